@@ -684,7 +684,7 @@ RP_CALL const char *rp_backend_name(size_t index);
    must run at every call; it is as new. Calls that are under way end with what they have. */
 RP_API void rp_compile_reset(void);
 /* torch._dynamo.utils.counters: what compiled functions of the process have met since its start, or since they were cleared.
-   Kinds and reasons are those of rp_explain_at: "specialisation", "instance", "break", "skip", "guard". */
+   Kinds and reasons are those of rp_explain_at: "specialisation", "instance", "break", "skip", "guard", "fusion", "lowering". */
 typedef struct rp_counter {
     const char *kind, *reason; /* "" where no reason applies */
     uint64_t count;            /* not 0 */
@@ -694,11 +694,11 @@ RP_CALL rp_status rp_counter_at(size_t index, rp_counter *counter);
 RP_API void rp_counters_clear(void);
 
 /* What a compiled function did and did not do, and why: one record a fact, in program order. Records of a specialisation or
-   program that was evicted go; what happened to it (kinds "specialisation", "instance", "copy", "patch", "skip", "break") is
-   counted on in a record of what it was a part of. */
+   program that was evicted go; what happened to it (kinds "specialisation", "instance", "fusion", "lowering", "copy", "patch",
+   "skip", "break") is counted on in a record of what it was a part of. */
 typedef struct rp_explain_entry {
-    /* "specialisation", "instance", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break",
-       "guard", "memory", "advice" */
+    /* "specialisation", "instance", "fusion", "lowering", "kernel", "library", "region", "unfused", "graph", "copy", "patch",
+       "skip", "break", "guard", "memory", "advice" */
     const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */

@@ -1,4 +1,4 @@
-/* Every op of the table on the CUDA device: the sweep of tests/ref, random and optimizer ops against the CPU, gradients of
+/* Every op of the table on the CUDA device: the sweeps of tests/ref and tests/samples, random and optimizer ops against the CPU, gradients of
    each family, errors that kernels find. On the emulator, where every kernel costs a run of the C compiler, each op meets
    few types and layouts; REPRISE_TEST_CUDA=real runs the whole sweep, in parts with REPRISE_TEST_SHARD (ref/sweep.h), of
    which the first runs the other tests too.
@@ -17,7 +17,7 @@
 #include <reprise_nn.h>
 
 #include "ops/private.h"
-#include "ref/sweep.h"
+#include "samples/samples.h"
 #include "support/cuda.h"
 
 static void assert_clean(int line) {
@@ -57,6 +57,22 @@ static void test_sweep(void **state) {
     (void)state;
     int cases = ref_sweep(rp_cuda(0), test_cuda_is_real() ? NULL : emulated);
     printf("%d cases\n", cases);
+    OK();
+}
+
+/* The same choice among samples. */
+static bool emulated_sample(const sample *s, rp_dtype dtype, ref_layout layout) {
+    unsigned h = name_number(s->op->name);
+    if (dtype == RP_F32)
+        return layout == REF_CONTIGUOUS || (s->number == 0 && (unsigned)layout == 1 + h % (REF_LAYOUTS - 1));
+    return layout == REF_CONTIGUOUS && s->number == 0 &&
+           (dtype == ref_types[1 + h % 7] || dtype == ref_types[1 + (h / 7 + 1 + h) % 7]);
+}
+
+static void test_sweep_of_samples(void **state) {
+    (void)state;
+    int calls = sample_sweep(rp_cuda(0), test_cuda_is_real() ? NULL : emulated_sample);
+    printf("%d calls\n", calls);
     OK();
 }
 
@@ -379,15 +395,12 @@ int main(void) {
     unsigned shard, shards;
     if (!test_cuda_choose()) return 1;
     ref_shard(&shard, &shards);
-    if (shard > 0) cmocka_set_test_filter("test_sweep");
+    if (shard > 0) cmocka_set_test_filter("test_sweep*");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_sweep, start),
-        cmocka_unit_test_setup(test_random, start),
-        cmocka_unit_test_setup(test_optimizers, start),
-        cmocka_unit_test_setup(test_gradients, start),
-        cmocka_unit_test_setup(test_gradients_of_the_cpu, start),
-        cmocka_unit_test_setup(test_errors, start),
-        cmocka_unit_test_setup(test_deterministic, start),
+        cmocka_unit_test_setup(test_sweep, start),     cmocka_unit_test_setup(test_sweep_of_samples, start),
+        cmocka_unit_test_setup(test_random, start),    cmocka_unit_test_setup(test_optimizers, start),
+        cmocka_unit_test_setup(test_gradients, start), cmocka_unit_test_setup(test_gradients_of_the_cpu, start),
+        cmocka_unit_test_setup(test_errors, start),    cmocka_unit_test_setup(test_deterministic, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,9 +219,11 @@ static void run_seed(uint64_t seed) {
         if (rp_failed()) wrong(&w, "");
     }
     go_to(&w, 0);
+    rp_scope scope = rp_scope_begin(); /* of what deleters write */
     for (unsigned k = 0; k < TENSORS; k++) drop(&w, &w.twins[k], true);
     for (unsigned k = 0; k < FUNCTIONS; k++) rp_compiled_release(w.functions[k]);
     OK(rp_synchronize(device));
+    OK(rp_scope_end(scope, NULL, 0));
     for (unsigned k = 1; k < STREAMS; k++) rp_stream_release(w.streams[k]);
     if (w.wrapped != w.deleted) wrong(&w, "a deleter ran never or twice");
 }

@@ -101,6 +101,111 @@ static void test_many_sizes(void **state) {
     assert_ok();
 }
 
+/* Nodes are grouped and kernels lowered for the first size, for the one at which there are as many rows as columns, and never for
+   sizes of a domain that was met. */
+static void sizes_share_fusion(int64_t last) {
+    rp_scope scope = rp_scope_begin();
+    bool grad = rp_set_grad_enabled(false);
+    net n = new_net(8);
+    rp_compiled *f = rp_compile((rp_fn){two_layers, &n, sizeof n, "layers"},
+                                RP_OPTIONS(rp_compile_options, .fullgraph = true, .cache_limit = 8));
+    for (int64_t size = 11; size > 8; size--) call(f, &n, size, 8);
+    const int64_t kernels = explain_total(f, "lowering", NULL);
+    assert_int_equal(explain_total(f, "fusion", NULL), 1);
+    assert_true(kernels > 0);
+    call(f, &n, 8, 8);
+    assert_int_equal(explain_total(f, "fusion", NULL), 2);
+    const int64_t both = explain_total(f, "lowering", NULL);
+    assert_true(both <= 2 * kernels);
+    for (int64_t size = 12; size <= last; size++) call(f, &n, size, 8);
+    for (int64_t size = 9; size < 14; size++) call(f, &n, size, 8); /* built anew, where they were evicted */
+    assert_int_equal(explain_total(f, "fusion", NULL), 2);
+    assert_int_equal(explain_total(f, "lowering", NULL), both);
+    assert_true(explain_total(f, "instance", "") >= last - 8);
+    rp_compiled_release(f);
+    free_net(&n);
+    rp_set_grad_enabled(grad);
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+static void test_sizes_share_fusion(void **state) {
+    (void)state;
+    sizes_share_fusion(900);
+}
+static void test_few_sizes_share_fusion(void **state) { /* on a GPU 64 begins another domain */
+    (void)state;
+    sizes_share_fusion(30);
+}
+
+/* Reductions both ways, views, a broadcast, numbers that follow from sizes, random numbers, a scan, a branch, a product with an
+   epilogue. */
+static void centred(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_sub(in[0], rp_mean(in[0], RP_DIMS(0), true));
+}
+static void doubled(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mul(in[0], rp_softmax(in[0], 0));
+}
+static void all_sorts(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const net *n = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *x = rp_add(in[0], rp_sum(n->first, RP_DIMS(0))), *chosen = NULL;
+    rp_tensor *y = rp_div(rp_sub(x, rp_mean(x, RP_DIMS(1), true)), rp_mean(rp_exp(x)));
+    rp_tensor *both[2] = {y, x};
+    rp_tensor *t = rp_relu(rp_matmul(rp_transpose(y, 0, 1), rp_softmax(y, 0)));
+    rp_cond(rp_gt(rp_sum(x), rp_sum(y)), (rp_fn){centred, NULL, 0, "centred"}, (rp_fn){doubled, NULL, 0, "doubled"}, &y,
+            1, &chosen, 1);
+    out[0] = rp_matmul(rp_dropout(chosen, 0.5, true), t);
+    out[1] = rp_cumsum(rp_mul(rp_view(rp_cat(both, 2, 1), RP_DIMS(-1, 4)), rp_mean(y)), 0);
+}
+
+/* A program that takes grouping and kernels over gives the bits of one that does not. In builds with assertions each kernel that is taken over
+   is lowered again and compared. */
+static void all_sizes(bool train) {
+    rp_scope scope = rp_scope_begin();
+    bool grad = rp_set_grad_enabled(train);
+    net n = new_net(8), m = new_net(8);
+    rp_set_requires_grad(n.first, train), rp_set_requires_grad(m.first, train);
+    rp_compiled *f = rp_compile((rp_fn){all_sorts, &n, sizeof n, "sorts"},
+                                RP_OPTIONS(rp_compile_options, .fullgraph = true, .instance_limit = 3));
+    int64_t grouped = 0, met = 0;
+    for (int64_t size = 2; size < 70; size++) {
+        rp_scope inner = rp_scope_begin();
+        rp_tensor *x = filled(0.01 * (double)size, 2, size, (int64_t)8), *got[2], *want[2];
+        rp_manual_seed((uint64_t)size);
+        assert_int_equal(rp_call(f, &x, 1, got, 2), RP_OK);
+        rp_manual_seed((uint64_t)size);
+        all_sorts(&m, &x, 1, want, 2);
+        for (int k = 0; k < 2; k++) assert_same(got[k], want[k]);
+        for (int k = 0; k < 2 && train; k++) {
+            rp_tensor **out = k ? want : got;
+            assert_int_equal(rp_backward(rp_add(rp_mean(out[0]), rp_sum(out[1])), NULL, NULL), RP_OK);
+        }
+        if (train) assert_same(rp_grad_of(n.first), rp_grad_of(m.first));
+        rp_scope_end(inner, NULL, 0);
+        if (size == 40) grouped = explain_total(f, "fusion", NULL), met = explain_total(f, "instance", "");
+    }
+    assert_int_equal(explain_total(f, "skip", NULL), 0);
+    assert_true(grouped > 0 && grouped < met);
+    /* sizes that equal others, or not, as those before did */
+    assert_true(explain_total(f, "fusion", NULL) - grouped <= 6);
+    rp_compiled_release(f);
+    free_net(&n);
+    free_net(&m);
+    rp_set_grad_enabled(grad);
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+static void test_all_sorts(void **state) {
+    (void)state;
+    all_sizes(false);
+}
+static void test_all_sorts_training(void **state) {
+    (void)state;
+    all_sizes(true);
+}
+
 static void test_bytes(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
@@ -344,14 +449,16 @@ static void test_rows_of_evicted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_sizes),      cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_training),        cmocka_unit_test(test_results_stay),
-        cmocka_unit_test(test_threads),         cmocka_unit_test(test_rows_of_sizes),
-        cmocka_unit_test(test_rows_of_units),   cmocka_unit_test(test_step_is_named),
-        cmocka_unit_test(test_rows_of_evicted),
+        cmocka_unit_test(test_many_sizes),    cmocka_unit_test(test_sizes_share_fusion),
+        cmocka_unit_test(test_all_sorts),     cmocka_unit_test(test_all_sorts_training),
+        cmocka_unit_test(test_bytes),         cmocka_unit_test(test_training),
+        cmocka_unit_test(test_results_stay),  cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_rows_of_sizes), cmocka_unit_test(test_rows_of_units),
+        cmocka_unit_test(test_step_is_named), cmocka_unit_test(test_rows_of_evicted),
     };
     int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
     if (!test_cuda_choose() || rp_set_default_device(rp_cuda(0)) != RP_OK) return 1;
-    const struct CMUnitTest cuda[] = {cmocka_unit_test(test_training), cmocka_unit_test(test_results_stay)};
+    const struct CMUnitTest cuda[] = {cmocka_unit_test(test_training), cmocka_unit_test(test_results_stay),
+                                      cmocka_unit_test(test_few_sizes_share_fusion)};
     return failed + cmocka_run_group_tests_name("cuda", cuda, NULL, NULL);
 }

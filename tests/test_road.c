@@ -1,8 +1,8 @@
-/* The whole road for every op of the table: one sample call of each goes through every floor, and all floors agree.
+/* The whole road for every op of the table: its first sample (tests/samples) goes through every floor, and all floors agree.
    On the CPU, bit for bit with eager: traced, printed, parsed and run; compiled by each backend, forward and backward, with
    three changed sizes; captured, replayed and replayed with moved inputs; as emitted C (a second process, REPRISE_JIT=wait). On the
    CUDA device (the emulator, or a real one): eager within a tolerance of the CPU; captured, re-pointed and the backend
-   "cudagraphs" bit for bit with eager there; "fused" within the tolerance. A row of the table without a sample fails.
+   "cudagraphs" bit for bit with eager there; "fused" within the tolerance. test_samples fails where a row has no sample.
    ctest: labels=cuda,slow timeout=1500 cost=45 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,390 +22,42 @@
 #include <reprise.h>
 
 #include "kernel/cpu/jit.h"
-#include "ops/ops.h"
+#include "samples/samples.h"
 #include "support/cuda.h"
 
 extern char **environ;
 
 /* ---- samples ---- */
 
-enum {
-    NO_GRAD = 1,    /* no derivative */
-    FIRST = 2,      /* the gradient is constant: no second derivative */
-    IS_VIEW = 4,    /* makes no kernel: captured together with one that reads the result */
-    READS_HOST = 8, /* needs values on the host: neither traced nor captured */
-    UNWRITTEN = 16, /* memory as it was found: filled after the call */
-};
-
-/* in: inputs, "f(n,4)" f32 of either sign, "p" f32 above 0, "a" above 1, "o" between 0 and 1, "b" bool, "i7" i64 below 7, "-" absent; n is the size that
-   changes; "*" in front: the op writes it (it is cloned before), "!": not an input of the op, only where n comes from.
-   attrs: "i3" int, "d0.5" float, "b1" bool, "s1.5" and "sn" Scalar, "tf64" dtype, "-" None, "[n,4]" ints. */
-typedef struct sample {
-    const char *name, *in, *attrs;
-    int n_out;
-    unsigned flags;
-} sample;
-
-static const sample written[] = {
-#define SAMPLE_ANY "f(n,4)"
-#define SAMPLE_POSITIVE "p(n,4)"
-#define SAMPLE_UNIT "f(n,4)"
-#define SAMPLE_STEP "f(n,4)"
-#define SAMPLE_ABOVE "a(n,4)"
-#define SAMPLE_INSIDE "o(n,4)"
-#define SAMPLE_NO_SLOPE "f(n,4)"
-#define FLAGS_ANY 0
-#define FLAGS_POSITIVE 0
-#define FLAGS_UNIT 0
-#define FLAGS_STEP FIRST
-#define FLAGS_ABOVE 0
-#define FLAGS_INSIDE 0
-#define FLAGS_APART 0
-#define FLAGS_INTS NO_GRAD
-#define FLAGS_NO_SLOPE NO_GRAD
-#define UNARY(op, range, flags, value) {#op, SAMPLE_##range, "", 1, FLAGS_##range},
-#include "ref/unary.def"
-#undef UNARY
-#define SAMPLE2_ANY "f(n,4) f(4)"
-#define SAMPLE2_APART "f(n,4) f(4)"
-#define SAMPLE2_POSITIVE "p(n,4) p(4)"
-#define SAMPLE2_INTS "i7(n,4) i7(4)"
-#define SAMPLE2_NO_SLOPE "f(n,4) f(4)"
-#define BINARY(op, range, flags, value) {#op, SAMPLE2_##range, "", 1, FLAGS_##range},
-#include "ref/binary.def"
-#undef BINARY
-    {"nextafter", "f(n,4) f(4)", "", 1, NO_GRAD},
-    {"lerp", "f(n,4) f(4) f(n,1)", "", 1, 0},
-    {"lerp_scalar", "f(n,4) f(4)", "s0.3", 1, 0},
-    {"addcmul", "f(n,4) f(4) f(n,1)", "s0.5", 1, 0},
-    {"addcdiv", "f(n,4) f(4) p(n,1)", "s0.5", 1, 0},
-    {"masked_fill", "f(n,4) b(n,4) f()", "", 1, 0},
-    {"masked_fill_scalar", "f(n,4) b(n,4)", "s0.5", 1, 0},
-    {"polygamma", "p(n,4)", "i2", 1, 0},
-    {"float_power_scalar", "p(n,4)", "s2.5", 1, 0},
-    {"prelu", "f(n,4) f(4)", "", 1, 0},
-    {"glu", "f(n,4)", "", 1, 0},
-    {"nan_to_num", "f(n,4)", "", 1, 0},
-    {"threshold", "f(n,4)", "s0.25 s-2.0", 1, 0},
-    {"bitwise_not", "i7(n,4)", "", 1, NO_GRAD},
-    {"add", "f(n,4) f(4)", "s1.5", 1, 0},
-    {"sub", "f(n,4) f(4)", "s1.5", 1, 0},
-    {"mul", "f(n,4) f(n,1)", "", 1, 0},
-    {"div", "f(n,4) p(4)", "", 1, 0},
-    {"div_size", "f(n,4)", "i3", 1, 0},
-    {"is_class", "i7(n,1)", "i5", 1, NO_GRAD},
-    {"pow_scalar", "p(n,4)", "s2.5", 1, 0},
-    {"maximum", "f(n,4) f(4)", "", 1, 0},
-    {"minimum", "f(n,4) f(4)", "", 1, 0},
-    {"sign", "f(n,4)", "", 1, FIRST},
-    {"clamp", "f(n,4)", "s-0.5 s0.5", 1, 0},
-    {"where", "b(n,4) f(n,4) f(4)", "", 1, 0},
-    {"eq", "f(n,4) f(4)", "", 1, NO_GRAD},
-    {"ne", "f(n,4) f(4)", "", 1, NO_GRAD},
-    {"lt", "f(n,4) f(4)", "", 1, NO_GRAD},
-    {"le", "f(n,4) f(4)", "", 1, NO_GRAD},
-    {"gt", "f(n,4) f(4)", "", 1, NO_GRAD},
-    {"ge", "f(n,4) f(4)", "", 1, NO_GRAD},
-    {"logical_not", "b(n,4)", "", 1, NO_GRAD},
-    {"to_dtype", "f(n,4)", "tf64", 1, 0},
-    {"clone", "f(n,4)", "", 1, 0},
-    {"copy", "f(n,4) f(4)", "", 1, 0},
-    {"fill", "f(n,4)", "s2.5", 1, FIRST},
-    {"empty", "!f(n)", "[n,4]", 1, NO_GRAD | UNWRITTEN},
-    {"full", "!f(n)", "[n,4] s2.5", 1, NO_GRAD},
-    {"zeros", "!f(n)", "[n,4] tf32", 1, NO_GRAD},
-    {"ones", "!f(n)", "[n,4] tf32", 1, NO_GRAD},
-    {"zeros_like", "f(n,4)", "", 1, NO_GRAD},
-    {"ones_like", "f(n,4)", "", 1, NO_GRAD},
-    {"arange", "!f(n)", "s0 sn s1 ti64", 1, NO_GRAD},
-    {"prod", "p(n,4)", "i1", 1, 0},
-    {"amin", "f(n,4)", "[1] b0", 1, 0},
-    {"argmin", "f(n,4)", "i1", 1, NO_GRAD},
-    {"logsumexp", "f(n,4)", "[1] b0", 1, 0},
-    {"nansum", "f(n,4)", "[1]", 1, 0},
-    {"nanmean", "f(n,4)", "[1]", 1, 0},
-    {"count_nonzero", "f(n,4)", "[1]", 1, NO_GRAD},
-    {"std", "f(n,4)", "[1]", 1, 0},
-    {"linalg_vector_norm", "f(n,4)", "s3 [1]", 1, 0},
-    {"any", "b(n,4)", "[1]", 1, NO_GRAD},
-    {"all", "b(n,4)", "[1]", 1, NO_GRAD},
-    {"var", "f(n,4)", "[1]", 1, 0},
-    {"argmax", "f(n,4)", "i1", 1, NO_GRAD},
-    {"sum", "f(n,4)", "[1] b0 t-", 1, 0},
-    {"mean", "f(n,4)", "[1] b0 t-", 1, 0},
-    {"amax", "f(n,4)", "[1] b0", 1, 0},
-    {"softmax", "f(n,4)", "i-1", 1, 0},
-    {"log_softmax", "f(n,4)", "i-1", 1, 0},
-    {"max_pool2d", "f(1,2,n,5)", "[2,2] [2,1] [1,0] [1,1] b0", 1, 0},
-    {"max_pool2d_with_indices", "f(2,n,5)", "[3,2] [2,1] [1,0] [1,2] b1", 2, 0},
-    {"max_pool2d_input", "f(1,2,n,4) i7(1,2,n,4)", "[1,2,n,5] [3,2] [1,1] [1,0] [1,1] b0", 1, 0},
-    {"avg_pool2d", "f(1,2,n,5)", "[3,2] [2,1] [1,1] b1 b0 i3", 1, 0},
-    {"avg_pool2d_input", "f(1,2,n,6)", "[1,2,n,5] [3,2] [1,1] [1,1] b0 b1 i3", 1, 0},
-    {"constant_pad_nd", "f(n,4)", "[1,2] s1.5", 1, 0},
-    {"batch_norm", "f(n,3) p(3) f(3) f(3) p(3)", "b0 d0.1 d1e-5", 1, 0},
-    {"batch_norm_train", "f(n,3,4) p(3,1) f(3,1)", "d1e-5", 4, 0},
-    {"cumsum", "f(n,4)", "i0 t-", 1, 0},
-    {"cumsum_reversed", "f(n,4)", "i-1", 1, 0},
-    {"layer_norm", "f(n,4) f(4) f(4)", "[4] d1e-5", 1, 0},
-    {"native_layer_norm", "f(n,4) f(4) f(4)", "[4] d1e-5", 3, 0},
-    {"cross_entropy", "f(n,4) i4(n)", "i1 i-100", 1, 0},
-    {"cross_entropy_rows", "f(n,4) i4(n)", "i-100", 3, 0},
-    {"view", "f(n,4)", "[-1]", 1, IS_VIEW},
-    {"reshape", "f(n,4)", "[4,-1]", 1, IS_VIEW},
-    {"flatten", "f(n,4)", "i0 i1", 1, IS_VIEW},
-    {"unflatten", "f(n,4)", "i1 [2,-1]", 1, IS_VIEW},
-    {"permute", "f(n,4)", "[1,0]", 1, IS_VIEW},
-    {"transpose", "f(n,4)", "i0 i1", 1, IS_VIEW},
-    {"swapaxes", "f(n,4)", "i0 i1", 1, IS_VIEW},
-    {"expand", "f(n,1)", "[-1,4]", 1, IS_VIEW},
-    {"slice", "f(n,4)", "i0 i1 i1000000 i2", 1, IS_VIEW},
-    {"select", "f(n,4)", "i1 i2", 1, IS_VIEW},
-    {"unsqueeze", "f(n,4)", "i1", 1, IS_VIEW},
-    {"squeeze", "f(n,1)", "i1", 1, IS_VIEW},
-    {"detach", "f(n,4)", "", 1, IS_VIEW | NO_GRAD},
-    {"slice_scatter", "f(n,4) f(n,2)", "i1 i1 i3 i1", 1, 0},
-    {"select_scatter", "f(n,4) f(n)", "i1 i2", 1, 0},
-    {"narrow", "f(n,4)", "i1 i1 i2", 1, IS_VIEW},
-    {"squeeze_dims", "f(n,1)", "[1]", 1, IS_VIEW},
-    {"movedim", "f(n,4)", "[0] [1]", 1, IS_VIEW},
-    {"diagonal", "f(4,n,4)", "i1 i0 i2", 1, IS_VIEW},
-    {"diagonal_scatter", "f(4,n,4) f(n,3)", "i1 i0 i2", 1, 0},
-    {"unfold", "f(n,4)", "i1 i3 i1", 1, IS_VIEW},
-    {"unfold_scatter", "f(n,5) f(n,2,2)", "i1 i2 i3", 1, 0},
-    {"unfold_backward", "f(6,2,3)", "[6,6] i1 i3 i2", 1, 0},
-    {"cat", "f(n,4) f(n,2)", "i1", 1, 0},
-    {"gather", "f(n,4) i4(n,3)", "i1", 1, 0},
-    {"embedding", "f(7,4) i7(n)", "", 1, 0},
-    {"embedding_backward", "f(n,4) i7(n)", "i7", 1, 0},
-    {"scatter_add", "f(n,4) i4(n,3) f(n,3)", "i1", 1, 0},
-    {"topk", "f(n,4)", "i2 i-1 b1 b1", 2, 0},
-    {"nonzero", "b(n,4)", "", 1, NO_GRAD | READS_HOST},
-    {"matmul", "f(n,4) f(4,3)", "", 1, 0},
-    {"bmm", "f(2,n,4) f(2,4,3)", "", 1, 0},
-    {"linear", "f(n,4) f(3,4) f(3)", "", 1, 0},
-    {"conv2d", "f(1,2,n,5) f(3,2,3,2) f(3)", "[1,1] [1,0] [1,1] i1", 1, 0},
-    {"conv2d_input", "f(1,3,n,4) f(3,2,3,2)", "[1,2,n,5] [1,1] [1,0] [1,1] i1", 1, 0},
-    {"conv2d_weight", "f(1,3,n,4) f(1,2,n,5)", "[3,2,3,2] [1,1] [1,0] [1,1] i1", 1, 0},
-    {"rand", "!f(n)", "[n,4]", 1, NO_GRAD},
-    {"randn", "!f(n)", "[n,4]", 1, NO_GRAD},
-    {"randint", "!f(n)", "i-5 i100 [n,4]", 1, NO_GRAD},
-    {"dropout", "f(n,4)", "d0.4 b1", 1, 0},
-    {"native_dropout", "f(n,4)", "d0.4 -", 2, 0},
-    {"multinomial", "p(n,4)", "i2 b0", 1, NO_GRAD},
-    {"adam_step_", "*f(n,4) *f(3) f(n,4) f(3) *f(n,4) *f(3) *p(n,4) *p(3) p() p()", "d0.9 d0.99 d1e-3 d0.01 b1 b0", 0,
-     NO_GRAD},
-    {"sgd_step_", "*f(n,4) f(n,4) *f(n,4) p() p()", "d0.9 d0 d0.01 b1 b0", 0, NO_GRAD},
-};
-enum { WRITTEN = sizeof written / sizeof *written, MOST = 2048 };
-static sample samples[MOST];
+enum { MAX_OUT = SAMPLE_OUT, MAX_RESULTS = 40 };
+static sample *samples; /* those that take the whole road */
 static int SAMPLES;
 
-/* Forms that follow from a row have samples that follow from its own: in place the first operand is written, in a Scalar form
-   the second is a number. */
-static void derive_samples(void) {
-    for (int i = 0; i < WRITTEN; i++) samples[SAMPLES++] = written[i];
-    for (int i = 0; i < SAMPLES; i++) { /* the list grows */
-        const sample *s = &samples[i];
-        for (size_t k = 0; k < rp__op_builtin_count(); k++) {
-            const rp__op *op = rp__op_table_at(k);
-            size_t n = strlen(s->name);
-            bool inplace = strcmp(op->functional, s->name) == 0;
-            bool number =
-                op->scalar_operand && strncmp(op->name, s->name, n) == 0 && strcmp(op->name + n, "_scalar") == 0;
-            for (int j = 0; j < SAMPLES; j++) inplace = inplace && strcmp(samples[j].name, op->name) != 0;
-            if (!inplace && !number) continue;
-            char *in = calloc(2, 64), *attrs = in + 64;
-            size_t first = number ? strcspn(s->in, " ") : strlen(s->in);
-            (void)snprintf(in, 64, "%s%.*s", inplace ? "*" : "", (int)first, s->in);
-            (void)snprintf(attrs, 64, "%s%s", !number ? "" : *s->in == 'i' ? "s2 " : "s0.75 ", s->attrs);
-            samples[SAMPLES++] = (sample){op->name, in, attrs, 1, s->flags};
-        }
-    }
+static void collect_samples(void) {
+    samples = calloc(sample_count(), sizeof *samples);
+    for (size_t i = 0; i < sample_count(); i++)
+        if (sample_at(i)->whole_road) samples[SAMPLES++] = *sample_at(i);
 }
-
-enum { MAX_IN = 12, MAX_ATTRS = 10, MAX_OUT = 8, MAX_RESULTS = 40 };
 
 static bool wanted(const sample *s) {
     const char *only = getenv("ROAD_OP"); /* a name: only that op, for finding a fault */
-    return !only || !*only || strcmp(only, s->name) == 0;
+    return !only || !*only || strcmp(only, s->op->name) == 0;
 }
 
-typedef struct input {
-    char kind; /* f p b i -, 0 past the end */
-    bool written, hidden;
-    int64_t below;
-    int ndim, n_dim; /* n_dim: which dim is n, -1 none */
-    int64_t size[4]; /* -1: n */
-} input;
-
-static int parse_inputs(const sample *s, input *in) {
-    int n = 0;
-    for (const char *p = s->in; *p; p++) {
-        if (*p == ' ') continue;
-        input *k = &in[n++];
-        *k = (input){.n_dim = -1};
-        for (; *p == '*' || *p == '!'; p++) *(*p == '*' ? &k->written : &k->hidden) = true;
-        k->kind = *p++;
-        if (k->kind == 'i') k->below = strtoll(p, (char **)(uintptr_t)&p, 10);
-        assert_int_equal(*p, '(');
-        for (p++; *p != ')'; p += *p == ',') {
-            if (*p == 'n') {
-                k->n_dim = k->ndim;
-                k->size[k->ndim++] = -1;
-                p++;
-            } else {
-                k->size[k->ndim++] = strtoll(p, (char **)(uintptr_t)&p, 10);
-            }
-        }
-    }
-    return n;
-}
-
-static int64_t number(const char **p, int64_t n) {
-    if (**p == 'n') {
-        ++*p;
-        return n;
-    }
-    char *end;
-    int64_t v = strtoll(*p, &end, 10);
-    *p = end;
-    return v;
-}
-
-/* `ints` holds what lists point to. */
-static int parse_attrs(const sample *s, int64_t n, rp_attr *attrs, int64_t (*ints)[4]) {
-    int count = 0;
-    for (const char *p = s->attrs; *p; p++) {
-        if (*p == ' ') continue;
-        rp_attr *a = &attrs[count];
-        memset(a, 0, sizeof *a);
-        char kind = *p++, *end;
-        switch (kind) {
-        case 'i':
-            a->kind = RP_ATTR_INT;
-            a->v.i = number(&p, n);
-            break;
-        case 'd':
-            a->kind = RP_ATTR_FLOAT;
-            a->v.f = strtod(p, &end);
-            p = end;
-            break;
-        case 'b':
-            a->kind = RP_ATTR_BOOL;
-            a->v.b = *p++ == '1';
-            break;
-        case 's': {
-            a->kind = RP_ATTR_SCALAR;
-            size_t length = strcspn(p, " ");
-            if (memchr(p, '.', length)) {
-                a->v.scalar = rp_f64(strtod(p, &end));
-                p = end;
-            } else {
-                a->v.scalar = rp_i64(number(&p, n));
-            }
-            break;
-        }
-        case 't':
-            a->kind = RP_ATTR_DTYPE;
-            a->v.dtype = *p == '-'                   ? RP_DTYPE_NONE
-                         : strncmp(p, "f64", 3) == 0 ? RP_F64
-                         : strncmp(p, "i64", 3) == 0 ? RP_I64
-                                                     : RP_F32;
-            p += strcspn(p, " ");
-            break;
-        case '-': a->kind = RP_ATTR_NONE; break;
-        default:
-            assert_int_equal(kind, '[');
-            a->kind = RP_ATTR_INTS;
-            for (; *p != ']'; p += *p == ',') ints[count][a->n++] = number(&p, n);
-            a->v.ints = ints[count];
-            p++;
-            break;
-        }
-        count++;
-        p--;
-    }
-    return count;
-}
-
-static uint32_t noise(int64_t i, unsigned salt) {
-    uint32_t h = (uint32_t)i * 2654435761u + salt * 40503u + 977u;
-    h ^= h >> 15;
-    h *= 2246822519u;
-    h ^= h >> 13;
-    h *= 3266489917u;
-    return h ^ h >> 16;
-}
-
-/* Values of `variant`, on the default device. Floats have no ties among neighbours. */
-static rp_tensor *make_input(const input *k, int64_t n, unsigned salt) {
-    int64_t size[4], numel = 1;
-    for (int d = 0; d < k->ndim; d++) {
-        size[d] = k->size[d] < 0 ? n : k->size[d];
-        numel *= size[d];
-    }
-    union {
-        float f[512];
-        int64_t i[512];
-        uint8_t b[512];
-    } v;
-    assert_true(numel <= 512);
-    for (int64_t i = 0; i < numel; i++) {
-        uint32_t r = noise(i, salt);
-        if (k->kind == 'i')
-            v.i[i] = (int64_t)(r % (uint64_t)k->below);
-        else if (k->kind == 'b')
-            v.b[i] = r >> 7 & 1;
-        else
-            v.f[i] = (float)(r % 8192) / 4096 + (k->kind == 'p' ? 0.3f : k->kind == 'a' ? 1.1f : -1.0f) + 1.0f / 16384;
-        if (k->kind == 'o') v.f[i] = 0.5f + v.f[i] * 0.4f;
-    }
-    return rp_from_data(&v, size, (size_t)k->ndim, k->kind == 'i' ? RP_I64 : k->kind == 'b' ? RP_BOOL : RP_F32);
-}
-
-static int make_inputs(const sample *s, int64_t n, unsigned variant, rp_tensor **in) {
-    input k[MAX_IN];
-    int count = parse_inputs(s, k);
-    for (int i = 0; i < count; i++) in[i] = k[i].kind == '-' ? NULL : make_input(&k[i], n, variant * 31 + (unsigned)i);
-    return count;
-}
+/* Needs values on the host: neither traced nor captured. */
+static bool reads_host(const sample *s) { return s->op->flags & RP_OP_SYNC; }
 
 typedef struct context {
     const sample *sample;
     bool capturing; /* views get a kernel behind them */
 } context;
 
-static int outputs_of(const sample *s) {
-    input k[MAX_IN];
-    int n = s->n_out, count = parse_inputs(s, k);
-    if (n == 0) /* what is written is the result */
-        for (int i = 0; i < count; i++) n += k[i].written;
-    return n;
-}
-
 static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const context *c = ctx;
-    const sample *s = c->sample;
-    input k[MAX_IN];
-    rp_attr attrs[MAX_ATTRS];
-    int64_t ints[MAX_ATTRS][4], n = 0;
-    rp_tensor *args[MAX_IN], *before[MAX_IN];
-    size_t n_args = 0, n_written = 0;
-    (void)parse_inputs(s, k);
-    bool sized = strchr(s->attrs, 'n') != NULL;
-    for (size_t i = 0; i < n_in; i++) {
-        if (sized && n == 0 && k[i].n_dim >= 0) n = rp_size(in[i], k[i].n_dim);
-        if (k[i].hidden) continue;
-        args[n_args] = in[i];
-        if (k[i].written) before[n_written++] = args[n_args] = rp_clone(in[i]);
-        n_args++;
-    }
-    int n_attrs = parse_attrs(s, n, attrs, ints);
-    (void)rp_op_call(s->name, args, n_args, attrs, (size_t)n_attrs, out, (size_t)s->n_out);
-    if (s->n_out == 0)
-        for (size_t i = 0; i < n_out; i++) out[i] = before[i];
-    if (s->flags & UNWRITTEN) (void)rp_fill_(out[0], rp_f64(1.5));
-    if (c->capturing && (s->flags & IS_VIEW)) out[0] = rp_mul_scalar(out[0], rp_f64(2));
+    const rp__lowering lowering = c->sample->op->lowering;
+    (void)n_in, (void)n_out;
+    (void)sample_call(c->sample, in, out);
+    if (c->capturing && (lowering == RP__VIEW || lowering == RP__COMPOSITE)) out[0] = rp_mul_scalar(out[0], rp_f64(2));
 }
 
 /* ---- results ---- */
@@ -514,7 +166,7 @@ typedef struct cell {
     enum { NOT_RUN, OK, SKIPPED, FAILED } state;
     const char *reason;
 } cell;
-static cell table[MOST][FLOORS];
+static cell (*table)[FLOORS];
 static int failures;
 
 static void ok(const sample *s, enum floor f) {
@@ -530,7 +182,7 @@ __attribute__((format(printf, 3, 4))) static bool failed(const sample *s, enum f
     va_start(args, format);
     table[s - samples][f].state = FAILED;
     failures++;
-    printf("FAILED %s, %s: ", s->name, floor_names[f]);
+    printf("FAILED %s(%s), %s: ", s->op->name, s->text, floor_names[f]);
     vprintf(format, args);
     printf("%s%s\n", rp_failed() ? ": " : "", rp_error_message());
     (void)rp_error_take();
@@ -550,7 +202,7 @@ static rp_tensor *loss_of(rp_tensor *y) {
     float w[512];
     int64_t n = rp_numel(y), size[RP_MAX_DIMS];
     assert_true(n <= 512);
-    for (int64_t i = 0; i < n; i++) w[i] = (float)(noise(i, 99) % 1024) / 512 - 1;
+    for (int64_t i = 0; i < n; i++) w[i] = (float)(i * 389 % 1024) / 512 - 1;
     for (size_t d = 0; d < rp_ndim(y); d++) size[d] = rp_size(y, (int64_t)d);
     rp_tensor *weight = rp_to_dtype(rp_from_data(w, size, rp_ndim(y), RP_F32), rp_dtype_of(y));
     return rp_sum(rp_mul(rp_mul(y, y), weight));
@@ -559,22 +211,20 @@ static rp_tensor *loss_of(rp_tensor *y) {
 /* Outputs, then gradients of the float inputs, then gradients of the sum of their squares. False with a sticky error or a
    text in why. */
 static bool run(const sample *s, rp_compiled *f, int64_t n, unsigned variant, int order, results *r, char why[200]) {
-    rp_tensor *in[MAX_IN], *out[MAX_OUT] = {0}, *leaf[MAX_IN], *grad[MAX_IN];
-    input k[MAX_IN];
-    int n_leaf = 0, n_out = outputs_of(s);
+    rp_tensor *in[SAMPLE_IN + 1], *out[MAX_OUT] = {0}, *leaf[SAMPLE_IN], *grad[SAMPLE_IN];
+    int n_leaf = 0, n_out = (int)sample_outs(s);
     bool done = false;
     r->n = 0;
     (void)snprintf(why, 200, "the call failed");
     rp_scope scope = rp_scope_begin();
     (void)rp_manual_seed(11);
-    int n_in = make_inputs(s, n, variant, in);
-    (void)parse_inputs(s, k);
-    for (int i = 0; i < n_in && order; i++)
-        if (strchr("fpao", k[i].kind) && !k[i].hidden) {
+    sample_make(s, RP_F32, n, variant, in);
+    for (int i = 0; i < s->n_in && order; i++)
+        if (sample_is_value(&s->in[i])) {
             leaf[n_leaf++] = in[i];
             if (rp_set_requires_grad(in[i], true) != RP_OK) goto end;
         }
-    if (rp_call(f, in, (size_t)n_in, out, (size_t)n_out) != RP_OK || rp_failed()) goto end;
+    if (rp_call(f, in, (size_t)s->n_in, out, (size_t)n_out) != RP_OK || rp_failed()) goto end;
     for (int i = 0; i < n_out; i++) {
         if (!collect(r, out[i])) goto end;
         if (rp_device_of(out[i]).type == rp_default_device().type) continue;
@@ -619,7 +269,7 @@ end:
     return done;
 }
 
-static int order_of(const sample *s) { return s->flags & NO_GRAD ? FORWARD : WITH_GRAD; }
+static int order_of(const sample *s) { return sample_order(s) ? WITH_GRAD : FORWARD; }
 
 /* ---- the floors ---- */
 
@@ -642,7 +292,7 @@ static bool eager(const sample *s, rp_compiled *plain, expected *e) {
     }
     for (int k = 0; k < CHANGED; k++)
         if (!run(s, plain, changed[k], 0, order, &e->resized[k], why)) return failed(s, EAGER, "changed size: %s", why);
-    if (!order || (s->flags & FIRST)) {
+    if (sample_order(s) < 2) {
         skipped(s, SECOND, order ? "gradient is constant" : "no derivative");
         return true;
     }
@@ -657,17 +307,18 @@ static bool eager(const sample *s, rp_compiled *plain, expected *e) {
 
 /* Trace, text, parse, check, equal, run. */
 static bool as_text(const sample *s, rp_fn fn, const expected *e) {
-    if (s->flags & READS_HOST) {
+    if (reads_host(s)) {
         skipped(s, TEXT, "reads values on the host");
         return true;
     }
-    rp_tensor *in[MAX_IN], *out[MAX_OUT] = {0};
+    rp_tensor *in[SAMPLE_IN + 1], *out[MAX_OUT] = {0};
     char why[200];
     bool good = true;
     rp_scope scope = rp_scope_begin();
-    int n_in = make_inputs(s, N, 0, in), n_out = outputs_of(s);
+    int n_out = (int)sample_outs(s);
+    sample_make(s, RP_F32, N, 0, in);
     (void)rp_manual_seed(11);
-    rp_ir *ir = rp_trace(fn, in, (size_t)n_in, (size_t)n_out), *parsed = NULL;
+    rp_ir *ir = rp_trace(fn, in, (size_t)s->n_in, (size_t)n_out), *parsed = NULL;
     size_t bytes = rp_failed() ? 0 : rp_ir_text(ir, NULL, 0);
     char *text = calloc(bytes + 1, 1);
     if (rp_failed()) good = failed(s, TEXT, "rp_trace");
@@ -683,7 +334,7 @@ static bool as_text(const sample *s, rp_fn fn, const expected *e) {
         results r = {0}, want = e->at[0];
         want.n = n_out;
         (void)rp_manual_seed(11);
-        if (rp_ir_run(which ? parsed : ir, in, (size_t)n_in, out, (size_t)n_out) != RP_OK)
+        if (rp_ir_run(which ? parsed : ir, in, (size_t)s->n_in, out, (size_t)n_out) != RP_OK)
             good = failed(s, TEXT, "rp_ir_run of the %s graph", which ? "parsed" : "traced");
         for (int i = 0; good && i < n_out; i++)
             if (!collect(&r, out[i])) good = failed(s, TEXT, "result %d", i);
@@ -734,7 +385,7 @@ static bool compiled(const sample *s, rp_fn fn, const char *backend, enum floor 
             ok(s, RESIZE);
         results_free(&r);
     }
-    if (good && !(s->flags & READS_HOST)) good = nothing_skipped(s, f, floor);
+    if (good && !reads_host(s)) good = nothing_skipped(s, f, floor);
     rp_compiled_release(f);
     if (good) ok(s, floor);
     return good;
@@ -757,15 +408,15 @@ static const char *move_input(rp_graph *g, rp_tensor *from, rp_tensor *to) {
 
 static bool captured(const sample *s, rp_device device, rp_fn fn, enum floor capture, enum floor repoint,
                      const expected *e) {
-    if (s->flags & READS_HOST) {
+    if (reads_host(s)) {
         skipped(s, capture, "reads values on the host");
         skipped(s, repoint, "reads values on the host");
         return true;
     }
-    rp_tensor *in[MAX_IN], *moved[MAX_IN], *out[MAX_OUT] = {0};
+    rp_tensor *in[SAMPLE_IN + 1], *moved[SAMPLE_IN + 1], *out[MAX_OUT] = {0};
     char why[200];
     bool good = true, patched = false, copied = false;
-    int n_out = outputs_of(s), n_in;
+    int n_out = (int)sample_outs(s);
     results want[2];
     context capturing = {s, true};
     rp_fn captured_fn = {fn.body, &capturing, sizeof capturing, fn.name};
@@ -777,14 +428,14 @@ static bool captured(const sample *s, rp_device device, rp_fn fn, enum floor cap
         rp_compiled_release(plain);
     }
     if (!good) good = failed(s, capture, "eager: %s", why);
-    n_in = make_inputs(s, N, 0, in);
-    (void)make_inputs(s, N, 1, moved);
+    sample_make(s, RP_F32, N, 0, in);
+    sample_make(s, RP_F32, N, 1, moved);
     rp_graph *g = rp_graph_new();
     (void)rp_synchronize(device);
     (void)rp_manual_seed(11);
     if (good && rp_graph_begin(g, device, NULL) != RP_OK) good = failed(s, capture, "rp_graph_begin");
     if (good) {
-        captured_fn.body(captured_fn.ctx, in, (size_t)n_in, out, (size_t)n_out);
+        captured_fn.body(captured_fn.ctx, in, (size_t)s->n_in, out, (size_t)n_out);
         if (rp_graph_end(g) != RP_OK || rp_failed()) good = failed(s, capture, "rp_graph_end");
     }
     (void)e;
@@ -792,8 +443,8 @@ static bool captured(const sample *s, rp_device device, rp_fn fn, enum floor cap
         int v = replay >= 2;
         results r = {0};
         if (replay == 2)
-            for (int i = 0; good && i < n_in; i++) {
-                const char *how = in[i] ? move_input(g, in[i], moved[i]) : "not read";
+            for (int i = 0; good && i < s->n_in; i++) {
+                const char *how = move_input(g, in[i], moved[i]);
                 if (!how)
                     good = failed(s, repoint, "input %d", i);
                 else if (strcmp(how, "re-pointed") == 0)
@@ -858,7 +509,7 @@ static int native_main(const char *number) {
     for (int i = 0; i < SAMPLES; i++) {
         char why[200];
         context c = {&samples[i], false};
-        rp_fn fn = {body, &c, sizeof c, samples[i].name};
+        rp_fn fn = {body, &c, sizeof c, samples[i].op->name};
         if (!wanted(&samples[i])) continue;
         for (int k = 0; k < 2; k++) {
             rp_compiled *g = k ? rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused")) : rp_plain(fn);
@@ -869,7 +520,7 @@ static int native_main(const char *number) {
                 results_free(&r);
             }
             if (!run(&samples[i], g, N, 0, order_of(&samples[i]), &r, why)) {
-                (void)fprintf(stderr, "%s by emitted C: %s: %s\n", samples[i].name, why, rp_error_message());
+                (void)fprintf(stderr, "%s by emitted C: %s: %s\n", samples[i].op->name, why, rp_error_message());
                 (void)rp_error_take();
                 results_free(&r);
             }
@@ -948,18 +599,10 @@ static const struct {
     enum floor cpu;
 } backends[] = {{"eager", B_EAGER}, {"aot_eager", B_AOT}, {"cudagraphs", B_GRAPHS}, {"fused", B_FUSED}};
 
-static expected all[MOST];
+static expected *all;
 
-static void test_every_row_has_a_sample(void **state) {
+static void test_every_backend_is_there(void **state) {
     (void)state;
-    rp_op_info info;
-    for (size_t i = 0; i < rp__op_table_count(); i++) {
-        bool found = false;
-        info.name = rp__op_table_at(i)->name;
-        for (int k = 0; k < SAMPLES && !found; k++) found = strcmp(samples[k].name, info.name) == 0;
-        if (!found) fail_msg("op %s has no sample in test_road.c", info.name);
-    }
-    assert_int_equal(rp__op_builtin_count(), SAMPLES);
     for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
         bool found = false;
         for (size_t i = 0; i < rp_backend_count(); i++)
@@ -974,7 +617,7 @@ static void test_cpu(void **state) {
     for (int i = 0; i < SAMPLES; i++) {
         const sample *s = &samples[i];
         context c = {s, false};
-        rp_fn fn = {body, &c, sizeof c, s->name};
+        rp_fn fn = {body, &c, sizeof c, s->op->name};
         if (!wanted(s)) continue;
         rp_compiled *plain = rp_plain(fn);
         if (eager(s, plain, &all[i])) {
@@ -1002,7 +645,7 @@ static void test_cuda(void **state) {
     for (int i = 0; i < SAMPLES; i++) {
         const sample *s = &samples[i];
         context c = {s, false};
-        rp_fn fn = {body, &c, sizeof c, s->name};
+        rp_fn fn = {body, &c, sizeof c, s->op->name};
         char why[200];
         /* the emulator's kernels are built without contraction, a GPU's elementary functions differ by a few units */
         const double tolerance = 1e-5;
@@ -1013,8 +656,8 @@ static void test_cuda(void **state) {
         for (int v = 0; good && v < 2; v++)
             if (!run(s, plain, N, (unsigned)v, order_of(s), &here.at[v], why)) good = failed(s, CUDA, "%s", why);
         results out = here.at[0], want = all[i].at[0];
-        out.n = out.n < outputs_of(s) ? out.n : outputs_of(s);
-        want.n = want.n < outputs_of(s) ? want.n : outputs_of(s);
+        out.n = out.n < (int)sample_outs(s) ? out.n : (int)sample_outs(s);
+        want.n = want.n < (int)sample_outs(s) ? want.n : (int)sample_outs(s);
         if (good && !same(&out, &want, tolerance, why)) good = failed(s, CUDA, "%s", why);
         if (good) ok(s, CUDA);
         if (good && order_of(s) == FORWARD)
@@ -1042,7 +685,7 @@ static void print_table(void) {
     for (int f = 0; f < FLOORS; f++) printf(" %c", 'A' + f);
     printf("\n");
     for (int i = 0; i < SAMPLES; i++) {
-        printf("%-20s", samples[i].name);
+        printf("%-20s", samples[i].op->name);
         for (int f = 0; f < FLOORS; f++) {
             const cell *c = &table[i][f];
             counts[c->state]++;
@@ -1063,14 +706,16 @@ static void print_table(void) {
 }
 
 int main(int argc, char **argv) {
-    derive_samples();
+    collect_samples();
+    table = calloc((size_t)SAMPLES, sizeof *table);
+    all = calloc((size_t)SAMPLES, sizeof *all);
     if (argc == 3 && strcmp(argv[1], "--native") == 0) return native_main(argv[2]);
     (void)setenv("REPRISE_JIT", "0", 1);
     bool cuda = test_cuda_choose();
     native_start();
     (void)rp_set_deterministic(true); /* sums that collide: the same bits everywhere */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_row_has_a_sample),
+        cmocka_unit_test(test_every_backend_is_there),
         cmocka_unit_test(test_cpu),
         cmocka_unit_test(test_emitted_c),
         cmocka_unit_test(test_cuda),

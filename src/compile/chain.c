@@ -74,24 +74,40 @@ static const char *ask(const rp__fusion *f, rp__device *d, const uint32_t *membe
     return reason_of(d->ops->library->chain(d, stages, n_stages));
 }
 
+/* Does product `next` read the rows of `last`, as they lie, and nothing else of it? */
+static bool reads_rows(const rp__fusion *f, uint32_t last, uint32_t next) {
+    const rp_ir *ir = f->ir;
+    const rp__ir_node *node = &ir->nodes[f->nodes[next].node];
+    const rp__ir_value rows = result_of(f, last);
+    const rp__ir_value_info *made = &ir->values[rows], *read = &ir->values[node->in[0]];
+    if (rp__ir_root(ir, node->in[0]) != rows || !rp__ir_is_row_major(read) || !rp__ir_is_row_major(made) ||
+        rp__numel(made->meta.size, made->meta.ndim) != rp__numel(read->meta.size, read->meta.ndim))
+        return false;
+    for (uint32_t i = 1; i < node->n_in; i++) {
+        if (node->in[i] != RP__IR_NONE && rp__ir_root(ir, node->in[i]) == rows) return false;
+    }
+    return true;
+}
+
 /* Why the product `next` cannot follow the group. */
 static const char *follows(rp__fuse_paths *paths, rp__device *d, uint32_t group, uint32_t next, const uint32_t *members,
                            uint32_t n) {
     const rp__fusion *f = paths->f;
-    const rp_ir *ir = f->ir;
     const rp__fuse_group *g = &f->groups[group];
-    const rp__ir_node *node = &ir->nodes[f->nodes[next].node];
-    const rp__ir_value rows = result_of(f, g->members[g->n_members - 1]);
-    if (rp__ir_root(ir, node->in[0]) != rows || !rp__ir_is_row_major(&ir->values[node->in[0]]) ||
-        !rp__ir_is_row_major(&ir->values[rows]) ||
-        rp__numel(ir->values[rows].meta.size, ir->values[rows].meta.ndim) !=
-            rp__numel(ir->values[node->in[0]].meta.size, ir->values[node->in[0]].meta.ndim))
-        return reason_of(RP__CHAIN_LAYOUT);
-    for (uint32_t i = 1; i < node->n_in; i++) {
-        if (node->in[i] != RP__IR_NONE && rp__ir_root(ir, node->in[i]) == rows) return reason_of(RP__CHAIN_LAYOUT);
-    }
+    if (!reads_rows(f, g->members[g->n_members - 1], next)) return reason_of(RP__CHAIN_LAYOUT);
     if (rp__fuse_path_around(paths, group, f->nodes[next].group)) return "would-make-a-cycle";
     return ask(f, d, members, n);
+}
+
+rp_status rp__fuse_chain_holds(const rp__fusion *f, rp__device *d, const rp__fuse_group *g, bool *holds) {
+    *holds = false;
+    for (uint32_t k = 1; k < g->n_members; k++) {
+        if (is_product(f, g->members[k]) && !reads_rows(f, g->members[k - 1], g->members[k])) return RP_OK;
+    }
+    const char *why = ask(f, d, g->members, g->n_members);
+    if (why && !*why) return rp_error_status();
+    *holds = !why;
+    return RP_OK;
 }
 
 /* Adds to the group the first product that can follow it. */

@@ -123,8 +123,9 @@ static bool same(const record *a, const char *kind, rp__reason reason, const cha
 
 /* Facts that stay facts when what they are about is gone; a function may meet any number of them. The first COUNTED are
    counted for the process, too: of the others functions count each call by themselves. */
-enum { COUNTED = 5, EVENTS = 7 };
-static const char *const events[EVENTS] = {"specialisation", "instance", "break", "skip", "guard", "copy", "patch"};
+enum { COUNTED = 7, EVENTS = 9 };
+static const char *const events[EVENTS] = {"specialisation", "instance", "break", "skip", "guard",
+                                           "fusion",         "lowering", "copy",  "patch"};
 static _Atomic uint64_t counters[COUNTED][RP__REASON_COUNT];
 
 static size_t event_of(const char *kind) { /* EVENTS: none */

@@ -20,29 +20,36 @@ enum { MAX_MEMBERS = 64, MAX_POINTERS = 32, MAX_DAG_NODES = 1000, MAX_SCALARS = 
 
 /* ---- probing: what the lowering of a node asks for */
 
+/* Without a builder only the place is asked for: what it is in the DAG was found at other sizes. */
 typedef struct probe {
     rp__lower_sink sink;
     rp__fuse_node *node;
 } probe;
 
+static uint16_t probe_any(const rp__lower_sink *s, rp__access_kind kind, rp_dtype dtype, rp__axes axes,
+                          unsigned windows) {
+    ((const probe *)s)->node->n_windows += windows;
+    return s->builder ? rp__dag_access_windows(s->builder, kind, dtype, axes, windows) : 0;
+}
+
 static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k, bool front) {
     rp_dtype dtype = (rp_dtype)call->in[k]->dtype;
     ((probe *)s)->node->plain_operands |= UINT64_C(1) << (k & 63);
     if (front) ((probe *)s)->node->front_operands |= UINT64_C(1) << (k & 63);
-    return rp__dag_load(s->builder, rp__dag_access(s->builder, RP__ACCESS_READ, dtype, RP__ELEMENTS), RP__NO_VAL,
-                        RP__NO_VAL);
+    uint16_t access = probe_any(s, RP__ACCESS_READ, dtype, RP__ELEMENTS, 0);
+    return s->builder ? rp__dag_load(s->builder, access, RP__NO_VAL, RP__NO_VAL) : 0;
 }
 static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v) {
-    rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
-    rp__dag_store(s->builder, rp__dag_access(s->builder, RP__ACCESS_WRITE, dtype, RP__ELEMENTS), v);
+    uint16_t access = probe_any(s, RP__ACCESS_WRITE, (rp_dtype)call->out[k]->dtype, RP__ELEMENTS, 0);
+    if (s->builder) rp__dag_store(s->builder, access, v);
 }
 static rp__val probe_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
     (void)call;
-    return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
+    return s->builder ? rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW) : 0;
 }
 static rp__val probe_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
     (void)call;
-    return rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW);
+    return s->builder ? rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW) : 0;
 }
 static void probe_reverse(rp__lower_sink *s, const rp__call *call) {
     (void)call;
@@ -51,11 +58,12 @@ static void probe_reverse(rp__lower_sink *s, const rp__call *call) {
 static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
     (void)call, (void)from;
     ((probe *)s)->node->n_scalars++;
-    return rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute);
+    return s->builder ? rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute) : 0;
 }
 static rp__val probe_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
     (void)call, (void)kind, (void)dim;
-    return rp__dag_iota(s->builder, rp__dag_access(s->builder, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
+    uint16_t access = probe_any(s, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS, 0);
+    return s->builder ? rp__dag_iota(s->builder, access) : 0;
 }
 static unsigned probe_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
     (void)call, (void)generator_attr, (void)wide;
@@ -82,7 +90,7 @@ static uint16_t probe_access(rp__lower_sink *s, const rp__call *call, bool out, 
         n->memory_operands |= UINT64_C(1) << (k & 63);
     }
     rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
-    return rp__dag_access(s->builder, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, axes);
+    return probe_any(s, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, axes, 0);
 }
 
 static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
@@ -90,17 +98,18 @@ static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, co
     (void)stride, (void)windows;
     if (k >= 0) ((probe *)s)->node->memory_operands |= UINT64_C(1) << (k & 63);
     rp_dtype dtype = k < 0 ? RP_I64 : (rp_dtype)call->in[k]->dtype;
-    return rp__dag_access_windows(s->builder, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, axes, n);
+    return probe_any(s, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, axes, n);
 }
 
-static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
+/* places_only: the DAG's size is known. */
+static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn, bool places_only) {
     const rp__ir_node *n = &ir->nodes[fn->node];
     rp__call call;
     rp__ir_call(n, fn->in, fn->out, &call);
     const rp_tensor *shape = n->op->lowering == RP__ROWS ? fn->in[0] : fn->out[0];
     fn->ndim = shape->ndim;
     memcpy(fn->size, shape->size, shape->ndim * sizeof *shape->size);
-    probe p = {.sink = {.builder = rp__dag_new(),
+    probe p = {.sink = {.builder = places_only ? NULL : rp__dag_new(),
                         .in = probe_in,
                         .out = probe_out,
                         .reduce = probe_reduce,
@@ -114,12 +123,12 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
                         .access = probe_access,
                         .windows = probe_windows},
                .node = fn};
+    if (places_only) return rp__lower_into(&p.sink, &call);
     if (!p.sink.builder) return rp_error_status();
     rp_status status = rp__lower_into(&p.sink, &call);
     rp__dag *dag = rp__dag_finish(p.sink.builder);
     if (status == RP_OK && !dag) status = rp_error_status();
     if (dag) fn->n_dag_nodes = dag->n_nodes;
-    if (dag) fn->n_windows = dag->n_windows;
     rp__dag_release(dag);
     return status;
 }
@@ -149,10 +158,10 @@ static rp_status stand_ins(const rp_ir *ir, rp__arena *arena, rp__fuse_node *fn)
 rp_status rp__fuse_look(const rp_ir *ir, uint32_t node, rp__arena *arena, rp__fuse_node *out) {
     *out = (rp__fuse_node){.node = node, .kind = RP__FUSE_LOOP};
     RP_TRY(stand_ins(ir, arena, out));
-    return probe_node(ir, out);
+    return probe_node(ir, out, false);
 }
 
-static rp_status make_nodes(rp__fusion *f) {
+static rp_status make_nodes(rp__fusion *f, const uint32_t *dag_nodes) {
     const rp_ir *ir = f->ir;
     f->nodes = RP__NEW(&f->arena, rp__fuse_node, ir->body.n_nodes + 1);
     f->node_of = RP__NEW(&f->arena, uint32_t, ir->n_nodes + 1);
@@ -186,7 +195,8 @@ static rp_status make_nodes(rp__fusion *f) {
             fn->kind = RP__FUSE_NOTHING;
         } else if (loop && !empty) {
             fn->kind = RP__FUSE_LOOP;
-            RP_TRY(probe_node(ir, fn));
+            RP_TRY(probe_node(ir, fn, dag_nodes != NULL));
+            if (dag_nodes) fn->n_dag_nodes = dag_nodes[f->n_nodes];
         } else if (n->n_regions > 0) {
             fn->kind = RP__FUSE_REGION; /* its blocks are fused by themselves */
         } else {
@@ -442,7 +452,9 @@ static void take(rp__fusion *f, uint32_t a, uint32_t b, uint32_t *members, uint3
    where memory runs across rows, once elements are stored: reductions alone have kernels for both. */
 enum { FEW_ROWS = 64, LONG_ROW = 8192, MANY_ELEMENTS = 1 << 18 };
 
-static bool runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+unsigned rp__fuse_size_class(int64_t size) { return (size >= FEW_ROWS) + (size > LONG_ROW) + (size > MANY_ELEMENTS); }
+
+bool rp__fuse_runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n) {
     const rp_ir *ir = f->ir;
     rp__group_space s;
     if (!f->on_gpu) return false;
@@ -484,8 +496,8 @@ static rp_status try_merge(rp__fuse_paths *m, const edge *e) {
         members = join(f, x, y);
         if (!members) return RP__OOM("fusion");
         why = legal(f, members, n);
-        if (!why && runs_slowly(f, members, n) && !runs_slowly(f, x->members, x->n_members) &&
-            !runs_slowly(f, y->members, y->n_members)) {
+        if (!why && rp__fuse_runs_slowly(f, members, n) && !rp__fuse_runs_slowly(f, x->members, x->n_members) &&
+            !rp__fuse_runs_slowly(f, y->members, y->n_members)) {
             why = "slow-rows";
         }
         if (why && !*why) return RP__OOM("fusion");
@@ -652,26 +664,30 @@ static rp_status leave_alone(rp__fusion *f, uint32_t relu) {
     return RP_OK;
 }
 
-/* A product or convolution and the relu that alone reads its result, element by element in the same order. The relu has no other
-   operand, so nothing can lie between the two. */
-static rp_status merge_epilogues(rp__fusion *f) {
+/* A product or convolution and the relu that alone reads its result, element by element in the same order; RP__IR_NONE: there is
+   none. The relu has no other operand, so nothing can lie between the two. */
+static uint32_t epilogue_of(const rp__fusion *f, uint32_t k) {
     const rp_ir *ir = f->ir;
+    const rp__ir_node *n = &ir->nodes[f->nodes[k].node];
+    if (f->nodes[k].kind != RP__FUSE_LIBRARY ||
+        !(rp__ir_is_op(n, RP__OP(bmm)) || rp__ir_is_op(n, RP__OP(linear)) || rp__ir_is_op(n, RP__OP(conv2d))))
+        return RP__IR_NONE;
+    const rp__ir_value_info *made = &ir->values[n->out[0]];
+    if (f->n_readers[n->out[0]] != 1 || f->result_storage[made->storage] || !rp__ir_is_row_major(made))
+        return RP__IR_NONE;
+    uint32_t reader = f->readers[n->out[0]][0];
+    const rp__ir_node *relu = &ir->nodes[f->nodes[reader].node];
+    if (!rp__ir_is_op(relu, RP__OP(relu))) return RP__IR_NONE;
+    const rp__ir_value_info *read = &ir->values[relu->in[0]], *out = &ir->values[relu->out[0]];
+    bool same = rp__ir_is_row_major(read) && rp__ir_is_row_major(out) && out->storage != made->storage &&
+                rp__numel(read->meta.size, read->meta.ndim) == rp__numel(made->meta.size, made->meta.ndim);
+    return same ? reader : RP__IR_NONE;
+}
+
+static rp_status merge_epilogues(rp__fusion *f) {
     for (uint32_t k = 0; k < f->n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[f->nodes[k].node];
-        if (f->nodes[k].kind != RP__FUSE_LIBRARY ||
-            !(rp__ir_is_op(n, RP__OP(bmm)) || rp__ir_is_op(n, RP__OP(linear)) || rp__ir_is_op(n, RP__OP(conv2d)))) {
-            continue;
-        }
-        const rp__ir_value_info *made = &ir->values[n->out[0]];
-        if (f->n_readers[n->out[0]] != 1 || f->result_storage[made->storage] || !rp__ir_is_row_major(made)) continue;
-        uint32_t reader = f->readers[n->out[0]][0];
-        const rp__ir_node *relu = &ir->nodes[f->nodes[reader].node];
-        if (!rp__ir_is_op(relu, RP__OP(relu))) continue;
-        const rp__ir_value_info *read = &ir->values[relu->in[0]], *out = &ir->values[relu->out[0]];
-        if (!rp__ir_is_row_major(read) || !rp__ir_is_row_major(out) || out->storage == made->storage ||
-            rp__numel(read->meta.size, read->meta.ndim) != rp__numel(made->meta.size, made->meta.ndim)) {
-            continue;
-        }
+        uint32_t reader = epilogue_of(f, k);
+        if (reader == RP__IR_NONE) continue;
         RP_TRY(leave_alone(f, reader));
         uint32_t from = f->nodes[reader].group;
         if (f->groups[from].n_members != 1) continue;
@@ -684,6 +700,15 @@ static rp_status merge_epilogues(rp__fusion *f) {
     return RP_OK;
 }
 
+bool rp__fuse_holds(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+    if (n == 1) return true;
+    if (is_loop(&f->nodes[members[0]])) return legal(f, members, n) == NULL;
+    for (uint32_t k = 1; k < n; k++) { /* a chain's products are the library's business */
+        if (is_loop(&f->nodes[members[k]]) && epilogue_of(f, members[k - 1]) != members[k]) return false;
+    }
+    return true;
+}
+
 rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f) {
     *p = (rp__fuse_paths){.f = f, .stack = rp__calloc(2 * (f->n_nodes + 1u), sizeof *p->stack)};
     if (!p->stack) return RP__OOM("fusion");
@@ -693,13 +718,13 @@ rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f) {
 
 void rp__fuse_paths_end(rp__fuse_paths *p) { rp__free(p->stack); }
 
-rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out) {
+rp_status rp__fuse_begin(const rp_ir *ir, const uint32_t *dag_nodes, rp__fusion *out) {
     memset(out, 0, sizeof *out);
     out->ir = ir;
     for (size_t v = 0; v < ir->n_values; v++) {
         out->on_gpu = out->on_gpu || ir->values[v].meta.device.type != RP_DEVICE_CPU;
     }
-    rp_status status = make_nodes(out);
+    rp_status status = make_nodes(out, dag_nodes);
     if (status == RP_OK) status = make_order(out);
     if (status == RP_OK) {
         out->groups = RP__NEW(&out->arena, rp__fuse_group, out->n_nodes + 1u);
@@ -716,13 +741,18 @@ rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out) {
         out->groups[k].n_members = 1;
         out->n_groups++;
     }
-    if (status == RP_OK && !none) {
-        rp__fuse_paths paths;
-        status = rp__fuse_paths_begin(&paths, out);
-        if (status == RP_OK) status = merge_all(&paths);
-        if (status == RP_OK) status = merge_epilogues(out);
-        rp__fuse_paths_end(&paths);
-    }
+    if (status != RP_OK) rp__fusion_free(out);
+    return status;
+}
+
+rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out) {
+    RP_TRY(rp__fuse_begin(ir, NULL, out));
+    if (none) return RP_OK;
+    rp__fuse_paths paths;
+    rp_status status = rp__fuse_paths_begin(&paths, out);
+    if (status == RP_OK) status = merge_all(&paths);
+    if (status == RP_OK) status = merge_epilogues(out);
+    rp__fuse_paths_end(&paths);
     if (status != RP_OK) rp__fusion_free(out);
     return status;
 }

@@ -78,6 +78,15 @@ typedef struct rp__fusion {
 /* none: every node by itself. */
 rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out);
 void rp__fusion_free(rp__fusion *f);
+/* What rp__fuse begins with: nodes and their order, each node a group. dag_nodes: NULL, or n_dag_nodes of each fuse node, found
+   when the same graph was fused for other sizes: lowerings are asked for their places only. */
+rp_status rp__fuse_begin(const rp_ir *ir, const uint32_t *dag_nodes, rp__fusion *out);
+/* May these nodes, once a group of the same graph for other sizes, be one for the sizes of f? Nothing is asked about cycles, nor
+   of what a library says to a chain of products. */
+bool rp__fuse_holds(const rp__fusion *f, const uint32_t *members, uint32_t n);
+/* Is one kernel for them slow, where it is known? The answer may change with the class of a size, or of a number of elements. */
+bool rp__fuse_runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n);
+unsigned rp__fuse_size_class(int64_t size);
 
 /* What the lowering of a loop op asks for: the space, operands, out's other fields. Lives in the arena. */
 rp_status rp__fuse_look(const rp_ir *ir, uint32_t node, rp__arena *arena, rp__fuse_node *out);
@@ -110,6 +119,8 @@ bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b);
 /* ---- chain.c */
 /* Chains of products that the library of d takes. */
 rp_status rp__fuse_chains(rp__fusion *f, struct rp__device *d);
+/* Is the group still one that the library of d takes, for the sizes of f? */
+rp_status rp__fuse_chain_holds(const rp__fusion *f, struct rp__device *d, const rp__fuse_group *g, bool *holds);
 /* The products of a chain as its library takes them. memory: NULL, all operands without memory, as the library is asked; else
    it gives operand v with its memory, NULL for rows between two products that are not stored. */
 typedef rp_tensor *rp__chain_memory(void *ctx, rp__ir_value v);

@@ -1,6 +1,10 @@
 /* One kernel for a group: runs the lowerings of its members into one DAG, operands bound to the values of members where those
    make them and to loads elsewhere, and launches it over the group's space (recorded, by whoever builds a program).
+   A DAG follows from what lowerings are asked for and ask for themselves, without the places: that is written down, so that
+   the same group at other sizes runs its lowerings for their places alone and takes the DAG that is there. What they may read
+   beside that is what the keys of eager launches hold (ops/lower.c).
    A value that an op boundary would have rounded to 16 bits is rounded here too, so that fused and eager have the same bits. */
+#include <assert.h>
 #include <string.h>
 
 #include "compile/program.h"
@@ -32,6 +36,8 @@ typedef struct lowering {
     rp__random_draw draws[MAX_DRAWS];
     uint16_t n_draws;
     uint64_t drawn; /* counters that the member's earlier draws took */
+    uint64_t *asked;
+    size_t n_asked, asked_capacity;
     rp__draw_source *draw;
     void *draw_ctx;
     rp__device *device;
@@ -44,6 +50,28 @@ static const rp__ir_node *node_of(const lowering *l) {
 
 static void fail(lowering *l, rp_status status) {
     if (l->status == RP_OK) l->status = status;
+}
+
+/* What shapes the DAG: `what` says who asks, with which answer. */
+enum {
+    ASKS_MEMBER,
+    ASKS_ATTR,
+    ASKS_STRUCTURAL,
+    ASKS_ACCESS,
+    ASKS_VALUE,
+    ASKS_OUT,
+    ASKS_REDUCE,
+    ASKS_SCAN,
+    ASKS_SCALAR,
+    ASKS_DRAW
+};
+static void ask(lowering *l, unsigned what, uint64_t a, uint64_t b) {
+    if (!RP__GROW(&l->asked, &l->asked_capacity, l->n_asked + 2)) {
+        fail(l, RP__OOM("a fused kernel"));
+        return;
+    }
+    l->asked[l->n_asked++] = what | a << 8;
+    l->asked[l->n_asked++] = b;
 }
 
 /* The kernel's axes that an access with these strides by axis of the group walks; those that a value's map
@@ -108,7 +136,8 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
         else
             a->base = (char *)a->base + reach * (int64_t)rp__dtype_bytes(dtype);
     }
-    (void)rp__dag_access_windows(l->sink.builder, kind, dtype, axes, windows);
+    ask(l, ASKS_ACCESS, (uint64_t)kind | (uint64_t)dtype << 8 | (uint64_t)windows << 16, axes);
+    if (l->sink.builder) (void)rp__dag_access_windows(l->sink.builder, kind, dtype, axes, windows);
     return l->n_accesses++;
 }
 
@@ -121,6 +150,12 @@ static rp__val remember(lowering *l, rp__ir_value value, rp__axes axes, rp__val 
     return val;
 }
 
+/* Value k of the kernel. */
+static rp__val again(lowering *l, size_t k) {
+    ask(l, ASKS_VALUE, 0, k);
+    return l->made[k].val;
+}
+
 static rp__val load(lowering *l, rp__ir_value v, bool reduced) {
     int64_t stride[RP__AXES];
     const rp__axis_map *map = rp__group_map(&l->space, v);
@@ -131,11 +166,12 @@ static rp__val load(lowering *l, rp__ir_value v, bool reduced) {
     axis_strides(l, map, l->f->ir->values[v].stride, stride);
     rp__axes axes = reduced ? RP__ELEMENTS : axes_of_map(l, map);
     for (size_t k = 0; k < l->n_made; k++) {
-        if (l->made[k].value == v && l->made[k].axes == axes) return l->made[k].val;
+        if (l->made[k].value == v && l->made[k].axes == axes) return again(l, k);
     }
     rp_dtype dtype = l->f->ir->values[v].meta.dtype;
     uint16_t access = add_access(l, RP__ACCESS_READ, dtype, stride, axes, v, false, 0);
-    return remember(l, v, axes, rp__dag_load(l->sink.builder, access, RP__NO_VAL, RP__NO_VAL));
+    rp__dag_builder *b = l->sink.builder;
+    return remember(l, v, axes, b ? rp__dag_load(b, access, RP__NO_VAL, RP__NO_VAL) : 0);
 }
 
 static rp__val value_of(lowering *l, rp__ir_value v, bool reduced) {
@@ -145,7 +181,7 @@ static rp__val value_of(lowering *l, rp__ir_value v, bool reduced) {
     for (uint32_t m = 0; m < l->group->n_members && fused != RP__IR_NONE; m++) {
         if (l->group->members[m] != fused) continue;
         for (size_t k = 0; k < l->n_made; k++) {
-            if (l->made[k].value == root) return l->made[k].val;
+            if (l->made[k].value == root) return again(l, k);
         }
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel reads a value before it is made"));
         return RP__NO_VAL;
@@ -164,24 +200,27 @@ static void store(lowering *l, rp__ir_value v, const rp__axis_map *map, rp__val 
     axis_strides(l, map, l->f->ir->values[v].stride, stride);
     uint16_t access =
         add_access(l, RP__ACCESS_WRITE, l->f->ir->values[v].meta.dtype, stride, axes_of_map(l, map), v, false, 0);
-    rp__dag_store(l->sink.builder, access, val);
+    if (l->sink.builder) rp__dag_store(l->sink.builder, access, val);
 }
 
 static rp__val sink_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
     (void)call;
-    return rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW);
+    ask((lowering *)s, ASKS_SCAN, 0, (uint64_t)kind);
+    return s->builder ? rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW) : 0;
 }
 static void sink_reverse(rp__lower_sink *s, const rp__call *call) { (void)s, (void)call; } /* known since the probe */
 static rp__val sink_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
     (void)call;
-    return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
+    ask((lowering *)s, ASKS_REDUCE, 0, (uint64_t)kind);
+    return s->builder ? rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW) : 0;
 }
 
 static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val val) {
     lowering *l = (lowering *)s;
     rp__ir_value v = node_of(l)->out[k];
     rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
-    bool narrow = dtype == RP_F16 || dtype == RP_BF16;
+    bool narrow = s->builder && (dtype == RP_F16 || dtype == RP_BF16);
+    ask(l, ASKS_OUT, 0, dtype);
     (void)remember(l, v, 0, narrow ? rp__dag_cast(s->builder, val, dtype) : val);
     if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(&l->space, v), val);
 }
@@ -202,7 +241,8 @@ static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lo
         value = rp__lower_scalar_value(from, call);
     }
     l->scalars[l->n_scalars++] = value;
-    return rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute);
+    ask(l, ASKS_SCALAR, 0, compute);
+    return s->builder ? rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute) : 0;
 }
 
 static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
@@ -217,7 +257,7 @@ static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota
     }
     axis_strides(l, &l->space.node_map[l->member], by_dim, stride);
     const uint16_t access = add_access(l, RP__ACCESS_IOTA, RP_I64, stride, axes_of(l, stride), RP__IR_NONE, false, 0);
-    return rp__dag_iota(s->builder, access);
+    return s->builder ? rp__dag_iota(s->builder, access) : 0;
 }
 
 static unsigned sink_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
@@ -234,10 +274,18 @@ static unsigned sink_draw(rp__lower_sink *s, const rp__call *call, unsigned gene
     memset(&drawn, 0, sizeof drawn);
     fail(l, l->draw(l->draw_ctx, g ? g : l->device->generator, inner, &drawn));
     for (unsigned k = 0; k < l->n_draws; k++) { /* a copy of another member draws the same */
-        if (memcmp(&l->draws[k], &drawn, sizeof drawn) == 0) return k;
+        if (memcmp(&l->draws[k], &drawn, sizeof drawn) != 0) continue;
+        ask(l, ASKS_DRAW, 0, k);
+        return k;
     }
+    ask(l, ASKS_DRAW, 0, l->n_draws);
     l->draws[l->n_draws] = drawn;
     return l->n_draws++;
+}
+
+static void sink_structural(rp__lower_sink *s, const rp__call *call, int64_t value) {
+    (void)call;
+    ask((lowering *)s, ASKS_STRUCTURAL, 0, (uint64_t)value);
 }
 
 static void sink_inner(rp__lower_sink *s, const rp__call *call, uint32_t mask) { (void)s, (void)call, (void)mask; }
@@ -292,6 +340,11 @@ static void lower_member(lowering *l) {
     const rp__fuse_node *fn = &l->f->nodes[l->group->members[l->member]];
     const rp__ir_node *n = node_of(l);
     rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->kind == RP__IR_OP ? n->op->name : "assign");
+    ask(l, ASKS_MEMBER, 0, l->group->members[l->member]);
+    for (uint32_t k = 0; k < n->n_attrs; k++) {
+        if (n->attrs[k].kind != RP_ATTR_SCALAR) continue;
+        ask(l, ASKS_ATTR, k, (uint64_t)n->attrs[k].v.scalar.kind << 1 | rp__scalar_is_one(n->attrs[k].v.scalar));
+    }
     if (fn->kind == RP__FUSE_COPY) {
         store(l, n->in[0], &l->space.node_map[l->member], value_of(l, n->in[1], false));
     } else {
@@ -320,8 +373,59 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
     return rp__loop_launch(l->device, s, dag, &space);
 }
 
+/* Runs every lowering; builder NULL: for places. */
+static rp_status run(lowering *l, rp__dag_builder *builder) {
+    l->sink.builder = builder;
+    l->n_made = l->n_asked = 0;
+    l->n_accesses = l->n_scalars = l->n_windows = l->n_draws = 0;
+    l->status = RP_OK;
+    for (l->member = 0; l->member < l->group->n_members && l->status == RP_OK; l->member++) lower_member(l);
+    return l->status;
+}
+
+static rp_status build(lowering *l, rp__dag **dag) {
+    rp__dag_builder *b = rp__dag_new();
+    if (!b) return rp_error_status();
+    rp_status status = run(l, b);
+    if (status != RP_OK) {
+        rp__dag_abandon(b);
+        return status;
+    }
+    *dag = rp__dag_finish(b);
+    return *dag ? RP_OK : rp_error_status();
+}
+
+/* The kernel that is there, counted, if lowerings ask for what they asked for when it was made. In builds with assertions it is made
+   again: DAGs are interned, so that equal ones are one. */
+static rp_status known(lowering *l, const rp__group_kernel *kernel, rp__dag **dag) {
+    RP_TRY(run(l, NULL));
+    if (l->n_asked != kernel->n_asked || memcmp(l->asked, kernel->asked, l->n_asked * sizeof *l->asked) != 0)
+        return RP_OK;
+    *dag = rp__dag_retain(kernel->dag);
+#ifndef NDEBUG
+    rp__dag *same = NULL;
+    RP_TRY(build(l, &same));
+    assert(same == *dag);
+    rp__dag_release(same);
+#endif
+    return RP_OK;
+}
+
+void rp__group_kernel_free(rp__group_kernel *k) {
+    rp__free(k->asked);
+    rp__dag_release(k->dag);
+    *k = (rp__group_kernel){0};
+}
+
+static void keep(lowering *l, rp__group_kernel *kernel, rp__dag *dag) {
+    rp__group_kernel_free(kernel);
+    *kernel = (rp__group_kernel){l->asked, l->n_asked, l->asked_capacity, rp__dag_retain(dag)};
+    l->asked = NULL;
+}
+
 rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__dag **out) {
+                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__group_kernel *kernel,
+                          rp__dag **out, bool *built) {
     *out = NULL;
     lowering *l = rp__calloc(1, sizeof *l);
     if (!l) return RP__OOM("a fused kernel");
@@ -337,8 +441,7 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
         return *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why)
                     : RP__OOM("a fused kernel");
     }
-    l->sink = (rp__lower_sink){.builder = rp__dag_new(),
-                               .in = sink_in,
+    l->sink = (rp__lower_sink){.in = sink_in,
                                .out = sink_out,
                                .reduce = sink_reduce,
                                .scan = sink_scan,
@@ -346,25 +449,26 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
                                .scalar = sink_scalar,
                                .iota = sink_iota,
                                .draw = sink_draw,
+                               .structural = sink_structural,
                                .inner = sink_inner,
                                .space = sink_space,
                                .access = sink_access,
                                .windows = sink_windows};
-    rp_status status = l->sink.builder ? RP_OK : rp_error_status();
-    for (l->member = 0; l->member < g->n_members && l->sink.builder && l->status == RP_OK; l->member++) {
-        lower_member(l);
+    rp_status status = RP_OK;
+    rp__dag *dag = NULL;
+    *built = false;
+    if (kernel && kernel->dag) status = known(l, kernel, &dag);
+    if (status == RP_OK && !dag) {
+        *built = true;
+        status = build(l, &dag);
+        if (status == RP_OK && kernel) keep(l, kernel, dag);
     }
-    if (status == RP_OK) status = l->status;
-    if (status != RP_OK) {
-        rp__dag_abandon(l->sink.builder);
-    } else {
-        rp__dag *dag = rp__dag_finish(l->sink.builder);
-        status = dag ? launch(l, s, dag) : rp_error_status();
-        if (status == RP_OK)
-            *out = dag;
-        else
-            rp__dag_release(dag);
-    }
+    if (status == RP_OK) status = launch(l, s, dag);
+    if (status == RP_OK)
+        *out = dag;
+    else
+        rp__dag_release(dag);
+    rp__free(l->asked);
     rp__free(l->made);
     rp__group_space_free(&l->space);
     rp__free(l);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compile/program_parts.h"
+#include "compile/recipe.h"
 #include "core/alloc.h"
 
 /* ---- from a traced graph to what units are made of */
@@ -87,42 +88,67 @@ static rp_status prepare_block(const rp_ir *ir, uint32_t node, uint32_t region, 
     return status;
 }
 
-static rp_status add_part(rp__executable *p, rp_ir *ir, bool fuses, rp__program_part **out);
+typedef struct maker {
+    rp__executable *p;
+    bool fuses;
+    rp__recipes *recipes; /* NULL: none */
+} maker;
 
-static rp_status add_blocks(rp__executable *p, rp__program_part *part, uint32_t group, bool fuses) {
+static rp_status add_part(const maker *m, rp_ir *ir, rp__program_part **out);
+
+static rp_status add_blocks(const maker *m, rp__program_part *part, uint32_t group) {
     rp__program_choice *c;
-    RP_TRY(rp__program_choice_new(p, part, group, &c));
+    RP_TRY(rp__program_choice_new(m->p, part, group, &c));
     rp__program_part **blocks[2] = {c->loop ? &c->test : &c->body[0], c->loop ? &c->body[0] : &c->body[1]};
     for (uint32_t region = 0; region < 2; region++) {
         rp_ir *ir;
-        RP_TRY(prepare_block(part->ir, c->node, region, fuses, &ir));
-        RP_TRY(add_part(p, ir, fuses, blocks[region]));
+        RP_TRY(prepare_block(part->ir, c->node, region, m->fuses, &ir));
+        RP_TRY(add_part(m, ir, blocks[region]));
     }
     return RP_OK;
+}
+
+/* Groups and their order: those of programs of other sizes, or new ones. */
+static rp_status group_nodes(const maker *m, rp__program_part *part) {
+    rp__executable *p = m->p;
+    bool taken = false;
+    if (m->recipes) {
+        RP_TRY(rp__recipes_find(m->recipes, part->ir, &part->recipe));
+        RP_TRY(rp__recipe_take(part->recipe, part->ir, p->device, &part->fusion, &taken));
+    }
+    if (!taken) {
+        p->n_fused++;
+        RP_TRY(rp__fuse(part->ir, !m->fuses, &part->fusion));
+        if (m->fuses) RP_TRY(rp__fuse_chains(&part->fusion, p->device));
+    }
+    RP_TRY(rp__program_part_groups(p, part));
+    if (taken) {
+        rp__recipe_order(part->recipe, part->order, &part->n_order);
+        return RP_OK;
+    }
+    RP_TRY(rp__fuse_order(&part->fusion, part->order, &part->n_order));
+    return part->recipe ? rp__recipe_keep(part->recipe, &part->fusion, part->order, part->n_order) : RP_OK;
 }
 
 /* A prepared graph, taken over, and the blocks of its regions. */
-static rp_status add_part(rp__executable *p, rp_ir *ir, bool fuses, rp__program_part **out) {
-    RP_TRY(rp__program_part_new(p, ir, out));
+static rp_status add_part(const maker *m, rp_ir *ir, rp__program_part **out) {
+    RP_TRY(rp__program_part_new(m->p, ir, out));
     rp__program_part *part = *out;
-    RP_TRY(rp__fuse(ir, !fuses, &part->fusion));
-    if (fuses) RP_TRY(rp__fuse_chains(&part->fusion, p->device));
-    RP_TRY(rp__program_part_groups(p, part));
-    RP_TRY(rp__fuse_order(&part->fusion, part->order, &part->n_order));
+    RP_TRY(group_nodes(m, part));
     for (uint32_t i = 0; i < part->n_order; i++) {
         const rp__fuse_group *g = &part->fusion.groups[part->order[i]];
-        if (part->fusion.nodes[g->members[0]].kind == RP__FUSE_REGION)
-            RP_TRY(add_blocks(p, part, part->order[i], fuses));
+        if (part->fusion.nodes[g->members[0]].kind == RP__FUSE_REGION) RP_TRY(add_blocks(m, part, part->order[i]));
     }
     return RP_OK;
 }
 
-static rp_status make_parts(rp__executable *p, bool fuses) {
+static rp_status make_parts(const maker *m) {
+    rp__executable *p = m->p;
     rp_ir *ir;
-    RP_TRY(prepare_body(p->ir, fuses, &ir));
+    RP_TRY(prepare_body(p->ir, m->fuses, &ir));
     rp__ir_release(p->ir);
     p->ir = ir;
-    return add_part(p, rp__ir_retain(ir), fuses, &p->body);
+    return add_part(m, rp__ir_retain(ir), &p->body);
 }
 
 rp_status rp__pipeline_program(const rp_ir *ir, rp_tensor *const *in, size_t n_in,
@@ -133,7 +159,7 @@ rp_status rp__pipeline_program(const rp_ir *ir, rp_tensor *const *in, size_t n_i
     rp_status status = o.random ? RP_OK : rp__random_totals(ir, &own, &o.n_random);
     if (own) o.random = own;
     if (status == RP_OK) status = rp__program_begin(ir, n_in, &o, &p);
-    if (status == RP_OK) status = make_parts(p, !o.no_fusion);
+    if (status == RP_OK) status = make_parts(&(maker){p, !o.no_fusion, o.recipes});
     if (status == RP_OK) status = rp__program_place_buffers(p, in, &o); /* rp__plan */
     if (status == RP_OK) status = rp__program_record(p);                /* rp__group_lower, once a group */
     if (status == RP_OK) status = rp__program_collect_patches(p);
@@ -142,6 +168,7 @@ rp_status rp__pipeline_program(const rp_ir *ir, rp_tensor *const *in, size_t n_i
     if (status == RP_OK) rp__program_plan_heat(p, o.wait);
     rp__free(own);
     rp__program_parts_made(p);
+    if (o.recipes) rp__recipes_trim(o.recipes);
     if (status != RP_OK) {
         rp__executable_free(p);
         p = NULL;

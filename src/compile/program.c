@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "compile/passes.h"
+#include "compile/recipe.h"
 #include "core/alloc.h"
 #include "ops/execute.h"
 
@@ -174,12 +175,16 @@ static rp_status record_chain(rp__executable *p, const rp__program_part *part, c
     return status;
 }
 
-/* The DAG stays with the program: programs of other sizes find it, and its kernel, while one of them lives. */
-static rp_status lower(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g,
+/* g: group `group`, or what is launched by itself of it. */
+static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t group, const rp__fuse_group *g,
                        const rp__executable_place *places) {
+    rp__group_kernel *kernel = part->recipe ? rp__recipe_kernel(part->recipe, group) : NULL;
+    bool built;
     if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 1)) return RP__OOM("kernels of a program");
-    RP_TRY(rp__group_lower(f, g, places, p->device, p->build_stream, draw, p, &p->dags[p->n_dags]));
+    RP_TRY(rp__group_lower(&part->fusion, g, places, p->device, p->build_stream, draw, p, kernel, &p->dags[p->n_dags],
+                           &built));
     p->n_dags++;
+    p->n_lowered += built;
     return RP_OK;
 }
 
@@ -254,10 +259,10 @@ static rp_status record_group(recorder *r, rp__program_part *part, uint32_t grou
         RP_TRY(record_library(p, part, &part->ir->nodes[first->node], epilogue ? &done : NULL));
         if (epilogue && !done) { /* over the product, in place */
             rp__fuse_group relu = {.members = g->members + 1, .n_members = 1};
-            RP_TRY(lower(p, f, &relu, places));
+            RP_TRY(lower(p, part, group, &relu, places));
         }
     } else {
-        RP_TRY(lower(p, f, g, places));
+        RP_TRY(lower(p, part, group, g, places));
     }
     for (uint32_t k = before; k < p->n_records; k++) RP_TRY(add_step(part, k, NULL));
     return RP_OK;
@@ -420,7 +425,10 @@ rp_status rp__program_choice_new(rp__executable *p, rp__program_part *part, uint
 }
 
 void rp__program_parts_made(rp__executable *p) {
-    for (rp__program_part *part = p ? p->parts : NULL; part; part = part->next) rp__fusion_free(&part->fusion);
+    for (rp__program_part *part = p ? p->parts : NULL; part; part = part->next) {
+        rp__fusion_free(&part->fusion);
+        part->recipe = NULL;
+    }
 }
 
 uint64_t rp__executable_holds(const rp__executable *p, const rp__storage **arena) {

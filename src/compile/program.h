@@ -32,7 +32,8 @@ typedef struct rp__executable_options {
     /* Counters a call takes of each generator, also for random ops that are gone; NULL: those of the nodes. */
     const rp__executable_random *random;
     size_t n_random;
-    const bool *donors; /* per argument: its memory may be overwritten behind its last reader; NULL: of none */
+    const bool *donors;          /* per argument: its memory may be overwritten behind its last reader; NULL: of none */
+    struct rp__recipes *recipes; /* of programs of this graph for other sizes (recipe.h); NULL: there will be none */
     /* Told of `kinds` of moves that happened for the first time (bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed),
        behind the run, outside the program's lock; NULL: nobody wants to know. */
     void (*tell)(void *ctx, const rp__executable *p, uint32_t kinds);
@@ -89,6 +90,8 @@ typedef struct rp__executable_facts {
     const rp__executable_layout *layouts;
     size_t n_layouts;
     size_t n_launches, n_edges;
+    uint32_t n_fused,
+        n_lowered; /* graphs fused, and kernels lowered, because there was no program of sizes like its own */
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
     int64_t donated_bytes; /* by which the arena is smaller because temporaries lie in arguments */
     /* of the executable: they count on */
@@ -111,9 +114,20 @@ typedef struct rp__executable_place {
 } rp__executable_place;
 typedef rp_status rp__draw_source(void *ctx, rp_generator *g, uint64_t inner, rp__random_draw *out);
 
-/* lower_group.c: one launch for the members. *dag is the caller's to release: who keeps it keeps its kernel for other sizes. */
+/* What the lowerings of a group asked for, and the kernel that came of it: lowerings that ask for the same, at other places,
+   make the same one. */
+typedef struct rp__group_kernel {
+    uint64_t *asked;
+    size_t n_asked, capacity;
+    rp__dag *dag; /* counted; NULL: none yet */
+} rp__group_kernel;
+void rp__group_kernel_free(rp__group_kernel *k);
+
+/* lower_group.c: one launch for the members. kernel: of the group at other sizes, taken if it is the same, else replaced; NULL:
+   nobody keeps it. *dag is the caller's to release. *built: a DAG had to be made. */
 rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__dag **dag);
+                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__group_kernel *kernel,
+                          rp__dag **dag, bool *built);
 
 /* order.c: groups in an order that every dependency allows and that keeps little alive. order[n_live]. */
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live);

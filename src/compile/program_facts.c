@@ -151,6 +151,8 @@ void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out)
                                   .n_layouts = p->n_layouts,
                                   .executables = p->device->ops->graph_count ? &p->executables : NULL,
                                   .n_launches = p->n_records,
+                                  .n_fused = p->n_fused,
+                                  .n_lowered = p->n_lowered,
                                   .n_edges = p->n_edges,
                                   .arena_bytes = p->arena_bytes,
                                   .result_bytes = p->result_bytes,

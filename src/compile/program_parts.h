@@ -81,6 +81,7 @@ typedef struct rp__program_part {
     struct rp__program_part *next; /* of p->parts */
     rp_ir *ir;                     /* counted */
     rp__fusion fusion;             /* gone when the program is built */
+    struct rp__recipe *recipe;     /* likewise; NULL: none */
     uint32_t *order, n_order;      /* of its groups */
     uint32_t first_group;          /* its groups as records number them */
     uint32_t *buffer_of;           /* per storage of ir */
@@ -170,6 +171,7 @@ struct rp__executable {
     size_t n_unfused;
     struct rp__executable_region *regions;
     size_t n_regions;
+    uint32_t n_fused, n_lowered; /* parts fused, and kernels lowered, for this program and no other */
     int64_t arena_bytes, result_bytes, donated_bytes, eager_peak;
     uint64_t runs, hot_runs; /* hot_runs: the run at which kernels are worth compiling better; 0: never */
     _Atomic uint64_t held;   /* bytes of results, scratch memory and what calls copy to */

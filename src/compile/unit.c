@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "compile/pipeline.h"
+#include "compile/recipe.h"
 #include "compile/unit_parts.h"
 #include "core/alloc.h"
 #include "trace/ir_run.h"
@@ -37,6 +38,7 @@ struct rp__unit {
     atomic_bool interpreted; /* the leaf could not do it; set under the lock of building, never cleared */
     rp_graph_layout layout;
     rp__shared_arena *arena;
+    rp__recipes *recipes; /* with symbols; under the lock of building */
     rp__executable_random *random;
     size_t n_random, n_symbols;
     bool *donors; /* per argument; NULL: none */
@@ -85,6 +87,14 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     u->explain = rp__explain_open(request->explain, "%s", request->name ? request->name : "graph");
     u->n_symbols = rp__symbols_count(u->graph->symbols);
     rp__symbols_seal(u->graph->symbols); /* any thread may bring sizes, and so may the unit of its backward */
+    if (u->n_symbols > 0 && rp__leaf_is_program(u->leaf->kind)) {
+        u->recipes = rp__recipes_new();
+        if (!u->recipes) {
+            rp__unit_free(u);
+            *out = NULL;
+            return RP_ERROR_OUT_OF_MEMORY;
+        }
+    }
     if (request->random) {
         u->random = rp__calloc(request->n_random + 1, sizeof *u->random);
         if (!u->random) {
@@ -147,6 +157,7 @@ static void release(rp__unit *u) {
     for (size_t k = 0; k < u->n_random; k++) rp__generator_drop(u->random[k].generator);
     rp__free(u->random);
     rp__free(u->donors);
+    rp__recipes_free(u->recipes);
     rp__instances_release(u->instances);
     rp__ir_release(u->graph);
     pthread_mutex_destroy(&u->build);
@@ -235,6 +246,7 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
                                             .layout = u->layout,
                                             .grows = u->n_symbols > 0,
                                             .arena = u->arena,
+                                            .recipes = u->recipes,
                                             .random = u->random ? random : NULL,
                                             .n_random = u->n_random,
                                             .donors = v->donate ? u->donors : NULL,
@@ -304,12 +316,13 @@ static rp_status enter(rp__unit *u, variant *v, variant **gone) {
     rp__lock(&s->lock);
     if (is_limited(u)) status = rp__instances_add(s, &v->instance);
     if (status == RP_OK) {
-        v->next = u->variants;
-        u->variants = v;
         if (u->explain) {
             open_explain(u, v);
             if (v->executable) rp__unit_explain(v->explain, v->executable);
+            if (v->executable && is_limited(u)) rp__unit_explain_made(u->explain, v->executable);
         }
+        v->next = u->variants;
+        u->variants = v; /* from here on others may find and run it without the lock */
         evict(s, gone);
     }
     rp__unlock(&s->lock);

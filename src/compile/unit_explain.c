@@ -47,6 +47,16 @@ void rp__unit_explain(rp__explain *to, const rp__executable *e) {
     rp__explain_add(to, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes, "peak of the same graph run op by op");
 }
 
+void rp__unit_explain_made(rp__explain *to, const rp__executable *e) {
+    rp__executable_facts f;
+    rp__executable_facts_of(e, &f);
+    if (f.n_fused)
+        rp__explain_add(to, "fusion", RP__REASON_NONE, NULL, f.n_fused,
+                        "graphs whose nodes were grouped, for some sizes");
+    if (f.n_lowered)
+        rp__explain_add(to, "lowering", RP__REASON_NONE, NULL, f.n_lowered, "kernels lowered, for some sizes");
+}
+
 void rp__unit_explain_moves(rp__explain *to, const rp__executable *e, uint32_t kinds) {
     static const struct {
         const char *kind, *text;

@@ -8,6 +8,8 @@
 /* ---- unit_explain.c */
 /* What a program is made of. to: NULL is allowed. */
 void rp__unit_explain(rp__explain *to, const rp__executable *e);
+/* What of it was not taken over from programs of other sizes. */
+void rp__unit_explain_made(rp__explain *to, const rp__executable *e);
 /* `kinds` (rp__executable_options.tell) of moves happened; their counts follow by themselves. */
 void rp__unit_explain_moves(rp__explain *to, const rp__executable *e, uint32_t kinds);
 

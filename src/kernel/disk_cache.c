@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -15,6 +16,7 @@
 
 #include "core/alloc.h"
 #include "core/env.h"
+#include "core/fork.h"
 #include "core/log.h"
 #include "core/thread.h"
 
@@ -109,61 +111,104 @@ bool rp__disk_cache_loads(char *why, size_t bytes) {
     return *folder && !fault;
 }
 
-static const char work_name[] = "reprise-XXXXXX", work_files[] = "work.";
+static const char work_name[] = "reprise-work-XXXXXX";
 
-static void remove_work(const char *folder) {
-    DIR *d = opendir(folder);
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (!strncmp(e->d_name, work_files, sizeof work_files - 1)) (void)unlinkat(dirfd(d), e->d_name, 0);
-    if (d) (void)closedir(d);
-    (void)rmdir(folder);
-}
-
-/* Those in use: a process may end while one of its threads compiles. Without a lock, which a thread that is gone could hold. */
-enum { MOST_AT_WORK = 8 };
+/* The folder in use, if any. The process may end at any moment while a thread compiles. */
+static rp__mutex work_lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_work, &work_lock, 1)
 static struct {
-    atomic_long process; /* 0: free, -1: being written. A child has its parent's, and leaves them alone */
-    char folder[RP__DISK_PATH];
-} at_work[MOST_AT_WORK];
+    atomic_long
+        process; /* 0: nobody worked here yet. A child that came about without the handlers of fork has its parent's */
+    bool ended;
+    int lock;                   /* of the folder, open; free when the process is gone, however it ended; -1: none */
+    char folder[RP__DISK_PATH]; /* "": none */
+} work = {.lock = -1};
 
-static void work_begins(const char *folder) {
-    for (size_t k = 0; k < MOST_AT_WORK; k++) {
-        long free_place = 0;
-        if (!atomic_compare_exchange_strong(&at_work[k].process, &free_place, -1)) continue;
-        (void)snprintf(at_work[k].folder, sizeof at_work[k].folder, "%s", folder);
-        atomic_store(&at_work[k].process, (long)getpid());
-        return;
+/* A compiler that outlives its process may write once more meanwhile. */
+static void remove_work(const char *folder) {
+    enum { TRIES = 100 };
+    for (int k = 0; k < TRIES; k++) {
+        DIR *d = opendir(folder);
+        for (struct dirent *e; d && (e = readdir(d));)
+            if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) (void)unlinkat(dirfd(d), e->d_name, 0);
+        if (d) (void)closedir(d);
+        if (rmdir(folder) == 0 || errno != ENOTEMPTY) return;
     }
 }
 
-void rp__disk_work_end(const char *folder) {
-    remove_work(folder);
-    for (size_t k = 0; k < MOST_AT_WORK; k++)
-        if (atomic_load(&at_work[k].process) == (long)getpid() && !strcmp(at_work[k].folder, folder))
-            atomic_store(&at_work[k].process, 0);
+static void drop_work(void) {
+    if (work.lock >= 0) (void)close(work.lock);
+    work.lock = -1;
+    work.folder[0] = 0;
 }
 
 __attribute__((destructor)) static void end_work(void) {
-    for (size_t k = 0; k < MOST_AT_WORK; k++)
-        if (atomic_load(&at_work[k].process) == (long)getpid()) remove_work(at_work[k].folder);
+    if (atomic_load(&work.process) != (long)getpid()) return;
+    rp__lock(&work_lock);
+    work.ended = true;
+    if (*work.folder) remove_work(work.folder);
+    drop_work();
+    rp__unlock(&work_lock);
+}
+
+static void leave_work_to_the_parent(void) {
+    drop_work();
+    atomic_store(&work.process, (long)getpid());
+}
+static void watch_work(void) {
+    atomic_store(&work.process, (long)getpid());
+    rp__fork_handler_add(leave_work_to_the_parent);
+}
+
+/* False: a process is at work there. Where folders cannot be locked *fd is -1. */
+static bool lock_work(const char *folder, int *fd) {
+    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (*fd < 0) return false;
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return true;
+    const bool busy = errno == EWOULDBLOCK;
+    (void)close(*fd);
+    *fd = -1;
+    return !busy;
 }
 
 /* Work folders of processes that were killed. */
 static void sweep_work(const char *parent) {
     DIR *d = opendir(parent);
     for (struct dirent *e; d && (e = readdir(d));) {
-        char path[RP__DISK_PATH + 16];
+        char path[RP__DISK_PATH + 32];
         struct stat st;
-        if (strlen(e->d_name) == sizeof work_name - 1 && !strncmp(e->d_name, work_name, strcspn(work_name, "X")) &&
-            !fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
-            time(NULL) - st.st_mtime > DAY &&
-            snprintf(path, sizeof path, "%s/%.15s", parent, e->d_name) < (int)sizeof path)
-            rp__disk_work_end(path);
+        int fd = -1;
+        if (strlen(e->d_name) != sizeof work_name - 1 || strncmp(e->d_name, work_name, strcspn(work_name, "X")) != 0 ||
+            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+            snprintf(path, sizeof path, "%s/%.24s", parent, e->d_name) >= (int)sizeof path || !lock_work(path, &fd))
+            continue;
+        if (fd >= 0 || time(NULL) - st.st_mtime > DAY) remove_work(path);
+        if (fd >= 0) (void)close(fd);
     }
     if (d) (void)closedir(d);
 }
 
-bool rp__disk_work_folder(char folder[RP__DISK_PATH], size_t *place, char *why, size_t bytes) {
+/* Makes and locks work.folder, whose name ends in X's. */
+static bool make_work(void) {
+    enum { TRIES = 8 };
+    const size_t n = strlen(work.folder);
+    for (int k = 0; k < TRIES; k++) {
+        struct stat path, made;
+        memcpy(work.folder + n - 6, "XXXXXX", 6);
+        if (!mkdtemp(work.folder)) return false;
+        /* Another process may have swept it before it was locked. */
+        if (lock_work(work.folder, &work.lock) && stat(work.folder, &path) == 0 &&
+            (work.lock < 0 || (fstat(work.lock, &made) == 0 && made.st_ino == path.st_ino)))
+            return true;
+        if (work.lock >= 0) (void)close(work.lock);
+        work.lock = -1;
+    }
+    errno = EBUSY;
+    return false;
+}
+
+/* In one of the parents, from *place on. Under the lock. */
+static bool find_work(size_t *place, char *why, size_t bytes) {
     const char *tmp = rp__env("TMPDIR");
     char cache[RP__DISK_PATH], unused[1];
     const char *const parents[] = {tmp && *tmp == '/' && strlen(tmp) < 512 ? tmp : "/tmp", "/tmp", "/var/tmp",
@@ -173,14 +218,30 @@ bool rp__disk_work_folder(char folder[RP__DISK_PATH], size_t *place, char *why, 
         if (parent == cache && !rp__disk_cache_folder(cache, unused, sizeof unused)) continue;
         const char *fault = not_loadable(parent);
         if (!fault) sweep_work(parent);
-        (void)snprintf(folder, RP__DISK_PATH, "%.*s/%s", RP__DISK_PATH - 32, parent, work_name);
-        if (!fault && mkdtemp(folder)) {
-            work_begins(folder);
-            return true;
-        }
+        (void)snprintf(work.folder, RP__DISK_PATH, "%.*s/%s", RP__DISK_PATH - 32, parent, work_name);
+        if (!fault && make_work()) return true;
         (void)snprintf(why, bytes, "no folder for objects, %.128s: %s", parent, fault ? fault : strerror(errno));
+        work.folder[0] = 0;
     }
     return false;
+}
+
+bool rp__disk_work_folder(char folder[RP__DISK_PATH], size_t *place, char *why, size_t bytes) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, watch_work);
+    rp__lock(&work_lock);
+    if (work.ended) (void)snprintf(why, bytes, "no folder for objects: the process ends");
+    const bool found = !work.ended && find_work(place, why, bytes);
+    if (found) memcpy(folder, work.folder, sizeof work.folder);
+    rp__unlock(&work_lock);
+    return found;
+}
+
+void rp__disk_work_end(void) {
+    rp__lock(&work_lock);
+    if (*work.folder) remove_work(work.folder);
+    drop_work();
+    rp__unlock(&work_lock);
 }
 
 static bool entry_path(rp__hash key, const char *extension, char path[RP__DISK_PATH], char *why, size_t bytes) {
@@ -252,7 +313,7 @@ bool rp__disk_file_write(const char *path, const void *data, size_t bytes) {
 int rp__disk_folder_fault(const char *folder) {
     static const char zeros[1 << 20];
     char path[RP__DISK_PATH + 32];
-    (void)snprintf(path, sizeof path, "%s/%sprobe", folder, work_files);
+    (void)snprintf(path, sizeof path, "%s/work.probe", folder);
     int fault = rp__disk_file_write(path, zeros, sizeof zeros) ? 0 : errno;
     (void)unlink(path);
     return fault;

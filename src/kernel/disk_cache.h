@@ -26,10 +26,11 @@ bool rp__disk_cache_file(rp__hash key, const char *extension, char path[RP__DISK
 bool rp__disk_cache_put(rp__hash key, const char *extension, const void *data, size_t bytes, char *why, size_t room);
 void rp__disk_cache_drop(rp__hash key, const char *extension); /* an entry that did not load */
 
-/* A folder of this process alone for a compiler's files, whose names begin with "work.", from which objects can be loaded. *place,
-   0 at first: which of the places for such folders is tried next. False: none is left, and why. */
+/* A folder of this process alone for a compiler and its files, from which objects can be loaded; one at a time. It goes with the
+   process; that of a process that was killed goes when the next one makes its own. *place, 0 at first: which of the places for
+   such folders is tried next. False: none is left, or the process ends, and why. */
 bool rp__disk_work_folder(char folder[RP__DISK_PATH], size_t *place, char *why, size_t bytes);
-void rp__disk_work_end(const char *folder);
+void rp__disk_work_end(void);
 int rp__disk_folder_fault(const char *folder); /* does it not take a file as large as an object? An errno, or 0 */
 
 /* A whole file and a zero byte behind, from rp__alloc; NULL: absent, another's, or too large. */

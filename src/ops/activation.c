@@ -15,11 +15,21 @@ RP__UNARY(elu, elu(lw, x, compute))
 rp_status rp__infer_hardtanh(const rp__call *call, rp__meta *out) {
     const rp_dtype d = (rp_dtype)call->in[0]->dtype;
     if (d == RP_BOOL) return rp__op_error(call, RP_ERROR_DTYPE, "Bool inputs not supported for hardtanh");
-    if (d == RP_U8 && (rp__scalar_f64(call->attrs[0].v.scalar) < 0 || rp__scalar_f64(call->attrs[1].v.scalar) < 0))
-        return rp__op_error(call, RP_ERROR_DTYPE, "cannot do hardtanh on an unsigned type with negative limits");
     return rp__infer_unary(call, out);
 }
-RP__UNARY_SAME(hardtanh, MIN(MAX(x, rp__lw_number(lw, 0, type)), rp__lw_number(lw, 1, type)))
+/* Limits below 0 of a type that has none there are 0. */
+static rp_scalar not_negative(const rp__call *call, unsigned k) {
+    const rp_scalar limit = rp__call_attr(call, k)->v.scalar;
+    return rp__scalar_f64(limit) < 0 ? rp_i64(0) : limit;
+}
+static rp_scalar low_limit(const rp__call *call) { return not_negative(call, 0); }
+static rp_scalar high_limit(const rp__call *call) { return not_negative(call, 1); }
+static rp__val between(rp__lower *lw, rp__val x, rp_dtype type) {
+    if (type == RP_U8)
+        return MIN(MAX(x, rp__lw_scalar_fn(lw, low_limit, RP_U8)), rp__lw_scalar_fn(lw, high_limit, RP_U8));
+    return MIN(MAX(x, rp__lw_number(lw, 0, type)), rp__lw_number(lw, 1, type));
+}
+RP__UNARY_SAME(hardtanh, between(lw, x, type))
 RP__UNARY(hardsigmoid, DIV(MIN(MAX(ADD(x, NUM(3)), NUM(0)), NUM(6)), NUM(6)))
 RP__UNARY(log_sigmoid, SUB(MIN(x, NUM(0)), LOG1P(EXP(NEG(ABS(x))))))
 RP__UNARY(mish, MUL(x, PRIM(TANH, LOG1P(EXP(x)))))
@@ -74,6 +84,7 @@ rp_status rp__expand_celu(const rp__call *call) {
 
 rp_status rp__expand_prelu(const rp__call *call) {
     rp_tensor *x = call->in[0], *weight = call->in[1];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
     if (x->dtype != weight->dtype)
         return rp__op_error(call, RP_ERROR_DTYPE, "prelu: Type promoting not supported. Got %s and %s",
                             rp__dtype_title((rp_dtype)x->dtype), rp__dtype_title((rp_dtype)weight->dtype));
@@ -100,6 +111,7 @@ rp_status rp__expand_prelu(const rp__call *call) {
 rp_status rp__expand_glu(const rp__call *call) {
     rp_tensor *x = call->in[0];
     unsigned dim;
+    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
     if (x->ndim == 0) return rp__op_error(call, RP_ERROR_SHAPE, "glu does not support 0-dimensional tensors");
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), x->ndim, &dim));
     if (!rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MOD, x->size[dim], 2), 0))

@@ -65,9 +65,6 @@ rp_status rp__infer_lerp_scalar(const rp__call *call, rp__meta *out) { return rp
 rp_status rp__infer_addcmul(const rp__call *call, rp__meta *out) {
     out->dtype = rp__call_promote(call, 0, 3, -1);
     if (out->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
-    if (!rp__dtype_is_float(out->dtype) && call->attrs[0].v.scalar.kind == RP_SCALAR_F64)
-        return rp__op_error(call, RP_ERROR_DTYPE,
-                            "For integral input tensors, argument value must not be a floating point number.");
     return broadcast_all(call, out);
 }
 rp_status rp__infer_addcdiv(const rp__call *call, rp__meta *out) {
@@ -285,5 +282,8 @@ rp_status rp__expand_float_power_scalar(const rp__call *call) {
     return give(call, rp_pow_scalar_at(call->site, base, call->attrs[0].v.scalar));
 }
 rp_status rp__expand_ldexp(const rp__call *call) {
-    return give(call, rp_mul_at(call->site, call->in[0], rp_exp2_at(call->site, call->in[1])));
+    rp_tensor *self = call->in[0], *other = call->in[1];
+    if (rp__dtype_is_float((rp_dtype)self->dtype) && !rp__dtype_is_float((rp_dtype)other->dtype))
+        other = rp_to_dtype_at(call->site, other, (rp_dtype)self->dtype); /* else the power would widen the result */
+    return give(call, rp_mul_at(call->site, self, rp_exp2_at(call->site, other)));
 }

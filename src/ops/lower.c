@@ -61,13 +61,9 @@ rp_dtype rp__lw_out_dtype(const rp__lower *lw, unsigned k) { return (rp_dtype)lw
 rp_dtype rp__lw_compute(rp_dtype dtype) { return (rp_dtype)rp__dtypes[dtype].compute; }
 bool rp__lw_has(const rp__lower *lw, unsigned k) { return k < lw->call->n_in && lw->call->in[k]; }
 
-static bool is_one(rp_scalar s) {
-    return s.kind == RP_SCALAR_F64    ? s.v.f == 1.0
-           : s.kind == RP_SCALAR_BOOL ? s.v.b
-                                      : s.kind == RP_SCALAR_I64 && s.v.i == 1;
+bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr) {
+    return rp__scalar_is_one(rp__call_attr(lw->call, attr)->v.scalar);
 }
-
-bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr) { return is_one(rp__call_attr(lw->call, attr)->v.scalar); }
 
 rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr) {
     rp__promotion p = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
@@ -81,7 +77,10 @@ rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr) {
 }
 
 int64_t rp__lw_structural_value(rp__lower *lw, int64_t value) {
-    if (lw->sink) return value;
+    if (lw->sink) {
+        if (lw->sink->structural) lw->sink->structural(lw->sink, lw->call, value);
+        return value;
+    }
     if (lw->n_structural == MAX_STRUCTURAL)
         fail(lw, "too many structural values");
     else
@@ -428,7 +427,7 @@ static inline bool base_key(const rp__call *call, uint64_t key[KEY_WORDS]) {
     for (uint32_t k = 0; k < call->n_attrs; k++) {
         if (call->attrs[k].kind == RP_ATTR_SCALAR) {
             rp_scalar s = call->attrs[k].v.scalar;
-            out |= (uint64_t)(8u | (unsigned)s.kind << 1 | is_one(s)) << (32 + 4 * k);
+            out |= (uint64_t)(8u | (unsigned)s.kind << 1 | rp__scalar_is_one(s)) << (32 + 4 * k);
         }
     }
     key[0] = (uint64_t)(uintptr_t)call->op;

@@ -37,6 +37,11 @@ rp__val rp__lw_scalar_fn(rp__lower *lw, rp_scalar (*value)(const rp__call *call)
 int64_t rp__lw_structural_value(rp__lower *lw, int64_t value);
 /* Is the Scalar attribute the number 1? Structural, and part of every key: free on the hot path. */
 bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr);
+static inline bool rp__scalar_is_one(rp_scalar s) {
+    return s.kind == RP_SCALAR_F64    ? s.v.f == 1.0
+           : s.kind == RP_SCALAR_BOOL ? s.v.b
+                                      : s.kind == RP_SCALAR_I64 && s.v.i == 1;
+}
 /* Result type of operands [0, n) and Scalar attribute `attr` (none: negative) by the promotion rules: the type in which an op with
    several operands calculates, also in place. It depends on dtypes, on which inputs are 0-d and on the kind of the number only,
    which are part of every key. */
@@ -97,7 +102,8 @@ typedef enum rp__lower_iota { RP__IOTA_LINEAR, RP__IOTA_DIM } rp__lower_iota;
 
 typedef struct rp__lower_sink rp__lower_sink;
 struct rp__lower_sink {
-    rp__dag_builder *builder;
+    rp__dag_builder
+        *builder; /* NULL: nothing is built, lowerings ask for their places only; values that they get mean nothing */
     /* In its compute type, rounded to its dtype. front: its dims are the first of the space, else the last. */
     rp__val (*in)(rp__lower_sink *s, const rp__call *call, unsigned k, bool front);
     void (*out)(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v); /* in the compute type, not rounded */
@@ -108,7 +114,9 @@ struct rp__lower_sink {
     rp__val (*scalar)(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute);
     rp__val (*iota)(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim);   /* i64 */
     unsigned (*draw)(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide); /* its draw number */
-    void (*inner)(rp__lower_sink *s, const rp__call *call, uint32_t mask);                         /* ROWS */
+    void (*structural)(rp__lower_sink *s, const rp__call *call,
+                       int64_t value);                                     /* shapes the DAG; NULL: of no interest */
+    void (*inner)(rp__lower_sink *s, const rp__call *call, uint32_t mask); /* ROWS */
     void (*space)(rp__lower_sink *s, const rp__call *call, const rp_dim *size, size_t ndim, uint32_t inner_mask);
     uint16_t (*access)(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride,
                        rp__axes axes);

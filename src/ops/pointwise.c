@@ -142,6 +142,9 @@ rp_status rp__infer_to_dtype(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
+/* Is the number one of the integer type's? */
+static bool holds(rp_dtype d, int64_t number) { return d == RP_I64 || rp__scalar_fits(rp_f64((double)number), d); }
+
 rp_status rp__infer_clamp(const rp__call *call, rp__meta *out) {
     rp__promotion p = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
     rp__promote_tensor(&p, (rp_dtype)call->in[0]->dtype, call->in[0]->ndim);
@@ -153,7 +156,16 @@ rp_status rp__infer_clamp(const rp__call *call, rp__meta *out) {
     }
     if (!any) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
     rp__meta_like(out, call->in[0], rp__promotion_result(&p));
-    return out->dtype == RP_BOOL ? rp__call_refuse_dtype(call, RP_BOOL) : RP_OK;
+    if (out->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
+    for (unsigned k = 0; k < 2 && !rp__dtype_is_float(out->dtype); k++) {
+        if (rp__attr_is_none(&call->attrs[k])) continue;
+        const int64_t limit = rp__scalar_i64(call->attrs[k].v.scalar);
+        if (holds(out->dtype, limit) || (limit < 0) == (k == 0)) continue;
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "Clamp %s value %lld is outside the representable range of %s", k ? "max" : "min",
+                            (long long)limit, rp__dtype_title(out->dtype));
+    }
+    return RP_OK;
 }
 
 rp_status rp__infer_where(const rp__call *call, rp__meta *out) {
@@ -353,13 +365,29 @@ void rp__lower_softplus(rp__lower *lw) {
     rp__lw_out(lw, 0, rp__lw_3(lw, RP__WHERE, rp__lw_2(lw, RP__LT, rp__lw_attr(lw, 1, compute), t), x, soft));
 }
 
+/* A limit beyond what self's integers can be limits nothing: the type's own. */
+static rp_scalar integer_limit(const rp__call *call, unsigned k) {
+    const rp_dtype d = call->in[0]->dtype == RP_BOOL ? RP_I64 : (rp_dtype)call->in[0]->dtype;
+    int64_t limit = rp__scalar_i64(call->attrs[k].v.scalar);
+    if (!holds(d, limit)) limit = k ? INT64_MAX : INT64_MIN;
+    while (!holds(d, limit)) limit /= 2; /* to 2^m - 1 or -2^m; of an unsigned type to 0 */
+    return rp_i64(limit);
+}
+static rp_scalar integer_min(const rp__call *call) { return integer_limit(call, 0); }
+static rp_scalar integer_max(const rp__call *call) { return integer_limit(call, 1); }
+
 /* In place the result has self's type, which is the promoted one: others are refused. */
 void rp__lower_clamp(rp__lower *lw) {
     const rp_attr *attrs = rp__lw_call(lw)->attrs;
     rp_dtype type = rp__lw_out_dtype(lw, 0);
     rp__val x = rp__lw_in_as(lw, 0, type);
-    if (!rp__attr_is_none(&attrs[0])) x = rp__lw_2(lw, RP__MAX, x, rp__lw_number(lw, 0, type));
-    if (!rp__attr_is_none(&attrs[1])) x = rp__lw_2(lw, RP__MIN, x, rp__lw_number(lw, 1, type));
+    for (unsigned k = 0; k < 2; k++) {
+        if (rp__attr_is_none(&attrs[k])) continue;
+        rp__val limit = rp__dtype_is_float(type)
+                            ? rp__lw_number(lw, k, type)
+                            : rp__lw_scalar_fn(lw, k ? integer_max : integer_min, rp__lw_compute(type));
+        x = rp__lw_2(lw, k ? RP__MIN : RP__MAX, x, limit);
+    }
     rp__lw_out(lw, 0, x);
 }
 

@@ -514,6 +514,10 @@ rp_status rp__view_diagonal(const rp__call *call, rp__view *out) {
     return RP_OK;
 }
 
+static rp_dim window_count(rp_dim room, int64_t size, int64_t step) {
+    return rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_SUB, room, size), step), 1);
+}
+
 rp_status rp__view_unfold(const rp__call *call, rp__view *out) {
     const rp_tensor *t = call->in[0];
     const int64_t size = rp__attr_int(call, 1), step = rp__attr_int(call, 2);
@@ -534,8 +538,7 @@ rp_status rp__view_unfold(const rp__call *call, rp__view *out) {
     out->size[last] = size;
     if (t->ndim == 0) return RP_OK; /* one window, which walks nothing */
     out->from[last][0] = (int8_t)at;
-    out->size[at] =
-        rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_SUB, room, size), step), 1);
+    out->size[at] = window_count(room, size, step);
     out->step[at] = step;
     return RP_OK;
 }
@@ -547,7 +550,9 @@ static rp_status check_windows(const rp__call *call, unsigned *at) {
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 1), size->n, at));
     const int64_t width = rp__attr_int(call, 2), step = rp__attr_int(call, 3);
     bool good = size->n > 0 && grad->ndim == size->n + 1 && width >= 0 && step > 0 && equal(grad->size[size->n], width);
-    for (unsigned d = 0; good && d < size->n; d++) good = d == *at || equal(grad->size[d], size->v.ints[d]);
+    good = good && !rp__dim_is(RP__DIM_LT, size->v.ints[*at], width);
+    for (unsigned d = 0; good && d < size->n; d++)
+        good = equal(grad->size[d], d == *at ? window_count(size->v.ints[d], width, step) : size->v.ints[d]);
     if (!good)
         return rp__op_error(call, RP_ERROR_SHAPE, "the windows do not belong to a tensor of %zu dimensions", size->n);
     return RP_OK;

@@ -14,6 +14,7 @@
 enum { EPOCHS = 10, MAX_NUMEL = 1 << 14 };
 static const double MEASURE_SECONDS = 0.4; /* a row */
 
+enum { MOST_STEPS = 1000000000 };
 enum mode { EAGER, GRAPHED, CUDAGRAPHS, FUSED, MODES };
 static const char *const mode_names[MODES] = {"eager", "graphed callables", "cudagraphs", "fused"};
 
@@ -21,6 +22,7 @@ struct demo_options {
     struct cli_options common;
     const char *text, *device;
     double seconds; /* for training the language model, at most */
+    size_t steps;   /* likewise */
 };
 
 struct row {
@@ -282,6 +284,11 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         if (*end || !(o->seconds > 0) || !isfinite(o->seconds))
             argp_error(state, "--seconds: '%s' is no time", cli_shown(arg));
         return 0;
+    case 'n':
+        o->steps = strtoul(arg, &end, 10);
+        if (*end || *arg < '0' || *arg > '9' || o->steps < 1 || o->steps > MOST_STEPS)
+            argp_error(state, "--steps: '%s' is no number from 1 to %d", cli_shown(arg), MOST_STEPS);
+        return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -291,6 +298,7 @@ static int run(int argc, char **argv) {
         {"text", 't', "FILE", 0, "The text to learn from, instead of a licence text of the system", 0},
         {"device", 'd', "cpu|cuda", 0, "Where to compute; a GPU is used where there is one", 0},
         {"seconds", 's', "N", 0, "Time for training the language model, at most (45)", 0},
+        {"steps", 'n', "N", 0, "Steps of training the language model, at most (3000)", 0},
         {0},
     };
     static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
@@ -303,7 +311,7 @@ static int run(int argc, char **argv) {
             "until a call returns, latency until its result is there, period of calls in a row (medians), time to the "
             "first result, peak memory beyond model and input, and the largest difference to eager.",
     };
-    struct demo_options o = {.seconds = 45};
+    struct demo_options o = {.seconds = 45, .steps = 3000};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
 
     rp_device device = rp_cpu();
@@ -335,7 +343,7 @@ static int run(int argc, char **argv) {
 
     if (!tables) printf("\n3. Language model of characters, whole step compiled\n");
     struct cli_text_result result;
-    rp_status status = cli_text_train(&text, device, o.seconds, tables != NULL, &result);
+    rp_status status = cli_text_train(&text, device, o.seconds, o.steps, tables != NULL, &result);
     if (status) {
         fprintf(stderr, "reprise demo: language model: %s: %s\n", rp_status_name(status), rp_error_message());
         rp_error_take();

@@ -11,15 +11,7 @@
 #include <unistd.h>
 
 /* Every tenth block of the text is held out. */
-enum {
-    BATCH = 128,
-    STEPS = 3000,
-    EVALUATIONS = 8,
-    HELD_OUT = 512,
-    BLOCK = 400,
-    MAX_BYTES = 64 << 20,
-    MIN_BYTES = 8192
-};
+enum { BATCH = 128, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 64 << 20, MIN_BYTES = 8192 };
 static const double TEMPERATURE = 0.5, DROPOUT = 0.4;
 
 /* ---------------------------------------------------------------- the text */
@@ -206,13 +198,13 @@ static void show_progress(struct progress *p, double done, const struct cli_text
 /* ---------------------------------------------------------------- training */
 
 static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compiled *held_out, rp_optimizer *optimizer,
-                       rp_device device, double seconds, struct progress *p, struct cli_text_result *r) {
+                       rp_device device, double seconds, size_t steps, struct progress *p, struct cli_text_result *r) {
     uint64_t random = 1;
     double begin = cli_now(), now = begin;
     rp_status status = RP_OK;
     p->begin = begin;
     p->shown = begin - 3; /* the first line comes after a second */
-    for (r->steps = 0; !status && r->steps < STEPS && now - begin < seconds;) {
+    for (r->steps = 0; !status && r->steps < steps && now - begin < seconds;) {
         rp_scope scope = rp_scope_begin();
         rp_tensor *in[2], *loss = NULL;
         status = random_batch(text, &random, in);
@@ -227,7 +219,7 @@ static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compil
         rp_scope_end(scope, NULL, 0);
         now = cli_now();
         r->tokens_per_second = (double)r->steps * BATCH / (now - begin);
-        double done = fmin(fmax((double)r->steps / STEPS, (now - begin) / seconds), 1);
+        double done = fmin(fmax((double)r->steps / (double)steps, (now - begin) / seconds), 1);
         if (!status && done * EVALUATIONS >= (double)(r->n_held_out + 1) && r->n_held_out < CLI_TEXT_EVALUATIONS) {
             status = held_out_loss(text, held_out, &r->held_out);
             r->history[r->n_held_out++] = r->held_out;
@@ -242,7 +234,7 @@ static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compil
     return status;
 }
 
-rp_status cli_text_train(const struct cli_text *text, rp_device device, double seconds, bool quiet,
+rp_status cli_text_train(const struct cli_text *text, rp_device device, double seconds, size_t steps, bool quiet,
                          struct cli_text_result *r) {
     *r = (struct cli_text_result){0};
     struct cli_model model, eval;
@@ -263,7 +255,7 @@ rp_status cli_text_train(const struct cli_text *text, rp_device device, double s
     }
     status = rp_failed() ? rp_error_status() : held_out_loss(text, held_out, &r->held_out_before);
     r->held_out = r->held_out_before;
-    if (!status) status = train(text, step, held_out, model.optimizer, device, seconds, &progress, r);
+    if (!status) status = train(text, step, held_out, model.optimizer, device, seconds, steps, &progress, r);
     if (!status) status = held_out_loss(text, held_out, &r->held_out);
     if (!status && !quiet) {
         printf("  %zu steps in %.1f s, %.0f tokens/s; held-out loss %.3f before, %.3f after\n", r->steps, r->seconds,

@@ -28,9 +28,9 @@ struct cli_text_result {
 int cli_text_load(struct cli_text *text, const char *path);
 void cli_text_free(struct cli_text *text);
 
-/* Trains for at most `seconds` and samples, on the default device, which is `device`. quiet: nothing on stdout. The error
+/* Trains for at most `seconds` and `steps` and samples, on the default device, which is `device`. quiet: nothing on stdout. The error
    stays sticky. */
-rp_status cli_text_train(const struct cli_text *text, rp_device device, double seconds, bool quiet,
+rp_status cli_text_train(const struct cli_text *text, rp_device device, double seconds, size_t steps, bool quiet,
                          struct cli_text_result *result);
 json_t *cli_text_to_json(const struct cli_text *text, const struct cli_text_result *result);
 

@@ -84,17 +84,56 @@ static double now_ms(void) {
 
 /* ---- running a compiler ---------------------------------------------------------------------------------------------- */
 
+/* The compiler that runs. */
+static rp__mutex compiling = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_compiling, &compiling, 1)
+static struct {
+    atomic_long parent; /* this process; 0: none ran yet. Read without the lock */
+    pid_t group;        /* its leader; 0: none runs */
+    bool ended;         /* none may start any more */
+} compiler_run;
+
+/* The process ends: nobody would wait for what a compiler makes, nor stop it where it never ends. */
+__attribute__((destructor)) static void stop_compiler(void) {
+    if (atomic_load(&compiler_run.parent) != (long)getpid()) return;
+    rp__lock(&compiling);
+    compiler_run.ended = true;
+    if (compiler_run.group > 0) (void)kill(-compiler_run.group, SIGKILL);
+    rp__unlock(&compiling);
+}
+
 static int limit_seconds(void) { return (int)rp__env_number("REPRISE_CC_SECONDS", COMPILE_LIMIT_S); }
 
-/* Runs argv; its output goes to the file `log` (or nowhere). Returns 0, or -1 with why. Where the program ignores SIGCHLD, or
-   waits for every child itself, nobody learns how a compiler ended: that is 0, and what it wrote has to show it. */
-static int run_command(char *const *argv, const char *log, char *why, size_t why_bytes) {
+/* The environment of a compiler: its temporaries lie in `folder` as well, where what is left of them goes with the folder. From
+   rp__alloc; `variable` is a part of it. */
+static char **environment_in(const char *folder, char variable[RP__DISK_PATH + 16]) {
+    size_t n = 0, kept = 0;
+    while (environ && environ[n]) n++;
+    char **list = rp__alloc((n + 2) * sizeof *list);
+    if (!list) return NULL;
+    for (size_t k = 0; k < n; k++)
+        if (strncmp(environ[k], "TMPDIR=", 7) != 0) list[kept++] = environ[k];
+    (void)snprintf(variable, RP__DISK_PATH + 16, "TMPDIR=%s", folder);
+    list[kept++] = variable;
+    list[kept] = NULL;
+    return list;
+}
+
+/* Runs argv in a folder of the disk cache; its output goes to the file `log` there. Returns 0, or -1 with why. Where the program
+   ignores SIGCHLD, or waits for every child itself, nobody learns how a compiler ended: that is 0, and what it wrote has to show it. */
+static int run_command(char *const *argv, const char *folder, const char *log, char *why, size_t why_bytes) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
+    char variable[RP__DISK_PATH + 16], **environment = environment_in(folder, variable);
     pid_t pid = 0;
-    if (posix_spawn_file_actions_init(&actions)) return -1;
+    snprintf(why, why_bytes, "out of memory");
+    if (!environment || posix_spawn_file_actions_init(&actions)) {
+        rp__free(environment);
+        return -1;
+    }
     if (posix_spawnattr_init(&attr)) {
         posix_spawn_file_actions_destroy(&actions);
+        rp__free(environment);
         return -1;
     }
     sigset_t none, usual; /* a compiler waits for children of its own, and may end by a pipe */
@@ -107,12 +146,16 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
     if (!e) e = posix_spawnattr_setsigdefault(&attr, &usual);
     if (!e) e = posix_spawnattr_setpgroup(&attr, 0);
     if (!e) e = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    if (!e)
-        e = posix_spawn_file_actions_addopen(&actions, 1, log ? log : "/dev/null", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (!e) e = posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (!e) e = posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    if (!e) e = posix_spawnp(&pid, argv[0], &actions, &attr, argv, environ);
+    rp__lock(&compiling);
+    if (!e) e = compiler_run.ended ? ECANCELED : posix_spawnp(&pid, argv[0], &actions, &attr, argv, environment);
+    compiler_run.group = e ? 0 : pid;
+    atomic_store(&compiler_run.parent, (long)getpid());
+    rp__unlock(&compiling);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attr);
+    rp__free(environment);
     if (e) {
         snprintf(why, why_bytes, "no compiler '%s': %s", argv[0], strerror(e));
         return -1;
@@ -123,21 +166,29 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
     const int seconds = limit_seconds();
     const double limit = now_ms() + seconds * 1e3;
     int status = 0;
-    for (;;) {
-        pid_t got = waitpid(pid, &status, WNOHANG);
-        if (got == pid) break;
-        if (got < 0 && errno == ECHILD) return 0;
-        if (got < 0 && errno != EINTR) {
-            snprintf(why, why_bytes, "the compiler's exit was lost: %s", strerror(errno));
-            return -1;
-        }
-        if (now_ms() > limit) {
+    bool late = false;
+    int fault = EINTR;
+    while (fault == EINTR) { /* nothing known yet */
+        rp__lock(&compiling);
+        const pid_t got = waitpid(pid, &status, WNOHANG);
+        fault = got == pid ? 0 : got < 0 ? errno : EINTR;
+        if (fault != EINTR) compiler_run.group = 0;
+        rp__unlock(&compiling);
+        if (fault != EINTR) break;
+        if (!late && now_ms() > limit) {
+            late = true;
             kill(-pid, SIGKILL);
-            while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-            snprintf(why, why_bytes, "the compiler took longer than %d s", seconds);
-            return -1;
         }
         nanosleep(&(struct timespec){0, 2000000}, NULL);
+    }
+    if (late) {
+        snprintf(why, why_bytes, "the compiler took longer than %d s", seconds);
+        return -1;
+    }
+    if (fault == ECHILD) return 0;
+    if (fault) {
+        snprintf(why, why_bytes, "the compiler's exit was lost: %s", strerror(fault));
+        return -1;
     }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
     if (WIFSIGNALED(status)) {
@@ -164,8 +215,8 @@ static const char *compiler_identity(void) {
     size_t n = 0, place = 0;
     if (argv[0] && argv[1] && rp__disk_work_folder(folder, &place, why, sizeof why)) {
         snprintf(path, sizeof path, "%s/work.version", folder);
-        if (run_command(argv, path, why, sizeof why) == 0) text = rp__disk_file_read(path, &n);
-        rp__disk_work_end(folder);
+        if (run_command(argv, folder, path, why, sizeof why) == 0) text = rp__disk_file_read(path, &n);
+        rp__disk_work_end();
     }
     rp__lock(&loading);
     snprintf(name, sizeof name, "%s", compiler());
@@ -270,7 +321,7 @@ static char *compile(const char *folder, const rp__text *text, const rp__tiles *
     bool ok = true;
     for (int i = 0; i < n; i++) ok = ok && argv[i];
     if (!ok) snprintf(why, why_bytes, "out of memory");
-    ok = ok && run_command(argv, log, why, why_bytes) == 0;
+    ok = ok && run_command(argv, folder, log, why, why_bytes) == 0;
     for (int i = 0; i < n; i++) free(argv[i]);
     if (!ok || access(object, F_OK) != 0) *fault = rp__disk_folder_fault(folder);
     if (ok) {
@@ -357,7 +408,7 @@ static void *make_object(const rp__text *text, const rp__tiles *tiles, rp__hash 
         if (data) handle = load_object(object, grouped, why, why_bytes); /* a mapping lives on */
         if (handle && !*not_kept) (void)rp__disk_cache_put(key, extension, data, bytes, not_kept, not_kept_bytes);
         rp__free(data);
-        rp__disk_work_end(folder);
+        rp__disk_work_end();
     }
     return handle;
 }
@@ -457,6 +508,7 @@ static void after_fork(void) {
     static const pthread_cond_t fresh = PTHREAD_COND_INITIALIZER;
     queue.changed = fresh;
     queue.running = false;
+    compiler_run.group = 0; /* the parent's */
     if (!queue.current) return;
     queue.current->next = queue.first;
     if (!queue.first) queue.last = queue.current;

@@ -30,11 +30,11 @@ _reprise() {
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         return
         ;;
-    --seconds | --calls | --atol | --rtol | --seed | --input) return ;;
+    --seconds | --steps | --calls | --atol | --rtol | --seed | --input) return ;;
     esac
     local options="--help --usage --version --json" words=
     case $command in
-    demo) options+=" --text --device --seconds" ;;
+    demo) options+=" --text --device --seconds --steps" ;;
     run) options+=" --input --output --backend --expect --compare --atol --rtol --seed" ;;
     bench) options+=" --peer --seconds --calls --backend --input" ;;
     explain) options+=" --backend --train --input" words=$models ;;

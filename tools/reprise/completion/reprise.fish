@@ -17,6 +17,7 @@ complete -c reprise -n "__fish_seen_subcommand_from $commands" -l json -d "print
 complete -c reprise -n "__fish_seen_subcommand_from demo" -l text -r -F -d "the text to learn from"
 complete -c reprise -n "__fish_seen_subcommand_from demo" -l device -x -a "cpu cuda" -d "where to compute"
 complete -c reprise -n "__fish_seen_subcommand_from demo bench" -l seconds -x -d "time"
+complete -c reprise -n "__fish_seen_subcommand_from demo" -l steps -x -d "steps of training"
 complete -c reprise -n "__fish_seen_subcommand_from run bench explain" -l input -x -d "of the next argument"
 complete -c reprise -n "__fish_seen_subcommand_from run bench explain" -l backend -x -a "(reprise backends)" -d "what computes"
 complete -c reprise -n "__fish_seen_subcommand_from run" -l output -r -F -d "file of the next result"

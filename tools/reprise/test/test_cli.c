@@ -89,6 +89,8 @@ static void test_wrong_use(void **state) {
     expect("nothing", 2, "no command 'nothing'");
     expect("ops --bogus", 2, "bogus");
     expect("demo --device tpu", 2, "cpu or cuda");
+    expect("demo --steps 0", 2, "--steps: '0' is no number");
+    expect("demo --steps 3x", 2, "--steps: '3x' is no number");
     expect("demo --text /nonexistent", 1, "--text /nonexistent");
     expect("explain nothing", 2, "no model 'nothing'");
     expect("explain rows --train", 2, "not trained");
@@ -417,10 +419,10 @@ static void test_demo(void **state) {
         assert_int_equal(write(fd, line, strlen(line)), (ssize_t)strlen(line));
     }
     close(fd);
-    snprintf(arguments, sizeof arguments, "demo --device cpu --json --seconds 4 --text %s", path);
+    snprintf(arguments, sizeof arguments, "demo --device cpu --json --seconds 1e6 --steps 160 --text %s", path);
     json_t *doc = run_json(arguments), *table, *row;
     /* What a terminal shows of it is 80 columns wide. */
-    snprintf(arguments, sizeof arguments, "demo --device cpu --seconds 1.5 --text %s", path);
+    snprintf(arguments, sizeof arguments, "demo --device cpu --seconds 1e6 --steps 20 --text %s", path);
     int code;
     char *shown = run(arguments, &code, false);
     assert_int_equal(code, 0);
@@ -449,6 +451,7 @@ static void test_demo(void **state) {
     json_t *model = json_object_get(doc, "language_model");
     double before = json_real_value(json_object_get(model, "held_out_before"));
     double after = json_real_value(json_object_get(model, "held_out"));
+    assert_int_equal(json_integer_value(json_object_get(model, "steps")), 160);
     assert_true(after > 0 && after < 0.9 * before);
     assert_true(strlen(string_of(model, "sample")) > 100);
     json_decref(doc);

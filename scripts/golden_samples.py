@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Writes tests/data/golden/NAME.txt, the values that a current PyTorch gives for the samples of tests/samples.
+usage: build/test/tests/test_samples --calls [OP] | scripts/golden_samples.py tests/data/golden   (needs torch; the tests need only the files)
+
+An op of the table is found in PyTorch by its ATen name; those that have none there, or are parts of ATen ops, are said in ADAPT.
+The format of the files is in tests/samples/sweep.c."""
+import math
+import os
+import sys
+import warnings
+
+import torch
+
+aten = torch.ops.aten
+F = torch.nn.functional
+TYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool"]
+CLASS = {"float32": "f", "float64": "f", "float16": "f", "bfloat16": "f", "int32": "i", "int64": "i", "uint8": "u", "bool": "b"}
+VALUES_OF = {"f": "float64", "i": "int64", "u": "uint8", "b": "bool"}
+
+
+def statistics(x, w, b, eps):
+    y, mean, rstd = aten.native_batch_norm(x, w if w is None else w.flatten(), b if b is None else b.flatten(), None, None, True, 0.0, eps)
+    dims = [d for d in range(x.dim()) if d != 1]
+    return y, mean, rstd, x.var(dims)
+
+
+def ce_rows(x, t, ignore):
+    return F.cross_entropy(x, t, ignore_index=ignore, reduction="none"), x.amax(1), (x - x.amax(1, keepdim=True)).exp().sum(1).log()
+
+
+ADAPT = {
+    "pow_scalar": aten.pow.Tensor_Scalar,
+    "cross_entropy": lambda x, t, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0:
+        aten.cross_entropy_loss(x, t, weight, reduction, ignore_index, label_smoothing),
+    "to_dtype": lambda x, dtype: x.to(dtype),
+    "div_size": lambda x, n: x / n,
+    "is_class": lambda x, n: x == torch.arange(n),
+    "cumsum_reversed": lambda x, dim: x.flip(dim).cumsum(dim).flip(dim),
+    "batch_norm": lambda *a: F.batch_norm(a[0], *(a + (True, 0.1, 1e-5)[len(a) - 5:])[3:5], *a[1:3], *(a + (0.1, 1e-5)[len(a) - 6:])[5:8]),
+    "batch_norm_train": statistics,
+    "cross_entropy_rows": ce_rows,
+    "conv2d_input": lambda g, w, size, *a: torch.nn.grad.conv2d_input(size, w, g, *a),
+    "conv2d_weight": lambda g, x, size, *a: torch.nn.grad.conv2d_weight(x, size, g, *a),
+    "embedding_backward": lambda g, i, n: aten.embedding_dense_backward(g, i, n, -1, False),
+    "avg_pool2d_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
+}
+
+
+def unfold_scatter(x, src, *a):
+    y = x.clone()
+    y.unfold(*a).copy_(src)
+    return y
+
+
+ADAPT["squeeze_dims"] = lambda x, dim=None: aten.squeeze(x) if dim is None else aten.squeeze.dims(x, dim)
+ADAPT["div_mode"] = lambda x, y, mode=None: torch.div(x, y, rounding_mode=mode)
+ADAPT["round"] = lambda x, decimals=0: torch.round(x, decimals=decimals) if decimals else torch.round(x)
+ADAPT["softsign"], ADAPT["tanhshrink"] = F.softsign, F.tanhshrink
+ADAPT["polygamma"] = lambda n, x: aten.polygamma(n, x)
+ADAPT["float_power_scalar"] = aten.float_power.Tensor_Scalar
+ADAPT["bitwise_left_shift_scalar"] = aten.bitwise_left_shift.Tensor_Scalar
+ADAPT["bitwise_right_shift_scalar"] = aten.bitwise_right_shift.Tensor_Scalar
+ADAPT["xlogy_scalar"] = aten.xlogy.Scalar_Other
+ADAPT["count_nonzero"] = lambda x, dim=None: aten.count_nonzero(x) if dim is None else aten.count_nonzero.dim_IntList(x, dim)
+ADAPT["unfold_scatter"] = unfold_scatter
+
+
+def number(v):
+    text = repr(float(v))  # the shortest decimal that reads back as the same double; also inf, -inf, nan
+    return text[:-2] if text.endswith(".0") else text
+
+
+def read(words):
+    kind, rest = words[0], words[1:]
+    if kind in ("tensor", "written", "constant"):
+        ndim = int(rest[1])
+        size = [int(v) for v in rest[2:2 + ndim]]
+        values = torch.tensor([float(v) for v in rest[2 + ndim:]], dtype=torch.float64)
+        return values.to(getattr(torch, rest[0])).reshape(size)
+    if kind in ("ints", "floats"):
+        return [int(v) if kind == "ints" else float(v) for v in rest]
+    return {"none": lambda: None, "int": lambda: int(rest[0]), "float": lambda: float(rest[0]), "bool": lambda: rest[0] == "1",
+            "dtype": lambda: getattr(torch, rest[0]), "str": lambda: rest[0]}[kind]()
+
+
+def function(name):
+    if name in ADAPT:
+        return ADAPT[name]
+    if name.endswith("_scalar") and hasattr(aten, name[:-7]):
+        return getattr(aten, name[:-7]).Scalar
+    return getattr(aten, name, None)
+
+
+def calls(lines):
+    for line in lines:
+        words = line.rstrip("\n").split(" ")
+        if words[0] == "call":
+            file, name, dtype = words[1:4]
+            text, args, options, written, constant = " ".join(words[4:]), [], {}, [], []
+        elif words[0] == "end":
+            yield file, name, dtype, text, args, options, written, constant
+        elif words[2] == "list":
+            args.append([])
+        else:
+            v = read(words[2:])
+            if words[2] == "written":
+                written.append(v)
+            if words[2] == "constant":
+                constant.append(v)
+            if words[0] == "item":
+                args[-1].append(v)
+            elif words[0] == "option":
+                options[words[1]] = v
+            else:
+                skipped = len(args)  # arguments that the sample left out have names from there on
+                args.append((words[1], v))
+
+
+def run(name, args, options, written):
+    f = function(name)
+    if f is None:
+        return None
+    plain = []
+    for a in args:
+        plain.append(a[1] if isinstance(a, tuple) else a)
+    names = [a[0] if isinstance(a, tuple) else None for a in args]
+    schema = getattr(getattr(f, "default", f), "_schema", None)
+    if schema is not None and not isinstance(f, type(lambda: 0)):  # a gap in the arguments: the rest by name
+        wanted = [a.name for a in schema.arguments]
+        for k, n in enumerate(names):
+            if n is not None and n in wanted and wanted.index(n) != k:
+                options = {**options, **dict(zip(names[k:], plain[k:]))}
+                plain = plain[:k]
+                break
+    result = f(*plain, **options)
+    return [*(result if isinstance(result, (tuple, list)) else [result]), *(w.clone() for w in written)]
+
+
+def tensors(args):
+    for a in args:
+        for v in a[1] if isinstance(a, tuple) and isinstance(a[1], list) else a if isinstance(a, list) else [a[1]]:
+            if isinstance(v, torch.Tensor):
+                yield v
+
+
+def order_of(name, args, options, written, constant):
+    """How often the first result can be differentiated with respect to the floats: a loss of its squares depends on it twice."""
+    leaves = [t for t in tensors(args) if t.is_floating_point() and not any(t is w for w in written + constant)]
+    for t in leaves:
+        t.requires_grad_()
+    out = run(name, args, options, written)[0]
+    if not leaves or not out.requires_grad:
+        return 0
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape)
+    try:
+        grads = torch.autograd.grad((out * out * weight).sum(), leaves, create_graph=True, allow_unused=True)
+    except RuntimeError as e:
+        print(f"{name}: PyTorch's own gradient fails: {str(e).splitlines()[0]}", file=sys.stderr)
+        return 2
+    return 2 if any(g is not None and g.requires_grad for g in grads) else 1
+
+
+def main():
+    folder, files, seen = sys.argv[1], {}, {}
+    torch.manual_seed(0)
+    warnings.simplefilter("ignore")
+    for file, name, dtype, text, args, options, written, constant in calls(sys.stdin):
+        refused = None
+        try:
+            out = run(name, args, options, written)
+            if out is None:
+                print(f"{name}: PyTorch has no such op", file=sys.stderr)
+                continue
+        except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError) as e:
+            out, refused = None, e
+        s = seen.setdefault((file, name, text), {})
+        s[dtype] = out
+        if dtype == "float64":
+            order = 0 if out is None else order_of(name, args, options, written, constant)
+        if refused is not None and dtype in ("float32", "float64"):
+            print(f"{name} {text} {dtype}: {str(refused).splitlines()[0]}", file=sys.stderr)
+        if len(s) < len(TYPES):
+            continue
+        lines = [f"sample {name} {text}"]
+        lines.append("types " + " ".join("-" if s[t] is None else "/".join(str(o.dtype).replace("torch.", "") for o in s[t]) for t in TYPES))
+        lines.append(f"order {order}")
+        for c, t in VALUES_OF.items():
+            if s[t] is None:
+                others = [u for u in TYPES if CLASS[u] == c and s[u] is not None]
+                if others:
+                    print(f"{name} {text}: {t} is refused, {others} are not", file=sys.stderr)
+                continue
+            for o in s[t]:
+                values = [number(v) for v in o.reshape(-1).tolist()]
+                lines.append(" ".join([c, str(o.dim()), *map(str, o.shape), *values]))
+        for u, t in (("float32", "float64"), ("int32", "int64")):  # one list of values serves both
+            for a, b in zip(s[u] or [], s[t] or []):
+                if not torch.allclose(a.double(), b.double(), 1e-4, 1e-4, equal_nan=True):
+                    print(f"{name} {text}: {u} and {t} have different values", file=sys.stderr)
+        files.setdefault(file, []).append("\n".join(lines) + "\n")
+    for file, parts in files.items():
+        with open(os.path.join(folder, file + ".txt"), "w") as f:
+            f.write("".join(parts))
+    print(f"{len(seen)} samples in {len(files)} files, PyTorch {torch.__version__}", file=sys.stderr)
+
+
+main()
