@@ -222,7 +222,9 @@ RP_CALL int64_t
 rp_sym_guard_int(int64_t a); /* the number in this call; a specialisation serves calls with the same one */
 RP_CALL rp_dtype rp_dtype_of(const rp_tensor *t);
 RP_CALL rp_device rp_device_of(const rp_tensor *t);
-RP_CALL bool rp_is_contiguous(const rp_tensor *t);
+RP_CALL bool rp_is_contiguous(const rp_tensor *t); /* row-major */
+/* Tensor.is_contiguous(memory_format=...): is the memory in the order of the format? Sizes of 1 fit any. */
+RP_CALL bool rp_is_contiguous_format(const rp_tensor *t, rp_memory_format format);
 /* in-place writes to the storage so far (PyTorch: Tensor._version) */
 RP_CALL uint64_t rp_version(const rp_tensor *t);
 /* Address of element 0; NULL (and an error) for the error tensor. Computes what is pending: CPU memory may be read at once,

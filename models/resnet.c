@@ -59,7 +59,7 @@ static rp_status fill(struct resnet *r, const struct shape *s, const struct resn
     if (!status) status = rp_batch_norm_add(r->module, "bn1", &r->bn1, width, NULL);
     int64_t in = width;
     for (int stage = 0; stage < 4 && !status; stage++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "layer%d", stage + 1);
         rp_module *layer = rp_module_child(r->module, name);
         for (int i = 0; i < s->blocks[stage] && !status; i++) {

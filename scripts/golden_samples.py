@@ -28,6 +28,12 @@ def ce_rows(x, t, ignore):
     return F.cross_entropy(x, t, ignore_index=ignore, reduction="none"), x.amax(1), (x - x.amax(1, keepdim=True)).exp().sum(1).log()
 
 
+def unfold_scatter(x, src, dim, size, step):
+    y = x.clone()
+    y.unfold(dim, size, step).copy_(src)
+    return y
+
+
 ADAPT = {
     "pow_scalar": aten.pow.Tensor_Scalar,
     "cross_entropy": lambda x, t, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0:
@@ -41,6 +47,8 @@ ADAPT = {
     "cross_entropy_rows": ce_rows,
     "conv2d_input": lambda g, w, size, *a: torch.nn.grad.conv2d_input(size, w, g, *a),
     "conv2d_weight": lambda g, x, size, *a: torch.nn.grad.conv2d_weight(x, size, g, *a),
+    "squeeze_dims": lambda x, dims=None: x.squeeze() if dims is None else x.squeeze(dims),
+    "unfold_scatter": unfold_scatter,
     "embedding_backward": lambda g, i, n: aten.embedding_dense_backward(g, i, n, -1, False),
     "avg_pool2d_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
 }

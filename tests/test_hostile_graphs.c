@@ -108,6 +108,42 @@ static void compiled_functions_refuse(void **state) {
     }
 }
 
+/* A function that releases itself, or the callable that it is the function of, while it runs: the call ends well, and then it is gone. */
+static rp_compiled *itself;
+static void releases_itself(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_compiled *f = itself;
+    itself = NULL;
+    rp_compiled_release(f); /* NULL is nothing */
+    out[0] = rp_neg(in[0]);
+}
+
+static void released_while_it_runs(void **state) {
+    (void)state;
+    const rp_fn fn = {releases_itself, NULL, 0, "itself"};
+    for (int way = 0; way < 5; way++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = rp_ones(RP_DIMS(3)), *y = NULL;
+        rp_compiled *f = NULL;
+        if (way == 0) f = rp_plain(fn);
+        if (way == 1 || way == 2) f = rp_compile(fn, NULL);
+        if (way == 3) f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "eager"));
+        if (way == 4) {
+            const rp_graphed_callable one = {.fn = fn, .args = &x, .n_args = 1, .n_out = 1};
+            assert_int_equal(rp_make_graphed_callables(&one, 1, NULL, &f), RP_OK);
+            assert_int_equal(rp_graphed_set_training(f, true), RP_OK); /* it runs the function */
+        }
+        if (way == 2) assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK); /* the second call records it again */
+        itself = f;
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+        assert_null(itself);
+        assert_true(rp_item_f64(rp_sum(y)) == -3);
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_STATE);
+        (void)rp_error_take();
+        rp_scope_end(scope, NULL, 0);
+    }
+}
+
 /* A backend that does as it is told. */
 enum { B_GOOD, B_NOTHING, B_SHAPE, B_RANK, B_DTYPE, B_ERROR, B_STICKY, B_STATUS, B_ODD_STATUS, B_KINDS };
 static struct told {
@@ -610,10 +646,9 @@ static void graphed_callables_refuse(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CASE(compiled_functions_refuse), CASE(backends_refuse),
-        CASE(strict_tells_of_skips),     CASE(regions_refuse),
-        CASE(graphs_as_text_refuse),     CASE(streams_events_graphs_refuse),
-        CASE(graphed_callables_refuse),
+        CASE(compiled_functions_refuse),    CASE(released_while_it_runs),   CASE(backends_refuse),
+        CASE(strict_tells_of_skips),        CASE(regions_refuse),           CASE(graphs_as_text_refuse),
+        CASE(streams_events_graphs_refuse), CASE(graphed_callables_refuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -864,8 +864,8 @@ static void test_left_out_and_options(void **state) {
            "page-locked");
     EXPECT(rp_zeros(RP_DIMS(2), RP_OPTIONS(rp_zeros_options, .layout = RP_SPARSE_COO)), RP_ERROR_UNAVAILABLE,
            "strided");
-    EXPECT(rp_clone(x, RP_OPTIONS(rp_clone_options, .memory_format = RP_CHANNELS_LAST)), RP_ERROR_UNAVAILABLE,
-           "channels_last");
+    EXPECT(rp_clone(x, RP_OPTIONS(rp_clone_options, .memory_format = RP_CHANNELS_LAST)), RP_ERROR_INVALID_ARGUMENT,
+           "required rank 4 tensor to use channels_last format");
     rp_add_options unset = {.alpha = rp_i64(2)};
     EXPECT(rp_add(x, x, &unset), RP_ERROR_INVALID_ARGUMENT, "struct_size of the options is not set");
     EXPECT(rp_any(x, (const int64_t[]){0}, 0), RP_ERROR_UNAVAILABLE, "dim=[]");

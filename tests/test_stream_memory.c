@@ -353,6 +353,82 @@ static void test_no_memory(void **state) {
     rp_stream_release(there);
 }
 
+/* ---- streams that end: their memory serves the next ones, and no sooner than their work is done */
+
+static uint64_t reserved(void) {
+    rp_memory_stats stats = {.struct_size = sizeof stats};
+    OK(rp_memory_stats_get(device, &stats));
+    return stats.reserved;
+}
+
+static void test_streams_come_and_go(void **state) {
+    (void)state;
+    rp_stream *here = rp_current_stream(device);
+    uint64_t before = 0;
+    for (int round = 0; round < 12; round++) {
+        rp_stream *there = rp_stream_new(device);
+        rp_scope scope = rp_scope_begin();
+        OK(rp_set_current_stream(there));
+        for (int64_t n = 10; n < 10000000; n *= 10) (void)rp_fill_(rp_empty(&n, 1), rp_f64(round));
+        OK(rp_scope_end(scope, NULL, 0));
+        OK(rp_set_current_stream(here));
+        rp_stream_release(there);
+        if (round == 1) before = reserved();
+    }
+    assert_int_equal(reserved(), before);
+    OK(rp_empty_cache(device));
+    assert_true(reserved() < before);
+}
+
+static void test_ends_with_work(void **state) {
+    (void)state;
+    rp_stream *here = rp_current_stream(device);
+    const int64_t n = 300000;
+    for (int round = 0; round < 4; round++) {
+        OK(rp_empty_cache(device)); /* the default stream has nothing of its own to take */
+        rp_stream *there = rp_stream_new(device);
+        rp_scope scope = rp_scope_begin();
+        OK(rp_set_current_stream(there));
+        rp_tensor *x = rp_empty(&n, 1);
+        for (int i = 0; i < 8; i++) (void)rp_fill_(x, rp_f64(-1));
+        OK(rp_scope_end(scope, NULL, 0)); /* the memory is free behind that work */
+        OK(rp_set_current_stream(here));
+        rp_stream_release(there);
+        scope = rp_scope_begin();
+        rp_tensor *y[4];
+        for (int i = 0; i < 4; i++) y[i] = rp_full(&n, 1, rp_f64(i));
+        OK(rp_synchronize(device));
+        for (int i = 0; i < 4; i++) {
+            assert_true(rp_item_f64(rp_amax(rp_neg(y[i]), RP_NO_DIMS, false)) == -i);
+            assert_true(rp_item_f64(rp_amax(y[i], RP_NO_DIMS, false)) == i);
+        }
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
+/* What a CPU has cached can be given back while a stream captures. */
+static void test_cache_beside_capture(void **state) {
+    (void)state;
+    if (device.type != RP_DEVICE_CPU) return; /* a driver forbids it */
+    OK(rp_empty_cache(device));
+    uint64_t before = reserved();
+    rp_scope scope = rp_scope_begin();
+    (void)rp_ones(RP_DIMS(30000000));
+    OK(rp_scope_end(scope, NULL, 0));
+    assert_true(reserved() >= before + 120000000);
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    OK(rp_empty_cache(device));
+    assert_true(reserved() < before + 100000000);
+    scope = rp_scope_begin();
+    rp_tensor *y = rp_ones(RP_DIMS(5));
+    OK(rp_graph_end(g));
+    OK(rp_graph_replay(g));
+    assert_true(rp_item_f64(rp_sum(y)) == 5);
+    OK(rp_scope_end(scope, NULL, 0));
+    rp_graph_release(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_released, begin, end),
@@ -362,6 +438,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_random, begin, end),
         cmocka_unit_test_setup_teardown(test_beside_capture, begin, end),
         cmocka_unit_test_setup_teardown(test_no_memory, begin, end),
+        cmocka_unit_test_setup_teardown(test_streams_come_and_go, begin, end),
+        cmocka_unit_test_setup_teardown(test_ends_with_work, begin, end),
+        cmocka_unit_test_setup_teardown(test_cache_beside_capture, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

@@ -1,5 +1,5 @@
 /* Threads: handles passed between them, caches that migrate, the pool under several callers, streams and captures side by side.
-   ctest: labels=threads */
+   ctest: labels=threads cost=10 */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -514,6 +514,94 @@ static void sizes_and_gradients(void **state) {
     }
 }
 
+/* ---- functions of few instances, whose programs come and go while others run; graphed callables beside them, and readers of explain */
+
+enum { KINDS = 4, MIXED_CALLS = 24, MIXED_ROWS = 12 };
+struct mixed {
+    struct sizes_of_threads s;
+    rp_compiled *f[KINDS];
+    _Atomic int threads, explained;
+};
+
+/* A callable of the thread's own, graphed while others capture and run: values and gradients are those of the plain function. */
+static const char *graph_and_call(struct mixed *m, int64_t n) {
+    const char *wrong = NULL;
+    float want[1 + 4 * MIXED_ROWS], got[1 + 4 * MIXED_ROWS];
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *sample = rp_ones(RP_DIMS(n, 4));
+    rp_compiled *g = NULL, *plain = rp_plain((rp_fn){loss_of_rows, &m->s, 0, "rows"});
+    const rp_fn fn = {loss_of_rows, &m->s, 0, "rows"};
+    if (rp_set_requires_grad(sample, true) != RP_OK ||
+        rp_make_graphed_callables(&(rp_graphed_callable){.fn = fn, .args = &sample, .n_args = 1, .n_out = 2}, 1,
+                                  RP_OPTIONS(rp_graphed_options, .warmup = 1), &g) != RP_OK)
+        wrong = "no graphed callable";
+    for (int i = 0; i < 2 && !wrong; i++) {
+        wrong = loss_and_gradient(&m->s, plain, n, 1, want);
+        if (!wrong) wrong = loss_and_gradient(&m->s, g, n, 1, got);
+        if (!wrong && memcmp(want, got, (size_t)(1 + 4 * n) * sizeof *want) != 0)
+            wrong = "a graphed callable gives other bits";
+    }
+    rp_compiled_release(g);
+    rp_compiled_release(plain);
+    rp_scope_end(scope, NULL, 0);
+    return wrong;
+}
+
+static void read_explain(struct mixed *m, rp_compiled *f) {
+    const size_t n = rp_explain_count(f);
+    for (size_t i = 0; i < n; i++) {
+        rp_explain_entry e;
+        if (rp_explain_at(f, i, &e) == RP_OK) /* its texts are for who calls alone */
+            atomic_fetch_add(&m->explained, e.count > 0);
+        else
+            (void)rp_error_take(); /* others made it shorter */
+    }
+}
+
+static void *call_everything(void *ctx) {
+    struct mixed *m = ctx;
+    const char *wrong = NULL;
+    const int me = atomic_fetch_add(&m->threads, 1);
+    float want[1 + 4 * MIXED_ROWS], got[1 + 4 * MIXED_ROWS];
+    rp_compiled *plain = rp_plain((rp_fn){loss_of_rows, &m->s, 0, "rows"});
+    while (atomic_load(&m->threads) < MANY) (void)sched_yield();
+    for (int i = 0; i < MIXED_CALLS && !wrong; i++) {
+        const int64_t n = 2 + (i * 5 + me * 3) % (MIXED_ROWS - 1);
+        rp_compiled *f = m->f[(i + me) % KINDS];
+        wrong = loss_and_gradient(&m->s, plain, n, i % 3 == 0, want);
+        if (!wrong) wrong = loss_and_gradient(&m->s, f, n, i % 3 == 0, got);
+        if (!wrong && memcmp(want, got, (size_t)(1 + 4 * n) * sizeof *want) != 0) wrong = "other bits than eager ones";
+        if (!wrong && i % 8 == me) wrong = graph_and_call(m, n);
+        if (!wrong && i % 6 == 5) read_explain(m, f);
+    }
+    rp_compiled_release(plain);
+    return (void *)(uintptr_t)wrong;
+}
+
+static void everything_at_once(void **state) {
+    (void)state;
+    static const char *const backends[KINDS] = {"fused", "aot_eager", "cudagraphs", "fused"};
+    rp_scope scope = rp_scope_begin();
+    struct mixed m = {
+        .s.weight = rp_cos(rp_arange(rp_i64(0), rp_i64(4), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)))};
+    for (int k = 0; k < KINDS;
+         k++) /* the last keeps one program of each, the others two sizes of forward and backward */
+        m.f[k] = rp_compile((rp_fn){loss_of_rows, &m.s, 0, "rows"},
+                            RP_OPTIONS(rp_compile_options, .backend = backends[k], .instance_limit = k == 3 ? 1 : 4));
+    run_in(MANY, call_everything, &m);
+    assert_true(atomic_load(&m.explained) > 0);
+    bool evicted = false;
+    for (size_t i = 0; i < rp_explain_count(m.f[3]); i++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(m.f[3], i, &e), RP_OK);
+        evicted = evicted || strcmp(e.reason, "instance-evicted") == 0;
+    }
+    assert_true(evicted);
+    for (int k = 0; k < KINDS; k++) rp_compiled_release(m.f[k]);
+    rp_scope_end(scope, NULL, 0);
+    assert_false(rp_failed());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_make_tensors),
@@ -528,6 +616,7 @@ int main(void) {
         cmocka_unit_test(sizes_take_turns),
         cmocka_unit_test(one_function_serves_several_callers),
         cmocka_unit_test(sizes_and_gradients),
+        cmocka_unit_test(everything_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,16 @@ RP__TLS_FAST checkpoint *rp__checkpoint_recording; /* whose function runs for th
 static _Thread_local checkpoint *recomputing;
 static _Thread_local bool muted; /* in a checkpoint inside the one that is recomputed: its own numbers are not wanted */
 
+void rp__checkpoint_suspend(rp__checkpoint_state *s) {
+    *s = (rp__checkpoint_state){rp__checkpoint_recording, recomputing};
+    rp__checkpoint_recording = recomputing = NULL;
+}
+
+void rp__checkpoint_resume(const rp__checkpoint_state *s) {
+    rp__checkpoint_recording = s->recording;
+    recomputing = s->recomputing;
+}
+
 static void checkpoint_release(checkpoint *c) {
     if (!c || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1) return;
     for (size_t i = 0; c->in && i < c->n_in; i++) rp__saved_drop(&c->in[i]);

@@ -231,6 +231,12 @@ bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
 rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n);
 void rp__checkpoint_drop(rp__saved *s);
 extern RP__TLS_FAST struct rp__checkpoint *rp__checkpoint_recording; /* NULL: the two below have nothing to do */
+/* Between the two no checkpoint takes part in what the thread does: a graph is recorded, whatever function asked for it. */
+typedef struct rp__checkpoint_state {
+    struct rp__checkpoint *recording, *recomputing;
+} rp__checkpoint_state;
+void rp__checkpoint_suspend(rp__checkpoint_state *s);
+void rp__checkpoint_resume(const rp__checkpoint_state *s);
 /* Told of every call: what a checkpointed function reads without having made it is noted. */
 rp_status rp__checkpoint_reads(rp_tensor *const *in, uint32_t n_in);
 rp_status rp__checkpoint_makes(rp_tensor *const *out, uint32_t n_out);

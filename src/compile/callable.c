@@ -20,6 +20,7 @@ rp_status rp__callable_refuse(const rp_compiled *f, const char *call) {
 
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn) {
     f->ops = ops;
+    atomic_init(&f->holds, 1);
     f->fn = fn;
     f->name = rp__strdup(fn.name ? fn.name : "function");
     if (!f->name) return RP__OOM("compiled function");
@@ -34,8 +35,10 @@ rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn 
     return RP_ERROR_OUT_OF_MEMORY;
 }
 
-void rp_compiled_release(rp_compiled *f) {
-    if (!f || f == rp__callable_failed() || !rp__handle_give_up(&f->handle, "rp_compiled_release")) return;
+void rp__callable_hold(rp_compiled *f) { atomic_fetch_add_explicit(&f->holds, 1, memory_order_relaxed); }
+
+void rp__callable_drop(rp_compiled *f) {
+    if (atomic_fetch_sub_explicit(&f->holds, 1, memory_order_acq_rel) != 1) return;
     const rp__callable_ops *ops = f->ops;
     rp__explain_leave(f);
     char *name = f->name;
@@ -46,6 +49,10 @@ void rp_compiled_release(rp_compiled *f) {
     rp__free(names);
     rp__explain_free(explain);
     rp__free(name);
+}
+
+void rp_compiled_release(rp_compiled *f) {
+    if (f && f != rp__callable_failed() && rp__handle_give_up(&f->handle, "rp_compiled_release")) rp__callable_drop(f);
 }
 
 static bool is_tensor(const rp_tensor *t) {
@@ -131,7 +138,10 @@ rp_status rp__callable_plain(rp_compiled *f, const char *site, rp_tensor *const 
                              size_t n_out) {
     (void)site;
     rp_scope scope = rp__scope_begin();
-    return rp__callable_end(scope, rp__callable_body(f->fn, in, n_in, out, n_out), out, n_out);
+    rp__callable_hold(f);
+    rp_status status = rp__callable_end(scope, rp__callable_body(f->fn, in, n_in, out, n_out), out, n_out);
+    rp__callable_drop(f);
+    return status;
 }
 
 static void plain_destroy(rp_compiled *f) { rp__handle_free(f); }

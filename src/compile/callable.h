@@ -19,6 +19,7 @@ typedef struct rp__callable_ops {
 struct rp_compiled {
     rp__handle handle;
     const rp__callable_ops *ops; /* NULL: the object of a failed constructor, or released */
+    atomic_uint holds;           /* the program's, and one a call that runs the function itself */
     rp_fn fn;                    /* inside another trace the function itself is called (inlined) */
     char *name;
     rp__explain *explain;
@@ -28,6 +29,9 @@ struct rp_compiled {
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn);
 /* The function itself, with a clean error state, so that its failure can be told from an older one; its results are checked. */
 rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+/* Around a call that runs the function itself, which may release f: it stays until the call is over. */
+void rp__callable_hold(rp_compiled *f);
+void rp__callable_drop(rp_compiled *f);
 /* Ends the scope in which a call was served: its results move out, unless it failed. */
 rp_status rp__callable_end(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out);
 /* explain_print.c: a function lives from enter to leave, which tells what explain knows of it where REPRISE_EXPLAIN asks. */

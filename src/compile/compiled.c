@@ -271,11 +271,17 @@ static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *cons
     }
     if (RP__UNLIKELY(!s || is_to_be_checked(c, s))) {
         bool served;
+        rp__callable_hold(f);
         rp_status status = trace_call(c, s, in, n_in, out, n_out, &served);
-        if (served || status != RP_OK) {
-            rp__unlock(&c->lock);
-            return status;
+        const bool checked = !served && status == RP_OK;
+        if (checked) atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+        rp__unlock(&c->lock);
+        if (checked) {
+            status = rp__specialisation_run(s, in, n_in, out, n_out);
+            rp__specialisation_release(s);
         }
+        rp__callable_drop(f);
+        return status;
     }
     /* Calls that run without the lock (the first ones, before the program was known) hold a reference each. */
     const bool alone = c->alone && atomic_load_explicit(&s->refs, memory_order_acquire) == 1;

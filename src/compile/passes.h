@@ -23,7 +23,7 @@ rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t
 /* Which one the caller gave a random node; NULL: its device's. */
 rp_generator *rp__random_generator(const rp__ir_node *n);
 
-/* joint.c: (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs +
+/* joint.c: of a graph as traced, for values of its symbols (NULL: they stay), (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs +
    c. One tangent for each result that carries a gradient, is no argument itself and has its bit in `given` (results from the
    64th on: always); one gradient for each leaf asked for, in that order, after the results
    (RP__IR_NONE: nothing depends on the leaf). */
@@ -35,7 +35,8 @@ typedef struct rp__joint {
     uint32_t *grad_arg; /* per gradient: its leaf */
     uint32_t n_grads;
 } rp__joint;
-rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, uint64_t given, rp__joint *out);
+rp_status rp__joint_build(const rp_ir *ir, const int64_t *binding, const uint32_t *leaves, uint32_t n_leaves,
+                          uint64_t given, rp__joint *out);
 /* Has result k a tangent? */
 bool rp__joint_has_tangent(const rp_ir *ir, uint32_t k, uint64_t given);
 void rp__joint_free(rp__joint *j);

@@ -38,11 +38,11 @@ rp_status rp__pipeline_inference(const rp_ir *traced, rp__leaf_kind leaf, rp_ir 
     return status;
 }
 
-rp_status rp__pipeline_training(const rp_ir *functional, rp__leaf_kind leaf, const uint32_t *leaves, uint32_t n_leaves,
-                                uint64_t given, rp__pipeline_pair *out) {
+rp_status rp__pipeline_training(const rp_ir *traced, const int64_t *binding, rp__leaf_kind leaf, const uint32_t *leaves,
+                                uint32_t n_leaves, uint64_t given, rp__pipeline_pair *out) {
     const bool program = rp__leaf_is_program(leaf);
     *out = (rp__pipeline_pair){0};
-    rp_status status = rp__joint_build(functional, leaves, n_leaves, given, &out->joint);
+    rp_status status = rp__joint_build(traced, binding, leaves, n_leaves, given, &out->joint);
     if (status == RP_OK && program) {
         rp_ir *simple;
         status = simplify(out->joint.ir, leaf, &simple);
@@ -111,10 +111,11 @@ static rp_status add_blocks(const maker *m, rp__program_part *part, uint32_t gro
 /* Groups and their order: those of programs of other sizes, or new ones. */
 static rp_status group_nodes(const maker *m, rp__program_part *part) {
     rp__executable *p = m->p;
+    rp__recipe *recipe = NULL;
     bool taken = false;
     if (m->recipes) {
-        RP_TRY(rp__recipes_find(m->recipes, part->ir, &part->recipe));
-        RP_TRY(rp__recipe_take(part->recipe, part->ir, p->device, &part->fusion, &taken));
+        RP_TRY(rp__recipes_find(m->recipes, part->ir, &recipe));
+        RP_TRY(rp__recipe_take(recipe, part->ir, p->device, &part->fusion, &taken));
     }
     if (!taken) {
         p->n_fused++;
@@ -122,12 +123,13 @@ static rp_status group_nodes(const maker *m, rp__program_part *part) {
         if (m->fuses) RP_TRY(rp__fuse_chains(&part->fusion, p->device));
     }
     RP_TRY(rp__program_part_groups(p, part));
-    if (taken) {
-        rp__recipe_order(part->recipe, part->order, &part->n_order);
-        return RP_OK;
-    }
-    RP_TRY(rp__fuse_order(&part->fusion, part->order, &part->n_order));
-    return part->recipe ? rp__recipe_keep(part->recipe, &part->fusion, part->order, part->n_order) : RP_OK;
+    if (taken)
+        rp__recipe_order(recipe, part->order, &part->n_order);
+    else
+        RP_TRY(rp__fuse_order(&part->fusion, part->order, &part->n_order));
+    if (recipe && !taken) RP_TRY(rp__recipe_keep(recipe, &part->fusion, part->order, part->n_order));
+    if (recipe) part->kernels = rp__recipe_kernels(recipe);
+    return RP_OK;
 }
 
 /* A prepared graph, taken over, and the blocks of its regions. */

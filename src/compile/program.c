@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "compile/passes.h"
-#include "compile/recipe.h"
 #include "core/alloc.h"
 #include "ops/execute.h"
 
@@ -178,7 +177,7 @@ static rp_status record_chain(rp__executable *p, const rp__program_part *part, c
 /* g: group `group`, or what is launched by itself of it. */
 static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t group, const rp__fuse_group *g,
                        const rp__executable_place *places) {
-    rp__group_kernel *kernel = part->recipe ? rp__recipe_kernel(part->recipe, group) : NULL;
+    rp__group_kernel *kernel = part->kernels ? &part->kernels[group] : NULL;
     bool built;
     if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 1)) return RP__OOM("kernels of a program");
     RP_TRY(rp__group_lower(&part->fusion, g, places, p->device, p->build_stream, draw, p, kernel, &p->dags[p->n_dags],
@@ -427,7 +426,7 @@ rp_status rp__program_choice_new(rp__executable *p, rp__program_part *part, uint
 void rp__program_parts_made(rp__executable *p) {
     for (rp__program_part *part = p ? p->parts : NULL; part; part = part->next) {
         rp__fusion_free(&part->fusion);
-        part->recipe = NULL;
+        part->kernels = NULL;
     }
 }
 

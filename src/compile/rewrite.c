@@ -81,6 +81,17 @@ rp_status rp__ir_emit(rp_ir *ir, rp__ir_block *block, const rp__op *op, const rp
     return RP_OK;
 }
 
+rp_status rp__ir_emit_row_major(rp_ir *ir, rp__ir_block *block, rp__ir_value in, const char *site, rp__ir_value *out) {
+    const rp_attr format = {.kind = RP_ATTR_INT, .v.i = RP_CONTIGUOUS_FORMAT};
+    rp__meta meta = ir->values[in].meta;
+    const bool gradient = ir->values[in].requires_grad; /* before *out is written: it may be `in` */
+    *out = in;
+    if (rp__ir_value_contiguous(&ir->values[in])) return RP_OK;
+    RP_TRY(rp__ir_emit(ir, block, RP__OP(clone), &in, 1, &format, 1, &meta, 1, site, out));
+    ir->values[*out].requires_grad = gradient;
+    return RP_OK;
+}
+
 rp_status rp__ir_view_map(const rp_ir *ir, const rp__ir_node *view, rp__ir_value whole, rp__view *out) {
     rp__ir_stand_in stand_in;
     rp_tensor *operand = rp__ir_stand_in_for(ir, whole, &stand_in);
@@ -226,7 +237,6 @@ rp_status rp__rewrite_copy_regions(rp__rewrite *w, rp__ir_block *block, uint32_t
         rp__ir_value made;
         RP_TRY(rp__ir_emit_view(w->dst, block, n->op, in[0], n->attrs, n->n_attrs, n->site, &made));
         w->dst->values[made].requires_grad = w->src->values[n->out[0]].requires_grad;
-        w->dst->nodes[w->dst->values[made].node].write = n->write;
         w->map[n->out[0]] = made;
         return RP_OK;
     }
@@ -238,7 +248,6 @@ rp_status rp__rewrite_copy_regions(rp__rewrite *w, rp__ir_block *block, uint32_t
     m->random_count = n->random_count;
     m->captured_index = n->captured_index;
     m->recompute = n->recompute;
-    m->write = n->write;
     if (n->data_bytes > 0) {
         m->data = rp__arena_copy(&w->dst->arena, n->data, n->data_bytes);
         m->data_bytes = n->data_bytes;

@@ -35,10 +35,12 @@ rp_status rp__rewrite_results(rp__rewrite *w, const rp__ir_block *from, rp__ir_b
 
 /* ---- building and asking, for all passes */
 
-/* A new op node whose operands are single tensors; outputs get metas out_meta[k], row-major, in memory of their own. */
+/* A new op node whose operands are single tensors; outputs get metas out_meta[k] in memory of their own. */
 rp_status rp__ir_emit(rp_ir *ir, rp__ir_block *block, const rp__op *op, const rp__ir_value *in, uint32_t n_in,
                       const rp_attr *attrs, uint32_t n_attrs, const rp__meta *out_meta, uint32_t n_out,
                       const char *site, rp__ir_value *out);
+/* Row-major, a copy of `in` where it is not. */
+rp_status rp__ir_emit_row_major(rp_ir *ir, rp__ir_block *block, rp__ir_value in, const char *site, rp__ir_value *out);
 /* A view op: sizes, strides and offset of the result come from the op's view rule. */
 rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp__ir_value in, const rp_attr *attrs,
                            uint32_t n_attrs, const char *site, rp__ir_value *out);

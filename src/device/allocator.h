@@ -67,7 +67,8 @@ rp_status rp__pool_ranges_begin(rp_pool *p);
 void rp__pool_ranges_end(rp_pool *p, rp__pool_range **out, size_t *n);
 rp__pool_hold *rp__pool_hold_retain(rp__pool_hold *h); /* NULL is nothing */
 void rp__pool_hold_release(rp__pool_hold *h);
-/* The stream is about to be destroyed, its work done: what was cached for it goes to the default stream. */
+/* The stream is about to be destroyed, its work done: what was cached for it is for whoever needs a segment next, or, in a pool,
+   for the default stream. */
 void rp__allocator_forget(rp__device *d, rp_stream *s);
 /* s is part of capture c from now on (false, and nothing changes, if it is part of one already), and its allocations go to pool;
    both NULL: no longer. The allocator, which asks streams for events of their own, does so of none that captures. */

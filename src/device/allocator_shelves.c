@@ -150,11 +150,13 @@ void rp__allocator_forget(rp__device *d, rp_stream *stream) {
             link = &s->next;
             continue;
         }
-        while (target && !(target->pool == s->pool && target->stream == d->default_stream &&
-                           target->small == s->small && target->orphan == s->orphan))
+        /* Outside of pools all of it is free, whole segments that nothing uses: a live block would hold the stream. */
+        rp_stream *heir = s->pool || s->orphan ? d->default_stream : NULL;
+        while (target && !(target->pool == s->pool && target->stream == heir && target->small == s->small &&
+                           target->orphan == s->orphan))
             target = target->next;
         if (!target) {
-            s->stream = d->default_stream;
+            s->stream = heir;
             link = &s->next;
             continue;
         }
@@ -174,8 +176,11 @@ void rp__allocator_forget(rp__device *d, rp_stream *stream) {
 
 /* ---- what waits: for captures, for other streams */
 
+/* May segments be given back? A driver takes that for unsafe while a stream captures. */
+static bool may_drop(const rp__allocator *a) { return a->device->id.type == RP_DEVICE_CPU || !rp__captures_active(); }
+
 void rp__allocator_drop_orphans(rp__allocator *a) {
-    if (rp__captures_active()) return;
+    if (!may_drop(a)) return;
     for (rp__shelf **link = &a->shelves; *link;) {
         rp__shelf *s = *link;
         if (!s->orphan) {
@@ -252,7 +257,7 @@ void rp__allocator_collect(rp__allocator *a, bool wait) {
 }
 
 void rp__allocator_drop_cached(rp__allocator *a) {
-    if (rp__captures_active()) return;
+    if (!may_drop(a)) return;
     rp__allocator_collect(a, true);
     rp__allocator_drop_orphans(a);
     if (!rp__allocator_at_rest(a)) return; /* queued work may still touch memory that was freed in stream order */
@@ -285,9 +290,26 @@ static rp_status segment_get(rp__allocator *a, size_t bytes, void **address, roo
     return bytes <= left->bytes ? ops->segment_alloc(a->device, bytes, address) : RP_ERROR_OUT_OF_MEMORY;
 }
 
+/* The segment of a stream that has ended, unless half of it would be too much. */
+static rp__shelf_block *segment_inherit(rp__allocator *a, rp__shelf *s, size_t bytes) {
+    rp__shelf *from = a->shelves;
+    while (from && (from->stream || from->small != s->small)) from = from->next;
+    rp__shelf_block *b = from ? best_fit(a, from, bytes) : NULL;
+    if (!b || b->size / 2 > bytes) return NULL;
+    rp__block_unshelve(a, b);
+    if (s->pool) a->in_private_pools += b->size;
+    b->shelf = s;
+    return b;
+}
+
 static rp_status segment_new(rp__allocator *a, rp__shelf *s, size_t size, rp__shelf_block **out) {
     size_t bytes = segment_size(&a->rules, size);
-    rp__shelf_block *b = struct_new(a);
+    rp__shelf_block *b = segment_inherit(a, s, bytes);
+    if (b) {
+        *out = b;
+        return RP_OK;
+    }
+    b = struct_new(a);
     if (!b) return RP__OOM("a memory block's record");
     void *address = NULL;
     rp__error_state state;

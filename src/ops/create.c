@@ -1,8 +1,9 @@
-/* Factories. Their tensors are row-major and live on the thread's default device, those of _like forms beside their model. */
+/* Factories. Their tensors live on the thread's default device, those of _like forms beside their model. */
 #include "ops/private.h"
 #include <math.h>
 
 #include "ops/execute.h"
+#include "ops/format.h"
 #include "ops/grad.h"
 #include "ops/infer.h"
 #include "ops/rules.h"
@@ -81,7 +82,7 @@ rp_status rp__run_empty(const rp__call *call) {
     RP_TRY(rp__op_infer(call, &meta));
     rp__device *d = rp__device_get(meta.device);
     if (!d) return rp_error_status();
-    call->out[0] = rp__tensor_empty(d, meta.dtype, meta.size, meta.ndim);
+    call->out[0] = rp__tensor_of_meta(d, &meta);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 
@@ -108,6 +109,11 @@ static rp_status expand_like(const rp__call *call, int64_t value) {
     rp_dtype dtype = asked(call, (rp_dtype)call->in[0]->dtype);
     call->out[0] = rp_fill_at(call->site, call->in[0], rp_i64(value));
     if (dtype != (rp_dtype)call->in[0]->dtype) call->out[0] = rp_to_dtype_at(call->site, call->out[0], dtype);
+    const rp_attr *format = &call->attrs[call->n_attrs - 1]; /* the schemas' last */
+    if (!rp__attr_is_none(format) && format->v.i != RP_PRESERVE_FORMAT)
+        call->out[0] =
+            rp_contiguous_at(call->site, call->out[0],
+                             RP_OPTIONS(rp_contiguous_options, .memory_format = (rp_memory_format)format->v.i));
     (void)rp__grad_switch(grad);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }

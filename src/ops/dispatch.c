@@ -7,6 +7,7 @@
 
 #include "device/capture.h"
 #include "ops/execute.h"
+#include "ops/format.h"
 #include "ops/repeat.h"
 #include "ops/rules.h"
 #include "ops/view.h"
@@ -160,10 +161,7 @@ static __attribute__((noinline)) rp_status check_typed(const rp__call *call) {
             if (a->v.i != RP_STRIDED)
                 return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s: only strided tensors are supported", p->name);
             break;
-        case RP__TYPE_MEMORY_FORMAT:
-            if (a->v.i != RP_CONTIGUOUS_FORMAT && a->v.i != RP_PRESERVE_FORMAT)
-                return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s: channels_last is not supported yet", p->name);
-            break;
+        case RP__TYPE_MEMORY_FORMAT: break; /* format.c */
         case RP__TYPE_BOOL:
             if (a->v.scalar.v.b && strcmp(p->name, "pin_memory") == 0)
                 return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s: page-locked memory is not supported yet", p->name);
@@ -340,6 +338,7 @@ rp_status rp__op_view(const rp__call *call, rp__meta *out, rp__view *view) {
     out->dtype = (rp_dtype)base->dtype;
     out->device = base->device;
     out->ndim = view->ndim;
+    out->order = RP__ROW_MAJOR; /* it has its strides */
     memcpy(out->size, view->size, view->ndim * sizeof *view->size);
     return check_result(call, 0, out, failures);
 }
@@ -356,9 +355,10 @@ rp_status rp__op_infer(const rp__call *call, rp__meta *out) {
         for (uint32_t k = 1; k < call->n_out; k++) out[k].device = out[0].device;
     }
     uint64_t failures = rp__error_count();
+    for (uint32_t k = 0; k < call->n_out; k++) out[k].order = RP__ROW_MAJOR;
     RP_TRY(call->op->infer(call, out));
     for (uint32_t k = 0; k < call->n_out; k++) RP_TRY(check_result(call, k, &out[k], failures));
-    return RP_OK;
+    return rp__call_format(call, out);
 }
 
 /* ---- overlap of memory that is written */
@@ -450,7 +450,7 @@ static rp_status allocate(const rp__call *call, rp__device *d, const rp__meta *m
             call->out[k] = rp__call_written(call, k);
             continue;
         }
-        call->out[k] = rp__tensor_empty(d, meta[k].dtype, meta[k].size, meta[k].ndim);
+        call->out[k] = rp__tensor_of_meta(d, &meta[k]);
         if (rp__tensor_is_error(call->out[k])) return rp_error_status();
     }
     return RP_OK;

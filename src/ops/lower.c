@@ -672,6 +672,34 @@ static void keep_launch(const rp__lower *lw, rp__dag *dag, const rp__space *spac
     keep->ready = lw->device->ops->loops->ready_new(lw->device, dag, space);
 }
 
+#ifndef NDEBUG
+static uint64_t print_words(uint64_t print, const int64_t *words, size_t n) {
+    for (size_t i = 0; i < n; i++) print = rp__hash_mix(print, (uint64_t)words[i]);
+    return print;
+}
+
+/* Of the kernel, and of all that it is launched with but addresses. */
+static uint64_t print_of(const rp__dag *dag, const rp__space *space) {
+    const unsigned n = rp__space_dims(space);
+    uint64_t print = print_words(rp__hash_mix(dag->key.lo, dag->key.hi), space->extent, n);
+    for (unsigned x = 0; x < RP__DAG_MAX_AXES; x++) print = rp__hash_mix(print, space->dims[x]);
+    for (unsigned i = 0; i < space->n_accesses; i++) {
+        print = print_words(print, space->accesses[i].stride, n);
+        print = rp__hash_mix(print, (uint64_t)space->accesses[i].iota_base);
+    }
+    for (unsigned i = 0; i < dag->n_windows; i++) {
+        const rp__space_window *w = &space->windows[i];
+        print =
+            print_words(print_words(print, (const int64_t[]){w->size, w->stride, w->pad, w->divisor}, 4), w->factor, n);
+    }
+    for (unsigned i = 0; i < space->n_scalars; i++) {
+        const rp_dtype d = rp__dag_scalar_dtype(dag, (uint16_t)i);
+        if (d != RP_DTYPE_NONE) print = rp__hash_mix(print, rp__scalar_word(space->scalars[i], d));
+    }
+    return print;
+}
+#endif
+
 /* The geometry pass found what the call needs: fill and launch. */
 static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *cache, const uint64_t *key,
                                                           rp__kept_launch *keep) {
@@ -707,8 +735,12 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
         if (e) remember(e, lw, key, rp__dag_retain(dag));
     }
     rp__space_collapse(dag, &space, accesses);
-    rp_status status = rp__loop_launch(lw->device, lw->stream, dag, &space);
-    if (keep && status == RP_OK) keep_launch(lw, dag, &space, keep);
+#ifndef NDEBUG
+    if (keep) keep->print = print_of(dag, &space);
+#endif
+    const bool look = keep && keep->look;
+    rp_status status = look ? RP_OK : rp__loop_launch(lw->device, lw->stream, dag, &space);
+    if (keep && !look && status == RP_OK) keep_launch(lw, dag, &space, keep);
     rp__dag_release(dag);
     return status;
 }

@@ -12,6 +12,7 @@
      .vjp       whose derivative (rp__vjp_NAME); NONE: not differentiable. Ops in place have that of their functional form, views
                 without one of their own that which follows from their rule
      .saves     what the derivative reads: IN(k) | OUT(k) | CROSS
+     .format    how a result lies in memory where the family's rule is not PyTorch's: LIKE, FIRST, ANY or ALL (rp__format)
      .forms     INPLACE: also `name_`, which computes into self. SCATTER, of a view: also `name_scatter`, a copy of self with src in
                 place of the view; what a gradient of the view and a write through it become. SCALAR: also `name_scalar`, whose second operand is a number (and
                 `name_scalar_`): type rule and lowering are the same and get operand 1, tensor or number; the derivative is
@@ -93,10 +94,15 @@ typedef struct rp__schema {
 rp_status rp__schema_parse(const char *text, rp__schema *out);
 
 /* ---- a call */
+/* Dims of a result in memory, the innermost first, four bits each. */
+typedef uint64_t rp__dim_order;
+#define RP__ROW_MAJOR UINT64_C(0)
+
 typedef struct rp__meta { /* what shape and type rules compute of an output */
     rp_dtype dtype;
     rp_device device;
     uint8_t ndim;
+    rp__dim_order order; /* from rp__op_infer; rules say nothing of it, and who keeps a meta has strides beside it */
     rp_dim size[RP_MAX_DIMS];
 } rp__meta;
 
@@ -179,9 +185,19 @@ enum {
 #define RP__SAVE_CROSS                                                                                                 \
     (1u << 31) /* a product: input 0 is needed only for the gradient of input 1, and the other way round */
 
+/* How results lie in memory (format.c). A memory format that the call asks for comes first. */
+typedef enum rp__format {
+    RP__FORMAT_FAMILY, /* pointwise ops: as PyTorch's TensorIterator finds; others: row-major */
+    RP__FORMAT_LIKE,   /* operand 0's strides if it is dense, else as a pointwise op of it: torch.preserve_format */
+    RP__FORMAT_FIRST,  /* channels_last (or _3d) if operand 0 is, else row-major */
+    RP__FORMAT_ANY,    /* if operand 0 or 1 is */
+    RP__FORMAT_ALL     /* if all operands are */
+} rp__format;
+
 struct rp__op {
     const char *name, *schema_text, *doc;
     rp__lowering lowering;
+    rp__format format;
     union {
         rp__lower_fn *lower;
         rp__view_fn *view;

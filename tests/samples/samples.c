@@ -375,18 +375,25 @@ size_t sample_outs(const sample *s) {
     return n;
 }
 
-rp_status sample_call(const sample *s, rp_tensor *const *in, rp_tensor **out) {
+rp_status sample_call_on(const sample *s, rp_tensor *const *in, rp_tensor **out) {
     rp_attr attrs[SAMPLE_ATTRS];
     int64_t ints[SAMPLE_ATTRS][SAMPLE_INTS], n = SAMPLE_N;
     rp_tensor *args[SAMPLE_IN] = {NULL};
     for (int k = 0; k < s->n_in; k++) {
         if (s->sized && s->in[k].n_dim >= 0) n = rp_size(in[k], s->in[k].n_dim);
-        if (s->place[k] >= 0) args[s->place[k]] = s->in[k].written ? rp_clone(in[k]) : in[k];
+        if (s->place[k] >= 0) args[s->place[k]] = in[k];
     }
     size_t n_attrs = sample_attrs(s, n, attrs, ints), n_out = s->op->schema.n_outs;
     rp_status status = rp_op_call(s->op->name, args, (size_t)s->n_args, attrs, n_attrs, out, n_out);
     for (int k = 0; k < s->n_in && !returns_written(s); k++)
-        if (s->in[k].written) out[n_out++] = status == RP_OK ? args[s->place[k]] : out[0];
+        if (s->in[k].written) out[n_out++] = status == RP_OK ? in[k] : out[0];
     if (status == RP_OK && s->row->flags & SAMPLE_UNWRITTEN) (void)rp_fill_(out[0], rp_f64(1.5));
     return status;
+}
+
+rp_status sample_call(const sample *s, rp_tensor *const *in, rp_tensor **out) {
+    rp_tensor *own[SAMPLE_IN + 1];
+    for (int k = 0; k < s->n_in; k++)
+        own[k] = !s->in[k].written ? in[k] : rp_clone(s->in[k].constant ? rp_detach(in[k]) : in[k]);
+    return sample_call_on(s, own, out);
 }

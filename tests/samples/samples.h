@@ -86,6 +86,16 @@ size_t sample_attrs(const sample *s, int64_t n, rp_attr *attrs, int64_t (*ints)[
 size_t sample_outs(const sample *s);
 /* The call with these n_in tensors: written operands are cloned. */
 rp_status sample_call(const sample *s, rp_tensor *const *in, rp_tensor **out);
+rp_status sample_call_on(const sample *s, rp_tensor *const *in, rp_tensor **out); /* they are not */
+
+/* ---- steps of random programs */
+
+/* A call of some op that computes something of floats, of all in the table but factories, draws, parts and forms in place: with `first` and others of the pool in the place of its tensors: as they are where attributes say nothing of sizes (of
+   elementwise ops, and of ops of one operand of that rank), else repeated or cut off to the sample's sizes; in its ranges. Returns
+   one of the results. All is drawn from `random`. */
+rp_tensor *sample_apply(uint64_t random, rp_tensor *first, rp_tensor *const *pool, size_t n_pool);
+/* The same of an elementwise op in place, which writes `target`; if nothing in the pool suits the op drawn, nothing. */
+void sample_apply_in_place(uint64_t random, rp_tensor *target, rp_tensor *const *pool, size_t n_pool);
 
 /* ---- the sweep: every sample of every op over types and layouts on `device` against the values of tests/data/golden, and where
    there are none against those of its own float64. */

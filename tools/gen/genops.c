@@ -27,7 +27,7 @@ enum { MAX_ROWS = 2048, MAX_RULES = 8192, MAX_SOURCES = 1024, TEXT = 1024 };
 typedef struct row {
     const char *file;
     unsigned line; /* where it is written */
-    const char *name, *schema_text, *lowering, *rule, *prim, *infer, *vjp, *functional, *doc;
+    const char *name, *schema_text, *lowering, *rule, *prim, *infer, *vjp, *functional, *doc, *format;
     uint32_t saves, flags;
     bool inplace_form, scalar_form, scatter_form; /* .forms */
     const char *inverse;                          /* of a view and its SCATTER form: the other one */
@@ -247,6 +247,8 @@ static void read_field(cursor *c, row *r) {
         r->infer = word(c, r);
     else if (strcmp(field, "vjp") == 0)
         r->vjp = word(c, r);
+    else if (strcmp(field, "format") == 0)
+        r->format = word(c, r);
     else if (strcmp(field, "saves") == 0)
         r->saves = bits(c, r, save_bit);
     else if (strcmp(field, "scalar_saves") == 0)
@@ -850,6 +852,7 @@ static void write_table(const char *dir) {
         fprintf(f, " .functional = \"%s\", ", r->functional);
         if (*r->functional) fprintf(f, ".functional_op = &rp__row_%s, ", r->functional);
         if (r->prim) fprintf(f, ".prim = RP__%s, ", r->prim);
+        if (r->format) fprintf(f, ".format = RP__FORMAT_%s, ", r->format);
         if (r->inverse) fprintf(f, ".inverse = &rp__row_%s, ", r->inverse);
         if (r->scalar_operand) fprintf(f, ".scalar_operand = %u, ", r->scalar_operand);
         fprintf(f, ".saves = %uu, .flags = %uu, .index = %zu,\n .schema = ", (unsigned)r->saves, (unsigned)r->flags, i);
@@ -1070,6 +1073,7 @@ static void derive_scatter(size_t from) {
     r->schema_text = replaced(r, r->schema_text, "-> Tensor(a)", "-> Tensor");
     r->doc = keep_format("a copy of self with src in place of: %s", r->doc);
     r->lowering = "INDEXED";
+    r->format = "LIKE";
     r->flags &= ~(uint32_t)RP_OP_VIEW;
     const char **rule_of_kind[] = {&r->infer, &r->rule, &r->vjp};
     static const char *const kinds[] = {"infer", "lower", "vjp"};

@@ -12,26 +12,29 @@
 
 FILE *cli_terminal;
 
+/* Of the subcommand that is being parsed: argp has a place for it only where each parser hands it on. */
+static struct cli_options *common;
+
 static error_t parse_common(int key, char *arg, struct argp_state *state) {
     (void)arg;
-    struct cli_options *options = state->input;
     if (key == 'h') argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP);
     if (key != 'j') return ARGP_ERR_UNKNOWN;
-    options->json = true;
+    common->json = true;
     return 0;
 }
 
-static const struct argp_option common_options[] = {
-    {"json", 'j', NULL, 0, "Print one JSON document instead of text", 0},
-    {NULL, 'h', NULL, OPTION_HIDDEN, NULL, 0},
-    {0},
-};
-
-const struct argp cli_common = {.options = common_options, .parser = parse_common};
-
-int cli_parse_common(const char *doc, int argc, char **argv, struct cli_options *options) {
-    const struct argp argp = {.options = common_options, .parser = parse_common, .doc = doc};
-    return argp_parse(&argp, argc, argv, 0, NULL, options) ? CLI_USAGE : CLI_OK;
+int cli_parse(const struct argp *form, int argc, char **argv, struct cli_options *options) {
+    static const struct argp_option common_options[] = {
+        {"json", 'j', NULL, 0, "Print one JSON document instead of text", 0},
+        {NULL, 'h', NULL, OPTION_HIDDEN, NULL, 0},
+        {0},
+    };
+    static const struct argp shared = {.options = common_options, .parser = parse_common};
+    static const struct argp_child children[] = {{&shared, 0, NULL, 0}, {0}};
+    struct argp whole = *form;
+    whole.children = children;
+    common = options;
+    return argp_parse(&whole, argc, argv, 0, NULL, options) ? CLI_USAGE : CLI_OK;
 }
 
 const char *cli_shown(const char *name) {

@@ -22,16 +22,14 @@ struct cli_command {
 #include "cli_commands.inc"
 #undef CLI_COMMAND
 
-/* The options that every subcommand has; its argp names cli_common among its children, in this form:
- *     const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
- * and its parser sets state->child_inputs[0] to a struct cli_options at ARGP_KEY_INIT. */
+/* The options that every subcommand has: the first member of the struct of its own ones. */
 struct cli_options {
     bool json; /* --json: one JSON document on stdout, nothing else there */
 };
-extern const struct argp cli_common;
 
-/* Parses argv for a subcommand without options of its own. Returns an exit code; help and errors are printed. */
-int cli_parse_common(const char *doc, int argc, char **argv, struct cli_options *options);
+/* Parses argv by a subcommand's form (options, parser, args_doc, doc) and the common options; the parser finds `options` as its
+ * state's input. Returns an exit code; help and errors are printed. */
+int cli_parse(const struct argp *form, int argc, char **argv, struct cli_options *options);
 
 /* What the tool writes to stderr goes through a stream that escapes control bytes (main.c): names and texts of others must not move
  * a terminal's cursor. This is the stream behind it, for a progress bar. */

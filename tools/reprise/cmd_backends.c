@@ -6,7 +6,8 @@
 
 static int run(int argc, char **argv) {
     struct cli_options options = {0};
-    int code = cli_parse_common("Lists the backends that a function can be compiled with.", argc, argv, &options);
+    static const struct argp argp = {.doc = "Lists the backends that a function can be compiled with."};
+    int code = cli_parse(&argp, argc, argv, &options);
     if (code) return code;
     json_t *list = options.json ? json_array() : NULL;
     for (size_t i = 0; i < rp_backend_count(); i++) {

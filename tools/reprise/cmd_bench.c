@@ -461,7 +461,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     struct bench_options *o = state->input;
     char *end, why[256];
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 'p': o->peer = arg; return 0;
     case 'c':
         o->calls = strtol(arg, &end, 10);
@@ -474,10 +473,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case 'b': o->backends = arg; return 0;
     case 'i':
-        if (o->graph.n_inputs == CLI_MAX_GRAPH_INPUTS)
-            argp_error(state, "at most %d inputs", CLI_MAX_GRAPH_INPUTS);
-        else if (!cli_input_parse(arg, &o->graph.inputs[o->graph.n_inputs++], why, sizeof why))
-            argp_error(state, "--input %s: %s", cli_shown(arg), why);
+        if (!cli_input_add(&o->graph, arg, why, sizeof why)) argp_error(state, "--input %s: %s", cli_shown(arg), why);
         return 0;
     case ARGP_KEY_ARGS: o->only = state->argv + state->next; return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -504,12 +500,10 @@ static int run(int argc, char **argv) {
         {"input", 'i', "INPUT", 0, "Of the next argument of a graph, as for `reprise run`", 0},
         {0},
     };
-    static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
         .args_doc = "[FILE | PART-OF-NAME...]",
-        .children = children,
         .doc =
             "Measures ops, models and replays on the CPU, medians of many calls and what the fastest tenth took at the "
             "most, and counts what a thousand captures and a thousand compilations leave behind. With parts of names: only "
@@ -517,7 +511,7 @@ static int run(int argc, char **argv) {
             "graph in text form, by each of the backends.",
     };
     struct bench_options o = {.seconds = 0.5};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+    if (cli_parse(&argp, argc, argv, &o.common)) return CLI_USAGE;
     if (o.only && !o.only[1] && cli_is_graph(o.only[0])) {
         char names[512];
         snprintf(names, sizeof names, "%s", o.backends ? o.backends : "");

@@ -272,7 +272,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     struct demo_options *o = state->input;
     char *end;
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 't': o->text = arg; return 0;
     case 'd':
         if (strcmp(arg, "cpu") && strcmp(arg, "cuda"))
@@ -301,18 +300,16 @@ static int run(int argc, char **argv) {
         {"steps", 'n', "N", 0, "Steps of training the language model, at most (3000)", 0},
         {0},
     };
-    static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .children = children,
         .doc =
             "Runs sin(2x), a small network and a language model eagerly and recorded, and compares the modes: host time "
             "until a call returns, latency until its result is there, period of calls in a row (medians), time to the "
             "first result, peak memory beyond model and input, and the largest difference to eager.",
     };
     struct demo_options o = {.seconds = 45, .steps = 3000};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+    if (cli_parse(&argp, argc, argv, &o.common)) return CLI_USAGE;
 
     rp_device device = rp_cpu();
     if (o.device ? !strcmp(o.device, "cuda") : rp_device_available(rp_cuda(0))) device = rp_cuda(0);

@@ -30,10 +30,10 @@ static json_t *report_to_json(char *text) {
 
 static int run(int argc, char **argv) {
     struct cli_options options = {0};
-    int code =
-        cli_parse_common("Says what the library found on this machine: devices, CUDA libraries and where they were "
-                         "looked for, vector kernels, threads, compiler, cache.",
-                         argc, argv, &options);
+    static const struct argp argp = {
+        .doc = "Says what the library found on this machine: devices, CUDA libraries and where they were "
+               "looked for, vector kernels, threads, compiler, cache."};
+    int code = cli_parse(&argp, argc, argv, &options);
     if (code) return code;
     size_t length = rp_doctor(NULL, 0);
     char *text = malloc(length + 4096); /* a second look may find more */

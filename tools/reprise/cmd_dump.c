@@ -137,7 +137,6 @@ static int dump_file(struct dump *d, const char *path) {
 static error_t parse(int key, char *arg, struct argp_state *state) {
     struct dump_options *o = state->input;
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 't': o->train = true; return 0;
     case ARGP_KEY_ARG:
         if (o->name) argp_error(state, "one model or file at a time");
@@ -153,11 +152,9 @@ static int run(int argc, char **argv) {
         {"train", 't', NULL, 0, "The whole training step instead of the forward function", 0},
         {0},
     };
-    static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .children = children,
         .args_doc = "[MODEL | FILE]",
         .doc =
             "Prints a model of the demo (trig, mlp, rows, text; by default mlp) as a graph in text form, as the functional "
@@ -165,7 +162,7 @@ static int run(int argc, char **argv) {
             "from FILE (- is standard input), checks it and prints it again.",
     };
     struct dump_options o = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+    if (cli_parse(&argp, argc, argv, &o.common)) return CLI_USAGE;
     struct dump d = {.doc = o.common.json ? json_array() : NULL};
     const struct cli_model_kind *kind = cli_model_find(o.name);
     int code = CLI_OK;

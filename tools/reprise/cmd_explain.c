@@ -19,14 +19,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     struct explain_options *o = state->input;
     char why[256];
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 'b': o->backend = arg; return 0;
     case 't': o->train = true; return 0;
     case 'i':
-        if (o->graph.n_inputs == CLI_MAX_GRAPH_INPUTS)
-            argp_error(state, "at most %d inputs", CLI_MAX_GRAPH_INPUTS);
-        else if (!cli_input_parse(arg, &o->graph.inputs[o->graph.n_inputs++], why, sizeof why))
-            argp_error(state, "--input %s: %s", cli_shown(arg), why);
+        if (!cli_input_add(&o->graph, arg, why, sizeof why)) argp_error(state, "--input %s: %s", cli_shown(arg), why);
         return 0;
     case ARGP_KEY_ARG:
         if (o->name) argp_error(state, "one model at a time");
@@ -84,11 +80,9 @@ static int run(int argc, char **argv) {
         {"input", 'i', "INPUT", 0, "Of the next argument of a graph, as for `reprise run`", 0},
         {0},
     };
-    static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .children = children,
         .args_doc = "[MODEL | FILE]",
         .doc =
             "Compiles a model of the demo (trig, mlp, rows, text; by default mlp), or a graph in text form from FILE (- is "
@@ -96,7 +90,7 @@ static int run(int argc, char **argv) {
             "what was not fused and why, copies, graph breaks, memory.",
     };
     struct explain_options o = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+    if (cli_parse(&argp, argc, argv, &o.common)) return CLI_USAGE;
     const struct cli_model_kind *kind = cli_model_find(o.name);
     const bool graph = !kind && cli_is_graph(o.name);
     if ((!kind && !graph) || (o.train && (graph || !kind->trainable))) {

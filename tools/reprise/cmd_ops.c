@@ -35,8 +35,9 @@ static void print_op(const rp_op_info *op) {
 
 static int run(int argc, char **argv) {
     struct cli_options options = {0};
-    int code = cli_parse_common("Lists the ops: schema, meaning, how each is computed, and its properties.", argc, argv,
-                                &options);
+    static const struct argp argp = {.doc =
+                                         "Lists the ops: schema, meaning, how each is computed, and its properties."};
+    int code = cli_parse(&argp, argc, argv, &options);
     if (code) return code;
     json_t *list = options.json ? json_array() : NULL;
     size_t n = rp_op_count();

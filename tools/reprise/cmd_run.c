@@ -205,12 +205,8 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     struct run_options *o = state->input;
     char why[256], *end;
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 'i':
-        if (o->graph.n_inputs == CLI_MAX_GRAPH_INPUTS)
-            argp_error(state, "at most %d inputs", CLI_MAX_GRAPH_INPUTS);
-        else if (!cli_input_parse(arg, &o->graph.inputs[o->graph.n_inputs++], why, sizeof why))
-            argp_error(state, "--input %s: %s", cli_shown(arg), why);
+        if (!cli_input_add(&o->graph, arg, why, sizeof why)) argp_error(state, "--input %s: %s", cli_shown(arg), why);
         return 0;
     case 'o':
         if (o->n_outputs == CLI_MAX_GRAPH_INPUTS)
@@ -258,11 +254,9 @@ static int run(int argc, char **argv) {
         {"seed", 's', "N", 0, "Of random inputs and random nodes (0)", 0},
         {0},
     };
-    static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .children = children,
         .args_doc = "FILE",
         .doc =
             "Computes a graph in text form (docs/ir.md; `reprise dump` prints some), read from FILE or, for -, from standard "
@@ -270,7 +264,7 @@ static int run(int argc, char **argv) {
             "the exit code is 1 where they differ by more than --atol + --rtol * value; two NaNs are equal.",
     };
     struct run_options o = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+    if (cli_parse(&argp, argc, argv, &o.common)) return CLI_USAGE;
     char names[512], *backends[MAX_BACKENDS];
     size_t n = 0;
     snprintf(names, sizeof names, "%s", o.backends ? o.backends : o.compare ? "eager,aot_eager,fused" : "fused");

@@ -16,7 +16,7 @@ static const struct {
 
 bool cli_is_graph(const char *name) { return !strcmp(name, "-") || strchr(name, '/') || strchr(name, '.'); }
 
-bool cli_input_parse(const char *text, struct cli_input *out, char *why, size_t why_bytes) {
+static bool parse_input(const char *text, struct cli_input *out, char *why, size_t why_bytes) {
     *out = (struct cli_input){.dtype = RP_DTYPE_NONE};
     if (!strcmp(text, "_")) return true;
     snprintf(why, why_bytes, "expected TYPE[SIZE,...], @FILE.npy, =VALUE,... or _");
@@ -50,6 +50,12 @@ bool cli_input_parse(const char *text, struct cli_input *out, char *why, size_t 
         return p[1] != 0;
     }
     return !*p && p != text;
+}
+
+bool cli_input_add(struct cli_graph *g, const char *text, char *why, size_t why_bytes) {
+    if (g->n_inputs < CLI_MAX_GRAPH_INPUTS) return parse_input(text, &g->inputs[g->n_inputs++], why, why_bytes);
+    snprintf(why, why_bytes, "at most %d inputs", CLI_MAX_GRAPH_INPUTS);
+    return false;
 }
 
 int cli_graph_load(struct cli_graph *g, const char *command, const char *path) {

@@ -31,8 +31,9 @@ struct cli_graph {
 
 /* Is the argument of a command a file, by a dot or slash or as -, rather than the name of a model or row? */
 bool cli_is_graph(const char *name);
-/* TYPE[SIZE,...], @FILE.npy, =VALUE,...: at least one of them, in this order; _ is all of the graph. false: what was wrong is in why. */
-bool cli_input_parse(const char *text, struct cli_input *out, char *why, size_t why_bytes);
+/* What --input says of the next argument. TYPE[SIZE,...], @FILE.npy, =VALUE,...: at least one of them, in this order; _ is all of the
+ * graph. false: what was wrong is in why. */
+bool cli_input_add(struct cli_graph *g, const char *text, char *why, size_t why_bytes);
 
 /* Reads and checks. Returns an exit code; what was wrong is printed in the name of the command. */
 int cli_graph_load(struct cli_graph *g, const char *command, const char *path);
