@@ -71,6 +71,15 @@ def unfold_scatter(x, src, *a):
 
 
 ADAPT["squeeze_dims"] = lambda x, dim=None: aten.squeeze(x) if dim is None else aten.squeeze.dims(x, dim)
+ADAPT["div_mode"] = lambda x, y, mode=None: torch.div(x, y, rounding_mode=mode)
+ADAPT["round"] = lambda x, decimals=0: torch.round(x, decimals=decimals) if decimals else torch.round(x)
+ADAPT["softsign"], ADAPT["tanhshrink"] = F.softsign, F.tanhshrink
+ADAPT["polygamma"] = lambda n, x: aten.polygamma(n, x)
+ADAPT["float_power_scalar"] = aten.float_power.Tensor_Scalar
+ADAPT["bitwise_left_shift_scalar"] = aten.bitwise_left_shift.Tensor_Scalar
+ADAPT["bitwise_right_shift_scalar"] = aten.bitwise_right_shift.Tensor_Scalar
+ADAPT["xlogy_scalar"] = aten.xlogy.Scalar_Other
+ADAPT["count_nonzero"] = lambda x, dim=None: aten.count_nonzero(x) if dim is None else aten.count_nonzero.dim_IntList(x, dim)
 ADAPT["unfold_scatter"] = unfold_scatter
 
 

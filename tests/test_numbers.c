@@ -334,14 +334,19 @@ static void reductions(void **state) {
 /* ---- random kernels -------------------------------------------------------------------------------------------------- */
 
 static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool, int n) {
-    static const rp__prim floats1[] = {RP__NEG,   RP__ABS,     RP__SIGN,  RP__SQRT, RP__RSQRT, RP__RECIP, RP__EXP,
-                                       RP__EXPM1, RP__LOG,     RP__LOG1P, RP__SIN,  RP__COS,   RP__TANH,  RP__ERF,
-                                       RP__ERFP1, RP__SIGMOID, RP__FLOOR, RP__CEIL, RP__TRUNC, RP__RINT,  RP__ISNAN};
-    static const rp__prim floats2[] = {RP__ADD, RP__SUB, RP__MUL, RP__DIV,   RP__FLOORDIV, RP__REMAINDER,
-                                       RP__POW, RP__MAX, RP__MIN, RP__ATAN2, RP__EQ,       RP__NE,
-                                       RP__LT,  RP__LE,  RP__ADD, RP__MUL};
-    static const rp__prim ints2[] = {RP__ADD, RP__SUB, RP__MUL, RP__MAX, RP__MIN,      RP__AND,
-                                     RP__OR,  RP__XOR, RP__EQ,  RP__LT,  RP__FLOORDIV, RP__REMAINDER};
+    static const rp__prim floats1[] = {
+#define RP_MATH1(prim, f, cost) RP__##prim,
+#define RP_MATH2(prim, f, cost)
+#include "kernel/prims.def"
+        RP__NEG, RP__ABS, RP__SIGN, RP__RSQRT, RP__RECIP, RP__ERFP1, RP__SIGMOID, RP__ISNAN};
+    static const rp__prim floats2[] = {
+#define RP_MATH1(prim, f, cost)
+#define RP_MATH2(prim, f, cost) RP__##prim,
+#include "kernel/prims.def"
+        RP__ADD, RP__SUB, RP__MUL, RP__DIV, RP__FLOORDIV, RP__REMAINDER, RP__MAX,
+        RP__MIN, RP__EQ,  RP__NE,  RP__LT,  RP__LE,       RP__ADD,       RP__MUL};
+    static const rp__prim ints2[] = {RP__ADD, RP__SUB, RP__MUL,      RP__MAX,       RP__MIN, RP__AND, RP__OR, RP__XOR,
+                                     RP__EQ,  RP__LT,  RP__FLOORDIV, RP__REMAINDER, RP__SHL, RP__SHR, RP__GCD};
     static const rp__prim ints1[] = {RP__NEG, RP__ABS, RP__SIGN, RP__NOT};
     static const rp__prim bools[] = {RP__AND, RP__OR, RP__XOR, RP__EQ, RP__NE, RP__LE};
     static const rp_dtype types[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_F16, RP_BF16, RP_I8, RP_I16};
@@ -367,7 +372,8 @@ static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool
                                 : op2(b, floats2[test_below(r, sizeof floats2 / sizeof *floats2)], a, x);
     }
     if (d == RP_BOOL) return test_below(r, 5) ? op2(b, bools[test_below(r, 6)], a, x) : op1(b, RP__NOT, a);
-    return test_below(r, 3) ? op2(b, ints2[test_below(r, 12)], a, x) : op1(b, ints1[test_below(r, 4)], a);
+    return test_below(r, 3) ? op2(b, ints2[test_below(r, sizeof ints2 / sizeof *ints2)], a, x)
+                            : op1(b, ints1[test_below(r, 4)], a);
 }
 static rp__dag *random_dag(test_rng *r) {
     static const rp_dtype types[] = {RP_F32, RP_F32, RP_F32, RP_F64,  RP_F16, RP_BF16,

@@ -8,7 +8,7 @@
 #include "device/capture.h"
 #include "ops/grad.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 typedef struct slot {    /* a node that was reached */

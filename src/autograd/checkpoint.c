@@ -9,7 +9,7 @@
 #include "core/alloc.h"
 #include "device/capture.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 typedef struct rp__checkpoint checkpoint;

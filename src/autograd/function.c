@@ -1,7 +1,7 @@
 /* Custom functions (torch.autograd.Function): a forward that runs without a tape and a backward written with ops, as one node. */
 #include "autograd/tape.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 #include "core/alloc.h"
 #include "core/options.h"

@@ -5,7 +5,7 @@
 #include "core/alloc.h"
 #include "ops/grad.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 /* ---------------------------------------------------------------- the node of an op */

@@ -1,7 +1,7 @@
 /* Files of numpy, versions 1.0 to 3.0 of the format. The header is a Python dict of three entries; this reads that and no other Python.
    A file says what it holds in the form that numpy writes, and its size is that of its elements to the byte. */
+#include "ops/private.h"
 #include <reprise_io.h>
-#include <reprise_ops.h>
 
 #include <errno.h>
 #include <stdio.h>

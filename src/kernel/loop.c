@@ -19,7 +19,6 @@ static const struct prim_info {
 } prims[RP__NODE_COUNT] = {
 #define RP_PRIM(name, arity, class) {#name, arity, class},
 #include "kernel/prims.def"
-#undef RP_PRIM
     {"LOAD", 2, ANY},   {"IOTA", 0, ANY},   {"INSIDE", 0, ANY}, {"CONST", 0, ANY},
     {"SCALAR", 0, ANY}, {"REDUCE", 1, ANY}, {"SCAN", 1, ANY},
 };

@@ -41,7 +41,6 @@ enum { RP__LANES = 32, RP__CHUNK = 8192, RP__SCAN_BLOCK = 64 };
 typedef enum rp__prim {
 #define RP_PRIM(name, arity, class) RP__##name,
 #include "kernel/prims.def"
-#undef RP_PRIM
     RP__PRIM_COUNT,
     /* nodes that are not arithmetic */
     RP__LOAD =

@@ -1,6 +1,6 @@
 /* Factories. Their tensors live on the thread's default device, those of _like forms beside their model. */
+#include "ops/private.h"
 #include <math.h>
-#include <reprise_ops.h>
 
 #include "ops/execute.h"
 #include "ops/format.h"

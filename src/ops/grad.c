@@ -1,7 +1,7 @@
 /* The frame around derivatives: runs one, then brings its gradients to the size and dtype of the inputs. */
 #include "ops/grad.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim) {
     int64_t dims[RP_MAX_DIMS];

@@ -7,6 +7,7 @@
 
      LOWERING   POINTWISE, ROWS, INDEXED, VIEW, LIBRARY, HOST or COMPOSITE: rp__lowering
      .rule      of which op's rule it computes (rp__lower_, rp__view_, rp__run_ or rp__expand_NAME); its own unless said
+     .prim      a primitive of src/kernel/prims.def that computes it of the operands in their promoted floating type: no rule is written
      .infer     whose type and shape rule it has (rp__infer_NAME)
      .vjp       whose derivative (rp__vjp_NAME); NONE: not differentiable. Ops in place have that of their functional form, views
                 without one of their own that which follows from their rule
@@ -208,6 +209,7 @@ struct rp__op {
         *vjp; /* NULL: not differentiable (an error when a gradient is asked through it, unless outputs are integral) */
     const char *functional; /* in-place ops: the name of the out-of-place op with the same parameters; "" otherwise */
     const rp__op *functional_op; /* the row of that name; NULL for ops that are not in place */
+    uint8_t prim;                /* rp__prim of rows with .prim */
     const rp__op *inverse;       /* of a view its SCATTER form, of that the view; NULL */
     uint8_t scalar_operand; /* a Scalar form: the operand of the rules that the first attribute stands for; 0: none */
     uint32_t saves, flags;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/formula.h"
 #include "ops/infer.h"
 #include "ops/rules.h"
 
@@ -266,27 +267,16 @@ void rp__lower_pow_scalar(rp__lower *lw) {
 
 /* ---- unary */
 
-static rp__val float_in(rp__lower *lw) { return rp__lw_in_as(lw, 0, rp__float_or_default(rp__lw_in_dtype(lw, 0))); }
-/* A unary op from its value for x. */
-#define RP__UNARY(name, value)                                                                                         \
-    void rp__lower_##name(rp__lower *lw) {                                                                             \
-        rp__val x = float_in(lw);                                                                                      \
-        rp_dtype compute = rp__lw_compute(rp__float_or_default(rp__lw_in_dtype(lw, 0)));                               \
-        (void)compute;                                                                                                 \
-        rp__lw_out(lw, 0, value);                                                                                      \
-    }
+/* A row with .prim. */
+void rp__lower_prim(rp__lower *lw) {
+    const rp__op *op = rp__lw_call(lw)->op;
+    const unsigned n = op->schema.n_tensor_params + (op->scalar_operand != 0);
+    const rp_dtype type = rp__float_or_default(rp__lw_promoted(lw, n, -1));
+    rp__val v[3];
+    for (unsigned k = 0; k < n; k++) v[k] = rp__lw_in_as(lw, k, type);
+    rp__lw_out(lw, 0, rp__lw_prim(lw, (rp__prim)op->prim, v, n));
+}
 
-static void lower_float(rp__lower *lw, rp__prim op) { rp__lw_out(lw, 0, rp__lw_1(lw, op, float_in(lw))); }
-
-void rp__lower_sin(rp__lower *lw) { lower_float(lw, RP__SIN); }
-void rp__lower_cos(rp__lower *lw) { lower_float(lw, RP__COS); }
-void rp__lower_exp(rp__lower *lw) { lower_float(lw, RP__EXP); }
-void rp__lower_log(rp__lower *lw) { lower_float(lw, RP__LOG); }
-void rp__lower_sqrt(rp__lower *lw) { lower_float(lw, RP__SQRT); }
-void rp__lower_rsqrt(rp__lower *lw) { lower_float(lw, RP__RSQRT); }
-void rp__lower_tanh(rp__lower *lw) { lower_float(lw, RP__TANH); }
-void rp__lower_sigmoid(rp__lower *lw) { lower_float(lw, RP__SIGMOID); }
-void rp__lower_erf(rp__lower *lw) { lower_float(lw, RP__ERF); }
 void rp__lower_neg(rp__lower *lw) { rp__lw_out(lw, 0, rp__lw_1(lw, RP__NEG, rp__lw_in(lw, 0))); }
 void rp__lower_abs(rp__lower *lw) { rp__lw_out(lw, 0, rp__lw_1(lw, RP__ABS, rp__lw_in(lw, 0))); }
 

@@ -241,3 +241,4 @@ rp_status rp__vjp_clamp(const rp__vjp *g) {
     g->grad_in[0] = grad;
     return RP_OK;
 }
+RP__SLOPE(expm1, rp_add_scalar(y, rp_i64(1)))

@@ -2,7 +2,7 @@
    are exact in the arithmetic that they use, so that all devices agree. */
 #include "ops/execute.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 #include "ops/infer.h"
 #include "ops/rules.h"

@@ -2,7 +2,7 @@
    outside (layers, grad mode, table of symbols, versions, .grad) it puts back. Running a recorded graph is ir_run.c. */
 #include "trace/trace.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -148,7 +148,12 @@ enum {
     EXACT = 32,
     ALPHA = 64,
     POSITIVE = 128,
-    DIVIDES = 256
+    DIVIDES = 256,
+    NEAR = 512, /* absolutely near where it is below 1 */
+    NO_U8 = 1024,
+    INT_ONLY = 2048,
+    TO_F64 = 4096,
+    SAME = 8192 /* both operands of one type */
 };
 static const rp_dtype all_types[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_I8, RP_I16};
 enum { TYPES = 10 };

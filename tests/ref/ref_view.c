@@ -397,6 +397,7 @@ static const ref_op ops[] = {
     {"reshape", same_order, .flags = 0},
     {"permute", permute_op, .flags = 0},
     {"transpose", transpose_op, .flags = 0},
+    {"swapaxes", transpose_op, .flags = 0},
     {"expand", expand_op, .flags = 0},
     {"slice", slice_op, .flags = 0},
     {"select", select_op, .flags = 0},

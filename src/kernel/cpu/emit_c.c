@@ -11,7 +11,6 @@ static const char *const reduce_names[] = {"sum", "max", "min", "prod", "any", "
 static const char *const prim_names[] = {
 #define RP_PRIM(name, arity, class) #name,
 #include "kernel/prims.def"
-#undef RP_PRIM
 };
 enum { SPECIALISE_NODES = 96, UNROLL_NODES = 160 }; /* larger groups: one loop, so that compiling stays short */
 

@@ -39,6 +39,23 @@ typedef g_bytes g_bytesu __attribute__((aligned(1), may_alias));
 RP__FLOOR_DIVIDE(f32, float)
 RP__FLOOR_DIVIDE(f64, double)
 
+/* Greatest common divisor, lane by lane: Euclid on magnitudes. */
+#define RP__GCD(t, V, T, U)                                                                                            \
+    RP__VMATH_FN V rp__v_gcd_##t(V x, V y) {                                                                           \
+        for (unsigned i = 0; i < sizeof x / sizeof(T); i++) {                                                          \
+            U a = x[i] < 0 ? -(U)x[i] : (U)x[i], b = y[i] < 0 ? -(U)y[i] : (U)y[i];                                    \
+            while (b) {                                                                                                \
+                const U r = a % b;                                                                                     \
+                a = b;                                                                                                 \
+                b = r;                                                                                                 \
+            }                                                                                                          \
+            x[i] = (T)a;                                                                                               \
+        }                                                                                                              \
+        return x;                                                                                                      \
+    }
+RP__GCD(i32, rp__vi32, int32_t, uint32_t)
+RP__GCD(i64, rp__vi64, int64_t, uint64_t)
+
 /* ---- memory ---- */
 G_FN g_f32 g_load_f32(const char *p, int64_t i, int64_t s) { return rp__v_load_f32(p + i * s * 4); }
 G_FN g_i32 g_load_i32(const char *p, int64_t i, int64_t s) { return rp__v_load_i32(p + i * s * 4); }
@@ -102,37 +119,27 @@ G_FN g_i64 g_where_i64(g_bool m, g_i64 x, g_i64 y) {
     }
 #define G_V1(name) G_1(name, rp__v_##name##_f32(x), rp__v_##name##_f64(x))
 #define G_V2(name) G_2(name, rp__v_##name##_f32(x, y), rp__v_##name##_f64(x, y))
+#ifndef RP_PASTED /* emitted C has these as lines of their own */
+#define RP_MATH1(prim, f, cost) G_V1(f)
+#define RP_MATH2(prim, f, cost) G_V2(f)
+#include "kernel/prims.def"
+#endif
 G_2(add, x + y, x + y)
 G_2(sub, x - y, x - y)
 G_2(mul, x *y, x *y)
 G_2(div, x / y, x / y)
 G_2(floordiv, rp__v_floor_divide_f32(x, y), rp__v_floor_divide_f64(x, y))
 G_V2(remainder)
-G_V2(pow)
 G_V2(max)
 G_V2(min)
-G_V2(atan2)
 G_V1(neg)
 G_V1(abs)
 G_1(sign, (g_f32)((x > 0) & (g_i32)rp__v_splat_f32(1)) - (g_f32)((x < 0) & (g_i32)rp__v_splat_f32(1)),
     (rp__vf64)((x > 0) & (rp__vi64)rp__v_splat_f64(1)) - (rp__vf64)((x < 0) & (rp__vi64)rp__v_splat_f64(1)))
-G_V1(sqrt)
 G_V1(rsqrt)
 G_1(recip, 1 / x, 1 / x)
-G_V1(exp)
-G_V1(expm1)
-G_V1(log)
-G_V1(log1p)
-G_V1(sin)
-G_V1(cos)
-G_V1(tanh)
-G_V1(erf)
 G_1(erfp1, rp__v_erf_f32(x) + 1, rp__v_erf_f64(x) + 1)
 G_V1(sigmoid)
-G_V1(floor)
-G_V1(ceil)
-G_V1(trunc)
-G_V1(rint)
 G_FN g_bool g_isnan_f32(g_f32 x) { return x != x; }
 G_FN g_bool g_isnan_f64(g_f64 x) { return rp__v_i32_i64(x.lo != x.lo, x.hi != x.hi); }
 
@@ -170,6 +177,10 @@ G_WRAP(mul, *)
 G_INT2(and, x &y, x &y, x &y)
 G_INT2(or, x | y, x | y, x | y)
 G_INT2(xor, x ^ y, x ^ y, x ^ y)
+G_INT2(shl, (g_i32)((rp__vu32)x << ((rp__vu32)y & 31)), (rp__vi64)((rp__vu64)x << ((rp__vu64)y & 63)),
+       (x << (y & 7)) & 255)
+G_INT2(shr, x >> (y & 31), x >> (y & 63), x >> (y & 7))
+G_INT2(gcd, rp__v_gcd_i32(x, y), rp__v_gcd_i64(x, y), rp__v_gcd_i32(x, y))
 G_INT2(max, rp__v_max_i32(x, y), rp__v_max_i64(x, y), rp__v_max_i32(x, y))
 G_INT2(min, rp__v_min_i32(x, y), rp__v_min_i64(x, y), rp__v_min_i32(x, y))
 G_INT1(neg, (g_i32)(-(rp__vu32)x), (rp__vi64)(-(rp__vu64)x), (g_i32)(-(rp__vu32)x) & 255)

@@ -54,24 +54,21 @@ static rp__insn *emit(compiler *c) {
     return i;
 }
 
+static const uint8_t math_cost[RP__NODE_COUNT] = {
+#define RP_MATH1(prim, f, cost) [RP__##prim] = cost,
+#define RP_MATH2(prim, f, cost) [RP__##prim] = cost,
+#include "kernel/prims.def"
+};
 /* Rough cycles an element, for slicing only. */
 static uint32_t op_cost(const rp__node *n) {
+    if (math_cost[n->op]) return math_cost[n->op];
     switch (n->op) {
-    case RP__POW:
-    case RP__ATAN2:
     case RP__FLOORDIV:
     case RP__REMAINDER:
     case RP__PHILOX:
     case RP__PHILOX64:
-    case RP__PHILOX_NORMAL: return 32;
-    case RP__EXP:
-    case RP__EXPM1:
-    case RP__LOG:
-    case RP__LOG1P:
-    case RP__SIN:
-    case RP__COS:
-    case RP__TANH:
-    case RP__ERF:
+    case RP__PHILOX_NORMAL:
+    case RP__GCD: return 32;
     case RP__ERFP1:
     case RP__SIGMOID: return 8;
     case RP__SCAN: return DEAR;

@@ -71,30 +71,15 @@ static void add_scalar(const rp__emitter *e, unsigned scalar, unsigned dtype) {
 
 /* ---- operations ---- */
 
-static const char *math_name(unsigned op) {
-    switch (op) {
-    case RP__POW: return "pow";
-    case RP__MAX: return "max";
-    case RP__MIN: return "min";
-    case RP__ATAN2: return "atan2";
-    case RP__ABS: return "fabs";
-    case RP__SQRT: return "sqrt";
-    case RP__EXP: return "exp";
-    case RP__EXPM1: return "expm1";
-    case RP__LOG: return "log";
-    case RP__LOG1P: return "log1p";
-    case RP__SIN: return "sin";
-    case RP__COS: return "cos";
-    case RP__TANH: return "tanh";
-    case RP__ERF: return "erf";
-    case RP__ERFP1: return "erfp1";
-    case RP__FLOOR: return "floor";
-    case RP__CEIL: return "ceil";
-    case RP__TRUNC: return "trunc";
-    case RP__RINT: return "rint";
-    default: return NULL;
-    }
-}
+static const char *const math_name[RP__NODE_COUNT] = {
+#define RP_MATH1(prim, f, cost) [RP__##prim] = #f,
+#define RP_MATH2(prim, f, cost) [RP__##prim] = #f,
+#include "kernel/prims.def"
+    [RP__MAX] = "max",
+    [RP__MIN] = "min",
+    [RP__ABS] = "fabs",
+    [RP__ERFP1] = "erfp1",
+};
 
 static const char *infix(unsigned op) {
     switch (op) {
@@ -149,7 +134,7 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
         rp__text_add(e->out, "(%s)(%s %s %s)", type, a, sign, b);
         return;
     }
-    const char *math = math_name(n->op);
+    const char *math = math_name[n->op];
     if (math && real) {
         rp__text_add(e->out, "rp_%s_%s(%s%s%s)", math, rp__emit_suffix(n->dtype), a, b[0] ? ", " : "", b);
         return;
@@ -183,6 +168,18 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
     case RP__ISNAN: rp__text_add(e->out, "(rp_u8)(%s != %s)", a, a); break;
     case RP__NOT:
         rp__text_add(e->out, n->dtype == RP_BOOL ? "(rp_u8)!%s" : "(%s)~%s", n->dtype == RP_BOOL ? a : type, a);
+        break;
+    case RP__SHL:
+    case RP__SHR:
+    case RP__GCD:
+        rp__text_add(e->out, "rp_%s_%s(%s, %s)",
+                     n->op == RP__GCD   ? "gcd"
+                     : n->op == RP__SHL ? "shl"
+                                        : "shr",
+                     n->dtype == RP_I64   ? "i64"
+                     : n->dtype == RP_I32 ? "i32"
+                                          : "u8",
+                     a, b);
         break;
     case RP__FMA: rp__text_add(e->out, "rp_fma_%s(%s, %s, %s)", rp__emit_suffix(n->dtype), a, b, c); break;
     case RP__WHERE: rp__text_add(e->out, "(%s ? %s : %s)", a, b, c); break;
