@@ -278,6 +278,7 @@ rp_status rp__run_topk(const rp__call *call) {
 static rp_tensor *in_order(const rp__call *call, rp_tensor **indices) {
     rp_tensor *t = call->in[0];
     unsigned dim;
+    *indices = rp__tensor_error();
     if (rp__call_dim(call, rp__attr_int(call, 0), t->ndim, &dim) != RP_OK) return rp__tensor_error();
     const bool truth = t->dtype == RP_BOOL;
     if (truth) t = rp_to_dtype_at(call->site, t, RP_U8);
