@@ -126,9 +126,12 @@ static rp_tensor *split(uint64_t *s, rp_tensor *a) {
     if (rp_ndim(a) == 0) return rp_sin(a);
     int64_t d = (int64_t)below(s, (unsigned)rp_ndim(a)), n = rp_size(a, d);
     if (n % 2 != 0 || n > 6) return rp_sin(a);
-    if (below(s, 2)) return rp_mul(unary(s, rp_slice(a, d, 0, n / 2, 1)), unary(s, rp_slice(a, d, n / 2, n, 1)));
-    rp_tensor *r = unary(s, rp_select(a, d, 0));
-    for (int64_t k = 1; k < n; k++) r = binary(s, r, unary(s, rp_select(a, d, k)));
+    if (below(s, 2)) return rp_mul(rp_sin(rp_slice(a, d, 0, n / 2, 1)), rp_relu(rp_slice(a, d, n / 2, n, 1)));
+    rp_tensor *r = rp_tanh(rp_select(a, d, 0));
+    for (int64_t k = 1; k < n; k++) {
+        rp_tensor *part = rp_select(a, d, k);
+        r = below(s, 2) ? rp_mul(r, rp_cos(part)) : rp_add(r, rp_neg(part));
+    }
     return r;
 }
 
