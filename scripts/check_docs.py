@@ -27,7 +27,7 @@ def names():
             found.update(NAME.findall(path.read_text()))
     ops = set(re.findall(r"^RP_OP\((\w+)", "".join(f.read_text() for f in sorted((ROOT / "src/ops").glob("*.def"))), re.M))
     for op in ops:
-        found.update({f"rp_{op}{form}{at}" for form in ("", "_", "_scalar", "_scalar_") for at in ("", "_at")})
+        found.update({f"rp_{op}{form}{at}" for form in ("", "_", "_scalar", "_scalar_", "_scatter") for at in ("", "_at")})
     return found, ops
 
 

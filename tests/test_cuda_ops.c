@@ -391,16 +391,53 @@ static int start(void **state) {
     return 0;
 }
 
+/* Images whose channels lie last stay so, called plainly and compiled, with the numbers of the CPU. */
+static void layers(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *h = rp_conv2d(in[0], in[1], NULL, RP_DIMS(1), RP_DIMS(1));
+    h = rp_relu(rp_batch_norm(h, NULL, NULL, NULL, NULL, true));
+    rp_tensor *both[] = {h, rp_sin(h)};
+    h = rp_cat(both, 2, 1);
+    out[0] = rp_max_pool2d(rp_constant_pad_nd(h, RP_DIMS(1, 1), rp_f64(0.5)), RP_DIMS(2));
+    out[1] = rp_mul(h, rp_sum(h, RP_DIMS(1), true));
+}
+
+static void test_formats(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_compiled *f = rp_compile((rp_fn){layers, NULL, 0, "layers"}, NULL);
+    rp_tensor *got[4][2];
+    for (int k = 0; k < 4; k++) {
+        rp_set_default_device(k ? rp_cuda(0) : rp_cpu());
+        rp_tensor *x = rp_contiguous(WAVE(0.1, 0.3, 2, 3, 4, 4),
+                                     RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
+        rp_tensor *in[] = {x, WAVE(0.2, 0.5, 4, 3, 3, 3)};
+        if (k < 2)
+            layers(NULL, in, 2, got[k], 2);
+        else
+            rp_call(f, in, 2, got[k], 2);
+        OK();
+        for (int i = 0; i < 2; i++) {
+            assert_true(rp_is_contiguous_format(got[k][i], RP_CHANNELS_LAST));
+            assert_close("layers", got[k][i], got[0][i], 1e-4);
+        }
+    }
+    rp_compiled_release(f);
+    rp_set_default_device(rp_cpu());
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 int main(void) {
     unsigned shard, shards;
     if (!test_cuda_choose()) return 1;
     ref_shard(&shard, &shards);
     if (shard > 0) cmocka_set_test_filter("test_sweep*");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_sweep, start),     cmocka_unit_test_setup(test_sweep_of_samples, start),
-        cmocka_unit_test_setup(test_random, start),    cmocka_unit_test_setup(test_optimizers, start),
-        cmocka_unit_test_setup(test_gradients, start), cmocka_unit_test_setup(test_gradients_of_the_cpu, start),
-        cmocka_unit_test_setup(test_errors, start),    cmocka_unit_test_setup(test_deterministic, start),
+        cmocka_unit_test_setup(test_sweep, start),         cmocka_unit_test_setup(test_sweep_of_samples, start),
+        cmocka_unit_test_setup(test_random, start),        cmocka_unit_test_setup(test_optimizers, start),
+        cmocka_unit_test_setup(test_gradients, start),     cmocka_unit_test_setup(test_gradients_of_the_cpu, start),
+        cmocka_unit_test_setup(test_errors, start),        cmocka_unit_test_setup(test_formats, start),
+        cmocka_unit_test_setup(test_deterministic, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,11 +68,10 @@ static void through_views(void **state) {
                "  %2: f32[3, 4] strides(1, 3) alias(%1) = permute(%1) {dims = [1, 0]}\n"
                "  %3: f32[4] strides(3) offset(1) alias(%1) = select(%2) {dim = 0, index = 1}\n"
                "  %4: f32[4] = fill(%3) {value = 2.0}\n"
-               "  %5: f32[3, 4] = select_scatter(%2, %4) {dim = 0, index = 1}\n"
-               "  %6: f32[4, 3] strides(1, 4) alias(%5) = permute(%5) {dims = [1, 0]}\n"
-               "  %7: f32[4, 3] = clone(%6)\n"
-               "  %8: f32[3, 4] = neg(%5)\n"
-               "  return %8, %7\n"
+               "  %5: f32[3, 4] strides(1, 3) = select_scatter(%2, %4) {dim = 0, index = 1}\n"
+               "  %6: f32[4, 3] alias(%5) = permute(%5) {dims = [1, 0]}\n"
+               "  %7: f32[3, 4] = neg(%5)\n"
+               "  return %7, %6\n"
                "}\n");
 }
 
@@ -111,7 +110,7 @@ static void shared_memory(void **state) {
         "graph \"f\" (%0: f32[4] shared, %1: f32[4] shared, %2: f32[3, 4] strides(0, 1), %3: f32[4, 3] strides(1, 4)) {\n"
         "  %4: f32[4] = mul(%0, %1)\n"
         "  %5: f32[3, 4] = add(%4, %2) {alpha = 1}\n"
-        "  %6: f32[4, 3] = relu(%3)\n"
+        "  %6: f32[4, 3] strides(1, 4) = relu(%3)\n"
         "  assign(%3, %6)\n"
         "  return %5\n"
         "}\n");

@@ -20,7 +20,7 @@ typedef struct halves {
 
 static void split(halves *h, const char *text, const uint32_t *leaves, uint32_t n) {
     h->ir = test_parse(text);
-    (void)rp__joint_build(h->ir, leaves, n, UINT64_MAX, &h->joint);
+    (void)rp__joint_build(h->ir, NULL, leaves, n, UINT64_MAX, &h->joint);
     test_no_error();
     (void)rp__partition(&h->joint, false, &h->parts);
     test_no_error();
@@ -94,16 +94,17 @@ static void products_are_saved(void **state) {
     drop(&h);
 }
 
-static void cut_random(halves *h, const char *text, bool keep_random) {
+static void cut_random(halves *h, const char *text, rp_device_type device, bool keep_random) {
     const uint32_t leaf = 0;
     h->ir = test_parse(text);
-    (void)rp__joint_build(h->ir, &leaf, 1, UINT64_MAX, &h->joint);
+    (void)rp__joint_build(h->ir, NULL, &leaf, 1, UINT64_MAX, &h->joint);
     test_no_error();
     rp_ir *parts;
     (void)rp__decompose(h->joint.ir, &parts);
     test_no_error();
     rp_ir_release(h->joint.ir);
     h->joint.ir = parts;
+    for (size_t v = 0; v < parts->n_values; v++) parts->values[v].meta.device.type = device; /* there may be none */
     (void)rp__partition(&h->joint, keep_random, &h->parts);
     test_no_error();
 }
@@ -112,22 +113,19 @@ static void cut_random(halves *h, const char *text, bool keep_random) {
 static void draws_are_repeated(void **state) {
     (void)state;
     static const struct {
-        const char *device;
+        rp_device_type device;
         bool keep;
         unsigned draws;
-    } cases[] = {{"", false, 0}, {" cuda:0", false, 1}, {" cuda:0", true, 0}};
+    } cases[] = {{RP_DEVICE_CPU, false, 0}, {RP_DEVICE_CUDA, false, 1}, {RP_DEVICE_CUDA, true, 0}};
     for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
-        const char *d = cases[c].device;
-        rp__text t = {0};
-        rp__text_add(&t,
-                     "graph \"f\" (%%0: f32[64]%s grad) {\n"
-                     "  %%1: f32[64]%s = randn() {size = [64], dtype = f32, generator = none} random(3, 16)\n"
-                     "  %%2: f32[64]%s grad = mul(%%0, %%1)\n"
-                     "  return %%2\n"
-                     "}\n",
-                     d, d, d);
         halves h;
-        cut_random(&h, t.data, cases[c].keep);
+        cut_random(&h,
+                   "graph \"f\" (%0: f32[64] grad) {\n"
+                   "  %1: f32[64] = randn() {size = [64], dtype = f32, generator = none} random(3, 16)\n"
+                   "  %2: f32[64] grad = mul(%0, %1)\n"
+                   "  return %2\n"
+                   "}\n",
+                   cases[c].device, cases[c].keep);
         unsigned draws = 0;
         for (size_t k = 0; k < h.parts.backward->body.n_nodes; k++) {
             const rp__ir_node *n = &h.parts.backward->nodes[h.parts.backward->body.nodes[k]];
@@ -138,7 +136,6 @@ static void draws_are_repeated(void **state) {
         }
         assert_int_equal(draws, cases[c].draws);
         assert_int_equal(h.parts.saved_bytes, draws ? 0 : 64 * 4);
-        rp__text_free(&t);
         drop(&h);
     }
 }
@@ -154,7 +151,7 @@ static void masks_are_kept(void **state) {
         "  %3: f32[8, 8] grad, %4: b8[8, 8] = native_dropout(%2) {p = 0.5, train = none, generator = none} random(3, 16)\n"
         "  return %3\n"
         "}\n",
-        false);
+        RP_DEVICE_CPU, false);
     assert_int_equal(h.parts.saved_bytes, 64);
     drop(&h);
 }
@@ -224,16 +221,20 @@ static void work_decides(void **state) {
 static void refusals(void **state) {
     (void)state;
     static const char *const graphs[] = {
-        /* a result that carries a gradient although nothing that it is made of does: a custom function */
-        "graph \"f\" (%0: f32[4] grad) {\n  %1: f32[4] = sin(%0)\n  %2: f32[4] grad = exp(%1)\n  return %2\n}\n",
+        /* a result that carries a gradient although nothing that it is made of does */
+        "graph \"f\" (%0: f32[4] grad) {\n  %1: f32[4] alias(%0) = detach(%0)\n  %2: f32[4] grad = exp(%1)\n  return %2\n}\n",
         /* an argument is written with what needs a gradient */
-        "graph \"f\" (%0: f32[4] grad, %1: f32[4]) {\n  %2: f32[4] grad = sin(%0)\n  assign(%1, %2)\n  return %2\n}\n",
+        "graph \"f\" (%0: f32[4] grad, %1: f32[4]) {\n"
+        "  %2: f32[4] grad = sin(%0)\n"
+        "  %3: f32[4] alias(%1) grad = copy_(%1, %2) {non_blocking = false}\n"
+        "  return %2\n"
+        "}\n",
     };
     for (unsigned k = 0; k < 2; k++) {
         rp_ir *ir = test_parse(graphs[k]);
         rp__joint joint;
         const uint32_t leaf = 0;
-        assert_int_equal(rp__joint_build(ir, &leaf, 1, UINT64_MAX, &joint), RP_ERROR_UNAVAILABLE);
+        assert_int_equal(rp__joint_build(ir, NULL, &leaf, 1, UINT64_MAX, &joint), RP_ERROR_UNAVAILABLE);
         (void)rp_error_take();
         rp_ir_release(ir);
     }
@@ -280,8 +281,7 @@ static void written_buffers_are_not_saved(void **state) {
                                         "}\n"};
     for (unsigned k = 0; k < 2; k++) {
         h = (halves){.ir = test_parse(texts[k])};
-        assert_int_equal(rp__joint_build(h.ir, &leaf, 1, UINT64_MAX, &h.joint), RP_OK);
-        assert_int_equal(rp__partition(&h.joint, false, &h.parts), RP_ERROR_UNAVAILABLE);
+        assert_int_equal(rp__joint_build(h.ir, NULL, &leaf, 1, UINT64_MAX, &h.joint), RP_ERROR_UNAVAILABLE);
         assert_non_null(strstr(rp_error_message(), "net.c:7"));
         (void)rp_error_take();
         drop(&h);

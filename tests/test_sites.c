@@ -57,6 +57,7 @@ static void test_tensors(void **state) {
     SAYS(rp_dtype_of(NULL));
     SAYS_VOID(rp_device_of(NULL));
     SAYS(rp_is_contiguous(NULL));
+    SAYS(rp_is_contiguous_format(x, RP_PRESERVE_FORMAT));
     SAYS(rp_version(NULL));
     SAYS(rp_data(NULL));
     SAYS(rp_from_data(room, RP_DIMS(-1), RP_F32));

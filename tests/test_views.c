@@ -256,6 +256,30 @@ static void sizes(void **state) {
     rp_compiled_release(f);
 }
 
+/* Every other element of a dim that the calls make shorter, down to nothing: strides are those of eager execution. */
+static void every_other(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_neg(rp_slice(in[0], 1, 1, -1, 2));
+    out[1] = rp_slice(in[0], 1, 0, INT64_MIN, 2);
+}
+static void steps_over_few(void **state) {
+    (void)state;
+    rp_compiled *f = rp_compile((rp_fn){every_other, NULL, 0, "every other"}, NULL);
+    static const int64_t columns[] = {7, 9, 2, 1, 3, 0, 1, 5};
+    for (size_t i = 0; i < 8; i++) {
+        rp_tensor *x = rp_transpose(rp_rand(RP_DIMS(columns[i], 4, 3), NULL), 0, 1), *want[2], *got[2];
+        every_other(NULL, &x, 1, want, 2);
+        rp_call(f, &x, 1, got, 2);
+        if (rp_failed()) fail_msg("%lld columns: %s", (long long)columns[i], rp_error_message());
+        for (int k = 0; k < 2; k++)
+            for (int64_t d = 0; d < 3; d++) {
+                assert_int_equal(rp_size(got[k], d), rp_size(want[k], d));
+                if (rp_size(want[k], d) > 1) assert_int_equal(rp_stride(got[k], d), rp_stride(want[k], d));
+            }
+    }
+    rp_compiled_release(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(compiled_as_eager, begin),
@@ -264,6 +288,7 @@ int main(void) {
         cmocka_unit_test_setup(strides, begin),
         cmocka_unit_test_setup(parts, begin),
         cmocka_unit_test_setup(sizes, begin),
+        cmocka_unit_test_setup(steps_over_few, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,10 +2,11 @@
    gradient reaches. */
 #include "autograd/tape.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 #include "core/alloc.h"
 #include "core/fork.h"
+#include "ops/format.h"
 #include "ops/grad.h"
 
 /* ---------------------------------------------------------------- the accumulating node */
@@ -48,9 +49,9 @@ static bool layout_fits(const rp_tensor *grad, const rp_tensor *leaf) {
 
 static rp_tensor *clone_like(rp_tensor *grad, const rp_tensor *leaf) {
     int64_t order[RP_MAX_DIMS], back[RP_MAX_DIMS];
-    if (rp__tensor_contiguous(leaf) || !dense_order(leaf, order)) return rp_clone(grad);
+    if (rp__tensor_contiguous(leaf) || !dense_order(leaf, order)) return rp__row_major_copy(grad);
     for (size_t k = 0; k < leaf->ndim; k++) back[order[k]] = (int64_t)k;
-    return rp_permute(rp_clone(rp_permute(grad, order, leaf->ndim)), back, leaf->ndim);
+    return rp_permute(rp__row_major_copy(rp_permute(grad, order, leaf->ndim)), back, leaf->ndim);
 }
 
 /* grad may become .grad itself: nobody else can see its memory. Values of a trace are shared by their nature. */

@@ -106,11 +106,11 @@ static rp_status compile_inference(rp__aot *a, rp__aot_plan *p) {
     return status;
 }
 
-/* Forward and backward of a functional graph for gradients of p->given. */
-static rp_status compile_pair(rp__aot *a, const rp_ir *functional, rp__aot_plan *p) {
+/* Forward and backward for gradients of p->given, for the sizes of the plan. */
+static rp_status compile_pair(rp__aot *a, rp__aot_plan *p) {
     rp__pipeline_pair pair;
     bool *donors = NULL;
-    RP_TRY(rp__pipeline_training(functional, a->leaf->kind, a->leaves, a->n_leaves, p->given, &pair));
+    RP_TRY(rp__pipeline_training(a->graph, p->binding, a->leaf->kind, a->leaves, a->n_leaves, p->given, &pair));
     rp__partitioned *parts = &pair.parts;
     const rp__joint *joint = &pair.joint;
     rp_status status;
@@ -152,12 +152,11 @@ static rp_status compile_training(rp__aot *a, uint64_t given, rp__aot_plan *p) {
     rp_ir *functional = NULL;
     rp_status status;
     RP_TRY_GOTO(status, done, rp__aot_find_leaves(a));
-    RP_TRY_GOTO(status, done, rp__aot_check_views(a->graph));
     RP_TRY_GOTO(status, done, rp__pipeline_functional(a->graph, &functional, &a->random, &a->n_random));
-    RP_TRY_GOTO(status, done, rp__aot_find_tangents(a, functional));
+    RP_TRY_GOTO(status, done, rp__aot_find_tangents(a));
     RP_TRY_GOTO(status, done, rp__aot_find_written(a, functional));
     p->given = rp__aot_plannable(a, given);
-    status = compile_pair(a, functional, p);
+    status = compile_pair(a, p);
 done:
     rp__ir_release(functional);
     return status;
@@ -166,18 +165,14 @@ done:
 /* A plan for other gradients, while the graph is in use: of a graph with symbols for the sizes of this call only, since what
    derivatives ask of sizes can be no guard any more. */
 static rp_status compile_later(rp__aot *a, const int64_t *binding, rp__aot_plan *p) {
-    rp_ir *functional = NULL, *sized = NULL;
-    rp_status status = rp__pipeline_functional(a->graph, &functional, NULL, NULL);
-    if (status == RP_OK && a->n_symbols) {
+    if (a->n_symbols) {
         p->binding = rp__alloc(a->n_symbols * sizeof *p->binding);
-        status = p->binding ? rp__pipeline_sized(functional, binding, &sized) : RP__OOM("compiled graph");
-        if (p->binding) memcpy(p->binding, binding, a->n_symbols * sizeof *binding);
+        if (!p->binding) return RP__OOM("compiled graph");
+        memcpy(p->binding, binding, a->n_symbols * sizeof *binding);
     }
     rp__symbols *outer = rp__symbols_enter(NULL);
-    if (status == RP_OK) status = compile_pair(a, sized ? sized : functional, p);
+    rp_status status = compile_pair(a, p);
     (void)rp__symbols_enter(outer);
-    rp__ir_release(functional);
-    rp__ir_release(sized);
     return status;
 }
 

@@ -1,13 +1,14 @@
 /* A call of a function compiled for training: the forward, and the node that it leaves on the tape. The backward of that is the
    plan's; for gradients that the plan is not for, or that are to be differentiated again, the call runs again under the tape
    (aot_again.h). */
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "compile/aot_again.h"
 #include "compile/aot_parts.h"
 #include "compile/rewrite.h"
 #include "core/alloc.h"
+#include "ops/format.h"
 #include "ops/grad.h"
 
 typedef struct argument { /* of the call, should it run again */
@@ -75,7 +76,7 @@ static rp_tensor *tangent(const rp__tape_node *n, rp_tensor *const *grad_out, ui
         rp__tape_out_meta(n, k, &meta);
         return rp__zeros_of(&meta);
     }
-    return rp__tensor_contiguous(grad_out[k]) ? grad_out[k] : rp_clone(grad_out[k]);
+    return rp__row_major(grad_out[k]);
 }
 
 static uint64_t given_to(const rp__aot *a, rp_tensor *const *grad_out) {

@@ -59,10 +59,8 @@ struct rp__aot {
 /* ---- aot_graph.c */
 /* a->leaves. */
 rp_status rp__aot_find_leaves(rp__aot *a);
-/* RP_ERROR_UNAVAILABLE: the tape keeps a history of views that the functional form does not have. */
-rp_status rp__aot_check_views(const rp_ir *ir);
-/* a->tangent_of, of the functional graph; a->writes. */
-rp_status rp__aot_find_tangents(rp__aot *a, const rp_ir *functional);
+/* a->tangent_of; a->writes. */
+rp_status rp__aot_find_tangents(rp__aot *a);
 rp_status rp__aot_find_written(rp__aot *a, const rp_ir *functional);
 /* The bits of `given` that say something of this graph, RP__AOT_EVERY if those are all. */
 uint64_t rp__aot_plannable(const rp__aot *a, uint64_t given);

@@ -13,9 +13,10 @@
 #include "core/alloc.h"
 
 static rp_status emit_clone(rp__rewrite *w, rp__ir_value *v, const char *site) {
+    const rp_attr format = {.kind = RP_ATTR_INT, .v.i = RP_CONTIGUOUS_FORMAT};
     rp__meta meta = w->dst->values[*v].meta;
     rp__ir_value in = *v;
-    return rp__ir_emit(w->dst, &w->dst->body, RP__OP(clone), &in, 1, NULL, 0, &meta, 1, site, v);
+    return rp__ir_emit(w->dst, &w->dst->body, RP__OP(clone), &in, 1, &format, 1, &meta, 1, site, v);
 }
 
 /* Memory that its node makes, row-major: not a view, an argument, a captured tensor or a constant. */

@@ -111,8 +111,7 @@ rp_status rp__fuse_chain_holds(const rp__fusion *f, rp__device *d, const rp__fus
 }
 
 /* Adds to the group the first product that can follow it. */
-static rp_status extend(rp__fuse_paths *paths, rp__device *d, uint32_t group, bool *done) {
-    rp__fusion *f = paths->f;
+static rp_status extend(rp__fusion *f, rp__fuse_paths *paths, rp__device *d, uint32_t group, bool *done) {
     rp__fuse_group *g = &f->groups[group];
     const uint32_t last = g->members[g->n_members - 1];
     const rp__ir_value rows = result_of(f, last);
@@ -132,6 +131,7 @@ static rp_status extend(rp__fuse_paths *paths, rp__device *d, uint32_t group, bo
             if (f->unfused[k].producer == last && f->unfused[k].consumer == next) f->unfused[k].reason = why;
         }
         if (why) continue;
+        rp__fuse_paths_merge(paths, group, f->nodes[next].group);
         g->members = members;
         g->n_members = n;
         h->dead = true;
@@ -149,7 +149,7 @@ rp_status rp__fuse_chains(rp__fusion *f, rp__device *d) {
     for (uint32_t k = 0; k < f->n_nodes && status == RP_OK; k++) {
         const uint32_t group = f->nodes[k].group;
         bool done = !is_product(f, k) || f->groups[group].members[0] != k;
-        while (!done && status == RP_OK) status = extend(&paths, d, group, &done);
+        while (!done && status == RP_OK) status = extend(f, &paths, d, group, &done);
     }
     rp__fuse_paths_end(&paths);
     return status;

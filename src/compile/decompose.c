@@ -6,6 +6,8 @@
 #include "compile/passes.h"
 #include "compile/rewrite.h"
 
+#include <string.h>
+
 /* self * (rand < 1 - p) * 1 / (1 - p): the arithmetic of rp__lower_native_dropout. Products with 0 and 1 round to themselves. */
 static rp_status emit_dropout(rp__rewrite *w, rp__ir_block *block, const rp__ir_node *n) {
     rp_ir *dst = w->dst;
@@ -26,6 +28,8 @@ static rp_status emit_dropout(rp__rewrite *w, rp__ir_block *block, const rp__ir_
     in[1] = kept;
     RP_TRY(rp__ir_emit(dst, block, RP__OP(mul), in, 2, NULL, 0, out, 1, n->site, &product));
     RP_TRY(rp__ir_emit(dst, block, RP__OP(mul_scalar), &product, 1, &scale, 1, out, 1, n->site, &result));
+    memcpy(dst->values[product].stride, w->src->values[n->out[0]].stride, sizeof dst->values[product].stride);
+    memcpy(dst->values[result].stride, w->src->values[n->out[0]].stride, sizeof dst->values[result].stride);
     w->map[n->out[0]] = result;
     w->map[n->out[1]] = kept;
     return RP_OK;

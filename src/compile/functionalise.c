@@ -47,8 +47,6 @@ typedef struct functionaliser {
     uint32_t checkpoints; /* opened around the node */
     uint32_t opened;      /* functions around the node: the outermost one's backward is that of all */
     rp_dim random_base;   /* counters reserved before the checkpoint that is being opened */
-    uint32_t writes;      /* numbers of rp__ir_node.write given out */
-    uint32_t mark;        /* the next one of the write that is going on, from the written view on; 0: it has none */
 } functionaliser;
 
 static void add_base(functionaliser *f, rp__ir_value v, bool fixed) {
@@ -61,10 +59,15 @@ static rp_status emit_like(functionaliser *f, rp__ir_block *block, const rp__op 
                            uint32_t n_in, const rp_attr *attrs, uint32_t n_attrs, rp__ir_value like, const char *site,
                            rp__ir_value *out) {
     rp__meta meta = f->w.dst->values[like].meta;
+    const rp__ir_value_info *layout = &f->w.dst->values[like];
+    rp_dim stride[RP_MAX_DIMS];
+    const bool dense = rp__ir_value_dense(layout);
+    memcpy(stride, layout->stride, sizeof stride);
     bool gradient = false; /* before `out` is written: it may be in[0] */
     for (uint32_t k = 0; k < n_in; k++) gradient = gradient || f->w.dst->values[in[k]].requires_grad;
     RP_TRY(rp__ir_emit(f->w.dst, block, op, in, n_in, attrs, n_attrs, &meta, 1, site, out));
     f->w.dst->values[*out].requires_grad = gradient;
+    if (dense) memcpy(f->w.dst->values[*out].stride, stride, sizeof stride);
     return RP_OK;
 }
 
@@ -89,7 +92,7 @@ static rp_status read_value(functionaliser *f, rp__ir_block *block, rp__ir_value
         /* `view` needs strides that fit; a functional value may lie in memory otherwise than the written one did. */
         if (m->version > 0 && rp__ir_is_op(view, RP__OP(view)) && !rp__ir_value_contiguous(&f->w.dst->values[from]) &&
             !rp__ir_is_outer(f->w.dst, rp__ir_root(f->w.dst, from))) {
-            RP_TRY(emit_like(f, block, RP__OP(clone), &from, 1, NULL, 0, from, view->site, &from));
+            RP_TRY(rp__ir_emit_row_major(f->w.dst, block, from, view->site, &from));
         }
         RP_TRY(rp__ir_emit_view(f->w.dst, block, view->op, from, view->attrs, view->n_attrs, view->site, &made));
         /* A write may have given the base a history, and with it views that were made before. */
@@ -111,9 +114,7 @@ static rp_status emit_reshape(functionaliser *f, rp__ir_block *block, rp__ir_val
     rp_ir *dst = f->w.dst;
     *out = value;
     if (rp__meta_same_size(&dst->values[value].meta, &dst->values[like].meta)) return RP_OK;
-    if (!rp__ir_value_contiguous(&dst->values[value])) {
-        RP_TRY(emit_like(f, block, RP__OP(clone), &value, 1, NULL, 0, value, site, &value));
-    }
+    RP_TRY(rp__ir_emit_row_major(dst, block, value, site, &value));
     rp_dim dims[RP_MAX_DIMS];
     memcpy(dims, dst->values[like].meta.size, sizeof dims);
     rp_attr size = rp__attr_of_ints(dims, dst->values[like].meta.ndim);
@@ -238,7 +239,6 @@ static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_valu
         rp__ir_value parent = f->places[at].parent, old = RP__IR_NONE, above;
         RP_TRY(read_value(f, block, parent, &old)); /* before the version moves */
         RP_TRY(invert_view(f, block, view, old, value, site, &above));
-        if (f->mark) f->w.dst->nodes[f->w.dst->values[above].node].write = f->mark++;
         f->w.map[at] = value;
         f->places[at].version = before + 1;
         f->places[at].written = true;
@@ -246,8 +246,9 @@ static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_valu
         value = above;
     }
     /* A tensor of the function's own keeps the strides it was made with: results and `view` count on them. */
-    if (!rp__ir_value_contiguous(&f->w.dst->values[value]) && !is_outer(f, m)) {
+    if (!is_outer(f, m) && !rp__ir_same_strides(&f->w.dst->values[value], &f->w.src->values[at])) {
         RP_TRY(emit_like(f, block, RP__OP(clone), &value, 1, NULL, 0, value, site, &value));
+        memcpy(f->w.dst->values[value].stride, f->w.src->values[at].stride, sizeof f->w.src->values[at].stride);
     }
     f->w.map[at] = value;
     f->places[at].version = before + 1;
@@ -262,31 +263,6 @@ static rp_status read_operands(functionaliser *f, rp__ir_block *block, const rp_
         in[k] = RP__IR_NONE;
         if (n->in[k] != RP__IR_NONE) RP_TRY(read_value(f, block, n->in[k], &in[k]));
     }
-    return RP_OK;
-}
-
-/* What is written carries a gradient and is a part of another tensor: the op gets views that only it reads, marked together
-   with the scatters that follow, so that the derivative can be that of the tape: the gradient of the whole with that of the
-   old part put into it, with no sum in between. */
-static rp_status mark_write(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, rp__ir_value *in) {
-    rp__ir_value v = f->places[n->in[0]].same;
-    size_t n_path = 0;
-    for (rp__ir_value at = v; f->places[at].parent != RP__IR_NONE; at = f->places[at].parent) {
-        const rp__ir_node *view = &f->w.src->nodes[f->places[at].node];
-        if (!view->op->inverse) return RP_OK;
-        f->path[n_path++] = at;
-    }
-    rp__ir_value from = f->memories[f->places[v].base].current, made;
-    if (n_path == 0 || !f->w.dst->values[from].requires_grad) return RP_OK;
-    f->mark = f->writes + 1;
-    f->writes += (uint32_t)n_path;
-    for (size_t k = n_path; k-- > 0; from = made) {
-        const rp__ir_node *view = &f->w.src->nodes[f->places[f->path[k]].node];
-        RP_TRY(rp__ir_emit_view(f->w.dst, block, view->op, from, view->attrs, view->n_attrs, view->site, &made));
-        f->w.dst->values[made].requires_grad = true;
-        f->w.dst->nodes[f->w.dst->values[made].node].write = f->mark + (uint32_t)k;
-    }
-    in[0] = from;
     return RP_OK;
 }
 
@@ -356,27 +332,10 @@ static rp_status in_place_on_memory(functionaliser *f, rp__ir_block *block, cons
 static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
 static rp_status visit_nodes(functionaliser *f, const rp__ir_block *from, rp__ir_block *to);
 
-/* The forward of an opened function: its nodes carry no gradient, its results do if an operand does. */
-static void carry_through_function(rp_ir *dst, const rp__ir_function *f) {
-    bool carries = false;
-    for (uint32_t i = 0; i < f->n_in; i++)
-        carries = carries || (f->backward->body.results[i] != RP__IR_NONE && dst->values[f->in[i]].requires_grad);
-    for (uint32_t i = 0; i < f->n_out; i++)
-        dst->values[f->out[i]].requires_grad = carries && rp__dtype_is_float(dst->values[f->out[i]].meta.dtype);
-}
-
 /* Blocks are traced without a tape: what follows from a value that carries a gradient carries one. */
-static void carry_gradients(rp_ir *dst, size_t first, size_t first_value, size_t function) {
+static void carry_gradients(rp_ir *dst, size_t first, size_t first_value) {
     for (size_t k = first; k < dst->n_nodes; k++) {
         const rp__ir_node *n = &dst->nodes[k];
-        const rp__ir_function *f = function < dst->n_functions ? &dst->functions[function] : NULL;
-        if (f && k >= f->first && k <= dst->values[f->last].node) {
-            if (k == dst->values[f->last].node) {
-                carry_through_function(dst, f);
-                function++;
-            }
-            continue;
-        }
         bool carries = false;
         for (uint32_t i = 0; i < n->n_in; i++)
             carries = carries || (n->in[i] != RP__IR_NONE && dst->values[n->in[i]].requires_grad);
@@ -404,7 +363,7 @@ static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const r
         f->w.map[region->args[k]] = in[k];
         add_base(f, region->args[k], true);
     }
-    size_t first = f->w.dst->n_nodes, first_value = f->w.dst->n_values, function = f->w.dst->n_functions;
+    size_t first = f->w.dst->n_nodes, first_value = f->w.dst->n_values;
     rp_dim before = f->random_base;
     f->random_base = rp__dim_apply(RP__DIM_ADD, before, n->random_offset);
     f->checkpoints++;
@@ -415,7 +374,7 @@ static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const r
     if (without_tape(f, n)) {
         for (size_t v = first_value; v < f->w.dst->n_values; v++) f->w.dst->values[v].requires_grad = false;
     } else {
-        carry_gradients(f->w.dst, first, first_value, function);
+        carry_gradients(f->w.dst, first, first_value);
     }
     for (uint32_t k = 0; k < n->n_out; k++) {
         rp__ir_value result;
@@ -432,30 +391,9 @@ static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const r
     return RP_OK;
 }
 
-/* A region of n as a graph by itself; its arguments have the layouts of args, in dst. */
-static rp_status region_graph(const functionaliser *f, const rp__ir_block *region, const rp__ir_value *args,
-                              rp_ir **out) {
-    rp_ir *ir = rp__ir_new(f->w.src->name);
-    if (!ir) return RP_ERROR_OUT_OF_MEMORY;
-    ir->symbols = rp__symbols_retain(f->w.dst->symbols);
-    rp_status status = RP_OK;
-    for (uint32_t k = 0; k < region->n_args && status == RP_OK; k++) {
-        const rp__ir_value_info *info = &f->w.src->values[region->args[k]];
-        rp__ir_value v = rp__ir_add_arg(ir, &ir->body, &info->meta, info->site);
-        if (v == RP__IR_NONE)
-            status = RP_ERROR_OUT_OF_MEMORY;
-        else if (args[k] != RP__IR_NONE)
-            memcpy(ir->values[v].stride, f->w.dst->values[args[k]].stride, sizeof ir->values[v].stride);
-    }
-    if (status == RP_OK) status = rp__ir_copy_block(ir, &ir->body, f->w.src, region);
-    if (status == RP_OK) status = rp__functionalise(ir, out);
-    rp__ir_release(ir);
-    return status;
-}
-
-/* A function is opened: its forward is the graph's own, without a derivative, and its backward is noted for joint. */
+/* A function is opened: its forward is the graph's own. Its backward is recorded already, where it is differentiated at all. */
 static rp_status open_function(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, const rp__ir_value *in) {
-    rp_ir *dst = f->w.dst, *backward = NULL;
+    rp_ir *dst = f->w.dst;
     const rp__ir_block *region = &n->regions[0];
     for (uint32_t k = 0; k < region->n_args; k++) {
         f->w.map[region->args[k]] = in[k];
@@ -463,43 +401,25 @@ static rp_status open_function(functionaliser *f, rp__ir_block *block, const rp_
     }
     size_t first = dst->n_nodes;
     f->opened++;
-    rp_status visited = visit_nodes(f, region, block);
+    rp_status status = visit_nodes(f, region, block);
     f->opened--;
-    RP_TRY(visited);
-    rp__ir_value *out = rp__alloc((n->n_out + 1u) * sizeof *out),
-                 *args = rp__alloc((n->n_in + 2 * n->n_out + 1u) * sizeof *args), last = RP__IR_NONE;
-    rp_status status = out && args ? RP_OK : RP__OOM("a custom function");
-    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
-        status = read_value(f, block, region->results[k], &out[k]);
-        uint32_t made = status == RP_OK ? dst->values[out[k]].node : RP__IR_NONE;
+    RP_TRY(status);
+    for (uint32_t k = 0; k < n->n_out; k++) { /* fresh memory, as the function gave it */
+        rp__ir_value out;
+        RP_TRY(read_value(f, block, region->results[k], &out));
+        uint32_t made = dst->values[out].node;
         bool own = made != RP__IR_NONE && made >= first && !rp__ir_is_view(&dst->nodes[made]);
-        for (uint32_t i = 0; i < k; i++) own = own && out[i] != out[k];
-        if (status == RP_OK && !own)
-            status = emit_like(f, block, RP__OP(clone), &out[k], 1, NULL, 0, out[k], n->site, &out[k]);
+        for (uint32_t i = 0; i < k; i++) own = own && f->w.map[n->out[i]] != out;
+        if (!own) RP_TRY(emit_like(f, block, RP__OP(clone), &out, 1, NULL, 0, out, n->site, &out));
+        f->w.map[n->out[k]] = out;
     }
-    for (size_t k = first; k < dst->n_nodes && status == RP_OK; k++) {
-        for (uint32_t i = 0; i < dst->nodes[k].n_out; i++) {
-            dst->values[dst->nodes[k].out[i]].requires_grad = false;
-            last = dst->nodes[k].out[i];
-        }
-    }
-    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
-        f->w.map[n->out[k]] = out[k];
-        dst->values[out[k]].requires_grad = f->w.src->values[n->out[k]].requires_grad;
+    for (size_t k = first; k < dst->n_nodes; k++)
+        for (uint32_t i = 0; i < dst->nodes[k].n_out; i++) dst->values[dst->nodes[k].out[i]].requires_grad = false;
+    for (uint32_t k = 0; k < n->n_out; k++) {
+        dst->values[f->w.map[n->out[k]]].requires_grad = f->w.src->values[n->out[k]].requires_grad;
         add_base(f, n->out[k], false);
     }
-    if (f->depth > 0 && f->opened == 0 && !dst->function_inside) dst->function_inside = n->site ? n->site : "";
-    if (status == RP_OK && f->depth == 0 && f->opened == 0 && last != RP__IR_NONE) {
-        memcpy(args, in, n->n_in * sizeof *args);
-        memcpy(args + n->n_in, out, n->n_out * sizeof *args);
-        for (uint32_t k = 0; k < n->n_out; k++) args[n->n_in + n->n_out + k] = RP__IR_NONE;
-        status = region_graph(f, &n->regions[1], args, &backward);
-        if (status == RP_OK)
-            status = rp__ir_add_function(dst, first, last, in, n->n_in, out, n->n_out, backward, n->site);
-    }
-    rp__free(out);
-    rp__free(args);
-    return status;
+    return RP_OK;
 }
 
 static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t index, rp__ir_value *in) {
@@ -520,9 +440,7 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
     RP_TRY(read_operands(f, block, n, in));
     bool writes = n->kind == RP__IR_OP && (n->op->flags & RP_OP_INPLACE);
     if (writes && n->op->functional_op) {
-        RP_TRY(mark_write(f, block, n, in));
         RP_TRY(in_place(f, block, n, in));
-        f->mark = 0;
         for (uint32_t k = 0; k < n->n_out; k++) f->places[n->out[k]].same = f->places[n->in[0]].same;
         return RP_OK;
     }

@@ -35,6 +35,7 @@ typedef struct rp__fuse_node {
     uint64_t memory_operands; /* operands that are read at computed places: they must lie in memory */
     uint64_t plain_operands;  /* operands that are read element by element (perhaps too) */
     uint64_t front_operands;  /* of those: their dims are the first of the space, not the last */
+    bool sums;                /* a sum of floats over its inner dims, and what follows from that alone */
     bool opaque;              /* stores at computed places: results exist in memory only */
     uint8_t n_draws;
     uint32_t n_scalars, n_dag_nodes, n_windows;
@@ -48,7 +49,10 @@ typedef struct rp__fuse_node {
 typedef struct rp__fuse_group {
     uint32_t *members; /* indices into rp__fusion.nodes, in program order */
     uint32_t n_members;
-    bool dead; /* merged into another */
+    uint32_t version;              /* changes with its members */
+    struct rp__group_space *space; /* of the members, if it was asked for */
+    uint32_t partial;              /* of a space with column sums: buffer of their lanes */
+    bool dead;                     /* merged into another */
 } rp__fuse_group;
 
 typedef struct rp__unfused_edge {
@@ -83,9 +87,9 @@ void rp__fusion_free(rp__fusion *f);
 rp_status rp__fuse_begin(const rp_ir *ir, const uint32_t *dag_nodes, rp__fusion *out);
 /* May these nodes, once a group of the same graph for other sizes, be one for the sizes of f? Nothing is asked about cycles, nor
    of what a library says to a chain of products. */
-bool rp__fuse_holds(const rp__fusion *f, const uint32_t *members, uint32_t n);
+bool rp__fuse_holds(const rp__fusion *f, rp__fuse_group *g);
 /* Is one kernel for them slow, where it is known? The answer may change with the class of a size, or of a number of elements. */
-bool rp__fuse_runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n);
+bool rp__fuse_runs_slowly(const rp__fusion *f, const rp__fuse_group *g);
 unsigned rp__fuse_size_class(int64_t size);
 
 /* What the lowering of a loop op asks for: the space, operands, out's other fields. Lives in the arena. */
@@ -107,14 +111,18 @@ static inline bool rp__fuse_is_chain(const rp__fusion *f, const rp__fuse_group *
     return products > 1;
 }
 
+/* ---- fuse_paths.c: which merges would make a cycle */
 typedef struct rp__fuse_paths {
-    rp__fusion *f;
-    uint32_t *stack, *mark, stamp; /* per node: scratch of path searches */
+    const rp__fusion *f;
+    uint32_t *order, *place;               /* groups in an order that dependencies agree with; per group: where it is */
+    uint32_t *stack, *mark, stamp, *later; /* per group: scratch of searches */
 } rp__fuse_paths;
-rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f);
+rp_status rp__fuse_paths_begin(rp__fuse_paths *p, const rp__fusion *f);
 void rp__fuse_paths_end(rp__fuse_paths *p);
-/* Is there a way from group a to group b over at least one other group? */
+/* Is there a way from one of the groups to the other over at least one more? */
 bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b);
+/* There is none: group b is about to become part of group a. */
+void rp__fuse_paths_merge(rp__fuse_paths *p, uint32_t a, uint32_t b);
 
 /* ---- chain.c */
 /* Chains of products that the library of d takes. */
@@ -135,6 +143,10 @@ typedef struct rp__mapped_value {
 typedef struct rp__group_space {
     uint8_t n_axes, n_inner;
     bool reversed; /* inner axes are walked from their ends */
+    /* Masks of members. columns: they sum over the outer axes, where others reduce over the inner ones; behind: they read nothing of
+       the group but what those make. Such a group is two launches: one walks the rows and leaves sums of every RP__LANES-th row,
+       the other adds these up, in the order of a reduction, and runs what is behind. */
+    uint64_t columns, behind;
     int64_t size[RP__AXES];
     uint8_t order[RP__AXES]; /* outer axes, then inner axes in logical order */
     bool is_inner[RP__AXES];
@@ -148,6 +160,8 @@ typedef struct rp__group_space {
 /* NULL and the space; or the reason why the nodes cannot be one kernel (a name of reasons.def). out-of-memory: "". */
 const char *rp__group_space_make(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__group_space *out);
 void rp__group_space_free(rp__group_space *s);
+extern int64_t rp__column_least,
+    rp__column_row_least; /* rows, and elements of each, from which on columns join them; tests: less */
 const rp__axis_map *rp__group_map(const rp__group_space *s, rp__ir_value v); /* NULL: not mapped */
 
 /* The member that a kernel is named by: the first that has operands, if any has. */

@@ -1,9 +1,10 @@
 /* Making a graph node by node (reprise_ir.h), for front ends that have no function to trace. Ops are called over handles without
-   memory under the recording layer, so that types, views, defaults and composite ops are what the ops' own rules say. */
+   memory under a layer that records, so that types, views, defaults and composite ops are what the ops' own rules say. */
 #include <string.h>
 
-#include "compile/record_layer.h"
+#include "compile/rewrite.h"
 #include "core/alloc.h"
+#include "core/hash.h"
 #include "reprise_ir.h"
 #include "trace/ir.h"
 
@@ -116,8 +117,106 @@ rp_ir_value rp_ir_add_const_at(const char *site, rp_ir *ir, const void *data, co
     return rp__ir_add_const(ir, &ir->body, &meta, data, (size_t)bytes, NULL);
 }
 
+/* ---- recording */
+
+typedef struct recorder {
+    rp__layer layer; /* first: the dispatch chain knows this part */
+    rp_ir *ir;
+    rp__map values; /* handle id -> value + 1 */
+    rp__layer *before[RP__LAYER_COUNT];
+    bool grad_mode;
+    rp_scope scope;
+} recorder;
+
+static rp__hash key_of(const rp_tensor *t) { return (rp__hash){t->id, 1}; }
+
+static rp__ir_value value_of(recorder *r, const rp_tensor *t) {
+    uintptr_t v = (uintptr_t)rp__map_get(&r->values, key_of(t));
+    if (v != 0) return (rp__ir_value)(v - 1);
+    (void)rp__fail(RP_ERROR_INTERNAL, "an op uses a tensor that is not in the graph");
+    return RP__IR_NONE;
+}
+
+static rp_tensor *handle_of(recorder *r, rp__ir_value v) {
+    const rp__ir_value_info *info = &r->ir->values[v];
+    rp__storage *storage = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL, NULL);
+    if (!storage) return rp__tensor_error();
+    rp_tensor *t = rp__tensor_new(info->meta.dtype, info->meta.size, info->meta.ndim, storage);
+    if (rp__tensor_is_error(t)) return t;
+    memcpy(t->stride, info->stride, info->meta.ndim * sizeof *t->stride);
+    t->offset = info->offset;
+    if (!rp__map_put(&r->values, key_of(t), (void *)((uintptr_t)v + 1))) {
+        (void)RP__OOM("recording a graph");
+        return rp__tensor_error();
+    }
+    return t;
+}
+
+static rp_status record(recorder *r, rp__call *call, rp__ir_value *in) {
+    if (call->op->flags & (RP_OP_INPLACE | RP_OP_SYNC | RP_OP_RANDOM)) {
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE,
+                            "an op that writes, draws or reads on the host cannot be recorded here");
+    }
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        in[k] = RP__IR_NONE;
+        if (!call->in[k]) continue;
+        in[k] = value_of(r, call->in[k]);
+        if (in[k] == RP__IR_NONE) return RP_ERROR_INTERNAL;
+    }
+    rp__ir_value out[RP__MAX_OUTS];
+    if (call->op->lowering == RP__VIEW) {
+        RP_TRY(rp__ir_emit_view(r->ir, &r->ir->body, call->op, in[0], call->attrs, call->n_attrs, call->site, &out[0]));
+    } else {
+        rp__meta meta[RP__MAX_OUTS];
+        memset(meta, 0, sizeof meta);
+        RP_TRY(rp__op_infer(call, meta));
+        uint32_t node = rp__ir_add_node(r->ir, &r->ir->body, RP__IR_OP, call->op, in, call->n_in, call->list_begin,
+                                        call->attrs, call->n_attrs, call->n_out, call->site);
+        if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
+        for (uint32_t k = 0; k < call->n_out; k++) {
+            out[k] = rp__ir_set_out(r->ir, node, k, &meta[k]);
+            if (out[k] == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    for (uint32_t k = 0; k < call->n_out; k++) {
+        call->out[k] = handle_of(r, out[k]);
+        if (rp__tensor_is_error(call->out[k])) return rp_error_status();
+    }
+    return RP_OK;
+}
+
+static rp_status record_call(rp__layer *self, rp__layer_kind at, rp__call *call) {
+    (void)at;
+    rp__ir_value few[RP__FEW_OPERANDS] = {0}, *in = few;
+    if (call->n_in > RP__FEW_OPERANDS) {
+        in = rp__alloc(call->n_in * sizeof *in);
+        if (!in) return RP__OOM("operands of a graph node");
+    }
+    rp_status status = record((recorder *)self, call, in);
+    if (in != few) rp__free(in);
+    return status;
+}
+
+static void begin(recorder *r, rp_ir *ir) {
+    memset(r, 0, sizeof *r);
+    r->layer.handle = record_call;
+    r->ir = ir;
+    r->scope = rp__scope_begin();
+    r->grad_mode = rp_set_grad_enabled(false);
+    for (unsigned k = 0; k < RP__LAYER_COUNT; k++) {
+        r->before[k] = rp__layer_set((rp__layer_kind)k, k == RP__LAYER_TRACE ? &r->layer : NULL);
+    }
+}
+
+static void end(recorder *r) { /* handles made meanwhile die */
+    for (unsigned k = 0; k < RP__LAYER_COUNT; k++) (void)rp__layer_set((rp__layer_kind)k, r->before[k]);
+    (void)rp_set_grad_enabled(r->grad_mode);
+    rp__scope_end(r->scope, NULL, 0);
+    rp__map_free(&r->values);
+}
+
 /* Handles for `in`, the call, and the values of what it gave. */
-static rp_status call_op(rp__record_layer *r, const char *site, const char *name, const rp_ir_value *in, size_t n_in,
+static rp_status call_op(recorder *r, const char *site, const char *name, const rp_ir_value *in, size_t n_in,
                          const rp_attr *attrs, size_t n_attrs, rp_ir_value *out, size_t n_out) {
     rp_tensor *results[RP__MAX_OUTS] = {NULL}, **operands = rp__calloc(n_in + 1, sizeof *operands);
     if (!operands) return RP__OOM("operands of a graph node");
@@ -127,12 +226,12 @@ static rp_status call_op(rp__record_layer *r, const char *site, const char *name
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
         if (in[k] == RP_IR_NONE) continue;
         needed = needed || r->ir->values[in[k]].requires_grad;
-        operands[k] = rp__record_handle(r, in[k]);
+        operands[k] = handle_of(r, in[k]);
         if (rp__tensor_is_error(operands[k])) status = rp_error_status();
     }
     if (status == RP_OK) status = rp_op_call_at(site, name, operands, n_in, attrs, n_attrs, results, n_out);
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        out[k] = rp__record_value(r, results[k]);
+        out[k] = value_of(r, results[k]);
         if (out[k] == RP__IR_NONE) status = RP_ERROR_INTERNAL;
     }
     /* As a tape would: what follows from an operand with a gradient has one, as far as its type permits. */
@@ -151,10 +250,10 @@ rp_status rp_ir_add_op_at(const char *site, rp_ir *ir, const char *origin, const
     if (n_out > RP__MAX_OUTS || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_add_op: %zu results, or nowhere to write them", n_out);
     size_t before = ir->body.n_nodes;
-    rp__record_layer r;
-    RP_TRY(rp__record_begin(&r, ir, &ir->body));
+    recorder r;
+    begin(&r, ir);
     rp_status status = call_op(&r, origin ? origin : site, name, in, n_in, attrs, n_attrs, out, n_out);
-    rp__record_end(&r);
+    end(&r);
     if (status == RP_OK) return RP_OK;
     ir->body.n_nodes = before; /* what a composite op had appended */
     for (size_t k = 0; k < n_out; k++) out[k] = RP_IR_NONE;

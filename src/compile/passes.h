@@ -23,7 +23,7 @@ rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t
 /* Which one the caller gave a random node; NULL: its device's. */
 rp_generator *rp__random_generator(const rp__ir_node *n);
 
-/* joint.c: (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs +
+/* joint.c: of a graph as traced, for values of its symbols (NULL: they stay), (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs +
    c. One tangent for each result that carries a gradient, is no argument itself and has its bit in `given` (results from the
    64th on: always); one gradient for each leaf asked for, in that order, after the results
    (RP__IR_NONE: nothing depends on the leaf). */
@@ -35,7 +35,8 @@ typedef struct rp__joint {
     uint32_t *grad_arg; /* per gradient: its leaf */
     uint32_t n_grads;
 } rp__joint;
-rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, uint64_t given, rp__joint *out);
+rp_status rp__joint_build(const rp_ir *ir, const int64_t *binding, const uint32_t *leaves, uint32_t n_leaves,
+                          uint64_t given, rp__joint *out);
 /* Has result k a tangent? */
 bool rp__joint_has_tangent(const rp_ir *ir, uint32_t k, uint64_t given);
 void rp__joint_free(rp__joint *j);
@@ -80,6 +81,14 @@ rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out);
 /* spread.c: values that are made from nothing (fills, ranges) once for each loop that reads them, so that each kernel makes its
    own. *out may be ir itself, counted. Nothing after it may merge equal expressions. */
 rp_status rp__spread(rp_ir *ir, rp_ir **out);
+
+/* join_scatters.c: a sum of scatters into zeros that fill a tensor, the gradient of a split, is a cat. *out may be ir, counted. */
+rp_status rp__join_scatters(rp_ir *ir, rp_ir **out);
+
+/* cats.c: operands of a cat are stored in its result. First, before blocks are settled, copies of those that cannot be; *out may be
+   ir, counted. Then, on a settled graph that is the caller's own if it has a cat, places. */
+rp_status rp__cats_part(rp_ir *ir, rp_ir **out);
+rp_status rp__cats_place(rp_ir *ir);
 
 /* blocks.c: what planning needs of regions (blocks.c says what), for the body of a graph, and for a region's block: opened, it
    is a graph by itself, which other passes may take before it is settled, too. node: of ir, which is settled. */

@@ -38,11 +38,11 @@ rp_status rp__pipeline_inference(const rp_ir *traced, rp__leaf_kind leaf, rp_ir 
     return status;
 }
 
-rp_status rp__pipeline_training(const rp_ir *functional, rp__leaf_kind leaf, const uint32_t *leaves, uint32_t n_leaves,
-                                uint64_t given, rp__pipeline_pair *out) {
+rp_status rp__pipeline_training(const rp_ir *traced, const int64_t *binding, rp__leaf_kind leaf, const uint32_t *leaves,
+                                uint32_t n_leaves, uint64_t given, rp__pipeline_pair *out) {
     const bool program = rp__leaf_is_program(leaf);
     *out = (rp__pipeline_pair){0};
-    rp_status status = rp__joint_build(functional, leaves, n_leaves, given, &out->joint);
+    rp_status status = rp__joint_build(traced, binding, leaves, n_leaves, given, &out->joint);
     if (status == RP_OK && program) {
         rp_ir *simple;
         status = simplify(out->joint.ir, leaf, &simple);
@@ -68,23 +68,39 @@ rp_status rp__pipeline_sized(const rp_ir *ir, const int64_t *binding, rp_ir **ou
     return rp__specialise(ir, binding, out);
 }
 
+/* The passes that none may follow but those that keep every node. */
+static rp_status widen(rp_ir *ir, bool fuses, rp_ir **out) {
+    if (!fuses) {
+        *out = rp__ir_retain(ir);
+        return RP_OK;
+    }
+    rp_ir *joined, *wide = NULL;
+    RP_TRY(rp__join_scatters(ir, &joined));
+    rp_status status = rp__spread(joined, &wide);
+    if (status == RP_OK) status = rp__cats_part(wide, out);
+    rp__ir_release(joined);
+    rp__ir_release(wide);
+    return status;
+}
+
 /* What a loop writes is marked in the storages of a settled graph, which no other pass keeps: spreading comes first. */
 static rp_status prepare_body(rp_ir *ir, bool fuses, rp_ir **out) {
-    rp_ir *wide = NULL;
-    if (fuses) RP_TRY(rp__spread(ir, &wide));
-    rp_status status = rp__blocks_settle(wide ? wide : ir, out);
+    rp_ir *wide;
+    RP_TRY(widen(ir, fuses, &wide));
+    rp_status status = rp__blocks_settle(wide, out);
     rp__ir_release(wide);
     return status;
 }
 
 /* Block `region` of a node of the settled graph. */
 static rp_status prepare_block(const rp_ir *ir, uint32_t node, uint32_t region, bool fuses, rp_ir **out) {
-    rp_ir *open, *wide = NULL;
+    rp_ir *open, *wide;
     RP_TRY(rp__block_open(ir, node, region, &open));
-    rp_status status = fuses ? rp__spread(open, &wide) : RP_OK;
-    if (status == RP_OK) status = rp__block_settle(wide ? wide : open, ir, node, region, out);
-    rp__ir_release(wide);
+    rp_status status = widen(open, fuses, &wide);
     rp__ir_release(open);
+    RP_TRY(status);
+    status = rp__block_settle(wide, ir, node, region, out);
+    rp__ir_release(wide);
     return status;
 }
 
@@ -111,10 +127,11 @@ static rp_status add_blocks(const maker *m, rp__program_part *part, uint32_t gro
 /* Groups and their order: those of programs of other sizes, or new ones. */
 static rp_status group_nodes(const maker *m, rp__program_part *part) {
     rp__executable *p = m->p;
+    rp__recipe *recipe = NULL;
     bool taken = false;
     if (m->recipes) {
-        RP_TRY(rp__recipes_find(m->recipes, part->ir, &part->recipe));
-        RP_TRY(rp__recipe_take(part->recipe, part->ir, p->device, &part->fusion, &taken));
+        RP_TRY(rp__recipes_find(m->recipes, part->ir, &recipe));
+        RP_TRY(rp__recipe_take(recipe, part->ir, p->device, &part->fusion, &taken));
     }
     if (!taken) {
         p->n_fused++;
@@ -122,18 +139,20 @@ static rp_status group_nodes(const maker *m, rp__program_part *part) {
         if (m->fuses) RP_TRY(rp__fuse_chains(&part->fusion, p->device));
     }
     RP_TRY(rp__program_part_groups(p, part));
-    if (taken) {
-        rp__recipe_order(part->recipe, part->order, &part->n_order);
-        return RP_OK;
-    }
-    RP_TRY(rp__fuse_order(&part->fusion, part->order, &part->n_order));
-    return part->recipe ? rp__recipe_keep(part->recipe, &part->fusion, part->order, part->n_order) : RP_OK;
+    if (taken)
+        rp__recipe_order(recipe, part->order, &part->n_order);
+    else
+        RP_TRY(rp__fuse_order(&part->fusion, part->order, &part->n_order));
+    if (recipe && !taken) RP_TRY(rp__recipe_keep(recipe, &part->fusion, part->order, part->n_order));
+    if (recipe) part->kernels = rp__recipe_kernels(recipe);
+    return RP_OK;
 }
 
 /* A prepared graph, taken over, and the blocks of its regions. */
 static rp_status add_part(const maker *m, rp_ir *ir, rp__program_part **out) {
     RP_TRY(rp__program_part_new(m->p, ir, out));
     rp__program_part *part = *out;
+    if (m->fuses) RP_TRY(rp__cats_place(ir));
     RP_TRY(group_nodes(m, part));
     for (uint32_t i = 0; i < part->n_order; i++) {
         const rp__fuse_group *g = &part->fusion.groups[part->order[i]];

@@ -2,7 +2,7 @@
 
      inference  traced -> one functional graph, which a unit (unit.h) runs. So are segments, and whole training steps, whose
                 gradients are part of what was traced.
-     training   traced -> functional graph -> forward and backward, two units.
+     training   traced -> with its derivatives, functional -> forward and backward, two units.
      program    a unit's graph, for one tuple of sizes -> launch records. */
 #ifndef RP_COMPILE_PIPELINE_H
 #define RP_COMPILE_PIPELINE_H
@@ -23,9 +23,9 @@ typedef struct rp__pipeline_pair {
     rp__joint joint;
     rp__partitioned parts;
 } rp__pipeline_pair;
-/* Of a functional graph; leaves and given as rp__joint_build takes them. */
-rp_status rp__pipeline_training(const rp_ir *functional, rp__leaf_kind leaf, const uint32_t *leaves, uint32_t n_leaves,
-                                uint64_t given, rp__pipeline_pair *out);
+/* binding, leaves and given as rp__joint_build takes them. */
+rp_status rp__pipeline_training(const rp_ir *traced, const int64_t *binding, rp__leaf_kind leaf, const uint32_t *leaves,
+                                uint32_t n_leaves, uint64_t given, rp__pipeline_pair *out);
 void rp__pipeline_pair_free(rp__pipeline_pair *p); /* zeroed is fine */
 
 /* The graph for values of its symbols. */

@@ -81,10 +81,11 @@ typedef struct rp__program_part {
     struct rp__program_part *next; /* of p->parts */
     rp_ir *ir;                     /* counted */
     rp__fusion fusion;             /* gone when the program is built */
-    struct rp__recipe *recipe;     /* likewise; NULL: none */
+    rp__group_kernel *kernels;     /* of its groups at other sizes, borrowed while the program is built; NULL: none */
     uint32_t *order, n_order;      /* of its groups */
     uint32_t first_group;          /* its groups as records number them */
     uint32_t *buffer_of;           /* per storage of ir */
+    int64_t *bytes;                /* per storage of ir that its nodes make */
     struct rp__program_choice *choices;
     rp__program_step *steps;
     uint32_t n_steps;

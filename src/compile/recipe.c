@@ -19,22 +19,22 @@ struct rp__recipe {
     uint32_t *order, n_order;
     rp__unfused_edge *unfused;
     uint32_t n_unfused;
-    rp__group_kernel *kernels; /* per group; a group has a node's number */
+    rp__group_kernel *kernels; /* two a group; groups are numbered as nodes are, and a domain has so many */
+    uint32_t n_kernels;
 };
 struct rp__recipes {
     rp__recipe *list;
 };
 
+/* Of a fusion. Kernels stay: who asks for another one replaces it, and parts of the program that is being made may point to them. */
 static void clear(rp__recipe *r) {
-    for (uint32_t k = 0; k < r->n_nodes && r->kernels; k++) rp__group_kernel_free(&r->kernels[k]);
     rp__free(r->dag_nodes);
     rp__free(r->members);
     rp__free(r->first);
     rp__free(r->slow);
     rp__free(r->order);
     rp__free(r->unfused);
-    rp__free(r->kernels);
-    *r = (rp__recipe){.next = r->next, .domain = r->domain};
+    *r = (rp__recipe){.next = r->next, .domain = r->domain, .kernels = r->kernels, .n_kernels = r->n_kernels};
 }
 
 rp__recipes *rp__recipes_new(void) {
@@ -47,6 +47,8 @@ static void free_list(rp__recipe *r) {
     for (rp__recipe *next; r; r = next) {
         next = r->next;
         clear(r);
+        for (uint32_t k = 0; k < r->n_kernels; k++) rp__group_kernel_free(&r->kernels[k]);
+        rp__free(r->kernels);
         rp__free(r);
     }
 }
@@ -163,10 +165,9 @@ static rp_status take(const rp__recipe *r, rp__device *d, rp__fusion *f, bool *t
         for (uint32_t k = 0; k < n; k++) f->nodes[group->members[k]].group = g;
     }
     for (uint32_t g = 0; g < f->n_groups; g++) {
-        const rp__fuse_group *group = &f->groups[g];
+        rp__fuse_group *group = &f->groups[g];
         if (group->n_members < 2) continue;
-        bool holds = rp__fuse_holds(f, group->members, group->n_members) &&
-                     rp__fuse_runs_slowly(f, group->members, group->n_members) == r->slow[g];
+        bool holds = rp__fuse_holds(f, group) && rp__fuse_runs_slowly(f, group) == r->slow[g];
         if (holds && rp__fuse_is_chain(f, group)) RP_TRY(rp__fuse_chain_holds(f, d, group, &holds));
         if (!holds) return RP_OK;
     }
@@ -201,7 +202,7 @@ static void copy_groups(rp__recipe *r, const rp__fusion *f) {
         r->first[g] = at;
         memcpy(&r->members[at], group->members, n * sizeof *r->members);
         at += n;
-        r->slow[g] = n > 1 && rp__fuse_runs_slowly(f, group->members, n);
+        r->slow[g] = n > 1 && rp__fuse_runs_slowly(f, group);
     }
     r->first[f->n_groups] = at;
 }
@@ -210,13 +211,18 @@ rp_status rp__recipe_keep(rp__recipe *r, const rp__fusion *f, const uint32_t *or
     const uint32_t n = f->n_nodes;
     clear(r);
     if (n == 0) return RP_OK;
+    if (r->kernels && r->n_kernels != 2 * n)
+        return rp__fail(RP_ERROR_INTERNAL, "a domain with graphs of several forms");
     r->dag_nodes = rp__alloc(n * sizeof *r->dag_nodes);
     r->members = rp__alloc(n * sizeof *r->members);
     r->first = rp__alloc((n + 1u) * sizeof *r->first);
     r->slow = rp__alloc(n * sizeof *r->slow);
     r->order = rp__alloc((n_order + 1u) * sizeof *r->order);
     r->unfused = rp__alloc((f->n_unfused + 1u) * sizeof *r->unfused);
-    r->kernels = rp__calloc(n, sizeof *r->kernels);
+    if (!r->kernels) {
+        r->kernels = rp__calloc(2 * (size_t)n, sizeof *r->kernels);
+        r->n_kernels = r->kernels ? 2 * n : 0;
+    }
     if (!r->dag_nodes || !r->members || !r->first || !r->slow || !r->order || !r->unfused || !r->kernels) {
         clear(r);
         return RP__OOM("compiled graph");
@@ -230,4 +236,4 @@ rp_status rp__recipe_keep(rp__recipe *r, const rp__fusion *f, const uint32_t *or
     return RP_OK;
 }
 
-rp__group_kernel *rp__recipe_kernel(rp__recipe *r, uint32_t group) { return r->n_nodes ? &r->kernels[group] : NULL; }
+rp__group_kernel *rp__recipe_kernels(rp__recipe *r) { return r->kernels; }

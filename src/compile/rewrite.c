@@ -81,6 +81,17 @@ rp_status rp__ir_emit(rp_ir *ir, rp__ir_block *block, const rp__op *op, const rp
     return RP_OK;
 }
 
+rp_status rp__ir_emit_row_major(rp_ir *ir, rp__ir_block *block, rp__ir_value in, const char *site, rp__ir_value *out) {
+    const rp_attr format = {.kind = RP_ATTR_INT, .v.i = RP_CONTIGUOUS_FORMAT};
+    rp__meta meta = ir->values[in].meta;
+    const bool gradient = ir->values[in].requires_grad; /* before *out is written: it may be `in` */
+    *out = in;
+    if (rp__ir_value_contiguous(&ir->values[in])) return RP_OK;
+    RP_TRY(rp__ir_emit(ir, block, RP__OP(clone), &in, 1, &format, 1, &meta, 1, site, out));
+    ir->values[*out].requires_grad = gradient;
+    return RP_OK;
+}
+
 rp_status rp__ir_view_map(const rp_ir *ir, const rp__ir_node *view, rp__ir_value whole, rp__view *out) {
     rp__ir_stand_in stand_in;
     rp_tensor *operand = rp__ir_stand_in_for(ir, whole, &stand_in);
@@ -94,8 +105,8 @@ rp_status rp__ir_view_map(const rp_ir *ir, const rp__ir_node *view, rp__ir_value
     return rp__call_view_map(&call, out);
 }
 
-rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp__ir_value in, const rp_attr *attrs,
-                           uint32_t n_attrs, const char *site, rp__ir_value *out) {
+rp_status rp__ir_infer_view(const rp_ir *ir, const rp__op *op, rp__ir_value in, const rp_attr *attrs, uint32_t n_attrs,
+                            const char *site, rp__meta *meta, rp__view *view) {
     rp__ir_stand_in stand_in;
     rp_tensor *operand = rp__ir_stand_in_for(ir, in, &stand_in), *result = NULL;
     rp__call call = {.op = op,
@@ -107,11 +118,16 @@ rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp_
                      .out = &result,
                      .n_out = 1};
     for (unsigned p = 1; p <= RP__MAX_PARAMS; p++) call.list_begin[p] = 1;
+    memset(view, 0, sizeof *view);
+    memset(meta, 0, sizeof *meta);
+    return rp__op_view(&call, meta, view);
+}
+
+rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp__ir_value in, const rp_attr *attrs,
+                           uint32_t n_attrs, const char *site, rp__ir_value *out) {
     rp__view view;
-    memset(&view, 0, sizeof view);
     rp__meta meta;
-    memset(&meta, 0, sizeof meta);
-    RP_TRY(rp__op_view(&call, &meta, &view));
+    RP_TRY(rp__ir_infer_view(ir, op, in, attrs, n_attrs, site, &meta, &view));
     RP_TRY(rp__ir_emit(ir, block, op, &in, 1, attrs, n_attrs, &meta, 1, site, out));
     rp__ir_value_info *info = &ir->values[*out];
     memcpy(info->stride, view.stride, sizeof info->stride);
@@ -226,7 +242,6 @@ rp_status rp__rewrite_copy_regions(rp__rewrite *w, rp__ir_block *block, uint32_t
         rp__ir_value made;
         RP_TRY(rp__ir_emit_view(w->dst, block, n->op, in[0], n->attrs, n->n_attrs, n->site, &made));
         w->dst->values[made].requires_grad = w->src->values[n->out[0]].requires_grad;
-        w->dst->nodes[w->dst->values[made].node].write = n->write;
         w->map[n->out[0]] = made;
         return RP_OK;
     }
@@ -238,7 +253,6 @@ rp_status rp__rewrite_copy_regions(rp__rewrite *w, rp__ir_block *block, uint32_t
     m->random_count = n->random_count;
     m->captured_index = n->captured_index;
     m->recompute = n->recompute;
-    m->write = n->write;
     if (n->data_bytes > 0) {
         m->data = rp__arena_copy(&w->dst->arena, n->data, n->data_bytes);
         m->data_bytes = n->data_bytes;

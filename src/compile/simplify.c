@@ -48,21 +48,10 @@ static void mark_block(const rp_ir *ir, const rp__ir_block *block, bool *live_no
 /* ---- rules */
 
 static bool scalar_is(const rp_attr *a, double value) {
-    if (a->kind == RP_ATTR_SCALAR) return rp__scalar_f64(a->v.scalar) == value && a->v.scalar.kind != RP_SCALAR_BOOL;
+    if (a->kind == RP_ATTR_SCALAR)
+        return a->v.scalar.kind != RP_SCALAR_BOOL && !rp__scalar_is_symbol(a->v.scalar) &&
+               rp__scalar_f64(a->v.scalar) == value;
     return a->kind == RP_ATTR_FLOAT && a->v.f == value;
-}
-
-/* Does a conversion from `a` to `b` keep every value? */
-static bool lossless(rp_dtype a, rp_dtype b) {
-    if (a == b || a == RP_BOOL) return true;
-    switch (a) {
-    case RP_F16:
-    case RP_BF16: return b == RP_F32 || b == RP_F64;
-    case RP_F32: return b == RP_F64;
-    case RP_I32: return b == RP_I64 || b == RP_F64;
-    case RP_U8: return b == RP_I32 || b == RP_I64 || b == RP_F32 || b == RP_F64;
-    default: return false;
-    }
 }
 
 /* Is a permutation of dims undone? */
@@ -126,15 +115,15 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
         if (out->meta.dtype == dst->values[in[0]].meta.dtype) return in[0];
         if (inner == op) {
             rp_dtype first = dst->values[producer->in[0]].meta.dtype, middle = dst->values[in[0]].meta.dtype;
-            if (first == out->meta.dtype && lossless(first, middle)) return producer->in[0];
+            if (first == out->meta.dtype && rp__dtype_holds(middle, first)) return producer->in[0];
         }
         return RP__IR_NONE;
     }
-    if (op == RP__OP(clone)) return rp__ir_value_contiguous(&dst->values[in[0]]) ? in[0] : RP__IR_NONE;
+    if (op == RP__OP(clone)) return rp__ir_same_strides(out, &dst->values[in[0]]) ? in[0] : RP__IR_NONE;
     if (op == RP__OP(copy)) {
         const rp__ir_value_info *src = &dst->values[in[1]];
         return src->meta.dtype == out->meta.dtype && rp__meta_same_size(&src->meta, &out->meta) &&
-                       rp__ir_value_contiguous(&dst->values[in[1]])
+                       rp__ir_same_strides(out, src)
                    ? in[1]
                    : RP__IR_NONE;
     }
@@ -148,7 +137,7 @@ static bool may_stand_for(const simplifier *s, const rp__ir_node *n, rp__ir_valu
     if (!s->gradients_done && dst->values[value].requires_grad != s->w.src->values[v].requires_grad) return false;
     if (s->is_result[v] && rp__ir_is_outer(dst, value)) return false; /* a view of an argument is another handle */
     if (n->op->lowering == RP__VIEW) return true;
-    if (!rp__ir_value_contiguous(&dst->values[value])) return false; /* views of the result count on its strides */
+    if (!rp__ir_same_strides(&dst->values[value], &s->w.src->values[v])) return false; /* views of it count on them */
     rp__ir_value root = rp__ir_root(dst, value);
     if (s->any_unstable && rp__ir_is_outer(dst, root)) return false; /* a reader might come to stand behind a write */
     if (!s->src_escapes[v]) return true;
@@ -207,13 +196,19 @@ static rp__hash hash_node(const simplifier *s, const rp__ir_node *n, const rp__i
 
 /* ---- replacing an op by another */
 
+/* The new value has the memory layout of the one that it stands for, and its mark. */
+static void take_place(simplifier *s, rp__ir_value made, const rp__ir_value_info *out) {
+    memcpy(s->w.dst->values[made].stride, out->stride, sizeof out->stride);
+    s->w.dst->values[made].requires_grad = out->requires_grad;
+}
+
 static rp_status emit_fill_as_full(simplifier *s, rp__ir_block *block, const rp__ir_node *n, bool *done) {
     const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
     const rp_attr attrs[3] = {rp__attr_of_ints(out->meta.size, out->meta.ndim), n->attrs[0],
                               rp__attr_of_dtype(out->meta.dtype)};
     rp__ir_value made;
     RP_TRY(rp__ir_emit(s->w.dst, block, RP__OP(full), NULL, 0, attrs, 3, &out->meta, 1, n->site, &made));
-    s->w.dst->values[made].requires_grad = out->requires_grad;
+    take_place(s, made, out);
     s->w.map[n->out[0]] = made;
     *done = true;
     s->changed++;
@@ -234,17 +229,18 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
         rp__ir_value made;
         RP_TRY(rp__ir_emit(dst, block, convert ? RP__OP(to_dtype) : RP__OP(clone), &in[1], 1, &to, convert ? 1 : 0,
                            &out->meta, 1, n->site, &made));
-        dst->values[made].requires_grad = out->requires_grad;
+        take_place(s, made, out);
         s->w.map[n->out[0]] = made;
         *done = true;
         s->changed++;
         return RP_OK;
     }
     if (op == RP__OP(to_dtype) && inner == op &&
-        lossless(dst->values[producer->in[0]].meta.dtype, dst->values[in[0]].meta.dtype) &&
+        rp__dtype_holds(dst->values[in[0]].meta.dtype, dst->values[producer->in[0]].meta.dtype) &&
         (s->gradients_done || !dst->values[in[0]].requires_grad)) {
         rp__ir_value from = producer->in[0], made;
         RP_TRY(rp__ir_emit(dst, block, op, &from, 1, n->attrs, n->n_attrs, &out->meta, 1, n->site, &made));
+        memcpy(dst->values[made].stride, out->stride, sizeof out->stride);
         s->w.map[n->out[0]] = made;
         *done = true;
         s->changed++;

@@ -28,7 +28,8 @@ static rp_status replace_attrs(const specialiser *s, rp__ir_node *n) {
     rp_attr *attrs = NULL;
     for (uint32_t k = 0; k < n->n_attrs; k++) {
         const rp_attr *a = &n->attrs[k];
-        bool symbolic = a->kind == RP_ATTR_INT && rp__dim_is_symbol(a->v.i);
+        const bool scalar = a->kind == RP_ATTR_SCALAR && rp__scalar_is_symbol(a->v.scalar);
+        bool symbolic = scalar || (a->kind == RP_ATTR_INT && rp__dim_is_symbol(a->v.i));
         for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++)
             symbolic = symbolic || rp__dim_is_symbol(a->v.ints[i]);
         if (!symbolic) continue;
@@ -36,6 +37,11 @@ static rp_status replace_attrs(const specialiser *s, rp__ir_node *n) {
             attrs = rp__arena_copy(&s->ir->arena, n->attrs, n->n_attrs * sizeof *attrs);
             if (!attrs) return RP__OOM("graph node");
             n->attrs = attrs;
+        }
+        if (scalar) {
+            attrs[k].v.scalar.kind = RP_SCALAR_I64;
+            RP_TRY(replace(s, &attrs[k].v.scalar.v.i));
+            continue;
         }
         if (a->kind == RP_ATTR_INT) {
             RP_TRY(replace(s, &attrs[k].v.i));
@@ -80,20 +86,6 @@ static rp_status replace_all(const specialiser *s) {
     return RP_OK;
 }
 
-static rp_status copy_functions(const rp__rewrite *w, const int64_t *binding) {
-    for (size_t i = 0; i < w->src->n_functions; i++) {
-        const rp__ir_function *f = &w->src->functions[i];
-        rp_ir *backward;
-        RP_TRY(rp__specialise(f->backward, binding, &backward));
-        RP_TRY(rp__ir_add_function(w->dst, 0, w->map[f->last], f->in, f->n_in, f->out, f->n_out, backward, f->site));
-        rp__ir_function *made = &w->dst->functions[w->dst->n_functions - 1];
-        for (uint32_t k = 0; k < f->n_in; k++) made->in[k] = w->map[f->in[k]];
-        for (uint32_t k = 0; k < f->n_out; k++) made->out[k] = w->map[f->out[k]];
-    }
-    w->dst->function_inside = w->src->function_inside;
-    return RP_OK;
-}
-
 rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out) {
     rp__rewrite w;
     bool quiet = rp__symbols_quiet(true); /* the guards hold for `binding` */
@@ -102,7 +94,6 @@ rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out) {
         if (!ir->nodes[ir->body.nodes[k]].dead) status = rp__rewrite_copy(&w, &w.dst->body, ir->body.nodes[k]);
     }
     if (status == RP_OK) status = rp__rewrite_results(&w, &ir->body, &w.dst->body);
-    if (status == RP_OK) status = copy_functions(&w, binding);
     if (status == RP_OK && ir->symbols) {
         const specialiser s = {w.dst->symbols, binding, w.dst};
         status = replace_all(&s);

@@ -2,6 +2,7 @@
    normalisation, to which a compiler adds the running statistics (values of a row) and what follows each element. */
 #include "ops/grad.h"
 
+#include "ops/format.h"
 #include "ops/infer.h"
 #include "ops/norm.h"
 #include "ops/private.h"
@@ -37,7 +38,8 @@ static void bring_up_to_date(rp_tensor *running, rp_tensor *batch, double moment
 /* x scale + shift with what belongs to a channel put together first, in the compute type. */
 static rp_tensor *by_running(const rp__call *call, double eps) {
     const unsigned n = call->in[0]->ndim;
-    rp_tensor *x = rp__wide(call->in[0]), *weight = call->in[1], *bias = call->in[2];
+    rp_tensor *x = rp__wide(rp__channels_last(call->in[0]) ? call->in[0] : rp__row_major(call->in[0])),
+              *weight = call->in[1], *bias = call->in[2];
     rp_tensor *scale = rp_rsqrt(rp_add_scalar(rp__wide(call->in[4]), rp_f64(eps)));
     if (weight) scale = rp_mul(scale, rp__wide(weight));
     rp_tensor *shift = rp_neg(rp_mul(rp__wide(call->in[3]), scale));

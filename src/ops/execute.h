@@ -15,6 +15,10 @@ typedef struct rp__kept_launch {
     uint8_t n_accesses;
     uint8_t
         operand[RP__KEPT_ACCESSES]; /* of each access: input k, RP__KEPT_OUT | output k, or RP__KEPT_NONE: an iota */
+    /* Builds with assertions: what the launch was bound with, all but addresses. look: only that is asked for, and nothing is
+       launched. */
+    bool look;
+    uint64_t print;
 } rp__kept_launch;
 
 /* Lowers a loop op whose outputs are allocated, and launches it. keep: what is to be kept of the launch is put there; NULL:

@@ -133,9 +133,8 @@ static rp__val add_scalar(rp__lower *lw, rp__lower_scalar from, rp_dtype compute
 /* Integers of another width take the number as i64 and cast it. */
 static rp__val number(rp__lower *lw, unsigned attr, rp_dtype type) {
     const rp__lower_scalar from = {.kind = RP__SCALAR_ATTR, .attr = attr};
-    rp_dtype compute = rp__lw_compute(type);
-    if (compute == RP_I32 || compute == RP_U8) return rp__lw_cast(lw, add_scalar(lw, from, RP_I64), compute);
-    return add_scalar(lw, from, compute);
+    if (rp__dtype_wraps(type)) return rp__lw_cast(lw, add_scalar(lw, from, RP_I64), type);
+    return add_scalar(lw, from, rp__lw_compute(type));
 }
 
 rp__val rp__lw_number(rp__lower *lw, unsigned attr, rp_dtype type) {
@@ -264,11 +263,11 @@ rp__val rp__lw_size(rp__lower *lw, rp_dim d) {
 }
 
 rp_scalar rp__lower_scalar_value(const rp__lower_scalar *from, const rp__call *call) {
-    if (from->kind == RP__SCALAR_FN) return from->fn(call);
+    if (from->kind == RP__SCALAR_FN) return rp__scalar_value(from->fn(call));
     if (from->kind == RP__SCALAR_SIZE) return rp_i64(rp__dim_value(from->size));
     const rp_attr *a = &call->attrs[from->attr];
     switch (a->kind) {
-    case RP_ATTR_SCALAR: return a->v.scalar;
+    case RP_ATTR_SCALAR: return rp__scalar_value(a->v.scalar);
     case RP_ATTR_FLOAT: return rp_f64(a->v.f);
     case RP_ATTR_BOOL: return rp_bool(a->v.b);
     default: return rp_i64(a->v.i);
@@ -426,7 +425,7 @@ static inline bool base_key(const rp__call *call, uint64_t key[KEY_WORDS]) {
     for (uint32_t k = 0; k < call->n_out; k++) out |= (uint64_t)call->out[k]->dtype << 8 * k;
     for (uint32_t k = 0; k < call->n_attrs; k++) {
         if (call->attrs[k].kind == RP_ATTR_SCALAR) {
-            rp_scalar s = call->attrs[k].v.scalar;
+            const rp_scalar s = rp__scalar_value(call->attrs[k].v.scalar);
             out |= (uint64_t)(8u | (unsigned)s.kind << 1 | rp__scalar_is_one(s)) << (32 + 4 * k);
         }
     }
@@ -672,6 +671,34 @@ static void keep_launch(const rp__lower *lw, rp__dag *dag, const rp__space *spac
     keep->ready = lw->device->ops->loops->ready_new(lw->device, dag, space);
 }
 
+#ifndef NDEBUG
+static uint64_t print_words(uint64_t print, const int64_t *words, size_t n) {
+    for (size_t i = 0; i < n; i++) print = rp__hash_mix(print, (uint64_t)words[i]);
+    return print;
+}
+
+/* Of the kernel, and of all that it is launched with but addresses. */
+static uint64_t print_of(const rp__dag *dag, const rp__space *space) {
+    const unsigned n = rp__space_dims(space);
+    uint64_t print = print_words(rp__hash_mix(dag->key.lo, dag->key.hi), space->extent, n);
+    for (unsigned x = 0; x < RP__DAG_MAX_AXES; x++) print = rp__hash_mix(print, space->dims[x]);
+    for (unsigned i = 0; i < space->n_accesses; i++) {
+        print = print_words(print, space->accesses[i].stride, n);
+        print = rp__hash_mix(print, (uint64_t)space->accesses[i].iota_base);
+    }
+    for (unsigned i = 0; i < dag->n_windows; i++) {
+        const rp__space_window *w = &space->windows[i];
+        print =
+            print_words(print_words(print, (const int64_t[]){w->size, w->stride, w->pad, w->divisor}, 4), w->factor, n);
+    }
+    for (unsigned i = 0; i < space->n_scalars; i++) {
+        const rp_dtype d = rp__dag_scalar_dtype(dag, (uint16_t)i);
+        if (d != RP_DTYPE_NONE) print = rp__hash_mix(print, rp__scalar_word(space->scalars[i], d));
+    }
+    return print;
+}
+#endif
+
 /* The geometry pass found what the call needs: fill and launch. */
 static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *cache, const uint64_t *key,
                                                           rp__kept_launch *keep) {
@@ -707,8 +734,12 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
         if (e) remember(e, lw, key, rp__dag_retain(dag));
     }
     rp__space_collapse(dag, &space, accesses);
-    rp_status status = rp__loop_launch(lw->device, lw->stream, dag, &space);
-    if (keep && status == RP_OK) keep_launch(lw, dag, &space, keep);
+#ifndef NDEBUG
+    if (keep) keep->print = print_of(dag, &space);
+#endif
+    const bool look = keep && keep->look;
+    rp_status status = look ? RP_OK : rp__loop_launch(lw->device, lw->stream, dag, &space);
+    if (keep && !look && status == RP_OK) keep_launch(lw, dag, &space, keep);
     rp__dag_release(dag);
     return status;
 }

@@ -7,10 +7,12 @@
 
      LOWERING   POINTWISE, ROWS, INDEXED, VIEW, LIBRARY, HOST or COMPOSITE: rp__lowering
      .rule      of which op's rule it computes (rp__lower_, rp__view_, rp__run_ or rp__expand_NAME); its own unless said
+     .prim      a primitive of src/kernel/prims.def that computes it of the operands in their promoted floating type: no rule is written
      .infer     whose type and shape rule it has (rp__infer_NAME)
      .vjp       whose derivative (rp__vjp_NAME); NONE: not differentiable. Ops in place have that of their functional form, views
                 without one of their own that which follows from their rule
      .saves     what the derivative reads: IN(k) | OUT(k) | CROSS
+     .format    how a result lies in memory where the family's rule is not PyTorch's: LIKE, FIRST, ANY or ALL (rp__format)
      .forms     INPLACE: also `name_`, which computes into self. SCATTER, of a view: also `name_scatter`, a copy of self with src in
                 place of the view; what a gradient of the view and a write through it become. SCALAR: also `name_scalar`, whose second operand is a number (and
                 `name_scalar_`): type rule and lowering are the same and get operand 1, tensor or number; the derivative is
@@ -92,10 +94,15 @@ typedef struct rp__schema {
 rp_status rp__schema_parse(const char *text, rp__schema *out);
 
 /* ---- a call */
+/* Dims of a result in memory, the innermost first, four bits each. */
+typedef uint64_t rp__dim_order;
+#define RP__ROW_MAJOR UINT64_C(0)
+
 typedef struct rp__meta { /* what shape and type rules compute of an output */
     rp_dtype dtype;
     rp_device device;
     uint8_t ndim;
+    rp__dim_order order; /* from rp__op_infer; rules say nothing of it, and who keeps a meta has strides beside it */
     rp_dim size[RP_MAX_DIMS];
 } rp__meta;
 
@@ -178,9 +185,19 @@ enum {
 #define RP__SAVE_CROSS                                                                                                 \
     (1u << 31) /* a product: input 0 is needed only for the gradient of input 1, and the other way round */
 
+/* How results lie in memory (format.c). A memory format that the call asks for comes first. */
+typedef enum rp__format {
+    RP__FORMAT_FAMILY, /* pointwise ops: as PyTorch's TensorIterator finds; others: row-major */
+    RP__FORMAT_LIKE,   /* operand 0's strides if it is dense, else as a pointwise op of it: torch.preserve_format */
+    RP__FORMAT_FIRST,  /* channels_last (or _3d) if operand 0 is, else row-major */
+    RP__FORMAT_ANY,    /* if operand 0 or 1 is */
+    RP__FORMAT_ALL     /* if all operands are */
+} rp__format;
+
 struct rp__op {
     const char *name, *schema_text, *doc;
     rp__lowering lowering;
+    rp__format format;
     union {
         rp__lower_fn *lower;
         rp__view_fn *view;
@@ -192,6 +209,7 @@ struct rp__op {
         *vjp; /* NULL: not differentiable (an error when a gradient is asked through it, unless outputs are integral) */
     const char *functional; /* in-place ops: the name of the out-of-place op with the same parameters; "" otherwise */
     const rp__op *functional_op; /* the row of that name; NULL for ops that are not in place */
+    uint8_t prim;                /* rp__prim of rows with .prim */
     const rp__op *inverse;       /* of a view its SCATTER form, of that the view; NULL */
     uint8_t scalar_operand; /* a Scalar form: the operand of the rules that the first attribute stands for; 0: none */
     uint32_t saves, flags;
@@ -209,10 +227,11 @@ const rp__op *rp__op_table_at(size_t index);
 
 /* Builtin rows that code knows one by one, by name; a name without a row does not link. Everything else is asked of the row. */
 #define RP__OP(name) (&rp__row_##name)
-extern const rp__op rp__row_abs, rp__row_add_scalar, rp__row_bmm, rp__row_cat, rp__row_clone, rp__row_conv2d,
-    rp__row_copy, rp__row_copy_, rp__row_detach, rp__row_div_scalar, rp__row_empty, rp__row_expand, rp__row_fill,
-    rp__row_full, rp__row_linear, rp__row_lt_scalar, rp__row_mul, rp__row_mul_scalar, rp__row_native_dropout,
-    rp__row_neg, rp__row_permute, rp__row_rand, rp__row_relu, rp__row_to_dtype, rp__row_view;
+extern const rp__op rp__row_abs, rp__row_add, rp__row_add_scalar, rp__row_bmm, rp__row_cat, rp__row_clone,
+    rp__row_conv2d, rp__row_copy, rp__row_copy_, rp__row_detach, rp__row_div_scalar, rp__row_empty, rp__row_expand,
+    rp__row_fill, rp__row_full, rp__row_linear, rp__row_lt_scalar, rp__row_mul, rp__row_mul_scalar,
+    rp__row_native_dropout, rp__row_neg, rp__row_permute, rp__row_rand, rp__row_relu, rp__row_select,
+    rp__row_select_scatter, rp__row_slice, rp__row_slice_scatter, rp__row_to_dtype, rp__row_unsqueeze, rp__row_view;
 size_t rp__op_builtin_count(void); /* of the table: those of the user follow */
 
 /* ---- dispatch */

@@ -8,6 +8,7 @@
    calls that are never repeated cost a comparison. Nothing here can fail: without memory nothing is kept. */
 #include "ops/repeat.h"
 
+#include <assert.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -135,7 +136,8 @@ static inline __attribute__((always_inline)) size_t key_walk(const rp__call *cal
     for (uint32_t k = 0; k < call->n_attrs; k++) {
         const rp_attr *a = &call->attrs[k];
         if (fill &&
-            ((a->kind > RP_ATTR_INTS && a->kind != RP_ATTR_STRING) || (a->kind == RP_ATTR_INT && is_symbol(a->v.i))))
+            ((a->kind > RP_ATTR_INTS && a->kind != RP_ATTR_STRING) || (a->kind == RP_ATTR_INT && is_symbol(a->v.i)) ||
+             (a->kind == RP_ATTR_SCALAR && rp__scalar_is_symbol(a->v.scalar))))
             return 0;
         WORD((uint64_t)a->kind | (a->kind == RP_ATTR_SCALAR ? (uint64_t)a->v.scalar.kind << 8 : 0));
         WORD(attr_word(a));
@@ -206,8 +208,37 @@ static __attribute__((noinline)) rp_status note_written(rp__call *call) {
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 
+/* In builds with assertions a call that is found by its key is lowered again: what a rule or a lowering looks at and the key does
+   not hold would make it run as another call. */
+static inline rp_status check_launch(const entry *e, const rp__call *call, rp_stream *s) {
+#ifndef NDEBUG
+    rp__kept_launch again = {.look = true};
+    /* Expanded memory that is filled was lowered without its repetitions (dispatch.c). */
+    if (e->n_out == 0 && rp__tensor_overlaps_itself(call->in[e->written])) return RP_OK;
+    RP_TRY(rp__lower_launch(call, &rp__cpu_device, s, &again)); /* memory may be short */
+    assert(again.print == e->launch.print);
+#else
+    (void)e, (void)call, (void)s;
+#endif
+    return RP_OK;
+}
+static inline void check_view(const entry *e, const rp__call *call) {
+#ifndef NDEBUG
+    rp__meta meta;
+    rp__view view;
+    memset(&meta, 0, sizeof meta);
+    memset(&view, 0, sizeof view);
+    assert(rp__op_view(call, &meta, &view) == RP_OK);
+    assert(view.ndim == e->out[0].ndim && view.offset == e->offset);
+    assert(memcmp(view.size, e->out[0].size, view.ndim * sizeof *view.size) == 0);
+    assert(memcmp(view.stride, e->out[0].stride, view.ndim * sizeof *view.stride) == 0);
+#else
+    (void)e, (void)call;
+#endif
+}
+
 /* Its launch is out of date (another instruction set, a kernel compiled since): the call goes the general way and makes
-   its results there. */
+   its results there. Or it cannot be checked. */
 static __attribute__((noinline)) bool drop_results(const entry *e, rp__call *call) {
     for (uint32_t k = 0; k < e->n_out; k++) rp_release(rp__tensor_unscope(call->out[k]));
     return false;
@@ -225,6 +256,7 @@ static __attribute__((noinline)) bool run_launch(const entry *e, rp__call *call,
         *status = make_results(e, call, s);
     }
     if (RP__UNLIKELY(*status != RP_OK)) return *status != RP_ERROR_UNAVAILABLE;
+    if (RP__UNLIKELY((*status = check_launch(e, call, s)) != RP_OK)) return !drop_results(e, call);
     char *base[RP__KEPT_ACCESSES];
     for (unsigned i = 0; i < e->launch.n_accesses; i++) {
         const struct operand *o = &e->operand[i];
@@ -245,6 +277,7 @@ static __attribute__((noinline)) bool run_launch(const entry *e, rp__call *call,
 static inline bool run_entry(const entry *e, rp__call *call, rp_status *status) {
     if (RP__LIKELY(e->launch.ready != NULL)) return run_launch(e, call, status);
     const rp__tensor_form *f = &e->out[0];
+    check_view(e, call);
     call->out[0] = rp__tensor_view(call->in[0], f->size, f->stride, f->ndim, e->offset);
     *status = rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
     return true;
@@ -269,7 +302,7 @@ bool rp__repeat_run(rp__call *call, rp__repeat *r, rp_status *status) {
 /* ---- keeping */
 
 static bool is_form(const rp_tensor *t) {
-    return t->storage->bytes > 0 && t->offset == 0 && rp__tensor_contiguous(t) &&
+    return t->storage->bytes > 0 && t->offset == 0 && /* fresh, so dense */
            t->storage->bytes == (size_t)rp__tensor_numel(t) * rp__dtype_bytes((rp_dtype)t->dtype);
 }
 
@@ -287,7 +320,8 @@ static entry *entry_new(const rp__call *call, const rp__kept_launch *launch, con
         if (schema->out_written[k] || (launch && !is_form(call->out[k]))) return NULL;
         words += 2 * (size_t)call->out[k]->ndim;
     }
-    if (writes && rp__tensor_overlaps_itself(call->out[0])) return NULL;
+    if (writes && rp__tensor_overlaps_itself(rp__call_written(call, 0)))
+        return NULL; /* fill_ was launched over a part */
     entry *e = rp__calloc(1, sizeof *e + words * sizeof *e->words);
     if (!e) return NULL;
     memcpy(e->words, key, n_key * sizeof *key);

@@ -3,9 +3,10 @@
    Rules are written over rp_dim, so that they hold for symbolic sizes. */
 #include "ops/view.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
+#include "ops/format.h"
 #include "ops/infer.h"
 #include "ops/rules.h"
 
@@ -88,6 +89,8 @@ static bool product_fits(rp_dim a, rp_dim b, int64_t *out) {
     return rp__mul_i64(a, b, out) && *out < RP__REACH_LIMIT;
 }
 
+enum { FAR_STEP = 1 << 20 }; /* from here on a product with a stride may not fit */
+
 static rp_dim stride_of(const rp_tensor *t, const rp__view *v, unsigned d) {
     const int p = v->from[d][0], q = v->from[d][1];
     rp_dim stride, by;
@@ -99,8 +102,8 @@ static rp_dim stride_of(const rp_tensor *t, const rp__view *v, unsigned d) {
     stride = t->stride[p];
     if (q >= 0) stride = rp__dim_apply(RP__DIM_ADD, stride, t->stride[q]);
     if (v->step[d] == 1) return stride;
-    const bool symbols = rp__dim_is_symbol(stride) || rp__dim_is_symbol(v->size[d]);
-    if (symbols && rp__dim_is(RP__DIM_LT, v->size[d], 2)) return stride;
+    /* By number and by symbol alike: a trace for one size serves others. */
+    if (v->step[d] >= FAR_STEP && rp__dim_is(RP__DIM_LT, v->size[d], 2)) return stride;
     return product_fits(stride, v->step[d], &by) ? by : stride;
 }
 
@@ -222,7 +225,7 @@ rp_status rp__expand_reshape(const rp__call *call) {
     size_t n = 0;
     RP_TRY(resolve_size(call, size, &n));
     rp_tensor *t = call->in[0];
-    if (!rp__view_strides(t, size, n, stride)) t = rp_clone_at(call->site, t, NULL);
+    if (!rp__view_strides(t, size, n, stride)) t = rp__row_major_copy(t);
     call->out[0] = rp_view_at(call->site, t, size, n);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }

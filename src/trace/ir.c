@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "ops/format.h"
 #include "tensor/tensor.h"
 
 /* ---- kinds of nodes */
@@ -120,8 +121,6 @@ void rp__ir_release(rp_ir *ir) {
     free_blocks(ir);
     for (size_t i = 0; i < ir->n_captured; i++) rp_release(ir->captured[i]);
     for (size_t i = 0; i < ir->n_generators; i++) rp__generator_drop(ir->generators[i]);
-    for (size_t i = 0; i < ir->n_functions; i++) rp__ir_release(ir->functions[i].backward);
-    rp__free(ir->functions);
     rp__free(ir->captured);
     rp__free(ir->generators);
     rp__free(ir->nodes);
@@ -133,30 +132,14 @@ void rp__ir_release(rp_ir *ir) {
 
 /* ---- building */
 
-rp_status rp__ir_add_function(rp_ir *ir, size_t first, rp__ir_value last, const rp__ir_value *in, uint32_t n_in,
-                              const rp__ir_value *out, uint32_t n_out, rp_ir *backward, const char *site) {
-    rp__ir_function f = {
-        .first = first, .last = last, .n_in = n_in, .n_out = n_out, .backward = backward, .site = site};
-    f.in = RP__NEW(&ir->arena, rp__ir_value, n_in + 1u);
-    f.out = RP__NEW(&ir->arena, rp__ir_value, n_out + 1u);
-    if (!f.in || !f.out || !RP__GROW(&ir->functions, &ir->functions_capacity, ir->n_functions + 1)) {
-        rp__ir_release(backward);
-        return RP__OOM("a custom function of a graph");
-    }
-    if (n_in) memcpy(f.in, in, n_in * sizeof *in);
-    if (n_out) memcpy(f.out, out, n_out * sizeof *out);
-    ir->functions[ir->n_functions++] = f;
-    return RP_OK;
-}
-
-/* Row-major strides; sizes may be words of the graph's table. */
-static void row_major(const rp_ir *ir, const rp__meta *meta, rp_dim *stride) {
+/* Strides of a fresh value; sizes may be words of the graph's table. */
+static void fresh_strides(const rp_ir *ir, const rp__meta *meta, rp_dim *stride) {
     if (!ir->symbols) {
-        rp__contiguous_strides(meta->size, meta->ndim, stride);
+        rp__order_strides(meta->size, meta->ndim, meta->order, stride);
         return;
     }
     rp__symbols *outer = rp__symbols_enter(ir->symbols);
-    rp__contiguous_strides(meta->size, meta->ndim, stride);
+    rp__order_strides(meta->size, meta->ndim, meta->order, stride);
     (void)rp__symbols_enter(outer);
 }
 
@@ -172,7 +155,8 @@ rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, ui
     v->out_index = out_index;
     v->site = site;
     v->storage = ir->n_storages++;
-    row_major(ir, &v->meta, v->stride);
+    fresh_strides(ir, meta, v->stride);
+    v->meta.order = RP__ROW_MAJOR; /* the strides say it */
     return (rp__ir_value)ir->n_values++;
 }
 
@@ -395,7 +379,6 @@ static rp_status copy_into(copier *c, rp__ir_block *to, const rp__ir_block *from
         m->random_offset = n->random_offset;
         m->random_count = n->random_count;
         m->recompute = n->recompute;
-        m->write = n->write;
         const rp__ir_form *form = &rp__ir_forms[n->kind];
         if (form->data) RP_TRY(rp__ir_set_data(ir, at, n->data, n->data_bytes));
         if (form->index) RP_TRY(rp__ir_set_captured(ir, at, c->source->captured[n->captured_index]));
@@ -443,6 +426,35 @@ bool rp__ir_value_contiguous(const rp__ir_value_info *v) {
     rp_dim stride[RP_MAX_DIMS];
     rp__contiguous_strides(v->meta.size, v->meta.ndim, stride);
     return memcmp(stride, v->stride, v->meta.ndim * sizeof *stride) == 0;
+}
+
+bool rp__ir_same_strides(const rp__ir_value_info *a, const rp__ir_value_info *b) {
+    for (unsigned d = 0; d < a->meta.ndim; d++)
+        if (a->meta.size[d] != 1 && a->stride[d] != b->stride[d]) return false;
+    return true;
+}
+
+bool rp__ir_value_dense(const rp__ir_value_info *v) {
+    unsigned order[RP_MAX_DIMS];
+    if (rp__ir_value_contiguous(v)) return true;
+    for (unsigned d = 0; d < v->meta.ndim; d++) {
+        if (v->meta.size[d] == 0) return true;
+        unsigned at = d;
+        for (; at > 0; at--) {
+            const unsigned o = order[at - 1];
+            const int64_t i = rp__dim_hint(v->stride[o]), j = rp__dim_hint(v->stride[d]);
+            if (i < j || (i == j && v->meta.size[o] == 1)) break;
+            order[at] = o;
+        }
+        order[at] = d;
+    }
+    rp_dim expected = 1;
+    for (unsigned k = 0; k < v->meta.ndim; k++) {
+        if (v->meta.size[order[k]] == 1) continue;
+        if (v->stride[order[k]] != expected) return false;
+        expected = rp__dim_apply(RP__DIM_MUL, expected, v->meta.size[order[k]]);
+    }
+    return true;
 }
 
 bool rp__ir_writes(const rp__ir_node *n, uint32_t k) {
@@ -590,6 +602,10 @@ static void put_attr(words *w, const rp_ir *ir, const rp_attr *a) {
     case RP_ATTR_SCALAR:
         put(w, a->v.scalar.kind);
         if (a->v.scalar.kind == RP_SCALAR_NONE) break;
+        if (rp__scalar_is_symbol(a->v.scalar)) {
+            put_dim(w, ir, a->v.scalar.v.i);
+            break;
+        }
         if (a->v.scalar.kind == RP_SCALAR_BOOL)
             put(w, a->v.scalar.v.b);
         else

@@ -37,7 +37,7 @@ typedef uint32_t rp__ir_value; /* index into rp_ir.values */
 
 typedef struct rp__ir_value_info {
     rp__meta meta;
-    rp_dim stride[RP_MAX_DIMS]; /* strides that eager execution gives it, elements */
+    rp_dim stride[RP_MAX_DIMS]; /* strides that eager execution gives it, elements; programs make it so */
     rp_dim offset;              /* of element 0 in its storage, elements */
     uint32_t storage;           /* memory; < rp_ir.n_storages */
     uint32_t node;              /* producer: index, or RP__IR_NONE for a block argument */
@@ -106,9 +106,6 @@ typedef struct rp__ir_node {
     const char *site; /* "file:line" or NULL */
     bool
         recompute; /* of a checkpoint: a backward runs it again rather than keep its results (a hint, no part of the text) */
-    /* functionalise to joint (a hint, no part of the text): the view through which a differentiated tensor is written, and
-       the scatter that puts what was written back, have one number; 0: none. */
-    uint32_t write;
     bool untaped; /* recorded with grad mode off (of a taped graph, a hint, no part of the text) */
     bool dead;    /* removed by a pass: every walk skips it */
 } rp__ir_node;
@@ -119,16 +116,6 @@ struct rp__ir_block {
     rp__ir_value *args, *results;
     uint32_t n_args, n_results;
 };
-
-/* A FUNCTION that functionalise has opened, for joint (a hint, no part of the text). */
-typedef struct rp__ir_function {
-    rp__ir_value *in, *out; /* in the arena */
-    uint32_t n_in, n_out;
-    size_t first;      /* number of the first node of its forward, which no derivative but this enters */
-    rp__ir_value last; /* a result of the last one */
-    rp_ir *backward;   /* the region as a functional graph; counted */
-    const char *site;
-} rp__ir_function;
 
 struct rp_ir {
     rp__handle handle; /* what the program holds of it */
@@ -146,11 +133,8 @@ struct rp_ir {
     size_t n_captured, captured_capacity;
     rp_generator **generators; /* retained: those that attributes name */
     size_t n_generators, generators_capacity;
-    rp__symbols *symbols;       /* sizes that are symbols, with hints and guards; NULL: all static */
-    rp__ir_function *functions; /* in the order of their nodes */
-    size_t n_functions, functions_capacity;
-    const char *function_inside; /* the site of one that was opened in a block of another node; NULL: none */
-    bool taped;                  /* traced as a tape saw it: rp__ir_node.untaped says which nodes it did not see */
+    rp__symbols *symbols; /* sizes that are symbols, with hints and guards; NULL: all static */
+    bool taped;           /* traced as a tape saw it: rp__ir_node.untaped says which nodes it did not see */
 };
 
 /* ---- building. On failure: a sticky error and NULL, RP__IR_NONE or a status. */
@@ -162,7 +146,7 @@ void rp__ir_lend(rp_ir *ir);     /* one of the library's own, for the program to
 rp_ir *rp__ir_failed(void);      /* what public constructors return on failure: empty, never freed */
 rp_status rp__ir_usable(const rp_ir *ir, const char *call); /* else a sticky error that says why not */
 
-/* A value with row-major strides in a storage of its own. */
+/* A value in a storage of its own, with the strides that meta->order says. */
 rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index, const char *site);
 /* Appends a node to `block` (NULL: to none, the caller places it). Outputs are RP__IR_NONE until rp__ir_set_out or the
    caller fills them. attrs are copied with everything they point to. list_begin NULL: every operand is a parameter of its own. */
@@ -188,14 +172,14 @@ rp_status rp__ir_set_data(rp_ir *ir, uint32_t node, const void *data, size_t byt
    Words of symbols, captured tensors and generators are taken over; both graphs have the same table of symbols or none. */
 rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, const rp__ir_block *from);
 
-/* Notes a function that was opened; takes `backward` over, also on failure. Values are of ir. */
-rp_status rp__ir_add_function(rp_ir *ir, size_t first, rp__ir_value last, const rp__ir_value *in, uint32_t n_in,
-                              const rp__ir_value *out, uint32_t n_out, rp_ir *backward, const char *site);
-
 /* ---- asking */
 static inline const rp__ir_value_info *rp__ir_info(const rp_ir *ir, rp__ir_value v) { return &ir->values[v]; }
 /* Are its strides those of a new tensor? Compares words: the graph's table of symbols must be in force. */
 bool rp__ir_value_contiguous(const rp__ir_value_info *v);
+/* The same of two values of one size; dims of one element do not count. */
+bool rp__ir_same_strides(const rp__ir_value_info *a, const rp__ir_value_info *b);
+/* Does it fill its memory, its dims in any order? What a node makes does. */
+bool rp__ir_value_dense(const rp__ir_value_info *v);
 /* Values of the node that a part of its regions' arguments or results has the types of. */
 const rp__ir_value *rp__ir_part_values(const rp__ir_node *n, rp__ir_part part, uint32_t *count);
 /* How many arguments and results block r has. */

@@ -124,6 +124,8 @@ static rp_status attributes(const run *r, const rp__ir_node *n, rp_attr *copy, r
     for (uint32_t k = 0; k < n->n_attrs; k++) {
         copy[k] = n->attrs[k];
         if (copy[k].kind == RP_ATTR_INT) copy[k].v.i = word(r, copy[k].v.i);
+        if (copy[k].kind == RP_ATTR_SCALAR && rp__scalar_is_symbol(copy[k].v.scalar))
+            copy[k].v.scalar = rp__scalar_dim(word(r, copy[k].v.scalar.v.i));
         if (copy[k].kind == RP_ATTR_INTS && copy[k].n) {
             int64_t *ints = RP__NEW(arena, int64_t, copy[k].n);
             if (!ints) return RP__OOM("graph run");
@@ -144,13 +146,20 @@ static rp_status run_op(const run *r, const rp__ir_node *n, rp_tensor *const *in
         status = attributes(r, n, attrs, &arena);
         call.attrs = attrs;
     }
+    const rp_device device = n->n_out ? r->ir->values[n->out[0]].meta.device : rp_default_device();
+    const rp_device usual = rp_default_device();
+    const bool elsewhere = n->n_in == 0 && !rp__device_equal(device, usual); /* the function has moved it meanwhile */
+    if (status == RP_OK && elsewhere) status = rp_set_default_device(device);
     if (status == RP_OK && (n->op->flags & RP_OP_RANDOM) && !rp__trace_current()) {
-        rp_device device = r->ir->values[n->out[0]].meta.device;
         rp_generator *g = rp__ir_generator(n->attrs, n->n_attrs, device);
         rp_dim offset = rp__dim_apply(RP__DIM_ADD, word(r, n->random_offset), r->shift);
         status = run_random(r->positions, &call, g, offset, word(r, n->random_count));
     } else if (status == RP_OK) {
         status = rp__dispatch(&call);
+    }
+    if (elsewhere && !rp__device_equal(rp_default_device(), usual)) {
+        rp_status back = rp_set_default_device(usual);
+        if (status == RP_OK) status = back;
     }
     rp__arena_free(&arena);
     return status;
@@ -431,6 +440,22 @@ static bool is_there(const rp__ir_node *n) {
            (n->kind == RP__IR_OP && n->op->lowering == RP__VIEW);
 }
 
+/* In a trace of the whole graph a node draws at its own offset, also where nodes before it are gone. */
+static void seek(const run *r, const rp__ir_block *block, const rp__ir_node *n) {
+    rp__trace *t = rp__trace_current();
+    const rp__ir_node *drawn = n;
+    if (!t || block != &r->ir->body || !r->positions->whole || n->random_count == 0) return;
+    for (uint32_t i = 0; n->kind != RP__IR_OP && i < n->n_regions; i++) {
+        for (size_t k = 0; k < n->regions[i].n_nodes && drawn == n; k++) {
+            const rp__ir_node *m = &r->ir->nodes[n->regions[i].nodes[k]];
+            if (m->kind == RP__IR_OP && (m->op->flags & RP_OP_RANDOM)) drawn = m;
+        }
+    }
+    if (drawn->kind != RP__IR_OP) return;
+    rp_device device = r->ir->values[drawn->out[0]].meta.device;
+    rp__trace_random_seek(t, rp__ir_generator(drawn->attrs, drawn->n_attrs, device), word(r, n->random_offset));
+}
+
 /* Each value is held once while later nodes need it. */
 static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *const *in, rp_tensor **out) {
     const rp_ir *ir = r->ir;
@@ -474,6 +499,7 @@ static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *c
         bool grad = off && rp_set_grad_enabled(false); /* as the function did: a trace of a block is to know */
         bool there = pending && is_there(n);
         if (pending && !there) status = pending->operands(pending->ctx, block->nodes[i], operand);
+        seek(r, block, n);
         if (status == RP_OK && !there) status = run_node(r, n, operand, result);
         if (off) (void)rp_set_grad_enabled(grad);
         if (pending && !there && status == RP_OK) status = pending->results(pending->ctx, block->nodes[i], result);

@@ -10,7 +10,8 @@ typedef struct rp__ir_run_options {
     const rp_dim *
         binding; /* words for the symbols of ir (values or words of the table in force); NULL: from the inputs' sizes */
     rp_tensor *const *captured; /* in place of ir->captured; NULL: those */
-    bool whole; /* offsets of random nodes count from where generators stand now, also where the first nodes are gone */
+    /* Offsets of random nodes count from where generators stand now (in a trace: from its beginning), also where nodes are gone. */
+    bool whole;
 } rp__ir_run_options;
 /* out[k] belongs to the innermost scope; an absent result is NULL; a result that is an input is that handle. */
 rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,

@@ -4,10 +4,11 @@
    The state keeps its types; neither function draws random numbers in a trace. */
 #include "trace/regions.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "core/alloc.h"
+#include "ops/format.h"
 #include "ops/grad.h"
 
 /* The state of a loop, then what does not change, as one list. */
@@ -263,7 +264,7 @@ static rp_tensor *nothing_like(const rp_tensor *t) {
 /* Row i of a stack (max_iter, *size of like). */
 static rp_tensor *row_of(rp_tensor *stack, rp_tensor *i, const rp_tensor *like, int64_t max_iter) {
     rp_dim rows[2] = {max_iter, rp__tensor_numel(like)};
-    rp_tensor *dense = rp__tensor_contiguous(stack) ? stack : rp_clone(stack);
+    rp_tensor *dense = rp__row_major(stack);
     return rp_view(rp_embedding(rp_view(dense, rows, 2), i), like->size, like->ndim);
 }
 

@@ -9,12 +9,13 @@
    far of an operand's gradients and adds to it. */
 #include "trace/regions.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "core/alloc.h"
 #include "core/log.h"
 #include "device/capture.h"
+#include "ops/format.h"
 #include "ops/grad.h"
 #include "trace/flow.h"
 
@@ -45,7 +46,7 @@ rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **
         bool copy = false;
         for (size_t i = 0; i < n_in && !copy; i++) copy = in[i]->storage == out[k]->storage;
         for (size_t i = 0; i < k && !copy; i++) copy = out[i]->storage == out[k]->storage;
-        if (copy) out[k] = rp_clone(out[k]);
+        out[k] = copy ? rp__row_major_copy(out[k]) : rp__row_major(out[k]); /* as a trace has them */
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     return RP_OK;
@@ -56,7 +57,7 @@ rp_status rp__region_settle_operands(rp_tensor *const *in, size_t n, size_t n_ow
         RP_TRY(rp__tensor_check(in[k], "an argument of a region"));
         if (rp__tensor_is_error(in[k]))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "an argument of a region is the error tensor");
-        out[k] = k >= n_own || rp__tensor_contiguous(in[k]) ? in[k] : rp_clone(in[k]);
+        out[k] = k >= n_own ? in[k] : rp__row_major(in[k]);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     return RP_OK;
@@ -144,7 +145,7 @@ void rp__region_free(rp__region *r) {
     *r = (rp__region){0};
 }
 
-/* Results of a block are fresh row-major tensors: neither arguments, nor views, nor the same twice. */
+/* Results of a block are fresh tensors: neither arguments, nor views, nor the same twice; of branches and loops row-major. */
 typedef struct settled {
     rp_fn fn;
     rp__region_where at;
@@ -157,7 +158,8 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     s->fn.body(s->fn.ctx, in, n_in, out, n_out);
     for (size_t k = 0; k < n_out && !rp_failed(); k++) {
         if (rp__region_check_result(s->at, s->fn, out[k], k) != RP_OK) return;
-        bool copy = !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || !rp__tensor_contiguous(out[k]);
+        bool copy =
+            !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || (!s->own && !rp__tensor_contiguous(out[k]));
         bool shared = !rp__trace_made(rp__trace_current(), out[k]);
         for (size_t i = 0; i < k && !shared; i++) shared = out[i]->storage == out[k]->storage;
         if (shared && s->own) {
@@ -165,7 +167,7 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
             (void)rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region gives memory that is not its own");
             return;
         }
-        if (copy || shared) out[k] = rp_clone(out[k]);
+        if (copy || shared) out[k] = s->own ? rp_clone(out[k]) : rp__row_major_copy(out[k]);
     }
 }
 
@@ -292,9 +294,10 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
     rp_ir *ir = rp__trace_ir(t);
     rp__ir_value *in = rp__alloc((n + 1) * sizeof *in);
     const rp__meta **metas = rp__calloc(typed->body.n_results + 1u, sizeof *metas);
+    rp__meta *own = rp__calloc(typed->body.n_results + 1u, sizeof *own);
     const rp_attr attrs[2] = {{.kind = RP_ATTR_INT, .v.i = max_iter}, {.kind = RP_ATTR_INT, .v.i = (int64_t)keeps}};
     uint32_t node = RP__IR_NONE;
-    rp_status status = in && metas ? RP_OK : RP__OOM("region");
+    rp_status status = in && metas && own ? RP_OK : RP__OOM("region");
     for (size_t k = 0; k < n && status == RP_OK; k++) {
         rp_tensor *operand = rp__trace_cut(t, operands[k], at.site);
         in[k] = rp__tensor_is_error(operand) ? RP__IR_NONE : rp__trace_resolve(t, operand);
@@ -308,13 +311,19 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
     }
     if (status == RP_OK) status = add_block(ir, node, 0, a);
     if (status == RP_OK && b) status = add_block(ir, node, 1, b);
-    for (uint32_t k = 0; metas && k < typed->body.n_results; k++)
-        metas[k] = &typed->values[typed->body.results[k]].meta;
+    for (uint32_t k = 0; metas && own && k < typed->body.n_results; k++) {
+        const rp__ir_value_info *info = &typed->values[typed->body.results[k]];
+        own[k] = info->meta;
+        if (kind == RP__IR_CHECKPOINT) /* its results are the block's own */
+            own[k].order = rp__strides_order(info->meta.size, info->stride, info->meta.ndim);
+        metas[k] = &own[k];
+    }
     if (status == RP_OK) status = rp__trace_outputs(t, node, metas, out, typed->body.n_results);
     if (status == RP_OK) status = rp__ir_block_append(ir, &ir->body, node); /* whole or not at all */
     if (made) *made = node;
     rp__free(in);
     rp__free(metas);
+    rp__free(own);
     return status;
 }
 
@@ -469,107 +478,5 @@ static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
     rp__free(tensors);
     rp__free(needed);
     rp__free(same);
-    return status;
-}
-
-/* ---- the backward of a node as a graph */
-
-/* A block as a graph: its first n_results results, without the nodes that only others need. */
-static rp_status block_ir(const rp_ir *ir, const rp__ir_block *block, uint32_t n_results, rp_ir **out) {
-    rp_ir *made = rp__ir_new(ir->name);
-    if (!made) return RP_ERROR_OUT_OF_MEMORY;
-    rp_status status = rp__symbols_fork(ir->symbols, &made->symbols);
-    for (uint32_t k = 0; k < block->n_args && status == RP_OK; k++) {
-        const rp__ir_value_info *info = &ir->values[block->args[k]];
-        if (rp__ir_add_arg(made, &made->body, &info->meta, info->site) == RP__IR_NONE) status = RP_ERROR_OUT_OF_MEMORY;
-    }
-    if (status == RP_OK) status = rp__ir_copy_block(made, &made->body, ir, block);
-    bool *live = status == RP_OK ? rp__calloc(made->n_values + 1, sizeof *live) : NULL;
-    if (status == RP_OK && !live) status = RP__OOM("backward of a region");
-    if (status != RP_OK) {
-        rp__ir_release(made);
-        return status;
-    }
-    made->body.n_results = n_results;
-    for (uint32_t k = 0; k < n_results; k++) live[made->body.results[k]] = true;
-    for (size_t i = made->body.n_nodes; i-- > 0;) {
-        rp__ir_node *n = &made->nodes[made->body.nodes[i]];
-        bool needed = rp__ir_node_has_effect(made, n);
-        for (uint32_t k = 0; k < n->n_out; k++) needed = needed || live[n->out[k]];
-        n->dead = n->dead || !needed;
-        for (uint32_t k = 0; k < n->n_in && !n->dead; k++) {
-            if (n->in[k] != RP__IR_NONE) live[n->in[k]] = true;
-        }
-    }
-    rp__free(live);
-    *out = made;
-    return RP_OK;
-}
-
-typedef struct backward_fn {
-    const rp__region_kept *p;
-    const rp__region_request *r;
-    size_t n_results;
-} backward_fn;
-
-static void backward_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    const backward_fn *f = ctx;
-    const rp__region_kept *p = f->p;
-    size_t n_grads = p->kind == RP__IR_WHILE ? 2 * p->n_state + 1 : f->n_results; /* none of a loop's history */
-    rp_tensor **work = rp__calloc(p->n_saved + n_grads + 2 * p->n_operands + 1, sizeof *work);
-    (void)n_in;
-    (void)n_out;
-    if (!work) {
-        (void)RP__OOM("backward of a region");
-        return;
-    }
-    rp_tensor **saved = work, **grad_out = saved + p->n_saved, **sums = grad_out + n_grads,
-              **grads = sums + p->n_operands;
-    size_t at = p->n_saved, o = 0;
-    rp_status status = rp__region_settle_operands(in, p->n_saved, p->n_saved, saved);
-    for (size_t k = 0; k < f->n_results; k++) grad_out[k] = f->r->given[k] ? in[at++] : NULL;
-    for (size_t k = 0; k < p->n_operands; k++) sums[k] = f->r->summed[k] ? in[at++] : NULL;
-    const rp__region_task q = {p, saved, grad_out, sums, f->r->needed, f->r->same, false};
-    if (status == RP_OK) status = region_backward(&q, grads);
-    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++) {
-        if (f->r->needed[k]) out[o++] = grads[k];
-    }
-    rp__free(work);
-}
-
-rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_request *request, rp_ir **out) {
-    const rp__ir_node *n = &ir->nodes[node];
-    bool looping = n->kind == RP__IR_WHILE;
-    uint32_t keeps = looping ? (uint32_t)n->attrs[1].v.i : 0;
-    *out = NULL;
-    if (n->kind == RP__IR_CHECKPOINT || (looping && keeps == 0))
-        return rp__fail(RP_ERROR_INTERNAL, "the backward of this region is no graph");
-    rp__region_kept p = {.kind = n->kind,
-                         .n_saved = n->n_in + (looping ? keeps + 1 : 0),
-                         .n_operands = n->n_in - (looping ? 0 : 1),
-                         .n_state = keeps,
-                         .max_iter = looping ? n->attrs[0].v.i : 0};
-    uint32_t n_results = looping ? keeps : n->n_out;
-    rp_status status = block_ir(ir, &n->regions[looping ? 1 : 0], n_results, &p.a);
-    if (status == RP_OK && !looping) status = block_ir(ir, &n->regions[1], n_results, &p.b);
-    backward_fn f = {&p, request, n_results};
-    size_t n_out = 0;
-    for (size_t k = 0; k < p.n_operands; k++) n_out += request->needed[k];
-    rp__trace_result result = {0};
-    rp__trace_request trace = {.mode = RP__TRACE_ABSTRACT,
-                               .fn = {backward_body, &f, 0, "backward"},
-                               .n_in = request->n_info,
-                               .n_out = n_out,
-                               .arg_info = request->info,
-                               .symbols = ir->symbols,
-                               .no_grad = true};
-    if (status == RP_OK) status = rp__trace_run(&trace, NULL, &result);
-    if (status == RP_OK) {
-        *out = result.ir;
-        result.ir = NULL;
-    }
-    rp__trace_result_free(&result);
-    rp__ir_release(p.a);
-    rp__ir_release(p.b);
     return status;
 }

@@ -2,7 +2,7 @@
    outside (layers, grad mode, table of symbols, versions, .grad) it puts back. Running a recorded graph is ir_run.c. */
 #include "trace/trace.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -10,6 +10,8 @@
 #include "core/alloc.h"
 #include "core/fork.h"
 #include "core/log.h"
+#include "ops/execute.h"
+#include "ops/format.h"
 #include "ops/grad.h"
 #include "reprise_ir.h"
 #include "trace/ir_run.h"
@@ -284,6 +286,7 @@ static rp_status fresh(rp__trace *t, const rp__meta *meta, rp__ir_value v, rp_te
     s->bytes = (size_t)numel * rp__dtype_bytes(meta->dtype);
     *out = rp__tensor_new(meta->dtype, meta->size, meta->ndim, s); /* takes the reference over */
     if (rp__tensor_is_error(*out)) return rp_error_status();
+    rp__order_strides((*out)->size, meta->ndim, meta->order, (*out)->stride);
     RP_TRY(place(t, v, *out, true));
     return set_value(t, *out, v);
 }
@@ -366,6 +369,10 @@ static rp_status record_results(rp__trace *t, rp__call *call, uint32_t node, con
         RP_TRY(place(t, v, x, false));
         ir->values[v].requires_grad = ir->values[in[w]].requires_grad || marks_gradient(carries, &meta[k]);
         value_is(t, x, v);
+        /* Memory from outside gets a history, also where no result has one. */
+        if (ir->values[v].requires_grad && rp__grad_recording() &&
+            t->memory[ir->values[v].storage].first == RP__IR_NONE)
+            t->result->training = true;
     }
     return op->flags & RP_OP_RANDOM ? reserve(t, call, &ir->nodes[node]) : RP_OK;
 }
@@ -387,7 +394,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
         in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
         if (call->in[k] && in[k] == RP__IR_NONE) return rp_error_status();
     }
-    if (rp__tape_shadowing) { /* another handle of the same value, so that a second derivative goes on through it */
+    if (rp__flags.shadowing) { /* another handle of the same value, so that a second derivative goes on through it */
         call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
         return rp__tensor_is_error(call->out[0]) ? rp_error_status() : set_value(t, call->out[0], in[0]);
     }
@@ -423,7 +430,7 @@ static void suspend(rp__trace *t, suspended *s) {
     s->symbols = rp__symbols_enter(NULL);
     s->frame = rp__site_enter((rp__site_frame){NULL, NULL});
     t->busy = true;
-    rp__tensor_tracing = false;
+    rp__flags.tracing = false;
 }
 
 static void resume(rp__trace *t, const suspended *s) {
@@ -433,7 +440,7 @@ static void resume(rp__trace *t, const suspended *s) {
     (void)rp__grad_switch(s->grad);
     (void)rp__layer_set(RP__LAYER_TRACE, s->trace);
     t->busy = false;
-    rp__tensor_tracing = true;
+    rp__flags.tracing = true;
 }
 
 rp_status rp__trace_check_alive(const rp_tensor *x) {
@@ -468,12 +475,19 @@ static rp__layer layer = {handle};
 
 static void release_result(void *tensor) { rp_release(tensor); }
 
-/* Makes pending storage s hold what r holds. r is dense and not used afterwards, but perhaps not the only holder of its
-   memory. */
-static rp_status adopt(rp__storage *s, rp_tensor *r) {
-    if (!rp__tensor_contiguous(r)) {
-        r = rp_clone(r);
-        if (rp__tensor_is_error(r)) return rp_error_status();
+/* Makes the pending storage of value v hold what r holds, in v's strides. r is not used afterwards, but perhaps not the only
+   holder of its memory. */
+static rp_status adopt(rp__storage *s, const rp__ir_value_info *v, rp_tensor *r) {
+    bool same = true;
+    for (unsigned d = 0; d < r->ndim; d++)
+        same = same && (r->size[d] == 1 || rp__dim_hint(v->stride[d]) == r->stride[d]);
+    if (!same && rp__tensor_numel(r) > 0) {
+        rp__device *d = rp__device_get(r->device);
+        rp_tensor *other = d ? rp__tensor_empty(d, (rp_dtype)r->dtype, r->size, r->ndim) : rp__tensor_error();
+        if (rp__tensor_is_error(other)) return rp_error_status();
+        for (unsigned k = 0; k < r->ndim; k++) other->stride[k] = rp__dim_hint(v->stride[k]);
+        RP_TRY(rp__run_copy(other, r));
+        r = other;
     }
     rp__storage *from = r->storage;
     if (atomic_load(&from->refs) == 1 && from->block && !from->foreign && rp__tensor_data(r) == (char *)from->data) {
@@ -563,7 +577,7 @@ static rp_status put_results(void *ctx, uint32_t node, rp_tensor *const *out) {
     const rp__ir_node *n = &ir->nodes[node];
     for (uint32_t k = 0; k < n->n_out; k++) {
         memory *m = &c->t->memory[ir->values[n->out[k]].storage];
-        if (m->first == n->out[k]) RP_TRY(adopt(m->storage, out[k]));
+        if (m->first == n->out[k]) RP_TRY(adopt(m->storage, &ir->values[n->out[k]], out[k]));
     }
     uncount_writes(c->versions, c->n_versions);
     return RP_OK;
@@ -625,7 +639,7 @@ static rp_status run_segment(rp__trace *t) {
     RP_TRY_GOTO(status, done, rp__ir_set_results(ir, &ir->body, results, n));
     status = t->request->run(t->request->run_ctx, ir, t->operands, t->n_operands, out, n);
     for (uint32_t k = 0; k < n && status == RP_OK; k++)
-        status = adopt(t->memory[ir->values[results[k]].storage].storage, out[k]);
+        status = adopt(t->memory[ir->values[results[k]].storage].storage, &ir->values[results[k]], out[k]);
     uncount_writes(versions, t->n_memory);
 done:
     rp__free(results);
@@ -977,10 +991,10 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__error_save(&before);
     rp__symbols *symbols = rp__symbols_enter(t->ir->symbols);
     rp__layer *outer_layer = rp__layer_set(RP__LAYER_TRACE, &layer);
-    bool grad = q->no_grad ? rp__grad_switch(false) : rp__grad_recording(), tracing = rp__tensor_tracing;
+    bool grad = q->no_grad ? rp__grad_switch(false) : rp__grad_recording(), tracing = rp__flags.tracing;
     const rp__grad_said said = rp__grad_said_now;
     if (q->no_grad) rp__grad_said_now = (rp__grad_said){true, q->grad_mode};
-    rp__tensor_tracing = true;
+    rp__flags.tracing = true;
     current = t;
     t->scope = rp__scope_begin();
 
@@ -994,7 +1008,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     }
     rp__trace_forget_histories(t);
     current = t->around;
-    rp__tensor_tracing = tracing;
+    rp__flags.tracing = tracing;
     (void)rp__layer_set(RP__LAYER_TRACE, outer_layer);
     if (q->no_grad) {
         result->switched = rp__grad_said_now.on != q->grad_mode;

@@ -121,19 +121,6 @@ rp_status rp__trace_break(rp__trace *trace, const char *reason, const char *site
    tensor if it has switched it on instead, which a graph cannot say (RP_ERROR_GRAPH_BREAK). */
 rp_tensor *rp__trace_cut(rp__trace *trace, rp_tensor *x, const char *site);
 
-/* regions.c: the backward of a COND, or of a WHILE that keeps its history, as a graph. Its arguments: the node's operands; of
-   a WHILE the count and stacks that it gives; gradients of the results k with given[k] (states only, of a WHILE); sums so far
-   of the gradients of operands k with summed[k]. Its results: for each operand k with needed[k] its gradient, added to the
-   sum. Operands are numbered behind the predicate of a COND; operand k is the same value as operand same[k] <= k, and only
-   the first is needed. */
-typedef struct rp__region_request {
-    const bool *given, *needed, *summed;
-    const uint32_t *same;
-    const rp__ir_value_info *const *info; /* of the arguments: their layouts */
-    uint32_t n_info;
-} rp__region_request;
-rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_request *request, rp_ir **out);
-
 /* regions.c: of a branch or loop that the host runs no result shares memory with an argument or another result, so that
    writing one means the same as in a trace, and gradients of a result are added up before they reach what it was copied from. */
 rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);

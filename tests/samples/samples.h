@@ -9,7 +9,7 @@
    its default (PyTorch's, in the expected values). Blanks stand between arguments.
 
      f(n,4)      a tensor of the swept type; values of either sign. n is the size that changes: 6 here, others in the road
-     p u w t s   in the place of f: at least 0.5; within (-1, 1); wide, to +-32; few values, many equal; NaN, infinities and zeros
+     p g u w t s in the place of f: at least 0.5; at least 1.25; within (-1, 1); wide, to +-32; few values, many equal; NaN, infinities and zeros
      b i7        bool; int64 indices below 7
      f:f64(4)    another type than the swept one: f32 f64 f16 bf16 i32 i64 u8 bool
      *f(3)       the op writes it: it is cloned before, and looked at as one more result; without a gradient
@@ -35,7 +35,8 @@
 #include "ref/sweep.h"
 
 enum { SAMPLE_IN = 16, SAMPLE_ATTRS = RP__MAX_PARAMS, SAMPLE_OUT = RP__MAX_OUTS + SAMPLE_IN, SAMPLE_INTS = 40 };
-enum { SAMPLE_N = 6 }; /* n of the expected values */
+enum { SAMPLE_N = 6 };     /* n of the expected values */
+enum { SAMPLE_TYPES = 8 }; /* the first of ref_types; int8 and int16 are swept by the references of tests/ref */
 enum { SAMPLE_UNWRITTEN = 1, SAMPLE_RANDOM = 2 };
 
 typedef struct sample_row {
@@ -47,7 +48,7 @@ typedef struct sample_row {
 } sample_row;
 
 typedef struct sample_tensor {
-    char kind; /* f p u w t s b i */
+    char kind; /* f p g u w t s b i */
     bool written, constant;
     rp_dtype dtype;            /* RP_DTYPE_NONE: the swept one */
     int64_t below;             /* of indices */
@@ -86,6 +87,16 @@ size_t sample_attrs(const sample *s, int64_t n, rp_attr *attrs, int64_t (*ints)[
 size_t sample_outs(const sample *s);
 /* The call with these n_in tensors: written operands are cloned. */
 rp_status sample_call(const sample *s, rp_tensor *const *in, rp_tensor **out);
+rp_status sample_call_on(const sample *s, rp_tensor *const *in, rp_tensor **out); /* they are not */
+
+/* ---- steps of random programs */
+
+/* A call of some op that computes something of floats, of all in the table but factories, draws, parts and forms in place: with `first` and others of the pool in the place of its tensors: as they are where attributes say nothing of sizes (of
+   elementwise ops, and of ops of one operand of that rank), else repeated or cut off to the sample's sizes; in its ranges. Returns
+   one of the results. All is drawn from `random`. */
+rp_tensor *sample_apply(uint64_t random, rp_tensor *first, rp_tensor *const *pool, size_t n_pool);
+/* The same of an elementwise op in place, which writes `target`; if nothing in the pool suits the op drawn, nothing. */
+void sample_apply_in_place(uint64_t random, rp_tensor *target, rp_tensor *const *pool, size_t n_pool);
 
 /* ---- the sweep: every sample of every op over types and layouts on `device` against the values of tests/data/golden, and where
    there are none against those of its own float64. */

@@ -10,7 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+
+#include <reprise.h>
 
 typedef struct fuzz_seeds {
     uint64_t next, end; /* [next, end) */
@@ -44,6 +47,29 @@ static inline bool fuzz_next(fuzz_seeds *f, uint64_t *seed) {
     if (f->next >= f->end && (f->single || !time_left)) return false;
     *seed = f->next++;
     f->ran++;
+    return true;
+}
+
+/* The same bits; a NaN's sign and payload are not part of the contract (docs/developers/vmath.md). */
+static inline bool fuzz_same(rp_dtype d, const void *x, const void *y, size_t bytes) {
+    if (memcmp(x, y, bytes) == 0) return true;
+    const size_t size = rp_dtype_size(d);
+    for (size_t i = 0; i < bytes; i += size) {
+        uint64_t a = 0, b = 0, infinity;
+        memcpy(&a, (const char *)x + i, size);
+        memcpy(&b, (const char *)y + i, size);
+        if (a == b) continue;
+        if (d == RP_F32)
+            infinity = UINT64_C(0x7f800000);
+        else if (d == RP_F64)
+            infinity = UINT64_C(0x7ff0000000000000);
+        else if (d == RP_F16 || d == RP_BF16)
+            infinity = d == RP_F16 ? 0x7c00 : 0x7f80;
+        else
+            return false;
+        const uint64_t magnitude = (UINT64_C(1) << (8 * size - 1)) - 1;
+        if ((a & magnitude) <= infinity || (b & magnitude) <= infinity) return false;
+    }
     return true;
 }
 

@@ -54,9 +54,9 @@ void rp__gemm_scratch_give(const void *scratch) {
 static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end);
 #define KERNEL(dtype, text)                                                                                            \
     [dtype] = {.kind = RP__KERNEL_CPU, .name = "matmul_" text, .key = {dtype, 0x6d61746d756c}, .cpu = run}
-static rp__kernel kernels[9] = {
-    KERNEL(RP_F32, "f32"), KERNEL(RP_F64, "f64"), KERNEL(RP_F16, "f16"), KERNEL(RP_BF16, "bf16"),
-    KERNEL(RP_I32, "i32"), KERNEL(RP_I64, "i64"), KERNEL(RP_U8, "u8"),
+static rp__kernel kernels[RP__DTYPE_COUNT] = {
+    KERNEL(RP_F32, "f32"), KERNEL(RP_F64, "f64"), KERNEL(RP_F16, "f16"), KERNEL(RP_BF16, "bf16"), KERNEL(RP_I32, "i32"),
+    KERNEL(RP_I64, "i64"), KERNEL(RP_U8, "u8"),   KERNEL(RP_I8, "i8"),   KERNEL(RP_I16, "i16"),
 };
 static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
     rp__gemm_current()->matmul[kernel - kernels](kernel, words, begin, end);
@@ -80,8 +80,9 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
     const unsigned nd = y->ndim;
     if (n < 3 || nd < 2 || a->ndim != nd || b->ndim != nd || (bias && bias->ndim != 1))
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a product need equal ranks of at least 2", call->op);
-    if ((unsigned)y->dtype >= 9 || !kernels[y->dtype].name || a->dtype != y->dtype || b->dtype != y->dtype ||
-        (bias && bias->dtype != y->dtype))
+    if (!rp__dtype_is_valid((rp_dtype)y->dtype) ||
+        (call->epilogue && rp__dtype_is_narrow((rp_dtype)y->dtype) && !rp__dtype_is_float((rp_dtype)y->dtype)) ||
+        !kernels[y->dtype].name || a->dtype != y->dtype || b->dtype != y->dtype || (bias && bias->dtype != y->dtype))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: no matrix product of %s, %s to %s", call->op,
                         rp_dtype_name(a->dtype), rp_dtype_name(b->dtype), rp_dtype_name(y->dtype));
 
@@ -139,7 +140,7 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
     if (bias) rp__cpu_slot(bias, RP__GEMM_BIAS, RP__READ, buffer, out);
 
     /* Tiles: as large as the kernel takes, evenly cut, smaller where threads would go idle. */
-    const bool direct = on == 1 && y->dtype != RP_F16 && y->dtype != RP_BF16 && y->dtype != RP_U8;
+    const bool direct = on == 1 && rp__dtypes[y->dtype].bytes >= 4;
     const int64_t group = RP__PRODUCT_GROUP * RP__PRODUCT_BLOCK * 4 / (rp__dtypes[y->dtype].bytes == 8 ? 8 : 4);
     int64_t limit = direct && K <= group ? RP__GEMM_MAX_TILE_M : RP__GEMM_KEPT_TILE_M;
     const int64_t tn = RP__GEMM_MAX_TILE_N, tiles_n = (N + tn - 1) / tn;
