@@ -27,8 +27,11 @@ if(RP_GENOPS_EXISTS)
     file(CONFIGURE OUTPUT ${RP_GEN}/host/reprise_ops.h CONTENT "/* Generated: no ops while ops are generated. */\n" @ONLY)
     file(CONFIGURE OUTPUT ${RP_GEN}/host/reprise_calls.h CONTENT "/* Generated: no sites while ops are generated. */\n" @ONLY)
     target_include_directories(rp_genops PRIVATE include ${RP_GEN}/host src)
-    # Rows are in *.def; the rules that they use are found in the sources beside them.
-    file(GLOB RP_OP_TABLES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/*.def ${PROJECT_SOURCE_DIR}/src/ops/*.c)
+    # Rows are in *.def; the rules that they use are found in the sources beside them. What a source names of ops and rules is
+    # a file of its own, RP__CALLS and RP__RULES to that source: a new row compiles again what names it.
+    file(GLOB RP_OP_TABLES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/*.def)
+    file(GLOB_RECURSE RP_OP_USERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c ${PROJECT_SOURCE_DIR}/src/*.h)
+    list(FILTER RP_OP_USERS EXCLUDE REGEX "/src/(core|device|kernel)/")
     # The tables that it writes are those whose names it has in its text: the build must know them, or an object would
     # be older than a table that it includes.
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${RP_GENOPS_SOURCE})
@@ -37,10 +40,25 @@ if(RP_GENOPS_EXISTS)
     string(REPLACE "\"" "" RP_OP_INCS "${RP_OP_INCS}")
     list(TRANSFORM RP_OP_INCS PREPEND ${RP_GEN}/)
     list(REMOVE_DUPLICATES RP_OP_INCS)
+    file(MAKE_DIRECTORY ${RP_GEN}/uses)
+    foreach(source IN LISTS RP_OP_USERS)
+        if(NOT source MATCHES "\\.c$")
+            continue()
+        endif()
+        file(RELATIVE_PATH use ${PROJECT_SOURCE_DIR}/src ${source})
+        string(REPLACE "/" "_" use ${use})
+        list(APPEND RP_OP_INCS ${RP_GEN}/uses/${use}.calls)
+        set(names RP__CALLS=\"uses/${use}.calls\")
+        if(source MATCHES "/src/ops/")
+            list(APPEND RP_OP_INCS ${RP_GEN}/uses/${use}.rules)
+            list(APPEND names RP__RULES=\"uses/${use}.rules\")
+        endif()
+        set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS "${names}")
+    endforeach()
     set(RP_GENERATED_HEADERS ${RP_GEN_INCLUDE}/reprise_ops.h)
     add_custom_command(OUTPUT ${RP_GENERATED_HEADERS} ${RP_OP_INCS}
-        COMMAND rp_genops ${RP_GEN_INCLUDE} ${RP_GEN} ${RP_OP_TABLES}
-        DEPENDS rp_genops ${RP_OP_TABLES} COMMENT "Generating op headers and tables" VERBATIM)
+        COMMAND rp_genops ${RP_GEN_INCLUDE} ${RP_GEN} ${PROJECT_SOURCE_DIR}/src ${RP_OP_TABLES} ${RP_OP_USERS}
+        DEPENDS rp_genops ${RP_OP_TABLES} ${RP_OP_USERS} COMMENT "Generating op headers and tables" VERBATIM)
     list(APPEND RP_GENERATED ${RP_GENERATED_HEADERS} ${RP_OP_INCS})
 else()
     # No ops yet: the header that reprise.h includes is empty.

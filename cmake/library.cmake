@@ -86,7 +86,8 @@ endif()
 add_dependencies(rp_genlines rp_generated)
 add_custom_command(OUTPUT ${RP_LINES}
     COMMAND ${CMAKE_COMMAND} -E env --unset=REPRISE_CPU ASAN_OPTIONS=detect_leaks=0
-        ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:rp_genlines> ${RP_LINES}
+        ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:rp_genlines> ${RP_LINES}.new
+    COMMAND ${CMAKE_COMMAND} -E copy_if_different ${RP_LINES}.new ${RP_LINES} # compiled again only where it changed
     DEPENDS rp_genlines COMMENT "Generating line functions" VERBATIM)
 add_custom_target(rp_lines_source DEPENDS ${RP_LINES})
 foreach(isa IN LISTS RP_ISAS)

@@ -111,7 +111,9 @@ typedef enum rp_dtype {
     RP_I32 = 5,
     RP_I64 = 6,
     RP_U8 = 7,
-    RP_BOOL = 8
+    RP_BOOL = 8,
+    RP_I8 = 9,
+    RP_I16 = 10
 } rp_dtype;
 
 RP_API const char *rp_dtype_name(rp_dtype dtype); /* "float32" */
@@ -137,7 +139,8 @@ typedef enum rp_scalar_kind {
     RP_SCALAR_NONE = 0,
     RP_SCALAR_I64 = 1,
     RP_SCALAR_F64 = 2,
-    RP_SCALAR_BOOL = 3
+    RP_SCALAR_BOOL = 3,
+    RP_SCALAR_SYM = 4 /* a symbolic size of a trace, in v.i: what ops make of rp_i64(rp_sym_size(x, 0)) */
 } rp_scalar_kind;
 /* a host number, exact; a weak type in promotion, like a Python number */
 typedef struct rp_scalar {
@@ -203,8 +206,8 @@ RP_CALL int64_t rp_numel(const rp_tensor *t);
 /* Sizes as torch.SymInt: numbers in eager calls; where a compiled function is traced with symbolic sizes, words that stand for
    an expression of its arguments' sizes, so that one specialisation serves all of them, which rp_size does not: it fixes the
    number. A word goes wherever a schema says SymInt (sizes of view, expand, full, rand, ...; bounds of slice; the index of
-   select), and into rp_sym_*, for calculating and comparing; nothing else may look at it, and it means nothing outside of
-   its trace: used there it is an error. A size that does not fit is an error and 0. */
+   select) or Scalar (a factor, an end of arange: rp_i64(word)), and into rp_sym_*, for calculating and comparing; nothing else
+   may look at it, and it means nothing outside of its trace: used there it is an error. A size that does not fit is an error and 0. */
 RP_CALL int64_t rp_sym_size(const rp_tensor *t, int64_t dim);
 RP_CALL int64_t rp_sym_numel(const rp_tensor *t);
 RP_CALL int64_t rp_sym_add(int64_t a, int64_t b);

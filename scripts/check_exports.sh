@@ -34,7 +34,7 @@ while read -r lib; do
     esac
 done <"$work/needed"
 tls=$(readelf -lW "$so" | awk '$1 == "TLS" { print $6 }')
-if [ $((${tls:-0})) -gt 344 ]; then
+if [ $((${tls:-0})) -gt 320 ]; then
     echo "$((tls)) bytes of thread-local storage"
     bad=1
 fi

@@ -16,7 +16,8 @@ import sys
 import torch
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16",
-          torch.int32: "int32", torch.int64: "int64", torch.uint8: "uint8", torch.bool: "bool"}
+          torch.int32: "int32", torch.int64: "int64", torch.uint8: "uint8", torch.bool: "bool",
+          torch.int8: "int8", torch.int16: "int16"}
 out = open(sys.argv[1], "w")
 
 
@@ -110,6 +111,9 @@ for dtype, eps in ((torch.float32, 2e-6), (torch.float64, 1e-13), (torch.float16
     k = T([1, nan, 3, -inf, inf, 2], dtype=torch.float64).to(dtype)
     for largest in (True, False):
         call("topk", lambda: torch.topk(k, 4, 0, largest), [k], [("int", 4), ("int", 0), ("bool", largest), ("bool", True)])
+    for descending in (False, True):
+        s = T([[1, nan, -0.0, 3, 0.0, -inf, inf, 1, nan, 2]], dtype=torch.float64).to(dtype)
+        call("sort", lambda: torch.sort(s, dim=-1, descending=descending, stable=True), [s], [("int", -1), ("bool", descending), ("scalar", "bool", 1)])
     for to in DTYPES:
         c = T([0.0, 1.0, -1.0, 1.5, 2.5, -0.5, 100.25, 0.1], dtype=torch.float64).to(dtype)
         if to != torch.uint8:  # negative numbers to uint8 are undefined in C
@@ -120,6 +124,11 @@ for x in (torch.zeros(0), torch.zeros(2, 0), torch.zeros(0, 2)):
         call("mean", lambda: x.mean(dim, keepdim=True), [x], [("ints", dim), ("bool", True), ("dtype", "none")])
         call("amax", lambda: x.amax(dim), [x], [("ints", dim), ("bool", False)])
         call("softmax", lambda: x.softmax(dim), [x], [("int", dim)])
+for dtype in (torch.float32, torch.int64, torch.uint8, torch.bool):
+    for x in (T([[0, 2, 3], [0, 0, 1]]).to(dtype), T(3).to(dtype), torch.zeros(0, 2, dtype=dtype)):
+        for name in ("any", "all"):
+            for keep in (False, True):  # dim=[] takes each element by itself
+                call(name, lambda: getattr(torch, name)(x, dim=[], keepdim=keep), [x], [("ints",), ("bool", keep)])
 logits = T([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0], [1000.0, 0.0, -1000.0], [-inf, 0.0, 0.0]])
 for targets in ([0, 1, 2, 1], [0, -100, 0, 2], [-100] * 4, [2, 2, 0, 0]):
     t = T(targets)
@@ -130,6 +139,12 @@ call("cross_entropy", lambda: F.cross_entropy(torch.zeros(0, 3), torch.zeros(0, 
 for start, end, step, dtype in ((0, 1, 0.1, torch.float32), (0.5, 5.5, 0.7, torch.int64), (5, -2, -3, torch.int32), (0, 5, 2, torch.float16),
                                 (1, 1, 1, torch.int64), (0, 1, 0, torch.int64), (1, 0, 1, torch.int64), (0, 2, 1, torch.bool)):
     call("arange", lambda: torch.arange(start, end, step, dtype=dtype), [], [scalar(start), scalar(end), scalar(step), ("dtype", dtype)], 1e-6)
+for dtype in DTYPES:
+    s = T([[3, 1, 2, 1], [0, 5, 0, 7]]).to(dtype)
+    for x, dim in ((s, 0), (s, 1), (T(4).to(dtype), -1), (T(4).to(dtype), 1), (torch.zeros(0, 3, dtype=dtype), 0), (torch.zeros(0, 3, dtype=dtype), 1)):
+        for descending in (False, True):
+            call("sort", lambda: torch.sort(x, dim=dim, descending=descending, stable=True), [x], [("int", dim), ("bool", descending), ("scalar", "bool", 1)])
+            call("argsort", lambda: torch.argsort(x, dim=dim, descending=descending, stable=True), [x], [("int", dim), ("bool", descending), ("scalar", "bool", 1)])
 empty = torch.zeros(0)
 call("cat", lambda: torch.cat([empty, torch.ones(2, 3)], 1), [empty, torch.ones(2, 3)], [("int", 1)])
 call("cat", lambda: torch.cat([empty.double(), torch.ones(2, 3)], 1), [empty.double(), torch.ones(2, 3)], [("int", 1)])

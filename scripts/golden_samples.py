@@ -28,6 +28,15 @@ def ce_rows(x, t, ignore):
     return F.cross_entropy(x, t, ignore_index=ignore, reduction="none"), x.amax(1), (x - x.amax(1, keepdim=True)).exp().sum(1).log()
 
 
+def others(x, dim=None):
+    if not x.is_floating_point():
+        raise RuntimeError("floats")
+    flat = x.reshape(-1) if dim is None or x.dim() == 0 else x.movedim(dim, -1)
+    n = flat.shape[-1]
+    y = torch.stack([torch.cat([flat[..., :k], flat[..., k + 1:]], -1).prod(-1) for k in range(n)], -1) if n else flat
+    return y.reshape(x.shape) if dim is None or x.dim() == 0 else y.movedim(-1, dim)
+
+
 def unfold_scatter(x, src, dim, size, step):
     y = x.clone()
     y.unfold(dim, size, step).copy_(src)
@@ -39,8 +48,9 @@ ADAPT = {
     "cross_entropy": lambda x, t, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0:
         aten.cross_entropy_loss(x, t, weight, reduction, ignore_index, label_smoothing),
     "to_dtype": lambda x, dtype: x.to(dtype),
-    "div_size": lambda x, n: x / n,
-    "is_class": lambda x, n: x == torch.arange(n),
+    "sort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending),
+    "argsort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending)[1],
+    "prod_others": others,
     "cumsum_reversed": lambda x, dim: x.flip(dim).cumsum(dim).flip(dim),
     "batch_norm": lambda *a: F.batch_norm(a[0], *(a + (True, 0.1, 1e-5)[len(a) - 5:])[3:5], *a[1:3], *(a + (0.1, 1e-5)[len(a) - 6:])[5:8]),
     "batch_norm_train": statistics,
@@ -61,6 +71,15 @@ def unfold_scatter(x, src, *a):
 
 
 ADAPT["squeeze_dims"] = lambda x, dim=None: aten.squeeze(x) if dim is None else aten.squeeze.dims(x, dim)
+ADAPT["div_mode"] = lambda x, y, mode=None: torch.div(x, y, rounding_mode=mode)
+ADAPT["round"] = lambda x, decimals=0: torch.round(x, decimals=decimals) if decimals else torch.round(x)
+ADAPT["softsign"], ADAPT["tanhshrink"] = F.softsign, F.tanhshrink
+ADAPT["polygamma"] = lambda n, x: aten.polygamma(n, x)
+ADAPT["float_power_scalar"] = aten.float_power.Tensor_Scalar
+ADAPT["bitwise_left_shift_scalar"] = aten.bitwise_left_shift.Tensor_Scalar
+ADAPT["bitwise_right_shift_scalar"] = aten.bitwise_right_shift.Tensor_Scalar
+ADAPT["xlogy_scalar"] = aten.xlogy.Scalar_Other
+ADAPT["count_nonzero"] = lambda x, dim=None: aten.count_nonzero(x) if dim is None else aten.count_nonzero.dim_IntList(x, dim)
 ADAPT["unfold_scatter"] = unfold_scatter
 
 

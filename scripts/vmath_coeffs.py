@@ -10,7 +10,7 @@ usage: vmath_coeffs.py [NAME...]      prints "NAME: log2(max weighted error)" an
 """
 import sys
 import struct
-from mpmath import mp, mpf, exp, expm1, log, sin, cos, tanh, sinh, erf, erfc, asin, atan, sqrt, pi, matrix, lu_solve
+from mpmath import mp, mpf, exp, expm1, log, sin, cos, tanh, sinh, erf, erfc, asin, atan, sqrt, pi, matrix, lu_solve, loggamma
 
 mp.prec = 200
 LN2 = log(mpf(2))
@@ -185,6 +185,11 @@ def erfcx(x):
     return exp(x * x) * erfc(x)
 
 
+def gamma_p(t):
+    with mp.workprec(400):
+        return loggamma(t + mpf('1.5')) / ((t + mpf('0.5')) * (t - mpf('0.5')))
+
+
 ERFC_K = mpf(4)                                  # t = (x - k) / (x + k) for x in [0.468, 28]
 ERFC_LO = (mpf('0.468') - ERFC_K) / (mpf('0.468') + ERFC_K)
 ERFC_HI = (28 - ERFC_K) / (28 + ERFC_K)
@@ -230,6 +235,8 @@ def jobs():
                                     lambda z: z * sqrt(z) / asin(sqrt(z)))
     yield 'erf_f64', lambda k: fit(k, 53, EPS, mpf('0.7225'), 13, lambda z: erf(sqrt(z)) / sqrt(z) - 1,
                                    lambda z: sqrt(z) / erf(sqrt(z)))
+    # log gamma(x) = (x - 1) (x - 2) P(x - 1.5)
+    yield 'lgamma_f64', lambda k: fit(k, 53, mpf(-0.5), mpf(0.5), 21, gamma_p, lambda t: 1 / gamma_p(t), once=True)
     yield 'erfc_f64', lambda k: fit(k, 53, ERFC_LO, ERFC_HI, 23, erfc_t, lambda t: 1 / erfc_t(t), once=True)
 
 

@@ -252,6 +252,25 @@ static void higher_derivatives(void **state) {
     ok(rp_grad(&s, 1, &x, 1, NULL, NULL, &g3));
     EQUAL(g3, -cos(0.5), -cos(2));
     assert_false(rp_requires_grad(g3));
+    /* A product of which three factors are zero: the third derivative is the first that is not. */
+    rp_tensor *f = LEAF(0, 5, 0, 0), *v = VEC(1, 10, 100, 1000);
+    y = rp_prod(f);
+    for (int order = 0; order < 3; order++) {
+        ok(rp_grad(&y, 1, &f, 1, NULL, CREATE, &g1));
+        if (order < 2) EQUAL(g1, 0, 0, 0, 0);
+        y = sum(rp_mul(g1, v));
+    }
+    EQUAL(g1, 5 * 2 * 100 * 1000., 0, 5 * 2 * 1000., 5 * 2 * 100.);
+    for (int zeros = 0; zeros < 3; zeros++) { /* second derivatives beside none, one and two zeros */
+        const double p = zeros > 0 ? 0 : 3, q = zeros > 1 ? 0 : 5;
+        f = LEAF(p, q, 2), v = VEC(1, 10, 100);
+        y = rp_prod(f, 0);
+        ok(rp_grad(&y, 1, &f, 1, NULL, CREATE, &g1));
+        EQUAL(g1, q * 2, p * 2, p * q);
+        y = sum(rp_mul(g1, v));
+        ok(rp_grad(&y, 1, &f, 1, NULL, NULL, &g2));
+        EQUAL(g2, 10 * 2 + 100 * q, 2 + 100 * p, q + 10 * p);
+    }
     /* Gradient penalty: .grad of a penalty on a gradient; create_graph into .grad accumulates out of place. */
     rp_tensor *w = LEAF(3);
     ok(rp_backward(sum(rp_pow_scalar(w, rp_i64(3))), NULL, CREATE));

@@ -61,6 +61,13 @@ BODY(product) { /* a penalty on the gradient of a layer */
     out[0] = rp_add(total(rp_mul(g, g)), total(h));
     out[1] = NULL;
 }
+BODY(factors) { /* a penalty on the gradient of a product that has zeros */
+    UNUSED;
+    rp_tensor *x = rp_mul(in[0], rp_gt_scalar(in[0], rp_f64(-0.4)));
+    rp_tensor *g = derivative(rp_prod(x, 0), in[0]);
+    out[0] = rp_add(total(rp_mul(g, g)), rp_prod(x));
+    out[1] = NULL;
+}
 BODY(cut) { /* without create_graph the derivative is a constant of the backward outside */
     UNUSED;
     rp_tensor *sum = total(rp_exp(in[0])), *g = NULL;
@@ -564,6 +571,7 @@ static void test_derivatives_inside(void **state) {
     check(rows, "rows", NULL);
     check(thrice, "thrice", NULL);
     check(product, "product", NULL);
+    check(factors, "factors", NULL);
     check(cut, "cut", NULL);
     check(largest, "largest", NULL);
     check(up_to_intermediate, "up_to_intermediate", NULL);

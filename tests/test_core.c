@@ -185,21 +185,24 @@ static void allocations_fail_on_demand(void **state) {
     rp__free(array);
 }
 
-/* torch.promote_types, written out. Rows and columns: f32 f64 f16 bf16 i32 i64 u8 bool. */
+/* torch.promote_types, written out. Rows and columns: f32 f64 f16 bf16 i32 i64 u8 bool i8 i16. */
 static void promotion_is_torchs(void **state) {
     (void)state;
-    static const uint8_t want[8][8] = {
-        {RP_F32, RP_F64, RP_F32, RP_F32, RP_F32, RP_F32, RP_F32, RP_F32},
-        {RP_F64, RP_F64, RP_F64, RP_F64, RP_F64, RP_F64, RP_F64, RP_F64},
-        {RP_F32, RP_F64, RP_F16, RP_F32, RP_F16, RP_F16, RP_F16, RP_F16},
-        {RP_F32, RP_F64, RP_F32, RP_BF16, RP_BF16, RP_BF16, RP_BF16, RP_BF16},
-        {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_I32, RP_I32},
-        {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I64, RP_I64, RP_I64, RP_I64},
-        {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_U8},
-        {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL},
+    static const uint8_t want[10][10] = {
+        {RP_F32, RP_F64, RP_F32, RP_F32, RP_F32, RP_F32, RP_F32, RP_F32, RP_F32, RP_F32},
+        {RP_F64, RP_F64, RP_F64, RP_F64, RP_F64, RP_F64, RP_F64, RP_F64, RP_F64, RP_F64},
+        {RP_F32, RP_F64, RP_F16, RP_F32, RP_F16, RP_F16, RP_F16, RP_F16, RP_F16, RP_F16},
+        {RP_F32, RP_F64, RP_F32, RP_BF16, RP_BF16, RP_BF16, RP_BF16, RP_BF16, RP_BF16, RP_BF16},
+        {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_I32, RP_I32, RP_I32, RP_I32},
+        {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I64, RP_I64, RP_I64, RP_I64, RP_I64, RP_I64},
+        {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_U8, RP_I16, RP_I16},
+        {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_I8, RP_I16},
+        {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_I16, RP_I8, RP_I8, RP_I16},
+        {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_I16, RP_I16, RP_I16, RP_I16},
     };
-    for (int a = 1; a <= 8; a++) {
-        for (int b = 1; b <= 8; b++) assert_int_equal(rp__promote((rp_dtype)a, (rp_dtype)b), want[a - 1][b - 1]);
+    assert_int_equal(RP__DTYPE_COUNT, 11);
+    for (int a = 1; a <= 10; a++) {
+        for (int b = 1; b <= 10; b++) assert_int_equal(rp__promote((rp_dtype)a, (rp_dtype)b), want[a - 1][b - 1]);
     }
 }
 
@@ -218,6 +221,9 @@ static void result_type_weighs_operands(void **state) {
     assert_int_equal(result_of(RP_I32, RP_I64, -1), RP_I32);     /* i32[2] + i64[] */
     assert_int_equal(result_of(RP_U8, 0, RP_SCALAR_I64), RP_U8); /* u8[2] + 3 */
     assert_int_equal(result_of(RP_U8, 0, RP_SCALAR_F64), RP_F32);
+    assert_int_equal(result_of(RP_I8, RP_U8, -1), RP_I8); /* i8[2] + u8[] */
+    assert_int_equal(result_of(RP_I8, RP_I64, RP_SCALAR_I64), RP_I8);
+    assert_int_equal(result_of(RP_I16, RP_F16, -1), RP_F16);
     assert_int_equal(result_of(RP_BF16, 0, RP_SCALAR_F64), RP_BF16);
     assert_int_equal(result_of(RP_BOOL, 0, RP_SCALAR_I64), RP_I64);
     assert_int_equal(result_of(RP_BOOL, 0, RP_SCALAR_BOOL), RP_BOOL);
@@ -263,6 +269,10 @@ static void scalars_convert(void **state) {
     (void)state;
     assert_true(rp__scalar_fits(rp_i64(-255), RP_U8) && !rp__scalar_fits(rp_i64(256), RP_U8));
     assert_true(!rp__scalar_fits(rp_f64(-1), RP_U8) && rp__scalar_fits(rp_f64(255), RP_U8));
+    assert_true(rp__scalar_fits(rp_i64(-128), RP_I8) && !rp__scalar_fits(rp_i64(-129), RP_I8));
+    assert_true(rp__scalar_fits(rp_f64(127), RP_I8) && !rp__scalar_fits(rp_f64(127.5), RP_I8));
+    assert_true(rp__scalar_fits(rp_i64(32767), RP_I16) && !rp__scalar_fits(rp_f64(-32769), RP_I16));
+    assert_true(rp__scalar_fits(rp_f64(0x1.fep127), RP_BF16) && !rp__scalar_fits(rp_f64(0x1p128), RP_BF16));
     assert_true(rp__scalar_fits(rp_f64(65504), RP_F16) && !rp__scalar_fits(rp_f64(1e5), RP_F16));
     assert_true(rp__scalar_fits(rp_f64(INFINITY), RP_F16) && rp__scalar_fits(rp_f64(NAN), RP_F32));
     assert_true(!rp__scalar_fits(rp_f64(NAN), RP_I64) && !rp__scalar_fits(rp_f64(1e300), RP_F32));
@@ -272,7 +282,7 @@ static void scalars_convert(void **state) {
     assert_int_equal(rp__scalar_i64(rp_f64(1e30)), INT64_MAX);
     assert_int_equal(rp__scalar_i64(rp_f64(-1e30)), INT64_MIN);
     assert_int_equal(rp__scalar_i64(rp_f64(-2.9)), -2);
-    for (int d = 1; d <= 8; d++) {
+    for (int d = 1; d < RP__DTYPE_COUNT; d++) {
         uint64_t word = 0;
         rp__scalar_store(rp_i64(3), (rp_dtype)d, &word);
         rp_scalar back = rp__scalar_load((rp_dtype)d, &word);
@@ -284,6 +294,12 @@ static void scalars_convert(void **state) {
     uint8_t u8;
     rp__scalar_store(rp_i64(-1), RP_U8, &u8);
     assert_int_equal(u8, 255);
+    int8_t i8;
+    rp__scalar_store(rp_i64(200), RP_I8, &i8);
+    assert_int_equal(i8, -56);
+    int16_t i16;
+    rp__scalar_store(rp_f64(-40000.9), RP_I16, &i16);
+    assert_int_equal(i16, 25536);
     int32_t i32;
     rp__scalar_store(rp_f64(1e12), RP_I32, &i32);
     assert_int_equal(i32, INT32_MAX);

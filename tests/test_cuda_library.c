@@ -65,6 +65,7 @@ static void put(const array *a, int64_t i, double x) {
     case RP_BF16: memcpy(p, &(uint16_t){rp__f32_to_bf16((float)x)}, 2); break;
     case RP_I32: memcpy(p, &(int32_t){(int32_t)x}, 4); break;
     case RP_I64: memcpy(p, &(int64_t){(int64_t)x}, 8); break;
+    case RP_I16: memcpy(p, &(int16_t){(int16_t)x}, 2); break;
     case RP_BOOL: *p = x != 0; break;
     default: *p = (uint8_t)(int)x;
     }
@@ -136,7 +137,7 @@ static void run_both(rp__library_op op, array *a, size_t n, size_t n_out, rp__li
     run_both_error(op, a, n, n_out, call, RP_OK);
 }
 
-static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL};
+static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_I8, RP_I16};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 static void topk_case(rp_dtype dtype, int64_t rows, int64_t n, int64_t k, bool last, bool largest) {
@@ -158,6 +159,8 @@ static void test_topk(void **state) {
     topk_case(RP_F32, 1, 1, 1, true, true);
     topk_case(RP_F32, 2, 1300, 1100, true, true); /* sorted in the workspace */
     topk_case(RP_U8, 1, 1200, 1026, true, false);
+    for (unsigned d = 0; d < DTYPES; d++) /* whole rows: sorts */
+        if (dtypes[d] != RP_BOOL) topk_case(dtypes[d], 2, 1031 + d, 1031 + d, d & 1, d & 2);
 }
 
 static void test_nonzero(void **state) {

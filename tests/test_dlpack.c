@@ -82,7 +82,7 @@ static void exports_share_memory(void **state) {
 
 static void every_dtype_goes_out_and_in(void **state) {
     (void)state;
-    for (int d = 1; d <= 8; d++) {
+    for (int d = 1; d <= RP_I16; d++) {
         rp_scope scope = rp_scope_begin();
         uint64_t zeros[3] = {0};
         rp_tensor *t = rp_from_dlpack(rp_to_dlpack(rp_from_data(zeros, RP_DIMS(3), (rp_dtype)d)));
@@ -159,7 +159,7 @@ static void what_does_not_fit_is_refused(void **state) {
     m = good, m.version.major = 2, refuse(m, &calls, RP_ERROR_INVALID_ARGUMENT);
     m = good, m.tensor.dtype.lanes = 4, refuse(m, &calls, RP_ERROR_DTYPE);
     m = good, m.tensor.dtype = (dl_type){5, 64, 1}, refuse(m, &calls, RP_ERROR_DTYPE); /* complex */
-    m = good, m.tensor.dtype = (dl_type){0, 16, 1}, refuse(m, &calls, RP_ERROR_DTYPE); /* int16 */
+    m = good, m.tensor.dtype = (dl_type){1, 16, 1}, refuse(m, &calls, RP_ERROR_DTYPE); /* uint16 */
     m = good, m.tensor.device.device_type = 7, refuse(m, &calls, RP_ERROR_DEVICE);     /* Vulkan */
     m = good, m.tensor.strides = negative, refuse(m, &calls, RP_ERROR_SHAPE);
     int64_t one_row[] = {1, 3}; /* a dimension of one element may go any way */

@@ -23,8 +23,15 @@ static rp__device *summed_by;  /* of expect: whose library is asked for orders o
 
 /* groups: "sin+exp;sum", in the order in which they run. reasons: "a>b:reason;...", sorted as found; NULL: not looked at. */
 static void expect(const char *text, const char *groups, const char *reasons) {
-    rp_ir *parsed = test_parse(text), *ir = NULL;
-    (void)rp__spread(parsed, &ir);
+    rp_ir *parsed = test_parse(text), *joined = NULL, *wide = NULL, *ir = NULL;
+    (void)rp__join_scatters(parsed, &joined);
+    test_no_error();
+    (void)rp__spread(joined, &wide);
+    rp__ir_release(joined);
+    test_no_error();
+    (void)rp__cats_part(wide, &ir);
+    (void)rp__cats_place(ir);
+    rp__ir_release(wide);
     test_no_error();
     rp__fusion f;
     (void)rp__fuse(ir, summed_by ? summed_by : chained_by, false, &f);
@@ -113,6 +120,28 @@ static void different_rows(void **state) {
            "  return %2\n"
            "}\n",
            "softmax;sum", "softmax>sum:reduction-dims-differ");
+}
+
+/* On a CPU sums over the rows join what reduces along them, and take what follows from them alone along; but not where something of
+   the rows reads them again, where there are few rows, or where rows do not lie in memory element after element. */
+static void rows_and_columns(void **state) {
+    (void)state;
+    static const char *const text = "graph \"f\" (%%0: f32[%d, 64]%s) {\n"
+                                    "  %%1: f32[%d, 64] = softmax(%%0) {dim = 1}\n"
+                                    "  %%2: f32[64] = sum(%%1) {dim = [0], keepdim = false, dtype = none}\n"
+                                    "  %%3: f32[64] = exp(%%2)\n"
+                                    "  %%4: f32[%d, 64] = mul(%%1, %%3)\n"
+                                    "  return %s\n"
+                                    "}\n";
+    char graph[1024];
+    (void)snprintf(graph, sizeof graph, text, 256, "", 256, 256, "%1, %3");
+    expect(graph, "softmax+sum+exp;mul", NULL);
+    (void)snprintf(graph, sizeof graph, text, 256, "", 256, 256, "%4");
+    expect(graph, "softmax+sum+exp;mul", "softmax>mul:reduction-dims-differ;exp>mul:reduction-dims-differ");
+    (void)snprintf(graph, sizeof graph, text, 255, "", 255, 255, "%4");
+    expect(graph, "softmax;sum+exp+mul", NULL);
+    (void)snprintf(graph, sizeof graph, text, 256, " strides(1, 256)", 256, 256, "%4");
+    expect(graph, "softmax;sum+exp+mul", NULL);
 }
 
 /* Rows of one element have no dim of their own, so that all 16 may be rows. */
@@ -539,6 +568,148 @@ static void what_follows_joins_the_product(void **state) {
     summed_by = NULL;
 }
 
+/* What a cat joins is stored in its part: by the kernel that makes it, also where others read it and where the cat is a part of
+   another; copies are of what is not made here, is a result, or is a part already. */
+static void cats(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[4, 3]) {\n"
+           "  %2: f32[4, 8] = sin(%0)\n"
+           "  %3: f32[4, 8] = exp(%2)\n"
+           "  %4: f32[4] = sum(%1) {dim = [1], keepdim = false, dtype = none}\n"
+           "  %5: f32[4, 1] alias(%4) = unsqueeze(%4) {dim = 1}\n"
+           "  %6: f32[4, 17] = cat([%2, %3, %5]) {dim = 1}\n"
+           "  %7: f32[4, 17] = neg(%6)\n"
+           "  return %7\n"
+           "}\n",
+           "sum+clone;sin+exp;cat;neg", "cat>neg:joined-in-memory");
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[4, 8]) {\n"
+           "  %2: f32[4, 8] = sin(%0)\n"
+           "  %3: f32[12, 8] = cat([%2, %1, %0]) {dim = 0}\n"
+           "  %4: f32[12, 8] = exp(%3)\n"
+           "  %5: f32[12, 24] = cat([%3, %4, %4]) {dim = 1}\n"
+           "  return %5\n"
+           "}\n",
+           "clone;sin+clone;cat;exp+clone;cat", "cat>exp:joined-in-memory;clone>cat:cat-of-outside");
+    static const char products[] = "graph \"f\" (%0: f32[4, 8], %1: f32[3, 8]) {\n"
+                                   "  %2: f32[4, 3] = linear(%0, %1, none)\n"
+                                   "  %3: f32[4, 8] = exp(%0)\n"
+                                   "  %4: f32[8, 3] = cat([%2, %2]) {dim = 0}\n"
+                                   "  %5: f32[4, 11] = cat([%2, %3]) {dim = 1}\n"
+                                   "  return %3, %4, %5\n"
+                                   "}\n";
+    expect(products, "linear;clone+clone;cat;exp+clone;cat",
+           "linear>clone:product-served-elsewhere;linear>clone:product-served-elsewhere;clone>cat:cat-of-part;"
+           "clone>cat:cat-of-part");
+    /* a product that is a node of a kernel stores all parts */
+    summed_by = rp__device_get((rp_device){RP_DEVICE_CPU, 0});
+    assert_non_null(summed_by);
+    expect(products, "linear+clone+clone;cat;exp+clone;cat", "");
+    summed_by = NULL;
+}
+
+/* The gradient of a split is a cat; of parts that leave something out, or of one tensor read twice, it is a sum. */
+static void splits(void **state) {
+    (void)state;
+    const char *const text =
+        "graph \"f\" (%%0: f32[4, 8], %%1: f32[4, 3], %%2: f32[4, 5]) {\n"
+        "  %%3: f32[4, 3] = sin(%%1)\n"
+        "  %%4: f32[4, 5] = cos(%%2)\n"
+        "  %%5: f32[4, 8] = full() {size = [4, 8], fill_value = %s, dtype = f32}\n"
+        "  %%6: f32[4, 8] = slice_scatter(%%5, %%4) {dim = 1, start = 3, end = 9223372036854775807, step = 1}\n"
+        "  %%7: f32[4, 8] = slice_scatter(%%5, %%3) {dim = 1, start = %s, end = %s, step = 1}\n"
+        "  %%8: f32[4, 8] = add(%%6, %%7) {alpha = %s}\n"
+        "  %%9: f32[4, 8] = mul(%%8, %%0)\n"
+        "  return %%9\n"
+        "}\n";
+    char graph[1024];
+    (void)snprintf(graph, sizeof graph, text, "0", "0", "3", "1");
+    expect(graph, "sin+add_scalar;cos+add_scalar;cat;mul", "cat>mul:joined-in-memory");
+    static const char *const sums[][4] = {{"0", "2", "5", "1"}, {"1", "0", "3", "1"}, {"0", "0", "3", "2"}};
+    for (size_t k = 0; k < sizeof sums / sizeof *sums; k++) {
+        (void)snprintf(graph, sizeof graph, text, sums[k][0], sums[k][1], sums[k][2], sums[k][3]);
+        expect(graph, "sin;cos;full+slice_scatter+slice_scatter+add+mul", NULL);
+    }
+    expect("graph \"f\" (%0: f32[2, 8]) {\n"
+           "  %1: f32[8] alias(%0) = select(%0) {dim = 0, index = 0}\n"
+           "  %2: f32[8] = sin(%1)\n"
+           "  %3: f32[8] = exp(%2)\n"
+           "  %4: f32[2, 8] = full() {size = [2, 8], fill_value = 0, dtype = f32}\n"
+           "  %5: f32[2, 8] = select_scatter(%4, %3) {dim = 0, index = -1}\n"
+           "  %6: f32[2, 8] = select_scatter(%4, %2) {dim = 0, index = 0}\n"
+           "  %7: f32[2, 8] = add(%5, %6) {alpha = 1}\n"
+           "  return %7\n"
+           "}\n",
+           "sin+exp+add_scalar+add_scalar;cat", "");
+}
+
+/* ---- would a merge make a cycle? Random graphs, merged at random as long as there is no way around, against a plain search */
+
+enum { PATH_NODES = 40 };
+
+static bool way_around(const rp__fusion *f, uint32_t from, uint32_t to, uint32_t at, bool *seen) {
+    for (uint32_t m = 0; m < f->groups[at].n_members; m++) {
+        uint32_t node = f->groups[at].members[m];
+        for (uint32_t s = 0; s < f->n_succ[node]; s++) {
+            uint32_t next = f->nodes[f->succ[node][s]].group;
+            if (next == to && at != from) return true;
+            if (next == to || seen[next]) continue;
+            seen[next] = true;
+            if (way_around(f, from, to, next, seen)) return true;
+        }
+    }
+    return false;
+}
+
+static void ways_around(void **state) {
+    (void)state;
+    uint32_t r = 12345, merges = 0, refused = 0;
+    for (int round = 0; round < 200; round++) {
+        rp__fuse_node nodes[PATH_NODES];
+        rp__fuse_group groups[PATH_NODES];
+        uint32_t succ[PATH_NODES][PATH_NODES], *lists[PATH_NODES], n_succ[PATH_NODES], of[PATH_NODES][PATH_NODES];
+        memset(nodes, 0, sizeof nodes);
+        memset(groups, 0, sizeof groups);
+        rp__fusion f = {.nodes = nodes,
+                        .n_nodes = PATH_NODES,
+                        .groups = groups,
+                        .n_groups = PATH_NODES,
+                        .succ = lists,
+                        .n_succ = n_succ};
+        for (uint32_t k = 0; k < PATH_NODES; k++) {
+            n_succ[k] = 0;
+            lists[k] = succ[k];
+            for (uint32_t j = k + 1; j < PATH_NODES; j++) {
+                r = r * 1664525u + 1013904223u;
+                if ((r >> 16) % 100 < 6) succ[k][n_succ[k]++] = j;
+            }
+            nodes[k].group = k;
+            of[k][0] = k;
+            groups[k] = (rp__fuse_group){.members = of[k], .n_members = 1};
+        }
+        rp__fuse_paths paths;
+        assert_int_equal(rp__fuse_paths_begin(&paths, &f), RP_OK);
+        for (int step = 0; step < 150; step++) {
+            r = r * 1664525u + 1013904223u;
+            uint32_t a = nodes[(r >> 8) % PATH_NODES].group, b = nodes[(r >> 20) % PATH_NODES].group;
+            if (a == b) continue;
+            bool seen[2][PATH_NODES] = {{false}};
+            bool around = way_around(&f, a, b, a, seen[0]) || way_around(&f, b, a, b, seen[1]);
+            assert_int_equal(rp__fuse_path_around(&paths, a, b), around);
+            refused += around;
+            if (around) continue;
+            rp__fuse_paths_merge(&paths, a, b);
+            for (uint32_t m = 0; m < groups[b].n_members; m++) {
+                nodes[groups[b].members[m]].group = a;
+                of[a][groups[a].n_members++] = groups[b].members[m];
+            }
+            groups[b].n_members = 0;
+            merges++;
+        }
+        rp__fuse_paths_end(&paths);
+    }
+    assert_true(merges > 2000 && refused > 2000);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_and_gradient),
@@ -552,6 +723,7 @@ int main(void) {
         cmocka_unit_test(rows),
         cmocka_unit_test(scans),
         cmocka_unit_test(different_rows),
+        cmocka_unit_test(rows_and_columns),
         cmocka_unit_test(most_axes),
         cmocka_unit_test(parts),
         cmocka_unit_test(gathers),
@@ -560,6 +732,9 @@ int main(void) {
         cmocka_unit_test(libraries),
         cmocka_unit_test(products),
         cmocka_unit_test(writes),
+        cmocka_unit_test(cats),
+        cmocka_unit_test(splits),
+        cmocka_unit_test(ways_around),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

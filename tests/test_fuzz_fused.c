@@ -17,6 +17,7 @@
 #include <reprise.h>
 
 #include "compile/aot.h"
+#include "compile/fuse.h"
 #include "samples/samples.h"
 #include "support/cuda.h"
 #include "support/fuzz.h"
@@ -104,6 +105,34 @@ static rp_tensor *view(uint64_t *s, rp_tensor *t) {
 static rp_tensor *some_op(uint64_t *s, rp_tensor *a, rp_tensor *const *pool, unsigned n) {
     rp_tensor *r = sample_apply(next(s), a, pool, n);
     return is_float(r) ? r : rp_to_dtype(r, RP_F32);
+}
+
+/* Two or three tensors of a's sizes, a among them, perhaps twice. */
+static rp_tensor *joined(uint64_t *s, rp_tensor *a, rp_tensor *const *pool, unsigned n) {
+    if (rp_ndim(a) == 0) return rp_neg(a);
+    rp_tensor *parts[3] = {a, a, a};
+    unsigned first = below(s, 3), at = below(s, n);
+    for (unsigned k = 0, p = (first + 1) % 3; k < n && p != first; k++) {
+        rp_tensor *t = pool[(at + k) % n];
+        if (!same_sizes(t, a) || (t == a && below(s, 2))) continue;
+        parts[p] = t;
+        p = (p + 1) % 3;
+    }
+    return rp_cat(parts, 2 + below(s, 2), (int64_t)below(s, (unsigned)rp_ndim(a)));
+}
+
+/* All of a read in parts along one dim: its gradient is put together from theirs. */
+static rp_tensor *split(uint64_t *s, rp_tensor *a) {
+    if (rp_ndim(a) == 0) return rp_sin(a);
+    int64_t d = (int64_t)below(s, (unsigned)rp_ndim(a)), n = rp_size(a, d);
+    if (n % 2 != 0 || n > 6) return rp_sin(a);
+    if (below(s, 2)) return rp_mul(rp_sin(rp_slice(a, d, 0, n / 2, 1)), rp_relu(rp_slice(a, d, n / 2, n, 1)));
+    rp_tensor *r = rp_tanh(rp_select(a, d, 0));
+    for (int64_t k = 1; k < n; k++) {
+        rp_tensor *part = rp_select(a, d, k);
+        r = below(s, 2) ? rp_mul(r, rp_cos(part)) : rp_add(r, rp_neg(part));
+    }
+    return r;
 }
 
 /* ---- regions: functions whose results have the size and type of their first argument */
@@ -251,12 +280,9 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
             static const rp_dtype types[] = {RP_F32, RP_F16, RP_BF16, RP_F64};
             r = rp_to_dtype(a, types[below(&s, 4)]);
         } else if (kind == 18) {
-            if (rp_ndim(a) >= 2) {
-                r = rp_matmul(a, rp_transpose(a, -1, -2));
-            } else {
-                rp_tensor *both[] = {a, a};
-                r = rp_ndim(a) ? rp_cat(both, 2, 0) : rp_neg(a);
-            }
+            r = rp_ndim(a) >= 2 && below(&s, 2) ? rp_matmul(a, rp_transpose(a, -1, -2))
+                : below(&s, 2)                  ? joined(&s, a, pool, n)
+                                                : split(&s, a);
         } else if (p.in_place && own[i]) {
             rp_tensor *target = below(&s, 2) ? a : view(&s, a);
             sample_apply_in_place(next(&s), below(&s, 4) || !rp_ndim(target) ? target : rp_select(target, 0, 0), pool,
@@ -521,6 +547,7 @@ static void test_fuzz(void **state) {
 
 int main(void) {
     if (!test_device_choose()) return 1;
+    rp__column_least = rp__column_row_least = 1; /* sizes here are small */
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fuzz)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ typedef struct golden {
 } golden;
 
 static rp_dtype dtype_named(const char *name) {
-    for (int d = 1; d <= 8; d++) {
+    for (int d = 1; d <= RP_I16; d++) {
         if (strcmp(rp_dtype_name((rp_dtype)d), name) == 0) return (rp_dtype)d;
     }
     return RP_DTYPE_NONE;
@@ -48,7 +48,7 @@ static rp_tensor *read_tensor(char *text) {
         v[i] = strtod(strtok_r(NULL, " \n", &at), NULL);
         whole[i] = isfinite(v[i]) ? (int64_t)v[i] : 0;
     }
-    bool integral = d == RP_I32 || d == RP_I64 || d == RP_U8 || d == RP_BOOL;
+    bool integral = d >= RP_I32;
     rp_tensor *t = integral ? rp_from_data(whole, size, ndim, RP_I64) : rp_from_data(v, size, ndim, RP_F64);
     return rp_to_dtype(t, d);
 }

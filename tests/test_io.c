@@ -283,7 +283,7 @@ static void an_index_and_its_files(void **state) {
 static void what_is_written_is_read(void **state) {
     (void)state;
     NEEDS_JANSSON;
-    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I64, RP_I32, RP_U8, RP_BOOL};
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I64, RP_I32, RP_U8, RP_BOOL, RP_I8, RP_I16};
     enum { N = sizeof dtypes / sizeof *dtypes };
     rp_named_tensor t[N + 3];
     char names[N][24];

@@ -62,6 +62,8 @@ static double get(const rp__operand *o, int64_t at) {
     case RP_BF16: return rp__bf16_to_f32(((const uint16_t *)o->base)[at]);
     case RP_I32: return ((const int32_t *)o->base)[at];
     case RP_I64: return (double)((const int64_t *)o->base)[at];
+    case RP_I8: return ((const int8_t *)o->base)[at];
+    case RP_I16: return ((const int16_t *)o->base)[at];
     default: return ((const uint8_t *)o->base)[at];
     }
 }
@@ -73,6 +75,8 @@ static void put(const rp__operand *o, int64_t at, double x) {
     case RP_BF16: ((uint16_t *)o->base)[at] = rp__f32_to_bf16((float)x); break;
     case RP_I32: ((int32_t *)o->base)[at] = (int32_t)x; break;
     case RP_I64: ((int64_t *)o->base)[at] = (int64_t)x; break;
+    case RP_I8: ((int8_t *)o->base)[at] = (int8_t)x; break;
+    case RP_I16: ((int16_t *)o->base)[at] = (int16_t)x; break;
     default: ((uint8_t *)o->base)[at] = (uint8_t)x;
     }
 }
@@ -198,6 +202,12 @@ static double product(const rp__operand *a, int64_t at, int64_t step_a, const rp
         if (bias) s += (uint32_t)(int32_t)*bias;
         return (double)(int32_t)s;
     }
+    case RP_I8:
+    case RP_I16: {
+        int64_t s = bias ? (int64_t)*bias : 0;
+        for (int64_t i = 0; i < k; i++) s += (int64_t)get(a, at + i * step_a) * (int64_t)get(b, bt + i * step_b);
+        return a->dtype == RP_I8 ? (int8_t)(uint64_t)s : (int16_t)(uint64_t)s;
+    }
     case RP_U8: {
         uint8_t s = 0;
         for (int64_t i = 0; i < k; i++)
@@ -276,7 +286,7 @@ static void test_matmul_shapes(void **state) {
 
 static void test_matmul_dtypes(void **state) {
     (void)state;
-    static const rp_dtype dtypes[] = {RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8};
+    static const rp_dtype dtypes[] = {RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_I8, RP_I16};
     static const int64_t shapes[][3] = {{1, 70, 33}, {9, 4, 150}, {33, 65, 20}, {100, 66, 300},
                                         {13, 17, 0}, {70, 1, 9},  {5, 7, 4400}};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
@@ -612,11 +622,12 @@ static void topk_case(rp_dtype dtype, int64_t rows, int64_t n, int64_t k, unsign
 
 static void test_topk(void **state) {
     (void)state;
-    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8};
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_I8, RP_I16};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (unsigned i = 0; i < 4; i++) {
             topk_case(dtypes[d], 5, 50, 7, i & 1, i & 2);
             topk_case(dtypes[d], 3, 20, 20, i & 1, i & 2);
+            topk_case(dtypes[d], 2, 531, 531, i & 1, i & 2); /* runs are merged */
             topk_case(dtypes[d], 1, 1, 1, i & 1, i & 2);
         }
     const int64_t none[2] = {3, 0}, in[2] = {3, 4};
@@ -631,7 +642,7 @@ static void test_topk(void **state) {
 
 static void test_nonzero(void **state) {
     (void)state;
-    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL};
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_I8, RP_I16};
     static const unsigned turned[3] = {2, 0, 1};
     static const int64_t sizes[][3] = {{4, 5, 6}, {1, 1, 1}, {0, 3, 2}, {3, 1, 70}};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
@@ -806,6 +817,8 @@ static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
         const double x = get(&expected.o, at), y = get(&a[2].o, from);
         double s = dtype == RP_F64 ? x + y : rp__dtype_is_float(dtype) ? (double)((float)x + (float)y) : x + y;
         if (dtype == RP_U8) s = (uint8_t)(int)s;
+        if (dtype == RP_I8) s = (int8_t)(int)s;
+        if (dtype == RP_I16) s = (int16_t)(int)s;
         put(&expected.o, at, s);
     }
     rp__library_call call = {.dim = dim};
@@ -823,7 +836,7 @@ static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
 
 static void test_scatter_add(void **state) {
     (void)state;
-    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8};
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_I8, RP_I16};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (unsigned i = 0; i < 6; i++) scatter_case(dtypes[d], i % 3, i >= 3);
 }

@@ -311,7 +311,7 @@ static void named_kernels(void **state) {
 /* Every reduction of every type, and what depends on it in a later phase. */
 static void reductions(void **state) {
     (void)state;
-    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_BF16};
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_BF16, RP_I8, RP_I16};
     test_rng r = {2};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
@@ -334,22 +334,27 @@ static void reductions(void **state) {
 /* ---- random kernels -------------------------------------------------------------------------------------------------- */
 
 static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool, int n) {
-    static const rp__prim floats1[] = {RP__NEG,   RP__ABS,     RP__SIGN,  RP__SQRT, RP__RSQRT, RP__RECIP, RP__EXP,
-                                       RP__EXPM1, RP__LOG,     RP__LOG1P, RP__SIN,  RP__COS,   RP__TANH,  RP__ERF,
-                                       RP__ERFP1, RP__SIGMOID, RP__FLOOR, RP__CEIL, RP__TRUNC, RP__RINT,  RP__ISNAN};
-    static const rp__prim floats2[] = {RP__ADD, RP__SUB, RP__MUL, RP__DIV,   RP__FLOORDIV, RP__REMAINDER,
-                                       RP__POW, RP__MAX, RP__MIN, RP__ATAN2, RP__EQ,       RP__NE,
-                                       RP__LT,  RP__LE,  RP__ADD, RP__MUL};
-    static const rp__prim ints2[] = {RP__ADD, RP__SUB, RP__MUL, RP__MAX, RP__MIN,      RP__AND,
-                                     RP__OR,  RP__XOR, RP__EQ,  RP__LT,  RP__FLOORDIV, RP__REMAINDER};
+    static const rp__prim floats1[] = {
+#define RP_MATH1(prim, f, cost) RP__##prim,
+#define RP_MATH2(prim, f, cost)
+#include "kernel/prims.def"
+        RP__NEG, RP__ABS, RP__SIGN, RP__RSQRT, RP__RECIP, RP__ERFP1, RP__SIGMOID, RP__ISNAN};
+    static const rp__prim floats2[] = {
+#define RP_MATH1(prim, f, cost)
+#define RP_MATH2(prim, f, cost) RP__##prim,
+#include "kernel/prims.def"
+        RP__ADD, RP__SUB, RP__MUL, RP__DIV, RP__FLOORDIV, RP__REMAINDER, RP__MAX,
+        RP__MIN, RP__EQ,  RP__NE,  RP__LT,  RP__LE,       RP__ADD,       RP__MUL};
+    static const rp__prim ints2[] = {RP__ADD, RP__SUB, RP__MUL,      RP__MAX,       RP__MIN, RP__AND, RP__OR, RP__XOR,
+                                     RP__EQ,  RP__LT,  RP__FLOORDIV, RP__REMAINDER, RP__SHL, RP__SHR, RP__GCD};
     static const rp__prim ints1[] = {RP__NEG, RP__ABS, RP__SIGN, RP__NOT};
     static const rp__prim bools[] = {RP__AND, RP__OR, RP__XOR, RP__EQ, RP__NE, RP__LE};
-    static const rp_dtype types[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_F16, RP_BF16};
+    static const rp_dtype types[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_F16, RP_BF16, RP_I8, RP_I16};
     rp__val a = pool[test_below(r, (uint64_t)n)];
     rp_dtype d = rp__dag_dtype(b, a);
     rp__val x = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], d);
     switch (test_below(r, 12)) {
-    case 0: return rp__dag_cast(b, a, types[test_below(r, 8)]);
+    case 0: return rp__dag_cast(b, a, types[test_below(r, 10)]);
     case 1: {
         rp__val c = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], RP_BOOL);
         return rp__dag_op(b, RP__WHERE, c, a, x);
@@ -357,6 +362,7 @@ static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool
     case 2: return rp__dag_reduce(b, (rp__reduce_kind)test_below(r, 4), a, RP__ALONG_ROW);
     case 3: return rp__dag_const(b, d, test_f((double)test_below(r, 9) - 3.5));
     case 4:
+        if (d == RP_I32) return rp__dag_op_imm(b, RP__ROUND, RP_I32, a, test_below(r, 2) ? RP_I8 : RP_I16);
         if (d == RP_F32) return rp__dag_op_imm(b, RP__ROUND, RP_F32, a, test_below(r, 2) ? RP_F16 : RP_BF16);
         return rp__dag_cast(b, a, RP_F32);
     default: break;
@@ -366,15 +372,17 @@ static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool
                                 : op2(b, floats2[test_below(r, sizeof floats2 / sizeof *floats2)], a, x);
     }
     if (d == RP_BOOL) return test_below(r, 5) ? op2(b, bools[test_below(r, 6)], a, x) : op1(b, RP__NOT, a);
-    return test_below(r, 3) ? op2(b, ints2[test_below(r, 12)], a, x) : op1(b, ints1[test_below(r, 4)], a);
+    return test_below(r, 3) ? op2(b, ints2[test_below(r, sizeof ints2 / sizeof *ints2)], a, x)
+                            : op1(b, ints1[test_below(r, 4)], a);
 }
 static rp__dag *random_dag(test_rng *r) {
-    static const rp_dtype types[] = {RP_F32, RP_F32, RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL};
+    static const rp_dtype types[] = {RP_F32, RP_F32, RP_F32, RP_F64,  RP_F16, RP_BF16,
+                                     RP_I32, RP_I64, RP_U8,  RP_BOOL, RP_I8,  RP_I16};
     rp__dag_builder *b = rp__dag_new();
     rp__val pool[64];
     int n = 0;
     int loads = 1 + (int)test_below(r, 4);
-    for (int i = 0; i < loads; i++) pool[n++] = load_new(b, types[test_below(r, 10)], i && !test_below(r, 4));
+    for (int i = 0; i < loads; i++) pool[n++] = load_new(b, types[test_below(r, 12)], i && !test_below(r, 4));
     if (!test_below(r, 3)) {
         rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
         pool[n++] = i;
@@ -392,9 +400,9 @@ static rp__dag *random_dag(test_rng *r) {
     int stores = 1 + (int)test_below(r, 3);
     for (int i = 0; i < stores; i++) {
         rp__val v = pool[n - 1 - i];
-        static const rp_dtype halves[] = {RP_F32, RP_F16, RP_BF16};
+        static const rp_dtype halves[] = {RP_F32, RP_F16, RP_BF16}, narrow[] = {RP_I32, RP_I8, RP_I16};
         rp_dtype d = rp__dag_dtype(b, v);
-        store_new(b, d == RP_F32 ? halves[test_below(r, 3)] : d, v, false);
+        store_new(b, d == RP_F32 ? halves[test_below(r, 3)] : d == RP_I32 ? narrow[test_below(r, 3)] : d, v, false);
     }
     return rp__dag_finish(b);
 }

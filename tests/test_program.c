@@ -396,6 +396,93 @@ static void test_dropout_sizes(void **state) {
     rp_compiled_release(f);
 }
 
+/* Parts of a cat that are stored where it has them: strided and dense, read by others, of other types, a cat in a cat, empty ones;
+   and what is copied: an argument, a result, what lies in another cat. */
+static void joined(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *a = rp_sin(in[0]), *b = rp_exp(a), *half = rp_to_dtype(rp_neg(b), RP_F16), *p = rp_linear(in[0], in[1]);
+    rp_tensor *wide =
+        rp_cat(((rp_tensor *const[]){a, rp_unsqueeze(rp_sum(b, RP_DIMS(1)), 1), half}), 3, 1); /* (4, 17) */
+    out[0] = rp_softmax(wide, 1);
+    rp_tensor *tall = rp_cat(((rp_tensor *const[]){p, rp_mul(p, p), in[2]}), 3, 0); /* (12, 8) */
+    out[1] = rp_cat(((rp_tensor *const[]){tall, rp_cos(tall)}), 2, 0);
+    out[2] = rp_tanh(in[2]);
+    out[3] = rp_cat(((rp_tensor *const[]){rp_permute(rp_view(out[2], RP_DIMS(2, 2, 8)), RP_DIMS(1, 0, 2)),
+                                          rp_view(rp_erf(tall), RP_DIMS(2, 6, 8))}),
+                    2, 1);
+    out[4] = rp_linear(rp_cat(((rp_tensor *const[]){rp_relu(tall), rp_slice(rp_cos(tall), 0, 0, 0, 1)}), 2, 0), in[1]);
+    rp_tensor *rows = rp_cat(((rp_tensor *const[]){p, p}), 2, 1); /* a library stores it, twice in one cat */
+    out[5] = rp_slice(rp_cat(((rp_tensor *const[]){rp_layer_norm(rows, RP_DIMS(16), NULL, NULL, 1e-5), rows}), 2, 1), 1,
+                      3, 20, 1);
+}
+static void test_joined(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 4, 8), FILLED(2, 8, 8), FILLED(3, 4, 8)},
+              *b[] = {FILLED(4, 4, 8), FILLED(5, 8, 8), FILLED(6, 4, 8)};
+    compare(joined, NULL, a, b, 3, 6, 0);
+}
+
+/* One kernel for each shape, none for the cat; its reader. */
+static void branches(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_cat(((rp_tensor *const[]){rp_relu(in[0]), rp_tanh(in[1]), rp_neg(rp_sin(in[0]))}), 3, 1);
+}
+static void test_branches(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 5, 8), FILLED(2, 5, 3)}, *b[] = {FILLED(3, 5, 8), FILLED(4, 5, 3)};
+    assert_int_equal(compare(branches, NULL, a, b, 2, 1, 2), 2);
+}
+
+/* Sums over rows and along rows, and what follows from either, are one walk over the elements and one over the sums of its lanes. */
+static void rows_and_columns(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_sin(in[0]), *p = rp_softmax(x, 1);
+    out[0] = rp_sum(p, RP_DIMS(0));
+    out[1] = rp_mean(rp_mul(x, in[0]), RP_DIMS(0), true);
+    out[2] = rp_tanh(rp_add(rp_sum(x, RP_DIMS(0)), in[1]));
+    out[3] = rp_sum(x, RP_DIMS(1));
+    out[4] = p;
+}
+/* The lanes of a column go by the order of its rows, whatever dims they are. */
+static void columns_of_two_dims(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_exp(in[0]); /* (n, 3, 40), n and 3 apart in memory */
+    out[0] = rp_sum(x, RP_DIMS(0, 1));
+    out[1] = rp_sum(x, RP_DIMS(2));
+    out[2] = rp_layer_norm(x, RP_DIMS(40), NULL, NULL, 1e-5);
+}
+static void test_columns(void **state) {
+    (void)state;
+    static const int64_t rows[] = {256, 257, 300, 1000, 8192, 8193}, lengths[] = {32, 40, 77};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        for (size_t c = 0; c < (rows[r] < 8000 ? 3 : 1); c++) {
+            rp_tensor *a[] = {FILLED(1, rows[r], lengths[c]), FILLED(2, lengths[c])},
+                      *b[] = {FILLED(3, rows[r], lengths[c]), FILLED(4, lengths[c])};
+            size_t launches = compare(rows_and_columns, NULL, a, b, 2, 5, 0);
+            assert_int_equal(launches == 2, rows[r] <= 8192);
+            rp_tensor *half[] = {rp_to_dtype(a[0], RP_F16), rp_to_dtype(a[1], RP_F16)};
+            assert_int_equal(compare(rows_and_columns, NULL, half, half, 2, 5, 0) == 2, rows[r] <= 8192);
+        }
+        rp_tensor *t = rp_slice(rp_transpose(FILLED(5, 4, rows[r], 40), 0, 1), 1, 0, 3, 1);
+        (void)compare(columns_of_two_dims, NULL, &t, &t, 1, 3, 0);
+    }
+    rp_compiled *f =
+        rp_compile((rp_fn){rows_and_columns, NULL, 0, "columns"}, RP_OPTIONS(rp_compile_options, .backend = "fused"));
+    static const int64_t sizes[] = {300, 400, 400, 255, 500, 8193, 500, 256, 255, 300};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) { /* one graph, in and out of what columns take */
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *in[] = {FILLED((int)k, sizes[k], 40), FILLED(2, 40)}, *expected[5], *got[5];
+        rows_and_columns(NULL, in, 2, expected, 5);
+        rp_call(f, in, 2, got, 5);
+        show_error();
+        for (size_t i = 0; i < 5; i++) assert_same(expected[i], got[i]);
+        rp_scope_end(scope, NULL, 0);
+    }
+    rp_compiled_release(f);
+    rp_tensor *few[] = {FILLED(1, 255, 40), FILLED(2, 40)};
+    assert_true(compare(rows_and_columns, NULL, few, few, 2, 5, 0) > 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chain),
@@ -408,6 +495,9 @@ int main(void) {
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_reshapes),
         cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_branches),
+        cmocka_unit_test(test_columns),
         cmocka_unit_test(test_checkpoint),
         cmocka_unit_test(test_relu_epilogue),
         cmocka_unit_test(test_sizes_share),

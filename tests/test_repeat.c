@@ -314,6 +314,13 @@ static void test_overlaps(void **state) {
     OK(rp_to_host(target, got, sizeof got));
     assert_true(got[7] == 4);
 
+    rp_tensor *row = rp_zeros(RP_DIMS(1, 4)); /* whose every place is written once, by a kernel of another space */
+    for (int i = 1; i < 6; i++) {
+        rp_fill_(rp_expand(row, RP_DIMS(3, 4)), rp_f64(i));
+        OK(rp_to_host(row, got, 4 * sizeof *got));
+        assert_true(got[3] == (float)i);
+    }
+
     source = target; /* the same elements */
     (void)add_to_target();
     OK(rp_to_host(target, got, sizeof got));

@@ -406,29 +406,6 @@ static void test_ends_with_work(void **state) {
     }
 }
 
-/* What a CPU has cached can be given back while a stream captures. */
-static void test_cache_beside_capture(void **state) {
-    (void)state;
-    if (device.type != RP_DEVICE_CPU) return; /* a driver forbids it */
-    OK(rp_empty_cache(device));
-    uint64_t before = reserved();
-    rp_scope scope = rp_scope_begin();
-    (void)rp_ones(RP_DIMS(30000000));
-    OK(rp_scope_end(scope, NULL, 0));
-    assert_true(reserved() >= before + 120000000);
-    rp_graph *g = rp_graph_new();
-    OK(rp_graph_begin(g, device, NULL));
-    OK(rp_empty_cache(device));
-    assert_true(reserved() < before + 100000000);
-    scope = rp_scope_begin();
-    rp_tensor *y = rp_ones(RP_DIMS(5));
-    OK(rp_graph_end(g));
-    OK(rp_graph_replay(g));
-    assert_true(rp_item_f64(rp_sum(y)) == 5);
-    OK(rp_scope_end(scope, NULL, 0));
-    rp_graph_release(g);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_released, begin, end),
@@ -440,7 +417,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_no_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_streams_come_and_go, begin, end),
         cmocka_unit_test_setup_teardown(test_ends_with_work, begin, end),
-        cmocka_unit_test_setup_teardown(test_cache_beside_capture, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

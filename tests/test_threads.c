@@ -1,5 +1,5 @@
 /* Threads: handles passed between them, caches that migrate, the pool under several callers, streams and captures side by side.
-   ctest: labels=threads cost=10 */
+   ctest: labels=threads timeout=600 cost=10 */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>

@@ -16,6 +16,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -266,9 +267,62 @@ static long double ref_remainder(long double x, long double y) {
 static long double ref_min(long double x, long double y) { return isnan(x) ? x : x < y ? x : y; }
 static long double ref_max(long double x, long double y) { return isnan(x) ? x : x > y ? x : y; }
 
+/* Newton's steps on erf, in the tail on the complement, whose value at y is exact. */
+static long double ref_erfinv(long double y) {
+    const long double a = fabsl(y), half_root_pi = 0.88622692545275801364908374167057259L;
+    if (!(a < 1)) return a == 1 ? copysignl(INFINITY, y) : (long double)NAN;
+    long double x = a > 0.5L ? sqrtl(-log1pl(-a)) : a * half_root_pi; /* in the tail too large, whence the steps fall */
+    for (int k = 0; k < 60; k++) {
+        const long double step = (a > 0.5L ? (1 - a) - erfcl(x) : erfl(x) - a) * half_root_pi * expl(x * x);
+        x -= step;
+        if (fabsl(step) < x * 1e-20L) break;
+    }
+    return copysignl(x, y);
+}
+static long double ref_digamma(long double x) {
+    if (x == 0) return copysignl(INFINITY, -x);
+    if (x < 0) {
+        const long double r = M_PIl * (x - rintl(x));
+        return x == floorl(x) ? (long double)NAN : ref_digamma(1 - x) - M_PIl / tanl(r);
+    }
+    long double sum = 0;
+    for (; x < 40; x++) sum += 1 / x;
+    const long double z = 1 / (x * x);
+    return logl(x) - 0.5L / x - z * (1 / 12.0L - z * (1 / 120.0L - z * (1 / 252.0L - z * (1 / 240.0L - z / 132)))) -
+           sum;
+}
+/* Thirty terms, where the library has ten, and the rest by Euler and Maclaurin. */
+static long double zeta_above(long double s, long double q) {
+    long double sum = 0;
+    for (int k = 0; k < 30; k++) sum += powl(q + k, -s);
+    const long double w = q + 30, b = powl(w, -s), z = 1 / (w * w);
+    const long double factor[] = {1 / 12.0L, -1 / 720.0L, 1 / 30240.0L, -1 / 1209600.0L, 1 / 47900160.0L};
+    if (b == 0 && s > 1000) return sum;
+    long double term = b * s / w, rest = powl(w, 1 - s) / (s - 1) + b / 2;
+    for (int k = 0; k < 5; k++) {
+        rest += factor[k] * term;
+        term *= (s + 2 * k + 1) * (s + 2 * k + 2) * z;
+    }
+    return sum + rest;
+}
+static long double ref_zeta(long double s, long double q) {
+    if (isnan(s) || isnan(q)) return NAN;
+    if (s <= 1) return s == 1 ? INFINITY : NAN;
+    if (q > 0) return isinf(q) ? 0 : zeta_above(s, q);
+    const long double f = floorl(q), part = q - f;
+    if (q == f) return INFINITY;
+    if (s != floorl(s)) return NAN;
+    const long double ends = zeta_above(s, 1 - part) - zeta_above(s, 1 - part - f);
+    return zeta_above(s, part) + (fmodl(s, 2) != 0 ? -ends : ends);
+}
+static bool wide_reference; /* what "next" means */
+static long double ref_nextafter(long double x, long double y) {
+    return wide_reference ? (long double)nextafter((double)x, (double)y) : (long double)nextafterf((float)x, (float)y);
+}
+
 /* Distance in units of the last place of the reference's binade; 1e9 where a NaN, an infinity or a zero's sign differs.
  * bits: 24 or 53; emin: exponent (frexp) of the smallest normal; max: largest finite. */
-static double ulps(double got, long double ref, int bits, int emin, double max) {
+static double ulps(double got, long double ref, int bits, int emin, double max, bool absolute) {
     int e;
     if (isnan(ref)) return isnan(got) ? 0 : 1e9;
     if (isnan(got)) return 1e9;
@@ -283,10 +337,15 @@ static double ulps(double got, long double ref, int bits, int emin, double max) 
     if (isinf(ref)) return 1e9;
     frexpl(ref, &e);
     if (e < emin) e = emin;
+    if (absolute && e < 1) e = 1;
     return (double)(fabsl((long double)got - ref) / ldexpl(1, e - bits));
 }
-static double ulps_f32(float got, long double ref) { return ulps((double)got, ref, 24, -125, (double)FLT_MAX); }
-static double ulps_f64(double got, long double ref) { return ulps(got, ref, 53, -1021, DBL_MAX); }
+static double ulps_f32(float got, long double ref, double bound) {
+    return ulps((double)got, ref, 24, -125, (double)FLT_MAX, bound < 0);
+}
+static double ulps_f64(double got, long double ref, double bound) {
+    return ulps(got, ref, 53, -1021, DBL_MAX, bound < 0);
+}
 
 typedef long double ref1(long double);
 typedef long double ref2(long double, long double);
@@ -304,6 +363,12 @@ static const struct {
 #undef X
 };
 enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
+/* Every primitive that a vector function computes is among them: the rest does not compile. */
+enum {
+#define RP_MATH1(prim, f, cost) LISTED_##f = VMATH_##f##_f32,
+#define RP_MATH2(prim, f, cost) LISTED_##f = VMATH_##f##_f32,
+#include "kernel/prims.def"
+};
 
 /* ---- tables --------------------------------------------------------------------------------------------------------- */
 
@@ -376,6 +441,7 @@ static int tear_down(void **arg) {
 static void test_bounds_f32(void **arg) {
     int bad = 0;
     (void)arg;
+    wide_reference = false;
     for (size_t f = 0; f < FUNCTIONS; f++) {
         double worst = 0;
         size_t at = 0;
@@ -384,14 +450,14 @@ static void test_bounds_f32(void **arg) {
         for (size_t i = 0; i < N32; i += i < EDGES * 400 ? 1 : functions[f].two ? 5 : 3) {
             long double x = (long double)x32[i];
             long double ref = functions[f].one ? functions[f].one(x) : functions[f].two(x, (long double)y32[i]);
-            double u = ulps_f32(out32[i], ref);
+            double u = ulps_f32(out32[i], ref, functions[f].bound32);
             if (u > worst) {
                 worst = u;
                 at = i;
             }
         }
         print_message("%-10s f32 %.3f ulp (bound %g)\n", functions[f].name, worst, functions[f].bound32);
-        if (worst > functions[f].bound32) {
+        if (worst > fabs(functions[f].bound32)) {
             print_error("%s f32: %.3f ulp at x=%a y=%a: %a\n", functions[f].name, worst, (double)x32[at],
                         (double)y32[at], (double)out32[at]);
             bad++;
@@ -403,6 +469,7 @@ static void test_bounds_f64(void **arg) {
     int bad = 0;
     double slack = LDBL_MANT_DIG >= 64 ? 0.01 : 1; /* of the reference itself */
     (void)arg;
+    wide_reference = true;
     for (size_t f = 0; f < FUNCTIONS; f++) {
         double worst = 0;
         size_t at = 0;
@@ -410,14 +477,14 @@ static void test_bounds_f64(void **arg) {
         for (size_t i = 0; i < N64; i++) {
             long double x = (long double)x64[i];
             long double ref = functions[f].one ? functions[f].one(x) : functions[f].two(x, (long double)y64[i]);
-            double u = ulps_f64(out64[i], ref);
+            double u = ulps_f64(out64[i], ref, functions[f].bound64);
             if (u > worst) {
                 worst = u;
                 at = i;
             }
         }
         print_message("%-10s f64 %.3f ulp (bound %g)\n", functions[f].name, worst, functions[f].bound64);
-        if (worst > functions[f].bound64 + (functions[f].bound64 > 0 ? slack : 0)) {
+        if (worst > fabs(functions[f].bound64) + (functions[f].bound64 != 0 ? slack : 0)) {
             print_error("%s f64: %.3f ulp at x=%a y=%a: %a\n", functions[f].name, worst, x64[at], y64[at], out64[at]);
             bad++;
         }
@@ -678,7 +745,7 @@ static int exhaustive(int argc, char **argv) {
                 if (bits_f32((float)ref) == bits_f32(first[i])) {
                     if (worst >= 0.5 || isnan(ref)) continue; /* correctly rounded */
                 }
-                double u = ulps_f32(first[i], (long double)ref);
+                double u = ulps_f32(first[i], (long double)ref, functions[f].bound32);
                 if (u > worst) {
                     worst = u;
                     at = x[i];
@@ -695,7 +762,7 @@ static int exhaustive(int argc, char **argv) {
         printf("%-10s f32 %.4f ulp at %a, bound %g; %lu bits differ\n", functions[f].name, worst, (double)at,
                functions[f].bound32, differ);
         fflush(stdout);
-        bad |= worst > functions[f].bound32 || differ;
+        bad |= worst > fabs(functions[f].bound32) || differ;
     }
     return bad;
 }

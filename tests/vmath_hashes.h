@@ -51,6 +51,20 @@
     0x14538b404743d067, /* trunc f64 */
     0x2ca528fc41cbb80f, /* rint f32 */
     0x482a6c0d9cabad14, /* rint f64 */
+    0x91d5ec75ef0fddbf, /* log10 f32 */
+    0xdb197fd07da73ed3, /* log10 f64 */
+    0x4a4cb67b9ff224a6, /* asinh f32 */
+    0xab7e398dba48af5a, /* asinh f64 */
+    0xdde075a0f79f4fe9, /* acosh f32 */
+    0x1e7c6eb95e76151e, /* acosh f64 */
+    0x3bf77bc749d7d86c, /* atanh f32 */
+    0x8a1934d1238f6296, /* atanh f64 */
+    0x82504285cf6234fc, /* erfinv f32 */
+    0xd4458794e8bd3ba0, /* erfinv f64 */
+    0x03ee702ff58853d6, /* lgamma f32 */
+    0x4de0ef9ca472a65e, /* lgamma f64 */
+    0x2d051c6987398780, /* digamma f32 */
+    0xb8c55140c6db0b32, /* digamma f64 */
     0x5e1f2b97461f798b, /* pow f32 */
     0xb305ce9db67a09c2, /* pow f64 */
     0x39ed893e3ed703fa, /* atan2 f32 */
@@ -59,6 +73,12 @@
     0x30c4ab1554821e96, /* fmod f64 */
     0xfca8957b1ad62ec4, /* remainder f32 */
     0xa085cf8511394af7, /* remainder f64 */
+    0x8dc94a8817124ca2, /* hypot f32 */
+    0x8f30623d4f11d7c3, /* hypot f64 */
+    0x086118bfa9f45e9a, /* zeta f32 */
+    0xf1d7f01853b02698, /* zeta f64 */
+    0x82e82ae2bc5af03c, /* nextafter f32 */
+    0x569df980c3672634, /* nextafter f64 */
     0xaa375051ecb86e61, /* copysign f32 */
     0x2154ac4a785f86df, /* copysign f64 */
     0xee8e17c6d18b3e4a, /* min f32 */

@@ -1,5 +1,6 @@
 /* vmath_isa.h: the list of vector math functions under test, and the table that each build of vmath_isa.c exports.
- * Used by test_vmath.c and vmath_isa.c alone. A row: name, reference (long double), bound in ulp for f32 and f64. */
+ * Used by test_vmath.c and vmath_isa.c alone. A row: name, reference (long double), bound in ulp for f32 and f64; a negative
+ * bound is one in units of the last place of max(1, |result|), for functions with zeros where no formula is exact. */
 #ifndef TESTS_VMATH_ISA_H
 #define TESTS_VMATH_ISA_H
 
@@ -31,13 +32,23 @@
     X(floor, floorl, 0, 0)                                                                                             \
     X(ceil, ceill, 0, 0)                                                                                               \
     X(trunc, truncl, 0, 0)                                                                                             \
-    X(rint, rintl, 0, 0)
+    X(rint, rintl, 0, 0)                                                                                               \
+    X(log10, log10l, 0.501, 1.5)                                                                                       \
+    X(asinh, asinhl, 0.501, 2)                                                                                         \
+    X(acosh, acoshl, 0.501, 2)                                                                                         \
+    X(atanh, atanhl, 0.501, 2)                                                                                         \
+    X(erfinv, ref_erfinv, 0.501, 3)                                                                                    \
+    X(lgamma, lgammal, -0.6, -20)                                                                                      \
+    X(digamma, ref_digamma, -0.6, -40)
 
 #define VMATH_BINARY(X)                                                                                                \
     X(pow, powl, 0.501, 1.5)                                                                                           \
     X(atan2, atan2l, 0.501, 1.5)                                                                                       \
     X(fmod, fmodl, 0, 0)                                                                                               \
     X(remainder, ref_remainder, 0.501, 0.501)                                                                          \
+    X(hypot, hypotl, 0.501, 2)                                                                                         \
+    X(zeta, ref_zeta, 0.501, 50)                                                                                       \
+    X(nextafter, ref_nextafter, 0, 0)                                                                                  \
     X(copysign, copysignl, 0, 0)                                                                                       \
     X(min, ref_min, 0, 0)                                                                                              \
     X(max, ref_max, 0, 0)

@@ -8,7 +8,7 @@
 #include "device/capture.h"
 #include "ops/grad.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 typedef struct slot {    /* a node that was reached */
@@ -487,7 +487,7 @@ void (*rp__backward_watch_hook)(void);
 
 rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs,
                          size_t n_inputs, rp_tensor **out, bool retain_graph, bool create_graph) {
-    if (rp__tensor_tracing && rp__backward_watch_hook) rp__backward_watch_hook();
+    if (rp__flags.tracing && rp__backward_watch_hook) rp__backward_watch_hook();
     engine e = {.inputs = inputs,
                 .n_inputs = n_inputs,
                 .captured = out,

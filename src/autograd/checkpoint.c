@@ -9,7 +9,7 @@
 #include "core/alloc.h"
 #include "device/capture.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 typedef struct rp__checkpoint checkpoint;
@@ -54,7 +54,6 @@ struct rp__checkpoint {
 
 RP__TLS_FAST checkpoint *rp__checkpoint_recording; /* whose function runs for the first time */
 static _Thread_local checkpoint *recomputing;
-static _Thread_local bool muted; /* in a checkpoint inside the one that is recomputed: its own numbers are not wanted */
 
 void rp__checkpoint_suspend(rp__checkpoint_state *s) {
     *s = (rp__checkpoint_state){rp__checkpoint_recording, recomputing};
@@ -99,7 +98,7 @@ static bool kept_anyway(const checkpoint *c, const rp_tensor *t) {
 bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t index, rp_status *status) {
     checkpoint *c = recomputing;
     if (c) {
-        if (muted) return true;
+        if (rp__flags.muted) return true;
         if (kept_anyway(c, t)) return false;
         size_t slot = c->recomputed++;
         if (slot < c->n_slots && c->uses[slot] > 0 && !c->slots[slot]) {
@@ -226,7 +225,7 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
     rp_status status = random_save(&now, &n_now);
     if (status == RP_OK) {
         checkpoint *outer = recomputing, *outer_recording = rp__checkpoint_recording;
-        bool outer_muted = muted;
+        bool outer_muted = rp__flags.muted;
         rp__random_rewind(&c->drawn);
         rp__random_log *outer_again = rp__random_again_set(&c->drawn);
         rp__random_log *outer_log = rp__random_log_set(NULL);
@@ -234,7 +233,7 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         rp__checkpoint_recording = NULL;
         recomputing = c;
         c->recomputed = 0;
-        muted = false;
+        rp__flags.muted = false;
         c->recomputing = true;
         c->args = tensors;
         c->fn.body(c->fn.ctx, tensors, c->n_in, tensors + c->n_in, c->n_out);
@@ -243,7 +242,7 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         *count = c->recomputed;
         recomputing = outer;
         rp__checkpoint_recording = outer_recording;
-        muted = outer_muted;
+        rp__flags.muted = outer_muted;
         random_restore(now, n_now);
         (void)rp__random_log_set(outer_log);
         (void)rp__random_again_set(outer_again);
@@ -385,14 +384,14 @@ rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *c
         /* Without a tape nothing would be kept. Inside the recomputation of an outer one the arguments take the numbers that
            they took in the first run, and the rest none. */
         status = RP_OK;
-        bool outer_muted = muted;
+        bool outer_muted = rp__flags.muted;
         for (size_t i = 0; i < n_in && recomputing && status == RP_OK; i++) {
             rp__saved unused = {.tensor = NULL};
             if (in[i]) (void)rp__checkpoint_pack(&unused, in[i], false, 0, &status);
         }
-        muted = muted || recomputing;
+        rp__flags.muted = rp__flags.muted || recomputing;
         fn.body(fn.ctx, in, n_in, out, n_out);
-        muted = outer_muted;
+        rp__flags.muted = outer_muted;
         status = status == RP_OK ? check_results(site, fn, out, n_out) : status;
     } else {
         checkpoint *c = rp__calloc(1, sizeof *c);

@@ -1,7 +1,7 @@
 /* Custom functions (torch.autograd.Function): a forward that runs without a tape and a backward written with ops, as one node. */
 #include "autograd/tape.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 #include "core/alloc.h"
 #include "core/options.h"
@@ -160,7 +160,7 @@ static rp_status trace(const rp_function *f, rp_tensor *const *in, size_t n_in, 
 static rp_status forward_of(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
                             bool needed) {
     bool traced = false;
-    if (RP__UNLIKELY(rp__tensor_tracing) && rp__function_trace_hook && f->backward && n_out > 0)
+    if (RP__UNLIKELY(rp__flags.tracing) && rp__function_trace_hook && f->backward && n_out > 0)
         RP_TRY(trace(f, in, n_in, out, n_out, needed, &traced));
     return traced ? RP_OK : function_forward(f, in, n_in, out, n_out);
 }

@@ -4,7 +4,7 @@
 #include "autograd/tape.h"
 #include "core/alloc.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 struct rp__hook_entry {

@@ -2,7 +2,7 @@
    gradient reaches. */
 #include "autograd/tape.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 #include "core/alloc.h"
 #include "core/fork.h"

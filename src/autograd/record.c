@@ -5,7 +5,7 @@
 #include "core/alloc.h"
 #include "ops/grad.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 /* ---------------------------------------------------------------- the node of an op */
@@ -353,7 +353,7 @@ static rp_status run_and_record(rp__layer_kind at, rp__call *call) {
     const rp__op *op = call->op;
     bool detach = op == RP__OP(detach);
     rp_status status;
-    if (rp__grad_disabled || detach) {
+    if (rp__flags.grad_disabled || detach) {
         status = rp__dispatch_below(at, call);
         if (status == RP_OK && detach) call->out[0]->flags |= RP__T_DETACHED;
         return status;
@@ -385,7 +385,7 @@ static __attribute__((noinline)) rp_status handle(rp__layer_kind at, rp__call *c
 static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
     (void)self;
     if (RP__UNLIKELY(rp__checkpoint_recording != NULL || (call->op->flags & RP_OP_VIEW))) return handle(at, call);
-    const uint32_t n = rp__grad_disabled ? 0 : call->n_in;
+    const uint32_t n = rp__flags.grad_disabled ? 0 : call->n_in;
     for (uint32_t i = 0; i < n; i++) {
         if (call->in[i] && RP__UNLIKELY(rp__grad_needed(call->in[i]))) return handle(at, call);
     }

@@ -25,11 +25,9 @@ rp__mutex *rp__autograd_lock(const void *object) {
     return &locks[(h >> 6 ^ h >> 12) % LOCKS];
 }
 
-RP__TLS_FAST bool rp__grad_disabled;
-
 bool rp__grad_switch(bool enabled) {
-    bool old = !rp__grad_disabled;
-    rp__grad_disabled = !enabled;
+    bool old = !rp__flags.grad_disabled;
+    rp__flags.grad_disabled = !enabled;
     return old;
 }
 
@@ -42,7 +40,7 @@ bool rp_set_grad_enabled(bool enabled) {
     return old;
 }
 
-bool rp_grad_enabled(void) { return rp__grad_said_now.apart ? rp__grad_said_now.on : !rp__grad_disabled; }
+bool rp_grad_enabled(void) { return rp__grad_said_now.apart ? rp__grad_said_now.on : !rp__flags.grad_disabled; }
 
 /* ---------------------------------------------------------------- nodes */
 
@@ -54,7 +52,6 @@ rp__tape_node *rp__tape_node_retain(rp__tape_node *n) {
 }
 
 static _Thread_local rp__tape_node *dead_nodes;
-static _Thread_local bool taking_apart;
 
 static void node_destroy(rp__tape_node *n) {
     n->class_->destroy(n);
@@ -69,14 +66,14 @@ void rp__tape_node_release(rp__tape_node *n) {
     if (!n || atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) != 1) return;
     n->next_dead = dead_nodes;
     dead_nodes = n;
-    if (taking_apart) return;
-    taking_apart = true;
+    if (rp__flags.taking_apart) return;
+    rp__flags.taking_apart = true;
     while (dead_nodes) {
         rp__tape_node *dead = dead_nodes;
         dead_nodes = dead->next_dead;
         node_destroy(dead);
     }
-    taking_apart = false;
+    rp__flags.taking_apart = false;
 }
 
 void rp__meta_of(const rp_tensor *t, rp__meta *out) {
@@ -255,7 +252,8 @@ rp_status rp__tape_attach(const rp__tape_class *class_, void *payload, const cha
                           rp__tape_node **node) {
     bool needed = false;
     if (node) *node = NULL;
-    for (uint32_t i = 0; i < n_in && !rp__grad_disabled; i++) needed = needed || (in[i] && rp__grad_needed(in[i]));
+    for (uint32_t i = 0; i < n_in && !rp__flags.grad_disabled; i++)
+        needed = needed || (in[i] && rp__grad_needed(in[i]));
     rp__tape_node holder = {.class_ = class_, .op = op, .site = site, .payload = payload};
     if (!needed) {
         class_->destroy(&holder);
@@ -277,18 +275,16 @@ rp_status rp__tape_attach(const rp__tape_class *class_, void *payload, const cha
 
 /* ---------------------------------------------------------------- saved tensors */
 
-_Thread_local bool rp__tape_shadowing;
-
 /* In a trace it must be known to the trace, so the op makes it. */
 rp_tensor *rp__tape_shadow(rp_tensor *t) {
     rp_tensor *shadow;
-    if (t->traced || rp__tensor_tracing) { /* an argument or a parameter, too: the graph must see whose value it is */
+    if (t->traced || rp__flags.tracing) { /* an argument or a parameter, too: the graph must see whose value it is */
         const rp__op *op = RP__OP(detach);
         rp__call call = {
             .op = op, .site = t->site, .in = &t, .n_in = 1, .list_begin = {0, 1}, .out = &shadow, .n_out = 1};
-        rp__tape_shadowing = true;
+        rp__flags.shadowing = true;
         rp_status status = rp__dispatch_below(RP__LAYER_AUTOGRAD, &call);
-        rp__tape_shadowing = false;
+        rp__flags.shadowing = false;
         if (status != RP_OK) return rp__tensor_error();
     } else {
         shadow = rp__tensor_view(t, t->size, t->stride, t->ndim, t->offset);
@@ -339,7 +335,7 @@ rp_status rp__saved_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
 rp_tensor *rp__saved_attach(const rp__saved *s, rp_tensor *value, rp__tape_node *n) {
     rp__tape_node *producer = s->is_output ? n : s->edge.node;
     bool floating = rp__dtype_is_float((rp_dtype)value->dtype); /* indices have no history */
-    if (rp__grad_disabled || !producer || !floating || (value->flags & RP__T_REQUIRES_GRAD)) return value;
+    if (rp__flags.grad_disabled || !producer || !floating || (value->flags & RP__T_REQUIRES_GRAD)) return value;
     rp_tensor *t = rp__tape_shadow(value);
     if (rp__tensor_is_error(t)) return t;
     return rp__tape_set_history(t, producer, s->edge.index) == RP_OK ? t : rp__tensor_error();

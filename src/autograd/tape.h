@@ -101,14 +101,14 @@ struct rp__tape_node {
    the end another result. */
 extern void (*rp__grad_watch_hook)(rp_tensor *t);
 static inline void rp__grad_watch(rp_tensor *t) {
-    if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
+    if (RP__UNLIKELY(rp__flags.tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
 }
 
 /* Called before the history of t changes; floor 5 installs it: a trace that computes nothing puts back that of a tensor from
    outside, lest the call that follows finds it changed. */
 extern rp_status (*rp__history_watch_hook)(rp_tensor *t);
 static inline rp_status rp__history_watch(rp_tensor *t) {
-    return RP__UNLIKELY(rp__tensor_tracing) && rp__history_watch_hook ? rp__history_watch_hook(t) : RP_OK;
+    return RP__UNLIKELY(rp__flags.tracing) && rp__history_watch_hook ? rp__history_watch_hook(t) : RP_OK;
 }
 
 /* The trace of a block has the tape off. What the function that it runs says with rp_set_grad_enabled, and reads with
@@ -126,7 +126,7 @@ extern rp_status (*rp__function_trace_hook)(const char *site, rp_fn forward, rp_
    enters would not run hooks. */
 extern rp_status (*rp__hook_watch_hook)(rp_tensor *t, int change);
 static inline rp_status rp__hook_watch(rp_tensor *t, int change) {
-    return RP__UNLIKELY(rp__tensor_tracing) && rp__hook_watch_hook ? rp__hook_watch_hook(t, change) : RP_OK;
+    return RP__UNLIKELY(rp__flags.tracing) && rp__hook_watch_hook ? rp__hook_watch_hook(t, change) : RP_OK;
 }
 
 /* Counts changes of whether a tensor needs a gradient, has a .grad or hooks: who holds some tensors, has looked at them,
@@ -247,13 +247,9 @@ rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *c
 
 /* A second handle of t's value without history, in the innermost scope. */
 rp_tensor *rp__tape_shadow(rp_tensor *t);
-/* Set while the tape makes one in a trace: the trace of a block, which may be differentiated again, takes it for the value
-   that it is; where a user detaches, the block has a node that cuts. */
-extern _Thread_local bool rp__tape_shadowing;
 
-extern RP__TLS_FAST bool rp__grad_disabled; /* grad mode of the thread; rp_set_grad_enabled, inline */
 /* Does the tape record? Not so in the trace of a block, whatever rp_grad_enabled says. */
-static inline bool rp__grad_recording(void) { return !rp__grad_disabled; }
+static inline bool rp__grad_recording(void) { return !rp__flags.grad_disabled; }
 extern rp__layer rp__autograd_layer; /* record.c: default layer of every thread */
 
 /* One of a fixed set of locks: guards the accumulate node, hooks and view entries of the objects that share it. Never held

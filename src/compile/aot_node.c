@@ -1,7 +1,7 @@
 /* A call of a function compiled for training: the forward, and the node that it leaves on the tape. The backward of that is the
    plan's; for gradients that the plan is not for, or that are to be differentiated again, the call runs again under the tape
    (aot_again.h). */
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "compile/aot_again.h"

@@ -147,15 +147,14 @@ rp_status rp__fuse_chain_holds(const rp__fusion *f, rp__device *d, const rp__fus
 }
 
 /* Adds to the group the first product that can follow it. */
-static rp_status extend(rp__fuse_paths *paths, rp__device *d, uint32_t group, bool *done) {
-    rp__fusion *f = paths->f;
+static rp_status extend(rp__fusion *f, rp__fuse_paths *paths, rp__device *d, uint32_t group, bool *done) {
     rp__fuse_group *g = &f->groups[group];
     const uint32_t last = g->members[g->n_members - 1];
     const rp__ir_value rows = result_of(f, last);
     *done = true;
     for (uint32_t r = 0; r < f->n_readers[rows]; r++) {
         const uint32_t next = f->readers[rows][r];
-        rp__fuse_group *h = &f->groups[f->nodes[next].group];
+        const rp__fuse_group *h = &f->groups[f->nodes[next].group];
         if (!rp__fuse_is_matmul(f, next) || f->nodes[next].group == group || h->members[0] != next) continue;
         uint32_t *members = RP__NEW(&f->arena, uint32_t, g->n_members + h->n_members);
         if (!members) return RP__OOM("fusion");
@@ -168,12 +167,9 @@ static rp_status extend(rp__fuse_paths *paths, rp__device *d, uint32_t group, bo
             if (f->unfused[k].producer == last && f->unfused[k].consumer == next) f->unfused[k].reason = why;
         }
         if (why) continue;
-        g->members = members;
-        g->n_members = n;
+        rp__fuse_paths_merge(paths, group, f->nodes[next].group);
+        rp__fuse_take(f, group, f->nodes[next].group, members, n);
         g->chain = true;
-        h->dead = true;
-        h->n_members = 0;
-        for (uint32_t k = 0; k < n; k++) f->nodes[members[k]].group = group;
         *done = false;
         return RP_OK;
     }
@@ -201,18 +197,20 @@ static rp_status free_stage(rp__fusion *f, rp__device *d, uint32_t group) {
 }
 
 rp_status rp__fuse_chains(rp__fusion *f, rp__device *d) {
+    for (uint32_t k = 0; k < f->n_nodes; k++) { /* moves members: before there is an order of groups */
+        const rp__fuse_group *g = &f->groups[f->nodes[k].group];
+        if (rp__fuse_is_matmul(f, k) && g->members[0] == k && !are_stages(f, g->members, g->n_members))
+            RP_TRY(free_stage(f, d, f->nodes[k].group));
+    }
     rp__fuse_paths paths;
     rp_status status = rp__fuse_paths_begin(&paths, f);
     for (uint32_t k = 0; k < f->n_nodes && status == RP_OK; k++) {
         const uint32_t group = f->nodes[k].group;
         const rp__fuse_group *g = &f->groups[group];
-        if (rp__fuse_is_matmul(f, k) && g->members[0] == k && !are_stages(f, g->members, g->n_members))
-            status = free_stage(f, d, group);
-        if (status != RP_OK) break;
-        bool done = !rp__fuse_is_matmul(f, k) || g->members[0] != k || !are_stages(f, g->members, g->n_members);
-        const bool stages = !done;
-        while (!done && status == RP_OK) status = extend(&paths, d, group, &done);
-        if (!stages || status != RP_OK || g->chain || g->n_members == 1) continue;
+        if (!rp__fuse_is_matmul(f, k) || g->members[0] != k || !are_stages(f, g->members, g->n_members)) continue;
+        bool done = false;
+        while (!done && status == RP_OK) status = extend(f, &paths, d, group, &done);
+        if (status != RP_OK || g->chain || g->n_members == 1) continue;
         const char *why = ask(f, d, g->members, g->n_members); /* a small product and its relu */
         if (why && !*why) status = rp_error_status();
         f->groups[group].chain = why == NULL;

@@ -246,10 +246,10 @@ void rp_compile_reset(void) { atomic_fetch_add_explicit(&resets, 1, memory_order
 
 /* A program is never for training (rp__engine.settled). */
 static inline rp_status run_alone(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    const bool off = rp__grad_disabled;
-    rp__grad_disabled = true;
+    const bool off = rp__flags.grad_disabled;
+    rp__flags.grad_disabled = true;
     rp_status status = rp__executable_run_alone(p, in, n_in, out, n_out);
-    rp__grad_disabled = off;
+    rp__flags.grad_disabled = off;
     return status;
 }
 

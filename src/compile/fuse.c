@@ -26,6 +26,8 @@ enum { MAX_MEMBERS = 64, MAX_POINTERS = 32, MAX_DAG_NODES = 1000, MAX_SCALARS = 
 typedef struct probe {
     rp__lower_sink sink;
     rp__fuse_node *node;
+    unsigned n_sums;
+    bool other; /* it reduces in another way, or scans */
 } probe;
 
 static uint16_t probe_any(const rp__lower_sink *s, rp__access_kind kind, rp_dtype dtype, rp__axes axes,
@@ -48,10 +50,15 @@ static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__v
 }
 static rp__val probe_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
     (void)call;
+    if (kind == RP__REDUCE_SUM)
+        ((probe *)s)->n_sums++;
+    else
+        ((probe *)s)->other = true;
     return s->builder ? rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW) : 0;
 }
 static rp__val probe_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
     (void)call;
+    ((probe *)s)->other = true;
     return s->builder ? rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW) : 0;
 }
 static rp__val probe_contract(rp__lower_sink *s, const rp__call *call, rp__val a, rp__val b, unsigned order) {
@@ -112,6 +119,20 @@ static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, co
     return probe_any(s, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, axes, n);
 }
 
+/* One sum of floats, and nothing that goes on along what it runs over. */
+static bool sums_only(const rp__fuse_node *fn, const rp__call *call, unsigned n_sums, bool other) {
+    if (n_sums != 1 || other || fn->n_draws || fn->n_windows || fn->opaque || fn->memory_operands || fn->reversed)
+        return false;
+    const unsigned compute = rp__dtypes[call->in[0]->dtype].compute;
+    if ((compute != RP_F32 && compute != RP_F64) || rp__dtypes[call->out[0]->dtype].compute != compute) return false;
+    int64_t rows = 1;
+    for (unsigned d = 0; d < fn->ndim; d++) rows *= fn->inner >> d & 1u ? 1 : fn->size[d];
+    for (uint32_t k = 0; k < call->n_out; k++) {
+        if (rp__numel(call->out[k]->size, call->out[k]->ndim) != rows) return false;
+    }
+    return true;
+}
+
 /* places_only: the DAG's size is known. */
 static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn, bool places_only) {
     const rp__ir_node *n = &ir->nodes[fn->node];
@@ -136,9 +157,10 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn, bool places_only
                         .access = probe_access,
                         .windows = probe_windows},
                .node = fn};
-    if (places_only) return rp__lower_into(&p.sink, &call);
-    if (!p.sink.builder) return rp_error_status();
+    if (!places_only && !p.sink.builder) return rp_error_status();
     rp_status status = rp__lower_into(&p.sink, &call);
+    fn->sums = sums_only(fn, &call, p.n_sums, p.other);
+    if (places_only) return status;
     rp__dag *dag = rp__dag_finish(p.sink.builder);
     if (status == RP_OK && !dag) status = rp_error_status();
     if (dag) fn->n_dag_nodes = dag->n_nodes;
@@ -218,7 +240,7 @@ static rp_status make_nodes(rp__fusion *f, rp__device *d, const uint32_t *dag_no
             fn->n_dag_nodes = 1;
             fn->plain_operands = 2;
             memcpy(fn->size, meta->size, meta->ndim * sizeof *meta->size);
-        } else if (rp__ir_is_op(n, RP__OP(empty)) || no_result) {
+        } else if (rp__ir_is_op(n, RP__OP(empty)) || no_result || rp__cat_is_joined(ir, n)) {
             fn->kind = RP__FUSE_NOTHING;
         } else if (loop && !empty) {
             fn->kind = RP__FUSE_LOOP;
@@ -326,31 +348,6 @@ static int by_gain(const void *x, const void *y) {
     return by_pair(x, y);
 }
 
-bool rp__fuse_path_around(rp__fuse_paths *m, uint32_t a, uint32_t b) {
-    const rp__fusion *f = m->f;
-    uint32_t top = 0;
-    m->stamp++;
-    m->stack[top++] = a;
-    m->mark[a] = m->stamp;
-    while (top > 0) {
-        uint32_t g = m->stack[--top];
-        for (uint32_t k = 0; k < f->groups[g].n_members; k++) {
-            uint32_t node = f->groups[g].members[k];
-            for (uint32_t s = 0; s < f->n_succ[node]; s++) {
-                uint32_t next = f->nodes[f->succ[node][s]].group;
-                if (next == b) {
-                    if (g != a) return true;
-                    continue;
-                }
-                if (m->mark[next] == m->stamp) continue;
-                m->mark[next] = m->stamp;
-                m->stack[top++] = next;
-            }
-        }
-    }
-    return false;
-}
-
 static bool is_loop(const rp__fuse_node *n) { return n->kind == RP__FUSE_LOOP || n->kind == RP__FUSE_COPY; }
 static bool merges(const rp__fuse_node *n) { return is_loop(n) || n->kind == RP__FUSE_PRODUCT; }
 
@@ -433,8 +430,8 @@ static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_
     return true;
 }
 
-/* NULL, or why the nodes cannot be one kernel. "": out of memory. */
-static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+/* NULL and their space, or why the nodes cannot be one kernel. "": out of memory. */
+static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__group_space *space) {
     const rp_ir *ir = f->ir;
     uint32_t dag_nodes = 0, windows = 0, scalars = 0, draws = 0, pointers = 0;
     if (n > MAX_MEMBERS) return "kernel-too-large";
@@ -471,13 +468,29 @@ static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t 
     if (dag_nodes > MAX_DAG_NODES || windows > RP__DAG_WINDOWS || scalars > MAX_SCALARS || draws > MAX_DRAWS_A_KERNEL)
         return "kernel-too-large";
     if (pointers > MAX_POINTERS) return "too-many-pointers";
-    rp__group_space space;
-    const char *why = rp__group_space_make(f, members, n, &space);
+    const char *why = rp__group_space_make(f, members, n, space);
     if (why) return why;
-    why = follows_product(f, members, n, &space);
-    if (!why && !memory_is_safe(f, members, n, &space)) why = "written-memory";
-    rp__group_space_free(&space);
+    why = follows_product(f, members, n, space);
+    if (!why && !memory_is_safe(f, members, n, space)) why = "written-memory";
+    if (why) rp__group_space_free(space);
     return why;
+}
+
+/* The space of a group; NULL: it has none, or there is no memory. */
+static const rp__group_space *space_of(rp__fuse_group *g, const rp__fusion *f) {
+    if (g->space) return g->space;
+    rp__group_space *s = rp__alloc(sizeof *s);
+    if (!s || rp__group_space_make(f, g->members, g->n_members, s) != NULL) {
+        rp__free(s);
+        return NULL;
+    }
+    return g->space = s;
+}
+
+static void drop_space(rp__fuse_group *g) {
+    if (g->space) rp__group_space_free(g->space);
+    rp__free(g->space);
+    g->space = NULL;
 }
 
 static rp_status note_unfused(rp__fusion *f, uint32_t a, uint32_t b, const char *reason) {
@@ -496,12 +509,17 @@ static uint32_t *join(rp__fusion *f, const rp__fuse_group *x, const rp__fuse_gro
     return members;
 }
 
-/* Group a has these members from now on, group b is gone. */
-static void take(rp__fusion *f, uint32_t a, uint32_t b, uint32_t *members, uint32_t n) {
-    f->groups[a].members = members;
-    f->groups[a].n_members = n;
+static void set_members(rp__fuse_group *g, uint32_t *members, uint32_t n) {
+    drop_space(g);
+    g->members = members;
+    g->n_members = n;
+    g->version++;
+}
+
+void rp__fuse_take(rp__fusion *f, uint32_t a, uint32_t b, uint32_t *members, uint32_t n) {
+    set_members(&f->groups[a], members, n);
+    set_members(&f->groups[b], NULL, 0);
     f->groups[b].dead = true;
-    f->groups[b].n_members = 0;
     for (uint32_t k = 0; k < n; k++) f->nodes[members[k]].group = a;
 }
 
@@ -511,32 +529,30 @@ enum { FEW_ROWS = 64, LONG_ROW = 8192, MANY_ELEMENTS = 1 << 18 };
 
 unsigned rp__fuse_size_class(int64_t size) { return (size >= FEW_ROWS) + (size > LONG_ROW) + (size > MANY_ELEMENTS); }
 
-bool rp__fuse_runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+static bool runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
     const rp_ir *ir = f->ir;
-    rp__group_space s;
-    if (!f->on_gpu) return false;
-    if (rp__group_space_make(f, members, n, &s) != NULL) return false;
+    if (!f->on_gpu || !s) return false;
     int64_t rows = 1, row = 1;
     bool stores = false, across = false;
-    for (unsigned a = 0; a < s.n_axes; a++) *(s.is_inner[a] ? &row : &rows) *= s.size[a];
-    for (uint32_t k = 0; k < n && s.n_inner > 0; k++) {
+    for (unsigned a = 0; a < s->n_axes; a++) *(s->is_inner[a] ? &row : &rows) *= s->size[a];
+    for (uint32_t k = 0; k < n && s->n_inner > 0; k++) {
         const rp__ir_node *node = &ir->nodes[f->nodes[members[k]].node];
         for (uint32_t r = 0; r < node->n_out; r++) {
-            const rp__axis_map *map = rp__group_map(&s, node->out[r]);
+            const rp__axis_map *map = rp__group_map(s, node->out[r]);
             if (!map || !rp__fuse_stored(f, members, n, node->out[r])) continue;
             unsigned end = map->begin[map->ndim];
             bool elements = false;
-            for (unsigned a = 0; a < end; a++) elements = elements || s.is_inner[map->axis[a]];
+            for (unsigned a = 0; a < end; a++) elements = elements || s->is_inner[map->axis[a]];
             stores = stores || elements;
-            across = across || (elements && !s.is_inner[map->axis[end - 1]]);
+            across = across || (elements && !s->is_inner[map->axis[end - 1]]);
         }
     }
-    rp__group_space_free(&s);
     return stores && ((rows < FEW_ROWS && row > LONG_ROW) || (across && rows * row > MANY_ELEMENTS));
 }
 
 /* Of two nodes that are not both loops or products. */
 static const char *why_apart(const rp__fusion *f, const rp__fuse_node *a, const rp__fuse_node *b) {
+    if (a->kind == RP__FUSE_NOTHING) return "joined-in-memory";
     if (a->kind == RP__FUSE_REGION || b->kind == RP__FUSE_REGION) return "region";
     const rp__fuse_node *both[2] = {a, b};
     for (unsigned k = 0; k < 2; k++) {
@@ -547,38 +563,77 @@ static const char *why_apart(const rp__fusion *f, const rp__fuse_node *a, const 
     return "library-op";
 }
 
-static rp_status try_merge(rp__fuse_paths *m, const edge *e) {
+/* Pairs of groups that were found apart: the answer stands until one of the two changes. */
+typedef struct apart {
+    uint32_t a, b, version_a, version_b;
+    const char *why;
+} apart;
+enum { APART = 1024 };
+
+typedef struct merger {
+    rp__fusion *f;
+    rp__fuse_paths paths;
+    apart apart[APART];
+} merger;
+
+static apart *apart_at(merger *m, uint32_t a, uint32_t b) { return &m->apart[(a * 31u + b) % APART]; }
+
+static const char *known_apart(merger *m, uint32_t a, uint32_t b) {
+    const apart *k = apart_at(m, a, b);
+    bool same = k->why && k->a == a && k->b == b && k->version_a == m->f->groups[a].version &&
+                k->version_b == m->f->groups[b].version;
+    return same ? k->why : NULL;
+}
+
+/* The two become one, or why they cannot. "": out of memory. Merges elsewhere take no way around away, and what must be stored
+   depends on the two alone, so a reason stays one. */
+static const char *merge(merger *m, uint32_t a, uint32_t b) {
+    rp__fusion *f = m->f;
+    rp__fuse_group *x = &f->groups[a], *y = &f->groups[b];
+    if (rp__fuse_path_around(&m->paths, a, b)) return "would-make-a-cycle";
+    if (x->n_members + y->n_members > MAX_MEMBERS) return "kernel-too-large";
+    uint32_t n = x->n_members + y->n_members, *members = join(f, x, y);
+    rp__group_space *space = rp__alloc(sizeof *space);
+    if (!members || !space) {
+        rp__free(space);
+        return "";
+    }
+    const char *why = legal(f, members, n, space);
+    if (!why && runs_slowly(f, members, n, space) && !runs_slowly(f, x->members, x->n_members, space_of(x, f)) &&
+        !runs_slowly(f, y->members, y->n_members, space_of(y, f))) {
+        rp__group_space_free(space);
+        why = "slow-rows";
+    }
+    if (why) {
+        rp__free(space);
+        return why;
+    }
+    rp__fuse_paths_merge(&m->paths, a, b);
+    rp__fuse_take(f, a, b, members, n);
+    x->space = space;
+    return NULL;
+}
+
+static rp_status try_merge(merger *m, const edge *e) {
     rp__fusion *f = m->f;
     uint32_t a = f->nodes[e->a].group, b = f->nodes[e->b].group;
     if (a == b) return RP_OK;
-    rp__fuse_group *x = &f->groups[a], *y = &f->groups[b];
     const char *why = NULL;
+    if (f->nodes[e->b].kind == RP__FUSE_NOTHING) return RP_OK; /* what a cat joins: stored where it has it */
     if (!merges(&f->nodes[e->a]) || !merges(&f->nodes[e->b])) {
         why = why_apart(f, &f->nodes[e->a], &f->nodes[e->b]);
-    } else if (rp__fuse_path_around(m, a, b) || rp__fuse_path_around(m, b, a)) {
-        why = "would-make-a-cycle";
-    }
-    if (!why && x->n_members + y->n_members > MAX_MEMBERS) why = "kernel-too-large";
-    uint32_t *members = NULL, n = x->n_members + y->n_members;
-    if (!why) {
-        members = join(f, x, y);
-        if (!members) return RP__OOM("fusion");
-        why = legal(f, members, n);
-        if (!why && rp__fuse_runs_slowly(f, members, n) && !rp__fuse_runs_slowly(f, x->members, x->n_members) &&
-            !rp__fuse_runs_slowly(f, y->members, y->n_members)) {
-            why = "slow-rows";
+    } else {
+        why = known_apart(m, a, b);
+        if (!why && (why = merge(m, a, b))) {
+            if (!*why) return RP__OOM("fusion");
+            *apart_at(m, a, b) = (apart){a, b, f->groups[a].version, f->groups[b].version, why};
         }
-        if (why && !*why) return RP__OOM("fusion");
     }
-    if (why) {
-        if (rp__log_on(RP__LOG_FUSION)) {
-            rp__log(RP__LOG_FUSION, "node %u and node %u stay apart: %s", f->nodes[e->a].node, f->nodes[e->b].node,
-                    why);
-        }
-        return e->direct ? note_unfused(f, e->a, e->b, why) : RP_OK;
+    if (!why) return RP_OK;
+    if (rp__log_on(RP__LOG_FUSION)) {
+        rp__log(RP__LOG_FUSION, "node %u and node %u stay apart: %s", f->nodes[e->a].node, f->nodes[e->b].node, why);
     }
-    take(f, a, b, members, n);
-    return RP_OK;
+    return e->direct ? note_unfused(f, e->a, e->b, why) : RP_OK;
 }
 
 /* Producers with consumers, and readers of one value. What merging saves: a consumer's load, the store too if nobody else reads
@@ -638,38 +693,75 @@ static bool is_one_number(const rp__fusion *f, const uint32_t *members, uint32_t
     return one;
 }
 
-static bool is_one_row(const rp__fusion *f, const uint32_t *members, uint32_t n) {
-    rp__group_space s;
-    if (!is_loop(&f->nodes[members[0]]) || rp__group_space_make(f, members, n, &s) != NULL) return false;
-    bool one = s.n_inner == s.n_axes; /* also nothing but numbers */
-    rp__group_space_free(&s);
-    return one;
-}
+static bool is_one_row(const rp__group_space *s) { return s && s->n_inner == s->n_axes; } /* also nothing but numbers */
 
-static rp_status merge_numbers(rp__fuse_paths *m) {
+static rp_status merge_numbers(merger *m) {
     rp__fusion *f = m->f;
     for (uint32_t a = 0; a < f->n_groups; a++) {
         rp__fuse_group *x = &f->groups[a];
         if (x->dead || !is_one_number(f, x->members, x->n_members)) continue;
         for (uint32_t b = 0; b < f->n_groups; b++) {
             rp__fuse_group *y = &f->groups[b];
-            if (a == b || y->dead || x->n_members + y->n_members > MAX_MEMBERS) continue;
-            if (!is_one_row(f, y->members, y->n_members) || rp__fuse_path_around(m, a, b) ||
-                rp__fuse_path_around(m, b, a))
+            if (a == b || y->dead || x->n_members + y->n_members > MAX_MEMBERS || !is_loop(&f->nodes[y->members[0]]) ||
+                !is_one_row(space_of(y, f)) || rp__fuse_path_around(&m->paths, a, b)) {
                 continue;
+            }
             uint32_t *members = join(f, x, y), n = x->n_members + y->n_members;
             if (!members) return RP__OOM("fusion");
-            const char *why = legal(f, members, n);
+            rp__group_space space;
+            const char *why = legal(f, members, n, &space);
             if (why && !*why) return RP__OOM("fusion");
-            if (why || !is_one_row(f, members, n)) continue;
-            take(f, a, b, members, n);
+            if (why) continue;
+            bool one = is_one_row(&space);
+            rp__group_space_free(&space);
+            if (!one) continue;
+            rp__fuse_paths_merge(&m->paths, a, b);
+            rp__fuse_take(f, a, b, members, n);
             break;
         }
     }
     return RP_OK;
 }
 
-static rp_status merge_all(rp__fuse_paths *m) {
+static bool copies(const rp__ir_node *n) { return rp__ir_is_op(n, RP__OP(clone)) || rp__ir_is_op(n, RP__OP(to_dtype)); }
+
+/* Why node `copy`, in a kernel of nothing but copies, is needed for a cat; NULL: it is no such node, or the edge from the loop that
+   makes what it copies has its reason. */
+static const char *why_copied(const rp__fusion *f, uint32_t copy) {
+    const rp_ir *ir = f->ir;
+    const rp__ir_node *n = &ir->nodes[f->nodes[copy].node];
+    const rp__fuse_group *g = &f->groups[f->nodes[copy].group];
+    for (uint32_t m = 0; m < g->n_members; m++) {
+        if (!copies(&ir->nodes[f->nodes[g->members[m]].node])) return NULL;
+    }
+    const rp__ir_value root = rp__ir_root(ir, n->in[0]);
+    const rp__ir_value_info *made = &ir->values[root];
+    if (made->node == RP__IR_NONE || f->node_of[made->node] == RP__IR_NONE) return "cat-of-outside";
+    const rp__fuse_node *maker = &f->nodes[f->node_of[made->node]];
+    if (maker->kind == RP__FUSE_REGION) return "cat-of-outside";
+    if (maker->kind != RP__FUSE_LIBRARY && maker->kind != RP__FUSE_NOTHING) return NULL;
+    for (uint32_t k = 0; k < f->n_readers[root]; k++) {
+        const rp__ir_node *other = &ir->nodes[f->nodes[f->readers[root][k]].node];
+        if (rp__cat_is_joined(ir, other) && ir->values[other->out[0]].storage == made->storage) return "cat-of-part";
+    }
+    return f->result_storage[made->storage] ? "cat-of-result" : "cat-of-library";
+}
+
+static rp_status note_copies(rp__fusion *f) {
+    for (uint32_t k = 0; k < f->n_nodes; k++) {
+        const rp__ir_node *n = &f->ir->nodes[f->nodes[k].node];
+        if (!rp__cat_is_joined(f->ir, n)) continue;
+        for (uint32_t i = 0; i < n->n_in; i++) {
+            uint32_t maker = f->ir->values[n->in[i]].node;
+            uint32_t part = maker == RP__IR_NONE ? RP__IR_NONE : f->node_of[maker];
+            const char *why = part == RP__IR_NONE ? NULL : why_copied(f, part);
+            if (why) RP_TRY(note_unfused(f, part, k, why));
+        }
+    }
+    return RP_OK;
+}
+
+static rp_status merge_all(merger *m) {
     rp__fusion *f = m->f;
     edge *edges = NULL;
     size_t n_edges = 0;
@@ -680,69 +772,85 @@ static rp_status merge_all(rp__fuse_paths *m) {
         for (size_t k = 0; k < n_edges && status == RP_OK; k++) status = try_merge(m, &edges[k]);
     }
     if (status == RP_OK) status = merge_numbers(m);
+    if (status == RP_OK) status = note_copies(f);
     rp__free(edges);
     return status;
 }
 
-/* The one group that reads results of the node; RP__IR_NONE: none, or several. */
-static uint32_t reading_group(const rp__fusion *f, uint32_t node) {
+/* The one group that must run after the node, as it reads what the node makes; RP__IR_NONE: there is none, or others too. */
+static uint32_t only_after(const rp__fusion *f, uint32_t node) {
     const rp__ir_node *n = &f->ir->nodes[f->nodes[node].node];
     uint32_t group = RP__IR_NONE;
     for (uint32_t k = 0; k < n->n_out; k++) {
         if (f->result_storage[f->ir->values[n->out[k]].storage]) return RP__IR_NONE;
-        for (uint32_t r = 0; r < f->n_readers[n->out[k]]; r++) {
-            uint32_t g = f->nodes[f->readers[n->out[k]][r]].group;
-            if (group != RP__IR_NONE && g != group) return RP__IR_NONE;
-            group = g;
-        }
+    }
+    for (uint32_t k = 0; k < f->n_succ[node]; k++) {
+        const uint32_t g = f->nodes[f->succ[node][k]].group;
+        if (group != RP__IR_NONE && g != group) return RP__IR_NONE;
+        group = g;
     }
     return group;
 }
 
 rp_status rp__fuse_leave(rp__fusion *f, uint32_t group, const uint32_t keep[2]) {
+    enum { MOST = 3 };
     rp__fuse_group *g = &f->groups[group];
-    if (g->n_members == 2 || g->n_members > 5) return RP_OK;
-    uint32_t to[5] = {0}, *members[5] = {0}, leave[5], n = 0;
+    if (g->n_members == 2 || g->n_members > 2 + MOST) return RP_OK;
+    uint32_t to[MOST] = {0}, *members[MOST] = {0}, leave[MOST], n = 0;
+    rp__group_space *spaces[MOST] = {0};
+    bool all = true;
+    rp_status status = RP_OK;
     for (uint32_t k = 0; k < g->n_members; k++) {
         if (g->members[k] != keep[0] && g->members[k] != keep[1]) leave[n++] = g->members[k];
     }
-    for (uint32_t k = 0; k < n; k++) {
-        to[k] = f->nodes[leave[k]].kind == RP__FUSE_LOOP ? reading_group(f, leave[k]) : RP__IR_NONE;
-        if (to[k] == RP__IR_NONE || to[k] == group) return RP_OK;
-        for (uint32_t j = 0; j < k; j++) {
-            if (to[j] == to[k]) return RP_OK; /* one joins at a time */
-        }
+    for (uint32_t k = 0; k < n && all && status == RP_OK; k++) {
+        to[k] = f->nodes[leave[k]].kind == RP__FUSE_LOOP ? only_after(f, leave[k]) : RP__IR_NONE;
+        all = to[k] != RP__IR_NONE && to[k] != group;
+        for (uint32_t j = 0; j < k; j++) all = all && to[j] != to[k]; /* one joins at a time */
+        if (!all) break;
         rp__fuse_group *h = &f->groups[to[k]], alone = {.members = &leave[k], .n_members = 1};
-        if (!merges(&f->nodes[h->members[0]]) || h->chain || h->n_members == MAX_MEMBERS) return RP_OK;
+        all = merges(&f->nodes[h->members[0]]) && !h->chain && h->n_members < MAX_MEMBERS;
+        if (!all) break;
         members[k] = join(f, h, &alone);
-        if (!members[k]) return RP__OOM("fusion");
-        const char *why = legal(f, members[k], h->n_members + 1);
-        if (why && !*why) return RP__OOM("fusion");
-        if (why) return RP_OK;
+        spaces[k] = rp__alloc(sizeof *spaces[k]);
+        const char *why = members[k] && spaces[k] ? legal(f, members[k], h->n_members + 1, spaces[k]) : "";
+        if (!why) continue;
+        all = false;
+        rp__free(spaces[k]);
+        spaces[k] = NULL;
+        if (!*why) status = RP__OOM("fusion");
     }
+    for (uint32_t k = 0; k < n && !all; k++) {
+        if (spaces[k]) rp__group_space_free(spaces[k]);
+        rp__free(spaces[k]);
+    }
+    if (!all || status != RP_OK) return status;
     for (uint32_t k = 0; k < n; k++) {
+        rp__fuse_group *h = &f->groups[to[k]];
         f->nodes[leave[k]].group = to[k];
-        f->groups[to[k]].members = members[k];
-        f->groups[to[k]].n_members++;
+        set_members(h, members[k], h->n_members + 1);
+        h->space = spaces[k];
     }
     g->members[0] = keep[0];
     g->members[1] = keep[1];
-    g->n_members = 2;
-    return RP_OK;
+    set_members(g, g->members, 2);
+    return space_of(g, f) ? RP_OK : RP__OOM("fusion"); /* part of what had one */
 }
 
-bool rp__fuse_holds(const rp__fusion *f, const uint32_t *members, uint32_t n) {
-    return n == 1 || legal(f, members, n) == NULL;
+bool rp__fuse_runs_slowly(const rp__fusion *f, const rp__fuse_group *g) {
+    return runs_slowly(f, g->members, g->n_members, g->space);
 }
 
-rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f) {
-    *p = (rp__fuse_paths){.f = f, .stack = rp__calloc(2 * (f->n_nodes + 1u), sizeof *p->stack)};
-    if (!p->stack) return RP__OOM("fusion");
-    p->mark = p->stack + f->n_nodes + 1;
-    return RP_OK;
+bool rp__fuse_holds(const rp__fusion *f, rp__fuse_group *g) {
+    if (g->n_members == 1) return true;
+    rp__group_space *s = rp__alloc(sizeof *s);
+    if (!s || legal(f, g->members, g->n_members, s) != NULL) {
+        rp__free(s);
+        return false;
+    }
+    g->space = s;
+    return true;
 }
-
-void rp__fuse_paths_end(rp__fuse_paths *p) { rp__free(p->stack); }
 
 rp_status rp__fuse_begin(const rp_ir *ir, rp__device *d, const uint32_t *dag_nodes, rp__fusion *out) {
     memset(out, 0, sizeof *out);
@@ -774,10 +882,16 @@ rp_status rp__fuse_begin(const rp_ir *ir, rp__device *d, const uint32_t *dag_nod
 rp_status rp__fuse(const rp_ir *ir, rp__device *d, bool none, rp__fusion *out) {
     RP_TRY(rp__fuse_begin(ir, none ? NULL : d, NULL, out));
     if (none) return RP_OK;
-    rp__fuse_paths paths;
-    rp_status status = rp__fuse_paths_begin(&paths, out);
-    if (status == RP_OK) status = merge_all(&paths);
-    rp__fuse_paths_end(&paths);
+    merger *m = rp__calloc(1, sizeof *m);
+    rp_status status = m ? rp__fuse_paths_begin(&m->paths, out) : RP__OOM("fusion");
+    if (m) m->f = out;
+    if (status == RP_OK) status = merge_all(m);
+    for (uint32_t g = 0; g < out->n_groups && status == RP_OK; g++) { /* what places and lowers it asks for it */
+        rp__fuse_group *group = &out->groups[g];
+        if (group->n_members > 1 && !space_of(group, out)) status = RP__OOM("fusion"); /* it was found to have one */
+    }
+    if (m) rp__fuse_paths_end(&m->paths);
+    rp__free(m);
     if (status != RP_OK) rp__fusion_free(out);
     return status;
 }
@@ -790,6 +904,7 @@ uint32_t rp__fuse_named(const rp__fusion *f, const rp__fuse_group *g) {
 }
 
 void rp__fusion_free(rp__fusion *f) {
+    for (uint32_t g = 0; g < f->n_groups; g++) drop_space(&f->groups[g]);
     rp__free(f->unfused);
     rp__arena_free(&f->arena);
     memset(f, 0, sizeof *f);

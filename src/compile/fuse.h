@@ -37,6 +37,7 @@ typedef struct rp__fuse_node {
     uint64_t plain_operands;  /* operands that are read element by element (perhaps too) */
     uint64_t front_operands;  /* of those: their dims are the first of the space, not the last */
     uint32_t joined;          /* bit d: dims d and d + 1 of the space are one dim of the result */
+    bool sums;                /* a sum of floats over its inner dims, and what follows from that alone */
     bool opaque;              /* stores at computed places: results exist in memory only */
     uint8_t n_draws;
     uint32_t n_scalars, n_dag_nodes, n_windows;
@@ -49,7 +50,10 @@ typedef struct rp__fuse_node {
 typedef struct rp__fuse_group {
     uint32_t *members; /* indices into rp__fusion.nodes, in program order */
     uint32_t n_members;
-    bool dead;  /* merged into another */
+    uint32_t version;              /* changes with its members */
+    struct rp__group_space *space; /* of the members, if it was asked for */
+    uint32_t partial;              /* of a space with column sums: buffer of their lanes */
+    bool dead;                     /* merged into another */
     bool chain; /* products, and relus of them, that the device's library runs as stages of one launch */
 } rp__fuse_group;
 
@@ -85,9 +89,9 @@ void rp__fusion_free(rp__fusion *f);
 rp_status rp__fuse_begin(const rp_ir *ir, struct rp__device *d, const uint32_t *dag_nodes, rp__fusion *out);
 /* May these nodes, once a group of the same graph for other sizes and no chain, be one for the sizes of f? Nothing is asked about
    cycles. */
-bool rp__fuse_holds(const rp__fusion *f, const uint32_t *members, uint32_t n);
+bool rp__fuse_holds(const rp__fusion *f, rp__fuse_group *g);
 /* Is one kernel for them slow, where it is known? The answer may change with the class of a size, or of a number of elements. */
-bool rp__fuse_runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n);
+bool rp__fuse_runs_slowly(const rp__fusion *f, const rp__fuse_group *g);
 unsigned rp__fuse_size_class(int64_t size);
 
 /* What the lowering of a loop op asks for: the space, operands, out's other fields. Lives in the arena. */
@@ -107,15 +111,22 @@ static inline bool rp__fuse_is_matmul(const rp__fusion *f, uint32_t k) { /* a ch
     return (f->nodes[k].kind == RP__FUSE_LIBRARY || f->nodes[k].kind == RP__FUSE_PRODUCT) &&
            (rp__ir_is_op(n, RP__OP(bmm)) || rp__ir_is_op(n, RP__OP(linear)));
 }
-typedef struct rp__fuse_paths {
-    rp__fusion *f;
-    uint32_t *stack, *mark, stamp; /* per node: scratch of path searches */
-} rp__fuse_paths;
-rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f);
-void rp__fuse_paths_end(rp__fuse_paths *p);
-/* Is there a way from group a to group b over at least one other group? */
-bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b);
 
+/* ---- fuse_paths.c: which merges would make a cycle */
+typedef struct rp__fuse_paths {
+    const rp__fusion *f;
+    uint32_t *order, *place;               /* groups in an order that dependencies agree with; per group: where it is */
+    uint32_t *stack, *mark, stamp, *later; /* per group: scratch of searches */
+} rp__fuse_paths;
+rp_status rp__fuse_paths_begin(rp__fuse_paths *p, const rp__fusion *f);
+void rp__fuse_paths_end(rp__fuse_paths *p);
+/* Is there a way from one of the groups to the other over at least one more? */
+bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b);
+/* There is none: group b is about to become part of group a. */
+void rp__fuse_paths_merge(rp__fuse_paths *p, uint32_t a, uint32_t b);
+
+/* Group a has these members from now on, group b is gone. */
+void rp__fuse_take(rp__fusion *f, uint32_t a, uint32_t b, uint32_t *members, uint32_t n);
 /* Frees two members of a group of the others, a few, where each can as well run with those that read it: they come later, so no
    cycle can arise. All of them leave, or none. */
 rp_status rp__fuse_leave(rp__fusion *f, uint32_t group, const uint32_t keep[2]);
@@ -139,6 +150,10 @@ typedef struct rp__mapped_value {
 typedef struct rp__group_space {
     uint8_t n_axes, n_inner;
     bool reversed; /* inner axes are walked from their ends */
+    /* Masks of members. columns: they sum over the outer axes, where others reduce over the inner ones; behind: they read nothing of
+       the group but what those make. Such a group is two launches: one walks the rows and leaves sums of every RP__LANES-th row,
+       the other adds these up, in the order of a reduction, and runs what is behind. */
+    uint64_t columns, behind;
     int64_t size[RP__AXES];
     uint8_t order[RP__AXES]; /* outer axes, then inner axes in logical order */
     bool is_inner[RP__AXES];
@@ -152,6 +167,8 @@ typedef struct rp__group_space {
 /* NULL and the space; or the reason why the nodes cannot be one kernel (a name of reasons.def). out-of-memory: "". */
 const char *rp__group_space_make(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__group_space *out);
 void rp__group_space_free(rp__group_space *s);
+extern int64_t rp__column_least,
+    rp__column_row_least; /* rows, and elements of each, from which on columns join them; tests: less */
 const rp__axis_map *rp__group_map(const rp__group_space *s, rp__ir_value v); /* NULL: not mapped */
 
 /* The member that a kernel is named by: the first that has operands, if any has. */

@@ -23,8 +23,10 @@ typedef struct lowering {
     rp__lower_sink sink; /* first */
     const rp__fusion *f;
     const rp__fuse_group *group;
-    rp__group_space space;
-    const rp__executable_place *places;
+    const rp__group_space *space;
+    enum { WHOLE, ROWS, COLUMNS } stage;       /* of a space with column sums: its rows, and what adds up their lanes */
+    uint8_t order[RP__AXES], n_order, n_inner; /* axes of the launch, those along a row last */
+    const rp__executable_place *places, *partial;
     uint32_t member; /* being lowered */
     made *made;
     size_t n_made, made_capacity;
@@ -79,13 +81,15 @@ static void ask(lowering *l, unsigned what, uint64_t a, uint64_t b) {
 /* The kernel's axes that an access with these strides by axis of the group walks; those that a value's map
    names. */
 static rp__axes axes_of(const lowering *l, const int64_t *stride) {
-    bool inner = l->space.n_inner == 0 && !l->contracts;
-    for (unsigned a = 0; a < l->space.n_axes; a++) inner = inner || (l->space.is_inner[a] && stride[a] != 0);
+    if (l->stage == COLUMNS) return RP__ALONG_ROWS;
+    bool inner = l->space->n_inner == 0 && !l->contracts;
+    for (unsigned a = 0; a < l->space->n_axes; a++) inner = inner || (l->space->is_inner[a] && stride[a] != 0);
     return inner ? RP__ELEMENTS : RP__ALONG_ROWS;
 }
 static rp__axes axes_of_map(const lowering *l, const rp__axis_map *map) {
-    bool inner = l->space.n_inner == 0 && !l->contracts;
-    for (unsigned k = 0; k < map->begin[map->ndim]; k++) inner = inner || l->space.is_inner[map->axis[k]];
+    if (l->stage == COLUMNS) return RP__ALONG_ROWS;
+    bool inner = l->space->n_inner == 0 && !l->contracts;
+    for (unsigned k = 0; k < map->begin[map->ndim]; k++) inner = inner || l->space->is_inner[map->axis[k]];
     return inner ? RP__ELEMENTS : RP__ALONG_ROWS;
 }
 
@@ -96,7 +100,7 @@ static void axis_strides(const lowering *l, const rp__axis_map *map, const rp_di
         int64_t step = stride[d];
         for (unsigned k = map->begin[d + 1]; k-- > map->begin[d];) {
             out[map->axis[k]] = step;
-            step *= l->space.size[map->axis[k]];
+            step *= l->space->size[map->axis[k]];
         }
     }
 }
@@ -110,15 +114,15 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
     }
     rp__space_access *a = &l->accesses[l->n_accesses];
     memset(a, 0, sizeof *a);
-    for (unsigned k = 0; k < l->space.n_axes; k++) a->stride[k] = stride[l->space.order[k]];
+    for (unsigned k = 0; k < l->n_order; k++) a->stride[k] = stride[l->order[k]];
     if (kind != RP__ACCESS_IOTA) {
         const rp__ir_value_info *info = &l->f->ir->values[value];
         const rp__executable_place *p = &l->places[info->storage];
         int64_t bytes = (int64_t)rp__dtype_bytes(dtype), low = 0, high = 0;
         a->storage = p->storage;
         a->base = (char *)p->storage->data + p->base + info->offset * bytes;
-        for (unsigned k = 0; k < l->space.n_axes; k++) {
-            int64_t reach = stride[k] * (l->space.size[k] - 1);
+        for (unsigned k = 0; k < l->space->n_axes; k++) {
+            int64_t reach = stride[k] * (l->space->size[k] - 1);
             if (reach < 0)
                 low += reach;
             else
@@ -127,10 +131,11 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
         a->begin = whole ? p->base : p->base + (info->offset + low) * bytes;
         a->end = whole ? p->base + p->bytes : p->base + (info->offset + high + 1) * bytes;
     }
-    if (l->space.reversed) {
+    if (l->space->reversed) {
         int64_t reach = 0;
-        for (unsigned k = l->space.n_axes - l->space.n_inner; k < l->space.n_axes; k++) {
-            if (l->space.size[l->space.order[k]] > 0) reach += a->stride[k] * (l->space.size[l->space.order[k]] - 1);
+        for (unsigned k = l->space->n_axes - l->space->n_inner; k < l->space->n_axes; k++) {
+            if (l->space->size[l->space->order[k]] > 0)
+                reach += a->stride[k] * (l->space->size[l->space->order[k]] - 1);
             a->stride[k] = -a->stride[k];
         }
         if (kind == RP__ACCESS_IOTA)
@@ -160,13 +165,14 @@ static rp__val again(lowering *l, size_t k) {
 
 static rp__val load(lowering *l, rp__ir_value v, bool reduced) {
     int64_t stride[RP__AXES];
-    const rp__axis_map *map = rp__group_map(&l->space, v);
+    const rp__axis_map *map = rp__group_map(l->space, v);
     if (!map) {
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel reads a value that has no place in its space"));
         return RP__NO_VAL;
     }
     axis_strides(l, map, l->f->ir->values[v].stride, stride);
-    rp__axes axes = reduced ? RP__ELEMENTS : axes_of_map(l, map);
+    /* By strides, not by the map: what is expanded along a row is a value of the row. */
+    rp__axes axes = reduced ? RP__ELEMENTS : axes_of(l, stride);
     for (size_t k = 0; k < l->n_made; k++) {
         if (l->made[k].value == v && l->made[k].axes == axes) return again(l, k);
     }
@@ -191,8 +197,47 @@ static rp__val value_of(lowering *l, rp__ir_value v, bool reduced) {
     return load(l, v, reduced);
 }
 
+static bool is_column(const lowering *l) { return l->space->columns >> (l->member & 63) & 1u; }
+
+int64_t rp__group_partial_bytes(const rp__fuse_group *g) {
+    if (!g->space || !g->space->columns) return 0;
+    int64_t bytes = 8 * RP__LANES * __builtin_popcountll(g->space->columns);
+    for (unsigned a = 0; a < g->space->n_axes; a++) bytes *= g->space->is_inner[a] ? g->space->size[a] : 1;
+    return bytes;
+}
+
+/* Where the lanes of the member's sums lie: those of members before it come first, each in 8 bytes an element. */
+static uint16_t partial_access(lowering *l, rp_dtype dtype) {
+    if (l->n_accesses == RP__DAG_MAX_ACCESSES) {
+        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many accesses"));
+        return 0;
+    }
+    const int64_t before = __builtin_popcountll(l->space->columns & ((UINT64_C(1) << l->member) - 1));
+    rp__space_access *a = &l->accesses[l->n_accesses];
+    memset(a, 0, sizeof *a);
+    const unsigned first = l->stage == COLUMNS ? 0 : l->n_order - l->n_inner;
+    int64_t step = 1;
+    for (unsigned k = l->n_order; k-- > first;) {
+        a->stride[k] = step;
+        step *= l->space->size[l->order[k]];
+    }
+    if (l->stage == COLUMNS) a->stride[l->n_order] = step;
+    a->storage = l->partial->storage;
+    a->begin = l->partial->base + before * step * RP__LANES * 8;
+    a->end = a->begin + step * RP__LANES * (int64_t)rp__dtype_bytes(dtype);
+    a->base = (char *)l->partial->storage->data + a->begin;
+    const rp__access_kind kind = l->stage == ROWS ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ;
+    ask(l, ASKS_ACCESS, (uint64_t)kind | (uint64_t)dtype << 8, RP__ELEMENTS);
+    if (l->sink.builder) (void)rp__dag_access(l->sink.builder, kind, dtype, RP__ELEMENTS);
+    return l->n_accesses++;
+}
+
 static rp__val sink_in(rp__lower_sink *s, const rp__call *call, unsigned k, bool front) {
     lowering *l = (lowering *)s;
+    if (l->stage == COLUMNS && is_column(l)) { /* summed already */
+        const rp_dtype dtype = rp__dtypes[call->in[k]->dtype].compute;
+        return s->builder ? rp__dag_const(s->builder, dtype, rp_i64(0)) : 0;
+    }
     (void)front; /* known since the probe: the space has placed it */
     return value_of(l, node_of(l)->in[k], call->op->lowering == RP__ROWS);
 }
@@ -218,19 +263,28 @@ static rp__val sink_contract(rp__lower_sink *s, const rp__call *call, rp__val a,
 static void sink_join(rp__lower_sink *s, const rp__call *call, unsigned dim) { (void)s, (void)call, (void)dim; }
 static void sink_reverse(rp__lower_sink *s, const rp__call *call) { (void)s, (void)call; } /* known since the probe */
 static rp__val sink_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
-    (void)call;
-    ask((lowering *)s, ASKS_REDUCE, 0, (uint64_t)kind);
-    return s->builder ? rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW) : 0;
+    lowering *l = (lowering *)s;
+    rp__dag_builder *b = s->builder;
+    ask(l, ASKS_REDUCE, 0, (uint64_t)kind);
+    if (l->stage == WHOLE || !is_column(l)) return b ? rp__dag_reduce(b, kind, a, RP__ALONG_ROW) : 0;
+    const rp_dtype dtype = rp__dtypes[call->in[0]->dtype].compute;
+    const uint16_t lanes = partial_access(l, dtype);
+    if (!b) return 0;
+    if (l->stage == COLUMNS)
+        return rp__dag_reduce(b, kind, rp__dag_load(b, lanes, RP__NO_VAL, RP__NO_VAL), RP__ALONG_ROW);
+    rp__dag_store_at(b, lanes, a, RP__NO_VAL, RP__NO_VAL, RP__STORE_ADD);
+    return rp__dag_const(b, dtype, rp_i64(0));
 }
 
 static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val val) {
     lowering *l = (lowering *)s;
+    if (l->stage == ROWS && is_column(l)) return;
     rp__ir_value v = node_of(l)->out[k];
     rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
-    bool narrow = s->builder && (dtype == RP_F16 || dtype == RP_BF16);
+    bool narrow = s->builder && rp__dtype_is_narrow(dtype);
     ask(l, ASKS_OUT, 0, dtype);
     (void)remember(l, v, 0, narrow ? rp__dag_cast(s->builder, val, dtype) : val);
-    if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(&l->space, v), val);
+    if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(l->space, v), val);
 }
 
 static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
@@ -263,7 +317,7 @@ static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota
         by_dim[d] = kind == RP__IOTA_DIM ? d == dim : step;
         step *= n->size[d];
     }
-    axis_strides(l, &l->space.node_map[l->member], by_dim, stride);
+    axis_strides(l, &l->space->node_map[l->member], by_dim, stride);
     const uint16_t access = add_access(l, RP__ACCESS_IOTA, RP_I64, stride, axes_of(l, stride), RP__IR_NONE, false, 0);
     return s->builder ? rp__dag_iota(s->builder, access) : 0;
 }
@@ -307,7 +361,7 @@ static uint16_t sink_access(rp__lower_sink *s, const rp__call *call, bool out, u
     (void)axes;
     const rp__ir_node *n = node_of(l);
     int64_t by_axis[RP__AXES];
-    axis_strides(l, &l->space.node_map[l->member], stride, by_axis);
+    axis_strides(l, &l->space->node_map[l->member], stride, by_axis);
     rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
     return add_access(l, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, by_axis, axes_of(l, by_axis),
                       out ? n->out[k] : n->in[k], true, 0);
@@ -321,7 +375,7 @@ static uint16_t sink_windows(rp__lower_sink *s, const rp__call *call, int k, con
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many windows"));
         return 0;
     }
-    const rp__axis_map *map = &l->space.node_map[l->member];
+    const rp__axis_map *map = &l->space->node_map[l->member];
     int64_t by_axis[RP__AXES], factor[RP__AXES];
     axis_strides(l, map, stride, by_axis);
     rp__axes own = axes_of(l, by_axis);
@@ -331,11 +385,11 @@ static uint16_t sink_windows(rp__lower_sink *s, const rp__call *call, int k, con
         *w = (rp__space_window){.size = from->size, .stride = from->stride, .pad = from->pad, .divisor = from->divisor};
         axis_strides(l, map, from->factor, factor);
         own |= axes_of(l, factor);
-        for (unsigned a = 0; a < l->space.n_axes; a++) {
-            const unsigned axis = l->space.order[a];
+        for (unsigned a = 0; a < l->space->n_axes; a++) {
+            const unsigned axis = l->space->order[a];
             w->factor[a] = factor[axis];
-            if (!l->space.reversed || !l->space.is_inner[axis]) continue;
-            w->pad -= factor[axis] * (l->space.size[axis] - 1);
+            if (!l->space->reversed || !l->space->is_inner[axis]) continue;
+            w->pad -= factor[axis] * (l->space->size[axis] - 1);
             w->factor[a] = -factor[axis];
         }
     }
@@ -354,7 +408,7 @@ static void lower_member(lowering *l) {
         ask(l, ASKS_ATTR, k, (uint64_t)n->attrs[k].v.scalar.kind << 1 | rp__scalar_is_one(n->attrs[k].v.scalar));
     }
     if (fn->kind == RP__FUSE_COPY) {
-        store(l, n->in[0], &l->space.node_map[l->member], value_of(l, n->in[1], false));
+        store(l, n->in[0], &l->space->node_map[l->member], value_of(l, n->in[1], false));
     } else {
         rp__call call;
         rp__ir_call(n, fn->in, fn->out, &call);
@@ -366,7 +420,7 @@ static void lower_member(lowering *l) {
 
 static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
     const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[rp__fuse_named(l->f, l->group)].node];
-    rp__space space = {.dims = {(uint8_t)(l->space.n_axes - l->space.n_inner), l->space.n_inner},
+    rp__space space = {.dims = {(uint8_t)(l->n_order - l->n_inner), l->n_inner},
                        .n_accesses = l->n_accesses,
                        .n_scalars = l->n_scalars,
                        .accesses = l->accesses,
@@ -374,20 +428,35 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
                        .scalars = l->scalars,
                        .draw = l->n_draws ? l->draws : NULL,
                        .n_draws = l->n_draws,
+                       .lanes = l->stage == ROWS,
                        .op = first->kind == RP__IR_OP ? first->op->name : "copy_",
                        .site = first->site ? first->site : ""};
-    for (unsigned k = 0; k < l->space.n_axes; k++) space.extent[k] = l->space.size[l->space.order[k]];
+    for (unsigned k = 0; k < l->n_order; k++) space.extent[k] = l->space->size[l->order[k]];
+    if (l->stage == COLUMNS) {
+        space.dims[1] = 1;
+        space.extent[l->n_order] = RP__LANES;
+    }
     rp__space_collapse(dag, &space, l->accesses);
     return rp__loop_launch(l->device, s, dag, &space);
 }
 
-/* Runs every lowering; builder NULL: for places. */
+/* Is the member one of the stage? */
+static bool takes_part(const lowering *l) {
+    const uint64_t bit = UINT64_C(1) << (l->member & 63);
+    return l->stage == WHOLE  ? true
+           : l->stage == ROWS ? !(l->space->behind & bit)
+                              : ((l->space->columns | l->space->behind) & bit) != 0;
+}
+
+/* Runs every lowering of the stage; builder NULL: for places. */
 static rp_status run(lowering *l, rp__dag_builder *builder) {
     l->sink.builder = builder;
     l->n_made = l->n_asked = 0;
     l->n_accesses = l->n_scalars = l->n_windows = l->n_draws = 0;
     l->status = RP_OK;
-    for (l->member = 0; l->member < l->group->n_members && l->status == RP_OK; l->member++) lower_member(l);
+    for (l->member = 0; l->member < l->group->n_members && l->status == RP_OK; l->member++) {
+        if (takes_part(l)) lower_member(l);
+    }
     return l->status;
 }
 
@@ -429,49 +498,19 @@ static void keep(lowering *l, rp__group_kernel *kernel, rp__dag *dag) {
     rp__group_kernel_free(kernel);
     *kernel = (rp__group_kernel){l->asked, l->n_asked, l->asked_capacity, rp__dag_retain(dag)};
     l->asked = NULL;
+    l->n_asked = l->asked_capacity = 0;
 }
 
-rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__group_kernel *kernel,
-                          rp__dag **out, bool *built) {
-    *out = NULL;
-    lowering *l = rp__calloc(1, sizeof *l);
-    if (!l) return RP__OOM("a fused kernel");
-    l->f = f;
-    l->group = g;
-    l->places = places;
-    l->device = d;
-    l->draw = draw;
-    l->draw_ctx = draw_ctx;
-    const char *why = rp__group_space_make(f, g->members, g->n_members, &l->space);
-    if (why) {
-        rp__free(l);
-        return *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why)
-                    : RP__OOM("a fused kernel");
-    }
-    l->sink = (rp__lower_sink){.in = sink_in,
-                               .out = sink_out,
-                               .reduce = sink_reduce,
-                               .scan = sink_scan,
-                               .contract = sink_contract,
-                               .join = sink_join,
-                               .reverse = sink_reverse,
-                               .scalar = sink_scalar,
-                               .iota = sink_iota,
-                               .draw = sink_draw,
-                               .structural = sink_structural,
-                               .inner = sink_inner,
-                               .space = sink_space,
-                               .access = sink_access,
-                               .windows = sink_windows};
-    for (uint32_t m = 0; m < g->n_members; m++)
-        l->contracts = l->contracts || f->nodes[g->members[m]].kind == RP__FUSE_PRODUCT;
-    rp_status status = RP_OK;
+/* The stage's kernel, launched; counts it if it had to be made. */
+static rp_status lower_stage(lowering *l, rp_stream *s, rp__group_kernel *kernel, rp__dag **out, uint32_t *built) {
+    const unsigned first = l->stage == COLUMNS ? l->space->n_axes - l->space->n_inner : 0;
     rp__dag *dag = NULL;
-    *built = false;
-    if (kernel && kernel->dag) status = known(l, kernel, &dag);
+    l->n_order = (uint8_t)(l->space->n_axes - first);
+    l->n_inner = l->stage == COLUMNS ? 0 : l->space->n_inner;
+    memcpy(l->order, l->space->order + first, l->n_order);
+    rp_status status = kernel && kernel->dag ? known(l, kernel, &dag) : RP_OK;
     if (status == RP_OK && !dag) {
-        *built = true;
+        ++*built;
         status = build(l, &dag);
         if (status == RP_OK && kernel) keep(l, kernel, dag);
     }
@@ -480,9 +519,61 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
         *out = dag;
     else
         rp__dag_release(dag);
+    return status;
+}
+
+static rp_status lower_stages(lowering *l, const rp__group_lowering *how, rp__dag *dags[2], uint32_t *built) {
+    rp__group_kernel *kernels = how->kernels;
+    l->stage = l->space->columns ? ROWS : WHOLE;
+    RP_TRY(lower_stage(l, how->stream, kernels, &dags[0], built));
+    if (l->stage == WHOLE) return RP_OK;
+    l->stage = COLUMNS;
+    rp_status status = lower_stage(l, how->stream, kernels ? kernels + 1 : NULL, &dags[1], built);
+    if (status == RP_OK) return RP_OK;
+    rp__dag_release(dags[0]);
+    dags[0] = NULL;
+    return status;
+}
+
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how, rp__dag *dags[2],
+                          uint32_t *built) {
+    dags[0] = dags[1] = NULL;
+    *built = 0;
+    lowering *l = rp__calloc(1, sizeof *l);
+    if (!l) return RP__OOM("a fused kernel");
+    *l = (lowering){.sink = {.in = sink_in,
+                             .out = sink_out,
+                             .reduce = sink_reduce,
+                             .scan = sink_scan,
+                             .contract = sink_contract,
+                             .join = sink_join,
+                             .reverse = sink_reverse,
+                             .scalar = sink_scalar,
+                             .iota = sink_iota,
+                             .draw = sink_draw,
+                             .structural = sink_structural,
+                             .inner = sink_inner,
+                             .space = sink_space,
+                             .access = sink_access,
+                             .windows = sink_windows},
+                    .f = f,
+                    .group = g,
+                    .places = how->places,
+                    .partial = how->partial,
+                    .device = how->device,
+                    .draw = how->draw,
+                    .draw_ctx = how->draw_ctx};
+    for (uint32_t m = 0; m < g->n_members; m++)
+        l->contracts = l->contracts || f->nodes[g->members[m]].kind == RP__FUSE_PRODUCT;
+    rp__group_space own = {0}; /* of a group that nobody asked about before */
+    const char *why = g->space ? NULL : rp__group_space_make(f, g->members, g->n_members, &own);
+    l->space = g->space ? g->space : &own;
+    rp_status status = !why   ? lower_stages(l, how, dags, built)
+                       : *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why)
+                              : RP__OOM("a fused kernel");
     rp__free(l->asked);
     rp__free(l->made);
-    rp__group_space_free(&l->space);
+    rp__group_space_free(&own);
     rp__free(l);
     return status;
 }

@@ -25,6 +25,7 @@ static int64_t growth(const orderer *o, uint32_t g) {
     const rp__fusion *f = o->f;
     const rp__fuse_group *group = &f->groups[g];
     int64_t bytes = 0;
+    if (f->nodes[group->members[0]].kind == RP__FUSE_NOTHING) return 0; /* parts of a cat stay where they are */
     for (uint32_t m = 0; m < group->n_members; m++) {
         const rp__ir_node *n = &f->ir->nodes[f->nodes[group->members[m]].node];
         for (uint32_t k = 0; k < n->n_out; k++) {

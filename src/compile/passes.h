@@ -82,6 +82,14 @@ rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out);
    own. *out may be ir itself, counted. Nothing after it may merge equal expressions. */
 rp_status rp__spread(rp_ir *ir, rp_ir **out);
 
+/* join_scatters.c: a sum of scatters into zeros that fill a tensor, the gradient of a split, is a cat. *out may be ir, counted. */
+rp_status rp__join_scatters(rp_ir *ir, rp_ir **out);
+
+/* cats.c: operands of a cat are stored in its result. First, before blocks are settled, copies of those that cannot be; *out may be
+   ir, counted. Then, on a settled graph that is the caller's own if it has a cat, places. */
+rp_status rp__cats_part(rp_ir *ir, rp_ir **out);
+rp_status rp__cats_place(rp_ir *ir);
+
 /* blocks.c: what planning needs of regions (blocks.c says what), for the body of a graph, and for a region's block: opened, it
    is a graph by itself, which other passes may take before it is settled, too. node: of ir, which is settled. */
 rp_status rp__blocks_settle(const rp_ir *ir, rp_ir **out);

@@ -68,23 +68,39 @@ rp_status rp__pipeline_sized(const rp_ir *ir, const int64_t *binding, rp_ir **ou
     return rp__specialise(ir, binding, out);
 }
 
+/* The passes that none may follow but those that keep every node. */
+static rp_status widen(rp_ir *ir, bool fuses, rp_ir **out) {
+    if (!fuses) {
+        *out = rp__ir_retain(ir);
+        return RP_OK;
+    }
+    rp_ir *joined, *wide = NULL;
+    RP_TRY(rp__join_scatters(ir, &joined));
+    rp_status status = rp__spread(joined, &wide);
+    if (status == RP_OK) status = rp__cats_part(wide, out);
+    rp__ir_release(joined);
+    rp__ir_release(wide);
+    return status;
+}
+
 /* What a loop writes is marked in the storages of a settled graph, which no other pass keeps: spreading comes first. */
 static rp_status prepare_body(rp_ir *ir, bool fuses, rp_ir **out) {
-    rp_ir *wide = NULL;
-    if (fuses) RP_TRY(rp__spread(ir, &wide));
-    rp_status status = rp__blocks_settle(wide ? wide : ir, out);
+    rp_ir *wide;
+    RP_TRY(widen(ir, fuses, &wide));
+    rp_status status = rp__blocks_settle(wide, out);
     rp__ir_release(wide);
     return status;
 }
 
 /* Block `region` of a node of the settled graph. */
 static rp_status prepare_block(const rp_ir *ir, uint32_t node, uint32_t region, bool fuses, rp_ir **out) {
-    rp_ir *open, *wide = NULL;
+    rp_ir *open, *wide;
     RP_TRY(rp__block_open(ir, node, region, &open));
-    rp_status status = fuses ? rp__spread(open, &wide) : RP_OK;
-    if (status == RP_OK) status = rp__block_settle(wide ? wide : open, ir, node, region, out);
-    rp__ir_release(wide);
+    rp_status status = widen(open, fuses, &wide);
     rp__ir_release(open);
+    RP_TRY(status);
+    status = rp__block_settle(wide, ir, node, region, out);
+    rp__ir_release(wide);
     return status;
 }
 
@@ -136,6 +152,7 @@ static rp_status group_nodes(const maker *m, rp__program_part *part) {
 static rp_status add_part(const maker *m, rp_ir *ir, rp__program_part **out) {
     RP_TRY(rp__program_part_new(m->p, ir, out));
     rp__program_part *part = *out;
+    if (m->fuses) RP_TRY(rp__cats_place(ir));
     RP_TRY(group_nodes(m, part));
     for (uint32_t i = 0; i < part->n_order; i++) {
         const rp__fuse_group *g = &part->fusion.groups[part->order[i]];

@@ -177,12 +177,18 @@ static rp_status record_chain(rp__executable *p, const rp__program_part *part, c
 /* g: group `group`, or what is launched by itself of it. */
 static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t group, const rp__fuse_group *g,
                        const rp__executable_place *places) {
-    rp__group_kernel *kernel = part->kernels ? &part->kernels[group] : NULL;
-    bool built;
-    if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 1)) return RP__OOM("kernels of a program");
-    RP_TRY(rp__group_lower(&part->fusion, g, places, p->device, p->build_stream, draw, p, kernel, &p->dags[p->n_dags],
-                           &built));
-    p->n_dags++;
+    const rp__group_lowering l = {.places = places,
+                                  .partial = g->space && g->space->columns ? &p->buffers[g->partial].place : NULL,
+                                  .device = p->device,
+                                  .stream = p->build_stream,
+                                  .draw = draw,
+                                  .draw_ctx = p,
+                                  .kernels = part->kernels ? &part->kernels[2 * (size_t)group] : NULL};
+    rp__dag *dags[2];
+    uint32_t built;
+    if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 2)) return RP__OOM("kernels of a program");
+    RP_TRY(rp__group_lower(&part->fusion, g, &l, dags, &built));
+    for (unsigned k = 0; k < 2 && dags[k]; k++) p->dags[p->n_dags++] = dags[k];
     p->n_lowered += built;
     return RP_OK;
 }

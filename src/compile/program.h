@@ -123,11 +123,22 @@ typedef struct rp__group_kernel {
 } rp__group_kernel;
 void rp__group_kernel_free(rp__group_kernel *k);
 
-/* lower_group.c: one launch for the members. kernel: of the group at other sizes, taken if it is the same, else replaced; NULL:
-   nobody keeps it. *dag is the caller's to release. *built: a DAG had to be made. */
-rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__group_kernel *kernel,
-                          rp__dag **dag, bool *built);
+typedef struct rp__group_lowering {
+    const rp__executable_place *places;  /* per storage */
+    const rp__executable_place *partial; /* of lanes of columns; NULL: the group has none */
+    rp__device *device;
+    rp_stream *stream;
+    rp__draw_source *draw;
+    void *draw_ctx;
+    rp__group_kernel *
+        kernels; /* two, of the group at other sizes, taken if they are the same, else replaced; NULL: nobody keeps them */
+} rp__group_lowering;
+/* lower_group.c: one launch for the members, or two where the group has columns. dags, the second of which may be NULL, are the
+   caller's to release. *built: so many had to be made. */
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how, rp__dag *dags[2],
+                          uint32_t *built);
+/* Bytes of `partial`; 0: none. */
+int64_t rp__group_partial_bytes(const rp__fuse_group *g);
 
 /* order.c: groups in an order that every dependency allows and that keeps little alive. order[n_live]. */
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live);

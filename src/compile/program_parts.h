@@ -85,6 +85,7 @@ typedef struct rp__program_part {
     uint32_t *order, n_order;      /* of its groups */
     uint32_t first_group;          /* its groups as records number them */
     uint32_t *buffer_of;           /* per storage of ir */
+    int64_t *bytes;                /* per storage of ir that its nodes make */
     struct rp__program_choice *choices;
     rp__program_step *steps;
     uint32_t n_steps;

@@ -109,7 +109,7 @@ static uint32_t buffer_of(const rp__program_part *part, rp__ir_value v) {
 static rp_status place_value(placer *l, const rp__program_part *part, rp__ir_value v) {
     rp__executable *p = l->p;
     uint32_t at = buffer_of(part, v);
-    int64_t bytes = rp__program_value_bytes(part->ir, v);
+    int64_t bytes = part->bytes[part->ir->values[v].storage];
     rp__program_buffer *b = &p->buffers[at];
     if (b->kind != RP__BUFFER_NONE) return RP_OK;
     if (part != p->body || !part->fusion.result_storage[part->ir->values[v].storage]) return make_temp(l, at, bytes);
@@ -174,8 +174,10 @@ static rp_status place_region(placer *l, rp__program_part *part, uint32_t group)
     return RP_OK;
 }
 
-static rp_status place_group(placer *l, const rp__program_part *part, const rp__fuse_group *g) {
+static rp_status place_group(placer *l, const rp__program_part *part, rp__fuse_group *g) {
     const rp__fusion *f = &part->fusion;
+    const int64_t partial = rp__group_partial_bytes(g);
+    if (partial > 0) RP_TRY(new_temp(l, partial, &g->partial));
     for (uint32_t m = 0; m < g->n_members; m++) {
         const rp__fuse_node *fn = &f->nodes[g->members[m]];
         const rp__ir_node *n = &part->ir->nodes[fn->node];
@@ -197,10 +199,23 @@ static rp_status place_group(placer *l, const rp__program_part *part, const rp__
     return RP_OK;
 }
 
+/* The result of a cat and what is stored in its parts are one storage: as large as the largest. */
+static rp_status measure_storages(placer *l, rp__program_part *part) {
+    const rp_ir *ir = part->ir;
+    part->bytes = RP__NEW(&l->p->arena, int64_t, ir->n_storages + 1u);
+    if (!part->bytes) return RP__OOM("memory plan");
+    for (rp__ir_value v = 0; v < ir->n_values; v++) {
+        int64_t *bytes = &part->bytes[ir->values[v].storage], own = rp__program_value_bytes(ir, v);
+        if (*bytes < own && !rp__ir_is_view(rp__ir_producer(ir, v))) *bytes = own;
+    }
+    return RP_OK;
+}
+
 /* What groups store: results and temporaries, alive from the first writer to the last reader. */
 static rp_status place_part(placer *l, rp__program_part *part) {
+    RP_TRY(measure_storages(l, part));
     for (uint32_t i = 0; i < part->n_order; i++) {
-        const rp__fuse_group *g = &part->fusion.groups[part->order[i]];
+        rp__fuse_group *g = &part->fusion.groups[part->order[i]];
         bool region = part->fusion.nodes[g->members[0]].kind == RP__FUSE_REGION;
         l->now++;
         RP_TRY(region ? place_region(l, part, part->order[i]) : place_group(l, part, g));

@@ -19,7 +19,7 @@ struct rp__recipe {
     uint32_t *order, n_order;
     rp__unfused_edge *unfused;
     uint32_t n_unfused;
-    rp__group_kernel *kernels; /* per group; groups are numbered as nodes are, and a domain has so many */
+    rp__group_kernel *kernels; /* two a group; groups are numbered as nodes are, and a domain has so many */
     uint32_t n_kernels;
 };
 struct rp__recipes {
@@ -171,14 +171,13 @@ static rp_status take(const rp__recipe *r, rp__device *d, rp__fusion *f, bool *t
         for (uint32_t k = 0; k < n; k++) f->nodes[group->members[k]].group = g;
     }
     for (uint32_t g = 0; g < f->n_groups; g++) {
-        const rp__fuse_group *group = &f->groups[g];
+        rp__fuse_group *group = &f->groups[g];
         if (group->n_members < 2) continue;
         bool holds;
         if (group->chain)
             RP_TRY(rp__fuse_chain_holds(f, d, group, &holds));
         else
-            holds = rp__fuse_holds(f, group->members, group->n_members) &&
-                    rp__fuse_runs_slowly(f, group->members, group->n_members) == r->slow[g];
+            holds = rp__fuse_holds(f, group) && rp__fuse_runs_slowly(f, group) == r->slow[g];
         if (!holds) return RP_OK;
     }
     for (uint32_t k = 0; k < r->n_unfused; k++) {
@@ -213,7 +212,7 @@ static void copy_groups(rp__recipe *r, const rp__fusion *f) {
         memcpy(&r->members[at], group->members, n * sizeof *r->members);
         at += n;
         r->chain[g] = group->chain;
-        r->slow[g] = n > 1 && !group->chain && rp__fuse_runs_slowly(f, group->members, n);
+        r->slow[g] = n > 1 && !group->chain && rp__fuse_runs_slowly(f, group);
     }
     r->first[f->n_groups] = at;
 }
@@ -222,7 +221,8 @@ rp_status rp__recipe_keep(rp__recipe *r, const rp__fusion *f, const uint32_t *or
     const uint32_t n = f->n_nodes;
     clear(r);
     if (n == 0) return RP_OK;
-    if (r->kernels && r->n_kernels != n) return rp__fail(RP_ERROR_INTERNAL, "a domain with graphs of several forms");
+    if (r->kernels && r->n_kernels != 2 * n)
+        return rp__fail(RP_ERROR_INTERNAL, "a domain with graphs of several forms");
     r->dag_nodes = rp__alloc(n * sizeof *r->dag_nodes);
     r->members = rp__alloc(n * sizeof *r->members);
     r->first = rp__alloc((n + 1u) * sizeof *r->first);
@@ -231,8 +231,8 @@ rp_status rp__recipe_keep(rp__recipe *r, const rp__fusion *f, const uint32_t *or
     r->order = rp__alloc((n_order + 1u) * sizeof *r->order);
     r->unfused = rp__alloc((f->n_unfused + 1u) * sizeof *r->unfused);
     if (!r->kernels) {
-        r->kernels = rp__calloc(n, sizeof *r->kernels);
-        r->n_kernels = r->kernels ? n : 0;
+        r->kernels = rp__calloc(2 * (size_t)n, sizeof *r->kernels);
+        r->n_kernels = r->kernels ? 2 * n : 0;
     }
     if (!r->dag_nodes || !r->members || !r->first || !r->slow || !r->chain || !r->order || !r->unfused || !r->kernels) {
         clear(r);

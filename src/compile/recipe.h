@@ -25,7 +25,7 @@ rp_status rp__recipe_take(const rp__recipe *r, const rp_ir *ir, rp__device *d, r
 void rp__recipe_order(const rp__recipe *r, uint32_t *order, uint32_t *n_order);
 /* Writes a fusion and its order down, in place of what was there. */
 rp_status rp__recipe_keep(rp__recipe *r, const rp__fusion *f, const uint32_t *order, uint32_t n_order);
-/* One a group, as long as the recipe; NULL: there is no group. */
+/* Two a group (rp__group_lowering), as long as the recipe; NULL: there is no group. */
 rp__group_kernel *rp__recipe_kernels(rp__recipe *r);
 
 #endif

@@ -105,8 +105,8 @@ rp_status rp__ir_view_map(const rp_ir *ir, const rp__ir_node *view, rp__ir_value
     return rp__call_view_map(&call, out);
 }
 
-rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp__ir_value in, const rp_attr *attrs,
-                           uint32_t n_attrs, const char *site, rp__ir_value *out) {
+rp_status rp__ir_infer_view(const rp_ir *ir, const rp__op *op, rp__ir_value in, const rp_attr *attrs, uint32_t n_attrs,
+                            const char *site, rp__meta *meta, rp__view *view) {
     rp__ir_stand_in stand_in;
     rp_tensor *operand = rp__ir_stand_in_for(ir, in, &stand_in), *result = NULL;
     rp__call call = {.op = op,
@@ -118,11 +118,16 @@ rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp_
                      .out = &result,
                      .n_out = 1};
     for (unsigned p = 1; p <= RP__MAX_PARAMS; p++) call.list_begin[p] = 1;
+    memset(view, 0, sizeof *view);
+    memset(meta, 0, sizeof *meta);
+    return rp__op_view(&call, meta, view);
+}
+
+rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp__ir_value in, const rp_attr *attrs,
+                           uint32_t n_attrs, const char *site, rp__ir_value *out) {
     rp__view view;
-    memset(&view, 0, sizeof view);
     rp__meta meta;
-    memset(&meta, 0, sizeof meta);
-    RP_TRY(rp__op_view(&call, &meta, &view));
+    RP_TRY(rp__ir_infer_view(ir, op, in, attrs, n_attrs, site, &meta, &view));
     RP_TRY(rp__ir_emit(ir, block, op, &in, 1, attrs, n_attrs, &meta, 1, site, out));
     rp__ir_value_info *info = &ir->values[*out];
     memcpy(info->stride, view.stride, sizeof info->stride);

@@ -46,6 +46,9 @@ rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp_
                            uint32_t n_attrs, const char *site, rp__ir_value *out);
 /* The map of a view op, were it applied to `whole`, a value of ir. */
 rp_status rp__ir_view_map(const rp_ir *ir, const rp__ir_node *view, rp__ir_value whole, rp__view *out);
+/* What the rule says of the result of a view op. */
+rp_status rp__ir_infer_view(const rp_ir *ir, const rp__op *op, rp__ir_value in, const rp_attr *attrs, uint32_t n_attrs,
+                            const char *site, rp__meta *meta, struct rp__view *view);
 /* ASSIGN: writes `value` into the memory of `target`. */
 rp_status rp__ir_emit_assign(rp_ir *ir, rp__ir_block *block, rp__ir_value target, rp__ir_value value, const char *site);
 
@@ -66,6 +69,8 @@ static inline bool rp__ir_is_op(const rp__ir_node *n, const rp__op *op) {
 static inline bool rp__ir_is_view(const rp__ir_node *n) {
     return n && n->kind == RP__IR_OP && n->op->lowering == RP__VIEW;
 }
+/* cats.c: a cat whose operands all lie in their parts of its result: nothing is left to run. */
+bool rp__cat_is_joined(const rp_ir *ir, const rp__ir_node *n);
 /* An argument of a block or a captured tensor: memory that lives outside. */
 bool rp__ir_is_outer(const rp_ir *ir, rp__ir_value v);
 /* The value that v is a view of, through all views; v itself when it is none. */

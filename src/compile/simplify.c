@@ -48,21 +48,10 @@ static void mark_block(const rp_ir *ir, const rp__ir_block *block, bool *live_no
 /* ---- rules */
 
 static bool scalar_is(const rp_attr *a, double value) {
-    if (a->kind == RP_ATTR_SCALAR) return rp__scalar_f64(a->v.scalar) == value && a->v.scalar.kind != RP_SCALAR_BOOL;
+    if (a->kind == RP_ATTR_SCALAR)
+        return a->v.scalar.kind != RP_SCALAR_BOOL && !rp__scalar_is_symbol(a->v.scalar) &&
+               rp__scalar_f64(a->v.scalar) == value;
     return a->kind == RP_ATTR_FLOAT && a->v.f == value;
-}
-
-/* Does a conversion from `a` to `b` keep every value? */
-static bool lossless(rp_dtype a, rp_dtype b) {
-    if (a == b || a == RP_BOOL) return true;
-    switch (a) {
-    case RP_F16:
-    case RP_BF16: return b == RP_F32 || b == RP_F64;
-    case RP_F32: return b == RP_F64;
-    case RP_I32: return b == RP_I64 || b == RP_F64;
-    case RP_U8: return b == RP_I32 || b == RP_I64 || b == RP_F32 || b == RP_F64;
-    default: return false;
-    }
 }
 
 /* Is a permutation of dims undone? */
@@ -126,7 +115,7 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
         if (out->meta.dtype == dst->values[in[0]].meta.dtype) return in[0];
         if (inner == op) {
             rp_dtype first = dst->values[producer->in[0]].meta.dtype, middle = dst->values[in[0]].meta.dtype;
-            if (first == out->meta.dtype && lossless(first, middle)) return producer->in[0];
+            if (first == out->meta.dtype && rp__dtype_holds(middle, first)) return producer->in[0];
         }
         return RP__IR_NONE;
     }
@@ -247,7 +236,7 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
         return RP_OK;
     }
     if (op == RP__OP(to_dtype) && inner == op &&
-        lossless(dst->values[producer->in[0]].meta.dtype, dst->values[in[0]].meta.dtype) &&
+        rp__dtype_holds(dst->values[in[0]].meta.dtype, dst->values[producer->in[0]].meta.dtype) &&
         (s->gradients_done || !dst->values[in[0]].requires_grad)) {
         rp__ir_value from = producer->in[0], made;
         RP_TRY(rp__ir_emit(dst, block, op, &from, 1, n->attrs, n->n_attrs, &out->meta, 1, n->site, &made));

@@ -461,38 +461,137 @@ static bool reduces(const rp__fusion *f, const rp__fuse_node *fn) {
     return fn->inner != 0 || (n->kind == RP__IR_OP && (n->op->lowering == RP__ROWS || n->op->lowering == RP__PRODUCT));
 }
 
+/* Limits of rows beside columns. A column is one chunk of a reduction; its lanes pay where there are many rows for each; a row is
+   worth vectors, and its sums stay in a second-level cache. */
+enum { COLUMN_MOST = RP__CHUNK, ROW_MOST = RP__CHUNK };
+int64_t rp__column_least = 256, rp__column_row_least = 32;
+
+typedef struct sequence { /* of axes */
+    uint8_t axis[RP__AXES];
+    unsigned n;
+} sequence;
+
+static sequence reduced_by(const builder *b, const rp__fuse_node *fn, uint32_t member) {
+    const rp__axis_map *m = &b->s->node_map[member];
+    sequence q = {.n = 0};
+    for (unsigned d = 0; d < fn->ndim; d++) {
+        if (!(fn->inner >> d & 1u)) continue;
+        for (unsigned a = m->begin[d]; a < m->begin[d + 1]; a++) q.axis[q.n++] = m->axis[a];
+    }
+    return q;
+}
+static bool same_sequence(const sequence *x, const sequence *y) {
+    return x->n == y->n && memcmp(x->axis, y->axis, x->n) == 0;
+}
+static uint32_t mask_of(const sequence *q) {
+    uint32_t mask = 0;
+    for (unsigned k = 0; k < q->n; k++) mask |= 1u << q->axis[k];
+    return mask;
+}
+static int64_t extent_of(const rp__group_space *s, const sequence *q) {
+    int64_t n = 1;
+    for (unsigned k = 0; k < q->n; k++) n *= s->size[q->axis[k]];
+    return n;
+}
+
+/* Does memory run along one of these axes, for all elements? */
+static bool lies_along(const builder *b, uint32_t axes, uint32_t all) {
+    const rp__group_space *s = b->s;
+    for (uint32_t k = 0; k < s->n_values; k++) {
+        const rp__axis_map *m = &s->values[k].map;
+        const rp__ir_value_info *v = &b->f->ir->values[s->values[k].value];
+        if (axes_of(m) != all) continue;
+        for (unsigned d = 0; d < m->ndim; d++) {
+            if (dim_axes(m, d) > 0 && v->stride[d] == 1) return axes >> m->axis[m->begin[d + 1] - 1] & 1u;
+        }
+    }
+    return false;
+}
+
+/* The member that makes v; members: there is none. */
+static uint32_t maker(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__ir_value v) {
+    uint32_t node = f->ir->values[rp__ir_root(f->ir, v)].node, k = 0;
+    if (node == RP__IR_NONE || f->node_of[node] == RP__IR_NONE) return n;
+    while (k < n && members[k] != f->node_of[node]) k++;
+    return k;
+}
+
+/* Marks what reduces by `columns` instead of `rows`, and what is behind that. Why not: NULL. */
+static const char *find_columns(builder *b, const uint32_t *members, uint32_t n, const sequence *rows,
+                                const sequence *columns) {
+    const rp__fusion *f = b->f;
+    rp__group_space *s = b->s;
+    const uint32_t all = (1u << s->n_axes) - 1u, inner = mask_of(rows), outer = mask_of(columns);
+    const char *const why = "reduction-dims-differ";
+    if (f->on_gpu || s->reversed || n > 64 || (inner & outer) || (inner | outer) != all ||
+        extent_of(s, columns) < rp__column_least || extent_of(s, columns) > COLUMN_MOST ||
+        extent_of(s, rows) < rp__column_row_least || extent_of(s, rows) > ROW_MOST || !lies_along(b, inner, all)) {
+        return why;
+    }
+    s->columns = s->behind = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const rp__fuse_node *fn = &f->nodes[members[k]];
+        const rp__ir_node *node = &f->ir->nodes[fn->node];
+        if (fn->kind != RP__FUSE_LOOP || fn->n_draws || fn->n_windows || fn->opaque || fn->memory_operands) return why;
+        bool after = false, beside = false;
+        for (uint32_t i = 0; i < node->n_in; i++) {
+            uint32_t from = node->in[i] == RP__IR_NONE ? n : maker(f, members, n, node->in[i]);
+            if (from == n) continue;
+            bool column = (s->columns | s->behind) >> from & 1u;
+            after = after || column;
+            beside = beside || !column;
+        }
+        if (reduces(b->f, fn)) {
+            sequence q = reduced_by(b, fn, k);
+            if (after) return why;
+            if (same_sequence(&q, rows)) continue;
+            if (!same_sequence(&q, columns) || !fn->sums) return why;
+            s->columns |= UINT64_C(1) << k;
+        } else if (after) {
+            if (beside || (axes_of(&s->node_map[k]) & outer)) return why;
+            s->behind |= UINT64_C(1) << k;
+        }
+    }
+    return NULL;
+}
+
 /* Which axes are inner: those that members reduce over; without reductions those that a stored value lacks. */
 static bool find_inner(builder *b, const uint32_t *members, uint32_t n) {
     rp__group_space *s = b->s;
     const rp_ir *ir = b->f->ir;
     uint32_t all = (1u << s->n_axes) - 1u, inner = 0;
-    uint8_t sequence[RP__AXES];
-    unsigned length = 0;
-    bool found = false;
+    sequence found[2];
+    unsigned n_found = 0;
     for (uint32_t k = 0; k < n; k++) {
         const rp__fuse_node *fn = &b->f->nodes[members[k]];
         if (!reduces(b->f, fn)) continue;
-        const rp__axis_map *m = &s->node_map[k];
-        uint8_t mine[RP__AXES];
-        unsigned count = 0;
-        for (unsigned d = 0; d < fn->ndim; d++) {
-            if (!(fn->inner >> d & 1u)) continue;
-            for (unsigned a = m->begin[d]; a < m->begin[d + 1]; a++) mine[count++] = m->axis[a];
+        sequence mine = reduced_by(b, fn, k);
+        bool known = false;
+        for (unsigned i = 0; i < n_found; i++) known = known || same_sequence(&found[i], &mine);
+        if (n_found > 0 && s->reversed != fn->reversed) {
+            b->why = known ? "walks-the-other-way" : "reduction-dims-differ";
+            return false;
         }
-        if (found && (count != length || memcmp(mine, sequence, length) != 0)) {
+        s->reversed = fn->reversed;
+        if (known) continue;
+        if (n_found == 2) {
             b->why = "reduction-dims-differ";
             return false;
         }
-        if (found && s->reversed != fn->reversed) {
-            b->why = "walks-the-other-way";
-            return false;
-        }
-        memcpy(sequence, mine, count);
-        length = count;
-        s->reversed = fn->reversed;
-        found = true;
+        found[n_found++] = mine;
     }
-    for (unsigned k = 0; k < length; k++) inner |= 1u << sequence[k];
+    if (n_found == 2) {
+        if (find_columns(b, members, n, &found[0], &found[1]) != NULL) {
+            b->why = find_columns(b, members, n, &found[1], &found[0]);
+            if (b->why) return false;
+            sequence first = found[0];
+            found[0] = found[1];
+            found[1] = first;
+        }
+    }
+    sequence rows = {.n = 0};
+    if (n_found > 0) rows = found[0];
+    inner = mask_of(&rows);
     for (uint32_t k = 0; k < n; k++) {
         const rp__fuse_node *fn = &b->f->nodes[members[k]];
         const rp__ir_node *node = &ir->nodes[fn->node];
@@ -501,6 +600,7 @@ static bool find_inner(builder *b, const uint32_t *members, uint32_t n) {
             b->why = "reduction-would-repeat";
             return false;
         }
+        const bool column = n_found == 2 && ((s->columns | s->behind) >> k & 1u);
         uint32_t n_out = node->kind == RP__IR_OP ? node->n_out : 0;
         for (uint32_t r = 0; r <= n_out; r++) {
             uint32_t axes;
@@ -511,17 +611,17 @@ static bool find_inner(builder *b, const uint32_t *members, uint32_t n) {
                 if (fn->kind != RP__FUSE_COPY && !fn->opaque) continue;
                 axes = mine;
             }
-            if (axes == all) continue;
-            if (!found && inner == 0) inner = all & ~axes;
-            if (axes != (all & ~inner)) {
+            if (column ? axes == inner : axes == all) continue;
+            if (n_found == 0 && inner == 0) inner = all & ~axes;
+            if (column || axes != (all & ~inner)) {
                 b->why = "store-would-repeat";
                 return false;
             }
         }
     }
-    if (!found) {
+    if (n_found == 0) {
         for (unsigned a = 0; a < s->n_axes; a++) {
-            if (inner >> a & 1u) sequence[length++] = (uint8_t)a;
+            if (inner >> a & 1u) rows.axis[rows.n++] = (uint8_t)a;
         }
     }
     unsigned at = 0;
@@ -529,8 +629,9 @@ static bool find_inner(builder *b, const uint32_t *members, uint32_t n) {
         s->is_inner[a] = inner >> a & 1u;
         if (!s->is_inner[a]) s->order[at++] = (uint8_t)a;
     }
-    for (unsigned k = 0; k < length; k++) s->order[at++] = sequence[k];
-    s->n_inner = (uint8_t)length;
+    if (n_found == 2) memcpy(s->order, found[1].axis, found[1].n); /* lanes go by the order of what is summed */
+    for (unsigned k = 0; k < rows.n; k++) s->order[at++] = rows.axis[k];
+    s->n_inner = (uint8_t)rows.n;
     return true;
 }
 

@@ -188,11 +188,11 @@ rp_status rp__specialisation_run(rp__specialisation *s, rp_tensor *const *in, si
                                  size_t n_out) {
     /* A graph that nobody can go back through holds its own derivatives already: no tape. For training there is one, also
        where grad mode is off and the function has switched it on. */
-    const bool off = rp__grad_disabled;
-    rp__grad_disabled = !s->trace.training;
+    const bool off = rp__flags.grad_disabled;
+    rp__flags.grad_disabled = !s->trace.training;
     rp__executable *p = atomic_load_explicit(&s->program, memory_order_acquire);
     rp_status status =
         p ? rp__executable_run(p, in, n_in, out, n_out, NULL, 0, NULL) : run_in_scope(s, in, n_in, out, n_out);
-    rp__grad_disabled = s->trace.switched != off; /* as the function leaves it */
+    rp__flags.grad_disabled = s->trace.switched != off; /* as the function leaves it */
     return status;
 }

@@ -28,7 +28,8 @@ static rp_status replace_attrs(const specialiser *s, rp__ir_node *n) {
     rp_attr *attrs = NULL;
     for (uint32_t k = 0; k < n->n_attrs; k++) {
         const rp_attr *a = &n->attrs[k];
-        bool symbolic = a->kind == RP_ATTR_INT && rp__dim_is_symbol(a->v.i);
+        const bool scalar = a->kind == RP_ATTR_SCALAR && rp__scalar_is_symbol(a->v.scalar);
+        bool symbolic = scalar || (a->kind == RP_ATTR_INT && rp__dim_is_symbol(a->v.i));
         for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++)
             symbolic = symbolic || rp__dim_is_symbol(a->v.ints[i]);
         if (!symbolic) continue;
@@ -36,6 +37,11 @@ static rp_status replace_attrs(const specialiser *s, rp__ir_node *n) {
             attrs = rp__arena_copy(&s->ir->arena, n->attrs, n->n_attrs * sizeof *attrs);
             if (!attrs) return RP__OOM("graph node");
             n->attrs = attrs;
+        }
+        if (scalar) {
+            attrs[k].v.scalar.kind = RP_SCALAR_I64;
+            RP_TRY(replace(s, &attrs[k].v.scalar.v.i));
+            continue;
         }
         if (a->kind == RP_ATTR_INT) {
             RP_TRY(replace(s, &attrs[k].v.i));

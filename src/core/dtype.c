@@ -5,21 +5,28 @@
 #include <math.h>
 #include <string.h>
 
+/* DLPack's type codes. */
+enum { CODE_INT = 0, CODE_UINT = 1, CODE_FLOAT = 2, CODE_BFLOAT = 4, CODE_BOOL = 6 };
+
 const rp__dtype_info rp__dtypes[RP__DTYPE_COUNT] = {
-    [RP_DTYPE_NONE] = {"none", "none", 0, RP__CATEGORY_BOOL, RP_DTYPE_NONE},
-#define RP__COMPUTE_F32 RP_F32
-#define RP__COMPUTE_F64 RP_F64
-#define RP__COMPUTE_I32 RP_I32
-#define RP__COMPUTE_I64 RP_I64
-#define RP__COMPUTE_U8 RP_U8
-#define RP__COMPUTE_BOOL RP_BOOL
-#define RP_DTYPE(suffix, name, short_name, bytes, category, compute, c_type)                                           \
-    [RP_##suffix] = {name, short_name, bytes, RP__CATEGORY_##category, RP__COMPUTE_##compute},
+    [RP_DTYPE_NONE] = {.name = "none", .short_name = "none", .title = "None", .cuda = ""},
+#define RP_DTYPE(suffix, name_, short_name_, title_, bytes_, category_, compute_, digits_, reach_, code, npy, cuda_,   \
+                 c_type)                                                                                               \
+    [RP_##suffix] = {.name = name_,                                                                                    \
+                     .short_name = short_name_,                                                                        \
+                     .title = title_,                                                                                  \
+                     .cuda = cuda_,                                                                                    \
+                     .bytes = bytes_,                                                                                  \
+                     .category = RP__CATEGORY_##category_,                                                             \
+                     .compute = RP_##compute_,                                                                         \
+                     .digits = digits_,                                                                                \
+                     .reach = reach_,                                                                                  \
+                     .dlpack = CODE_##code},
 #include "core/dtype.def"
 #undef RP_DTYPE
 };
 
-#define RP_DTYPE(suffix, name, short_name, bytes, category, compute, c_type)                                           \
+#define RP_DTYPE(suffix, name, short_name, title, bytes, category, compute, digits, reach, code, npy, cuda, c_type)    \
     _Static_assert(sizeof(c_type) == (bytes), "the storage type has the row's size");
 #include "core/dtype.def"
 #undef RP_DTYPE
@@ -29,6 +36,12 @@ size_t rp_dtype_size(rp_dtype dtype) { return rp__dtype_is_valid(dtype) ? rp__dt
 
 rp_scalar(rp_i64)(int64_t value) { return (rp_scalar){.kind = RP_SCALAR_I64, .v.i = value}; }
 rp_scalar rp_f64(double value) { return (rp_scalar){.kind = RP_SCALAR_F64, .v.f = value}; }
+rp_scalar rp__scalar_dim(rp_dim d) {
+    return (rp_scalar){.kind = rp__dim_is_symbol(d) ? RP_SCALAR_SYM : RP_SCALAR_I64, .v.i = d};
+}
+rp_scalar rp__scalar_value(rp_scalar s) {
+    return rp__scalar_is_symbol(s) ? (rp_scalar){.kind = RP_SCALAR_I64, .v.i = rp__dim_value(s.v.i)} : s;
+}
 rp_scalar rp_none(void) { return (rp_scalar){.kind = RP_SCALAR_NONE, .v.i = 0}; }
 rp_scalar rp_bool(bool value) {
     rp_scalar s = {.kind = RP_SCALAR_BOOL, .v.i = 0};
@@ -36,14 +49,20 @@ rp_scalar rp_bool(bool value) {
     return s;
 }
 
+/* The smallest type that holds both, of the higher category alone where they differ. */
 rp_dtype rp__promote(rp_dtype a, rp_dtype b) {
     if (a == b || b == RP_DTYPE_NONE) return a;
     if (a == RP_DTYPE_NONE) return b;
-    unsigned ca = rp__dtypes[a].category, cb = rp__dtypes[b].category;
+    const unsigned ca = rp__dtypes[a].category, cb = rp__dtypes[b].category;
     if (ca != cb) return ca > cb ? a : b;
-    if (ca == RP__CATEGORY_FLOAT && rp__dtypes[a].bytes == rp__dtypes[b].bytes)
-        return RP_F32;                                        /* float16 with bfloat16: neither holds the other */
-    return rp__dtypes[a].bytes > rp__dtypes[b].bytes ? a : b; /* uint8 < int32 < int64: the wider holds the narrower */
+    rp_dtype best = RP_DTYPE_NONE;
+    for (unsigned k = 1; k < RP__DTYPE_COUNT; k++) {
+        const rp_dtype d = (rp_dtype)k;
+        if (rp__dtypes[d].category == ca && rp__dtype_holds(d, a) && rp__dtype_holds(d, b) &&
+            (best == RP_DTYPE_NONE || rp__dtypes[d].bytes < rp__dtypes[best].bytes))
+            best = d;
+    }
+    return best;
 }
 
 void rp__promote_tensor(rp__promotion *p, rp_dtype dtype, size_t ndim) {
@@ -52,7 +71,7 @@ void rp__promote_tensor(rp__promotion *p, rp_dtype dtype, size_t ndim) {
 }
 
 void rp__promote_scalar(rp__promotion *p, rp_scalar_kind kind) {
-    rp_dtype own = kind == RP_SCALAR_F64 ? RP_F32 : kind == RP_SCALAR_I64 ? RP_I64 : RP_BOOL;
+    rp_dtype own = kind == RP_SCALAR_F64 ? RP_F32 : kind == RP_SCALAR_BOOL ? RP_BOOL : RP_I64;
     p->scalar = rp__promote(p->scalar, own);
 }
 
@@ -65,6 +84,7 @@ static rp_dtype combine(rp_dtype heavy, rp_dtype light) {
 rp_dtype rp__promotion_result(const rp__promotion *p) { return combine(p->dim, combine(p->zero, p->scalar)); }
 
 double rp__scalar_f64(rp_scalar s) {
+    s = rp__scalar_value(s);
     return s.kind == RP_SCALAR_F64 ? s.v.f : s.kind == RP_SCALAR_I64 ? (double)s.v.i : (double)s.v.b;
 }
 
@@ -75,29 +95,32 @@ static int64_t truncate_f64(double f) {
 }
 
 int64_t rp__scalar_i64(rp_scalar s) {
+    s = rp__scalar_value(s);
     return s.kind == RP_SCALAR_F64 ? truncate_f64(s.v.f) : s.kind == RP_SCALAR_I64 ? s.v.i : (int64_t)s.v.b;
 }
 
 /* The largest finite value of a float dtype. */
 static double float_max(rp_dtype d) {
-    return d == RP_F64 ? DBL_MAX : d == RP_F32 ? (double)FLT_MAX : d == RP_F16 ? 65504.0 : 0x1.fep127;
+    const int digits = rp__dtypes[d].digits, exponent = 1 << (rp__dtypes[d].reach - 1);
+    return ldexp(1 - ldexp(1, -digits), exponent);
 }
 
 bool rp__scalar_fits(rp_scalar s, rp_dtype d) {
     if (s.kind == RP_SCALAR_BOOL || d == RP_BOOL) return true;
-    if (s.kind == RP_SCALAR_I64 && (d == RP_F32 || d == RP_F64)) return true;
+    if (rp__scalar_is_symbol(s) && d == RP_I64) return true;
+    if (s.kind != RP_SCALAR_F64 && (d == RP_F32 || d == RP_F64)) return true;
+    s = rp__scalar_value(s);
     if (rp__dtype_is_float(d)) {
         double f = rp__scalar_f64(s);
         return isnan(f) || isinf(f) || fabs(f) <= float_max(d);
     }
+    const int64_t high = (int64_t)((UINT64_C(1) << rp__dtypes[d].digits) - 1),
+                  low = rp__dtypes[d].reach ? -high - 1 : 0;
     if (s.kind == RP_SCALAR_F64) {
         double f = s.v.f;
-        if (d == RP_U8) return f >= 0 && f <= 255;
-        return d == RP_I32 ? f >= -0x1p31 && f <= 0x1p31 - 1 : f >= -0x1p63 && f < 0x1p63;
+        return f >= -0x1p63 && f < 0x1p63 && (int64_t)floor(f) >= low && (int64_t)ceil(f) <= high;
     }
-    if (d == RP_U8) /* negative numbers wrap, as in PyTorch */
-        return s.v.i >= -255 && s.v.i <= 255;
-    return d != RP_I32 || (s.v.i >= INT32_MIN && s.v.i <= INT32_MAX);
+    return s.v.i >= (low ? low : -high) && s.v.i <= high; /* negative numbers wrap, as in PyTorch */
 }
 
 static float scalar_f32(rp_scalar s) { /* one rounding: not through double for integers */
@@ -105,15 +128,21 @@ static float scalar_f32(rp_scalar s) { /* one rounding: not through double for i
 }
 
 void rp__scalar_store(rp_scalar s, rp_dtype d, void *dst) {
+    s = rp__scalar_value(s);
     switch (d) {
     case RP_F32: memcpy(dst, &(float){scalar_f32(s)}, 4); break;
     case RP_F64: memcpy(dst, &(double){rp__scalar_f64(s)}, 8); break;
     case RP_F16: memcpy(dst, &(uint16_t){rp__f32_to_f16(scalar_f32(s))}, 2); break;
     case RP_BF16: memcpy(dst, &(uint16_t){rp__f32_to_bf16(scalar_f32(s))}, 2); break;
+    case RP_I8:
+    case RP_I16:
     case RP_I32: {
-        int64_t i = rp__scalar_i64(s); /* floats saturate, integers wrap */
+        int64_t i = rp__scalar_i64(s); /* floats saturate in int32, then wrap; integers wrap */
         if (s.kind == RP_SCALAR_F64) i = i > INT32_MAX ? INT32_MAX : i < INT32_MIN ? INT32_MIN : i;
-        memcpy(dst, &(uint32_t){(uint32_t)(uint64_t)i}, 4);
+        const uint32_t wide = (uint32_t)(uint64_t)i;
+        if (d == RP_I8) memcpy(dst, &(uint8_t){(uint8_t)wide}, 1);
+        if (d == RP_I16) memcpy(dst, &(uint16_t){(uint16_t)wide}, 2);
+        if (d == RP_I32) memcpy(dst, &wide, 4);
         break;
     }
     case RP_I64: memcpy(dst, &(int64_t){rp__scalar_i64(s)}, 8); break;
@@ -130,6 +159,8 @@ rp_scalar rp__scalar_load(rp_dtype d, const void *src) {
         float f32;
         double f64;
         uint16_t u16;
+        int8_t i8;
+        int16_t i16;
         int32_t i32;
         int64_t i64;
         uint8_t u8;
@@ -140,6 +171,8 @@ rp_scalar rp__scalar_load(rp_dtype d, const void *src) {
     case RP_F64: return rp_f64(v.f64);
     case RP_F16: return rp_f64((double)rp__f16_to_f32(v.u16));
     case RP_BF16: return rp_f64((double)rp__bf16_to_f32(v.u16));
+    case RP_I8: return rp_i64(v.i8);
+    case RP_I16: return rp_i64(v.i16);
     case RP_I32: return rp_i64(v.i32);
     case RP_I64: return rp_i64(v.i64);
     case RP_U8: return rp_i64(v.u8);

@@ -4,19 +4,37 @@
 
 #include <reprise.h>
 
-enum { RP__DTYPE_COUNT = 9 }; /* including RP_DTYPE_NONE */
+#include "core/dim.h"
+
+enum {
+    RP__DTYPE_LAST = 0
+#define RP_DTYPE(...) +1
+#include "core/dtype.def"
+#undef RP_DTYPE
+    ,
+    RP__DTYPE_COUNT /* including RP_DTYPE_NONE */
+};
 
 typedef enum rp__category { RP__CATEGORY_BOOL, RP__CATEGORY_INT, RP__CATEGORY_FLOAT } rp__category;
 
 typedef struct rp__dtype_info {
-    const char *name, *short_name;
-    uint8_t bytes, category, compute; /* rp__category, rp_dtype */
+    const char *name, *short_name, *title, *cuda;
+    uint8_t bytes, category, compute, digits, reach, dlpack; /* rp__category, rp_dtype, -, -, DLPack's DLDataTypeCode */
 } rp__dtype_info;
 extern const rp__dtype_info rp__dtypes[RP__DTYPE_COUNT];
 
 static inline size_t rp__dtype_bytes(rp_dtype d) { return rp__dtypes[d].bytes; }
 static inline bool rp__dtype_is_float(rp_dtype d) {
     return rp__dtypes[d].category == RP__CATEGORY_FLOAT && d != RP_DTYPE_NONE;
+}
+/* Kernels calculate in another type, and round to this one what they store. */
+static inline bool rp__dtype_is_narrow(rp_dtype d) { return rp__dtypes[d].compute != d; }
+/* An integer that is no int64: numbers, which are, wrap into it. */
+static inline bool rp__dtype_wraps(rp_dtype d) { return rp__dtypes[d].category == RP__CATEGORY_INT && d != RP_I64; }
+/* Can d hold every value of `from`? */
+static inline bool rp__dtype_holds(rp_dtype d, rp_dtype from) {
+    const rp__dtype_info *a = &rp__dtypes[d], *b = &rp__dtypes[from];
+    return a->category >= b->category && a->digits >= b->digits && a->reach >= b->reach;
 }
 static inline bool rp__dtype_is_valid(rp_dtype d) { return (unsigned)d > 0 && (unsigned)d < RP__DTYPE_COUNT; }
 
@@ -34,6 +52,11 @@ bool rp__scalar_fits(rp_scalar s,
                      rp_dtype d); /* can the number be cast without an overflow error (PyTorch: full, fill_) */
 void rp__scalar_store(rp_scalar s, rp_dtype d, void *dst); /* one element of dtype d */
 rp_scalar rp__scalar_load(rp_dtype d, const void *src);
+/* A size as a number: an integer, or RP_SCALAR_SYM, a symbol of the trace. Conversions below take the value of a symbol, and so
+   specialise the trace to it. */
+rp_scalar rp__scalar_dim(rp_dim d);
+static inline bool rp__scalar_is_symbol(rp_scalar s) { return RP__UNLIKELY(s.kind == RP_SCALAR_SYM); }
+rp_scalar rp__scalar_value(rp_scalar s);
 double rp__scalar_f64(rp_scalar s);
 int64_t rp__scalar_i64(rp_scalar s); /* truncates, saturating; NaN gives 0 */
 

@@ -9,14 +9,15 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/flags.h"
 #include "core/fork.h"
 
 RP__TLS_FAST rp__site_frame rp__site_frame_in_force;
 RP__TLS_FAST const char *rp__caller_site;
 RP__TLS_FAST uint64_t rp__error_failures;
 RP__TLS_FAST rp_status rp__error_held;
-static RP__TLS_FAST char *text;        /* of the held error; NULL: none is held, or there was no place for its text */
-static RP__TLS_FAST bool held_is_last; /* no call has failed since the one whose error is held */
+static RP__TLS_FAST char *text; /* of the held error; NULL: none is held, or there was no place for its text */
+RP__TLS_FAST rp__thread_flags rp__flags;
 
 /* ---- places for texts */
 
@@ -122,8 +123,8 @@ static size_t append(size_t used, const char *format, ...) {
 rp_status rp__fail(rp_status status, const char *format, ...) {
     if (status == RP_OK) status = RP_ERROR_INTERNAL;
     rp__error_failures++;
-    held_is_last = rp__error_held == RP_OK;
-    if (!held_is_last) return status;
+    rp__flags.held_is_last = rp__error_held == RP_OK;
+    if (!rp__flags.held_is_last) return status;
     rp__error_held = status;
     if (!text_take()) return status;
     const char *op = rp__site_op(), *site = rp__site();
@@ -149,7 +150,7 @@ rp_status rp__returned(rp_status status, uint64_t before, const char *what, cons
 
 rp_status rp__fail_context(const char *format, ...) {
     if (rp__error_held == RP_OK) return rp__fail(RP_ERROR_INTERNAL, "a context was given for an error that is not set");
-    if (!held_is_last || !text) /* the callee's error was not the first: its text was not kept either */
+    if (!rp__flags.held_is_last || !text) /* the callee's error was not the first: its text was not kept either */
         return rp__error_held;
     size_t used = append(strlen(text), ": while ");
     va_list args;
@@ -170,6 +171,6 @@ void rp__error_save(rp__error_state *out) {
 void rp__error_restore(const rp__error_state *state) {
     if (state->status == RP_OK) return;
     rp__error_held = state->status;
-    held_is_last = true;
+    rp__flags.held_is_last = true;
     if (text_take()) memcpy(text, state->text, strlen(state->text) + 1);
 }

@@ -5,6 +5,7 @@
 
 #include "core/alloc.h"
 #include "core/env.h"
+#include "core/flags.h"
 #include "core/fork.h"
 
 #include <sched.h>
@@ -43,8 +44,6 @@ static struct {
     rp_status status; /* first failure of a worker; under lock */
     rp__error_state error;
 } pool = {.lock = RP__MUTEX_INIT, .wake = PTHREAD_COND_INITIALIZER, .finished = PTHREAD_COND_INITIALIZER};
-
-static _Thread_local bool inside; /* this thread is running a slice */
 
 static void relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -147,7 +146,7 @@ static bool wait_awake(int turn) {
 
 static void *worker_main(void *argument) {
     int index = (int)(intptr_t)argument; /* 1 and up: the caller is 0 */
-    inside = true;
+    rp__flags.in_slice = true;
     for (;;) {
         uint64_t state = 0;
         for (int i = 0; wait_awake(i); i++) {
@@ -212,7 +211,7 @@ rp_status rp__parallel(int64_t n, int64_t grain, rp__slice *body, void *ctx) {
     if (n <= 0) return RP_OK;
     if (grain < 1) grain = 1;
     int size;
-    if (n <= grain || inside || (size = pool_size()) == 1) return run_serial(n, body, ctx);
+    if (n <= grain || rp__flags.in_slice || (size = pool_size()) == 1) return run_serial(n, body, ctx);
     if (atomic_exchange_explicit(&pool.busy, true, memory_order_acquire)) /* another thread's job has the pool */
         return run_serial(n, body, ctx);
     if (RP__UNLIKELY(pool.workers < size - 1)) start_workers(size);
@@ -237,9 +236,9 @@ rp_status rp__parallel(int64_t n, int64_t grain, rp__slice *body, void *ctx) {
         rp__unlock(&pool.lock);
     }
     uint64_t before = rp__error_count();
-    inside = true;
+    rp__flags.in_slice = true;
     take_portions(serial, false);
-    inside = false;
+    rp__flags.in_slice = false;
     wait_for(total);
     rp_status status = RP__LIKELY(rp__error_count() == before) ? RP_OK : rp_error_status();
     if (RP__UNLIKELY(pool.status != RP_OK)) {

@@ -168,7 +168,7 @@ void rp__block_uses_free(rp__allocator *a, rp__block_uses *u);
 /* Releases the pending blocks whose other streams are done; wait: all but those of captures. */
 void rp__allocator_collect(rp__allocator *a, bool wait);
 /* Gives free segments back to the device: of one shelf; of pools that are gone, with their shelves; of the default pool and
-   those. The last two do nothing while a capture runs, but on a CPU. */
+   those. The last two do nothing while a capture runs. */
 void rp__shelf_drop_segments(rp__allocator *a, rp__shelf *s);
 void rp__allocator_drop_orphans(rp__allocator *a);
 void rp__allocator_drop_cached(rp__allocator *a);

@@ -176,11 +176,8 @@ void rp__allocator_forget(rp__device *d, rp_stream *stream) {
 
 /* ---- what waits: for captures, for other streams */
 
-/* May segments be given back? A driver takes that for unsafe while a stream captures. */
-static bool may_drop(const rp__allocator *a) { return a->device->id.type == RP_DEVICE_CPU || !rp__captures_active(); }
-
 void rp__allocator_drop_orphans(rp__allocator *a) {
-    if (!may_drop(a)) return;
+    if (rp__captures_active()) return;
     for (rp__shelf **link = &a->shelves; *link;) {
         rp__shelf *s = *link;
         if (!s->orphan) {
@@ -257,7 +254,7 @@ void rp__allocator_collect(rp__allocator *a, bool wait) {
 }
 
 void rp__allocator_drop_cached(rp__allocator *a) {
-    if (!may_drop(a)) return;
+    if (rp__captures_active()) return;
     rp__allocator_collect(a, true);
     rp__allocator_drop_orphans(a);
     if (!rp__allocator_at_rest(a)) return; /* queued work may still touch memory that was freed in stream order */

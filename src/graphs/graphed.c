@@ -4,7 +4,7 @@
    forward or twice, the use of an output that a later call has overwritten. What the function writes into an argument is in the
    caller's tensor after the call, wherever that lies: written in place where the graph was re-pointed, copied back where it was
    copied. */
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 #include <stdio.h>
 #include <string.h>

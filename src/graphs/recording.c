@@ -1,7 +1,7 @@
 /* See recording.h. */
 #include "graphs/recording.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "core/alloc.h"

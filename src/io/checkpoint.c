@@ -1,8 +1,8 @@
 /* The state of a training program in one safetensors file: the module under its own names; "reprise/optimizer/GROUP/PARAMETER/NAME",
    "reprise/optimizer/GROUP/lr" and "reprise/optimizer/GROUP/steps" (of each parameter); generators as metadata "reprise/random/DEVICE" = "SEED OFFSET". A load looks at everything and
    makes every tensor before it writes to one. */
+#include "ops/private.h"
 #include <reprise_io.h>
-#include <reprise_ops.h>
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Files of numpy, versions 1.0 to 3.0 of the format. The header is a Python dict of three entries; this reads that and no other Python.
    A file says what it holds in the form that numpy writes, and its size is that of its elements to the byte. */
+#include "ops/private.h"
 #include <reprise_io.h>
-#include <reprise_ops.h>
 
 #include <errno.h>
 #include <stdio.h>
@@ -24,8 +24,12 @@ static const char magic[] = "\x93NUMPY";
 static const struct {
     const char *descr;
     rp_dtype dtype;
-} types[] = {{"<f4", RP_F32}, {"<f8", RP_F64}, {"<f2", RP_F16}, {"<i4", RP_I32},
-             {"<i8", RP_I64}, {"|u1", RP_U8},  {"|b1", RP_BOOL}};
+} types[] = {
+#define RP_DTYPE(suffix, name, short_name, title, bytes, category, compute, digits, reach, code, npy, cuda, c_type)    \
+    {npy, RP_##suffix},
+#include "core/dtype.def"
+#undef RP_DTYPE
+};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 struct header {
@@ -108,7 +112,7 @@ static bool parse_header(const char *text, struct header *h, char descr[16], con
             if (!string(&p, descr, 16)) return false;
             h->dtype = RP_DTYPE_NONE;
             for (size_t i = 0; i < N_TYPES; i++)
-                if (!strcmp(types[i].descr, descr)) h->dtype = types[i].dtype;
+                if (*descr && !strcmp(types[i].descr, descr)) h->dtype = types[i].dtype;
             if (h->dtype == RP_DTYPE_NONE) {
                 *why = *descr == '>' ? "its elements are big-endian"
                                      : "its elements are of a type that Reprise does not have";

@@ -20,7 +20,6 @@ static const struct prim_info {
 } prims[RP__NODE_COUNT] = {
 #define RP_PRIM(name, arity, class) {#name, arity, class},
 #include "kernel/prims.def"
-#undef RP_PRIM
     {"LOAD", 2, ANY},   {"IOTA", 0, ANY},   {"INSIDE", 0, ANY}, {"CONST", 0, ANY},
     {"SCALAR", 0, ANY}, {"REDUCE", 1, ANY}, {"SCAN", 1, ANY},   {"CONTRACT", 2, ANY},
 };
@@ -156,11 +155,9 @@ oom:
 static rp__node node_of(rp__prim op, rp_dtype dtype, rp__val a, rp__val x, rp__val c) {
     return (rp__node){.op = (uint8_t)op, .dtype = (uint8_t)dtype, .a = a, .b = x, .c = c};
 }
-static bool is_compute(rp_dtype d) {
-    return d == RP_F32 || d == RP_F64 || d == RP_I32 || d == RP_I64 || d == RP_U8 || d == RP_BOOL;
-}
-static bool is_int(rp_dtype d) { return d == RP_I32 || d == RP_I64 || d == RP_U8; }
-static bool is_float(rp_dtype d) { return d == RP_F32 || d == RP_F64; }
+static bool is_compute(rp_dtype d) { return rp__dtype_is_valid(d) && !rp__dtype_is_narrow(d); }
+static bool is_int(rp_dtype d) { return is_compute(d) && rp__dtypes[d].category == RP__CATEGORY_INT; }
+static bool is_float(rp_dtype d) { return is_compute(d) && rp__dtype_is_float(d); }
 static bool valid(rp__dag_builder *b, rp__val v) { return b && !b->failed && v < b->n_nodes; }
 
 rp__val rp__dag_load(rp__dag_builder *b, uint16_t access, rp__val offset, rp__val predicate) {
@@ -193,12 +190,11 @@ rp__val rp__dag_inside(rp__dag_builder *b, uint16_t access) {
 
 /* An integer brought into the range of dtype d by wrapping. */
 static int64_t wrap(int64_t v, rp_dtype d) {
-    switch (d) {
-    case RP_I32: return (int32_t)(uint32_t)(uint64_t)v;
-    case RP_U8: return (uint8_t)(uint64_t)v;
-    case RP_BOOL: return v != 0;
-    default: return v;
-    }
+    const unsigned digits = rp__dtypes[d].digits;
+    if (d == RP_BOOL) return v != 0;
+    if (digits == 63) return v;
+    const int64_t low = (int64_t)((uint64_t)v & ((UINT64_C(1) << digits) - 1)); /* without the sign */
+    return rp__dtypes[d].reach && (v >> digits & 1) ? low - (INT64_C(1) << digits) : low;
 }
 static int64_t f64_to_i64(double f) {
     if (isnan(f)) return 0;
@@ -360,10 +356,11 @@ rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val 
     rp_dtype d = rp__dag_dtype(b, a);
     switch (op) {
     case RP__ROUND:
-        if (d != RP_F32 || (imm != RP_F16 && imm != RP_BF16)) return fail(b, "ROUND takes f32 to f16 or bf16");
+        if (!rp__dtype_is_valid((rp_dtype)imm) || !rp__dtype_is_narrow((rp_dtype)imm) || rp__dtypes[imm].compute != d)
+            return fail(b, "ROUND takes a value to a type that is calculated in the value's");
         if (b->nodes[a].op == RP__ROUND && b->nodes[a].imm.i == imm) return a;
         if (b->nodes[a].op == RP__LOAD && b->accesses[b->nodes[a].access].dtype == imm) return a;
-        dtype = RP_F32;
+        dtype = d;
         break;
     case RP__PHILOX:
     case RP__PHILOX64:
@@ -393,7 +390,7 @@ rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to) {
             a = intern(b, node_of(RP__CAST, compute, a, RP__NO_VAL, RP__NO_VAL));
         }
     }
-    return compute != to && a != RP__NO_VAL ? rp__dag_op_imm(b, RP__ROUND, RP_F32, a, to) : a;
+    return compute != to && a != RP__NO_VAL ? rp__dag_op_imm(b, RP__ROUND, compute, a, to) : a;
 }
 
 rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a, rp__axes over) {

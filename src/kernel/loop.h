@@ -44,7 +44,6 @@ enum { RP__LANES = 32, RP__CHUNK = 8192, RP__SCAN_BLOCK = 64 };
 typedef enum rp__prim {
 #define RP_PRIM(name, arity, class) RP__##name,
 #include "kernel/prims.def"
-#undef RP_PRIM
     RP__PRIM_COUNT,
     /* nodes that are not arithmetic */
     RP__LOAD =
@@ -222,6 +221,9 @@ typedef struct rp__space {
     const rp_scalar *scalars;     /* stored in the node's dtype by the backend */
     struct rp__random_draw *draw; /* DAGs with random; one for all draws of the DAG in the order of draw numbers */
     uint16_t n_draws;
+    bool
+        lanes; /* CPU: RP__LANES walks, one of the rows r % RP__LANES == k each; what adding stores add to begins as 0 and lies, for walk
+                   k, k times the length of a row further on. So it has the partial sums over rows in the order of a reduction */
     const char *op, *site;
 } rp__space;
 

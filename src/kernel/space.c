@@ -77,7 +77,7 @@ void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *acce
     }
     bool iota = false;
     for (unsigned a = 0; a < s->n_accesses; a++) iota = iota || !accesses[a].base;
-    const unsigned fixed = dag->ordered | dag->inner;
+    const unsigned fixed = s->lanes ? UINT8_MAX : dag->ordered | dag->inner;
     for (unsigned i = 1; !iota && i < n; i++) {
         if (fixed >> axis[i] & 1u) continue;
         for (unsigned j = i; j > 0 && axis[j - 1] == axis[i] && swap_wanted(s, accesses, j - 1, j); j--)

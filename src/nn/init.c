@@ -1,6 +1,6 @@
 /* Initialisers: fill a tensor in place, with grad mode off. Called by layers and programs. */
+#include "ops/private.h"
 #include <reprise_nn.h>
-#include <reprise_ops.h>
 
 #include "tensor/tensor.h"
 

@@ -1,6 +1,6 @@
 /* Layers: structs of parameters with PyTorch's initial values, alone or as children of a module, and the op that each stands for. */
+#include "ops/private.h"
 #include <reprise_nn.h>
-#include <reprise_ops.h>
 
 #include "core/options.h"
 #include "nn/module.h"

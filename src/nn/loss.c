@@ -1,6 +1,6 @@
 /* Losses that are compositions of ops. */
+#include "ops/private.h"
 #include <reprise_nn.h>
-#include <reprise_ops.h>
 
 #include "tensor/tensor.h"
 

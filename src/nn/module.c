@@ -1,7 +1,7 @@
 /* Modules: a tree of names over handles that lie in the program's own structs. The root owns all memory of the tree; lists that a
    program asked for, and what compiled functions compare, are made from the tree and forgotten when it changes. */
+#include "ops/private.h"
 #include <reprise_nn.h>
-#include <reprise_ops.h>
 
 #include "core/alloc.h"
 #include "core/handle.h"

@@ -6,8 +6,8 @@
    and a new class starts from a copy. Nothing is allocated after construction, and which op runs on which memory depends on
    the set of parameters with a gradient and on the classes: that is what a trace guards. A class with more members than a call
    of an op has operands takes several calls. */
+#include "ops/private.h"
 #include <reprise_nn.h>
-#include <reprise_ops.h>
 
 #include "core/alloc.h"
 #include "core/options.h"

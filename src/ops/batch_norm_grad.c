@@ -28,11 +28,11 @@ rp_status rp__vjp_batch_norm_train(const rp__vjp *g) {
     }
     rp_tensor *part[3] = {NULL};
     if (g->needed[0]) {
-        if (stat[2]) part[0] = rp_expand(rp_div_size(stat[2], count), in->size, in->ndim);
-        if (stat[3]) part[1] = rp_neg(rp_mul(unit, rp_div_size(rp_mul(stat[3], rp_mul(rstd, rstd)), count)));
+        if (stat[2]) part[0] = rp_expand(rp_div_scalar(stat[2], rp_i64(count)), in->size, in->ndim);
+        if (stat[3]) part[1] = rp_neg(rp_mul(unit, rp_div_scalar(rp_mul(stat[3], rp_mul(rstd, rstd)), rp_i64(count))));
         if (stat[4]) {
             rp_tensor *twice = rp_mul_scalar(stat[4], rp_i64(2));
-            part[2] = rp_mul(centred, rp_div_size(twice, rp__dim_apply(RP__DIM_SUB, count, 1)));
+            part[2] = rp_mul(centred, rp_div_scalar(twice, rp_i64(rp__dim_apply(RP__DIM_SUB, count, 1))));
         }
     }
     for (size_t k = 0; k < 3; k++)

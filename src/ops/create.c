@@ -1,6 +1,6 @@
 /* Factories. Their tensors live on the thread's default device, those of _like forms beside their model. */
+#include "ops/private.h"
 #include <math.h>
-#include <reprise_ops.h>
 
 #include "ops/execute.h"
 #include "ops/format.h"
@@ -69,7 +69,7 @@ rp_status rp__infer_randint(const rp__call *call, rp__meta *out) {
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "the range from %lld to %lld has more than 2^63 - 1 values", (long long)low,
                             (long long)high);
-    if (!rp__scalar_fits(rp_i64(low), out->dtype) || (out->dtype == RP_U8 && low < 0))
+    if (!rp__scalar_fits(rp_i64(low), out->dtype) || (!rp__dtypes[out->dtype].reach && low < 0))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "from is out of bounds for %s", rp_dtype_name(out->dtype));
     if (!rp__scalar_fits(rp_i64(high - 1), out->dtype))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "to - 1 is out of bounds for %s",
@@ -87,8 +87,8 @@ rp_status rp__run_empty(const rp__call *call) {
 }
 
 void rp__lower_full(rp__lower *lw) {
-    rp_dtype compute = rp__lw_compute(rp__lw_out_dtype(lw, 0));
-    rp__lw_out(lw, 0, rp__lw_attr(lw, 1, compute == RP_I32 || compute == RP_U8 ? RP_I64 : compute));
+    const rp_dtype dtype = rp__lw_out_dtype(lw, 0);
+    rp__lw_out(lw, 0, rp__lw_attr(lw, 1, rp__dtype_wraps(dtype) ? RP_I64 : rp__lw_compute(dtype)));
 }
 
 /* ---- composites */
@@ -123,12 +123,32 @@ rp_status rp__expand_ones_like(const rp__call *call) { return expand_like(call, 
 
 /* ---- arange */
 
+/* A whole number, or a size of the trace. */
+static rp_dim size_of(rp_scalar s) { return rp__scalar_is_symbol(s) ? s.v.i : rp__scalar_i64(s); }
+
+/* Number of elements between sizes of the trace: an expression, with a guard of which is larger. The step is the number that it is. */
+static rp_status arange_of_sizes(const rp__call *call, rp_dtype dtype, rp__meta *out) {
+    const rp_dim start = size_of(call->attrs[0].v.scalar), end = size_of(call->attrs[1].v.scalar);
+    const int64_t step = rp__scalar_i64(call->attrs[2].v.scalar);
+    const rp_dim low = step > 0 ? start : end, high = step > 0 ? end : start;
+    if (step == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
+    if (step == INT64_MIN || !rp__dim_is(RP__DIM_LE, low, high))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "upper bound and lower bound inconsistent with step sign");
+    const int64_t by = step > 0 ? step : -step;
+    out->dtype = dtype;
+    out->ndim = 1;
+    out->size[0] = rp__dim_apply(RP__DIM_SUB, high, low);
+    if (by > 1) out->size[0] = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, out->size[0], by - 1), by);
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
 /* Number of elements: ceil((end - start) / step), in integers when all three are (exact), else in f64. */
 rp_status rp__infer_arange(const rp__call *call, rp__meta *out) {
     rp_scalar start = call->attrs[0].v.scalar, end = call->attrs[1].v.scalar, step = call->attrs[2].v.scalar;
     bool whole = start.kind != RP_SCALAR_F64 && end.kind != RP_SCALAR_F64 && step.kind != RP_SCALAR_F64;
     rp_dtype dtype = asked(call, whole ? RP_I64 : RP_F32);
     if (!rp__dtype_is_valid(dtype) || dtype == RP_BOOL) return rp__call_refuse_dtype(call, dtype);
+    if (whole && (rp__scalar_is_symbol(start) || rp__scalar_is_symbol(end))) return arange_of_sizes(call, dtype, out);
     double a = rp__scalar_f64(start), b = rp__scalar_f64(end), s = rp__scalar_f64(step);
     if (s == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
     if (!isfinite(a) || !isfinite(b) || isnan(s))

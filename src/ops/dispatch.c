@@ -119,8 +119,14 @@ static __attribute__((noinline)) rp_status check_words(const rp__call *call, uin
     for (unsigned i = 0, at = 0; i < s->n_params && !p; i++) {
         if (s->params[i].kind == RP__PARAM_ATTR && at++ == k) p = &s->params[i];
     }
-    if (a->kind == RP_ATTR_SCALAR) { /* any number, but no word of the trace in force */
-        if (a->v.scalar.v.i == INT64_MIN || !rp__dim_known(a->v.scalar.v.i)) return RP_OK;
+    if (a->kind ==
+        RP_ATTR_SCALAR) { /* any number; a word of the trace in force is a symbol, where a Scalar may be one */
+        if (rp__scalar_is_symbol(a->v.scalar) && !rp__dim_known(a->v.scalar.v.i))
+            return rp__op_error(call, RP_ERROR_STATE,
+                                "%s is a symbolic size of another trace, or of one that has ended",
+                                p ? p->name : "an attribute");
+        if (a->v.scalar.v.i == INT64_MIN || !rp__dim_known(a->v.scalar.v.i) || (p && p->type == RP__TYPE_PLAIN))
+            return RP_OK;
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "%s is a symbolic size, and must be a number: rp_sym_guard_int gives it",
                             p ? p->name : "an attribute");
@@ -185,7 +191,10 @@ static __attribute__((noinline)) rp_status check_typed(const rp__call *call) {
 
 static inline bool words_are_values(const rp_attr *a) {
     if (a->kind == RP_ATTR_INT) return !rp__dim_is_symbol(a->v.i);
-    if (a->kind == RP_ATTR_SCALAR) return a->v.scalar.kind != RP_SCALAR_I64 || !rp__dim_is_symbol(a->v.scalar.v.i);
+    if (a->kind == RP_ATTR_SCALAR) {
+        const rp_scalar s = a->v.scalar;
+        return !(s.kind == RP_SCALAR_SYM || (s.kind == RP_SCALAR_I64 && rp__dim_is_symbol(s.v.i)));
+    }
     for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++) {
         if (rp__dim_is_symbol(a->v.ints[i])) return false;
     }
@@ -209,10 +218,28 @@ static __attribute__((noinline)) rp_status bad_attr(const rp__call *call, uint32
                         k);
 }
 
+/* Of a call with words in Scalars: below, they say that they are symbols. User ops get numbers, and the trace a guard. */
+static __attribute__((noinline)) rp_status descend_symbols(rp__call *call) {
+    const rp_attr *given = call->attrs;
+    rp_attr attrs[RP__MAX_PARAMS];
+    for (uint32_t k = 0; k < call->n_attrs; k++) {
+        attrs[k] = given[k];
+        rp_scalar *s = &attrs[k].v.scalar;
+        if (attrs[k].kind != RP_ATTR_SCALAR || (s->kind != RP_SCALAR_I64 && s->kind != RP_SCALAR_SYM)) continue;
+        if (rp__dim_is_symbol(s->v.i) && s->v.i != INT64_MIN && rp__dim_known(s->v.i)) s->kind = RP_SCALAR_SYM;
+        if (call->op->lowering == RP__USER) *s = rp__scalar_value(*s);
+    }
+    call->attrs = attrs;
+    rp_status status = descend(call, 0);
+    call->attrs = given;
+    return status;
+}
+
 rp_status rp__dispatch(rp__call *call) {
     rp__site_frame frame = rp__site_push(call->site, call->op->name);
     call->site = rp__site();
     const bool clean = !rp__failed();
+    bool symbols = false;
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < call->n_in && status == RP_OK; k++) {
         if (RP__UNLIKELY(!usable(call->in[k]))) status = check_handle(call, k);
@@ -220,13 +247,15 @@ rp_status rp__dispatch(rp__call *call) {
     for (uint32_t k = 0; k < call->n_attrs && status == RP_OK; k++) {
         const rp_attr *a = &call->attrs[k];
         if (RP__UNLIKELY((a->kind == RP_ATTR_INTS && a->n && (!a->v.ints || a->n > MAX_LIST)) ||
-                         (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind - 1u > RP_SCALAR_BOOL - 1u)))
+                         (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind - 1u > RP_SCALAR_SYM - 1u)))
             status = bad_attr(call, k);
-        else if (RP__UNLIKELY(!words_are_values(a)))
+        else if (RP__UNLIKELY(!words_are_values(a))) {
             status = check_words(call, k);
+            symbols = symbols || a->kind == RP_ATTR_SCALAR;
+        }
     }
     if (RP__UNLIKELY(call->op->schema.typed) && status == RP_OK) status = check_typed(call);
-    if (RP__LIKELY(status == RP_OK)) status = descend(call, 0);
+    if (RP__LIKELY(status == RP_OK)) status = RP__UNLIKELY(symbols) ? descend_symbols(call) : descend(call, 0);
     /* Sizes that overflow in an expansion or a lowering are told by the sticky error alone. */
     if (RP__UNLIKELY(rp__failed()) && status == RP_OK && clean) status = rp_error_status();
     if (RP__UNLIKELY(status != RP_OK)) fail_outputs(call);

@@ -4,7 +4,7 @@
 
 #include "ops/format.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 #include "ops/rules.h"
 

@@ -1,7 +1,7 @@
 /* The frame around derivatives: runs one, then brings its gradients to the size and dtype of the inputs. */
 #include "ops/grad.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim) {
     int64_t dims[RP_MAX_DIMS];
@@ -13,12 +13,28 @@ rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim) {
     return lead > 0 ? rp_view(t, size, ndim) : t;
 }
 
+/* Factories make tensors on the default device, which is `wanted` for the time of one. */
+static bool device_enter(rp_device wanted, rp_device *outer) {
+    *outer = rp_default_device();
+    return rp__device_equal(*outer, wanted) || rp_set_default_device(wanted) == RP_OK;
+}
+static void device_leave(rp_device wanted, rp_device outer) {
+    if (!rp__device_equal(outer, wanted)) (void)rp_set_default_device(outer);
+}
+
 rp_tensor *rp__zeros_of(const rp__meta *meta) {
-    rp_device device = rp_default_device();
-    if (!rp__device_equal(device, meta->device) && rp_set_default_device(meta->device) != RP_OK)
-        return rp__tensor_error();
+    rp_device outer;
+    if (!device_enter(meta->device, &outer)) return rp__tensor_error();
     rp_tensor *t = rp_zeros(meta->size, meta->ndim, RP_OPTIONS(rp_zeros_options, .dtype = meta->dtype));
-    if (!rp__device_equal(device, meta->device)) (void)rp_set_default_device(device);
+    device_leave(meta->device, outer);
+    return t;
+}
+
+rp_tensor *rp__count_beside(const rp_tensor *like, rp_dim n) {
+    rp_device outer;
+    if (!device_enter(like->device, &outer)) return rp__tensor_error();
+    rp_tensor *t = rp_arange(rp_i64(0), rp_i64(n), rp_i64(1));
+    device_leave(like->device, outer);
     return t;
 }
 
@@ -53,7 +69,10 @@ rp_tensor *rp__grad_call(const rp__op *op, const rp__call *like, rp_tensor *a, r
     return rp__dispatch(&call) == RP_OK ? out : rp__tensor_error();
 }
 
-rp_tensor *rp__wide(rp_tensor *t) { return t->dtype == RP_F16 || t->dtype == RP_BF16 ? rp_to_dtype(t, RP_F32) : t; }
+rp_tensor *rp__wide(rp_tensor *t) {
+    const rp_dtype d = (rp_dtype)t->dtype;
+    return rp__dtype_is_float(d) && rp__dtype_is_narrow(d) ? rp_to_dtype(t, (rp_dtype)rp__dtypes[d].compute) : t;
+}
 
 size_t rp__attr_dim(int64_t dim, size_t ndim) {
     if (dim < 0) dim += ndim > 0 ? (int64_t)ndim : 1;

@@ -14,7 +14,8 @@ rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim);
 rp_tensor *rp__to_device_of(rp_tensor *t, const rp__meta *meta); /* t itself, or a copy on the device of meta */
 rp_tensor *rp__zeros_of(const rp__meta *meta);
 rp_tensor *rp__zeros_expanded(const rp__meta *meta);
-rp_tensor *rp__zero_like(const rp_tensor *t); /* 0-d, dtype and device of t */
+rp_tensor *rp__count_beside(const rp_tensor *t, rp_dim n); /* 0 .. n - 1 in int64, on the device of t */
+rp_tensor *rp__zero_like(const rp_tensor *t);              /* 0-d, dtype and device of t */
 /* op with the attributes of `like`, over a and, unless it is NULL, b. */
 rp_tensor *rp__grad_call(const rp__op *op, const rp__call *like, rp_tensor *a, rp_tensor *b);
 /* f16 and bf16 as f32: formulas of several ops are computed in f32 and rounded once, by rp__grad_run, as one kernel would. */
@@ -23,13 +24,28 @@ rp_tensor *rp__wide(rp_tensor *t);
 bool rp__grad_switch(bool enabled);
 size_t rp__attr_dim(int64_t dim, size_t ndim); /* of a call that was checked: 0 <= result < max(ndim, 1) */
 
-/* The derivative of a unary op from its slope at x, the operand, or y, the result, of which the row saves what the slope reads. */
-#define RP__SLOPE(name, slope)                                                                                         \
+/* The derivative of a unary op from its slope at x, the operand, or y, the result, of which the row saves what the slope reads; or
+   from the gradient itself, given `grad`. f16 and bf16 come as f32. */
+#define RP__GRAD(name, value)                                                                                          \
     rp_status rp__vjp_##name(const rp__vjp *g) {                                                                       \
+        rp_tensor *grad = g->grad_out[0];                                                                              \
         rp_tensor *x = g->call->in[0] ? rp__wide(g->call->in[0]) : NULL;                                               \
         rp_tensor *y = g->call->out[0] ? rp__wide(g->call->out[0]) : NULL;                                             \
         (void)x, (void)y;                                                                                              \
-        g->grad_in[0] = rp_mul(g->grad_out[0], slope);                                                                 \
+        g->grad_in[0] = value;                                                                                         \
+        return RP_OK;                                                                                                  \
+    }
+#define RP__SLOPE(name, slope) RP__GRAD(name, rp_mul(grad, slope))
+/* Of a binary op: the gradients of its operands a and b. */
+#define RP__SLOPES(name, of_a, of_b)                                                                                   \
+    rp_status rp__vjp_##name(const rp__vjp *g) {                                                                       \
+        rp_tensor *grad = g->grad_out[0];                                                                              \
+        rp_tensor *a = g->call->in[0] ? rp__wide(g->call->in[0]) : NULL;                                               \
+        rp_tensor *b = g->call->in[1] ? rp__wide(g->call->in[1]) : NULL;                                               \
+        rp_tensor *y = g->call->out[0] ? rp__wide(g->call->out[0]) : NULL;                                             \
+        (void)a, (void)b, (void)y;                                                                                     \
+        if (g->needed[0]) g->grad_in[0] = of_a;                                                                        \
+        if (g->needed[1]) g->grad_in[1] = of_b;                                                                        \
         return RP_OK;                                                                                                  \
     }
 

@@ -1,5 +1,6 @@
-/* Joining and indexing: cat, gather, embedding, scatter_add, topk, nonzero. Indices are checked by the kernels, which clamp and
+/* Joining and indexing: cat, gather, embedding, scatter_add, topk, sort, nonzero. Indices are checked by the kernels, which clamp and
    write the device's error record; what sizes alone decide is checked here. */
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "ops/execute.h"
@@ -270,6 +271,30 @@ rp_status rp__run_topk(const rp__call *call) {
     if (t->ndim == 0 && library.k == 0) /* as PyTorch: a 0-d tensor gives its one element whatever k is */
         library.k = 1;
     return rp__run_library_op(call, RP__LIB_TOPK, operands, 3, &library);
+}
+
+/* ---- sort: topk of a whole row, whose ties keep their order */
+
+static rp_tensor *in_order(const rp__call *call, rp_tensor **indices) {
+    rp_tensor *t = call->in[0];
+    unsigned dim;
+    *indices = rp__tensor_error();
+    if (rp__call_dim(call, rp__attr_int(call, 0), t->ndim, &dim) != RP_OK) return rp__tensor_error();
+    const bool truth = t->dtype == RP_BOOL;
+    if (truth) t = rp_to_dtype_at(call->site, t, RP_U8);
+    rp_tensor *values =
+        rp_topk_at(call->site, t, size_along(t, dim), (int64_t)dim, rp__attr_bool(call, 1), true, indices);
+    return truth ? rp_to_dtype_at(call->site, values, RP_BOOL) : values;
+}
+
+rp_status rp__expand_sort(const rp__call *call) {
+    call->out[0] = in_order(call, &call->out[1]);
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+}
+
+rp_status rp__expand_argsort(const rp__call *call) {
+    (void)in_order(call, &call->out[0]);
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 
 /* ---- nonzero: the size depends on the data */

@@ -3,11 +3,7 @@
 
 #include <string.h>
 
-const char *rp__dtype_title(rp_dtype d) {
-    static const char *const names[RP__DTYPE_COUNT] = {"None", "Float", "Double", "Half", "BFloat16",
-                                                       "Int",  "Long",  "Byte",   "Bool"};
-    return (unsigned)d < RP__DTYPE_COUNT ? names[d] : "unknown";
-}
+const char *rp__dtype_title(rp_dtype d) { return (unsigned)d < RP__DTYPE_COUNT ? rp__dtypes[d].title : "unknown"; }
 
 void rp__meta_like(rp__meta *out, const rp_tensor *t, rp_dtype dtype) {
     out->dtype = dtype;

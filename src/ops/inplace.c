@@ -56,6 +56,6 @@ rp_status rp__infer_fill(const rp__call *call, rp__meta *out) {
 
 /* Integers take the number as i64 first: -1 is 255 in uint8. */
 void rp__lower_fill(rp__lower *lw) {
-    rp_dtype compute = rp__lw_compute(rp__lw_out_dtype(lw, 0));
-    rp__lw_out(lw, 0, rp__lw_attr(lw, 0, compute == RP_I32 || compute == RP_U8 ? RP_I64 : compute));
+    const rp_dtype dtype = rp__lw_out_dtype(lw, 0);
+    rp__lw_out(lw, 0, rp__lw_attr(lw, 0, rp__dtype_wraps(dtype) ? RP_I64 : rp__lw_compute(dtype)));
 }

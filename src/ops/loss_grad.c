@@ -14,7 +14,7 @@ rp_status rp__vjp_cross_entropy_rows(const rp__vjp *g) {
         rp_tensor *classes = target->dtype == RP_U8 ? rp_to_dtype(target, RP_I64) : target; /* for ignore_index */
         rp_tensor *ignored = rp_eq_scalar(classes, rp_i64(rp__attr_int(g->call, 0)));
         rp_tensor *grad = rp_where(ignored, rp__zero_like(g->grad_out[0]), g->grad_out[0]);
-        rp_tensor *hit = rp_is_class(rp_unsqueeze(target, -1), x->size[x->ndim - 1]);
+        rp_tensor *hit = rp_eq(rp_unsqueeze(target, -1), rp__count_beside(x, x->size[x->ndim - 1]));
         dx = rp_mul(rp_unsqueeze(grad, -1), rp_sub(p, rp_to_dtype(hit, (rp_dtype)p->dtype)));
     }
     rp_tensor *to_high = g->grad_out[1], *to_log = g->grad_out[2];

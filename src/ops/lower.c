@@ -134,9 +134,8 @@ static rp__val add_scalar(rp__lower *lw, rp__lower_scalar from, rp_dtype compute
 /* Integers of another width take the number as i64 and cast it. */
 static rp__val number(rp__lower *lw, unsigned attr, rp_dtype type) {
     const rp__lower_scalar from = {.kind = RP__SCALAR_ATTR, .attr = attr};
-    rp_dtype compute = rp__lw_compute(type);
-    if (compute == RP_I32 || compute == RP_U8) return rp__lw_cast(lw, add_scalar(lw, from, RP_I64), compute);
-    return add_scalar(lw, from, compute);
+    if (rp__dtype_wraps(type)) return rp__lw_cast(lw, add_scalar(lw, from, RP_I64), type);
+    return add_scalar(lw, from, rp__lw_compute(type));
 }
 
 rp__val rp__lw_number(rp__lower *lw, unsigned attr, rp_dtype type) {
@@ -265,11 +264,11 @@ rp__val rp__lw_size(rp__lower *lw, rp_dim d) {
 }
 
 rp_scalar rp__lower_scalar_value(const rp__lower_scalar *from, const rp__call *call) {
-    if (from->kind == RP__SCALAR_FN) return from->fn(call);
+    if (from->kind == RP__SCALAR_FN) return rp__scalar_value(from->fn(call));
     if (from->kind == RP__SCALAR_SIZE) return rp_i64(rp__dim_value(from->size));
     const rp_attr *a = &call->attrs[from->attr];
     switch (a->kind) {
-    case RP_ATTR_SCALAR: return a->v.scalar;
+    case RP_ATTR_SCALAR: return rp__scalar_value(a->v.scalar);
     case RP_ATTR_FLOAT: return rp_f64(a->v.f);
     case RP_ATTR_BOOL: return rp_bool(a->v.b);
     default: return rp_i64(a->v.i);
@@ -440,7 +439,7 @@ static inline bool base_key(const rp__call *call, uint64_t key[KEY_WORDS]) {
     for (uint32_t k = 0; k < call->n_out; k++) out |= (uint64_t)call->out[k]->dtype << 8 * k;
     for (uint32_t k = 0; k < call->n_attrs; k++) {
         if (call->attrs[k].kind == RP_ATTR_SCALAR) {
-            rp_scalar s = call->attrs[k].v.scalar;
+            const rp_scalar s = rp__scalar_value(call->attrs[k].v.scalar);
             out |= (uint64_t)(8u | (unsigned)s.kind << 1 | rp__scalar_is_one(s)) << (32 + 4 * k);
         }
     }

@@ -1,5 +1,5 @@
 /* Matrix products. matmul is made of views and bmm; bmm and linear are library ops on strided operands. */
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "ops/execute.h"

@@ -1,7 +1,7 @@
 /* Derivatives of matmul.c: products with transposed factors. matmul itself is a composite over bmm. */
 #include "ops/grad.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 rp_status rp__vjp_bmm(const rp__vjp *g) {
     if (g->needed[0]) g->grad_in[0] = rp_bmm(g->grad_out[0], rp_transpose(g->call->in[1], -2, -1));

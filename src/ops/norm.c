@@ -1,7 +1,7 @@
 /* Softmax and normalisation: rows kernels with several phases over one row. */
 #include "ops/infer.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 #include "ops/norm.h"
 #include "ops/rules.h"

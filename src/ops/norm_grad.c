@@ -43,11 +43,11 @@ rp_status rp__vjp_native_layer_norm(const rp__vjp *g) {
             dx = rp_mul(rest, rstd);
         }
         if (g->grad_out[1]) {
-            rp_tensor *part = rp_expand(rp_div_size(g->grad_out[1], count), x->size, x->ndim);
+            rp_tensor *part = rp_expand(rp_div_scalar(g->grad_out[1], rp_i64(count)), x->size, x->ndim);
             dx = dx ? rp_add(dx, part) : part;
         }
         if (g->grad_out[2]) {
-            rp_tensor *slope = rp_div_size(rp_mul(g->grad_out[2], rp_mul(rstd, rstd)), count);
+            rp_tensor *slope = rp_div_scalar(rp_mul(g->grad_out[2], rp_mul(rstd, rstd)), rp_i64(count));
             rp_tensor *part = rp_neg(rp_mul(xhat, slope));
             dx = dx ? rp_add(dx, part) : part;
         }

@@ -7,6 +7,7 @@
 
      LOWERING   POINTWISE, ROWS, INDEXED, VIEW, LIBRARY, HOST or COMPOSITE: rp__lowering
      .rule      of which op's rule it computes (rp__lower_, rp__view_, rp__run_ or rp__expand_NAME); its own unless said
+     .prim      a primitive of src/kernel/prims.def that computes it of the operands in their promoted floating type: no rule is written
      .infer     whose type and shape rule it has (rp__infer_NAME)
      .vjp       whose derivative (rp__vjp_NAME); NONE: not differentiable. Ops in place have that of their functional form, views
                 without one of their own that which follows from their rule
@@ -209,6 +210,7 @@ struct rp__op {
         *vjp; /* NULL: not differentiable (an error when a gradient is asked through it, unless outputs are integral) */
     const char *functional; /* in-place ops: the name of the out-of-place op with the same parameters; "" otherwise */
     const rp__op *functional_op; /* the row of that name; NULL for ops that are not in place */
+    uint8_t prim;                /* rp__prim of rows with .prim */
     const rp__op *inverse;       /* of a view its SCATTER form, of that the view; NULL */
     uint8_t scalar_operand; /* a Scalar form: the operand of the rules that the first attribute stands for; 0: none */
     uint32_t saves, flags;
@@ -226,10 +228,11 @@ const rp__op *rp__op_table_at(size_t index);
 
 /* Builtin rows that code knows one by one, by name; a name without a row does not link. Everything else is asked of the row. */
 #define RP__OP(name) (&rp__row_##name)
-extern const rp__op rp__row_abs, rp__row_add_scalar, rp__row_bmm, rp__row_cat, rp__row_clone, rp__row_conv2d,
-    rp__row_copy, rp__row_copy_, rp__row_detach, rp__row_div_scalar, rp__row_empty, rp__row_expand, rp__row_fill,
-    rp__row_full, rp__row_linear, rp__row_lt_scalar, rp__row_mul, rp__row_mul_scalar, rp__row_native_dropout,
-    rp__row_neg, rp__row_permute, rp__row_rand, rp__row_relu, rp__row_to_dtype, rp__row_view;
+extern const rp__op rp__row_abs, rp__row_add, rp__row_add_scalar, rp__row_bmm, rp__row_cat, rp__row_clone,
+    rp__row_conv2d, rp__row_copy, rp__row_copy_, rp__row_detach, rp__row_div_scalar, rp__row_empty, rp__row_expand,
+    rp__row_fill, rp__row_full, rp__row_linear, rp__row_lt_scalar, rp__row_mul, rp__row_mul_scalar,
+    rp__row_native_dropout, rp__row_neg, rp__row_permute, rp__row_rand, rp__row_relu, rp__row_select,
+    rp__row_select_scatter, rp__row_slice, rp__row_slice_scatter, rp__row_to_dtype, rp__row_unsqueeze, rp__row_view;
 size_t rp__op_builtin_count(void); /* of the table: those of the user follow */
 
 /* ---- dispatch */

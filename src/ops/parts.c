@@ -1,6 +1,6 @@
 /* Views of all parts of a dim: split, chunk, unbind. Their number is a number, also in a trace, and the parts are ordinary slices and
    selections: what is done with those is done with them. */
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 #include "ops/infer.h"
 

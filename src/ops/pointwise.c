@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/formula.h"
 #include "ops/infer.h"
 #include "ops/rules.h"
 
@@ -58,30 +59,11 @@ static rp_status infer_with_number(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-rp_status rp__infer_div_size(const rp__call *call, rp__meta *out) {
-    rp__meta_like(out, call->in[0], rp__float_or_default((rp_dtype)call->in[0]->dtype));
-    return RP_OK;
-}
-
-rp_status rp__infer_is_class(const rp__call *call, rp__meta *out) {
-    const rp_tensor *t = call->in[0];
-    rp_dim n = rp__attr_int(call, 0);
-    if (rp__dtype_is_float((rp_dtype)t->dtype) || t->dtype == RP_BOOL)
-        return rp__op_error(call, RP_ERROR_DTYPE, "expected classes as integers, but got %s",
-                            rp__dtype_title((rp_dtype)t->dtype));
-    if (t->ndim == 0 || !rp__dim_is(RP__DIM_EQ, t->size[t->ndim - 1], 1))
-        return rp__op_error(call, RP_ERROR_SHAPE, "expected classes whose last dimension has size 1");
-    if (!rp__dim_is_symbol(n) && n < 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "num_classes is negative");
-    rp__meta_like(out, t, RP_BOOL);
-    out->size[t->ndim - 1] = n;
-    return RP_OK;
-}
-
 rp_status rp__infer_pow_scalar(const rp__call *call, rp__meta *out) {
     RP_TRY(infer_with_number(call, out));
     rp_scalar e = call->attrs[0].v.scalar;
     if (rp__dtype_is_float(out->dtype)) return RP_OK;
-    if (e.kind == RP_SCALAR_I64 && e.v.i < 0)
+    if (e.kind != RP_SCALAR_F64 && e.kind != RP_SCALAR_BOOL && rp__dim_is(RP__DIM_LT, e.v.i, 0))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Integers to negative integer powers are not allowed.");
     if (!rp__scalar_fits(e, out->dtype))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow",
@@ -156,9 +138,15 @@ rp_status rp__infer_clamp(const rp__call *call, rp__meta *out) {
     if (!any) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
     rp__meta_like(out, call->in[0], rp__promotion_result(&p));
     if (out->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
-    for (unsigned k = 0; k < 2 && !rp__dtype_is_float(out->dtype); k++) {
+    for (unsigned k = 0; k < 2; k++) {
+        const rp_scalar given = call->attrs[k].v.scalar;
         if (rp__attr_is_none(&call->attrs[k])) continue;
-        const int64_t limit = rp__scalar_i64(call->attrs[k].v.scalar);
+        if (rp__dtype_is_float(out->dtype)) {
+            if (rp__scalar_fits(given, out->dtype)) continue;
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                                "value cannot be converted to type %s without overflow", rp_dtype_name(out->dtype));
+        }
+        const int64_t limit = rp__scalar_i64(given);
         if (holds(out->dtype, limit) || (limit < 0) == (k == 0)) continue;
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "Clamp %s value %lld is outside the representable range of %s", k ? "max" : "min",
@@ -222,12 +210,6 @@ void rp__lower_div(rp__lower *lw) {
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, a, b));
 }
 
-/* As div_scalar by an integer. */
-void rp__lower_div_size(rp__lower *lw) {
-    rp_dtype type = rp__float_or_default(rp__lw_in_dtype(lw, 0));
-    rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, rp__lw_in_as(lw, 0, type), rp__lw_attr(lw, 0, rp__lw_compute(type))));
-}
-
 /* x ** e for a whole e >= 0 by squaring: exact and wrapping for integers. */
 static rp__val whole_power(rp__lower *lw, rp__val x, rp_dtype compute, uint64_t e) {
     rp__val result = rp__lw_const_i(lw, compute, 1);
@@ -285,27 +267,16 @@ void rp__lower_pow_scalar(rp__lower *lw) {
 
 /* ---- unary */
 
-static rp__val float_in(rp__lower *lw) { return rp__lw_in_as(lw, 0, rp__float_or_default(rp__lw_in_dtype(lw, 0))); }
-/* A unary op from its value for x. */
-#define RP__UNARY(name, value)                                                                                         \
-    void rp__lower_##name(rp__lower *lw) {                                                                             \
-        rp__val x = float_in(lw);                                                                                      \
-        rp_dtype compute = rp__lw_compute(rp__float_or_default(rp__lw_in_dtype(lw, 0)));                               \
-        (void)compute;                                                                                                 \
-        rp__lw_out(lw, 0, value);                                                                                      \
-    }
+/* A row with .prim. */
+void rp__lower_prim(rp__lower *lw) {
+    const rp__op *op = rp__lw_call(lw)->op;
+    const unsigned n = op->schema.n_tensor_params + (op->scalar_operand != 0);
+    const rp_dtype type = rp__float_or_default(rp__lw_promoted(lw, n, -1));
+    rp__val v[3];
+    for (unsigned k = 0; k < n; k++) v[k] = rp__lw_in_as(lw, k, type);
+    rp__lw_out(lw, 0, rp__lw_prim(lw, (rp__prim)op->prim, v, n));
+}
 
-static void lower_float(rp__lower *lw, rp__prim op) { rp__lw_out(lw, 0, rp__lw_1(lw, op, float_in(lw))); }
-
-void rp__lower_sin(rp__lower *lw) { lower_float(lw, RP__SIN); }
-void rp__lower_cos(rp__lower *lw) { lower_float(lw, RP__COS); }
-void rp__lower_exp(rp__lower *lw) { lower_float(lw, RP__EXP); }
-void rp__lower_log(rp__lower *lw) { lower_float(lw, RP__LOG); }
-void rp__lower_sqrt(rp__lower *lw) { lower_float(lw, RP__SQRT); }
-void rp__lower_rsqrt(rp__lower *lw) { lower_float(lw, RP__RSQRT); }
-void rp__lower_tanh(rp__lower *lw) { lower_float(lw, RP__TANH); }
-void rp__lower_sigmoid(rp__lower *lw) { lower_float(lw, RP__SIGMOID); }
-void rp__lower_erf(rp__lower *lw) { lower_float(lw, RP__ERF); }
 void rp__lower_neg(rp__lower *lw) { rp__lw_out(lw, 0, rp__lw_1(lw, RP__NEG, rp__lw_in(lw, 0))); }
 void rp__lower_abs(rp__lower *lw) { rp__lw_out(lw, 0, rp__lw_1(lw, RP__ABS, rp__lw_in(lw, 0))); }
 
@@ -433,8 +404,3 @@ void rp__lower_lt(rp__lower *lw) { lower_compare(lw, RP__LT, false); }
 void rp__lower_le(rp__lower *lw) { lower_compare(lw, RP__LE, false); }
 void rp__lower_gt(rp__lower *lw) { lower_compare(lw, RP__LT, true); }
 void rp__lower_ge(rp__lower *lw) { lower_compare(lw, RP__LE, true); }
-
-void rp__lower_is_class(rp__lower *lw) {
-    rp__val number = rp__lw_dim_index(lw, rp__lw_call(lw)->in[0]->ndim - 1u);
-    rp__lw_out(lw, 0, rp__lw_2(lw, RP__EQ, rp__lw_in_as(lw, 0, RP_I64), number));
-}

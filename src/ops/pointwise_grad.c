@@ -11,15 +11,18 @@ static int64_t scalar_int(rp_scalar s) { return s.kind == RP_SCALAR_BOOL ? (int6
 /* Factors and exponents of floating tensors: where 64 bits do not hold the result, a float does. */
 static rp_scalar scalar_negated(rp_scalar s) {
     if (s.kind == RP_SCALAR_F64) return rp_f64(-s.v.f);
+    if (rp__scalar_is_symbol(s)) return rp__scalar_dim(rp__dim_apply(RP__DIM_SUB, 0, s.v.i));
     return scalar_int(s) == INT64_MIN ? rp_f64(0x1p63) : rp_i64(-scalar_int(s));
 }
 
 static rp_scalar scalar_less_one(rp_scalar s) {
     if (s.kind == RP_SCALAR_F64) return rp_f64(s.v.f - 1.0);
+    if (rp__scalar_is_symbol(s)) return rp__scalar_dim(rp__dim_apply(RP__DIM_SUB, s.v.i, 1));
     return scalar_int(s) == INT64_MIN ? rp_f64(-0x1p63) : rp_i64(scalar_int(s) - 1);
 }
 
 static bool scalar_is(rp_scalar s, int64_t value) {
+    if (rp__scalar_is_symbol(s)) return rp__dim_is(RP__DIM_EQ, s.v.i, value);
     return s.kind == RP_SCALAR_F64 ? s.v.f == (double)value : scalar_int(s) == value;
 }
 
@@ -78,11 +81,6 @@ rp_status rp__vjp_mul_scalar(const rp__vjp *g) {
 
 rp_status rp__vjp_div_scalar(const rp__vjp *g) {
     g->grad_in[0] = rp_div_scalar(g->grad_out[0], g->call->attrs[0].v.scalar);
-    return RP_OK;
-}
-
-rp_status rp__vjp_div_size(const rp__vjp *g) {
-    g->grad_in[0] = rp_div_size(g->grad_out[0], rp__attr_int(g->call, 0));
     return RP_OK;
 }
 
@@ -243,3 +241,4 @@ rp_status rp__vjp_clamp(const rp__vjp *g) {
     g->grad_in[0] = grad;
     return RP_OK;
 }
+RP__SLOPE(expm1, rp_add_scalar(y, rp_i64(1)))

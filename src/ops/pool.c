@@ -194,13 +194,14 @@ void rp__lower_max_pool2d_with_indices(rp__lower *lw) {
     rp__val x = rp__lw_3(lw, RP__WHERE, inside, load(lw, access),
                          rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), -INFINITY));
     rp__val largest = rp__lw_reduce(lw, RP__REDUCE_MAX, x);
-    rp__val none = rp__lw_const_i(lw, RP_I64, -1), far = rp__lw_const_i(lw, RP_I64, INT64_MAX);
-    rp__val last_nan =
-        rp__lw_reduce(lw, RP__REDUCE_MAX, rp__lw_3(lw, RP__WHERE, rp__lw_1(lw, RP__ISNAN, x), number, none));
+    /* One reduction for both: NaN counts as -1 - place, so that the last is the least, below every place. */
+    rp__val less = rp__lw_const_i(lw, RP_I64, -1), far = rp__lw_const_i(lw, RP_I64, INT64_MAX);
     rp__val is = two(lw, RP__AND, inside, two(lw, RP__EQ, x, largest));
-    rp__val first = rp__lw_reduce(lw, RP__REDUCE_MIN, rp__lw_3(lw, RP__WHERE, is, number, far));
+    rp__val place = rp__lw_3(lw, RP__WHERE, is, number, far);
+    place = rp__lw_3(lw, RP__WHERE, rp__lw_1(lw, RP__ISNAN, x), two(lw, RP__SUB, less, number), place);
+    place = rp__lw_reduce(lw, RP__REDUCE_MIN, place);
     rp__lw_out_row(lw, 0, largest);
-    rp__lw_out_row(lw, 1, rp__lw_3(lw, RP__WHERE, two(lw, RP__EQ, last_nan, none), first, last_nan));
+    rp__lw_out_row(lw, 1, rp__lw_3(lw, RP__WHERE, two(lw, RP__LE, place, less), two(lw, RP__SUB, less, place), place));
 }
 
 rp_status rp__expand_max_pool2d(const rp__call *call) {

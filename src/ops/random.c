@@ -2,7 +2,7 @@
    are exact in the arithmetic that they use, so that all devices agree. */
 #include "ops/execute.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 #include "ops/infer.h"
 #include "ops/rules.h"
@@ -103,7 +103,7 @@ rp_status rp__expand_dropout(const rp__call *call) {
     if (!rp__attr_bool(call, 1) || p == 0 || rp__dim_is(RP__DIM_EQ, rp__tensor_numel(t), 0))
         call->out[0] = rp_view_at(call->site, t, t->size, t->ndim);
     else if (p == 1)
-        call->out[0] = rp_mul_scalar_at(call->site, t, rp_f64(0));
+        call->out[0] = rp_mul_scalar_at(call->site, t, rp_bool(false)); /* 0 in its own type */
     else
         call->out[0] =
             rp_native_dropout_at(call->site, t, p, RP_TRUE,

@@ -1,7 +1,7 @@
 /* Derivatives of random.c. */
 #include "ops/grad.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 rp_status rp__vjp_native_dropout(const rp__vjp *g) {
     double p = rp__attr_float(g->call, 0);

@@ -136,7 +136,8 @@ static inline __attribute__((always_inline)) size_t key_walk(const rp__call *cal
     for (uint32_t k = 0; k < call->n_attrs; k++) {
         const rp_attr *a = &call->attrs[k];
         if (fill &&
-            ((a->kind > RP_ATTR_INTS && a->kind != RP_ATTR_STRING) || (a->kind == RP_ATTR_INT && is_symbol(a->v.i))))
+            ((a->kind > RP_ATTR_INTS && a->kind != RP_ATTR_STRING) || (a->kind == RP_ATTR_INT && is_symbol(a->v.i)) ||
+             (a->kind == RP_ATTR_SCALAR && rp__scalar_is_symbol(a->v.scalar))))
             return 0;
         WORD((uint64_t)a->kind | (a->kind == RP_ATTR_SCALAR ? (uint64_t)a->v.scalar.kind << 8 : 0));
         WORD(attr_word(a));
@@ -317,7 +318,8 @@ static entry *entry_new(const rp__call *call, const rp__kept_launch *launch, con
         if (schema->out_written[k] || (launch && !is_form(call->out[k]))) return NULL;
         words += 2 * (size_t)call->out[k]->ndim;
     }
-    if (writes && rp__tensor_overlaps_itself(call->out[0])) return NULL;
+    if (writes && rp__tensor_overlaps_itself(rp__call_written(call, 0)))
+        return NULL; /* fill_ was launched over a part */
     entry *e = rp__calloc(1, sizeof *e + words * sizeof *e->words);
     if (!e) return NULL;
     memcpy(e->words, key, n_key * sizeof *key);

@@ -4,9 +4,10 @@
 
 #include "core/alloc.h"
 #include "core/fork.h"
-#include "ops/rules.h"
+#include "ops/lower.h"
 #include "ops/table.h"
 
+#include "ops_rules.inc"
 #include "ops_table.inc"
 enum { BUILTIN = sizeof builtin / sizeof *builtin };
 size_t rp__op_builtin_count(void) { return BUILTIN; }

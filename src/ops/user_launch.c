@@ -77,7 +77,7 @@ static rp_status launch(rp__device *d, rp__launch *l, const rp_param *params, si
         rp__tensor_byte_range(p->tensor, &s->begin, &s->end);
     }
     l->barrier = n_slots == 0;
-    if (l->barrier && rp__tensor_tracing && rp__materialise_hook) RP_TRY(rp__materialise_hook(NULL));
+    if (l->barrier && rp__flags.tracing && rp__materialise_hook) RP_TRY(rp__materialise_hook(NULL));
     l->words = words;
     l->n_words = (uint32_t)n;
     l->slots = slots;

@@ -3,7 +3,7 @@
    Rules are written over rp_dim, so that they hold for symbolic sizes. */
 #include "ops/view.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "ops/format.h"

@@ -2,7 +2,8 @@
 #include "ops/grad.h"
 #include "ops/view.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
+
 #include <string.h>
 
 rp_status rp__vjp_any_view(const rp__vjp *g) {

@@ -9,7 +9,6 @@
 #include "tensor/tensor.h"
 
 enum { DEVICE_CPU = 1, DEVICE_CUDA = 2, DEVICE_CUDA_HOST = 3, DEVICE_CUDA_MANAGED = 13 };
-enum { CODE_INT = 0, CODE_UINT = 1, CODE_FLOAT = 2, CODE_BFLOAT = 4, CODE_BOOL = 6 };
 #define FLAG_READ_ONLY UINT64_C(1)
 #define FLAG_IS_COPIED UINT64_C(2)
 
@@ -41,14 +40,6 @@ _Static_assert(sizeof(struct dl_tensor) == 48, "DLTensor of dlpack.h on 64-bit m
 _Static_assert(sizeof(struct DLManagedTensorVersioned) == 80,
                "DLManagedTensorVersioned of dlpack.h on 64-bit machines");
 _Static_assert(sizeof(struct DLManagedTensor) == 64, "DLManagedTensor of dlpack.h on 64-bit machines");
-
-static const struct {
-    uint8_t dtype, code, bits;
-} types[] = {
-    {RP_F32, CODE_FLOAT, 32}, {RP_F64, CODE_FLOAT, 64}, {RP_F16, CODE_FLOAT, 16}, {RP_BF16, CODE_BFLOAT, 16},
-    {RP_I32, CODE_INT, 32},   {RP_I64, CODE_INT, 64},   {RP_U8, CODE_UINT, 8},    {RP_BOOL, CODE_BOOL, 8},
-};
-enum { TYPES = sizeof types / sizeof *types };
 
 /* ---- out */
 
@@ -90,12 +81,8 @@ static struct DLManagedTensorVersioned *export_tensor(rp_tensor *t) {
     out->device_id = t->device.index;
     out->ndim = t->ndim;
     out->lanes = 1;
-    for (size_t i = 0; i < TYPES; i++) {
-        if (types[i].dtype == t->dtype) {
-            out->code = types[i].code;
-            out->bits = types[i].bits;
-        }
-    }
+    out->code = rp__dtypes[t->dtype].dlpack;
+    out->bits = (uint8_t)(rp__dtypes[t->dtype].bytes * 8);
     for (size_t i = 0; i < t->ndim; i++) {
         e->shape[i] = rp__dim_value(t->size[i]);
         e->strides[i] = rp__dim_value(t->stride[i]);
@@ -128,9 +115,9 @@ static void delete_unversioned(void *ctx) {
 static rp_status read_type(const struct dl_tensor *in, rp_dtype *dtype) {
     if (in->lanes != 1)
         return rp__fail(RP_ERROR_DTYPE, "vector types are not supported: %u lanes", (unsigned)in->lanes);
-    for (size_t i = 0; i < TYPES; i++) {
-        if (types[i].code == in->code && types[i].bits == in->bits) {
-            *dtype = (rp_dtype)types[i].dtype;
+    for (int d = 1; d < RP__DTYPE_COUNT; d++) {
+        if (rp__dtypes[d].dlpack == in->code && rp__dtypes[d].bytes * 8 == in->bits) {
+            *dtype = (rp_dtype)d;
             return RP_OK;
         }
     }

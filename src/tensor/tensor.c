@@ -11,7 +11,6 @@
 rp_status (*rp__materialise_hook)(rp_tensor *t);
 void (*rp__autograd_free_hook)(struct rp__autograd *a);
 void (*rp__trace_free_hook)(struct rp__trace_value *v);
-RP__TLS_FAST bool rp__tensor_tracing;
 
 rp_tensor *rp__tensor_error(void) {
     static rp_tensor error = {.magic = RP__TENSOR_MAGIC, .flags = RP__T_ERROR};
@@ -383,7 +382,7 @@ const char *rp__tensor_text(const rp_tensor *t, char buf[RP__SHAPE_TEXT]) {
 /* ---- data in and out */
 
 rp_status rp__tensor_materialise(rp_tensor *t) {
-    bool pending = t->traced || rp__tensor_tracing || (!t->storage->data && t->storage->bytes);
+    bool pending = t->traced || rp__flags.tracing || (!t->storage->data && t->storage->bytes);
     return RP__UNLIKELY(pending) && rp__materialise_hook ? rp__materialise_hook(t) : RP_OK;
 }
 

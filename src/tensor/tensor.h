@@ -5,6 +5,7 @@
 
 #include "core/dim.h"
 #include "core/dtype.h"
+#include "core/flags.h"
 #include "device/allocator.h"
 
 typedef struct rp__storage {
@@ -148,8 +149,6 @@ const char *rp__tensor_text(const rp_tensor *t, char buf[RP__SHAPE_TEXT]); /* "f
 /* Makes memory exist and hold the value: computes what a trace left pending. RP_OK for ordinary tensors. Floor 5 installs it. */
 rp_status rp__tensor_materialise(rp_tensor *t);
 extern rp_status (*rp__materialise_hook)(rp_tensor *t); /* t NULL: everything that this thread's trace left pending */
-/* Is a trace recording in this thread? Then every read of data on the host asks the hook, of whatever tensor. */
-extern RP__TLS_FAST bool rp__tensor_tracing;
 extern void (*rp__autograd_free_hook)(struct rp__autograd *a); /* floor 4: drops tape references of a dying handle */
 extern void (*rp__trace_free_hook)(struct rp__trace_value *v); /* floor 5 */
 

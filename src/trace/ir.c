@@ -602,6 +602,10 @@ static void put_attr(words *w, const rp_ir *ir, const rp_attr *a) {
     case RP_ATTR_SCALAR:
         put(w, a->v.scalar.kind);
         if (a->v.scalar.kind == RP_SCALAR_NONE) break;
+        if (rp__scalar_is_symbol(a->v.scalar)) {
+            put_dim(w, ir, a->v.scalar.v.i);
+            break;
+        }
         if (a->v.scalar.kind == RP_SCALAR_BOOL)
             put(w, a->v.scalar.v.b);
         else

@@ -491,7 +491,13 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a) {
         if (s.kind != RP_SCALAR_BOOL) return fail_at(p, &t, "%s is true or false", param->name);
         a->v.b = s.v.b;
         return true;
-    case RP_ATTR_SCALAR: return number(p, &a->v.scalar);
+    case RP_ATTR_SCALAR: {
+        rp_dim size;
+        if (!accept(p, "sym")) return number(p, &a->v.scalar);
+        if (!expect(p, "(") || !expression(p, 0, &size)) return false;
+        a->v.scalar = rp__scalar_dim(size);
+        return expect(p, ")");
+    }
     case RP_ATTR_DTYPE:
         a->v.dtype = RP_DTYPE_NONE;
         if (accept(p, "none")) return true;

@@ -124,6 +124,8 @@ static rp_status attributes(const run *r, const rp__ir_node *n, rp_attr *copy, r
     for (uint32_t k = 0; k < n->n_attrs; k++) {
         copy[k] = n->attrs[k];
         if (copy[k].kind == RP_ATTR_INT) copy[k].v.i = word(r, copy[k].v.i);
+        if (copy[k].kind == RP_ATTR_SCALAR && rp__scalar_is_symbol(copy[k].v.scalar))
+            copy[k].v.scalar = rp__scalar_dim(word(r, copy[k].v.scalar.v.i));
         if (copy[k].kind == RP_ATTR_INTS && copy[k].n) {
             int64_t *ints = RP__NEW(arena, int64_t, copy[k].n);
             if (!ints) return RP__OOM("graph run");

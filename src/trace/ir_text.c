@@ -138,7 +138,15 @@ static void attribute(printer *p, const rp_attr *a, bool optional) {
     case RP_ATTR_INT: rp__symbols_text(p->ir->symbols, a->v.i, false, out); break;
     case RP_ATTR_FLOAT: number(out, a->v.f); break;
     case RP_ATTR_BOOL: rp__text_puts(out, a->v.b ? "true" : "false"); break;
-    case RP_ATTR_SCALAR: scalar(out, a->v.scalar); break;
+    case RP_ATTR_SCALAR:
+        if (!rp__scalar_is_symbol(a->v.scalar)) {
+            scalar(out, a->v.scalar);
+            break;
+        }
+        rp__text_puts(out, "sym(");
+        rp__symbols_text(p->ir->symbols, a->v.scalar.v.i, false, out);
+        rp__text_puts(out, ")");
+        break;
     case RP_ATTR_DTYPE:
         rp__text_puts(out, a->v.dtype == RP_DTYPE_NONE ? "none" : rp__dtypes[a->v.dtype].short_name);
         break;

@@ -4,7 +4,7 @@
    The state keeps its types; neither function draws random numbers in a trace. */
 #include "trace/regions.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "core/alloc.h"

@@ -9,7 +9,7 @@
    far of an operand's gradients and adds to it. */
 #include "trace/regions.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "core/alloc.h"

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/flags.h"
 
 enum { MAX_TERMS = 24, MAX_DEGREE = 20 };
 
@@ -52,7 +53,6 @@ struct rp__symbols {
 };
 
 static _Thread_local rp__symbols *current;
-static _Thread_local bool quiet_now;
 
 /* A word names its table, so that one of another trace, or of one that has ended, is not taken for one of this. Tables count
    from 1, and INT64_MIN is no word: it stands for None in optional integers. */
@@ -106,8 +106,8 @@ size_t rp__symbols_count(const rp__symbols *s) { return s ? s->n_symbols : 0; }
 const rp__symbol *rp__symbols_at(const rp__symbols *s, size_t index) { return &s->symbols[index]; }
 rp_dim rp__symbols_word(const rp__symbols *s, size_t index) { return word_of(s, s->symbol_expression[index]); }
 bool rp__symbols_quiet(bool quiet) {
-    bool before = quiet_now;
-    quiet_now = quiet;
+    bool before = rp__flags.quiet;
+    rp__flags.quiet = quiet;
     return before;
 }
 void rp__symbols_seal(rp__symbols *s) {
@@ -451,7 +451,7 @@ static bool relate(rp__dim_relation relation, int64_t a, int64_t b) {
 }
 
 rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_dim a, rp_dim b) {
-    if (quiet_now || s->settled || decide(s, relation, a, b) == 1) return RP_OK;
+    if (rp__flags.quiet || s->settled || decide(s, relation, a, b) == 1) return RP_OK;
     assert(!s->sealed);
     if (s->sealed) return rp__fail(RP_ERROR_INTERNAL, "a guard is added to a table that other threads read");
     if ((relation == RP__DIM_EQ || relation == RP__DIM_NE) && !rp__dim_is_symbol(a)) { /* value on the right */

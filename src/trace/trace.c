@@ -2,7 +2,7 @@
    outside (layers, grad mode, table of symbols, versions, .grad) it puts back. Running a recorded graph is ir_run.c. */
 #include "trace/trace.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -394,7 +394,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
         in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
         if (call->in[k] && in[k] == RP__IR_NONE) return rp_error_status();
     }
-    if (rp__tape_shadowing) { /* another handle of the same value, so that a second derivative goes on through it */
+    if (rp__flags.shadowing) { /* another handle of the same value, so that a second derivative goes on through it */
         call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
         return rp__tensor_is_error(call->out[0]) ? rp_error_status() : set_value(t, call->out[0], in[0]);
     }
@@ -430,7 +430,7 @@ static void suspend(rp__trace *t, suspended *s) {
     s->symbols = rp__symbols_enter(NULL);
     s->frame = rp__site_enter((rp__site_frame){NULL, NULL});
     t->busy = true;
-    rp__tensor_tracing = false;
+    rp__flags.tracing = false;
 }
 
 static void resume(rp__trace *t, const suspended *s) {
@@ -440,7 +440,7 @@ static void resume(rp__trace *t, const suspended *s) {
     (void)rp__grad_switch(s->grad);
     (void)rp__layer_set(RP__LAYER_TRACE, s->trace);
     t->busy = false;
-    rp__tensor_tracing = true;
+    rp__flags.tracing = true;
 }
 
 rp_status rp__trace_check_alive(const rp_tensor *x) {
@@ -991,10 +991,10 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__error_save(&before);
     rp__symbols *symbols = rp__symbols_enter(t->ir->symbols);
     rp__layer *outer_layer = rp__layer_set(RP__LAYER_TRACE, &layer);
-    bool grad = q->no_grad ? rp__grad_switch(false) : rp__grad_recording(), tracing = rp__tensor_tracing;
+    bool grad = q->no_grad ? rp__grad_switch(false) : rp__grad_recording(), tracing = rp__flags.tracing;
     const rp__grad_said said = rp__grad_said_now;
     if (q->no_grad) rp__grad_said_now = (rp__grad_said){true, q->grad_mode};
-    rp__tensor_tracing = true;
+    rp__flags.tracing = true;
     current = t;
     t->scope = rp__scope_begin();
 
@@ -1008,7 +1008,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     }
     rp__trace_forget_histories(t);
     current = t->around;
-    rp__tensor_tracing = tracing;
+    rp__flags.tracing = tracing;
     (void)rp__layer_set(RP__LAYER_TRACE, outer_layer);
     if (q->no_grad) {
         result->switched = rp__grad_said_now.on != q->grad_mode;

@@ -1,7 +1,7 @@
 /* Gradients and traces: what a function does with .grad, hooks, leaves and custom functions while it is recorded, and whether
    a graph of it gives the gradients that the tape would. Called by trace.c; computes nothing, and records nothing but the
    detach ops that stand for grad mode switched off in a block. */
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "core/alloc.h"

@@ -361,6 +361,16 @@ RP__MATH1(acosh)
 RP__MATH1(atanh)
 RP__MATH1(erf)
 RP__MATH1(erfc)
+/* erf of a guess and Newton's steps, from the complement in the tail. */
+RP_FN double rp_erfinv_f64(double y) {
+    const double a = y < 0 ? -y : y;
+    if (!(a < 1)) return a == 1 ? y * __builtin_inf() : (a - a) / (a - a);
+    double x = a * 0.886226925452758;
+    if (a > 0.5) x = sqrt(-log1p(-a)); /* too large, whence the steps fall */
+    for (int k = 0; k < 60; k++) x -= (a > 0.5 ? (1 - a) - erfc(x) : erf(x) - a) * 0.886226925452758 * exp(x * x);
+    return y < 0 ? -x : x;
+}
+RP_FN float rp_erfinv_f32(float y) { return (float)rp_erfinv_f64(y); }
 RP__MATH1(lgamma)
 RP__MATH1(tgamma)
 RP__MATH1(sqrt)

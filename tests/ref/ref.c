@@ -61,6 +61,8 @@ double ref_round(rp_dtype dtype, double x) {
     case RP_BF16: return round_to((double)(float)x, 8, -125, 0x1.fep127);
     case RP_I64: return trunc(x);
     case RP_I32: return (double)(int32_t)(uint32_t)(uint64_t)(int64_t)trunc(x);
+    case RP_I16: return (double)(int16_t)(uint16_t)(uint64_t)(int64_t)trunc(x);
+    case RP_I8: return (double)(int8_t)(uint8_t)(uint64_t)(int64_t)trunc(x);
     case RP_U8: return (double)(uint8_t)(uint64_t)(int64_t)trunc(x);
     case RP_BOOL: return x != 0;
     default: abort();
@@ -69,14 +71,17 @@ double ref_round(rp_dtype dtype, double x) {
 
 static int category(rp_dtype d) { return ref_is_float(d) ? 2 : d == RP_BOOL ? 0 : 1; }
 
-/* torch.promote_types for these eight. */
+/* torch.promote_types. Of integers the wider one, but uint8 with int8 needs int16. */
 rp_dtype ref_promote(rp_dtype a, rp_dtype b) {
     if (a == b) return a;
     if (category(a) != category(b)) return category(a) > category(b) ? a : b;
     if (category(a) == 2)
         return a == RP_F64 || b == RP_F64 ? RP_F64
                                           : RP_F32; /* two different ones: float16 with bfloat16 is float32 too */
-    return a == RP_I64 || b == RP_I64 ? RP_I64 : RP_I32;
+    static const rp_dtype by_width[] = {RP_I64, RP_I32, RP_I16};
+    for (int k = 0; k < 3; k++)
+        if (a == by_width[k] || b == by_width[k]) return by_width[k];
+    return RP_I16;
 }
 
 /* Of the highest category among dimensioned tensors, 0-d tensors and numbers, the first kind that reaches it decides. */

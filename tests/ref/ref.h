@@ -46,7 +46,6 @@ struct ref_op {
     bool (*make)(const ref_op *op, rp_dtype dtype, int variant, ref_case *c);
     double (*f1)(double);
     double (*f2)(double, double);
-    double (*row)(const double *v, int64_t n); /* of a row, which a reduction makes one value */
     int flags;
 };
 

@@ -12,7 +12,7 @@ typedef struct ref_family {
     const ref_op *ops;
     size_t n;
 } ref_family;
-extern const ref_family ref_pointwise, ref_reduce, ref_view, ref_index, ref_matrix, ref_scan, ref_pool;
+extern const ref_family ref_pointwise, ref_reduce, ref_view, ref_index, ref_matrix;
 bool ref_with_scalar(const ref_op *op, rp_dtype d, int variant,
                      ref_case *c); /* of an op whose second operand is a number */
 
@@ -44,6 +44,8 @@ static inline double sample(rp_dtype d, int64_t i, unsigned salt) {
     switch (d) {
     case RP_BOOL: return r & 1;
     case RP_U8: return r % 11;
+    case RP_I8: return (double)(r % 200) - 100; /* products wrap */
+    case RP_I16: return (double)(r % 6001) - 3000;
     case RP_I32:
     case RP_I64: return (double)(r % 13) - 6;
     default: return ref_round(d, ((double)(r % 384) - 192) / 64 + (d == RP_BF16 ? 0 : 1.0 / 512));
@@ -146,9 +148,14 @@ enum {
     EXACT = 32,
     ALPHA = 64,
     POSITIVE = 128,
-    DIVIDES = 256
+    DIVIDES = 256,
+    NEAR = 512, /* absolutely near where it is below 1 */
+    NO_U8 = 1024,
+    INT_ONLY = 2048,
+    TO_F64 = 4096,
+    SAME = 8192 /* both operands of one type */
 };
-static const rp_dtype all_types[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL};
-enum { TYPES = 8 };
+static const rp_dtype all_types[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_I8, RP_I16};
+enum { TYPES = 10 };
 
 #endif

@@ -174,6 +174,43 @@ static bool topk_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     return true;
 }
 
+/* sort, and its indices alone (flags): an insertion sort of each row. */
+static bool sort_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    static const int cases[][2] = {{0, -1}, {0, 0}, {6, 1}, {9, 1}, {9, 0}, {1, 0},
+                                   {1, -1}, {3, 0}, {4, 0}, {5, 1}, {8, 9}, {2, 0}};
+    if (variant >= 24) return false;
+    const bool descending = variant % 2;
+    const shape *s = &shapes[cases[variant / 2][0]];
+    int dim = cases[variant / 2][1];
+    ref_value *x = input(c, d, s->size, s->ndim);
+    add_int(c, dim);
+    add_bool(c, descending);
+    add_scalar(c, rp_bool(variant % 3));
+    dim += dim < 0 ? s->ndim ? s->ndim : 1 : 0;
+    for (int64_t i = 0; i < x->n; i++) /* ties and, of floats, what has no order */
+        if (noise(i, 3) % 4 == 0) x->v[i] = ref_is_float(d) && noise(i, 4) % 2 ? NAN : 1;
+    settle(c, x);
+    ref_value *values = op->flags ? NULL : output(c, d, x->size, x->ndim), *at = output(c, RP_I64, x->size, x->ndim);
+    int64_t inner = s->ndim ? stride_of(x, dim) : 1, row = s->ndim ? s->size[dim] : 1;
+    for (int64_t i = 0; i < x->n; i++) {
+        const int64_t k = i / inner % row, first = i - k * inner;
+        const double v = x->v[i];
+        int64_t to = k; /* those before are in order: i goes before all that are behind it */
+        for (; to > 0; to--) {
+            const double u = x->v[first + (int64_t)at->v[first + (to - 1) * inner] * inner];
+            if (descending ? !(isnan(v) ? !isnan(u) : v > u) : !(isnan(u) ? !isnan(v) : v < u)) break;
+            at->v[first + to * inner] = at->v[first + (to - 1) * inner];
+        }
+        at->v[first + to * inner] = (double)k;
+    }
+    for (int64_t i = 0; values && i < x->n; i++) {
+        const int64_t first = i - i / inner % row * inner;
+        values->v[i] = x->v[first + (int64_t)at->v[i] * inner];
+    }
+    c->exact = true;
+    return true;
+}
+
 static bool nonzero_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     if (variant >= SHAPES) return false;
     ref_value *x = input(c, d, shapes[variant].size, shapes[variant].ndim);
@@ -199,6 +236,8 @@ static const ref_op ops[] = {
     {"embedding_backward", embedding_backward_op, .flags = 0},
     {"scatter_add", scatter_add_op, .flags = 0},
     {"topk", topk_op, .flags = 0},
+    {"sort", sort_op, .flags = 0},
+    {"argsort", sort_op, .flags = 1},
     {"nonzero", nonzero_op, .flags = 0},
 };
 

@@ -4,8 +4,7 @@
 
 #include "ref/ref_case.h"
 
-static const ref_family *const families[] = {&ref_pointwise, &ref_reduce, &ref_view, &ref_index,
-                                             &ref_matrix,    &ref_scan,   &ref_pool};
+static const ref_family *const families[] = {&ref_pointwise, &ref_reduce, &ref_view, &ref_index, &ref_matrix};
 enum { FAMILIES = sizeof families / sizeof *families, MOST = 2048 };
 
 static ref_op all[MOST];

@@ -59,63 +59,6 @@ static bool reduction(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     return true;
 }
 
-/* Reductions of which op->row says one value: attributes are the dim (a number, or a list), a correction, keepdim. */
-enum { DIM_LIST = 1, CORRECTION = 2, LOGICAL = 4, TO_I64 = 8, COUNTS = 16, FLOATS = 32, NO_EMPTY = 64, NOT_BOOL = 128 };
-static bool rows_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
-    static const struct {
-        int shape, dim; /* -100: all */
-        bool keep;
-    } cases[] = {{0, -100, false}, {0, 0, false}, {0, -1, true}, {6, 1, false}, {1, -100, true},
-                 {3, 0, false},    {5, 1, false}, {5, 0, true},  {7, 2, false}, {0, 1, false}};
-    if (variant >= (int)(sizeof cases / sizeof *cases) || ((op->flags & FLOATS) && !ref_is_float(d)) ||
-        ((op->flags & NOT_BOOL) && d == RP_BOOL))
-        return false;
-    const shape *s = &shapes[cases[variant].shape];
-    int64_t dim = cases[variant].dim, kept[RP_MAX_DIMS], size[RP_MAX_DIMS], length = 1;
-    int n = 0, at_dim = dim == -100 ? -1 : dim < 0 ? (int)dim + s->ndim : (int)dim;
-    ref_value *x = input(c, d, s->size, s->ndim);
-    for (int k = 0; k < s->ndim; k++) {
-        bool reduced = at_dim < 0 || k == at_dim;
-        kept[k] = reduced ? 1 : s->size[k];
-        length *= reduced ? s->size[k] : 1;
-        if (!reduced || cases[variant].keep) size[n++] = kept[k];
-    }
-    if ((op->flags & NO_EMPTY) && length == 0) {
-        c->passed_over = true;
-        return true;
-    }
-    if (op->flags & DIM_LIST)
-        add_ints(c, &dim, dim != -100);
-    else
-        add_int(c, dim == -100 ? INT64_MIN : dim);
-    if ((op->flags & DIM_LIST) && dim == -100) c->attrs[c->n_attrs - 1].v.ints = NULL; /* None */
-    if (op->flags & CORRECTION) add_scalar(c, rp_none());
-    add_bool(c, cases[variant].keep);
-    rp_dtype type = op->flags & COUNTS                         ? RP_I64
-                    : (op->flags & LOGICAL)                    ? d == RP_U8 ? RP_U8 : RP_BOOL
-                    : (op->flags & TO_I64) && !ref_is_float(d) ? RP_I64
-                                                               : d;
-    ref_value grid = ref_new(RP_F64, kept, s->ndim), *y = output(c, type, size, n);
-    double *row = calloc((size_t)length + 1, sizeof *row);
-    with_mag(y);
-    for (int64_t o = 0; o < y->n; o++) {
-        int64_t taken = 0;
-        for (int64_t i = 0; i < x->n; i++) {
-            int64_t at[RP_MAX_DIMS];
-            unravel(x, i, at);
-            for (int k = 0; k < s->ndim; k++) at[k] = kept[k] == 1 ? 0 : at[k];
-            if (ravel(&grid, at) == o) row[taken++] = x->v[i];
-        }
-        y->v[o] = ref_round(type, op->row(row, taken));
-        for (int64_t i = 0; i < taken; i++) y->mag[o] += op->flags & CORRECTION ? row[i] * row[i] : 0;
-        y->mag[o] = fmax(y->mag[o], fabs(y->v[o]));
-    }
-    free(row);
-    c->exact = !ref_is_float(type);
-    c->ulps = 8;
-    return true;
-}
-
 static bool softmax_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     static const int cases[][2] = {{0, 1}, {0, 0}, {1, -1}, {3, 0}, {5, 1}, {5, 0},
                                    {6, 1}, {8, 9}, {9, -1}, {9, 0}, {2, 0}};
@@ -239,43 +182,7 @@ static bool cross_entropy_op(const ref_op *op, rp_dtype d, int variant, ref_case
     return true;
 }
 
-static double r_prod(const double *v, int64_t n) {
-    double p = 1;
-    for (int64_t i = 0; i < n; i++) p *= v[i];
-    return p;
-}
-
-static double r_any(const double *v, int64_t n) {
-    bool any = false;
-    for (int64_t i = 0; i < n; i++) any = any || v[i] != 0;
-    return any;
-}
-
-static double r_all(const double *v, int64_t n) {
-    bool all = true;
-    for (int64_t i = 0; i < n; i++) all = all && v[i] != 0;
-    return all;
-}
-
-static double r_var(const double *v, int64_t n) {
-    double mean = 0, squares = 0;
-    for (int64_t i = 0; i < n; i++) mean += v[i] / (double)n;
-    for (int64_t i = 0; i < n; i++) squares += (v[i] - mean) * (v[i] - mean);
-    return squares / fmax((double)n - 1, 0);
-}
-
-static double r_argmax(const double *v, int64_t n) {
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++) best = v[i] > v[best] || (isnan(v[i]) && !isnan(v[best])) ? i : best;
-    return (double)best;
-}
-
 static const ref_op ops[] = {
-    {"argmax", rows_op, .row = r_argmax, .flags = COUNTS | NO_EMPTY | NOT_BOOL},
-    {"var", rows_op, .row = r_var, .flags = DIM_LIST | CORRECTION | FLOATS},
-    {"any", rows_op, .row = r_any, .flags = DIM_LIST | LOGICAL},
-    {"all", rows_op, .row = r_all, .flags = DIM_LIST | LOGICAL},
-    {"prod", rows_op, .row = r_prod, .flags = TO_I64},
     {"sum", reduction, .flags = SUM},
     {"mean", reduction, .flags = MEAN},
     {"amax", reduction, .flags = AMAX},

@@ -375,7 +375,8 @@ static bool unfold_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
             int64_t at[RP_MAX_DIMS];
             unravel(src, i, at);
             double *place = &y->v[from_unfold(y, at, arg)];
-            *place = d == RP_BOOL ? *place != 0 || src->v[i] != 0 : *place + src->v[i];
+            const double sum = *place + src->v[i];
+            *place = d == RP_BOOL ? sum != 0 : ref_is_float(d) ? sum : ref_round(d, sum);
         }
     }
     return true;
@@ -396,6 +397,7 @@ static const ref_op ops[] = {
     {"reshape", same_order, .flags = 0},
     {"permute", permute_op, .flags = 0},
     {"transpose", transpose_op, .flags = 0},
+    {"swapaxes", transpose_op, .flags = 0},
     {"expand", expand_op, .flags = 0},
     {"slice", slice_op, .flags = 0},
     {"select", select_op, .flags = 0},

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const rp_dtype ref_types[REF_TYPES] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL};
+const rp_dtype ref_types[REF_TYPES] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_I8, RP_I16};
 
 /* ---- elements of host memory */
 
@@ -47,6 +47,8 @@ static void put(void *base, int64_t i, rp_dtype d, double v) {
     case RP_BF16: ((uint16_t *)base)[i] = half_bits(v, 8, 7); break;
     case RP_I32: ((int32_t *)base)[i] = (int32_t)v; break;
     case RP_I64: ((int64_t *)base)[i] = (int64_t)v; break;
+    case RP_I8: ((int8_t *)base)[i] = (int8_t)v; break;
+    case RP_I16: ((int16_t *)base)[i] = (int16_t)v; break;
     default: ((uint8_t *)base)[i] = (uint8_t)v; break;
     }
 }
@@ -59,6 +61,8 @@ static double get(const void *base, int64_t i, rp_dtype d) {
     case RP_BF16: return half_value(((const uint16_t *)base)[i], 8, 7);
     case RP_I32: return ((const int32_t *)base)[i];
     case RP_I64: return (double)((const int64_t *)base)[i];
+    case RP_I8: return ((const int8_t *)base)[i];
+    case RP_I16: return ((const int16_t *)base)[i];
     default: return ((const uint8_t *)base)[i];
     }
 }

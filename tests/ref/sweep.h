@@ -5,7 +5,7 @@
 
 #include "ref/ref.h"
 
-enum { REF_TYPES = 8 };
+enum { REF_TYPES = 10 };
 extern const rp_dtype ref_types[REF_TYPES];
 
 /* Row-major values, rounded to d, on the default device. */

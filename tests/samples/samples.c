@@ -25,8 +25,8 @@ static size_t n_all;
 /* ---- text */
 
 static rp_dtype short_name(const char *text) {
-    static const char *const names[REF_TYPES] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool"};
-    for (int i = 0; i < REF_TYPES; i++)
+    static const char *const names[SAMPLE_TYPES] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool"};
+    for (int i = 0; i < SAMPLE_TYPES; i++)
         if (strcmp(names[i], text) == 0) return ref_types[i];
     fail_msg("'%s' is no type of a sample", text);
     return RP_DTYPE_NONE;
@@ -52,7 +52,7 @@ const char *sample_parse_tensor(const char *p, sample_tensor *t) {
         t->dtype = short_name(name);
         p += 1 + n;
     }
-    if (!strchr("fpuwtsbi", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
+    if (!strchr("fpguwtsbi", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
     for (p++; *p != ')'; p += *p == ',') {
         if (*p == 'n') {
             t->n_dim = t->ndim;
@@ -167,9 +167,10 @@ static void derive(const rp__op *op, const sample *base, const char *number) {
 }
 
 static void derive_scalar(const rp__op *op, const sample *base) {
-    static const char *const numbers[] = {"0.75", "3", "true"};
+    static const char *const numbers[] = {"0.75", "3", "true"}, *const whole[] = {"3", "5", "true"};
     for (unsigned k = 0; k < 3; k++) {
-        derive(op, base, numbers[k]);
+        derive(op, base,
+               base->in[0].kind == 'i' ? whole[k] : numbers[k]); /* what begins with integers may take no others */
         all[n_all - 1]->number = k;
         all[n_all - 1]->whole_road = k == 0;
     }
@@ -239,6 +240,7 @@ static double float_value(char kind, unsigned v, int64_t i) {
     static const double special[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1, -1, 0.5, -0.5, 4096, -4096};
     switch (kind) {
     case 'p': return (64 + v * 191 / 255) / 128.0;
+    case 'g': return (160 + v) / 128.0;
     case 'u': return (2 * (double)(v * 13 / 16) - 207) / 256;
     case 'w': return (2 * (double)v - 255) / 8;
     case 't': return ((int)(v % 5) - 2) / 2.0;
@@ -253,6 +255,7 @@ static double int_value(char kind, unsigned v, bool sign) {
     int n = (int)v;
     switch (kind) {
     case 'p': return n % 9 + 1;
+    case 'g': return n % 9 + 2;
     case 'u': return n % 3 - sign;
     case 'w': return n % 41 - 20 * sign;
     case 't': return n % 3 - sign;
@@ -304,7 +307,7 @@ static rp_scalar scalar(const char *text, int64_t n) {
 }
 
 static rp_dtype named(const char *text) {
-    for (int i = 0; i < REF_TYPES; i++)
+    for (int i = 0; i < SAMPLE_TYPES; i++)
         if (strcmp(rp_dtype_name(ref_types[i]), text) == 0) return ref_types[i];
     fail_msg("'%s' is no dtype of a sample", text);
     return RP_DTYPE_NONE;

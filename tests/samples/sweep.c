@@ -51,7 +51,7 @@ static void read_types(char *text, rp_dtype d, bool own, golden *g) {
     g->refused = !word || strcmp(word, "-") == 0;
     char *inner;
     for (char *name = g->refused ? NULL : strtok_r(word, "/", &inner); name; name = strtok_r(NULL, "/", &inner))
-        for (int i = 0; i < REF_TYPES; i++)
+        for (int i = 0; i < SAMPLE_TYPES; i++)
             if (strcmp(rp_dtype_name(ref_types[i]), name) == 0)
                 g->out[g->n_out++].dtype = own && ref_is_float(ref_types[i]) ? RP_F64 : ref_types[i];
 }
@@ -231,7 +231,7 @@ int sample_sweep(rp_device device, sample_wants *wants) {
     for (size_t i = 0; i < sample_count(); i++) {
         const sample *s = sample_at(i);
         if (i % shards != shard || sample_is_random(s)) continue;
-        for (int t = 0; t < REF_TYPES; t++) {
+        for (int t = 0; t < SAMPLE_TYPES; t++) {
             if (t && !swept(s)) break;
             for (int layout = 0; layout < REF_LAYOUTS; layout++) {
                 /* repeated values are others */
@@ -345,7 +345,7 @@ void sample_print_calls(const char *op) {
     for (size_t i = 0; i < sample_count(); i++) {
         const sample *s = sample_at(i);
         if ((op && strcmp(op, s->row->op) != 0) || s->op->functional_op || sample_is_random(s)) continue;
-        for (int t = 0; t < REF_TYPES; t++) {
+        for (int t = 0; t < SAMPLE_TYPES; t++) {
             print_call(s, ref_types[t]);
             ref_reset();
         }

@@ -2,6 +2,8 @@
      INCLUDE_DIR/reprise_ops.h  public prototypes and call-site macros
      GEN_DIR/ops_private.inc    the same of private ops (src/ops/private.h)
      GEN_DIR/ops_rules.inc      declarations of all rules that rows use (src/ops/rules.h)
+     GEN_DIR/uses/FILE.calls    of a source of the library: prototypes and macros of the ops that it names
+     GEN_DIR/uses/FILE.rules    of a source of src/ops: declarations of the rules that it names
      GEN_DIR/ops_table.inc      the rows of the table with parsed schemas (src/ops/table.c)
      GEN_DIR/ops_calls.inc      definitions of the public functions (src/ops/calls.c)
    A file whose text stays the same is not touched, so that a new row compiles again what names it and nothing else.
@@ -9,7 +11,8 @@
    The table is src/ops/FAMILY.def, a family a file; src/ops/ops.h says what a row may say. Rules are found by name: the program
    reads the definitions in src/ops/FAMILY.c. A row whose rule is missing, or a rule that no row uses, ends the build.
 
-   It links schema.c and nothing else of the library. usage: genops INCLUDE_DIR GEN_DIR (TABLE.def | RULES.c)... */
+   It links schema.c and nothing else of the library. usage: genops INCLUDE_DIR GEN_DIR SRC_DIR (TABLE.def | SOURCE)..., with all
+   tables, sources and headers below SRC_DIR that name rules or ops. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -19,12 +22,12 @@
 
 #include "ops/ops.h"
 
-enum { MAX_ROWS = 2048, MAX_RULES = 8192, TEXT = 1024 };
+enum { MAX_ROWS = 2048, MAX_RULES = 8192, MAX_SOURCES = 1024, TEXT = 1024 };
 
 typedef struct row {
     const char *file;
     unsigned line; /* where it is written */
-    const char *name, *schema_text, *lowering, *rule, *infer, *vjp, *functional, *doc, *format;
+    const char *name, *schema_text, *lowering, *rule, *prim, *infer, *vjp, *functional, *doc, *format;
     uint32_t saves, flags;
     bool inplace_form, scalar_form, scatter_form; /* .forms */
     const char *inverse;                          /* of a view and its SCATTER form: the other one */
@@ -237,7 +240,10 @@ static void read_field(cursor *c, row *r) {
     expect(c, r, '=');
     if (strcmp(field, "rule") == 0)
         r->rule = word(c, r);
-    else if (strcmp(field, "infer") == 0)
+    else if (strcmp(field, "prim") == 0) {
+        r->prim = word(c, r);
+        r->rule = "prim";
+    } else if (strcmp(field, "infer") == 0)
         r->infer = word(c, r);
     else if (strcmp(field, "vjp") == 0)
         r->vjp = word(c, r);
@@ -293,7 +299,7 @@ static void read_table(const char *path) {
 
 /* ---- reading rules: definitions at the start of a line, with the parameters as every rule names them */
 
-static void read_rules(const char *path) {
+static void read_rules(const char *path, char *text) {
     static const char *const kinds[][2] = {
         {"infer", "(const rp__call *call, rp__meta *out)"},
         {"lower", "(rp__lower *lw)"},
@@ -303,9 +309,11 @@ static void read_rules(const char *path) {
         {"product", "(const rp__call *call, rp__product *p)"},
         {"vjp", "(const rp__vjp *g)"},
     };
-    /* Definitions that a macro makes: RP__SLOPE(name, ...) is rp__vjp_name, RP__UNARY(name, ...) rp__lower_name. */
-    static const char *const macros[][2] = {{"RP__SLOPE(", "vjp"}, {"RP__UNARY(", "lower"}};
-    char *text = read_file(path);
+    /* Definitions that a macro makes of its first argument: RP__SLOPE(name, ...) is rp__vjp_name. */
+    static const char *const macros[][2] = {{"RP__SLOPE(", "vjp"},          {"RP__GRAD(", "vjp"},
+                                            {"RP__SLOPES(", "vjp"},         {"RP__UNARY(", "lower"},
+                                            {"RP__UNARY_SAME(", "lower"},   {"RP__BINARY(", "lower"},
+                                            {"RP__BINARY_FLOAT(", "lower"}, {"RP__EXPAND(", "expand"}};
     for (char *line = text; line; line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
         const char *at = strncmp(line, "void rp__", 9) == 0         ? line + 9
                          : strncmp(line, "rp_status rp__", 14) == 0 ? line + 14
@@ -326,7 +334,6 @@ static void read_rules(const char *path) {
             rules[n_rules++] = (rule){kinds[k][0], keep(at + n + 1, m - n - 1), path, false};
         }
     }
-    free(text);
 }
 
 /* The rule rp__KIND_NAME; NULL: no source defines it. */
@@ -651,20 +658,109 @@ static void write_header(const char *dir) {
 
 /* ---- rules */
 
-/* Of the sources, in their order: a rule that no row uses has ended the build. */
-static void write_rules(const char *dir) {
+/* Of the sources, in their order: a rule that no row uses has ended the build. named: of those only, or NULL. */
+static void declare_rules(FILE *f, const bool *named) {
     static const char *const types[][2] = {
         {"infer", "rp__infer_fn"},   {"lower", "rp__lower_fn"},     {"view", "rp__view_fn"}, {"run", "rp__run_fn"},
         {"expand", "rp__expand_fn"}, {"product", "rp__product_fn"}, {"vjp", "rp__vjp_fn"}};
-    FILE *f = create(dir, "ops_rules.inc");
-    fputs("/* Generated: every rule that a row of the table uses. */\n", f);
     for (size_t i = 0; i < n_rules; i++) {
+        if (named && !named[i]) continue;
         for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
             if (strcmp(types[k][0], rules[i].kind) == 0)
                 fprintf(f, "%s rp__%s_%s;\n", types[k][1], rules[i].kind, rules[i].name);
         }
     }
+}
+
+static void write_rules(const char *dir) {
+    FILE *f = create(dir, "ops_rules.inc");
+    fputs("/* Generated: every rule that a row of the table uses. */\n", f);
+    declare_rules(f, NULL);
     publish(f);
+}
+
+/* ---- what each source names: it depends on these ops and rules and no others */
+
+typedef struct source {
+    const char *path; /* below SRC_DIR */
+    char *text;
+} source;
+static source sources[MAX_SOURCES];
+static size_t n_sources;
+
+/* rp_add, rp_add_at, rp_add_options: `add` of n letters? */
+static bool names_row(const char *word, size_t n, const char *name) {
+    size_t own = strlen(name);
+    if (n < own || strncmp(word, name, own) != 0) return false;
+    return n == own || (n == own + 3 && strncmp(word + own, "_at", 3) == 0) ||
+           (n == own + 8 && strncmp(word + own, "_options", 8) == 0);
+}
+
+static void find_names(const char *text, bool *row_named, bool *rule_named) {
+    for (const char *at = text; (at = strpbrk(at, "rR")) != NULL;) {
+        size_t n = 0;
+        while (isalnum((unsigned char)at[n]) || at[n] == '_') n++;
+        bool whole = at == text || !(isalnum((unsigned char)at[-1]) || at[-1] == '_');
+        if (whole && strncmp(at, "rp__", 4) == 0) {
+            for (size_t i = 0; i < n_rules; i++) {
+                size_t kind = strlen(rules[i].kind), name = strlen(rules[i].name);
+                if (n == 5 + kind + name && strncmp(at + 4, rules[i].kind, kind) == 0 && at[4 + kind] == '_' &&
+                    strncmp(at + 5 + kind, rules[i].name, name) == 0)
+                    rule_named[i] = true;
+            }
+        } else if (whole && strncmp(at, "rp_", 3) == 0) {
+            for (size_t i = 0; i < ROWS; i++) {
+                if (names_row(at + 3, n - 3, rows[i].name)) row_named[i] = true;
+            }
+        }
+        at += n ? n : 1;
+    }
+}
+
+/* Rows whose options those of a named row are. */
+static void add_functional(bool *row_named) {
+    for (size_t i = 0; i < ROWS; i++) {
+        if (!row_named[i] || !*rows[i].functional || !has_options(&rows[i])) continue;
+        for (size_t k = 0; k < ROWS; k++) {
+            if (strcmp(rows[k].name, rows[i].functional) == 0) row_named[k] = true;
+        }
+    }
+}
+
+static FILE *create_use(const char *dir, const char *path, const char *what) {
+    char name[512];
+    if (snprintf(name, sizeof name, "uses/%s.%s", path, what) >= (int)sizeof name) die("path too long", path);
+    for (char *c = name + 5; *c; c++) *c = *c == '/' ? '_' : *c;
+    return create(dir, name);
+}
+
+static void write_uses(const char *dir) {
+    static bool row_in_headers[MAX_ROWS], row_named[MAX_ROWS], rule_named[MAX_RULES];
+    for (size_t i = 0; i < n_sources; i++) { /* any source may include any header */
+        if (sources[i].path[strlen(sources[i].path) - 1] == 'h')
+            find_names(sources[i].text, row_in_headers, rule_named);
+    }
+    for (size_t i = 0; i < n_sources; i++) {
+        const source *s = &sources[i];
+        if (s->path[strlen(s->path) - 1] != 'c') continue;
+        memcpy(row_named, row_in_headers, sizeof row_named);
+        memset(rule_named, 0, sizeof rule_named);
+        find_names(s->text, row_named, rule_named);
+        for (size_t k = 0; k < n_rules; k++) /* those that a macro defines are named by their own name alone */
+            rule_named[k] = rule_named[k] || strcmp(rules[k].file, s->path) == 0;
+        add_functional(row_named);
+        FILE *f = create_use(dir, s->path, "calls");
+        fprintf(f, "/* Generated: the ops that %s names. */\n", s->path);
+        for (size_t k = 0; k < ROWS; k++) {
+            if (row_named[k]) write_prototypes(f, &rows[k]);
+        }
+        publish(f);
+        if (strncmp(s->path, "ops/", 4) != 0) continue;
+        f = create_use(dir, s->path, "rules");
+        fprintf(f, "/* Generated: the rules that %s names. */\n", s->path);
+        declare_rules(f, rule_named);
+        publish(f);
+    }
 }
 
 /* ---- table */
@@ -757,6 +853,7 @@ static void write_table(const char *dir) {
                 r->rule, r->infer, r->vjp);
         fprintf(f, " .functional = \"%s\", ", r->functional);
         if (*r->functional) fprintf(f, ".functional_op = &rp__row_%s, ", r->functional);
+        if (r->prim) fprintf(f, ".prim = RP__%s, ", r->prim);
         if (r->format) fprintf(f, ".format = RP__FORMAT_%s, ", r->format);
         if (r->inverse) fprintf(f, ".inverse = &rp__row_%s, ", r->inverse);
         if (r->scalar_operand) fprintf(f, ".scalar_operand = %u, ", r->scalar_operand);
@@ -996,13 +1093,20 @@ static void derive_forms(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 4) die("usage", "genops INCLUDE_DIR GEN_DIR (TABLE.def | RULES.c)...");
-    for (int i = 3; i < argc; i++) {
+    if (argc < 5) die("usage", "genops INCLUDE_DIR GEN_DIR SRC_DIR (TABLE.def | SOURCE)...");
+    size_t below = strlen(argv[3]) + 1;
+    for (int i = 4; i < argc; i++) {
         size_t n = strlen(argv[i]);
-        if (n > 4 && strcmp(argv[i] + n - 4, ".def") == 0)
+        if (n > 4 && strcmp(argv[i] + n - 4, ".def") == 0) {
             read_table(argv[i]);
-        else
-            read_rules(argv[i]);
+            continue;
+        }
+        if (n <= below || strncmp(argv[i], argv[3], below - 1) != 0) die("not below SRC_DIR", argv[i]);
+        if (n_sources == MAX_SOURCES) die("too many sources", argv[i]);
+        sources[n_sources] = (source){argv[i] + below, read_file(argv[i])};
+        if (strncmp(argv[i] + below, "ops/", 4) == 0 && argv[i][n - 1] == 'c')
+            read_rules(sources[n_sources].path, sources[n_sources].text);
+        n_sources++;
     }
     for (size_t i = 0; i < ROWS; i++) {
         if (!rows[i].functional) rows[i].functional = "";
@@ -1015,5 +1119,6 @@ int main(int argc, char **argv) {
     write_rules(argv[2]);
     write_table(argv[2]);
     write_calls(argv[2]);
+    write_uses(argv[2]);
     return 0;
 }

@@ -11,8 +11,12 @@
 static const struct {
     const char *name;
     rp_dtype dtype;
-} types[] = {{"f32", RP_F32}, {"f64", RP_F64}, {"f16", RP_F16}, {"bf16", RP_BF16},
-             {"i32", RP_I32}, {"i64", RP_I64}, {"u8", RP_U8},   {"b8", RP_BOOL}};
+    bool floating;
+} types[] = {
+#define RP_DTYPE(suffix, name, short_name, title, bytes, category, ...) {short_name, RP_##suffix, #category[0] == 'F'},
+#include "core/dtype.def"
+#undef RP_DTYPE
+};
 
 bool cli_is_graph(const char *name) { return !strcmp(name, "-") || strchr(name, '/') || strchr(name, '.'); }
 
@@ -25,7 +29,7 @@ static bool parse_input(const char *text, struct cli_input *out, char *why, size
         if (strlen(types[i].name) == length && !strncmp(types[i].name, text, length)) out->dtype = types[i].dtype;
     }
     if (length && out->dtype == RP_DTYPE_NONE) {
-        snprintf(why, why_bytes, "types are f32, f64, f16, bf16, i32, i64, u8 and b8");
+        snprintf(why, why_bytes, "types are f32, f64, f16, bf16, i32, i64, u8, b8, i8 and i16");
         return false;
     }
     const char *p = text + length;
@@ -110,14 +114,9 @@ rp_compiled *cli_graph_compile(const struct cli_graph *g, const char *backend, r
 
 /* ---------------------------------------------------------------- inputs */
 
-static bool is_real(rp_dtype t) { return t == RP_F32 || t == RP_F64 || t == RP_F16 || t == RP_BF16; }
-
-static const char *type_name(rp_dtype t) {
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        if (types[i].dtype == t) return types[i].name;
-    }
-    return "?";
-}
+/* Row k is that of dtype k + 1, the table's order. */
+static bool is_real(rp_dtype t) { return types[t - 1].floating; }
+static const char *type_name(rp_dtype t) { return types[t - 1].name; }
 
 /* Numbers with commas between them, in order; one number stands for all. Those of integers are exact. */
 static rp_tensor *literal(const char *text, const int64_t *size, size_t ndim, rp_dtype dtype, char *why,

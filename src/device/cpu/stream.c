@@ -12,6 +12,7 @@
 
 #include "core/alloc.h"
 #include "core/env.h"
+#include "core/flags.h"
 #include "core/fork.h"
 
 /* One recording of an event: what waits for it keeps it. */
@@ -57,23 +58,22 @@ RP__LOCKS_SURVIVE_FORK(fork_locks, locks, LOCKS)
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static queue *queues;
 static uint64_t random_state;
-static atomic_bool asked;         /* of some queue */
-static uint64_t n_pushed;         /* the number of the last item */
-static _Thread_local bool inside; /* this thread runs an item, and has the turn: a wait in it must not run others */
+static atomic_bool asked; /* of some queue */
+static uint64_t n_pushed; /* the number of the last item */
 
 static void start(void) { random_state = (uint64_t)rp__env_number("REPRISE_STREAM_SEED", 1); }
 
 static void enter(void) { rp__lock(&locks[LOCK]); }
 static void leave(void) { rp__unlock(&locks[LOCK]); }
 
-/* As who runs items; not `inside`. */
+/* As who runs items; not `in_item`. */
 static void turn_enter(void) {
     rp__lock(&locks[TURN]);
     enter();
 }
 
 static bool turn_try(void) {
-    if (inside || pthread_mutex_trylock(&locks[TURN]) != 0) return false;
+    if (rp__flags.in_item || pthread_mutex_trylock(&locks[TURN]) != 0) return false;
     enter();
     return true;
 }
@@ -133,7 +133,7 @@ static rp_status run_head(queue *q) {
     case ITEM_WAIT: record_release(i->what.record); break;
     default:
         leave();
-        inside = true;
+        rp__flags.in_item = true;
         if (i->kind == ITEM_LAUNCH) {
             rp__site_frame outer = rp__site_enter((rp__site_frame){i->what.launch->site, i->what.launch->op});
             status = rp__cpu_run(i->what.launch);
@@ -144,7 +144,7 @@ static rp_status run_head(queue *q) {
         } else {
             status = rp__cpu_graph_run_queued(i->what.graph);
         }
-        inside = false;
+        rp__flags.in_item = false;
         enter();
     }
     q->head = i->next;
@@ -176,7 +176,7 @@ static rp_status step(queue *q) {
 /* What was in the queue when this was called, and is no item that the caller is in. Not under a lock. */
 static rp_status drain(queue *q) {
     rp_status status = RP_OK;
-    if (inside) return RP_OK;
+    if (rp__flags.in_item) return RP_OK;
     turn_enter();
     for (uint64_t last = n_pushed; q->head && q->head->number <= last;) {
         rp_status one = step(q);
@@ -191,7 +191,7 @@ static rp_status drain(queue *q) {
 /* Gives the caller's reference of r up. Not under a lock. */
 static rp_status reach(record *r) {
     rp_status status = RP_OK;
-    if (inside) {
+    if (rp__flags.in_item) {
         enter();
         record_release(r);
         leave();
@@ -281,7 +281,7 @@ bool rp__cpu_stream_query(rp__device *d, rp_stream *s) {
 rp_status rp__cpu_synchronize(rp__device *d) {
     (void)d;
     rp_status status = RP_OK;
-    if (inside) return RP_OK;
+    if (rp__flags.in_item) return RP_OK;
     turn_enter();
     for (uint64_t last = n_pushed;;) {
         queue *q = queues; /* from the first one again: they come and go while an item runs */
@@ -346,7 +346,7 @@ static bool has_graph(const queue *q, const rp__devgraph *g) {
 }
 
 void rp__cpu_graph_drain(rp__devgraph *g) {
-    if (inside) return;
+    if (rp__flags.in_item) return;
     turn_enter();
     for (;;) {
         queue *q = queues;

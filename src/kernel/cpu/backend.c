@@ -267,7 +267,14 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
         out->items = walk == RP__WALK_LONG ? 1 : rows;
         out->grain = slice_of(rows, p->cost, row_len, walk == RP__WALK_ACROSS ? 64 : 1);
     }
-    if (p->serial) out->grain = out->items;
+    if (space->lanes) {
+        if (p->plan == RP__PLAN_ELEMENTS) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: rows by lanes without rows");
+        walk = RP__WALK_LANES;
+        out->items = RP__LANES;
+        out->grain = slice_of(RP__LANES, p->cost, row_len * ((rows + RP__LANES - 1) / RP__LANES), 1);
+    } else if (p->serial) {
+        out->grain = out->items;
+    }
     RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
     buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner);
     out->kernel = k;

@@ -11,7 +11,6 @@ static const char *const reduce_names[] = {"sum", "max", "min", "prod", "any", "
 static const char *const prim_names[] = {
 #define RP_PRIM(name, arity, class) #name,
 #include "kernel/prims.def"
-#undef RP_PRIM
 };
 enum { SPECIALISE_NODES = 96, UNROLL_NODES = 160 }; /* larger groups: one loop, so that compiling stays short */
 
@@ -32,7 +31,7 @@ void rp__emit_op(const rp__dag *dag, unsigned v, rp__text *t) {
         return;
     }
     if (n->op == RP__ROUND) {
-        rp__text_add(t, "g_round_%s(v%u); ", n->imm.i == RP_F16 ? "f16" : "bf16", n->a);
+        rp__text_add(t, "g_round_%s(v%u); ", rp__dtypes[n->imm.i].short_name, n->a);
         return;
     }
     lower_name(name, prim_names[n->op]);

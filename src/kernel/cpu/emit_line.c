@@ -41,10 +41,13 @@ static bool insn_fits(const rp__dag *dag, const rp__insn *i, bool row) {
     }
 }
 bool rp__line_fits(const rp__dag *dag, const rp__program *p) {
-    if (p->grouped || p->serial || p->checks || p->n_windows || dag->n_nodes > MAX_NODES) return false;
+    if (p->grouped || (p->serial && p->plan == RP__PLAN_ELEMENTS) || p->checks || p->n_windows ||
+        dag->n_nodes > MAX_NODES)
+        return false;
     for (unsigned k = 0; k < p->n_stores; k++) {
         const rp__program_store *st = &p->stores[k];
-        if (st->mode != RP__STORE_SET || st->offset != RP__NO_VAL || st->predicate != RP__NO_VAL) return false;
+        if (st->mode == RP__STORE_ADD && (st->row || (st->dtype != RP_F32 && st->dtype != RP_F64))) return false;
+        if (st->offset != RP__NO_VAL || st->predicate != RP__NO_VAL) return false;
     }
     for (unsigned phase = 0; phase <= p->n_phases; phase++) {
         for (uint32_t k = p->row[phase].begin; k < p->row[phase].end; k++) {
@@ -61,10 +64,10 @@ bool rp__line_fits(const rp__dag *dag, const rp__program *p) {
 /* ---- names */
 
 static const char *type_of(const emitter *e, unsigned v) { return type_names[rp__tile_type(e->dag->nodes[v].dtype)]; }
-/* How an access lies in memory: that of its dtype, 16-bit types included. */
+/* How an access lies in memory: that of its dtype, narrow ones included. */
 static const char *storage_of(const emitter *e, unsigned access) {
-    const unsigned half = e->p->access_half[access];
-    return half ? half == RP__LOAD_F16 ? "f16" : "bf16" : type_names[rp__tile_type(e->dag->accesses[access].dtype)];
+    const unsigned dtype = e->dag->accesses[access].dtype;
+    return e->p->access_narrow[access] ? rp__dtypes[dtype].short_name : type_names[rp__tile_type(dtype)];
 }
 static unsigned bytes_of(const emitter *e, unsigned access) { return e->p->access_size[access]; }
 static const char *red_name(const rp__reduction *red, char out[32]) {
@@ -129,7 +132,11 @@ static void emit_body(const emitter *e, unsigned phase, char at, const char *kep
         case RP__INSN_STORE: {
             const rp__program_store *st = &p->stores[i->access];
             const char *storage = storage_of(e, st->access);
-            if (at == 'q')
+            if (st->mode == RP__STORE_ADD)
+                rp__text_add(t, "g_store_%s(%c%u, j, g_add_%s(g_load_%s(%c%u, j, 1), v%u)); ", storage,
+                             at == 'q' ? 'q' : 'o', at == 'q' ? st->access : i->access, storage, storage,
+                             at == 'q' ? 'q' : 'o', at == 'q' ? st->access : i->access, st->value);
+            else if (at == 'q')
                 rp__text_add(t, "if (past) g_past_%s(q%u, j, v%u); else g_store_%s(q%u, j, v%u); ", storage, st->access,
                              st->value, storage, st->access, st->value);
             else
@@ -184,6 +191,11 @@ static void emit_tail(const emitter *e, unsigned phase) {
         const rp__insn *i = &p->insns[k];
         const unsigned a = i->access;
         if (i->kind == RP__INSN_STORE) rp__text_add(t, "      char o%u[%u];\n", a, 32u * p->stores[a].size);
+        if (i->kind == RP__INSN_STORE && p->stores[a].mode == RP__STORE_ADD)
+            rp__text_add(t,
+                         "      __builtin_memset(o%u, 0, sizeof o%u); "
+                         "__builtin_memcpy(o%u, q%u + i * %u, (size_t)m * %u);\n",
+                         a, a, a, p->stores[a].access, p->stores[a].size, p->stores[a].size);
         if (i->kind != RP__INSN_LOAD) continue;
         rp__text_add(t, "      char b%u[%u] = {0}; ", a, 32 * bytes_of(e, a));
         if (may_stand(e, a)) rp__text_add(t, "if (s%u) ", a);
@@ -411,7 +423,7 @@ static void emit_function(const emitter *e, const char *prefix) {
 
 /* Longer programs are seldom run over few long rows, and take longer to compile. */
 unsigned rp__line_chunk_phases(const rp__program *p) {
-    return p->plan == RP__PLAN_RECOMPUTE && p->n_phases <= RP__CHUNK_PHASES ? p->n_phases : 0;
+    return p->plan == RP__PLAN_RECOMPUTE && !p->serial && p->n_phases <= RP__CHUNK_PHASES ? p->n_phases : 0;
 }
 
 void rp__emit_line(const rp__dag *dag, const rp__program *p, const char *prefix, rp__text *t) {

@@ -9,6 +9,7 @@
 #ifndef RP_KERNEL_CPU_GEMM_H
 #define RP_KERNEL_CPU_GEMM_H
 
+#include "core/dtype.h"
 #include "device/launch.h"
 #include "kernel/cpu/line.h"
 #include "kernel/library.h"
@@ -124,8 +125,8 @@ extern bool rp__gemm_scratch_shared; /* tests: no thread gets its own */
 typedef struct rp__gemm {
     const char *name;                       /* of the instruction set */
     int panel;                              /* columns of a 4-byte panel: tiles of n are multiples of it */
-    rp__cpu_entry *matmul[9];               /* by rp_dtype; NULL: not a type of products */
-    rp__cpu_entry *conv[RP__CONV_KINDS][9]; /* floating point only */
+    rp__cpu_entry *matmul[RP__DTYPE_COUNT]; /* by rp_dtype; NULL: not a type of products */
+    rp__cpu_entry *conv[RP__CONV_KINDS][RP__DTYPE_COUNT]; /* floating point only */
 } rp__gemm;
 extern const rp__gemm rp__gemm_baseline;
 #ifndef RP_ISA_BASELINE_ONLY

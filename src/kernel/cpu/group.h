@@ -39,6 +39,23 @@ typedef g_bytes g_bytesu __attribute__((aligned(1), may_alias));
 RP__FLOOR_DIVIDE(f32, float)
 RP__FLOOR_DIVIDE(f64, double)
 
+/* Greatest common divisor, lane by lane: Euclid on magnitudes. */
+#define RP__GCD(t, V, T, U)                                                                                            \
+    RP__VMATH_FN V rp__v_gcd_##t(V x, V y) {                                                                           \
+        for (unsigned i = 0; i < sizeof x / sizeof(T); i++) {                                                          \
+            U a = x[i] < 0 ? -(U)x[i] : (U)x[i], b = y[i] < 0 ? -(U)y[i] : (U)y[i];                                    \
+            while (b) {                                                                                                \
+                const U r = a % b;                                                                                     \
+                a = b;                                                                                                 \
+                b = r;                                                                                                 \
+            }                                                                                                          \
+            x[i] = (T)a;                                                                                               \
+        }                                                                                                              \
+        return x;                                                                                                      \
+    }
+RP__GCD(i32, rp__vi32, int32_t, uint32_t)
+RP__GCD(i64, rp__vi64, int64_t, uint64_t)
+
 /* ---- memory ---- */
 G_FN g_f32 g_load_f32(const char *p, int64_t i, int64_t s) { return rp__v_load_f32(p + i * s * 4); }
 G_FN g_i32 g_load_i32(const char *p, int64_t i, int64_t s) { return rp__v_load_i32(p + i * s * 4); }
@@ -102,37 +119,27 @@ G_FN g_i64 g_where_i64(g_bool m, g_i64 x, g_i64 y) {
     }
 #define G_V1(name) G_1(name, rp__v_##name##_f32(x), rp__v_##name##_f64(x))
 #define G_V2(name) G_2(name, rp__v_##name##_f32(x, y), rp__v_##name##_f64(x, y))
+#ifndef RP_PASTED /* emitted C has these as lines of their own */
+#define RP_MATH1(prim, f, cost) G_V1(f)
+#define RP_MATH2(prim, f, cost) G_V2(f)
+#include "kernel/prims.def"
+#endif
 G_2(add, x + y, x + y)
 G_2(sub, x - y, x - y)
 G_2(mul, x *y, x *y)
 G_2(div, x / y, x / y)
 G_2(floordiv, rp__v_floor_divide_f32(x, y), rp__v_floor_divide_f64(x, y))
 G_V2(remainder)
-G_V2(pow)
 G_V2(max)
 G_V2(min)
-G_V2(atan2)
 G_V1(neg)
 G_V1(abs)
 G_1(sign, (g_f32)((x > 0) & (g_i32)rp__v_splat_f32(1)) - (g_f32)((x < 0) & (g_i32)rp__v_splat_f32(1)),
     (rp__vf64)((x > 0) & (rp__vi64)rp__v_splat_f64(1)) - (rp__vf64)((x < 0) & (rp__vi64)rp__v_splat_f64(1)))
-G_V1(sqrt)
 G_V1(rsqrt)
 G_1(recip, 1 / x, 1 / x)
-G_V1(exp)
-G_V1(expm1)
-G_V1(log)
-G_V1(log1p)
-G_V1(sin)
-G_V1(cos)
-G_V1(tanh)
-G_V1(erf)
 G_1(erfp1, rp__v_erf_f32(x) + 1, rp__v_erf_f64(x) + 1)
 G_V1(sigmoid)
-G_V1(floor)
-G_V1(ceil)
-G_V1(trunc)
-G_V1(rint)
 G_FN g_bool g_isnan_f32(g_f32 x) { return x != x; }
 G_FN g_bool g_isnan_f64(g_f64 x) { return rp__v_i32_i64(x.lo != x.lo, x.hi != x.hi); }
 
@@ -170,6 +177,10 @@ G_WRAP(mul, *)
 G_INT2(and, x &y, x &y, x &y)
 G_INT2(or, x | y, x | y, x | y)
 G_INT2(xor, x ^ y, x ^ y, x ^ y)
+G_INT2(shl, (g_i32)((rp__vu32)x << ((rp__vu32)y & 31)), (rp__vi64)((rp__vu64)x << ((rp__vu64)y & 63)),
+       (x << (y & 7)) & 255)
+G_INT2(shr, x >> (y & 31), x >> (y & 63), x >> (y & 7))
+G_INT2(gcd, rp__v_gcd_i32(x, y), rp__v_gcd_i64(x, y), rp__v_gcd_i32(x, y))
 G_INT2(max, rp__v_max_i32(x, y), rp__v_max_i64(x, y), rp__v_max_i32(x, y))
 G_INT2(min, rp__v_min_i32(x, y), rp__v_min_i64(x, y), rp__v_min_i32(x, y))
 G_INT1(neg, (g_i32)(-(rp__vu32)x), (rp__vi64)(-(rp__vu64)x), (g_i32)(-(rp__vu32)x) & 255)
@@ -227,6 +238,8 @@ G_FN g_bool g_cast_f64_bool(g_f64 x) { return ~rp__v_i32_i64(x.lo == 0, x.hi == 
 G_FN g_bool g_cast_i64_bool(g_i64 x) { return rp__v_i32_i64(x.lo != 0, x.hi != 0); }
 G_FN g_f32 g_round_f16(g_f32 x) { return rp__v_f32_f16(rp__v_f16_f32(x)); }
 G_FN g_f32 g_round_bf16(g_f32 x) { return rp__v_round_bf16(x); }
+G_FN g_i32 g_round_i8(g_i32 x) { return (g_i32)((rp__vu32)x << 24) >> 24; }
+G_FN g_i32 g_round_i16(g_i32 x) { return (g_i32)((rp__vu32)x << 16) >> 16; }
 
 /* ---- reductions: sum and prod of f32, f64, i64; max and min of numbers; any and all of bools ---- */
 #define g_red_sum_f32 g_add_f32
@@ -248,11 +261,18 @@ G_FN g_f32 g_round_bf16(g_f32 x) { return rp__v_round_bf16(x); }
 #define g_red_any_bool g_or_bool
 #define g_red_all_bool g_and_bool
 
-/* ---- for line functions: 16-bit storage, single elements, the end of a chunk ---- */
+/* ---- for line functions: narrow storage, single elements, the end of a chunk ---- */
 G_FN g_f32 g_load_f16(const char *p, int64_t i, int64_t s) { return rp__v_f32_f16(rp__v_load_u16h(p + i * s * 2)); }
 G_FN g_f32 g_load_bf16(const char *p, int64_t i, int64_t s) { return rp__v_f32_bf16(rp__v_load_u16h(p + i * s * 2)); }
 G_FN void g_store_f16(char *p, int64_t i, g_f32 x) { rp__v_store_u16h(p + i * 2, rp__v_f16_f32(x)); }
 G_FN void g_store_bf16(char *p, int64_t i, g_f32 x) { rp__v_store_u16h(p + i * 2, rp__v_bf16_f32(x)); }
+G_FN g_i32 g_load_i8(const char *p, int64_t i, int64_t s) { return g_round_i8(g_load_u8(p, i, s)); }
+G_FN g_i32 g_load_i16(const char *p, int64_t i, int64_t s) {
+    return g_round_i16((g_i32)rp__v_u32_u16(rp__v_load_u16h(p + i * s * 2)));
+}
+G_FN void g_store_i8(char *p, int64_t i, g_i32 x) { g_store_u8(p, i, x); }
+G_FN rp__vu16h g_low_i16(g_i32 x) { return rp__v_u16_u32((rp__vu32)x & 0xffff); } /* which saturates */
+G_FN void g_store_i16(char *p, int64_t i, g_i32 x) { rp__v_store_u16h(p + i * 2, g_low_i16(x)); }
 
 /* Exponentials of 32 elements: one test for the usual range, |x| < 87, so that the vectors' chains overlap and share constants.
  * Without their signs floats compare as integers do, NaNs above all. */
@@ -315,14 +335,18 @@ G_PUT(u8, u8, 1)
 G_PUT(bool, bool, 1)
 G_PUT(f16, f32, 2)
 G_PUT(bf16, f32, 2)
-#define G_ONE_HALF(name)                                                                                               \
-    G_FN g_f32 g_one_##name(const char *p) {                                                                           \
+G_PUT(i8, i32, 1)
+G_PUT(i16, i32, 2)
+#define G_ONE_NARROW(name, type, bytes)                                                                                \
+    G_FN g_##type g_one_##name(const char *p) {                                                                        \
         char all[RP_VEC_BYTES];                                                                                        \
-        for (int i = 0; i < G_N; i++) __builtin_memcpy(all + 2 * i, p, 2);                                             \
+        for (int i = 0; i < G_N; i++) __builtin_memcpy(all + (bytes)*i, p, bytes);                                     \
         return g_load_##name(all, 0, 1);                                                                               \
     }
-G_ONE_HALF(f16)
-G_ONE_HALF(bf16)
+G_ONE_NARROW(f16, f32, 2)
+G_ONE_NARROW(bf16, f32, 2)
+G_ONE_NARROW(i8, i32, 1)
+G_ONE_NARROW(i16, i32, 2)
 
 /* The 32 lanes of a chunk become one value in all lanes: lane j with j + 16, then j + 8, 4, 2, 1. G_TURN brings lane j + s to
    j. */
@@ -418,6 +442,8 @@ G_FN void g_past_half(char *p, rp__vu16h x) {
 }
 G_FN void g_past_f16(char *p, int64_t i, g_f32 x) { g_past_half(p + i * 2, rp__v_f16_f32(x)); }
 G_FN void g_past_bf16(char *p, int64_t i, g_f32 x) { g_past_half(p + i * 2, rp__v_bf16_f32(x)); }
+G_FN void g_past_i16(char *p, int64_t i, g_i32 x) { g_past_half(p + i * 2, g_low_i16(x)); }
+#define g_past_i8 g_store_i8
 #define g_past_u8 g_store_u8
 #define g_past_bool g_store_bool
 G_FN void g_past_end(void) {

@@ -112,7 +112,7 @@ void rp__interp_lay_out(run *r, char *scratch) {
     r->tiles = at;
     at += r->tile * p->tile_bytes;
     r->acc = at;
-    at += rp__interp_round64((int64_t)p->acc_bytes * RP__LANES * r->w);
+    at += rp__interp_round64((int64_t)p->acc_bytes * r->lanes * r->w);
     r->stack = at;
     unsigned levels = 0;
     for (int64_t c = (r->row_len + RP__CHUNK - 1) / RP__CHUNK; c > 0; c >>= 1) levels++;
@@ -147,6 +147,7 @@ void rp__interp_begin(run *r, const rp__program *p, const uint64_t *words, rp__w
 void rp__interp_begin_walk(run *r) {
     r->rows = r->row_len = 1;
     for (unsigned d = 0; d < r->dims; d++) *(d < r->n_outer ? &r->rows : &r->row_len) *= r->extent[d];
+    r->lanes = r->walk == RP__WALK_ACROSS ? clamp(r->row_len, 1, RP__LANES) : RP__LANES;
     r->d0 = r->walk == RP__WALK_ALONG || r->walk == RP__WALK_LONG ? r->n_outer : 0;
     r->d1 = r->walk == RP__WALK_ACROSS ? r->n_outer : r->dims;
     for (unsigned a = 0; a < r->p->n_accesses; a++) {
@@ -204,15 +205,43 @@ static void run_along(run *r, int64_t first, int64_t last, char *scratch) {
         rp__interp_phases(r);
     }
 }
+/* Memory of the sums of lane `lane`, as zeros. */
+void rp__interp_begin_lane(const rp__program *p, int64_t lane, int64_t n, char **base) {
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        if (!(p->added >> a & 1)) continue;
+        base[a] += lane * n * p->access_size[a];
+        memset(base[a], 0, (size_t)n * p->access_size[a]);
+    }
+}
+static void run_lanes(run *r, int64_t first, int64_t last, char *scratch) {
+    r->walk = RP__WALK_ALONG;
+    rp__interp_begin_walk(r);
+    rp__interp_size_along(r);
+    rp__interp_lay_out(r, scratch);
+    rp__interp_uniform(r);
+    for (int64_t lane = first; lane < last; lane++) {
+        char *sums[RP__DAG_MAX_ACCESSES];
+        for (unsigned a = 0; a < r->p->n_accesses; a++) sums[a] = (char *)(uintptr_t)r->address[a];
+        rp__interp_begin_lane(r->p, lane, r->row_len, sums);
+        for (int64_t row = lane; row < r->rows; row += RP__LANES) {
+            rp__interp_set_row(r, row);
+            for (unsigned a = 0; a < r->p->n_accesses; a++) {
+                if (r->p->added >> a & 1) r->base[a] = sums[a];
+            }
+            rp__interp_phases(r);
+        }
+    }
+}
 /* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
-static int64_t across_width(const rp__program *p, int64_t rows) {
-    int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
+static int64_t across_width(const rp__program *p, int64_t rows, int64_t row_len) {
+    int64_t per_row =
+        (int64_t)p->acc_bytes * clamp(row_len, 1, RP__LANES) + p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
     return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
 static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *scratch) {
     rp__interp_begin_walk(r);
-    const int64_t width = blocks ? BLOCK_ROWS : across_width(r->p, r->rows);
+    const int64_t width = blocks ? BLOCK_ROWS : across_width(r->p, r->rows, r->row_len);
     for (int64_t w0 = first; w0 < last; w0 += r->w) {
         r->w0 = w0;
         r->w = last - w0 < width ? last - w0 : width;
@@ -310,9 +339,11 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
     if (keep && walk != RP__WALK_LONG) {
         int64_t row_len = 1, rows = 1;
         for (unsigned d = 0; d < r->dims; d++) *(d < r->n_outer ? &rows : &row_len) *= r->extent[d];
-        if (rp__keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows) : 1)) r->p = keep;
+        if (rp__keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows, row_len) : 1)) r->p = keep;
     }
-    if (walk == RP__WALK_ALONG)
+    if (walk == RP__WALK_LANES)
+        run_lanes(r, first, last, scratch);
+    else if (walk == RP__WALK_ALONG)
         run_along(r, first, last, scratch);
     else if (walk == RP__WALK_ACROSS)
         run_across(r, first, last, false, scratch);

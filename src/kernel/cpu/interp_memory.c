@@ -214,8 +214,10 @@ static void window_run(const run *r, const rp__insn *i, char *d, const run_of *x
         offset += at * w[1];
         step += move * w[1];
         int64_t first = lo, end = hi; /* 0 <= at + k * move < size */
+        const int64_t last = at + (n - 1) * move;
+        if (at >= 0 && at < size && last >= 0 && last < size) continue; /* as most runs are; divisions are dear */
         if (move == 0) {
-            if (at < 0 || at >= size) end = first;
+            end = first;
         } else if (move > 0) {
             first = -floor_div(at, move);
             end = floor_div(size - 1 - at, move) + 1;
@@ -318,6 +320,16 @@ static void add_one(char *to, const char *value, unsigned dtype) {
         memcpy(&y.f, value, 4);
         x.f = (dtype == RP_F16 ? rp__f16_to_f32(h) : rp__bf16_to_f32(h)) + y.f;
         h = dtype == RP_F16 ? rp__f32_to_f16(x.f) : rp__f32_to_bf16(x.f);
+        memcpy(to, &h, 2);
+        break;
+    case RP_I8:
+        memcpy(&y.i, value, 4);
+        *(uint8_t *)to = (uint8_t)(*(const uint8_t *)to + (uint32_t)y.i);
+        break;
+    case RP_I16:
+        memcpy(&h, to, 2);
+        memcpy(&y.i, value, 4);
+        h = (uint16_t)(h + (uint32_t)y.i);
         memcpy(to, &h, 2);
         break;
     case RP_I32:

@@ -38,6 +38,7 @@ typedef struct rp__interp {
     int64_t tile;          /* capacity of a tile, elements; a multiple of 64 */
     int64_t rows, row_len; /* outer and inner elements */
     int64_t w, w0, b, nq;  /* ACROSS: rows of the tile, first row, positions a tile, positions of this tile */
+    int64_t lanes;         /* of accumulators: RP__LANES; ACROSS: of short rows as many as they have elements */
     int64_t pos;           /* element of the walk at which the tile starts (ACROSS: inner position) */
     bool whole;            /* n is a multiple that permits memory in place */
     char *tiles, *kept, *acc, *stack, *scan, *rowbuf, *blocks, *raw;

@@ -22,24 +22,28 @@ static void fill_identity(const rp__reduction *red, char *d, int64_t n) {
     else
         for (int64_t k = 0; k < n; k++) to.l[k] = red->identity;
 }
-static char *lanes_of(const run *r, const rp__reduction *red) { return r->acc + (int64_t)red->at * RP__LANES * r->w; }
+static char *lanes_of(const run *r, const rp__reduction *red) { return r->acc + (int64_t)red->at * r->lanes * r->w; }
 void rp__interp_begin_chunk(run *r, unsigned phase) {
     for (unsigned k = 0; k < r->p->n_reductions; k++) {
         const rp__reduction *red = &r->p->reductions[k];
-        if (red->phase == phase) fill_identity(red, lanes_of(r, red), RP__LANES * r->w);
+        if (red->phase == phase) fill_identity(red, lanes_of(r, red), r->lanes * r->w);
     }
 }
-/* The lanes of reduction `red` become w values at the start of its accumulators. */
+/* The lanes of reduction `red` become w values at the start of its accumulators. Lanes that short rows lack would have the identity,
+   which changes no value of another: it was there before that one's first element, so that a sum is never -0. */
 char *rp__interp_finish_chunk(run *r, const rp__reduction *red) {
     char *acc = lanes_of(r, red);
-    if (r->w == 1) {
+    if (r->walk != RP__WALK_ACROSS) {
         rp__tile_call t = {.d = acc, .a = acc};
         r->p->tiles->finish_row[red->kind][red->type](&t);
         return acc;
     }
+    int64_t lanes = r->lanes;
     for (int64_t s = RP__LANES / 2; s > 0; s /= 2) {
-        rp__tile_call t = {.d = acc, .a = acc + s * r->w * red->size, .as = 1, .n = s * r->w};
+        if (lanes <= s) continue;
+        rp__tile_call t = {.d = acc, .a = acc + s * r->w * red->size, .as = 1, .n = (lanes - s) * r->w};
         r->p->tiles->reduce_block[red->kind][red->type](&t);
+        lanes = s;
     }
     return acc;
 }
@@ -95,17 +99,17 @@ void rp__interp_store_rows(run *r) {
         const rp__program_store *st = &r->p->stores[k];
         if (!st->row) continue;
         const reg *v = &r->regs[st->value];
-        const unsigned half = r->p->access_half[st->access];
+        const unsigned narrow = r->p->access_narrow[st->access];
         const int64_t n = r->walk == RP__WALK_ACROSS ? r->w : 1;
         const char *value = v->p;
         int64_t step = v->step;
-        unsigned from = half ? 4 : st->size;
-        if (half && st->mode == RP__STORE_SET) {
+        unsigned from = narrow ? 4 : st->size;
+        if (narrow && st->mode == RP__STORE_SET) {
             rp__tile_call t = {.d = r->raw, .a = value, .as = step, .n = n};
-            r->p->tiles->store_half[half - 1](&t);
+            r->p->tiles->store_narrow[narrow - 1](&t);
             value = r->raw;
             step = 1;
-            from = 2;
+            from = st->size;
         }
         if (r->walk == RP__WALK_ACROSS) {
             rp__interp_store_part(r, st, value, step, from, 0, r->n_outer, r->w0, n, 0, 0);

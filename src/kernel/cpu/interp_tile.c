@@ -16,11 +16,10 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
         if (convert == RP__LOAD_BOOL) {
             bits = bits != 0;
         } else if (convert) {
-            union {
-                float f;
-                uint32_t u;
-            } x = {.f = convert == RP__LOAD_F16 ? rp__f16_to_f32((uint16_t)bits) : rp__bf16_to_f32((uint16_t)bits)};
-            bits = x.u;
+            uint32_t wide[16 * 4]; /* room for a vector */
+            rp__tile_call t = {.d = wide, .a = &bits, .n = 1};
+            r->p->tiles->load[convert - 1](&t);
+            bits = wide[0];
         }
         rp__interp_splat(r->repeated[a], bits, i->size);
         *d = (reg){r->repeated[a], 0};
@@ -77,7 +76,7 @@ static void iota_tile(run *r, const rp__insn *i, int64_t *d, int64_t n) {
 static void store_tile(run *r, unsigned number, int64_t n) {
     const rp__program_store *st = &r->p->stores[number];
     const reg *v = &r->regs[st->value];
-    const unsigned a = st->access, half = r->p->access_half[a];
+    const unsigned a = st->access, narrow = r->p->access_narrow[a];
     const bool plain = st->offset == RP__NO_VAL && st->predicate == RP__NO_VAL && st->mode == RP__STORE_SET;
     char *linear = NULL;
     if (plain && r->form[a] == RP__INTERP_LINEAR) {
@@ -89,14 +88,14 @@ static void store_tile(run *r, unsigned number, int64_t n) {
     }
     const char *value = v->p;
     int64_t step = v->step;
-    unsigned from = half ? 4 : st->size;
-    if (half && st->mode == RP__STORE_SET) {
+    unsigned from = narrow ? 4 : st->size;
+    if (narrow && st->mode == RP__STORE_SET) {
         rp__tile_call t = {.d = linear ? linear : r->raw, .a = value, .as = step, .n = n};
-        r->p->tiles->store_half[half - 1](&t);
+        r->p->tiles->store_narrow[narrow - 1](&t);
         if (linear) return;
         value = r->raw;
         step = 1;
-        from = 2;
+        from = st->size;
     }
     if (linear) {
         if (value != linear) rp__interp_copy_out(r, linear, value, step, st->size, 1, n);
@@ -173,7 +172,7 @@ static void run_group(run *r, const rp__group *g, int64_t n) {
     }
     for (unsigned i = 0; i < g->n_reductions; i++, k++) {
         const rp__reduction *red = &p->reductions[g->reductions[i]];
-        pointers[k] = across ? r->acc + (red->at * RP__LANES + r->pos % RP__LANES * red->size) * r->w
+        pointers[k] = across ? r->acc + (red->at * r->lanes + r->pos % RP__LANES * red->size) * r->w
                              : r->acc + red->at * RP__LANES;
     }
     (across ? g->across : g->along)(pointers, steps, n);
@@ -257,7 +256,7 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
             const reg *a = &r->regs[i->a];
             rp__tile_call t = {.a = a->p, .as = a->step, .n = n};
             if (r->walk == RP__WALK_ACROSS) {
-                t.d = r->acc + (red->at * RP__LANES + r->pos % RP__LANES * red->size) * r->w;
+                t.d = r->acc + (red->at * r->lanes + r->pos % RP__LANES * red->size) * r->w;
                 p->tiles->reduce_block[red->kind][red->type](&t);
             } else {
                 t.d = r->acc + red->at * RP__LANES;

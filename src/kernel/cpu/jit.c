@@ -258,13 +258,22 @@ static const char *const isa_flags[][10] = {
 static const char *const common_flags[] = {
     "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", NULL};
 
+/* Of group.h: the primitives that a vector function computes. */
+static const char math_lines[] =
+#define RP_MATH1(prim, f, cost) "G_V1(" #f ")\n"
+#define RP_MATH2(prim, f, cost) "G_V2(" #f ")\n"
+#include "kernel/prims.def"
+    ;
+
 static void write_source(const rp__dag *dag, const rp__cpu_loop *loop, rp__program *const *grouped,
                          const rp__tiles *tiles, bool whole, rp__text *t) {
     rp__text_add(t, "/* loop kernel, %s */\n#define RP_VEC_BYTES %u\n", tiles->name, tiles->vec_bytes);
     if (whole) {
+        rp__text_puts(t, "#define RP_PASTED 1\n");
         rp__text_puts(t, rp__embed_vec_h);
         rp__text_puts(t, rp__embed_vmath_h);
         rp__text_puts(t, rp__embed_group_h);
+        rp__text_puts(t, math_lines);
         rp__text_puts(t, rp__embed_line_h);
     }
     for (int i = 0; i < RP__PLAN_COUNT; i++) {

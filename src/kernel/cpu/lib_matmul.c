@@ -54,9 +54,9 @@ void rp__gemm_scratch_give(const void *scratch) {
 static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end);
 #define KERNEL(dtype, text)                                                                                            \
     [dtype] = {.kind = RP__KERNEL_CPU, .name = "matmul_" text, .key = {dtype, 0x6d61746d756c}, .cpu = run}
-static rp__kernel kernels[9] = {
-    KERNEL(RP_F32, "f32"), KERNEL(RP_F64, "f64"), KERNEL(RP_F16, "f16"), KERNEL(RP_BF16, "bf16"),
-    KERNEL(RP_I32, "i32"), KERNEL(RP_I64, "i64"), KERNEL(RP_U8, "u8"),
+static rp__kernel kernels[RP__DTYPE_COUNT] = {
+    KERNEL(RP_F32, "f32"), KERNEL(RP_F64, "f64"), KERNEL(RP_F16, "f16"), KERNEL(RP_BF16, "bf16"), KERNEL(RP_I32, "i32"),
+    KERNEL(RP_I64, "i64"), KERNEL(RP_U8, "u8"),   KERNEL(RP_I8, "i8"),   KERNEL(RP_I16, "i16"),
 };
 static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
     rp__gemm_current()->matmul[kernel - kernels](kernel, words, begin, end);
@@ -157,8 +157,8 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
     const unsigned nd = y->ndim;
     if (n < 3 || nd < 2 || a->ndim != nd || b->ndim != nd || (bias && bias->ndim != 1))
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a product need equal ranks of at least 2", call->op);
-    if ((unsigned)y->dtype >= 9 || !kernels[y->dtype].name || a->dtype != y->dtype || b->dtype != y->dtype ||
-        (bias && bias->dtype != y->dtype))
+    if (!rp__dtype_is_valid((rp_dtype)y->dtype) || !kernels[y->dtype].name || a->dtype != y->dtype ||
+        b->dtype != y->dtype || (bias && bias->dtype != y->dtype))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: no matrix product of %s, %s to %s", call->op,
                         rp_dtype_name(a->dtype), rp_dtype_name(b->dtype), rp_dtype_name(y->dtype));
     rp__gemm_problem p;
@@ -167,7 +167,7 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
     if (p.n == 1) p.on = 1;
     if ((p.n <= 4 && p.m > p.n) || (p.on != 1 && p.om == 1 && p.m > 4)) rp__gemm_turn(&p);
     const unsigned flags = !bias ? 0 : p.turned ? RP__GEMM_BIAS_M : RP__GEMM_BIAS_N;
-    const bool direct = (p.on == 1 || p.n == 1) && y->dtype != RP_F16 && y->dtype != RP_BF16 && y->dtype != RP_U8;
+    const bool direct = (p.on == 1 || p.n == 1) && rp__dtypes[y->dtype].bytes >= 4;
     out->n_slots = 0;
     rp__cpu_slot(y, RP__GEMM_OUT, RP__WRITE, buffer, out);
     rp__cpu_slot(a, p.turned ? RP__GEMM_B : RP__GEMM_A, RP__READ, buffer, out);

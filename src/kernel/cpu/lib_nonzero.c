@@ -58,7 +58,8 @@ static void walk(const uint64_t *w, unsigned bytes, bool floating) {
         if (begin < end) walk(w, bytes, floating);                                                                     \
     }
 RUN(8bit, 1, false)
-RUN(16bit, 2, true)
+RUN(16bit, 2, false)
+RUN(half, 2, true)
 RUN(32bit, 4, false)
 RUN(64bit, 8, false)
 RUN(f32, 4, true)
@@ -66,9 +67,10 @@ RUN(f64, 8, true)
 #define KERNEL(dtype, text, run)                                                                                       \
     [dtype] = {.kind = RP__KERNEL_CPU, .name = "nonzero_" text, .key = {dtype, 0x6e6f6e7a}, .cpu = run}
 static rp__kernel kernels[RP__DTYPE_COUNT] = {
-    KERNEL(RP_F32, "f32", run_f32),     KERNEL(RP_F64, "f64", run_f64),    KERNEL(RP_F16, "f16", run_16bit),
-    KERNEL(RP_BF16, "bf16", run_16bit), KERNEL(RP_I32, "i32", run_32bit),  KERNEL(RP_I64, "i64", run_64bit),
-    KERNEL(RP_U8, "u8", run_8bit),      KERNEL(RP_BOOL, "bool", run_8bit),
+    KERNEL(RP_F32, "f32", run_f32),    KERNEL(RP_F64, "f64", run_f64),   KERNEL(RP_F16, "f16", run_half),
+    KERNEL(RP_BF16, "bf16", run_half), KERNEL(RP_I32, "i32", run_32bit), KERNEL(RP_I64, "i64", run_64bit),
+    KERNEL(RP_I8, "i8", run_8bit),     KERNEL(RP_I16, "i16", run_16bit), KERNEL(RP_U8, "u8", run_8bit),
+    KERNEL(RP_BOOL, "bool", run_8bit),
 };
 
 rp_status rp__cpu_nonzero_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,

@@ -57,14 +57,16 @@ RUN(f64, double, ADD_PLAIN)
 RUN(f16, uint16_t, ADD_F16)
 RUN(bf16, uint16_t, ADD_BF16)
 RUN(i32, int32_t, ADD_I32)
+RUN(i8, int8_t, ADD_PLAIN)
+RUN(i16, int16_t, ADD_PLAIN)
 RUN(i64, int64_t, ADD_I64)
 RUN(u8, uint8_t, ADD_PLAIN)
 RUN(bool, uint8_t, ADD_BOOL)
 #define KERNEL(dtype, text)                                                                                            \
     [dtype] = {.kind = RP__KERNEL_CPU, .name = "scatter_add_" #text, .key = {dtype, 0x736361747465}, .cpu = run_##text}
 static rp__kernel kernels[RP__DTYPE_COUNT] = {
-    KERNEL(RP_F32, f32), KERNEL(RP_F64, f64), KERNEL(RP_F16, f16), KERNEL(RP_BF16, bf16),
-    KERNEL(RP_I32, i32), KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, bool),
+    KERNEL(RP_F32, f32), KERNEL(RP_F64, f64), KERNEL(RP_F16, f16),   KERNEL(RP_BF16, bf16), KERNEL(RP_I32, i32),
+    KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, bool), KERNEL(RP_I8, i8),     KERNEL(RP_I16, i16),
 };
 
 rp_status rp__cpu_scatter_add_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,

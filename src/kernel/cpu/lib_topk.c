@@ -1,4 +1,4 @@
-/* topk on the CPU: a heap of the k best of a row, then that heap sorted. Equal values: the lower index first; -0 equals 0; NaN is
+/* topk on the CPU: a heap of the k best of a row, then that heap sorted; of a whole row, which is a sort, runs that are merged. Equal values: the lower index first; -0 equals 0; NaN is
    the largest value of all. The result is always sorted. An item is a row. */
 #include <string.h>
 
@@ -54,9 +54,40 @@ static void sift(entry *heap, int64_t n, int64_t at, entry x) {
     heap[at] = x;
 }
 
+/* In order, by insertion and then by merging runs of twice the length; b is as long. */
+static void merge_sort(entry *a, entry *b, int64_t n) {
+    enum { RUN = 16 };
+    for (int64_t from = 0; from < n; from += RUN) {
+        const int64_t to = from + RUN < n ? from + RUN : n;
+        for (int64_t i = from + 1; i < to; i++) {
+            const entry x = a[i];
+            int64_t at = i;
+            for (; at > from && a[at - 1].order < x.order; at--) a[at] = a[at - 1];
+            a[at] = x;
+        }
+    }
+    entry *from = a, *to = b;
+    for (int64_t run = RUN; run < n; run *= 2) {
+        for (int64_t low = 0; low < n; low += 2 * run) {
+            const int64_t middle = low + run < n ? low + run : n, high = middle + run < n ? middle + run : n;
+            int64_t i = low, j = middle;
+            for (int64_t k = low; k < high; k++)
+                to[k] = j < high && (i == middle || from[j].order > from[i].order) ? from[j++] : from[i++];
+        }
+        entry *const t = from;
+        from = to;
+        to = t;
+    }
+    if (from != a) memcpy(a, from, (size_t)n * sizeof *a);
+}
+
 #define ROWS_OF(name, T, ORDER)                                                                                        \
     static void select_##name(const T *x, int64_t stride, int64_t n, int64_t k, uint64_t flip, entry *heap) {          \
         for (int64_t i = 0; i < k; i++) heap[i] = (entry){ORDER(x[i * stride]) ^ flip, i};                             \
+        if (k == n) {                                                                                                  \
+            merge_sort(heap, heap + n, n);                                                                             \
+            return;                                                                                                    \
+        }                                                                                                              \
         for (int64_t i = k / 2 - 1; i >= 0; i--) sift(heap, k, i, heap[i]);                                            \
         for (int64_t i = k; i < n; i++) { /* an equal value that comes later never gets in */                          \
             const uint64_t order = ORDER(x[i * stride]) ^ flip;                                                        \
@@ -81,7 +112,7 @@ static void sift(entry *heap, int64_t n, int64_t at, entry x) {
             const T *x = (const T *)(uintptr_t)w[X] + ox;                                                              \
             T *values = (T *)(uintptr_t)w[VALUES] + ov;                                                                \
             int64_t *indices = (int64_t *)(uintptr_t)w[INDICES] + oi;                                                  \
-            entry *heap = (entry *)(uintptr_t)w[HEAP] + row * k;                                                       \
+            entry *heap = (entry *)(uintptr_t)w[HEAP] + row * k * (k == v[N] ? 2 : 1);                                 \
             select_##name(x, v[STRIDE_X], v[N], k, w[LARGEST] ? 0 : UINT64_MAX, heap);                                 \
             for (int64_t i = 0; i < k; i++) {                                                                          \
                 values[i * v[STRIDE_VALUES]] = x[heap[i].index * v[STRIDE_X]];                                         \
@@ -99,18 +130,21 @@ ROWS_OF(bf16, uint16_t, ORDER_BF16)
 ROWS_OF(i32, int32_t, ORDER_INT)
 ROWS_OF(i64, int64_t, ORDER_INT)
 ROWS_OF(u8, uint8_t, ORDER_INT)
+ROWS_OF(i8, int8_t, ORDER_INT)
+ROWS_OF(i16, int16_t, ORDER_INT)
 
 #define KERNEL(dtype, text)                                                                                            \
     [dtype] = {.kind = RP__KERNEL_CPU, .name = "topk_" #text, .key = {dtype, 0x746f706b}, .cpu = run_##text}
 static rp__kernel kernels[RP__DTYPE_COUNT] = {
-    KERNEL(RP_F32, f32), KERNEL(RP_F64, f64), KERNEL(RP_F16, f16), KERNEL(RP_BF16, bf16),
-    KERNEL(RP_I32, i32), KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, u8),
+    KERNEL(RP_F32, f32), KERNEL(RP_F64, f64), KERNEL(RP_F16, f16), KERNEL(RP_BF16, bf16), KERNEL(RP_I32, i32),
+    KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, u8), KERNEL(RP_I8, i8),     KERNEL(RP_I16, i16),
 };
 
 size_t rp__cpu_topk_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                               const rp__library_call *call) {
-    (void)d, (void)op, (void)n, (void)call;
-    return (size_t)rp__operand_numel(&o[0]) * sizeof(entry);
+    (void)d, (void)op;
+    const bool whole = n > 2 && (unsigned)call->dim < o[2].ndim && call->k == o[2].size[call->dim];
+    return (size_t)rp__operand_numel(&o[0]) * sizeof(entry) * (whole ? 2 : 1);
 }
 
 rp_status rp__cpu_topk_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,

@@ -151,10 +151,11 @@ static int64_t offset_of(const int64_t *extent, const int64_t *stride, unsigned 
     }
     return offset;
 }
-/* Rows [first, last), each of n elements. One call where rows follow each other at equal distances, else one a row. */
+/* Rows [first, last), each of n elements; lanes: the rows of these lanes. One call where rows follow each other at equal distances,
+   else one a row. */
 static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, const uint64_t *address,
                      const int64_t *extent, const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last,
-                     char *scratch) {
+                     bool lanes, char *scratch) {
     int64_t n = 1, rows = 1;
     for (unsigned d = 0; d < dims; d++) *(d < n_outer ? &rows : &n) *= extent[d];
     rp__plan plan = RP__PLAN_RECOMPUTE;
@@ -165,10 +166,11 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
     p = loop->programs[plan];
     char *base[RP__DAG_MAX_ACCESSES];
     int64_t row[RP__DAG_MAX_ACCESSES], bytes = 0;
+    const int64_t step = lanes ? RP__LANES : 1;
     for (unsigned a = 0; a < p->n_accesses; a++) {
         const int64_t *own = stride + (size_t)a * dims;
         if (!p->access_row[a] && step_of(extent, own, n_outer, dims) != 1) return false;
-        row[a] = n_outer == 1 ? own[0] * p->access_size[a] : 0;
+        row[a] = n_outer == 1 ? step * own[0] * p->access_size[a] : 0;
         bytes += p->access_row[a] ? 0 : p->access_size[a];
     }
     rp__line_blocks(p, scalars, scratch);
@@ -177,15 +179,22 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
                   .blocks = scratch,
                   .kept = scratch + 64 * (size_t)p->n_blocks,
                   .kept_cap = (n + 63) & ~INT64_C(63),
-                  .rows = n_outer == 1 ? last - first : 1,
                   .n = n};
-    for (int64_t at = first; at < last; at += l.rows) {
-        for (unsigned a = 0; a < p->n_accesses; a++) {
-            base[a] = (char *)(uintptr_t)address[a] +
-                      offset_of(extent, stride + (size_t)a * dims, n_outer, at) * p->access_size[a];
+    for (int64_t lane = first, end = lanes ? last : first + 1; lane < end; lane++) {
+        char *sums[RP__DAG_MAX_ACCESSES];
+        const int64_t stop = lanes ? rows : last;
+        for (unsigned a = 0; lanes && a < p->n_accesses; a++) sums[a] = (char *)(uintptr_t)address[a];
+        if (lanes) rp__interp_begin_lane(p, lane, n, sums);
+        l.rows = n_outer == 1 ? (stop - lane + step - 1) / step : 1;
+        for (int64_t at = lane; at < stop; at += l.rows * step) {
+            for (unsigned a = 0; a < p->n_accesses; a++) {
+                base[a] = (char *)(uintptr_t)address[a] +
+                          offset_of(extent, stride + (size_t)a * dims, n_outer, at) * p->access_size[a];
+                if (lanes && (p->added >> a & 1)) base[a] = sums[a];
+            }
+            if (at == lane || l.rows == 1) l.stream = !lanes && rp__line_streams(p, &l, bytes * n * rows);
+            fn(&l);
         }
-        if (at == first || l.rows == 1) l.stream = rp__line_streams(p, &l, bytes * n * rows);
-        fn(&l);
     }
     return true;
 }
@@ -203,17 +212,18 @@ bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words) {
 
 bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first, int64_t last, char *scratch) {
     const rp__walk walk = (rp__walk)(words[0] & 0xff);
-    if (walk == RP__WALK_ELEMENTS
-            ? !atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_relaxed)
-            : walk != RP__WALK_ALONG || !atomic_load_explicit(&loop->line[RP__PLAN_RECOMPUTE], memory_order_relaxed))
+    if (walk == RP__WALK_ELEMENTS ? !atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_relaxed)
+                                  : (walk != RP__WALK_ALONG && walk != RP__WALK_LANES) ||
+                                        !atomic_load_explicit(&loop->line[RP__PLAN_RECOMPUTE], memory_order_relaxed))
         return false;
     const rp__program *p = loop->programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
     const unsigned n_outer = (unsigned)(words[0] >> 8 & 0xff), dims = n_outer + (unsigned)(words[0] >> 16 & 0xff);
     const uint64_t *address = words + 1;
     const int64_t *extent = (const int64_t *)(address + p->n_accesses), *stride = extent + dims;
     const uint64_t *scalars = (const uint64_t *)(stride + (size_t)dims * p->n_accesses);
-    if (walk == RP__WALK_ALONG)
-        return run_rows(loop, n_outer, dims, address, extent, stride, scalars, first, last, scratch);
+    if (walk != RP__WALK_ELEMENTS)
+        return run_rows(loop, n_outer, dims, address, extent, stride, scalars, first, last, walk == RP__WALK_LANES,
+                        scratch);
     int64_t total = 1;
     for (unsigned d = 0; d < dims; d++) total *= extent[d];
     if (dims == 1 && total <= RP__MANY_BLOCK && last - first == total)

@@ -54,24 +54,21 @@ static rp__insn *emit(compiler *c) {
     return i;
 }
 
+static const uint8_t math_cost[RP__NODE_COUNT] = {
+#define RP_MATH1(prim, f, cost) [RP__##prim] = cost,
+#define RP_MATH2(prim, f, cost) [RP__##prim] = cost,
+#include "kernel/prims.def"
+};
 /* Rough cycles an element, for slicing only. */
 static uint32_t op_cost(const rp__node *n) {
+    if (math_cost[n->op]) return math_cost[n->op];
     switch (n->op) {
-    case RP__POW:
-    case RP__ATAN2:
     case RP__FLOORDIV:
     case RP__REMAINDER:
     case RP__PHILOX:
     case RP__PHILOX64:
-    case RP__PHILOX_NORMAL: return 32;
-    case RP__EXP:
-    case RP__EXPM1:
-    case RP__LOG:
-    case RP__LOG1P:
-    case RP__SIN:
-    case RP__COS:
-    case RP__TANH:
-    case RP__ERF:
+    case RP__PHILOX_NORMAL:
+    case RP__GCD: return 32;
     case RP__ERFP1:
     case RP__SIGMOID: return 8;
     case RP__SCAN: return DEAR;
@@ -102,7 +99,7 @@ static bool select_fn(compiler *c, const rp__node *n, rp__insn *i) {
     if (n->op == RP__CAST)
         i->fn = c->tiles->cast[rp__tile_type(c->dag->nodes[n->a].dtype)][to];
     else if (n->op == RP__ROUND)
-        i->fn = c->tiles->round[n->imm.i == RP_BF16];
+        i->fn = c->tiles->round[rp__narrow_kind((unsigned)n->imm.i) - 1];
     else if (n->op == RP__WHERE || n->op == RP__PHILOX_NORMAL)
         i->fn = c->tiles->op[n->op][to];
     else
@@ -178,7 +175,7 @@ static void find_costs(compiler *c) {
         const rp__node *n = &c->dag->nodes[v];
         const rp__val operands[3] = {n->a, n->b, n->c};
         const bool half =
-            n->op == RP__LOAD && c->p->access_half[n->access]; /* a bool's conversion is next to nothing */
+            n->op == RP__LOAD && c->p->access_narrow[n->access]; /* a bool's conversion is next to nothing */
         const bool places =
             (n->op == RP__LOAD || n->op == RP__IOTA || n->op == RP__INSIDE) && c->dag->accesses[n->access].windows;
         unsigned sum = places ? DEAR : n->op == RP__IOTA ? 0 : op_cost(n) + half;
@@ -441,7 +438,7 @@ static void find_direct(compiler *c) {
     for (unsigned k = 0; k < p->n_stores; k++) {
         rp__program_store *st = &p->stores[k];
         if (st->row || st->mode != RP__STORE_SET || st->offset != RP__NO_VAL || st->predicate != RP__NO_VAL ||
-            p->access_half[st->access] || c->class[st->value] != ELEMENT) {
+            p->access_narrow[st->access] || c->class[st->value] != ELEMENT) {
             continue;
         }
         bool again = false;
@@ -539,11 +536,8 @@ static bool compile(compiler *c) {
         const rp__access *a = &d->accesses[i];
         p->access_iota[i] = a->kind == RP__ACCESS_IOTA;
         p->access_size[i] = a->kind == RP__ACCESS_IOTA ? 8 : (uint8_t)size_of(a->dtype);
-        p->access_half[i] = a->kind == RP__ACCESS_IOTA ? 0
-                            : a->dtype == RP_F16       ? RP__LOAD_F16
-                            : a->dtype == RP_BF16      ? RP__LOAD_BF16
-                                                       : 0;
-        p->access_load[i] = a->kind != RP__ACCESS_IOTA && a->dtype == RP_BOOL ? RP__LOAD_BOOL : p->access_half[i];
+        p->access_narrow[i] = a->kind == RP__ACCESS_IOTA ? 0 : (uint8_t)rp__narrow_kind(a->dtype);
+        p->access_load[i] = a->kind != RP__ACCESS_IOTA && a->dtype == RP_BOOL ? RP__LOAD_BOOL : p->access_narrow[i];
         p->access_row[i] = rp__dag_is_row(d, a->axes);
         p->access_windows[i] = a->windows;
         p->first_window[i] = (uint8_t)p->n_windows;
@@ -597,7 +591,10 @@ static bool compile(compiler *c) {
                                            .row = rp__dag_is_row(d, s->axes) && c->plan != RP__PLAN_ELEMENTS,
                                            .size = (uint8_t)size_of(d->accesses[s->access].dtype)};
         p->written |= UINT64_C(1) << s->access;
-        if (s->mode == RP__STORE_ADD) p->serial = true;
+        if (s->mode == RP__STORE_ADD) {
+            p->serial = true;
+            p->added |= UINT64_C(1) << s->access;
+        }
         if (p->stores[i].row) continue;
         const rp__val operands[3] = {s->value, s->offset, s->predicate};
         for (int k = 0; k < 3; k++) {
@@ -707,8 +704,8 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
     p->block_reg = (uint16_t *)(memory + offset[6]);
     p->row_size = (uint8_t *)(memory + offset[7]);
     p->access_size = (uint8_t *)(memory + offset[8]);
-    p->access_half = p->access_size + dag->n_accesses;
-    p->access_load = p->access_half + dag->n_accesses;
+    p->access_narrow = p->access_size + dag->n_accesses;
+    p->access_load = p->access_narrow + dag->n_accesses;
     p->access_row = p->access_load + dag->n_accesses;
     p->access_iota = p->access_row + dag->n_accesses;
     p->access_windows = p->access_iota + dag->n_accesses;

@@ -104,10 +104,11 @@ typedef struct rp__program {
     rp__reduction *reductions;
     rp__program_scan *scans;
     rp__program_store *stores;
-    uint64_t written;     /* bit a: a store's access */
-    uint8_t *access_size; /* storage bytes */
-    uint8_t *access_half; /* 0, RP__LOAD_F16 or RP__LOAD_BF16 */
-    uint8_t *access_load; /* the same or RP__LOAD_BOOL: what a load is converted by */
+    uint64_t written;       /* bit a: a store's access */
+    uint64_t added;         /* bit a: that of an adding store */
+    uint8_t *access_size;   /* storage bytes */
+    uint8_t *access_narrow; /* rp__narrow_kind of its dtype */
+    uint8_t *access_load;   /* the same or RP__LOAD_BOOL: what a load is converted by */
     uint8_t *access_row, *access_iota;
     uint8_t *access_windows; /* number of windows, */
     uint8_t *first_window;   /* and of the first of them */
@@ -146,6 +147,7 @@ typedef enum rp__walk {
     RP__WALK_ALONG,    /* items: rows; vectors along the row */
     RP__WALK_ACROSS,   /* items: rows; vectors over rows */
     RP__WALK_LONG,     /* one item: few long rows, the entry itself splits their chunks over threads */
+    RP__WALK_LANES,    /* items: every RP__LANES-th row, as ALONG (rp__space.lanes) */
     RP__WALK_BLOCKS, /* items: elements of all dims but one: transposes, in blocks that use whole cache lines of both sides */
     RP__WALK_MANY /* many element spaces of one dim, see backend.c */
 } rp__walk;
@@ -207,6 +209,8 @@ void rp__line_blocks(const rp__program *p, const uint64_t *scalars, char *blocks
 bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
 /* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. */
 bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes);
+/* interp.c: the sums of a lane (RP__WALK_LANES), for rows of n elements, become zeros; base[a] of their accesses moves there. */
+void rp__interp_begin_lane(const rp__program *p, int64_t lane, int64_t n, char **base);
 rp__cpu_entry rp__interpret;          /* tier 0 */
 extern bool rp__interpret_in_reserve; /* tests: threads get no scratch of their own, as where the system has no pages */
 rp__cpu_entry rp__run_native;         /* tier 1 */

@@ -52,9 +52,25 @@ static inline unsigned rp__tile_type(unsigned dtype) {
     }
 }
 
-/* Storage that is not what routines take: 16-bit floats become f32, and back; a bool is true if its byte is not 0, which memory
-   from outside of the library need not hold as 1. */
-typedef enum rp__load_kind { RP__LOAD_F16 = 1, RP__LOAD_BF16, RP__LOAD_BOOL } rp__load_kind;
+/* Storage that is not what routines take: narrow types become what they are calculated in, and back; a bool is true if its byte is
+   not 0, which memory from outside of the library need not hold as 1. */
+typedef enum rp__load_kind {
+    RP__LOAD_F16 = 1,
+    RP__LOAD_BF16,
+    RP__LOAD_I8,
+    RP__LOAD_I16,
+    RP__LOAD_BOOL,
+    RP__NARROW_KINDS = RP__LOAD_I16
+} rp__load_kind;
+static inline unsigned rp__narrow_kind(unsigned dtype) { /* 0: not a narrow type */
+    switch (dtype) {
+    case RP_F16: return RP__LOAD_F16;
+    case RP_BF16: return RP__LOAD_BF16;
+    case RP_I8: return RP__LOAD_I8;
+    case RP_I16: return RP__LOAD_I16;
+    default: return 0;
+    }
+}
 
 typedef struct rp__tiles {
     const char *name; /* "avx2" */
@@ -62,10 +78,10 @@ typedef struct rp__tiles {
     rp__tile_fn
         *op[RP__PRIM_COUNT][RP__TILE_TYPES]; /* by the type of operand a (WHERE: of b; PHILOX_NORMAL: of the result) */
     rp__tile_fn *cast[RP__TILE_TYPES][RP__TILE_TYPES]; /* from, to */
-    rp__tile_fn *round[2];                             /* f32 through f16, bf16 */
-    rp__tile_fn *load[3], *store_half[2];              /* n exact: contiguous; by rp__load_kind - 1 */
-    rp__tile_fn *gather[4];                            /* n exact, element size 1 << k: d[i] = a[i * imm] */
-    rp__tile_fn *scatter[4];                           /* n exact: d[i * imm] = a[i * as] */
+    rp__tile_fn *round[RP__NARROW_KINDS]; /* through the narrow type; this and what follows by rp__load_kind - 1 */
+    rp__tile_fn *load[RP__LOAD_BOOL], *store_narrow[RP__NARROW_KINDS]; /* n exact: contiguous */
+    rp__tile_fn *gather[4];  /* n exact, element size 1 << k: d[i] = a[i * imm] */
+    rp__tile_fn *scatter[4]; /* n exact: d[i * imm] = a[i * as] */
     /* d: 32 lane accumulators; a: n elements (n exact), element i goes to lane i % 32 */
     rp__tile_fn *reduce_row[6][RP__TILE_TYPES];
     rp__tile_fn *finish_row[6][RP__TILE_TYPES]; /* d: one element = the halving tree over 32 lanes a (overwritten) */

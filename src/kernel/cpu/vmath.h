@@ -951,4 +951,207 @@ RP__VMATH_FN rp__vf64 rp__v_remainder_f64(rp__vf64 x, rp__vf64 y) {
     return rp__v_sel_f64((r != 0.0) & ((r < 0.0) ^ (y < 0.0)), r + y, r);
 }
 
+/* ---- inverse hyperbolic functions: logarithms of what their inverses' formulas give -------------------------------- */
+
+/* log1p(a + a^2 / (1 + sqrt(1 + a^2))); log a + ln2 where a^2 is far from 1 or overflows. */
+RP__VMATH_FN rp__vf64 rp__v_asinh_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_abs_f64(x), z = a * a;
+    rp__vi64 large = a > 0x1p28;
+    rp__vf64 near = rp__v_log1p_f64(a + z / (1.0 + rp__v_sqrt_f64(1.0 + z)));
+    return rp__v_copysign_f64(rp__v_sel_f64(large, rp__v_log_f64(a) + 0x1.62e42fefa39efp-1, near), x);
+}
+RP__VMATH_HALVES(asinh)
+/* log1p(t + sqrt(2 t + t^2)), t = x - 1. */
+RP__VMATH_FN rp__vf64 rp__v_acosh_f64(rp__vf64 x) {
+    rp__vf64 t = x - 1.0;
+    rp__vi64 large = x > 0x1p28;
+    rp__vf64 near = rp__v_log1p_f64(t + rp__v_sqrt_f64(2.0 * t + t * t));
+    near = rp__v_sel_f64(large, rp__v_log_f64(x) + 0x1.62e42fefa39efp-1, near);
+    return rp__v_sel_f64(x < 1.0, rp__v_splat_f64(__builtin_nan("")), near);
+}
+RP__VMATH_HALVES(acosh)
+/* log1p(2 a / (1 - a)) / 2. */
+RP__VMATH_FN rp__vf64 rp__v_atanh_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_abs_f64(x);
+    rp__vf64 y = 0.5 * rp__v_log1p_f64((a + a) / (1.0 - a));
+    return rp__v_copysign_f64(rp__v_sel_f64(a < 0x1p-60, a, rp__v_sel_f64(a > 1.0, (a - a) / (a - a), y)), x);
+}
+RP__VMATH_HALVES(atanh)
+
+/* log x / ln 10, the product with the head of log x exact. */
+RP__VMATH_FN rp__vf64 rp__v_log10_f64(rp__vf64 x) {
+    rp__vf64 y = rp__v_log2_raw_f64(x), hi = (rp__vf64)((rp__vi64)y & ~(int64_t)0x7ffffff), lo = y - hi;
+    return rp__v_logfix_f64(x, hi * 0x1.344135p-2 + (lo * 0x1.344135p-2 + y * 0x1.3ef3fde623e25p-31));
+}
+RP__VMATH_HALVES(log10)
+
+/* sqrt(a^2 + b^2); infinite where one of them is, whatever the other. */
+RP__VMATH_FN rp__vf64 rp__v_hypot_f64(rp__vf64 x, rp__vf64 y) {
+    const double inf = __builtin_inf();
+    rp__vf64 a = rp__v_abs_f64(x), b = rp__v_abs_f64(y), m = rp__v_greater_f64(a, b), n = rp__v_lesser_f64(a, b);
+    rp__vf64 r = n / rp__v_sel_f64(m == 0.0, rp__v_splat_f64(1.0), m), s = m * rp__v_sqrt_f64(1.0 + r * r);
+    s = rp__v_sel_f64((x != x) | (y != y), x + y, s);
+    return rp__v_sel_f64((a == inf) | (b == inf), rp__v_splat_f64(inf), s);
+}
+/* Squares of f32 are exact in f64, and neither overflow nor underflow. */
+RP__VEC_FN rp__vf64 rp__v_hypot_short_f64(rp__vf64 x, rp__vf64 y) { return rp__v_sqrt_f64(x * x + y * y); }
+RP__VMATH_FN rp__vf32 rp__v_hypot_f32(rp__vf32 x, rp__vf32 y) {
+    const float inf = __builtin_inff();
+    rp__vf32 s = rp__v_f32_f64(rp__v_hypot_short_f64(rp__v_lo_f64_f32(x), rp__v_lo_f64_f32(y)),
+                               rp__v_hypot_short_f64(rp__v_hi_f64_f32(x), rp__v_hi_f64_f32(y)));
+    return rp__v_sel_f32((rp__v_abs_f32(x) == inf) | (rp__v_abs_f32(y) == inf), rp__v_splat_f32(inf), s);
+}
+
+/* The bits of a number count up away from zero. */
+RP__VMATH_FN rp__vf32 rp__v_nextafter_f32(rp__vf32 x, rp__vf32 y) {
+    rp__vi32 away = (x < y) ^ (x < 0.0f), step = (away & 1) | (~away & -1);
+    rp__vf32 r =
+        rp__v_sel_f32(x == 0.0f, rp__v_copysign_f32(rp__v_splat_f32(0x1p-149f), y), (rp__vf32)((rp__vi32)x + step));
+    return rp__v_sel_f32((x != x) | (y != y), x + y, rp__v_sel_f32(x == y, y, r));
+}
+RP__VMATH_FN rp__vf64 rp__v_nextafter_f64(rp__vf64 x, rp__vf64 y) {
+    rp__vi64 away = (x < y) ^ (x < 0.0), step = (away & 1) | (~away & -1);
+    rp__vf64 r =
+        rp__v_sel_f64(x == 0.0, rp__v_copysign_f64(rp__v_splat_f64(0x1p-1074), y), (rp__vf64)((rp__vi64)x + step));
+    return rp__v_sel_f64((x != x) | (y != y), x + y, rp__v_sel_f64(x == y, y, r));
+}
+
+/* ---- inverse error function -----------------------------------------------------------------------------------------
+ * A guess within 1/200 (from the logarithm of 1 - y^2) and three steps of Halley's, each of which triples its digits. What the
+ * guess misses is erf(x) - y, above 1/2 the exact 1 - y minus erfc(x), over the slope. */
+
+RP__VEC_FN rp__vf64 rp__v_erfinv_step_f64(rp__vf64 x, rp__vf64 a) {
+    rp__vf64 big = (1.0 - a) - rp__v_erfc_f64(x), f = rp__v_sel_f64(a > 0.5, big, rp__v_erf_f64(x) - a);
+    rp__vf64 u = f * (0x1.c5bf891b4ef6bp-1 * rp__v_exp_f64(x * x));
+    return x - u / (1.0 + x * u);
+}
+RP__VMATH_FN rp__vf64 rp__v_erfinv_f64(rp__vf64 x) {
+    const double inf = __builtin_inf();
+    rp__vf64 a = rp__v_abs_f64(x), inside = rp__v_lesser_f64(a, rp__v_splat_f64(0x1.fffffffffffffp-1));
+    rp__vf64 l = -0.5 * rp__v_log_f64((1.0 - inside) * (1.0 + inside)), b = 0x1.152af46b7c65ep+2 - l;
+    rp__vf64 c = l * (2.0 * 0x1.b35fc845a8ecdp+2), g = rp__v_sqrt_f64(c / (rp__v_sqrt_f64(b * b + c) + b));
+    g = rp__v_sel_f64(inside < 0x1p-20, inside * 0x1.c5bf891b4ef6bp-1, g);
+    for (int k = 0; k < 3; k++) g = rp__v_erfinv_step_f64(g, inside);
+    g = rp__v_sel_f64(inside < 0x1p-30, inside * 0x1.c5bf891b4ef6bp-1, g);
+    g = rp__v_sel_f64(a == 1.0, rp__v_splat_f64(inf), rp__v_sel_f64(a < 1.0, g, (a - a) / (a - a)));
+    return rp__v_copysign_f64(g, x);
+}
+RP__VMATH_HALVES(erfinv)
+
+/* ---- gamma ----------------------------------------------------------------------------------------------------------
+ * Below 8, x = y + n with y in [1, 2): log gamma x = (y - 1) (y - 2) P(y - 3/2) + log((x - 1) ... (x - n)), or less log x for
+ * x < 1. Above, Stirling's series. Below 0 by the reflection log(pi / |sin pi x|) - log gamma(1 - x). */
+
+RP__VEC_FN rp__vf64 rp__v_lgamma_near_f64(rp__vf64 x) {
+    rp__vf64 y = x, product = rp__v_splat_f64(1.0);
+    for (int k = 0; k < 6; k++) {
+        rp__vi64 above = y >= 2.0;
+        y = rp__v_sel_f64(above, y - 1.0, y);
+        product = rp__v_sel_f64(above, product * y, product);
+    }
+    rp__vi64 below = y < 1.0;
+    product = rp__v_sel_f64(below, y, product);
+    rp__vf64 l = rp__v_log_f64(product);
+    rp__vf64 one = rp__v_sel_f64(below, y, y - 1.0), two = rp__v_sel_f64(below, y - 1.0, y - 2.0);
+    rp__vf64 t = rp__v_sel_f64(below, y - 0.5, y - 1.5);
+    rp__vf64 p = (0x1.9858464a84d77p-17 * t - 0x1.3717b09ad8fbbp-16) * t + 0x1.b93584a2f1b71p-17;
+    p = ((p * t - 0x1.6835d130778b9p-16) * t + 0x1.691b57db5ebafp-15) * t - 0x1.1cfc88c661791p-14;
+    p = ((p * t + 0x1.b9de062d4a11ep-14) * t - 0x1.6184033baff8p-13) * t + 0x1.1c7e804c78775p-12;
+    p = ((p * t - 0x1.cb5045a89197bp-12) * t + 0x1.750a752779435p-11) * t - 0x1.313e527c62449p-10;
+    p = ((p * t + 0x1.f814bad58739bp-10) * t - 0x1.a503537a78254p-9) * t + 0x1.64f0664bfec29p-8;
+    p = ((p * t - 0x1.34dbda12855fdp-7) * t + 0x1.133423527f83ep-6) * t - 0x1.007aa83cefa35p-5;
+    p = ((p * t + 0x1.01af62a2929bdp-4) * t - 0x1.2aed059bd6085p-3) * t + 0x1.eeb95b094c191p-2;
+    return one * two * p + rp__v_sel_f64(below, rp__v_neg_f64(l), l);
+}
+/* x >= 8 */
+RP__VEC_FN rp__vf64 rp__v_lgamma_far_f64(rp__vf64 x) {
+    rp__vf64 i = 1.0 / x, z = i * i;
+    rp__vf64 p = (-0x1.e4286cb0f5398p-6 * z + 0x1.a41a41a41a41ap-8) * z - 0x1.f6ab0d9993c7dp-10;
+    p = ((p * z + 0x1.b951e2b18ff23p-11) * z - 0x1.3813813813814p-11) * z + 0x1.a01a01a01a01ap-11;
+    p = (p * z - 0x1.6c16c16c16c17p-9) * z + 0x1.5555555555555p-4;
+    rp__vf64 l = rp__v_log_f64(x);
+    return (x - 0.5) * (l - 1.0) + (0x1.acfe390c97d69p-2 + p * i);
+}
+/* pi (x - rint x), and its sine's magnitude is that of sin pi x. */
+RP__VEC_FN rp__vf64 rp__v_turn_f64(rp__vf64 x) { return 0x1.921fb54442d18p+1 * (x - rp__v_rint_f64(x)); }
+RP__VMATH_FN rp__vf64 rp__v_lgamma_f64(rp__vf64 x) {
+    const double inf = __builtin_inf();
+    rp__vi64 low = x < 0.0;
+    rp__vf64 a = rp__v_sel_f64(low, 1.0 - x, x);
+    rp__vf64 y = rp__v_sel_f64(a < 8.0, rp__v_lgamma_near_f64(rp__v_lesser_f64(a, rp__v_splat_f64(8.0))),
+                               rp__v_lgamma_far_f64(rp__v_greater_f64(a, rp__v_splat_f64(8.0))));
+    if (__builtin_expect(rp__v_any_i64(low), 0)) {
+        rp__vf64 s = rp__v_abs_f64(rp__v_sin_f64(rp__v_turn_f64(x)));
+        /* near 0, where 1 - x is 1, |x| is the sine over pi */
+        rp__vf64 z = rp__v_sel_f64(x > -0x1p-30, rp__v_abs_f64(x), s * 0x1.45f306dc9c883p-2);
+        rp__vf64 r = rp__v_neg_f64(rp__v_log_f64(z)) - y;
+        y = rp__v_sel_f64(low, rp__v_sel_f64(x == rp__v_floor_f64(x), rp__v_splat_f64(inf), r), y);
+    }
+    y = rp__v_sel_f64(x == 0.0, rp__v_splat_f64(inf), y);
+    return rp__v_sel_f64(rp__v_abs_f64(x) == inf, rp__v_splat_f64(inf), rp__v_sel_f64(x != x, x, y));
+}
+RP__VMATH_HALVES(lgamma)
+
+/* psi(x) = psi(x + n) - 1/x - ... - 1/(x + n - 1), an asymptotic series from 10 on; below 0 by psi(1 - x) - pi / tan(pi x). A
+ * pole at 0 has the sign of -x, those below are NaN, as PyTorch has them. */
+RP__VMATH_FN rp__vf64 rp__v_digamma_f64(rp__vf64 x) {
+    const double inf = __builtin_inf();
+    rp__vi64 low = x < 0.0;
+    rp__vf64 a = rp__v_sel_f64(low, 1.0 - x, x), sum = {0};
+    for (int k = 0; k < 10; k++) {
+        rp__vi64 below = a < 10.0;
+        sum = rp__v_sel_f64(below, sum + 1.0 / a, sum);
+        a = rp__v_sel_f64(below, a + 1.0, a);
+    }
+    rp__vf64 i = 1.0 / a, z = i * i;
+    rp__vf64 p = (0x1.5555555555555p-4 * z - 0x1.5995995995996p-6) * z + 0x1.f07c1f07c1f08p-8;
+    p = ((p * z - 0x1.1111111111111p-8) * z + 0x1.0410410410410p-8) * z - 0x1.1111111111111p-7;
+    p = z * (p * z + 0x1.5555555555555p-4);
+    rp__vf64 y = ((rp__v_log_f64(a) - 0.5 * i) - p) - sum;
+    if (__builtin_expect(rp__v_any_i64(low), 0)) {
+        rp__vf64 r = y - 0x1.921fb54442d18p+1 / rp__v_tan_f64(rp__v_turn_f64(x));
+        y = rp__v_sel_f64(low, rp__v_sel_f64(x == rp__v_floor_f64(x), rp__v_splat_f64(__builtin_nan("")), r), y);
+    }
+    y = rp__v_sel_f64(x == inf, x, y);
+    return rp__v_sel_f64(x == 0.0, rp__v_copysign_f64(rp__v_splat_f64(inf), rp__v_neg_f64(x)), y);
+}
+RP__VMATH_HALVES(digamma)
+
+/* Hurwitz' zeta of s > 1 at q > 0: ten terms and the Euler-Maclaurin sum of the others. */
+RP__VEC_FN rp__vf64 rp__v_zeta_above_f64(rp__vf64 s, rp__vf64 q) {
+    static const double factor[] = {0x1.5555555555555p-4,   -0x1.6c16c16c16c17p-10, 0x1.1566abc011567p-15,
+                                    -0x1.bbd779334ef0bp-21, 0x1.66a8f2bf70ebep-26,  -0x1.22805d644267fp-31,
+                                    0x1.d6db2c4e09162p-37,  -0x1.7da4e1f79955cp-42}; /* B(2k) / (2k)! */
+    rp__vf64 n = rp__v_neg_f64(s), sum = rp__v_pow_f64(q, n), w = q + 10.0;
+    for (int k = 1; k < 10; k++) sum = sum + rp__v_pow_f64(q + (double)k, n);
+    rp__vf64 b = rp__v_pow_f64(w, n), more = rp__v_sel_f64(b > 0x1p-1000, b * w, rp__v_pow_f64(w, 1.0 - s));
+    rp__vf64 rest = more / (s - 1.0) + 0.5 * b, term = b * s / w, z = 1.0 / (w * w);
+    for (int k = 0; k < 8; k++) {
+        rest = rest + factor[k] * term;
+        term = term * (s + (double)(2 * k + 1)) * (s + (double)(2 * k + 2)) * z;
+    }
+    return sum + rp__v_sel_f64(rest == rest, rest, (rp__vf64){0}); /* of large s what underflowed and what overflowed */
+}
+/* Below 0, where s must be whole: the terms up to 0 are those of two other sums. */
+RP__VMATH_RARE rp__vf64 rp__v_zeta_below_f64(rp__vf64 s, rp__vf64 q) {
+    rp__vf64 f = rp__v_floor_f64(q), part = q - f, other = 1.0 - part;
+    rp__vf64 half = s * 0.5, odd = (rp__vf64)((half != rp__v_floor_f64(half)) & (rp__vi64)rp__v_splat_f64(-0.0));
+    rp__vf64 ends = rp__v_zeta_above_f64(s, other) - rp__v_zeta_above_f64(s, other - f);
+    return rp__v_zeta_above_f64(s, part) + (rp__vf64)((rp__vi64)ends ^ (rp__vi64)odd);
+}
+RP__VMATH_FN rp__vf64 rp__v_zeta_f64(rp__vf64 s, rp__vf64 q) {
+    const double inf = __builtin_inf();
+    rp__vi64 low = q <= 0.0;
+    rp__vf64 y = rp__v_zeta_above_f64(s, q);
+    if (__builtin_expect(rp__v_any_i64(low), 0)) {
+        rp__vf64 none = rp__v_splat_f64(__builtin_nan(""));
+        rp__vf64 r = rp__v_sel_f64(s == rp__v_floor_f64(s), rp__v_zeta_below_f64(s, q), none);
+        y = rp__v_sel_f64(low, rp__v_sel_f64(q == rp__v_floor_f64(q), rp__v_splat_f64(inf), r), y);
+    }
+    y = rp__v_sel_f64(q == inf, (rp__vf64){0}, y);
+    y = rp__v_sel_f64(s > 1.0, y, rp__v_sel_f64(s == 1.0, rp__v_splat_f64(inf), rp__v_splat_f64(__builtin_nan(""))));
+    return rp__v_sel_f64((s != s) | (q != q), s + q, y);
+}
+RP__VMATH_HALVES2(zeta)
+
 #endif /* RP_KERNEL_CPU_VMATH_H */

@@ -106,15 +106,16 @@ void rp__emit_places(const rp__emitter *e, const rp__cuda_place *places, unsigne
 /* ---- vectors ---- */
 
 /* Two 16-bit floats share a word, so that one instruction takes either out or rounds both. */
-static bool is_half(unsigned dtype) { return dtype == RP_F16 || dtype == RP_BF16; }
-static unsigned words_of(unsigned dtype, unsigned width) { return is_half(dtype) ? width / 2 : width; }
-static const char *word_type(unsigned dtype) { return is_half(dtype) ? "rp_u32" : rp__emit_type(dtype); }
+bool rp__emit_is_half(unsigned dtype) {
+    return rp__dtype_is_float((rp_dtype)dtype) && rp__dtype_is_narrow((rp_dtype)dtype);
+}
+static unsigned words_of(unsigned dtype, unsigned width) { return rp__emit_is_half(dtype) ? width / 2 : width; }
+static const char *word_type(unsigned dtype) { return rp__emit_is_half(dtype) ? "rp_u32" : rp__emit_type(dtype); }
 
 void rp__emit_vector_types(const rp__emitter *e, unsigned width) {
-    static const unsigned dtypes[] = {RP_F32, RP_F64, RP_F16, RP_I32, RP_I64, RP_U8};
-    for (unsigned k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
-        unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)dtypes[k]) * width, words = words_of(dtypes[k], width);
-        const char *type = word_type(dtypes[k]);
+    for (unsigned k = 1; k < RP__DTYPE_COUNT; k++) { /* what lies alike in memory is said once */
+        unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)k) * width, words = words_of(k, width);
+        const char *type = word_type(k);
         if (words == 0) continue; /* one 16-bit float is no vector */
         rp__text_add(e->out, "#ifndef RP_VEC_%s_%u\n#define RP_VEC_%s_%u\n", type, words, type, words);
         rp__text_add(e->out, "typedef struct __align__(%u) { %s e[%u]; } rp_vec_%s_%u;\n#endif\n",
@@ -125,8 +126,8 @@ void rp__emit_vector_types(const rp__emitter *e, unsigned width) {
 void rp__emit_loaded(const rp__emitter *e, unsigned node, const char *index) {
     unsigned access = e->dag->nodes[node].access, dtype = e->dag->accesses[access].dtype;
     char raw[64];
-    if (is_half(dtype)) {
-        rp__text_add(e->out, "rp_cvt_%sx2_to_f32(l%u[%s / 2], %s %% 2)", dtype == RP_F16 ? "f16" : "bf16", node, index,
+    if (rp__emit_is_half(dtype)) {
+        rp__text_add(e->out, "rp_cvt_%sx2_to_f32(l%u[%s / 2], %s %% 2)", rp__dtypes[dtype].short_name, node, index,
                      index);
         return;
     }
@@ -176,7 +177,7 @@ bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s) {
 /* Values of 16-bit floats wait as f32 for their neighbour. */
 void rp__emit_gathered(const rp__emitter *e, const rp__store *s, unsigned number, unsigned width) {
     unsigned dtype = e->dag->accesses[s->access].dtype;
-    if (is_half(dtype))
+    if (rp__emit_is_half(dtype))
         rp__text_add(e->out, "    float w%u[%u];\n", number, width);
     else
         rp__text_add(e->out, "    rp_vec_%s_%u w%u;\n", rp__emit_type(dtype), width, number);
@@ -184,7 +185,7 @@ void rp__emit_gathered(const rp__emitter *e, const rp__store *s, unsigned number
 
 void rp__emit_gather(const rp__emitter *e, const rp__store *s, unsigned number) {
     char t[64];
-    if (is_half(e->dag->accesses[s->access].dtype)) {
+    if (rp__emit_is_half(e->dag->accesses[s->access].dtype)) {
         rp__text_add(e->out, "        w%u[j] = (float)%s;\n", number, rp__emit_value(e, s->value, t));
         return;
     }
@@ -196,12 +197,12 @@ void rp__emit_gather(const rp__emitter *e, const rp__store *s, unsigned number) 
 void rp__emit_gathered_store(const rp__emitter *e, const rp__store *s, unsigned number, unsigned width,
                              const char *guard, const char *at) {
     unsigned dtype = e->dag->accesses[s->access].dtype, words = words_of(dtype, width);
-    bool half = is_half(dtype);
+    bool half = rp__emit_is_half(dtype);
     if (half)
         rp__text_add(e->out,
                      "    rp_vec_rp_u32_%u y%u;\n    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) "
                      "y%u.e[j] = rp_cvt_f32_to_%sx2(w%u[j * 2], w%u[j * 2 + 1]);\n",
-                     words, number, words, number, dtype == RP_F16 ? "f16" : "bf16", number, number);
+                     words, number, words, number, rp__dtypes[dtype].short_name, number, number);
     rp__text_add(e->out, "    if (%s) *(rp_vec_%s_%u *)(%s) = %c%u;\n", guard, word_type(dtype), words, at,
                  half ? 'y' : 'w', number);
 }

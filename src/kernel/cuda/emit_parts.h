@@ -43,6 +43,7 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase);
 /* ---- emit_value.c */
 bool rp__emit_is_rows(const rp__cuda_class *c); /* a kernel over rows, not over points */
 const char *rp__emit_type(unsigned dtype);      /* in memory and in registers: "float", "rp_u16" */
+bool rp__emit_is_half(unsigned dtype);          /* a 16-bit float */
 const char *rp__emit_suffix(unsigned dtype);    /* of prelude functions: "f32" or "f64" */
 const char *rp__emit_index_type(const rp__emitter *e);
 /* A value written as an operand; literals are written out. */

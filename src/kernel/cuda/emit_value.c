@@ -8,17 +8,7 @@
 
 /* ---- names ---- */
 
-const char *rp__emit_type(unsigned dtype) {
-    switch ((rp_dtype)dtype) {
-    case RP_F32: return "float";
-    case RP_F64: return "double";
-    case RP_I32: return "rp_i32";
-    case RP_I64: return "rp_i64";
-    case RP_F16:
-    case RP_BF16: return "rp_u16";
-    default: return "rp_u8";
-    }
-}
+const char *rp__emit_type(unsigned dtype) { return rp__dtypes[dtype].cuda; }
 
 const char *rp__emit_suffix(unsigned dtype) { return dtype == RP_F64 ? "f64" : "f32"; }
 const char *rp__emit_index_type(const rp__emitter *e) { return e->c->wide ? "rp_i64" : "rp_i32"; }
@@ -81,30 +71,15 @@ static void add_scalar(const rp__emitter *e, unsigned scalar, unsigned dtype) {
 
 /* ---- operations ---- */
 
-static const char *math_name(unsigned op) {
-    switch (op) {
-    case RP__POW: return "pow";
-    case RP__MAX: return "max";
-    case RP__MIN: return "min";
-    case RP__ATAN2: return "atan2";
-    case RP__ABS: return "fabs";
-    case RP__SQRT: return "sqrt";
-    case RP__EXP: return "exp";
-    case RP__EXPM1: return "expm1";
-    case RP__LOG: return "log";
-    case RP__LOG1P: return "log1p";
-    case RP__SIN: return "sin";
-    case RP__COS: return "cos";
-    case RP__TANH: return "tanh";
-    case RP__ERF: return "erf";
-    case RP__ERFP1: return "erfp1";
-    case RP__FLOOR: return "floor";
-    case RP__CEIL: return "ceil";
-    case RP__TRUNC: return "trunc";
-    case RP__RINT: return "rint";
-    default: return NULL;
-    }
-}
+static const char *const math_name[RP__NODE_COUNT] = {
+#define RP_MATH1(prim, f, cost) [RP__##prim] = #f,
+#define RP_MATH2(prim, f, cost) [RP__##prim] = #f,
+#include "kernel/prims.def"
+    [RP__MAX] = "max",
+    [RP__MIN] = "min",
+    [RP__ABS] = "fabs",
+    [RP__ERFP1] = "erfp1",
+};
 
 static const char *infix(unsigned op) {
     switch (op) {
@@ -159,7 +134,7 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
         rp__text_add(e->out, "(%s)(%s %s %s)", type, a, sign, b);
         return;
     }
-    const char *math = math_name(n->op);
+    const char *math = math_name[n->op];
     if (math && real) {
         rp__text_add(e->out, "rp_%s_%s(%s%s%s)", math, rp__emit_suffix(n->dtype), a, b[0] ? ", " : "", b);
         return;
@@ -194,10 +169,27 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
     case RP__NOT:
         rp__text_add(e->out, n->dtype == RP_BOOL ? "(rp_u8)!%s" : "(%s)~%s", n->dtype == RP_BOOL ? a : type, a);
         break;
+    case RP__SHL:
+    case RP__SHR:
+    case RP__GCD:
+        rp__text_add(e->out, "rp_%s_%s(%s, %s)",
+                     n->op == RP__GCD   ? "gcd"
+                     : n->op == RP__SHL ? "shl"
+                                        : "shr",
+                     n->dtype == RP_I64   ? "i64"
+                     : n->dtype == RP_I32 ? "i32"
+                                          : "u8",
+                     a, b);
+        break;
     case RP__FMA: rp__text_add(e->out, "rp_fma_%s(%s, %s, %s)", rp__emit_suffix(n->dtype), a, b, c); break;
     case RP__WHERE: rp__text_add(e->out, "(%s ? %s : %s)", a, b, c); break;
     case RP__CAST: add_cast(e, from, n->dtype, a); break;
-    case RP__ROUND: rp__text_add(e->out, "rp_round_f32_to_%s(%s)", n->imm.i == RP_F16 ? "f16" : "bf16", a); break;
+    case RP__ROUND:
+        if (n->dtype == RP_F32)
+            rp__text_add(e->out, "rp_round_f32_to_%s(%s)", rp__dtypes[n->imm.i].short_name, a);
+        else
+            rp__text_add(e->out, "(%s)(%s)%s", type, rp__emit_type((unsigned)n->imm.i), a);
+        break;
     case RP__CHECK_INDEX: {
         uint32_t w = e->words.error;
         rp__text_add(e->out, "(%s%srp_check_index(p.w[%u], p.w[%u], %s, %s, %d)%s)", guard ? guard : "",
@@ -252,12 +244,13 @@ static void add_offset(const rp__emitter *e, unsigned a) {
 }
 
 void rp__emit_converted(const rp__emitter *e, unsigned access, const char *raw) {
-    switch (e->dag->accesses[access].dtype) {
-    case RP_F16: rp__text_add(e->out, "rp_cvt_f16_to_f32(%s)", raw); break;
-    case RP_BF16: rp__text_add(e->out, "rp_cvt_bf16_to_f32(%s)", raw); break;
-    case RP_BOOL: rp__text_add(e->out, "(rp_u8)(%s != 0)", raw); break;
-    default: rp__text_puts(e->out, raw); break;
-    }
+    const unsigned dtype = e->dag->accesses[access].dtype;
+    if (rp__emit_is_half(dtype))
+        rp__text_add(e->out, "rp_cvt_%s_to_f32(%s)", rp__dtypes[dtype].short_name, raw);
+    else if (dtype == RP_BOOL)
+        rp__text_add(e->out, "(rp_u8)(%s != 0)", raw);
+    else
+        rp__text_puts(e->out, raw);
 }
 
 /* Is this load read as whole vectors before the loop over elements? */
@@ -387,11 +380,8 @@ void rp__emit_stored(const rp__emitter *e, unsigned access, rp__val v) {
     char t[64];
     const char *a = rp__emit_value(e, v, t);
     unsigned from = e->dag->nodes[v].dtype, to = e->dag->accesses[access].dtype;
-    if (to == RP_F16 || to == RP_BF16) {
-        if (from != RP_F32)
-            rp__text_add(e->out, "rp_cvt_f32_to_%s((float)%s)", to == RP_F16 ? "f16" : "bf16", a);
-        else
-            rp__text_add(e->out, "rp_cvt_f32_to_%s(%s)", to == RP_F16 ? "f16" : "bf16", a);
+    if (rp__emit_is_half(to)) {
+        rp__text_add(e->out, "rp_cvt_f32_to_%s(%s%s)", rp__dtypes[to].short_name, from != RP_F32 ? "(float)" : "", a);
     } else if (from == to) {
         rp__text_puts(e->out, a);
     } else {

@@ -66,9 +66,9 @@ static void topk_macros(uint64_t facts, rp__text *out) {
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(
         out,
-        "#define RP_BITS %d\n#define RP_LARGEST %u\n#define RP_BIG %u\n#define RP_DIMS %u\n#define RP_SHARED_K %d\n",
+        "#define RP_BITS %d\n#define RP_LARGEST %u\n#define RP_BIG %u\n#define RP_DIMS %u\n#define RP_SHARED_K %d\n#define RP_FULL %u\n",
         wide ? 64 : 32, (unsigned)(facts >> 8 & 1), (unsigned)(facts >> 9 & 1), (unsigned)(facts >> 16 & 0xff),
-        TOPK_SHARED);
+        TOPK_SHARED, (unsigned)(facts >> 10 & 1));
     if (dtype == RP_F64)
         rp__text_puts(out, "#define RP_ORDER(x) rp_order_f64(x)\n");
     else if (rp__dtype_is_float(dtype))
@@ -82,7 +82,8 @@ static void topk_macros(uint64_t facts, rp__text *out) {
 size_t rp__cuda_topk_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
     (void)d;
     if (n < 3 || call->k <= TOPK_SHARED || call->k > INT64_C(1) << 40) return 0;
-    return (size_t)(numel(&o[0]) / call->k) * (size_t)padded_of(call->k) * 16;
+    const bool whole = call->k == o[2].size[call->dim];
+    return (size_t)(numel(&o[0]) / call->k) * (size_t)padded_of(call->k) * (whole ? 32 : 16);
 }
 
 rp_status rp__cuda_topk_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
@@ -113,7 +114,7 @@ rp_status rp__cuda_topk_bind(rp__device *d, const rp__operand *o, size_t n, cons
     out->n_words = at;
     rp__text_kernel_key key = {.family = "topk"};
     key.facts = (uint64_t)x->dtype | (uint64_t)call->largest << 8 | (uint64_t)(call->k > TOPK_SHARED) << 9 |
-                (uint64_t)(nd - 1) << 16;
+                (uint64_t)(call->k == x->size[dim]) << 10 | (uint64_t)(nd - 1) << 16;
     RP_TRY(rp__text_kernel(d, &key, topk_macros, rp__embed_topk_cuh, rp__embed_topk_cuh_len, &out->kernel));
     return set_grid(out, call, rows);
 }

@@ -60,7 +60,8 @@
  *   rp_sinh_f64
  *   rp_cosh_f32 rp_cosh_f64 rp_tanh_f32 rp_tanh_f64 rp_asinh_f32 rp_asinh_f64 rp_acosh_f32 rp_acosh_f64 rp_atanh_f32
  *   rp_atanh_f64
- *   rp_erf_f32 rp_erf_f64 rp_erfc_f32 rp_erfc_f64 rp_lgamma_f32 rp_lgamma_f64 rp_tgamma_f32 rp_tgamma_f64
+ *   rp_erf_f32 rp_erf_f64 rp_erfc_f32 rp_erfc_f64 rp_erfinv_f32 rp_erfinv_f64
+ *   rp_lgamma_f32 rp_lgamma_f64 rp_tgamma_f32 rp_tgamma_f64
  *   rp_sqrt_f32 rp_sqrt_f64 rp_rsqrt_f32 rp_rsqrt_f64 rp_cbrt_f32 rp_cbrt_f64 rp_floor_f32 rp_floor_f64 rp_ceil_f32
  *   rp_ceil_f64
  *   rp_trunc_f32 rp_trunc_f64 rp_rint_f32 rp_rint_f64 rp_round_f32 rp_round_f64 rp_fabs_f32 rp_fabs_f64
@@ -280,6 +281,7 @@ RP__MATH1(acosh, acoshf, acosh)
 RP__MATH1(atanh, atanhf, atanh)
 RP__MATH1(erf, erff, erf)
 RP__MATH1(erfc, erfcf, erfc)
+RP__MATH1(erfinv, erfinvf, erfinv)
 RP__MATH1(lgamma, lgammaf, lgamma)
 RP__MATH1(tgamma, tgammaf, tgamma)
 RP__MATH1(sqrt, __fsqrt_rn, __dsqrt_rn)

@@ -80,6 +80,89 @@ RP_FN float rp_erfp1_f32(float x) {
 }
 RP_FN double rp_erfp1_f64(double x) { return rp_erf_f64(x) + 1; }
 
+/* psi, by recurrence up to 10 and an asymptotic series; below 0 by reflection. A pole at 0 has the sign of -x, others are NaN. */
+RP_FN double rp_digamma_f64(double x) {
+    if (x == 0) return rp_copysign_f64(1 / rp_fabs_f64(x), -x);
+    double a = x < 0 ? 1 - x : x, sum = 0;
+    for (; a < 10; a += 1) sum += 1 / a;
+    const double i = 1 / a, z = i * i;
+    double p = (1.0 / 12 * z - 691.0 / 32760) * z + 1.0 / 132;
+    p = ((p * z - 1.0 / 240) * z + 1.0 / 252) * z - 1.0 / 120;
+    double y = ((rp_log_f64(a) - 0.5 * i) - z * (p * z + 1.0 / 12)) - sum;
+    if (x < 0)
+        y = x == rp_floor_f64(x)
+                ? rp_bits_f64(0x7ff8000000000000ull)
+                : y - 3.14159265358979323846 / rp_tan_f64(3.14159265358979323846 * (x - rp_rint_f64(x)));
+    return x > 0 && 1 / x == 0 ? x : y;
+}
+RP_FN float rp_digamma_f32(float x) { return (float)rp_digamma_f64(x); }
+
+/* Hurwitz' zeta of s > 1 at q > 0: ten terms and the Euler-Maclaurin sum of the others. */
+RP_FN double rp__zeta_above(double s, double q) {
+    const double factor[8] = {1.0 / 12,
+                              -1.0 / 720,
+                              1.0 / 30240,
+                              -1.0 / 1209600,
+                              1.0 / 47900160,
+                              -691.0 / 1307674368000.0,
+                              1.0 / 74724249600.0,
+                              -3617.0 / 10670622842880000.0};
+    const double w = q + 10;
+    double sum = rp_pow_f64(q, -s);
+    for (int k = 1; k < 10; k++) sum += rp_pow_f64(q + k, -s);
+    const double b = rp_pow_f64(w, -s), z = 1 / (w * w);
+    double rest = (b > 1e-290 ? b * w : rp_pow_f64(w, 1 - s)) / (s - 1) + 0.5 * b, term = b * s / w;
+    for (int k = 0; k < 8; k++) {
+        rest += factor[k] * term;
+        term *= (s + (2 * k + 1)) * (s + (2 * k + 2)) * z;
+    }
+    return rest == rest ? sum + rest : sum; /* of large s what underflowed and what overflowed */
+}
+/* For whole s below 0 too: the terms up to 0 are those of two other sums. */
+RP_FN double rp_zeta_f64(double s, double q) {
+    const double inf = rp_bits_f64(0x7ff0000000000000ull), none = rp_bits_f64(0x7ff8000000000000ull);
+    if (s != s || q != q) return s + q;
+    if (s <= 1) return s == 1 ? inf : none;
+    if (q > 0) return q == inf ? 0 : rp__zeta_above(s, q);
+    const double f = rp_floor_f64(q);
+    if (q == f) return inf;
+    if (s != rp_floor_f64(s)) return none;
+    const double part = q - f, ends = rp__zeta_above(s, 1 - part) - rp__zeta_above(s, 1 - part - f), half = s * 0.5;
+    return rp__zeta_above(s, part) + (half == rp_floor_f64(half) ? ends : -ends);
+}
+RP_FN float rp_zeta_f32(float s, float q) { return (float)rp_zeta_f64(s, q); }
+
+/* The bits of a number count up away from zero. */
+RP_FN float rp_nextafter_f32(float x, float y) {
+    if (x != x || y != y) return x + y;
+    if (x == y) return y;
+    if (x == 0) return rp_copysign_f32(rp_bits_f32(1), y);
+    return rp_bits_f32(rp_f32_bits(x) + ((x < y) != (x < 0) ? 1u : 0xffffffffu));
+}
+RP_FN double rp_nextafter_f64(double x, double y) {
+    if (x != x || y != y) return x + y;
+    if (x == y) return y;
+    if (x == 0) return rp_copysign_f64(rp_bits_f64(1), y);
+    return rp_bits_f64(rp_f64_bits(x) + ((x < y) != (x < 0) ? 1ull : ~0ull));
+}
+
+/* Shifts by b modulo the width, and Euclid on magnitudes. */
+#define RP__INTEGERS(t, T, U, width)                                                                                   \
+    RP_FN T rp_shl_##t(T a, T b) { return (T)((U)a << (b & (width - 1))); }                                            \
+    RP_FN T rp_shr_##t(T a, T b) { return (T)(a >> (b & (width - 1))); }                                               \
+    RP_FN T rp_gcd_##t(T a, T b) {                                                                                     \
+        U x = a < 0 ? (U)0 - (U)a : (U)a, y = b < 0 ? (U)0 - (U)b : (U)b;                                              \
+        while (y) {                                                                                                    \
+            const U r = x % y;                                                                                         \
+            x = y;                                                                                                     \
+            y = r;                                                                                                     \
+        }                                                                                                              \
+        return (T)x;                                                                                                   \
+    }
+RP__INTEGERS(i32, rp_i32, rp_u32, 32)
+RP__INTEGERS(i64, rp_i64, rp_u64, 64)
+RP__INTEGERS(u8, rp_u8, rp_u8, 8)
+
 /* the record of device/error_record.h: the first error wins */
 RP_FN void rp_report(rp_u64 record, rp_u64 tag, rp_u64 code, rp_i64 index, rp_i64 bound) {
     volatile rp_u64 *r = (volatile rp_u64 *)record;

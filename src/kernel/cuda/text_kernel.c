@@ -72,12 +72,11 @@ rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__tex
 }
 
 void rp__text_kernel_dtype(rp_dtype dtype, rp__text *out) {
-    static const char types[RP__DTYPE_COUNT][8] = {
-        [RP_F32] = "float",  [RP_F64] = "double", [RP_F16] = "rp_u16", [RP_BF16] = "rp_u16",
-        [RP_I32] = "rp_i32", [RP_I64] = "rp_i64", [RP_U8] = "rp_u8",   [RP_BOOL] = "rp_u8"};
-    const char *type = types[dtype], *acc = dtype == RP_F64 ? "double" : rp__dtype_is_float(dtype) ? "float" : "rp_i64";
+    const char *type = rp__dtypes[dtype].cuda, *acc = dtype == RP_F64             ? "double"
+                                                      : rp__dtype_is_float(dtype) ? "float"
+                                                                                  : "rp_i64";
     rp__text_add(out, "#define RP_T %s\n#define RP_ACC %s\n", type, acc);
-    if (dtype == RP_F16 || dtype == RP_BF16)
+    if (rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype))
         rp__text_add(out, "#define RP_LOAD(x) rp_cvt_%s_to_f32(x)\n#define RP_STORE(x) rp_cvt_f32_to_%s(x)\n",
                      rp__dtypes[dtype].short_name, rp__dtypes[dtype].short_name);
     else

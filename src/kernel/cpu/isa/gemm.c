@@ -93,12 +93,17 @@
     }
 HALF_RUNS(f16)
 HALF_RUNS(bf16)
-static void widen_u8(uint32_t *dst, const uint8_t *src, int64_t n) {
-    for (int64_t i = 0; i < n; i++) dst[i] = src[i];
-}
-static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
-    for (int64_t i = 0; i < n; i++) dst[i] = (uint8_t)src[i];
-}
+/* Integers of less than 32 bits: sums wrap in 32, and what is stored is the lower part. */
+#define INT_RUNS(name, T)                                                                                              \
+    static void widen_##name(uint32_t *dst, const T *src, int64_t n) {                                                 \
+        for (int64_t i = 0; i < n; i++) dst[i] = (uint32_t)src[i];                                                     \
+    }                                                                                                                  \
+    static void narrow_##name(T *dst, const uint32_t *src, int64_t n) {                                                \
+        for (int64_t i = 0; i < n; i++) dst[i] = (T)src[i];                                                            \
+    }
+INT_RUNS(u8, uint8_t)
+INT_RUNS(i8, int8_t)
+INT_RUNS(i16, int16_t)
 #define COPY_RUN(dst, src, n) memcpy((dst), (src), (size_t)(n) * sizeof *(dst))
 
 #define S f32
@@ -192,6 +197,32 @@ static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
 #define NARROW narrow_u8
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
+#define S i8
+#define FLOATING 0
+#define ST int8_t
+#define ACC u32
+#define T uint32_t
+#define L RP_VEC_F32
+#define SAME 0
+#define LOAD(x) ((uint32_t)(x))
+#define STORE(x) ((int8_t)(x))
+#define WIDEN widen_i8
+#define NARROW narrow_i8
+#define GEMM_BYTES 4
+#include "kernel/cpu/isa/gemm_tile.h"
+#define S i16
+#define FLOATING 0
+#define ST int16_t
+#define ACC u32
+#define T uint32_t
+#define L RP_VEC_F32
+#define SAME 0
+#define LOAD(x) ((uint32_t)(x))
+#define STORE(x) ((int16_t)(x))
+#define WIDEN widen_i16
+#define NARROW narrow_i16
+#define GEMM_BYTES 4
+#include "kernel/cpu/isa/gemm_tile.h"
 
 #define TABLE2(isa) rp__gemm_##isa
 #define TABLE1(isa) TABLE2(isa)
@@ -211,6 +242,8 @@ const rp__gemm TABLE1(RP_ISA) = {
                [RP_BF16] = matmul_bf16,
                [RP_I32] = matmul_i32,
                [RP_I64] = matmul_i64,
-               [RP_U8] = matmul_u8},
+               [RP_U8] = matmul_u8,
+               [RP_I8] = matmul_i8,
+               [RP_I16] = matmul_i16},
     .conv = {[RP__CONV_FORWARD] = CONVS(forward), [RP__CONV_INPUT] = CONVS(input), [RP__CONV_WEIGHT] = CONVS(weight)},
 };

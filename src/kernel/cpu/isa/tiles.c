@@ -87,30 +87,15 @@ RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_c
     BINARY(div, t, x / y)                                                                                              \
     BINARY(remainder, t, rp__v_remainder_##t(x, y))                                                                    \
     BINARY(floordiv, t, rp__v_floor_divide_##t(x, y))                                                                  \
-    BINARY(pow, t, rp__v_pow_##t(x, y))                                                                                \
     BINARY(max, t, rp__v_max_##t(x, y))                                                                                \
     BINARY(min, t, rp__v_min_##t(x, y))                                                                                \
-    BINARY(atan2, t, rp__v_atan2_##t(x, y))                                                                            \
     UNARY(neg, t, rp__v_neg_##t(x))                                                                                    \
     UNARY(abs, t, rp__v_abs_##t(x))                                                                                    \
     UNARY(sign, t, (V_##t)((x > 0) & (I)rp__v_splat_##t(1)) - (V_##t)((x < 0) & (I)rp__v_splat_##t(1)))                \
-    UNARY(sqrt, t, rp__v_sqrt_##t(x))                                                                                  \
     UNARY(rsqrt, t, rp__v_rsqrt_##t(x))                                                                                \
     UNARY(recip, t, 1 / x)                                                                                             \
-    UNARY(exp, t, rp__v_exp_##t(x))                                                                                    \
-    UNARY(expm1, t, rp__v_expm1_##t(x))                                                                                \
-    UNARY(log, t, rp__v_log_##t(x))                                                                                    \
-    UNARY(log1p, t, rp__v_log1p_##t(x))                                                                                \
-    UNARY(sin, t, rp__v_sin_##t(x))                                                                                    \
-    UNARY(cos, t, rp__v_cos_##t(x))                                                                                    \
-    UNARY(tanh, t, rp__v_tanh_##t(x))                                                                                  \
-    UNARY(erf, t, rp__v_erf_##t(x))                                                                                    \
     UNARY(erfp1, t, rp__v_erf_##t(x) + 1)                                                                              \
     UNARY(sigmoid, t, rp__v_sigmoid_##t(x))                                                                            \
-    UNARY(floor, t, rp__v_floor_##t(x))                                                                                \
-    UNARY(ceil, t, rp__v_ceil_##t(x))                                                                                  \
-    UNARY(trunc, t, rp__v_trunc_##t(x))                                                                                \
-    UNARY(rint, t, rp__v_rint_##t(x))                                                                                  \
     static void isnan_##t(const rp__tile_call *c) {                                                                    \
         uint8_t *d = c->d;                                                                                             \
         const T_##t *a = c->a;                                                                                         \
@@ -123,7 +108,11 @@ RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_c
 
 FLOAT_OPS(f32, rp__vi32, rp__vu32, INT32_MIN)
 FLOAT_OPS(f64, rp__vi64, rp__vu64, INT64_MIN)
+#define RP_MATH1(prim, f, cost) UNARY(f, f32, rp__v_##f##_f32(x)) UNARY(f, f64, rp__v_##f##_f64(x))
+#define RP_MATH2(prim, f, cost) BINARY(f, f32, rp__v_##f##_f32(x, y)) BINARY(f, f64, rp__v_##f##_f64(x, y))
+#include "kernel/prims.def"
 
+RP__GCD(u8, vu8, uint8_t, uint8_t)
 /* Integers wrap: arithmetic on the unsigned twin. */
 #define INT_OPS(t, U)                                                                                                  \
     BINARY(add, t, (V_##t)((U)x + (U)y))                                                                               \
@@ -132,6 +121,9 @@ FLOAT_OPS(f64, rp__vi64, rp__vu64, INT64_MIN)
     BINARY(and, t, x &y)                                                                                               \
     BINARY(or, t, x | y)                                                                                               \
     BINARY(xor, t, x ^ y)                                                                                              \
+    BINARY(shl, t, (V_##t)((U)x << ((U)y & (8 * sizeof(T_##t) - 1))))                                                  \
+    BINARY(shr, t, x >> (y & (T_##t)(8 * sizeof(T_##t) - 1)))                                                          \
+    BINARY(gcd, t, rp__v_gcd_##t(x, y))                                                                                \
     UNARY(neg, t, (V_##t)(-(U)x))                                                                                      \
     UNARY(not, t, ~x)
 INT_OPS(i32, rp__vu32)
@@ -331,6 +323,8 @@ static void cast_f32_i32(const rp__tile_call *c) {
 }
 UNARY(round_f16, f32, rp__v_f32_f16(rp__v_f16_f32(x)))
 UNARY(round_bf16, f32, rp__v_round_bf16(x))
+UNARY(round_i8, i32, (rp__vi32)((rp__vu32)x << 24) >> 24)
+UNARY(round_i16, i32, (rp__vi32)((rp__vu32)x << 16) >> 16)
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
@@ -361,6 +355,19 @@ UNARY(round_bf16, f32, rp__v_round_bf16(x))
     }
 HALF(f16)
 HALF(bf16)
+#define NARROW_INT(kind, T)                                                                                            \
+    static void load_##kind(const rp__tile_call *c) {                                                                  \
+        int32_t *d = c->d;                                                                                             \
+        const T *a = c->a;                                                                                             \
+        for (int64_t i = 0, n = c->n; i < n; i++) d[i] = a[i];                                                         \
+    }                                                                                                                  \
+    static void store_##kind(const rp__tile_call *c) {                                                                 \
+        T *d = c->d;                                                                                                   \
+        const int32_t *a = c->a;                                                                                       \
+        for (int64_t i = 0, n = c->n, as = c->as; i < n; i++) d[i] = (T)a[i * as];                                     \
+    }
+NARROW_INT(i8, int8_t)
+NARROW_INT(i16, int16_t)
 static void load_bool(const rp__tile_call *c) {
     uint8_t *d = c->d;
     const uint8_t *a = c->a;
@@ -757,36 +764,24 @@ const rp__tiles
             .vec_bytes = RP_VEC_BYTES,
             .op =
                 {
+#define RP_MATH1(prim, f, cost) [RP__##prim] = FLOATS(f),
+#define RP_MATH2(prim, f, cost) [RP__##prim] = FLOATS(f),
+#include "kernel/prims.def"
                     [RP__ADD] = NUMBERS(add),
                     [RP__SUB] = NUMBERS(sub),
                     [RP__MUL] = NUMBERS(mul),
                     [RP__DIV] = FLOATS(div),
                     [RP__FLOORDIV] = NUMBERS(floordiv),
                     [RP__REMAINDER] = NUMBERS(remainder),
-                    [RP__POW] = FLOATS(pow),
                     [RP__MAX] = NUMBERS(max),
                     [RP__MIN] = NUMBERS(min),
-                    [RP__ATAN2] = FLOATS(atan2),
                     [RP__NEG] = NUMBERS(neg),
                     [RP__ABS] = NUMBERS(abs),
                     [RP__SIGN] = NUMBERS(sign),
-                    [RP__SQRT] = FLOATS(sqrt),
                     [RP__RSQRT] = FLOATS(rsqrt),
                     [RP__RECIP] = FLOATS(recip),
-                    [RP__EXP] = FLOATS(exp),
-                    [RP__EXPM1] = FLOATS(expm1),
-                    [RP__LOG] = FLOATS(log),
-                    [RP__LOG1P] = FLOATS(log1p),
-                    [RP__SIN] = FLOATS(sin),
-                    [RP__COS] = FLOATS(cos),
-                    [RP__TANH] = FLOATS(tanh),
-                    [RP__ERF] = FLOATS(erf),
                     [RP__ERFP1] = FLOATS(erfp1),
                     [RP__SIGMOID] = FLOATS(sigmoid),
-                    [RP__FLOOR] = FLOATS(floor),
-                    [RP__CEIL] = FLOATS(ceil),
-                    [RP__TRUNC] = FLOATS(trunc),
-                    [RP__RINT] = FLOATS(rint),
                     [RP__ISNAN] = FLOATS(isnan),
                     [RP__EQ] = ALL(eq),
                     [RP__NE] = ALL(ne),
@@ -795,6 +790,9 @@ const rp__tiles
                     [RP__AND] = INTS(and),
                     [RP__OR] = INTS(or),
                     [RP__XOR] = INTS(xor),
+                    [RP__SHL] = INTS(shl),
+                    [RP__SHR] = INTS(shr),
+                    [RP__GCD] = INTS(gcd),
                     [RP__NOT] = {[RP__TILE_I32] = not_i32,
                                  [RP__TILE_I64] = not_i64,
                                  [RP__TILE_U8] = not_u8,
@@ -815,9 +813,9 @@ const rp__tiles
                     [RP__TILE_U8] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, NULL, cast_u8_bool},
                     [RP__TILE_BOOL] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, cast_u8_u8, NULL},
                 },
-            .round = {round_f16_f32, round_bf16_f32},
-            .load = {load_f16, load_bf16, load_bool},
-            .store_half = {store_f16, store_bf16},
+            .round = {round_f16_f32, round_bf16_f32, round_i8_i32, round_i16_i32},
+            .load = {load_f16, load_bf16, load_i8, load_i16, load_bool},
+            .store_narrow = {store_f16, store_bf16, store_i8, store_i16},
             .gather = {gather_8, gather_16, gather_32, gather_64},
             .scatter = {scatter_8, scatter_16, scatter_32, scatter_64},
             .reduce_row = REDUCTIONS(row),

@@ -1,0 +1,47 @@
+/* Derivatives of activation.c: x is the operand. Kinks have PyTorch's side. */
+#include "ops/grad.h"
+#include "ops/private.h"
+
+static rp_tensor *where_above(rp_tensor *x, rp_scalar limit, rp_tensor *above, rp_tensor *else_) {
+    return rp_where(rp_gt_scalar(x, limit), above, else_);
+}
+#define NUMBER(k) (g->call->attrs[k].v.scalar)
+
+RP__GRAD(leaky_relu, where_above(x, rp_i64(0), grad, rp_mul_scalar(grad, NUMBER(0))))
+
+static rp_tensor *elu_grad(rp_tensor *grad, rp_tensor *x, double alpha, rp_scalar scale, double input_scale) {
+    rp_tensor *slope = rp_mul_scalar(rp_exp(rp_mul_scalar(x, rp_f64(input_scale))),
+                                     rp_f64(alpha * rp__scalar_f64(scale) * input_scale));
+    return where_above(x, rp_i64(0), rp_mul_scalar(grad, scale), rp_mul(grad, slope));
+}
+RP__GRAD(elu, elu_grad(grad, x, rp__scalar_f64(NUMBER(0)), NUMBER(1), rp__scalar_f64(NUMBER(2))))
+
+/* grad where low < x < high */
+static rp_tensor *inside(rp_tensor *grad, rp_tensor *x, rp_scalar low, rp_scalar high) {
+    rp_tensor *zero = rp__zero_like(grad);
+    return rp_where(rp_le_scalar(x, low), zero, rp_where(rp_ge_scalar(x, high), zero, grad));
+}
+RP__GRAD(hardtanh, inside(grad, x, NUMBER(0), NUMBER(1)))
+RP__GRAD(hardsigmoid, inside(rp_div_scalar(grad, rp_i64(6)), x, rp_i64(-3), rp_i64(3)))
+RP__SLOPE(log_sigmoid, rp_sigmoid(rp_neg(x)))
+
+static rp_tensor *mish_slope(rp_tensor *x) {
+    rp_tensor *t = rp_tanh(rp_softplus(x)), *bell = rp_add_scalar(rp_neg(rp_mul(t, t)), rp_i64(1));
+    return rp_add(t, rp_mul(rp_mul(x, rp_sigmoid(x)), bell));
+}
+RP__SLOPE(mish, mish_slope(x))
+
+static rp_tensor *softsign_grad(rp_tensor *grad, rp_tensor *x) {
+    rp_tensor *under = rp_add_scalar(rp_abs(x), rp_i64(1));
+    return rp_div(grad, rp_mul(under, under));
+}
+RP__GRAD(softsign, softsign_grad(grad, x))
+static rp_tensor *tanhshrink_slope(rp_tensor *t) { return rp_mul(t, t); }
+RP__SLOPE(tanhshrink, tanhshrink_slope(rp_tanh(x)))
+
+static rp_tensor *shrink_grad(rp_tensor *grad, rp_tensor *x, rp_scalar lambd) {
+    return rp_where(rp_le_scalar(rp_abs(x), lambd), rp__zero_like(grad), grad);
+}
+RP__GRAD(softshrink, shrink_grad(grad, x, NUMBER(0)))
+RP__GRAD(hardshrink, shrink_grad(grad, x, NUMBER(0)))
+RP__GRAD(threshold, rp_where(rp_le_scalar(x, NUMBER(0)), rp__zero_like(grad), grad))
