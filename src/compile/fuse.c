@@ -19,6 +19,7 @@
 
 /* Limits of a kernel: pointers keep index registers in check, nodes keep the interpreter's tiles in L1. */
 enum { MAX_MEMBERS = 64, MAX_POINTERS = 32, MAX_DAG_NODES = 1000, MAX_SCALARS = 48, MAX_DRAWS_A_KERNEL = 8 };
+enum { MAX_ROW_NODES = 100 }; /* values once a row, which a kernel keeps all together */
 
 /* ---- probing: what the lowering of a node asks for */
 
@@ -430,6 +431,18 @@ static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_
     return true;
 }
 
+/* Nodes of the DAG that are computed once a row: those of members that no inner axis walks. */
+static uint32_t row_nodes(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
+    uint32_t total = 0;
+    for (uint32_t k = 0; k < n && s->n_inner > 0; k++) {
+        const rp__axis_map *m = &s->node_map[k];
+        bool walked = false;
+        for (unsigned a = 0; a < m->begin[m->ndim]; a++) walked = walked || s->is_inner[m->axis[a]];
+        if (!walked) total += f->nodes[members[k]].n_dag_nodes;
+    }
+    return total;
+}
+
 /* NULL and their space, or why the nodes cannot be one kernel. "": out of memory. */
 static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__group_space *space) {
     const rp_ir *ir = f->ir;
@@ -471,6 +484,7 @@ static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t 
     const char *why = rp__group_space_make(f, members, n, space);
     if (why) return why;
     why = follows_product(f, members, n, space);
+    if (!why && n > 1 && row_nodes(f, members, n, space) > MAX_ROW_NODES) why = "kernel-too-large";
     if (!why && !memory_is_safe(f, members, n, space)) why = "written-memory";
     if (why) rp__group_space_free(space);
     return why;

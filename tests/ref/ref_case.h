@@ -153,7 +153,8 @@ enum {
     NO_U8 = 1024,
     INT_ONLY = 2048,
     TO_F64 = 4096,
-    SAME = 8192 /* both operands of one type */
+    SAME = 8192, /* both operands of one type */
+    POWER = 16384
 };
 static const rp_dtype all_types[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_I8, RP_I16};
 enum { TYPES = 10 };
