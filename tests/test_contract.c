@@ -248,6 +248,17 @@ static void test_numbers(void **state) {
             rp_tensor *b = rp_to_dtype(rp_from_data(odd, RP_DIMS(1, 12), RP_F32), dtypes[t]);
             check("odd numbers", relu_of_product, NULL, 0, (rp_tensor *[]){a, b, FILLED(2, dtypes[t], 12)}, 3, 3, 1);
         }
+        /* integers add up in wider words, so they stay by themselves: wrapped to their own width before anything follows */
+        static const rp_dtype integers[] = {RP_U8, RP_I8, RP_I16, RP_I32, RP_I64};
+        for (unsigned t = 0; t < sizeof integers / sizeof *integers; t++) {
+            float large[96];
+            for (int i = 0; i < 96; i++)
+                large[i] = (float)(integers[t] == RP_U8 ? (i * 37) % 251 : (i * 37) % 251 - 125);
+            rp_tensor *a = rp_to_dtype(rp_from_data(large, RP_DIMS(12, 8), RP_F32), integers[t]);
+            rp_tensor *b = rp_to_dtype(rp_from_data(large, RP_DIMS(8, 12), RP_F32), integers[t]);
+            check("integers", relu_of_product, NULL, 0,
+                  (rp_tensor *[]){a, b, rp_reshape(rp_slice(b, 0, 0, 1, 1), RP_DIMS(12))}, 3, 3, 2);
+        }
         rp_scope_end(scope, NULL, 0);
     }
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);

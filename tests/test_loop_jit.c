@@ -163,6 +163,24 @@ static void compilers_that_do_not_work(void **state) {
     unlink("./bad-cc");
     unlink("./lying-cc");
 }
+
+/* A compiler that dies of what it does at the usual level is asked for less. */
+static void compilers_with_faults(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    script("./faulty-cc",
+           "#!/bin/sh\ncase \"$*\" in\n*--version*|*-O2*-O1) exec cc \"$@\";;\nesac\necho 'a pass died' >&2\nexit 4\n");
+    setenv("REPRISE_CC", "./faulty-cc", 1);
+    const rp__jit_counters before = counters();
+    rp__dag *dag = line(11);
+    assert_true(rp__jit_request(dag, true));
+    assert_int_equal(counters().compiled, before.compiled + 1);
+    assert_int_equal(counters().failed, before.failed);
+    check(dag, 11);
+    rp__dag_release(dag);
+    unsetenv("REPRISE_CC");
+    unlink("./faulty-cc");
+}
 /* Compilers that are to be ended hold a pipe open, whose end shows that all of their processes are gone. */
 static const char alive_name[] = "./jit-alive";
 static int alive_begin(void) {
@@ -663,6 +681,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(compiled_then_cached_then_repaired, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compilers_that_do_not_work, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(compilers_with_faults, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compilers_that_misbehave, set_up, tear_down),
         cmocka_unit_test_setup_teardown(entries_that_are_not_to_be_trusted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sound_entries_that_do_not_load, set_up, tear_down),
