@@ -62,7 +62,7 @@ static rp_module *net_new(struct net *net) {
     rp_module *m = rp_module_new("net");
     rp_module *blocks = rp_module_child(m, "blocks");
     for (int i = 0; i < 2; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "%d", i);
         rp_module *b = rp_module_child(blocks, name);
         const rp_conv2d_options conv = {.struct_size = sizeof conv, .padding = {1, 1}, .no_bias = i == 1};

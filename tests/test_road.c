@@ -122,12 +122,12 @@ static bool same(const results *got, const results *want, double tolerance, char
         size_t n = a->bytes / rp_dtype_size(a->dtype);
         double most = 1;
         bool real = a->dtype == RP_F32 || a->dtype == RP_F64;
-        for (size_t i = 0; i < n; i++) most = fmax(most, fabs(element(b, i)));
+        for (size_t i = 0; i < n; i++) most = isfinite(element(b, i)) ? fmax(most, fabs(element(b, i))) : most;
         for (size_t i = 0; i < n; i++) {
             double x = element(a, i), y = element(b, i), bound = real ? tolerance * most : 0;
             size_t size = rp_dtype_size(a->dtype);
             bool bits = memcmp((char *)a->data + i * size, (char *)b->data + i * size, size) == 0;
-            if (bits || (bound > 0 && fabs(x - y) <= bound)) continue;
+            if (bits || (bound > 0 && (fabs(x - y) <= bound || (isnan(x) && isnan(y))))) continue;
             (void)snprintf(why, 200, "result %d of %d, element %zu is %.9g instead of %.9g", k, want->n, i, x, y);
             return false;
         }

@@ -66,6 +66,7 @@ int main(int argc, char **argv) {
     struct program p;
     if (argc != 6 || atoi(argv[5]) > MAX_STEPS) return fprintf(stderr, "usage: model_run MODEL IN OUT WAY STEPS\n"), 2;
     if (getenv("MODEL_RUN_DEVICE") && rp_set_default_device(rp_cuda(0)) != RP_OK) return failed("device");
+    rp_set_deterministic(true); /* gradients of embeddings are otherwise added up in any order on a GPU */
     if (make(&p, argv[1]) != RP_OK) return failed(argv[1]);
     if (strcmp(argv[4], "float64") == 0 && rp_module_to_dtype(p.module, RP_F64) != RP_OK) return failed("float64");
     if (rp_load(argv[2], p.module, RP_OPTIONS(rp_load_options, .prefix = "model.")) != RP_OK) return failed("weights");
