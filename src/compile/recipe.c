@@ -198,7 +198,7 @@ rp_status rp__recipe_take(const rp__recipe *r, const rp_ir *ir, rp__device *d, r
 }
 
 void rp__recipe_order(const rp__recipe *r, uint32_t *order, uint32_t *n_order) {
-    memcpy(order, r->order, r->n_order * sizeof *order);
+    if (r->n_order) memcpy(order, r->order, r->n_order * sizeof *order);
     *n_order = r->n_order;
 }
 
@@ -209,7 +209,7 @@ static void copy_groups(rp__recipe *r, const rp__fusion *f) {
         const rp__fuse_group *group = &f->groups[g];
         const uint32_t n = group->dead ? 0 : group->n_members;
         r->first[g] = at;
-        memcpy(&r->members[at], group->members, n * sizeof *r->members);
+        if (n) memcpy(&r->members[at], group->members, n * sizeof *r->members);
         at += n;
         r->chain[g] = group->chain;
         r->slow[g] = n > 1 && !group->chain && rp__fuse_runs_slowly(f, group);

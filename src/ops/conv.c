@@ -45,6 +45,12 @@ static rp_status geometry(const rp__call *call, unsigned first, rp__conv_geometr
     return RP_OK;
 }
 
+/* a + b c for a message; what does not fit is the largest number. */
+static long long sum_text(int64_t a, int64_t b, int64_t c) {
+    int64_t product, sum;
+    return __builtin_mul_overflow(b, c, &product) || __builtin_add_overflow(a, product, &sum) ? INT64_MAX : sum;
+}
+
 static rp_dim apply(rp__dim_op op, rp_dim a, rp_dim b) { return rp__dim_apply(op, a, b); }
 
 /* Output size along one spatial dim. */
@@ -99,10 +105,9 @@ static rp_status conv_size(const rp__call *call, const rp__conv_geometry *g, con
                 call, RP_ERROR_SHAPE,
                 "Calculated padded input size per channel: (%lld x %lld). Kernel size: (%lld x %lld). Kernel size can't "
                 "be greater than actual input size",
-                (long long)rp__dim_hint(chw[1]) + 2 * (long long)g->padding[0],
-                (long long)rp__dim_hint(chw[2]) + 2 * (long long)g->padding[1],
-                (long long)(rp__dim_hint(w[2]) - 1) * g->dilation[0] + 1,
-                (long long)(rp__dim_hint(w[3]) - 1) * g->dilation[1] + 1);
+                sum_text(rp__dim_hint(chw[1]), 2, g->padding[0]), sum_text(rp__dim_hint(chw[2]), 2, g->padding[1]),
+                sum_text(1, rp__dim_hint(w[2]) - 1, g->dilation[0]),
+                sum_text(1, rp__dim_hint(w[3]) - 1, g->dilation[1]));
     }
     return RP_OK;
 }

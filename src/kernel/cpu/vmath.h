@@ -1005,14 +1005,14 @@ RP__VMATH_FN rp__vf32 rp__v_hypot_f32(rp__vf32 x, rp__vf32 y) {
 /* The bits of a number count up away from zero. */
 RP__VMATH_FN rp__vf32 rp__v_nextafter_f32(rp__vf32 x, rp__vf32 y) {
     rp__vi32 away = (x < y) ^ (x < 0.0f), step = (away & 1) | (~away & -1);
-    rp__vf32 r =
-        rp__v_sel_f32(x == 0.0f, rp__v_copysign_f32(rp__v_splat_f32(0x1p-149f), y), (rp__vf32)((rp__vi32)x + step));
+    rp__vf32 r = rp__v_sel_f32(x == 0.0f, rp__v_copysign_f32(rp__v_splat_f32(0x1p-149f), y),
+                               (rp__vf32)((rp__vu32)x + (rp__vu32)step));
     return rp__v_sel_f32((x != x) | (y != y), x + y, rp__v_sel_f32(x == y, y, r));
 }
 RP__VMATH_FN rp__vf64 rp__v_nextafter_f64(rp__vf64 x, rp__vf64 y) {
     rp__vi64 away = (x < y) ^ (x < 0.0), step = (away & 1) | (~away & -1);
-    rp__vf64 r =
-        rp__v_sel_f64(x == 0.0, rp__v_copysign_f64(rp__v_splat_f64(0x1p-1074), y), (rp__vf64)((rp__vi64)x + step));
+    rp__vf64 r = rp__v_sel_f64(x == 0.0, rp__v_copysign_f64(rp__v_splat_f64(0x1p-1074), y),
+                               (rp__vf64)((rp__vu64)x + (rp__vu64)step));
     return rp__v_sel_f64((x != x) | (y != y), x + y, rp__v_sel_f64(x == y, y, r));
 }
 
