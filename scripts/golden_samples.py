@@ -64,25 +64,6 @@ ADAPT = {
 }
 
 
-def unfold_scatter(x, src, *a):
-    y = x.clone()
-    y.unfold(*a).copy_(src)
-    return y
-
-
-ADAPT["squeeze_dims"] = lambda x, dim=None: aten.squeeze(x) if dim is None else aten.squeeze.dims(x, dim)
-ADAPT["div_mode"] = lambda x, y, mode=None: torch.div(x, y, rounding_mode=mode)
-ADAPT["round"] = lambda x, decimals=0: torch.round(x, decimals=decimals) if decimals else torch.round(x)
-ADAPT["softsign"], ADAPT["tanhshrink"] = F.softsign, F.tanhshrink
-ADAPT["polygamma"] = lambda n, x: aten.polygamma(n, x)
-ADAPT["float_power_scalar"] = aten.float_power.Tensor_Scalar
-ADAPT["bitwise_left_shift_scalar"] = aten.bitwise_left_shift.Tensor_Scalar
-ADAPT["bitwise_right_shift_scalar"] = aten.bitwise_right_shift.Tensor_Scalar
-ADAPT["xlogy_scalar"] = aten.xlogy.Scalar_Other
-ADAPT["count_nonzero"] = lambda x, dim=None: aten.count_nonzero(x) if dim is None else aten.count_nonzero.dim_IntList(x, dim)
-ADAPT["unfold_scatter"] = unfold_scatter
-
-
 def number(v):
     text = repr(float(v))  # the shortest decimal that reads back as the same double; also inf, -inf, nan
     return text[:-2] if text.endswith(".0") else text

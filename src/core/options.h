@@ -11,4 +11,9 @@ rp_status rp__options_read(const char *function, const void *given, size_t known
 /* The other way, for a struct that the library fills: as much as the program has room for, and zeros behind. */
 rp_status rp__options_write(const char *function, void *given, size_t known, const void *in);
 
+/* A field whose zero is the default and whose negative values are 0. */
+static inline double rp__option_or(double given, double otherwise) {
+    return given > 0 ? given : given < 0 ? 0 : otherwise;
+}
+
 #endif

@@ -169,13 +169,11 @@ rp_status rp_layer_norm_add_at(const char *site, rp_module *m, const char *name,
 /* As parameter_new, of a value, and without a gradient. */
 static rp_tensor *buffer_new(rp_tensor *value) { return rp__tensor_is_error(value) ? NULL : rp_retain(value); }
 
-static double given_or(double value, double otherwise) { return value > 0 ? value : value < 0 ? 0 : otherwise; }
-
 static rp_status batch_norm_fill(rp_batch_norm_layer *l, int64_t n, const rp_batch_norm_options *o) {
     rp_dtype dtype = o->dtype == RP_DTYPE_NONE ? RP_F32 : o->dtype;
     RP_TRY(positive("batch norm layer", "num_features", n));
-    l->eps = given_or(o->eps, 1e-5);
-    l->momentum = given_or(o->momentum, 0.1);
+    l->eps = rp__option_or(o->eps, 1e-5);
+    l->momentum = rp__option_or(o->momentum, 0.1);
     if (!o->no_affine) {
         l->weight = parameter_new(RP_DIMS(n), dtype);
         l->bias = l->weight ? parameter_new(RP_DIMS(n), dtype) : NULL;

@@ -158,16 +158,13 @@ static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n
     return RP_OK;
 }
 
-/* "0: default; negative: 0". */
-static double given_or(double value, double otherwise) { return value > 0 ? value : value < 0 ? 0 : otherwise; }
-
 static rp_status adam_settings(kind k, const rp_adam_options *options, settings *s) {
     rp_adam_options o;
     RP_TRY(rp__options_read("adam", options, sizeof o, &o));
-    *s = (settings){.beta1 = given_or(o.beta1, 0.9),
-                    .beta2 = given_or(o.beta2, 0.999),
-                    .eps = given_or(o.eps, 1e-8),
-                    .weight_decay = given_or(o.weight_decay, k == ADAMW ? 0.01 : 0.0),
+    *s = (settings){.beta1 = rp__option_or(o.beta1, 0.9),
+                    .beta2 = rp__option_or(o.beta2, 0.999),
+                    .eps = rp__option_or(o.eps, 1e-8),
+                    .weight_decay = rp__option_or(o.weight_decay, k == ADAMW ? 0.01 : 0.0),
                     .maximize = o.maximize};
     if (!(s->beta1 < 1) || !(s->beta2 < 1))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "adam: betas must be below 1, not %g and %g", s->beta1, s->beta2);
