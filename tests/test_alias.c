@@ -36,7 +36,7 @@ static int told(rp_compiled *f, const char *kind, const char *reason) {
     int n = 0;
     for (size_t i = 0; i < rp_explain_count(f); i++) {
         rp_explain_entry e;
-        OK(rp_explain_at(f, i, &e));
+        OK(rp_explain_get(f, i, &e));
         n += strcmp(e.kind, kind) == 0 && (!reason || (e.reason && strcmp(e.reason, reason) == 0));
     }
     return n;

@@ -43,7 +43,7 @@ static size_t rows(rp_compiled *f, const char *kind, const char *of) {
     size_t n = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         n += strcmp(e.kind, kind) == 0 && (!of || strcmp(e.of, of) == 0);
     }
     return n;
@@ -55,7 +55,7 @@ static size_t sized(rp_compiled *f, const char *unit) {
     size_t n = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (!strstr(e.of, unit) || !strstr(e.of, " = ") || strcmp(e.of, seen) == 0) continue;
         snprintf(seen, sizeof seen, "%s", e.of);
         n++;
@@ -340,7 +340,7 @@ static int64_t bytes_of(rp_compiled *f, const char *of, const char *message) {
     int64_t found = -1;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (strcmp(e.kind, "memory") != 0 || strcmp(e.of, of) != 0 || strcmp(e.message, message) != 0) continue;
         assert_int_equal(found, -1);
         found = e.count;
@@ -411,7 +411,7 @@ static void test_step_is_named(void **state) {
     bool named = false;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (strcmp(e.kind, "specialisation") == 0) named = strstr(e.message, "whole training step") != NULL;
         assert_null(strstr(e.message, "inference"));
     }

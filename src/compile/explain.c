@@ -160,12 +160,12 @@ size_t rp_counter_count(void) {
     return SIZE_MAX - left;
 }
 
-rp_status rp_counter_at_at(const char *site, size_t index, rp_counter *counter) {
+rp_status rp_counter_get_at(const char *site, size_t index, rp_counter *counter) {
     RP__CALLED_FROM(site);
-    if (!counter) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_counter_at: an argument is NULL");
+    if (!counter) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_counter_get: an argument is NULL");
     size_t left = index;
     if (find_counter(&left, counter)) return RP_OK;
-    return rp__fail(RP_ERROR_INDEX, "rp_counter_at: there is no counter %zu", index);
+    return rp__fail(RP_ERROR_INDEX, "rp_counter_get: there is no counter %zu", index);
 }
 
 void rp_counters_clear(void) {
