@@ -47,12 +47,12 @@ rp_status rp__expand_cross_entropy(const rp__call *call) {
         loss = rp_sum_at(site, loss, NULL, 0, false, NULL);
         if (reduction == REDUCTION_MEAN) {
             /* as integers that hold ignore_index: in bytes -100 would be class 156 */
-            rp_tensor *classes = target->dtype == RP_U8 ? rp_to_dtype_at(site, target, RP_I64) : target;
+            rp_tensor *classes = target->dtype == RP_U8 ? rp_to_dtype_at(site, target, RP_I64, NULL) : target;
             rp_tensor *kept = rp_logical_not_at(site, rp_eq_scalar_at(site, classes, rp_i64(ignore)));
             loss = rp_div_at(site, loss, rp_sum_at(site, kept, NULL, 0, false, NULL));
         }
     }
-    if (!rp_is_error(loss) && (rp_dtype)loss->dtype != dtype) loss = rp_to_dtype_at(site, loss, dtype);
+    if (!rp_is_error(loss) && (rp_dtype)loss->dtype != dtype) loss = rp_to_dtype_at(site, loss, dtype, NULL);
     call->out[0] = loss;
     return rp_is_error(loss) ? rp_error_status() : RP_OK;
 }
