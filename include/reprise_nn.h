@@ -171,11 +171,6 @@ RP_CALL rp_status rp_conv2d_add(rp_module *m, const char *name, rp_conv2d_layer 
                                 int64_t out_channels, int64_t kernel_height, int64_t kernel_width,
                                 const rp_conv2d_options *options);
 
-/* ---------------------------------------------------------------- losses (rp_cross_entropy is an op) */
-
-/* Mean ("reduction" 1), sum (2) or elements (0) of (input - target)^2 (torch.nn.functional.mse_loss). */
-RP_CALL rp_tensor *rp_mse_loss(rp_tensor *input, rp_tensor *target, int64_t reduction);
-
 /* ---------------------------------------------------------------- optimizers (torch.optim)
 
    All state is made at construction: moments in the parameter's dtype, step count and learning rate as 0-d float32 tensors on
