@@ -163,6 +163,37 @@ static void test_streams_and_graphs(void **state) {
     rp_event_release(e);
 }
 
+static void test_layers_of_modules(void **state) {
+    (void)state;
+    rp_module *m = rp_module_new("");
+    rp_tensor *x = rp_zeros(RP_DIMS(2, 3));
+    rp_rms_norm_layer rms;
+    rp_group_norm_layer group;
+    rp_instance_norm_layer instance;
+    rp_multihead_attention_layer heads;
+    rp_transformer_layer layer;
+    rp_transformer_stack stack;
+    SAYS(rp_rms_norm_add(m, "a", &rms, NULL, 1, 0, true));
+    SAYS(rp_rms_norm_layer_forward(NULL, x));
+    SAYS(rp_group_norm_add(m, "a", &group, 2, 3, 0, true));
+    SAYS(rp_group_norm_layer_forward(NULL, x));
+    SAYS(rp_instance_norm_add(m, "a", &instance, 0, NULL));
+    SAYS(rp_instance_norm_layer_forward(NULL, x));
+    SAYS(rp_multihead_attention_add(m, "a", &heads, 3, 2, NULL));
+    SAYS(rp_multihead_attention_layer_forward(NULL, x, x, x, NULL, NULL));
+    OK(rp_multihead_attention_add(m, "heads", &heads, 4, 2, NULL));
+    SAYS(rp_multihead_attention_layer_forward(&heads, x, x, x, NULL, NULL)); /* an op inside fails */
+    SAYS(rp_transformer_encoder_layer_add(m, "a", &layer, 3, 2, NULL));
+    SAYS(rp_transformer_decoder_layer_add(m, "a", &layer, 3, 2, NULL));
+    SAYS(rp_transformer_encoder_layer_forward(NULL, x, NULL));
+    SAYS(rp_transformer_decoder_layer_forward(NULL, x, x, NULL, NULL));
+    SAYS(rp_transformer_encoder_add(m, "a", &stack, &layer, 1, 3, 2, true, NULL));
+    SAYS(rp_transformer_decoder_add(m, "a", &stack, NULL, 1, 4, 2, true, NULL));
+    SAYS(rp_transformer_encoder_forward(NULL, x, NULL));
+    SAYS(rp_transformer_decoder_forward(NULL, x, x, NULL, NULL));
+    rp_module_release(m);
+}
+
 static void test_layers(void **state) {
     (void)state;
     rp_tensor *x = rp_zeros(RP_DIMS(2, 3)), *flat = rp_zeros(RP_DIMS(2));
@@ -289,6 +320,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_gradients_and_functions, begin, take_error),
         cmocka_unit_test_setup_teardown(test_streams_and_graphs, begin, take_error),
         cmocka_unit_test_setup_teardown(test_layers, begin, take_error),
+        cmocka_unit_test_setup_teardown(test_layers_of_modules, begin, take_error),
         cmocka_unit_test_setup_teardown(test_backward, begin, take_error),
         cmocka_unit_test_setup_teardown(test_callbacks, begin, take_error),
         cmocka_unit_test_setup_teardown(test_without_site, begin, take_error),
