@@ -332,11 +332,6 @@ RP_CALL rp_status rp_recurrent_cell_add(rp_module *m, const char *name, rp_recur
 RP_CALL rp_tensor *rp_recurrent_cell_forward(const rp_recurrent_cell *l, rp_tensor *x, rp_tensor *hx, rp_tensor *cx,
                                              rp_tensor **cy);
 
-/* ---------------------------------------------------------------- losses (rp_cross_entropy is an op) */
-
-/* Mean ("reduction" 1), sum (2) or elements (0) of (input - target)^2 (torch.nn.functional.mse_loss). */
-RP_CALL rp_tensor *rp_mse_loss(rp_tensor *input, rp_tensor *target, int64_t reduction);
-
 /* ---------------------------------------------------------------- optimizers (torch.optim)
 
    All state is made at construction: moments in the parameter's dtype, step count and learning rate as 0-d float32 tensors on

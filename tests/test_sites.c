@@ -118,10 +118,10 @@ static void test_gradients_and_functions(void **state) {
     SAYS(rp_ir_run(NULL, &x, 1, &out, 1));
     SAYS(rp_register_backend(NULL));
     SAYS(rp_explain_count(NULL));
-    SAYS(rp_explain_at(NULL, 0, &entry));
+    SAYS(rp_explain_get(NULL, 0, &entry));
     SAYS(rp_op_call("no such op", &x, 1, NULL, 0, &out, 1));
     SAYS(rp_op_register(NULL));
-    SAYS(rp_op_info_at(100000, NULL));
+    SAYS(rp_op_info_get(100000, NULL));
 }
 
 static void test_streams_and_graphs(void **state) {
