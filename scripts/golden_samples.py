@@ -50,6 +50,10 @@ def class_value(x, t, ignore):
     return torch.where(t == ignore, torch.zeros_like(x.select(1, 0)), x.gather(1, t.long().masked_fill(t == ignore, 0).unsqueeze(1)).squeeze(1))
 
 
+def wide(x, f):
+    return f(x.float()).to(x.dtype) if x.is_floating_point() and x.element_size() == 2 else f(x)
+
+
 ADAPT = {
     "nll_loss": aten.nll_loss_nd,
     "class_value": class_value,
@@ -72,8 +76,12 @@ ADAPT = {
     "batch_norm": lambda *a: F.batch_norm(a[0], *(a + (True, 0.1, 1e-5)[len(a) - 5:])[3:5], *a[1:3], *(a + (0.1, 1e-5)[len(a) - 6:])[5:8]),
     "batch_norm_train": statistics,
     "cross_entropy_rows": ce_rows,
-    "conv2d_input": lambda g, w, size, *a: torch.nn.grad.conv2d_input(size, w, g, *a),
-    "conv2d_weight": lambda g, x, size, *a: torch.nn.grad.conv2d_weight(x, size, g, *a),
+    "conv_input": lambda g, w, size, *a: getattr(torch.nn.grad, f"conv{w.dim() - 2}d_input")(size, w, g, *a),
+    "conv_weight": lambda g, x, size, *a: getattr(torch.nn.grad, f"conv{len(size) - 2}d_weight")(x, size, g, *a),
+    **{f"lp_pool{n}d": lambda x, p, k, s=(), ceil=False, n=n: wide(x, lambda y: getattr(F, f"lp_pool{n}d")(
+        y, p, (k * n if len(k) == 1 else k) if n > 1 else k[0], (s if n > 1 else s[0]) if s else None, ceil)) for n in (1, 2, 3)},
+    "avg_pool3d": lambda x, *a, **k: wide(x, lambda y: aten.avg_pool3d(y, *a, **k)),  # no half pools of volumes on a CPU
+    **{f"conv{n}d_padding": getattr(aten, f"conv{n}d").padding for n in (1, 2, 3)},
     "squeeze_dims": lambda x, dims=None: x.squeeze() if dims is None else x.squeeze(dims),
     "unfold_scatter": unfold_scatter,
     "embedding_backward": lambda g, i, n: aten.embedding_dense_backward(g, i, n, -1, False),
@@ -85,9 +93,8 @@ ADAPT = {
     "pad_packed_sequence": aten._pad_packed_sequence,
     "rms_norm_rows": lambda x, shape, w, eps: (F.rms_norm(x, shape, w, eps),
                                                (x * x).mean(list(range(-len(shape), 0)), True).add(eps).rsqrt()),
-    "local_response_norm": lambda x, *a: (F.local_response_norm(x.float(), *a).to(x.dtype) if x.is_floating_point() and
-                                          x.element_size() == 2 else F.local_response_norm(x, *a)),  # no half pools on a CPU
-    "avg_pool2d_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
+    "local_response_norm": lambda x, *a: wide(x, lambda y: F.local_response_norm(y, *a)),
+    "avg_pool_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
 }
 
 

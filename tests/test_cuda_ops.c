@@ -28,8 +28,8 @@ static void assert_clean(int line) {
 /* ---- the sweep ---- */
 
 static bool is_library(const char *name) {
-    static const char *const all[] = {"matmul",       "bmm",           "linear", "conv2d",
-                                      "conv2d_input", "conv2d_weight", "topk",   "scatter_add"};
+    static const char *const all[] = {"matmul",     "bmm",         "linear", "conv2d",
+                                      "conv_input", "conv_weight", "topk",   "scatter_add"};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         if (strcmp(all[k], name) == 0) return true;
     return false;

@@ -1,43 +1,57 @@
-/* Pooling and padding: reads through windows of memory that have bounds (kernel/loop.h). A pooled plane is a rows kernel whose
+/* Pooling and padding: reads through windows of memory that have bounds (kernel/loop.h). A pool is a rows kernel whose
    rows are the windows; the gradient of a pool is one as well, whose rows are the outputs that an element of the input had a
-   part in. Kernel sizes, strides, paddings and dilations are arguments of the kernel. (N, C, H, W) or (C, H, W). */
+   part in. Kernel sizes, strides, paddings and dilations are arguments of the kernel. (N, C, places) or (C, places). */
 #include <math.h>
 #include <string.h>
 
+#include "ops/grad.h"
 #include "ops/infer.h"
 #include "ops/private.h"
 #include "ops/rules.h"
 
+enum { MOST = 3 }; /* spatial dims */
 typedef struct pool {
-    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    unsigned spatial;
+    int64_t kernel[MOST], stride[MOST], padding[MOST], dilation[MOST];
     bool ceil;
 } pool;
 
-/* One value for both dims, or two. */
-static rp_status pair(const rp__call *call, unsigned attr, const char *name, int64_t out[2]) {
+/* One value for all dims, or one each. */
+static rp_status each_dim(const rp__call *call, unsigned attr, const char *name, unsigned spatial, int64_t *out) {
+    static const char *const counts[] = {"", "one int", "two ints", "three ints"};
     const rp_attr *a = &call->attrs[attr];
-    if (a->n != 1 && a->n != 2)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s must either be a single int, or a tuple of two ints",
-                            name);
-    out[0] = a->v.ints[0];
-    out[1] = a->v.ints[a->n - 1];
-    for (unsigned d = 0; d < 2; d++) {
+    if (a->n != 1 && a->n != spatial)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s must either be a single int, or a tuple of %s", name,
+                            counts[spatial]);
+    for (unsigned d = 0; d < spatial; d++) {
+        out[d] = a->v.ints[a->n == 1 ? 0 : d];
         if (out[d] < 0 || out[d] > INT32_MAX)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s must lie between 0 and %d", name, INT32_MAX);
     }
     return RP_OK;
 }
 
+/* Of a pool the spatial dims are those of its int[] kernel_size; its gradient has a value for each in all lists. */
+static rp_status spatial_of(const rp__call *call, unsigned first, unsigned *out) {
+    *out = first == 0 ? call->op->schema.params[1].fixed : (unsigned)call->attrs[first].n;
+    if (*out >= 1 && *out <= MOST) return RP_OK;
+    return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "a pool has 1 to %d spatial dims, not %u", MOST, *out);
+}
+
 /* Attributes from `first` on: kernel_size, stride (none: the kernel's), padding, dilation where there is one, ceil_mode. */
 static rp_status pool_of(const rp__call *call, unsigned first, bool dilates, pool *p) {
-    RP_TRY(pair(call, first, "kernel_size", p->kernel));
+    unsigned s;
+    memset(p, 0, sizeof *p);
+    RP_TRY(spatial_of(call, first, &s));
+    p->spatial = s;
+    RP_TRY(each_dim(call, first, "kernel_size", s, p->kernel));
     memcpy(p->stride, p->kernel, sizeof p->stride);
-    if (call->attrs[first + 1].n) RP_TRY(pair(call, first + 1, "stride", p->stride));
-    RP_TRY(pair(call, first + 2, "padding", p->padding));
-    p->dilation[0] = p->dilation[1] = 1;
-    if (dilates) RP_TRY(pair(call, first + 3, "dilation", p->dilation));
+    if (call->attrs[first + 1].n) RP_TRY(each_dim(call, first + 1, "stride", s, p->stride));
+    RP_TRY(each_dim(call, first + 2, "padding", s, p->padding));
+    for (unsigned d = 0; d < s; d++) p->dilation[d] = 1;
+    if (dilates) RP_TRY(each_dim(call, first + 3, "dilation", s, p->dilation));
     p->ceil = rp__attr_bool(call, first + 3 + dilates);
-    for (unsigned d = 0; d < 2; d++) {
+    for (unsigned d = 0; d < s; d++) {
         if (p->kernel[d] == 0)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "kernel size should be greater than zero");
         if (p->stride[d] == 0)
@@ -66,30 +80,43 @@ static rp_dim pooled(rp_dim in, const pool *p, unsigned d) {
     return rp__dim_is(RP__DIM_LT, begin, apply(RP__DIM_ADD, in, p->padding[d])) ? n : apply(RP__DIM_SUB, n, 1);
 }
 
-/* Meta of the pool of a (.., H, W) of this size. */
-static rp_status pooled_meta(const rp__call *call, const pool *p, const rp_dim *in, size_t n, rp__meta *out) {
+/* A size (N, C, places) or (C, places) with places and channels. */
+static rp_status check_places(const rp__call *call, unsigned spatial, const rp_dim *in, size_t n) {
     char text[RP__SHAPE_TEXT];
-    const rp_dtype dtype = (rp_dtype)call->in[0]->dtype;
-    RP_TRY(rp__call_need_float(call, dtype));
-    bool good = n == 3 || n == 4;
-    for (size_t d = n == 4; good && d < n; d++) good = !rp__dim_is(RP__DIM_EQ, in[d], 0);
-    if (!good)
-        return rp__op_error(
-            call, RP_ERROR_SHAPE,
-            "Expected 3D or 4D (batch mode) tensor with optional 0 dim batch size for input, but got: %s",
-            rp__shape_text(in, n, text));
+    bool good = n == spatial + 1 || n == spatial + 2;
+    for (size_t d = n == spatial + 2; good && d < n; d++) good = !rp__dim_is(RP__DIM_EQ, in[d], 0);
+    if (good) return RP_OK;
+    return rp__op_error(call, RP_ERROR_SHAPE,
+                        "Expected %uD or %uD (batch mode) tensor with optional 0 dim batch size for input, but got: %s",
+                        spatial + 1, spatial + 2, rp__shape_text(in, n, text));
+}
+
+/* A result whose last dims are `places`. */
+static void places_meta(const rp__call *call, const rp_dim *in, size_t n, const rp_dim *places, unsigned spatial,
+                        rp__meta *out) {
     rp_device device = out->device;
     memset(out, 0, sizeof *out);
     out->device = device;
-    out->dtype = dtype;
+    out->dtype = (rp_dtype)call->in[0]->dtype;
     out->ndim = (uint8_t)n;
-    memcpy(out->size, in, (n - 2) * sizeof *in);
-    for (unsigned d = 0; d < 2; d++) {
-        out->size[n - 2 + d] = pooled(in[n - 2 + d], p, d);
-        if (rp__dim_is(RP__DIM_LT, out->size[n - 2 + d], 1))
+    memcpy(out->size, in, (n - spatial) * sizeof *in);
+    memcpy(out->size + n - spatial, places, spatial * sizeof *in);
+}
+
+/* Meta of the pool of an input of this size. */
+static rp_status pooled_meta(const rp__call *call, const pool *p, const rp_dim *in, size_t n, rp__meta *out) {
+    const unsigned s = p->spatial;
+    char text[RP__SHAPE_TEXT];
+    rp_dim places[MOST];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    RP_TRY(check_places(call, s, in, n));
+    for (unsigned d = 0; d < s; d++) {
+        places[d] = pooled(in[n - s + d], p, d);
+        if (rp__dim_is(RP__DIM_LT, places[d], 1))
             return rp__op_error(call, RP_ERROR_SHAPE, "Given input size: %s. Output size is too small",
                                 rp__shape_text(in, n, text));
     }
+    places_meta(call, in, n, places, s, out);
     return RP_OK;
 }
 
@@ -120,48 +147,47 @@ static unsigned pool_space(rp__lower *lw, const rp_tensor *t, const pool *p) {
     rp_dim size[RP_MAX_DIMS];
     const unsigned n = t->ndim;
     memcpy(size, t->size, n * sizeof *size);
-    size[n] = p->kernel[0];
-    size[n + 1] = p->kernel[1];
-    rp__lw_space(lw, size, n + 2, 3u << n);
+    memcpy(size + n, p->kernel, p->spatial * sizeof *size);
+    rp__lw_space(lw, size, n + p->spatial, ((1u << p->spatial) - 1u) << n);
     return n;
 }
 
 /* Strides along the planes of t alone. */
-static void plane_strides(const rp_tensor *t, rp_dim stride[RP_MAX_DIMS]) {
+static void plane_strides(const rp_tensor *t, unsigned spatial, rp_dim stride[RP_MAX_DIMS]) {
     memset(stride, 0, RP_MAX_DIMS * sizeof *stride);
-    for (unsigned d = 0; d + 2 < t->ndim; d++) stride[d] = t->stride[d];
+    for (unsigned d = 0; d + spatial < t->ndim; d++) stride[d] = t->stride[d];
 }
 
-/* Row (0) or column (1) that element k of output o's window is in: o * stride + k * dilation - padding. */
+/* Place along spatial dim d that element k of output o's window is in: o * stride + k * dilation - padding. */
 static rp__lw_window forward_window(const pool *p, unsigned n, unsigned d, rp_dim size, rp_dim stride) {
     rp__lw_window w = {.size = size, .stride = stride, .pad = p->padding[d], .divisor = 1};
-    w.factor[n - 2 + d] = p->stride[d];
+    w.factor[n - p->spatial + d] = p->stride[d];
     w.factor[n + d] = p->dilation[d];
     return w;
 }
 /* The other way: the output whose window has place i of the input as its element k. */
 static rp__lw_window backward_window(const pool *p, unsigned n, unsigned d, rp_dim size, rp_dim stride) {
     rp__lw_window w = {.size = size, .stride = stride, .pad = -p->padding[d], .divisor = p->stride[d]};
-    w.factor[n - 2 + d] = 1;
+    w.factor[n - p->spatial + d] = 1;
     w.factor[n + d] = -p->dilation[d];
     return w;
 }
 
-static uint16_t forward_access(rp__lower *lw, unsigned k, const pool *p, unsigned n) {
+typedef rp__lw_window window_fn(const pool *p, unsigned n, unsigned d, rp_dim size, rp_dim stride);
+static uint16_t windows_access(rp__lower *lw, unsigned k, const pool *p, unsigned n, window_fn *window) {
     const rp_tensor *t = rp__lw_call(lw)->in[k];
+    const unsigned first = n - p->spatial;
     rp_dim stride[RP_MAX_DIMS];
-    plane_strides(t, stride);
-    const rp__lw_window w[2] = {forward_window(p, n, 0, t->size[n - 2], t->stride[n - 2]),
-                                forward_window(p, n, 1, t->size[n - 1], t->stride[n - 1])};
-    return rp__lw_windows(lw, (int)k, stride, w, 2, RP__ELEMENTS);
+    rp__lw_window w[MOST];
+    plane_strides(t, p->spatial, stride);
+    for (unsigned d = 0; d < p->spatial; d++) w[d] = window(p, n, d, t->size[first + d], t->stride[first + d]);
+    return rp__lw_windows(lw, (int)k, stride, w, p->spatial, RP__ELEMENTS);
+}
+static uint16_t forward_access(rp__lower *lw, unsigned k, const pool *p, unsigned n) {
+    return windows_access(lw, k, p, n, forward_window);
 }
 static uint16_t backward_access(rp__lower *lw, unsigned k, const pool *p, unsigned n) {
-    const rp_tensor *t = rp__lw_call(lw)->in[k];
-    rp_dim stride[RP_MAX_DIMS];
-    plane_strides(t, stride);
-    const rp__lw_window w[2] = {backward_window(p, n, 0, t->size[n - 2], t->stride[n - 2]),
-                                backward_window(p, n, 1, t->size[n - 1], t->stride[n - 1])};
-    return rp__lw_windows(lw, (int)k, stride, w, 2, RP__ELEMENTS);
+    return windows_access(lw, k, p, n, backward_window);
 }
 static rp__val load(rp__lower *lw, uint16_t access) { return rp__lw_load(lw, access, RP__NO_VAL, RP__NO_VAL); }
 static rp__val two(rp__lower *lw, rp__prim op, rp__val a, rp__val b) { return rp__lw_2(lw, op, a, b); }
@@ -178,21 +204,8 @@ rp_status rp__infer_max_pool2d_with_indices(const rp__call *call, rp__meta *out)
     return RP_OK;
 }
 
-/* The index is the row-major place in the plane: of the first largest element, or of the last NaN. */
-void rp__lower_max_pool2d_with_indices(rp__lower *lw) {
-    const rp__call *call = rp__lw_call(lw);
-    const rp_tensor *t = call->in[0];
-    pool p;
-    if (pool_of(call, 0, true, &p) != RP_OK) return;
-    const unsigned n = pool_space(lw, call->out[0], &p);
-    const uint16_t access = forward_access(lw, 0, &p, n);
-    const rp_dim still[RP_MAX_DIMS] = {0};
-    const rp__lw_window plane[2] = {forward_window(&p, n, 0, t->size[n - 2], t->size[n - 1]),
-                                    forward_window(&p, n, 1, t->size[n - 1], 1)};
-    rp__val number = rp__lw_place(lw, rp__lw_windows(lw, -1, still, plane, 2, RP__ELEMENTS));
-    rp__val inside = rp__lw_inside(lw, access);
-    rp__val x = rp__lw_3(lw, RP__WHERE, inside, load(lw, access),
-                         rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), -INFINITY));
+/* Results: the largest of x in each row, and the number of its element; outside of the window x is -infinity. */
+static void largest_and_place(rp__lower *lw, rp__val x, rp__val inside, rp__val number) {
     rp__val largest = rp__lw_reduce(lw, RP__REDUCE_MAX, x);
     /* One reduction for both: NaN counts as -1 - place, so that the last is the least, below every place. */
     rp__val less = rp__lw_const_i(lw, RP_I64, -1), far = rp__lw_const_i(lw, RP_I64, INT64_MAX);
@@ -204,15 +217,104 @@ void rp__lower_max_pool2d_with_indices(rp__lower *lw) {
     rp__lw_out_row(lw, 1, rp__lw_3(lw, RP__WHERE, two(lw, RP__LE, place, less), two(lw, RP__SUB, less, place), place));
 }
 
+/* The index is the row-major place among the spatial dims: of the first largest element, or of the last NaN. */
+void rp__lower_max_pool2d_with_indices(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    const rp_tensor *t = call->in[0];
+    pool p;
+    if (pool_of(call, 0, true, &p) != RP_OK) return;
+    const unsigned n = pool_space(lw, call->out[0], &p);
+    const uint16_t access = forward_access(lw, 0, &p, n);
+    const rp_dim still[RP_MAX_DIMS] = {0};
+    rp__lw_window plane[MOST];
+    rp_dim step = 1;
+    for (unsigned d = p.spatial; d-- > 0;) {
+        plane[d] = forward_window(&p, n, d, t->size[n - p.spatial + d], step);
+        step = apply(RP__DIM_MUL, step, t->size[n - p.spatial + d]);
+    }
+    rp__val number = rp__lw_place(lw, rp__lw_windows(lw, -1, still, plane, p.spatial, RP__ELEMENTS));
+    rp__val inside = rp__lw_inside(lw, access);
+    rp__val x = rp__lw_3(lw, RP__WHERE, inside, load(lw, access),
+                         rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), -INFINITY));
+    largest_and_place(lw, x, inside, number);
+}
+
+static rp_status done(const rp__call *call) { return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK; }
+
+#define INTS(k) call->attrs[k].v.ints, call->attrs[k].n
 rp_status rp__expand_max_pool2d(const rp__call *call) {
-    const rp_attr *a = call->attrs;
-    call->out[0] = rp_max_pool2d_with_indices_at(call->site, call->in[0], a[0].v.ints, a[0].n, a[1].v.ints, a[1].n,
-                                                 a[2].v.ints, a[2].n, a[3].v.ints, a[3].n, a[4].v.b, NULL);
-    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+    call->out[0] = rp_max_pool2d_with_indices_at(call->site, call->in[0], INTS(0), INTS(1), INTS(2), INTS(3),
+                                                 call->attrs[4].v.b, NULL);
+    return done(call);
+}
+
+rp_status rp__expand_max_pool3d(const rp__call *call) {
+    call->out[0] = rp_max_pool3d_with_indices_at(call->site, call->in[0], INTS(0), INTS(1), INTS(2), INTS(3),
+                                                 call->attrs[4].v.b, NULL);
+    return done(call);
+}
+
+/* A pool of one dim is one of two, of which the first has one place. */
+typedef struct flat_list {
+    int64_t value[2];
+    size_t n;
+} flat_list;
+static rp_status flat_ints(const rp__call *call, unsigned attr, const char *name, int64_t first, flat_list *out) {
+    const rp_attr *a = &call->attrs[attr];
+    *out = (flat_list){{first, 0}, 0};
+    if (a->n == 0 && attr == 1) return RP_OK; /* no stride: the kernel's */
+    RP_TRY(each_dim(call, attr, name, 1, &out->value[1]));
+    out->n = 2;
+    return RP_OK;
+}
+static rp_status flat_input(const rp__call *call, rp_tensor **out) {
+    RP_TRY(check_places(call, 1, call->in[0]->size, call->in[0]->ndim));
+    *out = rp_unsqueeze_at(call->site, call->in[0], -2);
+    return rp__tensor_is_error(*out) ? rp_error_status() : RP_OK;
+}
+
+static rp_status max_pool1d(const rp__call *call, rp_tensor **indices) {
+    flat_list kernel, stride, padding, dilation;
+    rp_tensor *x;
+    RP_TRY(flat_ints(call, 0, "kernel_size", 1, &kernel));
+    RP_TRY(flat_ints(call, 1, "stride", 1, &stride));
+    RP_TRY(flat_ints(call, 2, "padding", 0, &padding));
+    RP_TRY(flat_ints(call, 3, "dilation", 1, &dilation));
+    RP_TRY(flat_input(call, &x));
+    rp_tensor *y = rp_max_pool2d_with_indices_at(call->site, x, kernel.value, 2, stride.value, stride.n, padding.value,
+                                                 2, dilation.value, 2, call->attrs[4].v.b, indices);
+    call->out[0] = rp_squeeze_at(call->site, y, -2);
+    if (indices) *indices = rp_squeeze_at(call->site, *indices, -2);
+    return done(call);
+}
+
+rp_status rp__expand_max_pool1d(const rp__call *call) { return max_pool1d(call, NULL); }
+rp_status rp__expand_max_pool1d_with_indices(const rp__call *call) { return max_pool1d(call, &call->out[1]); }
+
+rp_status rp__expand_avg_pool1d(const rp__call *call) {
+    flat_list kernel, stride, padding;
+    rp_tensor *x;
+    RP_TRY(flat_ints(call, 0, "kernel_size", 1, &kernel));
+    RP_TRY(flat_ints(call, 1, "stride", 1, &stride));
+    RP_TRY(flat_ints(call, 2, "padding", 0, &padding));
+    RP_TRY(flat_input(call, &x));
+    rp_tensor *y = rp_avg_pool2d_at(call->site, x, kernel.value, 2, stride.value, stride.n, padding.value, 2,
+                                    call->attrs[3].v.b, call->attrs[4].v.b, INT64_MIN);
+    call->out[0] = rp_squeeze_at(call->site, y, -2);
+    return done(call);
+}
+
+/* The row-major number of the space's place among the last dims of t, which are the space's. */
+static rp__val place_number(rp__lower *lw, const rp_tensor *t, unsigned spatial) {
+    const unsigned first = t->ndim - spatial;
+    rp__val at = rp__lw_dim_index(lw, first);
+    for (unsigned d = first + 1; d < t->ndim; d++)
+        at = two(lw, RP__ADD, two(lw, RP__MUL, at, rp__lw_size(lw, t->size[d])), rp__lw_dim_index(lw, d));
+    return at;
 }
 
 /* (grad, indices; input_size, then the attributes of the pool). */
-rp_status rp__infer_max_pool2d_input(const rp__call *call, rp__meta *out) {
+rp_status rp__infer_max_pool_input(const rp__call *call, rp__meta *out) {
     pool p;
     RP_TRY(pool_of(call, 1, true, &p));
     if (call->in[1]->dtype != RP_I64 || !rp__same_size(call->in[0], call->in[1]))
@@ -220,15 +322,13 @@ rp_status rp__infer_max_pool2d_input(const rp__call *call, rp__meta *out) {
     return input_meta(call, &p, out);
 }
 
-void rp__lower_max_pool2d_input(rp__lower *lw) {
+void rp__lower_max_pool_input(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     pool p;
     if (pool_of(call, 1, true, &p) != RP_OK) return;
     const unsigned n = pool_space(lw, call->out[0], &p);
     const uint16_t grad = backward_access(lw, 0, &p, n), indices = backward_access(lw, 1, &p, n);
-    rp__val here =
-        two(lw, RP__ADD, two(lw, RP__MUL, rp__lw_dim_index(lw, n - 2), rp__lw_size(lw, call->out[0]->size[n - 1])),
-            rp__lw_dim_index(lw, n - 1));
+    rp__val here = place_number(lw, call->out[0], p.spatial);
     rp__val is = two(lw, RP__AND, rp__lw_inside(lw, indices), two(lw, RP__EQ, load(lw, indices), here));
     rp__val zero = rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), 0);
     rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_3(lw, RP__WHERE, is, load(lw, grad), zero)));
@@ -242,7 +342,7 @@ static divisor divisor_of(const rp__call *call, unsigned first, const pool *p, c
     const bool padding_counts = rp__attr_bool(call, first);
     if (rp__attr_int(call, first + 1) != INT64_MIN) return DIVIDE_BY_NUMBER;
     bool all = true;
-    for (unsigned d = 0; d < 2; d++) {
+    for (unsigned d = 0; d < p->spatial; d++) {
         all = all && (padding_counts || p->padding[d] == 0) &&
               (out[d] - 1) * p->stride[d] + p->kernel[d] <= in[d] + 2 * p->padding[d];
     }
@@ -259,6 +359,14 @@ static rp__val counted(rp__lower *lw, const pool *p, unsigned d, rp_dim in, rp__
         end = two(lw, RP__MIN, end, rp__lw_size(lw, in + 2 * p->padding[d]));
     }
     return two(lw, RP__SUB, end, begin);
+}
+
+/* Of the window of output (at[0], ..): their product. in: sizes of the input. */
+static rp__val all_counted(rp__lower *lw, const pool *p, const rp_dim *in, const rp__val *at, divisor by,
+                           rp_dtype compute) {
+    rp__val count = counted(lw, p, 0, in[0], at[0], by);
+    for (unsigned d = 1; d < p->spatial; d++) count = two(lw, RP__MUL, count, counted(lw, p, d, in[d], at[d], by));
+    return rp__lw_cast(lw, count, compute);
 }
 
 static rp_status check_divisor(const rp__call *call, unsigned attr) {
@@ -280,42 +388,43 @@ void rp__lower_avg_pool2d(rp__lower *lw) {
     pool p;
     if (pool_of(call, 0, false, &p) != RP_OK) return;
     const unsigned n = pool_space(lw, out, &p);
-    const divisor by = divisor_of(call, 4, &p, t->size + n - 2, out->size + n - 2);
+    const divisor by = divisor_of(call, 4, &p, t->size + n - p.spatial, out->size + n - p.spatial);
     rp__val total = rp__lw_reduce(lw, RP__REDUCE_SUM, load(lw, forward_access(lw, 0, &p, n))), count;
     switch ((divisor)rp__lw_structural_value(lw, by)) {
     case DIVIDE_BY_NUMBER: count = rp__lw_attr(lw, 5, compute); break;
     case DIVIDE_BY_ALL: count = rp__lw_inner_extent(lw, compute); break;
-    default:
-        count = two(lw, RP__MUL, counted(lw, &p, 0, t->size[n - 2], rp__lw_dim_index(lw, n - 2), by),
-                    counted(lw, &p, 1, t->size[n - 1], rp__lw_dim_index(lw, n - 1), by));
-        count = rp__lw_cast(lw, count, compute);
+    default: {
+        rp__val at[MOST];
+        for (unsigned d = 0; d < p.spatial; d++) at[d] = rp__lw_dim_index(lw, n - p.spatial + d);
+        count = all_counted(lw, &p, t->size + n - p.spatial, at, by, compute);
+    }
     }
     rp__lw_out_row(lw, 0, two(lw, RP__DIV, total, count));
 }
 
 /* (grad; input_size, then the attributes of the pool). */
-rp_status rp__infer_avg_pool2d_input(const rp__call *call, rp__meta *out) {
+rp_status rp__infer_avg_pool_input(const rp__call *call, rp__meta *out) {
     pool p;
     RP_TRY(pool_of(call, 1, false, &p));
     RP_TRY(check_divisor(call, 6));
     return input_meta(call, &p, out);
 }
 
-/* The number of output row (0) or column (1). */
+/* The number of the output along spatial dim d. */
 static rp__val output_place(rp__lower *lw, const pool *p, unsigned n, unsigned d, rp_dim size) {
     const rp_dim still[RP_MAX_DIMS] = {0};
     const rp__lw_window w = backward_window(p, n, d, size, 1);
     return rp__lw_place(lw, rp__lw_windows(lw, -1, still, &w, 1, RP__ELEMENTS));
 }
 
-void rp__lower_avg_pool2d_input(rp__lower *lw) {
+void rp__lower_avg_pool_input(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
     const rp_tensor *grad = call->in[0], *out = call->out[0];
     pool p;
     if (pool_of(call, 1, false, &p) != RP_OK) return;
     const unsigned n = pool_space(lw, out, &p);
-    const divisor by = divisor_of(call, 5, &p, out->size + n - 2, grad->size + n - 2);
+    const divisor by = divisor_of(call, 5, &p, out->size + n - p.spatial, grad->size + n - p.spatial);
     rp__val x = load(lw, backward_access(lw, 0, &p, n)), total;
     switch ((divisor)rp__lw_structural_value(lw, by)) {
     case DIVIDE_BY_NUMBER:
@@ -325,14 +434,284 @@ void rp__lower_avg_pool2d_input(rp__lower *lw) {
         total = two(lw, RP__DIV, rp__lw_reduce(lw, RP__REDUCE_SUM, x), rp__lw_inner_extent(lw, compute));
         break;
     default: {
-        rp__val row = output_place(lw, &p, n, 0, grad->size[n - 2]),
-                column = output_place(lw, &p, n, 1, grad->size[n - 1]);
-        rp__val count = two(lw, RP__MUL, counted(lw, &p, 0, out->size[n - 2], row, by),
-                            counted(lw, &p, 1, out->size[n - 1], column, by));
-        total = rp__lw_reduce(lw, RP__REDUCE_SUM, two(lw, RP__DIV, x, rp__lw_cast(lw, count, compute)));
+        rp__val at[MOST];
+        for (unsigned d = 0; d < p.spatial; d++) at[d] = output_place(lw, &p, n, d, grad->size[n - p.spatial + d]);
+        rp__val count = all_counted(lw, &p, out->size + n - p.spatial, at, by, compute);
+        total = rp__lw_reduce(lw, RP__REDUCE_SUM, two(lw, RP__DIV, x, count));
     }
     }
     rp__lw_out_row(lw, 0, total);
+}
+
+/* ---- adaptive: window i of `to` along a dim of `from` places is [i from / to, (i + 1) from / to), rounded down and up. Seen from the
+   input, the windows that an element is in are the same with the sizes exchanged. */
+
+static rp_status adaptive_places(const rp__call *call, unsigned spatial, rp_dim *places) {
+    const rp_attr *a = &call->attrs[0];
+    const rp_tensor *t = call->in[0];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
+    RP_TRY(check_places(call, spatial, t->size, t->ndim));
+    if (a->n != 1 && a->n != spatial)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "output_size must have %u entries, not %zu", spatial,
+                            a->n);
+    for (unsigned d = 0; d < spatial; d++) {
+        places[d] = a->v.ints[a->n == 1 ? 0 : d];
+        if (rp__dim_is(RP__DIM_LT, places[d], 0))
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                                "elements of output_size must be greater than or equal to 0");
+    }
+    return RP_OK;
+}
+
+/* Most elements of a window of `to` over `from` places. */
+static rp_dim widest(rp_dim from, rp_dim to) {
+    if (rp__dim_is(RP__DIM_EQ, to, 0)) return 1;
+    if (rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MOD, from, to), 0))
+        return rp__dim_apply(RP__DIM_FLOORDIV, from, to);
+    /* The ceiling and one more: a window begins and ends within a step. */
+    return apply(RP__DIM_ADD, apply(RP__DIM_FLOORDIV, apply(RP__DIM_ADD, from, apply(RP__DIM_SUB, to, 1)), to), 1);
+}
+
+typedef struct adaptive {
+    unsigned first, spatial; /* of the dims of the space */
+    rp__val at[MOST];        /* of the window's element */
+    rp__val inside;          /* is it one? */
+} adaptive;
+
+/* The space: the places of t, then as many elements as the widest window over `from` has. */
+static adaptive adaptive_space(rp__lower *lw, const rp_tensor *t, const rp_dim *from, unsigned spatial) {
+    adaptive a = {.first = t->ndim - spatial, .spatial = spatial};
+    rp_dim size[RP_MAX_DIMS];
+    memcpy(size, t->size, t->ndim * sizeof *size);
+    for (unsigned d = 0; d < spatial; d++) size[t->ndim + d] = widest(from[d], t->size[a.first + d]);
+    rp__lw_space(lw, size, t->ndim + spatial, ((1u << spatial) - 1u) << t->ndim);
+    for (unsigned d = 0; d < spatial; d++) {
+        rp__val i = rp__lw_dim_index(lw, a.first + d), k = rp__lw_dim_index(lw, t->ndim + d),
+                one = rp__lw_const_i(lw, RP_I64, 1);
+        rp__val in = rp__lw_size(lw, from[d]), out = rp__lw_size(lw, t->size[a.first + d]);
+        rp__val next = two(lw, RP__ADD, two(lw, RP__MUL, two(lw, RP__ADD, i, one), in), two(lw, RP__SUB, out, one));
+        rp__val at = two(lw, RP__ADD, two(lw, RP__FLOORDIV, two(lw, RP__MUL, i, in), out), k);
+        rp__val inside = two(lw, RP__LT, at, two(lw, RP__FLOORDIV, next, out));
+        a.at[d] =
+            two(lw, RP__MIN, at, two(lw, RP__SUB, in, one)); /* what is outside reads the last element, and drops it */
+        a.inside = d ? two(lw, RP__AND, a.inside, inside) : inside;
+    }
+    return a;
+}
+
+/* Elements of window `at` of `to` over `from` places. */
+static rp__val window_size(rp__lower *lw, rp__val at, rp_dim from, rp_dim to) {
+    rp__val one = rp__lw_const_i(lw, RP_I64, 1), in = rp__lw_size(lw, from), out = rp__lw_size(lw, to);
+    rp__val next = two(lw, RP__ADD, two(lw, RP__MUL, two(lw, RP__ADD, at, one), in), two(lw, RP__SUB, out, one));
+    return two(lw, RP__SUB, two(lw, RP__FLOORDIV, next, out), two(lw, RP__FLOORDIV, two(lw, RP__MUL, at, in), out));
+}
+
+static rp__val adaptive_load(rp__lower *lw, const adaptive *a, unsigned k) {
+    const rp_tensor *t = rp__lw_call(lw)->in[k];
+    rp_dim stride[RP_MAX_DIMS];
+    rp__val offset = 0;
+    plane_strides(t, a->spatial, stride);
+    for (unsigned d = 0; d < a->spatial; d++) {
+        rp__val part = two(lw, RP__MUL, a->at[d], rp__lw_size(lw, t->stride[a->first + d]));
+        offset = d ? two(lw, RP__ADD, offset, part) : part;
+    }
+    const uint16_t access = rp__lw_access(lw, false, k, stride, RP__ELEMENTS);
+    return rp__lw_load(lw, access, offset, RP__NO_VAL);
+}
+
+static rp__val adaptive_number(rp__lower *lw, const adaptive *a, const rp_dim *size) {
+    rp__val number = a->at[0];
+    for (unsigned d = 1; d < a->spatial; d++)
+        number = two(lw, RP__ADD, two(lw, RP__MUL, number, rp__lw_size(lw, size[d])), a->at[d]);
+    return number;
+}
+
+static rp__val zero_of(rp__lower *lw) { return rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), 0); }
+
+/* Of the output the spatial dims are the last ones of its int[] output_size. */
+static unsigned adaptive_dims(const rp__call *call) { return call->op->schema.params[1].fixed; }
+
+rp_status rp__infer_adaptive_avg_pool2d(const rp__call *call, rp__meta *out) {
+    const rp_tensor *t = call->in[0];
+    rp_dim places[MOST];
+    RP_TRY(adaptive_places(call, adaptive_dims(call), places));
+    places_meta(call, t->size, t->ndim, places, adaptive_dims(call), out);
+    return RP_OK;
+}
+
+void rp__lower_adaptive_avg_pool2d(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    const rp_tensor *t = call->in[0], *out = call->out[0];
+    const unsigned s = adaptive_dims(call), first = t->ndim - s;
+    const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    const adaptive a = adaptive_space(lw, out, t->size + first, s);
+    rp__val x = rp__lw_3(lw, RP__WHERE, a.inside, adaptive_load(lw, &a, 0), zero_of(lw)), count = 0;
+    for (unsigned d = 0; d < s; d++) {
+        rp__val n = window_size(lw, rp__lw_dim_index(lw, first + d), t->size[first + d], out->size[first + d]);
+        count = d ? two(lw, RP__MUL, count, n) : n;
+    }
+    rp__lw_out_row(lw, 0, two(lw, RP__DIV, rp__lw_reduce(lw, RP__REDUCE_SUM, x), rp__lw_cast(lw, count, compute)));
+}
+
+/* (grad[, indices]; input_size, spatial). */
+static rp_status adaptive_input(const rp__call *call, rp__meta *out) {
+    const rp_attr *size = &call->attrs[0];
+    const int64_t spatial = rp__attr_int(call, 1);
+    const rp_tensor *grad = call->in[0];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)grad->dtype));
+    bool good = spatial >= 1 && spatial <= MOST && size->n == grad->ndim && size->n > (size_t)spatial;
+    for (size_t d = 0; good && d + (size_t)spatial < size->n; d++)
+        good = rp__dim_is(RP__DIM_EQ, size->v.ints[d], grad->size[d]);
+    if (!good) return rp__op_error(call, RP_ERROR_SHAPE, "a gradient that does not belong to an input of that size");
+    RP_TRY(check_places(call, (unsigned)spatial, size->v.ints, size->n));
+    places_meta(call, size->v.ints, size->n, size->v.ints + size->n - spatial, (unsigned)spatial, out);
+    return RP_OK;
+}
+
+rp_status rp__infer_adaptive_avg_pool_input(const rp__call *call, rp__meta *out) { return adaptive_input(call, out); }
+
+void rp__lower_adaptive_avg_pool_input(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    const rp_tensor *grad = call->in[0], *out = call->out[0];
+    const unsigned s = (unsigned)rp__attr_int(call, 1), first = out->ndim - s;
+    const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    const adaptive a = adaptive_space(lw, out, grad->size + first, s);
+    rp__val count = 0;
+    for (unsigned d = 0; d < s; d++) {
+        rp__val n = window_size(lw, a.at[d], out->size[first + d], grad->size[first + d]);
+        count = d ? two(lw, RP__MUL, count, n) : n;
+    }
+    rp__val x = two(lw, RP__DIV, adaptive_load(lw, &a, 0), rp__lw_cast(lw, count, compute));
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_3(lw, RP__WHERE, a.inside, x, zero_of(lw))));
+}
+
+rp_status rp__infer_adaptive_max_pool2d(const rp__call *call, rp__meta *out) {
+    RP_TRY(rp__infer_adaptive_avg_pool2d(call, &out[0]));
+    RP_TRY(rp__infer_adaptive_avg_pool2d(call, &out[1]));
+    out[1].dtype = RP_I64;
+    return RP_OK;
+}
+
+void rp__lower_adaptive_max_pool2d(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    const rp_tensor *t = call->in[0], *out = call->out[0];
+    const unsigned s = adaptive_dims(call);
+    const adaptive a = adaptive_space(lw, out, t->size + t->ndim - s, s);
+    const rp__val least = rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), -INFINITY);
+    rp__val x = rp__lw_3(lw, RP__WHERE, a.inside, adaptive_load(lw, &a, 0), least);
+    largest_and_place(lw, x, a.inside, adaptive_number(lw, &a, t->size + t->ndim - s));
+}
+
+rp_status rp__infer_adaptive_max_pool_input(const rp__call *call, rp__meta *out) {
+    if (call->in[1]->dtype != RP_I64 || !rp__same_size(call->in[0], call->in[1]))
+        return rp__op_error(call, RP_ERROR_SHAPE, "expected int64 indices of the gradient's size");
+    return adaptive_input(call, out);
+}
+
+void rp__lower_adaptive_max_pool_input(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    const rp_tensor *grad = call->in[0], *out = call->out[0];
+    const unsigned s = (unsigned)rp__attr_int(call, 1);
+    const adaptive a = adaptive_space(lw, out, grad->size + out->ndim - s, s);
+    rp__val is = two(lw, RP__EQ, adaptive_load(lw, &a, 1), place_number(lw, out, s));
+    rp__val x = rp__lw_3(lw, RP__WHERE, two(lw, RP__AND, a.inside, is), adaptive_load(lw, &a, 0), zero_of(lw));
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, x));
+}
+
+/* One dim as two, of which the first has one place. */
+static rp_status flat_places(const rp__call *call, rp_tensor **x, int64_t places[2]) {
+    const rp_attr *a = &call->attrs[0];
+    if (a->n != 1)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "output_size must have one entry, not %zu", a->n);
+    places[0] = 1;
+    places[1] = a->v.ints[0];
+    return flat_input(call, x);
+}
+
+rp_status rp__expand_adaptive_avg_pool1d(const rp__call *call) {
+    int64_t places[2];
+    rp_tensor *x;
+    RP_TRY(flat_places(call, &x, places));
+    call->out[0] = rp_squeeze_at(call->site, rp_adaptive_avg_pool2d_at(call->site, x, places, 2), -2);
+    return done(call);
+}
+
+rp_status rp__expand_adaptive_max_pool1d(const rp__call *call) {
+    int64_t places[2];
+    rp_tensor *x, *indices;
+    RP_TRY(flat_places(call, &x, places));
+    call->out[0] = rp_squeeze_at(call->site, rp_adaptive_max_pool2d_at(call->site, x, places, 2, &indices), -2);
+    call->out[1] = rp_squeeze_at(call->site, indices, -2);
+    return done(call);
+}
+
+/* ---- made of the above */
+
+/* (sum of x ** p) ** (1 / p) of each window: a mean, times the window's size. A negative sum gives 0, as PyTorch's. */
+static rp_status lp_pool(const rp__call *call, unsigned spatial) {
+    const double p = rp__attr_float(call, 0);
+    rp_tensor *x = rp__wide(call->in[0]), *powers = rp_pow_scalar(x, rp_f64(p)), *mean;
+    int64_t kernel[MOST], size = 1;
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    RP_TRY(each_dim(call, 1, "kernel_size", spatial, kernel));
+    for (unsigned d = 0; d < spatial; d++)
+        if (__builtin_mul_overflow(size, kernel[d], &size))
+            return rp__op_error(call, RP_ERROR_SHAPE, "a window has too many elements");
+    const bool ceil = rp__attr_bool(call, 3);
+    switch (spatial) {
+    case 1: mean = rp_avg_pool1d_at(call->site, powers, INTS(1), INTS(2), RP_DIMS(0), ceil, true); break;
+    case 2: mean = rp_avg_pool2d_at(call->site, powers, INTS(1), INTS(2), RP_DIMS(0), ceil, true, INT64_MIN); break;
+    default: mean = rp_avg_pool3d_at(call->site, powers, INTS(1), INTS(2), RP_DIMS(0), ceil, true, INT64_MIN);
+    }
+    rp_tensor *sum = rp_mul_scalar(rp_mul(rp_sign(mean), rp_relu(rp_abs(mean))), rp_i64(size));
+    rp_tensor *y = rp_pow_scalar(sum, rp_f64(1 / p));
+    if (!rp__tensor_is_error(y) && y->dtype != call->in[0]->dtype) y = rp_to_dtype(y, (rp_dtype)call->in[0]->dtype);
+    call->out[0] = y;
+    return done(call);
+}
+rp_status rp__expand_lp_pool1d(const rp__call *call) { return lp_pool(call, 1); }
+rp_status rp__expand_lp_pool2d(const rp__call *call) { return lp_pool(call, 2); }
+rp_status rp__expand_lp_pool3d(const rp__call *call) { return lp_pool(call, 3); }
+
+/* Each element at its index of a plane of zeros. */
+static rp_status unpool(const rp__call *call, unsigned spatial) {
+    rp_tensor *x = call->in[0], *indices = call->in[1];
+    const rp_attr *a = &call->attrs[0];
+    rp_dim size[RP_MAX_DIMS], plane[RP_MAX_DIMS];
+    RP_TRY(check_places(call, spatial, x->size, x->ndim));
+    if (indices->dtype != RP_I64)
+        return rp__op_error(call, RP_ERROR_DTYPE, "elements in indices should be type int64 but got: %s",
+                            rp_dtype_name((rp_dtype)indices->dtype));
+    if (!rp__same_size(x, indices))
+        return rp__op_error(call, RP_ERROR_SHAPE, "Expected shape of indices to be same as that of the input tensor");
+    if (a->n != spatial)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "There should be exactly %u elements in output_size, but got %zu", spatial, a->n);
+    const unsigned planes = x->ndim - spatial;
+    memcpy(size, x->size, planes * sizeof *size);
+    memcpy(plane, x->size, planes * sizeof *plane);
+    plane[planes] = 1;
+    for (unsigned d = 0; d < spatial; d++) {
+        size[planes + d] = a->v.ints[d];
+        if (rp__dim_is(RP__DIM_LT, size[planes + d], 0))
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "output_size must not be negative");
+        plane[planes] = apply(RP__DIM_MUL, plane[planes], size[planes + d]);
+    }
+    rp_tensor *zeros =
+        rp_zeros(plane, planes + 1, RP_OPTIONS(rp_zeros_options, .dtype = (rp_dtype)x->dtype, .device = &x->device));
+    rp_tensor *flat = rp_flatten(x, (int64_t)planes, -1), *at = rp_flatten(indices, (int64_t)planes, -1);
+    rp_tensor *y = rp_scatter_add_at(call->site, zeros, -1, at, flat);
+    call->out[0] = rp_view(y, size, x->ndim);
+    return done(call);
+}
+rp_status rp__expand_max_unpool2d(const rp__call *call) { return unpool(call, 2); }
+rp_status rp__expand_max_unpool3d(const rp__call *call) {
+    int64_t value[MOST];
+    RP_TRY(each_dim(call, 1, "stride", 3, value));
+    for (unsigned d = 0; d < 3; d++)
+        if (value[d] == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "strides should be greater than zero");
+    RP_TRY(each_dim(call, 2, "padding", 3, value));
+    return unpool(call, 3);
 }
 
 /* ---- constant padding: pairs (before, after) from the last dim on; a negative one cuts off */

@@ -161,8 +161,8 @@ static const ref_op ops[] = {
     {"bmm", matmul_op, .flags = 1},
     {"linear", linear_op, .flags = 0},
     {"conv2d", conv_op, .flags = CONV_FORWARD},
-    {"conv2d_input", conv_op, .flags = CONV_INPUT},
-    {"conv2d_weight", conv_op, .flags = CONV_WEIGHT},
+    {"conv_input", conv_op, .flags = CONV_INPUT},
+    {"conv_weight", conv_op, .flags = CONV_WEIGHT},
 };
 
 const ref_family ref_matrix = {ops, sizeof ops / sizeof *ops};

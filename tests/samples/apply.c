@@ -121,8 +121,11 @@ rp_tensor *sample_apply(uint64_t random, rp_tensor *first, rp_tensor *const *poo
         }
         if (like->kind == 'i') t = rp_arange(rp_i64(0), rp_i64(like->below));
         if (like->kind == 'd') {
+            int64_t count = 1;
+            for (int d = 0; d < like->ndim; d++) count *= like->size[d];
             in[k] =
-                rp_arange(rp_i64(like->size[0]), rp_i64(0), rp_i64(-1), RP_OPTIONS(rp_arange_options, .dtype = RP_I64));
+                rp_view(rp_arange(rp_i64(count), rp_i64(0), rp_i64(-1), RP_OPTIONS(rp_arange_options, .dtype = RP_I64)),
+                        like->size, (size_t)like->ndim);
             continue;
         }
         if (!as_is || like->kind == 'i') t = fit(t, like, n);
