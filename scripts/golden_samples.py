@@ -80,6 +80,9 @@ ADAPT = {
     "conv_weight": lambda g, x, size, *a: getattr(torch.nn.grad, f"conv{len(size) - 2}d_weight")(x, size, g, *a),
     **{f"lp_pool{n}d": lambda x, p, k, s=(), ceil=False, n=n: wide(x, lambda y: getattr(F, f"lp_pool{n}d")(
         y, p, (k * n if len(k) == 1 else k) if n > 1 else k[0], (s if n > 1 else s[0]) if s else None, ceil)) for n in (1, 2, 3)},
+    "interpolate": lambda x, size=None, scale=None, *a: F.interpolate(x, size, scale or None, *a),
+    "pad": F.pad,
+    "affine_grid_generator": lambda x, *a: wide(x, lambda y: aten.affine_grid_generator(y, *a)),
     "avg_pool3d": lambda x, *a, **k: wide(x, lambda y: aten.avg_pool3d(y, *a, **k)),  # no half pools of volumes on a CPU
     **{f"conv{n}d_padding": getattr(aten, f"conv{n}d").padding for n in (1, 2, 3)},
     "squeeze_dims": lambda x, dims=None: x.squeeze() if dims is None else x.squeeze(dims),

@@ -37,7 +37,7 @@ typedef struct rp__call rp__call;
 /* ---- schema: PyTorch's text, "add(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor". Types: Tensor, Tensor? (may be
    NULL), Tensor[] (a list), Tensor?[] (of which each may be), Tensor(a) (returned or viewed), Tensor(a!) (written), int (SymInt),
    float, bool, Scalar, ScalarType, str, Generator, Layout, Device, MemoryFormat, each optional with "?"; int[], int[2] (a default
-   of one number stands for all), int[]?, float[]. "dtype" is ScalarType. "=value" gives a default; what follows "*," is given by
+   of one number stands for all), int[]?, float[], float[]?. "dtype" is ScalarType. "=value" gives a default; what follows "*," is given by
    name. Returns: Tensor, (Tensor, Tensor), Tensor(a!); Tensor[] is not allowed.
 
    None of an optional attribute: INT64_MIN of int?, Layout?, Device?, MemoryFormat?; a Scalar of no kind for Scalar?, float? and

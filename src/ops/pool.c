@@ -678,6 +678,7 @@ static rp_status unpool(const rp__call *call, unsigned spatial) {
     rp_tensor *x = call->in[0], *indices = call->in[1];
     const rp_attr *a = &call->attrs[0];
     rp_dim size[RP_MAX_DIMS], plane[RP_MAX_DIMS];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
     RP_TRY(check_places(call, spatial, x->size, x->ndim));
     if (indices->dtype != RP_I64)
         return rp__op_error(call, RP_ERROR_DTYPE, "elements in indices should be type int64 but got: %s",

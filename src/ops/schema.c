@@ -93,7 +93,6 @@ static rp_status take_list(cursor *c, rp__param *p, rp_attr_kind list) {
             p->type = p->attr_kind == RP_ATTR_FLOAT ? RP__TYPE_FLOAT : RP__TYPE_BOOL;
             p->attr_kind = RP_ATTR_SCALAR;
         }
-        if (p->attr_kind == RP_ATTR_FLOATS) return fail_at(c, "float[]? is not supported");
     }
     return RP_OK;
 }
@@ -377,6 +376,7 @@ bool rp__attr_is_none(const rp_attr *a) {
     case RP_ATTR_SCALAR: return a->v.scalar.kind == RP_SCALAR_NONE;
     case RP_ATTR_DTYPE: return a->v.dtype == RP_DTYPE_NONE;
     case RP_ATTR_INTS: return !a->v.ints;
+    case RP_ATTR_FLOATS: return !a->v.floats;
     case RP_ATTR_GENERATOR: return !a->v.generator;
     case RP_ATTR_STRING: return !a->v.string;
     default: return false;

@@ -571,7 +571,7 @@ static const char *left_out(const rp__param *p) {
     }
     case RP_ATTR_STRING: return a->v.string ? keep_format("\"%s\"", a->v.string) : "NULL";
     case RP_ATTR_GENERATOR: return "NULL";
-    case RP_ATTR_FLOATS:
+    case RP_ATTR_FLOATS: return p->optional ? "NULL, 0" : NULL;
     case RP_ATTR_NONE: break;
     }
     return NULL;

@@ -1,0 +1,676 @@
+/* Images and volumes at other places. interpolate goes dim by dim, each an INDEXED kernel that gathers a few places of its operand with
+   their weights; so is its gradient, which gathers from the results that a place had a part in. The rest are compositions of views,
+   gathers and pointwise ops. */
+#include "ops/grad.h"
+
+#include "ops/format.h"
+#include "ops/infer.h"
+#include "ops/norm.h"
+#include "ops/private.h"
+#include "ops/rules.h"
+
+#include <math.h>
+#include <string.h>
+
+static rp_status done(const rp__call *call, rp_tensor *out) {
+    call->out[0] = out;
+    return rp__tensor_is_error(out) ? rp_error_status() : RP_OK;
+}
+static rp_tensor *to_type(rp_tensor *t, const rp_tensor *like) {
+    return rp__tensor_is_error(t) || t->dtype == like->dtype ? t : rp_to_dtype(t, (rp_dtype)like->dtype);
+}
+
+/* ---- one dim */
+
+typedef enum resample_mode { NEAREST, NEAREST_EXACT, LINEAR, CUBIC } resample_mode;
+enum { TAPS = 4 };
+static const unsigned taps_of[] = {1, 1, 2, 4};
+
+typedef struct resampling {
+    unsigned dim;
+    resample_mode mode;
+    bool align;
+    rp_dim from, to; /* places of what is read forward, and of the result */
+} resampling;
+
+/* Attributes: dim, size, mode, align_corners, step. back: size is that of what was read, operand 0 the gradient. */
+static rp_status resampling_of(const rp__call *call, bool back, resampling *r) {
+    const rp_tensor *t = call->in[0];
+    const int64_t mode = rp__attr_int(call, 2);
+    RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), t->ndim, &r->dim));
+    if (mode < NEAREST || mode > CUBIC || t->ndim == 0)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "there is no mode %lld", (long long)mode);
+    r->mode = (resample_mode)mode;
+    r->align = rp__attr_bool(call, 3);
+    const rp_dim own = t->size[r->dim], other = rp__attr_int(call, 1);
+    r->from = back ? other : own;
+    r->to = back ? own : other;
+    if (rp__dim_is(RP__DIM_LT, r->from, 1) || rp__dim_is(RP__DIM_LT, r->to, 1))
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "Input and output sizes should be greater than 0, but got %lld and %lld",
+                            (long long)rp__dim_hint(r->from), (long long)rp__dim_hint(r->to));
+    return rp__call_need_float(call, (rp_dtype)t->dtype);
+}
+
+/* From a place of the result to the next, in places of what is read. */
+static double step_of(const rp__call *call, bool back) {
+    resampling r;
+    const double given = rp__attr_float(call, 4);
+    if (resampling_of(call, back, &r) != RP_OK) return 1;
+    if (r.align && r.mode > NEAREST_EXACT) return r.to > 1 ? (double)(r.from - 1) / (double)(r.to - 1) : 0;
+    if (given > 0) return given;
+    const bool wide = call->in[0]->dtype == RP_F64;
+    return wide ? (double)r.from / (double)r.to : (double)((float)r.from / (float)r.to);
+}
+static rp_scalar step_forward(const rp__call *call) { return rp_f64(step_of(call, false)); }
+static rp_scalar step_back(const rp__call *call) { return rp_f64(step_of(call, true)); }
+/* Results from one place of the operand to the next. */
+static rp_scalar inverse_step(const rp__call *call) {
+    const double step = step_of(call, true);
+    return rp_f64(step > 0 ? 1 / step : 0);
+}
+
+static rp__val two(rp__lower *lw, rp__prim op, rp__val a, rp__val b) { return rp__lw_2(lw, op, a, b); }
+static rp__val number(rp__lower *lw, rp_dtype t, double v) { return rp__lw_const(lw, t, v); }
+static rp__val within(rp__lower *lw, rp__val x, rp__val low, rp__val high) {
+    return two(lw, RP__MIN, two(lw, RP__MAX, x, low), high);
+}
+
+/* a + x (b + x (c + x d)) */
+static rp__val cubic(rp__lower *lw, rp_dtype t, rp__val x, const double c[4]) {
+    rp__val y = number(lw, t, c[3]);
+    for (int k = 2; k >= 0; k--) y = two(lw, RP__ADD, two(lw, RP__MUL, y, x), number(lw, t, c[k]));
+    return y;
+}
+
+/* What result i (i64) reads: the places and, but for the nearest, their weights in type t. */
+static void taps(rp__lower *lw, const resampling *r, rp__val i, rp__val step, rp_dtype t, rp__val place[TAPS],
+                 rp__val weight[TAPS]) {
+    const rp__val zero = rp__lw_const_i(lw, RP_I64, 0), one = rp__lw_const_i(lw, RP_I64, 1);
+    const rp__val last = two(lw, RP__SUB, rp__lw_size(lw, r->from), one);
+    rp__val x = rp__lw_cast(lw, i, t);
+    const bool halves = r->mode != NEAREST && !(r->align && r->mode > NEAREST_EXACT);
+    if (halves) x = two(lw, RP__ADD, x, number(lw, t, 0.5));
+    x = two(lw, RP__MUL, x, step);
+    if (halves && r->mode > NEAREST_EXACT) x = two(lw, RP__SUB, x, number(lw, t, 0.5));
+    if (r->mode == LINEAR && halves) x = two(lw, RP__MAX, x, number(lw, t, 0));
+    rp__val low = rp__lw_1(lw, RP__FLOOR, x), at = rp__lw_cast(lw, low, RP_I64);
+    if (r->mode <= NEAREST_EXACT) {
+        place[0] = two(lw, RP__MIN, at, last);
+        return;
+    }
+    at = two(lw, RP__MIN, at, last);
+    rp__val f = within(lw, two(lw, RP__SUB, x, rp__lw_cast(lw, at, t)), number(lw, t, 0), number(lw, t, 1));
+    rp__val rest = two(lw, RP__SUB, number(lw, t, 1), f);
+    if (r->mode == LINEAR) {
+        place[0] = at;
+        place[1] = two(lw, RP__MIN, two(lw, RP__ADD, at, one), last);
+        weight[0] = rest;
+        weight[1] = f;
+        return;
+    }
+    /* Cubic convolution with a = -3/4 (Keys 1981): of distances up to 1, and up to 2. */
+    static const double near[4] = {1, 0, -2.25, 1.25}, far[4] = {3, -6, 3.75, -0.75};
+    for (int k = 0; k < 4; k++)
+        place[k] = within(lw, two(lw, RP__ADD, at, rp__lw_const_i(lw, RP_I64, k - 1)), zero, last);
+    weight[0] = cubic(lw, t, two(lw, RP__ADD, f, number(lw, t, 1)), far);
+    weight[1] = cubic(lw, t, f, near);
+    weight[2] = cubic(lw, t, rest, near);
+    weight[3] = cubic(lw, t, two(lw, RP__ADD, rest, number(lw, t, 1)), far);
+}
+
+static rp_dtype weights_type(const rp__lower *lw) {
+    return rp__lw_compute(rp__lw_in_dtype(lw, 0)) == RP_F64 ? RP_F64 : RP_F32;
+}
+
+rp_status rp__infer_resample(const rp__call *call, rp__meta *out) {
+    resampling r;
+    RP_TRY(resampling_of(call, false, &r));
+    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    out->size[r.dim] = r.to;
+    return RP_OK;
+}
+
+void rp__lower_resample(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    const rp_tensor *t = call->in[0];
+    const rp_dtype type = weights_type(lw);
+    resampling r;
+    rp_dim stride[RP_MAX_DIMS];
+    rp__val place[TAPS], weight[TAPS], y = 0;
+    if (resampling_of(call, false, &r) != RP_OK) return;
+    (void)rp__lw_structural_value(lw, r.mode * 2 + r.align);
+    rp__lw_space(lw, call->out[0]->size, t->ndim, 0);
+    memcpy(stride, t->stride, t->ndim * sizeof *stride);
+    stride[r.dim] = 0;
+    taps(lw, &r, rp__lw_dim_index(lw, r.dim), rp__lw_scalar_fn(lw, step_forward, type), type, place, weight);
+    const uint16_t access = rp__lw_access(lw, false, 0, stride, RP__ELEMENTS);
+    const rp__val along = rp__lw_size(lw, t->stride[r.dim]);
+    for (unsigned k = 0; k < taps_of[r.mode]; k++) {
+        rp__val x = rp__lw_load(lw, access, two(lw, RP__MUL, place[k], along), RP__NO_VAL);
+        if (r.mode > NEAREST_EXACT) x = two(lw, RP__MUL, x, weight[k]);
+        y = k ? two(lw, RP__ADD, y, x) : x;
+    }
+    rp__lw_out(lw, 0, y);
+}
+
+rp_status rp__infer_resample_input(const rp__call *call, rp__meta *out) {
+    resampling r;
+    RP_TRY(resampling_of(call, true, &r));
+    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    out->size[r.dim] = r.from;
+    return RP_OK;
+}
+
+/* Place j is read by results whose coordinate is within 2.5 of it: as many in a row as `reach` says, from about (j - 2) / step on. */
+void rp__lower_resample_input(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    const rp_tensor *t = call->in[0];
+    const rp_dtype type = weights_type(lw);
+    resampling r;
+    rp_dim size[RP_MAX_DIMS], stride[RP_MAX_DIMS];
+    rp__val place[TAPS], weight[TAPS], total = 0, any = 0;
+    if (resampling_of(call, true, &r) != RP_OK) return;
+    (void)rp__lw_structural_value(lw, r.mode * 2 + r.align);
+    const double step = step_of(call, true), wanted = step > 0 ? ceil(4.5 / step) + 5 : (double)r.to;
+    const rp_dim reach = wanted < (double)r.to ? (rp_dim)wanted : r.to;
+    memcpy(size, call->out[0]->size, t->ndim * sizeof *size);
+    size[t->ndim] = reach;
+    rp__lw_space(lw, size, t->ndim + 1u, 1u << t->ndim);
+    memcpy(stride, t->stride, t->ndim * sizeof *stride);
+    stride[r.dim] = stride[t->ndim] = 0;
+    const rp__val j = rp__lw_dim_index(lw, r.dim), two_places = number(lw, type, 2), half = number(lw, type, 1.5);
+    rp__val first = two(lw, RP__MUL, two(lw, RP__SUB, rp__lw_cast(lw, j, type), two_places),
+                        rp__lw_scalar_fn(lw, inverse_step, type));
+    first = rp__lw_cast(lw, rp__lw_1(lw, RP__FLOOR, two(lw, RP__SUB, first, half)), RP_I64);
+    first = within(lw, first, rp__lw_const_i(lw, RP_I64, 0), rp__lw_size(lw, r.to - reach));
+    const rp__val i = two(lw, RP__ADD, first, rp__lw_dim_index(lw, t->ndim));
+    taps(lw, &r, i, rp__lw_scalar_fn(lw, step_back, type), type, place, weight);
+    const uint16_t access = rp__lw_access(lw, false, 0, stride, RP__ELEMENTS);
+    const rp__val zero = number(lw, type, 0);
+    rp__val grad = rp__lw_load(lw, access, two(lw, RP__MUL, i, rp__lw_size(lw, t->stride[r.dim])), RP__NO_VAL);
+    for (unsigned k = 0; k < taps_of[r.mode]; k++) {
+        rp__val is = two(lw, RP__EQ, place[k], j);
+        any = k ? two(lw, RP__OR, any, is) : is;
+        if (r.mode <= NEAREST_EXACT) continue;
+        rp__val w = rp__lw_3(lw, RP__WHERE, is, weight[k], zero);
+        total = k ? two(lw, RP__ADD, total, w) : w;
+    }
+    if (r.mode > NEAREST_EXACT) grad = two(lw, RP__MUL, grad, total);
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_3(lw, RP__WHERE, any, grad, zero)));
+}
+
+/* ---- interpolate */
+
+typedef struct named_mode {
+    const char *name;
+    resample_mode mode;
+    unsigned spatial; /* 0: any */
+    bool aligns;
+} named_mode;
+static const named_mode modes[] = {{"nearest", NEAREST, 0, false}, {"nearest-exact", NEAREST_EXACT, 0, false},
+                                   {"linear", LINEAR, 1, true},    {"bilinear", LINEAR, 2, true},
+                                   {"trilinear", LINEAR, 3, true}, {"bicubic", CUBIC, 2, true},
+                                   {"area", NEAREST, 0, false}};
+enum { AREA = sizeof modes / sizeof *modes - 1 };
+
+rp_status rp__expand_interpolate(const rp__call *call) {
+    rp_tensor *x = call->in[0];
+    const rp_attr *size = &call->attrs[0], *scale = &call->attrs[1];
+    const char *name = call->attrs[2].v.string;
+    const bool has_align = !rp__attr_is_none(&call->attrs[3]), align = has_align && call->attrs[3].v.scalar.v.b;
+    const bool again = !rp__attr_is_none(&call->attrs[4]) && call->attrs[4].v.scalar.v.b;
+    const bool sized = size->v.ints != NULL;
+    unsigned which = 0;
+    while (which <= AREA && strcmp(modes[which].name, name) != 0) which++;
+    if (which > AREA || x->ndim < 3 || x->ndim > 5)
+        return rp__op_error(
+            call, RP_ERROR_INVALID_ARGUMENT,
+            "Only 3D, 4D and 5D input Tensors supported (got %uD) for the modes: nearest | linear | bilinear | "
+            "bicubic | trilinear | area | nearest-exact (got %s)",
+            x->ndim, name);
+    const named_mode *m = &modes[which];
+    const unsigned s = x->ndim - 2u;
+    if (m->spatial && m->spatial != s)
+        return rp__op_error(call, RP_ERROR_SHAPE, "Got %uD input, but %s mode needs %uD input", x->ndim, name,
+                            m->spatial + 2);
+    if (has_align && !m->aligns)
+        return rp__op_error(
+            call, RP_ERROR_INVALID_ARGUMENT,
+            "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | "
+            "trilinear");
+    if (rp__attr_bool(call, 5)) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "antialias is not supported");
+    if (sized && scale->n)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "only one of size or scale_factor should be defined");
+    if (!sized && !scale->n)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "either size or scale_factor should be defined");
+    const size_t given = sized ? size->n : scale->n;
+    if (given != 1 && given != s)
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "Input and output must have the same number of spatial dimensions, but got %u and %zu", s,
+                            given);
+    rp_dim to[3];
+    double step[3] = {0, 0, 0};
+    for (unsigned d = 0; d < s; d++) {
+        if (sized) {
+            to[d] = size->v.ints[given == 1 ? 0 : d];
+        } else {
+            const double factor = scale->v.floats[given == 1 ? 0 : d],
+                         places = (double)rp__dim_value(x->size[2 + d]) * factor;
+            if (!(places >= 0 && places < 0x1p53))
+                return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "a scale factor must be positive, not %g", factor);
+            to[d] = (rp_dim)floor(places);
+            step[d] = again ? 0 : 1 / factor;
+        }
+        if (rp__dim_is(RP__DIM_LT, to[d], 1) || rp__dim_is(RP__DIM_LT, x->size[2 + d], 1))
+            return rp__op_error(call, RP_ERROR_SHAPE,
+                                "Input and output sizes should be greater than 0, but got %lld and %lld",
+                                (long long)rp__dim_hint(x->size[2 + d]), (long long)rp__dim_hint(to[d]));
+    }
+    if (which == AREA) {
+        switch (s) {
+        case 1: return done(call, rp_adaptive_avg_pool1d_at(call->site, x, to, 1));
+        case 2: return done(call, rp_adaptive_avg_pool2d_at(call->site, x, to, 2));
+        default: return done(call, rp_adaptive_avg_pool3d_at(call->site, x, to, 3));
+        }
+    }
+    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    rp_tensor *y = s > 1 && m->mode > NEAREST_EXACT ? rp__wide(x) : x;
+    for (unsigned d = s; d-- > 0;) {
+        if (step[d] == 0 && rp__dim_is(RP__DIM_EQ, to[d], x->size[2 + d])) continue;
+        y = rp_resample_at(call->site, y, (int64_t)d + 2, to[d], m->mode, align, step[d]);
+    }
+    return done(call, y == x ? rp_clone_at(call->site, x, NULL) : to_type(y, x));
+}
+
+/* ---- sampling by a grid */
+
+typedef struct sampler {
+    unsigned spatial;
+    int64_t padding; /* 0 zeros, 1 border, 2 reflection */
+    bool align;
+    rp_dim size[3];
+    rp_tensor *flat; /* (N, C, places) */
+    rp_dim index[3]; /* (N, C, places of the grid) */
+    const rp_tensor *grid;
+} sampler;
+
+static rp_tensor *plus(rp_tensor *t, double v) { return rp_add_scalar(t, rp_f64(v)); }
+static rp_tensor *times(rp_tensor *t, double v) { return rp_mul_scalar(t, rp_f64(v)); }
+
+/* Back into [low, high] from both ends, as often as it takes. */
+static rp_tensor *reflected(rp_tensor *x, double low, double high) {
+    if (!(high > low)) return times(x, 0);
+    const double span = high - low;
+    rp_tensor *far = rp_abs(plus(x, -low));
+    rp_tensor *turns = rp_detach(rp_floor(times(far, 1 / span)));
+    rp_tensor *extra = rp_sub(far, times(turns, span));
+    rp_tensor *even = rp_eq_scalar(rp_remainder_scalar(turns, rp_f64(2)), rp_f64(0));
+    return rp_where(even, plus(extra, low), plus(rp_neg(extra), high));
+}
+
+/* A coordinate in places, put where the padding says. */
+static rp_tensor *padded(const sampler *s, rp_tensor *x, unsigned d) {
+    const double n = (double)rp__dim_value(s->size[d]);
+    if (s->padding == 2) x = s->align ? reflected(x, 0, n - 1) : reflected(x, -0.5, n - 0.5);
+    return s->padding ? rp_clamp(x, rp_f64(0), rp_f64(n - 1)) : x;
+}
+
+/* Elements at whole places (as floats), 0 outside; *inside: where they are. */
+static rp_tensor *fetched(const sampler *s, rp_tensor *const *place) {
+    rp_tensor *at = NULL, *inside = NULL;
+    for (unsigned d = 0; d < s->spatial; d++) {
+        const double last = (double)rp__dim_value(s->size[d]) - 1;
+        rp_tensor *p = rp_detach(place[d]);
+        rp_tensor *in = rp_logical_and(rp_ge_scalar(p, rp_f64(0)), rp_le_scalar(p, rp_f64(last)));
+        rp_tensor *i = rp_to_dtype(rp_clamp(p, rp_f64(0), rp_f64(last)), RP_I64);
+        inside = inside ? rp_logical_and(inside, in) : in;
+        at = at ? rp_add(rp_mul_scalar(at, rp_i64(s->size[d])), i) : i;
+    }
+    at = rp_expand(rp_unsqueeze(rp_flatten(at, 1, -1), 1), s->index, 3);
+    rp_tensor *x = rp_gather(s->flat, 2, at);
+    return rp_masked_fill_scalar(x, rp_unsqueeze(rp_flatten(rp_logical_not(inside), 1, -1), 1), rp_i64(0));
+}
+
+/* (N, places of the grid) beside (N, C, places). */
+static rp_tensor *beside(rp_tensor *w) { return rp_unsqueeze(rp_flatten(w, 1, -1), 1); }
+
+static rp_tensor *sample_linear(const sampler *s, rp_tensor *const *x) {
+    rp_tensor *low[3], *part[3], *y = NULL;
+    for (unsigned d = 0; d < s->spatial; d++) {
+        low[d] = rp_detach(rp_floor(x[d]));
+        part[d] = rp_sub(x[d], low[d]);
+    }
+    for (unsigned corner = 0; corner < 1u << s->spatial; corner++) {
+        rp_tensor *place[3], *weight = NULL;
+        for (unsigned d = 0; d < s->spatial; d++) {
+            const bool high = corner >> (s->spatial - 1 - d) & 1u;
+            place[d] = high ? plus(low[d], 1) : low[d];
+            rp_tensor *w = high ? part[d] : plus(rp_neg(part[d]), 1);
+            weight = weight ? rp_mul(weight, w) : w;
+        }
+        rp_tensor *v = rp_mul(fetched(s, place), beside(weight));
+        y = y ? rp_add(y, v) : v;
+    }
+    return y;
+}
+
+static rp_tensor *cubic_weight(rp_tensor *f, int k) {
+    static const double near[4] = {1, 0, -2.25, 1.25}, far[4] = {3, -6, 3.75, -0.75};
+    const double *c = k == 1 || k == 2 ? near : far;
+    rp_tensor *x = k == 0 ? plus(f, 1) : k == 1 ? f : k == 2 ? plus(rp_neg(f), 1) : plus(rp_neg(f), 2);
+    rp_tensor *y = plus(times(x, c[3]), c[2]);
+    return plus(rp_mul(plus(rp_mul(y, x), c[1]), x), c[0]);
+}
+
+static rp_tensor *sample_cubic(const sampler *s, rp_tensor *const *x) {
+    rp_tensor *low[2], *part[2], *y = NULL;
+    for (unsigned d = 0; d < 2; d++) {
+        low[d] = rp_detach(rp_floor(x[d]));
+        part[d] = rp_sub(x[d], low[d]);
+    }
+    for (int i = 0; i < 4; i++) {
+        rp_tensor *row = NULL;
+        for (int j = 0; j < 4; j++) {
+            rp_tensor *const place[2] = {padded(s, plus(low[0], i - 1), 0), padded(s, plus(low[1], j - 1), 1)};
+            rp_tensor *v = rp_mul(fetched(s, place), beside(cubic_weight(part[1], j)));
+            row = row ? rp_add(row, v) : v;
+        }
+        row = rp_mul(row, beside(cubic_weight(part[0], i)));
+        y = y ? rp_add(y, row) : row;
+    }
+    return y;
+}
+
+rp_status rp__expand_grid_sampler(const rp__call *call) {
+    rp_tensor *input = call->in[0], *grid = call->in[1];
+    const int64_t mode = rp__attr_int(call, 0);
+    sampler s = {
+        .spatial = input->ndim - 2u, .padding = rp__attr_int(call, 1), .align = rp__attr_bool(call, 2), .grid = grid};
+    char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)input->dtype));
+    if (grid->dtype != input->dtype)
+        return rp__op_error(call, RP_ERROR_DTYPE,
+                            "expected input and grid to have same dtype, but input has %s and grid has %s",
+                            rp_dtype_name((rp_dtype)input->dtype), rp_dtype_name((rp_dtype)grid->dtype));
+    bool good = (input->ndim == 4 || input->ndim == 5) && grid->ndim == input->ndim &&
+                rp__dim_is(RP__DIM_EQ, grid->size[0], input->size[0]) &&
+                rp__dim_is(RP__DIM_EQ, grid->size[grid->ndim - 1], s.spatial);
+    for (unsigned d = 2; good && d < input->ndim; d++) good = !rp__dim_is(RP__DIM_LT, input->size[d], 1);
+    if (!good)
+        return rp__op_error(
+            call, RP_ERROR_SHAPE,
+            "expected input (N, C, places) of 4 or 5 dims without empty places and a grid (N, .., rank) of as many, "
+            "but got %s and %s",
+            rp__shape_text(input->size, input->ndim, a), rp__shape_text(grid->size, grid->ndim, b));
+    if (mode < 0 || mode > 2 || s.padding < 0 || s.padding > 2)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "modes are 0 to 2, not %lld and %lld", (long long)mode,
+                            (long long)s.padding);
+    if (mode == 2 && s.spatial != 2)
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "bicubic interpolation only supports 4D input");
+    rp_tensor *x[3], *wide = rp__wide(grid), *y;
+    s.flat = rp_flatten(rp__wide(input), 2, -1);
+    s.index[0] = input->size[0];
+    s.index[1] = input->size[1];
+    s.index[2] = 1;
+    for (unsigned d = 0; d < s.spatial; d++) {
+        s.size[d] = input->size[2 + d];
+        s.index[2] = rp__dim_apply(RP__DIM_MUL, s.index[2], grid->size[1 + d]);
+        const double n = (double)rp__dim_value(s.size[d]);
+        /* The last of a place is its first coordinate. A NaN is outside. */
+        rp_tensor *at =
+            rp_nan_to_num(rp_select(wide, -1, (int64_t)(s.spatial - 1 - d)), rp_f64(-1e6), rp_f64(1e6), rp_f64(-1e6));
+        x[d] = s.align ? times(plus(at, 1), (n - 1) / 2) : times(plus(times(plus(at, 1), n), -1), 0.5);
+        if (mode != 2) x[d] = padded(&s, x[d], d);
+        if (mode == 1) x[d] = rp_round(x[d]);
+    }
+    y = mode == 0 ? sample_linear(&s, x) : mode == 1 ? fetched(&s, x) : sample_cubic(&s, x);
+    rp_dim size[5] = {input->size[0], input->size[1]};
+    for (unsigned d = 0; d < s.spatial; d++) size[2 + d] = grid->size[1 + d];
+    return done(call, to_type(rp_view(y, size, input->ndim), input));
+}
+
+rp_status rp__expand_affine_grid_generator(const rp__call *call) {
+    rp_tensor *theta = call->in[0], *y = NULL;
+    const rp_attr *size = &call->attrs[0];
+    const bool align = rp__attr_bool(call, 1);
+    const unsigned s = size->n == 4 ? 2 : 3;
+    char text[RP__SHAPE_TEXT];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)theta->dtype));
+    if (size->n != 4 && size->n != 5)
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "affine_grid_generator needs 4d (spatial) or 5d (volumetric) inputs, not a size of %zu",
+                            size->n);
+    bool good = theta->ndim == 3 && rp__dim_is(RP__DIM_EQ, theta->size[0], size->v.ints[0]) &&
+                rp__dim_is(RP__DIM_EQ, theta->size[1], s) && rp__dim_is(RP__DIM_EQ, theta->size[2], s + 1);
+    if (!good)
+        return rp__op_error(call, RP_ERROR_SHAPE, "Expected a batch of %ux%u affine matrices, but got %s", s, s + 1,
+                            rp__shape_text(theta->size, theta->ndim, text));
+    rp_tensor *wide = rp__wide(theta);
+    rp_dim column[5] = {theta->size[0], 1, 1, 1, 1};
+    column[s + 1] = s;
+    y = rp_view(rp_reshape(rp_select(wide, 2, s), column, s + 2), column, s + 2);
+    for (unsigned d = 0; d < s; d++) { /* x, y, z: of the last place first */
+        const unsigned dim = s - 1 - d;
+        const rp_dim n = size->v.ints[2 + dim];
+        if (rp__dim_is(RP__DIM_LT, n, 1))
+            return rp__op_error(call, RP_ERROR_SHAPE, "Expected non-zero, positive output size");
+        const double places = (double)rp__dim_value(n);
+        rp_tensor *at = rp_to_dtype(rp__count_beside(theta, n), (rp_dtype)wide->dtype);
+        at = align ? plus(times(at, places > 1 ? 2 / (places - 1) : 0), places > 1 ? -1 : 0)
+                   : plus(times(plus(times(at, 2), 1), 1 / places), -1);
+        rp_dim along[5] = {1, 1, 1, 1, 1};
+        along[1 + dim] = n;
+        y = rp_add(y, rp_mul(rp_view(at, along, s + 2), rp_reshape(rp_select(wide, 2, d), column, s + 2)));
+    }
+    return done(call, to_type(y, theta));
+}
+
+/* ---- windows as columns */
+
+typedef struct columns {
+    int64_t kernel[2], dilation[2], padding[2], stride[2];
+} columns;
+
+/* Attributes kernel_size, dilation, padding, stride from `first` on. */
+static rp_status columns_of(const rp__call *call, unsigned first, columns *c) {
+    static const char *const names[] = {"kernel size", "dilation", "padding", "stride"};
+    int64_t *const to[4] = {c->kernel, c->dilation, c->padding, c->stride};
+    for (unsigned k = 0; k < 4; k++) {
+        const rp_attr *a = &call->attrs[first + k];
+        if (a->n != 1 && a->n != 2)
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "It is expected %s equals to 2, but got size %zu",
+                                names[k], a->n);
+        for (unsigned d = 0; d < 2; d++) {
+            to[k][d] = a->v.ints[a->n == 1 ? 0 : d];
+            if (to[k][d] < (k == 2 ? 0 : 1) || to[k][d] > INT32_MAX)
+                return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s should be %s zero, but got %lld", names[k],
+                                    k == 2 ? "at least" : "greater than", (long long)to[k][d]);
+        }
+    }
+    return RP_OK;
+}
+
+/* Windows along a dim of that many places. */
+static rp_dim windows_along(const columns *c, unsigned d, rp_dim places) {
+    const int64_t reach = c->dilation[d] * (c->kernel[d] - 1) + 1;
+    rp_dim room = rp__dim_apply(RP__DIM_ADD, places, 2 * c->padding[d] - reach);
+    return rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_FLOORDIV, room, c->stride[d]), 1);
+}
+
+rp_status rp__expand_im2col(const rp__call *call) {
+    rp_tensor *x = call->in[0];
+    columns c;
+    char text[RP__SHAPE_TEXT];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    RP_TRY(columns_of(call, 0, &c));
+    const bool alone = x->ndim == 3;
+    bool good = alone || x->ndim == 4;
+    for (unsigned d = alone ? 0 : 1; good && d < x->ndim; d++) good = !rp__dim_is(RP__DIM_LT, x->size[d], 1);
+    for (unsigned d = 0; good && d < 2; d++)
+        good = !rp__dim_is(RP__DIM_LT, windows_along(&c, d, x->size[x->ndim - 2 + d]), 1);
+    if (!good)
+        return rp__op_error(
+            call, RP_ERROR_SHAPE,
+            "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and room for a window, but got: %s",
+            rp__shape_text(x->size, x->ndim, text));
+    if (alone) x = rp_unsqueeze(x, 0);
+    if (c.padding[0] || c.padding[1])
+        x = rp_constant_pad_nd(x, RP_DIMS(c.padding[1], c.padding[1], c.padding[0], c.padding[0]), rp_i64(0));
+    for (unsigned d = 0; d < 2; d++) { /* (N, C, rows, columns, window) */
+        x = rp_unfold(x, (int64_t)d + 2, c.dilation[d] * (c.kernel[d] - 1) + 1, c.stride[d]);
+        if (c.dilation[d] > 1) x = rp_slice(x, -1, 0, INT64_MAX, c.dilation[d]);
+    }
+    x = rp_flatten(rp_flatten(rp_permute(x, RP_DIMS(0, 1, 4, 5, 2, 3)), 4, 5), 1, 3);
+    return done(call, alone ? rp_squeeze(x, 0) : x);
+}
+
+rp_status rp__expand_col2im(const rp__call *call) {
+    rp_tensor *x = call->in[0];
+    const rp_attr *places = &call->attrs[0];
+    columns c;
+    char text[RP__SHAPE_TEXT];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    RP_TRY(columns_of(call, 1, &c));
+    const bool alone = x->ndim == 2;
+    if (places->n != 2 || (!alone && x->ndim != 3))
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "Expected 2D or 3D (batch mode) columns and two output sizes, but got: %s",
+                            rp__shape_text(x->size, x->ndim, text));
+    const rp_dim *in = x->size + (x->ndim - 2);
+    const int64_t window = c.kernel[0] * c.kernel[1];
+    const rp_dim n[2] = {windows_along(&c, 0, places->v.ints[0]), windows_along(&c, 1, places->v.ints[1])};
+    if (rp__dim_is(RP__DIM_LT, n[0], 1) || rp__dim_is(RP__DIM_LT, n[1], 1) ||
+        !rp__dim_is(RP__DIM_EQ, in[1], rp__dim_apply(RP__DIM_MUL, n[0], n[1])) ||
+        !rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MOD, in[0], window), 0))
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "columns of size %s do not belong to an output of %lld x %lld places and windows of %lld",
+                            rp__shape_text(x->size, x->ndim, text), (long long)rp__dim_hint(places->v.ints[0]),
+                            (long long)rp__dim_hint(places->v.ints[1]), (long long)window);
+    if (alone) x = rp_unsqueeze(x, 0);
+    const rp_dim split[3] = {rp__dim_apply(RP__DIM_FLOORDIV, in[0], window), c.kernel[0], c.kernel[1]};
+    rp_tensor *y =
+        rp_permute(rp_unflatten(rp_unflatten(rp__wide(x), 1, split, 3), -1, n, 2), RP_DIMS(0, 1, 4, 5, 2, 3));
+    rp_dim size[5] = {x->size[0], split[0], 0, 0, 0}, padded_places[2];
+    for (unsigned d = 0; d < 2; d++) padded_places[d] = rp__dim_apply(RP__DIM_ADD, places->v.ints[d], 2 * c.padding[d]);
+    for (unsigned d = 2; d-- > 0;) { /* the window of columns is the last dim, then that of rows */
+        const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1;
+        if (rp__tensor_is_error(y)) return rp_error_status();
+        if (c.dilation[d] > 1) { /* elements of a window as far apart as they were */
+            rp_dim wide[RP_MAX_DIMS];
+            memcpy(wide, y->size, y->ndim * sizeof *wide);
+            wide[y->ndim - 1] = reach;
+            rp_tensor *zeros =
+                rp_expand(rp_to_dtype(rp_zeros(RP_NO_DIMS, RP_OPTIONS(rp_zeros_options, .device = &y->device)),
+                                      (rp_dtype)y->dtype),
+                          wide, y->ndim);
+            y = rp_slice_scatter(zeros, y, -1, 0, INT64_MAX, c.dilation[d]);
+        }
+        if (d == 1) { /* (N, C, rows of windows, columns of windows, rows, columns of a window) */
+            const rp_dim six[5] = {x->size[0], split[0], n[0], padded_places[1], c.kernel[0]};
+            y = rp_unfold_backward(rp_permute(y, RP_DIMS(0, 1, 2, 3, 4, 5)), six, 5, 3, reach, c.stride[1]);
+        } else {
+            memcpy(size + 2, padded_places, sizeof padded_places);
+            y = rp_unfold_backward(y, size, 4, 2, reach, c.stride[0]);
+        }
+    }
+    if (c.padding[0] || c.padding[1])
+        y = rp_constant_pad_nd(y, RP_DIMS(-c.padding[1], -c.padding[1], -c.padding[0], -c.padding[0]), rp_i64(0));
+    y = to_type(y, x);
+    return done(call, alone ? rp_squeeze(y, 0) : y);
+}
+
+/* ---- padding by modes: what stands before and behind is made of views of the operand */
+
+typedef enum pad_mode { PAD_REFLECT, PAD_REPLICATE, PAD_CIRCULAR } pad_mode;
+
+static rp_tensor *part(rp_tensor *x, unsigned d, rp_dim from, rp_dim to) { return rp_slice(x, d, from, to); }
+
+/* Places last, last - 1, ... of dim d, n of them. */
+static rp_tensor *mirrored(rp_tensor *x, unsigned d, rp_dim last, int64_t n) {
+    rp_dim along[RP_MAX_DIMS], size[RP_MAX_DIMS];
+    for (unsigned k = 0; k < x->ndim; k++) {
+        along[k] = 1;
+        size[k] = x->size[k];
+    }
+    along[d] = size[d] = n;
+    rp_tensor *at = rp_add_scalar(rp_neg(rp__count_beside(x, n)), rp__scalar_dim(last));
+    return rp_gather(x, d, rp_expand(rp_view(at, along, x->ndim), size, x->ndim));
+}
+
+static rp_tensor *pad_dim(rp_tensor *x, unsigned d, pad_mode mode, int64_t before, int64_t behind) {
+    const rp_dim n = x->size[d];
+    rp_tensor *parts[3];
+    unsigned k = 0;
+    if (before < 0 || behind < 0) { /* cut off first, then padded from what is left */
+        const rp_dim from = before < 0 ? -before : 0, to = behind < 0 ? rp__dim_apply(RP__DIM_ADD, n, behind) : n;
+        x = part(x, d, from, to);
+        return rp__tensor_is_error(x) || (before <= 0 && behind <= 0)
+                   ? x
+                   : pad_dim(x, d, mode, before > 0 ? before : 0, behind > 0 ? behind : 0);
+    }
+    rp_dim size[RP_MAX_DIMS];
+    memcpy(size, x->size, x->ndim * sizeof *size);
+    const rp_dim end = rp__dim_apply(RP__DIM_SUB, n, 1);
+    if (before > 0) {
+        size[d] = before;
+        parts[k++] = mode == PAD_REFLECT     ? mirrored(x, d, before, before)
+                     : mode == PAD_REPLICATE ? rp_expand(part(x, d, 0, 1), size, x->ndim)
+                                             : part(x, d, rp__dim_apply(RP__DIM_SUB, n, before), n);
+    }
+    parts[k++] = x;
+    if (behind > 0) {
+        size[d] = behind;
+        parts[k++] = mode == PAD_REFLECT     ? mirrored(x, d, rp__dim_apply(RP__DIM_SUB, end, 1), behind)
+                     : mode == PAD_REPLICATE ? rp_expand(part(x, d, end, n), size, x->ndim)
+                                             : part(x, d, 0, behind);
+    }
+    return k == 1 ? x : rp_cat(parts, k, d);
+}
+
+rp_status rp__expand_pad(const rp__call *call) {
+    rp_tensor *x = call->in[0], *y = x;
+    const rp_attr *pad = &call->attrs[0];
+    const char *name = call->attrs[1].v.string;
+    const bool valued = !rp__attr_is_none(&call->attrs[2]);
+    char text[RP__SHAPE_TEXT];
+    if (strcmp(name, "constant") == 0)
+        return done(call, rp_constant_pad_nd_at(call->site, x, pad->v.ints, pad->n,
+                                                valued ? call->attrs[2].v.scalar : rp_i64(0)));
+    const pad_mode mode = strcmp(name, "reflect") == 0     ? PAD_REFLECT
+                          : strcmp(name, "replicate") == 0 ? PAD_REPLICATE
+                                                           : PAD_CIRCULAR;
+    if (mode == PAD_CIRCULAR && strcmp(name, "circular") != 0)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Unrecognised padding mode %s", name);
+    if (valued)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Padding mode \"%s\" doesn't take in value argument",
+                            name);
+    if (x->dtype == RP_BOOL && mode != PAD_CIRCULAR) return rp__call_refuse_dtype(call, RP_BOOL);
+    const size_t pairs = pad->n / 2;
+    if (pad->n % 2 || pairs < 1 || pairs > 3 || (x->ndim != pairs + 1 && x->ndim != pairs + 2))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Padding size %zu is not supported for %uD input tensor.",
+                            pad->n, x->ndim);
+    for (unsigned d = x->ndim == pairs + 2 ? 1 : 0; d < x->ndim; d++) {
+        if (rp__dim_is(RP__DIM_EQ, x->size[d], 0))
+            return rp__op_error(call, RP_ERROR_SHAPE, "a tensor without elements cannot be padded by what it has: %s",
+                                rp__shape_text(x->size, x->ndim, text));
+    }
+    for (size_t k = 0; k < pairs; k++) {
+        const unsigned d = x->ndim - 1u - (unsigned)k;
+        for (unsigned side = 0; side < 2; side++) {
+            const int64_t p = pad->v.ints[2 * k + side];
+            const rp_dim room = mode == PAD_REFLECT ? rp__dim_apply(RP__DIM_SUB, x->size[d], 1) : x->size[d];
+            if (p <= 0 || mode == PAD_REPLICATE || !rp__dim_is(RP__DIM_LT, room, p)) continue;
+            return rp__op_error(
+                call, RP_ERROR_SHAPE,
+                mode == PAD_REFLECT
+                    ? "Padding size should be less than the corresponding input dimension, but got: padding %lld at "
+                      "dimension %u of input %s"
+                    : "Padding value causes wrapping around more than once: %lld at dimension %u of %s",
+                (long long)p, d, rp__shape_text(x->size, x->ndim, text));
+        }
+        y = pad_dim(y, d, mode, pad->v.ints[2 * k], pad->v.ints[2 * k + 1]);
+        if (rp__tensor_is_error(y)) return rp_error_status();
+    }
+    return done(call, y == x ? rp_clone_at(call->site, x, NULL) : y);
+}
