@@ -53,6 +53,9 @@ def class_value(x, t, ignore):
 ADAPT = {
     "nll_loss": aten.nll_loss_nd,
     "class_value": class_value,
+    "bilinear": lambda input1, input2, weight, bias=None: F.bilinear(input1, input2, weight, bias),
+    "cross": lambda self, other, dim=None: torch.cross(self, other) if dim is None else torch.cross(self, other, dim=dim),
+    "normalize": lambda input, p=2.0, dim=1, eps=1e-12: F.normalize(input, p, dim, eps),
     "binary_cross_entropy": lambda x, t, weight=None, reduction=1: F.binary_cross_entropy(x, t, weight, reduction=REDUCTIONS[reduction]),
     "binary_cross_entropy_with_logits": lambda x, t, weight=None, pos_weight=None, reduction=1:
         F.binary_cross_entropy_with_logits(x, t, weight, pos_weight=pos_weight, reduction=REDUCTIONS[reduction]),
