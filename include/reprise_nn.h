@@ -1,8 +1,8 @@
 /* reprise_nn.h - layers, modules, initialisers, losses and optimizers, on top of reprise.h.
  *
  * A layer is a plain struct of parameters. rp_x_layer_init makes one by itself: its parameters are retained, and
- * rp_x_layer_release gives them back. rp_x_add makes one as a child of a module, which then owns its parameters and lists them
- * by name, with their mode. Names, defaults and initial distributions are PyTorch's.
+ * rp_x_layer_release gives them back. rp_x_add makes one as a child of a module, which then owns its parameters and
+ lists them * by name, with their mode. Names, defaults and initial distributions are PyTorch's.
  */
 #ifndef REPRISE_NN_H
 #define REPRISE_NN_H
@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-/* ---------------------------------------------------------------- initialisers (torch.nn.init): without a gradient, in place */
+/* ---------------------------------------------------------------- initialisers (torch.nn.init): without a gradient,
+   in place */
 
 RP_CALL rp_status rp_init_uniform(rp_tensor *t, double low, double high); /* low <= high */
 RP_CALL rp_status rp_init_normal(rp_tensor *t, double mean, double std);  /* std >= 0 */
@@ -30,19 +31,21 @@ RP_CALL rp_status rp_init_xavier_normal(rp_tensor *t, double gain);
 
 /* ---------------------------------------------------------------- modules (torch.nn.Module)
 
-   A module is a named tree over the program's own structs: parameters, buffers (tensors that belong to the state and are not
-   trained), children, and a mode (training at first). It knows where in the program's structs each tensor's handle lies, so a
-   struct that was registered stays where it is, as long as the module lives. Dotted names of the whole are those of PyTorch's
-   state_dict. A tree is used by one thread at a time; functions may be called through rp_call in several. */
+   A module is a named tree over the program's own structs: parameters, buffers (tensors that belong to the state and
+   are not trained), children, and a mode (training at first). It knows where in the program's structs each tensor's
+   handle lies, so a struct that was registered stays where it is, as long as the module lives. Dotted names of the
+   whole are those of PyTorch's state_dict. A tree is used by one thread at a time; functions may be called through
+   rp_call in several. */
 
 typedef struct rp_module rp_module;
 
 /* A root. Never NULL: on failure a module on which every call fails. name is copied; NULL is "". */
 RP_CALL rp_module *rp_module_new(const char *name);
-/* A root with all below it, and its references to their tensors; NULL is ignored. Functions of rp_compile_module are released before. */
+/* A root with all below it, and its references to their tensors; NULL is ignored. Functions of rp_compile_module are
+   released before. */
 RP_API void rp_module_release(rp_module *m);
-/* A new child, owned by m, borrowed; m's mode is its own. name: not empty, without a dot, of no other child, parameter or buffer
-   of m. */
+/* A new child, owned by m, borrowed; m's mode is its own. name: not empty, without a dot, of no other child,
+   parameter or buffer of m. */
 RP_CALL rp_module *rp_module_child(rp_module *m, const char *name);
 /* *place is a tensor (or NULL: absent, as a layer without a bias has it) of the program's struct; m retains it. */
 RP_CALL rp_status rp_module_add_parameter(rp_module *m, const char *name,
@@ -54,16 +57,17 @@ RP_CALL rp_status rp_module_add_buffer(rp_module *m, const char *name, rp_tensor
 RP_CALL rp_status rp_module_set_training(rp_module *m, bool training); /* train(), eval() */
 RP_API bool rp_module_training(const rp_module *m);                    /* NULL: true */
 RP_CALL rp_status rp_module_set_requires_grad(rp_module *m, bool requires_grad);
-/* Parameters and buffers of floating type become other tensors of that dtype (gradients too), in their places; what holds the
-   old ones, as optimizers do, is made afterwards. All or, on failure, none. */
+/* Parameters and buffers of floating type become other tensors of that dtype (gradients too), in their places; what
+   holds the old ones, as optimizers do, is made afterwards. All or, on failure, none. */
 RP_CALL rp_status rp_module_to_dtype(rp_module *m, rp_dtype dtype);
 
 typedef struct rp_named_tensor {
     const char *name; /* dotted, from the module that was asked */
     rp_tensor *tensor;
 } rp_named_tensor;
-/* Lists of m and all below it, in order of registration: borrowed, until something is registered, moved to a dtype or released.
-   *n is their length. NULL and 0 on failure. A tensor with two names is once among parameters and buffers, and twice in the state. */
+/* Lists of m and all below it, in order of registration: borrowed, until something is registered, moved to a dtype or
+   released. *n is their length. NULL and 0 on failure. A tensor with two names is once among parameters and buffers,
+   and twice in the state. */
 RP_CALL rp_tensor *const *rp_module_parameters(rp_module *m, size_t *n);
 RP_CALL const rp_named_tensor *rp_module_named_parameters(rp_module *m, size_t *n);
 RP_CALL const rp_named_tensor *rp_module_named_buffers(rp_module *m,
@@ -73,12 +77,12 @@ RP_CALL const rp_named_tensor *rp_module_state(rp_module *m,
 /* Calls visit for all below m, then for m (Module.apply); path: dotted, "" for m. Another status than RP_OK ends it. */
 typedef rp_status rp_module_visit(void *ctx, rp_module *m, const char *path);
 RP_CALL rp_status rp_module_apply(rp_module *m, rp_module_visit *visit, void *ctx);
-/* A table: names, sizes, types, parameters, bytes. NUL-terminated, cut at `bytes`; returns the length that it needs without the
-   NUL. */
+/* A table: names, sizes, types, parameters, bytes. NUL-terminated, cut at `bytes`; returns the length that it needs
+   without the NUL. */
 RP_CALL size_t rp_module_summary(rp_module *m, char *buf, size_t bytes);
 
-/* rp_compile of a function that reads m: its tensors and modes are compared at every call, besides fn.ctx_bytes bytes at fn.ctx.
-   Nothing can be registered below m's root afterwards. */
+/* rp_compile of a function that reads m: its tensors and modes are compared at every call, besides fn.ctx_bytes bytes
+   at fn.ctx. Nothing can be registered below m's root afterwards. */
 RP_CALL rp_compiled *rp_compile_module(rp_module *m, rp_fn fn, const rp_compile_options *options);
 
 /* ---------------------------------------------------------------- layers */
@@ -92,7 +96,8 @@ RP_CALL rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, 
                                        rp_dtype dtype);
 RP_API void rp_linear_layer_release(rp_linear_layer *l);
 RP_CALL rp_tensor *rp_linear_layer_forward(const rp_linear_layer *l, rp_tensor *x);
-/* As a child of m (its dtype float32: rp_module_to_dtype changes the whole). So are the other rp_x_add; on failure m is as before. */
+/* As a child of m (its dtype float32: rp_module_to_dtype changes the whole). So are the other rp_x_add; on failure m
+   is as before. */
 RP_CALL rp_status rp_linear_add(rp_module *m, const char *name, rp_linear_layer *l, int64_t in_features,
                                 int64_t out_features, bool bias);
 
@@ -178,9 +183,10 @@ RP_CALL rp_tensor *rp_mse_loss(rp_tensor *input, rp_tensor *target, int64_t redu
 
 /* ---------------------------------------------------------------- optimizers (torch.optim)
 
-   All state is made at construction: moments in the parameter's dtype, step count and learning rate as 0-d float32 tensors on
-   its device, so that a step can be recorded and played back. A step is one launch for all parameters that have always been
-   stepped together. Parameters whose .grad is NULL are passed over, as PyTorch does; in a trace that is a guard. */
+   All state is made at construction: moments in the parameter's dtype, step count and learning rate as 0-d float32
+   tensors on its device, so that a step can be recorded and played back. A step is one launch for all parameters that
+   have always been stepped together. Parameters whose .grad is NULL are passed over, as PyTorch does; in a trace that
+   is a guard. */
 
 typedef struct rp_optimizer rp_optimizer;
 
@@ -191,6 +197,7 @@ typedef struct rp_adam_options { /* of rp_adam and rp_adamw */
     double eps;          /* 0: 1e-8; negative: 0 */
     double weight_decay; /* Adam: added to the gradient. AdamW: shrinks the parameter; 0: 0.01; negative: 0 */
     bool maximize;
+    bool amsgrad;
 } rp_adam_options;
 typedef struct rp_sgd_options {
     size_t struct_size;
@@ -198,22 +205,109 @@ typedef struct rp_sgd_options {
     bool nesterov; /* needs momentum and no dampening */
     bool maximize;
 } rp_sgd_options;
+typedef struct rp_rmsprop_options {
+    size_t struct_size;
+    double alpha; /* 0: 0.99; negative: 0 */
+    double eps;   /* 0: 1e-8; negative: 0 */
+    double weight_decay, momentum;
+    bool centered, maximize;
+} rp_rmsprop_options;
+typedef struct rp_adagrad_options { /* PyTorch's learning rate is 1e-2 */
+    size_t struct_size;
+    double lr_decay, weight_decay, initial_accumulator_value;
+    double eps; /* 0: 1e-10; negative: 0 */
+    bool maximize;
+} rp_adagrad_options;
+typedef struct rp_adadelta_options { /* PyTorch's learning rate is 1 */
+    size_t struct_size;
+    double rho; /* 0: 0.9; negative: 0 */
+    double eps; /* 0: 1e-6; negative: 0 */
+    double weight_decay;
+    bool maximize;
+} rp_adadelta_options;
+typedef struct rp_adamax_options {
+    size_t struct_size;
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8; negative: 0 */
+    double weight_decay;
+    bool maximize;
+} rp_adamax_options;
+typedef struct rp_nadam_options {
+    size_t struct_size;
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8; negative: 0 */
+    double weight_decay;
+    double momentum_decay; /* 0: 4e-3; negative: 0 */
+    bool decoupled_weight_decay, maximize;
+} rp_nadam_options;
+typedef struct rp_radam_options {
+    size_t struct_size;
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8; negative: 0 */
+    double weight_decay;
+    bool decoupled_weight_decay, maximize;
+} rp_radam_options;
+typedef struct
+    rp_lion_options { /* Chen et al., 2023: moves by the sign of a mean of gradients; the decay shrinks the parameter */
+    size_t struct_size;
+    double beta1, beta2; /* 0: 0.9, 0.99; negative: 0 */
+    double weight_decay;
+    bool maximize;
+} rp_lion_options;
+typedef struct rp_lamb_options { /* You et al., 2019: Adam's update, as long as its parameter is by norm */
+    size_t struct_size;
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-6; negative: 0 */
+    double weight_decay;      /* 0: 0.01; negative: 0 */
+    bool always_adapt;        /* also without a decay */
+    bool trust_clip;          /* never longer than the update itself */
+    bool maximize;
+} rp_lamb_options;
 
-/* Never NULL: on failure (no parameters, a learning rate below 0) an optimizer without groups, on which every call fails.
-   params are retained. options NULL: defaults. */
+/* Never NULL: on failure (no parameters, a learning rate below 0) an optimizer without groups, on which every call
+   fails. params are retained. options NULL: defaults. */
 RP_CALL rp_optimizer *rp_adam(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options);
 RP_CALL rp_optimizer *rp_adamw(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options);
 RP_CALL rp_optimizer *rp_sgd(rp_tensor *const *params, size_t n, double lr, const rp_sgd_options *options);
+RP_CALL rp_optimizer *rp_rmsprop(rp_tensor *const *params, size_t n, double lr, const rp_rmsprop_options *options);
+RP_CALL rp_optimizer *rp_adagrad(rp_tensor *const *params, size_t n, double lr, const rp_adagrad_options *options);
+RP_CALL rp_optimizer *rp_adadelta(rp_tensor *const *params, size_t n, double lr, const rp_adadelta_options *options);
+RP_CALL rp_optimizer *rp_adamax(rp_tensor *const *params, size_t n, double lr, const rp_adamax_options *options);
+RP_CALL rp_optimizer *rp_nadam(rp_tensor *const *params, size_t n, double lr, const rp_nadam_options *options);
+RP_CALL rp_optimizer *rp_radam(rp_tensor *const *params, size_t n, double lr, const rp_radam_options *options);
+RP_CALL rp_optimizer *rp_lion(rp_tensor *const *params, size_t n, double lr, const rp_lion_options *options);
+RP_CALL rp_optimizer *rp_lamb(rp_tensor *const *params, size_t n, double lr, const rp_lamb_options *options);
 /* Of all parameters of a module. */
 RP_CALL rp_optimizer *rp_adam_module(rp_module *m, double lr, const rp_adam_options *options);
 RP_CALL rp_optimizer *rp_adamw_module(rp_module *m, double lr, const rp_adam_options *options);
 RP_CALL rp_optimizer *rp_sgd_module(rp_module *m, double lr, const rp_sgd_options *options);
+RP_CALL rp_optimizer *rp_rmsprop_module(rp_module *m, double lr, const rp_rmsprop_options *options);
+RP_CALL rp_optimizer *rp_adagrad_module(rp_module *m, double lr, const rp_adagrad_options *options);
+RP_CALL rp_optimizer *rp_adadelta_module(rp_module *m, double lr, const rp_adadelta_options *options);
+RP_CALL rp_optimizer *rp_adamax_module(rp_module *m, double lr, const rp_adamax_options *options);
+RP_CALL rp_optimizer *rp_nadam_module(rp_module *m, double lr, const rp_nadam_options *options);
+RP_CALL rp_optimizer *rp_radam_module(rp_module *m, double lr, const rp_radam_options *options);
+RP_CALL rp_optimizer *rp_lion_module(rp_module *m, double lr, const rp_lion_options *options);
+RP_CALL rp_optimizer *rp_lamb_module(rp_module *m, double lr, const rp_lamb_options *options);
 RP_API void rp_optimizer_release(rp_optimizer *opt); /* NULL is ignored */
-/* One more group with its own options, for an optimizer of that kind (add_param_group). */
+/* One more group with its own options, for an optimizer of that kind (add_param_group); rp_adam_add_group is AdamW's,
+   too. */
 RP_CALL rp_status rp_adam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
                                     const rp_adam_options *options);
 RP_CALL rp_status rp_sgd_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
                                    const rp_sgd_options *options);
+RP_CALL rp_status rp_rmsprop_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                       const rp_rmsprop_options *options);
+RP_CALL rp_status rp_adagrad_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                       const rp_adagrad_options *options);
+RP_CALL rp_status rp_adadelta_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                        const rp_adadelta_options *options);
+RP_CALL rp_status rp_adamax_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                      const rp_adamax_options *options);
+RP_CALL rp_status rp_nadam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                     const rp_nadam_options *options);
+RP_CALL rp_status rp_radam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                     const rp_radam_options *options);
+RP_CALL rp_status rp_lion_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                    const rp_lion_options *options);
+RP_CALL rp_status rp_lamb_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                    const rp_lamb_options *options);
 
 RP_CALL rp_status rp_optimizer_step(rp_optimizer *opt);
 /* set_to_none: .grad becomes NULL; else its elements become 0. */
@@ -223,8 +317,10 @@ RP_API size_t rp_optimizer_group_count(const rp_optimizer *opt);
 RP_CALL size_t rp_optimizer_param_count(const rp_optimizer *opt, size_t group);
 RP_CALL rp_status rp_optimizer_set_lr(rp_optimizer *opt, size_t group, double lr); /* in place: recorded steps see it */
 RP_CALL rp_tensor *rp_optimizer_lr(rp_optimizer *opt, size_t group);               /* the 0-d tensor, borrowed */
-/* State of parameter `index` of a group, borrowed: "step", "exp_avg", "exp_avg_sq" (Adam), "momentum_buffer" (SGD with
-   momentum). NULL and an error when there is no such state. To restore a state, write into it with rp_copy_. */
+/* State of parameter `index` of a group, borrowed, by PyTorch's name: "step", "exp_avg", "exp_avg_sq",
+   "max_exp_avg_sq" (Adam), "momentum_buffer" (SGD, RMSprop), "square_avg", "grad_avg" (RMSprop, Adadelta),
+   "acc_delta", "sum" (Adagrad), "exp_inf" (Adamax), "mu_product" (NAdam). NULL and an error when there is no such
+   state. To restore a state, write into it with rp_copy_. */
 RP_CALL rp_tensor *rp_optimizer_state(rp_optimizer *opt, size_t group, size_t index, const char *name);
 
 #ifdef __cplusplus
