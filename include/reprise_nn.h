@@ -323,6 +323,108 @@ RP_CALL rp_tensor *rp_optimizer_lr(rp_optimizer *opt, size_t group);            
    state. To restore a state, write into it with rp_copy_. */
 RP_CALL rp_tensor *rp_optimizer_state(rp_optimizer *opt, size_t group, size_t index, const char *name);
 
+/* ---------------------------------------------------------------- schedules (torch.optim.lr_scheduler)
+
+   A learning rate as a pure function of a step, from 0: PyTorch's closed forms. Given to an optimizer, the count of
+   steps is a tensor beside its learning rate: a recorded step goes on with it, and files keep it. */
+
+typedef struct rp_schedule rp_schedule;
+
+/* Never NULL: on failure a schedule that no call takes. base: the group's learning rate when it gets the schedule. */
+RP_CALL rp_schedule *rp_schedule_constant(double factor,
+                                          int64_t total_iters); /* factor * base, base from total_iters on */
+RP_CALL rp_schedule *rp_schedule_linear(double start_factor, double end_factor, int64_t total_iters);
+RP_CALL rp_schedule *rp_schedule_step(int64_t step_size, double gamma);
+RP_CALL rp_schedule *rp_schedule_multistep(const int64_t *milestones, size_t n, double gamma); /* n <= 64 */
+RP_CALL rp_schedule *rp_schedule_exponential(double gamma);
+RP_CALL rp_schedule *rp_schedule_polynomial(int64_t total_iters, double exponent);
+RP_CALL rp_schedule *rp_schedule_cosine(int64_t t_max, double eta_min);
+RP_CALL rp_schedule *rp_schedule_cosine_restarts(int64_t t_0, int64_t t_mult, double eta_min);
+
+typedef struct rp_one_cycle_options {
+    size_t struct_size;
+    double pct_start;        /* 0: 0.3 */
+    double div_factor;       /* 0: 25 */
+    double final_div_factor; /* 0: 1e4 */
+    bool linear;             /* else by a cosine */
+    bool three_phase;
+} rp_one_cycle_options;
+/* Rates of its own, whatever base is; the last one stays. Of the learning rate alone: momentum is not cycled. */
+RP_CALL rp_schedule *rp_schedule_one_cycle(double max_lr, int64_t total_steps, const rp_one_cycle_options *options);
+
+typedef enum rp_cyclic_mode {
+    RP_CYCLIC_TRIANGULAR = 0,
+    RP_CYCLIC_TRIANGULAR2 = 1,
+    RP_CYCLIC_EXP_RANGE = 2
+} rp_cyclic_mode;
+typedef struct rp_cyclic_options {
+    size_t struct_size;
+    int64_t step_size_down; /* 0: as many as up */
+    rp_cyclic_mode mode;
+    double gamma; /* 0: 1 */
+} rp_cyclic_options;
+RP_CALL rp_schedule *rp_schedule_cyclic(double base_lr, double max_lr, int64_t step_size_up,
+                                        const rp_cyclic_options *options);
+
+/* The factor of base at a step. Reads the step on the host: outside of recorded steps. */
+typedef double rp_schedule_fn(void *ctx, int64_t step);
+RP_CALL rp_schedule *rp_schedule_lambda(rp_schedule_fn *fn, void *ctx);
+/* Part i + 1 begins at milestones[i], n - 1 of them, and counts from there. Parts are copied, 64 at most. */
+RP_CALL rp_schedule *rp_schedule_sequential(rp_schedule *const *parts, size_t n, const int64_t *milestones);
+/* The product of factors: of schedules that are multiples of base. */
+RP_CALL rp_schedule *rp_schedule_chained(rp_schedule *const *parts, size_t n);
+RP_API void rp_schedule_release(rp_schedule *s); /* optimizers have copies; NULL is ignored */
+/* The rates at steps (a tensor of any size) as float64. */
+RP_CALL rp_tensor *rp_schedule_rate(const rp_schedule *s, rp_tensor *step, double base_lr);
+
+/* For all groups, from step 0, whose rate they get at once. NULL: none any more. rp_optimizer_set_lr holds until the
+   next step of the schedule. */
+RP_CALL rp_status rp_optimizer_set_schedule(rp_optimizer *opt, const rp_schedule *s);
+RP_CALL rp_status rp_optimizer_schedule_step(rp_optimizer *opt); /* scheduler.step(): after rp_optimizer_step */
+
+typedef struct rp_plateau_options { /* zero is PyTorch's default */
+    size_t struct_size;
+    bool max;         /* the larger a metric, the better */
+    double factor;    /* 0: 0.1; negative: 0 */
+    int64_t patience; /* 0: 10; negative: 0 */
+    double threshold; /* 0: 1e-4; negative: 0 */
+    bool absolute;    /* the threshold is a difference, not a part of the best */
+    int64_t cooldown;
+    double min_lr, eps; /* eps 0: 1e-8; negative: 0 */
+} rp_plateau_options;
+typedef struct
+    rp_plateau { /* torch.optim.lr_scheduler.ReduceLROnPlateau: plain data, which a program may keep as it likes */
+    rp_plateau_options options;
+    double best;
+    int64_t bad_epochs, cooldown_left;
+} rp_plateau;
+RP_CALL rp_status rp_plateau_init(rp_plateau *p, const rp_plateau_options *options);
+RP_CALL rp_status rp_plateau_step(rp_plateau *p, rp_optimizer *opt,
+                                  double metric); /* may lower the rates of all groups */
+
+/* ---------------------------------------------------------------- gradients and averages, without the host
+
+   Each is one launch for all tensors, besides the norms. */
+
+/* torch.nn.utils.clip_grad_norm_: gradients are scaled so that the norm of all together (order norm_type: 2, 1,
+   INFINITY, ...) is max_norm at most. Returns the norm before, 0-d; parameters without a gradient are passed over. */
+RP_CALL rp_tensor *rp_clip_grad_norm(rp_tensor *const *params, size_t n, double max_norm, double norm_type);
+RP_CALL rp_tensor *rp_grad_norm(rp_tensor *const *params, size_t n, double norm_type); /* the norm alone */
+/* torch.nn.utils.clip_grad_value_: elements within +-clip_value. */
+RP_CALL rp_status rp_clip_grad_value(rp_tensor *const *params, size_t n, double clip_value);
+
+/* Averages of weights (torch.optim.swa_utils.AveragedModel): exponential with a decay, or of all alike. */
+typedef struct rp_average rp_average;
+/* Copies of n tensors, in their dtypes. decay: 0 to 1; RP_AVERAGE_EQUAL: the mean of all updates. Never NULL: on
+   failure one on which every call fails. */
+#define RP_AVERAGE_EQUAL (-1.0)
+RP_CALL rp_average *rp_average_new(rp_tensor *const *tensors, size_t n, double decay);
+RP_API void rp_average_release(rp_average *a);      /* NULL is ignored */
+RP_CALL rp_status rp_average_update(rp_average *a); /* takes the tensors in; the first update copies them */
+RP_CALL rp_tensor *rp_average_tensor(const rp_average *a, size_t i); /* borrowed */
+RP_CALL rp_tensor *rp_average_count(const rp_average *a);            /* updates so far: 0-d float32, borrowed */
+RP_CALL rp_status rp_average_swap(rp_average *a);                    /* exchanges the values of tensors and averages */
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes tests/data/golden/training/optimizers.txt: parameters after each step of torch.optim (Lion and LAMB: timm).
+"""Writes tests/data/golden/training/optimizers.txt: parameters after each step of torch.optim (Lion and LAMB: timm),
+schedules.txt: learning rates of torch.optim.lr_scheduler, and plateau.txt.
 usage: scripts/golden_training.py tests/data/golden/training   (needs torch and timm; the tests need only the files)
 
 Three parameters of sizes (5), (2, 3), (); the second has no gradient at step 2. Values and gradients are those of value() and gradient().
-A line: NAME STEP and the numbers of all three, float64."""
+A line of optimizers.txt: NAME STEP and the numbers of all three, float64. A line of the other two: NAME and
+the rates before each step."""
 import sys
 
 import torch
@@ -76,6 +78,59 @@ def optimizers(out):
             out.write(f"{name} {t} {' '.join(f'{x:.17g}' for x in numbers)}\n")
 
 
+L = O.lr_scheduler
+BASE, RATES = 0.05, 48
+SCHEDULES = {
+    "constant": lambda o: L.ConstantLR(o, 0.25, 7),
+    "linear": lambda o: L.LinearLR(o, 0.1, 0.9, 11),
+    "step": lambda o: L.StepLR(o, 5, 0.7),
+    "multistep": lambda o: L.MultiStepLR(o, [3, 9, 9, 20], 0.3),
+    "exponential": lambda o: L.ExponentialLR(o, 0.93),
+    "polynomial": lambda o: L.PolynomialLR(o, 30, 1.7),
+    "cosine": lambda o: L.CosineAnnealingLR(o, 20, 0.004),
+    "restarts": lambda o: L.CosineAnnealingWarmRestarts(o, 7, 1, 0.002),
+    "restarts_grow": lambda o: L.CosineAnnealingWarmRestarts(o, 3, 2, 0.0),
+    "restarts_triple": lambda o: L.CosineAnnealingWarmRestarts(o, 2, 3, 0.01),
+    "one_cycle": lambda o: L.OneCycleLR(o, 0.4, RATES, cycle_momentum=False),
+    "one_cycle_linear": lambda o: L.OneCycleLR(o, 0.4, RATES, pct_start=0.4, anneal_strategy="linear", div_factor=10, final_div_factor=50, cycle_momentum=False),
+    "one_cycle_three": lambda o: L.OneCycleLR(o, 0.4, RATES, pct_start=0.25, three_phase=True, cycle_momentum=False),
+    "cyclic": lambda o: L.CyclicLR(o, 0.01, 0.2, 5, 3, cycle_momentum=False),
+    "cyclic_halves": lambda o: L.CyclicLR(o, 0.01, 0.2, 4, mode="triangular2", cycle_momentum=False),
+    "cyclic_range": lambda o: L.CyclicLR(o, 0.01, 0.2, 6, mode="exp_range", gamma=0.95, cycle_momentum=False),
+    "lambda": lambda o: L.LambdaLR(o, lambda t: 1 / (1 + t)),
+    "warmup_cosine": lambda o: L.SequentialLR(o, [L.LinearLR(o, 0.1, 1.0, 6), L.CosineAnnealingLR(o, 30)], [6]),
+    "three_parts": lambda o: L.SequentialLR(o, [L.ConstantLR(o, 0.1, 5), L.ExponentialLR(o, 0.9), L.StepLR(o, 4, 0.5)], [5, 17]),
+    "chained": lambda o: L.ChainedScheduler([L.ConstantLR(o, 0.1, 5), L.ExponentialLR(o, 0.9), L.StepLR(o, 6, 0.5)]),
+}
+PLATEAUS = {
+    "plateau": {},
+    "plateau_max": dict(mode="max", factor=0.5, patience=2, threshold=0.05, cooldown=2),
+    "plateau_absolute": dict(factor=0.3, patience=1, threshold=0.1, threshold_mode="abs", min_lr=0.002),
+}
+
+
+def metric(t):
+    return 2 + ((t * 37) % 23) / 23 - 0.01 * t
+
+
+def rates(out, table, step):
+    for name, make in table.items():
+        p = torch.zeros(1, requires_grad=True)
+        opt = O.SGD([p], BASE)
+        schedule = make(opt)
+        out.write(name)
+        for t in range(RATES):
+            out.write(f" {opt.param_groups[0]['lr']:.17g}")
+            opt.step()
+            if t + 1 < RATES:
+                step(schedule, t)
+        out.write("\n")
+
+
 if __name__ == "__main__":
     with open(f"{sys.argv[1]}/optimizers.txt", "w") as f:
         optimizers(f)
+    with open(f"{sys.argv[1]}/schedules.txt", "w") as f:
+        rates(f, SCHEDULES, lambda s, t: s.step())
+    with open(f"{sys.argv[1]}/plateau.txt", "w") as f:
+        rates(f, {k: lambda o, v=v: L.ReduceLROnPlateau(o, **v) for k, v in PLATEAUS.items()}, lambda s, t: s.step(metric(t)))

@@ -15,6 +15,7 @@
 #include "core/alloc.h"
 #include "core/options.h"
 #include "nn/optimizer.h"
+#include "nn/schedule.h"
 #include "ops/ops.h"
 #include "ops/optim.h"
 
@@ -61,6 +62,9 @@ typedef struct member {
 typedef struct group {
     settings s;
     rp_tensor *lr, *steps, *extras; /* 0-d f32; (n) f32; (n) f32 or NULL */
+    rp__schedule *schedule;         /* NULL: none */
+    rp_tensor *schedule_step;       /* 0-d i64; NULL without a schedule */
+    double base;                    /* the rate that was set last, of which the schedule makes others */
     member *members;
     size_t n;
     rp_tensor **lists; /* room for the arguments of a step: RP__UPDATE_LISTS + 1 times n */
@@ -95,6 +99,8 @@ static void group_free(group *g) {
     release(g->lr);
     release(g->steps);
     release(g->extras);
+    release(g->schedule_step);
+    rp__schedule_free(g->schedule);
     rp__free(g->members);
     rp__free(g->lists);
     rp__free(g);
@@ -177,6 +183,7 @@ static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n
     if (!g) return RP__OOM("optimizer");
     g->n = n;
     g->s = *s;
+    g->base = lr;
     g->members = rp__calloc(n > 0 ? n : 1, sizeof *g->members);
     g->lists = rp__calloc((RP__UPDATE_LISTS + 1) * n, sizeof *g->lists);
     if (!g->members || !g->lists) {
@@ -576,6 +583,74 @@ rp_status rp_optimizer_zero_grad_at(const char *site, rp_optimizer *opt, bool se
     return status;
 }
 
+/* ---------------------------------------------------------------- schedules */
+
+static rp_status rate_write(group *g) {
+    rp_tensor *rate = rp__schedule_rate(g->schedule, rp_to_dtype(g->schedule_step, RP_F64), g->base);
+    return rp__tensor_is_error(rp_copy_(g->lr, rate)) ? rp_error_status() : RP_OK;
+}
+
+static rp_status schedule_begin(group *g, const rp_schedule *s) {
+    rp_device device = rp_default_device();
+    RP_TRY(rp_set_default_device(g->lr->device));
+    rp_tensor *step = own(rp_zeros(RP_NO_DIMS, RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)));
+    rp__schedule *copy = step ? rp__schedule_copy(s) : NULL;
+    RP_TRY(rp_set_default_device(device));
+    if (!copy) {
+        release(step);
+        return rp_error_status();
+    }
+    g->schedule = copy;
+    g->schedule_step = step;
+    return rate_write(g);
+}
+
+static void schedule_end(group *g) {
+    rp__schedule_free(g->schedule);
+    release(g->schedule_step);
+    g->schedule = NULL;
+    g->schedule_step = NULL;
+}
+
+rp_status rp_optimizer_set_schedule_at(const char *site, rp_optimizer *opt, const rp_schedule *s) {
+    RP__CALLED_FROM(site);
+    RP_TRY(optimizer_check(opt, "rp_optimizer_set_schedule"));
+    bool grad_mode = rp_set_grad_enabled(false);
+    rp_scope scope = rp__scope_begin();
+    rp_status status = scope.id ? RP_OK : rp_error_status();
+    opt->classes = classes_id(); /* recorded steps have the old one in them */
+    for (size_t k = 0; k < opt->n && status == RP_OK; k++) {
+        schedule_end(opt->groups[k]);
+        if (s) status = schedule_begin(opt->groups[k], s);
+    }
+    rp__scope_end(scope, NULL, 0);
+    (void)rp_set_grad_enabled(grad_mode);
+    return status;
+}
+
+rp_status rp_optimizer_schedule_step_at(const char *site, rp_optimizer *opt) {
+    RP__CALLED_FROM(site);
+    RP_TRY(optimizer_check(opt, "rp_optimizer_schedule_step"));
+    bool grad_mode = rp_set_grad_enabled(false);
+    rp_scope scope = rp__scope_begin();
+    rp_status status = scope.id ? rp_guard_bytes(&opt->classes, sizeof opt->classes) : rp_error_status();
+    bool any = false;
+    for (size_t k = 0; k < opt->n && status == RP_OK; k++) {
+        group *g = opt->groups[k];
+        if (!g->schedule) continue;
+        any = true;
+        if (rp__tensor_is_error(rp_add_scalar_(g->schedule_step, rp_i64(1))))
+            status = rp_error_status();
+        else
+            status = rate_write(g);
+    }
+    if (!any && status == RP_OK)
+        status = rp__fail(RP_ERROR_STATE, "rp_optimizer_schedule_step: the optimizer has no schedule");
+    rp__scope_end(scope, NULL, 0);
+    (void)rp_set_grad_enabled(grad_mode);
+    return status;
+}
+
 /* ---------------------------------------------------------------- what a program reads and sets */
 
 size_t rp_optimizer_group_count(const rp_optimizer *opt) { return opt ? opt->n : 0; }
@@ -599,8 +674,10 @@ size_t rp_optimizer_param_count_at(const char *site, const rp_optimizer *opt, si
 rp_status rp_optimizer_set_lr_at(const char *site, rp_optimizer *opt, size_t index, double lr) {
     RP__CALLED_FROM(site);
     group *g = group_at(opt, index, "rp_optimizer_set_lr");
-    if (g) RP_TRY(lr_check(lr));
-    return g ? rp_init_constant(g->lr, lr) : rp_error_status();
+    if (!g) return rp_error_status();
+    RP_TRY(lr_check(lr));
+    if (!g->schedule) g->base = lr;
+    return rp_init_constant(g->lr, lr);
 }
 
 rp_tensor *rp_optimizer_lr_at(const char *site, rp_optimizer *opt, size_t index) {
@@ -645,6 +722,10 @@ rp_tensor *rp__optimizer_state(rp_optimizer *opt, size_t index, size_t param, si
     }
     *name = "mu_product";
     return k == 0 ? m->extra : NULL;
+}
+
+rp_tensor *rp__optimizer_schedule_step(const rp_optimizer *opt, size_t index) {
+    return opt->groups[index]->schedule_step;
 }
 
 rp_tensor *rp__optimizer_param(const rp_optimizer *opt, size_t index, size_t param) {
