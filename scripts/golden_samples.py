@@ -67,7 +67,7 @@ ADAPT = {
     "pow_scalar": aten.pow.Tensor_Scalar,
     "cross_entropy": lambda x, t, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0:
         aten.cross_entropy_loss(x, t, weight, reduction, ignore_index, label_smoothing),
-    "to_dtype": lambda x, dtype: x.to(dtype),
+    "to_dtype": lambda x, dtype, **options: x.to(dtype, **options),
     "sort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending),
     "argsort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending)[1],
     "prod_others": others,
@@ -80,6 +80,10 @@ ADAPT = {
     "squeeze_dims": lambda x, dims=None: x.squeeze() if dims is None else x.squeeze(dims),
     "unfold_scatter": unfold_scatter,
     "embedding_backward": lambda g, i, n: aten.embedding_dense_backward(g, i, n, -1, False),
+    "rms_norm_rows": lambda x, shape, w, eps: (F.rms_norm(x, shape, w, eps),
+                                               (x * x).mean(list(range(-len(shape), 0)), True).add(eps).rsqrt()),
+    "local_response_norm": lambda x, *a: (F.local_response_norm(x.float(), *a).to(x.dtype) if x.is_floating_point() and
+                                          x.element_size() == 2 else F.local_response_norm(x, *a)),  # no half pools on a CPU
     "avg_pool2d_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
 }
 

@@ -15,19 +15,7 @@
 
 #include "bert.h"
 #include "resnet.h"
-#include "support/check.h"
-
-static rp_scope scope;
-static int setup(void **state) {
-    (void)state;
-    (void)rp_error_take();
-    scope = rp_scope_begin();
-    return rp_manual_seed(5) == RP_OK ? 0 : -1;
-}
-static int teardown(void **state) {
-    (void)state;
-    return rp_scope_end(scope, NULL, 0) == RP_OK && !rp_failed() ? 0 : -1;
-}
+#include "support/in_scope.h"
 
 /* ---------------------------------------------------------------- one training program, several ways */
 
@@ -238,7 +226,7 @@ static void names_of_hugging_face(void **state) {
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scope_setup, scope_teardown)
     const struct CMUnitTest tests[] = {
         TEST(names_of_torchvision), TEST(resnet18_trains),     TEST(resnext50_trains),
         TEST(bert_trains),          TEST(padding_is_not_seen), TEST(names_of_hugging_face),
