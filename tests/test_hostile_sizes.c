@@ -94,6 +94,7 @@ static void spoil(rp_attr *a, int64_t *ints, unsigned way) {
         static const size_t lengths[10] = {0, 1, 2, 3, 4, 5, 16, 17, 33, 40};
         size_t from = a->n;
         a->n = lengths[way - single];
+        a->v.ints = ints; /* None had no entries */
         for (size_t i = from; i < a->n; i++) ints[i] = from && i < 8 ? ints[i % from] : 1;
         break;
     }
