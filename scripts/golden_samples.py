@@ -37,6 +37,12 @@ def others(x, dim=None):
     return y.reshape(x.shape) if dim is None or x.dim() == 0 else y.movedim(-1, dim)
 
 
+def exp_scan(w, of, at, dim):
+    if not w.is_floating_point():
+        raise RuntimeError("floats")
+    return ((w.double() * of.double().exp()).cumsum(dim) * at.double().exp()).to(w.dtype)
+
+
 def unfold_scatter(x, src, dim, size, step):
     y = x.clone()
     y.unfold(dim, size, step).copy_(src)
@@ -59,6 +65,10 @@ ADAPT = {
     "linalg_norm_str": aten.linalg_norm.ord_str,
     "prod_others": others,
     "cumsum_reversed": lambda x, dim: x.flip(dim).cumsum(dim).flip(dim),
+    "exp_scan": lambda w, of, at, dim, back:
+        exp_scan(w.flip(dim), of.flip(dim), at.flip(dim), dim).flip(dim) if back and w.dim() else exp_scan(w, of, at, dim),
+    "trapezoid_x": aten.trapezoid.x,
+    "cumulative_trapezoid_x": aten.cumulative_trapezoid.x,
     "batch_norm": lambda *a: F.batch_norm(a[0], *(a + (True, 0.1, 1e-5)[len(a) - 5:])[3:5], *a[1:3], *(a + (0.1, 1e-5)[len(a) - 6:])[5:8]),
     "batch_norm_train": statistics,
     "cross_entropy_rows": ce_rows,
