@@ -67,6 +67,13 @@ ADAPT = {
     "cumsum_reversed": lambda x, dim: x.flip(dim).cumsum(dim).flip(dim),
     "exp_scan": lambda w, of, at, dim, back:
         exp_scan(w.flip(dim), of.flip(dim), at.flip(dim), dim).flip(dim) if back and w.dim() else exp_scan(w, of, at, dim),
+    "median_dim": aten.median.dim,
+    "nanmedian_dim": aten.nanmedian.dim,
+    "quantile_scalar": aten.quantile.scalar,
+    "nanquantile_scalar": aten.nanquantile.scalar,
+    "one_of": lambda x, value: value.clone(),
+    "allclose": lambda *a, **k: torch.tensor(aten.allclose(*a, **k)),
+    "equal": lambda *a: torch.tensor(aten.equal(*a)),
     "trapezoid_x": aten.trapezoid.x,
     "cumulative_trapezoid_x": aten.cumulative_trapezoid.x,
     "batch_norm": lambda *a: F.batch_norm(a[0], *(a + (True, 0.1, 1e-5)[len(a) - 5:])[3:5], *a[1:3], *(a + (0.1, 1e-5)[len(a) - 6:])[5:8]),
