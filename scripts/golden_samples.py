@@ -71,7 +71,7 @@ ADAPT = {
     "nanmedian_dim": aten.nanmedian.dim,
     "quantile_scalar": aten.quantile.scalar,
     "nanquantile_scalar": aten.nanquantile.scalar,
-    "one_of": lambda x, value: value.clone(),
+    "gather_shared": aten.gather.default,
     "allclose": lambda *a, **k: torch.tensor(aten.allclose(*a, **k)),
     "equal": lambda *a: torch.tensor(aten.equal(*a)),
     "trapezoid_x": aten.trapezoid.x,

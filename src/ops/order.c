@@ -85,17 +85,10 @@ static rp_status median(const rp__call *call, bool ignore_nan) {
         if (rp__dtype_is_float(dtype)) return give(call, rp_fill(rp_sum(self), rp_f64(NAN)));
         return rp__op_error(call, RP_ERROR_SHAPE, "%s() of no elements", call->op->name);
     }
-    x = rp_detach(x);
-    return give(call, rp_one_of(self, rp_squeeze(rp_gather(x, 0, median_place(x, 0, ignore_nan)), 0)));
+    return give(call, rp_squeeze(rp_gather_shared(x, 0, median_place(x, 0, ignore_nan)), 0));
 }
 rp_status rp__expand_median(const rp__call *call) { return median(call, false); }
 rp_status rp__expand_nanmedian(const rp__call *call) { return median(call, true); }
-
-rp_status rp__infer_one_of(const rp__call *call, rp__meta *out) {
-    rp__meta_like(out, call->in[1], (rp_dtype)call->in[1]->dtype);
-    return RP_OK;
-}
-void rp__lower_one_of(rp__lower *lw) { rp__lw_out(lw, 0, rp__lw_in(lw, 1)); }
 
 /* ---- mode: of the runs of equal values in order the first of the longest ones */
 
