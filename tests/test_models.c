@@ -21,19 +21,8 @@
 #include "model.h"
 #include "resnet.h"
 #include "support/check.h"
+#include "support/in_scope.h"
 #include "vit.h"
-
-static rp_scope scope;
-static int setup(void **state) {
-    (void)state;
-    (void)rp_error_take();
-    scope = rp_scope_begin();
-    return rp_manual_seed(5) == RP_OK ? 0 : -1;
-}
-static int teardown(void **state) {
-    (void)state;
-    return rp_scope_end(scope, NULL, 0) == RP_OK && !rp_failed() ? 0 : -1;
-}
 
 /* ---------------------------------------------------------------- one training program, several ways */
 
@@ -465,7 +454,7 @@ static void llama_generates(void **state) {
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scope_setup, scope_teardown)
     const struct CMUnitTest tests[] = {
         TEST(table_is_sound),
         TEST(functions_of_numbers),
