@@ -204,13 +204,17 @@ rp_status rp__module_adopt(rp_module *m, const char *name, const rp__module_fiel
         if (*fields[i].place) rp_release(*fields[i].place);
         if (status != RP_OK) *fields[i].place = NULL;
     }
-    if (status != RP_OK && c) {
-        m->n_children--;
-        module_free(c);
-        lists_forget(m);
-    }
+    if (status != RP_OK && c) rp__module_undo(c);
     if (status == RP_OK && child) *child = c;
     return status;
+}
+
+void rp__module_undo(rp_module *child) {
+    if (child == &failed_module) return;
+    rp_module *m = child->parent;
+    m->n_children--;
+    module_free(child);
+    lists_forget(m);
 }
 
 /* Calls visit for every module of the tree, a parent before its children. */
