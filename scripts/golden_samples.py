@@ -37,6 +37,12 @@ def others(x, dim=None):
     return y.reshape(x.shape) if dim is None or x.dim() == 0 else y.movedim(-1, dim)
 
 
+def exp_scan(w, of, at, dim):
+    if not w.is_floating_point():
+        raise RuntimeError("floats")
+    return ((w.double() * of.double().exp()).cumsum(dim) * at.double().exp()).to(w.dtype)
+
+
 def unfold_scatter(x, src, dim, size, step):
     y = x.clone()
     y.unfold(dim, size, step).copy_(src)
@@ -57,6 +63,9 @@ def wide(x, f):
 ADAPT = {
     "nll_loss": aten.nll_loss_nd,
     "class_value": class_value,
+    "bilinear": lambda input1, input2, weight, bias=None: F.bilinear(input1, input2, weight, bias),
+    "cross": lambda self, other, dim=None: torch.cross(self, other) if dim is None else torch.cross(self, other, dim=dim),
+    "normalize": lambda input, p=2.0, dim=1, eps=1e-12: F.normalize(input, p, dim, eps),
     "binary_cross_entropy": lambda x, t, weight=None, reduction=1: F.binary_cross_entropy(x, t, weight, reduction=REDUCTIONS[reduction]),
     "binary_cross_entropy_with_logits": lambda x, t, weight=None, pos_weight=None, reduction=1:
         F.binary_cross_entropy_with_logits(x, t, weight, pos_weight=pos_weight, reduction=REDUCTIONS[reduction]),
@@ -71,8 +80,26 @@ ADAPT = {
     "to_dtype": lambda x, dtype, **options: x.to(dtype, **options),
     "sort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending),
     "argsort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending)[1],
+    "max_dim": aten.max.dim,
+    "min_dim": aten.min.dim,
+    "var_mean": aten.var_mean.correction,
+    "std_mean": aten.std_mean.correction,
+    "norm": lambda x, p=2, dim=None, keepdim=False, dtype=None: torch.norm(x, "fro" if p is None else p, dim, keepdim, dtype=dtype),
+    "linalg_matrix_norm_str": aten.linalg_matrix_norm.str_ord,
+    "linalg_norm_str": aten.linalg_norm.ord_str,
     "prod_others": others,
     "cumsum_reversed": lambda x, dim: x.flip(dim).cumsum(dim).flip(dim),
+    "exp_scan": lambda w, of, at, dim, back:
+        exp_scan(w.flip(dim), of.flip(dim), at.flip(dim), dim).flip(dim) if back and w.dim() else exp_scan(w, of, at, dim),
+    "median_dim": aten.median.dim,
+    "nanmedian_dim": aten.nanmedian.dim,
+    "quantile_scalar": aten.quantile.scalar,
+    "nanquantile_scalar": aten.nanquantile.scalar,
+    "gather_shared": aten.gather.default,
+    "allclose": lambda *a, **k: torch.tensor(aten.allclose(*a, **k)),
+    "equal": lambda *a: torch.tensor(aten.equal(*a)),
+    "trapezoid_x": aten.trapezoid.x,
+    "cumulative_trapezoid_x": aten.cumulative_trapezoid.x,
     "batch_norm": lambda *a: F.batch_norm(a[0], *(a + (True, 0.1, 1e-5)[len(a) - 5:])[3:5], *a[1:3], *(a + (0.1, 1e-5)[len(a) - 6:])[5:8]),
     "batch_norm_train": statistics,
     "cross_entropy_rows": ce_rows,

@@ -1,6 +1,7 @@
-/* The state of a training program in one safetensors file: the module under its own names; "reprise/optimizer/GROUP/PARAMETER/NAME",
-   "reprise/optimizer/GROUP/lr" and "reprise/optimizer/GROUP/steps" (of each parameter); generators as metadata "reprise/random/DEVICE" = "SEED OFFSET". A load looks at everything and
-   makes every tensor before it writes to one. */
+/* The state of a training program in one safetensors file: the module under its own names;
+   "reprise/optimizer/GROUP/PARAMETER/NAME", "reprise/optimizer/GROUP/lr" and "reprise/optimizer/GROUP/steps" (of each
+   parameter); generators as metadata "reprise/random/DEVICE" = "SEED OFFSET". A load looks at everything and makes
+   every tensor before it writes to one. */
 #include "ops/private.h"
 #include <reprise_io.h>
 
@@ -67,9 +68,11 @@ static rp_tensor *counts_of(rp_optimizer *opt, size_t group) {
 
 /* Every tensor of an optimizer, in an order of its own. Counts of steps are copies. */
 static rp_status add_optimizer(tensors *t, rp_optimizer *opt) {
-    static const char *const kinds[] = RP__OPTIMIZER_STATES;
+    const char *kind;
     size_t groups = rp_optimizer_group_count(opt), all = 0;
-    for (size_t g = 0; g < groups; g++) all += 2 + rp_optimizer_param_count(opt, g) * (sizeof kinds / sizeof *kinds);
+    for (size_t g = 0; g < groups; g++, all += 2)
+        for (size_t i = 0, k = 0; i < rp_optimizer_param_count(opt, g); i++, k = 0)
+            while (rp__optimizer_state(opt, g, i, k, &kind)) k++, all++;
     t->names = rp__calloc(all + 1, sizeof *t->names);
     if (!t->names) return RP__OOM("the state of an optimizer");
     for (size_t g = 0; g < groups; g++) {
@@ -82,11 +85,10 @@ static rp_status add_optimizer(tensors *t, rp_optimizer *opt) {
         snprintf(name, NAME, OURS "optimizer/%zu/steps", g);
         RP_TRY(add(t, name, counts));
         for (size_t i = 0; i < rp_optimizer_param_count(opt, g); i++) {
-            for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-                rp_tensor *state = rp__optimizer_state(opt, g, i, kinds[k]);
-                if (!state) continue;
+            rp_tensor *state;
+            for (size_t k = 0; (state = rp__optimizer_state(opt, g, i, k, &kind)); k++) {
                 name = t->names[t->n_names++];
-                snprintf(name, NAME, OURS "optimizer/%zu/%zu/%s", g, i, kinds[k]);
+                snprintf(name, NAME, OURS "optimizer/%zu/%zu/%s", g, i, kind);
                 RP_TRY(add(t, name, state));
             }
         }

@@ -324,7 +324,7 @@ static int64_t number(const char *text, const char **end, int64_t n) {
 
 static rp_scalar scalar(const char *text, int64_t n) {
     if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0) return rp_bool(*text == 't');
-    if (strpbrk(text, ".e") || strcmp(text, "inf") == 0) return rp_f64(strtod(text, NULL));
+    if (strpbrk(text, ".e") || strcmp(text + (*text == '-'), "inf") == 0) return rp_f64(strtod(text, NULL));
     return rp_i64(number(text, &text, n));
 }
 
