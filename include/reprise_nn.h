@@ -337,6 +337,60 @@ RP_CALL rp_status rp_recurrent_cell_add(rp_module *m, const char *name, rp_recur
 RP_CALL rp_tensor *rp_recurrent_cell_forward(const rp_recurrent_cell *l, rp_tensor *x, rp_tensor *hx, rp_tensor *cx,
                                              rp_tensor **cy);
 
+typedef enum rp_padding_mode {
+    RP_PADDING_ZEROS = 0,
+    RP_PADDING_REFLECT = 1,
+    RP_PADDING_REPLICATE = 2,
+    RP_PADDING_CIRCULAR = 3
+} rp_padding_mode;
+typedef struct
+    rp_conv_options { /* zero is the default of torch.nn.Conv1d and its like; the first entries are of the first places */
+    size_t struct_size;
+    int64_t stride[3]; /* 0: 1 */
+    int64_t padding[3];
+    int64_t output_padding[3]; /* of transposed ones */
+    int64_t dilation[3];       /* 0: 1 */
+    int64_t groups;            /* 0: 1 */
+    bool no_bias;
+    bool same; /* padding='same': as many places come out as go in */
+    rp_padding_mode padding_mode;
+} rp_conv_options;
+typedef struct rp_conv_layer { /* torch.nn.Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d */
+    rp_tensor
+        *weight;     /* (out, in / groups, kernel), of transposed ones (in, out / groups, kernel); as rp_conv2d_layer */
+    rp_tensor *bias; /* (out); NULL: none */
+    unsigned spatial;
+    bool transposed;
+    rp_conv_options options; /* with zeros replaced by what they stand for */
+} rp_conv_layer;
+/* kernel: `spatial` numbers, 1 to 3. */
+RP_CALL rp_status rp_conv_add(rp_module *m, const char *name, rp_conv_layer *l, int64_t in_channels,
+                              int64_t out_channels, const int64_t *kernel, size_t spatial,
+                              const rp_conv_options *options);
+RP_CALL rp_status rp_conv_transpose_add(rp_module *m, const char *name, rp_conv_layer *l, int64_t in_channels,
+                                        int64_t out_channels, const int64_t *kernel, size_t spatial,
+                                        const rp_conv_options *options);
+RP_CALL rp_tensor *rp_conv_layer_forward(const rp_conv_layer *l, rp_tensor *x);
+
+/* Of a layer of rp_dropout_add: torch.nn.Dropout1d, 2d, 3d; AlphaDropout; FeatureAlphaDropout. */
+RP_CALL rp_tensor *rp_channel_dropout_forward(const rp_dropout_layer *l, rp_tensor *x);
+RP_CALL rp_tensor *rp_alpha_dropout_forward(const rp_dropout_layer *l, rp_tensor *x);
+RP_CALL rp_tensor *rp_channel_alpha_dropout_forward(const rp_dropout_layer *l, rp_tensor *x);
+
+typedef struct rp_prelu_layer { /* torch.nn.PReLU */
+    rp_tensor *weight;          /* (num_parameters) */
+} rp_prelu_layer;
+RP_CALL rp_status rp_prelu_add(rp_module *m, const char *name, rp_prelu_layer *l, int64_t num_parameters, double value);
+RP_CALL rp_tensor *rp_prelu_layer_forward(const rp_prelu_layer *l, rp_tensor *x);
+
+typedef struct rp_bilinear_layer { /* torch.nn.Bilinear */
+    rp_tensor *weight;             /* (out, in1, in2), uniform in +-1/sqrt(in1), as the bias */
+    rp_tensor *bias;               /* (out); NULL: none */
+} rp_bilinear_layer;
+RP_CALL rp_status rp_bilinear_add(rp_module *m, const char *name, rp_bilinear_layer *l, int64_t in1_features,
+                                  int64_t in2_features, int64_t out_features, bool bias);
+RP_CALL rp_tensor *rp_bilinear_layer_forward(const rp_bilinear_layer *l, rp_tensor *x1, rp_tensor *x2);
+
 /* ---------------------------------------------------------------- optimizers (torch.optim)
 
    All state is made at construction: moments in the parameter's dtype, step count and learning rate as 0-d float32

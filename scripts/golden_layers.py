@@ -90,6 +90,17 @@ CASES |= {
     "gru_cell": (nn.GRUCell(2, 3, False), plain, [(2,)]),
     "lstm_cell": (nn.LSTMCell(2, 3), lambda l, x, h, c: list(l(x, (h, c))), [(2, 2), (2, 3), (2, 3)]),
 }
+CASES |= {
+    "conv1d": (nn.Conv1d(2, 3, 3), plain, [(2, 2, 7)]),
+    "conv2d_reflect": (nn.Conv2d(2, 4, (3, 2), (1, 2), (2, 1), groups=2, padding_mode="reflect"), plain, [(1, 2, 5, 6)]),
+    "conv2d_same": (nn.Conv2d(2, 3, (4, 3), dilation=(1, 2), padding="same", padding_mode="circular"), plain, [(1, 2, 5, 6)]),
+    "conv1d_same": (nn.Conv1d(2, 3, 4, padding="same"), plain, [(2, 2, 5)]),
+    "conv3d": (nn.Conv3d(2, 2, (2, 3, 2), padding=(1, 0, 1), bias=False, padding_mode="replicate"), plain, [(1, 2, 3, 4, 3)]),
+    "conv_transpose1d": (nn.ConvTranspose1d(2, 4, 3, 2, 1, 1, 2), plain, [(1, 2, 4)]),
+    "conv_transpose3d": (nn.ConvTranspose3d(2, 3, (2, 1, 2), dilation=(2, 1, 1)), plain, [(1, 2, 2, 3, 2)]),
+    "prelu": (nn.PReLU(3), plain, [(2, 3, 4)]),
+    "bilinear": (nn.Bilinear(2, 3, 4), plain, [(5, 2), (5, 3)]),
+}
 
 
 def write(f, kind, name, t, values=True):

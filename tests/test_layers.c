@@ -302,7 +302,66 @@ CASE(lstm_cell, rp_recurrent_cell, rp_recurrent_cell_add(m, "l", l, RP_LSTM, 2, 
      *h = X(2, 3);
      out[0] = rp_recurrent_cell_forward(l, x, h, X(2, 3), &out[1]))
 
+/* ---- convolutions and small layers */
+
+#define CONV rp_conv_layer
+#define KERNEL(...) (const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)
+#define CONV_OF(...) (&(const rp_conv_options){.struct_size = sizeof(rp_conv_options), __VA_ARGS__})
+CASE(conv1d, CONV, rp_conv_add(m, "l", l, 2, 3, KERNEL(3), NULL), out[0] = rp_conv_layer_forward(l, X(2, 2, 7)))
+CASE(conv2d_reflect, CONV,
+     rp_conv_add(m, "l", l, 2, 4, KERNEL(3, 2),
+                 CONV_OF(.padding = {2, 1}, .stride = {1, 2}, .groups = 2, .padding_mode = RP_PADDING_REFLECT)),
+     out[0] = rp_conv_layer_forward(l, X(1, 2, 5, 6)))
+CASE(conv2d_same, CONV,
+     rp_conv_add(m, "l", l, 2, 3, KERNEL(4, 3),
+                 CONV_OF(.same = true, .dilation = {1, 2}, .padding_mode = RP_PADDING_CIRCULAR)),
+     out[0] = rp_conv_layer_forward(l, X(1, 2, 5, 6)))
+CASE(conv1d_same, CONV, rp_conv_add(m, "l", l, 2, 3, KERNEL(4), CONV_OF(.same = true)),
+     out[0] = rp_conv_layer_forward(l, X(2, 2, 5)))
+CASE(conv3d, CONV,
+     rp_conv_add(m, "l", l, 2, 2, KERNEL(2, 3, 2),
+                 CONV_OF(.padding = {1, 0, 1}, .no_bias = true, .padding_mode = RP_PADDING_REPLICATE)),
+     out[0] = rp_conv_layer_forward(l, X(1, 2, 3, 4, 3)))
+CASE(conv_transpose1d, CONV,
+     rp_conv_transpose_add(m, "l", l, 2, 4, KERNEL(3),
+                           CONV_OF(.stride = {2}, .padding = {1}, .output_padding = {1}, .groups = 2)),
+     out[0] = rp_conv_layer_forward(l, X(1, 2, 4)))
+CASE(conv_transpose3d, CONV, rp_conv_transpose_add(m, "l", l, 2, 3, KERNEL(2, 1, 2), CONV_OF(.dilation = {2, 1, 1})),
+     out[0] = rp_conv_layer_forward(l, X(1, 2, 2, 3, 2)))
+CASE(prelu, rp_prelu_layer, rp_prelu_add(m, "l", l, 3, 0.25), out[0] = rp_prelu_layer_forward(l, X(2, 3, 4)))
+CASE(bilinear, rp_bilinear_layer, rp_bilinear_add(m, "l", l, 2, 3, 4, true), rp_tensor *x = X(5, 2);
+     out[0] = rp_bilinear_layer_forward(l, x, X(5, 3)))
+
 /* ---------------------------------------------------------------- beyond the goldens */
+
+/* Dropouts of channels take all of a channel or nothing, and none in evaluation; alpha dropout keeps mean and variance. */
+static void noise(void **state) {
+    (void)state;
+    static float x[64 * 64], y[64 * 64];
+    rp_dropout_layer drop;
+    module = rp_module_new("");
+    OK(rp_dropout_add(module, "d", &drop, 0.5));
+    OK(rp_to_host(rp_channel_dropout_forward(&drop, rp_ones(RP_DIMS(8, 8, 4, 16))), y, sizeof y));
+    int kept = 0;
+    for (int c = 0; c < 64; c++) {
+        for (int i = 1; i < 64; i++) assert_true(y[c * 64 + i] == y[c * 64]);
+        assert_true(y[c * 64] == 0 || y[c * 64] == 2);
+        kept += y[c * 64] == 2;
+    }
+    assert_true(kept > 12 && kept < 52);
+    rp_tensor *t = rp_randn(RP_DIMS(64, 64));
+    for (int channels = 0; channels < 2; channels++) {
+        double mean = 0, square = 0;
+        OK(rp_to_host(channels ? rp_channel_alpha_dropout_forward(&drop, t) : rp_alpha_dropout_forward(&drop, t), y,
+                      sizeof y));
+        for (int i = 0; i < 64 * 64; i++) mean += y[i] / 4096.0, square += (double)y[i] * y[i] / 4096;
+        assert_true(fabs(mean) < 0.1 && fabs(square - mean * mean - 1) < 0.2);
+    }
+    OK(rp_module_set_training(module, false));
+    OK(rp_to_host(t, x, sizeof x));
+    OK(rp_to_host(rp_alpha_dropout_forward(&drop, t), y, sizeof y));
+    assert_memory_equal(x, y, sizeof x);
+}
 
 /* Layers of a stack begin equal, dropout draws in training alone, and a failure leaves the module as it was. */
 static void stacks(void **state) {
@@ -426,6 +485,16 @@ int main(int argc, char **argv) {
         TEST(lstm_alone),
         TEST(lstm_packed),
         TEST(rnn_cell),
+        TEST(conv1d),
+        TEST(conv2d_reflect),
+        TEST(conv2d_same),
+        TEST(conv1d_same),
+        TEST(conv3d),
+        TEST(conv_transpose1d),
+        TEST(conv_transpose3d),
+        TEST(prelu),
+        TEST(bilinear),
+        TEST(noise),
         TEST(gru_cell),
         TEST(lstm_cell),
     };

@@ -1,0 +1,202 @@
+/* Convolutions of any rank as layers, and small layers of one op. */
+#include "ops/private.h"
+#include <reprise_nn.h>
+
+#include "core/options.h"
+#include "nn/layer.h"
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- convolutions */
+
+static rp_status conv_read(rp_conv_layer *l, const int64_t *kernel, size_t spatial, const rp_conv_options *given) {
+    rp_conv_options *o = &l->options;
+    RP_TRY(rp__options_read("convolution layer", given, sizeof *o, o));
+    o->struct_size = sizeof *o;
+    if (spatial < 1 || spatial > 3 || !kernel)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "convolution layer: a kernel has 1 to 3 dims");
+    l->spatial = (unsigned)spatial;
+    if (o->groups == 0) o->groups = 1;
+    for (size_t d = 0; d < spatial; d++) {
+        if (o->stride[d] == 0) o->stride[d] = 1;
+        if (o->dilation[d] == 0) o->dilation[d] = 1;
+        RP_TRY(rp__layer_positive("convolution layer", "kernel", kernel[d]));
+        RP_TRY(rp__layer_positive("convolution layer", "stride", o->stride[d]));
+        RP_TRY(rp__layer_positive("convolution layer", "dilation", o->dilation[d]));
+        if (o->padding[d] < 0 || o->output_padding[d] < 0 || (o->same && (o->padding[d] || o->stride[d] != 1)))
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                            "convolution layer: paddings are 0 or more; `same` has none of its own, and stride 1");
+        if (kernel[d] > INT32_MAX || o->padding[d] > INT32_MAX || o->dilation[d] > INT32_MAX)
+            return rp__fail(RP_ERROR_SHAPE, "convolution layer: kernel, padding and dilation are at most %d",
+                            INT32_MAX);
+    }
+    if ((unsigned)o->padding_mode > RP_PADDING_CIRCULAR)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "convolution layer: there is no padding mode %d",
+                        (int)o->padding_mode);
+    if (l->transposed && (o->same || o->padding_mode != RP_PADDING_ZEROS))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "convolution layer: a transposed one is padded by zeros");
+    return RP_OK;
+}
+
+static rp_status conv_fill(rp_conv_layer *l, int64_t in, int64_t out, const int64_t *kernel, size_t spatial,
+                           const rp_conv_options *given) {
+    RP_TRY(conv_read(l, kernel, spatial, given));
+    const int64_t groups = l->options.groups;
+    RP_TRY(rp__layer_positive("convolution layer", "in_channels", in));
+    RP_TRY(rp__layer_positive("convolution layer", "out_channels", out));
+    RP_TRY(rp__layer_positive("convolution layer", "groups", groups));
+    if (in % groups || out % groups)
+        return rp__fail(RP_ERROR_SHAPE,
+                        "convolution layer: %lld groups do not divide %lld input and %lld output channels",
+                        (long long)groups, (long long)in, (long long)out);
+    int64_t size[5] = {l->transposed ? in : out, (l->transposed ? out : in) / groups};
+    double fan = (double)size[1];
+    for (size_t d = 0; d < spatial; d++) {
+        size[2 + d] = kernel[d];
+        fan *= (double)kernel[d];
+    }
+    l->weight = rp__parameter_new(size, spatial + 2, RP_DTYPE_NONE);
+    if (!l->weight) return rp_error_status();
+    RP_TRY(rp_init_kaiming_uniform(l->weight, sqrt(5.0)));
+    if (l->options.no_bias) return RP_OK;
+    l->bias = rp__parameter_new(&out, 1, RP_DTYPE_NONE);
+    return l->bias ? rp_init_uniform(l->bias, -1 / sqrt(fan), 1 / sqrt(fan)) : rp_error_status();
+}
+
+static rp_status conv_add(rp_module *m, const char *name, rp_conv_layer *l, bool transposed, int64_t in, int64_t out,
+                          const int64_t *kernel, size_t spatial, const rp_conv_options *options) {
+    RP_TRY(rp__layer_need(l, "convolution layer"));
+    memset(l, 0, sizeof *l);
+    l->transposed = transposed;
+    const rp_status status = conv_fill(l, in, out, kernel, spatial, options);
+    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    rp__parameter_release(&l->weight);
+    rp__parameter_release(&l->bias);
+    return status;
+}
+
+rp_status rp_conv_add_at(const char *site, rp_module *m, const char *name, rp_conv_layer *l, int64_t in_channels,
+                         int64_t out_channels, const int64_t *kernel, size_t spatial, const rp_conv_options *options) {
+    RP__CALLED_FROM(site);
+    return conv_add(m, name, l, false, in_channels, out_channels, kernel, spatial, options);
+}
+
+rp_status rp_conv_transpose_add_at(const char *site, rp_module *m, const char *name, rp_conv_layer *l,
+                                   int64_t in_channels, int64_t out_channels, const int64_t *kernel, size_t spatial,
+                                   const rp_conv_options *options) {
+    RP__CALLED_FROM(site);
+    return conv_add(m, name, l, true, in_channels, out_channels, kernel, spatial, options);
+}
+
+/* x with what padding_mode puts around it; what `same` cannot share evenly stands behind. */
+static rp_tensor *around(const rp_conv_layer *l, rp_tensor *x) {
+    static const char *const names[] = {"constant", "reflect", "replicate", "circular"};
+    const rp_conv_options *o = &l->options;
+    int64_t pad[6];
+    for (unsigned d = 0; d < l->spatial; d++) {
+        const int64_t total = o->same ? o->dilation[d] * (rp_size(l->weight, 2 + (int64_t)d) - 1) : 2 * o->padding[d];
+        pad[2 * (l->spatial - 1 - d)] = total / 2;
+        pad[2 * (l->spatial - 1 - d) + 1] = total - total / 2;
+    }
+    return rp_pad(x, pad, 2 * (size_t)l->spatial, names[o->padding_mode], rp_none());
+}
+
+static rp_tensor *conv_forward(const rp_conv_layer *l, rp_tensor *x) {
+    static const int64_t none[3] = {0, 0, 0};
+    const rp_conv_options *o = &l->options;
+    const size_t s = l->spatial;
+    if (l->transposed) {
+#define TRANSPOSED x, l->weight, l->bias, o->stride, s, o->padding, s, o->output_padding, s, o->groups, o->dilation, s
+        return s == 1   ? rp_conv_transpose1d(TRANSPOSED)
+               : s == 2 ? rp_conv_transpose2d(TRANSPOSED)
+                        : rp_conv_transpose3d(TRANSPOSED);
+#undef TRANSPOSED
+    }
+    const bool padded = o->padding_mode != RP_PADDING_ZEROS;
+    if (o->same && !padded) {
+#define SAME x, l->weight, l->bias, o->stride, s, "same", o->dilation, s, o->groups
+        return s == 1 ? rp_conv1d_padding(SAME) : s == 2 ? rp_conv2d_padding(SAME) : rp_conv3d_padding(SAME);
+#undef SAME
+    }
+    if (padded) x = around(l, x);
+#define PLAIN x, l->weight, l->bias, o->stride, s, padded ? none : o->padding, s, o->dilation, s, o->groups
+    return s == 1 ? rp_conv1d(PLAIN) : s == 2 ? rp_conv2d(PLAIN) : rp_conv3d(PLAIN);
+#undef PLAIN
+}
+
+rp_tensor *rp_conv_layer_forward_at(const char *site, const rp_conv_layer *l, rp_tensor *x) {
+    if (!l) return rp__no_layer(site, "convolution layer");
+    rp__site_frame frame = rp__site_push(site, "conv");
+    rp_scope scope = rp__scope_begin();
+    rp_tensor *y = scope.id ? conv_forward(l, x) : rp__tensor_error();
+    rp__scope_end(scope, &y, 1);
+    rp__site_pop(frame);
+    return y;
+}
+
+/* ---------------------------------------------------------------- dropouts */
+
+rp_tensor *rp_channel_dropout_forward_at(const char *site, const rp_dropout_layer *l, rp_tensor *x) {
+    if (!l) return rp__no_layer(site, "dropout layer");
+    return rp_feature_dropout_at(site, x, l->p, rp_module_training(l->module));
+}
+
+rp_tensor *rp_alpha_dropout_forward_at(const char *site, const rp_dropout_layer *l, rp_tensor *x) {
+    if (!l) return rp__no_layer(site, "dropout layer");
+    return rp_alpha_dropout_at(site, x, l->p, rp_module_training(l->module));
+}
+
+rp_tensor *rp_channel_alpha_dropout_forward_at(const char *site, const rp_dropout_layer *l, rp_tensor *x) {
+    if (!l) return rp__no_layer(site, "dropout layer");
+    return rp_feature_alpha_dropout_at(site, x, l->p, rp_module_training(l->module));
+}
+
+/* ---------------------------------------------------------------- prelu, bilinear */
+
+rp_status rp_prelu_add_at(const char *site, rp_module *m, const char *name, rp_prelu_layer *l, int64_t num_parameters,
+                          double value) {
+    RP__CALLED_FROM(site);
+    RP_TRY(rp__layer_need(l, "prelu layer"));
+    *l = (rp_prelu_layer){NULL};
+    RP_TRY(rp__layer_positive("prelu layer", "num_parameters", num_parameters));
+    l->weight = rp__parameter_new(&num_parameters, 1, RP_DTYPE_NONE);
+    const rp_status status = l->weight ? rp_init_constant(l->weight, value) : rp_error_status();
+    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false});
+    rp__parameter_release(&l->weight);
+    return status;
+}
+
+rp_tensor *rp_prelu_layer_forward_at(const char *site, const rp_prelu_layer *l, rp_tensor *x) {
+    return l ? rp_prelu_at(site, x, l->weight) : rp__no_layer(site, "prelu layer");
+}
+
+static rp_status bilinear_fill(rp_bilinear_layer *l, int64_t in1, int64_t in2, int64_t out, bool bias) {
+    RP_TRY(rp__layer_positive("bilinear layer", "in1_features", in1));
+    RP_TRY(rp__layer_positive("bilinear layer", "in2_features", in2));
+    RP_TRY(rp__layer_positive("bilinear layer", "out_features", out));
+    const double bound = 1.0 / sqrt((double)in1);
+    l->weight = rp__parameter_new(RP_DIMS(out, in1, in2), RP_DTYPE_NONE);
+    if (!l->weight) return rp_error_status();
+    RP_TRY(rp_init_uniform(l->weight, -bound, bound));
+    if (!bias) return RP_OK;
+    l->bias = rp__parameter_new(RP_DIMS(out), RP_DTYPE_NONE);
+    return l->bias ? rp_init_uniform(l->bias, -bound, bound) : rp_error_status();
+}
+
+rp_status rp_bilinear_add_at(const char *site, rp_module *m, const char *name, rp_bilinear_layer *l,
+                             int64_t in1_features, int64_t in2_features, int64_t out_features, bool bias) {
+    RP__CALLED_FROM(site);
+    RP_TRY(rp__layer_need(l, "bilinear layer"));
+    *l = (rp_bilinear_layer){NULL, NULL};
+    const rp_status status = bilinear_fill(l, in1_features, in2_features, out_features, bias);
+    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    rp__parameter_release(&l->weight);
+    rp__parameter_release(&l->bias);
+    return status;
+}
+
+rp_tensor *rp_bilinear_layer_forward_at(const char *site, const rp_bilinear_layer *l, rp_tensor *x1, rp_tensor *x2) {
+    return l ? rp_bilinear_at(site, x1, x2, l->weight, l->bias) : rp__no_layer(site, "bilinear layer");
+}
