@@ -146,6 +146,7 @@ static rp_status input_meta(const rp__call *call, const pool *p, rp__meta *out) 
 static unsigned pool_space(rp__lower *lw, const rp_tensor *t, const pool *p) {
     rp_dim size[RP_MAX_DIMS];
     const unsigned n = t->ndim;
+    (void)rp__lw_structural_value(lw, p->spatial); /* ranks do not say it: a batch may be there or not */
     memcpy(size, t->size, n * sizeof *size);
     memcpy(size + n, p->kernel, p->spatial * sizeof *size);
     rp__lw_space(lw, size, n + p->spatial, ((1u << p->spatial) - 1u) << n);
@@ -482,6 +483,7 @@ typedef struct adaptive {
 static adaptive adaptive_space(rp__lower *lw, const rp_tensor *t, const rp_dim *from, unsigned spatial) {
     adaptive a = {.first = t->ndim - spatial, .spatial = spatial};
     rp_dim size[RP_MAX_DIMS];
+    (void)rp__lw_structural_value(lw, spatial); /* ranks do not say it: a batch may be there or not */
     memcpy(size, t->size, t->ndim * sizeof *size);
     for (unsigned d = 0; d < spatial; d++) size[t->ndim + d] = widest(from[d], t->size[a.first + d]);
     rp__lw_space(lw, size, t->ndim + spatial, ((1u << spatial) - 1u) << t->ndim);
