@@ -45,7 +45,7 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     RP_TRY(rp__contract_words(d, dag, space, r.dim, n, first, buffer, out));
     const uint32_t words = out->n_words;
     RP_TRY(product ? rp__cuda_matmul_tiles(d, r.o, wide, &r.call, buffer, out, &facts)
-                   : rp__cuda_conv_tiles(r.op, r.o, &r.call, buffer, out, &facts));
+                   : rp__cuda_conv_tiles(d, r.op, r.o, &r.call, buffer, out, &facts));
     out->n_words = words;
     c->template_ = RP__CUDA_CONTRACT;
     c->n_outer = (uint8_t)n;

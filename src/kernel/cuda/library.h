@@ -18,8 +18,9 @@ rp_status rp__cuda_matmul_tiles(const rp__device *d, const rp__operand *o, bool 
                                 rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts);
 void rp__cuda_matmul_source(const char *name, uint64_t facts, const char *follow, rp__text *out);
 uint32_t rp__cuda_conv_words(unsigned spatial);
-rp_status rp__cuda_conv_tiles(rp__library_op op, const rp__operand *o, const rp__library_call *call,
-                              rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts);
+rp_status rp__cuda_conv_tiles(const rp__device *d, rp__library_op op, const rp__operand *o,
+                              const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out,
+                              uint64_t *facts);
 void rp__cuda_conv_source(const char *name, uint64_t facts, const char *follow, rp__text *out);
 
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n);
