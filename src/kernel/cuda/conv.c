@@ -19,6 +19,7 @@ enum {
     A_WIDE,
     B_ALONG,
     B_WIDE,
+    SAME,
     OUT_ROWS,
     LONG,
     LONGER
@@ -63,6 +64,11 @@ static void macros(uint64_t facts, rp__text *out) {
         rp__text_puts(out, "#define RP_CLUSTER\n");
     rp__text_add(out, "#define RP_A_ALONG %d\n#define RP_A_WIDE %d\n#define RP_B_ALONG %d\n#define RP_B_WIDE %d\n",
                  bit(facts, A_ALONG), bit(facts, A_WIDE), bit(facts, B_ALONG), bit(facts, B_WIDE));
+    /* two blocks hide each other's loads; large tiles of wide types need all registers */
+    rp__text_add(out, "#define RP_SAME %d\n#define RP_RESIDENT %d\n", bit(facts, SAME),
+                 bit(facts, MMA) ? tile->tm * tile->tn <= 64 * 128 || bit(facts, B_WIDE) ? 2 : 1
+                 : dtype == RP_F64 || tile->tm * tile->tn > 64 * 64 ? 1
+                                                                    : 2);
     rp__text_add(out, "#define RP_OUT_ROWS %d\n#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, OUT_ROWS),
                  bit(facts, LONG), bit(facts, LONGER));
 }
@@ -160,6 +166,7 @@ static uint64_t readings(const extents *e, const rp__operand *a, const rp__opera
     facts |= (uint64_t)along << A_ALONG;
     if (mma && along && ka % 8 == 0 && is_aligned(a, a_inner)) facts |= UINT64_C(1) << A_WIDE;
     if (mma && !along && e->m % 8 == 0 && is_aligned(a, a_row)) facts |= UINT64_C(1) << A_WIDE;
+    if (mma && ka % MMA_TK == 0) facts |= UINT64_C(1) << SAME;
     if (mma && neighbours(b, 1)) {
         facts |= UINT64_C(1) << B_ALONG;
         if (ka % 8 == 0 && is_aligned(b, 1)) facts |= UINT64_C(1) << B_WIDE;

@@ -15,7 +15,7 @@
  * Macros of conv.c: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS; RP_MMA and, with
  * it, RP_MMA_STEP; RP_TM, RP_TN, RP_TK, the tile; RP_TX; RP_WM, warps above each other; RP_SPLIT; RP_INDEX, of offsets; RP_A_ALONG,
  * RP_B_ALONG: neighbours in a warp read neighbours of the inner index, and RP_A_WIDE, RP_B_WIDE: eight at once, along the inner index
- * or across it; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
+ * or across it; RP_SAME: a step of the inner index is of one tap; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
  * of what follows each sum x (0: it is stored) in a DAG: of group g, row m, spatial place at[], and first or last of the other dim n.
  * Words: y x w bias; N C O groups; then per spatial dim: input size, output size, kernel size, stride, padding, dilation; then the
  * strides of y (n, o, *), x (n, c, *), w (o, c, *), bias. */
@@ -158,7 +158,7 @@ rp_column_part;
 #define RP_TILES_BYTES (2 * (RP_A_SIZE + RP_B_SIZE) * sizeof(rp_kept))
 #define RP_OUT_BYTES (RP_PASS_ROWS * RP_OUT_ROW * sizeof(RP_ACC))
 
-extern "C" __global__ void RP_CLUSTER __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
+extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
     __shared__ __align__(16) unsigned char room[RP_TILES_BYTES > RP_OUT_BYTES ? RP_TILES_BYTES : RP_OUT_BYTES];
     __shared__ rp_spot column[RP_TN], inner[2][RP_TK];
     __shared__ RP_INDEX inner_plain[2][RP_TK]; /* offset in the operand without windows */
@@ -241,6 +241,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256) RP_NAME(const RP_WO
     plain = c * RP_STRIDE(2, RP_KIND == 0 ? 1 : 0);                                                                    \
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(2, 2 + d);
 #endif
+    const RP_INDEX b_channel = RP_STRIDE(RP_WINDOWED, 1);
+    (void)b_channel;
     RP_T la[RP_A_WIDE ? 1 : RP_LA], lb[RP_B_WIDE ? 1 : RP_LB];
     (void)la, (void)lb;
 /* Reads tile `turn`: whole vectors straight into shared memory, others into registers, from where RP_PUT stores them. */
@@ -277,7 +279,18 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256) RP_NAME(const RP_WO
         const int ok = rp_meet(&one, &two, bound);                                                                     \
         rp_cp_async_16_zfill(&sb[(turn)*RP_B_SIZE + RP_B_AT(n, k)], ok ? b + (one.off + two.off) : b, ok ? 16 : 0);    \
     }
-#define RP_PUT_B(turn)
+#elif RP_SAME && !RP_B_ALONG && 256 % RP_TN == 0
+/* One column a thread, one tap a step: the places of all its elements are the same but for the channel. */
+#define RP_READ_B(turn)                                                                                                \
+    {                                                                                                                  \
+        const rp_spot one = column[t % RP_TN], two = inner[turn][0];                                                   \
+        const int ok = rp_meet(&one, &two, bound);                                                                     \
+        const RP_T *from = b + (ok ? one.off + two.off + t / RP_TN * b_channel : 0);                                   \
+        _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                            \
+            lb[e] = 0;                                                                                                 \
+            if (ok) lb[e] = from[e * (256 / RP_TN) * b_channel];                                                       \
+        }                                                                                                              \
+    }
 #else
 #define RP_READ_B(turn)                                                                                                \
     _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                                \
@@ -286,6 +299,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256) RP_NAME(const RP_WO
         lb[e] = 0;                                                                                                     \
         if (rp_meet(&one, &two, bound)) lb[e] = b[one.off + two.off];                                                  \
     }
+#endif
+#if RP_B_WIDE
+#define RP_PUT_B(turn)
+#else
 #define RP_PUT_B(turn)                                                                                                 \
     _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                                \
         const int i = e * 256 + t, n = RP_B_ALONG ? i / RP_TK : i % RP_TN, k = RP_B_ALONG ? i % RP_TK : i / RP_TN;     \
