@@ -455,7 +455,7 @@ static int setup(void **state) {
 
 enum { ROWS_FIRST, CHANNELS_LAST, GAPS };
 
-/* (first, channels, spatial...) of small whole numbers, whose sums are exact in any order. */
+/* (first, channels, spatial...) */
 static array image_new(rp_dtype dtype, unsigned spatial, int64_t first, int64_t channels, const int64_t *size,
                        unsigned layout) {
     int64_t all[5] = {first, channels};
@@ -467,8 +467,12 @@ static array image_new(rp_dtype dtype, unsigned spatial, int64_t first, int64_t 
         for (unsigned d = spatial + 2; d-- > 2; stride *= all[d]) a.o.stride[d] = stride;
         a.o.stride[0] = stride;
     }
-    for (int64_t k = 0, n = numel(&a.o); k < n; k++) put(&a, k, (double)(random_word() % 3) - 1);
     return a;
+}
+
+/* Small whole numbers: their sums are exact in any order. */
+static void fill_small(const array *a) {
+    for (int64_t k = 0, n = numel(&a->o); k < n; k++) put(a, k, (double)(random_word() % 3) - 1);
 }
 
 static void test_conv(void **state) {
@@ -498,6 +502,11 @@ static void test_conv(void **state) {
         /* a long inner index, in shares */
         {RP_F16, 2, 3, 1, 16, 24, 0, 0, 0, {20, 20}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
         {RP_BF16, 2, 1, 1, 300, 20, 1, 1, 1, {5, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
+        /* more than a batch of the inner index, and no tile at all */
+        {RP_F16, 2, 1, 1, 64, 33, 1, 1, 1, {6, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_BF16, 2, 1, 2, 64, 40, 0, 0, 0, {6, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_BF16, 2, 2, 5, 1, 1, 1, 1, 1, {11, 6}, {5, 3}, {2, 1}, {2, 1}, {1, 2}, 16},
+        {RP_F32, 1, 3, 3, 2, 2, 0, 1, 0, {300}, {3}, {1}, {1}, {1}, 16},
         {RP_F32, 2, 6, 1, 3, 9, 0, 0, 0, {40, 44}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
         {RP_F64, 1, 1, 1, 2, 3, 0, 0, 0, {5000}, {3}, {1}, {1}, {1}, 132},
     };
@@ -525,9 +534,13 @@ static void test_conv(void **state) {
         array forward[4] = {y, x, w, bias}, input[3] = {x, y, w}, weight[3] = {w, y, x};
         cuda->multiprocessors = cases[n].multiprocessors;
         print_message("convolution %u\n", n);
-        run_both(RP__LIB_CONV_FORWARD, forward, n % 2 ? 4 : 3, 1, &call);
-        run_both(RP__LIB_CONV_INPUT, input, 3, 1, &call);
-        run_both(RP__LIB_CONV_WEIGHT, weight, 3, 1, &call);
+        for (unsigned op = 0; op < 3; op++) {
+            array *operands = op == 0 ? forward : op == 1 ? input : weight;
+            const rp__library_op ops[] = {RP__LIB_CONV_FORWARD, RP__LIB_CONV_INPUT, RP__LIB_CONV_WEIGHT};
+            const unsigned count = op == 0 && n % 2 ? 4 : 3;
+            for (unsigned k = 0; k < count; k++) fill_small(&operands[k]);
+            run_both(ops[op], operands, count, 1, &call);
+        }
         cuda->multiprocessors = multiprocessors;
         free(x.memory);
         free(w.memory);

@@ -522,15 +522,21 @@ static void rt_cluster_read(void *to, const void *at, unsigned int size, unsigne
     block *b = current_block;
     const struct cudasim_kernel *k = b->grid->launch.function->kernel;
     const unsigned char *from = at;
-    if (from < k->shared || from + size > k->shared_end || rank >= n) {
-        fault(CUDA_ERROR_ILLEGAL_ADDRESS, "rp_cluster_read of what is no static shared variable, or of no block");
+    const unsigned char *dynamic = current->pub.dynamic_shared;
+    const bool moves = b->dynamic_map && from >= dynamic && from + size <= dynamic + b->grid->launch.shared_bytes;
+    if ((!moves && (from < k->shared || from + size > k->shared_end)) || rank >= n) {
+        fault(CUDA_ERROR_ILLEGAL_ADDRESS, "rp_cluster_read of what is no shared variable, or of no block");
     }
     const unsigned long long number = block_number(b) / n * n + rank;
     for (block *other = b->grid->resident; other; other = other->next) {
         if (block_number(other) != number) {
             continue;
         }
-        memcpy(to, other == b ? from : other->saved + (from - k->shared), size);
+        memcpy(to,
+               moves        ? other->threads[0].pub.dynamic_shared + (from - dynamic)
+               : other == b ? from
+                            : other->saved + (from - k->shared),
+               size);
         return;
     }
     fault(CUDA_ERROR_ILLEGAL_ADDRESS, "rp_cluster_read of a block that does not run: a barrier is missing");

@@ -22,7 +22,8 @@ enum {
     SAME,
     OUT_ROWS,
     LONG,
-    LONGER
+    LONGER,
+    DIRECT
 };
 
 /* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
@@ -33,9 +34,30 @@ static const struct tile {
     {128, 128, 0, 2}, {64, 128, 0, 2}, {64, 64, 0, 2},  {32, 128, 0, 2}, {32, 64, 0, 2},
     {16, 128, 0, 1}, /* tensor cores */
 };
-enum { FIRST_MMA = 5, N_TILES = sizeof tiles / sizeof *tiles, MMA_TK = 32, FMA_TK = 16 };
+enum { FIRST_MMA = 5, N_TILES = sizeof tiles / sizeof *tiles, MMA_TK = 32, FMA_TK = 16, STAGES = 4 };
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
+
+static unsigned depth_of(uint64_t facts) {
+    return bit(facts, MMA) ? MMA_TK : (rp_dtype)(facts & 0xff) == RP_F64 ? FMA_TK / 2 : FMA_TK;
+}
+/* Operands that go straight into shared memory may be far ahead of their use; others wait in registers for a step. */
+static unsigned stages_of(uint64_t facts) { return bit(facts, A_WIDE) && bit(facts, B_WIDE) ? STAGES : 2; }
+
+/* Bytes of conv.cuh's `room`: tiles with their padding, or the rows of results that leave at once. */
+static uint32_t room_of(uint64_t facts) {
+    const struct tile *t = &tiles[facts >> TILE & 15];
+    const unsigned k = depth_of(facts), bytes = bit(facts, MMA) ? 2 : (rp_dtype)(facts & 0xff) == RP_F64 ? 8 : 4;
+    const unsigned a = !bit(facts, MMA)      ? k * (t->tm + 16 / bytes)
+                       : bit(facts, A_ALONG) ? t->tm * (k + 8)
+                                             : k * (t->tm + 8);
+    const unsigned b = !bit(facts, MMA)      ? k * (t->tn + 16 / bytes)
+                       : bit(facts, B_ALONG) ? t->tn * (k + 8)
+                                             : k * (t->tn + 8);
+    const unsigned rows = bit(facts, MMA) ? 16 * t->wm : 256 / t->tx, tiled = stages_of(facts) * (a + b) * bytes,
+                   out = rows * (t->tn + 4) * (bytes == 8 ? 8 : 4);
+    return tiled > out ? tiled : out;
+}
 
 static void macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
@@ -45,7 +67,7 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_KIND %u\n#define RP_SPATIAL %u\n#define RP_BIAS %u\n#define RP_REST %u\n",
                  (unsigned)(facts >> KIND & 3), (unsigned)(facts >> SPATIAL & 3), (unsigned)bit(facts, BIAS),
                  (unsigned)(facts >> 32));
-    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %d\n#define RP_TX %u\n#define RP_WM %u\n",
+    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_TX %u\n#define RP_WM %u\n",
                  tile->tm, tile->tn,
                  bit(facts, MMA)   ? MMA_TK
                  : dtype == RP_F64 ? FMA_TK / 2
@@ -65,7 +87,8 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_A_ALONG %d\n#define RP_A_WIDE %d\n#define RP_B_ALONG %d\n#define RP_B_WIDE %d\n",
                  bit(facts, A_ALONG), bit(facts, A_WIDE), bit(facts, B_ALONG), bit(facts, B_WIDE));
     /* two blocks hide each other's loads; large tiles of wide types need all registers */
-    rp__text_add(out, "#define RP_SAME %d\n#define RP_RESIDENT %d\n", bit(facts, SAME),
+    rp__text_add(out, "#define RP_SAME %d\n#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n",
+                 bit(facts, SAME), stages_of(facts), bit(facts, DIRECT),
                  bit(facts, MMA) ? tile->tm * tile->tn <= 64 * 128 || bit(facts, B_WIDE) ? 2 : 1
                  : dtype == RP_F64 || tile->tm * tile->tn > 64 * 64 ? 1
                                                                     : 2);
@@ -162,7 +185,9 @@ static uint64_t readings(const extents *e, const rp__operand *a, const rp__opera
     }
     /* with tensor cores the channel runs fastest along the inner index, else the window does */
     const int64_t ka = e->kind == 0 ? e->cg : e->og;
-    const bool along = mma ? !(neighbours(a, a_row) && a->stride[a_inner] != 1) : !neighbours(a, a_row);
+    const int64_t row = e->m > 1 ? a->stride[a_row] : INT64_MAX,
+                  inner = mma ? a->stride[a_inner] : a->stride[a->ndim - 1];
+    const bool along = row < 0 || (inner >= 0 && inner <= row);
     facts |= (uint64_t)along << A_ALONG;
     if (mma && along && ka % 8 == 0 && is_aligned(a, a_inner)) facts |= UINT64_C(1) << A_WIDE;
     if (mma && !along && e->m % 8 == 0 && is_aligned(a, a_row)) facts |= UINT64_C(1) << A_WIDE;
@@ -245,17 +270,22 @@ static rp_status set_tiles(const rp__device *d, rp__library_op op, const rp__ope
     words[at++] = bias ? (uint64_t)sorted[3].stride[0] : 0;
     out->n_words = at;
     const rp_dtype dtype = y->dtype;
-    const bool mma = rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
     const rp__operand *const all[3] = {y, x, w}, *plain = kind == 2 ? y : w, *windowed = kind == 1 ? y : x;
     const int64_t block = (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
+    const bool direct = kind != 2 && e.m <= 2 && e.k <= block,
+               mma = !direct && rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
     const bool wide = is_wide(all, &call->conv);
     const unsigned split = split_of(&e, d, dtype, mma), tile = tile_of(&e, d, dtype, mma, wide, INT64_C(1) << split);
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
              (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA | (uint64_t)wide << WIDE |
              readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
     if (!mma) *facts |= (uint64_t)(e.k > block) << LONG | (uint64_t)(e.k > block * RP__PRODUCT_GROUP) << LONGER;
-    const int64_t gx = (e.n + tiles[tile].tn - 1) / tiles[tile].tn << split,
-                  gy = (e.m + tiles[tile].tm - 1) / tiles[tile].tm;
+    int64_t gx = (e.n + tiles[tile].tn - 1) / tiles[tile].tn << split, gy = (e.m + tiles[tile].tm - 1) / tiles[tile].tm;
+    if (direct) {
+        *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
+                 (uint64_t)wide << WIDE | UINT64_C(1) << DIRECT;
+        gx = (e.n + 255) / 256, gy = e.m;
+    }
     if (gx > INT32_MAX || gy > 65535 || e.groups > 65535)
         return rp__fail(RP_ERROR_SHAPE, "%s: this convolution is more than one CUDA launch takes", call->op);
     out->grid[0] = (uint32_t)gx;
@@ -263,6 +293,7 @@ static rp_status set_tiles(const rp__device *d, rp__library_op op, const rp__ope
     out->grid[2] = (uint32_t)e.groups;
     out->block[0] = 256;
     out->block[1] = out->block[2] = 1;
+    out->shared_bytes = direct ? 0 : room_of(*facts);
     return RP_OK;
 }
 

@@ -5,7 +5,7 @@
  *   2 weight   dw (O, C/g, *) rows o, columns (c, r*), inner (n, y*)
  * A pixel (n, y* or x*) and a tap (c or o, r*) each have a spot: an offset, a place and what a division by the step leaves. Together
  * they are an element of the operand with windows if the rests are equal and the places add up to one inside; the offsets add up too.
- * So no element needs a division: spots of columns are found once, those of the inner index once a step of RP_TK.
+ * So no element needs a division: spots of columns are found once, those of the inner index once, RP_BATCH at a time.
  *
  * RP_MMA 0: chains of fma in the order of kernel/product.h, RP_TX threads side by side. RP_MMA 1, of 16-bit floats: tensor cores; the
  * inner index runs through the taps with the channel innermost, 16 a step of the sum, from left to right in f32. RP_SPLIT
@@ -13,9 +13,9 @@
  * function of the sizes). The bits depend on nothing else: not on tiles, strides or memory format.
  *
  * Macros of conv.c: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS; RP_MMA and, with
- * it, RP_MMA_STEP; RP_TM, RP_TN, RP_TK, the tile; RP_TX; RP_WM, warps above each other; RP_SPLIT; RP_INDEX, of offsets; RP_A_ALONG,
+ * it, RP_MMA_STEP; RP_TM, RP_TN, RP_TK, the tile; RP_STAGES, tiles in flight; RP_TX; RP_WM, warps above each other; RP_SPLIT; RP_INDEX, of offsets; RP_A_ALONG,
  * RP_B_ALONG: neighbours in a warp read neighbours of the inner index, and RP_A_WIDE, RP_B_WIDE: eight at once, along the inner index
- * or across it; RP_SAME: a step of the inner index is of one tap; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
+ * or across it; RP_SAME: a step of the inner index is of one tap; RP_DIRECT: no tiles; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
  * of what follows each sum x (0: it is stored) in a DAG: of group g, row m, spatial place at[], and first or last of the other dim n.
  * Words: y x w bias; N C O groups; then per spatial dim: input size, output size, kernel size, stride, padding, dilation; then the
  * strides of y (n, o, *), x (n, c, *), w (o, c, *), bias. */
@@ -155,15 +155,78 @@ rp_column_part;
 #define RP_OUT_ROW (RP_TN + 4)
 #define RP_LA ((RP_TM * RP_TK + 255) / 256)
 #define RP_LB ((RP_TN * RP_TK + 255) / 256)
-#define RP_TILES_BYTES (2 * (RP_A_SIZE + RP_B_SIZE) * sizeof(rp_kept))
-#define RP_OUT_BYTES (RP_PASS_ROWS * RP_OUT_ROW * sizeof(RP_ACC))
+/* Spots of the inner index are found RP_BATCH at once, one a thread, while those before them are used. */
+#define RP_BATCH 256
+#define RP_STEPS (RP_BATCH / RP_TK)
+
+/* What is done with a sum. */
+RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX m, RP_INDEX n, const RP_INDEX *at, RP_INDEX cg,
+                     RP_INDEX og) {
+    const RP_WORDS p = *q;
+    (void)cg, (void)og;
+#if RP_REST
+    RP_FOLLOW
+#else
+    const RP_INDEX one = RP_KIND == 2 ? g * og + m : n, two = RP_KIND == 0 ? g * og + m : RP_KIND == 1 ? g * cg + m : n;
+    RP_INDEX o = one * RP_STRIDE(RP_KIND, 0) + two * RP_STRIDE(RP_KIND, 1);
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(RP_KIND, 2 + d);
+    RP_T *to = (RP_T *)p.w[RP_KIND];
+#if RP_BIAS
+    to[o] = RP_STORE(x + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]));
+#else
+    to[o] = RP_STORE(x);
+#endif
+#endif
+}
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
-    __shared__ __align__(16) unsigned char room[RP_TILES_BYTES > RP_OUT_BYTES ? RP_TILES_BYTES : RP_OUT_BYTES];
-    __shared__ rp_spot column[RP_TN], inner[2][RP_TK];
-    __shared__ RP_INDEX inner_plain[2][RP_TK]; /* offset in the operand without windows */
+#if RP_DIRECT /* few rows and a short inner index: a thread a result, which needs no tile */
+    __shared__ rp_spot inner[RP_BLOCK];
+    __shared__ RP_ACC plain[RP_BLOCK];
+    const int t = (int)threadIdx.x;
+    const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
+    const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z, m = (RP_INDEX)blockIdx.y;
+    RP_INDEX points = 1, kernel_points = 1, bound[RP_S], at[RP_S];
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+        points *= RP_SIZE(RP_KIND == 0 ? RP_OUT : RP_IN, d);
+        kernel_points *= RP_SIZE(RP_KERNEL, d);
+        bound[d] = RP_SIZE(RP_BOUND, d);
+    }
+    const RP_INDEX channels = RP_KIND == 0 ? cg : og, N = batch * points, place = (RP_INDEX)blockIdx.x * 256 + t;
+    const int K = (int)(channels * kernel_points);
+    RP_INDEX n = place;
+    rp_split(&p, &n, RP_KIND == 0 ? RP_OUT : RP_IN, at);
+    const rp_spot here = rp_pixel_spot(&p, n, at);
+    rp_launch_dependents();
+    rp_grid_wait();
+    RP_T *y = (RP_T *)p.w[0], *x = (RP_T *)p.w[1], *w = (RP_T *)p.w[2];
+    (void)y, (void)x;
+    const RP_T *b = RP_KIND == 0 ? x + g * cg * RP_STRIDE(1, 1) : y + g * og * RP_STRIDE(0, 1);
+    for (int k = t; k < K; k += 256) {
+        RP_INDEX r[RP_S], c = k, o;
+        rp_split(&p, &c, RP_KERNEL, r);
+        inner[k] = rp_tap_spot(&p, c, r);
+        o = RP_KIND == 0 ? (g * og + m) * RP_STRIDE(2, 0) + c * RP_STRIDE(2, 1)
+                         : (g * og + c) * RP_STRIDE(2, 0) + m * RP_STRIDE(2, 1);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += r[d] * RP_STRIDE(2, 2 + d);
+        plain[k] = RP_LOAD(w[o]);
+    }
+    rp_barrier();
+    if (place >= N) return;
+    RP_ACC sum = 0;
+    _Pragma("unroll 8") for (int k = 0; k < K; k++) {
+        const rp_spot two = inner[k];
+        RP_ACC v = 0;
+        if (rp_meet(&here, &two, bound)) v = RP_LOAD(b[here.off + two.off]);
+        sum = RP_MULADD(plain[k], v, sum);
+    }
+    rp_finish(&p, sum, g, m, n, at, cg, og);
+#else
+    extern __shared__ __align__(16) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
+    __shared__ rp_spot column[RP_TN], inner[2 * RP_BATCH];
+    __shared__ RP_INDEX inner_plain[2 * RP_BATCH]; /* offset in the operand without windows */
     __shared__ rp_result result[RP_TN];
-    rp_kept *sa = (rp_kept *)room, *sb = sa + 2 * RP_A_SIZE;
+    rp_kept *sa = (rp_kept *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
     RP_ACC *st = (RP_ACC *)room;
     const int t = (int)threadIdx.x;
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
@@ -218,15 +281,16 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     const RP_T *a = y + g * og * RP_STRIDE(0, 1), *b = x + g * cg * RP_STRIDE(1, 1);
     const RP_INDEX a_row = RP_STRIDE(0, 1);
 #endif
-/* Spots of the inner index from k0 on, by the first threads; read behind a barrier. */
-#define RP_FIND_INNER(turn, k0)                                                                                        \
-    if (t < RP_TK) {                                                                                                   \
-        RP_INDEX k = (k0) + t, at[RP_S], plain;                                                                        \
+/* Batch number n of the spots of the inner index; read behind a barrier. */
+#define RP_FIND_INNER(n)                                                                                               \
+    if (first + (n)*RP_BATCH < end) {                                                                                  \
+        const RP_INDEX from = first + (n)*RP_BATCH + t;                                                                \
+        RP_INDEX k = from, at[RP_S], plain;                                                                            \
         rp_spot s;                                                                                                     \
         RP_INNER_SPOT                                                                                                  \
-        if ((k0) + t >= end) s.rest = -2;                                                                              \
-        inner[turn][t] = s;                                                                                            \
-        inner_plain[turn][t] = plain;                                                                                  \
+        if (from >= end) s.rest = -2;                                                                                  \
+        inner[(n) % 2 * RP_BATCH + t] = s;                                                                             \
+        inner_plain[(n) % 2 * RP_BATCH + t] = plain;                                                                   \
     }
 #if RP_KIND == 2
 #define RP_INNER_SPOT                                                                                                  \
@@ -247,22 +311,22 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     (void)la, (void)lb;
 /* Reads tile `turn`: whole vectors straight into shared memory, others into registers, from where RP_PUT stores them. */
 #if RP_A_WIDE
-#define RP_READ_A(turn)                                                                                                \
+#define RP_READ_A(turn, at)                                                                                            \
     _Pragma("unroll") for (int e = t; e < RP_TM * RP_TK / 8; e += 256) {                                               \
         const int m = RP_A_ALONG ? e / (RP_TK / 8) : e % (RP_TM / 8) * 8,                                              \
                   k = RP_A_ALONG ? e % (RP_TK / 8) * 8 : e / (RP_TM / 8);                                              \
-        const int ok = m0 + m < M && inner[turn][k].rest != -2;                                                        \
-        const RP_T *from = ok ? a + (m0 + m) * a_row + inner_plain[turn][k] : a;                                       \
+        const int ok = m0 + m < M && inner[(at) + k].rest != -2;                                                       \
+        const RP_T *from = ok ? a + (m0 + m) * a_row + inner_plain[(at) + k] : a;                                      \
         rp_cp_async_16_zfill(&sa[(turn)*RP_A_SIZE + RP_A_AT(m, k)], from, ok ? 16 : 0);                                \
     }
 #define RP_PUT_A(turn)
 #else
-#define RP_READ_A(turn)                                                                                                \
+#define RP_READ_A(turn, at)                                                                                            \
     _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {                                                                \
         const int i = e * 256 + t, m = RP_A_ALONG ? i / RP_TK : i % RP_TM, k = RP_A_ALONG ? i % RP_TK : i / RP_TM;     \
         la[e] = 0;                                                                                                     \
-        if ((RP_TM * RP_TK % 256 == 0 || i < RP_TM * RP_TK) && m0 + m < M && inner[turn][k].rest != -2)                \
-            la[e] = a[(m0 + m) * a_row + inner_plain[turn][k]];                                                        \
+        if ((RP_TM * RP_TK % 256 == 0 || i < RP_TM * RP_TK) && m0 + m < M && inner[(at) + k].rest != -2)               \
+            la[e] = a[(m0 + m) * a_row + inner_plain[(at) + k]];                                                       \
     }
 #define RP_PUT_A(turn)                                                                                                 \
     _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {                                                                \
@@ -271,19 +335,19 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     }
 #endif
 #if RP_B_WIDE
-#define RP_READ_B(turn)                                                                                                \
+#define RP_READ_B(turn, at)                                                                                            \
     _Pragma("unroll") for (int e = t; e < RP_TN * RP_TK / 8; e += 256) {                                               \
         const int n = RP_B_ALONG ? e / (RP_TK / 8) : e % (RP_TN / 8) * 8,                                              \
                   k = RP_B_ALONG ? e % (RP_TK / 8) * 8 : e / (RP_TN / 8);                                              \
-        const rp_spot one = column[n], two = inner[turn][k];                                                           \
+        const rp_spot one = column[n], two = inner[(at) + k];                                                          \
         const int ok = rp_meet(&one, &two, bound);                                                                     \
         rp_cp_async_16_zfill(&sb[(turn)*RP_B_SIZE + RP_B_AT(n, k)], ok ? b + (one.off + two.off) : b, ok ? 16 : 0);    \
     }
 #elif RP_SAME && !RP_B_ALONG && 256 % RP_TN == 0
 /* One column a thread, one tap a step: the places of all its elements are the same but for the channel. */
-#define RP_READ_B(turn)                                                                                                \
+#define RP_READ_B(turn, at)                                                                                            \
     {                                                                                                                  \
-        const rp_spot one = column[t % RP_TN], two = inner[turn][0];                                                   \
+        const rp_spot one = column[t % RP_TN], two = inner[(at) + 0];                                                  \
         const int ok = rp_meet(&one, &two, bound);                                                                     \
         const RP_T *from = b + (ok ? one.off + two.off + t / RP_TN * b_channel : 0);                                   \
         _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                            \
@@ -292,10 +356,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         }                                                                                                              \
     }
 #else
-#define RP_READ_B(turn)                                                                                                \
+#define RP_READ_B(turn, at)                                                                                            \
     _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                                \
         const int i = e * 256 + t, n = RP_B_ALONG ? i / RP_TK : i % RP_TN, k = RP_B_ALONG ? i % RP_TK : i / RP_TN;     \
-        const rp_spot one = column[n], two = inner[turn][k];                                                           \
+        const rp_spot one = column[n], two = inner[(at) + k];                                                          \
         lb[e] = 0;                                                                                                     \
         if (rp_meet(&one, &two, bound)) lb[e] = b[one.off + two.off];                                                  \
     }
@@ -327,24 +391,42 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) groups[i][j] = 0;
 #endif
 #endif
-    RP_FIND_INNER(0, first)
+    RP_FIND_INNER(0)
     rp_barrier();
-    RP_READ_A(0)
-    RP_READ_B(0)
+/* Step number n into slot n % RP_STAGES. */
+#define RP_READ(n)                                                                                                     \
+    {                                                                                                                  \
+        const int step = (n), slot = step % RP_STAGES, spot = step * RP_TK % (2 * RP_BATCH);                           \
+        if (step % RP_STEPS == 0) RP_FIND_INNER(step / RP_STEPS + 1)                                                   \
+        RP_READ_A(slot, spot)                                                                                          \
+        RP_READ_B(slot, spot)                                                                                          \
+    }
+#if RP_STAGES > 2 /* everything goes straight into shared memory */
+    _Pragma("unroll") for (int n = 0; n < RP_STAGES - 1; n++) {
+        if (first + n * RP_TK < end) RP_READ(n)
+        rp_cp_async_commit();
+    }
+#else
+    if (first < end) RP_READ(0)
     rp_cp_async_commit();
-    RP_FIND_INNER(1, first + RP_TK)
     RP_PUT_A(0)
     RP_PUT_B(0)
     rp_cp_async_wait(0);
     rp_barrier();
-    int turn = 0;
-    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK, turn ^= 1) {
-        const int more = k0 + RP_TK < end;
-        if (more) {
-            RP_READ_A(turn ^ 1)
-            RP_READ_B(turn ^ 1)
-        }
+#endif
+    int number = 0;
+    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK, number++) {
+        const int turn = number % RP_STAGES;
+#if RP_STAGES > 2
+        rp_cp_async_wait(RP_STAGES - 2);
+        rp_barrier();
+        if (k0 + (RP_STAGES - 1) * RP_TK < end) RP_READ(number + RP_STAGES - 1)
         rp_cp_async_commit();
+#else
+        const int more = k0 + RP_TK < end;
+        if (more) RP_READ(number + 1)
+        rp_cp_async_commit();
+#endif
 #if RP_MMA
         const rp_kept *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
         _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) {
@@ -413,14 +495,19 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         }
 #endif
 #endif
+#if RP_STAGES == 2
         if (more) {
-            RP_FIND_INNER(turn, k0 + 2 * RP_TK)
             RP_PUT_A(turn ^ 1)
             RP_PUT_B(turn ^ 1)
         }
         rp_cp_async_wait(0);
         rp_barrier();
+#endif
     }
+#if RP_STAGES > 2
+    rp_cp_async_wait(0);
+    rp_barrier();
+#endif
     /* A pass of rows at a time goes through shared memory, so that neighbours in a warp store neighbours. */
     _Pragma("unroll") for (int pass = 0; pass < RP_PASSES; pass++) {
 #if RP_MMA
@@ -456,23 +543,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             const RP_ACC x = st[r * RP_OUT_ROW + j];
 #endif
             const RP_INDEX n = result[j].n, *at = result[j].at;
-            (void)n, (void)at;
-#if RP_REST
-            RP_FOLLOW
-#else
-            const RP_INDEX one = RP_KIND == 2 ? g * og + m : n, two = RP_KIND == 0 ? g * og + m
-                                                                      : RP_KIND == 1 ? g * cg + m
-                                                                                     : n;
-            RP_INDEX o = one * RP_STRIDE(RP_KIND, 0) + two * RP_STRIDE(RP_KIND, 1);
-            _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(RP_KIND, 2 + d);
-            RP_T *to = (RP_T *)p.w[RP_KIND];
-#if RP_BIAS
-            to[o] = RP_STORE(
-                x + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]));
-#else
-            to[o] = RP_STORE(x);
-#endif
-#endif
+            rp_finish(&p, x, g, m, n, at, cg, og);
         }
 #if RP_SPLIT > 1
         rp_cluster_barrier(RP_SPLIT); /* others have read this pass */
@@ -480,4 +551,5 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         rp_barrier();
 #endif
     }
+#endif
 }

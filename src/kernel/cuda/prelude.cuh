@@ -27,7 +27,7 @@
  *   rp_ld_acquire_u32(p) rp_st_release_u32(p, v) rp_ld_acquire_sys_u32(p) rp_st_release_sys_u32(p, v) rp_spin_pause()
  * cluster of n blocks, neighbours along x (sm_90; the kernel says __cluster_dims__(n, 1, 1)), of which every thread calls:
  *   rp_cluster_barrier(n)
- *   rp_cluster_read_f32(p, rank, n): what block `rank` of the cluster has where this one has the static shared variable *p
+ *   rp_cluster_read_f32(p, rank, n): what block `rank` of the cluster has where this one has the shared variable *p
  *   rp_cluster_read_f64 rp_cluster_read_i32 rp_cluster_read_i64
  * atomics on device memory, relaxed; they return the old value; f32/f64 max and min propagate NaN:
  *   rp_atomic_add_f32 rp_atomic_add_f64 rp_atomic_add_i32 rp_atomic_add_u32 rp_atomic_add_i64 rp_atomic_add_u64
