@@ -12,6 +12,7 @@
  *   Threads    A tensor may be used by several threads; its metadata changes (requires_grad, in-place ops) are the
  *              caller's to order. Scopes, errors, grad mode, default device and current streams belong to a thread.
  *   Lists      A call may be given one array as its arguments and its results: rp_call(f, &h, 1, &h, 1).
+<<<<<<< HEAD
  *   Structs    One that begins with struct_size may grow: RP_OPTIONS fills that in, what a program does not know is
  zero, and *              what the library does not know must be. All others keep their layout for good: rp_fn,
  rp_scalar, rp_device, *              rp_graphed_callable (rp_graphed_options grows), what rp_explain_at and
@@ -19,6 +20,15 @@
  strides are in elements. *   Sites      Every op, and every other function that can fail (RP_CALL), is also a macro
  that passes "file:line" of the call; *              errors, explain and dumps name it. What fails later (in a
  backward, a replay) names the line of the op, or, where *              it has none, that of the call it failed in.
+=======
+ *   Structs    One that begins with struct_size may grow: RP_OPTIONS fills that in, what a program does not know is zero, and
+ *              what the library does not know must be. All others keep their layout for good: rp_fn, rp_scalar, rp_device,
+ *              rp_graphed_callable (rp_graphed_options grows), what rp_explain_get and rp_op_info_get fill, layers.
+ *   Sizes      dims are (const int64_t *, size_t) pairs, outermost first, in elements; strides are in elements.
+ *   Sites      Every op, and every other function that can fail (RP_CALL), is also a macro that passes "file:line" of the call;
+ *              errors, explain and dumps name it. What fails later (in a backward, a replay) names the line of the op, or, where
+ *              it has none, that of the call it failed in.
+>>>>>>> main
  */
 #ifndef REPRISE_H
 #define REPRISE_H
@@ -610,7 +620,7 @@ typedef struct rp_attr {
 } rp_attr;
 
 /* Calls any op of the table by its name. Tensor arguments in schema order (an optional one may be NULL; a Tensor[]
-   argument takes all remaining tensors); attributes in schema order, trailing ones with defaults may be left out. */
+   argument takes all remaining tensors; several share them equally, or each but the last ends with a NULL); attributes in schema order, trailing ones with defaults may be left out. */
 RP_CALL rp_status rp_op_call(const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs,
                              rp_tensor **out, size_t n_out);
 
@@ -656,7 +666,7 @@ typedef struct rp_op_info {
 #define RP_OP_SYNC 8u              /* reads device data on the host; not to be captured */
 #define RP_OP_NONDETERMINISTIC 16u /* on CUDA, unless rp_set_deterministic */
 RP_API size_t rp_op_count(void);
-RP_CALL rp_status rp_op_info_at(size_t index, rp_op_info *info);
+RP_CALL rp_status rp_op_info_get(size_t index, rp_op_info *info);
 
 /* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs (zeros
    where none came), and leaves grad_in[i] NULL where there is none. While a compiled function is traced both run, and
@@ -709,15 +719,20 @@ RP_CALL const char *rp_backend_name(size_t index);
 /* torch._dynamo.reset: every compiled function lets go, at its next call, of its specialisations, and of the verdict
    that it must run at every call; it is as new. Calls that are under way end with what they have. */
 RP_API void rp_compile_reset(void);
+<<<<<<< HEAD
 /* torch._dynamo.utils.counters: what compiled functions of the process have met since its start, or since they were
    cleared. Kinds and reasons are those of rp_explain_at: "specialisation", "instance", "break", "skip", "guard",
    "fusion", "lowering". */
+=======
+/* torch._dynamo.utils.counters: what compiled functions of the process have met since its start, or since they were cleared.
+   Kinds and reasons are those of rp_explain_get: "specialisation", "instance", "break", "skip", "guard", "fusion", "lowering". */
+>>>>>>> main
 typedef struct rp_counter {
     const char *kind, *reason; /* "" where no reason applies */
     uint64_t count;            /* not 0 */
 } rp_counter;
 RP_API size_t rp_counter_count(void);
-RP_CALL rp_status rp_counter_at(size_t index, rp_counter *counter);
+RP_CALL rp_status rp_counter_get(size_t index, rp_counter *counter);
 RP_API void rp_counters_clear(void);
 
 /* What a compiled function did and did not do, and why: one record a fact, in program order. Records of a
@@ -735,7 +750,7 @@ typedef struct rp_explain_entry {
 } rp_explain_entry;
 RP_CALL size_t rp_explain_count(rp_compiled *f);
 /* strings live until the next call of f */
-RP_CALL rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry);
+RP_CALL rp_status rp_explain_get(rp_compiled *f, size_t index, rp_explain_entry *entry);
 
 /* One loop kernel as it is made ready: its expressions (docs/developers/loop.md), and the sources emitted for the CPU
    and for CUDA. The CUDA source needs no GPU. A text that could not be made is "". Strings live during the call. */

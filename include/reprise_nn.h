@@ -176,10 +176,166 @@ RP_CALL rp_status rp_conv2d_add(rp_module *m, const char *name, rp_conv2d_layer 
                                 int64_t out_channels, int64_t kernel_height, int64_t kernel_width,
                                 const rp_conv2d_options *options);
 
-/* ---------------------------------------------------------------- losses (rp_cross_entropy is an op) */
+/* Layers from here on are children of a module only: their mode is the module's. A struct stays where it is, as long as the module
+   lives. Options NULL: all defaults. */
 
-/* Mean ("reduction" 1), sum (2) or elements (0) of (input - target)^2 (torch.nn.functional.mse_loss). */
-RP_CALL rp_tensor *rp_mse_loss(rp_tensor *input, rp_tensor *target, int64_t reduction);
+typedef struct rp_rms_norm_layer { /* torch.nn.RMSNorm */
+    rp_tensor *weight;             /* normalized_shape, ones; NULL without elementwise_affine */
+    int64_t normalized_shape[RP_MAX_DIMS];
+    size_t n_dims;
+    double eps; /* 0: that of the type in which it is computed; negative: 0 */
+} rp_rms_norm_layer;
+RP_CALL rp_tensor *rp_rms_norm_layer_forward(const rp_rms_norm_layer *l, rp_tensor *x);
+RP_CALL rp_status rp_rms_norm_add(rp_module *m, const char *name, rp_rms_norm_layer *l, const int64_t *normalized_shape,
+                                  size_t n_dims, double eps, bool elementwise_affine);
+
+typedef struct rp_group_norm_layer { /* torch.nn.GroupNorm */
+    rp_tensor *weight, *bias;        /* (num_channels), ones and zeros; NULL without affine */
+    int64_t num_groups;
+    double eps;
+} rp_group_norm_layer;
+RP_CALL rp_tensor *rp_group_norm_layer_forward(const rp_group_norm_layer *l, rp_tensor *x); /* (N, C, ...) */
+RP_CALL rp_status rp_group_norm_add(rp_module *m, const char *name, rp_group_norm_layer *l, int64_t num_groups,
+                                    int64_t num_channels, double eps, bool affine);
+
+typedef struct rp_instance_norm_options { /* zero is torch.nn.InstanceNorm2d's default */
+    size_t struct_size;
+    double eps;      /* 0: 1e-5; negative: 0 */
+    double momentum; /* 0: 0.1; negative: 0 */
+    bool affine, track_running_stats;
+} rp_instance_norm_options;
+typedef struct rp_instance_norm_layer {    /* torch.nn.InstanceNorm1d, 2d, 3d */
+    rp_tensor *weight, *bias;              /* (num_features), ones and zeros; NULL without affine */
+    rp_tensor *running_mean, *running_var; /* (num_features), zeros and ones; NULL without track_running_stats */
+    rp_tensor *num_batches_tracked;        /* 0-d int64, which stays 0 as PyTorch's does */
+    double eps, momentum;
+    const rp_module *module;
+} rp_instance_norm_layer;
+RP_CALL rp_tensor *rp_instance_norm_layer_forward(const rp_instance_norm_layer *l, rp_tensor *x); /* (N, C, ...) */
+RP_CALL rp_status rp_instance_norm_add(rp_module *m, const char *name, rp_instance_norm_layer *l, int64_t num_features,
+                                       const rp_instance_norm_options *options);
+
+typedef struct rp_multihead_attention_options { /* zero is torch.nn.MultiheadAttention's default */
+    size_t struct_size;
+    int64_t kdim, vdim; /* features of keys and values; 0: embed_dim */
+    double dropout;     /* of the weights, in training */
+    bool no_bias, add_bias_kv, add_zero_attn;
+    bool batch_first; /* (N, L, E), else (L, N, E); a sequence alone is (L, E) */
+} rp_multihead_attention_options;
+typedef struct rp_multihead_attention_layer {                 /* torch.nn.MultiheadAttention */
+    rp_tensor *in_proj_weight;                                /* (3 E, E), where keys and values have E features */
+    rp_tensor *q_proj_weight, *k_proj_weight, *v_proj_weight; /* (E, E), (E, kdim), (E, vdim), else */
+    rp_tensor *in_proj_bias;                                  /* (3 E), zeros; NULL: none */
+    rp_tensor *bias_k, *bias_v;                               /* (1, 1, E); NULL without add_bias_kv */
+    rp_linear_layer out_proj;                                 /* its bias zeros */
+    int64_t embed_dim, num_heads;
+    double dropout;
+    bool add_zero_attn, batch_first;
+    const rp_module *module;
+} rp_multihead_attention_layer;
+typedef struct
+    rp_attention_masks { /* zero: everything is seen. A mask is bool, true where nothing may be seen, or added to the scores */
+    size_t struct_size;
+    rp_tensor *attn_mask;        /* (L, S) or (N heads, L, S) */
+    rp_tensor *key_padding_mask; /* (N, S), of a sequence alone (S) */
+    bool is_causal;              /* each place sees those up to itself; with attn_mask only said, as in PyTorch */
+    bool head_weights;           /* weights of each head, (N, heads, L, S), not their mean (N, L, S) */
+} rp_attention_masks;
+/* weights NULL: not wanted. A row of which nothing is seen gives zeros, but NaN where weights are wanted, as in PyTorch. */
+RP_CALL rp_tensor *rp_multihead_attention_layer_forward(const rp_multihead_attention_layer *l, rp_tensor *query,
+                                                        rp_tensor *key, rp_tensor *value,
+                                                        const rp_attention_masks *masks, rp_tensor **weights);
+RP_CALL rp_status rp_multihead_attention_add(rp_module *m, const char *name, rp_multihead_attention_layer *l,
+                                             int64_t embed_dim, int64_t num_heads,
+                                             const rp_multihead_attention_options *options);
+
+typedef enum rp_transformer_activation { RP_TRANSFORMER_RELU = 0, RP_TRANSFORMER_GELU = 1 } rp_transformer_activation;
+typedef struct
+    rp_transformer_options { /* zero is the default of torch.nn.TransformerEncoderLayer and TransformerDecoderLayer */
+    size_t struct_size;
+    int64_t dim_feedforward; /* 0: 2048 */
+    double dropout;          /* 0: 0.1; negative: 0 */
+    rp_transformer_activation activation;
+    double layer_norm_eps; /* 0: 1e-5; negative: 0 */
+    bool batch_first, norm_first, no_bias;
+} rp_transformer_options;
+typedef struct rp_transformer_layer { /* torch.nn.TransformerEncoderLayer, TransformerDecoderLayer */
+    rp_multihead_attention_layer self_attn, multihead_attn; /* the second of a decoder's layer, as norm3 */
+    rp_linear_layer linear1, linear2;
+    rp_layer_norm_layer norm1, norm2, norm3;
+    double dropout;
+    rp_transformer_activation activation;
+    bool norm_first, decodes;
+    const rp_module *module;
+} rp_transformer_layer;
+RP_CALL rp_tensor *rp_transformer_encoder_layer_forward(const rp_transformer_layer *l, rp_tensor *src,
+                                                        const rp_attention_masks *masks);
+RP_CALL rp_status rp_transformer_encoder_layer_add(rp_module *m, const char *name, rp_transformer_layer *l,
+                                                   int64_t d_model, int64_t nhead,
+                                                   const rp_transformer_options *options);
+RP_CALL rp_tensor *rp_transformer_decoder_layer_forward(const rp_transformer_layer *l, rp_tensor *tgt,
+                                                        rp_tensor *memory, const rp_attention_masks *tgt_masks,
+                                                        const rp_attention_masks *memory_masks);
+RP_CALL rp_status rp_transformer_decoder_layer_add(rp_module *m, const char *name, rp_transformer_layer *l,
+                                                   int64_t d_model, int64_t nhead,
+                                                   const rp_transformer_options *options);
+typedef struct rp_transformer_stack { /* torch.nn.TransformerEncoder, TransformerDecoder */
+    rp_transformer_layer *layers;     /* num_layers, of the program; equal at first, as PyTorch's copies are */
+    size_t num_layers;
+    rp_layer_norm_layer norm; /* without weight: none */
+} rp_transformer_stack;
+RP_CALL rp_tensor *rp_transformer_encoder_forward(const rp_transformer_stack *s, rp_tensor *src,
+                                                  const rp_attention_masks *masks);
+RP_CALL rp_status rp_transformer_encoder_add(rp_module *m, const char *name, rp_transformer_stack *s,
+                                             rp_transformer_layer *layers, size_t num_layers, int64_t d_model,
+                                             int64_t nhead, bool norm, const rp_transformer_options *options);
+RP_CALL rp_tensor *rp_transformer_decoder_forward(const rp_transformer_stack *s, rp_tensor *tgt, rp_tensor *memory,
+                                                  const rp_attention_masks *tgt_masks,
+                                                  const rp_attention_masks *memory_masks);
+RP_CALL rp_status rp_transformer_decoder_add(rp_module *m, const char *name, rp_transformer_stack *s,
+                                             rp_transformer_layer *layers, size_t num_layers, int64_t d_model,
+                                             int64_t nhead, bool norm, const rp_transformer_options *options);
+
+typedef enum rp_recurrent_kind { RP_RNN_TANH = 0, RP_RNN_RELU = 1, RP_GRU = 2, RP_LSTM = 3 } rp_recurrent_kind;
+enum { RP_RECURRENT_MAX_PARAMETERS = 160 };
+typedef struct rp_recurrent_options { /* zero is the default of torch.nn.RNN, GRU and LSTM */
+    size_t struct_size;
+    int64_t num_layers; /* 0: 1 */
+    bool no_bias, batch_first, bidirectional;
+    double dropout;    /* between layers, in training */
+    int64_t proj_size; /* of LSTM: features of the projected state; 0: it is not projected */
+} rp_recurrent_options;
+typedef struct rp_recurrent_layer { /* torch.nn.RNN, GRU, LSTM */
+    rp_recurrent_kind kind;
+    /* weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_hr_l0 (those that there are), then _reverse, then _l1, ...;
+       all uniform in +-1/sqrt(hidden_size) */
+    rp_tensor *parameters[RP_RECURRENT_MAX_PARAMETERS];
+    size_t n_parameters;
+    int64_t input_size, hidden_size, num_layers, proj_size;
+    double dropout;
+    bool bias, batch_first, bidirectional;
+    const rp_module *module;
+} rp_recurrent_layer;
+RP_CALL rp_status rp_recurrent_add(rp_module *m, const char *name, rp_recurrent_layer *l, rp_recurrent_kind kind,
+                                   int64_t input_size, int64_t hidden_size, const rp_recurrent_options *options);
+/* x: (L, N, input_size), batch_first (N, L, input_size), a sequence alone (L, input_size). States before and behind, hx and hy, and of
+   LSTM cells, cx and cy: (layers directions, N, .), of a sequence alone without N. NULL: zeros, not wanted. */
+RP_CALL rp_tensor *rp_recurrent_forward(const rp_recurrent_layer *l, rp_tensor *x, rp_tensor *hx, rp_tensor *cx,
+                                        rp_tensor **hy, rp_tensor **cy);
+/* Of packed sequences (rp_pack_padded_sequence). */
+RP_CALL rp_tensor *rp_recurrent_forward_packed(const rp_recurrent_layer *l, rp_tensor *data, rp_tensor *batch_sizes,
+                                               rp_tensor *hx, rp_tensor *cx, rp_tensor **hy, rp_tensor **cy);
+
+typedef struct rp_recurrent_cell { /* torch.nn.RNNCell, GRUCell, LSTMCell */
+    rp_recurrent_kind kind;
+    rp_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* uniform in +-1/sqrt(hidden_size) */
+    int64_t hidden_size;
+} rp_recurrent_cell;
+RP_CALL rp_status rp_recurrent_cell_add(rp_module *m, const char *name, rp_recurrent_cell *l, rp_recurrent_kind kind,
+                                        int64_t input_size, int64_t hidden_size, bool bias);
+/* x: (N, input_size) or (input_size). hx, cx NULL: zeros. Returns the next state; *cy: the next cell, of LSTM. */
+RP_CALL rp_tensor *rp_recurrent_cell_forward(const rp_recurrent_cell *l, rp_tensor *x, rp_tensor *hx, rp_tensor *cx,
+                                             rp_tensor **cy);
 
 /* ---------------------------------------------------------------- optimizers (torch.optim)
 

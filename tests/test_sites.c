@@ -118,10 +118,10 @@ static void test_gradients_and_functions(void **state) {
     SAYS(rp_ir_run(NULL, &x, 1, &out, 1));
     SAYS(rp_register_backend(NULL));
     SAYS(rp_explain_count(NULL));
-    SAYS(rp_explain_at(NULL, 0, &entry));
+    SAYS(rp_explain_get(NULL, 0, &entry));
     SAYS(rp_op_call("no such op", &x, 1, NULL, 0, &out, 1));
     SAYS(rp_op_register(NULL));
-    SAYS(rp_op_info_at(100000, NULL));
+    SAYS(rp_op_info_get(100000, NULL));
 }
 
 static void test_streams_and_graphs(void **state) {
@@ -161,6 +161,46 @@ static void test_streams_and_graphs(void **state) {
     SAYS(rp_graph_end(g));
     rp_graph_release(g);
     rp_event_release(e);
+}
+
+static void test_layers_of_modules(void **state) {
+    (void)state;
+    rp_module *m = rp_module_new("");
+    rp_tensor *x = rp_zeros(RP_DIMS(2, 3));
+    rp_rms_norm_layer rms;
+    rp_group_norm_layer group;
+    rp_instance_norm_layer instance;
+    rp_multihead_attention_layer heads;
+    rp_transformer_layer layer;
+    rp_transformer_stack stack;
+    rp_recurrent_layer recurrent;
+    rp_recurrent_cell cell;
+    SAYS(rp_recurrent_add(m, "a", &recurrent, RP_GRU, 2, 3, RP_OPTIONS(rp_recurrent_options, .proj_size = 2)));
+    SAYS(rp_recurrent_forward(NULL, x, NULL, NULL, NULL, NULL));
+    SAYS(rp_recurrent_cell_add(m, "a", &cell, RP_GRU, 2, 0, true));
+    SAYS(rp_recurrent_cell_forward(NULL, x, NULL, NULL, NULL));
+    OK(rp_recurrent_add(m, "recurrent", &recurrent, RP_LSTM, 2, 3, NULL));
+    SAYS(rp_recurrent_forward_packed(&recurrent, x, NULL, NULL, NULL, NULL, NULL));
+    SAYS(rp_recurrent_forward(&recurrent, x, x, NULL, NULL, NULL));
+    SAYS(rp_rms_norm_add(m, "a", &rms, NULL, 1, 0, true));
+    SAYS(rp_rms_norm_layer_forward(NULL, x));
+    SAYS(rp_group_norm_add(m, "a", &group, 2, 3, 0, true));
+    SAYS(rp_group_norm_layer_forward(NULL, x));
+    SAYS(rp_instance_norm_add(m, "a", &instance, 0, NULL));
+    SAYS(rp_instance_norm_layer_forward(NULL, x));
+    SAYS(rp_multihead_attention_add(m, "a", &heads, 3, 2, NULL));
+    SAYS(rp_multihead_attention_layer_forward(NULL, x, x, x, NULL, NULL));
+    OK(rp_multihead_attention_add(m, "heads", &heads, 4, 2, NULL));
+    SAYS(rp_multihead_attention_layer_forward(&heads, x, x, x, NULL, NULL)); /* an op inside fails */
+    SAYS(rp_transformer_encoder_layer_add(m, "a", &layer, 3, 2, NULL));
+    SAYS(rp_transformer_decoder_layer_add(m, "a", &layer, 3, 2, NULL));
+    SAYS(rp_transformer_encoder_layer_forward(NULL, x, NULL));
+    SAYS(rp_transformer_decoder_layer_forward(NULL, x, x, NULL, NULL));
+    SAYS(rp_transformer_encoder_add(m, "a", &stack, &layer, 1, 3, 2, true, NULL));
+    SAYS(rp_transformer_decoder_add(m, "a", &stack, NULL, 1, 4, 2, true, NULL));
+    SAYS(rp_transformer_encoder_forward(NULL, x, NULL));
+    SAYS(rp_transformer_decoder_forward(NULL, x, x, NULL, NULL));
+    rp_module_release(m);
 }
 
 static void test_layers(void **state) {
@@ -347,6 +387,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_gradients_and_functions, begin, take_error),
         cmocka_unit_test_setup_teardown(test_streams_and_graphs, begin, take_error),
         cmocka_unit_test_setup_teardown(test_layers, begin, take_error),
+        cmocka_unit_test_setup_teardown(test_layers_of_modules, begin, take_error),
         cmocka_unit_test_setup_teardown(test_backward, begin, take_error),
         cmocka_unit_test_setup_teardown(test_callbacks, begin, take_error),
         cmocka_unit_test_setup_teardown(test_without_site, begin, take_error),

@@ -72,6 +72,7 @@ static rp_tensor *within(const sample_tensor *like, rp_tensor *t) {
     switch (like->kind) {
     case 'p': return rp_add_scalar(rp_abs(t), rp_f64(0.5));
     case 'u': return rp_mul_scalar(rp_tanh(t), rp_f64(0.875));
+    case 'q': return rp_add_scalar(rp_mul_scalar(rp_tanh(t), rp_f64(0.25)), rp_f64(0.5));
     case 'w': return rp_mul_scalar(t, rp_f64(8));
     case 'b': return rp_gt_scalar(t, rp_f64(0.125));
     default: return t;
@@ -119,6 +120,11 @@ rp_tensor *sample_apply(uint64_t random, rp_tensor *first, rp_tensor *const *poo
             break;
         }
         if (like->kind == 'i') t = rp_arange(rp_i64(0), rp_i64(like->below));
+        if (like->kind == 'd') {
+            in[k] =
+                rp_arange(rp_i64(like->size[0]), rp_i64(0), rp_i64(-1), RP_OPTIONS(rp_arange_options, .dtype = RP_I64));
+            continue;
+        }
         if (!as_is || like->kind == 'i') t = fit(t, like, n);
         if (like->kind == 'i') {
             in[k] = rp_to_dtype(t, like->dtype);
