@@ -1,26 +1,17 @@
 /* reprise.h - record tensor programs and play them back.
  *
  * The manual of the library. Tier 1 (tensors, ops, gradients, compile, graphs) is what a program needs; tier 2 is for
- * those who capture by hand, embed, extend or inspect. Ops are declared in reprise_ops.h, generated from the op table
- (src/ops); * their names, arguments and corner cases are PyTorch's.
+ * those who capture by hand, embed, extend or inspect. Ops are declared in reprise_ops.h, generated from the op table (src/ops);
+ * their names, arguments and corner cases are PyTorch's.
  *
  * Conventions
- *   Ownership  A tensor that a function returns belongs to the innermost open scope of the calling thread: it lives
- until *              that scope ends, longer if rp_retain'ed or moved out by rp_scope_end. Arguments are borrowed.
+ *   Ownership  A tensor that a function returns belongs to the innermost open scope of the calling thread: it lives until
+ *              that scope ends, longer if rp_retain'ed or moved out by rp_scope_end. Arguments are borrowed.
  *   Errors     A failed op returns the error tensor, never NULL; the thread's sticky error keeps the first failure.
  *              Actions return rp_status. Nothing here aborts, exits or prints because of a caller's mistake.
  *   Threads    A tensor may be used by several threads; its metadata changes (requires_grad, in-place ops) are the
  *              caller's to order. Scopes, errors, grad mode, default device and current streams belong to a thread.
  *   Lists      A call may be given one array as its arguments and its results: rp_call(f, &h, 1, &h, 1).
-<<<<<<< HEAD
- *   Structs    One that begins with struct_size may grow: RP_OPTIONS fills that in, what a program does not know is
- zero, and *              what the library does not know must be. All others keep their layout for good: rp_fn,
- rp_scalar, rp_device, *              rp_graphed_callable (rp_graphed_options grows), what rp_explain_at and
- rp_op_info_at fill, layers. *   Sizes      dims are (const int64_t *, size_t) pairs, outermost first, in elements;
- strides are in elements. *   Sites      Every op, and every other function that can fail (RP_CALL), is also a macro
- that passes "file:line" of the call; *              errors, explain and dumps name it. What fails later (in a
- backward, a replay) names the line of the op, or, where *              it has none, that of the call it failed in.
-=======
  *   Structs    One that begins with struct_size may grow: RP_OPTIONS fills that in, what a program does not know is zero, and
  *              what the library does not know must be. All others keep their layout for good: rp_fn, rp_scalar, rp_device,
  *              rp_graphed_callable (rp_graphed_options grows), what rp_explain_get and rp_op_info_get fill, layers.
@@ -28,7 +19,6 @@
  *   Sites      Every op, and every other function that can fail (RP_CALL), is also a macro that passes "file:line" of the call;
  *              errors, explain and dumps name it. What fails later (in a backward, a replay) names the line of the op, or, where
  *              it has none, that of the call it failed in.
->>>>>>> main
  */
 #ifndef REPRISE_H
 #define REPRISE_H
@@ -45,9 +35,8 @@
 #define RP_API
 #endif
 
-/* A function that can fail. Beside rp_x(...) there is rp_x_at(site, ...), and rp_x is also a macro that calls it with
-   the place of the call; bindings call the function, (rp_x)(...). Declared in reprise_calls.h, which is generated
-   from this file. */
+/* A function that can fail. Beside rp_x(...) there is rp_x_at(site, ...), and rp_x is also a macro that calls it with the place
+   of the call; bindings call the function, (rp_x)(...). Declared in reprise_calls.h, which is generated from this file. */
 #define RP_CALL RP_API
 
 #ifdef __cplusplus
@@ -90,8 +79,7 @@ typedef enum rp_status {
 #define RP_STRINGIZE(x) RP_STRINGIZE_(x)
 #define RP_HERE (__FILE__ ":" RP_STRINGIZE(__LINE__))
 
-/* The arguments that a call of an op leaves out: rp_sum(x) is rp_sum_at(RP_HERE, x rp_sum_rest_1). At most 40
-   arguments. */
+/* The arguments that a call of an op leaves out: rp_sum(x) is rp_sum_at(RP_HERE, x rp_sum_rest_1). At most 40 arguments. */
 #define RP_REST(op, ...) RP_REST_1(op, RP_COUNT(__VA_ARGS__))
 #define RP_REST_1(op, n) RP_REST_2(op, n)
 #define RP_REST_2(op, n) op##_rest_##n
@@ -143,9 +131,8 @@ RP_API bool rp_device_available(rp_device device);
 RP_API int rp_device_count(rp_device_type type);
 RP_CALL rp_status rp_set_default_device(rp_device device); /* of the calling thread; where factories put tensors */
 RP_API rp_device rp_default_device(void);
-/* Waits for all streams; reports errors found by kernels. While any thread captures on a CUDA device, the driver
-   refuses to wait for the whole of it, and that capture becomes invalid: wait for streams then
-   (rp_stream_synchronize). */
+/* Waits for all streams; reports errors found by kernels. While any thread captures on a CUDA device, the driver refuses to wait
+   for the whole of it, and that capture becomes invalid: wait for streams then (rp_stream_synchronize). */
 RP_CALL rp_status rp_synchronize(rp_device device);
 
 typedef enum rp_scalar_kind {
@@ -216,12 +203,11 @@ RP_CALL size_t rp_ndim(const rp_tensor *t);
 RP_CALL int64_t rp_size(const rp_tensor *t, int64_t dim);
 RP_CALL int64_t rp_stride(const rp_tensor *t, int64_t dim); /* in elements */
 RP_CALL int64_t rp_numel(const rp_tensor *t);
-/* Sizes as torch.SymInt: numbers in eager calls; where a compiled function is traced with symbolic sizes, words that
-   stand for an expression of its arguments' sizes, so that one specialisation serves all of them, which rp_size does
-   not: it fixes the number. A word goes wherever a schema says SymInt (sizes of view, expand, full, rand, ...; bounds
-   of slice; the index of select) or Scalar (a factor, an end of arange: rp_i64(word)), and into rp_sym_*, for
-   calculating and comparing; nothing else may look at it, and it means nothing outside of its trace: used there it is
-   an error. A size that does not fit is an error and 0. */
+/* Sizes as torch.SymInt: numbers in eager calls; where a compiled function is traced with symbolic sizes, words that stand for
+   an expression of its arguments' sizes, so that one specialisation serves all of them, which rp_size does not: it fixes the
+   number. A word goes wherever a schema says SymInt (sizes of view, expand, full, rand, ...; bounds of slice; the index of
+   select) or Scalar (a factor, an end of arange: rp_i64(word)), and into rp_sym_*, for calculating and comparing; nothing else
+   may look at it, and it means nothing outside of its trace: used there it is an error. A size that does not fit is an error and 0. */
 RP_CALL int64_t rp_sym_size(const rp_tensor *t, int64_t dim);
 RP_CALL int64_t rp_sym_numel(const rp_tensor *t);
 RP_CALL int64_t rp_sym_add(int64_t a, int64_t b);
@@ -244,26 +230,26 @@ RP_CALL bool rp_is_contiguous(const rp_tensor *t); /* row-major */
 RP_CALL bool rp_is_contiguous_format(const rp_tensor *t, rp_memory_format format);
 /* in-place writes to the storage so far (PyTorch: Tensor._version) */
 RP_CALL uint64_t rp_version(const rp_tensor *t);
-/* Address of element 0; NULL (and an error) for the error tensor. Computes what is pending: CPU memory may be read at
-   once, unless the current stream is capturing; NULL and an error if a kernel found one in its data (an index out of
-   bounds). CUDA: device memory, for work on the stream that wrote it. */
+/* Address of element 0; NULL (and an error) for the error tensor. Computes what is pending: CPU memory may be read at once,
+   unless the current stream is capturing; NULL and an error if a kernel found one in its data (an index out of bounds). CUDA:
+   device memory, for work on the stream that wrote it. */
 RP_CALL void *rp_data(rp_tensor *t);
 
 /* Copies host data (row-major) into a new tensor on the default device. */
 RP_CALL rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
-/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, at once on failure, else
-   when no tensor uses the memory and streams have done the work that does: in the last release, or later, in any
-   thread, in a call that waits for the device (rp_stream_synchronize, rp_to_host, ...) or wraps more. stride: ndim of
-   them, in elements; NULL: row-major; only a dimension of size 1 may have a negative one.
-   data must be aligned to its element size, a bool is true if its byte is not 0. Writes that bypass Reprise are not
-   seen by version counters. */
+/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, at once on failure, else when no
+   tensor uses the memory and streams have done the work that does: in the last release, or later, in any thread, in a call that
+   waits for the device (rp_stream_synchronize, rp_to_host, ...) or wraps more. stride: ndim of them, in elements; NULL: row-major;
+   only a dimension of size 1 may have a negative one.
+   data must be aligned to its element size, a bool is true if its byte is not 0. Writes that bypass Reprise are not seen by
+   version counters. */
 RP_CALL rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int64_t *stride, rp_dtype dtype,
                                 rp_device device, void (*deleter)(void *ctx), void *ctx);
-/* Graphs and compiled functions copy an argument in wrapped memory (rp_from_blob, rp_from_dlpack) that lies elsewhere
-   than the one before: its owner could write or free it unseen while they read. This declares that the memory of t is
-   stable: it is there until its deleter was called (without one: as long as tensors or work under way use it), and
-   nobody writes to it but through Reprise while work that reads it is under way or a backward that reads it is still
-   to come. From now on it is read in place, as memory
+/* Graphs and compiled functions copy an argument in wrapped memory (rp_from_blob, rp_from_dlpack) that lies elsewhere than the
+   one before: its owner could write or free it unseen while they read. This declares that the memory of t is stable: it is
+   there until its deleter was called (without one: as long as tensors or work under way use it), and nobody writes to it but
+   through Reprise while work that reads it is under way or a backward that reads it is still to come. From now on it is read in
+   place, as memory
    of the library's own is. For all tensors that share the memory; it cannot be taken back. */
 RP_CALL rp_status rp_declare_stable(rp_tensor *t);
 /* Copies the elements, row-major, to host memory of exactly `bytes` = numel * element size. Synchronises. */
@@ -273,9 +259,8 @@ RP_CALL rp_scalar rp_item(rp_tensor *t);
 RP_CALL double rp_item_f64(rp_tensor *t);
 /* rounds towards zero; infinities, NaN and what does not fit: 0 and RP_ERROR_INVALID_ARGUMENT */
 RP_CALL int64_t rp_item_i64(rp_tensor *t);
-/* Views of all parts of a dim, written to out[0..n_out) (torch.split, split_with_sizes, chunk, unbind). Returns how
-   many there are; what is left of out is NULL. More than n_out: an error, and 0. A trace takes their number for
-   fixed. */
+/* Views of all parts of a dim, written to out[0..n_out) (torch.split, split_with_sizes, chunk, unbind). Returns how many there are;
+   what is left of out is NULL. More than n_out: an error, and 0. A trace takes their number for fixed. */
 RP_CALL size_t rp_split(rp_tensor *t, int64_t split_size, int64_t dim, rp_tensor **out, size_t n_out);
 RP_CALL size_t rp_split_with_sizes(rp_tensor *t, const int64_t *sizes, size_t n, int64_t dim, rp_tensor **out);
 RP_CALL size_t rp_chunk(rp_tensor *t, int64_t chunks, int64_t dim, rp_tensor **out, size_t n_out);
@@ -296,10 +281,10 @@ RP_CALL rp_status rp_retain_grad(rp_tensor *t);
 RP_API bool rp_set_grad_enabled(bool enabled);
 RP_API bool rp_grad_enabled(void);
 
-/* torch.autocast of the thread, for one kind of device: from now on ops of PyTorch's lists run in dtype (RP_F16 or
-   RP_BF16), in float32, or in the widest type of their operands; RP_DTYPE_NONE: no longer. Returns the type of
-   before, which ends the region: they nest. Casts of parameters are kept until all are off. A backward runs without;
-   a compiled function keeps a specialisation a state. */
+/* torch.autocast of the thread, for one kind of device: from now on ops of PyTorch's lists run in dtype (RP_F16 or RP_BF16),
+   in float32, or in the widest type of their operands; RP_DTYPE_NONE: no longer. Returns the type of before, which ends the
+   region: they nest. Casts of parameters are kept until all are off. A backward runs without; a compiled function keeps a
+   specialisation a state. */
 RP_CALL rp_dtype rp_set_autocast(rp_device_type device, rp_dtype dtype);
 RP_API rp_dtype rp_autocast_dtype(rp_device_type device);
 
@@ -310,8 +295,7 @@ typedef struct rp_backward_options {
     bool allow_unused; /* rp_grad only: an input that was not used gets NULL instead of an error */
 } rp_backward_options;
 
-/* Adds d(root . gradient)/d(leaf) into .grad of every leaf (torch.Tensor.backward). gradient NULL: 1 for a
-   one-element root. */
+/* Adds d(root . gradient)/d(leaf) into .grad of every leaf (torch.Tensor.backward). gradient NULL: 1 for a one-element root. */
 RP_CALL rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options);
 /* torch.autograd.grad: out[i] = sum_k d(outputs[k] . grad_outputs[k])/d(inputs[i]); .grad of leaves is untouched.
    grad_outputs may be NULL (ones for one-element outputs), so may its entries. */
@@ -319,8 +303,8 @@ RP_CALL rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor
                           rp_tensor *const *grad_outputs, const rp_backward_options *options, rp_tensor **out);
 
 /* Called with the gradient that reaches t, before it is accumulated or passed on; returns NULL (unchanged) or a
-   replacement of the same size (Tensor.register_hook). Returns an id for rp_remove_hook, 0 on failure. What is wrong
-   with what it returns is told with the line that registered it. */
+   replacement of the same size (Tensor.register_hook). Returns an id for rp_remove_hook, 0 on failure. What is wrong with what it
+   returns is told with the line that registered it. */
 typedef rp_tensor *rp_hook(void *ctx, rp_tensor *grad);
 RP_CALL uint64_t rp_register_hook(rp_tensor *t, rp_hook *hook, void *ctx);
 RP_CALL rp_status rp_remove_hook(rp_tensor *t, uint64_t id);
@@ -338,8 +322,8 @@ typedef struct rp_fn {
 
 typedef struct rp_compiled rp_compiled; /* a plain, compiled or graphed callable */
 
-/* How the nodes of a compiled function's device graph wait for each other. A driver launches a line in the same time
-   whatever its length; with forks, a launch costs the host more, and short nodes run side by side. */
+/* How the nodes of a compiled function's device graph wait for each other. A driver launches a line in the same time whatever
+   its length; with forks, a launch costs the host more, and short nodes run side by side. */
 typedef enum rp_graph_layout {
     RP_LAYOUT_AUTO = 0, /* a line on a GPU where the longest path has two thirds of the nodes, else forks */
     RP_LAYOUT_LINE = 1, /* each node waits for the one before it */
@@ -359,10 +343,9 @@ typedef struct rp_compile_options {
     int purity;             /* re-trace and compare every purity-th call; the second call always is */
     size_t cache_limit;     /* specialisations kept, least recently used goes first; 0: 32 */
     rp_graph_layout layout; /* "fused", "cudagraphs": of the device graphs; rp_explain says what was chosen */
-    /* A specialisation with symbolic sizes keeps a program (memory and device graph) for each tuple of sizes that it
-       was called with, a backward likewise. So many are kept in all, and so many bytes of device memory, least
-       recently used goes first; the last one of each forward and backward stays. Results and saved tensors of one
-       that went stay valid. */
+    /* A specialisation with symbolic sizes keeps a program (memory and device graph) for each tuple of sizes that it was
+       called with, a backward likewise. So many are kept in all, and so many bytes of device memory, least recently used
+       goes first; the last one of each forward and backward stays. Results and saved tensors of one that went stay valid. */
     size_t instance_limit;   /* 0: 64 */
     uint64_t instance_bytes; /* 0: 1 GiB */
 } rp_compile_options;
@@ -371,10 +354,9 @@ RP_CALL rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
 RP_CALL rp_compiled *rp_plain(rp_fn fn); /* the function itself, called through rp_call */
 /* A call that fails gives error tensors; the line of the call is in messages about its arguments and results. */
 RP_CALL rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
-/* The same with a name for each argument: names[i] is that of in[i], dotted where arguments are nested
-   ("batch.tokens"). The first call that succeeds fixes count, names and places for f, however it was made; another
-   count, name or place is RP_ERROR_GUARD afterwards, and the function does not run. No two names are equal, and none
-   is a part of another's path. */
+/* The same with a name for each argument: names[i] is that of in[i], dotted where arguments are nested ("batch.tokens"). The
+   first call that succeeds fixes count, names and places for f, however it was made; another count, name or place is
+   RP_ERROR_GUARD afterwards, and the function does not run. No two names are equal, and none is a part of another's path. */
 RP_CALL rp_status rp_call_named(rp_compiled *f, const char *const *names, rp_tensor *const *in, size_t n_in,
                                 rp_tensor **out, size_t n_out);
 RP_API void rp_compiled_release(rp_compiled *f);
@@ -398,24 +380,23 @@ typedef struct rp_graphed_callable {
     size_t n_params;
     size_t n_out;
 } rp_graphed_callable;
-/* Captures n callables, forwards in order and backwards in reverse, into one pool; out[i] is called with rp_call.
-   What a function writes into an argument is in the caller's tensor after the call. */
+/* Captures n callables, forwards in order and backwards in reverse, into one pool; out[i] is called with rp_call. What a function
+   writes into an argument is in the caller's tensor after the call. */
 RP_CALL rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n,
                                             const rp_graphed_options *options, rp_compiled **out);
 RP_CALL rp_status rp_graphed_set_training(rp_compiled *f, bool training); /* mode != captured mode: runs eagerly */
 
 /* ---------------------------------------------------------------- tier 1: control flow (regions) */
 
-/* A function gives every result that it is asked for, and branches give the same sizes and types: anything else is an
-   error that names the function and the line. */
+/* A function gives every result that it is asked for, and branches give the same sizes and types: anything else is an error that
+   names the function and the line. */
 RP_CALL rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                           rp_tensor **out, size_t n_out); /* torch.cond */
 /* torch.while_loop: state' = body(state) while cond(state); max_iter > 0 bounds it and makes it differentiable. */
 RP_CALL rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
                            rp_tensor **out);
-/* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. What ctx points to, and
-   tensors that fn reads through it, must be there until then: rp_retain those that a scope, or rp_call, would
-   release. */
+/* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. What ctx points to, and tensors
+   that fn reads through it, must be there until then: rp_retain those that a scope, or rp_call, would release. */
 RP_CALL rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
 /* ---------------------------------------------------------------- tier 1: random numbers */
@@ -466,18 +447,15 @@ typedef struct rp_graph_options {
 } rp_graph_options;
 
 RP_CALL rp_graph *rp_graph_new(void);
-/* Ends a capture that is under way. From another thread than the one that captures it is RP_ERROR_STATE, and the
-   graph stays. */
+/* Ends a capture that is under way. From another thread than the one that captures it is RP_ERROR_STATE, and the graph stays. */
 RP_CALL void rp_graph_release(rp_graph *g);
-/* The stream becomes current. A thread has one capture at a time, of whatever device; the thread that begins one ends
-   it. */
+/* The stream becomes current. A thread has one capture at a time, of whatever device; the thread that begins one ends it. */
 RP_CALL rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options);
 RP_CALL rp_status rp_graph_end(rp_graph *g); /* restores the stream on every path */
 RP_CALL rp_status rp_graph_instantiate(rp_graph *g);
 RP_CALL rp_status rp_graph_replay(rp_graph *g); /* on the thread's current stream; asynchronous */
 RP_CALL rp_status rp_graph_reset(rp_graph *g);
-/* The next replays read `to` where the capture read `from` (same size, strides, dtype, device): nodes are re-pointed.
-   */
+/* The next replays read `to` where the capture read `from` (same size, strides, dtype, device): nodes are re-pointed. */
 RP_CALL rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to);
 RP_CALL rp_pool *rp_graph_pool(rp_graph *g);   /* borrowed */
 RP_API bool rp_is_capturing(rp_device device); /* the thread's current stream */
@@ -493,8 +471,7 @@ typedef enum rp_access {
     RP_ACCESS_WRITE = 2,
     RP_ACCESS_READ_WRITE = 3
 } rp_access;
-/* The eight bytes of a parameter, as the kernel sees them: the address of element 0, or a number of at most eight
-   bytes */
+/* The eight bytes of a parameter, as the kernel sees them: the address of element 0, or a number of at most eight bytes */
 typedef union rp_word {
     void *data;
     int64_t i64;
@@ -531,15 +508,15 @@ typedef struct rp_param {
 #define RP_PARAMS(...) ((const rp_param[]){__VA_ARGS__}), (sizeof((const rp_param[]){__VA_ARGS__}) / sizeof(rp_param))
 #endif
 
-/* Puts a kernel of the program's own on the current stream of a device, at its place among the ops: streams,
-   captures, graphs and moved arguments treat it as a kernel of the library's, by what `params` say. The tensors that
-   it touches are all named, once for each parameter; their sizes and strides are not passed on. A kernel without
-   tensors keeps its place among all other work, and a graph that holds one copies arguments instead of reading them
-   where they moved. At most 64 parameters. There is no derivative: under grad mode a tensor that is written must not
-   require a gradient (rp_function_apply makes an op of a kernel and its derivative, rp_op_register one that is also
-   traced). In a compiled function a launch is a graph break. `name`, for messages, is kept: a string constant. */
-/* The CPU runs items [0, items), perhaps at once in several threads: begin and end are multiples of grain, or items.
-   The function calls nothing of Reprise. */
+/* Puts a kernel of the program's own on the current stream of a device, at its place among the ops: streams, captures, graphs
+   and moved arguments treat it as a kernel of the library's, by what `params` say. The tensors that it touches are all named,
+   once for each parameter; their sizes and strides are not passed on. A kernel without tensors keeps its place among all other
+   work, and a graph that holds one copies arguments instead of reading them where they moved. At most 64 parameters.
+   There is no derivative: under grad mode a tensor that is written must not require a gradient (rp_function_apply makes an op of
+   a kernel and its derivative, rp_op_register one that is also traced). In a compiled function a launch is a graph break.
+   `name`, for messages, is kept: a string constant. */
+/* The CPU runs items [0, items), perhaps at once in several threads: begin and end are multiples of grain, or items. The
+   function calls nothing of Reprise. */
 typedef void rp_cpu_kernel(const rp_word *params, int64_t begin, int64_t end);
 RP_CALL rp_status rp_launch(const char *name, rp_cpu_kernel *kernel, int64_t items, int64_t grain,
                             const rp_param *params, size_t n_params);
@@ -549,8 +526,8 @@ typedef struct rp_cuda_grid {
     uint32_t grid[3], block[3];
     uint32_t shared_bytes; /* dynamic shared memory */
 } rp_cuda_grid;
-/* `function` is a CUfunction of the device's primary context; its module stays loaded as long as a graph holds the
-   launch. Its parameters are those of `params`, in order. */
+/* `function` is a CUfunction of the device's primary context; its module stays loaded as long as a graph holds the launch. Its
+   parameters are those of `params`, in order. */
 RP_CALL rp_status rp_cuda_launch(const char *name, rp_device device, void *function, const rp_cuda_grid *grid,
                                  const rp_param *params, size_t n_params);
 
@@ -581,8 +558,8 @@ RP_CALL rp_tensor *rp_from_dlpack_unversioned(struct DLManagedTensor *managed);
 
 /* ---------------------------------------------------------------- tier 2: threads, logging, switches */
 
-/* Of the CPU pool, for this process: 1 to 256, another number is an error; a larger machine is used by 256. Results
-   do not depend on it. */
+/* Of the CPU pool, for this process: 1 to 256, another number is an error; a larger machine is used by 256. Results do not
+   depend on it. */
 RP_CALL rp_status rp_set_num_threads(int n);
 RP_API int rp_num_threads(void);
 RP_API bool rp_set_deterministic(bool on); /* torch.use_deterministic_algorithms; returns the old value */
@@ -632,15 +609,14 @@ typedef struct rp_op_descriptor {
     /* Sizes and dtype of output k from the inputs; NULL: those of the first input. */
     rp_status (*infer)(void *ctx, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs, size_t k,
                        int64_t *size, size_t *ndim, rp_dtype *dtype);
-    /* Contiguous inputs and outputs on the CPU: data pointers and numel per tensor. A status other than RP_OK fails
-       the call, or, on a queued stream and in a replay, the next call that waits for the device. */
+    /* Contiguous inputs and outputs on the CPU: data pointers and numel per tensor. A status other than RP_OK fails the call, or,
+       on a queued stream and in a replay, the next call that waits for the device. */
     rp_status (*cpu)(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
                      rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs, size_t n_attrs);
-    /* CUDA C: extern "C" __global__ void NAME(const T *in0, ..., T *out0, ..., long long numel of out0, attributes by
-       value). Tensors are row-major; an absent one is NULL. Attributes: int is long long, float and Scalar are
-       double, bool is bool, dtype is int; lists, strings and generators are refused. Compiled at the first call, once
-       a process; the source sees no headers, and a*b+c is not contracted. An error of the compiler is
-       RP_ERROR_COMPILE with its text. */
+    /* CUDA C: extern "C" __global__ void NAME(const T *in0, ..., T *out0, ..., long long numel of out0, attributes by value).
+       Tensors are row-major; an absent one is NULL. Attributes: int is long long, float and Scalar are double, bool is bool,
+       dtype is int; lists, strings and generators are refused. Compiled at the first call, once a process; the source sees no
+       headers, and a*b+c is not contracted. An error of the compiler is RP_ERROR_COMPILE with its text. */
     const char *cuda_source;
     const char *cuda_entry;
     int cuda_elements_per_block; /* grid = ceil(numel(out 0) / this), block = 256 threads; 0: 256. No launch if it is empty */
@@ -668,9 +644,9 @@ typedef struct rp_op_info {
 RP_API size_t rp_op_count(void);
 RP_CALL rp_status rp_op_info_get(size_t index, rp_op_info *info);
 
-/* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs (zeros
-   where none came), and leaves grad_in[i] NULL where there is none. While a compiled function is traced both run, and
-   from then on neither does. */
+/* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs (zeros where
+   none came), and leaves grad_in[i] NULL where there is none. While a compiled function is traced both run, and from then on
+   neither does. */
 typedef struct rp_function {
     size_t struct_size;
     rp_fn forward;
@@ -686,9 +662,9 @@ RP_CALL rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, 
 
 typedef struct rp_ir rp_ir; /* a traced graph: see docs/ir.md for its text form */
 
-/* make_fx; NULL never: an empty rp_ir on failure. RP_ERROR_GRAPH_BREAK: the function reads a value on the host, or,
-   where a result needs a gradient, does what only a tape differentiates (a custom function whose backward cannot be
-   recorded, a hook that it leaves, ...). */
+/* make_fx; NULL never: an empty rp_ir on failure. RP_ERROR_GRAPH_BREAK: the function reads a value on the host, or, where a
+   result needs a gradient, does what only a tape differentiates (a custom function whose backward cannot be recorded, a hook
+   that it leaves, ...). */
 RP_CALL rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out);
 /* one more reference; how a backend keeps the graph that it was given */
 RP_API rp_ir *rp_ir_retain(const rp_ir *ir);
@@ -709,24 +685,18 @@ typedef struct rp_backend {
     void *ctx;
 } rp_backend;
 RP_CALL rp_status rp_register_backend(const rp_backend *backend);
-/* The name is free again, for another one too; functions that were compiled with the backend go on with it, so its
-   ctx stays until they and their tapes are gone. Backends of the library stay. */
+/* The name is free again, for another one too; functions that were compiled with the backend go on with it, so its ctx stays
+   until they and their tapes are gone. Backends of the library stay. */
 RP_CALL rp_status rp_unregister_backend(const char *name);
 /* the names that rp_compile takes: an alias is one, behind that of its backend */
 RP_API size_t rp_backend_count(void);
 RP_CALL const char *rp_backend_name(size_t index);
 
-/* torch._dynamo.reset: every compiled function lets go, at its next call, of its specialisations, and of the verdict
-   that it must run at every call; it is as new. Calls that are under way end with what they have. */
+/* torch._dynamo.reset: every compiled function lets go, at its next call, of its specialisations, and of the verdict that it
+   must run at every call; it is as new. Calls that are under way end with what they have. */
 RP_API void rp_compile_reset(void);
-<<<<<<< HEAD
-/* torch._dynamo.utils.counters: what compiled functions of the process have met since its start, or since they were
-   cleared. Kinds and reasons are those of rp_explain_at: "specialisation", "instance", "break", "skip", "guard",
-   "fusion", "lowering". */
-=======
 /* torch._dynamo.utils.counters: what compiled functions of the process have met since its start, or since they were cleared.
    Kinds and reasons are those of rp_explain_get: "specialisation", "instance", "break", "skip", "guard", "fusion", "lowering". */
->>>>>>> main
 typedef struct rp_counter {
     const char *kind, *reason; /* "" where no reason applies */
     uint64_t count;            /* not 0 */
@@ -735,12 +705,12 @@ RP_API size_t rp_counter_count(void);
 RP_CALL rp_status rp_counter_get(size_t index, rp_counter *counter);
 RP_API void rp_counters_clear(void);
 
-/* What a compiled function did and did not do, and why: one record a fact, in program order. Records of a
-   specialisation or program that was evicted go; what happened to it (kinds "specialisation", "instance", "fusion",
-   "lowering", "copy", "patch", "skip", "break") is counted on in a record of what it was a part of. */
+/* What a compiled function did and did not do, and why: one record a fact, in program order. Records of a specialisation or
+   program that was evicted go; what happened to it (kinds "specialisation", "instance", "fusion", "lowering", "copy", "patch",
+   "skip", "break") is counted on in a record of what it was a part of. */
 typedef struct rp_explain_entry {
-    /* "specialisation", "instance", "fusion", "lowering", "kernel", "library", "region", "unfused", "graph", "copy",
-       "patch", "skip", "break", "guard", "memory", "advice" */
+    /* "specialisation", "instance", "fusion", "lowering", "kernel", "library", "region", "unfused", "graph", "copy", "patch",
+       "skip", "break", "guard", "memory", "advice" */
     const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */
@@ -752,13 +722,13 @@ RP_CALL size_t rp_explain_count(rp_compiled *f);
 /* strings live until the next call of f */
 RP_CALL rp_status rp_explain_get(rp_compiled *f, size_t index, rp_explain_entry *entry);
 
-/* One loop kernel as it is made ready: its expressions (docs/developers/loop.md), and the sources emitted for the CPU
-   and for CUDA. The CUDA source needs no GPU. A text that could not be made is "". Strings live during the call. */
+/* One loop kernel as it is made ready: its expressions (docs/developers/loop.md), and the sources emitted for the CPU and for CUDA.
+   The CUDA source needs no GPU. A text that could not be made is "". Strings live during the call. */
 typedef void rp_kernel_log(void *ctx, const char *op, const char *site, const char *loop, const char *c_source,
                            const char *cuda_source);
 /* Every launch of a loop kernel by the calling thread is told to `log` first, eager ones too; NULL: none. The log calls
-   nothing that computes. Returns the log that was set before, and what it was given through old_ctx (NULL: not
-   wanted): both set it again. */
+   nothing that computes. Returns the log that was set before, and what it was given through old_ctx (NULL: not wanted): both
+   set it again. */
 RP_API rp_kernel_log *rp_set_kernel_log(rp_kernel_log *log, void *ctx, void **old_ctx);
 
 /* What the library found on this machine, and why something is absent: lines "subject: text", a subject's further lines
