@@ -427,12 +427,17 @@ static rp_status unpack(const rp__call *call, const steps *along, int64_t total)
         rp_tensor *part =
             rp_unflatten(rows_of(x, along->offset[from], along->offset[from] + now * (t - from)), 0, size, 2);
         pad[2 * (x->ndim - 1) + 1] = n - now; /* pairs from the last dim on; the batch is dim 1 */
-        if (t == along->n) pad[2 * x->ndim + 1] = total - along->n;
         parts[n_parts++] = rp_constant_pad_nd(part, pad, 2 * (size_t)(x->ndim + 1), call->attrs[1].v.scalar);
         for (int64_t i = 0; i < now; i++) lengths[i] = t;
     }
     if (status == RP_OK) {
         call->out[0] = joined(parts, n_parts, 0);
+        if (total > along->n) {
+            int64_t behind[2 * RP_MAX_DIMS] = {0};
+            behind[2 * x->ndim + 1] = total - along->n;
+            call->out[0] = rp_constant_pad_nd_at(call->site, call->out[0], behind, 2 * (size_t)(x->ndim + 1),
+                                                 call->attrs[1].v.scalar);
+        }
         if (rp__attr_bool(call, 0)) call->out[0] = rp_transpose(call->out[0], 0, 1);
         call->out[1] = vector_of(lengths, n);
         if (rp_failed()) status = rp_error_status();
@@ -448,6 +453,8 @@ rp_status rp__expand_pad_packed_sequence(const rp__call *call) {
     steps along;
     if (x->ndim < 1 || x->ndim >= RP_MAX_DIMS)
         return rp__op_error(call, RP_ERROR_SHAPE, "Expected packed rows, but got %uD", x->ndim);
+    if (total > INT32_MAX)
+        return rp__op_error(call, RP_ERROR_SHAPE, "total_length is at most %d, not %lld", INT32_MAX, (long long)total);
     RP_TRY(steps_of(call, call->in[1], x->size[0], &along));
     if (total < 1) total = along.n;
     rp_status status =
