@@ -217,7 +217,7 @@ static void test_scatter_add(void **state) {
             for (int64_t i = 0, n = numel(&a[1].o); i < n; i++) put(&a[1], i, random_word() % (uint32_t)ys[dim]);
             if (mode == 5) put(&a[1], 3, (double)ys[dim]);
             rp__library_call call = {.dim = dim, .deterministic = mode >= 3};
-            run_both_error(RP__LIB_SCATTER_ADD, a, 3, 1, &call, mode == 5 ? RP_ERROR_INDEX : RP_OK);
+            run_both_error(RP__LIB_SCATTER, a, 3, 1, &call, mode == 5 ? RP_ERROR_INDEX : RP_OK);
             for (unsigned i = 0; i < 3; i++) free(a[i].memory);
         }
     /* many lines: the ordered form of a chain a line */
@@ -228,7 +228,7 @@ static void test_scatter_add(void **state) {
     fill_numbers(&a[2]);
     for (int64_t i = 0; i < 1400; i++) put(&a[1], i, random_word() % 3000);
     rp__library_call call = {.dim = 0, .deterministic = true};
-    run_both(RP__LIB_SCATTER_ADD, a, 3, 1, &call);
+    run_both(RP__LIB_SCATTER, a, 3, 1, &call);
     for (unsigned i = 0; i < 3; i++) free(a[i].memory);
 }
 

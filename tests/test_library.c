@@ -822,7 +822,7 @@ static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
         put(&expected.o, at, s);
     }
     rp__library_call call = {.dim = dim};
-    run_everywhere(RP__LIB_SCATTER_ADD, a, 3, &call);
+    run_everywhere(RP__LIB_SCATTER, a, 3, &call);
     assert_memory_equal(a[0].memory, expected.memory, a[0].bytes);
     if (bad) {
         assert_int_equal(rp__error_record_check(cpu), RP_ERROR_INDEX);
@@ -858,7 +858,7 @@ static void test_scatter_add_rows(void **state) {
         for (int64_t j = 0; j < 300; j++)
             expected[((int64_t *)a[1].o.base)[i]][j] += ((const float *)a[2].o.base)[i * 300 + j];
     rp__library_call call = {.dim = 0};
-    run_everywhere(RP__LIB_SCATTER_ADD, a, 3, &call);
+    run_everywhere(RP__LIB_SCATTER, a, 3, &call);
     assert_memory_equal(a[0].o.base, expected, sizeof expected);
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
 }
