@@ -23,7 +23,14 @@ typedef struct rp__conv_geometry {
 
 /* What a scatter does where it writes. Under rp__library_call.deterministic, and on a CPU always, in the order of the indices along
    dim: of several values that are SET in one place the last one stays. */
-typedef enum rp__scatter { RP__SCATTER_ADD, RP__SCATTER_SET, RP__SCATTER_MUL, RP__SCATTER_MAX, RP__SCATTER_MIN, RP__SCATTERS } rp__scatter;
+typedef enum rp__scatter {
+    RP__SCATTER_ADD,
+    RP__SCATTER_SET,
+    RP__SCATTER_MUL,
+    RP__SCATTER_MAX,
+    RP__SCATTER_MIN,
+    RP__SCATTERS
+} rp__scatter;
 
 typedef struct rp__library_call { /* filled by the caller; the union by op */
     const char *op, *site;

@@ -27,13 +27,15 @@ typedef struct places {
     rp_dim size[RP_MAX_DIMS];
 } places;
 
-static rp_status places_of(const rp__call *call, const rp_tensor *self, rp_tensor *const *index, unsigned n, places *p) {
+static rp_status places_of(const rp__call *call, const rp_tensor *self, rp_tensor *const *index, unsigned n,
+                           places *p) {
     rp_dim block[RP_MAX_DIMS], wider[RP_MAX_DIMS];
     size_t n_block = 0;
     unsigned last = 0;
     *p = (places){.first = RP_MAX_DIMS};
     if (n > self->ndim)
-        return rp__op_error(call, RP_ERROR_INDEX, "too many indices for tensor of dimension %u (got %u)", self->ndim, n);
+        return rp__op_error(call, RP_ERROR_INDEX, "too many indices for tensor of dimension %u (got %u)", self->ndim,
+                            n);
     for (unsigned k = 0; k < n; k++) {
         if (!index[k]) continue;
         RP_TRY(rp__broadcast(block, n_block, index[k]->size, index[k]->ndim, wider, &n_block));
@@ -121,17 +123,15 @@ rp_status rp__infer_index_select(const rp__call *call, rp__meta *out) {
     const rp_tensor *self = call->in[0], *index = call->in[1];
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim));
-    if (index->ndim > 1)
-        return rp__op_error(call, RP_ERROR_SHAPE, "index_select(): Index is supposed to be a vector");
+    if (index->ndim > 1) return rp__op_error(call, RP_ERROR_SHAPE, "Index is supposed to be a vector");
     if (!is_index(index))
-        return rp__op_error(call, RP_ERROR_DTYPE, "index_select(): Expected dtype int32/int64 for index, but got %s",
+        return rp__op_error(call, RP_ERROR_DTYPE, "Expected dtype int32/int64 for index, but got %s",
                             rp__dtype_title((rp_dtype)index->dtype));
     const rp_dim n = rp__tensor_numel(index);
     rp__meta_like(out, self, (rp_dtype)self->dtype);
     if (self->ndim == 0) {
         if (!rp__dim_is(RP__DIM_EQ, n, 1))
-            return rp__op_error(call, RP_ERROR_SHAPE,
-                                "index_select(): Index to scalar can have only 1 value, got %lld value(s)",
+            return rp__op_error(call, RP_ERROR_SHAPE, "Index to scalar can have only 1 value, got %lld value(s)",
                                 (long long)rp__dim_hint(n));
         return RP_OK;
     }
@@ -166,24 +166,25 @@ static rp_status plain_indices(const rp__call *call, const rp_tensor *self, rp_t
         rp_tensor *t = given[k];
         const bool mask = t && (t->dtype == RP_BOOL || t->dtype == RP_U8);
         if (t && !mask && !is_index(t))
-            return rp__op_error(call, RP_ERROR_DTYPE, "tensors used as indices must be long, int, byte or bool tensors");
+            return rp__op_error(call, RP_ERROR_DTYPE,
+                                "tensors used as indices must be long, int, byte or bool tensors");
         const unsigned wide = mask ? t->ndim : 1;
         if (mask && wide == 0)
             return rp__op_error(call, RP_ERROR_UNAVAILABLE, "a mask without dimensions is not supported as an index");
         if (*n_index + wide > self->ndim)
-            return rp__op_error(call, RP_ERROR_INDEX, "too many indices for tensor of dimension %u (got %u)", self->ndim,
-                                *n_index + wide);
+            return rp__op_error(call, RP_ERROR_INDEX, "too many indices for tensor of dimension %u (got %u)",
+                                self->ndim, *n_index + wide);
         if (!mask) {
             index[(*n_index)++] = t;
             continue;
         }
         for (unsigned d = 0; d < wide; d++)
             if (!rp__dim_is(RP__DIM_EQ, t->size[d], self->size[*n_index + d]))
-                return rp__op_error(call, RP_ERROR_INDEX,
-                                    "The shape of the mask %s at index %u does not match the shape of the indexed tensor "
-                                    "%s at index %u",
-                                    rp__shape_text(t->size, t->ndim, a), d, rp__shape_text(self->size, self->ndim, b),
-                                    *n_index + d);
+                return rp__op_error(
+                    call, RP_ERROR_INDEX,
+                    "The shape of the mask %s at index %u does not match the shape of the indexed tensor "
+                    "%s at index %u",
+                    rp__shape_text(t->size, t->ndim, a), d, rp__shape_text(self->size, self->ndim, b), *n_index + d);
         rp_tensor *true_at = rp_nonzero_at(call->site, t);
         for (unsigned d = 0; d < wide; d++) index[(*n_index)++] = rp_select_at(call->site, true_at, 1, d);
         if (rp__tensor_is_error(true_at)) return rp_error_status();
@@ -228,7 +229,8 @@ void rp__lower_index_place(rp__lower *lw) {
     rp__lw_out(lw, 0, place);
 }
 
-typedef struct folded { /* what is scattered: into a tensor with these dims, which self has in another order and unfolded */
+typedef struct
+    folded { /* what is scattered: into a tensor with these dims, which self has in another order and unfolded */
     unsigned ndim, dim, whole_ndim;
     rp_dim size[RP_MAX_DIMS], whole[RP_MAX_DIMS]; /* folded; unfolded */
     int64_t order[RP_MAX_DIMS], back[RP_MAX_DIMS];
@@ -236,8 +238,8 @@ typedef struct folded { /* what is scattered: into a tensor with these dims, whi
     rp_tensor *index, *values;
 } folded;
 
-static rp_status fold(const rp__call *call, const rp_tensor *self, rp_tensor *const *index, unsigned n, rp_tensor *values,
-                      folded *f) {
+static rp_status fold(const rp__call *call, const rp_tensor *self, rp_tensor *const *index, unsigned n,
+                      rp_tensor *values, folded *f) {
     places p;
     rp_tensor *given[RP_MAX_DIMS];
     rp_dim sizes[RP_MAX_DIMS];
@@ -245,18 +247,20 @@ static rp_status fold(const rp__call *call, const rp_tensor *self, rp_tensor *co
     unsigned count = 0, at = 0;
     RP_TRY(places_of(call, self, index, n, &p));
     if (values->dtype != self->dtype)
-        return rp__op_error(call, RP_ERROR_DTYPE,
-                            "Index put requires the source and destination dtypes match, got %s for the destination and "
-                            "%s for the source.",
-                            rp__dtype_title((rp_dtype)self->dtype), rp__dtype_title((rp_dtype)values->dtype));
+        return rp__op_error(
+            call, RP_ERROR_DTYPE,
+            "Index put requires the source and destination dtypes match, got %s for the destination and "
+            "%s for the source.",
+            rp__dtype_title((rp_dtype)self->dtype), rp__dtype_title((rp_dtype)values->dtype));
     bool fits = values->ndim <= p.ndim;
     for (unsigned d = 0; fits && d < values->ndim; d++)
         fits = rp__dim_is(RP__DIM_EQ, values->size[d], 1) ||
                rp__dim_is(RP__DIM_EQ, values->size[d], p.size[d + p.ndim - values->ndim]);
     if (!fits)
-        return rp__op_error(call, RP_ERROR_SHAPE,
-                            "shape mismatch: value tensor of shape %s cannot be broadcast to indexing result of shape %s",
-                            rp__shape_text(values->size, values->ndim, a), rp__shape_text(p.size, p.ndim, b));
+        return rp__op_error(
+            call, RP_ERROR_SHAPE,
+            "shape mismatch: value tensor of shape %s cannot be broadcast to indexing result of shape %s",
+            rp__shape_text(values->size, values->ndim, a), rp__shape_text(p.size, p.ndim, b));
     f->moved = !p.together;
     f->dim = p.at;
     f->ndim = self->ndim - p.count + 1;
@@ -333,10 +337,10 @@ static rp_tensor *row_of(const rp__call *call, rp_tensor *t) { return rp_reshape
 rp_status rp__expand_take(const rp__call *call) {
     rp_tensor *index = call->in[1];
     if (index->dtype != RP_I64)
-        return rp__op_error(call, RP_ERROR_DTYPE, "take(): Expected a long tensor for index, but got %s",
+        return rp__op_error(call, RP_ERROR_DTYPE, "Expected a long tensor for index, but got %s",
                             rp__dtype_title((rp_dtype)index->dtype));
     if (is_empty(call->in[0]) && !is_empty(index))
-        return rp__op_error(call, RP_ERROR_INDEX, "take(): tried to take from an empty tensor");
+        return rp__op_error(call, RP_ERROR_INDEX, "tried to take from an empty tensor");
     return give(call, rp_index_load_at(call->site, row_of(call, call->in[0]), &index, 1));
 }
 
@@ -346,21 +350,21 @@ static rp_status expand_put(const rp__call *call, bool in_place) {
     rp_dim stride[RP_MAX_DIMS];
     const rp_dim numel = rp__tensor_numel(self);
     if (index->dtype != RP_I64)
-        return rp__op_error(call, RP_ERROR_DTYPE, "put_(): Expected a long tensor for index, but got %s",
+        return rp__op_error(call, RP_ERROR_DTYPE, "Expected a long tensor for index, but got %s",
                             rp__dtype_title((rp_dtype)index->dtype));
     if (self->dtype != source->dtype)
         return rp__op_error(call, RP_ERROR_DTYPE,
-                            "put_(): self and source expected to have the same dtype, but got self.dtype = %s and "
+                            "self and source expected to have the same dtype, but got self.dtype = %s and "
                             "source.dtype = %s",
                             rp__dtype_title((rp_dtype)self->dtype), rp__dtype_title((rp_dtype)source->dtype));
     if (!rp__dim_is(RP__DIM_EQ, rp__tensor_numel(index), rp__tensor_numel(source)))
         return rp__op_error(call, RP_ERROR_SHAPE,
-                            "put_(): Expected source and index to have the same number of elements, but got "
+                            "Expected source and index to have the same number of elements, but got "
                             "source.numel() = %lld, index.numel() = %lld",
                             (long long)rp__dim_hint(rp__tensor_numel(source)),
                             (long long)rp__dim_hint(rp__tensor_numel(index)));
     if (is_empty(self) && !is_empty(index))
-        return rp__op_error(call, RP_ERROR_INDEX, "put_(): Tried to put elements into an empty tensor");
+        return rp__op_error(call, RP_ERROR_INDEX, "Tried to put elements into an empty tensor");
     rp_tensor *at = row_of(call, index), *values = row_of(call, source);
     if (in_place && rp__view_strides(self, &numel, 1, stride)) {
         rp_tensor *t = put_in(call, rp_view_at(call->site, self, &numel, 1), &at, 1, values, add);
@@ -379,13 +383,13 @@ rp_status rp__expand_take_along_dim(const rp__call *call) {
     size_t n = 0;
     unsigned dim;
     if (index->dtype != RP_I64)
-        return rp__op_error(call, RP_ERROR_DTYPE, "take_along_dim(): dtype of indices should be Long but got %s",
+        return rp__op_error(call, RP_ERROR_DTYPE, "dtype of indices should be Long but got %s",
                             rp__dtype_title((rp_dtype)index->dtype));
     if (rp__attr_is_none(&call->attrs[0]))
         return give(call, rp_gather_at(call->site, row_of(call, self), 0, row_of(call, index), NULL));
     if (self->ndim != index->ndim)
         return rp__op_error(call, RP_ERROR_SHAPE,
-                            "take_along_dim(): input and indices should have the same number of dimensions, but got %u "
+                            "input and indices should have the same number of dimensions, but got %u "
                             "dimensions for input, and %u dimensions for indices",
                             self->ndim, index->ndim);
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim));
@@ -403,7 +407,7 @@ rp_status rp__expand_take_along_dim(const rp__call *call) {
 
 static rp_status need_mask(const rp__call *call) {
     if (call->in[1]->dtype == RP_BOOL) return RP_OK;
-    return rp__op_error(call, RP_ERROR_DTYPE, "%s: expected BoolTensor for mask", call->op->name);
+    return rp__op_error(call, RP_ERROR_DTYPE, "expected BoolTensor for mask");
 }
 
 rp_status rp__expand_masked_select(const rp__call *call) {
@@ -427,16 +431,17 @@ static rp_status expand_masked_scatter(const rp__call *call, bool in_place) {
     rp__meta both;
     RP_TRY(need_mask(call));
     if (self->dtype != source->dtype)
-        return rp__op_error(call, RP_ERROR_DTYPE,
-                            "masked_scatter: expected self and source to have same dtypes but got %s and %s",
+        return rp__op_error(call, RP_ERROR_DTYPE, "expected self and source to have same dtypes but got %s and %s",
                             rp__dtype_title((rp_dtype)self->dtype), rp__dtype_title((rp_dtype)source->dtype));
     RP_TRY(rp__meta_broadcast(self, mask, &both));
     rp_tensor *whole = in_place ? self : rp_expand_at(call->site, self, both.size, both.ndim, NULL);
     mask = rp_expand_at(call->site, mask, whole->size, whole->ndim, NULL);
     if (rp__tensor_is_error(whole) || rp__tensor_is_error(mask)) return rp_error_status();
-    if (is_empty(whole)) return give(call, in_place ? rp__tensor_enter_scope(self) : rp_clone_at(call->site, whole, NULL));
+    if (is_empty(whole))
+        return give(call, in_place ? rp__tensor_enter_scope(self) : rp_clone_at(call->site, whole, NULL));
     rp_tensor *count = rp_cumsum_at(call->site, row_of(call, mask), 0, NULL);
-    rp_tensor *place = rp_sub_scalar_at(call->site, rp_clamp_at(call->site, count, rp_i64(1), rp_none()), rp_i64(1), rp_i64(1));
+    rp_tensor *place =
+        rp_sub_scalar_at(call->site, rp_clamp_at(call->site, count, rp_i64(1), rp_none()), rp_i64(1), rp_i64(1));
     rp_tensor *value = rp_index_load_at(call->site, row_of(call, source), &place, 1);
     value = rp_view_at(call->site, value, whole->size, whole->ndim);
     rp_tensor *t = rp_where_at(call->site, mask, value, whole);

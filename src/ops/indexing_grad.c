@@ -3,7 +3,8 @@
 #include "ops/private.h"
 
 rp_status rp__vjp_index_select(const rp__vjp *g) {
-    g->grad_in[0] = rp_index_add(rp__zeros_of(&g->in_meta[0]), rp__attr_int(g->call, 0), g->call->in[1], g->grad_out[0]);
+    g->grad_in[0] =
+        rp_index_add(rp__zeros_of(&g->in_meta[0]), rp__attr_int(g->call, 0), g->call->in[1], g->grad_out[0]);
     return RP_OK;
 }
 

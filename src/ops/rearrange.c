@@ -23,7 +23,7 @@ static rp_dim times(rp_dim a, rp_dim b) { return rp__dim_apply(RP__DIM_MUL, a, b
 
 static rp_status any_tensor(const rp__call *call) {
     if (call->n_in > 0) return RP_OK;
-    return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s expects a non-empty TensorList", call->op->name);
+    return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expects a non-empty TensorList");
 }
 
 rp_status rp__expand_stack(const rp__call *call) {
@@ -35,10 +35,9 @@ rp_status rp__expand_stack(const rp__call *call) {
     for (uint32_t k = 0; k < call->n_in; k++) {
         const rp_tensor *t = call->in[k];
         if (!rp__same_size(call->in[0], t))
-            return rp__op_error(call, RP_ERROR_SHAPE,
-                                "stack expects each tensor to be equal size, but got %s at entry 0 and %s at entry %u",
-                                rp__shape_text(call->in[0]->size, call->in[0]->ndim, a),
-                                rp__shape_text(t->size, t->ndim, b), k);
+            return rp__op_error(
+                call, RP_ERROR_SHAPE, "expects each tensor to be equal size, but got %s at entry 0 and %s at entry %u",
+                rp__shape_text(call->in[0]->size, call->in[0]->ndim, a), rp__shape_text(t->size, t->ndim, b), k);
         in[k] = rp_unsqueeze_at(call->site, call->in[k], dim);
     }
     return give(call, rp_cat_at(call->site, in, call->n_in, dim));
@@ -115,8 +114,7 @@ void rp__lower_flip(rp__lower *lw) {
 }
 
 static rp_status flip_one(const rp__call *call, unsigned dim) {
-    if (call->in[0]->ndim <= dim)
-        return rp__op_error(call, RP_ERROR_SHAPE, "Input must be >= %u-d.", dim + 1);
+    if (call->in[0]->ndim <= dim) return rp__op_error(call, RP_ERROR_SHAPE, "Input must be >= %u-d.", dim + 1);
     return give(call, rp_flip_at(call->site, call->in[0], RP_DIMS((int64_t)dim)));
 }
 rp_status rp__expand_fliplr(const rp__call *call) { return flip_one(call, 1); }
@@ -126,7 +124,8 @@ rp_status rp__expand_flipud(const rp__call *call) { return flip_one(call, 0); }
 static rp_tensor *roll_dim(const rp__call *call, rp_tensor *t, rp_dim shift, unsigned dim) {
     const rp_dim size = t->size[dim];
     if (rp__dim_is(RP__DIM_EQ, size, 0)) return t;
-    const rp_dim by = rp__dim_apply(RP__DIM_MOD, rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_MOD, shift, size), size), size);
+    const rp_dim by =
+        rp__dim_apply(RP__DIM_MOD, rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_MOD, shift, size), size), size);
     if (rp__dim_is(RP__DIM_EQ, by, 0)) return t;
     const rp_dim cut = rp__dim_apply(RP__DIM_SUB, size, by);
     rp_tensor *parts[2] = {rp_slice_at(call->site, t, dim, cut, size, 1), rp_slice_at(call->site, t, dim, 0, cut, 1)};
@@ -138,8 +137,8 @@ rp_status rp__expand_roll(const rp__call *call) {
     rp_tensor *t = call->in[0], *self = t;
     if (shifts->n == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "`shifts` required");
     if (dims->n != shifts->n && (dims->n > 0 || shifts->n != 1))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                            "shifts and dimensions must align. shifts: %zu, dims:%zu", shifts->n, dims->n);
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "shifts and dimensions must align. shifts: %zu, dims:%zu",
+                            shifts->n, dims->n);
     if (dims->n == 0 && t->ndim > 0) {
         t = roll_dim(call, rp_reshape_at(call->site, t, RP_DIMS(-1)), shifts->v.ints[0], 0);
         t = rp_view_at(call->site, t, self->size, self->ndim);
@@ -216,7 +215,8 @@ static rp_tensor *repeat(const rp__call *call, rp_tensor *t, const rp_dim *times
 static rp_status check_repeats(const rp__call *call, const rp_attr *repeats) {
     char text[RP__SHAPE_TEXT];
     if (repeats->n > RP_MAX_DIMS)
-        return rp__op_error(call, RP_ERROR_SHAPE, "a tensor has at most %d dimensions, not %zu", RP_MAX_DIMS, repeats->n);
+        return rp__op_error(call, RP_ERROR_SHAPE, "a tensor has at most %d dimensions, not %zu", RP_MAX_DIMS,
+                            repeats->n);
     for (size_t d = 0; d < repeats->n; d++)
         if (rp__dim_is(RP__DIM_LT, repeats->v.ints[d], 0))
             return rp__op_error(call, RP_ERROR_SHAPE, "a dimension cannot be repeated %lld times: %s",
@@ -228,8 +228,9 @@ static rp_status check_repeats(const rp__call *call, const rp_attr *repeats) {
 rp_status rp__expand_repeat(const rp__call *call) {
     const rp_attr *repeats = &call->attrs[0];
     if (repeats->n < call->in[0]->ndim)
-        return rp__op_error(call, RP_ERROR_SHAPE,
-                            "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
+        return rp__op_error(
+            call, RP_ERROR_SHAPE,
+            "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
     RP_TRY(check_repeats(call, repeats));
     return give_own(call, repeat(call, call->in[0], repeats->v.ints, (unsigned)repeats->n));
 }
@@ -247,7 +248,7 @@ rp_status rp__expand_tile(const rp__call *call) {
 
 static rp_status infer_triangle(const rp__call *call, rp__meta *out) {
     if (call->in[0]->ndim < 2)
-        return rp__op_error(call, RP_ERROR_SHAPE, "%s: input tensor must have at least 2 dimensions", call->op->name);
+        return rp__op_error(call, RP_ERROR_SHAPE, "input tensor must have at least 2 dimensions");
     rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
     return RP_OK;
 }
@@ -295,11 +296,11 @@ rp_status rp__expand_diag(const rp__call *call) {
     const int64_t k = rp__attr_int(call, 0);
     if (t->ndim == 1) return give(call, rp_diag_embed_at(call->site, t, k, -2, -1));
     if (t->ndim == 2) return give(call, rp_clone_at(call->site, rp_diagonal_at(call->site, t, k, 0, 1), NULL));
-    return rp__op_error(call, RP_ERROR_SHAPE, "diag(): Supports 1D or 2D tensors. Got %uD", t->ndim);
+    return rp__op_error(call, RP_ERROR_SHAPE, "Supports 1D or 2D tensors. Got %uD", t->ndim);
 }
 
 rp_status rp__expand_matrix_trace(const rp__call *call) {
-    if (call->in[0]->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "trace: expected a matrix");
+    if (call->in[0]->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "expected a matrix");
     if (call->in[0]->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
     return give(call, rp_sum_at(call->site, rp_diagonal_at(call->site, call->in[0], 0, 0, 1), NULL, 0, false, NULL));
 }
@@ -314,9 +315,7 @@ static rp_status check_factor(const rp__call *call, int64_t r) {
                             call->in[0]->ndim);
     return RP_OK;
 }
-static bool divides(rp_dim by, rp_dim size) {
-    return rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MOD, size, by), 0);
-}
+static bool divides(rp_dim by, rp_dim size) { return rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MOD, size, by), 0); }
 static rp_dim part(rp_dim size, rp_dim by) { return rp__dim_apply(RP__DIM_FLOORDIV, size, by); }
 
 rp_status rp__expand_pixel_shuffle(const rp__call *call) {
@@ -368,8 +367,7 @@ rp_status rp__expand_channel_shuffle(const rp__call *call) {
     rp_tensor *t = call->in[0];
     const rp_dim groups = rp__attr_int(call, 0);
     if (t->ndim < 3 || t->ndim == RP_MAX_DIMS)
-        return rp__op_error(call, RP_ERROR_SHAPE,
-                            "channel_shuffle expects input with > 2 dims, but got input with %u dims", t->ndim);
+        return rp__op_error(call, RP_ERROR_SHAPE, "expects input with > 2 dims, but got input with %u dims", t->ndim);
     if (!rp__dim_is(RP__DIM_LT, 0, groups))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "Number of groups to divide channels in must be positive. Value of groups:%lld",
@@ -418,8 +416,9 @@ static rp_tensor *in_memory(const rp__call *call) {
     by_stride(stride, t->ndim, order);
     if (t->ndim > 1) t = rp_permute_at(call->site, t, order, t->ndim);
     if (!rp__tensor_is_error(t) && !rp__tensor_contiguous(t)) {
-        (void)rp__op_error(call, RP_ERROR_UNAVAILABLE, "as_strided of a tensor whose elements do not lie side by side is "
-                                                       "not supported");
+        (void)rp__op_error(call, RP_ERROR_UNAVAILABLE,
+                           "a tensor whose elements do not lie side by side is "
+                           "not supported");
         return rp__tensor_error();
     }
     return rp_view_at(call->site, t, RP_DIMS(-1));
@@ -441,22 +440,21 @@ rp_status rp__expand_as_strided(const rp__call *call) {
         empty = empty || sizes[d] == 0;
         int64_t by;
         if (sizes[d] < 0 || strides[d] < 0)
-            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "as_strided: sizes and strides must not be negative: %s, %s",
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "sizes and strides must not be negative: %s, %s",
                                 rp__shape_text(sizes, d + 1, a), rp__shape_text(strides, d + 1, b));
         if (sizes[d] > 0 && (!rp__mul_i64(sizes[d] - 1, strides[d], &by) || !rp__add_i64(reach, by, &reach)))
-            return rp__op_error(call, RP_ERROR_SHAPE, "as_strided: the last element lies too far away");
+            return rp__op_error(call, RP_ERROR_SHAPE, "the last element lies too far away");
     }
     int64_t first = 0, end;
     if (!rp__attr_is_none(offset) &&
         !rp__add_i64(rp__dim_value(offset->v.i), -rp__dim_value(call->in[0]->offset), &first))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "as_strided: the offset is out of range");
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "the offset is out of range");
     rp_tensor *t = in_memory(call);
     if (rp__tensor_is_error(t)) return rp_error_status();
-    if (empty)
-        return give(call, rp_view_at(call->site, rp_slice_at(call->site, t, 0, 0, 0, 1), sizes, n));
+    if (empty) return give(call, rp_view_at(call->site, rp_slice_at(call->site, t, 0, 0, 0, 1), sizes, n));
     if (first < 0 || !rp__add_i64(first, reach, &end) || end > rp__dim_value(t->size[0]))
         return rp__op_error(call, RP_ERROR_SHAPE,
-                            "as_strided: sizes %s and strides %s, from element %lld of self on, reach outside of its "
+                            "sizes %s and strides %s, from element %lld of self on, reach outside of its "
                             "%lld elements",
                             rp__shape_text(sizes, n, a), rp__shape_text(strides, n, b), (long long)first,
                             (long long)rp__dim_value(t->size[0]));

@@ -107,7 +107,8 @@ static rp_tensor *reduce_into(const rp__call *call, rp_tensor *self, int64_t dim
     while (k < 5 && (!reduce || strcmp(reduce, kinds[k].name) != 0)) k++;
     if (k == 5) {
         (void)rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                           "reduce argument must be either sum, prod, mean, amax or amin, got %s", reduce ? reduce : "None");
+                           "reduce argument must be either sum, prod, mean, amax or amin, got %s",
+                           reduce ? reduce : "None");
         return rp__tensor_error();
     }
     const bool mean = k == 1;
@@ -147,11 +148,10 @@ static rp_status index_of_slices(const rp__call *call, const rp_tensor *self, rp
     rp_dim lone[RP_MAX_DIMS], size[RP_MAX_DIMS];
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, dim));
     if (index->ndim > 1)
-        return rp__op_error(call, RP_ERROR_SHAPE, "%s(): Index should have dimension 1 or 0 (got %u)", call->op->name,
-                            index->ndim);
+        return rp__op_error(call, RP_ERROR_SHAPE, "Index should have dimension 1 or 0 (got %u)", index->ndim);
     if (index->dtype != RP_I64 && index->dtype != RP_I32)
-        return rp__op_error(call, RP_ERROR_DTYPE, "%s(): Expected dtype int32/int64 for index but got: %s",
-                            call->op->name, rp__dtype_title((rp_dtype)index->dtype));
+        return rp__op_error(call, RP_ERROR_DTYPE, "Expected dtype int32/int64 for index but got: %s",
+                            rp__dtype_title((rp_dtype)index->dtype));
     if (self->ndim == 0) {
         *out = rp_view_at(call->site, index, RP_DIMS(rp__tensor_numel(index)));
         return rp__tensor_is_error(*out) ? rp_error_status() : RP_OK;
@@ -166,27 +166,23 @@ static rp_status index_of_slices(const rp__call *call, const rp_tensor *self, rp
 }
 
 /* source has an index for each of its slices, and they have the size of self's. A vector stands for a number along dim 0. */
-static rp_status check_source(const rp__call *call, const rp_tensor *self, const rp_tensor *index,
-                              rp_tensor **source) {
+static rp_status check_source(const rp__call *call, const rp_tensor *self, const rp_tensor *index, rp_tensor **source) {
     rp_tensor *src = *source;
     char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim));
     if (self->dtype != src->dtype)
-        return rp__op_error(call, RP_ERROR_DTYPE, "%s(): self and source expected to have the same dtype, but got %s and %s",
-                            call->op->name, rp__dtype_title((rp_dtype)self->dtype),
-                            rp__dtype_title((rp_dtype)src->dtype));
+        return rp__op_error(call, RP_ERROR_DTYPE, "self and source expected to have the same dtype, but got %s and %s",
+                            rp__dtype_title((rp_dtype)self->dtype), rp__dtype_title((rp_dtype)src->dtype));
     bool fits = (self->ndim ? self->ndim : 1) == (src->ndim ? src->ndim : 1);
     for (unsigned d = 0; fits && d < self->ndim; d++)
         fits = d == dim || rp__dim_is(RP__DIM_EQ, self->size[d], src->size[d]);
     if (!fits)
         return rp__op_error(call, RP_ERROR_SHAPE,
-                            "%s(): source's size must be self's but along dim: got %s for self and %s for source",
-                            call->op->name, rp__shape_text(self->size, self->ndim, a),
-                            rp__shape_text(src->size, src->ndim, b));
+                            "source's size must be self's but along dim: got %s for self and %s for source",
+                            rp__shape_text(self->size, self->ndim, a), rp__shape_text(src->size, src->ndim, b));
     if (!rp__dim_is(RP__DIM_EQ, rp__tensor_numel(index), src->ndim ? src->size[dim] : 1))
-        return rp__op_error(call, RP_ERROR_SHAPE,
-                            "%s(): Number of indices (%lld) should be equal to source.size(dim) (%lld)", call->op->name,
+        return rp__op_error(call, RP_ERROR_SHAPE, "Number of indices (%lld) should be equal to source.size(dim) (%lld)",
                             (long long)rp__dim_hint(rp__tensor_numel(index)),
                             (long long)rp__dim_hint(src->ndim ? src->size[dim] : 1));
     return RP_OK;
@@ -222,7 +218,8 @@ rp_status rp__expand_index_reduce(const rp__call *call) {
     unsigned dim;
     if (!reduce || strcmp(reduce, "sum") == 0)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                            "reduce argument must be either prod, mean, amax or amin, got %s", reduce ? reduce : "None");
+                            "reduce argument must be either prod, mean, amax or amin, got %s",
+                            reduce ? reduce : "None");
     if (self->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
     RP_TRY(check_source(call, self, call->in[1], &source));
     RP_TRY(index_of_slices(call, self, call->in[1], &dim, &index));
@@ -235,8 +232,7 @@ static rp_status fill_slices(const rp__call *call, rp_tensor *value) {
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim));
     const rp_dim size = self->ndim ? self->size[dim] : 1;
-    if (given->dtype != RP_I64)
-        return rp__op_error(call, RP_ERROR_DTYPE, "index_fill_(): Expected dtype int64 for index.");
+    if (given->dtype != RP_I64) return rp__op_error(call, RP_ERROR_DTYPE, "Expected dtype int64 for index.");
     if (rp__dim_is(RP__DIM_EQ, size, 0) && !rp__dim_is(RP__DIM_EQ, rp__tensor_numel(given), 0))
         return rp__op_error(call, RP_ERROR_INDEX, "index out of range: the indexed dimension has size 0");
     given = rp_index_place_at(call->site, &given, 1, &size, 1);
@@ -250,7 +246,7 @@ static rp_status expand_index_fill(const rp__call *call) {
     rp_tensor *value = call->in[2];
     if (value->ndim > 0)
         return rp__op_error(call, RP_ERROR_SHAPE,
-                            "index_fill_ only supports a 0-dimensional value tensor, but got tensor with %u "
+                            "only supports a 0-dimensional value tensor, but got tensor with %u "
                             "dimension(s).",
                             value->ndim);
     return fill_slices(call, rp_to_dtype_at(call->site, value, (rp_dtype)call->in[0]->dtype));

@@ -50,8 +50,8 @@ rp_status rp__vjp_scatter_mul(const rp__vjp *g) {
         rp_tensor *zeros = rp_scatter_add(rp__zeros_of(&g->in_meta[0]), dim, index, rp_to_dtype(zero, dtype));
         rp_tensor *only = rp_logical_and(zero, rp_eq_scalar(rp_gather(zeros, dim, index), one));
         rp_tensor *without = rp_scatter_mul(self, dim, index, rp_masked_fill_scalar(src, only, one));
-        rp_tensor *through = rp_div(rp_gather(rp_mul(grad, g->call->out[0]), dim, index),
-                                    rp_masked_fill_scalar(src, zero, one));
+        rp_tensor *through =
+            rp_div(rp_gather(rp_mul(grad, g->call->out[0]), dim, index), rp_masked_fill_scalar(src, zero, one));
         rp_tensor *of_src = rp_where(only, rp_gather(rp_mul(grad, without), dim, index), through);
         g->grad_in[2] = rp__fill_up(of_src, &g->in_meta[2]);
     }

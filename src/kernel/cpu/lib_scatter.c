@@ -23,7 +23,7 @@ enum { OUT, INDEX, SRC, ERRORS, TAG, LENGTH, BOUND, OUT_DIM, INDEX_DIM, SRC_DIM,
 #define OR(a, b) ((a) | (b))
 #define AND(a, b) ((a) & (b))
 
-#define RUN(name, T, LOAD, STORE, COMBINE)                                                                                              \
+#define RUN(name, T, LOAD, STORE, COMBINE)                                                                             \
     static void run_##name(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {                  \
         (void)kernel;                                                                                                  \
         const int64_t *v = (const int64_t *)w, nd = v[DIMS], bound = v[BOUND];                                         \
@@ -52,7 +52,7 @@ enum { OUT, INDEX, SRC, ERRORS, TAG, LENGTH, BOUND, OUT_DIM, INDEX_DIM, SRC_DIM,
                         continue;                                                                                      \
                     }                                                                                                  \
                     T *p = o + k * v[OUT_DIM];                                                                         \
-                    *p = (T)STORE(COMBINE(LOAD(*p), LOAD(*src)));                                                                             \
+                    *p = (T)STORE(COMBINE(LOAD(*p), LOAD(*src)));                                                      \
                 }                                                                                                      \
                 line += run;                                                                                           \
                 if (nd) at[nd - 1] = 0;                                                                                \
@@ -87,12 +87,12 @@ RUNS(truth, uint8_t, TRUTH, AS_IS, OR, AND, OR, AND)
     KERNEL(dtype, text, add, ADD), KERNEL(dtype, text, set, SET), KERNEL(dtype, text, mul, MUL),                       \
         KERNEL(dtype, text, max, MAX), KERNEL(dtype, text, min, MIN)
 static rp__kernel kernels[RP__DTYPE_COUNT][RP__SCATTERS] = {
-    KERNELS(RP_F32, f32), KERNELS(RP_F64, f64), KERNELS(RP_F16, f16),   KERNELS(RP_BF16, bf16), KERNELS(RP_I32, i32),
+    KERNELS(RP_F32, f32), KERNELS(RP_F64, f64), KERNELS(RP_F16, f16),    KERNELS(RP_BF16, bf16), KERNELS(RP_I32, i32),
     KERNELS(RP_I64, i64), KERNELS(RP_U8, u8),   KERNELS(RP_BOOL, truth), KERNELS(RP_I8, i8),     KERNELS(RP_I16, i16),
 };
 
 rp_status rp__cpu_scatter_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                                   const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+                               const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     (void)op;
     const rp__operand *y = &o[0], *index = &o[1], *src = &o[2];
     const unsigned nd = index->ndim, dim = (unsigned)call->dim;

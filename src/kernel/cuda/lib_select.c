@@ -276,7 +276,7 @@ size_t rp__cuda_scatter_workspace(rp__device *d, const rp__operand *o, size_t n,
 }
 
 rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                                    rp__launch_buffer *buffer, rp__launch *out) {
+                                rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[3] = {RP__READ | RP__WRITE, RP__READ, RP__READ};
     begin(out, call);
     rp__operand part[3] = {o[0], o[1], o[2]};

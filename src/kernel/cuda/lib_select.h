@@ -17,6 +17,6 @@ rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t 
                                     rp__launch_buffer *buffer, rp__launch *out);
 size_t rp__cuda_scatter_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);
 rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                                    rp__launch_buffer *buffer, rp__launch *out);
+                                rp__launch_buffer *buffer, rp__launch *out);
 
 #endif
