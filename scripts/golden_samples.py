@@ -37,6 +37,12 @@ def others(x, dim=None):
     return y.reshape(x.shape) if dim is None or x.dim() == 0 else y.movedim(-1, dim)
 
 
+def exp_scan(w, of, at, dim):
+    if not w.is_floating_point():
+        raise RuntimeError("floats")
+    return ((w.double() * of.double().exp()).cumsum(dim) * at.double().exp()).to(w.dtype)
+
+
 def unfold_scatter(x, src, dim, size, step):
     y = x.clone()
     y.unfold(dim, size, step).copy_(src)
@@ -62,15 +68,50 @@ SCATTERS = {
 }
 SCATTERS |= {name + "_": into(f) for name, f in SCATTERS.items()}
 
+REDUCTIONS = ["none", "mean", "sum", "batchmean"]
+
+
+def class_value(x, t, ignore):
+    return torch.where(t == ignore, torch.zeros_like(x.select(1, 0)), x.gather(1, t.long().masked_fill(t == ignore, 0).unsqueeze(1)).squeeze(1))
+
+
 ADAPT = {
+    "nll_loss": aten.nll_loss_nd,
+    "class_value": class_value,
+    "binary_cross_entropy": lambda x, t, weight=None, reduction=1: F.binary_cross_entropy(x, t, weight, reduction=REDUCTIONS[reduction]),
+    "binary_cross_entropy_with_logits": lambda x, t, weight=None, pos_weight=None, reduction=1:
+        F.binary_cross_entropy_with_logits(x, t, weight, pos_weight=pos_weight, reduction=REDUCTIONS[reduction]),
+    "binary_cross_entropy_elements": lambda x, t: F.binary_cross_entropy(x, t, reduction="none"),
+    "kl_div": lambda x, t, reduction=1, log_target=False: F.kl_div(x, t, reduction=REDUCTIONS[reduction], log_target=log_target),
+    "poisson_nll_loss": lambda x, t, log_input=True, full=False, eps=1e-8, reduction=1: aten.poisson_nll_loss(x, t, log_input, full, eps, reduction),
+    "gaussian_nll_loss": lambda x, t, var, full=False, eps=1e-6, reduction=1: F.gaussian_nll_loss(x, t, var, full, eps, REDUCTIONS[reduction]),
+    "multilabel_soft_margin_loss": lambda x, t, weight=None, reduction=1: F.multilabel_soft_margin_loss(x, t, weight, reduction=REDUCTIONS[reduction]),
     "pow_scalar": aten.pow.Tensor_Scalar,
     "cross_entropy": lambda x, t, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0:
         aten.cross_entropy_loss(x, t, weight, reduction, ignore_index, label_smoothing),
-    "to_dtype": lambda x, dtype: x.to(dtype),
+    "to_dtype": lambda x, dtype, **options: x.to(dtype, **options),
     "sort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending),
     "argsort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending)[1],
+    "max_dim": aten.max.dim,
+    "min_dim": aten.min.dim,
+    "var_mean": aten.var_mean.correction,
+    "std_mean": aten.std_mean.correction,
+    "norm": lambda x, p=2, dim=None, keepdim=False, dtype=None: torch.norm(x, "fro" if p is None else p, dim, keepdim, dtype=dtype),
+    "linalg_matrix_norm_str": aten.linalg_matrix_norm.str_ord,
+    "linalg_norm_str": aten.linalg_norm.ord_str,
     "prod_others": others,
     "cumsum_reversed": lambda x, dim: x.flip(dim).cumsum(dim).flip(dim),
+    "exp_scan": lambda w, of, at, dim, back:
+        exp_scan(w.flip(dim), of.flip(dim), at.flip(dim), dim).flip(dim) if back and w.dim() else exp_scan(w, of, at, dim),
+    "median_dim": aten.median.dim,
+    "nanmedian_dim": aten.nanmedian.dim,
+    "quantile_scalar": aten.quantile.scalar,
+    "nanquantile_scalar": aten.nanquantile.scalar,
+    "gather_shared": aten.gather.default,
+    "allclose": lambda *a, **k: torch.tensor(aten.allclose(*a, **k)),
+    "equal": lambda *a: torch.tensor(aten.equal(*a)),
+    "trapezoid_x": aten.trapezoid.x,
+    "cumulative_trapezoid_x": aten.cumulative_trapezoid.x,
     "batch_norm": lambda *a: F.batch_norm(a[0], *(a + (True, 0.1, 1e-5)[len(a) - 5:])[3:5], *a[1:3], *(a + (0.1, 1e-5)[len(a) - 6:])[5:8]),
     "batch_norm_train": statistics,
     "cross_entropy_rows": ce_rows,
@@ -91,6 +132,10 @@ ADAPT = {
     "index_fill_scalar": lambda x, dim, index, value: x.index_fill(dim, index, value),
     "index_fill_scalar_": lambda x, dim, index, value: x.index_fill_(dim, index, value),
     "embedding_backward": lambda g, i, n: aten.embedding_dense_backward(g, i, n, -1, False),
+    "rms_norm_rows": lambda x, shape, w, eps: (F.rms_norm(x, shape, w, eps),
+                                               (x * x).mean(list(range(-len(shape), 0)), True).add(eps).rsqrt()),
+    "local_response_norm": lambda x, *a: (F.local_response_norm(x.float(), *a).to(x.dtype) if x.is_floating_point() and
+                                          x.element_size() == 2 else F.local_response_norm(x, *a)),  # no half pools on a CPU
     "avg_pool2d_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
 }
 
@@ -154,9 +199,9 @@ def run(name, args, options, written):
     for a in args:
         plain.append(a[1] if isinstance(a, tuple) else a)
     names = [a[0] if isinstance(a, tuple) else None for a in args]
-    schema = getattr(getattr(f, "default", f), "_schema", None)
-    if schema is not None and not isinstance(f, type(lambda: 0)):  # a gap in the arguments: the rest by name
-        wanted = [a.name for a in schema.arguments]
+    schema, code = getattr(getattr(f, "default", f), "_schema", None), getattr(f, "__code__", None)
+    if schema is not None or code is not None:  # a gap in the arguments: the rest by name
+        wanted = [a.name for a in schema.arguments] if code is None else list(code.co_varnames[:code.co_argcount])
         for k, n in enumerate(names):
             if n is not None and n in wanted and wanted.index(n) != k:
                 options = {**options, **dict(zip(names[k:], plain[k:]))}

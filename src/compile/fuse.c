@@ -51,6 +51,7 @@ static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__v
 }
 static rp__val probe_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
     (void)call;
+    ((probe *)s)->node->combines = true;
     if (kind == RP__REDUCE_SUM)
         ((probe *)s)->n_sums++;
     else
@@ -59,7 +60,7 @@ static rp__val probe_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_
 }
 static rp__val probe_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
     (void)call;
-    ((probe *)s)->other = true;
+    ((probe *)s)->node->combines = ((probe *)s)->other = true;
     return s->builder ? rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW) : 0;
 }
 static rp__val probe_contract(rp__lower_sink *s, const rp__call *call, rp__val a, rp__val b, unsigned order) {
@@ -364,7 +365,7 @@ static const char *follows_product(const rp__fusion *f, const uint32_t *members,
         const rp__fuse_node *fn = &f->nodes[members[k]];
         const rp__axis_map *m = &s->node_map[k];
         if (fn->kind != RP__FUSE_PRODUCT) {
-            if (fn->opaque || fn->n_windows > 0 || fn->inner != 0) return "not-of-elements";
+            if (fn->opaque || fn->n_windows > 0 || fn->inner != 0 || fn->combines) return "not-of-elements";
             for (unsigned a = 0; a < m->begin[m->ndim]; a++) {
                 if (s->is_inner[m->axis[a]]) return "iteration-spaces-differ";
             }

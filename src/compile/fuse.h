@@ -37,6 +37,7 @@ typedef struct rp__fuse_node {
     uint64_t plain_operands;  /* operands that are read element by element (perhaps too) */
     uint64_t front_operands;  /* of those: their dims are the first of the space, not the last */
     uint32_t joined;          /* bit d: dims d and d + 1 of the space are one dim of the result */
+    bool combines;            /* has reductions or scans, be it of rows of one element without an inner dim */
     bool sums;                /* a sum of floats over its inner dims, and what follows from that alone */
     bool opaque;              /* stores at computed places: results exist in memory only */
     uint8_t n_draws;

@@ -6,8 +6,12 @@
 
 /* A norm has its order before the dims, a variance its correction behind them. */
 static bool has_order(const rp__call *call) { return call->attrs[0].kind == RP_ATTR_SCALAR; }
-static const rp_attr *dims_attr(const rp__call *call) { return &call->attrs[has_order(call)]; }
+static const rp_attr *dims_attr(const rp__call *call) {
+    static const rp_attr all = {.kind = RP_ATTR_INTS};
+    return call->n_attrs == 0 ? &all : &call->attrs[has_order(call)];
+}
 static bool keeps_dims(const rp__call *call) {
+    if (call->n_attrs == 0) return false;
     return rp__attr_bool(call, call->attrs[1].kind == RP_ATTR_BOOL ? 1 : 2);
 }
 
@@ -52,14 +56,39 @@ rp_status rp__vjp_mean(const rp__vjp *g) {
     return RP_OK;
 }
 
-rp_status rp__vjp_amax(const rp__vjp *g) {
+/* grad where an element is the value that was found, shared evenly among those that are. */
+static rp_tensor *share(const rp__vjp *g, rp_tensor *grad, rp_tensor *value) {
     size_t dims[RP_MAX_DIMS + 1], n = reduced_dims(g, dims);
     int64_t over[RP_MAX_DIMS];
     for (size_t i = 0; i < n; i++) over[i] = (int64_t)dims[i];
-    rp_tensor *self = g->call->in[0];
-    rp_tensor *mask = rp_eq(self, restore_dims(g, g->call->out[0]));
-    rp_tensor *count = rp_sum(mask, over, n, true);
-    g->grad_in[0] = rp_div(rp_mul(restore_dims(g, g->grad_out[0]), mask), count);
+    rp_tensor *mask = rp_eq(g->call->in[0], restore_dims(g, value));
+    return rp_div(rp_mul(restore_dims(g, grad), mask), rp_sum(mask, over, n, true));
+}
+rp_status rp__vjp_amax(const rp__vjp *g) {
+    g->grad_in[0] = share(g, g->grad_out[0], g->call->out[0]);
+    return RP_OK;
+}
+rp_status rp__vjp_aminmax(const rp__vjp *g) {
+    for (unsigned k = 0; k < 2; k++) {
+        if (!g->grad_out[k]) continue;
+        rp_tensor *part = share(g, g->grad_out[k], g->call->out[k]);
+        g->grad_in[0] = g->grad_in[0] ? rp_add(g->grad_in[0], part) : part;
+    }
+    return RP_OK;
+}
+
+/* grad at the place that was found along dim, 0 elsewhere. */
+rp_status rp__vjp_max_dim(const rp__vjp *g) {
+    const rp__meta *in = &g->in_meta[0];
+    if (!g->grad_out[0]) return RP_OK;
+    g->grad_in[0] = g->grad_out[0];
+    if (in->ndim == 0) return RP_OK;
+    const size_t dim = rp__attr_dim(rp__attr_int(g->call, 0), in->ndim);
+    rp_dim size[RP_MAX_DIMS];
+    for (size_t d = 0; d < in->ndim; d++) size[d] = d == dim ? in->size[d] : 1;
+    rp_tensor *grad = restore_dims(g, g->grad_out[0]), *place = restore_dims(g, g->call->out[1]);
+    rp_tensor *numbers = rp_view(rp__count_beside(grad, in->size[dim]), size, in->ndim);
+    g->grad_in[0] = rp_where(rp_eq(numbers, place), grad, rp__zero_like(grad));
     return RP_OK;
 }
 
@@ -111,7 +140,8 @@ rp_status rp__vjp_prod_others(const rp__vjp *g) {
     return RP_OK;
 }
 
-static rp_status vjp_variance(const rp__vjp *g, rp_tensor *grad) {
+/* What the gradients of the variance and, if there is one, of the mean give. */
+static rp_status vjp_variance(const rp__vjp *g, rp_tensor *grad, rp_tensor *of_mean) {
     size_t dims[RP_MAX_DIMS + 1], n = reduced_dims(g, dims);
     int64_t over[RP_MAX_DIMS];
     rp_dim count = 1;
@@ -119,6 +149,8 @@ static rp_status vjp_variance(const rp__vjp *g, rp_tensor *grad) {
         over[i] = (int64_t)dims[i];
         count = rp__dim_apply(RP__DIM_MUL, count, g->in_meta[0].size[dims[i]]);
     }
+    if (of_mean) g->grad_in[0] = rp_div_scalar(expand_to_input(g, of_mean), rp_i64(count));
+    if (!grad) return RP_OK;
     const rp_attr *given = &g->call->attrs[1];
     rp_scalar c = rp__attr_is_none(given) ? rp_i64(1) : given->v.scalar;
     rp_tensor *x = rp__wide(g->call->in[0]);
@@ -128,15 +160,20 @@ static rp_status vjp_variance(const rp__vjp *g, rp_tensor *grad) {
             ? rp_f64((double)rp__dim_value(count) - c.v.f)
             : rp__scalar_dim(rp__dim_apply(RP__DIM_SUB, count, rp__scalar_is_symbol(c) ? c.v.i : rp__scalar_i64(c)));
     rp_tensor *slope = rp_div_scalar(twice, freedom);
-    g->grad_in[0] = rp_mul(restore_dims(g, grad), slope);
+    rp_tensor *part = rp_mul(restore_dims(g, grad), slope);
+    g->grad_in[0] = of_mean ? rp_add(g->grad_in[0], part) : part;
     return RP_OK;
 }
-rp_status rp__vjp_var(const rp__vjp *g) { return vjp_variance(g, g->grad_out[0]); }
+rp_status rp__vjp_var(const rp__vjp *g) { return vjp_variance(g, g->grad_out[0], NULL); }
 /* Of rows without variance it is 0. */
-rp_status rp__vjp_std(const rp__vjp *g) {
+static rp_tensor *of_square(const rp__vjp *g) {
+    if (!g->grad_out[0]) return NULL;
     rp_tensor *y = rp__wide(g->call->out[0]), *part = rp_div(g->grad_out[0], rp_mul_scalar(y, rp_i64(2)));
-    return vjp_variance(g, rp_where(rp_eq_scalar(y, rp_i64(0)), rp__zero_like(part), part));
+    return rp_where(rp_eq_scalar(y, rp_i64(0)), rp__zero_like(part), part);
 }
+rp_status rp__vjp_std(const rp__vjp *g) { return vjp_variance(g, of_square(g), NULL); }
+rp_status rp__vjp_var_mean(const rp__vjp *g) { return vjp_variance(g, g->grad_out[0], g->grad_out[1]); }
+rp_status rp__vjp_std_mean(const rp__vjp *g) { return vjp_variance(g, of_square(g), g->grad_out[1]); }
 
 rp_status rp__vjp_nansum(const rp__vjp *g) {
     rp_tensor *grad = expand_to_input(g, g->grad_out[0]);

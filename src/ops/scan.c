@@ -1,5 +1,9 @@
 /* Scans along one dim: rows kernels in which every element depends on those before it. A derivative runs the other way. */
+#include <math.h>
+
+#include "ops/formula.h"
 #include "ops/infer.h"
+#include "ops/private.h"
 #include "ops/rules.h"
 
 /* Integers and bools add up in int64. */
@@ -14,15 +18,21 @@ rp_status rp__infer_cumsum(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-/* Elements are converted to the result's type first, as PyTorch does with dtype=. A 0-d tensor is a row of one. */
-static void cumulate(rp__lower *lw, bool reversed) {
+/* The dim that is walked. A 0-d tensor is a row of one. */
+static void set_row(rp__lower *lw, bool reversed) {
     const rp__call *call = rp__lw_call(lw);
     unsigned dim, ndim = call->in[0]->ndim;
     if (ndim > 0 && rp__call_dim(call, rp__attr_int(call, 0), ndim, &dim) == RP_OK) rp__lw_inner(lw, 1u << dim);
     if (reversed) rp__lw_reverse(lw);
-    rp__lw_out(lw, 0, rp__lw_scan(lw, RP__SCAN_SUM, rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0))));
 }
-void rp__lower_cumsum(rp__lower *lw) { cumulate(lw, false); }
+
+/* Elements are converted to the result's type first, as PyTorch does with dtype=. */
+static void cumulate(rp__lower *lw, rp__scan_kind kind, bool reversed) {
+    set_row(lw, reversed);
+    rp__lw_out(lw, 0, rp__lw_scan(lw, kind, rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0))));
+}
+void rp__lower_cumsum(rp__lower *lw) { cumulate(lw, RP__SCAN_SUM, false); }
+void rp__lower_cumprod(rp__lower *lw) { cumulate(lw, RP__SCAN_PROD, false); }
 
 rp_status rp__infer_cumsum_reversed(const rp__call *call, rp__meta *out) {
     unsigned dim;
@@ -31,4 +41,129 @@ rp_status rp__infer_cumsum_reversed(const rp__call *call, rp__meta *out) {
     rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
     return RP_OK;
 }
-void rp__lower_cumsum_reversed(rp__lower *lw) { cumulate(lw, true); }
+void rp__lower_cumsum_reversed(rp__lower *lw) { cumulate(lw, RP__SCAN_SUM, true); }
+
+rp_status rp__infer_logcumsumexp(const rp__call *call, rp__meta *out) { return rp__infer_cumsum_reversed(call, out); }
+void rp__lower_logcumsumexp(rp__lower *lw) { cumulate(lw, RP__SCAN_LOGADDEXP, false); }
+
+/* ---- cummax, cummin */
+
+rp_status rp__infer_cummax(const rp__call *call, rp__meta *out) {
+    unsigned dim;
+    RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), call->in[0]->ndim, &dim));
+    rp__meta_like(&out[0], call->in[0], (rp_dtype)call->in[0]->dtype);
+    rp__meta_like(&out[1], call->in[0], RP_I64);
+    return RP_OK;
+}
+
+/* The place is the last one at which an element was the largest up to there. */
+static void lower_extreme(rp__lower *lw, rp__scan_kind kind) {
+    const rp__call *call = rp__lw_call(lw);
+    const rp_dtype in = rp__lw_in_dtype(lw, 0);
+    unsigned dim = 0;
+    set_row(lw, false);
+    const bool row = rp__lw_structural_value(lw, call->in[0]->ndim > 0);
+    if (row && rp__call_dim(call, rp__attr_int(call, 0), call->in[0]->ndim, &dim) != RP_OK) return;
+    const rp__val start = rp__lw_const_i(lw, RP_I64, 0), index = row ? rp__lw_dim_index(lw, dim) : start;
+    const rp__val x = in == RP_BOOL ? rp__lw_cast(lw, rp__lw_in(lw, 0), RP_U8) : rp__lw_in(lw, 0);
+    const rp__val value = rp__lw_scan(lw, kind, x);
+    rp__val is = EQ(x, value);
+    if (rp__dtype_is_float(in)) is = OR(is, PRIM(ISNAN, x));
+    rp__lw_out(lw, 0, value);
+    rp__lw_out(lw, 1, rp__lw_scan(lw, RP__SCAN_MAX, WHERE(is, index, start)));
+}
+void rp__lower_cummax(rp__lower *lw) { lower_extreme(lw, RP__SCAN_MAX); }
+void rp__lower_cummin(rp__lower *lw) { lower_extreme(lw, RP__SCAN_MIN); }
+
+/* ---- the slopes of logcumsumexp: weights of either sign, each by its logarithm */
+
+rp_status rp__infer_exp_scan(const rp__call *call, rp__meta *out) { return rp__infer_cumsum_reversed(call, out); }
+void rp__lower_exp_scan(rp__lower *lw) {
+    const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    set_row(lw, rp__lw_structural_value(lw, rp__attr_bool(rp__lw_call(lw), 1)));
+    const rp__val w = rp__lw_in(lw, 0), of = rp__lw_in(lw, 1), at = rp__lw_in(lw, 2);
+    const rp__val zero = NUM(0), none = NUM(-INFINITY);
+    const rp__val up = rp__lw_scan(lw, RP__SCAN_LOGADDEXP, WHERE(LT(zero, w), ADD(LOG(w), of), none));
+    const rp__val down = rp__lw_scan(lw, RP__SCAN_LOGADDEXP, WHERE(LT(w, zero), ADD(LOG(NEG(w)), of), none));
+    rp__lw_out(lw, 0, SUB(EXP(ADD(up, at)), EXP(ADD(down, at))));
+}
+
+/* ---- differences and areas */
+
+static rp_status give(const rp__call *call, rp_tensor *t) {
+    call->out[0] = t;
+    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
+}
+
+/* All elements along dim but the last, and all but the first. */
+static rp_tensor *but_last(rp_tensor *t, unsigned dim) {
+    return rp_slice(t, dim, 0, rp__dim_apply(RP__DIM_MAX, rp__dim_apply(RP__DIM_SUB, t->size[dim], 1), 0), 1);
+}
+static rp_tensor *but_first(rp_tensor *t, unsigned dim) { return rp_slice(t, dim, 1, t->size[dim], 1); }
+
+rp_status rp__expand_diff(const rp__call *call) {
+    rp_tensor *x = call->in[0], *parts[3];
+    const int64_t times = rp__attr_int(call, 0);
+    unsigned dim, n = 0;
+    if (x->ndim == 0) return rp__op_error(call, RP_ERROR_SHAPE, "diff expects input to be at least one-dimensional");
+    if (times < 0)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "order must be non-negative but got %lld",
+                            (long long)times);
+    RP_TRY(rp__call_dim(call, rp__attr_int(call, 1), x->ndim, &dim));
+    if (times == 0) return give(call, rp_clone(x)); /* nothing is joined either */
+    if (call->in[1]) parts[n++] = call->in[1];
+    parts[n++] = x;
+    if (call->in[2]) parts[n++] = call->in[2];
+    if (n > 1) x = rp_cat(parts, n, dim);
+    for (int64_t k = 0; k < times && !rp__tensor_is_error(x); k++) {
+        if (rp__dim_is(RP__DIM_EQ, x->size[dim], 0)) break; /* it stays empty */
+        rp_tensor *before = but_last(x, dim), *behind = but_first(x, dim);
+        x = x->dtype == RP_BOOL ? rp_logical_xor(behind, before) : rp_sub(behind, before);
+    }
+    return give(call, x);
+}
+
+/* Neighbours of y added up along dim, each times their distance. NULL: an area without points. */
+static rp_status areas(const rp__call *call, bool by_x, bool each, unsigned *dim, rp_tensor **sums) {
+    rp_tensor *y = call->in[0], *x = by_x ? call->in[1] : NULL;
+    const int64_t given = rp__attr_int(call, by_x ? 0 : 1);
+    if (y->ndim == 0)
+        return rp__op_error(call, RP_ERROR_INDEX, "Dimension specified as %lld but tensor has no dimensions",
+                            (long long)given);
+    RP_TRY(rp__call_dim(call, given, y->ndim, dim));
+    if (!each && rp__dim_is(RP__DIM_EQ, y->size[*dim], 0)) return RP_OK;
+    if (y->dtype == RP_BOOL || (x && x->dtype == RP_BOOL))
+        return rp__op_error(call, RP_ERROR_DTYPE, "received a bool input for `x` or `y`, but bool is not supported");
+    rp_tensor *both = rp_add(but_last(y, *dim), but_first(y, *dim));
+    if (!x) {
+        const rp_scalar dx = call->attrs[0].v.scalar;
+        *sums = rp_mul_scalar(both, rp_f64(rp__scalar_f64(dx) / 2));
+        return RP_OK;
+    }
+    rp_dim size[RP_MAX_DIMS];
+    if (x->ndim == 1 && !rp__dim_is(RP__DIM_EQ, x->size[0], y->size[*dim]))
+        return rp__op_error(call, RP_ERROR_SHAPE, "There must be one `x` value for each sample point");
+    const unsigned lead = x->ndim < y->ndim ? y->ndim - x->ndim : 0;
+    for (unsigned d = 0; d < y->ndim; d++)
+        size[d] = x->ndim == 1 ? (d == *dim ? x->size[0] : 1) : d < lead ? 1 : x->size[d - lead];
+    if (lead > 0) x = rp_view(x, size, y->ndim);
+    if (*dim >= x->ndim) return rp__op_error(call, RP_ERROR_SHAPE, "x has no dim %u", *dim);
+    *sums = rp_div_scalar(rp_mul(both, rp_sub(but_first(x, *dim), but_last(x, *dim))), rp_i64(2));
+    return RP_OK;
+}
+
+static rp_status expand_areas(const rp__call *call, bool by_x, bool each) {
+    rp_tensor *sums = NULL;
+    unsigned dim = 0;
+    RP_TRY(areas(call, by_x, each, &dim, &sums));
+    const int64_t over = dim;
+    if (!each && !sums) { /* zeros of y's type */
+        rp_tensor *y = call->in[0];
+        return give(call, rp_sum(y, &over, 1, false, RP_OPTIONS(rp_sum_options, .dtype = (rp_dtype)y->dtype)));
+    }
+    return give(call, each ? rp_cumsum(sums, over) : rp_sum(sums, &over, 1));
+}
+rp_status rp__expand_trapezoid(const rp__call *call) { return expand_areas(call, false, false); }
+rp_status rp__expand_trapezoid_x(const rp__call *call) { return expand_areas(call, true, false); }
+rp_status rp__expand_cumulative_trapezoid(const rp__call *call) { return expand_areas(call, false, true); }
+rp_status rp__expand_cumulative_trapezoid_x(const rp__call *call) { return expand_areas(call, true, true); }

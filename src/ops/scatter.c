@@ -160,7 +160,7 @@ static rp_status index_of_slices(const rp__call *call, const rp_tensor *self, rp
         lone[d] = d == *dim ? rp__tensor_numel(index) : 1;
         size[d] = d == *dim ? lone[d] : self->size[d];
     }
-    if (index->dtype != RP_I64) index = rp_to_dtype_at(call->site, index, RP_I64); /* before it repeats */
+    if (index->dtype != RP_I64, NULL) index = rp_to_dtype_at(call->site, index, RP_I64); /* before it repeats */
     *out = rp_expand_at(call->site, rp_view_at(call->site, index, lone, self->ndim), size, self->ndim, NULL);
     return rp__tensor_is_error(*out) ? rp_error_status() : RP_OK;
 }
@@ -203,7 +203,7 @@ static rp_status expand_index_add(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "For integral input tensors, argument alpha must not be a floating point number.");
     if (source->dtype == call->in[0]->dtype && !rp__scalar_is_one(alpha))
-        source = rp_to_dtype_at(call->site, rp_mul_scalar_at(call->site, source, alpha), (rp_dtype)source->dtype);
+        source = rp_to_dtype_at(call->site, rp_mul_scalar_at(call->site, source, alpha), (rp_dtype)source->dtype, NULL);
     return rp__tensor_is_error(source) ? rp_error_status() : of_slices(call, RP__SCATTER_ADD, source);
 }
 rp_status rp__expand_index_add(const rp__call *call) { return expand_index_add(call); }
@@ -249,7 +249,7 @@ static rp_status expand_index_fill(const rp__call *call) {
                             "only supports a 0-dimensional value tensor, but got tensor with %u "
                             "dimension(s).",
                             value->ndim);
-    return fill_slices(call, rp_to_dtype_at(call->site, value, (rp_dtype)call->in[0]->dtype));
+    return fill_slices(call, rp_to_dtype_at(call->site, value, (rp_dtype)call->in[0]->dtype, NULL));
 }
 rp_status rp__expand_index_fill(const rp__call *call) { return expand_index_fill(call); }
 rp_status rp__expand_index_fill_(const rp__call *call) { return expand_index_fill(call); }
