@@ -172,6 +172,13 @@ static void masks(void **state) {
     rp_tensor *other = rp_neg(x);
     OK(rp_call(f, &other, 1, out, 2));
     HAS(out[0], 6, 12, 18);
+    rp_tensor *rows = rp_from_data((const bool[]){false, true}, RP_DIMS(2), RP_BOOL);
+    rp_tensor *columns = rp_from_data((const bool[]){true, false, true}, RP_DIMS(3), RP_BOOL);
+    HAS(rp_index(x, &rows, 1), -4, 5, -6);
+    HAS(rp_index(x, RP_TENSORS(NULL, columns)), 1, 3, -4, -6);
+    HAS(rp_index(x, RP_TENSORS(rows, WHOLE(RP_DIMS(1), 2))), -6);
+    HAS(rp_index_put(x, &rows, 1, rp_ones(RP_DIMS(3))), 1, -2, 3, 1, 1, 1);
+    HAS(rp_index_put(x, &rows, 1, rp_ones(RP_NO_DIMS), true), 1, -2, 3, -3, 6, -5);
     rp_compiled_release(f);
 }
 

@@ -157,10 +157,35 @@ void rp__lower_index_select(rp__lower *lw) {
 
 /* ---- index */
 
+/* A mask for the dims of self from `first` on. */
+static rp_status check_mask(const rp__call *call, const rp_tensor *self, const rp_tensor *mask, unsigned first) {
+    char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
+    if (mask->ndim == 0)
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "a mask without dimensions is not supported as an index");
+    if (first + mask->ndim > self->ndim)
+        return rp__op_error(call, RP_ERROR_INDEX, "too many indices for tensor of dimension %u (got %u)", self->ndim,
+                            first + mask->ndim);
+    for (unsigned d = 0; d < mask->ndim; d++)
+        if (!rp__dim_is(RP__DIM_EQ, mask->size[d], self->size[first + d]))
+            return rp__op_error(call, RP_ERROR_INDEX,
+                                "The shape of the mask %s at index %u does not match the shape of the indexed tensor "
+                                "%s at index %u",
+                                rp__shape_text(mask->size, mask->ndim, a), d, rp__shape_text(self->size, self->ndim, b),
+                                first + d);
+    return RP_OK;
+}
+
+static rp_status check_values(const rp__call *call, const rp_tensor *self, const rp_tensor *values) {
+    if (values->dtype == self->dtype) return RP_OK;
+    return rp__op_error(call, RP_ERROR_DTYPE,
+                        "Index put requires the source and destination dtypes match, got %s for the destination and "
+                        "%s for the source.",
+                        rp__dtype_title((rp_dtype)self->dtype), rp__dtype_title((rp_dtype)values->dtype));
+}
+
 /* Indices of a call as integers: a mask becomes one for each of its dims, of what is true. */
 static rp_status plain_indices(const rp__call *call, const rp_tensor *self, rp_tensor *const *given, unsigned n,
                                rp_tensor **index, unsigned *n_index) {
-    char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
     *n_index = 0;
     for (unsigned k = 0; k < n; k++) {
         rp_tensor *t = given[k];
@@ -168,25 +193,16 @@ static rp_status plain_indices(const rp__call *call, const rp_tensor *self, rp_t
         if (t && !mask && !is_index(t))
             return rp__op_error(call, RP_ERROR_DTYPE,
                                 "tensors used as indices must be long, int, byte or bool tensors");
-        const unsigned wide = mask ? t->ndim : 1;
-        if (mask && wide == 0)
-            return rp__op_error(call, RP_ERROR_UNAVAILABLE, "a mask without dimensions is not supported as an index");
-        if (*n_index + wide > self->ndim)
-            return rp__op_error(call, RP_ERROR_INDEX, "too many indices for tensor of dimension %u (got %u)",
-                                self->ndim, *n_index + wide);
         if (!mask) {
+            if (*n_index == self->ndim)
+                return rp__op_error(call, RP_ERROR_INDEX, "too many indices for tensor of dimension %u (got %u)",
+                                    self->ndim, *n_index + 1);
             index[(*n_index)++] = t;
             continue;
         }
-        for (unsigned d = 0; d < wide; d++)
-            if (!rp__dim_is(RP__DIM_EQ, t->size[d], self->size[*n_index + d]))
-                return rp__op_error(
-                    call, RP_ERROR_INDEX,
-                    "The shape of the mask %s at index %u does not match the shape of the indexed tensor "
-                    "%s at index %u",
-                    rp__shape_text(t->size, t->ndim, a), d, rp__shape_text(self->size, self->ndim, b), *n_index + d);
+        RP_TRY(check_mask(call, self, t, *n_index));
         rp_tensor *true_at = rp_nonzero_at(call->site, t);
-        for (unsigned d = 0; d < wide; d++) index[(*n_index)++] = rp_select_at(call->site, true_at, 1, d);
+        for (unsigned d = 0; d < t->ndim; d++) index[(*n_index)++] = rp_select_at(call->site, true_at, 1, d);
         if (rp__tensor_is_error(true_at)) return rp_error_status();
     }
     return RP_OK;
@@ -246,12 +262,7 @@ static rp_status fold(const rp__call *call, const rp_tensor *self, rp_tensor *co
     char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
     unsigned count = 0, at = 0;
     RP_TRY(places_of(call, self, index, n, &p));
-    if (values->dtype != self->dtype)
-        return rp__op_error(
-            call, RP_ERROR_DTYPE,
-            "Index put requires the source and destination dtypes match, got %s for the destination and "
-            "%s for the source.",
-            rp__dtype_title((rp_dtype)self->dtype), rp__dtype_title((rp_dtype)values->dtype));
+    RP_TRY(check_values(call, self, values));
     bool fits = values->ndim <= p.ndim;
     for (unsigned d = 0; fits && d < values->ndim; d++)
         fits = rp__dim_is(RP__DIM_EQ, values->size[d], 1) ||
@@ -320,10 +331,23 @@ static rp_tensor *put_in(const rp__call *call, rp_tensor *self, rp_tensor *const
     return rp__tensor_is_error(t) ? t : rp__tensor_enter_scope(self);
 }
 
+/* One value where a mask of the first dims is true: nobody has to know how often that is. */
+static rp_status expand_masked_put(const rp__call *call, bool in_place) {
+    rp_tensor *self = call->in[0], *mask = call->in[1], *value = call->in[2];
+    rp_dim size[RP_MAX_DIMS];
+    RP_TRY(check_mask(call, self, mask, 0));
+    RP_TRY(check_values(call, self, value));
+    for (unsigned d = 0; d < self->ndim; d++) size[d] = d < mask->ndim ? mask->size[d] : 1;
+    rp_tensor *t = rp_where_at(call->site, rp_reshape_at(call->site, mask, size, self->ndim), value, self);
+    return give(call, in_place ? rp_copy__at(call->site, self, t, false) : t);
+}
+
 static rp_status expand_index_put(const rp__call *call, bool in_place) {
     rp_tensor *index[RP_MAX_DIMS], *values = call->in[call->n_in - 1];
     const bool add = rp__attr_bool(call, 0);
     unsigned n;
+    if (call->n_in == 3 && call->in[1] && call->in[1]->dtype == RP_BOOL && values->ndim == 0 && !add)
+        return expand_masked_put(call, in_place);
     RP_TRY(plain_indices(call, call->in[0], call->in + 1, call->n_in - 2, index, &n));
     return give(call, (in_place ? put_in : put_at)(call, call->in[0], index, n, values, add));
 }

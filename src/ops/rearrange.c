@@ -225,6 +225,20 @@ static rp_status check_repeats(const rp__call *call, const rp_attr *repeats) {
     return RP_OK;
 }
 
+/* A result with more elements than strides can tell apart. */
+static rp_status check_repeated(const rp__call *call, const rp_dim *times_of, unsigned ndim) {
+    const rp_tensor *t = call->in[0];
+    int64_t n = 1;
+    for (unsigned d = 0; d < ndim; d++) {
+        const rp_dim size = d + t->ndim < ndim ? 1 : t->size[d + t->ndim - ndim];
+        if (rp__dim_is_symbol(size) || rp__dim_is_symbol(times_of[d])) return RP_OK;
+        if (size == 0 || times_of[d] == 0) return RP_OK;
+        if (!rp__mul_i64(n, size, &n) || !rp__mul_i64(n, times_of[d], &n) || n >= RP__REACH_LIMIT)
+            return rp__op_error(call, RP_ERROR_SHAPE, "the result has too many elements");
+    }
+    return RP_OK;
+}
+
 rp_status rp__expand_repeat(const rp__call *call) {
     const rp_attr *repeats = &call->attrs[0];
     if (repeats->n < call->in[0]->ndim)
@@ -232,6 +246,7 @@ rp_status rp__expand_repeat(const rp__call *call) {
             call, RP_ERROR_SHAPE,
             "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
     RP_TRY(check_repeats(call, repeats));
+    RP_TRY(check_repeated(call, repeats->v.ints, (unsigned)repeats->n));
     return give_own(call, repeat(call, call->in[0], repeats->v.ints, (unsigned)repeats->n));
 }
 
@@ -241,6 +256,7 @@ rp_status rp__expand_tile(const rp__call *call) {
     rp_dim of[RP_MAX_DIMS];
     RP_TRY(check_repeats(call, dims));
     for (unsigned d = 0; d < ndim; d++) of[d] = d + dims->n < ndim ? 1 : dims->v.ints[d + dims->n - ndim];
+    RP_TRY(check_repeated(call, of, ndim));
     return give_own(call, repeat(call, call->in[0], of, ndim));
 }
 

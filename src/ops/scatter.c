@@ -160,7 +160,7 @@ static rp_status index_of_slices(const rp__call *call, const rp_tensor *self, rp
         lone[d] = d == *dim ? rp__tensor_numel(index) : 1;
         size[d] = d == *dim ? lone[d] : self->size[d];
     }
-    if (index->dtype != RP_I64, NULL) index = rp_to_dtype_at(call->site, index, RP_I64); /* before it repeats */
+    if (index->dtype != RP_I64) index = rp_to_dtype_at(call->site, index, RP_I64, NULL); /* before it repeats */
     *out = rp_expand_at(call->site, rp_view_at(call->site, index, lone, self->ndim), size, self->ndim, NULL);
     return rp__tensor_is_error(*out) ? rp_error_status() : RP_OK;
 }
