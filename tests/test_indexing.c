@@ -207,6 +207,17 @@ static void strides(void **state) {
     REFUSED(RP_ERROR_INVALID_ARGUMENT, "negative", rp_as_strided(x, RP_DIMS(2), RP_DIMS(-1)));
 }
 
+/* More dims that repeat than an expansion has room for. */
+static void many_dims(void **state) {
+    (void)state;
+    int64_t size[RP_MAX_DIMS], times[RP_MAX_DIMS];
+    for (unsigned d = 0; d < RP_MAX_DIMS; d++) size[d] = 1, times[d] = 1 + (d == 3 || d == 15);
+    size[3] = size[15] = 2;
+    rp_tensor *t = rp_repeat(rp_view(count(2, 2), size, RP_MAX_DIMS), times, RP_MAX_DIMS);
+    assert_int_equal(rp_size(t, 3), 4);
+    HAS(t, 0, 1, 0, 1, 2, 3, 2, 3, 0, 1, 0, 1, 2, 3, 2, 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(out_of_range, begin, end),
@@ -215,6 +226,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(gradients_of_writes, begin, end),
         cmocka_unit_test_setup_teardown(masks, begin, end),
         cmocka_unit_test_setup_teardown(strides, begin, end),
+        cmocka_unit_test_setup_teardown(many_dims, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

@@ -175,41 +175,40 @@ rp_status rp__expand_rot90(const rp__call *call) {
 
 /* ---- repeated */
 
-/* Along dims with more than one repeat, expanded over a new dim in front of each. A tensor has room for so many dims: what does not
-   fit is repeated in a second step. */
+/* Along dims with more than one repeat, expanded over a new dim in front of each; should these be more dims than a tensor has, one
+   after the other, with those before it and those from it on folded. */
 static rp_tensor *repeat(const rp__call *call, rp_tensor *t, const rp_dim *times_of, unsigned ndim) {
-    rp_dim size[RP_MAX_DIMS], wide[RP_MAX_DIMS], whole[RP_MAX_DIMS];
-    bool again = true;
-    unsigned next = 0;
-    for (unsigned d = 0; d < ndim; d++) size[d] = d + t->ndim < ndim ? 1 : t->size[d + t->ndim - ndim];
-    if (t->ndim < ndim) t = rp_view_at(call->site, t, size, ndim);
-    if (rp__tensor_is_error(t)) return t;
-    while (again) {
-        rp_dim apart[RP_MAX_DIMS];
-        unsigned n = 0;
-        again = false;
-        for (unsigned d = 0; d < ndim; d++) {
-            whole[d] = size[d];
-            if (d >= next && !again && !rp__dim_is(RP__DIM_EQ, times_of[d], 1)) {
-                if (n + (ndim - d) + 1 > RP_MAX_DIMS) {
-                    again = true;
-                    next = d;
-                } else {
-                    apart[n] = 1;
-                    wide[n++] = times_of[d];
-                    whole[d] = times(size[d], times_of[d]);
-                }
-            }
-            apart[n] = wide[n] = size[d];
-            n++;
-        }
-        if (n > ndim) {
-            t = rp_expand_at(call->site, rp_reshape_at(call->site, t, apart, n), wide, n, NULL);
-            t = rp_reshape_at(call->site, t, whole, ndim);
-        }
-        for (unsigned d = 0; d < ndim; d++) size[d] = whole[d];
+    rp_dim size[RP_MAX_DIMS], apart[RP_MAX_DIMS], wide[RP_MAX_DIMS], whole[RP_MAX_DIMS];
+    bool more[RP_MAX_DIMS];
+    unsigned n = ndim, at = 0;
+    for (unsigned d = 0; d < ndim; d++) {
+        size[d] = d + t->ndim < ndim ? 1 : t->size[d + t->ndim - ndim];
+        more[d] = !rp__dim_is(RP__DIM_EQ, times_of[d], 1);
+        n += more[d];
     }
-    return t;
+    if (n == ndim) return t->ndim < ndim ? rp_view_at(call->site, t, size, ndim) : t;
+    if (n > RP_MAX_DIMS) {
+        for (unsigned d = 0; d < ndim; d++) {
+            if (!more[d]) continue;
+            const rp_dim before = rp__numel(size, d), from = rp__numel(size + d, ndim - d);
+            t = rp_reshape_at(call->site, t, (const rp_dim[]){before, 1, from}, 3);
+            t = rp_expand_at(call->site, t, (const rp_dim[]){before, times_of[d], from}, 3, NULL);
+            size[d] = times(size[d], times_of[d]);
+            t = rp_reshape_at(call->site, t, size, ndim);
+        }
+        return t;
+    }
+    for (unsigned d = 0; d < ndim; d++) {
+        if (more[d]) {
+            apart[at] = 1;
+            wide[at++] = times_of[d];
+        }
+        apart[at] = wide[at] = size[d];
+        at++;
+        whole[d] = times(size[d], times_of[d]);
+    }
+    t = rp_expand_at(call->site, rp_reshape_at(call->site, t, apart, n), wide, n, NULL);
+    return rp_reshape_at(call->site, t, whole, ndim);
 }
 
 static rp_status check_repeats(const rp__call *call, const rp_attr *repeats) {
