@@ -1,5 +1,5 @@
 # The front door: each target does its own set-up, then calls CMake. Everything made lies under build/.
-#   make run | test | fuzz | bench | bench-gpu | install | format | check-format | clean
+#   make run | test | test-all | fuzz | bench | bench-gpu | install | format | check-format | clean
 #   make fuzz SECONDS=60
 #   make install PREFIX=/usr/local DESTDIR=
 #   CC, JOBS, CMAKE_FLAGS and CTEST_FLAGS are passed on. WERROR=1 makes warnings errors in the test build.
@@ -19,7 +19,7 @@ endif
 configure = sh scripts/configure.sh
 build = cmake --build
 
-.PHONY: all run test fuzz bench bench-gpu install format check-format clean setup
+.PHONY: all run test test-all fuzz bench bench-gpu install format check-format clean setup
 all: setup
 	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF $(CMAKE_FLAGS)
 	@$(build) build/release -j $(JOBS)
@@ -35,6 +35,10 @@ test:
 	@$(configure) build/test -DREPRISE_ASSERT=ON -DREPRISE_WERROR=$(WERROR) $(CMAKE_FLAGS)
 	@$(build) build/test -j $(JOBS)
 	@ctest --test-dir build/test --output-on-failure --no-tests=error -j $(JOBS) $(CTEST_FLAGS)
+
+# Also what takes long or needs other libraries: comparisons with PyTorch.
+test-all: test
+	@sh scripts/conformance.sh build/test
 
 fuzz:
 	@sh scripts/setup.sh test

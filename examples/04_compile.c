@@ -29,7 +29,7 @@ int main(void) {
     printf("largest difference to eager: %g\n", largest);
     for (size_t i = 0; i < rp_explain_count(fast); i++) {
         rp_explain_entry e;
-        if (!rp_explain_at(fast, i, &e)) printf("%-15s %s (%lld)\n", e.kind, e.message, (long long)e.count);
+        if (!rp_explain_get(fast, i, &e)) printf("%-15s %s (%lld)\n", e.kind, e.message, (long long)e.count);
     }
     rp_compiled_release(fast);
     rp_compiled_release(plain);

@@ -14,7 +14,7 @@
  *   Lists      A call may be given one array as its arguments and its results: rp_call(f, &h, 1, &h, 1).
  *   Structs    One that begins with struct_size may grow: RP_OPTIONS fills that in, what a program does not know is zero, and
  *              what the library does not know must be. All others keep their layout for good: rp_fn, rp_scalar, rp_device,
- *              rp_graphed_callable (rp_graphed_options grows), what rp_explain_at and rp_op_info_at fill, layers.
+ *              rp_graphed_callable (rp_graphed_options grows), what rp_explain_get and rp_op_info_get fill, layers.
  *   Sizes      dims are (const int64_t *, size_t) pairs, outermost first, in elements; strides are in elements.
  *   Sites      Every op, and every other function that can fail (RP_CALL), is also a macro that passes "file:line" of the call;
  *              errors, explain and dumps name it. What fails later (in a backward, a replay) names the line of the op, or, where
@@ -635,7 +635,7 @@ typedef struct rp_op_info {
 #define RP_OP_SYNC 8u              /* reads device data on the host; not to be captured */
 #define RP_OP_NONDETERMINISTIC 16u /* on CUDA, unless rp_set_deterministic */
 RP_API size_t rp_op_count(void);
-RP_CALL rp_status rp_op_info_at(size_t index, rp_op_info *info);
+RP_CALL rp_status rp_op_info_get(size_t index, rp_op_info *info);
 
 /* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs (zeros where
    none came), and leaves grad_in[i] NULL where there is none. While a compiled function is traced both run, and from then on
@@ -689,13 +689,13 @@ RP_CALL const char *rp_backend_name(size_t index);
    must run at every call; it is as new. Calls that are under way end with what they have. */
 RP_API void rp_compile_reset(void);
 /* torch._dynamo.utils.counters: what compiled functions of the process have met since its start, or since they were cleared.
-   Kinds and reasons are those of rp_explain_at: "specialisation", "instance", "break", "skip", "guard", "fusion", "lowering". */
+   Kinds and reasons are those of rp_explain_get: "specialisation", "instance", "break", "skip", "guard", "fusion", "lowering". */
 typedef struct rp_counter {
     const char *kind, *reason; /* "" where no reason applies */
     uint64_t count;            /* not 0 */
 } rp_counter;
 RP_API size_t rp_counter_count(void);
-RP_CALL rp_status rp_counter_at(size_t index, rp_counter *counter);
+RP_CALL rp_status rp_counter_get(size_t index, rp_counter *counter);
 RP_API void rp_counters_clear(void);
 
 /* What a compiled function did and did not do, and why: one record a fact, in program order. Records of a specialisation or
@@ -713,7 +713,7 @@ typedef struct rp_explain_entry {
 } rp_explain_entry;
 RP_CALL size_t rp_explain_count(rp_compiled *f);
 /* strings live until the next call of f */
-RP_CALL rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry);
+RP_CALL rp_status rp_explain_get(rp_compiled *f, size_t index, rp_explain_entry *entry);
 
 /* One loop kernel as it is made ready: its expressions (docs/developers/loop.md), and the sources emitted for the CPU and for CUDA.
    The CUDA source needs no GPU. A text that could not be made is "". Strings live during the call. */

@@ -54,7 +54,7 @@ typedef struct rp_ir_node {
     size_t struct_size;
     uint32_t number; /* within the graph */
     rp_ir_kind kind;
-    const char *op; /* RP_IR_OP: its name in the table (rp_op_info_at); else "" */
+    const char *op; /* RP_IR_OP: its name in the table (rp_op_info_get); else "" */
     /* flat: operands of a list stand one after the other; absent ones are RP_IR_NONE */
     const rp_ir_value *in;
     size_t n_in;
@@ -76,7 +76,7 @@ typedef struct rp_ir_node {
 /* Nodes of a block, in program order: for (size_t at = 0; rp_ir_next(ir, block, &at, &node);) ... */
 RP_CALL bool rp_ir_next(const rp_ir *ir, const rp_ir_block *block, size_t *at, rp_ir_node *node);
 /* The node of that number, as in rp_ir_value_info.producer. */
-RP_CALL rp_status rp_ir_node_at(const rp_ir *ir, uint32_t number, rp_ir_node *node);
+RP_CALL rp_status rp_ir_node_get(const rp_ir *ir, uint32_t number, rp_ir_node *node);
 RP_CALL const rp_ir_block *rp_ir_node_region(const rp_ir *ir, uint32_t node,
                                              size_t region); /* NULL and an error: none */
 /* Does the node write operand in[k] in place? A functional graph, which backends are given, has RP_IR_ASSIGN only. */
@@ -103,7 +103,7 @@ typedef struct rp_ir_value_info {
     bool requires_grad; /* a gradient may reach it */
     const char *site;   /* where it was made, or "" */
 } rp_ir_value_info;
-RP_CALL rp_status rp_ir_value_at(const rp_ir *ir, rp_ir_value value, rp_ir_value_info *info);
+RP_CALL rp_status rp_ir_value_get(const rp_ir *ir, rp_ir_value value, rp_ir_value_info *info);
 RP_API size_t rp_ir_value_count(const rp_ir *ir); /* values are 0 .. this - 1; some may be used by no node */
 
 /* ---------------------------------------------------------------- sizes that are symbols */
@@ -117,7 +117,7 @@ typedef struct rp_ir_symbol {
     bool is_stride; /* its stride instead */
     int64_t hint;   /* the value in the traced call */
 } rp_ir_symbol;
-RP_CALL rp_status rp_ir_symbol_at(const rp_ir *ir, size_t index, rp_ir_symbol *symbol);
+RP_CALL rp_status rp_ir_symbol_get(const rp_ir *ir, size_t index, rp_ir_symbol *symbol);
 /* The symbol that `size` is by itself; SIZE_MAX for numbers and expressions. */
 RP_CALL size_t rp_ir_symbol_of(const rp_ir *ir, int64_t size);
 RP_CALL int64_t rp_ir_size_hint(const rp_ir *ir, int64_t size); /* the value in the traced call */

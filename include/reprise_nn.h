@@ -1,8 +1,8 @@
 /* reprise_nn.h - layers, modules, initialisers, losses and optimizers, on top of reprise.h.
  *
  * A layer is a plain struct of parameters. rp_x_layer_init makes one by itself: its parameters are retained, and
- * rp_x_layer_release gives them back. rp_x_add makes one as a child of a module, which then owns its parameters and lists them
- * by name, with their mode. Names, defaults and initial distributions are PyTorch's.
+ * rp_x_layer_release gives them back. rp_x_add makes one as a child of a module, which then owns its parameters and
+ lists them * by name, with their mode. Names, defaults and initial distributions are PyTorch's.
  */
 #ifndef REPRISE_NN_H
 #define REPRISE_NN_H
@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-/* ---------------------------------------------------------------- initialisers (torch.nn.init): without a gradient, in place */
+/* ---------------------------------------------------------------- initialisers (torch.nn.init): without a gradient,
+   in place */
 
 RP_CALL rp_status rp_init_uniform(rp_tensor *t, double low, double high); /* low <= high */
 RP_CALL rp_status rp_init_normal(rp_tensor *t, double mean, double std);  /* std >= 0 */
@@ -30,19 +31,21 @@ RP_CALL rp_status rp_init_xavier_normal(rp_tensor *t, double gain);
 
 /* ---------------------------------------------------------------- modules (torch.nn.Module)
 
-   A module is a named tree over the program's own structs: parameters, buffers (tensors that belong to the state and are not
-   trained), children, and a mode (training at first). It knows where in the program's structs each tensor's handle lies, so a
-   struct that was registered stays where it is, as long as the module lives. Dotted names of the whole are those of PyTorch's
-   state_dict. A tree is used by one thread at a time; functions may be called through rp_call in several. */
+   A module is a named tree over the program's own structs: parameters, buffers (tensors that belong to the state and
+   are not trained), children, and a mode (training at first). It knows where in the program's structs each tensor's
+   handle lies, so a struct that was registered stays where it is, as long as the module lives. Dotted names of the
+   whole are those of PyTorch's state_dict. A tree is used by one thread at a time; functions may be called through
+   rp_call in several. */
 
 typedef struct rp_module rp_module;
 
 /* A root. Never NULL: on failure a module on which every call fails. name is copied; NULL is "". */
 RP_CALL rp_module *rp_module_new(const char *name);
-/* A root with all below it, and its references to their tensors; NULL is ignored. Functions of rp_compile_module are released before. */
+/* A root with all below it, and its references to their tensors; NULL is ignored. Functions of rp_compile_module are
+   released before. */
 RP_API void rp_module_release(rp_module *m);
-/* A new child, owned by m, borrowed; m's mode is its own. name: not empty, without a dot, of no other child, parameter or buffer
-   of m. */
+/* A new child, owned by m, borrowed; m's mode is its own. name: not empty, without a dot, of no other child,
+   parameter or buffer of m. */
 RP_CALL rp_module *rp_module_child(rp_module *m, const char *name);
 /* *place is a tensor (or NULL: absent, as a layer without a bias has it) of the program's struct; m retains it. */
 RP_CALL rp_status rp_module_add_parameter(rp_module *m, const char *name,
@@ -54,16 +57,17 @@ RP_CALL rp_status rp_module_add_buffer(rp_module *m, const char *name, rp_tensor
 RP_CALL rp_status rp_module_set_training(rp_module *m, bool training); /* train(), eval() */
 RP_API bool rp_module_training(const rp_module *m);                    /* NULL: true */
 RP_CALL rp_status rp_module_set_requires_grad(rp_module *m, bool requires_grad);
-/* Parameters and buffers of floating type become other tensors of that dtype (gradients too), in their places; what holds the
-   old ones, as optimizers do, is made afterwards. All or, on failure, none. */
+/* Parameters and buffers of floating type become other tensors of that dtype (gradients too), in their places; what
+   holds the old ones, as optimizers do, is made afterwards. All or, on failure, none. */
 RP_CALL rp_status rp_module_to_dtype(rp_module *m, rp_dtype dtype);
 
 typedef struct rp_named_tensor {
     const char *name; /* dotted, from the module that was asked */
     rp_tensor *tensor;
 } rp_named_tensor;
-/* Lists of m and all below it, in order of registration: borrowed, until something is registered, moved to a dtype or released.
-   *n is their length. NULL and 0 on failure. A tensor with two names is once among parameters and buffers, and twice in the state. */
+/* Lists of m and all below it, in order of registration: borrowed, until something is registered, moved to a dtype or
+   released. *n is their length. NULL and 0 on failure. A tensor with two names is once among parameters and buffers,
+   and twice in the state. */
 RP_CALL rp_tensor *const *rp_module_parameters(rp_module *m, size_t *n);
 RP_CALL const rp_named_tensor *rp_module_named_parameters(rp_module *m, size_t *n);
 RP_CALL const rp_named_tensor *rp_module_named_buffers(rp_module *m,
@@ -73,12 +77,12 @@ RP_CALL const rp_named_tensor *rp_module_state(rp_module *m,
 /* Calls visit for all below m, then for m (Module.apply); path: dotted, "" for m. Another status than RP_OK ends it. */
 typedef rp_status rp_module_visit(void *ctx, rp_module *m, const char *path);
 RP_CALL rp_status rp_module_apply(rp_module *m, rp_module_visit *visit, void *ctx);
-/* A table: names, sizes, types, parameters, bytes. NUL-terminated, cut at `bytes`; returns the length that it needs without the
-   NUL. */
+/* A table: names, sizes, types, parameters, bytes. NUL-terminated, cut at `bytes`; returns the length that it needs
+   without the NUL. */
 RP_CALL size_t rp_module_summary(rp_module *m, char *buf, size_t bytes);
 
-/* rp_compile of a function that reads m: its tensors and modes are compared at every call, besides fn.ctx_bytes bytes at fn.ctx.
-   Nothing can be registered below m's root afterwards. */
+/* rp_compile of a function that reads m: its tensors and modes are compared at every call, besides fn.ctx_bytes bytes
+   at fn.ctx. Nothing can be registered below m's root afterwards. */
 RP_CALL rp_compiled *rp_compile_module(rp_module *m, rp_fn fn, const rp_compile_options *options);
 
 /* ---------------------------------------------------------------- layers */
@@ -92,7 +96,8 @@ RP_CALL rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, 
                                        rp_dtype dtype);
 RP_API void rp_linear_layer_release(rp_linear_layer *l);
 RP_CALL rp_tensor *rp_linear_layer_forward(const rp_linear_layer *l, rp_tensor *x);
-/* As a child of m (its dtype float32: rp_module_to_dtype changes the whole). So are the other rp_x_add; on failure m is as before. */
+/* As a child of m (its dtype float32: rp_module_to_dtype changes the whole). So are the other rp_x_add; on failure m
+   is as before. */
 RP_CALL rp_status rp_linear_add(rp_module *m, const char *name, rp_linear_layer *l, int64_t in_features,
                                 int64_t out_features, bool bias);
 
@@ -171,16 +176,132 @@ RP_CALL rp_status rp_conv2d_add(rp_module *m, const char *name, rp_conv2d_layer 
                                 int64_t out_channels, int64_t kernel_height, int64_t kernel_width,
                                 const rp_conv2d_options *options);
 
-/* ---------------------------------------------------------------- losses (rp_cross_entropy is an op) */
+/* Layers from here on are children of a module only: their mode is the module's. A struct stays where it is, as long as the module
+   lives. Options NULL: all defaults. */
 
-/* Mean ("reduction" 1), sum (2) or elements (0) of (input - target)^2 (torch.nn.functional.mse_loss). */
-RP_CALL rp_tensor *rp_mse_loss(rp_tensor *input, rp_tensor *target, int64_t reduction);
+typedef struct rp_rms_norm_layer { /* torch.nn.RMSNorm */
+    rp_tensor *weight;             /* normalized_shape, ones; NULL without elementwise_affine */
+    int64_t normalized_shape[RP_MAX_DIMS];
+    size_t n_dims;
+    double eps; /* 0: that of the type in which it is computed; negative: 0 */
+} rp_rms_norm_layer;
+RP_CALL rp_tensor *rp_rms_norm_layer_forward(const rp_rms_norm_layer *l, rp_tensor *x);
+RP_CALL rp_status rp_rms_norm_add(rp_module *m, const char *name, rp_rms_norm_layer *l, const int64_t *normalized_shape,
+                                  size_t n_dims, double eps, bool elementwise_affine);
+
+typedef struct rp_group_norm_layer { /* torch.nn.GroupNorm */
+    rp_tensor *weight, *bias;        /* (num_channels), ones and zeros; NULL without affine */
+    int64_t num_groups;
+    double eps;
+} rp_group_norm_layer;
+RP_CALL rp_tensor *rp_group_norm_layer_forward(const rp_group_norm_layer *l, rp_tensor *x); /* (N, C, ...) */
+RP_CALL rp_status rp_group_norm_add(rp_module *m, const char *name, rp_group_norm_layer *l, int64_t num_groups,
+                                    int64_t num_channels, double eps, bool affine);
+
+typedef struct rp_instance_norm_options { /* zero is torch.nn.InstanceNorm2d's default */
+    size_t struct_size;
+    double eps;      /* 0: 1e-5; negative: 0 */
+    double momentum; /* 0: 0.1; negative: 0 */
+    bool affine, track_running_stats;
+} rp_instance_norm_options;
+typedef struct rp_instance_norm_layer {    /* torch.nn.InstanceNorm1d, 2d, 3d */
+    rp_tensor *weight, *bias;              /* (num_features), ones and zeros; NULL without affine */
+    rp_tensor *running_mean, *running_var; /* (num_features), zeros and ones; NULL without track_running_stats */
+    rp_tensor *num_batches_tracked;        /* 0-d int64, which stays 0 as PyTorch's does */
+    double eps, momentum;
+    const rp_module *module;
+} rp_instance_norm_layer;
+RP_CALL rp_tensor *rp_instance_norm_layer_forward(const rp_instance_norm_layer *l, rp_tensor *x); /* (N, C, ...) */
+RP_CALL rp_status rp_instance_norm_add(rp_module *m, const char *name, rp_instance_norm_layer *l, int64_t num_features,
+                                       const rp_instance_norm_options *options);
+
+typedef struct rp_multihead_attention_options { /* zero is torch.nn.MultiheadAttention's default */
+    size_t struct_size;
+    int64_t kdim, vdim; /* features of keys and values; 0: embed_dim */
+    double dropout;     /* of the weights, in training */
+    bool no_bias, add_bias_kv, add_zero_attn;
+    bool batch_first; /* (N, L, E), else (L, N, E); a sequence alone is (L, E) */
+} rp_multihead_attention_options;
+typedef struct rp_multihead_attention_layer {                 /* torch.nn.MultiheadAttention */
+    rp_tensor *in_proj_weight;                                /* (3 E, E), where keys and values have E features */
+    rp_tensor *q_proj_weight, *k_proj_weight, *v_proj_weight; /* (E, E), (E, kdim), (E, vdim), else */
+    rp_tensor *in_proj_bias;                                  /* (3 E), zeros; NULL: none */
+    rp_tensor *bias_k, *bias_v;                               /* (1, 1, E); NULL without add_bias_kv */
+    rp_linear_layer out_proj;                                 /* its bias zeros */
+    int64_t embed_dim, num_heads;
+    double dropout;
+    bool add_zero_attn, batch_first;
+    const rp_module *module;
+} rp_multihead_attention_layer;
+typedef struct
+    rp_attention_masks { /* zero: everything is seen. A mask is bool, true where nothing may be seen, or added to the scores */
+    size_t struct_size;
+    rp_tensor *attn_mask;        /* (L, S) or (N heads, L, S) */
+    rp_tensor *key_padding_mask; /* (N, S), of a sequence alone (S) */
+    bool is_causal;              /* each place sees those up to itself; with attn_mask only said, as in PyTorch */
+    bool head_weights;           /* weights of each head, (N, heads, L, S), not their mean (N, L, S) */
+} rp_attention_masks;
+/* weights NULL: not wanted. A row of which nothing is seen gives zeros, but NaN where weights are wanted, as in PyTorch. */
+RP_CALL rp_tensor *rp_multihead_attention_layer_forward(const rp_multihead_attention_layer *l, rp_tensor *query,
+                                                        rp_tensor *key, rp_tensor *value,
+                                                        const rp_attention_masks *masks, rp_tensor **weights);
+RP_CALL rp_status rp_multihead_attention_add(rp_module *m, const char *name, rp_multihead_attention_layer *l,
+                                             int64_t embed_dim, int64_t num_heads,
+                                             const rp_multihead_attention_options *options);
+
+typedef enum rp_transformer_activation { RP_TRANSFORMER_RELU = 0, RP_TRANSFORMER_GELU = 1 } rp_transformer_activation;
+typedef struct
+    rp_transformer_options { /* zero is the default of torch.nn.TransformerEncoderLayer and TransformerDecoderLayer */
+    size_t struct_size;
+    int64_t dim_feedforward; /* 0: 2048 */
+    double dropout;          /* 0: 0.1; negative: 0 */
+    rp_transformer_activation activation;
+    double layer_norm_eps; /* 0: 1e-5; negative: 0 */
+    bool batch_first, norm_first, no_bias;
+} rp_transformer_options;
+typedef struct rp_transformer_layer { /* torch.nn.TransformerEncoderLayer, TransformerDecoderLayer */
+    rp_multihead_attention_layer self_attn, multihead_attn; /* the second of a decoder's layer, as norm3 */
+    rp_linear_layer linear1, linear2;
+    rp_layer_norm_layer norm1, norm2, norm3;
+    double dropout;
+    rp_transformer_activation activation;
+    bool norm_first, decodes;
+    const rp_module *module;
+} rp_transformer_layer;
+RP_CALL rp_tensor *rp_transformer_encoder_layer_forward(const rp_transformer_layer *l, rp_tensor *src,
+                                                        const rp_attention_masks *masks);
+RP_CALL rp_status rp_transformer_encoder_layer_add(rp_module *m, const char *name, rp_transformer_layer *l,
+                                                   int64_t d_model, int64_t nhead,
+                                                   const rp_transformer_options *options);
+RP_CALL rp_tensor *rp_transformer_decoder_layer_forward(const rp_transformer_layer *l, rp_tensor *tgt,
+                                                        rp_tensor *memory, const rp_attention_masks *tgt_masks,
+                                                        const rp_attention_masks *memory_masks);
+RP_CALL rp_status rp_transformer_decoder_layer_add(rp_module *m, const char *name, rp_transformer_layer *l,
+                                                   int64_t d_model, int64_t nhead,
+                                                   const rp_transformer_options *options);
+typedef struct rp_transformer_stack { /* torch.nn.TransformerEncoder, TransformerDecoder */
+    rp_transformer_layer *layers;     /* num_layers, of the program; equal at first, as PyTorch's copies are */
+    size_t num_layers;
+    rp_layer_norm_layer norm; /* without weight: none */
+} rp_transformer_stack;
+RP_CALL rp_tensor *rp_transformer_encoder_forward(const rp_transformer_stack *s, rp_tensor *src,
+                                                  const rp_attention_masks *masks);
+RP_CALL rp_status rp_transformer_encoder_add(rp_module *m, const char *name, rp_transformer_stack *s,
+                                             rp_transformer_layer *layers, size_t num_layers, int64_t d_model,
+                                             int64_t nhead, bool norm, const rp_transformer_options *options);
+RP_CALL rp_tensor *rp_transformer_decoder_forward(const rp_transformer_stack *s, rp_tensor *tgt, rp_tensor *memory,
+                                                  const rp_attention_masks *tgt_masks,
+                                                  const rp_attention_masks *memory_masks);
+RP_CALL rp_status rp_transformer_decoder_add(rp_module *m, const char *name, rp_transformer_stack *s,
+                                             rp_transformer_layer *layers, size_t num_layers, int64_t d_model,
+                                             int64_t nhead, bool norm, const rp_transformer_options *options);
 
 /* ---------------------------------------------------------------- optimizers (torch.optim)
 
-   All state is made at construction: moments in the parameter's dtype, step count and learning rate as 0-d float32 tensors on
-   its device, so that a step can be recorded and played back. A step is one launch for all parameters that have always been
-   stepped together. Parameters whose .grad is NULL are passed over, as PyTorch does; in a trace that is a guard. */
+   All state is made at construction: moments in the parameter's dtype, step count and learning rate as 0-d float32
+   tensors on its device, so that a step can be recorded and played back. A step is one launch for all parameters that
+   have always been stepped together. Parameters whose .grad is NULL are passed over, as PyTorch does; in a trace that
+   is a guard. */
 
 typedef struct rp_optimizer rp_optimizer;
 
@@ -191,6 +312,7 @@ typedef struct rp_adam_options { /* of rp_adam and rp_adamw */
     double eps;          /* 0: 1e-8; negative: 0 */
     double weight_decay; /* Adam: added to the gradient. AdamW: shrinks the parameter; 0: 0.01; negative: 0 */
     bool maximize;
+    bool amsgrad;
 } rp_adam_options;
 typedef struct rp_sgd_options {
     size_t struct_size;
@@ -198,22 +320,109 @@ typedef struct rp_sgd_options {
     bool nesterov; /* needs momentum and no dampening */
     bool maximize;
 } rp_sgd_options;
+typedef struct rp_rmsprop_options {
+    size_t struct_size;
+    double alpha; /* 0: 0.99; negative: 0 */
+    double eps;   /* 0: 1e-8; negative: 0 */
+    double weight_decay, momentum;
+    bool centered, maximize;
+} rp_rmsprop_options;
+typedef struct rp_adagrad_options { /* PyTorch's learning rate is 1e-2 */
+    size_t struct_size;
+    double lr_decay, weight_decay, initial_accumulator_value;
+    double eps; /* 0: 1e-10; negative: 0 */
+    bool maximize;
+} rp_adagrad_options;
+typedef struct rp_adadelta_options { /* PyTorch's learning rate is 1 */
+    size_t struct_size;
+    double rho; /* 0: 0.9; negative: 0 */
+    double eps; /* 0: 1e-6; negative: 0 */
+    double weight_decay;
+    bool maximize;
+} rp_adadelta_options;
+typedef struct rp_adamax_options {
+    size_t struct_size;
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8; negative: 0 */
+    double weight_decay;
+    bool maximize;
+} rp_adamax_options;
+typedef struct rp_nadam_options {
+    size_t struct_size;
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8; negative: 0 */
+    double weight_decay;
+    double momentum_decay; /* 0: 4e-3; negative: 0 */
+    bool decoupled_weight_decay, maximize;
+} rp_nadam_options;
+typedef struct rp_radam_options {
+    size_t struct_size;
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8; negative: 0 */
+    double weight_decay;
+    bool decoupled_weight_decay, maximize;
+} rp_radam_options;
+typedef struct
+    rp_lion_options { /* Chen et al., 2023: moves by the sign of a mean of gradients; the decay shrinks the parameter */
+    size_t struct_size;
+    double beta1, beta2; /* 0: 0.9, 0.99; negative: 0 */
+    double weight_decay;
+    bool maximize;
+} rp_lion_options;
+typedef struct rp_lamb_options { /* You et al., 2019: Adam's update, as long as its parameter is by norm */
+    size_t struct_size;
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-6; negative: 0 */
+    double weight_decay;      /* 0: 0.01; negative: 0 */
+    bool always_adapt;        /* also without a decay */
+    bool trust_clip;          /* never longer than the update itself */
+    bool maximize;
+} rp_lamb_options;
 
-/* Never NULL: on failure (no parameters, a learning rate below 0) an optimizer without groups, on which every call fails.
-   params are retained. options NULL: defaults. */
+/* Never NULL: on failure (no parameters, a learning rate below 0) an optimizer without groups, on which every call
+   fails. params are retained. options NULL: defaults. */
 RP_CALL rp_optimizer *rp_adam(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options);
 RP_CALL rp_optimizer *rp_adamw(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options);
 RP_CALL rp_optimizer *rp_sgd(rp_tensor *const *params, size_t n, double lr, const rp_sgd_options *options);
+RP_CALL rp_optimizer *rp_rmsprop(rp_tensor *const *params, size_t n, double lr, const rp_rmsprop_options *options);
+RP_CALL rp_optimizer *rp_adagrad(rp_tensor *const *params, size_t n, double lr, const rp_adagrad_options *options);
+RP_CALL rp_optimizer *rp_adadelta(rp_tensor *const *params, size_t n, double lr, const rp_adadelta_options *options);
+RP_CALL rp_optimizer *rp_adamax(rp_tensor *const *params, size_t n, double lr, const rp_adamax_options *options);
+RP_CALL rp_optimizer *rp_nadam(rp_tensor *const *params, size_t n, double lr, const rp_nadam_options *options);
+RP_CALL rp_optimizer *rp_radam(rp_tensor *const *params, size_t n, double lr, const rp_radam_options *options);
+RP_CALL rp_optimizer *rp_lion(rp_tensor *const *params, size_t n, double lr, const rp_lion_options *options);
+RP_CALL rp_optimizer *rp_lamb(rp_tensor *const *params, size_t n, double lr, const rp_lamb_options *options);
 /* Of all parameters of a module. */
 RP_CALL rp_optimizer *rp_adam_module(rp_module *m, double lr, const rp_adam_options *options);
 RP_CALL rp_optimizer *rp_adamw_module(rp_module *m, double lr, const rp_adam_options *options);
 RP_CALL rp_optimizer *rp_sgd_module(rp_module *m, double lr, const rp_sgd_options *options);
+RP_CALL rp_optimizer *rp_rmsprop_module(rp_module *m, double lr, const rp_rmsprop_options *options);
+RP_CALL rp_optimizer *rp_adagrad_module(rp_module *m, double lr, const rp_adagrad_options *options);
+RP_CALL rp_optimizer *rp_adadelta_module(rp_module *m, double lr, const rp_adadelta_options *options);
+RP_CALL rp_optimizer *rp_adamax_module(rp_module *m, double lr, const rp_adamax_options *options);
+RP_CALL rp_optimizer *rp_nadam_module(rp_module *m, double lr, const rp_nadam_options *options);
+RP_CALL rp_optimizer *rp_radam_module(rp_module *m, double lr, const rp_radam_options *options);
+RP_CALL rp_optimizer *rp_lion_module(rp_module *m, double lr, const rp_lion_options *options);
+RP_CALL rp_optimizer *rp_lamb_module(rp_module *m, double lr, const rp_lamb_options *options);
 RP_API void rp_optimizer_release(rp_optimizer *opt); /* NULL is ignored */
-/* One more group with its own options, for an optimizer of that kind (add_param_group). */
+/* One more group with its own options, for an optimizer of that kind (add_param_group); rp_adam_add_group is AdamW's,
+   too. */
 RP_CALL rp_status rp_adam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
                                     const rp_adam_options *options);
 RP_CALL rp_status rp_sgd_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
                                    const rp_sgd_options *options);
+RP_CALL rp_status rp_rmsprop_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                       const rp_rmsprop_options *options);
+RP_CALL rp_status rp_adagrad_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                       const rp_adagrad_options *options);
+RP_CALL rp_status rp_adadelta_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                        const rp_adadelta_options *options);
+RP_CALL rp_status rp_adamax_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                      const rp_adamax_options *options);
+RP_CALL rp_status rp_nadam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                     const rp_nadam_options *options);
+RP_CALL rp_status rp_radam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                     const rp_radam_options *options);
+RP_CALL rp_status rp_lion_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                    const rp_lion_options *options);
+RP_CALL rp_status rp_lamb_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                                    const rp_lamb_options *options);
 
 RP_CALL rp_status rp_optimizer_step(rp_optimizer *opt);
 /* set_to_none: .grad becomes NULL; else its elements become 0. */
@@ -223,9 +432,113 @@ RP_API size_t rp_optimizer_group_count(const rp_optimizer *opt);
 RP_CALL size_t rp_optimizer_param_count(const rp_optimizer *opt, size_t group);
 RP_CALL rp_status rp_optimizer_set_lr(rp_optimizer *opt, size_t group, double lr); /* in place: recorded steps see it */
 RP_CALL rp_tensor *rp_optimizer_lr(rp_optimizer *opt, size_t group);               /* the 0-d tensor, borrowed */
-/* State of parameter `index` of a group, borrowed: "step", "exp_avg", "exp_avg_sq" (Adam), "momentum_buffer" (SGD with
-   momentum). NULL and an error when there is no such state. To restore a state, write into it with rp_copy_. */
+/* State of parameter `index` of a group, borrowed, by PyTorch's name: "step", "exp_avg", "exp_avg_sq",
+   "max_exp_avg_sq" (Adam), "momentum_buffer" (SGD, RMSprop), "square_avg", "grad_avg" (RMSprop, Adadelta),
+   "acc_delta", "sum" (Adagrad), "exp_inf" (Adamax), "mu_product" (NAdam). NULL and an error when there is no such
+   state. To restore a state, write into it with rp_copy_. */
 RP_CALL rp_tensor *rp_optimizer_state(rp_optimizer *opt, size_t group, size_t index, const char *name);
+
+/* ---------------------------------------------------------------- schedules (torch.optim.lr_scheduler)
+
+   A learning rate as a pure function of a step, from 0: PyTorch's closed forms. Given to an optimizer, the count of
+   steps is a tensor beside its learning rate: a recorded step goes on with it, and files keep it. */
+
+typedef struct rp_schedule rp_schedule;
+
+/* Never NULL: on failure a schedule that no call takes. base: the group's learning rate when it gets the schedule. */
+RP_CALL rp_schedule *rp_schedule_constant(double factor,
+                                          int64_t total_iters); /* factor * base, base from total_iters on */
+RP_CALL rp_schedule *rp_schedule_linear(double start_factor, double end_factor, int64_t total_iters);
+RP_CALL rp_schedule *rp_schedule_step(int64_t step_size, double gamma);
+RP_CALL rp_schedule *rp_schedule_multistep(const int64_t *milestones, size_t n, double gamma); /* n <= 64 */
+RP_CALL rp_schedule *rp_schedule_exponential(double gamma);
+RP_CALL rp_schedule *rp_schedule_polynomial(int64_t total_iters, double exponent);
+RP_CALL rp_schedule *rp_schedule_cosine(int64_t t_max, double eta_min);
+RP_CALL rp_schedule *rp_schedule_cosine_restarts(int64_t t_0, int64_t t_mult, double eta_min);
+
+typedef struct rp_one_cycle_options {
+    size_t struct_size;
+    double pct_start;        /* 0: 0.3 */
+    double div_factor;       /* 0: 25 */
+    double final_div_factor; /* 0: 1e4 */
+    bool linear;             /* else by a cosine */
+    bool three_phase;
+} rp_one_cycle_options;
+/* Rates of its own, whatever base is; the last one stays. Of the learning rate alone: momentum is not cycled. */
+RP_CALL rp_schedule *rp_schedule_one_cycle(double max_lr, int64_t total_steps, const rp_one_cycle_options *options);
+
+typedef enum rp_cyclic_mode {
+    RP_CYCLIC_TRIANGULAR = 0,
+    RP_CYCLIC_TRIANGULAR2 = 1,
+    RP_CYCLIC_EXP_RANGE = 2
+} rp_cyclic_mode;
+typedef struct rp_cyclic_options {
+    size_t struct_size;
+    int64_t step_size_down; /* 0: as many as up */
+    rp_cyclic_mode mode;
+    double gamma; /* 0: 1 */
+} rp_cyclic_options;
+RP_CALL rp_schedule *rp_schedule_cyclic(double base_lr, double max_lr, int64_t step_size_up,
+                                        const rp_cyclic_options *options);
+
+/* The factor of base at a step. Reads the step on the host: outside of recorded steps. */
+typedef double rp_schedule_fn(void *ctx, int64_t step);
+RP_CALL rp_schedule *rp_schedule_lambda(rp_schedule_fn *fn, void *ctx);
+/* Part i + 1 begins at milestones[i], n - 1 of them, and counts from there. Parts are copied, 64 at most. */
+RP_CALL rp_schedule *rp_schedule_sequential(rp_schedule *const *parts, size_t n, const int64_t *milestones);
+/* The product of factors: of schedules that are multiples of base. */
+RP_CALL rp_schedule *rp_schedule_chained(rp_schedule *const *parts, size_t n);
+RP_API void rp_schedule_release(rp_schedule *s); /* optimizers have copies; NULL is ignored */
+/* The rates at steps (a tensor of any size) as float64. */
+RP_CALL rp_tensor *rp_schedule_rate(const rp_schedule *s, rp_tensor *step, double base_lr);
+
+/* For all groups, from step 0, whose rate they get at once. NULL: none any more. rp_optimizer_set_lr holds until the
+   next step of the schedule. */
+RP_CALL rp_status rp_optimizer_set_schedule(rp_optimizer *opt, const rp_schedule *s);
+RP_CALL rp_status rp_optimizer_schedule_step(rp_optimizer *opt); /* scheduler.step(): after rp_optimizer_step */
+
+typedef struct rp_plateau_options { /* zero is PyTorch's default */
+    size_t struct_size;
+    bool max;         /* the larger a metric, the better */
+    double factor;    /* 0: 0.1; negative: 0 */
+    int64_t patience; /* 0: 10; negative: 0 */
+    double threshold; /* 0: 1e-4; negative: 0 */
+    bool absolute;    /* the threshold is a difference, not a part of the best */
+    int64_t cooldown;
+    double min_lr, eps; /* eps 0: 1e-8; negative: 0 */
+} rp_plateau_options;
+typedef struct
+    rp_plateau { /* torch.optim.lr_scheduler.ReduceLROnPlateau: plain data, which a program may keep as it likes */
+    rp_plateau_options options;
+    double best;
+    int64_t bad_epochs, cooldown_left;
+} rp_plateau;
+RP_CALL rp_status rp_plateau_init(rp_plateau *p, const rp_plateau_options *options);
+RP_CALL rp_status rp_plateau_step(rp_plateau *p, rp_optimizer *opt,
+                                  double metric); /* may lower the rates of all groups */
+
+/* ---------------------------------------------------------------- gradients and averages, without the host
+
+   Each is one launch for all tensors, besides the norms. */
+
+/* torch.nn.utils.clip_grad_norm_: gradients are scaled so that the norm of all together (order norm_type: 2, 1,
+   INFINITY, ...) is max_norm at most. Returns the norm before, 0-d; parameters without a gradient are passed over. */
+RP_CALL rp_tensor *rp_clip_grad_norm(rp_tensor *const *params, size_t n, double max_norm, double norm_type);
+RP_CALL rp_tensor *rp_grad_norm(rp_tensor *const *params, size_t n, double norm_type); /* the norm alone */
+/* torch.nn.utils.clip_grad_value_: elements within +-clip_value. */
+RP_CALL rp_status rp_clip_grad_value(rp_tensor *const *params, size_t n, double clip_value);
+
+/* Averages of weights (torch.optim.swa_utils.AveragedModel): exponential with a decay, or of all alike. */
+typedef struct rp_average rp_average;
+/* Copies of n tensors, in their dtypes. decay: 0 to 1; RP_AVERAGE_EQUAL: the mean of all updates. Never NULL: on
+   failure one on which every call fails. */
+#define RP_AVERAGE_EQUAL (-1.0)
+RP_CALL rp_average *rp_average_new(rp_tensor *const *tensors, size_t n, double decay);
+RP_API void rp_average_release(rp_average *a);      /* NULL is ignored */
+RP_CALL rp_status rp_average_update(rp_average *a); /* takes the tensors in; the first update copies them */
+RP_CALL rp_tensor *rp_average_tensor(const rp_average *a, size_t i); /* borrowed */
+RP_CALL rp_tensor *rp_average_count(const rp_average *a);            /* updates so far: 0-d float32, borrowed */
+RP_CALL rp_status rp_average_swap(rp_average *a);                    /* exchanges the values of tensors and averages */
 
 #ifdef __cplusplus
 }

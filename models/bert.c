@@ -1,9 +1,9 @@
 /* See bert.h. */
 #include "bert.h"
+#include "attention.h"
 
 #include <reprise_ops.h>
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,7 +34,8 @@ static rp_status layer_add(rp_module *m, struct bert_layer *l, int64_t hidden, i
     rp_module *output = rp_module_child(attention, "output");
     if (!status) status = linear_add(output, "dense", &l->attention_output, hidden, hidden);
     if (!status) status = norm_add(output, &l->attention_norm, hidden);
-    if (!status) status = linear_add(rp_module_child(m, "intermediate"), "dense", &l->intermediate, hidden, intermediate);
+    if (!status)
+        status = linear_add(rp_module_child(m, "intermediate"), "dense", &l->intermediate, hidden, intermediate);
     output = rp_module_child(m, "output");
     if (!status) status = linear_add(output, "dense", &l->output, intermediate, hidden);
     return status ? status : norm_add(output, &l->output_norm, hidden);
@@ -45,7 +46,8 @@ static rp_status body_add(rp_module *m, struct bert *b, const struct bert_option
     rp_module *embeddings = rp_module_child(m, "embeddings");
     rp_status status = embedding_add(embeddings, "word_embeddings", &b->words, given_or(o->vocabulary, 30522), hidden);
     if (!status) status = rp_init_constant(rp_select(rp_detach(b->words.weight), 0, 0), 0); /* of padding */
-    if (!status) status = embedding_add(embeddings, "position_embeddings", &b->positions, given_or(o->positions, 512), hidden);
+    if (!status)
+        status = embedding_add(embeddings, "position_embeddings", &b->positions, given_or(o->positions, 512), hidden);
     if (!status) status = embedding_add(embeddings, "token_type_embeddings", &b->types, 2, hidden);
     if (!status) status = norm_add(embeddings, &b->embeddings_norm, hidden);
     rp_module *layers = rp_module_child(rp_module_child(m, "encoder"), "layer");
@@ -81,12 +83,17 @@ rp_status bert_init(struct bert *b, const struct bert_options *options) {
     b->hidden = given_or(o->hidden, 768);
     b->heads = given_or(o->heads, 12);
     b->masked_lm = o->masked_lm;
-    if (layers < 1 || layers > BERT_MAX_LAYERS || b->heads < 1 || b->hidden % b->heads) return RP_ERROR_INVALID_ARGUMENT;
+    if (layers < 1 || layers > BERT_MAX_LAYERS || b->heads < 1 || b->hidden % b->heads)
+        return RP_ERROR_INVALID_ARGUMENT;
     b->n_layers = (size_t)layers;
     b->module = rp_module_new("bert");
     rp_scope scope = rp_scope_begin();
     rp_status status = body_add(b->masked_lm ? rp_module_child(b->module, "bert") : b->module, b, o);
-    if (!status) status = rp_dropout_add(b->module, "dropout", &b->dropout, o->dropout < 0 ? 0 : o->dropout > 0 ? o->dropout : 0.1);
+    if (!status)
+        status = rp_dropout_add(b->module, "dropout", &b->dropout,
+                                o->dropout < 0   ? 0
+                                : o->dropout > 0 ? o->dropout
+                                                 : 0.1);
     if (!status && b->masked_lm) status = head_add(b->module, b);
     rp_status ended = rp_scope_end(scope, NULL, 0);
     if (!status) status = ended;
@@ -101,25 +108,19 @@ void bert_release(struct bert *b) {
 
 /* ---------------------------------------------------------------- forward */
 
-/* (batch, tokens, hidden) to (batch, heads, tokens, hidden / heads) */
-static rp_tensor *heads_of(const struct bert *b, rp_tensor *x) {
-    return rp_transpose(rp_unflatten(x, -1, RP_DIMS(b->heads, -1)), 1, 2);
-}
-
 static rp_tensor *drop(const struct bert *b, rp_tensor *x) { return rp_dropout_layer_forward(&b->dropout, x); }
 
-static rp_tensor *attention(const struct bert *b, const struct bert_layer *l, rp_tensor *x, rp_tensor *bias) {
-    rp_tensor *q = heads_of(b, rp_linear_layer_forward(&l->query, x));
-    rp_tensor *k = heads_of(b, rp_linear_layer_forward(&l->key, x));
-    rp_tensor *v = heads_of(b, rp_linear_layer_forward(&l->value, x));
-    rp_tensor *scores = rp_mul_scalar(rp_matmul(q, rp_transpose(k, -2, -1)), rp_f64(1 / sqrt((double)(b->hidden / b->heads))));
-    if (bias) scores = rp_add(scores, bias);
-    rp_tensor *mixed = rp_matmul(drop(b, rp_softmax(scores, -1)), v); /* (batch, heads, tokens, hidden / heads) */
-    return rp_flatten(rp_transpose(mixed, 1, 2), 2, 3);
+static rp_tensor *heads_of(const struct bert *b, const rp_linear_layer *l, rp_tensor *x) {
+    return attention_split(rp_linear_layer_forward(l, x), b->heads); /* (batch, heads, tokens, hidden / heads) */
+}
+
+static rp_tensor *self_attention(const struct bert *b, const struct bert_layer *l, rp_tensor *x, rp_tensor *bias) {
+    rp_tensor *q = heads_of(b, &l->query, x), *k = heads_of(b, &l->key, x), *v = heads_of(b, &l->value, x);
+    return attention_join(attention(q, k, v, bias, &b->dropout));
 }
 
 static rp_tensor *layer_forward(const struct bert *b, const struct bert_layer *l, rp_tensor *x, rp_tensor *bias) {
-    rp_tensor *y = drop(b, rp_linear_layer_forward(&l->attention_output, attention(b, l, x, bias)));
+    rp_tensor *y = drop(b, rp_linear_layer_forward(&l->attention_output, self_attention(b, l, x, bias)));
     x = rp_layer_norm_layer_forward(&l->attention_norm, rp_add(y, x));
     y = rp_gelu(rp_linear_layer_forward(&l->intermediate, x));
     y = drop(b, rp_linear_layer_forward(&l->output, y));
@@ -135,14 +136,16 @@ static double lowest(rp_dtype dtype) {
 
 rp_tensor *bert_forward(const struct bert *b, rp_tensor *ids, rp_tensor *types, rp_tensor *mask) {
     const int64_t tokens = rp_sym_size(ids, 1);
+    rp_tensor *padding = rp_detach(rp_select(b->words.weight, 0, 0)); /* of token 0, which gets no gradient */
     rp_tensor *x = rp_embedding_layer_forward(&b->words, ids);
+    x = rp_where(rp_unsqueeze(rp_eq_scalar(ids, rp_i64(0)), -1), padding, x);
     rp_tensor *type = types ? rp_embedding_layer_forward(&b->types, types) : rp_select(b->types.weight, 0, 0);
     x = rp_add(rp_add(x, type), rp_slice(b->positions.weight, 0, 0, tokens, 1));
     x = drop(b, rp_layer_norm_layer_forward(&b->embeddings_norm, x));
     rp_tensor *bias = NULL;
     if (mask) { /* 0 for tokens, the lowest number of the type for padding: (batch, 1, 1, tokens) */
-        rp_tensor *padding = rp_add_scalar(rp_neg(rp_unsqueeze(rp_unsqueeze(mask, 1), 1)), rp_i64(1));
-        bias = rp_mul_scalar(padding, rp_f64(lowest(rp_dtype_of(mask))));
+        rp_tensor *hidden = rp_add_scalar(rp_neg(rp_unsqueeze(rp_unsqueeze(mask, 1), 1)), rp_i64(1));
+        bias = rp_mul_scalar(hidden, rp_f64(lowest(rp_dtype_of(mask))));
     }
     for (size_t i = 0; i < b->n_layers; i++) x = layer_forward(b, &b->layers[i], x, bias);
     return x;
@@ -153,7 +156,8 @@ rp_tensor *bert_pool(const struct bert *b, rp_tensor *hidden) {
 }
 
 rp_tensor *bert_logits(const struct bert *b, rp_tensor *hidden) {
-    rp_tensor *x = rp_layer_norm_layer_forward(&b->transform_norm, rp_gelu(rp_linear_layer_forward(&b->transform, hidden)));
+    rp_tensor *x =
+        rp_layer_norm_layer_forward(&b->transform_norm, rp_gelu(rp_linear_layer_forward(&b->transform, hidden)));
     return rp_linear(x, b->words.weight, b->bias);
 }
 

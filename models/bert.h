@@ -1,5 +1,5 @@
-/* BERT (Devlin et al., arXiv 1810.04805), as Hugging Face's BertModel and BertForMaskedLM build it: names of their state_dict
- * (of BertModel without the prefix "bert."), their initial values, tanh pooler, exact gelu.
+/* BERT (Devlin et al., arXiv 1810.04805), as Hugging Face's BertModel and BertForMaskedLM build it: names of their
+ * state_dict (of BertModel without the prefix "bert."), their initial values, tanh pooler, exact gelu.
  *
  * The struct stays where it is from bert_init to bert_release: its module knows where its tensors lie.
  */
@@ -9,7 +9,7 @@
 #include <reprise.h>
 #include <reprise_nn.h>
 
-struct bert_options { /* zero fields: bert-base-uncased */
+struct bert_options {     /* zero fields: bert-base-uncased */
     int64_t vocabulary;   /* 0: 30522 */
     int64_t hidden;       /* 0: 768 */
     int64_t layers;       /* 0: 12; at most BERT_MAX_LAYERS */
@@ -45,13 +45,13 @@ struct bert {
 /* options NULL: all defaults. On failure nothing is held, and the status says why. */
 rp_status bert_init(struct bert *b, const struct bert_options *options);
 void bert_release(struct bert *b);
-/* ids, types: (batch, tokens) int64; types NULL: zeros. mask: (batch, tokens), of the float type of the parameters, 1 for tokens and
-   0 for padding; NULL: all are tokens. Gives the last hidden states, (batch, tokens, hidden). */
+/* ids, types: (batch, tokens) int64; types NULL: zeros. mask: (batch, tokens), of the float type of the parameters, 1
+   for tokens and 0 for padding; NULL: all are tokens. Gives the last hidden states, (batch, tokens, hidden). */
 rp_tensor *bert_forward(const struct bert *b, rp_tensor *ids, rp_tensor *types, rp_tensor *mask);
 rp_tensor *bert_pool(const struct bert *b, rp_tensor *hidden);   /* of the first token: (batch, hidden) */
 rp_tensor *bert_logits(const struct bert *b, rp_tensor *hidden); /* (batch, tokens, vocabulary), with masked_lm */
-/* As a function to compile; ctx: the struct bert. in: ids[, types[, mask]]; out: logits with masked_lm, else last hidden states,
-   then the pooled ones where n_out is 2. */
+/* As a function to compile; ctx: the struct bert. in: ids[, types[, mask]]; out: logits with masked_lm, else last
+   hidden states, then the pooled ones where n_out is 2. */
 void bert_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
 #endif

@@ -14,21 +14,23 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {"resnet18", {2, 2, 2, 2}, false, 1, 64},       {"resnet34", {3, 4, 6, 3}, false, 1, 64},
-    {"resnet50", {3, 4, 6, 3}, true, 1, 64},        {"resnet101", {3, 4, 23, 3}, true, 1, 64},
-    {"resnet152", {3, 8, 36, 3}, true, 1, 64},      {"resnext50_32x4d", {3, 4, 6, 3}, true, 32, 4},
+    {"resnet18", {2, 2, 2, 2}, false, 1, 64},         {"resnet34", {3, 4, 6, 3}, false, 1, 64},
+    {"resnet50", {3, 4, 6, 3}, true, 1, 64},          {"resnet101", {3, 4, 23, 3}, true, 1, 64},
+    {"resnet152", {3, 8, 36, 3}, true, 1, 64},        {"resnext50_32x4d", {3, 4, 6, 3}, true, 32, 4},
     {"resnext101_32x8d", {3, 4, 23, 3}, true, 32, 8},
 };
 
-static rp_status conv_add(rp_module *m, const char *name, rp_conv2d_layer *conv, int64_t in, int64_t out, int64_t kernel,
-                          int64_t stride, int64_t groups) {
-    rp_status status = rp_conv2d_add(m, name, conv, in, out, kernel, kernel,
-                                     RP_OPTIONS(rp_conv2d_options, .stride = {stride, stride}, .padding = {kernel / 2, kernel / 2},
-                                                .groups = groups, .no_bias = true));
+static rp_status conv_add(rp_module *m, const char *name, rp_conv2d_layer *conv, int64_t in, int64_t out,
+                          int64_t kernel, int64_t stride, int64_t groups) {
+    rp_status status =
+        rp_conv2d_add(m, name, conv, in, out, kernel, kernel,
+                      RP_OPTIONS(rp_conv2d_options, .stride = {stride, stride}, .padding = {kernel / 2, kernel / 2},
+                                 .groups = groups, .no_bias = true));
     return status ? status : rp_init_kaiming_normal(conv->weight, RP_FAN_OUT);
 }
 
-static rp_status block_add(rp_module *m, struct resnet_block *b, const struct shape *s, int64_t in, int64_t planes, int64_t stride) {
+static rp_status block_add(rp_module *m, struct resnet_block *b, const struct shape *s, int64_t in, int64_t planes,
+                           int64_t stride) {
     const int64_t out = s->bottleneck ? 4 * planes : planes, width = planes * s->width_of_group / 64 * s->groups;
     rp_status status;
     b->projects = stride != 1 || in != out;
@@ -65,7 +67,8 @@ static rp_status fill(struct resnet *r, const struct shape *s, const struct resn
         for (int i = 0; i < s->blocks[stage] && !status; i++) {
             snprintf(name, sizeof name, "%d", i);
             const int64_t planes = width << stage;
-            status = block_add(rp_module_child(layer, name), &r->blocks[r->n_blocks++], s, in, planes, i == 0 && stage > 0 ? 2 : 1);
+            status = block_add(rp_module_child(layer, name), &r->blocks[r->n_blocks++], s, in, planes,
+                               i == 0 && stage > 0 ? 2 : 1);
             in = s->bottleneck ? 4 * planes : planes;
         }
     }

@@ -49,11 +49,28 @@ def unfold_scatter(x, src, dim, size, step):
     return y
 
 
+REDUCTIONS = ["none", "mean", "sum", "batchmean"]
+
+
+def class_value(x, t, ignore):
+    return torch.where(t == ignore, torch.zeros_like(x.select(1, 0)), x.gather(1, t.long().masked_fill(t == ignore, 0).unsqueeze(1)).squeeze(1))
+
+
 ADAPT = {
+    "nll_loss": aten.nll_loss_nd,
+    "class_value": class_value,
+    "binary_cross_entropy": lambda x, t, weight=None, reduction=1: F.binary_cross_entropy(x, t, weight, reduction=REDUCTIONS[reduction]),
+    "binary_cross_entropy_with_logits": lambda x, t, weight=None, pos_weight=None, reduction=1:
+        F.binary_cross_entropy_with_logits(x, t, weight, pos_weight=pos_weight, reduction=REDUCTIONS[reduction]),
+    "binary_cross_entropy_elements": lambda x, t: F.binary_cross_entropy(x, t, reduction="none"),
+    "kl_div": lambda x, t, reduction=1, log_target=False: F.kl_div(x, t, reduction=REDUCTIONS[reduction], log_target=log_target),
+    "poisson_nll_loss": lambda x, t, log_input=True, full=False, eps=1e-8, reduction=1: aten.poisson_nll_loss(x, t, log_input, full, eps, reduction),
+    "gaussian_nll_loss": lambda x, t, var, full=False, eps=1e-6, reduction=1: F.gaussian_nll_loss(x, t, var, full, eps, REDUCTIONS[reduction]),
+    "multilabel_soft_margin_loss": lambda x, t, weight=None, reduction=1: F.multilabel_soft_margin_loss(x, t, weight, reduction=REDUCTIONS[reduction]),
     "pow_scalar": aten.pow.Tensor_Scalar,
     "cross_entropy": lambda x, t, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0:
         aten.cross_entropy_loss(x, t, weight, reduction, ignore_index, label_smoothing),
-    "to_dtype": lambda x, dtype: x.to(dtype),
+    "to_dtype": lambda x, dtype, **options: x.to(dtype, **options),
     "sort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending),
     "argsort": lambda x, dim=-1, descending=False, stable=None: aten.sort.stable(x, stable=True, dim=dim, descending=descending)[1],
     "max_dim": aten.max.dim,
@@ -84,6 +101,10 @@ ADAPT = {
     "squeeze_dims": lambda x, dims=None: x.squeeze() if dims is None else x.squeeze(dims),
     "unfold_scatter": unfold_scatter,
     "embedding_backward": lambda g, i, n: aten.embedding_dense_backward(g, i, n, -1, False),
+    "rms_norm_rows": lambda x, shape, w, eps: (F.rms_norm(x, shape, w, eps),
+                                               (x * x).mean(list(range(-len(shape), 0)), True).add(eps).rsqrt()),
+    "local_response_norm": lambda x, *a: (F.local_response_norm(x.float(), *a).to(x.dtype) if x.is_floating_point() and
+                                          x.element_size() == 2 else F.local_response_norm(x, *a)),  # no half pools on a CPU
     "avg_pool2d_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
 }
 
@@ -147,9 +168,9 @@ def run(name, args, options, written):
     for a in args:
         plain.append(a[1] if isinstance(a, tuple) else a)
     names = [a[0] if isinstance(a, tuple) else None for a in args]
-    schema = getattr(getattr(f, "default", f), "_schema", None)
-    if schema is not None and not isinstance(f, type(lambda: 0)):  # a gap in the arguments: the rest by name
-        wanted = [a.name for a in schema.arguments]
+    schema, code = getattr(getattr(f, "default", f), "_schema", None), getattr(f, "__code__", None)
+    if schema is not None or code is not None:  # a gap in the arguments: the rest by name
+        wanted = [a.name for a in schema.arguments] if code is None else list(code.co_varnames[:code.co_argcount])
         for k, n in enumerate(names):
             if n is not None and n in wanted and wanted.index(n) != k:
                 options = {**options, **dict(zip(names[k:], plain[k:]))}

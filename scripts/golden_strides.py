@@ -87,6 +87,8 @@ IMAGES = [("max_pool2d", lambda x: F.max_pool2d(x, 2, 1)), ("avg_pool2d", lambda
           ("batch_norm_eval", lambda x: F.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]))),
           ("pad", lambda x: F.pad(x, (1, 2))), ("channels_last", lambda x: x.contiguous(memory_format=torch.channels_last)),
           ("clone_channels_last", lambda x: x.clone(memory_format=torch.channels_last))]
+CONVERTED = [("to_dtype_channels_last", lambda x: x.to(torch.float64, memory_format=torch.channels_last)),
+             ("to_dtype_contiguous", lambda x: x.to(torch.float32, copy=True, memory_format=torch.contiguous_format))]
 
 for _ in range(40):
     for name, f in ONES:
@@ -103,3 +105,6 @@ for _ in range(150):
     case("cat", lambda *t: torch.cat(t, 1), lies(s), lies(s))
     case("copy", torch.ops.aten.copy, lies(s), lies(s))
     case("slice_scatter", lambda x, y: torch.slice_scatter(x, y, 0, 0, y.shape[0]), lies(s), lies(s))
+for _ in range(40):
+    for name, f in CONVERTED:
+        case(name, f, lies(size(4)))

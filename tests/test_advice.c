@@ -18,7 +18,7 @@
 /* The record of `kind` and `reason` in what explain says of f; false: there is none. */
 static bool said(rp_compiled *f, const char *kind, const char *reason, rp_explain_entry *out) {
     for (size_t i = 0; i < rp_explain_count(f); i++) {
-        assert_int_equal(rp_explain_at(f, i, out), RP_OK);
+        assert_int_equal(rp_explain_get(f, i, out), RP_OK);
         if (!strcmp(out->kind, kind) && !strcmp(out->reason, reason)) return true;
     }
     return false;
@@ -26,7 +26,7 @@ static bool said(rp_compiled *f, const char *kind, const char *reason, rp_explai
 static bool any_advice(rp_compiled *f) {
     rp_explain_entry e;
     for (size_t i = 0; i < rp_explain_count(f); i++) {
-        assert_int_equal(rp_explain_at(f, i, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, i, &e), RP_OK);
         if (!strcmp(e.kind, "advice")) return true;
     }
     return false;

@@ -87,7 +87,7 @@ static void one_kernel(void **state) {
     unsigned kernels = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         kernels += strcmp(e.kind, "kernel") == 0;
     }
     assert_int_equal(kernels, 1);

@@ -263,7 +263,7 @@ static void test_symbolic_sizes(void **state) {
     bool found = false;
     for (size_t i = 0; i < rp_explain_count(f); i++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, i, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, i, &e), RP_OK);
         found = found || strstr(e.message, "in[0].size(0)");
     }
     assert_true(found);
@@ -810,7 +810,7 @@ static int64_t counter(const char *kind, const char *reason) {
     int64_t total = 0;
     for (size_t k = 0; k < rp_counter_count(); k++) {
         rp_counter c;
-        assert_int_equal(rp_counter_at(k, &c), RP_OK);
+        assert_int_equal(rp_counter_get(k, &c), RP_OK);
         assert_true(c.count > 0);
         if (strcmp(c.kind, kind) == 0 && strcmp(c.reason, reason) == 0) total += (int64_t)c.count;
     }
@@ -846,13 +846,13 @@ static void test_reset(void **state) {
     bool whole = false; /* one graph, at last */
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         whole = whole || strcmp(e.of, "specialisation 1") == 0;
     }
     assert_true(whole);
     assert_true(counter("specialisation", "") > made);
     assert_int_equal(counter("break", "host-read"), 1);
-    assert_int_not_equal(rp_counter_at(rp_counter_count(), &(rp_counter){0}), RP_OK);
+    assert_int_not_equal(rp_counter_get(rp_counter_count(), &(rp_counter){0}), RP_OK);
     rp_error_take();
     rp_counters_clear();
     assert_int_equal(rp_counter_count(), 0);
@@ -892,7 +892,7 @@ static void test_kernels_of_backends(void **state) {
     }
     for (size_t k = 0; k < rp_explain_count(apart); k++) {
         rp_explain_entry e;
-        OK(rp_explain_at(apart, k, &e));
+        OK(rp_explain_get(apart, k, &e));
         if (strcmp(e.kind, "kernel") == 0) assert_null(strchr(e.message, '+'));
     }
     rp_compiled_release(apart);

@@ -62,7 +62,7 @@ static void check_call(rp_body *body, rp_compiled *f, size_t ndim, const int64_t
 static void assert_compiled(rp_compiled *f) {
     for (size_t i = 0; i < rp_explain_count(f); i++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, i, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, i, &e), RP_OK);
         if (strcmp(e.kind, "skip") == 0 || strcmp(e.kind, "break") == 0)
             fail_msg("%s %s: %s", e.kind, e.reason, e.message);
     }

@@ -554,7 +554,7 @@ static void check(rp_body *body, const char *name, const char *why) {
             if (reason) assert_int_equal(explain_total(f, "break", reason), 1);
             for (size_t k = 0; k < rp_explain_count(f); k++) {
                 rp_explain_entry e;
-                assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+                assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
                 if (strcmp(e.kind, "skip") == 0) fail_msg("%s, %s: %s", name, backends[b], e.message);
             }
             rp_compiled_release(f);

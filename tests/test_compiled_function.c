@@ -35,7 +35,7 @@ static size_t entries(rp_compiled *f, const char *kind, const char *reason) {
     size_t n = 0;
     for (size_t i = 0; i < rp_explain_count(f); i++) {
         rp_explain_entry e;
-        OK(rp_explain_at(f, i, &e));
+        OK(rp_explain_get(f, i, &e));
         n += strcmp(e.kind, kind) == 0 && (!reason || strcmp(e.reason, reason) == 0);
     }
     return n;

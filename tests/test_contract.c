@@ -54,7 +54,7 @@ static int64_t count(rp_compiled *f, const char *kind, const char *reason) {
     int64_t n = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (strcmp(e.kind, kind) == 0 && (!reason || strcmp(e.reason, reason) == 0)) n += e.count;
     }
     return n;
@@ -80,7 +80,7 @@ static rp_compiled *compiled(const char *what, rp_body *body, const void *ctx, s
     if (launches(f) != expected) {
         for (size_t k = 0; k < rp_explain_count(f); k++) {
             rp_explain_entry e;
-            (void)rp_explain_at(f, k, &e);
+            (void)rp_explain_get(f, k, &e);
             print_message("%s [%s] %s (%lld)\n", e.kind, e.reason, e.message, (long long)e.count);
         }
         fail_msg("%s: %lld launches", what, (long long)launches(f));

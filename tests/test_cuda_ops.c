@@ -1,7 +1,7 @@
-/* Every op of the table on the CUDA device: the sweeps of tests/ref and tests/samples, random and optimizer ops against the CPU, gradients of
-   each family, errors that kernels find. On the emulator, where every kernel costs a run of the C compiler, each op meets
-   few types and layouts; REPRISE_TEST_CUDA=real runs the whole sweep, in parts with REPRISE_TEST_SHARD (ref/sweep.h), of
-   which the first runs the other tests too.
+/* Every op of the table on the CUDA device: the sweeps of tests/ref and tests/samples, random and optimizer ops
+   against the CPU, gradients of each family, errors that kernels find. On the emulator, where every kernel costs a
+   run of the C compiler, each op meets few types and layouts; REPRISE_TEST_CUDA=real runs the whole sweep, in parts
+   with REPRISE_TEST_SHARD (ref/sweep.h), of which the first runs the other tests too.
    ctest: labels=cuda timeout=1500 cost=100 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +16,7 @@
 
 #include <reprise_nn.h>
 
+#include "ops/optim.h"
 #include "ops/private.h"
 #include "samples/samples.h"
 #include "support/cuda.h"
@@ -41,8 +42,8 @@ static unsigned name_number(const char *name) {
     return h;
 }
 
-/* What the emulator runs: f32 in row-major order over the first cases of the op (all of them where a kernel serves every
-   size), one case a layout, and the first case of int32 and of two more types, which differ from op to op. */
+/* What the emulator runs: f32 in row-major order over the first cases of the op (all of them where a kernel serves
+   every size), one case a layout, and the first case of int32 and of two more types, which differ from op to op. */
 static bool emulated(const ref_op *op, rp_dtype dtype, const ref_case *c, int variant) {
     unsigned h = name_number(op->name);
     rp_dtype others[2] = {ref_types[1 + h % 7], ref_types[1 + (h / 7 + 1 + h) % 7]};
@@ -169,10 +170,13 @@ static void optimizers(rp_tensor **out) {
     for (int t = 1; t <= 3; t++) {
         rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
         for (int k = 0; k < PARAMS; k++) g[k] = wave(t + 0.1 * k, 0.3, sizes[k], 2, RP_F32);
-        assert_int_equal(
-            rp_adam_step_(p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, step, lr, 0.9, 0.99, 1e-3, 0.1, t > 1, false),
-            RP_OK);
-        assert_int_equal(rp_sgd_step_(p, PARAMS, g, PARAMS, m, PARAMS, step, lr, 0.9, 0, 0.1, true, false), RP_OK);
+        const double adam[] = {0.9, 0.99, 1e-3, 0.1}, sgd[] = {0.9, 0, 0.1};
+        assert_int_equal(rp_foreach_update_("adam", p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, NULL, 0, step, lr, NULL,
+                                            NULL, adam, 4, RP__UPDATE_DECAY | (t > 1 ? RP__UPDATE_DECOUPLED : 0)),
+                         RP_OK);
+        assert_int_equal(rp_foreach_update_("sgd", p, PARAMS, g, PARAMS, m, PARAMS, NULL, 0, NULL, 0, step, lr, NULL,
+                                            NULL, sgd, 3, RP__UPDATE_DECAY | RP__UPDATE_MOMENTUM | RP__UPDATE_NESTEROV),
+                         RP_OK);
     }
     for (int k = 0; k < PARAMS; k++) {
         out[k] = p[k];

@@ -195,7 +195,7 @@ test_compiled(void **state) { /* each call's argument lies elsewhere, and older 
     for (int k = 0; k < ROUNDS; k++) assert_squares(out[k], k, 2);
     for (size_t k = 0; k < rp_explain_count(f); k++) { /* it is one program: nothing was skipped */
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (strcmp(e.kind, "skip") == 0 || strcmp(e.kind, "break") == 0) fail_msg("%s: %s", e.kind, e.message);
     }
     rp_compiled_release(f);

@@ -70,6 +70,10 @@ static rp_tensor *apply(const char *op, rp_tensor *const *x) {
         return rp_contiguous(x[0], RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
     if (IS("clone_channels_last"))
         return rp_clone(x[0], RP_OPTIONS(rp_clone_options, .memory_format = RP_CHANNELS_LAST));
+    if (IS("to_dtype_channels_last"))
+        return rp_to_dtype(x[0], RP_F64, RP_OPTIONS(rp_to_dtype_options, .memory_format = RP_CHANNELS_LAST));
+    if (IS("to_dtype_contiguous")) /* of the type that it has */
+        return rp_to_dtype(x[0], RP_F32, RP_OPTIONS(rp_to_dtype_options, .memory_format = RP_CONTIGUOUS_FORMAT));
     if (IS("conv2d")) return rp_conv2d(x[0], x[1]);
     if (IS("add")) return rp_add(x[0], x[1]);
     if (IS("mul")) return rp_mul(x[0], x[1]);

@@ -174,7 +174,7 @@ static void converted(void **state) {
                "}\n",
                "graph \"f\" (%0: f16[4], %1: f32[4]) {\n"
                "  %2: f32[4] = add(%0, %1) {alpha = 1}\n"
-               "  %3: f16[4] = to_dtype(%2) {dtype = f16}\n"
+               "  %3: f16[4] = to_dtype(%2) {dtype = f16, non_blocking = false, copy = false}\n"
                "  assign(%0, %3)\n"
                "  return %0\n"
                "}\n");

@@ -477,7 +477,7 @@ static void run_seed(uint64_t seed) {
         bool split = false;
         for (size_t k = 0; k < rp_explain_count(c); k++) {
             rp_explain_entry e;
-            assert_int_equal(rp_explain_at(c, k, &e), RP_OK);
+            assert_int_equal(rp_explain_get(c, k, &e), RP_OK);
             split = split || strcmp(e.kind, "break") == 0 || strcmp(e.kind, "skip") == 0;
         }
         whole += !split;

@@ -123,10 +123,10 @@ static void names_and_numbers_out_of_range(void **state) {
     assert_true(rp_num_threads() >= 1);
     complains(rp_backend_name(SIZE_MAX));
     rp_op_info info;
-    refuses(rp_op_info_at(rp_op_count(), &info));
-    refuses(rp_op_info_at(0, NULL));
+    refuses(rp_op_info_get(rp_op_count(), &info));
+    refuses(rp_op_info_get(0, NULL));
     for (size_t i = 0; i < rp_op_count(); i++) {
-        assert_int_equal(rp_op_info_at(i, &info), RP_OK);
+        assert_int_equal(rp_op_info_get(i, &info), RP_OK);
         assert_non_null(info.name);
         assert_non_null(info.schema);
         assert_true(info.doc && *info.doc);
@@ -288,7 +288,7 @@ static void every_op_by_name(void **state) {
     uint64_t before = live();
     for (size_t i = 0; i < rp_op_count(); i++) {
         rp_op_info info;
-        assert_int_equal(rp_op_info_at(i, &info), RP_OK);
+        assert_int_equal(rp_op_info_get(i, &info), RP_OK);
         for (int round = 0; round < 60; round++) {
             rp_scope scope = rp_scope_begin();
             rp_tensor *pool[] = {NULL,
@@ -679,7 +679,7 @@ static void functions_are_gone(void) {
         assert_true(rp_is_error(y));
         GONE("the function `sine`", rp_call_named(all[k], (const char *const[]){"x"}, &x, 1, &y, 1));
         GONE("the function `sine`", rp_explain_count(all[k]));
-        GONE("the function `sine`", rp_explain_at(all[k], 0, &entry));
+        GONE("the function `sine`", rp_explain_get(all[k], 0, &entry));
         GONE_VOID("the function `sine`", rp_compiled_release(all[k]));
     }
     rp_set_requires_grad(x, true); /* what a tape needs of a released one stays, but not for calls */
@@ -737,15 +737,15 @@ static void traces_are_gone(void) {
         GONE("the rp_ir `sine`", rp_ir_name(ir));
         GONE("the rp_ir `sine`", rp_ir_body(ir));
         GONE("the rp_ir `sine`", rp_ir_next(ir, body, &at, &node));
-        GONE("the rp_ir `sine`", rp_ir_node_at(ir, 0, &node));
+        GONE("the rp_ir `sine`", rp_ir_node_get(ir, 0, &node));
         GONE("the rp_ir `sine`", rp_ir_node_region(ir, 0, 0));
         GONE("the rp_ir `sine`", rp_ir_node_writes(ir, 0, 0));
         GONE("the rp_ir `sine`", rp_ir_operands(ir, 0, "self", &at));
         GONE("the rp_ir `sine`", rp_ir_attr(ir, 0, "alpha"));
         GONE("the rp_ir `sine`", rp_ir_value_count(ir));
-        GONE("the rp_ir `sine`", rp_ir_value_at(ir, 0, &info));
+        GONE("the rp_ir `sine`", rp_ir_value_get(ir, 0, &info));
         GONE("the rp_ir `sine`", rp_ir_symbol_count(ir));
-        GONE("the rp_ir `sine`", rp_ir_symbol_at(ir, 0, &symbol));
+        GONE("the rp_ir `sine`", rp_ir_symbol_get(ir, 0, &symbol));
         GONE("the rp_ir `sine`", rp_ir_symbols_of_args(ir, &x, 1, &value));
         if (rp_ir_is_symbolic(word)) {
             GONE("the rp_ir `sine`", rp_ir_symbol_of(ir, word));

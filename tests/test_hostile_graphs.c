@@ -55,7 +55,7 @@ static void compiled_functions_refuse(void **state) {
         rp_error_take();
         (void)rp_explain_count(made[i]);
         rp_error_take();
-        refuses(rp_explain_at(made[i], 0, &e));
+        refuses(rp_explain_get(made[i], 0, &e));
         (void)rp_graphed_set_training(made[i], true);
         rp_error_take();
     }
@@ -63,7 +63,7 @@ static void compiled_functions_refuse(void **state) {
     rp_compiled_release(NULL);
     refuses(rp_call(NULL, &a, 1, out, 1));
     complains(rp_explain_count(NULL));
-    refuses(rp_explain_at(NULL, 0, &(rp_explain_entry){0}));
+    refuses(rp_explain_get(NULL, 0, &(rp_explain_entry){0}));
     refuses(rp_graphed_set_training(NULL, true));
     refuses(rp_guard_bytes(NULL, 8));
     rp_error_take();
@@ -95,12 +95,12 @@ static void compiled_functions_refuse(void **state) {
                 refuses(rp_call(f, (rp_tensor *[]){NULL}, 1, out, 1));
             }
             rp_explain_entry e;
-            refuses(rp_explain_at(f, SIZE_MAX, &e));
-            refuses(rp_explain_at(f, 0, NULL));
+            refuses(rp_explain_get(f, SIZE_MAX, &e));
+            refuses(rp_explain_get(f, 0, NULL));
             size_t n = rp_explain_count(f);
-            refuses(rp_explain_at(f, n, &e));
+            refuses(rp_explain_get(f, n, &e));
             for (size_t i = 0; i < n; i++) {
-                assert_int_equal(rp_explain_at(f, i, &e), RP_OK);
+                assert_int_equal(rp_explain_get(f, i, &e), RP_OK);
                 assert_true(e.kind && e.reason && e.message && e.site);
             }
             rp_compiled_release(f);

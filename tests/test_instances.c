@@ -43,7 +43,7 @@ static size_t rows(rp_compiled *f, const char *kind, const char *of) {
     size_t n = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         n += strcmp(e.kind, kind) == 0 && (!of || strcmp(e.of, of) == 0);
     }
     return n;
@@ -55,7 +55,7 @@ static size_t sized(rp_compiled *f, const char *unit) {
     size_t n = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (!strstr(e.of, unit) || !strstr(e.of, " = ") || strcmp(e.of, seen) == 0) continue;
         snprintf(seen, sizeof seen, "%s", e.of);
         n++;
@@ -228,6 +228,42 @@ static void test_bytes(void **state) {
     assert_ok();
 }
 
+/* A function that reads a value runs in segments, of which each size has its own: the same limit holds for them. */
+static void read_in_the_middle(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *h = rp_softmax(in[0], 1);
+    const double first = rp_item_f64(rp_select(rp_select(h, 0, 0), 0, 0));
+    out[0] = rp_sub(rp_mul_scalar(h, rp_f64(first > 0 ? 2 : 3)), rp_mean(in[0], RP_DIMS(0), true));
+}
+
+static void test_bytes_of_segments(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    const int64_t before = allocated(), limit = 1 << 20, largest = 1000 * 64 * 4;
+    rp_compiled *f = rp_compile((rp_fn){read_in_the_middle, NULL, 0, "reads"},
+                                RP_OPTIONS(rp_compile_options, .instance_bytes = (uint64_t)limit));
+    int64_t made = 0;
+    for (int64_t size = 500; size < 1000; size += 9) {
+        for (int again = 0; again < 2; again++) {
+            rp_scope inside = rp_scope_begin();
+            rp_tensor *x = filled(0.01 * (double)size, 2, size, 64), *got, *want;
+            assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+            read_in_the_middle(NULL, &x, 1, &want, 1);
+            assert_same(got, want);
+            rp_scope_end(inside, NULL, 0);
+            if (again && size > 500)
+                assert_int_equal(explain_total(f, "specialisation", NULL), made); /* nothing was compiled anew */
+            made = explain_total(f, "specialisation", NULL);
+        }
+        assert_true(allocated() - before < limit + 12 * largest); /* segments of two calls stay */
+    }
+    assert_true(explain_total(f, "instance", "instance-evicted") > 50);
+    rp_compiled_release(f);
+    assert_int_equal(allocated(), before);
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+
 /* A limit of one: forward and backward of a size stay together, calls that alternate are rebuilt, and all are right. */
 static void test_training(void **state) {
     (void)state;
@@ -340,7 +376,7 @@ static int64_t bytes_of(rp_compiled *f, const char *of, const char *message) {
     int64_t found = -1;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (strcmp(e.kind, "memory") != 0 || strcmp(e.of, of) != 0 || strcmp(e.message, message) != 0) continue;
         assert_int_equal(found, -1);
         found = e.count;
@@ -411,7 +447,7 @@ static void test_step_is_named(void **state) {
     bool named = false;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (strcmp(e.kind, "specialisation") == 0) named = strstr(e.message, "whole training step") != NULL;
         assert_null(strstr(e.message, "inference"));
     }
@@ -449,12 +485,13 @@ static void test_rows_of_evicted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_sizes),    cmocka_unit_test(test_sizes_share_fusion),
-        cmocka_unit_test(test_all_sorts),     cmocka_unit_test(test_all_sorts_training),
-        cmocka_unit_test(test_bytes),         cmocka_unit_test(test_training),
-        cmocka_unit_test(test_results_stay),  cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_rows_of_sizes), cmocka_unit_test(test_rows_of_units),
-        cmocka_unit_test(test_step_is_named), cmocka_unit_test(test_rows_of_evicted),
+        cmocka_unit_test(test_many_sizes),      cmocka_unit_test(test_sizes_share_fusion),
+        cmocka_unit_test(test_all_sorts),       cmocka_unit_test(test_all_sorts_training),
+        cmocka_unit_test(test_bytes),           cmocka_unit_test(test_bytes_of_segments),
+        cmocka_unit_test(test_training),        cmocka_unit_test(test_results_stay),
+        cmocka_unit_test(test_threads),         cmocka_unit_test(test_rows_of_sizes),
+        cmocka_unit_test(test_rows_of_units),   cmocka_unit_test(test_step_is_named),
+        cmocka_unit_test(test_rows_of_evicted),
     };
     int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
     if (!test_cuda_choose() || rp_set_default_device(rp_cuda(0)) != RP_OK) return 1;

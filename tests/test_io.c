@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
-#include "support/check.h"
+#include "support/in_scope.h"
 
 /* ---------------------------------------------------------------- helpers */
 
@@ -30,18 +30,10 @@ static void refused(const char *text) {
     (void)rp_error_take();
 }
 
-static rp_scope scope;
-static int setup(void **state) {
-    (void)state;
-    (void)rp_error_take();
-    scope = rp_scope_begin();
-    return rp_manual_seed(5) == RP_OK ? 0 : -1;
-}
 static int teardown(void **state) {
-    (void)state;
     unlink("io.safetensors");
     unlink("io.npy");
-    return rp_scope_end(scope, NULL, 0) == RP_OK && !rp_failed() ? 0 : -1;
+    return scope_teardown(state);
 }
 
 static void put(const char *path, const void *bytes, size_t n) {
@@ -589,7 +581,7 @@ static void a_torn_file_is_never_seen(void **state) {
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scope_setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_file_is_read_in_place),
         TEST(files_that_are_none),

@@ -10,13 +10,13 @@ static void assert_error(rp_status status) { assert_int_equal(rp_error_take(), s
 
 static rp_ir_value_info value_at(const rp_ir *ir, rp_ir_value v) {
     rp_ir_value_info info = {.struct_size = sizeof info};
-    assert_int_equal(rp_ir_value_at(ir, v, &info), RP_OK);
+    assert_int_equal(rp_ir_value_get(ir, v, &info), RP_OK);
     return info;
 }
 
 static rp_ir_node node_at(const rp_ir *ir, uint32_t number) {
     rp_ir_node node = {.struct_size = sizeof node};
-    assert_int_equal(rp_ir_node_at(ir, number, &node), RP_OK);
+    assert_int_equal(rp_ir_node_get(ir, number, &node), RP_OK);
     return node;
 }
 
@@ -144,13 +144,13 @@ static void test_regions_and_numbers_out_of_range(void **state) {
     assert_null(rp_ir_node_region(ir, cond.number, 2));
     assert_error(RP_ERROR_INDEX);
     rp_ir_value_info info = {.struct_size = sizeof info};
-    assert_int_equal(rp_ir_value_at(ir, (rp_ir_value)rp_ir_value_count(ir), &info), RP_ERROR_INDEX);
+    assert_int_equal(rp_ir_value_get(ir, (rp_ir_value)rp_ir_value_count(ir), &info), RP_ERROR_INDEX);
     assert_error(RP_ERROR_INDEX);
     rp_ir_node node = {.struct_size = sizeof node};
-    assert_int_equal(rp_ir_node_at(ir, 1u << 30, &node), RP_ERROR_INDEX);
+    assert_int_equal(rp_ir_node_get(ir, 1u << 30, &node), RP_ERROR_INDEX);
     assert_error(RP_ERROR_INDEX);
     node.struct_size = 8;
-    assert_int_equal(rp_ir_node_at(ir, cond.number, &node), RP_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(rp_ir_node_get(ir, cond.number, &node), RP_ERROR_INVALID_ARGUMENT);
     assert_error(RP_ERROR_INVALID_ARGUMENT);
     assert_null(rp_ir_attr(ir, cond.number, "dim"));
     assert_error(RP_ERROR_INVALID_ARGUMENT);
@@ -179,7 +179,7 @@ static void test_types_and_symbols(void **state) {
     assert_ok();
     assert_int_equal(rp_ir_symbol_count(ir), 1);
     rp_ir_symbol s = {.struct_size = sizeof s};
-    assert_int_equal(rp_ir_symbol_at(ir, 0, &s), RP_OK);
+    assert_int_equal(rp_ir_symbol_get(ir, 0, &s), RP_OK);
     assert_int_equal(s.arg, 0);
     assert_int_equal(s.dim, 0);
     assert_int_equal(s.hint, 7);

@@ -141,6 +141,40 @@ static void gives_up(const char *cc, double k, const char *reason) {
     assert_false(rp_failed());
     rp__dag_release(dag);
 }
+static void squared_wave(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mul(rp_sin(rp_add_scalar(in[0], rp_f64(0.375))), rp_cos(in[0]));
+}
+/* Entries of explain of kernels that could not be compiled; the last one's message. */
+static int told_of_faults(rp_compiled *f, const char **message) {
+    int n = 0;
+    for (size_t i = 0; i < rp_explain_count(f); i++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_get(f, i, &e), RP_OK);
+        if (strcmp(e.kind, "kernel") != 0 || strcmp(e.reason, "not-compiled") != 0) continue;
+        *message = e.message;
+        n++;
+    }
+    return n;
+}
+/* A compiled function says of which kernel the compiler failed, and how. */
+static void explain_tells(const char *cc, const char *reason) {
+    setenv("REPRISE_CC", cc, 1);
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = rp_compile((rp_fn){squared_wave, NULL, 0, "wave"}, RP_OPTIONS(rp_compile_options, .wait = true));
+    rp_tensor *x = rp_arange(rp_f64(0), rp_f64(10), rp_f64(0.01)), *y, *want;
+    const char *message = NULL;
+    assert_int_equal(told_of_faults(f, &message), 0);
+    for (int k = 0; k < 3; k++) assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    squared_wave(NULL, &x, 1, &want, 1);
+    assert_memory_equal(rp_data(y), rp_data(want), 4000);
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(told_of_faults(f, &message), 1);
+        if (!strstr(message, reason) || !strstr(message, "add_scalar")) fail_msg("%s", message);
+    }
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+}
 static void script(const char *name, const char *text) {
     FILE *f = fopen(name, "w");
     assert_non_null(f);
@@ -156,6 +190,7 @@ static void compilers_that_do_not_work(void **state) {
     gives_up("./killed-cc", 7, "killed by signal 9");
     script("./bad-cc", "#!/bin/sh\necho 'something is wrong'\nexit 3\n");
     gives_up("./bad-cc", 8, "something is wrong");
+    explain_tells("./bad-cc", "something is wrong");
     script("./lying-cc",
            "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" = -o ] && echo nonsense >\"$2\"; shift; done\nexit 0\n");
     gives_up("./lying-cc", 9, "could not be loaded");

@@ -14,7 +14,7 @@
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
-#include "support/check.h"
+#include "support/in_scope.h"
 
 /* The last call failed, for this reason. */
 static void refused(const char *text) {
@@ -30,18 +30,6 @@ static void same(rp_tensor *a, rp_tensor *b) {
     OK(rp_to_host(a, x, bytes));
     OK(rp_to_host(b, y, bytes));
     assert_memory_equal(x, y, bytes);
-}
-
-static rp_scope scope;
-static int setup(void **state) {
-    (void)state;
-    (void)rp_error_take();
-    scope = rp_scope_begin();
-    return rp_manual_seed(3) == RP_OK ? 0 : -1;
-}
-static int teardown(void **state) {
-    (void)state;
-    return rp_scope_end(scope, NULL, 0) == RP_OK && !rp_failed() ? 0 : -1;
 }
 
 /* ---------------------------------------------------------------- a network with everything in it */
@@ -329,13 +317,13 @@ static void memory_fails(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(names_are_of_state_dict, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_tensor_with_two_names, setup, teardown),
-        cmocka_unit_test_setup_teardown(children_before_parents, setup, teardown),
-        cmocka_unit_test_setup_teardown(modes, setup, teardown),
-        cmocka_unit_test_setup_teardown(training_steps, setup, teardown),
-        cmocka_unit_test_setup_teardown(errors_name_the_part, setup, teardown),
-        cmocka_unit_test_setup_teardown(memory_fails, setup, teardown),
+        cmocka_unit_test_setup_teardown(names_are_of_state_dict, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(a_tensor_with_two_names, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(children_before_parents, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(modes, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(training_steps, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(errors_name_the_part, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(memory_fails, scope_setup, scope_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

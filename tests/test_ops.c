@@ -1,6 +1,6 @@
 /* The op sweep: the ops that have a reference in tests/ref against it, over element types and memory layouts
-   (on the CPU; test_cuda_ops.c: on CUDA); error messages; in-place rules; overlap; random and optimizer ops; calls by name;
-   user ops.
+   (on the CPU; test_cuda_ops.c: on CUDA); error messages; in-place rules; overlap; random and optimizer ops; calls by
+   name; user ops.
    ctest: labels=numbers timeout=300 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +14,8 @@
 #include <string.h>
 
 #include "ops/ops.h"
+#include "ops/optim.h"
+#include "ops/private.h"
 #include "ref/sweep.h"
 
 static void test_sweep_cpu(void **state) {
@@ -480,6 +482,14 @@ static void check_values(rp_tensor *t, const double *want, int64_t n) {
     }
 }
 
+static rp_status adam_step(rp_tensor **p, size_t n, rp_tensor **g, size_t n_g, rp_tensor **m, rp_tensor **v,
+                           rp_tensor *step, rp_tensor *lr, double beta1, double decay, bool decoupled, bool maximize) {
+    const double numbers[] = {beta1, 0.99, 1e-3, decay};
+    return rp_foreach_update_("adam", p, n, g, n_g, m, n, v, n, NULL, 0, step, lr, NULL, NULL, numbers, 4,
+                              (decay != 0 ? RP__UPDATE_DECAY : 0) | (decoupled ? RP__UPDATE_DECOUPLED : 0) |
+                                  (maximize ? RP__UPDATE_MAXIMIZE : 0));
+}
+
 static void adam_run(double decay, bool decoupled, bool maximize, bool strided) {
     rp_scope s = rp_scope_begin();
     rp_tensor *p[PARAMS], *g[PARAMS], *m[PARAMS], *v[PARAMS], *lr = rp_full(RP_NO_DIMS, rp_f64(0.125));
@@ -512,9 +522,7 @@ static void adam_run(double decay, bool decoupled, bool maximize, bool strided) 
             }
         }
         rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
-        assert_int_equal(rp_adam_step_(p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, step, lr, 0.9, 0.99, 1e-3, decay,
-                                       decoupled, maximize),
-                         RP_OK);
+        assert_int_equal(adam_step(p, PARAMS, g, PARAMS, m, v, step, lr, 0.9, decay, decoupled, maximize), RP_OK);
     }
     for (int k = 0; k < PARAMS; k++) {
         int64_t n = param_sizes[k][0] * param_sizes[k][1];
@@ -533,14 +541,11 @@ static void test_adam(void **state) {
     adam_run(0.1, true, false, true);
     rp_scope s = rp_scope_begin();
     rp_tensor *p = Z(RP_F32, 2), *q = Z(RP_F32, 3), *one = scalar_of(RP_F32);
-    assert_int_equal(rp_adam_step_(&p, 1, &q, 1, &p, 1, &p, 1, one, one, 0.9, 0.99, 1e-8, 0, false, false),
-                     RP_ERROR_SHAPE);
+    assert_int_equal(adam_step(&p, 1, &q, 1, &p, &p, one, one, 0.9, 0, false, false), RP_ERROR_SHAPE);
     assert_int_equal(rp_error_take(), RP_ERROR_SHAPE);
-    assert_int_equal(rp_adam_step_(&p, 1, &p, 0, &p, 1, &p, 1, one, one, 0.9, 0.99, 1e-8, 0, false, false),
-                     RP_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(adam_step(&p, 1, &p, 0, &p, &p, one, one, 0.9, 0, false, false), RP_ERROR_INVALID_ARGUMENT);
     assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(rp_adam_step_(&p, 1, &p, 1, &p, 1, &p, 1, one, one, 1.5, 0.99, 1e-8, 0, false, false),
-                     RP_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(adam_step(&p, 1, &p, 1, &p, &p, one, one, 1.5, 0, false, false), RP_ERROR_INVALID_ARGUMENT);
     assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
@@ -564,8 +569,12 @@ static void sgd_run(double momentum, double dampening, double decay, bool nester
             w[i] -= 0.25 * gi;
         }
         rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t + 1), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
-        assert_int_equal(rp_sgd_step_(&p, 1, &grad, 1, &buffer, momentum != 0, step, lr, momentum, dampening, decay,
-                                      nesterov, maximize),
+        const double numbers[] = {momentum, dampening, decay};
+        const int64_t flags = (momentum != 0 ? RP__UPDATE_MOMENTUM : 0) | (dampening != 0 ? RP__UPDATE_DAMPENED : 0) |
+                              (decay != 0 ? RP__UPDATE_DECAY : 0) | (nesterov ? RP__UPDATE_NESTEROV : 0) |
+                              (maximize ? RP__UPDATE_MAXIMIZE : 0);
+        assert_int_equal(rp_foreach_update_("sgd", &p, 1, &grad, 1, &buffer, momentum != 0, NULL, 0, NULL, 0, step, lr,
+                                            NULL, NULL, numbers, 3, flags),
                          RP_OK);
     }
     check_values(p, w, N);

@@ -1,7 +1,8 @@
-/* Optimizer steps that a recording must replay rightly: more parameters than one call of an op takes, and the first step of SGD's
-   buffers under dampening. One by one and eager are the reference; compiled and captured whole steps must equal them bit for bit,
-   on the CPU and on the emulator of CUDA. */
-/* ctest: labels=cuda timeout=300 cost=12 */
+/* Optimizers against torch.optim (tests/data/golden/training/optimizers.txt, written by scripts/golden_training.py,
+   which has the same cases), and what a recording must replay rightly: every rule, more parameters than one call of
+   an op takes, the first step of SGD's buffers under dampening. One by one and eager are the reference; compiled and
+   captured whole steps must equal them bit for bit, on the CPU and on the emulator of CUDA. */
+/* ctest: labels=cuda timeout=300 cost=20 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include <reprise.h>
 #include <reprise_nn.h>
@@ -36,18 +38,152 @@ typedef struct model {
     rp_optimizer *opt;
 } model;
 
-typedef struct rule {
-    bool adam;
-    double momentum, dampening, decay;
-    bool nesterov;
-} rule;
+/* ---- the cases, by the names that scripts/golden_training.py gives them */
 
-static rp_optimizer *optimizer_of(const rule *r, rp_tensor *const *p, size_t n) {
-    return r->adam ? rp_adam(p, n, 0.05, RP_OPTIONS(rp_adam_options, .weight_decay = r->decay))
-                   : rp_sgd(p, n, 0.05,
-                            RP_OPTIONS(rp_sgd_options, .momentum = r->momentum, .dampening = r->dampening,
-                                       .weight_decay = r->decay, .nesterov = r->nesterov));
+#define LR 0.0625
+#define MAKE(name, kind, ...)                                                                                          \
+    static rp_optimizer *make_##name(rp_tensor *const *p, size_t n) { return rp_##kind(p, n, LR, __VA_ARGS__); }
+#define OPT(kind, ...) RP_OPTIONS(rp_##kind##_options, __VA_ARGS__)
+#define CASES(X)                                                                                                       \
+    X(sgd, sgd, NULL)                                                                                                  \
+    X(sgd_decay_maximize, sgd, OPT(sgd, .weight_decay = 0.1, .maximize = true))                                        \
+    X(sgd_momentum, sgd, OPT(sgd, .momentum = 0.9))                                                                    \
+    X(sgd_dampening, sgd, OPT(sgd, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.1))                            \
+    X(sgd_nesterov, sgd, OPT(sgd, .momentum = 0.9, .nesterov = true, .weight_decay = 0.1, .maximize = true))           \
+    X(adam, adam, NULL)                                                                                                \
+    X(adam_decay_maximize, adam,                                                                                       \
+      OPT(adam, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1, .maximize = true))                      \
+    X(adam_amsgrad, adam, OPT(adam, .amsgrad = true, .weight_decay = 0.1))                                             \
+    X(adamw, adamw, NULL)                                                                                              \
+    X(adamw_amsgrad, adamw,                                                                                            \
+      OPT(adam, .beta1 = 0.5, .beta2 = 0.9, .weight_decay = 0.2, .amsgrad = true, .maximize = true))                   \
+    X(rmsprop, rmsprop, NULL)                                                                                          \
+    X(rmsprop_momentum, rmsprop,                                                                                       \
+      OPT(rmsprop, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1, .momentum = 0.7, .maximize = true))                 \
+    X(rmsprop_centered, rmsprop, OPT(rmsprop, .centered = true))                                                       \
+    X(rmsprop_all, rmsprop, OPT(rmsprop, .momentum = 0.5, .centered = true, .weight_decay = 0.1))                      \
+    X(adagrad, adagrad, NULL)                                                                                          \
+    X(adagrad_all, adagrad,                                                                                            \
+      OPT(adagrad, .lr_decay = 0.1, .weight_decay = 0.1, .initial_accumulator_value = 0.5, .eps = 1e-3,                \
+          .maximize = true))                                                                                           \
+    X(adadelta, adadelta, NULL)                                                                                        \
+    X(adadelta_all, adadelta, OPT(adadelta, .rho = 0.8, .eps = 1e-3, .weight_decay = 0.1, .maximize = true))           \
+    X(adamax, adamax, NULL)                                                                                            \
+    X(adamax_all, adamax, OPT(adamax, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.1, .maximize = true)) \
+    X(nadam, nadam, NULL)                                                                                              \
+    X(nadam_all, nadam,                                                                                                \
+      OPT(nadam, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.1, .momentum_decay = 0.02,                 \
+          .maximize = true))                                                                                           \
+    X(nadam_decoupled, nadam, OPT(nadam, .weight_decay = 0.1, .decoupled_weight_decay = true))                         \
+    X(radam, radam, NULL)                                                                                              \
+    X(radam_all, radam, OPT(radam, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.1, .maximize = true))    \
+    X(radam_decoupled, radam,                                                                                          \
+      OPT(radam, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1, .decoupled_weight_decay = true))                    \
+    X(lion, lion, NULL)                                                                                                \
+    X(lion_all, lion, OPT(lion, .beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.1, .maximize = true))                    \
+    X(lamb, lamb, NULL)                                                                                                \
+    X(lamb_plain, lamb, OPT(lamb, .weight_decay = -1))                                                                 \
+    X(lamb_all, lamb,                                                                                                  \
+      OPT(lamb, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = -1, .trust_clip = true,                       \
+          .always_adapt = true))                                                                                       \
+    /* not in the file */                                                                                              \
+    X(sgd_undampened, sgd, OPT(sgd, .momentum = 0.9, .dampening = -0.5))
+CASES(MAKE)
+
+typedef struct rule {
+    const char *name;
+    rp_optimizer *(*make)(rp_tensor *const *p, size_t n);
+} rule;
+#define RULE(name, ...) {#name, make_##name},
+static const rule rules[] = {CASES(RULE)};
+enum { RULES = sizeof rules / sizeof *rules };
+
+static const rule *rule_named(const char *name) {
+    for (int i = 0; i < RULES; i++)
+        if (strcmp(rules[i].name, name) == 0) return &rules[i];
+    fail_msg("no case is named %s", name);
+    return NULL;
 }
+
+/* ---- against PyTorch */
+
+enum { GOLDEN_PARAMS = 3, GOLDEN_NUMBERS = 12 };
+static const int64_t golden_size[GOLDEN_PARAMS][2] = {{5, 0}, {2, 3}, {0, 0}};
+static const size_t golden_ndim[GOLDEN_PARAMS] = {1, 2, 0};
+static const int golden_count[GOLDEN_PARAMS] = {5, 6, 1};
+
+static rp_tensor *golden_tensor(int k, int step, rp_dtype dtype) {
+    double v[GOLDEN_NUMBERS];
+    for (int i = 0; i < golden_count[k]; i++)
+        v[i] = step ? ((k * 13 + i * 29 + step * 41) % 89 - 44) / 37.0 : ((k * 31 + i * 17) % 97 - 48) / 53.0;
+    return rp_to_dtype(rp_from_data(v, golden_size[k], golden_ndim[k], RP_F64), dtype);
+}
+
+/* One case: its lines of the file, which follow one another. */
+static void golden_step(rp_tensor **p, rp_optimizer *opt, bool lamb, int t, rp_dtype dtype) {
+    for (int k = 0; k < GOLDEN_PARAMS; k++)
+        rp_set_grad(p[k], k == 1 && t == 2 && !lamb ? NULL : golden_tensor(k, t, dtype));
+    rp_optimizer_step(opt);
+    OK();
+}
+
+static void compare_golden(const char *name, int t, rp_tensor *const *p, char *numbers, double tolerance) {
+    for (int k = 0; k < GOLDEN_PARAMS; k++) {
+        double have[GOLDEN_NUMBERS];
+        rp_to_host(rp_to_dtype(p[k], RP_F64), have, (size_t)golden_count[k] * sizeof *have);
+        for (int i = 0; i < golden_count[k]; i++) {
+            double want = strtod(numbers, &numbers);
+            if (!(fabs(have[i] - want) <= tolerance * (1 + fabs(want))))
+                fail_msg("%s, step %d: parameter %d, element %d is %.17g, not %.17g", name, t, k, i, have[i], want);
+        }
+    }
+}
+
+static int run_golden(rp_dtype dtype, double tolerance) {
+    char path[512], line[1024], name[64], now[64] = "";
+    const char *data = getenv("REPRISE_TEST_DATA");
+    (void)snprintf(path, sizeof path, "%s/golden/training/optimizers.txt", data && *data ? data : "tests/data");
+    FILE *f = fopen(path, "r");
+    if (!f) fail_msg("cannot open %s", path);
+    rp_tensor *p[GOLDEN_PARAMS] = {NULL};
+    rp_optimizer *opt = NULL;
+    int lines = 0;
+    for (; fgets(line, sizeof line, f); lines++) {
+        int t, at;
+        assert_int_equal(sscanf(line, "%63s %d%n", name, &t, &at), 2);
+        rp_scope scope = rp_scope_begin();
+        if (t == 1) {
+            rp_optimizer_release(opt);
+            memcpy(now, name, sizeof now);
+            for (int k = 0; k < GOLDEN_PARAMS; k++) {
+                if (p[k]) rp_release(p[k]);
+                p[k] = rp_retain(golden_tensor(k, 0, dtype));
+                rp_set_requires_grad(p[k], true);
+            }
+            opt = rule_named(name)->make(p, GOLDEN_PARAMS);
+        }
+        assert_string_equal(name, now);
+        golden_step(p, opt, strncmp(name, "lamb", 4) == 0, t, dtype);
+        /* NAdam's product is a float32, also in PyTorch, where it is multiplied by a double */
+        compare_golden(name, t, p, line + at, dtype == RP_F64 && strncmp(name, "nadam", 5) == 0 ? 3e-7 : tolerance);
+        rp_scope_end(scope, NULL, 0);
+    }
+    rp_optimizer_release(opt);
+    for (int k = 0; k < GOLDEN_PARAMS; k++) {
+        rp_set_grad(p[k], NULL);
+        rp_release(p[k]);
+    }
+    (void)fclose(f);
+    return lines;
+}
+
+static void as_pytorch(void **state) {
+    (void)state;
+    assert_true(run_golden(RP_F64, 1e-13) > 200);
+    assert_true(run_golden(RP_F32, 2e-6) > 200);
+}
+
+/* ---- recorded steps */
 
 static void model_init(model *m, size_t n, const rule *r) {
     m->n = n;
@@ -58,7 +194,7 @@ static void model_init(model *m, size_t n, const rule *r) {
         m->p[k] = rp_retain(rp_from_data(values, RP_DIMS(SIZE), RP_F32));
         rp_set_requires_grad(m->p[k], true);
     }
-    m->opt = r ? optimizer_of(r, m->p, n) : NULL;
+    m->opt = r ? r->make(m->p, n) : NULL;
     OK();
 }
 
@@ -119,7 +255,7 @@ static void many(const rule *r, size_t n, int steps) {
     model_init(&eager, n, r);
     model_init(&compiled, n, r);
     rp_optimizer **each = calloc(n, sizeof *each);
-    for (size_t k = 0; k < n; k++) each[k] = optimizer_of(r, &single.p[k], 1);
+    for (size_t k = 0; k < n; k++) each[k] = r->make(&single.p[k], 1);
     rp_compiled *f =
         rp_compile((rp_fn){whole_step, &compiled, 0, "step"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
     for (int t = 0; t < steps; t++) {
@@ -144,29 +280,21 @@ static void many(const rule *r, size_t n, int steps) {
 
 static void a_thousand_parameters(void **state) {
     (void)state;
-    const rule adam = {.adam = true, .decay = 0.01}, sgd = {.momentum = 0.9, .dampening = 0.5};
-    many(&adam, 1000, 4);
-    many(&sgd, 1000, 4);
+    const rule *adam = rule_named("adam"), *sgd = rule_named("sgd_dampening");
+    many(adam, 1000, 4);
+    many(sgd, 1000, 4);
     static const size_t edges[] = {126, 127, 128, 254, 255, 256};
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
-        many(&adam, edges[i], 2);
-        many(&sgd, edges[i], 2);
+        many(adam, edges[i], 2);
+        many(sgd, edges[i], 2);
     }
 }
 
-static const rule sgd_rules[] = {{.momentum = 0.9, .dampening = 0.5},
-                                 {.momentum = 0.9, .dampening = 0.5, .decay = 0.1},
-                                 {.momentum = 0.9, .nesterov = true},
-                                 {.momentum = 0.9, .nesterov = true, .decay = 0.1},
-                                 {.momentum = 0.9, .dampening = -0.5},
-                                 {.momentum = 0.9},
-                                 {.momentum = 0}};
-
-static void recorded_sgd_is_eager_sgd(void **state) {
+static void recorded_is_eager(void **state) {
     (void)state;
     static const char *const backends[] = {"fused", "cudagraphs", "aot_eager"};
-    for (size_t i = 0; i < sizeof sgd_rules / sizeof *sgd_rules; i++) {
-        const rule *r = &sgd_rules[i];
+    for (int i = 0; i < RULES; i++) {
+        const rule *r = &rules[i];
         for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
             model eager, compiled;
             rp_scope all = rp_scope_begin();
@@ -194,8 +322,8 @@ static void recorded_sgd_is_eager_sgd(void **state) {
 /* The very first step is captured; its replays are all the steps that ever run. */
 static void captured_first_step(void **state) {
     (void)state;
-    for (size_t i = 0; i < sizeof sgd_rules / sizeof *sgd_rules; i++) {
-        const rule *r = &sgd_rules[i];
+    for (int i = 0; i < RULES; i++) {
+        const rule *r = &rules[i];
         model eager, captured;
         rp_scope all = rp_scope_begin();
         model_init(&eager, 3, r);
@@ -226,20 +354,19 @@ static void captured_first_step(void **state) {
 static void on_cuda(void **state) {
     if (!have_cuda) skip();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
-    const rule adam = {.adam = true, .decay = 0.01}, sgd = {.momentum = 0.9, .dampening = 0.5};
     size_t n = test_cuda_is_real() ? 1000 : 300; /* beyond two calls of the op */
-    many(&adam, n, 3);
-    many(&sgd, n, 3);
+    many(rule_named("adam"), n, 3);
+    many(rule_named("sgd_dampening"), n, 3);
     captured_first_step(state);
+    assert_true(run_golden(RP_F32, 2e-6) > 200);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_thousand_parameters),
-        cmocka_unit_test(recorded_sgd_is_eager_sgd),
-        cmocka_unit_test(captured_first_step),
+        cmocka_unit_test(as_pytorch),        cmocka_unit_test(a_thousand_parameters),
+        cmocka_unit_test(recorded_is_eager), cmocka_unit_test(captured_first_step),
         cmocka_unit_test(on_cuda),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

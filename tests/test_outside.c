@@ -20,7 +20,7 @@ static int64_t fact(rp_compiled *f, const char *kind, const char *reason) {
     int64_t n = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        OK(rp_explain_at(f, k, &e));
+        OK(rp_explain_get(f, k, &e));
         if (strcmp(e.kind, kind) == 0 && strcmp(e.reason, reason) == 0) n += e.count;
     }
     return n;

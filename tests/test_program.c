@@ -389,7 +389,7 @@ static void test_dropout_sizes(void **state) {
     bool symbolic = false;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         symbolic = symbolic || strcmp(e.reason, "symbolic-size") == 0;
     }
     assert_true(symbolic);

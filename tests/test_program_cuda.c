@@ -48,7 +48,7 @@ static int64_t fact(rp_compiled *f, const char *kind, const char *reason) {
     int64_t n = -1;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (strcmp(e.kind, kind) == 0 && strcmp(e.reason, reason) == 0) n = (n < 0 ? 0 : n) + e.count;
     }
     return n;
@@ -319,7 +319,7 @@ static int64_t launches(rp_compiled *f, const char *ops) { /* library launches o
     int64_t n = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (strcmp(e.kind, "library") == 0 && strncmp(e.message, ops, strlen(ops)) == 0 &&
             e.message[strlen(ops)] == ':')
             n += e.count;

@@ -545,6 +545,36 @@ static void test_no_memory(void **state) {
     }
 }
 
+/* A step of a hundred kinds of calls: none drives the kernel of another out, so that a turn makes nothing that the turn
+   before it made. */
+typedef rp_tensor *unary(rp_tensor *);
+static uint64_t one_turn(rp_tensor *const *in, size_t n) {
+    static unary *const some[] = {(rp_cos),  (rp_sin),   (rp_tan),   (rp_exp),   (rp_log),   (rp_sqrt),
+                                  (rp_abs),  (rp_neg),   (rp_tanh),  (rp_relu),  (rp_floor), (rp_ceil),
+                                  (rp_erf),  (rp_expm1), (rp_log1p), (rp_log2),  (rp_rsqrt), (rp_sigmoid),
+                                  (rp_silu), (rp_trunc), (rp_asin),  (rp_acos),  (rp_atan),  (rp_square),
+                                  (rp_sign), (rp_sinh),  (rp_cosh),  (rp_log10), (rp_exp2),  (rp_reciprocal)};
+    rp_scope scope = rp_scope_begin();
+    uint64_t before = rp__lower_built();
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        for (size_t k = 0; k < n; k++) (void)some[i](in[k]);
+    uint64_t made = rp__lower_built() - before;
+    assert_int_equal(rp_error_take(), RP_OK);
+    rp_scope_end(scope, NULL, 0);
+    return made;
+}
+
+static void test_many_kinds(void **state) {
+    (void)state;
+    static const rp_dtype types[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+    rp_tensor *in[4];
+    for (size_t k = 0; k < 4; k++)
+        in[k] = rp_full(RP_DIMS(4), rp_f64(0.5), RP_OPTIONS(rp_full_options, .dtype = types[k]));
+    uint64_t first = one_turn(in, 4);
+    if (first < 100) fail_msg("%llu kinds only", (unsigned long long)first);
+    assert_int_equal(one_turn(in, 4), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_key, take_error),
@@ -560,6 +590,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_sites, take_error),
         cmocka_unit_test_teardown(test_draws, take_error),
         cmocka_unit_test_teardown(test_no_memory, take_error),
+        cmocka_unit_test_teardown(test_many_kinds, take_error),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

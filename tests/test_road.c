@@ -353,7 +353,7 @@ static bool as_text(const sample *s, rp_fn fn, const expected *e) {
 static bool nothing_skipped(const sample *s, rp_compiled *f, enum floor floor) {
     for (size_t i = 0; i < rp_explain_count(f); i++) {
         rp_explain_entry e;
-        if (rp_explain_at(f, i, &e) != RP_OK) return failed(s, floor, "rp_explain_at");
+        if (rp_explain_get(f, i, &e) != RP_OK) return failed(s, floor, "rp_explain_get");
         if (strcmp(e.kind, "skip") == 0 || strcmp(e.kind, "break") == 0)
             return failed(s, floor, "%s %s: %s", e.kind, e.reason, e.message);
     }

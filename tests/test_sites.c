@@ -118,10 +118,10 @@ static void test_gradients_and_functions(void **state) {
     SAYS(rp_ir_run(NULL, &x, 1, &out, 1));
     SAYS(rp_register_backend(NULL));
     SAYS(rp_explain_count(NULL));
-    SAYS(rp_explain_at(NULL, 0, &entry));
+    SAYS(rp_explain_get(NULL, 0, &entry));
     SAYS(rp_op_call("no such op", &x, 1, NULL, 0, &out, 1));
     SAYS(rp_op_register(NULL));
-    SAYS(rp_op_info_at(100000, NULL));
+    SAYS(rp_op_info_get(100000, NULL));
 }
 
 static void test_streams_and_graphs(void **state) {
@@ -163,6 +163,37 @@ static void test_streams_and_graphs(void **state) {
     rp_event_release(e);
 }
 
+static void test_layers_of_modules(void **state) {
+    (void)state;
+    rp_module *m = rp_module_new("");
+    rp_tensor *x = rp_zeros(RP_DIMS(2, 3));
+    rp_rms_norm_layer rms;
+    rp_group_norm_layer group;
+    rp_instance_norm_layer instance;
+    rp_multihead_attention_layer heads;
+    rp_transformer_layer layer;
+    rp_transformer_stack stack;
+    SAYS(rp_rms_norm_add(m, "a", &rms, NULL, 1, 0, true));
+    SAYS(rp_rms_norm_layer_forward(NULL, x));
+    SAYS(rp_group_norm_add(m, "a", &group, 2, 3, 0, true));
+    SAYS(rp_group_norm_layer_forward(NULL, x));
+    SAYS(rp_instance_norm_add(m, "a", &instance, 0, NULL));
+    SAYS(rp_instance_norm_layer_forward(NULL, x));
+    SAYS(rp_multihead_attention_add(m, "a", &heads, 3, 2, NULL));
+    SAYS(rp_multihead_attention_layer_forward(NULL, x, x, x, NULL, NULL));
+    OK(rp_multihead_attention_add(m, "heads", &heads, 4, 2, NULL));
+    SAYS(rp_multihead_attention_layer_forward(&heads, x, x, x, NULL, NULL)); /* an op inside fails */
+    SAYS(rp_transformer_encoder_layer_add(m, "a", &layer, 3, 2, NULL));
+    SAYS(rp_transformer_decoder_layer_add(m, "a", &layer, 3, 2, NULL));
+    SAYS(rp_transformer_encoder_layer_forward(NULL, x, NULL));
+    SAYS(rp_transformer_decoder_layer_forward(NULL, x, x, NULL, NULL));
+    SAYS(rp_transformer_encoder_add(m, "a", &stack, &layer, 1, 3, 2, true, NULL));
+    SAYS(rp_transformer_decoder_add(m, "a", &stack, NULL, 1, 4, 2, true, NULL));
+    SAYS(rp_transformer_encoder_forward(NULL, x, NULL));
+    SAYS(rp_transformer_decoder_forward(NULL, x, x, NULL, NULL));
+    rp_module_release(m);
+}
+
 static void test_layers(void **state) {
     (void)state;
     rp_tensor *x = rp_zeros(RP_DIMS(2, 3)), *flat = rp_zeros(RP_DIMS(2));
@@ -190,9 +221,59 @@ static void test_layers(void **state) {
     SAYS_VOID(rp_optimizer_release(rp_adam(NULL, 0, 0.1, NULL)));
     SAYS_VOID(rp_optimizer_release(rp_adamw(&x, 1, -1, NULL)));
     SAYS_VOID(rp_optimizer_release(rp_sgd(&x, 1, -1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_rmsprop(&x, 1, -1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_rmsprop_module(NULL, 1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_adagrad(&x, 1, -1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_adagrad_module(NULL, 1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_adadelta(&x, 1, -1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_adadelta_module(NULL, 1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_adamax(&x, 1, -1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_adamax_module(NULL, 1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_nadam(&x, 1, -1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_nadam_module(NULL, 1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_radam(&x, 1, -1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_radam_module(NULL, 1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_lion(&x, 1, -1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_lion_module(NULL, 1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_lamb(&x, 1, -1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_lamb_module(NULL, 1, NULL)));
     rp_optimizer *o = rp_sgd(&linear.weight, 2, 0.1, NULL);
+    SAYS(rp_rmsprop_add_group(o, &x, 1, 0.1, NULL));
+    SAYS(rp_adagrad_add_group(o, &x, 1, 0.1, NULL));
+    SAYS(rp_adadelta_add_group(o, &x, 1, 0.1, NULL));
+    SAYS(rp_adamax_add_group(o, &x, 1, 0.1, NULL));
+    SAYS(rp_nadam_add_group(o, &x, 1, 0.1, NULL));
+    SAYS(rp_radam_add_group(o, &x, 1, 0.1, NULL));
+    SAYS(rp_lion_add_group(o, &x, 1, 0.1, NULL));
+    SAYS(rp_lamb_add_group(o, &x, 1, 0.1, NULL));
     SAYS(rp_adam_add_group(o, &x, 1, 0.1, NULL));
     SAYS(rp_sgd_add_group(o, NULL, 0, 0.1, NULL));
+    SAYS(rp_optimizer_set_schedule(NULL, NULL));
+    SAYS(rp_optimizer_schedule_step(o));
+    SAYS_VOID(rp_schedule_release(rp_schedule_constant(-1, 3)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_linear(-1, 1, 3)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_step(0, 1)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_multistep(NULL, 3, 1)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_polynomial(0, 1)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_cosine(0, 1)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_cosine_restarts(0, 1, 0)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_one_cycle(1, 0, NULL)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_cyclic(1, 2, 0, NULL)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_lambda(NULL, NULL)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_sequential(NULL, 0, NULL)));
+    SAYS_VOID(rp_schedule_release(rp_schedule_chained(NULL, 0)));
+    SAYS(rp_schedule_rate(NULL, x, 1));
+    SAYS(rp_plateau_init(NULL, NULL));
+    SAYS(rp_plateau_step(NULL, o, 1));
+    SAYS(rp_grad_norm(NULL, 1, 2));
+    SAYS(rp_clip_grad_norm(NULL, 1, 1, 2));
+    SAYS(rp_clip_grad_value(NULL, 1, 1));
+    rp_average *average;
+    SAYS(average = rp_average_new(&x, 1, 2));
+    SAYS(rp_average_update(average));
+    SAYS(rp_average_tensor(average, 0));
+    SAYS(rp_average_count(average));
+    SAYS(rp_average_swap(average));
     SAYS(rp_optimizer_step(NULL));
     SAYS(rp_optimizer_zero_grad(NULL, true));
     SAYS(rp_optimizer_set_lr(o, 3, 0.1));
@@ -289,6 +370,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_gradients_and_functions, begin, take_error),
         cmocka_unit_test_setup_teardown(test_streams_and_graphs, begin, take_error),
         cmocka_unit_test_setup_teardown(test_layers, begin, take_error),
+        cmocka_unit_test_setup_teardown(test_layers_of_modules, begin, take_error),
         cmocka_unit_test_setup_teardown(test_backward, begin, take_error),
         cmocka_unit_test_setup_teardown(test_callbacks, begin, take_error),
         cmocka_unit_test_setup_teardown(test_without_site, begin, take_error),

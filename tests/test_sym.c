@@ -368,7 +368,7 @@ static void test_where_a_number_is_needed(void **state) {
         bool told = false;
         for (size_t k = 0; k < rp_explain_count(f); k++) {
             rp_explain_entry e;
-            assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+            assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
             told =
                 told || (strcmp(e.kind, "break") == 0 && strstr(e.message, "is a symbolic size, and must be a number"));
         }

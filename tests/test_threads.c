@@ -551,7 +551,7 @@ static void read_explain(struct mixed *m, rp_compiled *f) {
     const size_t n = rp_explain_count(f);
     for (size_t i = 0; i < n; i++) {
         rp_explain_entry e;
-        if (rp_explain_at(f, i, &e) == RP_OK) /* its texts are for who calls alone */
+        if (rp_explain_get(f, i, &e) == RP_OK) /* its texts are for who calls alone */
             atomic_fetch_add(&m->explained, e.count > 0);
         else
             (void)rp_error_take(); /* others made it shorter */
@@ -593,7 +593,7 @@ static void everything_at_once(void **state) {
     bool evicted = false;
     for (size_t i = 0; i < rp_explain_count(m.f[3]); i++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(m.f[3], i, &e), RP_OK);
+        assert_int_equal(rp_explain_get(m.f[3], i, &e), RP_OK);
         evicted = evicted || strcmp(e.reason, "instance-evicted") == 0;
     }
     assert_true(evicted);

@@ -107,7 +107,7 @@ static void assert_same(rp_tensor *a, rp_tensor *b, const char *what, int at) {
 static void print_explain(rp_compiled *f) {
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        if (rp_explain_at(f, k, &e) == RP_OK) {
+        if (rp_explain_get(f, k, &e) == RP_OK) {
             print_message("%s [%s] %s (%lld)\n", e.kind, e.reason, e.message, (long long)e.count);
         }
     }
@@ -117,7 +117,7 @@ static int64_t count_of(rp_compiled *f, const char *kind) {
     int64_t n = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        if (rp_explain_at(f, k, &e) == RP_OK && strcmp(e.kind, kind) == 0) n += e.count;
+        if (rp_explain_get(f, k, &e) == RP_OK && strcmp(e.kind, kind) == 0) n += e.count;
     }
     return n;
 }
@@ -126,7 +126,7 @@ static bool has(rp_compiled *f, const char *kind, const char *start) {
     bool found = false;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        found = found || (rp_explain_at(f, k, &e) == RP_OK && strcmp(e.kind, kind) == 0 &&
+        found = found || (rp_explain_get(f, k, &e) == RP_OK && strcmp(e.kind, kind) == 0 &&
                           strncmp(e.message, start, strlen(start)) == 0);
     }
     return found;
@@ -375,7 +375,7 @@ static int64_t memory_of(rp_compiled *f, const char *start) {
     int64_t n = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        bool is = rp_explain_at(f, k, &e) == RP_OK && strcmp(e.kind, "memory") == 0;
+        bool is = rp_explain_get(f, k, &e) == RP_OK && strcmp(e.kind, "memory") == 0;
         if (is && strncmp(e.message, start, strlen(start)) == 0) n += e.count;
     }
     return n;

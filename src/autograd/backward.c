@@ -581,6 +581,26 @@ static rp_status roots_prepare(const char *function, const char *what, rp_tensor
     return RP_OK;
 }
 
+rp_status rp__tape_grads(rp_tensor *const *roots, rp_tensor *const *seeds, size_t n_roots, rp_tensor *const *inputs,
+                         size_t n_inputs, rp_tensor **grads, bool retain_graph, bool create_graph) {
+    const size_t n = n_roots + n_inputs;
+    rp__edge *ends = rp__calloc(n + 1, sizeof *ends);
+    rp_tensor **found = rp__calloc(n_inputs + 1, sizeof *found);
+    rp_status status = ends && found ? RP_OK : RP__OOM("gradients");
+    for (size_t k = 0; k < n && status == RP_OK; k++)
+        status = rp__tape_edge_of(k < n_roots ? roots[k] : inputs[k - n_roots], &ends[k]);
+    if (status == RP_OK && n_roots > 0)
+        status = rp__engine_run(ends, seeds, n_roots, ends + n_roots, n_inputs, found, retain_graph, create_graph);
+    for (size_t k = 0; k < n_inputs && found; k++) {
+        if (status == RP_OK) grads[k] = found[k] ? rp__tensor_enter_scope(found[k]) : NULL;
+        if (found[k]) rp_release(found[k]);
+    }
+    for (size_t k = 0; k < n && ends; k++) rp__tape_node_release(ends[k].node);
+    rp__free(ends);
+    rp__free(found);
+    return status;
+}
+
 rp_status rp_backward_at(const char *site, rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options) {
     RP__CALLED_FROM(site);
     rp_backward_options o;

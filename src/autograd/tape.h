@@ -218,6 +218,9 @@ extern const rp__tape_class rp__accumulate_class;
 /* Gradients of sum_k roots[k] . seeds[k]. inputs NULL: into .grad of all leaves; else out[i] for inputs[i], each retained. */
 rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs,
                          size_t n_inputs, rp_tensor **out, bool retain_graph, bool create_graph);
+/* The same from tensors to tensors, which all need a gradient; grads[k] is of the innermost scope, NULL: none came. */
+rp_status rp__tape_grads(rp_tensor *const *roots, rp_tensor *const *seeds, size_t n_roots, rp_tensor *const *inputs,
+                         size_t n_inputs, rp_tensor **grads, bool retain_graph, bool create_graph);
 /* Every leaf that a backward of these outputs would reach and that is none of `stops`, nor behind one, each once; a status other
    than RP_OK ends it. */
 rp_status rp__tape_each_leaf(rp_tensor *const *outputs, size_t n, rp_tensor *const *stops, size_t n_stops,

@@ -69,34 +69,28 @@ static rp_status run(const rp__again *q, rp_tensor *const *args, rp_tensor *cons
     return status;
 }
 
+/* From results that were given a gradient to leaves of which one is wanted. */
 static rp_status differentiate(const rp__again *q, rp_tensor *const *args, rp_tensor *const *captured,
                                rp_tensor *const *results, rp_tensor **grad_in) {
-    uint32_t n_args = q->graph->body.n_args, n_ends = q->n_tangents + q->n_leaves, n_roots = 0, n_inputs = 0;
-    rp__edge *ends = rp__calloc(n_ends + 1u, sizeof *ends), *inputs = ends + q->n_tangents;
-    rp_tensor **seeds = rp__calloc(n_ends + 1u, sizeof *seeds), **grads = seeds + q->n_tangents;
-    rp_status status = ends && seeds ? RP_OK : RP__OOM("backward of a compiled function");
-    for (uint32_t k = 0; k < q->n_tangents && status == RP_OK; k++) {
+    uint32_t n_args = q->graph->body.n_args, n_roots = 0, n_inputs = 0;
+    rp_tensor **lists = rp__calloc(2u * (q->n_tangents + q->n_leaves) + 1u, sizeof *lists);
+    if (!lists) return RP__OOM("backward of a compiled function");
+    rp_tensor **roots = lists, **seeds = roots + q->n_tangents, **inputs = seeds + q->n_tangents,
+              **grads = inputs + q->n_leaves;
+    for (uint32_t k = 0; k < q->n_tangents; k++) {
         rp_tensor *root = results[q->tangent_of[k]];
         if (!q->grad_out[k] || !rp__grad_needed(root)) continue;
         seeds[n_roots] = q->grad_out[k];
-        status = rp__tape_edge_of(root, &ends[n_roots++]);
+        roots[n_roots++] = root;
     }
-    for (uint32_t k = 0; k < q->n_leaves && status == RP_OK; k++) {
-        if (!q->needed[k]) continue;
+    for (uint32_t k = 0; k < q->n_leaves; k++) {
         uint32_t leaf = q->leaves[k];
-        status = rp__tape_edge_of(leaf < n_args ? args[leaf] : captured[leaf - n_args], &inputs[n_inputs++]);
+        if (q->needed[k]) inputs[n_inputs++] = leaf < n_args ? args[leaf] : captured[leaf - n_args];
     }
-    if (status == RP_OK && n_roots > 0)
-        status = rp__engine_run(ends, seeds, n_roots, inputs, n_inputs, grads, q->create_graph, q->create_graph);
-    for (uint32_t k = 0, at = 0; k < q->n_leaves && status == RP_OK; k++) {
-        if (!q->needed[k]) continue;
-        rp_tensor *grad = grads[at++];
-        grad_in[k] = grad ? rp__tensor_enter_scope(grad) : NULL;
-        rp_release(grad);
-    }
-    for (uint32_t k = 0; ends && k < n_ends; k++) rp__tape_node_release(ends[k].node);
-    rp__free(ends);
-    rp__free(seeds);
+    rp_status status = rp__tape_grads(roots, seeds, n_roots, inputs, n_inputs, grads, q->create_graph, q->create_graph);
+    for (uint32_t k = 0, at = 0; k < q->n_leaves && status == RP_OK; k++)
+        if (q->needed[k]) grad_in[k] = grads[at++];
+    rp__free(lists);
     return status;
 }
 

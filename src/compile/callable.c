@@ -175,10 +175,10 @@ size_t rp_explain_count_at(const char *site, rp_compiled *f) {
     return rp__explain_count(f->explain);
 }
 
-rp_status rp_explain_at_at(const char *site, rp_compiled *f, size_t index, rp_explain_entry *entry) {
+rp_status rp_explain_get_at(const char *site, rp_compiled *f, size_t index, rp_explain_entry *entry) {
     RP__CALLED_FROM(site);
-    if (f && !f->ops && f != rp__callable_failed()) return rp__callable_refuse(f, "rp_explain_at");
-    if (!f || !f->ops || !entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_at: an argument is NULL");
+    if (f && !f->ops && f != rp__callable_failed()) return rp__callable_refuse(f, "rp_explain_get");
+    if (!f || !f->ops || !entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_get: an argument is NULL");
     if (rp__explain_at(f->explain, index, entry)) return RP_OK;
-    return rp__fail(RP_ERROR_INDEX, "rp_explain_at: there is no entry %zu", index);
+    return rp__fail(RP_ERROR_INDEX, "rp_explain_get: there is no entry %zu", index);
 }

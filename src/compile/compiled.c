@@ -21,15 +21,8 @@ static rp_status call_first(rp__compiled *c, rp_tensor *const *in, size_t n_in, 
     void *ctx = rp__alloc(bytes ? bytes : 1);
     if (!ctx) return RP__OOM("compiled function");
     if (bytes) memcpy(ctx, fn.ctx, bytes);
-    rp__trace_request request = {.mode = RP__TRACE_FUNCTION,
-                                 .fn = fn,
-                                 .in = in,
-                                 .n_in = n_in,
-                                 .n_out = n_out,
-                                 .run = rp__segments_run,
-                                 .run_ctx = c};
     /* .grad of arguments and captured tensors as the guards must find it: as it was before. */
-    rp_status status = rp__trace_run(&request, out, &result);
+    rp_status status = rp__segments_trace(c, RP__TRACE_FUNCTION, in, n_in, out, n_out, &result);
     rp__reason reason = status == RP_OK ? rp__retrace_unusable(&result) : RP__REASON_NONE;
     if (status == RP_OK && reason == RP__REASON_NONE && bytes && memcmp(ctx, fn.ctx, bytes) != 0)
         reason = RP__REASON_CTX_CHANGES;

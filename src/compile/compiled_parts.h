@@ -33,6 +33,8 @@ typedef struct rp__specialisation {
 typedef struct rp__segment {
     void *object; /* NULL: node by node */
     rp__explain *explain;
+    uint64_t used;  /* in call number `used` of those that ran in segments */
+    uint64_t bytes; /* of device memory, when it ran last */
 } rp__segment;
 
 typedef struct rp__compiled {
@@ -50,9 +52,10 @@ typedef struct rp__compiled {
     bool lazy; /* trace-and-flush, because of: */
     rp__reason lazy_reason;
     char lazy_site[256];
-    unsigned ctx_misses; /* calls that were recorded anew because bytes of ctx differed, and gave another graph */
-    rp__map segments;    /* hash -> segment */
-    uint64_t calls;
+    unsigned ctx_misses;    /* calls that were recorded anew because bytes of ctx differed, and gave another graph */
+    rp__map segments;       /* hash -> segment */
+    uint64_t segment_bytes; /* of all */
+    uint64_t segment_calls; /* calls that ran in segments */
     uint64_t resets;        /* rp_compile_reset has been heard so often */
     _Atomic uint64_t given; /* rp__engine_request.given */
 } rp__compiled;
@@ -101,8 +104,9 @@ rp_status rp__retrace(rp__compiled *c, rp__specialisation *s, rp_tensor *const *
 /* From now on it runs at every call. */
 void rp__segments_only(rp__compiled *c, rp__reason reason, const char *site, const char *detail);
 void rp__segments_clear(rp__compiled *c);
-/* rp__trace_request.run; ctx: the function. */
-rp_status rp__segments_run(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+/* Runs the function and records it; what it must have computed before its end is run in segments. */
+rp_status rp__segments_trace(rp__compiled *c, rp__trace_mode mode, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                             size_t n_out, rp__trace_result *result);
 /* Under fullgraph the values are true, and the call is an error all the same. */
 rp_status rp__segments_fullgraph(const rp__compiled *c);
 rp_status rp__segments_call(rp__compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);

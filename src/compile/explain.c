@@ -37,12 +37,21 @@ typedef struct record {
     const _Atomic uint64_t *live; /* added to count when asked for; NULL */
 } record;
 
+typedef struct question {
+    const char *kind, *site, *what;
+    rp__reason reason;
+    rp__explain_question *say;
+    const void *about;
+} question;
+
 struct rp__explain {
     rp__mutex *lock; /* of the function */
     rp__explain *in, *parts, *next;
     char *name;
     record *records;
     size_t n, capacity;
+    question *questions; /* without an answer so far */
+    size_t n_questions, questions_capacity;
 };
 
 static rp__explain *new_part(rp__mutex *lock, const char *name) {
@@ -76,6 +85,7 @@ static void free_records(rp__explain *e) {
         rp__free(e->records[i].site);
     }
     rp__free(e->records);
+    rp__free(e->questions);
     rp__free(e->name);
     rp__free(e);
 }
@@ -160,12 +170,12 @@ size_t rp_counter_count(void) {
     return SIZE_MAX - left;
 }
 
-rp_status rp_counter_at_at(const char *site, size_t index, rp_counter *counter) {
+rp_status rp_counter_get_at(const char *site, size_t index, rp_counter *counter) {
     RP__CALLED_FROM(site);
-    if (!counter) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_counter_at: an argument is NULL");
+    if (!counter) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_counter_get: an argument is NULL");
     size_t left = index;
     if (find_counter(&left, counter)) return RP_OK;
-    return rp__fail(RP_ERROR_INDEX, "rp_counter_at: there is no counter %zu", index);
+    return rp__fail(RP_ERROR_INDEX, "rp_counter_get: there is no counter %zu", index);
 }
 
 void rp_counters_clear(void) {
@@ -256,6 +266,33 @@ void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const
     rp__unlock(e->lock);
 }
 
+void rp__explain_ask(rp__explain *e, const char *kind, rp__reason reason, const char *site, const char *what,
+                     rp__explain_question *say, const void *about) {
+    if (!e) return;
+    rp__lock(e->lock);
+    if (RP__GROW(&e->questions, &e->questions_capacity, e->n_questions + 1))
+        e->questions[e->n_questions++] = (question){kind, site ? site : "", what, reason, say, about};
+    rp__unlock(e->lock);
+}
+
+/* Under the lock. */
+static void ask_all(rp__explain *e) {
+    size_t open = 0;
+    for (size_t i = 0; i < e->n_questions; i++) {
+        const question *q = &e->questions[i];
+        const char *answer = q->say(q->about);
+        char text[1024];
+        if (answer) {
+            (void)snprintf(text, sizeof text, "%s: %s", q->what, answer);
+            add(e, q->kind, q->reason, q->site, 1, text, NULL);
+        } else {
+            e->questions[open++] = *q;
+        }
+    }
+    e->n_questions = open;
+    for (rp__explain *part = e->parts; part; part = part->next) ask_all(part);
+}
+
 static int64_t count_of(const record *r) {
     return r->count + (r->live ? (int64_t)atomic_load_explicit(r->live, memory_order_relaxed) : 0);
 }
@@ -306,6 +343,7 @@ static bool find(const rp__explain *e, size_t *index, rp_explain_entry *out) {
 
 size_t rp__explain_count(rp__explain *e) {
     rp__lock(e->lock);
+    ask_all(e);
     size_t n = count_all(e);
     rp__unlock(e->lock);
     return n;
@@ -321,6 +359,7 @@ static void visit_all(const rp__explain *e, void (*visit)(void *ctx, const rp_ex
 
 void rp__explain_each(rp__explain *e, void (*visit)(void *ctx, const rp_explain_entry *entry), void *ctx) {
     rp__lock(e->lock);
+    ask_all(e);
     visit_all(e, visit, ctx);
     rp__unlock(e->lock);
 }

@@ -44,6 +44,12 @@ void rp__explain_advise(rp__explain *e, rp__reason reason, const char *site, con
 void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const char *text,
                       const _Atomic uint64_t *counter);
 
+/* What may turn out while e lives: whenever somebody counts, say(about) is asked, until it gives a text; that is a record then, behind
+   `what`. `what` and the site live as long as e. */
+typedef const char *rp__explain_question(const void *about);
+void rp__explain_ask(rp__explain *e, const char *kind, rp__reason reason, const char *site, const char *what,
+                     rp__explain_question *say, const void *about);
+
 /* Records of e and its parts, in order: those of a part behind those of what it lies in. */
 size_t rp__explain_count(rp__explain *e);
 bool rp__explain_at(rp__explain *e, size_t index, rp_explain_entry *out);

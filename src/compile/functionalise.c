@@ -171,30 +171,56 @@ static bool is_apart_in_itself(const rp__ir_value_info *t) {
     return true;
 }
 
-/* Elements of its storage from the first to behind the last one. False: its sizes are symbols. */
-static bool elements_of(const rp__ir_value_info *t, int64_t *begin, int64_t *end) {
-    bool known = !rp__dim_is_symbol(t->offset);
-    *begin = t->offset;
-    *end = t->offset + 1;
-    for (unsigned d = 0; d < t->meta.ndim && known; d++) {
-        known = !rp__dim_is_symbol(t->meta.size[d]) && !rp__dim_is_symbol(t->stride[d]);
-        if (!known) break;
+/* Bytes of its storage from the first to behind the last one. False: its sizes are symbols. */
+static bool bytes_of(const rp__ir_value_info *t, int64_t *begin, int64_t *end) {
+    const int64_t bytes = (int64_t)rp__dtype_bytes(t->meta.dtype);
+    if (rp__dim_is_symbol(t->offset)) return false;
+    *begin = t->offset * bytes;
+    *end = *begin + bytes;
+    for (unsigned d = 0; d < t->meta.ndim; d++) {
+        if (rp__dim_is_symbol(t->meta.size[d]) || rp__dim_is_symbol(t->stride[d])) return false;
         if (t->meta.size[d] == 0) *end = *begin;
-        if (*end > *begin) *end += (t->meta.size[d] - 1) * t->stride[d];
+        if (*end > *begin) *end += (t->meta.size[d] - 1) * t->stride[d] * bytes;
     }
-    return known;
+    return true;
 }
 
-/* Another argument or captured tensor, `what` number `index`: does it lie in what is written of v? Arguments of one storage are one
-   buffer of a program (program_place.c), which is written as a whole or not at all. */
+/* Are they two parts of one storage that have no byte in common? Guards hold them to their distance and their sizes. */
+static bool are_apart(const rp__ir_value_info *a, const rp__ir_value_info *b) {
+    int64_t a0, a1, b0, b1;
+    return bytes_of(a, &a0, &a1) && bytes_of(b, &b0, &b1) && (a1 <= b0 || b1 <= a0);
+}
+
+/* Does argument v, which shares its storage with others, lie apart from each of them? */
+static bool is_apart_from_others(const rp_ir *ir, rp__ir_value v) {
+    const rp__ir_value_info *own = &ir->values[v];
+    bool shares = false;
+    for (uint32_t k = 0; k < ir->body.n_args; k++) {
+        const rp__ir_value other = ir->body.args[k];
+        if (other == v || ir->values[other].storage != own->storage) continue;
+        if (!are_apart(own, &ir->values[other])) return false;
+        shares = true;
+    }
+    return shares;
+}
+
+/* Arguments of one storage are one buffer of a program (program_place.c), which is written as a whole or not at all: an argument
+   that lies apart gets a buffer of its own. (Captured tensors have one each.) */
+static void part_arguments(functionaliser *f) {
+    const rp_ir *src = f->w.src;
+    for (uint32_t k = 0; k < src->body.n_args; k++)
+        if (is_apart_from_others(src, src->body.args[k]))
+            f->w.dst->values[f->w.dst->body.args[k]].storage = f->w.dst->n_storages++;
+}
+
+/* Another argument or captured tensor, `what` number `index`: does it lie in what is written of v, or in one buffer with it? */
 static rp_status check_other(const functionaliser *f, rp__ir_value v, rp__ir_value other, const char *what,
                              uint32_t index) {
-    const rp__ir_value_info *a = &f->w.src->values[v], *b = &f->w.src->values[other];
-    int64_t a0, a1, b0, b1;
+    const rp_ir *src = f->w.src;
+    const rp__ir_value_info *a = &src->values[v], *b = &src->values[other];
     if (other == v || a->storage != b->storage) return RP_OK;
-    bool two = rp__ir_producer(f->w.src, v) || rp__ir_producer(f->w.src, other);
-    if (two && a->meta.dtype == b->meta.dtype && elements_of(a, &a0, &a1) && elements_of(b, &b0, &b1) &&
-        (a1 <= b0 || b1 <= a0))
+    if (are_apart(a, b) && (rp__ir_producer(src, v) || rp__ir_producer(src, other) || is_apart_from_others(src, v) ||
+                            is_apart_from_others(src, other)))
         return RP_OK;
     return rp__fail(RP_ERROR_UNAVAILABLE, "%s %u shares memory with what is written", what, index);
 }
@@ -564,6 +590,7 @@ rp_status rp__functionalise(const rp_ir *ir, rp_ir **out) {
     size_t n = ir->n_values + 1;
     rp_status status = rp__rewrite_begin(&f.w, ir);
     if (status != RP_OK) goto done;
+    part_arguments(&f);
     f.places = rp__calloc(n, sizeof *f.places);
     f.memories = rp__calloc(n, sizeof *f.memories);
     f.path = rp__calloc(n, sizeof *f.path);

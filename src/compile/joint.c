@@ -30,30 +30,21 @@ typedef struct recording {
 
 /* ---- inside the trace */
 
-/* Ends of the tape: results with tangents, then leaves. */
+/* From results with tangents to leaves. */
 static rp_status differentiate(const recording *r, rp_tensor *const *in, rp_tensor *const *results, rp_tensor **grads) {
     const rp__joint *j = r->joint;
-    const uint32_t n = j->n_tangents + j->n_grads;
-    rp__edge *ends = rp__calloc(n + 1u, sizeof *ends);
-    rp_tensor **found = rp__calloc(j->n_grads + 1u, sizeof *found);
-    rp_status status = ends && found ? RP_OK : RP__OOM("derivatives");
+    rp_tensor **roots = rp__calloc(j->n_tangents + j->n_grads + 1u, sizeof *roots);
+    if (!roots) return RP__OOM("derivatives");
+    rp_tensor **leaves = roots + j->n_tangents;
+    rp_status status = RP_OK;
     for (uint32_t k = 0; k < j->n_tangents && status == RP_OK; k++) {
-        rp_tensor *root = results[j->tangent_of[k]];
-        status = rp__grad_needed(root) ? rp__tape_edge_of(root, &ends[k])
-                                       : rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through what is no op");
+        roots[k] = results[j->tangent_of[k]];
+        if (!rp__grad_needed(roots[k])) status = rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through what is no op");
     }
-    for (uint32_t k = 0; k < j->n_grads && status == RP_OK; k++)
-        status = rp__tape_edge_of(in[j->grad_arg[k]], &ends[j->n_tangents + k]);
-    if (status == RP_OK && j->n_tangents > 0)
-        status = rp__engine_run(ends, in + r->n_args, j->n_tangents, ends + j->n_tangents, j->n_grads, found, true,
-                                false); /* a history that is gone would leave no mark on results */
-    for (uint32_t k = 0; k < j->n_grads && found; k++) {
-        if (status == RP_OK && found[k]) grads[k] = rp__tensor_enter_scope(found[k]);
-        rp_release(found[k]);
-    }
-    for (uint32_t k = 0; k < n && ends; k++) rp__tape_node_release(ends[k].node);
-    rp__free(ends);
-    rp__free(found);
+    for (uint32_t k = 0; k < j->n_grads; k++) leaves[k] = in[j->grad_arg[k]];
+    if (status == RP_OK) /* a history that is gone would leave no mark on results: it stays */
+        status = rp__tape_grads(roots, in + r->n_args, j->n_tangents, leaves, j->n_grads, grads, true, false);
+    rp__free(roots);
     return status;
 }
 

@@ -188,7 +188,8 @@ static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t
     uint32_t built;
     if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 2)) return RP__OOM("kernels of a program");
     RP_TRY(rp__group_lower(&part->fusion, g, &l, dags, &built));
-    for (unsigned k = 0; k < 2 && dags[k]; k++) p->dags[p->n_dags++] = dags[k];
+    for (unsigned k = 0; k < 2 && dags[k]; k++)
+        p->dags[p->n_dags++] = (struct rp__program_dag){dags[k], part->first_group + group};
     p->n_lowered += built;
     return RP_OK;
 }
@@ -342,7 +343,7 @@ void rp__program_plan_heat(rp__executable *p, bool wait) {
     p->hot_runs = HOT_BYTES / bytes > HOT_RUNS ? HOT_BYTES / bytes : HOT_RUNS;
 }
 void rp__program_heat(rp__executable *p, bool wait) {
-    for (size_t k = 0; k < p->n_dags; k++) p->device->ops->loops->hot(p->dags[k], wait);
+    for (size_t k = 0; k < p->n_dags; k++) p->device->ops->loops->hot(p->dags[k].dag, wait);
 }
 
 void rp__shared_arena_begin(rp__shared_arena *a) {
@@ -466,7 +467,7 @@ void rp__executable_free(rp__executable *p) {
     }
     for (size_t k = 0; k < p->n_scratch; k++) rp__storage_release(p->scratch[k]);
     rp__free(p->scratch);
-    for (size_t k = 0; k < p->n_dags; k++) rp__dag_release(p->dags[k]);
+    for (size_t k = 0; k < p->n_dags; k++) rp__dag_release(p->dags[k].dag);
     rp__free(p->dags);
     rp__capture_random_free(p->states, p->n_states);
     for (size_t k = 0; k < p->n_random && p->random; k++) rp__generator_drop(p->random[k].generator);

@@ -70,7 +70,9 @@ typedef struct rp__executable_kernel {
     const char *server; /* "loop", or who serves the library op */
     int64_t bytes;      /* read and written */
     bool library;
-    const rp__kernel *kernel; /* of its last launch */
+    const rp__kernel *kernel;                 /* of its last launch */
+    const rp__dag *dags[2];                   /* of its launches; NULL: no loops */
+    const char *(*fault)(const rp__dag *dag); /* of rp__loop_backend; may be NULL */
 } rp__executable_kernel;
 typedef struct rp__executable_layout { /* of a device graph, or of a body of a region in one */
     const char *reason;                /* a name of reasons.def */

@@ -76,6 +76,9 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
         }
         if (k->library && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
     }
+    k->fault = p->device->ops->loops->fault;
+    for (size_t d = 0, found = 0; d < p->n_dags && found < 2; d++)
+        if (p->dags[d].group == part->first_group + group) k->dags[found++] = p->dags[d].dag;
     return RP_OK;
 }
 

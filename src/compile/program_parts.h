@@ -140,7 +140,10 @@ struct rp__executable {
     uint32_t n_places;
     size_t places_capacity;
     rp__storage **scratch; /* counted */
-    rp__dag **dags;        /* counted */
+    struct rp__program_dag {
+        rp__dag *dag;   /* counted */
+        uint32_t group; /* of all parts' */
+    } * dags;
     size_t n_dags, dags_capacity;
     size_t n_scratch, scratch_capacity;
     bool graphed;                   /* launches go through device graphs */

@@ -1,4 +1,6 @@
-/* Trace-and-flush: a function that cannot be one graph runs at every call; its segments are compiled, and found by their hash. */
+/* Trace-and-flush: a function that cannot be one graph runs at every call; its segments are compiled, and found by their hash.
+   They are bounded by number and by the memory of their programs (rp_compile_options.instance_bytes): the least recently used go
+   first, those of this call and the one before stay, so that a function whose segments are many is not compiled at every call. */
 #include <stdio.h>
 
 #include "compile/compiled_parts.h"
@@ -32,15 +34,47 @@ void rp__segments_clear(rp__compiled *c) {
     while (rp__map_next(&c->segments, &at, &key, &value)) segment_free(c, value);
     rp__map_free(&c->segments);
     c->segments = (rp__map){0};
+    c->segment_bytes = 0;
 }
 
-rp_status rp__segments_run(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+/* What its program holds by now: results that callers keep make it grow. */
+static void measure(rp__compiled *c, rp__segment *s) {
+    const rp__executable *p = s->object && c->engine->settled ? c->engine->settled(s->object) : NULL;
+    const rp__storage *arena = NULL;
+    uint64_t bytes = p ? rp__executable_holds(p, &arena) : 0;
+    if (arena) bytes += arena->bytes;
+    c->segment_bytes += bytes - s->bytes;
+    s->bytes = bytes;
+}
+
+static void evict(rp__compiled *c) {
+    const uint64_t limit = c->options.instance_bytes ? c->options.instance_bytes : RP__INSTANCE_BYTES;
+    while (c->segments.count > SEGMENT_LIMIT || c->segment_bytes > limit) {
+        rp__segment *oldest = NULL;
+        rp__hash key, its_key = rp__hash_none();
+        void *value;
+        for (size_t at = 0; rp__map_next(&c->segments, &at, &key, &value);) {
+            rp__segment *s = value;
+            if (s->used + 1 >= c->segment_calls || (oldest && oldest->used <= s->used)) continue;
+            oldest = s;
+            its_key = key;
+        }
+        if (!oldest) return;
+        (void)rp__map_remove(&c->segments, its_key);
+        c->segment_bytes -= oldest->bytes;
+        segment_free(c, oldest);
+        rp__explain_add(c->base.explain, "instance", RP__REASON_INSTANCE_EVICTED, NULL, 1,
+                        "the least recently used segment made room for others");
+    }
+}
+
+/* rp__trace_request.run; ctx: the function. */
+static rp_status run_segment(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__compiled *c = ctx;
     rp__hash hash;
     RP_TRY(rp__ir_hash(ir, &hash));
     rp__segment *s = rp__map_get(&c->segments, hash);
     if (!s) {
-        if (c->segments.count >= SEGMENT_LIMIT) rp__segments_clear(c);
         s = rp__calloc(1, sizeof *s);
         if (!s) return RP__OOM("segment");
         s->explain = rp__explain_open(c->base.explain, "segment %zu", ++c->n_segments);
@@ -53,7 +87,12 @@ rp_status rp__segments_run(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t n_
         rp__explain_add(s->explain, "specialisation", RP__REASON_NONE, NULL, 1, "segment of %zu nodes",
                         ir->body.n_nodes);
     }
-    return s->object ? c->engine->run(s->object, in, n_in, out, n_out) : rp__ir_run(ir, in, n_in, out, n_out, NULL);
+    s->used = c->segment_calls;
+    rp_status status =
+        s->object ? c->engine->run(s->object, in, n_in, out, n_out) : rp__ir_run(ir, in, n_in, out, n_out, NULL);
+    measure(c, s);
+    evict(c);
+    return status;
 }
 
 rp_status rp__segments_fullgraph(const rp__compiled *c) {
@@ -61,16 +100,17 @@ rp_status rp__segments_fullgraph(const rp__compiled *c) {
                     rp__reason_text(c->lazy_reason), c->lazy_site);
 }
 
+rp_status rp__segments_trace(rp__compiled *c, rp__trace_mode mode, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                             size_t n_out, rp__trace_result *result) {
+    const rp__trace_request request = {
+        .mode = mode, .fn = c->base.fn, .in = in, .n_in = n_in, .n_out = n_out, .run = run_segment, .run_ctx = c};
+    c->segment_calls++;
+    return rp__trace_run(&request, out, result);
+}
+
 static rp_status run_lazy(rp__compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace_result result = {0};
-    rp__trace_request request = {.mode = RP__TRACE_SEGMENTS,
-                                 .fn = c->base.fn,
-                                 .in = in,
-                                 .n_in = n_in,
-                                 .n_out = n_out,
-                                 .run = rp__segments_run,
-                                 .run_ctx = c};
-    rp_status status = rp__trace_run(&request, out, &result);
+    rp_status status = rp__segments_trace(c, RP__TRACE_SEGMENTS, in, n_in, out, n_out, &result);
     rp__trace_result_free(&result);
     return status;
 }

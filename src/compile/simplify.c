@@ -112,10 +112,13 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
     if (inner && op == inner && op == RP__OP(neg)) return producer->in[0];
     if (inner && op == inner && (op == RP__OP(relu) || op == RP__OP(abs))) return in[0];
     if (op == RP__OP(to_dtype)) {
-        if (out->meta.dtype == dst->values[in[0]].meta.dtype) return in[0];
+        if (out->meta.dtype == dst->values[in[0]].meta.dtype)
+            return rp__ir_same_strides(out, &dst->values[in[0]]) ? in[0] : RP__IR_NONE;
         if (inner == op) {
             rp_dtype first = dst->values[producer->in[0]].meta.dtype, middle = dst->values[in[0]].meta.dtype;
-            if (first == out->meta.dtype && rp__dtype_holds(middle, first)) return producer->in[0];
+            if (first == out->meta.dtype && rp__dtype_holds(middle, first) &&
+                rp__ir_same_strides(out, &dst->values[producer->in[0]]))
+                return producer->in[0];
         }
         return RP__IR_NONE;
     }

@@ -1,6 +1,13 @@
 /* What explain is told of a unit's programs. */
 #include "compile/unit_parts.h"
 
+/* Of a kernel, which is compiled while it runs in another form. */
+static const char *fault_of(const void *about) {
+    const rp__executable_kernel *k = about;
+    const char *fault = k->fault(k->dags[0]);
+    return fault || !k->dags[1] ? fault : k->fault(k->dags[1]);
+}
+
 void rp__unit_explain(rp__explain *to, const rp__executable *e) {
     if (!to) return;
     rp__executable_facts f;
@@ -9,6 +16,8 @@ void rp__unit_explain(rp__explain *to, const rp__executable *e) {
         const rp__executable_kernel *kernel = &f.kernels[k];
         rp__explain_add(to, kernel->library ? "library" : "kernel", RP__REASON_NONE, kernel->site, 1,
                         "%s: %lld bytes, by %s", kernel->ops, (long long)kernel->bytes, kernel->server);
+        if (kernel->fault && kernel->dags[0])
+            rp__explain_ask(to, "kernel", RP__REASON_NOT_COMPILED, kernel->site, kernel->ops, fault_of, kernel);
     }
     for (size_t k = 0; k < f.n_unfused; k++) {
         rp__reason reason = rp__reason_find(f.unfused[k].reason);

@@ -1,6 +1,7 @@
-/* The state of a training program in one safetensors file: the module under its own names; "reprise/optimizer/GROUP/PARAMETER/NAME",
-   "reprise/optimizer/GROUP/lr" and "reprise/optimizer/GROUP/steps" (of each parameter); generators as metadata "reprise/random/DEVICE" = "SEED OFFSET". A load looks at everything and
-   makes every tensor before it writes to one. */
+/* The state of a training program in one safetensors file: the module under its own names;
+   "reprise/optimizer/GROUP/PARAMETER/NAME", "reprise/optimizer/GROUP/lr" and "reprise/optimizer/GROUP/steps" (of each
+   parameter); generators as metadata "reprise/random/DEVICE" = "SEED OFFSET". A load looks at everything and makes
+   every tensor before it writes to one. */
 #include "ops/private.h"
 #include <reprise_io.h>
 
@@ -32,6 +33,15 @@ static void tensors_free(tensors *t) {
     rp__free(t->names);
 }
 
+static rp__hash key_of(const char *name) { return rp__hash_bytes(name, strlen(name), rp__hash_none()); }
+
+/* The first of each name; the map is freed by the caller, also on failure. */
+static rp_status by_names(const rp_named_tensor *t, size_t n, rp__map *out) {
+    for (size_t k = n; k-- > 0;)
+        if (!rp__map_put(out, key_of(t[k].name), (void *)(uintptr_t)&t[k])) return RP__OOM("the state of a program");
+    return RP_OK;
+}
+
 static rp_status add(tensors *t, const char *name, rp_tensor *tensor) {
     if (!RP__GROW(&t->items, &t->capacity, t->n + 1)) return RP__OOM("the state of a program");
     t->items[t->n++] = (rp_named_tensor){name, tensor};
@@ -58,9 +68,11 @@ static rp_tensor *counts_of(rp_optimizer *opt, size_t group) {
 
 /* Every tensor of an optimizer, in an order of its own. Counts of steps are copies. */
 static rp_status add_optimizer(tensors *t, rp_optimizer *opt) {
-    static const char *const kinds[] = RP__OPTIMIZER_STATES;
+    const char *kind;
     size_t groups = rp_optimizer_group_count(opt), all = 0;
-    for (size_t g = 0; g < groups; g++) all += 2 + rp_optimizer_param_count(opt, g) * (sizeof kinds / sizeof *kinds);
+    for (size_t g = 0; g < groups; g++, all += 2)
+        for (size_t i = 0, k = 0; i < rp_optimizer_param_count(opt, g); i++, k = 0)
+            while (rp__optimizer_state(opt, g, i, k, &kind)) k++, all++;
     t->names = rp__calloc(all + 1, sizeof *t->names);
     if (!t->names) return RP__OOM("the state of an optimizer");
     for (size_t g = 0; g < groups; g++) {
@@ -73,11 +85,10 @@ static rp_status add_optimizer(tensors *t, rp_optimizer *opt) {
         snprintf(name, NAME, OURS "optimizer/%zu/steps", g);
         RP_TRY(add(t, name, counts));
         for (size_t i = 0; i < rp_optimizer_param_count(opt, g); i++) {
-            for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-                rp_tensor *state = rp__optimizer_state(opt, g, i, kinds[k]);
-                if (!state) continue;
+            rp_tensor *state;
+            for (size_t k = 0; (state = rp__optimizer_state(opt, g, i, k, &kind)); k++) {
                 name = t->names[t->n_names++];
-                snprintf(name, NAME, OURS "optimizer/%zu/%zu/%s", g, i, kinds[k]);
+                snprintf(name, NAME, OURS "optimizer/%zu/%zu/%s", g, i, kind);
                 RP_TRY(add(t, name, state));
             }
         }
@@ -231,31 +242,54 @@ static rp_status take(load *l, const rp_file_tensor *info, rp_tensor *to) {
     return RP_OK;
 }
 
-/* The module's tensors; `taken` says which of them the file has. */
-static rp_status take_module(load *l, const rp_named_tensor *state, size_t n, bool *taken) {
+/* The module's tensors, and by name; `taken` says which of them the file has. */
+static rp_status take_named(load *l, const rp_named_tensor *state, size_t n, const rp__map *names, bool *taken) {
     for (size_t i = 0; i < rp_safetensors_count(l->file); i++) {
         rp_file_tensor info;
         char *name;
         RP_TRY(rp_safetensors_info(l->file, i, &info));
         RP_TRY(module_name(l, info.name, &name));
         if (!name) continue;
-        size_t k = 0;
-        while (k < n && strcmp(state[k].name, name) != 0) k++;
+        const rp_named_tensor *own = rp__map_get(names, key_of(name));
         rp__free(name);
-        if (k == n) {
+        if (!own) {
             l->unexpected++;
             if (!l->o->partial) tell(l, "%s: %s", info.name, "only in the file");
-        } else if (taken[k]) {
-            tell(l, "%s: %s", state[k].name, "two tensors of the file have this name, after renames");
+        } else if (taken[own - state]) {
+            tell(l, "%s: %s", own->name, "two tensors of the file have this name, after renames");
         } else {
-            taken[k] = true;
-            RP_TRY(take(l, &info, state[k].tensor));
+            taken[own - state] = true;
+            RP_TRY(take(l, &info, own->tensor));
         }
     }
     for (size_t k = 0; k < n; k++) {
         if (taken[k]) continue;
         l->missing++;
         if (!l->o->partial) tell(l, "%s: %s", state[k].name, "only in the module");
+    }
+    return RP_OK;
+}
+
+static rp_status take_module(load *l, const rp_named_tensor *state, size_t n, bool *taken) {
+    rp__map names = {0};
+    rp_status status = by_names(state, n, &names);
+    if (status == RP_OK) status = take_named(l, state, n, &names, taken);
+    rp__map_free(&names);
+    return status;
+}
+
+/* The optimizer's tensors, by name; ours: how many the file has. */
+static rp_status take_states(load *l, const rp__map *names, size_t *ours) {
+    for (size_t i = 0; i < rp_safetensors_count(l->file); i++) {
+        rp_file_tensor info;
+        RP_TRY(rp_safetensors_info(l->file, i, &info));
+        if (strncmp(info.name, OURS "optimizer/", sizeof OURS "optimizer/" - 1) != 0) continue;
+        ++*ours;
+        const rp_named_tensor *own = rp__map_get(names, key_of(info.name));
+        if (own)
+            RP_TRY(take(l, &info, own->tensor));
+        else
+            tell(l, "%s: %s", info.name, "only in the file");
     }
     return RP_OK;
 }
@@ -269,18 +303,11 @@ static rp_status take_optimizer(load *l, tensors *t) {
     }
     RP_TRY(add_optimizer(t, l->o->optimizer));
     size_t ours = 0;
-    for (size_t i = 0; i < rp_safetensors_count(l->file); i++) {
-        rp_file_tensor info;
-        RP_TRY(rp_safetensors_info(l->file, i, &info));
-        if (strncmp(info.name, OURS "optimizer/", sizeof OURS "optimizer/" - 1) != 0) continue;
-        ours++;
-        size_t k = 0;
-        while (k < t->n && strcmp(t->items[k].name, info.name) != 0) k++;
-        if (k == t->n)
-            tell(l, "%s: %s", info.name, "only in the file");
-        else
-            RP_TRY(take(l, &info, t->items[k].tensor));
-    }
+    rp__map names = {0};
+    rp_status status = by_names(t->items, t->n, &names);
+    if (status == RP_OK) status = take_states(l, &names, &ours);
+    rp__map_free(&names);
+    RP_TRY(status);
     if (ours < t->n) tell(l, "%s: %s", "optimizer", "the file has fewer parameters or groups");
     return RP_OK;
 }

@@ -295,6 +295,9 @@ typedef struct rp__loop_backend {
     /* Recorded launches of the DAG are played back often: a better form of its kernel pays, in the background or, with `wait`,
        before this returns. Its launches use it once it is there. Nothing fails. NULL: there is one form. */
     void (*hot)(rp__dag *dag, bool wait);
+    /* Why the better form could not be made, once that is known; NULL: nothing went wrong. The text lives as long as the DAG. NULL:
+       nothing can. */
+    const char *(*fault)(const rp__dag *dag);
 } rp__loop_backend;
 extern const rp__loop_backend rp__cpu_loops;  /* kernel/cpu/backend.c */
 extern const rp__loop_backend rp__cuda_loops; /* kernel/cuda/loops.c */

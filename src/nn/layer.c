@@ -3,14 +3,13 @@
 #include <reprise_nn.h>
 
 #include "core/options.h"
-#include "nn/module.h"
+#include "nn/layer.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
 #include <string.h>
 
-/* A parameter: retained, of no scope, requiring a gradient. NULL and a sticky error on failure. */
-static rp_tensor *parameter_new(const int64_t *size, size_t ndim, rp_dtype dtype) {
+rp_tensor *rp__parameter_new(const int64_t *size, size_t ndim, rp_dtype dtype) {
     rp_scope scope = rp__scope_begin();
     if (!scope.id) return NULL;
     rp_tensor *t = rp_empty(size, ndim, RP_OPTIONS(rp_empty_options, .dtype = dtype == RP_DTYPE_NONE ? RP_F32 : dtype));
@@ -20,42 +19,55 @@ static rp_tensor *parameter_new(const int64_t *size, size_t ndim, rp_dtype dtype
     return ok ? t : NULL;
 }
 
-static void parameter_release(rp_tensor **t) {
+rp_tensor *rp__buffer_new(const int64_t *size, size_t ndim, rp_dtype dtype, double value) {
+    rp_scope scope = rp__scope_begin();
+    if (!scope.id) return NULL;
+    const rp_scalar number = rp__dtype_is_float(dtype) ? rp_f64(value) : rp_i64((int64_t)value);
+    rp_tensor *t = rp_full(size, ndim, number, RP_OPTIONS(rp_full_options, .dtype = dtype));
+    if (rp__tensor_is_error(t))
+        t = NULL;
+    else
+        rp_retain(t);
+    rp__scope_end(scope, NULL, 0);
+    return t;
+}
+
+void rp__parameter_release(rp_tensor **t) {
     if (*t) rp_release(*t);
     *t = NULL;
 }
 
-static rp_status need(const void *layer, const char *what) {
+rp_status rp__layer_need(const void *layer, const char *what) {
     return layer ? RP_OK : rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the layer is NULL", what);
 }
 
-static rp_tensor *no_layer(const char *site, const char *what) {
+rp_tensor *rp__no_layer(const char *site, const char *what) {
     rp__site_frame outer = rp__site_push(site, "layer_forward");
-    (void)need(NULL, what);
+    (void)rp__layer_need(NULL, what);
     rp__site_pop(outer);
     return rp__tensor_error();
 }
 
-/* As a child of m: what rp_x_layer_init filled. */
-#define ADOPT(m, name, child, ...)                                                                                     \
-    rp__module_adopt((m), (name), (const rp__module_field[]){__VA_ARGS__},                                             \
-                     sizeof((const rp__module_field[]){__VA_ARGS__}) / sizeof(rp__module_field), (child))
-
-static rp_status positive(const char *layer, const char *what, int64_t value) {
+rp_status rp__layer_positive(const char *layer, const char *what, int64_t value) {
     if (value > 0) return RP_OK;
     return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: %s must be positive, not %lld", layer, what, (long long)value);
+}
+
+rp_status rp__layer_probability(const char *layer, double p) {
+    if (p >= 0 && p <= 1) return RP_OK;
+    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the probability must be from 0 to 1, not %g", layer, p);
 }
 
 /* ---------------------------------------------------------------- linear */
 
 static rp_status linear_fill(rp_linear_layer *l, int64_t in_features, int64_t out_features, bool bias, rp_dtype dtype) {
-    RP_TRY(positive("linear layer", "in_features", in_features));
-    RP_TRY(positive("linear layer", "out_features", out_features));
-    l->weight = parameter_new(RP_DIMS(out_features, in_features), dtype);
+    RP_TRY(rp__layer_positive("linear layer", "in_features", in_features));
+    RP_TRY(rp__layer_positive("linear layer", "out_features", out_features));
+    l->weight = rp__parameter_new(RP_DIMS(out_features, in_features), dtype);
     if (!l->weight) return rp_error_status();
     RP_TRY(rp_init_kaiming_uniform(l->weight, sqrt(5.0)));
     if (!bias) return RP_OK;
-    l->bias = parameter_new(RP_DIMS(out_features), dtype);
+    l->bias = rp__parameter_new(RP_DIMS(out_features), dtype);
     if (!l->bias) return rp_error_status();
     double bound = 1.0 / sqrt((double)in_features);
     return rp_init_uniform(l->bias, -bound, bound);
@@ -64,7 +76,7 @@ static rp_status linear_fill(rp_linear_layer *l, int64_t in_features, int64_t ou
 rp_status rp_linear_layer_init_at(const char *site, rp_linear_layer *l, int64_t in_features, int64_t out_features,
                                   bool bias, rp_dtype dtype) {
     RP__CALLED_FROM(site);
-    RP_TRY(need(l, "linear layer"));
+    RP_TRY(rp__layer_need(l, "linear layer"));
     memset(l, 0, sizeof *l);
     rp_status status = linear_fill(l, in_features, out_features, bias, dtype);
     if (status != RP_OK) rp_linear_layer_release(l);
@@ -73,12 +85,12 @@ rp_status rp_linear_layer_init_at(const char *site, rp_linear_layer *l, int64_t 
 
 void rp_linear_layer_release(rp_linear_layer *l) {
     if (!l) return;
-    parameter_release(&l->weight);
-    parameter_release(&l->bias);
+    rp__parameter_release(&l->weight);
+    rp__parameter_release(&l->bias);
 }
 
 rp_tensor *rp_linear_layer_forward_at(const char *site, const rp_linear_layer *l, rp_tensor *x) {
-    if (!l) return no_layer(site, "linear layer");
+    if (!l) return rp__no_layer(site, "linear layer");
     return rp_linear_at(site, x, l->weight, l->bias);
 }
 
@@ -86,7 +98,7 @@ rp_status rp_linear_add_at(const char *site, rp_module *m, const char *name, rp_
                            int64_t out_features, bool bias) {
     RP__CALLED_FROM(site);
     RP_TRY(rp_linear_layer_init(l, in_features, out_features, bias, RP_DTYPE_NONE));
-    return ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
 }
 
 /* ---------------------------------------------------------------- embedding */
@@ -94,22 +106,22 @@ rp_status rp_linear_add_at(const char *site, rp_module *m, const char *name, rp_
 rp_status rp_embedding_layer_init_at(const char *site, rp_embedding_layer *l, int64_t num_embeddings,
                                      int64_t embedding_dim, rp_dtype dtype) {
     RP__CALLED_FROM(site);
-    RP_TRY(need(l, "embedding layer"));
+    RP_TRY(rp__layer_need(l, "embedding layer"));
     memset(l, 0, sizeof *l);
-    RP_TRY(positive("embedding layer", "num_embeddings", num_embeddings));
-    RP_TRY(positive("embedding layer", "embedding_dim", embedding_dim));
-    l->weight = parameter_new(RP_DIMS(num_embeddings, embedding_dim), dtype);
+    RP_TRY(rp__layer_positive("embedding layer", "num_embeddings", num_embeddings));
+    RP_TRY(rp__layer_positive("embedding layer", "embedding_dim", embedding_dim));
+    l->weight = rp__parameter_new(RP_DIMS(num_embeddings, embedding_dim), dtype);
     rp_status status = l->weight ? rp_init_normal(l->weight, 0.0, 1.0) : rp_error_status();
     if (status != RP_OK) rp_embedding_layer_release(l);
     return status;
 }
 
 void rp_embedding_layer_release(rp_embedding_layer *l) {
-    if (l) parameter_release(&l->weight);
+    if (l) rp__parameter_release(&l->weight);
 }
 
 rp_tensor *rp_embedding_layer_forward_at(const char *site, const rp_embedding_layer *l, rp_tensor *indices) {
-    if (!l) return no_layer(site, "embedding layer");
+    if (!l) return rp__no_layer(site, "embedding layer");
     return rp_embedding_at(site, l->weight, indices, -1, false, false);
 }
 
@@ -117,14 +129,14 @@ rp_status rp_embedding_add_at(const char *site, rp_module *m, const char *name, 
                               int64_t num_embeddings, int64_t embedding_dim) {
     RP__CALLED_FROM(site);
     RP_TRY(rp_embedding_layer_init(l, num_embeddings, embedding_dim, RP_DTYPE_NONE));
-    return ADOPT(m, name, NULL, {"weight", &l->weight, false});
+    return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false});
 }
 
 /* ---------------------------------------------------------------- layer norm */
 
 static rp_status layer_norm_fill(rp_layer_norm_layer *l, rp_dtype dtype) {
-    l->weight = parameter_new(l->normalized_shape, l->n_dims, dtype);
-    l->bias = l->weight ? parameter_new(l->normalized_shape, l->n_dims, dtype) : NULL;
+    l->weight = rp__parameter_new(l->normalized_shape, l->n_dims, dtype);
+    l->bias = l->weight ? rp__parameter_new(l->normalized_shape, l->n_dims, dtype) : NULL;
     if (!l->bias) return rp_error_status();
     RP_TRY(rp_init_constant(l->weight, 1.0));
     return rp_init_constant(l->bias, 0.0);
@@ -133,7 +145,7 @@ static rp_status layer_norm_fill(rp_layer_norm_layer *l, rp_dtype dtype) {
 rp_status rp_layer_norm_layer_init_at(const char *site, rp_layer_norm_layer *l, const int64_t *normalized_shape,
                                       size_t n_dims, double eps, bool elementwise_affine, rp_dtype dtype) {
     RP__CALLED_FROM(site);
-    RP_TRY(need(l, "layer norm layer"));
+    RP_TRY(rp__layer_need(l, "layer norm layer"));
     memset(l, 0, sizeof *l);
     if (n_dims == 0 || n_dims > RP_MAX_DIMS || !normalized_shape)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "layer norm layer: normalized_shape must have 1 to %d dimensions",
@@ -148,12 +160,12 @@ rp_status rp_layer_norm_layer_init_at(const char *site, rp_layer_norm_layer *l, 
 
 void rp_layer_norm_layer_release(rp_layer_norm_layer *l) {
     if (!l) return;
-    parameter_release(&l->weight);
-    parameter_release(&l->bias);
+    rp__parameter_release(&l->weight);
+    rp__parameter_release(&l->bias);
 }
 
 rp_tensor *rp_layer_norm_layer_forward_at(const char *site, const rp_layer_norm_layer *l, rp_tensor *x) {
-    if (!l) return no_layer(site, "layer norm layer");
+    if (!l) return rp__no_layer(site, "layer norm layer");
     return rp_layer_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, l->bias, l->eps, true);
 }
 
@@ -161,33 +173,27 @@ rp_status rp_layer_norm_add_at(const char *site, rp_module *m, const char *name,
                                const int64_t *normalized_shape, size_t n_dims, double eps, bool elementwise_affine) {
     RP__CALLED_FROM(site);
     RP_TRY(rp_layer_norm_layer_init(l, normalized_shape, n_dims, eps, elementwise_affine, RP_DTYPE_NONE));
-    return ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
 }
 
 /* ---------------------------------------------------------------- batch norm */
 
-/* As parameter_new, of a value, and without a gradient. */
-static rp_tensor *buffer_new(rp_tensor *value) { return rp__tensor_is_error(value) ? NULL : rp_retain(value); }
-
 static rp_status batch_norm_fill(rp_batch_norm_layer *l, int64_t n, const rp_batch_norm_options *o) {
     rp_dtype dtype = o->dtype == RP_DTYPE_NONE ? RP_F32 : o->dtype;
-    RP_TRY(positive("batch norm layer", "num_features", n));
+    RP_TRY(rp__layer_positive("batch norm layer", "num_features", n));
     l->eps = rp__option_or(o->eps, 1e-5);
     l->momentum = rp__option_or(o->momentum, 0.1);
     if (!o->no_affine) {
-        l->weight = parameter_new(RP_DIMS(n), dtype);
-        l->bias = l->weight ? parameter_new(RP_DIMS(n), dtype) : NULL;
+        l->weight = rp__parameter_new(RP_DIMS(n), dtype);
+        l->bias = l->weight ? rp__parameter_new(RP_DIMS(n), dtype) : NULL;
         if (!l->bias) return rp_error_status();
         RP_TRY(rp_init_constant(l->weight, 1.0));
         RP_TRY(rp_init_constant(l->bias, 0.0));
     }
     if (o->no_running_stats) return RP_OK;
-    rp_scope scope = rp__scope_begin();
-    if (!scope.id) return rp_error_status();
-    l->running_mean = buffer_new(rp_zeros(RP_DIMS(n), RP_OPTIONS(rp_zeros_options, .dtype = dtype)));
-    l->running_var = buffer_new(rp_ones(RP_DIMS(n), RP_OPTIONS(rp_ones_options, .dtype = dtype)));
-    l->num_batches_tracked = buffer_new(rp_zeros(RP_NO_DIMS, RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)));
-    rp__scope_end(scope, NULL, 0);
+    l->running_mean = rp__buffer_new(RP_DIMS(n), dtype, 0);
+    l->running_var = rp__buffer_new(RP_DIMS(n), dtype, 1);
+    l->num_batches_tracked = rp__buffer_new(RP_NO_DIMS, RP_I64, 0);
     return l->running_mean && l->running_var && l->num_batches_tracked ? RP_OK : rp_error_status();
 }
 
@@ -195,7 +201,7 @@ rp_status rp_batch_norm_layer_init_at(const char *site, rp_batch_norm_layer *l, 
                                       const rp_batch_norm_options *options) {
     RP__CALLED_FROM(site);
     rp_batch_norm_options o;
-    RP_TRY(need(l, "batch norm layer"));
+    RP_TRY(rp__layer_need(l, "batch norm layer"));
     memset(l, 0, sizeof *l);
     RP_TRY(rp__options_read("batch norm layer", options, sizeof o, &o));
     rp_status status = batch_norm_fill(l, num_features, &o);
@@ -205,11 +211,11 @@ rp_status rp_batch_norm_layer_init_at(const char *site, rp_batch_norm_layer *l, 
 
 void rp_batch_norm_layer_release(rp_batch_norm_layer *l) {
     if (!l) return;
-    parameter_release(&l->weight);
-    parameter_release(&l->bias);
-    parameter_release(&l->running_mean);
-    parameter_release(&l->running_var);
-    parameter_release(&l->num_batches_tracked);
+    rp__parameter_release(&l->weight);
+    rp__parameter_release(&l->bias);
+    rp__parameter_release(&l->running_mean);
+    rp__parameter_release(&l->running_var);
+    rp__parameter_release(&l->num_batches_tracked);
 }
 
 static rp_status count_batch(rp_tensor *tracked) {
@@ -220,7 +226,7 @@ static rp_status count_batch(rp_tensor *tracked) {
 }
 
 rp_tensor *rp_batch_norm_layer_forward_at(const char *site, const rp_batch_norm_layer *l, rp_tensor *x) {
-    if (!l) return no_layer(site, "batch norm layer");
+    if (!l) return rp__no_layer(site, "batch norm layer");
     bool training = l->module ? rp_module_training(l->module) : !l->evaluating;
     rp__site_frame outer = rp__site_push(site, "batch_norm");
     rp_status status = training && l->num_batches_tracked ? count_batch(l->num_batches_tracked) : RP_OK;
@@ -235,9 +241,9 @@ rp_status rp_batch_norm_add_at(const char *site, rp_module *m, const char *name,
     RP__CALLED_FROM(site);
     RP_TRY(rp_batch_norm_layer_init(l, num_features, options));
     rp_module *child;
-    RP_TRY(ADOPT(m, name, &child, {"weight", &l->weight, false}, {"bias", &l->bias, false},
-                 {"running_mean", &l->running_mean, true}, {"running_var", &l->running_var, true},
-                 {"num_batches_tracked", &l->num_batches_tracked, true}));
+    RP_TRY(RP__ADOPT(m, name, &child, {"weight", &l->weight, false}, {"bias", &l->bias, false},
+                     {"running_mean", &l->running_mean, true}, {"running_var", &l->running_var, true},
+                     {"num_batches_tracked", &l->num_batches_tracked, true}));
     l->module = child;
     return RP_OK;
 }
@@ -245,16 +251,15 @@ rp_status rp_batch_norm_add_at(const char *site, rp_module *m, const char *name,
 /* ---------------------------------------------------------------- dropout */
 
 rp_tensor *rp_dropout_layer_forward_at(const char *site, const rp_dropout_layer *l, rp_tensor *x) {
-    if (!l) return no_layer(site, "dropout layer");
+    if (!l) return rp__no_layer(site, "dropout layer");
     return rp_dropout_at(site, x, l->p, rp_module_training(l->module), NULL);
 }
 
 rp_status rp_dropout_add_at(const char *site, rp_module *m, const char *name, rp_dropout_layer *l, double p) {
     RP__CALLED_FROM(site);
-    RP_TRY(need(l, "dropout layer"));
+    RP_TRY(rp__layer_need(l, "dropout layer"));
     *l = (rp_dropout_layer){.p = p};
-    if (!(p >= 0 && p <= 1))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "dropout layer: the probability must be from 0 to 1, not %g", p);
+    RP_TRY(rp__layer_probability("dropout layer", p));
     rp_module *child;
     RP_TRY(rp__module_adopt(m, name, NULL, 0, &child));
     l->module = child;
@@ -265,12 +270,12 @@ rp_status rp_dropout_add_at(const char *site, rp_module *m, const char *name, rp
 
 static rp_status conv2d_fill(rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels, int64_t height,
                              int64_t width, const rp_conv2d_options *o) {
-    RP_TRY(positive("conv2d layer", "in_channels", in_channels));
-    RP_TRY(positive("conv2d layer", "out_channels", out_channels));
-    RP_TRY(positive("conv2d layer", "kernel height", height));
-    RP_TRY(positive("conv2d layer", "kernel width", width));
+    RP_TRY(rp__layer_positive("conv2d layer", "in_channels", in_channels));
+    RP_TRY(rp__layer_positive("conv2d layer", "out_channels", out_channels));
+    RP_TRY(rp__layer_positive("conv2d layer", "kernel height", height));
+    RP_TRY(rp__layer_positive("conv2d layer", "kernel width", width));
     l->groups = o->groups ? o->groups : 1;
-    RP_TRY(positive("conv2d layer", "groups", l->groups));
+    RP_TRY(rp__layer_positive("conv2d layer", "groups", l->groups));
     if (in_channels % l->groups || out_channels % l->groups)
         return rp__fail(RP_ERROR_SHAPE, "conv2d layer: %lld groups do not divide %lld input and %lld output channels",
                         (long long)l->groups, (long long)in_channels, (long long)out_channels);
@@ -279,11 +284,11 @@ static rp_status conv2d_fill(rp_conv2d_layer *l, int64_t in_channels, int64_t ou
         l->padding[k] = o->padding[k];
         l->dilation[k] = o->dilation[k] ? o->dilation[k] : 1;
     }
-    l->weight = parameter_new(RP_DIMS(out_channels, in_channels / l->groups, height, width), o->dtype);
+    l->weight = rp__parameter_new(RP_DIMS(out_channels, in_channels / l->groups, height, width), o->dtype);
     if (!l->weight) return rp_error_status();
     RP_TRY(rp_init_kaiming_uniform(l->weight, sqrt(5.0)));
     if (o->no_bias) return RP_OK;
-    l->bias = parameter_new(RP_DIMS(out_channels), o->dtype);
+    l->bias = rp__parameter_new(RP_DIMS(out_channels), o->dtype);
     if (!l->bias) return rp_error_status();
     double bound = 1.0 / sqrt((double)(in_channels / l->groups * height * width));
     return rp_init_uniform(l->bias, -bound, bound);
@@ -293,7 +298,7 @@ rp_status rp_conv2d_layer_init_at(const char *site, rp_conv2d_layer *l, int64_t 
                                   int64_t kernel_height, int64_t kernel_width, const rp_conv2d_options *options) {
     RP__CALLED_FROM(site);
     rp_conv2d_options o;
-    RP_TRY(need(l, "conv2d layer"));
+    RP_TRY(rp__layer_need(l, "conv2d layer"));
     memset(l, 0, sizeof *l);
     RP_TRY(rp__options_read("conv2d layer", options, sizeof o, &o));
     rp_status status = conv2d_fill(l, in_channels, out_channels, kernel_height, kernel_width, &o);
@@ -303,12 +308,12 @@ rp_status rp_conv2d_layer_init_at(const char *site, rp_conv2d_layer *l, int64_t 
 
 void rp_conv2d_layer_release(rp_conv2d_layer *l) {
     if (!l) return;
-    parameter_release(&l->weight);
-    parameter_release(&l->bias);
+    rp__parameter_release(&l->weight);
+    rp__parameter_release(&l->bias);
 }
 
 rp_tensor *rp_conv2d_layer_forward_at(const char *site, const rp_conv2d_layer *l, rp_tensor *x) {
-    if (!l) return no_layer(site, "conv2d layer");
+    if (!l) return rp__no_layer(site, "conv2d layer");
     return rp_conv2d_at(site, x, l->weight, l->bias, l->stride, 2, l->padding, 2, l->dilation, 2, l->groups);
 }
 
@@ -317,5 +322,5 @@ rp_status rp_conv2d_add_at(const char *site, rp_module *m, const char *name, rp_
                            const rp_conv2d_options *options) {
     RP__CALLED_FROM(site);
     RP_TRY(rp_conv2d_layer_init(l, in_channels, out_channels, kernel_height, kernel_width, options));
-    return ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
 }

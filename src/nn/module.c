@@ -204,13 +204,17 @@ rp_status rp__module_adopt(rp_module *m, const char *name, const rp__module_fiel
         if (*fields[i].place) rp_release(*fields[i].place);
         if (status != RP_OK) *fields[i].place = NULL;
     }
-    if (status != RP_OK && c) {
-        m->n_children--;
-        module_free(c);
-        lists_forget(m);
-    }
+    if (status != RP_OK && c) rp__module_undo(c);
     if (status == RP_OK && child) *child = c;
     return status;
+}
+
+void rp__module_undo(rp_module *child) {
+    if (child == &failed_module) return;
+    rp_module *m = child->parent;
+    m->n_children--;
+    module_free(child);
+    lists_forget(m);
 }
 
 /* Calls visit for every module of the tree, a parent before its children. */
@@ -232,7 +236,12 @@ static char *joined(const char *path, const char *name) {
     return s;
 }
 
-static rp_status list_fill(list *l, list_kind kind, rp_module *m, const char *path, size_t *capacity) {
+typedef struct filling {
+    size_t capacity;
+    rp__map known; /* ids of tensors: parameters and buffers are listed once, whatever names they have */
+} filling;
+
+static rp_status list_fill(list *l, list_kind kind, rp_module *m, const char *path, filling *f) {
     for (size_t i = 0; i < m->n_entries; i++) {
         const entry *e = &m->entries[i];
         bool wanted = kind == PARAMETERS ? e->part == PARAMETER
@@ -244,10 +253,10 @@ static rp_status list_fill(list *l, list_kind kind, rp_module *m, const char *pa
                 "module: `%s%s%s` is not the tensor that was registered: write into a parameter with rp_copy_", path,
                 *path ? "." : "", e->name);
         if (!wanted || !e->tensor) continue;
-        bool known = false;
-        for (size_t k = 0; kind != STATE && k < l->n && !known; k++) known = l->items[k].tensor == e->tensor;
-        if (known) continue;
-        if (!RP__GROW(&l->items, capacity, l->n + 1)) return RP__OOM("a list of a module's tensors");
+        const rp__hash key = {e->tensor->id, rp__hash_mix(e->tensor->id, 1)};
+        if (kind != STATE && rp__map_get(&f->known, key)) continue;
+        if ((kind != STATE && !rp__map_put(&f->known, key, e->tensor)) || !RP__GROW(&l->items, &f->capacity, l->n + 1))
+            return RP__OOM("a list of a module's tensors");
         char *name = joined(path, e->name);
         if (!name) return RP__OOM("a list of a module's tensors");
         l->items[l->n++] = (rp_named_tensor){name, e->tensor};
@@ -255,7 +264,7 @@ static rp_status list_fill(list *l, list_kind kind, rp_module *m, const char *pa
     for (size_t i = 0; i < m->n_children; i++) {
         char *below = joined(path, m->children[i]->name);
         if (!below) return RP__OOM("a list of a module's tensors");
-        rp_status status = list_fill(l, kind, m->children[i], below, capacity);
+        rp_status status = list_fill(l, kind, m->children[i], below, f);
         rp__free(below);
         RP_TRY(status);
     }
@@ -267,8 +276,9 @@ static const list *list_of(rp_module *m, list_kind kind, const char *call, size_
     if (module_check(m, call) != RP_OK) return NULL;
     list *l = &m->lists[kind];
     if (!l->made) {
-        size_t capacity = 0;
-        rp_status status = list_fill(l, kind, m, "", &capacity);
+        filling f = {0};
+        rp_status status = list_fill(l, kind, m, "", &f);
+        rp__map_free(&f.known);
         if (status == RP_OK) {
             l->tensors = rp__calloc(l->n + 1, sizeof *l->tensors);
             if (!l->tensors) status = RP__OOM("a list of a module's tensors");

@@ -12,5 +12,8 @@ typedef struct rp__module_field {
 
 /* A child of m that takes over the layer's references; on failure they are given back, and m is as before. */
 rp_status rp__module_adopt(rp_module *m, const char *name, const rp__module_field *fields, size_t n, rp_module **child);
+/* For layers of layers: takes back the newest child of its parent with all below it, after a failure. The failed module is passed
+   over. */
+void rp__module_undo(rp_module *child);
 
 #endif

@@ -1,4 +1,4 @@
-/* What saving and loading need of optimizers (optimizer.c), besides the public calls. */
+/* What saving, loading and scaling need of optimizers (optimizer.c), besides the public calls. */
 #ifndef RP_NN_OPTIMIZER_H
 #define RP_NN_OPTIMIZER_H
 
@@ -6,12 +6,18 @@
 
 /* "adam"; NULL and a sticky error for what is no optimizer. */
 const char *rp__optimizer_kind(const rp_optimizer *opt);
-/* The names of what is kept a parameter, besides its count of steps. */
-#define RP__OPTIMIZER_STATES                                                                                           \
-    { "exp_avg", "exp_avg_sq", "momentum_buffer" }
-rp_tensor *rp__optimizer_state(rp_optimizer *opt, size_t group, size_t index, const char *name); /* NULL: not kept */
-/* Steps of each parameter of a group; setting them parts those that were stepped together and no longer have one count. */
+/* What is kept a parameter besides its count of steps: state k, its name in *name; NULL behind the last. Its own,
+   even where parameters that are stepped together share one. */
+rp_tensor *rp__optimizer_state(rp_optimizer *opt, size_t group, size_t index, size_t k, const char **name);
+/* Steps of each parameter of a group; setting them parts those that were stepped together and no longer have one
+   count. */
 rp_status rp__optimizer_counts(rp_optimizer *opt, size_t group, float *counts);
 rp_status rp__optimizer_set_counts(rp_optimizer *opt, size_t group, const float *counts);
+rp_tensor *rp__optimizer_schedule_step(const rp_optimizer *opt, size_t group); /* NULL: it has no schedule */
+/* Parameter `index` of a group, borrowed. */
+rp_tensor *rp__optimizer_param(const rp_optimizer *opt, size_t group, size_t index);
+/* A step that changes nothing, counts included, where found_inf (0-d float32, 0 or 1, on the device of all
+   parameters; NULL: 0) is 1. */
+rp_status rp__optimizer_step(rp_optimizer *opt, rp_tensor *found_inf);
 
 #endif

@@ -35,7 +35,7 @@ RP__UNARY(log_sigmoid, SUB(MIN(x, NUM(0)), LOG1P(EXP(NEG(ABS(x))))))
 RP__UNARY(mish, MUL(x, PRIM(TANH, LOG1P(EXP(x)))))
 
 rp_status rp__infer_softsign(const rp__call *call, rp__meta *out) {
-    if (call->in[0]->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
+    RP_TRY(rp__call_need_number(call, (rp_dtype)call->in[0]->dtype));
     return rp__infer_unary_float(call, out);
 }
 RP__UNARY(softsign, DIV(x, ADD(NUM(1), ABS(x))))

@@ -22,14 +22,12 @@ static rp_status check_channels(const rp__call *call, unsigned k, rp_dim channel
                         (long long)rp__dim_hint(channels), rp__shape_text(t->size, t->ndim, text));
 }
 
-/* (C) as (C, 1, ..): it broadcasts along dim 1 of a tensor of this rank. */
-static rp_tensor *per_channel(rp_tensor *t, unsigned ndim) {
+rp_tensor *rp__per_channel(rp_tensor *t, unsigned ndim) {
     for (unsigned d = 2; t && d < ndim; d++) t = rp_unsqueeze(t, (int64_t)d - 1);
     return t;
 }
 
-/* running = (1 - momentum) running + momentum batch, which the tape does not see. */
-static void bring_up_to_date(rp_tensor *running, rp_tensor *batch, double momentum) {
+void rp__bring_up_to_date(rp_tensor *running, rp_tensor *batch, double momentum) {
     if (running)
         rp_add_(rp_mul_scalar_(running, rp_f64(1 - momentum)), batch,
                 RP_OPTIONS(rp_add_options, .alpha = rp_f64(momentum)));
@@ -44,7 +42,7 @@ static rp_tensor *by_running(const rp__call *call, double eps) {
     if (weight) scale = rp_mul(scale, rp__wide(weight));
     rp_tensor *shift = rp_neg(rp_mul(rp__wide(call->in[3]), scale));
     if (bias) shift = rp_add(shift, rp__wide(bias));
-    rp_tensor *y = rp_add(rp_mul(x, per_channel(scale, n)), per_channel(shift, n));
+    rp_tensor *y = rp_add(rp_mul(x, rp__per_channel(scale, n)), rp__per_channel(shift, n));
     return y->dtype == call->in[0]->dtype ? y : rp_to_dtype(y, (rp_dtype)call->in[0]->dtype);
 }
 
@@ -71,12 +69,12 @@ rp_status rp__expand_batch_norm(const rp__call *call) {
                             rp__shape_text(x->size, x->ndim, text));
     }
     rp_tensor *mean = NULL, *var = NULL;
-    call->out[0] = rp_batch_norm_train_at(call->site, x, per_channel(call->in[1], x->ndim),
-                                          per_channel(call->in[2], x->ndim), eps, &mean, NULL, &var);
+    call->out[0] = rp_batch_norm_train_at(call->site, x, rp__per_channel(call->in[1], x->ndim),
+                                          rp__per_channel(call->in[2], x->ndim), eps, &mean, NULL, &var);
     if (rp__tensor_is_error(call->out[0])) return rp_error_status();
     const bool grad = rp__grad_switch(false);
-    bring_up_to_date(call->in[3], mean, momentum);
-    bring_up_to_date(call->in[4], var, momentum);
+    rp__bring_up_to_date(call->in[3], mean, momentum);
+    rp__bring_up_to_date(call->in[4], var, momentum);
     (void)rp__grad_switch(grad);
     return rp_failed() ? rp_error_status() : RP_OK;
 }

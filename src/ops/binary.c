@@ -64,7 +64,7 @@ rp_status rp__infer_lerp_scalar(const rp__call *call, rp__meta *out) { return rp
 
 rp_status rp__infer_addcmul(const rp__call *call, rp__meta *out) {
     out->dtype = rp__call_promote(call, 0, 3, -1);
-    if (out->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
+    RP_TRY(rp__call_need_number(call, out->dtype));
     return broadcast_all(call, out);
 }
 rp_status rp__infer_addcdiv(const rp__call *call, rp__meta *out) {
@@ -274,16 +274,17 @@ static rp_status give(const rp__call *call, rp_tensor *t) {
     return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
 }
 rp_status rp__expand_float_power(const rp__call *call) {
-    rp_tensor *base = rp_to_dtype_at(call->site, call->in[0], RP_F64);
-    return give(call, rp_pow_at(call->site, base, rp_to_dtype_at(call->site, call->in[1], RP_F64)));
+    rp_tensor *base = rp_to_dtype_at(call->site, call->in[0], RP_F64, NULL);
+    return give(call, rp_pow_at(call->site, base, rp_to_dtype_at(call->site, call->in[1], RP_F64, NULL)));
 }
 rp_status rp__expand_float_power_scalar(const rp__call *call) {
-    rp_tensor *base = rp_to_dtype_at(call->site, call->in[0], RP_F64);
+    rp_tensor *base = rp_to_dtype_at(call->site, call->in[0], RP_F64, NULL);
     return give(call, rp_pow_scalar_at(call->site, base, call->attrs[0].v.scalar));
 }
 rp_status rp__expand_ldexp(const rp__call *call) {
     rp_tensor *self = call->in[0], *other = call->in[1];
     if (rp__dtype_is_float((rp_dtype)self->dtype) && !rp__dtype_is_float((rp_dtype)other->dtype))
-        other = rp_to_dtype_at(call->site, other, (rp_dtype)self->dtype); /* else the power would widen the result */
+        other =
+            rp_to_dtype_at(call->site, other, (rp_dtype)self->dtype, NULL); /* else the power would widen the result */
     return give(call, rp_mul_at(call->site, self, rp_exp2_at(call->site, other)));
 }

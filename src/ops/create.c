@@ -108,7 +108,7 @@ static rp_status expand_like(const rp__call *call, int64_t value) {
     bool grad = rp__grad_switch(false);
     rp_dtype dtype = asked(call, (rp_dtype)call->in[0]->dtype);
     call->out[0] = rp_fill_at(call->site, call->in[0], rp_i64(value));
-    if (dtype != (rp_dtype)call->in[0]->dtype) call->out[0] = rp_to_dtype_at(call->site, call->out[0], dtype);
+    if (dtype != (rp_dtype)call->in[0]->dtype) call->out[0] = rp_to_dtype_at(call->site, call->out[0], dtype, NULL);
     const rp_attr *format = &call->attrs[call->n_attrs - 1]; /* the schemas' last */
     if (!rp__attr_is_none(format) && format->v.i != RP_PRESERVE_FORMAT)
         call->out[0] =

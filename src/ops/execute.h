@@ -24,6 +24,7 @@ typedef struct rp__kept_launch {
 /* Lowers a loop op whose outputs are allocated, and launches it. keep: what is to be kept of the launch is put there; NULL:
    nothing is, else the stream is one of which rp__launch_runs_at_once holds. lower.c */
 rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s, rp__kept_launch *keep);
+uint64_t rp__lower_built(void); /* calls of this thread whose DAG was not kept from an earlier one */
 
 /* Reserves counters of the generator that attribute k names (NULL: the default one of d). lower.c */
 rp_status rp__reserve_draw(const rp__call *call, unsigned generator_attr, rp__device *d, rp_stream *s,

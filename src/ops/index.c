@@ -250,7 +250,7 @@ rp_status rp__infer_topk(const rp__call *call, rp__meta *out) {
     rp_dim k = rp__attr_int(call, 0);
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 1), t->ndim, &dim));
-    if (t->dtype == RP_BOOL) return rp__call_refuse_dtype(call, t->dtype);
+    RP_TRY(rp__call_need_number(call, (rp_dtype)t->dtype));
     if (rp__dim_is(RP__DIM_LT, k, 0) || rp__dim_is(RP__DIM_LT, size_along(t, dim), k))
         return rp__op_error(call, RP_ERROR_INDEX, "selected index k out of range");
     for (unsigned i = 0; i < 2; i++) {
@@ -281,10 +281,10 @@ static rp_tensor *in_order(const rp__call *call, rp_tensor **indices) {
     *indices = rp__tensor_error();
     if (rp__call_dim(call, rp__attr_int(call, 0), t->ndim, &dim) != RP_OK) return rp__tensor_error();
     const bool truth = t->dtype == RP_BOOL;
-    if (truth) t = rp_to_dtype_at(call->site, t, RP_U8);
+    if (truth) t = rp_to_dtype_at(call->site, t, RP_U8, NULL);
     rp_tensor *values =
         rp_topk_at(call->site, t, size_along(t, dim), (int64_t)dim, rp__attr_bool(call, 1), true, indices);
-    return truth ? rp_to_dtype_at(call->site, values, RP_BOOL) : values;
+    return truth ? rp_to_dtype_at(call->site, values, RP_BOOL, NULL) : values;
 }
 
 rp_status rp__expand_sort(const rp__call *call) {

@@ -97,6 +97,10 @@ rp_status rp__call_refuse_dtype(const rp__call *call, rp_dtype d) {
     return rp__op_error(call, RP_ERROR_DTYPE, "\"%s\" is not defined for '%s'", call->op->name, rp__dtype_title(d));
 }
 
+rp_status rp__call_need_number(const rp__call *call, rp_dtype d) {
+    return d == RP_BOOL ? rp__call_refuse_dtype(call, d) : RP_OK;
+}
+
 rp_status rp__call_need_float(const rp__call *call, rp_dtype d) {
     return rp__dtype_is_float(d) ? RP_OK : rp__call_refuse_dtype(call, d);
 }

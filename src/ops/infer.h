@@ -27,7 +27,8 @@ rp_status rp__call_dim_mask(const rp__call *call, unsigned attr, uint32_t *mask)
 void rp__meta_reduced(const rp__call *call, uint32_t mask, bool keepdim, rp_dtype dtype, rp__meta *out);
 /* The error of an op that PyTorch does not define for dtype d either. */
 rp_status rp__call_refuse_dtype(const rp__call *call, rp_dtype d);
-/* That error unless d is floating. */
+/* That error for bool; unless d is floating. */
+rp_status rp__call_need_number(const rp__call *call, rp_dtype d);
 rp_status rp__call_need_float(const rp__call *call, rp_dtype d);
 
 /* Ranges of slice and slice_scatter after clamping. */

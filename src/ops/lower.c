@@ -397,37 +397,49 @@ rp_status rp__lower_into(rp__lower_sink *sink, const rp__call *call) {
     return lw.status;
 }
 
-/* ---- the thread's cache */
+/* ---- the thread's cache
 
-enum { CACHE_SLOTS = 256, RECIPE_ACCESSES = RP__FLAT_ACCESSES, RECIPE_SCALARS = 3 };
+   Sets of few entries: a DAG that leaves it takes its kernels along, so two calls of one step must not be able to drive each
+   other out, as they would where each had one place. Sets are found by what a call says, never by addresses: what a program
+   costs does not change from run to run. */
+
+enum { CACHE_SETS = 128, CACHE_WAYS = 4, RECIPE_ACCESSES = RP__FLAT_ACCESSES, RECIPE_SCALARS = 3 };
 typedef struct entry {
     uint64_t key[KEY_WORDS]; /* op; input dtypes and ranks; output dtypes and scalar kinds */
     int64_t structural[MAX_STRUCTURAL];
     rp__dag *dag; /* NULL: free */
     uint8_t n_structural, n_accesses, n_scalars;
-    bool recipe; /* pointwise, nothing structural: access and scalars say how to fill a space */
-    bool iota;   /* a recipe with one */
+    uint8_t next; /* of a set's first entry: whose place is taken next */
+    bool recipe;  /* pointwise, nothing structural: access and scalars say how to fill a space */
+    bool iota;    /* a recipe with one */
     source access[RECIPE_ACCESSES];
     rp__lower_scalar scalars[RECIPE_SCALARS];
 } entry;
 
-static RP__TLS_FAST entry *cache_;
+typedef struct lowered {
+    entry entries[CACHE_SETS * CACHE_WAYS];
+    uint64_t built;
+} lowered;
+
+static RP__TLS_FAST lowered *cache_;
 
 static void free_cache(void *p) {
-    entry *cache = p;
-    for (unsigned i = 0; i < CACHE_SLOTS; i++) rp__dag_release(cache[i].dag);
+    lowered *cache = p;
+    for (unsigned i = 0; i < CACHE_SETS * CACHE_WAYS; i++) rp__dag_release(cache->entries[i].dag);
     rp__free(cache);
     cache_ = NULL;
 }
 
-static __attribute__((noinline)) entry *new_cache(void) {
+static __attribute__((noinline)) lowered *new_cache(void) {
     static rp__thread_end caches = {.end = free_cache};
-    cache_ = rp__thread_new(&caches, CACHE_SLOTS * sizeof *cache_);
+    cache_ = rp__thread_new(&caches, sizeof *cache_);
     if (!cache_) (void)RP__OOM("the kernel cache of a thread");
     return cache_;
 }
 
-static inline entry *cache_get(void) { return RP__LIKELY(cache_ != NULL) ? cache_ : new_cache(); }
+static inline lowered *cache_get(void) { return RP__LIKELY(cache_ != NULL) ? cache_ : new_cache(); }
+
+uint64_t rp__lower_built(void) { return cache_ ? cache_->built : 0; }
 
 static inline bool base_key(const rp__call *call, uint64_t key[KEY_WORDS]) {
     if (RP__UNLIKELY(call->n_in > 8 || call->n_out > 4 || call->n_attrs > 8)) return false;
@@ -454,14 +466,23 @@ static inline uint64_t mix(uint64_t a, uint64_t b) {
     return a ^ a >> 29;
 }
 
-static inline entry *slot_of(entry *cache, const uint64_t key[KEY_WORDS], const int64_t *structural, unsigned n) {
-    uint64_t h = mix(mix(key[0] >> 4, key[1]), key[2]);
+static inline entry *set_of(lowered *cache, const rp__op *op, const uint64_t key[KEY_WORDS], const int64_t *structural,
+                            unsigned n) {
+    uint64_t h = mix(mix(op->index, key[1]), key[2]);
     for (unsigned i = 0; i < n; i++) h = mix(h, (uint64_t)structural[i]);
-    return &cache[(h >> 20) % CACHE_SLOTS];
+    return &cache->entries[(h >> 20) % CACHE_SETS * CACHE_WAYS];
 }
 
-static inline bool entry_is(const entry *e, const uint64_t key[KEY_WORDS]) {
-    return e->dag && e->key[0] == key[0] && e->key[1] == key[1] && e->key[2] == key[2];
+static inline bool entry_is(const entry *e, const uint64_t key[KEY_WORDS], const int64_t *structural, unsigned n) {
+    return e->dag && e->key[0] == key[0] && e->key[1] == key[1] && e->key[2] == key[2] && e->n_structural == n &&
+           (n == 0 || memcmp(e->structural, structural, n * sizeof *structural) == 0);
+}
+
+/* NULL: not there. */
+static inline entry *find_entry(entry *set, const uint64_t key[KEY_WORDS], const int64_t *structural, unsigned n) {
+    for (entry *e = set; e < set + CACHE_WAYS; e++)
+        if (entry_is(e, key, structural, n)) return e;
+    return NULL;
 }
 
 /* ---- spaces of eager calls */
@@ -645,8 +666,9 @@ static void check_key(const rp__call *call, rp__device *d, rp_stream *s, const r
 #endif
 }
 
-/* Puts a new DAG into the cache, which then owns the reference. */
-static void remember(entry *e, const rp__lower *lw, const uint64_t key[KEY_WORDS], rp__dag *dag) {
+/* Puts a new DAG into a set, which then owns the reference. */
+static void remember(entry *set, const rp__lower *lw, const uint64_t key[KEY_WORDS], rp__dag *dag) {
+    entry *e = set + set->next++ % CACHE_WAYS;
     rp__dag_release(e->dag);
     memcpy(e->key, key, sizeof e->key);
     memcpy(e->structural, lw->structural, lw->n_structural * sizeof *e->structural);
@@ -666,11 +688,6 @@ static void remember(entry *e, const rp__lower *lw, const uint64_t key[KEY_WORDS
         e->scalars[i] = lw->scalars[i].from;
         e->recipe = e->scalars[i].kind == RP__SCALAR_ATTR || e->scalars[i].kind == RP__SCALAR_FN;
     }
-}
-
-static bool entry_matches(const entry *e, const rp__lower *lw, const uint64_t key[KEY_WORDS]) {
-    return entry_is(e, key) && e->n_structural == lw->n_structural &&
-           memcmp(e->structural, lw->structural, lw->n_structural * sizeof *e->structural) == 0;
 }
 
 static void keep_launch(const rp__lower *lw, rp__dag *dag, const rp__space *space, rp__kept_launch *keep) {
@@ -714,7 +731,7 @@ static uint64_t print_of(const rp__dag *dag, const rp__space *space) {
 #endif
 
 /* The geometry pass found what the call needs: fill and launch. */
-static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *cache, const uint64_t *key,
+static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, lowered *cache, const uint64_t *key,
                                                           rp__kept_launch *keep) {
     const rp__call *call = lw->call;
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
@@ -737,15 +754,17 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
         scalars[i] = from->kind == RP__SCALAR_INNER_EXTENT ? rp_i64(row) : rp__lower_scalar_value(from, call);
     }
 
-    entry *e = key ? slot_of(cache, key, lw->structural, lw->n_structural) : NULL;
+    entry *set = key ? set_of(cache, call->op, key, lw->structural, lw->n_structural) : NULL;
+    const entry *e = set ? find_entry(set, key, lw->structural, lw->n_structural) : NULL;
     rp__dag *dag;
-    if (e && entry_matches(e, lw, key)) {
+    if (e) {
         dag = rp__dag_retain(e->dag);
         check_key(call, lw->device, lw->stream, dag);
     } else {
         dag = build(lw);
         if (!dag) return rp_error_status();
-        if (e) remember(e, lw, key, rp__dag_retain(dag));
+        cache->built++;
+        if (set) remember(set, lw, key, rp__dag_retain(dag));
     }
     rp__space_collapse(dag, &space, accesses);
 #ifndef NDEBUG
@@ -760,7 +779,7 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
 
 /* In two frames: each has large arrays, and a thread may have little stack. */
 static __attribute__((noinline)) rp_status launch_general(const rp__call *call, rp__device *d, rp_stream *s,
-                                                          entry *cache, const uint64_t *key, rp__kept_launch *keep) {
+                                                          lowered *cache, const uint64_t *key, rp__kept_launch *keep) {
     rp__lower lw;
     lw.call = call;
     lw.sink = NULL;
@@ -782,12 +801,12 @@ static __attribute__((noinline)) rp_status launch_space(const entry *e, const rp
 }
 
 rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s, rp__kept_launch *keep) {
-    entry *cache = cache_get();
+    lowered *cache = cache_get();
     if (RP__UNLIKELY(!cache)) return rp_error_status();
     uint64_t key[KEY_WORDS];
     if (RP__UNLIKELY(!base_key(call, key))) return launch_general(call, d, s, cache, NULL, keep);
-    const entry *e = slot_of(cache, key, NULL, 0);
-    if (!entry_is(e, key) || !e->recipe || keep) return launch_general(call, d, s, cache, key, keep);
+    const entry *e = find_entry(set_of(cache, call->op, key, NULL, 0), key, NULL, 0);
+    if (!e || !e->recipe || keep) return launch_general(call, d, s, cache, key, keep);
 
     rp_scalar scalars[RECIPE_SCALARS];
     rp__flat flat = {.n_accesses = e->n_accesses, .n_scalars = e->n_scalars, .scalars = scalars};

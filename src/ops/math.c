@@ -9,7 +9,7 @@
 #include "ops/rules.h"
 
 rp_status rp__infer_number(const rp__call *call, rp__meta *out) {
-    if (call->in[0]->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
+    RP_TRY(rp__call_need_number(call, (rp_dtype)call->in[0]->dtype));
     return rp__infer_unary(call, out);
 }
 

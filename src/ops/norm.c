@@ -1,4 +1,6 @@
 /* Softmax and normalisation: rows kernels with several phases over one row. */
+#include <float.h>
+
 #include "ops/infer.h"
 
 #include "ops/private.h"
@@ -130,4 +132,63 @@ void rp__lower_native_layer_norm(rp__lower *lw) {
     rp__lw_out(lw, 0, norm.y);
     rp__lw_out_row(lw, 1, norm.mean);
     rp__lw_out_row(lw, 2, norm.rstd);
+}
+
+/* ---- rms norm: the same without a mean */
+
+static uint32_t last_dims(const rp__call *call) {
+    const size_t n = call->attrs[0].n;
+    return ((1u << n) - 1u) << (call->in[0]->ndim - n);
+}
+
+static rp_status check_rms(const rp__call *call) {
+    const rp_tensor *t = call->in[0], *weight = call->in[1];
+    const rp_attr *shape = &call->attrs[0];
+    char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
+    if (shape->n == 0)
+        return rp__op_error(
+            call, RP_ERROR_SHAPE,
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
+            "normalized_shape = []");
+    RP_TRY(check_affine(call, weight, "weight", shape->v.ints, shape->n));
+    bool fits = t->ndim >= shape->n;
+    for (size_t d = 0; fits && d < shape->n; d++)
+        fits = rp__dim_is(RP__DIM_EQ, t->size[t->ndim - shape->n + d], shape->v.ints[d]);
+    if (fits) return RP_OK;
+    return rp__op_error(
+        call, RP_ERROR_SHAPE,
+        "Given normalized_shape=%s, expected input with shape [*, normalized_shape], but got input of size %s",
+        rp__shape_text(shape->v.ints, shape->n, a), rp__shape_text(t->size, t->ndim, b));
+}
+
+rp_status rp__expand_rms_norm(const rp__call *call) {
+    const rp_attr *shape = &call->attrs[0];
+    RP_TRY(check_rms(call));
+    const bool wide = call->in[0]->dtype == RP_F64;
+    const double eps = rp__attr_is_none(&call->attrs[1]) ? (wide ? DBL_EPSILON : (double)FLT_EPSILON)
+                                                         : rp__scalar_f64(call->attrs[1].v.scalar);
+    call->out[0] = rp_rms_norm_rows_at(call->site, call->in[0], shape->v.ints, shape->n, call->in[1], eps, NULL);
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+}
+
+rp_status rp__infer_rms_norm_rows(const rp__call *call, rp__meta *out) {
+    const rp_tensor *t = call->in[0];
+    RP_TRY(check_rms(call));
+    rp__meta_like(&out[0], t, (rp_dtype)t->dtype);
+    rp__meta_reduced(call, last_dims(call), true, (rp_dtype)rp__dtypes[t->dtype].compute, &out[1]);
+    return RP_OK;
+}
+
+void rp__lower_rms_norm_rows(rp__lower *lw) {
+    const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    rp__lw_inner(lw, last_dims(rp__lw_call(lw)));
+    rp__val x = rp__lw_in(lw, 0);
+    rp__val squares = rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_2(lw, RP__MUL, x, x));
+    rp__val mean = rp__lw_2(lw, RP__DIV, squares, rp__lw_inner_extent(lw, compute));
+    rp__val rstd = rp__lw_1(lw, RP__RSQRT, rp__lw_2(lw, RP__ADD, mean, rp__lw_attr(lw, 1, compute)));
+    rp__val y = rp__lw_2(lw, RP__MUL, x, rstd);
+    if (rp__lw_has(lw, 1)) y = rp__lw_2(lw, RP__MUL, y, rp__lw_cast(lw, rp__lw_in(lw, 1), compute));
+    rp__lw_out(lw, 0, y);
+    rp__lw_out_row(lw, 1, rstd);
 }

@@ -1,4 +1,4 @@
-/* Derivatives of norm.c: softmax and layer norm. Written so that each becomes one row kernel of the compiler. */
+/* Derivatives of norm.c: softmax, layer norm and rms norm. Written so that each becomes one row kernel of the compiler. */
 #include "ops/grad.h"
 #include "ops/private.h"
 
@@ -55,5 +55,34 @@ rp_status rp__vjp_native_layer_norm(const rp__vjp *g) {
     }
     if (grad && g->needed[1]) g->grad_in[1] = rp_mul(grad, xhat); /* summed over the rows by rp__grad_run */
     if (grad && g->needed[2]) g->grad_in[2] = grad;
+    return RP_OK;
+}
+
+/* y = xhat weight, xhat = x rstd; rstd is a result as well. */
+rp_status rp__vjp_rms_norm_rows(const rp__vjp *g) {
+    size_t ndim = g->in_meta[0].ndim, n = g->call->attrs[0].n;
+    int64_t dims[RP_MAX_DIMS];
+    rp_dim count = 1;
+    for (size_t i = 0; i < n; i++) {
+        dims[i] = (int64_t)(ndim - n + i);
+        count = rp__dim_apply(RP__DIM_MUL, count, g->in_meta[0].size[ndim - n + i]);
+    }
+    rp_tensor *x = rp__wide(g->call->in[0]), *weight = g->call->in[1], *rstd = g->call->out[1];
+    rp_tensor *grad = g->grad_out[0] ? rp__wide(g->grad_out[0]) : NULL, *xhat = rp_mul(x, rstd);
+    if (g->needed[0]) {
+        rp_tensor *dx = NULL;
+        if (grad) {
+            rp_tensor *scaled = weight ? rp_mul(grad, weight) : grad;
+            rp_tensor *along_x = rp_mean(rp_mul(scaled, xhat), dims, n, true);
+            dx = rp_mul(rp_sub(scaled, rp_mul(xhat, along_x)), rstd);
+        }
+        if (g->grad_out[1]) {
+            rp_tensor *slope = rp_div_scalar(rp_mul(g->grad_out[1], rp_mul(rstd, rstd)), rp_i64(count));
+            rp_tensor *part = rp_neg(rp_mul(xhat, slope));
+            dx = dx ? rp_add(dx, part) : part;
+        }
+        g->grad_in[0] = dx;
+    }
+    if (grad && g->needed[1]) g->grad_in[1] = rp_mul(grad, xhat); /* summed over the rows by rp__grad_run */
     return RP_OK;
 }

@@ -1,33 +1,39 @@
-/* Optimizer steps: all parameters of one combination of types in one launch. step and lr are 0-d tensors that the kernel reads,
-   so that a captured step replays with their current values; bias corrections are computed from step in the kernel.
-   DAGs depend on types and switches only and are kept for good: there are few. */
-#include <math.h>
+/* foreach_update_: an update rule (optim.h) over tensors that are walked together, all of one combination of types in
+   one launch. What a recorded step must see change (step, learning rate, found_inf) are 0-d tensors that the kernel
+   reads. DAGs depend on rule, flags and types only and are kept for good: there are few. */
 #include <string.h>
 
 #include "core/alloc.h"
 #include "core/fork.h"
 #include "ops/execute.h"
 #include "ops/infer.h"
+#include "ops/optim.h"
 #include "ops/rules.h"
 
-enum { MAX_GROUP = 4, MAX_SHARED = 2, MAX_SCALARS = 8 };
+/* step, lr, extra, found_inf */
+enum { MAX_SHARED = 4, MAX_ACCESSES = RP__UPDATE_LISTS + MAX_SHARED };
+/* Attributes. */
+enum { RULE, NUMBERS, FLAGS };
 
-/* One step: lists of equal length that are walked together, then 0-d tensors. */
+/* A call: the lists that the rule has, then the 0-d tensors that it reads. */
 typedef struct step {
     const rp__call *call;
+    const rp__update_rule *rule;
+    uint32_t flags;
     unsigned n_lists, n_shared, n_scalars;
-    uint32_t written;  /* bit k: list k is written */
-    uint32_t switches; /* what shapes the DAG beside types */
-    rp_scalar scalars[MAX_SCALARS];
-    void (*build)(rp__dag_builder *b, const struct step *s, const uint16_t *access, const rp_dtype *type);
+    unsigned list[RP__UPDATE_LISTS], shared[MAX_SHARED]; /* tensor parameters of the op */
+    rp_scalar scalars[RP__UPDATE_SCALARS];
 } step;
 
 /* ---- the DAG */
 
+typedef struct key {
+    const rp__update_rule *rule;
+    uint32_t flags, shared; /* bits: which 0-d tensors */
+    rp_dtype types[MAX_ACCESSES];
+} key;
 typedef struct known {
-    void (*build)(rp__dag_builder *b, const step *s, const uint16_t *access, const rp_dtype *type);
-    uint32_t switches;
-    rp_dtype types[MAX_GROUP + MAX_SHARED];
+    key key;
     rp__dag *dag;
     struct known *next;
 } known;
@@ -35,10 +41,11 @@ static _Atomic(known *) known_dags;
 static rp__mutex lock = RP__MUTEX_INIT;
 RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 
-static rp__dag *find_dag(const step *s, const rp_dtype *types) {
-    for (known *k = atomic_load_explicit(&known_dags, memory_order_acquire); k; k = k->next) {
-        if (k->build == s->build && k->switches == s->switches && memcmp(k->types, types, sizeof k->types) == 0)
-            return k->dag;
+static rp__dag *find_dag(const key *k) {
+    for (known *e = atomic_load_explicit(&known_dags, memory_order_acquire); e; e = e->next) {
+        if (e->key.rule == k->rule && e->key.flags == k->flags && e->key.shared == k->shared &&
+            memcmp(e->key.types, k->types, sizeof k->types) == 0)
+            return e->dag;
     }
     return NULL;
 }
@@ -46,72 +53,120 @@ static rp__dag *find_dag(const step *s, const rp_dtype *types) {
 static rp__dag *make_dag(const step *s, const rp_dtype *types) {
     rp__dag_builder *b = rp__dag_new();
     if (!b) return NULL;
-    uint16_t access[MAX_GROUP + MAX_SHARED];
+    uint16_t access[MAX_ACCESSES];
+    uint8_t written = s->rule->written | (uint8_t)(rp__update_lists(s->rule, s->flags) & ~s->rule->lists);
     for (unsigned k = 0; k < s->n_lists + s->n_shared; k++) {
-        bool written = k < s->n_lists && (s->written >> k & 1u);
-        access[k] = rp__dag_access(b, written ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ, types[k], RP__ELEMENTS);
+        bool writes = k < s->n_lists && (written >> s->list[k] & 1u);
+        access[k] = rp__dag_access(b, writes ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ, types[k], RP__ELEMENTS);
     }
     for (unsigned k = 0; k < s->n_scalars; k++) (void)rp__dag_scalar(b);
-    s->build(b, s, access, types);
+    rp__update u = {.b = b, .type = (rp_dtype)rp__dtypes[types[0]].compute, .flags = s->flags};
+    rp__val before[RP__UPDATE_LISTS], skip = RP__NO_VAL, *shared[] = {&u.step, &u.lr, &u.extra, &skip};
+    for (unsigned k = 0; k < s->n_lists; k++)
+        before[k] = u.list[s->list[k]] = rp__dag_cast(b, rp__dag_load(b, access[k], RP__NO_VAL, RP__NO_VAL), u.type);
+    for (unsigned k = 0; k < s->n_shared; k++) {
+        unsigned which = s->shared[k] - RP__UPDATE_LISTS;
+        rp__val value = rp__dag_load(b, access[s->n_lists + k], RP__NO_VAL, RP__NO_VAL);
+        *shared[which] = shared[which] == &skip ? value : rp__dag_cast(b, value, u.type);
+        if (which == 0) u.step_access = access[s->n_lists + k];
+    }
+    s->rule->build(&u);
+    if (skip != RP__NO_VAL)
+        skip =
+            rp__dag_op(b, RP__NE, skip, rp__dag_const(b, types[s->n_lists + s->n_shared - 1], rp_f64(0)), RP__NO_VAL);
+    for (unsigned k = 0; k < s->n_lists; k++) {
+        rp__val value = u.list[s->list[k]];
+        if (!(written >> s->list[k] & 1u)) continue;
+        if (skip != RP__NO_VAL) value = rp__dag_op(b, RP__WHERE, skip, before[k], value);
+        rp__dag_store(b, access[k], value);
+    }
     return rp__dag_finish(b);
 }
 
 /* Borrowed: the list owns it. */
 static rp__dag *dag_of(const step *s, const rp_dtype *types) {
-    rp__dag *dag = find_dag(s, types);
+    key k = {.rule = s->rule, .flags = s->flags};
+    for (unsigned i = 0; i < s->n_shared; i++) k.shared |= 1u << s->shared[i];
+    memcpy(k.types, types, sizeof k.types);
+    rp__dag *dag = find_dag(&k);
     if (dag) return dag;
     rp__lock(&lock);
-    dag = find_dag(s, types);
+    dag = find_dag(&k);
     if (!dag) {
-        known *k = rp__calloc(1, sizeof *k);
-        if (!k)
+        known *e = rp__calloc(1, sizeof *e);
+        if (!e)
             (void)RP__OOM("an optimizer kernel");
         else
             dag = make_dag(s, types);
         if (dag) {
-            *k = (known){.build = s->build, .switches = s->switches, .dag = dag, .next = atomic_load(&known_dags)};
-            memcpy(k->types, types, sizeof k->types);
-            atomic_store_explicit(&known_dags, k, memory_order_release);
+            *e = (known){.key = k, .dag = dag, .next = atomic_load(&known_dags)};
+            atomic_store_explicit(&known_dags, e, memory_order_release);
         } else {
-            rp__free(k);
+            rp__free(e);
         }
     }
     rp__unlock(&lock);
     return dag;
 }
 
-/* ---- checks */
+/* ---- the call */
 
-static rp_tensor *member(const step *s, unsigned list, uint32_t i) {
-    return s->call->in[s->call->list_begin[list] + i];
+static uint32_t count_of(const rp__call *call, unsigned list) {
+    return call->list_begin[list + 1] - call->list_begin[list];
 }
-static uint32_t count(const step *s, unsigned list) {
-    return s->call->list_begin[list + 1] - s->call->list_begin[list];
+static rp_tensor *member(const step *s, unsigned k, uint32_t i) {
+    return s->call->in[s->call->list_begin[s->list[k]] + i];
 }
-static rp_tensor *shared_tensor(const step *s, unsigned k, unsigned n_params) {
-    return s->call->in[s->call->list_begin[n_params - s->n_shared + k]];
+static rp_tensor *shared_tensor(const step *s, unsigned k) { return s->call->in[s->call->list_begin[s->shared[k]]]; }
+
+static rp_status take_shared(step *s, unsigned which, bool wanted, const char *name) {
+    const rp__call *call = s->call;
+    const rp_tensor *t = call->in[call->list_begin[RP__UPDATE_LISTS + which]];
+    if (!t) return wanted ? rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s needs %s", s->rule->name, name) : RP_OK;
+    if (t->ndim != 0 || (t->dtype != RP_F32 && t->dtype != RP_F64))
+        return rp__op_error(call, RP_ERROR_SHAPE, "%s must be a 0-d tensor of type float32 or float64", name);
+    if (wanted) s->shared[s->n_shared++] = RP__UPDATE_LISTS + which;
+    return RP_OK;
 }
 
-/* The first n_lists parameters are lists of equal length and sizes; step and lr come last. */
-static rp_status check(const rp__call *call, unsigned n_lists) {
-    const unsigned n_params = call->op->schema.n_tensor_params;
-    const uint32_t *begin = call->list_begin, n = begin[1] - begin[0];
-    for (unsigned list = 1; list < n_lists; list++) {
-        if (begin[list + 1] - begin[list] != n)
-            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "lists of %u parameters and %u tensors beside them", n,
-                                begin[list + 1] - begin[list]);
+static rp_status read_call(const rp__call *call, step *s) {
+    *s = (step){.call = call, .rule = rp__update_rule_find(call->attrs[RULE].v.string)};
+    const rp__update_rule *r = s->rule;
+    if (!r) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "there is no such rule");
+    const int64_t flags = rp__attr_int(call, FLAGS);
+    if (flags < 0 || flags >= RP__UPDATE_FLAGS || ((uint32_t)flags & ~r->flags))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s has no flags %lld", r->name, (long long)flags);
+    s->flags = (uint32_t)flags;
+    if (call->attrs[NUMBERS].n != r->n_numbers)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s takes %u numbers", r->name, r->n_numbers);
+    const double *numbers = call->attrs[NUMBERS].v.floats;
+    const char *wrong = r->check ? r->check(numbers, s->flags) : NULL;
+    if (wrong) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s", wrong);
+    if (r->scalars) r->scalars(numbers, s->scalars);
+    s->n_scalars = r->n_scalars;
+    const uint8_t lists = rp__update_lists(r, s->flags);
+    for (unsigned k = 0; k < RP__UPDATE_LISTS; k++) {
+        if (count_of(call, k) != (lists >> k & 1u ? count_of(call, 0) : 0))
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "lists of %u parameters and %u tensors beside them",
+                                count_of(call, 0), count_of(call, k));
+        if (lists >> k & 1u) s->list[s->n_lists++] = k;
     }
-    for (unsigned k = n_params - MAX_SHARED; k < n_params; k++) { /* both, also where the kernel reads lr alone */
-        const rp_tensor *t = call->in[begin[k]];
-        if (t->ndim != 0 || t->dtype != RP_F32)
-            return rp__op_error(call, RP_ERROR_SHAPE, "step and lr must be 0-d float32 tensors");
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        const rp_tensor *p = call->in[begin[0] + i];
-        for (unsigned list = 0; list < n_lists; list++) {
-            const rp_tensor *t = call->in[begin[list] + i];
+    RP_TRY(take_shared(s, 0, r->step, "step"));
+    RP_TRY(take_shared(s, 1, r->lr, "lr"));
+    RP_TRY(take_shared(s, 2, r->extra, "extra"));
+    return take_shared(s, 3, call->in[call->list_begin[RP__UPDATE_LISTS + 3]] != NULL, "found_inf");
+}
+
+rp_status rp__infer_foreach_update_(const rp__call *call, rp__meta *out) {
+    step s;
+    (void)out;
+    RP_TRY(read_call(call, &s));
+    for (uint32_t i = 0; i < count_of(call, 0); i++) {
+        const rp_tensor *p = member(&s, 0, i);
+        for (unsigned k = 0; k < s.n_lists; k++) {
+            const rp_tensor *t = member(&s, k, i);
             RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
-            if (!rp__same_size(p, t)) {
+            if (s.rule->numbers >> s.list[k] & 1u ? t->ndim != 0 : !rp__same_size(p, t)) {
                 char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
                 return rp__op_error(call, RP_ERROR_SHAPE,
                                     "parameter %u has size %s, but a tensor beside it has size %s", i,
@@ -132,9 +187,8 @@ static void operand(rp__space_access *a, const rp_tensor *t) {
 }
 
 /* A parameter whose tensors do not all lie row-major: a launch of its own over its dims. */
-static rp_status launch_strided(const step *s, rp__device *d, rp_stream *stream, rp__dag *dag, uint32_t i,
-                                unsigned n_params) {
-    rp__space_access accesses[MAX_GROUP + MAX_SHARED];
+static rp_status launch_strided(const step *s, rp__device *d, rp_stream *stream, rp__dag *dag, uint32_t i) {
+    rp__space_access accesses[MAX_ACCESSES];
     const rp_tensor *p = member(s, 0, i);
     rp__space space = {.dims = {p->ndim},
                        .n_accesses = (uint16_t)(s->n_lists + s->n_shared),
@@ -145,18 +199,18 @@ static rp_status launch_strided(const step *s, rp__device *d, rp_stream *stream,
                        .site = s->call->site};
     memcpy(space.extent, p->size, p->ndim * sizeof *p->size);
     for (unsigned k = 0; k < s->n_lists + s->n_shared; k++) {
-        const rp_tensor *t = k < s->n_lists ? member(s, k, i) : shared_tensor(s, k - s->n_lists, n_params);
+        const rp_tensor *t = k < s->n_lists ? member(s, k, i) : shared_tensor(s, k - s->n_lists);
         operand(&accesses[k], t);
-        for (unsigned dim = 0; dim < p->ndim; dim++) accesses[k].stride[dim] = k < s->n_lists ? t->stride[dim] : 0;
+        for (unsigned dim = 0; dim < p->ndim; dim++) accesses[k].stride[dim] = t->ndim ? t->stride[dim] : 0;
     }
     rp__space_collapse(dag, &space, accesses);
     return rp__loop_launch(d, stream, dag, &space);
 }
 
 static void types_of(const step *s, uint32_t i, rp_dtype *types) {
-    memset(types, 0, (MAX_GROUP + MAX_SHARED) * sizeof *types);
+    memset(types, 0, MAX_ACCESSES * sizeof *types);
     for (unsigned k = 0; k < s->n_lists; k++) types[k] = (rp_dtype)member(s, k, i)->dtype;
-    for (unsigned k = 0; k < s->n_shared; k++) types[s->n_lists + k] = RP_F32;
+    for (unsigned k = 0; k < s->n_shared; k++) types[s->n_lists + k] = (rp_dtype)shared_tensor(s, k)->dtype;
 }
 
 static bool all_contiguous(const step *s, uint32_t i) {
@@ -166,9 +220,9 @@ static bool all_contiguous(const step *s, uint32_t i) {
     return true;
 }
 
-static rp_status run_groups(const step *s, rp__device *d, rp_stream *stream, unsigned n_params, bool *done,
-                            rp__space_access *accesses, int64_t *extents) {
-    uint32_t n = count(s, 0);
+static rp_status run_groups(const step *s, rp__device *d, rp_stream *stream, bool *done, rp__space_access *accesses,
+                            int64_t *extents) {
+    uint32_t n = count_of(s->call, 0);
     unsigned width = s->n_lists + s->n_shared;
     rp__space shared = {.dims = {1},
                         .n_accesses = (uint16_t)width,
@@ -178,7 +232,7 @@ static rp_status run_groups(const step *s, rp__device *d, rp_stream *stream, uns
                         .site = s->call->site};
     for (uint32_t first = 0; first < n; first++) {
         if (done[first]) continue;
-        rp_dtype types[MAX_GROUP + MAX_SHARED], other[MAX_GROUP + MAX_SHARED];
+        rp_dtype types[MAX_ACCESSES], other[MAX_ACCESSES];
         types_of(s, first, types);
         rp__dag *dag = dag_of(s, types);
         if (!dag) return rp_error_status();
@@ -190,13 +244,14 @@ static rp_status run_groups(const step *s, rp__device *d, rp_stream *stream, uns
             int64_t elements = rp__tensor_numel(member(s, 0, i));
             if (elements == 0) continue;
             if (!all_contiguous(s, i)) {
-                RP_TRY(launch_strided(s, d, stream, dag, i, n_params));
+                RP_TRY(launch_strided(s, d, stream, dag, i));
                 continue;
             }
             for (unsigned k = 0; k < width; k++) {
                 rp__space_access *a = &accesses[n_groups * width + k];
-                operand(a, k < s->n_lists ? member(s, k, i) : shared_tensor(s, k - s->n_lists, n_params));
-                a->stride[0] = k < s->n_lists;
+                const rp_tensor *t = k < s->n_lists ? member(s, k, i) : shared_tensor(s, k - s->n_lists);
+                operand(a, t);
+                a->stride[0] = k < s->n_lists && !(s->rule->numbers >> s->list[k] & 1u);
             }
             extents[n_groups++] = elements;
         }
@@ -205,163 +260,21 @@ static rp_status run_groups(const step *s, rp__device *d, rp_stream *stream, uns
     return RP_OK;
 }
 
-static rp_status run_step(const step *s) {
-    unsigned n_params = s->call->op->schema.n_tensor_params;
-    uint32_t n = count(s, 0);
+rp_status rp__run_foreach_update_(const rp__call *call) {
+    step s;
+    RP_TRY(read_call(call, &s));
+    uint32_t n = count_of(call, 0);
     if (n == 0) return RP_OK;
-    rp__device *d = rp__device_get(member(s, 0, 0)->device);
+    rp__device *d = rp__device_get(member(&s, 0, 0)->device);
     if (!d) return rp_error_status();
-    unsigned width = s->n_lists + s->n_shared;
+    unsigned width = s.n_lists + s.n_shared;
     bool *done = rp__calloc(n, sizeof *done);
     rp__space_access *accesses = rp__calloc((size_t)n * width, sizeof *accesses);
     int64_t *extents = rp__calloc(n, sizeof *extents);
-    rp_status status = done && accesses && extents
-                           ? run_groups(s, d, rp__current_stream(d), n_params, done, accesses, extents)
-                           : RP__OOM("the operands of an optimizer step");
+    rp_status status = done && accesses && extents ? run_groups(&s, d, rp__current_stream(d), done, accesses, extents)
+                                                   : RP__OOM("the operands of an optimizer step");
     rp__free(done);
     rp__free(accesses);
     rp__free(extents);
     return status;
-}
-
-/* ---- shared arithmetic: numbers in the parameter's compute type */
-
-typedef struct maths {
-    rp__dag_builder *b;
-    rp_dtype type;
-} maths;
-static rp__val add(maths m, rp__val x, rp__val y) { return rp__dag_op(m.b, RP__ADD, x, y, RP__NO_VAL); }
-static rp__val sub(maths m, rp__val x, rp__val y) { return rp__dag_op(m.b, RP__SUB, x, y, RP__NO_VAL); }
-static rp__val mul(maths m, rp__val x, rp__val y) { return rp__dag_op(m.b, RP__MUL, x, y, RP__NO_VAL); }
-static rp__val quotient(maths m, rp__val x, rp__val y) { return rp__dag_op(m.b, RP__DIV, x, y, RP__NO_VAL); }
-static rp__val apply(maths m, rp__prim op, rp__val x) { return rp__dag_op(m.b, op, x, RP__NO_VAL, RP__NO_VAL); }
-static rp__val load(maths m, uint16_t access) {
-    return rp__dag_cast(m.b, rp__dag_load(m.b, access, RP__NO_VAL, RP__NO_VAL), m.type);
-}
-static rp__val scalar(maths m, uint16_t k) { return rp__dag_scalar_value(m.b, k, m.type); }
-static maths maths_of(rp__dag_builder *b, const rp_dtype *types) {
-    return (maths){b, (rp_dtype)rp__dtypes[types[0]].compute};
-}
-
-/* ---- Adam */
-
-enum { ADAM_DECAY = 1, ADAM_DECOUPLED = 2, ADAM_MAXIMIZE = 4 };
-enum { A_LOG_BETA1, A_LOG_BETA2, A_BETA2, A_ONE_MINUS_BETA1, A_ONE_MINUS_BETA2, A_EPS, A_DECAY, A_SCALARS };
-
-/* 1 - beta^t = -expm1(t log beta): exact to the last digits also for the first steps. */
-static rp__val correction(maths m, rp__val t, uint16_t log_beta) {
-    return apply(m, RP__NEG, apply(m, RP__EXPM1, mul(m, t, scalar(m, log_beta))));
-}
-
-/* access: parameter, gradient, mean, mean of squares; step, lr */
-static void build_adam(rp__dag_builder *b, const step *s, const uint16_t *access, const rp_dtype *types) {
-    maths m = maths_of(b, types);
-    rp__val p = load(m, access[0]), g = load(m, access[1]), mean = load(m, access[2]), square = load(m, access[3]);
-    rp__val t = load(m, access[4]), lr = load(m, access[5]);
-    if (s->switches & ADAM_MAXIMIZE) g = apply(m, RP__NEG, g);
-    if (s->switches & ADAM_DECAY) {
-        if (s->switches & ADAM_DECOUPLED)
-            p = sub(m, p, mul(m, mul(m, lr, scalar(m, A_DECAY)), p));
-        else
-            g = add(m, g, mul(m, scalar(m, A_DECAY), p));
-    }
-    mean = add(m, mean, mul(m, scalar(m, A_ONE_MINUS_BETA1), sub(m, g, mean)));
-    square = add(m, mul(m, scalar(m, A_BETA2), square), mul(m, scalar(m, A_ONE_MINUS_BETA2), mul(m, g, g)));
-    rp__val root = apply(m, RP__SQRT, correction(m, t, A_LOG_BETA2));
-    rp__val denominator = add(m, quotient(m, apply(m, RP__SQRT, square), root), scalar(m, A_EPS));
-    rp__val size = quotient(m, lr, correction(m, t, A_LOG_BETA1));
-    p = sub(m, p, mul(m, size, quotient(m, mean, denominator)));
-    rp__dag_store(b, access[0], p);
-    rp__dag_store(b, access[2], mean);
-    rp__dag_store(b, access[3], square);
-}
-
-rp_status rp__infer_adam_step_(const rp__call *call, rp__meta *out) {
-    double beta1 = rp__attr_float(call, 0), beta2 = rp__attr_float(call, 1), eps = rp__attr_float(call, 2);
-    double decay = rp__attr_float(call, 3);
-    (void)out;
-    if (!(beta1 >= 0 && beta1 < 1))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid beta parameter at index 0: %g", beta1);
-    if (!(beta2 >= 0 && beta2 < 1))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid beta parameter at index 1: %g", beta2);
-    if (!(eps >= 0)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid epsilon value: %g", eps);
-    if (!(decay >= 0)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid weight_decay value: %g", decay);
-    return check(call, 4);
-}
-
-rp_status rp__run_adam_step_(const rp__call *call) {
-    double beta1 = rp__attr_float(call, 0), beta2 = rp__attr_float(call, 1), eps = rp__attr_float(call, 2);
-    double decay = rp__attr_float(call, 3);
-    step s = {.call = call,
-              .n_lists = 4,
-              .n_shared = 2,
-              .n_scalars = A_SCALARS,
-              .written = 1u | 4u | 8u,
-              .build = build_adam,
-              .switches = (decay != 0 ? ADAM_DECAY : 0u) | (rp__attr_bool(call, 4) ? ADAM_DECOUPLED : 0u) |
-                          (rp__attr_bool(call, 5) ? ADAM_MAXIMIZE : 0u)};
-    s.scalars[A_LOG_BETA1] = rp_f64(log(beta1));
-    s.scalars[A_LOG_BETA2] = rp_f64(log(beta2));
-    s.scalars[A_BETA2] = rp_f64(beta2);
-    s.scalars[A_ONE_MINUS_BETA1] = rp_f64(1 - beta1);
-    s.scalars[A_ONE_MINUS_BETA2] = rp_f64(1 - beta2);
-    s.scalars[A_EPS] = rp_f64(eps);
-    s.scalars[A_DECAY] = rp_f64(decay);
-    return run_step(&s);
-}
-
-/* ---- SGD */
-
-enum { SGD_DECAY = 1, SGD_MOMENTUM = 2, SGD_NESTEROV = 4, SGD_MAXIMIZE = 8, SGD_DAMPENED = 16 };
-enum { S_MOMENTUM, S_ONE_MINUS_DAMPENING, S_DECAY, S_SCALARS };
-
-/* access: parameter, gradient[, momentum buffer]; [step,] lr. The first gradient enters the buffer whole. A buffer of zeros does
-   that by itself, except under dampening: there the kernel asks the step, so that a recorded step is right at every replay. */
-static void build_sgd(rp__dag_builder *b, const step *s, const uint16_t *access, const rp_dtype *types) {
-    maths m = maths_of(b, types);
-    bool momentum = s->switches & SGD_MOMENTUM;
-    rp__val p = load(m, access[0]), g = load(m, access[1]), lr = load(m, access[s->n_lists + s->n_shared - 1]);
-    if (s->switches & SGD_MAXIMIZE) g = apply(m, RP__NEG, g);
-    if (s->switches & SGD_DECAY) g = add(m, g, mul(m, scalar(m, S_DECAY), p));
-    if (momentum) {
-        rp__val v =
-            add(m, mul(m, scalar(m, S_MOMENTUM), load(m, access[2])), mul(m, scalar(m, S_ONE_MINUS_DAMPENING), g));
-        if (s->switches & SGD_DAMPENED) {
-            rp__val later =
-                rp__dag_op(b, RP__LT, rp__dag_const(b, m.type, rp_i64(1)), load(m, access[s->n_lists]), RP__NO_VAL);
-            v = rp__dag_op(b, RP__WHERE, later, v, g);
-        }
-        rp__dag_store(b, access[2], v);
-        g = s->switches & SGD_NESTEROV ? add(m, g, mul(m, scalar(m, S_MOMENTUM), v)) : v;
-    }
-    rp__dag_store(b, access[0], sub(m, p, mul(m, lr, g)));
-}
-
-rp_status rp__infer_sgd_step_(const rp__call *call, rp__meta *out) {
-    double momentum = rp__attr_float(call, 0), dampening = rp__attr_float(call, 1), decay = rp__attr_float(call, 2);
-    (void)out;
-    if (!(momentum >= 0)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid momentum value: %g", momentum);
-    if (!(decay >= 0)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid weight_decay value: %g", decay);
-    if (rp__attr_bool(call, 3) && (momentum == 0 || dampening != 0))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                            "Nesterov momentum requires a momentum and zero dampening");
-    return check(call, momentum != 0 ? 3 : 2);
-}
-
-rp_status rp__run_sgd_step_(const rp__call *call) {
-    double momentum = rp__attr_float(call, 0), dampening = rp__attr_float(call, 1), decay = rp__attr_float(call, 2);
-    bool nesterov = rp__attr_bool(call, 3), dampened = momentum != 0 && dampening != 0;
-    step s = {.call = call,
-              .n_lists = momentum != 0 ? 3 : 2,
-              .n_shared = dampened ? 2 : 1,
-              .n_scalars = S_SCALARS,
-              .build = build_sgd,
-              .written = momentum != 0 ? 1u | 4u : 1u,
-              .switches = (decay != 0 ? SGD_DECAY : 0u) | (momentum != 0 ? SGD_MOMENTUM : 0u) |
-                          (nesterov ? SGD_NESTEROV : 0u) | (rp__attr_bool(call, 4) ? SGD_MAXIMIZE : 0u) |
-                          (dampened ? SGD_DAMPENED : 0u)};
-    s.scalars[S_MOMENTUM] = rp_f64(momentum);
-    s.scalars[S_ONE_MINUS_DAMPENING] = rp_f64(1 - dampening);
-    s.scalars[S_DECAY] = rp_f64(decay);
-    return run_step(&s);
 }

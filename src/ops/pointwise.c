@@ -102,7 +102,7 @@ rp_status rp__infer_relu(const rp__call *call, rp__meta *out) {
 }
 
 rp_status rp__infer_abs(const rp__call *call, rp__meta *out) {
-    if (call->in[0]->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
+    RP_TRY(rp__call_need_number(call, (rp_dtype)call->in[0]->dtype));
     return rp__infer_unary(call, out);
 }
 
@@ -137,7 +137,7 @@ rp_status rp__infer_clamp(const rp__call *call, rp__meta *out) {
     }
     if (!any) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
     rp__meta_like(out, call->in[0], rp__promotion_result(&p));
-    if (out->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
+    RP_TRY(rp__call_need_number(call, out->dtype));
     for (unsigned k = 0; k < 2; k++) {
         const rp_scalar given = call->attrs[k].v.scalar;
         if (rp__attr_is_none(&call->attrs[k])) continue;

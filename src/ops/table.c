@@ -106,7 +106,7 @@ static size_t listed_count(void) {
 
 size_t rp_op_count(void) { return listed_count() + rp__op_table_count() - BUILTIN; }
 
-rp_status rp_op_info_at_at(const char *site, size_t index, rp_op_info *info) {
+rp_status rp_op_info_get_at(const char *site, size_t index, rp_op_info *info) {
     RP__CALLED_FROM(site);
     static const char *const kinds[] = {
         [RP__POINTWISE] = "pointwise", [RP__ROWS] = "rows",       [RP__INDEXED] = "indexed",
@@ -116,7 +116,8 @@ rp_status rp_op_info_at_at(const char *site, size_t index, rp_op_info *info) {
     const size_t n = listed_count();
     const rp__op *op = rp__op_table_at(index < n ? listed[index] : index - n + BUILTIN);
     if (!op || !info)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_info_at: %s", info ? "no op has this index" : "info is NULL");
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_info_get: %s",
+                        info ? "no op has this index" : "info is NULL");
     *info = (rp_op_info){
         .name = op->name,
         .schema = op->schema_text,

@@ -85,10 +85,10 @@ static const rp__ir_node *node_at(const rp_ir *ir, uint32_t number, const char *
     return NULL;
 }
 
-rp_status rp_ir_node_at_at(const char *site, const rp_ir *ir, uint32_t number, rp_ir_node *node) {
+rp_status rp_ir_node_get_at(const char *site, const rp_ir *ir, uint32_t number, rp_ir_node *node) {
     RP__CALLED_FROM(site);
-    if (!node_at(ir, number, "rp_ir_node_at")) return rp_error_status();
-    if (!node) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_node_at: nowhere to write to");
+    if (!node_at(ir, number, "rp_ir_node_get")) return rp_error_status();
+    if (!node) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_node_get: nowhere to write to");
     return give_node(ir, number, node);
 }
 
@@ -145,10 +145,10 @@ const rp_attr *rp_ir_attr_at(const char *site, const rp_ir *ir, uint32_t node, c
 
 size_t rp_ir_value_count(const rp_ir *ir) { return there(ir, "rp_ir_value_count") ? ir->n_values : 0; }
 
-rp_status rp_ir_value_at_at(const char *site, const rp_ir *ir, rp_ir_value value, rp_ir_value_info *info) {
+rp_status rp_ir_value_get_at(const char *site, const rp_ir *ir, rp_ir_value value, rp_ir_value_info *info) {
     RP__CALLED_FROM(site);
-    RP_TRY(rp__ir_usable(ir, "rp_ir_value_at"));
-    if (!info) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_value_at: nowhere to write to");
+    RP_TRY(rp__ir_usable(ir, "rp_ir_value_get"));
+    if (!info) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_value_get: nowhere to write to");
     if (value >= ir->n_values) return rp__fail(RP_ERROR_INDEX, "graph \"%s\" has no value %u", ir->name, value);
     const rp__ir_value_info *v = &ir->values[value];
     rp_ir_value_info full;
@@ -184,10 +184,10 @@ size_t rp_ir_symbol_count(const rp_ir *ir) {
     return there(ir, "rp_ir_symbol_count") ? rp__symbols_count(ir->symbols) : 0;
 }
 
-rp_status rp_ir_symbol_at_at(const char *site, const rp_ir *ir, size_t index, rp_ir_symbol *symbol) {
+rp_status rp_ir_symbol_get_at(const char *site, const rp_ir *ir, size_t index, rp_ir_symbol *symbol) {
     RP__CALLED_FROM(site);
-    RP_TRY(rp__ir_usable(ir, "rp_ir_symbol_at"));
-    if (!symbol) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_symbol_at: nowhere to write to");
+    RP_TRY(rp__ir_usable(ir, "rp_ir_symbol_get"));
+    if (!symbol) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_symbol_get: nowhere to write to");
     if (index >= rp_ir_symbol_count(ir))
         return rp__fail(RP_ERROR_INDEX, "graph \"%s\" has no symbol %zu", ir->name, index);
     const rp__symbol *s = rp__symbols_at(ir->symbols, index);

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Compares the models of models/ with torchvision's and transformers' on the same weights: output, loss, every gradient, and all state
-after some steps of SGD: models.py MODEL_RUN [MODEL ...].
+"""Compares the models of models/ with PyTorch's, torchvision's, timm's and transformers' on the same weights: output,
+loss, every gradient, and all state after some steps of SGD.
 
-A tensor passes if its largest difference is at most 1e-4 of its largest value. Where one fails - after some steps a relu that is on in one
-program is off in the other - float64 decides: all tensors in float64, ours and PyTorch's, must differ by 1e-9 at most. All ways of
-running must give the same bits.
-Needs torch, torchvision, transformers, safetensors."""
+    models.py MODEL_RUN [MODEL ...]     without names all small ones; with --large the large ones, too
+
+A tensor passes if its largest difference is at most 1e-4 of its largest value. Where one fails - after some steps a relu
+that is on in one program is off in the other - float64 decides: all tensors in float64, ours and PyTorch's, must differ by
+1e-9 at most. All ways of running must give the same bits.
+Needs torch, torchvision, timm, transformers, safetensors."""
 
 import os
 import subprocess
@@ -14,61 +16,237 @@ import tempfile
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 STEPS = 5
 LIMIT = 1e-4
 WIDE_LIMIT = 1e-9
-IMAGES = {"resnet18": (2, 3, 64, 64), "resnet50": (2, 3, 64, 64), "resnext101_32x8d": (4, 3, 64, 64)}
-TEXTS = {"bert2": (2, 12), "bert": (1, 12)}
+WAYS = ("compiled", "graphed", "step")
+
+
+class Function(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, *inputs):
+        return self.f(*inputs)
+
+
+class Cnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2, self.fc = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 64, 3), nn.Linear(64 * 5 * 5, 10)
+
+    def forward(self, x):
+        for conv in (self.conv1, self.conv2):
+            x = torch.max_pool2d(torch.relu(conv(x)), 2)
+        return self.fc(x.flatten(1))
+
+
+class Rnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.fc = nn.RNN(64, 32), nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.fc(self.rnn(x)[0][-1])
+
+
+class Lstm(nn.Module):
+    def __init__(self, vocabulary, width, hidden, classes):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, hidden, 2, batch_first=True)
+        self.fc = nn.Linear(hidden, classes)
+
+    def forward(self, ids):
+        return self.fc(self.lstm(self.embedding(ids))[0][:, -1])
+
+
+class Bert(nn.Module):
+    """transformers' model with the arguments in our order."""
+
+    def __init__(self, **changes):
+        super().__init__()
+        import transformers
+        config = transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+                                         attn_implementation="eager", **changes)
+        self.inner = transformers.BertForMaskedLM(config)
+
+    def forward(self, ids, types, mask):
+        return self.inner(input_ids=ids, token_type_ids=types, attention_mask=mask).logits
+
+
+class Tokens(nn.Module):
+    """A causal model of transformers."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids):
+        return self.inner(input_ids=ids, use_cache=False).logits
+
+
+def gpt2(**changes):
+    import transformers
+    config = transformers.GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="eager",
+                                     bos_token_id=None, eos_token_id=None, **changes)
+    return Tokens(transformers.GPT2LMHeadModel(config))
+
+
+class Rotations(nn.Module):
+    """Rotary positions of a Llama, from angles in float64: transformers rounds them to float32 in a model of any type."""
+
+    def __init__(self, width, theta):
+        super().__init__()
+        self.frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+    def forward(self, x, position_ids):
+        angles = position_ids[..., None].double() * self.frequencies
+        angles = torch.cat([angles, angles], -1)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
+def llama(**changes):
+    import transformers
+    config = transformers.LlamaConfig(rms_norm_eps=1e-5, attn_implementation="eager", **changes)
+    model = transformers.LlamaForCausalLM(config)
+    model.model.rotary_emb = Rotations(config.hidden_size // config.num_attention_heads, 10000.0)
+    return Tokens(model)
+
+
+def resnet(name, **changes):
+    import torchvision
+    return getattr(torchvision.models, name)(weights=None, **changes)
+
+
+def vit(library, **changes):
+    if library == "timm":
+        import timm
+        return timm.create_model("vit_base_patch16_224", pretrained=False, **changes)
+    import torchvision
+    return torchvision.models.VisionTransformer(**changes)
+
+
+def floats(*size):
+    return lambda: torch.randn(size)
+
+
+def ids(high, *size):
+    return lambda: torch.randint(0, high, size)
+
+
+def padding(*size):
+    def make():
+        mask = torch.ones(size)
+        mask[-1, -3:] = 0
+        return mask
+    return make
+
+
+def text(high, *size):
+    """Token 0, which pads, is among them."""
+    def make():
+        t = torch.randint(0, high, size)
+        t[-1, -3:] = 0
+        return t
+    return make
+
+
+SMALL_VIT = dict(img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3, num_classes=10)
+SMALL_VIT_TV = dict(image_size=32, patch_size=8, num_layers=2, num_heads=3, hidden_dim=48, mlp_dim=192, num_classes=10)
+SMALL_BERT = dict(vocab_size=50, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+                  max_position_embeddings=16)
+SMALL_GPT2 = dict(vocab_size=50, n_embd=24, n_layer=2, n_head=3, n_positions=32)
+SMALL_LLAMA = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                   intermediate_size=48, max_position_embeddings=32, tie_word_embeddings=False)
+LLAMA = dict(vocab_size=49152, hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
+             intermediate_size=1536, max_position_embeddings=2048, tie_word_embeddings=True)
+
+# name: model, inputs, target (None: the sum of result - 1)
+SMALL = {
+    "simple": (lambda: Function(lambda x: torch.sin(x * 2)), [floats(5)], None),
+    "trig": (lambda: Function(lambda x, y: torch.cos(x) + torch.sin(y)), [floats(10000), floats(10000)], None),
+    "mlp": (lambda: nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 10)), [floats(64, 10)], ids(10, 64)),
+    "cnn": (Cnn, [floats(2, 1, 28, 28)], ids(10, 2)),
+    "rnn": (Rnn, [floats(10, 64)], lambda: torch.tensor(3)),
+    "lstm": (lambda: Lstm(10000, 128, 256, 2), [ids(10000, 4, 32)], ids(2, 4)),
+    "lstm-tiny": (lambda: Lstm(50, 10, 12, 3), [ids(50, 3, 7)], ids(3, 3)),
+    "vit-tiny": (lambda: vit("timm", **SMALL_VIT), [floats(2, 3, 32, 32)], ids(10, 2)),
+    "vit-tiny-torchvision": (lambda: vit("torchvision", **SMALL_VIT_TV), [floats(2, 3, 32, 32)], ids(10, 2)),
+    "bert-tiny": (lambda: Bert(**SMALL_BERT), [text(50, 2, 6), ids(2, 2, 6), padding(2, 6)], ids(50, 2, 6)),
+    "gpt2-tiny": (lambda: gpt2(**SMALL_GPT2), [ids(50, 2, 9)], ids(50, 2, 9)),
+    "llama-tiny": (lambda: llama(**SMALL_LLAMA), [ids(50, 2, 9)], ids(50, 2, 9)),
+    "resnet18": (lambda: resnet("resnet18"), [floats(2, 3, 64, 64)], ids(1000, 2)),
+}
+LARGE = {
+    "resnet50": (lambda: resnet("resnet50"), [floats(2, 3, 64, 64)], ids(1000, 2)),
+    "resnext101_32x8d": (lambda: resnet("resnext101_32x8d"), [floats(4, 3, 64, 64)], ids(1000, 4)),
+    "bert": (Bert, [text(30522, 1, 12), ids(2, 1, 12), padding(1, 12)], ids(30522, 1, 12)),
+    "gpt2": (gpt2, [ids(50257, 1, 16)], ids(50257, 1, 16)),
+    "llama": (lambda: llama(**LLAMA), [ids(49152, 1, 16)], ids(49152, 1, 16)),
+    "vit_b_16": (lambda: vit("timm"), [floats(1, 3, 224, 224)], ids(1000, 1)),
+}
+ALL = {**SMALL, **LARGE}
 
 
 def make(name):
     torch.manual_seed(1)
-    if name in IMAGES:
-        import torchvision
-        model = getattr(torchvision.models, name)(weights=None)
-        return model, [torch.randn(IMAGES[name])], torch.randint(0, 1000, IMAGES[name][:1])
-    import transformers
-    config = transformers.BertConfig(num_hidden_layers=2 if name == "bert2" else 12, hidden_dropout_prob=0.0,
-                                     attention_probs_dropout_prob=0.0, attn_implementation="eager")
-    model = transformers.BertForMaskedLM(config)
-    ids = torch.randint(0, config.vocab_size, TEXTS[name])
-    mask = torch.ones(TEXTS[name])
-    mask[-1, -3:] = 0
-    return model, [ids, torch.randint(0, 2, TEXTS[name]), mask], torch.randint(0, config.vocab_size, (ids.numel(),))
+    build, inputs, target = ALL[name]
+    model = build()
+    return model, [i() for i in inputs], target() if target else None
 
 
-def call(model, name, inputs):
-    if name in IMAGES:
-        return model(*inputs)
-    return model(input_ids=inputs[0], token_type_ids=inputs[1], attention_mask=inputs[2]).logits
+def names_of(model):
+    """Of our names, which leave out the wrappers above."""
+    return "inner." if hasattr(model, "inner") else ""
 
 
-def loss_of(model, name, inputs, target):
-    y = call(model, name, inputs)
-    return y, torch.nn.functional.cross_entropy(y.reshape(-1, y.shape[-1]), target)
+def loss_of(model, inputs, target):
+    result = y = model(*inputs)
+    if target is None:
+        return y, (y - 1).sum()
+    if y.ndim > 2:
+        y, target = y.flatten(0, 1), target.flatten()
+    return result, nn.functional.cross_entropy(y, target)
 
 
-def expected(model, name, inputs, target, start):
-    model.load_state_dict(start)
+def state_of(model):
+    prefix = names_of(model)
+    return {n[len(prefix):]: t for n, t in model.state_dict(keep_vars=True).items()}
+
+
+def load(model, state):
+    prefix = names_of(model)
+    model.load_state_dict({prefix + n: t for n, t in state.items()})
+
+
+def expected(model, inputs, target, start):
+    load(model, start)
     model.train()
-    y, loss = loss_of(model, name, inputs, target)
+    inputs = [i.clone().requires_grad_() if target is None else i for i in inputs]
+    y, loss = loss_of(model, inputs, target)
     loss.backward()
     found = {"output": y.detach().clone()}
-    for n, p in model.state_dict(keep_vars=True).items():
+    if target is None:
+        found.update({f"grad.input.{i}": t.grad.clone() for i, t in enumerate(inputs)})
+        return found
+    for n, p in state_of(model).items():
         if p.grad is not None:
             found["grad." + n] = p.grad.clone()
     model.zero_grad()
-    model.load_state_dict(start)
+    load(model, start)
     opt = torch.optim.SGD(model.parameters(), lr=2**-7, momentum=0.9)
     for k in range(STEPS):
-        loss = loss_of(model, name, inputs, target)[1]
+        loss = loss_of(model, inputs, target)[1]
         loss.backward()
         opt.step()
         opt.zero_grad()
         found[f"loss.{k}"] = loss.detach().clone()
-    for n, t in model.state_dict().items():
-        found["after." + n] = t.clone()
+    for n, t in state_of(model).items():
+        found["after." + n] = t.detach().clone()
     return found
 
 
@@ -79,7 +257,9 @@ def distance(a, b):
 
 def write(path, start, inputs, target):
     tensors = {"model." + n: t.clone().contiguous() for n, t in start.items()}
-    tensors.update({f"input.{i}": t for i, t in enumerate(inputs)}, target=target)
+    tensors.update({f"input.{i}": t for i, t in enumerate(inputs)})
+    if target is not None:
+        tensors["target"] = target
     save_file(tensors, path)
 
 
@@ -89,23 +269,25 @@ def widened(tensors):
 
 def check(program, name, folder):
     model, inputs, target = make(name)
-    start = {n: t.clone() for n, t in model.state_dict().items()}
+    start = {n: t.detach().clone() for n, t in state_of(model).items()}
     path = os.path.join(folder, "in.safetensors")
     write(path, start, inputs, target)
-    want = expected(model, name, inputs, target, start)
+    want = expected(model, inputs, target, start)
 
     def run(way):
         out = os.path.join(folder, way + ".safetensors")
         subprocess.run([program, name, path, out, way, str(STEPS)], check=True)
-        return load_file(out)
+        found = load_file(out)
+        os.remove(out)
+        return found
 
     have = run("eager")
     one_sided = sorted(set(want) ^ set(have))
     failures = len(one_sided)
     if one_sided:
         print(f"{name}: only on one side: {one_sided[:5]}")
-    far = {n: d for n in set(want) & set(have) if (d := distance(have[n], want[n])) > LIMIT}
-    for way in ("compiled", "step"):
+    far = {n: d for n in set(want) & set(have) if not (d := distance(have[n], want[n])) <= LIMIT}
+    for way in WAYS:
         other = run(way)
         differ = [n for n in have if n not in other or not torch.equal(have[n], other[n])]
         failures += len(differ)
@@ -115,19 +297,23 @@ def check(program, name, folder):
     if far:
         start, inputs = dict(zip(start, widened(start.values()))), widened(inputs)
         write(path, start, inputs, target)
-        want, have = expected(model.double(), name, inputs, target, start), run("float64")
+        want, have = expected(model.double(), inputs, target, start), run("float64")
         wide = {n: distance(have[n], want[n]) for n in want if n in have}
-        wrong = {n: d for n, d in wide.items() if d > WIDE_LIMIT}
+        wrong = {n: d for n, d in wide.items() if not d <= WIDE_LIMIT}
         failures += len(wrong)
         for n in sorted(wrong)[:5]:
             print(f"{name}: {n}: {wrong[n]:.1e} in float64")
-        decided = f", {len(far)} beyond {LIMIT} (largest {max(far.values()):.1e}), in float64 at most {max(wide.values()):.1e}"
-    print(f"{name}: {len(want)} tensors compared with PyTorch{decided}; three ways the same bits; {failures} failures", flush=True)
+        decided = (f", {len(far)} beyond {LIMIT} (largest {max(far.values()):.1e}), "
+                   f"in float64 at most {max(wide.values()):.1e}")
+    print(f"{name}: {len(want)} tensors compared with PyTorch{decided}; eager, {', '.join(WAYS)}; {failures} failures",
+          flush=True)
     return failures
 
 
 def main():
-    names = sys.argv[2:] or ["resnet18", "bert2", "resnet50", "resnext101_32x8d", "bert"]
+    names = [n for n in sys.argv[2:] if n != "--large"] or list(SMALL)
+    if "--large" in sys.argv:
+        names += LARGE
     with tempfile.TemporaryDirectory() as folder:
         failures = sum(check(sys.argv[1], name, folder) for name in names)
     print(f"{failures} failures")

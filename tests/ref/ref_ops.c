@@ -13,7 +13,7 @@ static size_t n_all;
 
 static bool exists(const char *name) {
     rp_op_info info;
-    for (size_t i = 0; i < rp_op_count() && rp_op_info_at(i, &info) == RP_OK; i++) {
+    for (size_t i = 0; i < rp_op_count() && rp_op_info_get(i, &info) == RP_OK; i++) {
         if (strcmp(info.name, name) == 0) return true;
     }
     return false;

@@ -72,6 +72,7 @@ static rp_tensor *within(const sample_tensor *like, rp_tensor *t) {
     switch (like->kind) {
     case 'p': return rp_add_scalar(rp_abs(t), rp_f64(0.5));
     case 'u': return rp_mul_scalar(rp_tanh(t), rp_f64(0.875));
+    case 'q': return rp_add_scalar(rp_mul_scalar(rp_tanh(t), rp_f64(0.25)), rp_f64(0.5));
     case 'w': return rp_mul_scalar(t, rp_f64(8));
     case 'b': return rp_gt_scalar(t, rp_f64(0.125));
     default: return t;

@@ -52,7 +52,7 @@ const char *sample_parse_tensor(const char *p, sample_tensor *t) {
         t->dtype = short_name(name);
         p += 1 + n;
     }
-    if (!strchr("fpguwtsbi", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
+    if (!strchr("fpgquwtsbi", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
     for (p++; *p != ')'; p += *p == ',') {
         if (*p == 'n') {
             t->n_dim = t->ndim;
@@ -241,6 +241,7 @@ static double float_value(char kind, unsigned v, int64_t i) {
     switch (kind) {
     case 'p': return (64 + v * 191 / 255) / 128.0;
     case 'g': return (160 + v) / 128.0;
+    case 'q': return (2 * ((v >> 2) + 32) + 1) / 256.0;
     case 'u': return (2 * (double)(v * 13 / 16) - 207) / 256;
     case 'w': return (2 * (double)v - 255) / 8;
     case 't': return ((int)(v % 5) - 2) / 2.0;
@@ -256,6 +257,7 @@ static double int_value(char kind, unsigned v, bool sign) {
     switch (kind) {
     case 'p': return n % 9 + 1;
     case 'g': return n % 9 + 2;
+    case 'q': return n % 2;
     case 'u': return n % 3 - sign;
     case 'w': return n % 41 - 20 * sign;
     case 't': return n % 3 - sign;

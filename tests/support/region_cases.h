@@ -192,7 +192,7 @@ static inline unsigned rc_told(rp_compiled *f, const char *kind, const char *tex
     unsigned n = 0;
     for (size_t k = 0; k < rp_explain_count(f); k++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
         if (strcmp(e.kind, kind) == 0 && strstr(e.message, text)) n += (unsigned)e.count;
     }
     return n;

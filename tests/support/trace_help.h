@@ -80,7 +80,7 @@ static inline int64_t explain_total(rp_compiled *f, const char *kind, const char
     int64_t total = 0;
     for (size_t i = 0; i < rp_explain_count(f); i++) {
         rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, i, &e), RP_OK);
+        assert_int_equal(rp_explain_get(f, i, &e), RP_OK);
         if (strcmp(e.kind, kind) == 0 && (!reason || strcmp(e.reason, reason) == 0)) total += e.count;
     }
     return total;

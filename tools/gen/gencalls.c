@@ -88,6 +88,7 @@ static void call(FILE *header, FILE *inc, const char *begin, const char *end) {
     while (word(name[-1])) name--;
     bool none = close - open == 5 && strncmp(open, "(void", 5) == 0;
     int length = (int)(open - name);
+    if (length > 3 && strncmp(open - 3, "_at", 3) == 0) die("the end _at is that of the form with a site", name);
 
     fputs("RP_API ", header);
     put(header, begin, name);

@@ -121,7 +121,7 @@ static int run(int argc, char **argv) {
     char of[256] = "";
     for (size_t i = 0; !status && i < rp_explain_count(f); i++) {
         rp_explain_entry e;
-        status = rp_explain_at(f, i, &e);
+        status = rp_explain_get(f, i, &e);
         if (status) break;
         if (list) {
             json_array_append_new(list, entry_to_json(&e));

@@ -43,7 +43,7 @@ static int run(int argc, char **argv) {
     size_t n = rp_op_count();
     for (size_t i = 0; i < n; i++) {
         rp_op_info op;
-        if (rp_op_info_at(i, &op)) {
+        if (rp_op_info_get(i, &op)) {
             fprintf(stderr, "reprise ops: %s\n", rp_error_message());
             json_decref(list);
             return CLI_FAILED;

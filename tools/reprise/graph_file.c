@@ -222,7 +222,7 @@ rp_status cli_graph_inputs(const struct cli_graph *g, const char *command, rp_te
         const rp_ir_value *args;
         char why[512] = "";
         (void)rp_ir_block_args(rp_ir_body(ir), &args);
-        status = rp_ir_value_at(ir, args[k], &info);
+        status = rp_ir_value_get(ir, args[k], &info);
         graph.dtype = info.dtype, graph.ndim = info.ndim;
         for (size_t d = 0; d < info.ndim && !status; d++) { /* a symbol is that of the traced call */
             graph.size[d] = rp_ir_size_hint(ir, info.size[d]);

@@ -362,6 +362,8 @@ static void hot(rp__dag *dag, bool wait) {
         (void)rp__jit_request(dag, wait);
 }
 
+static const char *fault(const rp__dag *dag) { return rp__jit_fault(dag->rest ? dag->rest : dag); }
+
 /* Tiny launches over contiguous elements that nobody records go straight to their line function: the rest of their cost is not
    worth a tenth of what the words and slots of a record take. */
 static bool launch_flat(rp__device *d, rp_stream *s, rp__dag *dag, const rp__flat *flat) {
@@ -502,4 +504,5 @@ const rp__loop_backend rp__cpu_loops = {.bind = bind,
                                         .ready_run = ready_run,
                                         .ready_free = ready_free,
                                         .bind_many = bind_many,
-                                        .hot = hot};
+                                        .hot = hot,
+                                        .fault = fault};

@@ -645,6 +645,11 @@ const char *rp__jit_reason(const rp__dag *dag) {
     if (rp__env_ignored()) return "interpreted: the program has rights that whoever started it may not have";
     return cc && !strcmp(cc, "none") ? "interpreted: REPRISE_CC=none" : "interpreted: REPRISE_JIT=0";
 }
+const char *rp__jit_fault(const rp__dag *dag) {
+    const rp__kernel *k = rp__cpu_kernel_made(dag);
+    const rp__cpu_loop *loop = k ? k->payload : NULL;
+    return loop && atomic_load_explicit(&loop->jit->state, memory_order_acquire) == FAILED ? loop->jit->reason : NULL;
+}
 void rp__jit_counters_get(rp__jit_counters *out) {
     rp__lock(&queue.lock);
     *out = queue.counters;

@@ -14,6 +14,8 @@ bool rp__jit_request(rp__dag *dag, bool wait);
 /* Why the DAG's CPU kernel runs where it runs: "native: avx2, compiled in 312 ms", "interpreted: no compiler 'cc'", ... Constant
    until the state changes; never NULL. */
 const char *rp__jit_reason(const rp__dag *dag);
+/* The same where it was to be compiled and could not; else NULL. Constant from then on. */
+const char *rp__jit_fault(const rp__dag *dag);
 typedef struct rp__jit_counters {
     uint64_t compiled, cached, failed, pending;
     double compile_ms;

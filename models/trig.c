@@ -1,0 +1,14 @@
+/* See trig.h. */
+#include "trig.h"
+
+#include <reprise_ops.h>
+
+void simple_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_sin(rp_mul_scalar(in[0], rp_i64(2)));
+}
+
+void trig_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(rp_cos(in[0]), rp_sin(in[1]));
+}

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Writes tests/data/layers.txt: what a current PyTorch gives for the cases of tests/test_layers.c, whose names and formulas these are.
+usage: scripts/golden_layers.py tests/data/layers.txt   (needs torch; the tests need only the file)"""
+import math
+import sys
+
+import torch
+from torch import nn
+
+torch.set_default_dtype(torch.float64)
+
+
+def filled(size, k):
+    n = math.prod(size)
+    return torch.tensor([0.5 * math.sin(1 + 0.37 * i + 1.7 * k) for i in range(n)], dtype=torch.float64).reshape(size)
+
+
+def MASK(*size):
+    return filled(size, 200) > 0.3
+
+
+def BIAS(*size):
+    return filled(size, 201)
+
+
+def causal(n):
+    return torch.ones(n, n).triu(1).bool()
+
+
+
+def mha(attn=None, padding=None, weights=False, average=True, **k):
+    def run(l, *x):
+        q, key, v = (x * 3)[:3] if len(x) == 1 else (x[0], x[1], x[-1])
+        y, w = l(q, key, v, key_padding_mask=padding, attn_mask=attn, need_weights=weights, average_attn_weights=average, **k)
+        return [y, w] if weights else [y]
+    return run
+
+
+def one(call):
+    return lambda l, *x: [call(l, *x)]
+
+
+plain = one(lambda l, *x: l(*x))
+tracked = dict(eps=0.01, momentum=0.3, affine=True, track_running_stats=True)
+E = dict(dim_feedforward=5, dropout=0.0)
+# name: layer, call, sizes of inputs
+CASES = {
+    "rms_norm": (nn.RMSNorm((3, 4)), plain, [(2, 3, 4)]),
+    "rms_norm_plain": (nn.RMSNorm(4, 0.1, False), plain, [(2, 3, 4)]),
+    "group_norm": (nn.GroupNorm(2, 6), plain, [(2, 6, 3)]),
+    "instance_norm": (nn.InstanceNorm1d(3), plain, [(2, 3, 5)]),
+    "instance_norm_tracked": (nn.InstanceNorm2d(3, **tracked), plain, [(2, 3, 2, 4)]),
+    "instance_norm_eval": (nn.InstanceNorm2d(3, **tracked).eval(), plain, [(2, 3, 2, 4)]),
+    "heads_self": (nn.MultiheadAttention(6, 2), mha(weights=True), [(3, 2, 6)]),
+    "heads_masked": (nn.MultiheadAttention(6, 2, batch_first=True), mha(BIAS(4, 3, 4), MASK(2, 4)), [(2, 3, 6), (2, 4, 6)]),
+    "heads_sizes": (nn.MultiheadAttention(4, 2, bias=False, kdim=3, vdim=5), mha(MASK(3, 4), weights=True, average=False),
+                    [(3, 2, 4), (4, 2, 3), (4, 2, 5)]),
+    "heads_more": (nn.MultiheadAttention(4, 2, add_bias_kv=True, add_zero_attn=True), mha(BIAS(3, 4), MASK(2, 4)),
+                   [(3, 2, 4), (4, 2, 4), (4, 2, 4)]),
+    "heads_alone": (nn.MultiheadAttention(4, 1), mha(causal(3), is_causal=True), [(3, 4)]),
+    "heads_causal": (nn.MultiheadAttention(4, 2), mha(causal(3), weights=True, average=False), [(3, 2, 4)]),
+    "encoder_layer": (nn.TransformerEncoderLayer(4, 2, 6, 0.0), one(lambda l, x: l(x, src_key_padding_mask=MASK(2, 3))), [(3, 2, 4)]),
+    "encoder_layer_first": (nn.TransformerEncoderLayer(4, 2, activation="gelu", norm_first=True, batch_first=True, bias=False, **E),
+                            one(lambda l, x: l(x, src_mask=BIAS(3, 3))), [(2, 3, 4)]),
+    "decoder_layer": (nn.TransformerDecoderLayer(4, 2, layer_norm_eps=0.01, batch_first=True, **E),
+                      one(lambda l, t, m: l(t, m, tgt_mask=causal(3), memory_key_padding_mask=MASK(2, 5))), [(2, 3, 4), (2, 5, 4)]),
+    "encoder": (nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, norm_first=True, **E), 2, nn.LayerNorm(4),
+                                      enable_nested_tensor=False), plain, [(3, 2, 4)]),
+    "decoder": (nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 1, batch_first=True, **E), 2),
+                one(lambda l, t, m: l(t, m, tgt_mask=BIAS(3, 3))), [(2, 3, 4), (2, 2, 4)]),
+}
+
+
+def write(f, kind, name, t, values=True):
+    t = t.detach()
+    numbers = " ".join(repr(v) for v in t.reshape(-1).tolist()) if values else ""
+    f.write(" ".join([kind, name, str(t.dim()), *map(str, t.shape), numbers]).rstrip() + "\n")
+
+
+def main():
+    with open(sys.argv[1], "w") as f:
+        for name, (layer, call, sizes) in CASES.items():
+            layer = layer.double()
+            f.write(f"case {name}\n")
+            state = layer.state_dict()
+            for k, (key, t) in enumerate(state.items()):
+                write(f, "state", key, t, False)
+                if t.is_floating_point():
+                    t.copy_(filled(t.shape, k) + (1 if "var" in key else 0))
+            buffers = {k: v.clone() for k, v in layer.named_buffers()}
+            x = [filled(s, 100 + i).requires_grad_() for i, s in enumerate(sizes)]
+            out = call(layer, *x)
+            loss = 0
+            for i, o in enumerate(out):
+                write(f, "out", str(i), o)
+                loss = loss + (o * filled(o.shape, 300 + i)).sum()
+            loss.backward()
+            for i, t in enumerate(x):
+                if t.grad is not None:
+                    write(f, "grad", f"#{i}", t.grad)
+            for key, t in layer.named_parameters():
+                if t.grad is not None:
+                    write(f, "grad", key, t.grad)
+            for key, t in layer.named_buffers():
+                if t.is_floating_point() and not torch.equal(t, buffers[key]):
+                    write(f, "after", key, t)
+    print(f"{len(CASES)} layers, PyTorch {torch.__version__}", file=sys.stderr)
+
+
+main()

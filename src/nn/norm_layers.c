@@ -1,0 +1,111 @@
+/* Norms as layers, beyond those of layer.c. */
+#include "ops/private.h"
+#include <reprise_nn.h>
+
+#include "core/options.h"
+#include "nn/layer.h"
+#include "tensor/tensor.h"
+
+#include <string.h>
+
+/* Ones and, where bias is not NULL, zeros. */
+static rp_status affine_new(rp_tensor **weight, rp_tensor **bias, const int64_t *size, size_t n) {
+    *weight = rp__parameter_new(size, n, RP_DTYPE_NONE);
+    if (*weight && bias) *bias = rp__parameter_new(size, n, RP_DTYPE_NONE);
+    if (!*weight || (bias && !*bias)) return rp_error_status();
+    RP_TRY(rp_init_constant(*weight, 1.0));
+    return bias ? rp_init_constant(*bias, 0.0) : RP_OK;
+}
+
+/* ---------------------------------------------------------------- rms norm */
+
+rp_status rp_rms_norm_add_at(const char *site, rp_module *m, const char *name, rp_rms_norm_layer *l,
+                             const int64_t *normalized_shape, size_t n_dims, double eps, bool elementwise_affine) {
+    RP__CALLED_FROM(site);
+    RP_TRY(rp__layer_need(l, "rms norm layer"));
+    memset(l, 0, sizeof *l);
+    if (n_dims == 0 || n_dims > RP_MAX_DIMS || !normalized_shape)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rms norm layer: normalized_shape must have 1 to %d dimensions",
+                        RP_MAX_DIMS);
+    memcpy(l->normalized_shape, normalized_shape, n_dims * sizeof *normalized_shape);
+    l->n_dims = n_dims;
+    l->eps = eps;
+    rp_status status = elementwise_affine ? affine_new(&l->weight, NULL, normalized_shape, n_dims) : RP_OK;
+    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false});
+    rp__parameter_release(&l->weight);
+    return status;
+}
+
+rp_tensor *rp_rms_norm_layer_forward_at(const char *site, const rp_rms_norm_layer *l, rp_tensor *x) {
+    if (!l) return rp__no_layer(site, "rms norm layer");
+    const rp_scalar eps = l->eps > 0 ? rp_f64(l->eps) : l->eps < 0 ? rp_f64(0) : rp_none();
+    return rp_rms_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, eps);
+}
+
+/* ---------------------------------------------------------------- group norm */
+
+rp_status rp_group_norm_add_at(const char *site, rp_module *m, const char *name, rp_group_norm_layer *l,
+                               int64_t num_groups, int64_t num_channels, double eps, bool affine) {
+    RP__CALLED_FROM(site);
+    RP_TRY(rp__layer_need(l, "group norm layer"));
+    *l = (rp_group_norm_layer){.num_groups = num_groups, .eps = eps};
+    RP_TRY(rp__layer_positive("group norm layer", "num_groups", num_groups));
+    RP_TRY(rp__layer_positive("group norm layer", "num_channels", num_channels));
+    if (num_channels % num_groups)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "group norm layer: %lld groups do not divide %lld channels",
+                        (long long)num_groups, (long long)num_channels);
+    rp_status status = affine ? affine_new(&l->weight, &l->bias, &num_channels, 1) : RP_OK;
+    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    rp__parameter_release(&l->weight);
+    rp__parameter_release(&l->bias);
+    return status;
+}
+
+rp_tensor *rp_group_norm_layer_forward_at(const char *site, const rp_group_norm_layer *l, rp_tensor *x) {
+    if (!l) return rp__no_layer(site, "group norm layer");
+    return rp_group_norm_at(site, x, l->num_groups, l->weight, l->bias, l->eps, true);
+}
+
+/* ---------------------------------------------------------------- instance norm */
+
+static rp_status instance_norm_fill(rp_instance_norm_layer *l, int64_t n, const rp_instance_norm_options *o) {
+    RP_TRY(rp__layer_positive("instance norm layer", "num_features", n));
+    l->eps = rp__option_or(o->eps, 1e-5);
+    l->momentum = rp__option_or(o->momentum, 0.1);
+    if (o->affine) RP_TRY(affine_new(&l->weight, &l->bias, &n, 1));
+    if (!o->track_running_stats) return RP_OK;
+    l->running_mean = rp__buffer_new(RP_DIMS(n), RP_F32, 0);
+    l->running_var = rp__buffer_new(RP_DIMS(n), RP_F32, 1);
+    l->num_batches_tracked = rp__buffer_new(RP_NO_DIMS, RP_I64, 0);
+    return l->running_mean && l->running_var && l->num_batches_tracked ? RP_OK : rp_error_status();
+}
+
+rp_status rp_instance_norm_add_at(const char *site, rp_module *m, const char *name, rp_instance_norm_layer *l,
+                                  int64_t num_features, const rp_instance_norm_options *options) {
+    RP__CALLED_FROM(site);
+    rp_instance_norm_options o;
+    RP_TRY(rp__layer_need(l, "instance norm layer"));
+    memset(l, 0, sizeof *l);
+    RP_TRY(rp__options_read("instance norm layer", options, sizeof o, &o));
+    rp_status status = instance_norm_fill(l, num_features, &o);
+    if (status == RP_OK) {
+        rp_module *child;
+        RP_TRY(RP__ADOPT(m, name, &child, {"weight", &l->weight, false}, {"bias", &l->bias, false},
+                         {"running_mean", &l->running_mean, true}, {"running_var", &l->running_var, true},
+                         {"num_batches_tracked", &l->num_batches_tracked, true}));
+        l->module = child;
+        return RP_OK;
+    }
+    rp__parameter_release(&l->weight);
+    rp__parameter_release(&l->bias);
+    rp__parameter_release(&l->running_mean);
+    rp__parameter_release(&l->running_var);
+    rp__parameter_release(&l->num_batches_tracked);
+    return status;
+}
+
+rp_tensor *rp_instance_norm_layer_forward_at(const char *site, const rp_instance_norm_layer *l, rp_tensor *x) {
+    if (!l) return rp__no_layer(site, "instance norm layer");
+    return rp_instance_norm_at(site, x, l->weight, l->bias, l->running_mean, l->running_var,
+                               rp_module_training(l->module) || !l->running_mean, l->momentum, l->eps, true);
+}

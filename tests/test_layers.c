@@ -1,0 +1,394 @@
+/* Layers against PyTorch's: names and sizes of their state, results, and the gradients of inputs and parameters, in float64. Values are a
+   formula of element and tensor, the same here and in scripts/golden_layers.py, which writes tests/data/layers.txt. */
+/* ctest: timeout=120 labels=numbers */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <reprise.h>
+#include <reprise_nn.h>
+
+#include "support/check.h"
+
+/* ---------------------------------------------------------------- values */
+
+static double value(int64_t i, int64_t tensor) { return 0.5 * sin(1 + 0.37 * (double)i + 1.7 * (double)tensor); }
+
+enum { MOST = 4096, INPUTS = 4, RESULTS = 4, MOST_LINES = 128 };
+static double room[MOST];
+static rp_tensor *inputs[INPUTS];
+static size_t n_inputs;
+
+static int64_t filled(const int64_t *size, size_t ndim, int64_t tensor) {
+    int64_t n = 1;
+    for (size_t d = 0; d < ndim; d++) n *= size[d];
+    assert_true(n <= MOST);
+    for (int64_t i = 0; i < n; i++) room[i] = value(i, tensor);
+    return n;
+}
+
+/* The next input of floats: tensor 100, 101, .. */
+static rp_tensor *input_of(const int64_t *size, size_t ndim) {
+    assert_true(n_inputs < INPUTS);
+    (void)filled(size, ndim, 100 + (int64_t)n_inputs);
+    rp_tensor *t = rp_from_data(room, size, ndim, RP_F64);
+    OK(rp_set_requires_grad(t, true));
+    return inputs[n_inputs++] = t;
+}
+#define X(...) input_of((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+/* A mask of bools: where value(i, 200) > 0.3; of floats: value(i, 201). */
+static rp_tensor *mask_of(const int64_t *size, size_t ndim, bool bools) {
+    const int64_t n = filled(size, ndim, bools ? 200 : 201);
+    rp_tensor *t = rp_from_data(room, size, ndim, RP_F64);
+    assert_true(n > 0);
+    return bools ? rp_gt_scalar(t, rp_f64(0.3)) : t;
+}
+#define MASK(...)                                                                                                      \
+    mask_of((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t), true)
+#define BIAS(...)                                                                                                      \
+    mask_of((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t), false)
+
+/* ---------------------------------------------------------------- what PyTorch gives */
+
+typedef struct line {
+    char kind[8], name[64]; /* state, out, grad, after */
+    int ndim;
+    int64_t size[RP_MAX_DIMS], n;
+    double *values; /* of all but state */
+} line;
+typedef struct expected {
+    char name[64];
+    line lines[MOST_LINES];
+    size_t n;
+} expected;
+
+static char *text; /* the file */
+
+static bool expected_read(const char *name, expected *e) {
+    char *saved = NULL, *copy = strdup(text);
+    bool mine = false, found = false;
+    memset(e, 0, sizeof *e);
+    for (char *l = strtok_r(copy, "\n", &saved); l; l = strtok_r(NULL, "\n", &saved)) {
+        char *at = NULL, *word = strtok_r(l, " ", &at);
+        if (!word) continue;
+        if (strcmp(word, "case") == 0) {
+            mine = strcmp(strtok_r(NULL, " ", &at), name) == 0;
+            found = found || mine;
+            continue;
+        }
+        if (!mine) continue;
+        assert_true(e->n < MOST_LINES);
+        line *to = &e->lines[e->n++];
+        snprintf(to->kind, sizeof to->kind, "%s", word);
+        snprintf(to->name, sizeof to->name, "%s", strtok_r(NULL, " ", &at));
+        to->ndim = atoi(strtok_r(NULL, " ", &at));
+        to->n = 1;
+        for (int d = 0; d < to->ndim; d++) to->n *= to->size[d] = atoll(strtok_r(NULL, " ", &at));
+        if (strcmp(word, "state") == 0) continue;
+        to->values = calloc((size_t)to->n + 1, sizeof *to->values);
+        for (int64_t i = 0; i < to->n; i++) to->values[i] = strtod(strtok_r(NULL, " ", &at), NULL);
+    }
+    free(copy);
+    return found;
+}
+
+static void expected_free(expected *e) {
+    for (size_t i = 0; i < e->n; i++) free(e->lines[i].values);
+}
+
+static void compare(const char *what, rp_tensor *t, const line *l) {
+    if (rp_is_error(t)) fail_msg("%s %s: %s", what, l->name, rp_error_message());
+    assert_int_equal(rp_ndim(t), l->ndim);
+    for (int d = 0; d < l->ndim; d++) assert_int_equal(rp_size(t, d), l->size[d]);
+    assert_true(l->n <= MOST && rp_dtype_of(t) == RP_F64);
+    OK(rp_to_host(t, room, (size_t)l->n * sizeof *room));
+    double largest = 1e-3;
+    for (int64_t i = 0; i < l->n; i++) largest = fmax(largest, fabs(l->values[i]));
+    for (int64_t i = 0; i < l->n; i++) {
+        if (isnan(room[i]) && isnan(l->values[i])) continue;
+        if (!(fabs(room[i] - l->values[i]) <= 1e-10 * largest))
+            fail_msg("%s %s: element %lld is %.17g, expected %.17g", what, l->name, (long long)i, room[i],
+                     l->values[i]);
+    }
+}
+
+/* ---------------------------------------------------------------- a case */
+
+static rp_module *module;
+static expected want;
+
+/* The layer is a child "l" of the module: its state is named and sized as PyTorch's, and gets its values. */
+static void begin(const char *name) {
+    size_t n, states = 0;
+    n_inputs = 0;
+    if (!expected_read(name, &want)) fail_msg("%s is not in tests/data/layers.txt: run scripts/golden_layers.py", name);
+    OK(rp_module_to_dtype(module, RP_F64));
+    const rp_named_tensor *state = rp_module_state(module, &n);
+    for (size_t k = 0; k < want.n; k++) {
+        const line *l = &want.lines[k];
+        if (strcmp(l->kind, "state") != 0) continue;
+        rp_tensor *t = NULL;
+        for (size_t i = 0; i < n; i++)
+            if (strcmp(state[i].name + 2, l->name) == 0) t = state[i].tensor; /* without "l." */
+        if (!t) fail_msg("%s has no %s", name, l->name);
+        if (rp_ndim(t) != (size_t)l->ndim) fail_msg("%s: %s has another rank", name, l->name);
+        for (int d = 0; d < l->ndim; d++) assert_int_equal(rp_size(t, d), l->size[d]);
+        states++;
+        if (rp_dtype_of(t) != RP_F64) continue;
+        (void)filled(l->size, (size_t)l->ndim, (int64_t)k);
+        if (strstr(l->name, "var"))
+            for (int64_t i = 0; i < l->n; i++) room[i] = 1 + room[i];
+        const bool grad = rp_set_grad_enabled(false);
+        (void)rp_copy_(t, rp_from_data(room, l->size, (size_t)l->ndim, RP_F64));
+        (void)rp_set_grad_enabled(grad);
+    }
+    if (n != states) fail_msg("%s has %zu tensors in its state, not %zu", name, n, states);
+}
+
+/* Results and the gradients of the sum of their elements times value(i, 300 + result). */
+static void finish(rp_tensor **out, size_t n_out) {
+    rp_tensor *loss = NULL;
+    size_t at = 0, n;
+    for (size_t k = 0; k < want.n; k++) {
+        if (strcmp(want.lines[k].kind, "out") != 0) continue;
+        assert_true(at < n_out);
+        compare("result", out[at], &want.lines[k]);
+        const line *l = &want.lines[k];
+        (void)filled(l->size, (size_t)l->ndim, 300 + (int64_t)at);
+        rp_tensor *part = rp_sum(rp_mul(out[at], rp_from_data(room, l->size, (size_t)l->ndim, RP_F64)));
+        loss = loss ? rp_add(loss, part) : part;
+        at++;
+    }
+    assert_int_equal(at, n_out);
+    OK(rp_backward(loss, NULL, NULL));
+    const rp_named_tensor *state = rp_module_state(module, &n);
+    for (size_t k = 0; k < want.n; k++) {
+        const line *l = &want.lines[k];
+        rp_tensor *t = NULL;
+        if (l->name[0] == '#') t = inputs[atoi(l->name + 1)];
+        for (size_t i = 0; i < n; i++)
+            if (strcmp(state[i].name + 2, l->name) == 0) t = state[i].tensor;
+        if (strcmp(l->kind, "grad") == 0) {
+            if (!rp_grad_of(t)) fail_msg("%s has no gradient", l->name);
+            compare("gradient of", rp_grad_of(t), l);
+        } else if (strcmp(l->kind, "after") == 0) {
+            compare("afterwards", t, l);
+        }
+    }
+}
+
+/* name: that of the golden. type: the layer's struct, `l` points to it. add: it becomes child "l" of m. The rest fills out[]. */
+#define CASE(name, type, add, ...)                                                                                     \
+    static void name(void **state) {                                                                                   \
+        type layer, *l = &layer;                                                                                       \
+        rp_module *m = module = rp_module_new("");                                                                     \
+        rp_tensor *out[RESULTS] = {NULL};                                                                              \
+        (void)state;                                                                                                   \
+        OK(add);                                                                                                       \
+        begin(#name);                                                                                                  \
+        __VA_ARGS__;                                                                                                   \
+        size_t n = 0;                                                                                                  \
+        while (n < RESULTS && out[n]) n++;                                                                             \
+        finish(out, n);                                                                                                \
+    }
+#define EVAL OK(rp_module_set_training(m, false))
+
+CASE(rms_norm, rp_rms_norm_layer, rp_rms_norm_add(m, "l", l, RP_DIMS(3, 4), 0, true),
+     out[0] = rp_rms_norm_layer_forward(l, X(2, 3, 4)))
+CASE(rms_norm_plain, rp_rms_norm_layer, rp_rms_norm_add(m, "l", l, RP_DIMS(4), 0.1, false),
+     out[0] = rp_rms_norm_layer_forward(l, X(2, 3, 4)))
+CASE(group_norm, rp_group_norm_layer, rp_group_norm_add(m, "l", l, 2, 6, 1e-5, true),
+     out[0] = rp_group_norm_layer_forward(l, X(2, 6, 3)))
+CASE(instance_norm, rp_instance_norm_layer, rp_instance_norm_add(m, "l", l, 3, NULL),
+     out[0] = rp_instance_norm_layer_forward(l, X(2, 3, 5)))
+static const rp_instance_norm_options tracked = {
+    .struct_size = sizeof tracked, .affine = true, .track_running_stats = true, .momentum = 0.3, .eps = 0.01};
+CASE(instance_norm_tracked, rp_instance_norm_layer, rp_instance_norm_add(m, "l", l, 3, &tracked),
+     out[0] = rp_instance_norm_layer_forward(l, X(2, 3, 2, 4)))
+CASE(instance_norm_eval, rp_instance_norm_layer, rp_instance_norm_add(m, "l", l, 3, &tracked), EVAL;
+     out[0] = rp_instance_norm_layer_forward(l, X(2, 3, 2, 4)))
+
+/* ---- attention */
+
+#define HEADS rp_multihead_attention_layer
+#define HEADS_OF(...)                                                                                                  \
+    (&(const rp_multihead_attention_options){.struct_size = sizeof(rp_multihead_attention_options), __VA_ARGS__})
+#define MASKS(...) (&(const rp_attention_masks){.struct_size = sizeof(rp_attention_masks), __VA_ARGS__})
+CASE(heads_self, HEADS, rp_multihead_attention_add(m, "l", l, 6, 2, NULL), rp_tensor *x = X(3, 2, 6);
+     out[0] = rp_multihead_attention_layer_forward(l, x, x, x, NULL, &out[1]))
+CASE(heads_masked, HEADS, rp_multihead_attention_add(m, "l", l, 6, 2, HEADS_OF(.batch_first = true)),
+     rp_tensor *q = X(2, 3, 6), *k = X(2, 4, 6);
+     out[0] = rp_multihead_attention_layer_forward(l, q, k, k,
+                                                   MASKS(.attn_mask = BIAS(4, 3, 4), .key_padding_mask = MASK(2, 4)),
+                                                   NULL))
+CASE(heads_sizes, HEADS, rp_multihead_attention_add(m, "l", l, 4, 2, HEADS_OF(.kdim = 3, .vdim = 5, .no_bias = true)),
+     rp_tensor *q = X(3, 2, 4), *k = X(4, 2, 3), *v = X(4, 2, 5);
+     out[0] = rp_multihead_attention_layer_forward(l, q, k, v, MASKS(.attn_mask = MASK(3, 4), .head_weights = true),
+                                                   &out[1]))
+CASE(heads_more, HEADS,
+     rp_multihead_attention_add(m, "l", l, 4, 2, HEADS_OF(.add_bias_kv = true, .add_zero_attn = true)),
+     rp_tensor *q = X(3, 2, 4), *k = X(4, 2, 4), *v = X(4, 2, 4);
+     out[0] = rp_multihead_attention_layer_forward(l, q, k, v,
+                                                   MASKS(.attn_mask = BIAS(3, 4), .key_padding_mask = MASK(2, 4)),
+                                                   NULL))
+CASE(heads_alone, HEADS, rp_multihead_attention_add(m, "l", l, 4, 1, NULL), rp_tensor *x = X(3, 4);
+     out[0] = rp_multihead_attention_layer_forward(l, x, x, x, MASKS(.is_causal = true), NULL))
+CASE(heads_causal, HEADS, rp_multihead_attention_add(m, "l", l, 4, 2, NULL), rp_tensor *x = X(3, 2, 4);
+     out[0] = rp_multihead_attention_layer_forward(l, x, x, x, MASKS(.is_causal = true, .head_weights = true), &out[1]))
+
+#define LAYER rp_transformer_layer
+#define SMALL .dim_feedforward = 5, .dropout = -1
+#define LAYER_OF(...) (&(const rp_transformer_options){.struct_size = sizeof(rp_transformer_options), __VA_ARGS__})
+CASE(encoder_layer, LAYER,
+     rp_transformer_encoder_layer_add(m, "l", l, 4, 2, LAYER_OF(.dim_feedforward = 6, .dropout = -1)),
+     out[0] = rp_transformer_encoder_layer_forward(l, X(3, 2, 4), MASKS(.key_padding_mask = MASK(2, 3))))
+CASE(encoder_layer_first, LAYER,
+     rp_transformer_encoder_layer_add(m, "l", l, 4, 2,
+                                      LAYER_OF(SMALL, .activation = RP_TRANSFORMER_GELU, .norm_first = true,
+                                               .batch_first = true, .no_bias = true)),
+     out[0] = rp_transformer_encoder_layer_forward(l, X(2, 3, 4), MASKS(.attn_mask = BIAS(3, 3))))
+CASE(decoder_layer, LAYER,
+     rp_transformer_decoder_layer_add(m, "l", l, 4, 2, LAYER_OF(SMALL, .layer_norm_eps = 0.01, .batch_first = true)),
+     rp_tensor *tgt = X(2, 3, 4);
+     out[0] = rp_transformer_decoder_layer_forward(l, tgt, X(2, 5, 4), MASKS(.is_causal = true),
+                                                   MASKS(.key_padding_mask = MASK(2, 5))))
+typedef struct stack {
+    rp_transformer_stack stack;
+    rp_transformer_layer layers[2];
+} stack;
+CASE(encoder, stack,
+     rp_transformer_encoder_add(m, "l", &l->stack, l->layers, 2, 4, 2, true, LAYER_OF(SMALL, .norm_first = true)),
+     out[0] = rp_transformer_encoder_forward(&l->stack, X(3, 2, 4), NULL))
+CASE(decoder, stack,
+     rp_transformer_decoder_add(m, "l", &l->stack, l->layers, 2, 4, 1, false, LAYER_OF(SMALL, .batch_first = true)),
+     rp_tensor *tgt = X(2, 3, 4);
+     out[0] = rp_transformer_decoder_forward(&l->stack, tgt, X(2, 2, 4), MASKS(.attn_mask = BIAS(3, 3)), NULL))
+
+/* ---------------------------------------------------------------- beyond the goldens */
+
+/* Layers of a stack begin equal, dropout draws in training alone, and a failure leaves the module as it was. */
+static void stacks(void **state) {
+    (void)state;
+    stack s;
+    size_t n;
+    float a[64], b[64];
+    module = rp_module_new("");
+    OK(rp_transformer_encoder_add(module, "e", &s.stack, s.layers, 2, 4, 2, false,
+                                  LAYER_OF(.dim_feedforward = 5, .dropout = 0.5)));
+    OK(rp_to_host(s.layers[0].linear1.weight, a, 20 * sizeof *a));
+    OK(rp_to_host(s.layers[1].linear1.weight, b, 20 * sizeof *b));
+    assert_memory_equal(a, b, 20 * sizeof *a);
+    rp_tensor *x = rp_ones(RP_DIMS(3, 2, 4));
+    for (int training = 1; training >= 0; training--) {
+        OK(rp_module_set_training(module, training));
+        OK(rp_to_host(rp_transformer_encoder_forward(&s.stack, x, NULL), a, 24 * sizeof *a));
+        OK(rp_to_host(rp_transformer_encoder_forward(&s.stack, x, NULL), b, 24 * sizeof *b));
+        assert_true((memcmp(a, b, 24 * sizeof *a) == 0) == !training);
+    }
+    const size_t before = (rp_module_state(module, &n), n);
+    rp_transformer_layer one;
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "divisible", rp_transformer_encoder_layer_add(module, "f", &one, 5, 2, NULL));
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "probability",
+          rp_transformer_decoder_layer_add(module, "f", &one, 4, 2, LAYER_OF(.dropout = 2)));
+    assert_true(rp_module_state(module, &n) && n == before && !one.linear1.weight);
+    OK(rp_transformer_decoder_layer_add(module, "f", &one, 4, 2, NULL)); /* the name is free */
+    (void)rp_transformer_encoder_layer_forward(&one, x, NULL);
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "transformer encoder layer");
+    (void)rp_multihead_attention_layer_forward(&one.self_attn, x, x, rp_ones(RP_DIMS(3, 4)), NULL, NULL);
+    FAILED(RP_ERROR_SHAPE, "value has 2");
+    (void)rp_multihead_attention_layer_forward(&one.self_attn, x, x, x, MASKS(.attn_mask = rp_ones(RP_DIMS(3))), NULL);
+    FAILED(RP_ERROR_SHAPE, "attn_mask has 2 or 3 dims");
+}
+
+/* A row of which nothing is seen is 0 and has no gradient, in forward order, compiled or not. */
+static void attend(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_scaled_dot_product_attention(in[0], in[1], in[2], in[3]);
+}
+static void nothing_is_seen(void **state) {
+    (void)state;
+    const bool keep[6] = {true, true, false, false, true, false};
+    float y[2][6], grad[2][6];
+    rp_tensor *in[4] = {rp_randn(RP_DIMS(3, 2)), rp_randn(RP_DIMS(2, 2)), rp_randn(RP_DIMS(2, 2)),
+                        rp_from_data(keep, RP_DIMS(3, 2), RP_BOOL)};
+    OK(rp_set_requires_grad(in[0], true));
+    for (int k = 0; k < 2; k++) {
+        rp_compiled *f = rp_compile((rp_fn){.body = attend, .name = "attend"},
+                                    RP_OPTIONS(rp_compile_options, .backend = k ? "fused" : "eager"));
+        rp_tensor *out;
+        OK(rp_call(f, in, 4, &out, 1));
+        OK(rp_to_host(out, y[k], sizeof y[k]));
+        OK(rp_backward(rp_sum(rp_mul(out, out)), NULL, NULL));
+        OK(rp_to_host(rp_grad_of(in[0]), grad[k], sizeof grad[k]));
+        OK(rp_set_grad(in[0], NULL));
+        rp_compiled_release(f);
+    }
+    for (int i = 0; i < 6; i++) assert_true(isfinite(y[0][i]) && isfinite(grad[0][i]));
+    assert_true(y[0][2] == 0 && y[0][3] == 0 && grad[0][2] == 0 && grad[0][3] == 0);
+    assert_memory_equal(y[0], y[1], sizeof y[0]);
+    assert_memory_equal(grad[0], grad[1], sizeof grad[0]);
+}
+
+static rp_scope scope;
+static int setup(void **state) {
+    (void)state;
+    (void)rp_error_take();
+    scope = rp_scope_begin();
+    module = NULL;
+    return rp_manual_seed(7) == RP_OK ? 0 : -1;
+}
+static int teardown(void **state) {
+    (void)state;
+    expected_free(&want);
+    want.n = 0;
+    rp_module_release(module);
+    return rp_scope_end(scope, NULL, 0) == RP_OK && !rp_failed() ? 0 : -1;
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+int main(int argc, char **argv) {
+    const char *data = getenv("REPRISE_TEST_DATA"); /* tests/data of the source tree */
+    char path[4096];
+    snprintf(path, sizeof path, "%s/layers.txt", data ? data : "tests/data");
+    FILE *f = fopen(path, "rb");
+    if (!f) {
+        fprintf(stderr, "cannot read %s\n", path);
+        return 1;
+    }
+    static char all[1 << 22];
+    const size_t n = fread(all, 1, sizeof all - 1, f);
+    fclose(f);
+    all[n] = 0;
+    text = all;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        TEST(rms_norm),
+        TEST(rms_norm_plain),
+        TEST(group_norm),
+        TEST(instance_norm),
+        TEST(instance_norm_tracked),
+        TEST(instance_norm_eval),
+        TEST(heads_self),
+        TEST(heads_masked),
+        TEST(heads_sizes),
+        TEST(heads_more),
+        TEST(heads_alone),
+        TEST(heads_causal),
+        TEST(encoder_layer),
+        TEST(encoder_layer_first),
+        TEST(decoder_layer),
+        TEST(encoder),
+        TEST(decoder),
+        TEST(stacks),
+        TEST(nothing_is_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
