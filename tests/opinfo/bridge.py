@@ -1,6 +1,6 @@
 """The library from Python, for the checks of this folder: its public C interface through ctypes, ops by their names.
 
-Knows no op: schemas are those that the library tells (rp_op_info_at). Tensors are handles, numbers of pointers; memory of torch
+Knows no op: schemas are those that the library tells (rp_op_info_get). Tensors are handles, numbers of pointers; memory of torch
 tensors is wrapped, so that strides come along, and results are copied out."""
 import contextlib
 import ctypes as C
@@ -43,7 +43,7 @@ class Info(C.Structure):
                 ("flags", C.c_uint32)]
 
 
-IN_PLACE, VIEW, RANDOM, SYNC = 1, 2, 4, 8  # RP_OP_...
+IN_PLACE = 1  # RP_OP_INPLACE
 BODY = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(C.c_void_p), C.c_size_t, C.POINTER(C.c_void_p), C.c_size_t)
 
 
@@ -107,7 +107,7 @@ def attribute(p, value, keep):
             raise Unsaid(f"{p.name}={value!r} ({type(value).__name__})")
 
     def whole(v):
-        need(isinstance(v, int) and NO_INT <= v < 2**63)
+        need(isinstance(v, int) and not isinstance(v, bool) and NO_INT <= v < 2**63)
         return int(v)
 
     if p.base == "int" and p.many and p.length and isinstance(value, int):
@@ -199,7 +199,7 @@ class Library:
     ARGUMENTS = {"rp_scope_end": [Scope, P, Z], "rp_ndim": [P], "rp_size": [P, I], "rp_dtype_of": [P], "rp_requires_grad": [P],
                  "rp_from_blob": [P, P, Z, P, C.c_int, Device, P, P], "rp_to_host": [P, P, Z], "rp_set_requires_grad": [P, C.c_bool],
                  "rp_op_call": [C.c_char_p, P, Z, P, Z, P, Z], "rp_grad": [P, Z, P, Z, P, P, P], "rp_compile": [Fn, P],
-                 "rp_call": [P, P, Z, P, Z], "rp_compiled_release": [P], "rp_op_info_at": [Z, C.POINTER(Info)]}
+                 "rp_call": [P, P, Z, P, Z], "rp_compiled_release": [P], "rp_op_info_get": [Z, C.POINTER(Info)]}
 
     def __init__(self, path):
         self.c = C.CDLL(path)
@@ -219,7 +219,7 @@ class Library:
         found = {}
         for k in range(self.c.rp_op_count()):
             info = Info()
-            self.check(self.c.rp_op_info_at(k, C.byref(info)))
+            self.check(self.c.rp_op_info_get(k, C.byref(info)))
             found[info.name.decode()] = Row(info)
         return found
 
@@ -281,10 +281,15 @@ class Library:
         return out[:len(inputs)]
 
     @contextlib.contextmanager
-    def compiled(self, row, attrs):
-        """The op as a compiled function of its tensors: a Python function of handles that gives handles."""
+    def compiled(self, row, tensors, attrs):
+        """The op as a compiled function of those of its tensors that are there: called with all, it gives handles."""
+        there = [k for k, h in enumerate(tensors) if h]
+
         def body(_, inputs, n_in, out, n_out):
-            for k, h in enumerate(self.apply(row, inputs[:n_in], attrs)):
+            handles = [None] * len(tensors)
+            for k, h in zip(there, inputs[:n_in]):
+                handles[k] = h
+            for k, h in enumerate(self.apply(row, handles, attrs)):
                 out[k] = h
 
         fn = Fn(BODY(body), None, 0, b"op")
@@ -293,7 +298,7 @@ class Library:
 
         def run(tensors):
             out = pointers([None] * row.n_out)
-            self.check(self.c.rp_call(f, pointers(tensors), len(tensors), out, row.n_out))
+            self.check(self.c.rp_call(f, pointers([tensors[k] for k in there]), len(there), out, row.n_out))
             return out[:row.n_out]
 
         try:
