@@ -26,7 +26,7 @@ import torch  # noqa: E402
 
 from bridge import DTYPES, IN_PLACE, Library, Refused, Unsaid, attribute, default  # noqa: E402
 
-FORMS = ("", "_scalar", "_dim", "_dims", "_str", "_x", "_mode", "_tensor", "_other")  # names of overloads
+FORMS = ("", "_with_indices", "_scalar", "_dim", "_dims", "_str", "_x", "_mode", "_tensor", "_other")  # names of overloads
 MODES = ("eager", "strided", "fused", "grad", "fused grad", "in place", "errors")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -38,7 +38,7 @@ OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "
                "nn.functional.unfold": ["im2col"]}
 SYNONYMS = {"input": "self", "axis": "dim", "fill_value": "value", "training": "train"}
 NEUTRAL = {"device", "layout", "pin_memory", "requires_grad", "memory_format", "generator", "inplace", "out", "sparse", "max_norm", "norm_type",
-           "scale_grad_by_freq", "size_average", "reduce", "non_blocking", "copy", "is_causal", "enable_gqa"}
+           "scale_grad_by_freq", "size_average", "as_tuple", "return_indices", "reduce", "non_blocking", "copy", "is_causal", "enable_gqa"}
 USUAL = (True, 2.0, "cpu", torch.strided, torch.contiguous_format)
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
@@ -94,7 +94,28 @@ def padded(x, args, kw):
     return x, (pad,), {**({} if mode == "constant" else {"mode": mode}), **({} if value is None else {"value": value})}
 
 
-SAY = {"where": first_last, "polygamma": first_last, "arange": from_zero, "norm": norm, "to": converted, "var": variance, "std": variance,
+def instances(x, args, kw):
+    names = ("running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+    usual = {"weight": None, "bias": None, "running_mean": None, "running_var": None, "use_input_stats": True, "momentum": 0.1, "eps": 1e-5,
+             "cudnn_enabled": False}
+    return x, (), {**usual, **dict(zip(names, args)), **kw}
+
+
+def pairs(x, args, kw):
+    """tensordot: a number of dims, or two lists."""
+    dims = kw.get("dims", args[1] if len(args) > 1 else 2)
+    a, b = (list(range(-dims, 0)), list(range(dims))) if isinstance(dims, int) else dims
+    return x, (args[0], a, b), {}
+
+
+def distances(x, args, kw):
+    modes = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+    return x, args, {**kw, "compute_mode": modes.index(kw["compute_mode"])} if "compute_mode" in kw else kw
+
+
+SAY = {"where": first_last, "polygamma": first_last, "special.polygamma": first_last, "special.polygamma_special_polygamma_n_0": first_last,
+       "einsum": first_last, "nn.functional.instance_norm": instances, "tensordot": pairs, "cdist": distances,
+        "arange": from_zero, "norm": norm, "to": converted, "var": variance, "std": variance,
        "var_mean": variance, "std_mean": variance, "nn.functional.batch_norm": normalised, "nn.functional.pad": padded}
 # Where Python's function gives less than the op.
 OPS = {"unique_consecutive": torch.ops.aten.unique_consecutive.default}
@@ -103,6 +124,8 @@ OPS = {"unique_consecutive": torch.ops.aten.unique_consecutive.default}
 def bind(row, name, sample):
     """(tensors, attributes) of the row's call; Unsaid if its schema does not take the sample."""
     x, args, kw = SAY.get(name, lambda *a: a)(sample.input, tuple(sample.args), dict(sample.kwargs))
+    if kw.get("return_indices") is not None and kw.pop("return_indices") != row.name.endswith("_with_indices"):
+        raise Unsaid("return_indices")
     values, given, keep = [x, *args], {}, []
     positional, names = [p for p in row.params if not p.keyword], {p.name for p in row.params}
     for k, p in enumerate(positional):
@@ -297,7 +320,7 @@ class Checker:
             if len(got) < len(want):
                 return tell(m, f"{len(got)} results, PyTorch gives {len(want)}")
             for k, w in enumerate(want):
-                if unsure(row):
+                if unsure(row, sample):
                     why = "" if got[k].dtype == w.dtype and got[k].shape == w.shape else f"{got[k].dtype} {tuple(got[k].shape)}"
                 else:
                     why = wrong(got[k], w, lambda: truth()[0][k] if k < len(truth()[0]) else None)
@@ -347,7 +370,7 @@ class Checker:
                 return tell(mode, f"refused: {e}")
             compare(got, mode)
             eager_grads = None
-            random = unsure(row)
+            random = unsure(row, sample)
             if want_grads is not None and not random:
                 try:
                     eager_grads = gradients(handles, outs, "grad" if not strided else "strided")
@@ -387,7 +410,7 @@ class Checker:
                 got = self.lib.torch(self.lib.call(row, handles, attrs)[0])
             except Refused as e:
                 return self.put(row.name, "in place", dtype, f"refused: {e}", sample)
-        why = "" if unsure(row) else wrong(got, want, lambda: op(wide(sample.input), *tree(wide, tuple(sample.args)), **tree(wide, dict(sample.kwargs))))
+        why = "" if unsure(row, sample) else wrong(got, want, lambda: op(wide(sample.input), *tree(wide, tuple(sample.args)), **tree(wide, dict(sample.kwargs))))
         self.put(row.name, "in place", dtype, why, sample)
 
     def error(self, e):
@@ -412,9 +435,9 @@ class Checker:
         self.put(row.name, "errors", "", f"taken; PyTorch: {theirs}", sample)
 
 
-def unsure(row):
+def unsure(row, sample):
     """Random, or memory as it was found: type and size are all that can be compared."""
-    return any(p.base == "Generator" for p in row.params) or row.name.startswith("empty")
+    return any(p.base == "Generator" for p in row.params) or row.name.startswith("empty") or sample.kwargs.get("dropout_p", 0.0) > 0
 
 
 def dedup(tensors):
