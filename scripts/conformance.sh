@@ -10,7 +10,7 @@ if [ ! -x "$python" ]; then
     python3 -m venv build/conformance-venv
     # The builds for a CPU: no others are needed here.
     build/conformance-venv/bin/pip install --quiet --disable-pip-version-check \
-        --extra-index-url https://download.pytorch.org/whl/cpu torch torchvision timm transformers safetensors
+        --extra-index-url https://download.pytorch.org/whl/cpu torch torchvision timm transformers safetensors numpy expecttest
 fi
 export REPRISE_MODULE_DIR="$PWD/$build" REPRISE_CACHE_DIR="$PWD/$build/test-cache"
 "$python" tests/conformance/models.py "$build/tests/model_run" "$@"
