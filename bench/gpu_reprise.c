@@ -5,7 +5,7 @@
  * graph and prints the seconds since the
  * process was started, which $REPRISE_BENCH_START holds in seconds since 1970. */
 #include "measure.h"
-#include "models.h"
+#include "program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,6 +152,15 @@ static void measure_rows(const struct work *w, rp_fn fn, const char *name, rp_de
     rp_set_grad_enabled(grad);
 }
 
+static const struct cli_program_options defaults = {0};
+
+static rp_status other_inputs(const struct cli_program *p, rp_tensor **in) {
+    rp_tensor *all[MODEL_MAX_INPUTS + 1];
+    rp_status status = cli_program_inputs(p, &defaults, all);
+    for (int i = 0; i < 2; i++) in[i] = all[i];
+    return status;
+}
+
 /* Eager, and the whole step as one recording. A step with graphed callables inside replays the forward and backward. */
 static void measure_step(rp_device device) {
     enum { EAGER_STEP, STEP_GRAPHED, STEP, STEP_MOVED, STEP_SOME, STEP_MANY, STEP_FORKS, STEP_MODES };
@@ -163,27 +172,27 @@ static void measure_step(rp_device device) {
                                                   "fused whole step, 64 inputs",
                                                   "fused whole step, forks kept"};
     for (int m = 0; m < STEP_MODES; m++) {
-        struct cli_model model, net;
+        struct cli_program model;
         struct work w = {.name = "train MLP b64 Adam", .n_in = 2};
         struct runner r = {.w = &w, .moves = m == STEP_MOVED};
         rp_tensor *places[MANY][2];
         struct cli_times times = {0};
         double first = 0;
         rp_scope scope = rp_scope_begin();
-        rp_status status = cli_model_make(&model, cli_model_find("mlp"));
-        net = model;
-        if (!status) status = model.kind->inputs(&model, w.in);
-        if (!status) status = model.kind->inputs(&model, w.moved);
+        rp_status status = cli_program_make(&model, model_find("mlp"), &defaults);
+        for (int i = 0; i < 2 && !status; i++) w.in[i] = model.in[i];
+        if (!status) status = other_inputs(&model, w.moved);
         if (m == STEP_SOME || m == STEP_MANY) {
             r.places = &places;
             r.n_places = m == STEP_SOME ? SOME : MANY;
         }
         for (unsigned i = 0; i < r.n_places && !status; i++) {
-            status = model.kind->inputs(&model, places[i]);
+            status = other_inputs(&model, places[i]);
         }
         double begin = cli_now();
         if (!status && m == STEP_GRAPHED) {
-            const rp_graphed_callable callable = {cli_model_forward(&net), w.in, 1, model.params, model.n_params, 1};
+            const rp_graphed_callable callable = {
+                cli_program_forward(&model), w.in, 1, model.params, model.n_params, 1};
             const rp_graphed_options graphed = {.struct_size = sizeof graphed, .training = true};
             status = rp_make_graphed_callables(&callable, 1, &graphed, &model.forward);
         }
@@ -192,7 +201,8 @@ static void measure_step(rp_device device) {
             const rp_compile_options options = {.struct_size = sizeof options,
                                                 .fullgraph = true,
                                                 .layout = m == STEP_FORKS ? RP_LAYOUT_FORKS : RP_LAYOUT_AUTO};
-            r.f = m <= STEP_GRAPHED ? rp_plain(cli_model_step(&model)) : rp_compile(cli_model_step(&model), &options);
+            r.f = m <= STEP_GRAPHED ? rp_plain(cli_program_step(&model))
+                                    : cli_program_compile(&model, cli_program_step(&model), &options);
             status = failure();
         }
         for (int i = 0; i < 4 && !status; i++) {
@@ -205,7 +215,7 @@ static void measure_step(rp_device device) {
         rp_scope_end(scope, NULL, 0);
         rp_compiled_release(r.f);
         rp_compiled_release(forward);
-        if (model.kind) cli_model_release(&model);
+        cli_program_release(&model);
     }
 }
 
@@ -229,14 +239,13 @@ static void measure_copy(rp_device device) {
 }
 
 static int print_first(void) {
-    struct cli_model model;
-    rp_tensor *in[CLI_MAX_INPUTS] = {NULL}, *out = NULL;
-    rp_status status = cli_model_make(&model, cli_model_find("mlp"));
+    struct cli_program model;
+    rp_tensor *out = NULL;
+    rp_status status = cli_program_make(&model, model_find("mlp"), &defaults);
     rp_set_grad_enabled(false);
-    if (!status) status = model.kind->inputs(&model, in);
-    rp_compiled *f = rp_compile(cli_model_forward(&model), NULL);
+    rp_compiled *f = status ? NULL : cli_program_compile(&model, cli_program_forward(&model), NULL);
     for (int i = 0; i < 2 && !status; i++) {
-        status = rp_call(f, in, 1, &out, 1); /* the second call is a graph's */
+        status = rp_call(f, model.in, 1, &out, 1); /* the second call is a graph's */
     }
     float y[640];
     if (!status) status = rp_to_host(out, y, sizeof y);
@@ -249,7 +258,7 @@ static int print_first(void) {
     }
     printf("%.4f\n", (double)t.tv_sec + 1e-9 * (double)t.tv_nsec - strtod(start, NULL));
     rp_compiled_release(f);
-    cli_model_release(&model);
+    cli_program_release(&model);
     return 0;
 }
 
@@ -301,9 +310,9 @@ int main(int argc, char **argv) {
     }
     measure_forward(&trig, device);
 
-    struct cli_model model;
-    if (!cli_model_make(&model, cli_model_find("mlp"))) {
-        struct work mlp = {.name = "MLP 10-64-10 (10,)", .fn = cli_model_forward(&model), .n_in = 1};
+    struct cli_program model;
+    if (!cli_program_make(&model, model_find("mlp"), &defaults)) {
+        struct work mlp = {.name = "MLP 10-64-10 (10,)", .fn = cli_program_forward(&model), .n_in = 1};
         mlp.params = model.params;
         mlp.n_params = model.n_params;
         mlp.in[0] = normal(RP_F32, RP_DIMS(10));
@@ -313,7 +322,7 @@ int main(int argc, char **argv) {
         mlp.in[0] = normal(RP_F32, RP_DIMS(64, 10));
         mlp.moved[0] = normal(RP_F32, RP_DIMS(64, 10));
         measure_forward(&mlp, device);
-        cli_model_release(&model);
+        cli_program_release(&model);
     }
     measure_step(device);
     measure_copy(device);

@@ -2,18 +2,20 @@
 #include "model.h"
 
 #include "bert.h"
+#include "chars.h"
 #include "cnn.h"
+#include "functions.h"
 #include "gpt2.h"
 #include "llama.h"
 #include "lstm.h"
 #include "mlp.h"
 #include "resnet.h"
 #include "rnn.h"
-#include "trig.h"
 #include "vit.h"
 
 #include <reprise_ops.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +27,7 @@
     static void model##_drop(void *self) { model##_release(self); }
 ADAPT(mlp)
 ADAPT(cnn)
+ADAPT(chars)
 ADAPT(rnn)
 ADAPT(lstm)
 ADAPT(resnet)
@@ -51,6 +54,7 @@ const struct model_kind model_kinds[] = {
     {.name = "simple",
      .summary = "sin(2x) of 5 numbers",
      .loss = MODEL_SUM,
+     .rate = 0.1,
      .inputs = {{"x", 0, {5}}},
      .body = simple_body},
     {.name = "trig",
@@ -58,6 +62,18 @@ const struct model_kind model_kinds[] = {
      .loss = MODEL_SUM,
      .inputs = {{"x", 0, {10000}}, {"y", 0, {10000}}},
      .body = trig_body},
+    {.name = "rows",
+     .summary = "softmax(layer_norm(gelu(x))) of 512 x 256 numbers",
+     .loss = MODEL_UNTRAINED,
+     .inputs = {{"x", 0, {512, 256}}},
+     .body = rows_body},
+    {.name = "chars",
+     .summary = "next character from 24: embedding, three linear layers, dropout",
+     .batch = 64,
+     .rate = 1.5e-3,
+     TOKENS(96, 24),
+     CLASSES(96),
+     MAKES(chars, 0)},
     {.name = "mlp",
      .summary = "Linear(10, 64), ReLU, Linear(64, 10)",
      .batch = 64,
@@ -171,6 +187,13 @@ const struct model_kind *model_find(const char *name) {
     for (const struct model_kind *k = model_kinds; k->name; k++)
         if (strcmp(k->name, name) == 0) return k;
     return NULL;
+}
+
+size_t model_names(char *text, size_t bytes) {
+    size_t n = 0;
+    for (const struct model_kind *k = model_kinds; k->name; k++)
+        n += (size_t)snprintf(n < bytes ? text + n : NULL, n < bytes ? bytes - n : 0, "%s%s", n ? ", " : "", k->name);
+    return n;
 }
 
 size_t model_n_inputs(const struct model_kind *kind) {

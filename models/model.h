@@ -15,14 +15,15 @@ struct model_input {
     int64_t size[MODEL_MAX_DIMS]; /* behind the batch; 0 ends it */
 };
 
-/* How a result and a target become a number: the mean cross-entropy of classes, the last dim of the result; or the sum
-   of result - 1, without a target. */
-enum model_loss { MODEL_CLASSES, MODEL_SUM };
+/* How a result and a target become a number: the mean cross-entropy of classes, the last dim of the result; the sum of
+   result - 1, without a target; or not at all, for what is not trained. */
+enum model_loss { MODEL_CLASSES, MODEL_SUM, MODEL_UNTRAINED };
 
 struct model_kind {
     const char *name, *summary;
     int64_t batch; /* the first size of arguments and target, unless another is asked for; 0: there is no such size */
     enum model_loss loss;
+    double rate;                                     /* of Adam, that trains it; 0: 1e-3 */
     struct model_input inputs[MODEL_MAX_INPUTS + 1]; /* those of the function; one without a name ends them */
     struct model_input target;
     size_t bytes;        /* of the model's struct; 0: a function without parameters */
@@ -46,6 +47,8 @@ struct model {
 /* On failure nothing is held, and the status says why. */
 rp_status model_init(struct model *m, const struct model_kind *kind);
 void model_release(struct model *m);
+/* What messages about an unknown name say: all names, in a line. Returns the bytes that the whole needs. */
+size_t model_names(char *text, size_t bytes);
 rp_fn model_forward(const struct model *m); /* for rp_compile_module, or rp_compile without a module */
 /* Random arguments from the default generator and, where there is one, the target behind them; batch 0: the kind's own;
    floats are of `dtype`. in: MODEL_MAX_INPUTS + 1. */

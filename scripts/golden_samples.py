@@ -113,6 +113,12 @@ ADAPT = {
     "squeeze_dims": lambda x, dims=None: x.squeeze() if dims is None else x.squeeze(dims),
     "unfold_scatter": unfold_scatter,
     "embedding_backward": lambda g, i, n: aten.embedding_dense_backward(g, i, n, -1, False),
+    "lstm_data": aten.lstm.data,
+    "gru_data": aten.gru.data,
+    "rnn_tanh_data": aten.rnn_tanh.data,
+    "rnn_relu_data": aten.rnn_relu.data,
+    "pack_padded_sequence": aten._pack_padded_sequence,
+    "pad_packed_sequence": aten._pad_packed_sequence,
     "rms_norm_rows": lambda x, shape, w, eps: (F.rms_norm(x, shape, w, eps),
                                                (x * x).mean(list(range(-len(shape), 0)), True).add(eps).rsqrt()),
     "local_response_norm": lambda x, *a: (F.local_response_norm(x.float(), *a).to(x.dtype) if x.is_floating_point() and

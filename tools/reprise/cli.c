@@ -1,5 +1,6 @@
 /* Shared pieces of the subcommands: common options, JSON output. Called by cmd_*.c. */
 #include "cli.h"
+#include "model.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -110,6 +111,13 @@ bool cli_is_backend(const char *command, const char *name) {
     rp_error_take();
     rp_compiled_release(f);
     return known;
+}
+
+void cli_no_model(const char *command, const char *name) {
+    char names[1024];
+    model_names(names, sizeof names);
+    fprintf(stderr, "reprise %s: no model '%s'; models are %s; a file is named with a dot or slash\n", command,
+            cli_shown(name), names);
 }
 
 int cli_print_json(json_t *doc) {

@@ -44,6 +44,9 @@ char *cli_read(const char *path, size_t limit, size_t *bytes, char *why, size_t 
 /* Is it a name that rp_compile takes? Else says so and lists them; the exit code is CLI_USAGE then. */
 bool cli_is_backend(const char *command, const char *name);
 
+/* Says that the name is none of a model, and which there are. */
+void cli_no_model(const char *command, const char *name);
+
 /* Prints a document and drops the caller's reference to it. NULL (out of memory while it was built) is a failure. */
 int cli_print_json(json_t *doc);
 

@@ -8,7 +8,8 @@
 #include "cli.h"
 #include "graph_file.h"
 #include "measure.h"
-#include "models.h"
+#include "model_options.h"
+#include "program.h"
 
 #include <math.h>
 #include <signal.h>
@@ -28,13 +29,15 @@ struct bench_options {
     long calls;     /* a row, instead of seconds; 0: not given */
     char **only;    /* parts of names, NULL after the last; none: every row */
     struct cli_graph graph;
-    char *backends; /* of a graph, with commas between them */
+    struct cli_model_options model;
+    bool train;     /* of a model: its training step */
+    char *backends; /* of a graph or a model, with commas between them */
 };
 
 /* What a row repeats. `in` and `f` live as long as the row. */
 struct work {
     rp_compiled *f;
-    rp_tensor *in[4];
+    rp_tensor *in[MODEL_MAX_INPUTS + 1];
     size_t n_in;
     rp_tensor *(*op)(struct work *w); /* without f: an eager op */
 };
@@ -219,9 +222,9 @@ static const struct row_kind {
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
-static rp_compiled *recorded(rp_fn fn) {
-    return rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true, .wait = true));
-}
+static const rp_compile_options replayed = {
+    .struct_size = sizeof replayed, .backend = "fused", .fullgraph = true, .wait = true};
+static rp_compiled *recorded(rp_fn fn) { return rp_compile(fn, &replayed); }
 
 /* A replay has to have been recorded, compared and built. */
 static rp_status warm_up(struct work *w) {
@@ -263,7 +266,8 @@ static rp_status measure_rounds(struct work *w, struct peer *peer, const struct 
 static rp_status measure_row(const struct row_kind *k, struct peer *peer, const struct bench_options *o,
                              struct row *row) {
     struct work w = {.op = k->op, .n_in = (size_t)k->n_in};
-    struct cli_model model = {.n_params = 0};
+    struct cli_program model = {.n_params = 0};
+    const struct cli_program_options defaults = {0};
     rp_scope scope = rp_scope_begin();
     bool step = k->kind == STEP_EAGER || k->kind == STEP_REPLAY, grad = rp_set_grad_enabled(step);
     rp_status status = rp_manual_seed(1);
@@ -276,19 +280,21 @@ static rp_status measure_row(const struct row_kind *k, struct peer *peer, const 
     }
     if (k->kind == REPLAY) w.f = recorded((rp_fn){k->body, NULL, 0, k->name});
     if (k->kind >= MODEL_EAGER) {
-        status = cli_model_make(&model, cli_model_find("mlp"));
-        if (!status) status = model.kind->inputs(&model, w.in);
+        status = cli_program_make(&model, model_find("mlp"), &defaults);
+        w.in[0] = model.in[0];
+        w.in[1] = model.in[1];
         if (!k->size[0]) w.in[0] = rp_select(w.in[0], 0, 0); /* (10) */
         w.n_in = step ? 2 : 1;
-        rp_fn fn = step ? cli_model_step(&model) : cli_model_forward(&model);
-        w.f = k->kind == MODEL_EAGER || k->kind == STEP_EAGER ? rp_plain(fn) : recorded(fn);
+        rp_fn fn = step ? cli_program_step(&model) : cli_program_forward(&model);
+        w.f =
+            k->kind == MODEL_EAGER || k->kind == STEP_EAGER ? rp_plain(fn) : cli_program_compile(&model, fn, &replayed);
     }
     if (!status) status = warm_up(&w);
     if (!status) status = measure_rounds(&w, peer, o, row);
     rp_set_grad_enabled(grad);
     rp_compiled_release(w.f);
     rp_scope_end(scope, NULL, 0);
-    if (model.kind) cli_model_release(&model);
+    cli_program_release(&model);
     return status;
 }
 
@@ -457,6 +463,79 @@ static int bench_graph(struct bench_options *o) {
     return cli_print_json(list);
 }
 
+/* ---------------------------------------------------------------- a model */
+
+static rp_status call_once(void *ctx) {
+    struct work *w = ctx;
+    rp_tensor *out = NULL;
+    return rp_call(w->f, w->in, w->n_in, &out, 1);
+}
+
+/* One backend: the forward function, or the whole step, and the peak of memory beyond weights and arguments. */
+static rp_status measure_model(const struct bench_options *o, const struct model_kind *kind, const char *backend,
+                               struct cli_times *times, double *first, int64_t *memory) {
+    struct cli_program p;
+    const rp_compile_options options = {.struct_size = sizeof options, .backend = backend, .wait = true};
+    const rp_device device = rp_default_device();
+    rp_status status = cli_program_make(&p, kind, &o->model.program);
+    if (status) return status;
+    if (!o->train && p.model.module) status = rp_module_set_training(p.model.module, false);
+    rp_memory_stats stats = {.struct_size = sizeof stats};
+    if (!status) status = rp_synchronize(device);
+    if (!status) status = rp_memory_stats_get(device, &stats);
+    const uint64_t before = stats.allocated;
+    rp_memory_stats_reset_peak(device);
+    const double begin = cli_now();
+    struct work w = {.n_in = cli_program_n_in(&p, o->train)};
+    memcpy(w.in, p.in, w.n_in * sizeof *w.in);
+    if (!status) w.f = cli_program_compile(&p, o->train ? cli_program_step(&p) : cli_program_forward(&p), &options);
+    if (!status) status = rp_failed() ? rp_error_status() : call_once(&w);
+    if (!status) status = rp_synchronize(device);
+    *first = cli_now() - begin;
+    if (!status) status = call_once(&w); /* is compared */
+    if (!status) status = cli_measure(call_once, &w, device, o->seconds, times);
+    if (!status) status = rp_memory_stats_get(device, &stats);
+    *memory = (int64_t)(stats.allocated_peak - before);
+    rp_compiled_release(w.f);
+    cli_program_release(&p);
+    return status;
+}
+
+static int bench_model(struct bench_options *o, const struct model_kind *kind) {
+    char names[512];
+    int code = cli_model_device(&o->model, "bench");
+    json_t *list = o->common.json ? json_array() : NULL;
+    if (!code && !list)
+        printf("%-24s%12s%12s%12s%12s%8s\n", o->train ? "training step" : "forward", "host us", "latency us",
+               "period us", "first ms", "MiB");
+    rp_set_grad_enabled(o->train);
+    snprintf(names, sizeof names, "%s", o->backends ? o->backends : "eager,fused");
+    for (char *save, *name = strtok_r(names, ",", &save); name && !code; name = strtok_r(NULL, ",", &save)) {
+        struct cli_times t;
+        double first;
+        int64_t memory;
+        rp_scope scope = rp_scope_begin();
+        rp_status status = measure_model(o, kind, name, &t, &first, &memory);
+        rp_scope_end(scope, NULL, 0);
+        if (status)
+            code = cli_model_failed("bench", kind->name, status);
+        else if (list)
+            json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:I}", "backend", name, "what",
+                                                  o->train ? "step" : "forward", "host_us", t.host_us, "latency_us",
+                                                  t.latency_us, "period_us", t.period_us, "first_ms", 1e3 * first,
+                                                  "memory_bytes", (json_int_t)memory));
+        else
+            printf("%-24s%12.2f%12.2f%12.2f%12.3f%8.1f\n", name, t.host_us, t.latency_us, t.period_us, 1e3 * first,
+                   (double)memory / (1 << 20));
+        fflush(stdout);
+    }
+    if (!list || code) {
+        json_decref(list);
+        return code;
+    }
+    return cli_print_json(list);
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state) {
     struct bench_options *o = state->input;
     char *end, why[256];
@@ -475,8 +554,9 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'i':
         if (!cli_input_add(&o->graph, arg, why, sizeof why)) argp_error(state, "--input %s: %s", cli_shown(arg), why);
         return 0;
+    case 't': o->train = true; return 0;
     case ARGP_KEY_ARGS: o->only = state->argv + state->next; return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return cli_model_option(&o->model, key, arg, state) ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -496,32 +576,53 @@ static int run(int argc, char **argv) {
         {"seconds", 's', "N", 0, "Time for each row (0.5)", 0},
         {"calls", 'c', "N", 0, "Just N calls of each row, for tools that count instructions; no peer, and no counts",
          0},
-        {"backend", 'b', "NAME,...", 0, "The backends that compute a graph (eager, aot_eager, fused)", 0},
+        {"backend", 'b', "NAME,...", 0,
+         "The backends that compute a model (eager, fused) or a graph (eager, aot_eager, fused)", 0},
         {"input", 'i', "INPUT", 0, "Of the next argument of a graph, as for `reprise run`", 0},
+        {"train", 't', NULL, 0, "The whole training step of a model instead of its forward function", 0},
+        CLI_MODEL_OPTIONS,
         {0},
     };
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .args_doc = "[FILE | PART-OF-NAME...]",
+        .args_doc = "[MODEL | FILE | PART-OF-NAME...]",
         .doc =
             "Measures ops, models and replays on the CPU, medians of many calls and what the fastest tenth took at the "
             "most, and counts what a thousand captures and a thousand compilations leave behind. With parts of names: only "
-            "the rows that contain one, and no counts. With a FILE (a name with a dot or slash, or - for standard input): a "
+            "the rows that contain one, and no counts. With a MODEL (`reprise run -l` names them): its forward function "
+            "or training step by each of the backends, and the peak of memory beyond weights and arguments. With a FILE (a name with a dot or slash, or - for standard input): a "
             "graph in text form, by each of the backends.",
     };
     struct bench_options o = {.seconds = 0.5};
     if (cli_parse(&argp, argc, argv, &o.common)) return CLI_USAGE;
-    if (o.only && !o.only[1] && cli_is_graph(o.only[0])) {
+    const struct model_kind *kind = o.only && !o.only[1] ? model_find(o.only[0]) : NULL;
+    if (kind || (o.only && !o.only[1] && cli_is_graph(o.only[0]))) {
         char names[512];
         snprintf(names, sizeof names, "%s", o.backends ? o.backends : "");
         for (char *save, *name = strtok_r(names, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
             if (!cli_is_backend("bench", name)) return CLI_USAGE;
         }
+        if (kind && (o.graph.n_inputs || o.peer || o.calls)) {
+            fputs("reprise bench: --input, --peer and --calls are not for models\n", stderr);
+            return CLI_USAGE;
+        }
+        if (kind && o.train && !cli_program_trains(kind)) {
+            fprintf(stderr, "reprise bench: '%s' is not trained\n", kind->name);
+            return CLI_USAGE;
+        }
+        if (!kind && (o.model.given || o.train)) {
+            fputs("reprise bench: --weights, --prefix, --dtype, --batch, --device and --train are for models\n",
+                  stderr);
+            return CLI_USAGE;
+        }
+        if (kind) return cli_model_fits(&o.model, "bench", kind) ? bench_model(&o, kind) : CLI_USAGE;
         return bench_graph(&o);
     }
-    if (o.backends || o.graph.n_inputs) {
-        fputs("reprise bench: --backend and --input are for a graph in a file\n", stderr);
+    if (o.backends || o.graph.n_inputs || o.model.given || o.train) {
+        fputs(
+            "reprise bench: --backend is for a model or a graph in a file, --input for a graph, the others for a model\n",
+            stderr);
         return CLI_USAGE;
     }
     static struct row rows[N_KINDS];

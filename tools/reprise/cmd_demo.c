@@ -1,9 +1,9 @@
-/* `reprise demo`: three models, eagerly and recorded, side by side. The first two end as a table of modes; the third trains
- * a character-level language model on a real text and samples from it. A mode that this machine or build lacks says why in
- * its row; the command fails only if something that is there gives an error. */
+/* `reprise demo`: models, eagerly and recorded, side by side, each a table of modes; then a character-level language
+ * model is trained on a real text, stopped, resumed and sampled from. A mode that this machine or build lacks says why
+ * in its row; the command fails only if something that is there gives an error. */
 #include "cli.h"
 #include "measure.h"
-#include "models.h"
+#include "program.h"
 #include "train_text.h"
 
 #include <math.h>
@@ -11,12 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EPOCHS = 10, MAX_NUMEL = 1 << 14 };
-static const double MEASURE_SECONDS = 0.4; /* a row */
-
 enum { MOST_STEPS = 1000000000 };
 enum mode { EAGER, GRAPHED, CUDAGRAPHS, FUSED, MODES };
 static const char *const mode_names[MODES] = {"eager", "graphed callables", "cudagraphs", "fused"};
+
+enum { EPOCHS = 10 };
+/* What a table of modes is worth: the seconds of a row, epochs that are compared, and the batch (0: the model's
+   own). */
+struct effort {
+    double seconds;
+    int epochs;
+    int64_t batch;
+    bool ends; /* the first and the last mode alone */
+};
+static const struct effort SMALL = {0.4, EPOCHS, 0, false}, LARGE = {1, 1, 1, true};
+static bool is_measured(const struct effort *e, enum mode m) { return !e->ends || m == EAGER || m == FUSED; }
 
 struct demo_options {
     struct cli_options common;
@@ -37,13 +46,15 @@ struct row {
 
 /* What one mode of one model computed, for the comparison with eager. */
 struct values {
-    float x[MAX_NUMEL];
+    float *x;
     size_t n;
 };
 
 static rp_status add_values(struct values *v, rp_tensor *t) {
     size_t n = (size_t)rp_numel(t);
-    if (v->n + n > MAX_NUMEL) return RP_ERROR_INTERNAL;
+    float *more = realloc(v->x, (v->n + n + 1) * sizeof *more);
+    if (!more) return RP_ERROR_OUT_OF_MEMORY;
+    v->x = more;
     rp_status status = rp_to_host(t, v->x + v->n, n * sizeof(float));
     if (!status) v->n += n;
     return status;
@@ -81,72 +92,65 @@ static rp_status run_once(void *ctx) {
 }
 
 /* The function itself, or what its recording is called through. */
-static rp_status record(enum mode mode, rp_fn fn, rp_tensor *const *args, size_t n_args, rp_tensor *const *params,
-                        size_t n_params, bool training, rp_compiled **out) {
+static rp_status record(enum mode mode, struct cli_program *p, rp_fn fn, bool training, rp_compiled **out) {
     if (mode == GRAPHED) {
-        const rp_graphed_callable one = {fn, args, n_args, params, n_params, 1};
+        const size_t n_params = p->model.module ? p->n_params : 0;
+        const rp_graphed_callable one = {fn, p->in, cli_program_n_in(p, false), p->params, n_params, 1};
         const rp_graphed_options options = {.struct_size = sizeof options, .training = training};
         return rp_make_graphed_callables(&one, 1, &options, out);
     }
     const rp_compile_options options = {.struct_size = sizeof options, .backend = mode_names[mode], .fullgraph = true};
-    *out = mode == EAGER ? rp_plain(fn) : rp_compile(fn, &options);
+    *out = mode == EAGER ? rp_plain(fn) : cli_program_compile(p, fn, &options);
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
 /* Inference: the forward function is recorded. Training: eager calls it from a step, graphed callables and cudagraphs
    record it and leave the rest of the step as it is, fused records the whole step. */
-static rp_status measure_mode(const struct cli_model_kind *kind, enum mode mode, bool training, rp_device device,
-                              struct row *row, struct values *values) {
-    struct cli_model model, net;
+static rp_status measure_mode(const struct model_kind *kind, enum mode mode, bool training, const struct effort *effort,
+                              rp_device device, struct row *row, struct values *values) {
+    struct cli_program program;
+    const struct cli_program_options defaults = {.batch = effort->batch};
     rp_compiled *forward = NULL, *call = NULL;
-    rp_tensor *in[CLI_MAX_INPUTS] = {NULL};
     values->n = 0;
-    rp_status status = cli_model_make(&model, kind);
+    rp_status status = cli_program_make(&program, kind, &defaults);
     if (status) return status;
-    net = model; /* the forward function's own ctx: `model` points to its recording later */
+    if (!training && program.model.module) status = rp_module_set_training(program.model.module, false);
     rp_scope scope = rp_scope_begin();
     bool grad = rp_set_grad_enabled(training);
-    status = kind->inputs(&model, in);
     if (!status) status = rp_synchronize(device);
     uint64_t before = memory_of(device).allocated;
     rp_memory_stats_reset_peak(device);
 
-    bool own_input = training && !kind->n_step_inputs;
-    rp_tensor *const *args = own_input ? model.params : in;
-    size_t n_params = own_input ? 0 : model.n_params;
     double begin = cli_now();
     if (!status && !training) {
-        status = record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, false, &call);
+        status = record(mode, &program, cli_program_forward(&program), false, &call);
     } else if (!status && mode == FUSED) {
-        status = record(mode, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true, &call);
+        status = record(mode, &program, cli_program_step(&program), true, &call);
     } else if (!status) {
-        if (mode != EAGER) {
-            status =
-                record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, true, &forward);
-        }
-        model.forward = forward;
-        if (!status) status = record(EAGER, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true, &call);
+        if (mode != EAGER) status = record(mode, &program, cli_program_forward(&program), true, &forward);
+        program.forward = forward;
+        if (!status) status = record(EAGER, &program, cli_program_step(&program), true, &call);
     }
 
-    struct runner runner = {call, in, training ? kind->n_step_inputs : kind->n_inputs, NULL};
-    for (int epoch = 0; !status && epoch < (training ? EPOCHS : 1); epoch++) {
+    struct runner runner = {call, program.in, cli_program_n_in(&program, training), NULL};
+    for (int epoch = 0; !status && epoch < (training ? effort->epochs : 1); epoch++) {
         status = run_once(&runner);
         if (!status) status = rp_synchronize(device);
         if (!epoch) row->first_ms = 1e3 * (cli_now() - begin);
         if (!status && training) row->loss[epoch] = rp_item_f64(runner.out);
         if (!status) status = add_values(values, runner.out);
     }
-    for (size_t i = 0; !status && training && i < model.n_params; i++) {
-        status = add_values(values, model.params[i]);
+    for (size_t i = 0; !status && training && i < program.n_params; i++) {
+        status = add_values(values, program.params[i]);
     }
-    if (!status) status = cli_measure(run_once, &runner, device, MEASURE_SECONDS, &row->times);
+    if (!status) status = cli_measure(run_once, &runner, device, effort->seconds, &row->times);
     row->memory = (int64_t)(memory_of(device).allocated_peak - before);
 
     rp_set_grad_enabled(grad);
     rp_scope_end(scope, NULL, 0);
     rp_compiled_release(call);
     rp_compiled_release(forward);
-    cli_model_release(&model);
+    cli_program_release(&program);
     return status;
 }
 
@@ -171,6 +175,8 @@ static void print_bytes(int64_t bytes) {
     }
 }
 
+static void print_number(int width, double x) { printf("%*.*f ", width, x < 1e4 ? 2 : 0, x); }
+
 /* Beside a row's name, in lines of a terminal's width. */
 static void print_reason(const char *reason) {
     enum { LEFT = 20, RIGHT = 79 };
@@ -191,11 +197,11 @@ static const char *row_name(enum mode mode, bool training) {
     return mode == FUSED && training ? "fused whole step" : mode_names[mode];
 }
 
-static void print_table(const char *title, bool training, const struct row *rows) {
+static void print_table(const char *title, bool training, const struct effort *effort, const struct row *rows) {
     printf("\n%s\n", title);
     if (training && !rows[EAGER].reason[0]) {
-        printf("  loss of epochs 1 to %d, eager:\n ", EPOCHS);
-        for (int i = 0; i < EPOCHS; i++) {
+        printf("  loss of epochs 1 to %d, eager:\n ", effort->epochs);
+        for (int i = 0; i < effort->epochs; i++) {
             printf(" %.4g", rows[EAGER].loss[i]);
         }
         putchar('\n');
@@ -204,22 +210,27 @@ static void print_table(const char *title, bool training, const struct row *rows
            "differs");
     for (enum mode m = EAGER; m < MODES; m++) {
         const struct row *r = rows + m;
+        if (!is_measured(effort, m)) continue;
         printf("  %-17s ", row_name(m, training));
         if (r->reason[0]) {
             print_reason(r->reason);
             continue;
         }
-        printf("%8.2f %10.2f %9.2f %9.3f ", r->times.host_us, r->times.latency_us, r->times.period_us, r->first_ms);
+        print_number(8, r->times.host_us);
+        print_number(10, r->times.latency_us);
+        print_number(9, r->times.period_us);
+        print_number(9, r->first_ms);
         print_bytes(r->memory);
         printf(" %9.3g\n", r->difference);
     }
     fflush(stdout);
 }
 
-static json_t *rows_to_json(const char *title, bool training, const struct row *rows) {
+static json_t *rows_to_json(const char *title, bool training, const struct effort *effort, const struct row *rows) {
     json_t *list = json_array();
     for (enum mode m = EAGER; m < MODES; m++) {
         const struct row *r = rows + m;
+        if (!is_measured(effort, m)) continue;
         json_t *one = json_pack("{s:s}", "mode", row_name(m, training));
         if (r->reason[0]) {
             json_object_set_new(one, "reason", json_string(r->reason));
@@ -233,7 +244,7 @@ static json_t *rows_to_json(const char *title, bool training, const struct row *
             /* JSON has no number for "not comparable". */
             json_object_set_new(one, "difference", isfinite(r->difference) ? json_real(r->difference) : json_null());
             json_t *losses = training ? json_array() : NULL;
-            for (int i = 0; training && i < EPOCHS; i++) {
+            for (int i = 0; training && i < effort->epochs; i++) {
                 json_array_append_new(losses, json_real(r->loss[i]));
             }
             if (training) json_object_set_new(one, "loss", losses);
@@ -244,13 +255,14 @@ static json_t *rows_to_json(const char *title, bool training, const struct row *
 }
 
 /* All modes of one model. Adds to *failed if a mode failed that this machine should have. */
-static void compare_modes(const struct cli_model_kind *kind, bool training, const char *title, rp_device device,
-                          json_t *doc, bool *failed) {
-    static struct values eager, other;
+static void compare_modes(const struct model_kind *kind, bool training, const struct effort *effort, const char *title,
+                          rp_device device, json_t *doc, bool *failed) {
+    struct values eager = {NULL, 0}, other = {NULL, 0};
     struct row rows[MODES] = {0};
     for (enum mode m = EAGER; m < MODES; m++) {
         struct values *v = m == EAGER ? &eager : &other;
-        rp_status status = measure_mode(kind, m, training, device, rows + m, v);
+        if (!is_measured(effort, m)) continue;
+        rp_status status = measure_mode(kind, m, training, effort, device, rows + m, v);
         if (!status) {
             rows[m].difference = difference(&eager, v);
             if (!isfinite(rows[m].difference)) *failed = true;
@@ -259,10 +271,12 @@ static void compare_modes(const struct cli_model_kind *kind, bool training, cons
         keep_reason(rows + m, status);
         if (status != RP_ERROR_UNAVAILABLE) *failed = true;
     }
+    free(eager.x);
+    free(other.x);
     if (doc) {
-        json_array_append_new(doc, rows_to_json(title, training, rows));
+        json_array_append_new(doc, rows_to_json(title, training, effort, rows));
     } else {
-        print_table(title, training, rows);
+        print_table(title, training, effort, rows);
     }
 }
 
@@ -304,7 +318,8 @@ static int run(int argc, char **argv) {
         .options = options,
         .parser = parse,
         .doc =
-            "Runs sin(2x), a small network and a language model eagerly and recorded, and compares the modes: host time "
+            "Runs sin(2x), a small network, ResNet-18, BERT and a language model eagerly and recorded, and compares the "
+            "modes: host time "
             "until a call returns, latency until its result is there, period of calls in a row (medians), time to the "
             "first result, peak memory beyond model and input, and the largest difference to eager.",
     };
@@ -332,13 +347,24 @@ static int run(int argc, char **argv) {
         printf("reprise %s on %s, %d thread%s\n", rp_version_string(), device_name, rp_num_threads(),
                rp_num_threads() == 1 ? "" : "s");
     }
-    const struct cli_model_kind *trig = cli_model_find("trig"), *mlp = cli_model_find("mlp");
-    compare_modes(trig, false, "1. sin(2x), 5 numbers: inference", device, tables, &failed);
-    compare_modes(trig, true, "1. sin(2x), 5 numbers: epochs of Adam on sum(y - 1)", device, tables, &failed);
-    compare_modes(mlp, false, "2. MLP 10-64-10, batch 64: inference", device, tables, &failed);
-    compare_modes(mlp, true, "2. MLP 10-64-10, batch 64: steps of Adam on cross-entropy", device, tables, &failed);
+    static const struct {
+        const char *model;
+        bool training;
+        const struct effort *effort;
+        const char *title;
+    } parts[] = {
+        {"simple", false, &SMALL, "1. sin(2x), 5 numbers: inference"},
+        {"simple", true, &SMALL, "1. sin(2x), 5 numbers: epochs of Adam on sum(y - 1)"},
+        {"mlp", false, &SMALL, "2. MLP 10-64-10, batch 64: inference"},
+        {"mlp", true, &SMALL, "2. MLP 10-64-10, batch 64: steps of Adam on cross-entropy"},
+        {"resnet18", false, &LARGE, "3. ResNet-18, 1 x 3 x 224 x 224: inference"},
+        {"bert", false, &LARGE, "4. BERT base with its masked-LM head, 12 tokens: inference"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        compare_modes(model_find(parts[i].model), parts[i].training, parts[i].effort, parts[i].title, device, tables,
+                      &failed);
 
-    if (!tables) printf("\n3. Language model of characters, whole step compiled\n");
+    if (!tables) printf("\n5. Language model of characters, whole step compiled\n");
     struct cli_text_result result;
     rp_status status = cli_text_train(&text, device, o.seconds, o.steps, tables != NULL, &result);
     if (status) {
@@ -356,4 +382,4 @@ static int run(int argc, char **argv) {
     return failed ? CLI_FAILED : code;
 }
 
-const struct cli_command cli_cmd_demo = {"demo", "train and run three small models, eagerly and recorded", run};
+const struct cli_command cli_cmd_demo = {"demo", "train and run models, eagerly and recorded", run};

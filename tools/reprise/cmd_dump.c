@@ -3,7 +3,7 @@
  * its own that writes down what it is given, and rp_set_kernel_log. */
 #include "cli.h"
 #include "graph_file.h"
-#include "models.h"
+#include "program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,30 +69,34 @@ static void log_kernel(void *ctx, const char *op, const char *site, const char *
 
 /* ---------------------------------------------------------------- a model, or a file */
 
-static rp_status call_with(struct cli_model *m, const char *backend, bool train, rp_tensor *const *in) {
+static rp_fn function(struct cli_program *p, bool train) {
+    return train ? cli_program_step(p) : cli_program_forward(p);
+}
+
+static rp_status call_with(struct cli_program *p, const char *backend, bool train) {
     const rp_compile_options options = {.struct_size = sizeof options, .backend = backend};
-    rp_compiled *f = rp_compile(train ? cli_model_step(m) : cli_model_forward(m), &options);
+    rp_compiled *f = cli_program_compile(p, function(p, train), &options);
     rp_tensor *out = NULL;
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
     /* A graph reaches its backend at the latest when it is played back for the first time. */
     for (int i = 0; !status && i < 3; i++) {
-        status = rp_call(f, in, train ? m->kind->n_step_inputs : m->kind->n_inputs, &out, 1);
+        status = rp_call(f, p->in, cli_program_n_in(p, train), &out, 1);
     }
     rp_compiled_release(f);
     return status;
 }
 
-static rp_status dump_model(struct dump *d, const struct cli_model_kind *kind, bool train) {
-    struct cli_model m;
-    rp_tensor *in[CLI_MAX_INPUTS] = {NULL};
-    rp_status status = cli_model_make(&m, kind);
+static rp_status dump_model(struct dump *d, const struct model_kind *kind, bool train) {
+    struct cli_program p;
+    const struct cli_program_options defaults = {0};
+    rp_status status = cli_program_make(&p, kind, &defaults);
     if (status) return status;
-    status = kind->inputs(&m, in);
+    const size_t n_in = cli_program_n_in(&p, train);
+    if (!train && p.model.module) status = rp_module_set_training(p.model.module, false);
     rp_set_grad_enabled(train);
     rp_ir *ir = NULL;
     if (!status) {
-        ir = rp_trace(train ? cli_model_step(&m) : cli_model_forward(&m), in,
-                      train ? kind->n_step_inputs : kind->n_inputs, 1);
+        ir = rp_trace(function(&p, train), p.in, n_in, 1);
         status = rp_failed() ? rp_error_status() : add_graph(d, "graph", ir);
         rp_ir_release(ir);
     }
@@ -100,20 +104,19 @@ static rp_status dump_model(struct dump *d, const struct cli_model_kind *kind, b
         const rp_backend backend = {sizeof backend, "dump", keep_graph, run_graph, drop_graph, d};
         status = rp_register_backend(&backend);
     }
-    if (!status) status = call_with(&m, "dump", train, in);
+    if (!status) status = call_with(&p, "dump", train);
     if (!status) {
         /* The first call computes op by op while it records; only what the compiler makes of it is wanted. */
         const rp_compile_options options = {.struct_size = sizeof options, .wait = true};
-        rp_compiled *f = rp_compile(train ? cli_model_step(&m) : cli_model_forward(&m), &options);
+        rp_compiled *f = cli_program_compile(&p, function(&p, train), &options);
         rp_tensor *out = NULL;
-        size_t n_in = train ? kind->n_step_inputs : kind->n_inputs;
-        status = rp_failed() ? rp_error_status() : rp_call(f, in, n_in, &out, 1);
+        status = rp_failed() ? rp_error_status() : rp_call(f, p.in, n_in, &out, 1);
         rp_set_kernel_log(log_kernel, d, NULL);
-        if (!status) status = rp_call(f, in, n_in, &out, 1);
+        if (!status) status = rp_call(f, p.in, n_in, &out, 1);
         rp_set_kernel_log(NULL, NULL, NULL);
         rp_compiled_release(f);
     }
-    cli_model_release(&m);
+    cli_program_release(&p);
     return status;
 }
 
@@ -123,7 +126,10 @@ static int dump_file(struct dump *d, const char *path) {
     size_t n;
     char *text = cli_read(path, CLI_GRAPH_BYTES, &n, why, sizeof why);
     if (!text) {
-        fprintf(stderr, "reprise dump: %s: %s; models are trig, mlp, rows and text\n", cli_shown(path), why);
+        if (cli_is_graph(path))
+            fprintf(stderr, "reprise dump: %s: %s\n", cli_shown(path), why);
+        else
+            cli_no_model("dump", path);
         return CLI_FAILED;
     }
     rp_ir *ir = rp_ir_parse(text, n);
@@ -157,18 +163,18 @@ static int run(int argc, char **argv) {
         .parser = parse,
         .args_doc = "[MODEL | FILE]",
         .doc =
-            "Prints a model of the demo (trig, mlp, rows, text; by default mlp) as a graph in text form, as the functional "
+            "Prints a model (`reprise run -l` names them; by default mlp) as a graph in text form, as the functional "
             "graphs that backends get, and as kernels with their loops and emitted sources; or reads a graph in text form "
             "from FILE (- is standard input), checks it and prints it again.",
     };
     struct dump_options o = {0};
     if (cli_parse(&argp, argc, argv, &o.common)) return CLI_USAGE;
     struct dump d = {.doc = o.common.json ? json_array() : NULL};
-    const struct cli_model_kind *kind = cli_model_find(o.name);
+    const struct model_kind *kind = model_find(o.name);
     int code = CLI_OK;
     if (!kind) {
         code = dump_file(&d, o.name);
-    } else if (o.train && !kind->trainable) {
+    } else if (o.train && !cli_program_trains(kind)) {
         fprintf(stderr, "reprise dump: '%s' is not trained\n", o.name);
         code = CLI_USAGE;
     } else {

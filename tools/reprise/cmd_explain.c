@@ -1,7 +1,7 @@
 /* `reprise explain`: compiles one of the shared models, or a graph in text form, calls it, and prints what the compiler says of it. */
 #include "cli.h"
 #include "graph_file.h"
-#include "models.h"
+#include "program.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,15 +46,15 @@ static void print_entry(const rp_explain_entry *e) {
     putchar('\n');
 }
 
-static rp_status explain(struct cli_model *model, const struct explain_options *o, rp_compiled **f) {
-    const struct cli_model_kind *kind = model->kind;
+static rp_status explain(struct cli_program *p, const struct explain_options *o, rp_compiled **f) {
     const rp_compile_options options = {.struct_size = sizeof options, .backend = o->backend};
-    rp_tensor *in[CLI_MAX_INPUTS] = {NULL}, *out = NULL;
-    *f = rp_compile(o->train ? cli_model_step(model) : cli_model_forward(model), &options);
-    rp_status status = rp_failed() ? rp_error_status() : kind->inputs(model, in);
+    rp_tensor *out = NULL;
+    *f = cli_program_compile(p, o->train ? cli_program_step(p) : cli_program_forward(p), &options);
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    if (!status && !o->train && p->model.module) status = rp_module_set_training(p->model.module, false);
     rp_set_grad_enabled(o->train);
     for (int i = 0; !status && i < CALLS; i++) {
-        status = rp_call(*f, in, o->train ? kind->n_step_inputs : kind->n_inputs, &out, 1);
+        status = rp_call(*f, p->in, cli_program_n_in(p, o->train), &out, 1);
     }
     return status ? status : rp_synchronize(rp_default_device());
 }
@@ -85,21 +85,19 @@ static int run(int argc, char **argv) {
         .parser = parse,
         .args_doc = "[MODEL | FILE]",
         .doc =
-            "Compiles a model of the demo (trig, mlp, rows, text; by default mlp), or a graph in text form from FILE (- is "
+            "Compiles a model (`reprise run -l` names them; by default mlp), or a graph in text form from FILE (- is "
             "standard input), and says how: kernels, library calls, "
             "what was not fused and why, copies, graph breaks, memory.",
     };
     struct explain_options o = {0};
     if (cli_parse(&argp, argc, argv, &o.common)) return CLI_USAGE;
-    const struct cli_model_kind *kind = cli_model_find(o.name);
+    const struct model_kind *kind = model_find(o.name);
     const bool graph = !kind && cli_is_graph(o.name);
-    if ((!kind && !graph) || (o.train && (graph || !kind->trainable))) {
-        fprintf(
-            stderr,
-            kind || graph
-                ? "reprise explain: '%s' is not trained\n"
-                : "reprise explain: no model '%s'; models are trig, mlp, rows and text, a file is named with a dot or slash\n",
-            cli_shown(o.name));
+    if ((!kind && !graph) || (o.train && (graph || !cli_program_trains(kind)))) {
+        if (kind || graph)
+            fprintf(stderr, "reprise explain: '%s' is not trained\n", cli_shown(o.name));
+        else
+            cli_no_model("explain", o.name);
         return CLI_USAGE;
     }
     if (o.backend && !cli_is_backend("explain", o.backend)) return CLI_USAGE;
@@ -112,11 +110,12 @@ static int run(int argc, char **argv) {
         if (loaded) return loaded;
     }
     if (rp_device_available(rp_cuda(0))) rp_set_default_device(rp_cuda(0));
-    struct cli_model model = {.n_params = 0};
+    struct cli_program program = {.n_params = 0};
+    const struct cli_program_options defaults = {0};
     rp_compiled *f = NULL;
     rp_ir *ir = NULL;
-    rp_status status = graph ? explain_graph(&o, &f, &ir) : cli_model_make(&model, kind);
-    if (!status && !graph) status = explain(&model, &o, &f);
+    rp_status status = graph ? explain_graph(&o, &f, &ir) : cli_program_make(&program, kind, &defaults);
+    if (!status && !graph) status = explain(&program, &o, &f);
     json_t *list = o.common.json ? json_array() : NULL;
     char of[256] = "";
     for (size_t i = 0; !status && i < rp_explain_count(f); i++) {
@@ -144,7 +143,7 @@ static int run(int argc, char **argv) {
     }
     rp_compiled_release(f);
     rp_ir_release(ir);
-    if (kind) cli_model_release(&model);
+    cli_program_release(&program);
     cli_graph_free(&o.graph);
     return code;
 }

@@ -1,17 +1,23 @@
-/* `reprise run`: computes a graph in text form, with one backend or several, prints or writes its results, and compares them. Each
- * backend gets the same inputs and the same random numbers, in calls enough that what is compared was played back. */
+/* `reprise run`: computes a model, or a graph in text form, with one backend or several, prints or writes results, and
+ * compares them. Each backend gets the same inputs and the same random numbers, in calls enough that what is compared
+ * was played back. */
 #include "cli.h"
 #include "graph_file.h"
+#include "model_options.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_BACKENDS = 16, CALLS = 3 };
 
 struct run_options {
     struct cli_options common;
-    struct cli_graph graph;
+    struct cli_graph graph;        /* of a model: its name as the path, and --input */
+    const struct model_kind *kind; /* NULL: a graph */
+    struct cli_model_options model;
+    bool list;
     char *backends; /* with commas between them; NULL: not given */
     const char *outputs[CLI_MAX_GRAPH_INPUTS];
     size_t n_outputs;
@@ -31,6 +37,8 @@ struct result {
     int64_t *whole; /* of the others */
     char *text;
 };
+
+static size_t n_results(const struct run_options *o) { return o->kind ? 1 : o->graph.n_out; }
 
 /* ---------------------------------------------------------------- one backend */
 
@@ -64,18 +72,56 @@ static rp_status keep(struct result *r, rp_tensor *t) {
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
+/* What runs: a graph with arguments that are made anew for each call, or a model with its own. */
+struct subject {
+    rp_compiled *f;
+    rp_ir *ir;
+    struct cli_program program;
+    size_t n_in;
+    rp_tensor *in[CLI_MAX_GRAPH_INPUTS];
+};
+
+static rp_status make_model(const struct run_options *o, const char *backend, struct subject *s) {
+    const rp_compile_options options = {.struct_size = sizeof options, .backend = backend, .wait = true};
+    char why[512];
+    rp_status status = cli_program_make(&s->program, o->kind, &o->model.program);
+    if (status) return status;
+    if (s->program.model.module) status = rp_module_set_training(s->program.model.module, false);
+    s->n_in = cli_program_n_in(&s->program, false);
+    if (o->graph.n_inputs > s->n_in) {
+        fprintf(stderr, "reprise run: %zu inputs are given, and %s has %zu arguments\n", o->graph.n_inputs,
+                o->kind->name, s->n_in);
+        return RP_ERROR_INVALID_ARGUMENT;
+    }
+    for (size_t k = 0; k < s->n_in && !status; k++) {
+        rp_tensor *given = cli_given_input(&o->graph, k, s->program.in[k], why, sizeof why);
+        s->in[k] = given ? given : s->program.in[k];
+        if (!*why) continue;
+        fprintf(stderr, "reprise run: input %zu (%s): %s\n", k, o->kind->inputs[k].name, cli_shown(why));
+        status = RP_ERROR_INVALID_ARGUMENT;
+    }
+    if (!status) s->f = cli_program_compile(&s->program, cli_program_forward(&s->program), &options);
+    return status ? status : rp_failed() ? rp_error_status() : RP_OK;
+}
+
 static rp_status run_backend(const struct run_options *o, const char *backend, bool write, struct result *results,
                              int *code) {
     const struct cli_graph *g = &o->graph;
-    rp_tensor *in[CLI_MAX_GRAPH_INPUTS] = {NULL}, *out[CLI_MAX_GRAPH_INPUTS] = {NULL};
-    rp_ir *ir = NULL;
-    rp_compiled *f = cli_graph_compile(g, backend, &ir);
-    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    const size_t n_out = n_results(o);
+    rp_tensor *out[CLI_MAX_GRAPH_INPUTS] = {NULL};
+    struct subject s = {.n_in = g->n_in};
+    rp_status status = RP_OK;
+    rp_scope whole = rp_scope_begin();
+    if (o->kind)
+        status = make_model(o, backend, &s);
+    else
+        s.f = cli_graph_compile(g, backend, &s.ir);
+    if (!status && rp_failed()) status = rp_error_status();
     for (int i = 0; i < CALLS && !status; i++) {
         rp_scope scope = rp_scope_begin();
-        status = cli_graph_inputs(g, "run", in);
-        if (!status) status = rp_call(f, in, g->n_in, out, g->n_out);
-        for (size_t k = 0; k < g->n_out && !status && i + 1 == CALLS; k++) {
+        if (!o->kind) status = cli_graph_inputs(g, "run", s.in);
+        if (!status) status = rp_call(s.f, s.in, s.n_in, out, n_out);
+        for (size_t k = 0; k < n_out && !status && i + 1 == CALLS; k++) {
             status = keep(&results[k], out[k]);
             if (status || !write || k >= o->n_outputs || !strcmp(o->outputs[k], "_")) continue;
             if (out[k] && rp_npy_save(o->outputs[k], out[k]) == RP_OK) continue;
@@ -86,8 +132,10 @@ static rp_status run_backend(const struct run_options *o, const char *backend, b
         }
         rp_scope_end(scope, NULL, 0);
     }
-    rp_compiled_release(f);
-    rp_ir_release(ir);
+    rp_compiled_release(s.f);
+    rp_ir_release(s.ir);
+    cli_program_release(&s.program);
+    rp_scope_end(whole, NULL, 0);
     return status;
 }
 
@@ -223,6 +271,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case 'b': o->backends = arg; return 0;
     case 'c': o->compare = true; return 0;
+    case 'l': o->list = true; return 0;
     case 'A': o->atol = bound("atol", arg, state); return 0;
     case 'R': o->rtol = bound("rtol", arg, state); return 0;
     case 's':
@@ -230,12 +279,27 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         if (*end || *arg < '0' || *arg > '9') argp_error(state, "--seed: '%s' is no number", cli_shown(arg));
         return 0;
     case ARGP_KEY_ARG:
-        if (o->graph.path) argp_error(state, "one graph at a time");
+        if (o->graph.path) argp_error(state, "one model or graph at a time");
         o->graph.path = arg;
         return 0;
-    case ARGP_KEY_NO_ARGS: argp_usage(state); return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    case ARGP_KEY_NO_ARGS:
+        if (!o->list) argp_usage(state);
+        return 0;
+    default: return cli_model_option(&o->model, key, arg, state) ? 0 : ARGP_ERR_UNKNOWN;
     }
+}
+
+static int list_models(bool as_json) {
+    json_t *list = as_json ? json_array() : NULL;
+    for (const struct model_kind *k = model_kinds; k->name; k++) {
+        if (list)
+            json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:b, s:b}", "name", k->name, "summary", k->summary,
+                                                  "batch", (json_int_t)k->batch, "weights", k->bytes != 0, "trains",
+                                                  cli_program_trains(k)));
+        else
+            printf("%-21s%s\n", k->name, k->summary);
+    }
+    return list ? cli_print_json(list) : CLI_OK;
 }
 
 static int run(int argc, char **argv) {
@@ -251,20 +315,34 @@ static int run(int argc, char **argv) {
         {"compare", 'c', NULL, 0, "Compares the results of all backends with those of the first; prints no values", 0},
         {"atol", 'A', "X", 0, "What absolute difference is no failure (0)", 0},
         {"rtol", 'R', "X", 0, "What difference beside the first backend's value is none, in addition (0)", 0},
-        {"seed", 's', "N", 0, "Of random inputs and random nodes (0)", 0},
+        {"seed", 's', "N", 0, "Of random inputs, weights and nodes (0)", 0},
+        {"list", 'l', NULL, 0, "Lists the models", 0},
+        CLI_MODEL_OPTIONS,
         {0},
     };
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .args_doc = "FILE",
+        .args_doc = "MODEL | FILE\n--list",
         .doc =
-            "Computes a graph in text form (docs/ir.md; `reprise dump` prints some), read from FILE or, for -, from standard "
-            "input, and prints its results. With --compare the results of several backends are held against each other, and "
+            "Computes a model in its evaluation mode, or a graph in text form (docs/ir.md; `reprise dump` prints some), read "
+            "from FILE (a name with a dot or slash) or, for -, from standard input, and prints the results. With --compare the results of several backends are held against each other, and "
             "the exit code is 1 where they differ by more than --atol + --rtol * value; two NaNs are equal.",
     };
     struct run_options o = {0};
     if (cli_parse(&argp, argc, argv, &o.common)) return CLI_USAGE;
+    if (o.list) return list_models(o.common.json);
+    o.kind = model_find(o.graph.path);
+    if (!o.kind && !cli_is_graph(o.graph.path) && access(o.graph.path, F_OK)) {
+        cli_no_model("run", o.graph.path);
+        return CLI_USAGE;
+    }
+    if (!o.kind && o.model.given) {
+        fputs("reprise run: --weights, --prefix, --dtype, --batch and --device are for models\n", stderr);
+        return CLI_USAGE;
+    }
+    if (o.kind && !cli_model_fits(&o.model, "run", o.kind)) return CLI_USAGE;
+    o.model.program.seed = o.graph.seed;
     char names[512], *backends[MAX_BACKENDS];
     size_t n = 0;
     snprintf(names, sizeof names, "%s", o.backends ? o.backends : o.compare ? "eager,aot_eager,fused" : "fused");
@@ -277,15 +355,15 @@ static int run(int argc, char **argv) {
                 o.compare ? "two or more are compared" : "at least one is needed");
         return CLI_USAGE;
     }
-    int code = cli_graph_load(&o.graph, "run", o.graph.path);
+    int code = o.kind ? cli_model_device(&o.model, "run") : cli_graph_load(&o.graph, "run", o.graph.path);
     if (code) return code;
-    if (o.n_outputs > o.graph.n_out) {
-        fprintf(stderr, "reprise run: %zu outputs are named, and the graph has %zu results\n", o.n_outputs,
-                o.graph.n_out);
+    const size_t n_out = n_results(&o);
+    if (o.n_outputs > n_out) {
+        fprintf(stderr, "reprise run: %zu outputs are named, and the %s has %zu results\n", o.n_outputs,
+                o.kind ? "model" : "graph", n_out);
         cli_graph_free(&o.graph);
         return CLI_USAGE;
     }
-    const size_t n_out = o.graph.n_out;
     struct result *results = calloc((MAX_BACKENDS + 1) * n_out + 1, sizeof *results);
     rp_set_grad_enabled(false);
     rp_status status = results ? RP_OK : RP_ERROR_OUT_OF_MEMORY;
@@ -328,4 +406,4 @@ static int run(int argc, char **argv) {
     return code;
 }
 
-const struct cli_command cli_cmd_run = {"run", "compute a graph in text form, and compare backends", run};
+const struct cli_command cli_cmd_run = {"run", "compute a model or a graph in text form, and compare backends", run};

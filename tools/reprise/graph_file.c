@@ -209,6 +209,16 @@ static rp_tensor *make_input(const struct cli_input *given, const struct cli_inp
     return NULL;
 }
 
+rp_tensor *cli_given_input(const struct cli_graph *g, size_t k, rp_tensor *like, char *why, size_t why_bytes) {
+    *why = 0;
+    if (k >= g->n_inputs) return NULL;
+    const struct cli_input *given = &g->inputs[k];
+    struct cli_input form = {.dtype = rp_dtype_of(like), .ndim = rp_ndim(like)};
+    if (!given->file && !given->values && !given->sized && given->dtype == RP_DTYPE_NONE) return NULL;
+    for (size_t d = 0; d < form.ndim; d++) form.size[d] = rp_size(like, (int64_t)d);
+    return make_input(given, &form, why, why_bytes);
+}
+
 rp_status cli_graph_inputs(const struct cli_graph *g, const char *command, rp_tensor **in) {
     static const struct cli_input none = {.dtype = RP_DTYPE_NONE};
     const rp_device before = rp_default_device();

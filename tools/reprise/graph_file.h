@@ -1,5 +1,5 @@
-/* Graphs in text form (docs/ir.md) as functions: read from a file, given inputs, compiled by a backend. `run`, `bench` and `explain`
- * share it. */
+/* Graphs in text form (docs/ir.md) as functions: read from a file, given inputs, compiled by a backend. `run`, `bench`
+ * and `explain` share it. */
 #ifndef REPRISE_GRAPH_FILE_H
 #define REPRISE_GRAPH_FILE_H
 
@@ -31,19 +31,23 @@ struct cli_graph {
 
 /* Is the argument of a command a file, by a dot or slash or as -, rather than the name of a model or row? */
 bool cli_is_graph(const char *name);
-/* What --input says of the next argument. TYPE[SIZE,...], @FILE.npy, =VALUE,...: at least one of them, in this order; _ is all of the
- * graph. false: what was wrong is in why. */
+/* What --input says of the next argument. TYPE[SIZE,...], @FILE.npy, =VALUE,...: at least one of them, in this order; _
+ * is all of the graph. false: what was wrong is in why. */
 bool cli_input_add(struct cli_graph *g, const char *text, char *why, size_t why_bytes);
 
 /* Reads and checks. Returns an exit code; what was wrong is printed in the name of the command. */
 int cli_graph_load(struct cli_graph *g, const char *command, const char *path);
 void cli_graph_free(struct cli_graph *g);
 
-/* The graph as a function of a backend, with generators of its own; the caller releases both. NULL and the sticky error. */
+/* The graph as a function of a backend, with generators of its own; the caller releases both. NULL and the sticky
+   error. */
 rp_compiled *cli_graph_compile(const struct cli_graph *g, const char *backend, rp_ir **ir);
-/* Inputs for one call, the same at every call of this function: seeds the generators first. What was wrong is printed, or is the
-   sticky error. */
+/* Inputs for one call, the same at every call of this function: seeds the generators first. What was wrong is printed,
+   or is the sticky error. */
 rp_status cli_graph_inputs(const struct cli_graph *g, const char *command, rp_tensor **in);
+/* What was given for argument k, of the type and size of `like` where it says none; NULL: nothing was given, or, with a
+ * text in why, it is wrong. */
+rp_tensor *cli_given_input(const struct cli_graph *g, size_t k, rp_tensor *like, char *why, size_t why_bytes);
 /* Prints and takes the sticky error, if there is one. Returns CLI_FAILED. */
 int cli_graph_failed(const struct cli_graph *g, const char *command, rp_status status);
 

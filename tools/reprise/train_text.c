@@ -1,17 +1,22 @@
 /* Training and sampling of the language model. Called by cmd_demo.c alone. */
 #include "train_text.h"
 
+#include "chars.h"
 #include "measure.h"
-#include "models.h"
+#include "program.h"
+
+#include <reprise_io.h>
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Every tenth block of the text is held out. */
 enum { BATCH = 128, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 64 << 20, MIN_BYTES = 8192 };
+enum { CONTEXT = 24, RESUMED = 20 }; /* characters that the next one is guessed from; steps behind a checkpoint */
 static const double TEMPERATURE = 0.5, DROPOUT = 0.4;
 
 /* ---------------------------------------------------------------- the text */
@@ -75,24 +80,24 @@ void cli_text_free(struct cli_text *text) {
 /* Place k of the held-out blocks, or of the others: contexts and their next characters do not cross a block's end. */
 static size_t place_count(const struct cli_text *text, bool held_out) {
     size_t blocks = text->size / BLOCK, out = blocks / 10;
-    return (held_out ? out : blocks - out) * (BLOCK - CLI_TEXT_CONTEXT);
+    return (held_out ? out : blocks - out) * (BLOCK - CONTEXT);
 }
 
 static size_t place_of(size_t k, bool held_out) {
-    size_t block = k / (BLOCK - CLI_TEXT_CONTEXT), offset = k % (BLOCK - CLI_TEXT_CONTEXT);
+    size_t block = k / (BLOCK - CONTEXT), offset = k % (BLOCK - CONTEXT);
     return (held_out ? 10 * block + 9 : block + block / 9) * BLOCK + offset;
 }
 
 /* Contexts and what follows them, from `n` places. */
 static rp_status make_batch(const struct cli_text *text, const size_t *places, int64_t n, rp_tensor *in[2]) {
-    static int64_t contexts[HELD_OUT * CLI_TEXT_CONTEXT], next[HELD_OUT];
+    static int64_t contexts[HELD_OUT * CONTEXT], next[HELD_OUT];
     for (int64_t i = 0; i < n; i++) {
-        for (int64_t j = 0; j < CLI_TEXT_CONTEXT; j++) {
-            contexts[i * CLI_TEXT_CONTEXT + j] = text->codes[places[i] + (size_t)j];
+        for (int64_t j = 0; j < CONTEXT; j++) {
+            contexts[i * CONTEXT + j] = text->codes[places[i] + (size_t)j];
         }
-        next[i] = text->codes[places[i] + CLI_TEXT_CONTEXT];
+        next[i] = text->codes[places[i] + CONTEXT];
     }
-    in[0] = rp_from_data(contexts, RP_DIMS(n, CLI_TEXT_CONTEXT), RP_I64);
+    in[0] = rp_from_data(contexts, RP_DIMS(n, CONTEXT), RP_I64);
     in[1] = rp_from_data(next, RP_DIMS(n), RP_I64);
     return rp_failed() ? rp_error_status() : RP_OK;
 }
@@ -107,26 +112,24 @@ static rp_status random_batch(const struct cli_text *text, uint64_t *random, rp_
     return make_batch(text, places, BATCH, in);
 }
 
-/* ---------------------------------------------------------------- functions: step (models.c), held-out loss, next character */
+/* ---------------------------------------------------------------- functions: step (program.c), held-out loss, next
+   character */
 
 static void held_out_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    struct cli_model *m = ctx;
-    rp_tensor *logits = NULL;
+    const struct cli_program *p = ctx;
     (void)n_in, (void)n_out;
-    m->kind->forward(m, in, 1, &logits, 1);
-    out[0] = m->kind->loss(logits, in);
+    out[0] = model_loss(&p->model, chars_forward(p->model.self, in[0]), in);
 }
 
 static void sample_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    struct cli_model *m = ctx;
-    rp_tensor *logits = NULL;
+    const struct cli_program *p = ctx;
     (void)n_in, (void)n_out;
-    m->kind->forward(m, in, 1, &logits, 1);
-    rp_tensor *p = rp_softmax(rp_div_scalar(logits, rp_f64(TEMPERATURE)), -1); /* (1, vocabulary) */
-    out[0] = rp_multinomial(p, 1, true);                                       /* (1, 1) */
+    rp_tensor *logits = chars_forward(p->model.self, in[0]);                                      /* (1, vocabulary) */
+    out[0] = rp_multinomial(rp_softmax(rp_div_scalar(logits, rp_f64(TEMPERATURE)), -1), 1, true); /* (1, 1) */
 }
 
-static rp_status held_out_loss(const struct cli_text *text, rp_compiled *f, double *loss) {
+/* Without dropout, as sampling is. */
+static rp_status held_out_loss(const struct cli_text *text, rp_module *m, rp_compiled *f, double *loss) {
     size_t places[HELD_OUT], n = place_count(text, true);
     for (size_t i = 0; i < HELD_OUT; i++) {
         places[i] = place_of(i * n / HELD_OUT, true);
@@ -134,32 +137,33 @@ static rp_status held_out_loss(const struct cli_text *text, rp_compiled *f, doub
     rp_tensor *in[2], *out = NULL;
     rp_scope scope = rp_scope_begin();
     bool grad = rp_set_grad_enabled(false);
-    rp_status status = make_batch(text, places, HELD_OUT, in);
+    rp_status status = rp_module_set_training(m, false);
+    if (!status) status = make_batch(text, places, HELD_OUT, in);
     if (!status) status = rp_call(f, in, 2, &out, 1);
     *loss = status ? NAN : rp_item_f64(out);
     if (!status && rp_failed()) status = rp_error_status();
     rp_set_grad_enabled(grad);
     rp_scope_end(scope, NULL, 0);
-    return status;
+    return status ? status : rp_module_set_training(m, true);
 }
 
 static rp_status write_sample(const struct cli_text *text, rp_compiled *f, char *sample) {
-    int64_t context[CLI_TEXT_CONTEXT];
-    for (size_t i = 0; i < CLI_TEXT_CONTEXT; i++) {
+    int64_t context[CONTEXT];
+    for (size_t i = 0; i < CONTEXT; i++) {
         context[i] = text->codes[place_of(0, true) + i];
     }
     bool grad = rp_set_grad_enabled(false);
     rp_status status = RP_OK;
     for (size_t i = 0; !status && i < CLI_TEXT_SAMPLE; i++) {
         rp_scope scope = rp_scope_begin();
-        rp_tensor *in = rp_from_data(context, RP_DIMS(1, CLI_TEXT_CONTEXT), RP_I64), *out = NULL;
+        rp_tensor *in = rp_from_data(context, RP_DIMS(1, CONTEXT), RP_I64), *out = NULL;
         status = rp_call(f, &in, 1, &out, 1);
         int64_t code = status ? 0 : rp_item_i64(out);
         if (!status && rp_failed()) status = rp_error_status();
         if (!status && (code < 0 || code >= text->vocabulary)) code = 0;
         rp_scope_end(scope, NULL, 0);
-        memmove(context, context + 1, (CLI_TEXT_CONTEXT - 1) * sizeof *context);
-        context[CLI_TEXT_CONTEXT - 1] = code;
+        memmove(context, context + 1, (CONTEXT - 1) * sizeof *context);
+        context[CONTEXT - 1] = code;
         sample[i] = (char)text->bytes[code];
         sample[i + 1] = 0;
     }
@@ -197,9 +201,15 @@ static void show_progress(struct progress *p, double done, const struct cli_text
 
 /* ---------------------------------------------------------------- training */
 
-static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compiled *held_out, rp_optimizer *optimizer,
-                       rp_device device, double seconds, size_t steps, struct progress *p, struct cli_text_result *r) {
-    uint64_t random = 1;
+/* What a training goes on with; the place in the sequence of batches is kept beside what rp_save writes. */
+struct training {
+    struct cli_program program;
+    rp_compiled *step;
+    uint64_t random;
+};
+
+static rp_status train(const struct cli_text *text, struct training *t, rp_compiled *held_out, rp_device device,
+                       double seconds, size_t steps, struct progress *p, struct cli_text_result *r) {
     double begin = cli_now(), now = begin;
     rp_status status = RP_OK;
     p->begin = begin;
@@ -207,8 +217,8 @@ static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compil
     for (r->steps = 0; !status && r->steps < steps && now - begin < seconds;) {
         rp_scope scope = rp_scope_begin();
         rp_tensor *in[2], *loss = NULL;
-        status = random_batch(text, &random, in);
-        if (!status) status = rp_call(step, in, 2, &loss, 1);
+        status = random_batch(text, &t->random, in);
+        if (!status) status = rp_call(t->step, in, 2, &loss, 1);
         r->steps++;
         /* Reading the loss waits for the device: not at every step. */
         if (!status && (r->steps % 16 == 0 || r->steps == 1)) {
@@ -221,10 +231,11 @@ static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compil
         r->tokens_per_second = (double)r->steps * BATCH / (now - begin);
         double done = fmin(fmax((double)r->steps / (double)steps, (now - begin) / seconds), 1);
         if (!status && done * EVALUATIONS >= (double)(r->n_held_out + 1) && r->n_held_out < CLI_TEXT_EVALUATIONS) {
-            status = held_out_loss(text, held_out, &r->held_out);
+            status = held_out_loss(text, t->program.model.module, held_out, &r->held_out);
             r->history[r->n_held_out++] = r->held_out;
             /* The learning rate is a tensor that the recorded step reads: it falls without a new recording. */
-            if (!status) status = rp_optimizer_set_lr(optimizer, 0, CLI_TEXT_RATE * (1 - 0.9 * done));
+            if (!status)
+                status = rp_optimizer_set_lr(t->program.optimizer, 0, t->program.model.kind->rate * (1 - 0.9 * done));
         }
         if (!status) show_progress(p, done, r, false);
     }
@@ -234,33 +245,117 @@ static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compil
     return status;
 }
 
+/* ---------------------------------------------------------------- checkpoint */
+
+static rp_status training_make(struct training *t, const struct model_kind *kind, uint64_t seed) {
+    const struct cli_program_options options = {.batch = BATCH, .seed = seed};
+    const rp_compile_options whole = {.struct_size = sizeof whole};
+    rp_status status = cli_program_make(&t->program, kind, &options);
+    if (status) return status;
+    t->step = cli_program_compile(&t->program, cli_program_step(&t->program), &whole);
+    t->random = 1;
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
+static void training_release(struct training *t) {
+    rp_compiled_release(t->step);
+    cli_program_release(&t->program);
+}
+
+/* Some more steps; then the last loss and all parameters are in *values, to be freed. */
+static rp_status go_on(const struct cli_text *text, struct training *t, float **values, size_t *n) {
+    rp_status status = RP_OK;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *in[2], *loss = NULL;
+    for (int i = 0; i < RESUMED && !status; i++) {
+        status = random_batch(text, &t->random, in);
+        if (!status) status = rp_call(t->step, in, 2, &loss, 1);
+    }
+    *n = 1;
+    for (size_t i = 0; i < t->program.n_params; i++) *n += (size_t)rp_numel(t->program.params[i]);
+    *values = malloc(*n * sizeof **values);
+    if (!status && !*values) status = RP_ERROR_OUT_OF_MEMORY;
+    float *at = *values;
+    if (!status) status = rp_to_host(loss, at++, sizeof *at);
+    for (size_t i = 0; i < t->program.n_params && !status; i++) {
+        rp_tensor *p = t->program.params[i];
+        status = rp_to_host(p, at, (size_t)rp_numel(p) * sizeof *at);
+        at += rp_numel(p);
+    }
+    rp_scope_end(scope, NULL, 0);
+    return status;
+}
+
+/* Writes the training to a file, goes on, and then goes on once more from the file with another model, of other
+   weights. */
+static rp_status resume(const struct cli_text *text, struct training *t, const struct model_kind *kind,
+                        struct cli_text_result *r) {
+    struct training other = {.random = 0};
+    float *values[2] = {NULL, NULL};
+    size_t n[2] = {0, 0};
+    const char *folder = getenv("TMPDIR");
+    char path[512];
+    snprintf(path, sizeof path, "%s/reprise-demo-XXXXXX", folder && *folder ? folder : "/tmp");
+    const int fd = mkstemp(path);
+    if (fd < 0) return RP_ERROR_IO;
+    close(fd);
+    const uint64_t random = t->random;
+    rp_status status = rp_save(path, t->program.model.module,
+                               RP_OPTIONS(rp_save_options, .optimizer = t->program.optimizer, .random = true));
+    struct stat st;
+    r->checkpoint_bytes = status || stat(path, &st) ? 0 : (uint64_t)st.st_size;
+    if (!status) status = go_on(text, t, &values[0], &n[0]);
+    if (!status) status = training_make(&other, kind, 2);
+    if (!status)
+        status = rp_load(path, other.program.model.module,
+                         RP_OPTIONS(rp_load_options, .optimizer = other.program.optimizer, .random = true));
+    other.random = random;
+    if (!status) status = go_on(text, &other, &values[1], &n[1]);
+    r->resumed_equal = !status && n[0] == n[1] && memcmp(values[0], values[1], n[0] * sizeof **values) == 0;
+    training_release(&other);
+    free(values[0]);
+    free(values[1]);
+    unlink(path);
+    return status;
+}
+
+/* ---------------------------------------------------------------- all of it */
+
 rp_status cli_text_train(const struct cli_text *text, rp_device device, double seconds, size_t steps, bool quiet,
                          struct cli_text_result *r) {
     *r = (struct cli_text_result){0};
-    struct cli_model model, eval;
-    rp_status status = cli_text_model_make(&model, text->vocabulary, DROPOUT);
+    const struct chars_options sizes = {.vocabulary = text->vocabulary, .context = CONTEXT, .dropout = DROPOUT};
+    struct model_kind kind = *model_find("chars");
+    kind.options = &sizes;
+    struct training t;
+    struct cli_program *program = &t.program;
+    rp_status status = training_make(&t, &kind, 1);
     if (status) return status;
-    eval = model; /* same parameters, no dropout */
-    eval.dropout = 0;
+    rp_module *m = program->model.module;
     const rp_compile_options options = {.struct_size = sizeof options};
-    rp_compiled *step = rp_compile(cli_model_step(&model), &options);
-    rp_compiled *held_out = rp_compile((rp_fn){held_out_body, &eval, sizeof eval, "held_out"}, &options);
-    rp_compiled *next = rp_compile((rp_fn){sample_body, &eval, sizeof eval, "next"}, &options);
+    rp_compiled *held_out =
+        cli_program_compile(program, (rp_fn){held_out_body, program, sizeof *program, "held_out"}, &options);
+    rp_compiled *next = cli_program_compile(program, (rp_fn){sample_body, program, sizeof *program, "next"}, &options);
     struct progress progress = {.out = quiet ? (isatty(2) ? cli_terminal : NULL) : stdout};
     progress.bar = progress.out && isatty(fileno(progress.out));
     if (!quiet) {
         printf("  %s:\n  %zu characters, %lld different; context %d, batch %d; %zu held out\n", cli_shown(text->path),
-               text->size, (long long)text->vocabulary, CLI_TEXT_CONTEXT, BATCH, text->size / BLOCK / 10 * BLOCK);
+               text->size, (long long)text->vocabulary, CONTEXT, BATCH, text->size / BLOCK / 10 * BLOCK);
         fflush(stdout);
     }
-    status = rp_failed() ? rp_error_status() : held_out_loss(text, held_out, &r->held_out_before);
+    status = rp_failed() ? rp_error_status() : held_out_loss(text, m, held_out, &r->held_out_before);
     r->held_out = r->held_out_before;
-    if (!status) status = train(text, step, held_out, model.optimizer, device, seconds, steps, &progress, r);
-    if (!status) status = held_out_loss(text, held_out, &r->held_out);
+    if (!status) status = train(text, &t, held_out, device, seconds, steps, &progress, r);
+    if (!status) status = held_out_loss(text, m, held_out, &r->held_out);
     if (!status && !quiet) {
         printf("  %zu steps in %.1f s, %.0f tokens/s; held-out loss %.3f before, %.3f after\n", r->steps, r->seconds,
                r->tokens_per_second, r->held_out_before, r->held_out);
     }
+    if (!status) status = resume(text, &t, &kind, r);
+    if (!status && !quiet)
+        printf("  checkpoint of %.1f KiB; %d more steps, and these again in a model resumed\n  from it: %s\n",
+               (double)r->checkpoint_bytes / 1024, RESUMED, r->resumed_equal ? "the same bits" : "the results DIFFER");
+    if (!status) status = rp_module_set_training(m, false);
     if (!status) status = write_sample(text, next, r->sample);
     if (!status && !quiet) {
         printf("  sampled at temperature %.1f:\n\n", TEMPERATURE);
@@ -274,11 +369,10 @@ rp_status cli_text_train(const struct cli_text *text, rp_device device, double s
         }
         fflush(stdout);
     }
-    rp_compiled_release(step);
     rp_compiled_release(held_out);
     rp_compiled_release(next);
-    cli_model_release(&model);
-    return status;
+    training_release(&t);
+    return status ? status : r->resumed_equal ? RP_OK : RP_ERROR_INTERNAL;
 }
 
 json_t *cli_text_to_json(const struct cli_text *text, const struct cli_text_result *r) {
@@ -292,9 +386,10 @@ json_t *cli_text_to_json(const struct cli_text *text, const struct cli_text_resu
     for (size_t i = 0; i < r->n_held_out; i++) {
         json_array_append_new(history, json_real(r->history[i]));
     }
-    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:s}", "text", text->path, "characters",
-                     (json_int_t)text->size, "vocabulary", (json_int_t)text->vocabulary, "steps", (json_int_t)r->steps,
-                     "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "loss", r->loss,
-                     "held_out_before", r->held_out_before, "held_out", r->held_out, "held_out_history", history,
+    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:I, s:b, s:s}", "text", text->path,
+                     "characters", (json_int_t)text->size, "vocabulary", (json_int_t)text->vocabulary, "steps",
+                     (json_int_t)r->steps, "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "loss",
+                     r->loss, "held_out_before", r->held_out_before, "held_out", r->held_out, "held_out_history",
+                     history, "checkpoint_bytes", (json_int_t)r->checkpoint_bytes, "resumed_equal", r->resumed_equal,
                      "sample", sample);
 }

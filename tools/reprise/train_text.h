@@ -21,6 +21,8 @@ struct cli_text_result {
     double seconds, tokens_per_second, loss, held_out_before, held_out;
     double history[CLI_TEXT_EVALUATIONS]; /* held-out loss on the way */
     size_t n_held_out;
+    uint64_t checkpoint_bytes;
+    bool resumed_equal; /* what was resumed from it went on as what had not stopped, to the last bit */
     char sample[CLI_TEXT_SAMPLE + 1];
 };
 

@@ -1,8 +1,8 @@
 # Completion of reprise(1) for bash. Commands and options are those of `reprise help`; tools/reprise/test/completion.sh compares.
 _reprise() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= i
-    local commands="demo run bench explain dump ops backends doctor help"
-    local models="trig mlp rows text"
+    local commands="demo run train bench explain dump ops backends doctor help"
+    local of_models=" --weights --prefix --dtype --batch --device"
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
@@ -26,19 +26,24 @@ _reprise() {
         mapfile -t COMPREPLY < <(compgen -W "cpu cuda" -- "$cur")
         return
         ;;
-    --text | --output | -o | --expect | -e | --peer | -p)
+    --dtype)
+        mapfile -t COMPREPLY < <(compgen -W "f32 f64 f16 bf16" -- "$cur")
+        return
+        ;;
+    --text | --output | -o | --expect | -e | --peer | -p | --weights)
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         return
         ;;
-    --seconds | --steps | --calls | --atol | --rtol | --seed | --input) return ;;
+    --seconds | --steps | --calls | --atol | --rtol | --seed | --input | --prefix | --batch | --rate) return ;;
     esac
     local options="--help --usage --version --json" words=
     case $command in
     demo) options+=" --text --device --seconds --steps" ;;
-    run) options+=" --input --output --backend --expect --compare --atol --rtol --seed" ;;
-    bench) options+=" --peer --seconds --calls --backend --input" ;;
-    explain) options+=" --backend --train --input" words=$models ;;
-    dump) options+=" --train" words=$models ;;
+    run) options+=" --input --output --backend --expect --compare --atol --rtol --seed --list$of_models" ;;
+    train) options+=" --steps --rate --backend --compare --output --seed$of_models" ;;
+    bench) options+=" --peer --seconds --calls --backend --input --train$of_models" ;;
+    explain) options+=" --backend --train --input" ;;
+    dump) options+=" --train" ;;
     help)
         mapfile -t COMPREPLY < <(compgen -W "$commands" -- "$cur")
         return
@@ -49,7 +54,10 @@ _reprise() {
         return
     fi
     case $command in
-    run | bench | explain | dump) mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur"; compgen -f -- "$cur") ;;
+    run | train | bench | explain | dump)
+        words=$("${COMP_WORDS[0]}" run --list 2>/dev/null | cut -d ' ' -f 1)
+        mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur"; compgen -f -- "$cur")
+        ;;
     esac
 }
 complete -o filenames -F _reprise reprise

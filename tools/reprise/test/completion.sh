@@ -44,6 +44,8 @@ if command -v bash >/dev/null; then
     expect "run --com" --compare
     expect "run --backend fu" fused
     expect "explain t" trig
+    expect "run resnet1" resnet18
+    expect "train --dtype b" bf16
     expect "help e" explain
     expect "demo --device cu" cuda
     for name in $commands; do

@@ -1,4 +1,5 @@
-/* The command-line tool from outside: output, JSON, exit codes. argv[1] is the tool. Says nothing of the library itself. */
+/* The command-line tool from outside: output, JSON, exit codes. argv[1] is the tool. Says nothing of the library
+   itself. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -99,7 +100,25 @@ static void test_wrong_use(void **state) {
     expect("bench x.ir --backend eager,nothing", 2, "there are: eager");
     expect("run", 2, "Usage");
     expect("run x.ir --compare --backend eager", 2, "two or more");
-    expect("bench --backend eager", 2, "for a graph");
+    expect("bench --backend eager", 2, "for a model or a graph");
+    expect("run nothing", 2, "models are simple, trig");
+    expect("run mlp --dtype f8", 2, "f32, f64, f16 or bf16");
+    expect("run mlp --batch 0", 2, "no number from 1");
+    expect("run rnn --batch 3", 2, "takes no batch");
+    expect("run trig --weights x.safetensors", 2, "has no weights");
+    expect("run mlp --weights /nonexistent/x.safetensors", 1, "/nonexistent/x.safetensors");
+    expect("run x.ir --batch 2", 2, "for models");
+    expect("run mlp --input f32 --input f32", 1, "has 1 arguments");
+    expect("run mlp --input f32[4,10]=1,2", 1, "2 values for 40 elements");
+    expect("train", 2, "Usage");
+    expect("train nothing", 2, "no model 'nothing'");
+    expect("train rows", 2, "not trained");
+    expect("train mlp --steps 0", 2, "no number from 1");
+    expect("train mlp --rate 0", 2, "no learning rate");
+    expect("train simple --output x.safetensors", 2, "has no weights");
+    expect("bench rows --train", 2, "not trained");
+    expect("bench mlp --calls 3", 2, "not for models");
+    expect("bench softmax --train", 2, "the others for a model");
     expect("explain trig --input f32", 2, "for graphs");
     expect("dump /nonexistent", 1, "/nonexistent");
     expect("bench --seconds x", 2, "no time");
@@ -110,7 +129,8 @@ static void test_wrong_use(void **state) {
 
 static void test_help(void **state) {
     (void)state;
-    static const char *const names[] = {"demo", "run", "bench", "explain", "dump", "ops", "backends", "doctor"};
+    static const char *const names[] = {"demo", "run", "train",    "bench", "explain",
+                                        "dump", "ops", "backends", "doctor"};
     static const char *const forms[] = {"help %s", "%s --help", "%s -h"};
     char line[64], *text[3];
     int code;
@@ -369,6 +389,51 @@ static void test_dump(void **state) {
     expect("dump mlp --train", 0, "adam");
 }
 
+/* A model's weights go into a file and come back, and its backends agree; types, batches and arguments are those that
+   were asked for. */
+static void test_models(void **state) {
+    (void)state;
+    json_t *list = run_json("run --list --json"), *entry;
+    size_t i, found = 0;
+    json_array_foreach(list, i, entry) found += !strcmp(string_of(entry, "name"), "resnext101_32x8d");
+    assert_int_equal(found, 1);
+    json_decref(list);
+
+    json_t *trained = run_json("train cnn --device cpu --steps 6 --compare --json");
+    assert_int_equal(json_array_size(trained), 2);
+    json_array_foreach(trained, i, entry) {
+        json_t *loss = json_object_get(entry, "loss");
+        assert_int_equal(json_array_size(loss), 6);
+        assert_true(json_real_value(json_array_get(loss, 5)) < json_real_value(json_array_get(loss, 0)));
+        assert_true(json_real_value(json_object_get(entry, "difference")) == 0);
+    }
+    json_decref(trained);
+    expect("train simple --device cpu --steps 5 --compare", 0, "the same weights as eager");
+    expect("train mlp --device cpu --steps 5 --seed 3 --output test_cli_w.safetensors", 0, "step 5");
+    expect("run mlp --device cpu --weights test_cli_w.safetensors --input _ --output test_cli_y.npy", 0,
+           "float32[64, 10]");
+    expect("run mlp --device cpu --weights test_cli_w.safetensors --seed 9 --input =0 --batch 2", 0, "float32[2, 10]");
+    expect("run mlp --device cpu --weights test_cli_w.safetensors --expect test_cli_y.npy", 0, "equals the file");
+    expect("run mlp --device cpu --expect test_cli_y.npy", 1, "differs from the file");
+    expect("run mlp --device cpu --weights test_cli_w.safetensors --prefix model.", 1, "test_cli_w.safetensors");
+    expect("run bert-tiny --device cpu --dtype f16 --batch 3", 0, "float16[3, 6, 50]");
+    expect("run llama-tiny --device cpu --dtype f64 --compare", 0, "fused equals eager");
+    expect("run mlp --device cpu --input f32[3,10]=0.5", 0, "float32[3, 10]");
+    unlink("test_cli_w.safetensors");
+    unlink("test_cli_y.npy");
+    for (int train = 0; train < 2; train++) {
+        json_t *times = run_json(train ? "bench mlp --device cpu --train --seconds 0.01 --json"
+                                       : "bench mlp --device cpu --seconds 0.01 --json");
+        assert_int_equal(json_array_size(times), 2);
+        json_array_foreach(times, i, entry) {
+            assert_string_equal(string_of(entry, "what"), train ? "step" : "forward");
+            assert_true(json_real_value(json_object_get(entry, "period_us")) > 0);
+            assert_true(json_integer_value(json_object_get(entry, "memory_bytes")) > 0);
+        }
+        json_decref(times);
+    }
+}
+
 static void test_bench(void **state) {
     (void)state;
     json_t *list = run_json("bench --json --seconds 0.002"), *row;
@@ -436,9 +501,10 @@ static void test_demo(void **state) {
     free(shown);
     unlink(path);
     size_t t, r;
-    assert_int_equal(json_array_size(json_object_get(doc, "tables")), 4);
+    assert_int_equal(json_array_size(json_object_get(doc, "tables")), 6);
     json_array_foreach(json_object_get(doc, "tables"), t, table) {
-        assert_int_equal(json_array_size(json_object_get(table, "rows")), 4);
+        assert_int_equal(json_array_size(json_object_get(table, "rows")),
+                         t < 4 ? 4 : 2); /* large ones: the ends alone */
         json_array_foreach(json_object_get(table, "rows"), r, row) {
             if (json_object_get(row, "reason")) print_message("%s\n", string_of(row, "reason"));
             assert_null(json_object_get(row, "reason"));
@@ -454,6 +520,8 @@ static void test_demo(void **state) {
     assert_int_equal(json_integer_value(json_object_get(model, "steps")), 160);
     assert_true(after > 0 && after < 0.9 * before);
     assert_true(strlen(string_of(model, "sample")) > 100);
+    assert_true(json_is_true(json_object_get(model, "resumed_equal")));
+    assert_true(json_integer_value(json_object_get(model, "checkpoint_bytes")) > 100000);
     json_decref(doc);
 }
 
@@ -464,7 +532,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_help),      cmocka_unit_test(test_odd_files), cmocka_unit_test(test_graph_files),
         cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_ops),       cmocka_unit_test(test_backends),
         cmocka_unit_test(test_full_disk), cmocka_unit_test(test_doctor),    cmocka_unit_test(test_explain),
-        cmocka_unit_test(test_dump),      cmocka_unit_test(test_bench),     cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_dump),      cmocka_unit_test(test_models),    cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_demo),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* See trig.h. */
-#include "trig.h"
+/* See functions.h. */
+#include "functions.h"
 
 #include <reprise_ops.h>
 
@@ -11,4 +11,9 @@ void simple_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
 void trig_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     out[0] = rp_add(rp_cos(in[0]), rp_sin(in[1]));
+}
+
+void rows_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_softmax(rp_layer_norm(rp_gelu(in[0]), RP_DIMS(rp_sym_size(in[0], -1)), NULL, NULL, 1e-5), -1);
 }
