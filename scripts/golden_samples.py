@@ -59,6 +59,7 @@ def class_value(x, t, ignore):
 ADAPT = {
     "nll_loss": aten.nll_loss_nd,
     "class_value": class_value,
+    "ctc_loss": aten.ctc_loss.Tensor,
     "cholesky_factor": lambda self, upper, check: torch.linalg.cholesky_ex(self, upper=upper),
     "solve_square": lambda A, B, singular: torch.linalg.solve(A, B),
     "solve_triangle": lambda A, B, upper, left, unit: torch.linalg.solve_triangular(A, B, upper=upper, left=left, unitriangular=unit),

@@ -86,9 +86,17 @@ static rp_tensor *f_singular(rp_tensor **x) {
     return rp_add(rp_matmul(rp_mul(u, u), rp_mul(vh, vh)), rp_sum(s));
 }
 
+/* Its gradient is that of logits; and one sequence has no way. */
+static rp_tensor *f_ctc(rp_tensor **x) {
+    rp_tensor *targets = rp_from_data((const int64_t[]){1, 1, 2, 3, 2, 0, 1, 1, 1}, RP_DIMS(3, 3), RP_I64);
+    return rp_ctc_loss(rp_log_softmax(x[0], 2), targets, rp_from_data((const int64_t[]){6, 4, 4}, RP_DIMS(3), RP_I64),
+                       rp_from_data((const int64_t[]){3, 2, 3}, RP_DIMS(3), RP_I64), 0, 0, true);
+}
+
 static const grad_case functions[] = {
-    {NULL, "cholesky_factor", "d(3,3)", f_cholesky},
-    {NULL, "eigen_pairs", "d(3,3)", f_eigen},
+    {NULL, "ctc of three sequences", "f(6,3,4)", f_ctc},
+    {NULL, "cholesky_factor", "m(3,3)", f_cholesky},
+    {NULL, "eigen_pairs", "m(3,3)", f_eigen},
     {NULL, "singular_parts", "f(3,2)", f_singular},
     {NULL, "square", "f(2,3)", f_square},
     {NULL, "sign and its operand", "f(2,3)", f_sign},

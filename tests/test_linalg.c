@@ -216,7 +216,36 @@ static void no_answers(void) {
     OK();
 }
 
+/* Compiled functions compute it in between; its gradient and its refusals are those of eager calls. */
+static void inverse_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_sum(rp_exp(rp_linalg_inv(rp_mul(in[0], in[0]))));
+}
+static void compiled(void) {
+    double v[N * N], slope[2][N * N];
+    for (int i = 0; i < N * N; i++) v[i] = sin(0.7 * (i + 3) * (i + 1) + 3) + (i % (N + 1) == 0 ? 3 : 0);
+    for (int k = 0; k < 2; k++) {
+        rp_scope scope = rp_scope_begin();
+        rp_fn fn = {inverse_body, NULL, 0, "inverse"};
+        rp_compiled *f = k ? rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused")) : rp_plain(fn);
+        rp_tensor *x = rp_from_data(v, RP_DIMS(N, N), RP_F64), *y, *zero = rp_zeros(RP_DIMS(3, 3));
+        assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+        assert_int_equal(rp_backward(y, NULL, NULL), RP_OK);
+        assert_int_equal(rp_to_host(rp_grad_of(x), slope[k], sizeof slope[k]), RP_OK);
+        assert_int_not_equal(rp_call(f, &zero, 1, &y, 1), RP_OK);
+        if (!strstr(rp_error_message(), "singular") || !strstr(rp_error_message(), "test_linalg.c:"))
+            fail_msg("%s: %s", k ? "compiled" : "eager", rp_error_message());
+        rp_error_take();
+        rp_compiled_release(f);
+        rp_scope_end(scope, NULL, 0);
+        OK();
+    }
+    assert_memory_equal(slope[0], slope[1], sizeof slope[0]);
+}
+
 static void all(void) {
+    compiled();
     factors();
     norms();
     gradients();

@@ -53,7 +53,7 @@ const char *sample_parse_tensor(const char *p, sample_tensor *t) {
         t->dtype = short_name(name);
         p += 1 + n;
     }
-    if (!strchr("fpgquwtsbid", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
+    if (!strchr("fpgquwtsbidm", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
     for (p++; *p != ')'; p += *p == ',') {
         if (*p == 'n') {
             t->n_dim = t->ndim;
@@ -292,7 +292,7 @@ ref_value sample_values(const sample_tensor *t, rp_dtype swept, int64_t n, unsig
     const int64_t columns = r.ndim > 1 ? r.size[r.ndim - 1] : 1, high = r.ndim > 1 ? r.size[r.ndim - 2] : 1;
     for (int64_t i = 0; i < r.n; i++) {
         unsigned v = draw(i, salt);
-        if (t->kind == 'd') { /* the same of (i, k) and (k, i), and more on the diagonal than beside it */
+        if (t->kind == 'm') { /* the same of (i, k) and (k, i), and more on the diagonal than beside it */
             const int64_t row = i / columns % high, column = i % columns, low = row < column ? row : column;
             v = draw(i / (high * columns) * 40 + low * 8 + row + column, salt);
             r.v[i] = ref_is_float(d) ? (row == column ? 4 + (double)(v % 16) / 8 : ((int)(v % 9) - 4) / 8.0) : v & 1;
