@@ -14,6 +14,7 @@
 #include "kernel/cpu/tiles.h"
 #include "kernel/cuda/libcublaslt.h"
 #include "kernel/disk_cache.h"
+#include "kernel/lapack.h"
 #include "kernel/library.h"
 
 static void add_fault(void *ctx, const char *sentence) { rp__text_add(ctx, "  %s\n", sentence); }
@@ -114,6 +115,7 @@ size_t rp_doctor(char *buf, size_t bytes) {
     add_report(&t, rp__libnvrtc_report);
     add_report(&t, rp__libcublaslt_report);
     add_report(&t, rp__json_report);
+    add_report(&t, rp__lapack_report);
     add_compiler(&t);
     add_cache(&t);
     rp__text faults = {0};
