@@ -138,6 +138,16 @@ rp__kind rp__unicode_kind(uint32_t c) {
     }
 }
 
+bool rp__unicode_word(uint32_t c) {
+    if (c < 0x80) return c == '_' || rp__unicode_kind(c) == RP__KIND_LETTER || rp__unicode_kind(c) == RP__KIND_NUMBER;
+    /* Joiners, and symbols that are letters in a circle or square. */
+    if (c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+        (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189))
+        return true;
+    const int category = u.category((int32_t)c);
+    return (category >= LU && category <= NL) || category == PC;
+}
+
 bool rp__unicode_blank(uint32_t c) {
     return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
            c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;

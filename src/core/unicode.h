@@ -25,6 +25,7 @@ typedef enum rp__kind {
 /* Of these, c above 127 needs rp__unicode_need to have succeeded. */
 rp__kind rp__unicode_kind(uint32_t c);
 bool rp__unicode_blank(uint32_t c); /* White_Space */
+bool rp__unicode_word(uint32_t c);  /* what \w matches: letters, marks, digits, connectors */
 /* Its lower case, up to two characters; returns how many. */
 int rp__unicode_lower(uint32_t c, uint32_t out[2]);
 /* Canonical decomposition (NFD): *out, to be freed with rp__free, has *n_out characters. */

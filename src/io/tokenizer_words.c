@@ -484,17 +484,12 @@ rp_status rp__tokenizer_clean(const rp_tokenizer *t, const char *text, size_t by
 
 /* ---------------------------------------------------------------- special tokens in a text */
 
-static bool of_a_word(uint32_t c) {
-    const rp__kind k = rp__unicode_kind(c);
-    return c == '_' || k == RP__KIND_LETTER || k == RP__KIND_NUMBER || k == RP__KIND_MARK;
-}
-
 /* Is what lies there a word by itself? */
 static bool stands_alone(const char *text, size_t bytes, size_t begin, size_t end) {
     size_t length, before = begin;
     while (before > 0 && ((uint8_t)text[--before] & 0xC0) == 0x80) continue;
-    if (begin > 0 && of_a_word(rp__utf8_read(text + before, begin - before, &length))) return false;
-    return end == bytes || !of_a_word(rp__utf8_read(text + end, bytes - end, &length));
+    if (begin > 0 && rp__unicode_word(rp__utf8_read(text + before, begin - before, &length))) return false;
+    return end == bytes || !rp__unicode_word(rp__utf8_read(text + end, bytes - end, &length));
 }
 
 /* The longest added token at a place; NULL: none. */

@@ -115,7 +115,7 @@ rp_status rp__expand_scaled_dot_product_attention(const rp__call *call) {
     if (nothing) weights = rp_masked_fill_scalar(weights, nothing, rp_f64(0));
     if (p > 0) weights = rp_dropout_at(site, weights, p, true, NULL);
     rp_tensor *out = product(site, weights, v, grouped);
-    if (!rp__tensor_is_error(out) && out->dtype != dtype) out = rp_to_dtype_at(site, out, dtype);
+    if (!rp__tensor_is_error(out) && out->dtype != dtype) out = rp_to_dtype_at(site, out, dtype, NULL);
     call->out[0] = out;
     return rp__tensor_is_error(out) ? rp_error_status() : RP_OK;
 }
