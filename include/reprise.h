@@ -590,7 +590,7 @@ typedef struct rp_attr {
 } rp_attr;
 
 /* Calls any op of the table by its name. Tensor arguments in schema order (an optional one may be NULL; a Tensor[]
-   argument takes all remaining tensors); attributes in schema order, trailing ones with defaults may be left out. */
+   argument takes all remaining tensors; several share them equally, or each but the last ends with a NULL); attributes in schema order, trailing ones with defaults may be left out. */
 RP_CALL rp_status rp_op_call(const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs,
                              rp_tensor **out, size_t n_out);
 

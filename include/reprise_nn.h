@@ -296,6 +296,47 @@ RP_CALL rp_status rp_transformer_decoder_add(rp_module *m, const char *name, rp_
                                              rp_transformer_layer *layers, size_t num_layers, int64_t d_model,
                                              int64_t nhead, bool norm, const rp_transformer_options *options);
 
+typedef enum rp_recurrent_kind { RP_RNN_TANH = 0, RP_RNN_RELU = 1, RP_GRU = 2, RP_LSTM = 3 } rp_recurrent_kind;
+enum { RP_RECURRENT_MAX_PARAMETERS = 160 };
+typedef struct rp_recurrent_options { /* zero is the default of torch.nn.RNN, GRU and LSTM */
+    size_t struct_size;
+    int64_t num_layers; /* 0: 1 */
+    bool no_bias, batch_first, bidirectional;
+    double dropout;    /* between layers, in training */
+    int64_t proj_size; /* of LSTM: features of the projected state; 0: it is not projected */
+} rp_recurrent_options;
+typedef struct rp_recurrent_layer { /* torch.nn.RNN, GRU, LSTM */
+    rp_recurrent_kind kind;
+    /* weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_hr_l0 (those that there are), then _reverse, then _l1, ...;
+       all uniform in +-1/sqrt(hidden_size) */
+    rp_tensor *parameters[RP_RECURRENT_MAX_PARAMETERS];
+    size_t n_parameters;
+    int64_t input_size, hidden_size, num_layers, proj_size;
+    double dropout;
+    bool bias, batch_first, bidirectional;
+    const rp_module *module;
+} rp_recurrent_layer;
+RP_CALL rp_status rp_recurrent_add(rp_module *m, const char *name, rp_recurrent_layer *l, rp_recurrent_kind kind,
+                                   int64_t input_size, int64_t hidden_size, const rp_recurrent_options *options);
+/* x: (L, N, input_size), batch_first (N, L, input_size), a sequence alone (L, input_size). States before and behind, hx and hy, and of
+   LSTM cells, cx and cy: (layers directions, N, .), of a sequence alone without N. NULL: zeros, not wanted. */
+RP_CALL rp_tensor *rp_recurrent_forward(const rp_recurrent_layer *l, rp_tensor *x, rp_tensor *hx, rp_tensor *cx,
+                                        rp_tensor **hy, rp_tensor **cy);
+/* Of packed sequences (rp_pack_padded_sequence). */
+RP_CALL rp_tensor *rp_recurrent_forward_packed(const rp_recurrent_layer *l, rp_tensor *data, rp_tensor *batch_sizes,
+                                               rp_tensor *hx, rp_tensor *cx, rp_tensor **hy, rp_tensor **cy);
+
+typedef struct rp_recurrent_cell { /* torch.nn.RNNCell, GRUCell, LSTMCell */
+    rp_recurrent_kind kind;
+    rp_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* uniform in +-1/sqrt(hidden_size) */
+    int64_t hidden_size;
+} rp_recurrent_cell;
+RP_CALL rp_status rp_recurrent_cell_add(rp_module *m, const char *name, rp_recurrent_cell *l, rp_recurrent_kind kind,
+                                        int64_t input_size, int64_t hidden_size, bool bias);
+/* x: (N, input_size) or (input_size). hx, cx NULL: zeros. Returns the next state; *cy: the next cell, of LSTM. */
+RP_CALL rp_tensor *rp_recurrent_cell_forward(const rp_recurrent_cell *l, rp_tensor *x, rp_tensor *hx, rp_tensor *cx,
+                                             rp_tensor **cy);
+
 /* ---------------------------------------------------------------- optimizers (torch.optim)
 
    All state is made at construction: moments in the parameter's dtype, step count and learning rate as 0-d float32

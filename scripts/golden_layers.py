@@ -40,6 +40,16 @@ def one(call):
     return lambda l, *x: [call(l, *x)]
 
 
+def recurrent(l, x, *h):
+    y, s = l(x, h if len(h) == 2 else h[0] if h else None)
+    return [y, *(s if isinstance(s, tuple) else [s])]
+
+
+def packed(l, x):
+    y, s = l(nn.utils.rnn.PackedSequence(x, torch.tensor([3, 2, 2, 1])))
+    return [y.data, *s]
+
+
 plain = one(lambda l, *x: l(*x))
 tracked = dict(eps=0.01, momentum=0.3, affine=True, track_running_stats=True)
 E = dict(dim_feedforward=5, dropout=0.0)
@@ -68,6 +78,17 @@ CASES = {
                                       enable_nested_tensor=False), plain, [(3, 2, 4)]),
     "decoder": (nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 1, batch_first=True, **E), 2),
                 one(lambda l, t, m: l(t, m, tgt_mask=BIAS(3, 3))), [(2, 3, 4), (2, 2, 4)]),
+}
+CASES |= {
+    "rnn": (nn.RNN(2, 3), recurrent, [(3, 2, 2)]),
+    "rnn_relu": (nn.RNN(2, 3, 2, "relu", bias=False), recurrent, [(3, 2, 2), (2, 2, 3)]),
+    "gru": (nn.GRU(2, 3, 2, batch_first=True, bidirectional=True), recurrent, [(2, 4, 2)]),
+    "lstm": (nn.LSTM(2, 3, proj_size=2, bidirectional=True), recurrent, [(3, 2, 2), (2, 2, 2), (2, 2, 3)]),
+    "lstm_alone": (nn.LSTM(2, 3), recurrent, [(3, 2)]),
+    "lstm_packed": (nn.LSTM(2, 3, bidirectional=True), packed, [(8, 2)]),
+    "rnn_cell": (nn.RNNCell(2, 3, nonlinearity="relu"), plain, [(2, 2), (2, 3)]),
+    "gru_cell": (nn.GRUCell(2, 3, False), plain, [(2,)]),
+    "lstm_cell": (nn.LSTMCell(2, 3), lambda l, x, h, c: list(l(x, (h, c))), [(2, 2), (2, 3), (2, 3)]),
 }
 
 

@@ -59,6 +59,9 @@ def class_value(x, t, ignore):
 ADAPT = {
     "nll_loss": aten.nll_loss_nd,
     "class_value": class_value,
+    "bilinear": lambda input1, input2, weight, bias=None: F.bilinear(input1, input2, weight, bias),
+    "cross": lambda self, other, dim=None: torch.cross(self, other) if dim is None else torch.cross(self, other, dim=dim),
+    "normalize": lambda input, p=2.0, dim=1, eps=1e-12: F.normalize(input, p, dim, eps),
     "binary_cross_entropy": lambda x, t, weight=None, reduction=1: F.binary_cross_entropy(x, t, weight, reduction=REDUCTIONS[reduction]),
     "binary_cross_entropy_with_logits": lambda x, t, weight=None, pos_weight=None, reduction=1:
         F.binary_cross_entropy_with_logits(x, t, weight, pos_weight=pos_weight, reduction=REDUCTIONS[reduction]),
@@ -101,6 +104,12 @@ ADAPT = {
     "squeeze_dims": lambda x, dims=None: x.squeeze() if dims is None else x.squeeze(dims),
     "unfold_scatter": unfold_scatter,
     "embedding_backward": lambda g, i, n: aten.embedding_dense_backward(g, i, n, -1, False),
+    "lstm_data": aten.lstm.data,
+    "gru_data": aten.gru.data,
+    "rnn_tanh_data": aten.rnn_tanh.data,
+    "rnn_relu_data": aten.rnn_relu.data,
+    "pack_padded_sequence": aten._pack_padded_sequence,
+    "pad_packed_sequence": aten._pad_packed_sequence,
     "rms_norm_rows": lambda x, shape, w, eps: (F.rms_norm(x, shape, w, eps),
                                                (x * x).mean(list(range(-len(shape), 0)), True).add(eps).rsqrt()),
     "local_response_norm": lambda x, *a: (F.local_response_norm(x.float(), *a).to(x.dtype) if x.is_floating_point() and

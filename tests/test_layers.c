@@ -272,6 +272,36 @@ CASE(decoder, stack,
      rp_tensor *tgt = X(2, 3, 4);
      out[0] = rp_transformer_decoder_forward(&l->stack, tgt, X(2, 2, 4), MASKS(.attn_mask = BIAS(3, 3)), NULL))
 
+/* ---- recurrent networks */
+
+#define RECURRENT rp_recurrent_layer
+#define RECURRENT_OF(...) (&(const rp_recurrent_options){.struct_size = sizeof(rp_recurrent_options), __VA_ARGS__})
+CASE(rnn, RECURRENT, rp_recurrent_add(m, "l", l, RP_RNN_TANH, 2, 3, NULL),
+     out[0] = rp_recurrent_forward(l, X(3, 2, 2), NULL, NULL, &out[1], NULL))
+CASE(rnn_relu, RECURRENT,
+     rp_recurrent_add(m, "l", l, RP_RNN_RELU, 2, 3, RECURRENT_OF(.no_bias = true, .num_layers = 2)),
+     rp_tensor *x = X(3, 2, 2);
+     out[0] = rp_recurrent_forward(l, x, X(2, 2, 3), NULL, &out[1], NULL))
+CASE(gru, RECURRENT,
+     rp_recurrent_add(m, "l", l, RP_GRU, 2, 3,
+                      RECURRENT_OF(.batch_first = true, .bidirectional = true, .num_layers = 2)),
+     out[0] = rp_recurrent_forward(l, X(2, 4, 2), NULL, NULL, &out[1], NULL))
+CASE(lstm, RECURRENT, rp_recurrent_add(m, "l", l, RP_LSTM, 2, 3, RECURRENT_OF(.proj_size = 2, .bidirectional = true)),
+     rp_tensor *x = X(3, 2, 2), *h = X(2, 2, 2), *c = X(2, 2, 3);
+     out[0] = rp_recurrent_forward(l, x, h, c, &out[1], &out[2]))
+CASE(lstm_alone, RECURRENT, rp_recurrent_add(m, "l", l, RP_LSTM, 2, 3, NULL),
+     out[0] = rp_recurrent_forward(l, X(3, 2), NULL, NULL, &out[1], &out[2]))
+static rp_tensor *batch_sizes(void) { return rp_from_data((const int64_t[]){3, 2, 2, 1}, RP_DIMS(4), RP_I64); }
+CASE(lstm_packed, RECURRENT, rp_recurrent_add(m, "l", l, RP_LSTM, 2, 3, RECURRENT_OF(.bidirectional = true)),
+     out[0] = rp_recurrent_forward_packed(l, X(8, 2), batch_sizes(), NULL, NULL, &out[1], &out[2]))
+CASE(rnn_cell, rp_recurrent_cell, rp_recurrent_cell_add(m, "l", l, RP_RNN_RELU, 2, 3, true), rp_tensor *x = X(2, 2);
+     out[0] = rp_recurrent_cell_forward(l, x, X(2, 3), NULL, NULL))
+CASE(gru_cell, rp_recurrent_cell, rp_recurrent_cell_add(m, "l", l, RP_GRU, 2, 3, false),
+     out[0] = rp_recurrent_cell_forward(l, X(2), NULL, NULL, NULL))
+CASE(lstm_cell, rp_recurrent_cell, rp_recurrent_cell_add(m, "l", l, RP_LSTM, 2, 3, true), rp_tensor *x = X(2, 2),
+     *h = X(2, 3);
+     out[0] = rp_recurrent_cell_forward(l, x, h, X(2, 3), &out[1]))
+
 /* ---------------------------------------------------------------- beyond the goldens */
 
 /* Layers of a stack begin equal, dropout draws in training alone, and a failure leaves the module as it was. */
@@ -389,6 +419,15 @@ int main(int argc, char **argv) {
         TEST(decoder),
         TEST(stacks),
         TEST(nothing_is_seen),
+        TEST(rnn),
+        TEST(rnn_relu),
+        TEST(gru),
+        TEST(lstm),
+        TEST(lstm_alone),
+        TEST(lstm_packed),
+        TEST(rnn_cell),
+        TEST(gru_cell),
+        TEST(lstm_cell),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

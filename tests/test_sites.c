@@ -173,6 +173,15 @@ static void test_layers_of_modules(void **state) {
     rp_multihead_attention_layer heads;
     rp_transformer_layer layer;
     rp_transformer_stack stack;
+    rp_recurrent_layer recurrent;
+    rp_recurrent_cell cell;
+    SAYS(rp_recurrent_add(m, "a", &recurrent, RP_GRU, 2, 3, RP_OPTIONS(rp_recurrent_options, .proj_size = 2)));
+    SAYS(rp_recurrent_forward(NULL, x, NULL, NULL, NULL, NULL));
+    SAYS(rp_recurrent_cell_add(m, "a", &cell, RP_GRU, 2, 0, true));
+    SAYS(rp_recurrent_cell_forward(NULL, x, NULL, NULL, NULL));
+    OK(rp_recurrent_add(m, "recurrent", &recurrent, RP_LSTM, 2, 3, NULL));
+    SAYS(rp_recurrent_forward_packed(&recurrent, x, NULL, NULL, NULL, NULL, NULL));
+    SAYS(rp_recurrent_forward(&recurrent, x, x, NULL, NULL, NULL));
     SAYS(rp_rms_norm_add(m, "a", &rms, NULL, 1, 0, true));
     SAYS(rp_rms_norm_layer_forward(NULL, x));
     SAYS(rp_group_norm_add(m, "a", &group, 2, 3, 0, true));

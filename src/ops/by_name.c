@@ -61,8 +61,33 @@ static rp_status fill_attrs(const rp__op *op, const rp_attr *attrs, size_t n_att
     return RP_OK;
 }
 
-/* Which of in[0..n_in) belong to which tensor parameter. Lists share equally what single tensors leave over. */
-static rp_status fill_lists(const rp__op *op, size_t n_in, rp__call *call) {
+/* Lists of different lengths: what is before the last one ends with a NULL, which goes. */
+static bool fill_apart(const rp__schema *s, rp_tensor *const *in, size_t n_in, unsigned lists, rp_tensor **flat,
+                       rp__call *call) {
+    size_t at = 0, n = 0;
+    unsigned t = 0, singles_behind = 0;
+    for (unsigned i = 0; i < s->n_params; i++) {
+        if (s->params[i].kind == RP__PARAM_ATTR) continue;
+        if (s->params[i].kind != RP__PARAM_TENSORS) {
+            if (at == n_in) return false;
+            flat[n++] = in[at++];
+        } else if (--lists > 0) {
+            while (at < n_in && in[at]) flat[n++] = in[at++];
+            if (at++ == n_in) return false;
+        } else {
+            for (unsigned k = i + 1; k < s->n_params; k++)
+                singles_behind +=
+                    s->params[k].kind == RP__PARAM_TENSOR || s->params[k].kind == RP__PARAM_OPTIONAL_TENSOR;
+            while (at + singles_behind < n_in) flat[n++] = in[at++];
+        }
+        call->list_begin[++t] = (uint32_t)n;
+    }
+    call->in = flat;
+    return at == n_in;
+}
+
+/* Which of in[0..n_in) belong to which tensor parameter. Lists share equally what single tensors leave over, or are apart. */
+static rp_status fill_lists(const rp__op *op, rp_tensor *const *in, size_t n_in, rp_tensor **flat, rp__call *call) {
     const rp__schema *s = &op->schema;
     unsigned singles = 0, lists = 0, needed = 0, t = 0;
     for (unsigned i = 0; i < s->n_params; i++) {
@@ -72,17 +97,20 @@ static rp_status fill_lists(const rp__op *op, size_t n_in, rp__call *call) {
     }
     bool fits = lists ? n_in >= singles && n_in <= RP__MAX_IN && (n_in - singles) % lists == 0
                       : n_in >= needed && n_in <= singles;
-    if (!fits)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s does not take %zu tensors (%s)", op->name, n_in,
-                        op->schema_text);
-    size_t each = lists ? (n_in - singles) / lists : 0;
+    size_t each = lists && fits ? (n_in - singles) / lists : 0, at = 0;
     for (unsigned i = 0; i < s->n_params; i++) {
         uint8_t kind = s->params[i].kind;
         if (kind == RP__PARAM_ATTR) continue;
-        call->list_begin[t + 1] = call->list_begin[t] + (uint32_t)(kind == RP__PARAM_TENSORS ? each : 1);
+        const size_t n = kind == RP__PARAM_TENSORS ? each : 1;
+        for (size_t k = 0; lists > 1 && fits && kind == RP__PARAM_TENSORS && !s->params[i].optional && k < n; k++)
+            fits = in[at + k] != NULL;
+        at += n;
+        call->list_begin[t + 1] = (uint32_t)at;
         t++;
     }
-    return RP_OK;
+    if (fits || (lists > 1 && n_in <= RP__MAX_IN && fill_apart(s, in, n_in, lists, flat, call))) return RP_OK;
+    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s does not take %zu tensors (%s)", op->name, n_in,
+                    op->schema_text);
 }
 
 static rp_status call_by_name(const char *site, const char *name, rp_tensor *const *in, size_t n_in,
@@ -95,7 +123,7 @@ static rp_status call_by_name(const char *site, const char *name, rp_tensor *con
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s has %u results, not %zu", op->name,
                         op->schema.n_outs, n_out);
     rp_attr all[RP__MAX_PARAMS];
-    rp_tensor *results[RP__MAX_OUTS], *padded[RP__MAX_PARAMS] = {NULL};
+    rp_tensor *results[RP__MAX_OUTS], *padded[RP__MAX_PARAMS] = {NULL}, *flat[RP__MAX_IN];
     rp__call call = {.op = op,
                      .site = site,
                      .in = in,
@@ -104,9 +132,9 @@ static rp_status call_by_name(const char *site, const char *name, rp_tensor *con
                      .out = results,
                      .n_out = op->schema.n_outs};
     RP_TRY(fill_attrs(op, attrs, n_attrs, all));
-    RP_TRY(fill_lists(op, n_in, &call));
+    RP_TRY(fill_lists(op, in, n_in, flat, &call));
     call.n_in = call.list_begin[op->schema.n_tensor_params];
-    if (call.n_in > n_in) { /* trailing optional tensors left out */
+    if (call.in == in && call.n_in > n_in) { /* trailing optional tensors left out */
         memcpy(padded, in, n_in * sizeof *in);
         call.in = padded;
     }

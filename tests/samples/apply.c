@@ -120,6 +120,11 @@ rp_tensor *sample_apply(uint64_t random, rp_tensor *first, rp_tensor *const *poo
             break;
         }
         if (like->kind == 'i') t = rp_arange(rp_i64(0), rp_i64(like->below));
+        if (like->kind == 'd') {
+            in[k] =
+                rp_arange(rp_i64(like->size[0]), rp_i64(0), rp_i64(-1), RP_OPTIONS(rp_arange_options, .dtype = RP_I64));
+            continue;
+        }
         if (!as_is || like->kind == 'i') t = fit(t, like, n);
         if (like->kind == 'i') {
             in[k] = rp_to_dtype(t, like->dtype);

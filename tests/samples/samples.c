@@ -45,6 +45,7 @@ const char *sample_parse_tensor(const char *p, sample_tensor *t) {
         t->dtype = RP_I64;
     }
     if (t->kind == 'b') t->dtype = RP_BOOL;
+    if (t->kind == 'd') t->dtype = RP_I64, t->constant = true;
     if (*p == ':') {
         char name[8] = "";
         size_t n = strcspn(p + 1, "(");
@@ -52,7 +53,7 @@ const char *sample_parse_tensor(const char *p, sample_tensor *t) {
         t->dtype = short_name(name);
         p += 1 + n;
     }
-    if (!strchr("fpgquwtsbi", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
+    if (!strchr("fpgquwtsbid", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
     for (p++; *p != ')'; p += *p == ',') {
         if (*p == 'n') {
             t->n_dim = t->ndim;
@@ -82,6 +83,16 @@ static const char *operand(sample *s, const char *p) {
     return p;
 }
 
+/* Tensors of "[f(2) f(3)]". */
+static uint8_t list_length(const char *p) {
+    uint8_t n = 0;
+    for (p = p ? p + 1 : "]"; *p != ']'; p += *p == ' ') {
+        for (int depth = 0; depth || (*p != ' ' && *p != ']'); p++) depth += *p == '(', depth -= *p == ')';
+        n++;
+    }
+    return n;
+}
+
 static void parse(sample *s) {
     const rp__schema *schema = &s->op->schema;
     const char *given[RP__MAX_PARAMS] = {NULL};
@@ -99,6 +110,13 @@ static void parse(sample *s) {
         while (*p == ' ') p++;
     }
     bool has_n = false;
+    int last = -1;
+    for (unsigned i = 0; i < schema->n_params; i++) {
+        if (schema->params[i].kind != RP__PARAM_TENSORS) continue;
+        s->list[i] = list_length(given[i]);
+        s->apart = s->apart || (last >= 0 && s->list[last] != s->list[i]);
+        last = (int)i;
+    }
     for (unsigned i = 0; i < schema->n_params; i++) {
         const rp__param *param = &schema->params[i];
         const char *p = given[i];
@@ -110,6 +128,7 @@ static void parse(sample *s) {
             attr++;
         } else if (param->kind == RP__PARAM_TENSORS) {
             for (p = p ? p + 1 : "]"; *p != ']'; p += *p == ' ') p = operand(s, p);
+            if (s->apart && (int)i != last) (void)operand(s, "none"); /* ends the list: rp_op_call */
         } else {
             if (!p && param->kind == RP__PARAM_TENSOR) fail_msg("%s: no %s in '%s'", s->op->name, param->name, s->text);
             (void)operand(s, p ? p : "none");
@@ -273,6 +292,7 @@ ref_value sample_values(const sample_tensor *t, rp_dtype swept, int64_t n, unsig
     for (int64_t i = 0; i < r.n; i++) {
         unsigned v = draw(i, salt);
         r.v[i] = t->kind == 'i'    ? (double)(v % (uint64_t)t->below)
+                 : t->kind == 'd'  ? (double)(r.n - i)
                  : d == RP_BOOL    ? v >> 3 & 1
                  : ref_is_float(d) ? float_value(t->kind, v, i)
                                    : int_value(t->kind, v, d != RP_U8);

@@ -11,6 +11,7 @@
      f(n,4)      a tensor of the swept type; values of either sign. n is the size that changes: 6 here, others in the road
      p g q u w t s in the place of f: at least 0.5; at least 1.25; within (0.25, 0.75); within (-1, 1); wide, to +-32; few values, many equal; NaN, infinities and zeros
      b i7        bool; int64 indices below 7
+     d(3)        int64 3, 2, 1: sizes that decrease
      f:f64(4)    another type than the swept one: f32 f64 f16 bf16 i32 i64 u8 bool
      *f(3)       the op writes it: it is cloned before, and looked at as one more result; without a gradient
      !f(3)       no gradient is asked for it
@@ -34,7 +35,7 @@
 #include "ops/ops.h"
 #include "ref/sweep.h"
 
-enum { SAMPLE_IN = 16, SAMPLE_ATTRS = RP__MAX_PARAMS, SAMPLE_OUT = RP__MAX_OUTS + SAMPLE_IN, SAMPLE_INTS = 40 };
+enum { SAMPLE_IN = 20, SAMPLE_ATTRS = RP__MAX_PARAMS, SAMPLE_OUT = RP__MAX_OUTS + SAMPLE_IN, SAMPLE_INTS = 40 };
 enum { SAMPLE_N = 6 };     /* n of the expected values */
 enum { SAMPLE_TYPES = 8 }; /* the first of ref_types; int8 and int16 are swept by the references of tests/ref */
 enum { SAMPLE_UNWRITTEN = 1, SAMPLE_RANDOM = 2 };
@@ -48,7 +49,7 @@ typedef struct sample_row {
 } sample_row;
 
 typedef struct sample_tensor {
-    char kind; /* f p g q u w t s b i */
+    char kind; /* f p g q u w t s b i d */
     bool written, constant;
     rp_dtype dtype;            /* RP_DTYPE_NONE: the swept one */
     int64_t below;             /* of indices */
@@ -59,10 +60,12 @@ typedef struct sample_tensor {
 typedef struct sample {
     const rp__op *op;
     const sample_row *row;
-    char text[256];         /* as written; of a derived form, derived */
-    unsigned number;        /* of the row's samples */
-    bool whole_road, sized; /* sized: an attribute is n */
-    int n_args;             /* operands of the op, lists expanded */
+    char text[256];               /* as written; of a derived form, derived */
+    unsigned number;              /* of the row's samples */
+    bool whole_road, sized;       /* sized: an attribute is n */
+    int n_args;                   /* operands of the op, lists expanded */
+    uint8_t list[RP__MAX_PARAMS]; /* tensors of each list */
+    bool apart;                   /* lists have different lengths: a NULL stands behind each but the last */
     int n_in; /* tensors of the sample: operands that are not absent, and perhaps one only for its size, n */
     int place[SAMPLE_IN + 1]; /* which operand each is; -1: none */
     sample_tensor in[SAMPLE_IN + 1];

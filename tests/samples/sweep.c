@@ -321,18 +321,16 @@ static void print_call(const sample *s, rp_dtype d) {
             }
             attr++;
         } else if (p->kind == RP__PARAM_TENSORS) {
-            int each = s->n_args; /* lists share what single operands leave over */
-            unsigned lists = 0;
-            for (unsigned k = 0; k < s->op->schema.n_params; k++) {
-                lists += s->op->schema.params[k].kind == RP__PARAM_TENSORS;
-                each -= s->op->schema.params[k].kind < RP__PARAM_TENSORS;
-            }
-            each /= (int)lists;
+            const int each = s->list[i];
+            unsigned later = 0;
+            for (unsigned k = i + 1; k < s->op->schema.n_params; k++)
+                later += s->op->schema.params[k].kind == RP__PARAM_TENSORS;
             printf("arg %s list %d\n", p->name, each);
             for (int k = 0; k < each; k++, place++) {
                 printf("item - ");
                 print_operand(s, d, place);
             }
+            place += s->apart && later;
         } else {
             printf("arg %s ", p->name);
             print_operand(s, d, place++);
