@@ -8,7 +8,6 @@ shift
 python=${CONFORMANCE_PYTHON:-build/conformance-venv/bin/python}
 if [ ! -x "$python" ]; then
     python3 -m venv build/conformance-venv
-    # The builds for a CPU: no others are needed here.
     build/conformance-venv/bin/pip install --quiet --disable-pip-version-check \
         torch torchvision timm transformers tokenizers safetensors numpy expecttest
 fi
