@@ -337,7 +337,7 @@ static rp__dag *norm_dag(rp_dtype dtype) {
 /* Where rows are many a thread takes more of one, in wider vectors: the same bits as where they are few. */
 static void test_row_shares(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16, RP_F64};
-    static const int64_t sizes[] = {1028, 1536, 2000, 2048, 2052, 3072, 4094, 4096, 5120};
+    static const int64_t sizes[] = {1028, 1536, 2000, 2048, 2052, 3072, 4094, 4096, 5120, 9001};
     rp__device *d = rp__device_get(rp_cuda(0));
     assert_non_null(d);
     int multiprocessors = d->multiprocessors;

@@ -39,7 +39,7 @@ typedef struct rp__cuda_class {
     uint8_t n_outer, n_inner;
     uint8_t vector; /* POINTWISE, MANY: points a vector; rows: the span when some access is loaded in vectors */
     uint8_t unroll;
-    uint8_t span;    /* ROW: neighbouring elements that a thread takes at once, 4 or 8 */
+    uint8_t span;    /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
     uint8_t groups;  /* ROW: vectors a thread */
     uint8_t strided; /* ROW, CLUSTER: a thread's elements are T apart, for rows that are not read in vectors */
     uint8_t full;    /* ROW: R = threads groups span, so that no element needs a guard */

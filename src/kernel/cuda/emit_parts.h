@@ -30,7 +30,7 @@ typedef struct rp__emitter {
 } rp__emitter;
 
 /* How the threads of a row share it: element (u, j) of thread t is i = (u * threads + t) * span + j, and lane (u % strips) *
- * span + j of the thread takes it; strided, with span 4 and one strip, i = (u * 4 + j) * threads + t and lane j. threads * strips * span is P of the order in emit.h. */
+ * span + j of the thread takes it; strided, with one strip, i = (u * span + j) * threads + t and lane j. threads * strips * span is P of the order in emit.h. */
 typedef struct rp__row_shape {
     unsigned threads, span, strips;
 } rp__row_shape;

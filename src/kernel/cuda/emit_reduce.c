@@ -105,12 +105,13 @@ static void add_groups(const rp__emitter *e, unsigned k, const rp__row_shape *sh
     add_halving(e, n, g, groups, fours);
 }
 
-/* g<k>[j]: lanes 4t/4.. to 4t/4 + 3 of strip j, which four neighbouring threads hold. */
+/* g<k>[j]: the group of four of strip j that this thread and its neighbours hold. */
 static void add_strided_groups(const rp__emitter *e, unsigned k) {
     const rp__node *n = &e->dag->nodes[k];
     const char *type = rp__emit_type(n->dtype);
-    rp__text_add(e->out, "    %s s%u, g%u[4];\n    _Pragma(\"unroll\") for (int m = 0; m < 4; m++) { %s y = c%u[m];\n",
-                 type, k, k, type, k);
+    rp__text_add(e->out, "    %s s%u, g%u[%u];\n", type, k, k, e->c->span);
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) { %s y = c%u[m];\n", e->c->span, type,
+                 k);
     for (unsigned mask = 2; mask > 0; mask /= 2) {
         rp__text_add(e->out, "    { const %s other = (%s)rp_shfl_xor_%s(y, %u, 32); y = ", type, type,
                      rp__emit_shuffle(n->dtype), mask);
@@ -122,16 +123,15 @@ static void add_strided_groups(const rp__emitter *e, unsigned k) {
 
 /* One warp folds what the threads of the row left in shared memory, so that the others issue nothing for it; each reduction of
  * a kernel has another warp. `fours` values of g<k> a thread. */
-static void add_block_trees(const rp__emitter *e, unsigned phase, unsigned threads, unsigned fours, const char *turn,
+static void add_block_trees(const rp__emitter *e, unsigned phase, unsigned threads, unsigned groups, const char *turn,
                             bool strided) {
-    unsigned groups = threads * fours, warps = threads / 32, nth = 0;
+    const unsigned fours = groups / threads, span = groups * 4 / threads;
+    unsigned warps = threads / 32, nth = 0;
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         if (!rp__emit_reduces_in(e, k, phase)) continue;
-        if (strided) /* of four threads that have four groups together each stores one */
-            rp__text_add(
-                e->out,
-                "    h%u%s[(t & 3) * %u + t / 4] = (t & 3) == 0 ? g%u[0] : (t & 3) == 1 ? g%u[1] : (t & 3) == 2 ? g%u[2] : g%u[3];\n",
-                k, turn, threads / 4, k, k, k, k);
+        for (unsigned m = 0; strided && m < span; m++) /* four threads have `span` groups together: one each */
+            rp__text_add(e->out, "    if ((t & 3) == %u) h%u%s[%u + t / 4] = g%u[%u];\n", m, k, turn, m * threads / 4,
+                         k, m);
         for (unsigned m = 0; !strided && m < fours; m++)
             rp__text_add(e->out, "    h%u%s[t * %u + %u] = g%u[%u];\n", k, turn, fours, m, k, m);
     }
@@ -155,7 +155,7 @@ static void add_block_trees(const rp__emitter *e, unsigned phase, unsigned threa
 }
 
 void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, const char *turn) {
-    unsigned fours = shape->span / 4, groups = shape->threads * fours;
+    unsigned groups = shape->threads * shape->span / 4;
     bool any = false;
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         if (!rp__emit_reduces_in(e, k, phase)) continue;
@@ -168,7 +168,7 @@ void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *s
         rp__text_add(e->out, "    s%u = g%u[0];\n", k, k);
         add_shuffles(e, k, groups);
     }
-    if (any && groups > 32) add_block_trees(e, phase, shape->threads, fours, turn, e->c->strided);
+    if (any && groups > 32) add_block_trees(e, phase, shape->threads, groups, turn, e->c->strided);
 }
 
 bool rp__emit_reduces_in(const rp__emitter *e, unsigned k, unsigned phase) {
@@ -245,7 +245,7 @@ void rp__emit_fold_lanes(const rp__emitter *e, unsigned phase, unsigned lanes, c
             rp__text_add(e->out, "    %s s%u = f%u;\n", type, k, k);
         if (lanes <= 32) add_shuffles(e, k, lanes);
     }
-    if (any && lanes > 32) add_block_trees(e, phase, lanes, 1, turn, false);
+    if (any && lanes > 32) add_block_trees(e, phase, lanes, lanes, turn, false);
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase)) rp__text_add(e->out, "    r%u = s%u;\n", k, k);
 }

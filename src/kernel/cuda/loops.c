@@ -222,6 +222,13 @@ static bool is_light(const rp__dag *dag, const rp__space_access *a, const rp__cu
     return kept <= 2;
 }
 
+/* A strided row over as many threads as a block may have: a lane each, and few registers for what a thread keeps. */
+static void spread(rp__cuda_class *c) {
+    c->threads = 1024;
+    c->span = 1;
+    c->groups = RP__CUDA_CHUNK / 1024;
+}
+
 /* Rows of more than 1024 elements, where there are many: half as many threads with twice the elements each do the work of a row
  * that does not depend on its length, reductions above all, half as often; elements of two bytes and less are then
  * taken eight at a time. */
@@ -245,6 +252,7 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
     if (c->vector == 1 && tree >= 64) { /* neighbours in a warp read and write neighbours */
         c->strided = 1;
         c->threads = (uint16_t)tree;
+        if (r > RP__CUDA_CHUNK / 2) spread(c);
     }
     int64_t step = (int64_t)c->threads * c->span, groups = (r + step - 1) / step;
     c->full = r > 0 && r % step == 0;
@@ -264,6 +272,7 @@ static void share_cluster(const rp__dag *dag, const rp__space *s, const rp__spac
     c->full = r % RP__CUDA_CHUNK == 0;
     find_row_units(dag, s, a, 4, c);
     c->strided = c->vector == 1;
+    if (c->strided) spread(c);
 }
 
 /* Columns: as narrow a stripe of them a block as fills the multiprocessors, 32 at the most; chunks are blocks of their own. */
@@ -365,7 +374,8 @@ static int64_t blocks_of(const work *w) {
 
 static unsigned threads_of(const rp__cuda_class *c) {
     switch ((rp__cuda_template)c->template_) {
-    case RP__CUDA_ROW: return rp__cuda_row_block(c);
+    case RP__CUDA_ROW:
+    case RP__CUDA_CLUSTER: return rp__cuda_row_block(c);
     case RP__CUDA_COLUMN:
     case RP__CUDA_PARTIAL_COLUMN: return rp__cuda_columns(c) * c->down;
     default: return RP__CUDA_BLOCK;
