@@ -222,13 +222,6 @@ static bool is_light(const rp__dag *dag, const rp__space_access *a, const rp__cu
     return kept <= 2;
 }
 
-/* A strided row over as many threads as a block may have: a lane each, and few registers for what a thread keeps. */
-static void spread(rp__cuda_class *c) {
-    c->threads = 1024;
-    c->span = 1;
-    c->groups = RP__CUDA_CHUNK / 1024;
-}
-
 /* Rows of more than 1024 elements, where there are many: half as many threads with twice the elements each do the work of a row
  * that does not depend on its length, reductions above all, half as often; elements of two bytes and less are then
  * taken eight at a time. */
@@ -252,7 +245,6 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
     if (c->vector == 1 && tree >= 64) { /* neighbours in a warp read and write neighbours */
         c->strided = 1;
         c->threads = (uint16_t)tree;
-        if (r > RP__CUDA_CHUNK / 2) spread(c);
     }
     int64_t step = (int64_t)c->threads * c->span, groups = (r + step - 1) / step;
     c->full = r > 0 && r % step == 0;
@@ -272,7 +264,6 @@ static void share_cluster(const rp__dag *dag, const rp__space *s, const rp__spac
     c->full = r % RP__CUDA_CHUNK == 0;
     find_row_units(dag, s, a, 4, c);
     c->strided = c->vector == 1;
-    if (c->strided) spread(c);
 }
 
 /* Columns: as narrow a stripe of them a block as fills the multiprocessors, 32 at the most; chunks are blocks of their own. */
@@ -281,7 +272,7 @@ static void share_column(const rp__device *d, int64_t r, int64_t rows, rp__cuda_
     c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_COLUMN;
     c->down = c->threads < 32 ? c->threads : 32;
     while (c->down >= 32 && c->down < 128 && 2u * c->down <= c->threads &&
-           (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks < d->multiprocessors)
+           (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks * 4 < 3 * d->multiprocessors)
         c->down = (uint16_t)(2 * c->down);
 }
 
