@@ -272,7 +272,7 @@ static void share_column(const rp__device *d, int64_t r, int64_t rows, rp__cuda_
     c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_COLUMN;
     c->down = c->threads < 32 ? c->threads : 32;
     while (c->down >= 32 && c->down < 128 && 2u * c->down <= c->threads &&
-           (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks * 4 < 3 * d->multiprocessors)
+           (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks < d->multiprocessors)
         c->down = (uint16_t)(2 * c->down);
 }
 
