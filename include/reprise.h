@@ -281,6 +281,13 @@ RP_CALL rp_status rp_retain_grad(rp_tensor *t);
 RP_API bool rp_set_grad_enabled(bool enabled);
 RP_API bool rp_grad_enabled(void);
 
+/* torch.autocast of the thread, for one kind of device: from now on ops of PyTorch's lists run in dtype (RP_F16 or RP_BF16),
+   in float32, or in the widest type of their operands; RP_DTYPE_NONE: no longer. Returns the type of before, which ends the
+   region: they nest. Casts of parameters are kept until all are off. A backward runs without; a compiled function keeps a
+   specialisation a state. */
+RP_CALL rp_dtype rp_set_autocast(rp_device_type device, rp_dtype dtype);
+RP_API rp_dtype rp_autocast_dtype(rp_device_type device);
+
 typedef struct rp_backward_options {
     size_t struct_size;
     bool retain_graph;

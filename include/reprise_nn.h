@@ -581,6 +581,38 @@ RP_CALL rp_tensor *rp_average_tensor(const rp_average *a, size_t i); /* borrowed
 RP_CALL rp_tensor *rp_average_count(const rp_average *a);            /* updates so far: 0-d float32, borrowed */
 RP_CALL rp_status rp_average_swap(rp_average *a);                    /* exchanges the values of tensors and averages */
 
+/* ---------------------------------------------------------------- scaling of losses (torch.amp.GradScaler), without
+   the host
+
+   Whether a step is taken is decided where the gradients lie: rp_set_autocast, scale, backward, unscale, clip, step
+   and update are one recorded step.
+
+       rp_backward(rp_grad_scaler_scale(s, loss), NULL, NULL);
+       rp_grad_scaler_unscale(s, opt);               only to clip; step does it otherwise
+       rp_clip_grad_norm(params, n, 1, 2);
+       rp_grad_scaler_step(s, opt);
+       rp_grad_scaler_update(s);                     in the same recorded step */
+
+typedef struct rp_grad_scaler rp_grad_scaler;
+typedef struct rp_grad_scaler_options { /* zero is PyTorch's default */
+    size_t struct_size;
+    double init_scale;       /* 0: 65536 */
+    double growth_factor;    /* 0: 2 */
+    double backoff_factor;   /* 0: 0.5 */
+    int64_t growth_interval; /* 0: 2000 */
+} rp_grad_scaler_options;
+/* On the default device. Never NULL: on failure one on which every call fails. */
+RP_CALL rp_grad_scaler *rp_grad_scaler_new(const rp_grad_scaler_options *options);
+RP_API void rp_grad_scaler_release(rp_grad_scaler *s); /* NULL is ignored */
+RP_CALL rp_tensor *rp_grad_scaler_scale(rp_grad_scaler *s, rp_tensor *loss);
+RP_CALL rp_status rp_grad_scaler_unscale(rp_grad_scaler *s, rp_optimizer *opt); /* once before each update */
+RP_CALL rp_status rp_grad_scaler_step(rp_grad_scaler *s,
+                                      rp_optimizer *opt); /* nothing changes if a gradient is not finite */
+RP_CALL rp_status rp_grad_scaler_update(rp_grad_scaler *s);
+/* "scale" (0-d float32), "growth_tracker" (0-d int32: steps since the scale last changed): borrowed. Write into them
+   to set them. */
+RP_CALL rp_tensor *rp_grad_scaler_state(const rp_grad_scaler *s, const char *name);
+
 #ifdef __cplusplus
 }
 #endif

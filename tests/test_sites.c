@@ -277,6 +277,14 @@ static void test_layers(void **state) {
     SAYS(rp_grad_norm(NULL, 1, 2));
     SAYS(rp_clip_grad_norm(NULL, 1, 1, 2));
     SAYS(rp_clip_grad_value(NULL, 1, 1));
+    SAYS(rp_set_autocast(RP_DEVICE_CPU, RP_I32));
+    rp_grad_scaler *scaler;
+    SAYS(scaler = rp_grad_scaler_new(RP_OPTIONS(rp_grad_scaler_options, .init_scale = -1)));
+    SAYS(rp_grad_scaler_scale(scaler, x));
+    SAYS(rp_grad_scaler_unscale(scaler, o));
+    SAYS(rp_grad_scaler_step(scaler, o));
+    SAYS(rp_grad_scaler_update(scaler));
+    SAYS(rp_grad_scaler_state(scaler, "scale"));
     rp_average *average;
     SAYS(average = rp_average_new(&x, 1, 2));
     SAYS(rp_average_update(average));

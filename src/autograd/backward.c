@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/options.h"
 #include "device/capture.h"
+#include "ops/autocast.h"
 #include "ops/grad.h"
 
 #include "ops/private.h"
@@ -495,12 +496,12 @@ rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t 
                 .create_graph = create_graph};
     for (size_t i = 0; i < n_inputs; i++) out[i] = NULL;
     bool grad_mode = rp__grad_switch(create_graph);
-    rp__layer *autocast = rp__layer_set(RP__LAYER_AUTOCAST, NULL);
+    const uint8_t autocast = rp__autocast_switch(0);
     engine *outer = running;
     running = &e;
     rp_status status = engine_loop(&e, roots, seeds, n_roots);
     running = outer;
-    (void)rp__layer_set(RP__LAYER_AUTOCAST, autocast);
+    (void)rp__autocast_switch(autocast);
     (void)rp__grad_switch(grad_mode);
     engine_free(&e);
     if (status != RP_OK)

@@ -8,6 +8,7 @@
 #include "autograd/tape.h"
 #include "core/alloc.h"
 #include "device/capture.h"
+#include "ops/autocast.h"
 
 #include "ops/private.h"
 #include <string.h>
@@ -30,6 +31,7 @@ struct rp__checkpoint {
     void (*release)(void *ctx); /* of fn.ctx; NULL: the caller's */
     const char *site;
     size_t n_in, n_out;
+    uint8_t autocast;       /* when the function ran first */
     rp__saved *in;          /* n_in; tensor NULL: absent */
     rp_tensor *const *args; /* of the run that is going on */
     bool *requires_grad;
@@ -236,7 +238,9 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         rp__flags.muted = false;
         c->recomputing = true;
         c->args = tensors;
+        const uint8_t autocast = rp__autocast_switch(c->autocast);
         c->fn.body(c->fn.ctx, tensors, c->n_in, tensors + c->n_in, c->n_out);
+        (void)rp__autocast_switch(autocast);
         c->recomputing = false;
         c->args = NULL;
         *count = c->recomputed;
@@ -399,6 +403,7 @@ rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *c
         if (c) {
             atomic_init(&c->refs, 1);
             c->fn = fn;
+            c->autocast = rp__autocast_state();
             c->release = release;
             c->site = site;
             release = NULL;

@@ -6,6 +6,7 @@
 
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "ops/autocast.h"
 
 /* What autograd wants of a tensor: 3: a leaf that needs a gradient, 1: another that does. */
 static inline uint64_t need_of(const rp_tensor *t) {
@@ -25,7 +26,7 @@ static inline uint64_t hooks_of(const rp_tensor *leaf) {
 uint64_t rp__guards_environment(void) {
     rp_device d = rp_default_device();
     return (uint64_t)!rp__flags.grad_disabled | (uint64_t)rp_deterministic() << 1 | (uint64_t)d.type << 8 |
-           (uint64_t)(uint32_t)d.index << 16;
+           (uint64_t)(uint32_t)d.index << 16 | (uint64_t)rp__autocast_state() << 48;
 }
 
 /* words of argument k: head, sizes, strides */
@@ -427,9 +428,10 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
     if (g->environment != environment) {
         uint64_t changed = g->environment ^ environment;
         rp__text_add(out, "%s: %s",
-                     changed & 1   ? "grad mode"
-                     : changed & 2 ? "deterministic"
-                                   : "default device",
+                     changed & 1     ? "grad mode"
+                     : changed & 2   ? "deterministic"
+                     : changed >> 48 ? "autocast"
+                                     : "default device",
                      changed & 1   ? (environment & 1 ? "off -> on" : "on -> off")
                      : changed & 2 ? (environment & 2 ? "off -> on" : "on -> off")
                                    : "changed");

@@ -16,7 +16,8 @@ typedef struct rp__thread_flags {
     bool shadowing;
     bool taking_apart; /* autograd/tape.c: nodes are destroyed, those that become free meanwhile wait */
     bool muted; /* autograd/checkpoint.c: in a checkpoint inside the one recomputed, whose numbers are not wanted */
-    bool quiet; /* trace/symbols.c: relations are decided without a guard */
+    uint8_t autocast; /* ops/autocast.c: the type for the CPU, and in the upper four bits that for CUDA; 0: off */
+    bool quiet;       /* trace/symbols.c: relations are decided without a guard */
 } rp__thread_flags;
 extern RP__TLS_FAST rp__thread_flags rp__flags;
 

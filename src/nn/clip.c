@@ -55,10 +55,14 @@ static rp_tensor *norm_as(rp_tensor *t, double order, rp_dtype type) {
 /* The norm of all: that of their norms. */
 static rp_tensor *total_norm(rp_tensor *const *all, size_t n, double order, rp_tensor **room) {
     rp_dtype type = RP_F32;
-    for (size_t i = 0; i < n; i++)
+    size_t some = 0; /* with elements: an empty one has no largest */
+    for (size_t i = 0; i < n; i++) {
         if (all[i]->dtype == RP_F64) type = RP_F64;
+        if (rp_numel(all[i]) != 0) room[some++] = all[i];
+    }
+    n = some;
     if (!n) return rp_zeros(RP_NO_DIMS);
-    for (size_t i = 0; i < n; i++) room[i] = rp_reshape(norm_as(all[i], order, type), RP_DIMS(1));
+    for (size_t i = 0; i < n; i++) room[i] = rp_reshape(norm_as(room[i], order, type), RP_DIMS(1));
     while (n > 1) { /* as many as a call takes, then those of the calls */
         size_t made = 0;
         for (size_t at = 0; at < n; at += RP__MAX_IN) {

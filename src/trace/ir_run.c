@@ -7,6 +7,7 @@
 
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "ops/autocast.h"
 #include "ops/grad.h"
 #include "trace/trace.h"
 
@@ -575,6 +576,14 @@ rp_status rp__ir_bind(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_dim
     return RP_OK;
 }
 
+/* The casts of the function are nodes: autocast adds none of its own. */
+static rp_status run_body(const run *r, rp_tensor *const *in, rp_tensor **out) {
+    const uint8_t autocast = rp__autocast_switch(0);
+    rp_status status = run_block(r, &r->ir->body, in, out);
+    (void)rp__autocast_switch(autocast);
+    return status;
+}
+
 rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
                      const rp__ir_run_options *options) {
     if (n_out != ir->body.n_results)
@@ -591,7 +600,7 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
     r.captured = options && options->captured ? options->captured : ir->captured;
     rp_status status = RP_OK;
     if (!(options && options->binding)) status = rp__ir_bind(ir, in, n_in, binding);
-    if (status == RP_OK) status = run_block(&r, &ir->body, in, out);
+    if (status == RP_OK) status = run_body(&r, in, out);
     positions_end(&drawn);
     if (status != RP_OK) {
         for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
@@ -604,7 +613,7 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
 rp_status rp__ir_run_pending(const rp_ir *ir, const rp__ir_pending *pending) {
     positions drawn = {0};
     const run r = {.ir = ir, .captured = ir->captured, .positions = &drawn, .pending = pending};
-    rp_status status = run_block(&r, &ir->body, NULL, NULL);
+    rp_status status = run_body(&r, NULL, NULL);
     positions_end(&drawn);
     return status;
 }
