@@ -17,6 +17,7 @@
 #include "kernel/cpu/lib_onednn.h"
 #include "kernel/cpu/tiles.h"
 #include "kernel/library.h"
+#include "kernel/template.h"
 
 static rp__device *cpu;
 
@@ -983,6 +984,73 @@ static int setup(void **state) {
     return cpu ? 0 : -1;
 }
 
+/* ---- the table of templates */
+
+static bool there, never_asked;
+static bool is_there(void) { return there; }
+static bool takes_wide(const rp__problem *p, size_t *workspace) {
+    *workspace = 100;
+    return p->o[0].size[1] >= 8;
+}
+static bool is_never_asked(const rp__problem *p, size_t *workspace) {
+    (void)p, (void)workspace;
+    never_asked = false;
+    return true;
+}
+static double cheap(const rp__problem *p) { return p->o[0].size[0] > 4 ? 1 : 1e9; }
+static double dear(const rp__problem *p) { return 2 * rp__problem_work(p); }
+static rp__order other_order(const rp__problem *p) { return rp__problem_order(p) + (1u << 28); }
+
+static void test_templates(void **state) {
+    (void)state;
+    enum { PRODUCTS = 1u << RP__LIB_MATMUL };
+    const rp__template library = {.name = "library", .ops = PRODUCTS, .available = is_there, .cost = cheap},
+                       fast = {.name = "fast",
+                               .ops = PRODUCTS,
+                               .serves = takes_wide,
+                               .order = other_order,
+                               .cost = cheap},
+                       plain = {.name = "plain", .ops = PRODUCTS, .follows = true, .order = rp__problem_order},
+                       again = {.name = "again", .ops = PRODUCTS, .follows = true, .order = rp__problem_order},
+                       late = {.name = "late", .ops = PRODUCTS, .serves = is_never_asked, .cost = dear},
+                       conv = {.name = "conv", .ops = 1u << RP__LIB_CONV_FORWARD};
+    const rp__template *const rows[] = {&late, &conv, &library, &fast, &plain, &again};
+    enum { ROWS = sizeof rows / sizeof *rows };
+    rp__operand o[3] = {{.dtype = RP_F32, .ndim = 2, .size = {6, 9}},
+                        {.dtype = RP_F32, .ndim = 2, .size = {6, 5}},
+                        {.dtype = RP_F32, .ndim = 2, .size = {5, 9}}};
+    const rp__library_call call = {.op = "test", .site = "test_library.c"};
+    const rp__problem p = {cpu, RP__LIB_MATMUL, o, 3, &call};
+    size_t workspace;
+#define PICKED(most, order) rp__template_pick(rows, ROWS, &p, most, order, &workspace)
+    assert_true(rp__problem_work(&p) == 6 * 9 * 5);
+    there = never_asked = true;
+    assert_ptr_equal(PICKED(SIZE_MAX, RP__ORDER_ELSEWHERE), &library); /* of equal costs the first */
+    assert_int_equal(rp__template_order(rows, ROWS, &p), RP__ORDER_ELSEWHERE);
+    assert_string_equal(rp__template_name(rows, ROWS, RP__LIB_MATMUL), "library");
+    there = false;
+    assert_ptr_equal(PICKED(SIZE_MAX, RP__ORDER_ELSEWHERE), &fast);
+    assert_int_equal(workspace, 100);
+    assert_int_equal(rp__template_order(rows, ROWS, &p), RP__ORDER_ELSEWHERE); /* nobody follows sums of its order */
+    assert_ptr_equal(PICKED(99, RP__ORDER_ELSEWHERE), &plain);                 /* too little memory */
+    assert_int_equal(workspace, 0);
+    assert_ptr_equal(PICKED(SIZE_MAX, rp__problem_order(&p)), &plain);
+    assert_null(PICKED(SIZE_MAX, other_order(&p)));
+    assert_string_equal(rp__template_name(rows, ROWS, RP__LIB_MATMUL), "reprise");
+    o[0].size[1] = o[2].size[1] = 7; /* not served */
+    assert_ptr_equal(PICKED(SIZE_MAX, RP__ORDER_ELSEWHERE), &plain);
+    assert_int_equal(rp__template_order(rows, ROWS, &p), rp__problem_order(&p));
+    o[0].size[0] = o[1].size[0] = 3; /* not worth it: nobody is asked */
+    there = true;
+    assert_ptr_equal(PICKED(SIZE_MAX, RP__ORDER_ELSEWHERE), &plain);
+    assert_true(never_asked);
+    o[0].dtype = RP_I32; /* integers have no order that a kernel follows */
+    assert_int_equal(rp__template_order(rows, ROWS, &p), RP__ORDER_ELSEWHERE);
+    const rp__problem none = {cpu, RP__LIB_CONV_WEIGHT, o, 3, &call};
+    assert_null(rp__template_pick(rows, ROWS, &none, SIZE_MAX, RP__ORDER_ELSEWHERE, &workspace));
+#undef PICKED
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul_shapes),
@@ -1001,6 +1069,7 @@ int main(void) {
         cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_scatter_add_rows),
         cmocka_unit_test(test_onednn),
+        cmocka_unit_test(test_templates),
         cmocka_unit_test(test_onednn_plans_are_limited),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
