@@ -226,7 +226,7 @@ static rp_status runs(const rp__call *call, rp_tensor *ordered, rp_tensor *from,
 }
 
 rp_status rp__expand_unique(const rp__call *call) {
-    rp_tensor *self = rp_detach_at(call->site, call->in[0]), *from;
+    rp_tensor *self = call->in[0], *from;
     const bool inverse = rp__attr_bool(call, 1);
     if (rp__tensor_is_error(self)) return rp_error_status();
     if (is_empty(self)) {
@@ -245,7 +245,7 @@ rp_status rp__expand_unique(const rp__call *call) {
 /* Slices in order: by their last element, then, equal ones as they were, by the one before, ... */
 rp_status rp__expand_unique_dim(const rp__call *call) {
     const char *site = call->site;
-    rp_tensor *self = rp_detach_at(site, call->in[0]), *from;
+    rp_tensor *self = call->in[0], *from;
     unsigned dim;
     if (rp__tensor_is_error(self)) return rp_error_status();
     if (self->ndim == 0) self = row_of(call, self);
