@@ -299,7 +299,7 @@ rp_status rp__expand_bincount(const rp__call *call) {
     rp_dtype sums = RP_I64;
     if (weights) sums = weights->dtype == RP_F32 ? RP_F32 : RP_F64;
     rp_tensor *one = rp_add_scalar_at(site, zeros(self, sums, NULL, 0), rp_i64(1), rp_i64(1));
-    weights = weights ? as(call, rp_detach_at(site, weights), sums) : rp_expand_at(site, one, self->size, 1, NULL);
+    weights = weights ? as(call, weights, sums) : rp_expand_at(site, one, self->size, 1, NULL);
     return give(call, rp_scatter_add_at(site, zeros(self, sums, &n, 1), 0, as(call, self, RP_I64), weights));
 }
 
