@@ -79,7 +79,22 @@ def wide(x, f):
     return f(x.float()).to(x.dtype) if x.is_floating_point() and x.element_size() == 2 else f(x)
 
 
+def embedding_bag(w, indices, offsets=None, freq=False, mode=0, sparse=False, weights=None, last=False, pad=None):
+    return F.embedding_bag(indices, w, offsets, mode=["sum", "mean", "max"][mode], per_sample_weights=weights, include_last_offset=last, padding_idx=pad)
+
+
+def unique(x, sorted=True, return_inverse=False, return_counts=False):
+    return aten._unique2(x, sorted, return_inverse, return_counts)
+
+
 ADAPT = {
+    "embedding_bag": embedding_bag,
+    "unique": unique,
+    "searchsorted": lambda rows, x, *sorter, **options: torch.searchsorted(
+        rows, x, **options, **({"sorter": sorter[0]} if sorter and "sorter" not in options else {})),
+    "search_rows": lambda rows, x, sorter=None, out_int32=False, right=False: torch.searchsorted(rows, x, sorter=sorter, out_int32=out_int32, right=right),
+    "repeat_interleave_tensor": lambda x, n, dim=None: torch.repeat_interleave(x, n, dim=dim),
+    "randperm": torch.randperm,
     "nll_loss": aten.nll_loss_nd,
     "class_value": class_value,
     "ctc_loss": aten.ctc_loss.Tensor,

@@ -1,5 +1,6 @@
 /* Reading and writing by tensors of indices, beyond the samples: indices out of range, several values for one place, writes through
    views and from the memory that is written, masks whose results have no size before they ran, strides given by hand. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -218,6 +219,78 @@ static void many_dims(void **state) {
     HAS(t, 0, 1, 0, 1, 2, 3, 2, 3, 0, 1, 0, 1, 2, 3, 2, 3);
 }
 
+/* ---- rows in order */
+
+static void searches(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {1, 2, 3, 5, 17, 255, 256, 300};
+    float row[300];
+    for (unsigned i = 0; i < 300; i++) row[i] = (float)(i * i % 7 / 6 + i / 2); /* rising, with equal ones */
+    for (unsigned k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        const int64_t n = lengths[k];
+        float ask[64], left[64], right[64];
+        for (unsigned i = 0; i < 64; i++) {
+            ask[i] = i == 63 ? NAN : (float)i * (float)n / 100 - 3;
+            left[i] = right[i] = (float)n;
+            for (int64_t j = n; j-- > 0;) {
+                if (row[j] >= ask[i]) left[i] = (float)j;
+                if (row[j] > ask[i]) right[i] = (float)j;
+            }
+        }
+        rp_tensor *rows = rp_from_data(row, RP_DIMS(n), RP_F32), *x = rp_from_data(ask, RP_DIMS(64), RP_F32);
+        has(rp_searchsorted(rows, x), left, 64);
+        has(rp_searchsorted(rows, x, RP_OPTIONS(rp_searchsorted_options, .right = RP_TRUE)), right, 64);
+        has(rp_bucketize(x, rows), left, 64);
+        rp_tensor *back = rp_flip(rows, RP_DIMS(0)),
+                  *sorter = rp_argsort(back, 0, false, RP_OPTIONS(rp_argsort_options, .stable = RP_TRUE));
+        has(rp_searchsorted(back, x, RP_OPTIONS(rp_searchsorted_options, .sorter = sorter)), left, 64);
+    }
+    rp_tensor *rows = rp_unsqueeze(NUMBERS(RP_DIMS(3), 1, 3, 5), 0);
+    rp_tensor *two = rp_cat(RP_TENSORS(rows, rp_mul_scalar(rows, rp_i64(2))), 0);
+    HAS(rp_searchsorted(two, NUMBERS(RP_DIMS(2, 2), 3, 6, 3, 6)), 1, 3, 1, 1);
+    REFUSED(RP_ERROR_SHAPE, "boundaries tensor", rp_searchsorted(two, NUMBERS(RP_DIMS(2), 3, 6)));
+    REFUSED(RP_ERROR_INVALID_ARGUMENT, "opposites",
+            rp_searchsorted(two, two, RP_OPTIONS(rp_searchsorted_options, .right = RP_TRUE, .side = "left")));
+}
+
+/* ---- draws: their ranges and, roughly, their means */
+
+static double mean_of(rp_tensor *t) { return rp_item_f64(rp_mean(rp_to_dtype(t, RP_F64))); }
+static double least_of(rp_tensor *t) { return rp_item_f64(rp_to_dtype(rp_amin(t), RP_F64)); }
+static double most_of(rp_tensor *t) { return rp_item_f64(rp_to_dtype(rp_amax(t), RP_F64)); }
+
+static void draws(void **state) {
+    (void)state;
+    rp_tensor *x = rp_zeros(RP_DIMS(50, 80)), *p = rp_fill(x, rp_f64(0.25)), *again;
+    rp_tensor *u = rp_uniform(x, 2, 6), *e = rp_exponential(x, 4), *b = rp_bernoulli(p);
+    assert_true(least_of(u) >= 2 && most_of(u) < 6 && fabs(mean_of(u) - 4) < 0.1);
+    assert_true(fabs(mean_of(rp_normal(x, 3, 0.5)) - 3) < 0.05);
+    assert_true(least_of(e) > 0 && fabs(mean_of(e) - 0.25) < 0.02);
+    assert_true(fabs(mean_of(b) - 0.25) < 0.04 && fabs(mean_of(rp_bernoulli_p(x, 0.75)) - 0.75) < 0.04);
+    rp_tensor *whole = rp_randint_like(x, -3, 4, RP_OPTIONS(rp_randint_like_options, .dtype = RP_I8));
+    assert_true(least_of(whole) == -3 && most_of(whole) == 3 && rp_dtype_of(whole) == RP_I8);
+    rp_tensor *order = rp_randperm(100);
+    same(rp_sort(order, 0, false, NULL, NULL), rp_arange(rp_i64(0), rp_i64(100), rp_i64(1)));
+    assert_true(rp_item_i64(rp_sum(rp_to_dtype(rp_eq(order, rp_arange(rp_i64(0), rp_i64(100), rp_i64(1))), RP_I64))) <
+                20);
+    /* in place: the numbers of the functional form */
+    OK(rp_manual_seed(3));
+    again = rp_uniform(x, -1, 1);
+    OK(rp_manual_seed(3));
+    (void)rp_uniform_(x, -1, 1);
+    same(x, again);
+    OK(rp_manual_seed(3));
+    again = rp_rand(RP_DIMS(50, 80));
+    OK(rp_manual_seed(3));
+    same(rp_rand_like(p), again);
+    REFUSED(RP_ERROR_INVALID_ARGUMENT, "from=2 > to=1", rp_uniform_(x, 2, 1));
+    REFUSED(RP_ERROR_INVALID_ARGUMENT, "std", rp_normal_(x, 0, -1));
+    REFUSED(RP_ERROR_INVALID_ARGUMENT, "[0, 1]", rp_bernoulli_p_(x, 1.5));
+    REFUSED(RP_ERROR_DTYPE, "not defined", rp_uniform(order));
+    (void)rp_item_f64(rp_sum(rp_bernoulli(rp_fill(x, rp_f64(1.5)))));
+    FAILED(RP_ERROR_INDEX, "bernoulli");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(out_of_range, begin, end),
@@ -227,6 +300,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(masks, begin, end),
         cmocka_unit_test_setup_teardown(strides, begin, end),
         cmocka_unit_test_setup_teardown(many_dims, begin, end),
+        cmocka_unit_test_setup_teardown(searches, begin, end),
+        cmocka_unit_test_setup_teardown(draws, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

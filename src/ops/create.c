@@ -57,10 +57,10 @@ rp_status rp__infer_full(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-rp_status rp__infer_randint(const rp__call *call, rp__meta *out) {
+/* The first two attributes as the bounds of random integers of that type. */
+rp_status rp__call_check_range(const rp__call *call, rp_dtype dtype) {
     /* Their difference is a number of the kernel: a size of the trace is taken at its value. */
     int64_t low = rp__dim_value(rp__attr_int(call, 0)), high = rp__dim_value(rp__attr_int(call, 1));
-    RP_TRY(factory(call, &call->attrs[2], asked(call, RP_I64), out));
     if (low >= high)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld", (long long)low,
@@ -69,12 +69,16 @@ rp_status rp__infer_randint(const rp__call *call, rp__meta *out) {
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "the range from %lld to %lld has more than 2^63 - 1 values", (long long)low,
                             (long long)high);
-    if (!rp__scalar_fits(rp_i64(low), out->dtype) || (!rp__dtypes[out->dtype].reach && low < 0))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "from is out of bounds for %s", rp_dtype_name(out->dtype));
-    if (!rp__scalar_fits(rp_i64(high - 1), out->dtype))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "to - 1 is out of bounds for %s",
-                            rp_dtype_name(out->dtype));
+    if (!rp__scalar_fits(rp_i64(low), dtype) || (!rp__dtypes[dtype].reach && low < 0))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "from is out of bounds for %s", rp_dtype_name(dtype));
+    if (!rp__scalar_fits(rp_i64(high - 1), dtype))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "to - 1 is out of bounds for %s", rp_dtype_name(dtype));
     return RP_OK;
+}
+
+rp_status rp__infer_randint(const rp__call *call, rp__meta *out) {
+    RP_TRY(factory(call, &call->attrs[2], asked(call, RP_I64), out));
+    return rp__call_check_range(call, out->dtype);
 }
 
 rp_status rp__run_empty(const rp__call *call) {

@@ -1,6 +1,7 @@
 /* Factories of numbers in a row and of matrices. */
 #include "ops/private.h"
 
+#include "ops/grad.h"
 #include "ops/infer.h"
 #include "ops/rules.h"
 
@@ -91,3 +92,97 @@ void rp__lower_eye(rp__lower *lw) {
     rp__val on = rp__lw_2(lw, RP__EQ, rp__lw_dim_index(lw, 0), rp__lw_dim_index(lw, 1));
     rp__lw_out(lw, 0, rp__lw_cast(lw, on, rp__lw_compute(rp__lw_out_dtype(lw, 0))));
 }
+
+/* ---- beside a model: its values do not count, and the result has no history */
+
+static rp_status finish(const rp__call *call, rp_tensor *t) {
+    call->out[0] = t;
+    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
+}
+
+/* self in the type that is asked for. */
+static rp_tensor *model_of(const rp__call *call) {
+    const rp_dtype dtype = asked(call, (rp_dtype)call->in[0]->dtype);
+    rp_tensor *t = rp_detach_at(call->site, call->in[0]);
+    return rp__tensor_is_error(t) || (rp_dtype)t->dtype == dtype ? t : rp_to_dtype_at(call->site, t, dtype, NULL);
+}
+
+/* In the memory format that is asked for: the last attribute. */
+static rp_status finish_like(const rp__call *call, rp_tensor *t) {
+    const rp_attr *format = &call->attrs[call->n_attrs - 1];
+    if (!rp__tensor_is_error(t) && !rp__attr_is_none(format) && format->v.i != RP_PRESERVE_FORMAT)
+        t = rp_contiguous_at(call->site, t,
+                             RP_OPTIONS(rp_contiguous_options, .memory_format = (rp_memory_format)format->v.i));
+    return finish(call, t);
+}
+
+rp_status rp__expand_full_like(const rp__call *call) {
+    rp_tensor *model = model_of(call);
+    return finish_like(call, rp_fill_at(call->site, model, call->attrs[0].v.scalar));
+}
+rp_status rp__expand_rand_like(const rp__call *call) {
+    return finish_like(call, rp_uniform_at(call->site, model_of(call), 0, 1,
+                                           RP_OPTIONS(rp_uniform_options, .generator = call->attrs[0].v.generator)));
+}
+rp_status rp__expand_randn_like(const rp__call *call) {
+    return finish_like(call, rp_normal_at(call->site, model_of(call), 0, 1,
+                                          RP_OPTIONS(rp_normal_options, .generator = call->attrs[0].v.generator)));
+}
+rp_status rp__expand_randint_like(const rp__call *call) {
+    return finish_like(call, rp_random_at(call->site, model_of(call), rp__attr_int(call, 0), rp__attr_int(call, 1),
+                                          RP_OPTIONS(rp_random_options, .generator = call->attrs[2].v.generator)));
+}
+
+static rp_status new_of(const rp__call *call, rp_scalar value) {
+    const rp_attr *size = &call->attrs[0];
+    const rp__meta one = {.dtype = asked(call, (rp_dtype)call->in[0]->dtype), .device = call->in[0]->device};
+    if (!rp__dtype_is_valid(one.dtype)) return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)one.dtype);
+    if (size->n > RP_MAX_DIMS)
+        return rp__op_error(call, RP_ERROR_SHAPE, "a tensor has at most %d dimensions, not %zu", RP_MAX_DIMS, size->n);
+    for (size_t d = 0; d < size->n; d++)
+        if (rp__dim_is(RP__DIM_LT, size->v.ints[d], 0))
+            return rp__op_error(call, RP_ERROR_SHAPE, "Trying to create tensor with negative dimension %lld",
+                                (long long)rp__dim_hint(size->v.ints[d]));
+    rp_tensor *number = rp_fill_at(call->site, rp__zeros_of(&one), value);
+    rp_tensor *t = rp_expand_at(call->site, number, size->v.ints, size->n, NULL);
+    return finish(call, rp_contiguous_at(call->site, t, NULL));
+}
+rp_status rp__expand_new_full(const rp__call *call) { return new_of(call, call->attrs[1].v.scalar); }
+rp_status rp__expand_new_zeros(const rp__call *call) { return new_of(call, rp_i64(0)); }
+rp_status rp__expand_new_ones(const rp__call *call) { return new_of(call, rp_i64(1)); }
+
+/* ---- tril_indices, triu_indices: where the triangle of a matrix of ones is not zero */
+
+/* Row r has the columns up to r + k, or from there on: the rows whose part is neither empty nor whole are a trapezoid. */
+static int64_t in_triangle(int64_t rows, int64_t columns, int64_t k, bool lower) {
+    const int64_t first = k >= 0 ? 0 : -k < rows ? -k : rows; /* first row that reaches column 0 */
+    const int64_t reach = columns - 1 - k, whole = reach < first ? first : reach < rows ? reach : rows;
+    const int64_t n = whole - first;
+    int64_t below = (rows - whole) * columns;
+    if (n > 0) below += n * (first + k + 1) + n * (n - 1) / 2;
+    const int64_t count = lower ? below : rows * columns - below;
+    if (lower) return count;
+    /* the diagonal itself counts on both sides */
+    const int64_t from = first, to = columns - k < from ? from : columns - k < rows ? columns - k : rows;
+    return count + (to - from);
+}
+
+static rp_status triangle(const rp__call *call, bool lower) {
+    const int64_t rows = rp__attr_int(call, 0), columns = rp__attr_int(call, 1), k = rp__attr_int(call, 2);
+    const rp_dtype dtype = asked(call, RP_I64);
+    if (rows < 0 || columns < 0)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "row and col must be non-negative, got %lld and %lld",
+                            (long long)rows, (long long)columns);
+    int64_t all;
+    if (!rp__mul_i64(rows, columns, &all) || all >= RP__REACH_LIMIT || k < -RP__REACH_LIMIT || k > RP__REACH_LIMIT)
+        return rp__op_error(call, RP_ERROR_SHAPE, "the matrix has too many elements");
+    if (dtype != RP_I64 && dtype != RP_I32) return rp__call_refuse_dtype(call, dtype);
+    rp_tensor *ones = rp_ones_at(call->site, (const int64_t[]){rows, columns}, 2, NULL);
+    rp_tensor *part = lower ? rp_tril_at(call->site, ones, k) : rp_triu_at(call->site, ones, k);
+    rp_tensor *at = rp_nonzero_static_at(
+        call->site, part, RP_OPTIONS(rp_nonzero_static_options, .size = rp_i64(in_triangle(rows, columns, k, lower))));
+    at = rp_contiguous_at(call->site, rp_transpose_at(call->site, at, 0, 1), NULL);
+    return finish(call, dtype == RP_I64 ? at : rp_to_dtype_at(call->site, at, dtype, NULL));
+}
+rp_status rp__expand_tril_indices(const rp__call *call) { return triangle(call, true); }
+rp_status rp__expand_triu_indices(const rp__call *call) { return triangle(call, false); }

@@ -31,6 +31,9 @@ rp_status rp__call_refuse_dtype(const rp__call *call, rp_dtype d);
 rp_status rp__call_need_number(const rp__call *call, rp_dtype d);
 rp_status rp__call_need_float(const rp__call *call, rp_dtype d);
 
+/* The first two attributes as the bounds of random integers of that type. */
+rp_status rp__call_check_range(const rp__call *call, rp_dtype dtype);
+
 /* Ranges of slice and slice_scatter after clamping. */
 typedef struct rp__range {
     unsigned dim;

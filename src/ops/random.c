@@ -2,6 +2,8 @@
    are exact in the arithmetic that they use, so that all devices agree. */
 #include "ops/execute.h"
 
+#include <float.h>
+
 #include "ops/private.h"
 
 #include "ops/infer.h"
@@ -66,13 +68,14 @@ static void wide_product(rp__lower *lw, rp__val u, rp__val n_high, rp__val n_low
     *low = low_word(lw, rp__lw_2(lw, RP__ADD, t1_low, t0));
 }
 
-void rp__lower_randint(rp__lower *lw) {
+/* from and to are the first two attributes. */
+static void whole_numbers(rp__lower *lw, unsigned generator) {
     rp__val r;
     if (!rp__lw_structural_value(lw, values_of(rp__lw_call(lw)) > INT64_C(1) << 31)) {
-        rp__val word = rp__lw_random(lw, RANDINT_GENERATOR, RP__PHILOX, RP_I64);
+        rp__val word = rp__lw_random(lw, generator, RP__PHILOX, RP_I64);
         r = shift_right(lw, rp__lw_2(lw, RP__MUL, word, rp__lw_scalar_fn(lw, count_value, RP_I64)), 32);
     } else { /* 64 x 64 bits in words: the number of values is below 2^63 */
-        rp__val u = rp__lw_random(lw, RANDINT_GENERATOR, RP__PHILOX64, RP_I64);
+        rp__val u = rp__lw_random(lw, generator, RP__PHILOX64, RP_I64);
         rp__val u0 = low_word(lw, u), u1 = low_word(lw, shift_right(lw, u, 32));
         rp__val n1 = rp__lw_scalar_fn(lw, count_high, RP_I64);
         rp__val n0h = rp__lw_scalar_fn(lw, count_low_high, RP_I64), n0l = rp__lw_scalar_fn(lw, count_low_low, RP_I64);
@@ -86,6 +89,8 @@ void rp__lower_randint(rp__lower *lw) {
     }
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__ADD, r, rp__lw_attr(lw, 0, RP_I64)));
 }
+
+void rp__lower_randint(rp__lower *lw) { whole_numbers(lw, RANDINT_GENERATOR); }
 
 /* ---- dropout */
 
@@ -228,4 +233,101 @@ rp_status rp__op_counters(const rp__call *call, rp_dim *out) {
     }
     *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, rp__tensor_numel(call->out[0]), per - 1), per);
     return rp_failed() ? rp_error_status() : RP_OK;
+}
+
+/* ---- draws in the size and dtype of a tensor, whose values nobody reads */
+
+static rp__val unit(rp__lower *lw, rp_dtype dtype, unsigned generator) {
+    if (dtype == RP_F64) return unit_f64(lw, rp__lw_random(lw, generator, RP__PHILOX64, RP_I64));
+    const rp__val word = rp__lw_random(lw, generator, RP__PHILOX, RP_I64);
+    return unit_f32(lw, word, dtype == RP_F16 ? 11 : dtype == RP_BF16 ? 8 : 24);
+}
+
+/* uniform: from <= to; normal: std >= 0; exponential: lambd > 0. */
+rp_status rp__infer_draw(const rp__call *call, rp__meta *out) {
+    const rp__op *op = call->op->functional_op ? call->op->functional_op : call->op;
+    const unsigned n = call->n_attrs - 1;
+    const double a = n > 0 ? rp__attr_float(call, 0) : 0, b = n > 1 ? rp__attr_float(call, 1) : 0;
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    if (op->rule.lower == rp__lower_uniform && !(a <= b && b - a <= DBL_MAX))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "expects to return a [from, to) range, but found from=%g > to=%g", a, b);
+    if (op->rule.lower == rp__lower_normal && !(b >= 0))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expects std >= 0.0, but found std %g", b);
+    if (op->rule.lower == rp__lower_exponential && !(a > 0))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expects lambda > 0.0, but found lambda=%g", a);
+    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    return RP_OK;
+}
+
+static rp_scalar width_of(const rp__call *call) { return rp_f64(rp__attr_float(call, 1) - rp__attr_float(call, 0)); }
+
+void rp__lower_uniform(rp__lower *lw) {
+    const rp_dtype dtype = rp__lw_out_dtype(lw, 0), compute = rp__lw_compute(dtype);
+    const rp__val scaled = rp__lw_2(lw, RP__MUL, unit(lw, dtype, 2), rp__lw_scalar_fn(lw, width_of, compute));
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__ADD, rp__lw_attr(lw, 0, compute), scaled));
+}
+
+void rp__lower_normal(rp__lower *lw) {
+    const rp_dtype compute = rp__lw_compute(rp__lw_out_dtype(lw, 0));
+    const rp__val z = rp__lw_random(lw, 2, RP__PHILOX_NORMAL, compute);
+    const rp__val scaled = rp__lw_2(lw, RP__MUL, z, rp__lw_attr(lw, 1, compute));
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__ADD, rp__lw_attr(lw, 0, compute), scaled));
+}
+
+/* -log(1 - u) / lambd; u = 0, whose logarithm is 0, as half of the least u above it. */
+void rp__lower_exponential(rp__lower *lw) {
+    const rp_dtype dtype = rp__lw_out_dtype(lw, 0), compute = rp__lw_compute(dtype);
+    const rp__val u = unit(lw, dtype == RP_F64 ? RP_F64 : RP_F32, 1);
+    const rp__val least = rp__lw_const(lw, compute, dtype == RP_F64 ? 0x1p-54 : 0x1p-25);
+    const rp__val log = rp__lw_1(lw, RP__LOG1P, rp__lw_1(lw, RP__NEG, rp__lw_2(lw, RP__MAX, u, least)));
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, rp__lw_1(lw, RP__NEG, log), rp__lw_attr(lw, 0, compute)));
+}
+
+rp_status rp__infer_random(const rp__call *call, rp__meta *out) {
+    const rp_dtype dtype = (rp_dtype)call->in[0]->dtype;
+    RP_TRY(rp__call_check_range(call, dtype));
+    rp__meta_like(out, call->in[0], dtype);
+    return RP_OK;
+}
+void rp__lower_random(rp__lower *lw) { whole_numbers(lw, 2); }
+
+/* A probability is none: an index out of range of 1. */
+void rp__lower_bernoulli(rp__lower *lw) {
+    const rp_dtype dtype = rp__lw_out_dtype(lw, 0), compute = rp__lw_compute(dtype);
+    const rp__val p = rp__lw_in(lw, 0), u = unit(lw, dtype == RP_F64 ? RP_F64 : RP_F32, 0);
+    const rp__val good = rp__lw_2(lw, RP__AND, rp__lw_2(lw, RP__LE, rp__lw_const(lw, compute, 0), p),
+                                  rp__lw_2(lw, RP__LE, p, rp__lw_const(lw, compute, 1)));
+    const rp__val one = rp__lw_const_i(lw, RP_I64, 1);
+    const rp__val bad = rp__lw_check_index(lw, rp__lw_cast(lw, rp__lw_1(lw, RP__NOT, good), RP_I64), one, false);
+    const rp__val hit = rp__lw_2(lw, RP__AND, rp__lw_2(lw, RP__LT, u, p), rp__lw_2(lw, RP__LT, bad, one));
+    rp__lw_out(lw, 0, rp__lw_cast(lw, hit, compute));
+}
+
+rp_status rp__infer_bernoulli_p(const rp__call *call, rp__meta *out) {
+    const double p = rp__attr_float(call, 0);
+    if (!(p >= 0 && p <= 1))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expects p to be in [0, 1], but got p=%g", p);
+    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    return RP_OK;
+}
+void rp__lower_bernoulli_p(rp__lower *lw) {
+    const rp_dtype dtype = rp__lw_out_dtype(lw, 0), as = dtype == RP_F64 ? RP_F64 : RP_F32;
+    const rp__val hit = rp__lw_2(lw, RP__LT, unit(lw, as, 1), rp__lw_attr(lw, 0, as));
+    rp__lw_out(lw, 0, rp__lw_cast(lw, hit, rp__lw_compute(dtype)));
+}
+
+/* The order of random numbers of 62 bits; equal ones, which hardly occur, stay as they are. */
+rp_status rp__expand_randperm(const rp__call *call) {
+    const rp_dim n = rp__attr_int(call, 0);
+    const rp_dtype asked = call->attrs[2].v.dtype, dtype = asked == RP_DTYPE_NONE ? RP_I64 : asked;
+    if (rp__dim_is(RP__DIM_LT, n, 0))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "n must be non-negative, got %lld",
+                            (long long)rp__dim_hint(n));
+    if (!rp__dtype_is_valid(dtype) || dtype == RP_BOOL) return rp__call_refuse_dtype(call, dtype);
+    rp_tensor *keys = rp_randint_at(call->site, 0, INT64_C(1) << 62, &n, 1,
+                                    RP_OPTIONS(rp_randint_options, .generator = call->attrs[1].v.generator));
+    rp_tensor *order = rp_argsort_at(call->site, keys, 0, false, NULL);
+    call->out[0] = dtype == RP_I64 ? order : rp_to_dtype_at(call->site, order, dtype, NULL);
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
