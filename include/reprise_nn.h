@@ -2,7 +2,7 @@
  *
  * A layer is a plain struct of parameters. rp_x_layer_init makes one by itself: its parameters are retained, and
  * rp_x_layer_release gives them back. rp_x_add makes one as a child of a module, which then owns its parameters and
- lists them * by name, with their mode. Names, defaults and initial distributions are PyTorch's.
+ * lists them by name, with their mode. Names, defaults and initial distributions are PyTorch's.
  */
 #ifndef REPRISE_NN_H
 #define REPRISE_NN_H

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include <reprise.h>
-#include <reprise_nn.h>
+#include <reprise_io.h>
 
 #include "support/check.h"
 
@@ -285,6 +285,16 @@ static void test_layers(void **state) {
     SAYS(rp_grad_scaler_step(scaler, o));
     SAYS(rp_grad_scaler_update(scaler));
     SAYS(rp_grad_scaler_state(scaler, "scale"));
+    rp_tensor *out[2];
+    SAYS(rp_idx_load("/nonexistent"));
+    SAYS(rp_text_load("/nonexistent"));
+    SAYS(rp_npz_load("/nonexistent", "x"));
+    SAYS(rp_cifar_load(NULL, 0, 10, &out[0], &out[1]));
+    rp_loader *loader;
+    SAYS(loader = rp_loader_new(NULL, 0, 1, NULL));
+    SAYS(rp_loader_next(loader, out, 2));
+    SAYS(rp_loader_position(loader, NULL, NULL, NULL));
+    SAYS(rp_loader_seek(loader, 0, 0, 0));
     rp_average *average;
     SAYS(average = rp_average_new(&x, 1, 2));
     SAYS(rp_average_update(average));
