@@ -198,16 +198,16 @@ rp_status rp__fuse_look(const rp_ir *ir, uint32_t node, rp__arena *arena, rp__fu
     return probe_node(ir, out, false);
 }
 
-/* Products join others where the order that they have by themselves is that of the kernel that they would share. */
+/* Products join others where some kernel of the order that they have by themselves takes what follows. */
 static rp_status look_at_product(const rp_ir *ir, rp__device *d, rp__fuse_node *fn, bool places_only) {
     const rp__ir_node *n = &ir->nodes[fn->node];
     rp__call call;
-    rp__order eager, lowered;
+    rp__order order;
     fn->kind = RP__FUSE_LIBRARY;
     if (!d) return RP_OK;
     rp__ir_call(n, fn->in, fn->out, &call);
-    RP_TRY(rp__product_orders(&call, d, &eager, &lowered));
-    if (eager != lowered || lowered == RP__ORDER_ELSEWHERE) return RP_OK;
+    RP_TRY(rp__product_order(&call, d, &order));
+    if (order == RP__ORDER_ELSEWHERE) return RP_OK;
     fn->kind = RP__FUSE_PRODUCT;
     return probe_node(ir, fn, places_only);
 }

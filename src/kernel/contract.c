@@ -183,6 +183,7 @@ rp_status rp__contract_read(const rp__dag *dag, const rp__space *space, rp__cont
     if (n == dag->nodes + dag->n_nodes) return rp__fail(RP_ERROR_INTERNAL, "%s: no product to read", space->op);
     const unsigned a = dag->nodes[n->a].access, b = dag->nodes[n->b].access;
     const rp__contract_form form = rp__order_form((rp__order)n->imm.i);
+    out->order = (rp__order)n->imm.i;
     const rp_dtype dtype = (rp_dtype)dag->accesses[a].dtype;
     reader r = {.dag = dag,
                 .s = space,

@@ -11,6 +11,7 @@
 #define RP__NO_DIM ((uint8_t)0xff)
 typedef struct rp__contraction {
     rp__library_op op;
+    rp__order order;  /* of the node */
     rp__operand o[3]; /* as the op takes them; o[0] without memory and strides */
     rp__library_call call;
     /* PRODUCT: batch dims, then those of m, then those of n, each outermost first; o[0] has one dim for m and one for n.

@@ -80,14 +80,13 @@ static bool varies(const rp__product *p) {
     return true;
 }
 
-rp_status rp__product_orders(const rp__call *call, rp__device *d, rp__order *eager, rp__order *lowered) {
+rp_status rp__product_order(const rp__call *call, rp__device *d, rp__order *order) {
     rp__product p;
-    *eager = *lowered = RP__ORDER_ELSEWHERE;
+    *order = RP__ORDER_ELSEWHERE;
     RP_TRY(rp__product_of(call, &p));
     if (p.n == 0 || !varies(&p)) return RP_OK;
     const rp__library_call library = {.op = call->op->name, .site = call->site, .conv = p.conv};
-    *eager = d->ops->library->order(d, p.op, p.o, p.n, &library);
-    *lowered = rp__order_of(form_of(p.op), rp__dtype_bytes(p.o[0].dtype) == 8);
+    *order = d->ops->library->order(d, p.op, p.o, p.n, &library);
     return RP_OK;
 }
 
@@ -177,7 +176,10 @@ void rp__product_lower(rp__lower *lw) {
     rp__lw_window windows[3];
     space s;
     memset(&s, 0, sizeof s);
-    if (look(call, &p) != RP_OK || p.n == 0) return; /* asked before: rp__product_orders */
+    rp__device *d = rp__device_get(call->out[0]->device);
+    rp__order order;
+    if (!d || rp__product_order(call, d, &order) != RP_OK || order == RP__ORDER_ELSEWHERE || look(call, &p) != RP_OK)
+        return; /* asked before */
     const rp__contract_form form = form_of(p.op);
     const bool weight = form == RP__CONTRACT_CONV_WEIGHT;
     if (form == RP__CONTRACT_PRODUCT)
@@ -191,9 +193,8 @@ void rp__product_lower(rp__lower *lw) {
     const uint16_t b = form == RP__CONTRACT_PRODUCT
                            ? rp__lw_access(lw, false, p.in[columns], s.b, RP__ELEMENTS)
                            : rp__lw_windows(lw, p.in[columns], s.b, windows, p.conv.spatial, RP__ELEMENTS);
-    rp__val v =
-        rp__lw_contract(lw, rp__lw_load(lw, a, RP__NO_VAL, RP__NO_VAL), rp__lw_load(lw, b, RP__NO_VAL, RP__NO_VAL),
-                        rp__order_of(form, rp__dtype_bytes(p.o[0].dtype) == 8));
+    rp__val v = rp__lw_contract(lw, rp__lw_load(lw, a, RP__NO_VAL, RP__NO_VAL),
+                                rp__lw_load(lw, b, RP__NO_VAL, RP__NO_VAL), order);
     if (p.n > 3) {
         const uint16_t bias = rp__lw_access(lw, false, p.in[3], s.bias, RP__ALONG_ROWS);
         v = rp__lw_2(lw, RP__ADD, v, rp__lw_load(lw, bias, RP__NO_VAL, RP__NO_VAL));

@@ -22,9 +22,9 @@ typedef struct rp__product {
 rp_status rp__product_of(const rp__call *call, rp__product *out);
 /* Computes the result, whose memory is there. */
 rp_status rp__product_run(const rp__call *call);
-/* The order in which the call adds up on its device, and that of the CONTRACT that it lowers to; RP__ORDER_ELSEWHERE: it lowers to
-   none. One kernel with what surrounds it gives its bits where the two are one. */
-rp_status rp__product_orders(const rp__call *call, rp__device *d, rp__order *eager, rp__order *lowered);
+/* The order in which the call adds up on its device, by itself and in the CONTRACT that it lowers to; RP__ORDER_ELSEWHERE: it lowers
+   to none. */
+rp_status rp__product_order(const rp__call *call, rp__device *d, rp__order *order);
 /* The CONTRACT: the space is the result's dims and what is added up over. */
 void rp__product_lower(rp__lower *lw);
 

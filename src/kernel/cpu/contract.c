@@ -280,11 +280,12 @@ void rp__gemm_rest_run(const rp__gemm_rest *r, const void *tile, int64_t ld, int
                             (offset_of(&row, a, m0 + i) + offset_of(&column, a, n0 + j)) * p->access_size[a];
                     next[a] = row.along[a] * p->access_size[a];
                 }
-                const rp__line l = {.base = at, .blocks = r->blocks, .rows = 1, .n = columns, .still = still};
-                for (int64_t k = 0; k < rows; k++) {
-                    r->line(&l);
-                    for (unsigned a = 0; a < accesses; a++) at[a] += next[a];
-                }
+                r->line(&(rp__line){.base = at,
+                                    .row = rows > 1 ? next : NULL,
+                                    .blocks = r->blocks,
+                                    .rows = rows,
+                                    .n = columns,
+                                    .still = still});
                 continue;
             }
             const unsigned nd = rows > 1 ? 2 : 1;

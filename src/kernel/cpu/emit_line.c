@@ -401,6 +401,7 @@ static void emit_function(const emitter *e, const char *prefix) {
     rp__text_puts(t, ") {\n  enum { K = 32 / G_N };\n  const int64_t n = l->n; const int past = l->stream; "
                      "char *const kept = l->kept; (void)kept; (void)past;\n");
     emit_operands(e);
+    rp__text_puts(t, "  for (int64_t row = 0; row < l->rows; row++) {\n");
     for (unsigned a = 0; e->many && a < p->n_accesses; a++) {
         if (!may_stand(e, a)) continue;
         const char *compute = type_names[rp__tile_type(rp__dtypes[e->dag->accesses[a].dtype].compute)];
@@ -408,7 +409,6 @@ static void emit_function(const emitter *e, const char *prefix) {
                      "  const int s%u = !(l->still >> %u & 1); const g_%s r%u = s%u ? g_bits_%s(0) : g_one_%s(q%u);\n",
                      a, a, compute, a, a, compute, storage_of(e, a), a);
     }
-    if (e->rows) rp__text_puts(t, "  for (int64_t row = 0; row < l->rows; row++) {\n");
     for (unsigned phase = 0; phase <= p->n_phases; phase++) {
         emit_row_values(e, phase);
         if (phase < p->n_phases) emit_phase(e, phase);
@@ -417,8 +417,9 @@ static void emit_function(const emitter *e, const char *prefix) {
         const rp__program_store *st = &p->stores[k];
         if (st->row) rp__text_add(t, "  g_put_%s(q%u, v%u);\n", storage_of(e, st->access), st->access, st->value);
     }
-    for (unsigned a = 0; e->rows && a < p->n_accesses; a++) rp__text_add(t, " q%u += l->row[%u];", a, a);
-    rp__text_puts(t, e->rows ? "\n  }\n  if (past) g_past_end();\n}\n" : "  if (past) g_past_end();\n}\n");
+    if (!e->rows) rp__text_puts(t, "  if (!l->row) break;\n");
+    for (unsigned a = 0; a < p->n_accesses; a++) rp__text_add(t, " q%u += l->row[%u];", a, a);
+    rp__text_puts(t, "\n  }\n  if (past) g_past_end();\n}\n");
 }
 
 /* Longer programs are seldom run over few long rows, and take longer to compile. */

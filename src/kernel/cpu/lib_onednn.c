@@ -261,8 +261,7 @@ static bool matmul_problem(const rp__operand *o, size_t n, rp__onednn_problem *q
     if (q->size[0][0] != q->size[1][0] || q->size[0][0] != q->size[2][0]) return false;
     if (n > 3 && o[3].stride[0] != 1 && o[3].size[0] != 1) return false;
     q->bias = n > 3;
-    const double work = (double)q->size[0][0] * (double)q->size[0][1] * (double)q->size[0][2] * (double)q->size[1][2];
-    return work >= RP__ONEDNN_MATMUL_WORK && (q->size[0][0] >= BLOCKS || q->size[0][1] >= 32 * BLOCKS);
+    return q->size[0][0] >= BLOCKS || q->size[0][1] >= 32 * BLOCKS;
 }
 
 static bool conv_problem(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
@@ -282,7 +281,6 @@ static bool conv_problem(rp__library_op op, const rp__operand *o, size_t n, cons
     }
     const rp__operand *x = op == RP__LIB_CONV_FORWARD ? &o[1] : &o[0], *y = op == RP__LIB_CONV_FORWARD ? &o[0] : &o[1],
                       *w = &o[2];
-    double work = (double)y->size[0] * (double)y->size[1] * (double)w->size[1];
     for (unsigned k = 0; k < g->spatial; k++) {
         q->conv_stride[k] = g->stride[k];
         q->padding[k] = g->padding[k];
@@ -290,21 +288,15 @@ static bool conv_problem(rp__library_op op, const rp__operand *o, size_t n, cons
         /* what the last window needs; less than nothing when the tail of x is not looked at */
         q->padding_end[k] = (y->size[2 + k] - 1) * g->stride[k] + g->dilation[k] * (w->size[2 + k] - 1) + 1 -
                             x->size[2 + k] - g->padding[k];
-        work *= (double)y->size[2 + k] * (double)w->size[2 + k];
     }
     q->bias = op == RP__LIB_CONV_FORWARD && n > 3 && o[3].base;
-    if (q->bias && o[3].stride[0] != 1) return false;
-    return work >= RP__ONEDNN_CONV_WORK;
+    return !q->bias || o[3].stride[0] == 1;
 }
 
 static bool problem_of(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                        rp__onednn_problem *q, unsigned *dim, int64_t *size, int64_t *blocks) {
     const int dtype = dtype_of(o[0].dtype);
     if (dtype < 0 || n < 3) return false;
-    /* small ones leave here: an upper bound of the multiplications */
-    const int64_t along = op == RP__LIB_MATMUL ? o[1].size[o[1].ndim - 1] : rp__operand_numel(&o[2]);
-    if ((double)rp__operand_numel(op == RP__LIB_CONV_INPUT ? &o[1] : &o[0]) * (double)along < RP__ONEDNN_CONV_WORK)
-        return false;
     memset(q, 0, sizeof *q);
     q->dtype = dtype;
     for (size_t i = 0; i < n; i++)

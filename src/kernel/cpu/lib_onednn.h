@@ -1,5 +1,5 @@
-/* oneDNN for large products and convolutions on the CPU (lib_onednn.c), through libreprise-onednn.so. Whether it serves is a
-   function of the problem (and of the module being there), so eager, captured and compiled runs agree bit for bit.
+/* oneDNN for large products and convolutions on the CPU (lib_onednn.c), through libreprise-onednn.so. Whether it can serve is a
+   function of the problem (and of the module being there), and so is whether it does (templates.c).
    REPRISE_ONEDNN=0: never. */
 #ifndef RP_KERNEL_CPU_LIB_ONEDNN_H
 #define RP_KERNEL_CPU_LIB_ONEDNN_H
@@ -17,7 +17,7 @@ enum { RP__ONEDNN_PLANS = 2048 };
 
 bool rp__onednn_available(void);
 size_t rp__onednn_plan_count(void);
-/* Is the problem oneDNN's? scratch: bytes of workspace then. */
+/* Can oneDNN compute the problem? scratch: bytes of workspace then. */
 bool rp__onednn_serves(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                        size_t *scratch);
 rp_status rp__onednn_bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,

@@ -1,6 +1,6 @@
 /* The CPU's table of library ops, and what its families share. */
 #include "kernel/cpu/lib.h"
-#include "kernel/cpu/lib_onednn.h"
+#include "kernel/cpu/templates.h"
 #include "tensor/tensor.h"
 
 void rp__cpu_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer, rp__launch *out) {
@@ -45,14 +45,11 @@ rp_status rp__cpu_workspace_slot(const rp__library_call *call, size_t bytes, uin
     return RP_OK;
 }
 
+/* What has one kernel. */
 static const struct {
     rp__cpu_bind *bind;
     rp__cpu_workspace *workspace; /* NULL: none */
 } families[RP__LIB_COUNT] = {
-    [RP__LIB_MATMUL] = {rp__cpu_matmul_bind, NULL},
-    [RP__LIB_CONV_FORWARD] = {rp__cpu_conv_bind, NULL},
-    [RP__LIB_CONV_INPUT] = {rp__cpu_conv_bind, NULL},
-    [RP__LIB_CONV_WEIGHT] = {rp__cpu_conv_bind, NULL},
     [RP__LIB_TOPK] = {rp__cpu_topk_bind, rp__cpu_topk_workspace},
     [RP__LIB_NONZERO] = {rp__cpu_nonzero_bind, NULL},
     [RP__LIB_MULTINOMIAL] = {rp__cpu_multinomial_bind, rp__cpu_multinomial_workspace},
@@ -60,40 +57,37 @@ static const struct {
     [RP__LIB_CHOOSE] = {rp__cpu_choose_bind, NULL},
 };
 
-static bool may_be_onednn(rp__library_op op) { return op <= RP__LIB_CONV_WEIGHT; }
+static inline bool has_templates(rp__library_op op) { return RP__CPU_TEMPLATED >> op & 1u; }
+
+/* most: bytes of workspace there are. */
+static const rp__template *pick(const rp__problem *p, size_t most, size_t *workspace) {
+    return rp__template_pick(rp__cpu_templates, RP__CPU_TEMPLATES, p, most, RP__ORDER_ELSEWHERE, workspace);
+}
 
 static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                         const rp__library_call *call) {
-    size_t bytes;
-    if (may_be_onednn(op) && rp__onednn_serves(op, o, n, call, &bytes)) return bytes;
-    return families[op].workspace ? families[op].workspace(d, op, o, n, call) : 0;
+    size_t bytes = 0;
+    if (!has_templates(op)) return families[op].workspace ? families[op].workspace(d, op, o, n, call) : 0;
+    return pick(&(rp__problem){d, op, o, n, call}, SIZE_MAX, &bytes) ? bytes : 0;
 }
 
 static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                       rp__launch_buffer *buffer, rp__launch *out) {
     *out = (rp__launch){.words = buffer->words, .slots = buffer->slots, .op = call->op, .site = call->site};
+    if (!has_templates(op)) return families[op].bind(d, op, o, n, call, buffer, out);
+    const rp__problem p = {d, op, o, n, call};
     size_t bytes;
     /* A caller without the workspace (out of memory while a plan was made) gets our kernels. */
-    if (may_be_onednn(op) && rp__onednn_serves(op, o, n, call, &bytes) && call->workspace_bytes >= bytes)
-        return rp__onednn_bind(op, o, n, call, bytes, buffer, out);
-    return families[op].bind(d, op, o, n, call, buffer, out);
+    return pick(&p, call->workspace_bytes, &bytes)->bind(&p, bytes, buffer, out);
 }
 
 static const char *name(rp__device *d, rp__library_op op) {
     (void)d;
-    return may_be_onednn(op) && op != RP__LIB_CONV_WEIGHT && rp__onednn_available() ? "onednn" : "reprise";
+    return rp__template_name(rp__cpu_templates, RP__CPU_TEMPLATES, op);
 }
 
 static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
-    static const rp__contract_form forms[] = {[RP__LIB_MATMUL] = RP__CONTRACT_PRODUCT,
-                                              [RP__LIB_CONV_FORWARD] = RP__CONTRACT_CONV,
-                                              [RP__LIB_CONV_INPUT] = RP__CONTRACT_CONV_INPUT,
-                                              [RP__LIB_CONV_WEIGHT] = RP__CONTRACT_CONV_WEIGHT};
-    size_t bytes;
-    (void)d;
-    /* Integers add up in words that are wider than the result. */
-    if (!rp__dtype_is_float(o[0].dtype) || rp__onednn_serves(op, o, n, call, &bytes)) return RP__ORDER_ELSEWHERE;
-    return rp__order_of(forms[op], rp__dtype_bytes(o[0].dtype) == 8);
+    return rp__template_order(rp__cpu_templates, RP__CPU_TEMPLATES, &(rp__problem){d, op, o, n, call});
 }
 
 /* A launch costs less than a row of a small product: nothing to win. */

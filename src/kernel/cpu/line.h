@@ -6,13 +6,14 @@
 #include <stdint.h>
 
 typedef struct rp__line {
-    char *const *base;  /* address of each access at the first row */
-    const int64_t *row; /* of each access: bytes from a row to the next; programs of one row only: NULL */
+    char *const *base; /* address of each access at the first row */
+    const int64_t *
+        row; /* of each access: bytes from a row to the next; NULL: there is one, and programs of elements have no other */
     const char *blocks; /* uniform values, 64 bytes each */
     char *kept;         /* row scratch: kept_cap elements of each kept value */
     int64_t kept_cap;   /* a multiple of 64, not less than n */
     int64_t rows, n;    /* rows, elements of each */
-    uint64_t still;     /* bit a: access a is one value for the row (programs of one row only; others: 0) */
+    uint64_t still;     /* bit a: access a is one value for a row (programs of elements only; others: 0) */
     int stream;         /* stores pass the caches by: every stored row is aligned to 64 bytes */
     /* chunk functions, one a phase: chunks [first, last) of one row of n elements */
     int64_t first, last, chunks; /* chunks: of the row */

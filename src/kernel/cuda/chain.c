@@ -1,5 +1,5 @@
 /* Chains of small matrix products on CUDA in one kernel (chain.cuh): whether a chain is worth it, and its launch record. A
- * single product whose tiles fit a block takes the same way (matmul.c asks). */
+ * single product whose tiles fit a block takes the same way, as a row of the table of templates. */
 #include <string.h>
 
 #include "kernel/cuda/library.h"
@@ -57,7 +57,7 @@ static int pitch_of(int64_t n, int element, bool odd) {
 }
 
 /* Depends on sizes, strides and dtypes alone: what is asked before there is memory is what is bound later. */
-static rp__chain_answer make_plan(const rp__device *d, const rp__library_stage *stages, size_t n, plan *p) {
+static rp__chain_answer make_plan(rp__device *d, const rp__library_stage *stages, size_t n, plan *p) {
     memset(p, 0, sizeof *p);
     if (n == 0 || n > RP__CHAIN_MAX) return RP__CHAIN_TOO_LARGE;
     const rp_dtype dtype = stages[0].o[0].dtype;
@@ -78,7 +78,9 @@ static rp__chain_answer make_plan(const rp__device *d, const rp__library_stage *
             if (!is_narrow(&stages[s].o[k])) return RP__CHAIN_TOO_LARGE;
         }
         if (!is_small(p->m, w->n, w->k)) return RP__CHAIN_TOO_LARGE;
-        if (n > 1 && !rp__cuda_matmul_is_ours(d, stages[s].o, stages[s].n)) return RP__CHAIN_OTHER_SUM;
+        const rp__library_call call = {.op = "chain", .site = ""};
+        if (n > 1 && d->ops->library->order(d, RP__LIB_MATMUL, stages[s].o, stages[s].n, &call) == RP__ORDER_ELSEWHERE)
+            return RP__CHAIN_OTHER_SUM;
         int64_t bk = last(b->stride, b, 2), bn = last(b->stride, b, 1);
         w->along_n = bk != 1 && bn == 1;
         w->row_stride = w->along_n ? bk : bn;
@@ -112,11 +114,6 @@ static rp__chain_answer make_plan(const rp__device *d, const rp__library_stage *
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n) {
     plan p;
     return make_plan(d, stages, n, &p);
-}
-
-bool rp__cuda_chain_takes(const rp__device *d, const rp__library_stage *product) {
-    plan p;
-    return make_plan(d, product, 1, &p) == RP__CHAIN_YES;
 }
 
 /* log2 of the elements that one copy of at most 16 bytes takes, and of the threads that copy a row. */
@@ -205,3 +202,27 @@ rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, si
     out->shared_bytes = (uint32_t)p.bytes;
     return RP_OK;
 }
+
+/* ---- the row of a single product */
+
+static rp__library_stage alone(const rp__problem *p) {
+    rp__library_stage stage = {.op = RP__LIB_MATMUL, .n = p->n};
+    memcpy(stage.o, p->o, p->n * sizeof *p->o);
+    return stage;
+}
+
+static bool serves(const rp__problem *p, size_t *workspace) {
+    const rp__library_stage stage = alone(p);
+    plan unused;
+    (void)workspace;
+    return make_plan(p->device, &stage, 1, &unused) == RP__CHAIN_YES;
+}
+
+static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__library_stage stage = alone(p);
+    (void)workspace;
+    return rp__cuda_chain_bind(p->device, &stage, 1, p->call, buffer, out);
+}
+
+const rp__cuda_product_row rp__cuda_chain_row = {
+    .row = {.name = "chain", .ops = 1u << RP__LIB_MATMUL, .serves = serves, .order = rp__problem_order, .bind = bind}};

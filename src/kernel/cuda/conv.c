@@ -70,24 +70,30 @@ static rp_status set_tiles(rp__library_op op, const rp__operand *o, size_t n, co
     return RP_OK;
 }
 
-rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
     rp__text_kernel_key key = {.family = "conv"};
-    memset(out, 0, sizeof *out);
-    out->op = call->op;
-    out->site = call->site;
-    RP_TRY(set_tiles(op, o, n, call, buffer, out, &key.facts));
+    (void)workspace;
+    RP_TRY(set_tiles(p->op, p->o, p->n, p->call, buffer, out, &key.facts));
     if (out->grid[0] == 0) return RP_OK;
-    return rp__text_kernel(d, &key, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, &out->kernel);
+    return rp__text_kernel(p->device, &key, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, &out->kernel);
 }
 
-uint32_t rp__cuda_conv_words(unsigned spatial) { return 8 + 6 * spatial + 3 * (2 + spatial) + 1; }
-
-rp_status rp__cuda_conv_tiles(rp__library_op op, const rp__operand *o, const rp__library_call *call,
-                              rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
-    return set_tiles(op, o, 3, call, buffer, out, facts);
+static uint32_t words(const rp__problem *p) {
+    const unsigned spatial = p->call->conv.spatial;
+    return 8 + 6 * spatial + 3 * (2 + spatial) + 1;
 }
 
-void rp__cuda_conv_source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
+static rp_status tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
+    *wide = true;
+    return set_tiles(p->op, p->o, 3, p->call, buffer, out, facts);
+}
+
+static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
     rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, follow, out);
 }
+
+const rp__cuda_product_row rp__cuda_conv_row = {
+    .row = {.name = "simt", .ops = RP__CUDA_CONVOLUTIONS, .follows = true, .order = rp__problem_order, .bind = bind},
+    .words = words,
+    .tiles = tiles,
+    .source = source};

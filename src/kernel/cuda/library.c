@@ -35,49 +35,55 @@ void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *acce
     for (size_t k = 0; k < n; k++) rp__cuda_operand_slot(&o[k], (uint32_t)k, access[k], buffer, out);
 }
 
+static inline bool has_templates(rp__library_op op) { return RP__CUDA_TEMPLATED >> op & 1u; }
+
+static const rp__template *pick(const rp__problem *p, size_t *workspace) {
+    return rp__template_pick(rp__cuda_templates, RP__CUDA_TEMPLATES, p, SIZE_MAX, RP__ORDER_ELSEWHERE, workspace);
+}
+
 static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                         const rp__library_call *call) {
+    size_t bytes = 0;
     switch (op) {
-    case RP__LIB_MATMUL: return rp__cuda_matmul_workspace(d, o, n);
     case RP__LIB_TOPK: return rp__cuda_topk_workspace(d, o, n, call);
     case RP__LIB_NONZERO: return rp__cuda_nonzero_workspace(d, o, n, call);
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_workspace(d, o, n, call);
     case RP__LIB_SCATTER_ADD: return rp__cuda_scatter_add_workspace(d, o, n, call);
-    default: return 0;
+    default: return has_templates(op) && pick(&(rp__problem){d, op, o, n, call}, &bytes) ? bytes : 0;
     }
+}
+
+static rp_status bind_template(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
+    size_t bytes;
+    const rp__template *t = pick(p, &bytes);
+    *out = (rp__launch){.op = p->call->op, .site = p->call->site};
+    if (!t || bytes > p->call->workspace_bytes)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: %zu bytes of workspace given, %zu needed", p->call->op,
+                        p->call->workspace_bytes, bytes);
+    return t->bind(p, bytes, buffer, out);
 }
 
 static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                       rp__launch_buffer *buffer, rp__launch *out) {
     switch (op) {
-    case RP__LIB_MATMUL: return rp__cuda_matmul_bind(d, o, n, call, buffer, out);
-    case RP__LIB_CONV_FORWARD:
-    case RP__LIB_CONV_INPUT:
-    case RP__LIB_CONV_WEIGHT: return rp__cuda_conv_bind(d, op, o, n, call, buffer, out);
     case RP__LIB_TOPK: return rp__cuda_topk_bind(d, o, n, call, buffer, out);
     case RP__LIB_NONZERO: return rp__cuda_nonzero_bind(d, o, n, call, buffer, out);
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_bind(d, o, n, call, buffer, out);
     case RP__LIB_SCATTER_ADD: return rp__cuda_scatter_add_bind(d, o, n, call, buffer, out);
     case RP__LIB_CHOOSE: return rp__cuda_choose_bind(d, o, n, call, buffer, out);
-    default: return rp__fail(RP_ERROR_INTERNAL, "%s: library op %d on CUDA", call->op, (int)op);
+    default: break;
     }
+    if (!has_templates(op)) return rp__fail(RP_ERROR_INTERNAL, "%s: library op %d on CUDA", call->op, (int)op);
+    return bind_template(&(rp__problem){d, op, o, n, call}, buffer, out);
 }
 
 static const char *name(rp__device *d, rp__library_op op) {
     (void)d;
-    return op == RP__LIB_MATMUL && rp__cuda_lt_available() ? "cublasLt" : "reprise";
+    return rp__template_name(rp__cuda_templates, RP__CUDA_TEMPLATES, op);
 }
 
 static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
-    static const rp__contract_form forms[] = {[RP__LIB_MATMUL] = RP__CONTRACT_PRODUCT,
-                                              [RP__LIB_CONV_FORWARD] = RP__CONTRACT_CONV,
-                                              [RP__LIB_CONV_INPUT] = RP__CONTRACT_CONV_INPUT,
-                                              [RP__LIB_CONV_WEIGHT] = RP__CONTRACT_CONV_WEIGHT};
-    (void)call;
-    /* Integers add up in words that are wider than the result. */
-    if (!rp__dtype_is_float(o[0].dtype) || (op == RP__LIB_MATMUL && !rp__cuda_matmul_is_ours(d, o, n)))
-        return RP__ORDER_ELSEWHERE;
-    return rp__order_of(forms[op], rp__dtype_bytes(o[0].dtype) == 8);
+    return rp__template_order(rp__cuda_templates, RP__CUDA_TEMPLATES, &(rp__problem){d, op, o, n, call});
 }
 
 extern const rp__library rp__cuda_library;

@@ -3,33 +3,17 @@
 #define RP_KERNEL_CUDA_LIBRARY_H
 
 #include "device/device.h"
+#include "kernel/cuda/templates.h"
 #include "kernel/library.h"
 
 /* Below this many multiply-adds our kernel's one node costs less than a cuBLASLt call (bench/gpu_reprise.c measures it). */
 #define RP__CUDA_SMALL_PRODUCT (INT64_C(1) << 22)
-size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n);
-bool rp__cuda_matmul_is_ours(const rp__device *d, const rp__operand *o, size_t n); /* not cuBLASLt's */
-rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                               rp__launch_buffer *buffer, rp__launch *out);
-/* The same kernels with something behind each sum (contract.c): words that a product has before those of what follows; its words,
- * grid, slots and the facts that its text depends on, to which the number of words that follow is added from bit 32 on; the text. */
-uint32_t rp__cuda_matmul_words(const rp__operand *o);
-rp_status rp__cuda_matmul_tiles(const rp__device *d, const rp__operand *o, bool wide, const rp__library_call *call,
-                                rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts);
-void rp__cuda_matmul_source(const char *name, uint64_t facts, const char *follow, rp__text *out);
-uint32_t rp__cuda_conv_words(unsigned spatial);
-rp_status rp__cuda_conv_tiles(rp__library_op op, const rp__operand *o, const rp__library_call *call,
-                              rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts);
-void rp__cuda_conv_source(const char *name, uint64_t facts, const char *follow, rp__text *out);
+/* The rows of templates.c, each in the file of its kernel. */
+extern const rp__cuda_product_row rp__cuda_chain_row, rp__cuda_matmul_row, rp__cuda_lt_row, rp__cuda_conv_row;
 
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n);
-/* Does a single product with this memory run best as a chain of one? Then rp__cuda_chain_bind takes it. */
-bool rp__cuda_chain_takes(const rp__device *d, const rp__library_stage *product);
 rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, size_t n, const rp__library_call *call,
                               rp__launch_buffer *buffer, rp__launch *out);
-rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
-
 rp_status rp__cuda_choose_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                rp__launch_buffer *buffer, rp__launch *out);
 

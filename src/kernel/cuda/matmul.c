@@ -1,6 +1,5 @@
-/* Matrix products on CUDA: our own kernels (chain.cuh for what fits a block's shared memory, else matmul.cuh) or cuBLASLt
- * (matmul_lt.c), chosen by the problem alone, so that eager,
- * captured and compiled runs of one problem give the same bits. */
+/* Matrix products on CUDA: two rows of the table of templates, our own kernel (matmul.cuh) and cuBLASLt (matmul_lt.c). (chain.c has a
+ * third, for what fits a block's shared memory.) */
 #include <string.h>
 
 #include "kernel/cuda/library.h"
@@ -81,8 +80,7 @@ static int32_t alignment_of(const rp__operand *o, size_t n) {
 static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, const product *p, rp__lt_problem *out) {
     memset(out, 0, sizeof *out);
     if (!rp__dtype_is_float(p->dtype) || p->n_batch > 1 || p->m == 0 || p->n == 0 || p->k == 0 || p->batch == 0 ||
-        p->batch * p->m * p->n * p->k <= RP__CUDA_SMALL_PRODUCT || (p->bias && p->bias_stride != 1) ||
-        !rp__cuda_lt_available())
+        (p->bias && p->bias_stride != 1))
         return false;
     int32_t flipped = 0;
     if (!leading(p->m, p->n, p->om, p->on, &out->ldd, &flipped) || flipped ||
@@ -105,21 +103,52 @@ static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, cons
     return true;
 }
 
-size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n) {
-    product p;
+static bool lt_serves(const rp__problem *p, size_t *workspace) {
+    product read;
     rp__lt_problem problem;
-    size_t bytes = 0;
-    read_product(o, n, &p);
-    if (!lt_problem(d, o, n, &p, &problem) || !rp__cuda_lt_plan(d, &problem, &bytes)) return 0;
-    return bytes;
+    read_product(p->o, p->n, &read);
+    return lt_problem(p->device, p->o, p->n, &read, &problem) && rp__cuda_lt_plan(p->device, &problem, workspace);
 }
 
-bool rp__cuda_matmul_is_ours(const rp__device *d, const rp__operand *o, size_t n) {
-    product p;
-    rp__lt_problem problem;
-    read_product(o, n, &p);
-    return !lt_problem(d, o, n, &p, &problem);
+static double lt_cost(const rp__problem *p) {
+    (void)p;
+    return (double)RP__CUDA_SMALL_PRODUCT;
 }
+
+static void start(const rp__problem *p, const product *read, rp__launch_buffer *buffer, rp__launch *out) {
+    static const uint32_t access[4] = {RP__WRITE, RP__READ, RP__READ, RP__READ};
+    rp__cuda_operand_slots(p->o, read->bias ? 4 : 3, access, buffer, out);
+    if (!read->bias) buffer->words[3] = 0;
+}
+
+static rp_status lt_bind(const rp__problem *p, size_t bytes, rp__launch_buffer *buffer, rp__launch *out) {
+    product read;
+    rp__lt_problem problem;
+    read_product(p->o, p->n, &read);
+    if (!lt_problem(p->device, p->o, p->n, &read, &problem))
+        return rp__fail(RP_ERROR_INTERNAL, "%s: no product of cuBLASLt", p->call->op);
+    start(p, &read, buffer, out);
+    buffer->words[4] = (uint64_t)(uintptr_t)p->call->workspace;
+    buffer->words[5] = bytes;
+    memcpy(&buffer->words[6], &problem, sizeof problem);
+    out->n_words = 6 + sizeof problem / sizeof(uint64_t);
+    out->kernel = rp__cuda_lt_kernel();
+    if (bytes)
+        buffer->slots[out->n_slots++] = (rp__slot){.word = 4,
+                                                   .access = RP__READ | RP__WRITE,
+                                                   .storage = p->call->workspace_storage,
+                                                   .buffer = -1,
+                                                   .begin = 0,
+                                                   .end = (int64_t)bytes};
+    return RP_OK;
+}
+
+const rp__cuda_product_row rp__cuda_lt_row = {.row = {.name = "cublasLt",
+                                                      .ops = 1u << RP__LIB_MATMUL,
+                                                      .available = rp__cuda_lt_available,
+                                                      .serves = lt_serves,
+                                                      .cost = lt_cost,
+                                                      .bind = lt_bind}};
 
 /* ---- our own kernel ---- */
 
@@ -181,66 +210,39 @@ static rp_status set_tiles(const rp__device *d, const product *p, bool wide, con
     return RP_OK;
 }
 
-static rp_status bind_own(rp__device *d, const rp__operand *o, const product *p, const rp__library_call *call,
-                          rp__launch_buffer *buffer, rp__launch *out) {
+static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
     rp__text_kernel_key key = {.family = "matmul"};
-    RP_TRY(set_tiles(d, p, is_wide(o, p->bias ? 4 : 3), call, buffer, out, &key.facts));
-    return rp__text_kernel(d, &key, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, &out->kernel);
+    product read;
+    (void)workspace;
+    read_product(p->o, p->n, &read);
+    if (read.batch * read.m * read.n == 0) return RP_OK;
+    start(p, &read, buffer, out);
+    RP_TRY(set_tiles(p->device, &read, is_wide(p->o, read.bias ? 4 : 3), p->call, buffer, out, &key.facts));
+    return rp__text_kernel(p->device, &key, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, &out->kernel);
 }
 
-uint32_t rp__cuda_matmul_words(const rp__operand *o) {
-    product p;
-    read_product(o, 3, &p);
-    return 14 + 4 * p.n_batch;
+static uint32_t words(const rp__problem *p) {
+    product read;
+    read_product(p->o, 3, &read);
+    return 14 + 4 * read.n_batch;
 }
 
-rp_status rp__cuda_matmul_tiles(const rp__device *d, const rp__operand *o, bool wide, const rp__library_call *call,
-                                rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
-    product p;
-    read_product(o, 3, &p);
+static rp_status tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
+    product read;
+    read_product(p->o, 3, &read);
     buffer->words[0] = buffer->words[3] = 0;
-    rp__cuda_operand_slot(&o[1], 1, RP__READ, buffer, out);
-    rp__cuda_operand_slot(&o[2], 2, RP__READ, buffer, out);
-    return set_tiles(d, &p, wide || is_wide(o + 1, 2), call, buffer, out, facts);
+    rp__cuda_operand_slot(&p->o[1], 1, RP__READ, buffer, out);
+    rp__cuda_operand_slot(&p->o[2], 2, RP__READ, buffer, out);
+    *wide = *wide || is_wide(p->o + 1, 2);
+    return set_tiles(p->device, &read, *wide, p->call, buffer, out, facts);
 }
 
-void rp__cuda_matmul_source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
+static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
     rp__text_kernel_source(name, facts, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, follow, out);
 }
 
-rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                               rp__launch_buffer *buffer, rp__launch *out) {
-    static const uint32_t access[4] = {RP__WRITE, RP__READ, RP__READ, RP__READ};
-    product p;
-    rp__lt_problem problem;
-    size_t bytes = 0;
-    read_product(o, n, &p);
-    memset(out, 0, sizeof *out);
-    out->op = call->op;
-    out->site = call->site;
-    if (p.batch * p.m * p.n == 0) return RP_OK;
-    rp__cuda_operand_slots(o, p.bias ? 4 : 3, access, buffer, out);
-    if (!p.bias) buffer->words[3] = 0;
-    if (!lt_problem(d, o, n, &p, &problem) || !rp__cuda_lt_plan(d, &problem, &bytes)) {
-        rp__library_stage stage = {.op = RP__LIB_MATMUL, .n = n};
-        memcpy(stage.o, o, n * sizeof *o);
-        if (rp__cuda_chain_takes(d, &stage)) return rp__cuda_chain_bind(d, &stage, 1, call, buffer, out);
-        return bind_own(d, o, &p, call, buffer, out);
-    }
-    if (bytes > call->workspace_bytes)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: %zu bytes of workspace given, %zu needed", call->op,
-                        call->workspace_bytes, bytes);
-    buffer->words[4] = (uint64_t)(uintptr_t)call->workspace;
-    buffer->words[5] = bytes;
-    memcpy(&buffer->words[6], &problem, sizeof problem);
-    out->n_words = 6 + sizeof problem / sizeof(uint64_t);
-    out->kernel = rp__cuda_lt_kernel();
-    if (bytes)
-        buffer->slots[out->n_slots++] = (rp__slot){.word = 4,
-                                                   .access = RP__READ | RP__WRITE,
-                                                   .storage = call->workspace_storage,
-                                                   .buffer = -1,
-                                                   .begin = 0,
-                                                   .end = (int64_t)bytes};
-    return RP_OK;
-}
+const rp__cuda_product_row rp__cuda_matmul_row = {
+    .row = {.name = "simt", .ops = 1u << RP__LIB_MATMUL, .follows = true, .order = rp__problem_order, .bind = bind},
+    .words = words,
+    .tiles = tiles,
+    .source = source};

@@ -1,0 +1,22 @@
+/* CUDA's table of templates (templates.h). */
+#include "kernel/cuda/templates.h"
+
+#include "kernel/cuda/library.h"
+
+const rp__template *const rp__cuda_templates[RP__CUDA_TEMPLATES] = {&rp__cuda_chain_row.row, &rp__cuda_matmul_row.row,
+                                                                    &rp__cuda_lt_row.row, &rp__cuda_conv_row.row};
+
+const rp__cuda_product_row *rp__cuda_template_following(const rp__problem *p, rp__order order, unsigned *place) {
+    size_t unused;
+    const rp__template *t = rp__template_pick(rp__cuda_templates, RP__CUDA_TEMPLATES, p, SIZE_MAX, order, &unused);
+    for (unsigned k = 0; t && k < RP__CUDA_TEMPLATES; k++) {
+        if (rp__cuda_templates[k] != t) continue;
+        *place = k;
+        return rp__cuda_template_at(k);
+    }
+    return NULL;
+}
+
+const rp__cuda_product_row *rp__cuda_template_at(unsigned place) {
+    return (const rp__cuda_product_row *)rp__cuda_templates[place]; /* its first member */
+}

@@ -1,0 +1,30 @@
+/* CUDA's table of templates (kernel/template.h): asked by library.c for products and convolutions by themselves, by contract.c for those
+ * with something behind each sum. */
+#ifndef RP_KERNEL_CUDA_TEMPLATES_H
+#define RP_KERNEL_CUDA_TEMPLATES_H
+
+#include "core/text.h"
+#include "kernel/template.h"
+
+typedef struct rp__cuda_product_row {
+    rp__template row;
+    /* Of a row that takes what follows: words that it has before those of what follows; its words, grid, slots and the facts that its
+     * text depends on, where o[0] has no memory and `wide` says that what follows needs offsets of 64 bits; the text, in which `follow`
+     * stands for the store. facts have 32 bits; contract.c puts the number of words that follow above them. */
+    uint32_t (*words)(const rp__problem *p);
+    rp_status (*tiles)(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts);
+    void (*source)(const char *name, uint64_t facts, const char *follow, rp__text *out);
+} rp__cuda_product_row;
+
+enum {
+    RP__CUDA_CONVOLUTIONS = 1u << RP__LIB_CONV_FORWARD | 1u << RP__LIB_CONV_INPUT | 1u << RP__LIB_CONV_WEIGHT,
+    RP__CUDA_TEMPLATED = 1u << RP__LIB_MATMUL | RP__CUDA_CONVOLUTIONS, /* ops that the table has rows for */
+    RP__CUDA_TEMPLATES = 4
+};
+extern const rp__template *const rp__cuda_templates[RP__CUDA_TEMPLATES];
+
+/* The row that computes the problem with what follows its sums, in this order; its place in the table. */
+const rp__cuda_product_row *rp__cuda_template_following(const rp__problem *p, rp__order order, unsigned *place);
+const rp__cuda_product_row *rp__cuda_template_at(unsigned place);
+
+#endif
