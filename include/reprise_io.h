@@ -100,9 +100,10 @@ typedef struct rp_save_options {
     bool random;             /* the default generators of all devices in use */
     const char *const (*metadata)[2];
     size_t n_metadata;
-    const rp_grad_scaler *scaler; /* NULL: none; so with the next two */
+    const rp_grad_scaler *scaler; /* NULL: none; so with the next three */
     const rp_average *average;
     const rp_loader *loader;
+    const rp_lbfgs *lbfgs;
 } rp_save_options;
 RP_CALL rp_status rp_save(const char *path, rp_module *m, const rp_save_options *options);
 
@@ -119,9 +120,10 @@ typedef struct rp_load_options {
     char *
         report; /* for report_bytes: missing, unexpected and misfitting names, a line each; NULL: the error alone has the first */
     size_t report_bytes;
-    rp_grad_scaler *scaler; /* as the optimizer; so are the next two */
+    rp_grad_scaler *scaler; /* as the optimizer; so are the next three */
     rp_average *average;
     rp_loader *loader;
+    rp_lbfgs *lbfgs;
 } rp_load_options;
 /* Copies into the module's tensors, converting types as copy_ does; sizes must be equal. All or, on failure, nothing. */
 RP_CALL rp_status rp_load(const char *path, rp_module *m, const rp_load_options *options);

@@ -445,6 +445,53 @@ static void every_optimizer_goes_on(void **state) {
     unlink("data.opt");
 }
 
+static rp_tensor *bowl(void *ctx) {
+    const rp_linear_layer *layer = ctx;
+    rp_set_grad(layer->weight, NULL);
+    rp_set_grad(layer->bias, NULL);
+    rp_tensor *y = rp_linear_layer_forward(layer, rp_full(RP_DIMS(1, 4), rp_f64(0.75)));
+    rp_tensor *loss = rp_sum(rp_add(rp_mul(y, y), rp_sin(y)));
+    rp_backward(loss, NULL, NULL);
+    return loss;
+}
+
+/* Its vectors and numbers, too: a third and a fourth step are those of a program that never stopped. */
+static void lbfgs_goes_on(void **state) {
+    (void)state;
+    if (!have_jansson()) skip();
+    rp_linear_layer layer[2];
+    rp_module *m[2];
+    rp_lbfgs *l[2];
+    for (int k = 0; k < 2; k++) {
+        size_t n;
+        rp_manual_seed(3);
+        m[k] = rp_module_new("m");
+        OK(rp_linear_add(m[k], "fc", &layer[k], 4, 3, true));
+        rp_tensor *const *params = rp_module_parameters(m[k], &n);
+        l[k] = rp_lbfgs_new(params, n, 0.25,
+                            RP_OPTIONS(rp_lbfgs_options, .max_iter = 2, .history_size = 3, .strong_wolfe = true));
+    }
+    for (int t = 0; t < 2; t++) (void)rp_lbfgs_step(l[0], bowl, &layer[0]);
+    OK(rp_save("data.lbfgs", m[0], RP_OPTIONS(rp_save_options, .lbfgs = l[0])));
+    OK(rp_load("data.lbfgs", m[1], RP_OPTIONS(rp_load_options, .lbfgs = l[1])));
+    for (int t = 0; t < 2; t++)
+        for (int k = 0; k < 2; k++) (void)rp_lbfgs_step(l[k], bowl, &layer[k]);
+    float a[12], b[12];
+    OK(rp_to_host(layer[0].weight, a, sizeof a));
+    OK(rp_to_host(layer[1].weight, b, sizeof b));
+    assert_memory_equal(a, b, sizeof a);
+    OK(rp_save("data.lbfgs", m[0], NULL));
+    assert_int_equal(rp_load("data.lbfgs", m[1], RP_OPTIONS(rp_load_options, .lbfgs = l[1])), RP_ERROR_IO);
+    FAILED(RP_ERROR_IO, "lbfgs: the file has none");
+    for (int k = 0; k < 2; k++) {
+        rp_lbfgs_release(l[k]);
+        rp_set_grad(layer[k].weight, NULL);
+        rp_set_grad(layer[k].bias, NULL);
+        rp_module_release(m[k]);
+    }
+    unlink("data.lbfgs");
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_teardown(name, take_error)
     const struct CMUnitTest tests[] = {
@@ -457,6 +504,7 @@ int main(void) {
         TEST(batches),
         TEST(wrong_loaders),
         TEST(every_optimizer_goes_on),
+        TEST(lbfgs_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

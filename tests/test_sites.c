@@ -214,6 +214,8 @@ static void test_layers(void **state) {
     SAYS(rp_init_uniform(NULL, 0, 1));
     SAYS(rp_init_normal(x, 0, -1));
     SAYS(rp_init_constant(NULL, 0));
+    SAYS(rp_init_trunc_normal(x, 0, 1, 2, -2));
+    SAYS(rp_init_orthogonal(flat, 1));
     SAYS(rp_init_kaiming_uniform(flat, 0));
     SAYS(rp_linear_layer_init(&linear, -1, 2, true, RP_F32));
     SAYS(rp_linear_layer_init(&linear, 3, INT64_MAX / 4, true, RP_F32)); /* an op inside fails */
@@ -275,6 +277,9 @@ static void test_layers(void **state) {
     SAYS(rp_plateau_init(NULL, NULL));
     SAYS(rp_plateau_step(NULL, o, 1));
     SAYS(rp_grad_norm(NULL, 1, 2));
+    rp_lbfgs *lbfgs;
+    SAYS(lbfgs = rp_lbfgs_new(NULL, 0, 1, NULL));
+    SAYS(rp_lbfgs_step(lbfgs, NULL, NULL));
     SAYS(rp_clip_grad_norm(NULL, 1, 1, 2));
     SAYS(rp_clip_grad_value(NULL, 1, 1));
     SAYS(rp_set_autocast(RP_DEVICE_CPU, RP_I32));

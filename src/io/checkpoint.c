@@ -1,7 +1,7 @@
 /* The state of a training program in one safetensors file: the module under its own names;
    "reprise/optimizer/GROUP/PARAMETER/NAME", "reprise/optimizer/GROUP/lr", "reprise/optimizer/GROUP/schedule" (the step of
    its schedule) and "reprise/optimizer/GROUP/steps" (of each parameter); "reprise/scaler/NAME"; "reprise/average/count" and
-   "reprise/average/K"; generators and the loader as metadata "reprise/random/DEVICE" = "SEED OFFSET" and "reprise/loader" =
+   "reprise/average/K"; "reprise/lbfgs/NAME"; generators and the loader as metadata "reprise/random/DEVICE" = "SEED OFFSET" and "reprise/loader" =
    "SEED EPOCH BATCH". A load looks at everything and makes every tensor before it writes to one. */
 #include "ops/private.h"
 #include <reprise_io.h>
@@ -15,6 +15,7 @@
 #include "core/options.h"
 #include "core/text.h"
 #include "device/device.h"
+#include "nn/lbfgs.h"
 #include "nn/optimizer.h"
 #include "nn/update.h"
 #include "tensor/tensor.h"
@@ -110,6 +111,15 @@ static rp_status add_average(tensors *t, const rp_average *a) {
     return RP_OK;
 }
 
+static rp_status add_lbfgs(tensors *t, const rp_lbfgs *l) {
+    for (size_t k = 0; k < RP__LBFGS_TENSORS; k++) {
+        const char *name = "";
+        rp_tensor *own = rp__lbfgs_tensor(l, k, &name);
+        RP_TRY(add_own(t, own, OURS "lbfgs/%s", name));
+    }
+    return RP_OK;
+}
+
 /* ---------------------------------------------------------------- saving */
 
 typedef struct notes {
@@ -175,6 +185,7 @@ static rp_status save(const char *path, rp_module *m, const rp_save_options *o) 
     }
     if (status == RP_OK && o->scaler) status = add_scaler(&t, o->scaler);
     if (status == RP_OK && o->average) status = add_average(&t, o->average);
+    if (status == RP_OK && o->lbfgs) status = add_lbfgs(&t, o->lbfgs);
     if (status == RP_OK && o->random) status = note_random(&extra);
     if (status == RP_OK && o->loader) status = note_loader(&extra, o->loader);
     if (status == RP_OK)
@@ -358,6 +369,12 @@ static rp_status take_average(load *l, tensors *t) {
     return take_own(l, t, first, OURS "average/", "average", "the file has fewer tensors");
 }
 
+static rp_status take_lbfgs(load *l, tensors *t) {
+    const size_t first = t->n;
+    RP_TRY(add_lbfgs(t, l->o->lbfgs));
+    return take_own(l, t, first, OURS "lbfgs/", "lbfgs", "the file has a part of it");
+}
+
 typedef struct place { /* of a loader */
     uint64_t seed;
     int64_t epoch, batch;
@@ -436,6 +453,7 @@ static rp_status load_file(load *l, const char *path, rp_module *m) {
     if (status == RP_OK && l->o->optimizer) status = take_optimizer(l, &optimizer);
     if (status == RP_OK && l->o->scaler) status = take_scaler(l, &optimizer);
     if (status == RP_OK && l->o->average) status = take_average(l, &optimizer);
+    if (status == RP_OK && l->o->lbfgs) status = take_lbfgs(l, &optimizer);
     if (status == RP_OK && l->o->loader) status = take_loader(l, &at);
     if (status == RP_OK && l->o->random) status = take_random(l, random, &n_random);
     if (status == RP_OK && l->faults)

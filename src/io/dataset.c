@@ -1,5 +1,5 @@
-/* Files that data sets come in: IDX, the binary CIFAR, plain bytes, archives of numpy. All are checked to the byte before they are
-   believed. */
+/* Files that data sets come in: IDX, the binary CIFAR, plain bytes, archives of numpy. All are checked to the byte
+   before they are believed. */
 #include "ops/private.h"
 #include <reprise_io.h>
 
@@ -45,7 +45,8 @@ rp_tensor *rp_text_load_at(const char *site, const char *path) {
     return t;
 }
 
-/* ---------------------------------------------------------------- IDX: two zeros, type, rank; sizes; elements; all big-endian */
+/* ---------------------------------------------------------------- IDX: two zeros, type, rank; sizes; elements; all
+   big-endian */
 
 static rp_tensor *swapped(const uint8_t *data, size_t count, size_t element, const int64_t *size, size_t ndim,
                           rp_dtype dtype) {
@@ -101,7 +102,8 @@ rp_tensor *rp_idx_load_at(const char *site, const char *path) {
     return t;
 }
 
-/* ---------------------------------------------------------------- CIFAR: a record is a label (of 100 classes: the coarse one, too) and an image */
+/* ---------------------------------------------------------------- CIFAR: a record is a label (of 100 classes: the
+   coarse one, too) and an image */
 
 enum { IMAGE = 3 * 32 * 32, MAX_FILES = 64 };
 
@@ -155,7 +157,8 @@ rp_status rp_cifar_load_at(const char *site, const char *const *paths, size_t n,
     return status;
 }
 
-/* ---------------------------------------------------------------- archives of numpy: zip files whose members are stored as they are */
+/* ---------------------------------------------------------------- archives of numpy: zip files whose members are
+   stored as they are */
 
 enum { END = 22, ENTRY = 46, LOCAL = 30, COMMENT_LIMIT = 65535 };
 

@@ -1,6 +1,6 @@
-/* Batches of rows. The order of an epoch is a permutation drawn from (seed, epoch), so a position is three numbers. Workers only copy
-   bytes: from the arrays into the slots of a ring, in which batch b has slot b modulo their number; they call nothing of the library.
-   The program's thread takes the batches in order and makes tensors of them. */
+/* Batches of rows. The order of an epoch is a permutation drawn from (seed, epoch), so a position is three numbers.
+   Workers only copy bytes: from the arrays into the slots of a ring, in which batch b has slot b modulo their number;
+   they call nothing of the library. The program's thread takes the batches in order and makes tensors of them. */
 #include "ops/private.h"
 #include <reprise_io.h>
 
