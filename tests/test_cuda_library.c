@@ -451,12 +451,110 @@ static int setup(void **state) {
     return cpu && cuda ? 0 : -1;
 }
 
+/* ---- convolutions */
+
+enum { ROWS_FIRST, CHANNELS_LAST, GAPS };
+
+/* (first, channels, spatial...) */
+static array image_new(rp_dtype dtype, unsigned spatial, int64_t first, int64_t channels, const int64_t *size,
+                       unsigned layout) {
+    int64_t all[5] = {first, channels};
+    memcpy(all + 2, size, spatial * sizeof *size);
+    array a = array_new(dtype, spatial + 2, all, false, layout == GAPS ? 3 : 1);
+    if (layout == CHANNELS_LAST) {
+        a.o.stride[1] = 1;
+        int64_t stride = channels;
+        for (unsigned d = spatial + 2; d-- > 2; stride *= all[d]) a.o.stride[d] = stride;
+        a.o.stride[0] = stride;
+    }
+    return a;
+}
+
+/* Small whole numbers: their sums are exact in any order. */
+static void fill_small(const array *a) {
+    for (int64_t k = 0, n = numel(&a->o); k < n; k++) put(a, k, (double)(random_word() % 3) - 1);
+}
+
+static void test_conv(void **state) {
+    static const struct {
+        rp_dtype dtype;
+        uint16_t spatial, batch, groups, cg, og, x, w, y; /* the last three: layouts */
+        int64_t in[3], kernel[3], stride[3], padding[3], dilation[3];
+        int multiprocessors;
+    } cases[] = {
+        /* rows of 1 to 130 in every tile, with few and with many multiprocessors to fill */
+        {RP_F16, 2, 2, 1, 8, 40, 0, 0, 0, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_F16, 2, 2, 1, 8, 40, 1, 1, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_BF16, 2, 1, 1, 40, 130, 1, 1, 1, {6, 5}, {3, 2}, {1, 2}, {1, 0}, {1, 1}, 1},
+        {RP_BF16, 2, 3, 1, 5, 70, 0, 0, 1, {7, 8}, {2, 3}, {2, 3}, {1, 2}, {1, 2}, 1},
+        {RP_F16, 2, 1, 3, 8, 16, 1, 1, 1, {6, 6}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 16},
+        {RP_F16, 2, 2, 5, 1, 1, 0, 0, 0, {8, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 16},
+        {RP_F16, 1, 2, 1, 72, 20, 0, 0, 0, {41}, {5}, {3}, {2}, {2}, 16},
+        {RP_BF16, 3, 1, 2, 8, 33, 1, 0, 2, {4, 5, 6}, {2, 3, 2}, {1, 2, 1}, {0, 1, 1}, {1, 1, 2}, 16},
+        {RP_F16, 2, 4, 1, 16, 64, 0, 0, 0, {8, 8}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 132},
+        {RP_F32, 2, 2, 1, 6, 130, 0, 0, 0, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_F32, 2, 1, 1, 30, 20, 1, 1, 1, {9, 7}, {3, 3}, {2, 1}, {1, 2}, {1, 1}, 1},
+        {RP_F32, 2, 2, 4, 8, 8, 0, 0, 0, {7, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 16},
+        {RP_F32, 1, 3, 2, 3, 12, 2, 2, 2, {30}, {4}, {2}, {3}, {3}, 16},
+        {RP_F32, 3, 1, 1, 4, 7, 0, 0, 0, {4, 5, 6}, {2, 3, 2}, {2, 2, 1}, {1, 1, 1}, {1, 1, 2}, 16},
+        {RP_F64, 2, 2, 1, 20, 70, 0, 1, 0, {8, 6}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 1},
+        {RP_F64, 1, 2, 1, 3, 5, 0, 0, 0, {20}, {3}, {1}, {1}, {1}, 16},
+        /* a long inner index, in shares */
+        {RP_F16, 2, 3, 1, 16, 24, 0, 0, 0, {20, 20}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
+        {RP_BF16, 2, 1, 1, 300, 20, 1, 1, 1, {5, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
+        /* more than a batch of the inner index, and no tile at all */
+        {RP_F16, 2, 1, 1, 64, 33, 1, 1, 1, {6, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_BF16, 2, 1, 2, 64, 40, 0, 0, 0, {6, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_BF16, 2, 2, 5, 1, 1, 1, 1, 1, {11, 6}, {5, 3}, {2, 1}, {2, 1}, {1, 2}, 16},
+        {RP_F32, 1, 3, 3, 2, 2, 0, 1, 0, {300}, {3}, {1}, {1}, {1}, 16},
+        {RP_F32, 2, 6, 1, 3, 9, 0, 0, 0, {40, 44}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
+        {RP_F64, 1, 1, 1, 2, 3, 0, 0, 0, {5000}, {3}, {1}, {1}, {1}, 132},
+    };
+    const int multiprocessors = cuda->multiprocessors;
+    (void)state;
+    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++) {
+        const unsigned spatial = cases[n].spatial;
+        const int64_t channels = (int64_t)cases[n].cg * cases[n].groups, out = (int64_t)cases[n].og * cases[n].groups;
+        int64_t places[3];
+        rp__library_call call = {.conv = {.spatial = (uint8_t)spatial, .groups = cases[n].groups}};
+        for (unsigned d = 0; d < spatial; d++) {
+            call.conv.stride[d] = cases[n].stride[d];
+            call.conv.padding[d] = cases[n].padding[d];
+            call.conv.dilation[d] = cases[n].dilation[d];
+            places[d] =
+                (cases[n].in[d] + 2 * cases[n].padding[d] - cases[n].dilation[d] * (cases[n].kernel[d] - 1) - 1) /
+                    cases[n].stride[d] +
+                1;
+        }
+        array x = image_new(cases[n].dtype, spatial, cases[n].batch, channels, cases[n].in, cases[n].x),
+              w = image_new(cases[n].dtype, spatial, out, cases[n].cg, cases[n].kernel, cases[n].w),
+              y = image_new(cases[n].dtype, spatial, cases[n].batch, out, places, cases[n].y),
+              bias = image_new(cases[n].dtype, 0, out, 1, NULL, 0);
+        bias.o.ndim = 1;
+        array forward[4] = {y, x, w, bias}, input[3] = {x, y, w}, weight[3] = {w, y, x};
+        cuda->multiprocessors = cases[n].multiprocessors;
+        print_message("convolution %u\n", n);
+        for (unsigned op = 0; op < 3; op++) {
+            array *operands = op == 0 ? forward : op == 1 ? input : weight;
+            const rp__library_op ops[] = {RP__LIB_CONV_FORWARD, RP__LIB_CONV_INPUT, RP__LIB_CONV_WEIGHT};
+            const unsigned count = op == 0 && n % 2 ? 4 : 3;
+            for (unsigned k = 0; k < count; k++) fill_small(&operands[k]);
+            run_both(ops[op], operands, count, 1, &call);
+        }
+        cuda->multiprocessors = multiprocessors;
+        free(x.memory);
+        free(w.memory);
+        free(y.memory);
+        free(bias.memory);
+    }
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topk),        cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
         cmocka_unit_test(test_scatter_add), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
-        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_batch),       cmocka_unit_test(test_conv),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -437,6 +437,77 @@ static void test_order(void **state) {
         }
 }
 
+/* Sums and maxima of `rows` rows of `r` floats, which lie where the strides say. */
+static void sums_of(rp__dag *dag, unsigned rows, const int64_t *extent, unsigned n_inner, const int64_t *stride,
+                    const float *x, size_t n, float *out) {
+    rp__device *d = rp__device_get(rp_cuda(0));
+    rp_stream *s = rp__current_stream(d);
+    rp__storage *in = rp__storage_new(d, s, n * 4), *sum = rp__storage_new(d, s, rows * 4u),
+                *max = rp__storage_new(d, s, rows * 4u);
+    assert_int_equal(d->ops->copy_in(d, s, in->data, x, n * 4), RP_OK);
+    rp__space_access a[3];
+    memset(a, 0, sizeof a);
+    a[0] = (rp__space_access){.base = in->data, .storage = in, .end = (int64_t)n * 4};
+    memcpy(a[0].stride, stride, (1 + n_inner) * sizeof *stride);
+    a[1] = (rp__space_access){.base = sum->data, .storage = sum, .end = rows * 4, .stride = {1}};
+    a[2] = (rp__space_access){.base = max->data, .storage = max, .end = rows * 4, .stride = {1}};
+    rp__space space = {.dims = {1, (uint8_t)n_inner}, .n_accesses = 3, .accesses = a, .op = "sum", .site = "here"};
+    space.extent[0] = rows;
+    memcpy(space.extent + 1, extent, n_inner * sizeof *extent);
+    assert_int_equal(rp__loop_launch(d, s, dag, &space), RP_OK);
+    assert_int_equal(d->ops->copy_out(d, s, out, sum->data, rows * 4u), RP_OK);
+    assert_int_equal(d->ops->copy_out(d, s, out + rows, max->data, rows * 4u), RP_OK);
+    rp__storage_release(in);
+    rp__storage_release(sum);
+    rp__storage_release(max);
+}
+
+/* Rows of several chunks: by a block each, by a block a chunk, side by side in wide and in narrow stripes, and along two dims with
+ * a gap between: the same bits, close to a sum in double. */
+static void test_split_rows(void **state) {
+    static const int64_t sizes[][2] = {{4097, 4}, {10001, 5}, {175, 400}, {1, 589824}};
+    rp__device *d = rp__device_get(rp_cuda(0));
+    assert_non_null(d);
+    const int multiprocessors = d->multiprocessors;
+    rp__dag *dag = sum_dag(RP_F32);
+    (void)state;
+    for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+        const int64_t outer = sizes[n][0], inner = sizes[n][1], r = outer * inner, gap = inner + 4;
+        const unsigned rows = outer == 1 ? 1 : 9;
+        float *x = malloc((size_t)(rows * r) * 4), *beside = malloc((size_t)(rows * r) * 4),
+              *gaps = calloc((size_t)(rows * outer * gap), 4), *first = malloc(rows * 8u), *other = malloc(rows * 8u);
+        test_rng g = {n + 3};
+        double exact = 0;
+        for (int64_t i = 0; i < rows * r; i++) {
+            const float v = (float)(test_next(&g) >> 40) * 0x1p-24f - 0.25f;
+            x[i] = beside[i % r * rows + i / r] = gaps[i / inner * gap + i % inner] = v;
+            if (i < r) exact += (double)v;
+        }
+        for (unsigned way = 0; way < 6; way++) {
+            const int64_t flat[1] = {r}, two[2] = {outer, inner};
+            float *out = way ? other : first;
+            d->multiprocessors = way == 1 || way == 2 ? 1 : way == 4 ? 100000 : 40;
+            if (way < 2)
+                sums_of(dag, rows, flat, 1, (int64_t[]){r, 1}, x, (size_t)(rows * r), out);
+            else if (way < 5)
+                sums_of(dag, rows, flat, 1, (int64_t[]){1, rows}, beside, (size_t)(rows * r), out);
+            else
+                sums_of(dag, rows, two, 2, (int64_t[]){outer * gap, gap, 1}, gaps, (size_t)(rows * outer * gap), out);
+            d->multiprocessors = multiprocessors;
+            if (memcmp(out, first, rows * 8u) != 0)
+                fail_msg("rows of %lld: way %u gives %.9g, not %.9g", (long long)r, way, (double)out[0],
+                         (double)first[0]);
+        }
+        assert_true(fabs((double)first[0] - exact) < 1e-6 * (double)r);
+        free(x);
+        free(beside);
+        free(gaps);
+        free(first);
+        free(other);
+    }
+    rp__dag_release(dag);
+}
+
 /* Scans: all kinds, with reductions before and behind, and a scan of a scan; rows of few and of many tiles. */
 static rp__dag *scan_dag(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
@@ -588,12 +659,12 @@ static void test_many(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pointwise), cmocka_unit_test(test_pointwise_layouts),
-        cmocka_unit_test(test_functions), cmocka_unit_test(test_gather_and_errors),
-        cmocka_unit_test(test_random),    cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_many),      cmocka_unit_test(test_scans),
-        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_pointwise),  cmocka_unit_test(test_pointwise_layouts),
+        cmocka_unit_test(test_functions),  cmocka_unit_test(test_gather_and_errors),
+        cmocka_unit_test(test_random),     cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_order),      cmocka_unit_test(test_row_shares),
+        cmocka_unit_test(test_split_rows), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_scans),      cmocka_unit_test(test_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,7 +98,7 @@ typedef struct dthread {
     stack *stack;
     int state;
     unsigned int index;
-    unsigned int exchanges;
+    unsigned int exchanges, clusters; /* warp functions and cluster barriers so far */
     async_copy *copies;
     unsigned int n_copies, cap_copies, group;
 } dthread;
@@ -133,6 +133,7 @@ struct sim_grid {
     bool wait;
     bool faulted;
     unsigned int block_threads;
+    unsigned long long *cluster_arrivals; /* of threads at cluster barriers, a cluster; made at the first */
 };
 
 static struct cudasim_runtime runtime;
@@ -492,6 +493,55 @@ static void rt_set_conditional(unsigned long long handle, unsigned int value) {
     sim_cond_set(handle, value);
 }
 
+static unsigned long long block_number(const block *b) {
+    const unsigned int *grid = b->grid->launch.grid;
+    return b->index.x + (unsigned long long)grid[0] * (b->index.y + (unsigned long long)grid[1] * b->index.z);
+}
+
+/* A cluster is n neighbours along x. The thread spins: blocks of the cluster that have not begun then do. */
+static void rt_cluster_barrier(unsigned int n, int line) {
+    block *b = current_block;
+    sim_grid *g = b->grid;
+    (void)line;
+    if (n == 0 || g->launch.grid[0] % n) {
+        fault(CUDA_ERROR_LAUNCH_FAILED, "rp_cluster_barrier: the grid does not consist of clusters of that size");
+    }
+    if (!g->cluster_arrivals) {
+        g->cluster_arrivals = sim_alloc((size_t)(g->n_blocks / n), sizeof *g->cluster_arrivals);
+    }
+    unsigned long long *arrivals = &g->cluster_arrivals[block_number(b) / n];
+    const unsigned long long all = (unsigned long long)++current->clusters * n * b->n;
+    ++*arrivals;
+    b->progress = true;
+    while (*arrivals < all) {
+        rt_spin();
+    }
+}
+
+static void rt_cluster_read(void *to, const void *at, unsigned int size, unsigned int rank, unsigned int n) {
+    block *b = current_block;
+    const struct cudasim_kernel *k = b->grid->launch.function->kernel;
+    const unsigned char *from = at;
+    const unsigned char *dynamic = current->pub.dynamic_shared;
+    const bool moves = b->dynamic_map && from >= dynamic && from + size <= dynamic + b->grid->launch.shared_bytes;
+    if ((!moves && (from < k->shared || from + size > k->shared_end)) || rank >= n) {
+        fault(CUDA_ERROR_ILLEGAL_ADDRESS, "rp_cluster_read of what is no shared variable, or of no block");
+    }
+    const unsigned long long number = block_number(b) / n * n + rank;
+    for (block *other = b->grid->resident; other; other = other->next) {
+        if (block_number(other) != number) {
+            continue;
+        }
+        memcpy(to,
+               moves        ? other->threads[0].pub.dynamic_shared + (from - dynamic)
+               : other == b ? from
+                            : other->saved + (from - k->shared),
+               size);
+        return;
+    }
+    fault(CUDA_ERROR_ILLEGAL_ADDRESS, "rp_cluster_read of a block that does not run: a barrier is missing");
+}
+
 static void rt_copy_async(void *to, const void *from, unsigned int size, unsigned int valid) {
     dthread *t = current;
     if (sim_random(2)) { /* it may be done at once or at the last moment */
@@ -537,6 +587,8 @@ static struct cudasim_runtime runtime = {
     .grid_wait = rt_grid_wait,
     .launch_dependents = rt_launch_dependents,
     .set_conditional = rt_set_conditional,
+    .cluster_barrier = rt_cluster_barrier,
+    .cluster_read = rt_cluster_read,
     .copy_async = rt_copy_async,
     .copy_async_commit = rt_copy_async_commit,
     .copy_async_wait = rt_copy_async_wait,
@@ -706,6 +758,7 @@ void sim_grid_free(sim_grid *g) {
         block_free(b);
     }
     free(g->launch.arguments);
+    free(g->cluster_arrivals);
     free(g);
 }
 

@@ -51,6 +51,7 @@ struct cudasim_runtime *cudasim_runtime;
 #define __restrict__ restrict
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define threadIdx (cudasim_rt->self->thread_idx)
 #define blockIdx (cudasim_rt->self->block_idx)
@@ -528,6 +529,20 @@ RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) 
 }
 RP_FN void rp_cp_async_commit(void) { cudasim_rt->copy_async_commit(); }
 RP_FN void rp_cp_async_wait(int n) { cudasim_rt->copy_async_wait(n); }
+
+/* ---- Clusters ---- */
+
+RP_FN void rp_cluster_barrier(int n) { cudasim_rt->cluster_barrier((unsigned int)n, __LINE__); }
+#define RP__CLUSTER_READ(T, type)                                                                                      \
+    RP_FN type rp_cluster_read_##T(const type *p, int rank, int n) {                                                   \
+        type v;                                                                                                        \
+        cudasim_rt->cluster_read(&v, p, sizeof v, (unsigned int)rank, (unsigned int)n);                                \
+        return v;                                                                                                      \
+    }
+RP__CLUSTER_READ(f32, float)
+RP__CLUSTER_READ(f64, double)
+RP__CLUSTER_READ(i32, rp_i32)
+RP__CLUSTER_READ(i64, rp_i64)
 
 /* ---- Tensor cores: every lane gives its fragments, then computes its own four results. Fragment layouts are those of
  * PTX: with g = lane / 4 and t = lane % 4, a lane holds d[0..3] at (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). ---- */

@@ -1,168 +1,555 @@
-/* Convolution on CUDA, 1 to 3 spatial dims, as tiled products over computed indices (implicit GEMM), any strides. One text for
+/* Convolution on CUDA, 1 to 3 spatial dims, as tiled products over computed places (implicit GEMM), any strides. One text for
  * the three products; RP_KIND says which:
  *   0 forward  y (N, O, *)    rows o, columns (n, y*), inner (c, r*)
  *   1 input    dx (N, C, *)   rows c, columns (n, x*), inner (o, r*)
  *   2 weight   dw (O, C/g, *) rows o, columns (c, r*), inner (n, y*)
- * Each result adds up over the inner index in the order of kernel/product.h, so the bits depend on the operands alone. Macros of conv.c: RP_NAME, RP_T,
- * RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND; RP_SPATIAL; RP_BIAS; RP_REST,
- * words of what follows each sum x (0: it is stored) in a DAG: of group g, row m, spatial place at[], and first or last of the other dim.
+ * A pixel (n, y* or x*) and a tap (c or o, r*) each have a spot: an offset, a place and what a division by the step leaves. Together
+ * they are an element of the operand with windows if the rests are equal and the places add up to one inside; the offsets add up too.
+ * So no element needs a division: spots of columns are found once, those of the inner index once, RP_BATCH at a time.
+ *
+ * RP_MMA 0: chains of fma in the order of kernel/product.h, RP_TX threads side by side. RP_MMA 1, of 16-bit floats: tensor cores; the
+ * inner index runs through the taps with the channel innermost, 16 a step of the sum, from left to right in f32. RP_SPLIT
+ * blocks, a cluster, take a share of the inner index each, and their sums are added up in rising order (conv.c says how many: a
+ * function of the sizes). The bits depend on nothing else: not on tiles, strides or memory format.
+ *
+ * Macros of conv.c: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS; RP_MMA and, with
+ * it, RP_MMA_STEP; RP_TM, RP_TN, RP_TK, the tile; RP_STAGES, tiles in flight; RP_TX; RP_WM, warps above each other; RP_SPLIT; RP_INDEX, of offsets; RP_A_ALONG,
+ * RP_B_ALONG: neighbours in a warp read neighbours of the inner index, and RP_A_WIDE, RP_B_WIDE: eight at once, along the inner index
+ * or across it; RP_SAME: a step of the inner index is of one tap; RP_DIRECT: no tiles; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
+ * of what follows each sum x (0: it is stored) in a DAG: of group g, row m, spatial place at[], and first or last of the other dim n.
  * Words: y x w bias; N C O groups; then per spatial dim: input size, output size, kernel size, stride, padding, dilation; then the
  * strides of y (n, o, *), x (n, c, *), w (o, c, *), bias. */
-#define RP_TM 32
-#define RP_TN 32
-#define RP_TK 16
 #define RP_S RP_SPATIAL
 #define RP_W_SPACE 8
 #define RP_W_STRIDES (8 + 6 * RP_S)
 typedef struct {
     rp_u64 w[8 + 6 * RP_S + 3 * (2 + RP_S) + 1 + RP_REST];
 } RP_WORDS;
-#define RP_SIZE(field, d) ((rp_i64)p.w[RP_W_SPACE + 6 * (d) + (field)])
-#define RP_STRIDE(tensor, d) ((rp_i64)p.w[RP_W_STRIDES + (tensor) * (2 + RP_S) + (d)])
+#define RP_SIZE(field, d) ((RP_INDEX)p.w[RP_W_SPACE + 6 * (d) + (field)])
+#define RP_STRIDE(tensor, d) ((RP_INDEX)p.w[RP_W_STRIDES + (tensor) * (2 + RP_S) + (d)])
 enum { RP_IN, RP_OUT, RP_KERNEL, RP_STEP, RP_PAD, RP_DIL };
+/* The operand with windows, and the bounds of its places. */
+#define RP_WINDOWED (RP_KIND == 1 ? 0 : 1)
+#define RP_BOUND (RP_KIND == 1 ? RP_OUT : RP_IN)
+
+typedef struct __align__(16) {
+    RP_INDEX off, rest; /* rest -1: a column outside of the result, -2: behind the end of the inner index */
+    RP_INDEX at[RP_S];
+}
+rp_spot;
+typedef struct {
+    RP_INDEX n, at[RP_S];
+} rp_result;
 
 /* Splits `index` over the spatial sizes of `field`. */
-RP_FN void rp_split(const RP_WORDS *q, rp_i64 *index, int field, rp_i64 *at) {
+RP_FN void rp_split(const RP_WORDS *q, RP_INDEX *index, int field, RP_INDEX *at) {
     _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {
-        const rp_i64 size = (rp_i64)q->w[RP_W_SPACE + 6 * d + field];
+        const RP_INDEX size = (RP_INDEX)q->w[RP_W_SPACE + 6 * d + field];
         at[d] = *index % size;
         *index /= size;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
-    __shared__ RP_ACC sa[RP_TM][RP_TK + 1];
-    __shared__ RP_ACC sb[RP_TK][RP_TN + 1];
-    const int tx = (int)threadIdx.x % 16, ty = (int)threadIdx.x / 16;
-    const rp_i64 batch = (rp_i64)p.w[4], C = (rp_i64)p.w[5], O = (rp_i64)p.w[6], G = (rp_i64)p.w[7];
-    const rp_i64 cg = C / G, og = O / G, g = (rp_i64)blockIdx.z;
-    rp_i64 in_points = 1, out_points = 1, kernel_points = 1;
+/* Channel and window of number t of the taps of `channels`: with tensor cores the channel runs fastest. */
+RP_FN RP_INDEX rp_tap(const RP_WORDS *q, RP_INDEX t, RP_INDEX channels, RP_INDEX *at) {
+#if RP_MMA
+    const RP_INDEX c = t % channels;
+    t /= channels;
+    rp_split(q, &t, RP_KERNEL, at);
+    return c;
+#else
+    rp_split(q, &t, RP_KERNEL, at);
+    return t;
+#endif
+}
+
+RP_FN rp_spot rp_pixel_spot(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {
+    const RP_WORDS p = *q;
+    rp_spot s;
+    s.off = n * RP_STRIDE(RP_WINDOWED, 0);
+    s.rest = 0;
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+#if RP_KIND == 1
+        const RP_INDEX top = at[d] + RP_SIZE(RP_PAD, d), step = RP_SIZE(RP_STEP, d);
+        s.at[d] = top / step;
+        s.rest = s.rest * step + top % step;
+#else
+        s.at[d] = at[d] * RP_SIZE(RP_STEP, d) - RP_SIZE(RP_PAD, d);
+#endif
+        s.off += s.at[d] * RP_STRIDE(RP_WINDOWED, 2 + d);
+    }
+    return s;
+}
+
+RP_FN rp_spot rp_tap_spot(const RP_WORDS *q, RP_INDEX c, const RP_INDEX *at) {
+    const RP_WORDS p = *q;
+    rp_spot s;
+    s.off = c * RP_STRIDE(RP_WINDOWED, 1);
+    s.rest = 0;
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+#if RP_KIND == 1
+        const RP_INDEX back = at[d] * RP_SIZE(RP_DIL, d), step = RP_SIZE(RP_STEP, d);
+        s.at[d] = -(back / step);
+        s.rest = s.rest * step + back % step;
+#else
+        s.at[d] = at[d] * RP_SIZE(RP_DIL, d);
+#endif
+        s.off += s.at[d] * RP_STRIDE(RP_WINDOWED, 2 + d);
+    }
+    return s;
+}
+
+RP_FN int rp_meet(const rp_spot *a, const rp_spot *b, const RP_INDEX *bound) {
+    int ok = a->rest == b->rest;
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+        const RP_INDEX at = a->at[d] + b->at[d];
+        ok = ok && at >= 0 && at < bound[d];
+    }
+    return ok;
+}
+
+#if RP_MMA
+typedef rp_u16 rp_kept; /* in shared memory */
+#define RP_KEEP(x) (x)
+/* Rows of eight in different banks; along the inner index as the operand was read. */
+#define RP_A_ROW (RP_A_ALONG ? RP_TK + 8 : RP_TM + 8)
+#define RP_B_ROW (RP_B_ALONG ? RP_TK + 8 : RP_TN + 8)
+#define RP_A_SIZE ((RP_A_ALONG ? RP_TM : RP_TK) * RP_A_ROW)
+#define RP_B_SIZE ((RP_B_ALONG ? RP_TN : RP_TK) * RP_B_ROW)
+#define RP_A_AT(m, k) (RP_A_ALONG ? (m)*RP_A_ROW + (k) : (k)*RP_A_ROW + (m))
+#define RP_B_AT(n, k) (RP_B_ALONG ? (n)*RP_B_ROW + (k) : (k)*RP_B_ROW + (n))
+#define RP_WN (8 / RP_WM)
+#define RP_FM (RP_TM / RP_WM / 16) /* fragments of a warp */
+#define RP_FN_ (RP_TN / RP_WN / 8)
+#define RP_PASSES RP_FM
+#define RP_PASS_ROWS (16 * RP_WM)
+#define RP_ROW_OF(pass, r) ((r) / 16 * (RP_TM / RP_WM) + (pass)*16 + (r) % 16)
+#else
+typedef RP_ACC rp_kept;
+#define RP_KEEP(x) RP_LOAD(x)
+#define RP_PAD_TILE (16 / sizeof(RP_ACC))
+#define RP_A_ROW (RP_TM + RP_PAD_TILE)
+#define RP_B_ROW (RP_TN + RP_PAD_TILE)
+#define RP_A_SIZE (RP_TK * RP_A_ROW)
+#define RP_B_SIZE (RP_TK * RP_B_ROW)
+#define RP_A_AT(m, k) ((k)*RP_A_ROW + (m))
+#define RP_B_AT(n, k) ((k)*RP_B_ROW + (n))
+#define RP_TY (256 / RP_TX)
+#define RP_I (RP_TM / RP_TY)
+#define RP_J (RP_TN / RP_TX)
+#define RP_VECTOR ((int)(16 / sizeof(RP_ACC)))
+#define RP_VI (RP_I < RP_VECTOR ? RP_I : RP_VECTOR) /* neighbours of a thread */
+#define RP_VJ (RP_J < RP_VECTOR ? RP_J : RP_VECTOR)
+typedef struct __align__(RP_VI * sizeof(RP_ACC)) {
+    RP_ACC e[RP_VI];
+}
+rp_row_part;
+typedef struct __align__(RP_VJ * sizeof(RP_ACC)) {
+    RP_ACC e[RP_VJ];
+}
+rp_column_part;
+#define RP_PASSES RP_I
+#define RP_PASS_ROWS RP_TY
+#define RP_ROW_OF(pass, r) ((pass) / RP_VI * (RP_TY * RP_VI) + (r)*RP_VI + (pass) % RP_VI)
+#endif
+#define RP_OUT_ROW (RP_TN + 4)
+#define RP_LA ((RP_TM * RP_TK + 255) / 256)
+#define RP_LB ((RP_TN * RP_TK + 255) / 256)
+/* Spots of the inner index are found RP_BATCH at once, one a thread, while those before them are used. */
+#define RP_BATCH 256
+#define RP_STEPS (RP_BATCH / RP_TK)
+
+/* What is done with a sum. */
+RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX m, RP_INDEX n, const RP_INDEX *at, RP_INDEX cg,
+                     RP_INDEX og) {
+    const RP_WORDS p = *q;
+    (void)cg, (void)og;
+#if RP_REST
+    RP_FOLLOW
+#else
+    const RP_INDEX one = RP_KIND == 2 ? g * og + m : n, two = RP_KIND == 0 ? g * og + m : RP_KIND == 1 ? g * cg + m : n;
+    RP_INDEX o = one * RP_STRIDE(RP_KIND, 0) + two * RP_STRIDE(RP_KIND, 1);
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(RP_KIND, 2 + d);
+    RP_T *to = (RP_T *)p.w[RP_KIND];
+#if RP_BIAS
+    to[o] = RP_STORE(x + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]));
+#else
+    to[o] = RP_STORE(x);
+#endif
+#endif
+}
+
+extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
+#if RP_DIRECT /* few rows and a short inner index: a thread a result, which needs no tile */
+    __shared__ rp_spot inner[RP_BLOCK];
+    __shared__ RP_ACC plain[RP_BLOCK];
+    const int t = (int)threadIdx.x;
+    const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
+    const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z, m = (RP_INDEX)blockIdx.y;
+    RP_INDEX points = 1, kernel_points = 1, bound[RP_S], at[RP_S];
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+        points *= RP_SIZE(RP_KIND == 0 ? RP_OUT : RP_IN, d);
+        kernel_points *= RP_SIZE(RP_KERNEL, d);
+        bound[d] = RP_SIZE(RP_BOUND, d);
+    }
+    const RP_INDEX channels = RP_KIND == 0 ? cg : og, N = batch * points, place = (RP_INDEX)blockIdx.x * 256 + t;
+    const int K = (int)(channels * kernel_points);
+    RP_INDEX n = place;
+    rp_split(&p, &n, RP_KIND == 0 ? RP_OUT : RP_IN, at);
+    const rp_spot here = rp_pixel_spot(&p, n, at);
+    rp_launch_dependents();
+    rp_grid_wait();
+    RP_T *y = (RP_T *)p.w[0], *x = (RP_T *)p.w[1], *w = (RP_T *)p.w[2];
+    (void)y, (void)x;
+    const RP_T *b = RP_KIND == 0 ? x + g * cg * RP_STRIDE(1, 1) : y + g * og * RP_STRIDE(0, 1);
+    for (int k = t; k < K; k += 256) {
+        RP_INDEX r[RP_S], c = k, o;
+        rp_split(&p, &c, RP_KERNEL, r);
+        inner[k] = rp_tap_spot(&p, c, r);
+        o = RP_KIND == 0 ? (g * og + m) * RP_STRIDE(2, 0) + c * RP_STRIDE(2, 1)
+                         : (g * og + c) * RP_STRIDE(2, 0) + m * RP_STRIDE(2, 1);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += r[d] * RP_STRIDE(2, 2 + d);
+        plain[k] = RP_LOAD(w[o]);
+    }
+    rp_barrier();
+    if (place >= N) return;
+    RP_ACC sum = 0;
+    _Pragma("unroll 8") for (int k = 0; k < K; k++) {
+        const rp_spot two = inner[k];
+        RP_ACC v = 0;
+        if (rp_meet(&here, &two, bound)) v = RP_LOAD(b[here.off + two.off]);
+        sum = RP_MULADD(plain[k], v, sum);
+    }
+    rp_finish(&p, sum, g, m, n, at, cg, og);
+#else
+    extern __shared__ __align__(16) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
+    __shared__ rp_spot column[RP_TN], inner[2 * RP_BATCH];
+    __shared__ RP_INDEX inner_plain[2 * RP_BATCH]; /* offset in the operand without windows */
+    __shared__ rp_result result[RP_TN];
+    rp_kept *sa = (rp_kept *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
+    RP_ACC *st = (RP_ACC *)room;
+    const int t = (int)threadIdx.x;
+    const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
+    const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z;
+    RP_INDEX in_points = 1, out_points = 1, kernel_points = 1, bound[RP_S];
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
         in_points *= RP_SIZE(RP_IN, d);
         out_points *= RP_SIZE(RP_OUT, d);
         kernel_points *= RP_SIZE(RP_KERNEL, d);
+        bound[d] = RP_SIZE(RP_BOUND, d);
     }
 #if RP_KIND == 0
-    const rp_i64 M = og, N = batch * out_points, K = cg * kernel_points;
+    const RP_INDEX M = og, N = batch * out_points, K = cg * kernel_points;
 #elif RP_KIND == 1
-    const rp_i64 M = cg, N = batch * in_points, K = og * kernel_points;
+    const RP_INDEX M = cg, N = batch * in_points, K = og * kernel_points;
 #else
-    const rp_i64 M = og, N = cg * kernel_points, K = batch * out_points;
+    const RP_INDEX M = og, N = cg * kernel_points, K = batch * out_points;
 #endif
-    const rp_i64 m0 = (rp_i64)blockIdx.y * RP_TM, n0 = (rp_i64)blockIdx.x * RP_TN;
-    RP_ACC acc[2][2] = {{0, 0}, {0, 0}}, blocks[2][2] = {{0, 0}, {0, 0}}, groups[2][2] = {{0, 0}, {0, 0}};
+    const int rank = (int)(blockIdx.x % RP_SPLIT);
+    const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM, n0 = (RP_INDEX)(blockIdx.x / RP_SPLIT) * RP_TN;
+    /* this block's share of the inner index, whole groups of the order */
+    const RP_INDEX unit = RP_MMA ? RP_TK : RP_BLOCK * RP_GROUP,
+                   share = ((K + unit - 1) / unit + RP_SPLIT - 1) / RP_SPLIT * unit;
+    const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
+    for (int e = t; e < RP_TN; e += 256) {
+        RP_INDEX n = n0 + e;
+        rp_spot s;
+        rp_result r;
+#if RP_KIND == 2
+        r.n = rp_tap(&p, n, cg, r.at);
+        s = rp_tap_spot(&p, r.n, r.at);
+#else
+        rp_split(&p, &n, RP_KIND == 0 ? RP_OUT : RP_IN, r.at);
+        r.n = n;
+        s = rp_pixel_spot(&p, n, r.at);
+#endif
+        if (n0 + e >= N) s.rest = -1;
+        column[e] = s;
+        result[e] = r;
+    }
     rp_launch_dependents();
     rp_grid_wait();
     RP_T *y = (RP_T *)p.w[0], *x = (RP_T *)p.w[1], *w = (RP_T *)p.w[2];
-    for (rp_i64 k0 = 0; k0 < K; k0 += RP_TK) {
-        for (int e = (int)threadIdx.x; e < RP_TM * RP_TK;
-             e += 256) { /* the row operand: w forward and for dx, dy for dw */
-            const rp_i64 m = m0 + e / RP_TK;
-            rp_i64 k = k0 + e % RP_TK, at[RP_S];
-            RP_ACC v = 0;
-            if (m < M && k < K) {
+    (void)y, (void)x, (void)w;
 #if RP_KIND == 0
-                rp_split(&p, &k, RP_KERNEL, at);
-                rp_i64 o = (g * og + m) * RP_STRIDE(2, 0) + k * RP_STRIDE(2, 1);
-                _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(2, 2 + d);
-                v = RP_LOAD(w[o]);
+    const RP_T *a = w + g * og * RP_STRIDE(2, 0), *b = x + g * cg * RP_STRIDE(1, 1);
+    const RP_INDEX a_row = RP_STRIDE(2, 0);
 #elif RP_KIND == 1
-                rp_split(&p, &k, RP_KERNEL, at);
-                rp_i64 o = (g * og + k) * RP_STRIDE(2, 0) + m * RP_STRIDE(2, 1);
-                _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(2, 2 + d);
-                v = RP_LOAD(w[o]);
+    const RP_T *a = w + g * og * RP_STRIDE(2, 0), *b = y + g * og * RP_STRIDE(0, 1);
+    const RP_INDEX a_row = RP_STRIDE(2, 1);
 #else
-                rp_split(&p, &k, RP_OUT, at);
-                rp_i64 o = k * RP_STRIDE(0, 0) + (g * og + m) * RP_STRIDE(0, 1);
-                _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(0, 2 + d);
-                v = RP_LOAD(y[o]);
+    const RP_T *a = y + g * og * RP_STRIDE(0, 1), *b = x + g * cg * RP_STRIDE(1, 1);
+    const RP_INDEX a_row = RP_STRIDE(0, 1);
+#endif
+/* Batch number n of the spots of the inner index; read behind a barrier. */
+#define RP_FIND_INNER(n)                                                                                               \
+    if (first + (n)*RP_BATCH < end) {                                                                                  \
+        const RP_INDEX from = first + (n)*RP_BATCH + t;                                                                \
+        RP_INDEX k = from, at[RP_S], plain;                                                                            \
+        rp_spot s;                                                                                                     \
+        RP_INNER_SPOT                                                                                                  \
+        if (from >= end) s.rest = -2;                                                                                  \
+        inner[(n) % 2 * RP_BATCH + t] = s;                                                                             \
+        inner_plain[(n) % 2 * RP_BATCH + t] = plain;                                                                   \
+    }
+#if RP_KIND == 2
+#define RP_INNER_SPOT                                                                                                  \
+    rp_split(&p, &k, RP_OUT, at);                                                                                      \
+    s = rp_pixel_spot(&p, k, at);                                                                                      \
+    plain = k * RP_STRIDE(0, 0);                                                                                       \
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(0, 2 + d);
+#else
+#define RP_INNER_SPOT                                                                                                  \
+    const RP_INDEX c = rp_tap(&p, k, RP_KIND == 0 ? cg : og, at);                                                      \
+    s = rp_tap_spot(&p, c, at);                                                                                        \
+    plain = c * RP_STRIDE(2, RP_KIND == 0 ? 1 : 0);                                                                    \
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(2, 2 + d);
+#endif
+    const RP_INDEX b_channel = RP_STRIDE(RP_WINDOWED, 1);
+    (void)b_channel;
+    RP_T la[RP_A_WIDE ? 1 : RP_LA], lb[RP_B_WIDE ? 1 : RP_LB];
+    (void)la, (void)lb;
+/* Reads tile `turn`: whole vectors straight into shared memory, others into registers, from where RP_PUT stores them. */
+#if RP_A_WIDE
+#define RP_READ_A(turn, at)                                                                                            \
+    _Pragma("unroll") for (int e = t; e < RP_TM * RP_TK / 8; e += 256) {                                               \
+        const int m = RP_A_ALONG ? e / (RP_TK / 8) : e % (RP_TM / 8) * 8,                                              \
+                  k = RP_A_ALONG ? e % (RP_TK / 8) * 8 : e / (RP_TM / 8);                                              \
+        const int ok = m0 + m < M && inner[(at) + k].rest != -2;                                                       \
+        const RP_T *from = ok ? a + (m0 + m) * a_row + inner_plain[(at) + k] : a;                                      \
+        rp_cp_async_16_zfill(&sa[(turn)*RP_A_SIZE + RP_A_AT(m, k)], from, ok ? 16 : 0);                                \
+    }
+#define RP_PUT_A(turn)
+#else
+#define RP_READ_A(turn, at)                                                                                            \
+    _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {                                                                \
+        const int i = e * 256 + t, m = RP_A_ALONG ? i / RP_TK : i % RP_TM, k = RP_A_ALONG ? i % RP_TK : i / RP_TM;     \
+        la[e] = 0;                                                                                                     \
+        if ((RP_TM * RP_TK % 256 == 0 || i < RP_TM * RP_TK) && m0 + m < M && inner[(at) + k].rest != -2)               \
+            la[e] = a[(m0 + m) * a_row + inner_plain[(at) + k]];                                                       \
+    }
+#define RP_PUT_A(turn)                                                                                                 \
+    _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {                                                                \
+        const int i = e * 256 + t, m = RP_A_ALONG ? i / RP_TK : i % RP_TM, k = RP_A_ALONG ? i % RP_TK : i / RP_TM;     \
+        if (RP_TM * RP_TK % 256 == 0 || i < RP_TM * RP_TK) sa[(turn)*RP_A_SIZE + RP_A_AT(m, k)] = RP_KEEP(la[e]);      \
+    }
+#endif
+#if RP_B_WIDE
+#define RP_READ_B(turn, at)                                                                                            \
+    _Pragma("unroll") for (int e = t; e < RP_TN * RP_TK / 8; e += 256) {                                               \
+        const int n = RP_B_ALONG ? e / (RP_TK / 8) : e % (RP_TN / 8) * 8,                                              \
+                  k = RP_B_ALONG ? e % (RP_TK / 8) * 8 : e / (RP_TN / 8);                                              \
+        const rp_spot one = column[n], two = inner[(at) + k];                                                          \
+        const int ok = rp_meet(&one, &two, bound);                                                                     \
+        rp_cp_async_16_zfill(&sb[(turn)*RP_B_SIZE + RP_B_AT(n, k)], ok ? b + (one.off + two.off) : b, ok ? 16 : 0);    \
+    }
+#elif RP_SAME && !RP_B_ALONG && 256 % RP_TN == 0
+/* One column a thread, one tap a step: the places of all its elements are the same but for the channel. */
+#define RP_READ_B(turn, at)                                                                                            \
+    {                                                                                                                  \
+        const rp_spot one = column[t % RP_TN], two = inner[(at) + 0];                                                  \
+        const int ok = rp_meet(&one, &two, bound);                                                                     \
+        const RP_T *from = b + (ok ? one.off + two.off + t / RP_TN * b_channel : 0);                                   \
+        _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                            \
+            lb[e] = 0;                                                                                                 \
+            if (ok) lb[e] = from[e * (256 / RP_TN) * b_channel];                                                       \
+        }                                                                                                              \
+    }
+#else
+#define RP_READ_B(turn, at)                                                                                            \
+    _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                                \
+        const int i = e * 256 + t, n = RP_B_ALONG ? i / RP_TK : i % RP_TN, k = RP_B_ALONG ? i % RP_TK : i / RP_TN;     \
+        const rp_spot one = column[n], two = inner[(at) + k];                                                          \
+        lb[e] = 0;                                                                                                     \
+        if (rp_meet(&one, &two, bound)) lb[e] = b[one.off + two.off];                                                  \
+    }
+#endif
+#if RP_B_WIDE
+#define RP_PUT_B(turn)
+#else
+#define RP_PUT_B(turn)                                                                                                 \
+    _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                                \
+        const int i = e * 256 + t, n = RP_B_ALONG ? i / RP_TK : i % RP_TN, k = RP_B_ALONG ? i % RP_TK : i / RP_TN;     \
+        sb[(turn)*RP_B_SIZE + RP_B_AT(n, k)] = RP_KEEP(lb[e]);                                                         \
+    }
+#endif
+#if RP_MMA
+    const int lane = t % 32, wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
+    RP_ACC acc[RP_FM][RP_FN_][4];
+    _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
+        _Pragma("unroll") for (int v = 0; v < 4; v++) acc[i][j][v] = 0;
+#else
+    const int tx = t % RP_TX, ty = t / RP_TX;
+    RP_ACC acc[RP_I][RP_J];
+    _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) acc[i][j] = 0;
+#if RP_LONG
+    RP_ACC blocks[RP_I][RP_J]; /* of the group under way */
+    _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) blocks[i][j] = 0;
+#endif
+#if RP_LONGER
+    RP_ACC groups[RP_I][RP_J]; /* before it */
+    _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) groups[i][j] = 0;
+#endif
+#endif
+    RP_FIND_INNER(0)
+    rp_barrier();
+/* Step number n into slot n % RP_STAGES. */
+#define RP_READ(n)                                                                                                     \
+    {                                                                                                                  \
+        const int step = (n), slot = step % RP_STAGES, spot = step * RP_TK % (2 * RP_BATCH);                           \
+        if (step % RP_STEPS == 0) RP_FIND_INNER(step / RP_STEPS + 1)                                                   \
+        RP_READ_A(slot, spot)                                                                                          \
+        RP_READ_B(slot, spot)                                                                                          \
+    }
+#if RP_STAGES > 2 /* everything goes straight into shared memory */
+    _Pragma("unroll") for (int n = 0; n < RP_STAGES - 1; n++) {
+        if (first + n * RP_TK < end) RP_READ(n)
+        rp_cp_async_commit();
+    }
+#else
+    if (first < end) RP_READ(0)
+    rp_cp_async_commit();
+    RP_PUT_A(0)
+    RP_PUT_B(0)
+    rp_cp_async_wait(0);
+    rp_barrier();
+#endif
+    int number = 0;
+    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK, number++) {
+        const int turn = number % RP_STAGES;
+#if RP_STAGES > 2
+        rp_cp_async_wait(RP_STAGES - 2);
+        rp_barrier();
+        if (k0 + (RP_STAGES - 1) * RP_TK < end) RP_READ(number + RP_STAGES - 1)
+        rp_cp_async_commit();
+#else
+        const int more = k0 + RP_TK < end;
+        if (more) RP_READ(number + 1)
+        rp_cp_async_commit();
+#endif
+#if RP_MMA
+        const rp_kept *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
+        _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) {
+            rp_u32 fa[RP_FM][4], fb[RP_FN_ < 2 ? 2 : RP_FN_][2];
+            _Pragma("unroll") for (int i = 0; i < RP_FM; i++) {
+                const int m = wm * (RP_TM / RP_WM) + i * 16;
+#if RP_A_ALONG
+                rp_ldmatrix_x4(fa[i], &ta[RP_A_AT(m + lane % 16, k + lane / 16 * 8)]);
+#else
+                rp_ldmatrix_x4_trans(fa[i], &ta[RP_A_AT(m + lane / 8 % 2 * 8, k + lane / 16 * 8 + lane % 8)]);
 #endif
             }
-            sa[e / RP_TK][e % RP_TK] = v;
-        }
-        for (int e = (int)threadIdx.x; e < RP_TN * RP_TK;
-             e += 256) { /* the column operand: x forward and for dw, dy for dx */
-            rp_i64 n = n0 + e % RP_TN, k = k0 + e / RP_TN, at[RP_S], r[RP_S];
-            RP_ACC v = 0;
-            int ok = n < N && k < K;
-            if (ok) {
-#if RP_KIND == 1
-                rp_split(&p, &n, RP_IN, at);
-                rp_split(&p, &k, RP_KERNEL, r);
-                rp_i64 o = n * RP_STRIDE(0, 0) + (g * og + k) * RP_STRIDE(0, 1);
-                _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-                    const rp_i64 top = at[d] + RP_SIZE(RP_PAD, d) - r[d] * RP_SIZE(RP_DIL, d),
-                                 step = RP_SIZE(RP_STEP, d);
-                    ok = ok && top >= 0 && top % step == 0 && top / step < RP_SIZE(RP_OUT, d);
-                    o += top / step * RP_STRIDE(0, 2 + d);
-                }
-                if (ok) v = RP_LOAD(y[o]);
+#if RP_TN / RP_WN == 8
+#if RP_B_ALONG
+            rp_ldmatrix_x2(fb[0], &tb[RP_B_AT(wn * 8 + lane % 8, k + lane / 8 % 2 * 8)]);
 #else
-#if RP_KIND == 0
-                rp_split(&p, &n, RP_OUT, at);
-                rp_split(&p, &k, RP_KERNEL, r);
-                rp_i64 o = n * RP_STRIDE(1, 0) + (g * cg + k) * RP_STRIDE(1, 1);
+            rp_ldmatrix_x2_trans(fb[0], &tb[RP_B_AT(wn * 8, k + lane % 16)]);
+#endif
 #else
-                rp_split(&p, &k, RP_OUT, at);
-                rp_split(&p, &n, RP_KERNEL, r);
-                rp_i64 o = k * RP_STRIDE(1, 0) + (g * cg + n) * RP_STRIDE(1, 1);
+            _Pragma("unroll") for (int j = 0; j < RP_FN_; j += 2) {
+                const int n = wn * (RP_TN / RP_WN) + j * 8;
+                rp_u32 four[4];
+#if RP_B_ALONG
+                rp_ldmatrix_x4(four, &tb[RP_B_AT(n + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8)]);
+#else
+                rp_ldmatrix_x4_trans(four, &tb[RP_B_AT(n + lane / 16 * 8, k + lane % 16)]);
 #endif
-                _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-                    const rp_i64 i = at[d] * RP_SIZE(RP_STEP, d) - RP_SIZE(RP_PAD, d) + r[d] * RP_SIZE(RP_DIL, d);
-                    ok = ok && i >= 0 && i < RP_SIZE(RP_IN, d);
-                    o += i * RP_STRIDE(1, 2 + d);
-                }
-                if (ok) v = RP_LOAD(x[o]);
-#endif
+                fb[j][0] = four[0], fb[j][1] = four[1], fb[j + 1][0] = four[2], fb[j + 1][1] = four[3];
             }
-            sb[e / RP_TN][e % RP_TN] = v;
-        }
-        rp_barrier();
-        const int last = K - k0 < RP_TK ? (int)(K - k0) : RP_TK;
-        for (int k = 0; k < last; k++) {
-            const RP_ACC x0 = sa[ty][k], x1 = sa[ty + 16][k], y0 = sb[k][tx], y1 = sb[k][tx + 16];
-            acc[0][0] = RP_MULADD(x0, y0, acc[0][0]);
-            acc[0][1] = RP_MULADD(x0, y1, acc[0][1]);
-            acc[1][0] = RP_MULADD(x1, y0, acc[1][0]);
-            acc[1][1] = RP_MULADD(x1, y1, acc[1][1]);
-        }
-        rp_barrier();
-        const rp_i64 done = k0 + RP_TK < K ? k0 + RP_TK : K;
-        if (done % RP_BLOCK != 0 && done < K) continue;
-        const int first = (done - 1) / RP_BLOCK % RP_GROUP == 0, whole = done % (RP_BLOCK * RP_GROUP) == 0 || done == K;
-        _Pragma("unroll") for (int i = 0; i < 2; i++) _Pragma("unroll") for (int j = 0; j < 2; j++) {
-            blocks[i][j] = first ? acc[i][j] : blocks[i][j] + acc[i][j];
-            if (whole) groups[i][j] = done <= RP_BLOCK * RP_GROUP ? blocks[i][j] : groups[i][j] + blocks[i][j];
-            acc[i][j] = 0;
-        }
-    }
-    _Pragma("unroll") for (int i = 0; i < 2; i++) _Pragma("unroll") for (int j = 0; j < 2; j++) {
-        const rp_i64 m = m0 + ty + 16 * i;
-        rp_i64 n = n0 + tx + 16 * j, at[RP_S];
-        if (m >= M || n >= N) continue;
-        const RP_ACC x = groups[i][j];
-#if RP_KIND == 0
-        rp_split(&p, &n, RP_OUT, at);
-#elif RP_KIND == 1
-        rp_split(&p, &n, RP_IN, at);
-#else
-        rp_split(&p, &n, RP_KERNEL, at);
 #endif
-#if RP_REST
-        RP_FOLLOW
+            _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
+                RP_MMA_STEP(acc[i][j], fa[i], fb[j]);
+        }
 #else
-        const rp_i64 first = RP_KIND == 2 ? g * og + m : n, second = RP_KIND == 0   ? g * og + m
-                                                                     : RP_KIND == 1 ? g * cg + m
-                                                                                    : n;
-        rp_i64 o = first * RP_STRIDE(RP_KIND, 0) + second * RP_STRIDE(RP_KIND, 1);
-        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(RP_KIND, 2 + d);
-        RP_T *to = (RP_T *)p.w[RP_KIND];
-#if RP_BIAS
-        to[o] =
-            RP_STORE(x + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (rp_i64)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]));
-#else
-        to[o] = RP_STORE(x);
+        const rp_kept *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
+        const int last =
+            end - k0 < RP_TK ? (int)(end - k0) : RP_TK; /* no added zeros: -0.0 and NaN stay what they are */
+        _Pragma("unroll 4") for (int k = 0; k < last; k++) {
+            RP_ACC u[RP_I], v[RP_J];
+            _Pragma("unroll") for (int i = 0; i < RP_I; i += RP_VI) {
+                const rp_row_part part = *(const rp_row_part *)&ta[RP_A_AT(i * RP_TY + ty * RP_VI, k)];
+                _Pragma("unroll") for (int e = 0; e < RP_VI; e++) u[i + e] = part.e[e];
+            }
+            _Pragma("unroll") for (int j = 0; j < RP_J; j += RP_VJ) {
+                const rp_column_part part = *(const rp_column_part *)&tb[RP_B_AT(j * RP_TX + tx * RP_VJ, k)];
+                _Pragma("unroll") for (int e = 0; e < RP_VJ; e++) v[j + e] = part.e[e];
+            }
+            _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++)
+                acc[i][j] = RP_MULADD(u[i], v[j], acc[i][j]);
+        }
+#if RP_LONG
+        const RP_INDEX done = k0 + RP_TK < end ? k0 + RP_TK : end;
+        if (done % RP_BLOCK == 0 || done == end) {
+            const int begins = (done - 1) / RP_BLOCK % RP_GROUP == 0;
+#if RP_LONGER
+            const int whole = done % (RP_BLOCK * RP_GROUP) == 0 || done == end,
+                      alone = done - first <= RP_BLOCK * RP_GROUP;
 #endif
+            _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) {
+                blocks[i][j] = begins ? acc[i][j] : blocks[i][j] + acc[i][j];
+#if RP_LONGER
+                if (whole) groups[i][j] = alone ? blocks[i][j] : groups[i][j] + blocks[i][j];
+#endif
+                acc[i][j] = 0;
+            }
+        }
+#endif
+#endif
+#if RP_STAGES == 2
+        if (more) {
+            RP_PUT_A(turn ^ 1)
+            RP_PUT_B(turn ^ 1)
+        }
+        rp_cp_async_wait(0);
+        rp_barrier();
 #endif
     }
+#if RP_STAGES > 2
+    rp_cp_async_wait(0);
+    rp_barrier();
+#endif
+    /* A pass of rows at a time goes through shared memory, so that neighbours in a warp store neighbours. */
+    _Pragma("unroll") for (int pass = 0; pass < RP_PASSES; pass++) {
+#if RP_MMA
+        _Pragma("unroll") for (int j = 0; j < RP_FN_; j++) _Pragma("unroll") for (int v = 0; v < 4; v++)
+            st[(wm * 16 + lane / 4 + v / 2 * 8) * RP_OUT_ROW + wn * (RP_TN / RP_WN) + j * 8 + lane % 4 * 2 + v % 2] =
+                acc[pass][j][v];
+#else
+        _Pragma("unroll") for (int j = 0; j < RP_J; j++)
+            st[ty * RP_OUT_ROW + j / RP_VJ * (RP_TX * RP_VJ) + tx * RP_VJ + j % RP_VJ] =
+#if RP_LONGER
+                groups[pass][j];
+#elif RP_LONG
+                blocks[pass][j];
+#else
+                acc[pass][j];
+#endif
+#endif
+#if RP_SPLIT > 1
+        rp_cluster_barrier(RP_SPLIT);
+#else
+        rp_barrier();
+#endif
+        for (int e = t; e < RP_PASS_ROWS * RP_TN; e += 256) {
+            const int r = RP_OUT_ROWS ? e % RP_PASS_ROWS : e / RP_TN, j = RP_OUT_ROWS ? e / RP_PASS_ROWS : e % RP_TN;
+            const RP_INDEX m = m0 + RP_ROW_OF(pass, r);
+            if (m >= M || n0 + j >= N) continue;
+#if RP_SPLIT > 1
+            if (r % RP_SPLIT != rank) continue; /* the rows of a pass are shared out */
+            RP_ACC x = RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], 0, RP_SPLIT);
+            for (int other = 1; other < RP_SPLIT; other++)
+                x = x + RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], other, RP_SPLIT);
+#else
+            const RP_ACC x = st[r * RP_OUT_ROW + j];
+#endif
+            const RP_INDEX n = result[j].n, *at = result[j].at;
+            rp_finish(&p, x, g, m, n, at, cg, og);
+        }
+#if RP_SPLIT > 1
+        rp_cluster_barrier(RP_SPLIT); /* others have read this pass */
+#else
+        rp_barrier();
+#endif
+    }
+#endif
 }

@@ -16,6 +16,9 @@ int rp__cuda_row_threads(int64_t r) {
 
 unsigned rp__cuda_row_block(const rp__cuda_class *c) { return c->threads >= 64 ? c->threads : RP__CUDA_BLOCK; }
 
+/* A block has 1024 threads, or 32 columns of short rows. */
+unsigned rp__cuda_columns(const rp__cuda_class *c) { return c->down <= 32 ? 32 : 1024u / c->down; }
+
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups) {
     if (c->template_ == RP__CUDA_MANY) return dag->n_scalars + RP__CUDA_EXTRA_WORDS + n_groups * (2u + dag->n_accesses);
     rp__space_layout words;

@@ -4,22 +4,24 @@
  * The order of a reduction over R elements (a function of R and nothing else; equal for every template and layout):
  *   chunks of RP__CUDA_CHUNK elements; in a chunk P = 4 T virtual lanes, T = rp__cuda_row_threads(R); lane p adds its elements
  *   i = p (mod P) in rising order to the identity; lanes 4g..4g+3 of group g combine as (0 with 2) with (1 with 3); groups
- *   combine first over g / 32 (halving: q with q + Q/2, Q/4, ...), then over g % 32 the same way; chunks fold left to right. */
+ *   combine first over g / 32 (halving: q with q + Q/2, Q/4, ...), then over g % 32 the same way; chunk c adds to the identity of
+ *   fold lane c % RP__CUDA_FOLD in rising order, and the fold lanes combine by halving (lane f with f + F/2, F/4, ...). Lanes
+ *   without a chunk hold the identity, which changes nothing, so that as many lanes as there are chunks, a power of two, do. */
 #ifndef RP_KERNEL_CUDA_EMIT_H
 #define RP_KERNEL_CUDA_EMIT_H
 
 #include "kernel/loop.h"
 
-enum { RP__CUDA_CHUNK = 16384, RP__CUDA_BLOCK = 256, RP__CUDA_MAX_VECTOR = 8 };
+enum { RP__CUDA_CHUNK = 16384, RP__CUDA_FOLD = 256, RP__CUDA_BLOCK = 256, RP__CUDA_MAX_VECTOR = 8 };
 
 typedef enum rp__cuda_template {
     RP__CUDA_POINTWISE, /* a thread computes `unroll` vectors of `vector` points */
     RP__CUDA_ROW, /* `threads` threads a row, `groups` vectors of `span` elements each in registers; R <= threads groups span */
     RP__CUDA_ROW_LOOP, /* a block of 256 threads a row, chunk by chunk, values recomputed in every phase; R > RP__CUDA_CHUNK */
-    RP__CUDA_COLUMN, /* one phase, outer dims run fastest: 32 rows side by side a block, `threads` threads down each */
+    RP__CUDA_COLUMN, /* one phase, outer dims run fastest: rows side by side in a block, `down` threads down each */
     RP__CUDA_PARTIAL_ROW, /* one phase, one chunk of one row a block: writes partial results */
     RP__CUDA_PARTIAL_COLUMN,
-    RP__CUDA_FINISH,  /* folds partial results and runs the row values and stores; a thread a row */
+    RP__CUDA_FINISH,  /* folds partial results and runs the row values and stores; `threads` threads a row */
     RP__CUDA_MANY,    /* pointwise over groups of equal problems */
     RP__CUDA_CONTRACT /* a product or convolution and what follows: contract.c makes the text */
 } rp__cuda_template;
@@ -35,7 +37,8 @@ typedef struct rp__cuda_class {
     uint8_t full;   /* ROW: R = threads groups span, so that no element needs a guard */
     uint8_t wide;   /* 64-bit element offsets */
     uint8_t n_draws;
-    uint16_t threads;  /* ROW: threads a row; COLUMN: threads down a column */
+    uint16_t threads;  /* ROW: threads a row; COLUMN: T of the order above; FINISH: fold lanes */
+    uint16_t down;     /* COLUMN: threads down a column, at most T */
     uint16_t tree;     /* ROW: T of the order above, a multiple of threads span / 4 */
     uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
     /* per access, along the fastest dim (POINTWISE) or the inner dims (rows) */
@@ -53,6 +56,7 @@ enum {
 /* MANY: scalars, then RP__CUDA_EXTRA_WORDS, then for each group: points, first block, one address an access. */
 
 int rp__cuda_row_threads(int64_t r);                  /* T of the order above: a power of two, 1 to 256 */
+unsigned rp__cuda_columns(const rp__cuda_class *c);   /* COLUMN: rows side by side in a block */
 unsigned rp__cuda_row_block(const rp__cuda_class *c); /* ROW: threads a block; it holds block / c->threads rows */
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups);
 /* Adds the kernel `name` to `out`; prelude.cuh and support.cuh come before it. */

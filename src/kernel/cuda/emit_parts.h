@@ -108,9 +108,14 @@ void rp__emit_combine(const rp__emitter *e, const rp__node *n, const char *a, co
 /* s<node> of every reduction of a phase: the groups of four of a thread, then the tree over the threads t of a row. Every thread
  * gets the result. Above 32 groups h<node><turn> has RP__ROW_SHARED(shape) elements. */
 void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, const char *turn);
-/* Chunks fold left to right: r<node> before the loop over `chunk`, and x, the result of one chunk, into it. */
+/* f<node>, the fold lane of thread t, before the loop over chunks; s<node>, the result of the chunk at `chunk`, into its lane; and
+ * r<node>, which every thread gets. h<node><turn> is as of rp__emit_trees over 256 threads. */
 void rp__emit_fold_start(const rp__emitter *e, unsigned phase);
-void rp__emit_fold(const rp__emitter *e, unsigned node, const char *x);
+void rp__emit_fold(const rp__emitter *e, unsigned phase);
+void rp__emit_fold_step(const rp__emitter *e, unsigned node, const char *x); /* x into f<node> */
+void rp__emit_fold_end(const rp__emitter *e, unsigned phase, const char *turn);
+/* r<node> = f<node> combined over the `lanes` threads t of a row: up to 32, or 256 with h<node>. */
+void rp__emit_fold_lanes(const rp__emitter *e, unsigned phase, unsigned lanes, const char *turn);
 
 const char *rp__emit_shuffle(unsigned dtype); /* of shuffle functions: the type that they exchange */
 

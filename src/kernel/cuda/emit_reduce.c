@@ -106,23 +106,12 @@ static void add_groups(const rp__emitter *e, unsigned k, const rp__row_shape *sh
 }
 
 /* One warp folds what the threads of the row left in shared memory, so that the others issue nothing for it; each reduction of
- * a kernel has another warp. */
-void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, const char *turn) {
-    unsigned fours = shape->span / 4, groups = shape->threads * fours, warps = shape->threads / 32, nth = 0;
-    bool any = false;
-    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
-        if (!rp__emit_reduces_in(e, k, phase)) continue;
-        add_groups(e, k, shape);
-        if (groups <= 32) {
-            rp__text_add(e->out, "    s%u = g%u[0];\n", k, k);
-            add_shuffles(e, k, groups);
-            continue;
-        }
-        any = true;
-        for (unsigned m = 0; m < fours; m++)
+ * a kernel has another warp. `fours` values of g<k> a thread. */
+static void add_block_trees(const rp__emitter *e, unsigned phase, unsigned threads, unsigned fours, const char *turn) {
+    unsigned groups = threads * fours, warps = threads / 32, nth = 0;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        for (unsigned m = 0; rp__emit_reduces_in(e, k, phase) && m < fours; m++)
             rp__text_add(e->out, "    h%u%s[t * %u + %u] = g%u[%u];\n", k, turn, fours, m, k, m);
-    }
-    if (!any) return;
     rp__text_puts(e->out, "    rp_barrier();\n");
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         const rp__node *n = &e->dag->nodes[k];
@@ -140,6 +129,20 @@ void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *s
     rp__text_puts(e->out, "    rp_barrier();\n");
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase)) rp__text_add(e->out, "    s%u = h%u%s[%u];\n", k, k, turn, groups);
+}
+
+void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, const char *turn) {
+    unsigned fours = shape->span / 4, groups = shape->threads * fours;
+    bool any = false;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        add_groups(e, k, shape);
+        any = true;
+        if (groups > 32) continue;
+        rp__text_add(e->out, "    s%u = g%u[0];\n", k, k);
+        add_shuffles(e, k, groups);
+    }
+    if (any && groups > 32) add_block_trees(e, phase, shape->threads, fours, turn);
 }
 
 bool rp__emit_reduces_in(const rp__emitter *e, unsigned k, unsigned phase) {
@@ -179,16 +182,50 @@ void rp__emit_accumulation(const rp__emitter *e, unsigned phase, const char *lan
 void rp__emit_fold_start(const rp__emitter *e, unsigned phase) {
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase)) {
-            rp__text_add(e->out, "    %s r%u = ", rp__emit_type(e->dag->nodes[k].dtype), k);
+            const char *type = rp__emit_type(e->dag->nodes[k].dtype);
+            rp__text_add(e->out, "    %s r%u, f%u = ", type, k, k);
             add_identity(e, &e->dag->nodes[k]);
             rp__text_puts(e->out, ";\n");
         }
 }
 
-void rp__emit_fold(const rp__emitter *e, unsigned k, const char *x) {
-    char r[24];
-    (void)snprintf(r, sizeof r, "r%u", k);
-    rp__text_add(e->out, "    %s = chunk == 0 ? %s : ", r, x);
-    rp__emit_combine(e, &e->dag->nodes[k], r, x);
+void rp__emit_fold_step(const rp__emitter *e, unsigned k, const char *x) {
+    char f[24];
+    (void)snprintf(f, sizeof f, "f%u", k);
+    rp__text_add(e->out, "%s = ", f);
+    rp__emit_combine(e, &e->dag->nodes[k], f, x);
     rp__text_puts(e->out, ";\n");
+}
+
+void rp__emit_fold(const rp__emitter *e, unsigned phase) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase)) {
+            char s[24];
+            (void)snprintf(s, sizeof s, "s%u", k);
+            rp__text_add(e->out, "    if (t == (int)(chunk / %u %% %u)) ", RP__CUDA_CHUNK, RP__CUDA_FOLD);
+            rp__emit_fold_step(e, k, s);
+        }
+}
+
+void rp__emit_fold_lanes(const rp__emitter *e, unsigned phase, unsigned lanes, const char *turn) {
+    bool any = false;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        const char *type = rp__emit_type(e->dag->nodes[k].dtype);
+        any = true;
+        if (lanes > 32)
+            rp__text_add(e->out, "    %s s%u; const %s g%u[1] = {f%u};\n", type, k, type, k, k);
+        else
+            rp__text_add(e->out, "    %s s%u = f%u;\n", type, k, k);
+        if (lanes <= 32) add_shuffles(e, k, lanes);
+    }
+    if (any && lanes > 32) add_block_trees(e, phase, lanes, 1, turn);
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase)) rp__text_add(e->out, "    r%u = s%u;\n", k, k);
+}
+
+void rp__emit_fold_end(const rp__emitter *e, unsigned phase, const char *turn) {
+    rp__text_puts(e->out, "    {\n");
+    rp__emit_fold_lanes(e, phase, RP__CUDA_FOLD, turn);
+    rp__text_puts(e->out, "    }\n");
 }

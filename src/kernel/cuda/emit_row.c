@@ -123,12 +123,28 @@ static const rp__row_shape chunk_shape = {RP__CUDA_BLOCK, 4, 1};
 
 static void add_chunk_loop(const rp__emitter *e, unsigned phase, bool stores) {
     const char *index = rp__emit_index_type(e);
-    rp__text_add(e->out, "    for (int u = 0; u < %u; u++) {\n", RP__CUDA_CHUNK / 4 / RP__CUDA_BLOCK);
+    const bool far = e->c->n_inner > 1 && e->c->vector > 1;
+    /* several vectors of a thread in flight, unless stores could be in the way of the loads */
+    rp__text_add(e->out, "    %sfor (int u = 0; u < %u; u++) {\n",
+                 e->dag->scans || stores || e->dag->n_nodes > 24 ? "" : "_Pragma(\"unroll 4\") ",
+                 RP__CUDA_CHUNK / 4 / RP__CUDA_BLOCK);
     if (e->dag->scans) rp__text_add(e->out, "    if (chunk + u * %u >= R) break;\n", RP__CUDA_BLOCK * 4);
     rp__text_add(e->out, "    const %s i4 = chunk + (%s)(u * %u + t) * 4;\n", index, index, RP__CUDA_BLOCK);
+    if (far) rp__emit_indices(e, "i4", "q", e->c->n_outer, e->c->n_inner);
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
-        if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k])
-            rp__emit_vector_load(e, k, 4, " + i4", "i4 < R");
+        if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k]) {
+            const unsigned access = e->dag->nodes[k].access;
+            char at[48];
+            (void)snprintf(at, sizeof at, far ? " + far%u" : " + i4", access);
+            if (far) {
+                rp__text_add(e->out, "    const %s far%u = 0", index, access);
+                for (unsigned x = 0; x < e->c->n_inner; x++)
+                    rp__text_add(e->out, " + q%u * (%s)p.w[%u]", x, index,
+                                 rp__emit_stride_word(e, access, e->c->n_outer + x));
+                rp__text_puts(e->out, ";\n");
+            }
+            rp__emit_vector_load(e, k, 4, at, "i4 < R");
+        }
     if (e->c->vector > 1) rp__text_puts(e->out, "    const int in = i4 < R; (void)in;\n"); /* R is a multiple of 4 */
     char element[96];
     (void)snprintf(element, sizeof element, "        const %s i = i4 + j; (void)i;\n%s", index,
@@ -172,13 +188,10 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
         rp__emit_accumulators(e, phase, 4);
         add_chunk_loop(e, phase, last);
         rp__emit_trees(e, phase, &chunk_shape, "[turn]");
-        for (unsigned k = 0; k < d->n_nodes; k++)
-            if (rp__emit_reduces_in(e, k, phase)) {
-                char s[24];
-                (void)snprintf(s, sizeof s, "s%u", k);
-                rp__emit_fold(e, k, s);
-            }
-        rp__text_puts(e->out, "    } }\n");
+        rp__emit_fold(e, phase);
+        rp__text_puts(e->out, "    }\n");
+        rp__emit_fold_end(e, phase, "[turn]");
+        rp__text_puts(e->out, "    }\n");
     }
     rp__emit_row_stores(e, "live && t == 0");
     rp__text_puts(e->out, "}\n");

@@ -194,11 +194,15 @@ static bool outer_runs_faster(const rp__dag *dag, const rp__space *s, const rp__
     return along_outer > along_inner;
 }
 
-static void find_row_units(const rp__dag *dag, const rp__space *s, const rp__space_access *a, int64_t r, unsigned width,
+/* A row of several dims is read in vectors where its last dim holds whole ones; only kernels that go chunk by chunk do. */
+static void find_row_units(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned width,
                            rp__cuda_class *c) {
+    const unsigned last = c->n_outer + c->n_inner - 1u;
+    const bool several = c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW;
     c->unit = 0;
-    for (unsigned k = 0; k < dag->n_accesses; k++)
-        if (!(c->broadcast >> k & 1) && c->n_inner == 1 && r % width == 0 && is_unit(dag, s, a, k, c->n_outer, width))
+    for (unsigned k = 0; k < dag->n_accesses && c->n_inner > 0; k++)
+        if (!(c->broadcast >> k & 1) && (c->n_inner == 1 || (several && !dag->scans)) && s->extent[last] % width == 0 &&
+            is_unit(dag, s, a, k, last, width))
             c->unit |= UINT64_C(1) << k;
     c->vector = (uint8_t)(c->unit ? width : 1);
 }
@@ -234,15 +238,25 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
                 if (rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) <= 2) narrow |= UINT64_C(1) << k;
             }
         c->threads = (uint16_t)(tree / 2);
-        find_row_units(dag, s, a, r, 8, c);
+        find_row_units(dag, s, a, 8, c);
         if (moving && narrow == moving && (c->unit & moving) == moving) c->span = 8;
     }
-    find_row_units(dag, s, a, r, c->span, c);
+    find_row_units(dag, s, a, c->span, c);
     int64_t step = (int64_t)c->threads * c->span, groups = (r + step - 1) / step;
     c->full = r > 0 && r % step == 0;
     c->groups = 1;
     while (c->groups < groups && !c->full) c->groups *= 2; /* few kernels for many lengths */
     if (c->full) c->groups = (uint8_t)groups;
+}
+
+/* Columns: as narrow a stripe of them a block as fills the multiprocessors, 32 at the most; chunks are blocks of their own. */
+static void share_column(const rp__device *d, int64_t r, int64_t rows, rp__cuda_class *c) {
+    const int64_t chunks = (r + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK;
+    c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_COLUMN;
+    c->down = c->threads < 32 ? c->threads : 32;
+    while (c->down >= 32 && c->down < 128 && 2u * c->down <= c->threads &&
+           (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks < d->multiprocessors)
+        c->down = (uint16_t)(2 * c->down);
 }
 
 static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
@@ -261,19 +275,18 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         if (still) c->broadcast |= UINT64_C(1) << k;
     }
     bool column = one_phase(dag) && !dag->scans && rows >= 8 && outer_runs_faster(dag, s, a, c);
-    int64_t blocks = column ? (rows + 31) / 32 : rows;
     if (dag->scans)
         c->template_ = RP__CUDA_ROW_LOOP;
-    else if (r > RP__CUDA_CHUNK && one_phase(dag) && blocks < 2 * (int64_t)d->multiprocessors)
-        c->template_ = column ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_PARTIAL_ROW;
     else if (column)
-        c->template_ = RP__CUDA_COLUMN;
+        share_column(d, r, rows, c);
+    else if (r > RP__CUDA_CHUNK && one_phase(dag) && rows < 2 * (int64_t)d->multiprocessors)
+        c->template_ = RP__CUDA_PARTIAL_ROW;
     else
         c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_ROW_LOOP : RP__CUDA_ROW;
     if (c->template_ == RP__CUDA_ROW)
         share_row(d, dag, s, a, r, rows, c);
     else if (!column)
-        find_row_units(dag, s, a, r, 4, c);
+        find_row_units(dag, s, a, 4, c);
 }
 
 /* The caller's space with its own accesses, collapsed, and its class. */
@@ -322,10 +335,10 @@ static int64_t blocks_of(const work *w) {
     case RP__CUDA_POINTWISE: per = (int64_t)RP__CUDA_BLOCK * c->vector * c->unroll; return (w->rows + per - 1) / per;
     case RP__CUDA_ROW: per = rp__cuda_row_block(c) / c->threads; return (w->rows + per - 1) / per;
     case RP__CUDA_ROW_LOOP: return w->rows;
-    case RP__CUDA_COLUMN: return (w->rows + 31) / 32;
+    case RP__CUDA_COLUMN: per = rp__cuda_columns(c); return (w->rows + per - 1) / per;
     case RP__CUDA_PARTIAL_ROW: return w->rows * chunks;
-    case RP__CUDA_PARTIAL_COLUMN: return (w->rows + 31) / 32 * chunks;
-    default: return (w->rows + RP__CUDA_BLOCK - 1) / RP__CUDA_BLOCK;
+    case RP__CUDA_PARTIAL_COLUMN: per = rp__cuda_columns(c); return (w->rows + per - 1) / per * chunks;
+    default: per = RP__CUDA_BLOCK / c->threads; return (w->rows + per - 1) / per;
     }
 }
 
@@ -333,7 +346,7 @@ static unsigned threads_of(const rp__cuda_class *c) {
     switch ((rp__cuda_template)c->template_) {
     case RP__CUDA_ROW: return rp__cuda_row_block(c);
     case RP__CUDA_COLUMN:
-    case RP__CUDA_PARTIAL_COLUMN: return 32u * (c->threads < 32 ? c->threads : 32u);
+    case RP__CUDA_PARTIAL_COLUMN: return rp__cuda_columns(c) * c->down;
     default: return RP__CUDA_BLOCK;
     }
 }
@@ -376,6 +389,19 @@ static bool is_partial(const work *w) {
     return w->class_.template_ == RP__CUDA_PARTIAL_ROW || w->class_.template_ == RP__CUDA_PARTIAL_COLUMN;
 }
 
+/* The second launch of a partial one: as many threads a row as there are chunks, up to a warp, or a block of them. */
+static void set_finish(work *w) {
+    rp__cuda_class *c = &w->class_;
+    const int64_t chunks = (w->inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK;
+    c->template_ = RP__CUDA_FINISH;
+    c->vector = 1;
+    c->unit = 0;
+    c->down = 0;
+    c->threads = 1;
+    while (c->threads < chunks && c->threads < 32) c->threads = (uint16_t)(2 * c->threads);
+    if (chunks > 32) c->threads = RP__CUDA_FOLD;
+}
+
 static rp_status bind_contract(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer,
                                rp__launch *out) {
     rp__cuda_class c;
@@ -390,8 +416,11 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     RP_TRY(check(dag));
     prepare(d, dag, space, &w);
     if (w.rows == 0) return RP_OK;
-    if (is_partial(&w)) /* one launch was asked for: slower, the same bits */
-        w.class_.template_ = w.class_.template_ == RP__CUDA_PARTIAL_COLUMN ? RP__CUDA_COLUMN : RP__CUDA_ROW_LOOP;
+    if (is_partial(&w)) { /* one launch was asked for: slower, the same bits */
+        w.class_.template_ = RP__CUDA_ROW_LOOP;
+        w.class_.down = 0;
+        find_row_units(dag, &w.space, w.accesses, 4, &w.class_);
+    }
     return fill(d, dag, &w, NULL, buffer, out);
 }
 
@@ -418,9 +447,7 @@ static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__spa
     rp_status status = fill(d, dag, &w, partial, buffer, &l);
     if (status == RP_OK) status = rp__launch_on(s, &l);
     if (status == RP_OK) {
-        w.class_.template_ = RP__CUDA_FINISH;
-        w.class_.vector = 1;
-        w.class_.unit = 0;
+        set_finish(&w);
         memset(&l, 0, sizeof l);
         status = fill(d, dag, &w, partial, buffer, &l);
     }
@@ -443,9 +470,7 @@ static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp_
     prepare(d, dag, space, &w);
     RP_TRY(add_source(dag, &w.class_, name, out));
     if (!is_partial(&w)) return RP_OK;
-    w.class_.template_ = RP__CUDA_FINISH;
-    w.class_.vector = 1;
-    w.class_.unit = 0;
+    set_finish(&w);
     return add_source(dag, &w.class_, name, out);
 }
 

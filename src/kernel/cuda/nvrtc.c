@@ -145,6 +145,11 @@ static rp_status load(rp__device *d, const void *cubin, const char *name, CUfunc
     if (status == RP_OK) status = RP__CU(d, cuKernelGetFunction(out, kernel));
     if (status == RP_OK && rp__cuda_of(d)->cu->cuFuncLoad) /* now, since a first launch inside a capture could not */
         status = RP__CU(d, cuFuncLoad(*out));
+    int fixed = 0; /* shared memory: what a kernel does not have for itself it may ask for at a launch */
+    if (status == RP_OK) status = RP__CU(d, cuFuncGetAttribute(&fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, *out));
+    if (status == RP_OK && (size_t)fixed < d->shared_limit)
+        status = RP__CU(
+            d, cuFuncSetAttribute(*out, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)d->shared_limit - fixed));
     if (status != RP_OK && library) (void)rp__cuda_of(d)->cu->cuLibraryUnload(library);
     rp__cuda_unrelax(d, mode);
     return status;

@@ -2,7 +2,7 @@
  * with plain C types. It is put before the emitted text between the lines rp-prelude begin and rp-prelude end, needs no
  * header, and is the only place with inline PTX. tests/cudasim/prelude.h implements the same names on the CPU; a test
  * compiles every name of the list below with both and refuses a name that one of them has and the list has not. Kernels
- * use CUDA's own words for the rest: __global__, __device__, __shared__, extern __shared__, __launch_bounds__,
+ * use CUDA's own words for the rest: __global__, __device__, __shared__, extern __shared__, __launch_bounds__, __cluster_dims__,
  * __forceinline__, threadIdx, blockIdx, blockDim, gridDim. Compile with --fmad=false: a product and a sum contract only
  * where rp_fma_* is written.
  *
@@ -25,6 +25,10 @@
  *   rp_set_conditional(handle, value): only with RP_PRELUDE_CONDITIONAL defined before the prelude
  *   rp_threadfence_block() rp_threadfence() rp_threadfence_system()
  *   rp_ld_acquire_u32(p) rp_st_release_u32(p, v) rp_ld_acquire_sys_u32(p) rp_st_release_sys_u32(p, v) rp_spin_pause()
+ * cluster of n blocks, neighbours along x (sm_90; the kernel says __cluster_dims__(n, 1, 1)), of which every thread calls:
+ *   rp_cluster_barrier(n)
+ *   rp_cluster_read_f32(p, rank, n): what block `rank` of the cluster has where this one has the shared variable *p
+ *   rp_cluster_read_f64 rp_cluster_read_i32 rp_cluster_read_i64
  * atomics on device memory, relaxed; they return the old value; f32/f64 max and min propagate NaN:
  *   rp_atomic_add_f32 rp_atomic_add_f64 rp_atomic_add_i32 rp_atomic_add_u32 rp_atomic_add_i64 rp_atomic_add_u64
  *   rp_atomic_add_f16 rp_atomic_add_bf16
@@ -415,6 +419,36 @@ RP__VECTOR(v2_i64, rp_i64x2, rp_i64)
 RP__VECTOR(v2_u64, rp_u64x2, rp_u64)
 RP_FN void rp_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 RP_FN rp_u32 rp__shared_address(const void *p) { return (rp_u32)__cvta_generic_to_shared(p); }
+/* A block whose shared memory others read must not end before they have: a barrier stands behind the last read. */
+#if __CUDA_ARCH__ >= 900
+RP_FN void rp_cluster_barrier(int n) {
+    (void)n;
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+#define RP__CLUSTER_READ(T, type, letter, suffix)                                                                      \
+    RP_FN type rp_cluster_read_##T(const type *p, int rank, int n) {                                                   \
+        type v;                                                                                                        \
+        rp_u32 at;                                                                                                     \
+        (void)n;                                                                                                       \
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(rp__shared_address(p)), "r"(rank));       \
+        asm volatile("ld.shared::cluster." suffix " %0, [%1];" : letter(v) : "r"(at) : "memory");                      \
+        return v;                                                                                                      \
+    }
+#else /* no kernel for these devices has more blocks than one in a cluster */
+RP_FN void rp_cluster_barrier(int n) {
+    (void)n;
+    __syncthreads();
+}
+#define RP__CLUSTER_READ(T, type, letter, suffix)                                                                      \
+    RP_FN type rp_cluster_read_##T(const type *p, int rank, int n) {                                                   \
+        (void)rank, (void)n;                                                                                           \
+        return *p;                                                                                                     \
+    }
+#endif
+RP__CLUSTER_READ(f32, float, "=f", "f32")
+RP__CLUSTER_READ(f64, double, "=d", "f64")
+RP__CLUSTER_READ(i32, rp_i32, "=r", "s32")
+RP__CLUSTER_READ(i64, rp_i64, "=l", "s64")
 RP_FN void rp_cp_async_4(void *shared, const void *global) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(rp__shared_address(shared)), "l"(global) : "memory");
 }

@@ -1,0 +1,175 @@
+/* Single kernels over families of shapes: reads works (bench/gpu_works.txt) and prints WORK<TAB>period us<TAB>GB/s or TFLOP/s of what has
+ * to be moved or calculated, or WORK<TAB>reason. bench/gpu_kernels.py measures the same works with PyTorch and prints both.
+ *   gpu_kernels FILE [FIRST [COUNT]]: only COUNT works from the FIRST on, which is 0. */
+#include "measure.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 10 };
+static const double SECONDS = 0.15; /* a work */
+
+struct work {
+    char kind[24], type[8], name[200];
+    rp_dtype dtype;
+    int64_t n[MOST];
+    rp_tensor *params[2];
+    double bytes, flops;
+};
+
+static rp_tensor *of(const struct work *w, const int64_t *size, size_t n) {
+    return rp_to_dtype(rp_randn(size, n), w->dtype);
+}
+
+static rp_tensor *conv(const struct work *w, rp_tensor *x, rp_tensor *weight) {
+    const int64_t step[2] = {w->n[6], w->n[6]}, padding[2] = {w->n[7], w->n[7]};
+    return rp_conv2d(x, weight, NULL, step, 2, padding, 2, RP_DIMS(1, 1), w->n[8]);
+}
+
+static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct work *w = ctx;
+    (void)n_out;
+    const char *k = w->kind;
+    rp_tensor *x = in[0];
+    if (!strcmp(k, "sum")) out[0] = rp_sum(x);
+    if (!strcmp(k, "rowsum")) out[0] = rp_sum(x, RP_DIMS(1), false, NULL);
+    if (!strcmp(k, "colsum")) out[0] = rp_sum(x, RP_DIMS(0), false, NULL);
+    if (!strcmp(k, "mean023")) out[0] = rp_mean(x, RP_DIMS(0, 2, 3), false, NULL);
+    if (!strcmp(k, "softmax")) out[0] = rp_softmax(x, -1);
+    if (!strcmp(k, "logsoftmax")) out[0] = rp_log_softmax(x, -1);
+    if (!strcmp(k, "layernorm")) out[0] = rp_layer_norm(x, RP_DIMS(w->n[1]), in[1], in[2], 1e-5);
+    if (!strcmp(k, "transpose")) out[0] = rp_contiguous(rp_permute(x, RP_DIMS(1, 0)));
+    if (!strcmp(k, "nhwc")) out[0] = rp_contiguous(rp_permute(x, RP_DIMS(0, 2, 3, 1)));
+    if (!strcmp(k, "cat")) out[0] = rp_cat(in, n_in, 1);
+    if (!strcmp(k, "chain")) {
+        for (int64_t i = 0; i < w->n[0]; i++) x = i % 2 ? rp_sin(x) : rp_mul_scalar(x, rp_f64(1.01));
+        out[0] = x;
+    }
+    if (!strcmp(k, "matmul")) out[0] = rp_matmul(x, in[1]);
+    if (!strcmp(k, "conv")) out[0] = conv(w, x, in[1]);
+    if (!strcmp(k, "convx") || !strcmp(k, "convw")) {
+        rp_tensor *y = conv(w, x, in[1]), *const wrt = in[k[4] == 'w'];
+        rp_grad(&y, 1, &wrt, 1, &in[2], NULL, out);
+    }
+}
+
+static size_t inputs(struct work *w, rp_tensor **in) {
+    const char *k = w->kind;
+    const int64_t *n = w->n;
+    const double size = (double)rp_dtype_size(w->dtype);
+    size_t count = 1;
+    if (!strcmp(k, "sum")) {
+        in[0] = of(w, RP_DIMS(n[0]));
+        w->bytes = (double)n[0] * size;
+    } else if (!strcmp(k, "cat")) {
+        for (count = 0; (int64_t)count < n[0]; count++) in[count] = of(w, RP_DIMS(n[1], n[2]));
+        w->bytes = 2.0 * (double)(n[0] * n[1] * n[2]) * size;
+    } else if (!strcmp(k, "chain")) {
+        in[0] = of(w, RP_DIMS(n[1], n[2]));
+        w->bytes = 2.0 * (double)(n[1] * n[2]) * size;
+    } else if (!strcmp(k, "mean023") || !strcmp(k, "nhwc")) {
+        in[0] = of(w, RP_DIMS(n[0], n[1], n[2], n[3]));
+        w->bytes = (k[0] == 'n' ? 2.0 : 1.0) * (double)(n[0] * n[1] * n[2] * n[3]) * size;
+    } else if (!strcmp(k, "matmul")) {
+        in[0] = of(w, RP_DIMS(n[0], n[1]));
+        in[1] = of(w, RP_DIMS(n[1], n[2]));
+        count = 2;
+        w->flops = 2.0 * (double)(n[0] * n[1]) * (double)n[2];
+    } else if (!strncmp(k, "conv", 4)) {
+        const int64_t h = (n[2] + 2 * n[7] - n[5]) / n[6] + 1, v = (n[3] + 2 * n[7] - n[5]) / n[6] + 1;
+        in[0] = of(w, RP_DIMS(n[0], n[1], n[2], n[3]));
+        in[1] = of(w, RP_DIMS(n[4], n[1] / n[8], n[5], n[5]));
+        in[2] = of(w, RP_DIMS(n[0], n[4], h, v));
+        for (int i = 0; i < 3 && n[9]; i++) /* the same sizes, channels innermost */
+            in[i] = rp_permute(rp_contiguous(rp_permute(in[i], RP_DIMS(0, 2, 3, 1))), RP_DIMS(0, 3, 1, 2));
+        for (int i = 0; i < 2 && k[4]; i++) rp_set_requires_grad(in[i], i == (k[4] == 'w'));
+        count = k[4] ? 3 : 2;
+        w->flops = 2.0 * (double)(n[0] * n[4] * h * v) * (double)(n[1] / n[8] * n[5] * n[5]);
+    } else {
+        in[0] = of(w, RP_DIMS(n[0], n[1]));
+        if (!strcmp(k, "layernorm")) {
+            in[1] = of(w, RP_DIMS(n[1]));
+            in[2] = of(w, RP_DIMS(n[1]));
+            count = 3;
+        }
+        w->bytes = (strstr(k, "sum") ? 1.0 : 2.0) * (double)(n[0] * n[1]) * size;
+    }
+    return count;
+}
+
+struct call {
+    rp_compiled *f;
+    rp_tensor *in[64];
+    size_t n_in;
+};
+
+static rp_status run(void *ctx) {
+    struct call *c = ctx;
+    rp_tensor *out = NULL;
+    return rp_call(c->f, c->in, c->n_in, &out, 1);
+}
+
+static void measure(struct work *w, rp_device device) {
+    struct cli_times times = {0};
+    struct call c = {0};
+    rp_scope scope = rp_scope_begin();
+    c.n_in = inputs(w, c.in);
+    const bool grad = rp_set_grad_enabled(!strncmp(w->kind, "conv", 4) && w->kind[4]);
+    c.f = rp_compile((rp_fn){body, w, sizeof *w, w->kind},
+                     RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    for (int i = 0; i < 3 && !status; i++) status = run(&c);
+    if (!status) status = cli_measure(run, &c, device, SECONDS, &times);
+    if (status) {
+        char reason[300];
+        snprintf(reason, sizeof reason, "%s", rp_error_message());
+        reason[strcspn(reason, "\n\t")] = 0;
+        rp_error_take();
+        printf("%s\t%s\n", w->name, reason);
+    } else {
+        printf("%s\t%.3f\t%.1f %s\n", w->name, times.period_us,
+               w->flops > 0 ? w->flops / times.period_us * 1e-6 : w->bytes / times.period_us * 1e-3,
+               w->flops > 0 ? "TFLOP/s" : "GB/s");
+    }
+    fflush(stdout);
+    rp_set_grad_enabled(grad);
+    rp_compiled_release(c.f);
+    rp_scope_end(scope, NULL, 0);
+    rp_empty_cache(device);
+}
+
+int main(int argc, char **argv) {
+    rp_device device = rp_cuda(0);
+    if (argc > 1 && !strcmp(argv[1], "--cpu")) {
+        device = rp_cpu();
+        argc--, argv++;
+    }
+    FILE *file = argc > 1 ? fopen(argv[1], "r") : NULL;
+    if (!file || !rp_device_available(device) || rp_set_default_device(device)) {
+        fprintf(stderr, "gpu_kernels: %s\n", file ? "there is no CUDA device" : "names no file of works");
+        return 1;
+    }
+    const long first = argc > 2 ? strtol(argv[2], NULL, 10) : 0, count = argc > 3 ? strtol(argv[3], NULL, 10) : 1000;
+    char line[200];
+    long number = 0;
+    rp_manual_seed(1);
+    while (fgets(line, sizeof line, file)) {
+        struct work w;
+        int used = 0;
+        memset(&w, 0, sizeof w);
+        line[strcspn(line, "\n")] = 0;
+        if (line[0] == '#' || sscanf(line, "%23s %7s%n", w.kind, w.type, &used) != 2) continue;
+        if (number++ < first || number > first + count) continue;
+        snprintf(w.name, sizeof w.name, "%s", line);
+        w.dtype = !strcmp(w.type, "f16")    ? RP_F16
+                  : !strcmp(w.type, "bf16") ? RP_BF16
+                  : !strcmp(w.type, "f64")  ? RP_F64
+                                            : RP_F32;
+        char *at = line + used;
+        for (int i = 0; i < MOST && *at; i++) w.n[i] = strtoll(at, &at, 10);
+        measure(&w, device);
+    }
+    fclose(file);
+    return rp_failed();
+}

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""PyTorch's half of the single kernels, and the table of both: gpu_kernels.py WORKS FILE, FILE being what gpu_kernels printed.
+
+Each work is captured as one graph, eagerly and compiled by Inductor; the faster one counts. Precision as in Reprise: float32 products
+and convolutions in IEEE arithmetic, and once more in TF32 as a remark. Ends with the geometric mean and the rows below 1.
+"""
+
+import math
+import os
+import statistics
+import sys
+import time
+
+SECONDS = 0.15
+TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+
+
+def make(torch, kind, dtype, n):
+    f = torch.nn.functional
+
+    def new(*size):
+        return torch.randn(*size, device="cuda").to(dtype)
+
+    if kind == "sum":
+        return lambda x: x.sum(), (new(n[0]),)
+    if kind in ("rowsum", "colsum"):
+        dim = 1 if kind == "rowsum" else 0
+        return lambda x: x.sum(dim), (new(*n),)
+    if kind == "mean023":
+        return lambda x: x.mean((0, 2, 3)), (new(*n),)
+    if kind == "softmax":
+        return lambda x: torch.softmax(x, -1), (new(*n),)
+    if kind == "logsoftmax":
+        return lambda x: torch.log_softmax(x, -1), (new(*n),)
+    if kind == "layernorm":
+        return lambda x, a, b: f.layer_norm(x, (n[1],), a, b), (new(*n), new(n[1]), new(n[1]))
+    if kind == "transpose":
+        return lambda x: x.t().contiguous(), (new(*n),)
+    if kind == "nhwc":
+        return lambda x: x.permute(0, 2, 3, 1).contiguous(), (new(*n),)
+    if kind == "cat":
+        return lambda *x: torch.cat(x, 1), tuple(new(n[1], n[2]) for _ in range(n[0]))
+    if kind == "matmul":
+        return lambda a, b: a @ b, (new(n[0], n[1]), new(n[1], n[2]))
+    if kind == "chain":
+
+        def chain(x):
+            for i in range(n[0]):
+                x = torch.sin(x) if i % 2 else x * 1.01
+            return x
+
+        return chain, (new(n[1], n[2]),)
+    batch, c, h, w, out, k, step, padding, groups, last = n
+    args = [new(batch, c, h, w), new(out, c // groups, k, k)]
+    args.append(torch.empty_like(f.conv2d(*args, None, step, padding, 1, groups)).normal_())
+    if last:
+        args = [a.contiguous(memory_format=torch.channels_last) for a in args]
+    if kind == "conv":
+        return lambda x, w: f.conv2d(x, w, None, step, padding, 1, groups), tuple(args[:2])
+    mask = [kind == "convx", kind == "convw", False]
+    return (
+        lambda x, w, g: torch.ops.aten.convolution_backward(
+            g, x, w, None, [step] * 2, [padding] * 2, [1, 1], False, [0, 0], groups, mask
+        )[0 if kind == "convx" else 1]
+    ), tuple(args)
+
+
+def period(torch, call):
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    t0 = time.perf_counter()
+    for _ in range(5):
+        call()
+    torch.cuda.synchronize()
+    burst = max(1, int(5e-3 / ((time.perf_counter() - t0) / 5)))
+    times = []
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end or len(times) < 3:
+        t0 = time.perf_counter()
+        for _ in range(burst):
+            call()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - t0) / burst)
+    return statistics.median(times) * 1e6
+
+
+def captured(torch, fn, args):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            fn(*args)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fn(*args)
+    return graph.replay
+
+
+def best(torch, fn, args, compile_too):
+    with torch.no_grad():
+        us = period(torch, captured(torch, fn, args))
+        if compile_too:
+            try:
+                torch._dynamo.reset()
+                us = min(us, period(torch, captured(torch, torch.compile(fn), args)))
+            except Exception as error:  # Inductor cannot: eager counts
+                print(f"# {type(error).__name__}", file=sys.stderr)
+    return us
+
+
+def tf32(torch, on):
+    torch.backends.cuda.matmul.allow_tf32 = on
+    torch.backends.cudnn.allow_tf32 = on
+
+
+def main():
+    import torch
+
+    ours = {}
+    with open(sys.argv[2], encoding="utf-8") as lines:
+        for line in lines:
+            fields = line.rstrip("\n").split("\t")
+            ours[fields[0]] = fields[1:]
+    ratios = {}
+    print(f"{'work':44}{'reprise us':>12}{'torch us':>12}{'ratio':>8}  rate")
+    with open(sys.argv[1], encoding="utf-8") as works:
+        for line in works:
+            line = line.strip()
+            if not line or line[0] == "#" or line not in ours:
+                continue
+            kind, dtype, *numbers = line.split()
+            product = kind.startswith("conv") or kind == "matmul"
+            fn, args = make(torch, kind, getattr(torch, TYPES[dtype]), [int(n) for n in numbers])
+            tf32(torch, False)
+            us = best(torch, fn, args, not product and not os.environ.get("BENCH_EAGER_PEER"))
+            remark = ""
+            if product and dtype == "f32":
+                tf32(torch, True)
+                remark = f"  (TF32 {best(torch, fn, args, False):.1f})"
+            del args
+            torch.cuda.empty_cache()
+            mine = ours[line]
+            if len(mine) < 2:
+                print(f"{line:44}  {mine[0]}")
+                continue
+            ratios[line] = us / float(mine[0])
+            print(f"{line:44}{float(mine[0]):12.2f}{us:12.2f}{ratios[line]:8.2f}  {mine[1]}{remark}", flush=True)
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios)) if ratios else 0
+    print(f"\ngeometric mean of {len(ratios)} ratios, PyTorch / Reprise: {mean:.2f}; below 1:")
+    for work, ratio in sorted(ratios.items(), key=lambda item: item[1]):
+        if ratio < 1:
+            print(f"  {work:44}{ratio:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
