@@ -146,6 +146,7 @@ static void test_streams_and_graphs(void **state) {
     SAYS(rp_event_query(NULL));
     SAYS(rp_event_elapsed_ms(e, e));
     SAYS(rp_stream_wait_event(NULL, e));
+    SAYS(rp_stream_wait_stream(NULL, NULL));
     SAYS(rp_graph_begin(g, nowhere, NULL));
     SAYS(rp_graph_end(g));
     SAYS(rp_graph_instantiate(g));

@@ -5,10 +5,12 @@
    and not while a stream captures, whose replays must cast anew. */
 #include "ops/private.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "core/alloc.h"
 #include "core/hash.h"
+#include "core/thread.h"
 #include "device/capture.h"
 #include "ops/autocast.h"
 #include "ops/execute.h"
@@ -122,21 +124,20 @@ static const struct {
     {"tensordot", AS_IT_IS, WIDEST},
 };
 
-/* A row's entry, from 1; 0: in no list. Found once a row and thread. */
+/* A row's entry is looked for once: 0 not yet, 1 in no list, else its place and 2. Rows of users are behind the builtin ones. */
 static policy policy_of(const rp__op *op, rp_device_type device) {
-    static _Thread_local struct {
-        const rp__op *op;
-        uint8_t at;
-    } known[256];
-    const size_t slot = op->index % (sizeof known / sizeof *known);
-    if (known[slot].op != op) {
-        size_t at = sizeof lists / sizeof *lists;
+    enum { N = sizeof lists / sizeof *lists, ROWS = 2048 };
+    _Static_assert(N + 2 <= UINT8_MAX, "an entry is a byte");
+    static _Atomic uint8_t known[ROWS];
+    uint8_t entry = op->index < ROWS ? atomic_load_explicit(&known[op->index], memory_order_relaxed) : 0;
+    if (!entry) {
+        size_t at = N;
         while (at > 0 && strcmp(lists[at - 1].op, op->name) != 0) at--;
-        known[slot].op = op;
-        known[slot].at = (uint8_t)at;
+        entry = (uint8_t)(at + 1);
+        if (op->index < ROWS) atomic_store_explicit(&known[op->index], entry, memory_order_relaxed);
     }
-    if (!known[slot].at) return AS_IT_IS;
-    return (policy)(device == RP_DEVICE_CPU ? lists[known[slot].at - 1].cpu : lists[known[slot].at - 1].cuda);
+    if (entry == 1) return AS_IT_IS;
+    return (policy)(device == RP_DEVICE_CPU ? lists[entry - 2].cpu : lists[entry - 2].cuda);
 }
 
 /* ---------------------------------------------------------------- casts that are kept */
@@ -145,8 +146,6 @@ typedef struct kept {
     rp_tensor *of, *cast; /* retained */
     uint64_t version;
 } kept;
-
-static _Thread_local struct { rp__map entries; /* by tensor and type */ } cache;
 
 static rp__hash key_of(const rp_tensor *t, rp_dtype dtype) {
     return (rp__hash){rp__hash_mix((uint64_t)(uintptr_t)t, 7 + (uint64_t)dtype), (uint64_t)(uintptr_t)t};
@@ -158,13 +157,26 @@ static void kept_free(kept *k) {
     rp__free(k);
 }
 
-static void cache_drop(void) {
+static void entries_drop(rp__map *entries) {
     size_t at = 0;
     rp__hash key;
     void *entry;
-    while (rp__map_next(&cache.entries, &at, &key, &entry)) kept_free(entry);
-    rp__map_free(&cache.entries);
-    cache.entries = (rp__map){0};
+    while (rp__map_next(entries, &at, &key, &entry)) kept_free(entry);
+    rp__map_free(entries);
+    *entries = (rp__map){0};
+}
+
+static _Thread_local rp__map *cache; /* by tensor and type; NULL: nothing was kept yet */
+
+static void thread_ends(void *map) {
+    cache = NULL;
+    entries_drop(map);
+    rp__free(map);
+}
+static rp__thread_end at_thread_end = {.end = thread_ends};
+
+static void cache_drop(void) {
+    if (cache) entries_drop(cache);
 }
 
 /* A parameter: what is cast again and again while it stays as it is. */
@@ -177,10 +189,11 @@ static rp_tensor *cast(rp_tensor *t, rp_dtype dtype) {
     if ((rp_dtype)t->dtype == dtype) return t;
     if (!is_kept(t)) return rp_to_dtype(t, dtype);
     const uint64_t version = rp_version(t);
-    kept *k = rp__map_get(&cache.entries, key_of(t, dtype));
+    if (!cache) cache = rp__thread_new(&at_thread_end, sizeof *cache);
+    kept *k = cache ? rp__map_get(cache, key_of(t, dtype)) : NULL;
     if (k && k->version == version) return k->cast;
     rp_tensor *made = rp_to_dtype(t, dtype);
-    if (rp__tensor_is_error(made)) return made;
+    if (rp__tensor_is_error(made) || !cache) return made;
     if (k) {
         rp_release(k->cast);
         k->cast = rp_retain(made);
@@ -190,7 +203,7 @@ static rp_tensor *cast(rp_tensor *t, rp_dtype dtype) {
     k = rp__calloc(1, sizeof *k);
     if (!k) return made;
     *k = (kept){rp_retain(t), rp_retain(made), version};
-    if (!rp__map_put(&cache.entries, key_of(t, dtype), k)) kept_free(k);
+    if (!rp__map_put(cache, key_of(t, dtype), k)) kept_free(k);
     return made;
 }
 
