@@ -10,7 +10,6 @@
 
 #include "core/alloc.h"
 #include "core/hash.h"
-#include "core/thread.h"
 #include "device/capture.h"
 #include "ops/autocast.h"
 #include "ops/execute.h"
@@ -124,20 +123,20 @@ static const struct {
     {"tensordot", AS_IT_IS, WIDEST},
 };
 
-/* A row's entry is looked for once: 0 not yet, 1 in no list, else its place and 2. Rows of users are behind the builtin ones. */
+/* The entry of a row, found once: 1 + its number from 1, or 1: in no list. All threads find the same. */
 static policy policy_of(const rp__op *op, rp_device_type device) {
-    enum { N = sizeof lists / sizeof *lists, ROWS = 2048 };
-    _Static_assert(N + 2 <= UINT8_MAX, "an entry is a byte");
+    enum { ROWS = 2048 }; /* rows behind them, of the user, are looked for each time */
     static _Atomic uint8_t known[ROWS];
-    uint8_t entry = op->index < ROWS ? atomic_load_explicit(&known[op->index], memory_order_relaxed) : 0;
-    if (!entry) {
-        size_t at = N;
+    _Static_assert(sizeof lists / sizeof *lists < UINT8_MAX, "an entry is a byte");
+    size_t at = op->index < ROWS ? atomic_load_explicit(&known[op->index], memory_order_relaxed) : 0;
+    if (at == 0) {
+        at = sizeof lists / sizeof *lists;
         while (at > 0 && strcmp(lists[at - 1].op, op->name) != 0) at--;
-        entry = (uint8_t)(at + 1);
-        if (op->index < ROWS) atomic_store_explicit(&known[op->index], entry, memory_order_relaxed);
+        at++;
+        if (op->index < ROWS) atomic_store_explicit(&known[op->index], (uint8_t)at, memory_order_relaxed);
     }
-    if (entry == 1) return AS_IT_IS;
-    return (policy)(device == RP_DEVICE_CPU ? lists[entry - 2].cpu : lists[entry - 2].cuda);
+    if (at == 1) return AS_IT_IS;
+    return (policy)(device == RP_DEVICE_CPU ? lists[at - 2].cpu : lists[at - 2].cuda);
 }
 
 /* ---------------------------------------------------------------- casts that are kept */
@@ -146,6 +145,8 @@ typedef struct kept {
     rp_tensor *of, *cast; /* retained */
     uint64_t version;
 } kept;
+
+static _Thread_local rp__map *cache; /* by tensor and type; NULL: nothing is kept */
 
 static rp__hash key_of(const rp_tensor *t, rp_dtype dtype) {
     return (rp__hash){rp__hash_mix((uint64_t)(uintptr_t)t, 7 + (uint64_t)dtype), (uint64_t)(uintptr_t)t};
@@ -157,26 +158,15 @@ static void kept_free(kept *k) {
     rp__free(k);
 }
 
-static void entries_drop(rp__map *entries) {
+static void cache_drop(void) {
     size_t at = 0;
     rp__hash key;
     void *entry;
-    while (rp__map_next(entries, &at, &key, &entry)) kept_free(entry);
-    rp__map_free(entries);
-    *entries = (rp__map){0};
-}
-
-static _Thread_local rp__map *cache; /* by tensor and type; NULL: nothing was kept yet */
-
-static void thread_ends(void *map) {
+    if (!cache) return;
+    while (rp__map_next(cache, &at, &key, &entry)) kept_free(entry);
+    rp__map_free(cache);
+    rp__free(cache);
     cache = NULL;
-    entries_drop(map);
-    rp__free(map);
-}
-static rp__thread_end at_thread_end = {.end = thread_ends};
-
-static void cache_drop(void) {
-    if (cache) entries_drop(cache);
 }
 
 /* A parameter: what is cast again and again while it stays as it is. */
@@ -189,18 +179,18 @@ static rp_tensor *cast(rp_tensor *t, rp_dtype dtype) {
     if ((rp_dtype)t->dtype == dtype) return t;
     if (!is_kept(t)) return rp_to_dtype(t, dtype);
     const uint64_t version = rp_version(t);
-    if (!cache) cache = rp__thread_new(&at_thread_end, sizeof *cache);
     kept *k = cache ? rp__map_get(cache, key_of(t, dtype)) : NULL;
     if (k && k->version == version) return k->cast;
     rp_tensor *made = rp_to_dtype(t, dtype);
-    if (rp__tensor_is_error(made) || !cache) return made;
+    if (rp__tensor_is_error(made)) return made;
     if (k) {
         rp_release(k->cast);
         k->cast = rp_retain(made);
         k->version = version;
         return made;
     }
-    k = rp__calloc(1, sizeof *k);
+    if (!cache) cache = rp__calloc(1, sizeof *cache);
+    k = cache ? rp__calloc(1, sizeof *k) : NULL;
     if (!k) return made;
     *k = (kept){rp_retain(t), rp_retain(made), version};
     if (!rp__map_put(cache, key_of(t, dtype), k)) kept_free(k);
