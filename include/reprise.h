@@ -430,6 +430,13 @@ RP_CALL bool rp_event_query(rp_event *e);
 /* negative and an error if not recorded with timing */
 RP_CALL double rp_event_elapsed_ms(rp_event *start, rp_event *end);
 RP_CALL rp_status rp_stream_wait_event(rp_stream *s, rp_event *e);
+/* What is queued on s from now on begins behind what is queued on `before` (torch.cuda.Stream.wait_stream). */
+RP_CALL rp_status rp_stream_wait_stream(rp_stream *s, rp_stream *before);
+
+/* A named range of the thread's work, as NVIDIA's profilers show it (torch.cuda.nvtx): how deep it lies, from 0. Without the library NVTX
+   (libnvToolsExt), opened at run time, -1, and nothing happens. */
+RP_API int rp_range_push(const char *name);
+RP_API int rp_range_pop(void);
 
 typedef enum rp_capture_mode {
     RP_CAPTURE_THREAD_LOCAL = 0,

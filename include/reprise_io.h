@@ -51,6 +51,43 @@ RP_CALL rp_tensor *rp_npy_load(const char *path);
 /* bfloat16, which numpy does not have, is written as float32. */
 RP_CALL rp_status rp_npy_save(const char *path, rp_tensor *t);
 
+/* Member `name` (with or without .npy) of a file of numpy.savez; what savez_compressed writes is refused. */
+RP_CALL rp_tensor *rp_npz_load(const char *path, const char *name);
+
+/* ---------------------------------------------------------------- data sets: tensors on the CPU, for rp_loader_new */
+
+/* An IDX file (MNIST): bytes lie in the mapped file, wider elements are a copy. */
+RP_CALL rp_tensor *rp_idx_load(const char *path);
+/* CIFAR-10 (classes 10) or CIFAR-100 (100: the fine labels) in its binary version, n files one after the other: images (N, 3, 32,
+   32) uint8, labels (N) int64. */
+RP_CALL rp_status rp_cifar_load(const char *const *paths, size_t n, int64_t classes, rp_tensor **images,
+                                rp_tensor **labels);
+/* The bytes of a file, in place: (N) uint8. */
+RP_CALL rp_tensor *rp_text_load(const char *path);
+
+/* ---------------------------------------------------------------- loaders (torch.utils.data.DataLoader)
+
+   Batches of rows of n arrays, in order or shuffled anew each epoch: the order is a function of seed and epoch alone, so seed, epoch
+   and batch are the whole position, which files of rp_save keep. A loader is used by one thread at a time. */
+
+typedef struct rp_loader rp_loader;
+typedef struct rp_loader_options { /* zero is PyTorch's default */
+    size_t struct_size;
+    bool shuffle, drop_last;
+    uint64_t seed; /* 0: that of the CPU's default generator */
+    int workers;   /* threads that gather batches ahead, 64 at most; 0: rp_loader_next does */
+    int prefetch;  /* batches ahead a worker; 0: 2 */
+} rp_loader_options;
+/* Tensors on the CPU with one number of rows; they are held, 16 at most. Never NULL: on failure a loader on which every call fails. */
+RP_CALL rp_loader *rp_loader_new(rp_tensor *const *arrays, size_t n, int64_t batch, const rp_loader_options *options);
+RP_API void rp_loader_release(rp_loader *l); /* NULL is ignored */
+/* The next batch, on the default device. false: the epoch is over (the next call begins another), or an error. */
+RP_CALL bool rp_loader_next(rp_loader *l, rp_tensor **out, size_t n_out);
+RP_API int64_t rp_loader_batches(const rp_loader *l); /* of an epoch */
+RP_CALL rp_status rp_loader_position(const rp_loader *l, uint64_t *seed, int64_t *epoch,
+                                     int64_t *batch); /* of the next batch */
+RP_CALL rp_status rp_loader_seek(rp_loader *l, uint64_t seed, int64_t epoch, int64_t batch);
+
 /* ---------------------------------------------------------------- state of a program
 
    A safetensors file with the module's tensors under the names of rp_module_state; what belongs to the optimizer and to generators
@@ -63,6 +100,10 @@ typedef struct rp_save_options {
     bool random;             /* the default generators of all devices in use */
     const char *const (*metadata)[2];
     size_t n_metadata;
+    const rp_grad_scaler *scaler; /* NULL: none; so with the next three */
+    const rp_average *average;
+    const rp_loader *loader;
+    const rp_lbfgs *lbfgs;
 } rp_save_options;
 RP_CALL rp_status rp_save(const char *path, rp_module *m, const rp_save_options *options);
 
@@ -79,6 +120,10 @@ typedef struct rp_load_options {
     char *
         report; /* for report_bytes: missing, unexpected and misfitting names, a line each; NULL: the error alone has the first */
     size_t report_bytes;
+    rp_grad_scaler *scaler; /* as the optimizer; so are the next three */
+    rp_average *average;
+    rp_loader *loader;
+    rp_lbfgs *lbfgs;
 } rp_load_options;
 /* Copies into the module's tensors, converting types as copy_ does; sizes must be equal. All or, on failure, nothing. */
 RP_CALL rp_status rp_load(const char *path, rp_module *m, const rp_load_options *options);

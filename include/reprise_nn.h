@@ -2,7 +2,7 @@
  *
  * A layer is a plain struct of parameters. rp_x_layer_init makes one by itself: its parameters are retained, and
  * rp_x_layer_release gives them back. rp_x_add makes one as a child of a module, which then owns its parameters and
- lists them * by name, with their mode. Names, defaults and initial distributions are PyTorch's.
+ * lists them by name, with their mode. Names, defaults and initial distributions are PyTorch's.
  */
 #ifndef REPRISE_NN_H
 #define REPRISE_NN_H
@@ -28,6 +28,10 @@ RP_CALL rp_status rp_init_kaiming_normal(rp_tensor *t, rp_fan fan);
 /* Uniform in +-gain sqrt(6 / (fan-in + fan-out)); normal with deviation gain sqrt(2 / (fan-in + fan-out)). */
 RP_CALL rp_status rp_init_xavier_uniform(rp_tensor *t, double gain);
 RP_CALL rp_status rp_init_xavier_normal(rp_tensor *t, double gain);
+/* Normal within [low, high]; PyTorch's defaults: 0, 1, -2, 2. */
+RP_CALL rp_status rp_init_trunc_normal(rp_tensor *t, double mean, double std, double low, double high);
+/* t as (t[0], all else): orthonormal rows or columns, whichever are fewer, times gain. Worked out on the host. */
+RP_CALL rp_status rp_init_orthogonal(rp_tensor *t, double gain);
 
 /* ---------------------------------------------------------------- modules (torch.nn.Module)
 
@@ -532,6 +536,25 @@ RP_CALL rp_tensor *rp_optimizer_lr(rp_optimizer *opt, size_t group);            
    "acc_delta", "sum" (Adagrad), "exp_inf" (Adamax), "mu_product" (NAdam). NULL and an error when there is no such
    state. To restore a state, write into it with rp_copy_. */
 RP_CALL rp_tensor *rp_optimizer_state(rp_optimizer *opt, size_t group, size_t index, const char *name);
+
+/* torch.optim.LBFGS: steps of several evaluations, decided on the host; no part of a recorded step. */
+typedef struct rp_lbfgs rp_lbfgs;
+typedef struct rp_lbfgs_options { /* zero is PyTorch's default */
+    size_t struct_size;
+    int64_t max_iter;        /* 0: 20 */
+    int64_t max_eval;        /* 0: 5/4 of max_iter */
+    int64_t history_size;    /* 0: 100 */
+    double tolerance_grad;   /* 0: 1e-7; negative: 0 */
+    double tolerance_change; /* 0: 1e-9; negative: 0 */
+    bool strong_wolfe;       /* line_search_fn="strong_wolfe"; else steps of length lr */
+    bool maximize;
+} rp_lbfgs_options;
+/* Makes gradients anew and returns the loss: zero_grad, forward, backward. Called with grad mode on. */
+typedef rp_tensor *rp_lbfgs_closure(void *ctx);
+/* Parameters of one type on one device. Never NULL: on failure one on which every call fails. PyTorch's lr is 1. */
+RP_CALL rp_lbfgs *rp_lbfgs_new(rp_tensor *const *params, size_t n, double lr, const rp_lbfgs_options *options);
+RP_API void rp_lbfgs_release(rp_lbfgs *l);                                           /* NULL is ignored */
+RP_CALL rp_tensor *rp_lbfgs_step(rp_lbfgs *l, rp_lbfgs_closure *closure, void *ctx); /* the loss before */
 
 /* ---------------------------------------------------------------- schedules (torch.optim.lr_scheduler)
 

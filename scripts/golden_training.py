@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/data/golden/training/optimizers.txt: parameters after each step of torch.optim (Lion and LAMB: timm),
-schedules.txt: learning rates of torch.optim.lr_scheduler, and plateau.txt.
+schedules.txt: learning rates of torch.optim.lr_scheduler; plateau.txt; lbfgs.txt: evaluations, losses and parameters.
 usage: scripts/golden_training.py tests/data/golden/training   (needs torch and timm; the tests need only the files)
 
 Three parameters of sizes (5), (2, 3), (); the second has no gradient at step 2. Values and gradients are those of value() and gradient().
@@ -127,6 +127,31 @@ def rates(out, table, step):
         out.write("\n")
 
 
+def lbfgs(out):
+    cases = {
+        "plain": dict(lr=0.01, max_iter=6),
+        "wolfe": dict(lr=1, max_iter=8, line_search_fn="strong_wolfe"),
+        "short": dict(lr=0.8, max_iter=5, history_size=3, line_search_fn="strong_wolfe"),
+        "maximize": dict(lr=0.5, max_iter=4, history_size=2, line_search_fn="strong_wolfe", maximize=True),
+    }
+    for name, options in cases.items():
+        sign = -1 if options.get("maximize") else 1
+        p = [torch.tensor([-1.2, 1.0], dtype=torch.float64, requires_grad=True), torch.tensor(0.5, dtype=torch.float64, requires_grad=True)]
+        opt = O.LBFGS(p, **options)
+
+        def closure():
+            opt.zero_grad()
+            x, y, z = p[0][0], p[0][1], p[1]
+            loss = sign * ((1 - x) ** 2 + 10 * (y - x * x) ** 2 + (z - x * y) ** 2)
+            loss.backward()
+            return loss
+
+        for t in range(4):
+            loss = opt.step(closure)
+            state = opt.state[p[0]]
+            out.write(f"{name} {t} {state['func_evals']} {loss.item():.17g} {p[0][0].item():.17g} {p[0][1].item():.17g} {p[1].item():.17g}\n")
+
+
 if __name__ == "__main__":
     with open(f"{sys.argv[1]}/optimizers.txt", "w") as f:
         optimizers(f)
@@ -134,3 +159,5 @@ if __name__ == "__main__":
         rates(f, SCHEDULES, lambda s, t: s.step())
     with open(f"{sys.argv[1]}/plateau.txt", "w") as f:
         rates(f, {k: lambda o, v=v: L.ReduceLROnPlateau(o, **v) for k, v in PLATEAUS.items()}, lambda s, t: s.step(metric(t)))
+    with open(f"{sys.argv[1]}/lbfgs.txt", "w") as f:
+        lbfgs(f)

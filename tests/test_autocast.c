@@ -90,6 +90,11 @@ static void lists(void **state) {
     TYPE(rp_cat(RP_TENSORS(x, h), 0), high);
     TYPE(rp_cat(RP_TENSORS(h, h), 0), low);
     TYPE(rp_atan2(x, h), high);
+    TYPE(rp_prelu(x, rp_select(y, 0, 0)), low);
+    TYPE(rp_log(h), cuda ? high : low);
+    TYPE(rp_linalg_vector_norm(h), cuda ? high : low);
+    TYPE(rp_cumsum(h, 0), cuda ? high : low);
+    TYPE(rp_pow_scalar(h, rp_f64(2)), cuda ? high : low);
     TYPE(rp_linear(rp_relu(rp_linear(x, y)), x), low);
     rp_backward(rp_sum(rp_set_requires_grad(y, true) == RP_OK ? rp_matmul(x, y) : y), NULL, NULL);
     TYPE(rp_grad_of(y), high);

@@ -68,6 +68,36 @@ static void uniform_in(rp_tensor *t, double bound) {
     assert_true(fabs(mean) < 0.05 * bound && fabs(deviation - bound / sqrt(3)) < 0.05 * bound);
 }
 
+/* Moments of the normal distribution within two deviations; rows or columns whose products are the identity. */
+static void truncated_and_orthogonal(void **state) {
+    (void)state;
+    double low, high, mean, deviation;
+    ok(rp_manual_seed(2));
+    rp_tensor *t = rp_zeros(RP_DIMS(300, 200));
+    ok(rp_init_trunc_normal(t, 1, 0.5, 0, 2));
+    spread(t, &low, &high, &mean, &deviation);
+    assert_true(low >= 0 && high <= 2 && low < 0.02 && high > 1.98);
+    assert_true(fabs(mean - 1) < 0.01 && fabs(deviation - 0.5 * 0.8796) < 0.01);
+    ok(rp_init_trunc_normal(t, 0, 1, 1, 3)); /* to one side */
+    spread(t, &low, &high, &mean, &deviation);
+    assert_true(low >= 1 && high <= 3 && fabs(mean - 1.5100) < 0.01);
+    static const int64_t sizes[][3] = {{8, 5, 2}, {4, 6, 2}, {7, 7, 1}, {3, 1, 1}};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        const int64_t rows = sizes[k][0], rest = sizes[k][1] * sizes[k][2], few = rows < rest ? rows : rest;
+        rp_tensor *q = rp_zeros(RP_DIMS(rows, sizes[k][1], sizes[k][2]), RP_OPTIONS(rp_zeros_options, .dtype = RP_F64));
+        ok(rp_init_orthogonal(q, 3));
+        q = rp_reshape(q, RP_DIMS(rows, rest));
+        rp_tensor *other = rp_transpose(q, 0, 1), *product = rows < rest ? rp_matmul(q, other) : rp_matmul(other, q);
+        double values[64];
+        ok(rp_to_host(product, values, (size_t)(few * few) * sizeof *values));
+        for (int64_t i = 0; i < few * few; i++) assert_true(fabs(values[i] - (i % (few + 1) ? 0 : 9)) < 1e-13);
+    }
+    assert_int_equal(rp_init_orthogonal(rp_zeros(RP_DIMS(3)), 1), RP_ERROR_INVALID_ARGUMENT);
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "2 or more dims");
+    assert_int_equal(rp_init_trunc_normal(t, 0, 1, 2, 2), RP_ERROR_INVALID_ARGUMENT);
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "low < high");
+}
+
 static void initial_values(void **state) {
     (void)state;
     double low, high, mean, deviation;
@@ -562,6 +592,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(compiled_steps_see_counts_that_part),
         TEST(initial_values),
+        TEST(truncated_and_orthogonal),
         TEST(layers_are_their_ops),
         TEST(mean_squared_error),
         TEST(adam),

@@ -183,6 +183,90 @@ static void as_pytorch(void **state) {
     assert_true(run_golden(RP_F32, 2e-6) > 200);
 }
 
+/* ---- L-BFGS */
+
+typedef struct valley {
+    rp_tensor *p[2];
+    double sign;
+    int calls;
+} valley;
+
+/* (1 - x)^2 + 10 (y - x^2)^2 + (z - x y)^2 */
+static rp_tensor *valley_loss(void *ctx) {
+    valley *v = ctx;
+    v->calls++;
+    for (int k = 0; k < 2; k++) rp_set_grad(v->p[k], NULL);
+    rp_tensor *x = rp_select(v->p[0], 0, 0), *y = rp_select(v->p[0], 0, 1);
+    rp_tensor *a = rp_add_scalar(rp_neg(x), rp_i64(1)), *b = rp_sub(y, rp_mul(x, x)),
+              *c = rp_sub(v->p[1], rp_mul(x, y));
+    rp_tensor *loss = rp_add(rp_add(rp_mul(a, a), rp_mul_scalar(rp_mul(b, b), rp_i64(10))), rp_mul(c, c));
+    loss = rp_mul_scalar(loss, rp_f64(v->sign));
+    rp_backward(loss, NULL, NULL);
+    return loss;
+}
+
+static void lbfgs_is_pytorchs(void **state) {
+    (void)state;
+    char path[512], line[512], name[32];
+    const char *data = getenv("REPRISE_TEST_DATA");
+    (void)snprintf(path, sizeof path, "%s/golden/training/lbfgs.txt", data && *data ? data : "tests/data");
+    FILE *f = fopen(path, "r");
+    if (!f) fail_msg("cannot open %s", path);
+    rp_scope scope = rp_scope_begin();
+    valley v = {.sign = 1};
+    rp_lbfgs *l = NULL;
+    int t, evaluations, lines = 0;
+    double want[4];
+    for (; fgets(line, sizeof line, f); lines++) {
+        assert_int_equal(
+            sscanf(line, "%31s %d %d %lf %lf %lf %lf", name, &t, &evaluations, &want[0], &want[1], &want[2], &want[3]),
+            7);
+        if (t == 0) {
+            const bool plain = strcmp(name, "plain") == 0, is_short = strcmp(name, "short") == 0,
+                       maximize = strcmp(name, "maximize") == 0;
+            v.p[0] = rp_from_data((double[]){-1.2, 1}, RP_DIMS(2), RP_F64);
+            v.p[1] = rp_from_data((double[]){0.5}, RP_NO_DIMS, RP_F64);
+            v.sign = maximize ? -1 : 1;
+            v.calls = 0;
+            for (int k = 0; k < 2; k++) rp_set_requires_grad(v.p[k], true);
+            rp_lbfgs_release(l);
+            l = rp_lbfgs_new(v.p, 2,
+                             plain      ? 0.01
+                             : is_short ? 0.8
+                             : maximize ? 0.5
+                                        : 1,
+                             RP_OPTIONS(rp_lbfgs_options,
+                                        .max_iter = plain      ? 6
+                                                    : is_short ? 5
+                                                    : maximize ? 4
+                                                               : 8,
+                                        .history_size = is_short   ? 3
+                                                        : maximize ? 2
+                                                                   : 0,
+                                        .strong_wolfe = !plain, .maximize = maximize));
+        }
+        double have[4] = {rp_item_f64(rp_lbfgs_step(l, valley_loss, &v))};
+        rp_to_host(v.p[0], &have[1], 16);
+        rp_to_host(v.p[1], &have[3], 8);
+        OK();
+        assert_int_equal(v.calls, evaluations);
+        for (int k = 0; k < 4; k++)
+            if (!(fabs(have[k] - want[k]) <= 1e-7 * (1 + fabs(want[k]))))
+                fail_msg("%s, step %d: number %d is %.17g, not %.17g", name, t, k, have[k], want[k]);
+    }
+    assert_int_equal(lines, 16);
+    (void)fclose(f);
+    (void)rp_lbfgs_step(l, NULL, NULL);
+    assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+    rp_lbfgs_release(l);
+    l = rp_lbfgs_new(NULL, 0, 1, NULL);
+    assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+    (void)rp_lbfgs_step(l, valley_loss, &v);
+    assert_int_equal(rp_error_take(), RP_ERROR_STATE);
+    for (int k = 0; k < 2; k++) rp_set_grad(v.p[k], NULL);
+    rp_scope_end(scope, NULL, 0);
+}
+
 /* ---- recorded steps */
 
 static void model_init(model *m, size_t n, const rule *r) {
@@ -365,8 +449,11 @@ static void on_cuda(void **state) {
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_pytorch),        cmocka_unit_test(a_thousand_parameters),
-        cmocka_unit_test(recorded_is_eager), cmocka_unit_test(captured_first_step),
+        cmocka_unit_test(as_pytorch),
+        cmocka_unit_test(lbfgs_is_pytorchs),
+        cmocka_unit_test(a_thousand_parameters),
+        cmocka_unit_test(recorded_is_eager),
+        cmocka_unit_test(captured_first_step),
         cmocka_unit_test(on_cuda),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include <reprise.h>
-#include <reprise_nn.h>
+#include <reprise_io.h>
 
 #include "support/check.h"
 
@@ -146,6 +146,7 @@ static void test_streams_and_graphs(void **state) {
     SAYS(rp_event_query(NULL));
     SAYS(rp_event_elapsed_ms(e, e));
     SAYS(rp_stream_wait_event(NULL, e));
+    SAYS(rp_stream_wait_stream(NULL, NULL));
     SAYS(rp_graph_begin(g, nowhere, NULL));
     SAYS(rp_graph_end(g));
     SAYS(rp_graph_instantiate(g));
@@ -227,6 +228,8 @@ static void test_layers(void **state) {
     SAYS(rp_init_uniform(NULL, 0, 1));
     SAYS(rp_init_normal(x, 0, -1));
     SAYS(rp_init_constant(NULL, 0));
+    SAYS(rp_init_trunc_normal(x, 0, 1, 2, -2));
+    SAYS(rp_init_orthogonal(flat, 1));
     SAYS(rp_init_kaiming_uniform(flat, 0));
     SAYS(rp_linear_layer_init(&linear, -1, 2, true, RP_F32));
     SAYS(rp_linear_layer_init(&linear, 3, INT64_MAX / 4, true, RP_F32)); /* an op inside fails */
@@ -288,6 +291,9 @@ static void test_layers(void **state) {
     SAYS(rp_plateau_init(NULL, NULL));
     SAYS(rp_plateau_step(NULL, o, 1));
     SAYS(rp_grad_norm(NULL, 1, 2));
+    rp_lbfgs *lbfgs;
+    SAYS(lbfgs = rp_lbfgs_new(NULL, 0, 1, NULL));
+    SAYS(rp_lbfgs_step(lbfgs, NULL, NULL));
     SAYS(rp_clip_grad_norm(NULL, 1, 1, 2));
     SAYS(rp_clip_grad_value(NULL, 1, 1));
     SAYS(rp_set_autocast(RP_DEVICE_CPU, RP_I32));
@@ -298,6 +304,16 @@ static void test_layers(void **state) {
     SAYS(rp_grad_scaler_step(scaler, o));
     SAYS(rp_grad_scaler_update(scaler));
     SAYS(rp_grad_scaler_state(scaler, "scale"));
+    rp_tensor *out[2];
+    SAYS(rp_idx_load("/nonexistent"));
+    SAYS(rp_text_load("/nonexistent"));
+    SAYS(rp_npz_load("/nonexistent", "x"));
+    SAYS(rp_cifar_load(NULL, 0, 10, &out[0], &out[1]));
+    rp_loader *loader;
+    SAYS(loader = rp_loader_new(NULL, 0, 1, NULL));
+    SAYS(rp_loader_next(loader, out, 2));
+    SAYS(rp_loader_position(loader, NULL, NULL, NULL));
+    SAYS(rp_loader_seek(loader, 0, 0, 0));
     rp_average *average;
     SAYS(average = rp_average_new(&x, 1, 2));
     SAYS(rp_average_update(average));

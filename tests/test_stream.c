@@ -74,8 +74,10 @@ static void a_stream_keeps_its_order_and_waits(void **state) {
     assert_int_equal(x, 8);
 }
 
-/* Producer on one stream, consumer on another. With an event always right, without one wrong in some order. */
-static int wrong_results(bool with_event) {
+/* Producer on one stream, consumer on another. With an event, or behind all of the stream, always right; with neither wrong in
+   some order. */
+enum order { NO_ORDER, BY_EVENT, BY_STREAM };
+static int wrong_results(enum order order) {
     int wrong = 0;
     for (int round = 0; round < 40; round++) {
         int64_t x = 0, y = 0, z = 0;
@@ -86,7 +88,8 @@ static int wrong_results(bool with_event) {
         rp_event_record(e, a);
         run_affine(a, &z, 1, 1);
         run_affine(b, &z, 1, 0);
-        if (with_event) assert_int_equal(rp_stream_wait_event(b, e), RP_OK);
+        if (order == BY_EVENT) assert_int_equal(rp_stream_wait_event(b, e), RP_OK);
+        if (order == BY_STREAM) assert_int_equal(rp_stream_wait_stream(b, a), RP_OK);
         run_copy(b, &y, &x);
         rp_stream_synchronize(b);
         wrong += y != 42;
@@ -101,8 +104,9 @@ static int wrong_results(bool with_event) {
 
 static void a_missing_event_shows(void **state) {
     (void)state;
-    assert_int_equal(wrong_results(true), 0);
-    int wrong = wrong_results(false);
+    assert_int_equal(wrong_results(BY_EVENT), 0);
+    assert_int_equal(wrong_results(BY_STREAM), 0);
+    int wrong = wrong_results(NO_ORDER);
     assert_true(wrong > 0);
     assert_true(wrong < 40); /* the order is drawn, not fixed */
 }

@@ -383,6 +383,14 @@ rp_status rp_stream_wait_event_at(const char *site, rp_stream *s, rp_event *e) {
     return e->recorded ? s->device->ops->stream_wait_event(s->device, s, e) : RP_OK;
 }
 
+rp_status rp_stream_wait_stream_at(const char *site, rp_stream *s, rp_stream *before) {
+    RP__CALLED_FROM(site);
+    RP_TRY(stream_check(s, "stream_wait_stream"));
+    RP_TRY(stream_check(before, "stream_wait_stream"));
+    RP_TRY(same_device(s->device, before->device, "stream_wait_stream"));
+    return s == before ? RP_OK : rp__stream_follow(s, before);
+}
+
 /* ---- switches */
 
 static atomic_bool deterministic;

@@ -1,11 +1,13 @@
 /* The state of a training program in one safetensors file: the module under its own names;
-   "reprise/optimizer/GROUP/PARAMETER/NAME", "reprise/optimizer/GROUP/lr" and "reprise/optimizer/GROUP/steps" (of each
-   parameter); generators as metadata "reprise/random/DEVICE" = "SEED OFFSET". A load looks at everything and makes
-   every tensor before it writes to one. */
+   "reprise/optimizer/GROUP/PARAMETER/NAME", "reprise/optimizer/GROUP/lr", "reprise/optimizer/GROUP/schedule" (the step of
+   its schedule) and "reprise/optimizer/GROUP/steps" (of each parameter); "reprise/scaler/NAME"; "reprise/average/count" and
+   "reprise/average/K"; "reprise/lbfgs/NAME"; generators and the loader as metadata "reprise/random/DEVICE" = "SEED OFFSET" and "reprise/loader" =
+   "SEED EPOCH BATCH". A load looks at everything and makes every tensor before it writes to one. */
 #include "ops/private.h"
 #include <reprise_io.h>
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,22 +15,25 @@
 #include "core/options.h"
 #include "core/text.h"
 #include "device/device.h"
+#include "nn/lbfgs.h"
 #include "nn/optimizer.h"
+#include "nn/update.h"
 #include "tensor/tensor.h"
 
 #define OURS "reprise/"
-enum { NAME = 96, MAX_NOTES = 2 + RP__DEVICE_SLOTS };
+enum { NAME = 96, MAX_NOTES = 3 + RP__DEVICE_SLOTS };
 
 /* ---------------------------------------------------------------- lists that grow */
 
 typedef struct tensors {
     rp_named_tensor *items;
     size_t n, capacity;
-    char (*names)[NAME]; /* of those that the optimizer has */
-    size_t n_names;
+    char **names; /* of those that are not the module's */
+    size_t n_names, names_capacity;
 } tensors;
 
 static void tensors_free(tensors *t) {
+    for (size_t i = 0; i < t->n_names; i++) rp__free(t->names[i]);
     rp__free(t->items);
     rp__free(t->names);
 }
@@ -66,32 +71,51 @@ static rp_tensor *counts_of(rp_optimizer *opt, size_t group) {
     return t;
 }
 
+/* One that is not the module's, by a name of ours. */
+static RP__PRINTF(3, 4) rp_status add_own(tensors *t, rp_tensor *tensor, const char *format, ...) {
+    char name[NAME];
+    va_list args;
+    if (rp__tensor_is_error(tensor)) return rp_error_status();
+    va_start(args, format);
+    (void)vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    char *own = RP__GROW(&t->names, &t->names_capacity, t->n_names + 1) ? rp__strdup(name) : NULL;
+    if (!own) return RP__OOM("the state of a program");
+    t->names[t->n_names++] = own;
+    return add(t, own, tensor);
+}
+
 /* Every tensor of an optimizer, in an order of its own. Counts of steps are copies. */
 static rp_status add_optimizer(tensors *t, rp_optimizer *opt) {
-    const char *kind;
-    size_t groups = rp_optimizer_group_count(opt), all = 0;
-    for (size_t g = 0; g < groups; g++, all += 2)
-        for (size_t i = 0, k = 0; i < rp_optimizer_param_count(opt, g); i++, k = 0)
-            while (rp__optimizer_state(opt, g, i, k, &kind)) k++, all++;
-    t->names = rp__calloc(all + 1, sizeof *t->names);
-    if (!t->names) return RP__OOM("the state of an optimizer");
-    for (size_t g = 0; g < groups; g++) {
-        char *name = t->names[t->n_names++];
-        snprintf(name, NAME, OURS "optimizer/%zu/lr", g);
-        RP_TRY(add(t, name, rp_optimizer_lr(opt, g)));
-        rp_tensor *counts = counts_of(opt, g);
-        if (rp__tensor_is_error(counts)) return rp_error_status();
-        name = t->names[t->n_names++];
-        snprintf(name, NAME, OURS "optimizer/%zu/steps", g);
-        RP_TRY(add(t, name, counts));
-        for (size_t i = 0; i < rp_optimizer_param_count(opt, g); i++) {
-            rp_tensor *state;
-            for (size_t k = 0; (state = rp__optimizer_state(opt, g, i, k, &kind)); k++) {
-                name = t->names[t->n_names++];
-                snprintf(name, NAME, OURS "optimizer/%zu/%zu/%s", g, i, kind);
-                RP_TRY(add(t, name, state));
-            }
-        }
+    for (size_t g = 0; g < rp_optimizer_group_count(opt); g++) {
+        RP_TRY(add_own(t, rp_optimizer_lr(opt, g), OURS "optimizer/%zu/lr", g));
+        RP_TRY(add_own(t, counts_of(opt, g), OURS "optimizer/%zu/steps", g));
+        rp_tensor *schedule = rp__optimizer_schedule_step(opt, g), *state;
+        if (schedule) RP_TRY(add_own(t, schedule, OURS "optimizer/%zu/schedule", g));
+        const char *kind;
+        for (size_t i = 0; i < rp_optimizer_param_count(opt, g); i++)
+            for (size_t k = 0; (state = rp__optimizer_state(opt, g, i, k, &kind)); k++)
+                RP_TRY(add_own(t, state, OURS "optimizer/%zu/%zu/%s", g, i, kind));
+    }
+    return RP_OK;
+}
+
+static rp_status add_scaler(tensors *t, const rp_grad_scaler *s) {
+    RP_TRY(add_own(t, rp_grad_scaler_state(s, "scale"), OURS "scaler/scale"));
+    return add_own(t, rp_grad_scaler_state(s, "growth_tracker"), OURS "scaler/growth_tracker");
+}
+
+static rp_status add_average(tensors *t, const rp_average *a) {
+    RP_TRY(add_own(t, rp_average_count(a), OURS "average/count"));
+    for (size_t i = 0; i < rp__average_size(a); i++) RP_TRY(add_own(t, rp_average_tensor(a, i), OURS "average/%zu", i));
+    return RP_OK;
+}
+
+static rp_status add_lbfgs(tensors *t, const rp_lbfgs *l) {
+    for (size_t k = 0; k < RP__LBFGS_TENSORS; k++) {
+        const char *name = "";
+        rp_tensor *own = rp__lbfgs_tensor(l, k, &name);
+        RP_TRY(add_own(t, own, OURS "lbfgs/%s", name));
     }
     return RP_OK;
 }
@@ -101,7 +125,7 @@ static rp_status add_optimizer(tensors *t, rp_optimizer *opt) {
 typedef struct notes {
     const char *(*pairs)[2];
     size_t n;
-    char keys[MAX_NOTES][48], texts[MAX_NOTES][64];
+    char keys[MAX_NOTES][48], texts[MAX_NOTES][80];
     size_t own;
 } notes;
 
@@ -121,6 +145,16 @@ static rp_status note_random(notes *all) {
         snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64, seed, offset);
         note(all, key, text);
     }
+    return RP_OK;
+}
+
+static rp_status note_loader(notes *all, const rp_loader *l) {
+    uint64_t seed;
+    int64_t epoch, batch;
+    char text[80];
+    RP_TRY(rp_loader_position(l, &seed, &epoch, &batch));
+    snprintf(text, sizeof text, "%" PRIu64 " %" PRId64 " %" PRId64, seed, epoch, batch);
+    note(all, "loader", text);
     return RP_OK;
 }
 
@@ -149,7 +183,11 @@ static rp_status save(const char *path, rp_module *m, const rp_save_options *o) 
         note(&extra, "optimizer", kind);
         status = add_optimizer(&t, o->optimizer);
     }
+    if (status == RP_OK && o->scaler) status = add_scaler(&t, o->scaler);
+    if (status == RP_OK && o->average) status = add_average(&t, o->average);
+    if (status == RP_OK && o->lbfgs) status = add_lbfgs(&t, o->lbfgs);
     if (status == RP_OK && o->random) status = note_random(&extra);
+    if (status == RP_OK && o->loader) status = note_loader(&extra, o->loader);
     if (status == RP_OK)
         status = rp_safetensors_save(path, t.items, t.n, (const char *const(*)[2])extra.pairs, extra.n);
     rp__free(extra.pairs);
@@ -278,12 +316,12 @@ static rp_status take_module(load *l, const rp_named_tensor *state, size_t n, bo
     return status;
 }
 
-/* The optimizer's tensors, by name; ours: how many the file has. */
-static rp_status take_states(load *l, const rp__map *names, size_t *ours) {
+/* What of ours begins with `prefix`, into those of the list of that name. */
+static rp_status take_states(load *l, const rp__map *names, const char *prefix, size_t *ours) {
     for (size_t i = 0; i < rp_safetensors_count(l->file); i++) {
         rp_file_tensor info;
         RP_TRY(rp_safetensors_info(l->file, i, &info));
-        if (strncmp(info.name, OURS "optimizer/", sizeof OURS "optimizer/" - 1) != 0) continue;
+        if (strncmp(info.name, prefix, strlen(prefix)) != 0) continue;
         ++*ours;
         const rp_named_tensor *own = rp__map_get(names, key_of(info.name));
         if (own)
@@ -291,6 +329,19 @@ static rp_status take_states(load *l, const rp__map *names, size_t *ours) {
         else
             tell(l, "%s: %s", info.name, "only in the file");
     }
+    return RP_OK;
+}
+
+/* All that `t` has from `first` on, and nothing else of that prefix. */
+static rp_status take_own(load *l, const tensors *t, size_t first, const char *prefix, const char *what,
+                          const char *fewer) {
+    size_t ours = 0;
+    rp__map names = {0};
+    rp_status status = by_names(t->items + first, t->n - first, &names);
+    if (status == RP_OK) status = take_states(l, &names, prefix, &ours);
+    rp__map_free(&names);
+    RP_TRY(status);
+    if (ours < t->n - first) tell(l, "%s: %s", what, ours ? fewer : "the file has none");
     return RP_OK;
 }
 
@@ -302,13 +353,40 @@ static rp_status take_optimizer(load *l, tensors *t) {
         return RP_OK;
     }
     RP_TRY(add_optimizer(t, l->o->optimizer));
-    size_t ours = 0;
-    rp__map names = {0};
-    rp_status status = by_names(t->items, t->n, &names);
-    if (status == RP_OK) status = take_states(l, &names, &ours);
-    rp__map_free(&names);
-    RP_TRY(status);
-    if (ours < t->n) tell(l, "%s: %s", "optimizer", "the file has fewer parameters or groups");
+    return take_own(l, t, 0, OURS "optimizer/", "optimizer",
+                    "the file has fewer parameters or groups, or no step of a schedule");
+}
+
+static rp_status take_scaler(load *l, tensors *t) {
+    const size_t first = t->n;
+    RP_TRY(add_scaler(t, l->o->scaler));
+    return take_own(l, t, first, OURS "scaler/", "scaler", "the file has a part of it");
+}
+
+static rp_status take_average(load *l, tensors *t) {
+    const size_t first = t->n;
+    RP_TRY(add_average(t, l->o->average));
+    return take_own(l, t, first, OURS "average/", "average", "the file has fewer tensors");
+}
+
+static rp_status take_lbfgs(load *l, tensors *t) {
+    const size_t first = t->n;
+    RP_TRY(add_lbfgs(t, l->o->lbfgs));
+    return take_own(l, t, first, OURS "lbfgs/", "lbfgs", "the file has a part of it");
+}
+
+typedef struct place { /* of a loader */
+    uint64_t seed;
+    int64_t epoch, batch;
+} place;
+
+static rp_status take_loader(load *l, place *out) {
+    const char *text = rp_safetensors_metadata(l->file, OURS "loader");
+    if (!text)
+        tell(l, "%s: %s", "loader", "the file has none");
+    else if (sscanf(text, "%" SCNu64 " %" SCNd64 " %" SCNd64, &out->seed, &out->epoch, &out->batch) != 3 ||
+             out->epoch < 0 || out->batch < 0 || out->batch > rp_loader_batches(l->o->loader))
+        tell(l, "%s: %s", "loader", "it is not a position of this loader");
     return RP_OK;
 }
 
@@ -364,7 +442,8 @@ static rp_status load_file(load *l, const char *path, rp_module *m) {
     if (!state && rp_failed()) return rp_error_status();
     l->file = rp_safetensors_open(path);
     if (rp_safetensors_count(l->file) == 0 && rp_failed()) return rp_error_status();
-    tensors optimizer = {0};
+    tensors optimizer = {0}; /* and scaler, average */
+    place at = {0};
     generator random[RP__DEVICE_SLOTS + 1];
     size_t all = rp_safetensors_count(l->file);
     bool *taken = rp__calloc(n + 1, sizeof *taken);
@@ -372,11 +451,16 @@ static rp_status load_file(load *l, const char *path, rp_module *m) {
     l->from = rp__calloc(all + 1, sizeof *l->from);
     rp_status status = taken && l->to && l->from ? take_module(l, state, n, taken) : RP__OOM("rp_load");
     if (status == RP_OK && l->o->optimizer) status = take_optimizer(l, &optimizer);
+    if (status == RP_OK && l->o->scaler) status = take_scaler(l, &optimizer);
+    if (status == RP_OK && l->o->average) status = take_average(l, &optimizer);
+    if (status == RP_OK && l->o->lbfgs) status = take_lbfgs(l, &optimizer);
+    if (status == RP_OK && l->o->loader) status = take_loader(l, &at);
     if (status == RP_OK && l->o->random) status = take_random(l, random, &n_random);
     if (status == RP_OK && l->faults)
         status = rp__fail(RP_ERROR_IO, "rp_load: %s: %s%s", path, l->first, l->faults > 1 ? " (and more)" : "");
     if (status == RP_OK) status = write_all(l);
     if (status == RP_OK && l->o->optimizer) status = write_counts(l, &optimizer);
+    if (status == RP_OK && l->o->loader) status = rp_loader_seek(l->o->loader, at.seed, at.epoch, at.batch);
     for (size_t i = 0; i < n_random && status == RP_OK; i++)
         status = rp_generator_set(random[i].g, random[i].seed, random[i].offset);
     tensors_free(&optimizer);

@@ -10,6 +10,7 @@
 
 #include "core/alloc.h"
 #include "core/text.h"
+#include "io/dataset.h"
 #include "io/file.h"
 #include "tensor/tensor.h"
 
@@ -177,16 +178,15 @@ static rp_status elements(const rp__file *f, const struct header *h, const char 
     return rp__tensor_is_error(*out) ? rp_error_status() : RP_OK;
 }
 
-static rp_status load(const rp__file *f, rp_tensor **out) {
-    const uint8_t *u = f->data;
-    if (f->bytes < PREFIX || memcmp(u, magic, MAGIC) != 0) return wrong(f, "it is no file of numpy");
+rp_status rp__npy_parse(const rp__file *f, const uint8_t *u, uint64_t bytes, rp_tensor **out) {
+    if (bytes < PREFIX || memcmp(u, magic, MAGIC) != 0) return wrong(f, "it is no file of numpy");
     if (u[6] < 1 || u[6] > 3 || u[7] != 0)
         return wrong(f, "versions 1.0, 2.0 and 3.0 of the format are read, and it has another");
     const size_t prefix = u[6] == 1 ? PREFIX : PREFIX + 2;
-    const size_t length = f->bytes < prefix ? SIZE_MAX
-                          : u[6] == 1       ? u[8] | (size_t)u[9] << 8
-                                            : u[8] | (size_t)u[9] << 8 | (size_t)u[10] << 16 | (size_t)u[11] << 24;
-    if (f->bytes < prefix || length > f->bytes - prefix) return wrong(f, "it ends within its header");
+    const size_t length = bytes < prefix ? SIZE_MAX
+                          : u[6] == 1    ? u[8] | (size_t)u[9] << 8
+                                         : u[8] | (size_t)u[9] << 8 | (size_t)u[10] << 16 | (size_t)u[11] << 24;
+    if (bytes < prefix || length > bytes - prefix) return wrong(f, "it ends within its header");
     if (length > HEADER_LIMIT || memchr(u + prefix, 0, length)) return wrong(f, foreign);
     char text[HEADER_LIMIT + 1], descr[16] = "", why[160];
     memcpy(text, u + prefix, length);
@@ -194,7 +194,7 @@ static rp_status load(const rp__file *f, rp_tensor **out) {
     struct header h = {0};
     const char *fault;
     if (parse_header(text, &h, descr, &fault))
-        return elements(f, &h, (const char *)u + prefix + length, (size_t)f->bytes - prefix - length, out);
+        return elements(f, &h, (const char *)u + prefix + length, (size_t)bytes - prefix - length, out);
     snprintf(why, sizeof why, "%s%s%s%s", fault, *descr && fault != foreign ? " (" : "", fault != foreign ? descr : "",
              *descr && fault != foreign ? ")" : "");
     return wrong(f, why);
@@ -204,7 +204,7 @@ rp_tensor *rp_npy_load_at(const char *site, const char *path) {
     RP__CALLED_FROM(site);
     rp_tensor *t = rp__tensor_error();
     rp__file *f = rp__file_map("rp_npy_load", path);
-    if (f) (void)load(f, &t);
+    if (f) (void)rp__npy_parse(f, f->data, f->bytes, &t);
     rp__file_release(f);
     return t;
 }

@@ -10,6 +10,7 @@
 #include "core/unicode.h"
 #include "device/cuda/libcuda.h"
 #include "device/cuda/libnvrtc.h"
+#include "device/cuda/libnvtx.h"
 #include "device/device.h"
 #include "kernel/cpu/jit.h"
 #include "kernel/cpu/tiles.h"
@@ -111,9 +112,11 @@ size_t rp_doctor(char *buf, size_t bytes) {
     if (!n_cuda) rp__text_puts(&t, "device cuda: none\n");
     rp__libcuda_get();
     rp__libnvrtc_get();
+    rp__libnvtx_get();
     rp__libcublaslt_get();
     add_report(&t, rp__libcuda_report);
     add_report(&t, rp__libnvrtc_report);
+    add_report(&t, rp__libnvtx_report);
     add_report(&t, rp__libcublaslt_report);
     add_report(&t, rp__json_report);
     add_report(&t, rp__lapack_report);

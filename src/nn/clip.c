@@ -239,6 +239,8 @@ rp_tensor *rp_average_tensor_at(const char *site, const rp_average *a, size_t i)
     return rp__tensor_error();
 }
 
+size_t rp__average_size(const rp_average *a) { return a ? a->n : 0; }
+
 rp_tensor *rp_average_count_at(const char *site, const rp_average *a) {
     RP__CALLED_FROM(site);
     return average_check(a, "rp_average_count") == RP_OK ? a->count : rp__tensor_error();

@@ -2,6 +2,7 @@
 #include "ops/private.h"
 #include <reprise_nn.h>
 
+#include "core/alloc.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -112,4 +113,79 @@ rp_status rp_init_xavier_normal_at(const char *site, rp_tensor *t, double gain) 
     RP_TRY(fans(t, "xavier_normal", fan));
     return fan[RP_FAN_IN] == 0 ? RP_OK
                                : rp_init_normal(t, 0, fabs(gain) * sqrt(2.0 / (fan[RP_FAN_IN] + fan[RP_FAN_OUT])));
+}
+
+/* The normal distribution within [low, high], by the inverse of its distribution function. */
+rp_status rp_init_trunc_normal_at(const char *site, rp_tensor *t, double mean, double std, double low, double high) {
+    RP__CALLED_FROM(site);
+    if (!(std > 0) || !(low < high))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "init_trunc_normal: expects std > 0 and low < high, but found %g, %g, %g", std, low, high);
+    RP_TRY(rp__tensor_check(t, "initialiser: the tensor"));
+    if (!rp__dtype_is_float((rp_dtype)t->dtype))
+        return rp__fail(RP_ERROR_DTYPE, "initialiser: %s is not a floating type", rp_dtype_name((rp_dtype)t->dtype));
+    const double from = erf((low - mean) / std / sqrt(2)), to = erf((high - mean) / std / sqrt(2));
+    rp_device device = rp_default_device();
+    RP_TRY(rp_set_default_device(t->device));
+    bool grad_mode = rp_set_grad_enabled(false);
+    rp_scope scope = rp__scope_begin();
+    rp_status status = rp_error_status();
+    if (scope.id) {
+        rp_tensor *value = rp_erfinv(draw_uniform(t->size, t->ndim, draw_dtype(t), from, to));
+        value = rp_add_scalar(rp_mul_scalar(value, rp_f64(std * sqrt(2))), rp_f64(mean));
+        status = write(t, rp_clamp(value, rp_f64(low), rp_f64(high)));
+    }
+    rp__scope_end(scope, NULL, 0);
+    (void)rp_set_grad_enabled(grad_mode);
+    rp_status restored = rp_set_default_device(device);
+    return status != RP_OK ? status : restored;
+}
+
+/* Makes the n rows of m numbers (n <= m) orthonormal, one after the other, each twice so that rounding does not add
+   up. Rows of random numbers are independent; signs stay those of the factor with a positive diagonal. */
+static void orthonormalise(double *a, int64_t n, int64_t m) {
+    for (int64_t i = 0; i < n; i++) {
+        double *row = a + i * m, norm = 0;
+        for (int twice = 0; twice < 2; twice++)
+            for (int64_t k = 0; k < i; k++) {
+                double dot = 0;
+                for (int64_t j = 0; j < m; j++) dot += row[j] * a[k * m + j];
+                for (int64_t j = 0; j < m; j++) row[j] -= dot * a[k * m + j];
+            }
+        for (int64_t j = 0; j < m; j++) norm += row[j] * row[j];
+        for (int64_t j = 0; j < m && norm > 0; j++) row[j] /= sqrt(norm);
+    }
+}
+
+/* a: (rows, rest) drawn; the shorter side is made orthonormal. */
+static rp_status orthogonal(rp_tensor *t, double *a, int64_t rows, int64_t rest, double gain) {
+    const bool tall = rows > rest;
+    rp_tensor *drawn = draw_normal(RP_DIMS(tall ? rest : rows, tall ? rows : rest), RP_F64, 0, 1);
+    RP_TRY(rp_to_host(drawn, a, (size_t)(rows * rest) * sizeof *a));
+    orthonormalise(a, tall ? rest : rows, tall ? rows : rest);
+    rp_tensor *q = rp_from_data(a, RP_DIMS(tall ? rest : rows, tall ? rows : rest), RP_F64);
+    if (tall) q = rp_transpose(q, 0, 1);
+    return write(t, rp_reshape(rp_mul_scalar(q, rp_f64(gain)), t->size, t->ndim));
+}
+
+rp_status rp_init_orthogonal_at(const char *site, rp_tensor *t, double gain) {
+    RP__CALLED_FROM(site);
+    RP_TRY(rp__tensor_check(t, "initialiser: the tensor"));
+    if (t->ndim < 2 || !rp__dtype_is_float((rp_dtype)t->dtype))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "init_orthogonal: expects a floating tensor of 2 or more dims");
+    const int64_t n = rp_numel(t), rows = t->size[0], rest = rows ? n / rows : 0;
+    if (n == 0) return RP_OK;
+    double *a = rp__alloc((size_t)n * sizeof *a);
+    if (!a) return RP__OOM("init_orthogonal");
+    rp_device device = rp_default_device();
+    rp_status status = rp_set_default_device(t->device);
+    bool grad_mode = rp_set_grad_enabled(false);
+    rp_scope scope = rp__scope_begin();
+    if (!scope.id) status = rp_error_status();
+    if (status == RP_OK) status = orthogonal(t, a, rows, rest, gain);
+    rp__scope_end(scope, NULL, 0);
+    (void)rp_set_grad_enabled(grad_mode);
+    rp_status restored = rp_set_default_device(device);
+    rp__free(a);
+    return status != RP_OK ? status : restored;
 }

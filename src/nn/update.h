@@ -9,4 +9,6 @@ rp_status rp__update_lists_of(const char *rule, rp_tensor *const *self, rp_tenso
                               rp_tensor *step, rp_tensor *extra, rp_tensor *found_inf, const double *numbers,
                               size_t n_numbers);
 
+size_t rp__average_size(const rp_average *a); /* how many tensors it has */
+
 #endif
