@@ -17,6 +17,7 @@
 #include "kernel/cpu/lib_onednn.h"
 #include "kernel/cpu/tiles.h"
 #include "kernel/library.h"
+#include "kernel/template.h"
 
 static rp__device *cpu;
 
@@ -790,9 +791,20 @@ static void test_multinomial_errors(void **state) {
     }
 }
 
-/* ---- scatter_add */
+/* ---- scatter */
 
-static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
+static double combined(rp__scatter kind, rp_dtype dtype, double x, double y) {
+    const bool narrow = rp__dtype_is_float(dtype) && dtype != RP_F64;
+    switch (kind) {
+    case RP__SCATTER_ADD: return narrow ? (double)((float)x + (float)y) : x + y;
+    case RP__SCATTER_MUL: return narrow ? (double)((float)x * (float)y) : x * y;
+    case RP__SCATTER_MAX: return isnan(x) || x > y ? x : y;
+    case RP__SCATTER_MIN: return isnan(x) || x < y ? x : y;
+    default: return y;
+    }
+}
+
+static void scatter_case(rp__scatter kind, rp_dtype dtype, unsigned dim, bool bad) {
     const int64_t ys[3] = {4, 5, 6}, is[3] = {dim == 0 ? 9 : 4, dim == 1 ? 40 : 3, dim == 2 ? 11 : 6},
                   ss[3] = {9, 40, 11};
     array a[3] = {array_new(dtype, 3, ys, (const unsigned[]){1, 2, 0}, 1), array_new(RP_I64, 3, is, NULL, 1),
@@ -815,14 +827,15 @@ static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
         }
         if (k >= ys[dim]) continue;
         const double x = get(&expected.o, at), y = get(&a[2].o, from);
-        double s = dtype == RP_F64 ? x + y : rp__dtype_is_float(dtype) ? (double)((float)x + (float)y) : x + y;
+        double s = combined(kind, dtype, x, y);
         if (dtype == RP_U8) s = (uint8_t)(int)s;
         if (dtype == RP_I8) s = (int8_t)(int)s;
         if (dtype == RP_I16) s = (int16_t)(int)s;
+        if (dtype == RP_I32) s = (int32_t)(uint32_t)(uint64_t)(int64_t)s;
         put(&expected.o, at, s);
     }
-    rp__library_call call = {.dim = dim};
-    run_everywhere(RP__LIB_SCATTER_ADD, a, 3, &call);
+    rp__library_call call = {.dim = dim, .scatter = kind};
+    run_everywhere(RP__LIB_SCATTER, a, 3, &call);
     assert_memory_equal(a[0].memory, expected.memory, a[0].bytes);
     if (bad) {
         assert_int_equal(rp__error_record_check(cpu), RP_ERROR_INDEX);
@@ -834,11 +847,14 @@ static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
 }
 
-static void test_scatter_add(void **state) {
+static void test_scatter(void **state) {
     (void)state;
     static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_I8, RP_I16};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
-        for (unsigned i = 0; i < 6; i++) scatter_case(dtypes[d], i % 3, i >= 3);
+        for (unsigned i = 0; i < 6; i++)
+            for (unsigned kind = 0; kind < RP__SCATTERS; kind++)
+                if (kind != RP__SCATTER_MUL || rp__dtype_is_float(dtypes[d])) /* of integers products overflow */
+                    scatter_case((rp__scatter)kind, dtypes[d], i % 3, i >= 3);
 }
 
 /* Many rows of one embedding: more than one slice, and the bits of one. */
@@ -858,7 +874,7 @@ static void test_scatter_add_rows(void **state) {
         for (int64_t j = 0; j < 300; j++)
             expected[((int64_t *)a[1].o.base)[i]][j] += ((const float *)a[2].o.base)[i * 300 + j];
     rp__library_call call = {.dim = 0};
-    run_everywhere(RP__LIB_SCATTER_ADD, a, 3, &call);
+    run_everywhere(RP__LIB_SCATTER, a, 3, &call);
     assert_memory_equal(a[0].o.base, expected, sizeof expected);
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
 }
@@ -968,6 +984,73 @@ static int setup(void **state) {
     return cpu ? 0 : -1;
 }
 
+/* ---- the table of templates */
+
+static bool there, never_asked;
+static bool is_there(void) { return there; }
+static bool takes_wide(const rp__problem *p, size_t *workspace) {
+    *workspace = 100;
+    return p->o[0].size[1] >= 8;
+}
+static bool is_never_asked(const rp__problem *p, size_t *workspace) {
+    (void)p, (void)workspace;
+    never_asked = false;
+    return true;
+}
+static double cheap(const rp__problem *p) { return p->o[0].size[0] > 4 ? 1 : 1e9; }
+static double dear(const rp__problem *p) { return 2 * rp__problem_work(p); }
+static rp__order other_order(const rp__problem *p) { return rp__problem_order(p) + (1u << 28); }
+
+static void test_templates(void **state) {
+    (void)state;
+    enum { PRODUCTS = 1u << RP__LIB_MATMUL };
+    const rp__template library = {.name = "library", .ops = PRODUCTS, .available = is_there, .cost = cheap},
+                       fast = {.name = "fast",
+                               .ops = PRODUCTS,
+                               .serves = takes_wide,
+                               .order = other_order,
+                               .cost = cheap},
+                       plain = {.name = "plain", .ops = PRODUCTS, .follows = true, .order = rp__problem_order},
+                       again = {.name = "again", .ops = PRODUCTS, .follows = true, .order = rp__problem_order},
+                       late = {.name = "late", .ops = PRODUCTS, .serves = is_never_asked, .cost = dear},
+                       conv = {.name = "conv", .ops = 1u << RP__LIB_CONV_FORWARD};
+    const rp__template *const rows[] = {&late, &conv, &library, &fast, &plain, &again};
+    enum { ROWS = sizeof rows / sizeof *rows };
+    rp__operand o[3] = {{.dtype = RP_F32, .ndim = 2, .size = {6, 9}},
+                        {.dtype = RP_F32, .ndim = 2, .size = {6, 5}},
+                        {.dtype = RP_F32, .ndim = 2, .size = {5, 9}}};
+    const rp__library_call call = {.op = "test", .site = "test_library.c"};
+    const rp__problem p = {cpu, RP__LIB_MATMUL, o, 3, &call};
+    size_t workspace;
+#define PICKED(most, order) rp__template_pick(rows, ROWS, &p, most, order, &workspace)
+    assert_true(rp__problem_work(&p) == 6 * 9 * 5);
+    there = never_asked = true;
+    assert_ptr_equal(PICKED(SIZE_MAX, RP__ORDER_ELSEWHERE), &library); /* of equal costs the first */
+    assert_int_equal(rp__template_order(rows, ROWS, &p), RP__ORDER_ELSEWHERE);
+    assert_string_equal(rp__template_name(rows, ROWS, RP__LIB_MATMUL), "library");
+    there = false;
+    assert_ptr_equal(PICKED(SIZE_MAX, RP__ORDER_ELSEWHERE), &fast);
+    assert_int_equal(workspace, 100);
+    assert_int_equal(rp__template_order(rows, ROWS, &p), RP__ORDER_ELSEWHERE); /* nobody follows sums of its order */
+    assert_ptr_equal(PICKED(99, RP__ORDER_ELSEWHERE), &plain);                 /* too little memory */
+    assert_int_equal(workspace, 0);
+    assert_ptr_equal(PICKED(SIZE_MAX, rp__problem_order(&p)), &plain);
+    assert_null(PICKED(SIZE_MAX, other_order(&p)));
+    assert_string_equal(rp__template_name(rows, ROWS, RP__LIB_MATMUL), "reprise");
+    o[0].size[1] = o[2].size[1] = 7; /* not served */
+    assert_ptr_equal(PICKED(SIZE_MAX, RP__ORDER_ELSEWHERE), &plain);
+    assert_int_equal(rp__template_order(rows, ROWS, &p), rp__problem_order(&p));
+    o[0].size[0] = o[1].size[0] = 3; /* not worth it: nobody is asked */
+    there = true;
+    assert_ptr_equal(PICKED(SIZE_MAX, RP__ORDER_ELSEWHERE), &plain);
+    assert_true(never_asked);
+    o[0].dtype = RP_I32; /* integers have no order that a kernel follows */
+    assert_int_equal(rp__template_order(rows, ROWS, &p), RP__ORDER_ELSEWHERE);
+    const rp__problem none = {cpu, RP__LIB_CONV_WEIGHT, o, 3, &call};
+    assert_null(rp__template_pick(rows, ROWS, &none, SIZE_MAX, RP__ORDER_ELSEWHERE, &workspace));
+#undef PICKED
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul_shapes),
@@ -983,9 +1066,10 @@ int main(void) {
         cmocka_unit_test(test_multinomial_rule),
         cmocka_unit_test(test_multinomial_distribution),
         cmocka_unit_test(test_multinomial_errors),
-        cmocka_unit_test(test_scatter_add),
+        cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_scatter_add_rows),
         cmocka_unit_test(test_onednn),
+        cmocka_unit_test(test_templates),
         cmocka_unit_test(test_onednn_plans_are_limited),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -30,11 +30,11 @@ rp_dim rp__dim_apply(rp__dim_op op, rp_dim a, rp_dim b) {
     case RP__DIM_MUL: fits = rp__mul_i64(a, b, &out); break;
     case RP__DIM_FLOORDIV:
     case RP__DIM_MOD:
-        fits = b != 0 && !(a == INT64_MIN && b == -1);
+        fits = !rp__dim_same_word(b, 0) && !(rp__dim_same_word(a, INT64_MIN) && rp__dim_same_word(b, -1));
         if (fits) out = op == RP__DIM_MOD ? a - floor_div(a, b) * b : floor_div(a, b);
         break;
-    case RP__DIM_MAX: out = a > b ? a : b; break;
-    case RP__DIM_MIN: out = a < b ? a : b; break;
+    case RP__DIM_MAX: out = rp__dim_number(a) > rp__dim_number(b) ? a : b; break;
+    case RP__DIM_MIN: out = rp__dim_number(a) < rp__dim_number(b) ? a : b; break;
     }
     /* Results below the limit would read as symbols. */
     if (!fits || rp__dim_is_symbol(out)) {
@@ -47,15 +47,15 @@ rp_dim rp__dim_apply(rp__dim_op op, rp_dim a, rp_dim b) {
 
 bool rp__dim_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     if (rp__dim_is_symbol(a) || rp__dim_is_symbol(b)) {
-        if (a == b) /* the same symbol: no guard needed */
+        if (rp__dim_same_word(a, b)) /* the same symbol: no guard needed */
             return relation == RP__DIM_EQ || relation == RP__DIM_LE;
         return hooks ? hooks->is(relation, a, b) : no_size(rp__dim_is_symbol(a) ? a : b) != 0;
     }
     switch (relation) {
-    case RP__DIM_EQ: return a == b;
-    case RP__DIM_NE: return a != b;
-    case RP__DIM_LT: return a < b;
-    case RP__DIM_LE: return a <= b;
+    case RP__DIM_EQ: return rp__dim_same_word(a, b);
+    case RP__DIM_NE: return !rp__dim_same_word(a, b);
+    case RP__DIM_LT: return rp__dim_number(a) < rp__dim_number(b);
+    case RP__DIM_LE: return rp__dim_number(a) <= rp__dim_number(b);
     }
     return false;
 }
@@ -69,7 +69,7 @@ rp_dim rp__numel(const rp_dim *size, size_t ndim) {
     rp_dim n = 1;
     bool overflow = false, symbolic = false;
     for (size_t i = 0; i < ndim; i++) {
-        if (size[i] == 0) /* an empty tensor is empty whatever its other sizes are */
+        if (rp__dim_same_word(size[i], 0)) /* an empty tensor is empty whatever its other sizes are */
             return 0;
         symbolic = symbolic || rp__dim_is_symbol(size[i]);
     }
@@ -92,11 +92,15 @@ void rp__contiguous_strides(const rp_dim *size, size_t ndim, rp_dim *stride) {
     for (size_t i = ndim; i-- > 0;) {
         stride[i] = next;
         /* PyTorch: strides of empty tensors count sizes as at least 1. Of a symbol that is asked: a guard. */
-        bool counts = i > 0 && (rp__dim_is_symbol(size[i]) ? rp__dim_is(RP__DIM_LT, 0, size[i]) : size[i] != 0);
+        bool counts =
+            i > 0 && (rp__dim_is_symbol(size[i]) ? rp__dim_is(RP__DIM_LT, 0, size[i]) : !rp__dim_same_word(size[i], 0));
         rp_dim factor = counts ? size[i] : 1;
+        int64_t product;
         if (rp__dim_is_symbol(next) || rp__dim_is_symbol(factor))
             next = rp__dim_apply(RP__DIM_MUL, next, factor);
-        else if (!rp__mul_i64(next, factor, &next) || next > RP__REACH_LIMIT)
+        else if (rp__mul_i64(next, factor, &product) && product <= RP__REACH_LIMIT)
+            next = product;
+        else
             next = 0; /* only without elements: there is no memory for the others */
     }
 }
@@ -105,9 +109,9 @@ rp_status rp__broadcast(const rp_dim *a, size_t a_ndim, const rp_dim *b, size_t 
     size_t ndim = a_ndim > b_ndim ? a_ndim : b_ndim;
     for (size_t k = 1; k <= ndim; k++) {
         rp_dim x = k <= a_ndim ? a[a_ndim - k] : 1, y = k <= b_ndim ? b[b_ndim - k] : 1;
-        if (x == 1) /* before y is asked: a symbol need not be told from 1 */
+        if (rp__dim_same_word(x, 1)) /* before y is asked: a symbol need not be told from 1 */
             out[ndim - k] = y;
-        else if (x == y || rp__dim_is(RP__DIM_EQ, y, 1))
+        else if (rp__dim_same_word(x, y) || rp__dim_is(RP__DIM_EQ, y, 1))
             out[ndim - k] = x;
         else if (rp__dim_is(RP__DIM_EQ, x, 1))
             out[ndim - k] = y;

@@ -4,12 +4,23 @@
 #ifndef RP_CORE_DIM_H
 #define RP_CORE_DIM_H
 
+#include <assert.h>
+
 #include "core/error.h"
 
 typedef int64_t rp_dim;
 
 #define RP__DIM_SYMBOL_LIMIT (-(INT64_C(1) << 62)) /* words below this are symbols: id = word - INT64_MIN */
 static inline bool rp__dim_is_symbol(rp_dim d) { return RP__UNLIKELY(d < RP__DIM_SYMBOL_LIMIT); }
+
+/* Words by name: scripts/check_dims.py finds comparisons that are not. (What is asked of rp__dim_is is decided, and guarded.) */
+/* One word: equal sizes. Else two numbers are unequal, and symbols may be equal all the same. */
+static inline bool rp__dim_same_word(rp_dim a, rp_dim b) { return (int64_t)a == (int64_t)b; }
+/* Where there are no symbols: of tensors that have memory, and behind the specialisation of a graph. */
+static inline int64_t rp__dim_number(rp_dim d) {
+    assert(!rp__dim_is_symbol(d));
+    return (int64_t)d;
+}
 
 typedef enum rp__dim_op {
     RP__DIM_ADD,

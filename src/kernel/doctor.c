@@ -7,6 +7,7 @@
 #include "core/env.h"
 #include "core/json.h"
 #include "core/text.h"
+#include "core/unicode.h"
 #include "device/cuda/libcuda.h"
 #include "device/cuda/libnvrtc.h"
 #include "device/device.h"
@@ -116,6 +117,7 @@ size_t rp_doctor(char *buf, size_t bytes) {
     add_report(&t, rp__libcublaslt_report);
     add_report(&t, rp__json_report);
     add_report(&t, rp__lapack_report);
+    add_report(&t, rp__unicode_report);
     add_compiler(&t);
     add_cache(&t);
     rp__text faults = {0};

@@ -84,7 +84,7 @@ rp_status rp__expand_scaled_dot_product_attention(const rp__call *call) {
     RP_TRY(check(call));
     if (grouped) RP_TRY(check_heads(call));
     rp_tensor *q = rp__wide(call->in[0]), *k = rp__wide(call->in[1]), *v = rp__wide(call->in[2]), *mask = call->in[3];
-    const rp_dim features = rp__dim_value(q->size[q->ndim - 1]); /* of a size of the trace its value */
+    const int64_t features = rp__dim_value(q->size[q->ndim - 1]); /* of a size of the trace its value */
     double scale = 1 / sqrt((double)(features > 0 ? features : 1));
     if (!rp__attr_is_none(&call->attrs[2])) scale = rp__scalar_f64(call->attrs[2].v.scalar);
 

@@ -99,7 +99,9 @@ static inline bool usable(const rp_tensor *t) {
 
 static __attribute__((noinline)) rp_status check_handle(const rp__call *call, uint32_t k) {
     const rp__param *p = tensor_param(call, k);
-    if (!call->in[k] && p && p->kind == RP__PARAM_OPTIONAL_TENSOR) return RP_OK;
+    const bool absent =
+        !call->in[k] && p && (p->kind == RP__PARAM_OPTIONAL_TENSOR || p->optional); /* of a list's, too */
+    if (absent) return RP_OK;
     rp_status status = rp__tensor_check(call->in[k], p ? p->name : "tensor");
     if (status != RP_OK) return status;
     /* A sound handle that the fast test does not know would be a defect of one of the two tests. */
@@ -342,19 +344,20 @@ static inline rp_status check_result(const rp__call *call, uint32_t k, const rp_
     int64_t bytes = (int64_t)rp__dtype_bytes(meta->dtype);
     bool fits = true, empty = false;
     for (unsigned d = 0; d < meta->ndim; d++) {
-        if (RP__UNLIKELY(meta->size[d] <= 0)) {
-            if (rp__dim_is_symbol(meta->size[d])) continue;
-            fits = fits && meta->size[d] == 0;
+        if (rp__dim_is_symbol(meta->size[d])) continue;
+        const int64_t size = rp__dim_number(meta->size[d]);
+        if (RP__UNLIKELY(size <= 0)) {
+            fits = fits && size == 0;
             empty = true;
         } else {
-            fits = rp__mul_i64(bytes, meta->size[d], &bytes) && fits;
+            fits = rp__mul_i64(bytes, size, &bytes) && fits;
         }
     }
     if (RP__LIKELY(fits)) return RP_OK;
     if (empty) { /* whatever its other sizes are */
         bool negative = false;
         for (unsigned d = 0; d < meta->ndim; d++)
-            negative = negative || (meta->size[d] < 0 && !rp__dim_is_symbol(meta->size[d]));
+            negative = negative || (!rp__dim_is_symbol(meta->size[d]) && rp__dim_number(meta->size[d]) < 0);
         if (!negative) return RP_OK;
     }
     return refuse_result(call, k, meta, false);
@@ -406,7 +409,9 @@ static bool is_dense(const rp_tensor *t) {
 static bool same_strides(const rp_tensor *a, const rp_tensor *b) {
     if (a->ndim != b->ndim) return false;
     for (unsigned d = 0; d < a->ndim; d++) {
-        if (a->size[d] != b->size[d] || (a->size[d] > 1 && a->stride[d] != b->stride[d])) return false;
+        if (!rp__dim_same_word(a->size[d], b->size[d]) ||
+            (rp__dim_number(a->size[d]) > 1 && !rp__dim_same_word(a->stride[d], b->stride[d])))
+            return false;
     }
     return true;
 }
@@ -414,7 +419,7 @@ static bool same_strides(const rp_tensor *a, const rp_tensor *b) {
 /* PyTorch's get_overlap_status, which decides exactly for dense tensors only. */
 static overlap overlap_of(const rp_tensor *a, const rp_tensor *b) {
     if (a->storage != b->storage && !rp__storage_meets(a->storage, b->storage)) return OVERLAP_NONE;
-    if (rp__tensor_numel(a) == 0 || rp__tensor_numel(b) == 0) return OVERLAP_NONE;
+    if (rp__dim_same_word(rp__tensor_numel(a), 0) || rp__dim_same_word(rp__tensor_numel(b), 0)) return OVERLAP_NONE;
     int64_t a0, a1, b0, b1;
     rp__tensor_byte_range(a, &a0, &a1);
     rp__tensor_byte_range(b, &b0, &b1);
@@ -583,7 +588,8 @@ static rp_status materialise(const rp__call *call) {
 /* fill_ may write expanded memory, every element being the same: it writes each place once. */
 static rp_tensor *without_repeats(rp_tensor *t) {
     rp_dim size[RP_MAX_DIMS];
-    for (unsigned d = 0; d < t->ndim; d++) size[d] = t->stride[d] == 0 && t->size[d] > 1 ? 1 : t->size[d];
+    for (unsigned d = 0; d < t->ndim; d++)
+        size[d] = rp__dim_same_word(t->stride[d], 0) && rp__dim_number(t->size[d]) > 1 ? 1 : t->size[d];
     return rp__tensor_view(t, size, t->stride, t->ndim, t->offset);
 }
 

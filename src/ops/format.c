@@ -10,8 +10,8 @@
 
 /* Sizes that are symbols are asked as little as can be: an order holds for all of them, also where one is 1 and eager execution finds
    another, which differs in strides that nothing uses. */
-static bool is_one(rp_dim d) { return d == 1; }
-static bool is_zero(rp_dim d) { return d == 0; }
+static bool is_one(rp_dim d) { return rp__dim_same_word(d, 1); }
+static bool is_zero(rp_dim d) { return rp__dim_same_word(d, 0); }
 static bool less(rp_dim a, rp_dim b) {
     if (rp__dim_hint(a) >= rp__dim_hint(b)) return false;
     return rp__dim_is(RP__DIM_LE, a, b); /* known of sizes; a guard where strides are symbols of their own */
@@ -29,7 +29,7 @@ void rp__order_strides(const rp_dim *size, unsigned ndim, rp__dim_order order, r
     for (unsigned k = 0; k < ndim; k++) {
         const unsigned d = dim_at(order, k);
         stride[d] = run;
-        if (size[d] != 0) run = rp__dim_apply(RP__DIM_MUL, run, size[d]);
+        if (!rp__dim_same_word(size[d], 0)) run = rp__dim_apply(RP__DIM_MUL, run, size[d]);
     }
 }
 
@@ -64,7 +64,7 @@ static bool lies_in(const rp_tensor *t, rp__dim_order order) {
     for (unsigned k = 0; k < t->ndim; k++) {
         const unsigned d = order == RP__ROW_MAJOR ? t->ndim - 1u - k : dim_at(order, k);
         if (is_one(t->size[d])) continue;
-        if (t->stride[d] != expected) return false;
+        if (!rp__dim_same_word(t->stride[d], expected)) return false;
         expected = rp__dim_apply(RP__DIM_MUL, expected, t->size[d]);
     }
     return true;
@@ -87,7 +87,7 @@ static rp__dim_order suggested(const rp_tensor *t) {
     for (unsigned k = 0; k < t->ndim; k++) {
         const unsigned d = dim_at(order, k);
         if (is_zero(t->size[d]) || less(t->stride[d], least)) return RP__ROW_MAJOR;
-        if (d == 0 && least == t->stride[1]) return RP__ROW_MAJOR;
+        if (d == 0 && rp__dim_same_word(least, t->stride[1])) return RP__ROW_MAJOR;
         least = t->stride[d];
         if (!is_one(t->size[d])) least = rp__dim_apply(RP__DIM_MUL, least, t->size[d]);
     }
@@ -150,7 +150,7 @@ static int compare(const rp__call *call, const rp__meta *out, unsigned a, unsign
 
 static bool same_size(const rp_tensor *t, const rp__meta *out) {
     bool same = t->ndim == out->ndim;
-    for (unsigned d = 0; same && d < t->ndim; d++) same = t->size[d] == out->size[d];
+    for (unsigned d = 0; same && d < t->ndim; d++) same = rp__dim_same_word(t->size[d], out->size[d]);
     return same;
 }
 
@@ -199,7 +199,7 @@ rp__dim_order rp__strides_order(const rp_dim *size, const rp_dim *stride, unsign
     for (unsigned k = 0; k < ndim; k++) {
         int found = -1;
         for (unsigned d = ndim; d-- > 0;) {
-            if (!(left >> d & 1u) || stride[d] != run) continue;
+            if (!(left >> d & 1u) || !rp__dim_same_word(stride[d], run)) continue;
             const bool one = is_one(size[d]);
             if (one || found < 0) found = (int)d;
             if (one) break;

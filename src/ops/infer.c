@@ -14,7 +14,7 @@ void rp__meta_like(rp__meta *out, const rp_tensor *t, rp_dtype dtype) {
 rp_status rp__meta_broadcast(const rp_tensor *a, const rp_tensor *b, rp__meta *out) {
     if (RP__LIKELY(a->ndim == b->ndim)) {
         unsigned d = 0;
-        for (; d < a->ndim && a->size[d] == b->size[d]; d++) out->size[d] = a->size[d];
+        for (; d < a->ndim && rp__dim_same_word(a->size[d], b->size[d]); d++) out->size[d] = a->size[d];
         if (RP__LIKELY(d == a->ndim)) {
             out->ndim = a->ndim;
             return RP_OK;
@@ -49,7 +49,7 @@ rp_dtype rp__call_promote(const rp__call *call, unsigned first, unsigned n, int 
 bool rp__same_size(const rp_tensor *a, const rp_tensor *b) {
     if (a->ndim != b->ndim) return false;
     for (unsigned d = 0; d < a->ndim; d++) {
-        if (a->size[d] != b->size[d] && !rp__dim_is(RP__DIM_EQ, a->size[d], b->size[d])) return false;
+        if (!rp__dim_same_word(a->size[d], b->size[d]) && !rp__dim_is(RP__DIM_EQ, a->size[d], b->size[d])) return false;
     }
     return true;
 }

@@ -13,7 +13,7 @@ rp_status rp__infer_inplace(const rp__call *call, rp__meta *out) {
     RP_TRY(functional.op->infer(&functional, out));
     bool same = out->ndim == self->ndim;
     for (unsigned d = 0; same && d < self->ndim; d++)
-        same = out->size[d] == self->size[d] || rp__dim_is(RP__DIM_EQ, out->size[d], self->size[d]);
+        same = rp__dim_same_word(out->size[d], self->size[d]) || rp__dim_is(RP__DIM_EQ, out->size[d], self->size[d]);
     if (!same) {
         char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
         return rp__op_error(call, RP_ERROR_SHAPE, "output with shape %s doesn't match the broadcast shape %s",

@@ -506,7 +506,7 @@ static bool fill_flat(const entry *e, const rp__call *call, rp__flat *f) {
         bool same = t->ndim == out->ndim, dense = true;
         uint64_t expected = 1;
         for (unsigned d = t->ndim; same && d-- > 0; expected *= (uint64_t)t->size[d]) {
-            same = t->size[d] == out->size[d];
+            same = rp__dim_same_word(t->size[d], out->size[d]);
             dense = dense && (uint64_t)t->stride[d] == expected;
         }
         if (same) {
@@ -552,7 +552,7 @@ static void flat_space(const entry *e, const rp__call *call, const rp__flat *f, 
 /* Stride of tensor t along dim d of a space of rank n to whose sizes it broadcasts. */
 static int64_t broadcast_stride(const rp_tensor *t, const rp_dim *size, unsigned n, unsigned d) {
     int td = (int)d - (int)(n - t->ndim);
-    return td < 0 || (t->size[td] == 1 && size[d] != 1) ? 0 : t->stride[td];
+    return td < 0 || (rp__dim_same_word(t->size[td], 1) && !rp__dim_same_word(size[d], 1)) ? 0 : t->stride[td];
 }
 
 /* Strides, by logical dim, of an output of a ROWS op: along inner dims it may have size 1 or no dim at all. */
@@ -591,7 +591,7 @@ static void reverse_access(const rp__lower *lw, const source *s, rp__space_acces
     int64_t reach = 0;
     for (unsigned d = 0; d < lw->ndim; d++) {
         if (!(lw->inner >> d & 1u)) continue;
-        if (lw->size[d] > 0) reach += (lw->size[d] - 1) * stride[d];
+        if (rp__dim_number(lw->size[d]) > 0) reach += (lw->size[d] - 1) * stride[d];
         stride[d] = -stride[d];
     }
     if (s->kind == SRC_IOTA)
@@ -634,7 +634,7 @@ static void fill_space(const rp__lower *lw, rp__space *space, rp__space_access *
 
 static bool nothing_to_do(const rp__lower *lw) {
     for (unsigned d = 0; d < lw->ndim; d++) {
-        if (lw->size[d] == 0 && !(lw->inner >> d & 1u)) return true;
+        if (rp__dim_same_word(lw->size[d], 0) && !(lw->inner >> d & 1u)) return true;
     }
     return false;
 }

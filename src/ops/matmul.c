@@ -18,7 +18,7 @@ static rp_status check_types(const rp__call *call, const rp_tensor *a, const rp_
     return RP_OK;
 }
 
-static bool differ(rp_dim a, rp_dim b) { return a != b && !rp__dim_is(RP__DIM_EQ, a, b); }
+static bool differ(rp_dim a, rp_dim b) { return !rp__dim_same_word(a, b) && !rp__dim_is(RP__DIM_EQ, a, b); }
 
 static rp_status shapes_error(const rp__call *call, const rp_tensor *a, rp_dim k, rp_dim n) {
     rp_dim rows = a->ndim == 1 ? 1 : a->size[a->ndim - 2];

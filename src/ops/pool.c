@@ -378,7 +378,7 @@ void rp__lower_constant_pad_nd(rp__lower *lw) {
     for (unsigned d = 0; d < t->ndim; d++) {
         const unsigned k = t->ndim - 1u - d;
         const int64_t before = k < pad->n / 2 ? pad->v.ints[2 * k] : 0;
-        if (before == 0 && out->size[d] == t->size[d]) {
+        if (before == 0 && rp__dim_same_word(out->size[d], t->size[d])) {
             stride[d] = t->stride[d];
             continue;
         }

@@ -56,7 +56,7 @@ rp_status rp__product_of(const rp__call *call, rp__product *out) {
 rp_status rp__product_run(const rp__call *call) {
     rp__product p;
     RP_TRY(rp__product_of(call, &p));
-    if (rp__tensor_numel(call->out[0]) == 0) return RP_OK;
+    if (rp__dim_same_word(rp__tensor_numel(call->out[0]), 0)) return RP_OK;
     if (p.n == 0) return rp__run_fill(call->out[0], rp_i64(0));
     rp__library_call library = {.conv = p.conv};
     return rp__run_library_op(call, p.op, p.o, p.n, &library);

@@ -174,7 +174,7 @@ rp_status rp__run_multinomial(const rp__call *call) {
     rp__library_call library = {.replacement = rp__attr_bool(call, 1)};
     uint64_t samples = (uint64_t)rp__tensor_numel(out), per = SAMPLES_A_COUNTER;
     RP_TRY(rp__reserve_draw(call, 2, d, rp__current_stream(d), samples / per + (samples % per != 0), &library.draw));
-    if (rp__tensor_numel(out) == 0) return RP_OK;
+    if (rp__dim_same_word(rp__tensor_numel(out), 0)) return RP_OK;
     rp__operand o[2] = {rp__operand_of(out), rp__operand_of(weights)};
     for (unsigned k = 0; k < 2 && out->ndim == 1; k++) {
         o[k].ndim = 2;

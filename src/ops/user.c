@@ -36,7 +36,7 @@ static rp_status infer(const rp__call *call, rp__meta *out) {
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                                 "the op's shape function gave %zu dimensions and dtype %d", ndim, (int)dtype);
         for (size_t i = 0; i < ndim; i++) {
-            if (!rp__dim_is_symbol(out[k].size[i]) && out[k].size[i] < 0)
+            if (!rp__dim_is_symbol(out[k].size[i]) && rp__dim_number(out[k].size[i]) < 0)
                 return rp__op_error(call, RP_ERROR_SHAPE, "the op's shape function gave a negative size");
         }
         out[k].ndim = (uint8_t)ndim;

@@ -10,7 +10,7 @@
 #include "ops/infer.h"
 #include "ops/rules.h"
 
-static bool equal(rp_dim a, rp_dim b) { return a == b || rp__dim_is(RP__DIM_EQ, a, b); }
+static bool equal(rp_dim a, rp_dim b) { return rp__dim_same_word(a, b) || rp__dim_is(RP__DIM_EQ, a, b); }
 static rp_dim times(rp_dim a, rp_dim b) { return rp__dim_apply(RP__DIM_MUL, a, b); }
 
 /* ---- maps */
@@ -42,17 +42,18 @@ bool rp__view_is_part(const rp__view *v, const rp_dim *size, unsigned ndim) {
     for (unsigned d = 0; d < v->ndim; d++) {
         const int p = v->from[d][0];
         if (p < 0) continue;
-        if (v->from[d][1] >= 0 || v->step[d] != 1 || walked >> p & 1u || v->size[d] != size[p]) return true;
+        if (v->from[d][1] >= 0 || v->step[d] != 1 || walked >> p & 1u || !rp__dim_same_word(v->size[d], size[p]))
+            return true;
         walked |= 1u << p;
     }
     for (unsigned p = 0; p < ndim; p++)
-        if (v->start[p] != 0 || (!(walked >> p & 1u) && size[p] != 1)) return true;
+        if (!rp__dim_same_word(v->start[p], 0) || (!(walked >> p & 1u) && !rp__dim_same_word(size[p], 1))) return true;
     return false;
 }
 
 bool rp__view_repeats(const rp__view *v) {
     for (unsigned d = 0; !v->folds && d < v->ndim; d++)
-        if (v->from[d][0] < 0 && v->size[d] != 1) return true;
+        if (v->from[d][0] < 0 && !rp__dim_same_word(v->size[d], 1)) return true;
     return false;
 }
 
@@ -95,7 +96,7 @@ static rp_dim stride_of(const rp_tensor *t, const rp__view *v, unsigned d) {
     const int p = v->from[d][0], q = v->from[d][1];
     rp_dim stride, by;
     if (p < 0) { /* a new dim lies outside of the next one, as PyTorch has it; repetitions lie in one place */
-        if (v->size[d] != 1) return 0;
+        if (!rp__dim_same_word(v->size[d], 1)) return 0;
         if (d + 1u >= v->ndim) return 1;
         return product_fits(v->size[d + 1], v->stride[d + 1], &by) ? by : 1;
     }
@@ -120,7 +121,7 @@ rp_status rp__call_view_place(const rp__call *call, rp__view *out) {
     for (unsigned d = out->ndim; d-- > 0;) out->stride[d] = stride_of(t, out, d);
     for (unsigned p = 0; p < t->ndim; p++) {
         rp_dim by;
-        if (out->start[p] != 0 && product_fits(out->start[p], t->stride[p], &by))
+        if (!rp__dim_same_word(out->start[p], 0) && product_fits(out->start[p], t->stride[p], &by))
             out->offset = rp__dim_apply(RP__DIM_ADD, out->offset, by);
     }
     return RP_OK;
@@ -175,10 +176,10 @@ static rp_status resolve_size(const rp__call *call, rp_dim *size, size_t *ndim) 
     int open = -1;
     for (size_t d = 0; d < a->n; d++) {
         size[d] = a->v.ints[d];
-        if (size[d] == -1) {
+        if (rp__dim_same_word(size[d], -1)) {
             if (open >= 0) return rp__op_error(call, RP_ERROR_SHAPE, "only one dimension can be inferred");
             open = (int)d;
-        } else if (!rp__dim_is_symbol(size[d]) && size[d] < 0) {
+        } else if (!rp__dim_is_symbol(size[d]) && rp__dim_number(size[d]) < 0) {
             return rp__op_error(call, RP_ERROR_SHAPE, "invalid shape dimension %lld", (long long)size[d]);
         } else {
             rp_dim next = 0;
@@ -273,7 +274,7 @@ rp_status rp__expand_unflatten(const rp__call *call) {
         }
         for (size_t k = 0; k < sizes->n; k++, n++) {
             size[n] = sizes->v.ints[k];
-            if (size[n] == -1) {
+            if (rp__dim_same_word(size[n], -1)) {
                 if (open != SIZE_MAX) return rp__op_error(call, RP_ERROR_SHAPE, "only one dimension can be inferred");
                 open = n;
             } else {
@@ -400,7 +401,7 @@ rp_status rp__view_expand(const rp__call *call, rp__view *out) {
     size_t lead = size->n - t->ndim;
     for (size_t d = 0; d < size->n; d++) {
         rp_dim want = size->v.ints[d];
-        bool negative = !rp__dim_is_symbol(want) && want < 0;
+        bool negative = !rp__dim_is_symbol(want) && rp__dim_number(want) < 0;
         if (d < lead) {
             if (negative)
                 return rp__op_error(
@@ -412,8 +413,8 @@ rp_status rp__view_expand(const rp__call *call, rp__view *out) {
         }
         rp_dim have = t->size[d - lead];
         take_dim(t, out, (unsigned)d, (unsigned)(d - lead));
-        if (want != -1) out->size[d] = want;
-        if (want == -1 || equal(have, want)) continue;
+        if (!rp__dim_same_word(want, -1)) out->size[d] = want;
+        if (rp__dim_same_word(want, -1) || equal(have, want)) continue;
         if (negative || !equal(have, 1))
             return rp__op_error(
                 call, RP_ERROR_SHAPE,
@@ -671,7 +672,8 @@ void rp__lower_scatter(rp__lower *lw) {
         for (unsigned d = 0; d < part.ndim; d++)
             if (part.from[d][0] == (int)p || part.from[d][1] == (int)p) walks[p][n++] = (int)d;
         const int d = walks[p][0];
-        if (n == 1 && part.from[d][1] < 0 && part.step[d] == 1 && part.start[p] == 0 && part.size[d] == whole[p])
+        if (n == 1 && part.from[d][1] < 0 && part.step[d] == 1 && rp__dim_same_word(part.start[p], 0) &&
+            rp__dim_same_word(part.size[d], whole[p]))
             plain |= 1u << p;
     }
     for (unsigned d = 0; d < part.ndim; d++) s.stepped |= (uint32_t)(part.step[d] != 1) << d;

@@ -24,7 +24,7 @@ rp_status rp__vjp_any_view(const rp__vjp *g) {
     if (!rp__view_repeats(&map)) { /* else summed by rp__grad_run */
         if (rp__view_order(&map, dims)) grad = rp_permute(grad, dims, map.ndim);
         bool same = grad->ndim == in->ndim;
-        for (unsigned d = 0; same && d < in->ndim; d++) same = grad->size[d] == in->size[d];
+        for (unsigned d = 0; same && d < in->ndim; d++) same = rp__dim_same_word(grad->size[d], in->size[d]);
         if (!same) grad = rp_reshape(grad, in->size, in->ndim);
     }
     g->grad_in[0] = grad;

@@ -72,7 +72,7 @@ static void visit(printer *p, size_t dim, const char *address, void (*look)(prin
         return;
     }
     int64_t step = t->stride[dim] * (int64_t)rp__dtype_bytes((rp_dtype)t->dtype);
-    for (int64_t i = 0; i < t->size[dim]; i++) {
+    for (int64_t i = 0; i < rp__dim_number(t->size[dim]); i++) {
         if (elided(p, dim, i)) i = t->size[dim] - EDGE;
         visit(p, dim + 1, address + i * step, look);
     }
@@ -100,7 +100,7 @@ static void show(printer *p, size_t dim, const char *address, size_t indent) {
     size_t on_a_line = indent < LINE ? (LINE - indent) / (p->width + 2) : 0;
     if (on_a_line == 0) on_a_line = 1;
     rp__text_puts(&p->out, "[");
-    for (int64_t i = 0; i < t->size[dim]; i++, shown++) {
+    for (int64_t i = 0; i < rp__dim_number(t->size[dim]); i++, shown++) {
         bool gap = elided(p, dim, i);
         if (shown && deep > 1) {
             rp__text_puts(&p->out, ",");

@@ -322,14 +322,15 @@ rp_dim rp__tensor_numel(const rp_tensor *t) {
     return n;
 }
 
-static bool same(rp_dim a, rp_dim b) { return a == b || rp__dim_is(RP__DIM_EQ, a, b); }
+static bool same(rp_dim a, rp_dim b) { return rp__dim_same_word(a, b) || rp__dim_is(RP__DIM_EQ, a, b); }
 
 bool rp__tensor_contiguous(const rp_tensor *t) {
     rp_dim expected = 1;
     bool dense = true;
     for (size_t i = t->ndim; i-- > 0;) {
-        if (t->size[i] == 0) return true;
-        if (!dense || t->size[i] == 1 || (rp__dim_is_symbol(t->size[i]) && same(t->size[i], 1))) continue;
+        if (rp__dim_same_word(t->size[i], 0)) return true;
+        if (!dense || rp__dim_same_word(t->size[i], 1) || (rp__dim_is_symbol(t->size[i]) && same(t->size[i], 1)))
+            continue;
         dense = same(t->stride[i], expected);
         if (dense && (rp__dim_is_symbol(expected) || rp__dim_is_symbol(t->size[i])))
             expected = rp__dim_apply(RP__DIM_MUL, expected, t->size[i]);
@@ -341,10 +342,12 @@ bool rp__tensor_contiguous(const rp_tensor *t) {
 
 bool rp__tensor_overlaps_itself(const rp_tensor *t) {
     for (size_t i = 0; i < t->ndim; i++) {
-        if (t->size[i] == 0) return false;
+        if (rp__dim_same_word(t->size[i], 0)) return false;
     }
     for (size_t i = 0; i < t->ndim; i++) {
-        if (t->stride[i] == 0 && t->size[i] != 1 && !rp__dim_is(RP__DIM_EQ, t->size[i], 1)) return true;
+        if (rp__dim_same_word(t->stride[i], 0) && !rp__dim_same_word(t->size[i], 1) &&
+            !rp__dim_is(RP__DIM_EQ, t->size[i], 1))
+            return true;
     }
     return false;
 }
@@ -353,7 +356,7 @@ void rp__tensor_byte_range(const rp_tensor *t, int64_t *begin, int64_t *end) {
     int64_t item = (int64_t)rp__dtype_bytes((rp_dtype)t->dtype), last = t->offset;
     *begin = *end = t->offset * item;
     for (size_t i = 0; i < t->ndim; i++) {
-        if (t->size[i] == 0) return;
+        if (rp__dim_same_word(t->size[i], 0)) return;
         last += (t->size[i] - 1) * t->stride[i];
     }
     *end = (last + 1) * item;

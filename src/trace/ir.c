@@ -430,7 +430,7 @@ bool rp__ir_value_contiguous(const rp__ir_value_info *v) {
 
 bool rp__ir_same_strides(const rp__ir_value_info *a, const rp__ir_value_info *b) {
     for (unsigned d = 0; d < a->meta.ndim; d++)
-        if (a->meta.size[d] != 1 && a->stride[d] != b->stride[d]) return false;
+        if (!rp__dim_same_word(a->meta.size[d], 1) && !rp__dim_same_word(a->stride[d], b->stride[d])) return false;
     return true;
 }
 
@@ -438,20 +438,20 @@ bool rp__ir_value_dense(const rp__ir_value_info *v) {
     unsigned order[RP_MAX_DIMS];
     if (rp__ir_value_contiguous(v)) return true;
     for (unsigned d = 0; d < v->meta.ndim; d++) {
-        if (v->meta.size[d] == 0) return true;
+        if (rp__dim_same_word(v->meta.size[d], 0)) return true;
         unsigned at = d;
         for (; at > 0; at--) {
             const unsigned o = order[at - 1];
             const int64_t i = rp__dim_hint(v->stride[o]), j = rp__dim_hint(v->stride[d]);
-            if (i < j || (i == j && v->meta.size[o] == 1)) break;
+            if (i < j || (i == j && rp__dim_same_word(v->meta.size[o], 1))) break;
             order[at] = o;
         }
         order[at] = d;
     }
     rp_dim expected = 1;
     for (unsigned k = 0; k < v->meta.ndim; k++) {
-        if (v->meta.size[order[k]] == 1) continue;
-        if (v->stride[order[k]] != expected) return false;
+        if (rp__dim_same_word(v->meta.size[order[k]], 1)) continue;
+        if (!rp__dim_same_word(v->stride[order[k]], expected)) return false;
         expected = rp__dim_apply(RP__DIM_MUL, expected, v->meta.size[order[k]]);
     }
     return true;
@@ -552,7 +552,7 @@ static void put_bytes(words *w, const void *bytes, size_t n) {
 
 /* Symbolic words as text: two tables number their expressions differently. */
 static void put_dim(words *w, const rp_ir *ir, rp_dim d) {
-    if (!rp__dim_is_symbol(d) || d == INT64_MIN) { /* INT64_MIN: None of an optional integer */
+    if (!rp__dim_is_symbol(d) || rp__dim_same_word(d, INT64_MIN)) { /* INT64_MIN: None of an optional integer */
         put(w, (uint64_t)d);
         return;
     }

@@ -22,7 +22,7 @@ static rp_status fail(const checker *c, uint32_t node, const char *text) {
 }
 
 static bool dim_ok(const checker *c, rp_dim d, bool may_be_negative) {
-    return rp__dim_is_symbol(d) ? rp__symbols_knows(c->ir->symbols, d) : may_be_negative || d >= 0;
+    return rp__dim_is_symbol(d) ? rp__symbols_knows(c->ir->symbols, d) : may_be_negative || rp__dim_number(d) >= 0;
 }
 
 static rp_status define(checker *c, rp__ir_value v, uint32_t node, uint32_t index, uint32_t block) {
@@ -54,7 +54,7 @@ static bool same_meta(const rp__meta *a, const rp__meta *b) {
 /* The strides of v; of a dim of one element it is never used, and a graph whose sizes were symbols has that of a longer one. */
 static bool has_strides(const rp__ir_value_info *v, const rp_dim *stride) {
     for (unsigned d = 0; d < v->meta.ndim; d++)
-        if (v->meta.size[d] != 1 && v->stride[d] != stride[d]) return false;
+        if (!rp__dim_same_word(v->meta.size[d], 1) && !rp__dim_same_word(v->stride[d], stride[d])) return false;
     return true;
 }
 
@@ -94,7 +94,7 @@ static rp_status check_op(checker *c, uint32_t at) {
         if (begin > end || end > n->n_in || (p->kind != RP__PARAM_TENSORS && end - begin != 1))
             return fail(c, at, "operands do not fit the schema");
         for (uint32_t k = begin; k < end; k++) {
-            if (n->in[k] == RP__IR_NONE && p->kind != RP__PARAM_OPTIONAL_TENSOR)
+            if (n->in[k] == RP__IR_NONE && p->kind != RP__PARAM_OPTIONAL_TENSOR && !p->optional)
                 return fail(c, at, "an operand is missing");
         }
     }
@@ -124,8 +124,8 @@ static rp_status check_op(checker *c, uint32_t at) {
         rp__view view = {0};
         RP_TRY_GOTO(status, done, rp__op_view(&call, &meta[0], &view));
         const rp__ir_value_info *base = &c->ir->values[n->in[0]], *result = &c->ir->values[n->out[0]];
-        if (result->storage != base->storage || result->offset != view.offset || result->meta.ndim != view.ndim ||
-            !has_strides(result, view.stride))
+        if (result->storage != base->storage || !rp__dim_same_word(result->offset, view.offset) ||
+            result->meta.ndim != view.ndim || !has_strides(result, view.stride))
             status = fail(c, at, "a view whose memory is not that of its rule");
     } else {
         RP_TRY_GOTO(status, done, rp__op_infer(&call, meta));
@@ -137,8 +137,9 @@ static rp_status check_op(checker *c, uint32_t at) {
             uint32_t w = 0;
             while (w < n->n_in && !rp__ir_writes(n, w)) w++;
             const rp__ir_value_info *written = &c->ir->values[n->in[w < n->n_in ? w : 0]];
-            if (w == n->n_in || info->storage != written->storage || info->offset != written->offset ||
-                !same_meta(&info->meta, &written->meta) || !has_strides(info, written->stride))
+            if (w == n->n_in || info->storage != written->storage ||
+                !rp__dim_same_word(info->offset, written->offset) || !same_meta(&info->meta, &written->meta) ||
+                !has_strides(info, written->stride))
                 status = fail(c, at, "an in-place result that is not its operand");
         } else if (!same_meta(&info->meta, &meta[k])) {
             char want[RP__SHAPE_TEXT];
@@ -211,8 +212,8 @@ static rp_status check_while(checker *c, uint32_t at) {
     if (count->dtype != RP_I64 || count->ndim != 0) return fail(c, at, "a history without a count of iterations");
     for (int64_t k = 0; k < keeps; k++) {
         const rp__meta *x = &c->ir->values[n->in[k]].meta, *stack = &c->ir->values[n->in[keeps + 1 + k]].meta;
-        if (stack->dtype != x->dtype || stack->ndim != x->ndim + 1 || stack->size[0] != n->attrs[0].v.i ||
-            !same_dims(stack->size + 1, x->size, x->ndim))
+        if (stack->dtype != x->dtype || stack->ndim != x->ndim + 1 ||
+            !rp__dim_same_word(stack->size[0], n->attrs[0].v.i) || !same_dims(stack->size + 1, x->size, x->ndim))
             return fail(c, at, "a history of another type than the state");
     }
     return RP_OK;

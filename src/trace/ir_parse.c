@@ -233,7 +233,7 @@ static bool factor(parser *p, unsigned depth, rp_dim *out) {
         if (!expect(p, "(") || !expression(p, depth + 1, &a) || !expect(p, ",") || !expression(p, depth + 1, &b) ||
             !expect(p, ")"))
             return false;
-        if (!rp__dim_is_symbol(a) && !rp__dim_is_symbol(b) && b == 0 &&
+        if (!rp__dim_is_symbol(a) && !rp__dim_is_symbol(b) && rp__dim_same_word(b, 0) &&
             (functions[i].op == RP__DIM_FLOORDIV || functions[i].op == RP__DIM_MOD))
             return fail_at(p, &t, "a division by zero");
         *out = rp__dim_apply(functions[i].op, a, b);
@@ -339,7 +339,8 @@ static bool type(parser *p, definition *d) {
     if (!advance(p) || !dim_list(p, "[", "]", info->meta.size, RP_MAX_DIMS, &n)) return false;
     info->meta.ndim = (uint8_t)n;
     for (size_t i = 0; i < n; i++) {
-        if (!rp__dim_is_symbol(info->meta.size[i]) && info->meta.size[i] < 0) return fail_at(p, &t, "a negative size");
+        if (!rp__dim_is_symbol(info->meta.size[i]) && rp__dim_number(info->meta.size[i]) < 0)
+            return fail_at(p, &t, "a negative size");
     }
     if (is(p, "cpu") || is(p, "cuda")) {
         uint32_t index;
@@ -635,7 +636,8 @@ static bool operands(parser *p, const rp__op *op, rp__ir_value *in, uint32_t *n_
             if (!expect(p, "[")) return false;
             while (!is(p, "]")) {
                 if ((*n_in > first && !expect(p, ",")) || !operand(p, in, n_in)) return false;
-                if (in[*n_in - 1] == RP__IR_NONE) return fail_at(p, &p->next, "%s: none in a list", op->name);
+                if (in[*n_in - 1] == RP__IR_NONE && !param->optional)
+                    return fail_at(p, &p->next, "%s: none in a list", op->name);
             }
             if (!advance(p)) return false;
         } else {
@@ -869,7 +871,7 @@ static bool symbols(parser *p) {
                 return false;
             s.dim = (uint8_t)dim;
         }
-        if (rp__symbols_add(p->ir->symbols, &s) == 0) return fail_memory(p);
+        if (rp__dim_same_word(rp__symbols_add(p->ir->symbols, &s), 0)) return fail_memory(p);
     }
     while (accept(p, "guard")) {
         static const char *const relations[] = {

@@ -48,7 +48,9 @@ static struct position *position_of(positions *p, rp_generator *g, rp_dim offset
 
 static rp_status pass_over(rp_generator *g, rp_dim counters) {
     rp__random_draw unused;
-    return counters > 0 ? rp__random_reserve(g, rp__current_stream(g->device), (uint64_t)counters, &unused) : RP_OK;
+    return rp__dim_number(counters) > 0
+               ? rp__random_reserve(g, rp__current_stream(g->device), (uint64_t)counters, &unused)
+               : RP_OK;
 }
 
 /* The draw of a node at `offset` that has been made before. */
@@ -59,7 +61,8 @@ static rp_status drawn_at(const positions *p, const struct position *at, rp_dim 
         const struct rp__random_drawn *d = &p->drawn.drawn[i];
         if (d->generator != at->generator) continue;
         rp_dim end = begin + (rp_dim)d->counters;
-        if (offset >= begin && offset + counters <= end) {
+        if (rp__dim_number(offset) >= rp__dim_number(begin) &&
+            rp__dim_number(offset + counters) <= rp__dim_number(end)) {
             rp__random_draw draw = d->draw;
             draw.inner += (uint64_t)(offset - begin);
             return rp__random_log_add(out, d->generator, (uint64_t)counters, &draw, d->memory);
@@ -74,8 +77,8 @@ static rp_status run_random(positions *p, rp__call *call, rp_generator *g, rp_di
     struct position *at = position_of(p, g, offset);
     rp_dim end = rp__dim_apply(RP__DIM_ADD, offset, counters);
     if (!at || rp_failed()) return rp_error_status();
-    if (counters == 0) return rp__dispatch(call);
-    if (offset < at->end) {
+    if (rp__dim_same_word(counters, 0)) return rp__dispatch(call);
+    if (rp__dim_number(offset) < rp__dim_number(at->end)) {
         rp__random_log again = {0};
         rp_status status = drawn_at(p, at, offset, counters, &again);
         rp__random_log *outer_again = rp__random_again_set(&again), *outer_log = rp__random_log_set(NULL);
@@ -115,9 +118,9 @@ typedef struct run {
 
 static rp_dim word(const run *r, rp_dim d) {
     if (!r->ir->symbols || !rp__dim_is_symbol(d)) return d;
-    return r->binding       ? rp__symbols_substitute(r->ir->symbols, d, r->binding)
-           : d == INT64_MIN ? d
-                            : rp__symbols_hint(r->ir->symbols, d);
+    return r->binding                        ? rp__symbols_substitute(r->ir->symbols, d, r->binding)
+           : rp__dim_same_word(d, INT64_MIN) ? d
+                                             : rp__symbols_hint(r->ir->symbols, d);
 }
 
 /* Attributes with symbols replaced: `copy` has room for them, ints come from `arena`. */
@@ -445,7 +448,7 @@ static bool is_there(const rp__ir_node *n) {
 static void seek(const run *r, const rp__ir_block *block, const rp__ir_node *n) {
     rp__trace *t = rp__trace_current();
     const rp__ir_node *drawn = n;
-    if (!t || block != &r->ir->body || !r->positions->whole || n->random_count == 0) return;
+    if (!t || block != &r->ir->body || !r->positions->whole || rp__dim_same_word(n->random_count, 0)) return;
     for (uint32_t i = 0; n->kind != RP__IR_OP && i < n->n_regions; i++) {
         for (size_t k = 0; k < n->regions[i].n_nodes && drawn == n; k++) {
             const rp__ir_node *m = &r->ir->nodes[n->regions[i].nodes[k]];

@@ -65,7 +65,7 @@ static void type(printer *p, rp__ir_value v) {
         dims(p, info->stride, info->meta.ndim);
         rp__text_puts(p->out, ")");
     }
-    if (info->offset != 0) {
+    if (!rp__dim_same_word(info->offset, 0)) {
         rp__text_puts(p->out, " offset(");
         dims(p, &info->offset, 1);
         rp__text_puts(p->out, ")");
@@ -227,7 +227,7 @@ static void operands(printer *p, const rp__ir_node *n) {
         }
         if (said) rp__text_puts(p->out, "}");
     }
-    if (n->random_offset != 0 || n->random_count != 0) {
+    if (!rp__dim_same_word(n->random_offset, 0) || !rp__dim_same_word(n->random_count, 0)) {
         rp__text_puts(p->out, " random(");
         dims(p, &n->random_offset, 1);
         rp__text_puts(p->out, ", ");

@@ -200,9 +200,9 @@ static int atoms_order(const rp__symbols *s, const term *a, const term *b) {
 }
 
 static int words_order(const rp__symbols *s, rp_dim a, rp_dim b) {
-    if (a == b) return 0;
+    if (rp__dim_same_word(a, b)) return 0;
     if (!rp__dim_is_symbol(a) || !rp__dim_is_symbol(b))
-        return rp__dim_is_symbol(a) ? -1 : rp__dim_is_symbol(b) ? 1 : a < b ? -1 : 1;
+        return rp__dim_is_symbol(a) ? -1 : rp__dim_is_symbol(b) ? 1 : rp__dim_number(a) < rp__dim_number(b) ? -1 : 1;
     const expression *x = &s->expressions[id_of(a)], *y = &s->expressions[id_of(b)];
     if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
     if (x->kind == KIND_SYMBOL) return x->index < y->index ? -1 : 1;
@@ -373,7 +373,7 @@ static rp_dim intern_poly(rp__symbols *s, const poly *p) {
     }
     expression e = {.kind = KIND_POLY, .index = (uint32_t)s->n_terms, .n_terms = p->n, .hint = hint};
     rp_dim d = append(s, &e, slot);
-    if (d != 0) {
+    if (!rp__dim_same_word(d, 0)) {
         memcpy(&s->terms[s->n_terms], p->terms, p->n * sizeof(term));
         s->n_terms += p->n;
     }
@@ -387,7 +387,7 @@ static rp_dim intern_pair(rp__symbols *s, kind k, rp_dim a, rp_dim b, int64_t hi
     uint32_t slot = hash_words(hash_words((uint64_t)k + 77, (uint64_t)a), (uint64_t)b) % BUCKETS;
     for (uint32_t at = s->bucket[slot]; at != UINT32_MAX; at = s->expressions[at].next) {
         const expression *e = &s->expressions[at];
-        if (e->kind == k && e->a == a && e->b == b) return word_of(s, at);
+        if (e->kind == k && rp__dim_same_word(e->a, a) && rp__dim_same_word(e->b, b)) return word_of(s, at);
     }
     expression e = {.kind = k, .a = a, .b = b, .hint = hint};
     return append(s, &e, slot);
@@ -401,7 +401,7 @@ rp_dim rp__symbols_add(rp__symbols *s, const rp__symbol *symbol) {
     }
     expression e = {.kind = KIND_SYMBOL, .index = (uint32_t)s->n_symbols, .hint = symbol->hint};
     rp_dim d = append(s, &e, UINT32_MAX);
-    if (d == 0) return 0;
+    if (rp__dim_same_word(d, 0)) return 0;
     s->symbols[s->n_symbols] = *symbol;
     s->symbol_expression[s->n_symbols] = (uint32_t)id_of(d);
     s->n_symbols++;
@@ -460,7 +460,9 @@ rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_di
         b = t;
     }
     for (size_t i = 0; i < s->n_guards; i++) {
-        if (s->guards[i].relation == relation && s->guards[i].a == a && s->guards[i].b == b) return RP_OK;
+        if (s->guards[i].relation == relation && rp__dim_same_word(s->guards[i].a, a) &&
+            rp__dim_same_word(s->guards[i].b, b))
+            return RP_OK;
     }
     if (!RP__GROW(&s->guards, &s->guards_capacity, s->n_guards + 1)) return RP__OOM("size guard");
     s->guards[s->n_guards++] = (rp__size_guard){relation, a, b};
@@ -595,7 +597,7 @@ static const rp__dim_op op_of[] = {
 
 /* Operands of an expression were made before it, so recursion ends; its depth is that of nested quotients. */
 rp_dim rp__symbols_substitute(const rp__symbols *s, rp_dim d, const rp_dim *binding) {
-    if (!rp__dim_is_symbol(d) || d == INT64_MIN) return d;
+    if (!rp__dim_is_symbol(d) || rp__dim_same_word(d, INT64_MIN)) return d;
     const expression *e = find(s, d);
     if (!e) return 0;
     if (e->kind == KIND_SYMBOL) return binding[e->index];

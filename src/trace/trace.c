@@ -482,8 +482,9 @@ static void release_result(void *tensor) { rp_release(tensor); }
 static rp_status adopt(rp__storage *s, const rp__ir_value_info *v, rp_tensor *r) {
     bool same = true;
     for (unsigned d = 0; d < r->ndim; d++)
-        same = same && (r->size[d] == 1 || rp__dim_hint(v->stride[d]) == r->stride[d]);
-    if (!same && rp__tensor_numel(r) > 0) {
+        same =
+            same && (rp__dim_same_word(r->size[d], 1) || rp__dim_same_word(rp__dim_hint(v->stride[d]), r->stride[d]));
+    if (!same && rp__dim_number(rp__tensor_numel(r)) > 0) {
         rp__device *d = rp__device_get(r->device);
         rp_tensor *other = d ? rp__tensor_empty(d, (rp_dtype)r->dtype, r->size, r->ndim) : rp__tensor_error();
         if (rp__tensor_is_error(other)) return rp_error_status();
@@ -628,7 +629,7 @@ static rp_status run_segment(rp__trace *t) {
     bool effect = false;
     for (size_t i = 0; i < ir->body.n_nodes && !effect; i++)
         effect = rp__ir_node_has_effect(ir, &ir->nodes[ir->body.nodes[i]]) ||
-                 (ir->nodes[ir->body.nodes[i]].random_count != 0);
+                 (!rp__dim_same_word(ir->nodes[ir->body.nodes[i]].random_count, 0));
     for (uint32_t s = 0; s < t->n_memory; s++) {
         const memory *m = &t->memory[s];
         if (!m->storage) continue;

@@ -11,7 +11,7 @@ enum {
     KIND = 8,
     SPATIAL = 10,
     BIAS = 12,
-    TILE = 13,  /* a row of `tiles` */
+    TILE = 13,  /* a row of `shapes` */
     SPLIT = 17, /* its logarithm */
     MMA = 19,
     WIDE,    /* 64-bit offsets */
@@ -29,12 +29,12 @@ enum {
 /* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
 static const struct tile {
     unsigned tm, tn, tx, wm;
-} tiles[] = {
+} shapes[] = {
     {128, 64, 16, 0}, {64, 64, 16, 0}, {32, 64, 16, 0}, {32, 32, 16, 0}, {8, 128, 64, 0}, /* fma */
     {128, 128, 0, 2}, {64, 128, 0, 2}, {64, 64, 0, 2},  {32, 128, 0, 2}, {32, 64, 0, 2},
     {16, 128, 0, 1}, /* tensor cores */
 };
-enum { FIRST_MMA = 5, N_TILES = sizeof tiles / sizeof *tiles, MMA_TK = 32, FMA_TK = 16, STAGES = 4 };
+enum { FIRST_MMA = 5, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 4 };
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 
@@ -46,7 +46,7 @@ static unsigned stages_of(uint64_t facts) { return bit(facts, A_WIDE) && bit(fac
 
 /* Bytes of conv.cuh's `room`: tiles with their padding, or the rows of results that leave at once. */
 static uint32_t room_of(uint64_t facts) {
-    const struct tile *t = &tiles[facts >> TILE & 15];
+    const struct tile *t = &shapes[facts >> TILE & 15];
     const unsigned k = depth_of(facts), bytes = bit(facts, MMA) ? 2 : (rp_dtype)(facts & 0xff) == RP_F64 ? 8 : 4;
     const unsigned a = !bit(facts, MMA)      ? k * (t->tm + 16 / bytes)
                        : bit(facts, A_ALONG) ? t->tm * (k + 8)
@@ -61,7 +61,7 @@ static uint32_t room_of(uint64_t facts) {
 
 static void macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
-    const struct tile *tile = &tiles[facts >> TILE & 15];
+    const struct tile *tile = &shapes[facts >> TILE & 15];
     const unsigned split = 1u << (facts >> SPLIT & 3);
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(out, "#define RP_KIND %u\n#define RP_SPATIAL %u\n#define RP_BIAS %u\n#define RP_REST %u\n",
@@ -207,13 +207,13 @@ static int64_t blocks_of(const extents *e, const struct tile *t) {
 static unsigned tile_of(const extents *e, const rp__device *d, rp_dtype dtype, bool mma, bool wide, int64_t split) {
     unsigned best = N_TILES;
     for (unsigned k = mma ? FIRST_MMA : 0; k < (mma ? N_TILES : FIRST_MMA); k++) {
-        const struct tile *t = &tiles[k];
+        const struct tile *t = &shapes[k];
         const int64_t least = mma ? 16 : 8;
         if (dtype == RP_F64 && t->tm * t->tn > 64 * 64) continue; /* what a multiprocessor's registers hold */
         if (t->tm * t->tn > 128 * 64 && (wide || e->spatial == 3))
             continue; /* 48 KB of shared memory, with the spots */
         if (t->tm == least ? e->m > 16 : e->m <= t->tm / 2) continue;
-        if (best == N_TILES || blocks_of(e, t) > blocks_of(e, &tiles[best])) best = k;
+        if (best == N_TILES || blocks_of(e, t) > blocks_of(e, &shapes[best])) best = k;
         if (blocks_of(e, t) * split >= d->multiprocessors) break;
     }
     return best;
@@ -280,7 +280,8 @@ static rp_status set_tiles(const rp__device *d, rp__library_op op, const rp__ope
              (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA | (uint64_t)wide << WIDE |
              readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
     if (!mma) *facts |= (uint64_t)(e.k > block) << LONG | (uint64_t)(e.k > block * RP__PRODUCT_GROUP) << LONGER;
-    int64_t gx = (e.n + tiles[tile].tn - 1) / tiles[tile].tn << split, gy = (e.m + tiles[tile].tm - 1) / tiles[tile].tm;
+    int64_t gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn << split,
+            gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
     if (direct) {
         *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
                  (uint64_t)wide << WIDE | UINT64_C(1) << DIRECT;
