@@ -170,7 +170,7 @@ static rp_status job_begin(const rp__call *call, bool lapack, job *j) {
                             "REPRISE_LIBLAPACK (`reprise doctor` says where it was looked for)");
     for (unsigned i = 0; i < call->n_in; i++)
         for (unsigned d = 0; d < call->in[i]->ndim; d++)
-            if (call->in[i]->size[d] > 1 << 20)
+            if (rp__dim_number(call->in[i]->size[d]) > 1 << 20)
                 return rp__op_error(call, RP_ERROR_UNAVAILABLE, "matrices are at most 2^20 large");
     if (!(j->device = rp__device_get(j->meta[0].device))) return rp_error_status();
     j->stream = rp__current_stream(j->device);

@@ -231,7 +231,7 @@ static rp_status check_repeated(const rp__call *call, const rp_dim *times_of, un
     for (unsigned d = 0; d < ndim; d++) {
         const rp_dim size = d + t->ndim < ndim ? 1 : t->size[d + t->ndim - ndim];
         if (rp__dim_is_symbol(size) || rp__dim_is_symbol(times_of[d])) return RP_OK;
-        if (size == 0 || times_of[d] == 0) return RP_OK;
+        if (rp__dim_same_word(size, 0) || rp__dim_same_word(times_of[d], 0)) return RP_OK;
         if (!rp__mul_i64(n, size, &n) || !rp__mul_i64(n, times_of[d], &n) || n >= RP__REACH_LIMIT)
             return rp__op_error(call, RP_ERROR_SHAPE, "the result has too many elements");
     }
@@ -414,7 +414,7 @@ rp_status rp__expand_expand_as(const rp__call *call) {
    as long as the others reach, the next one windows in these, and so on; so gradients and writes are those of unfold. */
 
 /* Dims in the order of their strides, the largest first; equal ones as they are. */
-static void by_stride(const rp_dim *stride, unsigned n, int64_t *order) {
+static void by_stride(const int64_t *stride, unsigned n, int64_t *order) {
     for (unsigned k = 0; k < n; k++) {
         unsigned at = k;
         for (; at > 0 && stride[order[at - 1]] < stride[k]; at--) order[at] = order[at - 1];
@@ -443,7 +443,7 @@ rp_status rp__expand_as_strided(const rp__call *call) {
     const rp_attr *size = &call->attrs[0], *stride = &call->attrs[1], *offset = &call->attrs[2];
     const unsigned n = (unsigned)size->n;
     int64_t reach = 1, order[RP_MAX_DIMS], back[RP_MAX_DIMS];
-    rp_dim sizes[RP_MAX_DIMS], strides[RP_MAX_DIMS];
+    int64_t sizes[RP_MAX_DIMS], strides[RP_MAX_DIMS];
     char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
     bool empty = false;
     if (size->n != stride->n || size->n >= RP_MAX_DIMS)

@@ -280,7 +280,8 @@ static rp_status set_tiles(const rp__device *d, rp__library_op op, const rp__ope
              (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA | (uint64_t)wide << WIDE |
              readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
     if (!mma) *facts |= (uint64_t)(e.k > block) << LONG | (uint64_t)(e.k > block * RP__PRODUCT_GROUP) << LONGER;
-    int64_t gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn << split, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
+    int64_t gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn << split,
+            gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
     if (direct) {
         *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
                  (uint64_t)wide << WIDE | UINT64_C(1) << DIRECT;
