@@ -83,10 +83,10 @@ fi
 
 if [ "$what" != tests ] && command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
-        for t in pointwise pointwise_layouts gather_and_errors random rows order many scans windows; do
+        for t in pointwise pointwise_layouts gather_and_errors random rows order split_rows clusters many scans windows; do
             echo "$tool test_cuda_loops test_$t"
         done
-        for t in topk nonzero multinomial scatter_add chain; do echo "$tool test_cuda_library test_$t"; done
+        for t in topk nonzero multinomial scatter_add chain conv; do echo "$tool test_cuda_library test_$t"; done
         for t in raw_replay raw_random raw_repoint; do echo "$tool test_graphs test_$t"; done
         echo "$tool test_graphed test_graphed_training"
     done >"$out/list"

@@ -337,7 +337,7 @@ static rp__dag *norm_dag(rp_dtype dtype) {
 /* Where rows are many a thread takes more of one, in wider vectors: the same bits as where they are few. */
 static void test_row_shares(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16, RP_F64};
-    static const int64_t sizes[] = {1028, 1536, 2000, 2048, 2052, 3072, 4094, 4096, 5120};
+    static const int64_t sizes[] = {1028, 1536, 2000, 2048, 2052, 3072, 4094, 4096, 5120, 9001};
     rp__device *d = rp__device_get(rp_cuda(0));
     assert_non_null(d);
     int multiprocessors = d->multiprocessors;
@@ -437,6 +437,9 @@ static void test_order(void **state) {
         }
 }
 
+/* A device, emulated, that knows no clusters; a real one does not run what is compiled for another. */
+static int without_clusters(const rp__device *d) { return test_cuda_is_real() ? d->arch : 80; }
+
 /* Sums and maxima of `rows` rows of `r` floats, which lie where the strides say. */
 static void sums_of(rp__dag *dag, unsigned rows, const int64_t *extent, unsigned n_inner, const int64_t *stride,
                     const float *x, size_t n, float *out) {
@@ -462,7 +465,7 @@ static void sums_of(rp__dag *dag, unsigned rows, const int64_t *extent, unsigned
     rp__storage_release(max);
 }
 
-/* Rows of several chunks: by a block each, by a block a chunk, side by side in wide and in narrow stripes, and along two dims with
+/* Rows of several chunks: by a cluster or a block each, by a block a chunk, side by side in wide and in narrow stripes, and along two dims with
  * a gap between: the same bits, close to a sum in double. */
 static void test_split_rows(void **state) {
     static const int64_t sizes[][2] = {{4097, 4}, {10001, 5}, {175, 400}, {1, 589824}};
@@ -483,17 +486,20 @@ static void test_split_rows(void **state) {
             x[i] = beside[i % r * rows + i / r] = gaps[i / inner * gap + i % inner] = v;
             if (i < r) exact += (double)v;
         }
-        for (unsigned way = 0; way < 6; way++) {
+        const int arch = d->arch;
+        for (unsigned way = 0; way < 8; way++) {
             const int64_t flat[1] = {r}, two[2] = {outer, inner};
             float *out = way ? other : first;
             d->multiprocessors = way == 1 || way == 2 ? 1 : way == 4 ? 100000 : 40;
-            if (way < 2)
+            if (way == 1 || way > 5) d->arch = without_clusters(d);
+            if (way < 2 || way == 7)
                 sums_of(dag, rows, flat, 1, (int64_t[]){r, 1}, x, (size_t)(rows * r), out);
             else if (way < 5)
                 sums_of(dag, rows, flat, 1, (int64_t[]){1, rows}, beside, (size_t)(rows * r), out);
             else
                 sums_of(dag, rows, two, 2, (int64_t[]){outer * gap, gap, 1}, gaps, (size_t)(rows * outer * gap), out);
             d->multiprocessors = multiprocessors;
+            d->arch = arch;
             if (memcmp(out, first, rows * 8u) != 0)
                 fail_msg("rows of %lld: way %u gives %.9g, not %.9g", (long long)r, way, (double)out[0],
                          (double)first[0]);
@@ -506,6 +512,38 @@ static void test_split_rows(void **state) {
         free(other);
     }
     rp__dag_release(dag);
+}
+
+/* Rows in the registers of a cluster of blocks: the bits of one block that walks them, for rows in vectors and rows that are not
+ * aligned. */
+static void test_clusters(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16};
+    static const int64_t sizes[] = {16385, 16388, 32768, 50257, 70000};
+    rp__device *d = rp__device_get(rp_cuda(0));
+    assert_non_null(d);
+    const int arch = d->arch;
+    (void)state;
+    for (unsigned t = 0; t < 2; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            problem p = {.dag = norm_dag(dtypes[t]), .n_outer = 1, .n_inner = 1, .extent = {3, sizes[n]}};
+            assert_non_null(p.dag);
+            set_row_major(&p, 0, 0, 2);
+            set_row_major(&p, 1, 1, 2);
+            set_row_major(&p, 2, 0, 2);
+            set_row_major(&p, 3, 0, 1);
+            unsigned char *one[MOST], *several[MOST];
+            make_room(&p, one);
+            make_room(&p, several);
+            run(rp_cuda(0), &p, several);
+            d->arch = without_clusters(d);
+            run(rp_cuda(0), &p, one);
+            d->arch = arch;
+            for (unsigned k = 2; k < 4; k++)
+                assert_memory_equal(one[k], several[k], (size_t)p.operands[k].elements * element_bytes(&p, k));
+            free_room(&p, one);
+            free_room(&p, several);
+            rp__dag_release(p.dag);
+        }
 }
 
 /* Scans: all kinds, with reductions before and behind, and a scan of a scan; rows of few and of many tiles. */
@@ -663,8 +701,9 @@ int main(void) {
         cmocka_unit_test(test_functions),  cmocka_unit_test(test_gather_and_errors),
         cmocka_unit_test(test_random),     cmocka_unit_test(test_rows),
         cmocka_unit_test(test_order),      cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_split_rows), cmocka_unit_test(test_many),
-        cmocka_unit_test(test_scans),      cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_split_rows), cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_many),       cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -425,8 +425,7 @@ static void by_stride(const int64_t *stride, unsigned n, int64_t *order) {
 /* self's elements in the order of memory, a row. */
 static rp_tensor *in_memory(const rp__call *call) {
     rp_tensor *t = call->in[0];
-    rp_dim stride[RP_MAX_DIMS];
-    int64_t order[RP_MAX_DIMS];
+    int64_t stride[RP_MAX_DIMS], order[RP_MAX_DIMS];
     for (unsigned d = 0; d < t->ndim; d++) stride[d] = rp__dim_value(t->stride[d]);
     by_stride(stride, t->ndim, order);
     if (t->ndim > 1) t = rp_permute_at(call->site, t, order, t->ndim);
@@ -442,8 +441,7 @@ static rp_tensor *in_memory(const rp__call *call) {
 rp_status rp__expand_as_strided(const rp__call *call) {
     const rp_attr *size = &call->attrs[0], *stride = &call->attrs[1], *offset = &call->attrs[2];
     const unsigned n = (unsigned)size->n;
-    int64_t reach = 1, order[RP_MAX_DIMS], back[RP_MAX_DIMS];
-    int64_t sizes[RP_MAX_DIMS], strides[RP_MAX_DIMS];
+    int64_t reach = 1, order[RP_MAX_DIMS], back[RP_MAX_DIMS], sizes[RP_MAX_DIMS], strides[RP_MAX_DIMS];
     char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
     bool empty = false;
     if (size->n != stride->n || size->n >= RP_MAX_DIMS)

@@ -133,7 +133,11 @@ struct sim_grid {
     bool wait;
     bool faulted;
     unsigned int block_threads;
-    unsigned long long *cluster_arrivals; /* of threads at cluster barriers, a cluster; made at the first */
+    /* made at the first cluster barrier: its blocks, arrivals of threads a cluster, which blocks have begun */
+    unsigned int cluster;
+    unsigned long long *cluster_arrivals;
+    bool *has_begun;
+    unsigned long long drawn; /* block numbers, as begun unless a cluster's came out of turn */
 };
 
 static struct cudasim_runtime runtime;
@@ -162,7 +166,10 @@ static stack *stack_take(void) {
             abort();
         }
         for (int i = 0; i < STACK_SLAB; i++) { /* a guard page below each */
-            mprotect(slab + each * (size_t)i + page, STACK_BYTES, PROT_READ | PROT_WRITE);
+            if (mprotect(slab + each * (size_t)i + page, STACK_BYTES, PROT_READ | PROT_WRITE) != 0) {
+                sim_complain("no memory for fiber stacks");
+                abort();
+            }
             stack *s = sim_alloc(1, sizeof *s);
             s->top = slab + each * (size_t)(i + 1);
             s->next = free_stacks;
@@ -507,7 +514,12 @@ static void rt_cluster_barrier(unsigned int n, int line) {
         fault(CUDA_ERROR_LAUNCH_FAILED, "rp_cluster_barrier: the grid does not consist of clusters of that size");
     }
     if (!g->cluster_arrivals) {
+        g->cluster = n;
         g->cluster_arrivals = sim_alloc((size_t)(g->n_blocks / n), sizeof *g->cluster_arrivals);
+        g->has_begun = sim_alloc((size_t)g->n_blocks, sizeof *g->has_begun);
+        for (const block *i = g->resident; i; i = i->next) { /* none has ended without this barrier */
+            g->has_begun[block_number(i)] = true;
+        }
     }
     unsigned long long *arrivals = &g->cluster_arrivals[block_number(b) / n];
     const unsigned long long all = (unsigned long long)++current->clusters * n * b->n;
@@ -759,12 +771,38 @@ void sim_grid_free(sim_grid *g) {
     }
     free(g->launch.arguments);
     free(g->cluster_arrivals);
+    free(g->has_begun);
     free(g);
 }
 
+static unsigned long long draw_block(sim_grid *g) {
+    unsigned __int128 i = (unsigned __int128)g->drawn++ * g->step + g->offset;
+    return (unsigned long long)(i % g->n_blocks);
+}
+
+/* The next block in the drawn order, or one that a cluster which has begun lacks: only whole clusters go on. */
+static unsigned long long next_block(sim_grid *g) {
+    if (!g->has_begun) {
+        return draw_block(g);
+    }
+    unsigned long long number = g->n_blocks;
+    for (const block *b = g->resident; b && number == g->n_blocks; b = b->next) {
+        const unsigned long long first = block_number(b) / g->cluster * g->cluster;
+        for (unsigned int k = 0; k < g->cluster; k++) {
+            number = g->has_begun[first + k] ? number : first + k;
+        }
+    }
+    while (number == g->n_blocks) {
+        number = draw_block(g);
+        number = g->has_begun[number] ? g->n_blocks : number;
+    }
+    g->has_begun[number] = true;
+    return number;
+}
+
 static block *begin_block(sim_grid *g) {
-    unsigned __int128 i = (unsigned __int128)g->begun++ * g->step + g->offset;
-    block *b = block_new(g, (unsigned long long)(i % g->n_blocks));
+    g->begun++;
+    block *b = block_new(g, next_block(g));
     b->next = g->resident;
     g->resident = b;
     g->n_resident++;

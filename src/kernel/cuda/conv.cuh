@@ -159,17 +159,28 @@ rp_column_part;
 #define RP_BATCH 256
 #define RP_STEPS (RP_BATCH / RP_TK)
 
-/* What is done with a sum. */
+/* Of a column of the result: where it lies, if sums are only stored, else its number and place. */
+RP_FN RP_INDEX rp_column(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {
+#if RP_REST
+    (void)q, (void)at;
+    return n;
+#else
+    const RP_WORDS p = *q;
+    RP_INDEX o = n * RP_STRIDE(RP_KIND, RP_KIND == 2 ? 1 : 0);
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(RP_KIND, 2 + d);
+    return o;
+#endif
+}
+
+/* What is done with the sum of row m and a column: n is what rp_column gave. */
 RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX m, RP_INDEX n, const RP_INDEX *at, RP_INDEX cg,
                      RP_INDEX og) {
     const RP_WORDS p = *q;
-    (void)cg, (void)og;
+    (void)cg, (void)og, (void)at;
 #if RP_REST
     RP_FOLLOW
 #else
-    const RP_INDEX one = RP_KIND == 2 ? g * og + m : n, two = RP_KIND == 0 ? g * og + m : RP_KIND == 1 ? g * cg + m : n;
-    RP_INDEX o = one * RP_STRIDE(RP_KIND, 0) + two * RP_STRIDE(RP_KIND, 1);
-    _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(RP_KIND, 2 + d);
+    const RP_INDEX o = n + (g * (RP_KIND == 1 ? cg : og) + m) * RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1);
     RP_T *to = (RP_T *)p.w[RP_KIND];
 #if RP_BIAS
     to[o] = RP_STORE(x + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]));
@@ -220,7 +231,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         if (rp_meet(&here, &two, bound)) v = RP_LOAD(b[here.off + two.off]);
         sum = RP_MULADD(plain[k], v, sum);
     }
-    rp_finish(&p, sum, g, m, n, at, cg, og);
+    rp_finish(&p, sum, g, m, rp_column(&p, n, at), at, cg, og);
 #else
     extern __shared__ __align__(16) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
     __shared__ rp_spot column[RP_TN], inner[2 * RP_BATCH];
@@ -265,6 +276,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
         if (n0 + e >= N) s.rest = -1;
         column[e] = s;
+        r.n = rp_column(&p, r.n, r.at);
         result[e] = r;
     }
     rp_launch_dependents();
@@ -335,13 +347,18 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     }
 #endif
 #if RP_B_WIDE
+/* A thread's columns are the same in every step: their spots stay in registers. */
+#define RP_NB ((RP_TN * RP_TK / 8 + 255) / 256)
 #define RP_READ_B(turn, at)                                                                                            \
-    _Pragma("unroll") for (int e = t; e < RP_TN * RP_TK / 8; e += 256) {                                               \
-        const int n = RP_B_ALONG ? e / (RP_TK / 8) : e % (RP_TN / 8) * 8,                                              \
+    _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                                \
+        const int e = i * 256 + t, n = RP_B_ALONG ? e / (RP_TK / 8) : e % (RP_TN / 8) * 8,                             \
                   k = RP_B_ALONG ? e % (RP_TK / 8) * 8 : e / (RP_TN / 8);                                              \
-        const rp_spot one = column[n], two = inner[(at) + k];                                                          \
-        const int ok = rp_meet(&one, &two, bound);                                                                     \
-        rp_cp_async_16_zfill(&sb[(turn)*RP_B_SIZE + RP_B_AT(n, k)], ok ? b + (one.off + two.off) : b, ok ? 16 : 0);    \
+        if (RP_TN * RP_TK / 8 % 256 == 0 || e < RP_TN * RP_TK / 8) {                                                   \
+            const rp_spot two = inner[(at) + (RP_SAME ? 0 : k)];                                                       \
+            const int ok = rp_meet(&mine[i], &two, bound);                                                             \
+            const RP_T *from = b + (mine[i].off + two.off + (RP_SAME ? k * b_channel : 0));                            \
+            rp_cp_async_16_zfill(&sb[(turn)*RP_B_SIZE + RP_B_AT(n, k)], ok ? from : b, ok ? 16 : 0);                   \
+        }                                                                                                              \
     }
 #elif RP_SAME && !RP_B_ALONG && 256 % RP_TN == 0
 /* One column a thread, one tap a step: the places of all its elements are the same but for the channel. */
@@ -393,6 +410,13 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
     RP_FIND_INNER(0)
     rp_barrier();
+#if RP_B_WIDE
+    rp_spot mine[RP_NB];
+    _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {
+        const int e = i * 256 + t, n = RP_B_ALONG ? e / (RP_TK / 8) : e % (RP_TN / 8) * 8;
+        mine[i] = column[n < RP_TN ? n : 0];
+    }
+#endif
 /* Step number n into slot n % RP_STAGES. */
 #define RP_READ(n)                                                                                                     \
     {                                                                                                                  \

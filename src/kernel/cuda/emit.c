@@ -178,7 +178,7 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
         rp__arena_free(&arena);
         return RP__OOM("CUDA source of a kernel");
     }
-    e.recompute = c->template_ != RP__CUDA_ROW;
+    e.recompute = c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER;
     if (c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW ||
         (c->template_ == RP__CUDA_POINTWISE && !rp__emit_loads_early(&e)))
         e.at = "[j]";
@@ -190,7 +190,8 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
                      !rp__emit_in_vectors(&e, &dag->nodes[k]);
     switch ((rp__cuda_template)c->template_) {
     case RP__CUDA_POINTWISE: rp__emit_pointwise(&e, name); break;
-    case RP__CUDA_ROW: rp__emit_row(&e, name); break;
+    case RP__CUDA_ROW:
+    case RP__CUDA_CLUSTER: rp__emit_row(&e, name); break;
     case RP__CUDA_ROW_LOOP: rp__emit_row_loop(&e, name); break;
     case RP__CUDA_COLUMN: rp__emit_column(&e, name, false); break;
     case RP__CUDA_PARTIAL_ROW: rp__emit_partial_row(&e, name); break;

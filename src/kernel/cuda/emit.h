@@ -12,11 +12,18 @@
 
 #include "kernel/loop.h"
 
-enum { RP__CUDA_CHUNK = 16384, RP__CUDA_FOLD = 256, RP__CUDA_BLOCK = 256, RP__CUDA_MAX_VECTOR = 8 };
+enum {
+    RP__CUDA_CHUNK = 16384,
+    RP__CUDA_FOLD = 256,
+    RP__CUDA_MOST_BLOCKS = 8,
+    /* of a cluster */ RP__CUDA_BLOCK = 256,
+    RP__CUDA_MAX_VECTOR = 8
+};
 
 typedef enum rp__cuda_template {
     RP__CUDA_POINTWISE, /* a thread computes `unroll` vectors of `vector` points */
     RP__CUDA_ROW, /* `threads` threads a row, `groups` vectors of `span` elements each in registers; R <= threads groups span */
+    RP__CUDA_CLUSTER, /* the same for a row of up to 8 chunks: a cluster of `down` blocks, a chunk each */
     RP__CUDA_ROW_LOOP, /* a block of 256 threads a row, chunk by chunk, values recomputed in every phase; R > RP__CUDA_CHUNK */
     RP__CUDA_COLUMN, /* one phase, outer dims run fastest: rows side by side in a block, `down` threads down each */
     RP__CUDA_PARTIAL_ROW, /* one phase, one chunk of one row a block: writes partial results */
@@ -32,13 +39,14 @@ typedef struct rp__cuda_class {
     uint8_t n_outer, n_inner;
     uint8_t vector; /* POINTWISE, MANY: points a vector; rows: the span when some access is loaded in vectors */
     uint8_t unroll;
-    uint8_t span;   /* ROW: neighbouring elements that a thread takes at once, 4 or 8 */
-    uint8_t groups; /* ROW: vectors a thread */
-    uint8_t full;   /* ROW: R = threads groups span, so that no element needs a guard */
-    uint8_t wide;   /* 64-bit element offsets */
+    uint8_t span;    /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
+    uint8_t groups;  /* ROW: vectors a thread */
+    uint8_t strided; /* ROW, CLUSTER: a thread's elements are T apart, for rows that are not read in vectors */
+    uint8_t full;    /* ROW: R = threads groups span, so that no element needs a guard */
+    uint8_t wide;    /* 64-bit element offsets */
     uint8_t n_draws;
     uint16_t threads;  /* ROW: threads a row; COLUMN: T of the order above; FINISH: fold lanes */
-    uint16_t down;     /* COLUMN: threads down a column, at most T */
+    uint16_t down;     /* COLUMN: threads down a column, at most T; CLUSTER: blocks */
     uint16_t tree;     /* ROW: T of the order above, a multiple of threads span / 4 */
     uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
     /* per access, along the fastest dim (POINTWISE) or the inner dims (rows) */

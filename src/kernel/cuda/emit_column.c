@@ -66,15 +66,18 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
             rp__text_add(e->out, "    %s q%u[%u];\n", rp__emit_type(d->nodes[k].dtype), k, many);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) {\n", many);
     rp__emit_accumulators(e, 0, 4);
-    rp__text_add(e->out,
-                 "    _Pragma(\"unroll %u\") for (%s base = chunk + (m * %u + ty) * 4; base < end; base += %u) {\n",
-                 d->n_nodes <= 16 ? 4u : 1u, index, down, threads * 4);
+    /* several places of a lane at once, so that their loads are in flight together */
+    const unsigned ahead = d->n_nodes <= 16 ? 4 : 1;
+    rp__text_add(e->out, "    for (%s from = chunk + (m * %u + ty) * 4; from < end; from += %u) {\n", index, down,
+                 threads * 4 * ahead);
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n", ahead);
     rp__text_puts(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) {\n");
-    rp__text_add(e->out, "        const %s i = base + j; const int in = i < end; (void)in;\n", index);
+    rp__text_add(e->out, "        const %s i = from + w * %u + j; const int in = i < end; (void)in;\n", index,
+                 threads * 4);
     rp__emit_inner_indices(e);
     rp__emit_element_nodes(e, 0, "in");
     rp__emit_accumulation(e, 0, "j", "in");
-    rp__text_puts(e->out, "    } }\n");
+    rp__text_puts(e->out, "    } } }\n");
     for (unsigned k = 0; k < d->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, 0)) add_group(e, k);
     rp__text_puts(e->out, "    }\n");

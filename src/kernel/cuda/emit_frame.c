@@ -9,8 +9,13 @@
 
 void rp__emit_signature(const rp__emitter *e, const char *name, uint32_t n_words, unsigned threads) {
     rp__text_add(e->out, "typedef struct { rp_u64 w[%u]; } rp_words_%s;\n", n_words, name);
-    rp__text_add(e->out, "extern \"C\" __global__ void __launch_bounds__(%u) %s(const rp_words_%s p)\n{\n", threads,
-                 name, name);
+    if (e->c->template_ == RP__CUDA_CLUSTER)
+        rp__text_add(e->out, "#define RP_CLUSTER_%s __cluster_dims__(%u, 1, 1)\n", name, e->c->down);
+    rp__text_puts(e->out, "extern \"C\" __global__ void ");
+    if (e->c->template_ == RP__CUDA_CLUSTER) rp__text_add(e->out, "RP_CLUSTER_%s ", name);
+    /* a second block hides what a cluster waits for */
+    rp__text_add(e->out, "__launch_bounds__(%u%s) %s(const rp_words_%s p)\n{\n", threads,
+                 e->c->template_ == RP__CUDA_CLUSTER && threads == RP__CUDA_BLOCK ? ", 2" : "", name, name);
 }
 
 static void add_bases(const rp__emitter *e) {

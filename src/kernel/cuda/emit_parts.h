@@ -30,7 +30,7 @@ typedef struct rp__emitter {
 } rp__emitter;
 
 /* How the threads of a row share it: element (u, j) of thread t is i = (u * threads + t) * span + j, and lane (u % strips) *
- * span + j of the thread takes it. threads * strips * span is P of the order in emit.h. */
+ * span + j of the thread takes it; strided, with one strip, i = (u * span + j) * threads + t and lane j. threads * strips * span is P of the order in emit.h. */
 typedef struct rp__row_shape {
     unsigned threads, span, strips;
 } rp__row_shape;
@@ -116,6 +116,10 @@ void rp__emit_fold_step(const rp__emitter *e, unsigned node, const char *x); /* 
 void rp__emit_fold_end(const rp__emitter *e, unsigned phase, const char *turn);
 /* r<node> = f<node> combined over the `lanes` threads t of a row: up to 32, or 256 with h<node>. */
 void rp__emit_fold_lanes(const rp__emitter *e, unsigned phase, unsigned lanes, const char *turn);
+
+/* Of a cluster: z<node>, where other blocks find s<node>, and r<node> of the chunks of all of them. */
+void rp__emit_cluster_shared(const rp__emitter *e);
+void rp__emit_cluster_fold(const rp__emitter *e, unsigned phase);
 
 const char *rp__emit_shuffle(unsigned dtype); /* of shuffle functions: the type that they exchange */
 

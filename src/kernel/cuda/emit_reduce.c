@@ -105,13 +105,36 @@ static void add_groups(const rp__emitter *e, unsigned k, const rp__row_shape *sh
     add_halving(e, n, g, groups, fours);
 }
 
+/* g<k>[j]: the group of four of strip j that this thread and its neighbours hold. */
+static void add_strided_groups(const rp__emitter *e, unsigned k) {
+    const rp__node *n = &e->dag->nodes[k];
+    const char *type = rp__emit_type(n->dtype);
+    rp__text_add(e->out, "    %s s%u, g%u[%u];\n", type, k, k, e->c->span);
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) { %s y = c%u[m];\n", e->c->span, type,
+                 k);
+    for (unsigned mask = 2; mask > 0; mask /= 2) {
+        rp__text_add(e->out, "    { const %s other = (%s)rp_shfl_xor_%s(y, %u, 32); y = ", type, type,
+                     rp__emit_shuffle(n->dtype), mask);
+        rp__emit_combine(e, n, "y", "other");
+        rp__text_puts(e->out, "; }\n");
+    }
+    rp__text_add(e->out, "    g%u[m] = y; }\n", k);
+}
+
 /* One warp folds what the threads of the row left in shared memory, so that the others issue nothing for it; each reduction of
  * a kernel has another warp. `fours` values of g<k> a thread. */
-static void add_block_trees(const rp__emitter *e, unsigned phase, unsigned threads, unsigned fours, const char *turn) {
-    unsigned groups = threads * fours, warps = threads / 32, nth = 0;
-    for (unsigned k = 0; k < e->dag->n_nodes; k++)
-        for (unsigned m = 0; rp__emit_reduces_in(e, k, phase) && m < fours; m++)
+static void add_block_trees(const rp__emitter *e, unsigned phase, unsigned threads, unsigned groups, const char *turn,
+                            bool strided) {
+    const unsigned fours = groups / threads, span = groups * 4 / threads;
+    unsigned warps = threads / 32, nth = 0;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        for (unsigned m = 0; strided && m < span; m++) /* four threads have `span` groups together: one each */
+            rp__text_add(e->out, "    if ((t & 3) == %u) h%u%s[%u + t / 4] = g%u[%u];\n", m, k, turn, m * threads / 4,
+                         k, m);
+        for (unsigned m = 0; !strided && m < fours; m++)
             rp__text_add(e->out, "    h%u%s[t * %u + %u] = g%u[%u];\n", k, turn, fours, m, k, m);
+    }
     rp__text_puts(e->out, "    rp_barrier();\n");
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         const rp__node *n = &e->dag->nodes[k];
@@ -132,17 +155,20 @@ static void add_block_trees(const rp__emitter *e, unsigned phase, unsigned threa
 }
 
 void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, const char *turn) {
-    unsigned fours = shape->span / 4, groups = shape->threads * fours;
+    unsigned groups = shape->threads * shape->span / 4;
     bool any = false;
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         if (!rp__emit_reduces_in(e, k, phase)) continue;
-        add_groups(e, k, shape);
+        if (e->c->strided)
+            add_strided_groups(e, k);
+        else
+            add_groups(e, k, shape);
         any = true;
         if (groups > 32) continue;
         rp__text_add(e->out, "    s%u = g%u[0];\n", k, k);
         add_shuffles(e, k, groups);
     }
-    if (any && groups > 32) add_block_trees(e, phase, shape->threads, fours, turn);
+    if (any && groups > 32) add_block_trees(e, phase, shape->threads, groups, turn, e->c->strided);
 }
 
 bool rp__emit_reduces_in(const rp__emitter *e, unsigned k, unsigned phase) {
@@ -219,7 +245,7 @@ void rp__emit_fold_lanes(const rp__emitter *e, unsigned phase, unsigned lanes, c
             rp__text_add(e->out, "    %s s%u = f%u;\n", type, k, k);
         if (lanes <= 32) add_shuffles(e, k, lanes);
     }
-    if (any && lanes > 32) add_block_trees(e, phase, lanes, 1, turn);
+    if (any && lanes > 32) add_block_trees(e, phase, lanes, lanes, turn, false);
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase)) rp__text_add(e->out, "    r%u = s%u;\n", k, k);
 }
@@ -227,5 +253,48 @@ void rp__emit_fold_lanes(const rp__emitter *e, unsigned phase, unsigned lanes, c
 void rp__emit_fold_end(const rp__emitter *e, unsigned phase, const char *turn) {
     rp__text_puts(e->out, "    {\n");
     rp__emit_fold_lanes(e, phase, RP__CUDA_FOLD, turn);
+    rp__text_puts(e->out, "    }\n");
+}
+
+static const char *exchanged(unsigned dtype) {
+    switch (dtype) {
+    case RP_F32: return "float";
+    case RP_F64: return "double";
+    case RP_I64: return "rp_i64";
+    default: return "rp_i32";
+    }
+}
+
+void rp__emit_cluster_shared(const rp__emitter *e) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (e->dag->nodes[k].op == RP__REDUCE)
+            rp__text_add(e->out, "    __shared__ %s z%u;\n", exchanged(e->dag->nodes[k].dtype), k);
+}
+
+/* Eight threads after the other have the fold lanes, so that no block waits for itself again. */
+void rp__emit_cluster_fold(const rp__emitter *e, unsigned phase) {
+    const unsigned blocks = e->c->down;
+    bool any = false;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase)) {
+            any = true;
+            rp__text_add(e->out, "    if (t == 0) z%u = s%u;\n", k, k);
+        }
+    if (!any) return;
+    rp__text_add(e->out, "    rp_cluster_barrier(%u);\n", blocks);
+    rp__emit_fold_start(e, phase);
+    rp__text_puts(e->out, "    {\n");
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        const unsigned dtype = e->dag->nodes[k].dtype;
+        char x[96];
+        (void)snprintf(x, sizeof x, "(%s)rp_cluster_read_%s(&z%u, t %% %d, %u)", rp__emit_type(dtype),
+                       rp__emit_shuffle(dtype), k, RP__CUDA_MOST_BLOCKS, blocks);
+        rp__text_add(e->out, "    if (t %% %d < %u) { const %s x = %s; ", RP__CUDA_MOST_BLOCKS, blocks,
+                     rp__emit_type(dtype), x);
+        rp__emit_fold_step(e, k, "x");
+        rp__text_puts(e->out, "    }\n");
+    }
+    rp__emit_fold_lanes(e, phase, RP__CUDA_MOST_BLOCKS, "");
     rp__text_puts(e->out, "    }\n");
 }

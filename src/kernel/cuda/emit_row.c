@@ -28,6 +28,9 @@ static bool is_vector_store(const rp__emitter *e, unsigned store) {
     return !rp__dag_is_row(e->dag, s->axes) && rp__emit_vector_store(e, s);
 }
 
+/* Of a cluster a block begins at a chunk of its own. */
+static const char *chunk_of(const rp__emitter *e) { return e->c->template_ == RP__CUDA_CLUSTER ? "chunk + " : ""; }
+
 /* b<access>: where this thread's first vector of the row lies. What follows is at constant distances from it. */
 static void add_row_bases(const rp__emitter *e) {
     const rp__dag *d = e->dag;
@@ -35,8 +38,8 @@ static void add_row_bases(const rp__emitter *e) {
         const rp__access *x = &d->accesses[a];
         if (!(e->c->unit >> a & 1) || x->kind == RP__ACCESS_IOTA || e->c->vector == 1) continue;
         const char *constant = x->kind == RP__ACCESS_READ ? "const " : "";
-        rp__text_add(e->out, "    %s%s *b%u = a%u + o%u + t * %u; (void)b%u;\n", constant, rp__emit_type(x->dtype), a,
-                     a, a, e->c->span, a);
+        rp__text_add(e->out, "    %s%s *b%u = a%u + o%u + %st * %u; (void)b%u;\n", constant, rp__emit_type(x->dtype), a,
+                     a, a, chunk_of(e), e->c->span, a);
     }
 }
 
@@ -51,15 +54,18 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     if (whole || e->c->full) /* R is a multiple of the span: a vector is inside or outside as a whole */
         rp__text_add(e->out,
                      e->c->full ? "    const int in = 1; (void)in;\n"
-                                : "    const int in = u * %u + t * %u < R; (void)in;\n",
-                     step, shape->span);
+                                : "    const int in = %su * %u + t * %u < R; (void)in;\n",
+                     chunk_of(e), step, shape->span);
     for (unsigned k = 0; stores && k < d->n_stores; k++)
         if (is_vector_store(e, k)) rp__emit_gathered(e, &d->stores[k], k, shape->span);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", shape->span);
-    rp__text_add(
-        e->out,
-        "        const int e = u * %u + j; (void)e;\n        const %s i = (%s)(u * %u + t * %u) + j; (void)i;\n",
-        shape->span, index, index, step, shape->span);
+    rp__text_add(e->out, "        const int e = u * %u + j; (void)e;\n", shape->span);
+    if (e->c->strided)
+        rp__text_add(e->out, "        const %s i = %s(%s)(u * %u + j * %u + t); (void)i;\n", index, chunk_of(e), index,
+                     step, shape->threads);
+    else
+        rp__text_add(e->out, "        const %s i = %s(%s)(u * %u + t * %u) + j; (void)i;\n", index, chunk_of(e), index,
+                     step, shape->span);
     if (!whole && !e->c->full) rp__text_puts(e->out, "        const int in = i < R; (void)in;\n");
     rp__emit_inner_indices(e);
     rp__emit_element_nodes(e, phase, "in");
@@ -81,7 +87,7 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     rp__text_puts(e->out, "    }\n");
 }
 
-/* A row in registers. */
+/* A row in registers, of a block or of a cluster of blocks. */
 void rp__emit_row(const rp__emitter *e, const char *name) {
     const rp__dag *d = e->dag;
     const rp__cuda_class *c = e->c;
@@ -90,16 +96,24 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
     const char *index = rp__emit_index_type(e);
     char size[16], at[32], guard[64];
     (void)snprintf(at, sizeof at, "u * %u", step);
-    (void)snprintf(guard, sizeof guard, c->full ? "1" : "u * %u + t * %u < R", step, c->span);
+    const bool cluster = c->template_ == RP__CUDA_CLUSTER;
+    (void)snprintf(guard, sizeof guard, c->full ? "1" : "%su * %u + t * %u < R", chunk_of(e), step, c->span);
     if (c->vector > 1) rp__emit_vector_types(e, c->span);
     rp__emit_signature(e, name, rp__cuda_word_count(d, c, 0), block);
     (void)snprintf(size, sizeof size, "[%u]", RP__ROW_SHARED(shape));
     if (threads > 32) rp__emit_shared(e, size);
+    if (cluster) rp__emit_cluster_shared(e);
     rp__emit_rows_start(e, true);
-    rp__text_add(
-        e->out,
-        "    const int t = (int)threadIdx.x %% %u;\n    const %s row_ = (%s)blockIdx.x * %u + (%s)(threadIdx.x / %u);\n",
-        threads, index, index, rows, index, threads);
+    if (cluster)
+        rp__text_add(
+            e->out,
+            "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)(blockIdx.x / %u), chunk = (%s)(blockIdx.x %% %u) * %d;\n",
+            index, index, c->down, index, c->down, RP__CUDA_CHUNK);
+    else
+        rp__text_add(
+            e->out,
+            "    const int t = (int)threadIdx.x %% %u;\n    const %s row_ = (%s)blockIdx.x * %u + (%s)(threadIdx.x / %u);\n",
+            threads, index, index, rows, index, threads);
     rp__emit_row_start(e, rows == 1);
     add_row_bases(e);
     (void)snprintf(size, sizeof size, "%u", (unsigned)c->groups * c->span);
@@ -110,11 +124,13 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
         rp__emit_vector_loads(e, (int)phase, c->groups, c->span, at, 'b', guard);
         add_row_elements(e, phase, &shape);
         rp__emit_trees(e, phase, &shape, "");
-        for (unsigned k = 0; k < d->n_nodes; k++)
+        if (cluster) rp__emit_cluster_fold(e, phase);
+        for (unsigned k = 0; k < d->n_nodes && !cluster; k++)
             if (rp__emit_reduces_in(e, k, phase))
                 rp__text_add(e->out, "    const %s r%u = s%u;\n", rp__emit_type(d->nodes[k].dtype), k, k);
     }
-    rp__emit_row_stores(e, "live && t == 0");
+    rp__emit_row_stores(e, cluster ? "chunk == 0 && t == 0" : "live && t == 0");
+    if (cluster) rp__text_add(e->out, "    rp_cluster_barrier(%u); /* others have read what is here */\n", c->down);
     rp__text_puts(e->out, "}\n");
 }
 

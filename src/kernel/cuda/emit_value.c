@@ -258,8 +258,8 @@ bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n) {
     return n->op == RP__LOAD && n->a == RP__NO_VAL && n->b == RP__NO_VAL && (e->c->unit >> n->access & 1) &&
            e->c->vector > 1 &&
            (e->c->template_ == RP__CUDA_POINTWISE || e->c->template_ == RP__CUDA_MANY ||
-            e->c->template_ == RP__CUDA_ROW || e->c->template_ == RP__CUDA_ROW_LOOP ||
-            e->c->template_ == RP__CUDA_PARTIAL_ROW);
+            e->c->template_ == RP__CUDA_ROW || e->c->template_ == RP__CUDA_CLUSTER ||
+            e->c->template_ == RP__CUDA_ROW_LOOP || e->c->template_ == RP__CUDA_PARTIAL_ROW);
 }
 
 /* An access with windows: f is the offset of the place and here, which `guard` (NULL: 1) begins, whether it is inside. element: the

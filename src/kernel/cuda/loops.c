@@ -28,8 +28,8 @@ static variant *find(const rp__dag *dag, const rp__device *d, const rp__cuda_cla
 }
 
 static const char *template_name(unsigned t) {
-    static const char *const names[] = {"pointwise",      "row",    "row_loop", "column",  "partial_row",
-                                        "partial_column", "finish", "many",     "contract"};
+    static const char *const names[] = {"pointwise",      "row",    "cluster", "row_loop", "column", "partial_row",
+                                        "partial_column", "finish", "many",    "contract"};
     return names[t];
 }
 
@@ -242,11 +242,28 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
         if (moving && narrow == moving && (c->unit & moving) == moving) c->span = 8;
     }
     find_row_units(dag, s, a, c->span, c);
+    if (c->vector == 1 && tree >= 64) { /* neighbours in a warp read and write neighbours */
+        c->strided = 1;
+        c->threads = (uint16_t)tree;
+    }
     int64_t step = (int64_t)c->threads * c->span, groups = (r + step - 1) / step;
     c->full = r > 0 && r % step == 0;
     c->groups = 1;
     while (c->groups < groups && !c->full) c->groups *= 2; /* few kernels for many lengths */
     if (c->full) c->groups = (uint8_t)groups;
+}
+
+/* A block a chunk, 64 elements a thread. */
+static void share_cluster(const rp__dag *dag, const rp__space *s, const rp__space_access *a, int64_t r,
+                          rp__cuda_class *c) {
+    c->template_ = RP__CUDA_CLUSTER;
+    c->down = (uint16_t)((r + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK);
+    c->tree = RP__CUDA_BLOCK;
+    c->span = 4;
+    c->groups = RP__CUDA_CHUNK / RP__CUDA_BLOCK / 4;
+    c->full = r % RP__CUDA_CHUNK == 0;
+    find_row_units(dag, s, a, 4, c);
+    c->strided = c->vector == 1;
 }
 
 /* Columns: as narrow a stripe of them a block as fills the multiprocessors, 32 at the most; chunks are blocks of their own. */
@@ -279,13 +296,16 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         c->template_ = RP__CUDA_ROW_LOOP;
     else if (column)
         share_column(d, r, rows, c);
+    else if (r > RP__CUDA_CHUNK && r <= RP__CUDA_MOST_BLOCKS * RP__CUDA_CHUNK && d->arch >= 90 &&
+             rows <= INT32_MAX / RP__CUDA_MOST_BLOCKS && is_light(dag, a, c))
+        share_cluster(dag, s, a, r, c);
     else if (r > RP__CUDA_CHUNK && one_phase(dag) && rows < 2 * (int64_t)d->multiprocessors)
         c->template_ = RP__CUDA_PARTIAL_ROW;
     else
         c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_ROW_LOOP : RP__CUDA_ROW;
     if (c->template_ == RP__CUDA_ROW)
         share_row(d, dag, s, a, r, rows, c);
-    else if (!column)
+    else if (c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW)
         find_row_units(dag, s, a, 4, c);
 }
 
@@ -334,6 +354,7 @@ static int64_t blocks_of(const work *w) {
     switch ((rp__cuda_template)c->template_) {
     case RP__CUDA_POINTWISE: per = (int64_t)RP__CUDA_BLOCK * c->vector * c->unroll; return (w->rows + per - 1) / per;
     case RP__CUDA_ROW: per = rp__cuda_row_block(c) / c->threads; return (w->rows + per - 1) / per;
+    case RP__CUDA_CLUSTER: return w->rows * c->down;
     case RP__CUDA_ROW_LOOP: return w->rows;
     case RP__CUDA_COLUMN: per = rp__cuda_columns(c); return (w->rows + per - 1) / per;
     case RP__CUDA_PARTIAL_ROW: return w->rows * chunks;
@@ -344,7 +365,8 @@ static int64_t blocks_of(const work *w) {
 
 static unsigned threads_of(const rp__cuda_class *c) {
     switch ((rp__cuda_template)c->template_) {
-    case RP__CUDA_ROW: return rp__cuda_row_block(c);
+    case RP__CUDA_ROW:
+    case RP__CUDA_CLUSTER: return rp__cuda_row_block(c);
     case RP__CUDA_COLUMN:
     case RP__CUDA_PARTIAL_COLUMN: return rp__cuda_columns(c) * c->down;
     default: return RP__CUDA_BLOCK;
