@@ -39,6 +39,7 @@ test:
 # Also what takes long or needs other libraries: comparisons with PyTorch.
 test-all: test
 	@sh scripts/conformance.sh build/test
+	@sh scripts/opinfo.sh build/test
 
 fuzz:
 	@sh scripts/setup.sh test

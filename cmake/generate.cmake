@@ -68,7 +68,7 @@ endif()
 
 # Call sites of what is no op: the macros of each header that has RP_CALL declarations, and the functions without a site.
 rp_host_program(rp_gencalls tools/gen/gencalls.c)
-foreach(base reprise reprise_ir reprise_nn reprise_io)
+foreach(base reprise reprise_ir reprise_nn reprise_io reprise_text)
     set(out ${RP_GEN_INCLUDE}/${base}_calls.h ${RP_GEN}/${base}_calls.inc)
     add_custom_command(OUTPUT ${out}
         COMMAND rp_gencalls ${PROJECT_SOURCE_DIR}/include/${base}.h ${RP_GEN_INCLUDE} ${RP_GEN}

@@ -3,9 +3,11 @@
 
 #include <reprise_ops.h>
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Heads of keys and values serve groups of queries. */
+static const rp_scaled_dot_product_attention_options grouped = {.struct_size = sizeof grouped, .enable_gqa = RP_TRUE};
 
 rp_tensor *attention_split(rp_tensor *x, int64_t heads) {
     return rp_transpose(rp_unflatten(x, -1, RP_DIMS(heads, -1)), 1, 2);
@@ -13,26 +15,12 @@ rp_tensor *attention_split(rp_tensor *x, int64_t heads) {
 
 rp_tensor *attention_join(rp_tensor *x) { return rp_flatten(rp_transpose(x, 1, 2), 2, 3); }
 
-/* mask: bool, (tokens, places), true where a place is seen; NULL: everywhere. */
-static rp_tensor *attend(rp_tensor *q, rp_tensor *k, rp_tensor *v, rp_tensor *mask, rp_tensor *bias,
-                         const rp_dropout_layer *drop) {
-    const int64_t heads = rp_size(q, 1), kv_heads = rp_size(k, 1), width = rp_size(q, 3), tokens = rp_sym_size(q, 2);
-    const bool grouped = heads > kv_heads && kv_heads > 0;
-    if (grouped)
-        q = rp_flatten(rp_unflatten(q, 1, RP_DIMS(kv_heads, heads / kv_heads)), 2, 3); /* queries of a group in rows */
-    rp_tensor *scores = rp_mul_scalar(rp_matmul(q, rp_transpose(k, -2, -1)), rp_f64(1 / sqrt((double)width)));
-    if (grouped) scores = rp_unflatten(scores, 2, RP_DIMS(heads / kv_heads, tokens));
-    if (mask) scores = rp_masked_fill_scalar(scores, rp_logical_not(mask), rp_f64(-INFINITY));
-    if (bias) scores = rp_add(scores, bias);
-    rp_tensor *weights = rp_softmax(scores, -1);
-    if (drop) weights = rp_dropout_layer_forward(drop, weights);
-    if (!grouped) return rp_matmul(weights, v);
-    rp_tensor *mixed = rp_matmul(rp_flatten(weights, 2, 3), v); /* (batch, kv heads, group * tokens, width) */
-    return rp_flatten(rp_unflatten(mixed, 2, RP_DIMS(heads / kv_heads, tokens)), 1, 2);
+static double probability(const rp_dropout_layer *drop) {
+    return drop && rp_module_training(drop->module) ? drop->p : 0;
 }
 
 rp_tensor *attention(rp_tensor *q, rp_tensor *k, rp_tensor *v, rp_tensor *bias, const rp_dropout_layer *drop) {
-    return attend(q, k, v, NULL, bias, drop);
+    return rp_scaled_dot_product_attention(q, k, v, bias, probability(drop), false, &grouped);
 }
 
 /* ---------------------------------------------------------------- the cache */
@@ -88,17 +76,11 @@ static rp_tensor *put(const struct kv_cache *c, rp_tensor *buffer, rp_tensor *x)
 
 rp_tensor *attention_causal(rp_tensor *q, rp_tensor *k, rp_tensor *v, const struct kv_cache *cache, size_t layer,
                             const rp_dropout_layer *drop) {
-    const int64_t tokens = cache ? rp_size(q, 2) : rp_sym_size(q, 2);
-    rp_tensor *own, *places;
-    if (cache) {
-        k = put(cache, cache->keys[layer], k);
-        v = put(cache, cache->values[layer], v);
-        own = kv_cache_places(cache, tokens);
-        places = numbers(cache->room);
-    } else {
-        own = places = numbers(tokens);
-    }
-    return attend(q, k, v, rp_le(places, rp_unsqueeze(own, 1)), NULL, drop);
+    if (!cache) return rp_scaled_dot_product_attention(q, k, v, NULL, probability(drop), true, &grouped);
+    k = put(cache, cache->keys[layer], k);
+    v = put(cache, cache->values[layer], v);
+    rp_tensor *seen = rp_le(numbers(cache->room), rp_unsqueeze(kv_cache_places(cache, rp_size(q, 2)), 1));
+    return rp_scaled_dot_product_attention(q, k, v, seen, probability(drop), false, &grouped);
 }
 
 /* ---------------------------------------------------------------- generation */

@@ -9,7 +9,7 @@
 rp_tensor *attention_split(rp_tensor *x, int64_t heads);
 rp_tensor *attention_join(rp_tensor *x);
 
-/* softmax(q k^T / sqrt(width) + bias) v. q: (batch, heads, tokens, width), k and v: (batch, kv heads, tokens, width),
+/* Scaled dot product attention: softmax(q k^T / sqrt(width) + bias) v. q: (batch, heads, tokens, width), k and v: (batch, kv heads, tokens, width),
    each of their heads serving heads / kv heads of q. bias: as the scores or broadcast to them, (batch, heads, tokens,
    tokens); NULL: none. drop: on the weights; NULL: none. Gives (batch, heads, tokens, width). */
 rp_tensor *attention(rp_tensor *q, rp_tensor *k, rp_tensor *v, rp_tensor *bias, const rp_dropout_layer *drop);

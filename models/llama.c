@@ -108,8 +108,7 @@ void llama_release(struct llama *l) {
 /* ---------------------------------------------------------------- forward */
 
 static rp_tensor *norm(const struct llama *l, rp_tensor *x, rp_tensor *weight) {
-    rp_tensor *mean = rp_mean(rp_square(x), RP_DIMS(-1), true);
-    return rp_mul(rp_mul(x, rp_rsqrt(rp_add_scalar(mean, rp_f64(l->eps)))), weight);
+    return rp_rms_norm(x, RP_DIMS(l->hidden), weight, rp_f64(l->eps));
 }
 
 struct rotation {

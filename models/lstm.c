@@ -3,7 +3,6 @@
 
 #include <reprise_ops.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 static int64_t given_or(int64_t value, int64_t otherwise) { return value ? value : otherwise; }
@@ -30,33 +29,13 @@ void lstm_release(struct lstm *l) {
     memset(l, 0, sizeof *l);
 }
 
-/* (batch, tokens, ...) to (batch, tokens, hidden); the last token's alone, (batch, hidden), where nobody needs the
-   others. */
-static rp_tensor *layer_forward(const struct lstm *l, const struct rnn_cell *cell, rp_tensor *x, bool last_alone) {
-    const size_t tokens = (size_t)rp_size(x, 1);
-    const int64_t n = l->hidden;
-    rp_tensor *inputs = rp_linear(x, cell->weight_ih, cell->bias_ih), *h = NULL, *c = NULL; /* both zero at first */
-    rp_tensor **rows = rp_is_error(x) ? NULL : calloc(tokens + 1, sizeof *rows);
-    if (!rows) return rp_tanh(NULL); /* an error tensor */
-    for (size_t t = 0; t < tokens; t++) {
-        rp_tensor *sum = rp_select(inputs, 1, (int64_t)t); /* (batch, 4 hidden) */
-        sum = rp_add(sum, h ? rp_linear(h, cell->weight_hh, cell->bias_hh) : cell->bias_hh);
-        rp_tensor *input = rp_sigmoid(rp_narrow(sum, 1, 0, n)), *forget = rp_sigmoid(rp_narrow(sum, 1, n, n));
-        rp_tensor *value = rp_tanh(rp_narrow(sum, 1, 2 * n, n)), *output = rp_sigmoid(rp_narrow(sum, 1, 3 * n, n));
-        rp_tensor *added = rp_mul(input, value);
-        c = c ? rp_add(rp_mul(forget, c), added) : added;
-        h = rp_mul(output, rp_tanh(c));
-        if (!last_alone) rows[t] = rp_unsqueeze(h, 1);
-    }
-    if (!last_alone) h = rp_cat(rows, tokens, 1);
-    free(rows);
-    return h;
-}
-
 rp_tensor *lstm_forward(const struct lstm *l, rp_tensor *ids) {
-    rp_tensor *x = rp_embedding_layer_forward(&l->embedding, ids);
-    for (size_t i = 0; i < l->n_layers; i++) x = layer_forward(l, &l->cells[i], x, i + 1 == l->n_layers);
-    return rp_linear_layer_forward(&l->fc, x);
+    rp_tensor *x = rp_embedding_layer_forward(&l->embedding, ids); /* (batch, tokens, width) */
+    rp_tensor *params[4 * RNN_MAX_LAYERS], *last = NULL, *cells = NULL;
+    const size_t n = rnn_parameters(l->cells, l->n_layers, params);
+    rp_tensor *zeros = rnn_zeros(l->cells, l->n_layers, rp_sym_size(x, 0));
+    rp_lstm(x, RP_TENSORS(zeros, zeros), params, n, true, (int64_t)l->n_layers, 0, false, false, true, &last, &cells);
+    return rp_linear_layer_forward(&l->fc, rp_select(last, 0, -1)); /* of the last layer */
 }
 
 void lstm_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {

@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static rp_status parameter_add(rp_module *m, const char *name, size_t layer, rp_tensor **place, const int64_t *size,
@@ -51,25 +50,31 @@ void rnn_release(struct rnn *r) {
     memset(r, 0, sizeof *r);
 }
 
-/* All steps of one layer, (steps, ..., hidden); the last one alone, (..., hidden), where nobody needs the others. */
-static rp_tensor *layer_forward(const struct rnn_cell *c, rp_tensor *x, bool last_alone) {
-    const size_t steps = (size_t)rp_size(x, 0);
-    rp_tensor *inputs = rp_linear(x, c->weight_ih, c->bias_ih), *h = NULL; /* the inputs' part of all steps at once */
-    rp_tensor **rows = rp_is_error(x) ? NULL : calloc(steps + 1, sizeof *rows);
-    if (!rows) return rp_tanh(NULL); /* an error tensor */
-    for (size_t t = 0; t < steps; t++) {
-        rp_tensor *part = rp_select(inputs, 0, (int64_t)t);                                 /* (..., hidden) */
-        h = rp_tanh(rp_add(part, h ? rp_linear(h, c->weight_hh, c->bias_hh) : c->bias_hh)); /* h is zero at first */
-        if (!last_alone) rows[t] = rp_unsqueeze(h, 0);
+size_t rnn_parameters(const struct rnn_cell *cells, size_t layers, rp_tensor **out) {
+    for (size_t i = 0; i < layers; i++) {
+        out[4 * i] = cells[i].weight_ih;
+        out[4 * i + 1] = cells[i].weight_hh;
+        out[4 * i + 2] = cells[i].bias_ih;
+        out[4 * i + 3] = cells[i].bias_hh;
     }
-    if (!last_alone) h = rp_cat(rows, steps, 0);
-    free(rows);
-    return h;
+    return 4 * layers;
+}
+
+rp_tensor *rnn_zeros(const struct rnn_cell *cells, size_t layers, int64_t batch) {
+    const rp_tensor *w = cells[0].weight_hh;
+    return rp_zeros(RP_DIMS((int64_t)layers, batch, rp_size(w, 1)),
+                    RP_OPTIONS(rp_zeros_options, .dtype = rp_dtype_of(w)));
 }
 
 rp_tensor *rnn_forward(const struct rnn *r, rp_tensor *x) {
-    for (size_t i = 0; i < r->n_layers; i++) x = layer_forward(&r->cells[i], x, i + 1 == r->n_layers);
-    return rp_linear_layer_forward(&r->fc, x);
+    const bool single = rp_ndim(x) == 2;
+    if (single) x = rp_unsqueeze(x, 1);
+    rp_tensor *params[4 * RNN_MAX_LAYERS], *last = NULL;
+    const size_t n = rnn_parameters(r->cells, r->n_layers, params);
+    rp_rnn_tanh(x, rnn_zeros(r->cells, r->n_layers, rp_sym_size(x, 1)), params, n, true, (int64_t)r->n_layers, 0, false,
+                false, false, &last);
+    x = rp_select(last, 0, -1); /* (batch, hidden), of the last layer */
+    return rp_linear_layer_forward(&r->fc, single ? rp_squeeze(x, 0) : x);
 }
 
 void rnn_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {

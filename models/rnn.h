@@ -37,5 +37,9 @@ void rnn_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, siz
 /* For other recurrent models: the four parameters of layer `layer`, of `gates` times `hidden` rows each, uniform in
    +-1/sqrt(hidden). */
 rp_status rnn_cell_add(rp_module *m, struct rnn_cell *c, size_t layer, int64_t in, int64_t hidden, int64_t gates);
+/* Those of all layers in the order of the ops, 4 a layer, into out; returns how many. */
+size_t rnn_parameters(const struct rnn_cell *cells, size_t layers, rp_tensor **out);
+/* What they hold at first: (layers, batch, hidden). */
+rp_tensor *rnn_zeros(const struct rnn_cell *cells, size_t layers, int64_t batch);
 
 #endif

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares a build with PyTorch (tests/conformance): conformance.sh BUILD [--large]. The Python of CONFORMANCE_PYTHON has
-# torch, torchvision, timm, transformers and safetensors; without it they are installed below build/.
+# torch, torchvision, timm, transformers, safetensors and tokenizers; without it they are installed below build/.
 set -eu
 cd "$(dirname "$0")/.."
 build=$1
@@ -8,9 +8,9 @@ shift
 python=${CONFORMANCE_PYTHON:-build/conformance-venv/bin/python}
 if [ ! -x "$python" ]; then
     python3 -m venv build/conformance-venv
-    # The builds for a CPU: no others are needed here.
     build/conformance-venv/bin/pip install --quiet --disable-pip-version-check \
-        --extra-index-url https://download.pytorch.org/whl/cpu torch torchvision timm transformers safetensors
+        torch torchvision timm transformers tokenizers safetensors numpy expecttest
 fi
 export REPRISE_MODULE_DIR="$PWD/$build" REPRISE_CACHE_DIR="$PWD/$build/test-cache"
+"$python" tests/conformance/tokens.py "$build/tests/token_run"
 "$python" tests/conformance/models.py "$build/tests/model_run" "$@"

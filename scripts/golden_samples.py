@@ -49,6 +49,25 @@ def unfold_scatter(x, src, dim, size, step):
     return y
 
 
+def scatter(x, dim, index, src, reduce=None):
+    return x.scatter(dim, index, src) if reduce is None else x.scatter(dim, index, src, reduce=reduce)
+
+
+def into(f):
+    return lambda x, *a, **o: x.copy_(f(x, *a, **o))
+
+
+# rows of the table that are several overloads in PyTorch, or parts of one
+SCATTERS = {
+    "scatter": scatter,
+    "scatter_scalar": scatter,
+    "scatter_set": scatter,
+    "scatter_mul": lambda x, dim, index, src: x.scatter_reduce(dim, index, src, "prod"),
+    "scatter_max": lambda x, dim, index, src: x.scatter_reduce(dim, index, src, "amax"),
+    "scatter_min": lambda x, dim, index, src: x.scatter_reduce(dim, index, src, "amin"),
+}
+SCATTERS |= {name + "_": into(f) for name, f in SCATTERS.items()}
+
 REDUCTIONS = ["none", "mean", "sum", "batchmean"]
 
 
@@ -59,6 +78,16 @@ def class_value(x, t, ignore):
 ADAPT = {
     "nll_loss": aten.nll_loss_nd,
     "class_value": class_value,
+    "ctc_loss": aten.ctc_loss.Tensor,
+    "cholesky_factor": lambda self, upper, check: torch.linalg.cholesky_ex(self, upper=upper),
+    "solve_square": lambda A, B, singular: torch.linalg.solve(A, B),
+    "solve_triangle": lambda A, B, upper, left, unit: torch.linalg.solve_triangular(A, B, upper=upper, left=left, unitriangular=unit),
+    "lu_determinant": lambda A: (torch.linalg.det(A), *torch.linalg.slogdet(A)),
+    "qr_factors": lambda A, mode: torch.linalg.qr(A, ["reduced", "complete", "r"][mode]),
+    "pseudo_inverse": lambda A, atol, rtol, hermitian: torch.linalg.pinv(A, atol=atol, rtol=rtol, hermitian=hermitian),
+    "least_squares": lambda A, B, rcond: (lambda r: (r.solution, r.rank))(torch.linalg.lstsq(A, B, rcond)),
+    "linalg_matrix_rank": lambda self, atol=None, rtol=None, hermitian=False: torch.linalg.matrix_rank(self, atol=atol, rtol=rtol, hermitian=hermitian),
+    "linalg_pinv": lambda self, atol=None, rtol=None, hermitian=False: torch.linalg.pinv(self, atol=atol, rtol=rtol, hermitian=hermitian),
     "bilinear": lambda input1, input2, weight, bias=None: F.bilinear(input1, input2, weight, bias),
     "cross": lambda self, other, dim=None: torch.cross(self, other) if dim is None else torch.cross(self, other, dim=dim),
     "normalize": lambda input, p=2.0, dim=1, eps=1e-12: F.normalize(input, p, dim, eps),
@@ -103,6 +132,18 @@ ADAPT = {
     "conv2d_weight": lambda g, x, size, *a: torch.nn.grad.conv2d_weight(x, size, g, *a),
     "squeeze_dims": lambda x, dims=None: x.squeeze() if dims is None else x.squeeze(dims),
     "unfold_scatter": unfold_scatter,
+    "eye": lambda n, m=None, dtype=None: torch.eye(n, n if m is None else m, dtype=dtype),
+    "matrix_trace": aten.trace,
+    "fliplr": torch.fliplr,
+    "flipud": torch.flipud,
+    "repeat_interleave": lambda x, n, dim=None, output_size=None: torch.repeat_interleave(x, n, dim=dim),
+    "index_load": aten.index.Tensor,
+    "index_place": lambda indices, sizes: torch.arange(math.prod(sizes)).reshape(sizes)[tuple(i.long() for i in indices)],
+    "one_hot_rows": lambda x, n: F.one_hot(x.long(), n),
+    **SCATTERS,
+    "index_fill_": lambda x, dim, index, value: x.index_fill_(dim, index, value),
+    "index_fill_scalar": lambda x, dim, index, value: x.index_fill(dim, index, value),
+    "index_fill_scalar_": lambda x, dim, index, value: x.index_fill_(dim, index, value),
     "embedding_backward": lambda g, i, n: aten.embedding_dense_backward(g, i, n, -1, False),
     "lstm_data": aten.lstm.data,
     "gru_data": aten.gru.data,
@@ -186,7 +227,9 @@ def run(name, args, options, written):
                 plain = plain[:k]
                 break
     result = f(*plain, **options)
-    return [*(result if isinstance(result, (tuple, list)) else [result]), *(w.clone() for w in written)]
+    results = result if isinstance(result, (tuple, list)) else [result]
+    results = [r for r in results if not any(r is w for w in written)]  # what is written and returned is looked at once
+    return [*results, *(w.clone() for w in written)]
 
 
 def tensors(args):

@@ -203,10 +203,12 @@ static void test_multinomial(void **state) {
     free(a[1].memory);
 }
 
-static void test_scatter_add(void **state) {
+static void test_scatter(void **state) {
     (void)state;
     for (unsigned d = 0; d < DTYPES; d++)
-        for (unsigned mode = 0; mode < 6; mode++) {
+        for (unsigned k = 0; k < 6 * RP__SCATTERS; k++) {
+            const unsigned mode = k % 6;
+            const rp__scatter kind = (rp__scatter)(k / 6);
             /* whole numbers of eighths: sums are exact, so that atomics give them in any order */
             const unsigned dim = mode % 3;
             const int64_t ys[3] = {4, 5, 6}, is[3] = {dim == 0 ? 9 : 4, dim == 1 ? 20 : 3, dim == 2 ? 11 : 6};
@@ -216,8 +218,10 @@ static void test_scatter_add(void **state) {
             fill_numbers(&a[2]);
             for (int64_t i = 0, n = numel(&a[1].o); i < n; i++) put(&a[1], i, random_word() % (uint32_t)ys[dim]);
             if (mode == 5) put(&a[1], 3, (double)ys[dim]);
-            rp__library_call call = {.dim = dim, .deterministic = mode >= 3};
-            run_both_error(RP__LIB_SCATTER_ADD, a, 3, 1, &call, mode == 5 ? RP_ERROR_INDEX : RP_OK);
+            /* of several that are set in one place any may stay, but for the deterministic form */
+            rp__library_call call = {
+                .dim = dim, .scatter = kind, .deterministic = mode >= 3 || kind == RP__SCATTER_SET};
+            run_both_error(RP__LIB_SCATTER, a, 3, 1, &call, mode == 5 ? RP_ERROR_INDEX : RP_OK);
             for (unsigned i = 0; i < 3; i++) free(a[i].memory);
         }
     /* many lines: the ordered form of a chain a line */
@@ -228,7 +232,7 @@ static void test_scatter_add(void **state) {
     fill_numbers(&a[2]);
     for (int64_t i = 0; i < 1400; i++) put(&a[1], i, random_word() % 3000);
     rp__library_call call = {.dim = 0, .deterministic = true};
-    run_both(RP__LIB_SCATTER_ADD, a, 3, 1, &call);
+    run_both(RP__LIB_SCATTER, a, 3, 1, &call);
     for (unsigned i = 0; i < 3; i++) free(a[i].memory);
 }
 
@@ -552,9 +556,9 @@ static void test_conv(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk),        cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
-        cmocka_unit_test(test_scatter_add), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
-        cmocka_unit_test(test_batch),       cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_topk),    cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
+        cmocka_unit_test(test_scatter), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
+        cmocka_unit_test(test_batch),   cmocka_unit_test(test_conv),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

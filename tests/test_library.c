@@ -790,9 +790,20 @@ static void test_multinomial_errors(void **state) {
     }
 }
 
-/* ---- scatter_add */
+/* ---- scatter */
 
-static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
+static double combined(rp__scatter kind, rp_dtype dtype, double x, double y) {
+    const bool narrow = rp__dtype_is_float(dtype) && dtype != RP_F64;
+    switch (kind) {
+    case RP__SCATTER_ADD: return narrow ? (double)((float)x + (float)y) : x + y;
+    case RP__SCATTER_MUL: return narrow ? (double)((float)x * (float)y) : x * y;
+    case RP__SCATTER_MAX: return isnan(x) || x > y ? x : y;
+    case RP__SCATTER_MIN: return isnan(x) || x < y ? x : y;
+    default: return y;
+    }
+}
+
+static void scatter_case(rp__scatter kind, rp_dtype dtype, unsigned dim, bool bad) {
     const int64_t ys[3] = {4, 5, 6}, is[3] = {dim == 0 ? 9 : 4, dim == 1 ? 40 : 3, dim == 2 ? 11 : 6},
                   ss[3] = {9, 40, 11};
     array a[3] = {array_new(dtype, 3, ys, (const unsigned[]){1, 2, 0}, 1), array_new(RP_I64, 3, is, NULL, 1),
@@ -815,14 +826,15 @@ static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
         }
         if (k >= ys[dim]) continue;
         const double x = get(&expected.o, at), y = get(&a[2].o, from);
-        double s = dtype == RP_F64 ? x + y : rp__dtype_is_float(dtype) ? (double)((float)x + (float)y) : x + y;
+        double s = combined(kind, dtype, x, y);
         if (dtype == RP_U8) s = (uint8_t)(int)s;
         if (dtype == RP_I8) s = (int8_t)(int)s;
         if (dtype == RP_I16) s = (int16_t)(int)s;
+        if (dtype == RP_I32) s = (int32_t)(uint32_t)(uint64_t)(int64_t)s;
         put(&expected.o, at, s);
     }
-    rp__library_call call = {.dim = dim};
-    run_everywhere(RP__LIB_SCATTER_ADD, a, 3, &call);
+    rp__library_call call = {.dim = dim, .scatter = kind};
+    run_everywhere(RP__LIB_SCATTER, a, 3, &call);
     assert_memory_equal(a[0].memory, expected.memory, a[0].bytes);
     if (bad) {
         assert_int_equal(rp__error_record_check(cpu), RP_ERROR_INDEX);
@@ -834,11 +846,14 @@ static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
 }
 
-static void test_scatter_add(void **state) {
+static void test_scatter(void **state) {
     (void)state;
     static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_I8, RP_I16};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
-        for (unsigned i = 0; i < 6; i++) scatter_case(dtypes[d], i % 3, i >= 3);
+        for (unsigned i = 0; i < 6; i++)
+            for (unsigned kind = 0; kind < RP__SCATTERS; kind++)
+                if (kind != RP__SCATTER_MUL || rp__dtype_is_float(dtypes[d])) /* of integers products overflow */
+                    scatter_case((rp__scatter)kind, dtypes[d], i % 3, i >= 3);
 }
 
 /* Many rows of one embedding: more than one slice, and the bits of one. */
@@ -858,7 +873,7 @@ static void test_scatter_add_rows(void **state) {
         for (int64_t j = 0; j < 300; j++)
             expected[((int64_t *)a[1].o.base)[i]][j] += ((const float *)a[2].o.base)[i * 300 + j];
     rp__library_call call = {.dim = 0};
-    run_everywhere(RP__LIB_SCATTER_ADD, a, 3, &call);
+    run_everywhere(RP__LIB_SCATTER, a, 3, &call);
     assert_memory_equal(a[0].o.base, expected, sizeof expected);
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
 }
@@ -983,7 +998,7 @@ int main(void) {
         cmocka_unit_test(test_multinomial_rule),
         cmocka_unit_test(test_multinomial_distribution),
         cmocka_unit_test(test_multinomial_errors),
-        cmocka_unit_test(test_scatter_add),
+        cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_scatter_add_rows),
         cmocka_unit_test(test_onednn),
         cmocka_unit_test(test_onednn_plans_are_limited),

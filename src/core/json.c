@@ -5,7 +5,7 @@
 #include "core/text.h"
 
 enum { REJECT_DUPLICATES = 1, MAX_DEPTH = 64 };
-enum type { OBJECT, ARRAY, STRING, INTEGER };
+enum type { OBJECT, ARRAY, STRING, INTEGER, REAL, TRUE, FALSE, NONE };
 
 struct rp__json { /* json_t */
     int type;
@@ -131,3 +131,11 @@ bool rp__json_integer(const rp__json *v, int64_t *out) {
 }
 
 const char *rp__json_string(const rp__json *v) { return v && v->type == STRING ? j.json_string_value(v) : NULL; }
+
+bool rp__json_bool(const rp__json *v, bool *out) {
+    if (!v || (v->type != TRUE && v->type != FALSE)) return false;
+    *out = v->type == TRUE;
+    return true;
+}
+
+bool rp__json_is_null(const rp__json *v) { return v && v->type == NONE; }

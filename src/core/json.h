@@ -21,6 +21,8 @@ bool rp__json_array(const rp__json *v, size_t *n);
 rp__json *rp__json_item(const rp__json *v, size_t i);
 bool rp__json_integer(const rp__json *v, int64_t *out);
 const char *rp__json_string(const rp__json *v); /* NULL: it is none */
+bool rp__json_bool(const rp__json *v, bool *out);
+bool rp__json_is_null(const rp__json *v); /* the word null */
 
 size_t rp__json_report(char *text, size_t size); /* of Jansson, for rp_doctor */
 

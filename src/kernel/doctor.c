@@ -7,6 +7,7 @@
 #include "core/env.h"
 #include "core/json.h"
 #include "core/text.h"
+#include "core/unicode.h"
 #include "device/cuda/libcuda.h"
 #include "device/cuda/libnvrtc.h"
 #include "device/device.h"
@@ -14,6 +15,7 @@
 #include "kernel/cpu/tiles.h"
 #include "kernel/cuda/libcublaslt.h"
 #include "kernel/disk_cache.h"
+#include "kernel/lapack.h"
 #include "kernel/library.h"
 
 static void add_fault(void *ctx, const char *sentence) { rp__text_add(ctx, "  %s\n", sentence); }
@@ -114,6 +116,8 @@ size_t rp_doctor(char *buf, size_t bytes) {
     add_report(&t, rp__libnvrtc_report);
     add_report(&t, rp__libcublaslt_report);
     add_report(&t, rp__json_report);
+    add_report(&t, rp__lapack_report);
+    add_report(&t, rp__unicode_report);
     add_compiler(&t);
     add_cache(&t);
     rp__text faults = {0};

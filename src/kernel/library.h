@@ -21,11 +21,23 @@ typedef struct rp__conv_geometry {
     int64_t stride[3], padding[3], dilation[3], groups;
 } rp__conv_geometry;
 
+/* What a scatter does where it writes. Under rp__library_call.deterministic, and on a CPU always, in the order of the indices along
+   dim: of several values that are SET in one place the last one stays. */
+typedef enum rp__scatter {
+    RP__SCATTER_ADD,
+    RP__SCATTER_SET,
+    RP__SCATTER_MUL,
+    RP__SCATTER_MAX,
+    RP__SCATTER_MIN,
+    RP__SCATTERS
+} rp__scatter;
+
 typedef struct rp__library_call { /* filled by the caller; the union by op */
     const char *op, *site;
     rp__conv_geometry conv;
     int64_t k, dim; /* topk */
     bool largest, sorted, deterministic, replacement;
+    rp__scatter scatter;
     int64_t limit; /* choose */
     bool first;
     rp__random_draw draw; /* multinomial */
@@ -43,7 +55,7 @@ typedef enum rp__library_op {
     RP__LIB_TOPK,         /* values (..., k), indices i64 (..., k), x; along dim */
     RP__LIB_NONZERO,      /* indices i64 (numel, ndim) upper bound, count i64 (), x */
     RP__LIB_MULTINOMIAL,  /* out i64 (rows, samples), weights f32 or f64 (rows, n) */
-    RP__LIB_SCATTER_ADD, /* out (already holding the input), index i64, src; along dim: deterministic form in index order */
+    RP__LIB_SCATTER, /* out (already holding the input), index i64, src; along dim: deterministic form in index order */
     RP__LIB_CHOOSE, /* predicate bool (1) [, counter i64 (1), written]: makes the decision `decision` of a device graph (device.h):
                        1 if the predicate holds and, if limit > 0, it held fewer than `limit` times since `first`. The first word is the
                        decision's handle, 0 until the launch is part of a graph. */

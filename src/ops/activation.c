@@ -15,6 +15,8 @@ RP__UNARY(elu, elu(lw, x, compute))
 rp_status rp__infer_hardtanh(const rp__call *call, rp__meta *out) {
     const rp_dtype d = (rp_dtype)call->in[0]->dtype;
     if (d == RP_BOOL) return rp__op_error(call, RP_ERROR_DTYPE, "Bool inputs not supported for hardtanh");
+    if (rp__scalar_f64(call->attrs[0].v.scalar) > rp__scalar_f64(call->attrs[1].v.scalar))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "min_val cannot be greater than max_val");
     return rp__infer_unary(call, out);
 }
 /* Limits below 0 of a type that has none there are 0. */
@@ -103,7 +105,7 @@ rp_status rp__expand_prelu(const rp__call *call) {
     }
     rp_dim size[RP_MAX_DIMS];
     for (unsigned d = 0; d < x->ndim; d++) size[d] = d == 1 && weight->ndim == 1 ? weight->size[0] : 1;
-    if (x->ndim > 0) weight = rp_view_at(call->site, weight, size, x->ndim);
+    if (x->ndim > 0 || weight->ndim > 0) weight = rp_view_at(call->site, weight, size, x->ndim);
     rp_tensor *scaled = rp_mul_at(call->site, weight, x);
     return give(call, rp_where_at(call->site, rp_gt_scalar_at(call->site, x, rp_i64(0)), x, scaled));
 }

@@ -5,6 +5,7 @@
    and not while a stream captures, whose replays must cast anew. */
 #include "ops/private.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -122,21 +123,20 @@ static const struct {
     {"tensordot", AS_IT_IS, WIDEST},
 };
 
-/* A row's entry, from 1; 0: in no list. Found once a row and thread. */
+/* The entry of a row, found once: 1 + its number from 1, or 1: in no list. All threads find the same. */
 static policy policy_of(const rp__op *op, rp_device_type device) {
-    static _Thread_local struct {
-        const rp__op *op;
-        uint8_t at;
-    } known[256];
-    const size_t slot = op->index % (sizeof known / sizeof *known);
-    if (known[slot].op != op) {
-        size_t at = sizeof lists / sizeof *lists;
+    enum { ROWS = 2048 }; /* rows behind them, of the user, are looked for each time */
+    static _Atomic uint8_t known[ROWS];
+    _Static_assert(sizeof lists / sizeof *lists < UINT8_MAX, "an entry is a byte");
+    size_t at = op->index < ROWS ? atomic_load_explicit(&known[op->index], memory_order_relaxed) : 0;
+    if (at == 0) {
+        at = sizeof lists / sizeof *lists;
         while (at > 0 && strcmp(lists[at - 1].op, op->name) != 0) at--;
-        known[slot].op = op;
-        known[slot].at = (uint8_t)at;
+        at++;
+        if (op->index < ROWS) atomic_store_explicit(&known[op->index], (uint8_t)at, memory_order_relaxed);
     }
-    if (!known[slot].at) return AS_IT_IS;
-    return (policy)(device == RP_DEVICE_CPU ? lists[known[slot].at - 1].cpu : lists[known[slot].at - 1].cuda);
+    if (at == 1) return AS_IT_IS;
+    return (policy)(device == RP_DEVICE_CPU ? lists[at - 2].cpu : lists[at - 2].cuda);
 }
 
 /* ---------------------------------------------------------------- casts that are kept */
@@ -146,7 +146,7 @@ typedef struct kept {
     uint64_t version;
 } kept;
 
-static _Thread_local struct { rp__map entries; /* by tensor and type */ } cache;
+static _Thread_local rp__map *cache; /* by tensor and type; NULL: nothing is kept */
 
 static rp__hash key_of(const rp_tensor *t, rp_dtype dtype) {
     return (rp__hash){rp__hash_mix((uint64_t)(uintptr_t)t, 7 + (uint64_t)dtype), (uint64_t)(uintptr_t)t};
@@ -162,9 +162,11 @@ static void cache_drop(void) {
     size_t at = 0;
     rp__hash key;
     void *entry;
-    while (rp__map_next(&cache.entries, &at, &key, &entry)) kept_free(entry);
-    rp__map_free(&cache.entries);
-    cache.entries = (rp__map){0};
+    if (!cache) return;
+    while (rp__map_next(cache, &at, &key, &entry)) kept_free(entry);
+    rp__map_free(cache);
+    rp__free(cache);
+    cache = NULL;
 }
 
 /* A parameter: what is cast again and again while it stays as it is. */
@@ -177,7 +179,7 @@ static rp_tensor *cast(rp_tensor *t, rp_dtype dtype) {
     if ((rp_dtype)t->dtype == dtype) return t;
     if (!is_kept(t)) return rp_to_dtype(t, dtype);
     const uint64_t version = rp_version(t);
-    kept *k = rp__map_get(&cache.entries, key_of(t, dtype));
+    kept *k = cache ? rp__map_get(cache, key_of(t, dtype)) : NULL;
     if (k && k->version == version) return k->cast;
     rp_tensor *made = rp_to_dtype(t, dtype);
     if (rp__tensor_is_error(made)) return made;
@@ -187,10 +189,11 @@ static rp_tensor *cast(rp_tensor *t, rp_dtype dtype) {
         k->version = version;
         return made;
     }
-    k = rp__calloc(1, sizeof *k);
+    if (!cache) cache = rp__calloc(1, sizeof *cache);
+    k = cache ? rp__calloc(1, sizeof *k) : NULL;
     if (!k) return made;
     *k = (kept){rp_retain(t), rp_retain(made), version};
-    if (!rp__map_put(&cache.entries, key_of(t, dtype), k)) kept_free(k);
+    if (!rp__map_put(cache, key_of(t, dtype), k)) kept_free(k);
     return made;
 }
 

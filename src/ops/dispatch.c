@@ -99,7 +99,9 @@ static inline bool usable(const rp_tensor *t) {
 
 static __attribute__((noinline)) rp_status check_handle(const rp__call *call, uint32_t k) {
     const rp__param *p = tensor_param(call, k);
-    if (!call->in[k] && p && p->kind == RP__PARAM_OPTIONAL_TENSOR) return RP_OK;
+    const bool absent =
+        !call->in[k] && p && (p->kind == RP__PARAM_OPTIONAL_TENSOR || p->optional); /* of a list's, too */
+    if (absent) return RP_OK;
     rp_status status = rp__tensor_check(call->in[k], p ? p->name : "tensor");
     if (status != RP_OK) return status;
     /* A sound handle that the fast test does not know would be a defect of one of the two tests. */

@@ -15,7 +15,9 @@ rp_tensor *rp__to_device_of(rp_tensor *t, const rp__meta *meta); /* t itself, or
 rp_tensor *rp__zeros_of(const rp__meta *meta);
 rp_tensor *rp__zeros_expanded(const rp__meta *meta);
 rp_tensor *rp__count_beside(const rp_tensor *t, rp_dim n); /* 0 .. n - 1 in int64, on the device of t */
-rp_tensor *rp__zero_like(const rp_tensor *t);              /* 0-d, dtype and device of t */
+/* The gradient of the first elements along each dim as that of all: zeros behind it. What was not scattered has none. */
+rp_tensor *rp__fill_up(rp_tensor *grad, const rp__meta *meta);
+rp_tensor *rp__zero_like(const rp_tensor *t); /* 0-d, dtype and device of t */
 /* op with the attributes of `like`, over a and, unless it is NULL, b. */
 rp_tensor *rp__grad_call(const rp__op *op, const rp__call *like, rp_tensor *a, rp_tensor *b);
 /* f16 and bf16 as f32: formulas of several ops are computed in f32 and rounded once, by rp__grad_run, as one kernel would. */

@@ -48,6 +48,8 @@ rp_status rp__expand_group_norm(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_SHAPE, "Expected at least 2 dimensions for input tensor but received %u", n);
     if (n == RP_MAX_DIMS)
         return rp__op_error(call, RP_ERROR_SHAPE, "the input has at most %d dimensions", RP_MAX_DIMS - 1);
+    if (rp__dim_is(RP__DIM_EQ, x->size[1], 0))
+        return rp__op_error(call, RP_ERROR_SHAPE, "Expected number of channels to be greater than 0, got 0");
     if (!rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MOD, x->size[1], groups), 0))
         return rp__op_error(
             call, RP_ERROR_SHAPE,

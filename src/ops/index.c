@@ -193,17 +193,29 @@ static rp__operand part_of(const rp_tensor *t, const rp_tensor *index) {
     return o;
 }
 
-rp_status rp__run_scatter_add(const rp__call *call) {
-    rp_tensor *index = rp__run_contiguous(call->in[1], RP_I64);
+/* In place self is out. */
+static rp_status run_scatter(const rp__call *call, rp__scatter kind) {
+    rp_tensor *out = call->out[0], *index = call->in[1], *src = call->in[2];
+    if (index->dtype != RP_I64) index = rp__run_contiguous(index, RP_I64); /* else it may repeat by stride 0 */
     if (rp__tensor_is_error(index)) return rp_error_status();
-    RP_TRY(rp__run_copy(call->out[0], call->in[0]));
+    if (out != call->in[0]) RP_TRY(rp__run_copy(out, call->in[0]));
     if (rp__tensor_numel(index) == 0) return RP_OK;
+    if (src->storage == out->storage) { /* in place, with values from self: as they were */
+        src = rp__tensor_empty(rp__device_get(src->device), (rp_dtype)src->dtype, src->size, src->ndim);
+        if (rp__tensor_is_error(src)) return rp_error_status();
+        RP_TRY(rp__run_copy(src, call->in[2]));
+    }
     unsigned dim;
-    RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), call->out[0]->ndim, &dim));
-    rp__operand operands[3] = {part_of(call->out[0], NULL), part_of(index, NULL), part_of(call->in[2], index)};
-    rp__library_call library = {.dim = dim};
-    return rp__run_library_op(call, RP__LIB_SCATTER_ADD, operands, 3, &library);
+    RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), out->ndim, &dim));
+    rp__operand operands[3] = {part_of(out, NULL), part_of(index, NULL), part_of(src, index)};
+    rp__library_call library = {.dim = dim, .scatter = kind};
+    return rp__run_library_op(call, RP__LIB_SCATTER, operands, 3, &library);
 }
+rp_status rp__run_scatter_add(const rp__call *call) { return run_scatter(call, RP__SCATTER_ADD); }
+rp_status rp__run_scatter_set(const rp__call *call) { return run_scatter(call, RP__SCATTER_SET); }
+rp_status rp__run_scatter_mul(const rp__call *call) { return run_scatter(call, RP__SCATTER_MUL); }
+rp_status rp__run_scatter_max(const rp__call *call) { return run_scatter(call, RP__SCATTER_MAX); }
+rp_status rp__run_scatter_min(const rp__call *call) { return run_scatter(call, RP__SCATTER_MIN); }
 
 rp_status rp__infer_embedding_backward(const rp__call *call, rp__meta *out) {
     const rp_tensor *grad = call->in[0], *index = call->in[1];
@@ -240,7 +252,7 @@ rp_status rp__run_embedding_backward(const rp__call *call) {
         operands[k].stride[1] = k == 1 ? 0 : 1;
     }
     rp__library_call library = {.dim = 0};
-    return rp__run_library_op(call, RP__LIB_SCATTER_ADD, operands, 3, &library);
+    return rp__run_library_op(call, RP__LIB_SCATTER, operands, 3, &library);
 }
 
 /* ---- topk */

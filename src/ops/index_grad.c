@@ -25,21 +25,23 @@ rp_status rp__vjp_gather(const rp__vjp *g) {
     return RP_OK;
 }
 
+rp_tensor *rp__fill_up(rp_tensor *grad, const rp__meta *meta) {
+    rp__meta whole = *meta;
+    if (!rp__tensor_is_error(grad) && grad->ndim < whole.ndim) grad = rp_unsqueeze(grad, 0); /* 0-d: a row of one */
+    if (!rp__tensor_is_error(grad) && grad->ndim > whole.ndim) grad = rp_squeeze(grad, 0);
+    for (size_t d = whole.ndim; d-- > 0 && !rp__tensor_is_error(grad);) {
+        if (rp__dim_is(RP__DIM_EQ, grad->size[d], meta->size[d])) continue;
+        for (size_t k = 0; k < whole.ndim; k++) whole.size[k] = k == d ? meta->size[d] : grad->size[k];
+        grad = rp_slice_scatter(rp__zeros_expanded(&whole), grad, (int64_t)d, 0, grad->size[d], 1);
+    }
+    return grad;
+}
+
 rp_status rp__vjp_scatter_add(const rp__vjp *g) {
     g->grad_in[0] = g->grad_out[0];
     if (!g->needed[2]) return RP_OK;
-    rp_tensor *index = g->call->in[1];
-    rp_tensor *grad = rp_gather(g->grad_out[0], rp__attr_int(g->call, 0), index);
-    rp__meta whole = g->in_meta[2];
-    if (index->ndim < whole.ndim) grad = rp_unsqueeze(grad, 0); /* 0-d stands for a row of one, and a row for 0-d */
-    if (index->ndim > whole.ndim) grad = rp_squeeze(grad, 0);
-    /* src may be larger than index: what was not added has gradient 0. */
-    for (size_t d = whole.ndim; d-- > 0 && !rp__tensor_is_error(grad);) {
-        if (rp__dim_is(RP__DIM_EQ, grad->size[d], g->in_meta[2].size[d])) continue;
-        for (size_t k = 0; k < whole.ndim; k++) whole.size[k] = k == d ? g->in_meta[2].size[d] : grad->size[k];
-        grad = rp_slice_scatter(rp__zeros_expanded(&whole), grad, (int64_t)d, 0, grad->size[d], 1);
-    }
-    g->grad_in[2] = grad;
+    rp_tensor *grad = rp_gather(g->grad_out[0], rp__attr_int(g->call, 0), g->call->in[1]);
+    g->grad_in[2] = rp__fill_up(grad, &g->in_meta[2]);
     return RP_OK;
 }
 

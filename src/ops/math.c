@@ -82,8 +82,8 @@ RP__UNARY_SAME(nan_to_num, replace_special(lw, x, compute))
 
 static rp__val between(rp__lower *lw, rp__val x, rp_dtype compute) {
     if (rp__attr_is_none(&rp__lw_call(lw)->attrs[0])) return x;
-    const rp__val eps = ATTR(0);
-    return MIN(MAX(x, eps), SUB(NUM(1), eps));
+    const rp__val eps = ATTR(0), high = SUB(NUM(1), eps); /* of an eps above 1/2 they are the wrong way round */
+    return WHERE(LT(x, eps), eps, WHERE(LT(high, x), high, x));
 }
 static rp__val odds(rp__lower *lw, rp__val x, rp_dtype compute) { return LOG(DIV(x, SUB(NUM(1), x))); }
 RP__UNARY(logit, odds(lw, between(lw, x, compute), compute))

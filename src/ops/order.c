@@ -185,7 +185,7 @@ rp_status rp__expand_msort(const rp__call *call) {
 
 rp_status rp__expand_unique_consecutive(const rp__call *call) {
     rp_tensor *self = call->in[0], *x = self;
-    const bool all = rp__attr_is_none(&call->attrs[2]);
+    const bool all = rp__attr_is_none(&call->attrs[2]) || (x->ndim == 1 && rp__attr_int(call, 2) == 0);
     const bool inverse = !all || rp__attr_bool(call, 0), counts = !all || rp__attr_bool(call, 1);
     unsigned dim = 0;
     if (!all) {

@@ -397,15 +397,32 @@ static rp_status matrix_dims(const rp__call *call, const int64_t *dims, size_t n
     return RP_OK;
 }
 
-/* Sums along one dim, then their largest or smallest along the other. */
+/* Of the matrices in the dims `at`: (..., k), falling. */
+static rp_tensor *singular_values(const rp__call *call, const unsigned at[2], rp_dtype dtype) {
+    rp_tensor *x = call->in[0];
+    const int64_t from[2] = {at[0], at[1]}, to[2] = {-2, -1};
+    if (dtype != RP_DTYPE_NONE && dtype != (rp_dtype)x->dtype) x = rp_to_dtype(x, dtype);
+    return rp_linalg_svdvals(rp_movedim(x, from, 2, to, 2));
+}
+/* One number a matrix; keepdim: both dims are there again. */
+static rp_status give_of_matrix(const rp__call *call, rp_tensor *y, const unsigned at[2], bool keepdim) {
+    if (keepdim) {
+        y = rp_unsqueeze(y, at[0] < at[1] ? at[0] : at[1]);
+        y = rp_unsqueeze(y, at[0] < at[1] ? at[1] : at[0]);
+    }
+    return give(call, y);
+}
+
+/* Sums along one dim, then their largest or smallest along the other; of order 2 the largest or smallest singular value. */
 static rp_status matrix_norm(const rp__call *call, rp_scalar ord, const int64_t *dims, size_t n, bool keepdim,
                              rp_dtype dtype) {
     const double p = rp__scalar_f64(ord), size = fabs(p);
     unsigned at[2];
     RP_TRY(matrix_dims(call, dims, n, at));
-    if (size == 2)
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE,
-                            "the norms of order 2 and -2 of a matrix need its singular values: not supported yet");
+    if (size == 2) {
+        rp_tensor *values = singular_values(call, at, dtype);
+        return give_of_matrix(call, p > 0 ? rp_amax(values, RP_DIMS(-1)) : rp_amin(values, RP_DIMS(-1)), at, keepdim);
+    }
     if (size != 1 && !isinf(size))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "linalg.matrix_norm: Order %g not supported.", p);
     const int64_t along = at[isinf(size)], across = at[!isinf(size)];
@@ -423,8 +440,7 @@ static rp_status matrix_norm_str(const rp__call *call, const char *ord, const in
     unsigned at[2];
     RP_TRY(matrix_dims(call, dims, n, at));
     if (strcmp(ord, "nuc") == 0)
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE,
-                            "the nuclear norm of a matrix needs its singular values: not supported yet");
+        return give_of_matrix(call, rp_sum(singular_values(call, at, dtype), RP_DIMS(-1)), at, keepdim);
     if (strcmp(ord, "fro") != 0)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "linalg.matrix_norm: Order %s not supported.", ord);
     return give(call, vector_norm(call, rp_i64(2), dims, n, keepdim, dtype));

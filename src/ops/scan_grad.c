@@ -25,7 +25,8 @@ static rp_tensor *shift(rp_tensor *t, int64_t dim, int64_t n, double value) {
 
 /* Of element k the sum over i >= k of grad[i] times the product of all elements up to i but k: the product of those before k, times
    what lies behind, which is s[k] = grad[k] + x[k + 1] s[k + 1]. Steps of 1, 2, 4, ... join neighbours: products and sums alone, so
-   that all further derivatives are right at zeros too. How many steps there are is the graph. */
+   that all derivatives are right at zeros too, and have the same bits with and without a graph. How many steps there are is the
+   graph. */
 static rp_tensor *cumprod_slopes(rp_tensor *x, rp_tensor *y, rp_tensor *grad, int64_t dim) {
     const int64_t n = rp__dim_value(x->size[dim]);
     rp_tensor *before = shift(y, dim, 1, 1.0), *factor = shift(x, dim, -1, 0.0), *sum = grad;
@@ -36,27 +37,15 @@ static rp_tensor *cumprod_slopes(rp_tensor *x, rp_tensor *y, rp_tensor *grad, in
     return rp_mul(before, sum);
 }
 
-/* The same in three scans: before the first zero of a row what it multiplies is y / x; at it, y of the others; behind it nothing. */
-static rp_tensor *cumprod_gradient(rp_tensor *x, rp_tensor *grad, int64_t dim) {
-    rp_tensor *zero = rp_eq_scalar(x, rp_i64(0)), *zeros = rp_cumsum(zero, dim), *nothing = rp__zero_like(grad);
-    rp_tensor *none = rp_eq_scalar(zeros, rp_i64(0)), *one = rp_eq_scalar(zeros, rp_i64(1));
-    rp_tensor *first = rp_logical_and(zero, one);
-    rp_tensor *part = rp_mul(grad, rp_cumprod(rp_masked_fill_scalar(x, first, rp_i64(1)), dim));
-    rp_tensor *ahead = rp_div(rp_cumsum_reversed(rp_where(none, part, nothing), dim), x);
-    rp_tensor *at = rp_cumsum_reversed(rp_where(one, part, nothing), dim);
-    return rp_where(none, ahead, rp_where(first, at, nothing));
-}
-
 rp_status rp__vjp_cumprod(const rp__vjp *g) {
     rp_tensor *x = g->call->in[0], *y = rp__wide(g->call->out[0]), *grad = rp__wide(g->grad_out[0]);
-    if (x->ndim == 0) {
+    const int64_t dim = x->ndim == 0 ? 0 : (int64_t)rp__attr_dim(rp__attr_int(g->call, 0), x->ndim);
+    if (x->ndim == 0 || rp__dim_is(RP__DIM_EQ, x->size[dim], 0)) {
         g->grad_in[0] = g->grad_out[0];
         return RP_OK;
     }
-    const int64_t dim = (int64_t)rp__attr_dim(rp__attr_int(g->call, 0), x->ndim);
     if (x->dtype != y->dtype) x = rp_to_dtype(x, (rp_dtype)y->dtype);
-    g->grad_in[0] = rp_grad_enabled() && !rp__dim_is(RP__DIM_EQ, x->size[dim], 0) ? cumprod_slopes(x, y, grad, dim)
-                                                                                  : cumprod_gradient(x, grad, dim);
+    g->grad_in[0] = cumprod_slopes(x, y, grad, dim);
     return RP_OK;
 }
 

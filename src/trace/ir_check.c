@@ -94,7 +94,7 @@ static rp_status check_op(checker *c, uint32_t at) {
         if (begin > end || end > n->n_in || (p->kind != RP__PARAM_TENSORS && end - begin != 1))
             return fail(c, at, "operands do not fit the schema");
         for (uint32_t k = begin; k < end; k++) {
-            if (n->in[k] == RP__IR_NONE && p->kind != RP__PARAM_OPTIONAL_TENSOR)
+            if (n->in[k] == RP__IR_NONE && p->kind != RP__PARAM_OPTIONAL_TENSOR && !p->optional)
                 return fail(c, at, "an operand is missing");
         }
     }

@@ -635,7 +635,8 @@ static bool operands(parser *p, const rp__op *op, rp__ir_value *in, uint32_t *n_
             if (!expect(p, "[")) return false;
             while (!is(p, "]")) {
                 if ((*n_in > first && !expect(p, ",")) || !operand(p, in, n_in)) return false;
-                if (in[*n_in - 1] == RP__IR_NONE) return fail_at(p, &p->next, "%s: none in a list", op->name);
+                if (in[*n_in - 1] == RP__IR_NONE && !param->optional)
+                    return fail_at(p, &p->next, "%s: none in a list", op->name);
             }
             if (!advance(p)) return false;
         } else {

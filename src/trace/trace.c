@@ -464,7 +464,9 @@ static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
     /* Its operands are real now, and what it gives is from outside; ops that it is made of are not recorded. */
     suspended s;
     suspend(t, &s);
+    rp__site_frame frame = rp__site_push(call->site, op->name); /* for what it reports */
     rp_status status = rp__dispatch_below(at, call);
+    rp__site_pop(frame);
     resume(t, &s);
     return status;
 }

@@ -2,7 +2,7 @@
  * back:
  *     model_run MODEL IN.safetensors OUT.safetensors WAY STEPS
  * WAY: eager, compiled, graphed (its forward and backward captured), step (the whole training step recorded), float64
- * (eager, of that type). IN holds the weights as "model.NAME", arguments as "input.0", ... and the loss's "target". OUT
+ * (eager, of that type). IN holds the weights as "model.NAME", arguments as "input.0", ... the loss's "target" and SGD's "rate". OUT
  * gets "output", "loss.K" of each step, "grad.NAME" of the first, "after.NAME" behind the last; of a function without
  * parameters "output" and "grad.input.0", ... */
 #include <stdio.h>
@@ -122,7 +122,9 @@ int main(int argc, char **argv) {
     const size_t room = 2 * n + MAX_STEPS + MODEL_MAX_INPUTS + 1;
     struct results r = {calloc(room, sizeof *r.list), calloc(room, sizeof *r.names), 0};
     if (!r.list || !r.names) return 1;
-    if (m) p.opt = rp_sgd_module(m, 1.0 / 128, RP_OPTIONS(rp_sgd_options, .momentum = 0.9));
+    if (m)
+        p.opt = rp_sgd_module(m, rp_item_f64(rp_safetensors_tensor(file, "rate")),
+                              RP_OPTIONS(rp_sgd_options, .momentum = 0.9));
     if (strcmp(way, "compiled") == 0) p.f = recorded(&p.model, model_forward(&p.model));
     if (strcmp(way, "graphed") == 0) p.f = graphed(&p.model, in);
     /* Outputs and gradients as before the first step: gradients are taken; buffers, which warming up may have changed,

@@ -53,7 +53,7 @@ const char *sample_parse_tensor(const char *p, sample_tensor *t) {
         t->dtype = short_name(name);
         p += 1 + n;
     }
-    if (!strchr("fpgquwtsbid", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
+    if (!strchr("fpgquwtsbidm", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
     for (p++; *p != ')'; p += *p == ',') {
         if (*p == 'n') {
             t->n_dim = t->ndim;
@@ -289,8 +289,15 @@ ref_value sample_values(const sample_tensor *t, rp_dtype swept, int64_t n, unsig
     int64_t size[RP_MAX_DIMS];
     for (int k = 0; k < t->ndim; k++) size[k] = t->size[k] < 0 ? n : t->size[k];
     ref_value r = ref_new(d, size, t->ndim);
+    const int64_t columns = r.ndim > 1 ? r.size[r.ndim - 1] : 1, high = r.ndim > 1 ? r.size[r.ndim - 2] : 1;
     for (int64_t i = 0; i < r.n; i++) {
         unsigned v = draw(i, salt);
+        if (t->kind == 'm') { /* the same of (i, k) and (k, i), and more on the diagonal than beside it */
+            const int64_t row = i / columns % high, column = i % columns, low = row < column ? row : column;
+            v = draw(i / (high * columns) * 40 + low * 8 + row + column, salt);
+            r.v[i] = ref_is_float(d) ? (row == column ? 4 + (double)(v % 16) / 8 : ((int)(v % 9) - 4) / 8.0) : v & 1;
+            continue;
+        }
         r.v[i] = t->kind == 'i'    ? (double)(v % (uint64_t)t->below)
                  : t->kind == 'd'  ? (double)(r.n - i)
                  : d == RP_BOOL    ? v >> 3 & 1

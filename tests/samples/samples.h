@@ -10,6 +10,7 @@
 
      f(n,4)      a tensor of the swept type; values of either sign. n is the size that changes: 6 here, others in the road
      p g q u w t s in the place of f: at least 0.5; at least 1.25; within (0.25, 0.75); within (-1, 1); wide, to +-32; few values, many equal; NaN, infinities and zeros
+     m           matrices (the last two dims) that are symmetric and positive-definite
      b i7        bool; int64 indices below 7
      d(3)        int64 3, 2, 1: sizes that decrease
      f:f64(4)    another type than the swept one: f32 f64 f16 bf16 i32 i64 u8 bool
@@ -49,7 +50,7 @@ typedef struct sample_row {
 } sample_row;
 
 typedef struct sample_tensor {
-    char kind; /* f p g q u w t s b i d */
+    char kind; /* f p g q u w t s b i d m */
     bool written, constant;
     rp_dtype dtype;            /* RP_DTYPE_NONE: the swept one */
     int64_t below;             /* of indices */

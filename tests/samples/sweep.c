@@ -195,7 +195,9 @@ static void run(const sample *s, rp_dtype d, ref_layout layout, golden *g) {
         return;
     }
     /* No promise for other types: float64 alone, a part of other ops; a view of this layout may not exist. */
-    if (status != RP_OK && (!g->known || is_part || (s->op->lowering == RP__VIEW && layout != REF_CONTIGUOUS))) {
+    if (status != RP_OK &&
+        (!g->known || is_part ||
+         (s->op->schema.out_alias[0] && !s->op->schema.out_written[0] && layout != REF_CONTIGUOUS))) {
         (void)rp_error_take();
         (void)rp_scope_end(scope, NULL, 0);
         return;

@@ -166,12 +166,13 @@ static void keep_reason(struct row *row, rp_status status) {
 /* ---------------------------------------------------------------- output */
 
 static void print_bytes(int64_t bytes) {
+    const double kib = (double)bytes / 1024;
     if (bytes < 10 * 1024) {
         printf("%7lld B", (long long)bytes);
-    } else if (bytes < 10 * 1024 * 1024) {
-        printf("%5.1f KiB", (double)bytes / 1024);
+    } else if (kib < 1000) {
+        printf("%5.1f KiB", kib);
     } else {
-        printf("%5.0f MiB", (double)bytes / (1024 * 1024));
+        printf("%5.*f MiB", kib < 1000 * 1024 ? 1 : 0, kib / 1024);
     }
 }
 

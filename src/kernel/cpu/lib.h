@@ -12,7 +12,7 @@ typedef size_t rp__cpu_workspace(rp__device *d, rp__library_op op, const rp__ope
                                  const rp__library_call *call);
 
 rp__cpu_bind rp__cpu_matmul_bind, rp__cpu_conv_bind, rp__cpu_topk_bind, rp__cpu_nonzero_bind, rp__cpu_multinomial_bind,
-    rp__cpu_scatter_add_bind, rp__cpu_choose_bind;
+    rp__cpu_scatter_bind, rp__cpu_choose_bind;
 rp__cpu_workspace rp__cpu_topk_workspace, rp__cpu_multinomial_workspace;
 
 /* Word `word` is the address of `o`; its slot says which bytes may be touched. */

@@ -1,4 +1,4 @@
-/* scatter_add on the CPU: out[..., index[i], ...] += src[i] in rising order of i along dim, so the result does not depend on
+/* scatter on the CPU: src[i] is combined into out[..., index[i], ...] in rising order of i along dim, so the result does not depend on
    threads. An index out of range goes to the device's error record and its element is skipped. An item is a line along dim; a
    slice walks dim outermost, so that lines side by side share cache lines. */
 #include "core/dtype.h"
@@ -8,14 +8,22 @@
 enum { OUT, INDEX, SRC, ERRORS, TAG, LENGTH, BOUND, OUT_DIM, INDEX_DIM, SRC_DIM, DIMS, WORDS };
 /* then extent and strides of out, index, src for each other dim */
 
-#define ADD_PLAIN(T, x, y) ((T)((x) + (y)))
-#define ADD_I32(T, x, y) ((T)((uint32_t)(x) + (uint32_t)(y)))
-#define ADD_I64(T, x, y) ((T)((uint64_t)(x) + (uint64_t)(y)))
-#define ADD_F16(T, x, y) rp__f32_to_f16(rp__f16_to_f32(x) + rp__f16_to_f32(y))
-#define ADD_BF16(T, x, y) rp__f32_to_bf16(rp__bf16_to_f32(x) + rp__bf16_to_f32(y))
-#define ADD_BOOL(T, x, y) ((T)((x) || (y)))
+/* b combined into a: a sum, the last value, a product, the larger or the smaller; of several NaNs and a number it is NaN. */
+#define AS_IS(x) (x)
+#define TRUTH(x) ((uint8_t)((x) != 0))
+#define SET(a, b) (b)
+#define ADD_FLOAT(a, b) ((a) + (b))
+#define MUL_FLOAT(a, b) ((a) * (b))
+#define MAX_FLOAT(a, b) ((a) != (a) || (a) > (b) ? (a) : (b))
+#define MIN_FLOAT(a, b) ((a) != (a) || (a) < (b) ? (a) : (b))
+#define ADD_WHOLE(a, b) ((int64_t)((uint64_t)(a) + (uint64_t)(b)))
+#define MUL_WHOLE(a, b) ((int64_t)((uint64_t)(a) * (uint64_t)(b)))
+#define MAX_WHOLE(a, b) ((a) > (b) ? (a) : (b))
+#define MIN_WHOLE(a, b) ((a) < (b) ? (a) : (b))
+#define OR(a, b) ((a) | (b))
+#define AND(a, b) ((a) & (b))
 
-#define RUN(name, T, ADD)                                                                                              \
+#define RUN(name, T, LOAD, STORE, COMBINE)                                                                             \
     static void run_##name(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {                  \
         (void)kernel;                                                                                                  \
         const int64_t *v = (const int64_t *)w, nd = v[DIMS], bound = v[BOUND];                                         \
@@ -44,7 +52,7 @@ enum { OUT, INDEX, SRC, ERRORS, TAG, LENGTH, BOUND, OUT_DIM, INDEX_DIM, SRC_DIM,
                         continue;                                                                                      \
                     }                                                                                                  \
                     T *p = o + k * v[OUT_DIM];                                                                         \
-                    *p = ADD(T, *p, *src);                                                                             \
+                    *p = (T)STORE(COMBINE(LOAD(*p), LOAD(*src)));                                                      \
                 }                                                                                                      \
                 line += run;                                                                                           \
                 if (nd) at[nd - 1] = 0;                                                                                \
@@ -52,31 +60,45 @@ enum { OUT, INDEX, SRC, ERRORS, TAG, LENGTH, BOUND, OUT_DIM, INDEX_DIM, SRC_DIM,
             }                                                                                                          \
         }                                                                                                              \
     }
-RUN(f32, float, ADD_PLAIN)
-RUN(f64, double, ADD_PLAIN)
-RUN(f16, uint16_t, ADD_F16)
-RUN(bf16, uint16_t, ADD_BF16)
-RUN(i32, int32_t, ADD_I32)
-RUN(i8, int8_t, ADD_PLAIN)
-RUN(i16, int16_t, ADD_PLAIN)
-RUN(i64, int64_t, ADD_I64)
-RUN(u8, uint8_t, ADD_PLAIN)
-RUN(bool, uint8_t, ADD_BOOL)
-#define KERNEL(dtype, text)                                                                                            \
-    [dtype] = {.kind = RP__KERNEL_CPU, .name = "scatter_add_" #text, .key = {dtype, 0x736361747465}, .cpu = run_##text}
-static rp__kernel kernels[RP__DTYPE_COUNT] = {
-    KERNEL(RP_F32, f32), KERNEL(RP_F64, f64), KERNEL(RP_F16, f16),   KERNEL(RP_BF16, bf16), KERNEL(RP_I32, i32),
-    KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, bool), KERNEL(RP_I8, i8),     KERNEL(RP_I16, i16),
+#define RUNS(name, T, LOAD, STORE, ADD, MUL, MAX, MIN)                                                                 \
+    RUN(name##_add, T, LOAD, STORE, ADD)                                                                               \
+    RUN(name##_set, T, AS_IS, AS_IS, SET)                                                                              \
+    RUN(name##_mul, T, LOAD, STORE, MUL)                                                                               \
+    RUN(name##_max, T, LOAD, STORE, MAX)                                                                               \
+    RUN(name##_min, T, LOAD, STORE, MIN)
+#define FLOATS(name, T, LOAD, STORE) RUNS(name, T, LOAD, STORE, ADD_FLOAT, MUL_FLOAT, MAX_FLOAT, MIN_FLOAT)
+#define WHOLES(name, T) RUNS(name, T, AS_IS, AS_IS, ADD_WHOLE, MUL_WHOLE, MAX_WHOLE, MIN_WHOLE)
+FLOATS(f32, float, AS_IS, AS_IS)
+FLOATS(f64, double, AS_IS, AS_IS)
+FLOATS(f16, uint16_t, rp__f16_to_f32, rp__f32_to_f16)
+FLOATS(bf16, uint16_t, rp__bf16_to_f32, rp__f32_to_bf16)
+WHOLES(i32, int32_t)
+WHOLES(i8, int8_t)
+WHOLES(i16, int16_t)
+WHOLES(i64, int64_t)
+WHOLES(u8, uint8_t)
+RUNS(truth, uint8_t, TRUTH, AS_IS, OR, AND, OR, AND)
+#define KERNEL(dtype, text, does, KIND)                                                                                \
+    [dtype][RP__SCATTER_##KIND] = {.kind = RP__KERNEL_CPU,                                                             \
+                                   .name = "scatter_" #does "_" #text,                                                 \
+                                   .key = {dtype, 0x736361747465 + ((uint64_t)RP__SCATTER_##KIND << 48)},              \
+                                   .cpu = run_##text##_##does}
+#define KERNELS(dtype, text)                                                                                           \
+    KERNEL(dtype, text, add, ADD), KERNEL(dtype, text, set, SET), KERNEL(dtype, text, mul, MUL),                       \
+        KERNEL(dtype, text, max, MAX), KERNEL(dtype, text, min, MIN)
+static rp__kernel kernels[RP__DTYPE_COUNT][RP__SCATTERS] = {
+    KERNELS(RP_F32, f32), KERNELS(RP_F64, f64), KERNELS(RP_F16, f16),    KERNELS(RP_BF16, bf16), KERNELS(RP_I32, i32),
+    KERNELS(RP_I64, i64), KERNELS(RP_U8, u8),   KERNELS(RP_BOOL, truth), KERNELS(RP_I8, i8),     KERNELS(RP_I16, i16),
 };
 
-rp_status rp__cpu_scatter_add_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                                   const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__cpu_scatter_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                               const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     (void)op;
     const rp__operand *y = &o[0], *index = &o[1], *src = &o[2];
     const unsigned nd = index->ndim, dim = (unsigned)call->dim;
     if (n < 3 || y->ndim != nd || src->ndim != nd || dim >= nd || index->dtype != RP_I64 || src->dtype != y->dtype ||
-        !rp__dtype_is_valid(y->dtype))
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of scatter_add do not fit", call->op);
+        !rp__dtype_is_valid(y->dtype) || call->scatter >= RP__SCATTERS)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of scatter do not fit", call->op);
     const int64_t numel = rp__operand_numel(index);
     if (numel == 0) return RP_OK;
     uint64_t *w = buffer->words;
@@ -99,6 +121,6 @@ rp_status rp__cpu_scatter_add_bind(rp__device *d, rp__library_op op, const rp__o
     out->n_words = (uint32_t)(at - w);
     out->items = numel / index->size[dim];
     out->grain = rp__cpu_grain(out->items, 3.0 * (double)index->size[dim]);
-    out->kernel = &kernels[y->dtype];
+    out->kernel = &kernels[y->dtype][call->scatter];
     return RP_OK;
 }

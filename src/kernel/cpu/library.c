@@ -53,7 +53,7 @@ static const struct {
     [RP__LIB_TOPK] = {rp__cpu_topk_bind, rp__cpu_topk_workspace},
     [RP__LIB_NONZERO] = {rp__cpu_nonzero_bind, NULL},
     [RP__LIB_MULTINOMIAL] = {rp__cpu_multinomial_bind, rp__cpu_multinomial_workspace},
-    [RP__LIB_SCATTER_ADD] = {rp__cpu_scatter_add_bind, NULL},
+    [RP__LIB_SCATTER] = {rp__cpu_scatter_bind, NULL},
     [RP__LIB_CHOOSE] = {rp__cpu_choose_bind, NULL},
 };
 

@@ -314,7 +314,8 @@ static uint32_t words(const rp__problem *p) {
     return 8 + 6 * spatial + 3 * (2 + spatial) + 1;
 }
 
-static rp_status tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
+static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
+                            uint64_t *facts) {
     *wide = true;
     return set_tiles(p->device, p->op, p->o, 3, p->call, buffer, out, facts);
 }
@@ -326,5 +327,5 @@ static void source(const char *name, uint64_t facts, const char *follow, rp__tex
 const rp__cuda_product_row rp__cuda_conv_row = {
     .row = {.name = "simt", .ops = RP__CUDA_CONVOLUTIONS, .follows = true, .order = rp__problem_order, .bind = bind},
     .words = words,
-    .tiles = tiles,
+    .tiles = bind_tiles,
     .source = source};

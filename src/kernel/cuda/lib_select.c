@@ -234,41 +234,57 @@ rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t 
     return set_grid(out, call, y->size[0]);
 }
 
-/* ---- scatter_add */
+/* ---- scatter */
 
-static const char *atomic_of(rp_dtype dtype) {
+/* Which of them a device combines in one step: what is SET needs no more than a store. */
+static const char *atomic_of(rp_dtype dtype, rp__scatter kind) {
     static const char *const names[RP__DTYPE_COUNT] = {
-        [RP_F32] = "f32", [RP_F64] = "f64", [RP_F16] = "f16", [RP_BF16] = "bf16", [RP_I32] = "i32", [RP_I64] = "i64"};
-    return names[dtype];
+        [RP_F32] = "f32", [RP_F64] = "f64", [RP_I32] = "i32", [RP_I64] = "i64", [RP_F16] = "f16", [RP_BF16] = "bf16"};
+    const bool narrow = dtype == RP_F16 || dtype == RP_BF16;
+    return kind == RP__SCATTER_MUL || (narrow && kind != RP__SCATTER_ADD) ? NULL : names[dtype];
 }
+static bool in_one_step(rp_dtype dtype, rp__scatter kind) { return kind == RP__SCATTER_SET || atomic_of(dtype, kind); }
 
 static void scatter_macros(uint64_t facts, rp__text *out) {
-    rp_dtype dtype = (rp_dtype)(facts & 0xff);
+    static const char *const names[RP__SCATTERS] = {
+        [RP__SCATTER_ADD] = "add", [RP__SCATTER_MAX] = "max", [RP__SCATTER_MIN] = "min"};
+    const rp_dtype dtype = (rp_dtype)(facts & 0xff);
+    const rp__scatter kind = (rp__scatter)(facts >> 10 & 7);
+    const bool floats = rp__dtype_is_float(dtype), truth = dtype == RP_BOOL;
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(out, "#define RP_FORM %u\n#define RP_DIMS %u\n", (unsigned)(facts >> 8 & 3),
                  (unsigned)(facts >> 16 & 0xff));
-    if (atomic_of(dtype)) rp__text_add(out, "#define RP_ATOMIC(p, v) rp_atomic_add_%s(p, v)\n", atomic_of(dtype));
-    if (dtype == RP_BOOL)
-        rp__text_puts(out, "#define RP_ADD(a, b) ((RP_T)((a) || (b)))\n");
+    if (kind == RP__SCATTER_SET)
+        rp__text_puts(out, "#define RP_ATOMIC(p, v) (*(p) = (v))\n#define RP_COMBINE(a, b) (b)\n");
+    else if (atomic_of(dtype, kind))
+        rp__text_add(out, "#define RP_ATOMIC(p, v) rp_atomic_%s_%s(p, v)\n", names[kind], atomic_of(dtype, kind));
+    if (kind == RP__SCATTER_SET) return;
+    if (truth)
+        rp__text_add(out, "#define RP_COMBINE(a, b) ((RP_T)((a) %s (b)))\n",
+                     kind == RP__SCATTER_ADD || kind == RP__SCATTER_MAX ? "||" : "&&");
+    else if (kind == RP__SCATTER_ADD || kind == RP__SCATTER_MUL)
+        rp__text_add(out, "#define RP_COMBINE(a, b) RP_STORE(RP_LOAD(a) %s RP_LOAD(b))\n",
+                     kind == RP__SCATTER_ADD ? "+" : "*");
     else
-        rp__text_puts(out, "#define RP_ADD(a, b) RP_STORE(RP_LOAD(a) + RP_LOAD(b))\n");
+        rp__text_add(out, "#define RP_COMBINE(a, b) (%sRP_LOAD(a) %s RP_LOAD(b) ? (a) : (b))\n",
+                     floats ? "RP_LOAD(a) != RP_LOAD(a) || " : "", kind == RP__SCATTER_MAX ? ">" : "<");
 }
 
-size_t rp__cuda_scatter_add_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
+size_t rp__cuda_scatter_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
     (void)d, (void)o, (void)n, (void)call;
     return 0;
 }
 
-rp_status rp__cuda_scatter_add_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                                    rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
+                                rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[3] = {RP__READ | RP__WRITE, RP__READ, RP__READ};
     begin(out, call);
     rp__operand part[3] = {o[0], o[1], o[2]};
     const rp__operand *y = &part[0], *index = &part[1], *src = &part[2];
     const unsigned nd = index->ndim, dim = (unsigned)call->dim;
     if (n < 3 || y->ndim != nd || src->ndim != nd || dim >= nd || index->dtype != RP_I64 || src->dtype != y->dtype ||
-        !rp__dtype_is_valid(y->dtype))
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of scatter_add do not fit", call->op);
+        !rp__dtype_is_valid(y->dtype) || call->scatter >= RP__SCATTERS)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of scatter do not fit", call->op);
     if (numel(index) == 0) return RP_OK;
     for (unsigned i = 0; i < nd; i++) part[2].size[i] = index->size[i];
     rp__cuda_operand_slots(part, 3, access, buffer, out);
@@ -288,7 +304,7 @@ rp_status rp__cuda_scatter_add_bind(rp__device *d, const rp__operand *o, size_t 
     /* Of the two ordered forms the one with less to wait for: a chain of reads and writes (about 600 ns a step) that all lines
        walk side by side, or bound times as many threads that only read. */
     unsigned form = 0;
-    if (call->deterministic || !atomic_of(y->dtype)) {
+    if (call->deterministic || !in_one_step(y->dtype, call->scatter)) {
         const double chains = (double)lines > 2e5 ? (double)lines / 2e5 : 1;
         form = chains * 600 > (double)lines * (double)bound * 1e-4 + 4 ? 2 : 1;
         if (bound == 0) form = 1; /* every index is out of range, and someone has to say so */
@@ -296,8 +312,8 @@ rp_status rp__cuda_scatter_add_bind(rp__device *d, const rp__operand *o, size_t 
     const int64_t items = form == 0 ? lines * length : form == 1 ? lines : lines * bound;
     int64_t blocks = (items + 255) / 256;
     if (blocks > 1 << 20) blocks = 1 << 20;
-    rp__text_kernel_key key = {.family = "scatter_add"};
-    key.facts = (uint64_t)y->dtype | (uint64_t)form << 8 | (uint64_t)(nd - 1) << 16;
+    rp__text_kernel_key key = {.family = "scatter"};
+    key.facts = (uint64_t)y->dtype | (uint64_t)form << 8 | (uint64_t)call->scatter << 10 | (uint64_t)(nd - 1) << 16;
     RP_TRY(rp__text_kernel(d, &key, scatter_macros, rp__embed_scatter_cuh, rp__embed_scatter_cuh_len, &out->kernel));
     return set_grid(out, call, blocks);
 }

@@ -48,7 +48,7 @@ static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, 
     case RP__LIB_TOPK: return rp__cuda_topk_workspace(d, o, n, call);
     case RP__LIB_NONZERO: return rp__cuda_nonzero_workspace(d, o, n, call);
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_workspace(d, o, n, call);
-    case RP__LIB_SCATTER_ADD: return rp__cuda_scatter_add_workspace(d, o, n, call);
+    case RP__LIB_SCATTER: return rp__cuda_scatter_workspace(d, o, n, call);
     default: return has_templates(op) && pick(&(rp__problem){d, op, o, n, call}, &bytes) ? bytes : 0;
     }
 }
@@ -69,7 +69,7 @@ static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, si
     case RP__LIB_TOPK: return rp__cuda_topk_bind(d, o, n, call, buffer, out);
     case RP__LIB_NONZERO: return rp__cuda_nonzero_bind(d, o, n, call, buffer, out);
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_bind(d, o, n, call, buffer, out);
-    case RP__LIB_SCATTER_ADD: return rp__cuda_scatter_add_bind(d, o, n, call, buffer, out);
+    case RP__LIB_SCATTER: return rp__cuda_scatter_bind(d, o, n, call, buffer, out);
     case RP__LIB_CHOOSE: return rp__cuda_choose_bind(d, o, n, call, buffer, out);
     default: break;
     }

@@ -1,5 +1,5 @@
-/* scatter_add on CUDA. Macros (lib_select.c): RP_NAME RP_WORDS RP_T; RP_ADD(a, b) sum in the storage type; RP_FORM
- *   0 an element of index a thread, RP_ATOMIC(p, v): the order of sums is not fixed
+/* scatter on CUDA. Macros (lib_select.c): RP_NAME RP_WORDS RP_T; RP_COMBINE(a, b) of b into a, in the storage type; RP_FORM
+ *   0 an element of index a thread, RP_ATOMIC(p, v): in no fixed order
  *   1 a line along dim a thread, in rising order
  *   2 an element of out a thread, which walks the line's indices in rising order: few lines
  * RP_DIMS dims other than dim. Forms 1 and 2 give the bits of the CPU. A bad index is reported and its element skipped.
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             if (k < 0 || k >= bound)
                 rp_report(p.w[3], p.w[4], 1, k, bound);
             else
-                out[k * so] = RP_ADD(out[k * so], src[i * ss]);
+                out[k * so] = RP_COMBINE(out[k * so], src[i * ss]);
         }
         (void)step;
 #else
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         for (rp_i64 i = 0; i < length; i++) {
             const rp_i64 k = index[i * sk];
             if (k == step) {
-                sum = RP_ADD(sum, src[i * ss]);
+                sum = RP_COMBINE(sum, src[i * ss]);
                 touched = 1;
             } else if (step == 0 && (k < 0 || k >= bound)) {
                 rp_report(p.w[3], p.w[4], 1, k, bound);

@@ -352,7 +352,7 @@ static void test_explain(void **state) {
     }
     assert_int_equal(kernels, 1);
     json_decref(list);
-    expect("explain mlp --train", 0, "adam");
+    expect("explain mlp --train", 0, "foreach_update_");
     expect("explain trig --backend eager", 0, "");
 }
 

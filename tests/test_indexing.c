@@ -1,0 +1,232 @@
+/* Reading and writing by tensors of indices, beyond the samples: indices out of range, several values for one place, writes through
+   views and from the memory that is written, masks whose results have no size before they ran, strides given by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <reprise.h>
+
+#include "support/each_device.h"
+
+#define REFUSED(code, text, ...)                                                                                       \
+    do {                                                                                                               \
+        (void)(__VA_ARGS__);                                                                                           \
+        FAILED(code, text);                                                                                            \
+    } while (0)
+#define NUMBERS(size, ...) rp_from_data((const float[]){__VA_ARGS__}, size, RP_F32)
+#define WHOLE(size, ...) rp_from_data((const int64_t[]){__VA_ARGS__}, size, RP_I64)
+
+static void has(rp_tensor *t, const float *want, size_t n) {
+    float got[64];
+    if (rp_failed()) fail_msg("%s", rp_error_message());
+    assert_int_equal(rp_numel(t), n);
+    OK(rp_to_host(rp_dtype_of(t) == RP_F32 ? t : rp_to_dtype(t, RP_F32), got, n * sizeof *got));
+    for (size_t i = 0; i < n; i++)
+        if (got[i] != want[i]) fail_msg("element %zu is %g, not %g", i, (double)got[i], (double)want[i]);
+}
+#define HAS(t, ...) has(t, (const float[]){__VA_ARGS__}, sizeof((const float[]){__VA_ARGS__}) / sizeof(float))
+
+static rp_tensor *count(int64_t rows, int64_t columns) {
+    rp_tensor *t =
+        rp_arange(rp_i64(0), rp_i64(rows * columns), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32));
+    return rp_view(t, RP_DIMS(rows, columns));
+}
+
+/* ---- out of range */
+
+static void refuses(rp_tensor *t, const char *op, const char *index) {
+    (void)rp_synchronize(device);
+    (void)t;
+    if (!rp_failed()) fail_msg("%s took an index out of range", op);
+    assert_int_equal(rp_error_status(), RP_ERROR_INDEX);
+    assert_non_null(strstr(rp_error_message(), op));
+    assert_non_null(strstr(rp_error_message(), index));
+    assert_non_null(strstr(rp_error_message(), "test_indexing.c"));
+    (void)rp_error_take();
+}
+
+static void out_of_range(void **state) {
+    (void)state;
+    rp_tensor *x = count(3, 4), *row = rp_view(x, RP_DIMS(12)), *ones = rp_ones(RP_DIMS(1, 4));
+    rp_tensor *far = WHOLE(RP_DIMS(1), 3), *back = WHOLE(RP_DIMS(1), -1), *beyond = WHOLE(RP_DIMS(1), -4);
+    refuses(rp_index_select(x, 0, far), "index_select", "3");
+    refuses(rp_index_select(x, 0, back), "index_select", "-1");
+    refuses(rp_index(x, &far, 1), "index", "3");
+    refuses(rp_index(x, &beyond, 1), "index", "-4");
+    refuses(rp_take(x, WHOLE(RP_DIMS(1), 12)), "index", "12");
+    refuses(rp_index_put(x, &far, 1, ones), "index", "3");
+    refuses(rp_index_add(x, 0, far, ones), "scatter_add", "3");
+    refuses(rp_index_copy(x, 0, back, ones), "scatter_set", "-1");
+    refuses(rp_scatter(row, 0, WHOLE(RP_DIMS(2), 1, 12), rp_ones(RP_DIMS(2))), "scatter_set", "12");
+    refuses(rp_one_hot(WHOLE(RP_DIMS(2), 1, 5), 5), "one_hot", "5");
+    refuses(rp_masked_scatter(row, rp_gt_scalar(row, rp_i64(7)), rp_ones(RP_DIMS(3))), "index", "3");
+    /* those that count from the end where PyTorch does */
+    HAS(rp_index(x, &back, 1), 8, 9, 10, 11);
+    HAS(rp_take(x, back), 11);
+    HAS(rp_index_fill_scalar(x, 1, back, rp_i64(7)), 0, 1, 2, 7, 4, 5, 6, 7, 8, 9, 10, 7);
+    REFUSED(RP_ERROR_DTYPE, "long, int, byte or bool", rp_index(x, &ones, 1));
+    REFUSED(RP_ERROR_INDEX, "too many indices", rp_index(x, RP_TENSORS(far, far, far)));
+    REFUSED(RP_ERROR_SHAPE, "cannot be broadcast to indexing result", rp_index_put(x, &far, 1, rp_ones(RP_DIMS(2, 4))));
+    REFUSED(RP_ERROR_DTYPE, "source and destination dtypes match", rp_index_put(x, &far, 1, far));
+    REFUSED(RP_ERROR_INDEX, "does not match the shape",
+            rp_index(row, RP_TENSORS(rp_ones(RP_DIMS(3), RP_OPTIONS(rp_ones_options, .dtype = RP_BOOL)))));
+    REFUSED(RP_ERROR_SHAPE, "Number of indices (1)", rp_index_add(x, 0, far, rp_ones(RP_DIMS(2, 4))));
+}
+
+/* ---- one place, several values */
+
+static void in_order(void **state) {
+    (void)state;
+    const bool before = rp_set_deterministic(true);
+    enum { N = 3000 };
+    int64_t at[N];
+    float value[N], last[5] = {0};
+    for (unsigned i = 0; i < N; i++) {
+        at[i] = i * 7 % 5;
+        value[i] = (float)i;
+        last[at[i]] = value[i];
+    }
+    rp_tensor *index = rp_from_data(at, RP_DIMS(N), RP_I64), *values = rp_from_data(value, RP_DIMS(N), RP_F32);
+    rp_tensor *zeros = rp_zeros(RP_DIMS(5));
+    has(rp_scatter(zeros, 0, index, values), last, 5);
+    has(rp_index_put(zeros, &index, 1, values), last, 5);
+    has(rp_index_copy(zeros, 0, index, values), last, 5);
+    has(rp_scatter_reduce(zeros, 0, index, values, "amax"), last, 5);
+    rp_tensor *sum = rp_index_put(zeros, &index, 1, values, true);
+    same(sum, rp_index_put(zeros, &index, 1, values, true));
+    (void)rp_set_deterministic(before);
+}
+
+/* ---- written memory */
+
+static void in_place(void **state) {
+    (void)state;
+    /* a cache of keys, written at some of its places through a transposed view; its address stays */
+    rp_tensor *cache = rp_zeros(RP_DIMS(4, 3));
+    const void *memory = rp_data(cache);
+    rp_tensor *places = WHOLE(RP_DIMS(2), 3, 1), *row = NUMBERS(RP_DIMS(2), 5, 6);
+    const uint64_t version = rp_version(cache);
+    (void)rp_index_put_(rp_transpose(cache, 0, 1), RP_TENSORS(NULL, places), row);
+    HAS(cache, 0, 0, 0, 6, 6, 6, 0, 0, 0, 5, 5, 5);
+    assert_true(rp_version(cache) > version);
+    assert_ptr_equal(rp_data(cache), memory);
+    (void)rp_index_copy_(cache, 0, places, count(2, 3));
+    HAS(cache, 0, 0, 0, 3, 4, 5, 0, 0, 0, 0, 1, 2);
+    /* values from the memory that is written: as they were before */
+    (void)rp_index_copy_(cache, 0, WHOLE(RP_DIMS(4), 1, 2, 3, 0), cache);
+    HAS(cache, 0, 1, 2, 0, 0, 0, 3, 4, 5, 0, 0, 0);
+    /* dims that do not fold: written back as a whole */
+    rp_tensor *deep = rp_zeros(RP_DIMS(2, 3, 2));
+    rp_tensor *turned = rp_permute(deep, RP_DIMS(2, 0, 1));
+    (void)rp_index_put_(turned, RP_TENSORS(WHOLE(RP_DIMS(1), 1), WHOLE(RP_DIMS(1), 0)), NUMBERS(RP_DIMS(3), 1, 2, 3));
+    HAS(deep, 0, 1, 0, 2, 0, 3, 0, 0, 0, 0, 0, 0);
+    (void)rp_put_(rp_transpose(cache, 0, 1), WHOLE(RP_DIMS(2), 1, -1), NUMBERS(RP_DIMS(2), 8, 9));
+    HAS(cache, 0, 1, 2, 8, 0, 0, 3, 4, 5, 0, 0, 9);
+    (void)rp_masked_scatter_(cache, rp_eq_scalar(cache, rp_i64(0)), count(3, 4));
+    HAS(cache, 0, 1, 2, 8, 1, 2, 3, 4, 5, 3, 4, 9);
+    rp_tensor *leaf = rp_zeros(RP_DIMS(3));
+    (void)rp_set_requires_grad(leaf, true);
+    REFUSED(RP_ERROR_STATE, "leaf", rp_index_fill_scalar_(leaf, 0, WHOLE(RP_DIMS(1), 0), rp_i64(1)));
+}
+
+/* The gradient of what is written through a view of an intermediate, and of what it held before. */
+static void gradients_of_writes(void **state) {
+    (void)state;
+    rp_tensor *x = count(3, 4), *v = NUMBERS(RP_DIMS(2), 3, 4), *grad[2];
+    (void)rp_set_requires_grad(x, true);
+    (void)rp_set_requires_grad(v, true);
+    rp_tensor *y = rp_mul_scalar(x, rp_i64(2));
+    (void)rp_index_put_(rp_select(y, 1, 2), RP_TENSORS(WHOLE(RP_DIMS(2), 2, 0)), v);
+    OK(rp_grad(RP_TENSORS(rp_sum(rp_mul(y, count(3, 4)))), RP_TENSORS(x, v), NULL, NULL, grad));
+    HAS(grad[0], 0, 2, 0, 6, 8, 10, 12, 14, 16, 18, 0, 22);
+    HAS(grad[1], 10, 2);
+    rp_tensor *z = rp_mul_scalar(x, rp_i64(1));
+    (void)rp_index_add_(z, 1, WHOLE(RP_DIMS(2), 0, 0), rp_expand(rp_unsqueeze(v, 0), RP_DIMS(3, 2)));
+    OK(rp_grad(RP_TENSORS(rp_sum(rp_mul(z, z))), RP_TENSORS(v), NULL, NULL, grad));
+    HAS(grad[0], 2 * (7 + 11 + 15), 2 * (7 + 11 + 15));
+}
+
+/* ---- masks */
+
+static void positive(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *mask = rp_gt_scalar(in[0], rp_i64(0));
+    out[0] = rp_mul_scalar(rp_masked_select(in[0], mask), rp_i64(3));
+    out[1] = rp_index_put(in[0], &mask, 1, rp_zeros(RP_NO_DIMS));
+}
+
+static void masks(void **state) {
+    (void)state;
+    rp_tensor *x = NUMBERS(RP_DIMS(2, 3), 1, -2, 3, -4, 5, -6), *out[2];
+    rp_compiled *f = rp_compile((rp_fn){positive, NULL, 0, "positive"}, NULL);
+    for (unsigned pass = 0; pass < 3; pass++) {
+        OK(rp_call(f, &x, 1, out, 2));
+        HAS(out[0], 3, 9, 15);
+        HAS(out[1], 0, -2, 0, -4, 0, -6);
+    }
+    rp_tensor *other = rp_neg(x);
+    OK(rp_call(f, &other, 1, out, 2));
+    HAS(out[0], 6, 12, 18);
+    rp_tensor *rows = rp_from_data((const bool[]){false, true}, RP_DIMS(2), RP_BOOL);
+    rp_tensor *columns = rp_from_data((const bool[]){true, false, true}, RP_DIMS(3), RP_BOOL);
+    HAS(rp_index(x, &rows, 1), -4, 5, -6);
+    HAS(rp_index(x, RP_TENSORS(NULL, columns)), 1, 3, -4, -6);
+    HAS(rp_index(x, RP_TENSORS(rows, WHOLE(RP_DIMS(1), 2))), -6);
+    HAS(rp_index_put(x, &rows, 1, rp_ones(RP_DIMS(3))), 1, -2, 3, 1, 1, 1);
+    HAS(rp_index_put(x, &rows, 1, rp_ones(RP_NO_DIMS), true), 1, -2, 3, -3, 6, -5);
+    rp_compiled_release(f);
+}
+
+/* ---- strides by hand */
+
+static void strides(void **state) {
+    (void)state;
+    rp_tensor *x = count(3, 4), *grad;
+    rp_tensor *inner = rp_slice(rp_view(x, RP_DIMS(12)), 0, 2, 11, 1);
+    rp_tensor *v = rp_as_strided(inner, RP_DIMS(2, 3), RP_DIMS(1, 2));
+    HAS(v, 2, 4, 6, 3, 5, 7);
+    assert_int_equal(rp_stride(v, 0), 1);
+    assert_int_equal(rp_stride(v, 1), 2);
+    HAS(rp_as_strided(inner, RP_DIMS(2), RP_DIMS(4), 3), 3, 7); /* counted from the start of the memory */
+    HAS(rp_as_strided(rp_transpose(x, 0, 1), RP_DIMS(2, 2), RP_DIMS(0, 5)), 0, 5, 0, 5);
+    (void)rp_fill_(rp_as_strided(x, RP_DIMS(3), RP_DIMS(5)), rp_i64(-1));
+    HAS(x, -1, 1, 2, 3, 4, -1, 6, 7, 8, 9, -1, 11);
+    rp_tensor *leaf = rp_detach(count(1, 5));
+    (void)rp_set_requires_grad(leaf, true);
+    rp_tensor *windows = rp_as_strided(leaf, RP_DIMS(3, 3), RP_DIMS(1, 1));
+    OK(rp_grad(RP_TENSORS(rp_sum(windows)), RP_TENSORS(leaf), NULL, NULL, &grad));
+    HAS(grad, 1, 2, 3, 2, 1);
+    REFUSED(RP_ERROR_SHAPE, "reach outside", rp_as_strided(inner, RP_DIMS(3), RP_DIMS(5)));
+    REFUSED(RP_ERROR_SHAPE, "reach outside", rp_as_strided(inner, RP_DIMS(2), RP_DIMS(1), 0));
+    REFUSED(RP_ERROR_UNAVAILABLE, "side by side", rp_as_strided(rp_slice(x, 1, 0, 2, 1), RP_DIMS(2), RP_DIMS(1)));
+    REFUSED(RP_ERROR_INVALID_ARGUMENT, "negative", rp_as_strided(x, RP_DIMS(2), RP_DIMS(-1)));
+}
+
+/* More dims that repeat than an expansion has room for. */
+static void many_dims(void **state) {
+    (void)state;
+    int64_t size[RP_MAX_DIMS], times[RP_MAX_DIMS];
+    for (unsigned d = 0; d < RP_MAX_DIMS; d++) size[d] = 1, times[d] = 1 + (d == 3 || d == 15);
+    size[3] = size[15] = 2;
+    rp_tensor *t = rp_repeat(rp_view(count(2, 2), size, RP_MAX_DIMS), times, RP_MAX_DIMS);
+    assert_int_equal(rp_size(t, 3), 4);
+    HAS(t, 0, 1, 0, 1, 2, 3, 2, 3, 0, 1, 0, 1, 2, 3, 2, 3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(out_of_range, begin, end),
+        cmocka_unit_test_setup_teardown(in_order, begin, end),
+        cmocka_unit_test_setup_teardown(in_place, begin, end),
+        cmocka_unit_test_setup_teardown(gradients_of_writes, begin, end),
+        cmocka_unit_test_setup_teardown(masks, begin, end),
+        cmocka_unit_test_setup_teardown(strides, begin, end),
+        cmocka_unit_test_setup_teardown(many_dims, begin, end),
+    };
+    RUN_ON_EACH_DEVICE(tests);
+}
