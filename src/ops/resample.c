@@ -57,7 +57,8 @@ static double step_of(const rp__call *call, bool back) {
     resampling r;
     const double given = rp__attr_float(call, 4);
     if (resampling_of(call, back, &r) != RP_OK) return 1;
-    if (r.align && r.mode > NEAREST_EXACT) return r.to > 1 ? (double)(r.from - 1) / (double)(r.to - 1) : 0;
+    if (r.align && r.mode > NEAREST_EXACT)
+        return rp__dim_number(r.to) > 1 ? (double)(r.from - 1) / (double)(r.to - 1) : 0;
     if (given > 0) return given;
     const bool wide = call->in[0]->dtype == RP_F64;
     return wide ? (double)r.from / (double)r.to : (double)((float)r.from / (float)r.to);
