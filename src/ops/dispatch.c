@@ -207,7 +207,7 @@ enum { MAX_LIST = 1 << 16 }; /* numbers in an attribute: more is a count that we
 
 static __attribute__((noinline)) rp_status bad_attr(const rp__call *call, uint32_t k) {
     const rp__param *p = attr_param(call, k);
-    if (call->attrs[k].kind == RP_ATTR_SCALAR && call->attrs[k].v.scalar.kind == RP_SCALAR_NONE) {
+    if (rp__attr_is_none(&call->attrs[k]) && call->attrs[k].kind != RP_ATTR_INTS) {
         if (p && p->optional) return RP_OK;
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s may not be None", p ? p->name : "an attribute");
     }
@@ -249,7 +249,8 @@ rp_status rp__dispatch(rp__call *call) {
     for (uint32_t k = 0; k < call->n_attrs && status == RP_OK; k++) {
         const rp_attr *a = &call->attrs[k];
         if (RP__UNLIKELY((a->kind == RP_ATTR_INTS && a->n && (!a->v.ints || a->n > MAX_LIST)) ||
-                         (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind - 1u > RP_SCALAR_SYM - 1u)))
+                         (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind - 1u > RP_SCALAR_SYM - 1u) ||
+                         (a->kind == RP_ATTR_STRING && !a->v.string)))
             status = bad_attr(call, k);
         else if (RP__UNLIKELY(!words_are_values(a))) {
             status = check_words(call, k);

@@ -399,25 +399,24 @@ rp_status rp__lower_into(rp__lower_sink *sink, const rp__call *call) {
 
 /* ---- the thread's cache
 
-   Sets of few entries: a DAG that leaves it takes its kernels along, so two calls of one step must not be able to drive each
-   other out, as they would where each had one place. Sets are found by what a call says, never by addresses: what a program
-   costs does not change from run to run. */
+   A call has a few places, the first of which its hash gives: a DAG that leaves takes its kernels along, so calls of one step must
+   not drive each other out while there is room. The hash is of what a call says, never of addresses: what a program costs does
+   not change from run to run. */
 
-enum { CACHE_SETS = 128, CACHE_WAYS = 4, RECIPE_ACCESSES = RP__FLAT_ACCESSES, RECIPE_SCALARS = 3 };
+enum { CACHE_PLACES = 512, CACHE_TRIES = 8, RECIPE_ACCESSES = RP__FLAT_ACCESSES, RECIPE_SCALARS = 3 };
 typedef struct entry {
     uint64_t key[KEY_WORDS]; /* op; input dtypes and ranks; output dtypes and scalar kinds */
     int64_t structural[MAX_STRUCTURAL];
     rp__dag *dag; /* NULL: free */
     uint8_t n_structural, n_accesses, n_scalars;
-    uint8_t next; /* of a set's first entry: whose place is taken next */
-    bool recipe;  /* pointwise, nothing structural: access and scalars say how to fill a space */
-    bool iota;    /* a recipe with one */
+    bool recipe; /* pointwise, nothing structural: access and scalars say how to fill a space */
+    bool iota;   /* a recipe with one */
     source access[RECIPE_ACCESSES];
     rp__lower_scalar scalars[RECIPE_SCALARS];
 } entry;
 
 typedef struct lowered {
-    entry entries[CACHE_SETS * CACHE_WAYS];
+    entry entries[CACHE_PLACES];
     uint64_t built;
 } lowered;
 
@@ -425,7 +424,7 @@ static RP__TLS_FAST lowered *cache_;
 
 static void free_cache(void *p) {
     lowered *cache = p;
-    for (unsigned i = 0; i < CACHE_SETS * CACHE_WAYS; i++) rp__dag_release(cache->entries[i].dag);
+    for (unsigned i = 0; i < CACHE_PLACES; i++) rp__dag_release(cache->entries[i].dag);
     rp__free(cache);
     cache_ = NULL;
 }
@@ -466,11 +465,11 @@ static inline uint64_t mix(uint64_t a, uint64_t b) {
     return a ^ a >> 29;
 }
 
-static inline entry *set_of(lowered *cache, const rp__op *op, const uint64_t key[KEY_WORDS], const int64_t *structural,
-                            unsigned n) {
+static inline unsigned place_of(const rp__op *op, const uint64_t key[KEY_WORDS], const int64_t *structural,
+                                unsigned n) {
     uint64_t h = mix(mix(op->index, key[1]), key[2]);
     for (unsigned i = 0; i < n; i++) h = mix(h, (uint64_t)structural[i]);
-    return &cache->entries[(h >> 20) % CACHE_SETS * CACHE_WAYS];
+    return (unsigned)(h >> 20) % CACHE_PLACES;
 }
 
 static inline bool entry_is(const entry *e, const uint64_t key[KEY_WORDS], const int64_t *structural, unsigned n) {
@@ -479,9 +478,13 @@ static inline bool entry_is(const entry *e, const uint64_t key[KEY_WORDS], const
 }
 
 /* NULL: not there. */
-static inline entry *find_entry(entry *set, const uint64_t key[KEY_WORDS], const int64_t *structural, unsigned n) {
-    for (entry *e = set; e < set + CACHE_WAYS; e++)
+static inline const entry *find_entry(const lowered *cache, unsigned place, const uint64_t key[KEY_WORDS],
+                                      const int64_t *structural, unsigned n) {
+    for (unsigned i = 0; i < CACHE_TRIES; i++) {
+        const entry *e = &cache->entries[(place + i) % CACHE_PLACES];
         if (entry_is(e, key, structural, n)) return e;
+        if (!e->dag) return NULL; /* entries are replaced and never leave: behind a free place is none */
+    }
     return NULL;
 }
 
@@ -666,9 +669,12 @@ static void check_key(const rp__call *call, rp__device *d, rp_stream *s, const r
 #endif
 }
 
-/* Puts a new DAG into a set, which then owns the reference. */
-static void remember(entry *set, const rp__lower *lw, const uint64_t key[KEY_WORDS], rp__dag *dag) {
-    entry *e = set + set->next++ % CACHE_WAYS;
+/* Puts a new DAG into the cache, which then owns the reference: at the first free place, or one of its own in turn. */
+static void remember(lowered *cache, unsigned place, const rp__lower *lw, const uint64_t key[KEY_WORDS], rp__dag *dag) {
+    unsigned at = 0;
+    while (at < CACHE_TRIES && cache->entries[(place + at) % CACHE_PLACES].dag) at++;
+    if (at == CACHE_TRIES) at = (unsigned)(cache->built % CACHE_TRIES);
+    entry *e = &cache->entries[(place + at) % CACHE_PLACES];
     rp__dag_release(e->dag);
     memcpy(e->key, key, sizeof e->key);
     memcpy(e->structural, lw->structural, lw->n_structural * sizeof *e->structural);
@@ -754,8 +760,8 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, lowered
         scalars[i] = from->kind == RP__SCALAR_INNER_EXTENT ? rp_i64(row) : rp__lower_scalar_value(from, call);
     }
 
-    entry *set = key ? set_of(cache, call->op, key, lw->structural, lw->n_structural) : NULL;
-    const entry *e = set ? find_entry(set, key, lw->structural, lw->n_structural) : NULL;
+    const unsigned place = key ? place_of(call->op, key, lw->structural, lw->n_structural) : 0;
+    const entry *e = key ? find_entry(cache, place, key, lw->structural, lw->n_structural) : NULL;
     rp__dag *dag;
     if (e) {
         dag = rp__dag_retain(e->dag);
@@ -764,7 +770,7 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, lowered
         dag = build(lw);
         if (!dag) return rp_error_status();
         cache->built++;
-        if (set) remember(set, lw, key, rp__dag_retain(dag));
+        if (key) remember(cache, place, lw, key, rp__dag_retain(dag));
     }
     rp__space_collapse(dag, &space, accesses);
 #ifndef NDEBUG
@@ -805,7 +811,7 @@ rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s, rp
     if (RP__UNLIKELY(!cache)) return rp_error_status();
     uint64_t key[KEY_WORDS];
     if (RP__UNLIKELY(!base_key(call, key))) return launch_general(call, d, s, cache, NULL, keep);
-    const entry *e = find_entry(set_of(cache, call->op, key, NULL, 0), key, NULL, 0);
+    const entry *e = find_entry(cache, place_of(call->op, key, NULL, 0), key, NULL, 0);
     if (!e || !e->recipe || keep) return launch_general(call, d, s, cache, key, keep);
 
     rp_scalar scalars[RECIPE_SCALARS];
