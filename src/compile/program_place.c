@@ -337,13 +337,38 @@ static rp_status make_results(rp__executable *p) {
     return RP_OK;
 }
 
+/* Names the op that makes the largest of these buffers, for what is said when there is no memory; popped as other frames. */
+static rp__site_frame push_largest(const rp__executable *p, unsigned kind) {
+    const rp_ir *ir = p->ir;
+    const rp__ir_node *largest = NULL;
+    int64_t most = -1;
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        for (uint32_t o = 0; !n->dead && n->op && o < n->n_out; o++) {
+            const uint32_t storage = ir->values[n->out[o]].storage;
+            if (p->buffers[p->body->buffer_of[storage]].kind != kind || p->body->bytes[storage] <= most) continue;
+            most = p->body->bytes[storage];
+            largest = n;
+        }
+    }
+    return rp__site_push(largest ? largest->site : NULL, largest ? largest->op->name : NULL);
+}
+
 rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
     placer l = {.p = p, .options = options};
     rp_status status = place_body(&l, in);
     if (status == RP_OK) status = plan(&l);
-    if (status == RP_OK) status = take_arena(p, options);
+    if (status == RP_OK) {
+        const rp__site_frame frame = push_largest(p, RP__BUFFER_TEMP);
+        status = take_arena(p, options);
+        rp__site_pop(frame);
+    }
     for (size_t k = 0; k < l.n_plan && status == RP_OK; k++) place_temp(&l, k);
-    if (status == RP_OK) status = make_results(p);
+    if (status == RP_OK) {
+        const rp__site_frame frame = push_largest(p, RP__BUFFER_RESULT);
+        status = make_results(p);
+        rp__site_pop(frame);
+    }
     rp__free(l.plan);
     rp__free(l.buffer_at);
     return status;
