@@ -48,7 +48,7 @@ def found(folder, files):
     run = subprocess.run(["clang-query", "-p", folder, "-f", str(query), *files], capture_output=True, text=True)
     if "error:" in run.stderr:
         sys.exit("clang-query: " + run.stderr[:2000])
-    return sorted({(path, int(line)) for path, line in re.findall(r'^(\S+?):(\d+):\d+: note: "raw" binds', run.stdout, re.M)})
+    return sorted({(path, int(line)) for path, line in re.findall(r'^(.+?):(\d+):\d+: note: "raw" binds', run.stdout, re.M)})
 
 
 def main():
