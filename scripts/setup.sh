@@ -63,6 +63,7 @@ if [ "$purpose" = ci ]; then
     have gcc || need gcc libc6-dev
     have g++ || need g++
     have clang || need clang
+    have clang-query || need clang-tools
     have nm || need binutils
     have git || need git
     has_header dnnl.h || has_header oneapi/dnnl/dnnl.h || want libdnnl-dev
