@@ -48,6 +48,7 @@ have pkg-config || need pkg-config
 has_header xxhash.h || need libxxhash-dev
 has_module jansson || need libjansson-dev
 # Opened at run time by tokenizers, for texts beyond ASCII.
+if have ldconfig && ! ldconfig -p 2>/dev/null | grep -q 'liblapack\.so\.3'; then want liblapack3; fi
 if have ldconfig && ! ldconfig -p 2>/dev/null | grep -q 'libutf8proc\.so\.[23]'; then want libutf8proc2; fi
 if [ "$purpose" = bench ]; then
     has_package_file() { printf '#include <%s>\n' "$1" | ${CXX:-c++} -E -x c++ -I/usr/include/torch/csrc/api/include - >/dev/null 2>&1; }

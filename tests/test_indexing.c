@@ -208,6 +208,18 @@ static void strides(void **state) {
     REFUSED(RP_ERROR_INVALID_ARGUMENT, "negative", rp_as_strided(x, RP_DIMS(2), RP_DIMS(-1)));
 }
 
+/* Places counted from the end of a dim, and a dim where there is none. */
+static void places_along(void **state) {
+    (void)state;
+    const int64_t places[] = {-1, 0, 2, -3};
+    rp_tensor *index = rp_from_data(places, RP_DIMS(2, 2), RP_I64);
+    HAS(rp_take_along_dim(count(2, 3), index, 1), 2, 0, 5, 3);
+    refuses(rp_take_along_dim(count(2, 3), WHOLE(RP_DIMS(1, 1), -4), 1), "gather", "-4");
+    rp_tensor *number = rp_reshape(count(1, 1), NULL, 0);
+    HAS(rp_roll(number, RP_DIMS(1), NULL, 0), 0);
+    REFUSED(RP_ERROR_SHAPE, "no dimensions", rp_roll(number, RP_DIMS(1), RP_DIMS(0)));
+}
+
 /* More dims that repeat than an expansion has room for. */
 static void many_dims(void **state) {
     (void)state;
@@ -299,6 +311,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(gradients_of_writes, begin, end),
         cmocka_unit_test_setup_teardown(masks, begin, end),
         cmocka_unit_test_setup_teardown(strides, begin, end),
+        cmocka_unit_test_setup_teardown(places_along, begin, end),
         cmocka_unit_test_setup_teardown(many_dims, begin, end),
         cmocka_unit_test_setup_teardown(searches, begin, end),
         cmocka_unit_test_setup_teardown(draws, begin, end),

@@ -423,6 +423,11 @@ rp_status rp__expand_take_along_dim(const rp__call *call) {
         index = rp_expand_at(call->site, index, both, n, NULL);
         for (unsigned d = 0; d < self->ndim; d++) size[d] = d == dim ? self->size[d] : both[d];
         self = rp_expand_at(call->site, self, size, n, NULL);
+        /* from the end; what is out of range stays as it was given, for the message */
+        rp_tensor *back = rp_add_scalar_at(call->site, index, rp_i64(self->size[dim]), rp_i64(1));
+        rp_tensor *counts = rp_logical_and_at(call->site, rp_lt_scalar_at(call->site, index, rp_i64(0)),
+                                              rp_ge_scalar_at(call->site, back, rp_i64(0)));
+        index = rp_where_at(call->site, counts, back, index);
     }
     return give(call, rp_gather_at(call->site, self, dim, index, NULL));
 }

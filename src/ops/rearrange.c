@@ -143,7 +143,10 @@ rp_status rp__expand_roll(const rp__call *call) {
         t = roll_dim(call, rp_reshape_at(call->site, t, RP_DIMS(-1)), shifts->v.ints[0], 0);
         t = rp_view_at(call->site, t, self->size, self->ndim);
     }
-    for (size_t k = 0; k < dims->n && self->ndim > 0 && !rp__tensor_is_error(t); k++) {
+    if (dims->n > 0 && self->ndim == 0)
+        return rp__op_error(call, RP_ERROR_SHAPE, "Dimension specified as %lld but tensor has no dimensions",
+                            (long long)dims->v.ints[0]);
+    for (size_t k = 0; k < dims->n && !rp__tensor_is_error(t); k++) {
         unsigned dim;
         RP_TRY(rp__call_dim(call, dims->v.ints[k], t->ndim, &dim));
         t = roll_dim(call, t, shifts->v.ints[k], dim);
