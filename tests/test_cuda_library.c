@@ -463,7 +463,7 @@ enum { ROWS_FIRST, CHANNELS_LAST, GAPS };
 static array image_new(rp_dtype dtype, unsigned spatial, int64_t first, int64_t channels, const int64_t *size,
                        unsigned layout) {
     int64_t all[5] = {first, channels};
-    memcpy(all + 2, size, spatial * sizeof *size);
+    if (spatial) memcpy(all + 2, size, spatial * sizeof *size);
     array a = array_new(dtype, spatial + 2, all, false, layout == GAPS ? 3 : 1);
     if (layout == CHANNELS_LAST) {
         a.o.stride[1] = 1;

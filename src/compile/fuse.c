@@ -121,16 +121,19 @@ static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, co
     return probe_any(s, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, axes, n);
 }
 
-/* One sum of floats, and nothing that goes on along what it runs over. */
+/* One sum of floats, and nothing that goes on along what it runs over. Sizes may be symbols, where a graph is judged before it is
+   specialised. */
 static bool sums_only(const rp__fuse_node *fn, const rp__call *call, unsigned n_sums, bool other) {
     if (n_sums != 1 || other || fn->n_draws || fn->n_windows || fn->opaque || fn->memory_operands || fn->reversed)
         return false;
     const unsigned compute = rp__dtypes[call->in[0]->dtype].compute;
     if ((compute != RP_F32 && compute != RP_F64) || rp__dtypes[call->out[0]->dtype].compute != compute) return false;
     int64_t rows = 1;
-    for (unsigned d = 0; d < fn->ndim; d++) rows *= fn->inner >> d & 1u ? 1 : fn->size[d];
+    for (unsigned d = 0; d < fn->ndim; d++) rows *= fn->inner >> d & 1u ? 1 : rp__dim_hint(fn->size[d]);
     for (uint32_t k = 0; k < call->n_out; k++) {
-        if (rp__numel(call->out[k]->size, call->out[k]->ndim) != rows) return false;
+        int64_t n = 1;
+        for (unsigned d = 0; d < call->out[k]->ndim; d++) n *= rp__dim_hint(call->out[k]->size[d]);
+        if (n != rows) return false;
     }
     return true;
 }

@@ -345,7 +345,7 @@ static divisor divisor_of(const rp__call *call, unsigned first, const pool *p, c
     bool all = true;
     for (unsigned d = 0; d < p->spatial; d++) {
         all = all && (padding_counts || p->padding[d] == 0) &&
-              (out[d] - 1) * p->stride[d] + p->kernel[d] <= in[d] + 2 * p->padding[d];
+              (rp__dim_hint(out[d]) - 1) * p->stride[d] + p->kernel[d] <= rp__dim_hint(in[d]) + 2 * p->padding[d];
     }
     return all ? DIVIDE_BY_ALL : padding_counts ? DIVIDE_BY_COUNT : DIVIDE_BY_INSIDE;
 }
