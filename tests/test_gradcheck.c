@@ -1,7 +1,7 @@
 /* Every derivative of the op table against central differences in float64, and every second derivative; contiguous and
    transposed inputs: the samples of tests/samples, and functions of several ops. A row that is differentiable and has no
    sample for it fails the test. */
-/* ctest: timeout=120 */
+/* ctest: timeout=600 cost=40 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -598,14 +598,16 @@ static const rp__dim_op op_of[] = {
 /* Operands of an expression were made before it, so recursion ends; its depth is that of nested quotients. */
 rp_dim rp__symbols_substitute(const rp__symbols *s, rp_dim d, const rp_dim *binding) {
     if (!rp__dim_is_symbol(d) || rp__dim_same_word(d, INT64_MIN)) return d;
-    const expression *e = find(s, d);
-    if (!e) return 0;
-    if (e->kind == KIND_SYMBOL) return binding[e->index];
-    if (e->kind != KIND_POLY)
-        return rp__dim_apply(op_of[e->kind], rp__symbols_substitute(s, e->a, binding),
-                             rp__symbols_substitute(s, e->b, binding));
+    const expression *found = find(s, d);
+    if (!found) return 0;
+    const expression e = *found; /* s may be the table in force, which grows and moves meanwhile */
+    if (e.kind == KIND_SYMBOL) return binding[e.index];
+    if (e.kind != KIND_POLY) {
+        const rp_dim a = rp__symbols_substitute(s, e.a, binding), b = rp__symbols_substitute(s, e.b, binding);
+        return rp__dim_apply(op_of[e.kind], a, b);
+    }
     rp_dim sum = 0;
-    uint32_t n_terms = e->n_terms, first = e->index; /* s may be the table in force, which grows meanwhile */
+    uint32_t n_terms = e.n_terms, first = e.index;
     for (uint32_t i = 0; i < n_terms; i++) {
         term t = s->terms[first + i];
         rp_dim product = t.coefficient;
