@@ -47,6 +47,9 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         out[0] = x;
     }
     if (!strcmp(k, "matmul")) out[0] = rp_matmul(x, in[1]);
+    if (!strcmp(k, "bmm")) out[0] = rp_matmul(x, in[1]);
+    if (!strcmp(k, "linear")) out[0] = rp_linear(x, in[1], in[2]);
+    if (!strcmp(k, "lineargelu")) out[0] = rp_gelu(rp_linear(x, in[1], in[2]));
     if (!strcmp(k, "conv")) out[0] = conv(w, x, in[1]);
     if (!strcmp(k, "convx") || !strcmp(k, "convw")) {
         rp_tensor *y = conv(w, x, in[1]), *const wrt = in[k[4] == 'w'];
@@ -75,6 +78,17 @@ static size_t inputs(struct work *w, rp_tensor **in) {
         in[0] = of(w, RP_DIMS(n[0], n[1]));
         in[1] = of(w, RP_DIMS(n[1], n[2]));
         count = 2;
+        w->flops = 2.0 * (double)(n[0] * n[1]) * (double)n[2];
+    } else if (!strcmp(k, "bmm")) {
+        in[0] = of(w, RP_DIMS(n[0], n[1], n[2]));
+        in[1] = of(w, RP_DIMS(n[0], n[2], n[3]));
+        count = 2;
+        w->flops = 2.0 * (double)(n[0] * n[1]) * (double)(n[2] * n[3]);
+    } else if (!strncmp(k, "linear", 6)) {
+        in[0] = of(w, RP_DIMS(n[0], n[1]));
+        in[1] = of(w, RP_DIMS(n[2], n[1]));
+        in[2] = of(w, RP_DIMS(n[2]));
+        count = 3;
         w->flops = 2.0 * (double)(n[0] * n[1]) * (double)n[2];
     } else if (!strncmp(k, "conv", 4)) {
         const int64_t h = (n[2] + 2 * n[7] - n[5]) / n[6] + 1, v = (n[3] + 2 * n[7] - n[5]) / n[6] + 1;
@@ -115,6 +129,7 @@ static void measure(struct work *w, rp_device device) {
     struct call c = {0};
     rp_scope scope = rp_scope_begin();
     c.n_in = inputs(w, c.in);
+    (void)rp_set_float32_matmul_allow_tf32(!strcmp(w->type, "tf32"));
     const bool grad = rp_set_grad_enabled(!strncmp(w->kind, "conv", 4) && w->kind[4]);
     c.f = rp_compile((rp_fn){body, w, sizeof *w, w->kind},
                      RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
