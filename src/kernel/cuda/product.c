@@ -27,22 +27,24 @@ enum {
 /* RP_MATH of the text; a family of orders each. */
 typedef enum math { FMA, MMA, TF32, BF16X3, INTEGER } math;
 
-/* tm x tn results; depth of a tile in bytes of K; warps above each other and side by side, or (fma) results a thread; tiles in flight;
- * blocks that a multiprocessor holds; multiply-adds a clock and multiprocessor, of 16-bit tensor cores or of fma, where K is long and
- * the device full (bench/gpu_works.txt measures them). */
+/* tm x tn results; bytes of K a step; warps above each other and side by side, or (fma) results a thread; tiles in flight; blocks that
+ * a multiprocessor holds; clocks of a step of one block alone on a multiprocessor, and of each further one beside it, as measured on
+ * an H200. */
 static const struct tile {
     uint16_t tm, tn, depth;
     uint8_t wm, wn, stages, resident;
-    uint16_t rate;
+    uint16_t alone, beside;
 } shapes[] = {
-    {128, 256, 64, 2, 4, 4, 1, 1150}, {128, 128, 64, 2, 4, 4, 2, 1050}, {64, 128, 64, 2, 4, 4, 2, 800},
-    {128, 64, 64, 4, 2, 4, 2, 800},   {64, 64, 128, 2, 2, 4, 3, 650},   {32, 64, 128, 2, 2, 4, 4, 400},
-    {64, 32, 128, 2, 2, 4, 4, 400},   {16, 128, 128, 1, 4, 4, 3, 300},  {16, 64, 128, 1, 4, 6, 3, 250},
-    {64, 16, 128, 4, 1, 6, 3, 250}, /* tensor cores */
-    {128, 128, 64, 8, 8, 3, 1, 105},  {128, 64, 64, 8, 8, 3, 3, 100},   {64, 64, 64, 8, 4, 3, 3, 90},
-    {32, 64, 64, 4, 4, 4, 4, 70},     {16, 64, 128, 2, 4, 4, 4, 40},    {64, 16, 128, 4, 2, 4, 4, 40}, /* fma */
+    {128, 256, 128, 2, 4, 3, 1, 2400, 2400}, {128, 128, 128, 2, 4, 3, 1, 1700, 1500},
+    {64, 128, 128, 2, 4, 3, 2, 1130, 1200},  {64, 64, 128, 2, 2, 4, 3, 825, 600},
+    {32, 64, 128, 2, 2, 4, 4, 600, 540},     {32, 32, 128, 2, 2, 4, 6, 420, 430},
+    {16, 128, 128, 1, 4, 4, 3, 600, 400},    {16, 64, 128, 1, 4, 6, 3, 465, 250},
+    {64, 16, 128, 4, 1, 6, 3, 465, 250}, /* tensor cores */
+    {128, 128, 64, 8, 8, 3, 1, 4000, 3840},  {64, 64, 128, 8, 4, 3, 3, 2200, 1750},
+    {32, 64, 128, 4, 4, 4, 4, 1450, 940},    {32, 32, 128, 4, 2, 4, 4, 900, 530},
+    {16, 64, 128, 2, 4, 4, 4, 1040, 690},    {64, 16, 128, 4, 2, 4, 4, 1040, 690}, /* fma */
 };
-enum { FIRST_FMA = 10, N_TILES = sizeof shapes / sizeof *shapes };
+enum { FIRST_FMA = 9, N_TILES = sizeof shapes / sizeof *shapes };
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 static unsigned threads_of(const struct tile *t) {
@@ -52,8 +54,7 @@ static math math_of(uint64_t facts) { return (math)(facts >> MATH & 7); }
 static unsigned bytes_of(uint64_t facts) { return (unsigned)rp__dtype_bytes((rp_dtype)(facts & 15)); }
 /* Whether all copies go straight into shared memory, as product.cuh has it; else tiles wait in registers for a step. */
 static bool is_async(uint64_t facts) { return bytes_of(facts) >= 4 || (bit(facts, A_WIDE) && bit(facts, B_WIDE)); }
-/* Bytes of K a tile; steps of bf16x3 are twice as long. */
-static unsigned depth_of(uint64_t facts) { return math_of(facts) == BF16X3 ? 128 : shapes[facts >> TILE & 31].depth; }
+static unsigned depth_of(uint64_t facts) { return shapes[facts >> TILE & 31].depth; }
 static unsigned stages_of(uint64_t facts) { return is_async(facts) ? shapes[facts >> TILE & 31].stages : 2; }
 
 /* Bytes of an operand's tile, rows padded as in product.cuh. */
@@ -85,7 +86,7 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_THREADS %u\n", t->tm, t->tn,
                  depth_of(facts) / bytes_of(facts), threads_of(t));
     rp__text_add(out, "#define RP_STAGES %u\n#define RP_RESIDENT %u\n#define RP_%s %u\n#define RP_%s %u\n",
-                 stages_of(facts), m == BF16X3 ? (t->resident + 1u) / 2 : t->resident, m == FMA ? "TI" : "WM", t->wm,
+                 stages_of(facts), m == BF16X3 ? (t->resident + 1u) / 2u : t->resident, m == FMA ? "TI" : "WM", t->wm,
                  m == FMA ? "TJ" : "WN", t->wn);
     rp__text_add(out, "#define RP_A_ALONG %d\n#define RP_A_WIDE %d\n#define RP_B_ALONG %d\n#define RP_B_WIDE %d\n",
                  bit(facts, A_ALONG), bit(facts, A_WIDE), bit(facts, B_ALONG), bit(facts, B_WIDE));
@@ -111,40 +112,36 @@ static void macros(uint64_t facts, rp__text *out) {
 
 static int64_t over(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-/* Shares of K, as a power of two, counted in tiles of a fixed size. */
+/* Shares of K, as a power of two: where few tiles of a fixed size would leave multiprocessors idle, and each share is long enough to pay
+ * for adding them up. */
 static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
-    const int64_t rows = p->m <= 16 ? 16 : 64, columns = p->n <= 16 ? 16 : 64, least = m == FMA ? 64 : 128;
+    const bool narrow = p->m <= 16 || p->n <= 16;
+    const int64_t rows = p->m <= 16 ? 16 : narrow ? 64 : 32, columns = p->n <= 16 ? 16 : narrow || m == FMA ? 64 : 32;
     const int64_t blocks = over(p->m, rows) * over(p->n, columns) * p->batch;
-    const int64_t most = (rows == 16 || columns == 16 ? 4 : 2) * (int64_t)d->multiprocessors;
+    const int64_t most = m == FMA ? 2 * (int64_t)d->multiprocessors : d->multiprocessors, least = m == FMA ? 64
+                                                                                                  : narrow ? 192
+                                                                                                           : 1024;
+    const unsigned limit = m != FMA || narrow || p->k > 4096 ? 3 : 1;
     unsigned split = 0;
     if (d->arch < 90) return 0;
-    while (split < 3 && blocks << (split + 1) <= most && p->k >= least << (split + 1)) split++;
+    while (split < limit && blocks << (split + 1) <= most && p->k >= least << (split + 1)) split++;
     return split;
 }
 
-/* Clocks that the device takes with a tile: full waves of blocks, at the rate of the tile where enough of them share a
- * multiprocessor, and the way of a block from its first load to its last store. */
-static double clocks_of(const rp__matmul *p, const rp__device *d, math m, unsigned split, const struct tile *t) {
-    const double blocks =
-        (double)over(p->m, t->tm) * (double)over(p->n, t->tn) * (double)p->batch * (double)(1 << split);
-    const double sm = d->multiprocessors, each = (double)t->tm * t->tn * ((double)p->k / (1 << split)),
-                 scale = m == TF32      ? 0.5
-                         : m == BF16X3  ? 0.3
-                         : m == INTEGER ? 1.5
-                                        : 1;
-    double waves = blocks / sm, held = waves < 1 ? 1 : waves;
-    const double whole = (double)(int64_t)waves;
-    if (waves > whole && waves < 8) waves = whole + 1; /* blocks of unequal pace fill later waves */
-    /* alone on a multiprocessor a block does not hide its own waits */
-    const double alone = t->resident > 1 && held < t->resident ? 0.5 + 0.5 * held / t->resident : 1;
-    return waves * each / (t->rate * scale * alone) + 1500;
+/* Clocks of the steps along K, by how many blocks share a multiprocessor. */
+static double clocks_of(const rp__matmul *p, const rp__device *d, unsigned split, const struct tile *t) {
+    const int64_t blocks = (over(p->m, t->tm) * over(p->n, t->tn) * p->batch) << split,
+                  share = over(p->k, INT64_C(1) << split);
+    const double steps = (double)over(share * (int64_t)rp__dtype_bytes(p->dtype), t->depth),
+                 together = (double)over(blocks, d->multiprocessors);
+    return steps * (t->alone + (together - 1) * t->beside) + t->tm * t->tn / 16.0; /* and of storing */
 }
 
 static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsigned split, double *clocks) {
     unsigned best = N_TILES;
     for (unsigned k = m == FMA ? FIRST_FMA : 0; k < (m == FMA ? N_TILES : FIRST_FMA); k++) {
         if ((m == TF32 || m == BF16X3) && shapes[k].tn > 128) continue; /* more shared memory than there is */
-        const double c = clocks_of(p, d, m, split, &shapes[k]);
+        const double c = clocks_of(p, d, split, &shapes[k]);
         if (best < N_TILES && c >= *clocks) continue;
         best = k;
         *clocks = c;
@@ -219,17 +216,20 @@ static bool plain_serves(const rp__problem *p, size_t *workspace) {
     return plain_math(p, &m) && fits(p);
 }
 
-/* Below so many multiply-adds the plain kernels are as fast; above so many cuBLASLt is, unless the product is of few rows or columns and so
- * of reading the other factor (bench/gpu_works.txt measures them). What follows the product in its launch saves one, too. */
+/* Below so many multiply-adds the plain kernels are as fast; above so many cuBLASLt is, later where reading one factor is most of the
+ * work (bench/gpu_works.txt measures them). What follows the product in its launch saves one, too. */
 #define SMALL_TENSOR (INT64_C(1) << 18)
-#define LARGE_TENSOR (INT64_C(1) << 24)
-#define LARGE_FMA (INT64_C(1) << 27)
+#define LARGE_TENSOR (INT64_C(1) << 25)
+#define LARGE (INT64_C(1) << 27)
 static double cost_of(const rp__problem *p, math m, int64_t small, int64_t large) {
     rp__matmul read;
     const double work = rp__problem_work(p);
     rp__matmul_read(p->o, 3, &read);
     if (work < (double)small || (m != FMA && read.k < 32)) return work + 1;
-    return work <= (double)large || read.m <= 16 || read.n <= 16 ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
+    const int64_t narrow = read.m < read.n ? read.m : read.n;
+    bool ours = work <= (double)large || (narrow <= 16 && work <= (double)LARGE);
+    if (m == FMA && narrow < 4) ours = false; /* tiles of 16 rows are nearly empty */
+    return ours ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
 }
 static double tensor_cost(const rp__problem *p) {
     math m = MMA;
@@ -240,7 +240,7 @@ static double tensor_cost(const rp__problem *p) {
 static double plain_cost(const rp__problem *p) {
     if (p->order == RP__ORDER_ELSEWHERE && p->call->precision != RP__FLOAT32_HIGHEST) /* tensor cores, then */
         return rp__problem_work(p) + 2;
-    return cost_of(p, FMA, RP__CUDA_SMALL_PRODUCT, LARGE_FMA);
+    return cost_of(p, FMA, RP__CUDA_SMALL_PRODUCT, LARGE);
 }
 
 /* ---- launches */
