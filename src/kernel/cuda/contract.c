@@ -59,6 +59,10 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     return RP_OK;
 }
 
+const char *rp__cuda_contract_row(const rp__cuda_class *c) {
+    return rp__cuda_template_at((unsigned)(c->broadcast >> ROW_SHIFT & 0xff))->row.name;
+}
+
 rp_status rp__cuda_contract_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out) {
     const unsigned batch = (unsigned)(c->broadcast >> BATCH_SHIFT & 0xff),
                    m = (unsigned)(c->broadcast >> M_SHIFT & 0xff), n = (unsigned)(c->broadcast >> N_SHIFT & 0xff);
