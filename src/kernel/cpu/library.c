@@ -87,7 +87,8 @@ static const char *name(rp__device *d, rp__library_op op) {
 }
 
 static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
-    return rp__template_order(rp__cpu_templates, RP__CPU_TEMPLATES, &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE});
+    return rp__template_order(rp__cpu_templates, RP__CPU_TEMPLATES,
+                              &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE});
 }
 
 /* A launch costs less than a row of a small product: nothing to win. */

@@ -49,7 +49,8 @@ static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, 
     case RP__LIB_NONZERO: return rp__cuda_nonzero_workspace(d, o, n, call);
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_workspace(d, o, n, call);
     case RP__LIB_SCATTER: return rp__cuda_scatter_workspace(d, o, n, call);
-    default: return has_templates(op) && pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, &bytes) ? bytes : 0;
+    default:
+        return has_templates(op) && pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, &bytes) ? bytes : 0;
     }
 }
 
@@ -83,7 +84,8 @@ static const char *name(rp__device *d, rp__library_op op) {
 }
 
 static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
-    return rp__template_order(rp__cuda_templates, RP__CUDA_TEMPLATES, &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE});
+    return rp__template_order(rp__cuda_templates, RP__CUDA_TEMPLATES,
+                              &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE});
 }
 
 extern const rp__library rp__cuda_library;
