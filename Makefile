@@ -19,7 +19,7 @@ endif
 configure = sh scripts/configure.sh
 build = cmake --build
 
-.PHONY: all run test test-all fuzz bench bench-gpu install format check-format clean setup
+.PHONY: all run test test-all fuzz bench bench-gpu doc install format check-format clean setup
 all: setup
 	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF $(CMAKE_FLAGS)
 	@$(build) build/release -j $(JOBS)
@@ -53,6 +53,10 @@ bench:
 
 bench-gpu:
 	@sh bench/gpu.sh
+
+# The reference of the headers, build/release/html; needs doxygen. `make install` takes it along.
+doc: all
+	@$(build) build/release --target doc
 
 install: all
 	@prefix="$(PREFIX)"; case $$prefix in /*) ;; *) prefix=$$PWD/$$prefix ;; esac; \
