@@ -265,6 +265,12 @@ RP_CALL size_t rp_split(rp_tensor *t, int64_t split_size, int64_t dim, rp_tensor
 RP_CALL size_t rp_split_with_sizes(rp_tensor *t, const int64_t *sizes, size_t n, int64_t dim, rp_tensor **out);
 RP_CALL size_t rp_chunk(rp_tensor *t, int64_t chunks, int64_t dim, rp_tensor **out, size_t n_out);
 RP_CALL size_t rp_unbind(rp_tensor *t, int64_t dim, rp_tensor **out, size_t n_out);
+/* As equal as they can be, the first ones one longer: torch.tensor_split. */
+RP_CALL size_t rp_tensor_split(rp_tensor *t, int64_t sections, int64_t dim, rp_tensor **out, size_t n_out);
+/* n tensors expanded to one size, and vectors to a grid of which each walks one dim (torch.broadcast_tensors, torch.meshgrid):
+   out[0..n). indexing: "ij", or "xy", which swaps the first two dims. */
+RP_CALL rp_status rp_broadcast_tensors(rp_tensor *const *tensors, size_t n, rp_tensor **out);
+RP_CALL rp_status rp_meshgrid(rp_tensor *const *tensors, size_t n, const char *indexing, rp_tensor **out);
 /* Writes the tensor as PyTorch's repr does (4 digits, summarised past 1000 elements), NUL-terminated, into buf; returns
    the length it needs without the NUL. */
 RP_CALL size_t rp_format(rp_tensor *t, char *buf, size_t bytes);
