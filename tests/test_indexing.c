@@ -161,6 +161,24 @@ static void positive(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     out[1] = rp_index_put(in[0], &mask, 1, rp_zeros(RP_NO_DIMS));
 }
 
+/* A slice that the index names several times is filled once: so the number's gradient counts it once. */
+static void gradient_of_a_filling_number(void **state) {
+    (void)state;
+    rp_tensor *x = rp_zeros(RP_DIMS(3, 5)), *value = rp_full(RP_NO_DIMS, rp_f64(2));
+    rp_tensor *index = rp_from_data((int64_t[]){1, 2, 2, -3, 4}, RP_DIMS(5), RP_I64), *grads[2];
+    rp_set_requires_grad(x, true);
+    rp_set_requires_grad(value, true);
+    for (int here = 0; here < 2; here++) {
+        rp_tensor *y = here ? rp_index_fill_(rp_clone(x, NULL), 1, index, value) : rp_index_fill(x, -1, index, value);
+        rp_tensor *sum = rp_sum(rp_mul_scalar(y, rp_f64(0.5)));
+        assert_float_equal(rp_item_f64(sum), 9, 0); /* 3 rows, 3 places */
+        assert_int_equal(rp_grad(&sum, 1, (rp_tensor *[]){x, value}, 2, NULL, NULL, grads), RP_OK);
+        assert_float_equal(rp_item_f64(grads[1]), 4.5, 0);
+        assert_float_equal(rp_item_f64(rp_sum(grads[0])), 3, 0);
+    }
+    assert_false(rp_failed());
+}
+
 static void masks(void **state) {
     (void)state;
     rp_tensor *x = NUMBERS(RP_DIMS(2, 3), 1, -2, 3, -4, 5, -6), *out[2];
@@ -309,6 +327,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(in_order, begin, end),
         cmocka_unit_test_setup_teardown(in_place, begin, end),
         cmocka_unit_test_setup_teardown(gradients_of_writes, begin, end),
+        cmocka_unit_test_setup_teardown(gradient_of_a_filling_number, begin, end),
         cmocka_unit_test_setup_teardown(masks, begin, end),
         cmocka_unit_test_setup_teardown(strides, begin, end),
         cmocka_unit_test_setup_teardown(places_along, begin, end),
