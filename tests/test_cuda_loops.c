@@ -623,6 +623,38 @@ static void test_clusters(void **state) {
         for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) same_bits(dtypes[t], 3, sizes[n], no_clusters);
 }
 
+/* Sums over the first dim with a factor a place of it, as gradients of a norm's weights are: short ones, several blocks a chunk, several
+ * chunks; one column a thread and several. */
+static void test_column_weights(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16};
+    static const int64_t sizes[][2] = {{100, 40}, {129, 64}, {1500, 32}, {9000, 24}, {20000, 16}};
+    rp__device *d = rp__device_get(rp_cuda(0));
+    assert_non_null(d);
+    const int multiprocessors = d->multiprocessors;
+    (void)state;
+    for (unsigned t = 0; t < 2; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            rp__dag_builder *b = rp__dag_new();
+            rp__val x = load_new(b, dtypes[t], false), factor = load_new(b, RP_F32, false);
+            store_new(b, dtypes[t], rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, x, factor), RP__ALONG_ROW), true);
+            store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW), true);
+            const int64_t r = sizes[n][0], beside = sizes[n][1];
+            problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .n_inner = 1, .extent = {beside, r}};
+            assert_non_null(p.dag);
+            p.operands[1] = (operand){.elements = r, .stride = {0, 1}};
+            for (unsigned k = 2; k < 4; k++) p.operands[k] = (operand){.elements = beside, .stride = {1, 0}};
+            for (int single = 0; single < 2; single++) { /* off the alignment of vectors */
+                p.operands[0] = (operand){.offset = single, .elements = r * beside + single, .stride = {1, beside}};
+                for (int few = 0; few < 2; few++) {
+                    d->multiprocessors = few ? 1 : 300;
+                    compare(&p, t ? 2e-2 : 1e-5 * sqrt((double)r));
+                }
+                d->multiprocessors = multiprocessors;
+            }
+            rp__dag_release(p.dag);
+        }
+}
+
 /* Few rows that are longer than a cluster takes, with several phases and with scans: a block a chunk, a launch a phase, gives the bits of
  * one block that walks the row. */
 static void test_split_phases(void **state) {
@@ -898,7 +930,8 @@ int main(void) {
         cmocka_unit_test(test_many),           cmocka_unit_test(test_scans),
         cmocka_unit_test(test_windows),        cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_column_phases),  cmocka_unit_test(test_split_phases),
-        cmocka_unit_test(test_rows_of_tables), cmocka_unit_test(test_cats),
+        cmocka_unit_test(test_column_weights), cmocka_unit_test(test_rows_of_tables),
+        cmocka_unit_test(test_cats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

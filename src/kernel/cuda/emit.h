@@ -66,11 +66,12 @@ typedef struct rp__cuda_class {
     uint8_t stage;     /* TILE: elements of a vector across */
     uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
     /* per access, along the fastest dim (POINTWISE), the last outer one (`unit` of COLUMN) or the inner dims (rows) */
-    uint64_t unit;        /* stride 1 and aligned for whole vectors */
-    uint64_t broadcast;   /* stride 0 */
-    uint64_t gathered;    /* POINTWISE, TILE: of `unit`, loads at computed places that keep vectors whole */
-    uint64_t staged;      /* TILE: through shared memory */
-    uint64_t staged_unit; /* TILE: of these, stride 1 across and aligned for vectors of `stage` */
+    uint64_t unit;      /* stride 1 and aligned for whole vectors */
+    uint64_t broadcast; /* stride 0 */
+    uint64_t gathered;  /* POINTWISE, TILE: of `unit`, loads at computed places that keep vectors whole */
+    uint64_t staged;    /* TILE: through shared memory */
+    uint64_t
+        staged_unit; /* TILE: of these, stride 1 across and aligned for vectors of `stage`; COLUMN: stride 0 along the last outer dim */
 } rp__cuda_class;
 
 /* Parameter words: those of rp__space_words (space.h), then these. */

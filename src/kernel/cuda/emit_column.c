@@ -58,11 +58,12 @@ void rp__emit_down(const rp__emitter *e, unsigned phase, unsigned down, const ch
     rp__text_puts(e->out, "    rp_barrier();\n");
 }
 
-/* A plain load of elements one by one. */
+/* A plain load of one element for all columns of a thread. */
 static bool is_single(const rp__emitter *e, unsigned k) {
     const rp__node *n = &e->dag->nodes[k];
     return n->op == RP__LOAD && e->level[k] == RP__LEVEL_ELEMENT && e->needed[k] && n->a == RP__NO_VAL &&
-           n->b == RP__NO_VAL && !e->dag->accesses[n->access].windows && e->c->vector == 1;
+           n->b == RP__NO_VAL && !e->dag->accesses[n->access].windows &&
+           (e->c->vector == 1 || (e->c->staged_unit >> n->access & 1));
 }
 
 static bool is_whole(const rp__emitter *e, unsigned k) {

@@ -265,8 +265,13 @@ bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n) {
 
 void rp__emit_early_load(const rp__emitter *e, unsigned node, const char *guard) {
     const unsigned access = e->dag->nodes[node].access;
-    rp__text_add(e->out, "        x%u[w] = 0; if (%s) x%u[w] = a%u[", node, guard, node, access);
-    add_offset(e, access);
+    rp__text_add(e->out, "        x%u[w] = 0; if (%s) x%u[w] = a%u[o%u", node, guard, node, access, access);
+    for (unsigned d = 0; d < e->c->n_inner; d++) {
+        char i[8] = "i";
+        if (e->c->n_inner > 1) (void)snprintf(i, sizeof i, "i%u", d);
+        rp__text_add(e->out, " + %s * (%s)p.w[%u]", i, rp__emit_index_type(e),
+                     rp__emit_stride_word(e, access, e->c->n_outer + d));
+    }
     rp__text_puts(e->out, "];\n");
 }
 

@@ -488,6 +488,8 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
             is_unit(dag, s, a, k, last, width))
             c->unit |= UINT64_C(1) << k;
     c->vector = (uint8_t)(c->unit ? width : 1);
+    for (unsigned k = 0; k < dag->n_accesses && c->unit; k++)
+        if (a[k].stride[last] == 0 && !dag->accesses[k].windows) c->staged_unit |= UINT64_C(1) << k;
     c->full = r <= tree;
     c->unroll = 8;
     while (c->unroll > 1 && (int64_t)tree * c->unroll / 2 >= in_chunk) c->unroll /= 2;
