@@ -1,6 +1,7 @@
 /* The CUDA C kernel that walks rows side by side, for outer dims that run fastest (emit_parts.h): a thread takes `vector`
- * neighbouring rows - columns of memory - and some of the lanes of each, one lane after the other. Lanes are visited so that what
- * the tree of emit.h combines first comes first: one value a level waits for its partner, however many lanes there are. */
+ * neighbouring rows - columns of memory - and some of the groups of four lanes of each, one group after the other: its lanes are
+ * neighbours in memory. Groups are visited so that what the tree of emit.h combines first comes first: one value a level waits for its
+ * partner, however many groups there are. */
 #include "kernel/cuda/emit_parts.h"
 
 #include <stdio.h>
@@ -87,21 +88,30 @@ static void add_distances(const rp__emitter *e) {
     }
 }
 
-static void add_visits(const rp__emitter *e, unsigned phase, unsigned lanes) {
-    for (unsigned k = 0; k < e->dag->n_nodes; k++)
-        if (rp__emit_reduces_in(e, k, phase)) {
-            char at[24];
-            rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {", e->c->vector);
-            (void)snprintf(at, sizeof at, "c%u[j]", k);
-            rp__emit_visited(e, k, 'z', lanes, "n", at, "[j]");
-            rp__text_add(e->out, "    k%u[j] = c%u[j]; }\n", k, k);
-        }
+/* The four lanes of group number n, combined; it waits for its partner. */
+static void add_group(const rp__emitter *e, unsigned phase, unsigned groups) {
+    const unsigned vector = e->c->vector;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        const rp__node *n = &e->dag->nodes[k];
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        char lane[4][32], own[24];
+        for (unsigned l = 0; l < 4; l++) (void)snprintf(lane[l], sizeof lane[l], "c%u[%u + j]", k, l * vector);
+        (void)snprintf(own, sizeof own, "k%u[j]", k);
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) { const %s lo = ", vector,
+                     rp__emit_type(n->dtype));
+        rp__emit_combine(e, n, lane[0], lane[2]);
+        rp__text_puts(e->out, ", hi = ");
+        rp__emit_combine(e, n, lane[1], lane[3]);
+        rp__text_add(e->out, "; %s = ", own);
+        rp__emit_combine(e, n, "lo", "hi");
+        rp__text_puts(e->out, ";");
+        rp__emit_visited(e, k, 'z', groups, "n", own, "[j]");
+        rp__text_puts(e->out, "    }\n");
+    }
 }
 
-/* `count` elements of this thread's columns, all loads before the first use. place: the text that declares i and in of element w.
- * lanes: 0, or each is a lane of its own, number n of so many. */
-static void add_batch(const rp__emitter *e, unsigned phase, bool stores, unsigned count, const char *place,
-                      unsigned lanes) {
+/* `count` elements of this thread's columns, all loads before the first use. place: the text that declares i and in of element w. */
+static void add_batch(const rp__emitter *e, unsigned phase, bool stores, unsigned count, const char *place) {
     const rp__dag *d = e->dag;
     const rp__cuda_class *c = e->c;
     for (unsigned k = 0; k < d->n_nodes; k++) {
@@ -125,10 +135,11 @@ static void add_batch(const rp__emitter *e, unsigned phase, bool stores, unsigne
     for (unsigned k = 0; stores && k < d->n_stores; k++)
         if (!rp__dag_is_row(d, d->stores[k].axes) && rp__emit_vector_store(e, &d->stores[k]))
             rp__emit_gathered(e, &d->stores[k], k, c->vector);
-    if (lanes) rp__emit_accumulators(e, phase, c->vector);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", c->vector);
     rp__emit_element_nodes(e, phase, "in");
-    rp__emit_accumulation(e, phase, "j", "in");
+    char lane[32];
+    (void)snprintf(lane, sizeof lane, "(w & 3) * %u + j", c->vector);
+    rp__emit_accumulation(e, phase, lane, "in");
     for (unsigned k = 0; stores && k < d->n_stores; k++) {
         if (rp__dag_is_row(d, d->stores[k].axes)) continue;
         if (rp__emit_vector_store(e, &d->stores[k]))
@@ -144,7 +155,6 @@ static void add_batch(const rp__emitter *e, unsigned phase, bool stores, unsigne
             (void)snprintf(to, sizeof to, "a%u + o%u + x%ui", a, a, a);
             rp__emit_gathered_store(e, &d->stores[k], k, c->vector, "in && live", to);
         }
-    if (lanes) add_visits(e, phase, lanes);
     rp__text_puts(e->out, "    }\n");
     for (unsigned k = 0; k < d->n_nodes; k++) e->early[k] = false;
 }
@@ -154,38 +164,26 @@ static void add_reductions(const rp__emitter *e, unsigned phase, bool partial) {
     const rp__dag *d = e->dag;
     const rp__cuda_class *c = e->c;
     const char *index = rp__emit_index_type(e);
-    const unsigned lanes = 4u * c->threads / c->parts / c->down, tree = 4u * c->threads;
+    const unsigned groups = (unsigned)c->threads / c->parts / c->down, tree = 4u * c->threads;
     char size[16], place[200];
     (void)snprintf(size, sizeof size, "[%u]", c->vector);
     for (unsigned k = 0; k < d->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase)) {
-            rp__emit_waiting(e, k, 'z', lanes, size);
+            rp__emit_waiting(e, k, 'z', groups, size);
             rp__text_add(e->out, "    %s k%u%s;\n", rp__emit_type(d->nodes[k].dtype), k, size);
         }
-    rp__text_add(e->out, "#define RP_LANE(n) (((%s)part + %u * (ty + %u * ", index, c->parts, c->down);
-    rp__emit_reversed(e, "((n) >> 2)", lanes / 4);
-    rp__text_puts(e->out, ")) * 4 + (((n) & 1) * 2 + ((n) >> 1 & 1)))\n");
-    if (c->full) { /* one element a lane at most: those of several lanes are in flight together */
-        const unsigned ahead = lanes < 8 ? lanes : 8;
-        rp__text_add(e->out, "    for (int n0 = 0; n0 < %u; n0 += %u) {\n", lanes, ahead);
-        (void)snprintf(
-            place, sizeof place,
-            "        const int n = n0 + w; const %s i = chunk + RP_LANE(n); const int in = i < end; (void)in; "
-            "(void)n;\n",
-            index);
-        add_batch(e, phase, false, ahead, place, lanes);
-    } else {
-        rp__text_add(e->out, "    for (int n = 0; n < %u; n++) {\n", lanes);
-        rp__emit_accumulators(e, phase, c->vector);
-        rp__text_add(e->out, "    for (%s from = chunk + RP_LANE(n); from < end; from += %u) {\n", index,
-                     tree * c->unroll);
-        (void)snprintf(place, sizeof place, "        const %s i = from + w * %u; const int in = i < end; (void)in;\n",
-                       index, tree);
-        add_batch(e, phase, false, c->unroll, place, 0);
-        rp__text_puts(e->out, "    }\n");
-        add_visits(e, phase, lanes);
-    }
-    rp__text_puts(e->out, "    }\n#undef RP_LANE\n");
+    rp__text_add(e->out, "    for (int n = 0; n < %u; n++) {\n", groups);
+    rp__emit_accumulators(e, phase, 4u * c->vector);
+    rp__text_add(e->out, "    for (%s from = chunk + ((%s)part + %u * (ty + %u * ", index, index, c->parts, c->down);
+    rp__emit_reversed(e, "n", groups);
+    rp__text_add(e->out, ")) * 4; from < end; from += %u) {\n", tree * c->unroll);
+    (void)snprintf(place, sizeof place,
+                   "        const %s i = from + (w >> 2) * %u + (w & 3); const int in = i < end; (void)in;\n", index,
+                   tree);
+    add_batch(e, phase, false, 4u * c->unroll, place);
+    rp__text_puts(e->out, "    }\n");
+    add_group(e, phase, groups);
+    rp__text_puts(e->out, "    }\n");
     for (unsigned k = 0; k < d->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase))
             rp__text_add(e->out,
@@ -249,11 +247,11 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
             if (partial) break;
             continue;
         }
-        rp__text_add(e->out, "    for (%s from = ty; from < R; from += %u) {\n", index, c->down * c->unroll);
+        rp__text_add(e->out, "    for (%s from = ty; from < R; from += %u) {\n", index, c->down * 4u * c->unroll);
         char place[128];
         (void)snprintf(place, sizeof place, "        const %s i = from + w * %u; const int in = i < R; (void)in;\n",
                        index, c->down);
-        add_batch(e, phase, true, c->unroll, place, 0);
+        add_batch(e, phase, true, 4u * c->unroll, place);
         rp__text_puts(e->out, "    }\n");
     }
     if (partial)

@@ -82,6 +82,7 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
 void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
     const rp__dag *d = e->dag;
     const bool two = e->c->n_outer == 2;
+    const char *index = rp__emit_index_type(e), *whole = e->c->wide ? "rp_u64" : "rp_u32";
     unsigned vector = e->c->vector, unroll = e->c->unroll, stride = rp__cuda_group_words(d, e->c), first = two ? 3 : 2;
     uint32_t table = d->n_scalars + RP__CUDA_EXTRA_WORDS;
     rp__emit_vector_types(e, vector);
@@ -106,6 +107,12 @@ void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
         RP__CUDA_BLOCK * unroll, vector);
     rp__emit_row_nodes(e, 0);
     char at[64], guard[96];
+    if (two) /* the place of a thread's next vector follows from that of the one before: one division for all of them */
+        rp__text_add(e->out,
+                     "    const %s along = (%s)p.w[w + 2], sq = (%s)((%s)%u / (%s)along), sr = %u - sq * along;\n"
+                     "    %s q0 = (%s)((%s)first / (%s)along), q1 = (%s)first - q0 * along;\n",
+                     index, index, index, whole, RP__CUDA_BLOCK * vector, whole, RP__CUDA_BLOCK * vector, index, index,
+                     whole, whole, index);
     (void)snprintf(at, sizeof at, "first + (rp_i64)u * %u", RP__CUDA_BLOCK * vector);
     (void)snprintf(guard, sizeof guard, "%s < points", at);
     if (vector > 1 && !two) rp__emit_vector_loads(e, -1, unroll, vector, at, 'a', guard);
@@ -114,13 +121,12 @@ void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
         "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n    const rp_i64 g = %s;\n    const int ok = g < points;\n",
         unroll, at);
     if (two) {
-        rp__text_puts(
-            e->out,
-            "    const rp_i64 along = (rp_i64)p.w[w + 2];\n    const int small = points < 2147483647;\n"
-            "    const rp_i64 d0 = small ? (rp_i64)((rp_u32)g / (rp_u32)along) : g / along, d1 = g - d0 * along;\n");
+        rp__text_add(
+            e->out, "    const %s d0 = q0, d1 = q1;\n    q0 += sq; q1 += sr; if (q1 >= along) { q1 -= along; q0++; }\n",
+            index);
         for (unsigned a = 0; a < d->n_accesses; a++)
-            rp__text_add(e->out, "    const rp_i64 o%u = d0 * (rp_i64)p.w[w + %u] + d1 * (rp_i64)p.w[w + %u];\n", a,
-                         first + d->n_accesses + 2 * a, first + d->n_accesses + 2 * a + 1);
+            rp__text_add(e->out, "    const %s o%u = d0 * (%s)p.w[w + %u] + d1 * (%s)p.w[w + %u];\n", index, a, index,
+                         first + d->n_accesses + 2 * a, index, first + d->n_accesses + 2 * a + 1);
         for (unsigned k = 0; k < d->n_nodes && vector > 1; k++)
             if (e->level[k] == RP__LEVEL_ELEMENT && d->nodes[k].a == RP__NO_VAL && rp__emit_in_vectors(e, &d->nodes[k]))
                 rp__emit_vector_load(e, k, vector, "", "ok");

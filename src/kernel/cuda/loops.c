@@ -430,11 +430,6 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
     if (c->vector == 1 && tree >= 64) { /* neighbours in a warp read and write neighbours */
         c->strided = 1;
         c->threads = (uint16_t)tree;
-        while (tree == RP__CUDA_BLOCK && c->span > 1 &&
-               r > (int64_t)c->threads * 16) { /* more of them wait for memory */
-            c->span /= 2;
-            c->threads = (uint16_t)(2 * c->threads);
-        }
     }
     int64_t step = (int64_t)c->threads * c->span, groups = (r + step - 1) / step;
     c->full = r > 0 && r % step == 0;
@@ -453,22 +448,18 @@ static void share_cluster(const rp__dag *dag, const rp__space *s, const rp__spac
     c->groups = RP__CUDA_CHUNK / RP__CUDA_BLOCK / 4;
     c->full = r % RP__CUDA_CHUNK == 0;
     find_row_units(dag, s, a, 4, c);
-    if (c->vector > 1) return;
-    c->strided = 1;
-    c->threads = 4 * RP__CUDA_BLOCK;
-    c->span = 1;
-    c->groups = RP__CUDA_CHUNK / RP__CUDA_BLOCK / 4;
+    c->strided = c->vector == 1;
 }
 
 static int64_t column_blocks(const rp__cuda_class *c, int64_t rows, int64_t chunks) {
     return (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks * c->parts;
 }
 
-/* Rows side by side: a thread takes as many as one load of 16 bytes holds. Stripes of them a block get narrower, down to 64 bytes, while
- * that fills the multiprocessors; then, where there is one phase, several blocks share a chunk. */
+/* Rows side by side: a thread takes as many as one load of 16 bytes holds, a warp 512 bytes next to each other. Where that leaves
+ * multiprocessors without work several blocks share a chunk, if there are one phase and enough to do; else stripes get narrower. */
 static void share_column(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                          int64_t r, int64_t rows, rp__cuda_class *c) {
-    enum { BLOCK = 512, ALONE = 64 << 10 }; /* threads; elements that a block had better add up itself */
+    enum { BLOCK = 512, SHARED = 2 << 20 }; /* threads; bytes that are worth a second launch */
     const int64_t chunks = (r + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK,
                   in_chunk = r < RP__CUDA_CHUNK ? r : RP__CUDA_CHUNK;
     const unsigned last = c->n_outer - 1u, tree = 4u * c->threads;
@@ -490,20 +481,16 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     c->vector = (uint8_t)(c->unit ? width : 1);
     for (unsigned k = 0; k < dag->n_accesses && c->unit; k++)
         if (a[k].stride[last] == 0 && !dag->accesses[k].windows) c->staged_unit |= UINT64_C(1) << k;
-    c->full = r <= tree;
-    c->unroll = 8;
-    while (c->unroll > 1 && (int64_t)tree * c->unroll / 2 >= in_chunk) c->unroll /= 2;
-    if (dag->n_nodes > 24 && c->unroll > 2) c->unroll = 2;
+    c->unroll = in_chunk > tree && dag->n_nodes <= 24 ? 2 : 1;
     c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_COLUMN;
     c->tile = 32;
     while (c->tile > 1 && c->tile / 2 * c->vector >= rows) c->tile /= 2;
-    const unsigned narrow = 64 / (c->vector * widest) ? 64 / (c->vector * widest) : 1;
-    while (c->tile > narrow && c->tile > 4 && column_blocks(c, rows, chunks) * 4 < 3 * (int64_t)d->multiprocessors)
-        c->tile /= 2;
-    while (dag->n_phases == 2 && one_phase(dag) && c->parts < 32 && 16 * c->parts <= c->threads &&
-           column_blocks(c, rows, chunks) * 4 < 3 * (int64_t)d->multiprocessors &&
-           in_chunk / (2 * c->parts) * (c->tile * c->vector) >= ALONE / 4 && in_chunk * rows >= ALONE)
+    const int64_t wanted = 3 * (int64_t)d->multiprocessors / 4;
+    while (one_phase(dag) && in_chunk * rows * widest >= SHARED && c->parts < 32 && 8 * c->parts <= c->threads &&
+           column_blocks(c, rows, chunks) < wanted)
         c->parts *= 2;
+    const unsigned narrow = 64 / (c->vector * widest) > 4 ? 64 / (c->vector * widest) : 4;
+    while (c->tile > narrow && column_blocks(c, rows, chunks) < wanted) c->tile /= 2;
     if (c->parts > 1) c->template_ = RP__CUDA_PARTIAL_COLUMN;
     c->down = 1;
     while (2u * c->down * c->parts <= c->threads && 2u * c->down * c->tile <= BLOCK) c->down *= 2;
@@ -954,6 +941,7 @@ static rp_status bind_parts(rp__device *d, rp__dag *dag, const rp__space *const 
             rp__space_collapse(dag, &s, a);
             const unsigned dims = rp__space_dims(&s);
             if (dims > 2) return RP_ERROR_UNAVAILABLE;
+            c.wide = c.wide || is_wide(dag, &s, a);
             order_points(dag, &s, a);
             const int64_t along = dims ? s.extent[dims - 1] : 1, all = product(s.extent, dims);
             if (all == 0) continue;
@@ -995,7 +983,7 @@ static rp_status bind_parts(rp__device *d, rp__dag *dag, const rp__space *const 
             if (points == 0) return RP_OK;
             c.vector = (uint8_t)width;
             for (unsigned k = 0; k < n && width > 1; k++) c.unit |= UINT64_C(1) << k;
-            c.unroll = 4;
+            c.unroll = width > 1 ? 4 : 8;
             while (c.unroll > 1 &&
                    points / ((int64_t)RP__CUDA_BLOCK * c.vector * c.unroll) < 8 * (int64_t)d->multiprocessors)
                 c.unroll /= 2;
