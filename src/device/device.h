@@ -117,6 +117,7 @@ struct rp_stream {
     atomic_uint refs;
     rp__device *device;
     bool is_default;
+    bool foreign; /* the program's, adopted: never destroyed here */
     void *native;
     /* Other threads ask whether the stream captures before they wait for it: written by rp__allocator_capture alone. */
     _Atomic(struct rp__capture *) capture; /* not NULL while capturing (capture.h) */
@@ -124,6 +125,7 @@ struct rp_stream {
     uint64_t id;
     rp_stream *given_up_next; /* of the allocator, under its lock: references that it has given up */
     unsigned given_up;
+    rp_stream *next_foreign; /* adopted streams of all devices (device.c) */
 };
 struct rp_event {
     rp__handle handle;

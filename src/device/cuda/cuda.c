@@ -323,12 +323,12 @@ static rp_status stream_create(rp__device *d, rp_stream *s) {
 }
 
 static void stream_destroy(rp__device *d, rp_stream *s) {
-    if (s->native && rp__cuda_enter_to_free(d)) {
+    if ((s->native || s->foreign) && rp__cuda_enter_to_free(d)) {
         /* The driver would destroy it behind its work, and memory that was freed in its order is about to be used by others. */
         CUstreamCaptureMode mode = rp__cuda_relax(d);
         (void)rp__cuda_of(d)->cu->cuStreamSynchronize(native(s));
         rp__cuda_unrelax(d, mode);
-        (void)rp__cuda_of(d)->cu->cuStreamDestroy(native(s));
+        if (!s->foreign) (void)rp__cuda_of(d)->cu->cuStreamDestroy(native(s));
     }
     s->native = NULL;
 }
