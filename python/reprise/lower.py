@@ -157,7 +157,7 @@ class Lowering:
         self.nodes.append(self.node)
         return out
 
-    def one(self, name, expect=None, **given):
+    def one(self, name, expect=None, /, **given):
         return self.emit(name, given, [expect] if expect else None)[0]
 
     def gradient(self, name, given, grads, wrt, expect):
