@@ -1,13 +1,16 @@
 """The backend of torch.compile: AOT autograd gives graphs of ATen ops, each becomes one program of the library, or several with PyTorch's
 own ops between them where the library lacks one."""
+import contextlib
 import functools
 import logging
+import operator
 import threading
 
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.passes.split_module import split_module
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import _c
 from .decompose import table
@@ -50,7 +53,7 @@ VIEWS = {"contiguous", "reshape", "_reshape_alias", "_unsafe_view", "to_dtype", 
 
 def may_alias(node):
     """Does a result of the node share memory with an operand, or could it?"""
-    if node.target is __import__("operator").getitem:
+    if node.target is operator.getitem:
         return True
     schema = getattr(node.target, "_schema", None)
     if schema is None:
@@ -267,7 +270,7 @@ def levels(graph, refused):
             continue
         below = max([level.get(a, 0) for a in n.all_input_nodes] + [0, written])
         eager = n in refused
-        if n.target is __import__("operator").getitem:
+        if n.target is operator.getitem:
             below = level.get(n.args[0], 0)
             eager = below % 2 == 1
         level[n] = below if below % 2 == int(eager) else below + 1
@@ -394,6 +397,18 @@ def compile_graph(kind, options, gm, example_inputs):
     return boxed
 
 
+@contextlib.contextmanager
+def portable():
+    """Ops that are those of one kernel library alone stay out of graphs that are traced in here."""
+    onednn = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(onednn)
+
+
 def backend(gm, example_inputs, *, options=None, mode=None, **unknown):
     """torch.compile(model, backend="reprise", options={...}). Options: engine (a name of reprise.backends()), strict (a node that the library
     does not run is an error that names it, instead of a split), wait, no_graph."""
@@ -410,6 +425,5 @@ def backend(gm, example_inputs, *, options=None, mode=None, **unknown):
 
     wrapped = aot_autograd(fw_compiler=compiler("forward"), bw_compiler=compiler("backward"), inference_compiler=compiler("inference"),
                            decompositions=table(), partition_fn=min_cut_rematerialization_partition, keep_inference_input_mutations=True)
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    with sdpa_kernel(SDPBackend.MATH):
+    with portable():
         return wrapped(gm, example_inputs)

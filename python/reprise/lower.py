@@ -484,13 +484,24 @@ def _dropout(low, node, a, expect):
     return low.emit("native_dropout", a, expect)
 
 
+@special("embedding")
+def _embedding(low, node, a, expect):
+    if a["sparse"]:
+        raise Unsupported("a sparse gradient")
+    return low.emit("embedding", {"weight": a["weight"], "indices": a["indices"]}, expect)  # padding concerns the gradient alone
+
+
 @special("embedding_dense_backward")
 def _embedding_backward(low, node, a, expect):
     g = node.args[0].meta["val"]
-    if a["padding_idx"] >= 0 or a["scale_grad_by_freq"]:
-        raise Unsupported("a gradient of rows that are padding or counted")
-    weight = low.full(0, g.dtype, [a["num_weights"], g.shape[-1]])
-    return low.gradient("embedding", {"weight": weight, "indices": a["indices"]}, [a["grad_output"]], ["weight"], expect)
+    if a["scale_grad_by_freq"]:
+        raise Unsupported("a gradient of rows that are counted")
+    grad = a["grad_output"]
+    if a["padding_idx"] >= 0:  # what looked up the padding counts nothing
+        padding = low.one("eq_scalar", self=a["indices"], other=a["padding_idx"])
+        grad = low.one("masked_fill_scalar", self=grad, mask=low.one("unsqueeze", self=padding, dim=-1), value=0)
+    weight = low.full(0, g.dtype, [a["num_weights"], low.size(g.shape[-1])])
+    return low.gradient("embedding", {"weight": weight, "indices": a["indices"]}, [grad], ["weight"], expect)
 
 
 @special("rand", "randn", "randint")
