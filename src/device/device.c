@@ -255,7 +255,9 @@ rp_stream *rp_stream_wrap_at(const char *site, rp_device device, void *native) {
     rp__lock(&foreign_lock);
     rp_stream *s = adopt(d, native);
     rp__unlock(&foreign_lock);
-    return s;
+    if (s == &error_stream || rp__capture_follow(s) == RP_OK) return s;
+    rp_stream_release(s);
+    return &error_stream;
 }
 
 /* Gives a reference up; true: it was the last one, and nobody finds the stream any more. */
