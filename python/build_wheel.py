@@ -33,7 +33,9 @@ def run(*command):
 def library(build):
     """The files of the library that go into the wheel: the shared object by its soname, and the oneDNN module where it was built."""
     run("sh", os.path.join(ROOT, "scripts", "configure.sh"), build, "-DREPRISE_TESTS=OFF", "-DREPRISE_EXAMPLES=OFF", *shlex.split(os.environ.get("CMAKE_FLAGS", "")))
-    run("cmake", "--build", build, "-j", os.environ.get("JOBS", str(os.cpu_count())))
+    listed = subprocess.run(["cmake", "--build", build, "--target", "help"], check=True, capture_output=True, text=True).stdout
+    targets = ["reprise", *(["reprise-onednn"] if re.search(r"\breprise-onednn\b(?!\.)", listed) else [])]
+    run("cmake", "--build", build, "-j", os.environ.get("JOBS", str(os.cpu_count())), "--target", *targets)
     names = [n for n in os.listdir(build) if re.fullmatch(r"libreprise\.so\.\d+\.\d+", n)]
     if len(names) != 1:
         raise SystemExit(f"{build} holds no library of one version: {names}")

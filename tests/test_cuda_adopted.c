@@ -82,7 +82,8 @@ static void test_life(void **state) {
     (void)state;
     void *native = NULL;
     CU(cu.stream_create(&native, 1));
-    rp_stream *a = rp_stream_wrap(rp_cuda(0), native), *b = rp_stream_wrap(rp_cuda(0), native), *plain = rp_stream_wrap(rp_cuda(0), NULL);
+    rp_stream *a = rp_stream_wrap(rp_cuda(0), native), *b = rp_stream_wrap(rp_cuda(0), native),
+              *plain = rp_stream_wrap(rp_cuda(0), NULL);
     OK(RP_OK);
     assert_ptr_equal(a, b);
     assert_ptr_not_equal(a, plain);
@@ -113,7 +114,9 @@ static void test_work(void **state) {
     model(NULL, (rp_tensor *const[]){x, y}, 2, &want, 1);
     OK(rp_synchronize(rp_cuda(0)));
     OK(rp_set_current_stream(s));
-    for (int k = 0; k < 4; k++) OK(rp_call(f, (rp_tensor *const[]){x, k & 1 ? rp_mul(y, rp_from_data(&(float){1}, RP_NO_DIMS, RP_F32)) : y}, 2, &got[k], 1));
+    for (int k = 0; k < 4; k++)
+        OK(rp_call(f, (rp_tensor *const[]){x, k & 1 ? rp_mul(y, rp_from_data(&(float){1}, RP_NO_DIMS, RP_F32)) : y}, 2,
+                   &got[k], 1));
     CU(cu.synchronize(native));
     OK(rp_set_current_stream(before));
     for (int k = 0; k < 4; k++) near(got[k], want);
@@ -130,7 +133,8 @@ static void capture(bool compiled) {
     void *native = NULL, *graph = NULL, *exec = NULL;
     CU(cu.stream_create(&native, 1));
     rp_stream *before = rp_current_stream(rp_cuda(0)), *s = rp_stream_wrap(rp_cuda(0), native);
-    rp_compiled *f = compiled ? rp_compile((rp_fn){model, NULL, 0, "model"}, NULL) : rp_plain((rp_fn){model, NULL, 0, "model"});
+    rp_compiled *f =
+        compiled ? rp_compile((rp_fn){model, NULL, 0, "model"}, NULL) : rp_plain((rp_fn){model, NULL, 0, "model"});
     rp_tensor *in[2] = {ramp(200, 0.01F), ramp(200, 0.02F)}, *out = NULL, *want = NULL, *other = NULL;
     OK(rp_set_current_stream(s));
     for (int k = 0; k < 3; k++) OK(rp_call(f, in, 2, &out, 1));
@@ -181,7 +185,8 @@ static void test_capture_of_ops(void **state) {
 
 int main(void) {
     if (!test_cuda_choose()) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_life, start), cmocka_unit_test_setup(test_work, start),
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_life, start),
+                                       cmocka_unit_test_setup(test_work, start),
                                        cmocka_unit_test_setup(test_capture_of_a_compiled_call, start),
                                        cmocka_unit_test_setup(test_capture_of_ops, start)};
     return cmocka_run_group_tests(tests, NULL, NULL);

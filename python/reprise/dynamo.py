@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import _c
 from .decompose import table
-from .lower import Lowering, type_of, where
+from .lower import Lowering, hint, type_of, where
 from .report import REPORT, Graph
 from .schema import Slot, Unsupported
 
@@ -92,7 +92,7 @@ def python_of(low, e):
 class Part:
     """A graph that the library runs whole: the program, and what of its results is made outside of it."""
 
-    def __init__(self, gm, name, options, kind):
+    def __init__(self, gm, name, options):
         graph = gm.graph
         self.device = device_of(graph)
         self.place = library_device(self.device)
@@ -102,7 +102,7 @@ class Part:
         self.constants = []  # (tensor) behind the arguments
         for n in graph.nodes:
             if n.op == "get_attr":
-                self.faults += self.constant(n, gm)
+                self.constant(n, gm)
         for n in graph.nodes:
             if n.op in ("placeholder", "output", "get_attr"):
                 continue
@@ -115,7 +115,6 @@ class Part:
         slots = {}
         for r in output.args[0]:
             self.results.append(self.result(r, slots, programmed))
-        self.outs = [slots_node for slots_node in programmed]
         held = owned_arguments(graph, programmed)
         arguments = low.placeholders
         owned = tuple(k for k, n in enumerate(arguments) if n in held)
@@ -123,26 +122,24 @@ class Part:
         self.expect = [n.meta["val"] for n in programmed]
         self.restride = None
         self.direct = self.results == [("program", k) for k in range(len(programmed))]
-        self.program = None
-        if not self.faults or kind == "check":
-            options = {**{k: v for k, v in options.items() if k in OPTIONS and k != "strict"}, "static_sizes": not self.symbolic, "device": self.place}
-            self.program = _c.Program(name, len(arguments) + len(self.constants), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
+        options = {**{k: v for k, v in options.items() if k != "strict"}, "static_sizes": not self.symbolic, "device": self.place}
+        self.program = _c.Program(name, len(arguments) + len(self.constants), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
         self.random = low.random
         self.lock = threading.Lock()
 
     def constant(self, n, gm):
+        """A tensor of the graph's own becomes one more argument; who uses anything else has no operand."""
+        value = functools.reduce(getattr, n.target.split("."), gm)
+        if not isinstance(value, torch.Tensor) or value.device != self.device:
+            return
         try:
-            value = functools.reduce(getattr, n.target.split("."), gm)
-            if not isinstance(value, torch.Tensor) or value.device != self.device:
-                raise Unsupported(f"the attribute {n.target}")
-            n.meta.setdefault("val", value)
             type_of(value)
-        except (Unsupported, AttributeError) as e:
-            return [(n, str(e))]
+        except Unsupported:
+            return
+        n.meta.setdefault("val", value)
         self.low.env[n] = Slot(self.low.n_slots)
         self.low.n_slots += 1
         self.constants.append(value)
-        return []
 
     def absent(self, n):
         """Results of a node that is not lowered, so that the others are looked at."""
@@ -169,6 +166,8 @@ class Part:
         if r.op == "placeholder":
             return ("argument", self.low.placeholders.index(r))
         val = r.meta.get("val")
+        if isinstance(val, torch.Tensor) and val.device != self.device:
+            self.faults.append((r, f"a result on {val.device}"))
         if isinstance(val, (torch.SymInt, int)):
             try:
                 source = python_of(self.low, val.node.expr) if isinstance(val, torch.SymInt) else str(int(val))
@@ -208,6 +207,8 @@ class Part:
     def draw(self):
         """The library's generator goes on where PyTorch's stands; returns what tells PyTorch how far it went."""
         if self.device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                raise _c.Error("random numbers are drawn in a torch.cuda.graph: its replays could not go on in the generator")
             generator = torch.cuda.default_generators[self.device.index or 0]
             _c.set_generator(*self.place, generator.initial_seed() & (2**64 - 1), generator.get_offset() // 4)
             return lambda: generator.set_offset(4 * _c.get_generator(*self.place)[1])
@@ -229,8 +230,8 @@ class Part:
             got = self.program.run(given)
         if self.restride is None:
             self.look_at(got)
-        for k, sizes, strides in self.restride:
-            got[k] = torch.empty_strided(got[k].shape, strides(got[k]), dtype=got[k].dtype, device=got[k].device).copy_(got[k])
+        for k, order in self.restride:
+            got[k] = torch.empty_strided(got[k].shape, strides_in_order(order, got[k]), dtype=got[k].dtype, device=got[k].device).copy_(got[k])
         if self.direct:
             args.clear()
             return got
@@ -245,8 +246,7 @@ class Part:
         for k, (t, want) in enumerate(zip(got, self.expect)):
             sizes = [(s, w) for n, s, w in zip(t.shape, t.stride(), want.stride()) if n > 1]
             if t.numel() and any(isinstance(w, int) and s != w for s, w in sizes):
-                order = sorted(range(t.dim()), key=lambda d: (int(want.stride()[d]) if isinstance(want.stride()[d], int) else want.stride()[d].node.hint), reverse=True)
-                found.append((k, None, functools.partial(strides_in_order, order)))
+                found.append((k, sorted(range(t.dim()), key=lambda d: hint(want.stride()[d]), reverse=True)))
         self.restride = found
 
 
@@ -304,7 +304,7 @@ class Compiled:
             if not refused:
                 part, found = self.attempt(gm, name, options)
                 if not found:
-                    self.report.programs.append(part.program)
+                    self.report.add(part)
                     self.call = part.run
                     break
             else:
@@ -319,8 +319,8 @@ class Compiled:
                 refused = {n: found[0][1] for n in nodes}
         else:
             refused = {n: "the graph was split too often" for n in nodes}
-        if len(refused) == len(nodes) and nodes:
-            self.report.programs.clear()
+        if all(n in refused for n in nodes):
+            self.report._parts.clear()
             self.call = lambda args: self.eager(gm, args)
         for n, reason in refused.items():
             self.report.eager.append((n.name, str(n.target), reason, where(n) or ""))
@@ -335,7 +335,7 @@ class Compiled:
     @staticmethod
     def attempt(gm, name, options):
         """(the part, what is refused of it)"""
-        part = Part(gm, name, options, "check")
+        part = Part(gm, name, options)
         found = list(part.faults)
         known = {n for n, _ in found}
         found += [(n, r) for n, r in part.check() if n not in known]
@@ -365,7 +365,7 @@ class Compiled:
             return found
         for child_name, part, single in programs:
             setattr(whole, child_name, Caller(part.run, single))
-            self.report.programs.append(part.program)
+            self.report.add(part)
         self.call = lambda args: self.eager(whole, args)
         return []
 

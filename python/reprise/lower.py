@@ -197,11 +197,9 @@ class Lowering:
             raise Unsupported(f"{getattr(target, '__name__', target)} is no ATen op")
         vals = list(val) if isinstance(val, (list, tuple)) else [val]
         expect = [expected(v) for v in vals]
-        for v in vals:
-            if isinstance(v, torch.Tensor) and v.device != self.device and not (v.dim() == 0 and v.device.type == "cpu"):
+        for v in vals:  # a number of the CPU is as good on the device of the others, unless somebody sees it
+            if isinstance(v, torch.Tensor) and v.device != self.device and (v.dim() or v.device.type != "cpu"):
                 raise Unsupported(f"a result on {v.device}")
-            if isinstance(v, torch.Tensor) and v.device != self.device:
-                raise Unsupported(f"a number on {v.device} among tensors on {self.device}")
         given, defaults = {}, {}
         schema = target._schema
         for k, a in enumerate(schema.arguments):
@@ -276,6 +274,11 @@ def _copy_(low, node, a, expect):
     if not isinstance(source, Node) or source.op != "placeholder":
         raise Unsupported("a write into what is no argument")
     return low.emit("copy_", {"self": a["self"], "src": a["src"]})
+
+
+@special("_assert_tensor_metadata")
+def _nothing(low, node, a, expect):
+    return None  # the types of the trace hold in every call
 
 
 @special("lift_fresh_copy")
@@ -384,6 +387,19 @@ def _slice_scatter(low, node, a, expect):
 @special("expand")
 def _expand(low, node, a, expect):
     return low.emit("expand", {"self": a["self"], "size": a["size"]}, expect)
+
+
+@special("as_strided_scatter")
+def _as_strided_scatter(low, node, a, expect):
+    x = node.args[0].meta["val"]
+    sizes, strides = list(a["size"]), list(a["stride"])
+    if not x.is_contiguous() or any(not isinstance(v, int) for v in (*sizes, *strides, a["storage_offset"] or 0)) or x.storage_offset():
+        raise Unsupported("as_strided_scatter into other than row-major memory of known sizes")
+    place = low.full(a["storage_offset"] or 0, torch.int64, [1] * len(sizes))
+    for d, (size, stride) in enumerate(zip(sizes, strides)):
+        along = low.one("mul_scalar", self=low.one("arange", start=0, end=size, step=1, dtype=torch.int64), other=stride)
+        place = low.one("add", self=place, other=low.one("reshape", self=along, shape=[size if k == d else 1 for k in range(len(sizes))]))
+    return low.emit("put", {"self": a["self"], "index": place, "source": a["src"]}, expect)
 
 
 # ---- convolution

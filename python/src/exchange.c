@@ -47,7 +47,8 @@ int py_view(PyObject *object, dl_tensor *out, PyObject **keep) {
         return -1;
     }
     *keep = capsule; /* not taken: its destructor runs the deleter when the call is over */
-    struct DLManagedTensor *old = PyCapsule_IsValid(capsule, "dltensor") ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
+    struct DLManagedTensor *old =
+        PyCapsule_IsValid(capsule, "dltensor") ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
     struct DLManagedTensorVersioned *managed = old ? NULL : PyCapsule_GetPointer(capsule, "dltensor_versioned");
     if (!old && !managed) {
         Py_CLEAR(*keep);
@@ -167,7 +168,8 @@ typedef struct array {
 PyObject *py_array_type;
 
 PyObject *py_array_new(rp_tensor *t) {
-    PyObject *self = ((allocfunc)PyType_GetSlot((PyTypeObject *)py_array_type, Py_tp_alloc))((PyTypeObject *)py_array_type, 0);
+    PyObject *self =
+        ((allocfunc)PyType_GetSlot((PyTypeObject *)py_array_type, Py_tp_alloc))((PyTypeObject *)py_array_type, 0);
     if (self) ((array *)self)->t = (rp_retain)(t);
     return self;
 }
@@ -196,7 +198,8 @@ static PyObject *array_shape(PyObject *self, void *unused) {
     rp_tensor *t = ((array *)self)->t;
     size_t n = (rp_ndim)(t);
     PyObject *shape = PyTuple_New((Py_ssize_t)n);
-    for (size_t d = 0; shape && d < n; d++) PyTuple_SetItem(shape, (Py_ssize_t)d, PyLong_FromLongLong((rp_size)(t, (int64_t)d)));
+    for (size_t d = 0; shape && d < n; d++)
+        PyTuple_SetItem(shape, (Py_ssize_t)d, PyLong_FromLongLong((rp_size)(t, (int64_t)d)));
     return shape;
 }
 
@@ -212,17 +215,20 @@ static PyObject *array_text(PyObject *self) {
     return PyUnicode_FromString(text);
 }
 
-static PyMethodDef array_methods[] = {
-    {"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack, METH_VARARGS | METH_KEYWORDS, "the memory, as a DLPack capsule"},
-    {"__dlpack_device__", array_device, METH_NOARGS, "(type, index)"},
-    {NULL, NULL, 0, NULL}};
+static PyMethodDef array_methods[] = {{"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack,
+                                       METH_VARARGS | METH_KEYWORDS, "the memory, as a DLPack capsule"},
+                                      {"__dlpack_device__", array_device, METH_NOARGS, "(type, index)"},
+                                      {NULL, NULL, 0, NULL}};
 static PyGetSetDef array_members[] = {{"shape", array_shape, NULL, "sizes", NULL},
                                       {"dtype", array_dtype, NULL, "name of the element type", NULL},
                                       {NULL, NULL, NULL, NULL, NULL}};
-static PyType_Slot array_slots[] = {{Py_tp_dealloc, array_free},     {Py_tp_repr, array_text},
-                                    {Py_tp_methods, array_methods},  {Py_tp_getset, array_members},
-                                    {Py_tp_doc, "a result: numpy.from_dlpack(a), torch.from_dlpack(a), jax.dlpack.from_dlpack(a)"},
-                                    {0, NULL}};
+static PyType_Slot array_slots[] = {
+    {Py_tp_dealloc, array_free},
+    {Py_tp_repr, array_text},
+    {Py_tp_methods, array_methods},
+    {Py_tp_getset, array_members},
+    {Py_tp_doc, "a result: numpy.from_dlpack(a), torch.from_dlpack(a), jax.dlpack.from_dlpack(a)"},
+    {0, NULL}};
 static PyType_Spec array_spec = {"reprise.Array", sizeof(array), 0, Py_TPFLAGS_DEFAULT, array_slots};
 
 int py_exchange_ready(PyObject *module) {

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 
 PyObject *py_error;
-static PyObject *texts; /* a dict: what was once kept stays, since call sites and names are read as long as the process lives */
+static PyObject
+    *texts; /* a dict: what was once kept stays, since call sites and names are read as long as the process lives */
 
 void *py_fail(const char *where) {
     rp_status status = rp_error_status();
@@ -15,7 +16,8 @@ void *py_fail(const char *where) {
 
 const char *py_keep_text(PyObject *text) {
     PyObject *kept = PyDict_GetItemWithError(texts, text);
-    if (!kept && !PyErr_Occurred() && PyDict_SetItem(texts, text, text) == 0) kept = PyDict_GetItemWithError(texts, text);
+    if (!kept && !PyErr_Occurred() && PyDict_SetItem(texts, text, text) == 0)
+        kept = PyDict_GetItemWithError(texts, text);
     return kept ? PyUnicode_AsUTF8AndSize(kept, NULL) : NULL;
 }
 
@@ -43,7 +45,8 @@ static PyObject *ops(PyObject *module, PyObject *unused) {
             Py_DECREF(list);
             return py_fail("ops");
         }
-        PyObject *one = Py_BuildValue("(ssssOI)", i.name, i.schema, i.doc, i.lowering, i.differentiable ? Py_True : Py_False, i.flags);
+        PyObject *one = Py_BuildValue("(ssssOI)", i.name, i.schema, i.doc, i.lowering,
+                                      i.differentiable ? Py_True : Py_False, i.flags);
         if (!one) {
             Py_DECREF(list);
             return NULL;
@@ -117,7 +120,8 @@ static PyObject *reset(PyObject *module, PyObject *unused) {
 }
 
 static PyMethodDef functions[] = {
-    {"bind_exchange", py_bind_exchange, METH_VARARGS, "(tensor class, to_dlpack, from_dlpack, use the class's table of C functions)"},
+    {"bind_exchange", py_bind_exchange, METH_VARARGS,
+     "(tensor class, to_dlpack, from_dlpack, use the class's table of C functions)"},
     {"doctor", doctor, METH_NOARGS, "what the library found on this machine"},
     {"ops", ops, METH_NOARGS, "the op table"},
     {"dtypes", dtypes, METH_NOARGS, "numbers of the element types by name"},
@@ -129,13 +133,15 @@ static PyMethodDef functions[] = {
     {"reset", reset, METH_NOARGS, "compiled functions forget what they compiled"},
     {NULL, NULL, 0, NULL}};
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_c", "libreprise for Python", -1, functions, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_c", "libreprise for Python", -1, functions, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__c(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     texts = PyDict_New();
-    py_error = PyErr_NewExceptionWithDoc("reprise.Error", "what the library refused, and why", PyExc_RuntimeError, NULL);
+    py_error =
+        PyErr_NewExceptionWithDoc("reprise.Error", "what the library refused, and why", PyExc_RuntimeError, NULL);
     if (!texts || !py_error) return NULL;
     Py_INCREF(py_error);
     if (PyModule_AddObject(module, "Error", py_error) || py_exchange_ready(module) || py_program_ready(module)) {

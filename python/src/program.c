@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* An integer of a step: a number, or what an earlier step calculated of sizes. */
 typedef struct word {
@@ -71,11 +72,10 @@ struct program {
     int32_t *out;
     bool *owned; /* arguments that a result may share the memory of: a handle holds the tensor */
     seen *seen;
-    rp_ir *ir; /* instead of steps */
+    rp_ir *ir;        /* instead of steps */
     rp_device device; /* where ops without operands put their results */
     context context;
     rp_compiled *compiled;
-    PyObject *kept; /* results that a graph of the caller's own writes at every replay */
 };
 
 /* ---- replay */
@@ -104,9 +104,8 @@ static int64_t calculate(const char *f, int64_t a, int64_t b) {
     static const struct {
         const char *name;
         int64_t (*f)(int64_t a, int64_t b);
-    } table[] = {{"add", rp_sym_add}, {"sub", rp_sym_sub},           {"mul", rp_sym_mul},
-                 {"mod", rp_sym_mod}, {"floordiv", rp_sym_floordiv}, {"max", rp_sym_max},
-                 {"min", rp_sym_min}};
+    } table[] = {{"add", rp_sym_add},           {"sub", rp_sym_sub}, {"mul", rp_sym_mul}, {"mod", rp_sym_mod},
+                 {"floordiv", rp_sym_floordiv}, {"max", rp_sym_max}, {"min", rp_sym_min}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].name, f)) return table[i].f(a, b);
     return 0; /* the reader took no other name */
@@ -130,11 +129,13 @@ static rp_status run_grad(const step *s, const rp_attr *attrs, rp_tensor *const 
     bool before = rp_set_grad_enabled(true);
     for (size_t k = 0; k < s->n_wrt; k++) {
         rp_tensor *of = operand[s->wrt[k]];
-        if (rp_op_call_at(s->site, "detach", &of, 1, NULL, 0, &leaf[k], 1) == RP_OK) (rp_set_requires_grad)(leaf[k], true);
+        if (rp_op_call_at(s->site, "detach", &of, 1, NULL, 0, &leaf[k], 1) == RP_OK)
+            (rp_set_requires_grad)(leaf[k], true);
         operand[s->wrt[k]] = leaf[k];
     }
-    rp_status status = rp_failed() ? rp_error_status()
-                                   : rp_op_call_at(s->site, s->op, operand, s->n_in, attrs, s->n_attrs, result, s->n_grads);
+    rp_status status = rp_failed()
+                           ? rp_error_status()
+                           : rp_op_call_at(s->site, s->op, operand, s->n_in, attrs, s->n_attrs, result, s->n_grads);
     for (size_t k = 0; k < s->n_grads && status == RP_OK; k++) {
         if (s->grads[k] < 0) continue;
         root[n_roots] = result[k];
@@ -366,7 +367,8 @@ static bool read_expected(PyObject *o, step *s) {
         if (!PyArg_ParseTuple(e, "iO", &dtype, &sizes)) return false;
         Py_ssize_t n = PyTuple_Size(sizes);
         if (n < 0) return false;
-        if (n > RP_MAX_DIMS) return PyErr_Format(py_error, "a tensor has at most %d dimensions, not %zd", RP_MAX_DIMS, n), false;
+        if (n > RP_MAX_DIMS)
+            return PyErr_Format(py_error, "a tensor has at most %d dimensions, not %zd", RP_MAX_DIMS, n), false;
         s->expect[k].dtype = (rp_dtype)dtype;
         s->expect[k].ndim = (size_t)n;
         for (Py_ssize_t d = 0; d < n; d++)
@@ -421,7 +423,8 @@ static bool read_step(PyObject *o, program *p, step *s) {
         PyErr_Format(PyExc_ValueError, "no step is a %R", kind);
     }
     Py_DECREF(rest);
-    if (good && ((s->kind == STEP_SIZE && !s->in) || (s->kind >= STEP_SIZE && !s->out))) good = (PyErr_NoMemory(), false);
+    if (good && ((s->kind == STEP_SIZE && !s->in) || (s->kind >= STEP_SIZE && !s->out)))
+        good = (PyErr_NoMemory(), false);
     return good;
 }
 
@@ -448,7 +451,6 @@ static void program_free(PyObject *self) {
         if (p->seen[k].t) (rp_release)(p->seen[k].t);
     for (size_t k = 0; p->steps && k < p->n_steps; k++) step_free(&p->steps[k]);
     rp_ir_release(p->ir);
-    Py_XDECREF(p->kept);
     free(p->steps);
     free(p->seen);
     free(p->owned);
@@ -504,9 +506,11 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     }
     size_t slots = p->n_slots, n_owned = 0;
     int32_t *which = NULL;
-    good = good && read_slots(results, p, SIZE_MAX, &p->out, &p->n_out) && read_slots(owned, p, SIZE_MAX, &which, &n_owned);
+    good = good && read_slots(results, p, SIZE_MAX, &p->out, &p->n_out) &&
+           read_slots(owned, p, SIZE_MAX, &which, &n_owned);
     for (size_t k = 0; good && k < p->n_out; k++)
-        if (p->out[k] < 0 || p->n_slots != slots) good = (PyErr_SetString(PyExc_ValueError, "a result of no step"), false);
+        if (p->out[k] < 0 || p->n_slots != slots)
+            good = (PyErr_SetString(PyExc_ValueError, "a result of no step"), false);
     for (size_t k = 0; good && k < n_owned; k++)
         if (which[k] >= 0 && (size_t)which[k] < p->n_in) p->owned[which[k]] = true;
     free(which);
@@ -560,7 +564,8 @@ static rp_tensor *argument(program *p, size_t k, PyObject *object, PyObject **ke
     int64_t carried[2] = {0, 0}, carried_stride[2] = {1, 1}, plain[RP_MAX_DIMS];
     seen *last = &p->seen[k];
     *keep = NULL;
-    if (PyLong_Check(object)) { /* a number of the caller's: the size of a tensor without elements, so that it may be a symbol */
+    if (PyLong_Check(
+            object)) { /* a number of the caller's: the size of a tensor without elements, so that it may be a symbol */
         if (!read_size(object, &carried[1])) return NULL;
         if (carried[1] < 0) {
             PyErr_Format(py_error, "a negative number (%lld) as an argument", (long long)carried[1]);
@@ -648,7 +653,8 @@ static PyObject *program_run(PyObject *self, PyObject *args) {
     for (; n < p->n_in && good; n++) {
         r.in[n] = argument(p, n, PyList_GetItem(args, (Py_ssize_t)n), &r.keeps[n]);
         good = r.in[n] != NULL;
-        if (good && (rp_device_of)(r.in[n]).type == RP_DEVICE_CUDA) good = py_follow_stream((rp_device_of)(r.in[n])) == 0;
+        if (good && (rp_device_of)(r.in[n]).type == RP_DEVICE_CUDA)
+            good = py_follow_stream((rp_device_of)(r.in[n])) == 0;
         if (good) (rp_retain)(r.in[n]); /* another thread may replace what was seen */
     }
     size_t held = good ? n : n ? n - 1 : 0;
@@ -702,6 +708,39 @@ static PyObject *program_arrays(PyObject *self, PyObject *args) {
     return results;
 }
 
+/* bare(arguments as run takes them, n) -> seconds a call of the library alone, without Python: what run() is measured against */
+static PyObject *program_bare(PyObject *self, PyObject *args) {
+    program *p = (program *)self;
+    PyObject *list, *keep;
+    int n;
+    if (!PyArg_ParseTuple(args, "Oi", &list, &n)) return NULL;
+    if (!PyList_Check(list) || (size_t)PyList_Size(list) != p->n_in || n < 1)
+        return PyErr_Format(PyExc_TypeError, "%s takes a list of %zu arguments", p->name, p->n_in);
+    room r;
+    if (!take_room(&r, p->n_in, p->n_out)) {
+        give_room(&r);
+        return NULL;
+    }
+    rp_scope scope = (rp_scope_begin)();
+    bool good = true;
+    for (size_t k = 0; k < p->n_in && good; k++) {
+        good = (r.in[k] = argument(p, k, PyList_GetItem(list, (Py_ssize_t)k), &keep)) != NULL;
+        Py_XDECREF(keep);
+    }
+    struct timespec begin = {0, 0}, end = {0, 0};
+    (void)timespec_get(&begin, TIME_UTC);
+    for (int i = 0; i < n && good; i++) {
+        rp_scope inner = (rp_scope_begin)();
+        good = (rp_call)(p->compiled, r.in, p->n_in, r.out, p->n_out) == RP_OK || (py_fail(p->name), false);
+        (rp_scope_end)(inner, NULL, 0);
+    }
+    (void)timespec_get(&end, TIME_UTC);
+    (rp_scope_end)(scope, NULL, 0);
+    give_room(&r);
+    double seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    return good ? PyFloat_FromDouble(seconds / n) : NULL;
+}
+
 /* ---- checks and facts */
 
 static bool read_type(PyObject *o, rp_ir_type *type) {
@@ -711,7 +750,8 @@ static bool read_type(PyObject *o, rp_ir_type *type) {
     if (!PyArg_ParseTuple(o, "iiiO", &dtype, &device, &index, &sizes)) return false;
     Py_ssize_t n = PyTuple_Size(sizes);
     if (n < 0) return false;
-    if (n > RP_MAX_DIMS) return PyErr_Format(py_error, "a tensor has at most %d dimensions, not %zd", RP_MAX_DIMS, n), false;
+    if (n > RP_MAX_DIMS)
+        return PyErr_Format(py_error, "a tensor has at most %d dimensions, not %zd", RP_MAX_DIMS, n), false;
     type->dtype = (rp_dtype)dtype;
     type->device = (rp_device){(rp_device_type)device, index};
     type->ndim = (size_t)n;
@@ -723,7 +763,8 @@ static bool read_type(PyObject *o, rp_ir_type *type) {
 /* check([(dtype, device type, index, sizes) an argument]) -> [(step, what is wrong)]; step -1: with the whole. */
 static PyObject *program_check(PyObject *self, PyObject *types) {
     program *p = (program *)self;
-    if (!PyList_Check(types) || (size_t)PyList_Size(types) != p->n_in) return PyErr_Format(PyExc_TypeError, "a type an argument");
+    if (!PyList_Check(types) || (size_t)PyList_Size(types) != p->n_in)
+        return PyErr_Format(PyExc_TypeError, "a type an argument");
     rp_ir_type *list = calloc(p->n_in + 1, sizeof *list);
     context c = {.p = p, .faults = calloc(p->n_steps + 1, sizeof *c.faults)};
     bool good = (list && c.faults) || (PyErr_NoMemory(), false);
@@ -740,7 +781,9 @@ static PyObject *program_check(PyObject *self, PyObject *types) {
         for (size_t k = 0; k < c.n_faults + (failed && c.n_faults == 0); k++) {
             bool whole = k >= c.n_faults;
             PyObject *one = Py_BuildValue("(is)", whole ? -1 : (int)c.faults[k].step,
-                                          whole ? rp_error_message() : c.faults[k].message ? c.faults[k].message : "");
+                                          whole                 ? rp_error_message()
+                                          : c.faults[k].message ? c.faults[k].message
+                                                                : "");
             if (!one || PyList_Append(found, one)) {
                 Py_XDECREF(one);
                 Py_CLEAR(found);
@@ -789,16 +832,21 @@ static PyObject *program_arguments(PyObject *self, void *unused) {
     return PyLong_FromSize_t(((program *)self)->n_in);
 }
 
-static PyMethodDef methods[] = {{"run", program_run, METH_O, "calls it with a list of torch tensors and ints"},
-                                {"arrays", program_arrays, METH_O, "calls it with a list of arrays"},
-                                {"check", program_check, METH_O, "what of it the library refuses for arguments of these types"},
-                                {"explain", program_explain, METH_NOARGS, "what became of it, a tuple a fact"},
-                                {"read", program_read, METH_VARARGS | METH_CLASS, "a program of a graph in text form"},
-                                {NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {
+    {"run", program_run, METH_O, "calls it with a list of torch tensors and ints"},
+    {"bare", program_bare, METH_VARARGS, "seconds a call of the library takes alone"},
+    {"arrays", program_arrays, METH_O, "calls it with a list of arrays"},
+    {"check", program_check, METH_O, "what of it the library refuses for arguments of these types"},
+    {"explain", program_explain, METH_NOARGS, "what became of it, a tuple a fact"},
+    {"read", program_read, METH_VARARGS | METH_CLASS, "a program of a graph in text form"},
+    {NULL, NULL, 0, NULL}};
 static PyGetSetDef members[] = {{"name", program_name, NULL, "of the function", NULL},
                                 {"arguments", program_arguments, NULL, "how many it takes", NULL},
                                 {NULL, NULL, NULL, NULL, NULL}};
-static PyType_Slot slots[] = {{Py_tp_new, program_new}, {Py_tp_dealloc, program_free}, {Py_tp_methods, methods}, {Py_tp_getset, members},
+static PyType_Slot slots[] = {{Py_tp_new, program_new},
+                              {Py_tp_dealloc, program_free},
+                              {Py_tp_methods, methods},
+                              {Py_tp_getset, members},
                               {0, NULL}};
 static PyType_Spec spec = {"reprise._c.Program", sizeof(program), 0, Py_TPFLAGS_DEFAULT, slots};
 

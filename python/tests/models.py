@@ -97,7 +97,7 @@ def one(name, steps):
     reports += reprise.explain().graphs
     graphs = reports
     eager = sum(len(g.eager) for g in graphs)
-    verdict = "passed" if eager == 0 and graphs else "split" if any(g.programs for g in graphs) else "refused"
+    verdict = "passed" if eager == 0 and graphs else "split" if any(g.parts for g in graphs) else "refused"
     return verdict, wrong, error(got[0], want[0]), error(got[2], want[2]), graphs, time.monotonic() - began
 
 

@@ -344,7 +344,7 @@ class Splits(Door):
             return z.sum(-1) + y.mean(-1)
         self.check(f, torch.randn(3, 8), whole=False)
         (graph,) = reprise.explain().graphs
-        self.assertTrue(graph.programs)
+        self.assertTrue(graph.parts)
         self.assertTrue(any("fft" in op for _, op, _, _ in graph.eager))
         self.assertIn("fft", str(reprise.explain()))
 

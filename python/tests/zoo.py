@@ -186,7 +186,8 @@ language("gpt2", "transformer", "GPT2LMHeadModel", "GPT2Config", vocab_size=64, 
          resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 language("llama", "transformer", "LlamaForCausalLM", "LlamaConfig", **small, num_key_value_heads=2, use_cache=False)
 language("qwen2", "transformer", "Qwen2ForCausalLM", "Qwen2Config", **small, num_key_value_heads=2, use_cache=False)
-language("mixtral", "mixture", "MixtralForCausalLM", "MixtralConfig", **small, num_key_value_heads=2, num_local_experts=4, use_cache=False)
+language("mixtral", "mixture", "MixtralForCausalLM", "MixtralConfig", **small, num_key_value_heads=2, num_local_experts=4, use_cache=False,
+         experts_implementation="batched_mm")
 language("t5", "transformer", "T5ForConditionalGeneration", "T5Config", loss=classes, vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
          use_cache=False, dropout_rate=0.0,
          batch=lambda: {"input_ids": torch.randint(0, 60, (2, 8)), "decoder_input_ids": torch.randint(0, 60, (2, 6))})

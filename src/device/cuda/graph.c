@@ -398,14 +398,16 @@ rp_status rp__cuda_capture_of_others(rp__device *d, rp_stream *s, uint64_t *id) 
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t number = 1;
     *id = 0;
-    if (!s->native) return RP_OK; /* the driver's default stream is never captured, and asking it is an error while others are */
+    if (!s->native)
+        return RP_OK; /* the driver's default stream is never captured, and asking it is an error while others are */
     RP_TRY(rp__cuda_enter(d));
     if (c->cu->cuStreamGetCaptureInfo) {
         CUgraph graph = NULL;
         const CUgraphNode *last = NULL;
         const CUgraphEdgeData *edges = NULL;
         size_t n = 0;
-        RP_TRY(rp__cuda_status(d, c->cu->cuStreamGetCaptureInfo(s->native, &capturing, &number, &graph, &last, &edges, &n),
+        RP_TRY(rp__cuda_status(d,
+                               c->cu->cuStreamGetCaptureInfo(s->native, &capturing, &number, &graph, &last, &edges, &n),
                                "cuStreamGetCaptureInfo"));
     } else {
         RP_TRY(RP__CU(d, cuStreamIsCapturing(s->native, &capturing)));
