@@ -22,7 +22,7 @@ build = cmake --build
 
 PYTHON ?= python3
 
-.PHONY: all run test test-all fuzz bench bench-gpu wheel install format check-format clean setup
+.PHONY: all run test test-all fuzz bench bench-gpu wheel doc install format check-format clean setup
 all: setup
 	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF $(CMAKE_FLAGS)
 	@$(build) build/release -j $(JOBS)
@@ -61,7 +61,11 @@ bench-gpu:
 
 wheel:
 	@sh scripts/setup.sh wheel
-	@JOBS=$(JOBS) python3 python/build_wheel.py --out build/wheel
+	@JOBS=$(JOBS) $(PYTHON) python/build_wheel.py --out build/wheel
+
+# The reference of the headers, build/release/html; needs doxygen. `make install` takes it along.
+doc: all
+	@$(build) build/release --target doc
 
 install: all
 	@prefix="$(PREFIX)"; case $$prefix in /*) ;; *) prefix=$$PWD/$$prefix ;; esac; \
