@@ -4,6 +4,7 @@
 # PYTHON_TESTS_PYTHON names a Python that has torch, torchvision, timm and transformers, beside which the wheel is unpacked.
 set -eu
 cd "$(dirname "$0")/.."
+export PYTHONDONTWRITEBYTECODE=1 # nothing is left beside the sources
 wheel=$(WERROR=1 python3 python/build_wheel.py --out build/wheel)
 if [ -n "${PYTHON_TESTS_PYTHON:-}" ]; then
     python=$PYTHON_TESTS_PYTHON
