@@ -1,6 +1,6 @@
 #!/bin/sh
 # The Python package: makes the wheel, installs it into a virtual environment beside PyTorch, and runs its tests, its examples and (with
-# `models` as an argument) the table of models. The environment is build/python-venv, made once with PyTorch for the CPU from PyPI; or
+# `models` as an argument) the table of models. The environment is build/python-venv, made once with PyTorch from PyPI; or
 # PYTHON_TESTS_PYTHON names a Python that has torch, torchvision, timm and transformers, beside which the wheel is unpacked.
 set -eu
 cd "$(dirname "$0")/.."
@@ -16,8 +16,7 @@ else
     python=build/python-venv/bin/python
     [ -x "$python" ] || python3 -m venv build/python-venv
     "$python" -c 'import torch, torchvision, timm, transformers, numpy' 2>/dev/null ||
-        "$python" -m pip install --quiet --disable-pip-version-check --extra-index-url https://download.pytorch.org/whl/cpu \
-            torch torchvision timm transformers numpy
+        "$python" -m pip install --quiet --disable-pip-version-check torch torchvision timm transformers numpy
     "$python" -m pip install --quiet --no-index --no-deps --force-reinstall --disable-pip-version-check "$wheel"
 fi
 # Kernels of these tests are none of the user's.

@@ -21,6 +21,7 @@ from .schema import Slot, Unsupported
 log = logging.getLogger("reprise")
 _c.bind_exchange(torch.Tensor, torch.utils.dlpack.to_dlpack, torch.utils.dlpack.from_dlpack, True)
 OPTIONS = {"engine", "strict", "wait", "no_graph"}
+DRAWING = threading.Lock()  # the library's default generators are set, drawn from and read in one go
 MOST_ROUNDS = 8  # a graph is split again where a part of it turns out to be refused
 
 
@@ -125,7 +126,6 @@ class Part:
         options = {**{k: v for k, v in options.items() if k != "strict"}, "static_sizes": not self.symbolic, "device": self.place}
         self.program = _c.Program(name, len(arguments) + len(self.constants), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
         self.random = low.random
-        self.lock = threading.Lock()
 
     def constant(self, n, gm):
         """A tensor of the graph's own becomes one more argument; who uses anything else has no operand."""
@@ -221,7 +221,7 @@ class Part:
         if self.constants:
             given = [*given, *self.constants]
         if self.random:
-            with self.lock:
+            with DRAWING:
                 advance = self.draw()
                 got = self.program.run(given)
                 if advance:
@@ -245,8 +245,13 @@ class Part:
         found = []
         for k, (t, want) in enumerate(zip(got, self.expect)):
             sizes = [(s, w) for n, s, w in zip(t.shape, t.stride(), want.stride()) if n > 1]
-            if t.numel() and any(isinstance(w, int) and s != w for s, w in sizes):
-                found.append((k, sorted(range(t.dim()), key=lambda d: hint(want.stride()[d]), reverse=True)))
+            if not t.numel() or not any(isinstance(w, int) and s != w for s, w in sizes):
+                continue
+            try:
+                strides = [hint(s) for s in want.stride()]
+            except Unsupported:  # they depend on data: nobody can rely on them
+                continue
+            found.append((k, sorted(range(t.dim()), key=lambda d: strides[d], reverse=True)))
         self.restride = found
 
 
@@ -280,8 +285,8 @@ def levels(graph, refused):
     return level
 
 
-def refuse(refused, found, graph):
-    """Adds nodes, and with a node that has several results those that pick them."""
+def refuse(refused, found):
+    """Adds nodes; were there new ones?"""
     new = False
     for n, reason in found:
         if n is not None and n not in refused:
@@ -294,8 +299,7 @@ class Compiled:
     """A graph of AOT autograd as it runs."""
 
     def __init__(self, gm, kind, options):
-        graph = gm.graph
-        nodes = [n for n in graph.nodes if n.op == "call_function"]
+        nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
         self.report = Graph(kind, len(nodes))
         strict = bool(options.get("strict"))
         refused = {}
@@ -315,7 +319,7 @@ class Compiled:
                 n, reason = found[0]
                 raise NotSupported(f"reprise: {n.target if n is not None else 'the graph'} ({n.name if n is not None else kind}): {reason}"
                                    + (f" at {where(n)}" if n is not None and where(n) else ""))
-            if not refuse(refused, found, graph):
+            if not refuse(refused, found):
                 refused = {n: found[0][1] for n in nodes}
         else:
             refused = {n: "the graph was split too often" for n in nodes}
@@ -335,7 +339,10 @@ class Compiled:
     @staticmethod
     def attempt(gm, name, options):
         """(the part, what is refused of it)"""
-        part = Part(gm, name, options)
+        try:
+            part = Part(gm, name, options)
+        except Unsupported as e:
+            return None, [(None, str(e))]
         found = list(part.faults)
         known = {n for n, _ in found}
         found += [(n, r) for n, r in part.check() if n not in known]
