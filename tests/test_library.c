@@ -1053,7 +1053,7 @@ static void test_templates(void **state) {
     assert_true(never_asked);
     o[0].dtype = RP_I32; /* integers have no order that a kernel follows */
     assert_int_equal(rp__template_order(rows, ROWS, &p), RP__ORDER_ELSEWHERE);
-    const rp__problem none = {cpu, RP__LIB_CONV_WEIGHT, o, 3, &call};
+    const rp__problem none = {cpu, RP__LIB_CONV_WEIGHT, o, 3, &call, RP__ORDER_ELSEWHERE};
     assert_null(rp__template_pick(rows, ROWS, &none, SIZE_MAX, RP__ORDER_ELSEWHERE, &workspace));
 #undef PICKED
 }
