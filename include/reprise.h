@@ -424,6 +424,12 @@ typedef struct rp_pool rp_pool;
 
 RP_CALL rp_stream *rp_stream_new(rp_device device);
 RP_API void rp_stream_release(rp_stream *s);
+/* A stream that somebody else made, of the device's primary context: `native` is its CUstream, NULL the driver's default stream. Work
+   is put on it like on any other; its owner keeps it until the last reference is given back, and memory that was freed in its order
+   is no longer used. One that is wrapped already is given again, with one more reference. A CPU has none.
+   If its owner captures it at that moment, what is put on it until then is recorded: memory that the graph uses is kept for good. Wrap
+   it again when the capture has begun, and when it has ended; a graph cannot draw random numbers. */
+RP_CALL rp_stream *rp_stream_wrap(rp_device device, void *native);
 RP_CALL rp_stream *rp_current_stream(rp_device device); /* of the thread, borrowed */
 RP_CALL rp_status rp_set_current_stream(rp_stream *s);
 RP_CALL rp_status rp_stream_synchronize(rp_stream *s);

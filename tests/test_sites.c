@@ -139,6 +139,7 @@ static void test_streams_and_graphs(void **state) {
     SAYS(rp_generator_get(NULL, &seed, &seed));
     SAYS(rp_generator_set(NULL, 1, 2));
     SAYS(rp_stream_new(nowhere));
+    SAYS(rp_stream_wrap(nowhere, NULL));
     SAYS(rp_current_stream(nowhere));
     SAYS(rp_set_current_stream(NULL));
     SAYS(rp_stream_synchronize(NULL));
