@@ -348,6 +348,9 @@ typedef struct rp_compile_options {
        goes first; the last one of each forward and backward stays. Results and saved tensors of one that went stay valid. */
     size_t instance_limit;   /* 0: 64 */
     uint64_t instance_bytes; /* 0: 1 GiB */
+    /* Pairs of key and value for a backend that is another engine (docs/guide/7-engines.md); copied. Others take none. */
+    const char *const (*engine_options)[2];
+    size_t n_engine_options;
 } rp_compile_options;
 
 RP_CALL rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
@@ -698,6 +701,16 @@ RP_CALL rp_status rp_unregister_backend(const char *name);
 /* the names that rp_compile takes: an alias is one, behind that of its backend */
 RP_API size_t rp_backend_count(void);
 RP_CALL const char *rp_backend_name(size_t index);
+/* A backend by its name: is it here? Of one that is a library of others, which version and where it was found, or why it was not; opens
+   that library. */
+typedef struct rp_backend_info {
+    size_t struct_size;
+    bool available;
+    char version[64];
+    char where[512]; /* "" for the library's own */
+    char why[512];   /* "" where it is available */
+} rp_backend_info;
+RP_CALL rp_status rp_backend_info_get(const char *name, rp_backend_info *info);
 
 /* torch._dynamo.reset: every compiled function lets go, at its next call, of its specialisations, and of the verdict that it
    must run at every call; it is as new. Calls that are under way end with what they have. */

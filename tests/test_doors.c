@@ -1,0 +1,459 @@
+/* Other engines behind rp_compile: how graphs are cut into parts (with an engine of the test's own, which takes the ops that it is
+   told to and runs them node by node), what becomes of engines that are absent, too old, laid out otherwise, refuse or fail, weights that are
+   written, forks; and, where an engine's library is here, every op's first samples through it against eager.
+   DOORS_OP=name: one op, with the reason where it has no form. ctest: timeout=600 cost=20 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above */
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <reprise.h>
+#include <reprise_io.h>
+#include <reprise_ir.h>
+
+#include "compile/pipeline.h"
+#include "doors/door.h"
+#include "samples/samples.h"
+#include "support/check.h"
+#include "trace/ir_run.h"
+
+/* ---------------------------------------------------------------- an engine of the test's own */
+
+static struct {
+    const char *lacks[4];   /* ops that it has no form of */
+    bool absent, refuses, fails;
+    int built, ran, weights, inputs;
+} fake;
+
+typedef struct fake_made {
+    rp_ir *graph;
+    const rp__door_part *part;
+} fake_made;
+
+static bool fake_open(char version[64], char where[512], char why[512]) {
+    (void)snprintf(version, 64, "1.0");
+    (void)snprintf(where, 512, "here");
+    (void)snprintf(why, 512, "%s", fake.absent ? "there is none" : "");
+    return !fake.absent;
+}
+
+static bool fake_takes(const rp__engine_options *options, const rp_ir *ir, const rp__ir_node *n, char why[256]) {
+    (void)options, (void)ir;
+    if (n->kind != RP__IR_OP) {
+        (void)snprintf(why, 256, "no regions");
+        return false;
+    }
+    for (unsigned k = 0; k < 4; k++) {
+        if (!fake.lacks[k] || strcmp(fake.lacks[k], n->op->name) != 0) continue;
+        (void)snprintf(why, 256, "it never learned that");
+        return false;
+    }
+    return true;
+}
+
+static rp_status fake_build(const rp__door_part *part, const rp__engine_options *options, void **made) {
+    (void)options;
+    if (fake.refuses) return rp__fail(RP_ERROR_COMPILE, "the engine does not like it");
+    fake_made *m = calloc(1, sizeof *m);
+    if (!m) return RP_ERROR_OUT_OF_MEMORY;
+    m->part = part;
+    rp_status status = rp__door_part_graph(part, &m->graph);
+    fake.built++;
+    fake.weights = fake.inputs = 0;
+    for (uint32_t k = 0; k < part->n_in; k++) {
+        fake.weights += part->in[k].weight;
+        fake.inputs += !part->in[k].weight;
+    }
+    *made = m;
+    return status;
+}
+
+static rp_status fake_run(void *made, rp_tensor *const *in, rp_tensor **out) {
+    const fake_made *m = made;
+    rp_tensor *args[64], *results[64];
+    uint32_t n = 0;
+    fake.ran++;
+    if (fake.fails) return rp__fail(RP_ERROR_STATE, "the engine broke down");
+    for (uint32_t k = 0; k < m->part->n_in; k++)
+        if (!m->part->in[k].tensor) args[n++] = in[k];
+    RP_TRY(rp__ir_run(m->graph, args, n, results, m->part->n_out, NULL));
+    for (uint32_t k = 0; k < m->part->n_out; k++) {
+        out[k] = rp__door_result(&m->part->out[k], m->part->ir);
+        (void)rp_copy_(out[k], results[k]);
+    }
+    return rp_error_status();
+}
+
+static void fake_destroy(void *made) {
+    fake_made *m = made;
+    rp__ir_release(m->graph);
+    free(m);
+}
+
+static const char *const fake_keys[] = {"level", NULL};
+static const rp__door fake_door = {.name = "fake",
+                                   .title = "the fake",
+                                   .open = fake_open,
+                                   .device = RP_DEVICE_CPU,
+                                   .keys = fake_keys,
+                                   .takes = fake_takes,
+                                   .build = fake_build,
+                                   .run = fake_run,
+                                   .destroy = fake_destroy};
+static const rp__leaf fake_leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &fake_door};
+static const rp__engine fake_engine = {.name = "fake", RP__ENGINE_OVER_LEAF, .leaf = &fake_leaf};
+
+static int fresh(void **state) {
+    (void)state;
+    memset(&fake, 0, sizeof fake);
+    return rp_error_take() == RP_OK ? 0 : 0;
+}
+
+/* ---------------------------------------------------------------- functions */
+
+typedef struct net {
+    rp_tensor *w, *b;
+} net;
+
+/* relu(x w) + b, and the sum of its cumulative sums: cumsum in the middle */
+static void chain(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const net *n = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *h = rp_relu(rp_matmul(in[0], n->w));
+    rp_tensor *c = rp_cumsum(h, 1, NULL);
+    out[0] = rp_add(rp_mul(c, h), n->b, NULL);
+}
+
+static net make_net(bool grad) {
+    net n = {rp_randn(RP_DIMS(8, 8), NULL), rp_randn(RP_DIMS(8), NULL)};
+    if (grad) {
+        OK(rp_set_requires_grad(n.w, true));
+        OK(rp_set_requires_grad(n.b, true));
+    }
+    return n;
+}
+
+static void same_bits(rp_tensor *a, rp_tensor *b) {
+    float x[512], y[512];
+    assert_int_equal(rp_numel(a), rp_numel(b));
+    const size_t bytes = (size_t)rp_numel(a) * sizeof *x;
+    OK(rp_to_host(a, x, bytes));
+    OK(rp_to_host(b, y, bytes));
+    for (size_t k = 0; k < bytes / sizeof *x; k++)
+        if (fabsf(x[k] - y[k]) > 1e-5f * fmaxf(1, fabsf(y[k]))) fail_msg("element %zu is %g, not %g", k, x[k], y[k]);
+}
+
+static bool explains(rp_compiled *f, const char *kind, const char *reason, const char *text) {
+    rp_explain_entry e;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        OK(rp_explain_get(f, k, &e));
+        if (strcmp(e.kind, kind) == 0 && strcmp(e.reason, reason) == 0 && strstr(e.message, text)) return true;
+    }
+    return false;
+}
+
+static rp_compiled *compiled(rp_fn fn, const char *backend, bool strict) {
+    return rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backend, .strict = strict));
+}
+
+static void calls(rp_compiled *f, rp_fn fn, rp_tensor *x, int n) {
+    for (int k = 0; k < n; k++) {
+        rp_tensor *y, *z;
+        fn.body(fn.ctx, &x, 1, &z, 1);
+        OK(rp_call(f, &x, 1, &y, 1));
+        same_bits(y, z);
+    }
+}
+
+/* ---------------------------------------------------------------- parts */
+
+static void what_the_engine_lacks_runs_beside_it(void **state) {
+    (void)state;
+    fake.lacks[0] = "cumsum";
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", false);
+    calls(f, fn, rp_randn(RP_DIMS(4, 8), NULL), 4);
+    assert_int_equal(fake.built, 2); /* before and behind it */
+    assert_true(fake.ran >= 4);
+    assert_true(explains(f, "skip", "engine-lacks-op", "cumsum: it never learned that"));
+    assert_true(explains(f, "engine", "", "part 2 of 3"));
+    rp_compiled_release(f);
+}
+
+static void a_graph_that_it_takes_is_one_part(void **state) {
+    (void)state;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", true);
+    calls(f, fn, rp_randn(RP_DIMS(4, 8), NULL), 4);
+    assert_int_equal(fake.built, 1);
+    assert_int_equal(fake.weights, 2);
+    rp_compiled_release(f);
+}
+
+static void strict_makes_it_an_error(void **state) {
+    (void)state;
+    fake.lacks[0] = "cumsum";
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y;
+    assert_int_not_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    assert_non_null(strstr(rp_error_message(), "cumsum: it never learned that"));
+    assert_non_null(strstr(rp_error_message(), "test_doors.c:"));
+    (void)rp_error_take();
+    rp_compiled_release(f);
+}
+
+static void gradients_come_through_parts(void **state) {
+    (void)state;
+    fake.lacks[0] = "cumsum";
+    fake.lacks[1] = "cumsum_reversed";
+    net n = make_net(true);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", false);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *want[2] = {NULL, NULL};
+    for (int k = 0; k < 4; k++) {
+        rp_tensor *y, *loss, *got[2];
+        if (k == 0)
+            fn.body(fn.ctx, &x, 1, &y, 1);
+        else
+            OK(rp_call(f, &x, 1, &y, 1));
+        loss = rp_sum(y);
+        OK(rp_grad(&loss, 1, (rp_tensor *[]){n.w, n.b}, 2, NULL, NULL, got));
+        for (int i = 0; i < 2; i++) {
+            if (k == 0)
+                want[i] = got[i];
+            else
+                same_bits(got[i], want[i]);
+        }
+    }
+    assert_true(fake.ran > 0);
+    rp_compiled_release(f);
+}
+
+/* ---------------------------------------------------------------- faults */
+
+static void an_engine_that_is_absent_leaves_fused_kernels(void **state) {
+    (void)state;
+    fake.absent = true;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", false);
+    calls(f, fn, rp_randn(RP_DIMS(4, 8), NULL), 3);
+    assert_int_equal(fake.built, 0);
+    assert_true(explains(f, "skip", "engine-absent", "there is none"));
+    rp_compiled_release(f);
+    f = compiled(fn, "fake", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y;
+    FAILS(RP_ERROR_UNAVAILABLE, "there is none", rp_call(f, &x, 1, &y, 1));
+    rp_compiled_release(f);
+}
+
+static void a_refusal_leaves_fused_kernels(void **state) {
+    (void)state;
+    fake.refuses = true;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", false);
+    calls(f, fn, rp_randn(RP_DIMS(4, 8), NULL), 3);
+    assert_true(explains(f, "skip", "engine-refused", "does not like it"));
+    rp_compiled_release(f);
+    f = compiled(fn, "fake", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y;
+    FAILS(RP_ERROR_UNAVAILABLE, "does not like it", rp_call(f, &x, 1, &y, 1));
+    rp_compiled_release(f);
+}
+
+static void a_failure_in_the_middle_is_made_good(void **state) {
+    (void)state;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", false);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL);
+    calls(f, fn, x, 3);
+    fake.fails = true;
+    calls(f, fn, x, 1);
+    const int ran = fake.ran;
+    calls(f, fn, x, 2); /* it is not asked again */
+    assert_int_equal(fake.ran, ran);
+    assert_true(explains(f, "skip", "engine-failed", "broke down"));
+    rp_compiled_release(f);
+}
+
+static void a_weight_that_is_written_becomes_an_input(void **state) {
+    (void)state;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL);
+    calls(f, fn, x, 3);
+    assert_int_equal(fake.weights, 2);
+    (void)rp_mul_scalar_(n.w, rp_f64(2));
+    calls(f, fn, x, 2);
+    assert_int_equal(fake.built, 2);
+    assert_int_equal(fake.weights, 1);
+    (void)rp_mul_scalar_(n.w, rp_f64(2));
+    calls(f, fn, x, 2);
+    assert_int_equal(fake.built, 2);
+    rp_compiled_release(f);
+}
+
+static void options_are_looked_at(void **state) {
+    (void)state;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    const char *const good[][2] = {{"level", "3"}}, *const bad[][2] = {{"depth", "3"}};
+    rp_compiled_release(rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fake", .engine_options = good,
+                                                  .n_engine_options = 1)));
+    assert_false(rp_failed());
+    (void)rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fake", .engine_options = bad, .n_engine_options = 1));
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "has no option \"depth\"; there are: level");
+    (void)rp_compile(fn, RP_OPTIONS(rp_compile_options, .engine_options = good, .n_engine_options = 1));
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "takes no engine_options");
+}
+
+static void backends_say_what_is_here(void **state) {
+    (void)state;
+    rp_backend_info info = {.struct_size = sizeof info};
+    OK(rp_backend_info_get("fake", &info));
+    assert_true(info.available);
+    assert_string_equal(info.version, "1.0");
+    fake.absent = true;
+    OK(rp_backend_info_get("fake", &info));
+    assert_false(info.available);
+    assert_string_equal(info.why, "there is none");
+    OK(rp_backend_info_get("fused", &info));
+    assert_true(info.available);
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "there is no backend", rp_backend_info_get("nobody", &info));
+}
+
+/* ---------------------------------------------------------------- engines that are here: every op */
+
+typedef struct call {
+    const sample *sample;
+} call;
+
+static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    (void)sample_call(((const call *)ctx)->sample, in, out);
+}
+
+/* A call compiled for the engine gives what eager gives: 1 yes, 0 it has no form (why), -1 it differs. */
+static int through(const char *backend, const sample *s, rp_dtype dtype, char why[512]) {
+    rp_tensor *in[SAMPLE_IN + 1], *want[SAMPLE_OUT], *got[SAMPLE_OUT];
+    const size_t n = sample_outs(s);
+    call c = {s};
+    const rp_fn fn = {body, &c, sizeof c, s->op->name};
+    sample_make(s, dtype, SAMPLE_N, 0, in);
+    (void)rp_set_grad_enabled(false);
+    int good = 1;
+    if (rp_failed() || sample_call(s, in, want) != RP_OK) {
+        (void)rp_error_take();
+        (void)snprintf(why, 512, "not of this type");
+        return 2;
+    }
+    rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backend, .strict = true, .fullgraph = true));
+    for (int k = 0; k < 2 && good == 1; k++) {
+        if (rp_call(f, in, (size_t)s->n_in, got, n) != RP_OK) {
+            (void)snprintf(why, 512, "%.500s", rp_error_message());
+            (void)rp_error_take();
+            good = 0;
+        }
+    }
+    for (size_t k = 0; k < n && good == 1; k++) {
+        if (!want[k] || !got[k]) continue;
+        const size_t count = (size_t)rp_numel(want[k]);
+        if (rp_numel(got[k]) != rp_numel(want[k]) || rp_dtype_of(got[k]) != rp_dtype_of(want[k])) {
+            (void)snprintf(why, 512, "result %zu has another type or size", k);
+            good = -1;
+            break;
+        }
+        const rp_dtype of = rp_dtype_of(want[k]);
+        double *x = calloc(count + 1, sizeof *x), *y = calloc(count + 1, sizeof *y), most = 1;
+        OK(rp_to_host(rp_to_dtype(got[k], RP_F64, NULL), x, count * sizeof *x));
+        OK(rp_to_host(rp_to_dtype(want[k], RP_F64, NULL), y, count * sizeof *y));
+        const double unit = of == RP_BF16 ? 2e-2 : of == RP_F16 ? 3e-3 : of == RP_F32 ? 2e-5 : of == RP_F64 ? 1e-10 : 0;
+        for (size_t i = 0; i < count; i++) most = isfinite(y[i]) ? fmax(most, fabs(y[i])) : most;
+        for (size_t i = 0; i < count && good == 1; i++) {
+            if (x[i] == y[i] || (isnan(x[i]) && isnan(y[i])) || fabs(x[i] - y[i]) <= unit * most) continue;
+            (void)snprintf(why, 512, "result %zu, element %zu is %.9g instead of %.9g", k, i, x[i], y[i]);
+            good = -1;
+        }
+        free(x);
+        free(y);
+    }
+    rp_compiled_release(f);
+    return good;
+}
+
+static void every_op(const char *backend) {
+    rp_backend_info info = {.struct_size = sizeof info};
+    const char *only = getenv("DOORS_OP"), *types = getenv("DOORS_TYPES");
+    OK(rp_backend_info_get(backend, &info));
+    if (!info.available) {
+        print_message("%s is not here: %s\n", backend, info.why);
+        skip();
+    }
+    int with = 0, without = 0, wrong = 0, all = 0;
+    for (size_t k = 0; k < sample_count(); k++) {
+        const sample *s = sample_at(k);
+        const bool inplace = s->op->flags & RP_OP_INPLACE;
+        if (sample_is_random(s) || inplace || s->row->flags & SAMPLE_UNWRITTEN) continue;
+        if (only && *only ? strcmp(only, s->op->name) != 0 : !s->whole_road) continue;
+        if (s->op->flags & (RP_OP_SYNC | RP__OP_DATA_SIZE)) continue;
+        static const rp_dtype swept[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL};
+        for (unsigned t = 0; t < (types ? 8u : 1u); t++) {
+            char why[512] = "";
+            const rp_scope scope = rp_scope_begin();
+            const int good = through(backend, s, swept[t], why);
+            rp_scope_end(scope, NULL, 0);
+            all++;
+            if (good == 1) with++;
+            if (good == 0) {
+                without++;
+                print_message("%s has no %s (%s, %s): %s\n", backend, s->op->name, s->text, rp_dtype_name(swept[t]), why);
+            }
+            if (good == -1) {
+                wrong++;
+                print_message("%s: %s(%s) of %s: %s\n", backend, s->op->name, s->text, rp_dtype_name(swept[t]), why);
+            }
+        }
+    }
+    print_message("%s %s: %d calls, %d as eager, %d without a form, %d differ\n", backend, info.version, all, with,
+                  without, wrong);
+    assert_int_equal(wrong, 0);
+    assert_true(with > 0 || only);
+}
+
+static void onnxrt_computes_every_op(void **state) {
+    (void)state;
+    every_op("onnxrt");
+}
+
+int main(void) {
+    if (rp__engine_register(&fake_engine) != RP_OK) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_the_engine_lacks_runs_beside_it, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_graph_that_it_takes_is_one_part, fresh, take_error),
+        cmocka_unit_test_setup_teardown(strict_makes_it_an_error, fresh, take_error),
+        cmocka_unit_test_setup_teardown(gradients_come_through_parts, fresh, take_error),
+        cmocka_unit_test_setup_teardown(an_engine_that_is_absent_leaves_fused_kernels, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_refusal_leaves_fused_kernels, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_failure_in_the_middle_is_made_good, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_weight_that_is_written_becomes_an_input, fresh, take_error),
+        cmocka_unit_test_setup_teardown(options_are_looked_at, fresh, take_error),
+        cmocka_unit_test_setup_teardown(backends_say_what_is_here, fresh, take_error),
+        cmocka_unit_test_setup_teardown(onnxrt_computes_every_op, fresh, take_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
