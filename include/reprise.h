@@ -389,6 +389,12 @@ RP_CALL rp_status rp_make_graphed_callables(const rp_graphed_callable *callables
                                             const rp_graphed_options *options, rp_compiled **out);
 RP_CALL rp_status rp_graphed_set_training(rp_compiled *f, bool training); /* mode != captured mode: runs eagerly */
 
+/* torch._dynamo's cudagraphs_inner: fn of these inputs as one recorded graph and nothing around it, without gradients. copy_inputs: a
+   call copies its arguments to where the recording reads; otherwise they are the sample tensors, or lie where those do. copy_outputs:
+   a call gives copies; otherwise its results are the same memory at every call. */
+RP_CALL rp_compiled *rp_cudagraphs_inner(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, bool copy_inputs,
+                                         bool copy_outputs);
+
 /* ---------------------------------------------------------------- tier 1: control flow (regions) */
 
 /* A function gives every result that it is asked for, and branches give the same sizes and types: anything else is an error that

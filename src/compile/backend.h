@@ -68,10 +68,10 @@ typedef struct rp__engine_request {
     bool training; /* some result requires a gradient: run() joins forward and backward to the tape as one node */
     bool segment;  /* of trace-and-flush: no tape (it exists already, op by op); grad mode is off */
     bool step;     /* not for training, but a backward ran in the function: a whole training step */
-    const rp_compile_options *options; /* borrowed for the call */
+    const rp_compile_options *options;        /* borrowed for the call */
     const rp__engine_options *engine_options; /* likewise; NULL: none */
-    struct rp__instances *instances;   /* programs that the function keeps; NULL: the object's own */
-    rp__explain *explain;              /* of the specialisation; lives as long as the object */
+    struct rp__instances *instances;          /* programs that the function keeps; NULL: the object's own */
+    rp__explain *explain;                     /* of the specialisation; lives as long as the object */
     /* Results (bits) whose gradients the last backward of any graph of the function was given; 0: none ran. Lives as long as
        the object; NULL: nobody wants to know. */
     _Atomic uint64_t *given;

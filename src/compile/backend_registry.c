@@ -25,12 +25,15 @@ rp_status rp__leaf_run(void *object, rp_tensor *const *in, size_t n_in, rp_tenso
 }
 
 void rp__leaf_destroy(void *object) { rp__aot_free(object); }
-struct rp__executable *rp__leaf_settled(const void *object) { return rp__aot_settled(object); }
+struct rp__executable *rp__leaf_settled(const void *object) {
+    return rp__aot_settled(object);
+}
 
 const rp__leaf rp__leaf_nodes = {.kind = RP__LEAF_NODES}, rp__leaf_program = {.kind = RP__LEAF_PROGRAM},
                rp__leaf_fused = {.kind = RP__LEAF_FUSED};
 
-static const rp__engine aot_eager = {.name = "aot_eager", .tags = RP__ENGINE_DEBUG, RP__ENGINE_OVER_LEAF, .leaf = &rp__leaf_nodes};
+static const rp__engine aot_eager = {
+    .name = "aot_eager", .tags = RP__ENGINE_DEBUG, RP__ENGINE_OVER_LEAF, .leaf = &rp__leaf_nodes};
 /* Eager's kernels, one a node, as one device graph: no launch overhead, nothing fused (torch/_dynamo/backends/cudagraphs.py). */
 static const rp__engine cudagraphs = {.name = "cudagraphs", RP__ENGINE_OVER_LEAF, .leaf = &rp__leaf_program};
 static const rp__engine fused = {.name = "fused", .alias = "inductor", RP__ENGINE_OVER_LEAF, .leaf = &rp__leaf_fused};

@@ -14,10 +14,10 @@
 
 typedef struct part {
     const rp__door_part *is;
-    void *made;                           /* by the engine; NULL: fused kernels */
-    _Atomic(rp__executable *) program;    /* fused kernels, made when they are first run */
-    atomic_bool failed;                   /* the engine has failed: fused kernels from now on */
-    uint64_t *versions;                   /* of captured weights, per in */
+    void *made;                        /* by the engine; NULL: fused kernels */
+    _Atomic(rp__executable *) program; /* fused kernels, made when they are first run */
+    atomic_bool failed;                /* the engine has failed: fused kernels from now on */
+    uint64_t *versions;                /* of captured weights, per in */
 } part;
 
 typedef struct made {
@@ -53,7 +53,8 @@ rp_tensor *rp__door_result(const rp__door_value *v, const rp_ir *ir) {
     const rp__ir_value_info *info = &ir->values[v->value];
     rp__device *d = rp__device_get(info->meta.device);
     if (!d) return rp__tensor_error();
-    const rp__tensor_form form = {.bytes = (size_t)rp__numel(info->meta.size, info->meta.ndim) * rp__dtype_bytes(info->meta.dtype),
+    const rp__tensor_form form = {.bytes = (size_t)rp__numel(info->meta.size, info->meta.ndim) *
+                                           rp__dtype_bytes(info->meta.dtype),
                                   .dtype = (uint8_t)info->meta.dtype,
                                   .ndim = info->meta.ndim,
                                   .size = info->meta.size,
@@ -100,8 +101,7 @@ static rp__put_val logical(rp__emitter *e, const rp__door_value *v, rp__put_val 
     return rp__put_permute(e, x, dims);
 }
 
-bool rp__door_write(rp__emitter *e, const rp__door_part *p, const rp__put_val *in, rp__put_val *out,
-                    uint32_t *failed) {
+bool rp__door_write(rp__emitter *e, const rp__door_part *p, const rp__put_val *in, rp__put_val *out, uint32_t *failed) {
     rp__put_val *map = rp__lower_map(p->ir);
     *failed = RP__IR_NONE;
     if (!map) {
@@ -148,6 +148,10 @@ static rp_status behind(const made *m, rp__reason reason, const rp__ir_node *n, 
     (void)snprintf(text, sizeof text, "%s%s%s", n ? name_of(n) : "", n ? ": " : "", why);
     tell(m, "skip", reason, site, text);
     if (!m->strict) return RP_OK;
+    if (rp_failed()) { /* the engine's own */
+        (void)rp__fail_context("backend \"%s\" (strict)", m->door->name);
+        return rp_error_status();
+    }
     return rp__fail(RP_ERROR_UNAVAILABLE, "backend \"%s\" (strict): %s%s%s%s", m->door->name, text, *site ? " (" : "",
                     site, *site ? ")" : "");
 }
@@ -189,7 +193,8 @@ static rp_status judge(const made *m, bool *takes) {
         char lacks[256] = "";
         takes[at] = m->door->takes(m->options, ir, n, lacks) && ways_taken(m, takes, n);
         if (!takes[at] && !rp__ir_is_view(n))
-            RP_TRY(behind(m, RP__REASON_ENGINE_LACKS_OP, n, *lacks ? lacks : "it reads a view that the engine cannot say"));
+            RP_TRY(behind(m, RP__REASON_ENGINE_LACKS_OP, n,
+                          *lacks ? lacks : "it reads a view that the engine cannot say"));
     }
     return RP_OK;
 }
@@ -226,7 +231,7 @@ static rp_status build_part(made *m, part *p) {
         p->made = NULL;
         const rp_status strict = behind(m, RP__REASON_ENGINE_REFUSED, NULL, rp_error_message());
         if (strict == RP_OK) (void)rp_error_take();
-        status = strict == RP_OK ? RP_OK : RP_ERROR_UNAVAILABLE;
+        status = strict;
     }
     rp__error_restore(&before);
     return status;
@@ -469,7 +474,8 @@ static rp_status run(void *object, rp_tensor *const *in, size_t n_in, rp_tensor 
     for (size_t k = 0; k < m->graph->n_captured; k++) slots[n_in + k] = m->graph->captured[k];
     const rp_scope scope = rp__scope_begin();
     rp_status status = RP_OK;
-    for (size_t k = 0; k < m->n_parts && status == RP_OK; k++) status = run_part(m, &m->state[k], slots, draws, n_draws);
+    for (size_t k = 0; k < m->n_parts && status == RP_OK; k++)
+        status = run_part(m, &m->state[k], slots, draws, n_draws);
     size_t n = 0;
     for (; n < n_out && status == RP_OK; n++) {
         out[n] = result(m, (uint32_t)n, slots);

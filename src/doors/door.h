@@ -17,9 +17,9 @@
    than the value's own. */
 typedef struct rp__door_value {
     rp__ir_value value;
-    uint32_t slot;    /* of the table of tensors */
+    uint32_t slot; /* of the table of tensors */
     bool turned;
-    bool weight;      /* a captured tensor that stays as it is while the part lives: its bytes may be packed */
+    bool weight;       /* a captured tensor that stays as it is while the part lives: its bytes may be packed */
     rp_tensor *tensor; /* captured: the tensor, borrowed from the graph; NULL: an argument or another part's result */
     int64_t order[RP_MAX_DIMS];
     rp__put_type type; /* in memory order */

@@ -73,7 +73,7 @@ rp__put_type rp__put_type_from(rp_dtype dtype, const rp_dim *size, unsigned ndim
 
 /* The value of a new operation of the language; RP__EMIT_NONE where it lacks it, or an operand failed. */
 static rp__put_val begin(rp__emitter *e, bool has, const char *what, const rp__put_type *type, rp__put_val a,
-                          rp__put_val b) {
+                         rp__put_val b) {
     (void)b;
     if (e->failed || a == RP__EMIT_NONE) return RP__EMIT_NONE;
     if (!has) rp__put_lacks(e, "there is no %s", what);
@@ -115,8 +115,7 @@ static void broadcast(rp__emitter *e, const rp__put_val *in, unsigned n, rp__put
     }
 }
 
-rp__put_val rp__put_prim(rp__emitter *e, rp__prim op, rp_dtype dtype, rp__put_val a, rp__put_val b,
-                           rp__put_val c) {
+rp__put_val rp__put_prim(rp__emitter *e, rp__prim op, rp_dtype dtype, rp__put_val a, rp__put_val b, rp__put_val c) {
     const rp__put_val in[3] = {a, b, c};
     const unsigned n = c != RP__EMIT_NONE ? 3 : b != RP__EMIT_NONE ? 2 : 1;
     rp__put_type t = {.dtype = dtype};
@@ -192,8 +191,7 @@ rp__put_val rp__put_expand(rp__emitter *e, rp__put_val a, const rp_dim *size, un
     return out;
 }
 
-rp__put_val rp__put_slice(rp__emitter *e, rp__put_val a, const rp_dim *start, const rp_dim *size,
-                            const int64_t *step) {
+rp__put_val rp__put_slice(rp__emitter *e, rp__put_val a, const rp_dim *start, const rp_dim *size, const int64_t *step) {
     if (e->failed) return a;
     const rp__put_type from = e->types[a];
     bool whole = rp__put_same_sizes(&from, size, from.ndim);
@@ -213,8 +211,7 @@ rp__put_val rp__put_flip(rp__emitter *e, rp__put_val a, uint32_t mask) {
     return out;
 }
 
-rp__put_val rp__put_pad(rp__emitter *e, rp__put_val a, const int64_t *before, const int64_t *after,
-                          rp__put_val value) {
+rp__put_val rp__put_pad(rp__emitter *e, rp__put_val a, const int64_t *before, const int64_t *after, rp__put_val value) {
     if (e->failed) return a;
     rp__put_type t = e->types[a];
     rp_dim start[RP_MAX_DIMS] = {0}, size[RP_MAX_DIMS] = {0};
@@ -282,7 +279,7 @@ rp__put_val rp__put_gather(rp__emitter *e, rp__put_val a, rp__put_val index, uns
 }
 
 rp__put_val rp__put_scatter(rp__emitter *e, rp__scatter kind, rp__put_val a, rp__put_val index, rp__put_val src,
-                              unsigned dim) {
+                            unsigned dim) {
     if (e->failed) return RP__EMIT_NONE;
     const rp__put_type t = e->types[a];
     rp__put_val out = begin(e, HAS(scatter), &t, a, index);
@@ -300,9 +297,8 @@ rp__put_val rp__put_matmul(rp__emitter *e, rp__put_val a, rp__put_val b) {
 }
 
 rp__put_val rp__put_conv_of(rp__emitter *e, bool transposed, rp__put_val x, rp__put_val w, const rp__put_conv *g,
-                              const rp__put_type *type) {
-    rp__put_val out =
-        transposed ? begin(e, HAS(conv_transpose), type, x, w) : begin(e, HAS(conv), type, x, w);
+                            const rp__put_type *type) {
+    rp__put_val out = transposed ? begin(e, HAS(conv_transpose), type, x, w) : begin(e, HAS(conv), type, x, w);
     if (out == RP__EMIT_NONE) return out;
     if (transposed)
         e->ops->conv_transpose(e, out, x, w, g);
@@ -312,14 +308,14 @@ rp__put_val rp__put_conv_of(rp__emitter *e, bool transposed, rp__put_val x, rp__
 }
 
 rp__put_val rp__put_pool(rp__emitter *e, rp__reduce_kind kind, rp__put_val a, const int64_t *kernel,
-                           const rp__put_conv *g, const rp__put_type *type) {
+                         const rp__put_conv *g, const rp__put_type *type) {
     rp__put_val out = begin(e, HAS(pool), type, a, 0);
     if (out != RP__EMIT_NONE) e->ops->pool(e, out, kind, a, kernel, g);
     return out;
 }
 
 void rp__put_topk(rp__emitter *e, rp__put_val a, int64_t k, unsigned dim, bool largest, rp__put_val *values,
-                   rp__put_val *indices) {
+                  rp__put_val *indices) {
     *values = *indices = RP__EMIT_NONE;
     if (e->failed) return;
     rp__put_type t = e->types[a];

@@ -102,8 +102,7 @@ static inline rp__put_val rp__put_int(rp__emitter *e, rp_dtype dtype, int64_t va
 rp__put_val rp__put_table(rp__emitter *e, const rp__put_type *type, const void *data, size_t bytes);
 rp__put_val rp__put_iota(rp__emitter *e, rp_dim n);
 /* dtype: of the result; comparisons give bool. */
-rp__put_val rp__put_prim(rp__emitter *e, rp__prim op, rp_dtype dtype, rp__put_val a, rp__put_val b,
-                           rp__put_val c);
+rp__put_val rp__put_prim(rp__emitter *e, rp__prim op, rp_dtype dtype, rp__put_val a, rp__put_val b, rp__put_val c);
 #define RP__EMIT1(e, op, a) rp__put_prim(e, RP__##op, rp__put_dtype(e, a), a, RP__EMIT_NONE, RP__EMIT_NONE)
 #define RP__EMIT2(e, op, a, b) rp__put_prim(e, RP__##op, rp__put_dtype(e, a), a, b, RP__EMIT_NONE)
 #define RP__EMIT_IS(e, op, a, b) rp__put_prim(e, RP__##op, RP_BOOL, a, b, RP__EMIT_NONE)
@@ -117,23 +116,21 @@ rp__put_val rp__put_reshape(rp__emitter *e, rp__put_val a, const rp_dim *size, u
 rp__put_val rp__put_permute(rp__emitter *e, rp__put_val a, const int64_t *dims);
 /* To sizes of the same or a higher rank. */
 rp__put_val rp__put_expand(rp__emitter *e, rp__put_val a, const rp_dim *size, unsigned ndim);
-rp__put_val rp__put_slice(rp__emitter *e, rp__put_val a, const rp_dim *start, const rp_dim *size,
-                            const int64_t *step);
+rp__put_val rp__put_slice(rp__emitter *e, rp__put_val a, const rp_dim *start, const rp_dim *size, const int64_t *step);
 rp__put_val rp__put_flip(rp__emitter *e, rp__put_val a, uint32_t mask);
 /* Negative: cut off. */
-rp__put_val rp__put_pad(rp__emitter *e, rp__put_val a, const int64_t *before, const int64_t *after,
-                          rp__put_val value);
+rp__put_val rp__put_pad(rp__emitter *e, rp__put_val a, const int64_t *before, const int64_t *after, rp__put_val value);
 rp__put_val rp__put_cat(rp__emitter *e, const rp__put_val *in, unsigned n, unsigned dim);
 rp__put_val rp__put_take(rp__emitter *e, rp__put_val a, rp__put_val index, unsigned dim);
 rp__put_val rp__put_gather(rp__emitter *e, rp__put_val a, rp__put_val index, unsigned dim);
 rp__put_val rp__put_scatter(rp__emitter *e, rp__scatter kind, rp__put_val a, rp__put_val index, rp__put_val src,
-                              unsigned dim);
+                            unsigned dim);
 rp__put_val rp__put_matmul(rp__emitter *e, rp__put_val a, rp__put_val b);
 rp__put_val rp__put_conv_of(rp__emitter *e, bool transposed, rp__put_val x, rp__put_val w, const rp__put_conv *g,
-                              const rp__put_type *out);
+                            const rp__put_type *out);
 rp__put_val rp__put_pool(rp__emitter *e, rp__reduce_kind kind, rp__put_val a, const int64_t *kernel,
-                           const rp__put_conv *g, const rp__put_type *out);
+                         const rp__put_conv *g, const rp__put_type *out);
 void rp__put_topk(rp__emitter *e, rp__put_val a, int64_t k, unsigned dim, bool largest, rp__put_val *values,
-                   rp__put_val *indices);
+                  rp__put_val *indices);
 
 #endif

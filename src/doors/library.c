@@ -70,7 +70,7 @@ void *rp__door_load(const rp__door_library *library, char where[512], char why[5
         if (handle) return handle;
         (void)snprintf(first, sizeof first, "%s", why);
     }
-    (void)snprintf(why, 512, "%.300s, nor in Python's packages; %s may name it", *first ? first : "it is not on the loader's path",
-                   library->variable);
+    (void)snprintf(why, 512, "%.300s, nor in Python's packages; %s may name it",
+                   *first ? first : "it is not on the loader's path", library->variable);
     return NULL;
 }

@@ -7,10 +7,10 @@
 #include <stddef.h>
 
 typedef struct rp__door_library {
-    const char *variable;            /* names the file; if it is set nothing else is tried */
-    const char *const *names;        /* on the loader's path, NULL at the end */
-    const char *const (*wheels)[2];  /* folder below site-packages, stem of the file; a NULL folder ends them */
-    const char *entry;               /* the function that it must have */
+    const char *variable;           /* names the file; if it is set nothing else is tried */
+    const char *const *names;       /* on the loader's path, NULL at the end */
+    const char *const (*wheels)[2]; /* folder below site-packages, stem of the file; a NULL folder ends them */
+    const char *entry;              /* the function that it must have */
 } rp__door_library;
 
 /* The handle and the entry; NULL: why has a line. where: the file. */

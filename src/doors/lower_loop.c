@@ -164,7 +164,8 @@ static uint16_t sink_windows(rp__lower_sink *s, const rp__call *call, int k, con
         l->failed = true;
         return 0;
     }
-    access a = {.kind = k < 0 ? NUMBERS : PLACED, .operand = k < 0 ? 0 : (unsigned)k, .window = l->n_windows, .n_windows = n};
+    access a = {
+        .kind = k < 0 ? NUMBERS : PLACED, .operand = k < 0 ? 0 : (unsigned)k, .window = l->n_windows, .n_windows = n};
     memcpy(a.stride, stride, l->ndim * sizeof *stride);
     memcpy(&l->windows[l->n_windows], windows, n * sizeof *windows);
     l->n_windows += n;
@@ -224,8 +225,8 @@ static rp__put_val place(loop *l, const rp__lw_window *w, rp__put_val *inside) {
         good = RP__EMIT_IS(e, EQ, RP__EMIT2(e, REMAINDER, at, divisor), zero);
         at = RP__EMIT2(e, FLOORDIV, at, divisor);
     }
-    const rp__put_val in = RP__EMIT2(e, AND, RP__EMIT_IS(e, LE, zero, at),
-                                      RP__EMIT_IS(e, LT, at, rp__put_int(e, RP_I64, w->size)));
+    const rp__put_val in =
+        RP__EMIT2(e, AND, RP__EMIT_IS(e, LE, zero, at), RP__EMIT_IS(e, LT, at, rp__put_int(e, RP_I64, w->size)));
     *inside = good == RP__EMIT_NONE ? in : RP__EMIT2(e, AND, good, in);
     return at;
 }
@@ -334,8 +335,8 @@ static rp__put_val rounded(rp__emitter *e, rp__put_val v, rp_dtype to) {
 static rp__put_val write_node(loop *l, const rp__node *n, const rp__put_val *made) {
     rp__emitter *e = l->e;
     const rp__put_val a = n->a == RP__NO_VAL ? RP__EMIT_NONE : made[n->a],
-                       b = n->b == RP__NO_VAL ? RP__EMIT_NONE : made[n->b],
-                       c = n->c == RP__NO_VAL ? RP__EMIT_NONE : made[n->c];
+                      b = n->b == RP__NO_VAL ? RP__EMIT_NONE : made[n->b],
+                      c = n->c == RP__NO_VAL ? RP__EMIT_NONE : made[n->c];
     switch (n->op) {
     case RP__LOAD: return load(l, &l->accesses[n->access], a, b);
     case RP__IOTA: return iota(l, &l->accesses[n->access]);

@@ -72,7 +72,7 @@ static bool row_linear(const row_call *r) {
     for (unsigned d = 0; d + 1 < x->ndim; d++) rows = rp__dim_apply(RP__DIM_MUL, rows, x->size[d]);
     const rp_dim a_size[] = {rows, k}, b_size[] = {n, k};
     const rp__put_val a = rp__put_reshape(e, operand(r, 0), a_size, 2),
-                       b = rp__put_permute(e, rp__put_reshape(e, operand(r, 1), b_size, 2), turned);
+                      b = rp__put_permute(e, rp__put_reshape(e, operand(r, 1), b_size, 2), turned);
     rp__put_val y = rp__put_matmul(e, a, b);
     if (has(r, 2)) y = RP__EMIT2(e, ADD, y, operand(r, 2));
     give(r, 0, y);
@@ -222,7 +222,7 @@ static bool row_max_pool(const row_call *r) {
 
 /* The elements that each window's mean is of, in the way of PyTorch: a window ends at the padding's end. */
 static rp__put_val counts(const row_call *r, const rp__put_conv *g, const int64_t *kernel, bool padding, int64_t given,
-                           rp_dtype dtype) {
+                          rp_dtype dtype) {
     rp__emitter *e = r->e;
     const rp__meta *x = in_meta(r, 0), *y = meta_of(r, 0);
     if (given != INT64_MIN) return rp__put_int(e, dtype, given);
@@ -262,7 +262,7 @@ static bool row_avg_pool(const row_call *r) {
     const rp_dtype dtype = rp__put_dtype(r->e, x);
     const rp__put_type t = batched_type(meta_of(r, 0), dtype, g.spatial);
     const rp__put_val sum = rp__put_pool(r->e, RP__REDUCE_SUM, x, kernel, &g, &t),
-                       n = counts(r, &g, kernel, r->n->attrs[4].v.b, r->n->attrs[5].v.i, dtype);
+                      n = counts(r, &g, kernel, r->n->attrs[4].v.b, r->n->attrs[5].v.i, dtype);
     give(r, 0, RP__EMIT2(r->e, DIV, sum, n));
     return true;
 }
@@ -280,8 +280,9 @@ static bool row_adaptive_avg_pool(const row_call *r) {
     }
     if (rp__dim_is_symbol(n)) return false;
     const rp__put_val v = operand(r, 0);
-    give(r, 0, RP__EMIT2(r->e, DIV, rp__put_reduce(r->e, RP__REDUCE_SUM, v, mask),
-                         rp__put_int(r->e, rp__put_dtype(r->e, v), n)));
+    give(r, 0,
+         RP__EMIT2(r->e, DIV, rp__put_reduce(r->e, RP__REDUCE_SUM, v, mask),
+                   rp__put_int(r->e, rp__put_dtype(r->e, v), n)));
     return true;
 }
 
@@ -297,9 +298,8 @@ static bool row_max_pool_input(const row_call *r) {
         if (d >= lead) whole *= m->size[d], places *= grad->size[d];
     }
     const rp_dim to[] = {planes, whole}, from[] = {planes, places};
-    const rp__put_val src = rp__put_reshape(e, operand(r, 0), from, 2),
-                       index = rp__put_reshape(e, r->in[1], from, 2),
-                       zeros = rp__put_expand(e, rp__put_int(e, rp__put_dtype(e, src), 0), to, 2);
+    const rp__put_val src = rp__put_reshape(e, operand(r, 0), from, 2), index = rp__put_reshape(e, r->in[1], from, 2),
+                      zeros = rp__put_expand(e, rp__put_int(e, rp__put_dtype(e, src), 0), to, 2);
     give(r, 0, rp__put_scatter(e, RP__SCATTER_ADD, zeros, index, src, 1));
     return true;
 }
@@ -378,8 +378,9 @@ static bool scatter(const row_call *r, rp__scatter kind) {
     for (unsigned d = 0; d < at->ndim; d++) step[d] = 1;
     const rp_dtype dtype = kind == RP__SCATTER_SET ? x->dtype : (rp_dtype)rp__dtypes[x->dtype].compute;
     const rp__put_val src = rp__put_cast(e, rp__put_slice(e, r->in[2], start, at->size, step), dtype);
-    give(r, 0, rp__put_scatter(e, kind, rp__put_cast(e, r->in[0], dtype), r->in[1], src,
-                                (unsigned)wrapped(attr_int(r, 0), x->ndim)));
+    give(r, 0,
+         rp__put_scatter(e, kind, rp__put_cast(e, r->in[0], dtype), r->in[1], src,
+                         (unsigned)wrapped(attr_int(r, 0), x->ndim)));
     return true;
 }
 static bool row_scatter_add(const row_call *r) { return scatter(r, RP__SCATTER_ADD); }
@@ -396,8 +397,9 @@ static bool row_embedding_backward(const row_call *r) {
     for (unsigned d = 0; d < at->ndim; d++) rows *= at->size[d];
     const rp_dim column[] = {rows, 1}, each[] = {rows, m->size[1]};
     const rp__put_val grad = rp__put_reshape(e, operand(r, 0), each, 2),
-                       index = rp__put_expand(e, rp__put_reshape(e, rp__put_cast(e, r->in[1], RP_I64), column, 2), each, 2),
-                       zeros = rp__put_expand(e, rp__put_int(e, rp__put_dtype(e, grad), 0), m->size, 2);
+                      index =
+                          rp__put_expand(e, rp__put_reshape(e, rp__put_cast(e, r->in[1], RP_I64), column, 2), each, 2),
+                      zeros = rp__put_expand(e, rp__put_int(e, rp__put_dtype(e, grad), 0), m->size, 2);
     give(r, 0, rp__put_scatter(e, RP__SCATTER_ADD, zeros, index, grad, 0));
     return true;
 }
@@ -407,7 +409,7 @@ static bool row_topk(const row_call *r) {
     rp__put_val values, indices;
     if (x->ndim == 0 || rp__dim_is_symbol(attr_int(r, 0))) return false;
     rp__put_topk(r->e, r->in[0], attr_int(r, 0), (unsigned)wrapped(attr_int(r, 1), x->ndim), r->n->attrs[2].v.b,
-                  &values, &indices);
+                 &values, &indices);
     give(r, 0, values);
     give(r, 1, indices);
     return true;

@@ -71,15 +71,15 @@ static void iota(rp__emitter *e, rp__put_val out) {
 /* ---- elements */
 
 static const char *const direct[RP__PRIM_COUNT] = {
-    [RP__ADD] = "Add",       [RP__SUB] = "Sub",         [RP__MUL] = "Mul",     [RP__DIV] = "Div",
-    [RP__POW] = "Pow",       [RP__MAX] = "Max",         [RP__MIN] = "Min",     [RP__NEG] = "Neg",
-    [RP__ABS] = "Abs",       [RP__SIGN] = "Sign",       [RP__SQRT] = "Sqrt",   [RP__RECIP] = "Reciprocal",
-    [RP__EXP] = "Exp",       [RP__LOG] = "Log",         [RP__SIN] = "Sin",     [RP__COS] = "Cos",
-    [RP__TANH] = "Tanh",     [RP__ERF] = "Erf",         [RP__FLOOR] = "Floor", [RP__CEIL] = "Ceil",
-    [RP__RINT] = "Round",    [RP__TAN] = "Tan",         [RP__ASIN] = "Asin",   [RP__ACOS] = "Acos",
-    [RP__ATAN] = "Atan",     [RP__SINH] = "Sinh",       [RP__COSH] = "Cosh",   [RP__ASINH] = "Asinh",
-    [RP__ACOSH] = "Acosh",   [RP__ATANH] = "Atanh",     [RP__ISNAN] = "IsNaN", [RP__EQ] = "Equal",
-    [RP__LT] = "Less",       [RP__LE] = "LessOrEqual",  [RP__WHERE] = "Where", [RP__SIGMOID] = "Sigmoid",
+    [RP__ADD] = "Add",     [RP__SUB] = "Sub",        [RP__MUL] = "Mul",     [RP__DIV] = "Div",
+    [RP__POW] = "Pow",     [RP__MAX] = "Max",        [RP__MIN] = "Min",     [RP__NEG] = "Neg",
+    [RP__ABS] = "Abs",     [RP__SIGN] = "Sign",      [RP__SQRT] = "Sqrt",   [RP__RECIP] = "Reciprocal",
+    [RP__EXP] = "Exp",     [RP__LOG] = "Log",        [RP__SIN] = "Sin",     [RP__COS] = "Cos",
+    [RP__TANH] = "Tanh",   [RP__ERF] = "Erf",        [RP__FLOOR] = "Floor", [RP__CEIL] = "Ceil",
+    [RP__RINT] = "Round",  [RP__TAN] = "Tan",        [RP__ASIN] = "Asin",   [RP__ACOS] = "Acos",
+    [RP__ATAN] = "Atan",   [RP__SINH] = "Sinh",      [RP__COSH] = "Cosh",   [RP__ASINH] = "Asinh",
+    [RP__ACOSH] = "Acosh", [RP__ATANH] = "Atanh",    [RP__ISNAN] = "IsNaN", [RP__EQ] = "Equal",
+    [RP__LT] = "Less",     [RP__LE] = "LessOrEqual", [RP__WHERE] = "Where", [RP__SIGMOID] = "Sigmoid",
 };
 
 static rp__put_val number(rp__emitter *e, rp__put_val like, double value) {
@@ -99,27 +99,26 @@ static rp__put_val rest_of(rp__emitter *e, rp__put_val a, rp__put_val b) {
 static void write_expm1(rp__emitter *e, rp__put_val out, rp__put_val a) {
     /* near 0 by 2 t / (1 - t), t = tanh(a / 2), which does not cancel */
     const rp__put_val half = number(e, a, 0.5), t = RP__EMIT1(e, TANH, RP__EMIT2(e, MUL, a, half)),
-                       near = RP__EMIT2(e, DIV, RP__EMIT2(e, ADD, t, t), RP__EMIT2(e, SUB, number(e, a, 1), t)),
-                       far = RP__EMIT2(e, SUB, RP__EMIT1(e, EXP, a), number(e, a, 1));
+                      near = RP__EMIT2(e, DIV, RP__EMIT2(e, ADD, t, t), RP__EMIT2(e, SUB, number(e, a, 1), t)),
+                      far = RP__EMIT2(e, SUB, RP__EMIT1(e, EXP, a), number(e, a, 1));
     op(e, "Where", out, RP__EMIT_IS(e, LT, RP__EMIT1(e, ABS, a), number(e, a, 1)), near, far);
 }
 
 static void write_log1p(rp__emitter *e, rp__put_val out, rp__put_val a) {
     /* log(u) a / (u - 1) with u = 1 + a as it is rounded; a itself where u is 1, log(u) where a is beyond the rounding */
     const rp__put_val first = number(e, a, 1), u = RP__EMIT2(e, ADD, a, first), less = RP__EMIT2(e, SUB, u, first),
-                       log = RP__EMIT1(e, LOG, u),
-                       safe = rp__put_where(e, RP__EMIT_IS(e, EQ, u, first), first, less),
-                       near = RP__EMIT2(e, MUL, log, RP__EMIT2(e, DIV, a, safe)),
-                       wide = RP__EMIT_IS(e, LT, number(e, a, 1e6), a);
+                      log = RP__EMIT1(e, LOG, u), safe = rp__put_where(e, RP__EMIT_IS(e, EQ, u, first), first, less),
+                      near = RP__EMIT2(e, MUL, log, RP__EMIT2(e, DIV, a, safe)),
+                      wide = RP__EMIT_IS(e, LT, number(e, a, 1e6), a);
     const rp__put_val mid = rp__put_where(e, wide, log, near);
     op(e, "Where", out, RP__EMIT_IS(e, EQ, u, first), a, mid);
 }
 
 static void write_atan2(rp__emitter *e, rp__put_val out, rp__put_val y, rp__put_val x) {
     const rp__put_val pi = number(e, x, 3.14159265358979323846), half = number(e, x, 1.57079632679489661923),
-                       zero = number(e, x, 0), base = RP__EMIT1(e, ATAN, RP__EMIT2(e, DIV, y, x)),
-                       turn = rp__put_prim(e, RP__COPYSIGN, rp__put_dtype(e, x), pi, y, NONE),
-                       up = rp__put_prim(e, RP__COPYSIGN, rp__put_dtype(e, x), half, y, NONE);
+                      zero = number(e, x, 0), base = RP__EMIT1(e, ATAN, RP__EMIT2(e, DIV, y, x)),
+                      turn = rp__put_prim(e, RP__COPYSIGN, rp__put_dtype(e, x), pi, y, NONE),
+                      up = rp__put_prim(e, RP__COPYSIGN, rp__put_dtype(e, x), half, y, NONE);
     const rp__put_val left = rp__put_where(e, is_negative(e, x), RP__EMIT2(e, ADD, base, turn), base);
     const rp__put_val at_zero = RP__EMIT_IS(e, EQ, x, zero), y_zero = RP__EMIT_IS(e, EQ, y, zero);
     const rp__put_val back = RP__EMIT_IS(e, LT, RP__EMIT1(e, RECIP, x), zero); /* -0 counts as negative */
@@ -129,17 +128,17 @@ static void write_atan2(rp__emitter *e, rp__put_val out, rp__put_val y, rp__put_
 
 static void write_copysign(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val b) {
     const rp__put_val size = RP__EMIT1(e, ABS, a), zero = number(e, b, 0),
-                       minus = RP__EMIT2(e, AND, RP__EMIT_IS(e, EQ, b, zero), is_negative(e, RP__EMIT1(e, RECIP, b))),
-                       below = RP__EMIT2(e, OR, is_negative(e, b), minus);
+                      minus = RP__EMIT2(e, AND, RP__EMIT_IS(e, EQ, b, zero), is_negative(e, RP__EMIT1(e, RECIP, b))),
+                      below = RP__EMIT2(e, OR, is_negative(e, b), minus);
     op(e, "Where", out, below, RP__EMIT1(e, NEG, size), size);
 }
 
 static void write_hypot(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val b) {
     const rp__put_val x = RP__EMIT1(e, ABS, a), y = RP__EMIT1(e, ABS, b), large = RP__EMIT2(e, MAX, x, y),
-                       little = RP__EMIT2(e, MIN, x, y), none = RP__EMIT_IS(e, EQ, large, number(e, a, 0)),
-                       by = rp__put_where(e, none, number(e, a, 1), large), r = RP__EMIT2(e, DIV, little, by),
-                       root = RP__EMIT1(e, SQRT, RP__EMIT2(e, ADD, number(e, a, 1), RP__EMIT2(e, MUL, r, r))),
-                       inf = RP__EMIT_IS(e, EQ, large, number(e, a, INFINITY));
+                      little = RP__EMIT2(e, MIN, x, y), none = RP__EMIT_IS(e, EQ, large, number(e, a, 0)),
+                      by = rp__put_where(e, none, number(e, a, 1), large), r = RP__EMIT2(e, DIV, little, by),
+                      root = RP__EMIT1(e, SQRT, RP__EMIT2(e, ADD, number(e, a, 1), RP__EMIT2(e, MUL, r, r))),
+                      inf = RP__EMIT_IS(e, EQ, large, number(e, a, INFINITY));
     op(e, "Where", out, inf, large, RP__EMIT2(e, MUL, large, root));
 }
 
@@ -149,7 +148,7 @@ static void write_remainder(rp__emitter *e, rp__put_val out, rp__put_val a, rp__
         return;
     }
     const rp__put_val rest = rest_of(e, a, b), other = RP__EMIT2(e, XOR, is_negative(e, rest), is_negative(e, b)),
-                       moved = RP__EMIT2(e, AND, differ(e, rest, number(e, a, 0)), other);
+                      moved = RP__EMIT2(e, AND, differ(e, rest, number(e, a, 0)), other);
     op(e, "Where", out, moved, RP__EMIT2(e, ADD, rest, b), rest);
 }
 
@@ -185,9 +184,7 @@ static void bits(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__put_v
     }
 }
 
-static bool is_bits(rp__prim prim) {
-    return prim == RP__AND || prim == RP__OR || prim == RP__XOR || prim == RP__NOT;
-}
+static bool is_bits(rp__prim prim) { return prim == RP__AND || prim == RP__OR || prim == RP__XOR || prim == RP__NOT; }
 static bool is_comparison(rp__prim prim) {
     return prim == RP__EQ || prim == RP__NE || prim == RP__LT || prim == RP__LE;
 }
@@ -224,9 +221,7 @@ static void prim_op(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__pu
     switch (prim) {
     case RP__NE: op(e, "Not", out, RP__EMIT_IS(e, EQ, a, b), NONE, NONE); break;
     case RP__RSQRT: op(e, "Reciprocal", out, one(e, "Sqrt", a), NONE, NONE); break;
-    case RP__TRUNC:
-        op(e, "Where", out, is_negative(e, a), RP__EMIT1(e, CEIL, a), RP__EMIT1(e, FLOOR, a));
-        break;
+    case RP__TRUNC: op(e, "Where", out, is_negative(e, a), RP__EMIT1(e, CEIL, a), RP__EMIT1(e, FLOOR, a)); break;
     case RP__EXPM1: write_expm1(e, out, a); break;
     case RP__LOG1P: write_log1p(e, out, a); break;
     case RP__EXP2: op(e, "Pow", out, number(e, a, 2), a, NONE); break;
@@ -283,7 +278,7 @@ static rp__put_val count(rp__emitter *e, rp__put_val out, rp__put_val mask, uint
 
 static void any_or_all(rp__emitter *e, rp__put_val out, bool all, rp__put_val a, uint32_t mask) {
     const rp__put_val looked = all ? RP__EMIT1(e, NOT, a) : a, n = count(e, out, looked, mask),
-                       zero = rp__put_int(e, RP_I64, 0);
+                      zero = rp__put_int(e, RP_I64, 0);
     if (all)
         op(e, "Equal", out, n, zero, NONE);
     else
@@ -308,7 +303,7 @@ static void reduce(rp__emitter *e, rp__put_val out, rp__reduce_kind kind, rp__pu
     /* Runtimes differ in what becomes of NaN: one of them makes the result NaN. */
     const rp__put_type t = e->types[out];
     const rp__put_val best = rp__put_new(e, &t), nan = rp__put_prim(e, RP__ISNAN, RP_BOOL, a, NONE, NONE),
-                       n = count(e, out, nan, mask);
+                      n = count(e, out, nan, mask);
     reduction(e, type, best, a, mask);
     op(e, "Where", out, RP__EMIT_IS(e, EQ, n, rp__put_int(e, RP_I64, 0)), best, number(e, a, NAN));
 }
@@ -368,7 +363,7 @@ static void slice(rp__emitter *e, rp__put_val out, rp__put_val a, const rp_dim *
     }
     if (e->failed) return;
     const rp__put_val in[] = {a, rp__onnx_sizes(ONNX(e), first, n), rp__onnx_sizes(ONNX(e), end, n), ints(e, axes, n),
-                               ints(e, by, n)};
+                              ints(e, by, n)};
     rp__onnx_node(ONNX(e), "Slice", in, 5, &out, 1, NULL);
 }
 
@@ -429,9 +424,7 @@ static void scatter(rp__emitter *e, rp__put_val out, rp__scatter kind, rp__put_v
 
 /* ---- products, convolutions, pools */
 
-static void matmul(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val b) {
-    op(e, "MatMul", out, a, b, NONE);
-}
+static void matmul(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val b) { op(e, "MatMul", out, a, b, NONE); }
 
 static void window_attrs(rp__onnx_attrs *attrs, const rp__put_conv *g) {
     int64_t pads[6];
@@ -637,25 +630,25 @@ static bool node(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp
 }
 
 const rp__put_ops rp__onnx_ops = {.scalar = scalar,
-                                   .table = table,
-                                   .iota = iota,
-                                   .prim = prim_op,
-                                   .cast = cast,
-                                   .reduce = reduce,
-                                   .scan = scan,
-                                   .reshape = reshape,
-                                   .permute = permute,
-                                   .expand = expand,
-                                   .slice = slice,
-                                   .flip = flip,
-                                   .pad = pad,
-                                   .cat = cat,
-                                   .take = take,
-                                   .gather = gather,
-                                   .scatter = scatter,
-                                   .matmul = matmul,
-                                   .conv = conv,
-                                   .conv_transpose = conv_transpose,
-                                   .pool = pool,
-                                   .topk = topk,
-                                   .node = node};
+                                  .table = table,
+                                  .iota = iota,
+                                  .prim = prim_op,
+                                  .cast = cast,
+                                  .reduce = reduce,
+                                  .scan = scan,
+                                  .reshape = reshape,
+                                  .permute = permute,
+                                  .expand = expand,
+                                  .slice = slice,
+                                  .flip = flip,
+                                  .pad = pad,
+                                  .cat = cat,
+                                  .take = take,
+                                  .gather = gather,
+                                  .scatter = scatter,
+                                  .matmul = matmul,
+                                  .conv = conv,
+                                  .conv_transpose = conv_transpose,
+                                  .pool = pool,
+                                  .topk = topk,
+                                  .node = node};

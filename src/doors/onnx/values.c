@@ -10,15 +10,45 @@
 
 /* Fields of ONNX's messages (onnx.proto). */
 enum {
-    MODEL_IR_VERSION = 1, MODEL_PRODUCER = 2, MODEL_PRODUCER_VERSION = 3, MODEL_GRAPH = 7, MODEL_OPSET = 8,
+    MODEL_IR_VERSION = 1,
+    MODEL_PRODUCER = 2,
+    MODEL_PRODUCER_VERSION = 3,
+    MODEL_GRAPH = 7,
+    MODEL_OPSET = 8,
     OPSET_VERSION = 2,
-    GRAPH_NODE = 1, GRAPH_NAME = 2, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12,
-    NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_TYPE = 4, NODE_ATTRIBUTE = 5, NODE_DOC = 6,
-    ATTR_NAME = 1, ATTR_F = 2, ATTR_I = 3, ATTR_S = 4, ATTR_INTS = 8, ATTR_TYPE = 20,
-    TENSOR_DIMS = 1, TENSOR_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW = 9, TENSOR_EXTERNAL = 13, TENSOR_LOCATION = 14,
-    ENTRY_KEY = 1, ENTRY_VALUE = 2,
-    INFO_NAME = 1, INFO_TYPE = 2, TYPE_TENSOR = 1, TENSOR_ELEMENT = 1, TENSOR_SHAPE = 2, SHAPE_DIM = 1,
-    DIM_VALUE = 1, DIM_NAME = 2
+    GRAPH_NODE = 1,
+    GRAPH_NAME = 2,
+    GRAPH_INITIALIZER = 5,
+    GRAPH_INPUT = 11,
+    GRAPH_OUTPUT = 12,
+    NODE_INPUT = 1,
+    NODE_OUTPUT = 2,
+    NODE_NAME = 3,
+    NODE_TYPE = 4,
+    NODE_ATTRIBUTE = 5,
+    NODE_DOC = 6,
+    ATTR_NAME = 1,
+    ATTR_F = 2,
+    ATTR_I = 3,
+    ATTR_S = 4,
+    ATTR_INTS = 8,
+    ATTR_TYPE = 20,
+    TENSOR_DIMS = 1,
+    TENSOR_TYPE = 2,
+    TENSOR_NAME = 8,
+    TENSOR_RAW = 9,
+    TENSOR_EXTERNAL = 13,
+    TENSOR_LOCATION = 14,
+    ENTRY_KEY = 1,
+    ENTRY_VALUE = 2,
+    INFO_NAME = 1,
+    INFO_TYPE = 2,
+    TYPE_TENSOR = 1,
+    TENSOR_ELEMENT = 1,
+    TENSOR_SHAPE = 2,
+    SHAPE_DIM = 1,
+    DIM_VALUE = 1,
+    DIM_NAME = 2
 };
 enum { KIND_FLOAT = 1, KIND_INT = 2, KIND_STRING = 3, KIND_INTS = 7, LOCATION_OUTSIDE = 1 };
 
@@ -226,7 +256,7 @@ static void weight(rp__onnx *o, const char *name, const rp__put_type *type, cons
 }
 
 rp__put_val rp__onnx_weight_of(rp__onnx *o, const char *name, const rp__put_type *type, const void *data,
-                                size_t bytes) {
+                               size_t bytes) {
     const rp__put_val v = rp__put_new(&o->emitter, type);
     if (v == RP__EMIT_NONE) return v;
     set_name(o, v, name);

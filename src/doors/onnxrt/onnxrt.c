@@ -195,7 +195,8 @@ static rp_status check(const rp__engine_options *options) {
     const char *threads = rp__engine_option(options, "threads"), *level = rp__engine_option(options, "optimization");
     if (threads && (strspn(threads, "0123456789") != strlen(threads) || !*threads))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "backend \"onnxrt\": threads is a number, not \"%s\"", threads);
-    if (level && strcmp(level, "0") != 0 && strcmp(level, "1") != 0 && strcmp(level, "2") != 0 && strcmp(level, "99") != 0)
+    if (level && strcmp(level, "0") != 0 && strcmp(level, "1") != 0 && strcmp(level, "2") != 0 &&
+        strcmp(level, "99") != 0)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "backend \"onnxrt\": optimization is 0, 1, 2 or 99, not \"%s\"",
                         level);
     return RP_OK;
@@ -225,8 +226,7 @@ static rp_status write_model(const rp__door_part *p, session *s, rp__text *model
         char name[16];
         if (v->weight) {
             (void)snprintf(name, sizeof name, "w%u", k);
-            const size_t bytes =
-                (size_t)rp__numel(v->type.size, v->type.ndim) * rp__dtype_bytes(v->type.dtype);
+            const size_t bytes = (size_t)rp__numel(v->type.size, v->type.ndim) * rp__dtype_bytes(v->type.dtype);
             values[k] = rp__onnx_weight_of(&o, name, &v->type, rp__tensor_data(v->tensor), bytes);
             continue;
         }
@@ -243,7 +243,10 @@ static rp_status write_model(const rp__door_part *p, session *s, rp__text *model
     whole = whole && !o.emitter.failed;
     rp_status status = RP_OK;
     if (!whole)
-        status = rp__fail(RP_ERROR_COMPILE, "a graph for ONNX Runtime: %s%s%s", bad == RP__IR_NONE ? "" : p->ir->nodes[bad].op ? p->ir->nodes[bad].op->name : "",
+        status = rp__fail(RP_ERROR_COMPILE, "a graph for ONNX Runtime: %s%s%s",
+                          bad == RP__IR_NONE     ? ""
+                          : p->ir->nodes[bad].op ? p->ir->nodes[bad].op->name
+                                                 : "",
                           bad == RP__IR_NONE ? "" : ": ", o.emitter.why);
     else if (!rp__onnx_model(&o, p->ir->name, model))
         status = RP__OOM("a model for ONNX Runtime");
@@ -307,7 +310,8 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
     const rp__door_part *p = s->part;
     char why[1024];
     if (s->forks != rp__door_forks())
-        return rp__fail(RP_ERROR_STATE, "ONNX Runtime was opened before the process forked, and its threads stayed behind");
+        return rp__fail(RP_ERROR_STATE,
+                        "ONNX Runtime was opened before the process forked, and its threads stayed behind");
     for (uint32_t k = 0; k < s->n_in; k++) RP_TRY(view(s, k, &p->in[s->in_of[k]], in[s->in_of[k]]));
     for (uint32_t k = 0; k < s->n_out; k++) {
         out[k] = rp__door_result(&p->out[k], p->ir);

@@ -27,7 +27,7 @@ typedef const rp__ort_object *rp__ort_status;
         (const rp__ort_object *env, const void *model, size_t bytes, const rp__ort_object *options,                    \
          rp__ort_object **out))                                                                                        \
     ORT(run, 9, rp__ort_status,                                                                                        \
-        (rp__ort_object *session, const rp__ort_object *options, const char *const *in_names,                          \
+        (rp__ort_object * session, const rp__ort_object *options, const char *const *in_names,                         \
          const rp__ort_object *const *in, size_t n_in, const char *const *out_names, size_t n_out,                     \
          rp__ort_object **out))                                                                                        \
     ORT(create_options, 10, rp__ort_status, (rp__ort_object * *out))                                                   \
