@@ -19,6 +19,8 @@ endif
 configure = sh scripts/configure.sh
 build = cmake --build
 
+PYTHON ?= python3
+
 .PHONY: all run test test-all fuzz bench bench-gpu install format check-format clean setup
 all: setup
 	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF $(CMAKE_FLAGS)
@@ -50,6 +52,8 @@ bench:
 	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF -DREPRISE_BENCH_PEER=ON $(CMAKE_FLAGS)
 	@$(build) build/release -j $(JOBS) --target bench_programs
 	@$(build) build/release --target bench
+	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
+		$(PYTHON) bench/cpu_kernels.py build/release/bench/gpu_kernels bench/cpu_works.txt; fi
 
 bench-gpu:
 	@sh bench/gpu.sh

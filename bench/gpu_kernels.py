@@ -15,11 +15,11 @@ SECONDS = 0.15
 TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 
 
-def make(torch, kind, dtype, n):
+def make(torch, kind, dtype, n, device="cuda"):
     f = torch.nn.functional
 
     def new(*size):
-        return torch.randn(*size, device="cuda").to(dtype)
+        return torch.randn(*size, device=device).to(dtype)
 
     if kind == "sum":
         return lambda x: x.sum(), (new(n[0]),)
@@ -40,6 +40,26 @@ def make(torch, kind, dtype, n):
         return lambda x: x.permute(0, 2, 3, 1).contiguous(), (new(*n),)
     if kind == "cat":
         return lambda *x: torch.cat(x, 1), tuple(new(n[1], n[2]) for _ in range(n[0]))
+    if kind == "bmm":
+        return lambda a, b: a @ b, (new(n[0], n[1], n[2]), new(n[0], n[2], n[3]))
+    if kind == "linear":
+        return f.linear, (new(n[0], n[1]), new(n[2], n[1]), new(n[2]))
+    if kind in ("embedding", "pick"):
+        table, places = new(n[0], n[1]), torch.randint(0, n[0], (n[2],), device=device)
+        if kind == "pick":
+            return lambda t, i: t.index_select(0, i), (table, places)
+        return lambda t, i: f.embedding(i, t), (table, places)
+    if kind == "cumsum":
+        return lambda x: x.cumsum(n[2]), (new(n[0], n[1]),)
+    if kind == "maxpool":
+        return lambda x: f.max_pool2d(x, n[4], n[5], n[6]), (new(*n[:4]),)
+    if kind == "avgpool":
+        return lambda x: f.avg_pool2d(x, n[4], n[5]), (new(*n[:4]),)
+    if kind == "adam":
+        x = torch.nn.Parameter(new(n[0]))
+        x.grad = new(n[0])
+        adam = torch.optim.Adam([x], 1e-3, fused=True)
+        return lambda: adam.step(), ()
     if kind == "matmul":
         return lambda a, b: a @ b, (new(n[0], n[1]), new(n[1], n[2]))
     if kind == "chain":

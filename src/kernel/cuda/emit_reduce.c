@@ -94,7 +94,7 @@ static void add_groups(const rp__emitter *e, unsigned k, const rp__row_shape *sh
     (void)snprintf(a, sizeof a, "c%u[m * 4]", k);
     (void)snprintf(b, sizeof b, "c%u[m * 4 + 2]", k);
     rp__emit_combine(e, n, a, b);
-    rp__text_add(e->out, ", hi = ");
+    rp__text_puts(e->out, ", hi = ");
     (void)snprintf(a, sizeof a, "c%u[m * 4 + 1]", k);
     (void)snprintf(b, sizeof b, "c%u[m * 4 + 3]", k);
     rp__emit_combine(e, n, a, b);
@@ -213,6 +213,12 @@ void rp__emit_fold_start(const rp__emitter *e, unsigned phase) {
             add_identity(e, &e->dag->nodes[k]);
             rp__text_puts(e->out, ";\n");
         }
+}
+
+void rp__emit_fold_identity(const rp__emitter *e, unsigned node) {
+    rp__text_add(e->out, "    %s f%u = ", rp__emit_type(e->dag->nodes[node].dtype), node);
+    add_identity(e, &e->dag->nodes[node]);
+    rp__text_puts(e->out, ";\n");
 }
 
 void rp__emit_fold_step(const rp__emitter *e, unsigned k, const char *x) {
