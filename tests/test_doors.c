@@ -338,6 +338,158 @@ static void backends_say_what_is_here(void **state) {
     FAILS(RP_ERROR_INVALID_ARGUMENT, "there is no backend", rp_backend_info_get("nobody", &info));
 }
 
+/* ---------------------------------------------------------------- libraries that are not what they seem */
+
+/* A shared library made of this text, in a process that has opened none yet: what is said of the backend, and whether a function
+   goes on without it. */
+static void library_says(const char *backend, const char *variable, const char *source, const char *said) {
+    char path[64], command[256];
+    (void)snprintf(path, sizeof path, "./engine_%d.so", (int)getpid());
+    (void)snprintf(command, sizeof command, "cc -shared -fPIC -x c -o %s - 2>/dev/null", path);
+    FILE *cc = popen(command, "w");
+    if (!cc) skip();
+    (void)fputs(source, cc);
+    if (pclose(cc) != 0) skip();
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        rp_backend_info info = {.struct_size = sizeof info};
+        net n = make_net(false);
+        const rp_fn fn = {chain, &n, sizeof n, "chain"};
+        (void)setenv(variable, path, 1);
+        bool good = rp_backend_info_get(backend, &info) == RP_OK && !info.available && strstr(info.why, said);
+        if (!good) print_message("%s: '%s' is not in '%s'\n", backend, said, info.why);
+        rp_compiled *f = compiled(fn, backend, false);
+        rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y = NULL;
+        for (int k = 0; k < 3 && good; k++) good = rp_call(f, &x, 1, &y, 1) == RP_OK;
+        good = good && explains(f, "skip", "engine-absent", said);
+        rp_compiled_release(f);
+        _exit(good ? 0 : 1);
+    }
+    int status = 1;
+    (void)waitpid(child, &status, 0);
+    (void)remove(path);
+    assert_int_equal(status, 0);
+}
+
+static void libraries_that_are_no_engine_are_refused(void **state) {
+    (void)state;
+    library_says("onnxrt", "REPRISE_ONNXRUNTIME", "int nothing;", "has no function OrtGetApiBase");
+    library_says("xla", "REPRISE_PJRT_PLUGIN", "int nothing;", "has no function GetPjrtApi");
+}
+
+static void engines_that_are_too_old_say_so(void **state) {
+    (void)state;
+    library_says("onnxrt", "REPRISE_ONNXRUNTIME",
+                 "static const void *t(unsigned v) { return 0; } static const char *n(void) { return \"1.3.0\"; }"
+                 "static struct { void *t, *n; } b = {t, n}; void *OrtGetApiBase(void) { return &b; }",
+                 "is version 1.3.0; 1.12 is the oldest");
+    library_says("xla", "REPRISE_PJRT_PLUGIN",
+                 "static struct { unsigned long n[4]; int v[2]; void *f[120]; } t = {{1000}, {0, 12}};"
+                 "void *GetPjrtApi(void) { return &t; }",
+                 "is PJRT 0.12");
+}
+
+static void tables_that_are_laid_out_otherwise_are_refused(void **state) {
+    (void)state;
+    library_says("onnxrt", "REPRISE_ONNXRUNTIME",
+                 "static void *f(void) { return 0; } static void *a[400];"
+                 "static void *t(unsigned v) { for (int i = 0; i < 400; i++) a[i] = f; return a; }"
+                 "static const char *n(void) { return \"1.99.0\"; }"
+                 "static struct { void *t, *n; } b = {t, n}; void *OrtGetApiBase(void) { return &b; }",
+                 "do not lie where they are expected");
+    library_says("xla", "REPRISE_PJRT_PLUGIN",
+                 "static struct { unsigned long n[4]; int v[2]; } t = {{48}, {0, 90}};"
+                 "void *GetPjrtApi(void) { return &t; }",
+                 "has 48 bytes");
+}
+
+static bool is_here(const char *backend) {
+    rp_backend_info info = {.struct_size = sizeof info};
+    OK(rp_backend_info_get(backend, &info));
+    return info.available;
+}
+
+static void a_child_of_fork_goes_on_in_fused_kernels(void **state) {
+    (void)state;
+    static const char *const engines[] = {"onnxrt", "xla"};
+    bool any = false;
+    for (unsigned k = 0; k < 2; k++) {
+        if (!is_here(engines[k])) continue;
+        any = true;
+        net n = make_net(false);
+        const rp_fn fn = {chain, &n, sizeof n, "chain"};
+        rp_compiled *f = compiled(fn, engines[k], false);
+        rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL);
+        calls(f, fn, x, 3);
+        (void)fflush(NULL);
+        const pid_t child = fork();
+        if (child == 0) {
+            rp_tensor *y = NULL;
+            bool good = true;
+            for (int i = 0; i < 2 && good; i++) good = rp_call(f, &x, 1, &y, 1) == RP_OK;
+            good = good && explains(f, "skip", "engine-failed", "forked");
+            rp_compiled_release(f);
+            _exit(good ? 0 : 1);
+        }
+        int status = 1;
+        (void)waitpid(child, &status, 0);
+        assert_int_equal(status, 0);
+        calls(f, fn, x, 2);
+        rp_compiled_release(f);
+    }
+    if (!any) skip();
+}
+
+static void two_engines_live_side_by_side(void **state) {
+    (void)state;
+    if (!is_here("onnxrt") || !is_here("xla")) skip();
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *a = compiled(fn, "onnxrt", true), *b = compiled(fn, "xla", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *z = rp_randn(RP_DIMS(3, 8), NULL);
+    for (int k = 0; k < 3; k++) {
+        calls(a, fn, x, 2);
+        calls(b, fn, x, 2);
+        calls(a, fn, z, 2); /* and of other sizes */
+        calls(b, fn, z, 2);
+    }
+    rp_compiled_release(a);
+    rp_compiled_release(b);
+}
+
+/* ---------------------------------------------------------------- rp_cudagraphs_inner */
+
+static void square(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add_scalar(rp_mul(in[0], in[0]), rp_f64(1));
+}
+
+static void a_recorded_function_copies_what_is_asked(void **state) {
+    (void)state;
+    const rp_fn fn = {square, NULL, 0, "square"};
+    for (int how = 0; how < 4; how++) {
+        const bool inputs = how & 1, outputs = how & 2;
+        rp_tensor *x = rp_full(RP_DIMS(4), rp_f64(2)), *z = rp_full(RP_DIMS(4), rp_f64(3)), *a = NULL, *b = NULL;
+        rp_compiled *f = rp_cudagraphs_inner(fn, &x, 1, 1, inputs, outputs);
+        OK(rp_call(f, &x, 1, &a, 1));
+        assert_true(rp_item_f64(rp_sum(a)) == 20);
+        if (inputs) {
+            OK(rp_call(f, &z, 1, &b, 1));
+            assert_true(rp_item_f64(rp_sum(b)) == 40);
+        } else {
+            FAILS(RP_ERROR_GUARD, "copy_inputs", rp_call(f, &z, 1, &b, 1));
+            (void)rp_fill_(x, rp_f64(3)); /* where the recording reads */
+            OK(rp_call(f, &x, 1, &b, 1));
+            assert_true(rp_item_f64(rp_sum(b)) == 40);
+        }
+        assert_true(rp_item_f64(rp_sum(a)) == (outputs ? 20 : 40)); /* a copy, or the same memory at every call */
+        rp_tensor *wide = rp_ones(RP_DIMS(5));
+        FAILS(RP_ERROR_GUARD, "was recorded", rp_call(f, &wide, 1, &b, 1));
+        rp_compiled_release(f);
+    }
+}
+
 /* ---------------------------------------------------------------- engines that are here: every op */
 
 typedef struct call {
@@ -443,6 +595,11 @@ static void onnxrt_computes_every_op(void **state) {
     every_op("onnxrt");
 }
 
+static void xla_computes_every_op(void **state) {
+    (void)state;
+    every_op("xla");
+}
+
 int main(void) {
     if (rp__engine_register(&fake_engine) != RP_OK) return 1;
     const struct CMUnitTest tests[] = {
@@ -456,7 +613,14 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_weight_that_is_written_becomes_an_input, fresh, take_error),
         cmocka_unit_test_setup_teardown(options_are_looked_at, fresh, take_error),
         cmocka_unit_test_setup_teardown(backends_say_what_is_here, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_recorded_function_copies_what_is_asked, fresh, take_error),
+        cmocka_unit_test_setup_teardown(libraries_that_are_no_engine_are_refused, fresh, take_error),
+        cmocka_unit_test_setup_teardown(engines_that_are_too_old_say_so, fresh, take_error),
+        cmocka_unit_test_setup_teardown(tables_that_are_laid_out_otherwise_are_refused, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_child_of_fork_goes_on_in_fused_kernels, fresh, take_error),
+        cmocka_unit_test_setup_teardown(two_engines_live_side_by_side, fresh, take_error),
         cmocka_unit_test_setup_teardown(onnxrt_computes_every_op, fresh, take_error),
+        cmocka_unit_test_setup_teardown(xla_computes_every_op, fresh, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,7 +122,7 @@ rp__put_val rp__put_prim(rp__emitter *e, rp__prim op, rp_dtype dtype, rp__put_va
     if (e->failed || a == RP__EMIT_NONE) return RP__EMIT_NONE;
     broadcast(e, in, n, &t);
     rp__put_val out = begin(e, HAS(prim), &t, a, b);
-    if (out != RP__EMIT_NONE) e->ops->prim(e, out, op, in, n);
+    if (out != RP__EMIT_NONE && !e->ops->prim(e, out, op, in, n)) out = rp__put_steps(e, op, a, b);
     return e->failed ? RP__EMIT_NONE : out;
 }
 

@@ -35,7 +35,8 @@ typedef struct rp__put_ops {
     void (*scalar)(rp__emitter *e, rp__put_val out, rp_scalar value);
     void (*table)(rp__emitter *e, rp__put_val out, const void *data, size_t bytes);
     void (*iota)(rp__emitter *e, rp__put_val out); /* i64, one dim: 0, 1, ... */
-    void (*prim)(rp__emitter *e, rp__put_val out, rp__prim op, const rp__put_val *in, unsigned n);
+    /* false: the language lacks it, and nothing was written (steps.c makes it of others) */
+    bool (*prim)(rp__emitter *e, rp__put_val out, rp__prim op, const rp__put_val *in, unsigned n);
     void (*cast)(rp__emitter *e, rp__put_val out, rp__put_val a);
     /* dims of the mask keep size 1 */
     void (*reduce)(rp__emitter *e, rp__put_val out, rp__reduce_kind kind, rp__put_val a, uint32_t mask);
@@ -109,6 +110,8 @@ rp__put_val rp__put_prim(rp__emitter *e, rp__prim op, rp_dtype dtype, rp__put_va
 static inline rp__put_val rp__put_where(rp__emitter *e, rp__put_val c, rp__put_val a, rp__put_val b) {
     return rp__put_prim(e, RP__WHERE, rp__put_dtype(e, a), c, a, b);
 }
+/* steps.c: a primitive of others. */
+rp__put_val rp__put_steps(rp__emitter *e, rp__prim op, rp__put_val a, rp__put_val b);
 rp__put_val rp__put_cast(rp__emitter *e, rp__put_val a, rp_dtype to);
 rp__put_val rp__put_reduce(rp__emitter *e, rp__reduce_kind kind, rp__put_val a, uint32_t mask);
 rp__put_val rp__put_scan(rp__emitter *e, rp__scan_kind kind, rp__put_val a, unsigned dim, bool reversed);

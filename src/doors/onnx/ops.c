@@ -23,15 +23,6 @@ static void op_int(rp__emitter *e, const char *type, rp__put_val out, rp__put_va
     rp__onnx_node(ONNX(e), type, in, 2, &out, 1, &attrs);
 }
 
-/* A new value, of a's type. */
-static rp__put_val one(rp__emitter *e, const char *type, rp__put_val a) {
-    if (e->failed) return NONE;
-    const rp__put_type t = e->types[a];
-    const rp__put_val out = rp__put_new(e, &t);
-    op(e, type, out, a, NONE, NONE);
-    return out;
-}
-
 /* ---- constants */
 
 static void constant(rp__emitter *e, rp__put_val out, const void *data, size_t bytes) {
@@ -85,91 +76,6 @@ static const char *const direct[RP__PRIM_COUNT] = {
 static rp__put_val number(rp__emitter *e, rp__put_val like, double value) {
     return rp__put_number(e, rp__put_dtype(e, like), value);
 }
-static rp__put_val is_negative(rp__emitter *e, rp__put_val a) { return RP__EMIT_IS(e, LT, a, number(e, a, 0)); }
-static rp__put_val differ(rp__emitter *e, rp__put_val a, rp__put_val b) {
-    const rp__put_val same = RP__EMIT_IS(e, EQ, a, b);
-    return RP__EMIT1(e, NOT, same);
-}
-
-/* Remainder of a / b with the sign of a. */
-static rp__put_val rest_of(rp__emitter *e, rp__put_val a, rp__put_val b) {
-    return rp__put_prim(e, RP__FMOD, rp__put_dtype(e, a), a, b, NONE);
-}
-
-static void write_expm1(rp__emitter *e, rp__put_val out, rp__put_val a) {
-    /* near 0 by 2 t / (1 - t), t = tanh(a / 2), which does not cancel */
-    const rp__put_val half = number(e, a, 0.5), t = RP__EMIT1(e, TANH, RP__EMIT2(e, MUL, a, half)),
-                      near = RP__EMIT2(e, DIV, RP__EMIT2(e, ADD, t, t), RP__EMIT2(e, SUB, number(e, a, 1), t)),
-                      far = RP__EMIT2(e, SUB, RP__EMIT1(e, EXP, a), number(e, a, 1));
-    op(e, "Where", out, RP__EMIT_IS(e, LT, RP__EMIT1(e, ABS, a), number(e, a, 1)), near, far);
-}
-
-static void write_log1p(rp__emitter *e, rp__put_val out, rp__put_val a) {
-    /* log(u) a / (u - 1) with u = 1 + a as it is rounded; a itself where u is 1, log(u) where a is beyond the rounding */
-    const rp__put_val first = number(e, a, 1), u = RP__EMIT2(e, ADD, a, first), less = RP__EMIT2(e, SUB, u, first),
-                      log = RP__EMIT1(e, LOG, u), safe = rp__put_where(e, RP__EMIT_IS(e, EQ, u, first), first, less),
-                      near = RP__EMIT2(e, MUL, log, RP__EMIT2(e, DIV, a, safe)),
-                      wide = RP__EMIT_IS(e, LT, number(e, a, 1e6), a);
-    const rp__put_val mid = rp__put_where(e, wide, log, near);
-    op(e, "Where", out, RP__EMIT_IS(e, EQ, u, first), a, mid);
-}
-
-static void write_atan2(rp__emitter *e, rp__put_val out, rp__put_val y, rp__put_val x) {
-    const rp__put_val pi = number(e, x, 3.14159265358979323846), half = number(e, x, 1.57079632679489661923),
-                      zero = number(e, x, 0), base = RP__EMIT1(e, ATAN, RP__EMIT2(e, DIV, y, x)),
-                      turn = rp__put_prim(e, RP__COPYSIGN, rp__put_dtype(e, x), pi, y, NONE),
-                      up = rp__put_prim(e, RP__COPYSIGN, rp__put_dtype(e, x), half, y, NONE);
-    const rp__put_val left = rp__put_where(e, is_negative(e, x), RP__EMIT2(e, ADD, base, turn), base);
-    const rp__put_val at_zero = RP__EMIT_IS(e, EQ, x, zero), y_zero = RP__EMIT_IS(e, EQ, y, zero);
-    const rp__put_val back = RP__EMIT_IS(e, LT, RP__EMIT1(e, RECIP, x), zero); /* -0 counts as negative */
-    const rp__put_val none = rp__put_where(e, back, turn, y);
-    op(e, "Where", out, at_zero, rp__put_where(e, y_zero, none, up), left);
-}
-
-static void write_copysign(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val b) {
-    const rp__put_val size = RP__EMIT1(e, ABS, a), zero = number(e, b, 0),
-                      minus = RP__EMIT2(e, AND, RP__EMIT_IS(e, EQ, b, zero), is_negative(e, RP__EMIT1(e, RECIP, b))),
-                      below = RP__EMIT2(e, OR, is_negative(e, b), minus);
-    op(e, "Where", out, below, RP__EMIT1(e, NEG, size), size);
-}
-
-static void write_hypot(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val b) {
-    const rp__put_val x = RP__EMIT1(e, ABS, a), y = RP__EMIT1(e, ABS, b), large = RP__EMIT2(e, MAX, x, y),
-                      little = RP__EMIT2(e, MIN, x, y), none = RP__EMIT_IS(e, EQ, large, number(e, a, 0)),
-                      by = rp__put_where(e, none, number(e, a, 1), large), r = RP__EMIT2(e, DIV, little, by),
-                      root = RP__EMIT1(e, SQRT, RP__EMIT2(e, ADD, number(e, a, 1), RP__EMIT2(e, MUL, r, r))),
-                      inf = RP__EMIT_IS(e, EQ, large, number(e, a, INFINITY));
-    op(e, "Where", out, inf, large, RP__EMIT2(e, MUL, large, root));
-}
-
-static void write_remainder(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val b) {
-    if (!rp__dtype_is_float(rp__put_dtype(e, a))) {
-        op_int(e, "Mod", out, a, b, "fmod", 0); /* the sign of the divisor */
-        return;
-    }
-    const rp__put_val rest = rest_of(e, a, b), other = RP__EMIT2(e, XOR, is_negative(e, rest), is_negative(e, b)),
-                      moved = RP__EMIT2(e, AND, differ(e, rest, number(e, a, 0)), other);
-    op(e, "Where", out, moved, RP__EMIT2(e, ADD, rest, b), rest);
-}
-
-static void write_floordiv(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val b) {
-    const rp_dtype dtype = rp__put_dtype(e, a);
-    const rp__put_val rest = rp__put_prim(e, RP__REMAINDER, dtype, a, b, NONE), exact = RP__EMIT2(e, SUB, a, rest);
-    if (!rp__dtype_is_float(dtype)) {
-        op(e, "Div", out, exact, b, NONE);
-        return;
-    }
-    const rp__put_val whole = RP__EMIT1(e, RINT, RP__EMIT2(e, DIV, exact, b)), plain = RP__EMIT2(e, DIV, a, b);
-    op(e, "Where", out, RP__EMIT_IS(e, EQ, b, number(e, b, 0)), plain, whole);
-}
-
-/* Powers of two by the exponent, modulo the width. */
-static rp__put_val power_of_two(rp__emitter *e, rp__put_val b) {
-    const rp_dtype dtype = rp__put_dtype(e, b);
-    const rp__put_val by = RP__EMIT2(e, AND, b, rp__put_int(e, dtype, (int64_t)rp__dtype_bytes(dtype) * 8 - 1));
-    return rp__put_prim(e, RP__POW, dtype, rp__put_int(e, dtype, 2), by, NONE);
-}
-
 static void bits(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__put_val *in) {
     const bool logic = rp__put_dtype(e, in[0]) == RP_BOOL;
     if (!logic && ONNX(e)->opset < 18) {
@@ -189,7 +95,7 @@ static bool is_comparison(rp__prim prim) {
     return prim == RP__EQ || prim == RP__NE || prim == RP__LT || prim == RP__LE;
 }
 
-static void prim_op(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__put_val *in, unsigned n);
+static bool prim_op(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__put_val *in, unsigned n);
 
 /* Through a wider type and back. */
 static bool widened(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__put_val *in, unsigned n) {
@@ -198,46 +104,33 @@ static bool widened(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__pu
     if (dtype != RP_U8 && dtype != RP_BOOL) return false;
     rp__put_val wide[3] = {NONE, NONE, NONE};
     for (unsigned k = 0; k < n; k++) wide[k] = rp__put_cast(e, in[k], RP_I32);
-    if (is_comparison(prim)) {
-        prim_op(e, out, prim, wide, n);
-        return true;
-    }
+    if (is_comparison(prim)) return prim_op(e, out, prim, wide, n);
     const rp__put_val v = rp__put_prim(e, prim, RP_I32, wide[0], wide[1], wide[2]);
     if (!e->failed) op_int(e, "Cast", out, v, NONE, "to", rp__onnx_dtype(e->types[out].dtype));
     return true;
 }
 
-static void prim_op(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__put_val *in, unsigned n) {
+static bool prim_op(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__put_val *in, unsigned n) {
     const rp__put_val a = in[0], b = n > 1 ? in[1] : NONE, c = n > 2 ? in[2] : NONE;
-    if (e->failed || widened(e, out, prim, in, n)) return;
+    if (e->failed) return true;
+    if (prim == RP__NE) return false;
+    if (widened(e, out, prim, in, n)) return true;
     if (direct[prim]) {
         op(e, direct[prim], out, a, b, c);
-        return;
+        return true;
     }
     if (is_bits(prim)) {
         bits(e, out, prim, in);
-        return;
+        return true;
     }
     switch (prim) {
-    case RP__NE: op(e, "Not", out, RP__EMIT_IS(e, EQ, a, b), NONE, NONE); break;
-    case RP__RSQRT: op(e, "Reciprocal", out, one(e, "Sqrt", a), NONE, NONE); break;
-    case RP__TRUNC: op(e, "Where", out, is_negative(e, a), RP__EMIT1(e, CEIL, a), RP__EMIT1(e, FLOOR, a)); break;
-    case RP__EXPM1: write_expm1(e, out, a); break;
-    case RP__LOG1P: write_log1p(e, out, a); break;
-    case RP__EXP2: op(e, "Pow", out, number(e, a, 2), a, NONE); break;
-    case RP__LOG2: op(e, "Mul", out, RP__EMIT1(e, LOG, a), number(e, a, 1.44269504088896340736), NONE); break;
-    case RP__LOG10: op(e, "Mul", out, RP__EMIT1(e, LOG, a), number(e, a, 0.43429448190325182765), NONE); break;
-    case RP__ERFC: op(e, "Sub", out, number(e, a, 1), RP__EMIT1(e, ERF, a), NONE); break;
-    case RP__ATAN2: write_atan2(e, out, a, b); break;
-    case RP__COPYSIGN: write_copysign(e, out, a, b); break;
-    case RP__HYPOT: write_hypot(e, out, a, b); break;
-    case RP__FMOD: op_int(e, "Mod", out, a, b, "fmod", 1); break;
-    case RP__REMAINDER: write_remainder(e, out, a, b); break;
-    case RP__FLOORDIV: write_floordiv(e, out, a, b); break;
-    case RP__SHL: op(e, "Mul", out, a, power_of_two(e, b), NONE); break;
-    case RP__SHR: write_floordiv(e, out, a, power_of_two(e, b)); break;
-    case RP__CAST: op_int(e, "Cast", out, a, NONE, "to", rp__onnx_dtype(e->types[out].dtype)); break;
-    default: rp__put_lacks(e, "there is no operator for a step of it"); break;
+    case RP__FMOD: op_int(e, "Mod", out, a, b, "fmod", 1); return true;
+    case RP__REMAINDER: /* of integers, with the sign of the divisor */
+        if (rp__dtype_is_float(rp__put_dtype(e, a))) return false;
+        op_int(e, "Mod", out, a, b, "fmod", 0);
+        return true;
+    case RP__CAST: op_int(e, "Cast", out, a, NONE, "to", rp__onnx_dtype(e->types[out].dtype)); return true;
+    default: return false;
     }
 }
 
