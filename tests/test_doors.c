@@ -18,6 +18,7 @@
 #include <reprise.h>
 #include <reprise_io.h>
 #include <reprise_ir.h>
+#include <reprise_nn.h>
 
 #include "compile/pipeline.h"
 #include "doors/door.h"
@@ -239,6 +240,49 @@ static void gradients_come_through_parts(void **state) {
     }
     assert_true(fake.ran > 0);
     rp_compiled_release(f);
+}
+
+typedef struct trained {
+    rp_tensor *w;
+    rp_optimizer *adam;
+} trained;
+
+/* A whole step, and what the weight was before it: its update is in place, between two that read it. */
+static void step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const trained *t = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *before = rp_mul_scalar(rp_detach(t->w), rp_f64(2));
+    rp_tensor *loss = rp_sum(rp_square(rp_matmul(in[0], t->w)));
+    (void)rp_backward(loss, NULL, NULL);
+    (void)rp_optimizer_step(t->adam);
+    (void)rp_optimizer_zero_grad(t->adam, true);
+    out[0] = rp_add(before, rp_mul_scalar(rp_detach(t->w), rp_f64(3)));
+    out[1] = rp_detach(loss);
+}
+
+static void updates_in_place_keep_their_order(void **state) {
+    (void)state;
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *first = rp_randn(RP_DIMS(8, 8), NULL), *want[5][2];
+    static const char *const backends[] = {NULL, "fake", "onnxrt", "xla"};
+    for (int k = 0; k < 4; k++) {
+        trained t = {rp_clone(first), NULL};
+        OK(rp_set_requires_grad(t.w, true));
+        t.adam = rp_adam(&t.w, 1, 0.1, NULL);
+        rp_compiled *f = k == 0 ? rp_plain((rp_fn){step, &t, sizeof t, "step"})
+                                : compiled((rp_fn){step, &t, sizeof t, "step"}, backends[k], false);
+        for (int i = 0; i < 5; i++) {
+            rp_tensor *out[2];
+            OK(rp_call(f, &x, 1, out, 2));
+            for (int r = 0; r < 2; r++) {
+                if (k == 0)
+                    want[i][r] = rp_clone(out[r]);
+                else
+                    same_bits(out[r], want[i][r]);
+            }
+        }
+        rp_compiled_release(f);
+        rp_optimizer_release(t.adam);
+    }
 }
 
 /* ---------------------------------------------------------------- faults */
@@ -618,6 +662,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(engines_that_are_too_old_say_so, fresh, take_error),
         cmocka_unit_test_setup_teardown(tables_that_are_laid_out_otherwise_are_refused, fresh, take_error),
         cmocka_unit_test_setup_teardown(a_child_of_fork_goes_on_in_fused_kernels, fresh, take_error),
+        cmocka_unit_test_setup_teardown(updates_in_place_keep_their_order, fresh, take_error),
         cmocka_unit_test_setup_teardown(two_engines_live_side_by_side, fresh, take_error),
         cmocka_unit_test_setup_teardown(onnxrt_computes_every_op, fresh, take_error),
         cmocka_unit_test_setup_teardown(xla_computes_every_op, fresh, take_error),

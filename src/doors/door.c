@@ -205,11 +205,13 @@ static bool is_still(const made *m, const rp__door_value *v) {
     if (!t || rp__storage_is_unseen(t->storage) || m->graph->values[v->value].requires_grad) return false;
     for (size_t k = 0; k < m->graph->body.n_nodes; k++) {
         const rp__ir_node *n = &m->graph->nodes[m->graph->body.nodes[k]];
-        if (n->dead || n->kind != RP__IR_ASSIGN) continue;
-        const rp__ir_node *target = rp__ir_producer(m->graph, n->in[0]);
-        if (target && target->kind == RP__IR_CAPTURED &&
-            m->graph->captured[target->captured_index]->storage == t->storage)
-            return false;
+        for (uint32_t i = 0; i < n->n_in && !n->dead; i++) {
+            if (n->in[i] == RP__IR_NONE || !rp__ir_writes(n, i)) continue;
+            const rp__ir_node *target = rp__ir_producer(m->graph, rp__ir_root(m->graph, n->in[i]));
+            if (target && target->kind == RP__IR_CAPTURED &&
+                m->graph->captured[target->captured_index]->storage == t->storage)
+                return false;
+        }
     }
     return lies_so(v, t);
 }

@@ -13,10 +13,11 @@
 typedef struct cutter {
     const rp_ir *ir;
     const bool *takes;
-    uint32_t *stage;   /* per node; 0: free */
-    uint32_t n_stages; /* largest + 1 */
-    uint32_t *mark;    /* per node: the stage that has it already */
-    uint32_t *slot_of; /* per value; RP__IR_NONE: no part's */
+    uint32_t *stage;          /* per node; 0: free */
+    uint32_t n_stages;        /* largest + 1 */
+    uint32_t *mark;           /* per node: the stage that has it already */
+    uint32_t *read, *written; /* per memory: the last stage that reads it, and that writes it in place */
+    uint32_t *slot_of;        /* per value; RP__IR_NONE: no part's */
     uint32_t n_slots;
 } cutter;
 
@@ -29,6 +30,32 @@ static uint32_t made_at(const cutter *c, rp__ir_value v) {
     const rp__ir_value root = rp__ir_root(c->ir, v);
     const uint32_t node = c->ir->values[root].node;
     return node == RP__IR_NONE ? 0 : c->stage[node];
+}
+
+/* The least stage from `at` on of a kind: odd for the engine. */
+static uint32_t stage_of_kind(uint32_t at, bool engine) { return at + ((at & 1u) != (engine ? 1u : 0u)); }
+
+/* Optimizer steps are in place: what reads memory before they write it stays before them, what reads it afterwards behind. */
+static uint32_t after_writes(const cutter *c, const rp__ir_node *n, uint32_t least, bool engine) {
+    for (uint32_t i = 0; i < n->n_in; i++) {
+        if (n->in[i] == RP__IR_NONE) continue;
+        const uint32_t m = c->ir->values[n->in[i]].storage;
+        uint32_t s = c->written[m];
+        if (rp__ir_writes(n, i) && c->read[m] > s) s = c->read[m];
+        if (s == 0) continue;
+        s = stage_of_kind(s, engine);
+        if (s > least) least = s;
+    }
+    return least;
+}
+
+static void note_memory(cutter *c, const rp__ir_node *n, uint32_t stage) {
+    for (uint32_t i = 0; i < n->n_in; i++) {
+        if (n->in[i] == RP__IR_NONE) continue;
+        const uint32_t m = c->ir->values[n->in[i]].storage;
+        if (c->read[m] < stage) c->read[m] = stage;
+        if (rp__ir_writes(n, i) && c->written[m] < stage) c->written[m] = stage;
+    }
 }
 
 /* Stages from `base` on, which is odd, for the engine; others that depend on nothing may have the even one below it. */
@@ -45,10 +72,11 @@ static void find_stages(cutter *c, uint32_t base) {
             if (n->in[i] == RP__IR_NONE) continue;
             uint32_t s = made_at(c, n->in[i]);
             if (s == 0) continue;
-            if ((s & 1u) != (engine ? 1u : 0u)) s++;
+            s = stage_of_kind(s, engine);
             if (s > least) least = s;
         }
-        c->stage[at] = least;
+        c->stage[at] = least = after_writes(c, n, least, engine);
+        note_memory(c, n, least);
         if (least > last) last = least;
     }
     for (size_t k = 0; k < body->n_nodes; k++) {
@@ -178,6 +206,8 @@ rp_status rp__door_parts(const rp_ir *ir, const bool *takes, rp__door_part **par
     *n = 0;
     c.stage = rp__calloc(ir->n_nodes + 1, sizeof *c.stage);
     c.mark = rp__calloc(ir->n_nodes + 1, sizeof *c.mark);
+    c.read = rp__calloc(ir->n_storages + 1u, sizeof *c.read);
+    c.written = rp__calloc(ir->n_storages + 1u, sizeof *c.written);
     c.n_slots = ir->body.n_args + (uint32_t)ir->n_captured;
     memset(slot_of, 0xff, ir->n_values * sizeof *slot_of);
     for (uint32_t k = 0; k < ir->body.n_args; k++) slot_of[ir->body.args[k]] = k;
@@ -186,10 +216,12 @@ rp_status rp__door_parts(const rp_ir *ir, const bool *takes, rp__door_part **par
         if (!node->dead && node->kind == RP__IR_CAPTURED)
             slot_of[node->out[0]] = ir->body.n_args + node->captured_index;
     }
-    rp_status status = c.stage && c.mark ? cut(&c, parts, n) : RP__OOM("parts of a graph");
+    rp_status status = c.stage && c.mark && c.read && c.written ? cut(&c, parts, n) : RP__OOM("parts of a graph");
     *n_slots = c.n_slots;
     rp__free(c.stage);
     rp__free(c.mark);
+    rp__free(c.read);
+    rp__free(c.written);
     if (status == RP_OK) return RP_OK;
     rp__door_parts_free(*parts, *n + 1);
     *parts = NULL;

@@ -339,7 +339,7 @@ static void reduce(rp__emitter *e, rp__put_val out, rp__reduce_kind kind, rp__pu
     const rp__put_type t = e->types[a];
     const rp__put_val first = identity(e, kind, t.dtype);
     rp__put_type less = {.dtype = t.dtype};
-    int64_t dims[RP_MAX_DIMS];
+    int64_t dims[RP_MAX_DIMS] = {0};
     unsigned n = 0;
     for (unsigned d = 0; d < t.ndim; d++) {
         if (mask >> d & 1u)
@@ -412,7 +412,7 @@ static void scan(rp__emitter *e, rp__put_val out, rp__scan_kind kind, rp__put_va
 }
 
 static void pool(rp__emitter *e, rp__put_val out, rp__reduce_kind kind, rp__put_val a, const int64_t *kernel,
-                 const rp__emit_conv *g) {
+                 const rp__put_conv *g) {
     const unsigned n = e->types[a].ndim, lead = n - g->spatial;
     int64_t size[RP_MAX_DIMS], stride[RP_MAX_DIMS], dilation[RP_MAX_DIMS], pad[RP_MAX_DIMS][2];
     for (unsigned d = 0; d < n; d++) {
@@ -442,7 +442,7 @@ static void permute(rp__emitter *e, rp__put_val out, rp__put_val a, const int64_
 }
 
 static void expand(rp__emitter *e, rp__put_val out, rp__put_val a) {
-    int64_t dims[RP_MAX_DIMS];
+    int64_t dims[RP_MAX_DIMS] = {0};
     for (unsigned d = 0; d < e->types[a].ndim; d++) dims[d] = d;
     begin(e, out, "broadcast_in_dim");
     LINE(e, " %%%u, dims = ", a);
@@ -465,7 +465,7 @@ static void slice(rp__emitter *e, rp__put_val out, rp__put_val a, const rp_dim *
 }
 
 static void flip(rp__emitter *e, rp__put_val out, rp__put_val a, uint32_t mask) {
-    int64_t dims[RP_MAX_DIMS];
+    int64_t dims[RP_MAX_DIMS] = {0};
     unsigned n = 0;
     for (unsigned d = 0; d < e->types[a].ndim; d++)
         if (mask >> d & 1u) dims[n++] = d;
@@ -502,7 +502,7 @@ static void cat(rp__emitter *e, rp__put_val out, const rp__put_val *in, unsigned
 static void take(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val index, unsigned dim) {
     const rp__put_type t = e->types[a];
     const unsigned n = e->types[index].ndim;
-    int64_t offset[RP_MAX_DIMS], one[1] = {(int64_t)dim};
+    int64_t offset[RP_MAX_DIMS] = {0}, one[1] = {(int64_t)dim};
     unsigned k = 0;
     for (unsigned d = 0; d < t.ndim; d++)
         if (d != dim) offset[k++] = d < dim ? d : d - 1 + n;
@@ -593,7 +593,7 @@ static void matmul(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val b
 }
 
 static void convolution(rp__emitter *e, rp__put_val out, rp__put_val x, rp__put_val w, const char *weight,
-                        const rp__emit_conv *g, const int64_t *low, const int64_t *high, const int64_t *stride,
+                        const rp__put_conv *g, const int64_t *low, const int64_t *high, const int64_t *stride,
                         const int64_t *spread) {
     static const char *const places[] = {"", ", 0", ", 0, 1", ", 0, 1, 2"};
     const char *at = places[g->spatial];
@@ -613,13 +613,13 @@ static void convolution(rp__emitter *e, rp__put_val out, rp__put_val x, rp__put_
     signature(e, out, in, 2);
 }
 
-static void conv(rp__emitter *e, rp__put_val out, rp__put_val x, rp__put_val w, const rp__emit_conv *g) {
+static void conv(rp__emitter *e, rp__put_val out, rp__put_val x, rp__put_val w, const rp__put_conv *g) {
     const int64_t one[3] = {1, 1, 1};
     convolution(e, out, x, w, "o, i", g, g->before, g->after, g->stride, one);
 }
 
 /* The input with zeros between its elements, by the weight from its ends, whose channels are exchanged within each group. */
-static void conv_transpose(rp__emitter *e, rp__put_val out, rp__put_val x, rp__put_val w, const rp__emit_conv *g) {
+static void conv_transpose(rp__emitter *e, rp__put_val out, rp__put_val x, rp__put_val w, const rp__put_conv *g) {
     const rp__put_type t = e->types[w];
     const int64_t one[3] = {1, 1, 1}, groups = g->groups;
     int64_t low[3], high[3], order[RP_MAX_DIMS] = {1, 0, 2};
@@ -674,24 +674,24 @@ static void topk(rp__emitter *e, rp__put_val values, rp__put_val indices, rp__pu
     permute(e, indices, wide, order);
 }
 
-const rp__emit_ops rp__hlo_ops = {.scalar = scalar,
-                                  .table = table,
-                                  .iota = iota,
-                                  .prim = prim_op,
-                                  .cast = cast,
-                                  .reduce = reduce,
-                                  .scan = scan,
-                                  .reshape = reshape,
-                                  .permute = permute,
-                                  .expand = expand,
-                                  .slice = slice,
-                                  .flip = flip,
-                                  .pad = pad,
-                                  .cat = cat,
-                                  .take = take,
-                                  .scatter = scatter,
-                                  .matmul = matmul,
-                                  .conv = conv,
-                                  .conv_transpose = conv_transpose,
-                                  .pool = pool,
-                                  .topk = topk};
+const rp__put_ops rp__hlo_ops = {.scalar = scalar,
+                                 .table = table,
+                                 .iota = iota,
+                                 .prim = prim_op,
+                                 .cast = cast,
+                                 .reduce = reduce,
+                                 .scan = scan,
+                                 .reshape = reshape,
+                                 .permute = permute,
+                                 .expand = expand,
+                                 .slice = slice,
+                                 .flip = flip,
+                                 .pad = pad,
+                                 .cat = cat,
+                                 .take = take,
+                                 .scatter = scatter,
+                                 .matmul = matmul,
+                                 .conv = conv,
+                                 .conv_transpose = conv_transpose,
+                                 .pool = pool,
+                                 .topk = topk};

@@ -11,7 +11,7 @@ typedef struct rp__hlo {
     unsigned n_args, n_named; /* names within regions */
 } rp__hlo;
 
-extern const rp__emit_ops rp__hlo_ops;
+extern const rp__put_ops rp__hlo_ops;
 void rp__hlo_begin(rp__hlo *h, const rp_ir *ir);
 void rp__hlo_end(rp__hlo *h);
 /* The next argument. alias: its memory may become that of this result; negative: it may not. */
