@@ -21,7 +21,7 @@ build = cmake --build
 
 PYTHON ?= python3
 
-.PHONY: all run test test-all fuzz bench bench-gpu install format check-format clean setup
+.PHONY: all run test test-all fuzz bench bench-gpu doc install format check-format clean setup
 all: setup
 	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF $(CMAKE_FLAGS)
 	@$(build) build/release -j $(JOBS)
@@ -57,6 +57,10 @@ bench:
 
 bench-gpu:
 	@sh bench/gpu.sh
+
+# The reference of the headers, build/release/html; needs doxygen. `make install` takes it along.
+doc: all
+	@$(build) build/release --target doc
 
 install: all
 	@prefix="$(PREFIX)"; case $$prefix in /*) ;; *) prefix=$$PWD/$$prefix ;; esac; \

@@ -53,6 +53,7 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
     }
     if (!strcmp(k, "matmul") || !strcmp(k, "bmm")) out[0] = rp_matmul(x, in[1]);
     if (!strcmp(k, "linear")) out[0] = rp_linear(x, in[1], in[2]);
+    if (!strcmp(k, "lineargelu")) out[0] = rp_gelu(rp_linear(x, in[1], in[2]));
     if (!strcmp(k, "embedding")) out[0] = rp_embedding(x, in[1]);
     if (!strcmp(k, "pick")) out[0] = rp_index_select(x, 0, in[1]);
     if (!strcmp(k, "cumsum")) out[0] = rp_cumsum(x, w->n[2]);
@@ -87,7 +88,7 @@ static size_t inputs(struct work *w, rp_tensor **in) {
     } else if (!strcmp(k, "mean023") || !strcmp(k, "nhwc")) {
         in[0] = of(w, RP_DIMS(n[0], n[1], n[2], n[3]));
         w->bytes = (k[0] == 'n' ? 2.0 : 1.0) * (double)(n[0] * n[1] * n[2] * n[3]) * size;
-    } else if (!strcmp(k, "linear") || !strcmp(k, "bmm")) { /* m, k, n; batch, m, k, n */
+    } else if (!strncmp(k, "linear", 6) || !strcmp(k, "bmm")) { /* m, k, n; batch, m, k, n */
         const bool batch = k[0] == 'b';
         in[0] = batch ? of(w, RP_DIMS(n[0], n[1], n[2])) : of(w, RP_DIMS(n[0], n[1]));
         in[1] = batch ? of(w, RP_DIMS(n[0], n[2], n[3])) : of(w, RP_DIMS(n[2], n[1]));
@@ -175,6 +176,7 @@ static void measure(struct work *w, rp_device device) {
     struct call c = {0};
     rp_scope scope = rp_scope_begin();
     c.n_in = inputs(w, c.in);
+    (void)rp_set_float32_matmul_allow_tf32(!strcmp(w->type, "tf32"));
     const bool grad = rp_set_grad_enabled(!strncmp(w->kind, "conv", 4) && w->kind[4]),
                cpu = device.type == RP_DEVICE_CPU;
     const rp_fn fn = {body, w, sizeof *w, w->kind};

@@ -2,7 +2,7 @@
 """PyTorch's half of the single kernels, and the table of both: gpu_kernels.py WORKS FILE, FILE being what gpu_kernels printed.
 
 Each work is captured as one graph, eagerly and compiled by Inductor; the faster one counts. Precision as in Reprise: float32 products
-and convolutions in IEEE arithmetic, and once more in TF32 as a remark. Ends with the geometric mean and the rows below 1.
+and convolutions in IEEE arithmetic, and once more in TF32 as a remark; "tf32" is float32 with TF32 allowed. Ends with the geometric mean and the rows below 1.
 """
 
 import math
@@ -12,7 +12,7 @@ import sys
 import time
 
 SECONDS = 0.15
-TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "float32", "f64": "float64"}
 
 
 def make(torch, kind, dtype, n, device="cuda"):
@@ -62,6 +62,8 @@ def make(torch, kind, dtype, n, device="cuda"):
         return lambda: adam.step(), ()
     if kind == "matmul":
         return lambda a, b: a @ b, (new(n[0], n[1]), new(n[1], n[2]))
+    if kind == "lineargelu":
+        return lambda x, w, b: f.gelu(f.linear(x, w, b)), (new(n[0], n[1]), new(n[2], n[1]), new(n[2]))
     if kind == "chain":
 
         def chain(x):
@@ -151,10 +153,10 @@ def main():
             if not line or line[0] == "#" or line not in ours:
                 continue
             kind, dtype, *numbers = line.split()
-            product = kind.startswith("conv") or kind == "matmul"
+            product = kind.startswith(("conv", "linear")) or kind in ("matmul", "bmm")
             fn, args = make(torch, kind, getattr(torch, TYPES[dtype]), [int(n) for n in numbers])
-            tf32(torch, False)
-            us = best(torch, fn, args, not product and not os.environ.get("BENCH_EAGER_PEER"))
+            tf32(torch, dtype == "tf32")
+            us = best(torch, fn, args, (not product or kind == "lineargelu") and not os.environ.get("BENCH_EAGER_PEER"))
             remark = ""
             if product and dtype == "f32":
                 tf32(torch, True)

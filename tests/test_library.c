@@ -1027,7 +1027,7 @@ static void test_templates(void **state) {
                         {.dtype = RP_F32, .ndim = 2, .size = {6, 5}},
                         {.dtype = RP_F32, .ndim = 2, .size = {5, 9}}};
     const rp__library_call call = {.op = "test", .site = "test_library.c"};
-    const rp__problem p = {cpu, RP__LIB_MATMUL, o, 3, &call};
+    const rp__problem p = {cpu, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
     size_t workspace;
 #define PICKED(most, order) rp__template_pick(rows, ROWS, &p, most, order, &workspace)
     assert_true(rp__problem_work(&p) == 6 * 9 * 5);

@@ -35,9 +35,10 @@ static const char *template_name(unsigned t) {
 
 static rp_status add_source(const rp__dag *dag, const rp__cuda_class *c, char name[64], rp__text *out) {
     rp__hash key = rp__hash_bytes(c, sizeof *c, dag->key);
-    (void)snprintf(name, 64, "rp_%s_%016llx", template_name(c->template_), (unsigned long long)key.lo);
-    return c->template_ == RP__CUDA_CONTRACT ? rp__cuda_contract_emit(dag, c, name, out)
-                                             : rp__cuda_emit(dag, c, name, out);
+    const bool product = c->template_ == RP__CUDA_CONTRACT;
+    (void)snprintf(name, 64, "rp_%s%s%s_%016llx", template_name(c->template_), product ? "_" : "",
+                   product ? rp__cuda_contract_row(c) : "", (unsigned long long)key.lo);
+    return product ? rp__cuda_contract_emit(dag, c, name, out) : rp__cuda_emit(dag, c, name, out);
 }
 
 /* Compiled without the lock: other threads find, and compile, others meanwhile. */
