@@ -354,7 +354,7 @@ typedef struct rp_compile_options {
        goes first; the last one of each forward and backward stays. Results and saved tensors of one that went stay valid. */
     size_t instance_limit;   /* 0: 64 */
     uint64_t instance_bytes; /* 0: 1 GiB */
-    /* Pairs of key and value for a backend that is another engine (docs/guide/7-engines.md); copied. Others take none. */
+    /* Pairs of key and value for a backend that is another engine (docs/guide/10-engines.md); copied. Others take none. */
     const char *const (*engine_options)[2];
     size_t n_engine_options;
 } rp_compile_options;
@@ -592,9 +592,10 @@ RP_API bool rp_deterministic(void);
    smallest is left out. On devices before sm_80, on a CPU, and in small products they are all "highest". Eager calls and functions that
    are compiled afterwards go by it; a compiled function keeps a specialisation a setting. Another word is an error. */
 RP_CALL rp_status rp_set_float32_matmul_precision(const char *precision);
-RP_API const char *rp_float32_matmul_precision(void);     /* "highest", "high", "medium", "bf16x3" */
-RP_API bool rp_set_float32_matmul_allow_tf32(bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
-RP_API bool rp_float32_matmul_allow_tf32(void);           /* "high" or "medium" */
+RP_API const char *rp_float32_matmul_precision(void); /* "highest", "high", "medium", "bf16x3" */
+RP_API bool rp_set_float32_matmul_allow_tf32(
+    bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
+RP_API bool rp_float32_matmul_allow_tf32(void); /* "high" or "medium" */
 
 /* ---------------------------------------------------------------- tier 2: ops by name, user ops, introspection */
 

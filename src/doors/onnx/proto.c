@@ -45,9 +45,3 @@ void rp__proto_message(rp__text *t, unsigned field, rp__text *message) {
     t->failed = t->failed || message->failed;
     rp__text_free(message);
 }
-
-void rp__proto_ints(rp__text *t, unsigned field, const int64_t *values, size_t n) {
-    rp__text packed = {0};
-    for (size_t k = 0; k < n; k++) varint(&packed, (uint64_t)values[k]);
-    rp__proto_message(t, field, &packed);
-}

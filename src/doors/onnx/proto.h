@@ -12,7 +12,5 @@ void rp__proto_string(rp__text *t, unsigned field, const char *s);
 /* The head of a field of bytes, which the caller appends. */
 void rp__proto_head(rp__text *t, unsigned field, size_t bytes);
 void rp__proto_message(rp__text *t, unsigned field, rp__text *message); /* which is freed */
-/* Repeated numbers, packed. */
-void rp__proto_ints(rp__text *t, unsigned field, const int64_t *values, size_t n);
 
 #endif
