@@ -1,5 +1,6 @@
 # The front door: each target does its own set-up, then calls CMake. Everything made lies under build/.
 #   make run | test | test-all | fuzz | bench | bench-gpu | install | format | check-format | clean
+#   make wheel         the Python package, as build/wheel/*.whl
 #   make fuzz SECONDS=60
 #   make install PREFIX=/usr/local DESTDIR=
 #   CC, JOBS, CMAKE_FLAGS and CTEST_FLAGS are passed on. WERROR=1 makes warnings errors in the test build.
@@ -21,7 +22,7 @@ build = cmake --build
 
 PYTHON ?= python3
 
-.PHONY: all run test test-all fuzz bench bench-gpu install format check-format clean setup
+.PHONY: all run test test-all fuzz bench bench-gpu wheel doc install format check-format clean setup
 all: setup
 	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF $(CMAKE_FLAGS)
 	@$(build) build/release -j $(JOBS)
@@ -57,6 +58,14 @@ bench:
 
 bench-gpu:
 	@sh bench/gpu.sh
+
+wheel:
+	@sh scripts/setup.sh wheel
+	@JOBS=$(JOBS) $(PYTHON) python/build_wheel.py --out build/wheel
+
+# The reference of the headers, build/release/html; needs doxygen. `make install` takes it along.
+doc: all
+	@$(build) build/release --target doc
 
 install: all
 	@prefix="$(PREFIX)"; case $$prefix in /*) ;; *) prefix=$$PWD/$$prefix ;; esac; \

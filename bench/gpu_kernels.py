@@ -21,6 +21,28 @@ def make(torch, kind, dtype, n, device="cuda"):
     def new(*size):
         return torch.randn(*size, device=device).to(dtype)
 
+    def gradient(of, *args):
+        given = torch.randn_like(of(*args))
+        args = tuple(a.requires_grad_() for a in args)
+        return lambda *x: torch.autograd.grad(of(*x[:-1]), x[:-1], x[-1]), (*args, given)
+
+    base = kind.removesuffix("grad")
+    norms = {
+        "softmax": lambda x: torch.softmax(x, -1),
+        "softmax1": lambda x: torch.softmax(x, 1),
+        "channelnorm": lambda x: (x - x.mean(1, True)) * (x - x.mean(1, True)).square().mean(1, True).rsqrt(),
+        "layernorm": lambda x, a, b: f.layer_norm(x, (n[1],), a, b),
+        "rmsnorm": lambda x, a: f.rms_norm(x, (n[1],), a, 1e-5),
+    }
+    if base in norms:
+        weights = {"layernorm": 2, "rmsnorm": 1}.get(base, 0)
+        args = (new(*n), *(new(n[1]) for _ in range(weights)))
+        return gradient(norms[base], *args) if kind != base else (norms[base], args)
+    if kind == "permute":
+        order, size = n[1 : 1 + n[0]], n[1 + n[0] :]
+        return lambda x: x.permute(order).contiguous(), (new(*size),)
+    if kind == "addt":
+        return lambda x, y: x.t() + y, (new(n[0], n[1]), new(n[1], n[0]))
     if kind == "sum":
         return lambda x: x.sum(), (new(n[0]),)
     if kind in ("rowsum", "colsum"):
@@ -28,12 +50,8 @@ def make(torch, kind, dtype, n, device="cuda"):
         return lambda x: x.sum(dim), (new(*n),)
     if kind == "mean023":
         return lambda x: x.mean((0, 2, 3)), (new(*n),)
-    if kind == "softmax":
-        return lambda x: torch.softmax(x, -1), (new(*n),)
     if kind == "logsoftmax":
         return lambda x: torch.log_softmax(x, -1), (new(*n),)
-    if kind == "layernorm":
-        return lambda x, a, b: f.layer_norm(x, (n[1],), a, b), (new(*n), new(n[1]), new(n[1]))
     if kind == "transpose":
         return lambda x: x.t().contiguous(), (new(*n),)
     if kind == "nhwc":
@@ -121,7 +139,7 @@ def captured(torch, fn, args):
 
 
 def best(torch, fn, args, compile_too):
-    with torch.no_grad():
+    with torch.set_grad_enabled(any(a.requires_grad for a in args)):
         us = period(torch, captured(torch, fn, args))
         if compile_too:
             try:

@@ -265,6 +265,12 @@ RP_CALL size_t rp_split(rp_tensor *t, int64_t split_size, int64_t dim, rp_tensor
 RP_CALL size_t rp_split_with_sizes(rp_tensor *t, const int64_t *sizes, size_t n, int64_t dim, rp_tensor **out);
 RP_CALL size_t rp_chunk(rp_tensor *t, int64_t chunks, int64_t dim, rp_tensor **out, size_t n_out);
 RP_CALL size_t rp_unbind(rp_tensor *t, int64_t dim, rp_tensor **out, size_t n_out);
+/* As equal as they can be, the first ones one longer: torch.tensor_split. */
+RP_CALL size_t rp_tensor_split(rp_tensor *t, int64_t sections, int64_t dim, rp_tensor **out, size_t n_out);
+/* n tensors expanded to one size, and vectors to a grid of which each walks one dim (torch.broadcast_tensors, torch.meshgrid):
+   out[0..n). indexing: "ij", or "xy", which swaps the first two dims. */
+RP_CALL rp_status rp_broadcast_tensors(rp_tensor *const *tensors, size_t n, rp_tensor **out);
+RP_CALL rp_status rp_meshgrid(rp_tensor *const *tensors, size_t n, const char *indexing, rp_tensor **out);
 /* Writes the tensor as PyTorch's repr does (4 digits, summarised past 1000 elements), NUL-terminated, into buf; returns
    the length it needs without the NUL. */
 RP_CALL size_t rp_format(rp_tensor *t, char *buf, size_t bytes);
@@ -348,6 +354,9 @@ typedef struct rp_compile_options {
        goes first; the last one of each forward and backward stays. Results and saved tensors of one that went stay valid. */
     size_t instance_limit;   /* 0: 64 */
     uint64_t instance_bytes; /* 0: 1 GiB */
+    /* Pairs of key and value for a backend that is another engine (docs/guide/10-engines.md); copied. Others take none. */
+    const char *const (*engine_options)[2];
+    size_t n_engine_options;
 } rp_compile_options;
 
 RP_CALL rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
@@ -386,6 +395,12 @@ RP_CALL rp_status rp_make_graphed_callables(const rp_graphed_callable *callables
                                             const rp_graphed_options *options, rp_compiled **out);
 RP_CALL rp_status rp_graphed_set_training(rp_compiled *f, bool training); /* mode != captured mode: runs eagerly */
 
+/* torch._dynamo's cudagraphs_inner: fn of these inputs as one recorded graph and nothing around it, without gradients. copy_inputs: a
+   call copies its arguments to where the recording reads; otherwise they are the sample tensors, or lie where those do. copy_outputs:
+   a call gives copies; otherwise its results are the same memory at every call. */
+RP_CALL rp_compiled *rp_cudagraphs_inner(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, bool copy_inputs,
+                                         bool copy_outputs);
+
 /* ---------------------------------------------------------------- tier 1: control flow (regions) */
 
 /* A function gives every result that it is asked for, and branches give the same sizes and types: anything else is an error that
@@ -418,6 +433,12 @@ typedef struct rp_pool rp_pool;
 
 RP_CALL rp_stream *rp_stream_new(rp_device device);
 RP_API void rp_stream_release(rp_stream *s);
+/* A stream that somebody else made, of the device's primary context: `native` is its CUstream, NULL the driver's default stream. Work
+   is put on it like on any other; its owner keeps it until the last reference is given back, and memory that was freed in its order
+   is no longer used. One that is wrapped already is given again, with one more reference. A CPU has none.
+   If its owner captures it at that moment, what is put on it until then is recorded: memory that the graph uses is kept for good. Wrap
+   it again when the capture has begun, and when it has ended; a graph cannot draw random numbers. */
+RP_CALL rp_stream *rp_stream_wrap(rp_device device, void *native);
 RP_CALL rp_stream *rp_current_stream(rp_device device); /* of the thread, borrowed */
 RP_CALL rp_status rp_set_current_stream(rp_stream *s);
 RP_CALL rp_status rp_stream_synchronize(rp_stream *s);
@@ -577,9 +598,10 @@ RP_API bool rp_deterministic(void);
    smallest is left out. On devices before sm_80, on a CPU, and in small products they are all "highest". Eager calls and functions that
    are compiled afterwards go by it; a compiled function keeps a specialisation a setting. Another word is an error. */
 RP_CALL rp_status rp_set_float32_matmul_precision(const char *precision);
-RP_API const char *rp_float32_matmul_precision(void);     /* "highest", "high", "medium", "bf16x3" */
-RP_API bool rp_set_float32_matmul_allow_tf32(bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
-RP_API bool rp_float32_matmul_allow_tf32(void);           /* "high" or "medium" */
+RP_API const char *rp_float32_matmul_precision(void); /* "highest", "high", "medium", "bf16x3" */
+RP_API bool rp_set_float32_matmul_allow_tf32(
+    bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
+RP_API bool rp_float32_matmul_allow_tf32(void); /* "high" or "medium" */
 
 /* ---------------------------------------------------------------- tier 2: ops by name, user ops, introspection */
 
@@ -707,6 +729,16 @@ RP_CALL rp_status rp_unregister_backend(const char *name);
 /* the names that rp_compile takes: an alias is one, behind that of its backend */
 RP_API size_t rp_backend_count(void);
 RP_CALL const char *rp_backend_name(size_t index);
+/* A backend by its name: is it here? Of one that is a library of others, which version and where it was found, or why it was not; opens
+   that library. */
+typedef struct rp_backend_info {
+    size_t struct_size;
+    bool available;
+    char version[64];
+    char where[512]; /* "" for the library's own */
+    char why[512];   /* "" where it is available */
+} rp_backend_info;
+RP_CALL rp_status rp_backend_info_get(const char *name, rp_backend_info *info);
 
 /* torch._dynamo.reset: every compiled function lets go, at its next call, of its specialisations, and of the verdict that it
    must run at every call; it is as new. Calls that are under way end with what they have. */

@@ -23,7 +23,7 @@ if [ -z "$tool" ]; then
 fi
 
 files() {
-    for folder in include src models tests tools examples bench; do
+    for folder in include src models tests tools examples bench python; do
         [ ! -d "$folder" ] || find "$folder" -type f \( -name '*.c' -o -name '*.h' -o -name '*.cuh' \) -print0
     done
 }

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs the system packages that a purpose needs: setup.sh build | bench | test | ci.
+# Installs the system packages that a purpose needs: setup.sh build | wheel | bench | test | ci.
 #   build  what `make run` and `make install` need
-#   bench  the same, and the library that `make bench` compares with, where there is such a package
+#   wheel  the same, and what `make wheel` compiles its module with
+#   bench  the same as build, and the library that `make bench` compares with, where there is such a package
 #   test   the same as build, and the unit test library
 #   ci     everything that .ci/run uses
 # Looks for each thing itself, and calls apt-get only when something is absent: as root or through sudo, which asks for a password
@@ -11,9 +12,9 @@ set -eu
 cd "$(dirname "$0")/.."
 purpose=${1:-build}
 case $purpose in
-build | bench | test | ci) ;;
+build | wheel | bench | test | ci) ;;
 *)
-    echo "usage: setup.sh build | bench | test | ci" >&2
+    echo "usage: setup.sh build | wheel | bench | test | ci" >&2
     exit 2
     ;;
 esac
@@ -57,6 +58,9 @@ if [ "$purpose" = bench ]; then
     elif ! has_package_file torch/torch.h; then
         want libtorch-dev
     fi
+elif [ "$purpose" = wheel ]; then
+    have python3 || need python3
+    python3 -c 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null || need python3-dev
 elif [ "$purpose" != build ]; then
     has_module cmocka || need libcmocka-dev
 fi

@@ -114,6 +114,76 @@ rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode) {
     return RP_OK;
 }
 
+/* ---- captures of others, on adopted streams */
+
+static rp__capture *ended_of_others; /* what their graphs use: reachable for good */
+
+static rp_status begin_of_others(rp_stream *s, uint64_t id) {
+    rp__capture *c = rp__calloc(1, sizeof *c);
+    rp__replays *replays = rp__calloc(1, sizeof *replays);
+    rp_pool *pool = c && replays ? rp_pool_new(s->device->id) : NULL;
+    if (!pool || rp_failed()) {
+        rp__free(c);
+        rp__free(replays);
+        return rp_failed() ? rp_error_status() : RP__OOM("a capture");
+    }
+    atomic_init(&replays->refs, 1);
+    c->replays = replays;
+    c->stream = rp__stream_retain(s);
+    c->pool = pool;
+    c->mode = RP_CAPTURE_RELAXED; /* what else is forbidden meanwhile is for its owner to say */
+    c->thread = pthread_self();
+    c->others = id;
+    if (!rp__allocator_capture(s, c, pool)) {
+        rp_pool_release(pool);
+        rp__stream_drop(s);
+        rp__replays_release(replays);
+        rp__free(c);
+        return rp__fail(RP_ERROR_STATE, "the stream is capturing already");
+    }
+    rp__lock(&lock);
+    c->next = captures;
+    captures = c;
+    atomic_fetch_add(&active, 1);
+    rp__unlock(&lock);
+    return s->device->ops->capture_note_others(s->device, s);
+}
+
+/* One that ended or made way for another; NULL: none. Each is taken off the list once. */
+static rp__capture *take_ended(void) {
+    rp__capture *found = NULL;
+    rp__lock(&lock);
+    for (rp__capture **link = &captures; *link && !found; link = &(*link)->next) {
+        rp__capture *c = *link;
+        uint64_t id = 0;
+        if (!c->others) continue;
+        if (c->stream->device->ops->capture_of_others(c->stream->device, c->stream, &id) != RP_OK || id == c->others)
+            continue;
+        found = c;
+        *link = c->next;
+        atomic_fetch_sub(&active, 1);
+        break;
+    }
+    rp__unlock(&lock);
+    return found;
+}
+
+rp_status rp__capture_follow(rp_stream *s) {
+    rp__device *d = s->device;
+    uint64_t id = 0;
+    for (rp__capture *c; rp__captures_active() && (c = take_ended());) {
+        for (size_t i = 0; i < c->n_forked; i++) leave(c->forked[i]);
+        leave(c->stream);
+        rp__lock(&lock);
+        c->next = ended_of_others;
+        ended_of_others = c;
+        rp__unlock(&lock);
+    }
+    if (!s->foreign || !d->ops->capture_of_others || s->capture) return RP_OK;
+    RP_TRY(d->ops->capture_of_others(d, s, &id));
+    return id ? begin_of_others(s, id) : RP_OK;
+}
+
 rp_status rp__capture_join(rp__capture *c, rp_stream *s) {
     if (s->is_default) return rp__fail(RP_ERROR_CAPTURE, "the default stream cannot wait for an event of a capture");
     if (s->capture == c) return RP_OK;
@@ -144,6 +214,7 @@ rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random
     *n_random = 0;
     rp__capture *c = s->capture;
     if (!c) return rp__fail(RP_ERROR_STATE, "the stream is not capturing");
+    if (c->others) return rp__fail(RP_ERROR_STATE, "the capture is not the library's: who began it ends it");
     if (c->stream != s) return rp__fail(RP_ERROR_CAPTURE, "a capture ends on the stream that began it");
     if (c->mode != RP_CAPTURE_RELAXED && !pthread_equal(c->thread, pthread_self()))
         return rp__fail(RP_ERROR_CAPTURE, "a capture that is not relaxed ends in the thread that began it");
@@ -182,6 +253,11 @@ rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random
 
 rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters, rp__random_draw *out,
                               rp__random_memory **memory) {
+    if (c->others)
+        return rp__fail(
+            RP_ERROR_CAPTURE,
+            "random numbers in a capture that the library did not begin: its replays could not go on in the "
+            "generator");
     rp__capture_random *r = NULL;
     for (size_t i = 0; i < c->n_random && !r; i++) {
         if (c->random[i].generator == g && !c->random[i].borrowed) r = &c->random[i];

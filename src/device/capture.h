@@ -35,6 +35,7 @@ typedef struct rp__capture {
     size_t n_random, random_capacity;
     rp__replays *replays; /* counted */
     void *native;         /* the device's recording */
+    uint64_t others;      /* not 0: somebody else began it on an adopted stream, and this is its number there */
     rp_stream **forked;   /* streams that joined by waiting for an event of the capture; retained */
     size_t n_forked, n_joining, forked_capacity; /* joining: about to be, with room in the list */
     struct rp__capture *next;                    /* all captures of the process */
@@ -47,6 +48,10 @@ rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters
 rp_status rp__capture_hold_random(rp__capture *c, rp_generator *g, rp__random_memory *m);
 
 rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode);
+/* s is adopted: does whoever owns it capture it now? If so, what s is given from now on is recorded as in a capture of ours, one by one,
+   with memory of a pool of its own. Nobody says when that graph is gone, so pool and operands stay for good. Captures that have ended
+   meanwhile, on any adopted stream, are taken off. */
+rp_status rp__capture_follow(rp_stream *s);
 /* The capture that this thread's launches go into, on whatever device; NULL: none. */
 rp__capture *rp__capture_current(void);
 /* Ends on every path; on failure *graph is NULL. The random records move to the caller. */

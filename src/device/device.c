@@ -201,21 +201,77 @@ rp_stream *rp_stream_new_at(const char *site, rp_device device) {
     return d ? rp__stream_new(d) : &error_stream;
 }
 
-rp_stream *rp__stream_new(rp__device *d) {
+static rp_stream *stream_handle(rp__device *d) {
     static _Atomic uint64_t ids;
     rp_stream *s = rp__handle_new("stream", sizeof *s);
     if (!s) {
         RP__OOM("a stream");
-        return &error_stream;
+        return NULL;
     }
     atomic_init(&s->refs, 1);
     s->device = d;
     s->id = atomic_fetch_add(&ids, 1) + 1;
+    return s;
+}
+
+rp_stream *rp__stream_new(rp__device *d) {
+    rp_stream *s = stream_handle(d);
+    if (!s) return &error_stream;
     if (d->ops->stream_create(d, s) != RP_OK) {
         rp__handle_free(s);
         return &error_stream;
     }
     return s;
+}
+
+/* Adopted streams: one handle a native stream, so that what was freed in its order is found again. */
+static rp__mutex foreign_lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(foreign_fork_lock, &foreign_lock, 1)
+static rp_stream *foreign_streams;
+
+static rp_stream *adopt(rp__device *d, void *native) { /* under the lock */
+    for (rp_stream *s = foreign_streams; s; s = s->next_foreign) {
+        if (s->device != d || s->native != native) continue;
+        atomic_fetch_add_explicit(&s->handle.held, 1, memory_order_relaxed);
+        return rp__stream_retain(s);
+    }
+    rp_stream *s = stream_handle(d);
+    if (!s) return &error_stream;
+    s->native = native;
+    s->foreign = true;
+    s->next_foreign = foreign_streams;
+    foreign_streams = s;
+    return s;
+}
+
+rp_stream *rp_stream_wrap_at(const char *site, rp_device device, void *native) {
+    RP__CALLED_FROM(site);
+    rp__device *d = rp__device_get(device);
+    if (!d) return &error_stream;
+    if (device.type == RP_DEVICE_CPU) {
+        rp__fail(RP_ERROR_DEVICE, "stream_wrap: a CPU has no streams but those of rp_stream_new");
+        return &error_stream;
+    }
+    atomic_store_explicit(&several_streams, true, memory_order_relaxed);
+    rp__lock(&foreign_lock);
+    rp_stream *s = adopt(d, native);
+    rp__unlock(&foreign_lock);
+    if (s == &error_stream || rp__capture_follow(s) == RP_OK) return s;
+    rp_stream_release(s);
+    return &error_stream;
+}
+
+/* Gives a reference up; true: it was the last one, and nobody finds the stream any more. */
+static bool last_of_foreign(rp_stream *s) {
+    rp__lock(&foreign_lock);
+    bool last = atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1;
+    for (rp_stream **link = &foreign_streams; last && *link; link = &(*link)->next_foreign) {
+        if (*link != s) continue;
+        *link = s->next_foreign;
+        break;
+    }
+    rp__unlock(&foreign_lock);
+    return last;
 }
 
 rp_stream *rp__stream_retain(rp_stream *s) {
@@ -229,7 +285,8 @@ void rp_stream_release(rp_stream *s) {
 }
 
 void rp__stream_drop(rp_stream *s) {
-    if (!s || !s->device || s->is_default || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!s || !s->device || s->is_default) return;
+    if (s->foreign ? !last_of_foreign(s) : atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
     rp__device *d = s->device;
     d->ops->stream_destroy(d, s);
     rp__allocator_forget(d, s);

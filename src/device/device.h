@@ -55,6 +55,11 @@ typedef struct rp__device_ops {
     rp_status (*capture_end)(rp__device *d, rp_stream *s,
                              rp__devgraph **out); /* `out` template, not instantiated; NULL on failure */
 
+    /* Adopted streams: the number of the capture that somebody else began on s, 0: none; and notes the launches of s from now on, in
+       s->capture->native, for as long as the process lives. NULL: the device has no adopted streams. */
+    rp_status (*capture_of_others)(rp__device *d, rp_stream *s, uint64_t *id);
+    rp_status (*capture_note_others)(rp__device *d, rp_stream *s);
+
     /* explicit graphs: nodes by launch record and dependency indices (edges from slots are the caller's to compute) */
     rp_status (*graph_new)(rp__device *d, rp__devgraph **out);
     rp_status (*graph_add)(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
@@ -118,6 +123,7 @@ struct rp_stream {
     atomic_uint refs;
     rp__device *device;
     bool is_default;
+    bool foreign; /* the program's, adopted: never destroyed here */
     void *native;
     /* Other threads ask whether the stream captures before they wait for it: written by rp__allocator_capture alone. */
     _Atomic(struct rp__capture *) capture; /* not NULL while capturing (capture.h) */
@@ -125,6 +131,7 @@ struct rp_stream {
     uint64_t id;
     rp_stream *given_up_next; /* of the allocator, under its lock: references that it has given up */
     unsigned given_up;
+    rp_stream *next_foreign; /* adopted streams of all devices (device.c) */
 };
 struct rp_event {
     rp__handle handle;

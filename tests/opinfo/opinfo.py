@@ -26,7 +26,7 @@ import torch  # noqa: E402
 
 from bridge import DTYPES, IN_PLACE, Library, Refused, Unsaid, attribute, default  # noqa: E402
 
-FORMS = ("", "_with_indices", "_scalar", "_dim", "_dims", "_str", "_x", "_mode", "_tensor", "_other")  # names of overloads
+FORMS = ("", "_with_indices", "_scalar", "_dim", "_dims", "_str", "_x", "_mode", "_tensor", "_other", "_padding")  # names of overloads
 MODES = ("eager", "strided", "fused", "grad", "fused grad", "in place", "errors")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -35,13 +35,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # OpInfos whose name is not the op's.
 OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "minimum"], "to": ["to_dtype"], "div": ["div", "div_scalar", "div_mode"],
                "nn.functional.pad": ["constant_pad_nd", "pad"], "nn.functional.logsigmoid": ["log_sigmoid"], "squeeze": ["squeeze", "squeeze_dims"],
-               "nn.functional.unfold": ["im2col"]}
+               "nn.functional.unfold": ["im2col"], "normal": ["normal_tensors"],
+               "nn.functional.grid_sample": ["grid_sampler"], "trace": ["matrix_trace"]}
 SYNONYMS = {"input": "self", "axis": "dim", "fill_value": "value", "training": "train"}
 NEUTRAL = {"device", "layout", "pin_memory", "requires_grad", "memory_format", "generator", "inplace", "out", "sparse", "max_norm", "norm_type",
            "scale_grad_by_freq", "size_average", "as_tuple", "reduce", "non_blocking", "copy"}
 USUAL = (2.0, "cpu", torch.strided, torch.contiguous_format)
 NEVER_MIND = {"inplace", "requires_grad", "pin_memory", "non_blocking", "copy"}  # also if True
-REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+REDUCTIONS = {"none": 0, "mean": 1, "sum": 2, "batchmean": 3}
 
 
 def first_last(x, args, kw):
@@ -102,6 +103,65 @@ def instances(x, args, kw):
     return x, (), {**usual, **dict(zip(names, args)), **kw}
 
 
+def drawn(x, args, kw):
+    """randint(high, size) and randint_like(x, high) begin at 0."""
+    kw = dict(kw)
+    if isinstance(x, torch.Tensor):
+        return x, tuple(args) if len(args) + ("high" in kw) + ("low" in kw) > 1 else (0, *args), kw
+    return (x, args, kw) if len(args) > 1 or "size" in kw and args else (0, (x, *args), kw)
+
+
+def windows(x, args, kw):
+    names = ("kernel_size", "dilation", "padding", "stride")
+    return x, (), {"dilation": 1, "padding": 0, "stride": 1, **dict(zip(names, args)), **kw}
+
+
+def training(x, args, kw):
+    names = ("p", "training")
+    return x, (), {"p": 0.5, "training": False, **dict(zip(names, args)), **kw}
+
+
+def adapted(x, args, kw):
+    """A size of None is the operand's."""
+    names = ("output_size", "return_indices")
+    kw = {**dict(zip(names, args)), **kw}
+    size = kw["output_size"]
+    if isinstance(size, (tuple, list)) and None in size:
+        kw["output_size"] = [x.shape[d - len(size)] if n is None else n for d, n in enumerate(size)]
+    kw.pop("return_indices", None)  # the op gives both
+    return x, (), kw
+
+
+def unpooled(x, args, kw):
+    names = ("indices", "kernel_size", "stride", "padding", "output_size")
+    kw = {"stride": None, "padding": 0, "output_size": None, **dict(zip(names, args)), **kw}
+    each = lambda v: list(v) if isinstance(v, (tuple, list)) else [v] * n
+    n = kw.pop("places")
+    kernel, padding = each(kw["kernel_size"]), each(kw["padding"])
+    stride = kernel if kw["stride"] is None else each(kw["stride"])
+    size = torch.nn.functional._unpool_output_size(x, kernel, stride, padding, kw["output_size"])
+    return x, (kw["indices"], list(size)[-n:]), {"stride": stride, "padding": padding} if n == 3 else {}
+
+
+def gridded(x, args, kw):
+    kw = {**dict(zip(("grid", "mode", "padding_mode", "align_corners"), args)), **kw}
+    mode, padding = kw.get("mode", "bilinear"), kw.get("padding_mode", "zeros")
+    return x, (kw["grid"], ["bilinear", "nearest", "bicubic"].index(mode), ["zeros", "border", "reflection"].index(padding),
+               bool(kw.get("align_corners"))), {}
+
+
+def looked_up(x, args, kw):
+    """A padding_idx below 0 counts from the end, for the op -1 is none."""
+    kw = dict(kw)
+    if kw.get("padding_idx") is not None and kw["padding_idx"] < 0:
+        kw["padding_idx"] += x.shape[0]
+    return x, args, kw
+
+
+def bagged(x, args, kw):
+    return x, args, {**kw, "mode": ("sum", "mean", "max").index(kw.get("mode", "mean"))}
+
+
 def pairs(x, args, kw):
     """tensordot: a number of dims, or two lists."""
     dims = kw.get("dims", args[1] if len(args) > 1 else 2)
@@ -116,14 +176,24 @@ def distances(x, args, kw):
     return x, args, {**kw, "compute_mode": modes.index(kw["compute_mode"])} if "compute_mode" in kw else kw
 
 
-SAY = {"where": first_last, "polygamma": first_last, "special.polygamma": first_last, "special.polygamma_special_polygamma_n_0": first_last,
+SAY = {**{f"nn.functional.adaptive_{kind}_pool{n}d": adapted for kind in ("avg", "max") for n in (1, 2, 3)},
+       "nn.functional.max_unpool2d": lambda x, args, kw: unpooled(x, args, {**kw, "places": 2}), "nn.functional.alpha_dropout": training,
+       "nn.functional.max_unpool3d": lambda x, args, kw: unpooled(x, args, {**kw, "places": 3}),
+       "nn.functional.grid_sample": gridded,
+       "where": first_last, "polygamma": first_last, "special.polygamma": first_last, "special.polygamma_special_polygamma_n_0": first_last,
        "einsum": first_last, "nn.functional.instance_norm": instances, "tensordot": pairs, "cdist": distances,
-        "arange": from_zero, "norm": norm, "to": converted, "var": variance, "std": variance,
+        "arange": from_zero, "randint": drawn, "randint_like": drawn, "nn.functional.unfold": windows, "nn.functional.embedding": looked_up, "nn.functional.embedding_bag": bagged,
+       "nn.functional.feature_alpha_dropout": training, "norm": norm, "to": converted, "var": variance, "std": variance,
        "var_mean": variance, "std_mean": variance, "nn.functional.batch_norm": normalised, "nn.functional.pad": padded}
 # Ops whose indices, and where gradients go by these, may be those of any of several equal elements.
 PLACES = {"topk", "kthvalue", "mode", "median_dim", "nanmedian_dim", "sort", "argsort", "msort"}
+# Ops whose results may have either sign, column by column: sizes of elements are compared, and gradients where the signs are the same.
+SIGNS = {"linalg_eigh", "linalg_svd"}
 # Where Python's function gives less than the op.
-OPS = {"unique_consecutive": torch.ops.aten.unique_consecutive.default}
+OPS = {"unique_consecutive": torch.ops.aten.unique_consecutive.default,
+       "unique": lambda x, sorted=True, return_inverse=False, return_counts=False, dim=None:
+           torch.ops.aten._unique2(x, sorted, return_inverse, return_counts) if dim is None
+           else torch.ops.aten.unique_dim(x, dim, sorted, return_inverse, return_counts)}
 
 
 def bind(row, name, sample):
@@ -262,6 +332,14 @@ def by_value(x, g):
     return torch.zeros(values.numel(), dtype=torch.float64).index_add(0, which.flatten(), g.double().flatten())
 
 
+def decided(op, k, t, want):
+    """Of result k what is not anyone's choice: signs, and what completes the vectors of svd to a basis."""
+    if op == "linalg_svd" and k != 1:
+        n = want[1].shape[-1]
+        t = t[..., :n] if k == 0 else t[..., :n, :]
+    return t.abs() if op in SIGNS else t
+
+
 def same_bits(a, b):
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
@@ -348,7 +426,10 @@ class Checker:
                 if unsure(row, sample):
                     why = "" if got[k].dtype == w.dtype and got[k].shape == w.shape else f"{got[k].dtype} {tuple(got[k].shape)}"
                 else:
-                    why = wrong(got[k], w, lambda: truth()[0][k] if k < len(truth()[0]) else None)
+                    def part(t):
+                        return decided(row.name, k, t, want) if t.shape == w.shape else t
+
+                    why = wrong(part(got[k]), part(w), lambda: part(truth()[0][k]) if k < len(truth()[0]) else None)
                 if why and row.name in PLACES and got[k].dtype == w.dtype == torch.int64 and got[k].shape == w.shape \
                         and same_places(sample.input.detach(), got[k], w):
                     why = ""
@@ -359,17 +440,20 @@ class Checker:
         def gradients(handles, outs, m, compare_with=None):
             owners = [t for t in tensors if t is not None]
             inputs = [next(h for h, u in zip(handles, tensors) if u is t) for t in leaves]
-            roots = [outs[k] for k in which if self.lib.requires_grad(outs[k])]
-            if len(roots) < len(which):
+            asked = [k for k in which if want[k].numel() or self.lib.requires_grad(outs[k])]  # of nothing there is none
+            roots = [outs[k] for k in asked if self.lib.requires_grad(outs[k])]
+            if len(roots) < len(asked):
                 tell(m, "a result without a gradient") if any(g is not None and g.count_nonzero() for g in want_grads) else tell(m, "")
                 return None
-            held = starts([want[k] for k in which])
+            held = starts([want[k] for k in asked])
             grads = self.lib.gradients(roots, inputs, [self.lib.tensor(t) for t in held])
             got = [None if not g else self.lib.torch(g) for g in grads]
             del owners
             if compare_with is not None:
                 same = all((a is None) == (b is None) and (a is None or same_bits(a, b)) for a, b in zip(got, compare_with))
                 tell(m, "" if same else "bits: another gradient than eager")
+                return got
+            if row.name in SIGNS and any((a * b < 0).any() for a, b in zip(values, want)):
                 return got
             for k, (a, b) in enumerate(zip(got, want_grads)):
                 a, b = (torch.zeros_like(leaves[k]).detach() if g is None else g for g in (a, b))
@@ -399,7 +483,7 @@ class Checker:
             except Refused as e:
                 return tell(mode, f"refused: {e}")
             compare(got, mode)
-            eager_grads = None
+            values, eager_grads = got, None
             random = unsure(row, sample)
             if want_grads is not None and not random:
                 try:
@@ -467,7 +551,8 @@ class Checker:
 
 def unsure(row, sample):
     """Random, or memory as it was found: type and size are all that can be compared."""
-    return any(p.base == "Generator" for p in row.params) or row.name.startswith("empty") or sample.kwargs.get("dropout_p", 0.0) > 0
+    draws = any(p.base == "Generator" for p in row.params) or "dropout" in row.name and sample.kwargs.get("training", False)
+    return draws or "empty" in row.name or sample.kwargs.get("dropout_p", 0.0) > 0
 
 
 # ---------------------------------------------------------------- running

@@ -324,12 +324,12 @@ static rp_status stream_create(rp__device *d, rp_stream *s) {
 }
 
 static void stream_destroy(rp__device *d, rp_stream *s) {
-    if (s->native && rp__cuda_enter_to_free(d)) {
+    if ((s->native || s->foreign) && rp__cuda_enter_to_free(d)) {
         /* The driver would destroy it behind its work, and memory that was freed in its order is about to be used by others. */
         CUstreamCaptureMode mode = rp__cuda_relax(d);
         (void)rp__cuda_of(d)->cu->cuStreamSynchronize(native(s));
         rp__cuda_unrelax(d, mode);
-        (void)rp__cuda_of(d)->cu->cuStreamDestroy(native(s));
+        if (!s->foreign) (void)rp__cuda_of(d)->cu->cuStreamDestroy(native(s));
     }
     s->native = NULL;
 }
@@ -483,6 +483,8 @@ static const rp__device_ops rp__cuda_ops = {
     .synchronize = synchronize,
     .capture_begin = rp__cuda_capture_begin,
     .capture_end = rp__cuda_capture_end,
+    .capture_of_others = rp__cuda_capture_of_others,
+    .capture_note_others = rp__cuda_capture_note_others,
     .graph_new = rp__cuda_graph_new,
     .graph_add = rp__cuda_graph_add,
     .graph_instantiate = rp__cuda_graph_instantiate,

@@ -54,6 +54,8 @@ const rp__launch *rp__cuda_graph_node(const rp__devgraph *g, uint32_t node);
 void rp__cuda_graph_free(rp__devgraph *g);
 rp_status rp__cuda_capture_begin(rp__device *d, rp_stream *s, rp_capture_mode mode);
 rp_status rp__cuda_capture_end(rp__device *d, rp_stream *s, rp__devgraph **out);
+rp_status rp__cuda_capture_of_others(rp__device *d, rp_stream *s, uint64_t *id);
+rp_status rp__cuda_capture_note_others(rp__device *d, rp_stream *s);
 rp_status rp__cuda_capture_note(rp__device *d, rp_stream *s,
                                 const rp__launch *launch); /* after a launch on a capturing stream */
 

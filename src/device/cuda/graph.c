@@ -393,6 +393,34 @@ rp_status rp__cuda_capture_begin(rp__device *d, rp_stream *s, rp_capture_mode mo
     return RP_OK;
 }
 
+rp_status rp__cuda_capture_of_others(rp__device *d, rp_stream *s, uint64_t *id) {
+    rp__cuda *c = rp__cuda_of(d);
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t number = 1;
+    *id = 0;
+    if (!s->native)
+        return RP_OK; /* the driver's default stream is never captured, and asking it is an error while others are */
+    RP_TRY(rp__cuda_enter(d));
+    if (c->cu->cuStreamGetCaptureInfo) {
+        CUgraph graph = NULL;
+        const CUgraphNode *last = NULL;
+        const CUgraphEdgeData *edges = NULL;
+        size_t n = 0;
+        RP_TRY(rp__cuda_status(d,
+                               c->cu->cuStreamGetCaptureInfo(s->native, &capturing, &number, &graph, &last, &edges, &n),
+                               "cuStreamGetCaptureInfo"));
+    } else {
+        RP_TRY(RP__CU(d, cuStreamIsCapturing(s->native, &capturing)));
+    }
+    if (capturing == CU_STREAM_CAPTURE_STATUS_ACTIVE) *id = number ? number : UINT64_MAX;
+    return RP_OK;
+}
+
+rp_status rp__cuda_capture_note_others(rp__device *d, rp_stream *s) {
+    s->capture->native = graph_struct(d);
+    return s->capture->native ? RP_OK : RP_ERROR_OUT_OF_MEMORY;
+}
+
 rp_status rp__cuda_capture_note(rp__device *d, rp_stream *s, const rp__launch *launch) {
     rp__cuda *c = rp__cuda_of(d);
     rp__devgraph *g = s->capture->native;

@@ -7,12 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* oneDNN's threads are OpenMP's in most builds; each of our threads asks for one. */
+/* oneDNN's threads are OpenMP's in most builds; each of our threads asks for one, and then again for what it had: the thread is the
+   program's, and so are its other uses of OpenMP. */
 extern void omp_set_num_threads(int n) __attribute__((weak));
-static void one_thread(void) {
-    static _Thread_local int done;
-    if (!done && omp_set_num_threads) omp_set_num_threads(1);
-    done = 1;
+extern int omp_get_max_threads(void) __attribute__((weak));
+static int one_thread(void) {
+    int before = omp_set_num_threads && omp_get_max_threads ? omp_get_max_threads() : 1;
+    if (before != 1) omp_set_num_threads(1);
+    return before;
+}
+static void threads_again(int before) {
+    if (before != 1) omp_set_num_threads(before);
 }
 
 static dnnl_engine_t engine;
@@ -131,10 +136,7 @@ static int weight_desc(desc *d, const rp__onednn_problem *q, dnnl_data_type_t ty
     return desc_new(d, n, size, type, stride);
 }
 
-static void *plan_new(const rp__onednn_problem *q, size_t *scratch) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_engine);
-    one_thread();
+static void *make_plan(const rp__onednn_problem *q, size_t *scratch) {
     const dnnl_data_type_t type = q->dtype == RP__ONEDNN_F32    ? dnnl_f32
                                   : q->dtype == RP__ONEDNN_BF16 ? dnnl_bf16
                                                                 : dnnl_f16;
@@ -189,9 +191,16 @@ static void *plan_new(const rp__onednn_problem *q, size_t *scratch) {
     return NULL;
 }
 
-static int run(void *handle, void *const addresses[4], void *scratch) {
-    plan *p = handle;
-    one_thread();
+static void *plan_new(const rp__onednn_problem *q, size_t *scratch) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int before = one_thread();
+    pthread_once(&once, make_engine);
+    void *p = make_plan(q, scratch);
+    threads_again(before);
+    return p;
+}
+
+static int run_alone(plan *p, void *const addresses[4], void *scratch) {
     for (int i = 0; i < 5; i++) {
         if (!p->memory[i]) continue;
         dnnl_status_t status = dnnl_memory_set_data_handle(p->memory[i], i == 4 ? scratch : addresses[i]);
@@ -199,6 +208,13 @@ static int run(void *handle, void *const addresses[4], void *scratch) {
     }
     dnnl_status_t status = dnnl_primitive_execute(p->primitive, p->stream, p->n_args, p->args);
     return status == dnnl_success ? (int)dnnl_stream_wait(p->stream) : (int)status;
+}
+
+static int run(void *handle, void *const addresses[4], void *scratch) {
+    int before = one_thread();
+    int status = run_alone(handle, addresses, scratch);
+    threads_again(before);
+    return status;
 }
 
 extern const rp__onednn rp__onednn_table;

@@ -1,0 +1,81 @@
+"""Which ATen ops PyTorch takes apart before the library sees them, and how those are taken apart that it leaves whole."""
+import functools
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+aten = torch.ops.aten
+
+# Beside core_aten_decompositions(): gradients and norms in terms of simpler ops.
+MORE = ["threshold_backward", "native_layer_norm_backward", "_softmax_backward_data", "_log_softmax_backward_data", "gelu_backward", "silu_backward",
+        "sigmoid_backward", "tanh_backward", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "leaky_relu_backward", "elu_backward",
+        "softplus_backward", "mish_backward", "logit_backward", "log_sigmoid_backward", "native_dropout_backward", "glu_backward",
+        "native_group_norm", "native_group_norm_backward", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+        "_native_batch_norm_legit_functional", "_batch_norm_with_update_functional", "_batch_norm_no_update", "batch_norm_backward",
+        "native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward", "miopen_batch_norm_backward",
+        "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "mse_loss", "mse_loss_backward",
+        "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss", "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
+        "binary_cross_entropy_with_logits", "upsample_bilinear2d", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+        "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_bicubic2d", "_upsample_nearest_exact2d",
+        "_fused_rms_norm", "_fused_rms_norm_backward", "rms_norm", "select_backward", "slice_backward",
+        "diagonal_backward", "unfold_backward", "_euclidean_dist", "reflection_pad1d_backward", "reflection_pad2d_backward",
+        "replication_pad2d_backward", "rrelu_with_noise_functional", "std.correction", "lstm.input", "gru.input", "rnn_tanh.input",
+        "rnn_relu.input", "_weight_norm_interface", "_weight_norm_interface_backward", "unsafe_split", "unsafe_chunk", "_trilinear"]
+WHOLE = ["embedding", "lerp", "logsumexp", "mv", "dot", "vdot", "roll", "tril", "triu", "xlogy", "renorm", "baddbmm", "addmv", "addr", "fill", "masked_fill",
+         "std_mean.correction", "index_copy", "index_add", "im2col", "col2im", "bucketize", "native_layer_norm", "linalg_vector_norm", "rot90", "_safe_softmax",
+         "embedding_dense_backward", "expand_copy", "pixel_shuffle", "pixel_unshuffle", "split_with_sizes"]
+
+
+def _overloads(name):
+    base, _, overload = name.partition(".")
+    packet = getattr(aten, base, None)
+    if packet is None:
+        return []
+    return [getattr(packet, overload)] if overload else [getattr(packet, o) for o in packet.overloads()]
+
+
+@functools.cache
+def table():
+    """Decompositions for AOT autograd."""
+    found = dict(core_aten_decompositions())
+    for name in MORE:
+        for op in _overloads(name):
+            try:
+                found.update(get_decompositions([op]))
+            except (RuntimeError, KeyError):
+                continue
+    for name in WHOLE:
+        for op in _overloads(name):
+            found.pop(op, None)
+    found.update({op: f for name, f in OWN.items() for op in _overloads(name)})
+    return found
+
+
+# ---------------------------------------------------------------- what PyTorch has no decomposition of
+
+
+def _encoder_layer(src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, use_gelu, norm_first, eps, norm_weight_1, norm_bias_1,
+                   norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2, mask=None, mask_type=None):
+    """The fast path of nn.TransformerEncoderLayer, an op of inference."""
+    if mask is not None:
+        return NotImplemented
+    F = torch.nn.functional
+
+    def attention(x):
+        q, k, v = (t.unflatten(-1, (num_heads, -1)).transpose(1, 2) for t in F.linear(x, qkv_weight, qkv_bias).chunk(3, -1))
+        y = ((q * (q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)).softmax(-1) @ v
+        return F.linear(y.transpose(1, 2).flatten(2), proj_weight, proj_bias)
+
+    def feed(x):
+        return F.linear((F.gelu if use_gelu else F.relu)(F.linear(x, ffn_weight_1, ffn_bias_1)), ffn_weight_2, ffn_bias_2)
+
+    def norm(x, weight, bias):
+        return F.layer_norm(x, [embed_dim], weight, bias, eps)
+    if norm_first:
+        src = src + attention(norm(src, norm_weight_1, norm_bias_1))
+        return src + feed(norm(src, norm_weight_2, norm_bias_2))
+    src = norm(src + attention(src), norm_weight_1, norm_bias_1)
+    return norm(src + feed(src), norm_weight_2, norm_bias_2)
+
+
+OWN = {"_transformer_encoder_layer_fwd.default": _encoder_layer}

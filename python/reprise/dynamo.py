@@ -1,0 +1,436 @@
+"""The backend of torch.compile: AOT autograd gives graphs of ATen ops, each becomes one program of the library, or several with PyTorch's
+own ops between them where the library lacks one."""
+import contextlib
+import functools
+import logging
+import operator
+import threading
+
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx.passes.split_module import split_module
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from . import _c
+from .decompose import table
+from .lower import Lowering, hint, type_of, where
+from .report import REPORT, Graph
+from .schema import Slot, Unsupported
+
+log = logging.getLogger("reprise")
+_c.bind_exchange(torch.Tensor, torch.utils.dlpack.to_dlpack, torch.utils.dlpack.from_dlpack, True)
+OPTIONS = {"engine", "strict", "wait", "no_graph"}
+DRAWING = threading.Lock()  # the library's default generators are set, drawn from and read in one go
+MOST_ROUNDS = 8  # a graph is split again where a part of it turns out to be refused
+
+
+class NotSupported(RuntimeError):
+    """A node that the library does not run, where the whole graph was asked for."""
+
+
+# ---------------------------------------------------------------- one program
+
+
+def device_of(graph):
+    """The device of a graph: that of its tensors with dims, or of any."""
+    devices = {}
+    for n in graph.nodes:
+        for v in n.meta["val"] if isinstance(n.meta.get("val"), (list, tuple)) else [n.meta.get("val")]:
+            if isinstance(v, torch.Tensor):
+                devices[v.device] = devices.get(v.device, 0) + (1 if v.dim() else 0)
+    cuda = [d for d in devices if d.type != "cpu"]
+    return max(cuda, key=devices.get) if cuda else torch.device("cpu")
+
+
+def library_device(device):
+    if device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"the device {device}")
+    return (0, 0) if device.type == "cpu" else (1, device.index or 0)
+
+
+VIEWS = {"contiguous", "reshape", "_reshape_alias", "_unsafe_view", "to_dtype", "_to_copy", "copy_", "flatten", "expand"}
+
+
+def may_alias(node):
+    """Does a result of the node share memory with an operand, or could it?"""
+    if node.target is operator.getitem:
+        return True
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return False
+    return schema.name.split("::")[1] in VIEWS or any(r.alias_info is not None for r in schema.returns)
+
+
+def owned_arguments(graph, results):
+    """Placeholders whose memory a result may lie in."""
+    bases = {}
+    for n in graph.nodes:
+        if n.op == "placeholder":
+            bases[n] = {n}
+        elif n.op == "call_function" and may_alias(n):
+            bases[n] = set().union(*(bases.get(a, set()) for a in n.all_input_nodes))
+    return set().union(*(bases.get(r, set()) for r in results)) if results else set()
+
+
+def python_of(low, e):
+    """Source of a size's expression over the arguments `a` of a call."""
+    if e.is_Integer:
+        return str(int(e))
+    if e.is_Symbol:
+        k, d = low.sizes[e]
+        return f"a[{k}]" if isinstance(low.placeholders[k].meta["val"], torch.SymInt) else f"a[{k}].shape[{d}]"
+    parts = [python_of(low, p) for p in e.args]
+    kind = type(e).__name__
+    joined = {"Add": " + ", "Mul": " * ", "FloorDiv": " // ", "CleanDiv": " // ", "Mod": " % ", "PythonMod": " % ", "Pow": " ** "}.get(kind)
+    if joined:
+        return "(" + joined.join(parts) + ")"
+    if kind in ("Max", "Min"):
+        return f"{kind.lower()}({', '.join(parts)})"
+    raise Unsupported(f"the size {e} ({kind}) as a result")
+
+
+class Part:
+    """A graph that the library runs whole: the program, and what of its results is made outside of it."""
+
+    def __init__(self, gm, name, options):
+        graph = gm.graph
+        self.device = device_of(graph)
+        self.place = library_device(self.device)
+        low = self.low = Lowering(graph, self.device)
+        self.faults = []  # (node, reason)
+        output = next(n for n in graph.nodes if n.op == "output")
+        self.constants = []  # (tensor) behind the arguments
+        for n in graph.nodes:
+            if n.op == "get_attr":
+                self.constant(n, gm)
+        for n in graph.nodes:
+            if n.op in ("placeholder", "output", "get_attr"):
+                continue
+            try:
+                low.lower(n)
+            except Unsupported as e:
+                self.faults.append((n, str(e)))
+                self.absent(n)
+        self.results, programmed = [], []  # what run() gives back: ("program", k) | ("argument", k) | ("python", function) | ("none",)
+        slots = {}
+        for r in output.args[0]:
+            self.results.append(self.result(r, slots, programmed))
+        held = owned_arguments(graph, programmed)
+        arguments = low.placeholders
+        owned = tuple(k for k, n in enumerate(arguments) if n in held)
+        self.symbolic = bool(low.sizes)
+        self.expect = [n.meta["val"] for n in programmed]
+        self.restride = None
+        self.direct = self.results == [("program", k) for k in range(len(programmed))]
+        options = {**{k: v for k, v in options.items() if k != "strict"}, "static_sizes": not self.symbolic, "device": self.place}
+        self.program = _c.Program(name, len(arguments) + len(self.constants), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
+        self.random = low.random
+
+    def constant(self, n, gm):
+        """A tensor of the graph's own becomes one more argument; who uses anything else has no operand."""
+        value = functools.reduce(getattr, n.target.split("."), gm)
+        if not isinstance(value, torch.Tensor) or value.device != self.device:
+            return
+        try:
+            type_of(value)
+        except Unsupported:
+            return
+        n.meta.setdefault("val", value)
+        self.low.env[n] = Slot(self.low.n_slots)
+        self.low.n_slots += 1
+        self.constants.append(value)
+
+    def absent(self, n):
+        """Results of a node that is not lowered, so that the others are looked at."""
+        val = n.meta.get("val")
+        try:
+            if isinstance(val, (list, tuple)):
+                self.low.env[n] = [self.stand_in(v) for v in val]
+            elif isinstance(val, torch.Tensor):
+                self.low.env[n] = self.stand_in(val)
+        except Unsupported:
+            pass
+
+    def stand_in(self, v):
+        if not isinstance(v, torch.Tensor):
+            return None
+        type_of(v)
+        return self.low.full(0, v.dtype, [self.low.size(s) for s in v.shape])
+
+    def result(self, r, slots, programmed):
+        if r is None:
+            return ("none",)
+        if not isinstance(r, torch.fx.Node):
+            return ("python", eval(f"lambda a: {int(r)}"))
+        if r.op == "placeholder":
+            return ("argument", self.low.placeholders.index(r))
+        val = r.meta.get("val")
+        if isinstance(val, torch.Tensor) and val.device != self.device:
+            self.faults.append((r, f"a result on {val.device}"))
+        if isinstance(val, (torch.SymInt, int)):
+            try:
+                source = python_of(self.low, val.node.expr) if isinstance(val, torch.SymInt) else str(int(val))
+            except (Unsupported, KeyError) as e:
+                self.faults.append((r, str(e)))
+                source = "0"
+            return ("python", eval("lambda a: " + source))
+        if not isinstance(self.low.env.get(r), Slot):
+            self.faults.append((r, f"a result of type {type(val).__name__}"))
+            return ("none",)
+        if r not in slots:
+            slots[r] = len(programmed)
+            programmed.append(r)
+        return ("program", slots[r])
+
+    def check(self):
+        """What the library refuses of it, by a trace without data: [(node, reason)]."""
+        types = []
+        try:
+            for n in self.low.placeholders:
+                val = n.meta.get("val")
+                if isinstance(val, torch.Tensor):
+                    dtype, sizes = type_of(val)
+                    types.append((dtype, *library_device(val.device), sizes))
+                elif isinstance(val, (torch.SymInt, int)):
+                    types.append((_c.dtypes()["int64"], 0, 0, (0, int(val) if not isinstance(val, torch.SymInt) else val.node.hint)))
+                else:
+                    raise Unsupported(f"an argument of type {type(val).__name__}")
+            for t in self.constants:
+                types.append((type_of(t)[0], *self.place, tuple(t.shape)))
+        except Unsupported as e:
+            return [(None, str(e))]
+        return [(self.low.nodes[k] if k >= 0 else None, reason) for k, reason in self.program.check(types)]
+
+    # ---- calls
+
+    def draw(self):
+        """The library's generator goes on where PyTorch's stands; returns what tells PyTorch how far it went."""
+        if self.device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                raise _c.Error("random numbers are drawn in a torch.cuda.graph: its replays could not go on in the generator")
+            generator = torch.cuda.default_generators[self.device.index or 0]
+            _c.set_generator(*self.place, generator.initial_seed() & (2**64 - 1), generator.get_offset() // 4)
+            return lambda: generator.set_offset(4 * _c.get_generator(*self.place)[1])
+        _c.set_generator(*self.place, int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64)), 0)
+        return None
+
+    def run(self, args):
+        """A list of arguments, emptied, to a list of results."""
+        given = args if self.direct else list(args)
+        if self.constants:
+            given = [*given, *self.constants]
+        if self.random:
+            with DRAWING:
+                advance = self.draw()
+                got = self.program.run(given)
+                if advance:
+                    advance()
+        else:
+            got = self.program.run(given)
+        if self.restride is None:
+            self.look_at(got)
+        for k, order in self.restride:
+            got[k] = torch.empty_strided(got[k].shape, strides_in_order(order, got[k]), dtype=got[k].dtype, device=got[k].device).copy_(got[k])
+        if self.direct:
+            args.clear()
+            return got
+        out = [got[r[1]] if r[0] == "program" else given[r[1]] if r[0] == "argument" else r[1](given) if r[0] == "python" else None
+               for r in self.results]
+        args.clear()
+        return out
+
+    def look_at(self, got):
+        """Results whose memory PyTorch expects to lie otherwise are copied at every call."""
+        found = []
+        for k, (t, want) in enumerate(zip(got, self.expect)):
+            sizes = [(s, w) for n, s, w in zip(t.shape, t.stride(), want.stride()) if n > 1]
+            if not t.numel() or not any(isinstance(w, int) and s != w for s, w in sizes):
+                continue
+            try:
+                strides = [hint(s) for s in want.stride()]
+            except Unsupported:  # they depend on data: nobody can rely on them
+                continue
+            found.append((k, sorted(range(t.dim()), key=lambda d: strides[d], reverse=True)))
+        self.restride = found
+
+
+def strides_in_order(order, t):
+    """Dense strides with dims from outermost to innermost as `order` says."""
+    out, step = [0] * t.dim(), 1
+    for d in reversed(order):
+        out[d] = step
+        step *= max(t.shape[d], 1)
+    return out
+
+
+# ---------------------------------------------------------------- splitting
+
+
+def levels(graph, refused):
+    """A number a node: even for the library, odd for PyTorch; none below that of an operand."""
+    level, written = {}, -1
+    for n in graph.nodes:
+        if n.op in ("placeholder", "output", "get_attr"):
+            continue
+        below = max([level.get(a, 0) for a in n.all_input_nodes] + [0, written])
+        eager = n in refused
+        if n.target is operator.getitem:
+            below = level.get(n.args[0], 0)
+            eager = below % 2 == 1
+        level[n] = below if below % 2 == int(eager) else below + 1
+        schema = getattr(n.target, "_schema", None)
+        if schema is not None and schema.is_mutable:  # nothing that stands behind a write may move before it
+            written = level[n]
+    return level
+
+
+def refuse(refused, found):
+    """Adds nodes; were there new ones?"""
+    new = False
+    for n, reason in found:
+        if n is not None and n not in refused:
+            refused[n] = reason
+            new = True
+    return new
+
+
+class Compiled:
+    """A graph of AOT autograd as it runs."""
+
+    def __init__(self, gm, kind, options):
+        nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
+        self.report = Graph(kind, len(nodes))
+        strict = bool(options.get("strict"))
+        refused = {}
+        name = f"{kind} of {len(nodes)} nodes"
+        for _ in range(MOST_ROUNDS):
+            if not refused:
+                part, found = self.attempt(gm, name, options)
+                if not found:
+                    self.report.add(part)
+                    self.call = part.run
+                    break
+            else:
+                found = self.split(gm, name, options, refused)
+                if not found:
+                    break
+            if strict:
+                n, reason = found[0]
+                raise NotSupported(f"reprise: {n.target if n is not None else 'the graph'} ({n.name if n is not None else kind}): {reason}"
+                                   + (f" at {where(n)}" if n is not None and where(n) else ""))
+            if not refuse(refused, found):
+                refused = {n: found[0][1] for n in nodes}
+        else:
+            refused = {n: "the graph was split too often" for n in nodes}
+        if all(n in refused for n in nodes):
+            self.report._parts.clear()
+            self.call = lambda args: self.eager(gm, args)
+        for n, reason in refused.items():
+            self.report.eager.append((n.name, str(n.target), reason, where(n) or ""))
+        REPORT.add(self.report)
+
+    @staticmethod
+    def eager(gm, args):
+        given = list(args)
+        args.clear()
+        return gm(*given)
+
+    @staticmethod
+    def attempt(gm, name, options):
+        """(the part, what is refused of it)"""
+        try:
+            part = Part(gm, name, options)
+        except Unsupported as e:
+            return None, [(None, str(e))]
+        found = list(part.faults)
+        known = {n for n, _ in found}
+        found += [(n, r) for n, r in part.check() if n not in known]
+        return part, found
+
+    def split(self, gm, name, options, refused):
+        level = levels(gm.graph, refused)
+        whole = split_module(gm, None, lambda n: level[n], keep_original_order=True, keep_original_node_name=True)
+        found, programs = [], []
+        by_name = {n.name: n for n in gm.graph.nodes}
+        for child_name, child in whole.named_children():
+            if not child_name.startswith("submod_") or int(child_name[7:]) % 2 == 1:
+                continue
+            for n in child.graph.nodes:
+                if n.op == "placeholder" and "val" not in n.meta and n.name in by_name:
+                    n.meta.update(by_name[n.name].meta)
+            output = next(n for n in child.graph.nodes if n.op == "output")
+            single = not isinstance(output.args[0], (tuple, list))
+            if single:
+                output.args = ([output.args[0]],)
+            part, wrong = self.attempt(child, name, options)
+            found += [(by_name.get(n.name) if n is not None else None, r) for n, r in wrong]
+            if any(n is None for n, _ in found):
+                return [(n, found[0][1]) for n in gm.graph.nodes if n.op == "call_function"]
+            programs.append((child_name, part, single))
+        if found:
+            return found
+        for child_name, part, single in programs:
+            setattr(whole, child_name, Caller(part.run, single))
+            self.report.add(part)
+        self.call = lambda args: self.eager(whole, args)
+        return []
+
+
+class Caller(torch.nn.Module):
+    """A part among PyTorch's own ops."""
+
+    def __init__(self, run, single):
+        super().__init__()
+        self.run, self.single = run, single
+
+    def forward(self, *args):
+        out = self.run(list(args))
+        return out[0] if self.single else tuple(out)
+
+
+# ---------------------------------------------------------------- the backend
+
+
+def compile_graph(kind, options, gm, example_inputs):
+    if not any(n.op == "call_function" for n in gm.graph.nodes):
+        return make_boxed_func(gm.forward)
+    call = Compiled(gm, kind, options).call
+
+    def boxed(args):
+        return call(args)
+
+    boxed._boxed_call = True
+    return boxed
+
+
+@contextlib.contextmanager
+def portable():
+    """Ops that are those of one kernel library alone stay out of graphs that are traced in here."""
+    onednn = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(onednn)
+
+
+def backend(gm, example_inputs, *, options=None, mode=None, **unknown):
+    """torch.compile(model, backend="reprise", options={...}). Options: engine (a name of reprise.backends()), strict (a node that the library
+    does not run is an error that names it, instead of a split), wait, no_graph."""
+    options = dict(options or {})
+    for name in list(options):
+        if name not in OPTIONS:
+            raise ValueError(f"reprise: no option {name!r}; there are {', '.join(sorted(OPTIONS))}")
+    if mode not in (None, "default"):
+        raise ValueError(f"reprise: no mode {mode!r}: calls are graphed anyhow")
+    _c.set_threads(torch.get_num_threads())
+
+    def compiler(kind):
+        return functools.partial(compile_graph, kind, options)
+
+    wrapped = aot_autograd(fw_compiler=compiler("forward"), bw_compiler=compiler("backward"), inference_compiler=compiler("inference"),
+                           decompositions=table(), partition_fn=min_cut_rematerialization_partition, keep_inference_input_mutations=True)
+    with portable():
+        return wrapped(gm, example_inputs)

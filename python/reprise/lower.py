@@ -1,0 +1,529 @@
+"""FX graphs of ATen ops as programs of the library: a list of steps that name a row, its operands and its attributes.
+
+What an op's schema does not say by itself (another name, several rows, a gradient that PyTorch has as an op) stands in SPECIAL. A node that
+has no place raises Unsupported with the reason."""
+import operator
+
+import sympy
+import torch
+from torch.fx import Node
+
+from . import _c
+from .schema import NUMBERS, ROWS, Reg, Row, Slot, Unsupported, arguments, candidates, fits
+
+aten = torch.ops.aten
+
+
+def hint(size):
+    """The number that a size has in the traced call."""
+    if isinstance(size, torch.SymInt):
+        node = size.node
+        value = node.hint if node.has_hint() else None
+        if value is None:
+            raise Unsupported("a size that depends on data")
+        return int(value)
+    return int(size)
+
+
+def type_of(t):
+    """(number of the element type, sizes in the traced call) of a fake tensor."""
+    if not isinstance(t, torch.Tensor):
+        raise Unsupported(f"a result of type {type(t).__name__}")
+    name = str(t.dtype)[6:]
+    if name not in NUMBERS:
+        raise Unsupported(f"the element type {name}")
+    if t.layout != torch.strided:
+        raise Unsupported(f"the layout {t.layout}")
+    if t.is_conj() or t.is_neg():
+        raise Unsupported("a conjugate or negative view")
+    if t.dim() > 16:
+        raise Unsupported("more than 16 dimensions")
+    return NUMBERS[name], tuple(hint(s) for s in t.shape)
+
+
+def expected(val):
+    return None if val is None else type_of(val)
+
+
+def where(node):
+    """file:line of the line of the model that the node came from."""
+    place = None
+    for line in (node.meta.get("stack_trace") or "").splitlines():
+        part = line.strip()
+        if part.startswith('File "') and ", line " in part:
+            path, rest = part[6:].split('", line ', 1)
+            place = f"{path}:{rest.split(',')[0].strip()}"
+    return place
+
+
+class Lowering:
+    """The steps of a graph. `nodes[k]` is the node of step k."""
+
+    def __init__(self, graph, device):
+        self.steps, self.nodes, self.env, self.device = [], [], {}, device
+        self.n_slots, self.n_regs = 0, 0
+        self.sizes, self.words, self.random = {}, {}, False
+        self.placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+        self.node = None
+        for n in self.placeholders:
+            self.env[n] = Slot(self.n_slots)
+            self.n_slots += 1
+        for k, n in enumerate(self.placeholders):  # sizes of tensors first, numbers that were handed over only where no tensor has them
+            val = n.meta.get("val")
+            if isinstance(val, torch.Tensor):
+                for d, s in enumerate(val.shape):
+                    if isinstance(s, torch.SymInt) and isinstance(s.node.expr, sympy.Symbol):
+                        self.sizes.setdefault(s.node.expr, (k, d))
+        for k, n in enumerate(self.placeholders):
+            val = n.meta.get("val")
+            if isinstance(val, torch.SymInt) and isinstance(val.node.expr, sympy.Symbol):
+                self.sizes.setdefault(val.node.expr, (k, 1))
+
+    # ---- sizes
+
+    def size(self, s):
+        """A size as attributes take it."""
+        return self.expression(s.node.expr) if isinstance(s, torch.SymInt) else s
+
+    def register(self, *step):
+        self.steps.append((*step, self.n_regs))
+        self.nodes.append(self.node)
+        self.n_regs += 1
+        return Reg(self.n_regs - 1)
+
+    def expression(self, e):
+        if e.is_Integer:
+            return int(e)
+        if e not in self.words:
+            self.words[e] = self.calculated(e)
+        return self.words[e]
+
+    def calculated(self, e):
+        if e.is_Symbol:
+            if e not in self.sizes:
+                raise Unsupported(f"the size {e}, which no argument has")
+            return self.register("size", *self.sizes[e])
+        kinds = {"Add": "add", "Mul": "mul", "FloorDiv": "floordiv", "CleanDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"}
+        kind = type(e).__name__
+        parts = list(e.args)
+        if kind == "Pow" and parts[1].is_Integer and 0 < int(parts[1]) < 64:
+            kind, parts = "Mul", [parts[0]] * int(parts[1])
+        if kind not in kinds:
+            raise Unsupported(f"the size {e} ({kind})")
+        value = self.expression(parts[0])
+        for part in parts[1:]:
+            value = self.register("calc", kinds[kind], self.as_word(value), self.as_word(self.expression(part)))
+        return value
+
+    @staticmethod
+    def as_word(v):
+        return (v.index,) if isinstance(v, Reg) else v
+
+    # ---- steps
+
+    def value(self, a):
+        """An argument of a node: slots for tensors, numbers and registers for sizes."""
+        if isinstance(a, Node):
+            val = a.meta.get("val")
+            if isinstance(val, torch.SymInt):
+                return self.size(val)
+            if isinstance(val, (torch.SymFloat, torch.SymBool)):
+                raise Unsupported(f"a {type(val).__name__}")
+            if a not in self.env:
+                raise Unsupported(f"{a.name}, which is no tensor")
+            return self.env[a]
+        if isinstance(a, (list, tuple)):
+            return [self.value(e) for e in a]
+        if isinstance(a, torch.SymInt):
+            return self.size(a)
+        if isinstance(a, complex):
+            raise Unsupported("a complex number")
+        return a
+
+    def slots(self, n):
+        self.n_slots += n
+        return [Slot(k) for k in range(self.n_slots - n, self.n_slots)]
+
+    def emit(self, name, given, expect=None):
+        """A call of a row; its results. expect: what PyTorch says of them, one each."""
+        row = name if isinstance(name, Row) else ROWS.get(name)
+        if row is None:
+            raise Unsupported(f"no row {name}")
+        tensors, attrs = arguments(row, given)
+        out = self.slots(row.n_out)
+        expect = tuple(expect or ()) + (None,) * (row.n_out - len(expect or ()))
+        self.random = self.random or any(p.base == "Generator" for p in row.params) or row.name in ("dropout", "native_dropout", "bernoulli_p")
+        self.steps.append(("op", row.name, where(self.node), tensors, attrs, tuple(s.index for s in out), expect))
+        self.nodes.append(self.node)
+        return out
+
+    def one(self, name, expect=None, /, **given):
+        return self.emit(name, given, [expect] if expect else None)[0]
+
+    def gradient(self, name, given, grads, wrt, expect):
+        """Gradients of a row's results with respect to the parameters named in wrt."""
+        row = ROWS[name]
+        tensors, attrs = arguments(row, given)
+        places, k = {}, 0
+        for p in row.params:
+            if p.tensor:
+                places[p.name] = k
+                k += len(given[p.name]) if p.many else 1
+        out = self.slots(len(wrt))
+        grads = [g.index if g else -1 for g in grads] + [-1] * (row.n_out - len(grads))
+        self.steps.append(("grad", row.name, where(self.node), tensors, attrs, tuple(s.index for s in out), tuple(expect), tuple(grads),
+                           tuple(places[w] for w in wrt)))
+        self.nodes.append(self.node)
+        return out
+
+    def full(self, value, dtype, size=()):
+        return self.one("full", size=list(size), fill_value=value, dtype=dtype)
+
+    # ---- nodes
+
+    def lower(self, node):
+        self.node = node
+        if node.op != "call_function":
+            raise Unsupported(f"a node of kind {node.op}")
+        val = node.meta.get("val")
+        if isinstance(val, (torch.SymInt, int)) and not isinstance(val, bool):
+            return  # calculated where it is used
+        if node.target is operator.getitem:
+            whole = self.value(node.args[0])
+            self.env[node] = whole[node.args[1]]
+            return
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            raise Unsupported(f"{getattr(target, '__name__', target)} is no ATen op")
+        vals = list(val) if isinstance(val, (list, tuple)) else [val]
+        expect = [expected(v) for v in vals]
+        for v in vals:  # a number of the CPU is as good on the device of the others, unless somebody sees it
+            if isinstance(v, torch.Tensor) and v.device != self.device and (v.dim() or v.device.type != "cpu"):
+                raise Unsupported(f"a result on {v.device}")
+        given, defaults = {}, {}
+        schema = target._schema
+        for k, a in enumerate(schema.arguments):
+            if a.has_default_value():
+                defaults[a.name] = a.default_value
+            if k < len(node.args):
+                given[a.name] = self.value(node.args[k])
+            elif a.name in node.kwargs:
+                given[a.name] = self.value(node.kwargs[a.name])
+        namespace, name = target.namespace, schema.name.split("::")[1]
+        special = SPECIAL.get(name) if namespace in ("aten", "reprise") else None
+        if special:
+            for k, v in defaults.items():
+                given.setdefault(k, v)
+            out = special(self, node, given, expect)
+        elif namespace != "aten":
+            raise Unsupported(f"an op of {namespace}")
+        else:
+            if schema.is_mutable:
+                raise Unsupported("an op that writes")
+            out = self.by_schema(name, target._overloadname, given, defaults, expect)
+        self.env[node] = out if isinstance(val, (list, tuple)) else out[0] if isinstance(out, list) else out
+
+    def by_schema(self, name, overload, given, defaults, expect):
+        rows = candidates(name, overload)
+        if not rows:
+            raise Unsupported(f"the library has no {name}")
+        why = None
+        for row in rows:
+            try:
+                return self.emit(row, fits(row, given, defaults), expect)[:max(len(expect), 1)]
+            except Unsupported as e:
+                why = why or e
+        for row in rows:  # a number where a tensor belongs
+            wrapped, numbers = dict(given), [p.name for p in row.params if p.tensor and not p.many and isinstance(given.get(p.name), (bool, int, float))]
+            if not numbers:
+                continue
+            try:
+                for n in numbers:
+                    v = wrapped[n]
+                    wrapped[n] = self.full(v, torch.bool if isinstance(v, bool) else torch.int64 if isinstance(v, int) else torch.float64)
+                return self.emit(row, fits(row, wrapped, defaults), expect)[:max(len(expect), 1)]
+            except Unsupported:
+                continue
+        raise why
+
+
+# ---------------------------------------------------------------- what schemas do not say
+
+SPECIAL = {}
+
+
+def special(*names):
+    def register(f):
+        for n in names:
+            SPECIAL[n] = f
+        return f
+    return register
+
+
+def same(low, node, a, expect):
+    return a["self"]
+
+
+for _name in ("alias", "detach", "lift", "lift_fresh", "_conj_physical"):
+    SPECIAL[_name] = same
+
+
+@special("copy_")
+def _copy_(low, node, a, expect):
+    source = node.args[0]
+    if not isinstance(source, Node) or source.op != "placeholder":
+        raise Unsupported("a write into what is no argument")
+    return low.emit("copy_", {"self": a["self"], "src": a["src"]})
+
+
+@special("_assert_tensor_metadata")
+def _nothing(low, node, a, expect):
+    return None  # the types of the trace hold in every call
+
+
+@special("lift_fresh_copy")
+def _clone(low, node, a, expect):
+    return low.emit("clone", {"self": a["self"]}, expect)
+
+
+@special("view", "_unsafe_view", "reshape", "_reshape_copy", "view_copy")
+def _view(low, node, a, expect):
+    if "size" not in a and "shape" not in a:
+        raise Unsupported("a view as another element type")
+    return low.emit("reshape", {"self": a["self"], "shape": a.get("size", a.get("shape"))}, expect)
+
+
+@special("squeeze")
+def _squeeze(low, node, a, expect):
+    dim = a.get("dim")
+    return low.emit("squeeze_dims", {"self": a["self"], "dim": [dim] if isinstance(dim, int) else dim}, expect)
+
+
+@special("scalar_tensor")
+def _scalar_tensor(low, node, a, expect):
+    return [low.full(a["s"], node.meta["val"].dtype)]
+
+
+@special("full", "empty", "zeros", "ones", "new_empty", "new_zeros", "new_ones", "new_full", "empty_strided", "new_empty_strided")
+def _full(low, node, a, expect):
+    name = node.target._schema.name.split("::")[1]
+    value = a.get("fill_value", 1 if name.endswith("ones") else 0)
+    dtype = node.meta["val"].dtype
+    return low.emit("full", {"size": a["size"], "fill_value": value, "dtype": dtype}, expect)
+
+
+@special("full_like", "empty_like", "zeros_like", "ones_like")
+def _full_like(low, node, a, expect):
+    name = node.target._schema.name.split("::")[1]
+    value = a.get("fill_value", 1 if name.startswith("ones") else 0)
+    given = {"self": a["self"], "fill_value": value, "dtype": node.meta["val"].dtype}
+    if a.get("memory_format") is not None:
+        given["memory_format"] = a["memory_format"]
+    return low.emit("full_like", given, expect)
+
+
+@special("arange")
+def _arange(low, node, a, expect):
+    return low.emit("arange", {"start": a.get("start", 0), "end": a["end"], "step": a.get("step", 1), "dtype": node.meta["val"].dtype}, expect)
+
+
+@special("_to_copy")
+def _to_copy(low, node, a, expect):
+    x, y = node.args[0].meta["val"], node.meta["val"]
+    if x.device != y.device:
+        raise Unsupported(f"a copy from {x.device} to {y.device}")
+    given = {"self": a["self"]}
+    if a.get("memory_format") is not None:
+        given["memory_format"] = a["memory_format"]
+    if x.dtype == y.dtype:
+        return low.emit("clone", given, expect)
+    return low.emit("to_dtype", {**given, "dtype": y.dtype}, expect)
+
+
+@special("_softmax", "_log_softmax", "_safe_softmax")
+def _softmax(low, node, a, expect):
+    name = node.target._schema.name.split("::")[1]
+    given = {"self": a["self"], "dim": a["dim"]}
+    if a.get("half_to_float") or a.get("dtype") is not None:
+        given["dtype"] = node.meta["val"].dtype
+    if name != "_safe_softmax":
+        return low.emit(name[1:], given, expect)
+    y = low.one("softmax", **given)  # rows of which nothing is left are 0
+    gone = low.one("all", self=low.one("eq_scalar", self=a["self"], other=float("-inf")), dim=[a["dim"]], keepdim=True)
+    return low.emit("masked_fill_scalar", {"self": y, "mask": gone, "value": 0}, expect)
+
+
+@special("split_with_sizes", "split", "unbind", "chunk", "split_copy", "split_with_sizes_copy", "unbind_copy")
+def _split(low, node, a, expect):
+    dim, parts, at = a.get("dim", 0), node.meta["val"], 0
+    name = node.target._schema.name.split("::")[1]
+    if name.startswith("unbind"):
+        return [low.one("select", expect[k], self=a["self"], dim=dim, index=k) for k in range(len(parts))]
+    out = []
+    for k, part in enumerate(parts):
+        size = part.shape[dim]
+        if isinstance(size, torch.SymInt):
+            raise Unsupported("a split into parts of symbolic size")
+        out.append(low.one("slice", expect[k], self=a["self"], dim=dim, start=at, end=at + size))
+        at += size
+    return out
+
+
+@special("slice")
+def _slice(low, node, a, expect):
+    end = a.get("end")
+    if isinstance(end, int) and end >= 2**62:
+        end = None
+    return low.emit("slice", {"self": a["self"], "dim": a.get("dim", 0), "start": a.get("start"), "end": end, "step": a.get("step", 1)}, expect)
+
+
+@special("slice_scatter")
+def _slice_scatter(low, node, a, expect):
+    end = a.get("end")
+    given = {**a, "end": None if isinstance(end, int) and end >= 2**62 else end}
+    return low.emit("slice_scatter", given, expect)
+
+
+@special("expand")
+def _expand(low, node, a, expect):
+    return low.emit("expand", {"self": a["self"], "size": a["size"]}, expect)
+
+
+@special("as_strided_scatter")
+def _as_strided_scatter(low, node, a, expect):
+    x = node.args[0].meta["val"]
+    sizes, strides = list(a["size"]), list(a["stride"])
+    if not x.is_contiguous() or any(not isinstance(v, int) for v in (*sizes, *strides, a["storage_offset"] or 0)) or x.storage_offset():
+        raise Unsupported("as_strided_scatter into other than row-major memory of known sizes")
+    place = low.full(a["storage_offset"] or 0, torch.int64, [1] * len(sizes))
+    for d, (size, stride) in enumerate(zip(sizes, strides)):
+        along = low.one("mul_scalar", self=low.one("arange", start=0, end=size, step=1, dtype=torch.int64), other=stride)
+        place = low.one("add", self=place, other=low.one("reshape", self=along, shape=[size if k == d else 1 for k in range(len(sizes))]))
+    return low.emit("put", {"self": a["self"], "index": place, "source": a["src"]}, expect)
+
+
+# ---- convolution
+
+def _spatial(n, v):
+    return [v[0]] * n if isinstance(v, (list, tuple)) and len(v) == 1 else v
+
+
+def _conv(low, node, a, weight):
+    n = weight.dim() - 2
+    if not 1 <= n <= 3:
+        raise Unsupported(f"a convolution over {n} dimensions")
+    given = {"stride": _spatial(n, a["stride"]), "padding": _spatial(n, a["padding"]), "dilation": _spatial(n, a["dilation"]), "groups": a["groups"]}
+    if a["transposed"]:
+        return f"conv_transpose{n}d", {**given, "output_padding": _spatial(n, a["output_padding"])}
+    return f"conv{n}d", given
+
+
+@special("convolution")
+def _convolution(low, node, a, expect):
+    name, given = _conv(low, node, a, node.args[1].meta["val"])
+    return low.emit(name, {"input": a["input"], "weight": a["weight"], "bias": a["bias"], **given}, expect)
+
+
+@special("convolution_backward")
+def _convolution_backward(low, node, a, expect):
+    name, given = _conv(low, node, a, node.args[2].meta["val"])
+    wrt = [n for n, wanted in zip(("input", "weight"), a["output_mask"]) if wanted]
+    out = [None, None, None]
+    if wrt:
+        types = [expect[("input", "weight").index(w)] for w in wrt]
+        grads = low.gradient(name, {"input": a["input"], "weight": a["weight"], "bias": None, **given}, [a["grad_output"]], wrt, types)
+        for w, g in zip(wrt, grads):
+            out[("input", "weight").index(w)] = g
+    if a["output_mask"][2]:
+        dims = [0, *range(2, node.args[0].meta["val"].dim())]
+        out[2] = low.one("sum", expect[2], self=a["grad_output"], dim=dims)
+    return out
+
+
+# ---- pools and resampling
+
+@special("max_pool2d_with_indices_backward")
+def _max_pool_backward(low, node, a, expect):
+    names = ("self", "kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    return low.gradient("max_pool2d", {n: a[n] for n in names}, [a["grad_output"]], ["self"], expect)
+
+
+@special("avg_pool2d_backward", "avg_pool3d_backward")
+def _avg_pool_backward(low, node, a, expect):
+    name = node.target._schema.name.split("::")[1][:-9]
+    names = ("self", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+    return low.gradient(name, {n: a[n] for n in names}, [a["grad_output"]], ["self"], expect)
+
+
+@special("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+def _adaptive(low, node, a, expect):
+    name = node.target._schema.name.split("::")[1][1:]
+    return low.emit(name, {"self": a["self"], "output_size": a["output_size"]}, expect)
+
+
+@special("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+def _adaptive_backward(low, node, a, expect):
+    name = node.target._schema.name.split("::")[1][1:-9]
+    n = 3 if name.endswith("3d") else 2
+    size = [low.size(s) for s in node.args[0].meta["val"].shape[-n:]]
+    return low.gradient(name, {"self": a["self"], "output_size": size}, [a["grad_output"]], ["self"], expect)
+
+
+@special("grid_sampler_2d", "grid_sampler_3d")
+def _grid(low, node, a, expect):
+    return low.emit("grid_sampler", a, expect)
+
+
+@special("grid_sampler_2d_backward")
+def _grid_backward(low, node, a, expect):
+    wrt = [n for n, wanted in zip(("input", "grid"), a["output_mask"]) if wanted]
+    given = {n: a[n] for n in ("input", "grid", "interpolation_mode", "padding_mode", "align_corners")}
+    grads = dict(zip(wrt, low.gradient("grid_sampler", given, [a["grad_output"]], wrt, [expect[("input", "grid").index(w)] for w in wrt])))
+    return [grads.get("input"), grads.get("grid")]
+
+
+@special("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
+def _pad(low, node, a, expect):
+    mode = "reflect" if "reflection" in node.target._schema.name else "replicate"
+    return low.emit("pad", {"self": a["self"], "pad": a["padding"], "mode": mode}, expect)
+
+
+@special("native_layer_norm")
+def _layer_norm(low, node, a, expect):
+    return low.emit("native_layer_norm", a, expect)
+
+
+@special("native_dropout")
+def _dropout(low, node, a, expect):
+    if a["train"] is False:
+        return [a["input"], low.one("ones_like", self=a["input"], dtype=torch.bool)]
+    return low.emit("native_dropout", a, expect)
+
+
+@special("embedding")
+def _embedding(low, node, a, expect):
+    if a["sparse"]:
+        raise Unsupported("a sparse gradient")
+    return low.emit("embedding", {"weight": a["weight"], "indices": a["indices"]}, expect)  # padding concerns the gradient alone
+
+
+@special("embedding_dense_backward")
+def _embedding_backward(low, node, a, expect):
+    g = node.args[0].meta["val"]
+    if a["scale_grad_by_freq"]:
+        raise Unsupported("a gradient of rows that are counted")
+    grad = a["grad_output"]
+    if a["padding_idx"] >= 0:  # what looked up the padding counts nothing
+        padding = low.one("eq_scalar", self=a["indices"], other=a["padding_idx"])
+        grad = low.one("masked_fill_scalar", self=grad, mask=low.one("unsqueeze", self=padding, dim=-1), value=0)
+    weight = low.full(0, g.dtype, [a["num_weights"], low.size(g.shape[-1])])
+    return low.gradient("embedding", {"weight": weight, "indices": a["indices"]}, [grad], ["weight"], expect)
+
+
+@special("rand", "randn", "randint")
+def _random(low, node, a, expect):
+    name = node.target._schema.name.split("::")[1]
+    given = {"size": a["size"], "dtype": node.meta["val"].dtype}
+    if name == "randint":
+        given.update(low=a.get("low", 0), high=a["high"])
+    return low.emit(name, given, expect)

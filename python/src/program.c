@@ -1,0 +1,856 @@
+/* A program: a list of calls of ops by name, made from an FX graph by reprise/lower.py, or a graph in the text form of rp_ir. Owns how it
+   is read, replayed as the body of a compiled function, checked against the results that PyTorch expects, and called.
+   A body runs without Python: the interpreter's lock is not held while the library works. */
+#include "module.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* An integer of a step: a number, or what an earlier step calculated of sizes. */
+typedef struct word {
+    int64_t value;
+    int32_t reg; /* -1: value */
+} word;
+
+typedef struct attribute {
+    rp_attr a;
+    word *words; /* of an int, a Scalar that is one, or a list of ints; NULL: `a` as it is */
+    double *floats;
+} attribute;
+
+/* What PyTorch's fake tensors say of a result; dtype NONE: nothing is known. */
+typedef struct expected {
+    rp_dtype dtype;
+    size_t ndim;
+    int64_t size[RP_MAX_DIMS];
+} expected;
+
+enum kind { STEP_OP, STEP_GRAD, STEP_SIZE, STEP_CALC };
+
+typedef struct step {
+    enum kind kind;
+    const char *op, *site; /* STEP_CALC: op is the name of the function */
+    int32_t *in, *out;     /* slots; -1: absent. STEP_SIZE: in[0]; STEP_SIZE, STEP_CALC: out[0] is a register */
+    size_t n_in, n_out;
+    attribute *attrs;
+    size_t n_attrs;
+    expected *expect; /* n_out */
+    word a, b;        /* STEP_SIZE: a is the dim; STEP_CALC: the operands */
+    /* STEP_GRAD: gradients of the op's results (slots), and which operands they are wanted of */
+    int32_t *grads, *wrt;
+    size_t n_grads, n_wrt;
+} step;
+
+/* An argument as it was last called with: the same memory in the same form is the same handle. */
+typedef struct seen {
+    rp_tensor *t; /* one reference, or NULL */
+    void *data;
+    rp_dtype dtype;
+    rp_device device;
+    int32_t ndim;
+    int64_t size[RP_MAX_DIMS], stride[RP_MAX_DIMS];
+} seen;
+
+typedef struct fault {
+    size_t step;
+    char *message;
+} fault;
+
+typedef struct program program;
+typedef struct context {
+    const program *p;
+    fault *faults; /* NULL: errors stay where they are; else room for one a step */
+    size_t n_faults;
+} context;
+
+struct program {
+    PyObject_HEAD char *name;
+    step *steps;
+    size_t n_steps, n_in, n_out, n_slots, n_regs;
+    int32_t *out;
+    bool *owned; /* arguments that a result may share the memory of: a handle holds the tensor */
+    seen *seen;
+    rp_ir *ir;        /* instead of steps */
+    rp_device device; /* where ops without operands put their results */
+    context context;
+    rp_compiled *compiled;
+};
+
+/* ---- replay */
+
+static int64_t read_word(word w, const int64_t *regs) { return w.reg < 0 ? w.value : regs[w.reg]; }
+
+/* Attributes with sizes filled in; lists lie in `room`. */
+static rp_status fill_attrs(const step *s, const int64_t *regs, rp_attr *out, int64_t *room) {
+    for (size_t k = 0; k < s->n_attrs; k++) {
+        const attribute *from = &s->attrs[k];
+        out[k] = from->a;
+        if (!from->words) continue;
+        if (from->a.kind == RP_ATTR_INT)
+            out[k].v.i = read_word(*from->words, regs);
+        else if (from->a.kind == RP_ATTR_SCALAR)
+            out[k].v.scalar = (rp_i64)(read_word(*from->words, regs));
+        else {
+            out[k].v.ints = room;
+            for (size_t i = 0; i < from->a.n; i++) *room++ = read_word(from->words[i], regs);
+        }
+    }
+    return RP_OK;
+}
+
+static int64_t calculate(const char *f, int64_t a, int64_t b) {
+    static const struct {
+        const char *name;
+        int64_t (*f)(int64_t a, int64_t b);
+    } table[] = {{"add", rp_sym_add},           {"sub", rp_sym_sub}, {"mul", rp_sym_mul}, {"mod", rp_sym_mod},
+                 {"floordiv", rp_sym_floordiv}, {"max", rp_sym_max}, {"min", rp_sym_min}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (!strcmp(table[i].name, f)) return table[i].f(a, b);
+    return 0; /* the reader took no other name */
+}
+
+#define MOST_IN 512
+#define MOST_ATTRS 32
+#define MOST_INTS 256
+
+static rp_status run_op(const step *s, const rp_attr *attrs, rp_tensor *const *in, rp_tensor **out) {
+    return rp_op_call_at(s->site, s->op, in, s->n_in, attrs, s->n_attrs, out, s->n_out);
+}
+
+/* The gradient of an op that PyTorch has as an op of its own: the op again, under a tape; what of it the gradient does not need goes
+   when the graph is simplified. */
+static rp_status run_grad(const step *s, const rp_attr *attrs, rp_tensor *const *in, rp_tensor *const *slots,
+                          rp_tensor **out) {
+    rp_tensor *operand[MOST_IN], *leaf[8], *result[8], *root[8], *grad[8];
+    size_t n_roots = 0;
+    memcpy(operand, in, s->n_in * sizeof *in);
+    bool before = rp_set_grad_enabled(true);
+    for (size_t k = 0; k < s->n_wrt; k++) {
+        rp_tensor *of = operand[s->wrt[k]];
+        if (rp_op_call_at(s->site, "detach", &of, 1, NULL, 0, &leaf[k], 1) == RP_OK)
+            (rp_set_requires_grad)(leaf[k], true);
+        operand[s->wrt[k]] = leaf[k];
+    }
+    rp_status status = rp_failed()
+                           ? rp_error_status()
+                           : rp_op_call_at(s->site, s->op, operand, s->n_in, attrs, s->n_attrs, result, s->n_grads);
+    for (size_t k = 0; k < s->n_grads && status == RP_OK; k++) {
+        if (s->grads[k] < 0) continue;
+        root[n_roots] = result[k];
+        grad[n_roots++] = slots[s->grads[k]];
+    }
+    if (status == RP_OK) {
+        rp_backward_options options = {.struct_size = sizeof options, .allow_unused = true};
+        status = rp_grad_at(s->site, root, n_roots, leaf, s->n_wrt, grad, &options, out);
+    }
+    for (size_t k = 0; k < s->n_wrt && status == RP_OK; k++)
+        if (!out[k]) status = rp_op_call_at(s->site, "zeros_like", &leaf[k], 1, NULL, 0, &out[k], 1);
+    (void)rp_set_grad_enabled(before);
+    return status;
+}
+
+static char *copy_text(const char *text) {
+    size_t n = strlen(text) + 1;
+    char *copy = malloc(n);
+    if (copy) memcpy(copy, text, n);
+    return copy;
+}
+
+static void note_fault(context *c, size_t step, const char *message) {
+    c->faults[c->n_faults++] = (fault){step, copy_text(message)};
+}
+
+/* A result of the size that PyTorch expects, so that a check goes on behind a step that failed. */
+static rp_tensor *stand_in(const expected *e) {
+    rp_tensor *t = NULL;
+    const rp_attr attrs[] = {{.kind = RP_ATTR_INTS, .n = e->ndim, .v.ints = e->size},
+                             {.kind = RP_ATTR_SCALAR, .v.scalar = {.kind = RP_SCALAR_I64, .v.i = 0}},
+                             {.kind = RP_ATTR_DTYPE, .v.dtype = e->dtype ? e->dtype : RP_F32}};
+    (void)rp_op_call_at(NULL, "full", NULL, 0, attrs, 3, &t, 1);
+    return t;
+}
+
+static size_t shape_text(char *out, size_t room, rp_dtype dtype, const int64_t *size, size_t ndim) {
+    int n = snprintf(out, room, "%s(", rp_dtype_name(dtype));
+    for (size_t d = 0; d < ndim && n >= 0 && (size_t)n < room; d++)
+        n += snprintf(out + n, room - (size_t)n, "%s%lld", d ? ", " : "", (long long)size[d]);
+    if (n >= 0 && (size_t)n < room) n += snprintf(out + n, room - (size_t)n, ")");
+    return n < 0 ? 0 : (size_t)n;
+}
+
+/* Did step `at` give what PyTorch says? Notes the fault and puts stand-ins in place if not. */
+static void check_step(context *c, size_t at, rp_tensor **out, rp_status status) {
+    const step *s = &c->p->steps[at];
+    bool good = status == RP_OK && !rp_failed();
+    if (!good) note_fault(c, at, rp_failed() ? rp_error_message() : rp_status_name(status));
+    for (size_t k = 0; k < s->n_out && good; k++) {
+        const expected *e = &s->expect[k];
+        if (e->dtype == RP_DTYPE_NONE || s->out[k] < 0) continue;
+        int64_t size[RP_MAX_DIMS];
+        size_t ndim = (rp_ndim)(out[k]);
+        for (size_t d = 0; d < ndim; d++) size[d] = (rp_size)(out[k], (int64_t)d);
+        if (!rp_failed() && (rp_dtype_of)(out[k]) == e->dtype && ndim == e->ndim &&
+            !memcmp(size, e->size, ndim * sizeof *size))
+            continue;
+        char ours[256], theirs[256], text[640];
+        shape_text(ours, sizeof ours, (rp_dtype_of)(out[k]), size, ndim);
+        shape_text(theirs, sizeof theirs, e->dtype, e->size, e->ndim);
+        snprintf(text, sizeof text, "%s gives %s, PyTorch %s", s->op, ours, theirs);
+        note_fault(c, at, text);
+        good = false;
+    }
+    if (good) return;
+    (void)rp_error_take();
+    for (size_t k = 0; k < s->n_out; k++) out[k] = s->out[k] < 0 ? NULL : stand_in(&s->expect[k]);
+}
+
+static void replay(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    context *c = ctx;
+    const program *p = c->p;
+    if (p->ir) {
+        (void)(rp_ir_run)(p->ir, in, n_in, out, n_out);
+        return;
+    }
+    rp_device before = rp_default_device();
+    bool moved = p->device.type != before.type || p->device.index != before.index;
+    if (moved) (void)(rp_set_default_device)(p->device);
+    rp_tensor **slots = calloc(p->n_slots + 1, sizeof *slots);
+    int64_t *regs = calloc(p->n_regs + 1, sizeof *regs);
+    if (slots && regs) memcpy(slots, in, n_in * sizeof *in);
+    for (size_t at = 0; slots && regs && at < p->n_steps; at++) {
+        const step *s = &p->steps[at];
+        rp_tensor *operand[MOST_IN], *result[MOST_IN];
+        rp_attr attrs[MOST_ATTRS];
+        int64_t room[MOST_INTS];
+        if (s->kind == STEP_SIZE) {
+            regs[s->out[0]] = (rp_sym_size)(slots[s->in[0]], s->a.value);
+            continue;
+        }
+        if (s->kind == STEP_CALC) {
+            regs[s->out[0]] = calculate(s->op, read_word(s->a, regs), read_word(s->b, regs));
+            continue;
+        }
+        for (size_t k = 0; k < s->n_in; k++) operand[k] = s->in[k] < 0 ? NULL : slots[s->in[k]];
+        rp_status status = fill_attrs(s, regs, attrs, room);
+        if (status == RP_OK && s->kind == STEP_OP) status = run_op(s, attrs, operand, result);
+        if (status == RP_OK && s->kind == STEP_GRAD) status = run_grad(s, attrs, operand, slots, result);
+        if (c->faults)
+            check_step(c, at, result, status);
+        else if (status != RP_OK)
+            break;
+        for (size_t k = 0; k < s->n_out; k++)
+            if (s->out[k] >= 0) slots[s->out[k]] = result[k];
+    }
+    for (size_t k = 0; slots && regs && k < n_out; k++) out[k] = slots[p->out[k]];
+    if (moved) (void)(rp_set_default_device)(before);
+    free(slots);
+    free(regs);
+}
+
+/* ---- reading what Python made; every reader gives false with a Python error */
+
+static bool read_size(PyObject *o, int64_t *out) {
+    *out = PyLong_AsLongLong(o);
+    return *out != -1 || !PyErr_Occurred();
+}
+
+static bool read_word_of(PyObject *o, program *p, word *out) {
+    *out = (word){0, -1};
+    if (!PyTuple_Check(o)) return read_size(o, &out->value);
+    int64_t reg;
+    if (!read_size(PyTuple_GetItem(o, 0), &reg)) return false;
+    if (reg < 0 || reg > 1 << 24) return PyErr_SetString(PyExc_ValueError, "no such register"), false;
+    out->reg = (int32_t)reg;
+    if ((size_t)reg >= p->n_regs) p->n_regs = (size_t)reg + 1;
+    return true;
+}
+
+static bool read_slots(PyObject *o, program *p, size_t most, int32_t **out, size_t *n) {
+    Py_ssize_t size = PyTuple_Size(o);
+    if (size < 0) return false;
+    if ((size_t)size > most) return PyErr_Format(PyExc_ValueError, "a step of %zd tensors", size), false;
+    *out = calloc((size_t)size + 1, sizeof **out);
+    if (!*out) return PyErr_NoMemory(), false;
+    *n = (size_t)size;
+    for (Py_ssize_t i = 0; i < size; i++) {
+        int64_t slot;
+        if (!read_size(PyTuple_GetItem(o, i), &slot)) return false;
+        if (slot < -1 || slot > 1 << 24) return PyErr_SetString(PyExc_ValueError, "no such slot"), false;
+        (*out)[i] = (int32_t)slot;
+        if (slot >= 0 && (size_t)slot >= p->n_slots) p->n_slots = (size_t)slot + 1;
+    }
+    return true;
+}
+
+static bool read_words(PyObject *list, program *p, attribute *out) {
+    Py_ssize_t n = PyTuple_Size(list);
+    if (n < 0) return false;
+    out->a.n = (size_t)n;
+    out->words = calloc((size_t)n + 1, sizeof *out->words);
+    if (!out->words) return PyErr_NoMemory(), false;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!read_word_of(PyTuple_GetItem(list, i), p, &out->words[i])) return false;
+    return true;
+}
+
+/* (kind, value): an int may be the tuple (register,); a Scalar keeps its type. */
+static bool read_attr(PyObject *o, program *p, attribute *out) {
+    int kind;
+    PyObject *value;
+    if (!PyArg_ParseTuple(o, "iO", &kind, &value)) return false;
+    out->a.kind = (rp_attr_kind)kind;
+    switch (out->a.kind) {
+    case RP_ATTR_INT: {
+        out->words = calloc(1, sizeof *out->words);
+        if (!out->words) return PyErr_NoMemory(), false;
+        return read_word_of(value, p, out->words);
+    }
+    case RP_ATTR_INTS: return read_words(value, p, out);
+    case RP_ATTR_FLOAT: out->a.v.f = PyFloat_AsDouble(value); break;
+    case RP_ATTR_BOOL: out->a.v.b = PyObject_IsTrue(value) == 1; break;
+    case RP_ATTR_DTYPE: out->a.v.dtype = (rp_dtype)PyLong_AsLong(value); break;
+    case RP_ATTR_STRING: out->a.v.string = py_keep_text(value); break;
+    case RP_ATTR_NONE: break;
+    case RP_ATTR_SCALAR:
+        if (PyBool_Check(value))
+            out->a.v.scalar = rp_bool(value == Py_True);
+        else if (PyFloat_Check(value))
+            out->a.v.scalar = rp_f64(PyFloat_AsDouble(value));
+        else {
+            out->words = calloc(1, sizeof *out->words);
+            if (!out->words) return PyErr_NoMemory(), false;
+            return read_word_of(value, p, out->words);
+        }
+        break;
+    case RP_ATTR_FLOATS: {
+        Py_ssize_t n = PyTuple_Size(value);
+        if (n < 0) return false;
+        out->floats = calloc((size_t)n + 1, sizeof *out->floats);
+        if (!out->floats) return PyErr_NoMemory(), false;
+        for (Py_ssize_t i = 0; i < n; i++) out->floats[i] = PyFloat_AsDouble(PyTuple_GetItem(value, i));
+        out->a.n = (size_t)n;
+        out->a.v.floats = out->floats;
+        break;
+    }
+    case RP_ATTR_GENERATOR: PyErr_SetString(PyExc_ValueError, "a generator as an attribute"); break;
+    }
+    return !PyErr_Occurred();
+}
+
+static bool read_attrs(PyObject *o, program *p, step *s) {
+    Py_ssize_t n = PyTuple_Size(o);
+    if (n < 0) return false;
+    if (n > MOST_ATTRS) return PyErr_SetString(PyExc_ValueError, "too many attributes"), false;
+    s->attrs = calloc((size_t)n + 1, sizeof *s->attrs);
+    if (!s->attrs) return PyErr_NoMemory(), false;
+    s->n_attrs = (size_t)n;
+    size_t ints = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (!read_attr(PyTuple_GetItem(o, i), p, &s->attrs[i])) return false;
+        if (s->attrs[i].a.kind == RP_ATTR_INTS) ints += s->attrs[i].a.n;
+    }
+    if (ints > MOST_INTS) return PyErr_SetString(PyExc_ValueError, "too many sizes"), false;
+    return true;
+}
+
+/* None, or (dtype, sizes), for each result */
+static bool read_expected(PyObject *o, step *s) {
+    s->expect = calloc(s->n_out + 1, sizeof *s->expect);
+    if (!s->expect) return PyErr_NoMemory(), false;
+    if (PyTuple_Size(o) != (Py_ssize_t)s->n_out) return PyErr_SetString(PyExc_ValueError, "expected results"), false;
+    for (size_t k = 0; k < s->n_out; k++) {
+        PyObject *e = PyTuple_GetItem(o, (Py_ssize_t)k), *sizes;
+        int dtype;
+        if (e == Py_None) continue;
+        if (!PyArg_ParseTuple(e, "iO", &dtype, &sizes)) return false;
+        Py_ssize_t n = PyTuple_Size(sizes);
+        if (n < 0) return false;
+        if (n > RP_MAX_DIMS)
+            return PyErr_Format(py_error, "a tensor has at most %d dimensions, not %zd", RP_MAX_DIMS, n), false;
+        s->expect[k].dtype = (rp_dtype)dtype;
+        s->expect[k].ndim = (size_t)n;
+        for (Py_ssize_t d = 0; d < n; d++)
+            if (!read_size(PyTuple_GetItem(sizes, d), &s->expect[k].size[d])) return false;
+    }
+    return true;
+}
+
+static bool read_step(PyObject *o, program *p, step *s) {
+    PyObject *op = NULL, *site = NULL, *in = NULL, *attrs = NULL, *out = NULL, *expect = NULL, *a = NULL, *b = NULL;
+    int slot, dim, reg;
+    if (!PyTuple_Check(o) || PyTuple_Size(o) < 1) return PyErr_SetString(PyExc_TypeError, "a step is a tuple"), false;
+    PyObject *kind = PyTuple_GetItem(o, 0), *rest = PyTuple_GetSlice(o, 1, PyTuple_Size(o));
+    bool good = false;
+    if (!rest) return false;
+    if (!PyUnicode_CompareWithASCIIString(kind, "op") || !PyUnicode_CompareWithASCIIString(kind, "grad")) {
+        PyObject *grads = NULL, *wrt = NULL;
+        s->kind = PyTuple_Size(o) == 7 ? STEP_OP : STEP_GRAD;
+        good = PyArg_ParseTuple(rest, "OOOOOO|OO", &op, &site, &in, &attrs, &out, &expect, &grads, &wrt) &&
+               (s->op = py_keep_text(op)) && (site == Py_None || (s->site = py_keep_text(site))) &&
+               read_slots(in, p, MOST_IN, &s->in, &s->n_in) && read_slots(out, p, MOST_IN, &s->out, &s->n_out) &&
+               read_attrs(attrs, p, s) && read_expected(expect, s);
+        if (good && s->kind == STEP_GRAD)
+            good = wrt && read_slots(grads, p, 8, &s->grads, &s->n_grads) && read_slots(wrt, p, 8, &s->wrt, &s->n_wrt);
+        for (size_t k = 0; good && k < s->n_wrt; k++)
+            if (s->wrt[k] < 0 || (size_t)s->wrt[k] >= s->n_in || s->in[s->wrt[k]] < 0 || s->n_wrt != s->n_out)
+                good = (PyErr_SetString(PyExc_ValueError, "a gradient of no operand"), false);
+    } else if (!PyUnicode_CompareWithASCIIString(kind, "size")) {
+        s->kind = STEP_SIZE;
+        s->op = "size";
+        good = PyArg_ParseTuple(rest, "iii", &slot, &dim, &reg);
+        if (good && (slot < 0 || (size_t)slot >= p->n_slots || reg < 0 || reg > 1 << 24))
+            good = (PyErr_SetString(PyExc_ValueError, "a size of no tensor"), false);
+        s->in = calloc(1, sizeof *s->in);
+        s->out = calloc(1, sizeof *s->out);
+        if (good && s->in && s->out) {
+            s->in[0] = slot;
+            s->out[0] = reg;
+            s->a = (word){dim, -1};
+            if ((size_t)reg >= p->n_regs) p->n_regs = (size_t)reg + 1;
+        }
+    } else if (!PyUnicode_CompareWithASCIIString(kind, "calc")) {
+        s->kind = STEP_CALC;
+        good = PyArg_ParseTuple(rest, "OOOi", &op, &a, &b, &reg) && (s->op = py_keep_text(op)) &&
+               read_word_of(a, p, &s->a) && read_word_of(b, p, &s->b);
+        s->out = calloc(1, sizeof *s->out);
+        if (good && s->out) {
+            s->out[0] = reg;
+            if ((size_t)reg >= p->n_regs) p->n_regs = (size_t)reg + 1;
+        }
+    } else {
+        PyErr_Format(PyExc_ValueError, "no step is a %R", kind);
+    }
+    Py_DECREF(rest);
+    if (good && ((s->kind == STEP_SIZE && !s->in) || (s->kind >= STEP_SIZE && !s->out)))
+        good = (PyErr_NoMemory(), false);
+    return good;
+}
+
+/* ---- life */
+
+static void step_free(step *s) {
+    for (size_t k = 0; s->attrs && k < s->n_attrs; k++) {
+        free(s->attrs[k].words);
+        free(s->attrs[k].floats);
+    }
+    free(s->attrs);
+    free(s->in);
+    free(s->out);
+    free(s->grads);
+    free(s->wrt);
+    free(s->expect);
+}
+
+static void program_free(PyObject *self) {
+    program *p = (program *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    rp_compiled_release(p->compiled);
+    for (size_t k = 0; p->seen && k < p->n_in; k++)
+        if (p->seen[k].t) (rp_release)(p->seen[k].t);
+    for (size_t k = 0; p->steps && k < p->n_steps; k++) step_free(&p->steps[k]);
+    rp_ir_release(p->ir);
+    free(p->steps);
+    free(p->seen);
+    free(p->owned);
+    free(p->out);
+    free(p->name);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static bool make_compiled(program *p, PyObject *options) {
+    rp_compile_options o = {.struct_size = sizeof o, .fullgraph = true};
+    PyObject *value;
+    if (options && options != Py_None) {
+        if ((value = PyDict_GetItemString(options, "engine")) && value != Py_None && !(o.backend = py_keep_text(value)))
+            return false;
+        if ((value = PyDict_GetItemString(options, "static_sizes"))) o.static_sizes = PyObject_IsTrue(value) == 1;
+        if ((value = PyDict_GetItemString(options, "no_graph"))) o.no_graph = PyObject_IsTrue(value) == 1;
+        if ((value = PyDict_GetItemString(options, "strict"))) o.strict = PyObject_IsTrue(value) == 1;
+        if ((value = PyDict_GetItemString(options, "wait"))) o.wait = PyObject_IsTrue(value) == 1;
+        int type, index;
+        if ((value = PyDict_GetItemString(options, "device")) && PyArg_ParseTuple(value, "ii", &type, &index))
+            p->device = (rp_device){(rp_device_type)type, index};
+        if (PyErr_Occurred()) return false;
+    }
+    p->context.p = p;
+    p->compiled = (rp_compile)((rp_fn){replay, &p->context, 0, p->name}, &o);
+    return !rp_failed() || (py_fail("compile"), false);
+}
+
+static bool make_room(program *p, const char *name) {
+    p->name = copy_text(name);
+    p->seen = calloc(p->n_in + 1, sizeof *p->seen);
+    p->owned = calloc(p->n_in + 1, sizeof *p->owned);
+    return (p->name && p->seen && p->owned) || (PyErr_NoMemory(), false);
+}
+
+/* Program(name, n_in, steps, results, owned, options) */
+static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    (void)keywords;
+    const char *name;
+    int n_in;
+    PyObject *steps, *results, *owned, *options;
+    if (!PyArg_ParseTuple(args, "siOOOO", &name, &n_in, &steps, &results, &owned, &options)) return NULL;
+    program *p = (program *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!p) return NULL;
+    p->n_in = p->n_slots = n_in < 0 ? 0 : (size_t)n_in;
+    Py_ssize_t n = PyList_Size(steps);
+    bool good = n >= 0 && make_room(p, name) &&
+                ((p->steps = calloc((size_t)n + 1, sizeof *p->steps)) || (PyErr_NoMemory(), false));
+    for (Py_ssize_t i = 0; good && i < n; i++) {
+        p->n_steps = (size_t)i + 1;
+        good = read_step(PyList_GetItem(steps, i), p, &p->steps[i]);
+    }
+    size_t slots = p->n_slots, n_owned = 0;
+    int32_t *which = NULL;
+    good = good && read_slots(results, p, SIZE_MAX, &p->out, &p->n_out) &&
+           read_slots(owned, p, SIZE_MAX, &which, &n_owned);
+    for (size_t k = 0; good && k < p->n_out; k++)
+        if (p->out[k] < 0 || p->n_slots != slots)
+            good = (PyErr_SetString(PyExc_ValueError, "a result of no step"), false);
+    for (size_t k = 0; good && k < n_owned; k++)
+        if (which[k] >= 0 && (size_t)which[k] < p->n_in) p->owned[which[k]] = true;
+    free(which);
+    if (!good || !make_compiled(p, options)) {
+        Py_DECREF(p);
+        return NULL;
+    }
+    return (PyObject *)p;
+}
+
+/* Program.read(text, options): a graph in text form */
+static PyObject *program_read(PyObject *type, PyObject *args) {
+    const char *text;
+    Py_ssize_t bytes;
+    PyObject *options;
+    if (!PyArg_ParseTuple(args, "s#O", &text, &bytes, &options)) return NULL;
+    program *p = (program *)((allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc))((PyTypeObject *)type, 0);
+    if (!p) return NULL;
+    p->ir = (rp_ir_parse)(text, (size_t)bytes);
+    bool good = !rp_failed() || (py_fail("compile_ir"), false);
+    if (good) {
+        const rp_ir_value *list;
+        p->n_in = rp_ir_block_args(rp_ir_body(p->ir), &list);
+        p->n_out = rp_ir_block_results(rp_ir_body(p->ir), &list);
+        const char *name = rp_ir_name(p->ir);
+        good = make_room(p, name && *name ? name : "graph") && make_compiled(p, options);
+    }
+    if (!good) {
+        Py_DECREF(p);
+        return NULL;
+    }
+    return (PyObject *)p;
+}
+
+/* ---- calls */
+
+static void give_back(void *ctx) { /* a tensor that a handle held; in any thread */
+    if (!Py_IsInitialized()) return;
+    PyGILState_STATE state = PyGILState_Ensure();
+    Py_DECREF((PyObject *)ctx);
+    PyGILState_Release(state);
+}
+
+static char nothing[16] __attribute__((aligned(16))); /* memory of tensors without elements */
+
+/* The handle of argument k, borrowed from p->seen, or (where the argument is owned by handles) of the innermost scope. */
+static rp_tensor *argument(program *p, size_t k, PyObject *object, PyObject **keep) {
+    dl_tensor v;
+    rp_dtype dtype = RP_I64;
+    rp_device device = rp_cpu();
+    int64_t carried[2] = {0, 0}, carried_stride[2] = {1, 1}, plain[RP_MAX_DIMS];
+    seen *last = &p->seen[k];
+    *keep = NULL;
+    if (PyLong_Check(
+            object)) { /* a number of the caller's: the size of a tensor without elements, so that it may be a symbol */
+        if (!read_size(object, &carried[1])) return NULL;
+        if (carried[1] < 0) {
+            PyErr_Format(py_error, "a negative number (%lld) as an argument", (long long)carried[1]);
+            return NULL;
+        }
+        v = (dl_tensor){.data = nothing, .device_type = DL_CPU, .ndim = 2, .shape = carried, .strides = carried_stride};
+    } else {
+        if (py_view(object, &v, keep)) return NULL;
+        if (py_dtype_of(&v, &dtype, &device)) return NULL;
+    }
+    void *data = v.data ? (char *)v.data + v.byte_offset : nothing;
+    size_t bytes = (size_t)v.ndim * sizeof *v.shape;
+    const int64_t *stride = v.strides;
+    if (!stride) {
+        int64_t step = 1;
+        for (int32_t d = v.ndim; d-- > 0; step *= v.shape[d]) plain[d] = step;
+        stride = plain;
+    }
+    bool own = p->owned[k];
+    if (!own && last->t && last->data == data && last->dtype == dtype && last->device.type == device.type &&
+        last->device.index == device.index && last->ndim == v.ndim && !memcmp(last->size, v.shape, bytes) &&
+        !memcmp(last->stride, stride, bytes))
+        return last->t;
+    if (own) Py_INCREF(object);
+    rp_tensor *t = (rp_from_blob)(data, v.shape, (size_t)v.ndim, stride, dtype, device, own ? give_back : NULL,
+                                  own ? object : NULL);
+    if (rp_is_error(t) || (rp_declare_stable)(t) != RP_OK) return py_fail("an argument");
+    if (own) return t;
+    if (last->t) (rp_release)(last->t);
+    *last = (seen){(rp_retain)(t), data, dtype, device, v.ndim, {0}, {0}};
+    memcpy(last->size, v.shape, bytes);
+    memcpy(last->stride, stride, bytes);
+    return t;
+}
+
+#define FEW 64
+
+typedef struct room {
+    rp_tensor *few[2 * FEW], **in, **out;
+    PyObject *few_keeps[FEW], **keeps;
+} room;
+
+static bool take_room(room *r, size_t n_in, size_t n_out) {
+    size_t most = n_in > n_out ? n_in : n_out;
+    if (most <= FEW) {
+        r->in = r->few;
+        r->out = r->few + FEW;
+        r->keeps = r->few_keeps;
+        return true;
+    }
+    r->in = malloc(2 * most * sizeof *r->in);
+    r->out = r->in + most;
+    r->keeps = malloc(most * sizeof *r->keeps);
+    return (r->in && r->keeps) || (PyErr_NoMemory(), false);
+}
+
+static void give_room(room *r) {
+    if (r->in != r->few) free(r->in);
+    if (r->keeps != r->few_keeps) free(r->keeps);
+}
+
+/* Calls the compiled function without the interpreter's lock. Results belong to the innermost scope. */
+static rp_status call_free(program *p, rp_tensor **in, rp_tensor **out) {
+    rp_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = (rp_call)(p->compiled, in, p->n_in, out, p->n_out);
+    Py_END_ALLOW_THREADS;
+    return status;
+}
+
+/* run(list of torch tensors and ints) -> list of torch tensors. The caller's list is emptied: what nobody else holds goes as soon as it
+   can (PyTorch's boxed calls). */
+static PyObject *program_run(PyObject *self, PyObject *args) {
+    program *p = (program *)self;
+    if (!PyList_Check(args) || (size_t)PyList_Size(args) != p->n_in)
+        return PyErr_Format(PyExc_TypeError, "%s takes a list of %zu arguments", p->name, p->n_in);
+    room r;
+    if (!take_room(&r, p->n_in, p->n_out)) {
+        give_room(&r);
+        return NULL;
+    }
+    rp_scope scope = (rp_scope_begin)();
+    size_t n = 0;
+    bool good = true;
+    for (; n < p->n_in && good; n++) {
+        r.in[n] = argument(p, n, PyList_GetItem(args, (Py_ssize_t)n), &r.keeps[n]);
+        good = r.in[n] != NULL;
+        if (good && (rp_device_of)(r.in[n]).type == RP_DEVICE_CUDA)
+            good = py_follow_stream((rp_device_of)(r.in[n])) == 0;
+        if (good) (rp_retain)(r.in[n]); /* another thread may replace what was seen */
+    }
+    size_t held = good ? n : n ? n - 1 : 0;
+    PyObject *results = NULL;
+    if (good && call_free(p, r.in, r.out) != RP_OK) good = (py_fail(p->name), false);
+    if (good) results = PyList_New((Py_ssize_t)p->n_out);
+    for (size_t k = 0; results && k < p->n_out; k++) {
+        PyObject *t = py_torch_from(r.out[k]);
+        if (t)
+            PyList_SetItem(results, (Py_ssize_t)k, t);
+        else
+            Py_CLEAR(results);
+    }
+    for (size_t k = 0; k < held; k++) (rp_release)(r.in[k]);
+    for (size_t k = 0; k < n; k++) Py_XDECREF(r.keeps[k]);
+    (rp_scope_end)(scope, NULL, 0);
+    give_room(&r);
+    return results;
+}
+
+/* arrays(list of arrays) -> list of Array */
+static PyObject *program_arrays(PyObject *self, PyObject *args) {
+    program *p = (program *)self;
+    if (!PyList_Check(args) || (size_t)PyList_Size(args) != p->n_in)
+        return PyErr_Format(PyExc_TypeError, "%s takes a list of %zu arguments", p->name, p->n_in);
+    room r;
+    if (!take_room(&r, p->n_in, p->n_out)) {
+        give_room(&r);
+        return NULL;
+    }
+    rp_scope scope = (rp_scope_begin)();
+    size_t n = 0;
+    while (n < p->n_in && (r.in[n] = py_from_array(PyList_GetItem(args, (Py_ssize_t)n)))) n++;
+    PyObject *results = NULL;
+    if (n == p->n_in) {
+        if (call_free(p, r.in, r.out) != RP_OK)
+            py_fail(p->name);
+        else
+            results = PyList_New((Py_ssize_t)p->n_out);
+    }
+    for (size_t k = 0; results && k < p->n_out; k++) {
+        PyObject *t = py_array_new(r.out[k]);
+        if (t)
+            PyList_SetItem(results, (Py_ssize_t)k, t);
+        else
+            Py_CLEAR(results);
+    }
+    for (size_t k = 0; k < n; k++) (rp_release)(r.in[k]);
+    (rp_scope_end)(scope, NULL, 0);
+    give_room(&r);
+    return results;
+}
+
+/* bare(arguments as run takes them, n) -> seconds a call of the library alone, without Python: what run() is measured against */
+static PyObject *program_bare(PyObject *self, PyObject *args) {
+    program *p = (program *)self;
+    PyObject *list, *keep;
+    int n;
+    if (!PyArg_ParseTuple(args, "Oi", &list, &n)) return NULL;
+    if (!PyList_Check(list) || (size_t)PyList_Size(list) != p->n_in || n < 1)
+        return PyErr_Format(PyExc_TypeError, "%s takes a list of %zu arguments", p->name, p->n_in);
+    room r;
+    if (!take_room(&r, p->n_in, p->n_out)) {
+        give_room(&r);
+        return NULL;
+    }
+    rp_scope scope = (rp_scope_begin)();
+    bool good = true;
+    for (size_t k = 0; k < p->n_in && good; k++) {
+        good = (r.in[k] = argument(p, k, PyList_GetItem(list, (Py_ssize_t)k), &keep)) != NULL;
+        Py_XDECREF(keep);
+    }
+    struct timespec begin = {0, 0}, end = {0, 0};
+    (void)timespec_get(&begin, TIME_UTC);
+    for (int i = 0; i < n && good; i++) {
+        rp_scope inner = (rp_scope_begin)();
+        good = (rp_call)(p->compiled, r.in, p->n_in, r.out, p->n_out) == RP_OK || (py_fail(p->name), false);
+        (rp_scope_end)(inner, NULL, 0);
+    }
+    (void)timespec_get(&end, TIME_UTC);
+    (rp_scope_end)(scope, NULL, 0);
+    give_room(&r);
+    double seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    return good ? PyFloat_FromDouble(seconds / n) : NULL;
+}
+
+/* ---- checks and facts */
+
+static bool read_type(PyObject *o, rp_ir_type *type) {
+    int dtype, device, index;
+    PyObject *sizes;
+    *type = (rp_ir_type){.struct_size = sizeof *type};
+    if (!PyArg_ParseTuple(o, "iiiO", &dtype, &device, &index, &sizes)) return false;
+    Py_ssize_t n = PyTuple_Size(sizes);
+    if (n < 0) return false;
+    if (n > RP_MAX_DIMS)
+        return PyErr_Format(py_error, "a tensor has at most %d dimensions, not %zd", RP_MAX_DIMS, n), false;
+    type->dtype = (rp_dtype)dtype;
+    type->device = (rp_device){(rp_device_type)device, index};
+    type->ndim = (size_t)n;
+    for (Py_ssize_t d = 0; d < n; d++)
+        if (!read_size(PyTuple_GetItem(sizes, d), &type->size[d])) return false;
+    return true;
+}
+
+/* check([(dtype, device type, index, sizes) an argument]) -> [(step, what is wrong)]; step -1: with the whole. */
+static PyObject *program_check(PyObject *self, PyObject *types) {
+    program *p = (program *)self;
+    if (!PyList_Check(types) || (size_t)PyList_Size(types) != p->n_in)
+        return PyErr_Format(PyExc_TypeError, "a type an argument");
+    rp_ir_type *list = calloc(p->n_in + 1, sizeof *list);
+    context c = {.p = p, .faults = calloc(p->n_steps + 1, sizeof *c.faults)};
+    bool good = (list && c.faults) || (PyErr_NoMemory(), false);
+    for (size_t k = 0; good && k < p->n_in; k++) good = read_type(PyList_GetItem(types, (Py_ssize_t)k), &list[k]);
+    PyObject *found = good ? PyList_New(0) : NULL;
+    if (found) {
+        rp_scope scope = (rp_scope_begin)();
+        rp_ir *ir;
+        Py_BEGIN_ALLOW_THREADS;
+        ir = (rp_trace_types)((rp_fn){replay, &c, 0, p->name}, list, p->n_in, p->n_out);
+        rp_ir_release(ir);
+        Py_END_ALLOW_THREADS;
+        bool failed = rp_failed();
+        for (size_t k = 0; k < c.n_faults + (failed && c.n_faults == 0); k++) {
+            bool whole = k >= c.n_faults;
+            PyObject *one = Py_BuildValue("(is)", whole ? -1 : (int)c.faults[k].step,
+                                          whole                 ? rp_error_message()
+                                          : c.faults[k].message ? c.faults[k].message
+                                                                : "");
+            if (!one || PyList_Append(found, one)) {
+                Py_XDECREF(one);
+                Py_CLEAR(found);
+                break;
+            }
+            Py_DECREF(one);
+        }
+        (void)rp_error_take();
+        (rp_scope_end)(scope, NULL, 0);
+    }
+    for (size_t k = 0; c.faults && k < c.n_faults; k++) free(c.faults[k].message);
+    free(c.faults);
+    free(list);
+    return found;
+}
+
+static PyObject *program_explain(PyObject *self, PyObject *unused) {
+    (void)unused;
+    program *p = (program *)self;
+    PyObject *list = PyList_New(0);
+    size_t n = (rp_explain_count)(p->compiled);
+    for (size_t k = 0; list && k < n; k++) {
+        rp_explain_entry e;
+        if ((rp_explain_get)(p->compiled, k, &e) != RP_OK) {
+            Py_DECREF(list);
+            return py_fail("explain");
+        }
+        PyObject *one = Py_BuildValue("(ssssLs)", e.kind, e.reason, e.message, e.site, (long long)e.count, e.of);
+        if (!one || PyList_Append(list, one)) {
+            Py_XDECREF(one);
+            Py_CLEAR(list);
+            break;
+        }
+        Py_DECREF(one);
+    }
+    return list;
+}
+
+static PyObject *program_name(PyObject *self, void *unused) {
+    (void)unused;
+    return PyUnicode_FromString(((program *)self)->name);
+}
+
+static PyObject *program_arguments(PyObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromSize_t(((program *)self)->n_in);
+}
+
+static PyMethodDef methods[] = {
+    {"run", program_run, METH_O, "calls it with a list of torch tensors and ints"},
+    {"bare", program_bare, METH_VARARGS, "seconds a call of the library takes alone"},
+    {"arrays", program_arrays, METH_O, "calls it with a list of arrays"},
+    {"check", program_check, METH_O, "what of it the library refuses for arguments of these types"},
+    {"explain", program_explain, METH_NOARGS, "what became of it, a tuple a fact"},
+    {"read", program_read, METH_VARARGS | METH_CLASS, "a program of a graph in text form"},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef members[] = {{"name", program_name, NULL, "of the function", NULL},
+                                {"arguments", program_arguments, NULL, "how many it takes", NULL},
+                                {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot slots[] = {{Py_tp_new, program_new},
+                              {Py_tp_dealloc, program_free},
+                              {Py_tp_methods, methods},
+                              {Py_tp_getset, members},
+                              {0, NULL}};
+static PyType_Spec spec = {"reprise._c.Program", sizeof(program), 0, Py_TPFLAGS_DEFAULT, slots};
+
+int py_program_ready(PyObject *module) {
+    PyObject *type = PyType_FromSpec(&spec);
+    return type ? PyModule_AddObject(module, "Program", type) : -1;
+}

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""A table: models of torchvision, timm and transformers through torch.compile(backend="reprise"), inference and five training steps beside
+eager PyTorch.
+
+usage: python python/tests/models.py [NAME...] [--steps 5] [--times] [--peers inductor,reduce-overhead] [--verbose]
+
+"passed": every node ran in the library; "split": some ran in PyTorch (how many, and why, below the table); "refused": none, or an error. A
+difference beyond the tolerance makes the exit status 1. Errors are relative to the largest element; training is measured by the gradients
+of the first step, the losses of all, and the parameters behind the last, in float64."""
+import argparse
+import copy
+import logging
+import os
+import sys
+import time
+import traceback
+import warnings
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+warnings.simplefilter("ignore")
+import torch  # noqa: E402
+
+import reprise  # noqa: E402
+from zoo import ZOO  # noqa: E402
+
+logging.getLogger("torch").setLevel(logging.CRITICAL)
+torch._dynamo.config.allow_rnn = True  # a recurrent layer is part of the graph
+TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-9}
+
+
+def flat(y):
+    return [t for t in torch.utils._pytree.tree_leaves(y) if isinstance(t, torch.Tensor)]
+
+
+def error(got, want):
+    """The largest difference of a tensor, by its largest element, or a thousandth of that of all."""
+    worst, floor = 0.0, 1e-3 * max([t.detach().double().abs().nan_to_num(posinf=0).max().item() for t in want if t.numel()], default=1.0)
+    for a, b in zip(got, want, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype or not torch.equal(a.isfinite(), b.isfinite()):
+            return float("inf")
+        if b.numel():
+            a, b = (t.double().nan_to_num(posinf=0, neginf=0) for t in (a.detach(), b.detach()))
+            worst = max(worst, ((a - b).abs().max() / b.abs().max().clamp(min=max(floor, 1e-9))).item())
+    return worst
+
+
+def made(name, dtype):
+    torch.manual_seed(0)
+    model, batch, loss = ZOO[name][1]()
+    return model.to(dtype), {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in batch.items()}, loss
+
+
+def inference(name, backend, dtype=torch.float32):
+    model, batch, _ = made(name, dtype)
+    model.eval()
+    run = torch.compile(model, backend=backend) if backend else model
+    with torch.no_grad():
+        first = flat(call(run, model, batch))
+        return flat(call(run, model, batch)), first
+
+
+def call(run, model, batch):
+    return run(*batch.values()) if isinstance(model, torch.nn.Sequential) else run(**batch)
+
+
+def training(name, backend, steps, dtype=torch.float64):
+    model, batch, loss_of = made(name, dtype)
+    model.train()
+    run = torch.compile(model, backend=backend) if backend else model
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    losses, gradients = [], []
+    for k in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(call(run, model, batch))
+        loss.backward()
+        if k == 0:
+            gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        optimizer.step()
+        losses.append(loss.detach())
+    return gradients, losses, [t.detach() for t in model.state_dict().values()]
+
+
+def one(name, steps):
+    """(verdict, error of inference, of gradients, of the parameters at the end, report, seconds)"""
+    began = time.monotonic()
+    reports = []
+    torch._dynamo.reset()
+    reprise.reset()
+    a, again = inference(name, "reprise")
+    b, _ = inference(name, None)
+    wrong = max(error(a, b), error(again, b))
+    reports += reprise.explain().graphs
+    torch._dynamo.reset()
+    reprise.reset()
+    got = training(name, "reprise", steps)
+    want = training(name, None, steps)
+    reports += reprise.explain().graphs
+    graphs = reports
+    eager = sum(len(g.eager) for g in graphs)
+    verdict = "passed" if eager == 0 and graphs else "split" if any(g.parts for g in graphs) else "refused"
+    return verdict, wrong, error(got[0], want[0]), error(got[2], want[2]), graphs, time.monotonic() - began
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--verbose", action="store_true")
+    o = parser.parse_args()
+    torch.set_num_threads(min(4, os.cpu_count()))
+    bad, reasons, verdicts = [], {}, []
+    print(f"PyTorch {torch.__version__}, reprise {reprise.__version__}")
+    print(f"{'model':20} {'kind':12} {'verdict':8} {'graphs':>6} {'nodes':>6} {'eager':>6} {'inference':>10} {'gradients':>10} {'5 steps':>10} {'s':>6}")
+    for name in o.names or ZOO:
+        kind = ZOO[name][0]
+        try:
+            verdict, wrong, gradients, end, graphs, seconds = one(name, o.steps)
+        except Exception as e:
+            if o.verbose:
+                traceback.print_exc()
+            print(f"{name:20} {kind:12} refused  {type(e).__name__}: {str(e).splitlines()[0][:150]}", flush=True)
+            bad.append(name)
+            verdicts.append("refused")
+            continue
+        eager = sum(len(g.eager) for g in graphs)
+        good = wrong <= TOLERANCE[torch.float32] and gradients <= 1e-8 and end <= 1e-7
+        print(f"{name:20} {kind:12} {verdict:8} {len(graphs):6} {sum(g.nodes for g in graphs):6} {eager:6} {wrong:10.1e} {gradients:10.1e} {end:10.1e} {seconds:6.1f}"
+              + ("" if good else "  DIFFERS"), flush=True)
+        verdicts.append(verdict)
+        if not good:
+            bad.append(name)
+        for g in graphs:
+            for _, op, reason, place in g.eager:
+                reasons.setdefault((op, reason), set()).add(name)
+    for (op, reason), names in sorted(reasons.items()):
+        print(f"  {op}: {reason} ({', '.join(sorted(names))})")
+    print(f"{len(verdicts)} models: " + ", ".join(f"{verdicts.count(v)} {v}" for v in ("passed", "split", "refused")) + f"; {len(bad)} wrong: {' '.join(bad)}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

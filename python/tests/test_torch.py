@@ -1,0 +1,408 @@
+"""torch.compile(backend="reprise") beside eager PyTorch: what a graph may do, training, sizes, memory, faults.
+
+usage: python -m unittest discover -s python/tests   (where the wheel and PyTorch are installed)"""
+import copy
+import gc
+import threading
+import time
+import unittest
+import weakref
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import reprise
+
+
+class Door(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        reprise.reset()
+
+    def same(self, got, want, tolerance=None):
+        self.assertEqual(got.shape, want.shape)
+        self.assertEqual(got.dtype, want.dtype)
+        torch.testing.assert_close(got, want, equal_nan=True, check_stride=False, **({"rtol": tolerance, "atol": tolerance} if tolerance else {}))
+
+    def check(self, f, *args, calls=2, whole=True, **options):
+        """f compiled gives what f gives, at every call; all of it in the library if `whole`."""
+        run = torch.compile(f, backend="reprise", **options)
+        for _ in range(calls):
+            got, want = run(*args), f(*args)
+            for a, b in zip(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want), strict=True):
+                self.same(a, b) if isinstance(b, torch.Tensor) else self.assertEqual(a, b)
+        if whole:
+            self.assertEqual(dict(reprise.explain().reasons), {})
+            self.assertTrue(reprise.explain().graphs)
+        return run
+
+    def trained(self, model, batch, steps=3, loss=lambda y: y.square().mean(), tolerance=None, **options):
+        """Gradients, parameters and buffers after some steps are eager's."""
+        twin = copy.deepcopy(model)
+        run = torch.compile(model, backend="reprise", **options)
+        for m, call in ((model, run), (twin, twin)):
+            optimizer = torch.optim.SGD(m.parameters(), 0.05)
+            for _ in range(steps):
+                optimizer.zero_grad()
+                loss(call(*batch)).backward()
+                optimizer.step()
+        for (name, a), b in zip(model.state_dict().items(), twin.state_dict().values()):
+            with self.subTest(name):
+                self.same(a, b, tolerance)
+        for a, b in zip(model.parameters(), twin.parameters()):
+            self.same(a.grad, b.grad, tolerance)
+
+
+class Inference(Door):
+    def test_pointwise_and_reductions(self):
+        self.check(lambda x, y: ((x * y + 2).sin() - 1.5 / (y.abs() + 1), (x - y).softmax(-1), x.sum(0), x.mean(), (3 - x).amax(1, keepdim=True),
+                                 x > y, x.to(torch.float64)), torch.randn(5, 7), torch.randn(5, 7))
+
+    def test_products(self):
+        self.check(lambda a, b, c: (a @ b + c, torch.einsum("ij,jk->ik", a, b), F.linear(a, b.t(), c)), torch.randn(4, 6), torch.randn(6, 5), torch.randn(5))
+
+    def test_integers_and_indices(self):
+        i = torch.tensor([2, 0, 1])
+        self.check(lambda x, i: (x[i], x.gather(0, i[:, None]), x.index_add(0, i, x[:3]), torch.where(i > 0, i, 7), i // 2, i % 2, i.cumsum(0)),
+                   torch.randn(4, 3), i)
+
+    def test_views_and_strides(self):
+        x = torch.randn(6, 8)
+        self.check(lambda x: (x.t().reshape(-1)[2:40:3] * 2, x[1:, ::2].exp(), x.unsqueeze(1).expand(6, 3, 8).sum(1), x.flip(0)), x)
+        torch._dynamo.reset()
+        self.check(lambda x: x.relu() + 1, x.t())
+        torch._dynamo.reset()
+        self.check(lambda x: x.relu() + 1, x[::2, 1::3])
+
+    def test_strides_of_results(self):
+        x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+        f = lambda x: (x * 2, x.permute(1, 0, 2, 3) + 1, F.max_pool2d(x, 2))
+        for a, b in zip(torch.compile(f, backend="reprise")(x), f(x)):
+            self.assertEqual(a.stride(), b.stride())
+
+    def test_arguments_as_results(self):
+        x = torch.randn(3, 4)
+        run = torch.compile(lambda x: (x, x.view(4, 3), x[1], None, x + 1, 5), backend="reprise")
+        a, b, c, d, e, g = run(x)
+        self.assertEqual((a.data_ptr(), b.data_ptr(), c.data_ptr()), (x.data_ptr(), x.data_ptr(), x[1].data_ptr()))
+        self.assertEqual((d, g), (None, 5))
+        x.fill_(7)
+        self.same(b, torch.full((4, 3), 7.0))
+        self.assertFalse(e.eq(8).all())
+
+    def test_results_outlive_calls_and_arguments(self):
+        run = torch.compile(lambda x: (x + 1, (x * 2)[1:]), backend="reprise")
+        kept = []
+        for k in range(5):
+            kept.append(run(torch.full((64,), float(k))))
+        torch._dynamo.reset()
+        del run
+        gc.collect()
+        for k, (a, b) in enumerate(kept):
+            self.same(a, torch.full((64,), k + 1.0))
+            self.same(b, torch.full((63,), k * 2.0))
+
+    def test_arguments_are_let_go(self):
+        run = torch.compile(lambda x: x + 1, backend="reprise")
+        x = torch.randn(8)
+        gone = weakref.ref(x)
+        run(x), run(x)
+        del x
+        gc.collect()
+        self.assertIsNone(gone())
+
+    def test_moved_arguments(self):
+        run = torch.compile(lambda x, y: x @ y, backend="reprise")
+        for _ in range(6):
+            a, b = torch.randn(5, 5), torch.randn(5, 5)
+            self.same(run(a, b), a @ b)
+
+    def test_empty_and_numbers(self):
+        self.check(lambda x, y: (x + 1, x.sum(0), y * 3, y.reshape(1)), torch.randn(0, 4), torch.tensor(2.5))
+
+    def test_types(self):
+        for dtype in (torch.float64, torch.float16, torch.bfloat16):
+            with self.subTest(dtype):
+                torch._dynamo.reset()
+                self.check(lambda x, y: ((x * y).relu() + 1, x.float().sum()), torch.randn(5, 6).to(dtype), torch.randn(5, 6).to(dtype))
+        for dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8):
+            with self.subTest(dtype):
+                torch._dynamo.reset()
+                self.check(lambda x: (x + 3, x * x, x.bitwise_and(5)), torch.arange(12).to(dtype).reshape(3, 4))
+
+    def test_autocast(self):
+        model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+
+        def f(x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(x)
+        run = torch.compile(f, backend="reprise")
+        with torch.no_grad():
+            x = torch.randn(8, 16)
+            self.assertEqual(run(x).dtype, torch.bfloat16)
+            self.same(run(x), f(x), 2e-2)
+
+    def test_channels_last_convolution(self):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=4)).eval().to(memory_format=torch.channels_last)
+        with torch.no_grad():
+            self.check(model, torch.randn(2, 3, 16, 16).to(memory_format=torch.channels_last))
+
+    def test_constants_of_the_model(self):
+        table = torch.arange(6.0)
+        self.check(lambda x: x * torch.tensor([1.0, 2.0, 3.0]) + table[:3] + torch.arange(3) + torch.ones(3), torch.randn(3))
+
+    def test_attention(self):
+        q = torch.randn(2, 4, 6, 8)
+        self.check(lambda q: (F.scaled_dot_product_attention(q, q, q), F.scaled_dot_product_attention(q, q, q, is_causal=True)), q)
+
+    def test_threads_share_a_function(self):
+        run = torch.compile(lambda x: (x @ x).relu().sum(1), backend="reprise")
+        run(torch.randn(32, 32))
+        run(torch.randn(32, 32))
+        wrong = []
+
+        def work(seed):
+            g = torch.Generator().manual_seed(seed)
+            for _ in range(20):
+                x = torch.randn(32, 32, generator=g)
+                if not torch.allclose(run(x), (x @ x).relu().sum(1), atol=1e-4):
+                    wrong.append(seed)
+        threads = [threading.Thread(target=work, args=(s,)) for s in range(4)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        self.assertEqual(wrong, [])
+
+    def test_the_interpreter_goes_on_during_a_call(self):
+        x = torch.randn(1500, 1500)
+        run = torch.compile(lambda x: x @ x @ x, backend="reprise")
+        run(x), run(x)
+        ticks, end = [0], threading.Event()
+
+        def tick():
+            while not end.is_set():
+                ticks[0] += 1
+                time.sleep(0.0005)
+        t = threading.Thread(target=tick)
+        t.start()
+        before = ticks[0]
+        for _ in range(3):
+            run(x)
+        during = ticks[0] - before
+        end.set()
+        t.join()
+        self.assertGreater(during, 3)
+
+
+class Sizes(Door):
+    def test_a_size_that_changes(self):
+        run = torch.compile(lambda x: (x.reshape(-1, 2).sum(1), x.view(x.shape[0] * 2, -1) + x.shape[0], x.shape[0] * 3), backend="reprise")
+        for n in (4, 6, 10, 32, 5):
+            x = torch.randn(n, 4)
+            got, want = run(x), (x.reshape(-1, 2).sum(1), x.view(n * 2, -1) + n, n * 3)
+            self.same(got[0], want[0])
+            self.same(got[1], want[1])
+            self.assertEqual(got[2], want[2])
+        self.assertLessEqual(len(reprise.explain().graphs), 2)  # one of numbers, one of symbols
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_a_number_that_changes(self):
+        run = torch.compile(lambda x, n: x.repeat(n, 1) * n, backend="reprise")
+        for n in (3, 4, 5, 9):
+            x = torch.randn(2, 3)
+            self.same(run(x, n), x.repeat(n, 1) * n)
+
+    def test_two_sizes_and_a_gradient(self):
+        model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        twin = copy.deepcopy(model)
+        run = torch.compile(model, backend="reprise", dynamic=True)
+        for b, t in ((3, 5), (4, 7), (2, 9)):
+            x = torch.randn(b, t, 8)
+            run(x).square().sum().backward()
+            twin(x).square().sum().backward()
+            for p, q in zip(model.parameters(), twin.parameters()):
+                self.same(p.grad, q.grad, 1e-4)
+
+
+class Training(Door):
+    def test_mlp(self):
+        self.trained(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), [torch.randn(5, 8)])
+        self.assertEqual({g.kind for g in reprise.explain().graphs}, {"forward", "backward"})
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_buffers_are_written(self):
+        self.trained(nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(2), nn.Flatten()), [torch.randn(4, 3, 12, 12)])
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_norms_embeddings_losses(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.e, self.n, self.g, self.h = nn.Embedding(20, 8), nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.Linear(8, 20)
+
+            def forward(self, i):
+                x = self.g(self.n(self.e(i)).transpose(1, 2)).transpose(1, 2)
+                return F.cross_entropy(self.h(F.silu(x)).flatten(0, 1), i.flatten())
+        self.trained(Net(), [torch.randint(0, 20, (3, 5))], loss=lambda y: y)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_gradients_of_arguments(self):
+        x = torch.randn(4, 4, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        f = lambda x: (x.sin() * x).cumsum(1)
+        torch.compile(f, backend="reprise")(x).sum().backward()
+        f(y).sum().backward()
+        self.same(x.grad, y.grad)
+
+    def test_in_place_and_aliased_results(self):
+        def f(x, buffer):
+            buffer.add_(x.detach())
+            y = x * 2
+            z = y.view(-1)
+            y.mul_(3)
+            return y, z, buffer
+        x = torch.randn(3, 4)
+        b1, b2 = torch.zeros(3, 4), torch.zeros(3, 4)
+        run = torch.compile(f, backend="reprise")
+        for _ in range(3):
+            for a, b in zip(run(x, b1), f(x, b2)):
+                self.same(a, b)
+        self.same(b1, b2)
+        self.assertEqual(b1._version, b2._version)
+
+    def test_an_argument_that_is_a_view_is_written(self):
+        base1, base2 = torch.zeros(6, 4), torch.zeros(6, 4)
+        f = lambda v, x: v.copy_(x * 2)
+        run = torch.compile(f, backend="reprise")
+        for k in range(3):
+            x = torch.randn(4, 3)
+            run(base1[1:4].t(), x), f(base2[1:4].t(), x)
+            self.same(base1, base2)
+
+    def test_a_retained_graph_goes_backward_twice(self):
+        model = nn.Linear(4, 4)
+        run = torch.compile(model, backend="reprise")
+        y = run(torch.randn(3, 4)).square().sum()
+        y.backward(retain_graph=True)
+        first = model.weight.grad.clone()
+        y.backward()
+        self.same(model.weight.grad, 2 * first)
+
+    def test_two_forwards_before_their_backwards(self):
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+        twin = copy.deepcopy(model)
+        run = torch.compile(model, backend="reprise")
+        a, b = torch.randn(3, 4), torch.randn(3, 4)
+        for call in (run, twin):
+            y, z = call(a), call(b)
+            z.square().sum().backward()
+            y.square().sum().backward()
+        for p, q in zip(model.parameters(), twin.parameters()):
+            self.same(p.grad, q.grad)
+
+    def test_half_types(self):
+        self.trained(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).to(torch.bfloat16), [torch.randn(4, 8).to(torch.bfloat16)], tolerance=1e-2)
+
+
+class Random(Door):
+    def test_the_seed_is_torchs(self):
+        run = torch.compile(lambda x: F.dropout(x, 0.4), backend="reprise")
+        x = torch.ones(2000)
+        torch.manual_seed(5)
+        a, b = run(x), run(x)
+        torch.manual_seed(5)
+        c, d = run(x), run(x)
+        self.same(a, c)
+        self.same(b, d)
+        self.assertFalse(torch.equal(a, b))
+        self.assertAlmostEqual((a == 0).float().mean().item(), 0.4, delta=0.05)
+        self.same(a[a != 0], torch.full_like(a[a != 0], 1 / 0.6))
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_backward_has_the_masks_of_forward(self):
+        run = torch.compile(lambda x: F.dropout(x, 0.5) * 3, backend="reprise")
+        x = torch.ones(500, requires_grad=True)
+        y = run(x)
+        y.sum().backward()
+        self.same(x.grad, y.detach())
+
+    def test_random_factories(self):
+        run = torch.compile(lambda x: (torch.rand_like(x), torch.randn(4000), torch.bernoulli(torch.full((4000,), 0.25))), backend="reprise")
+        u, n, b = run(torch.ones(4000))
+        self.assertTrue(0 <= u.min() and u.max() < 1)
+        self.assertAlmostEqual(u.mean().item(), 0.5, delta=0.05)
+        self.assertAlmostEqual(n.std().item(), 1, delta=0.1)
+        self.assertAlmostEqual(b.mean().item(), 0.25, delta=0.05)
+
+
+class Splits(Door):
+    def test_what_the_library_lacks_runs_in_pytorch(self):
+        def f(x):
+            y = (x * 2).relu()
+            z = torch.fft.rfft(y).abs()
+            return z.sum(-1) + y.mean(-1)
+        self.check(f, torch.randn(3, 8), whole=False)
+        (graph,) = reprise.explain().graphs
+        self.assertTrue(graph.parts)
+        self.assertTrue(any("fft" in op for _, op, _, _ in graph.eager))
+        self.assertIn("fft", str(reprise.explain()))
+
+    def test_a_split_with_gradients_and_sizes(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(8, 8), nn.Linear(5, 3)
+
+            def forward(self, x):
+                return self.b(torch.fft.rfft(self.a(x).relu()).abs())
+        self.trained(Net(), [torch.randn(4, 8)])
+        self.assertTrue(reprise.explain().reasons)
+
+    def test_strict_names_the_node(self):
+        run = torch.compile(lambda x: torch.fft.rfft(x).abs(), backend="reprise", options={"strict": True})
+        with self.assertRaisesRegex(Exception, "fft.*test_torch.py"):
+            run(torch.randn(8))
+
+    def test_data_dependent_sizes(self):
+        torch._dynamo.config.capture_dynamic_output_shape_ops = True
+        try:
+            self.check(lambda x: x[x > 0].sum() + x.sum(), torch.randn(20), whole=False)
+        finally:
+            torch._dynamo.config.capture_dynamic_output_shape_ops = False
+
+    def test_complex_numbers(self):
+        x = torch.randn(4, dtype=torch.complex64)
+        self.check(lambda x: (x * x).abs() + 1, x, whole=False)
+        self.assertIn("complex64", str(reprise.explain()))
+
+    def test_unknown_options(self):
+        with self.assertRaisesRegex(Exception, "no option 'speed'"):
+            torch.compile(lambda x: x + 1, backend="reprise", options={"speed": 1})(torch.randn(2))
+
+    def test_an_index_out_of_bounds(self):
+        run = torch.compile(lambda x, i: x[i] * 2, backend="reprise")
+        with self.assertRaisesRegex(Exception, "(?i)index"):
+            run(torch.randn(3), torch.tensor([5]))
+        self.same(run(torch.ones(3), torch.tensor([1])), torch.tensor([2.0]))
+
+
+class Capsules(Door):
+    """The same without torch's table of C functions, which older versions lack."""
+
+    def setUp(self):
+        super().setUp()
+        reprise._c.bind_exchange(torch.Tensor, torch.utils.dlpack.to_dlpack, torch.utils.dlpack.from_dlpack, False)
+
+    def tearDown(self):
+        reprise._c.bind_exchange(torch.Tensor, torch.utils.dlpack.to_dlpack, torch.utils.dlpack.from_dlpack, True)
+
+    def test_inference(self):
+        self.check(lambda x, y: (x @ y, x > 0, x.t()), torch.randn(4, 4), torch.randn(4, 4))
+
+    def test_training(self):
+        self.trained(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), [torch.randn(6, 8)])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,198 @@
+"""Models of different kinds, small, with random weights: what tests and the table of models.py run. A maker gives (model, keyword arguments,
+loss): the loss is a function of the model's result."""
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+ZOO = {}  # name: (kind, maker)
+
+
+def entry(name, kind):
+    def register(f):
+        ZOO[name] = (kind, f)
+        return f
+    return register
+
+
+def classes(logits):
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), torch.arange(logits.numel() // logits.shape[-1], device=logits.device) % logits.shape[-1])
+
+
+def square(y):
+    y = y[0] if isinstance(y, (tuple, list)) else y
+    return (y.float() ** 2).mean()
+
+
+def picture(n=2, size=64, channels=3):
+    return torch.randn(n, channels, size, size)
+
+
+# ---------------------------------------------------------------- plain
+
+
+@entry("mlp", "mlp")
+def _():
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10)), {"input": torch.randn(16, 32)}, classes
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.embed, self.rnn, self.head = nn.Embedding(50, 16), kind(16, 24, num_layers=2, batch_first=True), nn.Linear(24, 50)
+
+    def forward(self, tokens):
+        y, _ = self.rnn(self.embed(tokens))
+        return self.head(y)
+
+
+def recurrent(kind):
+    return Recurrent(kind), {"tokens": torch.randint(0, 50, (3, 7))}, classes
+
+
+ZOO["lstm"] = ("recurrent", lambda: recurrent(nn.LSTM))
+ZOO["gru"] = ("recurrent", lambda: recurrent(nn.GRU))
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        block = lambda i, o: nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(4, o), nn.SiLU(), nn.Conv2d(o, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU())
+        self.down1, self.down2, self.middle = block(3, 8), block(8, 16), block(16, 32)
+        self.up2, self.up1 = nn.ConvTranspose2d(32, 16, 2, 2), nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
+        self.right2, self.right1, self.out = block(32, 16), block(24, 8), nn.Conv2d(8, 2, 1)
+
+    def forward(self, x):
+        a = self.down1(x)
+        b = self.down2(F.max_pool2d(a, 2))
+        c = self.middle(F.avg_pool2d(b, 2))
+        b = self.right2(torch.cat([self.up2(c), b], 1))
+        return self.out(self.right1(torch.cat([self.up1(b), a], 1)))
+
+
+@entry("unet", "U-Net")
+def _():
+    return UNet(), {"x": picture(2, 32)}, square
+
+
+class Experts(nn.Module):
+    """Top-2 of 4 experts, all of them computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.norm = nn.Linear(16, 4), nn.LayerNorm(16)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(4))
+
+    def forward(self, x):
+        weight, index = torch.topk(self.gate(x).softmax(-1), 2)
+        mask = torch.zeros(*x.shape[:-1], 4, device=x.device, dtype=x.dtype).scatter(-1, index, weight / weight.sum(-1, keepdim=True))
+        return self.norm(x + (torch.stack([e(x) for e in self.experts], -1) * mask.unsqueeze(-2)).sum(-1))
+
+
+@entry("experts", "mixture")
+def _():
+    return nn.Sequential(Experts(), Experts()), {"input": torch.randn(4, 6, 16)}, square
+
+
+@entry("encoder", "transformer")
+def _():
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), {"src": torch.randn(2, 9, 32)}, square
+
+
+# ---------------------------------------------------------------- torchvision
+
+
+def vision(name, kind="convolution", size=64, **options):
+    def make():
+        import torchvision
+        model = getattr(torchvision.models, name)(num_classes=10, **options)
+        for m in model.modules():
+            if isinstance(m, nn.Dropout):
+                m.p = 0.0
+            if type(m).__name__ == "StochasticDepth":
+                m.p = 0.0
+        return model, {"x": picture(2, size)}, classes
+    ZOO[name] = (kind, make)
+
+
+vision("resnet18")
+vision("mobilenet_v3_small")
+vision("shufflenet_v2_x0_5")
+vision("squeezenet1_1")
+vision("mnasnet0_5")
+vision("regnet_y_400mf")
+
+
+@entry("densenet", "convolution")
+def _():
+    import torchvision
+    return torchvision.models.DenseNet(8, (2, 2), 16, num_classes=10), {"x": picture(2, 48)}, classes
+
+
+@entry("convnext", "convolution")
+def _():
+    from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+    return ConvNeXt([CNBlockConfig(16, 32, 1), CNBlockConfig(32, None, 1)], num_classes=10), {"x": picture(2, 48)}, classes
+
+
+@entry("swin", "transformer")
+def _():
+    import torchvision
+    return (torchvision.models.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [4, 4], num_classes=10, stochastic_depth_prob=0.0), {"x": picture(2, 32)}, classes)
+
+
+@entry("vit", "transformer")
+def _():
+    import torchvision
+    return torchvision.models.VisionTransformer(32, 8, 2, 2, 32, 64, num_classes=10), {"x": picture(2, 32)}, classes
+
+
+# ---------------------------------------------------------------- timm
+
+
+def timm_model(name, kind, label=None, size=64, **options):
+    def make():
+        import timm
+        return timm.create_model(name, num_classes=10, **options), {"x": picture(2, size)}, classes
+    ZOO[label or name] = (kind, make)
+
+
+timm_model("mixer_s32_224", "mlp", "mixer", img_size=64, num_blocks=2, embed_dim=64)
+timm_model("convmixer_768_32", "convolution", "convmixer", dim=32, depth=2)
+timm_model("ghostnet_050", "convolution", "ghostnet")
+timm_model("poolformer_s12", "transformer", "poolformer", embed_dims=(16, 32, 32, 48), layers=(1, 1, 1, 1))
+timm_model("levit_128s", "transformer", "levit", size=224, embed_dim=(32, 48, 64), depth=(1, 1, 1), num_heads=(2, 3, 4))
+timm_model("efficientnet_lite0", "convolution", "efficientnet")
+
+
+# ---------------------------------------------------------------- transformers
+
+
+def language(label, kind, cls, config, loss=None, batch=None, **settings):
+    def make():
+        import transformers
+        model = getattr(transformers, cls)(getattr(transformers, config)(**settings))
+        given = batch() if batch else {"input_ids": torch.randint(0, 60, (2, 8))}
+        return model, {**given, "return_dict": False}, loss or (classes if "LM" in cls else square)
+    ZOO[label] = (kind, make)
+
+
+small = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, max_position_embeddings=32)
+language("bert", "transformer", "BertForMaskedLM", "BertConfig", **small, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+language("distilbert", "transformer", "DistilBertModel", "DistilBertConfig", vocab_size=64, dim=32, n_layers=2, n_heads=4, hidden_dim=48,
+         max_position_embeddings=32, dropout=0.0, attention_dropout=0.0)
+language("gpt2", "transformer", "GPT2LMHeadModel", "GPT2Config", vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, use_cache=False,
+         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+language("llama", "transformer", "LlamaForCausalLM", "LlamaConfig", **small, num_key_value_heads=2, use_cache=False)
+language("qwen2", "transformer", "Qwen2ForCausalLM", "Qwen2Config", **small, num_key_value_heads=2, use_cache=False)
+language("mixtral", "mixture", "MixtralForCausalLM", "MixtralConfig", **small, num_key_value_heads=2, num_local_experts=4, use_cache=False,
+         experts_implementation="batched_mm")
+language("t5", "transformer", "T5ForConditionalGeneration", "T5Config", loss=classes, vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
+         use_cache=False, dropout_rate=0.0,
+         batch=lambda: {"input_ids": torch.randint(0, 60, (2, 8)), "decoder_input_ids": torch.randint(0, 60, (2, 6))})
+language("mamba", "recurrent", "MambaForCausalLM", "MambaConfig", vocab_size=64, hidden_size=16, state_size=4, num_hidden_layers=2, use_cache=False)
+language("wav2vec2", "audio", "Wav2Vec2Model", "Wav2Vec2Config", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+         conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4, hidden_dropout=0.0,
+         attention_dropout=0.0, feat_proj_dropout=0.0, activation_dropout=0.0, layerdrop=0.0, mask_time_prob=0.0, apply_spec_augment=False,
+         batch=lambda: {"input_values": torch.randn(2, 400)})

@@ -1,0 +1,193 @@
+/* Streams that somebody else made (rp_stream_wrap): their life, work on them beside the owner's own, and graphs that the owner captures
+   while the library works. The owner is this file, through the driver's own functions.
+   ctest: labels=cuda timeout=300 cost=8 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above */
+#include <cmocka.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <reprise.h>
+
+#include "support/cuda.h"
+
+#define OK(expression)                                                                                                 \
+    do {                                                                                                               \
+        rp_status ok_status = (expression);                                                                            \
+        if (ok_status != RP_OK || rp_failed()) fail_msg("%s: %s", #expression, rp_error_message());                    \
+    } while (0)
+
+/* The driver as its owner's program sees it. */
+static struct {
+    int (*stream_create)(void **stream, unsigned flags), (*stream_destroy)(void *stream), (*synchronize)(void *stream);
+    int (*begin)(void *stream, int mode), (*end)(void *stream, void **graph);
+    int (*instantiate)(void **exec, void *graph, unsigned long long flags), (*launch)(void *exec, void *stream);
+    int (*exec_destroy)(void *exec), (*graph_destroy)(void *graph);
+} cu;
+
+static void find(void *library, const char *name, void *out) {
+    void *p = dlsym(library, name);
+    if (!p) fail_msg("the driver has no %s", name);
+    memcpy(out, &p, sizeof p);
+}
+
+static int start(void **state) {
+    (void)state;
+    (void)rp_error_take();
+    const char *path = getenv("REPRISE_LIBCUDA");
+    void *library = dlopen(path ? path : "libcuda.so.1", RTLD_NOW);
+    if (!library) return 1;
+    find(library, "cuStreamCreate", &cu.stream_create);
+    find(library, "cuStreamDestroy_v2", &cu.stream_destroy);
+    find(library, "cuStreamSynchronize", &cu.synchronize);
+    find(library, "cuStreamBeginCapture_v2", &cu.begin);
+    find(library, "cuStreamEndCapture", &cu.end);
+    find(library, "cuGraphInstantiateWithFlags", &cu.instantiate);
+    find(library, "cuGraphLaunch", &cu.launch);
+    find(library, "cuGraphExecDestroy", &cu.exec_destroy);
+    find(library, "cuGraphDestroy", &cu.graph_destroy);
+    (void)rp_set_default_device(rp_cuda(0));
+    return rp_synchronize(rp_cuda(0)) != RP_OK;
+}
+
+#define CU(call) assert_int_equal((call), 0)
+
+static rp_tensor *ramp(int64_t n, float by) {
+    float v[256];
+    for (int64_t i = 0; i < n; i++) v[i] = (float)i * by - 3.0F;
+    return rp_from_data(v, RP_DIMS(n), RP_F32);
+}
+
+static void near(rp_tensor *t, rp_tensor *want) {
+    float a[256], b[256];
+    size_t bytes = (size_t)rp_numel(want) * sizeof *a;
+    assert_int_equal(rp_numel(t), rp_numel(want));
+    OK(rp_to_host(t, a, bytes));
+    OK(rp_to_host(want, b, bytes));
+    assert_memory_equal(a, b, bytes);
+}
+
+static void model(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *h = rp_sin(rp_mul(in[0], in[1]));
+    out[0] = rp_add(h, rp_sum(h)); /* more than one kernel */
+}
+
+/* One native stream is one handle, as long as somebody holds it; it is never destroyed here. */
+static void test_life(void **state) {
+    (void)state;
+    void *native = NULL;
+    CU(cu.stream_create(&native, 1));
+    rp_stream *a = rp_stream_wrap(rp_cuda(0), native), *b = rp_stream_wrap(rp_cuda(0), native),
+              *plain = rp_stream_wrap(rp_cuda(0), NULL);
+    OK(RP_OK);
+    assert_ptr_equal(a, b);
+    assert_ptr_not_equal(a, plain);
+    rp_stream_release(b);
+    OK(rp_stream_synchronize(a));
+    rp_stream_release(a);
+    rp_stream_release(plain);
+    OK(RP_OK);
+    CU(cu.synchronize(native));
+    a = rp_stream_wrap(rp_cuda(0), native);
+    OK(rp_stream_synchronize(a));
+    rp_stream_release(a);
+    CU(cu.stream_destroy(native));
+    a = rp_stream_wrap(rp_cpu(), native);
+    assert_int_equal(rp_error_take(), RP_ERROR_DEVICE);
+    rp_stream_release(a);
+}
+
+/* Eager and compiled calls on an adopted stream, in its order. */
+static void test_work(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    void *native = NULL;
+    CU(cu.stream_create(&native, 1));
+    rp_stream *before = rp_current_stream(rp_cuda(0)), *s = rp_stream_wrap(rp_cuda(0), native);
+    rp_compiled *f = rp_compile((rp_fn){model, NULL, 0, "model"}, NULL);
+    rp_tensor *x = ramp(200, 0.01F), *y = ramp(200, 0.02F), *want = NULL, *got[4];
+    model(NULL, (rp_tensor *const[]){x, y}, 2, &want, 1);
+    OK(rp_synchronize(rp_cuda(0)));
+    OK(rp_set_current_stream(s));
+    for (int k = 0; k < 4; k++)
+        OK(rp_call(f, (rp_tensor *const[]){x, k & 1 ? rp_mul(y, rp_from_data(&(float){1}, RP_NO_DIMS, RP_F32)) : y}, 2,
+                   &got[k], 1));
+    CU(cu.synchronize(native));
+    OK(rp_set_current_stream(before));
+    for (int k = 0; k < 4; k++) near(got[k], want);
+    rp_compiled_release(f);
+    OK(rp_scope_end(scope, NULL, 0));
+    rp_stream_release(s);
+    OK(rp_synchronize(rp_cuda(0)));
+    CU(cu.stream_destroy(native));
+}
+
+/* The owner captures: the graph computes again from what the arguments hold, whatever the library does in between. */
+static void capture(bool compiled) {
+    rp_scope scope = rp_scope_begin();
+    void *native = NULL, *graph = NULL, *exec = NULL;
+    CU(cu.stream_create(&native, 1));
+    rp_stream *before = rp_current_stream(rp_cuda(0)), *s = rp_stream_wrap(rp_cuda(0), native);
+    rp_compiled *f =
+        compiled ? rp_compile((rp_fn){model, NULL, 0, "model"}, NULL) : rp_plain((rp_fn){model, NULL, 0, "model"});
+    rp_tensor *in[2] = {ramp(200, 0.01F), ramp(200, 0.02F)}, *out = NULL, *want = NULL, *other = NULL;
+    OK(rp_set_current_stream(s));
+    for (int k = 0; k < 3; k++) OK(rp_call(f, in, 2, &out, 1));
+    rp_stream_release(s);
+    OK(rp_synchronize(rp_cuda(0)));
+
+    CU(cu.begin(native, 0));
+    s = rp_stream_wrap(rp_cuda(0), native);
+    OK(rp_set_current_stream(s));
+    assert_true(rp_is_capturing(rp_cuda(0)));
+    OK(rp_call(f, in, 2, &out, 1));
+    (void)rp_rand(RP_DIMS(3));
+    assert_int_equal(rp_error_take(), RP_ERROR_CAPTURE); /* no replay could go on in the generator */
+    rp_stream_release(s);
+    CU(cu.end(native, &graph));
+    CU(cu.instantiate(&exec, graph, 0));
+
+    s = rp_stream_wrap(rp_cuda(0), native);
+    assert_false(rp_is_capturing(rp_cuda(0)));
+    for (int k = 0; k < 4; k++) {
+        (void)rp_copy_(in[0], rp_mul(in[0], in[1]));
+        OK(RP_OK);
+        model(NULL, in, 2, &want, 1);
+        for (int i = 0; i < 3; i++) OK(rp_call(f, (rp_tensor *const[]){in[1], in[1]}, 2, &other, 1));
+        CU(cu.launch(exec, native));
+        near(out, want);
+    }
+    OK(rp_set_current_stream(before));
+    rp_stream_release(s);
+    CU(cu.synchronize(native));
+    CU(cu.exec_destroy(exec));
+    CU(cu.graph_destroy(graph));
+    rp_compiled_release(f);
+    OK(rp_scope_end(scope, NULL, 0));
+    OK(rp_synchronize(rp_cuda(0)));
+    CU(cu.stream_destroy(native));
+}
+
+static void test_capture_of_a_compiled_call(void **state) {
+    (void)state;
+    capture(true);
+}
+
+static void test_capture_of_ops(void **state) {
+    (void)state;
+    capture(false);
+}
+
+int main(void) {
+    if (!test_cuda_choose()) return 1;
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_life, start),
+                                       cmocka_unit_test_setup(test_work, start),
+                                       cmocka_unit_test_setup(test_capture_of_a_compiled_call, start),
+                                       cmocka_unit_test_setup(test_capture_of_ops, start)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
