@@ -117,7 +117,8 @@ static rp_status composed(const rp__call *call, double scale) {
 
 /* ---- one kernel */
 
-enum { FLASH_FEATURES = 256 }; /* of a head, at the most */
+/* Features of a head, at the most: tiles of keys and queries lie in shared memory. */
+static rp_dim most_features(rp_dtype dtype) { return dtype == RP_F64 ? 128 : 256; }
 
 /* Size of dim i of t as if it had nd dims: 1 before its own. */
 static rp_dim size_as(const rp_tensor *t, unsigned nd, unsigned i) {
@@ -151,7 +152,8 @@ static bool flash_serves(const rp__call *call, batch *b) {
     const rp_dim *q = in[0]->size + in[0]->ndim - 2, *key = in[1]->size + in[1]->ndim - 2,
                  *value = in[2]->size + in[2]->ndim - 2;
     if (!rp__dim_is(RP__DIM_EQ, q[1], key[1]) || !rp__dim_is(RP__DIM_EQ, key[0], value[0])) return false;
-    if (rp__dim_is(RP__DIM_LT, FLASH_FEATURES, q[1]) || rp__dim_is(RP__DIM_LT, FLASH_FEATURES, value[1])) return false;
+    const rp_dim most = most_features((rp_dtype)in[0]->dtype);
+    if (rp__dim_is(RP__DIM_LT, most, q[1]) || rp__dim_is(RP__DIM_LT, most, value[1])) return false;
     bool scores = true; /* does the batch of the values not widen that of the scores? */
     for (unsigned i = 0; i + 2 < b->ndim; i++) {
         b->size[i] = size_as(in[0], b->ndim, i);
@@ -250,7 +252,7 @@ static rp_status check_flash(const rp__call *call, rp_tensor *const *in) {
         fits = mask->ndim == 4 && same_size(mask, 0, q, 0) && same_size(mask, 1, q, 1) && same_size(mask, 2, q, 2) &&
                same_size(mask, 3, k, 2);
     if (fits && place) fits = place->ndim == 1 && rp__dim_is(RP__DIM_EQ, place->size[0], 2);
-    if (!fits || rp__dim_is(RP__DIM_LT, FLASH_FEATURES, q->size[3]) || rp__dim_is(RP__DIM_LT, FLASH_FEATURES, v->size[3]))
+    if (!fits || rp__dim_is(RP__DIM_LT, most_features(dtype), q->size[3]) || rp__dim_is(RP__DIM_LT, most_features(dtype), v->size[3]))
         return rp__op_error(call, RP_ERROR_SHAPE, "operands of these sizes do not fit each other");
     if (!(p >= 0 && p < 1) || (p > 0) != (place != NULL))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "dropout of %g %s a place", p, place ? "with" : "without");

@@ -72,10 +72,12 @@ static void problem_macros(uint64_t facts, rp__text *out) {
                  field(facts, HALVES, 1) + 1);
 }
 
-/* Bytes of shared memory of attention_simt.cuh with tiles of m x m (RP_SHARED_FLOATS). */
+/* Bytes of shared memory of attention_simt.cuh with tiles of m x m. */
 static int64_t simt_bytes(unsigned part, int64_t d, int64_t v, int64_t m, int64_t element) {
     const int64_t row = m + 16 / element;
-    return element * (part == FORWARD ? 2 * d * row + m * v + m * row : 2 * (d + v) * row + 2 * m * row + m * (d + v) + m * d);
+    return element * (part == FORWARD ? 2 * d * row + m * v + m * row
+                      : part == KEYS  ? 2 * (d + v) * row + 2 * m * row + m * (d + v)
+                                      : 2 * (d + v) * row + m * row + m * d);
 }
 
 /* ---- attention_mma.cuh: tiles */
@@ -90,13 +92,6 @@ static int64_t mma_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
     if (part != FORWARD) return 2 * (m + 2 * n) * (d + v) + (part == KEYS ? 16 * n : 0);
     const int64_t tiles = 2 * (m * d + n * (d + v)), result = p->split ? 4 * m * (v + 2) : 2 * m * v;
     return tiles > result ? tiles : result;
-}
-
-/* Shared memory that a block may have. */
-static int64_t room_of(const rp__device *d) {
-    return (d->arch >= 100 && d->arch < 120) || d->arch == 90 ? 227 * 1024
-           : d->arch == 80 || d->arch == 87                   ? 163 * 1024
-                                                              : 99 * 1024;
 }
 
 /* A function of sizes and the device alone: it decides in which order sums are added up. False: not on these tensor cores. */
@@ -132,7 +127,7 @@ static bool plan_of(const rp__device *device, unsigned part, const rp__operand *
         if (most <= 128 && blocks >= processors) p->row_tiles = 2;
         if (p->row_tiles == 2 && most > 64) p->step = 32;
     }
-    return mma_bytes(part, p, d, v) <= room_of(device);
+    return mma_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
 }
 
 /* Can rows be read 16 bytes at once? */
@@ -219,6 +214,9 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
         features = padded(q->size[3], 16), values = padded(v->size[3], 16);
         for (tile = 64; tile > 16 && simt_bytes(part, features, values, tile, element) > 112 * 1024;) tile /= 2;
         bytes = simt_bytes(part, features, values, tile, element);
+        if (bytes > (int64_t)d->shared_limit)
+            return rp__fail(RP_ERROR_UNAVAILABLE, "%s: heads of %lld features do not fit the shared memory of this device", call->op,
+                            (long long)(q->size[3] > v->size[3] ? q->size[3] : v->size[3]));
         key.facts |= (uint64_t)tile / 16 << TILE;
     }
     key.facts |= (uint64_t)features / 16 << FEATURES | (uint64_t)values / 16 << VALUES;

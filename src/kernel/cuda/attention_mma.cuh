@@ -107,9 +107,9 @@ RP_FN float rp_score(const RP_WORDS *w, float s, rp_i64 i, rp_i64 j, rp_i64 rows
         _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int j = 0; j < (n); j++)           \
             _Pragma("unroll") for (int h = 0; h < 2; h++) {                                                            \
                 const int r = (warp * RP_MT + mt) * 16 + h * 8 + lane / 4;                                             \
-                const float by = factor_of(mt, h);                                                                     \
+                const float times = factor_of(mt, h);                                                                     \
                 *(rp_u32 *)(void *)&tile[RP_AT(width, r, j) + lane % 4 * 2] =                                          \
-                    RP_PACK(x[mt][j][2 * h] * by, x[mt][j][2 * h + 1] * by);                                           \
+                    RP_PACK(x[mt][j][2 * h] * times, x[mt][j][2 * h + 1] * times);                                           \
             }                                                                                                          \
         rp_warp_sync();                                                                                                \
         for (int i = lane; i < RP_MT * 16 * ((width) / 8); i += 32) {                                                  \
@@ -247,11 +247,12 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, rp_i64 key0, rp_i
 }
 #endif
 
-extern "C" __global__ void
 #if RP_SPLIT > 1
-    __cluster_dims__(RP_SPLIT, 1, 1)
+#define RP_CLUSTER __cluster_dims__(RP_SPLIT, 1, 1)
+#else
+#define RP_CLUSTER
 #endif
-        __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(const RP_WORDS p) {
+extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(const RP_WORDS p) {
     extern __shared__ __align__(16) unsigned char rp_shared[];
     RP_T *memory = (RP_T *)(void *)rp_shared;
     const int t = (int)threadIdx.x, lane = t % 32, warp = t / 32;

@@ -80,10 +80,6 @@ RP_FN RP_ACC rp_score(const RP_WORDS *w, RP_ACC s, rp_i64 i, rp_i64 j, rp_i64 ro
 }
 #define RP_MASK_BYTES (RP_MASK == 1 ? 1 : RP_MASK == 2 ? 4 : (int)sizeof(RP_T))
 
-#define RP_SHARED_FLOATS                                                                                               \
-    (RP_PART == 0 ? RP_D * (RP_LM + RP_LN) + RP_N * RP_V + RP_N * RP_LM                                                \
-                  : (RP_D + RP_V) * (RP_LM + RP_LN) + RP_M * RP_LN + RP_N * RP_LM + RP_M * (RP_D + RP_V) + RP_N * RP_D)
-
 extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     extern __shared__ __align__(16) unsigned char rp_shared[];
     RP_ACC *memory = (RP_ACC *)(void *)rp_shared;
@@ -113,8 +109,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     RP_ZERO(out, RP_RM, RP_RV);
     _Pragma("unroll") for (int i = 0; i < RP_RM; i++) most[i] = -RP_INF, sum[i] = 0;
 #else
-    RP_ACC *tg = tk + RP_D * RP_LN, *tv = tg + RP_V * RP_LM, *sp = tv + RP_V * RP_LN, *td = sp + RP_M * RP_LN,
-           *sq = td + RP_N * RP_LM, *sg = sq + RP_M * RP_D, *sk = sg + RP_M * RP_V;
+    RP_ACC *tg = tk + RP_D * RP_LN, *tv = tg + RP_V * RP_LM, *td = tv + RP_V * RP_LN, *sk = td + RP_N * RP_LM,
+           *sp = sk, *sq = sp + RP_M * RP_LN, *sg = sq + RP_M * RP_D; /* part 1 has no sk, part 2 none of the last three */
     (void)sp, (void)td, (void)sq, (void)sg, (void)sk;
 #endif
 #if RP_PART == 0
