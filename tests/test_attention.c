@@ -242,7 +242,7 @@ static void test_family_cpu(void **state) {
 }
 static void test_family_cuda(void **state) {
     (void)state;
-    family(true, test_cuda_is_real() ? 60 : 12, test_cuda_is_real() ? 300 : 40);
+    family(true, 12, test_cuda_is_real() ? 300 : 40);
 }
 
 /* Few queries and many keys: the keys are shared out over blocks. */
