@@ -29,9 +29,9 @@ static rp_tensor *conv(const struct work *w, rp_tensor *x, rp_tensor *weight) {
 
 /* Batch, heads, heads of keys, queries, keys, features, causal. */
 static rp_tensor *attention(const struct work *w, rp_tensor *const *in) {
-    return rp_scaled_dot_product_attention(in[0], in[1], in[2], NULL, 0, w->n[6],
-                                           RP_OPTIONS(rp_scaled_dot_product_attention_options,
-                                                      .enable_gqa = w->n[1] != w->n[2] ? RP_TRUE : RP_UNSET));
+    return rp_scaled_dot_product_attention(
+        in[0], in[1], in[2], NULL, 0, w->n[6],
+        RP_OPTIONS(rp_scaled_dot_product_attention_options, .enable_gqa = w->n[1] != w->n[2] ? RP_TRUE : RP_UNSET));
 }
 
 static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {

@@ -63,10 +63,10 @@ static rp_tensor *mask_of(const work *w) {
         data[i] = w->mask == BOOL_MASK ? random_word() % 3 != 0 : random_word() % 4 == 0 ? -INFINITY : value();
     /* a row that sees nothing */
     for (int64_t i = 0; i < w->s && !w->broadcast; i++) data[i] = w->mask == BOOL_MASK ? 0 : -INFINITY;
-    rp_tensor *t = rp_to_dtype(rp_from_data(data, RP_DIMS(w->b, heads, rows, w->s), RP_F64),
-                               w->mask == BOOL_MASK  ? RP_BOOL
-                               : w->mask == F32_MASK ? RP_F32
-                                                     : w->dtype);
+    rp_tensor *t =
+        rp_to_dtype(rp_from_data(data, RP_DIMS(w->b, heads, rows, w->s), RP_F64), w->mask == BOOL_MASK  ? RP_BOOL
+                                                                                  : w->mask == F32_MASK ? RP_F32
+                                                                                                        : w->dtype);
     free(data);
     return t;
 }
@@ -76,18 +76,21 @@ static double *host(rp_tensor *t) {
     for (size_t d = 0; d < rp_ndim(t); d++) n *= (size_t)rp_size(t, (int64_t)d);
     double *data = malloc(n * sizeof *data + 1);
     assert_non_null(data);
-    if (rp_to_host(rp_contiguous(rp_to_dtype(rp_detach(t), RP_F64)), data, n * sizeof *data) != RP_OK) fail_msg("%s", rp_error_message());
+    if (rp_to_host(rp_contiguous(rp_to_dtype(rp_detach(t), RP_F64)), data, n * sizeof *data) != RP_OK)
+        fail_msg("%s", rp_error_message());
     return data;
 }
 
 static rp_tensor *attend(const work *w, rp_tensor *const *in) {
     return rp_scaled_dot_product_attention(in[0], in[1], in[2], in[3], w->p, w->causal,
-                                           RP_OPTIONS(rp_scaled_dot_product_attention_options, .scale = rp_f64(w->scale),
+                                           RP_OPTIONS(rp_scaled_dot_product_attention_options,
+                                                      .scale = rp_f64(w->scale),
                                                       .enable_gqa = w->h == w->kv ? RP_UNSET : RP_TRUE));
 }
 
 /* want: out (b, h, l, v) and the gradients of q, k, v. */
-static void reference(const work *w, double *const *in, const double *grad, uint64_t seed, uint64_t place, double **want) {
+static void reference(const work *w, double *const *in, const double *grad, uint64_t seed, uint64_t place,
+                      double **want) {
     const double *q = in[0], *k = in[1], *v = in[2], *mask = in[3];
     const int64_t group = w->h / w->kv;
     double *p = calloc((size_t)w->s + 1, sizeof *p), *kept = calloc((size_t)w->s + 1, sizeof *kept);
@@ -97,10 +100,14 @@ static void reference(const work *w, double *const *in, const double *grad, uint
             double most = -INFINITY, sum = 0, delta = 0;
             for (int64_t j = 0; j < w->s; j++) {
                 p[j] = 0;
-                for (int64_t c = 0; c < w->e; c++) p[j] += q[(bh * w->l + i) * w->e + c] * k[(kv * w->s + j) * w->e + c];
+                for (int64_t c = 0; c < w->e; c++)
+                    p[j] += q[(bh * w->l + i) * w->e + c] * k[(kv * w->s + j) * w->e + c];
                 p[j] *= w->scale;
                 if (mask) {
-                    const double m = mask[((w->broadcast ? bh / w->h : bh) * (w->broadcast ? 1 : w->l) + (w->broadcast ? 0 : i)) * w->s + j];
+                    const double m =
+                        mask[((w->broadcast ? bh / w->h : bh) * (w->broadcast ? 1 : w->l) + (w->broadcast ? 0 : i)) *
+                                 w->s +
+                             j];
                     p[j] = w->mask == BOOL_MASK ? (m != 0 ? p[j] : -INFINITY) : p[j] + m;
                 }
                 if (w->causal && j > i) p[j] = -INFINITY;
@@ -118,7 +125,8 @@ static void reference(const work *w, double *const *in, const double *grad, uint
             const double *g = grad + (bh * w->l + i) * w->v;
             for (int64_t c = 0; c < w->v; c++) {
                 out[c] = 0;
-                for (int64_t j = 0; j < w->s; j++) out[c] += sum == 0 ? 0 : p[j] / sum * kept[j] * v[(kv * w->s + j) * w->v + c];
+                for (int64_t j = 0; j < w->s; j++)
+                    out[c] += sum == 0 ? 0 : p[j] / sum * kept[j] * v[(kv * w->s + j) * w->v + c];
                 delta += g[c] * out[c];
             }
             for (int64_t j = 0; j < w->s; j++) {
@@ -141,9 +149,10 @@ static void reference(const work *w, double *const *in, const double *grad, uint
 }
 
 static void describe(const work *w, char *text, size_t n) {
-    snprintf(text, n, "%s (%lld, %lld of %lld, %lld x %lld, %lld, %lld)%s mask %d layout %d scale %g dropout %g", rp_dtype_name(w->dtype),
-             (long long)w->b, (long long)w->h, (long long)w->kv, (long long)w->l, (long long)w->s, (long long)w->e, (long long)w->v,
-             w->causal ? " causal" : "", w->mask, w->layout, w->scale, w->p);
+    snprintf(text, n, "%s (%lld, %lld of %lld, %lld x %lld, %lld, %lld)%s mask %d layout %d scale %g dropout %g",
+             rp_dtype_name(w->dtype), (long long)w->b, (long long)w->h, (long long)w->kv, (long long)w->l,
+             (long long)w->s, (long long)w->e, (long long)w->v, w->causal ? " causal" : "", w->mask, w->layout,
+             w->scale, w->p);
 }
 
 /* The error of one rounding of weights and results to the type, of the largest result; sums of f32 in any order. */
@@ -154,7 +163,8 @@ static void look_at(const work *w) {
     char text[200];
     describe(w, text, sizeof text);
     rp_scope scope = rp_scope_begin();
-    rp_tensor *in[4] = {operand(w, w->h, w->l, w->e, true), operand(w, w->kv, w->s, w->e, true), operand(w, w->kv, w->s, w->v, true), mask_of(w)};
+    rp_tensor *in[4] = {operand(w, w->h, w->l, w->e, true), operand(w, w->kv, w->s, w->e, true),
+                        operand(w, w->kv, w->s, w->v, true), mask_of(w)};
     rp_tensor *grad = operand(w, w->h, w->l, w->v, false), *got[4];
     uint64_t seed = 0, place = 0, after = 0;
     rp_generator *generator = rp_default_generator(rp_default_device());
@@ -164,7 +174,8 @@ static void look_at(const work *w) {
     if (rp_failed()) fail_msg("%s: %s", text, rp_error_message());
     assert_int_equal(after - place, w->p > 0 ? (w->b * w->h * w->l * w->s + 3) / 4 : 0);
     if (rp_grad(&got[0], 1, in, 3, &grad, NULL, &got[1]) != RP_OK) fail_msg("%s: %s", text, rp_error_message());
-    const int64_t sizes[4] = {w->b * w->h * w->l * w->v, w->b * w->h * w->l * w->e, w->b * w->kv * w->s * w->e, w->b * w->kv * w->s * w->v};
+    const int64_t sizes[4] = {w->b * w->h * w->l * w->v, w->b * w->h * w->l * w->e, w->b * w->kv * w->s * w->e,
+                              w->b * w->kv * w->s * w->v};
     double *values[4] = {host(in[0]), host(in[1]), host(in[2]), in[3] ? host(in[3]) : NULL}, *g = host(grad), *want[4];
     for (int i = 0; i < 4; i++) assert_non_null(want[i] = calloc((size_t)sizes[i] + 1, sizeof **want));
     reference(w, values, g, seed, place, want);
@@ -173,7 +184,8 @@ static void look_at(const work *w) {
         for (int64_t n = 0; n < sizes[i]; n++) largest = fmax(largest, fabs(want[i][n]));
         for (int64_t n = 0; n < sizes[i]; n++)
             if (!(fabs(have[n] - want[i][n]) <= allowed(w->dtype) * largest))
-                fail_msg("%s: element %lld of the %s is %.9g, not %.9g (largest %g)", text, (long long)n, names[i], have[n], want[i][n], largest);
+                fail_msg("%s: element %lld of the %s is %.9g, not %.9g (largest %g)", text, (long long)n, names[i],
+                         have[n], want[i][n], largest);
         free(have);
     }
     for (int i = 0; i < 4; i++) {
@@ -208,7 +220,11 @@ static const work fixed[] = {
 static work any(int64_t longest) {
     static const rp_dtype dtypes[4] = {RP_F32, RP_F16, RP_BF16, RP_F64};
     static const int64_t heads[6] = {8, 16, 32, 64, 128, 256};
-    work w = {.dtype = dtypes[below(4)], .b = 1 + below(2), .kv = 1 + below(2), .l = 1 + below(longest), .s = 1 + below(longest)};
+    work w = {.dtype = dtypes[below(4)],
+              .b = 1 + below(2),
+              .kv = 1 + below(2),
+              .l = 1 + below(longest),
+              .s = 1 + below(longest)};
     w.h = w.kv * (1 + below(3));
     w.e = below(2) ? heads[below(6)] : 1 + below(256);
     w.v = below(2) ? w.e : 1 + below(256);
@@ -251,7 +267,20 @@ static void test_decoding(void **state) {
     for (int cuda = 0; cuda < 2; cuda++) {
         (void)choose(cuda);
         for (int64_t l = 1; l <= 16; l = l * 2 + 1) {
-            const work w = {l % 2 ? RP_BF16 : RP_F16, 1, 4, l < 8 ? 2 : 4, l, 500 + 64 * l, 64, 64, false, NO_MASK, ROWS, 0.125, 0, false};
+            const work w = {l % 2 ? RP_BF16 : RP_F16,
+                            1,
+                            4,
+                            l < 8 ? 2 : 4,
+                            l,
+                            500 + 64 * l,
+                            64,
+                            64,
+                            false,
+                            NO_MASK,
+                            ROWS,
+                            0.125,
+                            0,
+                            false};
             look_at(&w);
         }
     }
@@ -284,8 +313,8 @@ static void same_bits(const char *what, rp_tensor *const *a, rp_tensor *const *b
 
 static void forms(work w) {
     rp_scope scope = rp_scope_begin();
-    rp_tensor *in[5] = {operand(&w, w.h, w.l, w.e, true), operand(&w, w.kv, w.s, w.e, true), operand(&w, w.kv, w.s, w.v, true), mask_of(&w),
-                        operand(&w, w.h, w.l, w.v, false)};
+    rp_tensor *in[5] = {operand(&w, w.h, w.l, w.e, true), operand(&w, w.kv, w.s, w.e, true),
+                        operand(&w, w.kv, w.s, w.v, true), mask_of(&w), operand(&w, w.h, w.l, w.v, false)};
     rp_tensor *eager[4], *again[4], *got[4];
     if (!in[3]) in[3] = rp_full(RP_DIMS(1, 1, 1, 1), rp_bool(true), RP_OPTIONS(rp_full_options, .dtype = RP_BOOL));
     assert_int_equal(rp_manual_seed(11), RP_OK);
@@ -293,7 +322,8 @@ static void forms(work w) {
     assert_int_equal(rp_manual_seed(11), RP_OK);
     body(&w, in, 5, again, 4);
     same_bits("twice", eager, again, &w);
-    rp_compiled *f = rp_compile((rp_fn){body, &w, sizeof w, "attention"}, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    rp_compiled *f = rp_compile((rp_fn){body, &w, sizeof w, "attention"},
+                                RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
     for (int i = 0; i < 3; i++) {
         assert_int_equal(rp_manual_seed(11), RP_OK);
         if (rp_call(f, in, 5, got, 4) != RP_OK) fail_msg("%s", rp_error_message());
@@ -338,7 +368,8 @@ static void test_dropout(void **state) {
         double sum = 0;
         for (int i = 0; i < 4 * 64; i++) { /* 64 equal weights a row, some of them gone: whole numbers of 4 / 3 / 64 */
             const double kept = out[16 * i] * 48;
-            if (fabs(kept - round(kept)) > 1e-3 || kept < 24 || kept > 64) fail_msg("row %d keeps %g weights of 64", i, kept);
+            if (fabs(kept - round(kept)) > 1e-3 || kept < 24 || kept > 64)
+                fail_msg("row %d keeps %g weights of 64", i, kept);
             sum += kept;
         }
         if (fabs(sum / (4 * 64 * 64) - 0.75) > 0.02) fail_msg("%g of the weights stay", sum / (4 * 64 * 64));

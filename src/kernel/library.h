@@ -45,7 +45,7 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
         double scale, dropout; /* of the scores; of the weights */
         bool causal;           /* query i sees keys 0 .. i */
     } attention;
-    void *workspace;      /* of the size that *_workspace returned */
+    void *workspace; /* of the size that *_workspace returned */
     struct rp__storage *workspace_storage;
     size_t workspace_bytes;
 } rp__library_call;

@@ -171,7 +171,9 @@ static bool flash_serves(const rp__call *call, batch *b) {
     if (!mask) return true;
     if (mask->ndim > b->ndim) return false;
     for (unsigned i = 0; i < b->ndim; i++) {
-        const rp_dim has = size_as(mask, b->ndim, i), of = i + 2 < b->ndim ? b->size[i] : i + 2 == b->ndim ? q[0] : key[0];
+        const rp_dim has = size_as(mask, b->ndim, i), of = i + 2 < b->ndim    ? b->size[i]
+                                                           : i + 2 == b->ndim ? q[0]
+                                                                              : key[0];
         if (!rp__dim_is(RP__DIM_EQ, has, 1) && !rp__dim_is(RP__DIM_EQ, has, of)) return false;
     }
     return true;
@@ -252,7 +254,8 @@ static rp_status check_flash(const rp__call *call, rp_tensor *const *in) {
         fits = mask->ndim == 4 && same_size(mask, 0, q, 0) && same_size(mask, 1, q, 1) && same_size(mask, 2, q, 2) &&
                same_size(mask, 3, k, 2);
     if (fits && place) fits = place->ndim == 1 && rp__dim_is(RP__DIM_EQ, place->size[0], 2);
-    if (!fits || rp__dim_is(RP__DIM_LT, most_features(dtype), q->size[3]) || rp__dim_is(RP__DIM_LT, most_features(dtype), v->size[3]))
+    if (!fits || rp__dim_is(RP__DIM_LT, most_features(dtype), q->size[3]) ||
+        rp__dim_is(RP__DIM_LT, most_features(dtype), v->size[3]))
         return rp__op_error(call, RP_ERROR_SHAPE, "operands of these sizes do not fit each other");
     if (!(p >= 0 && p < 1) || (p > 0) != (place != NULL))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "dropout of %g %s a place", p, place ? "with" : "without");
@@ -294,9 +297,8 @@ rp_status rp__infer_flash_attention_backward(const rp__call *call, rp__meta *out
 static rp__operand operand_or_none(const rp_tensor *t) { return t ? rp__operand_of(t) : (rp__operand){.base = NULL}; }
 
 static struct rp__attention attention_of(const rp__call *call) {
-    return (struct rp__attention){.scale = rp__attr_float(call, 2),
-                                  .causal = rp__attr_bool(call, 1),
-                                  .dropout = rp__attr_float(call, 0)};
+    return (struct rp__attention){
+        .scale = rp__attr_float(call, 2), .causal = rp__attr_bool(call, 1), .dropout = rp__attr_float(call, 0)};
 }
 
 /* The two numbers of a place, one behind the other; absent if it is. */

@@ -53,8 +53,8 @@ static rp_status weights_of(const rp__call *call, rp_tensor *const *in, rp_tenso
     w->p = rp_exp(rp_sub(scores, rp_unsqueeze(grouped(lse, heads), -1)));
     w->scale_of = NULL;
     if (place)
-        w->scale_of = rp_mul_scalar(rp_to_dtype(grouped(rp_attention_keep(place, q, k, p), heads), (rp_dtype)w->q->dtype),
-                                    rp_f64(1 / (1 - p)));
+        w->scale_of = rp_mul_scalar(
+            rp_to_dtype(grouped(rp_attention_keep(place, q, k, p), heads), (rp_dtype)w->q->dtype), rp_f64(1 / (1 - p)));
     w->kept = w->scale_of ? rp_mul(w->p, w->scale_of) : w->p;
     w->slope = rp_matmul(w->grad, turned(w->v));
     if (w->scale_of) w->slope = rp_mul(w->slope, w->scale_of);
@@ -73,7 +73,8 @@ rp_status rp__vjp_flash_attention(const rp__vjp *g) {
     const double p = rp__attr_float(call, 0), scale = rp__attr_float(call, 2);
     const bool causal = rp__attr_bool(call, 1);
     if (g->needed[0] || g->needed[1] || g->needed[2]) {
-        rp_tensor *dk, *dv, *dq = rp_flash_attention_backward(grad, q, k, v, mask, place, lse, delta, p, causal, scale, &dk, &dv);
+        rp_tensor *dk, *dv,
+            *dq = rp_flash_attention_backward(grad, q, k, v, mask, place, lse, delta, p, causal, scale, &dk, &dv);
         g->grad_in[0] = swapped(dq);
         g->grad_in[1] = swapped(dk);
         g->grad_in[2] = swapped(dv);

@@ -115,7 +115,8 @@ rp_status rp__cpu_attention_backward_bind(rp__device *d, rp__library_op op, cons
     put(&o[7], RP__ATTENTION_LSE, heads_first, RP__READ, buffer, out);
     put(&o[8], RP__ATTENTION_DELTA, heads_first, RP__READ, buffer, out);
     RP_TRY(put_problem(q, k, v, &o[9], &o[10], call, buffer, out));
-    RP_TRY(rp__cpu_workspace_slot(call, rp__cpu_attention_workspace(d, op, o, n, call), RP__ATTENTION_SUMS, buffer, out));
+    RP_TRY(
+        rp__cpu_workspace_slot(call, rp__cpu_attention_workspace(d, op, o, n, call), RP__ATTENTION_SUMS, buffer, out));
     out->items = k->size[0] * k->size[1];
     out->grain = rp__cpu_grain(out->items, (double)(q->size[1] / k->size[1]) * (double)q->size[2] *
                                                (double)(k->size[2] + 1) * (double)(q->size[3] + v->size[3] + 16) / 3);

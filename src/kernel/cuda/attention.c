@@ -11,7 +11,8 @@
 
 /* Words: addresses; sizes; strides in elements, four of each of the first, of (b, h, row, feature) in that order. */
 #define ADDRESSES(X)                                                                                                   \
-    X(OUT) X(DQ) X(DK) X(DV) X(GRAD) X(Q) X(K) X(V) X(LSE) X(DELTA) X(MASK) X(PLACE) X(HEADS) X(GROUP) X(ROWS) X(KEYS) \
+    X(OUT)                                                                                                             \
+    X(DQ) X(DK) X(DV) X(GRAD) X(Q) X(K) X(V) X(LSE) X(DELTA) X(MASK) X(PLACE) X(HEADS) X(GROUP) X(ROWS) X(KEYS)        \
         X(FEATURES) X(VALUES) X(SCALE) X(KEEP)
 #define WORD(name) W_##name,
 enum { ADDRESSES(WORD) W_STRIDES, N_WORDS = W_STRIDES + 4 * (W_MASK + 1) };
@@ -24,7 +25,7 @@ enum {
     MASK = 10,
     CAUSAL = 12,
     DROPOUT,
-    TILE,          /* in 16, as FEATURES, VALUES and STEP */
+    TILE, /* in 16, as FEATURES, VALUES and STEP */
     FEATURES = 17,
     VALUES = 22,
     MMA = 27, /* on tensor cores, with what follows */
@@ -39,7 +40,9 @@ enum {
     BLOCKS,
     HALVES = 47
 };
-static unsigned field(uint64_t facts, unsigned at, unsigned bits) { return (unsigned)(facts >> at & ((1u << bits) - 1)); }
+static unsigned field(uint64_t facts, unsigned at, unsigned bits) {
+    return (unsigned)(facts >> at & ((1u << bits) - 1));
+}
 
 static void word_macros(rp__text *out) {
 #define NAME(name) #name,
@@ -57,19 +60,25 @@ static void problem_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_SHUFFLE(x, lanes, width) rp_shfl_xor_%s(x, lanes, width)\n", s);
     rp__text_add(out, "#define RP_PART %u\n#define RP_MASK %u\n#define RP_CAUSAL %u\n#define RP_DROPOUT %u\n",
                  field(facts, PART, 2), field(facts, MASK, 2), field(facts, CAUSAL, 1), field(facts, DROPOUT, 1));
-    rp__text_add(out, "#define RP_D %u\n#define RP_V %u\n", 16 * field(facts, FEATURES, 5), 16 * field(facts, VALUES, 5));
+    rp__text_add(out, "#define RP_D %u\n#define RP_V %u\n", 16 * field(facts, FEATURES, 5),
+                 16 * field(facts, VALUES, 5));
     if (!field(facts, MMA, 1)) {
         rp__text_add(out, "#define RP_M %u\n#define RP_N %u\n", 16 * field(facts, TILE, 3), 16 * field(facts, TILE, 3));
         return;
     }
     s = rp__dtypes[dtype].short_name;
-    rp__text_add(out, "#define RP_MMA(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n#define RP_PACK(a, b) rp_cvt_f32_to_%sx2(a, b)\n", s, s);
-    rp__text_add(out, "#define RP_WARPS %u\n#define RP_MT %u\n#define RP_N %u\n#define RP_SPLIT %u\n#define RP_PACKED %u\n",
-                 field(facts, WARPS, 4), field(facts, ROW_TILES, 2), 16 * field(facts, STEP, 4), 1u << field(facts, SPLIT, 2),
-                 field(facts, PACKED, 1));
-    rp__text_add(out, "#define RP_GENERAL %u\n#define RP_WIDE %u\n#define RP_KEEP_A %u\n#define RP_BLOCKS %u\n#define RP_HALVES %u\n",
-                 field(facts, GENERAL, 1), field(facts, WIDE, 1), field(facts, KEEP_A, 1), field(facts, BLOCKS, 3),
-                 field(facts, HALVES, 1) + 1);
+    rp__text_add(
+        out, "#define RP_MMA(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n#define RP_PACK(a, b) rp_cvt_f32_to_%sx2(a, b)\n", s,
+        s);
+    rp__text_add(out,
+                 "#define RP_WARPS %u\n#define RP_MT %u\n#define RP_N %u\n#define RP_SPLIT %u\n#define RP_PACKED %u\n",
+                 field(facts, WARPS, 4), field(facts, ROW_TILES, 2), 16 * field(facts, STEP, 4),
+                 1u << field(facts, SPLIT, 2), field(facts, PACKED, 1));
+    rp__text_add(
+        out,
+        "#define RP_GENERAL %u\n#define RP_WIDE %u\n#define RP_KEEP_A %u\n#define RP_BLOCKS %u\n#define RP_HALVES %u\n",
+        field(facts, GENERAL, 1), field(facts, WIDE, 1), field(facts, KEEP_A, 1), field(facts, BLOCKS, 3),
+        field(facts, HALVES, 1) + 1);
 }
 
 /* Bytes of shared memory of attention_simt.cuh with tiles of m x m. */
@@ -95,10 +104,10 @@ static int64_t mma_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
 }
 
 /* A function of sizes and the device alone: it decides in which order sums are added up. False: not on these tensor cores. */
-static bool plan_of(const rp__device *device, unsigned part, const rp__operand *q, const rp__operand *k, int64_t d, int64_t v,
-                    plan *p) {
-    const int64_t most = d > v ? d : v, heads = q->size[1], group = heads / k->size[1], rows = q->size[2], keys = k->size[2],
-                  processors = device->multiprocessors;
+static bool plan_of(const rp__device *device, unsigned part, const rp__operand *q, const rp__operand *k, int64_t d,
+                    int64_t v, plan *p) {
+    const int64_t most = d > v ? d : v, heads = q->size[1], group = heads / k->size[1], rows = q->size[2],
+                  keys = k->size[2], processors = device->multiprocessors;
     *p = (plan){.warps = 4, .row_tiles = 1, .step = most <= 128 ? 64 : 32, .blocks = most <= 128 ? 2 : 1};
     if (part == FORWARD) {
         p->packed = group > 1 && rows <= 16;
@@ -115,7 +124,9 @@ static bool plan_of(const rp__device *device, unsigned part, const rp__operand *
         const int64_t m = 16 * (int64_t)p->warps * p->row_tiles, blocks = many * ((all + m - 1) / m),
                       steps = (keys + p->step - 1) / p->step;
         while (device->arch >= 90 && p->split < 3 && steps >= 4 << p->split &&
-               blocks << (p->split + 1) <= processors * (p->warps == 1 ? 8 : p->warps == 2 ? 4 : 2))
+               blocks << (p->split + 1) <= processors * (p->warps == 1   ? 8
+                                                         : p->warps == 2 ? 4
+                                                                         : 2))
             p->split++;
     } else if (part == KEYS) {
         const int64_t blocks = q->size[0] * k->size[1] * ((keys + 127) / 128);
@@ -158,7 +169,8 @@ static uint64_t bits_of(double x) {
 rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                   const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     const unsigned part = op == RP__LIB_ATTENTION ? FORWARD : op == RP__LIB_ATTENTION_KEYS ? KEYS : QUERIES;
-    const rp__operand *q = part == FORWARD ? &o[2] : &o[4], *k = q + 1, *v = q + 2, *mask = &o[n - 2], *place = &o[n - 1];
+    const rp__operand *q = part == FORWARD ? &o[2] : &o[4], *k = q + 1, *v = q + 2, *mask = &o[n - 2],
+                      *place = &o[n - 1];
     uint64_t *w = buffer->words;
     memset(out, 0, sizeof *out);
     out->op = call->op;
@@ -193,11 +205,12 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
                           : mask->dtype == RP_F32  ? F32_MASK
                                                    : SAME_MASK;
     rp__text_kernel_key key = {.family = "attention"};
-    key.facts = (uint64_t)dtype | (uint64_t)part << PART | (uint64_t)kind << MASK | (uint64_t)call->attention.causal << CAUSAL |
-                (uint64_t)(place->base != NULL) << DROPOUT;
+    key.facts = (uint64_t)dtype | (uint64_t)part << PART | (uint64_t)kind << MASK |
+                (uint64_t)call->attention.causal << CAUSAL | (uint64_t)(place->base != NULL) << DROPOUT;
     plan tiles;
     int64_t features = padded(q->size[3], 32), values = padded(v->size[3], 32), tile, bytes, threads = 256, copies = 1;
-    const bool mma = (dtype == RP_F16 || dtype == RP_BF16) && d->arch >= 80 && plan_of(d, part, q, k, features, values, &tiles);
+    const bool mma =
+        (dtype == RP_F16 || dtype == RP_BF16) && d->arch >= 80 && plan_of(d, part, q, k, features, values, &tiles);
     if (mma) {
         const bool general = kind != NO_MASK || !(call->attention.scale > 0);
         const bool wide = is_wide(q) && is_wide(k) && is_wide(v) && (part == FORWARD || is_wide(&o[3]));
@@ -206,26 +219,30 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
         threads = 32 * (int64_t)tiles.warps;
         copies = tiles.halves ? 2 : (int64_t)1 << tiles.split;
         key.facts |= UINT64_C(1) << MMA | (uint64_t)tiles.warps << WARPS | (uint64_t)tiles.row_tiles << ROW_TILES |
-                     (uint64_t)tiles.step / 16 << STEP | (uint64_t)tiles.split << SPLIT | (uint64_t)tiles.packed << PACKED |
-                     (uint64_t)general << GENERAL | (uint64_t)wide << WIDE | (uint64_t)tiles.keep_a << KEEP_A |
-                     (uint64_t)tiles.blocks << BLOCKS | (uint64_t)tiles.halves << HALVES;
+                     (uint64_t)tiles.step / 16 << STEP | (uint64_t)tiles.split << SPLIT |
+                     (uint64_t)tiles.packed << PACKED | (uint64_t)general << GENERAL | (uint64_t)wide << WIDE |
+                     (uint64_t)tiles.keep_a << KEEP_A | (uint64_t)tiles.blocks << BLOCKS |
+                     (uint64_t)tiles.halves << HALVES;
     } else {
         const int64_t element = dtype == RP_F64 ? 8 : 4;
         features = padded(q->size[3], 16), values = padded(v->size[3], 16);
         for (tile = 64; tile > 16 && simt_bytes(part, features, values, tile, element) > 112 * 1024;) tile /= 2;
         bytes = simt_bytes(part, features, values, tile, element);
         if (bytes > (int64_t)d->shared_limit)
-            return rp__fail(RP_ERROR_UNAVAILABLE, "%s: heads of %lld features do not fit the shared memory of this device", call->op,
+            return rp__fail(RP_ERROR_UNAVAILABLE,
+                            "%s: heads of %lld features do not fit the shared memory of this device", call->op,
                             (long long)(q->size[3] > v->size[3] ? q->size[3] : v->size[3]));
         key.facts |= (uint64_t)tile / 16 << TILE;
     }
     key.facts |= (uint64_t)features / 16 << FEATURES | (uint64_t)values / 16 << VALUES;
     const bool packed = mma && tiles.packed;
-    const int64_t along = part == KEYS ? k->size[2] : packed ? q->size[2] * (q->size[1] / k->size[1]) : q->size[2],
-                  blocks = q->size[0] * (part == KEYS || packed ? k->size[1] : q->size[1]) * ((along + tile - 1) / tile) * copies;
+    const int64_t along = part == KEYS ? k->size[2]
+                          : packed     ? q->size[2] * (q->size[1] / k->size[1])
+                                       : q->size[2],
+                  blocks = q->size[0] * (part == KEYS || packed ? k->size[1] : q->size[1]) *
+                           ((along + tile - 1) / tile) * copies;
     if (blocks == 0) return RP_OK;
-    if (blocks > INT32_MAX)
-        return rp__fail(RP_ERROR_SHAPE, "%s: this is more than one CUDA launch takes", call->op);
+    if (blocks > INT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: this is more than one CUDA launch takes", call->op);
     out->grid[0] = (uint32_t)blocks;
     out->block[0] = (uint32_t)threads;
     out->grid[1] = out->grid[2] = out->block[1] = out->block[2] = 1;
@@ -239,9 +256,7 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
 
 /* ---- random numbers */
 
-static void draw_macros(uint64_t facts, rp__text *out) {
-    rp__text_add(out, "#define RP_PART %u\n", (unsigned)facts);
-}
+static void draw_macros(uint64_t facts, rp__text *out) { rp__text_add(out, "#define RP_PART %u\n", (unsigned)facts); }
 
 rp_status rp__cuda_attention_draw_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                        const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {

@@ -40,7 +40,8 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, rp_i6
         rp_u32 two[4];
         for (int j = 0; j < 4; j++) {
             const int c = chunk * 8 + 2 * j;
-            const rp_u32 low = ok && c < features ? at[c * column] : 0, high = ok && c + 1 < features ? at[(c + 1) * column] : 0;
+            const rp_u32 low = ok && c < features ? at[c * column] : 0,
+                         high = ok && c + 1 < features ? at[(c + 1) * column] : 0;
             two[j] = high << 16 | low;
         }
         const rp_u32x4 all = {two[0], two[1], two[2], two[3]};
@@ -71,7 +72,8 @@ RP_FN float rp_kept(const RP_WORDS *w, rp_u64 element) {
     const double stays = rp_bits_f64(w->w[W_KEEP]);
     rp_u32 x[4];
     rp_philox(place[0], place[1] + element / 4, x);
-    return (float)(rp_pick(x, (int)(element & 3)) >> 8) * rp_bits_f32(0x33800000u) < (float)stays ? (float)(1 / stays) : 0;
+    return (float)(rp_pick(x, (int)(element & 3)) >> 8) * rp_bits_f32(0x33800000u) < (float)stays ? (float)(1 / stays)
+                                                                                                  : 0;
 }
 #endif
 #define RP_MASK_BYTES (RP_MASK == 1 ? 1 : RP_MASK == 2 ? 4 : 2)
@@ -106,11 +108,11 @@ RP_FN float rp_score(const RP_WORDS *w, float s, rp_i64 i, rp_i64 j, rp_i64 rows
         rp_warp_sync();                                                                                                \
         _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int j = 0; j < (n); j++)           \
             _Pragma("unroll") for (int h = 0; h < 2; h++) {                                                            \
-                const int r = (warp * RP_MT + mt) * 16 + h * 8 + lane / 4;                                             \
-                const float times = factor_of(mt, h);                                                                     \
-                *(rp_u32 *)(void *)&tile[RP_AT(width, r, j) + lane % 4 * 2] =                                          \
-                    RP_PACK(x[mt][j][2 * h] * times, x[mt][j][2 * h + 1] * times);                                           \
-            }                                                                                                          \
+            const int r = (warp * RP_MT + mt) * 16 + h * 8 + lane / 4;                                                 \
+            const float times = factor_of(mt, h);                                                                      \
+            *(rp_u32 *)(void *)&tile[RP_AT(width, r, j) + lane % 4 * 2] =                                              \
+                RP_PACK(x[mt][j][2 * h] * times, x[mt][j][2 * h + 1] * times);                                         \
+        }                                                                                                              \
         rp_warp_sync();                                                                                                \
         for (int i = lane; i < RP_MT * 16 * ((width) / 8); i += 32) {                                                  \
             const int r = warp * RP_MT * 16 + i / ((width) / 8), chunk = i % ((width) / 8);                            \
@@ -119,9 +121,11 @@ RP_FN float rp_score(const RP_WORDS *w, float s, rp_i64 i, rp_i64 j, rp_i64 rows
             RP_T *to = y_of((first) + r);                                                                              \
             if (RP_WIDE && (columns) % 8 == 0 && (column_stride) == 1 && (((rp_u64)to) & 15) == 0) {                   \
                 if (chunk * 8 < (columns))                                                                             \
-                    rp_st_v4_u32((rp_u32 *)(void *)(to + chunk * 8), rp_ld_v4_u32((const rp_u32 *)(const void *)from)); \
+                    rp_st_v4_u32((rp_u32 *)(void *)(to + chunk * 8),                                                   \
+                                 rp_ld_v4_u32((const rp_u32 *)(const void *)from));                                    \
             } else {                                                                                                   \
-                for (int c = 0; c < 8 && chunk * 8 + c < (columns); c++) to[(chunk * 8 + c) * (column_stride)] = from[c]; \
+                for (int c = 0; c < 8 && chunk * 8 + c < (columns); c++)                                               \
+                    to[(chunk * 8 + c) * (column_stride)] = from[c];                                                   \
             }                                                                                                          \
         }                                                                                                              \
     }
@@ -130,7 +134,8 @@ RP_FN float rp_score(const RP_WORDS *w, float s, rp_i64 i, rp_i64 j, rp_i64 rows
 #define RP_SCORES(acc, tile_a, tile_b, width)                                                                          \
     _Pragma("unroll") for (int f = 0; f < (width); f += 16) {                                                          \
         rp_u32 fa[RP_MT][4];                                                                                           \
-        _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) rp_read_a(fa[mt], tile_a, width, (warp * RP_MT + mt) * 16, f); \
+        _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++)                                                           \
+            rp_read_a(fa[mt], tile_a, width, (warp * RP_MT + mt) * 16, f);                                             \
         _Pragma("unroll") for (int n = 0; n < RP_N; n += 16) {                                                         \
             rp_u32 fb[4];                                                                                              \
             rp_read_b(fb, tile_b, width, n, f);                                                                        \
@@ -144,8 +149,8 @@ RP_FN float rp_score(const RP_WORDS *w, float s, rp_i64 i, rp_i64 j, rp_i64 rows
 #define RP_ADD_TURNED(acc, x, tile_b, width)                                                                           \
     _Pragma("unroll") for (int n = 0; n < RP_N; n += 16) {                                                             \
         rp_u32 fa[RP_MT][4];                                                                                           \
-        _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int i = 0; i < 4; i++)             \
-            fa[mt][i] = RP_PACK(x[mt][n / 8 + i / 2][i % 2 * 2], x[mt][n / 8 + i / 2][i % 2 * 2 + 1]);                 \
+        _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int i = 0; i < 4; i++) fa[mt][i] = \
+            RP_PACK(x[mt][n / 8 + i / 2][i % 2 * 2], x[mt][n / 8 + i / 2][i % 2 * 2 + 1]);                             \
         _Pragma("unroll") for (int f = 0; f < (width); f += 16) {                                                      \
             rp_u32 fb[4];                                                                                              \
             rp_read_turned(fb, tile_b, width, n, f);                                                                   \
@@ -161,7 +166,8 @@ RP_FN float rp_score(const RP_WORDS *w, float s, rp_i64 i, rp_i64 j, rp_i64 rows
 RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, rp_i64 key0, rp_i64 batch, rp_i64 kv) {
 #define p (*w)
     const int t = (int)threadIdx.x, lane = t % 32, warp = t / 32;
-    const rp_i64 rows = (rp_i64)p.w[W_ROWS], keys = (rp_i64)p.w[W_KEYS], heads = (rp_i64)p.w[W_HEADS], group = (rp_i64)p.w[W_GROUP];
+    const rp_i64 rows = (rp_i64)p.w[W_ROWS], keys = (rp_i64)p.w[W_KEYS], heads = (rp_i64)p.w[W_HEADS],
+                 group = (rp_i64)p.w[W_GROUP];
     const int features = (int)p.w[W_FEATURES], values = (int)p.w[W_VALUES];
     const float scale = (float)(rp_bits_f64(p.w[W_SCALE]) * 1.4426950408889634);
     RP_T *sk = memory, *sv = sk + RP_M * RP_D, *sq = sv + RP_M * RP_V, *sg = sq + 2 * RP_N * RP_D;
@@ -169,23 +175,25 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, rp_i64 key0, rp_i
     float dk[RP_MT][RP_D / 8][4], dv[RP_MT][RP_V / 8][4];
     if (which & 1) RP_ZERO2(dk, RP_MT, RP_D / 8);
     if (which & 2) RP_ZERO2(dv, RP_MT, RP_V / 8);
-    rp_fetch(sk, RP_BASE(const RP_T, W_K, batch, kv), RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), key0, RP_M, keys, RP_D, features, 1, 0);
-    rp_fetch(sv, RP_BASE(const RP_T, W_V, batch, kv), RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), key0, RP_M, keys, RP_V, values, 1, 0);
-    const rp_i64 first = RP_CAUSAL ? key0 / RP_N : 0, blocks = (rows + RP_N - 1) / RP_N, each = blocks > first ? blocks - first : 0,
-                 steps = each * group;
+    rp_fetch(sk, RP_BASE(const RP_T, W_K, batch, kv), RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), key0, RP_M, keys, RP_D,
+             features, 1, 0);
+    rp_fetch(sv, RP_BASE(const RP_T, W_V, batch, kv), RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), key0, RP_M, keys, RP_V,
+             values, 1, 0);
+    const rp_i64 first = RP_CAUSAL ? key0 / RP_N : 0, blocks = (rows + RP_N - 1) / RP_N,
+                 each = blocks > first ? blocks - first : 0, steps = each * group;
 #define RP_FETCH_QUERIES(step)                                                                                         \
     {                                                                                                                  \
         const rp_i64 of = kv * group + (step) / each, at = (first + (step) % each) * RP_N;                             \
         const int slot = (int)((step)&1);                                                                              \
-        rp_fetch(sq + slot * RP_N * RP_D, RP_BASE(const RP_T, W_Q, batch, of), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), at, RP_N, rows, \
-                 RP_D, features, 1, 0);                                                                                \
-        rp_fetch(sg + slot * RP_N * RP_V, RP_BASE(const RP_T, W_GRAD, batch, of), RP_STRIDE(W_GRAD, 2), RP_STRIDE(W_GRAD, 3), at, RP_N, \
-                 rows, RP_V, values, 1, 0);                                                                            \
+        rp_fetch(sq + slot * RP_N * RP_D, RP_BASE(const RP_T, W_Q, batch, of), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3),   \
+                 at, RP_N, rows, RP_D, features, 1, 0);                                                                \
+        rp_fetch(sg + slot * RP_N * RP_V, RP_BASE(const RP_T, W_GRAD, batch, of), RP_STRIDE(W_GRAD, 2),                \
+                 RP_STRIDE(W_GRAD, 3), at, RP_N, rows, RP_V, values, 1, 0);                                            \
         if (t < RP_N) {                                                                                                \
             float less = RP_INF, minus = 0;                                                                            \
             if (at + t < rows) {                                                                                       \
-                less = RP_BASE(const float, W_LSE, batch, of)[(at + t) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;               \
-                minus = RP_BASE(const float, W_DELTA, batch, of)[(at + t) * RP_STRIDE(W_DELTA, 2)];                     \
+                less = RP_BASE(const float, W_LSE, batch, of)[(at + t) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;              \
+                minus = RP_BASE(const float, W_DELTA, batch, of)[(at + t) * RP_STRIDE(W_DELTA, 2)];                    \
             }                                                                                                          \
             sl[slot * RP_N + t] = less == -RP_INF ? RP_INF : less; /* a row that sees nothing has weights of 0 */      \
             sd[slot * RP_N + t] = minus;                                                                               \
@@ -206,24 +214,26 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, rp_i64 key0, rp_i
         rp_cp_async_commit();
         RP_SCORES(s, sk, tq, RP_D)
         if (which & 1) RP_SCORES(d, sv, tg, RP_V)
-        const char *mask = (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
+        const char *mask =
+            (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
         const int edge = RP_MASK || key0 + RP_M > keys || (RP_CAUSAL && key0 + RP_M - 1 > row0);
         (void)mask, (void)heads;
         _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++)
             _Pragma("unroll") for (int i = 0; i < 4; i++) {
-                const int column = n * 8 + lane % 4 * 2 + i % 2;
-                const rp_i64 row = row0 + column, key = key0 + (warp * RP_MT + mt) * 16 + i / 2 * 8 + lane / 4;
-                float weight, kept = 1;
-                if (edge)
-                    weight = rp_exp2_approx_f32(rp_score(&p, s[mt][n][i] * scale, row, key, rows, keys, mask) - sl[slot * RP_N + column]);
-                else
-                    weight = rp_exp2_approx_f32(rp_fma_f32(s[mt][n][i], scale, -sl[slot * RP_N + column]));
+            const int column = n * 8 + lane % 4 * 2 + i % 2;
+            const rp_i64 row = row0 + column, key = key0 + (warp * RP_MT + mt) * 16 + i / 2 * 8 + lane / 4;
+            float weight, kept = 1;
+            if (edge)
+                weight = rp_exp2_approx_f32(rp_score(&p, s[mt][n][i] * scale, row, key, rows, keys, mask) -
+                                            sl[slot * RP_N + column]);
+            else
+                weight = rp_exp2_approx_f32(rp_fma_f32(s[mt][n][i], scale, -sl[slot * RP_N + column]));
 #if RP_DROPOUT
-                kept = rp_kept(&p, (rp_u64)(((batch * heads + head) * rows + row) * keys + key));
+            kept = rp_kept(&p, (rp_u64)(((batch * heads + head) * rows + row) * keys + key));
 #endif
-                d[mt][n][i] = weight * (d[mt][n][i] * kept - sd[slot * RP_N + column]);
-                s[mt][n][i] = weight * kept;
-            }
+            d[mt][n][i] = weight * (d[mt][n][i] * kept - sd[slot * RP_N + column]);
+            s[mt][n][i] = weight * kept;
+        }
         if (which & 2) RP_ADD_TURNED(dv, s, tg, RP_V)
         if (which & 1) RP_ADD_TURNED(dk, d, tq, RP_D)
     }
@@ -283,17 +293,21 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
     const rp_i64 steps = (seen + RP_N - 1) / RP_N;
 #if RP_SPLIT > 1
     const rp_i64 share = (steps + RP_SPLIT - 1) / RP_SPLIT, rank = (rp_i64)blockIdx.x % RP_SPLIT;
-    const rp_i64 begin = rank * share < steps ? rank * share : steps, end = begin + share < steps ? begin + share : steps;
+    const rp_i64 begin = rank * share < steps ? rank * share : steps,
+                 end = begin + share < steps ? begin + share : steps;
 #else
     const rp_i64 begin = 0, end = steps;
 #endif
     const RP_T *q = RP_BASE(const RP_T, W_Q, batch, head), *k = RP_BASE(const RP_T, W_K, batch, kv),
                *v = RP_BASE(const RP_T, W_V, batch, kv);
     RP_T *sq = memory, *sk = sq + RP_M * RP_D, *sv = sk + RP_N * RP_D;
-    const rp_i64 k_row = RP_STRIDE(W_K, 2), k_column = RP_STRIDE(W_K, 3), v_row = RP_STRIDE(W_V, 2), v_column = RP_STRIDE(W_V, 3);
+    const rp_i64 k_row = RP_STRIDE(W_K, 2), k_column = RP_STRIDE(W_K, 3), v_row = RP_STRIDE(W_V, 2),
+                 v_column = RP_STRIDE(W_V, 3);
     float out[RP_MT][RP_V / 8][4], most[RP_MT][2], sum[RP_MT][2];
     RP_ZERO2(out, RP_MT, RP_V / 8);
-    _Pragma("unroll") for (int i = 0; i < RP_MT; i++) _Pragma("unroll") for (int h = 0; h < 2; h++) most[i][h] = -RP_INF, sum[i][h] = 0;
+    _Pragma("unroll") for (int i = 0; i < RP_MT; i++) _Pragma("unroll") for (int h = 0; h < 2; h++) most[i][h] =
+        -RP_INF,
+                                                                                                    sum[i][h] = 0;
     rp_fetch(sq, q, RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, all, RP_D, features, rows, next_head);
     if (begin < end) rp_fetch(sk, k, k_row, k_column, begin * RP_N, RP_N, keys, RP_D, features, 1, 0);
     rp_cp_async_commit();
@@ -316,7 +330,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
         _Pragma("unroll") for (int f = 0; f < RP_D; f += 16) {
 #if !RP_KEEP_A
             rp_u32 fa[RP_MT][4];
-            _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) rp_read_a(fa[mt], sq, RP_D, (warp * RP_MT + mt) * 16, f);
+            _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++)
+                rp_read_a(fa[mt], sq, RP_D, (warp * RP_MT + mt) * 16, f);
 #endif
             _Pragma("unroll") for (int n = 0; n < RP_N; n += 16) {
                 rp_u32 fb[4];
@@ -344,16 +359,19 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
 #endif
             float m = most[mt][h];
 #if RP_GENERAL
-            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++) s[mt][n][2 * h + c] *= scale;
+            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+                s[mt][n][2 * h + c] *= scale;
 #endif
             if (edge) {
                 const char *mask = (const char *)p.w[W_MASK] +
                                    (batch * RP_STRIDE(W_MASK, 0) + query * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
                 const rp_i64 bound = query < heads ? rows : 0;
                 _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
-                    s[mt][n][2 * h + c] = rp_score(&p, s[mt][n][2 * h + c], row, key + n * 8 + lane % 4 * 2 + c, bound, keys, mask);
+                    s[mt][n][2 * h + c] =
+                        rp_score(&p, s[mt][n][2 * h + c], row, key + n * 8 + lane % 4 * 2 + c, bound, keys, mask);
             }
-            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) m = rp_fmax_f32(m, rp_fmax_f32(s[mt][n][2 * h], s[mt][n][2 * h + 1]));
+            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) m =
+                rp_fmax_f32(m, rp_fmax_f32(s[mt][n][2 * h], s[mt][n][2 * h + 1]));
             m = rp_fmax_f32(m, rp_shfl_xor_f32(m, 1, 32));
             m = rp_fmax_f32(m, rp_shfl_xor_f32(m, 2, 32));
             const float from = m == -RP_INF ? 0 : m;
@@ -370,11 +388,12 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
             float total = 0;
             _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) total += s[mt][n][2 * h] + s[mt][n][2 * h + 1];
             sum[mt][h] = sum[mt][h] * less + total;
-            _Pragma("unroll") for (int j = 0; j < RP_V / 8; j++) _Pragma("unroll") for (int c = 0; c < 2; c++) out[mt][j][2 * h + c] *= less;
+            _Pragma("unroll") for (int j = 0; j < RP_V / 8; j++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+                out[mt][j][2 * h + c] *= less;
 #if RP_DROPOUT
             _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
                 s[mt][n][2 * h + c] *=
-                    rp_kept(&p, (rp_u64)(((batch * heads + query) * rows + row) * keys + key + n * 8 + lane % 4 * 2 + c));
+                rp_kept(&p, (rp_u64)(((batch * heads + query) * rows + row) * keys + key + n * 8 + lane % 4 * 2 + c));
 #endif
         }
         RP_ADD_TURNED(out, s, sv, RP_V)
@@ -399,11 +418,13 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
 #else
 #define RP_SCALED(m) ((m)*scale)
 #endif
-#if RP_SPLIT > 1 /* each block leaves its sums; the blocks add them up, each some of the rows, in the order of the keys */
+#if RP_SPLIT >                                                                                                         \
+    1 /* each block leaves its sums; the blocks add them up, each some of the rows, in the order of the keys */
     float *left = (float *)(void *)rp_shared, *left_most = left + RP_M * RP_V, *left_sum = left_most + RP_M;
     _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
         const int r = (warp * RP_MT + mt) * 16 + h * 8 + lane / 4;
-        if (lane % 4 == 0) left_most[r] = most[mt][h] == -RP_INF ? -RP_INF : RP_SCALED(most[mt][h]), left_sum[r] = sum[mt][h];
+        if (lane % 4 == 0)
+            left_most[r] = most[mt][h] == -RP_INF ? -RP_INF : RP_SCALED(most[mt][h]), left_sum[r] = sum[mt][h];
         _Pragma("unroll") for (int j = 0; j < RP_V / 8; j++) _Pragma("unroll") for (int c = 0; c < 2; c++)
             left[r * RP_V + j * 8 + lane % 4 * 2 + c] = out[mt][j][2 * h + c];
     }
@@ -423,7 +444,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
         if (t == 0) RP_LSE_AT(row) = total == 0 ? -RP_INF : (m + rp_log2_f32(total)) * RP_LN2;
         for (int c = t; c < values; c += RP_THREADS) {
             float x = 0;
-            _Pragma("unroll") for (int n = 0; n < RP_SPLIT; n++) x += less[n] * rp_cluster_read_f32(&left[r * RP_V + c], n, RP_SPLIT);
+            _Pragma("unroll") for (int n = 0; n < RP_SPLIT; n++) x +=
+                less[n] * rp_cluster_read_f32(&left[r * RP_V + c], n, RP_SPLIT);
             RP_Y_AT(row)[c * RP_STRIDE(W_OUT, 3)] = RP_STORE(total == 0 ? 0 : x / total);
         }
     }
@@ -436,13 +458,15 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
         sum[mt][h] = sum[mt][h] == 0 ? 0 : 1 / sum[mt][h];
     }
 #define RP_BY_SUM(mt, h) sum[mt][h]
-    RP_GIVE(out, RP_V / 8, RP_BY_SUM, memory, RP_V, RP_Y_AT, RP_STRIDE(W_OUT, 2), RP_STRIDE(W_OUT, 3), row0, all, values)
+    RP_GIVE(out, RP_V / 8, RP_BY_SUM, memory, RP_V, RP_Y_AT, RP_STRIDE(W_OUT, 2), RP_STRIDE(W_OUT, 3), row0, all,
+            values)
 #endif
 #endif /* part 0 */
 
 #if RP_PART == 1
-    const rp_i64 blocks = (keys + RP_M - 1) / RP_M, number = (rp_i64)blockIdx.x / (blocks * RP_HALVES), turn = (rp_i64)blockIdx.x % (blocks * RP_HALVES),
-                 batch = number / (heads / group), kv = number % (heads / group);
+    const rp_i64 blocks = (keys + RP_M - 1) / RP_M, number = (rp_i64)blockIdx.x / (blocks * RP_HALVES),
+                 turn = (rp_i64)blockIdx.x % (blocks * RP_HALVES), batch = number / (heads / group),
+                 kv = number % (heads / group);
     (void)rows, (void)features, (void)values, (void)scale;
 #if RP_HALVES == 2 /* the sums of both do not fit the registers */
     if (turn >= blocks)
@@ -454,8 +478,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
 #endif
 #endif
 #if RP_PART == 2
-    const rp_i64 blocks = (rows + RP_M - 1) / RP_M, number = (rp_i64)blockIdx.x / blocks, turn = (rp_i64)blockIdx.x % blocks,
-                 row0 = (RP_CAUSAL ? blocks - 1 - turn : turn) * RP_M, batch = number / heads, head = number % heads, kv = head / group;
+    const rp_i64 blocks = (rows + RP_M - 1) / RP_M, number = (rp_i64)blockIdx.x / blocks,
+                 turn = (rp_i64)blockIdx.x % blocks, row0 = (RP_CAUSAL ? blocks - 1 - turn : turn) * RP_M,
+                 batch = number / heads, head = number % heads, kv = head / group;
     rp_i64 seen = keys;
     if (RP_CAUSAL && row0 + RP_M < seen) seen = row0 + RP_M;
     const rp_i64 steps = (seen + RP_N - 1) / RP_N;
@@ -472,17 +497,22 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
         }
         if (less[mt][h] == -RP_INF) less[mt][h] = RP_INF; /* a row that sees nothing has weights of 0 */
     }
-    rp_fetch(sq, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows, RP_D, features, 1, 0);
-    rp_fetch(sg, RP_BASE(const RP_T, W_GRAD, batch, head), RP_STRIDE(W_GRAD, 2), RP_STRIDE(W_GRAD, 3), row0, RP_M, rows, RP_V, values, 1, 0);
+    rp_fetch(sq, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows, RP_D,
+             features, 1, 0);
+    rp_fetch(sg, RP_BASE(const RP_T, W_GRAD, batch, head), RP_STRIDE(W_GRAD, 2), RP_STRIDE(W_GRAD, 3), row0, RP_M, rows,
+             RP_V, values, 1, 0);
 #define RP_FETCH_KEYS(step)                                                                                            \
     {                                                                                                                  \
         const int slot = (int)((step)&1);                                                                              \
-        rp_fetch(sk + slot * RP_N * RP_D, k, RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), (step)*RP_N, RP_N, keys, RP_D, features, 1, 0); \
-        rp_fetch(sv + slot * RP_N * RP_V, v, RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), (step)*RP_N, RP_N, keys, RP_V, values, 1, 0); \
+        rp_fetch(sk + slot * RP_N * RP_D, k, RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), (step)*RP_N, RP_N, keys, RP_D,      \
+                 features, 1, 0);                                                                                      \
+        rp_fetch(sv + slot * RP_N * RP_V, v, RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), (step)*RP_N, RP_N, keys, RP_V,      \
+                 values, 1, 0);                                                                                        \
     }
     if (steps > 0) RP_FETCH_KEYS((rp_i64)0)
     rp_cp_async_commit();
-    const char *mask = (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
+    const char *mask =
+        (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
     for (rp_i64 step = 0; step < steps; step++) {
         const rp_i64 key0 = step * RP_N;
         const int slot = (int)(step & 1);
@@ -499,17 +529,19 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
         const int edge = RP_MASK || key0 + RP_N > keys || (RP_CAUSAL && key0 + RP_N - 1 > row0);
         _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++)
             _Pragma("unroll") for (int i = 0; i < 4; i++) {
-                const rp_i64 row = row0 + (warp * RP_MT + mt) * 16 + i / 2 * 8 + lane / 4, key = key0 + n * 8 + lane % 4 * 2 + i % 2;
-                float weight, kept = 1;
-                if (edge)
-                    weight = rp_exp2_approx_f32(rp_score(&p, s[mt][n][i] * scale, row, key, rows, keys, mask) - less[mt][i / 2]);
-                else
-                    weight = rp_exp2_approx_f32(rp_fma_f32(s[mt][n][i], scale, -less[mt][i / 2]));
+            const rp_i64 row = row0 + (warp * RP_MT + mt) * 16 + i / 2 * 8 + lane / 4,
+                         key = key0 + n * 8 + lane % 4 * 2 + i % 2;
+            float weight, kept = 1;
+            if (edge)
+                weight =
+                    rp_exp2_approx_f32(rp_score(&p, s[mt][n][i] * scale, row, key, rows, keys, mask) - less[mt][i / 2]);
+            else
+                weight = rp_exp2_approx_f32(rp_fma_f32(s[mt][n][i], scale, -less[mt][i / 2]));
 #if RP_DROPOUT
-                kept = rp_kept(&p, (rp_u64)(((batch * heads + head) * rows + row) * keys + key));
+            kept = rp_kept(&p, (rp_u64)(((batch * heads + head) * rows + row) * keys + key));
 #endif
-                d[mt][n][i] = weight * (d[mt][n][i] * kept - minus[mt][i / 2]);
-            }
+            d[mt][n][i] = weight * (d[mt][n][i] * kept - minus[mt][i / 2]);
+        }
         RP_ADD_TURNED(dq, d, tk, RP_D)
     }
     rp_cp_async_wait(0);

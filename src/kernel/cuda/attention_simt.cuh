@@ -18,8 +18,8 @@ typedef struct {
 #define RP_INF rp_bits_f32(0x7f800000u)
 
 /* Rows [first, first + n) of a tensor, to[row * ld + column], or turned, to[column * ld + row]; zeros outside. */
-RP_FN void rp_read(RP_ACC *to, int ld, int turned, const RP_T *from, rp_i64 row, rp_i64 column, rp_i64 first, int n, rp_i64 rows,
-                   int wide, int columns, RP_ACC factor) {
+RP_FN void rp_read(RP_ACC *to, int ld, int turned, const RP_T *from, rp_i64 row, rp_i64 column, rp_i64 first, int n,
+                   rp_i64 rows, int wide, int columns, RP_ACC factor) {
     for (int i = (int)threadIdx.x; i < n * wide; i += 256) {
         const int r = i / wide, c = i % wide;
         RP_ACC x = 0;
@@ -53,7 +53,8 @@ RP_FN RP_ACC rp_kept(const RP_WORDS *w, rp_u64 element) {
     const double stays = rp_bits_f64(w->w[W_KEEP]);
     rp_u32 x[4];
     rp_philox(place[0], place[1] + element / 4, x);
-    return (float)(rp_pick(x, (int)(element & 3)) >> 8) * rp_bits_f32(0x33800000u) < (float)stays ? (RP_ACC)(1 / stays) : 0;
+    return (float)(rp_pick(x, (int)(element & 3)) >> 8) * rp_bits_f32(0x33800000u) < (float)stays ? (RP_ACC)(1 / stays)
+                                                                                                  : 0;
 }
 #endif
 
@@ -99,7 +100,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     if (RP_CAUSAL && row0 + RP_M < seen) seen = row0 + RP_M;
 #else
     const rp_i64 blocks = (keys + RP_N - 1) / RP_N, number = (rp_i64)blockIdx.x / blocks;
-    const rp_i64 key0 = (rp_i64)blockIdx.x % blocks * RP_N, batch = number / (heads / group), kv = number % (heads / group);
+    const rp_i64 key0 = (rp_i64)blockIdx.x % blocks * RP_N, batch = number / (heads / group),
+                 kv = number % (heads / group);
 #endif
     const RP_T *k = RP_BASE(const RP_T, W_K, batch, kv), *v = RP_BASE(const RP_T, W_V, batch, kv);
     RP_ACC *tq = memory, *tk = tq + RP_D * RP_LM;
@@ -109,14 +111,15 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     RP_ZERO(out, RP_RM, RP_RV);
     _Pragma("unroll") for (int i = 0; i < RP_RM; i++) most[i] = -RP_INF, sum[i] = 0;
 #else
-    RP_ACC *tg = tk + RP_D * RP_LN, *tv = tg + RP_V * RP_LM, *td = tv + RP_V * RP_LN, *sk = td + RP_N * RP_LM,
-           *sp = sk, *sq = sp + RP_M * RP_LN, *sg = sq + RP_M * RP_D; /* part 1 has no sk, part 2 none of the last three */
+    RP_ACC *tg = tk + RP_D * RP_LN, *tv = tg + RP_V * RP_LM, *td = tv + RP_V * RP_LN, *sk = td + RP_N * RP_LM, *sp = sk,
+           *sq = sp + RP_M * RP_LN, *sg = sq + RP_M * RP_D; /* part 1 has no sk, part 2 none of the last three */
     (void)sp, (void)td, (void)sq, (void)sg, (void)sk;
 #endif
 #if RP_PART == 0
-    rp_read(tq, RP_LM, 1, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows, RP_D,
-            features, scale);
-    const char *mask = (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
+    rp_read(tq, RP_LM, 1, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows,
+            RP_D, features, scale);
+    const char *mask =
+        (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
     for (rp_i64 key = 0; key < seen; key += RP_N) {
         RP_ACC s[RP_RM][RP_RN];
         RP_ZERO(s, RP_RM, RP_RN);
@@ -192,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             RP_KEEP_WEIGHT(((batch * heads + (head_of)) * rows + row) * keys + (key_first) + column)                   \
             slope = weight * (slope * kept - minus);                                                                   \
             weight *= kept;                                                                                            \
-            RP_PUT(ty * RP_RM + i, column)                                                                             \
+            RP_PUT(ty *RP_RM + i, column)                                                                              \
         }                                                                                                              \
     }
 #if RP_DROPOUT
@@ -206,10 +209,10 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
 #define RP_PUT(row_at, column_at) td[(column_at)*RP_LM + (row_at)] = slope;
     RP_ACC dq[RP_RM][RP_RD];
     RP_ZERO(dq, RP_RM, RP_RD);
-    rp_read(tq, RP_LM, 1, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows, RP_D,
-            features, 1);
-    rp_read(tg, RP_LM, 1, RP_BASE(const RP_T, W_GRAD, batch, head), RP_STRIDE(W_GRAD, 2), RP_STRIDE(W_GRAD, 3), row0, RP_M, rows,
-            RP_V, values, 1);
+    rp_read(tq, RP_LM, 1, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows,
+            RP_D, features, 1);
+    rp_read(tg, RP_LM, 1, RP_BASE(const RP_T, W_GRAD, batch, head), RP_STRIDE(W_GRAD, 2), RP_STRIDE(W_GRAD, 3), row0,
+            RP_M, rows, RP_V, values, 1);
     const char *mask = RP_MASK_OF(head);
     for (rp_i64 key = 0; key < seen; key += RP_N) {
         rp_barrier();
@@ -227,7 +230,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         if (row >= rows) continue;
         _Pragma("unroll") for (int j = 0; j < RP_RD; j++) {
             const int column = rp_column(j, RP_RD);
-            if (column < features) y[row * RP_STRIDE(W_DQ, 2) + column * RP_STRIDE(W_DQ, 3)] = RP_STORE(dq[i][j] * scale);
+            if (column < features)
+                y[row * RP_STRIDE(W_DQ, 2) + column * RP_STRIDE(W_DQ, 3)] = RP_STORE(dq[i][j] * scale);
         }
     }
 #else
@@ -261,7 +265,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         if (key >= keys) continue;
         _Pragma("unroll") for (int j = 0; j < RP_RD; j++) {
             const int column = rp_column(j, RP_RD);
-            if (column < features) yk[key * RP_STRIDE(W_DK, 2) + column * RP_STRIDE(W_DK, 3)] = RP_STORE(dk[i][j] * scale);
+            if (column < features)
+                yk[key * RP_STRIDE(W_DK, 2) + column * RP_STRIDE(W_DK, 3)] = RP_STORE(dk[i][j] * scale);
         }
         _Pragma("unroll") for (int j = 0; j < RP_RV; j++) {
             const int column = rp_column(j, RP_RV);

@@ -63,8 +63,9 @@ static const int64_t *strides_of(const uint64_t *w, unsigned which) {
 }
 static operand operand_at(const uint64_t *w, unsigned which, int64_t batch, int64_t head, rp_dtype dtype) {
     const int64_t *s = strides_of(w, which);
-    return (operand){(const char *)(uintptr_t)w[which] + (batch * s[0] + head * s[1]) * (int64_t)rp__dtypes[dtype].bytes, s[2],
-                     s[3]};
+    return (operand){(const char *)(uintptr_t)w[which] +
+                         (batch * s[0] + head * s[1]) * (int64_t)rp__dtypes[dtype].bytes,
+                     s[2], s[3]};
 }
 
 typedef struct block {
@@ -107,7 +108,7 @@ static operand mask_at(const uint64_t *w, int64_t batch, int64_t head) {
 #define VECTOR_OF_HALVES(at, dtype) ((rp__vf64){0}) /* there are none */
 #include "kernel/cpu/isa/attention_core.h"
 
-
 #define ISA_NAME_(isa) rp__attention_##isa
 #define ISA_NAME(isa) ISA_NAME_(isa)
-const rp__attention_isa ISA_NAME(RP_ISA) = {.forward = {forward_f32, forward_f64}, .backward = {backward_f32, backward_f64}};
+const rp__attention_isa ISA_NAME(RP_ISA) = {.forward = {forward_f32, forward_f64},
+                                            .backward = {backward_f32, backward_f64}};

@@ -24,8 +24,8 @@
 RP__VEC_FN void micro(int rows, int columns, int64_t k, const R *a, int64_t am, int64_t ak, const R *b, int64_t ldb,
                       R *c, int64_t ldc, bool add) {
     V sum[MICRO_ROWS][3];
-    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < columns; j++)
-        sum[i][j] = add ? JOIN(rp__v_load_, S)(c + i * ldc + j * LANES) : (V){0};
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < columns; j++) sum[i][j] =
+        add ? JOIN(rp__v_load_, S)(c + i * ldc + j * LANES) : (V){0};
     for (int64_t p = 0; p < k; p++, a += ak, b += ldb) {
         V row[3];
         UNROLL for (int j = 0; j < columns; j++) row[j] = JOIN(rp__v_load_, S)(b + j * LANES);
@@ -39,7 +39,7 @@ RP__VEC_FN void micro(int rows, int columns, int64_t k, const R *a, int64_t am, 
 }
 #define STRIP(columns)                                                                                                 \
     static void STRIP_NAME(columns)(int64_t m, int64_t k, const R *a, int64_t am, int64_t ak, const R *b, int64_t ldb, \
-                                R *c, int64_t ldc, bool add) {                                                     \
+                                    R *c, int64_t ldc, bool add) {                                                     \
         int64_t i = 0;                                                                                                 \
         for (; i + MICRO_ROWS <= m; i += MICRO_ROWS)                                                                   \
             micro(MICRO_ROWS, columns, k, a + i * am, am, ak, b, ldb, c + i * ldc, ldc, add);                          \
@@ -48,8 +48,8 @@ RP__VEC_FN void micro(int rows, int columns, int64_t k, const R *a, int64_t am, 
 STRIP(1)
 STRIP(2)
 STRIP(3)
-static void product(int64_t m, int64_t n, int64_t k, const R *a, int64_t am, int64_t ak, const R *b, int64_t ldb,
-                    R *c, int64_t ldc, bool add) {
+static void product(int64_t m, int64_t n, int64_t k, const R *a, int64_t am, int64_t ak, const R *b, int64_t ldb, R *c,
+                    int64_t ldc, bool add) {
     while (n > 0) {
         const int64_t take = n == 4 ? 2 : n < 3 ? n : 3;
         (take == 1 ? STRIP_NAME(1) : take == 2 ? STRIP_NAME(2) : STRIP_NAME(3))(m, k, a, am, ak, b, ldb, c, ldc, add);
@@ -100,7 +100,7 @@ static void turn(const R *from, int64_t from_ld, int64_t rows, int64_t n, R *to,
 
 /* What a block of keys or values is multiplied as: itself where it is of the type computed in, else a copy. */
 static const R *keys_of(const operand *o, rp_dtype dtype, int64_t first, int64_t n, int64_t columns, R *copy,
-                            int64_t *row, int64_t *column) {
+                        int64_t *row, int64_t *column) {
     if (dtype == OWN) {
         *row = o->row, *column = o->column;
         return (const R *)(const void *)o->base + first * o->row;
@@ -176,7 +176,8 @@ static void soften(const block *b, R *scores, R *most, R *sum, R *shrink) {
     for (int64_t i = 0; i < b->ld; i += LANES) {
         const V old = JOIN(rp__v_load_, S)(most + i);
         V m = old, total = {0};
-        for (int64_t j = 0; j < b->keys; j++) m = JOIN(rp__v_greater_, S)(JOIN(rp__v_load_, S)(scores + j * b->ld + i), m);
+        for (int64_t j = 0; j < b->keys; j++)
+            m = JOIN(rp__v_greater_, S)(JOIN(rp__v_load_, S)(scores + j * b->ld + i), m);
         const V from = JOIN(rp__v_sel_, S)(m == -INF, (V){0}, m);
         for (int64_t j = 0; j < b->keys; j++) {
             const V x = JOIN(rp__v_exp_, S)(JOIN(rp__v_load_, S)(scores + j * b->ld + i) - from);
@@ -191,7 +192,8 @@ static void soften(const block *b, R *scores, R *most, R *sum, R *shrink) {
 }
 
 static void multiply(R *a, const R *b, int64_t n) {
-    for (int64_t i = 0; i < n; i += LANES) JOIN(rp__v_store_, S)(a + i, JOIN(rp__v_load_, S)(a + i) * JOIN(rp__v_load_, S)(b + i));
+    for (int64_t i = 0; i < n; i += LANES)
+        JOIN(rp__v_store_, S)(a + i, JOIN(rp__v_load_, S)(a + i) * JOIN(rp__v_load_, S)(b + i));
 }
 
 static void forward_block(const uint64_t *w, int64_t item, R *memory) {
@@ -205,11 +207,12 @@ static void forward_block(const uint64_t *w, int64_t item, R *memory) {
     const int64_t batch = b.number / heads, head = b.number % heads, kv = head / (int64_t)w[RP__ATTENTION_GROUP];
     b.rows = rows - b.row < block_rows ? rows - b.row : block_rows;
     b.ld = (b.rows + LANES - 1) / LANES * LANES;
-    const operand q = operand_at(w, RP__ATTENTION_Q, batch, head, dtype), k = operand_at(w, RP__ATTENTION_K, batch, kv, dtype),
+    const operand q = operand_at(w, RP__ATTENTION_Q, batch, head, dtype),
+                  k = operand_at(w, RP__ATTENTION_K, batch, kv, dtype),
                   v = operand_at(w, RP__ATTENTION_V, batch, kv, dtype);
     b.mask = mask_at(w, batch, head);
     R *queries = part(&memory, wide * b.ld), *sums = part(&memory, values * b.ld), *most = part(&memory, b.ld),
-          *total = part(&memory, b.ld), *shrink = part(&memory, b.ld), *scores = part(&memory, block_keys * b.ld);
+      *total = part(&memory, b.ld), *shrink = part(&memory, b.ld), *scores = part(&memory, block_keys * b.ld);
     R *kept = w[RP__ATTENTION_PLACE] ? part(&memory, block_keys * b.ld) : NULL;
     /* the rows of the queries stand where sums will be, or keys */
     R *copy = part(&memory, block_keys * rp__attention_padded(features > values ? features : values));
@@ -251,8 +254,7 @@ static void forward_block(const uint64_t *w, int64_t item, R *memory) {
     for (int64_t e = 0; e < values; e++) multiply(sums + e * b.ld, shrink, b.ld);
     for (int64_t i = 0; i < b.rows; i++) {
         lse[(b.row + i) * ls[2]] = total[i] == 0 ? -INF : most[i];
-        for (int64_t e = 0; e < values; e++)
-            store(out, (b.row + i) * os[2] + e * os[3], sums[e * b.ld + i], dtype);
+        for (int64_t e = 0; e < values; e++) store(out, (b.row + i) * os[2] + e * os[3], sums[e * b.ld + i], dtype);
     }
 }
 
@@ -281,7 +283,8 @@ static void backward_block(const uint64_t *w, const totals *to, int64_t batch, i
     block b = {.w = w, .dtype = dtype, .number = batch * heads + head, .row = first};
     b.rows = rows - first < block_rows ? rows - first : block_rows;
     b.ld = (b.rows + LANES - 1) / LANES * LANES;
-    const operand q = operand_at(w, RP__ATTENTION_Q, batch, head, dtype), k = operand_at(w, RP__ATTENTION_K, batch, kv, dtype),
+    const operand q = operand_at(w, RP__ATTENTION_Q, batch, head, dtype),
+                  k = operand_at(w, RP__ATTENTION_K, batch, kv, dtype),
                   v = operand_at(w, RP__ATTENTION_V, batch, kv, dtype),
                   grad = operand_at(w, RP__ATTENTION_GRAD, batch, head, dtype),
                   lse = operand_at(w, RP__ATTENTION_LSE, batch, head, OWN),
@@ -289,9 +292,9 @@ static void backward_block(const uint64_t *w, const totals *to, int64_t batch, i
     b.mask = mask_at(w, batch, head);
     const int64_t wide = to->ld_keys, wide_values = to->ld_values;
     R *queries = part(&memory, b.rows * wide), *queries_turned = part(&memory, features * b.ld),
-          *grads = part(&memory, b.rows * wide_values), *grads_turned = part(&memory, values * b.ld),
-          *dq = part(&memory, features * b.ld), *sum = part(&memory, b.ld), *less = part(&memory, b.ld),
-          *scores = part(&memory, block_keys * b.ld), *slopes = part(&memory, block_keys * b.ld);
+      *grads = part(&memory, b.rows * wide_values), *grads_turned = part(&memory, values * b.ld),
+      *dq = part(&memory, features * b.ld), *sum = part(&memory, b.ld), *less = part(&memory, b.ld),
+      *scores = part(&memory, block_keys * b.ld), *slopes = part(&memory, block_keys * b.ld);
     R *kept = w[RP__ATTENTION_PLACE] ? part(&memory, block_keys * b.ld) : NULL;
     R *copy_keys = part(&memory, block_keys * wide), *copy_values = part(&memory, block_keys * wide_values);
     read_rows(&q, dtype, first, b.rows, features, scale, queries, wide);
