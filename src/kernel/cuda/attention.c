@@ -12,8 +12,9 @@
 /* Words: addresses; sizes; strides in elements, four of each of the first, of (b, h, row, feature) in that order. */
 #define ADDRESSES(X)                                                                                                   \
     X(OUT)                                                                                                             \
-    X(DQ) X(DK) X(DV) X(GRAD) X(Q) X(K) X(V) X(LSE) X(DELTA) X(MASK) X(PLACE) X(HEADS) X(GROUP) X(ROWS) X(KEYS)        \
-        X(FEATURES) X(VALUES) X(SCALE) X(KEEP)
+    X(DQ)                                                                                                              \
+    X(DK) X(DV) X(GRAD) X(Q) X(K) X(V) X(LSE) X(DELTA) X(MASK) X(PLACE) X(HEADS) X(GROUP) X(ROWS) X(KEYS) X(FEATURES)  \
+        X(VALUES) X(SCALE) X(KEEP)
 #define WORD(name) W_##name,
 enum { ADDRESSES(WORD) W_STRIDES, N_WORDS = W_STRIDES + 4 * (W_MASK + 1) };
 
@@ -38,7 +39,8 @@ enum {
     WIDE,
     KEEP_A,
     BLOCKS,
-    HALVES = 47
+    HALVES = 47,
+    SHARE
 };
 static unsigned field(uint64_t facts, unsigned at, unsigned bits) {
     return (unsigned)(facts >> at & ((1u << bits) - 1));
@@ -79,6 +81,7 @@ static void problem_macros(uint64_t facts, rp__text *out) {
         "#define RP_GENERAL %u\n#define RP_WIDE %u\n#define RP_KEEP_A %u\n#define RP_BLOCKS %u\n#define RP_HALVES %u\n",
         field(facts, GENERAL, 1), field(facts, WIDE, 1), field(facts, KEEP_A, 1), field(facts, BLOCKS, 3),
         field(facts, HALVES, 1) + 1);
+    rp__text_add(out, "#define RP_SHARE %u\n", field(facts, SHARE, 1));
 }
 
 /* Bytes of shared memory of attention_simt.cuh with tiles of m x m. */
@@ -93,14 +96,17 @@ static int64_t simt_bytes(unsigned part, int64_t d, int64_t v, int64_t m, int64_
 
 typedef struct plan {
     unsigned warps, row_tiles, step, split, blocks; /* split: as a power of two; blocks: a multiprocessor */
-    bool packed, keep_a, halves;
+    bool packed, keep_a, halves, share; /* share: the warps of a block have the same rows, and keys of their own */
 } plan;
 
+static int64_t rows_of(const plan *p) { return 16 * (int64_t)p->row_tiles * (p->share ? 1 : p->warps); }
+
 static int64_t mma_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
-    const int64_t m = 16 * (int64_t)p->warps * p->row_tiles, n = p->step;
-    if (part != FORWARD) return 2 * (m + 2 * n) * (d + v) + (part == KEYS ? 16 * n : 0);
-    const int64_t tiles = 2 * (m * d + n * (d + v)), result = p->split ? 4 * m * (v + 2) : 2 * m * v;
-    return tiles > result ? tiles : result;
+    const int64_t m = rows_of(p), n = p->step, tiles = 2 * (m + 2 * n) * (d + v);
+    if (part != FORWARD) return tiles + (part == KEYS ? 16 * n : 0);
+    const int64_t parts = p->share ? p->warps : 1, streamed = tiles - 2 * m * v,
+                  result = p->split || p->share ? 4 * parts * m * (v + 2) : 2 * m * v;
+    return streamed > result ? streamed : result;
 }
 
 /* A function of sizes and the device alone: it decides in which order sums are added up. False: not on these tensor cores. */
@@ -112,21 +118,20 @@ static bool plan_of(const rp__device *device, unsigned part, const rp__operand *
     if (part == FORWARD) {
         p->packed = group > 1 && rows <= 16;
         const int64_t all = p->packed ? rows * group : rows, many = q->size[0] * (p->packed ? k->size[1] : heads);
-        if (all <= 32) {
-            p->warps = all <= 16 ? 1 : 2;
+        if (all <= (most <= 128 ? 32 : 16)) {
+            p->share = true;
+            p->row_tiles = all <= 16 ? 1 : 2;
+            p->step = most <= 64 ? 128 : 64;
         } else if (most > 128) {
             p->step = 64;
             p->warps = 8;
         } else if (many * ((all + 127) / 128) * 2 >= processors * 3) {
             p->row_tiles = 2;
         }
-        p->keep_a = most <= 64 && p->row_tiles * most <= 128;
-        const int64_t m = 16 * (int64_t)p->warps * p->row_tiles, blocks = many * ((all + m - 1) / m),
-                      steps = (keys + p->step - 1) / p->step;
+        p->keep_a = most <= 64 && p->row_tiles == 1;
+        const int64_t m = rows_of(p), blocks = many * ((all + m - 1) / m), steps = (keys + p->step - 1) / p->step;
         while (device->arch >= 90 && p->split < 3 && steps >= 4 << p->split &&
-               blocks << (p->split + 1) <= processors * (p->warps == 1   ? 8
-                                                         : p->warps == 2 ? 4
-                                                                         : 2))
+               blocks << (p->split + 1) <= 2 * processors)
             p->split++;
     } else if (part == KEYS) {
         const int64_t blocks = q->size[0] * k->size[1] * ((keys + 127) / 128);
@@ -177,6 +182,8 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
     out->site = call->site;
     if (q->ndim != 4 || k->ndim != 4 || v->ndim != 4 || k->size[1] < 1 || q->size[1] % k->size[1])
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of attention do not fit", call->op);
+    if (q->size[2] * (q->size[1] / k->size[1]) > INT32_MAX / 2 || k->size[2] > INT32_MAX / 2)
+        return rp__fail(RP_ERROR_SHAPE, "%s: sequences of more than 2^30 elements on CUDA", call->op);
     memset(w, 0, N_WORDS * sizeof *w);
     if (part == FORWARD) {
         put(&o[0], W_OUT, rows_first, RP__WRITE, buffer, out);
@@ -214,7 +221,7 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
     if (mma) {
         const bool general = kind != NO_MASK || !(call->attention.scale > 0);
         const bool wide = is_wide(q) && is_wide(k) && is_wide(v) && (part == FORWARD || is_wide(&o[3]));
-        tile = 16 * (int64_t)tiles.warps * tiles.row_tiles;
+        tile = rows_of(&tiles);
         bytes = mma_bytes(part, &tiles, features, values);
         threads = 32 * (int64_t)tiles.warps;
         copies = tiles.halves ? 2 : (int64_t)1 << tiles.split;
@@ -222,7 +229,7 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
                      (uint64_t)tiles.step / 16 << STEP | (uint64_t)tiles.split << SPLIT |
                      (uint64_t)tiles.packed << PACKED | (uint64_t)general << GENERAL | (uint64_t)wide << WIDE |
                      (uint64_t)tiles.keep_a << KEEP_A | (uint64_t)tiles.blocks << BLOCKS |
-                     (uint64_t)tiles.halves << HALVES;
+                     (uint64_t)tiles.halves << HALVES | (uint64_t)tiles.share << SHARE;
     } else {
         const int64_t element = dtype == RP_F64 ? 8 : 4;
         features = padded(q->size[3], 16), values = padded(v->size[3], 16);

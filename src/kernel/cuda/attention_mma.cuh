@@ -5,13 +5,21 @@
  * Macros (attention.c): RP_NAME RP_WORDS RP_T RP_LOAD RP_STORE, RP_MMA(d, a, b) RP_PACK(low, high); RP_WARPS RP_MT; RP_N keys (queries, in part 1)
  * of a step; RP_D RP_V padded features and values, multiples of 32; RP_MASK (1 bool, 2 f32, 3 RP_T), RP_CAUSAL, RP_DROPOUT; RP_GENERAL: scores
  * are scaled one by one; RP_WIDE: operands are read 16 bytes at once; RP_KEEP_A: the row operand's fragments stay in registers;
- * RP_SPLIT blocks of a cluster share the keys of a tile; RP_PACKED: rows are those of all heads of a group; RP_BLOCKS a multiprocessor.
+ * RP_SPLIT blocks of a cluster share the keys of a tile; RP_SHARE: so do the warps of a block, and all have the same rows; RP_PACKED: rows are those of all heads of a group; RP_BLOCKS a multiprocessor.
  * Part 1: RP_WHICH 1 keys, 2 values, 3 both. Words: attention.c, W_ there and here. */
 typedef struct {
     rp_u64 w[RP_N_WORDS];
 } RP_WORDS;
 #define RP_THREADS (32 * RP_WARPS)
+#if RP_SHARE
+#define RP_M (16 * RP_MT)
+#define RP_NW (RP_N / RP_WARPS) /* columns of a warp */
+#define RP_PARTS (RP_SPLIT * RP_WARPS)
+#else
 #define RP_M (16 * RP_MT * RP_WARPS)
+#define RP_NW RP_N
+#define RP_PARTS RP_SPLIT
+#endif
 #define RP_STRIDE(operand, dim) ((rp_i64)p.w[W_STRIDES + 4 * (operand) + (dim)])
 #define RP_BASE(T, operand, b, h) ((T *)p.w[operand] + (b)*RP_STRIDE(operand, 0) + (h)*RP_STRIDE(operand, 1))
 #define RP_INF rp_bits_f32(0x7f800000u)
@@ -21,20 +29,28 @@ typedef struct {
 #define RP_AT(width, row, chunk) ((row) * (width) + (((chunk) ^ ((width) % 64 == 0 ? (row)&7 : (row) >> 1 & 3)) * 8))
 
 /* Rows [first, first + n) of a tensor into a tile of `width` elements a row; zeros outside. packed: row r is row r % rows of head r / rows. */
-RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, rp_i64 first, int n, rp_i64 limit, int width,
-                    int features, rp_i64 rows, rp_i64 head) {
-    _Pragma("unroll") for (int i = (int)threadIdx.x; i < n * (width / 8); i += RP_THREADS) {
-        const int r = i / (width / 8), chunk = i % (width / 8);
-        const int ok = first + r < limit && chunk * 8 < features;
-        const RP_T *at = from;
-#if RP_PACKED
-        if (ok) at += head ? (first + r) / rows * head + (first + r) % rows * row : (first + r) * row;
-#else
-        (void)rows, (void)head;
-        if (ok) at += (first + r) * row;
-#endif
+RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, int first, int n, int limit, int width,
+                    int features, int rows, rp_i64 head) {
+    const int pieces = width / 8, t = (int)threadIdx.x;
 #if RP_WIDE
-        (void)column;
+    if (RP_THREADS % pieces == 0 && !head) { /* a thread's pieces lie below each other */
+        const int each = RP_THREADS / pieces, r0 = t / pieces, chunk = t % pieces;
+        const RP_T *at = from + (first + r0) * row + chunk * 8;
+        const rp_i64 next = each * row;
+        const int inside = chunk * 8 < features ? limit - first - r0 : 0;
+        _Pragma("unroll") for (int j = 0; j < (n + each - 1) / each; j++, at += next) {
+            if (n % each == 0 || r0 + j * each < n)
+                rp_cp_async_16_zfill(&to[RP_AT(width, r0 + j * each, chunk)], j * each < inside ? at : from,
+                                     j * each < inside ? 16 : 0);
+        }
+        return;
+    }
+#endif
+    for (int i = t; i < n * pieces; i += RP_THREADS) {
+        const int r = i / pieces, chunk = i % pieces, ok = first + r < limit && chunk * 8 < features;
+        const RP_T *at = from;
+        if (ok) at += head ? (first + r) / rows * head + (first + r) % rows * row : (first + r) * row;
+#if RP_WIDE
         rp_cp_async_16_zfill(&to[RP_AT(width, r, chunk)], ok ? at + chunk * 8 : from, ok ? 16 : 0);
 #else
         rp_u32 two[4];
@@ -48,6 +64,7 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, rp_i6
         rp_st_v4_u32((rp_u32 *)(void *)&to[RP_AT(width, r, chunk)], all);
 #endif
     }
+    (void)column;
 }
 
 /* Operand a of rows [m, m + 16) and features [k, k + 16); operand b of two times eight rows and those features; operand b of sixteen rows as its
@@ -78,26 +95,26 @@ RP_FN float rp_kept(const RP_WORDS *w, rp_u64 element) {
 #endif
 #define RP_MASK_BYTES (RP_MASK == 1 ? 1 : RP_MASK == 2 ? 4 : 2)
 
-/* The score of query i and key j, to the base 2, of which the product is s. */
-RP_FN float rp_score(const RP_WORDS *w, float s, rp_i64 i, rp_i64 j, rp_i64 rows, rp_i64 keys, const char *mask) {
-    (void)w, (void)rows, (void)mask;
-    if (j >= keys) return -RP_INF;
-#if RP_CAUSAL
-    if (j > i) return -RP_INF;
-#endif
+/* What the mask adds to the score of query i and key j, to the base 2. */
+RP_FN float rp_masked(const RP_WORDS *w, const char *mask, int i, int j) {
 #if RP_MASK
-    if (i < rows) {
-        const rp_i64 at = i * (rp_i64)w->w[W_STRIDES + 4 * W_MASK + 2] + j * (rp_i64)w->w[W_STRIDES + 4 * W_MASK + 3];
+    const rp_i64 at = i * (rp_i64)w->w[W_STRIDES + 4 * W_MASK + 2] + j * (rp_i64)w->w[W_STRIDES + 4 * W_MASK + 3];
+#endif
 #if RP_MASK == 1
-        if (!((const rp_u8 *)mask)[at]) return -RP_INF;
+    return ((const rp_u8 *)mask)[at] ? 0 : -RP_INF;
 #elif RP_MASK == 2
-        s += ((const float *)mask)[at] * RP_LOG2E;
+    return ((const float *)mask)[at] * RP_LOG2E;
+#elif RP_MASK == 3
+    return RP_LOAD(((const RP_T *)mask)[at]) * RP_LOG2E;
 #else
-        s += RP_LOAD(((const RP_T *)mask)[at]) * RP_LOG2E;
+    (void)w, (void)mask, (void)i, (void)j;
+    return 0;
 #endif
-    }
-#endif
-    return s;
+}
+/* The score of query i and key j, of which the product is s. */
+RP_FN float rp_score(const RP_WORDS *w, float s, int i, int j, int rows, int keys, const char *mask) {
+    if (j >= keys || (RP_CAUSAL && j > i)) return -RP_INF;
+    return RP_MASK && i < rows ? s + rp_masked(w, mask, i, j) : s;
 }
 #define RP_ZERO2(x, a, b)                                                                                              \
     _Pragma("unroll") for (int i_ = 0; i_ < (a); i_++) _Pragma("unroll") for (int j_ = 0; j_ < (b); j_++)              \
@@ -134,9 +151,8 @@ RP_FN float rp_score(const RP_WORDS *w, float s, rp_i64 i, rp_i64 j, rp_i64 rows
 #define RP_SCORES(acc, tile_a, tile_b, width)                                                                          \
     _Pragma("unroll") for (int f = 0; f < (width); f += 16) {                                                          \
         rp_u32 fa[RP_MT][4];                                                                                           \
-        _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++)                                                           \
-            rp_read_a(fa[mt], tile_a, width, (warp * RP_MT + mt) * 16, f);                                             \
-        _Pragma("unroll") for (int n = 0; n < RP_N; n += 16) {                                                         \
+        _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) rp_read_a(fa[mt], tile_a, width, warp_row + mt * 16, f);  \
+        _Pragma("unroll") for (int n = 0; n < RP_NW; n += 16) {                                                        \
             rp_u32 fb[4];                                                                                              \
             rp_read_b(fb, tile_b, width, n, f);                                                                        \
             _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) {                                                     \
@@ -147,7 +163,7 @@ RP_FN float rp_score(const RP_WORDS *w, float s, rp_i64 i, rp_i64 j, rp_i64 rows
     }
 /* acc += x, rounded, times tile b, whose rows are x's columns. */
 #define RP_ADD_TURNED(acc, x, tile_b, width)                                                                           \
-    _Pragma("unroll") for (int n = 0; n < RP_N; n += 16) {                                                             \
+    _Pragma("unroll") for (int n = 0; n < RP_NW; n += 16) {                                                            \
         rp_u32 fa[RP_MT][4];                                                                                           \
         _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int i = 0; i < 4; i++) fa[mt][i] = \
             RP_PACK(x[mt][n / 8 + i / 2][i % 2 * 2], x[mt][n / 8 + i / 2][i % 2 * 2 + 1]);                             \
@@ -163,11 +179,10 @@ RP_FN float rp_score(const RP_WORDS *w, float s, rp_i64 i, rp_i64 j, rp_i64 rows
 
 #if RP_PART == 1
 /* Gradients of some keys (which & 1) and values (which & 2): a warp's rows are keys, columns are queries. */
-RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, rp_i64 key0, rp_i64 batch, rp_i64 kv) {
+RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, rp_i64 batch, int kv) {
 #define p (*w)
-    const int t = (int)threadIdx.x, lane = t % 32, warp = t / 32;
-    const rp_i64 rows = (rp_i64)p.w[W_ROWS], keys = (rp_i64)p.w[W_KEYS], heads = (rp_i64)p.w[W_HEADS],
-                 group = (rp_i64)p.w[W_GROUP];
+    const int t = (int)threadIdx.x, lane = t % 32, warp = t / 32, warp_row = RP_SHARE ? 0 : warp * RP_MT * 16;
+    const int rows = (int)p.w[W_ROWS], keys = (int)p.w[W_KEYS], heads = (int)p.w[W_HEADS], group = (int)p.w[W_GROUP];
     const int features = (int)p.w[W_FEATURES], values = (int)p.w[W_VALUES];
     const float scale = (float)(rp_bits_f64(p.w[W_SCALE]) * 1.4426950408889634);
     RP_T *sk = memory, *sv = sk + RP_M * RP_D, *sq = sv + RP_M * RP_V, *sg = sq + 2 * RP_N * RP_D;
@@ -179,12 +194,12 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, rp_i64 key0, rp_i
              features, 1, 0);
     rp_fetch(sv, RP_BASE(const RP_T, W_V, batch, kv), RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), key0, RP_M, keys, RP_V,
              values, 1, 0);
-    const rp_i64 first = RP_CAUSAL ? key0 / RP_N : 0, blocks = (rows + RP_N - 1) / RP_N,
-                 each = blocks > first ? blocks - first : 0, steps = each * group;
+    const int first = RP_CAUSAL ? key0 / RP_N : 0, blocks = (rows + RP_N - 1) / RP_N,
+              each = blocks > first ? blocks - first : 0, steps = each * group;
 #define RP_FETCH_QUERIES(step)                                                                                         \
     {                                                                                                                  \
-        const rp_i64 of = kv * group + (step) / each, at = (first + (step) % each) * RP_N;                             \
-        const int slot = (int)((step)&1);                                                                              \
+        const int of = kv * group + (step) / each, at = (first + (step) % each) * RP_N;                                \
+        const int slot = (step)&1;                                                                                     \
         rp_fetch(sq + slot * RP_N * RP_D, RP_BASE(const RP_T, W_Q, batch, of), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3),   \
                  at, RP_N, rows, RP_D, features, 1, 0);                                                                \
         rp_fetch(sg + slot * RP_N * RP_V, RP_BASE(const RP_T, W_GRAD, batch, of), RP_STRIDE(W_GRAD, 2),                \
@@ -199,11 +214,11 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, rp_i64 key0, rp_i
             sd[slot * RP_N + t] = minus;                                                                               \
         }                                                                                                              \
     }
-    if (steps > 0) RP_FETCH_QUERIES((rp_i64)0)
+    if (steps > 0) RP_FETCH_QUERIES(0)
     rp_cp_async_commit();
-    for (rp_i64 step = 0; step < steps; step++) {
-        const rp_i64 head = kv * group + step / each, row0 = (first + step % each) * RP_N;
-        const int slot = (int)(step & 1);
+    for (int step = 0; step < steps; step++) {
+        const int head = kv * group + step / each, row0 = (first + step % each) * RP_N;
+        const int slot = step & 1;
         const RP_T *tq = sq + slot * RP_N * RP_D, *tg = sg + slot * RP_N * RP_V;
         float s[RP_MT][RP_N / 8][4], d[RP_MT][RP_N / 8][4];
         RP_ZERO2(s, RP_MT, RP_N / 8);
@@ -221,7 +236,7 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, rp_i64 key0, rp_i
         _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++)
             _Pragma("unroll") for (int i = 0; i < 4; i++) {
             const int column = n * 8 + lane % 4 * 2 + i % 2;
-            const rp_i64 row = row0 + column, key = key0 + (warp * RP_MT + mt) * 16 + i / 2 * 8 + lane / 4;
+            const int row = row0 + column, key = key0 + warp_row + mt * 16 + i / 2 * 8 + lane / 4;
             float weight, kept = 1;
             if (edge)
                 weight = rp_exp2_approx_f32(rp_score(&p, s[mt][n][i] * scale, row, key, rows, keys, mask) -
@@ -265,138 +280,141 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, rp_i64 key0, rp_i
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(const RP_WORDS p) {
     extern __shared__ __align__(16) unsigned char rp_shared[];
     RP_T *memory = (RP_T *)(void *)rp_shared;
-    const int t = (int)threadIdx.x, lane = t % 32, warp = t / 32;
-    const rp_i64 rows = (rp_i64)p.w[W_ROWS], keys = (rp_i64)p.w[W_KEYS], heads = (rp_i64)p.w[W_HEADS],
-                 group = (rp_i64)p.w[W_GROUP];
+    const int t = (int)threadIdx.x, lane = t % 32, warp = t / 32, warp_row = RP_SHARE ? 0 : warp * RP_MT * 16;
+    const int rows = (int)p.w[W_ROWS], keys = (int)p.w[W_KEYS], heads = (int)p.w[W_HEADS], group = (int)p.w[W_GROUP];
     const int features = (int)p.w[W_FEATURES], values = (int)p.w[W_VALUES];
     const float scale = (float)(rp_bits_f64(p.w[W_SCALE]) * 1.4426950408889634);
-    (void)lane, (void)warp;
+    (void)lane, (void)warp, (void)warp_row;
     rp_launch_dependents();
     rp_grid_wait();
 #if RP_PART == 0
 #if RP_PACKED
-    const rp_i64 all = rows * group;
+    const int all = rows * group;
 #else
-    const rp_i64 all = rows;
+    const int all = rows;
 #endif
-    const rp_i64 blocks = (all + RP_M - 1) / RP_M, number = (rp_i64)blockIdx.x / RP_SPLIT / blocks,
-                 turn = (rp_i64)blockIdx.x / RP_SPLIT % blocks, row0 = (RP_CAUSAL ? blocks - 1 - turn : turn) * RP_M;
+    const int blocks = (all + RP_M - 1) / RP_M, number = (int)blockIdx.x / RP_SPLIT / blocks,
+              turn = (int)blockIdx.x / RP_SPLIT % blocks, row0 = (RP_CAUSAL ? blocks - 1 - turn : turn) * RP_M;
+    const int warp_key = RP_SHARE ? warp * RP_NW : 0;
 #if RP_PACKED
-    const rp_i64 batch = number / (heads / group), kv = number % (heads / group), head = kv * group;
-    const rp_i64 first_row = 0, last_row = rows - 1, next_head = RP_STRIDE(W_Q, 1);
+    const rp_i64 batch = number / (heads / group), next_head = RP_STRIDE(W_Q, 1);
+    const int kv = number % (heads / group), head = kv * group, first_row = 0, last_row = rows - 1;
 #else
-    const rp_i64 batch = number / heads, head = number % heads, kv = head / group;
-    const rp_i64 first_row = row0, last_row = row0 + RP_M - 1, next_head = 0;
+    const rp_i64 batch = number / heads, next_head = 0;
+    const int head = number % heads, kv = head / group, first_row = row0, last_row = row0 + RP_M - 1;
 #endif
-    rp_i64 seen = keys;
+    int seen = keys;
     if (RP_CAUSAL && last_row + 1 < seen) seen = last_row + 1;
-    const rp_i64 steps = (seen + RP_N - 1) / RP_N;
+    const int steps = (seen + RP_N - 1) / RP_N;
 #if RP_SPLIT > 1
-    const rp_i64 share = (steps + RP_SPLIT - 1) / RP_SPLIT, rank = (rp_i64)blockIdx.x % RP_SPLIT;
-    const rp_i64 begin = rank * share < steps ? rank * share : steps,
-                 end = begin + share < steps ? begin + share : steps;
+    const int share = (steps + RP_SPLIT - 1) / RP_SPLIT, rank = (int)blockIdx.x % RP_SPLIT;
+    const int begin = rank * share < steps ? rank * share : steps, end = begin + share < steps ? begin + share : steps;
 #else
-    const rp_i64 begin = 0, end = steps;
+    const int rank = 0, begin = 0, end = steps;
+    (void)rank;
 #endif
     const RP_T *q = RP_BASE(const RP_T, W_Q, batch, head), *k = RP_BASE(const RP_T, W_K, batch, kv),
                *v = RP_BASE(const RP_T, W_V, batch, kv);
-    RP_T *sq = memory, *sk = sq + RP_M * RP_D, *sv = sk + RP_N * RP_D;
+    RP_T *sq = memory, *sk = sq + RP_M * RP_D, *sv = sk + 2 * RP_N * RP_D;
     const rp_i64 k_row = RP_STRIDE(W_K, 2), k_column = RP_STRIDE(W_K, 3), v_row = RP_STRIDE(W_V, 2),
                  v_column = RP_STRIDE(W_V, 3);
     float out[RP_MT][RP_V / 8][4], most[RP_MT][2], sum[RP_MT][2];
     RP_ZERO2(out, RP_MT, RP_V / 8);
-    _Pragma("unroll") for (int i = 0; i < RP_MT; i++) _Pragma("unroll") for (int h = 0; h < 2; h++) most[i][h] =
-        -RP_INF,
-                                                                                                    sum[i][h] = 0;
+    _Pragma("unroll") for (int i = 0; i < RP_MT; i++) {
+        most[i][0] = most[i][1] = -RP_INF;
+        sum[i][0] = sum[i][1] = 0;
+    }
+#define RP_FETCH_STEP(step)                                                                                            \
+    {                                                                                                                  \
+        rp_fetch(sk + ((step)&1) * RP_N * RP_D, k, k_row, k_column, (step)*RP_N, RP_N, keys, RP_D, features, 1, 0);    \
+        rp_fetch(sv + ((step)&1) * RP_N * RP_V, v, v_row, v_column, (step)*RP_N, RP_N, keys, RP_V, values, 1, 0);      \
+    }
     rp_fetch(sq, q, RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, all, RP_D, features, rows, next_head);
-    if (begin < end) rp_fetch(sk, k, k_row, k_column, begin * RP_N, RP_N, keys, RP_D, features, 1, 0);
+    if (begin < end) RP_FETCH_STEP(begin)
     rp_cp_async_commit();
 #if RP_KEEP_A
     rp_u32 kept_a[RP_MT][RP_D / 16][4];
 #endif
-    for (rp_i64 step = begin; step < end; step++) {
-        const rp_i64 key = step * RP_N;
-        float s[RP_MT][RP_N / 8][4];
-        RP_ZERO2(s, RP_MT, RP_N / 8);
+    for (int step = begin; step < end; step++) {
+        const int key = step * RP_N + warp_key;
+        const RP_T *tk = sk + (step & 1) * RP_N * RP_D + warp_key * RP_D,
+                   *tv = sv + (step & 1) * RP_N * RP_V + warp_key * RP_V;
+        float s[RP_MT][RP_NW / 8][4];
+        RP_ZERO2(s, RP_MT, RP_NW / 8);
         rp_cp_async_wait(0);
-        rp_barrier(); /* these keys are there, and the values before are done with */
-        rp_fetch(sv, v, v_row, v_column, key, RP_N, keys, RP_V, values, 1, 0);
+        rp_barrier(); /* these keys and values are there, and the ones before are done with */
+        if (step + 1 < end) RP_FETCH_STEP(step + 1)
         rp_cp_async_commit();
 #if RP_KEEP_A
         if (step == begin)
             _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int f = 0; f < RP_D; f += 16)
-                rp_read_a(kept_a[mt][f / 16], sq, RP_D, (warp * RP_MT + mt) * 16, f);
-#endif
-        _Pragma("unroll") for (int f = 0; f < RP_D; f += 16) {
-#if !RP_KEEP_A
-            rp_u32 fa[RP_MT][4];
-            _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++)
-                rp_read_a(fa[mt], sq, RP_D, (warp * RP_MT + mt) * 16, f);
-#endif
-            _Pragma("unroll") for (int n = 0; n < RP_N; n += 16) {
-                rp_u32 fb[4];
-                rp_read_b(fb, sk, RP_D, n, f);
-                _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) {
-#if RP_KEEP_A
-                    const rp_u32 *fa_of = kept_a[mt][f / 16];
-#else
-                    const rp_u32 *fa_of = fa[mt];
-#endif
-                    RP_MMA(s[mt][n / 8], fa_of, fb);
-                    RP_MMA(s[mt][n / 8 + 1], fa_of, fb + 2);
-                }
+                rp_read_a(kept_a[mt][f / 16], sq, RP_D, warp_row + mt * 16, f);
+        _Pragma("unroll") for (int f = 0; f < RP_D; f += 16) _Pragma("unroll") for (int n = 0; n < RP_NW; n += 16) {
+            rp_u32 fb[4];
+            rp_read_b(fb, tk, RP_D, n, f);
+            _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) {
+                RP_MMA(s[mt][n / 8], kept_a[mt][f / 16], fb);
+                RP_MMA(s[mt][n / 8 + 1], kept_a[mt][f / 16], fb + 2);
             }
         }
-        rp_cp_async_wait(0);
-        rp_barrier(); /* these values are there, and the keys are done with */
-        if (step + 1 < end) rp_fetch(sk, k, k_row, k_column, key + RP_N, RP_N, keys, RP_D, features, 1, 0);
-        rp_cp_async_commit();
-        const int edge = RP_MASK || key + RP_N > keys || (RP_CAUSAL && key + RP_N - 1 > first_row);
+#else
+        RP_SCORES(s, sq, tk, RP_D)
+#endif
+        const int edge = key + RP_NW > keys || (RP_CAUSAL && key + RP_NW - 1 > first_row);
+        float less[RP_MT][2];
         _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
-            rp_i64 row = row0 + (warp * RP_MT + mt) * 16 + h * 8 + lane / 4, query = head;
+            int row = row0 + warp_row + mt * 16 + h * 8 + lane / 4, query = head;
+            float m = most[mt][h];
 #if RP_PACKED
             query += row / rows, row %= rows;
 #endif
-            float m = most[mt][h];
 #if RP_GENERAL
-            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+            const char *mask = (const char *)p.w[W_MASK] +
+                               (batch * RP_STRIDE(W_MASK, 0) + query * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
+            const int masked = RP_MASK && query < heads && row < rows;
+            _Pragma("unroll") for (int n = 0; n < RP_NW / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++) {
+                const int at = key + n * 8 + lane % 4 * 2 + c;
                 s[mt][n][2 * h + c] *= scale;
+                if (masked && at < keys) s[mt][n][2 * h + c] += rp_masked(&p, mask, row, at);
+            }
 #endif
             if (edge) {
-                const char *mask = (const char *)p.w[W_MASK] +
-                                   (batch * RP_STRIDE(W_MASK, 0) + query * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
-                const rp_i64 bound = query < heads ? rows : 0;
-                _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
-                    s[mt][n][2 * h + c] =
-                        rp_score(&p, s[mt][n][2 * h + c], row, key + n * 8 + lane % 4 * 2 + c, bound, keys, mask);
+                const int bound = (RP_CAUSAL && row + 1 < keys ? row + 1 : keys) - key - lane % 4 * 2;
+                _Pragma("unroll") for (int n = 0; n < RP_NW / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+                    s[mt][n][2 * h + c] = n * 8 + c < bound ? s[mt][n][2 * h + c] : -RP_INF;
             }
-            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) m =
-                rp_fmax_f32(m, rp_fmax_f32(s[mt][n][2 * h], s[mt][n][2 * h + 1]));
+            _Pragma("unroll") for (int n = 0; n < RP_NW / 8; n++) {
+                m = rp_fmax_f32(m, rp_fmax_f32(s[mt][n][2 * h], s[mt][n][2 * h + 1]));
+            }
             m = rp_fmax_f32(m, rp_shfl_xor_f32(m, 1, 32));
             m = rp_fmax_f32(m, rp_shfl_xor_f32(m, 2, 32));
             const float from = m == -RP_INF ? 0 : m;
+            float total = 0;
 #if RP_GENERAL
-            const float less = rp_exp2_approx_f32(most[mt][h] - from);
-            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+            less[mt][h] = rp_exp2_approx_f32(most[mt][h] - from);
+            _Pragma("unroll") for (int n = 0; n < RP_NW / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
                 s[mt][n][2 * h + c] = rp_exp2_approx_f32(s[mt][n][2 * h + c] - from);
 #else
-            const float minus = -from * scale, less = rp_exp2_approx_f32(rp_fma_f32(most[mt][h], scale, minus));
-            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+            const float minus = -from * scale;
+            less[mt][h] = rp_exp2_approx_f32(rp_fma_f32(most[mt][h], scale, minus));
+            _Pragma("unroll") for (int n = 0; n < RP_NW / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
                 s[mt][n][2 * h + c] = rp_exp2_approx_f32(rp_fma_f32(s[mt][n][2 * h + c], scale, minus));
 #endif
             most[mt][h] = m;
-            float total = 0;
-            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) total += s[mt][n][2 * h] + s[mt][n][2 * h + 1];
-            sum[mt][h] = sum[mt][h] * less + total;
-            _Pragma("unroll") for (int j = 0; j < RP_V / 8; j++) _Pragma("unroll") for (int c = 0; c < 2; c++)
-                out[mt][j][2 * h + c] *= less;
+            _Pragma("unroll") for (int n = 0; n < RP_NW / 8; n++) { total += s[mt][n][2 * h] + s[mt][n][2 * h + 1]; }
+            sum[mt][h] = sum[mt][h] * less[mt][h] + total;
 #if RP_DROPOUT
-            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+            _Pragma("unroll") for (int n = 0; n < RP_NW / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
                 s[mt][n][2 * h + c] *=
                 rp_kept(&p, (rp_u64)(((batch * heads + query) * rows + row) * keys + key + n * 8 + lane % 4 * 2 + c));
 #endif
         }
-        RP_ADD_TURNED(out, s, sv, RP_V)
+        int grown = 0; /* is there a larger score than before? */
+        _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) { grown |= less[mt][0] != 1 || less[mt][1] != 1; }
+        if (rp_any(grown))
+            _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int j = 0; j < RP_V / 8; j++)
+                _Pragma("unroll") for (int i = 0; i < 4; i++) out[mt][j][i] *= less[mt][i / 2];
+        RP_ADD_TURNED(out, s, tv, RP_V)
     }
     _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
         sum[mt][h] += rp_shfl_xor_f32(sum[mt][h], 1, 32);
@@ -418,41 +436,53 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
 #else
 #define RP_SCALED(m) ((m)*scale)
 #endif
-#if RP_SPLIT >                                                                                                         \
-    1 /* each block leaves its sums; the blocks add them up, each some of the rows, in the order of the keys */
-    float *left = (float *)(void *)rp_shared, *left_most = left + RP_M * RP_V, *left_sum = left_most + RP_M;
+#if RP_SPLIT > 1
+#define RP_LEFT(place, part) rp_cluster_read_f32(&(place), (part) / (RP_PARTS / RP_SPLIT), RP_SPLIT)
+#define RP_MEET() rp_cluster_barrier(RP_SPLIT)
+#else
+#define RP_LEFT(place, part) (place)
+#define RP_MEET() rp_barrier()
+#endif
+#if RP_PARTS > 1
+    /* Each part of the keys leaves its sums; the blocks add them up, each some of the rows, in the order of the keys. */
+    float *left = (float *)(void *)rp_shared, *left_most = left + RP_PARTS / RP_SPLIT * RP_M * RP_V,
+          *left_sum = left_most + RP_PARTS / RP_SPLIT * RP_M;
+    const int own = RP_SHARE ? warp * RP_M : 0;
     _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
-        const int r = (warp * RP_MT + mt) * 16 + h * 8 + lane / 4;
-        if (lane % 4 == 0)
-            left_most[r] = most[mt][h] == -RP_INF ? -RP_INF : RP_SCALED(most[mt][h]), left_sum[r] = sum[mt][h];
+        const int r = own + warp_row + mt * 16 + h * 8 + lane / 4;
+        if (lane % 4 == 0) {
+            left_most[r] = most[mt][h] == -RP_INF ? -RP_INF : RP_SCALED(most[mt][h]);
+            left_sum[r] = sum[mt][h];
+        }
         _Pragma("unroll") for (int j = 0; j < RP_V / 8; j++) _Pragma("unroll") for (int c = 0; c < 2; c++)
             left[r * RP_V + j * 8 + lane % 4 * 2 + c] = out[mt][j][2 * h + c];
     }
-    rp_cluster_barrier(RP_SPLIT);
-    for (int r = (int)rank; r < RP_M; r += RP_SPLIT) {
-        const rp_i64 row = row0 + r;
+    RP_MEET();
+    for (int r = rank; r < RP_M; r += RP_SPLIT) {
+        const int row = row0 + r;
         if (row >= all) break;
-        float m = -RP_INF, total = 0, less[RP_SPLIT];
-        _Pragma("unroll") for (int n = 0; n < RP_SPLIT; n++) {
-            less[n] = rp_cluster_read_f32(&left_most[r], n, RP_SPLIT);
-            m = rp_fmax_f32(m, less[n]);
+        float m = -RP_INF, total = 0, fewer[RP_PARTS];
+        _Pragma("unroll") for (int n = 0; n < RP_PARTS; n++) {
+            fewer[n] = RP_LEFT(left_most[n % (RP_PARTS / RP_SPLIT) * RP_M + r], n);
+            m = rp_fmax_f32(m, fewer[n]);
         }
-        _Pragma("unroll") for (int n = 0; n < RP_SPLIT; n++) {
-            less[n] = m == -RP_INF ? 0 : rp_exp2_approx_f32(less[n] - m);
-            total += less[n] * rp_cluster_read_f32(&left_sum[r], n, RP_SPLIT);
+        _Pragma("unroll") for (int n = 0; n < RP_PARTS; n++) {
+            fewer[n] = m == -RP_INF ? 0 : rp_exp2_approx_f32(fewer[n] - m);
+            total += fewer[n] * RP_LEFT(left_sum[n % (RP_PARTS / RP_SPLIT) * RP_M + r], n);
         }
         if (t == 0) RP_LSE_AT(row) = total == 0 ? -RP_INF : (m + rp_log2_f32(total)) * RP_LN2;
         for (int c = t; c < values; c += RP_THREADS) {
             float x = 0;
-            _Pragma("unroll") for (int n = 0; n < RP_SPLIT; n++) x +=
-                less[n] * rp_cluster_read_f32(&left[r * RP_V + c], n, RP_SPLIT);
+            _Pragma("unroll") for (int n = 0; n < RP_PARTS; n++) {
+                x += fewer[n] * RP_LEFT(left[(n % (RP_PARTS / RP_SPLIT) * RP_M + r) * RP_V + c], n);
+            }
             RP_Y_AT(row)[c * RP_STRIDE(W_OUT, 3)] = RP_STORE(total == 0 ? 0 : x / total);
         }
     }
-    rp_cluster_barrier(RP_SPLIT);
+    RP_MEET();
 #else
     _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
-        const rp_i64 row = row0 + (warp * RP_MT + mt) * 16 + h * 8 + lane / 4;
+        const int row = row0 + warp_row + mt * 16 + h * 8 + lane / 4;
         if (lane % 4 == 0 && row < all)
             RP_LSE_AT(row) = sum[mt][h] == 0 ? -RP_INF : (RP_SCALED(most[mt][h]) + rp_log2_f32(sum[mt][h])) * RP_LN2;
         sum[mt][h] = sum[mt][h] == 0 ? 0 : 1 / sum[mt][h];
@@ -464,9 +494,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
 #endif /* part 0 */
 
 #if RP_PART == 1
-    const rp_i64 blocks = (keys + RP_M - 1) / RP_M, number = (rp_i64)blockIdx.x / (blocks * RP_HALVES),
-                 turn = (rp_i64)blockIdx.x % (blocks * RP_HALVES), batch = number / (heads / group),
-                 kv = number % (heads / group);
+    const int blocks = (keys + RP_M - 1) / RP_M, number = (int)blockIdx.x / (blocks * RP_HALVES),
+              turn = (int)blockIdx.x % (blocks * RP_HALVES), kv = number % (heads / group);
+    const rp_i64 batch = number / (heads / group);
     (void)rows, (void)features, (void)values, (void)scale;
 #if RP_HALVES == 2 /* the sums of both do not fit the registers */
     if (turn >= blocks)
@@ -478,18 +508,18 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
 #endif
 #endif
 #if RP_PART == 2
-    const rp_i64 blocks = (rows + RP_M - 1) / RP_M, number = (rp_i64)blockIdx.x / blocks,
-                 turn = (rp_i64)blockIdx.x % blocks, row0 = (RP_CAUSAL ? blocks - 1 - turn : turn) * RP_M,
-                 batch = number / heads, head = number % heads, kv = head / group;
-    rp_i64 seen = keys;
+    const int blocks = (rows + RP_M - 1) / RP_M, number = (int)blockIdx.x / blocks, turn = (int)blockIdx.x % blocks,
+              row0 = (RP_CAUSAL ? blocks - 1 - turn : turn) * RP_M, head = number % heads, kv = head / group;
+    const rp_i64 batch = number / heads;
+    int seen = keys;
     if (RP_CAUSAL && row0 + RP_M < seen) seen = row0 + RP_M;
-    const rp_i64 steps = (seen + RP_N - 1) / RP_N;
+    const int steps = (seen + RP_N - 1) / RP_N;
     const RP_T *k = RP_BASE(const RP_T, W_K, batch, kv), *v = RP_BASE(const RP_T, W_V, batch, kv);
     RP_T *sq = memory, *sg = sq + RP_M * RP_D, *sk = sg + RP_M * RP_V, *sv = sk + 2 * RP_N * RP_D;
     float dq[RP_MT][RP_D / 8][4], less[RP_MT][2], minus[RP_MT][2];
     RP_ZERO2(dq, RP_MT, RP_D / 8);
     _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
-        const rp_i64 row = row0 + (warp * RP_MT + mt) * 16 + h * 8 + lane / 4;
+        const int row = row0 + warp_row + mt * 16 + h * 8 + lane / 4;
         less[mt][h] = RP_INF, minus[mt][h] = 0;
         if (row < rows) {
             less[mt][h] = RP_BASE(const float, W_LSE, batch, head)[row * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;
@@ -503,19 +533,19 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
              RP_V, values, 1, 0);
 #define RP_FETCH_KEYS(step)                                                                                            \
     {                                                                                                                  \
-        const int slot = (int)((step)&1);                                                                              \
+        const int slot = (step)&1;                                                                                     \
         rp_fetch(sk + slot * RP_N * RP_D, k, RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), (step)*RP_N, RP_N, keys, RP_D,      \
                  features, 1, 0);                                                                                      \
         rp_fetch(sv + slot * RP_N * RP_V, v, RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), (step)*RP_N, RP_N, keys, RP_V,      \
                  values, 1, 0);                                                                                        \
     }
-    if (steps > 0) RP_FETCH_KEYS((rp_i64)0)
+    if (steps > 0) RP_FETCH_KEYS(0)
     rp_cp_async_commit();
     const char *mask =
         (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
-    for (rp_i64 step = 0; step < steps; step++) {
-        const rp_i64 key0 = step * RP_N;
-        const int slot = (int)(step & 1);
+    for (int step = 0; step < steps; step++) {
+        const int key0 = step * RP_N;
+        const int slot = step & 1;
         const RP_T *tk = sk + slot * RP_N * RP_D, *tv = sv + slot * RP_N * RP_V;
         float s[RP_MT][RP_N / 8][4], d[RP_MT][RP_N / 8][4];
         RP_ZERO2(s, RP_MT, RP_N / 8);
@@ -529,8 +559,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
         const int edge = RP_MASK || key0 + RP_N > keys || (RP_CAUSAL && key0 + RP_N - 1 > row0);
         _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++)
             _Pragma("unroll") for (int i = 0; i < 4; i++) {
-            const rp_i64 row = row0 + (warp * RP_MT + mt) * 16 + i / 2 * 8 + lane / 4,
-                         key = key0 + n * 8 + lane % 4 * 2 + i % 2;
+            const int row = row0 + warp_row + mt * 16 + i / 2 * 8 + lane / 4, key = key0 + n * 8 + lane % 4 * 2 + i % 2;
             float weight, kept = 1;
             if (edge)
                 weight =
