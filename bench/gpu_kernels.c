@@ -50,6 +50,13 @@ static rp_tensor *normed(const struct work *w, rp_tensor *const *in) {
     return rp_softmax(x, !strncmp(w->kind, "softmax1", 8) ? 1 : -1);
 }
 
+/* Batch, heads, heads of keys, queries, keys, features, causal. */
+static rp_tensor *attention(const struct work *w, rp_tensor *const *in) {
+    return rp_scaled_dot_product_attention(
+        in[0], in[1], in[2], NULL, 0, w->n[6],
+        RP_OPTIONS(rp_scaled_dot_product_attention_options, .enable_gqa = w->n[1] != w->n[2] ? RP_TRUE : RP_UNSET));
+}
+
 static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct work *w = ctx;
     const char *k = w->kind;
@@ -89,6 +96,11 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         out[0] = x;
     }
     if (!strcmp(k, "conv")) out[0] = conv(w, x, in[1]);
+    if (!strcmp(k, "attention")) out[0] = attention(w, in);
+    if (!strcmp(k, "attentiong") || !strcmp(k, "attentiond")) {
+        rp_tensor *y = attention(w, in);
+        rp_grad(&y, 1, in, 3, &in[3], NULL, out);
+    }
     if (!strcmp(k, "convx") || !strcmp(k, "convw")) {
         rp_tensor *y = conv(w, x, in[1]), *const wrt = in[k[4] == 'w'];
         rp_grad(&y, 1, &wrt, 1, &in[2], NULL, out);
@@ -152,6 +164,11 @@ static size_t inputs(struct work *w, rp_tensor **in) {
         in[1] = of(w, RP_DIMS(n[1], n[2]));
         count = 2;
         w->flops = 2.0 * (double)(n[0] * n[1]) * (double)n[2];
+    } else if (!strncmp(k, "attention", 9)) {
+        for (int i = 0; i < 4; i++) in[i] = of(w, RP_DIMS(n[0], n[i % 3 ? 2 : 1], n[i % 3 ? 4 : 3], n[5]));
+        for (int i = 0; i < 3 && k[9]; i++) rp_set_requires_grad(in[i], true);
+        count = k[9] ? 4 : 3;
+        w->flops = (k[9] ? 14.0 : 4.0) * (double)(n[0] * n[1] * n[3]) * (double)(n[4] * n[5]) / (n[6] ? 2 : 1);
     } else if (!strncmp(k, "conv", 4)) {
         const int64_t h = (n[2] + 2 * n[7] - n[5]) / n[6] + 1, v = (n[3] + 2 * n[7] - n[5]) / n[6] + 1;
         in[0] = of(w, RP_DIMS(n[0], n[1], n[2], n[3]));
@@ -218,10 +235,11 @@ static void measure(struct work *w, rp_device device) {
     rp_scope scope = rp_scope_begin();
     c.n_in = inputs(w, c.in);
     (void)rp_set_float32_matmul_allow_tf32(!strcmp(w->type, "tf32"));
-    c.n_out = w->n_out;
-    const bool grad = rp_set_grad_enabled(is_gradient(w) || (!strncmp(w->kind, "conv", 4) && w->kind[4])),
-               cpu = device.type == RP_DEVICE_CPU;
+    const bool attends = !strncmp(w->kind, "attention", 9) && w->kind[9], cpu = device.type == RP_DEVICE_CPU;
+    const bool grad =
+        rp_set_grad_enabled(is_gradient(w) || (!strncmp(w->kind, "conv", 4) && w->kind[4]) || attends);
     const rp_fn fn = {body, w, sizeof *w, w->kind};
+    c.n_out = attends ? 3 : w->n_out;
     c.f = w->adam ? rp_plain(fn)
                   : rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true, .wait = cpu));
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;

@@ -90,6 +90,20 @@ def make(torch, kind, dtype, n, device="cuda"):
             return x
 
         return chain, (new(n[1], n[2]),)
+    if kind.startswith("attention"):
+        batch, heads, kv, rows, keys, features, causal = n
+        args = [new(batch, h, s, features) for h, s in ((heads, rows), (kv, keys), (kv, keys), (heads, rows))]
+
+        def attend(q, k, v):
+            return f.scaled_dot_product_attention(q, k, v, is_causal=bool(causal), enable_gqa=heads != kv)
+
+        def gradients(q, k, v, g):
+            with torch.enable_grad():
+                return torch.autograd.grad(attend(q, k, v), (q, k, v), g)
+
+        if kind == "attention":
+            return attend, tuple(args[:3])
+        return gradients, tuple(a.requires_grad_(i < 3) for i, a in enumerate(args))
     batch, c, h, w, out, k, step, padding, groups, last = n
     args = [new(batch, c, h, w), new(out, c // groups, k, k)]
     args.append(torch.empty_like(f.conv2d(*args, None, step, padding, 1, groups)).normal_())
@@ -171,7 +185,8 @@ def main():
             if not line or line[0] == "#" or line not in ours:
                 continue
             kind, dtype, *numbers = line.split()
-            product = kind.startswith(("conv", "linear")) or kind in ("matmul", "bmm")
+            product = kind.startswith(("conv", "linear", "attention")) or kind in ("matmul", "bmm")
+            torch.use_deterministic_algorithms(kind == "attentiond", warn_only=True)
             fn, args = make(torch, kind, getattr(torch, TYPES[dtype]), [int(n) for n in numbers])
             tf32(torch, dtype == "tf32")
             us = best(torch, fn, args, (not product or kind == "lineargelu") and not os.environ.get("BENCH_EAGER_PEER"))

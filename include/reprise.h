@@ -354,7 +354,7 @@ typedef struct rp_compile_options {
        goes first; the last one of each forward and backward stays. Results and saved tensors of one that went stay valid. */
     size_t instance_limit;   /* 0: 64 */
     uint64_t instance_bytes; /* 0: 1 GiB */
-    /* Pairs of key and value for a backend that is another engine (docs/guide/10-engines.md); copied. Others take none. */
+    /* Pairs of key and value for a backend that is another engine (docs/guide/11-engines.md); copied. Others take none. */
     const char *const (*engine_options)[2];
     size_t n_engine_options;
 } rp_compile_options;
