@@ -139,7 +139,9 @@ static void release(list *all) {
     for (uint32_t k = 0; k < all->n; k++) rp__launch_free(all->launches[k], true);
 }
 
-/* Two chains that meet, a sum over rows, a product by cuBLASLt behind one and before another kernel. */
+/* Two chains that meet, a sum over rows, a product by cuBLASLt behind one and before another kernel: with so few rows none of our own is
+   sooner. */
+enum { ROWS = 3, WIDTH = 1200 };
 static void diamond(rp_tensor **in, rp_tensor **out) {
     rp_tensor *a = rp_sin(in[0]), *b = rp_mul_scalar(in[0], rp_f64(0.5)), *c = rp_mul(a, b);
     out[0] = rp_softmax(rp_add(c, a), -1);
@@ -153,7 +155,7 @@ static void test_explicit(void **state) {
     rp_scope s = rp_scope_begin();
     rp__device *d = rp__device_get(rp_cuda(0));
     rp_stream *stream = rp__current_stream(d);
-    rp_tensor *in[] = {wave(2, 192, 192), wave(1, 192, 192)}, *want[3], *got[3];
+    rp_tensor *in[] = {wave(2, ROWS, WIDTH), wave(1, WIDTH, WIDTH)}, *want[3], *got[3];
     list all;
     size_t edges;
     diamond(in, want);
@@ -211,7 +213,7 @@ static void test_words(void **state) {
     rp_scope s = rp_scope_begin();
     rp__device *d = rp__device_get(rp_cuda(0));
     rp_stream *stream = rp__current_stream(d);
-    rp_tensor *in[] = {wave(2, 192, 192), wave(1, 192, 192)}, *moved[] = {wave(3, 192, 192), in[1]}, *want[3], *got[3];
+    rp_tensor *in[] = {wave(2, ROWS, WIDTH), wave(1, WIDTH, WIDTH)}, *moved[] = {wave(3, ROWS, WIDTH), in[1]}, *want[3], *got[3];
     list all;
     size_t edges;
     diamond(moved, want);
@@ -277,11 +279,11 @@ static void test_returning(void **state) {
     rp_scope s = rp_scope_begin();
     rp__device *d = rp__device_get(rp_cuda(0));
     rp_stream *stream = rp__current_stream(d), *other = rp_stream_new(rp_cuda(0));
-    rp_tensor *product = wave(1, 192, 192), *in[PLACES], *want[PLACES][3], *got[3];
+    rp_tensor *product = wave(1, WIDTH, WIDTH), *in[PLACES], *want[PLACES][3], *got[3];
     list all;
     size_t edges;
     for (int i = 0; i < PLACES; i++) {
-        in[i] = wave(1 + i, 192, 192);
+        in[i] = wave(1 + i, ROWS, WIDTH);
         diamond((rp_tensor *[]){in[i], product}, want[i]);
     }
     gather(&all, diamond, (rp_tensor *[]){in[0], product}, got);
@@ -367,7 +369,7 @@ static void test_many_places(void **state) {
 static void test_capture(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
-    rp_tensor *in[] = {wave(2, 192, 192), wave(1, 192, 192)}, *want[3], *got[3];
+    rp_tensor *in[] = {wave(2, ROWS, WIDTH), wave(1, WIDTH, WIDTH)}, *want[3], *got[3];
     diamond(in, want);
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, rp_cuda(0), NULL));
@@ -380,7 +382,7 @@ static void test_capture(void **state) {
             if (!equal(got[k], want[k])) fail_msg("order %llu: result %d differs", order, k);
     }
     /* what a library call reads stays where it is, and the message says so; its values may change */
-    rp_tensor *other = wave(0.5, 192, 192);
+    rp_tensor *other = wave(0.5, WIDTH, WIDTH);
     assert_int_equal(rp_graph_repoint(g, in[1], other), RP_ERROR_CAPTURE);
     assert_non_null(strstr(rp_error_message(), "library"));
     (void)rp_error_take();
@@ -390,7 +392,7 @@ static void test_capture(void **state) {
     OK(rp_graph_replay(g));
     for (int k = 0; k < 3; k++) assert_true(equal(got[k], want[k]));
     /* the other input is read by our kernels only */
-    now[0] = wave(4, 192, 192);
+    now[0] = wave(4, ROWS, WIDTH);
     diamond(now, want);
     cudasim_counters before = counters();
     OK(rp_graph_repoint(g, in[0], now[0]));
