@@ -583,9 +583,10 @@ RP_API bool rp_deterministic(void);
    smallest is left out. On devices before sm_80, on a CPU, and in small products they are all "highest". Eager calls and functions that
    are compiled afterwards go by it; a compiled function keeps a specialisation a setting. Another word is an error. */
 RP_CALL rp_status rp_set_float32_matmul_precision(const char *precision);
-RP_API const char *rp_float32_matmul_precision(void);     /* "highest", "high", "medium", "bf16x3" */
-RP_API bool rp_set_float32_matmul_allow_tf32(bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
-RP_API bool rp_float32_matmul_allow_tf32(void);           /* "high" or "medium" */
+RP_API const char *rp_float32_matmul_precision(void); /* "highest", "high", "medium", "bf16x3" */
+RP_API bool rp_set_float32_matmul_allow_tf32(
+    bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
+RP_API bool rp_float32_matmul_allow_tf32(void); /* "high" or "medium" */
 
 /* ---------------------------------------------------------------- tier 2: ops by name, user ops, introspection */
 
