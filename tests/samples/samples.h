@@ -29,7 +29,9 @@
      .narrow   sums are rounded to the stored type on the way: ulps are that type's
      .refused  types that PyTorch takes and the library does not: "bool u8" (docs/deviations.md says why)
      .own_types  results have other types than PyTorch's (docs/deviations.md says why); private rows may
-     .flags    SAMPLE_UNWRITTEN: the result is memory as it was found; SAMPLE_RANDOM: of an op that calls a random one */
+     .flags    SAMPLE_UNWRITTEN: the result is memory as it was found; SAMPLE_RANDOM: of an op that calls a random one.
+               SAMPLE_TENSOR_CORES: on a CUDA device 16-bit floats are results of two products, and what the first one leaves is rounded for
+               the second, as PyTorch's kernels do it there */
 #ifndef RP_TESTS_SAMPLES_H
 #define RP_TESTS_SAMPLES_H
 
@@ -39,7 +41,7 @@
 enum { SAMPLE_IN = 20, SAMPLE_ATTRS = RP__MAX_PARAMS, SAMPLE_OUT = RP__MAX_OUTS + SAMPLE_IN, SAMPLE_INTS = 40 };
 enum { SAMPLE_N = 6 };     /* n of the expected values */
 enum { SAMPLE_TYPES = 8 }; /* the first of ref_types; int8 and int16 are swept by the references of tests/ref */
-enum { SAMPLE_UNWRITTEN = 1, SAMPLE_RANDOM = 2 };
+enum { SAMPLE_UNWRITTEN = 1, SAMPLE_RANDOM = 2, SAMPLE_TENSOR_CORES = 4 };
 
 typedef struct sample_row {
     const char *op, *text;
