@@ -31,6 +31,8 @@ static inline rp__order rp__order_of(rp__contract_form form, int element_is_8_by
     return (unsigned)RP__PRODUCT_BLOCK / (element_is_8_bytes ? 2u : 1u) << 16 | (unsigned)RP__PRODUCT_GROUP << 8 |
            (unsigned)form;
 }
+/* Sums of tensor cores: 16 of K a step, steps from left to right. */
+static inline rp__order rp__order_mma(rp__contract_form form) { return 16u << 16 | 1u << 8 | (unsigned)form; }
 static inline rp__contract_form rp__order_form(rp__order order) { return (rp__contract_form)(order & 0xff); }
 
 #endif

@@ -1,5 +1,8 @@
-/* Convolutions on CUDA: forward, input gradient and weight gradient by one text (conv.cuh). Here: which tile, which way operands are
- * read and into how many shares the inner index is split, all functions of sizes, strides, dtype and kind of device. */
+/* Convolutions on CUDA: forward, input gradient and weight gradient by one text a template: "simt" (conv.cuh), and "mma", tensor cores
+ * for 16-bit floats, whose operands conv_mma.cuh reads in vectors where they allow it and conv.cuh one by one elsewhere. Here: which tile,
+ * which way operands are read and into how many shares the inner index is split, all functions of sizes, strides, dtype and kind of
+ * device. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernel/cuda/library.h"
@@ -23,7 +26,10 @@ enum {
     OUT_ROWS,
     LONG,
     LONGER,
-    DIRECT
+    DIRECT,
+    VECTORS, /* conv_mma.cuh: A_WIDE is its RP_CLASSES, B_WIDE its RP_OUT_WIDE */
+    CLASSES = A_WIDE,
+    OUT_WIDE = B_WIDE
 };
 
 /* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
@@ -35,6 +41,17 @@ static const struct tile {
     {16, 128, 0, 1}, /* tensor cores */
 };
 enum { FIRST_MMA = 5, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 4 };
+
+/* Tiles of conv_mma.cuh: steps of the inner index, stages, blocks that a multiprocessor holds; and the share of the tensor cores' rate that
+ * such a tile reaches where there are enough of them, in percent (bench/gpu_works.txt). */
+static const struct vector_tile {
+    uint16_t tm, tn, wm, tk, stages, resident, rate;
+} vector_tiles[] = {
+    {128, 256, 2, 32, 4, 1, 100}, {128, 128, 2, 32, 4, 2, 95}, {64, 256, 1, 32, 4, 2, 90}, {64, 128, 2, 32, 4, 2, 70},
+    {64, 64, 2, 64, 4, 2, 50},    {32, 256, 1, 32, 4, 2, 60},  {32, 128, 1, 32, 4, 2, 45}, {32, 64, 2, 64, 4, 2, 30},
+    {16, 256, 1, 32, 4, 2, 40},   {16, 128, 1, 32, 4, 2, 30},
+};
+enum { N_VECTOR_TILES = sizeof vector_tiles / sizeof *vector_tiles, VECTOR_TAPS = 128 };
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 
@@ -59,22 +76,27 @@ static uint32_t room_of(uint64_t facts) {
     return tiled > out ? tiled : out;
 }
 
-static void macros(uint64_t facts, rp__text *out) {
+/* Of conv_mma.cuh. */
+static uint32_t vector_room(uint64_t facts) {
+    const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
+    const unsigned a = bit(facts, A_ALONG) ? t->tm * (t->tk + 8u) : t->tk * (t->tm + 8u);
+    const unsigned b = bit(facts, B_ALONG) ? t->tn * (t->tk + 8u) : t->tk * (t->tn + 8u);
+    const unsigned rows = 16u * t->wm, tiled = t->stages * (a + b) * 2u,
+                   out = (bit(facts, OUT_ROWS) ? t->tn * (rows + 4u) : rows * (t->tn + 4u)) * 4u;
+    return tiled > out ? tiled : out;
+}
+
+/* What both texts ask for. */
+static void common_macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
-    const struct tile *tile = &shapes[facts >> TILE & 15];
     const unsigned split = 1u << (facts >> SPLIT & 3);
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(out, "#define RP_KIND %u\n#define RP_SPATIAL %u\n#define RP_BIAS %u\n#define RP_REST %u\n",
                  (unsigned)(facts >> KIND & 3), (unsigned)(facts >> SPATIAL & 3), (unsigned)bit(facts, BIAS),
                  (unsigned)(facts >> 32));
-    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_TX %u\n#define RP_WM %u\n",
-                 tile->tm, tile->tn,
-                 bit(facts, MMA)   ? MMA_TK
-                 : dtype == RP_F64 ? FMA_TK / 2
-                                   : FMA_TK,
-                 tile->tx, tile->wm);
-    rp__text_add(out, "#define RP_MMA %d\n#define RP_INDEX %s\n#define RP_SPLIT %u\n", bit(facts, MMA),
-                 bit(facts, WIDE) ? "rp_i64" : "rp_i32", split);
+    rp__text_add(out, "#define RP_INDEX %s\n#define RP_SPLIT %u\n#define RP_A_ALONG %d\n#define RP_B_ALONG %d\n",
+                 bit(facts, WIDE) ? "rp_i64" : "rp_i32", split, bit(facts, A_ALONG), bit(facts, B_ALONG));
+    rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n", bit(facts, SAME), bit(facts, OUT_ROWS));
     if (bit(facts, MMA))
         rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[dtype].short_name);
     if (split > 1)
@@ -84,16 +106,37 @@ static void macros(uint64_t facts, rp__text *out) {
             split, dtype == RP_F64 ? "f64" : "f32");
     else
         rp__text_puts(out, "#define RP_CLUSTER\n");
-    rp__text_add(out, "#define RP_A_ALONG %d\n#define RP_A_WIDE %d\n#define RP_B_ALONG %d\n#define RP_B_WIDE %d\n",
-                 bit(facts, A_ALONG), bit(facts, A_WIDE), bit(facts, B_ALONG), bit(facts, B_WIDE));
+}
+
+static void vector_macros(uint64_t facts, rp__text *out) {
+    const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
+    common_macros(facts, out);
+    rp__text_add(out, "#define RP_TM %d\n#define RP_TN %d\n#define RP_TK %d\n#define RP_WM %d\n#define RP_STAGES %d\n",
+                 t->tm, t->tn, t->tk, t->wm, t->stages);
+    rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_UNIT %d\n#define RP_TAPS %d\n", t->resident, MMA_TK,
+                 VECTOR_TAPS);
+    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n", bit(facts, CLASSES), bit(facts, OUT_WIDE));
+}
+
+static void macros(uint64_t facts, rp__text *out) {
+    const rp_dtype dtype = (rp_dtype)(facts & 0xff);
+    const struct tile *tile = &shapes[facts >> TILE & 15];
+    common_macros(facts, out);
+    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_TX %u\n#define RP_WM %u\n",
+                 tile->tm, tile->tn,
+                 bit(facts, MMA)   ? MMA_TK
+                 : dtype == RP_F64 ? FMA_TK / 2
+                                   : FMA_TK,
+                 tile->tx, tile->wm);
+    rp__text_add(out, "#define RP_MMA %d\n#define RP_A_WIDE %d\n#define RP_B_WIDE %d\n", bit(facts, MMA),
+                 bit(facts, A_WIDE), bit(facts, B_WIDE));
     /* two blocks hide each other's loads; large tiles of wide types need all registers */
-    rp__text_add(out, "#define RP_SAME %d\n#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n",
-                 bit(facts, SAME), stages_of(facts), bit(facts, DIRECT),
+    rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n", stages_of(facts),
+                 bit(facts, DIRECT),
                  bit(facts, MMA) ? tile->tm * tile->tn <= 64 * 128 || bit(facts, B_WIDE) ? 2 : 1
                  : dtype == RP_F64 || tile->tm * tile->tn > 64 * 64 ? 1
                                                                     : 2);
-    rp__text_add(out, "#define RP_OUT_ROWS %d\n#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, OUT_ROWS),
-                 bit(facts, LONG), bit(facts, LONGER));
+    rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, LONG), bit(facts, LONGER));
 }
 
 /* The product that a convolution is: rows and columns of one group, K. */
@@ -199,6 +242,91 @@ static uint64_t readings(const extents *e, const rp__operand *a, const rp__opera
     return facts;
 }
 
+/* Steps of an input gradient: between places that have taps in common. */
+static int64_t classes_of(const extents *e, const rp__conv_geometry *conv) {
+    int64_t classes = 1;
+    for (unsigned k = 0; e->kind == 1 && k < e->spatial; k++)
+        classes = conv->stride[k] > 64 || classes > 64 ? 65 : classes * conv->stride[k];
+    return classes;
+}
+
+/* All places of an image as one dim of stride 1. */
+static bool is_flat(const rp__operand *o, int64_t points) {
+    if (points % 8 || !is_dense(o)) return false;
+    rp__operand flat = *o;
+    flat.ndim = 3;
+    flat.size[2] = points;
+    flat.stride[2] = 1;
+    return is_aligned(&flat, 2);
+}
+
+/* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums. */
+static bool reads_vectors(const extents *e, const rp__operand *a, const rp__operand *b, const rp__operand *result,
+                          const rp__conv_geometry *conv, uint64_t *facts) {
+    const int64_t classes = classes_of(e, conv);
+    uint64_t f = UINT64_C(1) << VECTORS;
+    bool plain = e->taps == 1; /* a window of one place, which is the pixel's */
+    for (unsigned k = 0; k < e->spatial; k++) plain = plain && conv->stride[k] == 1 && conv->padding[k] == 0;
+    if (e->kind == 2) {
+        if (e->og % 8 || e->cg % 8 || !is_aligned(a, 1) || !is_aligned(b, 1)) return false;
+    } else {
+        const unsigned inner = e->kind == 0 ? 1 : 0, row = 1 - inner;
+        const int64_t channels = e->kind == 0 ? e->cg : e->og;
+        if (channels % 8 || e->taps > VECTOR_TAPS || classes > 64 || (classes > 1 && channels % 16)) return false;
+        if (is_aligned(a, inner))
+            f |= UINT64_C(1) << A_ALONG;
+        else if (e->m % 8 || !is_aligned(a, row))
+            return false;
+        if (is_aligned(b, 1))
+            f |= UINT64_C(1) << B_ALONG;
+        else if (!plain || !is_flat(b, e->points))
+            return false;
+        f |= (uint64_t)(classes > 1) << CLASSES;
+    }
+    if (result) {
+        const unsigned row = e->kind == 2 ? 0 : 1;
+        const bool rows = neighbours(result, row);
+        f |= (uint64_t)rows << OUT_ROWS;
+        if (rows           ? e->m % 8 == 0 && is_aligned(result, row)
+            : e->kind == 2 ? e->cg % 8 == 0 && is_aligned(result, 1)
+                           : classes == 1 && is_flat(result, e->kind == 0 ? e->points : e->in))
+            f |= UINT64_C(1) << OUT_WIDE;
+    } else {
+        f |= (uint64_t)(e->kind != 2 && neighbours(b, 1)) << OUT_ROWS;
+    }
+    *facts |= f;
+    return true;
+}
+
+static int64_t vector_columns(const extents *e, const rp__operand *x, const rp__conv_geometry *conv, unsigned tn,
+                              int64_t classes) {
+    if (classes == 1) return (e->n + tn - 1) / tn;
+    int64_t most = e->batch;
+    for (unsigned k = 0; k < e->spatial; k++) most *= (x->size[2 + k] + conv->stride[k] - 1) / conv->stride[k];
+    return (most + tn - 1) / tn * classes;
+}
+
+/* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
+static unsigned vector_tile_of(const extents *e, const rp__operand *x, const rp__conv_geometry *conv,
+                               const rp__device *d, int64_t split, int64_t classes, bool wide) {
+    const char *forced = getenv("REPRISE_CONV_TILE");
+    if (forced) return (unsigned)atoi(forced);
+    unsigned best = 0;
+    double least = 0;
+    for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
+        const struct vector_tile *t = &vector_tiles[k];
+        if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
+        const int64_t blocks =
+            (e->m + t->tm - 1) / t->tm * vector_columns(e, x, conv, t->tn, classes) * e->groups * split;
+        const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
+                     inner = (double)(e->k / (split * classes)) + 160;
+        /* one by itself waits for its loads */
+        const double time = (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
+        if (k == 0 || least == 0 || time < least) best = k, least = time;
+    }
+    return best;
+}
+
 static int64_t blocks_of(const extents *e, const struct tile *t) {
     return (e->m + t->tm - 1) / t->tm * ((e->n + t->tn - 1) / t->tn) * e->groups;
 }
@@ -221,14 +349,21 @@ static unsigned tile_of(const extents *e, const rp__device *d, rp_dtype dtype, b
 
 /* Shares of the inner index, as a power of two: as many as leave whole units of it and blocks enough, counted in tiles of a
  * fixed size, so that the order depends on sizes and the kind of device alone. */
-static unsigned split_of(const extents *e, const rp__device *d, rp_dtype dtype, bool mma) {
+static unsigned split_of(const extents *e, const rp__device *d, rp_dtype dtype, bool mma, int64_t classes) {
     const int64_t unit = mma ? 8 * MMA_TK : (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1) * RP__PRODUCT_GROUP;
     const int64_t blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
     unsigned split = 0;
-    if (d->arch < 90) return 0;
+    if (d->arch < 90 || classes > 1) return 0; /* classes share K already */
     while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && e->k >= unit << (split + 1))
         split++;
     return split;
+}
+
+static bool is_direct(const extents *e, rp_dtype dtype) {
+    return e->kind != 2 && e->m <= 2 && e->k <= (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
+}
+static bool is_mma(const extents *e, const rp__device *d, rp_dtype dtype) {
+    return !is_direct(e, dtype) && rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
 }
 
 /* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. A result without memory has no
@@ -272,20 +407,30 @@ static rp_status set_tiles(const rp__device *d, rp__library_op op, const rp__ope
     const rp_dtype dtype = y->dtype;
     const rp__operand *const all[3] = {y, x, w}, *plain = kind == 2 ? y : w, *windowed = kind == 1 ? y : x;
     const int64_t block = (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
-    const bool direct = kind != 2 && e.m <= 2 && e.k <= block,
-               mma = !direct && rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
-    const bool wide = is_wide(all, &call->conv);
-    const unsigned split = split_of(&e, d, dtype, mma), tile = tile_of(&e, d, dtype, mma, wide, INT64_C(1) << split);
+    const bool direct = is_direct(&e, dtype), mma = is_mma(&e, d, dtype), wide = is_wide(all, &call->conv);
+    const int64_t classes = mma ? classes_of(&e, &call->conv) : 1;
+    const unsigned split = split_of(&e, d, dtype, mma, classes);
+    int64_t gx, gy;
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
-             (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA | (uint64_t)wide << WIDE |
-             readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
-    if (!mma) *facts |= (uint64_t)(e.k > block) << LONG | (uint64_t)(e.k > block * RP__PRODUCT_GROUP) << LONGER;
-    int64_t gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn << split,
-            gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
+             (uint64_t)wide << WIDE;
     if (direct) {
-        *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
-                 (uint64_t)wide << WIDE | UINT64_C(1) << DIRECT;
+        *facts |= UINT64_C(1) << DIRECT;
         gx = (e.n + 255) / 256, gy = e.m;
+    } else if (mma &&
+               reads_vectors(&e, plain, windowed, sorted[kind].base ? &sorted[kind] : NULL, &call->conv, facts)) {
+        const unsigned tile = vector_tile_of(&e, x, &call->conv, d, INT64_C(1) << split, classes, wide);
+        const struct vector_tile *t = &vector_tiles[tile];
+        *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
+                  (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % t->tk == 0) << SAME;
+        gx = vector_columns(&e, x, &call->conv, t->tn, classes) << split, gy = (e.m + t->tm - 1) / t->tm;
+        out->shared_bytes = vector_room(*facts);
+    } else {
+        const unsigned tile = tile_of(&e, d, dtype, mma, wide, INT64_C(1) << split);
+        *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
+                  readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
+        if (!mma) *facts |= (uint64_t)(e.k > block) << LONG | (uint64_t)(e.k > block * RP__PRODUCT_GROUP) << LONGER;
+        gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn << split, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
+        out->shared_bytes = room_of(*facts);
     }
     if (gx > INT32_MAX || gy > 65535 || e.groups > 65535)
         return rp__fail(RP_ERROR_SHAPE, "%s: this convolution is more than one CUDA launch takes", call->op);
@@ -294,7 +439,6 @@ static rp_status set_tiles(const rp__device *d, rp__library_op op, const rp__ope
     out->grid[2] = (uint32_t)e.groups;
     out->block[0] = 256;
     out->block[1] = out->block[2] = 1;
-    out->shared_bytes = direct ? 0 : room_of(*facts);
     return RP_OK;
 }
 
@@ -306,6 +450,11 @@ static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer 
     out->site = p->call->site;
     RP_TRY(set_tiles(p->device, p->op, p->o, p->n, p->call, buffer, out, &key.facts));
     if (out->grid[0] == 0) return RP_OK;
+    if (bit(key.facts, VECTORS)) {
+        key.family = "conv_mma";
+        return rp__text_kernel(p->device, &key, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len,
+                               &out->kernel);
+    }
     return rp__text_kernel(p->device, &key, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, &out->kernel);
 }
 
@@ -321,11 +470,38 @@ static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer 
 }
 
 static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
-    rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, follow, out);
+    if (bit(facts, VECTORS))
+        rp__text_kernel_source(name, facts, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len, follow,
+                               out);
+    else
+        rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, follow, out);
 }
+
+static bool serves_mma(const rp__problem *p, size_t *workspace) {
+    const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}}, kind = p->op - RP__LIB_CONV_FORWARD;
+    const rp__operand *sorted[3];
+    (void)workspace;
+    for (unsigned k = 0; k < 3; k++) sorted[k] = &p->o[order[kind][k]];
+    const extents e = extents_of(p->op, sorted[0], sorted[1], sorted[2], &p->call->conv);
+    return is_mma(&e, p->device, p->o[0].dtype);
+}
+
+static rp__order order_mma(const rp__problem *p) { return rp__order_mma(rp__order_form(rp__problem_order(p))); }
+
+static double cost_mma(const rp__problem *p) { return rp__problem_work(p) / 16; }
 
 const rp__cuda_product_row rp__cuda_conv_row = {
     .row = {.name = "simt", .ops = RP__CUDA_CONVOLUTIONS, .follows = true, .order = rp__problem_order, .bind = bind},
     .words = words,
     .tiles = bind_tiles,
     .source = source};
+const rp__cuda_product_row rp__cuda_conv_mma_row = {.row = {.name = "mma",
+                                                            .ops = RP__CUDA_CONVOLUTIONS,
+                                                            .follows = true,
+                                                            .serves = serves_mma,
+                                                            .order = order_mma,
+                                                            .cost = cost_mma,
+                                                            .bind = bind},
+                                                    .words = words,
+                                                    .tiles = bind_tiles,
+                                                    .source = source};
