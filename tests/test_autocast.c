@@ -21,15 +21,6 @@
 
 static bool have_cuda;
 
-static void fine_at(int line) {
-    if (!rp_failed()) return;
-    char text[1024];
-    (void)snprintf(text, sizeof text, "line %d: %s", line, rp_error_message());
-    (void)rp_error_take();
-    fail_msg("%s", text);
-}
-#define FINE() fine_at(__LINE__)
-
 static rp_device_type device(void) { return rp_default_device().type; }
 
 static rp_tensor *wave(double start, const int64_t *size, size_t ndim) {

@@ -334,35 +334,44 @@ static rp__dag *norm_dag(rp_dtype dtype) {
     return rp__dag_finish(b);
 }
 
+static void one_multiprocessor(rp__device *d) { d->multiprocessors = 1; }
+static void no_clusters(rp__device *d) { d->clusters = false; }
+
+/* A norm of `rows` rows of r elements: the same bits on the device as it is and on a changed one. */
+static void same_bits(rp_dtype dtype, int64_t rows, int64_t r, void (*change)(rp__device *)) {
+    rp__device *d = rp__device_get(rp_cuda(0));
+    assert_non_null(d);
+    const int multiprocessors = d->multiprocessors;
+    const bool clusters = d->clusters;
+    problem p = {.dag = norm_dag(dtype), .n_outer = 1, .n_inner = 1, .extent = {rows, r}};
+    assert_non_null(p.dag);
+    set_row_major(&p, 0, 0, 2);
+    set_row_major(&p, 1, 1, 2);
+    set_row_major(&p, 2, 0, 2);
+    set_row_major(&p, 3, 0, 1);
+    unsigned char *plain[MOST], *changed[MOST];
+    make_room(&p, plain);
+    make_room(&p, changed);
+    run(rp_cuda(0), &p, plain);
+    change(d);
+    run(rp_cuda(0), &p, changed);
+    d->multiprocessors = multiprocessors;
+    d->clusters = clusters;
+    for (unsigned k = 2; k < 4; k++)
+        assert_memory_equal(plain[k], changed[k], (size_t)p.operands[k].elements * element_bytes(&p, k));
+    free_room(&p, plain);
+    free_room(&p, changed);
+    rp__dag_release(p.dag);
+}
+
 /* Where rows are many a thread takes more of one, in wider vectors: the same bits as where they are few. */
 static void test_row_shares(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16, RP_F64};
     static const int64_t sizes[] = {1028, 1536, 2000, 2048, 2052, 3072, 4094, 4096, 5120, 9001};
-    rp__device *d = rp__device_get(rp_cuda(0));
-    assert_non_null(d);
-    int multiprocessors = d->multiprocessors;
     (void)state;
     for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
-        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
-            problem p = {.dag = norm_dag(dtypes[t]), .n_outer = 1, .n_inner = 1, .extent = {5, sizes[n]}};
-            assert_non_null(p.dag);
-            set_row_major(&p, 0, 0, 2);
-            set_row_major(&p, 1, 1, 2);
-            set_row_major(&p, 2, 0, 2);
-            set_row_major(&p, 3, 0, 1);
-            unsigned char *few[MOST], *many[MOST];
-            make_room(&p, few);
-            make_room(&p, many);
-            run(rp_cuda(0), &p, few);
-            d->multiprocessors = 1;
-            run(rp_cuda(0), &p, many);
-            d->multiprocessors = multiprocessors;
-            for (unsigned k = 2; k < 4; k++)
-                assert_memory_equal(few[k], many[k], (size_t)p.operands[k].elements * element_bytes(&p, k));
-            free_room(&p, few);
-            free_room(&p, many);
-            rp__dag_release(p.dag);
-        }
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++)
+            same_bits(dtypes[t], 5, sizes[n], one_multiprocessor);
 }
 
 /* Sums of the same rows in three layouts: the same bits; and close to the CPU's. */
@@ -437,9 +446,6 @@ static void test_order(void **state) {
         }
 }
 
-/* A device, emulated, that knows no clusters; a real one does not run what is compiled for another. */
-static int without_clusters(const rp__device *d) { return test_cuda_is_real() ? d->arch : 80; }
-
 /* Sums and maxima of `rows` rows of `r` floats, which lie where the strides say. */
 static void sums_of(rp__dag *dag, unsigned rows, const int64_t *extent, unsigned n_inner, const int64_t *stride,
                     const float *x, size_t n, float *out) {
@@ -486,12 +492,12 @@ static void test_split_rows(void **state) {
             x[i] = beside[i % r * rows + i / r] = gaps[i / inner * gap + i % inner] = v;
             if (i < r) exact += (double)v;
         }
-        const int arch = d->arch;
+        const bool clusters = d->clusters;
         for (unsigned way = 0; way < 8; way++) {
             const int64_t flat[1] = {r}, two[2] = {outer, inner};
             float *out = way ? other : first;
             d->multiprocessors = way == 1 || way == 2 ? 1 : way == 4 ? 100000 : 40;
-            if (way == 1 || way > 5) d->arch = without_clusters(d);
+            if (way == 1 || way > 5) d->clusters = false;
             if (way < 2 || way == 7)
                 sums_of(dag, rows, flat, 1, (int64_t[]){r, 1}, x, (size_t)(rows * r), out);
             else if (way < 5)
@@ -499,7 +505,7 @@ static void test_split_rows(void **state) {
             else
                 sums_of(dag, rows, two, 2, (int64_t[]){outer * gap, gap, 1}, gaps, (size_t)(rows * outer * gap), out);
             d->multiprocessors = multiprocessors;
-            d->arch = arch;
+            d->clusters = clusters;
             if (memcmp(out, first, rows * 8u) != 0)
                 fail_msg("rows of %lld: way %u gives %.9g, not %.9g", (long long)r, way, (double)out[0],
                          (double)first[0]);
@@ -519,31 +525,9 @@ static void test_split_rows(void **state) {
 static void test_clusters(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16};
     static const int64_t sizes[] = {16385, 16388, 32768, 50257, 70000};
-    rp__device *d = rp__device_get(rp_cuda(0));
-    assert_non_null(d);
-    const int arch = d->arch;
     (void)state;
-    for (unsigned t = 0; t < 2; t++)
-        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
-            problem p = {.dag = norm_dag(dtypes[t]), .n_outer = 1, .n_inner = 1, .extent = {3, sizes[n]}};
-            assert_non_null(p.dag);
-            set_row_major(&p, 0, 0, 2);
-            set_row_major(&p, 1, 1, 2);
-            set_row_major(&p, 2, 0, 2);
-            set_row_major(&p, 3, 0, 1);
-            unsigned char *one[MOST], *several[MOST];
-            make_room(&p, one);
-            make_room(&p, several);
-            run(rp_cuda(0), &p, several);
-            d->arch = without_clusters(d);
-            run(rp_cuda(0), &p, one);
-            d->arch = arch;
-            for (unsigned k = 2; k < 4; k++)
-                assert_memory_equal(one[k], several[k], (size_t)p.operands[k].elements * element_bytes(&p, k));
-            free_room(&p, one);
-            free_room(&p, several);
-            rp__dag_release(p.dag);
-        }
+    for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) same_bits(dtypes[t], 3, sizes[n], no_clusters);
 }
 
 /* Scans: all kinds, with reductions before and behind, and a scan of a scan; rows of few and of many tiles. */

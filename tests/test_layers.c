@@ -15,7 +15,7 @@
 #include <reprise.h>
 #include <reprise_nn.h>
 
-#include "support/check.h"
+#include "support/in_scope.h"
 
 /* ---------------------------------------------------------------- values */
 
@@ -426,20 +426,15 @@ static void nothing_is_seen(void **state) {
     assert_memory_equal(grad[0], grad[1], sizeof grad[0]);
 }
 
-static rp_scope scope;
 static int setup(void **state) {
-    (void)state;
-    (void)rp_error_take();
-    scope = rp_scope_begin();
     module = NULL;
-    return rp_manual_seed(7) == RP_OK ? 0 : -1;
+    return scope_setup(state);
 }
 static int teardown(void **state) {
-    (void)state;
     expected_free(&want);
     want.n = 0;
     rp_module_release(module);
-    return rp_scope_end(scope, NULL, 0) == RP_OK && !rp_failed() ? 0 : -1;
+    return scope_teardown(state);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

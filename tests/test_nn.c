@@ -15,7 +15,7 @@
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
-#include "support/check.h"
+#include "support/in_scope.h"
 
 /* ---------------------------------------------------------------- helpers */
 
@@ -28,18 +28,6 @@ static void ok(rp_status status) {
 }
 
 static void host(rp_tensor *t, float *out) { ok(rp_to_host(t, out, (size_t)rp_numel(t) * sizeof *out)); }
-
-static rp_scope scope;
-static int setup(void **state) {
-    (void)state;
-    (void)rp_error_take();
-    scope = rp_scope_begin();
-    return 0;
-}
-static int teardown(void **state) {
-    (void)state;
-    return rp_scope_end(scope, NULL, 0) == RP_OK && !rp_failed() ? 0 : -1;
-}
 
 /* ---------------------------------------------------------------- layers */
 
@@ -588,7 +576,7 @@ static void compiled_steps_see_counts_that_part(void **state) {
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scope_setup, scope_teardown)
     const struct CMUnitTest tests[] = {
         TEST(compiled_steps_see_counts_that_part),
         TEST(initial_values),

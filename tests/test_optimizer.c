@@ -17,20 +17,13 @@
 #include <reprise.h>
 #include <reprise_nn.h>
 
+#include "support/check.h"
 #include "support/cuda.h"
+#include "support/golden.h"
 
 enum { STEPS = 10, SIZE = 3 };
 
 static bool have_cuda;
-
-static void ok_at(int line) {
-    if (!rp_failed()) return;
-    char text[1024];
-    (void)snprintf(text, sizeof text, "line %d: %s", line, rp_error_message());
-    (void)rp_error_take();
-    fail_msg("%s", text);
-}
-#define OK() ok_at(__LINE__)
 
 typedef struct model {
     size_t n;
@@ -124,7 +117,7 @@ static void golden_step(rp_tensor **p, rp_optimizer *opt, bool lamb, int t, rp_d
     for (int k = 0; k < GOLDEN_PARAMS; k++)
         rp_set_grad(p[k], k == 1 && t == 2 && !lamb ? NULL : golden_tensor(k, t, dtype));
     rp_optimizer_step(opt);
-    OK();
+    FINE();
 }
 
 static void compare_golden(const char *name, int t, rp_tensor *const *p, char *numbers, double tolerance) {
@@ -140,11 +133,8 @@ static void compare_golden(const char *name, int t, rp_tensor *const *p, char *n
 }
 
 static int run_golden(rp_dtype dtype, double tolerance) {
-    char path[512], line[1024], name[64], now[64] = "";
-    const char *data = getenv("REPRISE_TEST_DATA");
-    (void)snprintf(path, sizeof path, "%s/golden/training/optimizers.txt", data && *data ? data : "tests/data");
-    FILE *f = fopen(path, "r");
-    if (!f) fail_msg("cannot open %s", path);
+    char line[1024], name[64], now[64] = "";
+    FILE *f = golden_open("training/optimizers.txt");
     rp_tensor *p[GOLDEN_PARAMS] = {NULL};
     rp_optimizer *opt = NULL;
     int lines = 0;
@@ -207,11 +197,8 @@ static rp_tensor *valley_loss(void *ctx) {
 
 static void lbfgs_is_pytorchs(void **state) {
     (void)state;
-    char path[512], line[512], name[32];
-    const char *data = getenv("REPRISE_TEST_DATA");
-    (void)snprintf(path, sizeof path, "%s/golden/training/lbfgs.txt", data && *data ? data : "tests/data");
-    FILE *f = fopen(path, "r");
-    if (!f) fail_msg("cannot open %s", path);
+    char line[512], name[32];
+    FILE *f = golden_open("training/lbfgs.txt");
     rp_scope scope = rp_scope_begin();
     valley v = {.sign = 1};
     rp_lbfgs *l = NULL;
@@ -248,7 +235,7 @@ static void lbfgs_is_pytorchs(void **state) {
         double have[4] = {rp_item_f64(rp_lbfgs_step(l, valley_loss, &v))};
         rp_to_host(v.p[0], &have[1], 16);
         rp_to_host(v.p[1], &have[3], 8);
-        OK();
+        FINE();
         assert_int_equal(v.calls, evaluations);
         for (int k = 0; k < 4; k++)
             if (!(fabs(have[k] - want[k]) <= 1e-7 * (1 + fabs(want[k]))))
@@ -279,7 +266,7 @@ static void model_init(model *m, size_t n, const rule *r) {
         rp_set_requires_grad(m->p[k], true);
     }
     m->opt = r ? r->make(m->p, n) : NULL;
-    OK();
+    FINE();
 }
 
 static void model_free(model *m) {
@@ -317,7 +304,7 @@ static void same(const model *a, const model *b, const char *what, int t) {
         float x[SIZE], y[SIZE];
         rp_to_host(a->p[k], x, sizeof x);
         rp_to_host(b->p[k], y, sizeof y);
-        OK();
+        FINE();
         if (memcmp(x, y, sizeof x) != 0)
             fail_msg("%s, step %d: parameter %zu is %a, not %a", what, t, k, (double)y[0], (double)x[0]);
     }
@@ -329,7 +316,7 @@ static void one_by_one(const model *m, rp_optimizer **each, rp_tensor *x) {
     for (size_t k = 0; k < m->n; k++) rp_set_grad(m->p[k], NULL);
     rp_backward(loss, NULL, NULL);
     for (size_t k = 0; k < m->n; k++) rp_optimizer_step(each[k]);
-    OK();
+    FINE();
 }
 
 static void many(const rule *r, size_t n, int steps) {
@@ -347,7 +334,7 @@ static void many(const rule *r, size_t n, int steps) {
         rp_tensor *x = input(t), *out;
         one_by_one(&single, each, x);
         whole_step(&eager, &x, 1, &out, 1);
-        OK();
+        FINE();
         assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
         same(&single, &eager, "eager", t);
         same(&single, &compiled, "compiled", t);
@@ -390,7 +377,7 @@ static void recorded_is_eager(void **state) {
                 rp_scope scope = rp_scope_begin();
                 rp_tensor *x = input(t), *out;
                 whole_step(&eager, &x, 1, &out, 1);
-                OK();
+                FINE();
                 assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
                 same(&eager, &compiled, backends[b], t);
                 rp_scope_end(scope, NULL, 0);
@@ -423,7 +410,7 @@ static void captured_first_step(void **state) {
             rp_tensor *x = input(t), *loss;
             whole_step(&eager, &x, 1, &loss, 1);
             rp_copy_(fixed, x);
-            OK();
+            FINE();
             assert_int_equal(rp_graph_replay(g), RP_OK);
             same(&eager, &captured, "captured", t);
             rp_scope_end(scope, NULL, 0);

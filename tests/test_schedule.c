@@ -18,20 +18,12 @@
 
 #include "support/check.h"
 #include "support/cuda.h"
+#include "support/golden.h"
 
 enum { RATES = 48, STEPS = 8 };
 #define BASE 0.05
 
 static bool have_cuda;
-
-static void ok_at(int line) {
-    if (!rp_failed()) return;
-    char text[1024];
-    (void)snprintf(text, sizeof text, "line %d: %s", line, rp_error_message());
-    (void)rp_error_take();
-    fail_msg("%s", text);
-}
-#define FINE() ok_at(__LINE__)
 
 static double falling(void *ctx, int64_t t) {
     (void)ctx;
@@ -96,15 +88,6 @@ static bool next_line(FILE *f, char *name, double *rates) {
     return true;
 }
 
-static FILE *open_golden(const char *file) {
-    char path[512];
-    const char *data = getenv("REPRISE_TEST_DATA");
-    (void)snprintf(path, sizeof path, "%s/golden/training/%s", data && *data ? data : "tests/data", file);
-    FILE *f = fopen(path, "r");
-    if (!f) fail_msg("cannot open %s", path);
-    return f;
-}
-
 static void rate_is(const char *name, int t, double have, double want, double tolerance) {
     if (!(fabs(have - want) <= tolerance * (0.001 + fabs(want))))
         fail_msg("%s, step %d: the rate is %.17g, not %.17g", name, t, have, want);
@@ -114,7 +97,7 @@ static void rates_are_pytorchs(void **state) {
     (void)state;
     char name[64] = "";
     double want[RATES], have[RATES];
-    FILE *f = open_golden("schedules.txt");
+    FILE *f = golden_open("training/schedules.txt");
     int cases = 0;
     for (; next_line(f, name, want); cases++) {
         rp_scope scope = rp_scope_begin();
@@ -145,7 +128,7 @@ static void plateaus_are_pytorchs(void **state) {
     (void)state;
     char name[64] = "";
     double want[RATES];
-    FILE *f = open_golden("plateau.txt");
+    FILE *f = golden_open("training/plateau.txt");
     int cases = 0;
     for (; next_line(f, name, want); cases++) {
         rp_scope scope = rp_scope_begin();

@@ -14,25 +14,13 @@
 #include <reprise_text.h>
 
 #include "core/unicode.h"
-#include "support/check.h"
+#include "support/in_scope.h"
 
 /* Without utf8proc texts beyond ASCII are refused, and their tests pass over them. */
 static bool has_unicode(void) {
     const bool has = rp__unicode_need("a test") == RP_OK;
     (void)rp_error_take();
     return has;
-}
-
-static rp_scope scope;
-static int setup(void **state) {
-    (void)state;
-    (void)rp_error_take();
-    scope = rp_scope_begin();
-    return 0;
-}
-static int teardown(void **state) {
-    (void)state;
-    return rp_scope_end(scope, NULL, 0) == RP_OK && !rp_failed() ? 0 : -1;
 }
 
 static const char *put_file(const char *name, const char *text) {
@@ -361,7 +349,7 @@ static void torn_documents(void **state) {
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scope_setup, scope_teardown)
     const struct CMUnitTest tests[] = {
         TEST(wordpiece),        TEST(truncation), TEST(batches),        TEST(byte_level),
         TEST(bad_vocabularies), TEST(documents),  TEST(torn_documents),

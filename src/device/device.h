@@ -100,6 +100,7 @@ struct rp__device {
     int multiprocessors;             /* CUDA: SMs; CPU: 1 */
     size_t shared_limit;             /* CUDA: opt-in bytes a block */
     int arch;                        /* CUDA: 90 for sm_90 */
+    bool clusters;                   /* CUDA: blocks can read each other's shared memory */
     _Atomic(rp_status) lost;         /* RP_ERROR_DEVICE_LOST once the context died */
     void *native;
     unsigned slot; /* place in per-thread tables: 0 for the CPU, 1 + index for CUDA devices */

@@ -134,12 +134,21 @@ rp_status rp_embedding_add_at(const char *site, rp_module *m, const char *name, 
 
 /* ---------------------------------------------------------------- layer norm */
 
-static rp_status layer_norm_fill(rp_layer_norm_layer *l, rp_dtype dtype) {
-    l->weight = rp__parameter_new(l->normalized_shape, l->n_dims, dtype);
-    l->bias = l->weight ? rp__parameter_new(l->normalized_shape, l->n_dims, dtype) : NULL;
-    if (!l->bias) return rp_error_status();
-    RP_TRY(rp_init_constant(l->weight, 1.0));
-    return rp_init_constant(l->bias, 0.0);
+rp_status rp__layer_shape(const char *layer, const int64_t *shape, size_t n, int64_t *own, size_t *n_own) {
+    if (n == 0 || n > RP_MAX_DIMS || !shape)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: normalized_shape must have 1 to %d dimensions", layer,
+                        RP_MAX_DIMS);
+    memcpy(own, shape, n * sizeof *shape);
+    *n_own = n;
+    return RP_OK;
+}
+
+rp_status rp__affine_new(rp_tensor **weight, rp_tensor **bias, const int64_t *size, size_t n, rp_dtype dtype) {
+    *weight = rp__parameter_new(size, n, dtype);
+    if (*weight && bias) *bias = rp__parameter_new(size, n, dtype);
+    if (!*weight || (bias && !*bias)) return rp_error_status();
+    RP_TRY(rp_init_constant(*weight, 1.0));
+    return bias ? rp_init_constant(*bias, 0.0) : RP_OK;
 }
 
 rp_status rp_layer_norm_layer_init_at(const char *site, rp_layer_norm_layer *l, const int64_t *normalized_shape,
@@ -147,13 +156,10 @@ rp_status rp_layer_norm_layer_init_at(const char *site, rp_layer_norm_layer *l, 
     RP__CALLED_FROM(site);
     RP_TRY(rp__layer_need(l, "layer norm layer"));
     memset(l, 0, sizeof *l);
-    if (n_dims == 0 || n_dims > RP_MAX_DIMS || !normalized_shape)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "layer norm layer: normalized_shape must have 1 to %d dimensions",
-                        RP_MAX_DIMS);
-    memcpy(l->normalized_shape, normalized_shape, n_dims * sizeof *normalized_shape);
-    l->n_dims = n_dims;
+    RP_TRY(rp__layer_shape("layer norm layer", normalized_shape, n_dims, l->normalized_shape, &l->n_dims));
     l->eps = eps;
-    rp_status status = elementwise_affine ? layer_norm_fill(l, dtype) : RP_OK;
+    rp_status status =
+        elementwise_affine ? rp__affine_new(&l->weight, &l->bias, normalized_shape, n_dims, dtype) : RP_OK;
     if (status != RP_OK) rp_layer_norm_layer_release(l);
     return status;
 }
@@ -183,13 +189,7 @@ static rp_status batch_norm_fill(rp_batch_norm_layer *l, int64_t n, const rp_bat
     RP_TRY(rp__layer_positive("batch norm layer", "num_features", n));
     l->eps = rp__option_or(o->eps, 1e-5);
     l->momentum = rp__option_or(o->momentum, 0.1);
-    if (!o->no_affine) {
-        l->weight = rp__parameter_new(RP_DIMS(n), dtype);
-        l->bias = l->weight ? rp__parameter_new(RP_DIMS(n), dtype) : NULL;
-        if (!l->bias) return rp_error_status();
-        RP_TRY(rp_init_constant(l->weight, 1.0));
-        RP_TRY(rp_init_constant(l->bias, 0.0));
-    }
+    if (!o->no_affine) RP_TRY(rp__affine_new(&l->weight, &l->bias, RP_DIMS(n), dtype));
     if (o->no_running_stats) return RP_OK;
     l->running_mean = rp__buffer_new(RP_DIMS(n), dtype, 0);
     l->running_var = rp__buffer_new(RP_DIMS(n), dtype, 1);

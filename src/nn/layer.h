@@ -15,6 +15,10 @@ rp_status rp__layer_need(const void *layer, const char *what);
 rp_tensor *rp__no_layer(const char *site, const char *what); /* the result of a layer that is NULL */
 rp_status rp__layer_positive(const char *layer, const char *what, int64_t value);
 rp_status rp__layer_probability(const char *layer, double p);
+/* A norm's sizes, kept in the layer. */
+rp_status rp__layer_shape(const char *layer, const int64_t *shape, size_t n, int64_t *own, size_t *n_own);
+/* Ones and, where bias is not NULL, zeros. */
+rp_status rp__affine_new(rp_tensor **weight, rp_tensor **bias, const int64_t *size, size_t n, rp_dtype dtype);
 
 /* As a child of m: a layer's tensors, of which it holds the references. */
 #define RP__ADOPT(m, name, child, ...)                                                                                 \

@@ -8,15 +8,6 @@
 
 #include <string.h>
 
-/* Ones and, where bias is not NULL, zeros. */
-static rp_status affine_new(rp_tensor **weight, rp_tensor **bias, const int64_t *size, size_t n) {
-    *weight = rp__parameter_new(size, n, RP_DTYPE_NONE);
-    if (*weight && bias) *bias = rp__parameter_new(size, n, RP_DTYPE_NONE);
-    if (!*weight || (bias && !*bias)) return rp_error_status();
-    RP_TRY(rp_init_constant(*weight, 1.0));
-    return bias ? rp_init_constant(*bias, 0.0) : RP_OK;
-}
-
 /* ---------------------------------------------------------------- rms norm */
 
 rp_status rp_rms_norm_add_at(const char *site, rp_module *m, const char *name, rp_rms_norm_layer *l,
@@ -24,13 +15,10 @@ rp_status rp_rms_norm_add_at(const char *site, rp_module *m, const char *name, r
     RP__CALLED_FROM(site);
     RP_TRY(rp__layer_need(l, "rms norm layer"));
     memset(l, 0, sizeof *l);
-    if (n_dims == 0 || n_dims > RP_MAX_DIMS || !normalized_shape)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rms norm layer: normalized_shape must have 1 to %d dimensions",
-                        RP_MAX_DIMS);
-    memcpy(l->normalized_shape, normalized_shape, n_dims * sizeof *normalized_shape);
-    l->n_dims = n_dims;
+    RP_TRY(rp__layer_shape("rms norm layer", normalized_shape, n_dims, l->normalized_shape, &l->n_dims));
     l->eps = eps;
-    rp_status status = elementwise_affine ? affine_new(&l->weight, NULL, normalized_shape, n_dims) : RP_OK;
+    rp_status status =
+        elementwise_affine ? rp__affine_new(&l->weight, NULL, normalized_shape, n_dims, RP_DTYPE_NONE) : RP_OK;
     if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false});
     rp__parameter_release(&l->weight);
     return status;
@@ -54,7 +42,7 @@ rp_status rp_group_norm_add_at(const char *site, rp_module *m, const char *name,
     if (num_channels % num_groups)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "group norm layer: %lld groups do not divide %lld channels",
                         (long long)num_groups, (long long)num_channels);
-    rp_status status = affine ? affine_new(&l->weight, &l->bias, &num_channels, 1) : RP_OK;
+    rp_status status = affine ? rp__affine_new(&l->weight, &l->bias, &num_channels, 1, RP_DTYPE_NONE) : RP_OK;
     if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
     rp__parameter_release(&l->weight);
     rp__parameter_release(&l->bias);
@@ -72,7 +60,7 @@ static rp_status instance_norm_fill(rp_instance_norm_layer *l, int64_t n, const 
     RP_TRY(rp__layer_positive("instance norm layer", "num_features", n));
     l->eps = rp__option_or(o->eps, 1e-5);
     l->momentum = rp__option_or(o->momentum, 0.1);
-    if (o->affine) RP_TRY(affine_new(&l->weight, &l->bias, &n, 1));
+    if (o->affine) RP_TRY(rp__affine_new(&l->weight, &l->bias, &n, 1, RP_DTYPE_NONE));
     if (!o->track_running_stats) return RP_OK;
     l->running_mean = rp__buffer_new(RP_DIMS(n), RP_F32, 0);
     l->running_var = rp__buffer_new(RP_DIMS(n), RP_F32, 1);

@@ -213,6 +213,11 @@ static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n
 
 static uint32_t flag_if(bool condition, uint32_t flag) { return condition ? flag : 0; }
 
+/* What nearly every kind has. */
+static uint32_t usual_flags(double decay, bool maximize) {
+    return flag_if(decay != 0, RP__UPDATE_DECAY) | flag_if(maximize, RP__UPDATE_MAXIMIZE);
+}
+
 #define NUMBERS(...) .numbers = {__VA_ARGS__}, .n_numbers = sizeof((double[]){__VA_ARGS__}) / sizeof(double)
 
 static rp_status read_sgd(kind_id k, const rp_sgd_options *options, settings *s) {
@@ -220,10 +225,9 @@ static rp_status read_sgd(kind_id k, const rp_sgd_options *options, settings *s)
     (void)k;
     RP_TRY(rp__options_read("sgd", options, sizeof o, &o));
     *s = (settings){NUMBERS(o.momentum, o.dampening, o.weight_decay),
-                    .flags = flag_if(o.weight_decay != 0, RP__UPDATE_DECAY) |
-                             flag_if(o.momentum != 0, RP__UPDATE_MOMENTUM) |
+                    .flags = usual_flags(o.weight_decay, o.maximize) | flag_if(o.momentum != 0, RP__UPDATE_MOMENTUM) |
                              flag_if(o.momentum != 0 && o.dampening != 0, RP__UPDATE_DAMPENED) |
-                             flag_if(o.nesterov, RP__UPDATE_NESTEROV) | flag_if(o.maximize, RP__UPDATE_MAXIMIZE)};
+                             flag_if(o.nesterov, RP__UPDATE_NESTEROV)};
     return RP_OK;
 }
 
@@ -233,8 +237,8 @@ static rp_status read_adam(kind_id k, const rp_adam_options *options, settings *
     const double decay = rp__option_or(o.weight_decay, k == ADAMW ? 0.01 : 0.0);
     *s = (settings){
         NUMBERS(rp__option_or(o.beta1, 0.9), rp__option_or(o.beta2, 0.999), rp__option_or(o.eps, 1e-8), decay),
-        .flags = flag_if(decay != 0, RP__UPDATE_DECAY) | flag_if(k == ADAMW, RP__UPDATE_DECOUPLED) |
-                 flag_if(o.maximize, RP__UPDATE_MAXIMIZE) | flag_if(o.amsgrad, RP__UPDATE_AMSGRAD)};
+        .flags = usual_flags(decay, o.maximize) | flag_if(k == ADAMW, RP__UPDATE_DECOUPLED) |
+                 flag_if(o.amsgrad, RP__UPDATE_AMSGRAD)};
     return RP_OK;
 }
 
@@ -244,7 +248,7 @@ static rp_status read_adamax(kind_id k, const rp_adamax_options *options, settin
     RP_TRY(rp__options_read("adamax", options, sizeof o, &o));
     *s = (settings){
         NUMBERS(rp__option_or(o.beta1, 0.9), rp__option_or(o.beta2, 0.999), rp__option_or(o.eps, 1e-8), o.weight_decay),
-        .flags = flag_if(o.weight_decay != 0, RP__UPDATE_DECAY) | flag_if(o.maximize, RP__UPDATE_MAXIMIZE)};
+        .flags = usual_flags(o.weight_decay, o.maximize)};
     return RP_OK;
 }
 
@@ -254,9 +258,8 @@ static rp_status read_nadam(kind_id k, const rp_nadam_options *options, settings
     RP_TRY(rp__options_read("nadam", options, sizeof o, &o));
     *s = (settings){NUMBERS(rp__option_or(o.beta1, 0.9), rp__option_or(o.beta2, 0.999), rp__option_or(o.eps, 1e-8),
                             o.weight_decay, rp__option_or(o.momentum_decay, 4e-3)),
-                    .flags = flag_if(o.weight_decay != 0, RP__UPDATE_DECAY) |
-                             flag_if(o.decoupled_weight_decay, RP__UPDATE_DECOUPLED) |
-                             flag_if(o.maximize, RP__UPDATE_MAXIMIZE)};
+                    .flags = usual_flags(o.weight_decay, o.maximize) |
+                             flag_if(o.decoupled_weight_decay, RP__UPDATE_DECOUPLED)};
     return RP_OK;
 }
 
@@ -266,8 +269,7 @@ static rp_status read_radam(kind_id k, const rp_radam_options *options, settings
     RP_TRY(rp__options_read("radam", options, sizeof o, &o));
     *s = (settings){
         NUMBERS(rp__option_or(o.beta1, 0.9), rp__option_or(o.beta2, 0.999), rp__option_or(o.eps, 1e-8), o.weight_decay),
-        .flags = flag_if(o.weight_decay != 0, RP__UPDATE_DECAY) |
-                 flag_if(o.decoupled_weight_decay, RP__UPDATE_DECOUPLED) | flag_if(o.maximize, RP__UPDATE_MAXIMIZE)};
+        .flags = usual_flags(o.weight_decay, o.maximize) | flag_if(o.decoupled_weight_decay, RP__UPDATE_DECOUPLED)};
     return RP_OK;
 }
 
@@ -276,9 +278,8 @@ static rp_status read_rmsprop(kind_id k, const rp_rmsprop_options *options, sett
     (void)k;
     RP_TRY(rp__options_read("rmsprop", options, sizeof o, &o));
     *s = (settings){NUMBERS(rp__option_or(o.alpha, 0.99), rp__option_or(o.eps, 1e-8), o.weight_decay, o.momentum),
-                    .flags = flag_if(o.weight_decay != 0, RP__UPDATE_DECAY) |
-                             flag_if(o.momentum != 0, RP__UPDATE_MOMENTUM) | flag_if(o.centered, RP__UPDATE_CENTERED) |
-                             flag_if(o.maximize, RP__UPDATE_MAXIMIZE)};
+                    .flags = usual_flags(o.weight_decay, o.maximize) | flag_if(o.momentum != 0, RP__UPDATE_MOMENTUM) |
+                             flag_if(o.centered, RP__UPDATE_CENTERED)};
     return RP_OK;
 }
 
@@ -289,8 +290,7 @@ static rp_status read_adagrad(kind_id k, const rp_adagrad_options *options, sett
     if (!(o.initial_accumulator_value >= 0))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "adagrad: Invalid initial_accumulator_value value");
     *s = (settings){NUMBERS(o.lr_decay, o.weight_decay, rp__option_or(o.eps, 1e-10)),
-                    .flags = flag_if(o.weight_decay != 0, RP__UPDATE_DECAY) | flag_if(o.maximize, RP__UPDATE_MAXIMIZE),
-                    .initial = o.initial_accumulator_value};
+                    .flags = usual_flags(o.weight_decay, o.maximize), .initial = o.initial_accumulator_value};
     return RP_OK;
 }
 
@@ -299,7 +299,7 @@ static rp_status read_adadelta(kind_id k, const rp_adadelta_options *options, se
     (void)k;
     RP_TRY(rp__options_read("adadelta", options, sizeof o, &o));
     *s = (settings){NUMBERS(rp__option_or(o.rho, 0.9), rp__option_or(o.eps, 1e-6), o.weight_decay),
-                    .flags = flag_if(o.weight_decay != 0, RP__UPDATE_DECAY) | flag_if(o.maximize, RP__UPDATE_MAXIMIZE)};
+                    .flags = usual_flags(o.weight_decay, o.maximize)};
     return RP_OK;
 }
 
@@ -320,8 +320,7 @@ static rp_status read_lamb(kind_id k, const rp_lamb_options *options, settings *
     const double decay = rp__option_or(o.weight_decay, 0.01);
     *s = (settings){
         NUMBERS(rp__option_or(o.beta1, 0.9), rp__option_or(o.beta2, 0.999), rp__option_or(o.eps, 1e-6), decay),
-        .flags = flag_if(decay != 0, RP__UPDATE_DECAY) | flag_if(o.maximize, RP__UPDATE_MAXIMIZE),
-        .always_adapt = o.always_adapt, .trust_clip = o.trust_clip};
+        .flags = usual_flags(decay, o.maximize), .always_adapt = o.always_adapt, .trust_clip = o.trust_clip};
     return RP_OK;
 }
 

@@ -18,16 +18,28 @@ rp_status rp__vjp_log_softmax(const rp__vjp *g) {
     return RP_OK;
 }
 
+/* The last n dims of operand 0; their elements. */
+static rp_dim last_dims(const rp__vjp *g, size_t n, int64_t dims[RP_MAX_DIMS]) {
+    const size_t first = g->in_meta[0].ndim - n;
+    rp_dim count = 1;
+    for (size_t i = 0; i < n; i++) {
+        dims[i] = (int64_t)(first + i);
+        count = rp__dim_apply(RP__DIM_MUL, count, g->in_meta[0].size[first + i]);
+    }
+    return count;
+}
+
+/* What a gradient of rstd adds to that of x. */
+static rp_tensor *of_rstd(rp_tensor *grad, rp_tensor *rstd, rp_tensor *xhat, rp_dim count) {
+    return rp_neg(rp_mul(xhat, rp_div_scalar(rp_mul(grad, rp_mul(rstd, rstd)), rp_i64(count))));
+}
+
 /* y = xhat weight + bias, xhat = (x - mean) rstd over the last n dims. mean and rstd are results as well: a second derivative
    sends gradients through them. */
 rp_status rp__vjp_native_layer_norm(const rp__vjp *g) {
-    size_t ndim = g->in_meta[0].ndim, n = g->call->attrs[0].n;
+    const size_t n = g->call->attrs[0].n;
     int64_t dims[RP_MAX_DIMS];
-    rp_dim count = 1;
-    for (size_t i = 0; i < n; i++) {
-        dims[i] = (int64_t)(ndim - n + i);
-        count = rp__dim_apply(RP__DIM_MUL, count, g->in_meta[0].size[ndim - n + i]);
-    }
+    const rp_dim count = last_dims(g, n, dims);
     rp_tensor *x = rp__wide(g->call->in[0]), *weight = g->call->in[1];
     rp_tensor *mean = g->call->out[1], *rstd = g->call->out[2];
     rp_tensor *grad = g->grad_out[0] ? rp__wide(g->grad_out[0]) : NULL;
@@ -47,8 +59,7 @@ rp_status rp__vjp_native_layer_norm(const rp__vjp *g) {
             dx = dx ? rp_add(dx, part) : part;
         }
         if (g->grad_out[2]) {
-            rp_tensor *slope = rp_div_scalar(rp_mul(g->grad_out[2], rp_mul(rstd, rstd)), rp_i64(count));
-            rp_tensor *part = rp_neg(rp_mul(xhat, slope));
+            rp_tensor *part = of_rstd(g->grad_out[2], rstd, xhat, count);
             dx = dx ? rp_add(dx, part) : part;
         }
         g->grad_in[0] = dx;
@@ -60,13 +71,9 @@ rp_status rp__vjp_native_layer_norm(const rp__vjp *g) {
 
 /* y = xhat weight, xhat = x rstd; rstd is a result as well. */
 rp_status rp__vjp_rms_norm_rows(const rp__vjp *g) {
-    size_t ndim = g->in_meta[0].ndim, n = g->call->attrs[0].n;
+    const size_t n = g->call->attrs[0].n;
     int64_t dims[RP_MAX_DIMS];
-    rp_dim count = 1;
-    for (size_t i = 0; i < n; i++) {
-        dims[i] = (int64_t)(ndim - n + i);
-        count = rp__dim_apply(RP__DIM_MUL, count, g->in_meta[0].size[ndim - n + i]);
-    }
+    const rp_dim count = last_dims(g, n, dims);
     rp_tensor *x = rp__wide(g->call->in[0]), *weight = g->call->in[1], *rstd = g->call->out[1];
     rp_tensor *grad = g->grad_out[0] ? rp__wide(g->grad_out[0]) : NULL, *xhat = rp_mul(x, rstd);
     if (g->needed[0]) {
@@ -77,8 +84,7 @@ rp_status rp__vjp_rms_norm_rows(const rp__vjp *g) {
             dx = rp_mul(rp_sub(scaled, rp_mul(xhat, along_x)), rstd);
         }
         if (g->grad_out[1]) {
-            rp_tensor *slope = rp_div_scalar(rp_mul(g->grad_out[1], rp_mul(rstd, rstd)), rp_i64(count));
-            rp_tensor *part = rp_neg(rp_mul(xhat, slope));
+            rp_tensor *part = of_rstd(g->grad_out[1], rstd, xhat, count);
             dx = dx ? rp_add(dx, part) : part;
         }
         g->grad_in[0] = dx;

@@ -25,6 +25,16 @@
         assert_int_equal(rp_error_take(), (code));                                                                     \
     } while (0)
 
+/* No call failed so far: for calls that return no status. */
+static inline void fine_at(const char *site) {
+    char message[1024];
+    if (!rp_failed()) return;
+    snprintf(message, sizeof message, "%s", rp_error_message());
+    (void)rp_error_take();
+    fail_msg("%s: %s", site, message);
+}
+#define FINE() fine_at(RP_HERE)
+
 /* The last call failed with this code, and the message has this text: the same for calls that return no status. */
 static inline void failed_at(const char *site, rp_status code, const char *text) {
     char message[1024];

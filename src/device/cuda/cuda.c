@@ -179,6 +179,7 @@ static CUresult describe(rp__device *d, int ordinal) {
         result = cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, c->device);
     d->shared_limit = (size_t)shared;
     d->arch = major * 10 + minor;
+    d->clusters = d->arch >= 90;
     if (cu->cuDeviceGetName(d->label, (int)sizeof d->label, c->device) != CUDA_SUCCESS)
         (void)snprintf(d->label, sizeof d->label, "CUDA device %d", ordinal);
     return result;

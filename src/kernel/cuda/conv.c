@@ -353,7 +353,7 @@ static unsigned split_of(const extents *e, const rp__device *d, rp_dtype dtype, 
     const int64_t unit = mma ? 8 * MMA_TK : (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1) * RP__PRODUCT_GROUP;
     const int64_t blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
     unsigned split = 0;
-    if (d->arch < 90 || classes > 1) return 0; /* classes share K already */
+    if (!d->clusters || classes > 1) return 0; /* classes share K already */
     while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && e->k >= unit << (split + 1))
         split++;
     return split;

@@ -3,24 +3,6 @@
 
 #include <stdio.h>
 
-/* q<k>[m]: the four lanes c<k> of group m of this thread. */
-static void add_group(const rp__emitter *e, unsigned k) {
-    const rp__node *n = &e->dag->nodes[k];
-    const char *type = rp__emit_type(n->dtype);
-    char a[48], b[48];
-    rp__text_add(e->out, "    { const %s lo = ", type);
-    (void)snprintf(a, sizeof a, "c%u[0]", k);
-    (void)snprintf(b, sizeof b, "c%u[2]", k);
-    rp__emit_combine(e, n, a, b);
-    rp__text_puts(e->out, ", hi = ");
-    (void)snprintf(a, sizeof a, "c%u[1]", k);
-    (void)snprintf(b, sizeof b, "c%u[3]", k);
-    rp__emit_combine(e, n, a, b);
-    rp__text_add(e->out, "; q%u[m] = ", k);
-    rp__emit_combine(e, n, "lo", "hi");
-    rp__text_puts(e->out, "; }\n");
-}
-
 /* h<k>[ty][tx]: the groups of this thread combined. */
 static void add_groups(const rp__emitter *e, unsigned k, unsigned many) {
     const rp__node *n = &e->dag->nodes[k];
@@ -79,7 +61,12 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
     rp__emit_accumulation(e, 0, "j", "in");
     rp__text_puts(e->out, "    } } }\n");
     for (unsigned k = 0; k < d->n_nodes; k++)
-        if (rp__emit_reduces_in(e, k, 0)) add_group(e, k);
+        if (rp__emit_reduces_in(e, k, 0)) {
+            char into[24];
+            (void)snprintf(into, sizeof into, "q%u[m]", k);
+            rp__text_puts(e->out, "    ");
+            rp__emit_four(e, k, "", into);
+        }
     rp__text_puts(e->out, "    }\n");
     for (unsigned k = 0; k < d->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, 0)) add_groups(e, k, many);

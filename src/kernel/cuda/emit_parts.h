@@ -105,6 +105,8 @@ void rp__emit_shared(const rp__emitter *e, const char *extents);
 void rp__emit_accumulators(const rp__emitter *e, unsigned phase, unsigned lanes); /* c<node>[lanes] = identity */
 void rp__emit_accumulation(const rp__emitter *e, unsigned phase, const char *lane, const char *guard);
 void rp__emit_combine(const rp__emitter *e, const rp__node *n, const char *a, const char *b); /* an expression */
+/* A statement: `into` = the four lanes c<k>[<first>0] to c<k>[<first>3], (0 and 2) and (1 and 3). first: "", "m * 4 + ". */
+void rp__emit_four(const rp__emitter *e, unsigned k, const char *first, const char *into);
 /* s<node> of every reduction of a phase: the groups of four of a thread, then the tree over the threads t of a row. Every thread
  * gets the result. Above 32 groups h<node><turn> has RP__ROW_SHARED(shape) elements. */
 void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, const char *turn);

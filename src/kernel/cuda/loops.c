@@ -296,7 +296,7 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         c->template_ = RP__CUDA_ROW_LOOP;
     else if (column)
         share_column(d, r, rows, c);
-    else if (r > RP__CUDA_CHUNK && r <= RP__CUDA_MOST_BLOCKS * RP__CUDA_CHUNK && d->arch >= 90 &&
+    else if (r > RP__CUDA_CHUNK && r <= RP__CUDA_MOST_BLOCKS * RP__CUDA_CHUNK && d->clusters &&
              rows <= INT32_MAX / RP__CUDA_MOST_BLOCKS && is_light(dag, a, c))
         share_cluster(dag, s, a, r, c);
     else if (r > RP__CUDA_CHUNK && one_phase(dag) && rows < 2 * (int64_t)d->multiprocessors)
