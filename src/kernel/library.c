@@ -30,6 +30,16 @@ rp_status rp__library_run(rp__device *d, rp_stream *s, rp__library_op op, const 
     return status;
 }
 
+void rp__channels_innermost(const rp__operand *o, int64_t *stride) {
+    int64_t run = o->size[1];
+    stride[1] = 1;
+    for (unsigned d = o->ndim; d-- > 0;) {
+        if (d == 1) continue;
+        stride[d] = run;
+        run *= o->size[d];
+    }
+}
+
 rp_status rp__library_run_chain(rp__device *d, rp_stream *s, const rp__library_stage *stages, size_t n,
                                 const rp__library_call *call) {
     rp__launch_buffer *buffer = rp__launch_buffer_get();

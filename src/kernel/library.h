@@ -89,6 +89,10 @@ typedef struct rp__library {
        another library's, or one that no CONTRACT has. */
     rp__order (*order)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                        const rp__library_call *call);
+    /* Convolutions: bit k says that a copy of operand k > 0 with its channels innermost, to be read in its place, pays. The bits of
+       the result are the same. NULL: no device's kernel is faster so. */
+    uint32_t (*channels_last)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
+                              const rp__library_call *call);
     /* Is one launch for these products, with the bits that they have one by one, better? Answered by sizes, strides and dtypes:
        bases are not looked at. */
     rp__chain_answer (*chain)(struct rp__device *d, const rp__library_stage *stages, size_t n);
@@ -100,6 +104,8 @@ typedef struct rp__library {
 /* workspace + bind + rp__launch_on. */
 rp_status rp__library_run(struct rp__device *d, rp_stream *s, rp__library_op op, const rp__operand *operands, size_t n,
                           rp__library_call *call);
+/* Strides of a convolution's operand whose channels are innermost. */
+void rp__channels_innermost(const rp__operand *o, int64_t *stride);
 /* A chain that the device said yes to, in one launch: bind_chain + rp__launch_on. */
 rp_status rp__library_run_chain(struct rp__device *d, rp_stream *s, const rp__library_stage *stages, size_t n,
                                 const rp__library_call *call);

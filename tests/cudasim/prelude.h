@@ -527,6 +527,16 @@ RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) 
     rp__aligned(global, 16);
     cudasim_rt->copy_async(shared, global, 16, bytes);
 }
+RP_FN void rp_cp_async_4_zfill(void *shared, const void *global, rp_u32 bytes) {
+    rp__aligned(shared, 4);
+    rp__aligned(global, 4);
+    cudasim_rt->copy_async(shared, global, 4, bytes);
+}
+RP_FN void rp_cp_async_8_zfill(void *shared, const void *global, rp_u32 bytes) {
+    rp__aligned(shared, 8);
+    rp__aligned(global, 8);
+    cudasim_rt->copy_async(shared, global, 8, bytes);
+}
 RP_FN void rp_cp_async_commit(void) { cudasim_rt->copy_async_commit(); }
 RP_FN void rp_cp_async_wait(int n) { cudasim_rt->copy_async_wait(n); }
 

@@ -18,18 +18,16 @@ enum {
     SPLIT = 17, /* its logarithm */
     MMA = 19,
     WIDE,    /* 64-bit offsets */
-    A_ALONG, /* of the operand without windows: read along the inner index, eight at once; B: with windows */
-    A_WIDE,
+    A_ALONG, /* of the operand without windows: read along the inner index; B: with windows */
+    CLASSES,
     B_ALONG,
-    B_WIDE,
+    OUT_WIDE,
     SAME,
     OUT_ROWS,
     LONG,
     LONGER,
     DIRECT,
-    VECTORS, /* conv_mma.cuh: A_WIDE is its RP_CLASSES, B_WIDE its RP_OUT_WIDE */
-    CLASSES = A_WIDE,
-    OUT_WIDE = B_WIDE
+    VECTORS /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
 };
 
 /* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
@@ -58,8 +56,11 @@ static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 static unsigned depth_of(uint64_t facts) {
     return bit(facts, MMA) ? MMA_TK : (rp_dtype)(facts & 0xff) == RP_F64 ? FMA_TK / 2 : FMA_TK;
 }
-/* Operands that go straight into shared memory may be far ahead of their use; others wait in registers for a step. */
-static unsigned stages_of(uint64_t facts) { return bit(facts, A_WIDE) && bit(facts, B_WIDE) ? STAGES : 2; }
+/* f32 and f64 go straight into shared memory, far ahead of their use; others wait in registers for a step. */
+static bool is_async(uint64_t facts) {
+    return (rp_dtype)(facts & 0xff) == RP_F32 || (rp_dtype)(facts & 0xff) == RP_F64;
+}
+static unsigned stages_of(uint64_t facts) { return is_async(facts) ? STAGES : 2; }
 
 /* Bytes of conv.cuh's `room`: tiles with their padding, or the rows of results that leave at once. */
 static uint32_t room_of(uint64_t facts) {
@@ -128,12 +129,14 @@ static void macros(uint64_t facts, rp__text *out) {
                  : dtype == RP_F64 ? FMA_TK / 2
                                    : FMA_TK,
                  tile->tx, tile->wm);
-    rp__text_add(out, "#define RP_MMA %d\n#define RP_A_WIDE %d\n#define RP_B_WIDE %d\n", bit(facts, MMA),
-                 bit(facts, A_WIDE), bit(facts, B_WIDE));
+    rp__text_add(out, "#define RP_MMA %d\n#define RP_ASYNC %d\n", bit(facts, MMA), is_async(facts));
+    if (is_async(facts))
+        rp__text_add(out, "#define RP_COPY(to, from, ok) rp_cp_async_%u_zfill(to, from, (ok) ? %u : 0)\n",
+                     (unsigned)rp__dtype_bytes(dtype), (unsigned)rp__dtype_bytes(dtype));
     /* two blocks hide each other's loads; large tiles of wide types need all registers */
     rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n", stages_of(facts),
                  bit(facts, DIRECT),
-                 bit(facts, MMA) ? tile->tm * tile->tn <= 64 * 128 || bit(facts, B_WIDE) ? 2 : 1
+                 bit(facts, MMA)                                    ? tile->tm * tile->tn <= 64 * 128 ? 2 : 1
                  : dtype == RP_F64 || tile->tm * tile->tn > 64 * 64 ? 1
                                                                     : 2);
     rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, LONG), bit(facts, LONGER));
@@ -208,38 +211,16 @@ static bool is_dense(const rp__operand *o) {
 
 static bool neighbours(const rp__operand *o, unsigned d) { return o->size[d] > 1 && o->stride[d] == 1; }
 
-/* How the operands are read: along what is contiguous in memory. a: without windows, b: with them. */
+/* How conv.cuh reads the operands: along what is contiguous in memory. a: without windows, b: with them. */
 static uint64_t readings(const extents *e, const rp__operand *a, const rp__operand *b, bool mma) {
-    uint64_t facts = 0;
-    const unsigned a_inner = e->kind == 1 ? 0 : 1, a_row = e->kind == 0 ? 0 : 1; /* channel dims of w, w, y */
-    if (e->kind == 2) {
-        facts |= (uint64_t)!neighbours(a, 1) << A_ALONG;
-        facts |= (uint64_t)!neighbours(b, 1) << B_ALONG;
-        if (mma && neighbours(a, 1) && e->og % 8 == 0 && is_aligned(a, 1)) facts |= UINT64_C(1) << A_WIDE;
-        if (mma && !neighbours(a, 1) && e->points % 8 == 0 && is_dense(a)) {
-            rp__operand flat = *a; /* one dim of all points */
-            flat.ndim = 3;
-            flat.size[2] = e->points;
-            flat.stride[2] = 1;
-            if (is_aligned(&flat, 2)) facts |= UINT64_C(1) << A_WIDE;
-        }
-        if (mma && neighbours(b, 1) && e->cg % 8 == 0 && is_aligned(b, 1)) facts |= UINT64_C(1) << B_WIDE;
-        return facts;
-    }
+    if (e->kind == 2) return (uint64_t)!neighbours(a, 1) << A_ALONG | (uint64_t)!neighbours(b, 1) << B_ALONG;
     /* with tensor cores the channel runs fastest along the inner index, else the window does */
-    const int64_t ka = e->kind == 0 ? e->cg : e->og;
+    const unsigned a_inner = e->kind == 1 ? 0 : 1, a_row = 1 - a_inner; /* channel dims of w */
     const int64_t row = e->m > 1 ? a->stride[a_row] : INT64_MAX,
                   inner = mma ? a->stride[a_inner] : a->stride[a->ndim - 1];
     const bool along = row < 0 || (inner >= 0 && inner <= row);
-    facts |= (uint64_t)along << A_ALONG;
-    if (mma && along && ka % 8 == 0 && is_aligned(a, a_inner)) facts |= UINT64_C(1) << A_WIDE;
-    if (mma && !along && e->m % 8 == 0 && is_aligned(a, a_row)) facts |= UINT64_C(1) << A_WIDE;
-    if (mma && ka % MMA_TK == 0) facts |= UINT64_C(1) << SAME;
-    if (mma && neighbours(b, 1)) {
-        facts |= UINT64_C(1) << B_ALONG;
-        if (ka % 8 == 0 && is_aligned(b, 1)) facts |= UINT64_C(1) << B_WIDE;
-    }
-    return facts;
+    return (uint64_t)along << A_ALONG | (uint64_t)(mma && (e->kind == 0 ? e->cg : e->og) % MMA_TK == 0) << SAME |
+           (uint64_t)(mma && neighbours(b, 1)) << B_ALONG;
 }
 
 /* Steps of an input gradient: between places that have taps in common. */
@@ -477,13 +458,50 @@ static void source(const char *name, uint64_t facts, const char *follow, rp__tex
         rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, follow, out);
 }
 
+/* y, x and w of a problem. */
+static extents sort(const rp__problem *p, const rp__operand **sorted) {
+    static const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}};
+    for (unsigned k = 0; k < 3; k++) sorted[k] = &p->o[order[p->op - RP__LIB_CONV_FORWARD][k]];
+    return extents_of(p->op, sorted[0], sorted[1], sorted[2], &p->call->conv);
+}
+
 static bool serves_mma(const rp__problem *p, size_t *workspace) {
-    const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}}, kind = p->op - RP__LIB_CONV_FORWARD;
     const rp__operand *sorted[3];
     (void)workspace;
-    for (unsigned k = 0; k < 3; k++) sorted[k] = &p->o[order[kind][k]];
-    const extents e = extents_of(p->op, sorted[0], sorted[1], sorted[2], &p->call->conv);
+    const extents e = sort(p, sorted);
     return is_mma(&e, p->device, p->o[0].dtype);
+}
+
+/* What a copy takes, and what elements read one by one take, by themselves and beside vectors (an H200, in us and flop/us). */
+static const double COPY_US = 2.5, COPY_RATE = 2e6, PLAIN_US = 5, PLAIN_RATE = 60e6, VECTOR_RATE = 350e6;
+
+uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                     const rp__library_call *call) {
+    const rp__problem p = {d, op, o, n, call};
+    const rp__operand *sorted[3];
+    const extents e = sort(&p, sorted);
+    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype)) return 0;
+    /* the operand without windows and the one with them, as bits know them */
+    const unsigned plain = op == RP__LIB_CONV_WEIGHT ? 1 : 2, windowed = 3 - plain;
+    rp__operand last[3];
+    uint64_t facts = 0;
+    uint32_t copied = 0;
+    if (reads_vectors(&e, &o[plain], &o[windowed], NULL, &call->conv, &facts)) return 0;
+    double copies = 0;
+    for (unsigned k = 1; k < 3; k++) {
+        last[k] = o[k];
+        if (is_aligned(&o[k], 1) && o[k].size[1] / (k == windowed || op == RP__LIB_CONV_WEIGHT ? e.groups : 1) % 8 == 0)
+            continue;
+        last[k].base = NULL;
+        rp__channels_innermost(&o[k], last[k].stride);
+        double bytes = 4;
+        for (unsigned i = 0; i < o[k].ndim; i++) bytes *= (double)o[k].size[i];
+        copies += COPY_US + bytes / COPY_RATE;
+        copied |= 1u << k;
+    }
+    if (!copied || !reads_vectors(&e, &last[plain], &last[windowed], NULL, &call->conv, &facts)) return 0;
+    const double flops = 2 * rp__problem_work(&p);
+    return PLAIN_US + flops / PLAIN_RATE - flops / VECTOR_RATE > copies ? copied : 0;
 }
 
 static rp__order order_mma(const rp__problem *p) { return rp__order_mma(rp__order_form(rp__problem_order(p))); }

@@ -366,7 +366,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         b_k += RP_TK;                                                                                                  \
     }
 #endif
-#define RP_READ(step, slot) RP_READ_A(slot) RP_READ_B(slot)
+#define RP_READ(step, slot) {RP_READ_A(slot) RP_READ_B(slot)}
     (void)b_inner, (void)b_c, (void)a_inner;
 #endif
     const int lane = t % 32, wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
@@ -374,8 +374,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
         _Pragma("unroll") for (int v = 0; v < 4; v++) acc[i][j][v] = 0;
     const int steps = (int)((end - first + RP_TK - 1) / RP_TK);
-    _Pragma("unroll") for (int n = 0; n < RP_STAGES - 1; n++) {
-        if (n < steps) RP_READ(n, n)
+    _Pragma("unroll") for (int ahead = 0; ahead < RP_STAGES - 1; ahead++) {
+        if (ahead < steps) RP_READ(ahead, ahead)
         rp_cp_async_commit();
     }
     int turn = 0, next = RP_STAGES - 1;

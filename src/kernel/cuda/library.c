@@ -90,6 +90,7 @@ extern const rp__library rp__cuda_library;
 const rp__library rp__cuda_library = {.workspace = workspace,
                                       .bind = bind,
                                       .order = order,
+                                      .channels_last = rp__cuda_conv_channels_last,
                                       .chain = rp__cuda_chain,
                                       .bind_chain = rp__cuda_chain_bind,
                                       .name = name};

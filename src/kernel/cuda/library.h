@@ -18,6 +18,10 @@ rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, si
 rp_status rp__cuda_choose_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                rp__launch_buffer *buffer, rp__launch *out);
 
+/* rp__library.channels_last (conv.c). */
+uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                     const rp__library_call *call);
+
 /* Word `word` is the operand's address; its slot is added to those of `out`. */
 void rp__cuda_operand_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer,
                            rp__launch *out);
