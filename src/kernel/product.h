@@ -33,6 +33,8 @@ static inline rp__order rp__order_of(rp__contract_form form, int element_is_8_by
 }
 /* Sums of tensor cores: 16 of K a step, steps from left to right. */
 static inline rp__order rp__order_mma(rp__contract_form form) { return 16u << 16 | 1u << 8 | (unsigned)form; }
+/* Sums shared by 128 threads and added up as a tree. */
+static inline rp__order rp__order_slots(rp__contract_form form) { return 128u << 16 | 2u << 8 | (unsigned)form; }
 static inline rp__contract_form rp__order_form(rp__order order) { return (rp__contract_form)(order & 0xff); }
 
 #endif

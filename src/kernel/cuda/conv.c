@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernel/cuda/conv_parts.h"
 #include "kernel/cuda/library.h"
 #include "kernel/cuda/text_kernel.h"
 #include "reprise_embed.h"
@@ -142,23 +143,17 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, LONG), bit(facts, LONGER));
 }
 
-/* The product that a convolution is: rows and columns of one group, K. */
-typedef struct extents {
-    unsigned kind, spatial;
-    int64_t groups, batch, cg, og, in, points, taps, m, n, k;
-} extents;
-
-static extents extents_of(rp__library_op op, const rp__operand *y, const rp__operand *x, const rp__operand *w,
-                          const rp__conv_geometry *conv) {
-    extents e = {.kind = op == RP__LIB_CONV_FORWARD ? 0
-                         : op == RP__LIB_CONV_INPUT ? 1
-                                                    : 2,
-                 .spatial = conv->spatial,
-                 .groups = conv->groups,
-                 .batch = x->size[0],
-                 .in = 1,
-                 .points = 1,
-                 .taps = 1};
+rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const rp__operand *x, const rp__operand *w,
+                                 const rp__conv_geometry *conv) {
+    rp__conv_extent e = {.kind = op == RP__LIB_CONV_FORWARD ? 0
+                                 : op == RP__LIB_CONV_INPUT ? 1
+                                                            : 2,
+                         .spatial = conv->spatial,
+                         .groups = conv->groups,
+                         .batch = x->size[0],
+                         .in = 1,
+                         .points = 1,
+                         .taps = 1};
     e.cg = e.groups ? x->size[1] / e.groups : 0;
     e.og = e.groups ? w->size[0] / e.groups : 0;
     for (unsigned k = 0; k < e.spatial; k++) {
@@ -172,8 +167,15 @@ static extents extents_of(rp__library_op op, const rp__operand *y, const rp__ope
     return e;
 }
 
+/* y, x and w of a problem. */
+rp__conv_extent rp__conv_sort(const rp__problem *p, const rp__operand **sorted) {
+    static const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}};
+    for (unsigned k = 0; k < 3; k++) sorted[k] = &p->o[order[p->op - RP__LIB_CONV_FORWARD][k]];
+    return rp__conv_extents(p->op, sorted[0], sorted[1], sorted[2], &p->call->conv);
+}
+
 /* Do places, or offsets on their way to one, need 64 bits? */
-static bool is_wide(const rp__operand *const *o, const rp__conv_geometry *conv) {
+bool rp__conv_is_wide(const rp__operand *const *o, const rp__conv_geometry *conv) {
     const int64_t limit = INT32_MAX / 4;
     for (unsigned t = 0; t < 3; t++) {
         int64_t reach = 0;
@@ -212,7 +214,7 @@ static bool is_dense(const rp__operand *o) {
 static bool neighbours(const rp__operand *o, unsigned d) { return o->size[d] > 1 && o->stride[d] == 1; }
 
 /* How conv.cuh reads the operands: along what is contiguous in memory. a: without windows, b: with them. */
-static uint64_t readings(const extents *e, const rp__operand *a, const rp__operand *b, bool mma) {
+static uint64_t readings(const rp__conv_extent *e, const rp__operand *a, const rp__operand *b, bool mma) {
     if (e->kind == 2) return (uint64_t)!neighbours(a, 1) << A_ALONG | (uint64_t)!neighbours(b, 1) << B_ALONG;
     /* with tensor cores the channel runs fastest along the inner index, else the window does */
     const unsigned a_inner = e->kind == 1 ? 0 : 1, a_row = 1 - a_inner; /* channel dims of w */
@@ -224,7 +226,7 @@ static uint64_t readings(const extents *e, const rp__operand *a, const rp__opera
 }
 
 /* Steps of an input gradient: between places that have taps in common. */
-static int64_t classes_of(const extents *e, const rp__conv_geometry *conv) {
+static int64_t classes_of(const rp__conv_extent *e, const rp__conv_geometry *conv) {
     int64_t classes = 1;
     for (unsigned k = 0; e->kind == 1 && k < e->spatial; k++)
         classes = conv->stride[k] > 64 || classes > 64 ? 65 : classes * conv->stride[k];
@@ -242,8 +244,8 @@ static bool is_flat(const rp__operand *o, int64_t points) {
 }
 
 /* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums. */
-static bool reads_vectors(const extents *e, const rp__operand *a, const rp__operand *b, const rp__operand *result,
-                          const rp__conv_geometry *conv, uint64_t *facts) {
+static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const rp__operand *b,
+                          const rp__operand *result, const rp__conv_geometry *conv, uint64_t *facts) {
     const int64_t classes = classes_of(e, conv);
     uint64_t f = UINT64_C(1) << VECTORS;
     bool plain = e->taps == 1; /* a window of one place, which is the pixel's */
@@ -279,8 +281,8 @@ static bool reads_vectors(const extents *e, const rp__operand *a, const rp__oper
     return true;
 }
 
-static int64_t vector_columns(const extents *e, const rp__operand *x, const rp__conv_geometry *conv, unsigned tn,
-                              int64_t classes) {
+static int64_t vector_columns(const rp__conv_extent *e, const rp__operand *x, const rp__conv_geometry *conv,
+                              unsigned tn, int64_t classes) {
     if (classes == 1) return (e->n + tn - 1) / tn;
     int64_t most = e->batch;
     for (unsigned k = 0; k < e->spatial; k++) most *= (x->size[2 + k] + conv->stride[k] - 1) / conv->stride[k];
@@ -288,7 +290,7 @@ static int64_t vector_columns(const extents *e, const rp__operand *x, const rp__
 }
 
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
-static unsigned vector_tile_of(const extents *e, const rp__operand *x, const rp__conv_geometry *conv,
+static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, const rp__conv_geometry *conv,
                                const rp__device *d, int64_t split, int64_t classes, bool wide) {
     const char *forced = getenv("REPRISE_CONV_TILE");
     if (forced) return (unsigned)atoi(forced);
@@ -308,12 +310,13 @@ static unsigned vector_tile_of(const extents *e, const rp__operand *x, const rp_
     return best;
 }
 
-static int64_t blocks_of(const extents *e, const struct tile *t) {
+static int64_t blocks_of(const rp__conv_extent *e, const struct tile *t) {
     return (e->m + t->tm - 1) / t->tm * ((e->n + t->tn - 1) / t->tn) * e->groups;
 }
 
 /* The largest tile that wastes no half of itself and gives every multiprocessor one; else the one with most blocks. */
-static unsigned tile_of(const extents *e, const rp__device *d, rp_dtype dtype, bool mma, bool wide, int64_t split) {
+static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, bool mma, bool wide,
+                        int64_t split) {
     unsigned best = N_TILES;
     for (unsigned k = mma ? FIRST_MMA : 0; k < (mma ? N_TILES : FIRST_MMA); k++) {
         const struct tile *t = &shapes[k];
@@ -330,7 +333,7 @@ static unsigned tile_of(const extents *e, const rp__device *d, rp_dtype dtype, b
 
 /* Shares of the inner index, as a power of two: as many as leave whole units of it and blocks enough, counted in tiles of a
  * fixed size, so that the order depends on sizes and the kind of device alone. */
-static unsigned split_of(const extents *e, const rp__device *d, rp_dtype dtype, bool mma, int64_t classes) {
+static unsigned split_of(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, bool mma, int64_t classes) {
     const int64_t unit = mma ? 8 * MMA_TK : (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1) * RP__PRODUCT_GROUP;
     const int64_t blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
     unsigned split = 0;
@@ -340,55 +343,57 @@ static unsigned split_of(const extents *e, const rp__device *d, rp_dtype dtype, 
     return split;
 }
 
-static bool is_direct(const extents *e, rp_dtype dtype) {
+static bool is_direct(const rp__conv_extent *e, rp_dtype dtype) {
     return e->kind != 2 && e->m <= 2 && e->k <= (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
 }
-static bool is_mma(const extents *e, const rp__device *d, rp_dtype dtype) {
+static bool is_mma(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype) {
     return !is_direct(e, dtype) && rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
 }
 
-/* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. A result without memory has no
- * slot. */
-static rp_status set_tiles(const rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                           const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
-    /* which operand is y, x, w; the first operand is always the one written */
-    static const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}};
-    const unsigned kind = op == RP__LIB_CONV_FORWARD ? 0 : op == RP__LIB_CONV_INPUT ? 1 : 2, s = call->conv.spatial;
-    rp__operand sorted[4];
-    uint32_t access[4] = {RP__READ, RP__READ, RP__READ, RP__READ};
-    bool bias = kind == 0 && n > 3 && o[3].base;
-    for (unsigned k = 0; k < 3; k++) {
-        sorted[k] = o[order[kind][k]];
-        if (order[kind][k] == 0) access[k] = RP__WRITE;
-    }
-    if (bias) sorted[3] = o[3];
-    const rp__operand *y = &sorted[0], *x = &sorted[1], *w = &sorted[2];
-    const extents e = extents_of(op, y, x, w, &call->conv);
-    if (e.m == 0 || e.n == 0 || e.groups == 0) return RP_OK;
+/* Words and slots of the kernel; bias: does it have one? A result without memory has no slot. */
+void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e, bool bias,
+                    rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__operand *o[4] = {sorted[0], sorted[1], sorted[2], bias ? &p->o[3] : NULL};
+    const rp__conv_geometry *conv = &p->call->conv;
     uint64_t *words = buffer->words;
-    for (unsigned k = 0; k < (bias ? 4u : 3u); k++) {
+    const unsigned written = e->kind; /* which of y, x and w */
+    for (unsigned k = 0; k < 4; k++) {
         words[k] = 0;
-        if (sorted[k].base) rp__cuda_operand_slot(&sorted[k], k, access[k], buffer, out);
+        if (o[k] && o[k]->base) rp__cuda_operand_slot(o[k], k, k == written ? RP__WRITE : RP__READ, buffer, out);
     }
-    if (!bias) words[3] = 0;
-    words[4] = (uint64_t)e.batch;
-    words[5] = (uint64_t)x->size[1];
-    words[6] = (uint64_t)w->size[0];
-    words[7] = (uint64_t)e.groups;
+    words[4] = (uint64_t)e->batch;
+    words[5] = (uint64_t)o[1]->size[1];
+    words[6] = (uint64_t)o[2]->size[0];
+    words[7] = (uint64_t)e->groups;
     uint32_t at = 8;
-    for (unsigned k = 0; k < s; k++) {
-        const int64_t sizes[6] = {x->size[2 + k],       y->size[2 + k],        w->size[2 + k],
-                                  call->conv.stride[k], call->conv.padding[k], call->conv.dilation[k]};
+    for (unsigned k = 0; k < e->spatial; k++) {
+        const int64_t sizes[6] = {o[1]->size[2 + k], o[0]->size[2 + k], o[2]->size[2 + k],
+                                  conv->stride[k],   conv->padding[k],  conv->dilation[k]};
         for (unsigned f = 0; f < 6; f++) words[at++] = (uint64_t)sizes[f];
     }
     for (unsigned t = 0; t < 3; t++)
-        for (unsigned k = 0; k < 2 + s; k++) words[at++] = (uint64_t)sorted[t].stride[k];
-    words[at++] = bias ? (uint64_t)sorted[3].stride[0] : 0;
+        for (unsigned k = 0; k < 2 + e->spatial; k++) words[at++] = (uint64_t)o[t]->stride[k];
+    words[at++] = bias ? (uint64_t)o[3]->stride[0] : 0;
     out->n_words = at;
-    const rp_dtype dtype = y->dtype;
-    const rp__operand *const all[3] = {y, x, w}, *plain = kind == 2 ? y : w, *windowed = kind == 1 ? y : x;
+}
+
+bool rp__conv_has_bias(const rp__problem *p) { return p->op == RP__LIB_CONV_FORWARD && p->n > 3 && p->o[3].base; }
+
+/* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. */
+static rp_status set_tiles(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
+    const rp__device *d = p->device;
+    const rp__library_call *call = p->call;
+    const rp__operand *all[3];
+    const rp__conv_extent e = rp__conv_sort(p, all);
+    const unsigned kind = e.kind, s = e.spatial;
+    const bool bias = rp__conv_has_bias(p);
+    if (e.m == 0 || e.n == 0 || e.groups == 0) return RP_OK;
+    rp__conv_words(p, all, &e, bias, buffer, out);
+    const rp_dtype dtype = p->o[0].dtype;
+    const rp__operand *plain = kind == 2 ? all[0] : all[2], *windowed = kind == 1 ? all[0] : all[1],
+                      *result = p->o[0].base ? &p->o[0] : NULL;
     const int64_t block = (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
-    const bool direct = is_direct(&e, dtype), mma = is_mma(&e, d, dtype), wide = is_wide(all, &call->conv);
+    const bool direct = is_direct(&e, dtype), mma = is_mma(&e, d, dtype), wide = rp__conv_is_wide(all, &call->conv);
     const int64_t classes = mma ? classes_of(&e, &call->conv) : 1;
     const unsigned split = split_of(&e, d, dtype, mma, classes);
     int64_t gx, gy;
@@ -397,13 +402,12 @@ static rp_status set_tiles(const rp__device *d, rp__library_op op, const rp__ope
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT;
         gx = (e.n + 255) / 256, gy = e.m;
-    } else if (mma &&
-               reads_vectors(&e, plain, windowed, sorted[kind].base ? &sorted[kind] : NULL, &call->conv, facts)) {
-        const unsigned tile = vector_tile_of(&e, x, &call->conv, d, INT64_C(1) << split, classes, wide);
+    } else if (mma && reads_vectors(&e, plain, windowed, result, &call->conv, facts)) {
+        const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, INT64_C(1) << split, classes, wide);
         const struct vector_tile *t = &vector_tiles[tile];
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
                   (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % t->tk == 0) << SAME;
-        gx = vector_columns(&e, x, &call->conv, t->tn, classes) << split, gy = (e.m + t->tm - 1) / t->tm;
+        gx = vector_columns(&e, all[1], &call->conv, t->tn, classes) << split, gy = (e.m + t->tm - 1) / t->tm;
         out->shared_bytes = vector_room(*facts);
     } else {
         const unsigned tile = tile_of(&e, d, dtype, mma, wide, INT64_C(1) << split);
@@ -429,7 +433,7 @@ static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer 
     memset(out, 0, sizeof *out);
     out->op = p->call->op;
     out->site = p->call->site;
-    RP_TRY(set_tiles(p->device, p->op, p->o, p->n, p->call, buffer, out, &key.facts));
+    RP_TRY(set_tiles(p, buffer, out, &key.facts));
     if (out->grid[0] == 0) return RP_OK;
     if (bit(key.facts, VECTORS)) {
         key.family = "conv_mma";
@@ -439,7 +443,7 @@ static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer 
     return rp__text_kernel(p->device, &key, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, &out->kernel);
 }
 
-static uint32_t words(const rp__problem *p) {
+uint32_t rp__conv_n_words(const rp__problem *p) {
     const unsigned spatial = p->call->conv.spatial;
     return 8 + 6 * spatial + 3 * (2 + spatial) + 1;
 }
@@ -447,7 +451,7 @@ static uint32_t words(const rp__problem *p) {
 static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
                             uint64_t *facts) {
     *wide = true;
-    return set_tiles(p->device, p->op, p->o, 3, p->call, buffer, out, facts);
+    return set_tiles(p, buffer, out, facts);
 }
 
 static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
@@ -458,17 +462,10 @@ static void source(const char *name, uint64_t facts, const char *follow, rp__tex
         rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, follow, out);
 }
 
-/* y, x and w of a problem. */
-static extents sort(const rp__problem *p, const rp__operand **sorted) {
-    static const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}};
-    for (unsigned k = 0; k < 3; k++) sorted[k] = &p->o[order[p->op - RP__LIB_CONV_FORWARD][k]];
-    return extents_of(p->op, sorted[0], sorted[1], sorted[2], &p->call->conv);
-}
-
 static bool serves_mma(const rp__problem *p, size_t *workspace) {
     const rp__operand *sorted[3];
     (void)workspace;
-    const extents e = sort(p, sorted);
+    const rp__conv_extent e = rp__conv_sort(p, sorted);
     return is_mma(&e, p->device, p->o[0].dtype);
 }
 
@@ -479,7 +476,7 @@ uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp_
                                      const rp__library_call *call) {
     const rp__problem p = {d, op, o, n, call};
     const rp__operand *sorted[3];
-    const extents e = sort(&p, sorted);
+    const rp__conv_extent e = rp__conv_sort(&p, sorted);
     if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype)) return 0;
     /* the operand without windows and the one with them, as bits know them */
     const unsigned plain = op == RP__LIB_CONV_WEIGHT ? 1 : 2, windowed = 3 - plain;
@@ -510,7 +507,7 @@ static double cost_mma(const rp__problem *p) { return rp__problem_work(p) / 16; 
 
 const rp__cuda_product_row rp__cuda_conv_row = {
     .row = {.name = "simt", .ops = RP__CUDA_CONVOLUTIONS, .follows = true, .order = rp__problem_order, .bind = bind},
-    .words = words,
+    .words = rp__conv_n_words,
     .tiles = bind_tiles,
     .source = source};
 const rp__cuda_product_row rp__cuda_conv_mma_row = {.row = {.name = "mma",
@@ -520,6 +517,6 @@ const rp__cuda_product_row rp__cuda_conv_mma_row = {.row = {.name = "mma",
                                                             .order = order_mma,
                                                             .cost = cost_mma,
                                                             .bind = bind},
-                                                    .words = words,
+                                                    .words = rp__conv_n_words,
                                                     .tiles = bind_tiles,
                                                     .source = source};
