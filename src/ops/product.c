@@ -80,12 +80,20 @@ static rp_status run_turned(const rp__call *call, rp__product *p, rp__library_ca
 }
 
 /* Operands of a convolution to be copied with their channels innermost; bit k: operand k. */
-static uint32_t to_turn(const rp__product *p, const rp__library_call *library) {
-    if (p->op == RP__LIB_MATMUL) return 0;
-    rp__device *d = rp__device_get(p->o[0].storage->device);
-    return d && d->ops->library->channels_last
-               ? d->ops->library->channels_last(d, p->op, p->o, p->n < 3 ? p->n : 3, library)
-               : 0;
+static uint32_t to_turn(const rp__product *p, rp__device *d) {
+    if (p->op == RP__LIB_MATMUL || p->n < 3 || !d || !d->ops->library->channels_last) return 0;
+    const rp__library_call library = {.conv = p->conv};
+    return d->ops->library->channels_last(d, p->op, p->o, 3, &library);
+}
+
+rp_status rp__product_channels_last(const rp__call *call, rp__device *d, uint32_t *out) {
+    rp__product p;
+    *out = 0;
+    RP_TRY(rp__product_of(call, &p));
+    const uint32_t turned = to_turn(&p, d);
+    for (unsigned k = 1; k < p.n; k++)
+        if (turned >> k & 1u) *out |= 1u << p.in[k];
+    return RP_OK;
 }
 
 rp_status rp__product_run(const rp__call *call) {
@@ -94,7 +102,7 @@ rp_status rp__product_run(const rp__call *call) {
     if (rp__dim_same_word(rp__tensor_numel(call->out[0]), 0)) return RP_OK;
     if (p.n == 0) return rp__run_fill(call->out[0], rp_i64(0));
     rp__library_call library = {.conv = p.conv};
-    const uint32_t turned = to_turn(&p, &library);
+    const uint32_t turned = to_turn(&p, rp__device_get(p.o[0].storage->device));
     if (turned) return run_turned(call, &p, &library, turned);
     return rp__run_library_op(call, p.op, p.o, p.n, &library);
 }

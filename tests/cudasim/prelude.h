@@ -553,6 +553,12 @@ RP__CLUSTER_READ(f32, float)
 RP__CLUSTER_READ(f64, double)
 RP__CLUSTER_READ(i32, rp_i32)
 RP__CLUSTER_READ(i64, rp_i64)
+RP_FN rp_f32x4 rp_cluster_read_v4_f32(const float *p, int rank, int n) {
+    rp_f32x4 v;
+    rp__aligned(p, sizeof v);
+    cudasim_rt->cluster_read(&v, p, sizeof v, (unsigned int)rank, (unsigned int)n);
+    return v;
+}
 
 /* ---- Tensor cores: every lane gives its fragments, then computes its own four results. Fragment layouts are those of
  * PTX: with g = lane / 4 and t = lane % 4, a lane holds d[0..3] at (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). ---- */

@@ -2,7 +2,6 @@
  * for 16-bit floats, whose operands conv_mma.cuh reads in vectors where they allow it and conv.cuh one by one elsewhere. Here: which tile,
  * which way operands are read and into how many shares the inner index is split, all functions of sizes, strides, dtype and kind of
  * device. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernel/cuda/conv_parts.h"
@@ -28,27 +27,31 @@ enum {
     LONG,
     LONGER,
     DIRECT,
-    VECTORS /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
+    VECTORS, /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
+    PARTS    /* sums of shares stay in memory (conv_shares.c) */
 };
 
 /* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
 static const struct tile {
     unsigned tm, tn, tx, wm;
 } shapes[] = {
-    {128, 64, 16, 0}, {64, 64, 16, 0}, {32, 64, 16, 0}, {32, 32, 16, 0}, {8, 128, 64, 0}, /* fma */
-    {128, 128, 0, 2}, {64, 128, 0, 2}, {64, 64, 0, 2},  {32, 128, 0, 2}, {32, 64, 0, 2},
-    {16, 128, 0, 1}, /* tensor cores */
+    {128, 64, 16, 0}, {64, 128, 16, 0}, {64, 64, 16, 0}, {64, 32, 16, 0},
+    {32, 64, 16, 0},  {32, 32, 16, 0},  {8, 128, 64, 0}, /* fma */
+    {128, 128, 0, 2}, {64, 128, 0, 2},  {64, 64, 0, 2},  {32, 128, 0, 2},
+    {32, 64, 0, 2},   {16, 128, 0, 1}, /* tensor cores */
 };
-enum { FIRST_MMA = 5, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 4 };
+enum { FIRST_MMA = 7, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
+/* Shares of the inner index are made of so many elements. */
+enum { MMA_UNIT = MMA_TK, FMA_UNIT = 64 };
 
-/* Tiles of conv_mma.cuh: steps of the inner index, stages, blocks that a multiprocessor holds; and the share of the tensor cores' rate that
- * such a tile reaches where there are enough of them, in percent (bench/gpu_works.txt). */
+/* Tiles of conv_mma.cuh: steps of the inner index, stages, blocks that a multiprocessor holds; and the rate that the tensor cores reach in such
+ * a tile where there are enough of them, in percent of the best one's (an H200). */
 static const struct vector_tile {
     uint16_t tm, tn, wm, tk, stages, resident, rate;
 } vector_tiles[] = {
-    {128, 256, 2, 32, 4, 1, 100}, {128, 128, 2, 32, 4, 2, 95}, {64, 256, 1, 32, 4, 2, 90}, {64, 128, 2, 32, 4, 2, 70},
-    {64, 64, 2, 64, 4, 2, 50},    {32, 256, 1, 32, 4, 2, 60},  {32, 128, 1, 32, 4, 2, 45}, {32, 64, 2, 64, 4, 2, 30},
-    {16, 256, 1, 32, 4, 2, 40},   {16, 128, 1, 32, 4, 2, 30},
+    {128, 256, 2, 64, 3, 1, 100}, {128, 128, 2, 64, 3, 2, 100}, {64, 256, 2, 32, 4, 2, 85}, {64, 128, 2, 64, 3, 2, 90},
+    {64, 64, 2, 64, 4, 2, 60},    {32, 256, 1, 32, 4, 2, 60},   {32, 128, 1, 32, 4, 3, 45}, {32, 64, 2, 64, 4, 3, 40},
+    {16, 256, 1, 32, 4, 2, 40},   {16, 128, 1, 32, 4, 3, 30},
 };
 enum { N_VECTOR_TILES = sizeof vector_tiles / sizeof *vector_tiles, VECTOR_TAPS = 128 };
 
@@ -98,7 +101,8 @@ static void common_macros(uint64_t facts, rp__text *out) {
                  (unsigned)(facts >> 32));
     rp__text_add(out, "#define RP_INDEX %s\n#define RP_SPLIT %u\n#define RP_A_ALONG %d\n#define RP_B_ALONG %d\n",
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", split, bit(facts, A_ALONG), bit(facts, B_ALONG));
-    rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n", bit(facts, SAME), bit(facts, OUT_ROWS));
+    rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
+                 bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), bit(facts, MMA) ? MMA_UNIT : FMA_UNIT);
     if (bit(facts, MMA))
         rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[dtype].short_name);
     if (split > 1)
@@ -115,8 +119,7 @@ static void vector_macros(uint64_t facts, rp__text *out) {
     common_macros(facts, out);
     rp__text_add(out, "#define RP_TM %d\n#define RP_TN %d\n#define RP_TK %d\n#define RP_WM %d\n#define RP_STAGES %d\n",
                  t->tm, t->tn, t->tk, t->wm, t->stages);
-    rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_UNIT %d\n#define RP_TAPS %d\n", t->resident, MMA_TK,
-                 VECTOR_TAPS);
+    rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n", t->resident, VECTOR_TAPS);
     rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n", bit(facts, CLASSES), bit(facts, OUT_WIDE));
 }
 
@@ -137,9 +140,10 @@ static void macros(uint64_t facts, rp__text *out) {
     /* two blocks hide each other's loads; large tiles of wide types need all registers */
     rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n", stages_of(facts),
                  bit(facts, DIRECT),
-                 bit(facts, MMA)                                    ? tile->tm * tile->tn <= 64 * 128 ? 2 : 1
-                 : dtype == RP_F64 || tile->tm * tile->tn > 64 * 64 ? 1
-                                                                    : 2);
+                 bit(facts, MMA)      ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
+                 : dtype == RP_F64    ? 1
+                 : bit(facts, LONGER) ? (tile->tm * tile->tn <= 64 * 64 ? 2 : 1)
+                                      : (tile->tm * tile->tn <= 64 * 64 ? 3 : 2));
     rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, LONG), bit(facts, LONGER));
 }
 
@@ -292,8 +296,6 @@ static int64_t vector_columns(const rp__conv_extent *e, const rp__operand *x, co
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
 static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, const rp__conv_geometry *conv,
                                const rp__device *d, int64_t split, int64_t classes, bool wide) {
-    const char *forced = getenv("REPRISE_CONV_TILE");
-    if (forced) return (unsigned)atoi(forced);
     unsigned best = 0;
     double least = 0;
     for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
@@ -331,16 +333,21 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
     return best;
 }
 
-/* Shares of the inner index, as a power of two: as many as leave whole units of it and blocks enough, counted in tiles of a
- * fixed size, so that the order depends on sizes and the kind of device alone. */
-static unsigned split_of(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, bool mma, int64_t classes) {
-    const int64_t unit = mma ? 8 * MMA_TK : (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1) * RP__PRODUCT_GROUP;
-    const int64_t blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
+/* Shares of the inner index, as a power of two: as many as leave enough of it and blocks enough, counted in tiles of a fixed size, so that
+ * the order depends on sizes and the kind of device alone. */
+static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma, int64_t classes) {
+    const int64_t least = mma ? 256 : 128, blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
     unsigned split = 0;
     if (!d->clusters || classes > 1) return 0; /* classes share K already */
-    while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && e->k >= unit << (split + 1))
+    while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && e->k >= least << (split + 1))
         split++;
     return split;
+}
+
+/* The longest of `shares` shares. */
+static int64_t share_of(int64_t k, int64_t shares, bool mma) {
+    const int64_t unit = mma ? MMA_UNIT : FMA_UNIT;
+    return ((k + unit - 1) / unit + shares - 1) / shares * unit;
 }
 
 static bool is_direct(const rp__conv_extent *e, rp_dtype dtype) {
@@ -379,8 +386,10 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
 
 bool rp__conv_has_bias(const rp__problem *p) { return p->op == RP__LIB_CONV_FORWARD && p->n > 3 && p->o[3].base; }
 
-/* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. */
-static rp_status set_tiles(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
+/* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. parts: so many shares leave their sums in the
+ * call's workspace; 0: none. */
+static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out,
+                           uint64_t *facts) {
     const rp__device *d = p->device;
     const rp__library_call *call = p->call;
     const rp__operand *all[3];
@@ -388,33 +397,52 @@ static rp_status set_tiles(const rp__problem *p, rp__launch_buffer *buffer, rp__
     const unsigned kind = e.kind, s = e.spatial;
     const bool bias = rp__conv_has_bias(p);
     if (e.m == 0 || e.n == 0 || e.groups == 0) return RP_OK;
+    rp__operand nowhere = p->o[0];
+    if (parts) {
+        nowhere.base = NULL;
+        all[2] = &nowhere;
+    }
     rp__conv_words(p, all, &e, bias, buffer, out);
+    if (parts) {
+        const int64_t begin = (char *)call->workspace - (char *)call->workspace_storage->data;
+        buffer->words[3] = (uint64_t)(uintptr_t)call->workspace;
+        buffer->words[out->n_words - 1] = (uint64_t)parts;
+        buffer->slots[out->n_slots++] =
+            (rp__slot){.word = 3,
+                       .access = RP__WRITE,
+                       .storage = call->workspace_storage,
+                       .buffer = -1,
+                       .begin = begin,
+                       .end = begin + (int64_t)rp__conv_parts_bytes(&e, p->o[0].dtype, parts)};
+    }
     const rp_dtype dtype = p->o[0].dtype;
     const rp__operand *plain = kind == 2 ? all[0] : all[2], *windowed = kind == 1 ? all[0] : all[1],
-                      *result = p->o[0].base ? &p->o[0] : NULL;
+                      *result = p->o[0].base && !parts ? &p->o[0] : NULL;
     const int64_t block = (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
     const bool direct = is_direct(&e, dtype), mma = is_mma(&e, d, dtype), wide = rp__conv_is_wide(all, &call->conv);
     const int64_t classes = mma ? classes_of(&e, &call->conv) : 1;
-    const unsigned split = split_of(&e, d, dtype, mma, classes);
+    const unsigned split = parts ? 0 : split_of(&e, d, mma, classes);
+    const int64_t shares = parts ? parts : INT64_C(1) << split;
     int64_t gx, gy;
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
-             (uint64_t)wide << WIDE;
+             (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS;
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT;
         gx = (e.n + 255) / 256, gy = e.m;
     } else if (mma && reads_vectors(&e, plain, windowed, result, &call->conv, facts)) {
-        const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, INT64_C(1) << split, classes, wide);
+        const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, shares, classes, wide);
         const struct vector_tile *t = &vector_tiles[tile];
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
                   (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % t->tk == 0) << SAME;
-        gx = vector_columns(&e, all[1], &call->conv, t->tn, classes) << split, gy = (e.m + t->tm - 1) / t->tm;
+        gx = vector_columns(&e, all[1], &call->conv, t->tn, classes) * shares, gy = (e.m + t->tm - 1) / t->tm;
         out->shared_bytes = vector_room(*facts);
     } else {
-        const unsigned tile = tile_of(&e, d, dtype, mma, wide, INT64_C(1) << split);
+        const unsigned tile = tile_of(&e, d, dtype, mma, wide, shares);
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
                   readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
-        if (!mma) *facts |= (uint64_t)(e.k > block) << LONG | (uint64_t)(e.k > block * RP__PRODUCT_GROUP) << LONGER;
-        gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn << split, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
+        const int64_t share = share_of(e.k, shares, mma);
+        if (!mma) *facts |= (uint64_t)(share > block) << LONG | (uint64_t)(share > block * RP__PRODUCT_GROUP) << LONGER;
+        gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn * shares, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
         out->shared_bytes = room_of(*facts);
     }
     if (gx > INT32_MAX || gy > 65535 || e.groups > 65535)
@@ -427,13 +455,12 @@ static rp_status set_tiles(const rp__problem *p, rp__launch_buffer *buffer, rp__
     return RP_OK;
 }
 
-static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out) {
     rp__text_kernel_key key = {.family = "conv"};
-    (void)workspace;
     memset(out, 0, sizeof *out);
     out->op = p->call->op;
     out->site = p->call->site;
-    RP_TRY(set_tiles(p, buffer, out, &key.facts));
+    RP_TRY(set_tiles(p, parts, buffer, out, &key.facts));
     if (out->grid[0] == 0) return RP_OK;
     if (bit(key.facts, VECTORS)) {
         key.family = "conv_mma";
@@ -441,6 +468,17 @@ static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer 
                                &out->kernel);
     }
     return rp__text_kernel(p->device, &key, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, &out->kernel);
+}
+
+static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)workspace;
+    return rp__conv_bind(p, 0, buffer, out);
+}
+
+bool rp__conv_on_tensor_cores(const rp__problem *p) {
+    const rp__operand *sorted[3];
+    const rp__conv_extent e = rp__conv_sort(p, sorted);
+    return is_mma(&e, p->device, p->o[0].dtype);
 }
 
 uint32_t rp__conv_n_words(const rp__problem *p) {
@@ -451,7 +489,7 @@ uint32_t rp__conv_n_words(const rp__problem *p) {
 static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
                             uint64_t *facts) {
     *wide = true;
-    return set_tiles(p, buffer, out, facts);
+    return set_tiles(p, 0, buffer, out, facts);
 }
 
 static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
@@ -463,10 +501,8 @@ static void source(const char *name, uint64_t facts, const char *follow, rp__tex
 }
 
 static bool serves_mma(const rp__problem *p, size_t *workspace) {
-    const rp__operand *sorted[3];
     (void)workspace;
-    const rp__conv_extent e = rp__conv_sort(p, sorted);
-    return is_mma(&e, p->device, p->o[0].dtype);
+    return rp__conv_on_tensor_cores(p);
 }
 
 /* What a copy takes, and what elements read one by one take, by themselves and beside vectors (an H200, in us and flop/us). */

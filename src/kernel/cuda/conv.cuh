@@ -13,7 +13,7 @@
  * function of the sizes). The bits depend on nothing else: not on tiles, strides or memory format.
  *
  * Macros of conv.c: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS; RP_MMA and, with
- * it, RP_MMA_STEP; RP_TM, RP_TN, RP_TK, the tile; RP_STAGES, tiles in flight; RP_TX; RP_WM, warps above each other; RP_SPLIT; RP_INDEX, of offsets; RP_A_ALONG,
+ * it, RP_MMA_STEP; RP_TM, RP_TN, RP_TK, the tile; RP_STAGES, tiles in flight; RP_TX; RP_WM, warps above each other; RP_SPLIT; RP_PARTS; RP_UNIT, elements of which shares are made; RP_INDEX, of offsets; RP_A_ALONG,
  * RP_B_ALONG: neighbours in a warp read neighbours of the inner index; RP_ASYNC, with RP_COPY: what is read needs no conversion and goes
  * straight into shared memory; RP_SAME: a step of the inner index is of one tap; RP_DIRECT: no tiles; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
  * of what follows each sum x (0: it is stored) in a DAG: of group g, row m, spatial place at[], and first or last of the other dim n.
@@ -159,9 +159,29 @@ rp_column_part;
 #define RP_BATCH 256
 #define RP_STEPS (RP_BATCH / RP_TK)
 
+/* Which share of the inner index a block takes, and the number of its tile among those of its rows: the blocks of a cluster take one tile, or, of
+ * RP_PARTS, as many as the last word says leave their sums in memory, as parts that another kernel adds up. */
+#if RP_PARTS
+#define RP_SHARE_OF_BLOCK                                                                                              \
+    const int shares = (int)p.w[RP_W_STRIDES + 3 * (2 + RP_S)], tiles_of_share = (int)(gridDim.x / (rp_u32)shares),    \
+              rank = (int)blockIdx.x / tiles_of_share;                                                                 \
+    RP_INDEX number = (RP_INDEX)blockIdx.x % tiles_of_share;
+#else
+#define RP_SHARE_OF_BLOCK                                                                                              \
+    const int shares = RP_SPLIT, rank = (int)(blockIdx.x % RP_SPLIT);                                                  \
+    RP_INDEX number = (RP_INDEX)(blockIdx.x / RP_SPLIT);
+#endif
+#if RP_S == 1
+#define RP_TAPS_OF(p) RP_SIZE(RP_KERNEL, 0)
+#elif RP_S == 2
+#define RP_TAPS_OF(p) (RP_SIZE(RP_KERNEL, 0) * RP_SIZE(RP_KERNEL, 1))
+#else
+#define RP_TAPS_OF(p) (RP_SIZE(RP_KERNEL, 0) * RP_SIZE(RP_KERNEL, 1) * RP_SIZE(RP_KERNEL, 2))
+#endif
+
 /* Of a column of the result: where it lies, if sums are only stored, else its number and place. */
 RP_FN RP_INDEX rp_column(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {
-#if RP_REST
+#if RP_REST || RP_PARTS
     (void)q, (void)at;
     return n;
 #else
@@ -179,6 +199,8 @@ RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX m, RP_IND
     (void)cg, (void)og, (void)at;
 #if RP_REST
     RP_FOLLOW
+#elif RP_PARTS /* n: column of the share's part, counted from the first share's */
+    ((RP_ACC *)p.w[3])[n + (g * og + m) * (cg * RP_TAPS_OF(p))] = x;
 #else
     const RP_INDEX o = n + (g * (RP_KIND == 1 ? cg : og) + m) * RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1);
     RP_T *to = (RP_T *)p.w[RP_KIND];
@@ -256,11 +278,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #else
     const RP_INDEX M = og, N = cg * kernel_points, K = batch * out_points;
 #endif
-    const int rank = (int)(blockIdx.x % RP_SPLIT);
-    const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM, n0 = (RP_INDEX)(blockIdx.x / RP_SPLIT) * RP_TN;
-    /* this block's share of the inner index, whole groups of the order */
-    const RP_INDEX unit = RP_MMA ? RP_TK : RP_BLOCK * RP_GROUP,
-                   share = ((K + unit - 1) / unit + RP_SPLIT - 1) / RP_SPLIT * unit;
+    RP_SHARE_OF_BLOCK
+    const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM, n0 = number * RP_TN;
+    const RP_INDEX share = ((K + RP_UNIT - 1) / RP_UNIT + shares - 1) / shares * RP_UNIT;
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
     for (int e = t; e < RP_TN; e += 256) {
         RP_INDEX n = n0 + e;
@@ -276,6 +296,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
         if (n0 + e >= N) s.rest = -1;
         column[e] = s;
+#if RP_PARTS
+        r.n = rank * (O * N) + n0 + e;
+#endif
         r.n = rp_column(&p, r.n, r.at);
         result[e] = r;
     }
@@ -441,17 +464,17 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     }
     rp_barrier();
 #endif
-    int number = 0;
-    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK, number++) {
-        const int turn = number % RP_STAGES;
+    int steps = 0;
+    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK, steps++) {
+        const int turn = steps % RP_STAGES;
 #if RP_ASYNC
         rp_cp_async_wait(RP_STAGES - 2);
         rp_barrier();
-        if (k0 + (RP_STAGES - 1) * RP_TK < end) RP_READ(number + RP_STAGES - 1)
+        if (k0 + (RP_STAGES - 1) * RP_TK < end) RP_READ(steps + RP_STAGES - 1)
         rp_cp_async_commit();
 #else
         const int more = k0 + RP_TK < end;
-        if (more) RP_READ(number + 1)
+        if (more) RP_READ(steps + 1)
 #endif
 #if RP_MMA
         const rp_kept *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
@@ -509,12 +532,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         } else
             for (int k = 0; k < last; k++) RP_FOR_K(k)
 #if RP_LONG
-        const RP_INDEX done = k0 + RP_TK < end ? k0 + RP_TK : end;
-        if (done % RP_BLOCK == 0 || done == end) {
+        const RP_INDEX done = (k0 + RP_TK < end ? k0 + RP_TK : end) - first, all = end - first; /* of the share */
+        if (done % RP_BLOCK == 0 || done == all) {
             const int begins = (done - 1) / RP_BLOCK % RP_GROUP == 0;
 #if RP_LONGER
-            const int whole = done % (RP_BLOCK * RP_GROUP) == 0 || done == end,
-                      alone = done - first <= RP_BLOCK * RP_GROUP;
+            const int whole = done % (RP_BLOCK * RP_GROUP) == 0 || done == all, alone = done <= RP_BLOCK * RP_GROUP;
 #endif
             _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) {
                 blocks[i][j] = begins ? acc[i][j] : blocks[i][j] + acc[i][j];
@@ -566,9 +588,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             if (m >= M || n0 + j >= N) continue;
 #if RP_SPLIT > 1
             if (r % RP_SPLIT != rank) continue; /* the rows of a pass are shared out */
-            RP_ACC x = RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], 0, RP_SPLIT);
-            for (int other = 1; other < RP_SPLIT; other++)
-                x = x + RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], other, RP_SPLIT);
+            RP_ACC part[RP_SPLIT];
+            _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
+                RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], other, RP_SPLIT);
+            RP_ACC x = part[0];
+            _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) x = x + part[other];
 #else
             const RP_ACC x = st[r * RP_OUT_ROW + j];
 #endif

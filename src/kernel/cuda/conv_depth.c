@@ -43,7 +43,7 @@ static geometry geometry_of(uint64_t facts) {
     const unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)(facts & 0xff)), taps = g.kh * g.kw;
     if (field(facts, SPATIAL, 2) == 2) g.strip = 4;
     /* weights and sums stay in registers */
-    if (facts >> LAST & 1u) g.vector = bytes == 2 ? taps <= 9 ? 8 : 2 : bytes == 4 ? taps <= 9 ? 4 : 1 : 1;
+    if (facts >> LAST & 1u) g.vector = bytes == 8 ? 1 : taps <= 9 ? 4 : bytes == 2 ? 2 : 1;
     return g;
 }
 

@@ -57,9 +57,9 @@ RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX n, RP_IND
 #endif
 }
 
-#if RP_KIND != 2
 #define RP_SOURCE (RP_KIND == 0 ? 1 : 0)
-extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
+extern "C" __global__ void RP_CLUSTER __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
+#if RP_KIND != 2
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[7] / RP_V;
     const RP_INDEX rows = RP_SIZE_Y(RP_KIND == 0 ? RP_OUT : RP_IN), width = RP_SIZE_X(RP_KIND == 0 ? RP_OUT : RP_IN),
                    from_rows = RP_SIZE_Y(RP_KIND == 0 ? RP_IN : RP_OUT),
@@ -107,6 +107,23 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
                     RP_MULADD(weight[(r - j * RP_SY) / RP_DY * RP_KW + k][e], v[e], sum[j][e]);
         }
     }
+#elif RP_SY == 1 && RP_SX == 1
+    const RP_INDEX top = y0 + pad_y - (RP_KH - 1) * RP_DY;
+    _Pragma("unroll") for (int r = RP_ROWS - 1; r >= 0; r--) { /* upwards, which is down the window */
+        const RP_INDEX y = top + r;
+        const int there = y >= 0 && y < from_rows;
+        _Pragma("unroll") for (int k = 0; k < RP_KW; k++) {
+            const RP_INDEX x = ax + pad_x - k * RP_DX;
+            RP_ACC v[RP_V];
+            rp_read(from + (y * row + x * column), there && x >= 0 && x < from_width, v);
+            _Pragma("unroll") for (int j = 0; j < RP_P; j++) {
+                const int down = (RP_KH - 1) * RP_DY + j - r;
+                if (down >= 0 && down % RP_DY == 0 && down / RP_DY < RP_KH)
+                    _Pragma("unroll") for (int e = 0; e < RP_V; e++) sum[j][e] =
+                        RP_MULADD(weight[down / RP_DY * RP_KW + k][e], v[e], sum[j][e]);
+            }
+        }
+    }
 #else
     _Pragma("unroll") for (int j = 0; j < RP_P; j++) _Pragma("unroll") for (int r = 0; r < RP_KH; r++) {
         const RP_INDEX down = y0 + j + pad_y - r * RP_DY, y = down / RP_SY;
@@ -137,10 +154,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         _Pragma("unroll") for (int e = 0; e < RP_V; e++) rp_finish(&p, sum[j][e], c + e, n, y0 + j, ax);
 #endif
     }
-}
 #else
-/* A block has two vectors of channels, or two channels. */
-extern "C" __global__ void RP_CLUSTER __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
+    /* A block has two vectors of channels, or two channels. */
     __shared__ RP_ACC part[2 * RP_SLOTS], whole[2 * RP_V * RP_TAPS];
     const int t = (int)threadIdx.x, lane = RP_LAST ? t % 2 : t / RP_SLOTS, slot = RP_LAST ? t / 2 : t % RP_SLOTS;
     const int rank = (int)(blockIdx.x % RP_SPLIT);
@@ -198,8 +213,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256) RP_NAME(const RP_WO
         if (ch >= C) break;
 #if RP_SPLIT > 1
         if (i / 32 % RP_SPLIT != rank) continue;
-        RP_ACC s = RP_CLUSTER_READ(&whole[i], 0, RP_SPLIT);
-        for (int other = 1; other < RP_SPLIT; other++) s = s + RP_CLUSTER_READ(&whole[i], other, RP_SPLIT);
+        RP_ACC of[RP_SPLIT];
+        _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) of[other] =
+            RP_CLUSTER_READ(&whole[i], other, RP_SPLIT);
+        RP_ACC s = of[0];
+        _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) s = s + of[other];
 #else
         const RP_ACC s = whole[i];
 #endif
@@ -208,5 +226,5 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256) RP_NAME(const RP_WO
 #if RP_SPLIT > 1
     rp_cluster_barrier(RP_SPLIT); /* others have read */
 #endif
-}
 #endif
+}

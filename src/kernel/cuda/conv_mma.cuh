@@ -9,7 +9,7 @@
  *   - results leave as vectors of eight (RP_OUT_WIDE) along what is contiguous in memory.
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
- * RP_STAGES, RP_SPLIT, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_UNIT, steps of which a share of the inner index is made;
+ * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_UNIT, steps of which a share of the inner index is made;
  * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_B_ALONG: those of the other one
  * along the inner index, else along columns; RP_SAME: a step of the inner index is of one tap; RP_TAPS, the most that a window has.
  * Words as in conv.cuh. */
@@ -73,9 +73,29 @@ RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
 #define RP_B_FULL (RP_TN * RP_TK / 8 % 256 == 0)
 #define RP_BATCH 256 /* pixels found at once by kind 2, one a thread, while those before them are used */
 
+/* Which share of the inner index a block takes, and the number of its tile among those of its rows: the blocks of a cluster take one tile, or, of
+ * RP_PARTS, as many as the last word says leave their sums in memory, as parts that another kernel adds up. */
+#if RP_PARTS
+#define RP_SHARE_OF_BLOCK                                                                                              \
+    const int shares = (int)p.w[RP_W_STRIDES + 3 * (2 + RP_S)], tiles_of_share = (int)(gridDim.x / (rp_u32)shares),    \
+              rank = (int)blockIdx.x / tiles_of_share;                                                                 \
+    RP_INDEX number = (RP_INDEX)blockIdx.x % tiles_of_share;
+#else
+#define RP_SHARE_OF_BLOCK                                                                                              \
+    const int shares = RP_SPLIT, rank = (int)(blockIdx.x % RP_SPLIT);                                                  \
+    RP_INDEX number = (RP_INDEX)(blockIdx.x / RP_SPLIT);
+#endif
+#if RP_S == 1
+#define RP_TAPS_OF(p) RP_SIZE(RP_KERNEL, 0)
+#elif RP_S == 2
+#define RP_TAPS_OF(p) (RP_SIZE(RP_KERNEL, 0) * RP_SIZE(RP_KERNEL, 1))
+#else
+#define RP_TAPS_OF(p) (RP_SIZE(RP_KERNEL, 0) * RP_SIZE(RP_KERNEL, 1) * RP_SIZE(RP_KERNEL, 2))
+#endif
+
 /* Of a column of the result: where it lies, if sums are only stored, else its number and place. */
 RP_FN RP_INDEX rp_column(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {
-#if RP_REST
+#if RP_REST || RP_PARTS
     (void)q, (void)at;
     return n;
 #else
@@ -93,6 +113,8 @@ RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX m, RP_IND
     (void)cg, (void)og, (void)at;
 #if RP_REST
     RP_FOLLOW
+#elif RP_PARTS /* n: column of the share's part, counted from the first share's */
+    ((RP_ACC *)p.w[3])[n + (g * og + m) * (cg * RP_TAPS_OF(p))] = x;
 #else
     const RP_INDEX o = n + (g * (RP_KIND == 1 ? cg : og) + m) * RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1);
     RP_T *to = (RP_T *)p.w[RP_KIND];
@@ -120,10 +142,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     const int t = (int)threadIdx.x;
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
     const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z;
-    const int rank = (int)(blockIdx.x % RP_SPLIT);
+    RP_SHARE_OF_BLOCK
     const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM;
     RP_INDEX bound[RP_S], kernel[RP_S], pixels[RP_S], taps = 1, points = 1;
-    RP_INDEX number = (RP_INDEX)(blockIdx.x / RP_SPLIT); /* of the tile among those of these rows */
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
         bound[d] = RP_SIZE(RP_BOUND, d);
         kernel[d] = RP_SIZE(RP_KERNEL, d);
@@ -164,7 +185,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     const RP_INDEX M = og, N = cg * taps, channels = cg, K = batch * points;
 #endif
     (void)channels;
-    const RP_INDEX share = ((K + RP_UNIT - 1) / RP_UNIT + RP_SPLIT - 1) / RP_SPLIT * RP_UNIT;
+    const RP_INDEX share = ((K + RP_UNIT - 1) / RP_UNIT + shares - 1) / shares * RP_UNIT;
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
 #if RP_CLASSES
     if (n0 >= N) return; /* a class with fewer places than the first one */
@@ -223,6 +244,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
         if (n0 + e >= N) s.at[0] = RP_FAR;
         column[e] = s;
+#if RP_PARTS
+        r.n = rank * (O * N) + n0 + e;
+#endif
         r.n = rp_column(&p, r.n, r.at);
         result[e] = r;
     }
@@ -437,15 +461,34 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             const RP_INDEX m = m0 + RP_ROW_OF(pass, r);
             if (m >= M || n0 + j >= N) continue;
             RP_ACC sum[RP_EACH];
-            _Pragma("unroll") for (int i = 0; i < RP_EACH; i++) {
-                const RP_ACC *from = &st[RP_ST_AT(r, j) + i];
+            const RP_ACC *from = &st[RP_ST_AT(r, j)];
+#if RP_OUT_WIDE
+            _Pragma("unroll") for (int i = 0; i < 8; i += 4) {
 #if RP_SPLIT > 1
-                sum[i] = RP_CLUSTER_READ(from, 0, RP_SPLIT);
-                for (int other = 1; other < RP_SPLIT; other++) sum[i] = sum[i] + RP_CLUSTER_READ(from, other, RP_SPLIT);
+                rp_f32x4 part[RP_SPLIT];
+                _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
+                    rp_cluster_read_v4_f32(from + i, other, RP_SPLIT);
+                rp_f32x4 four = part[0];
+                _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) {
+                    four.x = four.x + part[other].x;
+                    four.y = four.y + part[other].y;
+                    four.z = four.z + part[other].z;
+                    four.w = four.w + part[other].w;
+                }
 #else
-                sum[i] = *from;
+                const rp_f32x4 four = *(const rp_f32x4 *)(from + i);
 #endif
+                sum[i] = four.x, sum[i + 1] = four.y, sum[i + 2] = four.z, sum[i + 3] = four.w;
             }
+#elif RP_SPLIT > 1
+            RP_ACC part[RP_SPLIT];
+            _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
+                RP_CLUSTER_READ(from, other, RP_SPLIT);
+            sum[0] = part[0];
+            _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) sum[0] = sum[0] + part[other];
+#else
+            sum[0] = *from;
+#endif
 #if RP_OUT_WIDE
             const RP_INDEX row = RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1),
                            to = result[j].n + (g * (RP_KIND == 1 ? cg : og) + m) * row;

@@ -22,6 +22,11 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
                     rp__launch_buffer *buffer, rp__launch *out);
 uint32_t rp__conv_n_words(const rp__problem *p);
 
+/* The launch; parts: as many shares leave their sums in the call's workspace, of rp__conv_parts_bytes; 0: none. */
+rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out);
+size_t rp__conv_parts_bytes(const rp__conv_extent *e, rp_dtype dtype, int64_t parts);
+bool rp__conv_on_tensor_cores(const rp__problem *p);
+
 /* Depthwise convolutions are another template's (conv_depth.c). */
 bool rp__conv_is_depthwise(const rp__problem *p);
 

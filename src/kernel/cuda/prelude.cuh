@@ -28,7 +28,7 @@
  * cluster of n blocks, neighbours along x (sm_90; the kernel says __cluster_dims__(n, 1, 1)), of which every thread calls:
  *   rp_cluster_barrier(n)
  *   rp_cluster_read_f32(p, rank, n): what block `rank` of the cluster has where this one has the shared variable *p
- *   rp_cluster_read_f64 rp_cluster_read_i32 rp_cluster_read_i64
+ *   rp_cluster_read_f64 rp_cluster_read_i32 rp_cluster_read_i64 rp_cluster_read_v4_f32
  * atomics on device memory, relaxed; they return the old value; f32/f64 max and min propagate NaN:
  *   rp_atomic_add_f32 rp_atomic_add_f64 rp_atomic_add_i32 rp_atomic_add_u32 rp_atomic_add_i64 rp_atomic_add_u64
  *   rp_atomic_add_f16 rp_atomic_add_bf16
@@ -434,7 +434,22 @@ RP_FN void rp_cluster_barrier(int n) {
         asm volatile("ld.shared::cluster." suffix " %0, [%1];" : letter(v) : "r"(at) : "memory");                      \
         return v;                                                                                                      \
     }
+RP_FN rp_f32x4 rp_cluster_read_v4_f32(const float *p, int rank, int n) {
+    rp_f32x4 v;
+    rp_u32 at;
+    (void)n;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(rp__shared_address(p)), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
 #else /* no kernel for these devices has more blocks than one in a cluster */
+RP_FN rp_f32x4 rp_cluster_read_v4_f32(const float *p, int rank, int n) {
+    (void)rank, (void)n;
+    return *(const rp_f32x4 *)p;
+}
 RP_FN void rp_cluster_barrier(int n) {
     (void)n;
     __syncthreads();
