@@ -19,7 +19,9 @@ endif
 configure = sh scripts/configure.sh
 build = cmake --build
 
-.PHONY: all run test test-all fuzz bench bench-gpu install format check-format clean setup
+PYTHON ?= python3
+
+.PHONY: all run test test-all fuzz bench bench-gpu doc install format check-format clean setup
 all: setup
 	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF $(CMAKE_FLAGS)
 	@$(build) build/release -j $(JOBS)
@@ -50,9 +52,15 @@ bench:
 	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF -DREPRISE_BENCH_PEER=ON $(CMAKE_FLAGS)
 	@$(build) build/release -j $(JOBS) --target bench_programs
 	@$(build) build/release --target bench
+	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
+		$(PYTHON) bench/cpu_kernels.py build/release/bench/gpu_kernels bench/cpu_works.txt; fi
 
 bench-gpu:
 	@sh bench/gpu.sh
+
+# The reference of the headers, build/release/html; needs doxygen. `make install` takes it along.
+doc: all
+	@$(build) build/release --target doc
 
 install: all
 	@prefix="$(PREFIX)"; case $$prefix in /*) ;; *) prefix=$$PWD/$$prefix ;; esac; \

@@ -2,7 +2,7 @@
 """PyTorch's half of the single kernels, and the table of both: gpu_kernels.py WORKS FILE, FILE being what gpu_kernels printed.
 
 Each work is captured as one graph, eagerly and compiled by Inductor; the faster one counts. Precision as in Reprise: float32 products
-and convolutions in IEEE arithmetic, and once more in TF32 as a remark. Ends with the geometric mean and the rows below 1.
+and convolutions in IEEE arithmetic, and once more in TF32 as a remark; "tf32" is float32 with TF32 allowed. Ends with the geometric mean and the rows below 1.
 """
 
 import math
@@ -12,14 +12,14 @@ import sys
 import time
 
 SECONDS = 0.15
-TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "float32", "f64": "float64"}
 
 
-def make(torch, kind, dtype, n):
+def make(torch, kind, dtype, n, device="cuda"):
     f = torch.nn.functional
 
     def new(*size):
-        return torch.randn(*size, device="cuda").to(dtype)
+        return torch.randn(*size, device=device).to(dtype)
 
     if kind == "sum":
         return lambda x: x.sum(), (new(n[0]),)
@@ -40,8 +40,30 @@ def make(torch, kind, dtype, n):
         return lambda x: x.permute(0, 2, 3, 1).contiguous(), (new(*n),)
     if kind == "cat":
         return lambda *x: torch.cat(x, 1), tuple(new(n[1], n[2]) for _ in range(n[0]))
+    if kind == "bmm":
+        return lambda a, b: a @ b, (new(n[0], n[1], n[2]), new(n[0], n[2], n[3]))
+    if kind == "linear":
+        return f.linear, (new(n[0], n[1]), new(n[2], n[1]), new(n[2]))
+    if kind in ("embedding", "pick"):
+        table, places = new(n[0], n[1]), torch.randint(0, n[0], (n[2],), device=device)
+        if kind == "pick":
+            return lambda t, i: t.index_select(0, i), (table, places)
+        return lambda t, i: f.embedding(i, t), (table, places)
+    if kind == "cumsum":
+        return lambda x: x.cumsum(n[2]), (new(n[0], n[1]),)
+    if kind == "maxpool":
+        return lambda x: f.max_pool2d(x, n[4], n[5], n[6]), (new(*n[:4]),)
+    if kind == "avgpool":
+        return lambda x: f.avg_pool2d(x, n[4], n[5]), (new(*n[:4]),)
+    if kind == "adam":
+        x = torch.nn.Parameter(new(n[0]))
+        x.grad = new(n[0])
+        adam = torch.optim.Adam([x], 1e-3, fused=True)
+        return lambda: adam.step(), ()
     if kind == "matmul":
         return lambda a, b: a @ b, (new(n[0], n[1]), new(n[1], n[2]))
+    if kind == "lineargelu":
+        return lambda x, w, b: f.gelu(f.linear(x, w, b)), (new(n[0], n[1]), new(n[2], n[1]), new(n[2]))
     if kind == "chain":
 
         def chain(x):
@@ -137,10 +159,10 @@ def main():
             if not line or line[0] == "#" or line not in ours:
                 continue
             kind, dtype, *numbers = line.split()
-            product = kind.startswith("conv") or kind == "matmul"
+            product = kind.startswith(("conv", "linear")) or kind in ("matmul", "bmm")
             fn, args = make(torch, kind, getattr(torch, TYPES[dtype]), [int(n) for n in numbers])
-            tf32(torch, False)
-            us = best(torch, fn, args, not product and not os.environ.get("BENCH_EAGER_PEER"))
+            tf32(torch, dtype == "tf32")
+            us = best(torch, fn, args, (not product or kind == "lineargelu") and not os.environ.get("BENCH_EAGER_PEER"))
             remark = ""
             if product and dtype == "f32":
                 tf32(torch, True)

@@ -31,3 +31,23 @@ install(FILES CHANGELOG.md SECURITY.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDI
 
 configure_file(docs/reprise.1.in ${PROJECT_BINARY_DIR}/reprise.1 @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/reprise.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+
+# The reference as HTML, where Doxygen is: the target `doc`. It is installed if it was made.
+find_program(RP_DOXYGEN doxygen)
+find_program(RP_DOC_PYTHON python3)
+mark_as_advanced(RP_DOXYGEN RP_DOC_PYTHON)
+if(RP_DOXYGEN AND RP_DOC_PYTHON)
+    set(RP_DOC_HEADERS ${RP_PUBLIC_HEADERS} ${RP_GENERATED_HEADERS})
+    list(FILTER RP_DOC_HEADERS EXCLUDE REGEX "_calls\\.h$|reprise_cxx\\.h$")
+    list(JOIN RP_DOC_HEADERS " " RP_DOC_INPUT)
+    string(APPEND RP_DOC_INPUT " ${PROJECT_SOURCE_DIR}/docs/reference.dox")
+    configure_file(docs/Doxyfile.in ${PROJECT_BINARY_DIR}/Doxyfile @ONLY)
+    add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/html/index.html
+        COMMAND ${RP_DOXYGEN} ${PROJECT_BINARY_DIR}/Doxyfile
+        DEPENDS ${RP_DOC_HEADERS} docs/Doxyfile.in docs/reference.dox scripts/doc_filter.py
+        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} COMMENT "Writing the reference" VERBATIM)
+    add_custom_target(doc DEPENDS ${PROJECT_BINARY_DIR}/html/index.html)
+else()
+    add_custom_target(doc COMMAND ${CMAKE_COMMAND} -E echo "the reference needs doxygen and python3")
+endif()
+install(DIRECTORY ${PROJECT_BINARY_DIR}/html DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)

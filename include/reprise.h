@@ -265,6 +265,12 @@ RP_CALL size_t rp_split(rp_tensor *t, int64_t split_size, int64_t dim, rp_tensor
 RP_CALL size_t rp_split_with_sizes(rp_tensor *t, const int64_t *sizes, size_t n, int64_t dim, rp_tensor **out);
 RP_CALL size_t rp_chunk(rp_tensor *t, int64_t chunks, int64_t dim, rp_tensor **out, size_t n_out);
 RP_CALL size_t rp_unbind(rp_tensor *t, int64_t dim, rp_tensor **out, size_t n_out);
+/* As equal as they can be, the first ones one longer: torch.tensor_split. */
+RP_CALL size_t rp_tensor_split(rp_tensor *t, int64_t sections, int64_t dim, rp_tensor **out, size_t n_out);
+/* n tensors expanded to one size, and vectors to a grid of which each walks one dim (torch.broadcast_tensors, torch.meshgrid):
+   out[0..n). indexing: "ij", or "xy", which swaps the first two dims. */
+RP_CALL rp_status rp_broadcast_tensors(rp_tensor *const *tensors, size_t n, rp_tensor **out);
+RP_CALL rp_status rp_meshgrid(rp_tensor *const *tensors, size_t n, const char *indexing, rp_tensor **out);
 /* Writes the tensor as PyTorch's repr does (4 digits, summarised past 1000 elements), NUL-terminated, into buf; returns
    the length it needs without the NUL. */
 RP_CALL size_t rp_format(rp_tensor *t, char *buf, size_t bytes);
@@ -571,6 +577,15 @@ RP_CALL rp_status rp_set_num_threads(int n);
 RP_API int rp_num_threads(void);
 RP_API bool rp_set_deterministic(bool on); /* torch.use_deterministic_algorithms; returns the old value */
 RP_API bool rp_deterministic(void);
+/* How matrix products of float32 on CUDA round their factors (torch.set_float32_matmul_precision), for this process; sums are float32.
+   "highest", also "ieee", from the start: not at all. "high", also "tf32": to 10 bits behind the point, on tensor cores, where that is
+   faster. "medium": as "high", which PyTorch takes it for on CUDA. "bf16x3": to two bfloat16 of 8 bits each, of whose four products the
+   smallest is left out. On devices before sm_80, on a CPU, and in small products they are all "highest". Eager calls and functions that
+   are compiled afterwards go by it; a compiled function keeps a specialisation a setting. Another word is an error. */
+RP_CALL rp_status rp_set_float32_matmul_precision(const char *precision);
+RP_API const char *rp_float32_matmul_precision(void);     /* "highest", "high", "medium", "bf16x3" */
+RP_API bool rp_set_float32_matmul_allow_tf32(bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
+RP_API bool rp_float32_matmul_allow_tf32(void);           /* "high" or "medium" */
 
 /* ---------------------------------------------------------------- tier 2: ops by name, user ops, introspection */
 

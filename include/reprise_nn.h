@@ -107,6 +107,9 @@ RP_CALL rp_status rp_linear_add(rp_module *m, const char *name, rp_linear_layer 
 
 typedef struct rp_embedding_layer { /* torch.nn.Embedding */
     rp_tensor *weight;              /* (num_embeddings, embedding_dim), standard normal */
+    int64_t padding_idx;            /* the row that gets no gradient; -1: none */
+    double max_norm, norm_type;     /* rows that are looked up are shortened to that norm in place; 0: not */
+    bool scale_grad_by_freq;
 } rp_embedding_layer;
 RP_CALL rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_embeddings, int64_t embedding_dim,
                                           rp_dtype dtype);
@@ -114,6 +117,15 @@ RP_API void rp_embedding_layer_release(rp_embedding_layer *l);
 RP_CALL rp_tensor *rp_embedding_layer_forward(const rp_embedding_layer *l, rp_tensor *indices);
 RP_CALL rp_status rp_embedding_add(rp_module *m, const char *name, rp_embedding_layer *l, int64_t num_embeddings,
                                    int64_t embedding_dim);
+typedef struct rp_embedding_layer_options { /* zero is torch.nn.Embedding's default */
+    size_t struct_size;
+    rp_scalar padding_idx;   /* rp_i64(k), below 0 from the end: row k is zeros and gets no gradient */
+    double max_norm;         /* 0: none */
+    double norm_type;        /* 0: 2 */
+    bool scale_grad_by_freq; /* gradients divided by how often the index is there */
+} rp_embedding_layer_options;
+RP_CALL rp_status rp_embedding_add_with(rp_module *m, const char *name, rp_embedding_layer *l, int64_t num_embeddings,
+                                        int64_t embedding_dim, const rp_embedding_layer_options *options);
 
 typedef struct rp_layer_norm_layer { /* torch.nn.LayerNorm */
     rp_tensor *weight, *bias;        /* normalized_shape, ones and zeros; NULL without elementwise_affine */
@@ -394,6 +406,89 @@ typedef struct rp_bilinear_layer { /* torch.nn.Bilinear */
 RP_CALL rp_status rp_bilinear_add(rp_module *m, const char *name, rp_bilinear_layer *l, int64_t in1_features,
                                   int64_t in2_features, int64_t out_features, bool bias);
 RP_CALL rp_tensor *rp_bilinear_layer_forward(const rp_bilinear_layer *l, rp_tensor *x1, rp_tensor *x2);
+
+typedef enum rp_bag_mode { RP_BAG_MEAN = 0, RP_BAG_SUM = 1, RP_BAG_MAX = 2 } rp_bag_mode;
+typedef struct rp_embedding_bag_layer_options { /* zero is torch.nn.EmbeddingBag's default */
+    size_t struct_size;
+    rp_bag_mode mode;
+    rp_scalar padding_idx; /* as of rp_embedding_layer_options; it does not count in its bag */
+    double max_norm;       /* 0: none */
+    double norm_type;      /* 0: 2 */
+    bool scale_grad_by_freq, include_last_offset;
+} rp_embedding_bag_layer_options;
+typedef struct rp_embedding_bag_layer { /* torch.nn.EmbeddingBag */
+    rp_tensor *weight;                  /* (num_embeddings, embedding_dim), standard normal */
+    rp_bag_mode mode;
+    int64_t padding_idx;
+    double max_norm, norm_type;
+    bool scale_grad_by_freq, include_last_offset;
+} rp_embedding_bag_layer;
+RP_CALL rp_status rp_embedding_bag_add(rp_module *m, const char *name, rp_embedding_bag_layer *l,
+                                       int64_t num_embeddings, int64_t embedding_dim,
+                                       const rp_embedding_bag_layer_options *options);
+/* indices: (bags, n), offsets NULL; or (n), with where each bag begins. per_sample_weights: NULL, or of indices' size
+   (mode sum). */
+RP_CALL rp_tensor *rp_embedding_bag_layer_forward(const rp_embedding_bag_layer *l, rp_tensor *indices,
+                                                  rp_tensor *offsets, rp_tensor *per_sample_weights);
+
+typedef struct rp_transformer { /* torch.nn.Transformer; matrices are xavier_uniform */
+    rp_transformer_stack encoder, decoder;
+} rp_transformer;
+/* encoder and decoder: arrays of the program, of that many layers (PyTorch's default: 6 each). */
+RP_CALL rp_status rp_transformer_add(rp_module *m, const char *name, rp_transformer *t, rp_transformer_layer *encoder,
+                                     size_t n_encoder, rp_transformer_layer *decoder, size_t n_decoder, int64_t d_model,
+                                     int64_t nhead, const rp_transformer_options *options);
+RP_CALL rp_tensor *rp_transformer_forward(const rp_transformer *t, rp_tensor *src, rp_tensor *tgt,
+                                          const rp_attention_masks *src_masks, const rp_attention_masks *tgt_masks,
+                                          const rp_attention_masks *memory_masks);
+
+/* A layer without parameters is an op of the table and its arguments, written as a call: "gelu", "max_pool2d(2)",
+   "pad([1, 1], mode='reflect')", "interpolate(scale_factor=[2, 2])", "cross_entropy(label_smoothing=0.1)". Activations,
+   pools, paddings, Upsample, PixelShuffle, Fold and Unfold, Flatten, losses of torch.nn are such layers. Arguments are
+   those of the op's schema without its tensors, in order or by name; one number stands for a list of fixed length.
+   `train` and `training`, unless given, are the mode of the layer's module. */
+typedef struct rp_op_layer {
+    const char *op; /* the row's name */
+    rp_attr attrs[16];
+    size_t n_attrs;
+    int mode; /* which of them is the mode; -1: none */
+    const rp_module *module;
+    int64_t ints[32];
+    double floats[8];
+    char text[160];
+} rp_op_layer;
+RP_CALL rp_status rp_op_layer_init(rp_op_layer *l, const char *call); /* the struct stays where it is */
+RP_CALL rp_status rp_op_layer_add(rp_module *m, const char *name, rp_op_layer *l, const char *call);
+/* The op's (first) result. rp_op_layer_forward(&l, RP_TENSORS(x, y)). */
+RP_CALL rp_tensor *rp_op_layer_forward(const rp_op_layer *l, rp_tensor *const *in, size_t n_in);
+
+/* torch.nn.Sequential. The sequence owns its layers, whose names are "0", "1", ..., and goes with m. A list or a
+   dictionary of modules is a child with children: rp_module_child, and layers added to it by number or name. */
+typedef struct rp_sequential rp_sequential;
+typedef rp_tensor *rp_forward_fn(const void *layer, rp_tensor *x);
+/* Never NULL: on failure one on which every call fails. */
+RP_CALL rp_sequential *rp_sequential_add(rp_module *m, const char *name);
+RP_CALL rp_module *rp_sequential_module(rp_sequential *s); /* its own, borrowed */
+RP_API size_t rp_sequential_count(const rp_sequential *s);
+/* The next layer: by the rp_x_add of that name, */
+RP_CALL rp_status rp_sequential_linear(rp_sequential *s, int64_t in_features, int64_t out_features, bool bias);
+RP_CALL rp_status rp_sequential_conv(rp_sequential *s, int64_t in_channels, int64_t out_channels, const int64_t *kernel,
+                                     size_t spatial, const rp_conv_options *options);
+RP_CALL rp_status rp_sequential_conv_transpose(rp_sequential *s, int64_t in_channels, int64_t out_channels,
+                                               const int64_t *kernel, size_t spatial, const rp_conv_options *options);
+RP_CALL rp_status rp_sequential_batch_norm(rp_sequential *s, int64_t num_features,
+                                           const rp_batch_norm_options *options);
+RP_CALL rp_status rp_sequential_layer_norm(rp_sequential *s, const int64_t *normalized_shape, size_t n_dims, double eps,
+                                           bool elementwise_affine);
+RP_CALL rp_status rp_sequential_group_norm(rp_sequential *s, int64_t num_groups, int64_t num_channels, double eps,
+                                           bool affine);
+RP_CALL rp_status rp_sequential_embedding(rp_sequential *s, int64_t num_embeddings, int64_t embedding_dim);
+RP_CALL rp_status rp_sequential_prelu(rp_sequential *s, int64_t num_parameters, double value);
+RP_CALL rp_status rp_sequential_op(rp_sequential *s, const char *call); /* an op: rp_op_layer */
+/* or of the program: forward(layer, x); what it has of parameters is registered in the program's own way, below
+   rp_sequential_module if they belong to the sequence. */
+RP_CALL rp_status rp_sequential_function(rp_sequential *s, rp_forward_fn *forward, const void *layer);
+RP_CALL rp_tensor *rp_sequential_forward(const rp_sequential *s, rp_tensor *x);
 
 /* ---------------------------------------------------------------- optimizers (torch.optim)
 

@@ -42,11 +42,12 @@ ADAPT(llama)
     .release = model##_drop, .body = model##_body
 
 #define IMAGES(...) .inputs = {{"images", 0, {__VA_ARGS__}}}
-#define TOKENS(high, n) .inputs = {{"ids", high, {n}}}
+#define TOKENS(high, n) .length = n, .inputs = {{"ids", high, {MODEL_LENGTH}}}
 /* Token types, and a mask with 1 for every token. */
-#define TEXTS(high, n) .inputs = {{"ids", high, {n}}, {"types", 2, {n}}, {"mask", -1, {n}}}
+#define TEXTS(high, n)                                                                                                 \
+    .length = n, .inputs = {{"ids", high, {MODEL_LENGTH}}, {"types", 2, {MODEL_LENGTH}}, {"mask", -1, {MODEL_LENGTH}}}
 #define CLASSES(n) .target = {"classes", n, {0}}
-#define NEXT(high, n) .target = {"tokens", high, {n}}
+#define NEXT(high) .target = {"tokens", high, {MODEL_LENGTH}}
 #define RESNET(model, text)                                                                                            \
     { .name = model, .summary = text, .batch = 1, IMAGES(3, 224, 224), CLASSES(1000), MAKES(resnet, .depth = model) }
 
@@ -71,7 +72,7 @@ const struct model_kind model_kinds[] = {
      .summary = "next character from 24: embedding, three linear layers, dropout",
      .batch = 64,
      .rate = 1.5e-3,
-     TOKENS(96, 24),
+     .inputs = {{"ids", 96, {24}}},
      CLASSES(96),
      MAKES(chars, 0)},
     {.name = "mlp",
@@ -114,19 +115,19 @@ const struct model_kind model_kinds[] = {
      .summary = "BERT base with its masked-LM head",
      .batch = 1,
      TEXTS(30522, 12),
-     NEXT(30522, 12),
+     NEXT(30522),
      MAKES(bert, .masked_lm = true, .dropout = -1)},
     {.name = "gpt2",
      .summary = "GPT-2 of 124 million parameters",
      .batch = 1,
      TOKENS(50257, 16),
-     NEXT(50257, 16),
+     NEXT(50257),
      MAKES(gpt2, .dropout = -1)},
     {.name = "llama",
      .summary = "a decoder of Llama's form with 135 million parameters",
      .batch = 1,
      TOKENS(49152, 16),
-     NEXT(49152, 16),
+     NEXT(49152),
      MAKES(llama, 0)},
 
     /* Small ones of the same forms, for tests. */
@@ -164,20 +165,20 @@ const struct model_kind model_kinds[] = {
      .summary = "BERT of two layers and width 24",
      .batch = 2,
      TEXTS(50, 6),
-     NEXT(50, 6),
+     NEXT(50),
      MAKES(bert, .vocabulary = 50, .hidden = 24, .layers = 2, .heads = 3, .intermediate = 40, .positions = 16,
            .masked_lm = true, .dropout = -1)},
     {.name = "gpt2-tiny",
      .summary = "GPT-2 of two layers and width 24",
      .batch = 2,
      TOKENS(50, 9),
-     NEXT(50, 9),
+     NEXT(50),
      MAKES(gpt2, .vocabulary = 50, .hidden = 24, .layers = 2, .heads = 3, .positions = 32, .dropout = -1)},
     {.name = "llama-tiny",
      .summary = "a decoder of Llama's form, two layers, width 32",
      .batch = 2,
      TOKENS(50, 9),
-     NEXT(50, 9),
+     NEXT(50),
      MAKES(llama, .vocabulary = 50, .hidden = 32, .layers = 2, .heads = 4, .kv_heads = 2, .intermediate = 48,
            .positions = 32, .untied = true)},
     {0},
@@ -226,21 +227,23 @@ void model_release(struct model *m) {
 
 rp_fn model_forward(const struct model *m) { return (rp_fn){m->kind->body, m->self, 0, m->kind->name}; }
 
-static rp_tensor *random_input(const struct model_input *i, int64_t batch, rp_dtype dtype) {
+static rp_tensor *random_input(const struct model_input *i, int64_t batch, int64_t length, rp_dtype dtype) {
     int64_t size[MODEL_MAX_DIMS + 1];
     size_t ndim = 0;
     if (batch) size[ndim++] = batch;
-    for (size_t d = 0; d < MODEL_MAX_DIMS && i->size[d]; d++) size[ndim++] = i->size[d];
+    for (size_t d = 0; d < MODEL_MAX_DIMS && i->size[d]; d++)
+        size[ndim++] = i->size[d] == MODEL_LENGTH ? length : i->size[d];
     if (i->high > 0) return rp_randint(0, i->high, size, ndim);
     if (i->high < 0) return rp_ones(size, ndim, RP_OPTIONS(rp_ones_options, .dtype = dtype));
     return rp_randn(size, ndim, RP_OPTIONS(rp_randn_options, .dtype = dtype));
 }
 
-rp_status model_inputs(const struct model *m, int64_t batch, rp_dtype dtype, rp_tensor **in) {
+rp_status model_inputs(const struct model *m, int64_t batch, int64_t length, rp_dtype dtype, rp_tensor **in) {
     const size_t n = model_n_inputs(m->kind);
     if (!batch) batch = m->kind->batch;
-    for (size_t i = 0; i < n; i++) in[i] = random_input(&m->kind->inputs[i], batch, dtype);
-    in[n] = m->kind->loss == MODEL_CLASSES ? random_input(&m->kind->target, batch, dtype) : NULL;
+    if (!length) length = m->kind->length;
+    for (size_t i = 0; i < n; i++) in[i] = random_input(&m->kind->inputs[i], batch, length, dtype);
+    in[n] = m->kind->loss == MODEL_CLASSES ? random_input(&m->kind->target, batch, length, dtype) : NULL;
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 

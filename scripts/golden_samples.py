@@ -80,7 +80,7 @@ def wide(x, f):
 
 
 def embedding_bag(w, indices, offsets=None, freq=False, mode=0, sparse=False, weights=None, last=False, pad=None):
-    return F.embedding_bag(indices, w, offsets, mode=["sum", "mean", "max"][mode], per_sample_weights=weights, include_last_offset=last, padding_idx=pad)
+    return F.embedding_bag(indices, w, offsets, scale_grad_by_freq=bool(freq), mode=["sum", "mean", "max"][mode], per_sample_weights=weights, include_last_offset=last, padding_idx=pad)
 
 
 def unique(x, sorted=True, return_inverse=False, return_counts=False):
@@ -90,6 +90,7 @@ def unique(x, sorted=True, return_inverse=False, return_counts=False):
 ADAPT = {
     "embedding_bag": embedding_bag,
     "unique": unique,
+    "clamp_tensor": aten.clamp.Tensor,
     "searchsorted": lambda rows, x, *sorter, **options: torch.searchsorted(
         rows, x, **options, **({"sorter": sorter[0]} if sorter and "sorter" not in options else {})),
     "search_rows": lambda rows, x, sorter=None, out_int32=False, right=False: torch.searchsorted(rows, x, sorter=sorter, out_int32=out_int32, right=right),

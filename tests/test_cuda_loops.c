@@ -49,6 +49,8 @@ static void fill_operand(unsigned char *to, rp_dtype dtype, int64_t n, uint64_t 
     }
 }
 
+static const char *wanted_text; /* NULL, or what the source of the next kernels has to have in it */
+
 /* Runs the problem on a device; out[k] gets the bytes of every operand afterwards. */
 static void run(rp_device id, const problem *p, unsigned char **out) {
     rp__device *d = rp__device_get(id);
@@ -85,6 +87,15 @@ static void run(rp_device id, const problem *p, unsigned char **out) {
                        .op = "test",
                        .site = "test_cuda_loops.c"};
     memcpy(space.extent, p->extent, sizeof space.extent);
+    if (wanted_text && id.type == RP_DEVICE_CUDA) { /* of the template that is meant to serve */
+        rp__text text = {0};
+        if (d->ops->loops->source(d, p->dag, &space, &text) != RP_OK) fail_msg("%s", rp_error_message());
+        if (!strstr(text.data, wanted_text))
+            fail_msg("no %s: extents %lld %lld %lld, strides of operand 0 %lld %lld %lld", wanted_text,
+                     (long long)space.extent[0], (long long)space.extent[1], (long long)space.extent[2],
+                     (long long)access[0].stride[0], (long long)access[0].stride[1], (long long)access[0].stride[2]);
+        rp__text_free(&text);
+    }
     if (rp__loop_launch(d, s, p->dag, &space) != RP_OK) fail_msg("%s", rp_error_message());
     for (unsigned k = 0; k < p->dag->n_accesses; k++) {
         if (!storage[k]) continue;
@@ -145,8 +156,8 @@ static void set_row_major(problem *p, unsigned k, unsigned first, unsigned last)
 static rp__dag *pointwise_dag(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false), y = load_new(b, dtype, false);
-    rp__val z = op2(b, RP__ADD, op2(b, RP__MUL, x, y), x);
-    store_new(b, dtype, z, false);
+    const bool truth = dtype == RP_BOOL;
+    store_new(b, dtype, op2(b, truth ? RP__XOR : RP__ADD, op2(b, truth ? RP__AND : RP__MUL, x, y), x), false);
     return rp__dag_finish(b);
 }
 
@@ -185,6 +196,88 @@ static void test_pointwise_layouts(void **state) {
     p.n_outer = 0; /* rank 0 */
     compare(&p, 0);
     rp__dag_release(p.dag);
+}
+
+/* Dims of operand k lie in memory in the order `order`, outermost first, with a gap behind the innermost. */
+static void set_order(problem *p, unsigned k, const unsigned *order, unsigned n, int64_t gap) {
+    int64_t stride = 1;
+    for (unsigned i = n; i-- > 0;) {
+        p->operands[k].stride[order[i]] = stride;
+        stride = stride * p->extent[order[i]] + (i + 1 == n ? gap : 0);
+    }
+    p->operands[k].elements = stride;
+}
+
+/* Operands that disagree about which dim is contiguous, of two to five dims, of whole and broken tiles and vectors, off the alignment,
+ * long along one side only: read, written, or both, through shared memory. */
+static void test_tiles(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_U8, RP_F64, RP_F16, RP_BOOL, RP_I16};
+    static const int64_t sizes[][2] = {{64, 128}, {65, 131}, {3, 1500}, {1000, 5}, {100, 52}, {8, 300}};
+    (void)state;
+    for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            if (t > 2 && n > 1 && !test_cuda_is_real()) continue;
+            problem p = {.dag = pointwise_dag(dtypes[t]), .n_outer = 2, .extent = {sizes[n][0], sizes[n][1]}};
+            assert_non_null(p.dag);
+            const int64_t side = sizes[n][0] < sizes[n][1] ? sizes[n][0] : sizes[n][1];
+            wanted_text = side * (int64_t)element_bytes(&p, 0) < 8 ? NULL : "__shared__"; /* else caches serve */
+            for (unsigned way = 0; way < 4; way++) { /* bit k: operand k lies the other way round */
+                static const unsigned turned[] = {1, 3, 4, 5}, plain[2] = {0, 1}, across[2] = {1, 0};
+                if (way > 1 && (n > 2 || t > 1) && !test_cuda_is_real()) continue;
+                for (unsigned k = 0; k < 3; k++)
+                    set_order(&p, k, turned[way] >> k & 1 ? across : plain, 2, way == 2 ? 3 : 0);
+                compare(&p, 0);
+            }
+            p.operands[0].offset = 1;
+            p.operands[0].elements++;
+            compare(&p, 0);
+            rp__dag_release(p.dag);
+        }
+    static const unsigned orders[][5] = {
+        {0, 1, 2, 3, 4}, {0, 2, 3, 1, 4}, {4, 2, 1, 3, 0}, {3, 0, 4, 1, 2}, {1, 4, 2, 0, 3}};
+    problem p = {.dag = pointwise_dag(RP_F32), .n_outer = 5, .extent = {16, 3, 18, 2, 20}};
+    for (unsigned o = 0; o < 5; o++) {
+        wanted_text = o > 1 ? "__shared__" : NULL;
+        for (unsigned k = 0; k < 3; k++) set_order(&p, k, orders[k == 1 ? 0 : k == 0 ? o : 2], 5, 0);
+        if (o == 3) memset(p.operands[1].stride, 0, sizeof p.operands[1].stride); /* one value for all points */
+        compare(&p, 0);
+    }
+    rp__dag_release(p.dag);
+    wanted_text = NULL;
+    rp__dag_builder *b =
+        rp__dag_new(); /* in place, across the other operand; places are counted by the rows of neither */
+    const uint16_t own = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, RP__ELEMENTS);
+    const uint16_t number = rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS);
+    rp__val x = op2(b, RP__ADD, rp__dag_load(b, own, NONE, NONE), load_new(b, RP_F32, false));
+    rp__dag_store(b, own, op2(b, RP__ADD, x, rp__dag_cast(b, rp__dag_iota(b, number), RP_F32)));
+    problem q = {.dag = rp__dag_finish(b), .n_outer = 2, .extent = {70, 90}};
+    wanted_text = "__shared__";
+    for (unsigned k = 0; k < 3; k++) set_order(&q, k, (unsigned[2]){k == 0, k != 0}, 2, 0);
+    q.operands[2].stride[0] = 91;
+    q.operands[2].elements = 70 * 91;
+    compare(&q, 0);
+    rp__dag_release(q.dag);
+    wanted_text = NULL;
+}
+
+/* Rows that lie side by side in memory, with values of theirs that elements ask for: softmax and a norm over a dim that is not the last. */
+static rp__dag *softmax_dag(rp_dtype dtype);
+static void test_column_phases(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64};
+    static const int64_t sizes[][3] = {{3, 21, 60}, {1, 700, 64}, {2, 130, 33}, {2, 1500, 12}, {1, 5000, 10}};
+    (void)state;
+    wanted_text = "ty + ";
+    for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            const int64_t r = sizes[n][1], beside = sizes[n][2];
+            problem p = {.dag = softmax_dag(dtypes[t]), .n_outer = 2, .n_inner = 1, .extent = {sizes[n][0], beside, r}};
+            assert_non_null(p.dag);
+            for (unsigned k = 0; k < 2; k++)
+                p.operands[k] = (operand){.elements = sizes[n][0] * r * beside, .stride = {r * beside, 1, beside}};
+            compare(&p, t == 0 ? 2e-6 : t == 1 ? 1e-2 : 1e-14);
+            rp__dag_release(p.dag);
+        }
+    wanted_text = NULL;
 }
 
 static void test_functions(void **state) {
@@ -681,13 +774,14 @@ static void test_many(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pointwise),  cmocka_unit_test(test_pointwise_layouts),
-        cmocka_unit_test(test_functions),  cmocka_unit_test(test_gather_and_errors),
-        cmocka_unit_test(test_random),     cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_order),      cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_split_rows), cmocka_unit_test(test_clusters),
-        cmocka_unit_test(test_many),       cmocka_unit_test(test_scans),
-        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_pointwise),     cmocka_unit_test(test_pointwise_layouts),
+        cmocka_unit_test(test_functions),     cmocka_unit_test(test_gather_and_errors),
+        cmocka_unit_test(test_random),        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_row_shares),
+        cmocka_unit_test(test_split_rows),    cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_many),          cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_windows),       cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_column_phases),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -160,7 +160,7 @@ static void same(const job *j, const char *form, rp_tensor *a, rp_tensor *b) {
     static char x[1 << 20], y[1 << 20];
     bool equal = rp_ndim(a) == rp_ndim(b) && rp_dtype_of(a) == rp_dtype_of(b) && rp_numel(a) == rp_numel(b);
     for (int d = 0; equal && d < (int)rp_ndim(a); d++) equal = rp_size(a, d) == rp_size(b, d);
-    bool values = strcmp(j->op->name, "empty") != 0;
+    bool values = !strstr(j->op->name, "empty"); /* memory as it was found */
     if (equal && values && small(a)) {
         size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
         assert_int_equal(rp_to_host(a, x, bytes), RP_OK);

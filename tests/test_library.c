@@ -275,11 +275,11 @@ static void product_case(rp_dtype dtype, int64_t M, int64_t N, int64_t K, unsign
 
 static void test_matmul_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1},     {1, 64, 10},   {64, 1, 7},    {64, 64, 10},  {64, 10, 64},
-                                        {3, 5, 0},     {0, 4, 3},     {4, 0, 3},     {17, 33, 65},  {7, 100, 1},
-                                        {1, 300, 77},  {2, 130, 31},  {13, 67, 300}, {250, 70, 40}, {100, 3, 520},
-                                        {5, 4, 1030},  {97, 129, 9},  {11, 16, 16},  {300, 2, 5},   {3, 5, 4097},
-                                        {1, 70, 9000}, {30, 66, 4600}};
+    static const int64_t shapes[][3] = {{1, 1, 1},     {1, 64, 10},    {64, 1, 7},    {64, 64, 10},  {64, 10, 64},
+                                        {3, 5, 0},     {0, 4, 3},      {4, 0, 3},     {17, 33, 65},  {7, 100, 1},
+                                        {1, 300, 77},  {2, 130, 31},   {13, 67, 300}, {250, 70, 40}, {100, 3, 520},
+                                        {5, 4, 1030},  {97, 129, 9},   {11, 16, 16},  {300, 2, 5},   {3, 5, 4097},
+                                        {1, 70, 9000}, {30, 66, 4600}, {4, 700, 270}, {2, 2100, 30}, {210, 290, 280}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (unsigned layout = 0; layout < 32; layout += i % 3 + 1)
             product_case(RP_F32, shapes[i][0], shapes[i][1], shapes[i][2], layout, layout % 2);
@@ -400,6 +400,13 @@ static const conv_case conv_cases[] = {
     {2, 3, 5, 1, {0, 0, 40}, {0, 0, 5}, {0, 0, 2}, {0, 0, 3}, {0, 0, 2}, 1, false},
     {1, 2, 3, 1, {4, 5, 6}, {2, 3, 2}, {1, 2, 1}, {1, 1, 1}, {1, 1, 2}, 3, false},
     {1, 40, 30, 1, {0, 14, 15}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
+    /* tiles that end within a row; rows of one column; residues of several classes, and of more than a box has; a volume */
+    {1, 3, 2, 1, {0, 3, 300}, {0, 2, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
+    {2, 2, 9, 1, {0, 70, 3}, {0, 3, 3}, {0, 1, 1}, {0, 1, 0}, {0, 1, 1}, 2, false},
+    {1, 4, 4, 2, {0, 31, 29}, {0, 3, 4}, {0, 3, 2}, {0, 3, 2}, {0, 2, 3}, 2, false},
+    {1, 2, 3, 1, {0, 0, 120}, {0, 0, 11}, {0, 0, 11}, {0, 0, 4}, {0, 0, 3}, 1, false},
+    {2, 3, 4, 1, {9, 8, 7}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 3, true},
+    {3, 8, 8, 8, {0, 20, 20}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
 };
 
 static int64_t conv_size(const conv_case *c, unsigned d) {
@@ -1020,7 +1027,7 @@ static void test_templates(void **state) {
                         {.dtype = RP_F32, .ndim = 2, .size = {6, 5}},
                         {.dtype = RP_F32, .ndim = 2, .size = {5, 9}}};
     const rp__library_call call = {.op = "test", .site = "test_library.c"};
-    const rp__problem p = {cpu, RP__LIB_MATMUL, o, 3, &call};
+    const rp__problem p = {cpu, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
     size_t workspace;
 #define PICKED(most, order) rp__template_pick(rows, ROWS, &p, most, order, &workspace)
     assert_true(rp__problem_work(&p) == 6 * 9 * 5);

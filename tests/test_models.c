@@ -85,7 +85,7 @@ static size_t train(const char *name, enum way way, char *out) {
     size_t at = 0, n_params;
     OK(rp_manual_seed(7));
     OK(model_init(&p.model, model_find(name)));
-    OK(model_inputs(&p.model, 0, RP_F32, in));
+    OK(model_inputs(&p.model, 0, 0, RP_F32, in));
     const size_t n = model_n_inputs(p.model.kind);
     rp_module *m = p.model.module;
     p.opt = rp_sgd_module(m, 0.01, RP_OPTIONS(rp_sgd_options, .momentum = 0.9));
@@ -152,7 +152,7 @@ static void functions_of_numbers(void **state) {
     struct model m;
     rp_tensor *in[MODEL_MAX_INPUTS + 1];
     OK(model_init(&m, model_find("trig")));
-    OK(model_inputs(&m, 0, RP_F64, in));
+    OK(model_inputs(&m, 0, 0, RP_F64, in));
     rp_compiled *f = rp_compile(model_forward(&m), RP_OPTIONS(rp_compile_options, .fullgraph = true));
     rp_tensor *y = NULL;
     OK(rp_call(f, in, 2, &y, 1));

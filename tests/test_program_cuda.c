@@ -31,6 +31,13 @@ static rp_tensor *filled(int seed, int64_t rows, int64_t columns, int64_t skip) 
     return rp_view(rp_slice(t, 0, skip, n, 1), RP_DIMS(rows, columns));
 }
 
+/* The same in double, whose large products are a library's. */
+static rp_tensor *filled_f64(int seed, int64_t rows, int64_t columns, int64_t skip) {
+    rp_tensor *t = rp_to_dtype(filled(seed, 1, rows * columns + skip, 0), RP_F64);
+    return rp_view(rp_slice(rp_view(t, RP_DIMS(rows * columns + skip)), 0, skip, rows * columns + skip, 1),
+                   RP_DIMS(rows, columns));
+}
+
 static void assert_same(rp_tensor *a, rp_tensor *b) {
     show_error();
     size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
@@ -174,10 +181,10 @@ static void test_layout_told(void **state) { /* explain: the layout and why, and
 static void test_library_moved(void **state) {
     (void)state;
     rp_compiled *f = compiled(product, "product");
-    rp_tensor *w = filled(1, K, N, 0), *out[2];
+    rp_tensor *w = filled_f64(1, K, N, 0), *out[2];
     for (int k = 0; k < 5; k++) {
         rp_scope s = rp_scope_begin();
-        rp_tensor *in[] = {filled(10 + k, M, K, k == 3 ? 1 : 0), w}, *keep = filled(0, M, K, 0);
+        rp_tensor *in[] = {filled_f64(10 + k, M, K, k == 3 ? 1 : 0), w}, *keep = filled_f64(0, M, K, 0);
         check_call(f, product, in, out, 2);
         (void)keep;
         rp_retain(in[0]); /* so that the next one lies elsewhere */
@@ -193,7 +200,7 @@ static void test_library_results(void **state) { /* every older result stays wha
     (void)state;
     enum { ROUNDS = 6 };
     rp_compiled *f = compiled(product, "product");
-    rp_tensor *w = filled(1, K, N, 0), *x = filled(2, M, K, 0), *out[ROUNDS][2], *expected[ROUNDS][2];
+    rp_tensor *w = filled_f64(1, K, N, 0), *x = filled_f64(2, M, K, 0), *out[ROUNDS][2], *expected[ROUNDS][2];
     for (int k = 0; k < ROUNDS; k++) {
         rp_tensor *in[] = {x, w};
         rp_mul_scalar_(x, rp_f64(1.25));
@@ -212,10 +219,10 @@ static void test_library_results(void **state) { /* every older result stays wha
 static void test_library_written(void **state) { /* an argument that is read by the library and written in place */
     (void)state;
     rp_compiled *f = compiled(step, "step");
-    rp_tensor *w = filled(1, M, M, 0);
+    rp_tensor *w = filled_f64(1, M, M, 0);
     for (int k = 0; k < 4; k++) {
         rp_scope s = rp_scope_begin();
-        rp_tensor *a[] = {filled(20 + k, M, M, 0), w}, *b[] = {filled(20 + k, M, M, 0), w}, *x, *y;
+        rp_tensor *a[] = {filled_f64(20 + k, M, M, 0), w}, *b[] = {filled_f64(20 + k, M, M, 0), w}, *x, *y;
         rp_retain(b[0]);
         step(NULL, a, 2, &x, 1);
         (void)rp_call(f, b, 2, &y, 1);

@@ -292,7 +292,7 @@ static void norms(void **state) {
     (void)state;
     static const struct {
         double order, norm;
-    } cases[] = {{2, 13}, {1, 19}, {INFINITY, 12}, {3, 12.2070549538}, {0.5, 51.784609690827}};
+    } cases[] = {{2, 13}, {1, 19}, {INFINITY, 12}, {3, 12.2070549538}, {0.5, 51.784609690827}, {0, 2}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         for (int f16 = 0; f16 < 2; f16++) {
             rp_scope scope = rp_scope_begin();

@@ -54,6 +54,9 @@ static void test_tensors(void **state) {
     SAYS(rp_split_with_sizes(x, RP_DIMS(1, 3), 0, parts));
     SAYS(rp_chunk(x, 0, 0, parts, 4));
     SAYS(rp_unbind(x, 1, parts, 2));
+    SAYS(rp_tensor_split(x, 0, 0, parts, 4));
+    SAYS(rp_broadcast_tensors(RP_TENSORS(x, NULL), parts));
+    SAYS(rp_meshgrid(RP_TENSORS(x), "ij", parts));
     SAYS(rp_dtype_of(NULL));
     SAYS_VOID(rp_device_of(NULL));
     SAYS(rp_is_contiguous(NULL));

@@ -210,6 +210,12 @@ static void parts(void **state) {
     equal(rp_cat(out, 3, 1), x, "split_with_sizes", "together");
     assert_int_equal(rp_unbind(x, 0, out, 8), ROWS);
     equal(out[1], rp_select(x, 0, 1), "unbind", "part");
+    assert_int_equal(rp_tensor_split(x, 3, 1, out, 8), 3); /* five: 2, 2, 1 */
+    assert_int_equal(rp_size(out[1], 1), 2);
+    assert_int_equal(rp_size(out[2], 1), 1);
+    equal(rp_cat(out, 3, 1), x, "tensor_split", "together");
+    assert_int_equal(rp_tensor_split(x, 7, 1, out, 8), 7);
+    assert_int_equal(rp_size(out[6], 1), 0);
     rp_tensor *none = rp_zeros(RP_DIMS(2, 0));
     assert_int_equal(rp_split(none, 0, 1, out, 8), 1);
     assert_int_equal(rp_chunk(none, 3, 1, out, 8), 3);
@@ -225,6 +231,36 @@ static void parts(void **state) {
     assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
     assert_int_equal(rp_chunk(rp_full(RP_NO_DIMS, rp_f64(1)), 2, 0, out, 8), 0);
     assert_int_equal(rp_error_take(), RP_ERROR_SHAPE);
+}
+
+/* Several tensors in one size, and grids; the gradient of a vector adds up over the dims that it does not walk. */
+static void grids(void **state) {
+    (void)state;
+    rp_tensor *a = rp_arange(rp_i64(0), rp_i64(3), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32));
+    rp_tensor *b = rp_arange(rp_i64(10), rp_i64(12), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)),
+              *out[2];
+    assert_int_equal(rp_set_requires_grad(a, true), RP_OK);
+    assert_int_equal(rp_meshgrid(RP_TENSORS(a, b), "ij", out), RP_OK);
+    for (int64_t i = 0; i < 3; i++)
+        for (int64_t j = 0; j < 2; j++) {
+            assert_float_equal(rp_item_f64(rp_select(rp_select(out[0], 0, i), 0, j)), (double)i, 0);
+            assert_float_equal(rp_item_f64(rp_select(rp_select(out[1], 0, i), 0, j)), (double)(10 + j), 0);
+        }
+    assert_int_equal(rp_backward(rp_sum(rp_mul(out[0], out[1])), NULL, NULL), RP_OK);
+    assert_float_equal(rp_item_f64(rp_select(rp_grad_of(a), 0, 1)), 21, 0);
+    assert_int_equal(rp_meshgrid(RP_TENSORS(a, b), "xy", out), RP_OK);
+    assert_int_equal(rp_size(out[1], 0), 2);
+    assert_int_equal(rp_size(out[1], 1), 3);
+    assert_float_equal(rp_item_f64(rp_select(rp_select(out[1], 0, 1), 0, 2)), 11, 0);
+    assert_int_equal(rp_broadcast_tensors(RP_TENSORS(rp_unsqueeze(a, 1), b), out), RP_OK);
+    assert_int_equal(rp_size(out[0], 1), 2);
+    assert_int_equal(rp_size(out[1], 0), 3);
+    assert_false(rp_failed());
+    assert_int_equal(rp_broadcast_tensors(RP_TENSORS(a, b), out), RP_ERROR_SHAPE);
+    assert_true(rp_is_error(out[0]));
+    (void)rp_error_take();
+    assert_int_equal(rp_meshgrid(RP_TENSORS(a), "xyz", out), RP_ERROR_INVALID_ARGUMENT);
+    (void)rp_error_take();
 }
 
 /* One specialisation for rows of any number: maps hold symbols. */
@@ -287,6 +323,7 @@ int main(void) {
         cmocka_unit_test_setup(overlapping, begin),
         cmocka_unit_test_setup(strides, begin),
         cmocka_unit_test_setup(parts, begin),
+        cmocka_unit_test_setup(grids, begin),
         cmocka_unit_test_setup(sizes, begin),
         cmocka_unit_test_setup(steps_over_few, begin),
     };

@@ -138,7 +138,19 @@ static bool sums_only(const rp__fuse_node *fn, const rp__call *call, unsigned n_
     return true;
 }
 
-/* places_only: the DAG's size is known. */
+static rp__dag_extent extent_of(const rp__dag *dag) {
+    rp__dag_extent e = {.nodes = (uint16_t)dag->n_nodes};
+    for (unsigned k = 0; k < dag->n_nodes; k++) {
+        const rp__node *n = &dag->nodes[k];
+        const bool wide = rp__dtype_bytes((rp_dtype)n->dtype) > 4;
+        e.row += n->op != RP__CONST && n->op != RP__SCALAR && rp__dag_is_row(dag, n->axes);
+        e.sums[wide] += n->op == RP__REDUCE;
+        e.scans[wide] += n->op == RP__SCAN;
+    }
+    return e;
+}
+
+/* places_only: the DAG's extent is known. */
 static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn, bool places_only) {
     const rp__ir_node *n = &ir->nodes[fn->node];
     rp__call call;
@@ -168,7 +180,7 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn, bool places_only
     if (places_only) return status;
     rp__dag *dag = rp__dag_finish(p.sink.builder);
     if (status == RP_OK && !dag) status = rp_error_status();
-    if (dag) fn->n_dag_nodes = dag->n_nodes;
+    if (dag) fn->extent = extent_of(dag);
     rp__dag_release(dag);
     return status;
 }
@@ -215,7 +227,7 @@ static rp_status look_at_product(const rp_ir *ir, rp__device *d, rp__fuse_node *
     return probe_node(ir, fn, places_only);
 }
 
-static rp_status make_nodes(rp__fusion *f, rp__device *d, const uint32_t *dag_nodes) {
+static rp_status make_nodes(rp__fusion *f, rp__device *d, const rp__dag_extent *extents) {
     const rp_ir *ir = f->ir;
     f->nodes = RP__NEW(&f->arena, rp__fuse_node, ir->body.n_nodes + 1);
     f->node_of = RP__NEW(&f->arena, uint32_t, ir->n_nodes + 1);
@@ -242,18 +254,18 @@ static rp_status make_nodes(rp__fusion *f, rp__device *d, const uint32_t *dag_no
             const rp__meta *meta = &ir->values[n->in[1]].meta;
             fn->kind = is_empty(meta) ? RP__FUSE_NOTHING : RP__FUSE_COPY;
             fn->ndim = meta->ndim;
-            fn->n_dag_nodes = 1;
+            fn->extent.nodes = 1;
             fn->plain_operands = 2;
             memcpy(fn->size, meta->size, meta->ndim * sizeof *meta->size);
         } else if (rp__ir_is_op(n, RP__OP(empty)) || no_result || rp__cat_is_joined(ir, n)) {
             fn->kind = RP__FUSE_NOTHING;
         } else if (loop && !empty) {
             fn->kind = RP__FUSE_LOOP;
-            RP_TRY(probe_node(ir, fn, dag_nodes != NULL));
-            if (dag_nodes) fn->n_dag_nodes = dag_nodes[f->n_nodes];
+            RP_TRY(probe_node(ir, fn, extents != NULL));
+            if (extents) fn->extent = extents[f->n_nodes];
         } else if (n->kind == RP__IR_OP && n->op->lowering == RP__PRODUCT && !empty) {
-            RP_TRY(look_at_product(ir, d, fn, dag_nodes != NULL));
-            if (dag_nodes && fn->kind == RP__FUSE_PRODUCT) fn->n_dag_nodes = dag_nodes[f->n_nodes];
+            RP_TRY(look_at_product(ir, d, fn, extents != NULL));
+            if (extents && fn->kind == RP__FUSE_PRODUCT) fn->extent = extents[f->n_nodes];
         } else if (n->n_regions > 0) {
             fn->kind = RP__FUSE_REGION; /* its blocks are fused by themselves */
         } else {
@@ -435,30 +447,47 @@ static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_
     return true;
 }
 
-/* Nodes of the DAG that are computed once a row: those of members that no inner axis walks. */
+/* Nodes of the DAG that are computed once a row: those of members that no inner axis walks, and of others what follows from their own
+   reductions. */
 static uint32_t row_nodes(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
     uint32_t total = 0;
     for (uint32_t k = 0; k < n && s->n_inner > 0; k++) {
         const rp__axis_map *m = &s->node_map[k];
         bool walked = false;
         for (unsigned a = 0; a < m->begin[m->ndim]; a++) walked = walked || s->is_inner[m->axis[a]];
-        if (!walked) total += f->nodes[members[k]].n_dag_nodes;
+        const rp__dag_extent *e = &f->nodes[members[k]].extent;
+        total += walked ? e->row : e->nodes;
     }
     return total;
+}
+
+/* Do the nodes hold more than a kernel takes, wherever they are walked? Where widths are mixed, each may be aligned to the wider. */
+static bool holds_too_much(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+    uint32_t nodes = 0, windows = 0, scalars = 0, draws = 0, sums[2] = {0}, scans[2] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        const rp__fuse_node *fn = &f->nodes[members[i]];
+        nodes += fn->extent.nodes;
+        windows += fn->n_windows;
+        scalars += fn->n_scalars;
+        draws += fn->n_draws;
+        for (unsigned wide = 0; wide < 2; wide++) {
+            sums[wide] += fn->extent.sums[wide];
+            scans[wide] += fn->extent.scans[wide];
+        }
+    }
+    return nodes > MAX_DAG_NODES || windows > RP__DAG_WINDOWS || scalars > MAX_SCALARS || draws > MAX_DRAWS_A_KERNEL ||
+           8 * sums[1] + (sums[1] ? 8 : 4) * sums[0] > RP__LOOP_SUM_BYTES ||
+           8 * scans[1] + (scans[1] ? 8 : 4) * scans[0] > RP__LOOP_SCAN_BYTES;
 }
 
 /* NULL and their space, or why the nodes cannot be one kernel. "": out of memory. */
 static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__group_space *space) {
     const rp_ir *ir = f->ir;
-    uint32_t dag_nodes = 0, windows = 0, scalars = 0, draws = 0, pointers = 0;
-    if (n > MAX_MEMBERS) return "kernel-too-large";
+    uint32_t pointers = 0;
+    if (n > MAX_MEMBERS || holds_too_much(f, members, n)) return "kernel-too-large";
     for (uint32_t i = 0; i < n; i++) {
         const rp__fuse_node *fn = &f->nodes[members[i]];
         const rp__ir_node *node = &ir->nodes[fn->node];
-        dag_nodes += fn->n_dag_nodes;
-        windows += fn->n_windows;
-        scalars += fn->n_scalars;
-        draws += fn->n_draws;
         for (uint32_t k = 0; k < node->n_in; k++) {
             if (node->in[k] == RP__IR_NONE) continue;
             uint32_t producer = ir->values[rp__ir_root(ir, node->in[k])].node;
@@ -482,8 +511,6 @@ static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t 
             }
         }
     }
-    if (dag_nodes > MAX_DAG_NODES || windows > RP__DAG_WINDOWS || scalars > MAX_SCALARS || draws > MAX_DRAWS_A_KERNEL)
-        return "kernel-too-large";
     if (pointers > MAX_POINTERS) return "too-many-pointers";
     const char *why = rp__group_space_make(f, members, n, space);
     if (why) return why;
@@ -870,13 +897,13 @@ bool rp__fuse_holds(const rp__fusion *f, rp__fuse_group *g) {
     return true;
 }
 
-rp_status rp__fuse_begin(const rp_ir *ir, rp__device *d, const uint32_t *dag_nodes, rp__fusion *out) {
+rp_status rp__fuse_begin(const rp_ir *ir, rp__device *d, const rp__dag_extent *extents, rp__fusion *out) {
     memset(out, 0, sizeof *out);
     out->ir = ir;
     for (size_t v = 0; v < ir->n_values; v++) {
         out->on_gpu = out->on_gpu || ir->values[v].meta.device.type != RP_DEVICE_CPU;
     }
-    rp_status status = make_nodes(out, d, dag_nodes);
+    rp_status status = make_nodes(out, d, extents);
     if (status == RP_OK) status = make_order(out);
     if (status == RP_OK) {
         out->groups = RP__NEW(&out->arena, rp__fuse_group, out->n_nodes + 1u);

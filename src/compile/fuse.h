@@ -18,6 +18,12 @@ typedef struct rp__axis_map {
     uint8_t axis[RP__AXES];
 } rp__axis_map;
 
+/* What a kernel has to hold of a DAG: nodes; of those, the ones that are the same all along a row, constants and scalars aside;
+   reductions and scans of values of up to 32 bits and of more. */
+typedef struct rp__dag_extent {
+    uint16_t nodes, row, sums[2], scans[2];
+} rp__dag_extent;
+
 /* One node, as the fuser sees it. */
 typedef struct rp__fuse_node {
     uint32_t node;
@@ -41,7 +47,8 @@ typedef struct rp__fuse_node {
     bool sums;                /* a sum of floats over its inner dims, and what follows from that alone */
     bool opaque;              /* stores at computed places: results exist in memory only */
     uint8_t n_draws;
-    uint32_t n_scalars, n_dag_nodes, n_windows;
+    uint32_t n_scalars, n_windows;
+    rp__dag_extent extent;
     rp_tensor **in, **out; /* stand-ins */
     uint32_t group;
 } rp__fuse_node;
@@ -85,9 +92,9 @@ typedef struct rp__fusion {
 /* none: every node by itself. d: whose library says in which order products add up; NULL: they stay by themselves. */
 rp_status rp__fuse(const rp_ir *ir, struct rp__device *d, bool none, rp__fusion *out);
 void rp__fusion_free(rp__fusion *f);
-/* What rp__fuse begins with: nodes and their order, each node a group. dag_nodes: NULL, or n_dag_nodes of each fuse node, found
+/* What rp__fuse begins with: nodes and their order, each node a group. extents: NULL, or the extent of each fuse node, found
    when the same graph was fused for other sizes: lowerings are asked for their places only. */
-rp_status rp__fuse_begin(const rp_ir *ir, struct rp__device *d, const uint32_t *dag_nodes, rp__fusion *out);
+rp_status rp__fuse_begin(const rp_ir *ir, struct rp__device *d, const rp__dag_extent *extents, rp__fusion *out);
 /* May these nodes, once a group of the same graph for other sizes and no chain, be one for the sizes of f? Nothing is asked about
    cycles. */
 bool rp__fuse_holds(const rp__fusion *f, rp__fuse_group *g);

@@ -74,7 +74,9 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
         for (uint32_t s = 0; s < p->records[r]->n_slots; s++) {
             k->bytes += p->records[r]->slots[s].end - p->records[r]->slots[s].begin;
         }
-        if (k->library && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
+        const bool named_by_kernel =
+            k->library || first->kind == RP__FUSE_PRODUCT; /* which template it is stands there */
+        if (named_by_kernel && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
     }
     k->fault = p->device->ops->loops->fault;
     for (size_t d = 0, found = 0; d < p->n_dags && found < 2; d++)

@@ -11,8 +11,8 @@ enum { LIMIT = 16 };
 struct rp__recipe {
     rp__recipe *next;
     rp__hash domain;
-    uint32_t n_nodes;    /* of the fusion; 0: empty */
-    uint32_t *dag_nodes; /* per node; of products 0: one by itself, which another library serves */
+    uint32_t n_nodes;        /* of the fusion; 0: empty */
+    rp__dag_extent *extents; /* per node; of products without nodes: one by itself, which another library serves */
     uint32_t *members,
         *first;         /* of group g: members[first[g]] to members[first[g + 1] - 1]; none: merged into another */
     bool *slow, *chain; /* per group */
@@ -28,7 +28,7 @@ struct rp__recipes {
 
 /* Of a fusion. Kernels stay: who asks for another one replaces it, and parts of the program that is being made may point to them. */
 static void clear(rp__recipe *r) {
-    rp__free(r->dag_nodes);
+    rp__free(r->extents);
     rp__free(r->members);
     rp__free(r->first);
     rp__free(r->slow);
@@ -157,7 +157,7 @@ static rp_status take(const rp__recipe *r, rp__device *d, rp__fusion *f, bool *t
     if (f->n_nodes != r->n_nodes) return RP_OK;
     for (uint32_t k = 0; k < f->n_nodes; k++) {
         const bool product = f->nodes[k].kind == RP__FUSE_PRODUCT, library = f->nodes[k].kind == RP__FUSE_LIBRARY;
-        if ((product && r->dag_nodes[k] == 0) || (library && r->dag_nodes[k] != 0)) return RP_OK;
+        if ((product && r->extents[k].nodes == 0) || (library && r->extents[k].nodes != 0)) return RP_OK;
     }
     uint32_t *members = rp__arena_copy(&f->arena, r->members, r->n_nodes * sizeof *members);
     if (!members) return RP__OOM("fusion");
@@ -191,7 +191,7 @@ static rp_status take(const rp__recipe *r, rp__device *d, rp__fusion *f, bool *t
 rp_status rp__recipe_take(const rp__recipe *r, const rp_ir *ir, rp__device *d, rp__fusion *f, bool *taken) {
     *taken = false;
     if (r->n_nodes == 0) return RP_OK;
-    RP_TRY(rp__fuse_begin(ir, d, r->dag_nodes, f));
+    RP_TRY(rp__fuse_begin(ir, d, r->extents, f));
     rp_status status = take(r, d, f, taken);
     if (status != RP_OK || !*taken) rp__fusion_free(f);
     return status;
@@ -204,7 +204,7 @@ void rp__recipe_order(const rp__recipe *r, uint32_t *order, uint32_t *n_order) {
 
 static void copy_groups(rp__recipe *r, const rp__fusion *f) {
     uint32_t at = 0;
-    for (uint32_t k = 0; k < f->n_nodes; k++) r->dag_nodes[k] = f->nodes[k].n_dag_nodes;
+    for (uint32_t k = 0; k < f->n_nodes; k++) r->extents[k] = f->nodes[k].extent;
     for (uint32_t g = 0; g < f->n_groups; g++) {
         const rp__fuse_group *group = &f->groups[g];
         const uint32_t n = group->dead ? 0 : group->n_members;
@@ -223,7 +223,7 @@ rp_status rp__recipe_keep(rp__recipe *r, const rp__fusion *f, const uint32_t *or
     if (n == 0) return RP_OK;
     if (r->kernels && r->n_kernels != 2 * n)
         return rp__fail(RP_ERROR_INTERNAL, "a domain with graphs of several forms");
-    r->dag_nodes = rp__alloc(n * sizeof *r->dag_nodes);
+    r->extents = rp__alloc(n * sizeof *r->extents);
     r->members = rp__alloc(n * sizeof *r->members);
     r->first = rp__alloc((n + 1u) * sizeof *r->first);
     r->slow = rp__alloc(n * sizeof *r->slow);
@@ -234,7 +234,7 @@ rp_status rp__recipe_keep(rp__recipe *r, const rp__fusion *f, const uint32_t *or
         r->kernels = rp__calloc(2 * (size_t)n, sizeof *r->kernels);
         r->n_kernels = r->kernels ? 2 * n : 0;
     }
-    if (!r->dag_nodes || !r->members || !r->first || !r->slow || !r->chain || !r->order || !r->unfused || !r->kernels) {
+    if (!r->extents || !r->members || !r->first || !r->slow || !r->chain || !r->order || !r->unfused || !r->kernels) {
         clear(r);
         return RP__OOM("compiled graph");
     }

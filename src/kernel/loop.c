@@ -801,6 +801,12 @@ static void add_axes(rp__text *out, rp__axes axes) { /* axis 0 is a */
         if (axes >> x & 1u) rp__text_add(out, "%c", 'a' + (int)x);
     }
 }
+static void add_order(rp__text *out, rp__order order) {
+    static const char *const families[] = {"", " mma", " tf32", " bf16x3", " integer"};
+    rp__text_add(out, "%s by %u, %u", families[rp__order_family_of(order)], rp__order_block(order),
+                 rp__order_group(order));
+    if (rp__order_shares(order)) rp__text_add(out, " in %u", 1u << rp__order_shares(order));
+}
 static void add_operand(rp__text *out, rp__val v, const char *before) {
     if (v == RP__NO_VAL) return;
     rp__text_add(out, "%s%%%u", before, v);
@@ -850,7 +856,7 @@ void rp__dag_text(const rp__dag *d, rp__text *out) {
         case RP__CONTRACT:
             rp__text_add(out, " %s %%%u, %%%u over ", contract_names[rp__order_form((rp__order)n->imm.i)], n->a, n->b);
             add_axes(out, n->over);
-            rp__text_add(out, " by %u, %u", (unsigned)n->imm.i >> 16, (unsigned)n->imm.i >> 8 & 0xff);
+            add_order(out, (rp__order)n->imm.i);
             break;
         default:
             add_operand(out, n->a, " ");

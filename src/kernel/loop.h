@@ -87,6 +87,8 @@ enum { RP__ALONG_ROWS = 1u << 0, RP__ALONG_ROW = 1u << 1, RP__ELEMENTS = RP__ALO
 #define RP__NO_VAL ((rp__val)0xffff)
 enum { RP__ACCESS_WINDOWS = 8, RP__DAG_WINDOWS = 16 }; /* of an access, of a DAG */
 enum { RP__DAG_MAX_NODES = 4096, RP__DAG_MAX_ACCESSES = 64, RP__DAG_MAX_SCALARS = 64 };
+/* What every backend takes in one kernel: results of reductions, aligned, and of scans. */
+enum { RP__LOOP_SUM_BYTES = 128, RP__LOOP_SCAN_BYTES = 64 };
 
 typedef struct rp__node {
     uint8_t op;    /* rp__prim */

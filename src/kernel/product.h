@@ -31,10 +31,24 @@ static inline rp__order rp__order_of(rp__contract_form form, int element_is_8_by
     return (unsigned)RP__PRODUCT_BLOCK / (element_is_8_bytes ? 2u : 1u) << 16 | (unsigned)RP__PRODUCT_GROUP << 8 |
            (unsigned)form;
 }
-/* Sums of tensor cores: 16 of K a step, steps from left to right. */
-static inline rp__order rp__order_mma(rp__contract_form form) { return 16u << 16 | 1u << 8 | (unsigned)form; }
-/* Sums shared by 128 threads and added up as a tree. */
-static inline rp__order rp__order_slots(rp__contract_form form) { return 128u << 16 | 2u << 8 | (unsigned)form; }
+
+/* Sums that are not the machine's fma along blocks, or that are cut into shares of K (product.cuh), on CUDA. */
+typedef enum rp__order_family {
+    RP__FAMILY_FMA,    /* blocks and groups as above */
+    RP__FAMILY_MMA,    /* tensor cores, f16 and bf16: steps of 16 of K, sums in f32 */
+    RP__FAMILY_TF32,   /* tensor cores, f32 rounded to tf32: steps of 8 */
+    RP__FAMILY_BF16X3, /* tensor cores, f32 as two bf16: steps of 16, three products each */
+    RP__FAMILY_INTEGER, /* any order: the bits are the same */
+    RP__FAMILY_SLOTS    /* weight gradients of depthwise convolutions: chains of 128 threads, added up as a tree */
+} rp__order_family;
+/* `shares`: the logarithm of their number, at most 3. */
+static inline rp__order rp__order_with(rp__order order, rp__order_family family, unsigned shares) {
+    return order | (unsigned)family << 28 | shares << 26;
+}
+static inline rp__order_family rp__order_family_of(rp__order order) { return (rp__order_family)(order >> 28); }
+static inline unsigned rp__order_shares(rp__order order) { return order >> 26 & 3u; }
+static inline unsigned rp__order_block(rp__order order) { return order >> 16 & 0x3ffu; }
+static inline unsigned rp__order_group(rp__order order) { return order >> 8 & 0xffu; }
 static inline rp__contract_form rp__order_form(rp__order order) { return (rp__contract_form)(order & 0xff); }
 
 #endif

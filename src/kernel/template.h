@@ -16,6 +16,7 @@ typedef struct rp__problem { /* as rp__library takes it */
     const rp__operand *o;
     size_t n;
     const rp__library_call *call;
+    rp__order order; /* the one that a CONTRACT wants; RP__ORDER_ELSEWHERE: what the row has by itself */
 } rp__problem;
 
 typedef struct rp__template {
@@ -26,7 +27,8 @@ typedef struct rp__template {
     bool (*available)(void);
     /* Whether the row can compute the problem, and the bytes of workspace that it needs (0 before it is asked). NULL: all of its ops. */
     bool (*serves)(const rp__problem *p, size_t *workspace);
-    /* The tag of its sums; NULL: none of ours. */
+    /* The tag of its sums; NULL: none of ours. Where p->order is one that the row can give, that: of a CONTRACT's dims as they merge, rows
+       and batches may be divided in another way than in the op's, and what depends on them must not be found anew. */
     rp__order (*order)(const rp__problem *p);
     /* In multiply-adds of the plain kernel of ours: a library's call is worth so many before it pays. NULL: those of the problem. */
     double (*cost)(const rp__problem *p);

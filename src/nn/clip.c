@@ -52,24 +52,38 @@ static rp_tensor *norm_as(rp_tensor *t, double order, rp_dtype type) {
                                  RP_OPTIONS(rp_linalg_vector_norm_options, .dtype = type));
 }
 
-/* The norm of all: that of their norms. */
+/* Gradients of up to that many elements are joined before: one launch for the norms of many, for a copy of what is small. */
+enum { JOINED = 1 << 15 };
+
+static rp_tensor *norm_of_some(rp_tensor *const *some, size_t n, double order, rp_dtype type) {
+    return rp_reshape(norm_as(n == 1 ? some[0] : rp_cat(some, n, 0), order, type), RP_DIMS(1));
+}
+
+/* The norm of all: that of their norms. room: for 2 n tensors. */
 static rp_tensor *total_norm(rp_tensor *const *all, size_t n, double order, rp_tensor **room) {
     rp_dtype type = RP_F32;
-    size_t some = 0; /* with elements: an empty one has no largest */
-    for (size_t i = 0; i < n; i++) {
+    rp_tensor **small = room + n;
+    size_t norms = 0, joined = 0; /* of those with elements: an empty one has no largest */
+    for (size_t i = 0; i < n; i++)
         if (all[i]->dtype == RP_F64) type = RP_F64;
-        if (rp_numel(all[i]) != 0) room[some++] = all[i];
+    for (size_t i = 0; i < n; i++) {
+        const int64_t elements = rp_numel(all[i]);
+        if (elements == 0) continue;
+        if (elements > JOINED || order == 0) /* of order 0: how many of the norms are not 0 */
+            room[norms++] = norm_of_some(&all[i], 1, order, type);
+        else
+            small[joined++] = rp_reshape(all[i], RP_DIMS(-1));
     }
-    n = some;
-    if (!n) return rp_zeros(RP_NO_DIMS);
-    for (size_t i = 0; i < n; i++) room[i] = rp_reshape(norm_as(room[i], order, type), RP_DIMS(1));
-    while (n > 1) { /* as many as a call takes, then those of the calls */
+    for (size_t at = 0; at < joined; at += RP__MAX_IN)
+        room[norms++] = norm_of_some(small + at, joined - at < RP__MAX_IN ? joined - at : RP__MAX_IN, order, type);
+    if (!norms) return rp_zeros(RP_NO_DIMS);
+    while (norms > 1) { /* as many as a call takes, then those of the calls */
         size_t made = 0;
-        for (size_t at = 0; at < n; at += RP__MAX_IN) {
-            const size_t part = n - at < RP__MAX_IN ? n - at : RP__MAX_IN;
-            room[made++] = rp_reshape(norm_as(rp_cat(room + at, part, 0), order, type), RP_DIMS(1));
+        for (size_t at = 0; at < norms; at += RP__MAX_IN) {
+            const size_t part = norms - at < RP__MAX_IN ? norms - at : RP__MAX_IN;
+            room[made++] = norm_of_some(room + at, part, order, type);
         }
-        n = made;
+        norms = made;
     }
     return rp_reshape(room[0], RP_NO_DIMS);
 }
@@ -82,7 +96,7 @@ rp_tensor *rp_grad_norm_at(const char *site, rp_tensor *const *params, size_t n,
     rp_status status = scope.id ? grads_of(params, n, "rp_grad_norm", &g) : rp_error_status();
     rp_tensor *norm = rp__tensor_error();
     if (status == RP_OK) {
-        rp_tensor **room = rp__calloc(g.n + 1, sizeof *room);
+        rp_tensor **room = rp__calloc(2 * g.n + 1, sizeof *room);
         if (room)
             norm = total_norm(g.all, g.n, norm_type, room);
         else

@@ -101,37 +101,6 @@ rp_status rp_linear_add_at(const char *site, rp_module *m, const char *name, rp_
     return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
 }
 
-/* ---------------------------------------------------------------- embedding */
-
-rp_status rp_embedding_layer_init_at(const char *site, rp_embedding_layer *l, int64_t num_embeddings,
-                                     int64_t embedding_dim, rp_dtype dtype) {
-    RP__CALLED_FROM(site);
-    RP_TRY(rp__layer_need(l, "embedding layer"));
-    memset(l, 0, sizeof *l);
-    RP_TRY(rp__layer_positive("embedding layer", "num_embeddings", num_embeddings));
-    RP_TRY(rp__layer_positive("embedding layer", "embedding_dim", embedding_dim));
-    l->weight = rp__parameter_new(RP_DIMS(num_embeddings, embedding_dim), dtype);
-    rp_status status = l->weight ? rp_init_normal(l->weight, 0.0, 1.0) : rp_error_status();
-    if (status != RP_OK) rp_embedding_layer_release(l);
-    return status;
-}
-
-void rp_embedding_layer_release(rp_embedding_layer *l) {
-    if (l) rp__parameter_release(&l->weight);
-}
-
-rp_tensor *rp_embedding_layer_forward_at(const char *site, const rp_embedding_layer *l, rp_tensor *indices) {
-    if (!l) return rp__no_layer(site, "embedding layer");
-    return rp_embedding_at(site, l->weight, indices, -1, false, false);
-}
-
-rp_status rp_embedding_add_at(const char *site, rp_module *m, const char *name, rp_embedding_layer *l,
-                              int64_t num_embeddings, int64_t embedding_dim) {
-    RP__CALLED_FROM(site);
-    RP_TRY(rp_embedding_layer_init(l, num_embeddings, embedding_dim, RP_DTYPE_NONE));
-    return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false});
-}
-
 /* ---------------------------------------------------------------- layer norm */
 
 rp_status rp__layer_shape(const char *layer, const int64_t *shape, size_t n, int64_t *own, size_t *n_own) {

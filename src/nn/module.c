@@ -45,6 +45,8 @@ struct rp_module {
     entry *entries;
     size_t n_children, children_capacity, n_entries, entries_capacity;
     bool training;
+    void *owned; /* rp__module_own */
+    void (*give_back)(void *memory);
     list lists[LISTS];
     /* of a root */
     compiled *functions; /* not NULL: nothing is registered any more */
@@ -90,6 +92,7 @@ static void lists_forget(rp_module *m) {
 
 static void module_free(rp_module *m) {
     for (size_t i = 0; i < m->n_children; i++) module_free(m->children[i]);
+    if (m->owned) m->give_back(m->owned);
     lists_free(m);
     for (size_t i = 0; i < m->n_entries; i++) {
         rp__free(m->entries[i].name);
@@ -158,6 +161,11 @@ static rp_status child_new(rp_module *m, const char *name, rp_module **out) {
     child->training = m->training;
     m->children[m->n_children++] = *out = child;
     return RP_OK;
+}
+
+void rp__module_own(rp_module *m, void *memory, void (*give_back)(void *memory)) {
+    m->owned = memory;
+    m->give_back = give_back;
 }
 
 rp_module *rp_module_child_at(const char *site, rp_module *m, const char *name) {

@@ -16,4 +16,7 @@ rp_status rp__module_adopt(rp_module *m, const char *name, const rp__module_fiel
    over. */
 void rp__module_undo(rp_module *child);
 
+/* memory goes with m: give_back(memory) when m is released. Of one piece a module. */
+void rp__module_own(rp_module *m, void *memory, void (*give_back)(void *memory));
+
 #endif

@@ -151,6 +151,31 @@ rp_status rp__expand_new_full(const rp__call *call) { return new_of(call, call->
 rp_status rp__expand_new_zeros(const rp__call *call) { return new_of(call, rp_i64(0)); }
 rp_status rp__expand_new_ones(const rp__call *call) { return new_of(call, rp_i64(1)); }
 
+/* Where no memory format says otherwise, as self lies: strides that only a copy finds are those of its zeros. */
+rp_status rp__expand_empty_like(const rp__call *call) {
+    rp_tensor *self = call->in[0];
+    const rp_attr *format = &call->attrs[call->n_attrs - 1];
+    const bool preserves = rp__attr_is_none(format) || format->v.i == RP_PRESERVE_FORMAT;
+    if (preserves && !rp__tensor_contiguous(self)) return rp__expand_zeros_like(call);
+    return finish(
+        call,
+        rp_empty_at(call->site, self->size, self->ndim,
+                    RP_OPTIONS(rp_empty_options, .dtype = asked(call, (rp_dtype)self->dtype), .device = &self->device,
+                               .memory_format = preserves ? RP_CONTIGUOUS_FORMAT : (rp_memory_format)format->v.i)));
+}
+
+rp_status rp__expand_new_empty(const rp__call *call) {
+    const rp_tensor *self = call->in[0];
+    return finish(call, rp_empty_at(call->site, call->attrs[0].v.ints, call->attrs[0].n,
+                                    RP_OPTIONS(rp_empty_options, .dtype = asked(call, (rp_dtype)self->dtype),
+                                               .device = &self->device)));
+}
+
+rp_status rp__expand_scalar_tensor(const rp__call *call) {
+    return finish(call, rp_full_at(call->site, NULL, 0, call->attrs[0].v.scalar,
+                                   RP_OPTIONS(rp_full_options, .dtype = asked(call, RP_F32))));
+}
+
 /* ---- tril_indices, triu_indices: where the triangle of a matrix of ones is not zero */
 
 /* Row r has the columns up to r + k, or from there on: the rows whose part is neither empty nor whole are a trapezoid. */

@@ -138,11 +138,7 @@ void rp__lower_gather(rp__lower *lw) {
 
 rp_status rp__infer_embedding(const rp__call *call, rp__meta *out) {
     const rp_tensor *weight = call->in[0], *index = call->in[1];
-    if (rp__attr_int(call, 0) != -1)
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "padding_idx is not supported yet: it must be -1, none");
-    if (rp__attr_bool(call, 1) || rp__attr_bool(call, 2))
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s is not supported yet",
-                            rp__attr_bool(call, 1) ? "scale_grad_by_freq" : "sparse");
+    if (rp__attr_bool(call, 2)) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "sparse is not supported yet");
     if (weight->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "'weight' must be 2-D");
     RP_TRY(need_index(call, 1, false));
     if (index->ndim == RP_MAX_DIMS)

@@ -45,8 +45,19 @@ rp_status rp__vjp_scatter_add(const rp__vjp *g) {
     return RP_OK;
 }
 
+/* Rows of padding_idx get nothing; by frequency: the mean over the places of an index, in place of the sum. */
 rp_status rp__vjp_embedding(const rp__vjp *g) {
-    g->grad_in[0] = rp_embedding_backward(g->grad_out[0], g->call->in[1], g->in_meta[0].size[0]);
+    rp_tensor *grad = g->grad_out[0], *index = g->call->in[1];
+    const int64_t padding = rp__attr_int(g->call, 0);
+    const rp_dim rows = g->in_meta[0].size[0];
+    if (padding >= 0)
+        grad = rp_masked_fill_scalar(grad, rp_unsqueeze(rp_eq_scalar(index, rp_i64(padding)), -1), rp_i64(0));
+    if (rp__attr_bool(g->call, 1) && !rp__tensor_is_error(grad)) {
+        rp_tensor *one = rp_to_dtype(rp_unsqueeze(rp_ones_like(index), -1), RP_F32);
+        rp_tensor *times = rp_embedding(rp_embedding_backward(one, index, rows), index, -1, false, false);
+        grad = rp_to_dtype(rp_div(rp__wide(grad), times), (rp_dtype)grad->dtype);
+    }
+    g->grad_in[0] = rp_embedding_backward(grad, index, rows);
     return RP_OK;
 }
 

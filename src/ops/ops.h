@@ -13,7 +13,8 @@
                 without one of their own that which follows from their rule
      .saves     what the derivative reads: IN(k) | OUT(k) | CROSS
      .format    how a result lies in memory where the family's rule is not PyTorch's: LIKE, FIRST, ANY or ALL (rp__format)
-     .forms     INPLACE: also `name_`, which computes into self. SCATTER, of a view: also `name_scatter`, a copy of self with src in
+     .forms     INPLACE: also `name_`, which computes into the first operand; of ROWS and COMPOSITE a call of name whose result is
+                copied there. SCATTER, of a view: also `name_scatter`, a copy of self with src in
                 place of the view; what a gradient of the view and a write through it become. SCALAR: also `name_scalar`, whose second operand is a number (and
                 `name_scalar_`): type rule and lowering are the same and get operand 1, tensor or number; the derivative is
                 rp__vjp_NAME_scalar

@@ -1,5 +1,7 @@
-/* Views of all parts of a dim: split, chunk, unbind. Their number is a number, also in a trace, and the parts are ordinary slices and
+/* Several views at once: of all parts of a dim (split, chunk, unbind), of several tensors in one size. Their number is a number, also in a trace, and the parts are ordinary slices and
    selections: what is done with those is done with them. */
+#include <string.h>
+
 #include "ops/private.h"
 
 #include "ops/infer.h"
@@ -113,4 +115,90 @@ size_t rp_unbind_at(const char *site, rp_tensor *t, int64_t dim, rp_tensor **out
     }
     for (size_t k = (size_t)p.size; k < n_out; k++) out[k] = NULL;
     return (size_t)p.size;
+}
+
+size_t rp_tensor_split_at(const char *site, rp_tensor *t, int64_t sections, int64_t dim, rp_tensor **out,
+                          size_t n_out) {
+    RP__CALLED_FROM(site);
+    parts p = {"tensor_split", t, out, n_out, 0, 0};
+    if (!begin(&p, dim)) return refuse(&p);
+    if (sections <= 0) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "tensor_split: number of sections must be larger than 0, got %lld",
+                       (long long)sections);
+        return refuse(&p);
+    }
+    if (!has_room(&p, sections)) return refuse(&p);
+    const int64_t each = p.size / sections, longer = p.size % sections;
+    for (int64_t k = 0, from = 0; k < sections; k++) {
+        const int64_t to = from + each + (k < longer);
+        out[k] = rp_slice_at(NULL, t, p.dim, from, to, 1);
+        if (rp__tensor_is_error(out[k])) return refuse(&p);
+        from = to;
+    }
+    for (size_t k = (size_t)sections; k < n_out; k++) out[k] = NULL;
+    return (size_t)sections;
+}
+
+/* ---- several tensors in one size */
+
+static rp_status refuse_all(rp_tensor **out, size_t n) {
+    for (size_t k = 0; k < n && out; k++) out[k] = rp__tensor_error();
+    return rp_error_status();
+}
+
+static rp_status check_all(const char *name, rp_tensor *const *tensors, size_t n, rp_tensor **out) {
+    if (n && (!tensors || !out))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", name, out ? "tensors" : "out");
+    for (size_t k = 0; k < n; k++) RP_TRY(rp__tensor_check(tensors[k], "a tensor of the list"));
+    return RP_OK;
+}
+
+rp_status rp_broadcast_tensors_at(const char *site, rp_tensor *const *tensors, size_t n, rp_tensor **out) {
+    RP__CALLED_FROM(site);
+    rp_dim size[RP_MAX_DIMS];
+    size_t ndim = 0;
+    if (check_all("broadcast_tensors", tensors, n, out) != RP_OK) return refuse_all(out, n);
+    for (size_t k = 0; k < n; k++) {
+        rp_dim both[RP_MAX_DIMS];
+        if (rp__broadcast(size, ndim, tensors[k]->size, tensors[k]->ndim, both, &ndim) != RP_OK)
+            return refuse_all(out, n);
+        memcpy(size, both, ndim * sizeof *size);
+    }
+    for (size_t k = 0; k < n; k++) {
+        out[k] = rp_expand_at(NULL, tensors[k], size, ndim, NULL);
+        if (rp__tensor_is_error(out[k])) return refuse_all(out, n);
+    }
+    return RP_OK;
+}
+
+rp_status rp_meshgrid_at(const char *site, rp_tensor *const *tensors, size_t n, const char *indexing, rp_tensor **out) {
+    RP__CALLED_FROM(site);
+    const bool swapped = indexing && strcmp(indexing, "xy") == 0;
+    if (check_all("meshgrid", tensors, n, out) != RP_OK) return refuse_all(out, n);
+    if (n == 0 || n > RP_MAX_DIMS || (!swapped && (!indexing || strcmp(indexing, "ij") != 0))) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                       "meshgrid: 1 to %d tensors, and indexing \"ij\" or \"xy\", not %zu and \"%s\"", RP_MAX_DIMS, n,
+                       indexing ? indexing : "NULL");
+        return refuse_all(out, n);
+    }
+    rp_dim size[RP_MAX_DIMS];
+    for (size_t k = 0; k < n; k++) {
+        const rp_tensor *t = tensors[k];
+        char text[RP__SHAPE_TEXT];
+        if (t->ndim > 1 || t->dtype != tensors[0]->dtype) {
+            (void)rp__fail(t->ndim > 1 ? RP_ERROR_SHAPE : RP_ERROR_DTYPE,
+                           "meshgrid: tensors have 0 or 1 dims and one dtype; %zu is %s of %s", k,
+                           rp_dtype_name((rp_dtype)t->dtype), rp__shape_text(t->size, t->ndim, text));
+            return refuse_all(out, n);
+        }
+        size[k] = t->ndim ? t->size[0] : 1;
+    }
+    for (size_t k = 0; k < n; k++) {
+        rp_dim along[RP_MAX_DIMS];
+        for (size_t d = 0; d < n; d++) along[d] = d == k ? size[k] : 1;
+        out[k] = rp_expand_at(NULL, rp_view_at(NULL, tensors[k], along, n), size, n, NULL);
+        if (swapped && n > 1) out[k] = rp_transpose_at(NULL, out[k], 0, 1);
+        if (rp__tensor_is_error(out[k])) return refuse_all(out, n);
+    }
+    return RP_OK;
 }

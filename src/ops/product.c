@@ -101,7 +101,7 @@ rp_status rp__product_run(const rp__call *call) {
     RP_TRY(rp__product_of(call, &p));
     if (rp__dim_same_word(rp__tensor_numel(call->out[0]), 0)) return RP_OK;
     if (p.n == 0) return rp__run_fill(call->out[0], rp_i64(0));
-    rp__library_call library = {.conv = p.conv};
+    rp__library_call library = {.conv = p.conv, .precision = (uint8_t)rp__float32_matmul_precision()};
     const uint32_t turned = to_turn(&p, rp__device_get(p.o[0].storage->device));
     if (turned) return run_turned(call, &p, &library, turned);
     return rp__run_library_op(call, p.op, p.o, p.n, &library);
@@ -130,7 +130,8 @@ rp_status rp__product_order(const rp__call *call, rp__device *d, rp__order *orde
     *order = RP__ORDER_ELSEWHERE;
     RP_TRY(rp__product_of(call, &p));
     if (p.n == 0 || !varies(&p)) return RP_OK;
-    const rp__library_call library = {.op = call->op->name, .site = call->site, .conv = p.conv};
+    const rp__library_call library = {
+        .op = call->op->name, .site = call->site, .conv = p.conv, .precision = (uint8_t)rp__float32_matmul_precision()};
     *order = d->ops->library->order(d, p.op, p.o, p.n, &library);
     return RP_OK;
 }

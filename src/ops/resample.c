@@ -364,23 +364,26 @@ static rp_tensor *cubic_weight(rp_tensor *f, int k) {
     return plus(rp_mul(plus(rp_mul(y, x), c[1]), x), c[0]);
 }
 
+/* The sum over the four places along dim d of what the dims behind it give there. */
+static rp_tensor *cubic_along(const sampler *s, rp_tensor *const *low, rp_tensor *const *part, unsigned d,
+                              rp_tensor **place) {
+    rp_tensor *y = NULL;
+    for (int k = 0; k < 4; k++) {
+        place[d] = padded(s, plus(low[d], k - 1), d);
+        rp_tensor *v = d + 1 == s->spatial ? fetched(s, place) : cubic_along(s, low, part, d + 1, place);
+        v = rp_mul(v, beside(cubic_weight(part[d], k)));
+        y = y ? rp_add(y, v) : v;
+    }
+    return y;
+}
+
 static rp_tensor *sample_cubic(const sampler *s, rp_tensor *const *x) {
-    rp_tensor *low[2], *part[2], *y = NULL;
-    for (unsigned d = 0; d < 2; d++) {
+    rp_tensor *low[3], *part[3], *place[3];
+    for (unsigned d = 0; d < s->spatial; d++) {
         low[d] = rp_detach(rp_floor(x[d]));
         part[d] = rp_sub(x[d], low[d]);
     }
-    for (int i = 0; i < 4; i++) {
-        rp_tensor *row = NULL;
-        for (int j = 0; j < 4; j++) {
-            rp_tensor *const place[2] = {padded(s, plus(low[0], i - 1), 0), padded(s, plus(low[1], j - 1), 1)};
-            rp_tensor *v = rp_mul(fetched(s, place), beside(cubic_weight(part[1], j)));
-            row = row ? rp_add(row, v) : v;
-        }
-        row = rp_mul(row, beside(cubic_weight(part[0], i)));
-        y = y ? rp_add(y, row) : row;
-    }
-    return y;
+    return cubic_along(s, low, part, 0, place);
 }
 
 rp_status rp__expand_grid_sampler(const rp__call *call) {
@@ -407,8 +410,6 @@ rp_status rp__expand_grid_sampler(const rp__call *call) {
     if (mode < 0 || mode > 2 || s.padding < 0 || s.padding > 2)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "modes are 0 to 2, not %lld and %lld", (long long)mode,
                             (long long)s.padding);
-    if (mode == 2 && s.spatial != 2)
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "bicubic interpolation only supports 4D input");
     rp_tensor *x[3], *wide = rp__wide(grid), *y;
     s.flat = rp_flatten(rp__wide(input), 2, -1);
     s.index[0] = input->size[0];
@@ -503,7 +504,7 @@ rp_status rp__expand_im2col(const rp__call *call) {
     rp_tensor *x = call->in[0];
     columns c;
     char text[RP__SHAPE_TEXT];
-    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    if (x->dtype != RP_BOOL) RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
     RP_TRY(columns_of(call, 0, &c));
     const bool alone = x->ndim == 3;
     bool good = alone || x->ndim == 4;
@@ -603,7 +604,20 @@ static rp_tensor *pad_dim(rp_tensor *x, unsigned d, pad_mode mode, int64_t befor
     const rp_dim n = x->size[d];
     rp_tensor *parts[3];
     unsigned k = 0;
-    if (before < 0 || behind < 0) { /* cut off first, then padded from what is left */
+    if (before < 0 ||
+        behind < 0) { /* cut off first, then padded from what is left; if that is nothing, by the edge beyond */
+        const rp_dim left = rp__dim_apply(RP__DIM_ADD, n, (before < 0 ? before : 0) + (behind < 0 ? behind : 0));
+        if (mode == PAD_REPLICATE && (before > 0 || behind > 0) && rp__dim_is(RP__DIM_LT, left, 1)) {
+            rp_dim all[RP_MAX_DIMS];
+            memcpy(all, x->size, x->ndim * sizeof *all);
+            all[d] = rp__dim_apply(RP__DIM_ADD, n, before + behind);
+            if (rp__dim_is(RP__DIM_LT, all[d], 1)) {
+                (void)rp__fail(RP_ERROR_SHAPE, "pad: nothing is left of dim %u", d);
+                return rp__tensor_error();
+            }
+            const rp_dim edge = before > 0 ? 0 : rp__dim_apply(RP__DIM_SUB, n, 1);
+            return rp_expand(part(x, d, edge, rp__dim_apply(RP__DIM_ADD, edge, 1)), all, x->ndim);
+        }
         const rp_dim from = before < 0 ? -before : 0, to = behind < 0 ? rp__dim_apply(RP__DIM_ADD, n, behind) : n;
         x = part(x, d, from, to);
         return rp__tensor_is_error(x) || (before <= 0 && behind <= 0)

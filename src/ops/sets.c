@@ -375,11 +375,12 @@ rp_status rp__expand_embedding_bag(const rp__call *call) {
     const int64_t mode = rp__attr_int(call, 1);
     const bool with_last = rp__attr_bool(call, 3);
     rp_dim bags;
-    if (rp__attr_bool(call, 0) || rp__attr_bool(call, 2))
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s is not supported yet",
-                            rp__attr_bool(call, 0) ? "scale_grad_by_freq" : "sparse");
+    if (rp__attr_bool(call, 2)) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "sparse is not supported yet");
     if (mode < 0 || mode > 2)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "mode has to be sum (0), mean (1) or max (2)");
+    if (rp__attr_bool(call, 0) && mode == 2)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "does not support scaling the gradient by the frequency in max mode");
     if (weight->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "'weight' must be 2-D");
     RP_TRY(rp__call_need_float(call, (rp_dtype)weight->dtype));
     if (!is_index(indices))
@@ -412,7 +413,7 @@ rp_status rp__expand_embedding_bag(const rp__call *call) {
         if (rp__dim_is(RP__DIM_LT, pad, 0)) pad = rp__dim_apply(RP__DIM_ADD, pad, weight->size[0]);
         bag = rp_masked_fill_scalar_at(site, bag, rp_eq_scalar_at(site, flat, rp_i64(pad)), rp_i64(bags));
     }
-    rp_tensor *rows = rp_embedding_at(site, weight, flat, -1, false, false);
+    rp_tensor *rows = rp_embedding_at(site, weight, flat, -1, rp__attr_bool(call, 0), false);
     const rp_dim size[2] = {rp__dim_apply(RP__DIM_ADD, bags, 1), width};
     rp_tensor *out;
     if (mode == 2) {
@@ -436,4 +437,24 @@ rp_status rp__expand_embedding_bag(const rp__call *call) {
         out = as(call, out, (rp_dtype)weight->dtype);
     }
     return give(call, rp_slice_at(site, out, 0, 0, bags, 1));
+}
+
+/* ---- embedding_renorm_: rows that are longer than max_norm become that long, those that indices name */
+
+rp_status rp__expand_embedding_renorm_(const rp__call *call) {
+    rp_tensor *self = call->in[0], *indices = call->in[1];
+    const double max_norm = rp__attr_float(call, 0);
+    if (self->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "'self' must be 2-D");
+    RP_TRY(rp__call_need_float(call, (rp_dtype)self->dtype));
+    if (!is_index(indices))
+        return rp__op_error(call, RP_ERROR_DTYPE, "Expected dtype int32/int64 for indices, but got %s",
+                            rp__dtype_title((rp_dtype)indices->dtype));
+    rp_tensor *named = rp_index_fill_scalar(zeros(self, RP_BOOL, self->size, 1), 0,
+                                            as(call, row_of(call, indices), RP_I64), rp_bool(true));
+    rp_tensor *wide = rp__wide(self);
+    rp_tensor *norm = rp_linalg_vector_norm(wide, rp_f64(rp__attr_float(call, 1)), RP_DIMS(1));
+    rp_tensor *factor = rp_mul_scalar(rp_reciprocal(rp_add_scalar(norm, rp_f64(1e-7))), rp_f64(max_norm));
+    rp_tensor *keeps = rp_logical_not(rp_logical_and(named, rp_gt_scalar(norm, rp_f64(max_norm))));
+    factor = rp_masked_fill_scalar(factor, keeps, rp_i64(1));
+    return give(call, rp_copy__at(call->site, self, rp_mul(wide, rp_unsqueeze(factor, 1)), false));
 }

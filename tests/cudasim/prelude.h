@@ -152,6 +152,7 @@ enum {
     RP__MMA_TF32,
     RP__MMA_F16,
     RP__MMA_BF16,
+    RP__MMA_I8,
     RP__LDMATRIX
 };
 
@@ -603,6 +604,25 @@ RP_FN void rp__mma_tf32(float *d, const rp_u32 *a, const rp_u32 *b) {
             d[i] = sum;                                                                                                \
         }                                                                                                              \
     }
+RP_FN void rp_mma_m16n8k32_i8(rp_i32 *d, const rp_u32 *a, const rp_u32 *b) {
+    struct rp__fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    int lane = (int)cudasim_rt->self->lane;
+    const struct cudasim_exchange *e = cudasim_rt->exchange(RP__MMA_I8, &mine, sizeof mine);
+    for (int i = 0; i < 4; i++) {
+        int row = lane / 4 + (i >= 2 ? 8 : 0), col = lane % 4 * 2 + (i & 1);
+        rp_u32 sum = (rp_u32)d[i];
+        for (int k = 0; k < 32; k++) {
+            struct rp__fragments fa, fb;
+            int half = k >= 16, t = k % 16 / 4, shift = k % 4 * 8;
+            __builtin_memcpy(&fa, e->slot[row % 8 * 4 + t], sizeof fa);
+            __builtin_memcpy(&fb, e->slot[col * 4 + t], sizeof fb);
+            const rp_i8 x = (rp_i8)(rp_u8)(fa.a[(row >= 8) + 2 * half] >> shift),
+                        y = (rp_i8)(rp_u8)(fb.b[half] >> shift);
+            sum += (rp_u32)(x * y);
+        }
+        d[i] = (rp_i32)sum;
+    }
+}
 RP_FN void rp_mma_m16n8k8_tf32(float *d, const rp_u32 *a, const rp_u32 *b) { rp__mma_tf32(d, a, b); }
 RP__MMA16(rp_mma_m16n8k16_f16, RP__MMA_F16, rp_cvt_f16_to_f32)
 RP__MMA16(rp_mma_m16n8k16_bf16, RP__MMA_BF16, rp_cvt_bf16_to_f32)

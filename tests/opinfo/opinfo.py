@@ -26,7 +26,7 @@ import torch  # noqa: E402
 
 from bridge import DTYPES, IN_PLACE, Library, Refused, Unsaid, attribute, default  # noqa: E402
 
-FORMS = ("", "_with_indices", "_scalar", "_dim", "_dims", "_str", "_x", "_mode", "_tensor", "_other")  # names of overloads
+FORMS = ("", "_with_indices", "_scalar", "_dim", "_dims", "_str", "_x", "_mode", "_tensor", "_other", "_padding")  # names of overloads
 MODES = ("eager", "strided", "fused", "grad", "fused grad", "in place", "errors")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -35,13 +35,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # OpInfos whose name is not the op's.
 OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "minimum"], "to": ["to_dtype"], "div": ["div", "div_scalar", "div_mode"],
                "nn.functional.pad": ["constant_pad_nd", "pad"], "nn.functional.logsigmoid": ["log_sigmoid"], "squeeze": ["squeeze", "squeeze_dims"],
-               "nn.functional.unfold": ["im2col"]}
+               "nn.functional.unfold": ["im2col"], "normal": ["normal_tensors"],
+               "nn.functional.grid_sample": ["grid_sampler"], "trace": ["matrix_trace"]}
 SYNONYMS = {"input": "self", "axis": "dim", "fill_value": "value", "training": "train"}
 NEUTRAL = {"device", "layout", "pin_memory", "requires_grad", "memory_format", "generator", "inplace", "out", "sparse", "max_norm", "norm_type",
            "scale_grad_by_freq", "size_average", "as_tuple", "reduce", "non_blocking", "copy"}
 USUAL = (2.0, "cpu", torch.strided, torch.contiguous_format)
 NEVER_MIND = {"inplace", "requires_grad", "pin_memory", "non_blocking", "copy"}  # also if True
-REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+REDUCTIONS = {"none": 0, "mean": 1, "sum": 2, "batchmean": 3}
 
 
 def first_last(x, args, kw):
@@ -102,6 +103,65 @@ def instances(x, args, kw):
     return x, (), {**usual, **dict(zip(names, args)), **kw}
 
 
+def drawn(x, args, kw):
+    """randint(high, size) and randint_like(x, high) begin at 0."""
+    kw = dict(kw)
+    if isinstance(x, torch.Tensor):
+        return x, tuple(args) if len(args) + ("high" in kw) + ("low" in kw) > 1 else (0, *args), kw
+    return (x, args, kw) if len(args) > 1 or "size" in kw and args else (0, (x, *args), kw)
+
+
+def windows(x, args, kw):
+    names = ("kernel_size", "dilation", "padding", "stride")
+    return x, (), {"dilation": 1, "padding": 0, "stride": 1, **dict(zip(names, args)), **kw}
+
+
+def training(x, args, kw):
+    names = ("p", "training")
+    return x, (), {"p": 0.5, "training": False, **dict(zip(names, args)), **kw}
+
+
+def adapted(x, args, kw):
+    """A size of None is the operand's."""
+    names = ("output_size", "return_indices")
+    kw = {**dict(zip(names, args)), **kw}
+    size = kw["output_size"]
+    if isinstance(size, (tuple, list)) and None in size:
+        kw["output_size"] = [x.shape[d - len(size)] if n is None else n for d, n in enumerate(size)]
+    kw.pop("return_indices", None)  # the op gives both
+    return x, (), kw
+
+
+def unpooled(x, args, kw):
+    names = ("indices", "kernel_size", "stride", "padding", "output_size")
+    kw = {"stride": None, "padding": 0, "output_size": None, **dict(zip(names, args)), **kw}
+    each = lambda v: list(v) if isinstance(v, (tuple, list)) else [v] * n
+    n = kw.pop("places")
+    kernel, padding = each(kw["kernel_size"]), each(kw["padding"])
+    stride = kernel if kw["stride"] is None else each(kw["stride"])
+    size = torch.nn.functional._unpool_output_size(x, kernel, stride, padding, kw["output_size"])
+    return x, (kw["indices"], list(size)[-n:]), {"stride": stride, "padding": padding} if n == 3 else {}
+
+
+def gridded(x, args, kw):
+    kw = {**dict(zip(("grid", "mode", "padding_mode", "align_corners"), args)), **kw}
+    mode, padding = kw.get("mode", "bilinear"), kw.get("padding_mode", "zeros")
+    return x, (kw["grid"], ["bilinear", "nearest", "bicubic"].index(mode), ["zeros", "border", "reflection"].index(padding),
+               bool(kw.get("align_corners"))), {}
+
+
+def looked_up(x, args, kw):
+    """A padding_idx below 0 counts from the end, for the op -1 is none."""
+    kw = dict(kw)
+    if kw.get("padding_idx") is not None and kw["padding_idx"] < 0:
+        kw["padding_idx"] += x.shape[0]
+    return x, args, kw
+
+
+def bagged(x, args, kw):
+    return x, args, {**kw, "mode": ("sum", "mean", "max").index(kw.get("mode", "mean"))}
+
+
 def pairs(x, args, kw):
     """tensordot: a number of dims, or two lists."""
     dims = kw.get("dims", args[1] if len(args) > 1 else 2)
@@ -116,14 +176,22 @@ def distances(x, args, kw):
     return x, args, {**kw, "compute_mode": modes.index(kw["compute_mode"])} if "compute_mode" in kw else kw
 
 
-SAY = {"where": first_last, "polygamma": first_last, "special.polygamma": first_last, "special.polygamma_special_polygamma_n_0": first_last,
+SAY = {**{f"nn.functional.adaptive_{kind}_pool{n}d": adapted for kind in ("avg", "max") for n in (1, 2, 3)},
+       "nn.functional.max_unpool2d": lambda x, args, kw: unpooled(x, args, {**kw, "places": 2}), "nn.functional.alpha_dropout": training,
+       "nn.functional.max_unpool3d": lambda x, args, kw: unpooled(x, args, {**kw, "places": 3}),
+       "nn.functional.grid_sample": gridded,
+       "where": first_last, "polygamma": first_last, "special.polygamma": first_last, "special.polygamma_special_polygamma_n_0": first_last,
        "einsum": first_last, "nn.functional.instance_norm": instances, "tensordot": pairs, "cdist": distances,
-        "arange": from_zero, "norm": norm, "to": converted, "var": variance, "std": variance,
+        "arange": from_zero, "randint": drawn, "randint_like": drawn, "nn.functional.unfold": windows, "nn.functional.embedding": looked_up, "nn.functional.embedding_bag": bagged,
+       "nn.functional.feature_alpha_dropout": training, "norm": norm, "to": converted, "var": variance, "std": variance,
        "var_mean": variance, "std_mean": variance, "nn.functional.batch_norm": normalised, "nn.functional.pad": padded}
 # Ops whose indices, and where gradients go by these, may be those of any of several equal elements.
 PLACES = {"topk", "kthvalue", "mode", "median_dim", "nanmedian_dim", "sort", "argsort", "msort"}
 # Where Python's function gives less than the op.
-OPS = {"unique_consecutive": torch.ops.aten.unique_consecutive.default}
+OPS = {"unique_consecutive": torch.ops.aten.unique_consecutive.default,
+       "unique": lambda x, sorted=True, return_inverse=False, return_counts=False, dim=None:
+           torch.ops.aten._unique2(x, sorted, return_inverse, return_counts) if dim is None
+           else torch.ops.aten.unique_dim(x, dim, sorted, return_inverse, return_counts)}
 
 
 def bind(row, name, sample):
@@ -467,7 +535,8 @@ class Checker:
 
 def unsure(row, sample):
     """Random, or memory as it was found: type and size are all that can be compared."""
-    return any(p.base == "Generator" for p in row.params) or row.name.startswith("empty") or sample.kwargs.get("dropout_p", 0.0) > 0
+    draws = any(p.base == "Generator" for p in row.params) or "dropout" in row.name and sample.kwargs.get("training", False)
+    return draws or "empty" in row.name or sample.kwargs.get("dropout_p", 0.0) > 0
 
 
 # ---------------------------------------------------------------- running

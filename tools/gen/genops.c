@@ -1004,17 +1004,26 @@ static const char *replaced(const row *r, const char *text, const char *from, co
     return keep_format("%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
 }
 
-/* <op>_: over the memory of self. */
+/* <op>_: over the memory of the first operand. Where the op is a composition, or reads a row more than once, it is calculated apart
+   and copied there. */
 static void derive_inplace(size_t from) {
     row *r = new_row();
+    const rp__schema *s = &rows[from].schema;
+    if (s->params[0].kind != RP__PARAM_TENSOR || s->n_outs != 1)
+        die_row(&rows[from], "no form in place can be derived of it");
     *r = rows[from];
     r->functional = rows[from].name;
     r->name = keep_format("%s_", rows[from].name);
     r->schema_text = keep_format("%s%s", r->name, rows[from].schema_text + strlen(rows[from].name));
-    r->schema_text = replaced(r, r->schema_text, "(Tensor self", "(Tensor(a!) self");
+    r->schema_text = replaced(r, r->schema_text, "(Tensor ", "(Tensor(a!) ");
     r->schema_text = replaced(r, r->schema_text, "-> Tensor", "-> Tensor(a!)");
     r->doc = keep_format("in place: %s", r->doc);
-    r->infer = "rp__infer_inplace";
+    const bool apart = strcmp(r->lowering, "COMPOSITE") == 0 || strcmp(r->lowering, "ROWS") == 0;
+    if (apart) {
+        r->lowering = "COMPOSITE";
+        r->rule = use_rule(r, "expand", "inplace", r->name, false);
+    }
+    r->infer = apart ? "NULL" : "rp__infer_inplace";
     r->vjp = "NULL";
     r->saves = 0;
     r->flags = (rows[from].flags & ~(uint32_t)RP_OP_VIEW) | RP_OP_INPLACE;

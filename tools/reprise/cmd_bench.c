@@ -612,8 +612,9 @@ static int run(int argc, char **argv) {
             return CLI_USAGE;
         }
         if (!kind && (o.model.given || o.train)) {
-            fputs("reprise bench: --weights, --prefix, --dtype, --batch, --device and --train are for models\n",
-                  stderr);
+            fputs(
+                "reprise bench: --weights, --prefix, --dtype, --batch, --length, --device and --train are for models\n",
+                stderr);
             return CLI_USAGE;
         }
         if (kind) return cli_model_fits(&o.model, "bench", kind) ? bench_model(&o, kind) : CLI_USAGE;

@@ -293,9 +293,10 @@ static int list_models(bool as_json) {
     json_t *list = as_json ? json_array() : NULL;
     for (const struct model_kind *k = model_kinds; k->name; k++) {
         if (list)
-            json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:b, s:b}", "name", k->name, "summary", k->summary,
-                                                  "batch", (json_int_t)k->batch, "weights", k->bytes != 0, "trains",
-                                                  cli_program_trains(k)));
+            json_array_append_new(list,
+                                  json_pack("{s:s, s:s, s:I, s:I, s:b, s:b}", "name", k->name, "summary", k->summary,
+                                            "batch", (json_int_t)k->batch, "length", (json_int_t)k->length, "weights",
+                                            k->bytes != 0, "trains", cli_program_trains(k)));
         else
             printf("%-21s%s\n", k->name, k->summary);
     }
@@ -338,7 +339,7 @@ static int run(int argc, char **argv) {
         return CLI_USAGE;
     }
     if (!o.kind && o.model.given) {
-        fputs("reprise run: --weights, --prefix, --dtype, --batch and --device are for models\n", stderr);
+        fputs("reprise run: --weights, --prefix, --dtype, --batch, --length and --device are for models\n", stderr);
         return CLI_USAGE;
     }
     if (o.kind && !cli_model_fits(&o.model, "run", o.kind)) return CLI_USAGE;

@@ -12,9 +12,16 @@ static rp_dtype float_type(const char *name) {
                                    : RP_DTYPE_NONE;
 }
 
-bool cli_model_option(struct cli_model_options *o, int key, char *arg, struct argp_state *state) {
+static int64_t whole_number(const char *option, const char *text, struct argp_state *state) {
     enum { MOST = 1 << 20 };
     char *end;
+    const int64_t n = strtoll(text, &end, 10);
+    if (*end || *text < '0' || *text > '9' || n < 1 || n > MOST)
+        argp_error(state, "%s: '%s' is no number from 1 to %d", option, cli_shown(text), MOST);
+    return n;
+}
+
+bool cli_model_option(struct cli_model_options *o, int key, char *arg, struct argp_state *state) {
     switch (key) {
     case CLI_KEY_WEIGHTS: o->program.weights = arg; break;
     case CLI_KEY_PREFIX: o->program.prefix = arg; break;
@@ -23,11 +30,8 @@ bool cli_model_option(struct cli_model_options *o, int key, char *arg, struct ar
         if (o->program.dtype == RP_DTYPE_NONE)
             argp_error(state, "--dtype is f32, f64, f16 or bf16, not '%s'", cli_shown(arg));
         break;
-    case CLI_KEY_BATCH:
-        o->program.batch = strtoll(arg, &end, 10);
-        if (*end || *arg < '0' || *arg > '9' || o->program.batch < 1 || o->program.batch > MOST)
-            argp_error(state, "--batch: '%s' is no number from 1 to %d", cli_shown(arg), MOST);
-        break;
+    case CLI_KEY_BATCH: o->program.batch = whole_number("--batch", arg, state); break;
+    case CLI_KEY_LENGTH: o->program.length = whole_number("--length", arg, state); break;
     case CLI_KEY_DEVICE:
         if (strcmp(arg, "cpu") && strcmp(arg, "cuda"))
             argp_error(state, "--device is cpu or cuda, not '%s'", cli_shown(arg));
@@ -53,6 +57,10 @@ int cli_model_device(const struct cli_model_options *o, const char *command) {
 bool cli_model_fits(const struct cli_model_options *o, const char *command, const struct model_kind *kind) {
     if (o->program.batch && !kind->batch) {
         fprintf(stderr, "reprise %s: --batch: %s takes no batch\n", command, kind->name);
+        return false;
+    }
+    if (o->program.length && !kind->length) {
+        fprintf(stderr, "reprise %s: --length: %s takes no texts\n", command, kind->name);
         return false;
     }
     if ((o->program.weights || o->program.prefix) && !kind->bytes) {

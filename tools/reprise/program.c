@@ -10,7 +10,8 @@ static rp_status status_now(void) { return rp_failed() ? rp_error_status() : RP_
 bool cli_program_trains(const struct model_kind *kind) { return kind->loss != MODEL_UNTRAINED; }
 
 rp_status cli_program_inputs(const struct cli_program *p, const struct cli_program_options *options, rp_tensor **in) {
-    return model_inputs(&p->model, options->batch, options->dtype == RP_DTYPE_NONE ? RP_F32 : options->dtype, in);
+    const rp_dtype dtype = options->dtype == RP_DTYPE_NONE ? RP_F32 : options->dtype;
+    return model_inputs(&p->model, options->batch, options->length, dtype, in);
 }
 
 static rp_status load(struct cli_program *p, const struct cli_program_options *o) {

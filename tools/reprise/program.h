@@ -11,6 +11,7 @@
 /* Zero fields are the defaults. */
 struct cli_program_options {
     int64_t batch;       /* of the model's kind */
+    int64_t length;      /* of its texts: of the model's kind */
     rp_dtype dtype;      /* float32 */
     double rate;         /* of Adam: of the model's kind */
     uint64_t seed;       /* 1: of weights and arguments */

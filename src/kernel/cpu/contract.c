@@ -1,5 +1,5 @@
 /* DAGs with a CONTRACT on the CPU: the packed micro kernel of lib_matmul.c and lib_conv.c, and the rest of the DAG run as a loop
-   kernel over each tile of sums while it lies in the first-level cache. Tiles are cut into pieces of at most two dims, on which every
+   kernel over each tile of sums while it lies in a cache near the core. Tiles are cut into pieces of at most two dims, on which every
    access has one stride a dim. The order of a sum and what follows are the same as one after the other, so the bits are. */
 #include "kernel/contract.h"
 
@@ -120,7 +120,7 @@ static rp_status bind_product(rp__device *d, const rp__dag *dag, const rp__space
     operand_slot(a, p.turned ? RP__GEMM_B : RP__GEMM_A, buffer, out);
     operand_slot(b, p.turned ? RP__GEMM_A : RP__GEMM_B, buffer, out);
     buffer->words[RP__GEMM_OUT] = buffer->words[RP__GEMM_BIAS] = buffer->words[RP__GEMM_BIAS_STRIDE] = 0;
-    rp__cpu_gemm_words(&p, a->dtype, RP__GEMM_REST, false, buffer, out);
+    rp__cpu_gemm_words(&p, a->dtype, RP__GEMM_REST, buffer, out);
     out->n_words = words;
     return RP_OK;
 }

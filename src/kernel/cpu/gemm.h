@@ -74,8 +74,14 @@ enum {
 };
 typedef enum rp__conv_kind { RP__CONV_FORWARD, RP__CONV_INPUT, RP__CONV_WEIGHT, RP__CONV_KINDS } rp__conv_kind;
 
-/* The largest tile; m is bounded further where partial sums cannot stay in the result (see isa/gemm_tile.h). */
-enum { RP__GEMM_MAX_TILE_M = 240, RP__GEMM_MAX_TILE_N = 64, RP__GEMM_KEPT_TILE_M = 96 };
+/* The largest tile; that of few rows, whose second operand is read as it lies, may be wider (isa/gemm_tile.h). */
+enum {
+    RP__GEMM_MAX_TILE_M = 192,
+    RP__GEMM_MAX_TILE_N = 256,
+    RP__GEMM_CONV_TILE_M = 96,
+    RP__GEMM_STREAM_TILE_M = 4,
+    RP__GEMM_STREAM_TILE_N = 2048
+};
 
 /* What follows a product: words behind those of the product, for a kernel that rp__gemm_rest runs. */
 enum {
@@ -111,14 +117,17 @@ typedef struct rp__gemm_problem {
     } batch[RP_MAX_DIMS];
 } rp__gemm_problem;
 void rp__gemm_turn(rp__gemm_problem *p);
-/* Fills the words but for addresses, and what of the launch follows from them; direct: tiles of the result itself hold sums. */
-void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flags, bool direct,
-                        rp__launch_buffer *buffer, rp__launch *out);
+/* Fills the words but for addresses, and what of the launch follows from them. */
+void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flags, rp__launch_buffer *buffer,
+                        rp__launch *out);
+/* Sizes of tiles for so many results of m x n, each a sum of k products. */
+void rp__cpu_gemm_cut(int64_t m, int64_t n, int64_t problems, double k, int64_t most_m, int64_t *tile_m,
+                      int64_t *tile_n);
 
 /* Where a tile packs its operands and keeps partial sums: memory of the calling thread, whose stack may be small (musl gives 128
    KB, fibers less). Given back before the thread takes it again; where the system has no pages, threads take turns in one. */
-enum { RP__GEMM_SCRATCH_BYTES = 256 * 1024 };
-void *rp__gemm_scratch_take(void); /* aligned to a page; never NULL */
+enum { RP__GEMM_SCRATCH_BYTES = 1600 * 1024 }; /* touched as far as a tile needs it */
+void *rp__gemm_scratch_take(void);             /* aligned to a page; never NULL */
 void rp__gemm_scratch_give(const void *scratch);
 extern bool rp__gemm_scratch_shared; /* tests: no thread gets its own */
 

@@ -150,9 +150,9 @@ static int run_command(char *const *argv, const char *folder, const char *log, c
     if (!e) e = posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (!e) e = posix_spawn_file_actions_adddup2(&actions, 1, 2);
     rp__lock(&compiling);
+    atomic_store(&compiler_run.parent, (long)getpid()); /* before there is one: it may run before this thread goes on */
     if (!e) e = compiler_run.ended ? ECANCELED : posix_spawnp(&pid, argv[0], &actions, &attr, argv, environment);
     compiler_run.group = e ? 0 : pid;
-    atomic_store(&compiler_run.parent, (long)getpid());
     rp__unlock(&compiling);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attr);

@@ -118,21 +118,51 @@ void rp__gemm_turn(rp__gemm_problem *p) {
     p->turned = !p->turned;
 }
 
-void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flags, bool direct,
-                        rp__launch_buffer *buffer, rp__launch *out) {
+/* The cut of m x n, so many at once, into tiles that keep all threads about as long at work with little packing: a packed element of
+   either side costs as much as some multiply-adds. */
+void rp__cpu_gemm_cut(int64_t m, int64_t n, int64_t problems, double k, int64_t most_m, int64_t *tile_m,
+                      int64_t *tile_n) {
+    enum { ROWS = 12, COLUMNS = 32, PACK_A = 6, PACK_B = 12, TRIES = 8 };
+    const int64_t threads = rp_num_threads();
+    const int64_t least_m = (m + most_m - 1) / most_m, least_n = (n + RP__GEMM_MAX_TILE_N - 1) / RP__GEMM_MAX_TILE_N;
+    const bool large = (double)m * (double)n * (double)problems * (k + 4) > 1e6;
+    double least = 0;
+    for (int64_t i = least_m; i < least_m + TRIES; i++) {
+        int64_t tm = (m + i - 1) / i;
+        if (i > 1) tm = (tm + ROWS - 1) / ROWS * ROWS;
+        if (tm > most_m) tm = most_m;
+        for (int64_t j = least_n; j < least_n + TRIES; j++) {
+            int64_t tn = (n + j - 1) / j;
+            if (j > 1) tn = (tn + COLUMNS - 1) / COLUMNS * COLUMNS;
+            if (tn > RP__GEMM_MAX_TILE_N) tn = RP__GEMM_MAX_TILE_N;
+            const int64_t tiles = problems * ((m + tm - 1) / tm) * ((n + tn - 1) / tn);
+            const double turns = (double)((tiles + threads - 1) / threads);
+            const double cost = turns * ((double)tm * (double)tn + PACK_A * (double)tm + PACK_B * (double)tn);
+            if (least != 0 && cost >= least) continue;
+            least = cost, *tile_m = tm, *tile_n = tn;
+            if (!large) return;
+        }
+    }
+}
+
+void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flags, rp__launch_buffer *buffer,
+                        rp__launch *out) {
     uint64_t *w = buffer->words;
-    int64_t problems = 1;
+    int64_t problems = 1, tm, tn;
     for (unsigned i = 0; i < p->n_batch; i++) problems *= p->batch[i].extent;
-    /* Tiles: as large as the kernel takes, evenly cut, smaller where threads would go idle. */
-    const int64_t group = RP__PRODUCT_GROUP * RP__PRODUCT_BLOCK * 4 / (rp__dtypes[dtype].bytes == 8 ? 8 : 4);
-    int64_t limit = direct && p->k <= group ? RP__GEMM_MAX_TILE_M : RP__GEMM_KEPT_TILE_M;
-    const int64_t tn = RP__GEMM_MAX_TILE_N, tiles_n = (p->n + tn - 1) / tn;
     const double work = (double)p->m * (double)p->n * (double)(p->k + 4);
-    int64_t tiles_m = (p->m + limit - 1) / limit;
-    while (problems * tiles_m * tiles_n < 16 && tiles_m * 2 * 24 <= p->m && work * (double)problems > 1e6) tiles_m *= 2;
-    int64_t tm = (p->m + tiles_m - 1) / tiles_m;
-    if (tiles_m > 1) tm = (tm + 11) / 12 * 12;
-    tiles_m = (p->m + tm - 1) / tm;
+    const bool wide =
+        dtype != RP_U8 && dtype != RP_I8 && dtype != RP_I16; /* isa/gemm_tile.h reads their rows in place */
+    if (p->m <= RP__GEMM_STREAM_TILE_M && p->bn == 1 && p->n > RP__GEMM_MAX_TILE_N && wide) {
+        const int64_t threads = problems < rp_num_threads() ? rp_num_threads() : 1;
+        tm = p->m;
+        tn = ((p->n + threads - 1) / threads + 63) / 64 * 64;
+        if (tn < RP__GEMM_MAX_TILE_N) tn = RP__GEMM_MAX_TILE_N;
+        if (tn > RP__GEMM_STREAM_TILE_N) tn = RP__GEMM_STREAM_TILE_N;
+    } else {
+        rp__cpu_gemm_cut(p->m, p->n, problems, (double)p->k, RP__GEMM_MAX_TILE_M, &tm, &tn);
+    }
+    const int64_t tiles_m = (p->m + tm - 1) / tm, tiles_n = (p->n + tn - 1) / tn;
 
     w[RP__GEMM_M] = (uint64_t)p->m, w[RP__GEMM_N] = (uint64_t)p->n, w[RP__GEMM_K] = (uint64_t)p->k;
     w[RP__GEMM_OM] = (uint64_t)p->om, w[RP__GEMM_ON] = (uint64_t)p->on;
@@ -167,7 +197,6 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
     if (p.n == 1) p.on = 1;
     if ((p.n <= 4 && p.m > p.n) || (p.on != 1 && p.om == 1 && p.m > 4)) rp__gemm_turn(&p);
     const unsigned flags = !bias ? 0 : p.turned ? RP__GEMM_BIAS_M : RP__GEMM_BIAS_N;
-    const bool direct = (p.on == 1 || p.n == 1) && rp__dtypes[y->dtype].bytes >= 4;
     out->n_slots = 0;
     rp__cpu_slot(y, RP__GEMM_OUT, RP__WRITE, buffer, out);
     rp__cpu_slot(a, p.turned ? RP__GEMM_B : RP__GEMM_A, RP__READ, buffer, out);
@@ -175,7 +204,7 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
     buffer->words[RP__GEMM_BIAS] = 0;
     if (bias) rp__cpu_slot(bias, RP__GEMM_BIAS, RP__READ, buffer, out);
     buffer->words[RP__GEMM_BIAS_STRIDE] = bias ? (uint64_t)bias->stride[0] : 0;
-    rp__cpu_gemm_words(&p, y->dtype, flags, direct, buffer, out);
+    rp__cpu_gemm_words(&p, y->dtype, flags, buffer, out);
     out->kernel = &kernels[y->dtype];
     return RP_OK;
 }

@@ -68,14 +68,14 @@ static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, 
                         const rp__library_call *call) {
     size_t bytes = 0;
     if (!has_templates(op)) return families[op].workspace ? families[op].workspace(d, op, o, n, call) : 0;
-    return pick(&(rp__problem){d, op, o, n, call}, SIZE_MAX, &bytes) ? bytes : 0;
+    return pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, SIZE_MAX, &bytes) ? bytes : 0;
 }
 
 static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                       rp__launch_buffer *buffer, rp__launch *out) {
     *out = (rp__launch){.words = buffer->words, .slots = buffer->slots, .op = call->op, .site = call->site};
     if (!has_templates(op)) return families[op].bind(d, op, o, n, call, buffer, out);
-    const rp__problem p = {d, op, o, n, call};
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
     size_t bytes;
     /* A caller without the workspace (out of memory while a plan was made) gets our kernels. */
     return pick(&p, call->workspace_bytes, &bytes)->bind(&p, bytes, buffer, out);
@@ -87,7 +87,8 @@ static const char *name(rp__device *d, rp__library_op op) {
 }
 
 static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
-    return rp__template_order(rp__cpu_templates, RP__CPU_TEMPLATES, &(rp__problem){d, op, o, n, call});
+    return rp__template_order(rp__cpu_templates, RP__CPU_TEMPLATES,
+                              &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE});
 }
 
 /* A launch costs less than a row of a small product: nothing to win. */

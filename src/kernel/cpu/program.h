@@ -129,12 +129,12 @@ typedef struct rp__program {
 typedef enum rp__value_class { RP__VALUE_DEAD, RP__VALUE_UNIFORM, RP__VALUE_ROW, RP__VALUE_ELEMENT } rp__value_class;
 
 /* What one program may hold, so that the smallest layout of a slice (interp.c) fits its scratch: bytes an element of live tile
-   values, of row values, of accumulators, and numbers of uniform and row values. The fuser splits far below this. */
+   values, of row values, of accumulators, and numbers of uniform and row values. The fuser splits below this. */
 enum {
     RP__PROGRAM_TILE_BYTES = 1024,
     RP__PROGRAM_ROW_BYTES = 1024,
-    RP__PROGRAM_ACC_BYTES = 128,
-    RP__PROGRAM_SCAN_BYTES = 256,
+    RP__PROGRAM_ACC_BYTES = RP__LOOP_SUM_BYTES,
+    RP__PROGRAM_SCAN_BYTES = 4 * RP__LOOP_SCAN_BYTES, /* RP__SCAN_STATE of each */
     RP__PROGRAM_BLOCKS = 512
 };
 /* NULL and a sticky error. grouped: for emitted C. */

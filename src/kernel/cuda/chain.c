@@ -79,7 +79,8 @@ static rp__chain_answer make_plan(rp__device *d, const rp__library_stage *stages
         }
         if (!is_small(p->m, w->n, w->k)) return RP__CHAIN_TOO_LARGE;
         const rp__library_call call = {.op = "chain", .site = ""};
-        if (n > 1 && d->ops->library->order(d, RP__LIB_MATMUL, stages[s].o, stages[s].n, &call) == RP__ORDER_ELSEWHERE)
+        if (n > 1 && d->ops->library->order(d, RP__LIB_MATMUL, stages[s].o, stages[s].n, &call) !=
+                         rp__order_of(RP__CONTRACT_PRODUCT, element == 8))
             return RP__CHAIN_OTHER_SUM;
         int64_t bk = last(b->stride, b, 2), bn = last(b->stride, b, 1);
         w->along_n = bk != 1 && bn == 1;

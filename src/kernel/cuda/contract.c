@@ -40,7 +40,7 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     }
     const unsigned n = r.op == RP__LIB_MATMUL ? (unsigned)r.n_batch + r.n_m + r.n_n
                                               : (unsigned)RP__CONTRACT_SPATIAL + r.call.conv.spatial;
-    const rp__problem p = {d, r.op, r.o, 3, &r.call};
+    const rp__problem p = {d, r.op, r.o, 3, &r.call, r.order};
     unsigned place = 0;
     const rp__cuda_product_row *t = rp__cuda_template_following(&p, r.order, &place);
     if (!t) return rp__fail(RP_ERROR_INTERNAL, "%s: no kernel takes what follows this product", space->op);
@@ -59,10 +59,14 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     return RP_OK;
 }
 
+const char *rp__cuda_contract_row(const rp__cuda_class *c) {
+    return rp__cuda_template_at((unsigned)(c->broadcast >> ROW_SHIFT & 0xff))->row.name;
+}
+
 rp_status rp__cuda_contract_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out) {
     const unsigned batch = (unsigned)(c->broadcast >> BATCH_SHIFT & 0xff),
                    m = (unsigned)(c->broadcast >> M_SHIFT & 0xff), n = (unsigned)(c->broadcast >> N_SHIFT & 0xff);
-    const rp__cuda_place product[3] = {{"(rp_i64)blockIdx.z", batch}, {"m", m}, {"n", n}};
+    const rp__cuda_place product[3] = {{"(rp_i64)batch", batch}, {"m", m}, {"n", n}};
     const rp__cuda_place conv[6] = {{"n", 1}, {"g", 1}, {"m", 1}, {"at[0]", 1}, {"at[1]", 1}, {"at[2]", 1}};
     const bool is_product = op_of(c) == RP__LIB_MATMUL;
     rp__text follow = {0};

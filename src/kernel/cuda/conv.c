@@ -510,7 +510,7 @@ static const double COPY_US = 2.5, COPY_RATE = 2e6, PLAIN_US = 5, PLAIN_RATE = 6
 
 uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                      const rp__library_call *call) {
-    const rp__problem p = {d, op, o, n, call};
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
     if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype)) return 0;
@@ -537,7 +537,7 @@ uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp_
     return PLAIN_US + flops / PLAIN_RATE - flops / VECTOR_RATE > copies ? copied : 0;
 }
 
-static rp__order order_mma(const rp__problem *p) { return rp__order_mma(rp__order_form(rp__problem_order(p))); }
+static rp__order order_mma(const rp__problem *p) { return rp__order_with(rp__problem_order(p), RP__FAMILY_MMA, 0); }
 
 static double cost_mma(const rp__problem *p) { return rp__problem_work(p) / 16; }
 

@@ -168,7 +168,7 @@ static bool serves(const rp__problem *p, size_t *workspace) {
 /* The inner index of results and input gradients is a window: one chain, as everywhere. */
 static rp__order order(const rp__problem *p) {
     const rp__order simt = rp__problem_order(p);
-    return p->op == RP__LIB_CONV_WEIGHT ? rp__order_slots(rp__order_form(simt)) : simt;
+    return p->op == RP__LIB_CONV_WEIGHT ? rp__order_with(simt, RP__FAMILY_SLOTS, 0) : simt;
 }
 
 static double cost(const rp__problem *p) { return rp__problem_work(p) / 32; }

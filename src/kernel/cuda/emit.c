@@ -16,8 +16,10 @@ int rp__cuda_row_threads(int64_t r) {
 
 unsigned rp__cuda_row_block(const rp__cuda_class *c) { return c->threads >= 64 ? c->threads : RP__CUDA_BLOCK; }
 
-/* A block has 1024 threads, or 32 columns of short rows. */
-unsigned rp__cuda_columns(const rp__cuda_class *c) { return c->down <= 32 ? 32 : 1024u / c->down; }
+/* Neighbours across lie in different banks: rows are an odd number of words apart. */
+unsigned rp__cuda_tile_pitch(unsigned tile, unsigned bytes) { return tile + (bytes >= 4 ? 1u : 4u / bytes); }
+
+unsigned rp__cuda_columns(const rp__cuda_class *c) { return (unsigned)c->tile * c->vector; }
 
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups) {
     if (c->template_ == RP__CUDA_MANY) return dag->n_scalars + RP__CUDA_EXTRA_WORDS + n_groups * (2u + dag->n_accesses);
@@ -88,7 +90,7 @@ static void find_places(rp__emitter *e) {
         want(e, n->c, phase);
     }
     memset(e->array, 0, d->n_nodes * sizeof *e->array);
-    if (e->recompute || e->c->template_ == RP__CUDA_POINTWISE || e->c->template_ == RP__CUDA_MANY) return;
+    if (e->recompute || !rp__emit_is_rows(e->c)) return;
     for (unsigned k = 0; k < d->n_nodes; k++) {
         const rp__node *n = &d->nodes[k];
         unsigned phase = n->op == RP__REDUCE ? n->phase - 1u : e->place[k];
@@ -142,7 +144,7 @@ rp_status rp__cuda_emit_rest(const rp__dag *rest, const rp__cuda_place *places, 
                              rp__text *out) {
     rp__arena arena = {0};
     rp__cuda_class c;
-    rp__emitter e = {.dag = rest, .c = &c, .out = out, .at = "", .recompute = true};
+    rp__emitter e = {.dag = rest, .c = &c, .out = out, .at = "", .columns = 1, .recompute = true};
     memset(&c, 0, sizeof c);
     for (unsigned k = 0; k < n; k++) e.n_dims += places[k].dims;
     c.template_ = RP__CUDA_POINTWISE;
@@ -179,8 +181,10 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
         return RP__OOM("CUDA source of a kernel");
     }
     e.recompute = c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER;
-    if (c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW ||
-        (c->template_ == RP__CUDA_POINTWISE && !rp__emit_loads_early(&e)))
+    const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN;
+    e.columns = column ? c->vector : 1;
+    if (column || c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW ||
+        c->template_ == RP__CUDA_TILE || (c->template_ == RP__CUDA_POINTWISE && !rp__emit_loads_early(&e)))
         e.at = "[j]";
     find_levels(&e);
     find_places(&e);
@@ -190,6 +194,7 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
                      !rp__emit_in_vectors(&e, &dag->nodes[k]);
     switch ((rp__cuda_template)c->template_) {
     case RP__CUDA_POINTWISE: rp__emit_pointwise(&e, name); break;
+    case RP__CUDA_TILE: rp__emit_tile(&e, name); break;
     case RP__CUDA_ROW:
     case RP__CUDA_CLUSTER: rp__emit_row(&e, name); break;
     case RP__CUDA_ROW_LOOP: rp__emit_row_loop(&e, name); break;

@@ -22,13 +22,14 @@ enum {
 
 typedef enum rp__cuda_template {
     RP__CUDA_POINTWISE, /* a thread computes `unroll` vectors of `vector` points */
+    RP__CUDA_TILE,      /* the same for a tile of two dims, of which accesses disagree about which is contiguous */
     RP__CUDA_ROW, /* `threads` threads a row, `groups` vectors of `span` elements each in registers; R <= threads groups span */
     RP__CUDA_CLUSTER, /* the same for a row of up to 8 chunks: a cluster of `down` blocks, a chunk each */
     RP__CUDA_ROW_LOOP, /* a block of 256 threads a row, chunk by chunk, values recomputed in every phase; R > RP__CUDA_CHUNK */
-    RP__CUDA_COLUMN, /* one phase, outer dims run fastest: rows side by side in a block, `down` threads down each */
-    RP__CUDA_PARTIAL_ROW, /* one phase, one chunk of one row a block: writes partial results */
-    RP__CUDA_PARTIAL_COLUMN,
-    RP__CUDA_FINISH,  /* folds partial results and runs the row values and stores; `threads` threads a row */
+    RP__CUDA_COLUMN, /* outer dims run fastest: rows side by side in a block, `down` threads down each; R <= RP__CUDA_CHUNK */
+    RP__CUDA_PARTIAL_ROW,    /* one phase, one chunk of one row a block: writes partial results */
+    RP__CUDA_PARTIAL_COLUMN, /* one phase, one of `parts` parts of a chunk a block */
+    RP__CUDA_FINISH, /* folds partial results and runs the row values and stores; rows side by side, `down` threads down each */
     RP__CUDA_MANY,    /* pointwise over groups of equal problems */
     RP__CUDA_CONTRACT /* a product or convolution and what follows: contract.c makes the text */
 } rp__cuda_template;
@@ -37,21 +38,34 @@ typedef enum rp__cuda_template {
 typedef struct rp__cuda_class {
     uint8_t template_; /* rp__cuda_template */
     uint8_t n_outer, n_inner;
-    uint8_t vector; /* POINTWISE, MANY: points a vector; rows: the span when some access is loaded in vectors */
-    uint8_t unroll;
-    uint8_t span;    /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
+    uint8_t
+        vector; /* POINTWISE, TILE, MANY: points a vector; COLUMN: rows a thread; rows: the span when some access is loaded in vectors */
+    uint8_t
+        unroll;   /* POINTWISE, MANY: vectors a thread; COLUMN: elements of a lane whose loads are in flight together */
+    uint8_t span; /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
     uint8_t groups;  /* ROW: vectors a thread */
     uint8_t strided; /* ROW, CLUSTER: a thread's elements are T apart, for rows that are not read in vectors */
-    uint8_t full;    /* ROW: R = threads groups span, so that no element needs a guard */
-    uint8_t wide;    /* 64-bit element offsets */
+    uint8_t
+        full; /* ROW: R = threads groups span, so that no element needs a guard; COLUMN: one element a lane at most; FINISH: one
+                        chunk a fold lane at most */
+    uint8_t wide; /* 64-bit element offsets */
     uint8_t n_draws;
-    uint16_t threads;  /* ROW: threads a row; COLUMN: T of the order above; FINISH: fold lanes */
-    uint16_t down;     /* COLUMN: threads down a column, at most T; CLUSTER: blocks */
-    uint16_t tree;     /* ROW: T of the order above, a multiple of threads span / 4 */
+    uint16_t threads; /* ROW: threads a row; COLUMN: T of the order above; FINISH: fold lanes */
+    uint16_t
+        down; /* COLUMN: threads down a column, at most T / parts; FINISH: the same, at most threads * parts; CLUSTER: blocks; TILE:
+                          places across */
+    uint16_t parts; /* PARTIAL_COLUMN, FINISH: blocks, and results, a chunk: a power of two, at most T; others 1 */
+    uint16_t tree;  /* ROW: T of the order above, a multiple of threads span / 4 */
+    uint16_t
+        tile; /* TILE: places along the last dim; tile * down is a multiple of 256. COLUMN, FINISH: threads side by side */
+    uint8_t across;    /* TILE: the other dim */
+    uint8_t stage;     /* TILE: elements of a vector across */
     uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
-    /* per access, along the fastest dim (POINTWISE) or the inner dims (rows) */
-    uint64_t unit;      /* stride 1 and aligned for whole vectors */
-    uint64_t broadcast; /* stride 0 */
+    /* per access, along the fastest dim (POINTWISE), the last outer one (`unit` of COLUMN) or the inner dims (rows) */
+    uint64_t unit;        /* stride 1 and aligned for whole vectors */
+    uint64_t broadcast;   /* stride 0 */
+    uint64_t staged;      /* TILE: through shared memory */
+    uint64_t staged_unit; /* TILE: of these, stride 1 across and aligned for vectors of `stage` */
 } rp__cuda_class;
 
 /* Parameter words: those of rp__space_words (space.h), then these. */
@@ -63,8 +77,9 @@ enum {
 };
 /* MANY: scalars, then RP__CUDA_EXTRA_WORDS, then for each group: points, first block, one address an access. */
 
-int rp__cuda_row_threads(int64_t r);                  /* T of the order above: a power of two, 1 to 256 */
-unsigned rp__cuda_columns(const rp__cuda_class *c);   /* COLUMN: rows side by side in a block */
+int rp__cuda_row_threads(int64_t r);                         /* T of the order above: a power of two, 1 to 256 */
+unsigned rp__cuda_columns(const rp__cuda_class *c);          /* COLUMN: rows side by side in a block */
+unsigned rp__cuda_tile_pitch(unsigned tile, unsigned bytes); /* TILE: elements of a row of the tile in shared memory */
 unsigned rp__cuda_row_block(const rp__cuda_class *c); /* ROW: threads a block; it holds block / c->threads rows */
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups);
 /* Adds the kernel `name` to `out`; prelude.cuh and support.cuh come before it. */

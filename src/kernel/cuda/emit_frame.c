@@ -54,9 +54,23 @@ void rp__emit_rows_start(const rp__emitter *e, bool inner) {
     if (inner) add_inner_extent(e);
 }
 
+static bool is_row_node(const rp__emitter *e, unsigned k, unsigned phase) {
+    const rp__node *n = &e->dag->nodes[k];
+    return e->level[k] == RP__LEVEL_ROW && n->phase == phase && n->op != RP__REDUCE && n->op != RP__CONST;
+}
+
+static void add_columns(const rp__emitter *e) {
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", e->columns);
+}
+
 void rp__emit_row_nodes(const rp__emitter *e, unsigned phase) {
+    for (unsigned k = 0; k < e->dag->n_nodes && e->columns > 1; k++)
+        if (is_row_node(e, k, phase))
+            rp__text_add(e->out, "    %s r%u[%u];\n", rp__emit_type(e->dag->nodes[k].dtype), k, e->columns);
+    if (e->columns > 1) add_columns(e);
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
-        if (e->level[k] == RP__LEVEL_ROW && e->dag->nodes[k].phase == phase) rp__emit_node(e, (rp__val)k, NULL);
+        if (is_row_node(e, k, phase)) rp__emit_node(e, (rp__val)k, NULL);
+    if (e->columns > 1) rp__text_puts(e->out, "    }\n");
 }
 
 void rp__emit_indices(const rp__emitter *e, const char *from, const char *prefix, unsigned first, unsigned n) {
@@ -221,8 +235,8 @@ void rp__emit_row_start(const rp__emitter *e, bool exact) {
         rp__text_add(e->out, "    const int live = 1;\n    const %s row = row_; (void)row; (void)rows;\n", index);
     else
         rp__text_add(e->out,
-                     "    const int live = row_ < rows;\n    const %s row = live ? row_ : rows - 1; (void)row;\n",
-                     index);
+                     "    const int live = row_ < rows;\n    const %s row = live ? row_ : rows - %u; (void)row;\n",
+                     index, e->columns);
     if (e->c->n_outer > 0) {
         rp__emit_indices(e, "row", "d", 0, e->c->n_outer);
         rp__emit_access_offsets(e, "d", 0, e->c->n_outer);
@@ -244,6 +258,8 @@ void rp__emit_element_nodes(const rp__emitter *e, unsigned phase, const char *gu
 }
 
 void rp__emit_row_stores(const rp__emitter *e, const char *guard) {
+    if (e->columns > 1) add_columns(e);
     for (unsigned k = 0; k < e->dag->n_stores; k++)
         if (rp__dag_is_row(e->dag, e->dag->stores[k].axes)) rp__emit_store(e, &e->dag->stores[k], guard);
+    if (e->columns > 1) rp__text_puts(e->out, "    }\n");
 }

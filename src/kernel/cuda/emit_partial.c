@@ -1,70 +1,105 @@
-/* Partial results of long rows (emit_parts.h): where they lie, and the kernel that folds them. */
+/* Partial results of long rows (emit_parts.h): where they lie, and the kernel that folds them. A chunk of a row has one, or one for each
+ * of its `parts`: part q has the groups of lanes g % parts == q of the order in emit.h, which are subtrees of it. */
 #include "kernel/cuda/emit_parts.h"
 
 #include <stdio.h>
 
-/* The address of partial result `which` of (chunk, row). */
-static void add_partial(const rp__emitter *e, unsigned which, const char *chunk) {
+/* Partial result `which` of a part of a chunk of `row`: each has the room of 8 bytes, and its own type. */
+static void add_partial(const rp__emitter *e, unsigned node, unsigned which, const char *chunk, const char *part) {
     rp__text_add(
-        e->out, "((rp_u64 *)p.w[%u])[((rp_i64)%u * (rp_i64)p.w[%u] + (rp_i64)%s) * (rp_i64)rows + (rp_i64)row]",
-        rp__emit_extra_word(e, RP__CUDA_WORD_PARTIAL), which, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS), chunk);
+        e->out,
+        "((%s *)((rp_u64 *)p.w[%u] + %u * chunks * (rp_i64)rows))[((rp_i64)%s * %u + %s) * (rp_i64)rows + (rp_i64)row",
+        rp__emit_type(e->dag->nodes[node].dtype), rp__emit_extra_word(e, RP__CUDA_WORD_PARTIAL), which * e->c->parts,
+        chunk, e->c->parts, part);
+    rp__text_puts(e->out, e->columns > 1 ? " + j]" : "]");
 }
 
-void rp__emit_partial_stores(const rp__emitter *e, const char *guard, const char *chunk) {
+void rp__emit_partial_stores(const rp__emitter *e, const char *guard, const char *chunk, const char *part) {
     unsigned which = 0;
+    rp__text_add(e->out, "    const rp_i64 chunks = (rp_i64)p.w[%u];\n", rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, 0)) {
-            unsigned dtype = e->dag->nodes[k].dtype;
             rp__text_add(e->out, "    if (%s) ", guard);
-            add_partial(e, which++, chunk);
-            if (dtype == RP_F32)
-                rp__text_add(e->out, " = (rp_u64)rp_f32_bits(s%u);\n", k);
-            else if (dtype == RP_F64)
-                rp__text_add(e->out, " = rp_f64_bits(s%u);\n", k);
-            else
-                rp__text_add(e->out, " = (rp_u64)(rp_i64)s%u;\n", k);
+            if (e->columns > 1) rp__text_add(e->out, "_Pragma(\"unroll\") for (int j = 0; j < %u; j++) ", e->columns);
+            add_partial(e, k, which++, chunk, part);
+            rp__text_add(e->out, " = s%u%s;\n", k, e->columns > 1 ? "[j]" : "");
         }
 }
 
-/* A thread a fold lane. */
+/* Rows side by side, `down` threads a row. Fold lanes and parts are the places of one halving tree, parts above lanes: thread ty has the
+ * lanes and the parts that are ty in the bits combined last, and visits its own as emit_column.c does. */
 void rp__emit_finish(const rp__emitter *e, const char *name) {
     const rp__dag *d = e->dag;
+    const rp__cuda_class *c = e->c;
     const char *index = rp__emit_index_type(e);
-    const unsigned lanes = e->c->threads;
-    rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), RP__CUDA_BLOCK);
-    if (lanes > 32) {
-        char size[16];
-        (void)snprintf(size, sizeof size, "[%u]", lanes + 1);
-        rp__emit_shared(e, size);
-    }
+    const unsigned lanes = c->threads, down = c->down, own = lanes < down ? lanes : down, apart = down / own,
+                   visits = lanes / own, pieces = c->parts / apart;
+    char size[32];
+    rp__emit_signature(e, name, rp__cuda_word_count(d, c, 0), (unsigned)c->tile * down);
+    (void)snprintf(size, sizeof size, "[%u][%u]", down, c->tile + 1u);
+    rp__emit_shared(e, size);
     rp__emit_rows_start(e, false);
-    rp__text_add(e->out, "    const rp_i64 chunks = (rp_i64)p.w[%u];\n", rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
-    rp__text_add(
-        e->out,
-        "    const int t = (int)threadIdx.x %% %u;\n    const %s row_ = (%s)blockIdx.x * %u + (%s)threadIdx.x / %u;\n",
-        lanes, index, index, RP__CUDA_BLOCK / lanes, index, lanes);
+    rp__text_add(e->out,
+                 "    const rp_i64 chunks = (rp_i64)p.w[%u];\n    const int tx = (int)threadIdx.x %% %u, ty = "
+                 "(int)threadIdx.x / %u;\n    const %s row_ = (%s)blockIdx.x * %u + tx;\n",
+                 rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS), c->tile, c->tile, index, index, c->tile);
     rp__emit_row_start(e, false);
     rp__emit_row_nodes(e, 0);
-    rp__emit_fold_start(e, 0);
     unsigned which = 0;
     for (unsigned k = 0; k < d->n_nodes; k++) {
         if (!rp__emit_reduces_in(e, k, 0)) continue;
-        unsigned dtype = d->nodes[k].dtype;
-        rp__text_add(
-            e->out,
-            "    _Pragma(\"unroll 4\") for (rp_i64 chunk = t; chunk < chunks; chunk += %u) {\n        const %s x = ",
-            lanes, rp__emit_type(dtype));
-        rp__text_puts(e->out, dtype == RP_F32   ? "rp_bits_f32((rp_u32)"
-                              : dtype == RP_F64 ? "rp_bits_f64("
-                              : dtype == RP_I64 ? "(rp_i64)("
-                                                : "(");
-        add_partial(e, which++, "chunk");
-        rp__text_puts(e->out, ");\n    ");
-        rp__emit_fold_step(e, k, "x");
-        rp__text_puts(e->out, "    }\n");
+        const char *type = rp__emit_type(d->nodes[k].dtype);
+        rp__text_puts(e->out, "    {\n");
+        rp__emit_waiting(e, k, 'z', visits, "");
+        rp__text_add(e->out,
+                     "    %s all = 0;\n    %sfor (int n = 0; n < %u; n++) {\n    const int lane = ty %% %u + %u * ",
+                     type, c->full ? "_Pragma(\"unroll 8\") " : "", visits, own, own);
+        rp__emit_reversed(e, "n", visits);
+        rp__text_puts(e->out, ";\n");
+        rp__emit_fold_identity(e, k);
+        rp__text_add(e->out,
+                     c->full ? "    { const rp_i64 chunk = lane; if (chunk < chunks) {\n"
+                             : "    _Pragma(\"unroll 4\") for (rp_i64 chunk = lane; chunk < chunks; chunk += %u) { {\n",
+                     lanes);
+        if (pieces > 1) { /* what the parts of a chunk make together */
+            rp__text_puts(e->out, "    {\n");
+            rp__text_add(e->out, "    %s x = 0;\n", type);
+            rp__emit_waiting(e, k, 'y', pieces, "");
+            rp__text_add(e->out, "    _Pragma(\"unroll 8\") for (int m = 0; m < %u; m++) {\n    x = ", pieces);
+            char part[256];
+            rp__text reversed = {0};
+            rp__emitter other = *e;
+            other.out = &reversed;
+            rp__emit_reversed(&other, "m", pieces);
+            (void)snprintf(part, sizeof part, "(ty / %u + %u * %s)", own, apart, reversed.data ? reversed.data : "0");
+            e->out->failed = e->out->failed || reversed.failed;
+            rp__text_free(&reversed);
+            add_partial(e, k, which, "chunk", part);
+            rp__text_puts(e->out, ";\n");
+            rp__emit_visited(e, k, 'y', pieces, "m", "x", "");
+            rp__text_puts(e->out, "    }\n    ");
+            rp__emit_fold_step(e, k, "x");
+            rp__text_puts(e->out, "    }\n");
+        } else {
+            char part[32];
+            (void)snprintf(part, sizeof part, "(ty / %u)", own);
+            rp__text_add(e->out, "    const %s x = ", type);
+            add_partial(e, k, which, "chunk", part);
+            rp__text_puts(e->out, "; ");
+            rp__emit_fold_step(e, k, "x");
+        }
+        which++;
+        rp__text_puts(e->out, "    } }\n");
+        char f[24];
+        (void)snprintf(f, sizeof f, "f%u", k);
+        rp__emit_visited(e, k, 'z', visits, "n", f, "");
+        rp__text_add(e->out, "    all = f%u;\n    }\n    h%u[ty][tx] = all;\n    }\n", k, k);
     }
-    rp__emit_fold_lanes(e, 0, lanes, "");
+    rp__emit_down(e, 0, down, "ty", "tx");
+    for (unsigned k = 0; k < d->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, 0))
+            rp__text_add(e->out, "    const %s r%u = h%u[0][tx];\n", rp__emit_type(d->nodes[k].dtype), k, k);
     for (unsigned phase = 1; phase < d->n_phases; phase++) rp__emit_row_nodes(e, phase);
-    rp__emit_row_stores(e, "live && t == 0");
+    rp__emit_row_stores(e, "live && ty == 0");
     rp__text_puts(e->out, "}\n");
 }

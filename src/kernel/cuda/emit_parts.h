@@ -1,4 +1,4 @@
-/* What the files of the CUDA C emitter share; nobody else includes it. A file a kind of kernel (emit_point.c, emit_row.c,
+/* What the files of the CUDA C emitter share; nobody else includes it. A file a kind of kernel (emit_point.c, emit_tile.c, emit_row.c,
  * emit_column.c, emit_partial.c) over four that write pieces: emit_value.c one node, load or store; emit_frame.c what
  * kernels open with, indices, vectors; emit_reduce.c lanes and trees; emit_scan.c prefixes. emit.c decides where each node is computed and calls
  * them.
@@ -26,6 +26,8 @@ typedef struct rp__emitter {
     bool *array;    /* per node: kept from one phase to a later one */
     bool *needed;   /* per node: scratch of rp__emit_find_needed */
     uint8_t *stage; /* per node: scans on the longest path to it */
+    unsigned
+        columns;    /* rows that a thread has side by side: row values are arrays r<node>[j] where there are several */
     bool recompute; /* looped templates keep nothing between phases */
 } rp__emitter;
 
@@ -105,14 +107,13 @@ void rp__emit_shared(const rp__emitter *e, const char *extents);
 void rp__emit_accumulators(const rp__emitter *e, unsigned phase, unsigned lanes); /* c<node>[lanes] = identity */
 void rp__emit_accumulation(const rp__emitter *e, unsigned phase, const char *lane, const char *guard);
 void rp__emit_combine(const rp__emitter *e, const rp__node *n, const char *a, const char *b); /* an expression */
-/* A statement: `into` = the four lanes c<k>[<first>0] to c<k>[<first>3], (0 and 2) and (1 and 3). first: "", "m * 4 + ". */
-void rp__emit_four(const rp__emitter *e, unsigned k, const char *first, const char *into);
 /* s<node> of every reduction of a phase: the groups of four of a thread, then the tree over the threads t of a row. Every thread
  * gets the result. Above 32 groups h<node><turn> has RP__ROW_SHARED(shape) elements. */
 void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, const char *turn);
 /* f<node>, the fold lane of thread t, before the loop over chunks; s<node>, the result of the chunk at `chunk`, into its lane; and
  * r<node>, which every thread gets. h<node><turn> is as of rp__emit_trees over 256 threads. */
 void rp__emit_fold_start(const rp__emitter *e, unsigned phase);
+void rp__emit_fold_identity(const rp__emitter *e, unsigned node); /* f<node> alone */
 void rp__emit_fold(const rp__emitter *e, unsigned phase);
 void rp__emit_fold_step(const rp__emitter *e, unsigned node, const char *x); /* x into f<node> */
 void rp__emit_fold_end(const rp__emitter *e, unsigned phase, const char *turn);
@@ -135,15 +136,30 @@ void rp__emit_scan_carries(const rp__emitter *e); /* q<node>: what lies before t
 void rp__emit_scan_tile(const rp__emitter *e, const char *element);
 void rp__emit_scan_vectors(const rp__emitter *e);
 
+/* ---- emit_column.c: halving trees over `count` values, a power of two, that come one after the other. Value number n is the one at
+ * the place with n's bits reversed; value c waits in <name><node>_<level>, or combines with what waits there. After the last, c is all of
+ * them. */
+void rp__emit_reversed(const rp__emitter *e, const char *from, unsigned count); /* an expression */
+void rp__emit_waiting(const rp__emitter *e, unsigned node, char name, unsigned count, const char *size);
+void rp__emit_visited(const rp__emitter *e, unsigned node, char name, unsigned count, const char *turn, const char *c,
+                      const char *at);
+/* h<node>[0][column] of what the `down` threads of a column have in h<node>[row][column]. */
+void rp__emit_down(const rp__emitter *e, unsigned phase, unsigned down, const char *row, const char *column);
+
 /* ---- kernels */
 bool rp__emit_loads_early(const rp__emitter *e); /* of emit_point.c: it changes how values are named */
 void rp__emit_pointwise(const rp__emitter *e, const char *name);
+void rp__emit_point_body(const rp__emitter *e, const char *guard,
+                         bool many); /* nodes and stores of a vector of points */
+void rp__emit_tile(const rp__emitter *e, const char *name);
+void rp__emit_staged(const rp__emitter *e,
+                     unsigned access); /* its element in shared memory, within rp__emit_point_body */
 void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups);
 void rp__emit_row(const rp__emitter *e, const char *name);
 void rp__emit_row_loop(const rp__emitter *e, const char *name);
 void rp__emit_partial_row(const rp__emitter *e, const char *name);
 void rp__emit_column(const rp__emitter *e, const char *name, bool partial);
-void rp__emit_partial_stores(const rp__emitter *e, const char *guard, const char *chunk);
+void rp__emit_partial_stores(const rp__emitter *e, const char *guard, const char *chunk, const char *part);
 void rp__emit_finish(const rp__emitter *e, const char *name);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-static void add_body(const rp__emitter *e, const char *guard, bool many) {
+void rp__emit_point_body(const rp__emitter *e, const char *guard, bool many) {
     const rp__dag *d = e->dag;
     unsigned vector = e->c->vector;
     for (unsigned k = 0; k < d->n_stores; k++)
@@ -66,7 +66,7 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
     for (unsigned k = 0; k < d->n_nodes && !early && vector > 1; k++)
         if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &d->nodes[k]))
             rp__emit_vector_load(e, k, vector, "", "ok");
-    add_body(e, "ok", false);
+    rp__emit_point_body(e, "ok", false);
     rp__text_puts(e->out, "    }\n}\n");
 }
 
@@ -104,6 +104,6 @@ void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
         e->out,
         "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n    const rp_i64 g = %s;\n    const int ok = g < points;\n",
         unroll, at);
-    add_body(e, "ok", true);
+    rp__emit_point_body(e, "ok", true);
     rp__text_puts(e->out, "    }\n}\n");
 }

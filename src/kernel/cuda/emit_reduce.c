@@ -82,32 +82,25 @@ static void add_shuffles(const rp__emitter *e, unsigned k, unsigned width) {
     }
 }
 
-void rp__emit_four(const rp__emitter *e, unsigned k, const char *first, const char *into) {
-    const rp__node *n = &e->dag->nodes[k];
-    char a[48], b[48];
-    rp__text_add(e->out, "{ const %s lo = ", rp__emit_type(n->dtype));
-    (void)snprintf(a, sizeof a, "c%u[%s0]", k, first);
-    (void)snprintf(b, sizeof b, "c%u[%s2]", k, first);
-    rp__emit_combine(e, n, a, b);
-    rp__text_puts(e->out, ", hi = ");
-    (void)snprintf(a, sizeof a, "c%u[%s1]", k, first);
-    (void)snprintf(b, sizeof b, "c%u[%s3]", k, first);
-    rp__emit_combine(e, n, a, b);
-    rp__text_add(e->out, "; %s = ", into);
-    rp__emit_combine(e, n, "lo", "hi");
-    rp__text_puts(e->out, "; }\n");
-}
-
 /* g<k>: the groups of four of a thread, those of the same place in the tree's upper levels combined */
 static void add_groups(const rp__emitter *e, unsigned k, const rp__row_shape *shape) {
     const rp__node *n = &e->dag->nodes[k];
     const char *type = rp__emit_type(n->dtype);
     unsigned fours = shape->span / 4, groups = shape->strips * fours;
-    char g[24], into[24];
-    rp__text_add(e->out, "    %s s%u, g%u[%u];\n    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) ", type, k, k,
-                 groups, groups);
-    (void)snprintf(into, sizeof into, "g%u[m]", k);
-    rp__emit_four(e, k, "m * 4 + ", into);
+    char a[48], b[48], g[24];
+    rp__text_add(e->out,
+                 "    %s s%u, g%u[%u];\n    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) { const %s lo = ", type, k,
+                 k, groups, groups, type);
+    (void)snprintf(a, sizeof a, "c%u[m * 4]", k);
+    (void)snprintf(b, sizeof b, "c%u[m * 4 + 2]", k);
+    rp__emit_combine(e, n, a, b);
+    rp__text_puts(e->out, ", hi = ");
+    (void)snprintf(a, sizeof a, "c%u[m * 4 + 1]", k);
+    (void)snprintf(b, sizeof b, "c%u[m * 4 + 3]", k);
+    rp__emit_combine(e, n, a, b);
+    rp__text_add(e->out, "; g%u[m] = ", k);
+    rp__emit_combine(e, n, "lo", "hi");
+    rp__text_puts(e->out, "; }\n");
     (void)snprintf(g, sizeof g, "g%u", k);
     add_halving(e, n, g, groups, fours);
 }
@@ -220,6 +213,12 @@ void rp__emit_fold_start(const rp__emitter *e, unsigned phase) {
             add_identity(e, &e->dag->nodes[k]);
             rp__text_puts(e->out, ";\n");
         }
+}
+
+void rp__emit_fold_identity(const rp__emitter *e, unsigned node) {
+    rp__text_add(e->out, "    %s f%u = ", rp__emit_type(e->dag->nodes[node].dtype), node);
+    add_identity(e, &e->dag->nodes[node]);
+    rp__text_puts(e->out, ";\n");
 }
 
 void rp__emit_fold_step(const rp__emitter *e, unsigned k, const char *x) {

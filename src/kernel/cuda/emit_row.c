@@ -234,6 +234,6 @@ void rp__emit_partial_row(const rp__emitter *e, const char *name) {
     rp__emit_accumulators(e, 0, 4);
     add_chunk_loop(e, 0, false);
     rp__emit_trees(e, 0, &chunk_shape, "");
-    rp__emit_partial_stores(e, "t == 0", "chunk_");
+    rp__emit_partial_stores(e, "t == 0", "chunk_", "0");
     rp__text_puts(e->out, "}\n");
 }

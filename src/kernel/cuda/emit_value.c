@@ -14,7 +14,7 @@ const char *rp__emit_suffix(unsigned dtype) { return dtype == RP_F64 ? "f64" : "
 const char *rp__emit_index_type(const rp__emitter *e) { return e->c->wide ? "rp_i64" : "rp_i32"; }
 
 bool rp__emit_is_rows(const rp__cuda_class *c) {
-    return c->template_ != RP__CUDA_POINTWISE && c->template_ != RP__CUDA_MANY;
+    return c->template_ != RP__CUDA_POINTWISE && c->template_ != RP__CUDA_TILE && c->template_ != RP__CUDA_MANY;
 }
 
 /* A value written as an operand; literals are written out. At most 64 bytes. */
@@ -38,7 +38,7 @@ const char *rp__emit_value(const rp__emitter *e, rp__val v, char buf[64]) {
         return buf;
     }
     if (e->level[v] != RP__LEVEL_ELEMENT)
-        (void)snprintf(buf, 64, "r%u", v);
+        (void)snprintf(buf, 64, "r%u%s", v, e->columns > 1 && e->level[v] == RP__LEVEL_ROW ? "[j]" : "");
     else
         (void)snprintf(buf, 64, "v%u%s", v, e->array[v] ? e->at : "");
     return buf;
@@ -229,9 +229,12 @@ static void add_offset(const rp__emitter *e, unsigned a) {
         return;
     }
     rp__text_add(e->out, "o%u", a);
+    if (e->columns > 1)
+        rp__text_add(e->out, " + j * (%s)p.w[%u]", rp__emit_index_type(e),
+                     rp__emit_stride_word(e, a, e->c->n_outer - 1u));
     if (e->c->broadcast & bit || e->c->n_inner == 0) return;
     if (e->c->n_inner == 1) {
-        if (e->c->unit & bit)
+        if ((e->c->unit & bit) && e->columns == 1)
             rp__text_puts(e->out, " + i");
         else
             rp__text_add(e->out, " + i * (%s)p.w[%u]", rp__emit_index_type(e),
@@ -257,9 +260,8 @@ void rp__emit_converted(const rp__emitter *e, unsigned access, const char *raw) 
 bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n) {
     return n->op == RP__LOAD && n->a == RP__NO_VAL && n->b == RP__NO_VAL && (e->c->unit >> n->access & 1) &&
            e->c->vector > 1 &&
-           (e->c->template_ == RP__CUDA_POINTWISE || e->c->template_ == RP__CUDA_MANY ||
-            e->c->template_ == RP__CUDA_ROW || e->c->template_ == RP__CUDA_CLUSTER ||
-            e->c->template_ == RP__CUDA_ROW_LOOP || e->c->template_ == RP__CUDA_PARTIAL_ROW);
+           (!rp__emit_is_rows(e->c) || e->c->template_ == RP__CUDA_ROW || e->c->template_ == RP__CUDA_CLUSTER ||
+            e->c->template_ == RP__CUDA_ROW_LOOP || e->c->template_ == RP__CUDA_PARTIAL_ROW || e->columns > 1);
 }
 
 /* An access with windows: f is the offset of the place and here, which `guard` (NULL: 1) begins, whether it is inside. element: the
@@ -299,6 +301,14 @@ static void add_load(const rp__emitter *e, const rp__node *n, const char *guard,
         rp__text_puts(e->out, ";");
         return;
     }
+    if (e->c->staged >> n->access & 1) {
+        rp__text_puts(e->out, "x0 = ");
+        rp__emit_staged(e, n->access);
+        rp__text_puts(e->out, "; y = ");
+        rp__emit_converted(e, n->access, "x0");
+        rp__text_puts(e->out, ";");
+        return;
+    }
     if (n->b != RP__NO_VAL && guard)
         rp__text_add(e->out, "if (%s && %s) ", guard, rp__emit_value(e, n->b, t));
     else if (n->b != RP__NO_VAL)
@@ -332,7 +342,8 @@ static const char *checked_by(const rp__emitter *e, rp__val v, const char *guard
 void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
     const rp__node *n = &e->dag->nodes[v];
     char t[64];
-    bool element = e->level[v] == RP__LEVEL_ELEMENT;
+    const bool element = e->level[v] == RP__LEVEL_ELEMENT, row = e->level[v] == RP__LEVEL_ROW;
+    const bool declared = (element && e->array[v]) || (row && e->columns > 1);
     if (n->op == RP__CONST || n->op == RP__REDUCE) return;
     if (element && rp__emit_in_vectors(e, n)) {
         if (!e->array[v]) {
@@ -345,16 +356,14 @@ void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
     }
     rp__text_puts(e->out, "        ");
     if (n->op == RP__LOAD) {
-        if (!(element && e->array[v]))
-            rp__text_add(e->out, "%s %s; ", rp__emit_type(n->dtype), rp__emit_value(e, v, t));
+        if (!declared) rp__text_add(e->out, "%s %s; ", rp__emit_type(n->dtype), rp__emit_value(e, v, t));
         rp__text_add(e->out, "{ %s y; ", rp__emit_type(n->dtype));
         add_load(e, n, element ? guard : NULL, element);
         rp__text_add(e->out, " %s = y; }\n", rp__emit_value(e, v, t));
         return;
     }
     if (n->op == RP__INSIDE || (n->op == RP__IOTA && e->dag->accesses[n->access].windows)) {
-        if (!(element && e->array[v]))
-            rp__text_add(e->out, "%s %s; ", rp__emit_type(n->dtype), rp__emit_value(e, v, t));
+        if (!declared) rp__text_add(e->out, "%s %s; ", rp__emit_type(n->dtype), rp__emit_value(e, v, t));
         rp__text_puts(e->out, "{ ");
         add_windows(e, n->access, NULL, element);
         rp__text_add(e->out, "%s = ", rp__emit_value(e, v, t));
@@ -364,7 +373,7 @@ void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
             rp__text_add(e->out, "here ? (rp_i64)p.w[%u] + (rp_i64)f : 0; }\n", e->words.address + n->access);
         return;
     }
-    if (!(element && e->array[v])) rp__text_add(e->out, "const %s ", rp__emit_type(n->dtype));
+    if (!declared) rp__text_add(e->out, "const %s ", rp__emit_type(n->dtype));
     rp__text_add(e->out, "%s = ", rp__emit_value(e, v, t));
     if (n->op == RP__SCALAR)
         add_scalar(e, n->access, n->dtype);
@@ -397,6 +406,13 @@ void rp__emit_store(const rp__emitter *e, const rp__store *s, const char *guard)
         rp__text_add(e->out, "if (%s%s", guard ? guard : "", guard && s->predicate != RP__NO_VAL ? " && " : "");
         if (s->predicate != RP__NO_VAL) rp__text_puts(e->out, rp__emit_value(e, s->predicate, t));
         rp__text_puts(e->out, ") ");
+    }
+    if (e->c->staged >> s->access & 1) {
+        rp__emit_staged(e, s->access);
+        rp__text_puts(e->out, " = ");
+        rp__emit_stored(e, s->access, s->value);
+        rp__text_puts(e->out, ";\n");
+        return;
     }
     if (s->mode == RP__STORE_ADD) {
         static const char *const names[] = {[RP_F32] = "f32",   [RP_F64] = "f64", [RP_F16] = "f16",

@@ -49,7 +49,8 @@ static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, 
     case RP__LIB_NONZERO: return rp__cuda_nonzero_workspace(d, o, n, call);
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_workspace(d, o, n, call);
     case RP__LIB_SCATTER: return rp__cuda_scatter_workspace(d, o, n, call);
-    default: return has_templates(op) && pick(&(rp__problem){d, op, o, n, call}, &bytes) ? bytes : 0;
+    default:
+        return has_templates(op) && pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, &bytes) ? bytes : 0;
     }
 }
 
@@ -74,12 +75,12 @@ static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, si
     default: break;
     }
     if (!has_templates(op)) return rp__fail(RP_ERROR_INTERNAL, "%s: library op %d on CUDA", call->op, (int)op);
-    return bind_template(&(rp__problem){d, op, o, n, call}, buffer, out);
+    return bind_template(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, buffer, out);
 }
 
 static rp_status finish(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                         rp__launch_buffer *buffer, rp__launch *out) {
-    const rp__problem p = {d, op, o, n, call};
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
     size_t bytes;
     *out = (rp__launch){0};
     if (op != RP__LIB_CONV_WEIGHT || pick(&p, &bytes) != &rp__cuda_conv_shares_row.row) return RP_OK;
@@ -92,7 +93,8 @@ static const char *name(rp__device *d, rp__library_op op) {
 }
 
 static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
-    return rp__template_order(rp__cuda_templates, RP__CUDA_TEMPLATES, &(rp__problem){d, op, o, n, call});
+    return rp__template_order(rp__cuda_templates, RP__CUDA_TEMPLATES,
+                              &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE});
 }
 
 extern const rp__library rp__cuda_library;

@@ -9,8 +9,8 @@
 /* Below this many multiply-adds our kernel's one node costs less than a cuBLASLt call (bench/gpu_reprise.c measures it). */
 #define RP__CUDA_SMALL_PRODUCT (INT64_C(1) << 22)
 /* The rows of templates.c, each in the file of its kernel. */
-extern const rp__cuda_product_row rp__cuda_chain_row, rp__cuda_matmul_row, rp__cuda_lt_row, rp__cuda_conv_row,
-    rp__cuda_conv_mma_row, rp__cuda_conv_depth_row, rp__cuda_conv_shares_row;
+extern const rp__cuda_product_row rp__cuda_chain_row, rp__cuda_matmul_row, rp__cuda_tensor_row, rp__cuda_fma_row,
+    rp__cuda_lt_row, rp__cuda_conv_row, rp__cuda_conv_mma_row, rp__cuda_conv_depth_row, rp__cuda_conv_shares_row;
 
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n);
 rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, size_t n, const rp__library_call *call,
@@ -35,6 +35,7 @@ void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *acce
 typedef struct rp__lt_problem { /* row-major product; zeroed first, compared as bytes: the key of a plan */
     int32_t dtype, epilogue;    /* cublasLtEpilogue_t */
     int32_t transpose_a, transpose_b, alignment, device;
+    int32_t compute, unused; /* cublasComputeType_t */
     int64_t m, n, k, lda, ldb, ldd, batch, stride_a, stride_b, stride_d;
 } rp__lt_problem;
 bool rp__cuda_lt_available(void);

@@ -28,16 +28,17 @@ static variant *find(const rp__dag *dag, const rp__device *d, const rp__cuda_cla
 }
 
 static const char *template_name(unsigned t) {
-    static const char *const names[] = {"pointwise",      "row",    "cluster", "row_loop", "column", "partial_row",
-                                        "partial_column", "finish", "many",    "contract"};
+    static const char *const names[] = {"pointwise",   "tile",           "row",    "cluster", "row_loop", "column",
+                                        "partial_row", "partial_column", "finish", "many",    "contract"};
     return names[t];
 }
 
 static rp_status add_source(const rp__dag *dag, const rp__cuda_class *c, char name[64], rp__text *out) {
     rp__hash key = rp__hash_bytes(c, sizeof *c, dag->key);
-    (void)snprintf(name, 64, "rp_%s_%016llx", template_name(c->template_), (unsigned long long)key.lo);
-    return c->template_ == RP__CUDA_CONTRACT ? rp__cuda_contract_emit(dag, c, name, out)
-                                             : rp__cuda_emit(dag, c, name, out);
+    const bool product = c->template_ == RP__CUDA_CONTRACT;
+    (void)snprintf(name, 64, "rp_%s%s%s_%016llx", template_name(c->template_), product ? "_" : "",
+                   product ? rp__cuda_contract_row(c) : "", (unsigned long long)key.lo);
+    return product ? rp__cuda_contract_emit(dag, c, name, out) : rp__cuda_emit(dag, c, name, out);
 }
 
 /* Compiled without the lock: other threads find, and compile, others meanwhile. */
@@ -139,6 +140,132 @@ static bool is_unit(const rp__dag *dag, const rp__space *s, const rp__space_acce
     return true;
 }
 
+/* ---- tiles: accesses that disagree about which dim is contiguous ---- */
+
+/* Accesses that every node and store reads and writes at their own place, no computed one: they may go through shared memory. */
+static uint64_t plain_accesses(const rp__dag *dag) {
+    uint64_t plain = 0;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if (dag->accesses[k].kind != RP__ACCESS_IOTA && !dag->accesses[k].windows) plain |= UINT64_C(1) << k;
+    for (unsigned k = 0; k < dag->n_nodes; k++) {
+        const rp__node *n = &dag->nodes[k];
+        if (n->op == RP__LOAD && (n->a != RP__NO_VAL || n->b != RP__NO_VAL)) plain &= ~(UINT64_C(1) << n->access);
+    }
+    for (unsigned k = 0; k < dag->n_stores; k++) {
+        const rp__store *s = &dag->stores[k];
+        if (s->offset != RP__NO_VAL || s->predicate != RP__NO_VAL || s->mode != RP__STORE_SET)
+            plain &= ~(UINT64_C(1) << s->access);
+    }
+    return plain;
+}
+
+static unsigned access_bytes(const rp__dag *dag, unsigned k) {
+    return (unsigned)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
+}
+
+/* Bytes a point of what lies along dim d. */
+static unsigned bytes_along(const rp__dag *dag, const rp__space_access *a, unsigned d) {
+    unsigned bytes = 0;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if (dag->accesses[k].kind != RP__ACCESS_IOTA && a[k].stride[d] == 1) bytes += access_bytes(dag, k);
+    return bytes;
+}
+
+/* Points have no order: the dim along which most bytes lie comes last. */
+static void order_points(const rp__dag *dag, rp__space *s, rp__space_access *a) {
+    const unsigned n = rp__space_dims(s);
+    if (n < 2) return;
+    unsigned best = n - 1;
+    for (unsigned d = n - 1; d-- > 0;)
+        if (bytes_along(dag, a, d) > bytes_along(dag, a, best)) best = d;
+    for (unsigned d = best; d + 1 < n; d++) {
+        const int64_t extent = s->extent[d];
+        s->extent[d] = s->extent[d + 1];
+        s->extent[d + 1] = extent;
+        for (unsigned k = 0; k < dag->n_accesses; k++) {
+            const int64_t stride = a[k].stride[d];
+            a[k].stride[d] = a[k].stride[d + 1];
+            a[k].stride[d + 1] = stride;
+        }
+        for (unsigned k = 0; k < dag->n_windows; k++) {
+            int64_t *factor = s->windows[k].factor, f = factor[d];
+            factor[d] = factor[d + 1];
+            factor[d + 1] = f;
+        }
+    }
+}
+
+/* Places of a tile along a dim of extent n, when those along the other dim are few. */
+static unsigned tile_side(int64_t n, unsigned most) {
+    unsigned side = 4;
+    while (side < most && side < n) side *= 2;
+    return side;
+}
+
+static unsigned tile_bytes(const rp__dag *dag, const rp__cuda_class *c) {
+    unsigned bytes = 0;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if (c->staged >> k & 1)
+            bytes += c->down * rp__cuda_tile_pitch(c->tile, access_bytes(dag, k)) * access_bytes(dag, k);
+    return bytes;
+}
+
+/* The sides of a tile: a square, or, where one dim is short, longer along the other. False: what is staged does not fit. */
+static bool shape_tile(const rp__dag *dag, int64_t across, int64_t along, rp__cuda_class *c) {
+    enum { POINTS = 4096, LEAST = 1024, SHARED = 40 << 10 };
+    for (unsigned points = POINTS; points >= LEAST; points /= 2) {
+        const unsigned square = points == POINTS ? 64 : 32;
+        c->down = (uint16_t)tile_side(across, square);
+        c->tile = (uint16_t)(points / c->down);
+        if (along < square && c->down == square) {
+            c->tile = (uint16_t)tile_side(along, square);
+            c->down = (uint16_t)(points / c->tile);
+        }
+        if (tile_bytes(dag, c) <= SHARED) return true;
+    }
+    return false;
+}
+
+/* A tile where what lies along another dim than the last is worth a way through shared memory: each of its elements would be a
+ * sector of 32 bytes to itself, unless a cache keeps the others. */
+static void classify_tile(const rp__dag *dag, const rp__space *s, const rp__space_access *a, rp__cuda_class *c) {
+    enum { FEW = 2048, SMALL = 256 }; /* points of the launch, of a pair of dims */
+    const uint64_t plain = plain_accesses(dag);
+    const unsigned last = c->n_outer - 1u;
+    unsigned across = last, most = 0, widest = 1;
+    if (product(s->extent, c->n_outer) < FEW) return;
+    for (unsigned d = 0; d < last; d++) {
+        unsigned along = 0;
+        for (unsigned k = 0; k < dag->n_accesses; k++)
+            if ((plain >> k & 1) && a[k].stride[d] == 1 && a[k].stride[last] != 0) along += access_bytes(dag, k);
+        if (along == 0 || along < most || s->extent[d] * s->extent[last] < SMALL) continue;
+        if (along > most || s->extent[d] > s->extent[across]) across = d;
+        most = along;
+    }
+    if (across == last) return;
+    for (unsigned k = 0; k < dag->n_accesses; k++) {
+        const int64_t step = a[k].stride[last] < 0 ? -a[k].stride[last] : a[k].stride[last];
+        if (!(plain >> k & 1) || a[k].stride[across] != 1 || step <= 1 || step * access_bytes(dag, k) < 8) continue;
+        c->staged |= UINT64_C(1) << k;
+        if (!shape_tile(dag, s->extent[across], s->extent[last], c)) c->staged &= ~(UINT64_C(1) << k);
+    }
+    if (!c->staged || !shape_tile(dag, s->extent[across], s->extent[last], c)) {
+        c->down = c->tile = 0;
+        return;
+    }
+    c->template_ = RP__CUDA_TILE;
+    c->across = (uint8_t)across;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if ((c->staged >> k & 1) && access_bytes(dag, k) > widest) widest = access_bytes(dag, k);
+    c->stage = (uint8_t)(16 / widest > RP__CUDA_MAX_VECTOR ? RP__CUDA_MAX_VECTOR : 16 / widest);
+    while (c->stage > 1 && (s->extent[across] % c->stage || c->down % c->stage ||
+                            (unsigned)c->down * c->tile / c->stage < RP__CUDA_BLOCK))
+        c->stage /= 2;
+    for (unsigned k = 0; k < dag->n_accesses && c->stage > 1; k++)
+        if ((c->staged >> k & 1) && is_unit(dag, s, a, k, across, c->stage)) c->staged_unit |= UINT64_C(1) << k;
+    if (!c->staged_unit) c->stage = 1;
+}
+
 static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                                rp__cuda_class *c) {
     unsigned widest = 1;
@@ -161,6 +288,12 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
                 c->unit |= UINT64_C(1) << k;
         }
         if (c->unit) c->vector = (uint8_t)width;
+    }
+    if (c->n_outer > 1) classify_tile(dag, s, a, c);
+    if (c->template_ == RP__CUDA_TILE) {
+        while (c->tile % c->vector || (unsigned)c->down * c->tile / c->vector < RP__CUDA_BLOCK) c->vector /= 2;
+        if (c->vector == 1) c->unit = 0;
+        return;
     }
     /* enough loads in flight for a thread, as long as every multiprocessor keeps several blocks */
     c->unroll = 4;
@@ -266,14 +399,51 @@ static void share_cluster(const rp__dag *dag, const rp__space *s, const rp__spac
     c->strided = c->vector == 1;
 }
 
-/* Columns: as narrow a stripe of them a block as fills the multiprocessors, 32 at the most; chunks are blocks of their own. */
-static void share_column(const rp__device *d, int64_t r, int64_t rows, rp__cuda_class *c) {
-    const int64_t chunks = (r + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK;
+static int64_t column_blocks(const rp__cuda_class *c, int64_t rows, int64_t chunks) {
+    return (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks * c->parts;
+}
+
+/* Rows side by side: a thread takes as many as one load of 16 bytes holds. Stripes of them a block get narrower, down to 64 bytes, while
+ * that fills the multiprocessors; then, where there is one phase, several blocks share a chunk. */
+static void share_column(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
+                         int64_t r, int64_t rows, rp__cuda_class *c) {
+    enum { BLOCK = 512, ALONE = 64 << 10 }; /* threads; elements that a block had better add up itself */
+    const int64_t chunks = (r + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK,
+                  in_chunk = r < RP__CUDA_CHUNK ? r : RP__CUDA_CHUNK;
+    const unsigned last = c->n_outer - 1u, tree = 4u * c->threads;
+    unsigned widest = 1, reductions = 0, width;
+    for (unsigned k = 0; k < dag->n_nodes; k++) reductions += dag->nodes[k].op == RP__REDUCE;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if (!(c->broadcast >> k & 1) && dag->accesses[k].kind != RP__ACCESS_IOTA && a[k].stride[last] != 0 &&
+            access_bytes(dag, k) > widest)
+            widest = access_bytes(dag, k);
+    width = 16 / widest > RP__CUDA_MAX_VECTOR ? RP__CUDA_MAX_VECTOR : 16 / widest;
+    while (width > 1 && (s->extent[last] % width || dag->n_windows || (width > 2 && reductions > 2) ||
+                         (width > 4 && (reductions > 1 || dag->n_nodes > 24))))
+        width /= 2;
+    c->unit = 0;
+    for (unsigned k = 0; k < dag->n_accesses && width > 1; k++)
+        if (!rp__dag_is_row(dag, dag->accesses[k].axes) && !(c->broadcast >> k & 1) &&
+            is_unit(dag, s, a, k, last, width))
+            c->unit |= UINT64_C(1) << k;
+    c->vector = (uint8_t)(c->unit ? width : 1);
+    c->full = r <= tree;
+    c->unroll = 8;
+    while (c->unroll > 1 && (int64_t)tree * c->unroll / 2 >= in_chunk) c->unroll /= 2;
+    if (dag->n_nodes > 24 && c->unroll > 2) c->unroll = 2;
     c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_COLUMN;
-    c->down = c->threads < 32 ? c->threads : 32;
-    while (c->down >= 32 && c->down < 128 && 2u * c->down <= c->threads &&
-           (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks < d->multiprocessors)
-        c->down = (uint16_t)(2 * c->down);
+    c->tile = 32;
+    while (c->tile > 1 && c->tile / 2 * c->vector >= rows) c->tile /= 2;
+    const unsigned narrow = 64 / (c->vector * widest) ? 64 / (c->vector * widest) : 1;
+    while (c->tile > narrow && c->tile > 4 && column_blocks(c, rows, chunks) * 4 < 3 * (int64_t)d->multiprocessors)
+        c->tile /= 2;
+    while (dag->n_phases == 2 && one_phase(dag) && c->parts < 32 && 16 * c->parts <= c->threads &&
+           column_blocks(c, rows, chunks) * 4 < 3 * (int64_t)d->multiprocessors &&
+           in_chunk / (2 * c->parts) * (c->tile * c->vector) >= ALONE / 4 && in_chunk * rows >= ALONE)
+        c->parts *= 2;
+    if (c->parts > 1) c->template_ = RP__CUDA_PARTIAL_COLUMN;
+    c->down = 1;
+    while (2u * c->down * c->parts <= c->threads && 2u * c->down * c->tile <= BLOCK) c->down *= 2;
 }
 
 static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
@@ -283,6 +453,7 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
     unsigned first = 0;
     c->threads = (uint16_t)rp__cuda_row_threads(r);
     c->vector = 1;
+    c->parts = 1;
     for (unsigned k = 0; k < dag->n_accesses; k++) {
         bool still = true;
         for (unsigned x = 0; x < c->n_inner; x++) still = still && a[k].stride[inner + x] == 0;
@@ -291,11 +462,12 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         first += dag->accesses[k].windows;
         if (still) c->broadcast |= UINT64_C(1) << k;
     }
-    bool column = one_phase(dag) && !dag->scans && rows >= 8 && outer_runs_faster(dag, s, a, c);
+    bool column = (one_phase(dag) || (r <= RP__CUDA_CHUNK && dag->n_phases > 1)) && !dag->scans && rows >= 8 &&
+                  outer_runs_faster(dag, s, a, c);
     if (dag->scans)
         c->template_ = RP__CUDA_ROW_LOOP;
     else if (column)
-        share_column(d, r, rows, c);
+        share_column(d, dag, s, a, r, rows, c);
     else if (r > RP__CUDA_CHUNK && r <= RP__CUDA_MOST_BLOCKS * RP__CUDA_CHUNK && d->clusters &&
              rows <= INT32_MAX / RP__CUDA_MOST_BLOCKS && is_light(dag, a, c))
         share_cluster(dag, s, a, r, c);
@@ -342,8 +514,10 @@ static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *sp
     w->inner = product(w->space.extent + w->class_.n_outer, w->class_.n_inner);
     if (rows)
         classify_rows(d, dag, &w->space, w->accesses, &w->class_);
-    else
+    else {
+        order_points(dag, &w->space, w->accesses);
         classify_pointwise(d, dag, &w->space, w->accesses, &w->class_);
+    }
 }
 
 /* ---- binding ---- */
@@ -353,13 +527,18 @@ static int64_t blocks_of(const work *w) {
     int64_t chunks = (w->inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK, per;
     switch ((rp__cuda_template)c->template_) {
     case RP__CUDA_POINTWISE: per = (int64_t)RP__CUDA_BLOCK * c->vector * c->unroll; return (w->rows + per - 1) / per;
+    case RP__CUDA_TILE: {
+        const int64_t across = w->space.extent[c->across], along = w->space.extent[c->n_outer - 1];
+        return w->rows / across / along * ((across + c->down - 1) / c->down) * ((along + c->tile - 1) / c->tile);
+    }
     case RP__CUDA_ROW: per = rp__cuda_row_block(c) / c->threads; return (w->rows + per - 1) / per;
     case RP__CUDA_CLUSTER: return w->rows * c->down;
     case RP__CUDA_ROW_LOOP: return w->rows;
-    case RP__CUDA_COLUMN: per = rp__cuda_columns(c); return (w->rows + per - 1) / per;
+    case RP__CUDA_COLUMN: return column_blocks(c, w->rows, 1);
     case RP__CUDA_PARTIAL_ROW: return w->rows * chunks;
-    case RP__CUDA_PARTIAL_COLUMN: per = rp__cuda_columns(c); return (w->rows + per - 1) / per * chunks;
-    default: per = RP__CUDA_BLOCK / c->threads; return (w->rows + per - 1) / per;
+    case RP__CUDA_PARTIAL_COLUMN: return column_blocks(c, w->rows, chunks);
+    case RP__CUDA_FINISH: return (w->rows + c->tile - 1) / c->tile;
+    default: return 0; /* filled elsewhere */
     }
 }
 
@@ -368,7 +547,8 @@ static unsigned threads_of(const rp__cuda_class *c) {
     case RP__CUDA_ROW:
     case RP__CUDA_CLUSTER: return rp__cuda_row_block(c);
     case RP__CUDA_COLUMN:
-    case RP__CUDA_PARTIAL_COLUMN: return rp__cuda_columns(c) * c->down;
+    case RP__CUDA_PARTIAL_COLUMN:
+    case RP__CUDA_FINISH: return (unsigned)c->tile * c->down;
     default: return RP__CUDA_BLOCK;
     }
 }
@@ -411,17 +591,36 @@ static bool is_partial(const work *w) {
     return w->class_.template_ == RP__CUDA_PARTIAL_ROW || w->class_.template_ == RP__CUDA_PARTIAL_COLUMN;
 }
 
-/* The second launch of a partial one: as many threads a row as there are chunks, up to a warp, or a block of them. */
+/* The second launch of a partial one: as many fold lanes as there are chunks, rows side by side as far as there are, a block of threads
+ * for what they have to fold. */
 static void set_finish(work *w) {
     rp__cuda_class *c = &w->class_;
     const int64_t chunks = (w->inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK;
     c->template_ = RP__CUDA_FINISH;
     c->vector = 1;
     c->unit = 0;
-    c->down = 0;
+    c->unroll = 0;
     c->threads = 1;
-    while (c->threads < chunks && c->threads < 32) c->threads = (uint16_t)(2 * c->threads);
-    if (chunks > 32) c->threads = RP__CUDA_FOLD;
+    while (c->threads < chunks && c->threads < RP__CUDA_FOLD) c->threads = (uint16_t)(2 * c->threads);
+    c->full = chunks <= RP__CUDA_FOLD;
+    c->tile = 32;
+    while (c->tile > 1 && c->tile / 2 >= w->rows) c->tile /= 2;
+    c->down = 1;
+    while (2u * c->down <= (unsigned)c->threads * c->parts && 2u * c->down * c->tile <= RP__CUDA_BLOCK) c->down *= 2;
+}
+
+/* One launch was asked for where two are faster: the same bits. */
+static void set_single(const rp__dag *dag, work *w) {
+    rp__cuda_class *c = &w->class_;
+    if (c->template_ == RP__CUDA_PARTIAL_COLUMN && w->inner <= RP__CUDA_CHUNK) {
+        c->template_ = RP__CUDA_COLUMN;
+        c->parts = 1;
+        return;
+    }
+    c->template_ = RP__CUDA_ROW_LOOP;
+    c->down = c->tile = c->unroll = c->full = 0;
+    c->parts = 1;
+    find_row_units(dag, &w->space, w->accesses, 4, c);
 }
 
 static rp_status bind_contract(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer,
@@ -438,11 +637,7 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     RP_TRY(check(dag));
     prepare(d, dag, space, &w);
     if (w.rows == 0) return RP_OK;
-    if (is_partial(&w)) { /* one launch was asked for: slower, the same bits */
-        w.class_.template_ = RP__CUDA_ROW_LOOP;
-        w.class_.down = 0;
-        find_row_units(dag, &w.space, w.accesses, 4, &w.class_);
-    }
+    if (is_partial(&w)) set_single(dag, &w);
     return fill(d, dag, &w, NULL, buffer, out);
 }
 
@@ -464,7 +659,7 @@ static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__spa
     size_t results = 0;
     for (unsigned k = 0; k < dag->n_nodes; k++) results += dag->nodes[k].op == RP__REDUCE;
     size_t chunks = (size_t)((w.inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK);
-    rp__storage *partial = rp__storage_new(d, s, results * chunks * (size_t)w.rows * sizeof(uint64_t));
+    rp__storage *partial = rp__storage_new(d, s, results * chunks * w.class_.parts * (size_t)w.rows * sizeof(uint64_t));
     if (!partial) return RP_ERROR_OUT_OF_MEMORY;
     rp_status status = fill(d, dag, &w, partial, buffer, &l);
     if (status == RP_OK) status = rp__launch_on(s, &l);

@@ -1,8 +1,9 @@
-/* Matrix products on CUDA: two rows of the table of templates, our own kernel (matmul.cuh) and cuBLASLt (matmul_lt.c). (chain.c has a
- * third, for what fits a block's shared memory.) */
+/* Matrix products on CUDA: two rows of the table of templates, the plain kernel (matmul.cuh) and cuBLASLt (matmul_lt.c). (chain.c has
+ * another, for what fits a block's shared memory; product.c those of tensor cores and of large tiles.) */
 #include <string.h>
 
 #include "kernel/cuda/library.h"
+#include "kernel/cuda/matmul.h"
 #include "kernel/cuda/text_kernel.h"
 #include "kernel/product.h"
 #include "reprise_embed.h"
@@ -10,16 +11,7 @@
 
 #include "kernel/cuda/cublaslt_api.h"
 
-typedef struct product { /* the operands as matrices over batch dims; size-1 and mergeable batch dims are gone */
-    int64_t m, n, k;
-    int64_t om, on, am, ak, bk, bn, bias_stride;
-    int64_t batch, extents[RP_MAX_DIMS], so[RP_MAX_DIMS], sa[RP_MAX_DIMS], sb[RP_MAX_DIMS];
-    unsigned n_batch;
-    bool bias;
-    rp_dtype dtype;
-} product;
-
-static void read_product(const rp__operand *o, size_t n, product *p) {
+void rp__matmul_read(const rp__operand *o, size_t n, rp__matmul *p) {
     unsigned nd = o[0].ndim, batch = nd - 2u;
     memset(p, 0, sizeof *p);
     p->dtype = o[0].dtype;
@@ -77,7 +69,14 @@ static int32_t alignment_of(const rp__operand *o, size_t n) {
     return (int32_t)(bits & (~bits + 1));
 }
 
-static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, const product *p, rp__lt_problem *out) {
+static bool allows_tf32(const rp__problem *p) {
+    return p->call->precision == RP__FLOAT32_HIGH || p->call->precision == RP__FLOAT32_MEDIUM;
+}
+
+static bool lt_problem(const rp__problem *problem, const rp__matmul *p, rp__lt_problem *out) {
+    const rp__device *d = problem->device;
+    const rp__operand *o = problem->o;
+    const size_t n = problem->n;
     memset(out, 0, sizeof *out);
     if (!rp__dtype_is_float(p->dtype) || p->n_batch > 1 || p->m == 0 || p->n == 0 || p->k == 0 || p->batch == 0 ||
         (p->bias && p->bias_stride != 1))
@@ -88,6 +87,9 @@ static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, cons
         !leading(p->k, p->n, p->bk, p->bn, &out->ldb, &out->transpose_b))
         return false;
     out->dtype = (int32_t)p->dtype;
+    out->compute = p->dtype == RP_F64                           ? CUBLAS_COMPUTE_64F
+                   : p->dtype == RP_F32 && allows_tf32(problem) ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                : CUBLAS_COMPUTE_32F;
     out->epilogue = p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     out->alignment = alignment_of(o, n > 3 && p->bias ? 4 : 3);
     out->device = d->id.index;
@@ -104,10 +106,10 @@ static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, cons
 }
 
 static bool lt_serves(const rp__problem *p, size_t *workspace) {
-    product read;
+    rp__matmul read;
     rp__lt_problem problem;
-    read_product(p->o, p->n, &read);
-    return lt_problem(p->device, p->o, p->n, &read, &problem) && rp__cuda_lt_plan(p->device, &problem, workspace);
+    rp__matmul_read(p->o, p->n, &read);
+    return lt_problem(p, &read, &problem) && rp__cuda_lt_plan(p->device, &problem, workspace);
 }
 
 static double lt_cost(const rp__problem *p) {
@@ -115,19 +117,18 @@ static double lt_cost(const rp__problem *p) {
     return (double)RP__CUDA_SMALL_PRODUCT;
 }
 
-static void start(const rp__problem *p, const product *read, rp__launch_buffer *buffer, rp__launch *out) {
+void rp__matmul_start(const rp__problem *p, const rp__matmul *read, rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[4] = {RP__WRITE, RP__READ, RP__READ, RP__READ};
     rp__cuda_operand_slots(p->o, read->bias ? 4 : 3, access, buffer, out);
     if (!read->bias) buffer->words[3] = 0;
 }
 
 static rp_status lt_bind(const rp__problem *p, size_t bytes, rp__launch_buffer *buffer, rp__launch *out) {
-    product read;
+    rp__matmul read;
     rp__lt_problem problem;
-    read_product(p->o, p->n, &read);
-    if (!lt_problem(p->device, p->o, p->n, &read, &problem))
-        return rp__fail(RP_ERROR_INTERNAL, "%s: no product of cuBLASLt", p->call->op);
-    start(p, &read, buffer, out);
+    rp__matmul_read(p->o, p->n, &read);
+    if (!lt_problem(p, &read, &problem)) return rp__fail(RP_ERROR_INTERNAL, "%s: no product of cuBLASLt", p->call->op);
+    rp__matmul_start(p, &read, buffer, out);
     buffer->words[4] = (uint64_t)(uintptr_t)p->call->workspace;
     buffer->words[5] = bytes;
     memcpy(&buffer->words[6], &problem, sizeof problem);
@@ -150,6 +151,26 @@ const rp__cuda_product_row rp__cuda_lt_row = {.row = {.name = "cublasLt",
                                                       .cost = lt_cost,
                                                       .bind = lt_bind}};
 
+void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch *out) {
+    const int64_t sizes[10] = {p->m, p->n, p->k, p->om, p->on, p->am, p->ak, p->bk, p->bn, p->bias_stride};
+    uint64_t *w = buffer->words;
+    for (unsigned k = 0; k < 10; k++) w[4 + k] = (uint64_t)sizes[k];
+    w += RP__MATMUL_WORDS;
+    for (unsigned k = 0; k < p->n_batch; k++, w += RP__MATMUL_BATCH_WORDS) {
+        w[0] = (uint64_t)p->extents[k];
+        w[1] = (uint64_t)p->so[k];
+        w[2] = (uint64_t)p->sa[k];
+        w[3] = (uint64_t)p->sb[k];
+    }
+    out->n_words = RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * p->n_batch;
+}
+
+void rp__matmul_factors(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
+    buffer->words[0] = buffer->words[3] = 0;
+    rp__cuda_operand_slot(&p->o[1], 1, RP__READ, buffer, out);
+    rp__cuda_operand_slot(&p->o[2], 2, RP__READ, buffer, out);
+}
+
 /* ---- our own kernel ---- */
 
 static void macros(uint64_t facts, rp__text *out) {
@@ -165,8 +186,7 @@ static void macros(uint64_t facts, rp__text *out) {
                               : 16);
 }
 
-/* Do offsets need 64 bits? */
-static bool is_wide(const rp__operand *o, size_t n) {
+bool rp__matmul_is_wide(const rp__operand *o, size_t n) {
     for (size_t k = 0; k < n; k++) {
         int64_t reach = 0;
         for (unsigned d = 0; d < o[k].ndim; d++) {
@@ -180,23 +200,14 @@ static bool is_wide(const rp__operand *o, size_t n) {
 }
 
 /* Words but for addresses, grid and facts of our kernel. */
-static rp_status set_tiles(const rp__device *d, const product *p, bool wide, const rp__library_call *call,
+static rp_status set_tiles(const rp__device *d, const rp__matmul *p, bool wide, const rp__library_call *call,
                            rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
     /* larger tiles reuse more, smaller ones fill more multiprocessors and wait less; the order of a sum is the same */
     int64_t small = ((p->m + 15) / 16) * ((p->n + 15) / 16) * p->batch;
     unsigned tile = small <= 4 * (int64_t)d->multiprocessors ? 16 : small <= 64 * (int64_t)d->multiprocessors ? 32 : 64;
     *facts = (uint64_t)p->dtype | (uint64_t)p->n_batch << 8 | (uint64_t)tile << 16 | (uint64_t)p->bias << 24 |
              (uint64_t)wide << 26 | (uint64_t)(p->k > RP__PRODUCT_BLOCK / (p->dtype == RP_F64 ? 2 : 1)) << 27;
-    const int64_t sizes[10] = {p->m, p->n, p->k, p->om, p->on, p->am, p->ak, p->bk, p->bn, p->bias_stride};
-    uint64_t *w = buffer->words;
-    for (unsigned k = 0; k < 10; k++) w[4 + k] = (uint64_t)sizes[k];
-    for (unsigned k = 0; k < p->n_batch; k++) {
-        w[14 + 4 * k] = (uint64_t)p->extents[k];
-        w[15 + 4 * k] = (uint64_t)p->so[k];
-        w[16 + 4 * k] = (uint64_t)p->sa[k];
-        w[17 + 4 * k] = (uint64_t)p->sb[k];
-    }
-    out->n_words = 14 + 4 * p->n_batch;
+    rp__matmul_words(p, buffer, out);
     int64_t gx = (p->n + tile - 1) / tile, gy = (p->m + tile - 1) / tile;
     if (gx > INT32_MAX || gy > 65535 || p->batch > 65535)
         return rp__fail(RP_ERROR_SHAPE,
@@ -212,28 +223,26 @@ static rp_status set_tiles(const rp__device *d, const product *p, bool wide, con
 
 static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
     rp__text_kernel_key key = {.family = "matmul"};
-    product read;
+    rp__matmul read;
     (void)workspace;
-    read_product(p->o, p->n, &read);
+    rp__matmul_read(p->o, p->n, &read);
     if (read.batch * read.m * read.n == 0) return RP_OK;
-    start(p, &read, buffer, out);
-    RP_TRY(set_tiles(p->device, &read, is_wide(p->o, read.bias ? 4 : 3), p->call, buffer, out, &key.facts));
+    rp__matmul_start(p, &read, buffer, out);
+    RP_TRY(set_tiles(p->device, &read, rp__matmul_is_wide(p->o, read.bias ? 4 : 3), p->call, buffer, out, &key.facts));
     return rp__text_kernel(p->device, &key, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, &out->kernel);
 }
 
 static uint32_t words(const rp__problem *p) {
-    product read;
-    read_product(p->o, 3, &read);
-    return 14 + 4 * read.n_batch;
+    rp__matmul read;
+    rp__matmul_read(p->o, 3, &read);
+    return RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * read.n_batch;
 }
 
 static rp_status tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
-    product read;
-    read_product(p->o, 3, &read);
-    buffer->words[0] = buffer->words[3] = 0;
-    rp__cuda_operand_slot(&p->o[1], 1, RP__READ, buffer, out);
-    rp__cuda_operand_slot(&p->o[2], 2, RP__READ, buffer, out);
-    *wide = *wide || is_wide(p->o + 1, 2);
+    rp__matmul read;
+    rp__matmul_read(p->o, 3, &read);
+    rp__matmul_factors(p, buffer, out);
+    *wide = *wide || rp__matmul_is_wide(p->o + 1, 2);
     return set_tiles(p->device, &read, *wide, p->call, buffer, out, facts);
 }
 
@@ -241,8 +250,15 @@ static void source(const char *name, uint64_t facts, const char *follow, rp__tex
     rp__text_kernel_source(name, facts, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, follow, out);
 }
 
+/* Integers add up in 64 bits here; in whichever order and words, what a result holds of a sum is the same. */
+static rp__order order(const rp__problem *p) {
+    if (rp__dtype_is_float(p->o[0].dtype)) return rp__problem_order(p);
+    const rp__order any = rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), RP__FAMILY_INTEGER, 0);
+    return p->order != RP__ORDER_ELSEWHERE && rp__order_family_of(p->order) == RP__FAMILY_INTEGER ? p->order : any;
+}
+
 const rp__cuda_product_row rp__cuda_matmul_row = {
-    .row = {.name = "simt", .ops = 1u << RP__LIB_MATMUL, .follows = true, .order = rp__problem_order, .bind = bind},
+    .row = {.name = "simt", .ops = 1u << RP__LIB_MATMUL, .follows = true, .order = order, .bind = bind},
     .words = words,
     .tiles = tiles,
     .source = source};

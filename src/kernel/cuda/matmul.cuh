@@ -6,7 +6,7 @@
  * Parameters (matmul.c defines the macros):
  *   RP_NAME kernel name; RP_T storage type, RP_ACC accumulator, RP_LOAD(x), RP_STORE(x), RP_MULADD(a, b, c); RP_TM, RP_TN, RP_TK
  *   tile, TK a part of RP_BLOCK; RP_LONG 1 where K is more than one block; RP_INDEX type of offsets; RP_BATCH number of batch dims; RP_BIAS 0 or 1; RP_REST words of
- *   what follows each sum x of (blockIdx.z, m, n), 0: it is stored.
+ *   what follows each sum x of (batch, m, n), 0: it is stored.
  * Words: out a b bias, M N K, out's strides (m, n), a's (m, k), b's (k, n), bias' (n), then for each batch dim its extent and the
  * strides of out, a, b. */
 #define RP_I RP_TM / 16
@@ -26,11 +26,12 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     const RP_INDEX bk = (RP_INDEX)p.w[11], bn = (RP_INDEX)p.w[12];
     const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM, n0 = (RP_INDEX)blockIdx.x * RP_TN;
     RP_INDEX ob = 0, ab = 0, bb = 0;
-    RP_INDEX batch = (RP_INDEX)blockIdx.z;
-    (void)batch;
+    const RP_INDEX batch = (RP_INDEX)blockIdx.z;
+    RP_INDEX left = batch;
+    (void)left;
     _Pragma("unroll") for (int d = RP_BATCH - 1; d >= 0; d--) {
-        const RP_INDEX extent = (RP_INDEX)p.w[14 + 4 * d], i = batch % extent;
-        batch /= extent;
+        const RP_INDEX extent = (RP_INDEX)p.w[14 + 4 * d], i = left % extent;
+        left /= extent;
         ob += i * (RP_INDEX)p.w[15 + 4 * d];
         ab += i * (RP_INDEX)p.w[16 + 4 * d];
         bb += i * (RP_INDEX)p.w[17 + 4 * d];

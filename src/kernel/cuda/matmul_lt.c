@@ -1,6 +1,6 @@
 /* cuBLASLt: plans by problem, kept for the life of the process, and the enqueue function of its launch records. A record holds
- * the problem and the addresses; no handle of the library is in it. Math is IEEE f32 for f32 (no TF32) and f32 accumulation for
- * f16 and bf16; a plan is chosen once by the library's heuristic, so every run of a problem gives the same bits. */
+ * the problem and the addresses; no handle of the library is in it. Math is f32 for f32, or TF32 where the program allows it, and f32
+ * accumulation for f16 and bf16; a plan is chosen once by the library's heuristic, so every run of a problem gives the same bits. */
 #include <string.h>
 
 #include "core/alloc.h"
@@ -80,7 +80,7 @@ static void free_plan(plan *p) {
 static rp_status describe(const rp__lt_problem *q, plan *p) {
     const rp__libcublaslt *lt = rp__libcublaslt_get();
     cudaDataType_t type = data_type((rp_dtype)q->dtype), scale = q->dtype == RP_F64 ? CUDA_R_64F : CUDA_R_32F;
-    cublasComputeType_t compute = q->dtype == RP_F64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
+    cublasComputeType_t compute = (cublasComputeType_t)q->compute;
     cublasOperation_t first = q->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                       second = q->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     int32_t epilogue = q->epilogue;

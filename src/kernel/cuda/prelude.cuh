@@ -78,6 +78,7 @@
  * tensor cores, one warp, fragments as PTX lays them out; d += a * b:
  *   rp_mma_m16n8k8_tf32(float d[4], const u32 a[4], const u32 b[2])
  *   rp_mma_m16n8k16_f16(float d[4], const u32 a[4], const u32 b[2]) rp_mma_m16n8k16_bf16
+ *   rp_mma_m16n8k32_i8(i32 d[4], const u32 a[4], const u32 b[2]): wraps
  *   rp_ldmatrix_x2(u32 r[2], row) rp_ldmatrix_x4(u32 r[4], row) rp_ldmatrix_x2_trans rp_ldmatrix_x4_trans
  * [end]
  */
@@ -513,6 +514,12 @@ RP_FN void rp_cp_async_wait(int n) {
 RP__MMA(rp_mma_m16n8k8_tf32, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
 RP__MMA(rp_mma_m16n8k16_f16, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
 RP__MMA(rp_mma_m16n8k16_bf16, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
+RP_FN void rp_mma_m16n8k32_i8(rp_i32 *d, const rp_u32 *a, const rp_u32 *b) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 #define RP__LDMATRIX(suffix, modifier)                                                                                 \
     RP_FN void rp_ldmatrix_x2##suffix(rp_u32 *r, const void *row) {                                                    \
         asm volatile("ldmatrix.sync.aligned.m8n8.x2" modifier ".shared.b16 {%0, %1}, [%2];"                            \

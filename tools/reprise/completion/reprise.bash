@@ -2,7 +2,7 @@
 _reprise() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= i
     local commands="demo run train bench explain dump ops backends doctor help"
-    local of_models=" --weights --prefix --dtype --batch --device"
+    local of_models=" --weights --prefix --dtype --batch --length --device"
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
@@ -34,7 +34,7 @@ _reprise() {
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         return
         ;;
-    --seconds | --steps | --calls | --atol | --rtol | --seed | --input | --prefix | --batch | --rate) return ;;
+    --seconds | --steps | --calls | --atol | --rtol | --seed | --input | --prefix | --batch | --length | --rate) return ;;
     esac
     local options="--help --usage --version --json" words=
     case $command in

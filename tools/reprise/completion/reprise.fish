@@ -33,6 +33,7 @@ complete -c reprise -n "__fish_seen_subcommand_from run train bench" -l weights 
 complete -c reprise -n "__fish_seen_subcommand_from run train bench" -l prefix -x -d "of names in that file"
 complete -c reprise -n "__fish_seen_subcommand_from run train bench" -l dtype -x -a "f32 f64 f16 bf16" -d "type of a model"
 complete -c reprise -n "__fish_seen_subcommand_from run train bench" -l batch -x -d "rows in the arguments"
+complete -c reprise -n "__fish_seen_subcommand_from run train bench" -l length -x -d "tokens in a text"
 complete -c reprise -n "__fish_seen_subcommand_from bench" -l peer -r -F -d "another library"
 complete -c reprise -n "__fish_seen_subcommand_from bench" -l calls -x -d "just so many calls"
 complete -c reprise -n "__fish_seen_subcommand_from bench explain dump" -l train -d "the whole step"

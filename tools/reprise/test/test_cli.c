@@ -105,6 +105,8 @@ static void test_wrong_use(void **state) {
     expect("run mlp --dtype f8", 2, "f32, f64, f16 or bf16");
     expect("run mlp --batch 0", 2, "no number from 1");
     expect("run rnn --batch 3", 2, "takes no batch");
+    expect("run cnn --length 3", 2, "takes no texts");
+    expect("run bert-tiny --length x", 2, "--length: 'x' is no number");
     expect("run trig --weights x.safetensors", 2, "has no weights");
     expect("run mlp --weights /nonexistent/x.safetensors", 1, "/nonexistent/x.safetensors");
     expect("run x.ir --batch 2", 2, "for models");
@@ -417,6 +419,8 @@ static void test_models(void **state) {
     expect("run mlp --device cpu --expect test_cli_y.npy", 1, "differs from the file");
     expect("run mlp --device cpu --weights test_cli_w.safetensors --prefix model.", 1, "test_cli_w.safetensors");
     expect("run bert-tiny --device cpu --dtype f16 --batch 3", 0, "float16[3, 6, 50]");
+    expect("run bert-tiny --device cpu --batch 3 --length 9", 0, "float32[3, 9, 50]");
+    expect("run bert-tiny --device cpu --length 17", 1, "17"); /* it has 16 positions */
     expect("run llama-tiny --device cpu --dtype f64 --compare", 0, "fused equals eager");
     expect("run mlp --device cpu --input f32[3,10]=0.5", 0, "float32[3, 10]");
     unlink("test_cli_w.safetensors");

@@ -19,6 +19,7 @@ struct conv_plan {
     struct conv_axis out; /* columns */
     int64_t out_m, bias_at;
     int64_t image, group;
+    int64_t pitch[3];          /* of b's memory, a coordinate further on; not of WEIGHT */
     int64_t first[3], step[3]; /* spatial place in the result of the first column, and from one to the next */
 };
 struct conv_cursor {
@@ -142,6 +143,7 @@ static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, str
             bl->coordinate[l] = stride[d], bl->offset[l] = stride[d] * sx[2 + d];
             bl->start.c[d] = -padding[d], bl->start.offset -= padding[d] * sx[2 + d];
             p->out.offset[l] = sy[2 + d];
+            p->pitch[d] = sx[2 + d];
             p->b.bound[d] = xs[d];
         }
     } else if (kind == RP__CONV_INPUT) {
@@ -172,6 +174,7 @@ static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, str
             bl->start.offset += bl->start.c[d] * sy[2 + d];
             p->out.offset[l] = s * sx[2 + d], p->out.start.offset += first * sx[2 + d];
             p->first[d] = first, p->step[d] = s;
+            p->pitch[d] = sy[2 + d];
             p->b.bound[d] = ys[d];
         }
     } else {
@@ -210,5 +213,92 @@ static void conv_rest(rp__gemm_rest *r, const struct conv_plan *p, rp__conv_kind
         r->extent[at] = p->out.extent[l];
         r->start[at] = l ? p->first[l - 1] : 0;
         r->step[at] = l ? p->step[l - 1] : 1;
+    }
+}
+
+/* ---- boxes: what the columns of a tile read of each channel, with zeros around, copied once for all taps. Column (z, y, x) meets tap j of
+   a dim at coordinate move * index + tap_j = move * (index + tap_j div move) + tap_j mod move. So a channel is one box for each class of
+   residues in each dim, element i of a box lies i behind its first, and a row of b is the box of its tap, so many elements further
+   on. Columns stand as far apart as elements of a box: where a row of the result ends there are some that nobody wants. */
+enum { CONV_CLASSES = 8 }; /* in a dim */
+struct conv_box {
+    int64_t from[3], length[3]; /* of a dim: place of the first element, without the residue, over move; elements */
+    int64_t classes[3], residue[3][CONV_CLASSES];
+    int64_t move[3], low[3]; /* of a place over move, the least of a tap */
+    int64_t channel;         /* elements of one: all its boxes */
+    int64_t start, columns;  /* of the tile: element of its first column, columns with those between */
+    int64_t at[3], index[3], extent[3];
+};
+static int64_t conv_floor(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+/* Element, counted from the tile's first column, of column j, and how many follow each other from there. */
+static int64_t conv_box_column(const struct conv_box *x, int64_t j, int64_t *run) {
+    const int64_t flat = x->at[2] + j, row = x->at[1] + flat / x->extent[2], column = flat % x->extent[2];
+    const int64_t z = x->at[0] + row / x->extent[1], y = row % x->extent[1];
+    *run = x->extent[2] - column;
+    return ((z - x->index[0]) * x->length[1] + y - x->index[1]) * x->length[2] + column - x->index[2] - x->start;
+}
+
+/* For columns [n0, n0 + nc) and at most kc of k at once. False: more than `most` columns, too many to be worth it, or more than `room`
+   elements. */
+static bool conv_box_of(struct conv_box *x, const struct conv_plan *p, int64_t n0, int64_t nc, int64_t kc, int64_t most,
+                        int64_t room) {
+    const struct conv_axis *line = &p->b.line, *k = &p->b.k;
+    int64_t last[3], taps = 1, at = n0, end = n0 + nc - 1, channels = 1;
+    for (int d = 2; d >= 0; d--) {
+        x->extent[d] = line->extent[d + 1];
+        x->at[d] = at % x->extent[d], at /= x->extent[d];
+        last[d] = end % x->extent[d], end /= x->extent[d];
+    }
+    bool rows = false; /* an outer dim moves: all of this one */
+    for (int d = 0; d < 3; d++) {
+        const int64_t move = line->coordinate[d + 1], n = k->extent[d + 1];
+        const int64_t a = rows ? 0 : x->at[d], b = rows ? x->extent[d] - 1 : last[d];
+        rows = rows || a != b;
+        int64_t low = INT64_MAX, high = INT64_MIN;
+        x->move[d] = move, x->index[d] = a, x->classes[d] = 0;
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t tap = line->start.c[d] + j * k->coordinate[d + 1], q = conv_floor(tap, move);
+            low = q < low ? q : low, high = q > high ? q : high;
+            int64_t e = 0;
+            while (e < x->classes[d] && x->residue[d][e] != tap - q * move) e++;
+            if (e == CONV_CLASSES) return false;
+            if (e == x->classes[d]) x->residue[d][x->classes[d]++] = tap - q * move;
+        }
+        x->low[d] = low, x->from[d] = a + low, x->length[d] = b - a + high - low + 1;
+        taps *= n;
+        channels *= x->classes[d] * x->length[d];
+        if (channels > room) return false;
+    }
+    x->channel = channels;
+    int64_t run;
+    x->start = 0;
+    x->start = conv_box_column(x, 0, &run);
+    x->columns = conv_box_column(x, nc - 1, &run) + 1;
+    int64_t met = (kc - 1) / taps + 2;
+    if (met > k->extent[0]) met = k->extent[0];
+    return x->columns + 64 <= most && x->columns <= 2 * nc + 64 && met * x->channel <= room;
+}
+
+/* Where rows [k0, k0 + kc) of b lie, from the first element of the first column on. */
+static void conv_box_places(const struct conv_box *x, const struct conv_plan *p, int64_t k0, int64_t kc,
+                            int64_t *places) {
+    const struct conv_axis *line = &p->b.line, *axis = &p->b.k;
+    const int64_t taps = axis->extent[1] * axis->extent[2] * axis->extent[3], first = k0 / taps;
+    for (int64_t k = 0; k < kc; k++) {
+        int64_t rest = (k0 + k) % taps, j[3], box = (k0 + k) / taps - first, at = 0;
+        if (k >= taps) { /* as of the channel before */
+            places[k] = places[k - taps] + x->channel;
+            continue;
+        }
+        for (int d = 2; d >= 0; d--) j[d] = rest % axis->extent[d + 1], rest /= axis->extent[d + 1];
+        for (int d = 0; d < 3; d++) {
+            const int64_t tap = line->start.c[d] + j[d] * axis->coordinate[d + 1], q = conv_floor(tap, x->move[d]);
+            int64_t e = 0;
+            while (x->residue[d][e] != tap - q * x->move[d]) e++;
+            box = box * x->classes[d] + e;
+            at = at * x->length[d] + q - x->low[d];
+        }
+        places[k] = box * (x->length[0] * x->length[1] * x->length[2]) + at;
     }
 }

@@ -14,7 +14,6 @@
 #else
 #define MICRO_ROWS 6
 #endif
-#define GEMM_BLOCK_ROWS 48                 /* rows of a packed at once: with KC that is 48 KiB */
 #define GEMM_MAX_NR (2 * RP_VEC_BYTES / 4) /* columns of a panel of 4-byte elements */
 #define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)  /* panels that a lone row takes at once: within a tile */
 #if defined(__clang__)
@@ -107,6 +106,8 @@ INT_RUNS(i16, int16_t)
 #define COPY_RUN(dst, src, n) memcpy((dst), (src), (size_t)(n) * sizeof *(dst))
 
 #define S f32
+#define V rp__vf32
+#define LOAD_VECTOR(p) A(load)(p)
 #define FLOATING 1
 #define ST float
 #define ACC f32
@@ -120,6 +121,8 @@ INT_RUNS(i16, int16_t)
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S f64
+#define V rp__vf64
+#define LOAD_VECTOR(p) A(load)(p)
 #define FLOATING 1
 #define ST double
 #define ACC f64
@@ -133,6 +136,8 @@ INT_RUNS(i16, int16_t)
 #define GEMM_BYTES 8
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S f16
+#define V rp__vf32
+#define LOAD_VECTOR(p) rp__v_f32_f16(rp__v_load_u16h(p))
 #define FLOATING 1
 #define ST uint16_t
 #define ACC f32
@@ -146,6 +151,8 @@ INT_RUNS(i16, int16_t)
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S bf16
+#define V rp__vf32
+#define LOAD_VECTOR(p) rp__v_f32_bf16(rp__v_load_u16h(p))
 #define FLOATING 1
 #define ST uint16_t
 #define ACC f32
@@ -159,6 +166,8 @@ INT_RUNS(i16, int16_t)
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S i32
+#define V rp__vu32
+#define LOAD_VECTOR(p) A(load)(p)
 #define FLOATING 0
 #define ST uint32_t
 #define ACC u32
@@ -172,6 +181,8 @@ INT_RUNS(i16, int16_t)
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S i64
+#define V rp__vu64
+#define LOAD_VECTOR(p) A(load)(p)
 #define FLOATING 0
 #define ST uint64_t
 #define ACC u64
@@ -185,6 +196,7 @@ INT_RUNS(i16, int16_t)
 #define GEMM_BYTES 8
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S u8
+#define V rp__vu32
 #define FLOATING 0
 #define ST uint8_t
 #define ACC u32
@@ -198,6 +210,7 @@ INT_RUNS(i16, int16_t)
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S i8
+#define V rp__vu32
 #define FLOATING 0
 #define ST int8_t
 #define ACC u32
@@ -211,6 +224,7 @@ INT_RUNS(i16, int16_t)
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S i16
+#define V rp__vu32
 #define FLOATING 0
 #define ST int16_t
 #define ACC u32

@@ -5,13 +5,14 @@
 #define NAME1(a, b) NAME2(a, b)
 #define N(name) NAME1(name, ACC)
 
-/* Rows of c (at ldc) and a (at am, elements of a row at ak); row k of b at k * bk, holding 2 L columns. */
+/* Rows of c (at ldc) and a (at am, elements of a row at ak); row k of b at k * bk or places[k], holding 2 L columns. */
 typedef struct N(micro_call) {
     int64_t kc;
     const T *a;
     int64_t am, ak;
     const T *b;
     int64_t bk;
+    const int64_t *places; /* of the rows of b, in place of k * bk; NULL: these */
     T *c;
     int64_t ldc;
     bool first, last; /* first: nothing in c yet, else it is added to; last: bias */
@@ -23,14 +24,15 @@ RP__VEC_FN V N(splat)(T x) { return x - (V){0}; }
 RP__VEC_FN V N(load)(const T *p) { return *(const VU *)p; }
 RP__VEC_FN void N(store)(T *p, V x) { *(VU *)p = x; }
 
-RP__VEC_FN void N(micro)(const int mr, const N(micro_call) * m) {
+RP__VEC_FN void N(micro)(const int mr, const bool placed, const N(micro_call) * m) {
     const int64_t kc = m->kc, am = m->am, ak = m->ak, bk = m->bk, ldc = m->ldc;
     const T *a = m->a, *b = m->b;
     T *c = m->c;
     V acc[MICRO_ROWS][2];
     UNROLL for (int i = 0; i < mr; i++) acc[i][0] = acc[i][1] = (V){0};
     for (int64_t k = 0; k < kc; k++) {
-        const V b0 = N(load)(b), b1 = N(load)(b + L);
+        const T *row = placed ? m->b + m->places[k] : b;
+        const V b0 = N(load)(row), b1 = N(load)(row + L);
         UNROLL for (int i = 0; i < mr; i++) {
             const V x = N(splat)(a[i * am]);
             acc[i][0] += x * b0;
@@ -66,16 +68,25 @@ RP__VEC_FN void N(micro)(const int mr, const N(micro_call) * m) {
         N(store)(c + i * ldc + L, acc[i][1]);
     }
 }
+#define MICRO(mr)                                                                                                      \
+    static __attribute__((noinline)) void N(micro##mr)(const N(micro_call) * m) {                                      \
+        if (m->places)                                                                                                 \
+            N(micro)(mr, true, m);                                                                                     \
+        else                                                                                                           \
+            N(micro)(mr, false, m);                                                                                    \
+    }
 #if MICRO_ROWS > 6
-static __attribute__((noinline)) void N(micro12)(const N(micro_call) * m) { N(micro)(12, m); }
+MICRO(12)
+MICRO(8)
 #endif
-static __attribute__((noinline)) void N(micro6)(const N(micro_call) * m) { N(micro)(6, m); }
-static __attribute__((noinline)) void N(micro4)(const N(micro_call) * m) { N(micro)(4, m); }
-static __attribute__((noinline)) void N(micro2)(const N(micro_call) * m) { N(micro)(2, m); }
-static __attribute__((noinline)) void N(micro1)(const N(micro_call) * m) { N(micro)(1, m); }
+MICRO(6)
+MICRO(4)
+MICRO(2)
+MICRO(1)
+#undef MICRO
 
 /* One row times WIDE panels (of b and of c): a single panel has too few independent chains to hide the latency of addition. */
-static __attribute__((noinline)) void N(micro_wide)(const N(micro_call) * m, int64_t panel_step) {
+RP__VEC_FN void N(wide)(const bool placed, const N(micro_call) * m, int64_t panel_step) {
     const int64_t kc = m->kc, ak = m->ak, bk = m->bk;
     const T *a = m->a, *b = m->b;
     T *c = m->c;
@@ -83,9 +94,10 @@ static __attribute__((noinline)) void N(micro_wide)(const N(micro_call) * m, int
     UNROLL for (int i = 0; i < 2 * WIDE; i++) acc[i] = (V){0};
     for (int64_t k = 0; k < kc; k++) {
         const V x = N(splat)(*a);
+        const T *row = placed ? m->b + m->places[k] : b;
         UNROLL for (int i = 0; i < WIDE; i++) {
-            acc[2 * i] += x * N(load)(b + i * panel_step);
-            acc[2 * i + 1] += x * N(load)(b + i * panel_step + L);
+            acc[2 * i] += x * N(load)(row + i * panel_step);
+            acc[2 * i + 1] += x * N(load)(row + i * panel_step + L);
         }
         a += ak;
         b += bk;
@@ -103,6 +115,12 @@ static __attribute__((noinline)) void N(micro_wide)(const N(micro_call) * m, int
     }
     UNROLL for (int i = 0; i < 2 * WIDE; i++) N(store)(c + i * L, acc[i]);
 }
+static __attribute__((noinline)) void N(micro_wide)(const N(micro_call) * m, int64_t panel_step) {
+    if (m->places)
+        N(wide)(true, m, panel_step);
+    else
+        N(wide)(false, m, panel_step);
+}
 
 /* mr rows of one panel; the rows of a packed block (am 1) and of a plain operand advance alike through `row_step`. */
 static void N(micro_rows)(N(micro_call) * m, int64_t mr, int64_t row_step) {
@@ -111,6 +129,8 @@ static void N(micro_rows)(N(micro_call) * m, int64_t mr, int64_t row_step) {
 #if MICRO_ROWS > 6
         if (mr >= 12)
             N(micro12)(m), step = 12;
+        else if (mr >= 8)
+            N(micro8)(m), step = 8;
         else
 #endif
             if (mr >= 6)
@@ -128,45 +148,102 @@ static void N(micro_rows)(N(micro_call) * m, int64_t mr, int64_t row_step) {
     }
 }
 
-/* Packs `count` lines of kc elements of this type: dst[line / W][k][line % W], zeros beyond count. Lines along `along`,
-   elements of a line along `down`. */
-RP__VEC_FN void N(pack)(const int W, const T *src, int64_t along, int64_t down, int64_t count, int64_t kc, T *dst) {
-    for (int64_t p = 0; p < count; p += W, dst += W * kc) {
-        const int64_t w = count - p < W ? count - p : W;
-        const T *s = src + p * along;
-        if (w < W) {
-            for (int64_t k = 0; k < kc; k++) {
-                for (int64_t j = 0; j < w; j++) dst[k * W + j] = s[j * along + k * down];
-                for (int64_t j = w; j < W; j++) dst[k * W + j] = 0;
-            }
-        } else if (along == 1) {
-            for (int64_t k = 0; k < kc; k++) memcpy(dst + k * W, s + k * down, (size_t)W * sizeof(T));
-        } else {
-            int64_t k = 0;
 #if GEMM_BYTES == 4
-            typedef T quad __attribute__((vector_size(16)));
-            typedef quad quad_u __attribute__((aligned(1), may_alias));
-            if (down == 1 && W % 4 == 0) {
-                k = kc / 4 * 4;
-                for (int j = 0; j < W; j += 4) { /* four lines at a time: streams that the prefetcher follows */
-                    for (int64_t i = 0; i < k; i += 4) {
-                        const T *q = s + j * along + i;
-                        const quad r0 = *(const quad_u *)q, r1 = *(const quad_u *)(q + along);
-                        const quad r2 = *(const quad_u *)(q + 2 * along), r3 = *(const quad_u *)(q + 3 * along);
-                        const quad lo01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
-                        const quad hi01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-                        const quad lo23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
-                        const quad hi23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-                        T *t = dst + i * W + j;
-                        *(quad_u *)t = __builtin_shufflevector(lo01, lo23, 0, 1, 4, 5);
-                        *(quad_u *)(t + W) = __builtin_shufflevector(lo01, lo23, 2, 3, 6, 7);
-                        *(quad_u *)(t + 2 * W) = __builtin_shufflevector(hi01, hi23, 0, 1, 4, 5);
-                        *(quad_u *)(t + 3 * W) = __builtin_shufflevector(hi01, hi23, 2, 3, 6, 7);
-                    }
-                }
-            }
+/* BLOCK lines of BLOCK elements, `along` apart, into columns of rows W apart. */
+#if RP_VEC_BYTES >= 32
+#define BLOCK 8
+RP__VEC_FN void N(turn)(const T *s, int64_t along, T *t, int64_t W) {
+    typedef T quad __attribute__((vector_size(16)));
+    typedef quad quad_u __attribute__((aligned(1), may_alias));
+    typedef T oct __attribute__((vector_size(32)));
+    typedef oct oct_u __attribute__((aligned(1), may_alias));
+    UNROLL for (int h = 0; h < 2; h++) {
+        oct r[4], x[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            const quad low = *(const quad_u *)(s + i * along + 4 * h),
+                       high = *(const quad_u *)(s + (i + 4) * along + 4 * h);
+            r[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+        }
+        x[0] = __builtin_shufflevector(r[0], r[1], 0, 8, 1, 9, 4, 12, 5, 13);
+        x[1] = __builtin_shufflevector(r[0], r[1], 2, 10, 3, 11, 6, 14, 7, 15);
+        x[2] = __builtin_shufflevector(r[2], r[3], 0, 8, 1, 9, 4, 12, 5, 13);
+        x[3] = __builtin_shufflevector(r[2], r[3], 2, 10, 3, 11, 6, 14, 7, 15);
+        T *d = t + 4 * h * W;
+        *(oct_u *)d = __builtin_shufflevector(x[0], x[2], 0, 1, 8, 9, 4, 5, 12, 13);
+        *(oct_u *)(d + W) = __builtin_shufflevector(x[0], x[2], 2, 3, 10, 11, 6, 7, 14, 15);
+        *(oct_u *)(d + 2 * W) = __builtin_shufflevector(x[1], x[3], 0, 1, 8, 9, 4, 5, 12, 13);
+        *(oct_u *)(d + 3 * W) = __builtin_shufflevector(x[1], x[3], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+}
+#else
+#define BLOCK 4
+RP__VEC_FN void N(turn)(const T *s, int64_t along, T *t, int64_t W) {
+    typedef T quad __attribute__((vector_size(16)));
+    typedef quad quad_u __attribute__((aligned(1), may_alias));
+    const quad r0 = *(const quad_u *)s, r1 = *(const quad_u *)(s + along);
+    const quad r2 = *(const quad_u *)(s + 2 * along), r3 = *(const quad_u *)(s + 3 * along);
+    const quad lo01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
+    const quad hi01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+    const quad lo23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+    const quad hi23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+    *(quad_u *)t = __builtin_shufflevector(lo01, lo23, 0, 1, 4, 5);
+    *(quad_u *)(t + W) = __builtin_shufflevector(lo01, lo23, 2, 3, 6, 7);
+    *(quad_u *)(t + 2 * W) = __builtin_shufflevector(hi01, hi23, 0, 1, 4, 5);
+    *(quad_u *)(t + 3 * W) = __builtin_shufflevector(hi01, hi23, 2, 3, 6, 7);
+}
 #endif
-            for (; k < kc; k++)
+#else
+#define BLOCK 1
+#define NO_TURN
+#endif
+/* w <= W lines, `along` apart, of kc elements each, one after the other in memory, into columns of one panel. */
+RP__VEC_FN void N(pack_turned)(const int W, const T *s, int64_t along, int64_t w, int64_t kc, T *dst) {
+    int64_t k = 0, j = 0;
+#ifndef NO_TURN
+    for (; j + BLOCK <= w; j += BLOCK) { /* a few lines at a time: streams that the prefetcher follows */
+        for (k = 0; k + BLOCK <= kc; k += BLOCK) N(turn)(s + j * along + k, along, dst + k * W + j, W);
+        for (; k < kc; k++)
+            for (int i = 0; i < BLOCK; i++) dst[k * W + j + i] = s[(j + i) * along + k];
+    }
+#endif
+    for (; j < w; j++)
+        for (k = 0; k < kc; k++) dst[k * W + j] = s[j * along + k];
+}
+#undef BLOCK
+#undef NO_TURN
+
+/* Packs `count` lines of kc elements of this type into panels `step` apart: dst[line / W][k][line % W], zeros beyond count. Lines along
+   `along`, elements of a line along `down`. */
+RP__VEC_FN void N(pack)(const int W, const T *src, int64_t along, int64_t down, int64_t count, int64_t kc, T *dst,
+                        int64_t step) {
+    const int64_t full = count / W * W;
+    if (full < count) {
+        T *last = dst + full / W * step;
+        const int64_t w = count - full;
+        if (along == 1 || down != 1) {
+            for (int64_t k = 0; k < kc; k++) {
+                for (int64_t j = 0; j < w; j++) last[k * W + j] = src[(full + j) * along + k * down];
+                for (int64_t j = w; j < W; j++) last[k * W + j] = 0;
+            }
+        } else {
+            for (int64_t k = 0; k < kc; k++) memset(last + k * W, 0, (size_t)W * sizeof(T));
+            N(pack_turned)(W, src + full * along, along, w, kc, last);
+        }
+    }
+    if (along == 1) { /* memory in its order: rows of a panel lie far apart */
+        for (int64_t k = 0; k < kc; k++) {
+            const T *s = src + k * down;
+            T *d = dst + k * W;
+            for (int64_t p = 0; p < full; p += W, d += step) memcpy(d, s + p, (size_t)W * sizeof(T));
+        }
+        return;
+    }
+    for (int64_t p = 0; p < full; p += W, dst += step) {
+        const T *s = src + p * along;
+        if (down == 1) {
+            N(pack_turned)(W, s, along, W, kc, dst);
+        } else {
+            for (int64_t k = 0; k < kc; k++)
                 for (int64_t j = 0; j < W; j++) dst[k * W + j] = s[j * along + k * down];
         }
     }

@@ -2,9 +2,9 @@
      S suffix of names, ST storage element, ACC/T/L the accumulator as in gemm_core.h, SAME 1 where ST is T,
      LOAD(x) ST -> T, STORE(x) T -> ST, WIDEN(dst, src, n) and NARROW(dst, src, n) for contiguous runs, FLOATING 1 for types
      that convolutions take.
-   Blocks: KC of k at a time; b packed KC x tile_n; a packed ROWS x KC where it cannot be read in place. The sum of the blocks
-   of k stays in the result where that is of type T with unit stride, else in `kept` (so the tile's height is bounded); where
-   there is more than one group of blocks, that of a group in `group` and that of groups in `kept`. */
+   Blocks: KC of k at a time; b packed KC x tile_n in panels; a packed, all rows of the tile x KC, where it cannot be read in place. The
+   sum of the blocks of k stays in the result where that is of type T with unit stride, else in `kept`; where there is more than one
+   group of blocks, that of a group in `group` and that of groups in `kept`. */
 #define NAME2(a, b) a##_##b
 #define NAME1(a, b) NAME2(a, b)
 #define N(name) NAME1(name, S)
@@ -12,7 +12,9 @@
 #define KC (RP__PRODUCT_BLOCK * 4 / GEMM_BYTES)
 #define GROUP (RP__PRODUCT_GROUP * KC)
 #define NR (2 * L)
-#define PAD (64 / GEMM_BYTES) /* a cache line between rows, against sets */
+#define PAD (64 / GEMM_BYTES) /* a cache line between rows and between panels, against sets */
+#define TM RP__GEMM_MAX_TILE_M
+#define TN RP__GEMM_MAX_TILE_N
 
 /* What a tile reads through a function of its own (convolution): fills dst as pack does. */
 typedef struct N(job) {
@@ -24,44 +26,49 @@ typedef struct N(job) {
     int64_t bias_stride;
     unsigned flags;
     const struct conv_plan *conv; /* NULL: plain strides */
-    void (*gather_a)(const struct conv_plan *c, const ST *base, int64_t m0, int64_t count, int64_t k0, int64_t kc,
-                     T *dst);
+    /* true: rows of KC + PAD, else blocks of MICRO_ROWS */
+    bool (*gather_a)(const struct conv_plan *c, const ST *base, int64_t m0, int64_t count, int64_t k0, int64_t kc,
+                     T *dst, T *run);
     void (*gather_b)(const struct conv_plan *c, const ST *base, int64_t n0, int64_t count, int64_t k0, int64_t kc,
-                     T *dst);
+                     T *dst, T *run);
+    bool near; /* b comes from boxes of its memory (conv_box) where they fit */
     void (*scatter)(const struct conv_plan *c, ST *base, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
                     int64_t ld);
     const rp__gemm_rest *rest; /* takes the sums; NULL: they are the result */
 } N(job);
 
 typedef struct N(scratch) {
-    _Alignas(64) T pb[KC * RP__GEMM_MAX_TILE_N], pa[GEMM_BLOCK_ROWS * (KC + PAD)];
-    _Alignas(64) T kept[RP__GEMM_MAX_TILE_M * GEMM_MAX_NR > RP__GEMM_KEPT_TILE_M *RP__GEMM_MAX_TILE_N
-                            ? RP__GEMM_MAX_TILE_M *GEMM_MAX_NR
-                            : RP__GEMM_KEPT_TILE_M *RP__GEMM_MAX_TILE_N];
-    _Alignas(64) T group[RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N];
-    T bias[RP__GEMM_MAX_TILE_M > RP__GEMM_MAX_TILE_N + NR ? RP__GEMM_MAX_TILE_M : RP__GEMM_MAX_TILE_N + NR];
+    _Alignas(64) T pb[KC * TN + TN / NR * PAD + 4 * NR], pa[TM * (KC + PAD)];
+    _Alignas(64) T kept[TM * TN], group[TM * TN];
+    T bias[RP__GEMM_STREAM_TILE_N + NR];
+    _Alignas(64) T run[8 * (KC + PAD)]; /* lines on their way into a panel */
+    int64_t places[KC];
+    struct conv_box box;
 } N(scratch);
 _Static_assert(sizeof(N(scratch)) <= RP__GEMM_SCRATCH_BYTES, "a tile's scratch is a thread's scratch");
+_Static_assert(RP__GEMM_STREAM_TILE_M *RP__GEMM_STREAM_TILE_N <= TM * TN && TM <= RP__GEMM_STREAM_TILE_N,
+               "a wide tile's sums are a tile's");
 
 /* Lines into panels of W, converted: contiguous runs by vectors, else one by one. */
 RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t down, int64_t count, int64_t kc,
-                              T *dst) {
+                              T *dst, int64_t step, T *run) {
 #if SAME
-    A(pack)(W, src, along, down, count, kc, dst);
+    (void)run;
+    A(pack)(W, src, along, down, count, kc, dst, step);
 #else
-    for (int64_t p = 0; p < count; p += W, dst += W * kc) {
+    for (int64_t p = 0; p < count; p += W, dst += step) {
         const int64_t w = count - p < W ? count - p : W;
         const ST *s = src + p * along;
         if (w < W) {
             for (int64_t i = 0; i < W * kc; i++) dst[i] = 0;
         }
-        if (along == 1) {
+        if (along == 1 && down != 1) {
             for (int64_t k = 0; k < kc; k++) WIDEN(dst + k * W, s + k * down, w);
         } else if (down == 1) {
-            T run[KC];
-            for (int64_t j = 0; j < w; j++) {
-                WIDEN(run, s + j * along, kc);
-                for (int64_t k = 0; k < kc; k++) dst[k * W + j] = run[k];
+            for (int64_t j = 0; j < w; j += 8) {
+                const int64_t lines = w - j < 8 ? w - j : 8;
+                for (int64_t i = 0; i < lines; i++) WIDEN(run + i * (KC + PAD), s + (j + i) * along, kc);
+                A(pack_turned)(W, run, KC + PAD, lines, kc, dst + j);
             }
         } else {
             for (int64_t k = 0; k < kc; k++)
@@ -71,13 +78,125 @@ RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t
 #endif
 }
 
+#ifdef LOAD_VECTOR
+/* Few rows: b, whose rows lie one element after the other, is read once and as it lies, eight rows of k side by side; sums of a block
+   of k are in `part`, ld elements a row. */
+RP__VEC_FN void N(stream_rows)(const int mr, const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t n0, int64_t nc,
+                               int64_t k0, int64_t kc) {
+    const int64_t bk = g->bk;
+    for (int64_t k = 0; k < kc; k += 8) {
+        const int64_t depth = kc - k < 8 ? kc - k : 8;
+        const ST *b = g->b + (k0 + k) * bk + n0, *a = g->a + m0 * g->am + (k0 + k) * g->ak;
+        T x[RP__GEMM_STREAM_TILE_M][8];
+        for (int i = 0; i < mr; i++)
+            for (int64_t q = 0; q < depth; q++) x[i][q] = LOAD(a[i * g->am + q * g->ak]);
+        int64_t j = 0;
+        if (depth == 8) {
+            for (; j + L <= nc; j += L) {
+                V acc[RP__GEMM_STREAM_TILE_M];
+                UNROLL for (int i = 0; i < mr; i++) acc[i] = k ? A(load)(part + i * ld + j) : (V){0};
+                UNROLL for (int q = 0; q < 8; q++) {
+                    const V y = LOAD_VECTOR(b + q * bk + j);
+                    UNROLL for (int i = 0; i < mr; i++) acc[i] += A(splat)(x[i][q]) * y;
+                }
+                UNROLL for (int i = 0; i < mr; i++) A(store)(part + i * ld + j, acc[i]);
+            }
+        }
+        for (; j < nc; j += L) { /* the last columns and rows, through a padded copy */
+            const int64_t w = nc - j < L ? nc - j : L;
+            for (int i = 0; i < mr; i++) {
+                V acc = k ? A(load)(part + i * ld + j) : (V){0};
+                for (int64_t q = 0; q < depth; q++) {
+                    T y[L] = {0};
+                    WIDEN(y, b + q * bk + j, w);
+                    acc += A(splat)(x[i][q]) * A(load)(y);
+                }
+                A(store)(part + i * ld + j, acc);
+            }
+        }
+    }
+}
+static void N(stream)(const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t mc, int64_t n0, int64_t nc, int64_t k0,
+                      int64_t kc) {
+    switch (mc) {
+    case 1: N(stream_rows)(1, g, part, ld, m0, n0, nc, k0, kc); break;
+    case 2: N(stream_rows)(2, g, part, ld, m0, n0, nc, k0, kc); break;
+    case 3: N(stream_rows)(3, g, part, ld, m0, n0, nc, k0, kc); break;
+    default: N(stream_rows)(4, g, part, ld, m0, n0, nc, k0, kc);
+    }
+}
+#endif
+
+/* The columns of a box tile lie apart where a row of the result ends: moves them together. */
+static void N(close_gaps)(const struct conv_box *x, T *kept, int64_t ld, int64_t mc, int64_t nc) {
+    for (int64_t i = 0; i < mc; i++) {
+        T *row = kept + i * ld;
+        for (int64_t j = 0, run; j < nc; j += run) {
+            const int64_t from = conv_box_column(x, j, &run);
+            if (run > nc - j) run = nc - j;
+            if (from != j) memmove(row + j, row + from, (size_t)run * sizeof *row);
+        }
+    }
+}
+
+#if FLOATING
+/* The boxes (conv_box) of the channels that k [k0, k0 + kc) meets. */
+static void N(fill_box)(const struct conv_plan *p, const struct conv_box *x, const ST *src, int64_t k0, int64_t kc,
+                        T *dst) {
+    const struct conv_axis *line = &p->b.line, *k = &p->b.k;
+    const int64_t taps = k->extent[1] * k->extent[2] * k->extent[3], *bound = p->b.bound, *pitch = p->pitch;
+    const int64_t move = x->move[2], step = move * pitch[2], n = x->length[2];
+    src += line->start.offset + k->start.offset;
+    for (int d = 0; d < 3; d++) src -= line->start.c[d] * pitch[d];
+    for (int64_t c = k0 / taps; kc > 0 && c <= (k0 + kc - 1) / taps; c++)
+        for (int64_t ez = 0; ez < x->classes[0]; ez++)
+            for (int64_t ey = 0; ey < x->classes[1]; ey++)
+                for (int64_t ex = 0; ex < x->classes[2]; ex++) {
+                    const int64_t at = move * x->from[2] + x->residue[2][ex];
+                    int64_t low = at < 0 ? (-at + move - 1) / move : 0;
+                    int64_t high = bound[2] > at ? (bound[2] - at + move - 1) / move : 0;
+                    high = high < n ? high : n;
+                    low = low < high ? low : high;
+                    for (int64_t z = 0; z < x->length[0]; z++) {
+                        const int64_t cz = x->move[0] * (x->from[0] + z) + x->residue[0][ez];
+                        for (int64_t y = 0; y < x->length[1]; y++, dst += n) {
+                            const int64_t cy = x->move[1] * (x->from[1] + y) + x->residue[1][ey];
+                            if (cz < 0 || cz >= bound[0] || cy < 0 || cy >= bound[1]) {
+                                memset(dst, 0, (size_t)n * sizeof *dst);
+                                continue;
+                            }
+                            const ST *s = src + c * k->offset[0] + cz * pitch[0] + cy * pitch[1] + at * pitch[2];
+                            for (int64_t i = 0; i < low; i++) dst[i] = 0;
+                            if (step == 1) {
+                                if (high > low) WIDEN(dst + low, s + low, high - low);
+                            } else {
+                                for (int64_t i = low; i < high; i++) dst[i] = LOAD(s[i * step]);
+                            }
+                            for (int64_t i = high; i < n; i++) dst[i] = 0;
+                        }
+                    }
+                }
+}
+#endif
+
 static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
     T *const pb = memory->pb, *const pa = memory->pa, *const kept = memory->kept, *const bias = memory->bias;
-    const bool groups = g->k > GROUP, direct = SAME && g->on == 1 && !g->scatter && !groups && !g->rest;
-    const int64_t full = nc / NR * NR;                    /* columns in whole panels */
-    const int64_t ld = direct ? NR : RP__GEMM_MAX_TILE_N; /* of kept: the ragged panel, or all */
+    const struct conv_box *box = NULL;
+#if FLOATING
+    if (g->near && conv_box_of(&memory->box, g->conv, n0, nc, KC, TM * TN / mc, KC * TN)) box = &memory->box;
+#endif
+    bool stream = false;
+#ifdef LOAD_VECTOR
+    stream = mc <= RP__GEMM_STREAM_TILE_M && g->bn == 1 && !g->gather_a && !g->gather_b && nc >= 4 * L;
+#endif
+    const int64_t columns = box ? box->columns : nc;
+    const bool groups = g->k > GROUP,
+               direct = SAME && g->on == 1 && !g->scatter && !groups && !g->rest && !box && !stream;
+    const int64_t full = box ? columns : columns / NR * NR;        /* columns in whole panels */
+    const int64_t ld = direct ? NR : (columns + NR - 1) / NR * NR; /* of kept: the ragged panel, or all */
     const int64_t K = g->k;
     const bool bias_n = g->flags & RP__GEMM_BIAS_N, bias_m = g->flags & RP__GEMM_BIAS_M;
+    const bool bias_last = groups || stream;
     if (bias_n) {
         for (int64_t j = 0; j < nc; j++) bias[j] = LOAD(g->bias[(n0 + j) * g->bias_stride]);
         for (int64_t j = nc; j < (nc + NR - 1) / NR * NR; j++) bias[j] = 0;
@@ -87,78 +206,92 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
     int64_t k0 = 0;
     do { /* once for K = 0: the epilogue alone */
         const int64_t kc = K - k0 < KC ? K - k0 : KC;
-        const bool first = k0 % GROUP == 0, last = !groups && k0 + kc == K;
-        /* b in place pays when few rows use it, or when all of it is near */
-        bool b_here = false;
-        const ST *b = NULL;
-        if (g->gather_b) {
-            g->gather_b(g->conv, g->b, n0, nc, k0, kc, pb);
-        } else {
-            b = g->b + k0 * g->bk + n0 * g->bn;
-            b_here = SAME && g->bn == 1 && full && (mc <= 2 * MICRO_ROWS || kc * (g->bk > 0 ? g->bk : -g->bk) <= 8192);
-            if (!b_here)
-                N(pack_lines)(NR, b, g->bn, g->bk, nc, kc, pb);
-            else if (full < nc)
-                N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full * kc);
-        }
-        const ST *a = g->gather_a ? NULL : g->a + m0 * g->am + k0 * g->ak;
-        /* a in place when it is read once or twice, or when all of it is near: rows far apart fall into few cache sets */
-        const bool near = g->ak == 1 && mc * (g->am > 0 ? g->am : -g->am) <= 16384;
-        const bool a_here = SAME && !g->gather_a && (near || nc <= 2 * NR || mc == 1);
-        const bool a_rows = !g->gather_a && g->ak == 1; /* packed a: rows of kc + PAD, or blocks of MICRO_ROWS */
-        for (int64_t i0 = 0; i0 < mc; i0 += a_here ? mc : GEMM_BLOCK_ROWS) {
-            const int64_t rows = a_here ? mc : mc - i0 < GEMM_BLOCK_ROWS ? mc - i0 : GEMM_BLOCK_ROWS;
-            if (g->gather_a) {
-                g->gather_a(g->conv, g->a, m0 + i0, rows, k0, kc, pa);
-            } else if (!a_here && a_rows) {
-                for (int64_t i = 0; i < rows; i++) WIDEN(pa + i * (kc + PAD), a + (i0 + i) * g->am, kc);
-            } else if (!a_here) {
-                N(pack_lines)(MICRO_ROWS, a + i0 * g->am, g->am, g->ak, rows, kc, pa);
+        const bool first = k0 % GROUP == 0, last = !bias_last && k0 + kc == K;
+        T *const sums = groups ? memory->group : kept;
+#ifdef LOAD_VECTOR
+        if (stream) {
+            N(stream)(g, first ? sums : pb, ld, m0, mc, n0, nc, k0, kc);
+            if (kc == 0) memset(sums, 0, (size_t)(mc * ld) * sizeof *sums);
+            for (int64_t i = 0; !first && i < mc * ld; i++) sums[i] = sums[i] + pb[i];
+        } else
+#endif
+        {
+            const int64_t step = NR * kc + PAD; /* of packed b, from panel to panel */
+            /* b in place pays when few rows use it, or when all of it is near */
+            bool b_here = false;
+            const ST *b = NULL;
+            if (box) {
+#if FLOATING
+                N(fill_box)(g->conv, box, g->b, k0, kc, pb);
+                conv_box_places(box, g->conv, k0, kc, memory->places);
+#endif
+            } else if (g->gather_b) {
+                g->gather_b(g->conv, g->b, n0, nc, k0, kc, pb, memory->run);
+            } else {
+                b = g->b + k0 * g->bk + n0 * g->bn;
+                b_here =
+                    SAME && g->bn == 1 && full && (mc <= 2 * MICRO_ROWS || kc * (g->bk > 0 ? g->bk : -g->bk) <= 8192);
+                if (!b_here)
+                    N(pack_lines)(NR, b, g->bn, g->bk, nc, kc, pb, step, memory->run);
+                else if (full < nc)
+                    N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full / NR * step, step, memory->run);
             }
-            A(micro_call) m = {.kc = kc, .first = first, .last = last};
-            for (int64_t j = 0; j < nc; j += NR) {
+            const ST *a = g->gather_a ? NULL : g->a + m0 * g->am + k0 * g->ak;
+            /* a in place when it is read once or twice, or when all of it is near: rows far apart fall into few cache sets */
+            const bool near = g->ak == 1 && mc * (g->am > 0 ? g->am : -g->am) <= 16384;
+            const bool a_here = SAME && !g->gather_a && (near || nc <= 2 * NR || mc == 1);
+            bool a_rows = !g->gather_a && g->ak == 1; /* packed a: rows of KC + PAD, or blocks of MICRO_ROWS */
+            const int64_t block = MICRO_ROWS * kc + PAD;
+            if (g->gather_a) {
+                a_rows = g->gather_a(g->conv, g->a, m0, mc, k0, kc, pa, memory->run);
+            } else if (!a_here && a_rows) {
+                for (int64_t i = 0; i < mc; i++) WIDEN(pa + i * (KC + PAD), a + i * g->am, kc);
+            } else if (!a_here) {
+                N(pack_lines)(MICRO_ROWS, a, g->am, g->ak, mc, kc, pa, block, memory->run);
+            }
+            A(micro_call) m = {.kc = kc, .first = first, .last = last, .places = box ? memory->places : NULL};
+            for (int64_t j = 0; j < columns; j += NR) {
                 const bool ragged = j >= full;
                 if (direct && !ragged) {
-                    m.c = (T *)(void *)(g->out + (m0 + i0) * g->om + n0 + j);
+                    m.c = (T *)(void *)(g->out + m0 * g->om + n0 + j);
                     m.ldc = g->om;
                 } else {
-                    m.c = (groups ? memory->group : kept) + i0 * ld + (direct ? 0 : j);
+                    m.c = sums + (direct ? 0 : j);
                     m.ldc = ld;
                 }
-                int64_t panel_step = NR * kc;
-                if (b_here && !ragged) {
+                int64_t panel_step = step;
+                if (box) {
+                    m.b = pb + box->start + j;
+                    m.bk = 0;
+                    panel_step = NR;
+                } else if (b_here && !ragged) {
                     m.b = (const T *)(const void *)(b + j);
                     m.bk = g->bk;
                     panel_step = NR;
                 } else {
-                    m.b = pb + j * kc;
+                    m.b = pb + j / NR * step;
                     m.bk = NR;
                 }
                 m.bias_n = last && bias_n ? bias + j : NULL;
-                m.bias_m = last && bias_m ? bias + i0 : NULL;
-                if (a_here) {
-                    m.a = (const T *)(const void *)a, m.am = g->am, m.ak = g->ak;
+                m.bias_m = last && bias_m ? bias : NULL;
+                if (a_here || a_rows) {
+                    int64_t am = KC + PAD;
+                    m.a = pa, m.ak = 1;
+                    if (a_here) m.a = (const T *)(const void *)a, am = g->am, m.ak = g->ak;
+                    m.am = am;
                     if (mc == 1 && j + WIDE * NR <= full) {
                         A(micro_wide)(&m, panel_step);
                         j += (WIDE - 1) * NR;
                     } else {
-                        A(micro_rows)(&m, rows, g->am);
-                    }
-                } else if (a_rows) {
-                    m.a = pa, m.am = kc + PAD, m.ak = 1;
-                    if (mc == 1 && j + WIDE * NR <= full) {
-                        A(micro_wide)(&m, panel_step);
-                        j += (WIDE - 1) * NR;
-                    } else {
-                        A(micro_rows)(&m, rows, kc + PAD);
+                        A(micro_rows)(&m, mc, am);
                     }
                 } else {
-                    for (int64_t i = 0; i < rows; i += MICRO_ROWS) {
-                        A(micro_call) block = m;
-                        block.a = pa + i * kc, block.am = 1, block.ak = MICRO_ROWS;
-                        block.c += i * block.ldc;
-                        if (block.bias_m) block.bias_m += i;
-                        A(micro_rows)(&block, rows - i < MICRO_ROWS ? rows - i : MICRO_ROWS, 1);
+                    for (int64_t i = 0; i < mc; i += MICRO_ROWS) {
+                        A(micro_call) part = m;
+                        part.a = pa + i / MICRO_ROWS * block, part.am = 1, part.ak = MICRO_ROWS;
+                        part.c += i * part.ldc;
+                        if (part.bias_m) part.bias_m += i;
+                        A(micro_rows)(&part, mc - i < MICRO_ROWS ? mc - i : MICRO_ROWS, 1);
                     }
                 }
             }
@@ -168,12 +301,9 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
         const T *part = memory->group;
         for (int64_t i = 0; i < mc * ld; i++) kept[i] = k0 <= GROUP ? part[i] : kept[i] + part[i];
     } while (k0 < K);
-    for (int64_t i = 0; groups && i < mc; i++) {
-        for (int64_t j = 0; j < nc; j++) {
-            T x = kept[i * ld + j];
-            if (bias_n || bias_m) x = x + bias[bias_n ? j : i];
-            kept[i * ld + j] = x;
-        }
+    if (box && columns > nc) N(close_gaps)(box, kept, ld, mc, nc);
+    for (int64_t i = 0; bias_last && (bias_n || bias_m) && i < mc; i++) {
+        for (int64_t j = 0; j < nc; j++) kept[i * ld + j] = kept[i * ld + j] + bias[bias_n ? j : i];
     }
     if (g->rest) {
         rp__gemm_rest_run(g->rest, kept, ld, m0, mc, n0, nc);
@@ -247,7 +377,7 @@ RP__VEC_FN void N(gather)(const int W, const struct conv_gather *g, const ST *sr
     for (int64_t k = 0; k < kc; k++, conv_next(&at, &g->k)) ks[k] = at.here;
     const int64_t step = g->line.offset[3], move = g->line.coordinate[3], bound = g->bound[2];
     conv_start(&at, &g->line, l0);
-    for (int64_t p = 0; p < count; p += W, dst += W * kc) {
+    for (int64_t p = 0; p < count; p += W, dst += W * kc + PAD) {
         const int64_t w = count - p < W ? count - p : W;
         if (w < W) memset(dst, 0, (size_t)(W * kc) * sizeof *dst);
         for (int64_t j = 0; j < w;) {
@@ -281,59 +411,74 @@ RP__VEC_FN void N(gather)(const int W, const struct conv_gather *g, const ST *sr
         }
     }
 }
-/* The same where k has the longer innermost level (gradients of weights): runs go along k, line by line. */
-RP__VEC_FN void N(gather_k)(const int W, const struct conv_gather *g, const ST *src, int64_t l0, int64_t count,
-                            int64_t k0, int64_t kc, T *dst) {
+/* The same where k has the longer innermost level, or memory lies along it (gradients of weights): lines of kc elements, `ld` apart. */
+static void N(gather_lines)(const struct conv_gather *g, const ST *src, struct conv_cursor *line, int64_t count,
+                            int64_t k0, int64_t kc, T *dst, int64_t ld) {
     const int64_t step = g->k.offset[3], move = g->k.coordinate[3], bound = g->bound[2];
-    struct conv_cursor line, at;
-    if (kc == 0) return;
-    conv_start(&line, &g->line, l0);
-    for (int64_t p = 0; p < count; p += W, dst += W * kc) {
-        const int64_t w = count - p < W ? count - p : W;
-        if (w < W) memset(dst, 0, (size_t)(W * kc) * sizeof *dst);
-        for (int64_t j = 0; j < w; j++, conv_next(&line, &g->line)) {
-            conv_start(&at, &g->k, k0);
-            for (int64_t k = 0; k < kc;) {
-                const int64_t left = g->k.extent[3] - at.index[3], run = left < kc - k ? left : kc - k;
-                const int64_t x = line.here.c[2] + at.here.c[2], y = line.here.c[1] + at.here.c[1];
-                const int64_t z = line.here.c[0] + at.here.c[0];
-                int64_t low = 0, high = run;
-                if (z < 0 || z >= g->bound[0] || y < 0 || y >= g->bound[1]) {
-                    high = 0;
-                } else if (move > 0) {
-                    if (x < 0) low = (-x + move - 1) / move;
-                    if (x + (run - 1) * move >= bound) high = bound > x ? (bound - x + move - 1) / move : 0;
-                    low = low < high ? low : high;
-                } else if (x < 0 || x >= bound) {
-                    high = 0;
-                }
-                const ST *s = src + line.here.offset + at.here.offset;
-                T *d = dst + k * W + j;
-                for (int64_t i = 0; i < low; i++) d[i * W] = 0;
-                for (int64_t i = low; i < high; i++) d[i * W] = LOAD(s[i * step]);
-                for (int64_t i = high; i < run; i++) d[i * W] = 0;
-                k += run;
-                conv_advance(&at, &g->k, run);
+    struct conv_cursor at, begin;
+    conv_start(&begin, &g->k, k0);
+    for (int64_t j = 0; j < count; j++, dst += ld, conv_next(line, &g->line)) {
+        at = begin;
+        for (int64_t k = 0; k < kc;) {
+            const int64_t left = g->k.extent[3] - at.index[3], run = left < kc - k ? left : kc - k;
+            const int64_t x = line->here.c[2] + at.here.c[2], y = line->here.c[1] + at.here.c[1];
+            const int64_t z = line->here.c[0] + at.here.c[0];
+            int64_t low = 0, high = run;
+            if (z < 0 || z >= g->bound[0] || y < 0 || y >= g->bound[1]) {
+                high = 0;
+            } else if (move > 0) {
+                if (x < 0) low = (-x + move - 1) / move;
+                if (x + (run - 1) * move >= bound) high = bound > x ? (bound - x + move - 1) / move : 0;
+                low = low < high ? low : high;
+            } else if (x < 0 || x >= bound) {
+                high = 0;
             }
+            const ST *s = src + line->here.offset + at.here.offset;
+            T *d = dst + k;
+            for (int64_t i = 0; i < low; i++) d[i] = 0;
+            if (step == 1) {
+                if (high > low) WIDEN(d + low, s + low, high - low);
+            } else {
+                for (int64_t i = low; i < high; i++) d[i] = LOAD(s[i * step]);
+            }
+            for (int64_t i = high < low ? low : high; i < run; i++) d[i] = 0;
+            k += run;
+            conv_advance(&at, &g->k, run);
         }
     }
 }
 static bool N(runs_along_k)(const struct conv_gather *g) {
-    return g->k.extent[3] > g->line.extent[3] && g->k.coordinate[3] >= 0;
+    return (g->k.extent[3] > g->line.extent[3] || g->k.offset[3] == 1) && g->k.coordinate[3] >= 0;
 }
-static void N(gather_a)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc,
-                        T *dst) {
-    if (N(runs_along_k)(&c->a))
-        N(gather_k)(MICRO_ROWS, &c->a, src, l0, count, k0, kc, dst);
-    else
+static bool N(gather_a)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc,
+                        T *dst, T *run) {
+    (void)run;
+    if (!N(runs_along_k)(&c->a)) {
         N(gather)(MICRO_ROWS, &c->a, src, l0, count, k0, kc, dst);
+        return false;
+    }
+    struct conv_cursor line;
+    conv_start(&line, &c->a.line, l0);
+    if (kc) N(gather_lines)(&c->a, src, &line, count, k0, kc, dst, KC + PAD);
+    return true;
 }
 static void N(gather_b)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc,
-                        T *dst) {
-    if (N(runs_along_k)(&c->b))
-        N(gather_k)(NR, &c->b, src, l0, count, k0, kc, dst);
-    else
+                        T *dst, T *run) {
+    if (!N(runs_along_k)(&c->b)) {
         N(gather)(NR, &c->b, src, l0, count, k0, kc, dst);
+        return;
+    }
+    struct conv_cursor line;
+    conv_start(&line, &c->b.line, l0);
+    for (int64_t p = 0; p < count && kc; p += NR, dst += NR * kc + PAD) {
+        const int64_t w = count - p < NR ? count - p : NR;
+        if (w < NR) memset(dst, 0, (size_t)(NR * kc) * sizeof *dst);
+        for (int64_t j = 0; j < w; j += 8) {
+            const int64_t lines = w - j < 8 ? w - j : 8;
+            N(gather_lines)(&c->b, src, &line, lines, k0, kc, run, KC + PAD);
+            A(pack_turned)(NR, run, KC + PAD, lines, kc, dst + j);
+        }
+    }
 }
 static void N(scatter)(const struct conv_plan *c, ST *out, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
                        int64_t ld) {
@@ -378,7 +523,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
         if (conv_flat(&c.b.line, &c.b.k, &g.bn, &g.bk) && !c.b.bounded)
             g.b += c.b.line.start.offset + c.b.k.start.offset;
         else
-            g.gather_b = N(gather_b);
+            g.gather_b = N(gather_b), g.near = kind != RP__CONV_WEIGHT && c.k > 0;
         c.out.start.offset = 0;
         if (follows) conv_rest(&rest, &c, kind), g.rest = &rest;
         if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
@@ -406,6 +551,10 @@ static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t 
 #undef GROUP
 #undef NR
 #undef PAD
+#undef TM
+#undef TN
+#undef LOAD_VECTOR
+#undef V
 #undef S
 #undef ST
 #undef ACC

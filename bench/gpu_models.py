@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Whole models on this machine's GPU, ours beside PyTorch's in one run: forward functions and training steps (forward,
+loss, backward, Adam).
+
+    gpu_models.py REPRISE [--compile] [--seconds N] [MODEL,BATCH,LENGTH,DTYPE,forward|step ...]
+
+REPRISE is the command-line tool. Ours: `reprise bench`, eagerly and as one graph. PyTorch: eagerly, as one CUDA graph
+captured by hand, and with --compile torch.compile(mode="reduce-overhead"), whose compilation takes minutes. Float32 is
+IEEE's on both sides. Medians of periods in us; host: of a call's return; MB: the peak beyond weights and arguments. Last
+the ratio of PyTorch's best to ours, and the geometric mean of all. Needs torch, torchvision, timm and transformers."""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "conformance"))
+
+# Model, rows, tokens (0: no text), type, what.
+WORKS = """mlp,64,0,f32,step cnn,64,0,f32,step rnn,0,0,f32,forward rnn,0,0,f32,step lstm,32,32,f32,forward
+resnet18,1,0,f32,forward resnet18,64,0,f16,forward resnet18,32,0,f32,step resnext101_32x8d,1,0,f32,forward
+vit_b_16,8,0,bf16,forward bert,1,12,f32,forward bert,8,128,f32,forward bert,8,128,bf16,forward bert,8,128,f32,step
+gpt2,1,64,f32,forward gpt2,4,256,bf16,forward""".split()
+
+
+def ours(program, work, seconds):
+    name, batch, length, dtype, what = work
+    command = [program, "bench", name, "--device=cuda", f"--dtype={dtype}", f"--seconds={seconds}", "--json"]
+    command += [f"--batch={batch}"] * (batch > 0) + [f"--length={length}"] * (length > 0) + ["--train"] * (what == "step")
+    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        rows = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        return {"eager": (done.stderr.strip() or f"ended with {done.returncode}")[-200:]}
+    return {r["backend"]: (r["host_us"], r["period_us"], r["memory_bytes"]) if "period_us" in r else r.get("error", "failed")
+            for r in rows}
+
+
+def inputs_of(torch, models, name, batch, length, dtype):
+    """As conformance makes them, with other sizes; floats of the type, all tokens kept."""
+    torch.manual_seed(1)
+    build, inputs, target = models.ALL[name]
+
+    def sized(make):
+        t = make()
+        size = list(t.shape)
+        if batch and size:
+            size[0] = batch
+        if length and t.ndim > 1 and not (t.is_floating_point() and t.ndim > 2):
+            size[1] = length
+        if t.is_floating_point():
+            return (torch.ones(size) if t.ndim == 2 and length else torch.randn(size)).to(dtype)
+        return torch.randint(0, int(t.max()) + 1, size)
+
+    model = build()
+    if name == "resnet18":
+        inputs, target = [lambda: torch.randn(batch, 3, 224, 224)], lambda: torch.randint(0, 1000, (batch,))
+    if name == "resnext101_32x8d":
+        inputs = [lambda: torch.randn(batch, 3, 224, 224)]
+    inner = getattr(model, "inner", None)
+    if hasattr(inner, "set_attn_implementation"):
+        inner.set_attn_implementation("sdpa")
+    return model.to(dtype), [sized(i) for i in inputs], sized(target)
+
+
+def measure(torch, call, seconds):
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    host, period, end = [], [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(period) < 3:
+        for _ in range(5):
+            begin = time.perf_counter()
+            call()
+            host.append(time.perf_counter() - begin)
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        n = max(1, min(200, int(5e-3 / (host[-1] + 1e-5))))
+        for _ in range(n):
+            call()
+        torch.cuda.synchronize()
+        period.append((time.perf_counter() - begin) / n)
+    middle = lambda values: sorted(values)[len(values) // 2] * 1e6
+    return middle(host), middle(period)
+
+
+def capture(torch, fn):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            fn()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fn()
+    return graph.replay
+
+
+def theirs(torch, models, work, seconds, compiles):
+    name, batch, length, dtype, what = work
+    types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    model, inputs, target = inputs_of(torch, models, name, batch, length, types[dtype])
+    model, inputs, target = model.cuda(), [t.cuda() for t in inputs], target.cuda()
+    if what == "step":
+        model.train()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True, fused=True)
+
+        def call():
+            optimizer.zero_grad(set_to_none=False)
+            models.loss_of(model, inputs, target)[1].backward()
+            optimizer.step()
+    else:
+        model.eval()
+
+        def call():
+            with torch.no_grad():
+                return model(*inputs)
+    found = {}
+    held = torch.cuda.memory_allocated()
+    ways = {"eager": lambda: call, "graph": lambda: capture(torch, call)}
+    if compiles:
+        ways["compiled"] = lambda: torch.compile(call, mode="reduce-overhead")
+    for way, make in ways.items():
+        torch.cuda.reset_peak_memory_stats()
+        try:
+            fn = make()
+            times = measure(torch, fn, seconds)
+            found[way] = (*times, torch.cuda.max_memory_allocated() - held)
+        except Exception as e:  # a peer that fails is a line of the table
+            found[way] = f"{type(e).__name__}: {e}".split("\n")[0][:150]
+    return found
+
+
+def main():
+    options = argparse.ArgumentParser()
+    options.add_argument("program")
+    options.add_argument("works", nargs="*")
+    options.add_argument("--compile", action="store_true")
+    options.add_argument("--seconds", type=float, default=0.5)
+    o = options.parse_args()
+    import torch
+
+    import models
+
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    ratios = []
+    print(f"{'work':44s}{'ours':9s}{'period':>10s}{'host':>9s}{'MB':>8s}   PyTorch's period, host, MB")
+    for text in o.works or WORKS:
+        name, batch, length, dtype, what = text.split(",")
+        work = (name, int(batch), int(length), dtype, what)
+        mine, peer = ours(o.program, work, o.seconds), theirs(torch, models, work, o.seconds, o.compile)
+        torch.cuda.empty_cache()
+        for k, way in enumerate(mine):
+            m = mine[way]
+            row = f"{m[1]:10.1f}{m[0]:9.1f}{m[2] / 1e6:8.1f}" if isinstance(m, tuple) else f"  {m}"
+            other = list(peer)[k] if k < len(peer) else None
+            p = peer.get(other)
+            p = f"{other} {p[1]:.1f} {p[0]:.1f} {p[2] / 1e6:.1f}" if isinstance(p, tuple) else f"{other} {p}" if other else ""
+            print(f"{text if k == 0 else '':44s}{way:9s}{row}   {p}")
+        for other in list(peer)[len(mine):]:
+            p = peer[other]
+            print(" " * 83 + (f"{other} {p[1]:.1f} {p[0]:.1f} {p[2] / 1e6:.1f}" if isinstance(p, tuple) else f"{other} {p}"))
+        best = [p[1] for p in peer.values() if isinstance(p, tuple)]
+        own = [m[1] for m in mine.values() if isinstance(m, tuple)]
+        if best and own:
+            ratios.append((min(best) / min(own), text))
+            print(f"{'':44s}PyTorch's best / ours {ratios[-1][0]:.2f}", flush=True)
+    if ratios:
+        mean = math.exp(sum(math.log(r) for r, _ in ratios) / len(ratios))
+        below = [f"{text} {r:.2f}" for r, text in sorted(ratios) if r < 1]
+        print(f"geometric mean of {len(ratios)}: {mean:.2f}; below 1: {', '.join(below) or 'none'}")
+
+
+if __name__ == "__main__":
+    main()

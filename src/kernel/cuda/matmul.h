@@ -1,0 +1,27 @@
+/* What the kernels for matrix products have in common (matmul.c, product.c): operands as matrices, and the words that describe them. */
+#ifndef RP_KERNEL_CUDA_MATMUL_H
+#define RP_KERNEL_CUDA_MATMUL_H
+
+#include "kernel/template.h"
+
+typedef struct rp__matmul { /* the operands as matrices over batch dims; size-1 and mergeable batch dims are gone */
+    int64_t m, n, k;
+    int64_t om, on, am, ak, bk, bn, bias_stride;
+    int64_t batch, extents[RP_MAX_DIMS], so[RP_MAX_DIMS], sa[RP_MAX_DIMS], sb[RP_MAX_DIMS];
+    unsigned n_batch;
+    bool bias;
+    rp_dtype dtype;
+} rp__matmul;
+
+void rp__matmul_read(const rp__operand *o, size_t n, rp__matmul *p);
+/* Do offsets of these operands need 64 bits? */
+bool rp__matmul_is_wide(const rp__operand *o, size_t n);
+/* The words of matmul.cuh and product.cuh but for the addresses, and their number. */
+enum { RP__MATMUL_WORDS = 14, RP__MATMUL_BATCH_WORDS = 4 };
+void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch *out);
+/* Addresses and slots of a product by itself. */
+void rp__matmul_start(const rp__problem *p, const rp__matmul *read, rp__launch_buffer *buffer, rp__launch *out);
+/* Addresses and slots of the factors, for what follows. */
+void rp__matmul_factors(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out);
+
+#endif

@@ -1,0 +1,357 @@
+/* Matrix products on CUDA through product.cuh, two rows of the table of templates: tensor cores (16-bit floats, integers of 8 bits, f32 where
+ * its products may be rounded) and f32 by fma in large tiles. Here: which tile, into how many shares K is cut, how the operands are read;
+ * and when a library is faster. The shares are a function of sizes, dtype and kind of device, and part of the order; all else acts on time alone. */
+#include <string.h>
+
+#include "kernel/cuda/library.h"
+#include "kernel/cuda/matmul.h"
+#include "kernel/cuda/text_kernel.h"
+#include "reprise_embed.h"
+
+/* Facts of a text: dtype in the low bits, then these; the words that follow from bit 32 on. */
+enum {
+    BATCH = 4,
+    MATH = 8,
+    TILE = 11, /* a row of `shapes` */
+    SPLIT = 16,
+    BIAS = 18,
+    WIDE, /* 64-bit offsets */
+    A_ALONG,
+    A_WIDE,
+    B_ALONG,
+    B_WIDE,
+    OUT_WIDE,
+    LONG,
+    LONGER
+};
+/* RP_MATH of the text; a family of orders each. */
+typedef enum math { FMA, MMA, TF32, BF16X3, INTEGER } math;
+
+/* tm x tn results; bytes of K a step; warps above each other and side by side, or (fma) results a thread; tiles in flight; blocks that
+ * a multiprocessor holds; clocks of a step of one block alone on a multiprocessor, and of each further one beside it, as measured on
+ * an H200. */
+static const struct tile {
+    uint16_t tm, tn, depth;
+    uint8_t wm, wn, stages, resident;
+    uint16_t alone, beside;
+} shapes[] = {
+    {128, 256, 128, 2, 4, 3, 1, 2400, 2400}, {128, 128, 128, 2, 4, 3, 1, 1700, 1500},
+    {64, 128, 128, 2, 4, 3, 2, 1130, 1200},  {64, 64, 128, 2, 2, 4, 3, 825, 600},
+    {32, 64, 128, 2, 2, 4, 4, 600, 540},     {32, 32, 128, 2, 2, 4, 6, 420, 430},
+    {16, 128, 128, 1, 4, 4, 3, 600, 400},    {16, 64, 128, 1, 4, 6, 3, 465, 250},
+    {64, 16, 128, 4, 1, 6, 3, 465, 250}, /* tensor cores */
+    {128, 128, 64, 8, 8, 3, 1, 4000, 3840},  {64, 64, 128, 8, 4, 3, 3, 2200, 1750},
+    {32, 64, 128, 4, 4, 4, 4, 1450, 940},    {32, 32, 128, 4, 2, 4, 4, 900, 530},
+    {16, 64, 128, 2, 4, 4, 4, 1040, 690},    {64, 16, 128, 4, 2, 4, 4, 1040, 690}, /* fma */
+};
+enum { FIRST_FMA = 9, N_TILES = sizeof shapes / sizeof *shapes };
+
+static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
+static unsigned threads_of(const struct tile *t) {
+    return t - shapes < FIRST_FMA ? 32u * t->wm * t->wn : (unsigned)(t->tm / t->wm * (t->tn / t->wn));
+}
+static math math_of(uint64_t facts) { return (math)(facts >> MATH & 7); }
+static unsigned bytes_of(uint64_t facts) { return (unsigned)rp__dtype_bytes((rp_dtype)(facts & 15)); }
+/* Whether all copies go straight into shared memory, as product.cuh has it; else tiles wait in registers for a step. */
+static bool is_async(uint64_t facts) { return bytes_of(facts) >= 4 || (bit(facts, A_WIDE) && bit(facts, B_WIDE)); }
+static unsigned depth_of(uint64_t facts) { return shapes[facts >> TILE & 31].depth; }
+static unsigned stages_of(uint64_t facts) { return is_async(facts) ? shapes[facts >> TILE & 31].stages : 2; }
+
+/* Bytes of an operand's tile, rows padded as in product.cuh. */
+static unsigned tile_bytes(uint64_t facts, unsigned rows, unsigned depth, bool along) {
+    const unsigned bytes = bytes_of(facts), c = 16 / bytes;
+    const math m = math_of(facts);
+    const bool k_fast = m == INTEGER || along;
+    return (k_fast ? rows * (depth + c) : depth * (rows + (m == TF32 || m == BF16X3 ? 8 : c))) * bytes;
+}
+
+/* Bytes of product.cuh's `room`. */
+static uint32_t room_of(uint64_t facts) {
+    const struct tile *t = &shapes[facts >> TILE & 31];
+    const unsigned depth = depth_of(facts) / bytes_of(facts);
+    const unsigned tiles = stages_of(facts) * (tile_bytes(facts, t->tm, depth, bit(facts, A_ALONG)) +
+                                               tile_bytes(facts, t->tn, depth, bit(facts, B_ALONG)));
+    const unsigned out = t->tm * (t->tn + 4u) * 4u;
+    return tiles > out ? tiles : out;
+}
+
+static void macros(uint64_t facts, rp__text *out) {
+    const rp_dtype dtype = (rp_dtype)(facts & 15);
+    const math m = math_of(facts);
+    const struct tile *t = &shapes[facts >> TILE & 31];
+    const unsigned split = 1u << (facts >> SPLIT & 3);
+    rp__text_kernel_dtype(dtype, out);
+    rp__text_add(out, "#define RP_MATH %u\n#define RP_SUM %s\n#define RP_ELEMENT %u\n", (unsigned)m,
+                 m == INTEGER ? "rp_i32" : "float", bytes_of(facts));
+    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_THREADS %u\n", t->tm, t->tn,
+                 depth_of(facts) / bytes_of(facts), threads_of(t));
+    rp__text_add(out, "#define RP_STAGES %u\n#define RP_RESIDENT %u\n#define RP_%s %u\n#define RP_%s %u\n",
+                 stages_of(facts), m == BF16X3 ? (t->resident + 1u) / 2u : t->resident, m == FMA ? "TI" : "WM", t->wm,
+                 m == FMA ? "TJ" : "WN", t->wn);
+    rp__text_add(out, "#define RP_A_ALONG %d\n#define RP_A_WIDE %d\n#define RP_B_ALONG %d\n#define RP_B_WIDE %d\n",
+                 bit(facts, A_ALONG), bit(facts, A_WIDE), bit(facts, B_ALONG), bit(facts, B_WIDE));
+    rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_BATCH %u\n#define RP_BIAS %d\n#define RP_REST %u\n",
+                 bit(facts, OUT_WIDE), (unsigned)(facts >> BATCH & 15), bit(facts, BIAS), (unsigned)(facts >> 32));
+    rp__text_add(out, "#define RP_INDEX %s\n#define RP_LONG %d\n#define RP_LONGER %d\n#define RP_SPLIT %u\n",
+                 bit(facts, WIDE) ? "rp_i64" : "rp_i32", bit(facts, LONG), bit(facts, LONGER), split);
+    static const char *const steps[] = {"", "m16n8k16", "m16n8k8", "", "m16n8k32"};
+    if (*steps[m])
+        rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_%s_%s(d, a, b)\n", steps[m],
+                     m == TF32 ? "tf32" : rp__dtypes[dtype].short_name);
+    if (split > 1)
+        rp__text_add(
+            out,
+            "#define RP_CLUSTER __cluster_dims__(%u, 1, 1)\n#define RP_CLUSTER_READ(p, r, n) rp_cluster_read_%s(p, r, n)\n",
+            split, m == INTEGER ? "i32" : "f32");
+    else
+        rp__text_puts(out, "#define RP_CLUSTER\n");
+    rp__text_write(out, rp__embed_mma_cuh, rp__embed_mma_cuh_len);
+}
+
+/* ---- which of them */
+
+static int64_t over(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+/* Shares of K, as a power of two: where few tiles of a fixed size would leave multiprocessors idle, and each share is long enough to pay
+ * for adding them up. */
+static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
+    const bool narrow = p->m <= 16 || p->n <= 16;
+    const int64_t rows = p->m <= 16 ? 16 : narrow ? 64 : 32, columns = p->n <= 16 ? 16 : narrow || m == FMA ? 64 : 32;
+    const int64_t blocks = over(p->m, rows) * over(p->n, columns) * p->batch;
+    const int64_t most = m == FMA ? 2 * (int64_t)d->multiprocessors : d->multiprocessors, least = m == FMA ? 64
+                                                                                                  : narrow ? 192
+                                                                                                           : 1024;
+    const unsigned limit = m != FMA || narrow || p->k > 4096 ? 3 : 1;
+    unsigned split = 0;
+    if (d->arch < 90) return 0;
+    while (split < limit && blocks << (split + 1) <= most && p->k >= least << (split + 1)) split++;
+    return split;
+}
+
+/* Clocks of the steps along K, by how many blocks share a multiprocessor. */
+static double clocks_of(const rp__matmul *p, const rp__device *d, unsigned split, const struct tile *t) {
+    const int64_t blocks = (over(p->m, t->tm) * over(p->n, t->tn) * p->batch) << split,
+                  share = over(p->k, INT64_C(1) << split);
+    const double steps = (double)over(share * (int64_t)rp__dtype_bytes(p->dtype), t->depth),
+                 together = (double)over(blocks, d->multiprocessors);
+    return steps * (t->alone + (together - 1) * t->beside) + t->tm * t->tn / 16.0; /* and of storing */
+}
+
+static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsigned split, double *clocks) {
+    unsigned best = N_TILES;
+    for (unsigned k = m == FMA ? FIRST_FMA : 0; k < (m == FMA ? N_TILES : FIRST_FMA); k++) {
+        if ((m == TF32 || m == BF16X3) && shapes[k].tn > 128) continue; /* more shared memory than there is */
+        const double c = clocks_of(p, d, split, &shapes[k]);
+        if (best < N_TILES && c >= *clocks) continue;
+        best = k;
+        *clocks = c;
+    }
+    return best;
+}
+
+static const rp__order_family families[] = {[FMA] = RP__FAMILY_FMA,
+                                            [MMA] = RP__FAMILY_MMA,
+                                            [TF32] = RP__FAMILY_TF32,
+                                            [BF16X3] = RP__FAMILY_BF16X3,
+                                            [INTEGER] = RP__FAMILY_INTEGER};
+
+/* How tensor cores multiply these operands; false: not at all. */
+static bool tensor_math(const rp__problem *p, math *m) {
+    if (p->device->arch < 80) return false;
+    switch (p->o[0].dtype) {
+    case RP_F16:
+    case RP_BF16: *m = MMA; return true;
+    case RP_I8: *m = INTEGER; return true;
+    case RP_F32:
+        if (p->order != RP__ORDER_ELSEWHERE) {
+            const rp__order_family wanted = rp__order_family_of(p->order);
+            *m = wanted == RP__FAMILY_TF32 ? TF32 : BF16X3;
+            return wanted == families[*m];
+        }
+        *m = p->call->precision == RP__FLOAT32_BF16X3 ? BF16X3 : TF32;
+        return p->call->precision != RP__FLOAT32_HIGHEST;
+    default: return false;
+    }
+}
+static bool plain_math(const rp__problem *p, math *m) {
+    *m = FMA;
+    return p->o[0].dtype == RP_F32 && p->device->arch >= 80;
+}
+
+static unsigned wanted_split(const rp__problem *p, const rp__matmul *read, math m) {
+    const rp__order wanted = p->order;
+    if (wanted != RP__ORDER_ELSEWHERE && rp__order_family_of(wanted) == families[m]) return rp__order_shares(wanted);
+    return split_of(read, p->device, m);
+}
+
+static rp__order order_of(const rp__problem *p, math m) {
+    rp__matmul read;
+    rp__matmul_read(p->o, 3, &read);
+    return rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), families[m], wanted_split(p, &read, m));
+}
+static rp__order tensor_order(const rp__problem *p) {
+    math m;
+    return tensor_math(p, &m) ? order_of(p, m) : RP__ORDER_ELSEWHERE;
+}
+static rp__order plain_order(const rp__problem *p) {
+    math m;
+    return plain_math(p, &m) ? order_of(p, m) : RP__ORDER_ELSEWHERE;
+}
+
+static bool fits(const rp__problem *p) {
+    rp__matmul read;
+    rp__matmul_read(p->o, 3, &read);
+    /* of the smallest tile: one dimension of a grid */
+    return read.m > 0 && read.n > 0 && read.k > 0 && read.batch > 0 &&
+           (double)over(read.m, 16) * (double)over(read.n, 16) * (double)read.batch * 8 < INT32_MAX;
+}
+static bool tensor_serves(const rp__problem *p, size_t *workspace) {
+    math m;
+    (void)workspace;
+    return tensor_math(p, &m) && fits(p);
+}
+static bool plain_serves(const rp__problem *p, size_t *workspace) {
+    math m;
+    (void)workspace;
+    return plain_math(p, &m) && fits(p);
+}
+
+/* Below so many multiply-adds the plain kernels are as fast; above so many cuBLASLt is, later where reading one factor is most of the
+ * work (bench/gpu_works.txt measures them). What follows the product in its launch saves one, too. */
+#define SMALL_TENSOR (INT64_C(1) << 18)
+#define LARGE_TENSOR (INT64_C(1) << 25)
+#define LARGE (INT64_C(1) << 27)
+static double cost_of(const rp__problem *p, math m, int64_t small, int64_t large) {
+    rp__matmul read;
+    const double work = rp__problem_work(p);
+    rp__matmul_read(p->o, 3, &read);
+    if (work < (double)small || (m != FMA && read.k < 32)) return work + 1;
+    const int64_t narrow = read.m < read.n ? read.m : read.n;
+    bool ours = work <= (double)large || (narrow <= 16 && work <= (double)LARGE);
+    if (m == FMA && narrow < 4) ours = false; /* tiles of 16 rows are nearly empty */
+    return ours ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
+}
+static double tensor_cost(const rp__problem *p) {
+    math m = MMA;
+    (void)tensor_math(p, &m);
+    /* no library has the others */
+    return cost_of(p, m, SMALL_TENSOR, m == MMA || m == TF32 ? LARGE_TENSOR : INT64_MAX);
+}
+static double plain_cost(const rp__problem *p) {
+    if (p->order == RP__ORDER_ELSEWHERE && p->call->precision != RP__FLOAT32_HIGHEST) /* tensor cores, then */
+        return rp__problem_work(p) + 2;
+    return cost_of(p, FMA, RP__CUDA_SMALL_PRODUCT, LARGE);
+}
+
+/* ---- launches */
+
+/* Which way an operand of rows and K is read: along K or across, and whether 16 bytes at once. */
+static void readings(const rp__operand *o, int64_t rows, int64_t row, int64_t k, const int64_t *batch,
+                     const rp__matmul *p, math m, unsigned along_at, unsigned wide_at, uint64_t *facts) {
+    const int64_t c = 16 / (int64_t)rp__dtype_bytes(o->dtype), size_row = row < 0 ? -row : row, size_k = k < 0 ? -k : k;
+    const bool along = p->k > 1 && (k == 1 || (row != 1 && size_k < size_row) || rows == 1);
+    *facts |= (uint64_t)along << along_at;
+    bool wide = along || m != INTEGER;
+    wide = wide && (uintptr_t)o->base % 16 == 0 &&
+           (along ? k == 1 && (rows == 1 || row % c == 0) : row == 1 && (p->k == 1 || k % c == 0));
+    for (unsigned d = 0; d < p->n_batch; d++) wide = wide && batch[d] % c == 0;
+    *facts |= (uint64_t)wide << wide_at;
+}
+
+static rp_status set_tiles(const rp__problem *p, const rp__matmul *read, math m, bool wide, rp__launch_buffer *buffer,
+                           rp__launch *out, uint64_t *facts) {
+    const unsigned split = wanted_split(p, read, m);
+    double clocks = 0;
+    const unsigned tile = tile_of(read, p->device, m, split, &clocks);
+    const struct tile *t = &shapes[tile];
+    const int64_t share = split ? over(over(read->k, INT64_C(1) << split), 32) * 32 : read->k,
+                  c = 16 / (int64_t)rp__dtype_bytes(read->dtype);
+    *facts = (uint64_t)read->dtype | (uint64_t)read->n_batch << BATCH | (uint64_t)m << MATH | (uint64_t)tile << TILE |
+             (uint64_t)split << SPLIT | (uint64_t)read->bias << BIAS | (uint64_t)wide << WIDE;
+    readings(&p->o[1], read->m, read->am, read->ak, read->sa, read, m, A_ALONG, A_WIDE, facts);
+    readings(&p->o[2], read->n, read->bn, read->bk, read->sb, read, m, B_ALONG, B_WIDE, facts);
+    bool out_wide = (uintptr_t)p->o[0].base % 16 == 0 && p->o[0].base && read->on == 1 && read->n % c == 0 &&
+                    (read->m == 1 || read->om % c == 0);
+    for (unsigned d = 0; d < read->n_batch; d++) out_wide = out_wide && read->so[d] % c == 0;
+    *facts |= (uint64_t)out_wide << OUT_WIDE;
+    if (m == FMA)
+        *facts |= (uint64_t)(share > RP__PRODUCT_BLOCK) << LONG |
+                  (uint64_t)(share > (int64_t)RP__PRODUCT_BLOCK * RP__PRODUCT_GROUP) << LONGER;
+    rp__matmul_words(read, buffer, out);
+    out->grid[0] = (uint32_t)((over(read->m, t->tm) * over(read->n, t->tn) * read->batch) << split);
+    out->grid[1] = out->grid[2] = 1;
+    out->block[0] = threads_of(t);
+    out->block[1] = out->block[2] = 1;
+    out->shared_bytes = room_of(*facts);
+    return RP_OK;
+}
+
+static rp_status bind(const rp__problem *p, math m, rp__launch_buffer *buffer, rp__launch *out) {
+    rp__text_kernel_key key = {.family = "product"};
+    rp__matmul read;
+    rp__matmul_read(p->o, p->n, &read);
+    rp__matmul_start(p, &read, buffer, out);
+    RP_TRY(set_tiles(p, &read, m, rp__matmul_is_wide(p->o, read.bias ? 4 : 3), buffer, out, &key.facts));
+    return rp__text_kernel(p->device, &key, macros, rp__embed_product_cuh, rp__embed_product_cuh_len, &out->kernel);
+}
+static rp_status tensor_bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    math m = MMA;
+    (void)workspace;
+    (void)tensor_math(p, &m);
+    return bind(p, m, buffer, out);
+}
+static rp_status plain_bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)workspace;
+    return bind(p, FMA, buffer, out);
+}
+
+static uint32_t words(const rp__problem *p) {
+    rp__matmul read;
+    rp__matmul_read(p->o, 3, &read);
+    return RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * read.n_batch;
+}
+
+static rp_status tiles(const rp__problem *p, math m, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
+                       uint64_t *facts) {
+    rp__matmul read;
+    rp__matmul_read(p->o, 3, &read);
+    rp__matmul_factors(p, buffer, out);
+    *wide = *wide || rp__matmul_is_wide(p->o + 1, 2);
+    return set_tiles(p, &read, m, *wide, buffer, out, facts);
+}
+static rp_status tensor_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
+                              uint64_t *facts) {
+    math m = MMA;
+    (void)tensor_math(p, &m);
+    return tiles(p, m, wide, buffer, out, facts);
+}
+static rp_status plain_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
+                             uint64_t *facts) {
+    return tiles(p, FMA, wide, buffer, out, facts);
+}
+
+static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
+    rp__text_kernel_source(name, facts, macros, rp__embed_product_cuh, rp__embed_product_cuh_len, follow, out);
+}
+
+const rp__cuda_product_row rp__cuda_tensor_row = {.row = {.name = "mma",
+                                                          .ops = 1u << RP__LIB_MATMUL,
+                                                          .follows = true,
+                                                          .serves = tensor_serves,
+                                                          .order = tensor_order,
+                                                          .cost = tensor_cost,
+                                                          .bind = tensor_bind},
+                                                  .words = words,
+                                                  .tiles = tensor_tiles,
+                                                  .source = source};
+
+const rp__cuda_product_row rp__cuda_fma_row = {.row = {.name = "fma",
+                                                       .ops = 1u << RP__LIB_MATMUL,
+                                                       .follows = true,
+                                                       .serves = plain_serves,
+                                                       .order = plain_order,
+                                                       .cost = plain_cost,
+                                                       .bind = plain_bind},
+                                               .words = words,
+                                               .tiles = plain_tiles,
+                                               .source = source};

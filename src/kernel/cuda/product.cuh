@@ -1,0 +1,389 @@
+/* Matrix products on CUDA in tiles that a pipeline of copies fills: out (B.., M, N) = a (B.., M, K) b (B.., K, N), any strides, any
+ * batch dims, a bias, or what follows the product in a DAG. A block computes a tile of TM x TN; RP_SPLIT blocks, a cluster, take a
+ * share of K each, and their sums are added up in rising order. RP_MATH says how a share adds up, always from left to right:
+ *   0 fma of f32 in the order of kernel/product.h     1 tensor cores, f16 or bf16, 16 of K a step, sums in f32
+ *   2 tensor cores, f32 rounded to tf32, 8 a step     3 tensor cores, f32 as the sum of two bf16, 16 a step: low x high, high x low,
+ *   4 tensor cores, i8, 32 a step, sums in i32          high x high
+ * So the bits depend on RP_MATH, K and RP_SPLIT (product.c: a function of the sizes), not on tiles, strides or alignment.
+ *
+ * Macros of product.c: RP_NAME, RP_T, RP_LOAD, RP_STORE, RP_MULADD, RP_BLOCK, RP_GROUP as in matmul.cuh; RP_SUM type of sums; RP_TM,
+ * RP_TN, RP_TK; RP_THREADS; RP_STAGES tiles in flight; RP_WM x RP_WN warps (tensor cores); RP_TI x RP_TJ results a thread (fma);
+ * RP_SPLIT; RP_A_ALONG, RP_B_ALONG: neighbours in a warp read neighbours of K; RP_A_WIDE, RP_B_WIDE: 16 bytes at once; RP_OUT_WIDE:
+ * so the result; RP_BATCH, RP_BIAS, RP_REST, RP_INDEX as in matmul.cuh; RP_LONG, RP_LONGER: a share is more than a block, than a group.
+ * Words: those of matmul.cuh. */
+typedef struct {
+    rp_u64 w[14 + 4 * RP_BATCH + RP_REST];
+} RP_WORDS;
+
+#define RP_MMA (RP_MATH > 0)
+/* Does K run fastest in shared memory? */
+#define RP_A_K (RP_MATH == 4 || RP_A_ALONG)
+#define RP_B_K (RP_MATH == 4 || RP_B_ALONG)
+#define RP_PAD_ACROSS (RP_MATH == 2 || RP_MATH == 3 ? 8 : RP_C)
+#define RP_A_ROW (RP_A_K ? RP_TK + RP_C : RP_TM + RP_PAD_ACROSS)
+#define RP_B_ROW (RP_B_K ? RP_TK + RP_C : RP_TN + RP_PAD_ACROSS)
+#define RP_A_SIZE ((RP_A_K ? RP_TM : RP_TK) * RP_A_ROW)
+#define RP_B_SIZE ((RP_B_K ? RP_TN : RP_TK) * RP_B_ROW)
+#define RP_ASYNC ((RP_A_WIDE || RP_ELEMENT >= 4) && (RP_B_WIDE || RP_ELEMENT >= 4))
+#if RP_MMA
+#define RP_FM (RP_TM / RP_WM / 16) /* fragments of a warp */
+#define RP_FN_ (RP_TN / RP_WN / 8)
+#define RP_GROUPS (RP_MATH == 3 ? 2 : 1)          /* of 32 bytes of K, a step */
+#define RP_STEPS (RP_TK / (2 * RP_C * RP_GROUPS)) /* of K, a tile: at least 2 */
+#else
+#define RP_TX (RP_TN / RP_TJ)
+#define RP_TY (RP_TM / RP_TI)
+#define RP_VI (RP_TI < 4 ? RP_TI : 4) /* neighbours of a thread */
+#define RP_VJ (RP_TJ < 4 ? RP_TJ : 4)
+typedef struct __align__(RP_VI * sizeof(RP_T)) {
+    RP_T e[RP_VI];
+}
+rp_row_part;
+typedef struct __align__(RP_VJ * sizeof(RP_T)) {
+    RP_T e[RP_VJ];
+}
+rp_column_part;
+#define RP_ROW(i) (RP_A_K ? (i)*RP_TY + ty : (i) / RP_VI * (RP_TY * RP_VI) + ty * RP_VI + (i) % RP_VI)
+#define RP_COLUMN(j) (RP_B_K ? (j)*RP_TX + tx : (j) / RP_VJ * (RP_TX * RP_VJ) + tx * RP_VJ + (j) % RP_VJ)
+#endif
+#define RP_OUT_ROW (RP_TN + 4)
+#define RP_OUT_V (RP_OUT_WIDE ? RP_C : 1)
+typedef struct __align__(RP_OUT_V * sizeof(RP_T)) {
+    RP_T e[RP_OUT_V];
+}
+rp_out_part;
+
+extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
+    extern __shared__ __align__(16) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
+    RP_T *sa = (RP_T *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
+    RP_SUM *st = (RP_SUM *)room;
+    const int t = (int)threadIdx.x, rank = (int)(blockIdx.x % RP_SPLIT);
+    const RP_INDEX M = (RP_INDEX)p.w[4], N = (RP_INDEX)p.w[5], K = (RP_INDEX)p.w[6];
+    const RP_INDEX am = (RP_INDEX)p.w[9], ak = (RP_INDEX)p.w[10], bk = (RP_INDEX)p.w[11], bn = (RP_INDEX)p.w[12];
+    const RP_INDEX down = (M + RP_TM - 1) / RP_TM, across = (N + RP_TN - 1) / RP_TN;
+    RP_INDEX tile = (RP_INDEX)(blockIdx.x / RP_SPLIT), ob = 0, ab = 0, bb = 0;
+    const RP_INDEX batch = RP_BATCH ? tile / (down * across) : 0;
+    tile -= batch * (down * across);
+    RP_INDEX left = batch;
+    _Pragma("unroll") for (int d = RP_BATCH - 1; d >= 0; d--) {
+        const RP_INDEX extent = (RP_INDEX)p.w[14 + 4 * d], i = left % extent;
+        left /= extent;
+        ob += i * (RP_INDEX)p.w[15 + 4 * d];
+        ab += i * (RP_INDEX)p.w[16 + 4 * d];
+        bb += i * (RP_INDEX)p.w[17 + 4 * d];
+    }
+    /* Blocks that run together share operands in the L2: eight tiles down, then the next column. */
+    const RP_INDEX band = tile / (8 * across), in_band = tile - band * (8 * across),
+                   height = down - band * 8 < 8 ? down - band * 8 : 8;
+    const RP_INDEX m0 = (band * 8 + in_band % height) * RP_TM, n0 = in_band / height * RP_TN;
+    const RP_INDEX share = RP_SPLIT > 1 ? ((K + RP_SPLIT - 1) / RP_SPLIT + 31) / 32 * 32 : K;
+    const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
+    rp_launch_dependents();
+    rp_grid_wait();
+    RP_T *out = (RP_T *)p.w[0] + ob;
+    const RP_T *a = (const RP_T *)p.w[1] + (ab + m0 * am), *b = (const RP_T *)p.w[2] + (bb + n0 * bn);
+    (void)out;
+#if !RP_ASYNC
+    RP_T ha[RP_A_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TM)], hb[RP_B_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TN)];
+    (void)ha, (void)hb;
+#endif
+/* The tile at `at` of K into slot `slot`, or into registers first. */
+#if RP_A_WIDE
+#define RP_READ_A(slot, at)                                                                                            \
+    rp_tile_copy_vectors(sa + (slot)*RP_A_SIZE, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG,         \
+                         RP_A_ROW);
+#define RP_PUT_A(slot)
+#elif RP_ASYNC
+#define RP_READ_A(slot, at)                                                                                            \
+    rp_tile_copy_elements(sa + (slot)*RP_A_SIZE, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG,        \
+                          RP_A_K, RP_A_ROW);
+#define RP_PUT_A(slot)
+#else
+#define RP_READ_A(slot, at) rp_tile_get(ha, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG);
+#define RP_PUT_A(slot) rp_tile_put(sa + (slot)*RP_A_SIZE, ha, t, RP_TM, RP_A_ALONG, RP_A_K, RP_A_ROW);
+#endif
+#if RP_B_WIDE
+#define RP_READ_B(slot, at)                                                                                            \
+    rp_tile_copy_vectors(sb + (slot)*RP_B_SIZE, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG,         \
+                         RP_B_ROW);
+#define RP_PUT_B(slot)
+#elif RP_ASYNC
+#define RP_READ_B(slot, at)                                                                                            \
+    rp_tile_copy_elements(sb + (slot)*RP_B_SIZE, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG,        \
+                          RP_B_K, RP_B_ROW);
+#define RP_PUT_B(slot)
+#else
+#define RP_READ_B(slot, at) rp_tile_get(hb, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG);
+#define RP_PUT_B(slot) rp_tile_put(sb + (slot)*RP_B_SIZE, hb, t, RP_TN, RP_B_ALONG, RP_B_K, RP_B_ROW);
+#endif
+#if RP_MMA
+    const int lane = t % 32, wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
+    RP_SUM acc[RP_FM][RP_FN_][4];
+    _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
+        _Pragma("unroll") for (int v = 0; v < 4; v++) acc[i][j][v] = 0;
+#else
+    /* a warp is 4 x 8 threads, so what it reads of either tile lies in 128 bytes */
+    const int warp = t / 32, tx = warp % (RP_TX / 8) * 8 + t % 8, ty = warp / (RP_TX / 8) * 4 + t / 8 % 4;
+    RP_SUM acc[RP_TI][RP_TJ];
+    _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++) acc[i][j] = 0;
+#if RP_LONG
+    RP_SUM blocks[RP_TI][RP_TJ]; /* of the group under way */
+    _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++) blocks[i][j] =
+        0;
+#endif
+#if RP_LONGER
+    RP_SUM groups[RP_TI][RP_TJ]; /* before it */
+    _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++) groups[i][j] =
+        0;
+#endif
+#endif
+#if RP_MMA
+    rp_u32 fa[2][RP_FM][RP_GROUPS][4], fb[2][RP_FN_ / 2][RP_GROUPS][4]; /* of two steps */
+#define RP_FRAGMENTS(at, turn, step)                                                                                   \
+    _Pragma("unroll") for (int g = 0; g < RP_GROUPS; g++) {                                                            \
+        const int k = ((step)*RP_GROUPS + g) * 2 * RP_C;                                                               \
+        _Pragma("unroll") for (int i = 0; i < RP_FM; i++) rp_fragment_a(                                               \
+            fa[at][i][g], sa + (turn)*RP_A_SIZE, wm * (RP_TM / RP_WM) + i * 16, k, lane, RP_A_K, RP_A_ROW);            \
+        _Pragma("unroll") for (int j = 0; j < RP_FN_ / 2; j++) rp_fragment_b(                                          \
+            fb[at][j][g], sb + (turn)*RP_B_SIZE, wn * (RP_TN / RP_WN) + j * 16, k, lane, RP_B_K, RP_B_ROW);            \
+    }
+#define RP_EACH _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
+#if RP_MATH == 3 /* two steps of 8 are one of 16, in the same order of both factors */
+#define RP_MULTIPLY(at)                                                                                                \
+    {                                                                                                                  \
+        rp_u32 ha[RP_FM][4], la[RP_FM][4], hb[RP_FN_ / 2][4], lb[RP_FN_ / 2][4];                                       \
+        _Pragma("unroll") for (int g = 0; g < 2; g++) _Pragma("unroll") for (int r = 0; r < 2; r++) {                  \
+            _Pragma("unroll") for (int i = 0; i < RP_FM; i++)                                                          \
+                rp_halve_f32(&ha[i][g * 2 + r], &la[i][g * 2 + r], fa[at][i][g][r], fa[at][i][g][r + 2]);              \
+            _Pragma("unroll") for (int j = 0; j < RP_FN_ / 2; j++)                                                     \
+                rp_halve_f32(&hb[j][r * 2 + g], &lb[j][r * 2 + g], fb[at][j][g][r * 2], fb[at][j][g][r * 2 + 1]);      \
+        }                                                                                                              \
+        RP_EACH {                                                                                                      \
+            rp_mma_m16n8k16_bf16(acc[i][j], la[i], &hb[j / 2][j % 2 * 2]);                                             \
+            rp_mma_m16n8k16_bf16(acc[i][j], ha[i], &lb[j / 2][j % 2 * 2]);                                             \
+            rp_mma_m16n8k16_bf16(acc[i][j], ha[i], &hb[j / 2][j % 2 * 2]);                                             \
+        }                                                                                                              \
+    }
+#else
+#if RP_MATH == 2
+#define RP_ROUND(at)                                                                                                   \
+    _Pragma("unroll") for (int i = 0; i < RP_FM; i++) rp_fragment_tf32(fa[at][i][0], 4);                               \
+    _Pragma("unroll") for (int j = 0; j < RP_FN_ / 2; j++) rp_fragment_tf32(fb[at][j][0], 4);
+#else
+#define RP_ROUND(at)
+#endif
+#define RP_MULTIPLY(at)                                                                                                \
+    {                                                                                                                  \
+        RP_ROUND(at)                                                                                                   \
+        RP_EACH RP_MMA_STEP(acc[i][j], fa[at][i][0], &fb[at][j / 2][0][j % 2 * 2]);                                    \
+    }
+#endif
+#else
+/* Four of K: what a thread needs of both tiles, in 16 bytes each. */
+#define RP_FMA_STEP(k)                                                                                                 \
+    {                                                                                                                  \
+        RP_T u[RP_TI][4], v[RP_TJ][4];                                                                                 \
+        _Pragma("unroll") for (int i = 0; i < RP_TI; i += RP_A_K ? 1 : RP_VI) {                                        \
+            if (RP_A_K) {                                                                                              \
+                const rp_f32x4 part = rp_ld_v4_f32(&ta[RP_ROW(i) * RP_A_ROW + (k)]);                                   \
+                u[i][0] = part.x, u[i][1] = part.y, u[i][2] = part.z, u[i][3] = part.w;                                \
+            } else {                                                                                                   \
+                _Pragma("unroll") for (int e = 0; e < 4; e++) {                                                        \
+                    const rp_row_part part = *(const rp_row_part *)&ta[((k) + e) * RP_A_ROW + RP_ROW(i)];              \
+                    _Pragma("unroll") for (int x = 0; x < RP_VI; x++) u[(i + x) % RP_TI][e] = part.e[x];               \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        _Pragma("unroll") for (int j = 0; j < RP_TJ; j += RP_B_K ? 1 : RP_VJ) {                                        \
+            if (RP_B_K) {                                                                                              \
+                const rp_f32x4 part = rp_ld_v4_f32(&tb[RP_COLUMN(j) * RP_B_ROW + (k)]);                                \
+                v[j][0] = part.x, v[j][1] = part.y, v[j][2] = part.z, v[j][3] = part.w;                                \
+            } else {                                                                                                   \
+                _Pragma("unroll") for (int e = 0; e < 4; e++) {                                                        \
+                    const rp_column_part part = *(const rp_column_part *)&tb[((k) + e) * RP_B_ROW + RP_COLUMN(j)];     \
+                    _Pragma("unroll") for (int x = 0; x < RP_VJ; x++) v[(j + x) % RP_TJ][e] = part.e[x];               \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        _Pragma("unroll") for (int e = 0; e < 4; e++) _Pragma("unroll") for (int i = 0; i < RP_TI; i++)                \
+            _Pragma("unroll") for (int j = 0; j < RP_TJ; j++) acc[i][j] = RP_MULADD(u[i][e], v[j][e], acc[i][j]);      \
+    }
+#endif
+    int slot = 0;
+#if RP_ASYNC
+    _Pragma("unroll") for (int n = 0; n < RP_STAGES - 1; n++) {
+        const RP_INDEX at = first + n * RP_TK;
+        if (at < end) {
+            RP_READ_A(n, at)
+            RP_READ_B(n, at)
+        }
+        rp_cp_async_commit();
+    }
+#else
+    if (first < end) {
+        RP_READ_A(0, first)
+        RP_READ_B(0, first)
+    }
+    rp_cp_async_commit();
+    if (first < end) {
+        RP_PUT_A(0)
+        RP_PUT_B(0)
+    }
+    rp_cp_async_wait(0);
+    rp_barrier();
+#endif
+#if RP_ASYNC && RP_MMA
+    /* Fragments of a step are loaded while the step before is multiplied, across tiles too. */
+    rp_cp_async_wait(RP_STAGES - 2);
+    rp_barrier();
+    if (first < end) RP_FRAGMENTS(0, 0, 0)
+    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK) {
+        const int into = slot == 0 ? RP_STAGES - 1 : slot - 1, next = slot == RP_STAGES - 1 ? 0 : slot + 1;
+        _Pragma("unroll") for (int step = 0; step < RP_STEPS; step++) {
+            if (step == RP_STEPS - 1) { /* the next tile is there, and nobody reads this one any more */
+                rp_cp_async_wait(RP_STAGES - 2);
+                rp_barrier();
+            }
+            RP_FRAGMENTS((step + 1) % 2, step == RP_STEPS - 1 ? next : slot, (step + 1) % RP_STEPS)
+            if (step == 0) {
+                const RP_INDEX ahead = k0 + (RP_STAGES - 1) * RP_TK;
+                if (ahead < end) {
+                    RP_READ_A(into, ahead)
+                    RP_READ_B(into, ahead)
+                }
+                rp_cp_async_commit();
+            }
+            RP_MULTIPLY(step % 2)
+        }
+        slot = next;
+    }
+#else
+    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK) {
+#if RP_ASYNC
+        rp_cp_async_wait(RP_STAGES - 2);
+        rp_barrier();
+        const RP_INDEX ahead = k0 + (RP_STAGES - 1) * RP_TK;
+        const int into = slot == 0 ? RP_STAGES - 1 : slot - 1;
+        if (ahead < end) {
+            RP_READ_A(into, ahead)
+            RP_READ_B(into, ahead)
+        }
+        rp_cp_async_commit();
+#else
+        const int more = k0 + RP_TK < end;
+        if (more) {
+            RP_READ_A(slot ^ 1, k0 + RP_TK)
+            RP_READ_B(slot ^ 1, k0 + RP_TK)
+        }
+        rp_cp_async_commit();
+#endif
+#if RP_MMA
+        _Pragma("unroll") for (int step = 0; step < RP_STEPS; step++) {
+            RP_FRAGMENTS(0, slot, step)
+            RP_MULTIPLY(0)
+        }
+#else
+        const RP_T *ta = sa + slot * RP_A_SIZE, *tb = sb + slot * RP_B_SIZE;
+        if (end - k0 >= RP_TK) {
+            _Pragma("unroll") for (int k = 0; k < RP_TK; k += 4) RP_FMA_STEP(k)
+        } else { /* no added zeros: -0.0 and NaN stay what they are */
+            const int last = (int)(end - k0);
+            _Pragma("unroll 1") for (int k = 0; k < last; k++) {
+                _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++)
+                    acc[i][j] =
+                        RP_MULADD(ta[RP_A_K ? RP_ROW(i) * RP_A_ROW + k : k * RP_A_ROW + RP_ROW(i)],
+                                  tb[RP_B_K ? RP_COLUMN(j) * RP_B_ROW + k : k * RP_B_ROW + RP_COLUMN(j)], acc[i][j]);
+            }
+        }
+#if RP_LONG
+        const RP_INDEX stop = k0 + RP_TK < end ? k0 + RP_TK : end, done = stop - first;
+        if (done % RP_BLOCK == 0 || stop == end) {
+            const int begins = (done - 1) / RP_BLOCK % RP_GROUP == 0;
+#if RP_LONGER
+            const int whole = done % (RP_BLOCK * RP_GROUP) == 0 || stop == end, alone = done <= RP_BLOCK * RP_GROUP;
+#endif
+            _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++) {
+                blocks[i][j] = begins ? acc[i][j] : blocks[i][j] + acc[i][j];
+#if RP_LONGER
+                if (whole) groups[i][j] = alone ? blocks[i][j] : groups[i][j] + blocks[i][j];
+#endif
+                acc[i][j] = 0;
+            }
+        }
+#endif
+#endif
+#if RP_ASYNC
+        slot = slot == RP_STAGES - 1 ? 0 : slot + 1;
+#else
+        if (more) {
+            RP_PUT_A(slot ^ 1)
+            RP_PUT_B(slot ^ 1)
+        }
+        rp_cp_async_wait(0);
+        rp_barrier();
+        slot ^= 1;
+#endif
+    }
+#endif
+#if RP_ASYNC
+    rp_cp_async_wait(0);
+    rp_barrier();
+#endif
+    /* The tile of results goes through shared memory, so that neighbours in a warp store neighbours; blocks of a cluster share out its
+     * rows. */
+#if RP_MMA
+    RP_EACH _Pragma("unroll") for (int v = 0; v < 4; v++)
+        st[(wm * (RP_TM / RP_WM) + i * 16 + lane / 4 + v / 2 * 8) * RP_OUT_ROW + wn * (RP_TN / RP_WN) + j * 8 +
+           lane % 4 * 2 + v % 2] = acc[i][j][v];
+#else
+    _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++)
+        st[RP_ROW(i) * RP_OUT_ROW + RP_COLUMN(j)] =
+#if RP_LONGER
+            groups[i][j];
+#elif RP_LONG
+            blocks[i][j];
+#else
+            acc[i][j];
+#endif
+#endif
+#if RP_SPLIT > 1
+    rp_cluster_barrier(RP_SPLIT);
+#else
+    rp_barrier();
+#endif
+    _Pragma("unroll 4") for (int e = t; e < RP_TM / RP_SPLIT * (RP_TN / RP_OUT_V); e += RP_THREADS) {
+        const int r = e / (RP_TN / RP_OUT_V) * RP_SPLIT + rank, j = e % (RP_TN / RP_OUT_V) * RP_OUT_V;
+        const RP_INDEX m = m0 + r;
+        if (m >= M || n0 + j >= N) continue;
+#if !RP_REST
+        rp_out_part part;
+#endif
+        _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v++) {
+            const RP_INDEX n = n0 + j + v;
+            const RP_SUM *at = &st[r * RP_OUT_ROW + j + v];
+#if RP_SPLIT > 1
+            RP_SUM x = RP_CLUSTER_READ(at, 0, RP_SPLIT);
+            _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) x =
+                x + RP_CLUSTER_READ(at, other, RP_SPLIT);
+#else
+            RP_SUM x = *at;
+#endif
+#if RP_BIAS
+            x = x + RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]);
+#endif
+#if RP_REST
+            (void)n;
+            RP_FOLLOW
+#else
+            (void)n;
+            part.e[v] = RP_STORE(x);
+#endif
+        }
+#if !RP_REST
+        *(rp_out_part *)&out[m * (RP_INDEX)p.w[7] + (n0 + j) * (RP_INDEX)p.w[8]] = part;
+#endif
+    }
+#if RP_SPLIT > 1
+    rp_cluster_barrier(RP_SPLIT); /* others have read this block's */
+#endif
+}

@@ -1,0 +1,404 @@
+/* ctest: labels=cuda timeout=600 cost=30 */
+/* Products of matrices on CUDA through tiles (kernel/cuda/product.cuh), each row of the table by itself: against sums of whole numbers,
+   which no order of adding up changes; the same bits for all strides, alignments and tiles; with what follows, eager against compiled.
+   Runs on the emulator; with REPRISE_TEST_CUDA=real on a GPU. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <reprise.h>
+
+#include "device/device.h"
+#include "kernel/cuda/library.h"
+#include "kernel/library.h"
+#include "ops/execute.h"
+#include "support/cuda.h"
+#include "tensor/tensor.h"
+
+static rp__device *cuda;
+
+static void ok(void) {
+    if (rp_failed()) fail_msg("%s", rp_error_message());
+}
+
+/* Whole numbers from -most to most. */
+static rp_tensor *whole(unsigned seed, int most, rp_dtype dtype, const int64_t *size, size_t n_dims) {
+    int64_t n = 1;
+    for (size_t d = 0; d < n_dims; d++) n *= size[d];
+    float *data = malloc((size_t)(n + 1) * sizeof *data);
+    uint32_t state = seed * 2654435761u + 1;
+    for (int64_t i = 0; i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        data[i] = (float)((int)(state >> 8) % (2 * most + 1) - most);
+    }
+    rp_tensor *t = rp_to_dtype(rp_from_data(data, size, n_dims, RP_F32), dtype);
+    free(data);
+    ok();
+    return t;
+}
+
+/* A copy of t's numbers that lies in memory as `how` says: bit 0 the last two dims swapped, bit 1 rows further apart than they are
+   long, bit 2 not aligned, bit 3 every second element only. */
+static rp_tensor *laid_out(rp_tensor *t, unsigned how) {
+    const int nd = (int)rp_ndim(t);
+    rp_tensor *x = how & 1 ? rp_contiguous(rp_transpose(t, -1, -2)) : rp_contiguous(t);
+    const int64_t along = rp_size(x, -1), right = how & 2 ? 7 : 0, left = how & 4 ? 1 : 0;
+    if (how & 14) {
+        int64_t size[4];
+        for (int d = 0; d < nd; d++) size[d] = rp_size(x, d);
+        const int64_t step = how & 8 ? 2 : 1;
+        size[nd - 1] = left + step * along + right;
+        rp_tensor *room = rp_full(size, (size_t)nd, rp_f64(0), RP_OPTIONS(rp_full_options, .dtype = rp_dtype_of(t)));
+        rp_tensor *place = rp_slice(room, -1, left, left + step * along, step);
+        rp_copy_(place, x, NULL);
+        x = place;
+    }
+    x = how & 1 ? rp_transpose(x, -1, -2) : x;
+    ok();
+    return x;
+}
+
+/* One row of the table computes a (.., M, K) b (.., K, N) [+ bias]. */
+static void run(const rp__cuda_product_row *row, rp_tensor *out, rp_tensor *a, rp_tensor *b, rp_tensor *bias) {
+    const rp__library_call call = {.op = "test", .site = "test_products.c"};
+    const rp__operand o[4] = {rp__operand_of(out), rp__operand_of(a), rp__operand_of(b),
+                              bias ? rp__operand_of(bias) : (rp__operand){.ndim = 1}};
+    const rp__problem p = {cuda, RP__LIB_MATMUL, o, bias ? 4 : 3, &call, RP__ORDER_ELSEWHERE};
+    rp__launch launch = {.op = "test", .site = call.site};
+    rp__launch_buffer *buffer = rp__launch_buffer_get();
+    size_t workspace = 0;
+    assert_non_null(buffer);
+    assert_true(row->row.serves(&p, &workspace));
+    if (row->row.bind(&p, workspace, buffer, &launch) != RP_OK ||
+        rp__launch_on(rp__current_stream(cuda), &launch) != RP_OK)
+        ok();
+    ok();
+}
+
+static float *on_host(rp_tensor *t) {
+    float *x = malloc((size_t)(rp_numel(t) + 1) * sizeof *x);
+    rp_to_host(rp_to_dtype(rp_contiguous(t), RP_F32), x, (size_t)rp_numel(t) * sizeof *x);
+    ok();
+    return x;
+}
+
+static rp_tensor *empty(rp_dtype dtype, const int64_t *size, size_t n_dims) {
+    return rp_full(size, n_dims, rp_f64(-77), RP_OPTIONS(rp_full_options, .dtype = dtype));
+}
+
+/* What the numbers are, rounded as a result is. */
+static void assert_product(const char *what, rp_tensor *out, rp_tensor *a, rp_tensor *b, rp_tensor *bias, int64_t batch,
+                           int64_t m, int64_t n, int64_t k) {
+    float *x = on_host(a), *y = on_host(b), *z = bias ? on_host(bias) : NULL, *got = on_host(out);
+    float *want = malloc((size_t)(batch * m * n + 1) * sizeof *want);
+    for (int64_t i = 0; i < batch * m * n; i++) {
+        const int64_t g = i / (m * n), r = i / n % m, c = i % n;
+        double sum = z ? z[c] : 0;
+        for (int64_t j = 0; j < k; j++) sum += (double)x[(g * m + r) * k + j] * y[(g * k + j) * n + c];
+        want[i] = rp_dtype_of(out) == RP_I8 ? (float)(int8_t)(uint8_t)(int64_t)sum : (float)sum;
+    }
+    rp_tensor *rounded = rp_to_dtype(
+        rp_to_dtype(rp_from_data(want, (const int64_t[]){batch * m * n}, 1, RP_F32), rp_dtype_of(out)), RP_F32);
+    rp_to_host(rounded, want, (size_t)(batch * m * n) * sizeof *want);
+    ok();
+    for (int64_t i = 0; i < batch * m * n; i++) {
+        if (got[i] != want[i])
+            fail_msg("%s: element %lld is %g, not %g", what, (long long)i, (double)got[i], (double)want[i]);
+    }
+    free(x), free(y), free(z), free(got), free(want);
+}
+
+static void one(const rp__cuda_product_row *row, rp_dtype dtype, int64_t batch, int64_t m, int64_t n, int64_t k,
+                unsigned how_a, unsigned how_b, unsigned how_out, bool with_bias) {
+    char what[128];
+    rp_scope scope = rp_scope_begin();
+    (void)snprintf(what, sizeof what, "%s %s %lld x %lld x %lld x %lld, layouts %u %u %u", row->row.name,
+                   rp_dtype_name(dtype), (long long)batch, (long long)m, (long long)n, (long long)k, how_a, how_b,
+                   how_out);
+    rp_tensor *a = laid_out(whole(1, 5, dtype, (const int64_t[]){batch, m, k}, 3), how_a),
+              *b = laid_out(whole(2, 5, dtype, (const int64_t[]){batch, k, n}, 3), how_b),
+              *bias = with_bias ? whole(3, 9, dtype, &n, 1) : NULL,
+              *out = laid_out(empty(dtype, (const int64_t[]){batch, m, n}, 3), how_out);
+    ok();
+    run(row, out, a, b, bias);
+    assert_product(what, out, a, b, bias, batch, m, n, k);
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void test_sums(void **state) {
+    static const struct {
+        int64_t batch, m, n, k;
+        int multiprocessors;
+    } cases[] = {
+        {1, 1, 1, 1, 132},     {1, 3, 5, 7, 132},     {2, 17, 33, 40, 132},  {1, 64, 64, 64, 132},
+        {3, 70, 130, 65, 1},   {1, 129, 257, 100, 1}, {1, 130, 129, 33, 2},  {1, 1, 200, 1030, 132},
+        {1, 200, 1, 520, 132}, {1, 16, 64, 512, 132}, {2, 40, 48, 300, 132}, {1, 100, 72, 4200, 4},
+        {1, 33, 20, 9000, 1},
+    };
+    const rp__cuda_product_row *const rows[] = {&rp__cuda_tensor_row, &rp__cuda_tensor_row, &rp__cuda_tensor_row,
+                                                &rp__cuda_fma_row};
+    static const rp_dtype dtypes[] = {RP_F16, RP_BF16, RP_I8, RP_F32};
+    const int multiprocessors = cuda->multiprocessors;
+    (void)state;
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
+        for (unsigned d = 0; d < 4; d++) {
+            const unsigned layout = c * 5 + d * 3; /* one of all in turn; all of them below */
+            cuda->multiprocessors = cases[c].multiprocessors;
+            one(rows[d], dtypes[d], cases[c].batch, cases[c].m, cases[c].n, cases[c].k, layout % 16, layout / 3 % 16,
+                layout / 2 % 4, c % 2);
+            one(rows[d], dtypes[d], cases[c].batch, cases[c].m, cases[c].n, cases[c].k, 0, d % 2, 0, false);
+            cuda->multiprocessors = multiprocessors;
+        }
+    }
+}
+
+static void test_layouts(void **state) {
+    (void)state;
+    for (unsigned a = 0; a < 16; a++) {
+        one(&rp__cuda_tensor_row, RP_BF16, 2, 24, 40, 72, a, (a * 7 + 3) % 16, a % 8, a % 2);
+        one(&rp__cuda_tensor_row, RP_I8, 2, 24, 40, 72, a, (a * 5 + 1) % 16, a % 8, a % 2);
+        one(&rp__cuda_fma_row, RP_F32, 2, 24, 40, 72, a, (a * 3 + 2) % 16, a % 8, a % 2);
+    }
+}
+
+/* Numbers that are not whole: the bits are a function of sizes alone. */
+static void test_bits(void **state) {
+    static const rp_dtype dtypes[] = {RP_F16, RP_BF16, RP_F32};
+    (void)state;
+    for (unsigned d = 0; d < 3; d++) {
+        rp_scope scope = rp_scope_begin();
+        const rp__cuda_product_row *row = dtypes[d] == RP_F32 ? &rp__cuda_fma_row : &rp__cuda_tensor_row;
+        rp_tensor *a = rp_div_scalar(whole(4, 1000, dtypes[d], (const int64_t[]){1, 70, 1100}, 3), rp_f64(7)),
+                  *b = rp_div_scalar(whole(5, 1000, dtypes[d], (const int64_t[]){1, 1100, 72}, 3), rp_f64(900)),
+                  *first = empty(dtypes[d], (const int64_t[]){1, 70, 72}, 3);
+        run(row, first, a, b, NULL);
+        for (unsigned how = 1; how < 16; how++) {
+            rp_tensor *out = empty(dtypes[d], (const int64_t[]){1, 70, 72}, 3);
+            run(row, out, laid_out(a, how), laid_out(b, 15 - how), NULL);
+            if (!rp_item_i64(rp_all(rp_eq(out, first)))) fail_msg("layout %u changes bits", how);
+        }
+        ok();
+        rp_scope_end(scope, NULL, 0);
+    }
+}
+
+/* ---- with what follows */
+
+static void activation(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *y = rp_linear(in[0], in[1], in[2]);
+    out[0] = rp_add(rp_mul(rp_sigmoid(y), in[3]), in[4]);
+}
+static void plain(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_relu(rp_add(rp_matmul(in[0], in[1]), in[2]));
+}
+/* i8: additions wrap */
+static void whole_numbers(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(rp_matmul(in[0], in[1]), in[2]);
+    out[1] = rp_gt(out[0], in[2]);
+}
+
+static int64_t launches(rp_compiled *f) {
+    int64_t n = 0;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
+        if (strcmp(e.kind, "kernel") == 0 || strcmp(e.kind, "library") == 0) n += e.count;
+    }
+    return n;
+}
+
+static void follows(const char *what, rp_body *body, rp_tensor *const *in, size_t n_in, size_t n_out) {
+    rp_tensor *want[2] = {0}, *got[2] = {0};
+    body(NULL, in, n_in, want, n_out);
+    ok();
+    rp_compiled *f = rp_compile((rp_fn){.body = body, .name = what},
+                                RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    for (unsigned turn = 0; turn < 2; turn++) {
+        rp_call(f, in, n_in, got, n_out);
+        ok();
+        for (size_t k = 0; k < n_out; k++) {
+            if (!rp_item_i64(rp_all(rp_eq(want[k], got[k])))) fail_msg("%s: bits of result %zu differ", what, k);
+        }
+    }
+    ok();
+    if (launches(f) != 1) {
+        for (size_t k = 0; k < rp_explain_count(f); k++) {
+            rp_explain_entry e;
+            (void)rp_explain_get(f, k, &e);
+            print_message("%s [%s] %s (%lld)\n", e.kind, e.reason, e.message, (long long)e.count);
+        }
+        fail_msg("%s: %lld launches", what, (long long)launches(f));
+    }
+    rp_compiled_release(f);
+}
+
+static void test_follows(void **state) {
+    static const rp_dtype dtypes[] = {RP_F16, RP_BF16};
+    (void)state;
+    for (unsigned d = 0; d < 2; d++) {
+        rp_scope scope = rp_scope_begin();
+        const rp_dtype t = dtypes[d];
+#define WHOLE(seed, most, ...)                                                                                         \
+    whole(seed, most, t, (const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+        rp_tensor *x = rp_div_scalar(WHOLE(1, 999, 3, 47, 160), rp_f64(700)),
+                  *w = rp_div_scalar(WHOLE(2, 999, 96, 160), rp_f64(3000));
+        rp_tensor *in[] = {x, w, WHOLE(3, 9, 96), WHOLE(4, 9, 3, 47, 96), WHOLE(5, 9, 96)};
+        follows("linear, sigmoid, scale, add", activation, in, 5, 1);
+        /* batches that share the second factor: rows of one product in the DAG, batches in the op */
+        rp_tensor *shared[] = {rp_div_scalar(WHOLE(1, 999, 6, 40, 520), rp_f64(700)),
+                               rp_expand(rp_div_scalar(WHOLE(2, 999, 520, 72), rp_f64(3000)), RP_DIMS(6, 520, 72)),
+                               WHOLE(3, 9, 72)};
+        follows("batches of one weight", plain, shared, 3, 1);
+        rp_tensor *apart[] = {rp_div_scalar(WHOLE(1, 999, 4, 5, 33, 128), rp_f64(700)),
+                              rp_div_scalar(WHOLE(2, 999, 4, 5, 128, 24), rp_f64(3000)), WHOLE(3, 9, 33, 24)};
+        follows("batches", plain, apart, 3, 1);
+        rp_tensor *turned[] = {rp_transpose(rp_div_scalar(WHOLE(1, 999, 500, 33), rp_f64(700)), 0, 1),
+                               rp_div_scalar(WHOLE(2, 999, 500, 57), rp_f64(3000)), WHOLE(3, 9, 33, 1)};
+        follows("turned", plain, turned, 3, 1);
+        rp_tensor *row[] = {rp_div_scalar(WHOLE(1, 999, 1, 2048), rp_f64(700)),
+                            rp_div_scalar(WHOLE(2, 999, 2048, 300), rp_f64(3000)), WHOLE(3, 9, 300)};
+        follows("one row", plain, row, 3, 1);
+        rp_scope_end(scope, NULL, 0);
+    }
+    rp_scope scope = rp_scope_begin();
+    const rp_dtype t = RP_I8;
+    rp_tensor *small[] = {WHOLE(1, 100, 20, 30), WHOLE(2, 100, 30, 10), WHOLE(3, 100, 10)};
+    follows("small products of i8", whole_numbers, small, 3, 2);
+    rp_tensor *large[] = {WHOLE(1, 100, 70, 300), WHOLE(2, 100, 300, 81), WHOLE(3, 100, 81)};
+    follows("products of i8", whole_numbers, large, 3, 2);
+    rp_scope_end(scope, NULL, 0);
+}
+
+/* f32 by fma: the sizes from which large tiles serve. */
+static void test_follows_f32(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    const rp_dtype t = RP_F32;
+    rp_tensor *x = rp_div_scalar(WHOLE(1, 999, 130, 300), rp_f64(700)),
+              *w = rp_div_scalar(WHOLE(2, 999, 120, 300), rp_f64(3000));
+    rp_tensor *in[] = {x, w, WHOLE(3, 9, 120), WHOLE(4, 9, 130, 120), WHOLE(5, 9, 120)};
+    follows("linear, sigmoid, scale, add", activation, in, 5, 1);
+    rp_scope_end(scope, NULL, 0);
+}
+
+/* ---- precision */
+
+/* Tensor cores under a setting: how far from the sums of the numbers as they are, and the same bits for all layouts. */
+static void test_precision(void **state) {
+    static const struct {
+        rp__float32_precision precision;
+        double error; /* of a result, in parts of the sum of |a b| */
+    } cases[] = {{RP__FLOAT32_HIGH, 1.1e-3}, {RP__FLOAT32_MEDIUM, 1.1e-3}, {RP__FLOAT32_BF16X3, 4e-5}};
+    const int64_t m = 50, n = 72, k = 200;
+    (void)state;
+    for (unsigned c = 0; c < 3; c++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *a = rp_div_scalar(whole(1, 4000000, RP_F32, (const int64_t[]){1, m, k}, 3), rp_f64(3e6)),
+                  *b = rp_div_scalar(whole(2, 4000000, RP_F32, (const int64_t[]){1, k, n}, 3), rp_f64(3e6)),
+                  *first = NULL;
+        float *x = on_host(a), *y = on_host(b);
+        for (unsigned how = 0; how < 16; how += how < 4 ? 1 : 4) {
+            rp_tensor *out = empty(RP_F32, (const int64_t[]){1, m, n}, 3), *left = laid_out(a, how),
+                      *right = laid_out(b, how * 7 % 16);
+            const rp__operand o[3] = {rp__operand_of(out), rp__operand_of(left), rp__operand_of(right)};
+            const rp__library_call call = {.op = "test", .precision = (uint8_t)cases[c].precision};
+            const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+            rp__launch launch = {.op = "test"};
+            rp__launch_buffer *buffer = rp__launch_buffer_get();
+            if (rp__cuda_tensor_row.row.bind(&p, 0, buffer, &launch) != RP_OK ||
+                rp__launch_on(rp__current_stream(cuda), &launch) != RP_OK)
+                ok();
+            assert_int_equal(rp__order_family_of(rp__cuda_tensor_row.row.order(&p)),
+                             cases[c].precision == RP__FLOAT32_BF16X3 ? RP__FAMILY_BF16X3 : RP__FAMILY_TF32);
+            if (how > 0) {
+                if (!rp_item_i64(rp_all(rp_eq(out, first)))) fail_msg("precision %u: layout %u changes bits", c, how);
+                continue;
+            }
+            float *got = on_host(out);
+            double worst = 0;
+            for (int64_t i = 0; i < m * n; i++) {
+                double sum = 0, size = 0;
+                for (int64_t j = 0; j < k; j++) {
+                    const double product = (double)x[i / n * k + j] * (double)y[j * n + i % n];
+                    sum += product;
+                    size += fabs(product);
+                }
+                if (fabs((double)got[i] - sum) > worst * size) worst = fabs((double)got[i] - sum) / size;
+            }
+            if (worst > cases[c].error || worst < 1e-9) fail_msg("precision %u: error %g", c, worst);
+            free(got);
+            first = out;
+        }
+        free(x), free(y);
+        rp_scope_end(scope, NULL, 0);
+    }
+}
+
+/* One compiled function under all settings: eager and compiled go together. */
+static void test_precision_switch(void **state) {
+    (void)state;
+    assert_string_equal(rp_float32_matmul_precision(), "highest");
+    assert_false(rp_float32_matmul_allow_tf32());
+    assert_int_not_equal(rp_set_float32_matmul_precision("exact"), RP_OK);
+    assert_non_null(strstr(rp_error_message(), "exact"));
+    (void)rp_error_take();
+    static const char *const words[][2] = {
+        {"ieee", "highest"}, {"tf32", "high"}, {"medium", "medium"}, {"bf16x3", "bf16x3"}};
+    rp_scope scope = rp_scope_begin();
+    const rp_dtype t = RP_F32;
+    rp_tensor *x = rp_div_scalar(WHOLE(1, 99999, 130, 300), rp_f64(70000)),
+              *w = rp_div_scalar(WHOLE(2, 99999, 120, 300), rp_f64(300000));
+    rp_tensor *in[] = {x, w, WHOLE(3, 9, 120), WHOLE(4, 9, 130, 120), WHOLE(5, 9, 120)}, *seen[4] = {0};
+    rp_compiled *f = rp_compile((rp_fn){.body = activation, .name = "precision"},
+                                RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    for (unsigned turn = 0; turn < 2; turn++) {
+        for (unsigned k = 0; k < 4; k++) {
+            rp_tensor *got = NULL;
+            assert_int_equal(rp_set_float32_matmul_precision(words[k][0]), RP_OK);
+            assert_string_equal(rp_float32_matmul_precision(), words[k][1]);
+            activation(NULL, in, 5, &seen[k], 1);
+            rp_call(f, in, 5, &got, 1);
+            ok();
+            if (!rp_item_i64(rp_all(rp_eq(seen[k], got)))) fail_msg("%s: eager and compiled differ", words[k][0]);
+        }
+    }
+    assert_true(rp_item_i64(rp_all(rp_eq(seen[1], seen[2]))));
+    assert_false(rp_item_i64(rp_all(rp_eq(seen[0], seen[1]))));
+    assert_false(rp_item_i64(rp_all(rp_eq(seen[0], seen[3]))));
+    assert_false(rp_set_float32_matmul_allow_tf32(true));
+    assert_string_equal(rp_float32_matmul_precision(), "high");
+    assert_true(rp_set_float32_matmul_allow_tf32(false));
+    assert_string_equal(rp_float32_matmul_precision(), "highest");
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+}
+
+static int setup(void **state) {
+    (void)state;
+    if (rp_set_default_device(rp_cuda(0)) != RP_OK) return -1;
+    cuda = rp__device_get(rp_cuda(0));
+    return cuda ? 0 : -1;
+}
+
+int main(void) {
+    if (!test_cuda_choose()) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_follows),
+        cmocka_unit_test(test_follows_f32),
+        cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_precision_switch),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
