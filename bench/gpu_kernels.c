@@ -28,7 +28,15 @@ static rp_tensor *of(const struct work *w, const int64_t *size, size_t n) {
     return rp_to_dtype(rp_randn(size, n), w->dtype);
 }
 
+/* Spatial dims of a kind of works; where the numbers of its kernel stand: kernel, step, padding, groups. */
+static int spatial_of(const char *kind) { return !strcmp(kind, "conv1d") ? 1 : !strcmp(kind, "conv3d") ? 3 : 2; }
+
 static rp_tensor *conv(const struct work *w, rp_tensor *x, rp_tensor *weight) {
+    if (spatial_of(w->kind) == 1)
+        return rp_conv1d(x, weight, NULL, RP_DIMS(w->n[5]), RP_DIMS(w->n[6]), RP_DIMS(1), w->n[7]);
+    if (spatial_of(w->kind) == 3)
+        return rp_conv3d(x, weight, NULL, RP_DIMS(w->n[7], w->n[7], w->n[7]), RP_DIMS(w->n[8], w->n[8], w->n[8]),
+                         RP_DIMS(1, 1, 1), 1);
     const int64_t step[2] = {w->n[6], w->n[6]}, padding[2] = {w->n[7], w->n[7]};
     return rp_conv2d(x, weight, NULL, step, 2, padding, 2, RP_DIMS(1, 1), w->n[8]);
 }
@@ -95,7 +103,7 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         rp_optimizer_step(w->adam);
         out[0] = x;
     }
-    if (!strcmp(k, "conv")) out[0] = conv(w, x, in[1]);
+    if (!strcmp(k, "conv") || spatial_of(k) != 2) out[0] = conv(w, x, in[1]);
     if (!strcmp(k, "attention")) out[0] = attention(w, in);
     if (!strcmp(k, "attentiong") || !strcmp(k, "attentiond")) {
         rp_tensor *y = attention(w, in);
@@ -169,6 +177,18 @@ static size_t inputs(struct work *w, rp_tensor **in) {
         for (int i = 0; i < 3 && k[9]; i++) rp_set_requires_grad(in[i], true);
         count = k[9] ? 4 : 3;
         w->flops = (k[9] ? 14.0 : 4.0) * (double)(n[0] * n[1] * n[3]) * (double)(n[4] * n[5]) / (n[6] ? 2 : 1);
+    } else if (!strcmp(k, "conv1d")) {
+        in[0] = of(w, RP_DIMS(n[0], n[1], n[2]));
+        in[1] = of(w, RP_DIMS(n[3], n[1] / n[7], n[4]));
+        count = 2;
+        w->flops = 2.0 * (double)(n[0] * n[3] * ((n[2] + 2 * n[6] - n[4]) / n[5] + 1)) * (double)(n[1] / n[7] * n[4]);
+    } else if (!strcmp(k, "conv3d")) {
+        double places = 1;
+        for (int i = 2; i < 5; i++) places *= (double)((n[i] + 2 * n[8] - n[6]) / n[7] + 1);
+        in[0] = of(w, RP_DIMS(n[0], n[1], n[2], n[3], n[4]));
+        in[1] = of(w, RP_DIMS(n[5], n[1], n[6], n[6], n[6]));
+        count = 2;
+        w->flops = 2.0 * (double)(n[0] * n[5]) * places * (double)(n[1] * n[6] * n[6] * n[6]);
     } else if (!strncmp(k, "conv", 4)) {
         const int64_t h = (n[2] + 2 * n[7] - n[5]) / n[6] + 1, v = (n[3] + 2 * n[7] - n[5]) / n[6] + 1;
         in[0] = of(w, RP_DIMS(n[0], n[1], n[2], n[3]));
@@ -236,8 +256,7 @@ static void measure(struct work *w, rp_device device) {
     c.n_in = inputs(w, c.in);
     (void)rp_set_float32_matmul_allow_tf32(!strcmp(w->type, "tf32"));
     const bool attends = !strncmp(w->kind, "attention", 9) && w->kind[9], cpu = device.type == RP_DEVICE_CPU;
-    const bool grad =
-        rp_set_grad_enabled(is_gradient(w) || (!strncmp(w->kind, "conv", 4) && w->kind[4]) || attends);
+    const bool grad = rp_set_grad_enabled(is_gradient(w) || !strcmp(w->kind, "convx") || !strcmp(w->kind, "convw") || attends);
     const rp_fn fn = {body, w, sizeof *w, w->kind};
     c.n_out = attends ? 3 : w->n_out;
     c.f = w->adam ? rp_plain(fn)

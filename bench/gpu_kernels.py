@@ -104,6 +104,12 @@ def make(torch, kind, dtype, n, device="cuda"):
         if kind == "attention":
             return attend, tuple(args[:3])
         return gradients, tuple(a.requires_grad_(i < 3) for i, a in enumerate(args))
+    if kind == "conv1d":
+        batch, c, length, out, k, step, padding, groups = n
+        return lambda x, w: f.conv1d(x, w, None, step, padding, 1, groups), (new(batch, c, length), new(out, c // groups, k))
+    if kind == "conv3d":
+        *size, out, k, step, padding = n
+        return lambda x, w: f.conv3d(x, w, None, step, padding), (new(*size), new(out, size[1], k, k, k))
     batch, c, h, w, out, k, step, padding, groups, last = n
     args = [new(batch, c, h, w), new(out, c // groups, k, k)]
     args.append(torch.empty_like(f.conv2d(*args, None, step, padding, 1, groups)).normal_())

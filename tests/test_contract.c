@@ -113,6 +113,29 @@ static void conv_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
     out[0] = rp_relu(rp_add(rp_add(rp_mul(y, in[2]), in[3]), in[4]));
 }
 
+/* Convolutions of 16-bit floats on a GPU read operands with their channels innermost: those that come from outside are copied, what one makes
+   for the next is stored so, and the result lies as it did. */
+static void conv_pair(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *y = rp_relu(rp_conv2d(in[0], in[1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1)));
+    out[0] = rp_relu(rp_add(rp_conv2d(y, in[2], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1)), y));
+}
+
+static void test_layout(void **state) {
+    (void)state;
+    for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
+        rp_scope scope = rp_scope_begin();
+        assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
+        for (int t = 0; t < 2; t++) {
+            const rp_dtype d = t ? RP_BF16 : RP_F16;
+            rp_tensor *in[] = {FILLED(1, d, 8, 16, 8, 8), FILLED(2, d, 32, 16, 3, 3), FILLED(3, d, 32, 32, 3, 3)};
+            check("two convolutions", conv_pair, NULL, 0, in, 3, 1, cuda ? 5 : 2);
+        }
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 static void test_everyday(void **state) {
     (void)state;
     for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
@@ -373,9 +396,9 @@ int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_node),      cmocka_unit_test(test_reduced_over_nothing),
-        cmocka_unit_test(test_everyday),  cmocka_unit_test(test_spaces),
-        cmocka_unit_test(test_numbers),   cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_layout),    cmocka_unit_test(test_everyday),
+        cmocka_unit_test(test_spaces),    cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_gradients), cmocka_unit_test(test_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -513,6 +513,26 @@ static void test_conv(void **state) {
         {RP_F32, 1, 3, 3, 2, 2, 0, 1, 0, {300}, {3}, {1}, {1}, {1}, 16},
         {RP_F32, 2, 6, 1, 3, 9, 0, 0, 0, {40, 44}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
         {RP_F64, 1, 1, 1, 2, 3, 0, 0, 0, {5000}, {3}, {1}, {1}, {1}, 132},
+        /* vectors: of channels, with strides (classes of places with equal rest, some without taps), dilations, groups and images that no
+           tile fits; of pixels; in shares; results that no vector fits */
+        {RP_F16, 2, 2, 1, 32, 128, 1, 1, 1, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 1},
+        {RP_BF16, 2, 2, 1, 48, 64, 1, 1, 1, {8, 7}, {3, 3}, {2, 3}, {1, 0}, {2, 1}, 1},
+        {RP_F16, 2, 2, 1, 16, 32, 1, 1, 1, {7, 7}, {1, 1}, {2, 2}, {0, 0}, {1, 1}, 4},
+        {RP_F16, 1, 2, 2, 16, 24, 1, 1, 1, {37}, {5}, {1}, {2}, {3}, 16},
+        {RP_BF16, 3, 1, 1, 16, 16, 1, 1, 1, {4, 5, 6}, {3, 2, 3}, {2, 1, 2}, {1, 0, 1}, {1, 1, 1}, 16},
+        {RP_F16, 2, 3, 1, 32, 72, 0, 0, 0, {4, 6}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 132},
+        {RP_BF16, 2, 2, 1, 40, 24, 0, 1, 1, {8, 9}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
+        {RP_F16, 2, 1, 1, 256, 16, 1, 1, 1, {5, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
+        {RP_F16, 2, 4, 1, 16, 136, 1, 1, 1, {9, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_BF16, 2, 2, 1, 16, 24, 1, 1, 0, {7, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 2},
+        {RP_F16, 2, 1, 1, 8, 200, 1, 0, 2, {12, 25}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
+        /* a channel a group: vectors of channels and none, strips that end in the middle, shares of many images */
+        {RP_F16, 2, 2, 16, 1, 1, 1, 1, 1, {11, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 16},
+        {RP_F32, 2, 3, 8, 1, 1, 1, 1, 1, {9, 9}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 16},
+        {RP_BF16, 2, 2, 8, 1, 1, 1, 1, 1, {12, 9}, {7, 7}, {1, 1}, {3, 3}, {1, 1}, 16},
+        {RP_F32, 1, 2, 6, 1, 1, 0, 0, 0, {40}, {5}, {2}, {2}, {1}, 16},
+        {RP_F64, 2, 1, 5, 1, 1, 0, 2, 1, {6, 7}, {2, 3}, {1, 2}, {0, 1}, {2, 1}, 16},
+        {RP_F16, 2, 8, 3, 1, 1, 0, 1, 0, {40, 40}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
     };
     const int multiprocessors = cuda->multiprocessors;
     (void)state;
@@ -553,12 +573,95 @@ static void test_conv(void **state) {
     }
 }
 
+/* Element i of what lies anyhow, as put counts. */
+static double get_placed(const array *a, int64_t i) {
+    array at = *a;
+    for (unsigned d = a->o.ndim; d-- > 0;) {
+        at.memory += i % a->o.size[d] * a->o.stride[d] * (int64_t)rp__dtype_bytes(a->o.dtype);
+        i /= a->o.size[d];
+    }
+    return get(&at, 0);
+}
+
+/* On CUDA alone; the first array is written. */
+static void run_cuda(rp__library_op op, array *a, size_t n, rp__library_call *call) {
+    rp__operand o[4];
+    rp__storage *storages[4];
+    rp_stream *s = rp__current_stream(cuda);
+    call->op = "test", call->site = "test_cuda_library.c";
+    for (size_t i = 0; i < n; i++) {
+        storages[i] = rp__storage_new(cuda, s, a[i].bytes);
+        if (!storages[i]) fail_msg("%s", rp_error_message());
+        check(cuda->ops->copy_in(cuda, s, storages[i]->data, a[i].memory, a[i].bytes));
+        o[i] = a[i].o;
+        o[i].base = storages[i]->data;
+        o[i].storage = storages[i];
+    }
+    check(rp__library_run(cuda, s, op, o, n, call));
+    assert_int_equal(found(cuda), RP_OK);
+    check(cuda->ops->copy_out(cuda, s, a[0].memory, storages[0]->data, a[0].bytes));
+    for (size_t i = 0; i < n; i++) rp__storage_release(storages[i]);
+}
+
+/* Numbers whose sums are not exact: results have the same bits however the operands lie, and whichever kernel reads them. */
+static void test_conv_layouts(void **state) {
+    static const struct {
+        rp_dtype dtype;
+        uint16_t batch, groups, cg, og;
+        int64_t in[2], kernel[2], stride[2], padding[2];
+    } cases[] = {
+        {RP_F16, 2, 1, 40, 24, {9, 7}, {3, 3}, {1, 1}, {1, 1}},
+        {RP_BF16, 1, 2, 64, 16, {8, 8}, {3, 2}, {2, 1}, {1, 0}},
+        {RP_F16, 1, 1, 256, 16, {5, 5}, {3, 3}, {1, 1}, {1, 1}},
+        {RP_F16, 2, 16, 1, 1, {9, 10}, {3, 3}, {2, 1}, {1, 1}},
+        {RP_F32, 3, 8, 1, 1, {9, 10}, {5, 3}, {1, 1}, {2, 1}},
+        {RP_F32, 2, 1, 20, 10, {12, 12}, {3, 3}, {2, 2}, {1, 1}},
+    };
+    (void)state;
+    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++) {
+        const int64_t channels = (int64_t)cases[n].cg * cases[n].groups, out = (int64_t)cases[n].og * cases[n].groups;
+        int64_t places[2];
+        rp__library_call call = {.conv = {.spatial = 2, .groups = cases[n].groups}};
+        for (unsigned d = 0; d < 2; d++) {
+            call.conv.stride[d] = cases[n].stride[d];
+            call.conv.padding[d] = cases[n].padding[d];
+            call.conv.dilation[d] = 1;
+            places[d] = (cases[n].in[d] + 2 * cases[n].padding[d] - cases[n].kernel[d]) / cases[n].stride[d] + 1;
+        }
+        array a[2][3];
+        for (unsigned last = 0; last < 2; last++) {
+            const unsigned layout = last ? CHANNELS_LAST : ROWS_FIRST;
+            a[last][0] = image_new(cases[n].dtype, 2, cases[n].batch, out, places, layout);
+            a[last][1] = image_new(cases[n].dtype, 2, cases[n].batch, channels, cases[n].in, layout);
+            a[last][2] = image_new(cases[n].dtype, 2, out, cases[n].cg, cases[n].kernel, layout);
+        }
+        for (unsigned op = 0; op < 3; op++) {
+            static const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {2, 0, 1}};
+            const rp__library_op ops[] = {RP__LIB_CONV_FORWARD, RP__LIB_CONV_INPUT, RP__LIB_CONV_WEIGHT};
+            for (unsigned last = 0; last < 2; last++) {
+                array operands[3];
+                for (unsigned k = 0; k < 3; k++) operands[k] = a[last][order[op][k]];
+                seed = 77 + n;
+                for (unsigned k = 1; k < 3; k++)
+                    for (int64_t i = 0; i < numel(&operands[k].o); i++)
+                        put(&operands[k], i, (double)(random_word() % 4096) / 1031 - 2);
+                run_cuda(ops[op], operands, 3, &call);
+            }
+            const array *one = &a[0][order[op][0]], *two = &a[1][order[op][0]];
+            for (int64_t i = 0; i < numel(&one->o); i++)
+                if (get_placed(one, i) != get_placed(two, i))
+                    fail_msg("case %u, op %u: element %lld differs", n, op, (long long)i);
+        }
+        for (unsigned k = 0; k < 3; k++) free(a[0][k].memory), free(a[1][k].memory);
+    }
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topk),    cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
         cmocka_unit_test(test_scatter), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
-        cmocka_unit_test(test_batch),   cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_batch),   cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_layouts),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -74,11 +74,13 @@ static rp_status widen(rp_ir *ir, bool fuses, rp_ir **out) {
         *out = rp__ir_retain(ir);
         return RP_OK;
     }
-    rp_ir *joined, *wide = NULL;
+    rp_ir *joined, *laid = NULL, *wide = NULL;
     RP_TRY(rp__join_scatters(ir, &joined));
-    rp_status status = rp__spread(joined, &wide);
+    rp_status status = rp__layout(joined, &laid);
+    if (status == RP_OK) status = rp__spread(laid, &wide);
     if (status == RP_OK) status = rp__cats_part(wide, out);
     rp__ir_release(joined);
+    rp__ir_release(laid);
     rp__ir_release(wide);
     return status;
 }

@@ -19,7 +19,13 @@ rp_status rp__library_run(rp__device *d, rp_stream *s, rp__library_op op, const 
     }
     rp__launch launch = {0};
     rp_status status = d->ops->library->bind(d, op, operands, n, call, buffer, &launch);
-    if (status == RP_OK && launch.kernel) status = rp__launch_on(s, &launch);
+    if (status == RP_OK && launch.kernel) {
+        status = rp__launch_on(s, &launch);
+        if (status == RP_OK && d->ops->library->finish) {
+            status = d->ops->library->finish(d, op, operands, n, call, buffer, &launch);
+            if (status == RP_OK && launch.kernel) status = rp__launch_on(s, &launch);
+        }
+    }
     if (scratch) {
         /* Stream order keeps the memory until the launch has run. */
         rp__storage_release(scratch);
@@ -28,6 +34,16 @@ rp_status rp__library_run(rp__device *d, rp_stream *s, rp__library_op op, const 
         call->workspace_bytes = 0;
     }
     return status;
+}
+
+void rp__channels_innermost(const rp__operand *o, int64_t *stride) {
+    int64_t run = o->size[1];
+    stride[1] = 1;
+    for (unsigned d = o->ndim; d-- > 0;) {
+        if (d == 1) continue;
+        stride[d] = run;
+        run *= o->size[d];
+    }
 }
 
 rp_status rp__library_run_chain(rp__device *d, rp_stream *s, const rp__library_stage *stages, size_t n,

@@ -97,10 +97,17 @@ typedef struct rp__library {
                         const rp__library_call *call);
     rp_status (*bind)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                       const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
+    /* The launch behind that of bind, for what the first one left in the workspace; without kernel: there is none. NULL: never. */
+    rp_status (*finish)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
+                        const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
     /* The order in which a product or convolution adds up (product.h), by sizes, strides and dtypes alone; RP__ORDER_ELSEWHERE:
        another library's, or one that no CONTRACT has. */
     rp__order (*order)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                        const rp__library_call *call);
+    /* Convolutions: bit k says that a copy of operand k > 0 with its channels innermost, to be read in its place, pays. The bits of
+       the result are the same. NULL: no device's kernel is faster so. */
+    uint32_t (*channels_last)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
+                              const rp__library_call *call);
     /* Is one launch for these products, with the bits that they have one by one, better? Answered by sizes, strides and dtypes:
        bases are not looked at. */
     rp__chain_answer (*chain)(struct rp__device *d, const rp__library_stage *stages, size_t n);
@@ -112,6 +119,8 @@ typedef struct rp__library {
 /* workspace + bind + rp__launch_on. */
 rp_status rp__library_run(struct rp__device *d, rp_stream *s, rp__library_op op, const rp__operand *operands, size_t n,
                           rp__library_call *call);
+/* Strides of a convolution's operand whose channels are innermost. */
+void rp__channels_innermost(const rp__operand *o, int64_t *stride);
 /* A chain that the device said yes to, in one launch: bind_chain + rp__launch_on. */
 rp_status rp__library_run_chain(struct rp__device *d, rp_stream *s, const rp__library_stage *stages, size_t n,
                                 const rp__library_call *call);

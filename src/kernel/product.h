@@ -3,9 +3,9 @@
      block = ((0 + a b) + a b) ..., group = (block + block) + ..., result = (group + group) + ...
    Where K is one block it is one chain. The error of a sum so grows with 256 + 16 + K / 4096 instead of K. A function of K and
    dtype alone; the chain within a block uses the machine's fma, if it has one.
-   Convolutions on CUDA (kernel/cuda/conv.c): a K that is long beside the result is cut into 2, 4 or 8 shares of whole groups, whose
-   results are added up from left to right, a function of sizes and the kind of device; those of 16-bit floats go through tensor
-   cores, with the channel innermost along K, in steps of 16 from left to right in f32. */
+   Convolutions on CUDA (kernel/cuda/conv.c): a K that is long beside the result is cut into 2, 4 or 8 shares of at least 128
+   elements, each with blocks and groups of its own, whose results are added up from left to right, a function of sizes and the kind of
+   device; those of 16-bit floats go through tensor cores, with the channel innermost along K, in steps of 16 from left to right in f32. */
 #ifndef RP_KERNEL_PRODUCT_H
 #define RP_KERNEL_PRODUCT_H
 
@@ -38,7 +38,8 @@ typedef enum rp__order_family {
     RP__FAMILY_MMA,    /* tensor cores, f16 and bf16: steps of 16 of K, sums in f32 */
     RP__FAMILY_TF32,   /* tensor cores, f32 rounded to tf32: steps of 8 */
     RP__FAMILY_BF16X3, /* tensor cores, f32 as two bf16: steps of 16, three products each */
-    RP__FAMILY_INTEGER /* any order: the bits are the same */
+    RP__FAMILY_INTEGER, /* any order: the bits are the same */
+    RP__FAMILY_SLOTS    /* weight gradients of depthwise convolutions: chains of 128 threads, added up as a tree */
 } rp__order_family;
 /* `shares`: the logarithm of their number, at most 3. */
 static inline rp__order rp__order_with(rp__order order, rp__order_family family, unsigned shares) {

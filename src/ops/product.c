@@ -5,6 +5,7 @@
 
 #include "device/device.h"
 #include "ops/execute.h"
+#include "tensor/tensor.h"
 
 /* What the row says, dim by dim. */
 static rp_status look(const rp__call *call, rp__product *out) {
@@ -53,12 +54,56 @@ rp_status rp__product_of(const rp__call *call, rp__product *out) {
     return RP_OK;
 }
 
+/* A copy of operand k with its channels innermost, in its place. */
+static rp_status turn(rp__device *d, rp__operand *o) {
+    const int64_t offset = ((char *)o->base - (char *)o->storage->data) / (int64_t)rp__dtype_bytes(o->dtype);
+    rp_tensor *to = rp__tensor_empty(d, o->dtype, o->size, o->ndim);
+    if (rp__tensor_is_error(to)) return rp_error_status();
+    rp__channels_innermost(o, to->stride);
+    rp_tensor *from = rp__tensor_over(o->dtype, o->size, o->stride, o->ndim, offset, rp__storage_retain(o->storage));
+    if (rp__tensor_is_error(from)) return rp_error_status();
+    RP_TRY(rp__run_copy(to, from));
+    *o = rp__operand_of(to);
+    return RP_OK;
+}
+
+/* Operands that the device reads faster with their channels innermost are copied first. */
+static rp_status run_turned(const rp__call *call, rp__product *p, rp__library_call *library, uint32_t turned) {
+    rp__device *d = rp__device_get(p->o[0].storage->device);
+    const rp__scope_guard guard = rp__scope_guard_begin();
+    rp_status status = d ? RP_OK : rp_error_status();
+    for (unsigned k = 1; k < p->n && status == RP_OK; k++)
+        if (turned >> k & 1u) status = turn(d, &p->o[k]);
+    if (status == RP_OK) status = rp__run_library_op(call, p->op, p->o, p->n, library);
+    rp__scope_guard_end(guard, NULL, 0);
+    return status;
+}
+
+/* Operands of a convolution to be copied with their channels innermost; bit k: operand k. */
+static uint32_t to_turn(const rp__product *p, rp__device *d) {
+    if (p->op == RP__LIB_MATMUL || p->n < 3 || !d || !d->ops->library->channels_last) return 0;
+    const rp__library_call library = {.conv = p->conv};
+    return d->ops->library->channels_last(d, p->op, p->o, 3, &library);
+}
+
+rp_status rp__product_channels_last(const rp__call *call, rp__device *d, uint32_t *out) {
+    rp__product p;
+    *out = 0;
+    RP_TRY(rp__product_of(call, &p));
+    const uint32_t turned = to_turn(&p, d);
+    for (unsigned k = 1; k < p.n; k++)
+        if (turned >> k & 1u) *out |= 1u << p.in[k];
+    return RP_OK;
+}
+
 rp_status rp__product_run(const rp__call *call) {
     rp__product p;
     RP_TRY(rp__product_of(call, &p));
     if (rp__dim_same_word(rp__tensor_numel(call->out[0]), 0)) return RP_OK;
     if (p.n == 0) return rp__run_fill(call->out[0], rp_i64(0));
     rp__library_call library = {.conv = p.conv, .precision = (uint8_t)rp__float32_matmul_precision()};
+    const uint32_t turned = to_turn(&p, rp__device_get(p.o[0].storage->device));
+    if (turned) return run_turned(call, &p, &library, turned);
     return rp__run_library_op(call, p.op, p.o, p.n, &library);
 }
 

@@ -528,6 +528,16 @@ RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) 
     rp__aligned(global, 16);
     cudasim_rt->copy_async(shared, global, 16, bytes);
 }
+RP_FN void rp_cp_async_4_zfill(void *shared, const void *global, rp_u32 bytes) {
+    rp__aligned(shared, 4);
+    rp__aligned(global, 4);
+    cudasim_rt->copy_async(shared, global, 4, bytes);
+}
+RP_FN void rp_cp_async_8_zfill(void *shared, const void *global, rp_u32 bytes) {
+    rp__aligned(shared, 8);
+    rp__aligned(global, 8);
+    cudasim_rt->copy_async(shared, global, 8, bytes);
+}
 RP_FN void rp_cp_async_commit(void) { cudasim_rt->copy_async_commit(); }
 RP_FN void rp_cp_async_wait(int n) { cudasim_rt->copy_async_wait(n); }
 
@@ -544,6 +554,12 @@ RP__CLUSTER_READ(f32, float)
 RP__CLUSTER_READ(f64, double)
 RP__CLUSTER_READ(i32, rp_i32)
 RP__CLUSTER_READ(i64, rp_i64)
+RP_FN rp_f32x4 rp_cluster_read_v4_f32(const float *p, int rank, int n) {
+    rp_f32x4 v;
+    rp__aligned(p, sizeof v);
+    cudasim_rt->cluster_read(&v, p, sizeof v, (unsigned int)rank, (unsigned int)n);
+    return v;
+}
 
 /* ---- Tensor cores: every lane gives its fragments, then computes its own four results. Fragment layouts are those of
  * PTX: with g = lane / 4 and t = lane % 4, a lane holds d[0..3] at (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). ---- */

@@ -1,7 +1,10 @@
-/* Convolutions on CUDA: forward, input gradient and weight gradient by one text (conv.cuh). Here: which tile, which way operands are
- * read and into how many shares the inner index is split, all functions of sizes, strides, dtype and kind of device. */
+/* Convolutions on CUDA: forward, input gradient and weight gradient by one text a template: "simt" (conv.cuh), and "mma", tensor cores
+ * for 16-bit floats, whose operands conv_mma.cuh reads in vectors where they allow it and conv.cuh one by one elsewhere. Here: which tile,
+ * which way operands are read and into how many shares the inner index is split, all functions of sizes, strides, dtype and kind of
+ * device. */
 #include <string.h>
 
+#include "kernel/cuda/conv_parts.h"
 #include "kernel/cuda/library.h"
 #include "kernel/cuda/text_kernel.h"
 #include "reprise_embed.h"
@@ -15,34 +18,53 @@ enum {
     SPLIT = 17, /* its logarithm */
     MMA = 19,
     WIDE,    /* 64-bit offsets */
-    A_ALONG, /* of the operand without windows: read along the inner index, eight at once; B: with windows */
-    A_WIDE,
+    A_ALONG, /* of the operand without windows: read along the inner index; B: with windows */
+    CLASSES,
     B_ALONG,
-    B_WIDE,
+    OUT_WIDE,
     SAME,
     OUT_ROWS,
     LONG,
     LONGER,
-    DIRECT
+    DIRECT,
+    VECTORS, /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
+    PARTS    /* sums of shares stay in memory (conv_shares.c) */
 };
 
 /* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
 static const struct tile {
     unsigned tm, tn, tx, wm;
 } shapes[] = {
-    {128, 64, 16, 0}, {64, 64, 16, 0}, {32, 64, 16, 0}, {32, 32, 16, 0}, {8, 128, 64, 0}, /* fma */
-    {128, 128, 0, 2}, {64, 128, 0, 2}, {64, 64, 0, 2},  {32, 128, 0, 2}, {32, 64, 0, 2},
-    {16, 128, 0, 1}, /* tensor cores */
+    {128, 64, 16, 0}, {64, 128, 16, 0}, {64, 64, 16, 0}, {64, 32, 16, 0},
+    {32, 64, 16, 0},  {32, 32, 16, 0},  {8, 128, 64, 0}, /* fma */
+    {128, 128, 0, 2}, {64, 128, 0, 2},  {64, 64, 0, 2},  {32, 128, 0, 2},
+    {32, 64, 0, 2},   {16, 128, 0, 1}, /* tensor cores */
 };
-enum { FIRST_MMA = 5, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 4 };
+enum { FIRST_MMA = 7, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
+/* Shares of the inner index are made of so many elements. */
+enum { MMA_UNIT = MMA_TK, FMA_UNIT = 64 };
+
+/* Tiles of conv_mma.cuh: steps of the inner index, stages, blocks that a multiprocessor holds; and the rate that the tensor cores reach in such
+ * a tile where there are enough of them, in percent of the best one's (an H200). */
+static const struct vector_tile {
+    uint16_t tm, tn, wm, tk, stages, resident, rate;
+} vector_tiles[] = {
+    {128, 256, 2, 64, 3, 1, 100}, {128, 128, 2, 64, 3, 2, 100}, {64, 256, 2, 32, 4, 2, 85}, {64, 128, 2, 64, 3, 2, 90},
+    {64, 64, 2, 64, 4, 2, 60},    {32, 256, 1, 32, 4, 2, 60},   {32, 128, 1, 32, 4, 3, 45}, {32, 64, 2, 64, 4, 3, 40},
+    {16, 256, 1, 32, 4, 2, 40},   {16, 128, 1, 32, 4, 3, 30},
+};
+enum { N_VECTOR_TILES = sizeof vector_tiles / sizeof *vector_tiles, VECTOR_TAPS = 128 };
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 
 static unsigned depth_of(uint64_t facts) {
     return bit(facts, MMA) ? MMA_TK : (rp_dtype)(facts & 0xff) == RP_F64 ? FMA_TK / 2 : FMA_TK;
 }
-/* Operands that go straight into shared memory may be far ahead of their use; others wait in registers for a step. */
-static unsigned stages_of(uint64_t facts) { return bit(facts, A_WIDE) && bit(facts, B_WIDE) ? STAGES : 2; }
+/* f32 and f64 go straight into shared memory, far ahead of their use; others wait in registers for a step. */
+static bool is_async(uint64_t facts) {
+    return (rp_dtype)(facts & 0xff) == RP_F32 || (rp_dtype)(facts & 0xff) == RP_F64;
+}
+static unsigned stages_of(uint64_t facts) { return is_async(facts) ? STAGES : 2; }
 
 /* Bytes of conv.cuh's `room`: tiles with their padding, or the rows of results that leave at once. */
 static uint32_t room_of(uint64_t facts) {
@@ -59,22 +81,28 @@ static uint32_t room_of(uint64_t facts) {
     return tiled > out ? tiled : out;
 }
 
-static void macros(uint64_t facts, rp__text *out) {
+/* Of conv_mma.cuh. */
+static uint32_t vector_room(uint64_t facts) {
+    const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
+    const unsigned a = bit(facts, A_ALONG) ? t->tm * (t->tk + 8u) : t->tk * (t->tm + 8u);
+    const unsigned b = bit(facts, B_ALONG) ? t->tn * (t->tk + 8u) : t->tk * (t->tn + 8u);
+    const unsigned rows = 16u * t->wm, tiled = t->stages * (a + b) * 2u,
+                   out = (bit(facts, OUT_ROWS) ? t->tn * (rows + 4u) : rows * (t->tn + 4u)) * 4u;
+    return tiled > out ? tiled : out;
+}
+
+/* What both texts ask for. */
+static void common_macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
-    const struct tile *tile = &shapes[facts >> TILE & 15];
     const unsigned split = 1u << (facts >> SPLIT & 3);
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(out, "#define RP_KIND %u\n#define RP_SPATIAL %u\n#define RP_BIAS %u\n#define RP_REST %u\n",
                  (unsigned)(facts >> KIND & 3), (unsigned)(facts >> SPATIAL & 3), (unsigned)bit(facts, BIAS),
                  (unsigned)(facts >> 32));
-    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_TX %u\n#define RP_WM %u\n",
-                 tile->tm, tile->tn,
-                 bit(facts, MMA)   ? MMA_TK
-                 : dtype == RP_F64 ? FMA_TK / 2
-                                   : FMA_TK,
-                 tile->tx, tile->wm);
-    rp__text_add(out, "#define RP_MMA %d\n#define RP_INDEX %s\n#define RP_SPLIT %u\n", bit(facts, MMA),
-                 bit(facts, WIDE) ? "rp_i64" : "rp_i32", split);
+    rp__text_add(out, "#define RP_INDEX %s\n#define RP_SPLIT %u\n#define RP_A_ALONG %d\n#define RP_B_ALONG %d\n",
+                 bit(facts, WIDE) ? "rp_i64" : "rp_i32", split, bit(facts, A_ALONG), bit(facts, B_ALONG));
+    rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
+                 bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), bit(facts, MMA) ? MMA_UNIT : FMA_UNIT);
     if (bit(facts, MMA))
         rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[dtype].short_name);
     if (split > 1)
@@ -84,35 +112,52 @@ static void macros(uint64_t facts, rp__text *out) {
             split, dtype == RP_F64 ? "f64" : "f32");
     else
         rp__text_puts(out, "#define RP_CLUSTER\n");
-    rp__text_add(out, "#define RP_A_ALONG %d\n#define RP_A_WIDE %d\n#define RP_B_ALONG %d\n#define RP_B_WIDE %d\n",
-                 bit(facts, A_ALONG), bit(facts, A_WIDE), bit(facts, B_ALONG), bit(facts, B_WIDE));
-    /* two blocks hide each other's loads; large tiles of wide types need all registers */
-    rp__text_add(out, "#define RP_SAME %d\n#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n",
-                 bit(facts, SAME), stages_of(facts), bit(facts, DIRECT),
-                 bit(facts, MMA) ? tile->tm * tile->tn <= 64 * 128 || bit(facts, B_WIDE) ? 2 : 1
-                 : dtype == RP_F64 || tile->tm * tile->tn > 64 * 64 ? 1
-                                                                    : 2);
-    rp__text_add(out, "#define RP_OUT_ROWS %d\n#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, OUT_ROWS),
-                 bit(facts, LONG), bit(facts, LONGER));
 }
 
-/* The product that a convolution is: rows and columns of one group, K. */
-typedef struct extents {
-    unsigned kind, spatial;
-    int64_t groups, batch, cg, og, in, points, taps, m, n, k;
-} extents;
+static void vector_macros(uint64_t facts, rp__text *out) {
+    const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
+    common_macros(facts, out);
+    rp__text_add(out, "#define RP_TM %d\n#define RP_TN %d\n#define RP_TK %d\n#define RP_WM %d\n#define RP_STAGES %d\n",
+                 t->tm, t->tn, t->tk, t->wm, t->stages);
+    rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n", t->resident, VECTOR_TAPS);
+    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n", bit(facts, CLASSES), bit(facts, OUT_WIDE));
+}
 
-static extents extents_of(rp__library_op op, const rp__operand *y, const rp__operand *x, const rp__operand *w,
-                          const rp__conv_geometry *conv) {
-    extents e = {.kind = op == RP__LIB_CONV_FORWARD ? 0
-                         : op == RP__LIB_CONV_INPUT ? 1
-                                                    : 2,
-                 .spatial = conv->spatial,
-                 .groups = conv->groups,
-                 .batch = x->size[0],
-                 .in = 1,
-                 .points = 1,
-                 .taps = 1};
+static void macros(uint64_t facts, rp__text *out) {
+    const rp_dtype dtype = (rp_dtype)(facts & 0xff);
+    const struct tile *tile = &shapes[facts >> TILE & 15];
+    common_macros(facts, out);
+    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_TX %u\n#define RP_WM %u\n",
+                 tile->tm, tile->tn,
+                 bit(facts, MMA)   ? MMA_TK
+                 : dtype == RP_F64 ? FMA_TK / 2
+                                   : FMA_TK,
+                 tile->tx, tile->wm);
+    rp__text_add(out, "#define RP_MMA %d\n#define RP_ASYNC %d\n", bit(facts, MMA), is_async(facts));
+    if (is_async(facts))
+        rp__text_add(out, "#define RP_COPY(to, from, ok) rp_cp_async_%u_zfill(to, from, (ok) ? %u : 0)\n",
+                     (unsigned)rp__dtype_bytes(dtype), (unsigned)rp__dtype_bytes(dtype));
+    /* two blocks hide each other's loads; large tiles of wide types need all registers */
+    rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n", stages_of(facts),
+                 bit(facts, DIRECT),
+                 bit(facts, MMA)      ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
+                 : dtype == RP_F64    ? 1
+                 : bit(facts, LONGER) ? (tile->tm * tile->tn <= 64 * 64 ? 2 : 1)
+                                      : (tile->tm * tile->tn <= 64 * 64 ? 3 : 2));
+    rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, LONG), bit(facts, LONGER));
+}
+
+rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const rp__operand *x, const rp__operand *w,
+                                 const rp__conv_geometry *conv) {
+    rp__conv_extent e = {.kind = op == RP__LIB_CONV_FORWARD ? 0
+                                 : op == RP__LIB_CONV_INPUT ? 1
+                                                            : 2,
+                         .spatial = conv->spatial,
+                         .groups = conv->groups,
+                         .batch = x->size[0],
+                         .in = 1,
+                         .points = 1,
+                         .taps = 1};
     e.cg = e.groups ? x->size[1] / e.groups : 0;
     e.og = e.groups ? w->size[0] / e.groups : 0;
     for (unsigned k = 0; k < e.spatial; k++) {
@@ -126,8 +171,15 @@ static extents extents_of(rp__library_op op, const rp__operand *y, const rp__ope
     return e;
 }
 
+/* y, x and w of a problem. */
+rp__conv_extent rp__conv_sort(const rp__problem *p, const rp__operand **sorted) {
+    static const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}};
+    for (unsigned k = 0; k < 3; k++) sorted[k] = &p->o[order[p->op - RP__LIB_CONV_FORWARD][k]];
+    return rp__conv_extents(p->op, sorted[0], sorted[1], sorted[2], &p->call->conv);
+}
+
 /* Do places, or offsets on their way to one, need 64 bits? */
-static bool is_wide(const rp__operand *const *o, const rp__conv_geometry *conv) {
+bool rp__conv_is_wide(const rp__operand *const *o, const rp__conv_geometry *conv) {
     const int64_t limit = INT32_MAX / 4;
     for (unsigned t = 0; t < 3; t++) {
         int64_t reach = 0;
@@ -165,46 +217,108 @@ static bool is_dense(const rp__operand *o) {
 
 static bool neighbours(const rp__operand *o, unsigned d) { return o->size[d] > 1 && o->stride[d] == 1; }
 
-/* How the operands are read: along what is contiguous in memory. a: without windows, b: with them. */
-static uint64_t readings(const extents *e, const rp__operand *a, const rp__operand *b, bool mma) {
-    uint64_t facts = 0;
-    const unsigned a_inner = e->kind == 1 ? 0 : 1, a_row = e->kind == 0 ? 0 : 1; /* channel dims of w, w, y */
-    if (e->kind == 2) {
-        facts |= (uint64_t)!neighbours(a, 1) << A_ALONG;
-        facts |= (uint64_t)!neighbours(b, 1) << B_ALONG;
-        if (mma && neighbours(a, 1) && e->og % 8 == 0 && is_aligned(a, 1)) facts |= UINT64_C(1) << A_WIDE;
-        if (mma && !neighbours(a, 1) && e->points % 8 == 0 && is_dense(a)) {
-            rp__operand flat = *a; /* one dim of all points */
-            flat.ndim = 3;
-            flat.size[2] = e->points;
-            flat.stride[2] = 1;
-            if (is_aligned(&flat, 2)) facts |= UINT64_C(1) << A_WIDE;
-        }
-        if (mma && neighbours(b, 1) && e->cg % 8 == 0 && is_aligned(b, 1)) facts |= UINT64_C(1) << B_WIDE;
-        return facts;
-    }
+/* How conv.cuh reads the operands: along what is contiguous in memory. a: without windows, b: with them. */
+static uint64_t readings(const rp__conv_extent *e, const rp__operand *a, const rp__operand *b, bool mma) {
+    if (e->kind == 2) return (uint64_t)!neighbours(a, 1) << A_ALONG | (uint64_t)!neighbours(b, 1) << B_ALONG;
     /* with tensor cores the channel runs fastest along the inner index, else the window does */
-    const int64_t ka = e->kind == 0 ? e->cg : e->og;
+    const unsigned a_inner = e->kind == 1 ? 0 : 1, a_row = 1 - a_inner; /* channel dims of w */
     const int64_t row = e->m > 1 ? a->stride[a_row] : INT64_MAX,
                   inner = mma ? a->stride[a_inner] : a->stride[a->ndim - 1];
     const bool along = row < 0 || (inner >= 0 && inner <= row);
-    facts |= (uint64_t)along << A_ALONG;
-    if (mma && along && ka % 8 == 0 && is_aligned(a, a_inner)) facts |= UINT64_C(1) << A_WIDE;
-    if (mma && !along && e->m % 8 == 0 && is_aligned(a, a_row)) facts |= UINT64_C(1) << A_WIDE;
-    if (mma && ka % MMA_TK == 0) facts |= UINT64_C(1) << SAME;
-    if (mma && neighbours(b, 1)) {
-        facts |= UINT64_C(1) << B_ALONG;
-        if (ka % 8 == 0 && is_aligned(b, 1)) facts |= UINT64_C(1) << B_WIDE;
-    }
-    return facts;
+    return (uint64_t)along << A_ALONG | (uint64_t)(mma && (e->kind == 0 ? e->cg : e->og) % MMA_TK == 0) << SAME |
+           (uint64_t)(mma && neighbours(b, 1)) << B_ALONG;
 }
 
-static int64_t blocks_of(const extents *e, const struct tile *t) {
+/* Steps of an input gradient: between places that have taps in common. */
+static int64_t classes_of(const rp__conv_extent *e, const rp__conv_geometry *conv) {
+    int64_t classes = 1;
+    for (unsigned k = 0; e->kind == 1 && k < e->spatial; k++)
+        classes = conv->stride[k] > 64 || classes > 64 ? 65 : classes * conv->stride[k];
+    return classes;
+}
+
+/* All places of an image as one dim of stride 1. */
+static bool is_flat(const rp__operand *o, int64_t points) {
+    if (points % 8 || !is_dense(o)) return false;
+    rp__operand flat = *o;
+    flat.ndim = 3;
+    flat.size[2] = points;
+    flat.stride[2] = 1;
+    return is_aligned(&flat, 2);
+}
+
+/* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums. */
+static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const rp__operand *b,
+                          const rp__operand *result, const rp__conv_geometry *conv, uint64_t *facts) {
+    const int64_t classes = classes_of(e, conv);
+    uint64_t f = UINT64_C(1) << VECTORS;
+    bool plain = e->taps == 1; /* a window of one place, which is the pixel's */
+    for (unsigned k = 0; k < e->spatial; k++) plain = plain && conv->stride[k] == 1 && conv->padding[k] == 0;
+    if (e->kind == 2) {
+        if (e->og % 8 || e->cg % 8 || !is_aligned(a, 1) || !is_aligned(b, 1)) return false;
+    } else {
+        const unsigned inner = e->kind == 0 ? 1 : 0, row = 1 - inner;
+        const int64_t channels = e->kind == 0 ? e->cg : e->og;
+        if (channels % 8 || e->taps > VECTOR_TAPS || classes > 64 || (classes > 1 && channels % 16)) return false;
+        if (is_aligned(a, inner))
+            f |= UINT64_C(1) << A_ALONG;
+        else if (e->m % 8 || !is_aligned(a, row))
+            return false;
+        if (is_aligned(b, 1))
+            f |= UINT64_C(1) << B_ALONG;
+        else if (!plain || !is_flat(b, e->points))
+            return false;
+        f |= (uint64_t)(classes > 1) << CLASSES;
+    }
+    if (result) {
+        const unsigned row = e->kind == 2 ? 0 : 1;
+        const bool rows = neighbours(result, row);
+        f |= (uint64_t)rows << OUT_ROWS;
+        if (rows           ? e->m % 8 == 0 && is_aligned(result, row)
+            : e->kind == 2 ? e->cg % 8 == 0 && is_aligned(result, 1)
+                           : classes == 1 && is_flat(result, e->kind == 0 ? e->points : e->in))
+            f |= UINT64_C(1) << OUT_WIDE;
+    } else {
+        f |= (uint64_t)(e->kind != 2 && neighbours(b, 1)) << OUT_ROWS;
+    }
+    *facts |= f;
+    return true;
+}
+
+static int64_t vector_columns(const rp__conv_extent *e, const rp__operand *x, const rp__conv_geometry *conv,
+                              unsigned tn, int64_t classes) {
+    if (classes == 1) return (e->n + tn - 1) / tn;
+    int64_t most = e->batch;
+    for (unsigned k = 0; k < e->spatial; k++) most *= (x->size[2 + k] + conv->stride[k] - 1) / conv->stride[k];
+    return (most + tn - 1) / tn * classes;
+}
+
+/* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
+static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, const rp__conv_geometry *conv,
+                               const rp__device *d, int64_t split, int64_t classes, bool wide) {
+    unsigned best = 0;
+    double least = 0;
+    for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
+        const struct vector_tile *t = &vector_tiles[k];
+        if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
+        const int64_t blocks =
+            (e->m + t->tm - 1) / t->tm * vector_columns(e, x, conv, t->tn, classes) * e->groups * split;
+        const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
+                     inner = (double)(e->k / (split * classes)) + 160;
+        /* one by itself waits for its loads */
+        const double time = (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
+        if (k == 0 || least == 0 || time < least) best = k, least = time;
+    }
+    return best;
+}
+
+static int64_t blocks_of(const rp__conv_extent *e, const struct tile *t) {
     return (e->m + t->tm - 1) / t->tm * ((e->n + t->tn - 1) / t->tn) * e->groups;
 }
 
 /* The largest tile that wastes no half of itself and gives every multiprocessor one; else the one with most blocks. */
-static unsigned tile_of(const extents *e, const rp__device *d, rp_dtype dtype, bool mma, bool wide, int64_t split) {
+static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, bool mma, bool wide,
+                        int64_t split) {
     unsigned best = N_TILES;
     for (unsigned k = mma ? FIRST_MMA : 0; k < (mma ? N_TILES : FIRST_MMA); k++) {
         const struct tile *t = &shapes[k];
@@ -219,73 +333,117 @@ static unsigned tile_of(const extents *e, const rp__device *d, rp_dtype dtype, b
     return best;
 }
 
-/* Shares of the inner index, as a power of two: as many as leave whole units of it and blocks enough, counted in tiles of a
- * fixed size, so that the order depends on sizes and the kind of device alone. */
-static unsigned split_of(const extents *e, const rp__device *d, rp_dtype dtype, bool mma) {
-    const int64_t unit = mma ? 8 * MMA_TK : (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1) * RP__PRODUCT_GROUP;
-    const int64_t blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
+/* Shares of the inner index, as a power of two: as many as leave enough of it and blocks enough, counted in tiles of a fixed size, so that
+ * the order depends on sizes and the kind of device alone. */
+static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma, int64_t classes) {
+    const int64_t least = mma ? 256 : 128, blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
     unsigned split = 0;
-    if (!d->clusters) return 0;
-    while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && e->k >= unit << (split + 1))
+    if (!d->clusters || classes > 1) return 0; /* classes share K already */
+    while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && e->k >= least << (split + 1))
         split++;
     return split;
 }
 
-/* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. A result without memory has no
- * slot. */
-static rp_status set_tiles(const rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                           const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
-    /* which operand is y, x, w; the first operand is always the one written */
-    static const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}};
-    const unsigned kind = op == RP__LIB_CONV_FORWARD ? 0 : op == RP__LIB_CONV_INPUT ? 1 : 2, s = call->conv.spatial;
-    rp__operand sorted[4];
-    uint32_t access[4] = {RP__READ, RP__READ, RP__READ, RP__READ};
-    bool bias = kind == 0 && n > 3 && o[3].base;
-    for (unsigned k = 0; k < 3; k++) {
-        sorted[k] = o[order[kind][k]];
-        if (order[kind][k] == 0) access[k] = RP__WRITE;
-    }
-    if (bias) sorted[3] = o[3];
-    const rp__operand *y = &sorted[0], *x = &sorted[1], *w = &sorted[2];
-    const extents e = extents_of(op, y, x, w, &call->conv);
-    if (e.m == 0 || e.n == 0 || e.groups == 0) return RP_OK;
+/* The longest of `shares` shares. */
+static int64_t share_of(int64_t k, int64_t shares, bool mma) {
+    const int64_t unit = mma ? MMA_UNIT : FMA_UNIT;
+    return ((k + unit - 1) / unit + shares - 1) / shares * unit;
+}
+
+static bool is_direct(const rp__conv_extent *e, rp_dtype dtype) {
+    return e->kind != 2 && e->m <= 2 && e->k <= (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
+}
+static bool is_mma(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype) {
+    return !is_direct(e, dtype) && rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
+}
+
+/* Words and slots of the kernel; bias: does it have one? A result without memory has no slot. */
+void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e, bool bias,
+                    rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__operand *o[4] = {sorted[0], sorted[1], sorted[2], bias ? &p->o[3] : NULL};
+    const rp__conv_geometry *conv = &p->call->conv;
     uint64_t *words = buffer->words;
-    for (unsigned k = 0; k < (bias ? 4u : 3u); k++) {
+    const unsigned written = e->kind; /* which of y, x and w */
+    for (unsigned k = 0; k < 4; k++) {
         words[k] = 0;
-        if (sorted[k].base) rp__cuda_operand_slot(&sorted[k], k, access[k], buffer, out);
+        if (o[k] && o[k]->base) rp__cuda_operand_slot(o[k], k, k == written ? RP__WRITE : RP__READ, buffer, out);
     }
-    if (!bias) words[3] = 0;
-    words[4] = (uint64_t)e.batch;
-    words[5] = (uint64_t)x->size[1];
-    words[6] = (uint64_t)w->size[0];
-    words[7] = (uint64_t)e.groups;
+    words[4] = (uint64_t)e->batch;
+    words[5] = (uint64_t)o[1]->size[1];
+    words[6] = (uint64_t)o[2]->size[0];
+    words[7] = (uint64_t)e->groups;
     uint32_t at = 8;
-    for (unsigned k = 0; k < s; k++) {
-        const int64_t sizes[6] = {x->size[2 + k],       y->size[2 + k],        w->size[2 + k],
-                                  call->conv.stride[k], call->conv.padding[k], call->conv.dilation[k]};
+    for (unsigned k = 0; k < e->spatial; k++) {
+        const int64_t sizes[6] = {o[1]->size[2 + k], o[0]->size[2 + k], o[2]->size[2 + k],
+                                  conv->stride[k],   conv->padding[k],  conv->dilation[k]};
         for (unsigned f = 0; f < 6; f++) words[at++] = (uint64_t)sizes[f];
     }
     for (unsigned t = 0; t < 3; t++)
-        for (unsigned k = 0; k < 2 + s; k++) words[at++] = (uint64_t)sorted[t].stride[k];
-    words[at++] = bias ? (uint64_t)sorted[3].stride[0] : 0;
+        for (unsigned k = 0; k < 2 + e->spatial; k++) words[at++] = (uint64_t)o[t]->stride[k];
+    words[at++] = bias ? (uint64_t)o[3]->stride[0] : 0;
     out->n_words = at;
-    const rp_dtype dtype = y->dtype;
-    const rp__operand *const all[3] = {y, x, w}, *plain = kind == 2 ? y : w, *windowed = kind == 1 ? y : x;
+}
+
+bool rp__conv_has_bias(const rp__problem *p) { return p->op == RP__LIB_CONV_FORWARD && p->n > 3 && p->o[3].base; }
+
+/* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. parts: so many shares leave their sums in the
+ * call's workspace; 0: none. */
+static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out,
+                           uint64_t *facts) {
+    const rp__device *d = p->device;
+    const rp__library_call *call = p->call;
+    const rp__operand *all[3];
+    const rp__conv_extent e = rp__conv_sort(p, all);
+    const unsigned kind = e.kind, s = e.spatial;
+    const bool bias = rp__conv_has_bias(p);
+    if (e.m == 0 || e.n == 0 || e.groups == 0) return RP_OK;
+    rp__operand nowhere = p->o[0];
+    if (parts) {
+        nowhere.base = NULL;
+        all[2] = &nowhere;
+    }
+    rp__conv_words(p, all, &e, bias, buffer, out);
+    if (parts) {
+        const int64_t begin = (char *)call->workspace - (char *)call->workspace_storage->data;
+        buffer->words[3] = (uint64_t)(uintptr_t)call->workspace;
+        buffer->words[out->n_words - 1] = (uint64_t)parts;
+        buffer->slots[out->n_slots++] =
+            (rp__slot){.word = 3,
+                       .access = RP__WRITE,
+                       .storage = call->workspace_storage,
+                       .buffer = -1,
+                       .begin = begin,
+                       .end = begin + (int64_t)rp__conv_parts_bytes(&e, p->o[0].dtype, parts)};
+    }
+    const rp_dtype dtype = p->o[0].dtype;
+    const rp__operand *plain = kind == 2 ? all[0] : all[2], *windowed = kind == 1 ? all[0] : all[1],
+                      *result = p->o[0].base && !parts ? &p->o[0] : NULL;
     const int64_t block = (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
-    const bool direct = kind != 2 && e.m <= 2 && e.k <= block,
-               mma = !direct && rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
-    const bool wide = is_wide(all, &call->conv);
-    const unsigned split = split_of(&e, d, dtype, mma), tile = tile_of(&e, d, dtype, mma, wide, INT64_C(1) << split);
+    const bool direct = is_direct(&e, dtype), mma = is_mma(&e, d, dtype), wide = rp__conv_is_wide(all, &call->conv);
+    const int64_t classes = mma ? classes_of(&e, &call->conv) : 1;
+    const unsigned split = parts ? 0 : split_of(&e, d, mma, classes);
+    const int64_t shares = parts ? parts : INT64_C(1) << split;
+    int64_t gx, gy;
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
-             (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA | (uint64_t)wide << WIDE |
-             readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
-    if (!mma) *facts |= (uint64_t)(e.k > block) << LONG | (uint64_t)(e.k > block * RP__PRODUCT_GROUP) << LONGER;
-    int64_t gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn << split,
-            gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
+             (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS;
     if (direct) {
-        *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
-                 (uint64_t)wide << WIDE | UINT64_C(1) << DIRECT;
+        *facts |= UINT64_C(1) << DIRECT;
         gx = (e.n + 255) / 256, gy = e.m;
+    } else if (mma && reads_vectors(&e, plain, windowed, result, &call->conv, facts)) {
+        const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, shares, classes, wide);
+        const struct vector_tile *t = &vector_tiles[tile];
+        *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
+                  (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % t->tk == 0) << SAME;
+        gx = vector_columns(&e, all[1], &call->conv, t->tn, classes) * shares, gy = (e.m + t->tm - 1) / t->tm;
+        out->shared_bytes = vector_room(*facts);
+    } else {
+        const unsigned tile = tile_of(&e, d, dtype, mma, wide, shares);
+        *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
+                  readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
+        const int64_t share = share_of(e.k, shares, mma);
+        if (!mma) *facts |= (uint64_t)(share > block) << LONG | (uint64_t)(share > block * RP__PRODUCT_GROUP) << LONGER;
+        gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn * shares, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
+        out->shared_bytes = room_of(*facts);
     }
     if (gx > INT32_MAX || gy > 65535 || e.groups > 65535)
         return rp__fail(RP_ERROR_SHAPE, "%s: this convolution is more than one CUDA launch takes", call->op);
@@ -294,22 +452,36 @@ static rp_status set_tiles(const rp__device *d, rp__library_op op, const rp__ope
     out->grid[2] = (uint32_t)e.groups;
     out->block[0] = 256;
     out->block[1] = out->block[2] = 1;
-    out->shared_bytes = direct ? 0 : room_of(*facts);
     return RP_OK;
 }
 
-static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out) {
     rp__text_kernel_key key = {.family = "conv"};
-    (void)workspace;
     memset(out, 0, sizeof *out);
     out->op = p->call->op;
     out->site = p->call->site;
-    RP_TRY(set_tiles(p->device, p->op, p->o, p->n, p->call, buffer, out, &key.facts));
+    RP_TRY(set_tiles(p, parts, buffer, out, &key.facts));
     if (out->grid[0] == 0) return RP_OK;
+    if (bit(key.facts, VECTORS)) {
+        key.family = "conv_mma";
+        return rp__text_kernel(p->device, &key, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len,
+                               &out->kernel);
+    }
     return rp__text_kernel(p->device, &key, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, &out->kernel);
 }
 
-static uint32_t words(const rp__problem *p) {
+static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)workspace;
+    return rp__conv_bind(p, 0, buffer, out);
+}
+
+bool rp__conv_on_tensor_cores(const rp__problem *p) {
+    const rp__operand *sorted[3];
+    const rp__conv_extent e = rp__conv_sort(p, sorted);
+    return is_mma(&e, p->device, p->o[0].dtype);
+}
+
+uint32_t rp__conv_n_words(const rp__problem *p) {
     const unsigned spatial = p->call->conv.spatial;
     return 8 + 6 * spatial + 3 * (2 + spatial) + 1;
 }
@@ -317,15 +489,70 @@ static uint32_t words(const rp__problem *p) {
 static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
                             uint64_t *facts) {
     *wide = true;
-    return set_tiles(p->device, p->op, p->o, 3, p->call, buffer, out, facts);
+    return set_tiles(p, 0, buffer, out, facts);
 }
 
 static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
-    rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, follow, out);
+    if (bit(facts, VECTORS))
+        rp__text_kernel_source(name, facts, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len, follow,
+                               out);
+    else
+        rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, follow, out);
 }
+
+static bool serves_mma(const rp__problem *p, size_t *workspace) {
+    (void)workspace;
+    return rp__conv_on_tensor_cores(p);
+}
+
+/* What a copy takes, and what elements read one by one take, by themselves and beside vectors (an H200, in us and flop/us). */
+static const double COPY_US = 2.5, COPY_RATE = 2e6, PLAIN_US = 5, PLAIN_RATE = 60e6, VECTOR_RATE = 350e6;
+
+uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                     const rp__library_call *call) {
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
+    const rp__operand *sorted[3];
+    const rp__conv_extent e = rp__conv_sort(&p, sorted);
+    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype)) return 0;
+    /* the operand without windows and the one with them, as bits know them */
+    const unsigned plain = op == RP__LIB_CONV_WEIGHT ? 1 : 2, windowed = 3 - plain;
+    rp__operand last[3];
+    uint64_t facts = 0;
+    uint32_t copied = 0;
+    if (reads_vectors(&e, &o[plain], &o[windowed], NULL, &call->conv, &facts)) return 0;
+    double copies = 0;
+    for (unsigned k = 1; k < 3; k++) {
+        last[k] = o[k];
+        if (is_aligned(&o[k], 1) && o[k].size[1] / (k == windowed || op == RP__LIB_CONV_WEIGHT ? e.groups : 1) % 8 == 0)
+            continue;
+        last[k].base = NULL;
+        rp__channels_innermost(&o[k], last[k].stride);
+        double bytes = 4;
+        for (unsigned i = 0; i < o[k].ndim; i++) bytes *= (double)o[k].size[i];
+        copies += COPY_US + bytes / COPY_RATE;
+        copied |= 1u << k;
+    }
+    if (!copied || !reads_vectors(&e, &last[plain], &last[windowed], NULL, &call->conv, &facts)) return 0;
+    const double flops = 2 * rp__problem_work(&p);
+    return PLAIN_US + flops / PLAIN_RATE - flops / VECTOR_RATE > copies ? copied : 0;
+}
+
+static rp__order order_mma(const rp__problem *p) { return rp__order_with(rp__problem_order(p), RP__FAMILY_MMA, 0); }
+
+static double cost_mma(const rp__problem *p) { return rp__problem_work(p) / 16; }
 
 const rp__cuda_product_row rp__cuda_conv_row = {
     .row = {.name = "simt", .ops = RP__CUDA_CONVOLUTIONS, .follows = true, .order = rp__problem_order, .bind = bind},
-    .words = words,
+    .words = rp__conv_n_words,
     .tiles = bind_tiles,
     .source = source};
+const rp__cuda_product_row rp__cuda_conv_mma_row = {.row = {.name = "mma",
+                                                            .ops = RP__CUDA_CONVOLUTIONS,
+                                                            .follows = true,
+                                                            .serves = serves_mma,
+                                                            .order = order_mma,
+                                                            .cost = cost_mma,
+                                                            .bind = bind},
+                                                    .words = rp__conv_n_words,
+                                                    .tiles = bind_tiles,
+                                                    .source = source};

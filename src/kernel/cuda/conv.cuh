@@ -13,9 +13,9 @@
  * function of the sizes). The bits depend on nothing else: not on tiles, strides or memory format.
  *
  * Macros of conv.c: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS; RP_MMA and, with
- * it, RP_MMA_STEP; RP_TM, RP_TN, RP_TK, the tile; RP_STAGES, tiles in flight; RP_TX; RP_WM, warps above each other; RP_SPLIT; RP_INDEX, of offsets; RP_A_ALONG,
- * RP_B_ALONG: neighbours in a warp read neighbours of the inner index, and RP_A_WIDE, RP_B_WIDE: eight at once, along the inner index
- * or across it; RP_SAME: a step of the inner index is of one tap; RP_DIRECT: no tiles; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
+ * it, RP_MMA_STEP; RP_TM, RP_TN, RP_TK, the tile; RP_STAGES, tiles in flight; RP_TX; RP_WM, warps above each other; RP_SPLIT; RP_PARTS; RP_UNIT, elements of which shares are made; RP_INDEX, of offsets; RP_A_ALONG,
+ * RP_B_ALONG: neighbours in a warp read neighbours of the inner index; RP_ASYNC, with RP_COPY: what is read needs no conversion and goes
+ * straight into shared memory; RP_SAME: a step of the inner index is of one tap; RP_DIRECT: no tiles; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
  * of what follows each sum x (0: it is stored) in a DAG: of group g, row m, spatial place at[], and first or last of the other dim n.
  * Words: y x w bias; N C O groups; then per spatial dim: input size, output size, kernel size, stride, padding, dilation; then the
  * strides of y (n, o, *), x (n, c, *), w (o, c, *), bias. */
@@ -159,9 +159,29 @@ rp_column_part;
 #define RP_BATCH 256
 #define RP_STEPS (RP_BATCH / RP_TK)
 
+/* Which share of the inner index a block takes, and the number of its tile among those of its rows: the blocks of a cluster take one tile, or, of
+ * RP_PARTS, as many as the last word says leave their sums in memory, as parts that another kernel adds up. */
+#if RP_PARTS
+#define RP_SHARE_OF_BLOCK                                                                                              \
+    const int shares = (int)p.w[RP_W_STRIDES + 3 * (2 + RP_S)], tiles_of_share = (int)(gridDim.x / (rp_u32)shares),    \
+              rank = (int)blockIdx.x / tiles_of_share;                                                                 \
+    RP_INDEX number = (RP_INDEX)blockIdx.x % tiles_of_share;
+#else
+#define RP_SHARE_OF_BLOCK                                                                                              \
+    const int shares = RP_SPLIT, rank = (int)(blockIdx.x % RP_SPLIT);                                                  \
+    RP_INDEX number = (RP_INDEX)(blockIdx.x / RP_SPLIT);
+#endif
+#if RP_S == 1
+#define RP_TAPS_OF(p) RP_SIZE(RP_KERNEL, 0)
+#elif RP_S == 2
+#define RP_TAPS_OF(p) (RP_SIZE(RP_KERNEL, 0) * RP_SIZE(RP_KERNEL, 1))
+#else
+#define RP_TAPS_OF(p) (RP_SIZE(RP_KERNEL, 0) * RP_SIZE(RP_KERNEL, 1) * RP_SIZE(RP_KERNEL, 2))
+#endif
+
 /* Of a column of the result: where it lies, if sums are only stored, else its number and place. */
 RP_FN RP_INDEX rp_column(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {
-#if RP_REST
+#if RP_REST || RP_PARTS
     (void)q, (void)at;
     return n;
 #else
@@ -179,6 +199,8 @@ RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX m, RP_IND
     (void)cg, (void)og, (void)at;
 #if RP_REST
     RP_FOLLOW
+#elif RP_PARTS /* n: column of the share's part, counted from the first share's */
+    ((RP_ACC *)p.w[3])[n + (g * og + m) * (cg * RP_TAPS_OF(p))] = x;
 #else
     const RP_INDEX o = n + (g * (RP_KIND == 1 ? cg : og) + m) * RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1);
     RP_T *to = (RP_T *)p.w[RP_KIND];
@@ -256,11 +278,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #else
     const RP_INDEX M = og, N = cg * kernel_points, K = batch * out_points;
 #endif
-    const int rank = (int)(blockIdx.x % RP_SPLIT);
-    const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM, n0 = (RP_INDEX)(blockIdx.x / RP_SPLIT) * RP_TN;
-    /* this block's share of the inner index, whole groups of the order */
-    const RP_INDEX unit = RP_MMA ? RP_TK : RP_BLOCK * RP_GROUP,
-                   share = ((K + unit - 1) / unit + RP_SPLIT - 1) / RP_SPLIT * unit;
+    RP_SHARE_OF_BLOCK
+    const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM, n0 = number * RP_TN;
+    const RP_INDEX share = ((K + RP_UNIT - 1) / RP_UNIT + shares - 1) / shares * RP_UNIT;
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
     for (int e = t; e < RP_TN; e += 256) {
         RP_INDEX n = n0 + e;
@@ -276,6 +296,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
         if (n0 + e >= N) s.rest = -1;
         column[e] = s;
+#if RP_PARTS
+        r.n = rank * (O * N) + n0 + e;
+#endif
         r.n = rp_column(&p, r.n, r.at);
         result[e] = r;
     }
@@ -319,75 +342,83 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
     const RP_INDEX b_channel = RP_STRIDE(RP_WINDOWED, 1);
     (void)b_channel;
-    RP_T la[RP_A_WIDE ? 1 : RP_LA], lb[RP_B_WIDE ? 1 : RP_LB];
-    (void)la, (void)lb;
-/* Reads tile `turn`: whole vectors straight into shared memory, others into registers, from where RP_PUT stores them. */
-#if RP_A_WIDE
-#define RP_READ_A(turn, at)                                                                                            \
-    _Pragma("unroll") for (int e = t; e < RP_TM * RP_TK / 8; e += 256) {                                               \
-        const int m = RP_A_ALONG ? e / (RP_TK / 8) : e % (RP_TM / 8) * 8,                                              \
-                  k = RP_A_ALONG ? e % (RP_TK / 8) * 8 : e / (RP_TM / 8);                                              \
-        const int ok = m0 + m < M && inner[(at) + k].rest != -2;                                                       \
-        const RP_T *from = ok ? a + (m0 + m) * a_row + inner_plain[(at) + k] : a;                                      \
-        rp_cp_async_16_zfill(&sa[(turn)*RP_A_SIZE + RP_A_AT(m, k)], from, ok ? 16 : 0);                                \
-    }
+#if RP_ASYNC /* straight into shared memory, RP_STAGES tiles ahead */
+#define RP_TAKE_A(turn, e, m, k, ok, from) RP_COPY(&sa[(turn)*RP_A_SIZE + RP_A_AT(m, k)], (ok) ? (from) : a, ok);
+#define RP_TAKE_B(turn, e, n, k, ok, from) RP_COPY(&sb[(turn)*RP_B_SIZE + RP_B_AT(n, k)], (ok) ? (from) : b, ok);
 #define RP_PUT_A(turn)
-#else
-#define RP_READ_A(turn, at)                                                                                            \
-    _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {                                                                \
-        const int i = e * 256 + t, m = RP_A_ALONG ? i / RP_TK : i % RP_TM, k = RP_A_ALONG ? i % RP_TK : i / RP_TM;     \
-        la[e] = 0;                                                                                                     \
-        if ((RP_TM * RP_TK % 256 == 0 || i < RP_TM * RP_TK) && m0 + m < M && inner[(at) + k].rest != -2)               \
-            la[e] = a[(m0 + m) * a_row + inner_plain[(at) + k]];                                                       \
-    }
+#define RP_PUT_B(turn)
+#else /* into registers, from where RP_PUT stores them */
+    RP_T la[RP_LA], lb[RP_LB];
+#define RP_TAKE_A(turn, e, m, k, ok, from)                                                                             \
+    la[e] = 0;                                                                                                         \
+    if (ok) la[e] = *(from);
+#define RP_TAKE_B(turn, e, n, k, ok, from)                                                                             \
+    lb[e] = 0;                                                                                                         \
+    if (ok) lb[e] = *(from);
 #define RP_PUT_A(turn)                                                                                                 \
     _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {                                                                \
         const int i = e * 256 + t, m = RP_A_ALONG ? i / RP_TK : i % RP_TM, k = RP_A_ALONG ? i % RP_TK : i / RP_TM;     \
         if (RP_TM * RP_TK % 256 == 0 || i < RP_TM * RP_TK) sa[(turn)*RP_A_SIZE + RP_A_AT(m, k)] = RP_KEEP(la[e]);      \
     }
-#endif
-#if RP_B_WIDE
-/* A thread's columns are the same in every step: their spots stay in registers. */
-#define RP_NB ((RP_TN * RP_TK / 8 + 255) / 256)
-#define RP_READ_B(turn, at)                                                                                            \
-    _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                                \
-        const int e = i * 256 + t, n = RP_B_ALONG ? e / (RP_TK / 8) : e % (RP_TN / 8) * 8,                             \
-                  k = RP_B_ALONG ? e % (RP_TK / 8) * 8 : e / (RP_TN / 8);                                              \
-        if (RP_TN * RP_TK / 8 % 256 == 0 || e < RP_TN * RP_TK / 8) {                                                   \
-            const rp_spot two = inner[(at) + (RP_SAME ? 0 : k)];                                                       \
-            const int ok = rp_meet(&mine[i], &two, bound);                                                             \
-            const RP_T *from = b + (mine[i].off + two.off + (RP_SAME ? k * b_channel : 0));                            \
-            rp_cp_async_16_zfill(&sb[(turn)*RP_B_SIZE + RP_B_AT(n, k)], ok ? from : b, ok ? 16 : 0);                   \
-        }                                                                                                              \
-    }
-#elif RP_SAME && !RP_B_ALONG && 256 % RP_TN == 0
-/* One column a thread, one tap a step: the places of all its elements are the same but for the channel. */
-#define RP_READ_B(turn, at)                                                                                            \
-    {                                                                                                                  \
-        const rp_spot one = column[t % RP_TN], two = inner[(at) + 0];                                                  \
-        const int ok = rp_meet(&one, &two, bound);                                                                     \
-        const RP_T *from = b + (ok ? one.off + two.off + t / RP_TN * b_channel : 0);                                   \
-        _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                            \
-            lb[e] = 0;                                                                                                 \
-            if (ok) lb[e] = from[e * (256 / RP_TN) * b_channel];                                                       \
-        }                                                                                                              \
-    }
-#else
-#define RP_READ_B(turn, at)                                                                                            \
-    _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                                \
-        const int i = e * 256 + t, n = RP_B_ALONG ? i / RP_TK : i % RP_TN, k = RP_B_ALONG ? i % RP_TK : i / RP_TN;     \
-        const rp_spot one = column[n], two = inner[(at) + k];                                                          \
-        lb[e] = 0;                                                                                                     \
-        if (rp_meet(&one, &two, bound)) lb[e] = b[one.off + two.off];                                                  \
-    }
-#endif
-#if RP_B_WIDE
-#define RP_PUT_B(turn)
-#else
 #define RP_PUT_B(turn)                                                                                                 \
     _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                                \
         const int i = e * 256 + t, n = RP_B_ALONG ? i / RP_TK : i % RP_TN, k = RP_B_ALONG ? i % RP_TK : i / RP_TN;     \
         sb[(turn)*RP_B_SIZE + RP_B_AT(n, k)] = RP_KEEP(lb[e]);                                                         \
+    }
+#endif
+/* Tile `turn`; `at` is the spot of its first element of the inner index. What a thread meets again in each of its elements is read once. */
+#if RP_A_ALONG
+#define RP_READ_A(turn, at)                                                                                            \
+    {                                                                                                                  \
+        const int k = t % RP_TK, live = inner[(at) + k].rest != -2;                                                    \
+        const RP_T *from = a + inner_plain[(at) + k];                                                                  \
+        _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {                                                            \
+            const int m = (e * 256 + t) / RP_TK, ok = (RP_TM * RP_TK % 256 == 0 || m < RP_TM) && live && m0 + m < M;   \
+            if (RP_TM * RP_TK % 256 == 0 || m < RP_TM) {                                                               \
+                RP_TAKE_A(turn, e, m, k, ok, from + (m0 + m) * a_row)                                                  \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+#else
+#define RP_READ_A(turn, at)                                                                                            \
+    _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {                                                                \
+        const int i = e * 256 + t, m = i % RP_TM, k = i / RP_TM;                                                       \
+        if (RP_TM * RP_TK % 256 == 0 || i < RP_TM * RP_TK) {                                                           \
+            const int ok = m0 + m < M && inner[(at) + k].rest != -2;                                                   \
+            RP_TAKE_A(turn, e, m, k, ok, a + ((m0 + m) * a_row + inner_plain[(at) + k]))                               \
+        }                                                                                                              \
+    }
+#endif
+#if RP_B_ALONG
+#define RP_READ_B(turn, at)                                                                                            \
+    {                                                                                                                  \
+        const int k = t % RP_TK;                                                                                       \
+        const rp_spot two = inner[(at) + k];                                                                           \
+        _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                            \
+            const int n = (e * 256 + t) / RP_TK;                                                                       \
+            const rp_spot one = column[n];                                                                             \
+            const int ok = rp_meet(&one, &two, bound);                                                                 \
+            RP_TAKE_B(turn, e, n, k, ok, b + (one.off + two.off))                                                      \
+        }                                                                                                              \
+    }
+#elif RP_SAME
+/* One column a thread, one tap a step: the places of all its elements are the same but for the channel. */
+#define RP_READ_B(turn, at)                                                                                            \
+    {                                                                                                                  \
+        const rp_spot two = inner[(at) + 0];                                                                           \
+        const int ok = rp_meet(&mine, &two, bound);                                                                    \
+        const RP_T *from = b + (ok ? mine.off + two.off + t / RP_TN * b_channel : 0);                                  \
+        _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                            \
+            RP_TAKE_B(turn, e, t % RP_TN, t / RP_TN + e * (256 / RP_TN), ok, from + e * (256 / RP_TN) * b_channel)     \
+        }                                                                                                              \
+    }
+#else
+#define RP_READ_B(turn, at)                                                                                            \
+    _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                                \
+        const int k = t / RP_TN + e * (256 / RP_TN);                                                                   \
+        const rp_spot two = inner[(at) + k];                                                                           \
+        const int ok = rp_meet(&mine, &two, bound);                                                                    \
+        RP_TAKE_B(turn, e, t % RP_TN, k, ok, b + (mine.off + two.off))                                                 \
     }
 #endif
 #if RP_MMA
@@ -410,13 +441,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
     RP_FIND_INNER(0)
     rp_barrier();
-#if RP_B_WIDE
-    rp_spot mine[RP_NB];
-    _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {
-        const int e = i * 256 + t, n = RP_B_ALONG ? e / (RP_TK / 8) : e % (RP_TN / 8) * 8;
-        mine[i] = column[n < RP_TN ? n : 0];
-    }
-#endif
+    const rp_spot mine = column[t % RP_TN]; /* where it has one column: 256 is a multiple of RP_TN */
+    (void)mine;
 /* Step number n into slot n % RP_STAGES. */
 #define RP_READ(n)                                                                                                     \
     {                                                                                                                  \
@@ -425,31 +451,30 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         RP_READ_A(slot, spot)                                                                                          \
         RP_READ_B(slot, spot)                                                                                          \
     }
-#if RP_STAGES > 2 /* everything goes straight into shared memory */
+#if RP_ASYNC
     _Pragma("unroll") for (int n = 0; n < RP_STAGES - 1; n++) {
         if (first + n * RP_TK < end) RP_READ(n)
         rp_cp_async_commit();
     }
 #else
-    if (first < end) RP_READ(0)
-    rp_cp_async_commit();
-    RP_PUT_A(0)
-    RP_PUT_B(0)
-    rp_cp_async_wait(0);
+    if (first < end) {
+        RP_READ(0)
+        RP_PUT_A(0)
+        RP_PUT_B(0)
+    }
     rp_barrier();
 #endif
-    int number = 0;
-    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK, number++) {
-        const int turn = number % RP_STAGES;
-#if RP_STAGES > 2
+    int steps = 0;
+    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK, steps++) {
+        const int turn = steps % RP_STAGES;
+#if RP_ASYNC
         rp_cp_async_wait(RP_STAGES - 2);
         rp_barrier();
-        if (k0 + (RP_STAGES - 1) * RP_TK < end) RP_READ(number + RP_STAGES - 1)
+        if (k0 + (RP_STAGES - 1) * RP_TK < end) RP_READ(steps + RP_STAGES - 1)
         rp_cp_async_commit();
 #else
         const int more = k0 + RP_TK < end;
-        if (more) RP_READ(number + 1)
-        rp_cp_async_commit();
+        if (more) RP_READ(steps + 1)
 #endif
 #if RP_MMA
         const rp_kept *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
@@ -488,26 +513,30 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         const rp_kept *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
         const int last =
             end - k0 < RP_TK ? (int)(end - k0) : RP_TK; /* no added zeros: -0.0 and NaN stay what they are */
-        _Pragma("unroll 4") for (int k = 0; k < last; k++) {
-            RP_ACC u[RP_I], v[RP_J];
-            _Pragma("unroll") for (int i = 0; i < RP_I; i += RP_VI) {
-                const rp_row_part part = *(const rp_row_part *)&ta[RP_A_AT(i * RP_TY + ty * RP_VI, k)];
-                _Pragma("unroll") for (int e = 0; e < RP_VI; e++) u[i + e] = part.e[e];
-            }
-            _Pragma("unroll") for (int j = 0; j < RP_J; j += RP_VJ) {
-                const rp_column_part part = *(const rp_column_part *)&tb[RP_B_AT(j * RP_TX + tx * RP_VJ, k)];
-                _Pragma("unroll") for (int e = 0; e < RP_VJ; e++) v[j + e] = part.e[e];
-            }
-            _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++)
-                acc[i][j] = RP_MULADD(u[i], v[j], acc[i][j]);
-        }
+#define RP_FOR_K(k)                                                                                                    \
+    {                                                                                                                  \
+        RP_ACC u[RP_I], v[RP_J];                                                                                       \
+        _Pragma("unroll") for (int i = 0; i < RP_I; i += RP_VI) {                                                      \
+            const rp_row_part part = *(const rp_row_part *)&ta[RP_A_AT(i * RP_TY + ty * RP_VI, k)];                    \
+            _Pragma("unroll") for (int e = 0; e < RP_VI; e++) u[i + e] = part.e[e];                                    \
+        }                                                                                                              \
+        _Pragma("unroll") for (int j = 0; j < RP_J; j += RP_VJ) {                                                      \
+            const rp_column_part part = *(const rp_column_part *)&tb[RP_B_AT(j * RP_TX + tx * RP_VJ, k)];              \
+            _Pragma("unroll") for (int e = 0; e < RP_VJ; e++) v[j + e] = part.e[e];                                    \
+        }                                                                                                              \
+        _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) acc[i][j] =  \
+            RP_MULADD(u[i], v[j], acc[i][j]);                                                                          \
+    }
+        if (last == RP_TK) {
+            _Pragma("unroll") for (int k = 0; k < RP_TK; k++) RP_FOR_K(k)
+        } else
+            for (int k = 0; k < last; k++) RP_FOR_K(k)
 #if RP_LONG
-        const RP_INDEX done = k0 + RP_TK < end ? k0 + RP_TK : end;
-        if (done % RP_BLOCK == 0 || done == end) {
+        const RP_INDEX done = (k0 + RP_TK < end ? k0 + RP_TK : end) - first, all = end - first; /* of the share */
+        if (done % RP_BLOCK == 0 || done == all) {
             const int begins = (done - 1) / RP_BLOCK % RP_GROUP == 0;
 #if RP_LONGER
-            const int whole = done % (RP_BLOCK * RP_GROUP) == 0 || done == end,
-                      alone = done - first <= RP_BLOCK * RP_GROUP;
+            const int whole = done % (RP_BLOCK * RP_GROUP) == 0 || done == all, alone = done <= RP_BLOCK * RP_GROUP;
 #endif
             _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) {
                 blocks[i][j] = begins ? acc[i][j] : blocks[i][j] + acc[i][j];
@@ -519,16 +548,15 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         }
 #endif
 #endif
-#if RP_STAGES == 2
+#if !RP_ASYNC
         if (more) {
             RP_PUT_A(turn ^ 1)
             RP_PUT_B(turn ^ 1)
         }
-        rp_cp_async_wait(0);
         rp_barrier();
 #endif
     }
-#if RP_STAGES > 2
+#if RP_ASYNC
     rp_cp_async_wait(0);
     rp_barrier();
 #endif
@@ -560,9 +588,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             if (m >= M || n0 + j >= N) continue;
 #if RP_SPLIT > 1
             if (r % RP_SPLIT != rank) continue; /* the rows of a pass are shared out */
-            RP_ACC x = RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], 0, RP_SPLIT);
-            for (int other = 1; other < RP_SPLIT; other++)
-                x = x + RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], other, RP_SPLIT);
+            RP_ACC part[RP_SPLIT];
+            _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
+                RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], other, RP_SPLIT);
+            RP_ACC x = part[0];
+            _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) x = x + part[other];
 #else
             const RP_ACC x = st[r * RP_OUT_ROW + j];
 #endif

@@ -84,6 +84,15 @@ static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, si
     return bind_template(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, buffer, out);
 }
 
+static rp_status finish(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                        rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
+    size_t bytes;
+    *out = (rp__launch){0};
+    if (op != RP__LIB_CONV_WEIGHT || pick(&p, &bytes) != &rp__cuda_conv_shares_row.row) return RP_OK;
+    return rp__cuda_conv_add_shares(&p, buffer, out);
+}
+
 static const char *name(rp__device *d, rp__library_op op) {
     (void)d;
     return rp__template_name(rp__cuda_templates, RP__CUDA_TEMPLATES, op);
@@ -97,7 +106,9 @@ static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, s
 extern const rp__library rp__cuda_library;
 const rp__library rp__cuda_library = {.workspace = workspace,
                                       .bind = bind,
+                                      .finish = finish,
                                       .order = order,
+                                      .channels_last = rp__cuda_conv_channels_last,
                                       .chain = rp__cuda_chain,
                                       .bind_chain = rp__cuda_chain_bind,
                                       .name = name};

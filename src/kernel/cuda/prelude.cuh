@@ -28,7 +28,7 @@
  * cluster of n blocks, neighbours along x (sm_90; the kernel says __cluster_dims__(n, 1, 1)), of which every thread calls:
  *   rp_cluster_barrier(n)
  *   rp_cluster_read_f32(p, rank, n): what block `rank` of the cluster has where this one has the shared variable *p
- *   rp_cluster_read_f64 rp_cluster_read_i32 rp_cluster_read_i64
+ *   rp_cluster_read_f64 rp_cluster_read_i32 rp_cluster_read_i64 rp_cluster_read_v4_f32
  * atomics on device memory, relaxed; they return the old value; f32/f64 max and min propagate NaN:
  *   rp_atomic_add_f32 rp_atomic_add_f64 rp_atomic_add_i32 rp_atomic_add_u32 rp_atomic_add_i64 rp_atomic_add_u64
  *   rp_atomic_add_f16 rp_atomic_add_bf16
@@ -44,7 +44,7 @@
  *   rp_st_v2_f32 rp_st_v4_f32 rp_st_v2_f64 rp_st_v4_i32 rp_st_v2_u32 rp_st_v4_u32 rp_st_v2_i64 rp_st_v2_u64
  *   rp_prefetch_l2(p)
  *   rp_cp_async_4(shared, global) rp_cp_async_8 rp_cp_async_16 rp_cp_async_16_zfill(shared, global, bytes: the rest is
- *   zero)
+ *   zero) rp_cp_async_4_zfill rp_cp_async_8_zfill
  *   rp_cp_async_commit() rp_cp_async_wait(n: groups that may still be in flight, a constant 0..7)
  * conversions (round to nearest even; NaN stays NaN; float to integer truncates, saturates, NaN gives 0):
  *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded half
@@ -435,7 +435,22 @@ RP_FN void rp_cluster_barrier(int n) {
         asm volatile("ld.shared::cluster." suffix " %0, [%1];" : letter(v) : "r"(at) : "memory");                      \
         return v;                                                                                                      \
     }
+RP_FN rp_f32x4 rp_cluster_read_v4_f32(const float *p, int rank, int n) {
+    rp_f32x4 v;
+    rp_u32 at;
+    (void)n;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(rp__shared_address(p)), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
 #else /* no kernel for these devices has more blocks than one in a cluster */
+RP_FN rp_f32x4 rp_cluster_read_v4_f32(const float *p, int rank, int n) {
+    (void)rank, (void)n;
+    return *(const rp_f32x4 *)p;
+}
 RP_FN void rp_cluster_barrier(int n) {
     (void)n;
     __syncthreads();
@@ -461,6 +476,16 @@ RP_FN void rp_cp_async_16(void *shared, const void *global) {
 }
 RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(rp__shared_address(shared)), "l"(global),
+                 "r"(bytes)
+                 : "memory");
+}
+RP_FN void rp_cp_async_4_zfill(void *shared, const void *global, rp_u32 bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(rp__shared_address(shared)), "l"(global),
+                 "r"(bytes)
+                 : "memory");
+}
+RP_FN void rp_cp_async_8_zfill(void *shared, const void *global, rp_u32 bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(rp__shared_address(shared)), "l"(global),
                  "r"(bytes)
                  : "memory");
 }

@@ -1,0 +1,517 @@
+/* Convolution of 16-bit floats on tensor cores, where both operands are read eight elements at once: channels lie side by side, or, of
+ * a window of one place, pixels do. conv.cuh has the three products (RP_KIND) and their rows, columns and inner index; this text gives the
+ * same bits as that one's RP_MMA and differs in how a tile comes into shared memory:
+ *   - what depends on a tap (offset, place) is in a table, found once by the block; what depends on a pixel is in a thread's registers
+ *     (kinds 0 and 1), where a thread meets the same columns in every step, or in a table that runs along with the inner index (kind 2);
+ *   - everything goes by cp.async, RP_STAGES tiles ahead;
+ *   - an input gradient of a strided convolution takes the columns in classes of equal rest (RP_CLASSES), each with its own taps: no
+ *     product with a zero in between;
+ *   - results leave as vectors of eight (RP_OUT_WIDE) along what is contiguous in memory.
+ *
+ * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
+ * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_UNIT, steps of which a share of the inner index is made;
+ * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_B_ALONG: those of the other one
+ * along the inner index, else along columns; RP_SAME: a step of the inner index is of one tap; RP_TAPS, the most that a window has.
+ * Words as in conv.cuh. */
+#define RP_S RP_SPATIAL
+#define RP_W_SPACE 8
+#define RP_W_STRIDES (8 + 6 * RP_S)
+typedef struct {
+    rp_u64 w[8 + 6 * RP_S + 3 * (2 + RP_S) + 1 + RP_REST];
+} RP_WORDS;
+#define RP_SIZE(field, d) ((RP_INDEX)p.w[RP_W_SPACE + 6 * (d) + (field)])
+#define RP_STRIDE(tensor, d) ((RP_INDEX)p.w[RP_W_STRIDES + (tensor) * (2 + RP_S) + (d)])
+enum { RP_IN, RP_OUT, RP_KERNEL, RP_STEP, RP_PAD, RP_DIL };
+#define RP_WINDOWED (RP_KIND == 1 ? 0 : 1)
+#define RP_BOUND (RP_KIND == 1 ? RP_OUT : RP_IN)
+#define RP_FAR (-(1 << 29)) /* a place outside of every operand */
+
+typedef struct __align__(16) {
+    RP_INDEX off, at[RP_S];
+}
+rp_spot;
+typedef struct {
+    RP_INDEX n, at[RP_S];
+} rp_result;
+
+RP_FN int rp_inside(const rp_spot *a, const rp_spot *b, const RP_INDEX *bound) {
+    int ok = 1;
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+        const RP_INDEX at = a->at[d] + b->at[d];
+        ok = ok & (at >= 0) & (at < bound[d]);
+    }
+    return ok;
+}
+
+RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
+    _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {
+        at[d] = *index % size[d];
+        *index /= size[d];
+    }
+}
+
+#define RP_A_ROW (RP_A_ALONG ? RP_TK + 8 : RP_TM + 8)
+#define RP_B_ROW (RP_B_ALONG ? RP_TK + 8 : RP_TN + 8)
+#define RP_A_SIZE ((RP_A_ALONG ? RP_TM : RP_TK) * RP_A_ROW)
+#define RP_B_SIZE ((RP_B_ALONG ? RP_TN : RP_TK) * RP_B_ROW)
+#define RP_A_AT(m, k) (RP_A_ALONG ? (m)*RP_A_ROW + (k) : (k)*RP_A_ROW + (m))
+#define RP_B_AT(n, k) (RP_B_ALONG ? (n)*RP_B_ROW + (k) : (k)*RP_B_ROW + (n))
+#define RP_WN (8 / RP_WM)
+#define RP_FM (RP_TM / RP_WM / 16) /* fragments of a warp */
+#define RP_FN_ (RP_TN / RP_WN / 8)
+#define RP_PASS_ROWS (16 * RP_WM)
+#define RP_ROW_OF(pass, r) ((r) / 16 * (RP_TM / RP_WM) + (pass)*16 + (r) % 16)
+/* A pass of results, neighbours in memory side by side. */
+#define RP_ST_ROW (RP_OUT_ROWS ? RP_PASS_ROWS + 4 : RP_TN + 4)
+#define RP_ST_AT(r, n) (RP_OUT_ROWS ? (n)*RP_ST_ROW + (r) : (r)*RP_ST_ROW + (n))
+/* Vectors of a thread in a tile; those side by side are along RP_A_ALONG, RP_B_ALONG. */
+#define RP_AV ((RP_A_ALONG ? RP_TK : RP_TM) / 8)
+#define RP_BV ((RP_B_ALONG ? RP_TK : RP_TN) / 8)
+#define RP_NA ((RP_TM * RP_TK / 8 + 255) / 256)
+#define RP_NB ((RP_TN * RP_TK / 8 + 255) / 256)
+#define RP_A_FULL (RP_TM * RP_TK / 8 % 256 == 0)
+#define RP_B_FULL (RP_TN * RP_TK / 8 % 256 == 0)
+#define RP_BATCH 256 /* pixels found at once by kind 2, one a thread, while those before them are used */
+
+/* Which share of the inner index a block takes, and the number of its tile among those of its rows: the blocks of a cluster take one tile, or, of
+ * RP_PARTS, as many as the last word says leave their sums in memory, as parts that another kernel adds up. */
+#if RP_PARTS
+#define RP_SHARE_OF_BLOCK                                                                                              \
+    const int shares = (int)p.w[RP_W_STRIDES + 3 * (2 + RP_S)], tiles_of_share = (int)(gridDim.x / (rp_u32)shares),    \
+              rank = (int)blockIdx.x / tiles_of_share;                                                                 \
+    RP_INDEX number = (RP_INDEX)blockIdx.x % tiles_of_share;
+#else
+#define RP_SHARE_OF_BLOCK                                                                                              \
+    const int shares = RP_SPLIT, rank = (int)(blockIdx.x % RP_SPLIT);                                                  \
+    RP_INDEX number = (RP_INDEX)(blockIdx.x / RP_SPLIT);
+#endif
+#if RP_S == 1
+#define RP_TAPS_OF(p) RP_SIZE(RP_KERNEL, 0)
+#elif RP_S == 2
+#define RP_TAPS_OF(p) (RP_SIZE(RP_KERNEL, 0) * RP_SIZE(RP_KERNEL, 1))
+#else
+#define RP_TAPS_OF(p) (RP_SIZE(RP_KERNEL, 0) * RP_SIZE(RP_KERNEL, 1) * RP_SIZE(RP_KERNEL, 2))
+#endif
+
+/* Of a column of the result: where it lies, if sums are only stored, else its number and place. */
+RP_FN RP_INDEX rp_column(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {
+#if RP_REST || RP_PARTS
+    (void)q, (void)at;
+    return n;
+#else
+    const RP_WORDS p = *q;
+    RP_INDEX o = n * RP_STRIDE(RP_KIND, RP_KIND == 2 ? 1 : 0);
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(RP_KIND, 2 + d);
+    return o;
+#endif
+}
+
+/* What is done with the sum of row m and a column: n is what rp_column gave. */
+RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX m, RP_INDEX n, const RP_INDEX *at, RP_INDEX cg,
+                     RP_INDEX og) {
+    const RP_WORDS p = *q;
+    (void)cg, (void)og, (void)at;
+#if RP_REST
+    RP_FOLLOW
+#elif RP_PARTS /* n: column of the share's part, counted from the first share's */
+    ((RP_ACC *)p.w[3])[n + (g * og + m) * (cg * RP_TAPS_OF(p))] = x;
+#else
+    const RP_INDEX o = n + (g * (RP_KIND == 1 ? cg : og) + m) * RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1);
+    RP_T *to = (RP_T *)p.w[RP_KIND];
+#if RP_BIAS
+    to[o] = RP_STORE(x + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]));
+#else
+    to[o] = RP_STORE(x);
+#endif
+#endif
+}
+
+extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
+    extern __shared__ __align__(16) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
+    __shared__ rp_spot column[RP_TN];
+    __shared__ rp_result result[RP_TN];
+#if RP_KIND == 2
+    __shared__ rp_spot inner[2 * RP_BATCH];
+    __shared__ RP_INDEX inner_plain[2 * RP_BATCH];
+#else
+    __shared__ rp_spot tap_spot[RP_TAPS];
+    __shared__ RP_INDEX tap_plain[RP_TAPS]; /* offset in the operand without windows */
+#endif
+    RP_T *sa = (RP_T *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
+    RP_ACC *st = (RP_ACC *)room;
+    const int t = (int)threadIdx.x;
+    const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
+    const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z;
+    RP_SHARE_OF_BLOCK
+    const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM;
+    RP_INDEX bound[RP_S], kernel[RP_S], pixels[RP_S], taps = 1, points = 1;
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+        bound[d] = RP_SIZE(RP_BOUND, d);
+        kernel[d] = RP_SIZE(RP_KERNEL, d);
+        pixels[d] = RP_SIZE(RP_KIND == 1 ? RP_IN : RP_OUT, d);
+    }
+#if RP_CLASSES
+    /* Places of the class begin at `begin` and are a step apart; its taps begin at `tap_begin`, `tap_step` apart. */
+    RP_INDEX begin[RP_S], tap_begin[RP_S], tap_step[RP_S], most = batch;
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) most *=
+        (pixels[d] + RP_SIZE(RP_STEP, d) - 1) / RP_SIZE(RP_STEP, d);
+    const RP_INDEX tiles = (most + RP_TN - 1) / RP_TN;
+    RP_INDEX cls = number / tiles;
+    number %= tiles;
+    _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {
+        const RP_INDEX step = RP_SIZE(RP_STEP, d), dil = RP_SIZE(RP_DIL, d);
+        begin[d] = cls % step;
+        cls /= step;
+        pixels[d] = pixels[d] > begin[d] ? (pixels[d] - begin[d] + step - 1) / step : 0;
+        RP_INDEX r = 0, period = 1;
+        const RP_INDEX top = begin[d] + RP_SIZE(RP_PAD, d);
+        while (r < kernel[d] && (top - r * dil) % step != 0) r++;
+        while (period < step && period * dil % step != 0) period++;
+        tap_begin[d] = r;
+        tap_step[d] = period;
+        kernel[d] = r < kernel[d] ? (kernel[d] - r + period - 1) / period : 0;
+    }
+#endif
+    const RP_INDEX n0 = number * RP_TN;
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+        taps *= kernel[d];
+        points *= pixels[d];
+    }
+#if RP_KIND == 0
+    const RP_INDEX M = og, N = batch * points, channels = cg, K = cg * taps;
+#elif RP_KIND == 1
+    const RP_INDEX M = cg, N = batch * points, channels = og, K = og * taps;
+#else
+    const RP_INDEX M = og, N = cg * taps, channels = cg, K = batch * points;
+#endif
+    (void)channels;
+    const RP_INDEX share = ((K + RP_UNIT - 1) / RP_UNIT + shares - 1) / shares * RP_UNIT;
+    const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
+#if RP_CLASSES
+    if (n0 >= N) return; /* a class with fewer places than the first one */
+#endif
+#if RP_KIND != 2
+    for (int e = t; e < (int)taps; e += 256) {
+        RP_INDEX k = e, r[RP_S], plain = 0;
+        rp_spot s;
+        s.off = 0;
+        rp_split(kernel, &k, r);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+#if RP_CLASSES
+            r[d] = tap_begin[d] + r[d] * tap_step[d];
+            s.at[d] = (begin[d] + RP_SIZE(RP_PAD, d) - r[d] * RP_SIZE(RP_DIL, d)) / RP_SIZE(RP_STEP, d);
+#elif RP_KIND == 1
+            s.at[d] = RP_SIZE(RP_PAD, d) - r[d] * RP_SIZE(RP_DIL, d);
+#else
+            s.at[d] = r[d] * RP_SIZE(RP_DIL, d);
+#endif
+            s.off += s.at[d] * RP_STRIDE(RP_WINDOWED, 2 + d);
+            plain += r[d] * RP_STRIDE(2, 2 + d);
+        }
+        tap_spot[e] = s;
+        tap_plain[e] = plain;
+    }
+#endif
+    for (int e = t; e < RP_TN; e += 256) {
+        RP_INDEX n = n0 + e;
+        rp_spot s;
+        rp_result r;
+#if RP_KIND == 2
+        const RP_INDEX c = n % channels;
+        n /= channels;
+        rp_split(kernel, &n, r.at);
+        r.n = c;
+        s.off = c * RP_STRIDE(RP_WINDOWED, 1);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+            s.at[d] = r.at[d] * RP_SIZE(RP_DIL, d);
+            s.off += s.at[d] * RP_STRIDE(RP_WINDOWED, 2 + d);
+        }
+#else
+        rp_split(pixels, &n, r.at);
+        r.n = n;
+        s.off = n * RP_STRIDE(RP_WINDOWED, 0);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+#if RP_KIND == 0
+            s.at[d] = r.at[d] * RP_SIZE(RP_STEP, d) - RP_SIZE(RP_PAD, d);
+#else
+            s.at[d] = r.at[d];
+#endif
+            s.off += s.at[d] * RP_STRIDE(RP_WINDOWED, 2 + d);
+#if RP_CLASSES
+            r.at[d] = begin[d] + r.at[d] * RP_SIZE(RP_STEP, d);
+#endif
+        }
+#endif
+        if (n0 + e >= N) s.at[0] = RP_FAR;
+        column[e] = s;
+#if RP_PARTS
+        r.n = rank * (O * N) + n0 + e;
+#endif
+        r.n = rp_column(&p, r.n, r.at);
+        result[e] = r;
+    }
+    rp_launch_dependents();
+    rp_grid_wait();
+    const RP_T *y = (const RP_T *)p.w[0], *x = (const RP_T *)p.w[1], *w = (const RP_T *)p.w[2];
+    (void)y, (void)x, (void)w;
+#if RP_KIND == 0
+    const RP_T *a = w + g * og * RP_STRIDE(2, 0), *b = x + g * cg * RP_STRIDE(1, 1);
+    const RP_INDEX a_row = RP_STRIDE(2, 0), a_inner = RP_STRIDE(2, 1);
+#elif RP_KIND == 1
+    const RP_T *a = w + g * og * RP_STRIDE(2, 0), *b = y + g * og * RP_STRIDE(0, 1);
+    const RP_INDEX a_row = RP_STRIDE(2, 1), a_inner = RP_STRIDE(2, 0);
+#else
+    const RP_T *a = y + g * og * RP_STRIDE(0, 1), *b = x + g * cg * RP_STRIDE(1, 1);
+    const RP_INDEX a_row = RP_STRIDE(0, 1);
+#endif
+    rp_barrier();
+
+#if RP_KIND == 2
+/* Batch number n of the pixels of the inner index; read behind a barrier. */
+#define RP_FIND_INNER(n)                                                                                               \
+    if (first + (n)*RP_BATCH < end) {                                                                                  \
+        const RP_INDEX from = first + (n)*RP_BATCH + t;                                                                \
+        RP_INDEX k = from, at[RP_S];                                                                                   \
+        rp_spot s;                                                                                                     \
+        rp_split(pixels, &k, at);                                                                                      \
+        RP_INDEX plain = k * RP_STRIDE(0, 0);                                                                          \
+        s.off = k * RP_STRIDE(1, 0);                                                                                   \
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) {                                                             \
+            plain += at[d] * RP_STRIDE(0, 2 + d);                                                                      \
+            s.at[d] = at[d] * RP_SIZE(RP_STEP, d) - RP_SIZE(RP_PAD, d);                                                \
+            s.off += s.at[d] * RP_STRIDE(1, 2 + d);                                                                    \
+        }                                                                                                              \
+        if (from >= end) s.at[0] = RP_FAR;                                                                             \
+        inner[(n) % 2 * RP_BATCH + t] = s;                                                                             \
+        inner_plain[(n) % 2 * RP_BATCH + t] = from < end ? plain : RP_FAR;                                             \
+    }
+    RP_FIND_INNER(0)
+    rp_barrier();
+    /* A thread's rows and columns are the same in every step. */
+    const int am = t % RP_AV * 8, ak = t / RP_AV, bn = t % RP_BV * 8, bk = t / RP_BV;
+    const rp_spot mine = column[bn];
+    const RP_T *const a_from = a + (m0 + am) * a_row;
+#define RP_READ(step, slot)                                                                                            \
+    {                                                                                                                  \
+        const int spot = (step)*RP_TK % (2 * RP_BATCH);                                                                \
+        if ((step) % (RP_BATCH / RP_TK) == 0) RP_FIND_INNER((step) / (RP_BATCH / RP_TK) + 1)                           \
+        _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
+            const int k = ak + i * (256 / RP_AV);                                                                      \
+            if (!RP_A_FULL && k >= RP_TK) break;                                                                       \
+            const RP_INDEX plain = inner_plain[spot + k];                                                              \
+            const int ok = m0 + am < M && plain != RP_FAR;                                                             \
+            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(am, k)], ok ? a_from + plain : a, ok ? 16 : 0);        \
+        }                                                                                                              \
+        _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
+            const int k = bk + i * (256 / RP_BV);                                                                      \
+            if (!RP_B_FULL && k >= RP_TK) break;                                                                       \
+            const rp_spot two = inner[spot + k];                                                                       \
+            const int ok = rp_inside(&mine, &two, bound);                                                              \
+            rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(bn, k)], ok ? b + (mine.off + two.off) : b,            \
+                                 ok ? 16 : 0);                                                                         \
+        }                                                                                                              \
+    }
+#else
+    /* Where this thread stands along the inner index, in both operands: tap and channel. */
+    const int ak = RP_A_ALONG ? t % RP_AV * 8 : t / RP_AV, bk = RP_B_ALONG ? t % RP_BV * 8 : t / RP_BV;
+    RP_INDEX a_k = first + ak, b_k = first + bk, a_tap = a_k / channels, b_tap = b_k / channels;
+    RP_INDEX a_c = a_k - a_tap * channels, b_c = b_k - b_tap * channels;
+    const RP_INDEX b_inner = RP_STRIDE(RP_WINDOWED, 1);
+    rp_spot mine[RP_B_ALONG ? RP_NB : 1];
+    _Pragma("unroll") for (int i = 0; i < (RP_B_ALONG ? RP_NB : 1); i++) {
+        const int n = RP_B_ALONG ? t / RP_BV + i * (256 / RP_BV) : t % RP_BV * 8;
+        mine[i] = column[n < RP_TN ? n : 0];
+    }
+/* Goes `by` on along the inner index. */
+#define RP_GO_ON(tap, c, by)                                                                                           \
+    c += (by);                                                                                                         \
+    if (RP_SAME) {                                                                                                     \
+        if (c >= channels) c -= channels, tap++;                                                                       \
+    } else                                                                                                             \
+        while (c >= channels) c -= channels, tap++;
+#if RP_A_ALONG
+#define RP_READ_A(slot)                                                                                                \
+    {                                                                                                                  \
+        const int live = a_k < end;                                                                                    \
+        const RP_INDEX off = live ? tap_plain[a_tap] + a_c : 0;                                                        \
+        _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
+            const int m = t / RP_AV + i * (256 / RP_AV);                                                               \
+            if (!RP_A_FULL && m >= RP_TM) break;                                                                       \
+            const int ok = live && m0 + m < M;                                                                         \
+            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(m, ak)], ok ? a + ((m0 + m) * a_row + off) : a,        \
+                                 ok ? 16 : 0);                                                                         \
+        }                                                                                                              \
+        a_k += RP_TK;                                                                                                  \
+        RP_GO_ON(a_tap, a_c, RP_TK)                                                                                    \
+    }
+#else
+#define RP_READ_A(slot)                                                                                                \
+    {                                                                                                                  \
+        const int m = t % RP_AV * 8;                                                                                   \
+        RP_INDEX tap = a_tap, c = a_c;                                                                                 \
+        _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
+            const int k = ak + i * (256 / RP_AV);                                                                      \
+            if (!RP_A_FULL && k >= RP_TK) break;                                                                       \
+            const int ok = a_k + (k - ak) < end && m0 + m < M;                                                         \
+            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(m, k)],                                                \
+                                 ok ? a + (tap_plain[tap] + c * a_inner + (m0 + m) * a_row) : a, ok ? 16 : 0);         \
+            RP_GO_ON(tap, c, 256 / RP_AV)                                                                              \
+        }                                                                                                              \
+        a_k += RP_TK;                                                                                                  \
+        RP_GO_ON(a_tap, a_c, RP_TK)                                                                                    \
+    }
+#endif
+#if RP_B_ALONG
+#define RP_READ_B(slot)                                                                                                \
+    {                                                                                                                  \
+        const int live = b_k < end;                                                                                    \
+        const rp_spot two = tap_spot[live ? b_tap : 0];                                                                \
+        _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
+            const int n = t / RP_BV + i * (256 / RP_BV);                                                               \
+            if (!RP_B_FULL && n >= RP_TN) break;                                                                       \
+            const int ok = live & rp_inside(&mine[i], &two, bound);                                                    \
+            rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, bk)], ok ? b + (mine[i].off + two.off + b_c) : b,   \
+                                 ok ? 16 : 0);                                                                         \
+        }                                                                                                              \
+        b_k += RP_TK;                                                                                                  \
+        RP_GO_ON(b_tap, b_c, RP_TK)                                                                                    \
+    }
+#else /* one tap, at the place of the pixel: the inner index is the channel */
+#define RP_READ_B(slot)                                                                                                \
+    {                                                                                                                  \
+        const int n = t % RP_BV * 8;                                                                                   \
+        _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
+            const int k = bk + i * (256 / RP_BV);                                                                      \
+            if (!RP_B_FULL && k >= RP_TK) break;                                                                       \
+            const int ok = b_k + (k - bk) < end && mine[0].at[0] != RP_FAR;                                            \
+            rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, k)],                                                \
+                                 ok ? b + (mine[0].off + (b_k + (k - bk)) * b_inner) : b, ok ? 16 : 0);                \
+        }                                                                                                              \
+        b_k += RP_TK;                                                                                                  \
+    }
+#endif
+#define RP_READ(step, slot) {RP_READ_A(slot) RP_READ_B(slot)}
+    (void)b_inner, (void)b_c, (void)a_inner;
+#endif
+    const int lane = t % 32, wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
+    RP_ACC acc[RP_FM][RP_FN_][4];
+    _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
+        _Pragma("unroll") for (int v = 0; v < 4; v++) acc[i][j][v] = 0;
+    const int steps = (int)((end - first + RP_TK - 1) / RP_TK);
+    _Pragma("unroll") for (int ahead = 0; ahead < RP_STAGES - 1; ahead++) {
+        if (ahead < steps) RP_READ(ahead, ahead)
+        rp_cp_async_commit();
+    }
+    int turn = 0, next = RP_STAGES - 1;
+    for (int step = 0; step < steps; step++) {
+        rp_cp_async_wait(RP_STAGES - 2);
+        rp_barrier();
+        if (step + RP_STAGES - 1 < steps) RP_READ(step + RP_STAGES - 1, next)
+        rp_cp_async_commit();
+        const RP_T *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
+        _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) {
+            rp_u32 fa[RP_FM][4], fb[RP_FN_][2];
+            _Pragma("unroll") for (int i = 0; i < RP_FM; i++) {
+                const int m = wm * (RP_TM / RP_WM) + i * 16;
+#if RP_A_ALONG
+                rp_ldmatrix_x4(fa[i], &ta[RP_A_AT(m + lane % 16, k + lane / 16 * 8)]);
+#else
+                rp_ldmatrix_x4_trans(fa[i], &ta[RP_A_AT(m + lane / 8 % 2 * 8, k + lane / 16 * 8 + lane % 8)]);
+#endif
+            }
+            _Pragma("unroll") for (int j = 0; j < RP_FN_; j += 2) {
+                const int n = wn * (RP_TN / RP_WN) + j * 8;
+                rp_u32 four[4];
+#if RP_B_ALONG
+                rp_ldmatrix_x4(four, &tb[RP_B_AT(n + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8)]);
+#else
+                rp_ldmatrix_x4_trans(four, &tb[RP_B_AT(n + lane / 16 * 8, k + lane % 16)]);
+#endif
+                fb[j][0] = four[0], fb[j][1] = four[1], fb[j + 1][0] = four[2], fb[j + 1][1] = four[3];
+            }
+            _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
+                RP_MMA_STEP(acc[i][j], fa[i], fb[j]);
+        }
+        turn = turn + 1 == RP_STAGES ? 0 : turn + 1;
+        next = next + 1 == RP_STAGES ? 0 : next + 1;
+    }
+    rp_cp_async_wait(0);
+    rp_barrier();
+    /* A pass of rows at a time goes through shared memory, so that neighbours in a warp store neighbours. */
+    _Pragma("unroll") for (int pass = 0; pass < RP_FM; pass++) {
+        _Pragma("unroll") for (int j = 0; j < RP_FN_; j++) _Pragma("unroll") for (int v = 0; v < 4; v++)
+            st[RP_ST_AT(wm * 16 + lane / 4 + v / 2 * 8, wn * (RP_TN / RP_WN) + j * 8 + lane % 4 * 2 + v % 2)] =
+                acc[pass][j][v];
+#if RP_SPLIT > 1
+        rp_cluster_barrier(RP_SPLIT);
+#else
+        rp_barrier();
+#endif
+#if RP_OUT_WIDE
+#define RP_EACH 8
+#else
+#define RP_EACH 1
+#endif
+        for (int e = t; e < RP_PASS_ROWS * RP_TN / RP_EACH; e += 256) {
+#if RP_SPLIT > 1
+            if (e / 256 % RP_SPLIT != rank) continue; /* a pass is shared out */
+#endif
+            const int r = RP_OUT_ROWS ? e % (RP_PASS_ROWS / RP_EACH) * RP_EACH : e / (RP_TN / RP_EACH),
+                      j = RP_OUT_ROWS ? e / (RP_PASS_ROWS / RP_EACH) : e % (RP_TN / RP_EACH) * RP_EACH;
+            const RP_INDEX m = m0 + RP_ROW_OF(pass, r);
+            if (m >= M || n0 + j >= N) continue;
+            RP_ACC sum[RP_EACH];
+            const RP_ACC *from = &st[RP_ST_AT(r, j)];
+#if RP_OUT_WIDE
+            _Pragma("unroll") for (int i = 0; i < 8; i += 4) {
+#if RP_SPLIT > 1
+                rp_f32x4 part[RP_SPLIT];
+                _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
+                    rp_cluster_read_v4_f32(from + i, other, RP_SPLIT);
+                rp_f32x4 four = part[0];
+                _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) {
+                    four.x = four.x + part[other].x;
+                    four.y = four.y + part[other].y;
+                    four.z = four.z + part[other].z;
+                    four.w = four.w + part[other].w;
+                }
+#else
+                const rp_f32x4 four = *(const rp_f32x4 *)(from + i);
+#endif
+                sum[i] = four.x, sum[i + 1] = four.y, sum[i + 2] = four.z, sum[i + 3] = four.w;
+            }
+#elif RP_SPLIT > 1
+            RP_ACC part[RP_SPLIT];
+            _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
+                RP_CLUSTER_READ(from, other, RP_SPLIT);
+            sum[0] = part[0];
+            _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) sum[0] = sum[0] + part[other];
+#else
+            sum[0] = *from;
+#endif
+#if RP_OUT_WIDE
+            const RP_INDEX row = RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1),
+                           to = result[j].n + (g * (RP_KIND == 1 ? cg : og) + m) * row;
+#if RP_BIAS
+            const RP_INDEX step = (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)];
+            const RP_T *bias = (const RP_T *)p.w[3] + (g * og + m) * step;
+            _Pragma("unroll") for (int i = 0; i < 8; i++) sum[i] = sum[i] + RP_LOAD(bias[RP_OUT_ROWS ? i * step : 0]);
+#endif
+            rp_u32x4 four;
+            four.x = RP_STORE(sum[0]) | (rp_u32)RP_STORE(sum[1]) << 16;
+            four.y = RP_STORE(sum[2]) | (rp_u32)RP_STORE(sum[3]) << 16;
+            four.z = RP_STORE(sum[4]) | (rp_u32)RP_STORE(sum[5]) << 16;
+            four.w = RP_STORE(sum[6]) | (rp_u32)RP_STORE(sum[7]) << 16;
+            rp_st_v4_u32((rp_u32 *)((RP_T *)p.w[RP_KIND] + to), four);
+#else
+            const RP_INDEX n = result[j].n, *at = result[j].at;
+            rp_finish(&p, sum[0], g, m, n, at, cg, og);
+#endif
+        }
+#if RP_SPLIT > 1
+        rp_cluster_barrier(RP_SPLIT); /* others have read this pass */
+#else
+        rp_barrier();
+#endif
+    }
+}

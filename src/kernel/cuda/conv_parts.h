@@ -1,0 +1,33 @@
+/* What the templates of convolutions (conv.c, conv_depth.c) share. */
+#ifndef RP_KERNEL_CUDA_CONV_PARTS_H
+#define RP_KERNEL_CUDA_CONV_PARTS_H
+
+#include "kernel/cuda/library.h"
+
+/* The product that a convolution is: rows and columns of one group, K. */
+typedef struct rp__conv_extent {
+    unsigned kind, spatial; /* kind 0: forward, 1: input gradient, 2: weight gradient */
+    int64_t groups, batch, cg, og, in, points, taps, m, n, k;
+} rp__conv_extent;
+
+rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const rp__operand *x, const rp__operand *w,
+                                 const rp__conv_geometry *conv);
+/* y, x and w of a problem. */
+rp__conv_extent rp__conv_sort(const rp__problem *p, const rp__operand **sorted);
+/* Do places, or offsets on their way to one, need 64 bits? */
+bool rp__conv_is_wide(const rp__operand *const *sorted, const rp__conv_geometry *conv);
+bool rp__conv_has_bias(const rp__problem *p);
+/* Words and slots of a kernel; a result without memory has no slot. */
+void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e, bool bias,
+                    rp__launch_buffer *buffer, rp__launch *out);
+uint32_t rp__conv_n_words(const rp__problem *p);
+
+/* The launch; parts: as many shares leave their sums in the call's workspace, of rp__conv_parts_bytes; 0: none. */
+rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out);
+size_t rp__conv_parts_bytes(const rp__conv_extent *e, rp_dtype dtype, int64_t parts);
+bool rp__conv_on_tensor_cores(const rp__problem *p);
+
+/* Depthwise convolutions are another template's (conv_depth.c). */
+bool rp__conv_is_depthwise(const rp__problem *p);
+
+#endif

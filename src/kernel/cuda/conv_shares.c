@@ -1,0 +1,91 @@
+/* Weight gradients whose sums are long beside the result, images times places: shares of the inner index, as many as fill the device, leave
+ * their sums in memory (RP_PARTS of conv.cuh and conv_mma.cuh), and a second launch adds them up in rising order (conv_sum.cuh). Nothing
+ * follows such a sum in its kernel. How many shares there are is a function of sizes, dtype and kind of device. */
+#include <string.h>
+
+#include "kernel/cuda/conv_parts.h"
+#include "kernel/cuda/text_kernel.h"
+#include "reprise_embed.h"
+
+enum { LEAST_SHARE = 256, MOST_SHARES = 256 };
+
+/* Bits of the facts of conv_sum.cuh, over the dtype. */
+enum { CHANNELS = 8 };
+
+static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
+    const rp__operand *sorted[3];
+    if (p->op != RP__LIB_CONV_WEIGHT || !rp__dtype_is_float(p->o[0].dtype) || rp__conv_is_depthwise(p)) return 0;
+    *e = rp__conv_sort(p, sorted);
+    if (e->m == 0 || e->n == 0 || e->k == 0 || e->groups == 0) return 0;
+    const int64_t blocks = (e->m + 63) / 64 * ((e->n + 127) / 128) * e->groups;
+    int64_t parts = 2 * (int64_t)p->device->multiprocessors / blocks;
+    if (parts > e->k / LEAST_SHARE) parts = e->k / LEAST_SHARE;
+    if (parts > MOST_SHARES) parts = MOST_SHARES;
+    return parts > 1 && e->m * e->groups <= INT32_MAX / 4 / parts / e->n ? parts : 0;
+}
+
+size_t rp__conv_parts_bytes(const rp__conv_extent *e, rp_dtype dtype, int64_t parts) {
+    return (size_t)(e->m * e->groups * e->n * parts) * (dtype == RP_F64 ? 8 : 4);
+}
+
+static bool serves(const rp__problem *p, size_t *workspace) {
+    rp__conv_extent e;
+    const int64_t parts = parts_of(p, &e);
+    if (parts == 0) return false;
+    *workspace = rp__conv_parts_bytes(&e, p->o[0].dtype, parts);
+    return true;
+}
+
+static double cost(const rp__problem *p) { return rp__problem_work(p) / 64; }
+
+static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    rp__conv_extent e;
+    (void)workspace;
+    return rp__conv_bind(p, parts_of(p, &e), buffer, out);
+}
+
+static void macros(uint64_t facts, rp__text *out) {
+    rp__text_kernel_dtype((rp_dtype)(facts & 0xff), out);
+    rp__text_add(out, "#define RP_CHANNELS %d\n", (int)(facts >> CHANNELS & 1));
+}
+
+rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__operand *dw = &p->o[0];
+    const rp__library_call *call = p->call;
+    rp__text_kernel_key key = {.family = "conv_sum",
+                               .facts = (uint64_t)dw->dtype | (uint64_t)rp__conv_on_tensor_cores(p) << CHANNELS};
+    rp__conv_extent e;
+    const int64_t parts = parts_of(p, &e), begin = (char *)call->workspace - (char *)call->workspace_storage->data;
+    uint64_t *words = buffer->words;
+    memset(out, 0, sizeof *out);
+    out->op = call->op;
+    out->site = call->site;
+    rp__cuda_operand_slot(dw, 1, RP__WRITE, buffer, out);
+    buffer->slots[out->n_slots++] = (rp__slot){.word = 0,
+                                               .access = RP__READ,
+                                               .storage = call->workspace_storage,
+                                               .buffer = -1,
+                                               .begin = begin,
+                                               .end = begin + (int64_t)rp__conv_parts_bytes(&e, dw->dtype, parts)};
+    words[0] = (uint64_t)(uintptr_t)call->workspace;
+    words[2] = (uint64_t)parts;
+    words[3] = (uint64_t)dw->size[0];
+    words[4] = (uint64_t)dw->size[1];
+    words[8] = (uint64_t)dw->stride[0];
+    words[9] = (uint64_t)dw->stride[1];
+    for (unsigned k = 0; k < 3; k++) { /* the window's dims are the last ones of three */
+        const bool there = k + e.spatial >= 3;
+        const unsigned d = k + e.spatial - 1;
+        words[5 + k] = there ? (uint64_t)dw->size[d] : 1;
+        words[10 + k] = there ? (uint64_t)dw->stride[d] : 0;
+    }
+    out->n_words = 13;
+    out->grid[0] = (uint32_t)((e.m * e.groups * e.n + 255) / 256);
+    out->grid[1] = out->grid[2] = 1;
+    out->block[0] = 256;
+    out->block[1] = out->block[2] = 1;
+    return rp__text_kernel(p->device, &key, macros, rp__embed_conv_sum_cuh, rp__embed_conv_sum_cuh_len, &out->kernel);
+}
+
+const rp__cuda_product_row rp__cuda_conv_shares_row = {
+    .row = {.name = "shares", .ops = 1u << RP__LIB_CONV_WEIGHT, .serves = serves, .cost = cost, .bind = bind}};
