@@ -130,9 +130,10 @@ static void test_work(void **state) {
 /* The owner captures: the graph computes again from what the arguments hold, whatever the library does in between. */
 static void capture(bool compiled) {
     rp_scope scope = rp_scope_begin();
-    void *native = NULL, *graph = NULL, *exec = NULL;
+    void *native = NULL, *warm = NULL, *graph = NULL, *exec = NULL; /* tried on one stream, captured on another */
     CU(cu.stream_create(&native, 1));
-    rp_stream *before = rp_current_stream(rp_cuda(0)), *s = rp_stream_wrap(rp_cuda(0), native);
+    CU(cu.stream_create(&warm, 1));
+    rp_stream *before = rp_current_stream(rp_cuda(0)), *s = rp_stream_wrap(rp_cuda(0), warm);
     rp_compiled *f =
         compiled ? rp_compile((rp_fn){model, NULL, 0, "model"}, NULL) : rp_plain((rp_fn){model, NULL, 0, "model"});
     rp_tensor *in[2] = {ramp(200, 0.01F), ramp(200, 0.02F)}, *out = NULL, *want = NULL, *other = NULL;
@@ -170,6 +171,7 @@ static void capture(bool compiled) {
     rp_compiled_release(f);
     OK(rp_scope_end(scope, NULL, 0));
     OK(rp_synchronize(rp_cuda(0)));
+    CU(cu.stream_destroy(warm));
     CU(cu.stream_destroy(native));
 }
 

@@ -556,8 +556,9 @@ static void give_back(void *ctx) { /* a tensor that a handle held; in any thread
 
 static char nothing[16] __attribute__((aligned(16))); /* memory of tensors without elements */
 
-/* The handle of argument k, borrowed from p->seen, or (where the argument is owned by handles) of the innermost scope. */
-static rp_tensor *argument(program *p, size_t k, PyObject *object, PyObject **keep) {
+/* On CUDA the caller's current stream becomes ours before there is a handle, once a device (*followed, -1 at first).
+   The handle of argument k, borrowed from p->seen, or (where the argument is owned by handles) of the innermost scope. */
+static rp_tensor *argument(program *p, size_t k, PyObject *object, int32_t *followed, PyObject **keep) {
     dl_tensor v;
     rp_dtype dtype = RP_I64;
     rp_device device = rp_cpu();
@@ -575,6 +576,10 @@ static rp_tensor *argument(program *p, size_t k, PyObject *object, PyObject **ke
     } else {
         if (py_view(object, &v, keep)) return NULL;
         if (py_dtype_of(&v, &dtype, &device)) return NULL;
+    }
+    if (device.type == RP_DEVICE_CUDA && device.index != *followed) {
+        if (py_follow_stream(device)) return NULL;
+        *followed = device.index;
     }
     void *data = v.data ? (char *)v.data + v.byte_offset : nothing;
     size_t bytes = (size_t)v.ndim * sizeof *v.shape;
@@ -650,11 +655,10 @@ static PyObject *program_run(PyObject *self, PyObject *args) {
     rp_scope scope = (rp_scope_begin)();
     size_t n = 0;
     bool good = true;
+    int32_t followed = -1;
     for (; n < p->n_in && good; n++) {
-        r.in[n] = argument(p, n, PyList_GetItem(args, (Py_ssize_t)n), &r.keeps[n]);
+        r.in[n] = argument(p, n, PyList_GetItem(args, (Py_ssize_t)n), &followed, &r.keeps[n]);
         good = r.in[n] != NULL;
-        if (good && (rp_device_of)(r.in[n]).type == RP_DEVICE_CUDA)
-            good = py_follow_stream((rp_device_of)(r.in[n])) == 0;
         if (good) (rp_retain)(r.in[n]); /* another thread may replace what was seen */
     }
     size_t held = good ? n : n ? n - 1 : 0;
@@ -723,8 +727,9 @@ static PyObject *program_bare(PyObject *self, PyObject *args) {
     }
     rp_scope scope = (rp_scope_begin)();
     bool good = true;
+    int32_t followed = -1;
     for (size_t k = 0; k < p->n_in && good; k++) {
-        good = (r.in[k] = argument(p, k, PyList_GetItem(list, (Py_ssize_t)k), &keep)) != NULL;
+        good = (r.in[k] = argument(p, k, PyList_GetItem(list, (Py_ssize_t)k), &followed, &keep)) != NULL;
         Py_XDECREF(keep);
     }
     struct timespec begin = {0, 0}, end = {0, 0};
