@@ -20,6 +20,7 @@ struct work {
     int64_t n[MOST];
     rp_tensor *params[2];
     double bytes, flops;
+    size_t n_out;
     rp_optimizer *adam;
 };
 
@@ -32,20 +33,50 @@ static rp_tensor *conv(const struct work *w, rp_tensor *x, rp_tensor *weight) {
     return rp_conv2d(x, weight, NULL, step, 2, padding, 2, RP_DIMS(1, 1), w->n[8]);
 }
 
+/* Of a kind ending in "grad": gradients of what it is the gradient of, by all its inputs but the last, the tangent. */
+static bool is_gradient(const struct work *w) {
+    const size_t n = strlen(w->kind);
+    return n > 4 && !strcmp(w->kind + n - 4, "grad");
+}
+
+static rp_tensor *normed(const struct work *w, rp_tensor *const *in) {
+    rp_tensor *x = in[0];
+    if (!strncmp(w->kind, "layernorm", 9)) return rp_layer_norm(x, RP_DIMS(w->n[1]), in[1], in[2], 1e-5);
+    if (!strncmp(w->kind, "rmsnorm", 7)) return rp_rms_norm(x, RP_DIMS(w->n[1]), in[1], rp_f64(1e-5));
+    if (!strncmp(w->kind, "channelnorm", 11)) { /* over dim 1, as a layer norm of pixels is written */
+        rp_tensor *d = rp_sub(x, rp_mean(x, RP_DIMS(1), true, NULL));
+        return rp_mul(d, rp_rsqrt(rp_mean(rp_mul(d, d), RP_DIMS(1), true, NULL)));
+    }
+    return rp_softmax(x, !strncmp(w->kind, "softmax1", 8) ? 1 : -1);
+}
+
+/* Batch, heads, heads of keys, queries, keys, features, causal. */
+static rp_tensor *attention(const struct work *w, rp_tensor *const *in) {
+    return rp_scaled_dot_product_attention(
+        in[0], in[1], in[2], NULL, 0, w->n[6],
+        RP_OPTIONS(rp_scaled_dot_product_attention_options, .enable_gqa = w->n[1] != w->n[2] ? RP_TRUE : RP_UNSET));
+}
+
 static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct work *w = ctx;
-    (void)n_out;
     const char *k = w->kind;
     rp_tensor *x = in[0];
+    if (is_gradient(w)) {
+        rp_tensor *y = normed(w, in);
+        rp_grad(&y, 1, in, n_in - 1, &in[n_in - 1], NULL, out);
+        return;
+    }
+    (void)n_out;
     if (!strcmp(k, "sum")) out[0] = rp_sum(x);
     if (!strcmp(k, "rowsum")) out[0] = rp_sum(x, RP_DIMS(1), false, NULL);
     if (!strcmp(k, "colsum")) out[0] = rp_sum(x, RP_DIMS(0), false, NULL);
     if (!strcmp(k, "mean023")) out[0] = rp_mean(x, RP_DIMS(0, 2, 3), false, NULL);
-    if (!strcmp(k, "softmax")) out[0] = rp_softmax(x, -1);
+    if (!strcmp(k, "softmax") || !strcmp(k, "softmax1") || strstr(k, "norm")) out[0] = normed(w, in);
     if (!strcmp(k, "logsoftmax")) out[0] = rp_log_softmax(x, -1);
-    if (!strcmp(k, "layernorm")) out[0] = rp_layer_norm(x, RP_DIMS(w->n[1]), in[1], in[2], 1e-5);
     if (!strcmp(k, "transpose")) out[0] = rp_contiguous(rp_permute(x, RP_DIMS(1, 0)));
     if (!strcmp(k, "nhwc")) out[0] = rp_contiguous(rp_permute(x, RP_DIMS(0, 2, 3, 1)));
+    if (!strcmp(k, "permute")) out[0] = rp_contiguous(rp_permute(x, w->n + 1, (size_t)w->n[0]));
+    if (!strcmp(k, "addt")) out[0] = rp_add(rp_permute(x, RP_DIMS(1, 0)), in[1]);
     if (!strcmp(k, "cat")) out[0] = rp_cat(in, n_in, 1);
     if (!strcmp(k, "chain")) {
         for (int64_t i = 0; i < w->n[0]; i++) x = i % 2 ? rp_sin(x) : rp_mul_scalar(x, rp_f64(1.01));
@@ -65,6 +96,11 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         out[0] = x;
     }
     if (!strcmp(k, "conv")) out[0] = conv(w, x, in[1]);
+    if (!strcmp(k, "attention")) out[0] = attention(w, in);
+    if (!strcmp(k, "attentiong") || !strcmp(k, "attentiond")) {
+        rp_tensor *y = attention(w, in);
+        rp_grad(&y, 1, in, 3, &in[3], NULL, out);
+    }
     if (!strcmp(k, "convx") || !strcmp(k, "convw")) {
         rp_tensor *y = conv(w, x, in[1]), *const wrt = in[k[4] == 'w'];
         rp_grad(&y, 1, &wrt, 1, &in[2], NULL, out);
@@ -76,7 +112,21 @@ static size_t inputs(struct work *w, rp_tensor **in) {
     const int64_t *n = w->n;
     const double size = (double)rp_dtype_size(w->dtype);
     size_t count = 1;
-    if (!strcmp(k, "sum")) {
+    if (!strcmp(k, "permute")) {
+        double all = 1;
+        for (int64_t i = 0; i < n[0]; i++) all *= (double)n[1 + n[0] + i];
+        in[0] = of(w, n + 1 + n[0], (size_t)n[0]);
+        w->bytes = 2 * all * size;
+    } else if (!strcmp(k, "addt")) {
+        in[0] = of(w, RP_DIMS(n[0], n[1]));
+        in[1] = of(w, RP_DIMS(n[1], n[0]));
+        count = 2;
+        w->bytes = 3.0 * (double)(n[0] * n[1]) * size;
+    } else if (!strncmp(k, "softmax1", 8) || !strncmp(k, "channelnorm", 11)) {
+        in[0] = of(w, RP_DIMS(n[0], n[1], n[2]));
+        w->bytes = 2.0 * (double)(n[0] * n[1] * n[2]) * size;
+        if (is_gradient(w)) in[count++] = of(w, RP_DIMS(n[0], n[1], n[2]));
+    } else if (!strcmp(k, "sum")) {
         in[0] = of(w, RP_DIMS(n[0]));
         w->bytes = (double)n[0] * size;
     } else if (!strcmp(k, "cat")) {
@@ -114,6 +164,11 @@ static size_t inputs(struct work *w, rp_tensor **in) {
         in[1] = of(w, RP_DIMS(n[1], n[2]));
         count = 2;
         w->flops = 2.0 * (double)(n[0] * n[1]) * (double)n[2];
+    } else if (!strncmp(k, "attention", 9)) {
+        for (int i = 0; i < 4; i++) in[i] = of(w, RP_DIMS(n[0], n[i % 3 ? 2 : 1], n[i % 3 ? 4 : 3], n[5]));
+        for (int i = 0; i < 3 && k[9]; i++) rp_set_requires_grad(in[i], true);
+        count = k[9] ? 4 : 3;
+        w->flops = (k[9] ? 14.0 : 4.0) * (double)(n[0] * n[1] * n[3]) * (double)(n[4] * n[5]) / (n[6] ? 2 : 1);
     } else if (!strncmp(k, "conv", 4)) {
         const int64_t h = (n[2] + 2 * n[7] - n[5]) / n[6] + 1, v = (n[3] + 2 * n[7] - n[5]) / n[6] + 1;
         in[0] = of(w, RP_DIMS(n[0], n[1], n[2], n[3]));
@@ -126,26 +181,29 @@ static size_t inputs(struct work *w, rp_tensor **in) {
         w->flops = 2.0 * (double)(n[0] * n[4] * h * v) * (double)(n[1] / n[8] * n[5] * n[5]);
     } else {
         in[0] = of(w, RP_DIMS(n[0], n[1]));
-        if (!strcmp(k, "layernorm")) {
-            in[1] = of(w, RP_DIMS(n[1]));
-            in[2] = of(w, RP_DIMS(n[1]));
-            count = 3;
-        }
-        w->bytes = (strstr(k, "sum") ? 1.0 : 2.0) * (double)(n[0] * n[1]) * size;
+        if (!strncmp(k, "layernorm", 9)) in[count++] = of(w, RP_DIMS(n[1]));
+        if (strstr(k, "norm")) in[count++] = of(w, RP_DIMS(n[1]));
+        if (is_gradient(w)) in[count++] = of(w, RP_DIMS(n[0], n[1]));
+        w->bytes = (is_gradient(w)                            ? 3.0
+                    : strstr(k, "sum") && strcmp(k, "cumsum") ? 1.0
+                                                              : 2.0) *
+                   (double)(n[0] * n[1]) * size;
     }
+    w->n_out = is_gradient(w) ? count - 1 : 1;
+    for (size_t i = 0; i < w->n_out && is_gradient(w); i++) rp_set_requires_grad(in[i], true);
     return count;
 }
 
 struct call {
     rp_compiled *f;
     rp_tensor *in[64];
-    size_t n_in;
+    size_t n_in, n_out;
 };
 
 static rp_status run(void *ctx) {
     struct call *c = ctx;
-    rp_tensor *out = NULL;
-    return rp_call(c->f, c->in, c->n_in, &out, 1);
+    rp_tensor *out[MOST] = {0};
+    return rp_call(c->f, c->in, c->n_in, out, c->n_out);
 }
 
 /* Seconds: of the processor, where one thread does all. */
@@ -177,9 +235,11 @@ static void measure(struct work *w, rp_device device) {
     rp_scope scope = rp_scope_begin();
     c.n_in = inputs(w, c.in);
     (void)rp_set_float32_matmul_allow_tf32(!strcmp(w->type, "tf32"));
-    const bool grad = rp_set_grad_enabled(!strncmp(w->kind, "conv", 4) && w->kind[4]),
-               cpu = device.type == RP_DEVICE_CPU;
+    const bool attends = !strncmp(w->kind, "attention", 9) && w->kind[9], cpu = device.type == RP_DEVICE_CPU;
+    const bool grad =
+        rp_set_grad_enabled(is_gradient(w) || (!strncmp(w->kind, "conv", 4) && w->kind[4]) || attends);
     const rp_fn fn = {body, w, sizeof *w, w->kind};
+    c.n_out = attends ? 3 : w->n_out;
     c.f = w->adam ? rp_plain(fn)
                   : rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true, .wait = cpu));
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;

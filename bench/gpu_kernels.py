@@ -21,6 +21,28 @@ def make(torch, kind, dtype, n, device="cuda"):
     def new(*size):
         return torch.randn(*size, device=device).to(dtype)
 
+    def gradient(of, *args):
+        given = torch.randn_like(of(*args))
+        args = tuple(a.requires_grad_() for a in args)
+        return lambda *x: torch.autograd.grad(of(*x[:-1]), x[:-1], x[-1]), (*args, given)
+
+    base = kind.removesuffix("grad")
+    norms = {
+        "softmax": lambda x: torch.softmax(x, -1),
+        "softmax1": lambda x: torch.softmax(x, 1),
+        "channelnorm": lambda x: (x - x.mean(1, True)) * (x - x.mean(1, True)).square().mean(1, True).rsqrt(),
+        "layernorm": lambda x, a, b: f.layer_norm(x, (n[1],), a, b),
+        "rmsnorm": lambda x, a: f.rms_norm(x, (n[1],), a, 1e-5),
+    }
+    if base in norms:
+        weights = {"layernorm": 2, "rmsnorm": 1}.get(base, 0)
+        args = (new(*n), *(new(n[1]) for _ in range(weights)))
+        return gradient(norms[base], *args) if kind != base else (norms[base], args)
+    if kind == "permute":
+        order, size = n[1 : 1 + n[0]], n[1 + n[0] :]
+        return lambda x: x.permute(order).contiguous(), (new(*size),)
+    if kind == "addt":
+        return lambda x, y: x.t() + y, (new(n[0], n[1]), new(n[1], n[0]))
     if kind == "sum":
         return lambda x: x.sum(), (new(n[0]),)
     if kind in ("rowsum", "colsum"):
@@ -28,12 +50,8 @@ def make(torch, kind, dtype, n, device="cuda"):
         return lambda x: x.sum(dim), (new(*n),)
     if kind == "mean023":
         return lambda x: x.mean((0, 2, 3)), (new(*n),)
-    if kind == "softmax":
-        return lambda x: torch.softmax(x, -1), (new(*n),)
     if kind == "logsoftmax":
         return lambda x: torch.log_softmax(x, -1), (new(*n),)
-    if kind == "layernorm":
-        return lambda x, a, b: f.layer_norm(x, (n[1],), a, b), (new(*n), new(n[1]), new(n[1]))
     if kind == "transpose":
         return lambda x: x.t().contiguous(), (new(*n),)
     if kind == "nhwc":
@@ -72,6 +90,20 @@ def make(torch, kind, dtype, n, device="cuda"):
             return x
 
         return chain, (new(n[1], n[2]),)
+    if kind.startswith("attention"):
+        batch, heads, kv, rows, keys, features, causal = n
+        args = [new(batch, h, s, features) for h, s in ((heads, rows), (kv, keys), (kv, keys), (heads, rows))]
+
+        def attend(q, k, v):
+            return f.scaled_dot_product_attention(q, k, v, is_causal=bool(causal), enable_gqa=heads != kv)
+
+        def gradients(q, k, v, g):
+            with torch.enable_grad():
+                return torch.autograd.grad(attend(q, k, v), (q, k, v), g)
+
+        if kind == "attention":
+            return attend, tuple(args[:3])
+        return gradients, tuple(a.requires_grad_(i < 3) for i, a in enumerate(args))
     batch, c, h, w, out, k, step, padding, groups, last = n
     args = [new(batch, c, h, w), new(out, c // groups, k, k)]
     args.append(torch.empty_like(f.conv2d(*args, None, step, padding, 1, groups)).normal_())
@@ -121,7 +153,7 @@ def captured(torch, fn, args):
 
 
 def best(torch, fn, args, compile_too):
-    with torch.no_grad():
+    with torch.set_grad_enabled(any(a.requires_grad for a in args)):
         us = period(torch, captured(torch, fn, args))
         if compile_too:
             try:
@@ -153,7 +185,8 @@ def main():
             if not line or line[0] == "#" or line not in ours:
                 continue
             kind, dtype, *numbers = line.split()
-            product = kind.startswith(("conv", "linear")) or kind in ("matmul", "bmm")
+            product = kind.startswith(("conv", "linear", "attention")) or kind in ("matmul", "bmm")
+            torch.use_deterministic_algorithms(kind == "attentiond", warn_only=True)
             fn, args = make(torch, kind, getattr(torch, TYPES[dtype]), [int(n) for n in numbers])
             tf32(torch, dtype == "tf32")
             us = best(torch, fn, args, (not product or kind == "lineargelu") and not os.environ.get("BENCH_EAGER_PEER"))

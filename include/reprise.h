@@ -354,6 +354,9 @@ typedef struct rp_compile_options {
        goes first; the last one of each forward and backward stays. Results and saved tensors of one that went stay valid. */
     size_t instance_limit;   /* 0: 64 */
     uint64_t instance_bytes; /* 0: 1 GiB */
+    /* Pairs of key and value for a backend that is another engine (docs/guide/11-engines.md); copied. Others take none. */
+    const char *const (*engine_options)[2];
+    size_t n_engine_options;
 } rp_compile_options;
 
 RP_CALL rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
@@ -391,6 +394,12 @@ typedef struct rp_graphed_callable {
 RP_CALL rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n,
                                             const rp_graphed_options *options, rp_compiled **out);
 RP_CALL rp_status rp_graphed_set_training(rp_compiled *f, bool training); /* mode != captured mode: runs eagerly */
+
+/* torch._dynamo's cudagraphs_inner: fn of these inputs as one recorded graph and nothing around it, without gradients. copy_inputs: a
+   call copies its arguments to where the recording reads; otherwise they are the sample tensors, or lie where those do. copy_outputs:
+   a call gives copies; otherwise its results are the same memory at every call. */
+RP_CALL rp_compiled *rp_cudagraphs_inner(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, bool copy_inputs,
+                                         bool copy_outputs);
 
 /* ---------------------------------------------------------------- tier 1: control flow (regions) */
 
@@ -589,9 +598,10 @@ RP_API bool rp_deterministic(void);
    smallest is left out. On devices before sm_80, on a CPU, and in small products they are all "highest". Eager calls and functions that
    are compiled afterwards go by it; a compiled function keeps a specialisation a setting. Another word is an error. */
 RP_CALL rp_status rp_set_float32_matmul_precision(const char *precision);
-RP_API const char *rp_float32_matmul_precision(void);     /* "highest", "high", "medium", "bf16x3" */
-RP_API bool rp_set_float32_matmul_allow_tf32(bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
-RP_API bool rp_float32_matmul_allow_tf32(void);           /* "high" or "medium" */
+RP_API const char *rp_float32_matmul_precision(void); /* "highest", "high", "medium", "bf16x3" */
+RP_API bool rp_set_float32_matmul_allow_tf32(
+    bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
+RP_API bool rp_float32_matmul_allow_tf32(void); /* "high" or "medium" */
 
 /* ---------------------------------------------------------------- tier 2: ops by name, user ops, introspection */
 
@@ -719,6 +729,16 @@ RP_CALL rp_status rp_unregister_backend(const char *name);
 /* the names that rp_compile takes: an alias is one, behind that of its backend */
 RP_API size_t rp_backend_count(void);
 RP_CALL const char *rp_backend_name(size_t index);
+/* A backend by its name: is it here? Of one that is a library of others, which version and where it was found, or why it was not; opens
+   that library. */
+typedef struct rp_backend_info {
+    size_t struct_size;
+    bool available;
+    char version[64];
+    char where[512]; /* "" for the library's own */
+    char why[512];   /* "" where it is available */
+} rp_backend_info;
+RP_CALL rp_status rp_backend_info_get(const char *name, rp_backend_info *info);
 
 /* torch._dynamo.reset: every compiled function lets go, at its next call, of its specialisations, and of the verdict that it
    must run at every call; it is as new. Calls that are under way end with what they have. */

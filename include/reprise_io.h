@@ -128,6 +128,25 @@ typedef struct rp_load_options {
 /* Copies into the module's tensors, converting types as copy_ does; sizes must be equal. All or, on failure, nothing. */
 RP_CALL rp_status rp_load(const char *path, rp_module *m, const rp_load_options *options);
 
+/* ---------------------------------------------------------------- ONNX (onnx.ai): graphs for others to run */
+
+typedef struct rp_onnx_options {
+    size_t struct_size;
+    int opset; /* 17 to 22; 0: 21 */
+    /* Names of arguments and results; NULL, also for an entry: "in0", "out0", .. */
+    const char *const *inputs, *const *outputs;
+    size_t n_inputs, n_outputs;
+    const rp_named_tensor *weights; /* names of captured tensors; others are "weight0", .. */
+    size_t n_weights;
+    /* Weights of so many bytes and more lie in a file PATH.data beside the model. 0: 1 MiB; SIZE_MAX: none does, and the model has at
+       most 2 GiB */
+    size_t outside_bytes;
+} rp_onnx_options;
+/* Writes a graph as an ONNX model: results are outputs, and what the graph writes into arguments and captured tensors is further
+   outputs "new_NAME". Sizes that are symbols stay dimensions without a number; call sites are in the nodes. RP_ERROR_UNAVAILABLE: an
+   op, which the message names with its line, has no operators of ONNX that compute it. */
+RP_CALL rp_status rp_onnx_save(const char *path, const rp_ir *ir, const rp_onnx_options *options);
+
 #ifdef __cplusplus
 }
 #endif

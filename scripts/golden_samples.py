@@ -57,6 +57,54 @@ def into(f):
     return lambda x, *a, **o: x.copy_(f(x, *a, **o))
 
 
+def philox(seed, counter):
+    x, k = [counter & 0xffffffff, counter >> 32, 0, 0], [seed & 0xffffffff, seed >> 32]
+    for _ in range(10):
+        a, b = 0xD2511F53 * x[0], 0xCD9E8D57 * x[2]
+        x = [(b >> 32) ^ x[1] ^ k[0], b & 0xffffffff, (a >> 32) ^ x[3] ^ k[1], a & 0xffffffff]
+        k = [(k[0] + 0x9E3779B9) & 0xffffffff, (k[1] + 0xBB67AE85) & 0xffffffff]
+    return x
+
+
+def attention_keep(place, q, k, p):
+    size = [*q.shape[:3], k.shape[2]]
+    words = [w for i in range((math.prod(size) + 3) // 4) for w in philox(int(place[0]), int(place[1]) + i)][:math.prod(size)]
+    return torch.tensor([(w >> 8) * 2.0**-24 < torch.tensor(1 - p).float().item() for w in words], dtype=torch.bool).reshape(size)
+
+
+def attention_weights(q, k, v, mask, place, p, causal, scale):
+    if not q.is_floating_point():
+        raise RuntimeError("floats")
+    compute = torch.float64 if q.dtype == torch.float64 else torch.float32
+    group = q.shape[1] // k.shape[1]
+    q, k, v = q.to(compute), *(t.to(compute).repeat_interleave(group, 1) for t in (k, v))
+    scores = q @ k.mT * scale
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return q, k, v, scores, attention_keep(place, q, k, p).to(compute) / (1 - p) if place is not None else 1, group
+
+
+def flash_attention(q, k, v, mask, place, p, causal, scale):
+    dtype = q.dtype
+    q, k, v, scores, kept, _ = attention_weights(q, k, v, mask, place, p, causal, scale)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.masked_fill(lse == -math.inf, 0).unsqueeze(-1)).exp() * kept
+    return (weights @ v).transpose(1, 2).to(dtype), lse
+
+
+def flash_attention_backward(grad, q, k, v, mask, place, lse, delta, p, causal, scale):
+    dtype = q.dtype
+    q, k, v, scores, kept, group = attention_weights(q, k, v, mask, place, p, causal, scale)
+    grad, lse, delta = (t.to(q.dtype) for t in (grad.transpose(1, 2), lse, delta))
+    weights = (scores - lse.unsqueeze(-1)).exp()
+    d = weights * (grad @ v.mT * kept - delta.unsqueeze(-1))
+    dq, dk, dv = d @ k * scale, d.mT @ q * scale, (weights * kept).mT @ grad
+    dk, dv = (t.unflatten(1, (-1, group)).sum(2) for t in (dk, dv))
+    return tuple(t.transpose(1, 2).to(dtype) for t in (dq, dk, dv))
+
+
 # rows of the table that are several overloads in PyTorch, or parts of one
 SCATTERS = {
     "scatter": scatter,
@@ -181,6 +229,9 @@ ADAPT = {
     "rms_norm_rows": lambda x, shape, w, eps: (F.rms_norm(x, shape, w, eps),
                                                (x * x).mean(list(range(-len(shape), 0)), True).add(eps).rsqrt()),
     "local_response_norm": lambda x, *a: wide(x, lambda y: F.local_response_norm(y, *a)),
+    "attention_keep": attention_keep,
+    "flash_attention": flash_attention,
+    "flash_attention_backward": flash_attention_backward,
     "avg_pool_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
 }
 

@@ -86,6 +86,14 @@ static void lists(void **state) {
     TYPE(rp_linalg_vector_norm(h), cuda ? high : low);
     TYPE(rp_cumsum(h, 0), cuda ? high : low);
     TYPE(rp_pow_scalar(h, rp_f64(2)), cuda ? high : low);
+    rp_tensor *low_image = rp_to_dtype(image, low), *grid = rp_to_dtype(WAVE(4, 1, 2, 2, 2), low);
+    TYPE(rp_grid_sampler(low_image, grid, 0, 0, false), cuda ? low : high);
+    TYPE(rp_interpolate(low_image, RP_DIMS(3, 3)), cuda ? high : low);
+    TYPE(rp_rms_norm(h, RP_DIMS(4), NULL), cuda ? high : low);
+    TYPE(rp_conv1d(WAVE(5, 1, 2, 6), WAVE(6, 3, 2, 2)), low);
+    TYPE(rp_conv3d(WAVE(7, 1, 1, 3, 3, 3), WAVE(8, 1, 1, 2, 2, 2)), low);
+    TYPE(rp_conv_transpose1d(WAVE(5, 1, 2, 6), WAVE(6, 2, 3, 2)), low);
+    TYPE(rp_addmm_(rp_clone(h), x, y), low); /* the form in place: self keeps its type */
     TYPE(rp_linear(rp_relu(rp_linear(x, y)), x), low);
     rp_backward(rp_sum(rp_set_requires_grad(y, true) == RP_OK ? rp_matmul(x, y) : y), NULL, NULL);
     TYPE(rp_grad_of(y), high);

@@ -623,6 +623,111 @@ static void test_clusters(void **state) {
         for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) same_bits(dtypes[t], 3, sizes[n], no_clusters);
 }
 
+/* Sums over the first dim with a factor a place of it, as gradients of a norm's weights are: short ones, several blocks a chunk, several
+ * chunks; one column a thread and several. */
+static void test_column_weights(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16};
+    static const int64_t sizes[][2] = {{100, 40}, {129, 64}, {1500, 32}, {9000, 24}, {20000, 16}};
+    rp__device *d = rp__device_get(rp_cuda(0));
+    assert_non_null(d);
+    const int multiprocessors = d->multiprocessors;
+    (void)state;
+    for (unsigned t = 0; t < 2; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            rp__dag_builder *b = rp__dag_new();
+            rp__val x = load_new(b, dtypes[t], false), factor = load_new(b, RP_F32, false);
+            store_new(b, dtypes[t], rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, x, factor), RP__ALONG_ROW), true);
+            store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW), true);
+            const int64_t r = sizes[n][0], beside = sizes[n][1];
+            problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .n_inner = 1, .extent = {beside, r}};
+            assert_non_null(p.dag);
+            p.operands[1] = (operand){.elements = r, .stride = {0, 1}};
+            for (unsigned k = 2; k < 4; k++) p.operands[k] = (operand){.elements = beside, .stride = {1, 0}};
+            for (int single = 0; single < 2; single++) { /* off the alignment of vectors */
+                p.operands[0] = (operand){.offset = single, .elements = r * beside + single, .stride = {1, beside}};
+                for (int few = 0; few < 2; few++) {
+                    d->multiprocessors = few ? 1 : 300;
+                    compare(&p, t ? 2e-2 : 1e-5 * sqrt((double)r));
+                }
+                d->multiprocessors = multiprocessors;
+            }
+            rp__dag_release(p.dag);
+        }
+}
+
+/* Few rows that are longer than a cluster takes, with several phases and with scans: a block a chunk, a launch a phase, gives the bits of
+ * one block that walks the row. */
+static void test_split_phases(void **state) {
+    rp__device *d = rp__device_get(rp_cuda(0));
+    assert_non_null(d);
+    const int multiprocessors = d->multiprocessors;
+    const bool clusters = d->clusters;
+    (void)state;
+    for (unsigned way = 0; way < 4; way++) {
+        rp__dag_builder *b = rp__dag_new();
+        rp__val x = load_new(b, RP_F32, false);
+        if (way == 3) {
+            store_new(b, RP_F32, rp__dag_scan(b, RP__SCAN_SUM, x, RP__ALONG_ROW), false);
+            store_new(b, RP_F32, rp__dag_scan(b, RP__SCAN_LOGADDEXP, op1(b, RP__COS, x), RP__ALONG_ROW), false);
+        }
+        rp__dag *one_scan = way == 3 ? rp__dag_finish(b) : NULL;
+        if (way != 3) rp__dag_abandon(b);
+        problem p = {.dag = one_scan ? one_scan : norm_dag(way == 1 ? RP_BF16 : RP_F32),
+                     .n_outer = 1,
+                     .n_inner = 1,
+                     .extent = {2, way == 2 ? 33333 : 50000}};
+        assert_non_null(p.dag);
+        for (unsigned k = 0; k < p.dag->n_accesses; k++) {
+            const bool row = !one_scan && k == 3, weight = !one_scan && k == 1;
+            set_row_major(&p, k, weight ? 1 : 0, row ? 1 : 2);
+        }
+        unsigned char *one[MOST], *several[MOST];
+        make_room(&p, one);
+        make_room(&p, several);
+        d->clusters = false;
+        d->multiprocessors = 100;
+        wanted_text = "chunk_ = ";
+        run(rp_cuda(0), &p, several);
+        wanted_text = NULL;
+        d->multiprocessors = 1;
+        run(rp_cuda(0), &p, one);
+        d->multiprocessors = multiprocessors;
+        d->clusters = clusters;
+        for (unsigned k = 0; k < p.dag->n_accesses; k++)
+            assert_memory_equal(one[k], several[k], (size_t)p.operands[k].elements * element_bytes(&p, k));
+        free_room(&p, one);
+        free_room(&p, several);
+        if (one_scan) compare(&p, 1e-3);
+        rp__dag_release(p.dag);
+    }
+}
+
+/* Rows of a table at computed places: read in vectors where rows hold whole ones, element by element where not. */
+static void test_rows_of_tables(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_U8};
+    (void)state;
+    for (unsigned t = 0; t < 3; t++)
+        for (unsigned width = 32; width < 36; width += 3) {
+            rp__dag_builder *b = rp__dag_new();
+            uint16_t table = rp__dag_access(b, RP__ACCESS_READ, dtypes[t], RP__ELEMENTS);
+            uint16_t bound = rp__dag_scalar(b), stride = rp__dag_scalar(b);
+            rp__val checked =
+                rp__dag_op(b, RP__CHECK_INDEX, load_new(b, RP_I64, false), rp__dag_scalar_value(b, bound, RP_I64), 0);
+            rp__val offset = op2(b, RP__MUL, checked, rp__dag_scalar_value(b, stride, RP_I64));
+            store_new(b, dtypes[t], rp__dag_load(b, table, offset, NONE), false);
+            problem p = {
+                .dag = rp__dag_finish(b), .n_outer = 2, .extent = {300, width}, .scalars = {test_i(50), test_i(width)}};
+            assert_non_null(p.dag);
+            p.operands[0] = (operand){.elements = 50 * (int64_t)width, .stride = {0, 1}};
+            p.operands[1] = (operand){.elements = 300, .stride = {1, 0}};
+            set_row_major(&p, 2, 0, 2);
+            wanted_text = width == 32 ? "= *(const rp_vec_" : NULL;
+            compare(&p, 0);
+            wanted_text = NULL;
+            rp__dag_release(p.dag);
+        }
+}
+
 /* Scans: all kinds, with reductions before and behind, and a scan of a scan; rows of few and of many tiles. */
 static rp__dag *scan_dag(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
@@ -771,17 +876,62 @@ static void test_many(void **state) {
     run_many(false);
 }
 
+/* Cats of what lies somewhere else: the parts, whole vectors or not, of one type or several, along any dim, dense or strided, are what the CPU
+ * makes of them. */
+static size_t cat_on(rp_device device, const int64_t *sizes, int way, int64_t dim, unsigned char *out) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *part[7];
+    rp_device before = rp_default_device();
+    assert_int_equal(rp_set_default_device(device), RP_OK);
+    for (int64_t k = 0; k < 7; k++) {
+        int64_t size[3] = {sizes[0], sizes[1], sizes[2]}, n = 1;
+        size[dim] += k % 3;
+        if (way == 2 && k == 4) size[0] = sizes[2] + (dim == 2), size[2] = sizes[0] + (dim == 0);
+        if (way == 3 && k == 4) size[2] += 3;
+        for (unsigned d = 0; d < 3; d++) n *= size[d];
+        float *data = malloc((size_t)n * sizeof *data);
+        fill_operand((unsigned char *)data, RP_F32, n, (uint64_t)k + 1);
+        part[k] = rp_from_data(data, size, 3, RP_F32);
+        free(data);
+        if (way == 1 && k == 5) part[k] = rp_to_dtype(part[k], RP_F16);
+        if (way == 2 && k == 4) part[k] = rp_transpose(part[k], 0, 2);
+        if (way == 3 && k == 4) part[k] = rp_narrow(part[k], 2, 1, size[2] - 3);
+    }
+    rp_tensor *all = rp_cat(part, 7, dim);
+    const size_t bytes = (size_t)rp_numel(all) * 4;
+    if (rp_failed()) fail_msg("%s", rp_error_message());
+    assert_int_equal(rp_to_host(all, out, bytes), RP_OK);
+    assert_int_equal(rp_set_default_device(before), RP_OK);
+    rp_scope_end(scope, NULL, 0);
+    return bytes;
+}
+
+static void test_cats(void **state) {
+    static const int64_t sizes[][3] = {{5, 8, 12}, {3, 7, 5}, {33, 1, 64}, {40, 20, 1}};
+    static unsigned char want[1 << 17], got[1 << 17];
+    (void)state;
+    for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++)
+        for (int way = 0; way < 4; way++) /* 1: one of another type, 2: one turned round, 3: a slice */
+            for (int64_t dim = 0; dim < 3; dim++) {
+                const size_t bytes = cat_on(rp_cpu(), sizes[n], way, dim, want);
+                assert_int_equal(cat_on(rp_cuda(0), sizes[n], way, dim, got), bytes);
+                assert_memory_equal(want, got, bytes);
+            }
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pointwise),     cmocka_unit_test(test_pointwise_layouts),
-        cmocka_unit_test(test_functions),     cmocka_unit_test(test_gather_and_errors),
-        cmocka_unit_test(test_random),        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_order),         cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_split_rows),    cmocka_unit_test(test_clusters),
-        cmocka_unit_test(test_many),          cmocka_unit_test(test_scans),
-        cmocka_unit_test(test_windows),       cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_column_phases),
+        cmocka_unit_test(test_pointwise),      cmocka_unit_test(test_pointwise_layouts),
+        cmocka_unit_test(test_functions),      cmocka_unit_test(test_gather_and_errors),
+        cmocka_unit_test(test_random),         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_row_shares),
+        cmocka_unit_test(test_split_rows),     cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_many),           cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_windows),        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_column_phases),  cmocka_unit_test(test_split_phases),
+        cmocka_unit_test(test_column_weights), cmocka_unit_test(test_rows_of_tables),
+        cmocka_unit_test(test_cats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

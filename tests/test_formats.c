@@ -14,6 +14,7 @@
 #include <reprise.h>
 
 #include "support/check.h"
+#include "support/golden.h"
 
 static int begin(void **state) {
     (void)state;
@@ -118,21 +119,10 @@ static void run(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, s
     out[0] = apply(*(const char **)ctx, in);
 }
 
-static FILE *open_golden(void) {
-    const char *data = getenv("REPRISE_TEST_DATA");
-    char path[4096];
-    if (data && snprintf(path, sizeof path, "%s/golden/strides.txt", data) < (int)sizeof path) {
-        FILE *f = fopen(path, "r");
-        if (f) return f;
-    }
-    return fopen("tests/data/golden/strides.txt", "r");
-}
-
 static void sweep(unsigned compiled_every) {
-    FILE *f = open_golden();
+    FILE *f = golden_open("strides.txt");
     golden g;
     unsigned lines = 0, wrong = 0;
-    assert_non_null(f);
     for (unsigned i = 0; i < ROOM; i++) numbers[i] = (float)(i % 29) / 16;
     while (next(f, &g)) {
         lines++;

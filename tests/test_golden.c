@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/golden.h"
 #include <reprise.h>
 
 enum { MAX_TENSORS = 4, MAX_ATTRS = 8, LINE = 4096 };
@@ -110,20 +111,9 @@ static void run(const golden *g) {
     for (int k = 0; k < g->n_out; k++) compare(g, out[k], g->out[k]);
 }
 
-static FILE *open_golden(void) {
-    char path[4096];
-    const char *data = getenv("REPRISE_TEST_DATA");
-    if (data && snprintf(path, sizeof path, "%s/golden/ops.txt", data) < (int)sizeof path) {
-        FILE *f = fopen(path, "r");
-        if (f) return f;
-    }
-    return fopen("tests/data/golden/ops.txt", "r");
-}
-
 static void test_golden(void **state) {
     (void)state;
-    FILE *f = open_golden();
-    assert_non_null(f);
+    FILE *f = golden_open("ops.txt");
     static golden g;
     char line[LINE], rest[LINE];
     int calls = 0, n = 0;

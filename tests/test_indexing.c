@@ -161,6 +161,24 @@ static void positive(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     out[1] = rp_index_put(in[0], &mask, 1, rp_zeros(RP_NO_DIMS));
 }
 
+/* A slice that the index names several times is filled once: so the number's gradient counts it once. */
+static void gradient_of_a_filling_number(void **state) {
+    (void)state;
+    rp_tensor *x = rp_zeros(RP_DIMS(3, 5)), *value = rp_full(RP_NO_DIMS, rp_f64(2));
+    rp_tensor *index = rp_from_data((int64_t[]){1, 2, 2, -3, 4}, RP_DIMS(5), RP_I64), *grads[2];
+    rp_set_requires_grad(x, true);
+    rp_set_requires_grad(value, true);
+    for (int here = 0; here < 2; here++) {
+        rp_tensor *y = here ? rp_index_fill_(rp_clone(x, NULL), 1, index, value) : rp_index_fill(x, -1, index, value);
+        rp_tensor *sum = rp_sum(rp_mul_scalar(y, rp_f64(0.5)));
+        assert_float_equal(rp_item_f64(sum), 9, 0); /* 3 rows, 3 places */
+        assert_int_equal(rp_grad(&sum, 1, (rp_tensor *[]){x, value}, 2, NULL, NULL, grads), RP_OK);
+        assert_float_equal(rp_item_f64(grads[1]), 4.5, 0);
+        assert_float_equal(rp_item_f64(rp_sum(grads[0])), 3, 0);
+    }
+    assert_false(rp_failed());
+}
+
 static void masks(void **state) {
     (void)state;
     rp_tensor *x = NUMBERS(RP_DIMS(2, 3), 1, -2, 3, -4, 5, -6), *out[2];
@@ -303,18 +321,48 @@ static void draws(void **state) {
     FAILED(RP_ERROR_INDEX, "bernoulli");
 }
 
+/* Whole rows of a table: lengths around vectors and tiles, tables that do not lie row by row, in both widths; a bad index among many. */
+static void rows_of_a_table(void **state) {
+    (void)state;
+    static const int64_t columns[] = {1, 31, 32, 100, 2049};
+    static float got[50 * 2049];
+    int64_t places[50];
+    for (int i = 0; i < 50; i++) places[i] = i * 7 % 19;
+    rp_tensor *index = rp_from_data(places, RP_DIMS(50), RP_I64);
+    for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
+        const int64_t n = columns[c];
+        for (int how = 0; how < 4; how++) {
+            rp_tensor *table = rp_remainder_scalar(count(19, n), rp_i64(251)); /* exact in 16 bits */
+            if (how == 1) table = rp_to_dtype(table, RP_BF16);
+            if (how == 2) table = rp_permute(rp_contiguous(rp_permute(table, RP_DIMS(1, 0))), RP_DIMS(1, 0));
+            rp_tensor *const twice[] = {table, table};
+            if (how == 3) table = rp_slice(rp_cat(twice, 2, 1), 1, n, 2 * n, 1);
+            for (int op = 0; op < 2; op++) {
+                rp_tensor *t = op ? rp_index_select(table, 0, index) : rp_embedding(table, index);
+                if (how == 1) t = rp_to_dtype(t, RP_F32);
+                OK(rp_to_host(t, got, (size_t)(50 * n) * sizeof *got));
+                for (int64_t i = 0; i < 50 * n; i++) assert_true(got[i] == (float)((places[i / n] * n + i % n) % 251));
+            }
+        }
+    }
+    places[33] = 19;
+    refuses(rp_embedding(count(19, 64), rp_from_data(places, RP_DIMS(50), RP_I64)), "embedding", "19");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(out_of_range, begin, end),
         cmocka_unit_test_setup_teardown(in_order, begin, end),
         cmocka_unit_test_setup_teardown(in_place, begin, end),
         cmocka_unit_test_setup_teardown(gradients_of_writes, begin, end),
+        cmocka_unit_test_setup_teardown(gradient_of_a_filling_number, begin, end),
         cmocka_unit_test_setup_teardown(masks, begin, end),
         cmocka_unit_test_setup_teardown(strides, begin, end),
         cmocka_unit_test_setup_teardown(places_along, begin, end),
         cmocka_unit_test_setup_teardown(many_dims, begin, end),
         cmocka_unit_test_setup_teardown(searches, begin, end),
         cmocka_unit_test_setup_teardown(draws, begin, end),
+        cmocka_unit_test_setup_teardown(rows_of_a_table, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

@@ -407,6 +407,9 @@ static const conv_case conv_cases[] = {
     {1, 2, 3, 1, {0, 0, 120}, {0, 0, 11}, {0, 0, 11}, {0, 0, 4}, {0, 0, 3}, 1, false},
     {2, 3, 4, 1, {9, 8, 7}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 3, true},
     {3, 8, 8, 8, {0, 20, 20}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
+    /* channels innermost, more than eight of them; a plane a tile does not hold, of one channel */
+    {1, 19, 21, 1, {0, 13, 18}, {0, 3, 3}, {0, 2, 2}, {0, 1, 1}, {0, 1, 1}, 2, true},
+    {2, 2, 2, 2, {0, 40, 45}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
 };
 
 static int64_t conv_size(const conv_case *c, unsigned d) {

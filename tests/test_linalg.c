@@ -47,6 +47,15 @@ static void near(rp_tensor *a, rp_tensor *b, double tolerance, int line) {
 }
 #define NEAR(a, b) near(a, b, 1e-10, __LINE__)
 
+/* A negative power goes by the inverse, whose success the host reads: no sample, since those are graphed. */
+static void negative_powers(void) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *a = positive(numbers(RP_DIMS(2, N, N), 9)), *inverse = rp_linalg_inv(a);
+    NEAR(rp_linalg_matrix_power(a, -2), rp_matmul(inverse, inverse));
+    NEAR(rp_matmul(rp_linalg_matrix_power(a, -3), rp_linalg_matrix_power(a, 3)), rp_matmul(a, inverse));
+    rp_scope_end(scope, NULL, 0);
+}
+
 /* ---- factors */
 
 static rp_tensor *diagonal(rp_tensor *values, rp_tensor *like) { return rp_mul(like, rp_unsqueeze(values, -2)); }
@@ -247,6 +256,7 @@ static void compiled(void) {
 static void all(void) {
     compiled();
     factors();
+    negative_powers();
     norms();
     gradients();
     singular_determinant();
@@ -264,6 +274,7 @@ static void test_cuda(void **state) {
     if (!have_cuda || !rp__lapack_get()) skip();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
     factors();
+    negative_powers();
     norms();
     gradients();
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);

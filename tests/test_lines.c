@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <reprise.h>
+#include <reprise_nn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,6 +132,63 @@ static void long_rows(void **state) {
     }
 }
 
+/* An optimizer's step is one launch over all parameters; what follows from the count of steps and the learning rate alone is calculated
+   once for each, not for each element. */
+static int served, steps_taken;
+static rp_status look_at_step(rp__launch_recorder *self, rp_stream *s, const rp__launch *l) {
+    (void)self;
+    if ((l->words[0] & 0xff) == RP__WALK_MANY) {
+        const rp__cpu_loop *loop = l->kernel->payload;
+        steps_taken++;
+        served += atomic_load(&loop->line[RP__PLAN_ELEMENTS]) != NULL;
+    }
+    return s->device->ops->launch(s->device, s, l);
+}
+static void optimizer_steps(void **state) {
+    (void)state;
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    const int64_t sizes[] = {1, 37, 64, 5000};
+    float want[4][5000], got[5000];
+    for (int which = 0; which < 2; which++) {
+        for (size_t k = 0, first = 1; k < 2 * (sizeof isas / sizeof *isas); k++) {
+            const rp__tiles *tiles = rp__tiles_named(isas[k / 2]);
+            if (!tiles) continue;
+            rp__line_table_off = k % 2 == 0;
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *p[4];
+            rp_manual_seed(5);
+            for (int i = 0; i < 4; i++) {
+                p[i] = rp_randn(&sizes[i], 1);
+                rp_set_requires_grad(p[i], true);
+                rp_set_grad(p[i], rp_randn(&sizes[i], 1));
+            }
+            rp_optimizer *o =
+                which ? rp_sgd(p, 4, 0.1, RP_OPTIONS(rp_sgd_options, .momentum = 0.9)) : rp_adam(p, 4, 1e-2, NULL);
+            rp__tiles twin = *tiles;
+            rp__tiles_set(&twin);
+            rp_optimizer_step(o);
+            rp__tiles_set(tiles);
+            rp__launch_recorder recorder = {.record = look_at_step};
+            rp__launch_recorder *old = rp__launch_recorder_set(&recorder);
+            served = steps_taken = 0;
+            for (int i = 0; i < 3; i++) rp_optimizer_step(o);
+            rp__launch_recorder_set(old);
+            assert_false(rp_failed());
+            assert_true(steps_taken > 0);
+            assert_int_equal(served, rp__line_table_off ? 0 : steps_taken);
+            for (int i = 0; i < 4; i++) {
+                const size_t bytes = (size_t)sizes[i] * sizeof(float);
+                assert_int_equal(rp_to_host(p[i], first ? want[i] : got, bytes), RP_OK);
+                if (!first && memcmp(want[i], got, bytes))
+                    fail_msg("optimizer %d on %s, way %d: other bits", which, isas[k / 2], (int)(k % 2));
+            }
+            first = 0;
+            rp_optimizer_release(o);
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+}
+
 static int restore(void **state) {
     (void)state;
     rp__tiles_set(NULL);
@@ -147,6 +205,7 @@ int main(void) {
         cmocka_unit_test_teardown(same_bits_bf16, restore),
         cmocka_unit_test_teardown(tiny, restore),
         cmocka_unit_test_teardown(long_rows, restore),
+        cmocka_unit_test_teardown(optimizer_steps, restore),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -167,6 +167,24 @@ static void test_layouts(void **state) {
     }
 }
 
+/* Offsets of 64 bits, which a stride asks for even where its dim has one element. */
+static void test_far_apart(void **state) {
+    static const rp_dtype dtypes[] = {RP_BF16, RP_I8, RP_F32};
+    const int64_t m = 20, n = 24, k = 40;
+    (void)state;
+    for (unsigned d = 0; d < 3; d++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *a = whole(1, 5, dtypes[d], (const int64_t[]){1, m, k}, 3),
+                  *b = whole(2, 5, dtypes[d], (const int64_t[]){1, k, n}, 3),
+                  *far = rp_as_strided(a, RP_DIMS(1, m, k), RP_DIMS(INT64_C(1) << 40, k, 1)),
+                  *out = empty(dtypes[d], (const int64_t[]){1, m, n}, 3);
+        ok();
+        run(d == 2 ? &rp__cuda_fma_row : &rp__cuda_tensor_row, out, far, b, NULL);
+        assert_product("far apart", out, a, b, NULL, 1, m, n, k);
+        rp_scope_end(scope, NULL, 0);
+    }
+}
+
 /* Numbers that are not whole: the bits are a function of sizes alone. */
 static void test_bits(void **state) {
     static const rp_dtype dtypes[] = {RP_F16, RP_BF16, RP_F32};
@@ -186,6 +204,32 @@ static void test_bits(void **state) {
         ok();
         rp_scope_end(scope, NULL, 0);
     }
+}
+
+/* Dims of a CONTRACT may be divided into rows and batches in another way than the op's: the shares of K are those of its order. */
+static void test_wanted_order(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *a = whole(1, 5, RP_BF16, (const int64_t[]){2, 40, 512}, 3),
+              *b = whole(2, 5, RP_BF16, (const int64_t[]){2, 512, 24}, 3),
+              *out = empty(RP_BF16, (const int64_t[]){2, 40, 24}, 3);
+    const rp__operand o[3] = {rp__operand_of(out), rp__operand_of(a), rp__operand_of(b)};
+    const rp__library_call call = {.op = "test", .site = "test_products.c"};
+    rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+    const rp__order own = rp__cuda_tensor_row.row.order(&p);
+    assert_int_equal(rp__order_family_of(own), RP__FAMILY_MMA);
+    for (unsigned shares = 0; shares < 4; shares++) {
+        rp__launch launch = {.op = "test", .site = call.site};
+        rp__launch_buffer *buffer = rp__launch_buffer_get();
+        p.order = rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), RP__FAMILY_MMA, shares);
+        assert_int_equal(rp__cuda_tensor_row.row.order(&p), p.order);
+        if (rp__cuda_tensor_row.row.bind(&p, 0, buffer, &launch) != RP_OK ||
+            rp__launch_on(rp__current_stream(cuda), &launch) != RP_OK)
+            ok();
+        assert_int_equal(launch.grid[0] % (1u << shares), 0);
+        assert_product("shares of K", out, a, b, NULL, 2, 40, 24, 512);
+    }
+    rp_scope_end(scope, NULL, 0);
 }
 
 /* ---- with what follows */
@@ -254,15 +298,15 @@ static void test_follows(void **state) {
         rp_tensor *in[] = {x, w, WHOLE(3, 9, 96), WHOLE(4, 9, 3, 47, 96), WHOLE(5, 9, 96)};
         follows("linear, sigmoid, scale, add", activation, in, 5, 1);
         /* batches that share the second factor: rows of one product in the DAG, batches in the op */
-        rp_tensor *shared[] = {rp_div_scalar(WHOLE(1, 999, 6, 40, 520), rp_f64(700)),
-                               rp_expand(rp_div_scalar(WHOLE(2, 999, 520, 72), rp_f64(3000)), RP_DIMS(6, 520, 72)),
+        rp_tensor *shared[] = {rp_div_scalar(WHOLE(1, 999, 6, 40, 260), rp_f64(700)),
+                               rp_expand(rp_div_scalar(WHOLE(2, 999, 260, 72), rp_f64(3000)), RP_DIMS(6, 260, 72)),
                                WHOLE(3, 9, 72)};
         follows("batches of one weight", plain, shared, 3, 1);
         rp_tensor *apart[] = {rp_div_scalar(WHOLE(1, 999, 4, 5, 33, 128), rp_f64(700)),
                               rp_div_scalar(WHOLE(2, 999, 4, 5, 128, 24), rp_f64(3000)), WHOLE(3, 9, 33, 24)};
         follows("batches", plain, apart, 3, 1);
-        rp_tensor *turned[] = {rp_transpose(rp_div_scalar(WHOLE(1, 999, 500, 33), rp_f64(700)), 0, 1),
-                               rp_div_scalar(WHOLE(2, 999, 500, 57), rp_f64(3000)), WHOLE(3, 9, 33, 1)};
+        rp_tensor *turned[] = {rp_transpose(rp_div_scalar(WHOLE(1, 999, 250, 33), rp_f64(700)), 0, 1),
+                               rp_div_scalar(WHOLE(2, 999, 250, 57), rp_f64(3000)), WHOLE(3, 9, 33, 1)};
         follows("turned", plain, turned, 3, 1);
         rp_tensor *row[] = {rp_div_scalar(WHOLE(1, 999, 1, 2048), rp_f64(700)),
                             rp_div_scalar(WHOLE(2, 999, 2048, 300), rp_f64(3000)), WHOLE(3, 9, 300)};
@@ -394,7 +438,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_far_apart),
         cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_wanted_order),
         cmocka_unit_test(test_follows),
         cmocka_unit_test(test_follows_f32),
         cmocka_unit_test(test_precision),

@@ -462,6 +462,43 @@ static void test_regions(void **state) {
     }
 }
 
+/* A cat of two arguments that nothing else reads and of what a loop makes: the loop stores its part, one launch copies the others, also when
+   arguments and results move; explain names the schedules. */
+static void joined(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *const part[3] = {in[0], rp_softmax(in[2], 1), in[1]};
+    out[0] = rp_cat(part, 3, 1);
+}
+
+static void test_joined(void **state) {
+    (void)state;
+    rp_compiled *f = compiled(joined, "joined");
+    rp_tensor *kept = NULL;
+    for (int call = 0; call < 4; call++) {
+        rp_tensor *in[3] = {filled(call, 33, 12, 0), filled(call + 1, 33, 7, 0), filled(call + 2, 33, 40, 0)};
+        rp_tensor *want, *got;
+        joined(NULL, in, 3, &want, 1);
+        assert_int_equal(rp_call(f, in, 3, &got, 1), RP_OK);
+        assert_same(want, got);
+        if (call == 1) kept = got;
+    }
+    assert_non_null(kept);
+    int loops = 0, cats = 0;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
+        if (strcmp(e.kind, "kernel") == 0) {
+            assert_non_null(strstr(e.message, "softmax"));
+            assert_non_null(strstr(e.message, "loop, schedule row"));
+            loops++;
+        }
+        if (strcmp(e.kind, "library") == 0) cats += strncmp(e.message, "cat: ", 5) == 0;
+    }
+    assert_int_equal(loops, 1);
+    assert_int_equal(cats, 1);
+    rp_compiled_release(f);
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
@@ -480,6 +517,7 @@ int main(void) {
         cmocka_unit_test_setup(test_chain, start),
         cmocka_unit_test_setup(test_chain_training, start),
         cmocka_unit_test_setup(test_chain_refused, start),
+        cmocka_unit_test_setup(test_joined, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,6 +34,7 @@ void rp__aot_release(rp__aot *a) {
     }
     rp__shared_arena_end(&a->arena);
     rp__instances_release(a->instances);
+    rp__engine_options_free(&a->engine_options);
     rp__free(a->tangent_of);
     rp__free(a->leaves);
     rp__free(a->writes);
@@ -86,6 +87,7 @@ static rp_status make_unit(rp__aot *a, rp_ir *graph, const rp__aot_plan *p, cons
                                    .wait = a->wait,
                                    .layout = a->layout,
                                    .strict = a->strict,
+                                   .engine_options = &a->engine_options,
                                    .arena = &a->arena,
                                    .random = sized ? sized : a->random,
                                    .n_random = a->n_random,
@@ -227,7 +229,7 @@ rp_status rp__aot_choose_plan(rp__aot *a, const int64_t *binding, rp__aot_plan *
     return find_plan(a, wanted, binding, out);
 }
 
-static void remember(rp__aot *a, const rp__leaf *leaf, const rp__engine_request *request) {
+static rp_status remember(rp__aot *a, const rp__leaf *leaf, const rp__engine_request *request) {
     a->graph = rp__ir_retain(request->graph);
     a->leaf = leaf;
     a->n_symbols = rp__symbols_count(a->graph->symbols);
@@ -241,6 +243,9 @@ static void remember(rp__aot *a, const rp__leaf *leaf, const rp__engine_request 
     a->training = request->training && !request->segment;
     a->step = request->step;
     a->segment = request->segment;
+    const rp__engine_options *o = request->engine_options;
+    if (!o || o->n == 0) return RP_OK;
+    return rp__engine_options_copy((const char *const(*)[2])o->text, o->n, &a->engine_options);
 }
 
 rp_status rp__aot_compile(const rp__leaf *leaf, const rp__engine_request *request, rp__aot **out) {
@@ -254,14 +259,14 @@ rp_status rp__aot_compile(const rp__leaf *leaf, const rp__engine_request *reques
     atomic_init(&a->refs, 1);
     (void)pthread_mutex_init(&a->lock, NULL);
     rp__shared_arena_begin(&a->arena);
-    remember(a, leaf, request);
+    const rp_status remembered = remember(a, leaf, request);
     a->instances = request->instances ? rp__instances_retain(request->instances) : rp__instances_new(0, 0);
     a->plans = first;
     a->n_plans = 1;
     atomic_init(&a->current, first);
     first->given = RP__AOT_EVERY;
     first->explain = a->explain;
-    if (!a->instances) {
+    if (!a->instances || remembered != RP_OK) {
         rp__aot_release(a);
         return RP_ERROR_OUT_OF_MEMORY;
     }

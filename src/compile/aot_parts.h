@@ -33,6 +33,7 @@ struct rp__aot {
     const rp__leaf *leaf;
     bool on_tape; /* runs node by node under the tape */
     bool no_graph, wait, strict;
+    rp__engine_options engine_options;
     rp_graph_layout layout;
     bool training, step, segment;
     rp__shared_arena arena;

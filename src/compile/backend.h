@@ -15,14 +15,52 @@ typedef enum rp__leaf_kind {
     RP__LEAF_NODES,   /* nothing: they run node by node. The reference */
     RP__LEAF_PROGRAM, /* a program of eager's kernels, one a node */
     RP__LEAF_FUSED,   /* a program of fused kernels */
+    RP__LEAF_DOOR,    /* another engine's, with programs of fused kernels around it (src/doors/) */
     RP__LEAF_USERS    /* what a public backend makes of them */
 } rp__leaf_kind;
-typedef struct rp__leaf {
+
+/* Keys and values of rp_compile_options.engine_options. */
+typedef struct rp__engine_options {
+    char **text; /* key, value, key, value, .. */
+    size_t n;    /* pairs */
+} rp__engine_options;
+rp_status rp__engine_options_copy(const char *const (*pairs)[2], size_t n, rp__engine_options *out);
+void rp__engine_options_free(rp__engine_options *o);
+const char *rp__engine_option(const rp__engine_options *o, const char *key); /* NULL: not given */
+
+struct rp__executable_random;
+typedef struct rp__leaf rp__leaf;
+/* What a leaf of a higher floor is given: one graph of concrete sizes. */
+typedef struct rp__leaf_request {
+    rp_ir *graph;                      /* functional; retained by whoever keeps it */
+    const rp__engine_options *options; /* outlive what is made */
+    bool strict, wait, no_graph;
+    rp_graph_layout layout;
+    const struct rp__executable_random *random; /* totals of the function; copied by whoever keeps them */
+    size_t n_random;
+    /* One fact for explain, at any time until what was made is destroyed. */
+    void (*tell)(void *ctx, const char *kind, rp__reason reason, const char *site, const char *text);
+    void *tell_ctx;
+} rp__leaf_request;
+typedef struct rp__leaf_ops {
+    rp_status (*compile)(const rp__leaf *leaf, const rp__leaf_request *request, void **made);
+    /* draws: of each generator of the function; n_draws 0: it has none */
+    rp_status (*run)(void *made, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
+                     const struct rp__executable_random *draws, size_t n_draws);
+    void (*destroy)(void *made);
+    /* Fills the info; and, of options, says what is wrong. */
+    void (*info)(const rp__leaf *leaf, rp_backend_info *info);
+    rp_status (*check)(const rp__leaf *leaf, const rp__engine_options *options);
+} rp__leaf_ops;
+
+struct rp__leaf {
     rp__leaf_kind kind;
-    rp_backend users; /* all zero for the others */
-} rp__leaf;
+    rp_backend users;        /* all zero for the others */
+    const rp__leaf_ops *ops; /* RP__LEAF_DOOR */
+    const void *door;        /* of the ops */
+};
 static inline bool rp__leaf_is_program(rp__leaf_kind kind) {
-    return kind == RP__LEAF_PROGRAM || kind == RP__LEAF_FUSED;
+    return kind == RP__LEAF_PROGRAM || kind == RP__LEAF_FUSED || kind == RP__LEAF_DOOR;
 }
 
 typedef struct rp__engine_request {
@@ -30,9 +68,10 @@ typedef struct rp__engine_request {
     bool training; /* some result requires a gradient: run() joins forward and backward to the tape as one node */
     bool segment;  /* of trace-and-flush: no tape (it exists already, op by op); grad mode is off */
     bool step;     /* not for training, but a backward ran in the function: a whole training step */
-    const rp_compile_options *options; /* borrowed for the call */
-    struct rp__instances *instances;   /* programs that the function keeps; NULL: the object's own */
-    rp__explain *explain;              /* of the specialisation; lives as long as the object */
+    const rp_compile_options *options;        /* borrowed for the call */
+    const rp__engine_options *engine_options; /* likewise; NULL: none */
+    struct rp__instances *instances;          /* programs that the function keeps; NULL: the object's own */
+    rp__explain *explain;                     /* of the specialisation; lives as long as the object */
     /* Results (bits) whose gradients the last backward of any graph of the function was given; 0: none ran. Lives as long as
        the object; NULL: nobody wants to know. */
     _Atomic uint64_t *given;
@@ -62,6 +101,17 @@ struct rp__engine {
 rp_status rp__engine_register(const rp__engine *e);
 const rp__engine *
 rp__engine_find(const char *name); /* NULL name: the default. NULL and an error that lists the names */
+
+/* An engine that AOT autograd makes of a leaf. */
+rp_status rp__leaf_compile(const rp__engine *self, const rp__engine_request *request, void **object);
+rp_status rp__leaf_run(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+void rp__leaf_destroy(void *object);
+struct rp__executable *rp__leaf_settled(const void *object);
+#define RP__ENGINE_OVER_LEAF                                                                                           \
+    .compile = rp__leaf_compile, .run = rp__leaf_run, .settled = rp__leaf_settled, .destroy = rp__leaf_destroy
+
+/* Engines of floor 8, which fills the table (src/doors/table.c); NULL at its end. */
+extern const rp__engine *const rp__door_engines[];
 
 /* Of the engines "aot_eager", "cudagraphs" and "fused". */
 extern const rp__leaf rp__leaf_nodes, rp__leaf_program, rp__leaf_fused;

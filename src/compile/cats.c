@@ -7,7 +7,8 @@
    Two steps. The first gives each operand that cannot be stored in its part a copy that can; a copy of what a loop makes is fused
    into that loop, so a launch remains only where something else has stored the operand: the caller, a library. The second, when
    no pass makes graphs anew any more, gives operands the memory of their parts; views of them follow. Both go from the last cat to
-   the first, since a cat may be a part of another. */
+   the first, since a cat may be a part of another. What the caller gave, several operands of one cat that nothing else reads, is left to the
+   cat itself: it copies in one launch what does not lie there yet. */
 #include <string.h>
 
 #include "compile/passes.h"
@@ -18,7 +19,9 @@
 enum {
     RESHAPED = 1 << 0,   /* a view of it may not exist over other strides */
     BY_LIBRARY = 1 << 1, /* a library call reads it */
-    FIXED = 1 << 2       /* it is written in place, or crosses the border of a region, or is a result */
+    FIXED = 1 << 2,      /* it is written in place, or crosses the border of a region, or is a result */
+    READ = 1 << 3,
+    READ_AGAIN = 1 << 4
 };
 
 /* Addresses for which libraries have one algorithm. */
@@ -60,6 +63,7 @@ static void look(placer *p) {
         for (uint32_t i = 0; i < n->n_in && !n->dead; i++) {
             if (n->in[i] == RP__IR_NONE) continue;
             uint8_t *uses = &p->uses[rp__ir_root(ir, n->in[i])];
+            if (!rp__ir_is_view(n)) *uses |= *uses & READ ? READ_AGAIN : READ;
             if (rp__ir_is_view(n)) {
                 if (rp__ir_is_op(n, RP__OP(view))) *uses |= RESHAPED;
             } else if (n->n_regions > 0 || rp__ir_writes(n, i)) {
@@ -119,39 +123,35 @@ static bool can_lie(const placer *p, rp__ir_value v, const rp__meta *cat, const 
     return !library || to->offset * (int64_t)rp__dtype_bytes(cat->dtype) % LIBRARY_ALIGNMENT == 0;
 }
 
-/* Gives operands of the cat their parts; whole: all of them or none. */
-static void place(placer *p, uint32_t cat, bool whole) {
+/* Does the caller give it to this cat alone? */
+static bool is_given(const placer *p, rp__ir_value v, rp_dtype dtype) {
+    const rp__ir_value root = rp__ir_root(p->ir, v);
+    return p->ir->values[root].node == RP__IR_NONE && p->ir->values[v].meta.dtype == dtype &&
+           !(p->uses[root] & READ_AGAIN);
+}
+
+/* Gives operands of the cat their parts. */
+static void place(placer *p, uint32_t cat) {
     const rp_ir *ir = p->ir;
     const rp__ir_node *n = &ir->nodes[cat];
     const rp__meta *out = &ir->values[n->out[0]].meta;
     const int64_t given = n->attrs[0].v.i;
     const unsigned dim = (unsigned)(given < 0 ? given + out->ndim : given);
     layout to = p->at[n->out[0]];
-    bool all = true;
     for (uint32_t k = 0; k < n->n_in; k++) {
         const rp__meta *m = &ir->values[n->in[k]].meta;
         if (is_empty(m)) continue;
         to.cat = cat;
         to.operand = k;
-        if (can_lie(p, n->in[k], out, &to))
-            p->at[n->in[k]] = to;
-        else
-            all = false;
+        if (can_lie(p, n->in[k], out, &to)) p->at[n->in[k]] = to;
         to.offset += m->size[dim] * to.stride[dim];
-    }
-    for (uint32_t k = 0; k < n->n_in && whole && !all; k++) {
-        layout *at = &p->at[n->in[k]];
-        const rp__ir_value_info *info = &ir->values[n->in[k]];
-        if (at->cat != cat) continue;
-        *at = (layout){.storage = info->storage, .offset = info->offset, .cat = RP__IR_NONE};
-        memcpy(at->stride, info->stride, sizeof at->stride);
     }
 }
 
-static void place_all(placer *p, bool whole) {
+static void place_all(placer *p) {
     for (size_t k = p->ir->body.n_nodes; k-- > 0;) {
         uint32_t node = p->ir->body.nodes[k];
-        if (is_cat(p->ir, &p->ir->nodes[node])) place(p, node, whole);
+        if (is_cat(p->ir, &p->ir->nodes[node])) place(p, node);
     }
 }
 
@@ -164,11 +164,15 @@ static rp_status copy_cat(rp__rewrite *w, const placer *p, uint32_t node) {
     rp__ir_value *in = rp__alloc((n->n_in + 1u) * sizeof *in);
     if (!in) return RP__OOM("operands of a cat");
     rp_status status = RP_OK;
+    uint32_t given = 0;
+    for (uint32_t k = 0; k < n->n_in; k++)
+        given += is_given(p, n->in[k], dtype) && !is_empty(&w->src->values[n->in[k]].meta);
     for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) {
         const layout *at = &p->at[n->in[k]];
         rp__meta meta = w->src->values[n->in[k]].meta;
         in[k] = w->map[n->in[k]];
-        if (is_empty(&meta) || (at->cat == node && at->operand == k)) continue;
+        if (is_empty(&meta) || (at->cat == node && at->operand == k) || (given > 1 && is_given(p, n->in[k], dtype)))
+            continue;
         const bool same = meta.dtype == dtype;
         meta.dtype = dtype;
         rp__ir_value from = in[k];
@@ -193,7 +197,7 @@ rp_status rp__cats_part(rp_ir *ir, rp_ir **out) {
         end(&p);
         return status;
     }
-    place_all(&p, false);
+    place_all(&p);
     rp__rewrite w;
     status = rp__rewrite_begin(&w, ir);
     for (size_t k = 0; k < ir->body.n_nodes && status == RP_OK; k++) {
@@ -223,7 +227,7 @@ rp_status rp__cats_place(rp_ir *ir) {
     if (!has_cat(ir)) return RP_OK;
     placer p;
     rp_status status = begin(&p, ir);
-    if (status == RP_OK) place_all(&p, true);
+    if (status == RP_OK) place_all(&p);
     for (size_t k = 0; k < ir->body.n_nodes && status == RP_OK; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
         if (n->dead) continue;

@@ -299,9 +299,16 @@ static void compiled_destroy(rp_compiled *f) {
         rp__specialisation_release(s);
     }
     rp__segments_clear(c);
+    rp__engine_options_free(&c->engine_options);
     rp__instances_release(c->instances);
     (void)pthread_mutex_destroy(&c->lock);
     rp__handle_free(c);
+}
+
+static rp_status check_engine_options(const rp__engine *engine, const rp__engine_options *o) {
+    if (engine->leaf && engine->leaf->kind == RP__LEAF_DOOR) return engine->leaf->ops->check(engine->leaf, o);
+    if (o->n == 0) return RP_OK;
+    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: backend \"%s\" takes no engine_options", engine->name);
 }
 
 rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options *options) {
@@ -336,6 +343,13 @@ rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options 
     c->options = o;
     c->alone = true;
     c->resets = atomic_load_explicit(&resets, memory_order_relaxed);
+    c->options.engine_options = NULL;
+    c->options.n_engine_options = 0;
+    if (rp__engine_options_copy(o.engine_options, o.n_engine_options, &c->engine_options) != RP_OK ||
+        check_engine_options(engine, &c->engine_options) != RP_OK) {
+        rp_compiled_release(&c->base);
+        return rp__callable_failed();
+    }
     c->instances = rp__instances_new(o.instance_limit, o.instance_bytes);
     if (!c->instances) {
         rp_compiled_release(&c->base);

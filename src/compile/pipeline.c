@@ -22,7 +22,7 @@ rp_status rp__pipeline_functional(const rp_ir *traced, rp_ir **out, rp__executab
 /* Once no gradient is to be taken any more: merged values would add up their gradients in another order. */
 static rp_status simplify(rp_ir *ir, rp__leaf_kind leaf, rp_ir **out) {
     rp_ir *parts = NULL;
-    if (leaf == RP__LEAF_FUSED) RP_TRY(rp__decompose(ir, &parts));
+    if (leaf == RP__LEAF_FUSED || leaf == RP__LEAF_DOOR) RP_TRY(rp__decompose(ir, &parts));
     rp_status status = rp__simplify(parts ? parts : ir, true, out);
     rp__ir_release(parts);
     return status;

@@ -46,6 +46,13 @@ static const char *node_name(const rp__ir_node *n) {
                                      : "assign";
 }
 
+/* A loop kernel is called rp_SCHEDULE_ and a hash of 16 digits: the schedule. "": it has another name. */
+static size_t schedule_in(const char *name, const char **at) {
+    const size_t n = name ? strlen(name) : 0;
+    *at = n > 20 ? name + 3 : "";
+    return n > 20 && strncmp(name, "rp_", 3) == 0 && name[n - 17] == '_' ? n - 20 : 0;
+}
+
 static rp_status describe_group(rp__executable *p, const rp__program_part *part, uint32_t group) {
     const rp__fusion *f = &part->fusion;
     const rp__fuse_group *g = &f->groups[group];
@@ -68,6 +75,7 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
     k->site = named->site ? named->site : "";
     k->library = g->chain || first->kind == RP__FUSE_LIBRARY || (first->kind == RP__FUSE_PRODUCT && g->n_members == 1);
     k->server = k->library ? "library" : "loop";
+    rp__text schedules = {0};
     for (uint32_t r = 0; r < p->n_records; r++) {
         if (p->record_group[r] != part->first_group + group) continue;
         k->kernel = p->records[r]->kernel;
@@ -77,7 +85,14 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
         const bool named_by_kernel =
             k->library || first->kind == RP__FUSE_PRODUCT; /* which template it is stands there */
         if (named_by_kernel && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
+        const char *at;
+        const size_t length = named_by_kernel ? 0 : schedule_in(p->records[r]->kernel->name, &at);
+        if (length) rp__text_add(&schedules, "%s%.*s", schedules.length ? ", " : "loop, schedule ", (int)length, at);
     }
+    if (schedules.length) k->server = rp__arena_strdup(&p->arena, schedules.data);
+    const bool failed = schedules.failed || !k->server;
+    rp__text_free(&schedules);
+    if (failed) return RP__OOM("facts of a program");
     k->fault = p->device->ops->loops->fault;
     for (size_t d = 0, found = 0; d < p->n_dags && found < 2; d++)
         if (p->dags[d].group == part->first_group + group) k->dags[found++] = p->dags[d].dag;

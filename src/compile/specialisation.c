@@ -47,6 +47,7 @@ static void add(rp__compiled *c, rp__specialisation *s) {
 rp_status rp__specialisation_compile(rp__compiled *c, const rp__engine_request *of, void **object) {
     rp__engine_request request = *of;
     request.options = &c->options;
+    request.engine_options = &c->engine_options;
     request.instances = c->instances;
     request.given = &c->given;
     *object = NULL;

@@ -42,6 +42,7 @@ struct rp__unit {
     rp__executable_random *random;
     size_t n_random, n_symbols;
     bool *donors; /* per argument; NULL: none */
+    const rp__engine_options *engine_options;
     rp__explain *explain;
     _Atomic(variant *) variants; /* last used first */
 };
@@ -54,10 +55,15 @@ static inline bool is_interpreted(const rp__unit *u) {
     return atomic_load_explicit(&u->interpreted, memory_order_acquire);
 }
 
+/* Is a variant one executable, and nothing else? */
+static inline bool makes_program(const rp__unit *u) {
+    return u->leaf->kind == RP__LEAF_PROGRAM || u->leaf->kind == RP__LEAF_FUSED;
+}
+
 static rp_status take_donors(rp__unit *u, const bool *donors) {
     uint32_t n = u->graph->body.n_args;
     bool any = false;
-    for (uint32_t k = 0; k < n && donors && rp__leaf_is_program(u->leaf->kind); k++) any = any || donors[k];
+    for (uint32_t k = 0; k < n && donors && makes_program(u); k++) any = any || donors[k];
     if (!any) return RP_OK;
     u->donors = rp__alloc(n * sizeof *u->donors);
     if (!u->donors) return RP__OOM("compiled graph");
@@ -78,6 +84,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     u->layout = request->layout;
     u->strict = request->strict;
     u->arena = request->arena;
+    u->engine_options = request->engine_options;
     u->instances = request->instances ? rp__instances_retain(request->instances) : rp__instances_new(0, 0);
     if (!u->instances) {
         rp__unit_free(u);
@@ -87,7 +94,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     u->explain = rp__explain_open(request->explain, "%s", request->name ? request->name : "graph");
     u->n_symbols = rp__symbols_count(u->graph->symbols);
     rp__symbols_seal(u->graph->symbols); /* any thread may bring sizes, and so may the unit of its backward */
-    if (u->n_symbols > 0 && rp__leaf_is_program(u->leaf->kind)) {
+    if (u->n_symbols > 0 && makes_program(u)) {
         u->recipes = rp__recipes_new();
         if (!u->recipes) {
             rp__unit_free(u);
@@ -112,8 +119,8 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
         *out = NULL;
         return RP_ERROR_OUT_OF_MEMORY;
     }
-    /* A program is built for the addresses of a call; a user's backend that cannot do a graph says so now. */
-    if (u->leaf->kind == RP__LEAF_USERS && u->n_symbols == 0) {
+    /* A program is built for the addresses of a call; another engine that cannot do a graph says so now. */
+    if (u->leaf->kind >= RP__LEAF_DOOR && u->n_symbols == 0) {
         variant *v;
         rp_status status = take(u, &(rp__unit_call){0}, NULL, 0, &v);
         if (status != RP_OK) {
@@ -128,7 +135,10 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
 
 static void variant_free(variant *v) {
     if (v->executable) rp__executable_free(v->executable);
-    if (v->compiled) rp__unit_leaf_destroy(&v->unit->leaf->users, v->compiled);
+    if (v->compiled && v->unit->leaf->kind == RP__LEAF_DOOR)
+        v->unit->leaf->ops->destroy(v->compiled);
+    else if (v->compiled)
+        rp__unit_leaf_destroy(&v->unit->leaf->users, v->compiled);
     if (v->graph) rp__ir_release(v->graph);
     rp__free(v->binding);
     rp__free(v);
@@ -221,6 +231,28 @@ static rp_status counters(const rp__unit *u, const int64_t *binding, size_t k, u
     return RP_OK;
 }
 
+/* What another engine says of its graph. */
+static void tell(void *ctx, const char *kind, rp__reason reason, const char *site, const char *text) {
+    rp__unit *u = ctx;
+    rp__lock(&u->instances->lock);
+    if (u->explain) rp__explain_add(u->explain, kind, reason, site, 1, "%s", text);
+    rp__unlock(&u->instances->lock);
+}
+
+static rp_status build_door(rp__unit *u, variant *v) {
+    const rp__leaf_request request = {.graph = v->graph,
+                                      .options = u->engine_options,
+                                      .strict = u->strict,
+                                      .wait = u->wait,
+                                      .no_graph = u->no_graph,
+                                      .layout = u->layout,
+                                      .random = u->random,
+                                      .n_random = u->n_random,
+                                      .tell = tell,
+                                      .tell_ctx = u};
+    return u->leaf->ops->compile(u->leaf, &request, &v->compiled);
+}
+
 static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant *v) {
     const int64_t *binding = call->binding;
     v->donate = u->donors && call->donate;
@@ -233,6 +265,7 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
         v->graph = rp__ir_retain(u->graph);
     }
     if (u->leaf->kind == RP__LEAF_USERS) return rp__unit_leaf_compile(&u->leaf->users, v->graph, &v->compiled);
+    if (u->leaf->kind == RP__LEAF_DOOR) return build_door(u, v);
     rp__executable_random *random = rp__alloc((u->n_random + 1) * sizeof *random);
     if (!random) return RP__OOM("compiled graph");
     rp_status status = RP_OK;
@@ -397,8 +430,37 @@ static bool may_interpret(const rp__unit *u, rp_status status) {
     return rp__leaf_is_program(u->leaf->kind) ? status == RP_ERROR_UNAVAILABLE : status == RP_ERROR_COMPILE;
 }
 
+/* What the call draws of each generator, all of it at once, as a program would. */
+static rp_status take_draws(const rp__unit *u, const rp__unit_call *call, rp__executable_random *draws) {
+    for (size_t k = 0; k < u->n_random; k++) {
+        rp_generator *g = u->random[k].generator;
+        rp__random_draw draw;
+        rp__random_memory *memory;
+        uint64_t count = 0;
+        RP_TRY(counters(u, call->binding, k, &count));
+        RP_TRY(rp__random_take(g, rp__current_stream(g->device), count, &draw, &memory));
+        draws[k] = (rp__executable_random){g, count, draw.seed, draw.inner, memory};
+        if (call->drawn) call->drawn[k] = draws[k];
+    }
+    return RP_OK;
+}
+
+static rp_status run_door(const rp__unit *u, const variant *v, const rp__unit_call *call, rp_tensor *const *in,
+                          size_t n_in, rp_tensor **out, size_t n_out) {
+    const rp__leaf_ops *ops = u->leaf->ops;
+    if (RP__LIKELY(u->n_random == 0 || call->n_draws > 0))
+        return ops->run(v->compiled, in, n_in, out, n_out, call->draws, call->n_draws);
+    rp__executable_random *draws = rp__alloc(u->n_random * sizeof *draws);
+    if (!draws) return RP__OOM("random state of a program");
+    rp_status status = take_draws(u, call, draws);
+    if (status == RP_OK) status = ops->run(v->compiled, in, n_in, out, n_out, draws, u->n_random);
+    rp__free(draws);
+    return status;
+}
+
 static inline rp_status run_variant(rp__unit *u, const variant *v, const rp__unit_call *call, rp_tensor *const *in,
                                     size_t n_in, rp_tensor **out, size_t n_out) {
+    if (u->leaf->kind == RP__LEAF_DOOR) return run_door(u, v, call, in, n_in, out, n_out);
     if (RP__UNLIKELY(!v->executable))
         return rp__unit_leaf_run(&u->leaf->users, v->graph, v->compiled, in, n_in, out, n_out);
     return rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws, call->drawn);

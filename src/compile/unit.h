@@ -17,6 +17,7 @@ typedef struct rp__unit_request {
     rp__shared_arena *arena;             /* outlives the unit */
     const rp__executable_random *random; /* copied; totals of the function */
     size_t n_random;
+    const rp__engine_options *engine_options; /* outlive the unit */
     const bool *donors;       /* copied; per argument: who runs the graph may give its memory away; NULL: none */
     rp__instances *instances; /* of the function; NULL: its own */
     rp__explain *explain;     /* of what the unit is a part of; NULL: nobody wants to know */

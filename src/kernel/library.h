@@ -41,8 +41,12 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
     rp__scatter scatter;
     int64_t limit; /* choose */
     bool first;
-    rp__random_draw draw; /* multinomial */
-    void *workspace;      /* of the size that *_workspace returned */
+    rp__random_draw draw; /* multinomial, attention_place */
+    struct rp__attention {
+        double scale, dropout; /* of the scores; of the weights */
+        bool causal;           /* query i sees keys 0 .. i */
+    } attention;
+    void *workspace; /* of the size that *_workspace returned */
     struct rp__storage *workspace_storage;
     size_t workspace_bytes;
 } rp__library_call;
@@ -60,6 +64,13 @@ typedef enum rp__library_op {
     RP__LIB_CHOOSE, /* predicate bool (1) [, counter i64 (1), written]: makes the decision `decision` of a device graph (device.h):
                        1 if the predicate holds and, if limit > 0, it held fewer than `limit` times since `first`. The first word is the
                        decision's handle, 0 until the launch is part of a graph. */
+    /* Attention (src/ops/attention.def has the sizes; what may be absent has no base). The weights of one (b, h) are numbered row by row
+       for dropout. KEYS: a device may give dq there, too; its QUERIES are nothing then. */
+    RP__LIB_ATTENTION,         /* out, logsumexp, q, k, v, mask or absent, place i64 (2) or absent */
+    RP__LIB_ATTENTION_KEYS,    /* dq, dk, dv, grad, q, k, v, logsumexp, delta, mask or absent, place or absent */
+    RP__LIB_ATTENTION_QUERIES, /* the same */
+    RP__LIB_ATTENTION_PLACE,   /* place: seed and first counter of call->draw */
+    RP__LIB_ATTENTION_KEEP,    /* keep bool (B, H, L, S), place */
     RP__LIB_COUNT
 } rp__library_op;
 enum { RP__CHOOSE_PREDICATE = 1 }; /* the word of a RP__LIB_CHOOSE launch that is its predicate's address */

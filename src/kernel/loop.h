@@ -290,6 +290,9 @@ typedef struct rp__loop_backend {
     rp_status (*bind_many)(struct rp__device *d, rp__dag *dag, const rp__space *shared,
                            const rp__space_access *accesses, const int64_t *extents, size_t n_groups,
                            struct rp__launch_buffer *buffer, rp__launch *out);
+    /* One launch of the DAG over several spaces. RP_ERROR_UNAVAILABLE without a sticky error: not these. NULL: never. */
+    rp_status (*bind_parts)(struct rp__device *d, rp__dag *dag, const rp__space *const *spaces, size_t n,
+                            struct rp__launch_buffer *buffer, rp__launch *out);
     /* Between the two, launches that this thread binds, library ops' too, are recorded only: the device may put off compiling
        their kernels and do it side by side at the end. keep false: what was recorded is dropped. NULL: nothing to gain. */
     rp_status (*batch_begin)(struct rp__device *d);
@@ -335,6 +338,18 @@ void rp__kernel_log_tell(struct rp__device *d, rp__dag *dag, const rp__space *sp
 /* bind + rp__launch_on, or what the backend does instead. */
 rp_status rp__loop_launch(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
 rp_status rp__loop_launch_one(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
+
+/* Between begin and end this thread's launches of points on the device and stream are gathered; the end launches them, neighbours with the same
+   DAG in one launch where the device can. None may need what another stores. status: what happened between; not RP_OK: nothing is
+   launched, and it is returned. */
+typedef struct rp__loop_parts {
+    struct rp__device *device;
+    rp_stream *stream;
+    struct rp__loop_part *part;
+    size_t n, capacity;
+} rp__loop_parts;
+void rp__loop_parts_begin(rp__loop_parts *p, struct rp__device *d, rp_stream *s);
+rp_status rp__loop_parts_end(rp__loop_parts *p, rp_status status);
 
 /* Several equal problems in one launch (multi-tensor: Adam over all parameters): the DAG must have one dim, no reduction;
    accesses come in groups of dag->n_accesses, extents one a group; scalars are shared. */

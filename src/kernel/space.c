@@ -230,7 +230,72 @@ rp__launch_buffer *rp__launch_buffer_get(void) {
 
 /* ---- launching ------------------------------------------------------------------------------------------------------ */
 
+/* ---- parts: launches that wait for others of the same DAG */
+
+enum { PART_ACCESSES = 4 };
+typedef struct rp__loop_part {
+    rp__dag *dag;
+    rp__space space;
+    rp__space_access accesses[PART_ACCESSES];
+} rp__loop_part;
+static RP__TLS_FAST rp__loop_parts *gathering;
+
+static bool is_part(const rp__loop_parts *p, rp__device *d, rp_stream *s, const rp__dag *dag, const rp__space *space) {
+    return p->device == d && p->stream == s && d->ops->loops->bind_parts && dag->n_accesses <= PART_ACCESSES &&
+           !dag->ordered && !dag->rest && !dag->n_windows && !dag->n_scalars && !dag->n_draws && !dag->checks &&
+           !space->lanes;
+}
+
+static rp_status gather(rp__loop_parts *p, rp__dag *dag, const rp__space *space) {
+    if (!RP__GROW(&p->part, &p->capacity, p->n + 1)) return RP__OOM("launches to gather");
+    rp__loop_part *part = &p->part[p->n++];
+    part->dag = rp__dag_retain(dag);
+    part->space = *space;
+    memcpy(part->accesses, space->accesses, dag->n_accesses * sizeof *part->accesses);
+    return RP_OK;
+}
+
+static rp_status launch_parts(const rp__loop_parts *p, rp__loop_part *part, size_t n) {
+    const rp__space *spaces[64];
+    if (n > sizeof spaces / sizeof *spaces) {
+        RP_TRY(launch_parts(p, part, n / 2));
+        return launch_parts(p, part + n / 2, n - n / 2);
+    }
+    for (size_t k = 0; k < n; k++) {
+        part[k].space.accesses = part[k].accesses;
+        spaces[k] = &part[k].space;
+    }
+    if (n == 1) return rp__loop_launch(p->device, p->stream, part->dag, spaces[0]);
+    rp__launch_buffer *buffer = rp__launch_buffer_get();
+    if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
+    rp__launch launch;
+    rp_status status = p->device->ops->loops->bind_parts(p->device, part->dag, spaces, n, buffer, &launch);
+    if (status == RP_ERROR_UNAVAILABLE) {
+        RP_TRY(launch_parts(p, part, n / 2));
+        return launch_parts(p, part + n / 2, n - n / 2);
+    }
+    if (RP__UNLIKELY(rp__kernel_log_set)) rp__kernel_log_tell(p->device, part->dag, spaces[0]);
+    return status == RP_OK && launch.kernel ? rp__launch_on(p->stream, &launch) : status;
+}
+
+void rp__loop_parts_begin(rp__loop_parts *p, rp__device *d, rp_stream *s) {
+    *p = (rp__loop_parts){.device = d, .stream = s};
+    gathering = p;
+}
+
+rp_status rp__loop_parts_end(rp__loop_parts *p, rp_status status) {
+    gathering = NULL;
+    for (size_t k = 0, end; k < p->n && status == RP_OK; k = end) {
+        for (end = k + 1; end < p->n && p->part[end].dag == p->part[k].dag;) end++;
+        status = launch_parts(p, p->part + k, end - k);
+    }
+    for (size_t k = 0; k < p->n; k++) rp__dag_release(p->part[k].dag);
+    rp__free(p->part);
+    return status;
+}
+
 rp_status rp__loop_launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
+    if (RP__UNLIKELY(gathering != NULL) && is_part(gathering, d, s, dag, space)) return gather(gathering, dag, space);
     if (RP__UNLIKELY(rp__kernel_log_set)) rp__kernel_log_tell(d, dag, space);
     if (d->ops->loops->launch) return d->ops->loops->launch(d, s, dag, space);
     return rp__loop_launch_one(d, s, dag, space);

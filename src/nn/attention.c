@@ -371,27 +371,26 @@ static rp_tensor *decode(const rp_transformer_layer *l, rp_tensor *tgt, rp_tenso
     return layer_forward(l, tgt, steps, 3);
 }
 
+/* What `call` gives, in a scope and under a name of its own. */
+#define FRAMED(site, name, call)                                                                                       \
+    rp__site_frame frame = rp__site_push(site, name);                                                                  \
+    rp_scope scope = rp__scope_begin();                                                                                \
+    rp_tensor *out = scope.id ? (call) : rp__tensor_error();                                                           \
+    rp__scope_end(scope, &out, 1);                                                                                     \
+    rp__site_pop(frame);                                                                                               \
+    return out
+
 rp_tensor *rp_transformer_encoder_layer_forward_at(const char *site, const rp_transformer_layer *l, rp_tensor *src,
                                                    const rp_attention_masks *masks_given) {
     if (!l || l->decodes) return rp__no_layer(site, "transformer encoder layer");
-    rp__site_frame frame = rp__site_push(site, "transformer_encoder_layer");
-    rp_scope scope = rp__scope_begin();
-    rp_tensor *out = scope.id ? encode(l, src, masks_given) : rp__tensor_error();
-    rp__scope_end(scope, &out, 1);
-    rp__site_pop(frame);
-    return out;
+    FRAMED(site, "transformer_encoder_layer", encode(l, src, masks_given));
 }
 
 rp_tensor *rp_transformer_decoder_layer_forward_at(const char *site, const rp_transformer_layer *l, rp_tensor *tgt,
                                                    rp_tensor *memory, const rp_attention_masks *tgt_masks,
                                                    const rp_attention_masks *memory_masks) {
     if (!l || !l->decodes) return rp__no_layer(site, "transformer decoder layer");
-    rp__site_frame frame = rp__site_push(site, "transformer_decoder_layer");
-    rp_scope scope = rp__scope_begin();
-    rp_tensor *out = scope.id ? decode(l, tgt, memory, tgt_masks, memory_masks) : rp__tensor_error();
-    rp__scope_end(scope, &out, 1);
-    rp__site_pop(frame);
-    return out;
+    FRAMED(site, "transformer_decoder_layer", decode(l, tgt, memory, tgt_masks, memory_masks));
 }
 
 /* ---------------------------------------------------------------- stacks */
@@ -471,29 +470,26 @@ static rp_tensor *normed(const rp_transformer_stack *s, rp_tensor *x) {
     return s->norm.weight ? rp_layer_norm_layer_forward(&s->norm, x) : x;
 }
 
+static rp_tensor *encode_all(const rp_transformer_stack *s, rp_tensor *x, const rp_attention_masks *masks_given) {
+    for (size_t i = 0; i < s->num_layers; i++) x = encode(&s->layers[i], x, masks_given);
+    return normed(s, x);
+}
+
+static rp_tensor *decode_all(const rp_transformer_stack *s, rp_tensor *x, rp_tensor *memory,
+                             const rp_attention_masks *tgt_masks, const rp_attention_masks *memory_masks) {
+    for (size_t i = 0; i < s->num_layers; i++) x = decode(&s->layers[i], x, memory, tgt_masks, memory_masks);
+    return normed(s, x);
+}
+
 rp_tensor *rp_transformer_encoder_forward_at(const char *site, const rp_transformer_stack *s, rp_tensor *src,
                                              const rp_attention_masks *masks_given) {
     if (!s) return rp__no_layer(site, "transformer encoder");
-    rp__site_frame frame = rp__site_push(site, "transformer_encoder");
-    rp_scope scope = rp__scope_begin();
-    rp_tensor *x = scope.id ? src : rp__tensor_error();
-    for (size_t i = 0; i < s->num_layers; i++) x = encode(&s->layers[i], x, masks_given);
-    x = normed(s, x);
-    rp__scope_end(scope, &x, 1);
-    rp__site_pop(frame);
-    return x;
+    FRAMED(site, "transformer_encoder", encode_all(s, src, masks_given));
 }
 
 rp_tensor *rp_transformer_decoder_forward_at(const char *site, const rp_transformer_stack *s, rp_tensor *tgt,
                                              rp_tensor *memory, const rp_attention_masks *tgt_masks,
                                              const rp_attention_masks *memory_masks) {
     if (!s) return rp__no_layer(site, "transformer decoder");
-    rp__site_frame frame = rp__site_push(site, "transformer_decoder");
-    rp_scope scope = rp__scope_begin();
-    rp_tensor *x = scope.id ? tgt : rp__tensor_error();
-    for (size_t i = 0; i < s->num_layers; i++) x = decode(&s->layers[i], x, memory, tgt_masks, memory_masks);
-    x = normed(s, x);
-    rp__scope_end(scope, &x, 1);
-    rp__site_pop(frame);
-    return x;
+    FRAMED(site, "transformer_decoder", decode_all(s, tgt, memory, tgt_masks, memory_masks));
 }

@@ -30,6 +30,9 @@ uint64_t rp__lower_built(void); /* calls of this thread whose DAG was not kept f
 rp_status rp__reserve_draw(const rp__call *call, unsigned generator_attr, rp__device *d, rp_stream *s,
                            uint64_t counters, struct rp__random_draw *out);
 
+/* The number of weights that attention_place reserves random numbers for. attention.c */
+rp_dim rp__attention_weights(const rp__call *call);
+
 /* The argument that output k of an in-place op is, and its number. dispatch.c */
 uint32_t rp__call_written_at(const rp__call *call, uint32_t k);
 rp_tensor *rp__call_written(const rp__call *call, uint32_t k);

@@ -53,22 +53,38 @@ rp_status rp__infer_cat(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-/* One copy into a slice of the output for each tensor. */
-rp_status rp__run_cat(const rp__call *call) {
+/* Has a compiler had it stored there already? */
+static bool lies_in(const rp_tensor *t, const rp_tensor *part) {
+    bool same = t->storage == part->storage && t->dtype == part->dtype && rp__dim_same_word(t->offset, part->offset);
+    for (unsigned d = 0; d < t->ndim && same; d++) same = rp__dim_same_word(t->stride[d], part->stride[d]);
+    return same;
+}
+
+static rp_status copy_parts(const rp__call *call, unsigned dim) {
     rp_tensor *out = call->out[0];
-    unsigned dim;
-    if (rp__dim_same_word(rp__tensor_numel(out), 0)) return RP_OK; /* of empty 1-d tensors alone dim may be any */
-    RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), out->ndim, &dim));
     rp_dim offset = out->offset;
     for (uint32_t k = 0; k < call->n_in; k++) {
         rp_tensor *t = call->in[k];
         if (skipped(t)) continue;
         rp_tensor *part = rp__tensor_view(out, t->size, out->stride, t->ndim, offset);
         if (rp__tensor_is_error(part)) return rp_error_status();
-        RP_TRY(rp__run_copy(part, t));
+        if (!lies_in(t, part)) RP_TRY(rp__run_copy(part, t));
         offset += t->size[dim] * out->stride[dim];
     }
     return RP_OK;
+}
+
+/* One copy into a slice of the output for each tensor, all of them in one launch where the device can. */
+rp_status rp__run_cat(const rp__call *call) {
+    rp_tensor *out = call->out[0];
+    unsigned dim;
+    if (rp__dim_same_word(rp__tensor_numel(out), 0)) return RP_OK; /* of empty 1-d tensors alone dim may be any */
+    RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), out->ndim, &dim));
+    rp__device *d = rp__device_get(out->device);
+    if (!d) return rp_error_status();
+    rp__loop_parts parts;
+    rp__loop_parts_begin(&parts, d, rp__current_stream(d));
+    return rp__loop_parts_end(&parts, copy_parts(call, dim));
 }
 
 /* ---- gather and embedding: a load at a computed offset */

@@ -224,14 +224,18 @@ static unsigned probe_draw(rp__lower_sink *s, const rp__call *call, unsigned gen
 }
 
 rp_status rp__op_counters(const rp__call *call, rp_dim *out) {
-    int64_t per = SAMPLES_A_COUNTER; /* the one random op that is no loop */
-    if (call->op->lowering == RP__POINTWISE) {
+    int64_t per = SAMPLES_A_COUNTER; /* multinomial, no loop either */
+    rp_dim numbers = rp__tensor_numel(call->out[0]);
+    if (call->op == RP__OP(attention_place)) {
+        numbers = rp__attention_weights(call);
+        per = 4;
+    } else if (call->op->lowering == RP__POINTWISE) {
         probe p = {
             .sink = {.in = probe_in, .out = probe_out, .scalar = probe_scalar, .iota = probe_iota, .draw = probe_draw}};
         RP_TRY(rp__lower_into(&p.sink, call));
         per = p.words == 2 ? 2 : 4;
     }
-    *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, rp__tensor_numel(call->out[0]), per - 1), per);
+    *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, numbers, per - 1), per);
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 

@@ -336,8 +336,21 @@ static rp_status check_factor(const rp__call *call, int64_t r) {
 static bool divides(rp_dim by, rp_dim size) { return rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MOD, size, by), 0); }
 static rp_dim part(rp_dim size, rp_dim by) { return rp__dim_apply(RP__DIM_FLOORDIV, size, by); }
 
-rp_status rp__expand_pixel_shuffle(const rp__call *call) {
+/* The last three dims as the five of `fine`, in the order `moved`, as the three of `whole`. */
+static rp_status regrouped(const rp__call *call, const rp_dim fine[5], const int64_t moved[5], const rp_dim whole[3]) {
     rp_tensor *t = call->in[0];
+    const unsigned n = t->ndim - 3u;
+    rp_dim apart[RP_MAX_DIMS], size[RP_MAX_DIMS];
+    int64_t order[RP_MAX_DIMS];
+    for (unsigned d = 0; d < n; d++) apart[d] = size[d] = t->size[d], order[d] = d;
+    for (unsigned d = 0; d < 5; d++) apart[n + d] = fine[d], order[n + d] = n + moved[d];
+    for (unsigned d = 0; d < 3; d++) size[n + d] = whole[d];
+    t = rp_permute_at(call->site, rp_reshape_at(call->site, t, apart, n + 5), order, n + 5);
+    return give_own(call, rp_reshape_at(call->site, t, size, n + 3));
+}
+
+rp_status rp__expand_pixel_shuffle(const rp__call *call) {
+    const rp_tensor *t = call->in[0];
     const int64_t r = rp__attr_int(call, 0);
     RP_TRY(check_factor(call, r));
     const unsigned n = t->ndim - 3u;
@@ -348,19 +361,13 @@ rp_status rp__expand_pixel_shuffle(const rp__call *call) {
                             "expects its input's 'channel' dimension to be divisible by the square of upscale_factor, "
                             "but input.size(-3)=%lld is not divisible by %lld * %lld",
                             (long long)rp__dim_hint(c), (long long)r, (long long)r);
-    rp_dim apart[RP_MAX_DIMS], whole[RP_MAX_DIMS];
-    int64_t order[RP_MAX_DIMS];
-    for (unsigned d = 0; d < n; d++) apart[d] = whole[d] = t->size[d], order[d] = d;
-    const rp_dim fine[5] = {part(c, square), r, r, h, w};
     static const int64_t moved[5] = {0, 3, 1, 4, 2};
-    for (unsigned d = 0; d < 5; d++) apart[n + d] = fine[d], order[n + d] = n + moved[d];
-    whole[n] = fine[0], whole[n + 1] = times(h, r), whole[n + 2] = times(w, r);
-    t = rp_permute_at(call->site, rp_reshape_at(call->site, t, apart, n + 5), order, n + 5);
-    return give_own(call, rp_reshape_at(call->site, t, whole, n + 3));
+    const rp_dim fine[5] = {part(c, square), r, r, h, w}, whole[3] = {part(c, square), times(h, r), times(w, r)};
+    return regrouped(call, fine, moved, whole);
 }
 
 rp_status rp__expand_pixel_unshuffle(const rp__call *call) {
-    rp_tensor *t = call->in[0];
+    const rp_tensor *t = call->in[0];
     const int64_t r = rp__attr_int(call, 0);
     RP_TRY(check_factor(call, r));
     const unsigned n = t->ndim - 3u;
@@ -370,15 +377,10 @@ rp_status rp__expand_pixel_unshuffle(const rp__call *call) {
                             "expects height and width to be divisible by downscale_factor, but %lld and %lld are not "
                             "both divisible by %lld",
                             (long long)rp__dim_hint(h), (long long)rp__dim_hint(w), (long long)r);
-    rp_dim apart[RP_MAX_DIMS], whole[RP_MAX_DIMS];
-    int64_t order[RP_MAX_DIMS];
-    for (unsigned d = 0; d < n; d++) apart[d] = whole[d] = t->size[d], order[d] = d;
-    const rp_dim fine[5] = {c, part(h, r), r, part(w, r), r};
     static const int64_t moved[5] = {0, 2, 4, 1, 3};
-    for (unsigned d = 0; d < 5; d++) apart[n + d] = fine[d], order[n + d] = n + moved[d];
-    whole[n] = times(c, times(r, r)), whole[n + 1] = fine[1], whole[n + 2] = fine[3];
-    t = rp_permute_at(call->site, rp_reshape_at(call->site, t, apart, n + 5), order, n + 5);
-    return give_own(call, rp_reshape_at(call->site, t, whole, n + 3));
+    const rp_dim fine[5] = {c, part(h, r), r, part(w, r), r},
+                 whole[3] = {times(c, times(r, r)), part(h, r), part(w, r)};
+    return regrouped(call, fine, moved, whole);
 }
 
 rp_status rp__expand_channel_shuffle(const rp__call *call) {

@@ -242,6 +242,20 @@ static rp_status fill_slices(const rp__call *call, rp_tensor *value) {
     return give(call, combine(call, RP__SCATTER_SET, self, dim, index, value));
 }
 
+/* The same by a mask: the gradient of value counts each slice once, however often index names it. */
+static rp_status fill_masked(const rp__call *call, rp_tensor *value) {
+    rp_tensor *self = call->in[0];
+    rp__meta named = {.dtype = RP_BOOL, .device = self->device, .ndim = 1, .size = {1}};
+    rp_dim along[RP_MAX_DIMS];
+    unsigned dim;
+    RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim));
+    if (self->ndim) named.size[0] = self->size[dim];
+    rp_tensor *mask = rp_index_fill_scalar(rp__zeros_of(&named), 0, call->in[1], rp_bool(true));
+    for (unsigned d = 0; d < self->ndim; d++) along[d] = d == dim ? self->size[d] : 1;
+    mask = rp_view(mask, along, self->ndim);
+    return give(call, in_place(call) ? rp_masked_fill_(self, mask, value) : rp_masked_fill(self, mask, value));
+}
+
 static rp_status expand_index_fill(const rp__call *call) {
     rp_tensor *value = call->in[2];
     if (value->ndim > 0)
@@ -249,7 +263,9 @@ static rp_status expand_index_fill(const rp__call *call) {
                             "only supports a 0-dimensional value tensor, but got tensor with %u "
                             "dimension(s).",
                             value->ndim);
-    return fill_slices(call, rp_to_dtype_at(call->site, value, (rp_dtype)call->in[0]->dtype, NULL));
+    value = rp_to_dtype_at(call->site, value, (rp_dtype)call->in[0]->dtype, NULL);
+    if (rp__tensor_is_error(value)) return rp_error_status();
+    return rp_requires_grad(value) ? fill_masked(call, value) : fill_slices(call, value);
 }
 rp_status rp__expand_index_fill(const rp__call *call) { return expand_index_fill(call); }
 rp_status rp__expand_index_fill_(const rp__call *call) { return expand_index_fill(call); }

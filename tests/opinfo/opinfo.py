@@ -187,6 +187,8 @@ SAY = {**{f"nn.functional.adaptive_{kind}_pool{n}d": adapted for kind in ("avg",
        "var_mean": variance, "std_mean": variance, "nn.functional.batch_norm": normalised, "nn.functional.pad": padded}
 # Ops whose indices, and where gradients go by these, may be those of any of several equal elements.
 PLACES = {"topk", "kthvalue", "mode", "median_dim", "nanmedian_dim", "sort", "argsort", "msort"}
+# Ops whose results may have either sign, column by column: sizes of elements are compared, and gradients where the signs are the same.
+SIGNS = {"linalg_eigh", "linalg_svd"}
 # Where Python's function gives less than the op.
 OPS = {"unique_consecutive": torch.ops.aten.unique_consecutive.default,
        "unique": lambda x, sorted=True, return_inverse=False, return_counts=False, dim=None:
@@ -330,6 +332,14 @@ def by_value(x, g):
     return torch.zeros(values.numel(), dtype=torch.float64).index_add(0, which.flatten(), g.double().flatten())
 
 
+def decided(op, k, t, want):
+    """Of result k what is not anyone's choice: signs, and what completes the vectors of svd to a basis."""
+    if op == "linalg_svd" and k != 1:
+        n = want[1].shape[-1]
+        t = t[..., :n] if k == 0 else t[..., :n, :]
+    return t.abs() if op in SIGNS else t
+
+
 def same_bits(a, b):
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
@@ -416,7 +426,10 @@ class Checker:
                 if unsure(row, sample):
                     why = "" if got[k].dtype == w.dtype and got[k].shape == w.shape else f"{got[k].dtype} {tuple(got[k].shape)}"
                 else:
-                    why = wrong(got[k], w, lambda: truth()[0][k] if k < len(truth()[0]) else None)
+                    def part(t):
+                        return decided(row.name, k, t, want) if t.shape == w.shape else t
+
+                    why = wrong(part(got[k]), part(w), lambda: part(truth()[0][k]) if k < len(truth()[0]) else None)
                 if why and row.name in PLACES and got[k].dtype == w.dtype == torch.int64 and got[k].shape == w.shape \
                         and same_places(sample.input.detach(), got[k], w):
                     why = ""
@@ -427,17 +440,20 @@ class Checker:
         def gradients(handles, outs, m, compare_with=None):
             owners = [t for t in tensors if t is not None]
             inputs = [next(h for h, u in zip(handles, tensors) if u is t) for t in leaves]
-            roots = [outs[k] for k in which if self.lib.requires_grad(outs[k])]
-            if len(roots) < len(which):
+            asked = [k for k in which if want[k].numel() or self.lib.requires_grad(outs[k])]  # of nothing there is none
+            roots = [outs[k] for k in asked if self.lib.requires_grad(outs[k])]
+            if len(roots) < len(asked):
                 tell(m, "a result without a gradient") if any(g is not None and g.count_nonzero() for g in want_grads) else tell(m, "")
                 return None
-            held = starts([want[k] for k in which])
+            held = starts([want[k] for k in asked])
             grads = self.lib.gradients(roots, inputs, [self.lib.tensor(t) for t in held])
             got = [None if not g else self.lib.torch(g) for g in grads]
             del owners
             if compare_with is not None:
                 same = all((a is None) == (b is None) and (a is None or same_bits(a, b)) for a, b in zip(got, compare_with))
                 tell(m, "" if same else "bits: another gradient than eager")
+                return got
+            if row.name in SIGNS and any((a * b < 0).any() for a, b in zip(values, want)):
                 return got
             for k, (a, b) in enumerate(zip(got, want_grads)):
                 a, b = (torch.zeros_like(leaves[k]).detach() if g is None else g for g in (a, b))
@@ -467,7 +483,7 @@ class Checker:
             except Refused as e:
                 return tell(mode, f"refused: {e}")
             compare(got, mode)
-            eager_grads = None
+            values, eager_grads = got, None
             random = unsure(row, sample)
             if want_grads is not None and not random:
                 try:

@@ -4,6 +4,7 @@
    twice. usage: genlines OUT.c */
 #include <inttypes.h>
 #include <reprise.h>
+#include <reprise_nn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -72,6 +73,12 @@ static rp_status take(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     return RP_OK;
 }
 
+static rp_status take_many(rp__device *d, rp__dag *dag, const rp__space *shared, const rp__space_access *accesses,
+                           const int64_t *extents, size_t n_groups, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)accesses, (void)extents, (void)n_groups;
+    return take(d, dag, shared, buffer, out);
+}
+
 /* ---- everyday programs */
 
 static void pointwise(rp_dtype dtype, bool all) {
@@ -112,11 +119,25 @@ static void rows(rp_dtype dtype) {
     rp_amax(x, RP_DIMS(-1), false);
 }
 
+static void steps(void) {
+    const int64_t size[] = {4, 8};
+    rp_tensor *x = rp_empty(size, 2);
+    rp_set_requires_grad(x, true);
+    rp_set_grad(x, rp_empty(size, 2));
+    rp_optimizer *const all[] = {rp_adam(&x, 1, 1e-3, NULL), rp_adamw(&x, 1, 1e-3, NULL), rp_sgd(&x, 1, 0.1, NULL),
+                                 rp_sgd(&x, 1, 0.1, RP_OPTIONS(rp_sgd_options, .momentum = 0.9))};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        for (int k = 0; k < 2; k++) rp_optimizer_step(all[i]);
+        rp_optimizer_release(all[i]);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) die("usage: genlines OUT.c");
     rp__loop_backend loops = rp__cpu_loops;
     rp__device_ops ops = *rp__cpu_device.ops;
     loops.bind = take;
+    loops.bind_many = take_many;
     ops.loops = &loops;
     rp__cpu_device.ops = &ops;
     rp_set_grad_enabled(false);
@@ -127,6 +148,7 @@ int main(int argc, char **argv) {
     pointwise(RP_BF16, false);
     rows(RP_F32);
     rows(RP_BF16);
+    steps();
     rp_to_dtype(rp_empty(size, 2), RP_BF16);
     rp_to_dtype(rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = RP_BF16)), RP_F32);
     rp_scope_end(scope, NULL, 0);

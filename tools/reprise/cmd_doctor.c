@@ -28,6 +28,19 @@ static json_t *report_to_json(char *text) {
     return doc;
 }
 
+/* Lines for engines of others, behind the library's own text. */
+static void add_engines(char *text, size_t bytes) {
+    for (size_t i = 0; i < rp_backend_count(); i++) {
+        rp_backend_info info = {.struct_size = sizeof info};
+        const char *name = rp_backend_name(i);
+        const size_t at = strlen(text);
+        if (rp_backend_info_get(name, &info) != RP_OK || (info.available && !*info.where)) continue;
+        snprintf(text + at, bytes - at, "backend %s: %s%s%s\n", name,
+                 info.available ? info.version : "not here: ", info.available ? ", " : "",
+                 cli_shown(info.available ? info.where : info.why));
+    }
+}
+
 static int run(int argc, char **argv) {
     struct cli_options options = {0};
     static const struct argp argp = {
@@ -36,13 +49,15 @@ static int run(int argc, char **argv) {
     int code = cli_parse(&argp, argc, argv, &options);
     if (code) return code;
     size_t length = rp_doctor(NULL, 0);
-    char *text = malloc(length + 4096); /* a second look may find more */
+    enum { MORE = 16384 }; /* a second look may find more; and engines */
+    char *text = malloc(length + MORE);
     if (!text || !length) {
         fputs("reprise doctor: out of memory\n", stderr);
         free(text);
         return CLI_FAILED;
     }
     rp_doctor(text, length + 4096);
+    add_engines(text, length + MORE);
     if (options.json) {
         code = cli_print_json(report_to_json(text));
     } else {

@@ -341,6 +341,9 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     out->items = (int64_t)items;
     out->grain = p->serial ? out->items : slice_of(out->items, p->cost, RP__MANY_BLOCK, 1);
     out->kernel = k;
+    const rp__cpu_loop *loop = k->payload;
+    if (!atomic_load_explicit(&loop->line[p->plan], memory_order_relaxed))
+        rp__jit_count(dag, k, out->items * RP__MANY_BLOCK);
     return RP_OK;
 }
 

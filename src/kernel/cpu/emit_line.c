@@ -4,6 +4,7 @@
    jit.c for tier 1 and by tools/gen/genlines.c for what the library carries compiled; line.c decides when one runs. Emits over
    group.h and line.h only, nothing that depends on a vector's width. */
 #include <stdio.h>
+#include <string.h>
 
 #include "kernel/cpu/jit.h"
 
@@ -22,6 +23,10 @@ typedef struct emitter {
     rp__text *t;
     bool rows, many; /* many: the step of a load is an argument */
     bool chunks;     /* of a chunk function */
+    /* of many, by node: accesses that it depends on, if these may stand still and nothing else changes it, else 0; of a dear one it
+       is calculated once for a row where all of them do (hoisted) */
+    uint64_t stands[MAX_NODES];
+    bool hoisted[MAX_NODES];
 } emitter;
 
 /* ---- what a line function can hold */
@@ -79,11 +84,69 @@ static bool may_stand(const emitter *e, unsigned access) {
     return e->many && e->dag->accesses[access].kind == RP__ACCESS_READ;
 }
 
+/* Worth a test in each turn. */
+static bool is_dear(rp__prim op) {
+    return op == RP__EXP || op == RP__EXPM1 || op == RP__LOG || op == RP__POW || op == RP__SQRT || op == RP__DIV;
+}
+/* What follows from step counts and learning rates alone stands still with them. A node that depends on all operands has nothing to gain:
+   it would be the whole program. */
+static void find_hoisted(emitter *e) {
+    const rp__program *p = e->p;
+    uint64_t all = 0;
+    bool uniform[MAX_NODES] = {false};
+    memset(e->stands, 0, sizeof e->stands);
+    memset(e->hoisted, 0, sizeof e->hoisted);
+    if (!e->many || p->n_phases != 1) return;
+    for (unsigned a = 0; a < p->n_accesses; a++) all |= (uint64_t)may_stand(e, a) << a;
+    for (uint32_t k = 0; k < p->uniform_end; k++) uniform[p->insns[k].d] = true;
+    for (uint32_t k = p->element[0].begin; k < p->element[0].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (i->kind == RP__INSN_LOAD && may_stand(e, i->access)) e->stands[i->d] = UINT64_C(1) << i->access;
+        if (i->kind != RP__INSN_OP) continue;
+        const uint16_t operands[3] = {i->a, i->b, i->c};
+        uint64_t mask = 0;
+        bool may = true;
+        for (int o = 0; o < 3; o++) {
+            if (operands[o] == RP__NO_VAL) continue;
+            may = may && (uniform[operands[o]] || e->stands[operands[o]]);
+            mask |= e->stands[operands[o]];
+        }
+        if (!may || mask == all) continue;
+        e->stands[i->d] = mask;
+        e->hoisted[i->d] = mask && is_dear((rp__prim)e->dag->nodes[i->d].op);
+    }
+}
+/* Before a row: h is the value where the accesses of its mask stand still (t), else anything. */
+static void emit_hoisted(const emitter *e) {
+    const rp__program *p = e->p;
+    bool any = false;
+    for (unsigned v = 0; v < e->dag->n_nodes; v++) {
+        if (!e->hoisted[v]) continue;
+        any = true;
+        rp__text_add(e->t, "  const int t%u = (l->still & UINT64_C(%llu)) == UINT64_C(%llu); g_%s h%u;\n", v,
+                     (unsigned long long)e->stands[v], (unsigned long long)e->stands[v], type_of(e, v), v);
+    }
+    if (!any) return;
+    rp__text_puts(e->t, "  { ");
+    for (uint32_t k = p->element[0].begin; k < p->element[0].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if ((i->kind != RP__INSN_LOAD && i->kind != RP__INSN_OP) || !e->stands[i->d]) continue;
+        if (i->kind == RP__INSN_LOAD)
+            rp__text_add(e->t, "const g_%s v%u = r%u; (void)v%u; ", type_of(e, i->d), i->d, i->access, i->d);
+        else {
+            rp__emit_op(e->dag, i->d, e->t);
+            rp__text_add(e->t, "(void)v%u; ", i->d);
+        }
+        if (e->hoisted[i->d]) rp__text_add(e->t, "h%u = v%u; ", i->d, i->d);
+    }
+    rp__text_puts(e->t, "}\n");
+}
+
 /* ---- one vector of elements: j is its first element in memory behind `at` (q: the row, b: a padded copy), `kept` in scratch */
 
 /* The function for an operation that is faster on the vectors of a whole turn: then the body is cut in two there. NULL: none. */
 static const char *turn_of(const emitter *e, const rp__insn *i) {
-    if (i->kind != RP__INSN_OP || e->dag->nodes[i->d].dtype != RP_F32) return NULL;
+    if (i->kind != RP__INSN_OP || e->dag->nodes[i->d].dtype != RP_F32 || e->hoisted[i->d]) return NULL;
     const rp__prim op = (rp__prim)e->dag->nodes[i->d].op;
     return op == RP__EXP ? "g_exp_turn" : op == RP__ERF ? "g_erf_turn" : NULL;
 }
@@ -120,9 +183,13 @@ static void emit_body(const emitter *e, unsigned phase, char at, const char *kep
                              i->access);
             break;
         case RP__INSN_OP:
-            if (turn && turn_of(e, i))
+            if (turn && turn_of(e, i)) {
                 emit_cut(e, phase, k);
-            else
+            } else if (e->hoisted[i->d]) {
+                rp__text_add(t, "g_%s x%u = h%u; if (!t%u) { ", type, i->d, i->d, i->d);
+                rp__emit_op(e->dag, i->d, t);
+                rp__text_add(t, "x%u = v%u; } const g_%s v%u = x%u; ", i->d, i->d, type, i->d, i->d);
+            } else
                 rp__emit_op(e->dag, i->d, t);
             break;
         case RP__INSN_KEPT:
@@ -409,6 +476,7 @@ static void emit_function(const emitter *e, const char *prefix) {
                      "  const int s%u = !(l->still >> %u & 1); const g_%s r%u = s%u ? g_bits_%s(0) : g_one_%s(q%u);\n",
                      a, a, compute, a, a, compute, storage_of(e, a), a);
     }
+    emit_hoisted(e);
     for (unsigned phase = 0; phase <= p->n_phases; phase++) {
         emit_row_values(e, phase);
         if (phase < p->n_phases) emit_phase(e, phase);
@@ -432,6 +500,7 @@ void rp__emit_line(const rp__dag *dag, const rp__program *p, const char *prefix,
     emit_function(&e, prefix);
     if (!e.rows) {
         e.many = true;
+        find_hoisted(&e);
         emit_function(&e, prefix);
     }
     rp__text_add(t, "RP_LINE_FN void %sl_%d(const rp__line *l) { ", prefix, p->plan);

@@ -74,11 +74,12 @@ enum {
 };
 typedef enum rp__conv_kind { RP__CONV_FORWARD, RP__CONV_INPUT, RP__CONV_WEIGHT, RP__CONV_KINDS } rp__conv_kind;
 
-/* The largest tile; that of few rows, whose second operand is read as it lies, may be wider (isa/gemm_tile.h). */
+/* The largest tile; that of few rows may be wider: of products whose second operand is read as it lies, and of convolutions
+   (isa/gemm_tile.h). */
 enum {
     RP__GEMM_MAX_TILE_M = 192,
     RP__GEMM_MAX_TILE_N = 256,
-    RP__GEMM_CONV_TILE_M = 96,
+    RP__GEMM_BOX_TILE_N = 1024,
     RP__GEMM_STREAM_TILE_M = 4,
     RP__GEMM_STREAM_TILE_N = 2048
 };
@@ -126,7 +127,7 @@ void rp__cpu_gemm_cut(int64_t m, int64_t n, int64_t problems, double k, int64_t 
 
 /* Where a tile packs its operands and keeps partial sums: memory of the calling thread, whose stack may be small (musl gives 128
    KB, fibers less). Given back before the thread takes it again; where the system has no pages, threads take turns in one. */
-enum { RP__GEMM_SCRATCH_BYTES = 1600 * 1024 }; /* touched as far as a tile needs it */
+enum { RP__GEMM_SCRATCH_BYTES = 2048 * 1024 }; /* touched as far as a tile needs it */
 void *rp__gemm_scratch_take(void);             /* aligned to a page; never NULL */
 void rp__gemm_scratch_give(const void *scratch);
 extern bool rp__gemm_scratch_shared; /* tests: no thread gets its own */

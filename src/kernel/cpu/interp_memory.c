@@ -101,7 +101,9 @@ void rp__interp_load_part(const run *r, const rp__insn *i, char *d, unsigned d0,
     int64_t at, k = 0, m;
     while ((m = segments_next(&s, &at))) {
         const char *from = r->base[a] + (at + extra) * (int64_t)size;
-        if (off || pred)
+        if (off && !off->step && !pred)
+            copy_in(r, d + k * size, from + *(const int64_t *)(const void *)off->p * (int64_t)size, size, s.last, m);
+        else if (off || pred)
             rp__interp_load_each(d + k * size, from, size, s.last, m, off, pred, k0 + k);
         else
             copy_in(r, d + k * size, from, size, s.last, m);

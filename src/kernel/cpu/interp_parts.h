@@ -41,6 +41,7 @@ typedef struct rp__interp {
     int64_t lanes;         /* of accumulators: RP__LANES; ACROSS: of short rows as many as they have elements */
     int64_t pos;           /* element of the walk at which the tile starts (ACROSS: inner position) */
     bool whole;            /* n is a multiple that permits memory in place */
+    bool still; /* tiles are of one row of the last dim: what stands still along it is calculated once a tile */
     char *tiles, *kept, *acc, *stack, *scan, *rowbuf, *blocks, *raw;
     int64_t kept_cap;
     char *base[RP__DAG_MAX_ACCESSES];

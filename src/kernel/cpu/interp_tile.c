@@ -33,6 +33,10 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
             linear = r->base[a] + (r->w0 + rp__interp_offset(r, a, r->n_outer, r->dims, r->pos)) * (int64_t)size;
         }
     }
+    if (r->still && i->a != RP__NO_VAL && i->b == RP__NO_VAL && !r->regs[i->a].step &&
+        r->form[a] == RP__INTERP_LINEAR) { /* a row at a computed place */
+        linear = r->base[a] + (r->pos + *(const int64_t *)(const void *)r->regs[i->a].p) * (int64_t)size;
+    }
     d->step = 1;
     if (linear && !convert && r->whole) {
         union {
@@ -138,6 +142,11 @@ static inline void call_fn(const run *r, const rp__insn *i, char *d, int64_t n) 
     t.env = &r->env;
     i->fn(&t);
 }
+/* Of operands that all stand still. */
+static bool stands_still(const run *r, const rp__insn *i) {
+    return !r->regs[i->a].step && (i->b == RP__NO_VAL || !r->regs[i->b].step) &&
+           (i->c == RP__NO_VAL || !r->regs[i->c].step);
+}
 static char *direct_memory(const run *r, unsigned store) {
     const rp__program_store *st = &r->p->stores[store];
     int64_t at = r->pos;
@@ -228,6 +237,12 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
         }
         switch (i->kind) {
         case RP__INSN_OP: {
+            if (r->still && stands_still(r, i)) {
+                call_fn(r, i, d, 1);
+                rp__interp_splat(d, rp__interp_peek(d, i->size), i->size);
+                r->regs[i->d] = (reg){d, 0};
+                break;
+            }
             if (i->direct && r->whole && r->direct[i->direct - 1]) {
                 char *memory = direct_memory(r, i->direct - 1u);
                 if (memory) d = memory;

@@ -83,13 +83,15 @@ rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand 
     const int64_t blocks = phases * groups * (kind == RP__CONV_WEIGHT ? 1 : images);
     const double work = (double)images * (double)groups * (double)O * (double)C * (double)points * (double)taps;
     int64_t tm, tn;
-    rp__cpu_gemm_cut(rows, columns, blocks, work / (double)rows / (double)columns, RP__GEMM_CONV_TILE_M, &tm, &tn);
+    rp__cpu_gemm_cut(rows, columns, blocks, work / (double)rows / (double)columns, RP__GEMM_MAX_TILE_M, &tm, &tn);
     /* Whole rows of the result: their columns read one box of each channel (isa/conv_plan.h). */
     const int64_t step = kind == RP__CONV_INPUT ? (int64_t)v[RP__CONV_STRIDE + 2] : 1;
     const int64_t row =
         (((kind == RP__CONV_INPUT ? (int64_t)v[RP__CONV_XS + 2] : (int64_t)v[RP__CONV_YS + 2])) + step - 1) / step;
     if (kind != RP__CONV_WEIGHT && tn < columns && row <= RP__GEMM_MAX_TILE_N)
-        tn = row * (tn / row + (tn % row && (tn / row + 1) * row <= RP__GEMM_MAX_TILE_N));
+        tn = rows <= RP__GEMM_STREAM_TILE_M && blocks >= rp_num_threads() && columns <= RP__GEMM_BOX_TILE_N
+                 ? columns
+                 : row * (tn / row + (tn % row && (tn / row + 1) * row <= RP__GEMM_MAX_TILE_N));
     const int64_t tiles_m = (rows + tm - 1) / tm, tiles_n = (columns + tn - 1) / tn;
     v[RP__CONV_TILE_M] = (uint64_t)tm, v[RP__CONV_TILE_N] = (uint64_t)tn;
     out->items = blocks * tiles_m * tiles_n;

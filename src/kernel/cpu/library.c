@@ -55,6 +55,11 @@ static const struct {
     [RP__LIB_MULTINOMIAL] = {rp__cpu_multinomial_bind, rp__cpu_multinomial_workspace},
     [RP__LIB_SCATTER] = {rp__cpu_scatter_bind, NULL},
     [RP__LIB_CHOOSE] = {rp__cpu_choose_bind, NULL},
+    [RP__LIB_ATTENTION] = {rp__cpu_attention_bind, NULL},
+    [RP__LIB_ATTENTION_KEYS] = {rp__cpu_attention_backward_bind, rp__cpu_attention_workspace},
+    [RP__LIB_ATTENTION_QUERIES] = {rp__cpu_attention_backward_bind, NULL},
+    [RP__LIB_ATTENTION_PLACE] = {rp__cpu_attention_place_bind, NULL},
+    [RP__LIB_ATTENTION_KEEP] = {rp__cpu_attention_keep_bind, NULL},
 };
 
 static inline bool has_templates(rp__library_op op) { return RP__CPU_TEMPLATED >> op & 1u; }

@@ -21,8 +21,13 @@ unsigned rp__cuda_tile_pitch(unsigned tile, unsigned bytes) { return tile + (byt
 
 unsigned rp__cuda_columns(const rp__cuda_class *c) { return (unsigned)c->tile * c->vector; }
 
+uint32_t rp__cuda_group_words(const rp__dag *dag, const rp__cuda_class *c) {
+    return c->n_outer == 1 ? 2u + dag->n_accesses : 3u + 3u * dag->n_accesses;
+}
+
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups) {
-    if (c->template_ == RP__CUDA_MANY) return dag->n_scalars + RP__CUDA_EXTRA_WORDS + n_groups * (2u + dag->n_accesses);
+    if (c->template_ == RP__CUDA_MANY)
+        return dag->n_scalars + RP__CUDA_EXTRA_WORDS + n_groups * rp__cuda_group_words(dag, c);
     rp__space_layout words;
     rp__space_layout_of(dag, (unsigned)c->n_outer + c->n_inner, 0, &words);
     return words.end + RP__CUDA_EXTRA_WORDS;
@@ -55,6 +60,22 @@ static void find_levels(rp__emitter *e) {
             if (level < own) level = own;
         }
         e->level[k] = level;
+    }
+}
+
+/* Of points: element values that nothing with a stride along the last dim goes into. */
+static void find_still(rp__emitter *e) {
+    const bool vectors = e->c->template_ == RP__CUDA_POINTWISE || e->c->template_ == RP__CUDA_TILE ||
+                         (e->c->template_ == RP__CUDA_MANY && e->n_dims > 1);
+    for (unsigned k = 0; k < e->dag->n_nodes && vectors && e->c->vector > 1; k++) {
+        const rp__node *n = &e->dag->nodes[k];
+        const rp__val operands[3] = {n->a, n->b, n->c};
+        bool still = e->level[k] == RP__LEVEL_ELEMENT && n->op != RP__CONST;
+        for (int i = 0; i < 3 && still; i++)
+            still = operands[i] == RP__NO_VAL || e->level[operands[i]] != RP__LEVEL_ELEMENT || e->still[operands[i]];
+        if (still && (n->op == RP__LOAD || n->op == RP__IOTA || n->op == RP__INSIDE))
+            still = (e->c->broadcast >> n->access & 1) && !e->dag->accesses[n->access].windows;
+        e->still[k] = still;
     }
 }
 
@@ -136,8 +157,10 @@ static bool new_analysis(rp__emitter *e, rp__arena *arena) {
     e->place = RP__NEW(arena, uint8_t, e->dag->n_nodes + 1u);
     e->array = RP__NEW(arena, bool, e->dag->n_nodes + 1u);
     e->needed = RP__NEW(arena, bool, e->dag->n_nodes + 1u);
+    e->early = RP__NEW(arena, bool, e->dag->n_nodes + 1u);
+    e->still = RP__NEW(arena, bool, e->dag->n_nodes + 1u);
     e->stage = RP__NEW(arena, uint8_t, e->dag->n_nodes + 1u);
-    return e->stage && e->level && e->place && e->array && e->needed;
+    return e->stage && e->early && e->still && e->level && e->place && e->array && e->needed;
 }
 
 rp_status rp__cuda_emit_rest(const rp__dag *rest, const rp__cuda_place *places, unsigned n, uint32_t first, bool wide,
@@ -183,10 +206,13 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     e.recompute = c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER;
     const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN;
     e.columns = column ? c->vector : 1;
-    if (column || c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW ||
-        c->template_ == RP__CUDA_TILE || (c->template_ == RP__CUDA_POINTWISE && !rp__emit_loads_early(&e)))
+    if (column || (c->template_ == RP__CUDA_MANY && c->n_outer == 2) || c->template_ == RP__CUDA_ROW_LOOP ||
+        c->template_ == RP__CUDA_PARTIAL_ROW || c->template_ == RP__CUDA_SPLIT ||
+        c->template_ == RP__CUDA_SCAN_TOTALS || c->template_ == RP__CUDA_SCAN_PARTS || c->template_ == RP__CUDA_TILE ||
+        (c->template_ == RP__CUDA_POINTWISE && !rp__emit_loads_early(&e)))
         e.at = "[j]";
     find_levels(&e);
+    find_still(&e);
     find_places(&e);
     rp__emit_find_stages(&e);
     for (unsigned k = 0; dag->scans && k < dag->n_nodes; k++)
@@ -201,6 +227,9 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     case RP__CUDA_COLUMN: rp__emit_column(&e, name, false); break;
     case RP__CUDA_PARTIAL_ROW: rp__emit_partial_row(&e, name); break;
     case RP__CUDA_PARTIAL_COLUMN: rp__emit_column(&e, name, true); break;
+    case RP__CUDA_SCAN_TOTALS: rp__emit_scan_parts(&e, name, true); break;
+    case RP__CUDA_SCAN_PARTS: rp__emit_scan_parts(&e, name, false); break;
+    case RP__CUDA_SPLIT: rp__emit_split(&e, name); break;
     case RP__CUDA_FINISH: rp__emit_finish(&e, name); break;
     case RP__CUDA_MANY: rp__emit_many(&e, name, c->problems); break;
     case RP__CUDA_CONTRACT: break; /* no template of this file */

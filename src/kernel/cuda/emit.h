@@ -29,8 +29,11 @@ typedef enum rp__cuda_template {
     RP__CUDA_COLUMN, /* outer dims run fastest: rows side by side in a block, `down` threads down each; R <= RP__CUDA_CHUNK */
     RP__CUDA_PARTIAL_ROW,    /* one phase, one chunk of one row a block: writes partial results */
     RP__CUDA_PARTIAL_COLUMN, /* one phase, one of `parts` parts of a chunk a block */
+    RP__CUDA_SCAN_TOTALS,    /* scans, one chunk of one row a block: writes their totals */
+    RP__CUDA_SCAN_PARTS,     /* the same, behind the totals of the chunks before */
+    RP__CUDA_SPLIT, /* one chunk of one row a block, a launch a phase: folds what those before have left, writes partial results or stores */
     RP__CUDA_FINISH, /* folds partial results and runs the row values and stores; rows side by side, `down` threads down each */
-    RP__CUDA_MANY,    /* pointwise over groups of equal problems */
+    RP__CUDA_MANY,    /* pointwise over groups of equal problems of one dim or two */
     RP__CUDA_CONTRACT /* a product or convolution and what follows: contract.c makes the text */
 } rp__cuda_template;
 
@@ -41,14 +44,13 @@ typedef struct rp__cuda_class {
     uint8_t
         vector; /* POINTWISE, TILE, MANY: points a vector; COLUMN: rows a thread; rows: the span when some access is loaded in vectors */
     uint8_t
-        unroll;   /* POINTWISE, MANY: vectors a thread; COLUMN: elements of a lane whose loads are in flight together */
-    uint8_t span; /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
+        unroll; /* POINTWISE, MANY: vectors a thread; COLUMN: groups of four elements whose loads are in flight together */
+    uint8_t span;    /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
     uint8_t groups;  /* ROW: vectors a thread */
     uint8_t strided; /* ROW, CLUSTER: a thread's elements are T apart, for rows that are not read in vectors */
-    uint8_t
-        full; /* ROW: R = threads groups span, so that no element needs a guard; COLUMN: one element a lane at most; FINISH: one
+    uint8_t full;    /* ROW: R = threads groups span, so that no element needs a guard; FINISH: one
                         chunk a fold lane at most */
-    uint8_t wide; /* 64-bit element offsets */
+    uint8_t wide;    /* 64-bit element offsets */
     uint8_t n_draws;
     uint16_t threads; /* ROW: threads a row; COLUMN: T of the order above; FINISH: fold lanes */
     uint16_t
@@ -59,13 +61,16 @@ typedef struct rp__cuda_class {
     uint16_t
         tile; /* TILE: places along the last dim; tile * down is a multiple of 256. COLUMN, FINISH: threads side by side */
     uint8_t across;    /* TILE: the other dim */
+    uint8_t phase;     /* SPLIT: which one */
     uint8_t stage;     /* TILE: elements of a vector across */
     uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
     /* per access, along the fastest dim (POINTWISE), the last outer one (`unit` of COLUMN) or the inner dims (rows) */
-    uint64_t unit;        /* stride 1 and aligned for whole vectors */
-    uint64_t broadcast;   /* stride 0 */
-    uint64_t staged;      /* TILE: through shared memory */
-    uint64_t staged_unit; /* TILE: of these, stride 1 across and aligned for vectors of `stage` */
+    uint64_t unit;      /* stride 1 and aligned for whole vectors */
+    uint64_t broadcast; /* stride 0 */
+    uint64_t gathered;  /* POINTWISE, TILE: of `unit`, loads at computed places that keep vectors whole */
+    uint64_t staged;    /* TILE: through shared memory */
+    uint64_t
+        staged_unit; /* TILE: of these, stride 1 across and aligned for vectors of `stage`; COLUMN: stride 0 along the last outer dim */
 } rp__cuda_class;
 
 /* Parameter words: those of rp__space_words (space.h), then these. */
@@ -75,7 +80,9 @@ enum {
     RP__CUDA_WORD_CHUNKS,  /* chunks a row */
     RP__CUDA_EXTRA_WORDS
 };
-/* MANY: scalars, then RP__CUDA_EXTRA_WORDS, then for each group: points, first block, one address an access. */
+/* MANY: scalars, then RP__CUDA_EXTRA_WORDS, then for each group: points, first block, one address an access; of two dims: points, first block,
+ * extent of the last dim, addresses, two strides an access. */
+uint32_t rp__cuda_group_words(const rp__dag *dag, const rp__cuda_class *c);
 
 int rp__cuda_row_threads(int64_t r);                         /* T of the order above: a power of two, 1 to 256 */
 unsigned rp__cuda_columns(const rp__cuda_class *c);          /* COLUMN: rows side by side in a block */

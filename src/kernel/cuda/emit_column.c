@@ -1,6 +1,7 @@
 /* The CUDA C kernel that walks rows side by side, for outer dims that run fastest (emit_parts.h): a thread takes `vector`
- * neighbouring rows - columns of memory - and some of the lanes of each, one lane after the other. Lanes are visited so that what
- * the tree of emit.h combines first comes first: one value a level waits for its partner, however many lanes there are. */
+ * neighbouring rows - columns of memory - and some of the groups of four lanes of each, one group after the other: its lanes are
+ * neighbours in memory. Groups are visited so that what the tree of emit.h combines first comes first: one value a level waits for its
+ * partner, however many groups there are. */
 #include "kernel/cuda/emit_parts.h"
 
 #include <stdio.h>
@@ -58,15 +59,25 @@ void rp__emit_down(const rp__emitter *e, unsigned phase, unsigned down, const ch
     rp__text_puts(e->out, "    rp_barrier();\n");
 }
 
-/* What happens at element i of this thread's columns, `in` saying whether there is one. */
-static void add_elements(const rp__emitter *e, unsigned phase, bool stores) {
-    const rp__dag *d = e->dag;
+/* A plain load of one element for all columns of a thread. */
+static bool is_single(const rp__emitter *e, unsigned k) {
+    const rp__node *n = &e->dag->nodes[k];
+    return n->op == RP__LOAD && e->level[k] == RP__LEVEL_ELEMENT && e->needed[k] && n->a == RP__NO_VAL &&
+           n->b == RP__NO_VAL && !e->dag->accesses[n->access].windows &&
+           (e->c->vector == 1 || (e->c->staged_unit >> n->access & 1));
+}
+
+static bool is_whole(const rp__emitter *e, unsigned k) {
+    return e->level[k] == RP__LEVEL_ELEMENT && e->needed[k] && rp__emit_in_vectors(e, &e->dag->nodes[k]);
+}
+
+/* Element i of the columns: its distance from the first one, of each access that is read or written in vectors. */
+static void add_distances(const rp__emitter *e) {
     const rp__cuda_class *c = e->c;
     const char *index = rp__emit_index_type(e);
-    char at[32];
     rp__emit_inner_indices(e);
-    for (unsigned a = 0; a < d->n_accesses && c->vector > 1; a++) {
-        if (!(c->unit >> a & 1) || (c->broadcast >> a & 1)) continue;
+    for (unsigned a = 0; a < e->dag->n_accesses && c->vector > 1; a++) {
+        if (!(c->unit >> a & 1)) continue;
         rp__text_add(e->out, "        const %s x%ui = 0", index, a);
         for (unsigned k = 0; k < c->n_inner; k++) {
             char i[8] = "i";
@@ -75,17 +86,60 @@ static void add_elements(const rp__emitter *e, unsigned phase, bool stores) {
         }
         rp__text_add(e->out, "; (void)x%ui;\n", a);
     }
+}
+
+/* The four lanes of group number n, combined; it waits for its partner. */
+static void add_group(const rp__emitter *e, unsigned phase, unsigned groups) {
+    const unsigned vector = e->c->vector;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        const rp__node *n = &e->dag->nodes[k];
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        char lane[4][32], own[24];
+        for (unsigned l = 0; l < 4; l++) (void)snprintf(lane[l], sizeof lane[l], "c%u[%u + j]", k, l * vector);
+        (void)snprintf(own, sizeof own, "k%u[j]", k);
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) { const %s lo = ", vector,
+                     rp__emit_type(n->dtype));
+        rp__emit_combine(e, n, lane[0], lane[2]);
+        rp__text_puts(e->out, ", hi = ");
+        rp__emit_combine(e, n, lane[1], lane[3]);
+        rp__text_add(e->out, "; %s = ", own);
+        rp__emit_combine(e, n, "lo", "hi");
+        rp__text_puts(e->out, ";");
+        rp__emit_visited(e, k, 'z', groups, "n", own, "[j]");
+        rp__text_puts(e->out, "    }\n");
+    }
+}
+
+/* `count` elements of this thread's columns, all loads before the first use. place: the text that declares i and in of element w. */
+static void add_batch(const rp__emitter *e, unsigned phase, bool stores, unsigned count, const char *place) {
+    const rp__dag *d = e->dag;
+    const rp__cuda_class *c = e->c;
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        e->early[k] = is_single(e, k);
+        if (e->early[k])
+            rp__text_add(e->out, "    %s x%u[%u];\n", rp__emit_type(d->accesses[d->nodes[k].access].dtype), k, count);
+        if (is_whole(e, k)) rp__emit_vectors(e, k, c->vector, count);
+    }
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n%s", count, place);
+    add_distances(e);
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        char at[32];
+        (void)snprintf(at, sizeof at, " + x%ui", d->nodes[k].access);
+        if (e->early[k]) rp__emit_early_load(e, k, "in");
+        if (is_whole(e, k)) rp__emit_vectors_load(e, k, c->vector, at, "in");
+    }
+    rp__text_add(e->out, "    }\n    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n%s", count, place);
+    add_distances(e);
     for (unsigned k = 0; k < d->n_nodes; k++)
-        if (e->level[k] == RP__LEVEL_ELEMENT && e->needed[k] && rp__emit_in_vectors(e, &d->nodes[k])) {
-            (void)snprintf(at, sizeof at, " + x%ui", d->nodes[k].access);
-            rp__emit_vector_load(e, k, c->vector, at, "in");
-        }
+        if (is_whole(e, k)) rp__emit_vectors_use(e, k);
     for (unsigned k = 0; stores && k < d->n_stores; k++)
         if (!rp__dag_is_row(d, d->stores[k].axes) && rp__emit_vector_store(e, &d->stores[k]))
             rp__emit_gathered(e, &d->stores[k], k, c->vector);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", c->vector);
     rp__emit_element_nodes(e, phase, "in");
-    rp__emit_accumulation(e, phase, "j", "in");
+    char lane[32];
+    (void)snprintf(lane, sizeof lane, "(w & 3) * %u + j", c->vector);
+    rp__emit_accumulation(e, phase, lane, "in");
     for (unsigned k = 0; stores && k < d->n_stores; k++) {
         if (rp__dag_is_row(d, d->stores[k].axes)) continue;
         if (rp__emit_vector_store(e, &d->stores[k]))
@@ -97,10 +151,12 @@ static void add_elements(const rp__emitter *e, unsigned phase, bool stores) {
     for (unsigned k = 0; stores && k < d->n_stores; k++)
         if (!rp__dag_is_row(d, d->stores[k].axes) && rp__emit_vector_store(e, &d->stores[k])) {
             const unsigned a = d->stores[k].access;
-            char place[48];
-            (void)snprintf(place, sizeof place, "a%u + o%u + x%ui", a, a, a);
-            rp__emit_gathered_store(e, &d->stores[k], k, c->vector, "in && live", place);
+            char to[48];
+            (void)snprintf(to, sizeof to, "a%u + o%u + x%ui", a, a, a);
+            rp__emit_gathered_store(e, &d->stores[k], k, c->vector, "in && live", to);
         }
+    rp__text_puts(e->out, "    }\n");
+    for (unsigned k = 0; k < d->n_nodes; k++) e->early[k] = false;
 }
 
 /* All lanes of this thread, and the tree above them: r<k>, or s<k> of a chunk's part. */
@@ -108,36 +164,25 @@ static void add_reductions(const rp__emitter *e, unsigned phase, bool partial) {
     const rp__dag *d = e->dag;
     const rp__cuda_class *c = e->c;
     const char *index = rp__emit_index_type(e);
-    const unsigned lanes = 4u * c->threads / c->parts / c->down, tree = 4u * c->threads;
-    char size[16];
+    const unsigned groups = (unsigned)c->threads / c->parts / c->down, tree = 4u * c->threads;
+    char size[16], place[200];
     (void)snprintf(size, sizeof size, "[%u]", c->vector);
     for (unsigned k = 0; k < d->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase)) {
-            rp__emit_waiting(e, k, 'z', lanes, size);
+            rp__emit_waiting(e, k, 'z', groups, size);
             rp__text_add(e->out, "    %s k%u%s;\n", rp__emit_type(d->nodes[k].dtype), k, size);
         }
-    rp__text_add(e->out, "    %sfor (int n = 0; n < %u; n++) {\n", c->full ? "_Pragma(\"unroll 8\") " : "", lanes);
-    rp__text_add(e->out, "    const %s lane = ((%s)part + %u * (ty + %u * ", index, index, c->parts, c->down);
-    rp__emit_reversed(e, "(n >> 2)", lanes / 4);
-    rp__text_puts(e->out, ")) * 4 + ((n & 1) * 2 + (n >> 1 & 1));\n");
-    rp__emit_accumulators(e, phase, c->vector);
-    if (c->full) { /* one element a lane at most */
-        rp__text_add(e->out, "    { const %s i = chunk + lane; const int in = i < end; (void)in;\n", index);
-    } else { /* several of a lane at once, so that their loads are in flight together */
-        rp__text_add(e->out, "    for (%s from = chunk + lane; from < end; from += %u)\n", index, tree * c->unroll);
-        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n", c->unroll);
-        rp__text_add(e->out, "        const %s i = from + w * %u; const int in = i < end; (void)in;\n", index, tree);
-    }
-    add_elements(e, phase, false);
+    rp__text_add(e->out, "    for (int n = 0; n < %u; n++) {\n", groups);
+    rp__emit_accumulators(e, phase, 4u * c->vector);
+    rp__text_add(e->out, "    for (%s from = chunk + ((%s)part + %u * (ty + %u * ", index, index, c->parts, c->down);
+    rp__emit_reversed(e, "n", groups);
+    rp__text_add(e->out, ")) * 4; from < end; from += %u) {\n", tree * c->unroll);
+    (void)snprintf(place, sizeof place,
+                   "        const %s i = from + (w >> 2) * %u + (w & 3); const int in = i < end; (void)in;\n", index,
+                   tree);
+    add_batch(e, phase, false, 4u * c->unroll, place);
     rp__text_puts(e->out, "    }\n");
-    for (unsigned k = 0; k < d->n_nodes; k++)
-        if (rp__emit_reduces_in(e, k, phase)) {
-            char at[24];
-            rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {", c->vector);
-            (void)snprintf(at, sizeof at, "c%u[j]", k);
-            rp__emit_visited(e, k, 'z', lanes, "n", at, "[j]");
-            rp__text_add(e->out, "    k%u[j] = c%u[j]; }\n", k, k);
-        }
+    add_group(e, phase, groups);
     rp__text_puts(e->out, "    }\n");
     for (unsigned k = 0; k < d->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase))
@@ -186,6 +231,9 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
     else
         rp__text_add(e->out, "    const %s row_ = (%s)blockIdx.x * %u + tx * %u, chunk_ = 0, part = 0;\n", index, index,
                      columns, c->vector);
+    if (partial)
+        rp__text_add(e->out, "    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
+                     rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
     rp__emit_row_start(e, false);
     rp__text_add(e->out, "    const %s chunk = chunk_ * %u, end = R - chunk < %u ? R : chunk + %u;\n", index,
                  RP__CUDA_CHUNK, RP__CUDA_CHUNK, RP__CUDA_CHUNK);
@@ -199,14 +247,15 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
             if (partial) break;
             continue;
         }
-        rp__text_add(e->out, "    for (%s from = ty; from < R; from += %u)\n", index, c->down * c->unroll);
-        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n", c->unroll);
-        rp__text_add(e->out, "        const %s i = from + w * %u; const int in = i < R; (void)in;\n", index, c->down);
-        add_elements(e, phase, true);
+        rp__text_add(e->out, "    for (%s from = ty; from < R; from += %u) {\n", index, c->down * 4u * c->unroll);
+        char place[128];
+        (void)snprintf(place, sizeof place, "        const %s i = from + w * %u; const int in = i < R; (void)in;\n",
+                       index, c->down);
+        add_batch(e, phase, true, 4u * c->unroll, place);
         rp__text_puts(e->out, "    }\n");
     }
     if (partial)
-        rp__emit_partial_stores(e, "live && ty == 0", "chunk_", "part");
+        rp__emit_partial_stores(e, 0, "live && ty == 0", "chunk_", "part");
     else
         rp__emit_row_stores(e, "live && ty == 0");
     rp__text_puts(e->out, "}\n");

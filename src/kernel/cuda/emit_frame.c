@@ -188,6 +188,26 @@ void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, 
                  node, type, words, access, access, at, type, node, node);
 }
 
+void rp__emit_vectors(const rp__emitter *e, unsigned node, unsigned vector, unsigned count) {
+    const unsigned dtype = e->dag->accesses[e->dag->nodes[node].access].dtype;
+    rp__text_add(e->out, "    rp_vec_%s_%u x%u[%u];\n", word_type(dtype), words_of(dtype, vector), node, count);
+}
+
+void rp__emit_vectors_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard) {
+    const unsigned access = e->dag->nodes[node].access, dtype = e->dag->accesses[access].dtype;
+    const unsigned words = words_of(dtype, vector);
+    rp__text_add(
+        e->out,
+        "        if (%s) x%u[w] = *(const rp_vec_%s_%u *)(a%u + o%u%s); else _Pragma(\"unroll\") for (int j = 0; "
+        "j < %u; j++) x%u[w].e[j] = 0;\n",
+        guard, node, word_type(dtype), words, access, access, at, words, node);
+}
+
+void rp__emit_vectors_use(const rp__emitter *e, unsigned node) {
+    const unsigned dtype = e->dag->accesses[e->dag->nodes[node].access].dtype;
+    rp__text_add(e->out, "    const %s *l%u = x%u[w].e;\n", word_type(dtype), node, node);
+}
+
 bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s) {
     return s->mode == RP__STORE_SET && s->offset == RP__NO_VAL && s->predicate == RP__NO_VAL &&
            (e->c->unit >> s->access & 1) && e->c->vector > 1;

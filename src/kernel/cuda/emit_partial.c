@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 /* Partial result `which` of a part of a chunk of `row`: each has the room of 8 bytes, and its own type. */
-static void add_partial(const rp__emitter *e, unsigned node, unsigned which, const char *chunk, const char *part) {
+void rp__emit_partial(const rp__emitter *e, unsigned node, unsigned which, const char *chunk, const char *part) {
     rp__text_add(
         e->out,
         "((%s *)((rp_u64 *)p.w[%u] + %u * chunks * (rp_i64)rows))[((rp_i64)%s * %u + %s) * (rp_i64)rows + (rp_i64)row",
@@ -14,16 +14,36 @@ static void add_partial(const rp__emitter *e, unsigned node, unsigned which, con
     rp__text_puts(e->out, e->columns > 1 ? " + j]" : "]");
 }
 
-void rp__emit_partial_stores(const rp__emitter *e, const char *guard, const char *chunk, const char *part) {
+void rp__emit_partial_stores(const rp__emitter *e, unsigned phase, const char *guard, const char *chunk,
+                             const char *part) {
     unsigned which = 0;
-    rp__text_add(e->out, "    const rp_i64 chunks = (rp_i64)p.w[%u];\n", rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
-    for (unsigned k = 0; k < e->dag->n_nodes; k++)
-        if (rp__emit_reduces_in(e, k, 0)) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (rp__emit_reduces_in(e, k, phase)) {
             rp__text_add(e->out, "    if (%s) ", guard);
             if (e->columns > 1) rp__text_add(e->out, "_Pragma(\"unroll\") for (int j = 0; j < %u; j++) ", e->columns);
-            add_partial(e, k, which++, chunk, part);
+            rp__emit_partial(e, k, which, chunk, part);
             rp__text_add(e->out, " = s%u%s;\n", k, e->columns > 1 ? "[j]" : "");
         }
+        which += e->dag->nodes[k].op == RP__REDUCE;
+    }
+}
+
+/* r<k> of the reductions of a phase, whose partial results a launch before this one has left: thread t is a fold lane. */
+void rp__emit_partial_fold(const rp__emitter *e, unsigned phase) {
+    unsigned which = 0;
+    rp__emit_fold_start(e, phase);
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (rp__emit_reduces_in(e, k, phase)) {
+            rp__text_add(e->out, "    _Pragma(\"unroll 4\") for (rp_i64 c = t; c < chunks; c += %d) { const %s x = ",
+                         RP__CUDA_FOLD, rp__emit_type(e->dag->nodes[k].dtype));
+            rp__emit_partial(e, k, which, "c", "0");
+            rp__text_puts(e->out, "; ");
+            rp__emit_fold_step(e, k, "x");
+            rp__text_puts(e->out, "    }\n");
+        }
+        which += e->dag->nodes[k].op == RP__REDUCE;
+    }
+    rp__emit_fold_end(e, phase, "");
 }
 
 /* Rows side by side, `down` threads a row. Fold lanes and parts are the places of one halving tree, parts above lanes: thread ty has the
@@ -74,7 +94,7 @@ void rp__emit_finish(const rp__emitter *e, const char *name) {
             (void)snprintf(part, sizeof part, "(ty / %u + %u * %s)", own, apart, reversed.data ? reversed.data : "0");
             e->out->failed = e->out->failed || reversed.failed;
             rp__text_free(&reversed);
-            add_partial(e, k, which, "chunk", part);
+            rp__emit_partial(e, k, which, "chunk", part);
             rp__text_puts(e->out, ";\n");
             rp__emit_visited(e, k, 'y', pieces, "m", "x", "");
             rp__text_puts(e->out, "    }\n    ");
@@ -84,7 +104,7 @@ void rp__emit_finish(const rp__emitter *e, const char *name) {
             char part[32];
             (void)snprintf(part, sizeof part, "(ty / %u)", own);
             rp__text_add(e->out, "    const %s x = ", type);
-            add_partial(e, k, which, "chunk", part);
+            rp__emit_partial(e, k, which, "chunk", part);
             rp__text_puts(e->out, "; ");
             rp__emit_fold_step(e, k, "x");
         }

@@ -26,8 +26,10 @@ typedef struct rp__emitter {
     bool *array;    /* per node: kept from one phase to a later one */
     bool *needed;   /* per node: scratch of rp__emit_find_needed */
     uint8_t *stage; /* per node: scans on the longest path to it */
-    unsigned
-        columns;    /* rows that a thread has side by side: row values are arrays r<node>[j] where there are several */
+    bool *early;    /* per node: a load that lies in x<node>[w] already */
+    bool *still;    /* per node: of points, an element value that is the same for all of a vector */
+    /* rows that a thread has side by side: row values are arrays r<node>[j] where there are several */
+    unsigned columns;
     bool recompute; /* looped templates keep nothing between phases */
 } rp__emitter;
 
@@ -56,6 +58,7 @@ uint32_t rp__emit_stride_word(const rp__emitter *e, unsigned access, unsigned di
 bool rp__emit_is_still(const rp__emitter *e, unsigned access);
 /* Is this load read as whole vectors before the loop over elements? */
 bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n);
+void rp__emit_early_load(const rp__emitter *e, unsigned node, const char *guard); /* x<node>[w], where it is */
 /* `raw`, a value in the storage type of an access, in the type that is computed with. */
 void rp__emit_converted(const rp__emitter *e, unsigned access, const char *raw);
 /* One per-element or row node. Element nodes are declared here unless they are arrays. guard: NULL, or the condition under which
@@ -92,6 +95,10 @@ void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsi
                            const char *guard);
 /* The vector of one load at its access's offset and `at` ("" or " + i4"): l<node>[vector]. */
 void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard);
+/* The same for `count` vectors w, loaded before any is used: declared, loaded, l<node> of vector w. */
+void rp__emit_vectors(const rp__emitter *e, unsigned node, unsigned vector, unsigned count);
+void rp__emit_vectors_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard);
+void rp__emit_vectors_use(const rp__emitter *e, unsigned node);
 /* A store whose access takes whole vectors gathers its lanes first: declared by _gathered, put there for lane j by _gather,
  * stored at the address `at` by _gathered_store. 16-bit floats are converted in pairs. */
 bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s);
@@ -131,7 +138,11 @@ const char *rp__emit_shuffle(unsigned dtype); /* of shuffle functions: the type 
 void rp__emit_find_stages(rp__emitter *e);          /* fills e->stage */
 void rp__emit_scan_functions(const rp__emitter *e); /* before the kernel */
 void rp__emit_scan_shared(const rp__emitter *e);
-void rp__emit_scan_carries(const rp__emitter *e); /* q<node>: what lies before the tile */
+void rp__emit_scan_carries(const rp__emitter *e,
+                           char name); /* q<node>: what lies before the tile in its chunk; Q<node>: the chunks before */
+void rp__emit_scan_chunk_end(const rp__emitter *e); /* q<node> to Q<node> */
+void rp__emit_scan_totals(const rp__emitter *e);    /* q<node> is the partial result of chunk_ */
+void rp__emit_scan_before(const rp__emitter *e);    /* Q<node> of the partial results before chunk_ */
 /* All element values of tile u of a chunk. element: the text that opens a loop over them. */
 void rp__emit_scan_tile(const rp__emitter *e, const char *element);
 void rp__emit_scan_vectors(const rp__emitter *e);
@@ -157,9 +168,15 @@ void rp__emit_staged(const rp__emitter *e,
 void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups);
 void rp__emit_row(const rp__emitter *e, const char *name);
 void rp__emit_row_loop(const rp__emitter *e, const char *name);
+void rp__emit_split(const rp__emitter *e, const char *name);
+void rp__emit_scan_parts(const rp__emitter *e, const char *name, bool totals);
 void rp__emit_partial_row(const rp__emitter *e, const char *name);
 void rp__emit_column(const rp__emitter *e, const char *name, bool partial);
-void rp__emit_partial_stores(const rp__emitter *e, const char *guard, const char *chunk, const char *part);
+/* Partial result `which`, of `node`, of a part of a chunk of the row, as an operand; `chunks` is how many a row has. */
+void rp__emit_partial(const rp__emitter *e, unsigned node, unsigned which, const char *chunk, const char *part);
+void rp__emit_partial_stores(const rp__emitter *e, unsigned phase, const char *guard, const char *chunk,
+                             const char *part);
+void rp__emit_partial_fold(const rp__emitter *e, unsigned phase);
 void rp__emit_finish(const rp__emitter *e, const char *name);
 
 #endif

@@ -6,6 +6,14 @@
 void rp__emit_point_body(const rp__emitter *e, const char *guard, bool many) {
     const rp__dag *d = e->dag;
     unsigned vector = e->c->vector;
+    for (unsigned k = 0; k < d->n_nodes; k++) { /* what a whole vector shares, and loads at places that it shares */
+        const rp__node *n = &d->nodes[k];
+        if (e->still[k]) rp__emit_node(e, (rp__val)k, guard);
+        if (e->level[k] != RP__LEVEL_ELEMENT || n->a == RP__NO_VAL || !rp__emit_in_vectors(e, n)) continue;
+        char at[80], place[64];
+        (void)snprintf(at, sizeof at, " + %s", rp__emit_value(e, n->a, place));
+        rp__emit_vector_load(e, k, vector, at, guard);
+    }
     for (unsigned k = 0; k < d->n_stores; k++)
         if (rp__emit_vector_store(e, &d->stores[k])) rp__emit_gathered(e, &d->stores[k], k, vector);
     rp__text_add(e->out,
@@ -13,7 +21,7 @@ void rp__emit_point_body(const rp__emitter *e, const char *guard, bool many) {
                  vector, vector);
     if (many) rp__text_puts(e->out, "        const rp_i64 x = g + j;\n");
     for (unsigned k = 0; k < d->n_nodes; k++)
-        if (e->level[k] == RP__LEVEL_ELEMENT) rp__emit_node(e, (rp__val)k, guard);
+        if (e->level[k] == RP__LEVEL_ELEMENT && !e->still[k]) rp__emit_node(e, (rp__val)k, guard);
     for (unsigned k = 0; k < d->n_stores; k++) {
         if (rp__emit_vector_store(e, &d->stores[k]))
             rp__emit_gather(e, &d->stores[k], k);
@@ -64,7 +72,7 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
     rp__emit_indices(e, "g", "d", 0, e->n_dims);
     rp__emit_access_offsets(e, "d", 0, e->n_dims);
     for (unsigned k = 0; k < d->n_nodes && !early && vector > 1; k++)
-        if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &d->nodes[k]))
+        if (e->level[k] == RP__LEVEL_ELEMENT && d->nodes[k].a == RP__NO_VAL && rp__emit_in_vectors(e, &d->nodes[k]))
             rp__emit_vector_load(e, k, vector, "", "ok");
     rp__emit_point_body(e, "ok", false);
     rp__text_puts(e->out, "    }\n}\n");
@@ -73,7 +81,9 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
 /* Groups of equal problems: a block finds its group by binary search over first-block words. */
 void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
     const rp__dag *d = e->dag;
-    unsigned vector = e->c->vector, unroll = e->c->unroll, stride = 2u + d->n_accesses;
+    const bool two = e->c->n_outer == 2;
+    const char *index = rp__emit_index_type(e), *whole = e->c->wide ? "rp_u64" : "rp_u32";
+    unsigned vector = e->c->vector, unroll = e->c->unroll, stride = rp__cuda_group_words(d, e->c), first = two ? 3 : 2;
     uint32_t table = d->n_scalars + RP__CUDA_EXTRA_WORDS;
     rp__emit_vector_types(e, vector);
     rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, n_groups), RP__CUDA_BLOCK);
@@ -89,7 +99,7 @@ void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
         if (x->kind != RP__ACCESS_IOTA)
             rp__text_add(e->out, "    %s%s *a%u = (%s%s *)p.w[w + %u];\n", x->kind == RP__ACCESS_READ ? "const " : "",
                          rp__emit_type(x->dtype), a, x->kind == RP__ACCESS_READ ? "const " : "",
-                         rp__emit_type(x->dtype), 2 + a);
+                         rp__emit_type(x->dtype), first + a);
     }
     rp__text_add(
         e->out,
@@ -97,13 +107,30 @@ void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
         RP__CUDA_BLOCK * unroll, vector);
     rp__emit_row_nodes(e, 0);
     char at[64], guard[96];
+    if (two) /* the place of a thread's next vector follows from that of the one before: one division for all of them */
+        rp__text_add(e->out,
+                     "    const %s along = (%s)p.w[w + 2], sq = (%s)((%s)%u / (%s)along), sr = %u - sq * along;\n"
+                     "    %s q0 = (%s)((%s)first / (%s)along), q1 = (%s)first - q0 * along;\n",
+                     index, index, index, whole, RP__CUDA_BLOCK * vector, whole, RP__CUDA_BLOCK * vector, index, index,
+                     whole, whole, index);
     (void)snprintf(at, sizeof at, "first + (rp_i64)u * %u", RP__CUDA_BLOCK * vector);
     (void)snprintf(guard, sizeof guard, "%s < points", at);
-    if (vector > 1) rp__emit_vector_loads(e, -1, unroll, vector, at, 'a', guard);
+    if (vector > 1 && !two) rp__emit_vector_loads(e, -1, unroll, vector, at, 'a', guard);
     rp__text_add(
         e->out,
         "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n    const rp_i64 g = %s;\n    const int ok = g < points;\n",
         unroll, at);
-    rp__emit_point_body(e, "ok", true);
+    if (two) {
+        rp__text_add(
+            e->out, "    const %s d0 = q0, d1 = q1;\n    q0 += sq; q1 += sr; if (q1 >= along) { q1 -= along; q0++; }\n",
+            index);
+        for (unsigned a = 0; a < d->n_accesses; a++)
+            rp__text_add(e->out, "    const %s o%u = d0 * (%s)p.w[w + %u] + d1 * (%s)p.w[w + %u];\n", index, a, index,
+                         first + d->n_accesses + 2 * a, index, first + d->n_accesses + 2 * a + 1);
+        for (unsigned k = 0; k < d->n_nodes && vector > 1; k++)
+            if (e->level[k] == RP__LEVEL_ELEMENT && d->nodes[k].a == RP__NO_VAL && rp__emit_in_vectors(e, &d->nodes[k]))
+                rp__emit_vector_load(e, k, vector, "", "ok");
+    }
+    rp__emit_point_body(e, "ok", !two);
     rp__text_puts(e->out, "    }\n}\n");
 }

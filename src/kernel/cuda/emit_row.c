@@ -199,10 +199,12 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
         rp__emit_fold_start(e, phase);
         if (last && !stores_elements(d)) break;
         rp__text_puts(e->out, "    { int turn = 0; (void)turn;\n");
-        rp__emit_scan_carries(e);
+        rp__emit_scan_carries(e, 'Q');
         rp__text_add(e->out, "    for (%s chunk = 0; chunk < R; chunk += %u, turn ^= 1) {\n", index, RP__CUDA_CHUNK);
+        rp__emit_scan_carries(e, 'q');
         rp__emit_accumulators(e, phase, 4);
         add_chunk_loop(e, phase, last);
+        rp__emit_scan_chunk_end(e);
         rp__emit_trees(e, phase, &chunk_shape, "[turn]");
         rp__emit_fold(e, phase);
         rp__text_puts(e->out, "    }\n");
@@ -210,6 +212,67 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
         rp__text_puts(e->out, "    }\n");
     }
     rp__emit_row_stores(e, "live && t == 0");
+    rp__text_puts(e->out, "}\n");
+}
+
+/* A block a chunk of a row, in launch number `phase` of those that a long row takes: all of them know the row values of the phases
+ * before. */
+void rp__emit_split(const rp__emitter *e, const char *name) {
+    const rp__dag *d = e->dag;
+    const char *index = rp__emit_index_type(e);
+    const unsigned phase = e->c->phase;
+    char size[16];
+    if (e->c->vector > 1) rp__emit_vector_types(e, 4);
+    rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), RP__CUDA_BLOCK);
+    (void)snprintf(size, sizeof size, "[%u]", RP__ROW_SHARED(chunk_shape));
+    rp__emit_shared(e, size);
+    rp__emit_rows_start(e, true);
+    rp__text_add(e->out,
+                 "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x %% rows, chunk_ = "
+                 "(%s)blockIdx.x / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
+                 index, index, index, RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
+    rp__emit_row_start(e, false);
+    for (unsigned before = 0; before < phase; before++) {
+        rp__emit_row_nodes(e, before);
+        rp__emit_partial_fold(e, before);
+    }
+    rp__emit_row_nodes(e, phase);
+    rp__emit_find_needed(e, phase);
+    if (phase + 1u < d->n_phases) {
+        rp__emit_accumulators(e, phase, 4);
+        add_chunk_loop(e, phase, false);
+        rp__emit_trees(e, phase, &chunk_shape, "");
+        rp__emit_partial_stores(e, phase, "t == 0", "chunk_", "0");
+    } else {
+        if (stores_elements(d)) add_chunk_loop(e, phase, true);
+        rp__emit_row_stores(e, "live && t == 0 && chunk_ == 0");
+    }
+    rp__text_puts(e->out, "}\n");
+}
+
+/* A block a chunk of a row with scans: their totals in the chunk, or what they are, from the totals of the chunks before. */
+void rp__emit_scan_parts(const rp__emitter *e, const char *name, bool totals) {
+    const char *index = rp__emit_index_type(e);
+    if (e->c->vector > 1) rp__emit_vector_types(e, 4);
+    rp__emit_scan_functions(e);
+    rp__emit_signature(e, name, rp__cuda_word_count(e->dag, e->c, 0), RP__CUDA_BLOCK);
+    rp__emit_scan_shared(e);
+    rp__emit_rows_start(e, true);
+    rp__text_add(e->out,
+                 "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x %% rows, chunk_ = "
+                 "(%s)blockIdx.x / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
+                 index, index, index, RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
+    rp__emit_row_start(e, false);
+    rp__emit_row_nodes(e, 0);
+    rp__emit_find_needed(e, 0);
+    rp__emit_scan_carries(e, 'Q');
+    rp__emit_scan_carries(e, 'q');
+    if (!totals) rp__emit_scan_before(e);
+    add_chunk_loop(e, 0, !totals);
+    if (totals)
+        rp__emit_scan_totals(e);
+    else
+        rp__emit_row_stores(e, "live && t == 0 && chunk_ == 0");
     rp__text_puts(e->out, "}\n");
 }
 
@@ -227,13 +290,14 @@ void rp__emit_partial_row(const rp__emitter *e, const char *name) {
         e->out,
         "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x %% rows, chunk_ = (%s)blockIdx.x / rows;\n",
         index, index, index);
-    rp__text_add(e->out, "    const %s chunk = chunk_ * %u;\n", index, RP__CUDA_CHUNK);
+    rp__text_add(e->out, "    const %s chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n", index,
+                 RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
     rp__emit_row_start(e, false);
     rp__emit_row_nodes(e, 0);
     rp__emit_find_needed(e, 0);
     rp__emit_accumulators(e, 0, 4);
     add_chunk_loop(e, 0, false);
     rp__emit_trees(e, 0, &chunk_shape, "");
-    rp__emit_partial_stores(e, "t == 0", "chunk_", "0");
+    rp__emit_partial_stores(e, 0, "t == 0", "chunk_", "0");
     rp__text_puts(e->out, "}\n");
 }

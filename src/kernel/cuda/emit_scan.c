@@ -1,7 +1,8 @@
 /* Scans in CUDA C (emit_parts.h): a block walks a row in tiles of 4 elements a thread, one tile after the other. The order of
  * combining is a function of the element's place alone: its thread's elements before it, from left to right; the lanes of its
- * warp before its own, by doubling distances; the warps of its tile before its own, from left to right, behind all earlier
- * tiles. Scans of scans are stages: what a stage's nodes need is ready when it begins. */
+ * warp before its own, by doubling distances; the warps of its chunk before its own, from left to right; and, before all of these, the
+ * chunks before its own, from left to right. Few long rows are two launches: a block a chunk leaves the chunk's total, and a block a
+ * chunk combines those before it and scans. Scans of scans are stages: what a stage's nodes need is ready when it begins. */
 #include "kernel/cuda/emit_parts.h"
 
 #include <stdio.h>
@@ -44,9 +45,9 @@ void rp__emit_scan_shared(const rp__emitter *e) {
             rp__text_add(e->out, "    __shared__ %s g%u[2][%u];\n", rp__emit_type(e->dag->nodes[k].dtype), k, WARPS);
 }
 
-void rp__emit_scan_carries(const rp__emitter *e) {
+void rp__emit_scan_carries(const rp__emitter *e, char name) {
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
-        if (is_scan(e, k)) rp__text_add(e->out, "    %s q%u = 0;\n", rp__emit_type(e->dag->nodes[k].dtype), k);
+        if (is_scan(e, k)) rp__text_add(e->out, "    %s %c%u = 0;\n", rp__emit_type(e->dag->nodes[k].dtype), name, k);
 }
 
 /* `to` = `left` combined with `right`; without a left part (`any` false) right alone. */
@@ -73,7 +74,7 @@ static void add_scan(const rp__emitter *e, unsigned k) {
     }
     add_joined(e, n, own, "j", before, rp__emit_value(e, n->a, value));
     rp__text_puts(e->out, "}\n");
-    rp__text_add(e->out, "    { %s run = v%u[3], sum = q%u; int any = (chunk | u) != 0;\n", type, k, k);
+    rp__text_add(e->out, "    { %s run = v%u[3], sum = q%u; int any = u != 0;\n", type, k, k);
     rp__text_add(
         e->out,
         "    _Pragma(\"unroll\") for (int m = 1; m < 32; m *= 2) { const %s x = (%s)rp_shfl_up_%s(run, m, 32); "
@@ -88,12 +89,51 @@ static void add_scan(const rp__emitter *e, unsigned k) {
     add_joined(e, n, "sum", "any", "sum", "left");
     rp__text_puts(e->out, "any = 1; }\n    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) { ");
     add_joined(e, n, own, "any", "sum", own);
-    rp__text_add(e->out, "}\n    any = (chunk | u) != 0; for (int m = 0; m < %u; m++) { const %s x = g%u[u & 1][m]; ",
-                 WARPS, type, k);
+    (void)snprintf(before, sizeof before, "Q%u", k);
+    add_joined(e, n, own, "chunk > 0", before, own);
+    rp__text_add(e->out, "}\n    any = u != 0; for (int m = 0; m < %u; m++) { const %s x = g%u[u & 1][m]; ", WARPS,
+                 type, k);
     char carry[24];
     (void)snprintf(carry, sizeof carry, "q%u", k);
     add_joined(e, n, carry, "any", carry, "x");
     rp__text_puts(e->out, "any = 1; } }\n");
+}
+
+void rp__emit_scan_chunk_end(const rp__emitter *e) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (is_scan(e, k)) {
+            char before[24], own[24];
+            (void)snprintf(before, sizeof before, "Q%u", k);
+            (void)snprintf(own, sizeof own, "q%u", k);
+            rp__text_puts(e->out, "    ");
+            add_joined(e, &e->dag->nodes[k], before, "chunk > 0", before, own);
+            rp__text_puts(e->out, "\n");
+        }
+}
+
+void rp__emit_scan_before(const rp__emitter *e) {
+    unsigned which = 0;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!is_scan(e, k)) continue;
+        char before[24];
+        (void)snprintf(before, sizeof before, "Q%u", k);
+        rp__text_add(e->out, "    _Pragma(\"unroll 8\") for (rp_i64 c = 0; c < (rp_i64)chunk_; c++) { const %s x = ",
+                     rp__emit_type(e->dag->nodes[k].dtype));
+        rp__emit_partial(e, k, which++, "c", "0");
+        rp__text_puts(e->out, "; ");
+        add_joined(e, &e->dag->nodes[k], before, "c > 0", before, "x");
+        rp__text_puts(e->out, "}\n");
+    }
+}
+
+void rp__emit_scan_totals(const rp__emitter *e) {
+    unsigned which = 0;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (is_scan(e, k)) {
+            rp__text_puts(e->out, "    if (t == 0) ");
+            rp__emit_partial(e, k, which++, "chunk_", "0");
+            rp__text_add(e->out, " = q%u;\n", k);
+        }
 }
 
 void rp__emit_scan_tile(const rp__emitter *e, const char *element) {

@@ -135,7 +135,7 @@ void rp__emit_tile(const rp__emitter *e, const char *name) {
         rp__text_add(e->out, "    const %s o%u = q%u + sy * (%s)p.w[%u] + sx * (%s)p.w[%u]; (void)o%u;\n", index, a, a,
                      index, rp__emit_stride_word(e, a, c->across), index, rp__emit_stride_word(e, a, last), a);
     for (unsigned k = 0; k < d->n_nodes && vector > 1; k++)
-        if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &d->nodes[k]))
+        if (e->level[k] == RP__LEVEL_ELEMENT && d->nodes[k].a == RP__NO_VAL && rp__emit_in_vectors(e, &d->nodes[k]))
             rp__emit_vector_load(e, k, vector, "", "ok");
     rp__emit_point_body(e, "ok", false);
     rp__text_puts(e->out, "    }\n");

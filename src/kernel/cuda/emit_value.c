@@ -204,7 +204,8 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
 
 bool rp__emit_is_still(const rp__emitter *e, unsigned access) {
     if (e->dag->accesses[access].windows) return false;
-    bool points = e->c->template_ == RP__CUDA_MANY || (e->c->template_ == RP__CUDA_POINTWISE && e->n_dims == 1);
+    bool points = (e->c->template_ == RP__CUDA_MANY && e->n_dims == 1) ||
+                  (e->c->template_ == RP__CUDA_POINTWISE && e->n_dims == 1);
     return points && (e->c->broadcast >> access & 1) && e->dag->accesses[access].kind == RP__ACCESS_READ;
 }
 
@@ -215,7 +216,7 @@ static void add_offset(const rp__emitter *e, unsigned a) {
         rp__text_puts(e->out, "0");
         return;
     }
-    if (e->c->template_ == RP__CUDA_MANY) {
+    if (e->c->template_ == RP__CUDA_MANY && e->n_dims == 1) {
         rp__text_puts(e->out, (e->c->broadcast & bit) ? "0" : "x");
         return;
     }
@@ -258,10 +259,20 @@ void rp__emit_converted(const rp__emitter *e, unsigned access, const char *raw) 
 
 /* Is this load read as whole vectors before the loop over elements? */
 bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n) {
-    return n->op == RP__LOAD && n->a == RP__NO_VAL && n->b == RP__NO_VAL && (e->c->unit >> n->access & 1) &&
-           e->c->vector > 1 &&
-           (!rp__emit_is_rows(e->c) || e->c->template_ == RP__CUDA_ROW || e->c->template_ == RP__CUDA_CLUSTER ||
-            e->c->template_ == RP__CUDA_ROW_LOOP || e->c->template_ == RP__CUDA_PARTIAL_ROW || e->columns > 1);
+    return n->op == RP__LOAD && (n->a == RP__NO_VAL || (e->c->gathered >> n->access & 1)) && n->b == RP__NO_VAL &&
+           (e->c->unit >> n->access & 1) && e->c->vector > 1;
+}
+
+void rp__emit_early_load(const rp__emitter *e, unsigned node, const char *guard) {
+    const unsigned access = e->dag->nodes[node].access;
+    rp__text_add(e->out, "        x%u[w] = 0; if (%s) x%u[w] = a%u[o%u", node, guard, node, access, access);
+    for (unsigned d = 0; d < e->c->n_inner; d++) {
+        char i[8] = "i";
+        if (e->c->n_inner > 1) (void)snprintf(i, sizeof i, "i%u", d);
+        rp__text_add(e->out, " + %s * (%s)p.w[%u]", i, rp__emit_index_type(e),
+                     rp__emit_stride_word(e, access, e->c->n_outer + d));
+    }
+    rp__text_puts(e->out, "];\n");
 }
 
 /* An access with windows: f is the offset of the place and here, which `guard` (NULL: 1) begins, whether it is inside. element: the
@@ -352,6 +363,14 @@ void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
             rp__emit_loaded(e, v, index);
             rp__text_puts(e->out, ";\n");
         }
+        return;
+    }
+    if (e->early && e->early[v]) {
+        char raw[32];
+        (void)snprintf(raw, sizeof raw, "x%u[w]", v);
+        rp__text_add(e->out, "        const %s v%u = ", rp__emit_type(n->dtype), v);
+        rp__emit_converted(e, n->access, raw);
+        rp__text_puts(e->out, ";\n");
         return;
     }
     rp__text_puts(e->out, "        ");

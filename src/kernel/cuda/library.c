@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "kernel/cuda/attention.h"
 #include "kernel/cuda/lib_select.h"
 #include "tensor/tensor.h"
 
@@ -72,6 +73,11 @@ static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, si
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_bind(d, o, n, call, buffer, out);
     case RP__LIB_SCATTER: return rp__cuda_scatter_bind(d, o, n, call, buffer, out);
     case RP__LIB_CHOOSE: return rp__cuda_choose_bind(d, o, n, call, buffer, out);
+    case RP__LIB_ATTENTION:
+    case RP__LIB_ATTENTION_KEYS:
+    case RP__LIB_ATTENTION_QUERIES: return rp__cuda_attention_bind(d, op, o, n, call, buffer, out);
+    case RP__LIB_ATTENTION_PLACE:
+    case RP__LIB_ATTENTION_KEEP: return rp__cuda_attention_draw_bind(d, op, o, n, call, buffer, out);
     default: break;
     }
     if (!has_templates(op)) return rp__fail(RP_ERROR_INTERNAL, "%s: library op %d on CUDA", call->op, (int)op);

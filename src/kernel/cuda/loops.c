@@ -28,8 +28,9 @@ static variant *find(const rp__dag *dag, const rp__device *d, const rp__cuda_cla
 }
 
 static const char *template_name(unsigned t) {
-    static const char *const names[] = {"pointwise",   "tile",           "row",    "cluster", "row_loop", "column",
-                                        "partial_row", "partial_column", "finish", "many",    "contract"};
+    static const char *const names[] = {
+        "pointwise",      "tile",        "row",        "cluster", "row_loop", "column", "partial_row",
+        "partial_column", "scan_totals", "scan_parts", "split",   "finish",   "many",   "contract"};
     return names[t];
 }
 
@@ -163,11 +164,17 @@ static unsigned access_bytes(const rp__dag *dag, unsigned k) {
     return (unsigned)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
 }
 
-/* Bytes a point of what lies along dim d. */
-static unsigned bytes_along(const rp__dag *dag, const rp__space_access *a, unsigned d) {
-    unsigned bytes = 0;
-    for (unsigned k = 0; k < dag->n_accesses; k++)
-        if (dag->accesses[k].kind != RP__ACCESS_IOTA && a[k].stride[d] == 1) bytes += access_bytes(dag, k);
+/* Bytes of what lies along dim d, each element counted once. What is read at computed places is all there. */
+static double bytes_along(const rp__dag *dag, const rp__space *s, const rp__space_access *a, uint64_t plain,
+                          unsigned d) {
+    double bytes = 0;
+    for (unsigned k = 0; k < dag->n_accesses; k++) {
+        if (dag->accesses[k].kind == RP__ACCESS_IOTA || a[k].stride[d] != 1) continue;
+        double own = access_bytes(dag, k);
+        for (unsigned x = 0; x < rp__space_dims(s); x++)
+            if (a[k].stride[x] != 0 || !(plain >> k & 1)) own *= (double)s->extent[x];
+        bytes += own;
+    }
     return bytes;
 }
 
@@ -175,9 +182,10 @@ static unsigned bytes_along(const rp__dag *dag, const rp__space_access *a, unsig
 static void order_points(const rp__dag *dag, rp__space *s, rp__space_access *a) {
     const unsigned n = rp__space_dims(s);
     if (n < 2) return;
+    const uint64_t plain = plain_accesses(dag);
     unsigned best = n - 1;
     for (unsigned d = n - 1; d-- > 0;)
-        if (bytes_along(dag, a, d) > bytes_along(dag, a, best)) best = d;
+        if (bytes_along(dag, s, a, plain, d) > bytes_along(dag, s, a, plain, best)) best = d;
     for (unsigned d = best; d + 1 < n; d++) {
         const int64_t extent = s->extent[d];
         s->extent[d] = s->extent[d + 1];
@@ -266,6 +274,49 @@ static void classify_tile(const rp__dag *dag, const rp__space *s, const rp__spac
     if (!c->staged_unit) c->stage = 1;
 }
 
+/* Is the value the same along dim `fast`? */
+static bool is_still_along(const rp__dag *dag, const rp__space_access *a, rp__val v, unsigned fast) {
+    const rp__node *n = &dag->nodes[v];
+    if (n->op == RP__REDUCE || n->op == RP__SCAN) return false;
+    if ((n->op == RP__LOAD || n->op == RP__IOTA || n->op == RP__INSIDE) &&
+        (a[n->access].stride[fast] != 0 || dag->accesses[n->access].windows))
+        return false;
+    return (n->a == RP__NO_VAL || is_still_along(dag, a, n->a, fast)) &&
+           (n->b == RP__NO_VAL || is_still_along(dag, a, n->b, fast)) &&
+           (n->c == RP__NO_VAL || is_still_along(dag, a, n->c, fast));
+}
+
+/* Is the integer a multiple of `width` whatever is loaded? */
+static bool is_multiple(const rp__dag *dag, const rp__space *s, rp__val v, unsigned width) {
+    const rp__node *n = &dag->nodes[v];
+    switch (n->op) {
+    case RP__CONST: return n->imm.i % (int64_t)width == 0;
+    case RP__SCALAR: {
+        int64_t value;
+        rp__scalar_store(s->scalars[n->access], RP_I64, &value);
+        return value % (int64_t)width == 0;
+    }
+    case RP__MUL: return is_multiple(dag, s, n->a, width) || is_multiple(dag, s, n->b, width);
+    case RP__ADD:
+    case RP__SUB: return is_multiple(dag, s, n->a, width) && is_multiple(dag, s, n->b, width);
+    default: return false;
+    }
+}
+
+/* Accesses in `unit` whose loads at computed places keep vectors whole: rows of an embedding. */
+static uint64_t find_gathered(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned fast,
+                              const rp__cuda_class *c) {
+    uint64_t gathered = 0, split = 0;
+    for (unsigned k = 0; k < dag->n_nodes; k++) {
+        const rp__node *n = &dag->nodes[k];
+        if (n->op != RP__LOAD || n->a == RP__NO_VAL || !(c->unit >> n->access & 1)) continue;
+        const bool whole = n->b == RP__NO_VAL && dag->nodes[n->a].dtype == RP_I64 &&
+                           is_still_along(dag, a, n->a, fast) && is_multiple(dag, s, n->a, c->vector);
+        *(whole ? &gathered : &split) |= UINT64_C(1) << n->access;
+    }
+    return gathered & ~split;
+}
+
 static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                                rp__cuda_class *c) {
     unsigned widest = 1;
@@ -288,11 +339,12 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
                 c->unit |= UINT64_C(1) << k;
         }
         if (c->unit) c->vector = (uint8_t)width;
+        if (c->vector > 1) c->gathered = find_gathered(dag, s, a, fast, c);
     }
     if (c->n_outer > 1) classify_tile(dag, s, a, c);
     if (c->template_ == RP__CUDA_TILE) {
         while (c->tile % c->vector || (unsigned)c->down * c->tile / c->vector < RP__CUDA_BLOCK) c->vector /= 2;
-        if (c->vector == 1) c->unit = 0;
+        if (c->vector == 1) c->unit = c->gathered = 0;
         return;
     }
     /* enough loads in flight for a thread, as long as every multiprocessor keeps several blocks */
@@ -331,7 +383,8 @@ static bool outer_runs_faster(const rp__dag *dag, const rp__space *s, const rp__
 static void find_row_units(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned width,
                            rp__cuda_class *c) {
     const unsigned last = c->n_outer + c->n_inner - 1u;
-    const bool several = c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW;
+    const bool several =
+        c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW || c->template_ == RP__CUDA_SPLIT;
     c->unit = 0;
     for (unsigned k = 0; k < dag->n_accesses && c->n_inner > 0; k++)
         if (!(c->broadcast >> k & 1) && (c->n_inner == 1 || (several && !dag->scans)) && s->extent[last] % width == 0 &&
@@ -403,11 +456,11 @@ static int64_t column_blocks(const rp__cuda_class *c, int64_t rows, int64_t chun
     return (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks * c->parts;
 }
 
-/* Rows side by side: a thread takes as many as one load of 16 bytes holds. Stripes of them a block get narrower, down to 64 bytes, while
- * that fills the multiprocessors; then, where there is one phase, several blocks share a chunk. */
+/* Rows side by side: a thread takes as many as one load of 16 bytes holds, a warp 512 bytes next to each other. Where that leaves
+ * multiprocessors without work several blocks share a chunk, if there are one phase and enough to do; else stripes get narrower. */
 static void share_column(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                          int64_t r, int64_t rows, rp__cuda_class *c) {
-    enum { BLOCK = 512, ALONE = 64 << 10 }; /* threads; elements that a block had better add up itself */
+    enum { BLOCK = 512, SHARED = 2 << 20 }; /* threads; bytes that are worth a second launch */
     const int64_t chunks = (r + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK,
                   in_chunk = r < RP__CUDA_CHUNK ? r : RP__CUDA_CHUNK;
     const unsigned last = c->n_outer - 1u, tree = 4u * c->threads;
@@ -427,23 +480,51 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
             is_unit(dag, s, a, k, last, width))
             c->unit |= UINT64_C(1) << k;
     c->vector = (uint8_t)(c->unit ? width : 1);
-    c->full = r <= tree;
-    c->unroll = 8;
-    while (c->unroll > 1 && (int64_t)tree * c->unroll / 2 >= in_chunk) c->unroll /= 2;
-    if (dag->n_nodes > 24 && c->unroll > 2) c->unroll = 2;
+    for (unsigned k = 0; k < dag->n_accesses && c->unit; k++)
+        if (a[k].stride[last] == 0 && !dag->accesses[k].windows) c->staged_unit |= UINT64_C(1) << k;
+    c->unroll = in_chunk > tree && dag->n_nodes <= 24 ? 2 : 1;
     c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_COLUMN;
     c->tile = 32;
     while (c->tile > 1 && c->tile / 2 * c->vector >= rows) c->tile /= 2;
-    const unsigned narrow = 64 / (c->vector * widest) ? 64 / (c->vector * widest) : 1;
-    while (c->tile > narrow && c->tile > 4 && column_blocks(c, rows, chunks) * 4 < 3 * (int64_t)d->multiprocessors)
-        c->tile /= 2;
-    while (dag->n_phases == 2 && one_phase(dag) && c->parts < 32 && 16 * c->parts <= c->threads &&
-           column_blocks(c, rows, chunks) * 4 < 3 * (int64_t)d->multiprocessors &&
-           in_chunk / (2 * c->parts) * (c->tile * c->vector) >= ALONE / 4 && in_chunk * rows >= ALONE)
+    const int64_t wanted = 3 * (int64_t)d->multiprocessors / 4;
+    while (one_phase(dag) && in_chunk * rows * widest >= SHARED && c->parts < 32 && 8 * c->parts <= c->threads &&
+           column_blocks(c, rows, chunks) < wanted)
         c->parts *= 2;
+    const unsigned narrow = 64 / (c->vector * widest) > 4 ? 64 / (c->vector * widest) : 4;
+    while (c->tile > narrow && column_blocks(c, rows, chunks) < wanted) c->tile /= 2;
     if (c->parts > 1) c->template_ = RP__CUDA_PARTIAL_COLUMN;
     c->down = 1;
     while (2u * c->down * c->parts <= c->threads && 2u * c->down * c->tile <= BLOCK) c->down *= 2;
+}
+
+/* May a block store a value of a row before others have read what is there? Then one block has to walk the row. */
+static bool rows_in_place(const rp__dag *dag, const rp__space_access *a) {
+    for (unsigned k = 0; k < dag->n_stores; k++) {
+        const unsigned to = dag->stores[k].access;
+        if (!rp__dag_is_row(dag, dag->stores[k].axes)) continue;
+        if (dag->accesses[to].kind == RP__ACCESS_READ_WRITE) return true;
+        for (unsigned r = 0; r < dag->n_accesses; r++)
+            if (dag->accesses[r].kind != RP__ACCESS_WRITE && a[r].storage && a[r].storage == a[to].storage &&
+                a[r].begin < a[to].end && a[to].begin < a[r].end)
+                return true;
+    }
+    return false;
+}
+
+/* Scans of what no scan and no reduction goes into: chunks know each other by one total each. */
+static bool is_one_scan(const rp__dag *dag) {
+    bool behind[RP__DAG_MAX_NODES];
+    for (unsigned k = 0; k < dag->n_nodes; k++) {
+        const rp__node *n = &dag->nodes[k];
+        const rp__val operands[3] = {n->a, n->b, n->c};
+        if (n->op == RP__REDUCE) return false;
+        behind[k] = false;
+        for (int i = 0; i < 3; i++) behind[k] = behind[k] || (operands[i] != RP__NO_VAL && behind[operands[i]]);
+        if (n->op != RP__SCAN) continue;
+        if (behind[k]) return false;
+        behind[k] = true;
+    }
+    return true;
 }
 
 static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
@@ -464,8 +545,9 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
     }
     bool column = (one_phase(dag) || (r <= RP__CUDA_CHUNK && dag->n_phases > 1)) && !dag->scans && rows >= 8 &&
                   outer_runs_faster(dag, s, a, c);
+    const bool few = r > RP__CUDA_CHUNK && rows < 2 * (int64_t)d->multiprocessors && !rows_in_place(dag, a);
     if (dag->scans)
-        c->template_ = RP__CUDA_ROW_LOOP;
+        c->template_ = few && is_one_scan(dag) ? RP__CUDA_SCAN_TOTALS : RP__CUDA_ROW_LOOP;
     else if (column)
         share_column(d, dag, s, a, r, rows, c);
     else if (r > RP__CUDA_CHUNK && r <= RP__CUDA_MOST_BLOCKS * RP__CUDA_CHUNK && d->clusters &&
@@ -473,11 +555,14 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         share_cluster(dag, s, a, r, c);
     else if (r > RP__CUDA_CHUNK && one_phase(dag) && rows < 2 * (int64_t)d->multiprocessors)
         c->template_ = RP__CUDA_PARTIAL_ROW;
+    else if (few && dag->n_phases > 1)
+        c->template_ = RP__CUDA_SPLIT;
     else
         c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_ROW_LOOP : RP__CUDA_ROW;
     if (c->template_ == RP__CUDA_ROW)
         share_row(d, dag, s, a, r, rows, c);
-    else if (c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW)
+    else if (c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW ||
+             c->template_ == RP__CUDA_SPLIT || c->template_ == RP__CUDA_SCAN_TOTALS)
         find_row_units(dag, s, a, 4, c);
 }
 
@@ -535,7 +620,10 @@ static int64_t blocks_of(const work *w) {
     case RP__CUDA_CLUSTER: return w->rows * c->down;
     case RP__CUDA_ROW_LOOP: return w->rows;
     case RP__CUDA_COLUMN: return column_blocks(c, w->rows, 1);
-    case RP__CUDA_PARTIAL_ROW: return w->rows * chunks;
+    case RP__CUDA_PARTIAL_ROW:
+    case RP__CUDA_SPLIT:
+    case RP__CUDA_SCAN_TOTALS:
+    case RP__CUDA_SCAN_PARTS: return w->rows * chunks;
     case RP__CUDA_PARTIAL_COLUMN: return column_blocks(c, w->rows, chunks);
     case RP__CUDA_FINISH: return (w->rows + c->tile - 1) / c->tile;
     default: return 0; /* filled elsewhere */
@@ -558,6 +646,17 @@ static rp_status too_many_blocks(const work *w) {
                     w->space.op ? w->space.op : "kernel", (long long)w->rows);
 }
 
+/* What a launch does with partial results. */
+static uint32_t partial_access(const rp__dag *dag, const rp__cuda_class *c) {
+    switch ((rp__cuda_template)c->template_) {
+    case RP__CUDA_FINISH:
+    case RP__CUDA_SCAN_PARTS: return RP__READ;
+    case RP__CUDA_SPLIT:
+        return c->phase == 0 ? RP__WRITE : c->phase + 1u == dag->n_phases ? RP__READ : RP__READ | RP__WRITE;
+    default: return RP__WRITE;
+    }
+}
+
 static rp_status fill(rp__device *d, rp__dag *dag, const work *w, rp__storage *partial, rp__launch_buffer *buffer,
                       rp__launch *out) {
     RP_TRY(rp__space_words(d, dag, &w->space, 0, buffer, out));
@@ -569,9 +668,8 @@ static rp_status fill(rp__device *d, rp__dag *dag, const work *w, rp__storage *p
     out->n_words = n;
     if (partial) {
         if (out->n_slots >= RP__MAX_SLOTS) return rp__fail(RP_ERROR_INTERNAL, "%s: too many slots", w->space.op);
-        uint32_t access = w->class_.template_ == RP__CUDA_FINISH ? RP__READ : RP__WRITE;
         buffer->slots[out->n_slots++] = (rp__slot){.word = extra + RP__CUDA_WORD_PARTIAL,
-                                                   .access = access,
+                                                   .access = partial_access(dag, &w->class_),
                                                    .storage = partial,
                                                    .buffer = -1,
                                                    .begin = 0,
@@ -588,7 +686,9 @@ static rp_status fill(rp__device *d, rp__dag *dag, const work *w, rp__storage *p
 }
 
 static bool is_partial(const work *w) {
-    return w->class_.template_ == RP__CUDA_PARTIAL_ROW || w->class_.template_ == RP__CUDA_PARTIAL_COLUMN;
+    const unsigned t = w->class_.template_;
+    return t == RP__CUDA_PARTIAL_ROW || t == RP__CUDA_PARTIAL_COLUMN || t == RP__CUDA_SPLIT ||
+           t == RP__CUDA_SCAN_TOTALS;
 }
 
 /* The second launch of a partial one: as many fold lanes as there are chunks, rows side by side as far as there are, a block of threads
@@ -607,6 +707,18 @@ static void set_finish(work *w) {
     while (c->tile > 1 && c->tile / 2 >= w->rows) c->tile /= 2;
     c->down = 1;
     while (2u * c->down <= (unsigned)c->threads * c->parts && 2u * c->down * c->tile <= RP__CUDA_BLOCK) c->down *= 2;
+}
+
+/* The class of the next launch of a row that takes several. False: there is none. */
+static bool set_next(const rp__dag *dag, work *w) {
+    rp__cuda_class *c = &w->class_;
+    switch ((rp__cuda_template)c->template_) {
+    case RP__CUDA_SPLIT: return ++c->phase < dag->n_phases;
+    case RP__CUDA_SCAN_TOTALS: c->template_ = RP__CUDA_SCAN_PARTS; return true;
+    case RP__CUDA_PARTIAL_ROW:
+    case RP__CUDA_PARTIAL_COLUMN: set_finish(w); return true;
+    default: return false;
+    }
 }
 
 /* One launch was asked for where two are faster: the same bits. */
@@ -641,7 +753,7 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     return fill(d, dag, &w, NULL, buffer, out);
 }
 
-/* Few long rows: partial results by many blocks, then one kernel that folds them. */
+/* Few long rows: partial results by many blocks, then launches that fold them. */
 static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
     work w;
     rp__launch l;
@@ -657,18 +769,17 @@ static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__spa
         return rp__launch_on(s, &l);
     }
     size_t results = 0;
-    for (unsigned k = 0; k < dag->n_nodes; k++) results += dag->nodes[k].op == RP__REDUCE;
+    for (unsigned k = 0; k < dag->n_nodes; k++)
+        results += dag->nodes[k].op == RP__REDUCE || dag->nodes[k].op == RP__SCAN;
     size_t chunks = (size_t)((w.inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK);
     rp__storage *partial = rp__storage_new(d, s, results * chunks * w.class_.parts * (size_t)w.rows * sizeof(uint64_t));
     if (!partial) return RP_ERROR_OUT_OF_MEMORY;
-    rp_status status = fill(d, dag, &w, partial, buffer, &l);
-    if (status == RP_OK) status = rp__launch_on(s, &l);
-    if (status == RP_OK) {
-        set_finish(&w);
+    rp_status status;
+    do {
         memset(&l, 0, sizeof l);
         status = fill(d, dag, &w, partial, buffer, &l);
-    }
-    if (status == RP_OK) status = rp__launch_on(s, &l);
+        if (status == RP_OK) status = rp__launch_on(s, &l);
+    } while (status == RP_OK && set_next(dag, &w));
     rp__storage_release(partial);
     return status;
 }
@@ -685,10 +796,10 @@ static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp_
     }
     RP_TRY(check(dag));
     prepare(d, dag, space, &w);
-    RP_TRY(add_source(dag, &w.class_, name, out));
-    if (!is_partial(&w)) return RP_OK;
-    set_finish(&w);
-    return add_source(dag, &w.class_, name, out);
+    do {
+        RP_TRY(add_source(dag, &w.class_, name, out));
+    } while (set_next(dag, &w));
+    return RP_OK;
 }
 
 /* ---- many ---- */
@@ -799,10 +910,108 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     return RP_OK;
 }
 
+/* Points of spaces that each are two dims at the most: parts of a cat. */
+static rp_status bind_parts(rp__device *d, rp__dag *dag, const rp__space *const *spaces, size_t n_parts,
+                            rp__launch_buffer *buffer, rp__launch *out) {
+    const unsigned n = dag->n_accesses;
+    rp__cuda_class c;
+    memset(&c, 0, sizeof c);
+    memset(out, 0, sizeof *out);
+    c.template_ = RP__CUDA_MANY;
+    c.n_outer = 2;
+    c.problems = 4;
+    while (c.problems < n_parts) c.problems = (uint16_t)(2 * c.problems);
+    const uint32_t stride = rp__cuda_group_words(dag, &c);
+    if (!many_accepts(dag) || n_parts * n > RP__MAX_SLOTS ||
+        RP__CUDA_EXTRA_WORDS + c.problems * stride > PARAMETER_WORDS)
+        return RP_ERROR_UNAVAILABLE;
+    unsigned widest = 1;
+    for (unsigned k = 0; k < n; k++)
+        if (access_bytes(dag, k) > widest) widest = access_bytes(dag, k);
+    unsigned width = 16 / widest > RP__CUDA_MAX_VECTOR ? RP__CUDA_MAX_VECTOR : 16 / widest;
+    int64_t points = 0;
+    for (int pass = 0; pass < 2; pass++) { /* the class, then the words */
+        int64_t block = 0;
+        uint32_t w = RP__CUDA_EXTRA_WORDS, n_slots = 0;
+        uint64_t groups = 0;
+        for (size_t g = 0; g < n_parts; g++) {
+            rp__space s = *spaces[g];
+            rp__space_access a[RP__DAG_MAX_ACCESSES];
+            memcpy(a, s.accesses, n * sizeof *a);
+            s.accesses = a;
+            rp__space_collapse(dag, &s, a);
+            const unsigned dims = rp__space_dims(&s);
+            if (dims > 2) return RP_ERROR_UNAVAILABLE;
+            c.wide = c.wide || is_wide(dag, &s, a);
+            order_points(dag, &s, a);
+            const int64_t along = dims ? s.extent[dims - 1] : 1, all = product(s.extent, dims);
+            if (all == 0) continue;
+            if (pass == 0) {
+                for (unsigned k = 0; k < n; k++)
+                    while (width > 1 && (along % width || dims == 0 || !is_unit(dag, &s, a, k, dims - 1, width)))
+                        width /= 2;
+                /* across memory a launch of its own has a tile */
+                for (unsigned k = 0; k < n && dims; k++)
+                    if (a[k].stride[dims - 1] > 1 && dims == 2 && a[k].stride[0] == 1) return RP_ERROR_UNAVAILABLE;
+                points += all;
+                continue;
+            }
+            const int64_t per = (int64_t)RP__CUDA_BLOCK * c.vector * c.unroll;
+            uint64_t *words = &buffer->words[w];
+            words[0] = (uint64_t)all;
+            words[1] = (uint64_t)block;
+            words[2] = (uint64_t)along;
+            for (unsigned k = 0; k < n; k++) {
+                const unsigned kind = dag->accesses[k].kind;
+                words[3 + k] = (uint64_t)(uintptr_t)a[k].base;
+                words[3 + n + 2 * k] = (uint64_t)(dims == 2 ? a[k].stride[0] : 0);
+                words[3 + n + 2 * k + 1] = (uint64_t)(dims ? a[k].stride[dims - 1] : 0);
+                buffer->slots[n_slots++] = (rp__slot){.word = w + 3 + k,
+                                                      .access = kind == RP__ACCESS_READ    ? RP__READ
+                                                                : kind == RP__ACCESS_WRITE ? RP__WRITE
+                                                                                           : RP__READ | RP__WRITE,
+                                                      .storage = a[k].storage,
+                                                      .buffer = -1,
+                                                      .begin = a[k].begin,
+                                                      .end = a[k].end};
+            }
+            block += (all + per - 1) / per;
+            if (block > INT32_MAX) return RP_ERROR_UNAVAILABLE;
+            w += stride;
+            groups++;
+        }
+        if (pass == 0) {
+            if (points == 0) return RP_OK;
+            c.vector = (uint8_t)width;
+            for (unsigned k = 0; k < n && width > 1; k++) c.unit |= UINT64_C(1) << k;
+            c.unroll = width > 1 ? 4 : 8;
+            while (c.unroll > 1 &&
+                   points / ((int64_t)RP__CUDA_BLOCK * c.vector * c.unroll) < 8 * (int64_t)d->multiprocessors)
+                c.unroll /= 2;
+            continue;
+        }
+        RP_TRY(kernel_of(d, dag, &c, &out->kernel));
+        buffer->words[RP__CUDA_WORD_POINTS] = groups;
+        buffer->words[RP__CUDA_WORD_PARTIAL] = buffer->words[RP__CUDA_WORD_CHUNKS] = 0;
+        out->n_words = rp__cuda_word_count(dag, &c, c.problems);
+        while (w < out->n_words) buffer->words[w++] = 0;
+        out->words = buffer->words;
+        out->slots = buffer->slots;
+        out->n_slots = n_slots;
+        out->op = spaces[0]->op;
+        out->site = spaces[0]->site;
+        out->grid[0] = (uint32_t)block;
+        out->block[0] = RP__CUDA_BLOCK;
+        out->grid[1] = out->grid[2] = out->block[1] = out->block[2] = 1;
+    }
+    return RP_OK;
+}
+
 const rp__loop_backend rp__cuda_loops = {.bind = bind,
                                          .launch = launch,
                                          .source = source,
                                          .destroy = destroy,
                                          .bind_many = bind_many,
+                                         .bind_parts = bind_parts,
                                          .batch_begin = rp__nvrtc_batch_begin,
                                          .batch_end = rp__nvrtc_batch_end};

@@ -118,10 +118,12 @@ static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
     const bool narrow = p->m <= 16 || p->n <= 16;
     const int64_t rows = p->m <= 16 ? 16 : narrow ? 64 : 32, columns = p->n <= 16 ? 16 : narrow || m == FMA ? 64 : 32;
     const int64_t blocks = over(p->m, rows) * over(p->n, columns) * p->batch;
-    const int64_t most = m == FMA ? 2 * (int64_t)d->multiprocessors : d->multiprocessors, least = m == FMA ? 64
-                                                                                                  : narrow ? 192
-                                                                                                           : 1024;
-    const unsigned limit = m != FMA || narrow || p->k > 4096 ? 3 : 1;
+    const int64_t most = m == FMA ? 2 * (int64_t)d->multiprocessors : d->multiprocessors,
+                  least = m == FMA                        ? 64
+                          : rp__dtype_bytes(p->dtype) > 2 ? (narrow ? 96 : 256)
+                          : narrow                        ? 192
+                                                          : 1024;
+    const unsigned limit = narrow || p->k > 4096 || m == MMA || m == INTEGER ? 3 : 1;
     unsigned split = 0;
     if (d->arch < 90) return 0;
     while (split < limit && blocks << (split + 1) <= most && p->k >= least << (split + 1)) split++;
@@ -216,31 +218,49 @@ static bool plain_serves(const rp__problem *p, size_t *workspace) {
     return plain_math(p, &m) && fits(p);
 }
 
-/* Below so many multiply-adds the plain kernels are as fast; above so many cuBLASLt is, later where reading one factor is most of the
- * work (bench/gpu_works.txt measures them). What follows the product in its launch saves one, too. */
+/* Below so many multiply-adds the plain kernels are as fast. */
 #define SMALL_TENSOR (INT64_C(1) << 18)
-#define LARGE_TENSOR (INT64_C(1) << 25)
-#define LARGE (INT64_C(1) << 27)
-static double cost_of(const rp__problem *p, math m, int64_t small, int64_t large) {
+/* f32 by fma: above so many cuBLASLt is faster, and for fewer than four rows or columns, of which tiles would be nearly empty. */
+#define LARGE_FMA (INT64_C(1) << 27)
+
+/* Of a launch and of adding up shares through a cluster; bytes a clock of memory. */
+enum { LAUNCH = 3000, ADD_SHARES = 1500, BYTES = 2400 };
+/* The same of cuBLASLt: clocks of a launch, of 128 bytes of K, multiply-adds a clock and multiprocessor. A launch of ours that takes a little
+ * longer is still better: what follows may join it, and what it computes need not be copied out of a graph. */
+static const struct peer { double launch, step, rate; } peers[] = {[MMA] = {4500, 80, 1600}, [TF32] = {7000, 80, 800}};
+
+static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
+    const unsigned split = wanted_split(p, read, m);
+    const double bytes = (double)rp__dtype_bytes(read->dtype),
+                 moved = bytes * (double)read->batch *
+                         ((double)read->m * (double)read->n + ((double)read->m + (double)read->n) * (double)read->k) /
+                         BYTES;
+    double steps = 0;
+    (void)tile_of(read, p->device, m, split, &steps);
+    const double ours = LAUNCH + (split ? ADD_SHARES : 0) + (steps > moved ? steps : moved);
+    const double work = rp__problem_work(p) / (peers[m].rate * p->device->multiprocessors);
+    const double theirs =
+        peers[m].launch + (work > moved ? work : moved) + peers[m].step * bytes / 128 * (double)read->k;
+    return ours <= 1.1 * theirs;
+}
+
+static double tensor_cost(const rp__problem *p) {
+    math m = MMA;
     rp__matmul read;
     const double work = rp__problem_work(p);
     rp__matmul_read(p->o, 3, &read);
-    if (work < (double)small || (m != FMA && read.k < 32)) return work + 1;
-    const int64_t narrow = read.m < read.n ? read.m : read.n;
-    bool ours = work <= (double)large || (narrow <= 16 && work <= (double)LARGE);
-    if (m == FMA && narrow < 4) ours = false; /* tiles of 16 rows are nearly empty */
-    return ours ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
-}
-static double tensor_cost(const rp__problem *p) {
-    math m = MMA;
-    (void)tensor_math(p, &m);
-    /* no library has the others */
-    return cost_of(p, m, SMALL_TENSOR, m == MMA || m == TF32 ? LARGE_TENSOR : INT64_MAX);
+    if (work < (double)SMALL_TENSOR || read.k < 32 || !tensor_math(p, &m)) return work + 1;
+    if (m != MMA && m != TF32) return 1; /* no library has these */
+    return is_sooner(p, &read, m) ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
 }
 static double plain_cost(const rp__problem *p) {
-    if (p->order == RP__ORDER_ELSEWHERE && p->call->precision != RP__FLOAT32_HIGHEST) /* tensor cores, then */
-        return rp__problem_work(p) + 2;
-    return cost_of(p, FMA, RP__CUDA_SMALL_PRODUCT, LARGE);
+    rp__matmul read;
+    const double work = rp__problem_work(p);
+    rp__matmul_read(p->o, 3, &read);
+    if (p->order == RP__ORDER_ELSEWHERE && p->call->precision != RP__FLOAT32_HIGHEST)
+        return work + 2; /* tensor cores, then */
+    if (work < (double)RP__CUDA_SMALL_PRODUCT) return work + 1;
+    return work <= (double)LARGE_FMA && read.m >= 4 && read.n >= 4 ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
 }
 
 /* ---- launches */

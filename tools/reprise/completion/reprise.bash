@@ -1,7 +1,7 @@
 # Completion of reprise(1) for bash. Commands and options are those of `reprise help`; tools/reprise/test/completion.sh compares.
 _reprise() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= i
-    local commands="demo run train bench explain dump ops backends doctor help"
+    local commands="demo run train bench explain dump export ops backends doctor help"
     local of_models=" --weights --prefix --dtype --batch --length --device"
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
@@ -19,7 +19,7 @@ _reprise() {
     fi
     case $prev in
     --backend | -b)
-        mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" backends 2>/dev/null)" -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" backends 2>/dev/null | cut -d " " -f 1)" -- "$cur")
         return
         ;;
     --device | -d)
@@ -44,6 +44,7 @@ _reprise() {
     bench) options+=" --peer --seconds --calls --backend --input --train$of_models" ;;
     explain) options+=" --backend --train --input" ;;
     dump) options+=" --train" ;;
+    export) options+=" --opset" ;;
     help)
         mapfile -t COMPREPLY < <(compgen -W "$commands" -- "$cur")
         return
@@ -54,7 +55,7 @@ _reprise() {
         return
     fi
     case $command in
-    run | train | bench | explain | dump)
+    run | train | bench | explain | dump | export)
         words=$("${COMP_WORDS[0]}" run --list 2>/dev/null | cut -d ' ' -f 1)
         mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur"; compgen -f -- "$cur")
         ;;

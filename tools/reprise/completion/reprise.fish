@@ -1,5 +1,5 @@
 # Completion of reprise(1) for fish. Commands and options are those of `reprise help`; tools/reprise/test/completion.sh compares.
-set -l commands demo run train bench explain dump ops backends doctor help
+set -l commands demo run train bench explain dump export ops backends doctor help
 complete -c reprise -f
 complete -c reprise -n "not __fish_seen_subcommand_from $commands" -a demo -d "train and run models"
 complete -c reprise -n "not __fish_seen_subcommand_from $commands" -a run -d "compute a model or a graph in text form"
@@ -7,6 +7,7 @@ complete -c reprise -n "not __fish_seen_subcommand_from $commands" -a train -d "
 complete -c reprise -n "not __fish_seen_subcommand_from $commands" -a bench -d "measure ops, models and replays"
 complete -c reprise -n "not __fish_seen_subcommand_from $commands" -a explain -d "say how a function was compiled"
 complete -c reprise -n "not __fish_seen_subcommand_from $commands" -a dump -d "print the graph and the kernels of a function"
+complete -c reprise -n "not __fish_seen_subcommand_from $commands" -a export -d "write a model or a graph as an ONNX file"
 complete -c reprise -n "not __fish_seen_subcommand_from $commands" -a ops -d "list the ops"
 complete -c reprise -n "not __fish_seen_subcommand_from $commands" -a backends -d "list the backends of the compiler"
 complete -c reprise -n "not __fish_seen_subcommand_from $commands" -a doctor -d "say what was found on this machine"
@@ -20,7 +21,7 @@ complete -c reprise -n "__fish_seen_subcommand_from demo run train bench" -l dev
 complete -c reprise -n "__fish_seen_subcommand_from demo bench" -l seconds -x -d "time"
 complete -c reprise -n "__fish_seen_subcommand_from demo train" -l steps -x -d "steps of training"
 complete -c reprise -n "__fish_seen_subcommand_from run bench explain" -l input -x -d "of the next argument"
-complete -c reprise -n "__fish_seen_subcommand_from run train bench explain" -l backend -x -a "(reprise backends)" -d "what computes"
+complete -c reprise -n "__fish_seen_subcommand_from run train bench explain" -l backend -x -a "(reprise backends | cut -d ' ' -f 1)" -d "what computes"
 complete -c reprise -n "__fish_seen_subcommand_from run train" -l output -r -F -d "file of the result"
 complete -c reprise -n "__fish_seen_subcommand_from run" -l expect -r -F -d "compare with a file"
 complete -c reprise -n "__fish_seen_subcommand_from run train" -l compare -d "compare the backends"
@@ -37,6 +38,7 @@ complete -c reprise -n "__fish_seen_subcommand_from run train bench" -l length -
 complete -c reprise -n "__fish_seen_subcommand_from bench" -l peer -r -F -d "another library"
 complete -c reprise -n "__fish_seen_subcommand_from bench" -l calls -x -d "just so many calls"
 complete -c reprise -n "__fish_seen_subcommand_from bench explain dump" -l train -d "the whole step"
-complete -c reprise -n "__fish_seen_subcommand_from run bench explain dump" -F
-complete -c reprise -n "__fish_seen_subcommand_from run train bench explain dump" -a "(reprise run --list | cut -d ' ' -f 1)" -d "a model"
+complete -c reprise -n "__fish_seen_subcommand_from run bench explain dump export" -F
+complete -c reprise -n "__fish_seen_subcommand_from export" -l opset -x -d "version of the operators"
+complete -c reprise -n "__fish_seen_subcommand_from run train bench explain dump export" -a "(reprise run --list | cut -d ' ' -f 1)" -d "a model"
 complete -c reprise -n "__fish_seen_subcommand_from help" -a "$commands"

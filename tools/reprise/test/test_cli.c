@@ -131,8 +131,8 @@ static void test_wrong_use(void **state) {
 
 static void test_help(void **state) {
     (void)state;
-    static const char *const names[] = {"demo", "run", "train",    "bench", "explain",
-                                        "dump", "ops", "backends", "doctor"};
+    static const char *const names[] = {"demo", "run",    "train", "bench",    "explain",
+                                        "dump", "export", "ops",   "backends", "doctor"};
     static const char *const forms[] = {"help %s", "%s --help", "%s -h"};
     char line[64], *text[3];
     int code;
@@ -297,14 +297,20 @@ static void test_ops(void **state) {
 
 static void test_backends(void **state) {
     (void)state;
-    json_t *list = run_json("backends --json"), *name;
-    size_t i, found = 0;
-    json_array_foreach(list, i, name) {
-        const char *s = json_string_value(name);
+    json_t *list = run_json("backends --json"), *one;
+    size_t i, found = 0, others = 0;
+    json_array_foreach(list, i, one) {
+        const char *s = json_string_value(json_object_get(one, "name"));
+        const bool here = json_is_true(json_object_get(one, "available"));
         assert_non_null(s);
-        found += !strncmp(s, "fused", 5) || !strcmp(s, "eager") || !strcmp(s, "aot_eager") || !strcmp(s, "cudagraphs");
+        found += here && (!strncmp(s, "fused", 5) || !strcmp(s, "eager") || !strcmp(s, "aot_eager") ||
+                          !strcmp(s, "cudagraphs"));
+        if (strcmp(s, "onnxrt") != 0 && strcmp(s, "xla") != 0) continue;
+        others++; /* where it is, or why it is not */
+        assert_true(strlen(json_string_value(json_object_get(one, here ? "where" : "why"))) > 0);
     }
     assert_int_equal(found, 4);
+    assert_int_equal(others, 2);
     json_decref(list);
 }
 

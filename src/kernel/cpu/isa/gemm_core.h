@@ -209,6 +209,19 @@ RP__VEC_FN void N(pack_turned)(const int W, const T *s, int64_t along, int64_t w
     for (; j < w; j++)
         for (k = 0; k < kc; k++) dst[k * W + j] = s[j * along + k];
 }
+/* `lines` lines of `count` elements: dst[element * to + line]. */
+static void N(turn_lines)(const T *s, int64_t along, int64_t lines, int64_t count, T *dst, int64_t to) {
+    int64_t j = 0, k = 0;
+#ifndef NO_TURN
+    for (; j + BLOCK <= lines; j += BLOCK) {
+        for (k = 0; k + BLOCK <= count; k += BLOCK) N(turn)(s + j * along + k, along, dst + k * to + j, to);
+        for (; k < count; k++)
+            for (int i = 0; i < BLOCK; i++) dst[k * to + j + i] = s[(j + i) * along + k];
+    }
+#endif
+    for (; j < lines; j++)
+        for (k = 0; k < count; k++) dst[k * to + j] = s[j * along + k];
+}
 #undef BLOCK
 #undef NO_TURN
 

@@ -15,6 +15,7 @@
 #define PAD (64 / GEMM_BYTES) /* a cache line between rows and between panels, against sets */
 #define TM RP__GEMM_MAX_TILE_M
 #define TN RP__GEMM_MAX_TILE_N
+#define ROOM (TN + 128) /* sums of a row of a tile: those of boxes have gaps */
 
 /* What a tile reads through a function of its own (convolution): fills dst as pack does. */
 typedef struct N(job) {
@@ -31,7 +32,7 @@ typedef struct N(job) {
                      T *dst, T *run);
     void (*gather_b)(const struct conv_plan *c, const ST *base, int64_t n0, int64_t count, int64_t k0, int64_t kc,
                      T *dst, T *run);
-    bool near; /* b comes from boxes of its memory (conv_box) where they fit */
+    const struct conv_box *box; /* b comes from boxes of its memory; NULL: gather_b */
     void (*scatter)(const struct conv_plan *c, ST *base, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
                     int64_t ld);
     const rp__gemm_rest *rest; /* takes the sums; NULL: they are the result */
@@ -39,7 +40,7 @@ typedef struct N(job) {
 
 typedef struct N(scratch) {
     _Alignas(64) T pb[KC * TN + TN / NR * PAD + 4 * NR], pa[TM * (KC + PAD)];
-    _Alignas(64) T kept[TM * TN], group[TM * TN];
+    _Alignas(64) T kept[TM * ROOM], group[TM * ROOM];
     T bias[RP__GEMM_STREAM_TILE_N + NR];
     _Alignas(64) T run[8 * (KC + PAD)]; /* lines on their way into a panel */
     int64_t places[KC];
@@ -140,14 +141,44 @@ static void N(close_gaps)(const struct conv_box *x, T *kept, int64_t ld, int64_t
 }
 
 #if FLOATING
+/* Boxes of so many channels that lie one after the other in memory: eight places at a time, turned. */
+static void N(fill_turned)(const struct conv_plan *p, const struct conv_box *x, const ST *src, int64_t channels, T *dst,
+                           T *run) {
+    const int64_t *bound = p->b.bound, *pitch = p->pitch, n = x->length[2], move = x->move[2];
+    for (int64_t ez = 0; ez < x->classes[0]; ez++)
+        for (int64_t ey = 0; ey < x->classes[1]; ey++)
+            for (int64_t ex = 0; ex < x->classes[2]; ex++)
+                for (int64_t z = 0; z < x->length[0]; z++)
+                    for (int64_t y = 0; y < x->length[1]; y++, dst += n) {
+                        const int64_t cz = x->move[0] * (x->from[0] + z) + x->residue[0][ez];
+                        const int64_t cy = x->move[1] * (x->from[1] + y) + x->residue[1][ey];
+                        const bool row = cz >= 0 && cz < bound[0] && cy >= 0 && cy < bound[1];
+                        for (int64_t i = 0; i < n; i += 8) {
+                            const int64_t places = n - i < 8 ? n - i : 8;
+                            for (int64_t j = 0; j < places; j++) {
+                                const int64_t at = move * (x->from[2] + i + j) + x->residue[2][ex];
+                                if (row && at >= 0 && at < bound[2])
+                                    WIDEN(run + j * (KC + PAD), src + cz * pitch[0] + cy * pitch[1] + at * pitch[2],
+                                          channels);
+                                else
+                                    memset(run + j * (KC + PAD), 0, (size_t)channels * sizeof *run);
+                            }
+                            A(turn_lines)(run, KC + PAD, places, channels, dst + i, x->channel);
+                        }
+                    }
+}
 /* The boxes (conv_box) of the channels that k [k0, k0 + kc) meets. */
 static void N(fill_box)(const struct conv_plan *p, const struct conv_box *x, const ST *src, int64_t k0, int64_t kc,
-                        T *dst) {
+                        T *dst, T *run) {
     const struct conv_axis *line = &p->b.line, *k = &p->b.k;
     const int64_t taps = k->extent[1] * k->extent[2] * k->extent[3], *bound = p->b.bound, *pitch = p->pitch;
     const int64_t move = x->move[2], step = move * pitch[2], n = x->length[2];
     src += line->start.offset + k->start.offset;
     for (int d = 0; d < 3; d++) src -= line->start.c[d] * pitch[d];
+    if (k->offset[0] == 1 && step != 1 && kc > 0) {
+        N(fill_turned)(p, x, src + k0 / taps, (k0 + kc - 1) / taps - k0 / taps + 1, dst, run);
+        return;
+    }
     for (int64_t c = k0 / taps; kc > 0 && c <= (k0 + kc - 1) / taps; c++)
         for (int64_t ez = 0; ez < x->classes[0]; ez++)
             for (int64_t ey = 0; ey < x->classes[1]; ey++)
@@ -181,10 +212,7 @@ static void N(fill_box)(const struct conv_plan *p, const struct conv_box *x, con
 
 static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
     T *const pb = memory->pb, *const pa = memory->pa, *const kept = memory->kept, *const bias = memory->bias;
-    const struct conv_box *box = NULL;
-#if FLOATING
-    if (g->near && conv_box_of(&memory->box, g->conv, n0, nc, KC, TM * TN / mc, KC * TN)) box = &memory->box;
-#endif
+    const struct conv_box *box = g->box;
     bool stream = false;
 #ifdef LOAD_VECTOR
     stream = mc <= RP__GEMM_STREAM_TILE_M && g->bn == 1 && !g->gather_a && !g->gather_b && nc >= 4 * L;
@@ -222,7 +250,7 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
             const ST *b = NULL;
             if (box) {
 #if FLOATING
-                N(fill_box)(g->conv, box, g->b, k0, kc, pb);
+                N(fill_box)(g->conv, box, g->b, k0, kc, pb, memory->run);
                 conv_box_places(box, g->conv, k0, kc, memory->places);
 #endif
             } else if (g->gather_b) {
@@ -301,7 +329,8 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
         const T *part = memory->group;
         for (int64_t i = 0; i < mc * ld; i++) kept[i] = k0 <= GROUP ? part[i] : kept[i] + part[i];
     } while (k0 < K);
-    if (box && columns > nc) N(close_gaps)(box, kept, ld, mc, nc);
+    const bool gaps = box && columns > nc, plain = !g->rest && !g->scatter && g->on == 1 && !bias_last;
+    if (gaps && !plain) N(close_gaps)(box, kept, ld, mc, nc);
     for (int64_t i = 0; bias_last && (bias_n || bias_m) && i < mc; i++) {
         for (int64_t j = 0; j < nc; j++) kept[i * ld + j] = kept[i * ld + j] + bias[bias_n ? j : i];
     }
@@ -309,12 +338,25 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
         rp__gemm_rest_run(g->rest, kept, ld, m0, mc, n0, nc);
     } else if (g->scatter) {
         g->scatter(g->conv, g->out, m0, mc, n0, nc, kept, ld);
+    } else if (g->om == 1 && g->on != 1 && mc >= 8) {
+        for (int64_t j = 0; j < nc; j += 8) {
+            const int64_t lines = nc - j < 8 ? nc - j : 8;
+            A(turn_lines)(kept + j, ld, mc, lines, memory->run, KC + PAD);
+            for (int64_t i = 0; i < lines; i++)
+                NARROW(g->out + m0 + (n0 + j + i) * g->on, memory->run + i * (KC + PAD), mc);
+        }
     } else if (!direct || full < nc) {
         const int64_t from = direct ? full : 0, count = nc - from;
         for (int64_t i = 0; i < mc; i++) {
             const T *s = kept + i * ld;
             ST *o = g->out + (m0 + i) * g->om + (n0 + from) * g->on;
-            if (g->on == 1) {
+            if (gaps && plain) {
+                for (int64_t j = 0, run; j < nc; j += run) {
+                    const int64_t at = conv_box_column(box, j, &run);
+                    if (run > nc - j) run = nc - j;
+                    NARROW(o + j, s + at, run);
+                }
+            } else if (g->on == 1) {
                 NARROW(o, s, count);
             } else {
                 for (int64_t j = 0; j < count; j++) o[j * g->on] = STORE(s[j]);
@@ -453,6 +495,18 @@ static bool N(runs_along_k)(const struct conv_gather *g) {
 static bool N(gather_a)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc,
                         T *dst, T *run) {
     (void)run;
+    if (c->a.k.extent[3] < 16 && kc) { /* weights: nothing is outside, and runs are short */
+        struct conv_cursor at;
+        int64_t places[KC];
+        conv_start(&at, &c->a.k, k0);
+        for (int64_t k = 0; k < kc; k++, conv_next(&at, &c->a.k)) places[k] = at.here.offset;
+        conv_start(&at, &c->a.line, l0);
+        for (int64_t i = 0; i < count; i++, dst += KC + PAD, conv_next(&at, &c->a.line)) {
+            const ST *s = src + at.here.offset;
+            for (int64_t k = 0; k < kc; k++) dst[k] = LOAD(s[places[k]]);
+        }
+        return true;
+    }
     if (!N(runs_along_k)(&c->a)) {
         N(gather)(MICRO_ROWS, &c->a, src, l0, count, k0, kc, dst);
         return false;
@@ -523,12 +577,19 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
         if (conv_flat(&c.b.line, &c.b.k, &g.bn, &g.bk) && !c.b.bounded)
             g.b += c.b.line.start.offset + c.b.k.start.offset;
         else
-            g.gather_b = N(gather_b), g.near = kind != RP__CONV_WEIGHT && c.k > 0;
+            g.gather_b = N(gather_b);
         c.out.start.offset = 0;
         if (follows) conv_rest(&rest, &c, kind), g.rest = &rest;
         if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
         const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
-        N(tile)(&g, memory, m0, c.m - m0 < tm ? c.m - m0 : tm, n0, c.n - n0 < tn ? c.n - n0 : tn);
+        const int64_t mc = c.m - m0 < tm ? c.m - m0 : tm, stop = c.n - n0 < tn ? c.n : n0 + tn;
+        int64_t nc = stop - n0;
+        if (g.gather_b && kind != RP__CONV_WEIGHT && c.k > 0 &&
+            conv_box_of(&memory->box, &c, n0, nc, KC, TM * ROOM / mc, KC * TN))
+            g.box = &memory->box;
+        else if (nc > TN)
+            nc = TN; /* tiles of boxes alone are larger */
+        for (; n0 < stop; n0 += nc) N(tile)(&g, memory, m0, mc, n0, stop - n0 < nc ? stop - n0 : nc);
     }
     rp__gemm_scratch_give(memory);
 }
@@ -553,6 +614,7 @@ static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t 
 #undef PAD
 #undef TM
 #undef TN
+#undef ROOM
 #undef LOAD_VECTOR
 #undef V
 #undef S

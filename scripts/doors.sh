@@ -1,0 +1,21 @@
+#!/bin/sh
+# Other engines: doors.sh BUILD [VENV]. Installs their wheels into a virtual environment (VENV, by default BUILD/doors-venv), runs
+# every op through each engine that is here (tests/test_doors.c), exports models and has them checked and run by others (doors.py), and
+# prints the table of engines and models. Ends with 0, saying so, where wheels cannot be had.
+set -e
+build=$(cd "$1" && pwd)
+venv=${2:-$build/doors-venv}
+root=$(cd "$(dirname "$0")/.." && pwd)
+if [ ! -x "$venv/bin/python" ]; then
+    python3 -m venv "$venv" || { echo "skipped: there is no module venv"; exit 0; }
+fi
+if ! "$venv/bin/python" -c "import onnx, onnxruntime, numpy" 2>/dev/null; then
+    "$venv/bin/pip" install -q onnx onnxruntime numpy lammps-jax-pjrt-cpu ||
+        { echo "skipped: the wheels of other engines cannot be had"; exit 0; }
+fi
+export VIRTUAL_ENV="$venv" REPRISE_MODULE_DIR="$build" REPRISE_TEST_DATA="$root/tests/data"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+"$build/tests/test_doors"
+"$venv/bin/python" "$root/scripts/doors.py" "$build"

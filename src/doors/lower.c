@@ -1,0 +1,104 @@
+/* The way of a node through the lowerings (lower.h): what the language has for the whole op, the table's row, its loops, its view. */
+#include "doors/lower.h"
+
+#include <string.h>
+
+#include "compile/rewrite.h"
+#include "core/alloc.h"
+
+rp_status rp__lower_call_of(const rp_ir *ir, const rp__ir_node *n, rp__lower_call *out) {
+    const size_t count = (size_t)n->n_in + n->n_out;
+    *out = (rp__lower_call){.stand_ins = rp__calloc(count + 1, sizeof *out->stand_ins),
+                            .handles = rp__calloc(count + 1, sizeof *out->handles)};
+    if (!out->stand_ins || !out->handles) {
+        rp__lower_call_end(out);
+        return RP__OOM("a node for another engine");
+    }
+    for (size_t k = 0; k < count; k++) {
+        const rp__ir_value v = k < n->n_in ? n->in[k] : n->out[k - n->n_in];
+        if (v == RP__IR_NONE) continue;
+        rp_tensor *t = out->handles[k] = rp__ir_stand_in_for(ir, v, &out->stand_ins[k]);
+        rp__contiguous_strides(t->size, t->ndim, t->stride);
+        t->offset = 0;
+    }
+    rp__ir_call(n, out->handles, out->handles + n->n_in, &out->call);
+    return RP_OK;
+}
+
+void rp__lower_call_end(rp__lower_call *c) {
+    rp__free(c->stand_ins);
+    rp__free(c->handles);
+}
+
+static bool is_loop(const rp__op *op) {
+    return op->lowering == RP__POINTWISE || op->lowering == RP__ROWS || op->lowering == RP__INDEXED;
+}
+
+/* What lowerings give must be what the graph says; anything else is a defect here, found before an engine sees it. */
+static void check(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const rp__put_val *out) {
+    for (uint32_t k = 0; k < n->n_out && !e->failed; k++) {
+        if (n->out[k] == RP__IR_NONE) continue;
+        const rp__meta *m = &ir->values[n->out[k]].meta;
+        if (out[k] == RP__EMIT_NONE || rp__put_dtype(e, out[k]) != m->dtype ||
+            !rp__put_same_sizes(&e->types[out[k]], m->size, m->ndim))
+            rp__put_lacks(e, "its lowering gives another type than the graph says");
+    }
+}
+
+bool rp__lower_node(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out) {
+    e->ir = ir;
+    e->node = n;
+    for (uint32_t k = 0; k < n->n_out; k++) out[k] = RP__EMIT_NONE;
+    if (n->kind == RP__IR_CONST) {
+        const rp__meta *m = &ir->values[n->out[0]].meta;
+        const rp__put_type t = rp__put_type_from(m->dtype, m->size, m->ndim);
+        out[0] = rp__put_table(e, &t, n->data, n->data_bytes);
+    } else if (n->kind != RP__IR_OP) {
+        rp__put_lacks(e, "it has no lowering for %s", rp__ir_forms[n->kind].name);
+    } else if (e->ops->node && e->ops->node(e, n, in, out)) {
+        ;
+    } else if (rp__lower_by_row(e, n, in, out)) {
+        ;
+    } else if (!e->failed && n->op->lowering == RP__VIEW) {
+        out[0] = rp__lower_view(e, n, in[0]);
+    } else if (!e->failed && is_loop(n->op)) {
+        rp__lower_loop(e, n, in, out);
+    } else {
+        rp__put_lacks(e, "there is no lowering");
+    }
+    check(e, ir, n, out);
+    e->node = NULL;
+    return !e->failed;
+}
+
+rp__put_val *rp__lower_map(const rp_ir *ir) {
+    rp__put_val *map = rp__alloc((ir->n_values + 1) * sizeof *map);
+    if (map) memset(map, 0xff, (ir->n_values + 1) * sizeof *map);
+    return map;
+}
+
+bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, size_t n, rp__put_val *map,
+                     uint32_t *failed) {
+    for (size_t k = 0; k < n && !e->failed; k++) {
+        const rp__ir_node *node = &ir->nodes[nodes[k]];
+        rp__put_val few[RP__FEW_OPERANDS] = {0}, *in = few, out[RP__MAX_OUTS];
+        if (node->dead || node->kind == RP__IR_CAPTURED) continue;
+        *failed = nodes[k];
+        if (node->n_out > RP__MAX_OUTS) {
+            rp__put_lacks(e, "it has too many results");
+            break;
+        }
+        if (node->n_in > RP__FEW_OPERANDS) in = rp__alloc(node->n_in * sizeof *in);
+        if (!in) {
+            rp__put_oom(e);
+            break;
+        }
+        for (uint32_t i = 0; i < node->n_in; i++) in[i] = node->in[i] == RP__IR_NONE ? RP__EMIT_NONE : map[node->in[i]];
+        if (rp__lower_node(e, ir, node, in, out)) {
+            for (uint32_t i = 0; i < node->n_out; i++)
+                if (node->out[i] != RP__IR_NONE) map[node->out[i]] = out[i];
+        }
+        if (in != few) rp__free(in);
+    }
+    return !e->failed;
+}

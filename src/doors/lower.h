@@ -1,0 +1,44 @@
+/* From nodes of a graph to the operations of an emitter (emit.h). One way for all languages:
+     loop ops   the op's own lowering (ops/lower.h) says what it computes; each primitive value becomes an operation over the
+                op's space, of which values that do not vary along a dim have size 1. Accesses by computed places become indexed
+                reads of the operand in row-major order.
+     views      by the map that their rule gives (rp__view).
+     products, and library ops: a row of the table in lower_ops.c.
+   A language that has an operation for a whole op writes that instead (rp__put_ops.node).
+   What an emitter sees is row-major, whatever the strides of the graph. */
+#ifndef RP_DOORS_LOWER_H
+#define RP_DOORS_LOWER_H
+
+#include "doors/emit.h"
+
+/* One node. in[]: as the node's operands, RP__EMIT_NONE for absent ones; out[]: its results. False: e->why says what is missing. */
+bool rp__lower_node(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
+
+/* Nodes in order. map: per value of ir what stands for it, RP__EMIT_NONE where nothing does; filled on the way. False: *failed is the
+   node that could not be lowered. */
+bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, size_t n, rp__put_val *map,
+                     uint32_t *failed);
+/* Per value of ir RP__EMIT_NONE; freed by the caller. */
+rp__put_val *rp__lower_map(const rp_ir *ir);
+
+/* Has the table of lower_ops.c a row for the op? The row is run; false and e->failed not set: there is none. */
+bool rp__lower_by_row(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
+/* lower_loop.c: loop ops; lower_view.c: views. */
+void rp__lower_loop(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
+rp__put_val rp__lower_view(rp__emitter *e, const rp__ir_node *n, rp__put_val in);
+
+/* Calls that rules can read: handles with the sizes of the node's values, row-major, no memory. */
+typedef struct rp__lower_call {
+    rp__call call;
+    struct rp__ir_stand_in *stand_ins;
+    rp_tensor **handles;
+} rp__lower_call;
+rp_status rp__lower_call_of(const rp_ir *ir, const rp__ir_node *n, rp__lower_call *out);
+void rp__lower_call_end(rp__lower_call *c);
+
+/* a[index]: elements of a, all its dims as one, at places (i64) of any sizes. */
+rp__put_val rp__lower_at(rp__emitter *e, rp__put_val a, rp__put_val index);
+/* 0, 1, .. along dim d of a space of that rank, size 1 along the others. */
+rp__put_val rp__lower_index(rp__emitter *e, rp_dim extent, unsigned d, unsigned ndim);
+
+#endif

@@ -1,0 +1,340 @@
+/* ONNX Runtime as an engine: a part becomes an ONNX model in memory and that a session. Arguments and results are the runtime's views
+   of our memory; captured tensors that stay as they are, are weights of the model.
+   Options: provider (cpu, CUDA, TensorRT, or a name that the library knows), provider_options ("key=value,.."), threads,
+   optimization (0 none, 1 basic, 2 extended, 99 all). */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "doors/door.h"
+#include "doors/engines.h"
+#include "doors/library.h"
+#include "doors/onnx/onnx.h"
+#include "doors/onnxrt/ort.h"
+
+/* ---- the library */
+
+static struct {
+    pthread_once_t once;
+    bool here;
+    unsigned forks; /* when it was opened */
+    rp__ort ort;
+    rp__ort_object *env, *memory;
+    int minor; /* of its version 1.minor */
+    char version[64], where[512], why[512];
+} lib = {.once = PTHREAD_ONCE_INIT};
+
+static const char *const names[] = {"libonnxruntime.so.1", "libonnxruntime.so", NULL};
+static const char *const wheels[][2] = {{"onnxruntime/capi", "libonnxruntime.so"}, {NULL, NULL}};
+static const rp__door_library where_it_is = {"REPRISE_ONNXRUNTIME", names, wheels, "OrtGetApiBase"};
+
+enum { LOG_FATAL = 4 };
+
+/* Does the table hold what it is said to hold? What a status is made of must come out of it. */
+static bool layout_fits(const rp__ort *o) {
+    static const char said[] = "reprise looks at the table";
+    const rp__ort_status s = o->create_status(2, said);
+    const bool fits = s && o->error_code(s) == 2 && o->error_message(s) && strcmp(o->error_message(s), said) == 0;
+    if (fits) o->release_status(s);
+    return fits;
+}
+
+/* The text of a failed call, which it releases; false: there was none. */
+static bool failed(rp__ort_status s, char *text, size_t bytes) {
+    if (!s) return false;
+    (void)snprintf(text, bytes, "%s", lib.ort.error_message(s));
+    lib.ort.release_status(s);
+    return true;
+}
+
+static void open_library(void) {
+    void *entry;
+    lib.forks = rp__door_forks();
+    if (!rp__door_load(&where_it_is, lib.where, lib.why, &entry)) return;
+    const rp__ort_base *(*base_of)(void);
+    memcpy(&base_of, &entry, sizeof base_of);
+    const rp__ort_base *base = base_of();
+    const char *version = base && base->version ? base->version() : NULL;
+    (void)snprintf(lib.version, sizeof lib.version, "%s", version ? version : "unknown");
+    const void *const *table = base && base->table ? base->table(RP__ORT_VERSION) : NULL;
+    if (!table) {
+        (void)snprintf(lib.why, sizeof lib.why, "%.300s is version %s; 1.%d is the oldest that is used", lib.where,
+                       lib.version, RP__ORT_OLDEST);
+        return;
+    }
+#define TAKE(name, place, result, parameters) memcpy(&lib.ort.name, &table[place], sizeof lib.ort.name);
+    RP__ORT_FUNCTIONS(TAKE)
+#undef TAKE
+    if (!layout_fits(&lib.ort)) {
+        (void)snprintf(lib.why, sizeof lib.why, "%.300s: its functions do not lie where they are expected", lib.where);
+        return;
+    }
+    lib.minor = atoi(strchr(lib.version, '.') ? strchr(lib.version, '.') + 1 : "0");
+    if (failed(lib.ort.create_env(LOG_FATAL, "reprise", &lib.env), lib.why, sizeof lib.why) ||
+        failed(lib.ort.cpu_memory(1, 0, &lib.memory), lib.why, sizeof lib.why))
+        return;
+    (void)failed(lib.ort.disable_telemetry(lib.env), lib.why, sizeof lib.why);
+    lib.why[0] = 0;
+    lib.here = true;
+}
+
+static bool is_child(void) { return rp__door_forks() != lib.forks; }
+
+static bool open_door(char version[64], char where[512], char why[512]) {
+    (void)pthread_once(&lib.once, open_library);
+    memcpy(version, lib.version, 64);
+    memcpy(where, lib.where, 512);
+    memcpy(why, lib.why, 512);
+    if (lib.here && is_child()) {
+        (void)snprintf(why, 512, "it was opened before the process forked, and its threads stayed behind");
+        return false;
+    }
+    return lib.here;
+}
+
+/* The newest operators that a release has. */
+static int opset(void) { return lib.minor >= 18 ? 21 : lib.minor >= 17 ? 20 : lib.minor >= 14 ? 18 : 17; }
+
+/* ---- what it takes */
+
+static rp__put_val add_argument(rp__emitter *e, const rp__put_type *type) {
+    char name[32];
+    (void)snprintf(name, sizeof name, "a%zu", e->n_values);
+    return rp__onnx_input((rp__onnx *)e, name, type);
+}
+
+static bool takes(const rp__engine_options *options, const rp_ir *ir, const rp__ir_node *n, char why[256]) {
+    rp__onnx o;
+    (void)options;
+    rp__onnx_begin(&o, ir, opset());
+    const bool good = rp__door_takes(&o.emitter, ir, n, add_argument);
+    if (!good) (void)snprintf(why, 256, "%s", o.emitter.why);
+    rp__onnx_end(&o);
+    return good;
+}
+
+/* ---- sessions */
+
+typedef struct bound { /* a view of our memory, kept while that does not move */
+    const void *data;
+    rp__ort_object *value;
+} bound;
+
+typedef struct session {
+    const rp__door_part *part;
+    rp__ort_object *session;
+    uint32_t n_in, n_out; /* inputs that are no weights */
+    uint32_t *in_of;      /* per input of the session: number in the part */
+    char (*text)[16];     /* names, of inputs and then outputs */
+    const char **name;
+    bound *bound; /* likewise */
+    rp__ort_object **value;
+    unsigned forks;
+} session;
+
+static void destroy(void *made) {
+    session *s = made;
+    const bool ours = s->forks == rp__door_forks(); /* a child of fork must not wait for threads that it has not */
+    for (uint32_t k = 0; s->bound && k < s->n_in + s->n_out; k++)
+        if (ours && s->bound[k].value) lib.ort.release_value(s->bound[k].value);
+    if (ours && s->session) lib.ort.release_session(s->session);
+    rp__free(s->in_of);
+    rp__free(s->text);
+    rp__free(s->name);
+    rp__free(s->bound);
+    rp__free(s->value);
+    rp__free(s);
+}
+
+static rp_status fail_with(const char *what, const char *text) {
+    return rp__fail(RP_ERROR_COMPILE, "ONNX Runtime %s: %s: %s", lib.version, what, text);
+}
+
+/* "a=1,b=2" as two lists that point into `text`, which is cut. */
+static size_t split(char *text, const char **keys, const char **values, size_t most) {
+    size_t n = 0;
+    for (char *p = text; *p && n < most; n++) {
+        char *end = strchr(p, ','), *equals = strchr(p, '=');
+        if (end) *end = 0;
+        keys[n] = p;
+        values[n] = equals && (!end || equals < end) ? (*equals = 0, equals + 1) : "";
+        p = end ? end + 1 : p + strlen(p) + strlen(values[n]) + 1;
+        if (!end) return n + 1;
+    }
+    return n;
+}
+
+static rp_status add_provider(rp__ort_object *so, const char *name, const char *options) {
+    enum { MOST = 32 };
+    const char *keys[MOST], *values[MOST];
+    char text[1024], why[512];
+    const rp__ort *o = &lib.ort;
+    (void)snprintf(text, sizeof text, "%s", options ? options : "");
+    const size_t n = split(text, keys, values, MOST);
+    rp__ort_object *of = NULL;
+    bool bad;
+    if (strcmp(name, "CUDA") == 0) {
+        bad = failed(o->create_cuda(&of), why, sizeof why) ||
+              (n && failed(o->update_cuda(of, keys, values, n), why, sizeof why)) ||
+              failed(o->append_cuda(so, of), why, sizeof why);
+        if (of) o->release_cuda(of);
+    } else if (strcmp(name, "TensorRT") == 0) {
+        bad = failed(o->create_tensorrt(&of), why, sizeof why) ||
+              (n && failed(o->update_tensorrt(of, keys, values, n), why, sizeof why)) ||
+              failed(o->append_tensorrt(so, of), why, sizeof why);
+        if (of) o->release_tensorrt(of);
+    } else {
+        bad = failed(o->append_provider(so, name, keys, values, n), why, sizeof why);
+    }
+    return bad ? fail_with(name, why) : RP_OK;
+}
+
+static rp_status check(const rp__engine_options *options) {
+    const char *threads = rp__engine_option(options, "threads"), *level = rp__engine_option(options, "optimization");
+    if (threads && (strspn(threads, "0123456789") != strlen(threads) || !*threads))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "backend \"onnxrt\": threads is a number, not \"%s\"", threads);
+    if (level && strcmp(level, "0") != 0 && strcmp(level, "1") != 0 && strcmp(level, "2") != 0 &&
+        strcmp(level, "99") != 0)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "backend \"onnxrt\": optimization is 0, 1, 2 or 99, not \"%s\"",
+                        level);
+    return RP_OK;
+}
+
+static rp_status make_options(const rp__engine_options *options, rp__ort_object **out) {
+    char why[512];
+    const rp__ort *o = &lib.ort;
+    const char *threads = rp__engine_option(options, "threads"), *level = rp__engine_option(options, "optimization"),
+               *provider = rp__engine_option(options, "provider");
+    if (failed(o->create_options(out), why, sizeof why)) return fail_with("options", why);
+    if (failed(o->set_optimization(*out, level ? atoi(level) : 99), why, sizeof why) ||
+        (threads && failed(o->set_threads(*out, atoi(threads)), why, sizeof why)))
+        return fail_with("options", why);
+    if (!provider || strcmp(provider, "cpu") == 0) return RP_OK;
+    return add_provider(*out, provider, rp__engine_option(options, "provider_options"));
+}
+
+static rp_status write_model(const rp__door_part *p, session *s, rp__text *model) {
+    rp__onnx o;
+    uint32_t bad = RP__IR_NONE;
+    rp__put_val *values = rp__calloc((size_t)p->n_in + p->n_out + 1, sizeof *values), *out = values + p->n_in;
+    if (!values) return RP__OOM("a model for ONNX Runtime");
+    rp__onnx_begin(&o, p->ir, opset());
+    for (uint32_t k = 0; k < p->n_in; k++) {
+        const rp__door_value *v = &p->in[k];
+        char name[16];
+        if (v->weight) {
+            (void)snprintf(name, sizeof name, "w%u", k);
+            const size_t bytes = (size_t)rp__numel(v->type.size, v->type.ndim) * rp__dtype_bytes(v->type.dtype);
+            values[k] = rp__onnx_weight_of(&o, name, &v->type, rp__tensor_data(v->tensor), bytes);
+            continue;
+        }
+        (void)snprintf(s->text[s->n_in], sizeof s->text[0], "in%u", k);
+        s->in_of[s->n_in] = k;
+        values[k] = rp__onnx_input(&o, s->text[s->n_in++], &v->type);
+    }
+    bool whole = rp__door_write(&o.emitter, p, values, out, &bad);
+    for (uint32_t k = 0; k < p->n_out && whole; k++) {
+        char *name = s->text[s->n_in + s->n_out++];
+        (void)snprintf(name, sizeof s->text[0], "out%u", k);
+        rp__onnx_output(&o, name, out[k]);
+    }
+    whole = whole && !o.emitter.failed;
+    rp_status status = RP_OK;
+    if (!whole)
+        status = rp__fail(RP_ERROR_COMPILE, "a graph for ONNX Runtime: %s%s%s",
+                          bad == RP__IR_NONE     ? ""
+                          : p->ir->nodes[bad].op ? p->ir->nodes[bad].op->name
+                                                 : "",
+                          bad == RP__IR_NONE ? "" : ": ", o.emitter.why);
+    else if (!rp__onnx_model(&o, p->ir->name, model))
+        status = RP__OOM("a model for ONNX Runtime");
+    rp__onnx_end(&o);
+    rp__free(values);
+    return status;
+}
+
+static rp_status build(const rp__door_part *p, const rp__engine_options *options, void **made) {
+    session *s = rp__calloc(1, sizeof *s);
+    const size_t n = (size_t)p->n_in + p->n_out + 1;
+    rp__text model = {0};
+    rp__ort_object *so = NULL;
+    char why[1024];
+    if (!s) return RP__OOM("a session of ONNX Runtime");
+    s->part = p;
+    s->forks = rp__door_forks();
+    s->in_of = rp__calloc(n, sizeof *s->in_of);
+    s->text = rp__calloc(n, sizeof *s->text);
+    s->name = rp__calloc(n, sizeof *s->name);
+    s->bound = rp__calloc(n, sizeof *s->bound);
+    s->value = rp__calloc(n, sizeof *s->value);
+    rp_status status = s->in_of && s->text && s->name && s->bound && s->value ? write_model(p, s, &model)
+                                                                              : RP__OOM("a session of ONNX Runtime");
+    for (size_t k = 0; k < n && status == RP_OK; k++) s->name[k] = s->text[k];
+    if (status == RP_OK) status = make_options(options, &so);
+    if (status == RP_OK &&
+        failed(lib.ort.create_session(lib.env, model.data, model.length, so, &s->session), why, sizeof why))
+        status = fail_with("it refuses the graph", why);
+    if (so) lib.ort.release_options(so);
+    rp__text_free(&model);
+    if (status != RP_OK) {
+        destroy(s);
+        return status;
+    }
+    *made = s;
+    return RP_OK;
+}
+
+static rp_status view(session *s, uint32_t k, const rp__door_value *v, const rp_tensor *t) {
+    static char nothing[8]; /* the address of no elements */
+    void *data = rp__tensor_data(t);
+    bound *b = &s->bound[k];
+    char why[512];
+    if (!data) data = nothing;
+    if (RP__LIKELY(b->value && b->data == data)) return RP_OK;
+    if (b->value) lib.ort.release_value(b->value);
+    b->value = NULL;
+    const size_t bytes = (size_t)rp__numel(v->type.size, v->type.ndim) * rp__dtype_bytes(v->type.dtype);
+    if (failed(lib.ort.create_tensor(lib.memory, data, bytes, v->type.size, v->type.ndim, rp__onnx_dtype(v->type.dtype),
+                                     &b->value),
+               why, sizeof why))
+        return fail_with("it refuses a tensor", why);
+    b->data = data;
+    s->value[k] = b->value;
+    return RP_OK;
+}
+
+static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
+    session *s = made;
+    const rp__door_part *p = s->part;
+    char why[1024];
+    if (s->forks != rp__door_forks())
+        return rp__fail(RP_ERROR_STATE,
+                        "ONNX Runtime was opened before the process forked, and its threads stayed behind");
+    for (uint32_t k = 0; k < s->n_in; k++) RP_TRY(view(s, k, &p->in[s->in_of[k]], in[s->in_of[k]]));
+    for (uint32_t k = 0; k < s->n_out; k++) {
+        out[k] = rp__door_result(&p->out[k], p->ir);
+        if (rp__tensor_is_error(out[k])) return rp_error_status();
+        RP_TRY(view(s, s->n_in + k, &p->out[k], out[k]));
+    }
+    if (failed(lib.ort.run(s->session, NULL, s->name, (const rp__ort_object *const *)s->value, s->n_in,
+                           s->name + s->n_in, s->n_out, s->value + s->n_in),
+               why, sizeof why))
+        return rp__fail(RP_ERROR_STATE, "ONNX Runtime %s failed: %s", lib.version, why);
+    return RP_OK;
+}
+
+static const char *const keys[] = {"provider", "provider_options", "threads", "optimization", NULL};
+static const rp__door door = {.name = "onnxrt",
+                              .title = "ONNX Runtime",
+                              .open = open_door,
+                              .device = RP_DEVICE_CPU,
+                              .keys = keys,
+                              .check = check,
+                              .takes = takes,
+                              .build = build,
+                              .run = run,
+                              .destroy = destroy};
+static const rp__leaf leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &door};
+const rp__engine rp__engine_onnxrt = {.name = "onnxrt", RP__ENGINE_OVER_LEAF, .leaf = &leaf};

@@ -1,0 +1,671 @@
+/* Other engines behind rp_compile: how graphs are cut into parts (with an engine of the test's own, which takes the ops that it is
+   told to and runs them node by node), what becomes of engines that are absent, too old, laid out otherwise, refuse or fail, weights that are
+   written, forks; and, where an engine's library is here, every op's first samples through it against eager.
+   DOORS_OP=name: one op, with the reason where it has no form. ctest: timeout=600 cost=20 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above */
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <reprise.h>
+#include <reprise_io.h>
+#include <reprise_ir.h>
+#include <reprise_nn.h>
+
+#include "compile/pipeline.h"
+#include "doors/door.h"
+#include "samples/samples.h"
+#include "support/check.h"
+#include "trace/ir_run.h"
+
+/* ---------------------------------------------------------------- an engine of the test's own */
+
+static struct {
+    const char *lacks[4]; /* ops that it has no form of */
+    bool absent, refuses, fails;
+    int built, ran, weights, inputs;
+} fake;
+
+typedef struct fake_made {
+    rp_ir *graph;
+    const rp__door_part *part;
+} fake_made;
+
+static bool fake_open(char version[64], char where[512], char why[512]) {
+    (void)snprintf(version, 64, "1.0");
+    (void)snprintf(where, 512, "here");
+    (void)snprintf(why, 512, "%s", fake.absent ? "there is none" : "");
+    return !fake.absent;
+}
+
+static bool fake_takes(const rp__engine_options *options, const rp_ir *ir, const rp__ir_node *n, char why[256]) {
+    (void)options, (void)ir;
+    if (n->kind != RP__IR_OP) {
+        (void)snprintf(why, 256, "no regions");
+        return false;
+    }
+    for (unsigned k = 0; k < 4; k++) {
+        if (!fake.lacks[k] || strcmp(fake.lacks[k], n->op->name) != 0) continue;
+        (void)snprintf(why, 256, "it never learned that");
+        return false;
+    }
+    return true;
+}
+
+static rp_status fake_build(const rp__door_part *part, const rp__engine_options *options, void **made) {
+    (void)options;
+    if (fake.refuses) return rp__fail(RP_ERROR_COMPILE, "the engine does not like it");
+    fake_made *m = calloc(1, sizeof *m);
+    if (!m) return RP_ERROR_OUT_OF_MEMORY;
+    m->part = part;
+    rp_status status = rp__door_part_graph(part, &m->graph);
+    fake.built++;
+    fake.weights = fake.inputs = 0;
+    for (uint32_t k = 0; k < part->n_in; k++) {
+        fake.weights += part->in[k].weight;
+        fake.inputs += !part->in[k].weight;
+    }
+    *made = m;
+    return status;
+}
+
+static rp_status fake_run(void *made, rp_tensor *const *in, rp_tensor **out) {
+    const fake_made *m = made;
+    rp_tensor *args[64], *results[64];
+    uint32_t n = 0;
+    fake.ran++;
+    if (fake.fails) return rp__fail(RP_ERROR_STATE, "the engine broke down");
+    for (uint32_t k = 0; k < m->part->n_in; k++)
+        if (!m->part->in[k].tensor) args[n++] = in[k];
+    RP_TRY(rp__ir_run(m->graph, args, n, results, m->part->n_out, NULL));
+    for (uint32_t k = 0; k < m->part->n_out; k++) {
+        out[k] = rp__door_result(&m->part->out[k], m->part->ir);
+        (void)rp_copy_(out[k], results[k]);
+    }
+    return rp_error_status();
+}
+
+static void fake_destroy(void *made) {
+    fake_made *m = made;
+    rp__ir_release(m->graph);
+    free(m);
+}
+
+static const char *const fake_keys[] = {"level", NULL};
+static const rp__door fake_door = {.name = "fake",
+                                   .title = "the fake",
+                                   .open = fake_open,
+                                   .device = RP_DEVICE_CPU,
+                                   .keys = fake_keys,
+                                   .takes = fake_takes,
+                                   .build = fake_build,
+                                   .run = fake_run,
+                                   .destroy = fake_destroy};
+static const rp__leaf fake_leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &fake_door};
+static const rp__engine fake_engine = {.name = "fake", RP__ENGINE_OVER_LEAF, .leaf = &fake_leaf};
+
+static int fresh(void **state) {
+    (void)state;
+    memset(&fake, 0, sizeof fake);
+    return rp_error_take() == RP_OK ? 0 : 0;
+}
+
+/* ---------------------------------------------------------------- functions */
+
+typedef struct net {
+    rp_tensor *w, *b;
+} net;
+
+/* relu(x w) + b, and the sum of its cumulative sums: cumsum in the middle */
+static void chain(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const net *n = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *h = rp_relu(rp_matmul(in[0], n->w));
+    rp_tensor *c = rp_cumsum(h, 1, NULL);
+    out[0] = rp_add(rp_mul(c, h), n->b, NULL);
+}
+
+static net make_net(bool grad) {
+    net n = {rp_randn(RP_DIMS(8, 8), NULL), rp_randn(RP_DIMS(8), NULL)};
+    if (grad) {
+        OK(rp_set_requires_grad(n.w, true));
+        OK(rp_set_requires_grad(n.b, true));
+    }
+    return n;
+}
+
+static void same_bits(rp_tensor *a, rp_tensor *b) {
+    float x[512], y[512];
+    assert_int_equal(rp_numel(a), rp_numel(b));
+    const size_t bytes = (size_t)rp_numel(a) * sizeof *x;
+    OK(rp_to_host(a, x, bytes));
+    OK(rp_to_host(b, y, bytes));
+    for (size_t k = 0; k < bytes / sizeof *x; k++)
+        if (fabsf(x[k] - y[k]) > 1e-5f * fmaxf(1, fabsf(y[k]))) fail_msg("element %zu is %g, not %g", k, x[k], y[k]);
+}
+
+static bool explains(rp_compiled *f, const char *kind, const char *reason, const char *text) {
+    rp_explain_entry e;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        OK(rp_explain_get(f, k, &e));
+        if (strcmp(e.kind, kind) == 0 && strcmp(e.reason, reason) == 0 && strstr(e.message, text)) return true;
+    }
+    return false;
+}
+
+static rp_compiled *compiled(rp_fn fn, const char *backend, bool strict) {
+    return rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backend, .strict = strict));
+}
+
+static void calls(rp_compiled *f, rp_fn fn, rp_tensor *x, int n) {
+    for (int k = 0; k < n; k++) {
+        rp_tensor *y, *z;
+        fn.body(fn.ctx, &x, 1, &z, 1);
+        OK(rp_call(f, &x, 1, &y, 1));
+        same_bits(y, z);
+    }
+}
+
+/* ---------------------------------------------------------------- parts */
+
+static void what_the_engine_lacks_runs_beside_it(void **state) {
+    (void)state;
+    fake.lacks[0] = "cumsum";
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", false);
+    calls(f, fn, rp_randn(RP_DIMS(4, 8), NULL), 4);
+    assert_int_equal(fake.built, 2); /* before and behind it */
+    assert_true(fake.ran >= 4);
+    assert_true(explains(f, "skip", "engine-lacks-op", "cumsum: it never learned that"));
+    assert_true(explains(f, "engine", "", "part 2 of 3"));
+    rp_compiled_release(f);
+}
+
+static void a_graph_that_it_takes_is_one_part(void **state) {
+    (void)state;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", true);
+    calls(f, fn, rp_randn(RP_DIMS(4, 8), NULL), 4);
+    assert_int_equal(fake.built, 1);
+    assert_int_equal(fake.weights, 2);
+    rp_compiled_release(f);
+}
+
+static void strict_makes_it_an_error(void **state) {
+    (void)state;
+    fake.lacks[0] = "cumsum";
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y;
+    assert_int_not_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    assert_non_null(strstr(rp_error_message(), "cumsum: it never learned that"));
+    assert_non_null(strstr(rp_error_message(), "test_doors.c:"));
+    (void)rp_error_take();
+    rp_compiled_release(f);
+}
+
+static void gradients_come_through_parts(void **state) {
+    (void)state;
+    fake.lacks[0] = "cumsum";
+    fake.lacks[1] = "cumsum_reversed";
+    net n = make_net(true);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", false);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *want[2] = {NULL, NULL};
+    for (int k = 0; k < 4; k++) {
+        rp_tensor *y, *loss, *got[2];
+        if (k == 0)
+            fn.body(fn.ctx, &x, 1, &y, 1);
+        else
+            OK(rp_call(f, &x, 1, &y, 1));
+        loss = rp_sum(y);
+        OK(rp_grad(&loss, 1, (rp_tensor *[]){n.w, n.b}, 2, NULL, NULL, got));
+        for (int i = 0; i < 2; i++) {
+            if (k == 0)
+                want[i] = got[i];
+            else
+                same_bits(got[i], want[i]);
+        }
+    }
+    assert_true(fake.ran > 0);
+    rp_compiled_release(f);
+}
+
+typedef struct trained {
+    rp_tensor *w;
+    rp_optimizer *adam;
+} trained;
+
+/* A whole step, and what the weight was before it: its update is in place, between two that read it. */
+static void step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const trained *t = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *before = rp_mul_scalar(rp_detach(t->w), rp_f64(2));
+    rp_tensor *loss = rp_sum(rp_square(rp_matmul(in[0], t->w)));
+    (void)rp_backward(loss, NULL, NULL);
+    (void)rp_optimizer_step(t->adam);
+    (void)rp_optimizer_zero_grad(t->adam, true);
+    out[0] = rp_add(before, rp_mul_scalar(rp_detach(t->w), rp_f64(3)));
+    out[1] = rp_detach(loss);
+}
+
+static void updates_in_place_keep_their_order(void **state) {
+    (void)state;
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *first = rp_randn(RP_DIMS(8, 8), NULL), *want[5][2];
+    static const char *const backends[] = {NULL, "fake", "onnxrt", "xla"};
+    for (int k = 0; k < 4; k++) {
+        trained t = {rp_clone(first), NULL};
+        OK(rp_set_requires_grad(t.w, true));
+        t.adam = rp_adam(&t.w, 1, 0.1, NULL);
+        rp_compiled *f = k == 0 ? rp_plain((rp_fn){step, &t, sizeof t, "step"})
+                                : compiled((rp_fn){step, &t, sizeof t, "step"}, backends[k], false);
+        for (int i = 0; i < 5; i++) {
+            rp_tensor *out[2];
+            OK(rp_call(f, &x, 1, out, 2));
+            for (int r = 0; r < 2; r++) {
+                if (k == 0)
+                    want[i][r] = rp_clone(out[r]);
+                else
+                    same_bits(out[r], want[i][r]);
+            }
+        }
+        rp_compiled_release(f);
+        rp_optimizer_release(t.adam);
+    }
+}
+
+/* ---------------------------------------------------------------- faults */
+
+static void an_engine_that_is_absent_leaves_fused_kernels(void **state) {
+    (void)state;
+    fake.absent = true;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", false);
+    calls(f, fn, rp_randn(RP_DIMS(4, 8), NULL), 3);
+    assert_int_equal(fake.built, 0);
+    assert_true(explains(f, "skip", "engine-absent", "there is none"));
+    rp_compiled_release(f);
+    f = compiled(fn, "fake", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y;
+    FAILS(RP_ERROR_UNAVAILABLE, "there is none", rp_call(f, &x, 1, &y, 1));
+    rp_compiled_release(f);
+}
+
+static void a_refusal_leaves_fused_kernels(void **state) {
+    (void)state;
+    fake.refuses = true;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", false);
+    calls(f, fn, rp_randn(RP_DIMS(4, 8), NULL), 3);
+    assert_true(explains(f, "skip", "engine-refused", "does not like it"));
+    rp_compiled_release(f);
+    f = compiled(fn, "fake", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y;
+    FAILS(RP_ERROR_COMPILE, "does not like it", rp_call(f, &x, 1, &y, 1));
+    rp_compiled_release(f);
+}
+
+static void a_failure_in_the_middle_is_made_good(void **state) {
+    (void)state;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", false);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL);
+    calls(f, fn, x, 3);
+    fake.fails = true;
+    calls(f, fn, x, 1);
+    const int ran = fake.ran;
+    calls(f, fn, x, 2); /* it is not asked again */
+    assert_int_equal(fake.ran, ran);
+    assert_true(explains(f, "skip", "engine-failed", "broke down"));
+    rp_compiled_release(f);
+}
+
+static void a_weight_that_is_written_becomes_an_input(void **state) {
+    (void)state;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL);
+    calls(f, fn, x, 3);
+    assert_int_equal(fake.weights, 2);
+    (void)rp_mul_scalar_(n.w, rp_f64(2));
+    calls(f, fn, x, 2);
+    assert_int_equal(fake.built, 2);
+    assert_int_equal(fake.weights, 1);
+    (void)rp_mul_scalar_(n.w, rp_f64(2));
+    calls(f, fn, x, 2);
+    assert_int_equal(fake.built, 2);
+    rp_compiled_release(f);
+}
+
+static void options_are_looked_at(void **state) {
+    (void)state;
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    const char *const good[][2] = {{"level", "3"}}, *const bad[][2] = {{"depth", "3"}};
+    rp_compiled_release(rp_compile(
+        fn, RP_OPTIONS(rp_compile_options, .backend = "fake", .engine_options = good, .n_engine_options = 1)));
+    assert_false(rp_failed());
+    (void)rp_compile(fn,
+                     RP_OPTIONS(rp_compile_options, .backend = "fake", .engine_options = bad, .n_engine_options = 1));
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "has no option \"depth\"; there are: level");
+    (void)rp_compile(fn, RP_OPTIONS(rp_compile_options, .engine_options = good, .n_engine_options = 1));
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "takes no engine_options");
+}
+
+static void backends_say_what_is_here(void **state) {
+    (void)state;
+    rp_backend_info info = {.struct_size = sizeof info};
+    OK(rp_backend_info_get("fake", &info));
+    assert_true(info.available);
+    assert_string_equal(info.version, "1.0");
+    fake.absent = true;
+    OK(rp_backend_info_get("fake", &info));
+    assert_false(info.available);
+    assert_string_equal(info.why, "there is none");
+    OK(rp_backend_info_get("fused", &info));
+    assert_true(info.available);
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "there is no backend", rp_backend_info_get("nobody", &info));
+}
+
+/* ---------------------------------------------------------------- libraries that are not what they seem */
+
+/* A shared library made of this text, in a process that has opened none yet: what is said of the backend, and whether a function
+   goes on without it. */
+static void library_says(const char *backend, const char *variable, const char *source, const char *said) {
+    char path[64], command[256];
+    (void)snprintf(path, sizeof path, "./engine_%d.so", (int)getpid());
+    (void)snprintf(command, sizeof command, "cc -shared -fPIC -x c -o %s - 2>/dev/null", path);
+    FILE *cc = popen(command, "w");
+    if (!cc) skip();
+    (void)fputs(source, cc);
+    if (pclose(cc) != 0) skip();
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        rp_backend_info info = {.struct_size = sizeof info};
+        net n = make_net(false);
+        const rp_fn fn = {chain, &n, sizeof n, "chain"};
+        (void)setenv(variable, path, 1);
+        bool good = rp_backend_info_get(backend, &info) == RP_OK && !info.available && strstr(info.why, said);
+        if (!good) print_message("%s: '%s' is not in '%s'\n", backend, said, info.why);
+        rp_compiled *f = compiled(fn, backend, false);
+        rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y = NULL;
+        for (int k = 0; k < 3 && good; k++) good = rp_call(f, &x, 1, &y, 1) == RP_OK;
+        good = good && explains(f, "skip", "engine-absent", said);
+        rp_compiled_release(f);
+        _exit(good ? 0 : 1);
+    }
+    int status = 1;
+    (void)waitpid(child, &status, 0);
+    (void)remove(path);
+    assert_int_equal(status, 0);
+}
+
+static void libraries_that_are_no_engine_are_refused(void **state) {
+    (void)state;
+    library_says("onnxrt", "REPRISE_ONNXRUNTIME", "int nothing;", "has no function OrtGetApiBase");
+    library_says("xla", "REPRISE_PJRT_PLUGIN", "int nothing;", "has no function GetPjrtApi");
+}
+
+static void engines_that_are_too_old_say_so(void **state) {
+    (void)state;
+    library_says("onnxrt", "REPRISE_ONNXRUNTIME",
+                 "static const void *t(unsigned v) { return 0; } static const char *n(void) { return \"1.3.0\"; }"
+                 "static struct { void *t, *n; } b = {t, n}; void *OrtGetApiBase(void) { return &b; }",
+                 "is version 1.3.0; 1.12 is the oldest");
+    library_says("xla", "REPRISE_PJRT_PLUGIN",
+                 "static struct { unsigned long n[4]; int v[2]; void *f[120]; } t = {{1000}, {0, 12}};"
+                 "void *GetPjrtApi(void) { return &t; }",
+                 "is PJRT 0.12");
+}
+
+static void tables_that_are_laid_out_otherwise_are_refused(void **state) {
+    (void)state;
+    library_says("onnxrt", "REPRISE_ONNXRUNTIME",
+                 "static void *f(void) { return 0; } static void *a[400];"
+                 "static void *t(unsigned v) { for (int i = 0; i < 400; i++) a[i] = f; return a; }"
+                 "static const char *n(void) { return \"1.99.0\"; }"
+                 "static struct { void *t, *n; } b = {t, n}; void *OrtGetApiBase(void) { return &b; }",
+                 "do not lie where they are expected");
+    library_says("xla", "REPRISE_PJRT_PLUGIN",
+                 "static struct { unsigned long n[4]; int v[2]; } t = {{48}, {0, 90}};"
+                 "void *GetPjrtApi(void) { return &t; }",
+                 "has 48 bytes");
+}
+
+static bool is_here(const char *backend) {
+    rp_backend_info info = {.struct_size = sizeof info};
+    OK(rp_backend_info_get(backend, &info));
+    return info.available;
+}
+
+static void a_child_of_fork_goes_on_in_fused_kernels(void **state) {
+    (void)state;
+    static const char *const engines[] = {"onnxrt", "xla"};
+    bool any = false;
+    for (unsigned k = 0; k < 2; k++) {
+        if (!is_here(engines[k])) continue;
+        any = true;
+        net n = make_net(false);
+        const rp_fn fn = {chain, &n, sizeof n, "chain"};
+        rp_compiled *f = compiled(fn, engines[k], false);
+        rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL);
+        calls(f, fn, x, 3);
+        (void)fflush(NULL);
+        const pid_t child = fork();
+        if (child == 0) {
+            rp_tensor *y = NULL;
+            bool good = true;
+            for (int i = 0; i < 2 && good; i++) good = rp_call(f, &x, 1, &y, 1) == RP_OK;
+            good = good && explains(f, "skip", "engine-failed", "forked");
+            rp_compiled_release(f);
+            _exit(good ? 0 : 1);
+        }
+        int status = 1;
+        (void)waitpid(child, &status, 0);
+        assert_int_equal(status, 0);
+        calls(f, fn, x, 2);
+        rp_compiled_release(f);
+    }
+    if (!any) skip();
+}
+
+static void two_engines_live_side_by_side(void **state) {
+    (void)state;
+    if (!is_here("onnxrt") || !is_here("xla")) skip();
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *a = compiled(fn, "onnxrt", true), *b = compiled(fn, "xla", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *z = rp_randn(RP_DIMS(3, 8), NULL);
+    for (int k = 0; k < 3; k++) {
+        calls(a, fn, x, 2);
+        calls(b, fn, x, 2);
+        calls(a, fn, z, 2); /* and of other sizes */
+        calls(b, fn, z, 2);
+    }
+    rp_compiled_release(a);
+    rp_compiled_release(b);
+}
+
+/* ---------------------------------------------------------------- rp_cudagraphs_inner */
+
+static void square(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add_scalar(rp_mul(in[0], in[0]), rp_f64(1));
+}
+
+static void a_recorded_function_copies_what_is_asked(void **state) {
+    (void)state;
+    const rp_fn fn = {square, NULL, 0, "square"};
+    for (int how = 0; how < 4; how++) {
+        const bool inputs = how & 1, outputs = how & 2;
+        rp_tensor *x = rp_full(RP_DIMS(4), rp_f64(2)), *z = rp_full(RP_DIMS(4), rp_f64(3)), *a = NULL, *b = NULL;
+        rp_compiled *f = rp_cudagraphs_inner(fn, &x, 1, 1, inputs, outputs);
+        OK(rp_call(f, &x, 1, &a, 1));
+        assert_true(rp_item_f64(rp_sum(a)) == 20);
+        if (inputs) {
+            OK(rp_call(f, &z, 1, &b, 1));
+            assert_true(rp_item_f64(rp_sum(b)) == 40);
+        } else {
+            FAILS(RP_ERROR_GUARD, "copy_inputs", rp_call(f, &z, 1, &b, 1));
+            (void)rp_fill_(x, rp_f64(3)); /* where the recording reads */
+            OK(rp_call(f, &x, 1, &b, 1));
+            assert_true(rp_item_f64(rp_sum(b)) == 40);
+        }
+        assert_true(rp_item_f64(rp_sum(a)) == (outputs ? 20 : 40)); /* a copy, or the same memory at every call */
+        rp_tensor *wide = rp_ones(RP_DIMS(5));
+        FAILS(RP_ERROR_GUARD, "was recorded", rp_call(f, &wide, 1, &b, 1));
+        rp_compiled_release(f);
+    }
+}
+
+/* ---------------------------------------------------------------- engines that are here: every op */
+
+typedef struct call {
+    const sample *sample;
+} call;
+
+static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    (void)sample_call(((const call *)ctx)->sample, in, out);
+}
+
+/* A call compiled for the engine gives what eager gives: 1 yes, 0 it has no form (why), -1 it differs. */
+static int through(const char *backend, const sample *s, rp_dtype dtype, char why[512]) {
+    rp_tensor *in[SAMPLE_IN + 1], *want[SAMPLE_OUT], *got[SAMPLE_OUT];
+    const size_t n = sample_outs(s);
+    call c = {s};
+    const rp_fn fn = {body, &c, sizeof c, s->op->name};
+    sample_make(s, dtype, SAMPLE_N, 0, in);
+    (void)rp_set_grad_enabled(false);
+    int good = 1;
+    if (rp_failed() || sample_call(s, in, want) != RP_OK) {
+        (void)rp_error_take();
+        (void)snprintf(why, 512, "not of this type");
+        return 2;
+    }
+    rp_compiled *f =
+        rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backend, .strict = true, .fullgraph = true));
+    for (int k = 0; k < 2 && good == 1; k++) {
+        if (rp_call(f, in, (size_t)s->n_in, got, n) != RP_OK) {
+            (void)snprintf(why, 512, "%.500s", rp_error_message());
+            (void)rp_error_take();
+            good = 0;
+        }
+    }
+    for (size_t k = 0; k < n && good == 1; k++) {
+        if (!want[k] || !got[k]) continue;
+        const size_t count = (size_t)rp_numel(want[k]);
+        if (rp_numel(got[k]) != rp_numel(want[k]) || rp_dtype_of(got[k]) != rp_dtype_of(want[k])) {
+            (void)snprintf(why, 512, "result %zu has another type or size", k);
+            good = -1;
+            break;
+        }
+        const rp_dtype of = rp_dtype_of(want[k]);
+        double *x = calloc(count + 1, sizeof *x), *y = calloc(count + 1, sizeof *y), most = 1;
+        OK(rp_to_host(rp_to_dtype(got[k], RP_F64, NULL), x, count * sizeof *x));
+        OK(rp_to_host(rp_to_dtype(want[k], RP_F64, NULL), y, count * sizeof *y));
+        const double unit = of == RP_BF16 ? 2e-2 : of == RP_F16 ? 3e-3 : of == RP_F32 ? 2e-5 : of == RP_F64 ? 1e-10 : 0;
+        for (size_t i = 0; i < count; i++) most = isfinite(y[i]) ? fmax(most, fabs(y[i])) : most;
+        for (size_t i = 0; i < count && good == 1; i++) {
+            if (x[i] == y[i] || (isnan(x[i]) && isnan(y[i])) || fabs(x[i] - y[i]) <= unit * most) continue;
+            (void)snprintf(why, 512, "result %zu, element %zu is %.9g instead of %.9g", k, i, x[i], y[i]);
+            good = -1;
+        }
+        free(x);
+        free(y);
+    }
+    rp_compiled_release(f);
+    return good;
+}
+
+static void every_op(const char *backend) {
+    rp_backend_info info = {.struct_size = sizeof info};
+    const char *only = getenv("DOORS_OP"), *types = getenv("DOORS_TYPES");
+    OK(rp_backend_info_get(backend, &info));
+    if (!info.available) {
+        print_message("%s is not here: %s\n", backend, info.why);
+        skip();
+    }
+    int with = 0, without = 0, wrong = 0, all = 0;
+    for (size_t k = 0; k < sample_count(); k++) {
+        const sample *s = sample_at(k);
+        const bool inplace = s->op->flags & RP_OP_INPLACE;
+        if (sample_is_random(s) || inplace || s->row->flags & SAMPLE_UNWRITTEN) continue;
+        if (only && *only ? strcmp(only, s->op->name) != 0 : !s->whole_road) continue;
+        if (s->op->flags & (RP_OP_SYNC | RP__OP_DATA_SIZE)) continue;
+        static const rp_dtype swept[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL};
+        for (unsigned t = 0; t < (types ? 8u : 1u); t++) {
+            char why[512] = "";
+            const rp_scope scope = rp_scope_begin();
+            const int good = through(backend, s, swept[t], why);
+            rp_scope_end(scope, NULL, 0);
+            all++;
+            if (good == 1) with++;
+            if (good == 0) {
+                without++;
+                print_message("%s has no %s (%s, %s): %s\n", backend, s->op->name, s->text, rp_dtype_name(swept[t]),
+                              why);
+            }
+            if (good == -1) {
+                wrong++;
+                print_message("%s: %s(%s) of %s: %s\n", backend, s->op->name, s->text, rp_dtype_name(swept[t]), why);
+            }
+        }
+    }
+    print_message("%s %s: %d calls, %d as eager, %d without a form, %d differ\n", backend, info.version, all, with,
+                  without, wrong);
+    assert_int_equal(wrong, 0);
+    assert_true(with > 0 || only);
+}
+
+static void onnxrt_computes_every_op(void **state) {
+    (void)state;
+    every_op("onnxrt");
+}
+
+static void xla_computes_every_op(void **state) {
+    (void)state;
+    every_op("xla");
+}
+
+int main(void) {
+    if (rp__engine_register(&fake_engine) != RP_OK) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_the_engine_lacks_runs_beside_it, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_graph_that_it_takes_is_one_part, fresh, take_error),
+        cmocka_unit_test_setup_teardown(strict_makes_it_an_error, fresh, take_error),
+        cmocka_unit_test_setup_teardown(gradients_come_through_parts, fresh, take_error),
+        cmocka_unit_test_setup_teardown(an_engine_that_is_absent_leaves_fused_kernels, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_refusal_leaves_fused_kernels, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_failure_in_the_middle_is_made_good, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_weight_that_is_written_becomes_an_input, fresh, take_error),
+        cmocka_unit_test_setup_teardown(options_are_looked_at, fresh, take_error),
+        cmocka_unit_test_setup_teardown(backends_say_what_is_here, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_recorded_function_copies_what_is_asked, fresh, take_error),
+        cmocka_unit_test_setup_teardown(libraries_that_are_no_engine_are_refused, fresh, take_error),
+        cmocka_unit_test_setup_teardown(engines_that_are_too_old_say_so, fresh, take_error),
+        cmocka_unit_test_setup_teardown(tables_that_are_laid_out_otherwise_are_refused, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_child_of_fork_goes_on_in_fused_kernels, fresh, take_error),
+        cmocka_unit_test_setup_teardown(updates_in_place_keep_their_order, fresh, take_error),
+        cmocka_unit_test_setup_teardown(two_engines_live_side_by_side, fresh, take_error),
+        cmocka_unit_test_setup_teardown(onnxrt_computes_every_op, fresh, take_error),
+        cmocka_unit_test_setup_teardown(xla_computes_every_op, fresh, take_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
