@@ -25,6 +25,7 @@ typedef enum rp__interp_form {
     RP__INTERP_UNIFORM
 } rp__interp_form; /* of an access over the walk of tiles */
 
+enum { RP__INTERP_STILLS = 64 };
 typedef struct rp__interp {
     const rp__program *p;
     const uint64_t *address;
@@ -53,6 +54,10 @@ typedef struct rp__interp {
     /* Operands that do not move, one repeated value each. Not in the tile buffer of the load: the instruction that is its last
        reader may write that buffer while it still reads the block. */
     _Alignas(64) char repeated[RP__DAG_MAX_ACCESSES][64];
+    /* For the same reason, results that stand still in a tile of one row; those beyond are calculated for each element. A routine for one
+       element writes a vector, of a group's widest type two. */
+    unsigned n_stills;
+    _Alignas(64) char stills[RP__INTERP_STILLS][256];
 } rp__interp;
 
 static inline unsigned rp__interp_log2(unsigned size) { return (unsigned)__builtin_ctz(size); }

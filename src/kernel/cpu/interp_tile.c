@@ -167,6 +167,20 @@ static void run_group(run *r, const rp__group *g, int64_t n) {
         pointers[k] = r->regs[g->inputs[i]].p;
         steps[k] = r->regs[g->inputs[i]].step;
     }
+    bool still = r->still && !g->n_reductions && r->n_stills + g->n_outputs <= RP__INTERP_STILLS;
+    for (unsigned i = 0; i < g->n_inputs; i++) still = still && !steps[i];
+    if (still) { /* one element for the tile */
+        for (unsigned i = 0; i < g->n_outputs; i++, k++) {
+            pointers[k] = r->stills[r->n_stills++];
+            r->regs[g->outputs[i].d] = (reg){pointers[k], 0};
+        }
+        g->along(pointers, steps, 1);
+        for (unsigned i = 0; i < g->n_outputs; i++) {
+            char *one = pointers[g->n_inputs + i];
+            rp__interp_splat(one, rp__interp_peek(one, g->outputs[i].size), g->outputs[i].size);
+        }
+        return;
+    }
     const bool across = r->walk == RP__WALK_ACROSS;
     for (unsigned i = 0; i < g->n_outputs; i++, k++) {
         const rp__group_output *o = &g->outputs[i];
@@ -230,6 +244,7 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
     const rp__program *p = r->p;
     const rp__insn *i = p->insns + p->element[phase].begin, *end = p->insns + p->element[phase].end;
     r->whole = (uint64_t)n * p->min_size % p->tiles->vec_bytes == 0;
+    r->n_stills = 0;
     for (; i < end; i++) {
         char *d = r->tiles + r->tile * i->at;
         if (i->home == RP__HOME_KEPT) {
@@ -237,10 +252,11 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
         }
         switch (i->kind) {
         case RP__INSN_OP: {
-            if (r->still && stands_still(r, i)) {
-                call_fn(r, i, d, 1);
-                rp__interp_splat(d, rp__interp_peek(d, i->size), i->size);
-                r->regs[i->d] = (reg){d, 0};
+            if (r->still && r->n_stills < RP__INTERP_STILLS && stands_still(r, i)) {
+                char *one = r->stills[r->n_stills++];
+                call_fn(r, i, one, 1);
+                rp__interp_splat(one, rp__interp_peek(one, i->size), i->size);
+                r->regs[i->d] = (reg){one, 0};
                 break;
             }
             if (i->direct && r->whole && r->direct[i->direct - 1]) {
