@@ -201,6 +201,20 @@ static void a_graph_that_it_takes_is_one_part(void **state) {
     rp_compiled_release(f);
 }
 
+static void parameters_are_weights_of_inference(void **state) {
+    (void)state;
+    net n = make_net(true);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "fake", true);
+    const bool grad = rp_set_grad_enabled(false);
+    calls(f, fn, rp_randn(RP_DIMS(4, 8), NULL), 3);
+    assert_int_equal(fake.weights, 2);
+    (void)rp_set_grad_enabled(grad);
+    calls(f, fn, rp_randn(RP_DIMS(4, 8), NULL), 3);
+    assert_int_equal(fake.weights, 0); /* about to be trained */
+    rp_compiled_release(f);
+}
+
 static void strict_makes_it_an_error(void **state) {
     (void)state;
     fake.lacks[0] = "cumsum";
@@ -649,6 +663,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_the_engine_lacks_runs_beside_it, fresh, take_error),
         cmocka_unit_test_setup_teardown(a_graph_that_it_takes_is_one_part, fresh, take_error),
+        cmocka_unit_test_setup_teardown(parameters_are_weights_of_inference, fresh, take_error),
         cmocka_unit_test_setup_teardown(strict_makes_it_an_error, fresh, take_error),
         cmocka_unit_test_setup_teardown(gradients_come_through_parts, fresh, take_error),
         cmocka_unit_test_setup_teardown(an_engine_that_is_absent_leaves_fused_kernels, fresh, take_error),
