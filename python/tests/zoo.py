@@ -158,11 +158,21 @@ def timm_model(name, kind, label=None, size=64, **options):
     ZOO[label or name] = (kind, make)
 
 
-timm_model("mixer_s32_224", "mlp", "mixer", img_size=64, num_blocks=2, embed_dim=64)
-timm_model("convmixer_768_32", "convolution", "convmixer", dim=32, depth=2)
+@entry("mixer", "mlp")
+def _():
+    from timm.models.mlp_mixer import MlpMixer
+    return MlpMixer(num_classes=10, img_size=32, patch_size=8, num_blocks=2, embed_dim=32), {"x": picture(2, 32)}, classes
+
+
+@entry("convmixer", "convolution")
+def _():
+    from timm.models.convmixer import ConvMixer
+    return ConvMixer(32, 2, num_classes=10), {"x": picture(2, 32)}, classes
+
+
 timm_model("ghostnet_050", "convolution", "ghostnet")
-timm_model("poolformer_s12", "transformer", "poolformer", embed_dims=(16, 32, 32, 48), layers=(1, 1, 1, 1))
-timm_model("levit_128s", "transformer", "levit", size=224, embed_dim=(32, 48, 64), depth=(1, 1, 1), num_heads=(2, 3, 4))
+timm_model("poolformer_s12", "transformer", "poolformer")
+timm_model("levit_128s", "transformer", "levit", size=224)
 timm_model("efficientnet_lite0", "convolution", "efficientnet")
 
 
