@@ -256,7 +256,8 @@ static void measure(struct work *w, rp_device device) {
     c.n_in = inputs(w, c.in);
     (void)rp_set_float32_matmul_allow_tf32(!strcmp(w->type, "tf32"));
     const bool attends = !strncmp(w->kind, "attention", 9) && w->kind[9], cpu = device.type == RP_DEVICE_CPU;
-    const bool grad = rp_set_grad_enabled(is_gradient(w) || !strcmp(w->kind, "convx") || !strcmp(w->kind, "convw") || attends);
+    const bool grad =
+        rp_set_grad_enabled(is_gradient(w) || !strcmp(w->kind, "convx") || !strcmp(w->kind, "convw") || attends);
     const rp_fn fn = {body, w, sizeof *w, w->kind};
     c.n_out = attends ? 3 : w->n_out;
     c.f = w->adam ? rp_plain(fn)

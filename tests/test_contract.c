@@ -128,7 +128,9 @@ static void test_layout(void **state) {
         assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
         for (int t = 0; t < 2; t++) {
             const rp_dtype d = t ? RP_BF16 : RP_F16;
-            rp_tensor *in[] = {FILLED(1, d, 8, 16, 8, 8), FILLED(2, d, 32, 16, 3, 3), FILLED(3, d, 32, 32, 3, 3)};
+            /* on a CPU small enough for our own kernels where oneDNN is there */
+            rp_tensor *in[] = {FILLED(1, d, cuda ? 8 : 2, 16, 8, 8), FILLED(2, d, 32, 16, 3, 3),
+                               FILLED(3, d, 32, 32, 3, 3)};
             check("two convolutions", conv_pair, NULL, 0, in, 3, 1, cuda ? 5 : 2);
         }
         rp_scope_end(scope, NULL, 0);

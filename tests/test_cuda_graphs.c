@@ -213,7 +213,8 @@ static void test_words(void **state) {
     rp_scope s = rp_scope_begin();
     rp__device *d = rp__device_get(rp_cuda(0));
     rp_stream *stream = rp__current_stream(d);
-    rp_tensor *in[] = {wave(2, ROWS, WIDTH), wave(1, WIDTH, WIDTH)}, *moved[] = {wave(3, ROWS, WIDTH), in[1]}, *want[3], *got[3];
+    rp_tensor *in[] = {wave(2, ROWS, WIDTH), wave(1, WIDTH, WIDTH)}, *moved[] = {wave(3, ROWS, WIDTH), in[1]}, *want[3],
+              *got[3];
     list all;
     size_t edges;
     diamond(moved, want);

@@ -212,7 +212,9 @@ static bool is_differentiated(const rp_ir *ir) {
 /* May the bytes of a captured tensor be taken for what they are now? */
 static bool is_still(const made *m, const rp__door_value *v) {
     const rp_tensor *t = v->tensor;
-    if (!t || rp__storage_is_unseen(t->storage) || (m->graph->values[v->value].requires_grad && is_differentiated(m->graph))) return false;
+    if (!t || rp__storage_is_unseen(t->storage) ||
+        (m->graph->values[v->value].requires_grad && is_differentiated(m->graph)))
+        return false;
     for (size_t k = 0; k < m->graph->body.n_nodes; k++) {
         const rp__ir_node *n = &m->graph->nodes[m->graph->body.nodes[k]];
         for (uint32_t i = 0; i < n->n_in && !n->dead; i++) {
