@@ -15,8 +15,22 @@
     X(DQ)                                                                                                              \
     X(DK)                                                                                                              \
     X(DV)                                                                                                              \
-    X(GRAD) X(Q) X(K) X(V) X(LSE) X(DELTA) X(MASK) X(PLACE) X(HEADS) X(GROUP) X(ROWS) X(KEYS) X(FEATURES) X(VALUES)    \
-        X(SCALE) X(KEEP)
+    X(GRAD)                                                                                                            \
+    X(Q)                                                                                                               \
+    X(K)                                                                                                               \
+    X(V)                                                                                                               \
+    X(LSE)                                                                                                             \
+    X(DELTA)                                                                                                           \
+    X(MASK)                                                                                                            \
+    X(PLACE)                                                                                                           \
+    X(HEADS)                                                                                                           \
+    X(GROUP)                                                                                                           \
+    X(ROWS)                                                                                                            \
+    X(KEYS)                                                                                                            \
+    X(FEATURES)                                                                                                        \
+    X(VALUES)                                                                                                          \
+    X(SCALE)                                                                                                           \
+    X(KEEP)
 #define WORD(name) W_##name,
 enum { ADDRESSES(WORD) W_STRIDES, N_WORDS = W_STRIDES + 4 * (W_MASK + 1) };
 
