@@ -61,6 +61,7 @@ static int64_t count(rp_compiled *f, const char *kind, const char *reason) {
 }
 static int64_t launches(rp_compiled *f) { return count(f, "kernel", NULL) + count(f, "library", NULL); }
 
+enum { ANY = -1 };
 /* body over these arguments: eager and compiled have the same bits, at each of three calls, in so many launches. Returns the
    compiled function. */
 static rp_compiled *compiled(const char *what, rp_body *body, const void *ctx, size_t ctx_bytes, rp_tensor *const *in,
@@ -77,7 +78,7 @@ static rp_compiled *compiled(const char *what, rp_body *body, const void *ctx, s
         for (size_t k = 0; k < n_out; k++) assert_same(want[k], got[k], what);
         rp_scope_end(scope, NULL, 0);
     }
-    if (launches(f) != expected) {
+    if (expected != ANY && launches(f) != expected) {
         for (size_t k = 0; k < rp_explain_count(f); k++) {
             rp_explain_entry e;
             (void)rp_explain_get(f, k, &e);
@@ -121,6 +122,14 @@ static void conv_pair(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_relu(rp_add(rp_conv2d(y, in[2], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1)), y));
 }
 
+/* Windows of one dim and of three, and pictures without a batch: their order of dims has no name, or another one. */
+static void conv_ranks(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_relu(rp_conv1d(in[0], in[1], NULL, RP_DIMS(1), RP_DIMS(1)));
+    out[1] = rp_relu(rp_conv2d(in[2], in[3], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1)));
+    out[2] = rp_relu(rp_conv3d(in[4], in[5], NULL, RP_DIMS(1, 1, 1), RP_DIMS(1, 1, 1)));
+}
+
 static void test_layout(void **state) {
     (void)state;
     for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
@@ -132,6 +141,10 @@ static void test_layout(void **state) {
             rp_tensor *in[] = {FILLED(1, d, cuda ? 8 : 2, 16, 8, 8), FILLED(2, d, 32, 16, 3, 3),
                                FILLED(3, d, 32, 32, 3, 3)};
             check("two convolutions", conv_pair, NULL, 0, in, 3, 1, cuda ? 5 : 2);
+            rp_tensor *ranks[] = {FILLED(4, d, 8, 16, 512),     FILLED(5, d, 32, 16, 3),
+                                  FILLED(6, d, 16, 32, 32),     FILLED(7, d, 32, 16, 3, 3),
+                                  FILLED(8, d, 2, 16, 8, 8, 8), FILLED(9, d, 32, 16, 3, 3, 3)};
+            rp_compiled_release(compiled("convolutions of other ranks", conv_ranks, NULL, 0, ranks, 6, 3, ANY));
         }
         rp_scope_end(scope, NULL, 0);
     }

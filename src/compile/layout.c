@@ -45,9 +45,9 @@ static rp_status emit_last(layout *l, rp__ir_value v, unsigned spatial, const ch
         meta.order = (rp__dim_order)channel << 4 * k++;
         for (unsigned d = meta.ndim; d-- > 0;)
             if (d != channel) meta.order |= (rp__dim_order)d << 4 * k++;
-        rp_attr format = {.kind = RP_ATTR_NONE};
+        rp_attr format = {.kind = RP_ATTR_INT, .v.i = RP_PRESERVE_FORMAT}; /* other ranks have no name for it */
         if (meta.ndim == spatial + 2u && spatial > 1)
-            format = (rp_attr){.kind = RP_ATTR_INT, .v.i = spatial == 2 ? RP_CHANNELS_LAST : RP_CHANNELS_LAST_3D};
+            format.v.i = spatial == 2 ? RP_CHANNELS_LAST : RP_CHANNELS_LAST_3D;
         RP_TRY(rp__ir_emit(l->w.dst, &l->w.dst->body, RP__OP(clone), &l->w.map[v], 1, &format, 1, &meta, 1, site,
                            &l->last[v]));
     }
