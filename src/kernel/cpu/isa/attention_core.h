@@ -364,7 +364,7 @@ static void backward(const rp__kernel *kernel, const uint64_t *w, int64_t begin,
         const int64_t batch = item / heads, head = item % heads;
         to.keys = (R *)(uintptr_t)w[RP__ATTENTION_SUMS] + item * keys * (to.ld_keys + to.ld_values);
         to.values = to.keys + keys * to.ld_keys;
-        memset(to.keys, 0, (size_t)(keys * (to.ld_keys + to.ld_values)) * sizeof *to.keys);
+        if (keys > 0) memset(to.keys, 0, (size_t)(keys * (to.ld_keys + to.ld_values)) * sizeof *to.keys);
         for (int64_t g = 0; g < group; g++)
             for (int64_t row = 0; row < rows; row += (int64_t)w[RP__ATTENTION_BLOCK_ROWS])
                 backward_block(w, &to, batch, head * group + g, row, scratch);
