@@ -51,3 +51,5 @@ bool test_cuda_choose(void) {
     return use("REPRISE_LIBCUDA", folder, "libcuda.so.1") && use("REPRISE_LIBNVRTC", folder, "libnvrtc.so.13") &&
            use("REPRISE_LIBCUBLASLT", folder, "libcublasLt.so.13");
 }
+
+bool test_cuda_takes(unsigned k, unsigned n) { return test_cuda_is_real() || getenv("REPRISE_TEST_ALL") || k % n == 0; }
