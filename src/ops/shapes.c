@@ -104,7 +104,7 @@ rp_status rp__expand_linalg_vander(const rp__call *call) {
     if (rp__dim_is(RP__DIM_LT, n, 2)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "N must be greater than 1");
     if (x->ndim == RP_MAX_DIMS)
         return rp__op_error(call, RP_ERROR_SHAPE, "a tensor has at most %d dimensions", RP_MAX_DIMS);
-    if (!rp__dim_is_symbol(n) && n >= RP__REACH_LIMIT)
+    if (!rp__dim_is_symbol(n) && rp__dim_number(n) >= RP__REACH_LIMIT)
         return rp__op_error(call, RP_ERROR_SHAPE, "the result has too many elements");
     rp_dim size[RP_MAX_DIMS];
     for (unsigned d = 0; d < x->ndim; d++) size[d] = x->size[d];
