@@ -27,7 +27,7 @@ logging.getLogger("torch").setLevel(logging.CRITICAL)
 torch._dynamo.config.allow_rnn = True  # a recurrent layer is part of the graph
 # Of inference in float32; of gradients and parameters in float64; models that calculate norms in float32 whatever they are given are
 # measured as float32.
-SINGLE, DOUBLE = 2e-4, 1e-7
+SINGLE, DOUBLE = 2e-4, 1e-8
 SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5"}
 
 
