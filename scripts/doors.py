@@ -65,8 +65,8 @@ def period(call, seconds=0.5):
 GRAPHS = {
     "rows": """graph "rows" with { symbol s0 = 8 of size(0, 0) } (%0: f32[s0, 10], %1: f32[10]) {
   %2: f32[s0, 10] = mul(%0, %1)
-  %3: f32[s0*10] = view(%2) {size = [s0*10]}
-  %4: f32[s0, 5, 2] = view(%2) {size = [s0, 5, 2]}
+  %3: f32[s0*10] alias(%2) = view(%2) {size = [s0*10]}
+  %4: f32[s0, 5, 2] alias(%2) = view(%2) {size = [s0, 5, 2]}
   %5: f32[s0, 10] = softmax(%2) {dim = 1}
   return %3, %4, %5
 }
