@@ -97,7 +97,13 @@ def graphs(work):
 
 def exported(work, model):
     path = str(work / f"{model}.onnx")
-    if tool("export", model, path).returncode:
+    done = tool("export", model, path, check=False)
+    if done.returncode:
+        # attention's kernel: the one op of these models that ONNX's table of lowerings lacks
+        if "`flash_attention`" in done.stderr and "has no form in ONNX" in done.stderr:
+            print(f"{model}: not exported: {done.stderr.strip()}")
+        else:
+            failures.append(f"reprise export {model}: {done.stderr.strip()}")
         return None
     onnx.checker.check_model(path, full_check=True)
     s = session(path)
