@@ -91,7 +91,7 @@ static uint32_t vector_room(uint64_t facts) {
     return tiled > out ? tiled : out;
 }
 
-/* What both texts ask for. */
+/* What both texts ask for, and what they have in common. */
 static void common_macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
     const unsigned split = 1u << (facts >> SPLIT & 3);
@@ -112,6 +112,7 @@ static void common_macros(uint64_t facts, rp__text *out) {
             split, dtype == RP_F64 ? "f64" : "f32");
     else
         rp__text_puts(out, "#define RP_CLUSTER\n");
+    rp__text_write(out, rp__embed_conv_common_cuh, rp__embed_conv_common_cuh_len);
 }
 
 static void vector_macros(uint64_t facts, rp__text *out) {

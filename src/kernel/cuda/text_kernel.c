@@ -11,17 +11,14 @@
 static rp__mutex lock = RP__MUTEX_INIT;
 static rp__map known;
 
-void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_macros *macros, const char *text,
-                            size_t length, const char *follow, rp__text *out) {
+/* The text with the kernel's name and what follows a result in their places. The name stands in the text itself: what looks for kernels in a
+   source need not expand macros. */
+static void add_filled(const char *text, size_t length, const char *name, const char *follow, rp__text *out) {
     static const struct {
         const char *mark;
         size_t length;
     } marks[2] = {{"RP_NAME(", 7}, {"RP_FOLLOW\n", 9}};
-    const char *const to[2] = {name, follow};
-    rp__text_add(out, "#define RP_WORDS %s_words\n", name);
-    macros(facts, out);
-    /* The kernel's name stands in the text itself: what looks for kernels in a source need not expand macros. */
-    const char *end = text + length;
+    const char *const to[2] = {name, follow}, *end = text + length;
     for (;;) {
         const char *found = NULL;
         unsigned which = 0;
@@ -35,6 +32,17 @@ void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_ma
         text = found + marks[which].length;
     }
     rp__text_write(out, text, (size_t)(end - text));
+}
+
+void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_macros *macros, const char *text,
+                            size_t length, const char *follow, rp__text *out) {
+    rp__text head = {0};
+    rp__text_add(out, "#define RP_WORDS %s_words\n", name);
+    macros(facts, &head);
+    if (head.data) add_filled(head.data, head.length, name, follow, out);
+    out->failed = out->failed || head.failed;
+    rp__text_free(&head);
+    add_filled(text, length, name, follow, out);
 }
 
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,

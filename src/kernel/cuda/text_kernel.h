@@ -11,7 +11,8 @@ typedef struct rp__text_kernel_key { /* compared as bytes: zero it first */
     uint64_t facts;                  /* whatever the macros depend on */
 } rp__text_kernel_key;
 
-/* Adds the macro lines for `facts` to `out`; RP_WORDS is defined before, RP_NAME( is replaced in the text. */
+/* Adds the macro lines for `facts`, and texts that several kernels share, to `out`; RP_WORDS is defined before. In these and in the
+ * kernel's own text RP_NAME( and the line RP_FOLLOW are replaced. */
 typedef void rp__text_kernel_macros(uint64_t facts, rp__text *out);
 /* Borrowed: kernels of texts live as long as the process. */
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
