@@ -102,3 +102,14 @@ bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, siz
     }
     return !e->failed;
 }
+
+bool rp__lower_is_read(const rp_ir *ir, rp__ir_value v) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        for (uint32_t i = 0; i < n->n_in && !n->dead; i++)
+            if (n->in[i] == v) return true;
+    }
+    for (uint32_t k = 0; k < ir->body.n_results; k++)
+        if (ir->body.results[k] == v) return true;
+    return false;
+}

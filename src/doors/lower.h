@@ -36,6 +36,9 @@ typedef struct rp__lower_call {
 rp_status rp__lower_call_of(const rp_ir *ir, const rp__ir_node *n, rp__lower_call *out);
 void rp__lower_call_end(rp__lower_call *c);
 
+/* Does a node of the graph read the value, or is it a result? */
+bool rp__lower_is_read(const rp_ir *ir, rp__ir_value v);
+
 /* a[index]: elements of a, all its dims as one, at places (i64) of any sizes. */
 rp__put_val rp__lower_at(rp__emitter *e, rp__put_val a, rp__put_val index);
 /* 0, 1, .. along dim d of a space of that rank, size 1 along the others. */

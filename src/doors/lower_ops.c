@@ -22,17 +22,6 @@ static int64_t attr_at(const row_call *r, unsigned k, unsigned i) {
     return a->v.ints[a->n == 1 ? 0 : i];
 }
 
-static bool is_used(const rp_ir *ir, rp__ir_value v) {
-    for (size_t k = 0; k < ir->body.n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        for (uint32_t i = 0; i < n->n_in && !n->dead; i++)
-            if (n->in[i] == v) return true;
-    }
-    for (uint32_t k = 0; k < ir->body.n_results; k++)
-        if (ir->body.results[k] == v) return true;
-    return false;
-}
-
 static bool numbers(const rp_dim *size, unsigned ndim) {
     for (unsigned d = 0; d < ndim; d++)
         if (rp__dim_is_symbol(size[d])) return false;
@@ -211,7 +200,7 @@ static bool windows(const row_call *r, bool dilated, int64_t *kernel, rp__put_co
 static bool row_max_pool(const row_call *r) {
     int64_t kernel[3];
     rp__put_conv g;
-    if (!r->e->ops->pool || is_used(r->e->ir, r->n->out[1]) || !windows(r, true, kernel, &g)) return false;
+    if (!r->e->ops->pool || rp__lower_is_read(r->e->ir, r->n->out[1]) || !windows(r, true, kernel, &g)) return false;
     const rp__put_val x = batched(r->e, operand(r, 0), g.spatial);
     const rp__put_type t = batched_type(meta_of(r, 0), rp__put_dtype(r->e, x), g.spatial);
     give(r, 0, rp__put_pool(r->e, RP__REDUCE_MAX, x, kernel, &g, &t));

@@ -64,24 +64,19 @@ RP__UNARY_SAME(threshold, WHERE(LE(x, rp__lw_number(lw, 0, type)), rp__lw_number
 
 /* ---- made of other ops */
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
-
 rp_status rp__expand_relu6(const rp__call *call) {
-    return give(call, rp_hardtanh_at(call->site, call->in[0], rp_i64(0), rp_i64(6)));
+    return rp__give(call, rp_hardtanh_at(call->site, call->in[0], rp_i64(0), rp_i64(6)));
 }
 
 rp_status rp__expand_selu(const rp__call *call) {
-    return give(call, rp_elu_at(call->site, call->in[0], rp_f64(1.6732632423543772848170429916717),
-                                rp_f64(1.0507009873554804934193349852946), rp_i64(1)));
+    return rp__give(call, rp_elu_at(call->site, call->in[0], rp_f64(1.6732632423543772848170429916717),
+                                    rp_f64(1.0507009873554804934193349852946), rp_i64(1)));
 }
 
 rp_status rp__expand_celu(const rp__call *call) {
     const double alpha = rp__scalar_f64(call->attrs[0].v.scalar);
     if (alpha == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "alpha cannot be 0 for CELU");
-    return give(call, rp_elu_at(call->site, call->in[0], call->attrs[0].v.scalar, rp_i64(1), rp_f64(1 / alpha)));
+    return rp__give(call, rp_elu_at(call->site, call->in[0], call->attrs[0].v.scalar, rp_i64(1), rp_f64(1 / alpha)));
 }
 
 rp_status rp__expand_prelu(const rp__call *call) {
@@ -107,7 +102,7 @@ rp_status rp__expand_prelu(const rp__call *call) {
     for (unsigned d = 0; d < x->ndim; d++) size[d] = d == 1 && weight->ndim == 1 ? weight->size[0] : 1;
     if (x->ndim > 0 || weight->ndim > 0) weight = rp_view_at(call->site, weight, size, x->ndim);
     rp_tensor *scaled = rp_mul_at(call->site, weight, x);
-    return give(call, rp_where_at(call->site, rp_gt_scalar_at(call->site, x, rp_i64(0)), x, scaled));
+    return rp__give(call, rp_where_at(call->site, rp_gt_scalar_at(call->site, x, rp_i64(0)), x, scaled));
 }
 
 rp_status rp__expand_glu(const rp__call *call) {
@@ -122,5 +117,5 @@ rp_status rp__expand_glu(const rp__call *call) {
     const rp_dim half = rp__dim_apply(RP__DIM_FLOORDIV, x->size[dim], 2);
     rp_tensor *first = rp_slice_at(call->site, x, dim, 0, half, 1);
     rp_tensor *second = rp_slice_at(call->site, x, dim, half, x->size[dim], 1);
-    return give(call, rp_mul_at(call->site, first, rp_sigmoid_at(call->site, second)));
+    return rp__give(call, rp_mul_at(call->site, first, rp_sigmoid_at(call->site, second)));
 }

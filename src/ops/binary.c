@@ -269,22 +269,18 @@ void rp__lower_masked_fill_scalar(rp__lower *lw) {
 
 /* ---- made of other ops */
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
 rp_status rp__expand_float_power(const rp__call *call) {
     rp_tensor *base = rp_to_dtype_at(call->site, call->in[0], RP_F64, NULL);
-    return give(call, rp_pow_at(call->site, base, rp_to_dtype_at(call->site, call->in[1], RP_F64, NULL)));
+    return rp__give(call, rp_pow_at(call->site, base, rp_to_dtype_at(call->site, call->in[1], RP_F64, NULL)));
 }
 rp_status rp__expand_float_power_scalar(const rp__call *call) {
     rp_tensor *base = rp_to_dtype_at(call->site, call->in[0], RP_F64, NULL);
-    return give(call, rp_pow_scalar_at(call->site, base, call->attrs[0].v.scalar));
+    return rp__give(call, rp_pow_scalar_at(call->site, base, call->attrs[0].v.scalar));
 }
 rp_status rp__expand_ldexp(const rp__call *call) {
     rp_tensor *self = call->in[0], *other = call->in[1];
     if (rp__dtype_is_float((rp_dtype)self->dtype) && !rp__dtype_is_float((rp_dtype)other->dtype))
         other =
             rp_to_dtype_at(call->site, other, (rp_dtype)self->dtype, NULL); /* else the power would widen the result */
-    return give(call, rp_mul_at(call->site, self, rp_exp2_at(call->site, other)));
+    return rp__give(call, rp_mul_at(call->site, self, rp_exp2_at(call->site, other)));
 }

@@ -7,15 +7,10 @@
 #include "ops/infer.h"
 #include "ops/rules.h"
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
-
 /* The result in self's type. */
 static rp_status give_as(const rp__call *call, rp_tensor *t) {
     const rp_dtype dtype = (rp_dtype)call->in[0]->dtype;
-    return give(call, rp__tensor_is_error(t) || (rp_dtype)t->dtype == dtype ? t : rp_to_dtype(t, dtype));
+    return rp__give(call, rp__tensor_is_error(t) || (rp_dtype)t->dtype == dtype ? t : rp_to_dtype(t, dtype));
 }
 
 /* self as a model to draw into. */

@@ -8,10 +8,6 @@
 #include "ops/rules.h"
 #include "ops/view.h"
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
 static bool is_empty(const rp_tensor *t) { return rp__dim_is(RP__DIM_EQ, rp__tensor_numel(t), 0); }
 static bool is_index(const rp_tensor *t) { return t->dtype == RP_I64 || t->dtype == RP_I32; }
 
@@ -212,7 +208,7 @@ rp_status rp__expand_index(const rp__call *call) {
     rp_tensor *index[RP_MAX_DIMS];
     unsigned n;
     RP_TRY(plain_indices(call, call->in[0], call->in + 1, call->n_in - 1, index, &n));
-    return give(call, rp_index_load_at(call->site, call->in[0], index, n));
+    return rp__give(call, rp_index_load_at(call->site, call->in[0], index, n));
 }
 
 /* ---- index_put: a scatter along one dim, into which the indexed dims of self are folded */
@@ -339,7 +335,7 @@ static rp_status expand_masked_put(const rp__call *call, bool in_place) {
     RP_TRY(check_values(call, self, value));
     for (unsigned d = 0; d < self->ndim; d++) size[d] = d < mask->ndim ? mask->size[d] : 1;
     rp_tensor *t = rp_where_at(call->site, rp_reshape_at(call->site, mask, size, self->ndim), value, self);
-    return give(call, in_place ? rp_copy__at(call->site, self, t, false) : t);
+    return rp__give(call, in_place ? rp_copy__at(call->site, self, t, false) : t);
 }
 
 static rp_status expand_index_put(const rp__call *call, bool in_place) {
@@ -349,7 +345,7 @@ static rp_status expand_index_put(const rp__call *call, bool in_place) {
     if (call->n_in == 3 && call->in[1] && call->in[1]->dtype == RP_BOOL && values->ndim == 0 && !add)
         return expand_masked_put(call, in_place);
     RP_TRY(plain_indices(call, call->in[0], call->in + 1, call->n_in - 2, index, &n));
-    return give(call, (in_place ? put_in : put_at)(call, call->in[0], index, n, values, add));
+    return rp__give(call, (in_place ? put_in : put_at)(call, call->in[0], index, n, values, add));
 }
 rp_status rp__expand_index_put(const rp__call *call) { return expand_index_put(call, false); }
 rp_status rp__expand_index_put_(const rp__call *call) { return expand_index_put(call, true); }
@@ -365,7 +361,7 @@ rp_status rp__expand_take(const rp__call *call) {
                             rp__dtype_title((rp_dtype)index->dtype));
     if (is_empty(call->in[0]) && !is_empty(index))
         return rp__op_error(call, RP_ERROR_INDEX, "tried to take from an empty tensor");
-    return give(call, rp_index_load_at(call->site, row_of(call, call->in[0]), &index, 1));
+    return rp__give(call, rp_index_load_at(call->site, row_of(call, call->in[0]), &index, 1));
 }
 
 static rp_status expand_put(const rp__call *call, bool in_place) {
@@ -392,11 +388,11 @@ static rp_status expand_put(const rp__call *call, bool in_place) {
     rp_tensor *at = row_of(call, index), *values = row_of(call, source);
     if (in_place && rp__view_strides(self, &numel, 1, stride)) {
         rp_tensor *t = put_in(call, rp_view_at(call->site, self, &numel, 1), &at, 1, values, add);
-        return give(call, rp__tensor_is_error(t) ? t : rp__tensor_enter_scope(self));
+        return rp__give(call, rp__tensor_is_error(t) ? t : rp__tensor_enter_scope(self));
     }
     rp_tensor *t = put_at(call, row_of(call, self), &at, 1, values, add);
     t = rp_view_at(call->site, t, self->size, self->ndim);
-    return give(call, in_place ? rp_copy__at(call->site, self, t, false) : t);
+    return rp__give(call, in_place ? rp_copy__at(call->site, self, t, false) : t);
 }
 rp_status rp__expand_put(const rp__call *call) { return expand_put(call, false); }
 rp_status rp__expand_put_(const rp__call *call) { return expand_put(call, true); }
@@ -410,7 +406,7 @@ rp_status rp__expand_take_along_dim(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_DTYPE, "dtype of indices should be Long but got %s",
                             rp__dtype_title((rp_dtype)index->dtype));
     if (rp__attr_is_none(&call->attrs[0]))
-        return give(call, rp_gather_at(call->site, row_of(call, self), 0, row_of(call, index), NULL));
+        return rp__give(call, rp_gather_at(call->site, row_of(call, self), 0, row_of(call, index), NULL));
     if (self->ndim != index->ndim)
         return rp__op_error(call, RP_ERROR_SHAPE,
                             "input and indices should have the same number of dimensions, but got %u "
@@ -429,7 +425,7 @@ rp_status rp__expand_take_along_dim(const rp__call *call) {
                                               rp_ge_scalar_at(call->site, back, rp_i64(0)));
         index = rp_where_at(call->site, counts, back, index);
     }
-    return give(call, rp_gather_at(call->site, self, dim, index, NULL));
+    return rp__give(call, rp_gather_at(call->site, self, dim, index, NULL));
 }
 
 /* ---- masks */
@@ -450,7 +446,7 @@ rp_status rp__expand_masked_select(const rp__call *call) {
     mask = rp_expand_at(call->site, mask, both.size, both.ndim, NULL);
     if (rp__tensor_is_error(self) || rp__tensor_is_error(mask)) return rp_error_status();
     RP_TRY(plain_indices(call, self, &mask, 1, index, &n));
-    return give(call, rp_index_load_at(call->site, self, index, n));
+    return rp__give(call, rp_index_load_at(call->site, self, index, n));
 }
 
 /* The number of what is true before a place says which element of source belongs there; an element that source does not have is an
@@ -467,14 +463,14 @@ static rp_status expand_masked_scatter(const rp__call *call, bool in_place) {
     mask = rp_expand_at(call->site, mask, whole->size, whole->ndim, NULL);
     if (rp__tensor_is_error(whole) || rp__tensor_is_error(mask)) return rp_error_status();
     if (is_empty(whole))
-        return give(call, in_place ? rp__tensor_enter_scope(self) : rp_clone_at(call->site, whole, NULL));
+        return rp__give(call, in_place ? rp__tensor_enter_scope(self) : rp_clone_at(call->site, whole, NULL));
     rp_tensor *count = rp_cumsum_at(call->site, row_of(call, mask), 0, NULL);
     rp_tensor *place =
         rp_sub_scalar_at(call->site, rp_clamp_at(call->site, count, rp_i64(1), rp_none()), rp_i64(1), rp_i64(1));
     rp_tensor *value = rp_index_load_at(call->site, row_of(call, source), &place, 1);
     value = rp_view_at(call->site, value, whole->size, whole->ndim);
     rp_tensor *t = rp_where_at(call->site, mask, value, whole);
-    return give(call, in_place ? rp_copy__at(call->site, self, t, false) : t);
+    return rp__give(call, in_place ? rp_copy__at(call->site, self, t, false) : t);
 }
 rp_status rp__expand_masked_scatter(const rp__call *call) { return expand_masked_scatter(call, false); }
 rp_status rp__expand_masked_scatter_(const rp__call *call) { return expand_masked_scatter(call, true); }
@@ -496,7 +492,7 @@ rp_status rp__expand_one_hot(const rp__call *call) {
     if (classes < 1)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "num_classes should be positive, but is %lld",
                             (long long)classes);
-    return give(call, rp_one_hot_rows_at(call->site, t, classes));
+    return rp__give(call, rp_one_hot_rows_at(call->site, t, classes));
 }
 
 rp_status rp__infer_one_hot_rows(const rp__call *call, rp__meta *out) {

@@ -93,6 +93,11 @@ void rp__meta_reduced(const rp__call *call, uint32_t mask, bool keepdim, rp_dtyp
     }
 }
 
+rp_status rp__give(const rp__call *call, rp_tensor *t) {
+    call->out[0] = t;
+    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
+}
+
 rp_status rp__call_refuse_dtype(const rp__call *call, rp_dtype d) {
     return rp__op_error(call, RP_ERROR_DTYPE, "\"%s\" is not defined for '%s'", call->op->name, rp__dtype_title(d));
 }

@@ -25,6 +25,8 @@ rp_status rp__call_dim(const rp__call *call, int64_t dim, size_t ndim, unsigned 
 rp_status rp__call_dim_mask(const rp__call *call, unsigned attr, uint32_t *mask);
 /* Size of in[0] reduced over mask. */
 void rp__meta_reduced(const rp__call *call, uint32_t mask, bool keepdim, rp_dtype dtype, rp__meta *out);
+/* The end of a rule that calls other ops: their result is the call's. */
+rp_status rp__give(const rp__call *call, rp_tensor *t);
 /* The error of an op that PyTorch does not define for dtype d either. */
 rp_status rp__call_refuse_dtype(const rp__call *call, rp_dtype d);
 /* That error for bool; unless d is floating. */

@@ -8,11 +8,6 @@
 #include "ops/private.h"
 #include "ops/rules.h"
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
-
 static rp_status need_matrix(const rp__call *call, unsigned k) {
     const rp_tensor *t = call->in[k];
     if (t->ndim >= 2) return RP_OK;
@@ -55,12 +50,13 @@ static rp_tensor *identity_beside(const rp_tensor *a) {
 
 rp_status rp__expand_linalg_cholesky(const rp__call *call) {
     RP_TRY(need_matrix(call, 0));
-    return give(call, rp_cholesky_factor(call->in[0], rp__attr_bool(call, 0), true, NULL));
+    return rp__give(call, rp_cholesky_factor(call->in[0], rp__attr_bool(call, 0), true, NULL));
 }
 
 rp_status rp__expand_linalg_cholesky_ex(const rp__call *call) {
     RP_TRY(need_matrix(call, 0));
-    return give(call, rp_cholesky_factor(call->in[0], rp__attr_bool(call, 0), rp__attr_bool(call, 1), &call->out[1]));
+    return rp__give(call,
+                    rp_cholesky_factor(call->in[0], rp__attr_bool(call, 0), rp__attr_bool(call, 1), &call->out[1]));
 }
 
 static rp_status square(const rp__call *call, unsigned k) {
@@ -91,7 +87,7 @@ rp_status rp__expand_linalg_solve(const rp__call *call) {
     RP_TRY(one_batch(&a, &b));
     rp_tensor *x = rp_solve_square(a, b, REFUSE);
     if (!left) x = rp_transpose(x, -2, -1);
-    return give(call, vectors ? rp_squeeze(x, -1) : x);
+    return rp__give(call, vectors ? rp_squeeze(x, -1) : x);
 }
 
 rp_status rp__expand_linalg_solve_triangular(const rp__call *call) {
@@ -99,17 +95,18 @@ rp_status rp__expand_linalg_solve_triangular(const rp__call *call) {
     RP_TRY(square(call, 0));
     RP_TRY(need_matrix(call, 1));
     RP_TRY(one_batch(&a, &b));
-    return give(call, rp_solve_triangle(a, b, rp__attr_bool(call, 0), rp__attr_bool(call, 1), rp__attr_bool(call, 2)));
+    return rp__give(call,
+                    rp_solve_triangle(a, b, rp__attr_bool(call, 0), rp__attr_bool(call, 1), rp__attr_bool(call, 2)));
 }
 
 rp_status rp__expand_linalg_inv(const rp__call *call) {
     RP_TRY(square(call, 0));
-    return give(call, rp_solve_square(call->in[0], identity_beside(call->in[0]), 0));
+    return rp__give(call, rp_solve_square(call->in[0], identity_beside(call->in[0]), 0));
 }
 
 rp_status rp__expand_linalg_det(const rp__call *call) {
     RP_TRY(square(call, 0));
-    return give(call, rp_lu_determinant(call->in[0], NULL, NULL));
+    return rp__give(call, rp_lu_determinant(call->in[0], NULL, NULL));
 }
 
 rp_status rp__expand_linalg_slogdet(const rp__call *call) {
@@ -123,7 +120,7 @@ rp_status rp__expand_linalg_qr(const rp__call *call) {
     const char *mode = call->attrs[0].v.string;
     RP_TRY(need_matrix(call, 0));
     for (int64_t k = 0; k < 3; k++)
-        if (strcmp(mode, modes[k]) == 0) return give(call, rp_qr_factors(call->in[0], k, &call->out[1]));
+        if (strcmp(mode, modes[k]) == 0) return rp__give(call, rp_qr_factors(call->in[0], k, &call->out[1]));
     return rp__op_error(
         call, RP_ERROR_INVALID_ARGUMENT,
         "qr received unrecognized mode '%s' but expected one of 'reduced' (default), 'r', or 'complete'", mode);
@@ -165,13 +162,13 @@ static rp_tensor *singular_values(rp_tensor *a) {
 rp_status rp__expand_linalg_svd(const rp__call *call) {
     RP_TRY(need_matrix(call, 0));
     RP_TRY(check_driver(call, 1));
-    return give(call, rp_singular_parts(call->in[0], rp__attr_bool(call, 0), &call->out[1], &call->out[2]));
+    return rp__give(call, rp_singular_parts(call->in[0], rp__attr_bool(call, 0), &call->out[1], &call->out[2]));
 }
 
 rp_status rp__expand_linalg_svdvals(const rp__call *call) {
     RP_TRY(need_matrix(call, 0));
     RP_TRY(check_driver(call, 0));
-    return give(call, singular_values(call->in[0]));
+    return rp__give(call, singular_values(call->in[0]));
 }
 
 rp_status rp__expand_linalg_lstsq(const rp__call *call) {
@@ -194,7 +191,7 @@ rp_status rp__expand_linalg_lstsq(const rp__call *call) {
     const rp__meta none = {.dtype = (rp_dtype)a->dtype, .device = a->device, .ndim = 1};
     call->out[1] = rp__zeros_of(&none);
     call->out[3] = rp__zeros_of(&none);
-    return give(call, vectors ? rp_squeeze(x, -1) : x);
+    return rp__give(call, vectors ? rp_squeeze(x, -1) : x);
 }
 
 /* atol and rtol of attributes 0 and 1 for singular values of matrices like a. */
@@ -211,7 +208,7 @@ rp_status rp__expand_linalg_pinv(const rp__call *call) {
     double atol, rtol;
     RP_TRY(need_matrix(call, 0));
     tolerances(call, call->in[0], &atol, &rtol);
-    return give(call, rp_pseudo_inverse(call->in[0], atol, rtol, rp__attr_bool(call, 2)));
+    return rp__give(call, rp_pseudo_inverse(call->in[0], atol, rtol, rp__attr_bool(call, 2)));
 }
 
 rp_status rp__expand_linalg_matrix_rank(const rp__call *call) {
@@ -228,8 +225,8 @@ rp_status rp__expand_linalg_matrix_rank(const rp__call *call) {
     }
     if (rp__tensor_is_error(values)) return rp_error_status();
     if (rp__dim_is(RP__DIM_EQ, size_of(values, 1), 0))
-        return give(call, rp_to_dtype(rp_sum(values, RP_DIMS(-1)), RP_I64));
+        return rp__give(call, rp_to_dtype(rp_sum(values, RP_DIMS(-1)), RP_I64));
     rp_tensor *limit =
         rp_clamp(rp_mul_scalar(rp_amax(values, RP_DIMS(-1), true), rp_f64(rtol)), rp_f64(atol), rp_none());
-    return give(call, rp_sum(rp_gt(values, limit), RP_DIMS(-1)));
+    return rp__give(call, rp_sum(rp_gt(values, limit), RP_DIMS(-1)));
 }

@@ -9,11 +9,6 @@
 #include "ops/private.h"
 #include "ops/rules.h"
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
-
 /* in[0], of rank 0 as a row of one, and the dim that attribute k names, which must have elements. */
 static rp_status begin(const rp__call *call, unsigned k, rp_tensor **x, int64_t *dim) {
     unsigned at;
@@ -35,7 +30,7 @@ static rp_status take(const rp__call *call, rp_tensor *x, int64_t dim, rp_tensor
         place = rp_squeeze(place, dim);
     }
     call->out[1] = place;
-    return give(call, values);
+    return rp__give(call, values);
 }
 
 rp_status rp__expand_kthvalue(const rp__call *call) {
@@ -82,10 +77,10 @@ static rp_status median(const rp__call *call, bool ignore_nan) {
     const rp_dtype dtype = (rp_dtype)self->dtype;
     if (dtype == RP_BOOL) return rp__call_refuse_dtype(call, dtype);
     if (rp__dim_is(RP__DIM_EQ, rp__tensor_numel(self), 0)) {
-        if (rp__dtype_is_float(dtype)) return give(call, rp_fill(rp_sum(self), rp_f64(NAN)));
+        if (rp__dtype_is_float(dtype)) return rp__give(call, rp_fill(rp_sum(self), rp_f64(NAN)));
         return rp__op_error(call, RP_ERROR_SHAPE, "%s() of no elements", call->op->name);
     }
-    return give(call, rp_squeeze(rp_gather_shared(x, 0, median_place(x, 0, ignore_nan)), 0));
+    return rp__give(call, rp_squeeze(rp_gather_shared(x, 0, median_place(x, 0, ignore_nan)), 0));
 }
 rp_status rp__expand_median(const rp__call *call) { return median(call, false); }
 rp_status rp__expand_nanmedian(const rp__call *call) { return median(call, true); }
@@ -169,7 +164,7 @@ static rp_status quantile(const rp__call *call, rp_tensor *q, bool ignore_nan) {
     y = single ? rp_squeeze(y, -1) : rp_movedim(y, &end, 1, &start, 1);
     if (keepdim && !all && x->ndim > 0) y = rp_unsqueeze(y, (int64_t)dim + !single);
     for (unsigned d = 0; keepdim && all && d < x->ndim; d++) y = rp_unsqueeze(y, -1);
-    return give(call, y);
+    return rp__give(call, y);
 }
 rp_status rp__expand_quantile(const rp__call *call) { return quantile(call, call->in[1], false); }
 rp_status rp__expand_quantile_scalar(const rp__call *call) { return quantile(call, NULL, false); }
@@ -178,7 +173,7 @@ rp_status rp__expand_nanquantile_scalar(const rp__call *call) { return quantile(
 
 rp_status rp__expand_msort(const rp__call *call) {
     rp_tensor *places;
-    return give(call, rp_sort(call->in[0], 0, false, NULL, &places));
+    return rp__give(call, rp_sort(call->in[0], 0, false, NULL, &places));
 }
 
 /* ---- unique_consecutive: an element, or a part along dim, begins a run if it differs from the one before */
@@ -225,7 +220,7 @@ rp_status rp__expand_unique_consecutive(const rp__call *call) {
                           rp_fill(rp_slice(count, 0, 0, 1), rp_i64(n))};
     call->out[2] = counts ? rp_sub(rp_cat(ends, 2, 0), places) : none;
     if (rp__tensor_is_error(call->out[1]) || rp__tensor_is_error(call->out[2])) return rp_error_status();
-    return give(call, rp_gather(all ? x : self, all ? 0 : (int64_t)dim, index));
+    return rp__give(call, rp_gather(all ? x : self, all ? 0 : (int64_t)dim, index));
 }
 
 /* ---- comparisons */
@@ -263,12 +258,12 @@ void rp__lower_isclose(rp__lower *lw) {
 }
 
 rp_status rp__expand_allclose(const rp__call *call) {
-    return give(call, rp_all(rp_isclose(call->in[0], call->in[1], rp__attr_float(call, 0), rp__attr_float(call, 1),
-                                        rp__attr_bool(call, 2))));
+    return rp__give(call, rp_all(rp_isclose(call->in[0], call->in[1], rp__attr_float(call, 0), rp__attr_float(call, 1),
+                                            rp__attr_bool(call, 2))));
 }
 
 rp_status rp__expand_equal(const rp__call *call) {
     const rp__meta no = {.dtype = RP_BOOL, .device = call->in[0]->device};
-    if (!rp__same_size(call->in[0], call->in[1])) return give(call, rp__zeros_of(&no));
-    return give(call, rp_all(rp_eq(call->in[0], call->in[1])));
+    if (!rp__same_size(call->in[0], call->in[1])) return rp__give(call, rp__zeros_of(&no));
+    return rp__give(call, rp_all(rp_eq(call->in[0], call->in[1])));
 }

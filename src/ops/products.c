@@ -4,11 +4,6 @@
 #include "ops/private.h"
 #include "ops/rules.h"
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
-
 static rp_status need_rank(const rp__call *call, unsigned k, unsigned ndim) {
     const rp_tensor *t = call->in[k];
     if (t->ndim == ndim) return RP_OK;
@@ -31,37 +26,37 @@ static rp_status refuse_bool(const rp__call *call) {
 rp_status rp__expand_mm(const rp__call *call) {
     RP_TRY(need_rank(call, 0, 2));
     RP_TRY(need_rank(call, 1, 2));
-    return give(call, rp_bmm(call->in[0], call->in[1]));
+    return rp__give(call, rp_bmm(call->in[0], call->in[1]));
 }
 
 rp_status rp__expand_mv(const rp__call *call) {
     RP_TRY(need_rank(call, 0, 2));
     RP_TRY(need_rank(call, 1, 1));
-    return give(call, rp_matmul(call->in[0], call->in[1]));
+    return rp__give(call, rp_matmul(call->in[0], call->in[1]));
 }
 
 rp_status rp__expand_dot(const rp__call *call) {
     RP_TRY(refuse_bool(call));
     RP_TRY(need_rank(call, 0, 1));
     RP_TRY(need_rank(call, 1, 1));
-    return give(call, rp_matmul(call->in[0], call->in[1]));
+    return rp__give(call, rp_matmul(call->in[0], call->in[1]));
 }
 
 rp_status rp__expand_outer(const rp__call *call) {
     RP_TRY(need_rank(call, 0, 1));
     RP_TRY(need_rank(call, 1, 1));
-    return give(call, rp_mul(rp_unsqueeze(call->in[0], 1), call->in[1]));
+    return rp__give(call, rp_mul(rp_unsqueeze(call->in[0], 1), call->in[1]));
 }
 
 rp_status rp__expand_inner(const rp__call *call) {
     rp_tensor *a = call->in[0], *b = call->in[1];
     const int64_t last_a = (int64_t)a->ndim - 1, last_b = (int64_t)b->ndim - 1;
     RP_TRY(need_one_type(call));
-    if (a->ndim == 0 || b->ndim == 0) return give(call, rp_mul(a, b));
+    if (a->ndim == 0 || b->ndim == 0) return rp__give(call, rp_mul(a, b));
     if (!rp__dim_is(RP__DIM_EQ, a->size[last_a], b->size[last_b]))
         return rp__op_error(call, RP_ERROR_SHAPE, "the size of the last dimension must match, got %lld and %lld",
                             (long long)rp__dim_hint(a->size[last_a]), (long long)rp__dim_hint(b->size[last_b]));
-    return give(call, rp_tensordot(a, b, &last_a, 1, &last_b, 1));
+    return rp__give(call, rp_tensordot(a, b, &last_a, 1, &last_b, 1));
 }
 
 /* ---- beta * self + alpha * product */
@@ -85,7 +80,7 @@ static rp_status give_sum(const rp__call *call, rp_tensor *product) {
     if (!is_zero(beta)) sum = rp_add(times(rp__wide(self), beta), sum);
     if (!rp__tensor_is_error(self) && !rp__tensor_is_error(sum) && (rp_dtype)sum->dtype != dtype)
         sum = rp_to_dtype(sum, dtype);
-    return give(call, rp__tensor_is_error(self) ? self : sum);
+    return rp__give(call, rp__tensor_is_error(self) ? self : sum);
 }
 
 rp_status rp__expand_addmm(const rp__call *call) {
@@ -182,7 +177,7 @@ static rp_status product_of_all(const rp__call *call, bool vectors) {
     RP_TRY(need_one_type(call));
     if (n == 1) {
         RP_TRY(need_rank(call, 0, 2));
-        return give(call, call->in[0]);
+        return rp__give(call, call->in[0]);
     }
     bool row = false, column = false;
     for (size_t k = 0; k < n; k++) {
@@ -206,7 +201,7 @@ static rp_status product_of_all(const rp__call *call, bool vectors) {
     y = chain(t, at, n, 0, n - 1);
     if (row) y = rp_squeeze(y, 0);
     if (column) y = rp_squeeze(y, -1);
-    return give(call, y);
+    return rp__give(call, y);
 }
 
 rp_status rp__expand_linalg_multi_dot(const rp__call *call) { return product_of_all(call, true); }
@@ -268,7 +263,7 @@ rp_status rp__expand_tensordot(const rp__call *call) {
     }
     if (n_size > RP_MAX_DIMS)
         return rp__op_error(call, RP_ERROR_SHAPE, "a tensor has at most %d dimensions", RP_MAX_DIMS);
-    return give(call, rp_reshape(rp_bmm(t[0], t[1]), size, n_size));
+    return rp__give(call, rp_reshape(rp_bmm(t[0], t[1]), size, n_size));
 }
 
 rp_status rp__expand_kron(const rp__call *call) {
@@ -289,7 +284,7 @@ rp_status rp__expand_kron(const rp__call *call) {
     }
     rp_tensor *product =
         rp_mul(rp_reshape(in[0], beside[0], (size_t)2 * n), rp_reshape(in[1], beside[1], (size_t)2 * n));
-    return give(call, rp_reshape(product, size, n));
+    return rp__give(call, rp_reshape(product, size, n));
 }
 
 static rp_status give_cross(const rp__call *call, unsigned dim) {
@@ -304,7 +299,7 @@ static rp_status give_cross(const rp__call *call, unsigned dim) {
     rp_tensor *all = rp_cat(y, 3, dim);
     if (!rp__tensor_is_error(all) && all->dtype != call->in[0]->dtype)
         all = rp_to_dtype(all, (rp_dtype)call->in[0]->dtype);
-    return give(call, all);
+    return rp__give(call, all);
 }
 
 rp_status rp__expand_linalg_cross(const rp__call *call) {
@@ -327,8 +322,8 @@ rp_status rp__expand_cross(const rp__call *call) {
         for (dim = 0; dim < a->ndim && !rp__dim_is(RP__DIM_EQ, a->size[dim], 3);) dim++;
         if (dim == a->ndim) return rp__op_error(call, RP_ERROR_SHAPE, "no dimension of size 3 in input");
     }
-    return give(call,
-                rp_linalg_cross(call->in[0], call->in[1], RP_OPTIONS(rp_linalg_cross_options, .dim = rp_i64(dim))));
+    return rp__give(call,
+                    rp_linalg_cross(call->in[0], call->in[1], RP_OPTIONS(rp_linalg_cross_options, .dim = rp_i64(dim))));
 }
 
 rp_status rp__expand_bilinear(const rp__call *call) {
@@ -355,5 +350,5 @@ rp_status rp__expand_bilinear(const rp__call *call) {
     rp_tensor *product = rp_bmm(rp_reshape(by_one, between, 3), rp_reshape(y, right, 3));
     size[x->ndim - 1] = out;
     product = rp_reshape(product, size, x->ndim);
-    return give(call, bias ? rp_add(product, bias) : product);
+    return rp__give(call, bias ? rp_add(product, bias) : product);
 }

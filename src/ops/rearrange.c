@@ -6,15 +6,10 @@
 #include "ops/infer.h"
 #include "ops/rules.h"
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
-
 /* The result of an op that is no view: a copy, should it lie in self's memory after all. */
 static rp_status give_own(const rp__call *call, rp_tensor *t) {
     const bool shared = !rp__tensor_is_error(t) && t->storage == call->in[0]->storage;
-    return give(call, shared ? rp_clone_at(call->site, t, NULL) : t);
+    return rp__give(call, shared ? rp_clone_at(call->site, t, NULL) : t);
 }
 
 static rp_dim times(rp_dim a, rp_dim b) { return rp__dim_apply(RP__DIM_MUL, a, b); }
@@ -40,7 +35,7 @@ rp_status rp__expand_stack(const rp__call *call) {
                 rp__shape_text(call->in[0]->size, call->in[0]->ndim, a), rp__shape_text(t->size, t->ndim, b), k);
         in[k] = rp_unsqueeze_at(call->site, call->in[k], dim);
     }
-    return give(call, rp_cat_at(call->site, in, call->n_in, dim));
+    return rp__give(call, rp_cat_at(call->site, in, call->n_in, dim));
 }
 
 /* With at least `ndim` dims: new ones in front; of a row that becomes a stack, behind as well. */
@@ -53,7 +48,7 @@ static rp_tensor *at_least(const rp__call *call, rp_tensor *t, unsigned ndim) {
 static rp_status join(const rp__call *call, unsigned ndim, unsigned dim) {
     rp_tensor *in[RP__MAX_IN];
     for (uint32_t k = 0; k < call->n_in; k++) in[k] = at_least(call, call->in[k], ndim);
-    return give(call, rp_cat_at(call->site, in, call->n_in, dim));
+    return rp__give(call, rp_cat_at(call->site, in, call->n_in, dim));
 }
 
 rp_status rp__expand_hstack(const rp__call *call) {
@@ -75,7 +70,7 @@ rp_status rp__expand_column_stack(const rp__call *call) {
         rp_tensor *t = call->in[k];
         in[k] = t->ndim > 1 ? t : rp_reshape_at(call->site, t, (const int64_t[]){rp__tensor_numel(t), 1}, 2);
     }
-    return give(call, rp_cat_at(call->site, in, call->n_in, 1));
+    return rp__give(call, rp_cat_at(call->site, in, call->n_in, 1));
 }
 
 /* ---- turned */
@@ -115,7 +110,7 @@ void rp__lower_flip(rp__lower *lw) {
 
 static rp_status flip_one(const rp__call *call, unsigned dim) {
     if (call->in[0]->ndim <= dim) return rp__op_error(call, RP_ERROR_SHAPE, "Input must be >= %u-d.", dim + 1);
-    return give(call, rp_flip_at(call->site, call->in[0], RP_DIMS((int64_t)dim)));
+    return rp__give(call, rp_flip_at(call->site, call->in[0], RP_DIMS((int64_t)dim)));
 }
 rp_status rp__expand_fliplr(const rp__call *call) { return flip_one(call, 1); }
 rp_status rp__expand_flipud(const rp__call *call) { return flip_one(call, 0); }
@@ -171,9 +166,9 @@ rp_status rp__expand_rot90(const rp__call *call) {
                             "expected rotation dims to be different, but got dim0 = %lld and dim1 = %lld",
                             (long long)dims->v.ints[0], (long long)dims->v.ints[1]);
     const int64_t both[2] = {a, b};
-    if (k == 0) return give(call, rp_clone_at(call->site, t, NULL));
-    if (k == 2) return give(call, rp_flip_at(call->site, t, both, 2));
-    return give(call, rp_transpose_at(call->site, rp_flip_at(call->site, t, &both[k == 1], 1), a, b));
+    if (k == 0) return rp__give(call, rp_clone_at(call->site, t, NULL));
+    if (k == 2) return rp__give(call, rp_flip_at(call->site, t, both, 2));
+    return rp__give(call, rp_transpose_at(call->site, rp_flip_at(call->site, t, &both[k == 1], 1), a, b));
 }
 
 /* ---- repeated */
@@ -306,21 +301,22 @@ rp_status rp__expand_diag_embed(const rp__call *call) {
     rp__meta whole = {.dtype = (rp_dtype)t->dtype, .device = t->device, .ndim = (uint8_t)(t->ndim + 1)};
     const rp_dim side = rp__dim_apply(RP__DIM_ADD, t->size[t->ndim - 1], offset < 0 ? -offset : offset);
     for (unsigned d = 0, from = 0; d < whole.ndim; d++) whole.size[d] = d == a || d == b ? side : t->size[from++];
-    return give(call, rp_diagonal_scatter_at(call->site, rp__zeros_expanded(&whole), t, offset, a, b));
+    return rp__give(call, rp_diagonal_scatter_at(call->site, rp__zeros_expanded(&whole), t, offset, a, b));
 }
 
 rp_status rp__expand_diag(const rp__call *call) {
     rp_tensor *t = call->in[0];
     const int64_t k = rp__attr_int(call, 0);
-    if (t->ndim == 1) return give(call, rp_diag_embed_at(call->site, t, k, -2, -1));
-    if (t->ndim == 2) return give(call, rp_clone_at(call->site, rp_diagonal_at(call->site, t, k, 0, 1), NULL));
+    if (t->ndim == 1) return rp__give(call, rp_diag_embed_at(call->site, t, k, -2, -1));
+    if (t->ndim == 2) return rp__give(call, rp_clone_at(call->site, rp_diagonal_at(call->site, t, k, 0, 1), NULL));
     return rp__op_error(call, RP_ERROR_SHAPE, "Supports 1D or 2D tensors. Got %uD", t->ndim);
 }
 
 rp_status rp__expand_matrix_trace(const rp__call *call) {
     if (call->in[0]->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "expected a matrix");
     if (call->in[0]->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
-    return give(call, rp_sum_at(call->site, rp_diagonal_at(call->site, call->in[0], 0, 0, 1), NULL, 0, false, NULL));
+    return rp__give(call,
+                    rp_sum_at(call->site, rp_diagonal_at(call->site, call->in[0], 0, 0, 1), NULL, 0, false, NULL));
 }
 
 /* ---- dims folded into others */
@@ -406,13 +402,13 @@ rp_status rp__expand_channel_shuffle(const rp__call *call) {
 /* ---- in the size of another */
 
 rp_status rp__expand_view_as(const rp__call *call) {
-    return give(call, rp_view_at(call->site, call->in[0], call->in[1]->size, call->in[1]->ndim));
+    return rp__give(call, rp_view_at(call->site, call->in[0], call->in[1]->size, call->in[1]->ndim));
 }
 rp_status rp__expand_reshape_as(const rp__call *call) {
-    return give(call, rp_reshape_at(call->site, call->in[0], call->in[1]->size, call->in[1]->ndim));
+    return rp__give(call, rp_reshape_at(call->site, call->in[0], call->in[1]->size, call->in[1]->ndim));
 }
 rp_status rp__expand_expand_as(const rp__call *call) {
-    return give(call, rp_expand_at(call->site, call->in[0], call->in[1]->size, call->in[1]->ndim, NULL));
+    return rp__give(call, rp_expand_at(call->site, call->in[0], call->in[1]->size, call->in[1]->ndim, NULL));
 }
 
 /* ---- as_strided: windows within windows of the elements as they lie in memory. The dim with the largest stride makes windows that are
@@ -469,7 +465,7 @@ rp_status rp__expand_as_strided(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "the offset is out of range");
     rp_tensor *t = in_memory(call);
     if (rp__tensor_is_error(t)) return rp_error_status();
-    if (empty) return give(call, rp_view_at(call->site, rp_slice_at(call->site, t, 0, 0, 0, 1), sizes, n));
+    if (empty) return rp__give(call, rp_view_at(call->site, rp_slice_at(call->site, t, 0, 0, 0, 1), sizes, n));
     if (first < 0 || !rp__add_i64(first, reach, &end) || end > rp__dim_value(t->size[0]))
         return rp__op_error(call, RP_ERROR_SHAPE,
                             "sizes %s and strides %s, from element %lld of self on, reach outside of its "
@@ -492,5 +488,5 @@ rp_status rp__expand_as_strided(const rp__call *call) {
         t = rp_unfold_at(call->site, t, k, reach, strides[d]);
     }
     t = rp_select_at(call->site, t, n, 0);
-    return give(call, n > 1 ? rp_permute_at(call->site, t, back, n) : t);
+    return rp__give(call, n > 1 ? rp_permute_at(call->site, t, back, n) : t);
 }

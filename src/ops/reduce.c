@@ -361,11 +361,6 @@ void rp__lower_std_mean(rp__lower *lw) {
 
 /* ---- made of other ops */
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
-
 /* The vector norm over these dims; ord of no kind: 2. */
 static rp_tensor *vector_norm(const rp__call *call, rp_scalar ord, const int64_t *dims, size_t n, bool keepdim,
                               rp_dtype dtype) {
@@ -376,7 +371,7 @@ static rp_tensor *vector_norm(const rp__call *call, rp_scalar ord, const int64_t
 
 rp_status rp__expand_norm(const rp__call *call) {
     const rp_attr *a = call->attrs;
-    return give(call, vector_norm(call, a[0].v.scalar, a[1].v.ints, a[1].n, rp__attr_bool(call, 2), a[3].v.dtype));
+    return rp__give(call, vector_norm(call, a[0].v.scalar, a[1].v.ints, a[1].n, rp__attr_bool(call, 2), a[3].v.dtype));
 }
 
 /* Checks of a matrix norm; the two dims. */
@@ -410,7 +405,7 @@ static rp_status give_of_matrix(const rp__call *call, rp_tensor *y, const unsign
         y = rp_unsqueeze(y, at[0] < at[1] ? at[0] : at[1]);
         y = rp_unsqueeze(y, at[0] < at[1] ? at[1] : at[0]);
     }
-    return give(call, y);
+    return rp__give(call, y);
 }
 
 /* Sums along one dim, then their largest or smallest along the other; of order 2 the largest or smallest singular value. */
@@ -433,7 +428,7 @@ static rp_status matrix_norm(const rp__call *call, rp_scalar ord, const int64_t 
                              : rp_amax(sums, &across, 1, true);
     const int64_t kept[2] = {along, across};
     if (!keepdim) most = rp_squeeze_dims(most, kept, 2);
-    return give(call, most);
+    return rp__give(call, most);
 }
 static rp_status matrix_norm_str(const rp__call *call, const char *ord, const int64_t *dims, size_t n, bool keepdim,
                                  rp_dtype dtype) {
@@ -443,7 +438,7 @@ static rp_status matrix_norm_str(const rp__call *call, const char *ord, const in
         return give_of_matrix(call, rp_sum(singular_values(call, at, dtype), RP_DIMS(-1)), at, keepdim);
     if (strcmp(ord, "fro") != 0)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "linalg.matrix_norm: Order %s not supported.", ord);
-    return give(call, vector_norm(call, rp_i64(2), dims, n, keepdim, dtype));
+    return rp__give(call, vector_norm(call, rp_i64(2), dims, n, keepdim, dtype));
 }
 rp_status rp__expand_linalg_matrix_norm(const rp__call *call) {
     const rp_attr *a = call->attrs;
@@ -470,7 +465,7 @@ rp_status rp__expand_linalg_norm(const rp__call *call) {
     if (ord.kind != RP_SCALAR_NONE && a[1].n > 2)
         return rp__op_error(call, RP_ERROR_SHAPE,
                             "linalg.norm: If dim is specified, it must be of length 1 or 2. Got %zu", a[1].n);
-    return give(call, vector_norm(call, ord, a[1].v.ints, a[1].n, keepdim, dtype));
+    return rp__give(call, vector_norm(call, ord, a[1].v.ints, a[1].n, keepdim, dtype));
 }
 rp_status rp__expand_linalg_norm_str(const rp__call *call) {
     const rp_attr *a = call->attrs;
@@ -484,7 +479,7 @@ rp_status rp__expand_linalg_norm_str(const rp__call *call) {
 }
 
 rp_status rp__expand_dist(const rp__call *call) {
-    return give(call, rp_norm(rp_sub(call->in[0], call->in[1]), call->attrs[0].v.scalar));
+    return rp__give(call, rp_norm(rp_sub(call->in[0], call->in[1]), call->attrs[0].v.scalar));
 }
 
 rp_status rp__expand_renorm(const rp__call *call) {
@@ -508,7 +503,7 @@ rp_status rp__expand_renorm(const rp__call *call) {
     rp_tensor *scale = rp_mul_scalar(rp_reciprocal(rp_add_scalar(norm, rp_f64(1e-7))), rp_f64(most));
     rp_tensor *factor = rp_where(rp_gt_scalar(norm, rp_f64(most)), scale, rp_fill(norm, rp_i64(1)));
     if (wide != in) factor = rp_to_dtype(factor, in);
-    return give(call, rp_mul(x, factor));
+    return rp__give(call, rp_mul(x, factor));
 }
 
 static rp_status check_weights(const rp__call *call, unsigned k, rp_dim n, const char *name, bool floats) {
@@ -561,7 +556,7 @@ rp_status rp__expand_cov(const rp__call *call) {
     c = rp_matmul(rest, rp_transpose(weight ? rp_mul(rest, weight) : rest, 0, 1));
     c = freedom ? rp_div(c, freedom)
                 : rp_div_scalar(c, rp_i64(rp__dim_apply(RP__DIM_MAX, rp__dim_apply(RP__DIM_SUB, n, correction), 0)));
-    return give(call, rp_squeeze_dims(c));
+    return rp__give(call, rp_squeeze_dims(c));
 }
 
 rp_status rp__expand_corrcoef(const rp__call *call) {
@@ -571,8 +566,8 @@ rp_status rp__expand_corrcoef(const rp__call *call) {
             call, RP_ERROR_SHAPE,
             "corrcoef(): expected input to have two or fewer dimensions but got an input with %u dimensions", x->ndim);
     rp_tensor *c = rp_cov(x);
-    if (c->ndim == 0) return give(call, rp_div(c, c));
+    if (c->ndim == 0) return rp__give(call, rp_div(c, c));
     rp_tensor *deviation = rp_sqrt(rp_diagonal(c));
     c = rp_div(rp_div(c, rp_unsqueeze(deviation, 1)), rp_unsqueeze(deviation, 0));
-    return give(call, rp_clamp(c, rp_i64(-1), rp_i64(1)));
+    return rp__give(call, rp_clamp(c, rp_i64(-1), rp_i64(1)));
 }

@@ -90,11 +90,6 @@ void rp__lower_exp_scan(rp__lower *lw) {
 
 /* ---- differences and areas */
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
-
 /* All elements along dim but the last, and all but the first. */
 static rp_tensor *but_last(rp_tensor *t, unsigned dim) {
     return rp_slice(t, dim, 0, rp__dim_apply(RP__DIM_MAX, rp__dim_apply(RP__DIM_SUB, t->size[dim], 1), 0), 1);
@@ -110,7 +105,7 @@ rp_status rp__expand_diff(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "order must be non-negative but got %lld",
                             (long long)times);
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 1), x->ndim, &dim));
-    if (times == 0) return give(call, rp_clone(x)); /* nothing is joined either */
+    if (times == 0) return rp__give(call, rp_clone(x)); /* nothing is joined either */
     if (call->in[1]) parts[n++] = call->in[1];
     parts[n++] = x;
     if (call->in[2]) parts[n++] = call->in[2];
@@ -120,7 +115,7 @@ rp_status rp__expand_diff(const rp__call *call) {
         rp_tensor *before = but_last(x, dim), *behind = but_first(x, dim);
         x = x->dtype == RP_BOOL ? rp_logical_xor(behind, before) : rp_sub(behind, before);
     }
-    return give(call, x);
+    return rp__give(call, x);
 }
 
 /* Neighbours of y added up along dim, each times their distance. NULL: an area without points. */
@@ -159,9 +154,9 @@ static rp_status expand_areas(const rp__call *call, bool by_x, bool each) {
     const int64_t over = dim;
     if (!each && !sums) { /* zeros of y's type */
         rp_tensor *y = call->in[0];
-        return give(call, rp_sum(y, &over, 1, false, RP_OPTIONS(rp_sum_options, .dtype = (rp_dtype)y->dtype)));
+        return rp__give(call, rp_sum(y, &over, 1, false, RP_OPTIONS(rp_sum_options, .dtype = (rp_dtype)y->dtype)));
     }
-    return give(call, each ? rp_cumsum(sums, over) : rp_sum(sums, &over, 1));
+    return rp__give(call, each ? rp_cumsum(sums, over) : rp_sum(sums, &over, 1));
 }
 rp_status rp__expand_trapezoid(const rp__call *call) { return expand_areas(call, false, false); }
 rp_status rp__expand_trapezoid_x(const rp__call *call) { return expand_areas(call, true, false); }

@@ -10,10 +10,6 @@
 #include "ops/infer.h"
 #include "ops/rules.h"
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
 static bool in_place(const rp__call *call) { return call->op->flags & RP_OP_INPLACE; }
 
 /* One of the kernels, in place if the call is. */
@@ -60,7 +56,7 @@ static rp_status scatter_kind(const rp__call *call, unsigned attr, rp__scatter *
 static rp_status expand_scatter(const rp__call *call) {
     rp__scatter kind;
     RP_TRY(scatter_kind(call, 1, &kind));
-    return give(call, combine(call, kind, call->in[0], rp__attr_int(call, 0), call->in[1], call->in[2]));
+    return rp__give(call, combine(call, kind, call->in[0], rp__attr_int(call, 0), call->in[1], call->in[2]));
 }
 rp_status rp__expand_scatter(const rp__call *call) { return expand_scatter(call); }
 rp_status rp__expand_scatter_(const rp__call *call) { return expand_scatter(call); }
@@ -69,7 +65,7 @@ static rp_status expand_scatter_scalar(const rp__call *call) {
     rp__scatter kind;
     RP_TRY(scatter_kind(call, 2, &kind));
     rp_tensor *value = repeated(call, call->in[0], call->attrs[1].v.scalar, call->in[1]);
-    return give(call, combine(call, kind, call->in[0], rp__attr_int(call, 0), call->in[1], value));
+    return rp__give(call, combine(call, kind, call->in[0], rp__attr_int(call, 0), call->in[1], value));
 }
 rp_status rp__expand_scatter_scalar(const rp__call *call) { return expand_scatter_scalar(call); }
 rp_status rp__expand_scatter_scalar_(const rp__call *call) { return expand_scatter_scalar(call); }
@@ -134,8 +130,8 @@ static rp_tensor *reduce_into(const rp__call *call, rp_tensor *self, int64_t dim
 }
 
 static rp_status expand_scatter_reduce(const rp__call *call) {
-    return give(call, reduce_into(call, call->in[0], rp__attr_int(call, 0), call->in[1], call->in[2],
-                                  call->attrs[1].v.string, rp__attr_bool(call, 2)));
+    return rp__give(call, reduce_into(call, call->in[0], rp__attr_int(call, 0), call->in[1], call->in[2],
+                                      call->attrs[1].v.string, rp__attr_bool(call, 2)));
 }
 rp_status rp__expand_scatter_reduce(const rp__call *call) { return expand_scatter_reduce(call); }
 rp_status rp__expand_scatter_reduce_(const rp__call *call) { return expand_scatter_reduce(call); }
@@ -193,7 +189,7 @@ static rp_status of_slices(const rp__call *call, rp__scatter kind, rp_tensor *so
     unsigned dim;
     RP_TRY(check_source(call, self, call->in[1], &source));
     RP_TRY(index_of_slices(call, self, call->in[1], &dim, &index));
-    return give(call, combine(call, kind, self, dim, index, source));
+    return rp__give(call, combine(call, kind, self, dim, index, source));
 }
 
 static rp_status expand_index_add(const rp__call *call) {
@@ -223,7 +219,7 @@ rp_status rp__expand_index_reduce(const rp__call *call) {
     if (self->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
     RP_TRY(check_source(call, self, call->in[1], &source));
     RP_TRY(index_of_slices(call, self, call->in[1], &dim, &index));
-    return give(call, reduce_into(call, self, dim, index, source, reduce, rp__attr_bool(call, 2)));
+    return rp__give(call, reduce_into(call, self, dim, index, source, reduce, rp__attr_bool(call, 2)));
 }
 
 /* Indices may count from the end here. */
@@ -239,7 +235,7 @@ static rp_status fill_slices(const rp__call *call, rp_tensor *value) {
     if (rp__tensor_is_error(given)) return rp_error_status();
     RP_TRY(index_of_slices(call, self, given, &dim, &index));
     value = rp_expand_at(call->site, value, index->size, index->ndim, NULL);
-    return give(call, combine(call, RP__SCATTER_SET, self, dim, index, value));
+    return rp__give(call, combine(call, RP__SCATTER_SET, self, dim, index, value));
 }
 
 /* The same by a mask: the gradient of value counts each slice once, however often index names it. */
@@ -253,7 +249,7 @@ static rp_status fill_masked(const rp__call *call, rp_tensor *value) {
     rp_tensor *mask = rp_index_fill_scalar(rp__zeros_of(&named), 0, call->in[1], rp_bool(true));
     for (unsigned d = 0; d < self->ndim; d++) along[d] = d == dim ? self->size[d] : 1;
     mask = rp_view(mask, along, self->ndim);
-    return give(call, in_place(call) ? rp_masked_fill_(self, mask, value) : rp_masked_fill(self, mask, value));
+    return rp__give(call, in_place(call) ? rp_masked_fill_(self, mask, value) : rp_masked_fill(self, mask, value));
 }
 
 static rp_status expand_index_fill(const rp__call *call) {
@@ -296,5 +292,5 @@ rp_status rp__expand_fill_diagonal_(const rp__call *call) {
             t = rp_fill__at(call->site, rp_diagonal_at(call->site, below, 0, 0, 1), value);
         }
     }
-    return give(call, rp__tensor_is_error(t) ? t : rp__tensor_enter_scope(self));
+    return rp__give(call, rp__tensor_is_error(t) ? t : rp__tensor_enter_scope(self));
 }

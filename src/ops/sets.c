@@ -9,10 +9,6 @@
 #include "ops/infer.h"
 #include "ops/rules.h"
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
 static bool is_index(const rp_tensor *t) { return t->dtype == RP_I64 || t->dtype == RP_I32; }
 static bool is_empty(const rp_tensor *t) { return rp__dim_is(RP__DIM_EQ, rp__tensor_numel(t), 0); }
 static rp_tensor *row_of(const rp__call *call, rp_tensor *t) { return rp_reshape_at(call->site, t, RP_DIMS(-1)); }
@@ -62,7 +58,7 @@ rp_status rp__expand_repeat_interleave(const rp__call *call) {
     t = rp_expand_at(call->site, rp_unsqueeze_at(call->site, self, dim + 1), wide, n + 1, NULL);
     t = rp_reshape_at(call->site, t, whole, n);
     const bool shared = !rp__tensor_is_error(t) && t->storage == call->in[0]->storage;
-    return give(call, shared ? rp_clone_at(call->site, t, NULL) : t);
+    return rp__give(call, shared ? rp_clone_at(call->site, t, NULL) : t);
 }
 
 /* Place k of the result has the element whose repeats end behind k. An output_size that is not their sum makes each place one
@@ -96,7 +92,7 @@ rp_status rp__expand_repeat_interleave_tensor(const rp__call *call) {
     rp_tensor *index = rp_search_rows_at(site, ends, place, NULL, false, true);
     rp_tensor *wrong = as(call, rp_ne_scalar_at(site, sum, rp_i64(total)), RP_I64);
     index = rp_add_at(site, index, rp_mul_scalar_at(site, wrong, rp_i64(INT32_MAX)), NULL);
-    return give(call, rp_index_select_at(site, self, dim, index));
+    return rp__give(call, rp_index_select_at(site, self, dim, index));
 }
 
 /* ---- searchsorted */
@@ -109,16 +105,16 @@ rp_status rp__expand_searchsorted(const rp__call *call) {
     if (side && right && strcmp(side, "left") == 0)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "side and right can't be set to opposites, got side of left while right was True");
-    return give(call, rp_search_rows_at(call->site, call->in[0], call->in[1], call->in[2], rp__attr_bool(call, 0),
-                                        right || (side && strcmp(side, "right") == 0)));
+    return rp__give(call, rp_search_rows_at(call->site, call->in[0], call->in[1], call->in[2], rp__attr_bool(call, 0),
+                                            right || (side && strcmp(side, "right") == 0)));
 }
 
 rp_status rp__expand_bucketize(const rp__call *call) {
     if (call->in[1]->ndim != 1)
         return rp__op_error(call, RP_ERROR_SHAPE, "boundaries tensor must be 1 dimension, but got dim(%u)",
                             call->in[1]->ndim);
-    return give(call, rp_search_rows_at(call->site, call->in[1], call->in[0], NULL, rp__attr_bool(call, 0),
-                                        rp__attr_bool(call, 1)));
+    return rp__give(call, rp_search_rows_at(call->site, call->in[1], call->in[0], NULL, rp__attr_bool(call, 0),
+                                            rp__attr_bool(call, 1)));
 }
 
 rp_status rp__infer_search_rows(const rp__call *call, rp__meta *out) {
@@ -207,7 +203,7 @@ rp_status rp__expand_isin(const rp__call *call) {
         place = rp_clamp_at(site, place, rp_none(), rp_i64(last)); /* behind all: compared with the last */
         found = rp_eq_at(site, rp_index_load_at(site, ordered, &place, 1), x);
     }
-    return give(call, rp__attr_bool(call, 1) ? rp_logical_not_at(site, found) : found);
+    return rp__give(call, rp__attr_bool(call, 1) ? rp_logical_not_at(site, found) : found);
 }
 
 /* ---- unique */
@@ -300,7 +296,7 @@ rp_status rp__expand_bincount(const rp__call *call) {
     if (weights) sums = weights->dtype == RP_F32 ? RP_F32 : RP_F64;
     rp_tensor *one = rp_add_scalar_at(site, zeros(self, sums, NULL, 0), rp_i64(1), rp_i64(1));
     weights = weights ? as(call, weights, sums) : rp_expand_at(site, one, self->size, 1, NULL);
-    return give(call, rp_scatter_add_at(site, zeros(self, sums, &n, 1), 0, as(call, self, RP_I64), weights));
+    return rp__give(call, rp_scatter_add_at(site, zeros(self, sums, &n, 1), 0, as(call, self, RP_I64), weights));
 }
 
 /* Elements outside of the range, and NaN, are counted in one bin more, which is cut off. */
@@ -333,7 +329,7 @@ rp_status rp__expand_histc(const rp__call *call) {
     rp_tensor *one = rp_add_scalar_at(site, rp__zero_like(x), rp_i64(1), rp_i64(1));
     rp_tensor *counts = zeros(x, dtype, (const rp_dim[]){bins + 1}, 1);
     counts = rp_scatter_add_at(site, counts, 0, bin, rp_expand_at(site, one, x->size, 1, NULL));
-    return give(call, rp_clone_at(site, rp_slice_at(site, counts, 0, 0, bins, 1), NULL));
+    return rp__give(call, rp_clone_at(site, rp_slice_at(site, counts, 0, 0, bins, 1), NULL));
 }
 
 /* ---- nonzero_static: the number of what is not zero before an element is its row; what has none goes to a row behind the last */
@@ -346,7 +342,7 @@ rp_status rp__expand_nonzero_static(const rp__call *call) {
     if (rp__dim_is(RP__DIM_LT, size, 0))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "nonzero_static: 'size' must be an non-negative integer");
     const rp_dim shape[2] = {size, self->ndim}, more = rp__dim_apply(RP__DIM_ADD, size, 1);
-    if (self->ndim == 0) return give(call, zeros(self, RP_I64, shape, 2));
+    if (self->ndim == 0) return rp__give(call, zeros(self, RP_I64, shape, 2));
     rp_tensor *at = zeros(self, RP_I64, &more, 1);
     at = rp_fill_at(site, at, rp_i64(-1));
     if (!is_empty(self)) {
@@ -364,7 +360,7 @@ rp_status rp__expand_nonzero_static(const rp__call *call) {
         if (!is_empty(self)) at = rp_floor_divide_scalar_at(site, at, rp_i64(extent));
         columns[d] = rp_masked_fill_scalar_at(site, here, missing, rp_i64(fill));
     }
-    return give(call, rp_stack_at(site, columns, self->ndim, 1));
+    return rp__give(call, rp_stack_at(site, columns, self->ndim, 1));
 }
 
 /* ---- embedding_bag: elements that do not count go to a bag behind the last */
@@ -436,7 +432,7 @@ rp_status rp__expand_embedding_bag(const rp__call *call) {
         }
         out = as(call, out, (rp_dtype)weight->dtype);
     }
-    return give(call, rp_slice_at(site, out, 0, 0, bags, 1));
+    return rp__give(call, rp_slice_at(site, out, 0, 0, bags, 1));
 }
 
 /* ---- embedding_renorm_: rows that are longer than max_norm become that long, those that indices name */
@@ -456,5 +452,5 @@ rp_status rp__expand_embedding_renorm_(const rp__call *call) {
     rp_tensor *factor = rp_mul_scalar(rp_reciprocal(rp_add_scalar(norm, rp_f64(1e-7))), rp_f64(max_norm));
     rp_tensor *keeps = rp_logical_not(rp_logical_and(named, rp_gt_scalar(norm, rp_f64(max_norm))));
     factor = rp_masked_fill_scalar(factor, keeps, rp_i64(1));
-    return give(call, rp_copy__at(call->site, self, rp_mul(wide, rp_unsqueeze(factor, 1)), false));
+    return rp__give(call, rp_copy__at(call->site, self, rp_mul(wide, rp_unsqueeze(factor, 1)), false));
 }

@@ -7,43 +7,38 @@
 #include "ops/infer.h"
 #include "ops/rules.h"
 
-static rp_status give(const rp__call *call, rp_tensor *t) {
-    call->out[0] = t;
-    return rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
-}
-
 /* ---- one tensor with other dims */
 
-static rp_status same(const rp__call *call) { return give(call, rp__tensor_enter_scope(call->in[0])); }
+static rp_status same(const rp__call *call) { return rp__give(call, rp__tensor_enter_scope(call->in[0])); }
 
 rp_status rp__expand_t(const rp__call *call) {
     const unsigned ndim = call->in[0]->ndim;
     if (ndim > 2)
         return rp__op_error(call, RP_ERROR_SHAPE, "expects a tensor with <= 2 dimensions, but self is %uD", ndim);
-    return ndim < 2 ? same(call) : give(call, rp_transpose(call->in[0], 0, 1));
+    return ndim < 2 ? same(call) : rp__give(call, rp_transpose(call->in[0], 0, 1));
 }
 
-rp_status rp__expand_ravel(const rp__call *call) { return give(call, rp_reshape(call->in[0], RP_DIMS(-1))); }
+rp_status rp__expand_ravel(const rp__call *call) { return rp__give(call, rp_reshape(call->in[0], RP_DIMS(-1))); }
 
 rp_status rp__expand_broadcast_to(const rp__call *call) {
-    return give(call, rp_expand(call->in[0], call->attrs[0].v.ints, call->attrs[0].n));
+    return rp__give(call, rp_expand(call->in[0], call->attrs[0].v.ints, call->attrs[0].n));
 }
 
 static rp_status at_least(const rp__call *call, unsigned ndim) {
     rp_tensor *t = call->in[0];
     if (t->ndim >= ndim) return same(call);
     while (!rp__tensor_is_error(t) && t->ndim < ndim) t = rp_unsqueeze(t, t->ndim == 2 ? 2 : 0);
-    return give(call, t);
+    return rp__give(call, t);
 }
 rp_status rp__expand_atleast_1d(const rp__call *call) { return at_least(call, 1); }
 rp_status rp__expand_atleast_2d(const rp__call *call) { return at_least(call, 2); }
 rp_status rp__expand_atleast_3d(const rp__call *call) { return at_least(call, 3); }
 
 rp_status rp__expand_diagflat(const rp__call *call) {
-    return give(call, rp_diag(rp_reshape(call->in[0], RP_DIMS(-1)), rp__attr_int(call, 0)));
+    return rp__give(call, rp_diag(rp_reshape(call->in[0], RP_DIMS(-1)), rp__attr_int(call, 0)));
 }
 
-rp_status rp__expand_argwhere(const rp__call *call) { return give(call, rp_nonzero(call->in[0])); }
+rp_status rp__expand_argwhere(const rp__call *call) { return rp__give(call, rp_nonzero(call->in[0])); }
 
 /* ---- joins */
 
@@ -51,7 +46,7 @@ rp_status rp__expand_argwhere(const rp__call *call) { return give(call, rp_nonze
 rp_status rp__expand_block_diag(const rp__call *call) {
     rp_tensor *in[RP__MAX_IN];
     rp_dim before = 0, all = 0;
-    if (call->n_in == 0) return give(call, rp_zeros(RP_DIMS(1, 0)));
+    if (call->n_in == 0) return rp__give(call, rp_zeros(RP_DIMS(1, 0)));
     for (uint32_t k = 0; k < call->n_in; k++) {
         if (call->in[k]->ndim > 2)
             return rp__op_error(call, RP_ERROR_SHAPE, "Input tensors must have 2 or fewer dimensions. Input %u has %u",
@@ -65,7 +60,7 @@ rp_status rp__expand_block_diag(const rp__call *call) {
         in[k] = rp_constant_pad_nd(in[k], RP_DIMS(before, rp__dim_apply(RP__DIM_SUB, all, upto)), rp_i64(0));
         before = upto;
     }
-    return give(call, rp_cat(in, call->n_in, 0));
+    return rp__give(call, rp_cat(in, call->n_in, 0));
 }
 
 rp_status rp__expand_cartesian_prod(const rp__call *call) {
@@ -89,7 +84,7 @@ rp_status rp__expand_cartesian_prod(const rp__call *call) {
         for (uint32_t d = 0; d < n; d++) along[d] = d == k ? size[k] : 1;
         in[k] = rp_reshape(rp_expand(rp_view(call->in[k], along, n), size, n), RP_DIMS(-1));
     }
-    return give(call, rp_stack(in, n, 1));
+    return rp__give(call, rp_stack(in, n, 1));
 }
 
 /* ---- powers, products, bounds */
@@ -110,16 +105,16 @@ rp_status rp__expand_linalg_vander(const rp__call *call) {
     for (unsigned d = 0; d < x->ndim; d++) size[d] = x->size[d];
     size[x->ndim] = rp__dim_apply(RP__DIM_SUB, n, 1);
     rp_tensor *column = rp_unsqueeze(x, -1), *parts[2] = {rp_ones_like(column), rp_expand(column, size, x->ndim + 1u)};
-    return give(call, rp_cumprod(rp_cat(parts, 2, -1), -1));
+    return rp__give(call, rp_cumprod(rp_cat(parts, 2, -1), -1));
 }
 
 rp_status rp__expand_linalg_vecdot(const rp__call *call) {
     if (call->in[0]->dtype != call->in[1]->dtype || !rp__dtype_is_float((rp_dtype)call->in[0]->dtype))
         return rp__op_error(call, RP_ERROR_DTYPE, "expects floating point tensors of one dtype");
     rp_tensor *sum = rp_sum(rp_mul(rp__wide(call->in[0]), rp__wide(call->in[1])), RP_DIMS(rp__attr_int(call, 0)));
-    return give(call, rp__tensor_is_error(sum) || sum->dtype == call->in[0]->dtype
-                          ? sum
-                          : rp_to_dtype(sum, (rp_dtype)call->in[0]->dtype));
+    return rp__give(call, rp__tensor_is_error(sum) || sum->dtype == call->in[0]->dtype
+                              ? sum
+                              : rp_to_dtype(sum, (rp_dtype)call->in[0]->dtype));
 }
 
 /* By squares. */
@@ -132,20 +127,20 @@ rp_status rp__expand_linalg_matrix_power(const rp__call *call) {
     if (n == 0) {
         rp_tensor *place = rp__count_beside(square, square->size[ndim - 1]);
         rp_tensor *one = rp_to_dtype(rp_eq(rp_unsqueeze(place, 1), place), (rp_dtype)square->dtype);
-        return give(call, rp_clone(rp_expand(one, square->size, ndim)));
+        return rp__give(call, rp_clone(rp_expand(one, square->size, ndim)));
     }
     if (n < 0) square = rp_linalg_inv(square);
     for (uint64_t left = n < 0 ? 0 - (uint64_t)n : (uint64_t)n; left; left >>= 1) {
         if (left & 1) product = product ? rp_matmul(product, square) : square;
         if (left > 1) square = rp_matmul(square, square);
     }
-    return give(call, product == call->in[0] ? rp_clone(product) : product);
+    return rp__give(call, product == call->in[0] ? rp_clone(product) : product);
 }
 
 rp_status rp__expand_logdet(const rp__call *call) {
     rp_tensor *log = NULL, *sign = rp_linalg_slogdet(call->in[0], &log);
     if (rp__tensor_is_error(sign)) return rp_error_status();
-    return give(call, rp_masked_fill_scalar(log, rp_lt_scalar(sign, rp_i64(0)), rp_f64(NAN)));
+    return rp__give(call, rp_masked_fill_scalar(log, rp_lt_scalar(sign, rp_i64(0)), rp_f64(NAN)));
 }
 
 /* At a bound the gradient is self's; a bound that is NaN is the result. */
@@ -156,5 +151,5 @@ rp_status rp__expand_clamp_tensor(const rp__call *call) {
     if (min && max && rp__call_promote(call, 0, 3, -1) == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
     if (min) self = rp_where(rp_logical_or(rp_lt(self, min), rp_isnan(min)), min, self);
     if (max) self = rp_where(rp_logical_or(rp_gt(self, max), rp_isnan(max)), max, self);
-    return give(call, self);
+    return rp__give(call, self);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "doors/lower.h"
 #include "doors/onnx/onnx.h"
 #include "kernel/loop.h"
 
@@ -438,22 +439,11 @@ static bool by_axis(const whole *w, const char *type) {
 static bool whole_softmax(const whole *w) { return by_axis(w, "Softmax"); }
 static bool whole_log_softmax(const whole *w) { return by_axis(w, "LogSoftmax"); }
 
-static bool is_read(const rp_ir *ir, rp__ir_value v) {
-    for (size_t k = 0; k < ir->body.n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        for (uint32_t i = 0; i < n->n_in && !n->dead; i++)
-            if (n->in[i] == v) return true;
-    }
-    for (uint32_t k = 0; k < ir->body.n_results; k++)
-        if (ir->body.results[k] == v) return true;
-    return false;
-}
-
 static bool whole_layer_norm(const whole *w) {
     const unsigned n = (unsigned)w->n->attrs[0].n;
     if (!is_plain_float(w) || w->in[1] == NONE || n == 0) return false;
     for (unsigned k = 1; k < 3; k++)
-        if (is_read(w->e->ir, w->n->out[k])) return false;
+        if (rp__lower_is_read(w->e->ir, w->n->out[k])) return false;
     rp__onnx_attrs attrs = {{0}};
     rp__onnx_attr_int(&attrs, "axis", -(int64_t)n);
     rp__onnx_attr_float(&attrs, "epsilon", w->n->attrs[1].v.f);
