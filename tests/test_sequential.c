@@ -81,6 +81,7 @@ static void calls(void **state) {
                                         "pad([1.5])",
                                         "softmax(0, dtype=float77)",
                                         "pad([1], mode='refl)",
+                                        "softmax(99999999999999999999)",
                                         "clamp(min=,)"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         if (rp_op_layer_init(&l, wrong[i]) != RP_ERROR_INVALID_ARGUMENT) fail_msg("\"%s\" is taken", wrong[i]);

@@ -7,6 +7,7 @@
 #include "tensor/tensor.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +48,9 @@ static bool is_word(const reader *r, size_t n, const char *text) {
 static rp_status read_number(reader *r, rp_attr *out) {
     char *end_int = NULL, *end_float = NULL;
     blanks(r);
+    errno = 0;
     const long long i = strtoll(r->at, &end_int, 10);
+    const bool too_large = errno == ERANGE;
     const double f = strtod(r->at, &end_float);
     if (end_float == r->at) return refuse(r, "a number is missing");
     if (end_float > end_int) {
@@ -55,6 +58,7 @@ static rp_status read_number(reader *r, rp_attr *out) {
         r->at = end_float;
         return RP_OK;
     }
+    if (too_large) return refuse(r, "a number beyond 64 bits");
     *out = (rp_attr){.kind = RP_ATTR_INT, .v.i = i};
     r->at = end_int;
     return RP_OK;
