@@ -10,6 +10,7 @@ IEEE's on both sides. Medians of periods in us; host: of a call's return; MB: th
 the ratio of PyTorch's best to ours, and the geometric mean of all. Needs torch, torchvision, timm and transformers."""
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -154,16 +155,15 @@ def main():
         work = (name, int(batch), int(length), dtype, what)
         mine, peer = ours(o.program, work, o.seconds), theirs(torch, models, work, o.seconds, o.compile)
         torch.cuda.empty_cache()
-        for k, way in enumerate(mine):
-            m = mine[way]
-            row = f"{m[1]:10.1f}{m[0]:9.1f}{m[2] / 1e6:8.1f}" if isinstance(m, tuple) else f"  {m}"
-            other = list(peer)[k] if k < len(peer) else None
-            p = peer.get(other)
-            p = f"{other} {p[1]:.1f} {p[0]:.1f} {p[2] / 1e6:.1f}" if isinstance(p, tuple) else f"{other} {p}" if other else ""
-            print(f"{text if k == 0 else '':44s}{way:9s}{row}   {p}")
-        for other in list(peer)[len(mine):]:
-            p = peer[other]
-            print(" " * 83 + (f"{other} {p[1]:.1f} {p[0]:.1f} {p[2] / 1e6:.1f}" if isinstance(p, tuple) else f"{other} {p}"))
+        for k, (own, other) in enumerate(itertools.zip_longest(mine.items(), peer.items())):
+            row = " " * 39
+            if own:
+                m = own[1]
+                row = f"{own[0]:9s}" + (f"{m[1]:10.1f}{m[0]:9.1f}{m[2] / 1e6:8.1f}   " if isinstance(m, tuple) else f"  {m}   ")
+            if other:
+                p = other[1]
+                row += f"{other[0]} " + (f"{p[1]:.1f} {p[0]:.1f} {p[2] / 1e6:.1f}" if isinstance(p, tuple) else p)
+            print(f"{text if k == 0 else '':44s}{row}")
         best = [p[1] for p in peer.values() if isinstance(p, tuple)]
         own = [m[1] for m in mine.values() if isinstance(m, tuple)]
         if best and own:

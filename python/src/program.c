@@ -641,17 +641,41 @@ static rp_status call_free(program *p, rp_tensor **in, rp_tensor **out) {
     return status;
 }
 
-/* run(list of torch tensors and ints) -> list of torch tensors. The caller's list is emptied: what nobody else holds goes as soon as it
-   can (PyTorch's boxed calls). */
-static PyObject *program_run(PyObject *self, PyObject *args) {
-    program *p = (program *)self;
-    if (!PyList_Check(args) || (size_t)PyList_Size(args) != p->n_in)
-        return PyErr_Format(PyExc_TypeError, "%s takes a list of %zu arguments", p->name, p->n_in);
-    room r;
-    if (!take_room(&r, p->n_in, p->n_out)) {
-        give_room(&r);
+/* Calls the function on what fills r->in, of which `good` says whether it is whole. A list of its results, each as `make` gives it; NULL: an
+   exception is set. */
+static PyObject *results_of(program *p, room *r, bool good, PyObject *(*make)(rp_tensor *t)) {
+    if (!good) return NULL;
+    if (call_free(p, r->in, r->out) != RP_OK) {
+        py_fail(p->name);
         return NULL;
     }
+    PyObject *results = PyList_New((Py_ssize_t)p->n_out);
+    for (size_t k = 0; results && k < p->n_out; k++) {
+        PyObject *t = make(r->out[k]);
+        if (t)
+            PyList_SetItem(results, (Py_ssize_t)k, t);
+        else
+            Py_CLEAR(results);
+    }
+    return results;
+}
+
+/* Room for a call with this list of arguments; false: an exception is set. */
+static bool begin_call(program *p, PyObject *args, room *r) {
+    if (!PyList_Check(args) || (size_t)PyList_Size(args) != p->n_in) {
+        PyErr_Format(PyExc_TypeError, "%s takes a list of %zu arguments", p->name, p->n_in);
+        return false;
+    }
+    if (take_room(r, p->n_in, p->n_out)) return true;
+    give_room(r);
+    return false;
+}
+
+/* run(list of torch tensors and ints) -> list of torch tensors. The list stays as it is. */
+static PyObject *program_run(PyObject *self, PyObject *args) {
+    program *p = (program *)self;
+    room r;
+    if (!begin_call(p, args, &r)) return NULL;
     rp_scope scope = (rp_scope_begin)();
     size_t n = 0;
     bool good = true;
@@ -661,17 +685,8 @@ static PyObject *program_run(PyObject *self, PyObject *args) {
         good = r.in[n] != NULL;
         if (good) (rp_retain)(r.in[n]); /* another thread may replace what was seen */
     }
-    size_t held = good ? n : n ? n - 1 : 0;
-    PyObject *results = NULL;
-    if (good && call_free(p, r.in, r.out) != RP_OK) good = (py_fail(p->name), false);
-    if (good) results = PyList_New((Py_ssize_t)p->n_out);
-    for (size_t k = 0; results && k < p->n_out; k++) {
-        PyObject *t = py_torch_from(r.out[k]);
-        if (t)
-            PyList_SetItem(results, (Py_ssize_t)k, t);
-        else
-            Py_CLEAR(results);
-    }
+    const size_t held = good ? n : n - 1;
+    PyObject *results = results_of(p, &r, good, py_torch_from);
     for (size_t k = 0; k < held; k++) (rp_release)(r.in[k]);
     for (size_t k = 0; k < n; k++) Py_XDECREF(r.keeps[k]);
     (rp_scope_end)(scope, NULL, 0);
@@ -682,30 +697,12 @@ static PyObject *program_run(PyObject *self, PyObject *args) {
 /* arrays(list of arrays) -> list of Array */
 static PyObject *program_arrays(PyObject *self, PyObject *args) {
     program *p = (program *)self;
-    if (!PyList_Check(args) || (size_t)PyList_Size(args) != p->n_in)
-        return PyErr_Format(PyExc_TypeError, "%s takes a list of %zu arguments", p->name, p->n_in);
     room r;
-    if (!take_room(&r, p->n_in, p->n_out)) {
-        give_room(&r);
-        return NULL;
-    }
+    if (!begin_call(p, args, &r)) return NULL;
     rp_scope scope = (rp_scope_begin)();
     size_t n = 0;
     while (n < p->n_in && (r.in[n] = py_from_array(PyList_GetItem(args, (Py_ssize_t)n)))) n++;
-    PyObject *results = NULL;
-    if (n == p->n_in) {
-        if (call_free(p, r.in, r.out) != RP_OK)
-            py_fail(p->name);
-        else
-            results = PyList_New((Py_ssize_t)p->n_out);
-    }
-    for (size_t k = 0; results && k < p->n_out; k++) {
-        PyObject *t = py_array_new(r.out[k]);
-        if (t)
-            PyList_SetItem(results, (Py_ssize_t)k, t);
-        else
-            Py_CLEAR(results);
-    }
+    PyObject *results = results_of(p, &r, n == p->n_in, py_array_new);
     for (size_t k = 0; k < n; k++) (rp_release)(r.in[k]);
     (rp_scope_end)(scope, NULL, 0);
     give_room(&r);
