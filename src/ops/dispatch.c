@@ -1,6 +1,7 @@
 /* Dispatch: the one entry of every op call, the per-thread chain of layers, and the end of the chain, which infers, allocates
    outputs and hands the call to its lowering. Called by the generated functions, by floors that make calls, and by floor 6 to
    lower one op at a time. It knows lowering kinds, never single ops. */
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -238,6 +239,7 @@ static __attribute__((noinline)) rp_status descend_symbols(rp__call *call) {
 }
 
 rp_status rp__dispatch(rp__call *call) {
+    assert(call->n_attrs == call->op->schema.n_attrs); /* keys of calls hold all of them */
     rp__site_frame frame = rp__site_push(call->site, call->op->name);
     call->site = rp__site();
     const bool clean = !rp__failed();

@@ -410,7 +410,7 @@ static rp_status run_node(const run *r, const rp__ir_node *n, rp_tensor *const *
     case RP__IR_CONST: return make_const(r, n, out);
     case RP__IR_ASSIGN: {
         rp_tensor *results[1];
-        rp_attr none;
+        rp_attr non_blocking = {.kind = RP_ATTR_BOOL, .v.b = false};
         bool grad = rp__grad_switch(false);
         rp_tensor *operands[] = {in[0], in[1]};
         rp__call call = {.op = RP__OP(copy_),
@@ -418,7 +418,8 @@ static rp_status run_node(const run *r, const rp__ir_node *n, rp_tensor *const *
                          .in = operands,
                          .n_in = 2,
                          .list_begin = {0, 1, 2},
-                         .attrs = &none,
+                         .attrs = &non_blocking,
+                         .n_attrs = 1,
                          .out = results,
                          .n_out = 1};
         rp_status status = rp__dispatch(&call);
