@@ -6,6 +6,7 @@
 
 extern const rp__engine rp__engine_onnxrt; /* ONNX Runtime */
 extern const rp__engine rp__engine_ipex;   /* fused kernels */
+extern const rp__engine rp__engine_tvm;    /* TVM */
 extern const rp__engine rp__engine_xla;    /* XLA by a PJRT plug-in */
 
 #endif
