@@ -708,8 +708,11 @@ typedef struct rp_one_cycle_options {
     double final_div_factor; /* 0: 1e4 */
     bool linear;             /* else by a cosine */
     bool three_phase;
+    bool keep_momentum;                 /* cycle_momentum=False */
+    double base_momentum, max_momentum; /* 0: 0.85, 0.95; negative: 0 */
 } rp_one_cycle_options;
-/* Rates of its own, whatever base is; the last one stays. Of the learning rate alone: momentum is not cycled. */
+/* Rates of its own, whatever base is; the last one stays. The momentum (beta1, where there is one) runs the other way, from
+   max_momentum to base_momentum and back; for optimizers without one: keep_momentum. */
 RP_CALL rp_schedule *rp_schedule_one_cycle(double max_lr, int64_t total_steps, const rp_one_cycle_options *options);
 
 typedef enum rp_cyclic_mode {
@@ -721,7 +724,9 @@ typedef struct rp_cyclic_options {
     size_t struct_size;
     int64_t step_size_down; /* 0: as many as up */
     rp_cyclic_mode mode;
-    double gamma; /* 0: 1 */
+    double gamma;                       /* 0: 1 */
+    bool keep_momentum;                 /* cycle_momentum=False */
+    double base_momentum, max_momentum; /* 0: 0.8, 0.9; negative: 0. The momentum runs against the rate */
 } rp_cyclic_options;
 RP_CALL rp_schedule *rp_schedule_cyclic(double base_lr, double max_lr, int64_t step_size_up,
                                         const rp_cyclic_options *options);
@@ -736,10 +741,14 @@ RP_CALL rp_schedule *rp_schedule_chained(rp_schedule *const *parts, size_t n);
 RP_API void rp_schedule_release(rp_schedule *s); /* optimizers have copies; NULL is ignored */
 /* The rates at steps (a tensor of any size) as float64. */
 RP_CALL rp_tensor *rp_schedule_rate(const rp_schedule *s, rp_tensor *step, double base_lr);
+/* The momenta, likewise: `own`, the optimizer's, where the schedule cycles none. */
+RP_CALL rp_tensor *rp_schedule_momentum(const rp_schedule *s, rp_tensor *step, double own);
 
 /* For all groups, from step 0, whose rate they get at once. NULL: none any more. rp_optimizer_set_lr holds until the
    next step of the schedule. */
 RP_CALL rp_status rp_optimizer_set_schedule(rp_optimizer *opt, const rp_schedule *s);
+/* The momentum of a group as its schedule cycles it, 0-d float64, borrowed; NULL: it does not. */
+RP_CALL rp_tensor *rp_optimizer_momentum(rp_optimizer *opt, size_t group);
 RP_CALL rp_status rp_optimizer_schedule_step(rp_optimizer *opt); /* scheduler.step(): after rp_optimizer_step */
 
 typedef struct rp_plateau_options { /* zero is PyTorch's default */
