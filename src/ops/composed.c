@@ -73,6 +73,7 @@ rp_status rp__expand_sum_to_size(const rp__call *call) {
     if (!fits)
         return rp__op_error(call, RP_ERROR_SHAPE, "size {%s} is not expandable to size {%s}.",
                             rp__shape_text(size->v.ints, size->n, a), rp__shape_text(t->size, t->ndim, b));
+    if (size->n == 0) return rp__give(call, rp_sum(t)); /* integers become int64, as in any sum of all */
     return rp__give(call, same ? rp__tensor_enter_scope(t) : rp__sum_to_size(t, size->v.ints, size->n));
 }
 

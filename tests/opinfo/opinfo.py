@@ -246,6 +246,8 @@ def rows_of(info, rows):
         return [rows[n] for n in OTHER_NAMES[info.name] if n in rows]
     if re.match(r"masked\.|signal\.|_refs\.", info.name):
         return []
+    if info.name.startswith("special.") and "special_" + base in rows:
+        base = "special_" + base
     found = [rows[base + f] for f in FORMS if base + f in rows]
     for alias in info.aliases:
         found = found or [rows[alias.name + f] for f in FORMS if alias.name + f in rows]
