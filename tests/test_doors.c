@@ -174,6 +174,12 @@ static void calls(rp_compiled *f, rp_fn fn, rp_tensor *x, int n) {
     }
 }
 
+static bool is_here(const char *backend) {
+    rp_backend_info info = {.struct_size = sizeof info};
+    OK(rp_backend_info_get(backend, &info));
+    return info.available;
+}
+
 /* ---------------------------------------------------------------- parts */
 
 static void what_the_engine_lacks_runs_beside_it(void **state) {
@@ -296,6 +302,63 @@ static void updates_in_place_keep_their_order(void **state) {
         }
         rp_compiled_release(f);
         rp_optimizer_release(t.adam);
+    }
+}
+
+typedef struct steps {
+    rp_tensor *w[3]; /* (8, 8); its transpose's memory; (8) */
+    rp_optimizer *optimizer;
+    bool clip;
+} steps;
+
+static void whole_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const steps *t = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *h = rp_tanh(rp_add(rp_matmul(in[0], t->w[0]), t->w[2], NULL));
+    rp_tensor *loss = rp_mean(rp_square(rp_matmul(h, t->w[1])));
+    (void)rp_backward(loss, NULL, NULL);
+    if (t->clip) (void)rp_clip_grad_norm(t->w, 3, 0.1, 2);
+    (void)rp_optimizer_step(t->optimizer);
+    (void)rp_optimizer_zero_grad(t->optimizer, true);
+    out[0] = rp_detach(loss);
+}
+
+static rp_optimizer *an_optimizer(int kind, rp_tensor *const *w) {
+    if (kind == 0) return rp_sgd(w, 3, 0.1, RP_OPTIONS(rp_sgd_options, .momentum = 0.9, .nesterov = true));
+    if (kind != 2) return rp_adamw(w, 3, 0.02, RP_OPTIONS(rp_adam_options, .amsgrad = true));
+    return rp_rmsprop(w, 3, 0.01, NULL);
+}
+
+/* Weights are written where they lie, also those whose dims are turned, and those that others write between two steps. */
+static void a_whole_training_step_is_one_part_of_xla(void **state) {
+    (void)state;
+    if (!is_here("xla")) skip();
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *first = rp_randn(RP_DIMS(8, 8), NULL),
+              *second = rp_randn(RP_DIMS(8, 8), NULL);
+    for (int kind = 0; kind < 4;
+         kind++) { /* the last scales gradients through views of them, which is left to the library */
+        rp_tensor *want[2][7], *kept[2][3];
+        for (int engine = 0; engine < 2; engine++) {
+            steps t = {.w = {rp_clone(first), rp_clone(rp_transpose(second, 0, 1)), rp_zeros(RP_DIMS(8))},
+                       .clip = kind == 3};
+            for (int k = 0; k < 3; k++) OK(rp_set_requires_grad(t.w[k], true));
+            const void *memory = rp_data(t.w[0]);
+            t.optimizer = an_optimizer(kind, t.w);
+            const rp_fn fn = {whole_step, &t, sizeof t, "whole_step"};
+            rp_compiled *f = engine ? compiled(fn, "xla", !t.clip) : rp_plain(fn);
+            for (int i = 0; i < 7; i++) {
+                OK(rp_call(f, &x, 1, &want[engine][i], 1));
+                if (i == 4) (void)rp_mul_scalar_(rp_detach(t.w[2]), rp_f64(0.5));
+            }
+            assert_ptr_equal(rp_data(t.w[0]), memory);
+            for (int k = 0; k < 3; k++) kept[engine][k] = rp_clone(rp_detach(t.w[k]));
+            if (engine) assert_true(explains(f, "engine", "", "part 1 of 1") == !t.clip);
+            if (engine && t.clip) assert_true(explains(f, "skip", "engine-lacks-op", "memory that has other names"));
+            rp_compiled_release(f);
+            rp_optimizer_release(t.optimizer);
+        }
+        for (int i = 0; i < 7; i++) same_bits(want[1][i], want[0][i]);
+        for (int k = 0; k < 3; k++) same_bits(kept[1][k], kept[0][k]);
     }
 }
 
@@ -485,12 +548,6 @@ static void tables_that_are_laid_out_otherwise_are_refused(void **state) {
                  "static struct { unsigned long n[4]; int v[2]; } t = {{48}, {0, 90}};"
                  "void *GetPjrtApi(void) { return &t; }",
                  "has 48 bytes");
-}
-
-static bool is_here(const char *backend) {
-    rp_backend_info info = {.struct_size = sizeof info};
-    OK(rp_backend_info_get(backend, &info));
-    return info.available;
 }
 
 static void a_child_of_fork_goes_on_in_fused_kernels(void **state) {
@@ -814,6 +871,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(tables_that_are_laid_out_otherwise_are_refused, fresh, take_error),
         cmocka_unit_test_setup_teardown(a_child_of_fork_goes_on_in_fused_kernels, fresh, take_error),
         cmocka_unit_test_setup_teardown(updates_in_place_keep_their_order, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_whole_training_step_is_one_part_of_xla, fresh, take_error),
         cmocka_unit_test_setup_teardown(two_engines_live_side_by_side, fresh, take_error),
         cmocka_unit_test_setup_teardown(attention_is_the_engines_forward_and_backward, fresh, take_error),
         cmocka_unit_test_setup_teardown(tvm_computes_and_keeps_its_modules, fresh, take_error),

@@ -114,6 +114,10 @@ bool rp__door_write(rp__emitter *e, const rp__door_part *p, const rp__put_val *i
         const rp__door_value *v = &p->out[k];
         out[k] = v->turned ? rp__put_permute(e, map[v->value], v->order) : map[v->value];
     }
+    for (uint32_t k = 0; k < p->n_writes && e->writes && whole; k++) {
+        const rp__door_value *v = &p->in[p->writes[k]];
+        out[p->n_out + k] = v->turned ? rp__put_permute(e, map[v->value], v->order) : map[v->value];
+    }
     rp__free(map);
     return whole && !e->failed;
 }
@@ -131,7 +135,14 @@ bool rp__door_takes(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n,
         const rp__put_type t = rp__put_type_from(m->dtype, m->size, m->ndim);
         in[k] = add(e, &t);
     }
-    const bool good = rp__lower_node(e, ir, n, in, out);
+    bool good;
+    if (rp__lower_is_write(n)) {
+        rp__put_val *written = rp__alloc((n->n_in + 1u) * sizeof *written);
+        good = written && rp__lower_write(e, ir, n, in, written);
+        rp__free(written);
+    } else {
+        good = rp__lower_node(e, ir, n, in, out);
+    }
     if (in != few) rp__free(in);
     return good;
 }
@@ -187,6 +198,16 @@ static bool is_differentiated(const rp_ir *ir) {
     return false;
 }
 
+/* Nodes that write in place, for engines that do so by new values: memory must be known by one name only. */
+static bool writes_plainly(const rp_ir *ir, const rp__ir_node *n) {
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        if (!rp__ir_writes(n, k) || n->in[k] == RP__IR_NONE) continue;
+        const rp__ir_node *from = rp__ir_producer(ir, n->in[k]);
+        if ((from && rp__ir_is_view(from)) || ir->values[n->in[k]].shared) return false;
+    }
+    return true;
+}
+
 static rp_status judge(const made *m, bool *takes) {
     const rp_ir *ir = m->graph;
     char version[64], where[512], why[512] = "";
@@ -197,13 +218,19 @@ static rp_status judge(const made *m, bool *takes) {
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const uint32_t at = ir->body.nodes[k];
         const rp__ir_node *n = &ir->nodes[at];
-        if (n->dead || n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST || n->kind == RP__IR_ASSIGN) continue;
+        if (n->dead || n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST) continue;
+        if (n->kind == RP__IR_ASSIGN && !m->door->writes) continue; /* the library's, and no fault of the engine */
         if (!on_device(m->door, ir, n)) {
             RP_TRY(behind(m, RP__REASON_ENGINE_DEVICE, n, "it runs elsewhere"));
             continue;
         }
         char lacks[256] = "";
         takes[at] = m->door->takes(m->options, ir, n, lacks) && ways_taken(m, takes, n);
+        if (takes[at] && m->door->writes && !writes_plainly(ir, n)) {
+            takes[at] = false;
+            (void)snprintf(lacks, sizeof lacks, "it writes memory that has other names");
+        }
+        if (n->kind == RP__IR_ASSIGN) continue;
         if (!takes[at] && !rp__ir_is_view(n))
             RP_TRY(behind(m, RP__REASON_ENGINE_LACKS_OP, n,
                           *lacks ? lacks : "it reads a view that the engine cannot say"));
@@ -429,7 +456,15 @@ static rp_status run_locked(made *m, part *p, rp_tensor *const *slots, rp_tensor
         if (rp__tensor_is_error(in[k])) return rp_error_status();
     }
     for (uint32_t k = 0; k < is->n_out; k++) out[k] = NULL;
-    return m->door->run(p->made, in, out);
+    rp_status status = m->door->run(p->made, in, out);
+    for (uint32_t k = 0; k < is->n_writes && m->door->writes && status == RP_OK; k++) {
+        rp_tensor *t = slots[is->in[is->writes[k]].slot];
+        if (in[is->writes[k]] == t)
+            rp__storage_written(t->storage, "compiled function", NULL);
+        else if (rp__tensor_is_error(rp_copy_(t, in[is->writes[k]])))
+            status = RP__DOOR_SPOILT;
+    }
+    return status;
 }
 
 static rp_status run_engine(made *m, part *p, rp_tensor **slots) {
@@ -459,6 +494,10 @@ static rp_status run_part(made *m, part *p, rp_tensor **slots, const rp__executa
     if (p->is->engine && !atomic_load_explicit(&p->failed, memory_order_acquire)) {
         const rp_status status = run_engine(m, p, slots);
         if (RP__LIKELY(status == RP_OK) || status == RP_ERROR_OUT_OF_MEMORY) return status;
+        if (status == RP__DOOR_SPOILT) {
+            (void)rp__fail_context("backend \"%s\", of memory that it was about to write", m->door->name);
+            return rp_error_status();
+        }
         if (status == RP__RAN_NOT)
             atomic_store_explicit(&p->failed, true, memory_order_release);
         else

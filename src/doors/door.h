@@ -32,6 +32,8 @@ typedef struct rp__door_part {
     size_t n_nodes;
     rp__door_value *in, *out;
     uint32_t n_in, n_out;
+    uint32_t *writes; /* numbers of `in` that its nodes write */
+    uint32_t n_writes;
 } rp__door_part;
 
 typedef struct rp__door rp__door;
@@ -41,6 +43,7 @@ struct rp__door {
     /* Opens the library, once. False: why says why not, in a line. version and where are filled when it is there. */
     bool (*open)(char version[64], char where[512], char why[512]);
     rp_device_type device;
+    bool writes;             /* it runs nodes that write in place: what part->writes says has new bytes behind a run */
     bool inference;          /* it takes no graph that is about to be differentiated */
     const char *const *keys; /* of options, NULL at the end */
     /* May be NULL: all values are good. Fails with a sticky error. */
@@ -55,7 +58,11 @@ struct rp__door {
     void (*destroy)(void *made);
 };
 
-/* Writes part of a graph with an emitter whose values for part->in are given, in memory order, and gives those for part->out. False: *failed
+/* Of a run that failed with a sticky error after memory may have been written: nobody can run the part again. */
+#define RP__DOOR_SPOILT ((rp_status)-2)
+
+/* Writes part of a graph with an emitter whose values for part->in are given, in memory order, and gives those for part->out, and behind
+   them the new values of part->writes. False: *failed
    is the node that could not be written. */
 bool rp__door_write(rp__emitter *e, const rp__door_part *part, const rp__put_val *in, rp__put_val *out,
                     uint32_t *failed);

@@ -75,6 +75,7 @@ struct rp__emitter {
     size_t n_values, capacity;
     const rp_ir *ir;         /* of the node at hand */
     const rp__ir_node *node; /* at hand; NULL: none */
+    bool writes;             /* nodes that write in place become new values of what they write (lower.h) */
     bool failed;
     rp_status status; /* RP_ERROR_UNAVAILABLE: lacks something; or what went wrong */
     char why[256];

@@ -71,10 +71,68 @@ bool rp__lower_node(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const
     return !e->failed;
 }
 
+bool rp__lower_is_write(const rp__ir_node *n) {
+    for (uint32_t k = 0; k < n->n_in; k++)
+        if (rp__ir_writes(n, k)) return true;
+    return false;
+}
+
+bool rp__lower_write(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const rp__put_val *in,
+                     rp__put_val *written) {
+    e->ir = ir;
+    e->node = n;
+    for (uint32_t k = 0; k < n->n_in; k++) written[k] = RP__EMIT_NONE;
+    if (!e->writes)
+        rp__put_lacks(e, "it writes in place");
+    else if (n->kind == RP__IR_ASSIGN)
+        written[0] = rp__put_cast(e, in[1], ir->values[n->in[0]].meta.dtype);
+    else if (strcmp(n->op->name, "foreach_update_") != 0 || !rp__lower_update(e, n, in, written))
+        rp__put_lacks(e, "there is no lowering");
+    for (uint32_t k = 0; k < n->n_in && !e->failed; k++) {
+        const rp__meta *m = n->in[k] == RP__IR_NONE ? NULL : &ir->values[n->in[k]].meta;
+        if (!rp__ir_writes(n, k) || !m) continue;
+        if (written[k] == RP__EMIT_NONE || rp__put_dtype(e, written[k]) != m->dtype ||
+            !rp__put_same_sizes(&e->types[written[k]], m->size, m->ndim))
+            rp__put_lacks(e, "its lowering gives another type than the graph says");
+    }
+    e->node = NULL;
+    return !e->failed;
+}
+
 rp__put_val *rp__lower_map(const rp_ir *ir) {
     rp__put_val *map = rp__alloc((ir->n_values + 1) * sizeof *map);
     if (map) memset(map, 0xff, (ir->n_values + 1) * sizeof *map);
     return map;
+}
+
+/* What stands for a value now; a view of what was written is made again. */
+static rp__put_val current(rp__emitter *e, const rp_ir *ir, rp__put_val *map, rp__ir_value v) {
+    if (v == RP__IR_NONE || map[v] != RP__EMIT_NONE || e->failed) return v == RP__IR_NONE ? RP__EMIT_NONE : map[v];
+    const rp__ir_node *n = rp__ir_producer(ir, v);
+    if (!n || !rp__ir_is_view(n)) return RP__EMIT_NONE;
+    const rp__put_val in = current(e, ir, map, n->in[0]);
+    rp__put_val out;
+    if (in != RP__EMIT_NONE && rp__lower_node(e, ir, n, &in, &out)) map[v] = out;
+    return map[v];
+}
+
+static bool lower_write(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const rp__put_val *in,
+                        rp__put_val *map) {
+    rp__put_val *written = rp__alloc((n->n_in + 1u) * sizeof *written);
+    if (!written) {
+        rp__put_oom(e);
+        return false;
+    }
+    const bool good = rp__lower_write(e, ir, n, in, written);
+    for (uint32_t k = 0; k < n->n_in && good; k++) {
+        if (written[k] == RP__EMIT_NONE) continue;
+        const uint32_t memory = ir->values[n->in[k]].storage;
+        for (size_t v = 0; v < ir->n_values; v++)
+            if (ir->values[v].storage == memory) map[v] = RP__EMIT_NONE;
+        map[n->in[k]] = written[k];
+    }
+    rp__free(written);
+    return good;
 }
 
 bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, size_t n, rp__put_val *map,
@@ -93,8 +151,12 @@ bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, siz
             rp__put_oom(e);
             break;
         }
-        for (uint32_t i = 0; i < node->n_in; i++) in[i] = node->in[i] == RP__IR_NONE ? RP__EMIT_NONE : map[node->in[i]];
-        if (rp__lower_node(e, ir, node, in, out)) {
+        for (uint32_t i = 0; i < node->n_in; i++) in[i] = current(e, ir, map, node->in[i]);
+        if (e->failed) {
+            ;
+        } else if (rp__lower_is_write(node)) {
+            (void)lower_write(e, ir, node, in, map);
+        } else if (rp__lower_node(e, ir, node, in, out)) {
             for (uint32_t i = 0; i < node->n_out; i++)
                 if (node->out[i] != RP__IR_NONE) map[node->out[i]] = out[i];
         }

@@ -14,7 +14,13 @@
 /* One node. in[]: as the node's operands, RP__EMIT_NONE for absent ones; out[]: its results. False: e->why says what is missing. */
 bool rp__lower_node(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
 
-/* Nodes in order. map: per value of ir what stands for it, RP__EMIT_NONE where nothing does; filled on the way. False: *failed is the
+/* The same for a node that writes in place, where the emitter has such: written[k] is the new value of operand k, RP__EMIT_NONE of one that is
+   only read. */
+bool rp__lower_write(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const rp__put_val *in,
+                     rp__put_val *written);
+bool rp__lower_is_write(const rp__ir_node *n);
+
+/* Nodes in order. What is written in place has its new value in the map, and views of it are made of that from then on. map: per value of ir what stands for it, RP__EMIT_NONE where nothing does; filled on the way. False: *failed is the
    node that could not be lowered. */
 bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, size_t n, rp__put_val *map,
                      uint32_t *failed);
@@ -24,6 +30,7 @@ rp__put_val *rp__lower_map(const rp_ir *ir);
 /* Has the table of lower_ops.c a row for the op? The row is run; false and e->failed not set: there is none. */
 bool rp__lower_by_row(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
 /* lower_loop.c: loop ops; lower_view.c: views. */
+bool rp__lower_update(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *written);
 void rp__lower_loop(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
 rp__put_val rp__lower_view(rp__emitter *e, const rp__ir_node *n, rp__put_val in);
 /* lower_attention.c: attention's kernels, rows of the table; false: left to the library. */

@@ -6,6 +6,7 @@
 #include "core/alloc.h"
 #include "doors/lower.h"
 #include "ops/lower.h"
+#include "ops/optim.h"
 
 typedef enum access_kind { OPERAND, PLACED, LINEAR, DIM, NUMBERS, RESULT } access_kind;
 typedef struct access {
@@ -413,6 +414,52 @@ static void write_all(loop *l, const rp__call *call, rp__put_val *out) {
         out[which] = result(l, call->out[which], made[dag->stores[k].value]);
     }
     rp__free(made);
+}
+
+/* One tensor of a step of an optimizer, over its elements. */
+static bool update_tensor(rp__emitter *e, const rp__call *call, uint32_t i, loop *l, const rp__put_val *in,
+                          rp__put_val *written) {
+    uint32_t operand[RP__UPDATE_OPERANDS];
+    unsigned n;
+    *l = (loop){.e = e, .in = in, .n_scalars = RP__UPDATE_SCALARS};
+    if (rp__update_of_tensor(call, i, &l->dag, operand, &n, l->scalars) != RP_OK) {
+        rp__put_lacks(e, "%s", rp_error_message());
+        (void)rp_error_take();
+        return false;
+    }
+    const rp_tensor *self = call->in[operand[0]];
+    l->ndim = self->ndim;
+    memcpy(l->size, self->size, sizeof l->size);
+    for (unsigned k = 0; k < n; k++) l->accesses[k] = (access){.kind = OPERAND, .operand = operand[k]};
+    l->n_accesses = n;
+    rp__put_val *made = rp__alloc((l->dag->n_nodes + 1u) * sizeof *made);
+    if (!made) {
+        rp__put_oom(e);
+        return false;
+    }
+    for (unsigned k = 0; k < l->dag->n_nodes && !e->failed; k++) made[k] = write_node(l, &l->dag->nodes[k], made);
+    for (unsigned k = 0; k < l->dag->n_stores && !e->failed; k++) {
+        const uint32_t which = operand[l->dag->stores[k].access];
+        written[which] = result(l, call->in[which], made[l->dag->stores[k].value]);
+    }
+    rp__free(made);
+    return !e->failed;
+}
+
+bool rp__lower_update(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *written) {
+    rp__lower_call c;
+    loop *l = rp__calloc(1, sizeof *l);
+    if (!l || rp__lower_call_of(e->ir, n, &c) != RP_OK) {
+        rp__free(l);
+        rp__put_oom(e);
+        return false;
+    }
+    const uint32_t count = c.call.list_begin[1] - c.call.list_begin[0];
+    bool good = true;
+    for (uint32_t i = 0; i < count && good; i++) good = update_tensor(e, &c.call, i, l, in, written);
+    rp__lower_call_end(&c);
+    rp__free(l);
+    return good;
 }
 
 void rp__lower_loop(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out) {

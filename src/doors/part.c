@@ -62,6 +62,7 @@ static void note_memory(cutter *c, const rp__ir_node *n, uint32_t stage) {
 static void find_stages(cutter *c, uint32_t base) {
     const rp__ir_block *body = &c->ir->body;
     uint32_t last = 0;
+    bool assigns = true; /* does the engine take all of them? They stay together, and come last */
     for (size_t k = 0; k < body->n_nodes; k++) {
         const uint32_t at = body->nodes[k];
         const rp__ir_node *n = &c->ir->nodes[at];
@@ -81,7 +82,12 @@ static void find_stages(cutter *c, uint32_t base) {
     }
     for (size_t k = 0; k < body->n_nodes; k++) {
         const rp__ir_node *n = &c->ir->nodes[body->nodes[k]];
-        if (!n->dead && n->kind == RP__IR_ASSIGN) c->stage[body->nodes[k]] = last = last ? last + (last & 1u) : 2;
+        if (!n->dead && n->kind == RP__IR_ASSIGN) assigns = assigns && c->takes[body->nodes[k]];
+    }
+    for (size_t k = 0; k < body->n_nodes; k++) {
+        const rp__ir_node *n = &c->ir->nodes[body->nodes[k]];
+        if (n->dead || n->kind != RP__IR_ASSIGN) continue;
+        c->stage[body->nodes[k]] = last = stage_of_kind(last ? last : assigns ? base : 2, assigns);
     }
     c->n_stages = last + 1;
 }
@@ -146,6 +152,22 @@ static bool is_read_elsewhere(const cutter *c, rp__ir_value root, uint32_t stage
     return false;
 }
 
+/* Which inputs the part's nodes write. */
+static rp_status note_writes(const cutter *c, rp__door_part *p) {
+    p->writes = rp__calloc(p->n_in + 1u, sizeof *p->writes);
+    if (!p->writes) return RP__OOM("parts of a graph");
+    for (uint32_t k = 0; k < p->n_in; k++) {
+        bool written = false;
+        for (size_t at = 0; at < p->n_nodes && !written; at++) {
+            const rp__ir_node *n = &c->ir->nodes[p->nodes[at]];
+            for (uint32_t i = 0; i < n->n_in && !written; i++)
+                written = n->in[i] == p->in[k].value && rp__ir_writes(n, i);
+        }
+        if (written) p->writes[p->n_writes++] = k;
+    }
+    return RP_OK;
+}
+
 static rp_status fill(cutter *c, uint32_t stage, rp__door_part *p) {
     const rp__ir_block *body = &c->ir->body;
     size_t capacity = 0, in_capacity = 0, out_capacity = 0;
@@ -185,7 +207,7 @@ static rp_status fill(cutter *c, uint32_t stage, rp__door_part *p) {
             c->slot_of[n->out[i]] = p->out[p->n_out - 1].slot = c->n_slots++;
         }
     }
-    return RP_OK;
+    return note_writes(c, p);
 }
 
 static rp_status cut(cutter *c, rp__door_part **parts, size_t *n) {
@@ -234,6 +256,7 @@ void rp__door_parts_free(rp__door_part *parts, size_t n) {
         rp__free(parts[k].nodes);
         rp__free(parts[k].in);
         rp__free(parts[k].out);
+        rp__free(parts[k].writes);
     }
     rp__free(parts);
 }

@@ -283,3 +283,20 @@ rp_status rp__run_foreach_update_(const rp__call *call) {
     rp__free(extents);
     return status;
 }
+
+/* ---- for other engines */
+
+rp_status rp__update_of_tensor(const rp__call *call, uint32_t i, rp__dag **dag, uint32_t operand[RP__UPDATE_OPERANDS],
+                               unsigned *n, rp_scalar scalars[RP__UPDATE_SCALARS]) {
+    step s;
+    rp_dtype types[MAX_ACCESSES];
+    RP_TRY(read_call(call, &s));
+    types_of(&s, i, types);
+    *dag = dag_of(&s, types);
+    if (!*dag) return rp_error_status();
+    *n = s.n_lists + s.n_shared;
+    for (unsigned k = 0; k < *n; k++)
+        operand[k] = k < s.n_lists ? call->list_begin[s.list[k]] + i : call->list_begin[s.shared[k - s.n_lists]];
+    memcpy(scalars, s.scalars, sizeof s.scalars);
+    return RP_OK;
+}

@@ -73,6 +73,13 @@ typedef struct rp__update_rule {
 
 /* NULL: no rule has that name. */
 const rp__update_rule *rp__update_rule_find(const char *name);
+/* For other engines. The update of tensor i of a call of foreach_update_ as a DAG over its elements, borrowed: operand[k] is the operand of the
+   call that access k stands for, n of them; scalars are those of the kernel. */
+enum { RP__UPDATE_OPERANDS = RP__UPDATE_LISTS + 4 };
+struct rp__call;
+rp_status rp__update_of_tensor(const struct rp__call *call, uint32_t i, rp__dag **dag,
+                               uint32_t operand[RP__UPDATE_OPERANDS], unsigned *n,
+                               rp_scalar scalars[RP__UPDATE_SCALARS]);
 /* The lists of a rule under flags. */
 static inline uint8_t rp__update_lists(const rp__update_rule *r, uint32_t flags) {
     return (uint8_t)(r->lists | (flags & RP__UPDATE_MOMENTUM ? r->momentum : 0) |

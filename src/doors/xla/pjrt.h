@@ -77,7 +77,7 @@ typedef struct rp__pjrt_compile {
     size_t options_bytes;
     rp__pjrt_object *executable; /* out */
 } rp__pjrt_compile;
-enum { RP__PJRT_DURING_CALL = 0, RP__PJRT_ZERO_COPY = 2 };
+enum { RP__PJRT_DURING_CALL = 0, RP__PJRT_ZERO_COPY = 2, RP__PJRT_OURS_TO_WRITE = 3 };
 typedef struct rp__pjrt_from_host {
     rp__pjrt_head head;
     rp__pjrt_object *client;

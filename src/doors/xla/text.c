@@ -13,6 +13,7 @@
 void rp__hlo_begin(rp__hlo *h, const rp_ir *ir) {
     memset(h, 0, sizeof *h);
     rp__put_begin(&h->emitter, &rp__hlo_ops, ir);
+    h->emitter.writes = true;
 }
 
 void rp__hlo_end(rp__hlo *h) {

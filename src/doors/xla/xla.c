@@ -151,7 +151,8 @@ typedef struct executable {
     const rp__door_part *part;
     rp__pjrt_object *loaded;
     bound *in;
-    rp__pjrt_object **argument, **result;
+    rp__pjrt_object **argument, **result; /* results: those of the part, then what it writes */
+    bool *written;                        /* per argument: donated, and its memory holds the result */
     unsigned forks;
 } executable;
 
@@ -180,20 +181,27 @@ static void destroy(void *made) {
     rp__free(x->in);
     rp__free(x->argument);
     rp__free(x->result);
+    rp__free(x->written);
     rp__free(x);
 }
 
 static rp_status write_text(const rp__door_part *p, rp__text *text) {
     rp__hlo h;
     uint32_t bad = RP__IR_NONE;
-    rp__put_val *values = rp__calloc((size_t)p->n_in + p->n_out + 1, sizeof *values), *out = values + p->n_in;
+    rp__put_val *values = rp__calloc((size_t)p->n_in + p->n_out + p->n_writes + 1, sizeof *values),
+                *out = values + p->n_in;
     if (!values) return RP__OOM("a program for XLA");
     rp__hlo_begin(&h, p->ir);
-    for (uint32_t k = 0; k < p->n_in; k++) values[k] = rp__hlo_arg(&h, &p->in[k].type, -1);
+    uint32_t writes = 0;
+    for (uint32_t k = 0; k < p->n_in; k++) {
+        const bool written = writes < p->n_writes && p->writes[writes] == k;
+        values[k] = rp__hlo_arg(&h, &p->in[k].type, written ? (int)(p->n_out + writes) : -1);
+        writes += written;
+    }
     rp_status status = RP_OK;
     if (!rp__door_write(&h.emitter, p, values, out, &bad))
         status = rp__fail(RP_ERROR_COMPILE, "a graph for XLA: %s", h.emitter.why);
-    else if (!rp__hlo_module(&h, out, p->n_out, text))
+    else if (!rp__hlo_module(&h, out, p->n_out + p->n_writes, text))
         status = RP__OOM("a program for XLA");
     rp__hlo_end(&h);
     rp__free(values);
@@ -227,8 +235,11 @@ static rp_status build(const rp__door_part *p, const rp__engine_options *options
     x->forks = rp__door_forks();
     x->in = rp__calloc(p->n_in + 1u, sizeof *x->in);
     x->argument = rp__calloc(p->n_in + 1u, sizeof *x->argument);
-    x->result = rp__calloc(p->n_out + 1u, sizeof *x->result);
-    rp_status status = x->in && x->argument && x->result ? write_text(p, &text) : RP__OOM("a program for XLA");
+    x->result = rp__calloc((size_t)p->n_out + p->n_writes + 1u, sizeof *x->result);
+    x->written = rp__calloc(p->n_in + 1u, sizeof *x->written);
+    for (uint32_t k = 0; k < p->n_writes && x->written; k++) x->written[p->writes[k]] = true;
+    rp_status status =
+        x->in && x->argument && x->result && x->written ? write_text(p, &text) : RP__OOM("a program for XLA");
     if (status == RP_OK) status = compile_text(&text, &x->loaded);
     rp__text_free(&text);
     if (status != RP_OK) {
@@ -260,7 +271,9 @@ static rp_status bind(executable *x, uint32_t k, const rp_tensor *t, bool stays)
                             .type = type_of(v->type.dtype),
                             .size = v->type.size,
                             .ndim = v->type.ndim,
-                            .semantics = lib.cpu && !stays ? RP__PJRT_ZERO_COPY : RP__PJRT_DURING_CALL,
+                            .semantics = !lib.cpu || stays ? RP__PJRT_DURING_CALL
+                                         : x->written[k]   ? RP__PJRT_OURS_TO_WRITE
+                                                           : RP__PJRT_ZERO_COPY,
                             .device = lib.device};
     if (failed(RP__PJRT_FROM_HOST, &h, why, sizeof why))
         return rp__fail(RP_ERROR_STATE, "XLA (%s) refuses argument %u: %s", lib.version, k, why);
@@ -301,6 +314,32 @@ static rp_tensor *copied(const rp__door_part *p, uint32_t k, rp__pjrt_object *bu
     return t;
 }
 
+/* What a run wrote: into our memory, whose buffer is the next call's argument; or elsewhere, where it could not be given that. */
+static rp_status take_written(executable *x, rp_tensor *const *in) {
+    char why[1024];
+    rp_status status = RP_OK;
+    for (uint32_t j = 0; j < x->part->n_writes; j++) {
+        const uint32_t k = x->part->writes[j];
+        rp__pjrt_object *result = x->result[x->part->n_out + j];
+        const size_t bytes = bytes_of(&x->part->in[k]);
+        void *data = rp__tensor_data(in[k]);
+        rp__pjrt_pointer at = {.head = HEAD(at), .buffer = result};
+        drop(RP__PJRT_BUFFER_DESTROY, x->in[k].buffer); /* it was donated */
+        x->in[k] = (bound){0};
+        if (lib.cpu && data && !failed(RP__PJRT_POINTER, &at, why, sizeof why) && at.pointer == (uintptr_t)data) {
+            x->in[k] = (bound){data, result};
+            x->argument[k] = result;
+            continue;
+        }
+        rp__pjrt_to_host h = {.head = HEAD(h), .buffer = result, .to = data, .bytes = bytes};
+        if (bytes > 0 && status == RP_OK &&
+            (failed(RP__PJRT_TO_HOST, &h, why, sizeof why) || !wait_for(h.done, why, sizeof why)))
+            status = rp__fail(RP_ERROR_STATE, "XLA (%s) does not give what it wrote: %s", lib.version, why);
+        drop(RP__PJRT_BUFFER_DESTROY, result);
+    }
+    return status == RP_OK ? RP_OK : RP__DOOR_SPOILT;
+}
+
 static rp_status take_results(executable *x, rp_tensor **out) {
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < x->part->n_out; k++) {
@@ -313,6 +352,15 @@ static rp_status take_results(executable *x, rp_tensor **out) {
         if (rp__tensor_is_error(out[k])) status = rp_error_status();
     }
     return status;
+}
+
+/* Buffers that a failed run was given to write are nobody knows what. */
+static void forget_written(executable *x) {
+    for (uint32_t j = 0; j < x->part->n_writes; j++) {
+        bound *b = &x->in[x->part->writes[j]];
+        drop(RP__PJRT_BUFFER_DESTROY, b->buffer);
+        *b = (bound){0};
+    }
 }
 
 static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
@@ -331,14 +379,17 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
                           .n_arguments = x->part->n_in,
                           .results = results,
                           .done = done};
-    if (failed(RP__PJRT_EXECUTE, &e, why, sizeof why))
-        return rp__fail(RP_ERROR_STATE, "XLA (%s) failed: %s", lib.version, why);
-    const bool good = wait_for(done[0], why, sizeof why);
-    if (!good) {
-        for (uint32_t k = 0; k < x->part->n_out; k++) drop(RP__PJRT_BUFFER_DESTROY, x->result[k]);
-        return rp__fail(RP_ERROR_STATE, "XLA (%s) failed: %s", lib.version, why);
+    const bool began = !failed(RP__PJRT_EXECUTE, &e, why, sizeof why);
+    if (!began || !wait_for(done[0], why, sizeof why)) {
+        for (uint32_t k = 0; k < x->part->n_out + x->part->n_writes && began; k++)
+            drop(RP__PJRT_BUFFER_DESTROY, x->result[k]);
+        forget_written(x);
+        (void)rp__fail(RP_ERROR_STATE, "XLA (%s) failed: %s", lib.version, why);
+        return x->part->n_writes ? RP__DOOR_SPOILT : RP_ERROR_STATE;
     }
-    return take_results(x, out);
+    const rp_status written = take_written(x, in), taken = take_results(x, out);
+    if (taken != RP_OK && x->part->n_writes) return RP__DOOR_SPOILT;
+    return written == RP_OK ? taken : written;
 }
 
 static const char *const keys[] = {NULL};
@@ -346,6 +397,7 @@ static const rp__door door = {.name = "xla",
                               .title = "XLA",
                               .open = open_door,
                               .device = RP_DEVICE_CPU,
+                              .writes = true,
                               .keys = keys,
                               .takes = takes,
                               .build = build,
