@@ -509,7 +509,7 @@ static void check_values(rp_tensor *t, const double *want, int64_t n) {
 static rp_status adam_step(rp_tensor **p, size_t n, rp_tensor **g, size_t n_g, rp_tensor **m, rp_tensor **v,
                            rp_tensor *step, rp_tensor *lr, double beta1, double decay, bool decoupled, bool maximize) {
     const double numbers[] = {beta1, 0.99, 1e-3, decay};
-    return rp_foreach_update_("adam", p, n, g, n_g, m, n, v, n, NULL, 0, step, lr, NULL, NULL, numbers, 4,
+    return rp_foreach_update_("adam", p, n, g, n_g, m, n, v, n, NULL, 0, step, lr, NULL, NULL, NULL, numbers, 4,
                               (decay != 0 ? RP__UPDATE_DECAY : 0) | (decoupled ? RP__UPDATE_DECOUPLED : 0) |
                                   (maximize ? RP__UPDATE_MAXIMIZE : 0));
 }
@@ -598,7 +598,7 @@ static void sgd_run(double momentum, double dampening, double decay, bool nester
                               (decay != 0 ? RP__UPDATE_DECAY : 0) | (nesterov ? RP__UPDATE_NESTEROV : 0) |
                               (maximize ? RP__UPDATE_MAXIMIZE : 0);
         assert_int_equal(rp_foreach_update_("sgd", &p, 1, &grad, 1, &buffer, momentum != 0, NULL, 0, NULL, 0, step, lr,
-                                            NULL, NULL, numbers, 3, flags),
+                                            NULL, NULL, NULL, numbers, 3, flags),
                          RP_OK);
     }
     check_values(p, w, N);
