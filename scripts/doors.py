@@ -5,7 +5,7 @@
            interface computes from the file what eager computes.
   table    Models and engines: the largest difference to eager, the first call, the time of a call beside fused kernels and, for
            onnxrt, beside ONNX Runtime's own Python interface on the exported file; inference, and whole training steps.
-Ends with 1 where something differs. DOORS_SECONDS (140): rows of the table that would begin later are left out, and named."""
+Ends with 1 where something differs. DOORS_SECONDS (100): rows of the table that would begin later are left out, and named."""
 
 import json
 import os
@@ -178,7 +178,7 @@ def table(engines, own, end):
 def main():
     global TOOL
     build = pathlib.Path(sys.argv[1]).resolve()
-    end = time.monotonic() + float(os.environ.get("DOORS_SECONDS", "140"))
+    end = time.monotonic() + float(os.environ.get("DOORS_SECONDS", "100"))
     TOOL = str(build / "tools/reprise/reprise")
     work = pathlib.Path(os.getcwd())
     backends = {b["name"]: b for b in json.loads(tool("backends", "--json").stdout)}
