@@ -237,6 +237,16 @@ RP_CALL void *rp_data(rp_tensor *t);
 
 /* Copies host data (row-major) into a new tensor on the default device. */
 RP_CALL rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
+/* Page-locked memory of the host (pin_memory=True, Tensor.pin_memory): a tensor on the CPU that CUDA devices read and write while
+   the host goes on. The second is t itself if that is pinned, else a copy without a gradient. Without a CUDA device an error. */
+RP_CALL rp_tensor *rp_empty_pinned(const int64_t *size, size_t ndim, rp_dtype dtype);
+RP_CALL rp_tensor *rp_pin_memory(rp_tensor *t);
+RP_CALL bool rp_is_pinned(const rp_tensor *t); /* also memory of others that is wrapped */
+/* Tensor.to(device): t itself if it lies there, else a copy. non_blocking, between a pinned tensor and a CUDA device: the copy goes
+   on behind the call, in the device's current stream (rp_copy_ has it, too). Before the host reads what it brings, or writes what it
+   takes, the program waits for that stream; the memory stays until then by itself. Otherwise it changes nothing. */
+RP_CALL rp_tensor *rp_to_device(rp_tensor *t, rp_device device, bool non_blocking);
+
 /* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, at once on failure, else when no
    tensor uses the memory and streams have done the work that does: in the last release, or later, in any thread, in a call that
    waits for the device (rp_stream_synchronize, rp_to_host, ...) or wraps more. stride: ndim of them, in elements; NULL: row-major;

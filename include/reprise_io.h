@@ -77,6 +77,9 @@ typedef struct rp_loader_options { /* zero is PyTorch's default */
     uint64_t seed; /* 0: that of the CPU's default generator */
     int workers;   /* threads that gather batches ahead, 64 at most; 0: rp_loader_next does */
     int prefetch;  /* batches ahead a worker; 0: 2 */
+    bool
+        pin_memory; /* gathered in page-locked memory; a CUDA default device takes a batch by a stream of the loader's own, while
+                        it still works on the one before. Without a CUDA device an error */
 } rp_loader_options;
 /* Tensors on the CPU with one number of rows; they are held, 16 at most. Never NULL: on failure a loader on which every call fails. */
 RP_CALL rp_loader *rp_loader_new(rp_tensor *const *arrays, size_t n, int64_t batch, const rp_loader_options *options);

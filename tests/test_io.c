@@ -517,6 +517,25 @@ static void loads_that_fail_change_nothing(void **state) {
     OK(rp_save("io2.safetensors", m, NULL));
     assert_int_equal(rp_load("io2.safetensors", m, &o), RP_ERROR_IO);
     refused("no state of a generator");
+    /* A place that no loader goes to, and a loader that is gone: found before anything is written. */
+    rp_tensor *rows = rp_zeros(RP_DIMS(6, 2)), *ones = rp_ones(RP_DIMS(2, 8)), *before = rp_clone(layer.weight);
+    rp_loader *loader = rp_loader_new(&rows, 1, 2, NULL);
+    const rp_named_tensor state_of[] = {
+        {"head.weight", ones}, {"head.bias", rp_zeros(RP_DIMS(2))}, {"extra", rp_zeros(RP_DIMS(2))}};
+    static const char *const places[] = {"5 0 4", "5 -1 0", "5 8388608 0", "5 99999999999999999999 0", "5 0", ""};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *const metadata[][2] = {{"reprise/loader", places[i]}};
+        OK(rp_safetensors_save("io2.safetensors", state_of, 3, metadata, 1));
+        o = (rp_load_options){.struct_size = sizeof o, .loader = loader};
+        assert_int_equal(rp_load("io2.safetensors", m, &o), RP_ERROR_IO);
+        refused("not a position of this loader");
+        same(layer.weight, before);
+    }
+    rp_loader_release(loader);
+    assert_true(rp_load("io2.safetensors", m, &o) != RP_OK);
+    refused("loader");
+    same(layer.weight, before);
+    OK(rp_save("io2.safetensors", m, NULL));
     OK(rp_module_to_dtype(m, RP_F64)); /* types are converted */
     OK(rp_load("io2.safetensors", m, NULL));
     same(rp_to_dtype(layer.weight, RP_F32), a.second.weight);

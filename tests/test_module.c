@@ -394,10 +394,65 @@ static void count_out(void *ctx, rp_module *m, rp_tensor *const *in, size_t n_in
     for (size_t k = 0; k < n_out; k++) ((size_t *)ctx)[1] += out[k] != NULL;
 }
 
+/* Every layer of the library, all in one module. */
+struct every {
+    rp_linear_layer linear;
+    rp_embedding_layer embedding;
+    rp_embedding_bag_layer bag;
+    rp_layer_norm_layer layer_norm;
+    rp_rms_norm_layer rms_norm;
+    rp_batch_norm_layer batch_norm;
+    rp_group_norm_layer group_norm;
+    rp_instance_norm_layer instance_norm;
+    rp_dropout_layer dropout[4];
+    rp_conv2d_layer conv2d;
+    rp_conv_layer conv;
+    rp_prelu_layer prelu;
+    rp_bilinear_layer bilinear;
+    rp_multihead_attention_layer heads;
+    rp_recurrent_layer lstm;
+    rp_recurrent_cell gru;
+    rp_transformer_layer encoder[1], decoder[1];
+    rp_transformer transformer;
+    rp_op_layer op;
+    rp_sequential *row;
+};
+
+static rp_module *every_new(struct every *e) {
+    rp_module *m = rp_module_new("all");
+    const rp_transformer_options narrow = {.struct_size = sizeof narrow, .dim_feedforward = 8};
+    OK(rp_linear_add(m, "linear", &e->linear, 4, 2, true));
+    OK(rp_embedding_add(m, "embedding", &e->embedding, 3, 4));
+    OK(rp_embedding_bag_add(m, "bag", &e->bag, 3, 4, NULL));
+    OK(rp_layer_norm_add(m, "layer_norm", &e->layer_norm, RP_DIMS(4), 1e-5, true));
+    OK(rp_rms_norm_add(m, "rms_norm", &e->rms_norm, RP_DIMS(4), 0, true));
+    OK(rp_batch_norm_add(m, "batch_norm", &e->batch_norm, 4, NULL));
+    OK(rp_group_norm_add(m, "group_norm", &e->group_norm, 2, 4, 1e-5, true));
+    OK(rp_instance_norm_add(m, "instance_norm", &e->instance_norm, 4,
+                            RP_OPTIONS(rp_instance_norm_options, .affine = true, .track_running_stats = true)));
+    for (int i = 0; i < 4; i++)
+        OK(rp_dropout_add(m, (const char *const[]){"dropout", "channels", "alpha", "features"}[i], &e->dropout[i],
+                          0.5));
+    OK(rp_conv2d_add(m, "conv2d", &e->conv2d, 4, 2, 3, 3, NULL));
+    OK(rp_conv_add(m, "conv", &e->conv, 4, 2, RP_DIMS(3, 3), NULL));
+    OK(rp_prelu_add(m, "prelu", &e->prelu, 1, 0.25));
+    OK(rp_bilinear_add(m, "bilinear", &e->bilinear, 4, 4, 2, true));
+    OK(rp_multihead_attention_add(m, "heads", &e->heads, 4, 2, NULL));
+    OK(rp_recurrent_add(m, "lstm", &e->lstm, RP_LSTM, 4, 3, NULL));
+    OK(rp_recurrent_cell_add(m, "gru", &e->gru, RP_GRU, 4, 3, true));
+    OK(rp_transformer_add(m, "transformer", &e->transformer, e->encoder, 1, e->decoder, 1, 4, 2, &narrow));
+    OK(rp_op_layer_add(m, "op", &e->op, "mse_loss"));
+    e->row = rp_sequential_add(m, "row");
+    OK(rp_sequential_linear(e->row, 4, 4, true));
+    OK(rp_sequential_op(e->row, "relu"));
+    return m;
+}
+
 /* Every layer of the library asks for the hooks of its module: how many tensors they see. */
 static void hooks_of_every_layer(void **state) {
     (void)state;
-    rp_module *m = rp_module_new("all");
+    struct every e;
+    rp_module *m = every_new(&e);
     size_t seen[2];
     rp_tensor *x = rp_rand(RP_DIMS(2, 4)), *image = rp_rand(RP_DIMS(2, 4, 3, 3)), *text = rp_rand(RP_DIMS(3, 2, 4)),
               *more, *cell;
@@ -411,77 +466,35 @@ static void hooks_of_every_layer(void **state) {
         if (rp_failed() || seen[0] != (in) || seen[1] != (out))                                                        \
             fail_msg("%s: %zu in, %zu out: %s", name, seen[0], seen[1], rp_failed() ? rp_error_message() : "");        \
     } while (0)
-    rp_linear_layer linear;
-    OK(rp_linear_add(m, "linear", &linear, 4, 2, true));
-    HOOKED("linear", 1, 1, rp_linear_layer_forward(&linear, x));
-    rp_embedding_layer embedding;
-    OK(rp_embedding_add(m, "embedding", &embedding, 3, 4));
-    HOOKED("embedding", 1, 1, rp_embedding_layer_forward(&embedding, ids));
-    rp_embedding_bag_layer bag;
-    OK(rp_embedding_bag_add(m, "bag", &bag, 3, 4, NULL));
-    HOOKED("bag", 1, 1, rp_embedding_bag_layer_forward(&bag, ids, NULL, NULL));
-    rp_layer_norm_layer layer_norm;
-    OK(rp_layer_norm_add(m, "layer_norm", &layer_norm, RP_DIMS(4), 1e-5, true));
-    HOOKED("layer_norm", 1, 1, rp_layer_norm_layer_forward(&layer_norm, x));
-    rp_rms_norm_layer rms_norm;
-    OK(rp_rms_norm_add(m, "rms_norm", &rms_norm, RP_DIMS(4), 0, true));
-    HOOKED("rms_norm", 1, 1, rp_rms_norm_layer_forward(&rms_norm, x));
-    rp_batch_norm_layer batch_norm;
-    OK(rp_batch_norm_add(m, "batch_norm", &batch_norm, 4, NULL));
-    HOOKED("batch_norm", 1, 1, rp_batch_norm_layer_forward(&batch_norm, x));
-    rp_group_norm_layer group_norm;
-    OK(rp_group_norm_add(m, "group_norm", &group_norm, 2, 4, 1e-5, true));
-    HOOKED("group_norm", 1, 1, rp_group_norm_layer_forward(&group_norm, image));
-    rp_instance_norm_layer instance_norm;
-    OK(rp_instance_norm_add(m, "instance_norm", &instance_norm, 4, NULL));
-    HOOKED("instance_norm", 1, 1, rp_instance_norm_layer_forward(&instance_norm, image));
-    rp_dropout_layer dropout[4];
-    for (int i = 0; i < 4; i++)
-        OK(rp_dropout_add(m, (const char *const[]){"dropout", "channels", "alpha", "features"}[i], &dropout[i], 0.5));
-    HOOKED("dropout", 1, 1, rp_dropout_layer_forward(&dropout[0], x));
-    HOOKED("channels", 1, 1, rp_channel_dropout_forward(&dropout[1], image));
-    HOOKED("alpha", 1, 1, rp_alpha_dropout_forward(&dropout[2], x));
-    HOOKED("features", 1, 1, rp_channel_alpha_dropout_forward(&dropout[3], image));
-    rp_conv2d_layer conv2d;
-    OK(rp_conv2d_add(m, "conv2d", &conv2d, 4, 2, 3, 3, NULL));
-    HOOKED("conv2d", 1, 1, rp_conv2d_layer_forward(&conv2d, image));
-    rp_conv_layer conv;
-    OK(rp_conv_add(m, "conv", &conv, 4, 2, RP_DIMS(3, 3), NULL));
-    HOOKED("conv", 1, 1, rp_conv_layer_forward(&conv, image));
-    rp_prelu_layer prelu;
-    OK(rp_prelu_add(m, "prelu", &prelu, 1, 0.25));
-    HOOKED("prelu", 1, 1, rp_prelu_layer_forward(&prelu, x));
-    rp_bilinear_layer bilinear;
-    OK(rp_bilinear_add(m, "bilinear", &bilinear, 4, 4, 2, true));
-    HOOKED("bilinear", 2, 1, rp_bilinear_layer_forward(&bilinear, x, x));
-    rp_multihead_attention_layer heads;
-    OK(rp_multihead_attention_add(m, "heads", &heads, 4, 2, NULL));
-    HOOKED("heads", 3, 2, rp_multihead_attention_layer_forward(&heads, text, text, text, NULL, &more));
-    rp_recurrent_layer lstm;
-    OK(rp_recurrent_add(m, "lstm", &lstm, RP_LSTM, 4, 3, NULL));
-    HOOKED("lstm", 1, 3, rp_recurrent_forward(&lstm, text, NULL, NULL, &more, &cell));
-    rp_recurrent_cell gru;
-    OK(rp_recurrent_cell_add(m, "gru", &gru, RP_GRU, 4, 3, true));
-    HOOKED("gru", 1, 1, rp_recurrent_cell_forward(&gru, x, NULL, NULL, NULL));
-    const rp_transformer_options narrow = {.struct_size = sizeof narrow, .dim_feedforward = 8};
-    rp_transformer_layer encoder[1], decoder[1];
-    rp_transformer transformer;
-    OK(rp_transformer_add(m, "transformer", &transformer, encoder, 1, decoder, 1, 4, 2, &narrow));
-    HOOKED("transformer", 2, 1, rp_transformer_forward(&transformer, text, text, NULL, NULL, NULL));
-    HOOKED("transformer.encoder", 1, 1, rp_transformer_encoder_forward(&transformer.encoder, text, NULL));
-    HOOKED("transformer.encoder.layers.0", 1, 1, rp_transformer_encoder_layer_forward(&encoder[0], text, NULL));
-    HOOKED("transformer.decoder", 2, 1, rp_transformer_decoder_forward(&transformer.decoder, text, text, NULL, NULL));
+    HOOKED("linear", 1, 1, rp_linear_layer_forward(&e.linear, x));
+    HOOKED("embedding", 1, 1, rp_embedding_layer_forward(&e.embedding, ids));
+    HOOKED("bag", 1, 1, rp_embedding_bag_layer_forward(&e.bag, ids, NULL, NULL));
+    HOOKED("layer_norm", 1, 1, rp_layer_norm_layer_forward(&e.layer_norm, x));
+    HOOKED("rms_norm", 1, 1, rp_rms_norm_layer_forward(&e.rms_norm, x));
+    HOOKED("batch_norm", 1, 1, rp_batch_norm_layer_forward(&e.batch_norm, x));
+    HOOKED("group_norm", 1, 1, rp_group_norm_layer_forward(&e.group_norm, image));
+    HOOKED("instance_norm", 1, 1, rp_instance_norm_layer_forward(&e.instance_norm, image));
+    HOOKED("dropout", 1, 1, rp_dropout_layer_forward(&e.dropout[0], x));
+    HOOKED("channels", 1, 1, rp_channel_dropout_forward(&e.dropout[1], image));
+    HOOKED("alpha", 1, 1, rp_alpha_dropout_forward(&e.dropout[2], x));
+    HOOKED("features", 1, 1, rp_channel_alpha_dropout_forward(&e.dropout[3], image));
+    HOOKED("conv2d", 1, 1, rp_conv2d_layer_forward(&e.conv2d, image));
+    HOOKED("conv", 1, 1, rp_conv_layer_forward(&e.conv, image));
+    HOOKED("prelu", 1, 1, rp_prelu_layer_forward(&e.prelu, x));
+    HOOKED("bilinear", 2, 1, rp_bilinear_layer_forward(&e.bilinear, x, x));
+    HOOKED("heads", 3, 2, rp_multihead_attention_layer_forward(&e.heads, text, text, text, NULL, &more));
+    HOOKED("lstm", 1, 3, rp_recurrent_forward(&e.lstm, text, NULL, NULL, &more, &cell));
+    HOOKED("gru", 1, 1, rp_recurrent_cell_forward(&e.gru, x, NULL, NULL, NULL));
+    HOOKED("transformer", 2, 1, rp_transformer_forward(&e.transformer, text, text, NULL, NULL, NULL));
+    HOOKED("transformer.encoder", 1, 1, rp_transformer_encoder_forward(&e.transformer.encoder, text, NULL));
+    HOOKED("transformer.encoder.layers.0", 1, 1, rp_transformer_encoder_layer_forward(&e.encoder[0], text, NULL));
+    HOOKED("transformer.decoder", 2, 1, rp_transformer_decoder_forward(&e.transformer.decoder, text, text, NULL, NULL));
     HOOKED("transformer.decoder.layers.0", 2, 1,
-           rp_transformer_decoder_layer_forward(&decoder[0], text, text, NULL, NULL));
-    rp_op_layer op;
-    OK(rp_op_layer_add(m, "op", &op, "mse_loss"));
-    HOOKED("op", 2, 1, rp_op_layer_forward(&op, RP_TENSORS(x, x)));
-    rp_sequential *row = rp_sequential_add(m, "row");
-    OK(rp_sequential_linear(row, 4, 4, true));
-    OK(rp_sequential_op(row, "relu"));
-    HOOKED("row", 1, 1, rp_sequential_forward(row, x));
+           rp_transformer_decoder_layer_forward(&e.decoder[0], text, text, NULL, NULL));
+    HOOKED("op", 2, 1, rp_op_layer_forward(&e.op, RP_TENSORS(x, x)));
+    HOOKED("row", 1, 1, rp_sequential_forward(e.row, x));
     /* with those of the sequence around it */
-    HOOKED("row.1", 2, 2, rp_sequential_forward(row, x));
+    HOOKED("row.1", 2, 2, rp_sequential_forward(e.row, x));
     struct net net;
     rp_module *own = net_new(&net);
     size_t hooked[2] = {0};
@@ -500,6 +513,53 @@ static void hooks_of_every_layer(void **state) {
     refused("module");
     (void)rp_module_call(m, (rp_fn){NULL, NULL, 0, NULL}, &small, 1, &more, 1);
     refused("no body");
+    rp_module_release(m);
+}
+
+/* Wrong sizes, types and arguments that are missing: an error that names an op or a layer and this file's line, and no buffer
+   that changed. */
+static void layers_refuse_wrong_input(void **state) {
+    (void)state;
+    struct every e;
+    rp_module *m = every_new(&e);
+    rp_tensor *whole = rp_zeros(RP_DIMS(2, 4), RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)), *more, *cell,
+              *scalar = rp_zeros(RP_NO_DIMS), *x = rp_rand(RP_DIMS(2, 4)), *text = rp_rand(RP_DIMS(3, 2, 4));
+    rp_tensor *const inputs[] = {
+        whole, scalar, rp_rand(RP_DIMS(2, 7)), rp_rand(RP_DIMS(2, 7, 3, 3)), rp_rand(RP_DIMS(2, 2, 2, 2, 2, 2)), NULL};
+#define REFUSED(call)                                                                                                  \
+    do {                                                                                                               \
+        (void)(call);                                                                                                  \
+        if (!rp_failed()) fail_msg("%s is taken, input %zu", #call, i);                                                \
+        if (!strstr(rp_error_message(), "test_module.c:")) fail_msg("%s: no line: %s", #call, rp_error_message());     \
+        (void)rp_error_take();                                                                                         \
+    } while (0)
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+        rp_tensor *in = inputs[i];
+        REFUSED(rp_linear_layer_forward(&e.linear, in));
+        REFUSED(rp_layer_norm_layer_forward(&e.layer_norm, in));
+        REFUSED(rp_rms_norm_layer_forward(&e.rms_norm, in));
+        REFUSED(rp_batch_norm_layer_forward(&e.batch_norm, in));
+        REFUSED(rp_group_norm_layer_forward(&e.group_norm, in));
+        REFUSED(rp_instance_norm_layer_forward(&e.instance_norm, in));
+        REFUSED(rp_conv2d_layer_forward(&e.conv2d, in));
+        REFUSED(rp_conv_layer_forward(&e.conv, in));
+        REFUSED(rp_bilinear_layer_forward(&e.bilinear, in, x));
+        REFUSED(rp_bilinear_layer_forward(&e.bilinear, x, in));
+        REFUSED(rp_multihead_attention_layer_forward(&e.heads, in, text, text, NULL, &more));
+        REFUSED(rp_multihead_attention_layer_forward(&e.heads, text, text, in, NULL, &more));
+        REFUSED(rp_recurrent_forward(&e.lstm, in, NULL, NULL, &more, &cell));
+        REFUSED(rp_recurrent_cell_forward(&e.gru, in, NULL, NULL, NULL));
+        REFUSED(rp_transformer_forward(&e.transformer, in, text, NULL, NULL, NULL));
+        REFUSED(rp_transformer_forward(&e.transformer, text, in, NULL, NULL, NULL));
+        REFUSED(rp_sequential_forward(e.row, in));
+        if (i == 2) REFUSED(rp_op_layer_forward(&e.op, RP_TENSORS(x, in))); /* others are broadcast, or converted */
+        if (in != whole) {
+            REFUSED(rp_embedding_layer_forward(&e.embedding, in));
+            REFUSED(rp_embedding_bag_layer_forward(&e.bag, in, NULL, NULL));
+        }
+    }
+    assert_true(rp_item_i64(e.batch_norm.num_batches_tracked) == 0);
+    assert_true(rp_item(rp_all(rp_eq_scalar(e.batch_norm.running_mean, rp_i64(0)))).v.b);
     rp_module_release(m);
 }
 
@@ -539,6 +599,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(hooks_in_their_order, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(hooks_of_compiled_functions, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(hooks_of_every_layer, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(layers_refuse_wrong_input, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(memory_fails, scope_setup, scope_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -64,6 +64,12 @@ void rp__allocator_leave(rp__allocator *a) {
 }
 
 void rp__allocator_give_up_stream(rp__allocator *a, rp_stream *s) {
+    if (s &&
+        s->device !=
+            a->device) { /* of page-locked memory: it has no place in this list, and what it takes along is not a's */
+        rp__stream_drop(s);
+        return;
+    }
     if (!s || s->is_default || s->given_up++) return;
     s->given_up_next = a->given_up_streams;
     a->given_up_streams = s;

@@ -201,33 +201,34 @@ void rp__block_uses_free(rp__allocator *a, rp__block_uses *u) {
 }
 
 /* Is the work done that the stream had when the memory was freed? */
-static bool use_done(rp__allocator *a, rp__block_use *e, bool wait) {
-    const rp__device_ops *ops = a->device->ops;
+static bool use_done(rp__block_use *e, bool wait) {
+    rp__device *d = e->stream->device; /* another than the memory's, if that is page-locked */
+    const rp__device_ops *ops = d->ops;
     bool done = false;
-    if (atomic_load(&a->device->lost) != RP_OK) return true; /* nothing runs there any more */
+    if (atomic_load(&d->lost) != RP_OK) return true; /* nothing runs there any more */
     if (rp__stream_capturing(e->stream)) return false;
-    if (!e->event && ops->idle && ops->idle(a->device)) return true;
+    if (!e->event && ops->idle && ops->idle(d)) return true;
     if (!e->event) {
         rp__error_state state; /* running out of memory here is answered by waiting, not reported */
         rp__error_save(&state);
-        e->event = rp_event_new(a->device->id, false);
+        e->event = rp_event_new(d->id, false);
         if (rp_failed() || rp_event_record(e->event, e->stream) != RP_OK) {
             rp_event_release(e->event);
             e->event = NULL;
-            done = ops->idle ? ops->idle(a->device) : ops->stream_synchronize(a->device, e->stream) == RP_OK;
+            done = ops->idle ? ops->idle(d) : ops->stream_synchronize(d, e->stream) == RP_OK;
         }
         rp_error_take();
         rp__error_restore(&state);
     }
     if (!e->event) return done;
-    if (ops->event_done) return ops->event_done(a->device, e->event);
-    return ops->event_query(a->device, e->event) || (wait && ops->event_synchronize(a->device, e->event) == RP_OK);
+    if (ops->event_done) return ops->event_done(d, e->event);
+    return ops->event_query(d, e->event) || (wait && ops->event_synchronize(d, e->event) == RP_OK);
 }
 
 bool rp__block_uses_done(rp__allocator *a, rp__block_uses *u, bool wait) {
     for (size_t i = 0; i < u->n;) {
         rp__block_use *e = &u->entries[i];
-        if (!use_done(a, e, wait)) {
+        if (!use_done(e, wait)) {
             i++;
             continue;
         }

@@ -321,6 +321,7 @@ rp_status rp_set_current_stream_at(const char *site, rp_stream *s) {
 
 rp_status rp__device_waited(rp__device *d) {
     rp__foreign_collect(d);
+    if (d != &rp__cpu_device && rp__cpu_device.allocator) rp__foreign_collect(&rp__cpu_device); /* page-locked memory */
     return rp__error_record_check(d);
 }
 

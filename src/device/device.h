@@ -48,6 +48,13 @@ typedef struct rp__device_ops {
                          size_t bytes); /* host bytes may change after return */
     rp_status (*copy_out)(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes); /* synchronises s */
     rp_status (*fill)(rp__device *d, rp_stream *s, void *dst, int byte, size_t bytes);
+    /* Page-locked memory of the host, and copies from and to it that go on behind the call: until s has done them, their memory
+       stays. NULL, all of them: the device reads the host's memory as it is. */
+    rp_status (*host_alloc)(rp__device *d, size_t bytes, void **out);
+    void (*host_free)(rp__device *d, void *p);
+    bool (*host_is_pinned)(rp__device *d, const void *p);
+    rp_status (*copy_in_later)(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes);
+    rp_status (*copy_out_later)(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes);
     rp_status (*synchronize)(rp__device *d);
 
     /* capture: between begin and end the stream records instead of running; launches go through launch() above */

@@ -1,6 +1,7 @@
 /* The state of a training program in one safetensors file: the module under its own names;
    "reprise/optimizer/GROUP/PARAMETER/NAME", "reprise/optimizer/GROUP/lr", "reprise/optimizer/GROUP/schedule" (the step of
-   its schedule), "reprise/optimizer/GROUP/momentum" (which it cycles) and "reprise/optimizer/GROUP/steps" (of each parameter); "reprise/scaler/NAME"; "reprise/average/count" and
+   its schedule), "reprise/optimizer/GROUP/momentum" (which it cycles) and "reprise/optimizer/GROUP/steps" (of each
+   parameter); "reprise/scaler/NAME"; "reprise/average/count" and
    "reprise/average/K"; "reprise/lbfgs/NAME"; generators and the loader as metadata "reprise/random/DEVICE" = "SEED OFFSET" and "reprise/loader" =
    "SEED EPOCH BATCH". A load looks at everything and makes every tensor before it writes to one. */
 #include "ops/private.h"
@@ -15,6 +16,7 @@
 #include "core/options.h"
 #include "core/text.h"
 #include "device/device.h"
+#include "io/loader.h"
 #include "nn/lbfgs.h"
 #include "nn/optimizer.h"
 #include "nn/update.h"
@@ -382,11 +384,12 @@ typedef struct place { /* of a loader */
 } place;
 
 static rp_status take_loader(load *l, place *out) {
+    RP_TRY(rp_loader_position(l->o->loader, NULL, NULL, NULL)); /* it is one */
     const char *text = rp_safetensors_metadata(l->file, OURS "loader");
     if (!text)
         tell(l, "%s: %s", "loader", "the file has none");
     else if (sscanf(text, "%" SCNu64 " %" SCNd64 " %" SCNd64, &out->seed, &out->epoch, &out->batch) != 3 ||
-             out->epoch < 0 || out->batch < 0 || out->batch > rp_loader_batches(l->o->loader))
+             !rp__loader_has(l->o->loader, out->epoch, out->batch))
         tell(l, "%s: %s", "loader", "it is not a position of this loader");
     return RP_OK;
 }

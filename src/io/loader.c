@@ -1,6 +1,8 @@
 /* Batches of rows. The order of an epoch is a permutation drawn from (seed, epoch), so a position is three numbers.
    Workers only copy bytes: from the arrays into the slots of a ring, in which batch b has slot b modulo their number;
-   they call nothing of the library. The program's thread takes the batches in order and makes tensors of them. */
+   they call nothing of the library. The program's thread takes the batches in order and makes tensors of them. Slots in
+   page-locked memory are copied to a CUDA device by a stream of the loader's own, while the device still works on the batch
+   before: a slot is filled anew when its copy is done, which the next call looks after. */
 #include "ops/private.h"
 #include <reprise_io.h>
 
@@ -10,7 +12,10 @@
 #include "core/alloc.h"
 #include "core/handle.h"
 #include "core/options.h"
+#include "device/capture.h"
+#include "device/device.h"
 #include "device/generator.h"
+#include "io/loader.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -21,8 +26,9 @@ enum {
 }; /* counters of draws: epoch, 40 bits of row */
 
 typedef struct slot {
-    char *data;   /* the rows of all arrays, one array after the other */
-    int64_t full; /* batch that lies in it, plus 1; 0: none */
+    char *data;        /* the rows of all arrays, one array after the other */
+    rp_tensor *pinned; /* whose memory that is; NULL: the slot's own */
+    int64_t full;      /* batch that lies in it, plus 1; 0: none */
 } slot;
 
 struct rp_loader {
@@ -42,8 +48,11 @@ struct rp_loader {
     pthread_mutex_t lock; /* what is below, and `full` of slots */
     pthread_cond_t changed;
     int64_t next_fill, next_take; /* batches of this epoch */
+    int64_t reusable;             /* batches below lie in slots that may be filled anew */
     int filling;
     bool ends, holds; /* workers end; begin nothing new */
+    rp_stream *side;  /* of the program's thread: copies from page-locked slots; NULL: there was none */
+    rp_event *copied; /* behind the last one */
 };
 
 static rp_loader failed_loader; /* returned where one could not be made */
@@ -91,7 +100,7 @@ static void *work(void *ctx) {
     rp_loader *l = ctx;
     (void)pthread_mutex_lock(&l->lock);
     while (!l->ends) {
-        if (l->holds || l->next_fill >= l->batches || l->next_fill >= l->next_take + (int64_t)l->n_slots) {
+        if (l->holds || l->next_fill >= l->batches || l->next_fill >= l->reusable + (int64_t)l->n_slots) {
             (void)pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
@@ -109,7 +118,17 @@ static void *work(void *ctx) {
     return NULL;
 }
 
-/* Another order or place: when no worker reads the old one. */
+/* No copy reads a slot any more: those of the batches that were taken may be filled. */
+static rp_status copies_end(rp_loader *l) {
+    if (l->copied) RP_TRY(rp_event_synchronize(l->copied));
+    (void)pthread_mutex_lock(&l->lock);
+    l->reusable = l->next_take;
+    (void)pthread_cond_broadcast(&l->changed);
+    (void)pthread_mutex_unlock(&l->lock);
+    return RP_OK;
+}
+
+/* Another order or place: when no worker reads the old one, and no copy is under way. */
 static void go_to(rp_loader *l, uint64_t seed, int64_t epoch, int64_t batch) {
     (void)pthread_mutex_lock(&l->lock);
     l->holds = true;
@@ -117,7 +136,7 @@ static void go_to(rp_loader *l, uint64_t seed, int64_t epoch, int64_t batch) {
     l->seed = seed;
     l->epoch = epoch;
     draw_order(l);
-    l->next_fill = l->next_take = batch;
+    l->next_fill = l->next_take = l->reusable = batch;
     for (size_t i = 0; i < l->n_slots; i++) l->slots[i].full = 0;
     l->holds = false;
     (void)pthread_cond_broadcast(&l->changed);
@@ -132,7 +151,14 @@ static void loader_free(rp_loader *l) {
     (void)pthread_cond_broadcast(&l->changed);
     (void)pthread_mutex_unlock(&l->lock);
     for (size_t i = 0; i < l->n_threads; i++) (void)pthread_join(l->threads[i], NULL);
-    for (size_t i = 0; l->slots && i < l->n_slots; i++) rp__free(l->slots[i].data);
+    for (size_t i = 0; l->slots && i < l->n_slots; i++) {
+        if (l->slots[i].pinned)
+            rp_release(l->slots[i].pinned); /* it stays until the last copy is done */
+        else
+            rp__free(l->slots[i].data);
+    }
+    rp_event_release(l->copied);
+    rp_stream_release(l->side);
     for (size_t k = 0; k < l->n; k++) rp_release(l->arrays[k]);
     rp__free(l->slots);
     rp__free(l->order);
@@ -164,6 +190,15 @@ static rp_status take_arrays(rp_loader *l, rp_tensor *const *arrays, size_t n, i
     return rp_synchronize(rp_cpu()); /* what wrote them has ended: workers read memory */
 }
 
+static rp_status slot_new(slot *s, size_t bytes, bool pin) {
+    if (!pin) return (s->data = rp__alloc(bytes)) ? RP_OK : RP__OOM("a loader");
+    rp_tensor *t = rp_empty_pinned(RP_DIMS((int64_t)bytes), RP_U8);
+    if (rp__tensor_is_error(t)) return rp_error_status();
+    s->pinned = rp_retain(t);
+    s->data = rp__tensor_data(t);
+    return RP_OK;
+}
+
 static rp_status loader_fill(rp_loader *l, rp_tensor *const *arrays, size_t n, int64_t batch,
                              const rp_loader_options *o) {
     uint64_t seed = o->seed, offset;
@@ -179,7 +214,7 @@ static rp_status loader_fill(rp_loader *l, rp_tensor *const *arrays, size_t n, i
     l->slots = rp__calloc(slots, sizeof *l->slots);
     if (!l->slots) return RP__OOM("a loader");
     for (l->n_slots = 0; l->n_slots < slots; l->n_slots++)
-        if (!(l->slots[l->n_slots].data = rp__alloc(bytes))) return RP__OOM("a loader");
+        RP_TRY(slot_new(&l->slots[l->n_slots], bytes, o->pin_memory));
     go_to(l, seed, 0, 0);
     for (; l->n_threads < (size_t)o->workers; l->n_threads++)
         if (pthread_create(&l->threads[l->n_threads], NULL, work, l) != 0)
@@ -213,17 +248,45 @@ void rp_loader_release(rp_loader *l) {
 
 /* ---------------------------------------------------------------- batches */
 
-static rp_status make(const rp_loader *l, const char *data, int64_t n, rp_tensor **out) {
+/* d NULL: tensors on the default device, copied at once; else on d, from page-locked memory, by its current stream. */
+static rp_status make(const rp_loader *l, rp__device *d, const slot *s, int64_t n, rp_tensor **out) {
+    const char *data = s->data;
     for (size_t k = 0; k < l->n; k++) {
         int64_t size[RP_MAX_DIMS];
         const rp_tensor *a = l->arrays[k];
+        const size_t bytes = (size_t)n * l->row[k];
         memcpy(size, a->size, a->ndim * sizeof *size);
         size[0] = n;
-        out[k] = rp_from_data(data, size, a->ndim, (rp_dtype)a->dtype);
+        out[k] = d ? rp__tensor_empty(d, (rp_dtype)a->dtype, size, a->ndim)
+                   : rp_from_data(data, size, a->ndim, (rp_dtype)a->dtype);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
-        data += (size_t)n * l->row[k];
+        if (d) {
+            rp_stream *side = rp__current_stream(d);
+            RP_TRY(rp__storage_used_by(s->pinned->storage, side));
+            RP_TRY(d->ops->copy_in_later(d, side, rp__tensor_data(out[k]), data, bytes));
+        }
+        data += bytes;
     }
     return RP_OK;
+}
+
+/* The batch is made by a stream of the loader's own, behind which the current one goes on. */
+static rp_status make_aside(rp_loader *l, rp__device *d, const slot *s, int64_t n, rp_tensor **out) {
+    rp_stream *own = rp__current_stream(d);
+    RP_TRY(rp__capture_forbid(own, "taking a batch from a loader"));
+    if (l->side && !rp__device_equal(l->side->device->id, d->id)) {
+        rp_event_release(l->copied);
+        rp_stream_release(l->side);
+        l->side = NULL;
+        l->copied = NULL;
+    }
+    if (!l->side) l->side = rp_stream_new(d->id);
+    if (!l->copied) l->copied = rp_event_new(d->id, false);
+    RP_TRY(rp_set_current_stream(l->side));
+    rp_status status = make(l, d, s, n, out);
+    if (rp_event_record(l->copied, l->side) != RP_OK && status == RP_OK) status = rp_error_status();
+    if (rp_set_current_stream(own) != RP_OK && status == RP_OK) status = rp_error_status();
+    return status == RP_OK ? rp_stream_wait_event(own, l->copied) : status;
 }
 
 bool rp_loader_next_at(const char *site, rp_loader *l, rp_tensor **out, size_t n_out) {
@@ -234,6 +297,7 @@ bool rp_loader_next_at(const char *site, rp_loader *l, rp_tensor **out, size_t n
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_loader_next: the loader has %zu arrays, not %zu", l->n, n_out);
         return false;
     }
+    if (copies_end(l) != RP_OK) return false;
     if (l->next_take >= l->batches) { /* this thread alone changes it */
         go_to(l, l->seed, l->epoch + 1, 0);
         return false;
@@ -247,12 +311,13 @@ bool rp_loader_next_at(const char *site, rp_loader *l, rp_tensor **out, size_t n
         while (s->full != batch + 1) (void)pthread_cond_wait(&l->changed, &l->lock);
         (void)pthread_mutex_unlock(&l->lock);
     }
-    const bool made = make(l, s->data, rows_of(l, batch), out) == RP_OK;
-    (void)pthread_mutex_lock(&l->lock);
-    if (made) l->next_take = batch + 1;
-    (void)pthread_cond_broadcast(&l->changed);
-    (void)pthread_mutex_unlock(&l->lock);
-    return made;
+    rp__device *d = s->pinned ? rp__device_get(rp_default_device()) : NULL;
+    const bool aside = d && d->id.type != RP_DEVICE_CPU;
+    if (s->pinned && !d) return false;
+    if ((aside ? make_aside(l, d, s, rows_of(l, batch), out) : make(l, NULL, s, rows_of(l, batch), out)) != RP_OK)
+        return false;
+    l->next_take = batch + 1; /* read by this thread alone */
+    return aside || copies_end(l) == RP_OK;
 }
 
 int64_t rp_loader_batches(const rp_loader *l) { return l ? l->batches : 0; }
@@ -266,12 +331,17 @@ rp_status rp_loader_position_at(const char *site, const rp_loader *l, uint64_t *
     return RP_OK;
 }
 
+bool rp__loader_has(const rp_loader *l, int64_t epoch, int64_t batch) {
+    return epoch >= 0 && epoch < MAX_EPOCH && batch >= 0 && batch <= l->batches;
+}
+
 rp_status rp_loader_seek_at(const char *site, rp_loader *l, uint64_t seed, int64_t epoch, int64_t batch) {
     RP__CALLED_FROM(site);
     RP_TRY(loader_check(l, "rp_loader_seek"));
-    if (epoch < 0 || epoch >= MAX_EPOCH || batch < 0 || batch > l->batches)
+    if (!rp__loader_has(l, epoch, batch))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_loader_seek: there is no epoch %lld with a batch %lld of %lld",
                         (long long)epoch, (long long)batch, (long long)l->batches);
+    RP_TRY(copies_end(l));
     go_to(l, seed, epoch, batch);
     return RP_OK;
 }

@@ -201,13 +201,14 @@ rp_tensor *rp_batch_norm_layer_forward_at(const char *site, const rp_batch_norm_
     if (!l) return rp__no_layer(site, "batch norm layer");
     rp__hooks_before(l->module, &x, 1);
     bool training = l->module ? rp_module_training(l->module) : !l->evaluating;
-    rp__site_frame outer = rp__site_push(site, "batch_norm");
-    rp_status status = training && l->num_batches_tracked ? count_batch(l->num_batches_tracked) : RP_OK;
-    rp__site_pop(outer);
-    if (status != RP_OK) return rp__tensor_error();
-    return rp__hooks_result(l->module, &x, 1,
-                            rp_batch_norm_at(site, x, l->weight, l->bias, l->running_mean, l->running_var,
-                                             training || !l->running_mean, l->momentum, l->eps, true));
+    rp_tensor *y = rp_batch_norm_at(site, x, l->weight, l->bias, l->running_mean, l->running_var,
+                                    training || !l->running_mean, l->momentum, l->eps, true);
+    if (training && l->num_batches_tracked && !rp__tensor_is_error(y)) { /* what is refused does not count */
+        rp__site_frame outer = rp__site_push(site, "batch_norm");
+        if (count_batch(l->num_batches_tracked) != RP_OK) y = rp__tensor_error();
+        rp__site_pop(outer);
+    }
+    return rp__hooks_result(l->module, &x, 1, y);
 }
 
 rp_status rp_batch_norm_add_at(const char *site, rp_module *m, const char *name, rp_batch_norm_layer *l,

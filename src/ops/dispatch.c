@@ -9,6 +9,7 @@
 #include "device/capture.h"
 #include "ops/execute.h"
 #include "ops/format.h"
+#include "ops/infer.h"
 #include "ops/product.h"
 #include "ops/repeat.h"
 #include "ops/rules.h"
@@ -174,7 +175,8 @@ static __attribute__((noinline)) rp_status check_typed(const rp__call *call) {
         case RP__TYPE_MEMORY_FORMAT: break; /* format.c */
         case RP__TYPE_BOOL:
             if (a->v.scalar.v.b && strcmp(p->name, "pin_memory") == 0)
-                return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s: page-locked memory is not supported yet", p->name);
+                return rp__op_error(call, RP_ERROR_UNAVAILABLE,
+                                    "%s: page-locked tensors come from rp_empty_pinned and rp_pin_memory", p->name);
             break;
         case RP__TYPE_DEVICE: {
             rp_device own = call->n_in && call->in[0] ? call->in[0]->device : rp_default_device();
@@ -580,6 +582,32 @@ static rp_status fetch_source(const rp__call *call, rp__device *d, rp_tensor **s
                         "a copy between two CUDA devices goes through the CPU: copy there first");
 }
 
+/* Equal layouts: the copy is one of bytes, with nothing in between. */
+static bool is_copy_of_bytes(const rp_tensor *self, const rp_tensor *src) {
+    return self->dtype == src->dtype && rp__same_size(self, src) && rp__tensor_contiguous(self) &&
+           rp__tensor_contiguous(src) && (self->device.type == RP_DEVICE_CPU || src->device.type == RP_DEVICE_CPU) &&
+           !rp__launch_recorder_now;
+}
+
+/* From and to the host. non_blocking, over page-locked memory: behind the call, in the current stream of the other device. */
+static rp_status copy_bytes(rp_tensor *self, rp_tensor *src, bool non_blocking) {
+    const bool in = src->device.type == RP_DEVICE_CPU;
+    rp__device *host = rp__device_get(rp_cpu()), *d = rp__device_get(in ? self->device : src->device);
+    if (!host || !d) return rp_error_status();
+    rp_stream *s = rp__current_stream(d), *queue = rp__current_stream(host);
+    const size_t bytes = (size_t)rp__tensor_numel(self) * rp__dtype_bytes((rp_dtype)self->dtype);
+    void *to = rp__tensor_data(self);
+    const void *from = rp__tensor_data(src);
+    RP_TRY(rp__capture_forbid(queue, in ? "copying to another device" : "copying from another device"));
+    RP_TRY(rp__capture_forbid(s, in ? "copying from another device" : "copying to another device"));
+    RP_TRY(host->ops->stream_synchronize(host, queue));
+    RP_TRY(rp__storage_used_by(in ? self->storage : src->storage, s));
+    if (!non_blocking || !bytes || !d->ops->host_is_pinned(d, in ? from : to))
+        return in ? d->ops->copy_in(d, s, to, from, bytes) : d->ops->copy_out(d, s, to, from, bytes);
+    RP_TRY(rp__storage_used_by(in ? src->storage : self->storage, s));
+    return in ? d->ops->copy_in_later(d, s, to, from, bytes) : d->ops->copy_out_later(d, s, to, from, bytes);
+}
+
 static rp_status materialise(const rp__call *call) {
     for (uint32_t k = 0; k < call->n_in; k++) {
         rp_tensor *t = call->in[k];
@@ -615,6 +643,12 @@ static rp_status run_loop_inplace(rp__call *call, const rp__repeat *repeat) {
     if (!d) return rp_error_status();
     rp_status status;
     rp__scope_guard guard = rp__scope_guard_begin();
+    if (call->op->functional_op == RP__OP(copy) && !rp__device_equal(call->in[1]->device, self->device) &&
+        is_copy_of_bytes(self, call->in[1])) {
+        RP_TRY_GOTO(status, done, copy_bytes(self, call->in[1], rp__attr_bool(call, 0)));
+        rp__storage_written(self->storage, call->op->name, call->site);
+        goto done;
+    }
     if (call->n_in == 2 && !rp__device_equal(call->in[1]->device, self->device) &&
         (call->op->functional_op == RP__OP(copy) || call->in[1]->ndim == 0)) {
         r.call = *call;

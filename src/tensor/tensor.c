@@ -116,6 +116,10 @@ static inline bool byte_count(rp_dtype dtype, const int64_t *size, size_t ndim, 
     return true;
 }
 
+bool rp__tensor_bytes(rp_dtype dtype, const int64_t *size, size_t ndim, size_t *bytes) {
+    return byte_count(dtype, size, ndim, bytes);
+}
+
 rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size, size_t ndim) {
     size_t bytes;
     if (!byte_count(dtype, size, ndim, &bytes)) return rp__tensor_error();

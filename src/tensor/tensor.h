@@ -90,6 +90,8 @@ rp_tensor *rp__tensor_error(void); /* the error tensor: static, never counted, s
 /* New handles, owned by the innermost scope. Error tensor on failure. */
 rp_tensor *rp__tensor_new(rp_dtype dtype, const rp_dim *size, size_t ndim,
                           rp__storage *storage_retained); /* row-major, offset 0; op and site from the frame in force */
+/* Bytes of a row-major tensor; false and a sticky error for sizes that no tensor can have. */
+bool rp__tensor_bytes(rp_dtype dtype, const int64_t *size, size_t ndim, size_t *bytes);
 rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size,
                             size_t ndim); /* with memory; sizes are values */
 /* With memory of the stream; all was worked out before. */

@@ -448,23 +448,58 @@ rp_status rp__cuda_enqueue(rp__device *d, rp_stream *s, const rp__launch *l) {
                                     l->block[2], l->shared_bytes, native(s), params, NULL));
 }
 
-static rp_status copy_in(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes) {
-    RP_TRY(rp__cuda_enter(d));
-    RP_TRY(rp__capture_forbid(s, "copying from host memory"));
-    if (!bytes) return RP_OK;
-    RP_TRY(RP__CU(d, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)dst, host, bytes, native(s))));
-    /* pageable memory has been staged on return; pinned memory may still be read */
+static rp_status pinned(rp__device *d, const void *host, bool *out) {
     CUmemorytype type = (CUmemorytype)0;
     CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     void *answer = &type;
     RP_TRY(RP__CU(d, cuPointerGetAttributes(1, &asked, &answer, (CUdeviceptr)(uintptr_t)host)));
-    return type == CU_MEMORYTYPE_HOST ? wait_for(d, native(s)) : RP_OK;
+    *out = type == CU_MEMORYTYPE_HOST;
+    return RP_OK;
+}
+
+static bool host_is_pinned(rp__device *d, const void *p) {
+    bool is = false;
+    return rp__cuda_enter(d) == RP_OK && pinned(d, p, &is) == RP_OK && is;
+}
+
+/* Its allocation and return would end a capture of this thread, which neither belongs to. */
+static rp_status host_alloc(rp__device *d, size_t bytes, void **out) {
+    RP_TRY(rp__cuda_enter(d));
+    CUstreamCaptureMode mode = rp__cuda_relax(d);
+    rp_status status = RP__CU(d, cuMemHostAlloc(out, bytes, CU_MEMHOSTALLOC_PORTABLE));
+    rp__cuda_unrelax(d, mode);
+    return status;
+}
+
+static void host_free(rp__device *d, void *p) {
+    if (!rp__cuda_enter_to_free(d)) return;
+    CUstreamCaptureMode mode = rp__cuda_relax(d);
+    (void)rp__cuda_of(d)->cu->cuMemFreeHost(p);
+    rp__cuda_unrelax(d, mode);
+}
+
+static rp_status copy_in_later(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes) {
+    RP_TRY(rp__cuda_enter(d));
+    RP_TRY(rp__capture_forbid(s, "copying from host memory"));
+    return bytes ? RP__CU(d, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)dst, host, bytes, native(s))) : RP_OK;
+}
+
+static rp_status copy_in(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes) {
+    bool is = false;
+    RP_TRY(copy_in_later(d, s, dst, host, bytes));
+    /* pageable memory has been staged on return; pinned memory may still be read */
+    if (bytes) RP_TRY(pinned(d, host, &is));
+    return is ? wait_for(d, native(s)) : RP_OK;
+}
+
+static rp_status copy_out_later(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes) {
+    RP_TRY(rp__cuda_enter(d));
+    RP_TRY(rp__capture_forbid(s, "copying to host memory"));
+    return bytes ? RP__CU(d, cuMemcpyDtoHAsync(host, (CUdeviceptr)(uintptr_t)src, bytes, native(s))) : RP_OK;
 }
 
 static rp_status copy_out(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes) {
-    RP_TRY(rp__cuda_enter(d));
-    RP_TRY(rp__capture_forbid(s, "copying to host memory"));
-    if (bytes) RP_TRY(RP__CU(d, cuMemcpyDtoHAsync(host, (CUdeviceptr)(uintptr_t)src, bytes, native(s))));
+    RP_TRY(copy_out_later(d, s, host, src, bytes));
     RP_TRY(wait_for(d, native(s)));
     return rp__error_record_check(d);
 }
@@ -500,6 +535,11 @@ static const rp__device_ops rp__cuda_ops = {
     .copy_in = copy_in,
     .copy_out = copy_out,
     .fill = fill,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
+    .host_is_pinned = host_is_pinned,
+    .copy_in_later = copy_in_later,
+    .copy_out_later = copy_out_later,
     .synchronize = synchronize,
     .capture_begin = rp__cuda_capture_begin,
     .capture_end = rp__cuda_capture_end,
