@@ -406,6 +406,43 @@ static void test_ends_with_work(void **state) {
     }
 }
 
+static void squares(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mul(in[0], in[0]);
+}
+
+/* A stream that its maker has released and nothing but the thread still holds stays current behind a backward that ran on another
+   one, and behind a compile. */
+static void test_held_by_the_thread_alone(void **state) {
+    (void)state;
+    const int64_t n = 5;
+    rp_stream *here = rp_current_stream(device), *there = rp_stream_new(device);
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_full(&n, 1, rp_f64(3));
+    (void)rp_set_requires_grad(x, true);
+    rp_tensor *loss = rp_sum(rp_mul(x, x));
+    for (int compiled = 0; compiled < 2; compiled++) {
+        rp_stream *now = compiled ? rp_stream_new(device) : there;
+        OK(rp_stream_wait_stream(now, here));
+        OK(rp_set_current_stream(now));
+        rp_stream_release(now);
+        if (!compiled) {
+            OK(rp_backward(loss, NULL, NULL));
+        } else {
+            rp_compiled *f = rp_compile((rp_fn){squares, NULL, 0, "squares"}, NULL);
+            rp_tensor *given = rp_detach(x), *out = NULL;
+            for (int k = 0; k < 4; k++) OK(rp_call(f, &given, 1, &out, 1));
+            assert_true(rp_item_f64(rp_amax(out, RP_NO_DIMS, false)) == 9);
+            rp_compiled_release(f);
+        }
+        assert_ptr_equal(rp_current_stream(device), now);
+        OK(rp_synchronize(device));
+        OK(rp_set_current_stream(here));
+    }
+    assert_true(rp_item_f64(rp_amax(rp_grad_of(x), RP_NO_DIMS, false)) == 6);
+    OK(rp_scope_end(scope, NULL, 0));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_released, begin, end),
@@ -417,6 +454,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_no_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_streams_come_and_go, begin, end),
         cmocka_unit_test_setup_teardown(test_ends_with_work, begin, end),
+        cmocka_unit_test_setup_teardown(test_held_by_the_thread_alone, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

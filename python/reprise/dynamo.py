@@ -20,7 +20,15 @@ from .report import REPORT, Graph
 from .schema import Slot, Unsupported
 
 log = logging.getLogger("reprise")
-_c.bind_exchange(torch.Tensor, torch.utils.dlpack.to_dlpack, torch.utils.dlpack.from_dlpack, True)
+
+
+def bind(table=True):
+    """How the C module exchanges tensors with PyTorch: by the tensor class's table of C functions, or, without it, by capsules."""
+    return _c.bind_exchange(torch.Tensor, torch.utils.dlpack.to_dlpack, torch.utils.dlpack.from_dlpack,
+                            getattr(torch._C, "_cuda_getCurrentRawStream", None), table)
+
+
+bind()
 OPTIONS = {"engine", "engine_options", "strict", "wait", "no_graph"}
 DRAWING = threading.Lock()  # the library's default generators are set, drawn from and read in one go
 MOST_ROUNDS = 8  # a graph is split again where a part of it turns out to be refused

@@ -7,7 +7,8 @@
 #include <string.h>
 
 dl_exchange *py_exchange;
-static PyObject *capsule_of, *tensor_of; /* torch.utils.dlpack's functions, where the table is absent */
+/* Where the table is absent: torch.utils.dlpack's functions, and one that gives a device's current stream as a number (NULL: no CUDA). */
+static PyObject *capsule_of, *tensor_of, *stream_of;
 
 /* ---- torch */
 
@@ -26,16 +27,19 @@ static dl_exchange *exchange_of(PyObject *cls) {
 
 PyObject *py_bind_exchange(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *cls, *to, *from;
+    PyObject *cls, *to, *from, *stream;
     int table;
-    if (!PyArg_ParseTuple(args, "OOOp", &cls, &to, &from, &table)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOOp", &cls, &to, &from, &stream, &table)) return NULL;
     py_exchange = table ? exchange_of(cls) : NULL;
     Py_INCREF(to);
     Py_INCREF(from);
+    Py_INCREF(stream);
     Py_XDECREF(capsule_of);
     Py_XDECREF(tensor_of);
+    Py_XDECREF(stream_of);
     capsule_of = to;
     tensor_of = from;
+    stream_of = stream;
     return PyBool_FromLong(py_exchange != NULL);
 }
 
@@ -102,6 +106,33 @@ static PyObject *capsule_from(rp_tensor *t) {
     return capsule;
 }
 
+/* The form of before DLPack 1.0, which consumers that name no version take, and PyTorch without the table. */
+static void old_free(struct DLManagedTensor *old) {
+    struct DLManagedTensorVersioned *managed = old->manager_ctx;
+    if (managed->deleter) managed->deleter(managed);
+    free(old);
+}
+
+static void old_capsule_end(PyObject *capsule) { /* nobody took it */
+    struct DLManagedTensor *old =
+        PyCapsule_IsValid(capsule, "dltensor") ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
+    if (old) old->deleter(old);
+}
+
+static PyObject *old_capsule_from(rp_tensor *t) {
+    struct DLManagedTensorVersioned *managed = (rp_to_dlpack)(t);
+    if (!managed) return py_fail("to_dlpack");
+    struct DLManagedTensor *old = malloc(sizeof *old);
+    if (!old) {
+        managed->deleter(managed);
+        return PyErr_NoMemory();
+    }
+    *old = (struct DLManagedTensor){.tensor = managed->tensor, .manager_ctx = managed, .deleter = old_free};
+    PyObject *capsule = PyCapsule_New(old, "dltensor", old_capsule_end);
+    if (!capsule) old_free(old);
+    return capsule;
+}
+
 PyObject *py_torch_from(rp_tensor *t) {
     if (py_exchange) {
         struct DLManagedTensorVersioned *managed = (rp_to_dlpack)(t);
@@ -110,7 +141,7 @@ PyObject *py_torch_from(rp_tensor *t) {
         if (py_exchange->object_from_managed(managed, &object)) return NULL;
         return object;
     }
-    PyObject *capsule = capsule_from(t);
+    PyObject *capsule = old_capsule_from(t);
     PyObject *object = capsule ? PyObject_CallFunctionObjArgs(tensor_of, capsule, NULL) : NULL;
     Py_XDECREF(capsule);
     return object;
@@ -118,8 +149,17 @@ PyObject *py_torch_from(rp_tensor *t) {
 
 int py_follow_stream(rp_device device) {
     void *native = NULL;
-    if (device.type == RP_DEVICE_CPU || !py_exchange || !py_exchange->current_stream) return 0;
-    if (py_exchange->current_stream(DL_CUDA, device.index, &native)) return -1;
+    if (device.type == RP_DEVICE_CPU) return 0;
+    if (py_exchange && py_exchange->current_stream) {
+        if (py_exchange->current_stream(DL_CUDA, device.index, &native)) return -1;
+    } else if (stream_of && stream_of != Py_None) {
+        PyObject *number = PyObject_CallFunction(stream_of, "i", (int)device.index);
+        if (number) native = PyLong_AsVoidPtr(number);
+        Py_XDECREF(number);
+        if (PyErr_Occurred()) return -1;
+    } else {
+        return 0;
+    }
     rp_stream *s = (rp_stream_wrap)(device, native);
     rp_status status = (rp_set_current_stream)(s);
     rp_stream_release(s);
@@ -180,34 +220,6 @@ static void array_free(PyObject *self) {
     if (((array *)self)->t) (rp_release)(((array *)self)->t);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
-}
-
-/* ---- the form of before DLPack 1.0, which consumers that name no version take */
-
-static void old_free(struct DLManagedTensor *old) {
-    struct DLManagedTensorVersioned *managed = old->manager_ctx;
-    if (managed->deleter) managed->deleter(managed);
-    free(old);
-}
-
-static void old_capsule_end(PyObject *capsule) { /* nobody took it */
-    struct DLManagedTensor *old =
-        PyCapsule_IsValid(capsule, "dltensor") ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
-    if (old) old->deleter(old);
-}
-
-static PyObject *old_capsule_from(rp_tensor *t) {
-    struct DLManagedTensorVersioned *managed = (rp_to_dlpack)(t);
-    if (!managed) return py_fail("to_dlpack");
-    struct DLManagedTensor *old = malloc(sizeof *old);
-    if (!old) {
-        managed->deleter(managed);
-        return PyErr_NoMemory();
-    }
-    *old = (struct DLManagedTensor){.tensor = managed->tensor, .manager_ctx = managed, .deleter = old_free};
-    PyObject *capsule = PyCapsule_New(old, "dltensor", old_capsule_end);
-    if (!capsule) old_free(old);
-    return capsule;
 }
 
 /* What the consumer's stream (as in the array API: a number; 1 the default one, 2 the thread's own) is given next comes behind what ours

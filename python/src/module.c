@@ -135,7 +135,7 @@ static PyObject *reset(PyObject *module, PyObject *unused) {
 
 static PyMethodDef functions[] = {
     {"bind_exchange", py_bind_exchange, METH_VARARGS,
-     "(tensor class, to_dlpack, from_dlpack, use the class's table of C functions)"},
+     "(tensor class, to_dlpack, from_dlpack, current stream of a device or None, use the class's table of C functions)"},
     {"doctor", doctor, METH_NOARGS, "what the library found on this machine"},
     {"ops", ops, METH_NOARGS, "the op table"},
     {"dtypes", dtypes, METH_NOARGS, "numbers of the element types by name"},

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import reprise
+from reprise.dynamo import bind
 
 
 class Door(unittest.TestCase):
@@ -500,10 +501,10 @@ class Capsules(Door):
 
     def setUp(self):
         super().setUp()
-        reprise._c.bind_exchange(torch.Tensor, torch.utils.dlpack.to_dlpack, torch.utils.dlpack.from_dlpack, False)
+        bind(False)
 
     def tearDown(self):
-        reprise._c.bind_exchange(torch.Tensor, torch.utils.dlpack.to_dlpack, torch.utils.dlpack.from_dlpack, True)
+        bind()
 
     def test_inference(self):
         self.check(lambda x, y: (x @ y, x > 0, x.t()), torch.randn(4, 4), torch.randn(4, 4))

@@ -251,13 +251,16 @@ static rp_status deliver(engine *e, rp_stream *from, slot *s, uint32_t index, rp
     if (!from || !to || from == to || from->device != to->device) return add_into(e, &s->grads[index], grad);
     status = stream_order(from, to);
     if (status == RP_OK) status = rp__storage_used_by(grad->storage, to);
+    (void)rp__stream_retain(from); /* the thread may be all that holds it */
     if (status == RP_OK) status = rp_set_current_stream(to);
     if (status != RP_OK) {
         rp_release(grad);
+        rp__stream_drop(from);
         return status;
     }
     status = add_into(e, &s->grads[index], grad);
     rp_status restored = rp_set_current_stream(from);
+    rp__stream_drop(from);
     return status != RP_OK ? status : restored;
 }
 
@@ -371,7 +374,7 @@ static rp_status node_run(engine *e, slot *s) {
     rp__tape_node *n = s->node;
     rp_tensor *few[FEW] = {NULL}, **grads_in = few;
     if (n->n_in > FEW && !(grads_in = rp__calloc(n->n_in, sizeof *grads_in))) return RP__OOM("backward");
-    rp_stream *previous = s->stream ? rp__current_stream(s->stream->device) : NULL;
+    rp_stream *previous = s->stream ? rp__stream_retain(rp__current_stream(s->stream->device)) : NULL;
     bool switched = previous != s->stream;
     rp_scope scope = rp__scope_begin();
     /* its ops are the forward call's; without a line of that, they have the one of rp_backward */
@@ -412,6 +415,7 @@ static rp_status node_run(engine *e, slot *s) {
     if (switched && rp__current_stream(s->stream->device) != previous && rp_set_current_stream(previous) != RP_OK &&
         status == RP_OK)
         status = rp_error_status();
+    rp__stream_drop(previous);
     rp__site_pop(frame);
     if (grads_in != few) rp__free(grads_in);
     return status;

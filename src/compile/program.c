@@ -284,7 +284,7 @@ static rp_status record_part(recorder *r, rp__program_part *part) {
 rp_status rp__program_record(rp__executable *p) {
     recorder r = {.hook = {record}, .p = p};
     rp_status status = RP_OK;
-    rp_stream *before = rp__current_stream(p->device);
+    rp_stream *before = rp__stream_retain(rp__current_stream(p->device)); /* the thread may be all that holds it */
     bool grad_mode = rp_set_grad_enabled(false);
     rp__layer *layers[RP__LAYER_COUNT];
     for (unsigned k = 0; k < RP__LAYER_COUNT; k++) layers[k] = rp__layer_set((rp__layer_kind)k, NULL);
@@ -309,7 +309,9 @@ rp_status rp__program_record(rp__executable *p) {
             if (status == RP_OK) status = compiled;
         }
     }
-    (void)rp_set_current_stream(before);
+    rp_status restored = rp_set_current_stream(before);
+    rp__stream_drop(before);
+    if (status == RP_OK) status = restored;
     for (unsigned k = 0; k < RP__LAYER_COUNT; k++) (void)rp__layer_set((rp__layer_kind)k, layers[k]);
     (void)rp_set_grad_enabled(grad_mode);
     if (status != RP_OK) return status;

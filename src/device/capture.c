@@ -123,6 +123,7 @@ static rp_status begin_of_others(rp_stream *s, uint64_t id) {
     rp__replays *replays = rp__calloc(1, sizeof *replays);
     rp_pool *pool = c && replays ? rp_pool_new(s->device->id) : NULL;
     if (!pool || rp_failed()) {
+        rp_pool_release(pool);
         rp__free(c);
         rp__free(replays);
         return rp_failed() ? rp_error_status() : RP__OOM("a capture");

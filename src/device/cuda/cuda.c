@@ -345,8 +345,10 @@ static rp_status stream_create(rp__device *d, rp_stream *s) {
 static void stream_destroy(rp__device *d, rp_stream *s) {
     if ((s->native || s->foreign) && rp__cuda_enter_to_free(d)) {
         /* The driver would destroy it behind its work, and memory that was freed in its order is about to be used by others. */
-        CUresult ignored;
-        RELAXED(d, ignored, cuStreamSynchronize(native(s)));
+        CUresult ignored = CUDA_SUCCESS;
+        CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE; /* by its owner: a wait would end that */
+        if (s->foreign && s->native) ignored = rp__cuda_of(d)->cu->cuStreamIsCapturing(native(s), &capturing);
+        if (capturing == CU_STREAM_CAPTURE_STATUS_NONE) RELAXED(d, ignored, cuStreamSynchronize(native(s)));
         if (!s->foreign) RELAXED(d, ignored, cuStreamDestroy(native(s)));
         (void)ignored;
     }
