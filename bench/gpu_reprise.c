@@ -163,14 +163,14 @@ static rp_status other_inputs(const struct cli_program *p, rp_tensor **in) {
 
 /* Eager, and the whole step as one recording. A step with graphed callables inside replays the forward and backward. */
 static void measure_step(rp_device device) {
-    enum { EAGER_STEP, STEP_GRAPHED, STEP, STEP_MOVED, STEP_SOME, STEP_MANY, STEP_FORKS, STEP_MODES };
+    enum { EAGER_STEP, STEP_GRAPHED, STEP, STEP_MOVED, STEP_SOME, STEP_MANY, STEP_LINE, STEP_MODES };
     static const char *const modes[STEP_MODES] = {"eager",
                                                   "graphed callables",
                                                   "fused whole step",
                                                   "fused whole step, moved input",
                                                   "fused whole step, 16 inputs",
                                                   "fused whole step, 64 inputs",
-                                                  "fused whole step, forks kept"};
+                                                  "fused whole step, one line"};
     for (int m = 0; m < STEP_MODES; m++) {
         struct cli_program model;
         struct work w = {.name = "train MLP b64 Adam", .n_in = 2};
@@ -200,7 +200,7 @@ static void measure_step(rp_device device) {
         if (!status) {
             const rp_compile_options options = {.struct_size = sizeof options,
                                                 .fullgraph = true,
-                                                .layout = m == STEP_FORKS ? RP_LAYOUT_FORKS : RP_LAYOUT_AUTO};
+                                                .layout = m == STEP_LINE ? RP_LAYOUT_LINE : RP_LAYOUT_AUTO};
             r.f = m <= STEP_GRAPHED ? rp_plain(cli_program_step(&model))
                                     : cli_program_compile(&model, cli_program_step(&model), &options);
             status = failure();

@@ -331,7 +331,7 @@ typedef struct rp_compiled rp_compiled; /* a plain, compiled or graphed callable
 /* How the nodes of a compiled function's device graph wait for each other. A driver launches a line in the same time whatever
    its length; with forks, a launch costs the host more, and short nodes run side by side. */
 typedef enum rp_graph_layout {
-    RP_LAYOUT_AUTO = 0, /* a line on a GPU where the longest path has two thirds of the nodes, else forks */
+    RP_LAYOUT_AUTO = 0, /* on a GPU forks where they save more of its time than they cost the host, else a line */
     RP_LAYOUT_LINE = 1, /* each node waits for the one before it */
     RP_LAYOUT_FORKS = 2 /* a node waits for what it reads and overwrites, and for nothing else */
 } rp_graph_layout;

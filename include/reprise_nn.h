@@ -85,7 +85,26 @@ RP_CALL rp_status rp_module_apply(rp_module *m, rp_module_visit *visit, void *ct
    without the NUL. */
 RP_CALL size_t rp_module_summary(rp_module *m, char *buf, size_t bytes);
 
-/* rp_compile of a function that reads m: its tensors and modes are compared at every call, besides fn.ctx_bytes bytes
+/* The module at a dotted path below m, borrowed ("layer1.0.conv1"; "" is m): Module.get_submodule. On failure a module on which
+   every call fails. */
+RP_CALL rp_module *rp_module_find(rp_module *m, const char *path);
+
+/* Hooks of a module's forward (Module.register_forward_pre_hook, register_forward_hook), called in the order in which they were
+   registered: what goes in before it, what goes in and comes out behind it. A hook may put other tensors into in[] before, into
+   out[] behind. The forward is that of the layer (its tensors in the order of the call, NULL for those that were not given; masks
+   are none of them), or rp_module_call. A hook that is registered or removed by one of them counts from the next call on. In a
+   function of rp_compile_module hooks are part of what is recorded, and other hooks are another recording; in graphs and
+   graphed callables they run while it is captured. Return an id, 0 on failure. */
+typedef void rp_module_pre_hook(void *ctx, rp_module *m, rp_tensor **in, size_t n_in);
+typedef void rp_module_hook(void *ctx, rp_module *m, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+RP_CALL uint64_t rp_module_register_forward_pre_hook(rp_module *m, rp_module_pre_hook *hook, void *ctx);
+RP_CALL uint64_t rp_module_register_forward_hook(rp_module *m, rp_module_hook *hook, void *ctx);
+RP_CALL rp_status rp_module_remove_hook(rp_module *m, uint64_t id);
+/* The forward of a module of the program's own (Module.__call__): fn.body with m's hooks around it. 64 arguments at most. */
+RP_CALL rp_status rp_module_call(rp_module *m, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                 size_t n_out);
+
+/* rp_compile of a function that reads m: its tensors, modes and hooks are compared at every call, besides fn.ctx_bytes bytes
    at fn.ctx. Nothing can be registered below m's root afterwards. */
 RP_CALL rp_compiled *rp_compile_module(rp_module *m, rp_fn fn, const rp_compile_options *options);
 
@@ -94,6 +113,7 @@ RP_CALL rp_compiled *rp_compile_module(rp_module *m, rp_fn fn, const rp_compile_
 typedef struct rp_linear_layer { /* torch.nn.Linear */
     rp_tensor *weight;           /* (out_features, in_features), kaiming_uniform(a = sqrt 5) */
     rp_tensor *bias;             /* (out_features), uniform in +-1/sqrt(in_features); NULL: none */
+    const rp_module *module;     /* whose hooks it has; NULL: none */
 } rp_linear_layer;
 /* On failure the struct holds no tensors, and the status says why. dtype RP_DTYPE_NONE: float32. */
 RP_CALL rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, int64_t out_features, bool bias,
@@ -110,6 +130,7 @@ typedef struct rp_embedding_layer { /* torch.nn.Embedding */
     int64_t padding_idx;            /* the row that gets no gradient; -1: none */
     double max_norm, norm_type;     /* rows that are looked up are shortened to that norm in place; 0: not */
     bool scale_grad_by_freq;
+    const rp_module *module; /* whose hooks it has; NULL: none */
 } rp_embedding_layer;
 RP_CALL rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_embeddings, int64_t embedding_dim,
                                           rp_dtype dtype);
@@ -132,6 +153,7 @@ typedef struct rp_layer_norm_layer { /* torch.nn.LayerNorm */
     int64_t normalized_shape[RP_MAX_DIMS];
     size_t n_dims;
     double eps;
+    const rp_module *module; /* whose hooks it has; NULL: none */
 } rp_layer_norm_layer;
 RP_CALL rp_status rp_layer_norm_layer_init(rp_layer_norm_layer *l, const int64_t *normalized_shape, size_t n_dims,
                                            double eps, bool elementwise_affine, rp_dtype dtype);
@@ -183,6 +205,7 @@ typedef struct rp_conv2d_layer { /* torch.nn.Conv2d */
     rp_tensor *weight;           /* (out_channels, in_channels / groups, kernel height, kernel width) */
     rp_tensor *bias;             /* (out_channels); NULL: none */
     int64_t stride[2], padding[2], dilation[2], groups;
+    const rp_module *module; /* whose hooks it has; NULL: none */
 } rp_conv2d_layer;
 RP_CALL rp_status rp_conv2d_layer_init(rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels,
                                        int64_t kernel_height, int64_t kernel_width, const rp_conv2d_options *options);
@@ -199,7 +222,8 @@ typedef struct rp_rms_norm_layer { /* torch.nn.RMSNorm */
     rp_tensor *weight;             /* normalized_shape, ones; NULL without elementwise_affine */
     int64_t normalized_shape[RP_MAX_DIMS];
     size_t n_dims;
-    double eps; /* 0: that of the type in which it is computed; negative: 0 */
+    double eps;              /* 0: that of the type in which it is computed; negative: 0 */
+    const rp_module *module; /* whose hooks it has; NULL: none */
 } rp_rms_norm_layer;
 RP_CALL rp_tensor *rp_rms_norm_layer_forward(const rp_rms_norm_layer *l, rp_tensor *x);
 RP_CALL rp_status rp_rms_norm_add(rp_module *m, const char *name, rp_rms_norm_layer *l, const int64_t *normalized_shape,
@@ -209,6 +233,7 @@ typedef struct rp_group_norm_layer { /* torch.nn.GroupNorm */
     rp_tensor *weight, *bias;        /* (num_channels), ones and zeros; NULL without affine */
     int64_t num_groups;
     double eps;
+    const rp_module *module; /* whose hooks it has; NULL: none */
 } rp_group_norm_layer;
 RP_CALL rp_tensor *rp_group_norm_layer_forward(const rp_group_norm_layer *l, rp_tensor *x); /* (N, C, ...) */
 RP_CALL rp_status rp_group_norm_add(rp_module *m, const char *name, rp_group_norm_layer *l, int64_t num_groups,
@@ -299,6 +324,7 @@ typedef struct rp_transformer_stack { /* torch.nn.TransformerEncoder, Transforme
     rp_transformer_layer *layers;     /* num_layers, of the program; equal at first, as PyTorch's copies are */
     size_t num_layers;
     rp_layer_norm_layer norm; /* without weight: none */
+    const rp_module *module;  /* whose hooks it has; NULL: none */
 } rp_transformer_stack;
 RP_CALL rp_tensor *rp_transformer_encoder_forward(const rp_transformer_stack *s, rp_tensor *src,
                                                   const rp_attention_masks *masks);
@@ -346,6 +372,7 @@ typedef struct rp_recurrent_cell { /* torch.nn.RNNCell, GRUCell, LSTMCell */
     rp_recurrent_kind kind;
     rp_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* uniform in +-1/sqrt(hidden_size) */
     int64_t hidden_size;
+    const rp_module *module; /* whose hooks it has; NULL: none */
 } rp_recurrent_cell;
 RP_CALL rp_status rp_recurrent_cell_add(rp_module *m, const char *name, rp_recurrent_cell *l, rp_recurrent_kind kind,
                                         int64_t input_size, int64_t hidden_size, bool bias);
@@ -378,6 +405,7 @@ typedef struct rp_conv_layer { /* torch.nn.Conv1d, Conv2d, Conv3d, ConvTranspose
     unsigned spatial;
     bool transposed;
     rp_conv_options options; /* with zeros replaced by what they stand for */
+    const rp_module *module; /* whose hooks it has; NULL: none */
 } rp_conv_layer;
 /* kernel: `spatial` numbers, 1 to 3. */
 RP_CALL rp_status rp_conv_add(rp_module *m, const char *name, rp_conv_layer *l, int64_t in_channels,
@@ -395,6 +423,7 @@ RP_CALL rp_tensor *rp_channel_alpha_dropout_forward(const rp_dropout_layer *l, r
 
 typedef struct rp_prelu_layer { /* torch.nn.PReLU */
     rp_tensor *weight;          /* (num_parameters) */
+    const rp_module *module;    /* whose hooks it has; NULL: none */
 } rp_prelu_layer;
 RP_CALL rp_status rp_prelu_add(rp_module *m, const char *name, rp_prelu_layer *l, int64_t num_parameters, double value);
 RP_CALL rp_tensor *rp_prelu_layer_forward(const rp_prelu_layer *l, rp_tensor *x);
@@ -402,6 +431,7 @@ RP_CALL rp_tensor *rp_prelu_layer_forward(const rp_prelu_layer *l, rp_tensor *x)
 typedef struct rp_bilinear_layer { /* torch.nn.Bilinear */
     rp_tensor *weight;             /* (out, in1, in2), uniform in +-1/sqrt(in1), as the bias */
     rp_tensor *bias;               /* (out); NULL: none */
+    const rp_module *module;       /* whose hooks it has; NULL: none */
 } rp_bilinear_layer;
 RP_CALL rp_status rp_bilinear_add(rp_module *m, const char *name, rp_bilinear_layer *l, int64_t in1_features,
                                   int64_t in2_features, int64_t out_features, bool bias);
@@ -422,6 +452,7 @@ typedef struct rp_embedding_bag_layer { /* torch.nn.EmbeddingBag */
     int64_t padding_idx;
     double max_norm, norm_type;
     bool scale_grad_by_freq, include_last_offset;
+    const rp_module *module; /* whose hooks it has; NULL: none */
 } rp_embedding_bag_layer;
 RP_CALL rp_status rp_embedding_bag_add(rp_module *m, const char *name, rp_embedding_bag_layer *l,
                                        int64_t num_embeddings, int64_t embedding_dim,
@@ -433,6 +464,7 @@ RP_CALL rp_tensor *rp_embedding_bag_layer_forward(const rp_embedding_bag_layer *
 
 typedef struct rp_transformer { /* torch.nn.Transformer; matrices are xavier_uniform */
     rp_transformer_stack encoder, decoder;
+    const rp_module *module; /* whose hooks it has; NULL: none */
 } rp_transformer;
 /* encoder and decoder: arrays of the program, of that many layers (PyTorch's default: 6 each). */
 RP_CALL rp_status rp_transformer_add(rp_module *m, const char *name, rp_transformer *t, rp_transformer_layer *encoder,
@@ -676,8 +708,11 @@ typedef struct rp_one_cycle_options {
     double final_div_factor; /* 0: 1e4 */
     bool linear;             /* else by a cosine */
     bool three_phase;
+    bool keep_momentum;                 /* cycle_momentum=False */
+    double base_momentum, max_momentum; /* 0: 0.85, 0.95; negative: 0 */
 } rp_one_cycle_options;
-/* Rates of its own, whatever base is; the last one stays. Of the learning rate alone: momentum is not cycled. */
+/* Rates of its own, whatever base is; the last one stays. The momentum (beta1, where there is one) runs the other way, from
+   max_momentum to base_momentum and back; for optimizers without one: keep_momentum. */
 RP_CALL rp_schedule *rp_schedule_one_cycle(double max_lr, int64_t total_steps, const rp_one_cycle_options *options);
 
 typedef enum rp_cyclic_mode {
@@ -689,7 +724,9 @@ typedef struct rp_cyclic_options {
     size_t struct_size;
     int64_t step_size_down; /* 0: as many as up */
     rp_cyclic_mode mode;
-    double gamma; /* 0: 1 */
+    double gamma;                       /* 0: 1 */
+    bool keep_momentum;                 /* cycle_momentum=False */
+    double base_momentum, max_momentum; /* 0: 0.8, 0.9; negative: 0. The momentum runs against the rate */
 } rp_cyclic_options;
 RP_CALL rp_schedule *rp_schedule_cyclic(double base_lr, double max_lr, int64_t step_size_up,
                                         const rp_cyclic_options *options);
@@ -704,10 +741,14 @@ RP_CALL rp_schedule *rp_schedule_chained(rp_schedule *const *parts, size_t n);
 RP_API void rp_schedule_release(rp_schedule *s); /* optimizers have copies; NULL is ignored */
 /* The rates at steps (a tensor of any size) as float64. */
 RP_CALL rp_tensor *rp_schedule_rate(const rp_schedule *s, rp_tensor *step, double base_lr);
+/* The momenta, likewise: `own`, the optimizer's, where the schedule cycles none. */
+RP_CALL rp_tensor *rp_schedule_momentum(const rp_schedule *s, rp_tensor *step, double own);
 
 /* For all groups, from step 0, whose rate they get at once. NULL: none any more. rp_optimizer_set_lr holds until the
    next step of the schedule. */
 RP_CALL rp_status rp_optimizer_set_schedule(rp_optimizer *opt, const rp_schedule *s);
+/* The momentum of a group as its schedule cycles it, 0-d float64, borrowed; NULL: it does not. */
+RP_CALL rp_tensor *rp_optimizer_momentum(rp_optimizer *opt, size_t group);
 RP_CALL rp_status rp_optimizer_schedule_step(rp_optimizer *opt); /* scheduler.step(): after rp_optimizer_step */
 
 typedef struct rp_plateau_options { /* zero is PyTorch's default */

@@ -139,6 +139,23 @@ ADAPT = {
     "embedding_bag": embedding_bag,
     "unique": unique,
     "clamp_tensor": aten.clamp.Tensor,
+    "special_xlog1py_scalar": aten.special_xlog1py.other_scalar,
+    "rsub_scalar": aten.rsub.Scalar,
+    "div_mode": lambda a, b, rounding_mode=None: torch.div(a, b, rounding_mode=rounding_mode),
+    "div_mode_scalar": lambda a, b, rounding_mode=None: torch.div(a, b, rounding_mode=rounding_mode),
+    "float_power_scalar": aten.float_power.Tensor_Scalar,
+    "scalar_pow": aten.pow.Scalar,
+    "where_scalar": aten.where.Scalar,
+    "where_scalar_self": aten.where.ScalarSelf,
+    "where_scalar_other": aten.where.ScalarOther,
+    "weight_norm": aten._weight_norm,
+    "type_as": lambda x, y: x.type_as(y),
+    "sum_to_size": lambda x, size: x.sum_to_size(size),
+    "histogram": lambda x, bins, range=None, weight=None, density=False: torch.histogram(
+        x, bins, range=None if range is None else tuple(range), weight=weight, density=density),
+    "histogram_bins": lambda x, bins, weight=None, density=False: torch.histogram(x, bins, weight=weight, density=density),
+    "linalg_cond_str": lambda x, p: torch.linalg.cond(x, p),
+    "linalg_cond": lambda x, p=None: torch.linalg.cond(x, p),
     "searchsorted": lambda rows, x, *sorter, **options: torch.searchsorted(
         rows, x, **options, **({"sorter": sorter[0]} if sorter and "sorter" not in options else {})),
     "search_rows": lambda rows, x, sorter=None, out_int32=False, right=False: torch.searchsorted(rows, x, sorter=sorter, out_int32=out_int32, right=right),
@@ -200,7 +217,9 @@ ADAPT = {
     "conv_weight": lambda g, x, size, *a: getattr(torch.nn.grad, f"conv{len(size) - 2}d_weight")(x, size, g, *a),
     **{f"lp_pool{n}d": lambda x, p, k, s=(), ceil=False, n=n: wide(x, lambda y: getattr(F, f"lp_pool{n}d")(
         y, p, (k * n if len(k) == 1 else k) if n > 1 else k[0], (s if n > 1 else s[0]) if s else None, ceil)) for n in (1, 2, 3)},
-    "interpolate": lambda x, size=None, scale=None, *a: F.interpolate(x, size, scale or None, *a),
+    "interpolate": lambda x, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None, antialias=False:
+        (wide if antialias else lambda x, f: f(x))(x, lambda y: F.interpolate(
+            y, size, scale_factor or None, mode, align_corners, recompute_scale_factor, antialias)),  # no antialias of halves on a CPU
     "pad": F.pad,
     "affine_grid_generator": lambda x, *a: wide(x, lambda y: aten.affine_grid_generator(y, *a)),
     "avg_pool3d": lambda x, *a, **k: wide(x, lambda y: aten.avg_pool3d(y, *a, **k)),  # no half pools of volumes on a CPU

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes tests/data/golden/training/optimizers.txt: parameters after each step of torch.optim (Lion and LAMB: timm),
 schedules.txt: learning rates of torch.optim.lr_scheduler; plateau.txt; lbfgs.txt: evaluations, losses and parameters.
+momenta.txt: momenta that schedules cycle; cycled.txt: as optimizers.txt, under such a schedule.
 usage: scripts/golden_training.py tests/data/golden/training   (needs torch and timm; the tests need only the files)
 
 Three parameters of sizes (5), (2, 3), (); the second has no gradient at step 2. Values and gradients are those of value() and gradient().
-A line of optimizers.txt: NAME STEP and the numbers of all three, float64. A line of the other two: NAME and
+A line of optimizers.txt: NAME STEP and the numbers of all three, float64. A line of schedules, plateaus and momenta: NAME and
 the rates before each step."""
 import sys
 
@@ -65,15 +66,18 @@ CASES = {
 }
 
 
-def optimizers(out):
-    for name, make in CASES.items():
+def optimizers(out, cases, cycled):
+    for name, make in cases.items():
         p = [tensor(lambda i: value(k, i), s).requires_grad_() for k, s in enumerate(SIZES)]
         opt = make(p)
+        schedule = O.lr_scheduler.OneCycleLR(opt, 0.25, STEPS, pct_start=0.5, base_momentum=0.6, max_momentum=0.9) if cycled else None
         for t in range(1, STEPS + 1):
             for k, s in enumerate(SIZES):
                 absent = k == 1 and t == 2 and not name.startswith("lamb")
                 p[k].grad = None if absent else tensor(lambda i: gradient(k, i, t), s)
             opt.step()
+            if cycled and t < STEPS:
+                schedule.step()
             numbers = torch.cat([x.detach().reshape(-1) for x in p]).tolist()
             out.write(f"{name} {t} {' '.join(f'{x:.17g}' for x in numbers)}\n")
 
@@ -102,6 +106,14 @@ SCHEDULES = {
     "three_parts": lambda o: L.SequentialLR(o, [L.ConstantLR(o, 0.1, 5), L.ExponentialLR(o, 0.9), L.StepLR(o, 4, 0.5)], [5, 17]),
     "chained": lambda o: L.ChainedScheduler([L.ConstantLR(o, 0.1, 5), L.ExponentialLR(o, 0.9), L.StepLR(o, 6, 0.5)]),
 }
+MOMENTA = {
+    "one_cycle": lambda o: L.OneCycleLR(o, 0.4, RATES),
+    "one_cycle_linear": lambda o: L.OneCycleLR(o, 0.4, RATES, pct_start=0.4, anneal_strategy="linear", base_momentum=0.3, max_momentum=0.7),
+    "one_cycle_three": lambda o: L.OneCycleLR(o, 0.4, RATES, pct_start=0.25, three_phase=True),
+    "cyclic": lambda o: L.CyclicLR(o, 0.01, 0.2, 5, 3),
+    "cyclic_halves": lambda o: L.CyclicLR(o, 0.01, 0.2, 4, mode="triangular2", base_momentum=0.5, max_momentum=0.99),
+    "cyclic_range": lambda o: L.CyclicLR(o, 0.01, 0.2, 6, mode="exp_range", gamma=0.95),
+}
 PLATEAUS = {
     "plateau": {},
     "plateau_max": dict(mode="max", factor=0.5, patience=2, threshold=0.05, cooldown=2),
@@ -113,14 +125,14 @@ def metric(t):
     return 2 + ((t * 37) % 23) / 23 - 0.01 * t
 
 
-def rates(out, table, step):
+def rates(out, table, step, what="lr"):
     for name, make in table.items():
         p = torch.zeros(1, requires_grad=True)
-        opt = O.SGD([p], BASE)
+        opt = O.SGD([p], BASE, momentum=0.5)
         schedule = make(opt)
         out.write(name)
         for t in range(RATES):
-            out.write(f" {opt.param_groups[0]['lr']:.17g}")
+            out.write(f" {opt.param_groups[0][what]:.17g}")
             opt.step()
             if t + 1 < RATES:
                 step(schedule, t)
@@ -154,7 +166,12 @@ def lbfgs(out):
 
 if __name__ == "__main__":
     with open(f"{sys.argv[1]}/optimizers.txt", "w") as f:
-        optimizers(f)
+        optimizers(f, CASES, False)
+    with open(f"{sys.argv[1]}/cycled.txt", "w") as f:
+        optimizers(f, {k: v for k, v in CASES.items() if k.startswith(("sgd_mom", "sgd_d", "sgd_n", "ad", "rmsprop_mom", "rmsprop_all", "nadam", "radam", "li", "la"))
+                       and not k.startswith(("adag", "adad", "sgd_decay"))}, True)
+    with open(f"{sys.argv[1]}/momenta.txt", "w") as f:
+        rates(f, MOMENTA, lambda s, t: s.step(), "momentum")
     with open(f"{sys.argv[1]}/schedules.txt", "w") as f:
         rates(f, SCHEDULES, lambda s, t: s.step())
     with open(f"{sys.argv[1]}/plateau.txt", "w") as f:

@@ -105,6 +105,12 @@ static void linear_residual(void *ctx, rp_tensor *const *in, size_t n_in, rp_ten
     out[0] = rp_add(rp_linear(in[0], in[1], in[2]), in[3]);
     out[1] = rp_mul(out[0], in[4]);
 }
+/* The norm's rows are a launch of their own. */
+static void linear_norm(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *y = rp_add(rp_linear(in[0], in[1], in[2]), in[3]);
+    out[0] = rp_layer_norm(y, RP_DIMS(33), in[2], in[4], 1e-5);
+}
 static void conv_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const int *shape = ctx; /* stride, padding, dilation, groups */
     (void)n_in, (void)n_out;
@@ -164,6 +170,8 @@ static void test_everyday(void **state) {
             check("linear+gelu", linear_gelu, NULL, 0, gelu, 3, 1, 1);
             rp_tensor *residual[] = {x, w, b, FILLED(4, d, 3, 17, 33), FILLED(5, d, 17, 33)};
             check("linear+bias+residual", linear_residual, NULL, 0, residual, 5, 2, 1);
+            rp_tensor *norm[] = {x, w, b, FILLED(4, d, 3, 17, 33), FILLED(5, d, 33)};
+            check("linear+bias+residual+layer_norm", linear_norm, NULL, 0, norm, 5, 1, 2);
             static int shapes[][4] = {{1, 1, 1, 1}, {2, 0, 1, 1}, {2, 3, 2, 2}, {1, 0, 1, 4}};
             for (unsigned s = 0; s < 4; s++) {
                 const int64_t out = (9 + 2 * shapes[s][1] - shapes[s][2] * 2 - 1) / shapes[s][0] + 1;

@@ -8,6 +8,7 @@
 /* cmocka wants the four above */
 #include <cmocka.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,11 +186,74 @@ static void test_capture_of_ops(void **state) {
     capture(false);
 }
 
+/* Work and ends of tensors beside a capture that the library has not been told of: in the thread that captures, and in another. The allocator
+   asks the driver about work that went before, which would end a capture in global mode. */
+static void *work_beside(void *of) {
+    rp_tensor **used = of;
+    float v[256];
+    rp_release(*used);
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = ramp(100, 0.5F), *got = rp_add(x, x);
+    rp_status status = rp_to_host(got, v, (size_t)rp_numel(got) * sizeof *v);
+    rp_stream *own = rp_stream_new(rp_cuda(0));
+    rp_event *mark = rp_event_new(rp_cuda(0), false);
+    if (status == RP_OK) status = rp_event_record(mark, own);
+    if (status == RP_OK) status = rp_event_synchronize(mark);
+    rp_event_release(mark);
+    rp_stream_release(own);
+    (void)rp_scope_end(scope, NULL, 0);
+    *used = NULL;
+    return status == RP_OK && !rp_failed() && v[3] == -3.0F ? of : NULL;
+}
+
+static void beside_a_capture(bool thread) {
+    rp_scope scope = rp_scope_begin();
+    void *native = NULL, *other = NULL, *graph = NULL, *result = NULL;
+    CU(cu.stream_create(&native, 1));
+    CU(cu.stream_create(&other, 1));
+    rp_stream *before = rp_current_stream(rp_cuda(0)), *s = rp_stream_wrap(rp_cuda(0), other);
+    rp_scope inner = rp_scope_begin();
+    rp_tensor *used = rp_retain(ramp(200, 0.01F));
+    OK(rp_set_current_stream(s));
+    (void)rp_sin(used); /* memory of one stream that another one reads */
+    OK(rp_set_current_stream(before));
+    OK(rp_scope_end(inner, NULL, 0));
+    rp_stream_release(s);
+
+    CU(cu.begin(native, 0));
+    pthread_t t;
+    if (thread) {
+        assert_int_equal(pthread_create(&t, NULL, work_beside, &used), 0);
+        assert_int_equal(pthread_join(t, &result), 0);
+    } else {
+        result = work_beside(&used);
+    }
+    CU(cu.end(native, &graph));
+    assert_non_null(result);
+    CU(cu.graph_destroy(graph));
+    OK(rp_scope_end(scope, NULL, 0));
+    OK(rp_synchronize(rp_cuda(0)));
+    CU(cu.stream_destroy(other));
+    CU(cu.stream_destroy(native));
+}
+
+static void test_work_beside_a_capture(void **state) {
+    (void)state;
+    beside_a_capture(false);
+}
+
+static void test_work_beside_a_capture_of_another_thread(void **state) {
+    (void)state;
+    beside_a_capture(true);
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_life, start),
                                        cmocka_unit_test_setup(test_work, start),
                                        cmocka_unit_test_setup(test_capture_of_a_compiled_call, start),
-                                       cmocka_unit_test_setup(test_capture_of_ops, start)};
+                                       cmocka_unit_test_setup(test_capture_of_ops, start),
+                                       cmocka_unit_test_setup(test_work_beside_a_capture, start),
+                                       cmocka_unit_test_setup(test_work_beside_a_capture_of_another_thread, start)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

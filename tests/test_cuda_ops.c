@@ -175,10 +175,11 @@ static void optimizers(rp_tensor **out) {
         for (int k = 0; k < PARAMS; k++) g[k] = wave(t + 0.1 * k, 0.3, sizes[k], 2, RP_F32);
         const double adam[] = {0.9, 0.99, 1e-3, 0.1}, sgd[] = {0.9, 0, 0.1};
         assert_int_equal(rp_foreach_update_("adam", p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, NULL, 0, step, lr, NULL,
-                                            NULL, adam, 4, RP__UPDATE_DECAY | (t > 1 ? RP__UPDATE_DECOUPLED : 0)),
+                                            NULL, NULL, adam, 4, RP__UPDATE_DECAY | (t > 1 ? RP__UPDATE_DECOUPLED : 0)),
                          RP_OK);
         assert_int_equal(rp_foreach_update_("sgd", p, PARAMS, g, PARAMS, m, PARAMS, NULL, 0, NULL, 0, step, lr, NULL,
-                                            NULL, sgd, 3, RP__UPDATE_DECAY | RP__UPDATE_MOMENTUM | RP__UPDATE_NESTEROV),
+                                            NULL, NULL, sgd, 3,
+                                            RP__UPDATE_DECAY | RP__UPDATE_MOMENTUM | RP__UPDATE_NESTEROV),
                          RP_OK);
     }
     for (int k = 0; k < PARAMS; k++) {

@@ -516,6 +516,62 @@ static void two_engines_live_side_by_side(void **state) {
     rp_compiled_release(b);
 }
 
+/* ---------------------------------------------------------------- attention */
+
+enum { ATTENTION = 3 }; /* q, k, v */
+
+/* four heads of queries over two of keys */
+typedef struct attends {
+    bool causal;
+    rp_tensor *mask;
+} attends;
+
+static void attend(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const attends *a = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *y =
+        rp_scaled_dot_product_attention(in[0], in[1], in[2], a->mask, 0, a->causal,
+                                        RP_OPTIONS(rp_scaled_dot_product_attention_options, .enable_gqa = true));
+    out[0] = rp_softmax(y, -1);
+}
+
+static void attention_is_the_engines_forward_and_backward(void **state) {
+    (void)state;
+    static const char *const engines[] = {"onnxrt", "xla"};
+    bool any = false;
+    for (unsigned k = 0; k < 2; k++) {
+        if (!is_here(engines[k])) continue;
+        any = true;
+        for (int how = 0; how < 3; how++) {
+            attends a = {.causal = how == 1};
+            if (how == 2) { /* one row sees nothing */
+                a.mask = rp_ge_scalar(rp_randn(RP_DIMS(2, 1, 5, 6), NULL), rp_f64(-0.5));
+                (void)rp_fill_(rp_select(a.mask, 2, 1), rp_bool(false));
+            }
+            const rp_fn fn = {attend, &a, sizeof a, "attend"};
+            rp_compiled *f = compiled(fn, engines[k], true);
+            rp_tensor *x[ATTENTION] = {rp_randn(RP_DIMS(2, 4, 5, 3), NULL), rp_randn(RP_DIMS(2, 2, 6, 3), NULL),
+                                       rp_randn(RP_DIMS(2, 2, 6, 4), NULL)};
+            rp_tensor *by = rp_randn(RP_DIMS(2, 4, 5, 4), NULL), *want[ATTENTION];
+            for (int i = 0; i < ATTENTION; i++) OK(rp_set_requires_grad(x[i], true));
+            for (int turn = 0; turn < 4; turn++) {
+                rp_tensor *y, *loss, *got[ATTENTION];
+                if (turn == 0)
+                    attend(&a, x, ATTENTION, &y, 1);
+                else
+                    OK(rp_call(f, x, ATTENTION, &y, 1));
+                loss = rp_sum(rp_mul(y, by));
+                OK(rp_grad(&loss, 1, x, ATTENTION, NULL, NULL, turn == 0 ? want : got));
+                for (int i = 0; i < ATTENTION && turn > 0; i++) same_bits(got[i], want[i]);
+            }
+            assert_true(explains(f, "engine", "", "part 1 of 1"));
+            assert_false(explains(f, "skip", "engine-lacks-op", ""));
+            rp_compiled_release(f);
+        }
+    }
+    if (!any) skip();
+}
+
 /* ---------------------------------------------------------------- rp_cudagraphs_inner */
 
 static void square(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -679,6 +735,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_child_of_fork_goes_on_in_fused_kernels, fresh, take_error),
         cmocka_unit_test_setup_teardown(updates_in_place_keep_their_order, fresh, take_error),
         cmocka_unit_test_setup_teardown(two_engines_live_side_by_side, fresh, take_error),
+        cmocka_unit_test_setup_teardown(attention_is_the_engines_forward_and_backward, fresh, take_error),
         cmocka_unit_test_setup_teardown(onnxrt_computes_every_op, fresh, take_error),
         cmocka_unit_test_setup_teardown(xla_computes_every_op, fresh, take_error),
     };

@@ -293,6 +293,216 @@ static void errors_name_the_part(void **state) {
     rp_module_release(parent);
 }
 
+/* ---------------------------------------------------------------- hooks */
+
+/* Writes what is called, in order, and what goes in and out, to `text`. */
+struct diary {
+    char text[256];
+    rp_module *m;
+    uint64_t id; /* of a hook that takes itself away */
+};
+struct note {
+    struct diary *diary;
+    const char *letter;
+    double factor; /* of what goes in or out; 1: it stays */
+    bool once;
+};
+
+static void write_down(const struct note *n) {
+    strcat(n->diary->text, n->letter);
+    if (n->once) OK(rp_module_remove_hook(n->diary->m, n->diary->id));
+}
+static void before(void *ctx, rp_module *m, rp_tensor **in, size_t n_in) {
+    const struct note *n = ctx;
+    assert_ptr_equal(m, n->diary->m);
+    assert_int_equal(n_in, 1);
+    if (n->factor != 1) in[0] = rp_mul_scalar(in[0], rp_f64(n->factor));
+    write_down(n);
+}
+static void behind(void *ctx, rp_module *m, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct note *n = ctx;
+    assert_true(m == n->diary->m && n_in == 1 && n_out == 1 && in[0] && out[0]);
+    if (n->factor != 1) out[0] = rp_mul_scalar(out[0], rp_f64(n->factor));
+    write_down(n);
+}
+
+static void hooks_in_their_order(void **state) {
+    (void)state;
+    struct net net;
+    rp_module *m = net_new(&net);
+    struct diary diary = {.m = rp_module_find(m, "fc")};
+    rp_tensor *x = rp_rand(RP_DIMS(2, 4));
+    struct note a = {&diary, "a", 1, false}, b = {&diary, "b", 2, false}, c = {&diary, "c", 1, true},
+                d = {&diary, "d", 3, false}, e = {&diary, "e", 1, false};
+    const uint64_t first = rp_module_register_forward_hook(diary.m, behind, &d);
+    assert_true(first != 0);
+    assert_true(rp_module_register_forward_pre_hook(diary.m, before, &a) != 0);
+    assert_true(rp_module_register_forward_pre_hook(diary.m, before, &b) != 0);
+    diary.id = rp_module_register_forward_hook(diary.m, behind, &c);
+    assert_true(rp_module_register_forward_hook(diary.m, behind, &e) != first);
+    rp_tensor *expected = rp_mul_scalar(rp_linear(rp_mul_scalar(x, rp_f64(2)), net.fc.weight, net.fc.bias), rp_f64(3));
+    same(rp_linear_layer_forward(&net.fc, x), expected);
+    assert_string_equal(diary.text, "abdce"); /* e was there when the round began that c leaves */
+    *diary.text = 0;
+    same(rp_linear_layer_forward(&net.fc, x), expected);
+    assert_string_equal(diary.text, "abde");
+    (void)rp_module_remove_hook(diary.m, diary.id);
+    refused("has no hook");
+    OK(rp_module_remove_hook(diary.m, first));
+    *diary.text = 0;
+    (void)rp_linear_layer_forward(&net.fc, x);
+    assert_string_equal(diary.text, "abe");
+    rp_module_release(m);
+}
+
+/* A recording holds the hooks that it met; others are another recording. */
+static void hooks_of_compiled_functions(void **state) {
+    (void)state;
+    struct net net;
+    rp_module *m = net_new(&net);
+    OK(rp_module_set_training(m, false));
+    rp_fn fn = {body, &net, 0, "net"};
+    rp_compiled *f = rp_compile_module(m, fn, NULL);
+    struct diary diary = {.m = rp_module_find(m, "fc")};
+    struct note twice = {&diary, "x", 2, false};
+    rp_tensor *x = rp_rand(RP_DIMS(1, 3, 4, 4)), *plain, *hooked = NULL, *y = NULL;
+    body(&net, &x, 1, &plain, 1);
+    for (int i = 0; i < 3; i++) {
+        OK(rp_call(f, &x, 1, &y, 1));
+        same(y, plain);
+    }
+    const uint64_t id = rp_module_register_forward_hook(diary.m, behind, &twice);
+    body(&net, &x, 1, &hooked, 1);
+    for (int i = 0; i < 3; i++) {
+        OK(rp_call(f, &x, 1, &y, 1));
+        same(y, hooked);
+    }
+    assert_true(strlen(diary.text) < 4); /* replays do not call it */
+    OK(rp_module_remove_hook(diary.m, id));
+    OK(rp_call(f, &x, 1, &y, 1));
+    same(y, plain);
+    rp_compiled_release(f);
+    rp_module_release(m);
+}
+
+static void count_in(void *ctx, rp_module *m, rp_tensor **in, size_t n_in) {
+    (void)m;
+    for (size_t k = 0; k < n_in; k++) ((size_t *)ctx)[0] += in[k] != NULL;
+}
+static void count_out(void *ctx, rp_module *m, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)m, (void)in, (void)n_in;
+    for (size_t k = 0; k < n_out; k++) ((size_t *)ctx)[1] += out[k] != NULL;
+}
+
+/* Every layer of the library asks for the hooks of its module: how many tensors they see. */
+static void hooks_of_every_layer(void **state) {
+    (void)state;
+    rp_module *m = rp_module_new("all");
+    size_t seen[2];
+    rp_tensor *x = rp_rand(RP_DIMS(2, 4)), *image = rp_rand(RP_DIMS(2, 4, 3, 3)), *text = rp_rand(RP_DIMS(3, 2, 4)),
+              *more, *cell;
+    rp_tensor *ids = rp_zeros(RP_DIMS(2, 3), RP_OPTIONS(rp_zeros_options, .dtype = RP_I64));
+#define HOOKED(name, in, out, call)                                                                                    \
+    do {                                                                                                               \
+        seen[0] = seen[1] = 0;                                                                                         \
+        assert_true(rp_module_register_forward_pre_hook(rp_module_find(m, name), count_in, seen) != 0);                \
+        assert_true(rp_module_register_forward_hook(rp_module_find(m, name), count_out, seen) != 0);                   \
+        (void)(call);                                                                                                  \
+        if (rp_failed() || seen[0] != (in) || seen[1] != (out))                                                        \
+            fail_msg("%s: %zu in, %zu out: %s", name, seen[0], seen[1], rp_failed() ? rp_error_message() : "");        \
+    } while (0)
+    rp_linear_layer linear;
+    OK(rp_linear_add(m, "linear", &linear, 4, 2, true));
+    HOOKED("linear", 1, 1, rp_linear_layer_forward(&linear, x));
+    rp_embedding_layer embedding;
+    OK(rp_embedding_add(m, "embedding", &embedding, 3, 4));
+    HOOKED("embedding", 1, 1, rp_embedding_layer_forward(&embedding, ids));
+    rp_embedding_bag_layer bag;
+    OK(rp_embedding_bag_add(m, "bag", &bag, 3, 4, NULL));
+    HOOKED("bag", 1, 1, rp_embedding_bag_layer_forward(&bag, ids, NULL, NULL));
+    rp_layer_norm_layer layer_norm;
+    OK(rp_layer_norm_add(m, "layer_norm", &layer_norm, RP_DIMS(4), 1e-5, true));
+    HOOKED("layer_norm", 1, 1, rp_layer_norm_layer_forward(&layer_norm, x));
+    rp_rms_norm_layer rms_norm;
+    OK(rp_rms_norm_add(m, "rms_norm", &rms_norm, RP_DIMS(4), 0, true));
+    HOOKED("rms_norm", 1, 1, rp_rms_norm_layer_forward(&rms_norm, x));
+    rp_batch_norm_layer batch_norm;
+    OK(rp_batch_norm_add(m, "batch_norm", &batch_norm, 4, NULL));
+    HOOKED("batch_norm", 1, 1, rp_batch_norm_layer_forward(&batch_norm, x));
+    rp_group_norm_layer group_norm;
+    OK(rp_group_norm_add(m, "group_norm", &group_norm, 2, 4, 1e-5, true));
+    HOOKED("group_norm", 1, 1, rp_group_norm_layer_forward(&group_norm, image));
+    rp_instance_norm_layer instance_norm;
+    OK(rp_instance_norm_add(m, "instance_norm", &instance_norm, 4, NULL));
+    HOOKED("instance_norm", 1, 1, rp_instance_norm_layer_forward(&instance_norm, image));
+    rp_dropout_layer dropout[4];
+    for (int i = 0; i < 4; i++)
+        OK(rp_dropout_add(m, (const char *const[]){"dropout", "channels", "alpha", "features"}[i], &dropout[i], 0.5));
+    HOOKED("dropout", 1, 1, rp_dropout_layer_forward(&dropout[0], x));
+    HOOKED("channels", 1, 1, rp_channel_dropout_forward(&dropout[1], image));
+    HOOKED("alpha", 1, 1, rp_alpha_dropout_forward(&dropout[2], x));
+    HOOKED("features", 1, 1, rp_channel_alpha_dropout_forward(&dropout[3], image));
+    rp_conv2d_layer conv2d;
+    OK(rp_conv2d_add(m, "conv2d", &conv2d, 4, 2, 3, 3, NULL));
+    HOOKED("conv2d", 1, 1, rp_conv2d_layer_forward(&conv2d, image));
+    rp_conv_layer conv;
+    OK(rp_conv_add(m, "conv", &conv, 4, 2, RP_DIMS(3, 3), NULL));
+    HOOKED("conv", 1, 1, rp_conv_layer_forward(&conv, image));
+    rp_prelu_layer prelu;
+    OK(rp_prelu_add(m, "prelu", &prelu, 1, 0.25));
+    HOOKED("prelu", 1, 1, rp_prelu_layer_forward(&prelu, x));
+    rp_bilinear_layer bilinear;
+    OK(rp_bilinear_add(m, "bilinear", &bilinear, 4, 4, 2, true));
+    HOOKED("bilinear", 2, 1, rp_bilinear_layer_forward(&bilinear, x, x));
+    rp_multihead_attention_layer heads;
+    OK(rp_multihead_attention_add(m, "heads", &heads, 4, 2, NULL));
+    HOOKED("heads", 3, 2, rp_multihead_attention_layer_forward(&heads, text, text, text, NULL, &more));
+    rp_recurrent_layer lstm;
+    OK(rp_recurrent_add(m, "lstm", &lstm, RP_LSTM, 4, 3, NULL));
+    HOOKED("lstm", 1, 3, rp_recurrent_forward(&lstm, text, NULL, NULL, &more, &cell));
+    rp_recurrent_cell gru;
+    OK(rp_recurrent_cell_add(m, "gru", &gru, RP_GRU, 4, 3, true));
+    HOOKED("gru", 1, 1, rp_recurrent_cell_forward(&gru, x, NULL, NULL, NULL));
+    const rp_transformer_options narrow = {.struct_size = sizeof narrow, .dim_feedforward = 8};
+    rp_transformer_layer encoder[1], decoder[1];
+    rp_transformer transformer;
+    OK(rp_transformer_add(m, "transformer", &transformer, encoder, 1, decoder, 1, 4, 2, &narrow));
+    HOOKED("transformer", 2, 1, rp_transformer_forward(&transformer, text, text, NULL, NULL, NULL));
+    HOOKED("transformer.encoder", 1, 1, rp_transformer_encoder_forward(&transformer.encoder, text, NULL));
+    HOOKED("transformer.encoder.layers.0", 1, 1, rp_transformer_encoder_layer_forward(&encoder[0], text, NULL));
+    HOOKED("transformer.decoder", 2, 1, rp_transformer_decoder_forward(&transformer.decoder, text, text, NULL, NULL));
+    HOOKED("transformer.decoder.layers.0", 2, 1,
+           rp_transformer_decoder_layer_forward(&decoder[0], text, text, NULL, NULL));
+    rp_op_layer op;
+    OK(rp_op_layer_add(m, "op", &op, "mse_loss"));
+    HOOKED("op", 2, 1, rp_op_layer_forward(&op, RP_TENSORS(x, x)));
+    rp_sequential *row = rp_sequential_add(m, "row");
+    OK(rp_sequential_linear(row, 4, 4, true));
+    OK(rp_sequential_op(row, "relu"));
+    HOOKED("row", 1, 1, rp_sequential_forward(row, x));
+    /* with those of the sequence around it */
+    HOOKED("row.1", 2, 2, rp_sequential_forward(row, x));
+    struct net net;
+    rp_module *own = net_new(&net);
+    size_t hooked[2] = {0};
+    assert_true(rp_module_register_forward_hook(own, count_out, hooked) != 0);
+    rp_tensor *small = rp_rand(RP_DIMS(1, 3, 4, 4));
+    OK(rp_module_call(own, (rp_fn){body, &net, 0, "net"}, &small, 1, &more, 1));
+    assert_int_equal(hooked[1], 1);
+    rp_module_release(own);
+    (void)rp_module_register_forward_hook(m, NULL, NULL);
+    refused("the hook is NULL");
+    (void)rp_module_find(m, "transformer.encoder.layers.7");
+    refused("has no module `transformer.encoder.layers.7`");
+    (void)rp_module_register_forward_pre_hook(rp_module_find(m, NULL), count_in, seen);
+    refused("has no module `NULL`");
+    (void)rp_module_call(own, (rp_fn){body, &net, 0, "net"}, &small, 1, &more, 1);
+    refused("module");
+    (void)rp_module_call(m, (rp_fn){NULL, NULL, 0, NULL}, &small, 1, &more, 1);
+    refused("no body");
+    rp_module_release(m);
+}
+
 /* No memory at one allocation after the other: an error, and nothing stays held. */
 static void memory_fails(void **state) {
     (void)state;
@@ -302,7 +512,10 @@ static void memory_fails(void **state) {
         rp_module *m = rp_module_new("m");
         rp_linear_layer l;
         size_t count = 0;
-        if (rp_linear_add(rp_module_child(m, "c"), "l", &l, 3, 2, true) == RP_OK) (void)rp_module_state(m, &count);
+        size_t seen[2];
+        if (rp_linear_add(rp_module_child(m, "c"), "l", &l, 3, 2, true) == RP_OK &&
+            rp_module_register_forward_hook(rp_module_find(m, "c.l"), count_out, seen))
+            (void)rp_module_state(m, &count);
         rp__alloc_fail_at(0);
         bool failed = rp_failed();
         assert_true(!failed || rp_error_take() == RP_ERROR_OUT_OF_MEMORY);
@@ -323,6 +536,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(modes, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(training_steps, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(errors_name_the_part, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(hooks_in_their_order, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(hooks_of_compiled_functions, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(hooks_of_every_layer, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(memory_fails, scope_setup, scope_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -425,7 +425,31 @@ static void test_dropout(void **state) {
     assert_int_equal(rp_error_take(), RP_ERROR_DTYPE);
     assert_int_equal(rp_generator_get(g, &seed, &after), RP_OK);
     assert_true(after == at); /* none of these draws */
+    rp_set_requires_grad(x, true);
+    y = rp_native_dropout(x, 0.3, RP_FALSE, NULL, &mask); /* evaluation: all are kept as they are */
+    rp_tensor *slope = NULL;
+    assert_int_equal(rp_grad(&y, 1, &x, 1, (rp_tensor *[]){rp_ones_like(y)}, NULL, &slope), RP_OK);
+    for (int i = 0; i < 100; i++)
+        assert_true(element(y, i) == i + 1 && element(mask, i) == 1 && element(slope, i) == 1);
     rp_generator_release(g);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* Bins between given edges hold their left one, the last its right one, too; what lies beyond counts nowhere. */
+static void test_histogram_between_edges(void **state) {
+    (void)state;
+    static const float values[] = {-1, 0, 0.5f, 1, 2.5f, 3, 3.5f, NAN}, at[] = {0, 1, 3};
+    static const float weights[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_from_data(values, RP_DIMS(8), RP_F32), *edges = rp_from_data(at, RP_DIMS(3), RP_F32),
+              *same = NULL;
+    rp_tensor *hist = rp_histogram_bins(x, edges, NULL, &same);
+    assert_true(element(hist, 0) == 2 && element(hist, 1) == 3);
+    assert_true(element(same, 1) == 1 && element(same, 2) == 3);
+    rp_tensor *weight = rp_from_data(weights, RP_DIMS(8), RP_F32);
+    hist =
+        rp_histogram_bins(x, edges, RP_OPTIONS(rp_histogram_bins_options, .weight = weight, .density = RP_TRUE), NULL);
+    assert_true(fabs(element(hist, 0) - 0.25) < 1e-6 && fabs(element(hist, 1) - 0.375) < 1e-6); /* 5 and 15 of 20 */
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
@@ -485,7 +509,7 @@ static void check_values(rp_tensor *t, const double *want, int64_t n) {
 static rp_status adam_step(rp_tensor **p, size_t n, rp_tensor **g, size_t n_g, rp_tensor **m, rp_tensor **v,
                            rp_tensor *step, rp_tensor *lr, double beta1, double decay, bool decoupled, bool maximize) {
     const double numbers[] = {beta1, 0.99, 1e-3, decay};
-    return rp_foreach_update_("adam", p, n, g, n_g, m, n, v, n, NULL, 0, step, lr, NULL, NULL, numbers, 4,
+    return rp_foreach_update_("adam", p, n, g, n_g, m, n, v, n, NULL, 0, step, lr, NULL, NULL, NULL, numbers, 4,
                               (decay != 0 ? RP__UPDATE_DECAY : 0) | (decoupled ? RP__UPDATE_DECOUPLED : 0) |
                                   (maximize ? RP__UPDATE_MAXIMIZE : 0));
 }
@@ -574,7 +598,7 @@ static void sgd_run(double momentum, double dampening, double decay, bool nester
                               (decay != 0 ? RP__UPDATE_DECAY : 0) | (nesterov ? RP__UPDATE_NESTEROV : 0) |
                               (maximize ? RP__UPDATE_MAXIMIZE : 0);
         assert_int_equal(rp_foreach_update_("sgd", &p, 1, &grad, 1, &buffer, momentum != 0, NULL, 0, NULL, 0, step, lr,
-                                            NULL, NULL, numbers, 3, flags),
+                                            NULL, NULL, NULL, numbers, 3, flags),
                          RP_OK);
     }
     check_values(p, w, N);
@@ -922,6 +946,7 @@ int main(void) {
         TEST(test_rand),
         TEST(test_randint),
         TEST(test_dropout),
+        TEST(test_histogram_between_edges),
         TEST(test_multinomial),
         TEST(test_empty),
         TEST(test_adam),

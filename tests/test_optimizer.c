@@ -132,9 +132,12 @@ static void compare_golden(const char *name, int t, rp_tensor *const *p, char *n
     }
 }
 
-static int run_golden(rp_dtype dtype, double tolerance) {
+/* cycled: under a schedule that cycles momenta; rates are float32, in PyTorch float64. */
+static int run_golden(rp_dtype dtype, double tolerance, bool cycled) {
     char line[1024], name[64], now[64] = "";
-    FILE *f = golden_open("training/optimizers.txt");
+    FILE *f = golden_open(cycled ? "training/cycled.txt" : "training/optimizers.txt");
+    rp_schedule *s = rp_schedule_one_cycle(
+        0.25, 7, RP_OPTIONS(rp_one_cycle_options, .pct_start = 0.5, .base_momentum = 0.6, .max_momentum = 0.9));
     rp_tensor *p[GOLDEN_PARAMS] = {NULL};
     rp_optimizer *opt = NULL;
     int lines = 0;
@@ -151,14 +154,17 @@ static int run_golden(rp_dtype dtype, double tolerance) {
                 rp_set_requires_grad(p[k], true);
             }
             opt = rule_named(name)->make(p, GOLDEN_PARAMS);
+            if (cycled) rp_optimizer_set_schedule(opt, s);
         }
         assert_string_equal(name, now);
         golden_step(p, opt, strncmp(name, "lamb", 4) == 0, t, dtype);
+        if (cycled) rp_optimizer_schedule_step(opt);
         /* NAdam's product is a float32, also in PyTorch, where it is multiplied by a double */
         compare_golden(name, t, p, line + at, dtype == RP_F64 && strncmp(name, "nadam", 5) == 0 ? 3e-7 : tolerance);
         rp_scope_end(scope, NULL, 0);
     }
     rp_optimizer_release(opt);
+    rp_schedule_release(s);
     for (int k = 0; k < GOLDEN_PARAMS; k++) {
         rp_set_grad(p[k], NULL);
         rp_release(p[k]);
@@ -169,8 +175,14 @@ static int run_golden(rp_dtype dtype, double tolerance) {
 
 static void as_pytorch(void **state) {
     (void)state;
-    assert_true(run_golden(RP_F64, 1e-13) > 200);
-    assert_true(run_golden(RP_F32, 2e-6) > 200);
+    assert_true(run_golden(RP_F64, 1e-13, false) > 200);
+    assert_true(run_golden(RP_F32, 2e-6, false) > 200);
+}
+
+static void cycled_momenta(void **state) {
+    (void)state;
+    assert_true(run_golden(RP_F64, 5e-7, true) > 100);
+    assert_true(run_golden(RP_F32, 5e-6, true) > 100);
 }
 
 /* ---- L-BFGS */
@@ -429,18 +441,17 @@ static void on_cuda(void **state) {
     many(rule_named("adam"), n, 3);
     many(rule_named("sgd_dampening"), n, 3);
     captured_first_step(state);
-    assert_true(run_golden(RP_F32, 2e-6) > 200);
+    assert_true(run_golden(RP_F32, 2e-6, false) > 200);
+    assert_true(run_golden(RP_F32, 5e-6, true) > 100);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_pytorch),
-        cmocka_unit_test(lbfgs_is_pytorchs),
-        cmocka_unit_test(a_thousand_parameters),
-        cmocka_unit_test(recorded_is_eager),
-        cmocka_unit_test(captured_first_step),
+        cmocka_unit_test(as_pytorch),        cmocka_unit_test(cycled_momenta),
+        cmocka_unit_test(lbfgs_is_pytorchs), cmocka_unit_test(a_thousand_parameters),
+        cmocka_unit_test(recorded_is_eager), cmocka_unit_test(captured_first_step),
         cmocka_unit_test(on_cuda),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

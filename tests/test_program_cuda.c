@@ -122,28 +122,66 @@ static void wide(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
     (void)ctx, (void)n_in;
     for (size_t k = 0; k < n_out; k++) out[k] = rp_matmul(in[k % 2], in[k / 2]);
 }
-static void test_line(void **state) { /* what is nearly a line is made one; what is not is left as it is */
+/* One kernel behind the other over in[0], and beside them a kernel for each further argument. */
+enum { DEEP = 7 };
+static void beside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_out;
+    out[0] = in[0];
+    for (int64_t k = 0; k < DEEP; k++) out[0] = rp_softmax(out[0], k % 2);
+    for (size_t k = 1; k < n_in; k++) out[k] = rp_softmax(in[k], 1);
+}
+static void apart(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_out;
+    for (size_t k = 0; k < n_in; k++) out[k] = rp_sin(in[k]);
+}
+/* A line where what lies beside the longest path is short or has no room; else forks, whose number of edges is given. */
+static void test_line(void **state) {
     (void)state;
-    rp_tensor *in[] = {filled(1, M, M, 0), filled(2, M, M, 0)};
-    for (int round = 0; round < 6; round++) {
-        const int k = round % 2;
-        const rp_graph_layout layout = (rp_graph_layout)(round / 2);
+    rp_tensor *small = filled(1, 16, 16, 0), *large[] = {filled(1, M, M, 0), filled(2, M, M, 0)},
+              *one[] = {small, filled(2, 17, 16, 0)},
+              *four[] = {small, filled(2, 17, 16, 0), filled(3, 18, 16, 0), filled(4, 19, 16, 0), filled(5, 20, 16, 0)},
+              *long_row[] = {small, filled(2, 2, 40000, 0)},
+              *full[] = {rp_empty(RP_DIMS(4096, 2048)), rp_empty(RP_DIMS(4097, 2048))};
+    const struct {
+        const char *what;
+        rp_body *body;
+        rp_tensor *const *in;
+        size_t n_in, n_out;
+        bool line;
+        uint32_t nodes, edges;
+    } cases[] = {
+        {"one product beside three", narrow, large, 2, 1, false, 4, 4},
+        {"four products", wide, large, 2, 4, false, 4, 0},
+        {"one short loop beside seven", beside, one, 2, 2, true, DEEP + 1, DEEP - 1},
+        {"four short loops beside seven", beside, four, 5, 5, false, DEEP + 4, DEEP - 1},
+        {"a loop that few blocks run for long, beside seven", beside, long_row, 2, 2, false, DEEP + 1, DEEP - 1},
+        {"two loops that take all of the memory's time", apart, full, 2, 2, true, 2, 0},
+    };
+    for (unsigned round = 0; round < 3 * sizeof cases / sizeof *cases; round++) {
+        const unsigned k = round / 3;
+        const rp_graph_layout layout = (rp_graph_layout)(round % 3);
         const rp__executable_options options = {.layout = layout};
-        rp_ir *ir = rp_trace((rp_fn){k ? wide : narrow, NULL, 0, "line"}, in, 2, k ? 4 : 1);
+        rp_scope scope = rp_scope_begin();
+        rp_ir *ir = rp_trace((rp_fn){cases[k].body, NULL, 0, "line"}, cases[k].in, cases[k].n_in, cases[k].n_out);
         rp__executable *p = NULL;
         rp__executable_facts facts;
-        rp_tensor *got[4] = {NULL}, *want[4] = {NULL};
-        (void)rp__pipeline_program(ir, in, 2, &options, &p);
+        rp_tensor *got[5] = {NULL}, *want[5] = {NULL};
+        (void)rp__pipeline_program(ir, cases[k].in, cases[k].n_in, &options, &p);
         show_error();
         rp__executable_facts_of(p, &facts);
-        assert_true(facts.n_launches >= 4);
-        bool line = layout == RP_LAYOUT_LINE || (layout == RP_LAYOUT_AUTO && !k);
-        assert_int_equal(facts.n_edges, line ? facts.n_launches - 1 : k ? 0 : 4);
-        assert_int_equal(rp__executable_run(p, in, 2, got, k ? 4 : 1, NULL, 0, NULL), RP_OK);
-        (k ? wide : narrow)(NULL, in, 2, want, k ? 4 : 1);
-        for (int i = 0; i < (k ? 4 : 1); i++) assert_same(got[i], want[i]);
+        const bool line = layout == RP_LAYOUT_LINE || (layout == RP_LAYOUT_AUTO && cases[k].line);
+        if (facts.n_launches != cases[k].nodes || facts.n_edges != (line ? cases[k].nodes - 1 : cases[k].edges))
+            fail_msg("%s, layout %d: %zu launches, %zu edges", cases[k].what, (int)layout, (size_t)facts.n_launches,
+                     (size_t)facts.n_edges);
+        if (cases[k].body != apart) {
+            assert_int_equal(rp__executable_run(p, cases[k].in, cases[k].n_in, got, cases[k].n_out, NULL, 0, NULL),
+                             RP_OK);
+            cases[k].body(NULL, cases[k].in, cases[k].n_in, want, cases[k].n_out);
+            for (size_t i = 0; i < cases[k].n_out; i++) assert_same(got[i], want[i]);
+        }
         rp__executable_free(p);
         rp_ir_release(ir);
+        rp_scope_end(scope, NULL, 0);
     }
 }
 
@@ -151,15 +189,16 @@ static void test_layout_told(void **state) { /* explain: the layout and why, and
     (void)state;
     static const char *const reasons[][2] = {
         {"long-path", "short-path"}, {"layout-asked", "layout-asked"}, {"layout-asked", "layout-asked"}};
+    enum { SMALL = 16 };
     rp_tensor *w = filled(1, M, M, 0), *places[] = {filled(2, M, M, 0), filled(3, M, M, 0), filled(4, M, M, 0)},
-              *out[2];
+              *little[] = {filled(1, SMALL, SMALL, 0), filled(2, SMALL + 1, SMALL, 0)}, *out[2];
     for (int round = 0; round < 6; round++) {
         const int k = round % 2, layout = round / 2;
-        rp_compiled *f = rp_compile((rp_fn){k ? wide : narrow, NULL, 0, "layout"},
+        rp_compiled *f = rp_compile((rp_fn){k ? wide : beside, NULL, 0, "layout"},
                                     RP_OPTIONS(rp_compile_options, .layout = (rp_graph_layout)layout));
         for (int i = 0; i < 3; i++) {
             rp_scope scope = rp_scope_begin();
-            check_call(f, k ? wide : narrow, (rp_tensor *[]){places[0], w}, out, k ? 2 : 1);
+            check_call(f, k ? wide : beside, k ? (rp_tensor *[]){places[0], w} : little, out, 2);
             rp_scope_end(scope, NULL, 0);
         }
         bool line = layout == RP_LAYOUT_LINE || (layout == RP_LAYOUT_AUTO && !k);

@@ -1,5 +1,5 @@
-/* Learning rates against torch.optim.lr_scheduler (tests/data/golden/training/schedules.txt and plateau.txt, written by
-   scripts/golden_training.py, which has the same cases); schedules, clipping and averages in recorded steps, which
+/* Learning rates and momenta against torch.optim.lr_scheduler (tests/data/golden/training/schedules.txt, momenta.txt and
+   plateau.txt, written by scripts/golden_training.py, which has the same cases); schedules, clipping and averages in recorded steps, which
    must give the bits of eager ones, on the CPU and on the emulator of CUDA. */
 /* ctest: labels=cuda timeout=300 cost=10 */
 #include <setjmp.h>
@@ -51,14 +51,16 @@ static rp_schedule *schedule_named(const char *name) {
     CASE("restarts_grow", rp_schedule_cosine_restarts(3, 2, 0));
     CASE("restarts_triple", rp_schedule_cosine_restarts(2, 3, 0.01));
     CASE("one_cycle", rp_schedule_one_cycle(0.4, RATES, NULL));
-    CASE("one_cycle_linear", rp_schedule_one_cycle(0.4, RATES,
-                                                   RP_OPTIONS(rp_one_cycle_options, .pct_start = 0.4, .linear = true,
-                                                              .div_factor = 10, .final_div_factor = 50)));
+    CASE("one_cycle_linear",
+         rp_schedule_one_cycle(0.4, RATES,
+                               RP_OPTIONS(rp_one_cycle_options, .pct_start = 0.4, .linear = true, .div_factor = 10,
+                                          .final_div_factor = 50, .base_momentum = 0.3, .max_momentum = 0.7)));
     CASE("one_cycle_three",
          rp_schedule_one_cycle(0.4, RATES, RP_OPTIONS(rp_one_cycle_options, .pct_start = 0.25, .three_phase = true)));
     CASE("cyclic", rp_schedule_cyclic(0.01, 0.2, 5, RP_OPTIONS(rp_cyclic_options, .step_size_down = 3)));
-    CASE("cyclic_halves",
-         rp_schedule_cyclic(0.01, 0.2, 4, RP_OPTIONS(rp_cyclic_options, .mode = RP_CYCLIC_TRIANGULAR2)));
+    CASE("cyclic_halves", rp_schedule_cyclic(0.01, 0.2, 4,
+                                             RP_OPTIONS(rp_cyclic_options, .mode = RP_CYCLIC_TRIANGULAR2,
+                                                        .base_momentum = 0.5, .max_momentum = 0.99)));
     CASE("cyclic_range",
          rp_schedule_cyclic(0.01, 0.2, 6, RP_OPTIONS(rp_cyclic_options, .mode = RP_CYCLIC_EXP_RANGE, .gamma = 0.95)));
     CASE("lambda", rp_schedule_lambda(falling, NULL));
@@ -109,7 +111,7 @@ static void rates_are_pytorchs(void **state) {
         for (int t = 0; t < RATES; t++) rate_is(name, t, have[t], want[t], 1e-12);
         /* through an optimizer, which has them in float32 */
         rp_tensor *p = rp_zeros(RP_DIMS(1));
-        rp_optimizer *opt = rp_sgd(&p, 1, BASE, NULL);
+        rp_optimizer *opt = rp_sgd(&p, 1, BASE, RP_OPTIONS(rp_sgd_options, .momentum = 0.5));
         rp_optimizer_set_schedule(opt, s);
         rp_schedule_release(s);
         for (int t = 0; t < RATES; t++) {
@@ -122,6 +124,41 @@ static void rates_are_pytorchs(void **state) {
     }
     (void)fclose(f);
     assert_int_equal(cases, 20);
+}
+
+static void momenta_are_pytorchs(void **state) {
+    (void)state;
+    char name[64] = "";
+    double want[RATES], have[RATES];
+    FILE *f = golden_open("training/momenta.txt");
+    int cases = 0;
+    for (; next_line(f, name, want); cases++) {
+        rp_scope scope = rp_scope_begin();
+        rp_schedule *s = schedule_named(name);
+        rp_tensor *steps = rp_arange(rp_i64(0), rp_i64(RATES), rp_i64(1)), *p = rp_zeros(RP_DIMS(1));
+        rp_to_host(rp_schedule_momentum(s, steps, 0.5), have, sizeof have);
+        FINE();
+        for (int t = 0; t < RATES; t++) rate_is(name, t, have[t], want[t], 1e-12);
+        rp_optimizer *opt = rp_sgd(&p, 1, BASE, RP_OPTIONS(rp_sgd_options, .momentum = 0.5));
+        assert_null(rp_optimizer_momentum(opt, 0));
+        rp_optimizer_set_schedule(opt, s);
+        for (int t = 0; t < RATES; t++) {
+            rate_is(name, t, rp_item_f64(rp_optimizer_momentum(opt, 0)), want[t], 1e-12);
+            rp_optimizer_schedule_step(opt);
+        }
+        /* behind a part that cycles none, which leaves the optimizer's own */
+        rp_schedule *late = combined(false, (rp_schedule *[]){rp_schedule_constant(0.1, 4), s}, 2, (int64_t[]){4});
+        rp_to_host(rp_schedule_momentum(late, steps, 0.5), have, sizeof have);
+        for (int t = 0; t < RATES; t++) rate_is(name, t, have[t], t < 4 ? 0.5 : want[t - 4], 1e-12);
+        rp_schedule_release(late);
+        rp_optimizer_set_schedule(opt, NULL);
+        assert_null(rp_optimizer_momentum(opt, 0));
+        FINE();
+        rp_optimizer_release(opt);
+        rp_scope_end(scope, NULL, 0);
+    }
+    (void)fclose(f);
+    assert_int_equal(cases, 6);
 }
 
 static void plateaus_are_pytorchs(void **state) {
@@ -174,6 +211,20 @@ static void wrong_schedules(void **state) {
     FAILED(RP_ERROR_STATE, "could not be made");
     assert_int_equal(rp_optimizer_schedule_step(opt), RP_ERROR_STATE);
     FAILED(RP_ERROR_STATE, "no schedule");
+    rp_schedule *cycle = rp_schedule_one_cycle(0.4, 20, NULL);
+    (void)rp_optimizer_set_schedule(opt, cycle);
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "which this sgd has not");
+    rp_optimizer_release(opt);
+    opt = rp_adagrad(&p, 1, BASE, NULL);
+    (void)rp_optimizer_set_schedule(opt, cycle);
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "which this adagrad has not");
+    (void)rp_schedule_one_cycle(0.4, 20, RP_OPTIONS(rp_one_cycle_options, .max_momentum = 1));
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "below 1");
+    rp_schedule *kept = rp_schedule_one_cycle(0.4, 20, RP_OPTIONS(rp_one_cycle_options, .keep_momentum = true));
+    assert_int_equal(rp_optimizer_set_schedule(opt, kept), RP_OK);
+    assert_null(rp_optimizer_momentum(opt, 0));
+    rp_schedule_release(kept);
+    rp_schedule_release(cycle);
     rp_optimizer_release(opt);
     rp_schedule_release(cosine);
     rp_schedule_release(fine);
@@ -443,15 +494,11 @@ static void on_cuda(void **state) {
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates_are_pytorchs),
-        cmocka_unit_test(plateaus_are_pytorchs),
-        cmocka_unit_test(wrong_schedules),
-        cmocka_unit_test(recorded_steps_follow),
-        cmocka_unit_test(norms),
-        cmocka_unit_test(thousand_norms),
-        cmocka_unit_test(averages),
-        cmocka_unit_test(accumulated_gradients),
-        cmocka_unit_test(on_cuda),
+        cmocka_unit_test(rates_are_pytorchs),    cmocka_unit_test(momenta_are_pytorchs),
+        cmocka_unit_test(plateaus_are_pytorchs), cmocka_unit_test(wrong_schedules),
+        cmocka_unit_test(recorded_steps_follow), cmocka_unit_test(norms),
+        cmocka_unit_test(thousand_norms),        cmocka_unit_test(averages),
+        cmocka_unit_test(accumulated_gradients), cmocka_unit_test(on_cuda),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@ import threading
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.fx.passes.split_module import split_module
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -20,7 +21,7 @@ from .schema import Slot, Unsupported
 
 log = logging.getLogger("reprise")
 _c.bind_exchange(torch.Tensor, torch.utils.dlpack.to_dlpack, torch.utils.dlpack.from_dlpack, True)
-OPTIONS = {"engine", "strict", "wait", "no_graph"}
+OPTIONS = {"engine", "engine_options", "strict", "wait", "no_graph"}
 DRAWING = threading.Lock()  # the library's default generators are set, drawn from and read in one go
 MOST_ROUNDS = 8  # a graph is split again where a part of it turns out to be refused
 
@@ -416,16 +417,51 @@ def portable():
         torch._C._set_mkldnn_enabled(onednn)
 
 
+def whole_graph_asked():
+    """Is torch.compile(fullgraph=True) tracing the graph?"""
+    try:
+        return bool(InstructionTranslator.current_tx().one_graph)
+    except AttributeError:  # nobody traces: the backend was called by hand
+        return False
+
+
+def follow_precision():
+    """Products of float32 are as exact as PyTorch's. Which of its switches were used decides which of them may be asked."""
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        precision = "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
+    _c.set_precision(precision)
+
+
+def engine_pairs(given):
+    """Keys and values of engine_options as texts."""
+    if not isinstance(given, dict):
+        raise ValueError(f"reprise: engine_options is a dict of keys and values, no {type(given).__name__}")
+    return tuple((str(k), str(v)) for k, v in given.items())
+
+
 def backend(gm, example_inputs, *, options=None, mode=None, **unknown):
-    """torch.compile(model, backend="reprise", options={...}). Options: engine (a name of reprise.backends()), strict (a node that the library
-    does not run is an error that names it, instead of a split), wait, no_graph."""
+    """torch.compile(model, backend="reprise", options={...}). Options: engine (a name of reprise.backends()), engine_options (a dict, of what
+    the engine takes), strict (a node that the library does not run is an error that names it, instead of a split; fullgraph=True asks for
+    it), wait, no_graph."""
     options = dict(options or {})
     for name in list(options):
         if name not in OPTIONS:
             raise ValueError(f"reprise: no option {name!r}; there are {', '.join(sorted(OPTIONS))}")
     if mode not in (None, "default"):
         raise ValueError(f"reprise: no mode {mode!r}: calls are graphed anyhow")
+    for name in unknown:
+        raise ValueError(f"reprise: no argument {name!r}")
+    options.setdefault("strict", whole_graph_asked())
+    if options.get("engine_options") is not None:
+        options["engine_options"] = engine_pairs(options["engine_options"])
+    else:
+        options.pop("engine_options", None)
+    if options.get("engine") not in (None, *_c.backends()):
+        raise ValueError(f"reprise: no engine {options['engine']!r}; there are {', '.join(_c.backends())}")
     _c.set_threads(torch.get_num_threads())
+    follow_precision()
 
     def compiler(kind):
         return functools.partial(compile_graph, kind, options)

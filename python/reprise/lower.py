@@ -490,7 +490,11 @@ def _pad(low, node, a, expect):
 
 @special("native_layer_norm")
 def _layer_norm(low, node, a, expect):
-    return low.emit("native_layer_norm", a, expect)
+    """Mean and 1/std of half types are float32 in the library; on a CPU PyTorch keeps them as it keeps the operand."""
+    vals = node.meta["val"]
+    cast = [k > 0 and v.dtype in (torch.float16, torch.bfloat16) for k, v in enumerate(vals)]
+    out = low.emit("native_layer_norm", a, [None if c else e for c, e in zip(cast, expect)])
+    return [low.one("to_dtype", e, self=t, dtype=v.dtype) if c else t for t, e, v, c in zip(out, expect, vals, cast)]
 
 
 @special("native_dropout")

@@ -3,6 +3,7 @@
    not torch. */
 #include "module.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 dl_exchange *py_exchange;
@@ -181,10 +182,66 @@ static void array_free(PyObject *self) {
     Py_DECREF(type);
 }
 
+/* ---- the form of before DLPack 1.0, which consumers that name no version take */
+
+static void old_free(struct DLManagedTensor *old) {
+    struct DLManagedTensorVersioned *managed = old->manager_ctx;
+    if (managed->deleter) managed->deleter(managed);
+    free(old);
+}
+
+static void old_capsule_end(PyObject *capsule) { /* nobody took it */
+    struct DLManagedTensor *old =
+        PyCapsule_IsValid(capsule, "dltensor") ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
+    if (old) old->deleter(old);
+}
+
+static PyObject *old_capsule_from(rp_tensor *t) {
+    struct DLManagedTensorVersioned *managed = (rp_to_dlpack)(t);
+    if (!managed) return py_fail("to_dlpack");
+    struct DLManagedTensor *old = malloc(sizeof *old);
+    if (!old) {
+        managed->deleter(managed);
+        return PyErr_NoMemory();
+    }
+    *old = (struct DLManagedTensor){.tensor = managed->tensor, .manager_ctx = managed, .deleter = old_free};
+    PyObject *capsule = PyCapsule_New(old, "dltensor", old_capsule_end);
+    if (!capsule) old_free(old);
+    return capsule;
+}
+
+/* What the consumer's stream (as in the array API: a number; 1 the default one, 2 the thread's own) is given next comes behind what ours
+   has been given. */
+static int let_stream_wait(rp_device device, PyObject *stream) {
+    long long number = PyLong_AsLongLong(stream);
+    if (number == -1) return PyErr_Occurred() ? -1 : 0; /* -1: the consumer wants no waiting */
+    void *native = NULL;
+    uintptr_t at = number == 1 ? 0 : (uintptr_t)number; /* the driver takes 2 as the thread's own stream */
+    memcpy(&native, &at, sizeof native);
+    rp_stream *s = (rp_stream_wrap)(device, native);
+    rp_status status = (rp_stream_wait_stream)(s, (rp_current_stream)(device));
+    rp_stream_release(s);
+    return status == RP_OK && !rp_failed() ? 0 : (py_fail("__dlpack__"), -1);
+}
+
+/* __dlpack__ of the array API: the memory as it lies. */
 static PyObject *array_dlpack(PyObject *self, PyObject *args, PyObject *options) {
-    (void)args;
-    (void)options; /* stream, max_version, dl_device, copy: the memory is handed on as it lies, versioned */
-    return capsule_from(((array *)self)->t);
+    static char *names[] = {"stream", "max_version", "dl_device", "copy", NULL};
+    PyObject *stream = Py_None, *version = Py_None, *place = Py_None, *copy = Py_None;
+    rp_tensor *t = ((array *)self)->t;
+    rp_device device = (rp_device_of)(t);
+    if (!PyArg_ParseTupleAndKeywords(args, options, "|$OOOO", names, &stream, &version, &place, &copy)) return NULL;
+    if (copy == Py_True) return PyErr_SetString(PyExc_BufferError, "a copy was asked for: the memory is shared"), NULL;
+    int type, index;
+    if (place != Py_None) {
+        if (!PyArg_ParseTuple(place, "ii", &type, &index)) return NULL;
+        if (type != (device.type == RP_DEVICE_CPU ? DL_CPU : DL_CUDA) || index != device.index)
+            return PyErr_SetString(PyExc_BufferError, "the memory is of another device"), NULL;
+    }
+    if (device.type != RP_DEVICE_CPU && stream != Py_None && let_stream_wait(device, stream)) return NULL;
+    int major = 0, minor = 0;
+    if (version != Py_None && !PyArg_ParseTuple(version, "ii", &major, &minor)) return NULL;
+    return major >= 1 ? capsule_from(t) : old_capsule_from(t);
 }
 
 static PyObject *array_device(PyObject *self, PyObject *unused) {

@@ -460,8 +460,26 @@ static void program_free(PyObject *self) {
     Py_DECREF(type);
 }
 
+typedef const char *text_pair[2];
+
+/* ((key, value), ...) of texts; *out is the caller's to free. */
+static bool read_pairs(PyObject *o, text_pair **out, size_t *n) {
+    Py_ssize_t size = PyTuple_Size(o);
+    if (size < 0) return false;
+    *out = calloc((size_t)size + 1, sizeof **out);
+    if (!*out) return PyErr_NoMemory(), false;
+    *n = (size_t)size;
+    for (Py_ssize_t i = 0; i < size; i++) {
+        PyObject *key, *value;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(o, i), "UU", &key, &value)) return false;
+        if (!((*out)[i][0] = py_keep_text(key)) || !((*out)[i][1] = py_keep_text(value))) return false;
+    }
+    return true;
+}
+
 static bool make_compiled(program *p, PyObject *options) {
     rp_compile_options o = {.struct_size = sizeof o, .fullgraph = true};
+    text_pair *pairs = NULL;
     PyObject *value;
     if (options && options != Py_None) {
         if ((value = PyDict_GetItemString(options, "engine")) && value != Py_None && !(o.backend = py_keep_text(value)))
@@ -473,10 +491,17 @@ static bool make_compiled(program *p, PyObject *options) {
         int type, index;
         if ((value = PyDict_GetItemString(options, "device")) && PyArg_ParseTuple(value, "ii", &type, &index))
             p->device = (rp_device){(rp_device_type)type, index};
-        if (PyErr_Occurred()) return false;
+        if ((value = PyDict_GetItemString(options, "engine_options")) && !PyErr_Occurred())
+            (void)read_pairs(value, &pairs, &o.n_engine_options);
+        o.engine_options = (const char *const(*)[2])pairs;
+        if (PyErr_Occurred()) {
+            free(pairs);
+            return false;
+        }
     }
     p->context.p = p;
     p->compiled = (rp_compile)((rp_fn){replay, &p->context, 0, p->name}, &o);
+    free(pairs); /* the function has copies */
     return !rp_failed() || (py_fail("compile"), false);
 }
 

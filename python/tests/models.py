@@ -8,7 +8,7 @@ usage: python python/tests/models.py [NAME...] [--steps 5] [--times] [--peers in
 difference beyond the tolerance makes the exit status 1. Errors are relative to the largest element; training is measured by the gradients
 of the first step, the losses of all, and the parameters behind the last, in float64."""
 import argparse
-import copy
+import contextlib
 import logging
 import os
 import sys
@@ -50,6 +50,9 @@ def error(got, want):
 def made(name, dtype):
     torch.manual_seed(0)
     model, batch, loss = ZOO[name][1]()
+    for p in model.parameters():  # heads that begin as zeros would hide everything before them
+        if p.dim() > 1 and not p.any():
+            torch.nn.init.normal_(p, std=0.05)
     return model.to(dtype), {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in batch.items()}, loss
 
 
@@ -64,6 +67,17 @@ def inference(name, backend, dtype=torch.float32):
 
 def call(run, model, batch):
     return run(*batch.values()) if isinstance(model, torch.nn.Sequential) else run(**batch)
+
+
+@contextlib.contextmanager
+def exact():
+    """Eager PyTorch multiplies hardsigmoid's gradient by a sixth that is rounded to single precision, in float64, too: here it has all digits."""
+    hardsigmoid = torch.nn.functional.hardsigmoid
+    torch.nn.functional.hardsigmoid = lambda x, inplace=False: torch.nn.functional.relu6(x + 3) / 6
+    try:
+        yield
+    finally:
+        torch.nn.functional.hardsigmoid = hardsigmoid
 
 
 def training(name, backend, steps, dtype=torch.float64):
@@ -96,7 +110,8 @@ def one(name, steps):
     torch._dynamo.reset()
     reprise.reset()
     got = training(name, "reprise", steps)
-    want = training(name, None, steps)
+    with exact():
+        want = training(name, None, steps)
     reports += reprise.explain().graphs
     graphs = reports
     eager = sum(len(g.eager) for g in graphs)

@@ -144,6 +144,20 @@ class Inference(Door):
             self.assertEqual(run(x).dtype, torch.bfloat16)
             self.same(run(x), f(x), 2e-2)
 
+    def test_training_under_autocast(self):
+        model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+        twin = copy.deepcopy(model)
+        x = torch.randn(8, 16)
+        for m, call in ((model, torch.compile(model, backend="reprise")), (twin, twin)):
+            with torch.autocast("cpu", torch.bfloat16):
+                y = call(x)
+            self.assertEqual(y.dtype, torch.bfloat16)
+            y.float().square().sum().backward()
+        for p, q in zip(model.parameters(), twin.parameters()):
+            self.assertEqual(p.grad.dtype, torch.float32)
+            self.same(p.grad, q.grad, 5e-2)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_channels_last_convolution(self):
         model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=4)).eval().to(memory_format=torch.channels_last)
         with torch.no_grad():
@@ -213,6 +227,16 @@ class Sizes(Door):
             x = torch.randn(2, 3)
             self.same(run(x, n), x.repeat(n, 1) * n)
 
+    def test_a_marked_size_is_traced_once(self):
+        run = torch.compile(lambda x, w: (x @ w).softmax(-1)[:, : x.shape[0] // 2], backend="reprise")
+        w = torch.randn(4, 64)
+        for n in (4, 6, 10, 32, 7):
+            x = torch.randn(n, 4)
+            torch._dynamo.mark_dynamic(x, 0)
+            self.same(run(x, w), (x @ w).softmax(-1)[:, : n // 2])
+        self.assertEqual([g.kind for g in reprise.explain().graphs], ["inference"])
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_two_sizes_and_a_gradient(self):
         model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
         twin = copy.deepcopy(model)
@@ -271,6 +295,39 @@ class Training(Door):
         self.same(b1, b2)
         self.assertEqual(b1._version, b2._version)
 
+    def test_results_that_share_memory(self):
+        def f(x, w):
+            y = (x * w).sin()
+            return y, y[1:], y.t(), y.detach(), x, x[:2]
+        x, w = torch.randn(4, 3), torch.randn(3, requires_grad=True)
+        v = w.detach().clone().requires_grad_()
+        run = torch.compile(f, backend="reprise")
+        for _ in range(3):
+            got, want = run(x, w), f(x, v)
+            for a, b in zip(got, want):
+                self.same(a, b)
+                self.assertEqual((a.stride(), a.requires_grad, a.storage_offset()), (b.stride(), b.requires_grad, b.storage_offset()))
+            self.assertEqual([a.untyped_storage().data_ptr() == got[0].untyped_storage().data_ptr() for a in got[1:4]], [True, True, True])
+            self.assertEqual([a.data_ptr() for a in got[4:]], [x.data_ptr()] * 2)
+            (got[1].sum() + 2 * got[2].sum()).backward(), (want[1].sum() + 2 * want[2].sum()).backward()
+        self.same(w.grad, v.grad)
+
+    def test_an_argument_with_a_gradient_is_written(self):
+        def f(x, w):
+            x = x.clone()
+            x.mul_(w)
+            x[1].add_(1)
+            w = w * 2
+            w.exp_()
+            return x.sum() * w.sum()
+        w = torch.randn(3, requires_grad=True)
+        v = w.detach().clone().requires_grad_()
+        run = torch.compile(f, backend="reprise")
+        for _ in range(2):
+            x = torch.randn(4, 3)
+            run(x, w).backward(), f(x, v).backward()
+        self.same(w.grad, v.grad)
+
     def test_an_argument_that_is_a_view_is_written(self):
         base1, base2 = torch.zeros(6, 4), torch.zeros(6, 4)
         f = lambda v, x: v.copy_(x * 2)
@@ -327,6 +384,24 @@ class Random(Door):
         y.sum().backward()
         self.same(x.grad, y.detach())
 
+    def test_dropout_in_training(self):
+        model = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.3), nn.ReLU(), nn.Linear(64, 1))
+        run = torch.compile(model, backend="reprise")
+        x, grads = torch.randn(16, 8), []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            model.zero_grad()
+            run(x).sum().backward()
+            grads.append(model[0].weight.grad.clone())
+        self.same(grads[0], grads[1])
+        self.assertFalse(torch.equal(grads[0], grads[2]))
+        with torch.random.fork_rng():
+            before = torch.get_rng_state()
+            run(x)
+            self.assertFalse(torch.equal(before, torch.get_rng_state()))
+        model.eval()
+        self.same(run(x), model(x))
+
     def test_random_factories(self):
         run = torch.compile(lambda x: (torch.rand_like(x), torch.randn(4000), torch.bernoulli(torch.full((4000,), 0.25))), backend="reprise")
         u, n, b = run(torch.ones(4000))
@@ -364,6 +439,17 @@ class Splits(Door):
         with self.assertRaisesRegex(Exception, "fft.*test_torch.py"):
             run(torch.randn(8))
 
+    def test_fullgraph_names_the_node(self):
+        f = lambda x: torch.fft.rfft(x * 2).abs()
+        with self.assertRaisesRegex(Exception, "fft.*test_torch.py"):
+            torch.compile(f, backend="reprise", fullgraph=True)(torch.randn(8))
+        torch._dynamo.reset()
+        x = torch.randn(8)
+        self.same(torch.compile(f, backend="reprise", fullgraph=True, options={"strict": False})(x), f(x))
+        torch._dynamo.reset()
+        reprise.reset()
+        self.check(lambda x: (x * 2).relu().softmax(0), x, fullgraph=True)
+
     def test_data_dependent_sizes(self):
         torch._dynamo.config.capture_dynamic_output_shape_ops = True
         try:
@@ -377,8 +463,30 @@ class Splits(Door):
         self.assertIn("complex64", str(reprise.explain()))
 
     def test_unknown_options(self):
-        with self.assertRaisesRegex(Exception, "no option 'speed'"):
-            torch.compile(lambda x: x + 1, backend="reprise", options={"speed": 1})(torch.randn(2))
+        for options, message in (({"speed": 1}, "no option 'speed'"), ({"engine": "steam"}, "no engine 'steam'"), ({"engine_options": 3}, "dict"),
+                                 ({"engine_options": {"pressure": 3}}, "takes no engine_options")):
+            with self.subTest(options), self.assertRaisesRegex(Exception, message):
+                torch.compile(lambda x: x + 1, backend="reprise", options=options)(torch.randn(2))
+        with self.assertRaisesRegex(Exception, "no mode 'max-autotune'"):
+            torch.compile(lambda x: x + 1, backend="reprise", mode="max-autotune")(torch.randn(2))
+
+    def test_an_engine_that_is_absent_or_refuses(self):
+        for engine in set(reprise.backends()) & {"onnxrt", "xla", "tensorrt", "tvm", "aot_eager", "eager", "ipex", "cudagraphs"}:
+            with self.subTest(engine):
+                torch._dynamo.reset()
+                reprise.reset()
+                self.check(lambda x: (x.sin() * 2).sum(1), torch.randn(3, 4), options={"engine": engine})
+
+    def test_float32_is_as_exact_as_in_pytorch(self):
+        before = torch.get_float32_matmul_precision()
+        try:
+            for precision in ("high", "highest"):
+                torch.set_float32_matmul_precision(precision)
+                torch._dynamo.reset()
+                torch.compile(lambda x: x @ x, backend="reprise")(torch.randn(4, 4))
+                self.assertEqual(reprise._c.precision(), precision)
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     def test_an_index_out_of_bounds(self):
         run = torch.compile(lambda x, i: x[i] * 2, backend="reprise")

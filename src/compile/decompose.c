@@ -5,6 +5,7 @@
    by a backward rather than kept (partition.c), or by each kernel that reads it (spread.c), without the dropout's operand. */
 #include "compile/passes.h"
 #include "compile/rewrite.h"
+#include "ops/infer.h"
 
 #include <string.h>
 
@@ -12,7 +13,7 @@
 static rp_status emit_dropout(rp__rewrite *w, rp__ir_block *block, const rp__ir_node *n) {
     rp_ir *dst = w->dst;
     const rp__meta *out = &w->src->values[n->out[0]].meta;
-    double keep = 1 - n->attrs[0].v.f;
+    double keep = rp__dropout_keeps(n->attrs);
     rp__meta numbers = *out, mask = *out;
     numbers.dtype = RP_F32;
     mask.dtype = RP_BOOL;

@@ -64,6 +64,7 @@ typedef struct rp__put_ops {
                  const rp__put_conv *g);
     void (*topk)(rp__emitter *e, rp__put_val values, rp__put_val indices, rp__put_val a, int64_t k, unsigned dim,
                  bool largest);
+    void (*softmax)(rp__emitter *e, rp__put_val out, rp__put_val a); /* of the last dim; NULL: made of others */
     /* Whole nodes that the language has an operation for, by the op's name: true if it was written. May be NULL. */
     bool (*node)(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
 } rp__put_ops;

@@ -411,6 +411,11 @@ static bool row_empty(const row_call *r) {
     return true;
 }
 
+static bool row_attention(const row_call *r) { return rp__lower_attention(r->e, r->n, r->in, r->out); }
+static bool row_attention_backward(const row_call *r) {
+    return rp__lower_attention_backward(r->e, r->n, r->in, r->out);
+}
+
 static const struct {
     const char *op;
     bool (*run)(const row_call *r); /* false: not this call; nothing was written that anybody reads */
@@ -443,6 +448,8 @@ static const struct {
     {"embedding_backward", row_embedding_backward},
     {"topk", row_topk},
     {"empty", row_empty},
+    {"flash_attention", row_attention},
+    {"flash_attention_backward", row_attention_backward},
 };
 
 bool rp__lower_by_row(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out) {

@@ -1,6 +1,6 @@
 /* The state of a training program in one safetensors file: the module under its own names;
    "reprise/optimizer/GROUP/PARAMETER/NAME", "reprise/optimizer/GROUP/lr", "reprise/optimizer/GROUP/schedule" (the step of
-   its schedule) and "reprise/optimizer/GROUP/steps" (of each parameter); "reprise/scaler/NAME"; "reprise/average/count" and
+   its schedule), "reprise/optimizer/GROUP/momentum" (which it cycles) and "reprise/optimizer/GROUP/steps" (of each parameter); "reprise/scaler/NAME"; "reprise/average/count" and
    "reprise/average/K"; "reprise/lbfgs/NAME"; generators and the loader as metadata "reprise/random/DEVICE" = "SEED OFFSET" and "reprise/loader" =
    "SEED EPOCH BATCH". A load looks at everything and makes every tensor before it writes to one. */
 #include "ops/private.h"
@@ -90,8 +90,9 @@ static rp_status add_optimizer(tensors *t, rp_optimizer *opt) {
     for (size_t g = 0; g < rp_optimizer_group_count(opt); g++) {
         RP_TRY(add_own(t, rp_optimizer_lr(opt, g), OURS "optimizer/%zu/lr", g));
         RP_TRY(add_own(t, counts_of(opt, g), OURS "optimizer/%zu/steps", g));
-        rp_tensor *schedule = rp__optimizer_schedule_step(opt, g), *state;
+        rp_tensor *schedule = rp__optimizer_schedule_step(opt, g), *momentum = rp__optimizer_momentum(opt, g), *state;
         if (schedule) RP_TRY(add_own(t, schedule, OURS "optimizer/%zu/schedule", g));
+        if (momentum) RP_TRY(add_own(t, momentum, OURS "optimizer/%zu/momentum", g));
         const char *kind;
         for (size_t i = 0; i < rp_optimizer_param_count(opt, g); i++)
             for (size_t k = 0; (state = rp__optimizer_state(opt, g, i, k, &kind)); k++)

@@ -256,10 +256,12 @@ rp_tensor *rp_multihead_attention_layer_forward_at(const char *site, const rp_mu
     rp__site_frame frame = rp__site_push(site, "multihead_attention");
     rp_scope scope = rp__scope_begin();
     rp_attention_masks given;
-    rp_tensor *const in[3] = {query, key, value};
+    rp_tensor *in[3] = {query, key, value};
     rp_tensor *kept[2] = {rp__tensor_error(), rp__tensor_error()};
+    rp__hooks_before(l->module, in, 3);
     if (scope.id && rp__options_read("multi-head attention layer", masks_given, sizeof given, &given) == RP_OK)
         kept[0] = heads_forward(l, in, &given, weights ? &kept[1] : NULL);
+    rp__hooks_after(l->module, in, 3, kept, weights ? 2 : 1);
     if (weights) *weights = kept[1];
     rp__scope_end(scope, kept, weights ? 2 : 1);
     rp__site_pop(frame);
@@ -272,7 +274,7 @@ static rp_status norm_add(rp_module *m, const char *name, rp_layer_norm_layer *l
                           bool bias) {
     RP_TRY(rp_layer_norm_layer_init(l, &features, 1, eps, true, RP_DTYPE_NONE));
     if (!bias) rp__parameter_release(&l->bias);
-    return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false}, {"bias", &l->bias, false});
 }
 
 static rp_status layer_fill(rp_module *m, rp_transformer_layer *l, int64_t d, int64_t nhead,
@@ -349,7 +351,7 @@ static rp_tensor *made(const rp_transformer_layer *l, const step *s, rp_tensor *
     return rp_linear_layer_forward(&l->linear2, dropped(l, h));
 }
 
-static rp_tensor *layer_forward(const rp_transformer_layer *l, rp_tensor *x, const step *steps, size_t n) {
+static rp_tensor *parts_forward(const rp_transformer_layer *l, rp_tensor *x, const step *steps, size_t n) {
     for (size_t i = 0; i < n; i++) {
         rp_tensor *in = l->norm_first ? rp_layer_norm_layer_forward(steps[i].norm, x) : x;
         x = rp_add(x, dropped(l, made(l, &steps[i], in)));
@@ -359,16 +361,18 @@ static rp_tensor *layer_forward(const rp_transformer_layer *l, rp_tensor *x, con
 }
 
 static rp_tensor *encode(const rp_transformer_layer *l, rp_tensor *src, const rp_attention_masks *masks_given) {
+    rp__hooks_before(l->module, &src, 1);
     const step steps[2] = {{SELF, &l->norm1, NULL, masks_given}, {FORWARD, &l->norm2, NULL, NULL}};
-    return layer_forward(l, src, steps, 2);
+    return rp__hooks_result(l->module, &src, 1, parts_forward(l, src, steps, 2));
 }
 
 static rp_tensor *decode(const rp_transformer_layer *l, rp_tensor *tgt, rp_tensor *memory,
                          const rp_attention_masks *tgt_masks, const rp_attention_masks *memory_masks) {
-    const step steps[3] = {{SELF, &l->norm1, NULL, tgt_masks},
-                           {MEMORY, &l->norm2, memory, memory_masks},
-                           {FORWARD, &l->norm3, NULL, NULL}};
-    return layer_forward(l, tgt, steps, 3);
+    rp_tensor *in[] = {tgt, memory};
+    rp__hooks_before(l->module, in, 2);
+    const step steps[3] = {
+        {SELF, &l->norm1, NULL, tgt_masks}, {MEMORY, &l->norm2, in[1], memory_masks}, {FORWARD, &l->norm3, NULL, NULL}};
+    return rp__hooks_result(l->module, in, 2, parts_forward(l, in[0], steps, 3));
 }
 
 /* What `call` gives, in a scope and under a name of its own. */
@@ -445,6 +449,7 @@ static rp_status stack_add(rp_module *m, const char *name, rp_transformer_stack 
     rp_module *child;
     RP_TRY(rp__module_adopt(m, name, NULL, 0, &child));
     rp_status status = stack_fill(child, s, d_model, nhead, norm, &o, decodes);
+    s->module = child;
     if (status == RP_OK) return RP_OK;
     rp__module_undo(child);
     memset(layers, 0, num_layers * sizeof *layers);
@@ -471,14 +476,19 @@ static rp_tensor *normed(const rp_transformer_stack *s, rp_tensor *x) {
 }
 
 static rp_tensor *encode_all(const rp_transformer_stack *s, rp_tensor *x, const rp_attention_masks *masks_given) {
-    for (size_t i = 0; i < s->num_layers; i++) x = encode(&s->layers[i], x, masks_given);
-    return normed(s, x);
+    rp__hooks_before(s->module, &x, 1);
+    rp_tensor *y = x;
+    for (size_t i = 0; i < s->num_layers; i++) y = encode(&s->layers[i], y, masks_given);
+    return rp__hooks_result(s->module, &x, 1, normed(s, y));
 }
 
 static rp_tensor *decode_all(const rp_transformer_stack *s, rp_tensor *x, rp_tensor *memory,
                              const rp_attention_masks *tgt_masks, const rp_attention_masks *memory_masks) {
-    for (size_t i = 0; i < s->num_layers; i++) x = decode(&s->layers[i], x, memory, tgt_masks, memory_masks);
-    return normed(s, x);
+    rp_tensor *in[] = {x, memory};
+    rp__hooks_before(s->module, in, 2);
+    rp_tensor *y = in[0];
+    for (size_t i = 0; i < s->num_layers; i++) y = decode(&s->layers[i], y, in[1], tgt_masks, memory_masks);
+    return rp__hooks_result(s->module, in, 2, normed(s, y));
 }
 
 rp_tensor *rp_transformer_encoder_forward_at(const char *site, const rp_transformer_stack *s, rp_tensor *src,

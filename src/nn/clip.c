@@ -14,11 +14,11 @@
 rp_status rp__update_lists_of(const char *rule, rp_tensor *const *self, rp_tensor *const *other, size_t n,
                               rp_tensor *step, rp_tensor *extra, rp_tensor *found_inf, const double *numbers,
                               size_t n_numbers) {
-    const size_t part = (RP__MAX_IN - 4) / (other ? 2 : 1); /* behind four 0-d tensors */
+    const size_t part = (RP__MAX_IN - 5) / (other ? 2 : 1); /* behind five 0-d tensors */
     for (size_t at = 0; at < n; at += part) {
         const size_t count = n - at < part ? n - at : part;
         RP_TRY(rp_foreach_update_(rule, self + at, count, other ? other + at : NULL, other ? count : 0, NULL, 0, NULL,
-                                  0, NULL, 0, step, NULL, extra, found_inf, numbers, n_numbers, 0));
+                                  0, NULL, 0, step, NULL, extra, NULL, found_inf, numbers, n_numbers, 0));
     }
     return RP_OK;
 }

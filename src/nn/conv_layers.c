@@ -71,7 +71,7 @@ static rp_status conv_add(rp_module *m, const char *name, rp_conv_layer *l, bool
     memset(l, 0, sizeof *l);
     l->transposed = transposed;
     const rp_status status = conv_fill(l, in, out, kernel, spatial, options);
-    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    if (status == RP_OK) return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false}, {"bias", &l->bias, false});
     rp__parameter_release(&l->weight);
     rp__parameter_release(&l->bias);
     return status;
@@ -130,7 +130,8 @@ rp_tensor *rp_conv_layer_forward_at(const char *site, const rp_conv_layer *l, rp
     if (!l) return rp__no_layer(site, "convolution layer");
     rp__site_frame frame = rp__site_push(site, "conv");
     rp_scope scope = rp__scope_begin();
-    rp_tensor *y = scope.id ? conv_forward(l, x) : rp__tensor_error();
+    rp__hooks_before(l->module, &x, 1);
+    rp_tensor *y = scope.id ? rp__hooks_result(l->module, &x, 1, conv_forward(l, x)) : rp__tensor_error();
     rp__scope_end(scope, &y, 1);
     rp__site_pop(frame);
     return y;
@@ -140,17 +141,21 @@ rp_tensor *rp_conv_layer_forward_at(const char *site, const rp_conv_layer *l, rp
 
 rp_tensor *rp_channel_dropout_forward_at(const char *site, const rp_dropout_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "dropout layer");
-    return rp_feature_dropout_at(site, x, l->p, rp_module_training(l->module));
+    rp__hooks_before(l->module, &x, 1);
+    return rp__hooks_result(l->module, &x, 1, rp_feature_dropout_at(site, x, l->p, rp_module_training(l->module)));
 }
 
 rp_tensor *rp_alpha_dropout_forward_at(const char *site, const rp_dropout_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "dropout layer");
-    return rp_alpha_dropout_at(site, x, l->p, rp_module_training(l->module));
+    rp__hooks_before(l->module, &x, 1);
+    return rp__hooks_result(l->module, &x, 1, rp_alpha_dropout_at(site, x, l->p, rp_module_training(l->module)));
 }
 
 rp_tensor *rp_channel_alpha_dropout_forward_at(const char *site, const rp_dropout_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "dropout layer");
-    return rp_feature_alpha_dropout_at(site, x, l->p, rp_module_training(l->module));
+    rp__hooks_before(l->module, &x, 1);
+    return rp__hooks_result(l->module, &x, 1,
+                            rp_feature_alpha_dropout_at(site, x, l->p, rp_module_training(l->module)));
 }
 
 /* ---------------------------------------------------------------- prelu, bilinear */
@@ -159,17 +164,19 @@ rp_status rp_prelu_add_at(const char *site, rp_module *m, const char *name, rp_p
                           double value) {
     RP__CALLED_FROM(site);
     RP_TRY(rp__layer_need(l, "prelu layer"));
-    *l = (rp_prelu_layer){NULL};
+    *l = (rp_prelu_layer){.weight = NULL};
     RP_TRY(rp__layer_positive("prelu layer", "num_parameters", num_parameters));
     l->weight = rp__parameter_new(&num_parameters, 1, RP_DTYPE_NONE);
     const rp_status status = l->weight ? rp_init_constant(l->weight, value) : rp_error_status();
-    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false});
+    if (status == RP_OK) return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false});
     rp__parameter_release(&l->weight);
     return status;
 }
 
 rp_tensor *rp_prelu_layer_forward_at(const char *site, const rp_prelu_layer *l, rp_tensor *x) {
-    return l ? rp_prelu_at(site, x, l->weight) : rp__no_layer(site, "prelu layer");
+    if (!l) return rp__no_layer(site, "prelu layer");
+    rp__hooks_before(l->module, &x, 1);
+    return rp__hooks_result(l->module, &x, 1, rp_prelu_at(site, x, l->weight));
 }
 
 static rp_status bilinear_fill(rp_bilinear_layer *l, int64_t in1, int64_t in2, int64_t out, bool bias) {
@@ -189,14 +196,17 @@ rp_status rp_bilinear_add_at(const char *site, rp_module *m, const char *name, r
                              int64_t in1_features, int64_t in2_features, int64_t out_features, bool bias) {
     RP__CALLED_FROM(site);
     RP_TRY(rp__layer_need(l, "bilinear layer"));
-    *l = (rp_bilinear_layer){NULL, NULL};
+    *l = (rp_bilinear_layer){.weight = NULL};
     const rp_status status = bilinear_fill(l, in1_features, in2_features, out_features, bias);
-    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    if (status == RP_OK) return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false}, {"bias", &l->bias, false});
     rp__parameter_release(&l->weight);
     rp__parameter_release(&l->bias);
     return status;
 }
 
 rp_tensor *rp_bilinear_layer_forward_at(const char *site, const rp_bilinear_layer *l, rp_tensor *x1, rp_tensor *x2) {
-    return l ? rp_bilinear_at(site, x1, x2, l->weight, l->bias) : rp__no_layer(site, "bilinear layer");
+    if (!l) return rp__no_layer(site, "bilinear layer");
+    rp_tensor *in[] = {x1, x2};
+    rp__hooks_before(l->module, in, 2);
+    return rp__hooks_result(l->module, in, 2, rp_bilinear_at(site, in[0], in[1], l->weight, l->bias));
 }

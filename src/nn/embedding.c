@@ -60,6 +60,7 @@ void rp_embedding_layer_release(rp_embedding_layer *l) {
 
 rp_tensor *rp_embedding_layer_forward_at(const char *site, const rp_embedding_layer *l, rp_tensor *indices) {
     if (!l) return rp__no_layer(site, "embedding layer");
+    rp__hooks_before(l->module, &indices, 1);
     if (l->max_norm > 0) {
         rp__site_frame frame = rp__site_push(site, "embedding");
         rp_scope scope = rp__scope_begin();
@@ -68,7 +69,8 @@ rp_tensor *rp_embedding_layer_forward_at(const char *site, const rp_embedding_la
         rp__site_pop(frame);
         if (!good) return rp__tensor_error();
     }
-    return rp_embedding_at(site, l->weight, indices, l->padding_idx, l->scale_grad_by_freq, false);
+    return rp__hooks_result(l->module, &indices, 1,
+                            rp_embedding_at(site, l->weight, indices, l->padding_idx, l->scale_grad_by_freq, false));
 }
 
 rp_status rp_embedding_add_at(const char *site, rp_module *m, const char *name, rp_embedding_layer *l,
@@ -93,7 +95,7 @@ rp_status rp_embedding_add_with_at(const char *site, rp_module *m, const char *n
     l->norm_type = rp__option_or(o.norm_type, 2);
     l->scale_grad_by_freq = o.scale_grad_by_freq;
     const rp_status status = clear_row(l->weight, padding);
-    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false});
+    if (status == RP_OK) return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false});
     rp_embedding_layer_release(l);
     return status;
 }
@@ -122,7 +124,7 @@ rp_status rp_embedding_bag_add_at(const char *site, rp_module *m, const char *na
     l->scale_grad_by_freq = o.scale_grad_by_freq;
     l->include_last_offset = o.include_last_offset;
     const rp_status status = clear_row(l->weight, padding);
-    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false});
+    if (status == RP_OK) return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false});
     rp__parameter_release(&l->weight);
     return status;
 }
@@ -133,11 +135,12 @@ rp_tensor *rp_embedding_bag_layer_forward_at(const char *site, const rp_embeddin
     if (!l) return rp__no_layer(site, "embedding bag layer");
     rp__site_frame frame = rp__site_push(site, "embedding_bag");
     rp_scope scope = rp__scope_begin();
-    rp_tensor *out = rp__tensor_error();
-    if (scope.id && shorten(l->weight, indices, l->max_norm, l->norm_type) == RP_OK)
-        out = rp_embedding_bag(l->weight, indices, offsets, l->scale_grad_by_freq, modes[l->mode], false,
-                               per_sample_weights, l->include_last_offset,
-                               l->padding_idx < 0 ? INT64_MIN : l->padding_idx);
+    rp_tensor *out = rp__tensor_error(), *in[] = {indices, offsets, per_sample_weights};
+    rp__hooks_before(l->module, in, 3);
+    if (scope.id && shorten(l->weight, in[0], l->max_norm, l->norm_type) == RP_OK)
+        out = rp_embedding_bag(l->weight, in[0], in[1], l->scale_grad_by_freq, modes[l->mode], false, in[2],
+                               l->include_last_offset, l->padding_idx < 0 ? INT64_MIN : l->padding_idx);
+    out = rp__hooks_result(l->module, in, 3, out);
     rp__scope_end(scope, &out, 1);
     rp__site_pop(frame);
     return out;

@@ -91,14 +91,15 @@ void rp_linear_layer_release(rp_linear_layer *l) {
 
 rp_tensor *rp_linear_layer_forward_at(const char *site, const rp_linear_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "linear layer");
-    return rp_linear_at(site, x, l->weight, l->bias);
+    rp__hooks_before(l->module, &x, 1);
+    return rp__hooks_result(l->module, &x, 1, rp_linear_at(site, x, l->weight, l->bias));
 }
 
 rp_status rp_linear_add_at(const char *site, rp_module *m, const char *name, rp_linear_layer *l, int64_t in_features,
                            int64_t out_features, bool bias) {
     RP__CALLED_FROM(site);
     RP_TRY(rp_linear_layer_init(l, in_features, out_features, bias, RP_DTYPE_NONE));
-    return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false}, {"bias", &l->bias, false});
 }
 
 /* ---------------------------------------------------------------- layer norm */
@@ -141,14 +142,16 @@ void rp_layer_norm_layer_release(rp_layer_norm_layer *l) {
 
 rp_tensor *rp_layer_norm_layer_forward_at(const char *site, const rp_layer_norm_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "layer norm layer");
-    return rp_layer_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, l->bias, l->eps, true);
+    rp__hooks_before(l->module, &x, 1);
+    return rp__hooks_result(
+        l->module, &x, 1, rp_layer_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, l->bias, l->eps, true));
 }
 
 rp_status rp_layer_norm_add_at(const char *site, rp_module *m, const char *name, rp_layer_norm_layer *l,
                                const int64_t *normalized_shape, size_t n_dims, double eps, bool elementwise_affine) {
     RP__CALLED_FROM(site);
     RP_TRY(rp_layer_norm_layer_init(l, normalized_shape, n_dims, eps, elementwise_affine, RP_DTYPE_NONE));
-    return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false}, {"bias", &l->bias, false});
 }
 
 /* ---------------------------------------------------------------- batch norm */
@@ -196,32 +199,32 @@ static rp_status count_batch(rp_tensor *tracked) {
 
 rp_tensor *rp_batch_norm_layer_forward_at(const char *site, const rp_batch_norm_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "batch norm layer");
+    rp__hooks_before(l->module, &x, 1);
     bool training = l->module ? rp_module_training(l->module) : !l->evaluating;
     rp__site_frame outer = rp__site_push(site, "batch_norm");
     rp_status status = training && l->num_batches_tracked ? count_batch(l->num_batches_tracked) : RP_OK;
     rp__site_pop(outer);
     if (status != RP_OK) return rp__tensor_error();
-    return rp_batch_norm_at(site, x, l->weight, l->bias, l->running_mean, l->running_var, training || !l->running_mean,
-                            l->momentum, l->eps, true);
+    return rp__hooks_result(l->module, &x, 1,
+                            rp_batch_norm_at(site, x, l->weight, l->bias, l->running_mean, l->running_var,
+                                             training || !l->running_mean, l->momentum, l->eps, true));
 }
 
 rp_status rp_batch_norm_add_at(const char *site, rp_module *m, const char *name, rp_batch_norm_layer *l,
                                int64_t num_features, const rp_batch_norm_options *options) {
     RP__CALLED_FROM(site);
     RP_TRY(rp_batch_norm_layer_init(l, num_features, options));
-    rp_module *child;
-    RP_TRY(RP__ADOPT(m, name, &child, {"weight", &l->weight, false}, {"bias", &l->bias, false},
-                     {"running_mean", &l->running_mean, true}, {"running_var", &l->running_var, true},
-                     {"num_batches_tracked", &l->num_batches_tracked, true}));
-    l->module = child;
-    return RP_OK;
+    return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false}, {"bias", &l->bias, false},
+                           {"running_mean", &l->running_mean, true}, {"running_var", &l->running_var, true},
+                           {"num_batches_tracked", &l->num_batches_tracked, true});
 }
 
 /* ---------------------------------------------------------------- dropout */
 
 rp_tensor *rp_dropout_layer_forward_at(const char *site, const rp_dropout_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "dropout layer");
-    return rp_dropout_at(site, x, l->p, rp_module_training(l->module), NULL);
+    rp__hooks_before(l->module, &x, 1);
+    return rp__hooks_result(l->module, &x, 1, rp_dropout_at(site, x, l->p, rp_module_training(l->module), NULL));
 }
 
 rp_status rp_dropout_add_at(const char *site, rp_module *m, const char *name, rp_dropout_layer *l, double p) {
@@ -229,10 +232,7 @@ rp_status rp_dropout_add_at(const char *site, rp_module *m, const char *name, rp
     RP_TRY(rp__layer_need(l, "dropout layer"));
     *l = (rp_dropout_layer){.p = p};
     RP_TRY(rp__layer_probability("dropout layer", p));
-    rp_module *child;
-    RP_TRY(rp__module_adopt(m, name, NULL, 0, &child));
-    l->module = child;
-    return RP_OK;
+    return rp__module_adopt_layer(m, name, NULL, 0, &l->module);
 }
 
 /* ---------------------------------------------------------------- convolution */
@@ -283,7 +283,10 @@ void rp_conv2d_layer_release(rp_conv2d_layer *l) {
 
 rp_tensor *rp_conv2d_layer_forward_at(const char *site, const rp_conv2d_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "conv2d layer");
-    return rp_conv2d_at(site, x, l->weight, l->bias, l->stride, 2, l->padding, 2, l->dilation, 2, l->groups);
+    rp__hooks_before(l->module, &x, 1);
+    return rp__hooks_result(
+        l->module, &x, 1,
+        rp_conv2d_at(site, x, l->weight, l->bias, l->stride, 2, l->padding, 2, l->dilation, 2, l->groups));
 }
 
 rp_status rp_conv2d_add_at(const char *site, rp_module *m, const char *name, rp_conv2d_layer *l, int64_t in_channels,
@@ -291,5 +294,5 @@ rp_status rp_conv2d_add_at(const char *site, rp_module *m, const char *name, rp_
                            const rp_conv2d_options *options) {
     RP__CALLED_FROM(site);
     RP_TRY(rp_conv2d_layer_init(l, in_channels, out_channels, kernel_height, kernel_width, options));
-    return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false}, {"bias", &l->bias, false});
 }

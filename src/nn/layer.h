@@ -20,7 +20,11 @@ rp_status rp__layer_shape(const char *layer, const int64_t *shape, size_t n, int
 /* Ones and, where bias is not NULL, zeros. */
 rp_status rp__affine_new(rp_tensor **weight, rp_tensor **bias, const int64_t *size, size_t n, rp_dtype dtype);
 
-/* As a child of m: a layer's tensors, of which it holds the references. */
+/* As a child of m, which l->module becomes: a layer's tensors, of which it holds the references. */
+#define RP__ADOPT_LAYER(m, name, l, ...)                                                                               \
+    rp__module_adopt_layer((m), (name), (const rp__module_field[]){__VA_ARGS__},                                       \
+                           sizeof((const rp__module_field[]){__VA_ARGS__}) / sizeof(rp__module_field), &(l)->module)
+/* The same for a layer that goes on with its child. */
 #define RP__ADOPT(m, name, child, ...)                                                                                 \
     rp__module_adopt((m), (name), (const rp__module_field[]){__VA_ARGS__},                                             \
                      sizeof((const rp__module_field[]){__VA_ARGS__}) / sizeof(rp__module_field), (child))

@@ -9,6 +9,7 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +31,21 @@ typedef struct list {
     bool made;
 } list;
 
+/* Hooks of one kind, in order. A list never changes, so that who runs it meets what was there when it began, whatever the hooks
+   themselves register and remove; a module has another one then. */
+typedef struct hook {
+    uint64_t id;
+    rp_module_pre_hook *before; /* one of the two */
+    rp_module_hook *after;
+    void *ctx;
+} hook;
+typedef struct hooks {
+    atomic_uint refs;
+    rp_module *module;
+    size_t n;
+    hook items[];
+} hooks;
+
 /* A function of rp_compile_module: what it needs at a call. */
 typedef struct compiled {
     struct compiled *next;
@@ -47,10 +63,13 @@ struct rp_module {
     bool training;
     void *owned; /* rp__module_own */
     void (*give_back)(void *memory);
+    hooks *before, *after; /* NULL: none */
+    uint64_t hooks_version;
     list lists[LISTS];
     /* of a root */
     compiled *functions; /* not NULL: nothing is registered any more */
-    rp_tensor **watched; /* handles of the whole tree, then a bool for each module: what functions compare */
+    rp_tensor *
+        *watched; /* handles of the whole tree, then its modules' modes and versions of hooks: what functions compare */
     size_t watched_bytes;
 };
 
@@ -90,8 +109,14 @@ static void lists_forget(rp_module *m) {
     for (; m; m = m->parent) lists_free(m);
 }
 
+static void hooks_drop(hooks *h) {
+    if (h && atomic_fetch_sub_explicit(&h->refs, 1, memory_order_acq_rel) == 1) rp__free(h);
+}
+
 static void module_free(rp_module *m) {
     for (size_t i = 0; i < m->n_children; i++) module_free(m->children[i]);
+    hooks_drop(m->before);
+    hooks_drop(m->after);
     if (m->owned) m->give_back(m->owned);
     lists_free(m);
     for (size_t i = 0; i < m->n_entries; i++) {
@@ -215,6 +240,14 @@ rp_status rp__module_adopt(rp_module *m, const char *name, const rp__module_fiel
     if (status != RP_OK && c) rp__module_undo(c);
     if (status == RP_OK && child) *child = c;
     return status;
+}
+
+rp_status rp__module_adopt_layer(rp_module *m, const char *name, const rp__module_field *fields, size_t n,
+                                 const rp_module **own) {
+    rp_module *child = NULL;
+    RP_TRY(rp__module_adopt(m, name, fields, n, &child));
+    *own = child;
+    return RP_OK;
 }
 
 void rp__module_undo(rp_module *child) {
@@ -351,14 +384,14 @@ rp_status rp_module_apply_at(const char *site, rp_module *m, rp_module_visit *vi
 typedef struct tally {
     size_t tensors, modules;
     rp_tensor **handles; /* NULL: only counts */
-    bool *modes;
+    uint64_t *modes;     /* 2 version of hooks + training */
 } tally;
 
 static void watch(void *ctx, rp_module *m) {
     tally *t = ctx;
     for (size_t i = 0; i < m->n_entries; i++, t->tensors++)
         if (t->handles) t->handles[t->tensors] = m->entries[i].tensor;
-    if (t->modes) t->modes[t->modules] = m->training;
+    if (t->modes) t->modes[t->modules] = m->hooks_version << 1 | m->training;
     t->modules++;
 }
 
@@ -368,7 +401,7 @@ static void watched_update(rp_module *m) {
     if (!root->watched) return;
     tally count = {0};
     walk(root, watch, &count);
-    tally fill = {.handles = root->watched, .modes = (bool *)(root->watched + count.tensors)};
+    tally fill = {.handles = root->watched, .modes = (uint64_t *)(void *)(root->watched + count.tensors)};
     walk(root, watch, &fill);
 }
 
@@ -376,7 +409,7 @@ static rp_status watched_make(rp_module *root) {
     if (root->watched) return RP_OK;
     tally count = {0};
     walk(root, watch, &count);
-    size_t bytes = count.tensors * sizeof(rp_tensor *) + count.modules * sizeof(bool);
+    size_t bytes = count.tensors * sizeof(rp_tensor *) + count.modules * sizeof(uint64_t);
     root->watched = rp__calloc(1, bytes);
     if (!root->watched) return RP__OOM("a compiled function of a module");
     root->watched_bytes = bytes;
@@ -411,6 +444,138 @@ rp_compiled *rp_compile_module_at(const char *site, rp_module *m, rp_fn fn, cons
     if (compiled_new(m, fn, &c) != RP_OK)
         return rp_compile((rp_fn){0}, options); /* the object that stands for a failure */
     return rp_compile((rp_fn){call_compiled, c, sizeof *c, fn.name ? fn.name : root_of(m)->name}, options);
+}
+
+/* ---------------------------------------------------------------- hooks */
+
+/* The module at a dotted path below m; NULL: there is none. */
+static rp_module *found(rp_module *m, const char *path) {
+    while (m && *path) {
+        const size_t n = strcspn(path, ".");
+        rp_module *next = NULL;
+        for (size_t i = 0; i < m->n_children && !next; i++)
+            if (strncmp(m->children[i]->name, path, n) == 0 && !m->children[i]->name[n]) next = m->children[i];
+        m = next;
+        path += n + (path[n] == '.' && path[n + 1]);
+    }
+    return m;
+}
+
+rp_module *rp_module_find_at(const char *site, rp_module *m, const char *path) {
+    RP__CALLED_FROM(site);
+    if (module_check(m, "rp_module_find") != RP_OK) return &failed_module;
+    rp_module *below = path ? found(m, path) : NULL;
+    if (below) return below;
+    (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_module_find: module `%s` has no module `%s` below it", m->name,
+                   path ? path : "NULL");
+    return &failed_module;
+}
+
+static hooks *hooks_new(rp_module *m, size_t n) {
+    hooks *h = rp__calloc(1, sizeof *h + n * sizeof *h->items);
+    if (!h) {
+        (void)RP__OOM("a module's hook");
+        return NULL;
+    }
+    atomic_init(&h->refs, 1);
+    h->module = m;
+    return h;
+}
+
+static void hooks_become(rp_module *m, hooks **place, hooks *now) {
+    hooks_drop(*place);
+    *place = now;
+    m->hooks_version++;
+    watched_update(m);
+}
+
+static uint64_t hook_add(rp_module *m, hooks **place, hook one) {
+    static _Atomic uint64_t last_id;
+    const size_t n = *place ? (*place)->n : 0;
+    hooks *now = hooks_new(m, n + 1);
+    if (!now) return 0;
+    if (n) memcpy(now->items, (*place)->items, n * sizeof *now->items);
+    one.id = 1 + atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed);
+    now->items[n] = one;
+    now->n = n + 1;
+    hooks_become(m, place, now);
+    return one.id;
+}
+
+uint64_t rp_module_register_forward_pre_hook_at(const char *site, rp_module *m, rp_module_pre_hook *fn, void *ctx) {
+    RP__CALLED_FROM(site);
+    if (module_check(m, "rp_module_register_forward_pre_hook") != RP_OK) return 0;
+    if (fn) return hook_add(m, &m->before, (hook){.before = fn, .ctx = ctx});
+    (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_module_register_forward_pre_hook: the hook is NULL");
+    return 0;
+}
+
+uint64_t rp_module_register_forward_hook_at(const char *site, rp_module *m, rp_module_hook *fn, void *ctx) {
+    RP__CALLED_FROM(site);
+    if (module_check(m, "rp_module_register_forward_hook") != RP_OK) return 0;
+    if (fn) return hook_add(m, &m->after, (hook){.after = fn, .ctx = ctx});
+    (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_module_register_forward_hook: the hook is NULL");
+    return 0;
+}
+
+rp_status rp_module_remove_hook_at(const char *site, rp_module *m, uint64_t id) {
+    RP__CALLED_FROM(site);
+    RP_TRY(module_check(m, "rp_module_remove_hook"));
+    hooks **const places[] = {&m->before, &m->after};
+    for (int k = 0; k < 2; k++) {
+        const hooks *h = *places[k];
+        for (size_t i = 0; h && i < h->n; i++) {
+            if (h->items[i].id != id) continue;
+            hooks *now = h->n > 1 ? hooks_new(m, h->n - 1) : NULL;
+            if (!now && h->n > 1) return rp_error_status();
+            for (size_t from = 0; now && from < h->n; from++)
+                if (from != i) now->items[now->n++] = h->items[from];
+            hooks_become(m, places[k], now);
+            return RP_OK;
+        }
+    }
+    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_module_remove_hook: module `%s` has no hook %llu", m->name,
+                    (unsigned long long)id);
+}
+
+void rp__hooks_before(const rp_module *m, rp_tensor **in, size_t n_in) {
+    hooks *h = m ? m->before : NULL;
+    if (RP__LIKELY(!h)) return;
+    atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
+    for (size_t i = 0; i < h->n; i++) h->items[i].before(h->items[i].ctx, h->module, in, n_in);
+    hooks_drop(h);
+}
+
+void rp__hooks_after(const rp_module *m, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    hooks *h = m ? m->after : NULL;
+    if (RP__LIKELY(!h)) return;
+    atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
+    for (size_t i = 0; i < h->n; i++) h->items[i].after(h->items[i].ctx, h->module, in, n_in, out, n_out);
+    hooks_drop(h);
+}
+
+rp_tensor *rp__hooks_result(const rp_module *m, rp_tensor *const *in, size_t n_in, rp_tensor *y) {
+    rp__hooks_after(m, in, n_in, &y, 1);
+    return y;
+}
+
+rp_status rp_module_call_at(const char *site, rp_module *m, rp_fn fn, rp_tensor *const *in, size_t n_in,
+                            rp_tensor **out, size_t n_out) {
+    RP__CALLED_FROM(site);
+    enum { MOST = 64 };
+    rp_tensor *given[MOST];
+    for (size_t k = 0; out && k < n_out; k++) out[k] = rp__tensor_error();
+    RP_TRY(module_check(m, "rp_module_call"));
+    if (!fn.body || n_in > MOST || (n_in && !in) || (n_out && !out))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_module_call: %s",
+                        !fn.body      ? "the function has no body"
+                        : n_in > MOST ? "there may be 64 arguments at most"
+                                      : "a list of tensors is NULL");
+    if (n_in) memcpy(given, in, n_in * sizeof *given);
+    rp__hooks_before(m, given, n_in);
+    fn.body(fn.ctx, given, n_in, out, n_out);
+    rp__hooks_after(m, given, n_in, out, n_out);
+    return rp_error_status();
 }
 
 /* ---------------------------------------------------------------- mode, gradients, dtype */

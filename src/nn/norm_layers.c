@@ -19,15 +19,16 @@ rp_status rp_rms_norm_add_at(const char *site, rp_module *m, const char *name, r
     l->eps = eps;
     rp_status status =
         elementwise_affine ? rp__affine_new(&l->weight, NULL, normalized_shape, n_dims, RP_DTYPE_NONE) : RP_OK;
-    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false});
+    if (status == RP_OK) return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false});
     rp__parameter_release(&l->weight);
     return status;
 }
 
 rp_tensor *rp_rms_norm_layer_forward_at(const char *site, const rp_rms_norm_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "rms norm layer");
+    rp__hooks_before(l->module, &x, 1);
     const rp_scalar eps = l->eps > 0 ? rp_f64(l->eps) : l->eps < 0 ? rp_f64(0) : rp_none();
-    return rp_rms_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, eps);
+    return rp__hooks_result(l->module, &x, 1, rp_rms_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, eps));
 }
 
 /* ---------------------------------------------------------------- group norm */
@@ -43,7 +44,7 @@ rp_status rp_group_norm_add_at(const char *site, rp_module *m, const char *name,
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "group norm layer: %lld groups do not divide %lld channels",
                         (long long)num_groups, (long long)num_channels);
     rp_status status = affine ? rp__affine_new(&l->weight, &l->bias, &num_channels, 1, RP_DTYPE_NONE) : RP_OK;
-    if (status == RP_OK) return RP__ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+    if (status == RP_OK) return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false}, {"bias", &l->bias, false});
     rp__parameter_release(&l->weight);
     rp__parameter_release(&l->bias);
     return status;
@@ -51,7 +52,9 @@ rp_status rp_group_norm_add_at(const char *site, rp_module *m, const char *name,
 
 rp_tensor *rp_group_norm_layer_forward_at(const char *site, const rp_group_norm_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "group norm layer");
-    return rp_group_norm_at(site, x, l->num_groups, l->weight, l->bias, l->eps, true);
+    rp__hooks_before(l->module, &x, 1);
+    return rp__hooks_result(l->module, &x, 1,
+                            rp_group_norm_at(site, x, l->num_groups, l->weight, l->bias, l->eps, true));
 }
 
 /* ---------------------------------------------------------------- instance norm */
@@ -76,14 +79,10 @@ rp_status rp_instance_norm_add_at(const char *site, rp_module *m, const char *na
     memset(l, 0, sizeof *l);
     RP_TRY(rp__options_read("instance norm layer", options, sizeof o, &o));
     rp_status status = instance_norm_fill(l, num_features, &o);
-    if (status == RP_OK) {
-        rp_module *child;
-        RP_TRY(RP__ADOPT(m, name, &child, {"weight", &l->weight, false}, {"bias", &l->bias, false},
-                         {"running_mean", &l->running_mean, true}, {"running_var", &l->running_var, true},
-                         {"num_batches_tracked", &l->num_batches_tracked, true}));
-        l->module = child;
-        return RP_OK;
-    }
+    if (status == RP_OK)
+        return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false}, {"bias", &l->bias, false},
+                               {"running_mean", &l->running_mean, true}, {"running_var", &l->running_var, true},
+                               {"num_batches_tracked", &l->num_batches_tracked, true});
     rp__parameter_release(&l->weight);
     rp__parameter_release(&l->bias);
     rp__parameter_release(&l->running_mean);
@@ -94,6 +93,9 @@ rp_status rp_instance_norm_add_at(const char *site, rp_module *m, const char *na
 
 rp_tensor *rp_instance_norm_layer_forward_at(const char *site, const rp_instance_norm_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "instance norm layer");
-    return rp_instance_norm_at(site, x, l->weight, l->bias, l->running_mean, l->running_var,
-                               rp_module_training(l->module) || !l->running_mean, l->momentum, l->eps, true);
+    rp__hooks_before(l->module, &x, 1);
+    const bool training = rp_module_training(l->module) || !l->running_mean;
+    return rp__hooks_result(l->module, &x, 1,
+                            rp_instance_norm_at(site, x, l->weight, l->bias, l->running_mean, l->running_var, training,
+                                                l->momentum, l->eps, true));
 }

@@ -226,10 +226,7 @@ rp_status rp_op_layer_init_at(const char *site, rp_op_layer *l, const char *call
 rp_status rp_op_layer_add_at(const char *site, rp_module *m, const char *name, rp_op_layer *l, const char *call) {
     RP__CALLED_FROM(site);
     RP_TRY(rp_op_layer_init_at(NULL, l, call));
-    rp_module *child;
-    RP_TRY(rp__module_adopt(m, name, NULL, 0, &child));
-    l->module = child;
-    return RP_OK;
+    return rp__module_adopt_layer(m, name, NULL, 0, &l->module);
 }
 
 rp_tensor *rp_op_layer_forward_at(const char *site, const rp_op_layer *l, rp_tensor *const *in, size_t n_in) {
@@ -238,6 +235,13 @@ rp_tensor *rp_op_layer_forward_at(const char *site, const rp_op_layer *l, rp_ten
     if (!l || !l->op) return rp__no_layer(site, "op layer");
     memcpy(attrs, l->attrs, l->n_attrs * sizeof *attrs);
     if (l->mode >= 0) attrs[l->mode].v.b = rp_module_training(l->module);
+    rp_tensor *own[RP__MAX_IN];
+    const bool hooked = n_in <= RP__MAX_IN && in; /* else the op says what is wrong */
+    if (hooked) {
+        memcpy(own, in, n_in * sizeof *own);
+        rp__hooks_before(l->module, own, n_in);
+        in = own;
+    }
     (void)rp_op_call_at(site, l->op, in, n_in, attrs, l->n_attrs, &out, 1);
-    return out;
+    return hooked ? rp__hooks_result(l->module, in, n_in, out) : out;
 }

@@ -28,20 +28,22 @@ enum { STATES = 3 };
 typedef struct kind {
     const char *name, *rule;
     const char *states[STATES]; /* PyTorch's names of the lists first, second, third; NULL: not part of the state */
+    uint32_t cycles; /* flags without which there is no momentum or beta1 that a schedule could cycle; NEVER: none */
 } kind;
+enum { NEVER = RP__UPDATE_FLAGS };
 
 static const kind kinds[] = {
-    [SGD] = {"sgd", "sgd", {"momentum_buffer"}},
-    [ADAM] = {"adam", "adam", {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}},
-    [ADAMW] = {"adamw", "adam", {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}},
-    [ADAMAX] = {"adamax", "adamax", {"exp_avg", "exp_inf"}},
-    [NADAM] = {"nadam", "nadam", {"exp_avg", "exp_avg_sq"}},
-    [RADAM] = {"radam", "radam", {"exp_avg", "exp_avg_sq"}},
-    [RMSPROP] = {"rmsprop", "rmsprop", {"square_avg", "momentum_buffer", "grad_avg"}},
-    [ADAGRAD] = {"adagrad", "adagrad", {"sum"}},
-    [ADADELTA] = {"adadelta", "adadelta", {"square_avg", "acc_delta"}},
-    [LION] = {"lion", "lion", {"exp_avg"}},
-    [LAMB] = {"lamb", "lamb", {"exp_avg", "exp_avg_sq"}},
+    [SGD] = {"sgd", "sgd", {"momentum_buffer"}, RP__UPDATE_MOMENTUM},
+    [ADAM] = {"adam", "adam", {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, 0},
+    [ADAMW] = {"adamw", "adam", {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, 0},
+    [ADAMAX] = {"adamax", "adamax", {"exp_avg", "exp_inf"}, 0},
+    [NADAM] = {"nadam", "nadam", {"exp_avg", "exp_avg_sq"}, 0},
+    [RADAM] = {"radam", "radam", {"exp_avg", "exp_avg_sq"}, 0},
+    [RMSPROP] = {"rmsprop", "rmsprop", {"square_avg", "momentum_buffer", "grad_avg"}, RP__UPDATE_MOMENTUM},
+    [ADAGRAD] = {"adagrad", "adagrad", {"sum"}, NEVER},
+    [ADADELTA] = {"adadelta", "adadelta", {"square_avg", "acc_delta"}, NEVER},
+    [LION] = {"lion", "lion", {"exp_avg"}, 0},
+    [LAMB] = {"lamb", "lamb", {"exp_avg", "exp_avg_sq"}, 0},
 };
 
 typedef struct settings {
@@ -64,6 +66,7 @@ typedef struct group {
     rp_tensor *lr, *steps, *extras; /* 0-d f32; (n) f32; (n) f32 or NULL */
     rp__schedule *schedule;         /* NULL: none */
     rp_tensor *schedule_step;       /* 0-d i64; NULL without a schedule */
+    rp_tensor *momentum;            /* 0-d f64, in the place of the number; NULL: the schedule cycles none */
     double base;                    /* the rate that was set last, of which the schedule makes others */
     member *members;
     size_t n;
@@ -100,6 +103,7 @@ static void group_free(group *g) {
     release(g->steps);
     release(g->extras);
     release(g->schedule_step);
+    release(g->momentum);
     rp__schedule_free(g->schedule);
     rp__free(g->members);
     rp__free(g->lists);
@@ -435,6 +439,9 @@ static rp_status classes_split(rp_optimizer *opt, group *g) {
     return RP_OK;
 }
 
+/* What stands for the momentum among the group's own numbers; the plain descent of LAMB has others. */
+static rp_tensor *momentum_of(const group *g, const settings *s) { return s == &g->s ? g->momentum : NULL; }
+
 /* A call of the rule `name` over members at `at` and after it in the lists; lists[k] is NULL where the rule has none.
    */
 static rp_status part_step(const group *g, const rp__update_rule *rule, rp_tensor **const lists[RP__UPDATE_LISTS],
@@ -447,7 +454,8 @@ static rp_status part_step(const group *g, const rp__update_rule *rule, rp_tenso
         count[k] = lists[k] ? n : 0;
     }
     return rp_foreach_update_(rule->name, of[0], count[0], of[1], count[1], of[2], count[2], of[3], count[3], of[4],
-                              count[4], step, g->lr, extra, found_inf, s->numbers, s->n_numbers, s->flags);
+                              count[4], step, g->lr, extra, rule->cycles ? momentum_of(g, s) : NULL, found_inf,
+                              s->numbers, s->n_numbers, s->flags);
 }
 
 /* In as few calls as operands allow. */
@@ -456,7 +464,7 @@ static rp_status update(const group *g, const char *name, rp_tensor **const list
     const rp__update_rule *rule = rp__update_rule_find(name);
     size_t width = 0;
     for (int k = 0; k < RP__UPDATE_LISTS; k++) width += lists[k] != NULL;
-    const size_t part = (RP__MAX_IN - 4) / width; /* behind four 0-d tensors */
+    const size_t part = (RP__MAX_IN - 5) / width; /* behind five 0-d tensors */
     for (size_t at = 0; at < n; at += part)
         RP_TRY(part_step(g, rule, lists, at, n - at < part ? n - at : part, step, extra, found_inf, s));
     return RP_OK;
@@ -504,8 +512,8 @@ static rp_status advance(const rp_optimizer *opt, const group *g, const member *
     if (opt->kind != NADAM) return RP_OK;
     /* mu_product *= beta1 (1 - 0.96^(step momentum_decay) / 2) */
     rp_tensor *power = rp_exp(rp_mul_scalar(m->step, rp_f64(g->s.numbers[4] * log(0.96))));
-    rp_tensor *mu =
-        rp_mul_scalar(rp_add_scalar(rp_mul_scalar(power, rp_f64(-0.5)), rp_i64(1)), rp_f64(g->s.numbers[0]));
+    rp_tensor *mu = rp_add_scalar(rp_mul_scalar(power, rp_f64(-0.5)), rp_i64(1));
+    mu = g->momentum ? rp_mul(mu, g->momentum) : rp_mul_scalar(mu, rp_f64(g->s.numbers[0]));
     if (found_inf) mu = rp_where(rp_ne_scalar(found_inf, rp_i64(0)), rp_ones_like(mu), mu);
     return rp__tensor_is_error(rp_mul_(m->extra, mu)) ? rp_error_status() : RP_OK;
 }
@@ -584,31 +592,48 @@ rp_status rp_optimizer_zero_grad_at(const char *site, rp_optimizer *opt, bool se
 
 /* ---------------------------------------------------------------- schedules */
 
-static rp_status rate_write(group *g) {
+/* The number of which it is the momentum, or beta1. */
+static double own_momentum(const group *g, kind_id k) { return g->s.numbers[k == RMSPROP ? 3 : 0]; }
+
+static rp_status rate_write(group *g, kind_id k) {
     rp_tensor *rate = rp__schedule_rate(g->schedule, rp_to_dtype(g->schedule_step, RP_F64), g->base);
-    return rp__tensor_is_error(rp_copy_(g->lr, rate)) ? rp_error_status() : RP_OK;
+    if (rp__tensor_is_error(rp_copy_(g->lr, rate))) return rp_error_status();
+    if (!g->momentum) return RP_OK;
+    rp_tensor *momentum = rp__schedule_momentum(g->schedule, rp_to_dtype(g->schedule_step, RP_F64), own_momentum(g, k));
+    return rp__tensor_is_error(rp_copy_(g->momentum, momentum)) ? rp_error_status() : RP_OK;
 }
 
-static rp_status schedule_begin(group *g, const rp_schedule *s) {
+static rp_status schedule_begin(group *g, kind_id k, const rp_schedule *s) {
     rp_device device = rp_default_device();
+    const bool cycles = rp__schedule_cycles(s);
+    if (cycles && (kinds[k].cycles & ~g->s.flags))
+        return rp__fail(
+            RP_ERROR_INVALID_ARGUMENT,
+            "rp_optimizer_set_schedule: the schedule cycles a momentum, which this %s has not (keep_momentum)",
+            kinds[k].name);
     RP_TRY(rp_set_default_device(g->lr->device));
     rp_tensor *step = own(rp_zeros(RP_NO_DIMS, RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)));
-    rp__schedule *copy = step ? rp__schedule_copy(s) : NULL;
+    rp_tensor *momentum =
+        step && cycles ? own(rp_zeros(RP_NO_DIMS, RP_OPTIONS(rp_zeros_options, .dtype = RP_F64))) : NULL;
+    rp__schedule *copy = step && (momentum || !cycles) ? rp__schedule_copy(s) : NULL;
     RP_TRY(rp_set_default_device(device));
     if (!copy) {
         release(step);
+        release(momentum);
         return rp_error_status();
     }
     g->schedule = copy;
     g->schedule_step = step;
-    return rate_write(g);
+    g->momentum = momentum;
+    return rate_write(g, k);
 }
 
 static void schedule_end(group *g) {
     rp__schedule_free(g->schedule);
     release(g->schedule_step);
+    release(g->momentum);
     g->schedule = NULL;
-    g->schedule_step = NULL;
+    g->schedule_step = g->momentum = NULL;
 }
 
 rp_status rp_optimizer_set_schedule_at(const char *site, rp_optimizer *opt, const rp_schedule *s) {
@@ -620,7 +645,7 @@ rp_status rp_optimizer_set_schedule_at(const char *site, rp_optimizer *opt, cons
     opt->classes = classes_id(); /* recorded steps have the old one in them */
     for (size_t k = 0; k < opt->n && status == RP_OK; k++) {
         schedule_end(opt->groups[k]);
-        if (s) status = schedule_begin(opt->groups[k], s);
+        if (s) status = schedule_begin(opt->groups[k], opt->kind, s);
     }
     rp__scope_end(scope, NULL, 0);
     (void)rp_set_grad_enabled(grad_mode);
@@ -641,7 +666,7 @@ rp_status rp_optimizer_schedule_step_at(const char *site, rp_optimizer *opt) {
         if (rp__tensor_is_error(rp_add_scalar_(g->schedule_step, rp_i64(1))))
             status = rp_error_status();
         else
-            status = rate_write(g);
+            status = rate_write(g, opt->kind);
     }
     if (!any && status == RP_OK)
         status = rp__fail(RP_ERROR_STATE, "rp_optimizer_schedule_step: the optimizer has no schedule");
@@ -685,6 +710,12 @@ rp_tensor *rp_optimizer_lr_at(const char *site, rp_optimizer *opt, size_t index)
     return g ? g->lr : NULL;
 }
 
+rp_tensor *rp_optimizer_momentum_at(const char *site, rp_optimizer *opt, size_t index) {
+    RP__CALLED_FROM(site);
+    group *g = group_at(opt, index, "rp_optimizer_momentum");
+    return g ? g->momentum : NULL;
+}
+
 static rp_tensor *kept(const rp_optimizer *opt, const group *g, size_t param, const char *name) {
     if (param >= g->n || !name) return NULL;
     const member *m = &g->members[param], *leader = &g->members[m->leader];
@@ -726,6 +757,8 @@ rp_tensor *rp__optimizer_state(rp_optimizer *opt, size_t index, size_t param, si
 rp_tensor *rp__optimizer_schedule_step(const rp_optimizer *opt, size_t index) {
     return opt->groups[index]->schedule_step;
 }
+
+rp_tensor *rp__optimizer_momentum(const rp_optimizer *opt, size_t index) { return opt->groups[index]->momentum; }
 
 rp_tensor *rp__optimizer_param(const rp_optimizer *opt, size_t index, size_t param) {
     return opt->groups[index]->members[param].param;

@@ -14,6 +14,7 @@ rp_tensor *rp__optimizer_state(rp_optimizer *opt, size_t group, size_t index, si
 rp_status rp__optimizer_counts(rp_optimizer *opt, size_t group, float *counts);
 rp_status rp__optimizer_set_counts(rp_optimizer *opt, size_t group, const float *counts);
 rp_tensor *rp__optimizer_schedule_step(const rp_optimizer *opt, size_t group); /* NULL: it has no schedule */
+rp_tensor *rp__optimizer_momentum(const rp_optimizer *opt, size_t group);      /* NULL: its schedule cycles none */
 /* Parameter `index` of a group, borrowed. */
 rp_tensor *rp__optimizer_param(const rp_optimizer *opt, size_t group, size_t index);
 /* A step that changes nothing, counts included, where found_inf (0-d float32, 0 or 1, on the device of all

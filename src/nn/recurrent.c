@@ -101,10 +101,7 @@ rp_status rp_recurrent_add_at(const char *site, rp_module *m, const char *name, 
         return status;
     }
     for (size_t k = 0; k < l->n_parameters; k++) fields[k] = (rp__module_field){names[k], &l->parameters[k], false};
-    rp_module *child;
-    RP_TRY(rp__module_adopt(m, name, fields, l->n_parameters, &child));
-    l->module = child;
-    return RP_OK;
+    return rp__module_adopt_layer(m, name, fields, l->n_parameters, &l->module);
 }
 
 /* Zeros beside x. */
@@ -179,11 +176,15 @@ static rp_tensor *run(const char *site, const rp_recurrent_layer *l, rp_tensor *
     } else {
         rp__site_frame frame = rp__site_push(site, "recurrent");
         rp_scope scope = rp__scope_begin();
-        if (l->kind == RP_LSTM && !hx != !cx)
+        rp_tensor *in[] = {x, hx, cx};
+        const size_t n_out = l->kind == RP_LSTM ? 3 : 2;
+        rp__hooks_before(l->module, in, n_out);
+        if (l->kind == RP_LSTM && !in[1] != !in[2])
             (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "recurrent layer: LSTM takes hx and cx, or neither");
         else if (scope.id)
-            kept[0] = forward(l, x, packed, hx, cx, &kept[1], &kept[2]);
-        rp__scope_end(scope, kept, l->kind == RP_LSTM ? 3 : 2);
+            kept[0] = forward(l, in[0], packed, in[1], in[2], &kept[1], &kept[2]);
+        rp__hooks_after(l->module, in, n_out, kept, n_out);
+        rp__scope_end(scope, kept, n_out);
         rp__site_pop(frame);
     }
     if (hy) *hy = kept[1];
@@ -227,8 +228,8 @@ rp_status rp_recurrent_cell_add_at(const char *site, rp_module *m, const char *n
         return rp__fail(RP_ERROR_SHAPE, "recurrent cell: a hidden size of %lld does not fit", (long long)hidden_size);
     const rp_status status = cell_fill(l, input_size, bias);
     if (status == RP_OK)
-        return RP__ADOPT(m, name, NULL, {"weight_ih", &l->weight_ih, false}, {"weight_hh", &l->weight_hh, false},
-                         {"bias_ih", &l->bias_ih, false}, {"bias_hh", &l->bias_hh, false});
+        return RP__ADOPT_LAYER(m, name, l, {"weight_ih", &l->weight_ih, false}, {"weight_hh", &l->weight_hh, false},
+                               {"bias_ih", &l->bias_ih, false}, {"bias_hh", &l->bias_hh, false});
     rp__parameter_release(&l->weight_ih);
     rp__parameter_release(&l->weight_hh);
     rp__parameter_release(&l->bias_ih);
@@ -270,8 +271,12 @@ rp_tensor *rp_recurrent_cell_forward_at(const char *site, const rp_recurrent_cel
     } else {
         rp__site_frame frame = rp__site_push(site, "recurrent_cell");
         rp_scope scope = rp__scope_begin();
-        if (scope.id) kept[0] = cell_forward(l, x, hx, cx, &kept[1]);
-        rp__scope_end(scope, kept, l->kind == RP_LSTM ? 2 : 1);
+        rp_tensor *in[] = {x, hx, cx};
+        const size_t n_out = l->kind == RP_LSTM ? 2 : 1;
+        rp__hooks_before(l->module, in, 1 + n_out);
+        if (scope.id) kept[0] = cell_forward(l, in[0], in[1], in[2], &kept[1]);
+        rp__hooks_after(l->module, in, 1 + n_out, kept, n_out);
+        rp__scope_end(scope, kept, n_out);
         rp__site_pop(frame);
     }
     if (cy) *cy = l && l->kind != RP_LSTM ? NULL : kept[1];

@@ -29,11 +29,12 @@ typedef enum kind {
     CHAINED
 } kind;
 
-enum { NUMBERS = 6 };
+enum { NUMBERS = 7 };
 struct rp__schedule {
     kind kind;
     double n[NUMBERS];   /* of each kind: see its function of this name */
     bool linear, phases; /* ONE_CYCLE */
+    bool cycles;         /* ONE_CYCLE, CYCLIC: the momentum, too */
     int mode;            /* CYCLIC */
     double *milestones;
     size_t n_milestones;
@@ -185,33 +186,35 @@ static rp_tensor *anneal(arguments a, double x, double y, double begin, double e
     return a.s->linear ? plus(times(part, y - x), x) : plus(times(half_wave(part), x - y), y);
 }
 
-/* most, total, part of the rise, divisor of the first rate, of the last */
-static rp_tensor *one_cycle(arguments a) {
-    const double most = N(0), total = N(1), first = most / N(3), last = first / N(4), peak = N(2) * total - 1;
+/* most, total, part of the rise, divisor of the first rate, of the last; least and most momentum. From `first` to `turn` and on
+   to `last`, in three phases through `first` again. */
+static rp_tensor *one_cycle_over(arguments a, double first, double turn, double last) {
+    const double total = N(1), peak = N(2) * total - 1;
     a.t = at_most(a.t, total - 1);
-    rp_tensor *rise = anneal(a, first, most, 0, peak), *fall;
+    rp_tensor *rise = anneal(a, first, turn, 0, peak), *fall;
     if (a.s->phases) {
         const double back = 2 * N(2) * total - 2;
-        fall = rp_where(rp_le_scalar(a.t, rp_f64(back)), anneal(a, most, first, peak, back),
+        fall = rp_where(rp_le_scalar(a.t, rp_f64(back)), anneal(a, turn, first, peak, back),
                         anneal(a, first, last, back, total - 1));
     } else {
-        fall = anneal(a, most, last, peak, total - 1);
+        fall = anneal(a, turn, last, peak, total - 1);
     }
     return rp_where(rp_le_scalar(a.t, rp_f64(peak)), rise, fall);
 }
+static rp_tensor *one_cycle(arguments a) { return one_cycle_over(a, N(0) / N(3), N(0), N(0) / N(3) / N(4)); }
 
-/* least, most, steps up, steps down, gamma */
-static rp_tensor *cyclic(arguments a) {
+/* least, most, steps up, steps down, gamma; least and most momentum. How high above the least it is, of 1. */
+static rp_tensor *cyclic_height(arguments a) {
     const double total = N(2) + N(3), ratio = N(2) / total;
     rp_tensor *cycle = rp_floor(times(plus(a.t, 0.5), 1 / total)); /* from 0 */
     rp_tensor *x = rp_sub(times(a.t, 1 / total), cycle);
     rp_tensor *height =
-        times(rp_where(rp_le_scalar(x, rp_f64(ratio)), times(x, 1 / ratio), times(plus(x, -1), 1 / (ratio - 1))),
-              N(1) - N(0));
+        rp_where(rp_le_scalar(x, rp_f64(ratio)), times(x, 1 / ratio), times(plus(x, -1), 1 / (ratio - 1)));
     if (a.s->mode == RP_CYCLIC_TRIANGULAR2) height = rp_mul(height, power(0.5, cycle));
     if (a.s->mode == RP_CYCLIC_EXP_RANGE) height = rp_mul(height, power(N(4), a.t));
-    return plus(height, N(0));
+    return height;
 }
+static rp_tensor *cyclic(arguments a) { return plus(times(cyclic_height(a), N(1) - N(0)), N(0)); }
 
 /* The function is the program's own, on the host: in a trace, reading the step is what ends a graph. */
 static rp_tensor *lambda(arguments a) {
@@ -260,16 +263,50 @@ rp_tensor *rp__schedule_rate(const rp__schedule *s, rp_tensor *step, double base
     return rates[s->kind]((arguments){s, step, base});
 }
 
-rp_tensor *rp_schedule_rate_at(const char *site, const rp_schedule *s, rp_tensor *step, double base_lr) {
-    RP__CALLED_FROM(site);
-    const rp__schedule *tree = tree_of(s, "rp_schedule_rate");
+static bool cycles(const rp__schedule *s) {
+    bool any = s->cycles;
+    for (size_t i = 0; i < s->n_parts; i++) any = any || cycles(s->parts[i]);
+    return any;
+}
+
+bool rp__schedule_cycles(const rp_schedule *s) {
+    return s && s != &failed_schedule && rp__handle_is_live(&s->handle) && cycles(s->s);
+}
+
+rp_tensor *rp__schedule_momentum(const rp__schedule *s, rp_tensor *step, double own) {
+    const arguments a = {s, step, own};
+    if (s->cycles && s->kind == ONE_CYCLE) return one_cycle_over(a, N(6), N(5), N(6));
+    if (s->cycles) return plus(times(cyclic_height(a), N(5) - N(6)), N(6));
+    rp_tensor *momentum = plus(times(step, 0), own);
+    for (size_t i = 0; s->kind == SEQUENTIAL && i < s->n_parts; i++) {
+        const double begin = i ? s->milestones[i - 1] : 0;
+        rp_tensor *next = rp__schedule_momentum(s->parts[i], at_least(plus(step, -begin), 0), own);
+        momentum = rp_where(rp_lt_scalar(step, rp_f64(begin)), momentum, next);
+    }
+    return momentum;
+}
+
+/* What `of` makes of each step, in float64. */
+static rp_tensor *over_steps(const char *call, const rp_schedule *s, rp_tensor *step, double base,
+                             rp_tensor *(*of)(const rp__schedule *s, rp_tensor *step, double base)) {
+    const rp__schedule *tree = tree_of(s, call);
     if (!tree || rp__tensor_check(step, "step") != RP_OK) return rp__tensor_error();
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_tensor *rate = scope.id ? rp__schedule_rate(tree, rp_to_dtype(step, RP_F64), base_lr) : rp__tensor_error();
-    rp__scope_end(scope, &rate, 1);
+    rp_tensor *y = scope.id ? of(tree, rp_to_dtype(step, RP_F64), base) : rp__tensor_error();
+    rp__scope_end(scope, &y, 1);
     (void)rp_set_grad_enabled(grad_mode);
-    return rate;
+    return y;
+}
+
+rp_tensor *rp_schedule_momentum_at(const char *site, const rp_schedule *s, rp_tensor *step, double own) {
+    RP__CALLED_FROM(site);
+    return over_steps("rp_schedule_momentum", s, step, own, rp__schedule_momentum);
+}
+
+rp_tensor *rp_schedule_rate_at(const char *site, const rp_schedule *s, rp_tensor *step, double base_lr) {
+    RP__CALLED_FROM(site);
+    return over_steps("rp_schedule_rate", s, step, base_lr, rp__schedule_rate);
 }
 
 /* ---------------------------------------------------------------- constructors */
@@ -335,6 +372,11 @@ rp_schedule *rp_schedule_cosine_restarts_at(const char *site, int64_t t_0, int64
                               : NULL);
 }
 
+/* Of bounds that are 0 for their default, or negative for 0. */
+static const char *wrong_momenta(double least, double most) {
+    return least < 1 && most < 1 ? NULL : "the momenta must be below 1";
+}
+
 rp_schedule *rp_schedule_one_cycle_at(const char *site, double max_lr, int64_t total_steps,
                                       const rp_one_cycle_options *options) {
     RP__CALLED_FROM(site);
@@ -345,12 +387,14 @@ rp_schedule *rp_schedule_one_cycle_at(const char *site, double max_lr, int64_t t
     const double peak = rise * (double)total_steps - 1, end = (double)total_steps - 1;
     const double back = o.three_phase ? 2 * peak : end;
     return make("rp_schedule_one_cycle",
-                TREE(.kind = ONE_CYCLE, .n = {max_lr, (double)total_steps, rise, first, last}, .linear = o.linear,
-                     .phases = o.three_phase),
+                TREE(.kind = ONE_CYCLE,
+                     .n = {max_lr, (double)total_steps, rise, first, last, rp__option_or(o.base_momentum, 0.85),
+                           rp__option_or(o.max_momentum, 0.95)},
+                     .linear = o.linear, .phases = o.three_phase, .cycles = !o.keep_momentum),
                 !(rise > 0 && rise <= 1)                     ? "pct_start must be from 0 to 1"
                 : !(first > 0 && last > 0)                   ? "div_factor and final_div_factor must be above 0"
                 : !(peak > 0 && back >= peak && end >= back) ? "there are too few steps for these phases"
-                                                             : NULL);
+                                                             : wrong_momenta(o.base_momentum, o.max_momentum));
 }
 
 rp_schedule *rp_schedule_cyclic_at(const char *site, double base_lr, double max_lr, int64_t step_size_up,
@@ -361,11 +405,12 @@ rp_schedule *rp_schedule_cyclic_at(const char *site, double base_lr, double max_
     const int64_t down = o.step_size_down ? o.step_size_down : step_size_up;
     return make("rp_schedule_cyclic",
                 TREE(.kind = CYCLIC,
-                     .n = {base_lr, max_lr, (double)step_size_up, (double)down, o.gamma != 0 ? o.gamma : 1},
-                     .mode = (int)o.mode),
+                     .n = {base_lr, max_lr, (double)step_size_up, (double)down, o.gamma != 0 ? o.gamma : 1,
+                           rp__option_or(o.base_momentum, 0.8), rp__option_or(o.max_momentum, 0.9)},
+                     .mode = (int)o.mode, .cycles = !o.keep_momentum),
                 step_size_up <= 0 || down <= 0           ? "the numbers of steps must be above 0"
                 : (unsigned)o.mode > RP_CYCLIC_EXP_RANGE ? "there is no such mode"
-                                                         : NULL);
+                                                         : wrong_momenta(o.base_momentum, o.max_momentum));
 }
 
 rp_schedule *rp_schedule_lambda_at(const char *site, rp_schedule_fn *fn, void *ctx) {

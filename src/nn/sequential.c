@@ -127,8 +127,10 @@ rp_tensor *rp_sequential_forward_at(const char *site, const rp_sequential *s, rp
     if (!s || !s->module) return rp__no_layer(site, "sequential");
     rp__site_frame frame = rp__site_push(site, "sequential");
     rp_scope scope = rp__scope_begin();
+    rp__hooks_before(s->module, &x, 1);
     rp_tensor *y = scope.id ? x : rp__tensor_error();
     for (size_t i = 0; i < s->n && scope.id; i++) y = s->parts[i].forward(s->parts[i].layer, y);
+    y = rp__hooks_result(s->module, &x, 1, y);
     if (y == x && scope.id) y = rp__tensor_enter_scope(x);
     rp__scope_end(scope, &y, 1);
     rp__site_pop(frame);

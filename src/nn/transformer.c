@@ -31,6 +31,7 @@ rp_status rp_transformer_add_at(const char *site, rp_module *m, const char *name
     memset(t, 0, sizeof *t);
     rp_module *child;
     RP_TRY(rp__module_adopt(m, name, NULL, 0, &child));
+    t->module = child;
     const rp_status status = fill(child, t, encoder, n_encoder, decoder, n_decoder, d_model, nhead, options);
     if (status == RP_OK) return RP_OK;
     rp__module_undo(child);
@@ -44,10 +45,12 @@ rp_tensor *rp_transformer_forward_at(const char *site, const rp_transformer *t, 
     if (!t) return rp__no_layer(site, "transformer");
     rp__site_frame frame = rp__site_push(site, "transformer");
     rp_scope scope = rp__scope_begin();
-    rp_tensor *out = rp__tensor_error();
+    rp_tensor *out = rp__tensor_error(), *in[] = {src, tgt};
+    rp__hooks_before(t->module, in, 2);
     if (scope.id)
         out = rp_transformer_decoder_forward(
-            &t->decoder, tgt, rp_transformer_encoder_forward(&t->encoder, src, src_masks), tgt_masks, memory_masks);
+            &t->decoder, in[1], rp_transformer_encoder_forward(&t->encoder, in[0], src_masks), tgt_masks, memory_masks);
+    out = rp__hooks_result(t->module, in, 2, out);
     rp__scope_end(scope, &out, 1);
     rp__site_pop(frame);
     return out;

@@ -31,6 +31,8 @@ RP__GRAD(remainder_scalar, grad)
 static bool is_rounded(const rp__vjp *g) { return g->call->attrs[0].v.string && *g->call->attrs[0].v.string; }
 RP__SLOPES(div_mode, is_rounded(g) ? rp__zeros_of(&g->in_meta[0]) : rp_div(grad, b),
            is_rounded(g) ? rp__zeros_of(&g->in_meta[1]) : rp_neg(rp_mul(grad, rp_div(rp_div(a, b), b))))
+static bool scalar_is_rounded(const rp__vjp *g) { return g->call->attrs[1].v.string && *g->call->attrs[1].v.string; }
+RP__GRAD(div_mode_scalar, scalar_is_rounded(g) ? rp__zeros_of(&g->in_meta[0]) : rp_div_scalar(grad, NUMBER(0)))
 
 /* At exponent 0, and of 0 for exponents that do not fall below 0, the slopes are 0. */
 static rp_tensor *base_grad(rp_tensor *grad, rp_tensor *a, rp_tensor *b) {

@@ -36,6 +36,9 @@ rp_status rp__call_need_float(const rp__call *call, rp_dtype d);
 /* The first two attributes as the bounds of random integers of that type. */
 rp_status rp__call_check_range(const rp__call *call, rp_dtype dtype);
 
+/* Which part of its elements native_dropout keeps, from its attributes. */
+double rp__dropout_keeps(const rp_attr *attrs);
+
 /* Ranges of slice and slice_scatter after clamping. */
 typedef struct rp__range {
     unsigned dim;

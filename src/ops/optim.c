@@ -10,8 +10,8 @@
 #include "ops/optim.h"
 #include "ops/rules.h"
 
-/* step, lr, extra, found_inf */
-enum { MAX_SHARED = 4, MAX_ACCESSES = RP__UPDATE_LISTS + MAX_SHARED };
+/* step, lr, extra, momentum, found_inf */
+enum { MAX_SHARED = 5, MAX_ACCESSES = RP__UPDATE_LISTS + MAX_SHARED };
 /* Attributes. */
 enum { RULE, NUMBERS, FLAGS };
 
@@ -60,14 +60,15 @@ static rp__dag *make_dag(const step *s, const rp_dtype *types) {
         access[k] = rp__dag_access(b, writes ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ, types[k], RP__ELEMENTS);
     }
     for (unsigned k = 0; k < s->n_scalars; k++) (void)rp__dag_scalar(b);
-    rp__update u = {.b = b, .type = (rp_dtype)rp__dtypes[types[0]].compute, .flags = s->flags};
-    rp__val before[RP__UPDATE_LISTS], skip = RP__NO_VAL, *shared[] = {&u.step, &u.lr, &u.extra, &skip};
+    rp__update u = {.b = b, .type = (rp_dtype)rp__dtypes[types[0]].compute, .flags = s->flags, .momentum = RP__NO_VAL};
+    rp__val before[RP__UPDATE_LISTS], skip = RP__NO_VAL, *shared[] = {&u.step, &u.lr, &u.extra, &u.momentum, &skip};
     for (unsigned k = 0; k < s->n_lists; k++)
         before[k] = u.list[s->list[k]] = rp__dag_cast(b, rp__dag_load(b, access[k], RP__NO_VAL, RP__NO_VAL), u.type);
     for (unsigned k = 0; k < s->n_shared; k++) {
         unsigned which = s->shared[k] - RP__UPDATE_LISTS;
         rp__val value = rp__dag_load(b, access[s->n_lists + k], RP__NO_VAL, RP__NO_VAL);
-        *shared[which] = shared[which] == &skip ? value : rp__dag_cast(b, value, u.type);
+        *shared[which] =
+            shared[which] == &skip || shared[which] == &u.momentum ? value : rp__dag_cast(b, value, u.type);
         if (which == 0) u.step_access = access[s->n_lists + k];
     }
     s->rule->build(&u);
@@ -154,7 +155,11 @@ static rp_status read_call(const rp__call *call, step *s) {
     RP_TRY(take_shared(s, 0, r->step, "step"));
     RP_TRY(take_shared(s, 1, r->lr, "lr"));
     RP_TRY(take_shared(s, 2, r->extra, "extra"));
-    return take_shared(s, 3, call->in[call->list_begin[RP__UPDATE_LISTS + 3]] != NULL, "found_inf");
+    const bool cycled = call->in[call->list_begin[RP__UPDATE_LISTS + 3]] != NULL;
+    if (cycled && !r->cycles)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s takes no momentum as a tensor", r->name);
+    RP_TRY(take_shared(s, 3, cycled, "momentum"));
+    return take_shared(s, 4, call->in[call->list_begin[RP__UPDATE_LISTS + 4]] != NULL, "found_inf");
 }
 
 rp_status rp__infer_foreach_update_(const rp__call *call, rp__meta *out) {

@@ -1,6 +1,6 @@
 /* Update rules: what foreach_update_ (optim.c) does with tensors that are walked together. A rule says which lists it
    reads and writes, how its numbers reach the kernel, and the update as a formula; optim_rules.c has the table.
-   Lists, in order: what the op calls self, other (gradients), first, second, third. step, lr, extra and found_inf are
+   Lists, in order: what the op calls self, other (gradients), first, second, third. step, lr, extra, momentum and found_inf are
    0-d tensors (float32 or float64) of the device that the kernel reads, so that a recorded update is right at every
    replay. */
 #ifndef RP_OPS_OPTIM_H
@@ -52,6 +52,7 @@ typedef struct rp__update {
     uint32_t flags;
     rp__val list[RP__UPDATE_LISTS];
     rp__val step, lr, extra;
+    rp__val momentum;     /* in the type of its tensor; RP__NO_VAL: the number is the momentum */
     uint16_t step_access; /* for those that calculate with it in float64 */
 } rp__update;
 
@@ -61,6 +62,7 @@ typedef struct rp__update_rule {
     uint8_t momentum, amsgrad, centered; /* lists besides, under these flags; written as well */
     uint8_t numbers;                     /* lists of 0-d tensors */
     bool step, lr, extra;                /* what it reads */
+    bool cycles;                         /* and its momentum or beta1, if that is a tensor */
     uint8_t n_numbers, n_scalars;        /* of the op; of the kernel, which come from them */
     uint32_t flags;                      /* that it knows */
     const char *(*check)(const double *numbers,

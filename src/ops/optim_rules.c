@@ -24,17 +24,33 @@ static rp__val where(const rp__update *u, rp__val c, rp__val x, rp__val y) {
 static rp__val number(const rp__update *u, double x) { return rp__dag_const(u->b, u->type, rp_f64(x)); }
 static rp__val scalar(const rp__update *u, uint16_t k) { return rp__dag_scalar_value(u->b, k, u->type); }
 /* x + weight (y - x) */
+static rp__val lerp_by(const rp__update *u, rp__val x, rp__val y, rp__val weight) {
+    return add(u, x, mul(u, weight, sub(u, y, x)));
+}
 static rp__val lerp(const rp__update *u, rp__val x, rp__val y, uint16_t weight) {
-    return add(u, x, mul(u, scalar(u, weight), sub(u, y, x)));
+    return lerp_by(u, x, y, scalar(u, weight));
+}
+/* A momentum or beta1, what is left of 1, and its logarithm: scalar k, or of the tensor, in its type until they are done. */
+static rp__val momentum(const rp__update *u, uint16_t k) {
+    return u->momentum == RP__NO_VAL ? scalar(u, k) : rp__dag_cast(u->b, u->momentum, u->type);
+}
+static rp__val momentum_rest(const rp__update *u, uint16_t k) {
+    if (u->momentum == RP__NO_VAL) return scalar(u, k);
+    rp__val one = rp__dag_const(u->b, rp__dag_dtype(u->b, u->momentum), rp_f64(1));
+    return rp__dag_cast(u->b, sub(u, one, u->momentum), u->type);
+}
+static rp__val momentum_log(const rp__update *u, uint16_t k) {
+    return u->momentum == RP__NO_VAL ? scalar(u, k) : rp__dag_cast(u->b, op1(u, RP__LOG, u->momentum), u->type);
 }
 /* decay x + weight y y */
 static rp__val squares(const rp__update *u, rp__val x, rp__val y, uint16_t decay, uint16_t weight) {
     return add(u, mul(u, scalar(u, decay), x), mul(u, scalar(u, weight), mul(u, y, y)));
 }
 /* 1 - beta^t = -expm1(t log beta): exact to the last digits also for the first steps. */
-static rp__val correction(const rp__update *u, uint16_t log_beta) {
-    return op1(u, RP__NEG, op1(u, RP__EXPM1, mul(u, u->step, scalar(u, log_beta))));
+static rp__val correction_of(const rp__update *u, rp__val log_beta) {
+    return op1(u, RP__NEG, op1(u, RP__EXPM1, mul(u, u->step, log_beta)));
 }
+static rp__val correction(const rp__update *u, uint16_t log_beta) { return correction_of(u, scalar(u, log_beta)); }
 
 #define SELF u->list[0]
 #define GRAD u->list[1]
@@ -78,10 +94,10 @@ static void build_sgd(rp__update *u) {
     prepare(u, S_DECAY);
     rp__val direction = GRAD;
     if (u->flags & RP__UPDATE_MOMENTUM) {
-        rp__val v = add(u, mul(u, scalar(u, S_MOMENTUM), STATE(0)), mul(u, scalar(u, S_ONE_MINUS_DAMPENING), GRAD));
+        rp__val v = add(u, mul(u, momentum(u, S_MOMENTUM), STATE(0)), mul(u, scalar(u, S_ONE_MINUS_DAMPENING), GRAD));
         if (u->flags & RP__UPDATE_DAMPENED) v = where(u, op2(u, RP__LT, number(u, 1), u->step), v, GRAD);
         STATE(0) = v;
-        direction = u->flags & RP__UPDATE_NESTEROV ? add(u, GRAD, mul(u, scalar(u, S_MOMENTUM), v)) : v;
+        direction = u->flags & RP__UPDATE_NESTEROV ? add(u, GRAD, mul(u, momentum(u, S_MOMENTUM), v)) : v;
     }
     descend(u, u->lr, direction);
 }
@@ -126,7 +142,7 @@ static void scalars_radam(const double *n, rp_scalar *s) {
 }
 
 static void moments(rp__update *u) {
-    STATE(0) = lerp(u, STATE(0), GRAD, A_ONE_MINUS_BETA1);
+    STATE(0) = lerp_by(u, STATE(0), GRAD, momentum_rest(u, A_ONE_MINUS_BETA1));
     STATE(1) = squares(u, STATE(1), GRAD, A_BETA2, A_ONE_MINUS_BETA2);
 }
 
@@ -136,21 +152,21 @@ static void build_adam(rp__update *u) {
     if (u->flags & RP__UPDATE_AMSGRAD) STATE(2) = op2(u, RP__MAX, STATE(2), STATE(1));
     rp__val most = u->flags & RP__UPDATE_AMSGRAD ? STATE(2) : STATE(1);
     rp__val denominator = add(u, quotient(u, root(u, most), root(u, correction(u, A_LOG_BETA2))), scalar(u, A_EPS));
-    descend(u, quotient(u, u->lr, correction(u, A_LOG_BETA1)), quotient(u, STATE(0), denominator));
+    descend(u, quotient(u, u->lr, correction_of(u, momentum_log(u, A_LOG_BETA1))), quotient(u, STATE(0), denominator));
 }
 
 static void build_adamax(rp__update *u) {
     prepare(u, A_DECAY);
-    STATE(0) = lerp(u, STATE(0), GRAD, A_ONE_MINUS_BETA1);
+    STATE(0) = lerp_by(u, STATE(0), GRAD, momentum_rest(u, A_ONE_MINUS_BETA1));
     rp__val size = add(u, op1(u, RP__ABS, GRAD), scalar(u, A_EPS));
     STATE(1) = op2(u, RP__MAX, mul(u, scalar(u, A_BETA2), STATE(1)), size);
-    descend(u, quotient(u, u->lr, correction(u, A_LOG_BETA1)), quotient(u, STATE(0), STATE(1)));
+    descend(u, quotient(u, u->lr, correction_of(u, momentum_log(u, A_LOG_BETA1))), quotient(u, STATE(0), STATE(1)));
 }
 
 /* beta1 (1 - 0.96^(t momentum_decay) / 2) */
 static rp__val momentum_at(rp__update *u, rp__val t) {
     rp__val power = op1(u, RP__EXP, mul(u, t, scalar(u, N_LOG_MOMENTUM)));
-    return mul(u, scalar(u, N_BETA1), sub(u, number(u, 1), mul(u, number(u, 0.5), power)));
+    return mul(u, momentum(u, N_BETA1), sub(u, number(u, 1), mul(u, number(u, 0.5), power)));
 }
 
 static void build_nadam(rp__update *u) {
@@ -181,7 +197,8 @@ static void build_radam(rp__update *u) {
     rp__val factor = root(w, quotient(w, mul(w, part, c2), whole));
     rp__val narrow = rp__dag_cast(u->b, where(w, rectified, factor, number(w, 1)), u->type);
     rp__val divisor = where(u, rectified, add(u, root(u, STATE(1)), scalar(u, A_EPS)), number(u, 1));
-    descend(u, mul(u, quotient(u, u->lr, correction(u, A_LOG_BETA1)), narrow), quotient(u, STATE(0), divisor));
+    descend(u, mul(u, quotient(u, u->lr, correction_of(u, momentum_log(u, A_LOG_BETA1))), narrow),
+            quotient(u, STATE(0), divisor));
 }
 
 /* The update alone: its norm and the parameter's decide how far it goes. */
@@ -189,7 +206,7 @@ static void build_lamb(rp__update *u) {
     if (u->flags & RP__UPDATE_MAXIMIZE) GRAD = op1(u, RP__NEG, GRAD);
     moments(u);
     rp__val denominator = add(u, quotient(u, root(u, STATE(1)), root(u, correction(u, A_LOG_BETA2))), scalar(u, A_EPS));
-    SELF = quotient(u, quotient(u, STATE(0), correction(u, A_LOG_BETA1)), denominator);
+    SELF = quotient(u, quotient(u, STATE(0), correction_of(u, momentum_log(u, A_LOG_BETA1))), denominator);
     if (u->flags & RP__UPDATE_DECAY) SELF = add(u, SELF, mul(u, scalar(u, A_DECAY), STATE(2)));
 }
 
@@ -223,7 +240,7 @@ static void build_rmsprop(rp__update *u) {
     }
     rp__val direction = quotient(u, GRAD, add(u, root(u, mean), scalar(u, P_EPS)));
     if (u->flags & RP__UPDATE_MOMENTUM)
-        direction = STATE(1) = add(u, mul(u, scalar(u, P_MOMENTUM), STATE(1)), direction);
+        direction = STATE(1) = add(u, mul(u, momentum(u, P_MOMENTUM), STATE(1)), direction);
     descend(u, u->lr, direction);
 }
 
@@ -290,7 +307,7 @@ static void scalars_lion(const double *n, rp_scalar *s) {
 
 static void build_lion(rp__update *u) {
     prepare(u, L_DECAY);
-    rp__val direction = op1(u, RP__SIGN, lerp(u, STATE(0), GRAD, L_ONE_MINUS_BETA1));
+    rp__val direction = op1(u, RP__SIGN, lerp_by(u, STATE(0), GRAD, momentum_rest(u, L_ONE_MINUS_BETA1)));
     STATE(0) = lerp(u, STATE(0), GRAD, L_ONE_MINUS_BETA2);
     descend(u, u->lr, direction);
 }
@@ -326,6 +343,7 @@ static const rp__update_rule rules[] = {
      .momentum = RP__FIRST,
      .step = true,
      .lr = true,
+     .cycles = true,
      .n_numbers = 3,
      .n_scalars = S_SCALARS,
      .flags = COMMON | RP__UPDATE_MOMENTUM | RP__UPDATE_NESTEROV | RP__UPDATE_DAMPENED,
@@ -338,6 +356,7 @@ static const rp__update_rule rules[] = {
      .amsgrad = RP__THIRD,
      .step = true,
      .lr = true,
+     .cycles = true,
      .n_numbers = 4,
      .n_scalars = A_SCALARS,
      .flags = COMMON | RP__UPDATE_DECOUPLED | RP__UPDATE_AMSGRAD,
@@ -349,6 +368,7 @@ static const rp__update_rule rules[] = {
      .written = TWO & ~RP__OTHER,
      .step = true,
      .lr = true,
+     .cycles = true,
      .n_numbers = 4,
      .n_scalars = A_SCALARS,
      .flags = COMMON,
@@ -361,6 +381,7 @@ static const rp__update_rule rules[] = {
      .step = true,
      .lr = true,
      .extra = true,
+     .cycles = true,
      .n_numbers = 5,
      .n_scalars = N_SCALARS,
      .flags = COMMON | RP__UPDATE_DECOUPLED,
@@ -372,6 +393,7 @@ static const rp__update_rule rules[] = {
      .written = TWO & ~RP__OTHER,
      .step = true,
      .lr = true,
+     .cycles = true,
      .n_numbers = 4,
      .n_scalars = R_SCALARS,
      .flags = COMMON | RP__UPDATE_DECOUPLED,
@@ -384,6 +406,7 @@ static const rp__update_rule rules[] = {
      .momentum = RP__SECOND,
      .centered = RP__THIRD,
      .lr = true,
+     .cycles = true,
      .n_numbers = 4,
      .n_scalars = P_SCALARS,
      .flags = COMMON | RP__UPDATE_MOMENTUM | RP__UPDATE_CENTERED,
@@ -415,6 +438,7 @@ static const rp__update_rule rules[] = {
      .lists = ONE,
      .written = ONE & ~RP__OTHER,
      .lr = true,
+     .cycles = true,
      .n_numbers = 3,
      .n_scalars = L_SCALARS,
      .flags = COMMON | RP__UPDATE_DECOUPLED,
@@ -425,6 +449,7 @@ static const rp__update_rule rules[] = {
      .lists = TWO | RP__THIRD,
      .written = TWO & ~RP__OTHER,
      .step = true,
+     .cycles = true,
      .n_numbers = 4,
      .n_scalars = A_SCALARS,
      .flags = COMMON,

@@ -108,7 +108,6 @@ static rp_status pooled_meta(const rp__call *call, const pool *p, const rp_dim *
     const unsigned s = p->spatial;
     char text[RP__SHAPE_TEXT];
     rp_dim places[MOST];
-    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
     RP_TRY(check_places(call, s, in, n));
     for (unsigned d = 0; d < s; d++) {
         places[d] = pooled(in[n - s + d], p, d);
@@ -126,6 +125,7 @@ static rp_status input_meta(const rp__call *call, const pool *p, rp__meta *out) 
     const rp_tensor *grad = call->in[0];
     rp__meta meta;
     memset(&meta, 0, sizeof meta);
+    RP_TRY(rp__call_need_float(call, (rp_dtype)grad->dtype));
     RP_TRY(pooled_meta(call, p, size->v.ints, size->n, &meta));
     bool same = meta.ndim == grad->ndim;
     for (unsigned d = 0; same && d < meta.ndim; d++) same = rp__dim_is(RP__DIM_EQ, meta.size[d], grad->size[d]);
@@ -198,6 +198,7 @@ static rp__val two(rp__lower *lw, rp__prim op, rp__val a, rp__val b) { return rp
 /* Attributes from `first` on are those of max_pool2d. */
 rp_status rp__infer_max_pool2d_with_indices(const rp__call *call, rp__meta *out) {
     pool p;
+    RP_TRY(rp__call_need_number(call, (rp_dtype)call->in[0]->dtype));
     RP_TRY(pool_of(call, 0, true, &p));
     RP_TRY(pooled_meta(call, &p, call->in[0]->size, call->in[0]->ndim, &out[0]));
     RP_TRY(pooled_meta(call, &p, call->in[0]->size, call->in[0]->ndim, &out[1]));
@@ -205,14 +206,27 @@ rp_status rp__infer_max_pool2d_with_indices(const rp__call *call, rp__meta *out)
     return RP_OK;
 }
 
-/* Results: the largest of x in each row, and the number of its element; outside of the window x is -infinity. */
+/* What no element is below. */
+static rp__val least(rp__lower *lw, rp_dtype dtype) {
+    const rp_dtype compute = rp__lw_compute(dtype);
+    if (rp__dtype_is_float(compute)) return rp__lw_const(lw, compute, -INFINITY);
+    const int64_t value = dtype == RP_I8    ? INT8_MIN
+                          : dtype == RP_I16 ? INT16_MIN
+                          : dtype == RP_I32 ? INT32_MIN
+                          : dtype == RP_I64 ? INT64_MIN
+                                            : 0;
+    return rp__lw_const_i(lw, compute, value);
+}
+
+/* Results: the largest of x in each row, and the number of its element; outside of the window x is the least of its type. */
 static void largest_and_place(rp__lower *lw, rp__val x, rp__val inside, rp__val number) {
     rp__val largest = rp__lw_reduce(lw, RP__REDUCE_MAX, x);
     /* One reduction for both: NaN counts as -1 - place, so that the last is the least, below every place. */
     rp__val less = rp__lw_const_i(lw, RP_I64, -1), far = rp__lw_const_i(lw, RP_I64, INT64_MAX);
     rp__val is = two(lw, RP__AND, inside, two(lw, RP__EQ, x, largest));
     rp__val place = rp__lw_3(lw, RP__WHERE, is, number, far);
-    place = rp__lw_3(lw, RP__WHERE, rp__lw_1(lw, RP__ISNAN, x), two(lw, RP__SUB, less, number), place);
+    if (rp__dtype_is_float(rp__lw_compute(rp__lw_in_dtype(lw, 0))))
+        place = rp__lw_3(lw, RP__WHERE, rp__lw_1(lw, RP__ISNAN, x), two(lw, RP__SUB, less, number), place);
     place = rp__lw_reduce(lw, RP__REDUCE_MIN, place);
     rp__lw_out_row(lw, 0, largest);
     rp__lw_out_row(lw, 1, rp__lw_3(lw, RP__WHERE, two(lw, RP__LE, place, less), two(lw, RP__SUB, less, place), place));
@@ -235,8 +249,7 @@ void rp__lower_max_pool2d_with_indices(rp__lower *lw) {
     }
     rp__val number = rp__lw_place(lw, rp__lw_windows(lw, -1, still, plane, p.spatial, RP__ELEMENTS));
     rp__val inside = rp__lw_inside(lw, access);
-    rp__val x = rp__lw_3(lw, RP__WHERE, inside, load(lw, access),
-                         rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), -INFINITY));
+    rp__val x = rp__lw_3(lw, RP__WHERE, inside, load(lw, access), least(lw, rp__lw_in_dtype(lw, 0)));
     largest_and_place(lw, x, inside, number);
 }
 
@@ -289,7 +302,11 @@ static rp_status max_pool1d(const rp__call *call, rp_tensor **indices) {
     return done(call);
 }
 
-rp_status rp__expand_max_pool1d(const rp__call *call) { return max_pool1d(call, NULL); }
+/* PyTorch takes integers with indices alone. */
+rp_status rp__expand_max_pool1d(const rp__call *call) {
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    return max_pool1d(call, NULL);
+}
 rp_status rp__expand_max_pool1d_with_indices(const rp__call *call) { return max_pool1d(call, &call->out[1]); }
 
 rp_status rp__expand_avg_pool1d(const rp__call *call) {
@@ -379,7 +396,14 @@ rp_status rp__infer_avg_pool2d(const rp__call *call, rp__meta *out) {
     pool p;
     RP_TRY(pool_of(call, 0, false, &p));
     RP_TRY(check_divisor(call, 5));
+    if (call->in[0]->dtype != RP_I64) RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
     return pooled_meta(call, &p, call->in[0]->size, call->in[0]->ndim, out);
+}
+
+/* Of integers, towards 0. */
+static rp__val quotient(rp__lower *lw, rp__val a, rp__val b) {
+    rp__val size = two(lw, RP__FLOORDIV, rp__lw_1(lw, RP__ABS, a), rp__lw_1(lw, RP__ABS, b));
+    return two(lw, RP__MUL, size, two(lw, RP__MUL, rp__lw_1(lw, RP__SIGN, a), rp__lw_1(lw, RP__SIGN, b)));
 }
 
 void rp__lower_avg_pool2d(rp__lower *lw) {
@@ -400,7 +424,7 @@ void rp__lower_avg_pool2d(rp__lower *lw) {
         count = all_counted(lw, &p, t->size + n - p.spatial, at, by, compute);
     }
     }
-    rp__lw_out_row(lw, 0, two(lw, RP__DIV, total, count));
+    rp__lw_out_row(lw, 0, rp__dtype_is_float(compute) ? two(lw, RP__DIV, total, count) : quotient(lw, total, count));
 }
 
 /* (grad; input_size, then the attributes of the pool). */

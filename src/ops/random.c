@@ -117,19 +117,21 @@ rp_status rp__expand_dropout(const rp__call *call) {
 }
 
 rp_status rp__infer_native_dropout(const rp__call *call, rp__meta *out) {
-    const rp_scalar train = call->attrs[1].v.scalar;
     RP_TRY(check_probability(call, rp__attr_float(call, 0)));
-    if (train.kind == RP_SCALAR_BOOL && !train.v.b)
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "train=False is not supported yet: it is the identity");
     RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
     rp__meta_like(&out[0], call->in[0], (rp_dtype)call->in[0]->dtype);
     rp__meta_like(&out[1], call->in[0], RP_BOOL);
     return RP_OK;
 }
 
-static rp_scalar keep_probability(const rp__call *call) { return rp_f64(1 - rp__attr_float(call, 0)); }
+/* All, where it is not training. */
+double rp__dropout_keeps(const rp_attr *attrs) {
+    const rp_scalar train = attrs[1].v.scalar;
+    return train.kind == RP_SCALAR_BOOL && !train.v.b ? 1 : 1 - attrs[0].v.f;
+}
+static rp_scalar keep_probability(const rp__call *call) { return rp_f64(rp__dropout_keeps(call->attrs)); }
 static rp_scalar keep_scale(const rp__call *call) {
-    double keep = 1 - rp__attr_float(call, 0);
+    double keep = rp__dropout_keeps(call->attrs);
     return rp_f64(keep == 0 ? 0 : 1 / keep);
 }
 

@@ -201,6 +201,48 @@ void rp__lower_resample_input(rp__lower *lw) {
     rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_3(lw, RP__WHERE, any, grad, zero)));
 }
 
+/* ---- antialias: each result is a weighted mean of the places within the filter's reach, which grows as places become fewer */
+
+static rp_tensor *plus(rp_tensor *t, double v) { return rp_add_scalar(t, rp_f64(v)); }
+static rp_tensor *times(rp_tensor *t, double v) { return rp_mul_scalar(t, rp_f64(v)); }
+
+/* At distance x: a triangle, or cubic convolution with a = -1/2 (Keys 1981). */
+static rp_tensor *filtered(rp_tensor *x, resample_mode mode) {
+    rp_tensor *d = rp_abs(x);
+    if (mode == LINEAR) return rp_relu(plus(rp_neg(d), 1));
+    rp_tensor *near = plus(rp_mul(rp_mul(plus(times(d, 1.5), -2.5), d), d), 1);
+    rp_tensor *far = plus(rp_mul(plus(rp_mul(plus(times(d, -0.5), 2.5), d), -4), d), 2);
+    return rp_where(rp_lt_scalar(d, rp_i64(1)), near, rp_where(rp_lt_scalar(d, rp_i64(2)), far, rp__zero_like(d)));
+}
+
+/* Along one dim. A place outside of the filter is not looked at. */
+static rp_tensor *smoothed(rp_tensor *x, unsigned dim, rp_dim to, resample_mode mode, bool align, double step) {
+    if (rp__tensor_is_error(x)) return x;
+    const rp_dim from = x->size[dim];
+    const double before = (double)rp__dim_value(from), after = (double)rp__dim_value(to);
+    const double scale = align ? (after > 1 ? (before - 1) / (after - 1) : 0) : step > 0 ? step : before / after;
+    const double stretch = scale > 1 ? scale : 1, reach = mode == LINEAR ? stretch : 2 * stretch;
+    const int64_t most = 2 * (int64_t)fmin(ceil(reach), before) + 1,
+                  taps = most < (int64_t)before ? most : (int64_t)before;
+    rp_tensor *center = times(plus(rp_to_dtype(rp__count_beside(x, to), RP_F64), 0.5), scale);
+    rp_tensor *first = rp_clamp(rp_to_dtype(plus(center, 0.5 - reach), RP_I64), rp_i64(0));
+    rp_tensor *end = rp_unsqueeze(rp_to_dtype(plus(center, 0.5 + reach), RP_I64), 1);
+    rp_tensor *place = rp_add(rp_unsqueeze(first, 1), rp__count_beside(x, taps)); /* (to, taps) */
+    rp_tensor *inside = rp_logical_and(rp_lt(place, end), rp_lt_scalar(place, rp_i64(from)));
+    rp_tensor *away = plus(rp_sub(rp_to_dtype(place, RP_F64), rp_unsqueeze(center, 1)), 0.5);
+    rp_tensor *weight = filtered(rp_div_scalar(away, rp_f64(stretch)), mode);
+    weight = rp_where(inside, weight, rp__zero_like(weight));
+    weight = rp_to_dtype(rp_div(weight, rp_sum(weight, RP_DIMS(1), true)), (rp_dtype)x->dtype);
+    rp_tensor *at = rp_reshape(rp_clamp(place, rp_none(), rp_i64((int64_t)before - 1)), RP_DIMS(-1));
+    rp_tensor *picked = rp_unflatten(rp_index_select(x, dim, at), dim, RP_DIMS(to, taps));
+    for (unsigned d = dim + 1u; d < x->ndim; d++) {
+        weight = rp_unsqueeze(weight, -1);
+        inside = rp_unsqueeze(inside, -1);
+    }
+    picked = rp_where(inside, picked, rp__zero_like(x));
+    return rp_sum(rp_mul(picked, weight), RP_DIMS((int64_t)dim + 1));
+}
+
 /* ---- interpolate */
 
 typedef struct named_mode {
@@ -240,7 +282,10 @@ rp_status rp__expand_interpolate(const rp__call *call) {
             call, RP_ERROR_INVALID_ARGUMENT,
             "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | "
             "trilinear");
-    if (rp__attr_bool(call, 5)) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "antialias is not supported");
+    const bool smooths = rp__attr_bool(call, 5);
+    if (smooths && (s != 2 || m->spatial != 2))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor");
     if (sized && scale->n)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "only one of size or scale_factor should be defined");
     if (!sized && !scale->n)
@@ -279,7 +324,8 @@ rp_status rp__expand_interpolate(const rp__call *call) {
     rp_tensor *y = s > 1 && m->mode > NEAREST_EXACT ? rp__wide(x) : x;
     for (unsigned d = s; d-- > 0;) {
         if (step[d] == 0 && rp__dim_is(RP__DIM_EQ, to[d], x->size[2 + d])) continue;
-        y = rp_resample_at(call->site, y, (int64_t)d + 2, to[d], m->mode, align, step[d]);
+        y = smooths ? smoothed(y, d + 2, to[d], m->mode, align, step[d])
+                    : rp_resample_at(call->site, y, (int64_t)d + 2, to[d], m->mode, align, step[d]);
     }
     return done(call, y == x ? rp_clone_at(call->site, x, NULL) : to_type(y, x));
 }
@@ -295,9 +341,6 @@ typedef struct sampler {
     rp_dim index[3]; /* (N, C, places of the grid) */
     const rp_tensor *grid;
 } sampler;
-
-static rp_tensor *plus(rp_tensor *t, double v) { return rp_add_scalar(t, rp_f64(v)); }
-static rp_tensor *times(rp_tensor *t, double v) { return rp_mul_scalar(t, rp_f64(v)); }
 
 /* Back into [low, high] from both ends, as often as it takes. */
 static rp_tensor *reflected(rp_tensor *x, double low, double high) {

@@ -46,7 +46,7 @@ _Static_assert(sizeof(struct DLManagedTensor) == 64, "DLManagedTensor of dlpack.
 typedef struct exported {
     struct DLManagedTensorVersioned managed;
     rp_tensor *owner;
-    int64_t shape[RP_MAX_DIMS], strides[RP_MAX_DIMS];
+    int64_t dims[]; /* sizes, then strides */
 } exported;
 
 static void exported_free(struct DLManagedTensorVersioned *self) {
@@ -68,7 +68,7 @@ static struct DLManagedTensorVersioned *export_tensor(rp_tensor *t) {
     if (d->id.type == RP_DEVICE_CPU && (rp__capture_forbid(s, "exporting a tensor") != RP_OK ||
                                         d->ops->stream_synchronize(d, s) != RP_OK || rp__device_waited(d) != RP_OK))
         return NULL;
-    exported *e = rp__calloc(1, sizeof *e);
+    exported *e = rp__alloc(sizeof *e + 2 * (size_t)t->ndim * sizeof *e->dims);
     if (!e) {
         RP__OOM("an exported tensor");
         return NULL;
@@ -84,11 +84,11 @@ static struct DLManagedTensorVersioned *export_tensor(rp_tensor *t) {
     out->code = rp__dtypes[t->dtype].dlpack;
     out->bits = (uint8_t)(rp__dtypes[t->dtype].bytes * 8);
     for (size_t i = 0; i < t->ndim; i++) {
-        e->shape[i] = rp__dim_value(t->size[i]);
-        e->strides[i] = rp__dim_value(t->stride[i]);
+        e->dims[i] = rp__dim_value(t->size[i]);
+        e->dims[t->ndim + i] = rp__dim_value(t->stride[i]);
     }
-    out->shape = e->shape;
-    out->strides = e->strides;
+    out->shape = e->dims;
+    out->strides = e->dims + t->ndim;
     return &e->managed;
 }
 

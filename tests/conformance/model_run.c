@@ -2,8 +2,8 @@
  * back:
  *     model_run MODEL IN.safetensors OUT.safetensors WAY STEPS
  * WAY: eager, compiled, graphed (its forward and backward captured), step (the whole training step recorded), float64
- * (eager, of that type). IN holds the weights as "model.NAME", arguments as "input.0", ... the loss's "target" and SGD's "rate". OUT
- * gets "output", "loss.K" of each step, "grad.NAME" of the first, "after.NAME" behind the last; of a function without
+ * (eager, of that type). IN holds the weights as "model.NAME", arguments as "input.0", ... the loss's "target", SGD's "rate" and, unless
+ * it has none yet, its "momentum.NAME". OUT gets "output", "loss.K" of each step, "grad.NAME" of the first, "after.NAME" behind the last; of a function without
  * parameters "output" and "grad.input.0", ... */
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +64,19 @@ static rp_compiled *graphed(const struct model *m, rp_tensor *const *in) {
 
 static rp_status load(const char *path, const struct model *m) {
     return m->module ? rp_load(path, m->module, RP_OPTIONS(rp_load_options, .prefix = "model.")) : RP_OK;
+}
+
+/* The optimizer's state, where the file has it. */
+static rp_status load_momentum(rp_safetensors *file, const struct program *p) {
+    size_t n = 0;
+    const rp_named_tensor *params = p->model.module ? rp_module_named_parameters(p->model.module, &n) : NULL;
+    for (size_t i = 0; i < n; i++) {
+        char name[160];
+        snprintf(name, sizeof name, "momentum.%s", params[i].name);
+        if (rp_safetensors_has(file, name))
+            rp_copy_(rp_optimizer_state(p->opt, 0, i, "momentum_buffer"), rp_safetensors_tensor(file, name));
+    }
+    return rp_failed() ? RP_ERROR_INVALID_ARGUMENT : RP_OK;
 }
 
 /* What goes into the file of results. */
@@ -140,7 +153,8 @@ int main(int argc, char **argv) {
         add(&r, "grad.input.", name, rp_grad_of(in[i]));
     }
     if (m) {
-        if (rp_optimizer_zero_grad(p.opt, true) != RP_OK || load(path, &p.model) != RP_OK)
+        if (rp_optimizer_zero_grad(p.opt, true) != RP_OK || load(path, &p.model) != RP_OK ||
+            load_momentum(file, &p) != RP_OK)
             return failed("weights again");
         int code = train(&p, path, in, strcmp(way, "step") == 0, (size_t)atoi(argv[5]), state, n, &r);
         if (code) return code;

@@ -10,7 +10,7 @@ forms are run with those that PyTorch's own form takes. Each op runs in a proces
 
 A float result is right if torch.testing.assert_close says so, or if it is no further from the same op in float64 than twice what
 PyTorch's is, or within 32 units in the last place of the largest element. What the library refuses, and where it differs on purpose, is
-in reasons.txt; anything else makes the exit status 1."""
+in reasons.txt; anything else makes the exit status 1, as does an op of core ATen that is neither here nor in docs/from-pytorch.md."""
 import argparse
 import collections
 import json
@@ -246,6 +246,8 @@ def rows_of(info, rows):
         return [rows[n] for n in OTHER_NAMES[info.name] if n in rows]
     if re.match(r"masked\.|signal\.|_refs\.", info.name):
         return []
+    if info.name.startswith("special.") and "special_" + base in rows:
+        base = "special_" + base
     found = [rows[base + f] for f in FORMS if base + f in rows]
     for alias in info.aliases:
         found = found or [rows[alias.name + f] for f in FORMS if alias.name + f in rows]
@@ -638,6 +640,18 @@ def run_all(path, work, dtypes, jobs, limit):
                 yield (info, *done)
 
 
+def core_without_rows(rows):
+    """Ops of core ATen that are no rows and of which docs/from-pytorch.md does not say what stands for them."""
+    with open(os.path.join(HERE, "../../docs/from-pytorch.md")) as f:
+        told, lacking = f.read().partition("### Names of core ATen")[2], set()
+    for schema in torch._C._jit_get_all_schemas():
+        name = schema.name.removeprefix("aten::")
+        op = getattr(getattr(torch.ops.aten, name, None), schema.overload_name or "default", None) if name != schema.name else None
+        if op is not None and torch.Tag.core in op.tags and name not in rows and f"`{name}`" not in told:
+            lacking.add(name)
+    return sorted(lacking)
+
+
 def reasons():
     with open(os.path.join(HERE, "reasons.txt")) as f:
         for line in f:
@@ -697,6 +711,8 @@ def main():
     print("\nrefused or otherwise on purpose:")
     for (row, reason), n in sorted(told.items()):
         print(f"  {row:32} {n:5}  {reason}")
+    lacking = [] if wanted else core_without_rows(rows)
+    undocumented += [f"{name}: of core ATen, and neither a row nor in docs/from-pytorch.md" for name in lacking]
     print("\ndifferences:" if undocumented else "\nno differences")
     for line in undocumented:
         print("  " + line)

@@ -33,10 +33,11 @@ typedef struct ref_case {
     bool absent[REF_MAX_IN];
     rp_attr attrs[REF_MAX_ATTRS];
     ref_value out[REF_MAX_OUT];
-    bool exact;   /* bits are equal: copies, integers, comparisons */
-    double ulps;  /* else: of the type in which the op calculates, relative to mag */
-    bool narrow;  /* sums are rounded to the stored type after every addition: ulps are that type's */
-    bool factors; /* factors of a sum were rounded to the stored type: half a unit of it, of what was added up, twice */
+    bool exact;  /* bits are equal: copies, integers, comparisons */
+    double ulps; /* else: of the type in which the op calculates, relative to mag */
+    bool narrow; /* sums are rounded to the stored type after every addition: ulps are that type's */
+    bool
+        factors; /* one factor of each product of a sum was rounded to the stored type: half a unit of it, of what was added up */
     bool passed_over; /* this variant is an error, or means nothing: tested elsewhere */
 } ref_case;
 

@@ -68,6 +68,21 @@ void rp__cuda_unrelax(rp__device *d, CUstreamCaptureMode mode) {
     (void)rp__cuda_of(d)->cu->cuThreadExchangeStreamCaptureMode(&mode);
 }
 
+/* Queries, waits and what makes or ends streams and events: a capture that somebody else began, in this thread or in global mode in any,
+   is ended by some of them although they touch none of its streams, and nobody tells us of such a capture. */
+#define RELAXED(d, result, call)                                                                                       \
+    do {                                                                                                               \
+        CUstreamCaptureMode relaxed_from = rp__cuda_relax(d);                                                          \
+        (result) = rp__cuda_of(d)->cu->call;                                                                           \
+        rp__cuda_unrelax(d, relaxed_from);                                                                             \
+    } while (0)
+
+static rp_status wait_for(rp__device *d, CUstream s) {
+    CUresult result;
+    RELAXED(d, result, cuStreamSynchronize(s));
+    return rp__cuda_status(d, result, "cuStreamSynchronize");
+}
+
 /* ---- opening ---- */
 
 static int attribute(rp__device *d, CUdevice_attribute which) {
@@ -96,9 +111,12 @@ static rp_status open_context(rp__device *d) {
     RP_TRY(RP__CU(d, cuDevicePrimaryCtxRetain(&ctx, c->device)));
     rp_status status = RP__CU(d, cuCtxSetCurrent(ctx));
     /* kernels write errors straight into host memory: the host reads them without asking the device */
-    if (status == RP_OK)
-        status =
-            RP__CU(d, cuMemHostAlloc(&record, sizeof *d->errors, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    if (status == RP_OK) {
+        CUresult result;
+        RELAXED(d, result,
+                cuMemHostAlloc(&record, sizeof *d->errors, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+        status = rp__cuda_status(d, result, "cuMemHostAlloc");
+    }
     if (status != RP_OK) {
         (void)c->cu->cuDevicePrimaryCtxRelease(c->device);
         return status;
@@ -317,19 +335,20 @@ static CUstream native(const rp_stream *s) { return s->native; }
 
 static rp_status stream_create(rp__device *d, rp_stream *s) {
     CUstream stream = NULL;
+    CUresult result;
     RP_TRY(rp__cuda_enter(d));
-    RP_TRY(RP__CU(d, cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING)));
+    RELAXED(d, result, cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     s->native = stream;
-    return RP_OK;
+    return rp__cuda_status(d, result, "cuStreamCreate");
 }
 
 static void stream_destroy(rp__device *d, rp_stream *s) {
     if ((s->native || s->foreign) && rp__cuda_enter_to_free(d)) {
         /* The driver would destroy it behind its work, and memory that was freed in its order is about to be used by others. */
-        CUstreamCaptureMode mode = rp__cuda_relax(d);
-        (void)rp__cuda_of(d)->cu->cuStreamSynchronize(native(s));
-        rp__cuda_unrelax(d, mode);
-        if (!s->foreign) (void)rp__cuda_of(d)->cu->cuStreamDestroy(native(s));
+        CUresult ignored;
+        RELAXED(d, ignored, cuStreamSynchronize(native(s)));
+        if (!s->foreign) RELAXED(d, ignored, cuStreamDestroy(native(s)));
+        (void)ignored;
     }
     s->native = NULL;
 }
@@ -337,13 +356,14 @@ static void stream_destroy(rp__device *d, rp_stream *s) {
 static rp_status stream_synchronize(rp__device *d, rp_stream *s) {
     RP_TRY(rp__cuda_enter(d));
     RP_TRY(rp__capture_forbid(s, "waiting for a stream"));
-    RP_TRY(RP__CU(d, cuStreamSynchronize(native(s))));
+    RP_TRY(wait_for(d, native(s)));
     return rp__error_record_check(d);
 }
 
 static bool stream_query(rp__device *d, rp_stream *s) {
     if (rp__cuda_enter(d) != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK) return false;
-    CUresult result = rp__cuda_of(d)->cu->cuStreamQuery(native(s));
+    CUresult result;
+    RELAXED(d, result, cuStreamQuery(native(s)));
     if (result != CUDA_ERROR_NOT_READY) (void)rp__cuda_status(d, result, "cuStreamQuery");
     return result == CUDA_SUCCESS;
 }
@@ -355,14 +375,17 @@ static rp_status stream_wait_event(rp__device *d, rp_stream *s, rp_event *e) {
 
 static rp_status event_create(rp__device *d, rp_event *e) {
     CUevent event = NULL;
+    CUresult result;
     RP_TRY(rp__cuda_enter(d));
-    RP_TRY(RP__CU(d, cuEventCreate(&event, e->timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING)));
+    RELAXED(d, result, cuEventCreate(&event, e->timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING));
     e->native = event;
-    return RP_OK;
+    return rp__cuda_status(d, result, "cuEventCreate");
 }
 
 static void event_destroy(rp__device *d, rp_event *e) {
-    if (e->native && rp__cuda_enter_to_free(d)) (void)rp__cuda_of(d)->cu->cuEventDestroy(e->native);
+    CUresult ignored = CUDA_SUCCESS;
+    if (e->native && rp__cuda_enter_to_free(d)) RELAXED(d, ignored, cuEventDestroy(e->native));
+    (void)ignored;
     e->native = NULL;
 }
 
@@ -372,19 +395,17 @@ static rp_status event_record(rp__device *d, rp_event *e, rp_stream *s) {
 }
 
 static rp_status event_synchronize(rp__device *d, rp_event *e) {
+    CUresult result;
     RP_TRY(rp__cuda_enter(d));
-    RP_TRY(RP__CU(d, cuEventSynchronize(e->native)));
+    RELAXED(d, result, cuEventSynchronize(e->native));
+    RP_TRY(rp__cuda_status(d, result, "cuEventSynchronize"));
     return rp__error_record_check(d);
 }
 
 static bool event_query(rp__device *d, rp_event *e) {
     if (rp__cuda_enter(d) != RP_OK) return false;
-    /* The allocator asks while this thread captures, about work elsewhere: the driver takes that for unsafe and ends the
-       capture. */
-    bool relaxed = rp__captures_active();
-    CUstreamCaptureMode mode = relaxed ? rp__cuda_relax(d) : CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUresult result = rp__cuda_of(d)->cu->cuEventQuery(e->native);
-    if (relaxed) rp__cuda_unrelax(d, mode);
+    CUresult result;
+    RELAXED(d, result, cuEventQuery(e->native));
     if (result != CUDA_ERROR_NOT_READY) (void)rp__cuda_status(d, result, "cuEventQuery");
     return result == CUDA_SUCCESS;
 }
@@ -437,15 +458,14 @@ static rp_status copy_in(rp__device *d, rp_stream *s, void *dst, const void *hos
     CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     void *answer = &type;
     RP_TRY(RP__CU(d, cuPointerGetAttributes(1, &asked, &answer, (CUdeviceptr)(uintptr_t)host)));
-    if (type == CU_MEMORYTYPE_HOST) return RP__CU(d, cuStreamSynchronize(native(s)));
-    return RP_OK;
+    return type == CU_MEMORYTYPE_HOST ? wait_for(d, native(s)) : RP_OK;
 }
 
 static rp_status copy_out(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes) {
     RP_TRY(rp__cuda_enter(d));
     RP_TRY(rp__capture_forbid(s, "copying to host memory"));
     if (bytes) RP_TRY(RP__CU(d, cuMemcpyDtoHAsync(host, (CUdeviceptr)(uintptr_t)src, bytes, native(s))));
-    RP_TRY(RP__CU(d, cuStreamSynchronize(native(s))));
+    RP_TRY(wait_for(d, native(s)));
     return rp__error_record_check(d);
 }
 

@@ -58,9 +58,15 @@ rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph
     return RP_OK;
 }
 
+static void destroy(rp__device *d, CUgraphExec exec) {
+    CUstreamCaptureMode mode = rp__cuda_relax(d);
+    (void)driver_of(d)->cuGraphExecDestroy(exec);
+    rp__cuda_unrelax(d, mode);
+}
+
 void rp__graph_execs_free(rp__device *d, rp__graph_execs *e, bool driver) {
     for (unsigned k = 0; k < RP__GRAPH_EXECS; k++) {
-        if (e->list[k].exec && driver) (void)driver_of(d)->cuGraphExecDestroy(e->list[k].exec);
+        if (e->list[k].exec && driver) destroy(d, e->list[k].exec);
         rp__free(e->list[k].words);
     }
     rp__free(e->moving);
@@ -122,7 +128,7 @@ static rp__graph_exec *add_exec(rp__device *d, rp__graph_execs *e, CUgraph graph
     bool ok = x->words && instantiate(d, graph, s, &x->exec, &result) == CUDA_SUCCESS &&
               result == CUDA_GRAPH_INSTANTIATE_SUCCESS;
     if (!ok) {
-        if (x->exec) (void)driver_of(d)->cuGraphExecDestroy(x->exec);
+        if (x->exec) destroy(d, x->exec);
         rp__free(x->words);
         memset(x, 0, sizeof *x);
         e->limit = e->n;

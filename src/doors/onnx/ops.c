@@ -393,6 +393,8 @@ static void topk(rp__emitter *e, rp__put_val values, rp__put_val indices, rp__pu
     rp__onnx_node(ONNX(e), "TopK", in, 2, out, 2, &attrs);
 }
 
+static void softmax(rp__emitter *e, rp__put_val out, rp__put_val a) { op_int(e, "Softmax", out, a, NONE, "axis", -1); }
+
 /* ---- whole ops */
 
 typedef struct whole {
@@ -534,4 +536,5 @@ const rp__put_ops rp__onnx_ops = {.scalar = scalar,
                                   .conv_transpose = conv_transpose,
                                   .pool = pool,
                                   .topk = topk,
+                                  .softmax = softmax,
                                   .node = node};
