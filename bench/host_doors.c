@@ -53,9 +53,7 @@ static void beside(double seconds, void (*a)(void *), void *a_of, void (*b)(void
 
 /* ---- the function */
 
-static struct {
-    rp_tensor *w1, *b1, *w2, *b2, *x;
-} net;
+static struct { rp_tensor *w1, *b1, *w2, *b2, *x; } net;
 
 static void forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -178,7 +176,7 @@ static void xla_call(unsigned word, void *arguments) {
 static void xla_alone(void *unused) {
     static const rp__pjrt_run_options plain = {.head = {.bytes = sizeof plain}};
     (void)unused;
-    rp__pjrt_object *done[1] = {NULL}, *result[1] = {NULL}, *const *arguments[1] = {xla.argument},
+    rp__pjrt_object *done[1] = {NULL}, *result[1] = {NULL}, *const * arguments[1] = {xla.argument},
                     **results[1] = {result};
     rp__pjrt_execute e = {.head = {.bytes = sizeof e},
                           .executable = xla.loaded,

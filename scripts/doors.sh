@@ -1,7 +1,8 @@
 #!/bin/sh
 # Other engines: doors.sh BUILD [VENV]. Installs their wheels into a virtual environment (VENV, by default BUILD/doors-venv), runs
-# every op through each engine that is here (tests/test_doors.c), exports models and has them checked and run by others (doors.py), and
-# prints the table of engines and models. Ends with 0, saying so, where wheels cannot be had.
+# every op through each engine that is here (tests/test_doors.c), has TensorRT's builder make engines where it is (tests/test_tensorrt.c),
+# exports models and has them checked and run by others (doors.py), and prints the table of engines and models. Ends with 0, saying so,
+# where wheels cannot be had.
 set -e
 build=$(cd "$1" && pwd)
 venv=${2:-$build/doors-venv}
@@ -10,7 +11,7 @@ if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv" || { echo "skipped: there is no module venv"; exit 0; }
 fi
 if ! "$venv/bin/python" -c "import onnx, onnxruntime, numpy" 2>/dev/null; then
-    "$venv/bin/pip" install -q onnx onnxruntime numpy lammps-jax-pjrt-cpu ||
+    "$venv/bin/pip" install -q onnx onnxruntime numpy lammps-jax-pjrt-cpu apache-tvm ||
         { echo "skipped: the wheels of other engines cannot be had"; exit 0; }
 fi
 export VIRTUAL_ENV="$venv" REPRISE_MODULE_DIR="$build" REPRISE_TEST_DATA="$root/tests/data"
@@ -18,4 +19,6 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 "$build/tests/test_doors"
+[ ! -x "$build/tests/test_tensorrt" ] || REPRISE_CUDASIM_DIR="${REPRISE_CUDASIM_DIR:-$build/tests/cudasim}" "$build/tests/test_tensorrt"
+[ ! -x "$build/bench/host_doors" ] || "$build/bench/host_doors" 1
 "$venv/bin/python" "$root/scripts/doors.py" "$build"

@@ -168,6 +168,7 @@ ADAPT = {
     "solve_square": lambda A, B, singular: torch.linalg.solve(A, B),
     "solve_triangle": lambda A, B, upper, left, unit: torch.linalg.solve_triangular(A, B, upper=upper, left=left, unitriangular=unit),
     "lu_determinant": lambda A: (torch.linalg.det(A), *torch.linalg.slogdet(A)),
+    "exponential_of": aten.matrix_exp,
     "qr_factors": lambda A, mode: torch.linalg.qr(A, ["reduced", "complete", "r"][mode]),
     "pseudo_inverse": lambda A, atol, rtol, hermitian: torch.linalg.pinv(A, atol=atol, rtol=rtol, hermitian=hermitian),
     "least_squares": lambda A, B, rcond: (lambda r: (r.solution, r.rank))(torch.linalg.lstsq(A, B, rcond)),

@@ -434,7 +434,14 @@ static void libraries_that_are_no_engine_are_refused(void **state) {
     (void)state;
     library_says("onnxrt", "REPRISE_ONNXRUNTIME", "int nothing;", "has no function OrtGetApiBase");
     library_says("xla", "REPRISE_PJRT_PLUGIN", "int nothing;", "has no function GetPjrtApi");
+    library_says("tvm", "REPRISE_TVM", "int nothing;", "has no function TVMFFIFunctionCall");
 }
+
+/* A library of TVM's functions, and nothing behind them, of this version. */
+#define TVM_OF(version)                                                                                                \
+    "int TVMFFIFunctionCall(void) { return 1; } int TVMFFIFunctionGetGlobal(void) { return 1; }"                       \
+    "int TVMFFIObjectDecRef(void) { return 0; } void TVMFFIErrorMoveFromRaised(void **e) { *e = 0; }"                  \
+    "void TVMFFIGetVersion(unsigned *v) { unsigned is[] = {" version "}; v[0] = is[0], v[1] = is[1], v[2] = is[2]; }"
 
 static void engines_that_are_too_old_say_so(void **state) {
     (void)state;
@@ -446,6 +453,24 @@ static void engines_that_are_too_old_say_so(void **state) {
                  "static struct { unsigned long n[4]; int v[2]; void *f[120]; } t = {{1000}, {0, 12}};"
                  "void *GetPjrtApi(void) { return &t; }",
                  "is PJRT 0.12");
+    library_says("tvm", "REPRISE_TVM", TVM_OF("0, 0, 9"), "is tvm_ffi 0.0; 0.1 is used");
+}
+
+static void engines_that_are_too_new_say_so(void **state) {
+    (void)state;
+    library_says("xla", "REPRISE_PJRT_PLUGIN",
+                 "static struct { unsigned long n[4]; int v[2]; void *f[120]; } t = {{1000}, {1, 2}};"
+                 "void *GetPjrtApi(void) { return &t; }",
+                 "is PJRT 1.2");
+    library_says("tvm", "REPRISE_TVM", TVM_OF("1, 0, 0"), "is tvm_ffi 1.0; 0.1 is used");
+}
+
+/* The library is whole, and what it needs beside it is not there. */
+static void engines_that_are_loaded_by_half_say_so(void **state) {
+    (void)state;
+    library_says("tvm", "REPRISE_TVM", TVM_OF("0, 1, 3"), "half of it is here: libtvm_runtime.so");
+    library_says("tvm", "REPRISE_TVM", "int TVMFFIFunctionCall(void) { return 1; }",
+                 "has no function TVMFFIGetVersion");
 }
 
 static void tables_that_are_laid_out_otherwise_are_refused(void **state) {
@@ -470,9 +495,9 @@ static bool is_here(const char *backend) {
 
 static void a_child_of_fork_goes_on_in_fused_kernels(void **state) {
     (void)state;
-    static const char *const engines[] = {"onnxrt", "xla"};
+    static const char *const engines[] = {"onnxrt", "xla", "tvm"};
     bool any = false;
-    for (unsigned k = 0; k < 2; k++) {
+    for (unsigned k = 0; k < 3; k++) {
         if (!is_here(engines[k])) continue;
         any = true;
         net n = make_net(false);
@@ -604,6 +629,59 @@ static void a_recorded_function_copies_what_is_asked(void **state) {
     }
 }
 
+/* ---------------------------------------------------------------- TVM: an op takes its compiler seconds */
+
+/* Two results, one of them turned, weights and an argument that begins between two vectors. */
+static void two_ways(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const net *n = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *h = rp_gelu(rp_matmul(in[0], n->w));
+    out[0] = rp_softmax(rp_add(h, n->b, NULL), 1);
+    out[1] = rp_contiguous(rp_transpose(rp_layer_norm(h, RP_DIMS(8), NULL, NULL, 1e-5), 0, 1));
+}
+
+static void tvm_computes_and_keeps_its_modules(void **state) {
+    (void)state;
+    if (!is_here("tvm")) skip();
+    net n = make_net(false);
+    const rp_fn fn = {two_ways, &n, sizeof n, "two_ways"};
+    rp_tensor *whole = rp_randn(RP_DIMS(5, 8), NULL), *part = rp_narrow(rp_flatten(whole, 0, -1), 0, 3, 32),
+              *x[] = {rp_narrow(whole, 0, 0, 4), rp_reshape(part, RP_DIMS(4, 8))};
+    for (int turn = 0; turn < 2; turn++) { /* the second takes the module from the cache */
+        rp_compiled *f = compiled(fn, "tvm", true);
+        for (int k = 0; k < 4; k++) {
+            rp_tensor *y[2], *z[2];
+            two_ways(&n, &x[k % 2], 1, z, 2);
+            OK(rp_call(f, &x[k % 2], 1, y, 2));
+            same_bits(y[0], z[0]);
+            same_bits(y[1], z[1]);
+        }
+        rp_compiled_release(f);
+    }
+}
+
+static void what_tvms_compiler_says_is_told(void **state) {
+    (void)state;
+    if (!is_here("tvm")) skip();
+    net n = make_net(false);
+    const rp_fn fn = {two_ways, &n, sizeof n, "two_ways"};
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y[2];
+    const char *const absent[][2] = {{"python", "/nowhere/python3"}}, *const wrong[][2] = {{"target", "abacus"}},
+                      *const number[][2] = {{"seconds", "soon"}};
+    rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "tvm", .strict = true,
+                                               .engine_options = absent, .n_engine_options = 1));
+    FAILS(RP_ERROR_COMPILE, "/nowhere/python3 cannot be started", rp_call(f, &x, 1, y, 2));
+    rp_compiled_release(f);
+    f = rp_compile(fn,
+                   RP_OPTIONS(rp_compile_options, .backend = "tvm", .engine_options = wrong, .n_engine_options = 1));
+    for (int k = 0; k < 2; k++) OK(rp_call(f, &x, 1, y, 2));
+    assert_true(explains(f, "skip", "engine-refused", "abacus"));
+    rp_compiled_release(f);
+    (void)rp_compile(fn,
+                     RP_OPTIONS(rp_compile_options, .backend = "tvm", .engine_options = number, .n_engine_options = 1));
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "seconds is a number");
+}
+
 /* ---------------------------------------------------------------- engines that are here: every op */
 
 typedef struct call {
@@ -731,11 +809,15 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_recorded_function_copies_what_is_asked, fresh, take_error),
         cmocka_unit_test_setup_teardown(libraries_that_are_no_engine_are_refused, fresh, take_error),
         cmocka_unit_test_setup_teardown(engines_that_are_too_old_say_so, fresh, take_error),
+        cmocka_unit_test_setup_teardown(engines_that_are_too_new_say_so, fresh, take_error),
+        cmocka_unit_test_setup_teardown(engines_that_are_loaded_by_half_say_so, fresh, take_error),
         cmocka_unit_test_setup_teardown(tables_that_are_laid_out_otherwise_are_refused, fresh, take_error),
         cmocka_unit_test_setup_teardown(a_child_of_fork_goes_on_in_fused_kernels, fresh, take_error),
         cmocka_unit_test_setup_teardown(updates_in_place_keep_their_order, fresh, take_error),
         cmocka_unit_test_setup_teardown(two_engines_live_side_by_side, fresh, take_error),
         cmocka_unit_test_setup_teardown(attention_is_the_engines_forward_and_backward, fresh, take_error),
+        cmocka_unit_test_setup_teardown(tvm_computes_and_keeps_its_modules, fresh, take_error),
+        cmocka_unit_test_setup_teardown(what_tvms_compiler_says_is_told, fresh, take_error),
         cmocka_unit_test_setup_teardown(onnxrt_computes_every_op, fresh, take_error),
         cmocka_unit_test_setup_teardown(xla_computes_every_op, fresh, take_error),
     };

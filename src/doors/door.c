@@ -178,11 +178,23 @@ static bool ways_taken(const made *m, const bool *views, const rp__ir_node *n) {
     return true;
 }
 
+/* Is it the forward of a training step? Then tensors that need a gradient are about to be written. */
+static bool is_differentiated(const rp_ir *ir) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        for (uint32_t i = 0; i < n->n_out && !n->dead && n->kind != RP__IR_CAPTURED; i++)
+            if (n->out[i] != RP__IR_NONE && ir->values[n->out[i]].requires_grad) return true;
+    }
+    return false;
+}
+
 static rp_status judge(const made *m, bool *takes) {
     const rp_ir *ir = m->graph;
     char version[64], where[512], why[512] = "";
     const bool here = m->door->open(version, where, why);
     if (!here) return behind(m, RP__REASON_ENGINE_ABSENT, NULL, why);
+    if (m->door->inference && is_differentiated(ir))
+        return behind(m, RP__REASON_ENGINE_INFERENCE_ONLY, NULL, "the graph is one of training");
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const uint32_t at = ir->body.nodes[k];
         const rp__ir_node *n = &ir->nodes[at];
@@ -198,16 +210,6 @@ static rp_status judge(const made *m, bool *takes) {
                           *lacks ? lacks : "it reads a view that the engine cannot say"));
     }
     return RP_OK;
-}
-
-/* Is it the forward of a training step? Then tensors that need a gradient are about to be written. */
-static bool is_differentiated(const rp_ir *ir) {
-    for (size_t k = 0; k < ir->body.n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        for (uint32_t i = 0; i < n->n_out && !n->dead && n->kind != RP__IR_CAPTURED; i++)
-            if (n->out[i] != RP__IR_NONE && ir->values[n->out[i]].requires_grad) return true;
-    }
-    return false;
 }
 
 /* May the bytes of a captured tensor be taken for what they are now? */

@@ -6,6 +6,8 @@
 
 extern const rp__engine rp__engine_onnxrt; /* ONNX Runtime */
 extern const rp__engine rp__engine_ipex;   /* fused kernels */
-extern const rp__engine rp__engine_xla;    /* XLA by a PJRT plug-in */
+extern const rp__engine rp__engine_tensorrt;
+extern const rp__engine rp__engine_tvm; /* TVM */
+extern const rp__engine rp__engine_xla; /* XLA by a PJRT plug-in */
 
 #endif

@@ -180,6 +180,7 @@ rp_status rp__expand_histogram(const rp__call *call) {
     RP_TRY(need_values(call, !range->v.floats && !empty));
     if (bins < 1)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "bins must be > 0, but got %lld", (long long)bins);
+    if (bins >= RP__REACH_LIMIT) return rp__op_error(call, RP_ERROR_SHAPE, "%lld bins are too many", (long long)bins);
     if (range->v.floats) {
         if (range->n != 2)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "range should have 2 elements, but got %zu", range->n);

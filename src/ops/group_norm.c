@@ -130,13 +130,14 @@ rp_status rp__expand_local_response_norm(const rp__call *call) {
     rp_tensor *x = call->in[0];
     const int64_t size = rp__attr_int(call, 0);
     const unsigned n = x->ndim;
-    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    const bool whole = x->dtype == RP_I64; /* means of squares are whole numbers, what follows is not */
     if (n < 3)
         return rp__op_error(call, RP_ERROR_SHAPE, "Expected 3D or higher dimensionality input (got %u dimensions)", n);
     if (size < 1 || size > INT32_MAX)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "size must lie between 1 and %d, not %lld", INT32_MAX,
                             (long long)size);
     if (rp__dim_is(RP__DIM_EQ, rp__tensor_numel(x), 0)) return done(call, rp_clone(x));
+    if (!whole) RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
     rp_tensor *wide = rp__wide(x), *squares = rp_unsqueeze(rp_flatten(rp_mul(wide, wide), 2, -1), 1); /* (N, 1, C, *) */
     const int64_t pad[4] = {0, 0, size / 2, (size - 1) / 2}, window[2] = {size, 1}, one = 1;
     squares = rp_constant_pad_nd(squares, pad, 4, rp_i64(0));
@@ -144,5 +145,5 @@ rp_status rp__expand_local_response_norm(const rp__call *call) {
     rp_tensor *base =
         rp_add_scalar(rp_mul_scalar(mean, rp_f64(rp__attr_float(call, 1))), rp_f64(rp__attr_float(call, 3)));
     rp_tensor *y = rp_div(wide, rp_pow_scalar(base, rp_f64(rp__attr_float(call, 2))));
-    return done(call, as_input(call, y));
+    return done(call, whole ? y : as_input(call, y));
 }

@@ -492,3 +492,53 @@ static rp_status least_squares_one(job *j, int64_t b) {
     return RP_OK;
 }
 rp_status rp__run_least_squares(const rp__call *call) { return run(call, true, least_squares_one); }
+
+/* ---- exponentials need no LAPACK */
+
+rp_status rp__infer_exponential_of(const rp__call *call, rp__meta *out) {
+    RP_TRY(check_matrix(call, 0, true));
+    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    return RP_OK;
+}
+
+static void multiply(const double *a, const double *b, int64_t n, double *out) {
+    memset(out, 0, (size_t)(n * n) * sizeof *out);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < n; k++)
+            for (int64_t c = 0; c < n; c++) out[i * n + c] += a[i * n + k] * b[k * n + c];
+}
+
+/* exp(A) = exp(A / 2^s)^(2^s) with a norm up to 1/2, of which 16 terms of the series leave less than the last place of a float64. */
+static rp_status exponential_one(job *j, int64_t b) {
+    enum { TERMS = 16 };
+    const int64_t n = j->n, all = n * n;
+    double norm = 0, *y = j->out[0] + b * all;
+    int squares = 0;
+    if (n == 0) return RP_OK;
+    if (!j->work[0] && (!room(j, 0, all) || !room(j, 1, all))) return out_of_memory(j->call);
+    double *a = j->work[0], *product = j->work[1];
+    memcpy(a, j->in[0] + b * all, (size_t)all * sizeof *a);
+    for (int64_t c = 0; c < n; c++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += fabs(a[i * n + c]);
+        norm = sum > norm || isnan(sum) ? sum : norm;
+    }
+    if (!isfinite(norm)) {
+        for (int64_t i = 0; i < all; i++) y[i] = NAN;
+        return RP_OK;
+    }
+    (void)frexp(norm, &squares);
+    squares = squares + 1 > 0 ? squares + 1 : 0;
+    for (int64_t i = 0; i < all; i++) a[i] = ldexp(a[i], -squares);
+    for (int64_t i = 0; i < n; i++) y[i * n + i] = 1;
+    for (int term = TERMS; term > 0; term--) { /* 1 + A / term (1 + A / (term + 1) (..)) */
+        multiply(a, y, n, product);
+        for (int64_t i = 0; i < all; i++) y[i] = product[i] / term + (i % (n + 1) == 0);
+    }
+    for (; squares > 0; squares--) {
+        multiply(y, y, n, product);
+        memcpy(y, product, (size_t)all * sizeof *y);
+    }
+    return RP_OK;
+}
+rp_status rp__run_exponential_of(const rp__call *call) { return run(call, false, exponential_one); }

@@ -230,3 +230,11 @@ rp_status rp__expand_linalg_matrix_rank(const rp__call *call) {
         rp_clamp(rp_mul_scalar(rp_amax(values, RP_DIMS(-1), true), rp_f64(rtol)), rp_f64(atol), rp_none());
     return rp__give(call, rp_sum(rp_gt(values, limit), RP_DIMS(-1)));
 }
+
+rp_status rp__expand_matrix_exp(const rp__call *call) {
+    const rp_dtype dtype = (rp_dtype)call->in[0]->dtype;
+    RP_TRY(square(call, 0));
+    RP_TRY(rp__call_need_float(call, dtype));
+    rp_tensor *y = rp_exponential_of(rp__wide(call->in[0]));
+    return rp__give(call, rp__tensor_is_error(y) || (rp_dtype)y->dtype == dtype ? y : rp_to_dtype(y, dtype));
+}

@@ -208,3 +208,16 @@ rp_status rp__vjp_least_squares(const rp__vjp *g) {
     if (g->needed[1]) g->grad_in[1] = rp_matmul(turned(p), grad);
     return RP_OK;
 }
+
+/* The slope of exp at A along E stands above the diagonal of exp of A, E; 0, A. Its transpose is that at A^T. */
+rp_status rp__vjp_exponential_of(const rp__vjp *g) {
+    rp_tensor *a = turned(g->call->in[0]), *grad = g->grad_out[0];
+    if (!grad || rp__tensor_is_error(a)) return rp__tensor_is_error(a) ? rp_error_status() : RP_OK;
+    const rp_dim n = rows_of(a);
+    rp_tensor *above[2] = {a, grad}, *below[2] = {rp_zeros_like(a), a}, *half[2];
+    half[0] = rp_cat(above, 2, -1);
+    half[1] = rp_cat(below, 2, -1);
+    rp_tensor *both = rp_exponential_of(rp_cat(half, 2, -2));
+    g->grad_in[0] = rp_narrow(rp_narrow(both, -2, 0, n), -1, n, n);
+    return RP_OK;
+}

@@ -402,8 +402,11 @@ rp_status rp__infer_avg_pool2d(const rp__call *call, rp__meta *out) {
 
 /* Of integers, towards 0. */
 static rp__val quotient(rp__lower *lw, rp__val a, rp__val b) {
-    rp__val size = two(lw, RP__FLOORDIV, rp__lw_1(lw, RP__ABS, a), rp__lw_1(lw, RP__ABS, b));
-    return two(lw, RP__MUL, size, two(lw, RP__MUL, rp__lw_1(lw, RP__SIGN, a), rp__lw_1(lw, RP__SIGN, b)));
+    const rp__val zero = rp__lw_const_i(lw, RP_I64, 0), down = two(lw, RP__FLOORDIV, a, b);
+    const rp__val left = two(lw, RP__NE, two(lw, RP__REMAINDER, a, b), zero);
+    const rp__val below = two(lw, RP__NE, two(lw, RP__LT, a, zero), two(lw, RP__LT, b, zero));
+    return rp__lw_3(lw, RP__WHERE, two(lw, RP__AND, left, below), two(lw, RP__ADD, down, rp__lw_const_i(lw, RP_I64, 1)),
+                    down);
 }
 
 void rp__lower_avg_pool2d(rp__lower *lw) {

@@ -323,7 +323,8 @@ rp_status rp__expand_interpolate(const rp__call *call) {
     RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
     rp_tensor *y = s > 1 && m->mode > NEAREST_EXACT ? rp__wide(x) : x;
     for (unsigned d = s; d-- > 0;) {
-        if (step[d] == 0 && rp__dim_is(RP__DIM_EQ, to[d], x->size[2 + d])) continue;
+        /* A dim of that size is left alone; by a factor that antialiasing does not look at, others shift it a little. */
+        if ((smooths || step[d] == 0) && rp__dim_is(RP__DIM_EQ, to[d], x->size[2 + d])) continue;
         y = smooths ? smoothed(y, d + 2, to[d], m->mode, align, step[d])
                     : rp_resample_at(call->site, y, (int64_t)d + 2, to[d], m->mode, align, step[d]);
     }

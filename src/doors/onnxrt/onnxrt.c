@@ -11,7 +11,7 @@
 #include "doors/door.h"
 #include "doors/engines.h"
 #include "doors/library.h"
-#include "doors/onnx/onnx.h"
+#include "doors/onnx/part.h"
 #include "doors/onnxrt/ort.h"
 
 /* ---- the library */
@@ -99,20 +99,9 @@ static int opset(void) { return lib.minor >= 18 ? 21 : lib.minor >= 17 ? 20 : li
 
 /* ---- what it takes */
 
-static rp__put_val add_argument(rp__emitter *e, const rp__put_type *type) {
-    char name[32];
-    (void)snprintf(name, sizeof name, "a%zu", e->n_values);
-    return rp__onnx_input((rp__onnx *)e, name, type);
-}
-
 static bool takes(const rp__engine_options *options, const rp_ir *ir, const rp__ir_node *n, char why[256]) {
-    rp__onnx o;
     (void)options;
-    rp__onnx_begin(&o, ir, opset());
-    const bool good = rp__door_takes(&o.emitter, ir, n, add_argument);
-    if (!good) (void)snprintf(why, 256, "%s", o.emitter.why);
-    rp__onnx_end(&o);
-    return good;
+    return rp__onnx_takes(ir, n, opset(), why);
 }
 
 /* ---- sessions */
@@ -126,10 +115,9 @@ typedef struct session {
     const rp__door_part *part;
     rp__ort_object *session;
     uint32_t n_in, n_out; /* inputs that are no weights */
-    uint32_t *in_of;      /* per input of the session: number in the part */
-    char (*text)[16];     /* names, of inputs and then outputs */
-    const char **name;
-    bound *bound; /* likewise */
+    rp__onnx_part onnx;   /* names, and which inputs; its model is gone */
+    const char **name;    /* of inputs and then outputs */
+    bound *bound;         /* likewise */
     rp__ort_object **value;
     unsigned forks;
 } session;
@@ -140,8 +128,7 @@ static void destroy(void *made) {
     for (uint32_t k = 0; s->bound && k < s->n_in + s->n_out; k++)
         if (ours && s->bound[k].value) lib.ort.release_value(s->bound[k].value);
     if (ours && s->session) lib.ort.release_session(s->session);
-    rp__free(s->in_of);
-    rp__free(s->text);
+    rp__onnx_part_free(&s->onnx);
     rp__free(s->name);
     rp__free(s->bound);
     rp__free(s->value);
@@ -215,69 +202,29 @@ static rp_status make_options(const rp__engine_options *options, rp__ort_object 
     return add_provider(*out, provider, rp__engine_option(options, "provider_options"));
 }
 
-static rp_status write_model(const rp__door_part *p, session *s, rp__text *model) {
-    rp__onnx o;
-    uint32_t bad = RP__IR_NONE;
-    rp__put_val *values = rp__calloc((size_t)p->n_in + p->n_out + 1, sizeof *values), *out = values + p->n_in;
-    if (!values) return RP__OOM("a model for ONNX Runtime");
-    rp__onnx_begin(&o, p->ir, opset());
-    for (uint32_t k = 0; k < p->n_in; k++) {
-        const rp__door_value *v = &p->in[k];
-        char name[16];
-        if (v->weight) {
-            (void)snprintf(name, sizeof name, "w%u", k);
-            const size_t bytes = (size_t)rp__numel(v->type.size, v->type.ndim) * rp__dtype_bytes(v->type.dtype);
-            values[k] = rp__onnx_weight_of(&o, name, &v->type, rp__tensor_data(v->tensor), bytes);
-            continue;
-        }
-        (void)snprintf(s->text[s->n_in], sizeof s->text[0], "in%u", k);
-        s->in_of[s->n_in] = k;
-        values[k] = rp__onnx_input(&o, s->text[s->n_in++], &v->type);
-    }
-    bool whole = rp__door_write(&o.emitter, p, values, out, &bad);
-    for (uint32_t k = 0; k < p->n_out && whole; k++) {
-        char *name = s->text[s->n_in + s->n_out++];
-        (void)snprintf(name, sizeof s->text[0], "out%u", k);
-        rp__onnx_output(&o, name, out[k]);
-    }
-    whole = whole && !o.emitter.failed;
-    rp_status status = RP_OK;
-    if (!whole)
-        status = rp__fail(RP_ERROR_COMPILE, "a graph for ONNX Runtime: %s%s%s",
-                          bad == RP__IR_NONE     ? ""
-                          : p->ir->nodes[bad].op ? p->ir->nodes[bad].op->name
-                                                 : "",
-                          bad == RP__IR_NONE ? "" : ": ", o.emitter.why);
-    else if (!rp__onnx_model(&o, p->ir->name, model))
-        status = RP__OOM("a model for ONNX Runtime");
-    rp__onnx_end(&o);
-    rp__free(values);
-    return status;
-}
-
 static rp_status build(const rp__door_part *p, const rp__engine_options *options, void **made) {
     session *s = rp__calloc(1, sizeof *s);
     const size_t n = (size_t)p->n_in + p->n_out + 1;
-    rp__text model = {0};
     rp__ort_object *so = NULL;
     char why[1024];
     if (!s) return RP__OOM("a session of ONNX Runtime");
     s->part = p;
     s->forks = rp__door_forks();
-    s->in_of = rp__calloc(n, sizeof *s->in_of);
-    s->text = rp__calloc(n, sizeof *s->text);
     s->name = rp__calloc(n, sizeof *s->name);
     s->bound = rp__calloc(n, sizeof *s->bound);
     s->value = rp__calloc(n, sizeof *s->value);
-    rp_status status = s->in_of && s->text && s->name && s->bound && s->value ? write_model(p, s, &model)
-                                                                              : RP__OOM("a session of ONNX Runtime");
-    for (size_t k = 0; k < n && status == RP_OK; k++) s->name[k] = s->text[k];
+    rp_status status = s->name && s->bound && s->value ? rp__onnx_part_write(p, "ONNX Runtime", opset(), &s->onnx)
+                                                       : RP__OOM("a session of ONNX Runtime");
+    s->n_in = s->onnx.n_in;
+    s->n_out = p->n_out;
+    for (size_t k = 0; k < n && status == RP_OK; k++) s->name[k] = s->onnx.name[k];
     if (status == RP_OK) status = make_options(options, &so);
     if (status == RP_OK &&
-        failed(lib.ort.create_session(lib.env, model.data, model.length, so, &s->session), why, sizeof why))
+        failed(lib.ort.create_session(lib.env, s->onnx.model.data, s->onnx.model.length, so, &s->session), why,
+               sizeof why))
         status = fail_with("it refuses the graph", why);
     if (so) lib.ort.release_options(so);
-    rp__text_free(&model);
+    rp__text_free(&s->onnx.model);
     if (status != RP_OK) {
         destroy(s);
         return status;
@@ -312,7 +259,7 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
     if (s->forks != rp__door_forks())
         return rp__fail(RP_ERROR_STATE,
                         "ONNX Runtime was opened before the process forked, and its threads stayed behind");
-    for (uint32_t k = 0; k < s->n_in; k++) RP_TRY(view(s, k, &p->in[s->in_of[k]], in[s->in_of[k]]));
+    for (uint32_t k = 0; k < s->n_in; k++) RP_TRY(view(s, k, &p->in[s->onnx.in_of[k]], in[s->onnx.in_of[k]]));
     for (uint32_t k = 0; k < s->n_out; k++) {
         out[k] = rp__door_result(&p->out[k], p->ir);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
