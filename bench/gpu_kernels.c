@@ -1,5 +1,5 @@
 /* Single kernels over families of shapes: reads works (bench/gpu_works.txt) and prints WORK<TAB>period us<TAB>GB/s or TFLOP/s of what has
- * to be moved or calculated, or WORK<TAB>reason. bench/gpu_kernels.py measures the same works with PyTorch and prints both.
+ * to be moved or calculated<TAB>period under RP_NUMBERS_FAST, or WORK<TAB>reason. bench/gpu_kernels.py measures the same works with PyTorch and prints both.
  *   gpu_kernels FILE [FIRST [COUNT]]: only COUNT works from the FIRST on, which is 0.
  *   gpu_kernels --cpu FILE: on the CPU, the fastest call of each work (bench/cpu_kernels.py); FILE may be -, then each is answered at once.
  * With one thread that is time of the processor, which what else the machine does changes less. */
@@ -249,8 +249,25 @@ static rp_status fastest(struct call *c, struct cli_times *times) {
     return RP_OK;
 }
 
-static void measure(struct work *w, rp_device device) {
+/* us of the work's calls. */
+static rp_status measure_as(struct work *w, struct call *c, rp_device device, rp_numbers numbers, double *us) {
+    const bool cpu = device.type == RP_DEVICE_CPU;
+    const rp_fn fn = {body, w, sizeof *w, w->kind};
     struct cli_times times = {0};
+    c->f = w->adam ? rp_plain(fn)
+                   : rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true, .wait = cpu,
+                                               .numbers = numbers));
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    for (int i = 0; i < 3 && !status; i++) status = run(c);
+    if (!status) status = cpu ? fastest(c, &times) : cli_measure(run, c, device, SECONDS, &times);
+    *us = times.period_us;
+    rp_compiled_release(c->f);
+    return status;
+}
+
+/* name, us, rate, and us under RP_NUMBERS_FAST */
+static void measure(struct work *w, rp_device device) {
+    double us = 0, fast = 0;
     struct call c = {0};
     rp_scope scope = rp_scope_begin();
     c.n_in = inputs(w, c.in);
@@ -258,13 +275,10 @@ static void measure(struct work *w, rp_device device) {
     const bool attends = !strncmp(w->kind, "attention", 9) && w->kind[9], cpu = device.type == RP_DEVICE_CPU;
     const bool grad =
         rp_set_grad_enabled(is_gradient(w) || !strcmp(w->kind, "convx") || !strcmp(w->kind, "convw") || attends);
-    const rp_fn fn = {body, w, sizeof *w, w->kind};
     c.n_out = attends ? 3 : w->n_out;
-    c.f = w->adam ? rp_plain(fn)
-                  : rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true, .wait = cpu));
-    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
-    for (int i = 0; i < 3 && !status; i++) status = run(&c);
-    if (!status) status = cpu ? fastest(&c, &times) : cli_measure(run, &c, device, SECONDS, &times);
+    rp_status status = measure_as(w, &c, device, RP_NUMBERS_DEFAULT, &us);
+    fast = us;
+    if (!status && !w->adam) status = measure_as(w, &c, device, RP_NUMBERS_FAST, &fast);
     if (status) {
         char reason[300];
         snprintf(reason, sizeof reason, "%s", rp_error_message());
@@ -272,15 +286,15 @@ static void measure(struct work *w, rp_device device) {
         rp_error_take();
         printf("%s\t%s\n", w->name, reason);
     } else {
-        const double rate = (w->flops > 0 ? w->flops : w->bytes) / times.period_us * 1e-3;
-        printf("%s\t%.3f\t%.1f %s\n", w->name, times.period_us, w->flops > 0 && !cpu ? rate * 1e-3 : rate,
+        const double rate = (w->flops > 0 ? w->flops : w->bytes) / us * 1e-3;
+        printf("%s\t%.3f\t%.1f %s\t%.3f\n", w->name, us, w->flops > 0 && !cpu ? rate * 1e-3 : rate,
                !(w->flops > 0) ? "GB/s"
                : cpu           ? "GFLOP/s"
-                               : "TFLOP/s");
+                               : "TFLOP/s",
+               fast);
     }
     fflush(stdout);
     rp_set_grad_enabled(grad);
-    rp_compiled_release(c.f);
     rp_optimizer_release(w->adam);
     rp_scope_end(scope, NULL, 0);
     rp_empty_cache(device);

@@ -184,7 +184,7 @@ def main():
             fields = line.rstrip("\n").split("\t")
             ours[fields[0]] = fields[1:]
     ratios = {}
-    print(f"{'work':44}{'reprise us':>12}{'torch us':>12}{'ratio':>8}  rate")
+    print(f"{'work':44}{'reprise us':>12}{'FAST us':>12}{'torch us':>12}{'ratio':>8}{'FAST':>8}  rate")
     with open(sys.argv[1], encoding="utf-8") as works:
         for line in works:
             line = line.strip()
@@ -207,7 +207,11 @@ def main():
                 print(f"{line:44}  {mine[0]}")
                 continue
             ratios[line] = us / float(mine[0])
-            print(f"{line:44}{float(mine[0]):12.2f}{us:12.2f}{ratios[line]:8.2f}  {mine[1]}{remark}", flush=True)
+            fast = float(mine[2]) if len(mine) > 2 else float(mine[0])
+            print(
+                f"{line:44}{float(mine[0]):12.2f}{fast:12.2f}{us:12.2f}{ratios[line]:8.2f}{us / fast:8.2f}  {mine[1]}{remark}",
+                flush=True,
+            )
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios)) if ratios else 0
     print(f"\ngeometric mean of {len(ratios)} ratios, PyTorch / Reprise: {mean:.2f}; below 1:")
     for work, ratio in sorted(ratios.items(), key=lambda item: item[1]):

@@ -346,6 +346,14 @@ typedef enum rp_graph_layout {
     RP_LAYOUT_FORKS = 2 /* a node waits for what it reads and overwrites, and for nothing else */
 } rp_graph_layout;
 
+/* What a compiled function computes. RP_NUMBERS_DEFAULT: the bits that the same calls give eagerly. RP_NUMBERS_FAST: results within
+   rounding errors of those, the same at every call but the first with new sizes, which runs op by op: a product and the sum that
+   it goes into are rounded once (fma); a quotient is a product with a reciprocal; on a GPU, float32 reciprocals, quotients, exp,
+   tanh, sigmoid and 1/sqrt are within 2^-20 of the value, relatively (exp: (|x| + 3) 2^-23); float16 and bfloat16 values between
+   the ops of one kernel stay float32; with `tune`, sums are added up in the order that is fastest. rp_explain_get lists what was
+   done (kind "numbers"). */
+typedef enum rp_numbers { RP_NUMBERS_DEFAULT, RP_NUMBERS_FAST } rp_numbers;
+
 /* zero is torch.compile's default */
 typedef struct rp_compile_options {
     size_t struct_size;
@@ -367,6 +375,10 @@ typedef struct rp_compile_options {
     /* Pairs of key and value for a backend that is another engine (docs/guide/11-engines.md); copied. Others take none. */
     const char *const (*engine_options)[2];
     size_t n_engine_options;
+    rp_numbers numbers; /* "fused" */
+    /* "fused": schedules of kernels are measured on the device when the function is compiled for new sizes, and the best are kept
+       in the cache on disk (REPRISE_TUNE=1: of every function). The bits of results are the same, but under RP_NUMBERS_FAST. */
+    bool tune;
 } rp_compile_options;
 
 RP_CALL rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);

@@ -218,6 +218,63 @@ static void test_version(void **state) {
     free(first);
 }
 
+/* ---- a GPU that is not here */
+
+static rp_compiled *layer_on(bool no_graph) {
+    (void)rp_set_default_device(rp_cuda(0));
+    return rp_compile((rp_fn){layer, NULL, 0, "layer"},
+                      RP_OPTIONS(rp_compile_options, .fullgraph = true, .no_graph = no_graph));
+}
+
+/* Compiles, computes nothing, and says so where somebody asks for a result. */
+static int warms(void) {
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = layer_on(true);
+    rp_tensor *x = filled(0.2, 2, 6, 6), *y = NULL;
+    float values[36];
+    for (int k = 0; k < 2; k++)
+        if (rp_call(f, &x, 1, &y, 1) != RP_OK) return printf("%s\n", rp_error_message()) > 0;
+    if (rp__nvrtc_statistics().compiled == 0) return 2;
+    if (rp_to_host(y, values, sizeof values) == RP_OK) return 3;
+    if (!strstr(rp_error_message(), "REPRISE_CUDA_OFFLINE")) return 4;
+    (void)rp_error_take();
+    rp_compiled_release(f);
+    (void)rp_scope_end(scope, NULL, 0);
+    return 0;
+}
+
+/* Everything is there: eager kernels, fused ones, the product. */
+static int uses(void) {
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = layer_on(false);
+    rp_tensor *x = filled(0.2, 2, 6, 6), *y[2];
+    for (int k = 0; k < 3; k++)
+        if (rp_call(f, &x, 1, &y[0], 1) != RP_OK) return 1;
+    if (rp__nvrtc_statistics().compiled != 0) return 2;
+    if (rp__nvrtc_statistics().from_disk == 0) return 3;
+    layer(NULL, &x, 1, &y[1], 1);
+    if (!rp_item_i64(rp_equal(y[0], y[1]))) return 4;
+    rp_compiled_release(f);
+    (void)rp_scope_end(scope, NULL, 0);
+    return 0;
+}
+
+static void test_a_gpu_that_is_not_here(void **state) {
+    (void)state;
+    const rp__device *d = rp__device_get(rp_cuda(0));
+    char *warmed = strdup(cache("warmed")), like[40], other[40];
+    assert_non_null(d);
+    (void)snprintf(like, sizeof like, "sm_%d:%d", d->arch, d->multiprocessors);
+    (void)snprintf(other, sizeof other, "sm_%d", d->arch >= 80 ? 75 : 80);
+    assert_int_equal(child("warms", warmed, "REPRISE_CUDA_OFFLINE", other), 0);
+    assert_int_equal(child("uses", warmed, NULL, NULL), 2); /* that was for another one; now they are compiled */
+    char *again = strdup(cache("warmed-again"));
+    assert_int_equal(child("warms", again, "REPRISE_CUDA_OFFLINE", like), 0);
+    assert_int_equal(child("uses", again, NULL, NULL), 0);
+    free(warmed);
+    free(again);
+}
+
 static int run_child(const char *what) {
     static const struct {
         const char *name;
@@ -227,7 +284,9 @@ static int run_child(const char *what) {
                  {"wrong-text", wrong_text},
                  {"functions", functions},
                  {"compiles", compiles},
-                 {"finds", finds}};
+                 {"finds", finds},
+                 {"warms", warms},
+                 {"uses", uses}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
         if (strcmp(cases[k].name, what) == 0) return cases[k].run();
     return 97;
@@ -244,7 +303,8 @@ int main(int argc, char **argv) {
     (void)snprintf(mark, sizeof mark, "%u", (unsigned)getpid());
     (void)setenv("COMPILER_TEST_MARK", mark, 1);
     program = argv[0];
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads), cmocka_unit_test(test_version)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads), cmocka_unit_test(test_version),
+                                       cmocka_unit_test(test_a_gpu_that_is_not_here)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     (void)snprintf(command, sizeof command, "rm -r '%s'", folder);
     return system(command) != 0 || failed;

@@ -85,6 +85,8 @@ static rp_status make_unit(rp__aot *a, rp_ir *graph, const rp__aot_plan *p, cons
                                    .leaf = a->leaf,
                                    .no_graph = a->no_graph,
                                    .wait = a->wait,
+                                   .numbers = a->numbers,
+                                   .tune = a->tune,
                                    .layout = a->layout,
                                    .strict = a->strict,
                                    .engine_options = &a->engine_options,
@@ -112,7 +114,8 @@ static rp_status compile_inference(rp__aot *a, rp__aot_plan *p) {
 static rp_status compile_pair(rp__aot *a, rp__aot_plan *p) {
     rp__pipeline_pair pair;
     bool *donors = NULL;
-    RP_TRY(rp__pipeline_training(a->graph, p->binding, a->leaf->kind, a->leaves, a->n_leaves, p->given, &pair));
+    RP_TRY(rp__pipeline_training(a->graph, p->binding, a->leaf->kind, a->leaves, a->n_leaves, p->given, a->numbers,
+                                 &pair));
     rp__partitioned *parts = &pair.parts;
     const rp__joint *joint = &pair.joint;
     rp_status status;
@@ -236,6 +239,8 @@ static rp_status remember(rp__aot *a, const rp__leaf *leaf, const rp__engine_req
     a->n_results = a->graph->body.n_results;
     a->no_graph = request->options && request->options->no_graph;
     a->wait = request->options && request->options->wait;
+    a->numbers = request->options ? request->options->numbers : RP_NUMBERS_DEFAULT;
+    a->tune = request->options && request->options->tune;
     a->strict = request->options && request->options->strict;
     a->layout = request->options ? request->options->layout : RP_LAYOUT_AUTO;
     a->explain = request->explain;

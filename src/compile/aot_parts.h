@@ -32,7 +32,8 @@ struct rp__aot {
     rp_ir *graph;     /* as traced */
     const rp__leaf *leaf;
     bool on_tape; /* runs node by node under the tape */
-    bool no_graph, wait, strict;
+    bool no_graph, wait, strict, tune;
+    rp_numbers numbers;
     rp__engine_options engine_options;
     rp_graph_layout layout;
     bool training, step, segment;

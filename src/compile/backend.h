@@ -34,7 +34,8 @@ typedef struct rp__leaf rp__leaf;
 typedef struct rp__leaf_request {
     rp_ir *graph;                      /* functional; retained by whoever keeps it */
     const rp__engine_options *options; /* outlive what is made */
-    bool strict, wait, no_graph;
+    bool strict, wait, no_graph, tune;
+    rp_numbers numbers;
     rp_graph_layout layout;
     const struct rp__executable_random *random; /* totals of the function; copied by whoever keeps them */
     size_t n_random;

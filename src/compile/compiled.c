@@ -329,6 +329,10 @@ rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options 
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: %d is no rp_graph_layout", (int)o.layout);
         return rp__callable_failed();
     }
+    if ((unsigned)o.numbers > RP_NUMBERS_FAST) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: %d is no rp_numbers", (int)o.numbers);
+        return rp__callable_failed();
+    }
     const rp__engine *engine = rp__engine_find(o.backend);
     if (!engine) return rp__callable_failed();
     o.backend = engine->name;

@@ -44,6 +44,8 @@ typedef struct lowering {
     void *draw_ctx;
     rp__device *device;
     rp_status status;
+    unsigned freedoms;
+    rp__tune_mode tune;
     bool contracts; /* a member is a product: rows are what follows it, also where it adds up one element */
 } lowering;
 
@@ -418,7 +420,22 @@ static void lower_member(lowering *l) {
     rp__site_pop(frame);
 }
 
-static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
+/* The schedule that is known to be the fastest, and what explain says of it. */
+static rp_status choose(lowering *l, rp__dag *dag, rp__space *space, rp__group_made *out, unsigned k) {
+    rp__tuned *t = &out->tuned[k];
+    rp__text text = {0};
+    if (rp__tune_find(l->device, dag, space, l->freedoms != 0, t)) space->how = &t->how;
+    out->moved[k] = rp__tune_bytes(dag, space);
+    l->device->ops->loops->schedule_text(l->device, dag, space, &text);
+    if (text.failed) {
+        rp__text_free(&text);
+        return RP__OOM("the schedule of a kernel");
+    }
+    out->schedule[k] = text.data;
+    return RP_OK;
+}
+
+static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag, rp__group_made *out, unsigned number) {
     const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[rp__fuse_named(l->f, l->group)].node];
     rp__space space = {.dims = {(uint8_t)(l->n_order - l->n_inner), l->n_inner},
                        .n_accesses = l->n_accesses,
@@ -437,6 +454,8 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
         space.extent[l->n_order] = RP__LANES;
     }
     rp__space_collapse(dag, &space, l->accesses);
+    if (l->tune == RP__TUNE_MEASURE) return rp__tune_measure(l->device, dag, &space, l->freedoms != 0);
+    if (l->tune == RP__TUNE_USE) RP_TRY(choose(l, dag, &space, out, number));
     return rp__loop_launch(l->device, s, dag, &space);
 }
 
@@ -460,7 +479,7 @@ static rp_status run(lowering *l, rp__dag_builder *builder) {
     return l->status;
 }
 
-static rp_status build(lowering *l, rp__dag **dag) {
+static rp_status build(lowering *l, rp__dag **dag, uint32_t taken[RP__FREE_COUNT]) {
     rp__dag_builder *b = rp__dag_new();
     if (!b) return rp_error_status();
     rp_status status = run(l, b);
@@ -468,7 +487,8 @@ static rp_status build(lowering *l, rp__dag **dag) {
         rp__dag_abandon(b);
         return status;
     }
-    *dag = rp__dag_finish(b);
+    memset(taken, 0, RP__FREE_COUNT * sizeof *taken);
+    *dag = rp__dag_relax(rp__dag_finish(b), l->freedoms, taken);
     return *dag ? RP_OK : rp_error_status();
 }
 
@@ -481,7 +501,8 @@ static rp_status known(lowering *l, const rp__group_kernel *kernel, rp__dag **da
     *dag = rp__dag_retain(kernel->dag);
 #ifndef NDEBUG
     rp__dag *same = NULL;
-    RP_TRY(build(l, &same));
+    uint32_t taken[RP__FREE_COUNT];
+    RP_TRY(build(l, &same, taken));
     assert(same == *dag);
     rp__dag_release(same);
 #endif
@@ -494,51 +515,52 @@ void rp__group_kernel_free(rp__group_kernel *k) {
     *k = (rp__group_kernel){0};
 }
 
-static void keep(lowering *l, rp__group_kernel *kernel, rp__dag *dag) {
+static void keep(lowering *l, rp__group_kernel *kernel, rp__dag *dag, const uint32_t taken[RP__FREE_COUNT]) {
     rp__group_kernel_free(kernel);
-    *kernel = (rp__group_kernel){l->asked, l->n_asked, l->asked_capacity, rp__dag_retain(dag)};
+    *kernel = (rp__group_kernel){l->asked, l->n_asked, l->asked_capacity, rp__dag_retain(dag), {0}};
+    memcpy(kernel->taken, taken, sizeof kernel->taken);
     l->asked = NULL;
     l->n_asked = l->asked_capacity = 0;
 }
 
-/* The stage's kernel, launched; counts it if it had to be made. */
-static rp_status lower_stage(lowering *l, rp_stream *s, rp__group_kernel *kernel, rp__dag **out, uint32_t *built) {
+/* The stage's kernel, number k of what is made, launched; counts it if it had to be made. */
+static rp_status lower_stage(lowering *l, rp_stream *s, rp__group_kernel *kernel, rp__group_made *out, unsigned k) {
     const unsigned first = l->stage == COLUMNS ? l->space->n_axes - l->space->n_inner : 0;
     rp__dag *dag = NULL;
     l->n_order = (uint8_t)(l->space->n_axes - first);
     l->n_inner = l->stage == COLUMNS ? 0 : l->space->n_inner;
     memcpy(l->order, l->space->order + first, l->n_order);
     rp_status status = kernel && kernel->dag ? known(l, kernel, &dag) : RP_OK;
+    if (dag) memcpy(out->taken[k], kernel->taken, sizeof out->taken[k]);
     if (status == RP_OK && !dag) {
-        ++*built;
-        status = build(l, &dag);
-        if (status == RP_OK && kernel) keep(l, kernel, dag);
+        out->built++;
+        status = build(l, &dag, out->taken[k]);
+        if (status == RP_OK && kernel) keep(l, kernel, dag, out->taken[k]);
     }
-    if (status == RP_OK) status = launch(l, s, dag);
+    if (status == RP_OK) status = launch(l, s, dag, out, k);
     if (status == RP_OK)
-        *out = dag;
+        out->dags[k] = dag;
     else
         rp__dag_release(dag);
     return status;
 }
 
-static rp_status lower_stages(lowering *l, const rp__group_lowering *how, rp__dag *dags[2], uint32_t *built) {
+static rp_status lower_stages(lowering *l, const rp__group_lowering *how, rp__group_made *out) {
     rp__group_kernel *kernels = how->kernels;
     l->stage = l->space->columns ? ROWS : WHOLE;
-    RP_TRY(lower_stage(l, how->stream, kernels, &dags[0], built));
+    RP_TRY(lower_stage(l, how->stream, kernels, out, 0));
     if (l->stage == WHOLE) return RP_OK;
     l->stage = COLUMNS;
-    rp_status status = lower_stage(l, how->stream, kernels ? kernels + 1 : NULL, &dags[1], built);
+    rp_status status = lower_stage(l, how->stream, kernels ? kernels + 1 : NULL, out, 1);
     if (status == RP_OK) return RP_OK;
-    rp__dag_release(dags[0]);
-    dags[0] = NULL;
+    rp__dag_release(out->dags[0]);
+    out->dags[0] = NULL;
     return status;
 }
 
-rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how, rp__dag *dags[2],
-                          uint32_t *built) {
-    dags[0] = dags[1] = NULL;
-    *built = 0;
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how,
+                          rp__group_made *out) {
+    *out = (rp__group_made){.built = 0};
     lowering *l = rp__calloc(1, sizeof *l);
     if (!l) return RP__OOM("a fused kernel");
     *l = (lowering){.sink = {.in = sink_in,
@@ -561,6 +583,8 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
                     .places = how->places,
                     .partial = how->partial,
                     .device = how->device,
+                    .freedoms = how->freedoms,
+                    .tune = how->tune,
                     .draw = how->draw,
                     .draw_ctx = how->draw_ctx};
     for (uint32_t m = 0; m < g->n_members; m++)
@@ -568,9 +592,13 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
     rp__group_space own = {0}; /* of a group that nobody asked about before */
     const char *why = g->space ? NULL : rp__group_space_make(f, g->members, g->n_members, &own);
     l->space = g->space ? g->space : &own;
-    rp_status status = !why   ? lower_stages(l, how, dags, built)
+    rp_status status = !why   ? lower_stages(l, how, out)
                        : *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why)
                               : RP__OOM("a fused kernel");
+    for (unsigned k = 0; k < 2 && status != RP_OK; k++) {
+        rp__free(out->schedule[k]);
+        out->schedule[k] = NULL;
+    }
     rp__free(l->asked);
     rp__free(l->made);
     rp__group_space_free(&own);

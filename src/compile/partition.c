@@ -232,6 +232,21 @@ static rp_status judge_all(partitioner *p) {
     return status;
 }
 
+/* A value made again in another kernel may differ in its last bit from what was made of the first one, and be equal to
+   nothing (the gradient of amax looks for the largest by eq). */
+static void keep_compared(const partitioner *p) {
+    for (size_t k = 0; k < p->ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &p->ir->nodes[p->ir->body.nodes[k]];
+        if (!rp__ir_is_op(n, RP__OP(eq)) && !rp__ir_is_op(n, RP__OP(ne))) continue;
+        for (uint32_t i = 0; i < n->n_in; i++) {
+            const rp__ir_value v = n->in[i] == RP__IR_NONE ? n->in[i] : rp__ir_root(p->ir, n->in[i]);
+            const rp__ir_node *maker = v == RP__IR_NONE ? NULL : rp__ir_producer(p->ir, v);
+            if (maker && maker->kind == RP__IR_OP && rp__dtype_is_float(p->ir->values[v].meta.dtype))
+                p->cheap[maker - p->ir->nodes] = false;
+        }
+    }
+}
+
 /* May the backward make the results of the node again rather than have them kept? */
 static bool recomputable(const partitioner *p, const rp__ir_node *n) {
     if (n->kind == RP__IR_CONST) return true;
@@ -481,6 +496,7 @@ rp_status rp__partition(const rp__joint *joint, bool keep_random, rp__partitione
     p.chain = words + n;
     classify(&p);
     RP_TRY_GOTO(status, done, judge_all(&p));
+    if (joint->relaxed) keep_compared(&p);
     RP_TRY_GOTO(status, done, choose(&p));
     RP_TRY_GOTO(status, done, drop_unread(&p, needed));
     RP_TRY_GOTO(status, done, make_forward(&p, needed, out));

@@ -34,6 +34,8 @@ typedef struct rp__joint {
     uint32_t n_tangents;
     uint32_t *grad_arg; /* per gradient: its leaf */
     uint32_t n_grads;
+    bool
+        relaxed; /* kernels need not give the bits of others (RP_NUMBERS_FAST): what is compared for equality is calculated once */
 } rp__joint;
 rp_status rp__joint_build(const rp_ir *ir, const int64_t *binding, const uint32_t *leaves, uint32_t n_leaves,
                           uint64_t given, rp__joint *out);

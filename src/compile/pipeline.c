@@ -39,7 +39,7 @@ rp_status rp__pipeline_inference(const rp_ir *traced, rp__leaf_kind leaf, rp_ir 
 }
 
 rp_status rp__pipeline_training(const rp_ir *traced, const int64_t *binding, rp__leaf_kind leaf, const uint32_t *leaves,
-                                uint32_t n_leaves, uint64_t given, rp__pipeline_pair *out) {
+                                uint32_t n_leaves, uint64_t given, rp_numbers numbers, rp__pipeline_pair *out) {
     const bool program = rp__leaf_is_program(leaf);
     *out = (rp__pipeline_pair){0};
     rp_status status = rp__joint_build(traced, binding, leaves, n_leaves, given, &out->joint);
@@ -51,6 +51,7 @@ rp_status rp__pipeline_training(const rp_ir *traced, const int64_t *binding, rp_
             out->joint.ir = simple;
         }
     }
+    out->joint.relaxed = numbers == RP_NUMBERS_FAST;
     if (status == RP_OK) status = rp__partition(&out->joint, !program, &out->parts);
     if (status != RP_OK) rp__pipeline_pair_free(out);
     return status;

@@ -25,7 +25,7 @@ typedef struct rp__pipeline_pair {
 } rp__pipeline_pair;
 /* binding, leaves and given as rp__joint_build takes them. */
 rp_status rp__pipeline_training(const rp_ir *traced, const int64_t *binding, rp__leaf_kind leaf, const uint32_t *leaves,
-                                uint32_t n_leaves, uint64_t given, rp__pipeline_pair *out);
+                                uint32_t n_leaves, uint64_t given, rp_numbers numbers, rp__pipeline_pair *out);
 void rp__pipeline_pair_free(rp__pipeline_pair *p); /* zeroed is fine */
 
 /* The graph for values of its symbols. */

@@ -8,6 +8,7 @@
 
 #include "compile/passes.h"
 #include "core/alloc.h"
+#include "core/env.h"
 #include "ops/execute.h"
 #include "ops/product.h"
 
@@ -183,14 +184,21 @@ static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t
                                   .stream = p->build_stream,
                                   .draw = draw,
                                   .draw_ctx = p,
+                                  .freedoms = p->freedoms,
+                                  .tune = p->tune ? RP__TUNE_USE : RP__TUNE_NOT,
                                   .kernels = part->kernels ? &part->kernels[2 * (size_t)group] : NULL};
-    rp__dag *dags[2];
-    uint32_t built;
+    rp__group_made made;
     if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 2)) return RP__OOM("kernels of a program");
-    RP_TRY(rp__group_lower(&part->fusion, g, &l, dags, &built));
-    for (unsigned k = 0; k < 2 && dags[k]; k++)
-        p->dags[p->n_dags++] = (struct rp__program_dag){dags[k], part->first_group + group};
-    p->n_lowered += built;
+    RP_TRY(rp__group_lower(&part->fusion, g, &l, &made));
+    for (unsigned k = 0; k < 2 && made.dags[k]; k++) {
+        struct rp__program_dag *d = &p->dags[p->n_dags++];
+        *d = (struct rp__program_dag){
+            .dag = made.dags[k], .group = part->first_group + group, .tuned = made.tuned[k], .moved = made.moved[k]};
+        memcpy(d->taken, made.taken[k], sizeof d->taken);
+        if (made.schedule[k]) d->schedule = rp__arena_strdup(&p->arena, made.schedule[k]);
+        rp__free(made.schedule[k]);
+    }
+    p->n_lowered += made.built;
     return RP_OK;
 }
 
@@ -281,9 +289,54 @@ static rp_status record_part(recorder *r, rp__program_part *part) {
     return status;
 }
 
+/* ---- schedules, before anything is recorded */
+
+static rp_status no_draw(void *ctx, rp_generator *g, uint64_t inner, rp__random_draw *out) {
+    (void)ctx, (void)g, (void)inner;
+    memset(out, 0, sizeof *out); /* what draws is not measured */
+    return RP_OK;
+}
+
+static rp_status tune_group(rp__executable *p, const rp__program_part *part, const rp__fuse_group *g,
+                            const rp__executable_place *places) {
+    const rp__fuse_node *first = &part->fusion.nodes[g->members[0]];
+    if (first->kind == RP__FUSE_NOTHING || first->kind == RP__FUSE_REGION || first->kind == RP__FUSE_LIBRARY ||
+        first->kind == RP__FUSE_PRODUCT || g->chain)
+        return RP_OK;
+    const rp__group_lowering l = {.places = places,
+                                  .partial = g->space && g->space->columns ? &p->buffers[g->partial].place : NULL,
+                                  .device = p->device,
+                                  .draw = no_draw,
+                                  .draw_ctx = p,
+                                  .freedoms = p->freedoms,
+                                  .tune = RP__TUNE_MEASURE};
+    rp__group_made made;
+    const rp_status status = rp__group_lower(&part->fusion, g, &l, &made);
+    rp__dag_release(made.dags[0]);
+    rp__dag_release(made.dags[1]);
+    return status;
+}
+
+static rp_status tune_parts(rp__executable *p) {
+    if (!p->device->ops->loops->schedules) return RP_OK;
+    (void)rp__tune_copy_rate(p->device, true);
+    for (rp__program_part *part = p->parts; part; part = part->next) {
+        rp__executable_place *places = rp__calloc(part->ir->n_storages + 1u, sizeof *places);
+        if (!places) return RP__OOM("buffers of a program");
+        rp_status status = RP_OK;
+        for (uint32_t s = 0; s < part->ir->n_storages; s++) places[s] = p->buffers[part->buffer_of[s]].place;
+        for (uint32_t i = 0; i < part->n_order && status == RP_OK; i++)
+            status = tune_group(p, part, &part->fusion.groups[part->order[i]], places);
+        rp__free(places);
+        RP_TRY(status);
+    }
+    return RP_OK;
+}
+
 rp_status rp__program_record(rp__executable *p) {
     recorder r = {.hook = {record}, .p = p};
     rp_status status = RP_OK;
+    if (p->tune) RP_TRY(tune_parts(p));
     rp_stream *before = rp__stream_retain(rp__current_stream(p->device)); /* the thread may be all that holds it */
     bool grad_mode = rp_set_grad_enabled(false);
     rp__layer *layers[RP__LAYER_COUNT];
@@ -372,7 +425,10 @@ rp_status rp__program_begin(const rp_ir *ir, size_t n_in, const rp__executable_o
     p->tell = options->tell;
     p->tell_ctx = options->tell_ctx;
     p->layout = options->layout;
+    p->tune = options->tune || rp__env_number("REPRISE_TUNE", 0) != 0;
     rp_status status = check_devices(p);
+    if (status == RP_OK && options->numbers == RP_NUMBERS_FAST && p->device->ops->loops->freedoms)
+        p->freedoms = p->device->ops->loops->freedoms();
     if (status == RP_OK) status = take_random(p, options);
     if (status != RP_OK) {
         rp__executable_free(p);

@@ -11,6 +11,8 @@
 
 #include "compile/fuse.h"
 #include "compile/passes.h"
+#include "kernel/relax.h"
+#include "kernel/tune.h"
 
 typedef struct rp__executable rp__executable;
 
@@ -25,6 +27,8 @@ void rp__shared_arena_end(rp__shared_arena *a);
 
 typedef struct rp__executable_options {
     bool no_fusion, no_graph, wait; /* wait: for kernels that are compiled in the background */
+    bool tune;                      /* schedules of kernels are measured (kernel/tune.h) */
+    rp_numbers numbers;
     rp_graph_layout layout;
     bool
         grows; /* programs of other sizes will share the arena: one that is too small is replaced by one with room to spare */
@@ -70,8 +74,12 @@ typedef struct rp__executable_kernel {
     const char *server; /* "loop", or who serves the library op */
     int64_t bytes;      /* read and written */
     bool library;
-    const rp__kernel *kernel;                 /* of its last launch */
-    const rp__dag *dags[2];                   /* of its launches; NULL: no loops */
+    const rp__kernel *kernel;       /* of its last launch */
+    const rp__dag *dags[2];         /* of its launches; NULL: no loops */
+    uint32_t taken[RP__FREE_COUNT]; /* freedoms of RP_NUMBERS_FAST, by number of nodes */
+    rp__tuned tuned[2];             /* of its launches, where schedules are measured */
+    int64_t moved[2];
+    const char *schedule[2];
     const char *(*fault)(const rp__dag *dag); /* of rp__loop_backend; may be NULL */
 } rp__executable_kernel;
 typedef struct rp__executable_layout { /* of a device graph, or of a body of a region in one */
@@ -86,6 +94,7 @@ typedef struct rp__executable_facts {
     size_t n_unfused;
     const struct rp__executable_region { const char *kind, *site; } * regions;
     size_t n_regions;
+    double copy_rate; /* bytes a second that a copy moves on the device; 0: nobody has measured */
     const char *
         split; /* why regions are decided by the host between device graphs; NULL: they are nodes, or there is no graph */
     bool graphed;
@@ -122,9 +131,12 @@ typedef struct rp__group_kernel {
     uint64_t *asked;
     size_t n_asked, capacity;
     rp__dag *dag; /* counted; NULL: none yet */
+    uint32_t taken[RP__FREE_COUNT];
 } rp__group_kernel;
 void rp__group_kernel_free(rp__group_kernel *k);
 
+/* Schedules of kernels: the backend's, the best known, or measured: then nothing is launched. */
+typedef enum rp__tune_mode { RP__TUNE_NOT, RP__TUNE_USE, RP__TUNE_MEASURE } rp__tune_mode;
 typedef struct rp__group_lowering {
     const rp__executable_place *places;  /* per storage */
     const rp__executable_place *partial; /* of lanes of columns; NULL: the group has none */
@@ -132,13 +144,22 @@ typedef struct rp__group_lowering {
     rp_stream *stream;
     rp__draw_source *draw;
     void *draw_ctx;
+    unsigned freedoms; /* of the DAGs, see kernel/relax.h */
+    rp__tune_mode tune;
     rp__group_kernel *
         kernels; /* two, of the group at other sizes, taken if they are the same, else replaced; NULL: nobody keeps them */
 } rp__group_lowering;
-/* lower_group.c: one launch for the members, or two where the group has columns. dags, the second of which may be NULL, are the
-   caller's to release. *built: so many had to be made. */
-rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how, rp__dag *dags[2],
-                          uint32_t *built);
+/* lower_group.c: one launch for the members, or two where the group has columns. */
+typedef struct rp__group_made {
+    rp__dag *dags[2];                  /* the caller's to release; the second may be NULL */
+    uint32_t taken[2][RP__FREE_COUNT]; /* freedoms, by number of nodes */
+    uint32_t built;                    /* so many had to be made */
+    rp__tuned tuned[2];                /* with RP__TUNE_USE */
+    int64_t moved[2];                  /* bytes that a launch moves, each element once */
+    char *schedule[2];                 /* in words, from rp__alloc; NULL: it has none */
+} rp__group_made;
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how,
+                          rp__group_made *out);
 /* Bytes of `partial`; 0: none. */
 int64_t rp__group_partial_bytes(const rp__fuse_group *g);
 

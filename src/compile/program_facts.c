@@ -95,7 +95,13 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
     if (failed) return RP__OOM("facts of a program");
     k->fault = p->device->ops->loops->fault;
     for (size_t d = 0, found = 0; d < p->n_dags && found < 2; d++)
-        if (p->dags[d].group == part->first_group + group) k->dags[found++] = p->dags[d].dag;
+        if (p->dags[d].group == part->first_group + group) {
+            k->tuned[found] = p->dags[d].tuned;
+            k->moved[found] = p->dags[d].moved;
+            k->schedule[found] = p->dags[d].schedule;
+            k->dags[found++] = p->dags[d].dag;
+            for (unsigned i = 0; i < RP__FREE_COUNT; i++) k->taken[i] += p->dags[d].taken[i];
+        }
     return RP_OK;
 }
 
@@ -169,6 +175,7 @@ void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out)
                                   .graphed = p->graphed,
                                   .layouts = p->layouts,
                                   .n_layouts = p->n_layouts,
+                                  .copy_rate = p->tune ? rp__tune_copy_rate(p->device, false) : 0,
                                   .executables = p->device->ops->graph_count ? &p->executables : NULL,
                                   .n_launches = p->n_records,
                                   .n_fused = p->n_fused,

@@ -143,11 +143,17 @@ struct rp__executable {
     struct rp__program_dag {
         rp__dag *dag;   /* counted */
         uint32_t group; /* of all parts' */
+        uint32_t taken[RP__FREE_COUNT];
+        rp__tuned tuned;
+        int64_t moved;
+        const char *schedule; /* in the arena; NULL: none */
     } * dags;
     size_t n_dags, dags_capacity;
     size_t n_scratch, scratch_capacity;
     bool graphed;                   /* launches go through device graphs */
     rp_graph_layout layout;         /* as asked for */
+    unsigned freedoms;              /* of kernels: bit rp__freedom */
+    bool tune;                      /* schedules are measured */
     rp__executable_layout *layouts; /* of its device graphs */
     size_t n_layouts, layouts_capacity;
     _Atomic uint64_t executables; /* of them; counted by the device, if it has any */

@@ -34,7 +34,8 @@ struct rp__unit {
     rp__instance_owner owner;
     rp_ir *graph;
     const rp__leaf *leaf;
-    bool no_graph, wait, strict;
+    bool no_graph, wait, strict, tune;
+    rp_numbers numbers;
     atomic_bool interpreted; /* the leaf could not do it; set under the lock of building, never cleared */
     rp_graph_layout layout;
     rp__shared_arena *arena;
@@ -81,6 +82,8 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     atomic_init(&u->interpreted, request->leaf->kind == RP__LEAF_NODES);
     u->no_graph = request->no_graph;
     u->wait = request->wait;
+    u->numbers = request->numbers;
+    u->tune = request->tune;
     u->layout = request->layout;
     u->strict = request->strict;
     u->arena = request->arena;
@@ -245,6 +248,8 @@ static rp_status build_door(rp__unit *u, variant *v) {
                                       .strict = u->strict,
                                       .wait = u->wait,
                                       .no_graph = u->no_graph,
+                                      .numbers = u->numbers,
+                                      .tune = u->tune,
                                       .layout = u->layout,
                                       .random = u->random,
                                       .n_random = u->n_random,
@@ -276,6 +281,8 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     const rp__executable_options options = {.no_fusion = u->leaf->kind == RP__LEAF_PROGRAM,
                                             .no_graph = u->no_graph,
                                             .wait = u->wait,
+                                            .numbers = u->numbers,
+                                            .tune = u->tune,
                                             .layout = u->layout,
                                             .grows = u->n_symbols > 0,
                                             .arena = u->arena,

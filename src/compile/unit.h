@@ -12,6 +12,8 @@ typedef struct rp__unit_request {
     rp_ir *graph;         /* functional; retained */
     const rp__leaf *leaf; /* outlives the unit */
     bool no_graph, wait;  /* as in rp_compile_options */
+    rp_numbers numbers;
+    bool tune;
     rp_graph_layout layout;
     bool strict;                         /* a graph that the leaf cannot do is an error, not run node by node */
     rp__shared_arena *arena;             /* outlives the unit */

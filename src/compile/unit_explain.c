@@ -1,12 +1,40 @@
 /* What explain is told of a unit's programs. */
 #include "compile/unit_parts.h"
 
+#include <stdio.h>
+
 /* Of a kernel, which is compiled while it runs in another form. */
 static const char *fault_of(const void *about) {
     const rp__executable_kernel *k = about;
     const char *fault = k->fault(k->dags[0]);
     return fault || !k->dags[1] ? fault : k->fault(k->dags[1]);
 }
+
+/* How the kernel's launches run, and how near to what the device's memory gives. */
+static void explain_schedules(rp__explain *to, const rp__executable_kernel *k, double copy_rate) {
+    for (unsigned i = 0; i < 2; i++) {
+        const rp__tuned *t = &k->tuned[i];
+        char measured[160] = "", share[96] = "";
+        if (!k->schedule[i]) continue;
+        if (t->known)
+            (void)snprintf(measured, sizeof measured, ", %.2f us, the fastest of %u (the choice by sizes: %.2f us)",
+                           (double)t->best / 1e3, t->tried, (double)t->own / 1e3);
+        if (t->known && copy_rate > 0)
+            (void)snprintf(share, sizeof share, ", %.0f %% of the %.0f GB/s that a copy reaches",
+                           100e9 * (double)k->moved[i] / (double)t->best / copy_rate, copy_rate / 1e9);
+        rp__explain_add(to, "schedule",
+                        !t->known     ? RP__REASON_NOT_TUNED
+                        : t->measured ? RP__REASON_TUNED
+                                      : RP__REASON_TUNED_BEFORE,
+                        k->site, 1, "%s: %s%s, %lld bytes%s", k->ops, k->schedule[i], measured, (long long)k->moved[i],
+                        share);
+    }
+}
+
+static const rp__reason freedoms[RP__FREE_COUNT] = {[RP__FREE_FMA] = RP__REASON_FREE_FMA,
+                                                    [RP__FREE_QUOTIENT] = RP__REASON_FREE_QUOTIENT,
+                                                    [RP__FREE_WIDE] = RP__REASON_FREE_WIDE,
+                                                    [RP__FREE_FUNCTIONS] = RP__REASON_FREE_FUNCTIONS};
 
 void rp__unit_explain(rp__explain *to, const rp__executable *e) {
     if (!to) return;
@@ -16,6 +44,11 @@ void rp__unit_explain(rp__explain *to, const rp__executable *e) {
         const rp__executable_kernel *kernel = &f.kernels[k];
         rp__explain_add(to, kernel->library ? "library" : "kernel", RP__REASON_NONE, kernel->site, 1,
                         "%s: %lld bytes, by %s", kernel->ops, (long long)kernel->bytes, kernel->server);
+        for (unsigned i = 0; i < RP__FREE_COUNT; i++)
+            if (kernel->taken[i])
+                rp__explain_add(to, "numbers", freedoms[i], kernel->site, kernel->taken[i], "%s: %s", kernel->ops,
+                                rp__reason_text(freedoms[i]));
+        explain_schedules(to, kernel, f.copy_rate);
         if (kernel->fault && kernel->dags[0])
             rp__explain_ask(to, "kernel", RP__REASON_NOT_COMPILED, kernel->site, kernel->ops, fault_of, kernel);
     }

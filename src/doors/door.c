@@ -23,7 +23,8 @@ typedef struct part {
 typedef struct made {
     const rp__door *door;
     rp_ir *graph;
-    bool strict, wait, no_graph;
+    bool strict, wait, no_graph, tune;
+    rp_numbers numbers;
     rp_graph_layout layout;
     const rp__engine_options *options;
     rp__executable_random *random;
@@ -351,6 +352,8 @@ static rp_status compile(const rp__leaf *leaf, const rp__leaf_request *r, void *
     m->strict = r->strict;
     m->wait = r->wait;
     m->no_graph = r->no_graph;
+    m->numbers = r->numbers;
+    m->tune = r->tune;
     m->layout = r->layout;
     m->options = r->options;
     m->tell = r->tell;
@@ -397,6 +400,8 @@ static rp_status fused_program(made *m, part *p, rp_tensor *const *in, uint32_t 
         rp__error_save(&before);
         const rp__executable_options options = {.no_graph = m->no_graph,
                                                 .wait = m->wait,
+                                                .numbers = m->numbers,
+                                                .tune = m->tune,
                                                 .layout = m->layout,
                                                 .random = m->n_random ? m->random : NULL,
                                                 .n_random = m->n_random};

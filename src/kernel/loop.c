@@ -377,6 +377,15 @@ rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val 
     return intern(b, n);
 }
 
+rp__val rp__dag_node(rp__dag_builder *b, rp__node n) {
+    if (!b || b->failed) return RP__NO_VAL;
+    if ((n.a != RP__NO_VAL && !valid(b, n.a)) || (n.b != RP__NO_VAL && !valid(b, n.b)) ||
+        (n.c != RP__NO_VAL && !valid(b, n.c)))
+        return fail(b, "a missing operand");
+    if (n.op == RP__SCALAR) return rp__dag_scalar_value(b, n.access, (rp_dtype)n.dtype);
+    return intern(b, n);
+}
+
 rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to) {
     if (!b || b->failed) return RP__NO_VAL;
     if (!valid(b, a) || !rp__dtype_is_valid(to)) return fail(b, "a missing operand");
@@ -829,7 +838,9 @@ void rp__dag_text(const rp__dag *d, rp__text *out) {
             name[k++] = (char)(*p >= 'A' && *p <= 'Z' ? *p + 32 : *p);
         }
         name[k] = 0;
-        rp__text_add(out, "%%%u %s = %s", i, rp__dtypes[n->dtype].short_name, name);
+        const bool approximate = n->op < RP__PRIM_COUNT && prims[n->op].class == FLOAT && n->imm.i;
+        rp__text_add(out, "%%%u %s = %s%s", i, rp__dtypes[n->dtype].short_name, approximate ? "approximate " : "",
+                     name);
         switch (n->op) {
         case RP__LOAD:
             rp__text_add(out, " @%u", n->access);

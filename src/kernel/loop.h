@@ -33,6 +33,7 @@
 #include "core/hash.h"
 #include "core/text.h"
 #include "device/launch.h"
+#include "kernel/schedule.h"
 #include "tensor/tensor.h"
 
 struct rp__device;
@@ -99,7 +100,7 @@ typedef struct rp__node {
     uint16_t access; /* LOAD, IOTA: access; SCALAR: scalar number */
     rp__axes over;   /* REDUCE, SCAN */
     union {
-        int64_t i;
+        int64_t i; /* DIV, RECIP, RSQRT, EXP, TANH, SIGMOID of f32: 1 where the value may be approximate (relax.h) */
         double f;
     } imm;
 } rp__node;
@@ -176,6 +177,8 @@ rp__val rp__dag_op(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x,
                    rp__val c); /* operands must have equal types (WHERE: bool, T, T). CHECK_INDEX: c = 1 counts negative
                                   indices from the end, 0 or RP__NO_VAL does not. Unused operands: RP__NO_VAL. */
 rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val a, int64_t imm); /* ROUND, PHILOX... */
+/* A node as a DAG has it, its operands those of the builder: for who makes one DAG of another. Axes and phase follow anew. */
+rp__val rp__dag_node(rp__dag_builder *b, rp__node n);
 rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to); /* to f16, bf16: CAST to f32 then ROUND */
 rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a, rp__axes over);
 rp__val rp__dag_scan(rp__dag_builder *b, rp__scan_kind kind, rp__val a, rp__axes over);
@@ -226,6 +229,7 @@ typedef struct rp__space {
     bool
         lanes; /* CPU: RP__LANES walks, one of the rows r % RP__LANES == k each; what adding stores add to begins as 0 and lies, for walk
                    k, k times the length of a row further on. So it has the partial sums over rows in the order of a reduction */
+    const rp__schedule *how; /* NULL: as the backend chooses */
     const char *op, *site;
 } rp__space;
 
@@ -297,6 +301,16 @@ typedef struct rp__loop_backend {
        their kernels and do it side by side at the end. keep false: what was recorded is dropped. NULL: nothing to gain. */
     rp_status (*batch_begin)(struct rp__device *d);
     rp_status (*batch_end)(struct rp__device *d, bool keep);
+    /* Schedules that may be better than the backend's own choice for the space, at most `room`; free: also those that add up in
+       another order. NULL: there are none. */
+    size_t (*schedules)(struct rp__device *d, rp__dag *dag, const rp__space *space, bool free, rp__schedule *out,
+                        size_t room);
+    /* What times measured on the device hold for: its model, its driver, its threads. */
+    void (*machine)(struct rp__device *d, rp__text *out);
+    /* The schedule that the space's wishes come to, in words: "row, 128 threads". */
+    void (*schedule_text)(struct rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out);
+    /* What a kernel of this device gains by (bit rp__freedom of kernel/relax.h). NULL: nothing. */
+    unsigned (*freedoms)(void);
     /* Recorded launches of the DAG are played back often: a better form of its kernel pays, in the background or, with `wait`,
        before this returns. Its launches use it once it is there. Nothing fails. NULL: there is one form. */
     void (*hot)(rp__dag *dag, bool wait);

@@ -418,6 +418,9 @@ RP_FN float rp_exp2_approx_f32(float x) {
     float y = exp2f(x);
     return y < 0x1p-126f ? 0 : y;
 }
+RP_FN float rp_recip_approx_f32(float x) { return 1 / x; }
+RP_FN float rp_rsqrt_approx_f32(float x) { return (float)(1 / sqrt((double)x)); }
+RP_FN float rp_div_approx_f32(float a, float b) { return a / b; }
 RP_FN void rp_sincos_f32(float x, float *s, float *c) { sincosf(x, s, c); }
 RP_FN void rp_sincos_f64(double x, double *s, double *c) { sincos(x, s, c); }
 

@@ -1,7 +1,10 @@
 /* Names and symbols of the CUDA driver for dynlib.c. Override: REPRISE_LIBCUDA names a file. */
 #include "libcuda.h"
 
+#include <stdio.h>
+
 #include "core/dynlib.h"
+#include "device/cuda/offline.h"
 
 enum { REQUIRED = 0, OPTIONAL = 1 };
 
@@ -26,6 +29,15 @@ static const rp__dynlib_spec spec = {.title = "CUDA driver",
                                      .symbols = symbols,
                                      .n_symbols = sizeof symbols / sizeof symbols[0]};
 
-const rp__libcuda *rp__libcuda_get(void) { return rp__dynlib_open(&library, &spec, &table) ? &table : NULL; }
+const rp__libcuda *rp__libcuda_get(void) {
+    const rp__libcuda *offline = rp__cuda_offline();
+    if (offline) return offline;
+    return rp__dynlib_open(&library, &spec, &table) ? &table : NULL;
+}
 
-size_t rp__libcuda_report(char *text, size_t size) { return rp__dynlib_report(&library, &spec, text, size); }
+size_t rp__libcuda_report(char *text, size_t size) {
+    if (rp__cuda_offline())
+        return (size_t)snprintf(text, size,
+                                "CUDA driver: none asked for, REPRISE_CUDA_OFFLINE is set: nothing is computed\n");
+    return rp__dynlib_report(&library, &spec, text, size);
+}

@@ -2,6 +2,7 @@
    rp__cpu_header and then the canonical words (loop.h); multi-tensor launches have a layout of their own, see bind_many.
    What depends on sizes (tile length, keeping or recomputing) is chosen inside the kernel, so that a re-pointed or re-sized
    launch needs no new kernel. */
+#include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -11,6 +12,7 @@
 #include "kernel/cpu/contract.h"
 #include "kernel/cpu/jit.h"
 #include "kernel/cpu/program.h"
+#include "kernel/relax.h"
 
 /* dag->backend[RP_DEVICE_CPU]. */
 typedef struct cpu_dag {
@@ -173,6 +175,14 @@ static int64_t slice_of(int64_t items, uint32_t cost, int64_t elements_an_item, 
     grain = grain / multiple * multiple;
     return grain < multiple ? multiple : grain;
 }
+/* As a schedule wants it. */
+static int64_t slice_for(const rp__space *s, int64_t grain, int64_t multiple) {
+    if (!s->how || !s->how->grain) return grain;
+    const int by = (int)s->how->grain - 8;
+    if (by < 0) return grain >> -by < multiple ? multiple : (grain >> -by) / multiple * multiple;
+    return grain > INT64_MAX >> (by + 1) ? grain : grain << by;
+}
+static uint64_t past_bits(const rp__space *s) { return (uint64_t)(s->how ? s->how->past & 3u : 0) << RP__CPU_PAST; }
 
 enum { BLOCK_EXTENT = 16, BLOCK_ELEMENTS = 4096 }; /* below these a transpose stays in the first-level cache anyway */
 
@@ -219,7 +229,7 @@ static rp_status bind_blocks(rp__device *d, rp__dag *dag, rp__kernel *k, const r
     RP_TRY(rp__space_words(d, dag, &s, 1, buffer, out));
     buffer->words[0] = rp__cpu_header(RP__WALK_BLOCKS, last, 1);
     out->items = items;
-    out->grain = slice_of(items, program_of(k)->cost, s.extent[last], 128);
+    out->grain = slice_for(space, slice_of(items, program_of(k)->cost, s.extent[last], 128), 128);
     out->kernel = k;
     rp__jit_count(dag, k, items * s.extent[last]);
     return RP_OK;
@@ -253,19 +263,25 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     rp__walk walk = RP__WALK_ELEMENTS;
     if (p->plan == RP__PLAN_ELEMENTS) {
         if (!rows || !row_len) return RP_OK;
-        const int block = p->serial ? -1 : block_dim(dag, space, rows * row_len);
+        const bool flat = p->serial || (space->how && space->how->flat);
+        const int block = flat ? -1 : block_dim(dag, space, rows * row_len);
         if (block >= 0) return bind_blocks(d, dag, k, space, block, buffer, out);
         out->items = rows * row_len;
-        out->grain = slice_of(out->items, p->cost, 1, RP__MANY_BLOCK);
+        out->grain = slice_for(space, slice_of(out->items, p->cost, 1, RP__MANY_BLOCK), RP__MANY_BLOCK);
     } else {
         bool row_stores = false;
         for (unsigned i = 0; i < dag->n_stores; i++)
             row_stores = row_stores || rp__dag_is_row(dag, dag->stores[i].axes);
         if (!rows || (!row_len && !row_stores)) return RP_OK;
         walk = walk_of(dag, space, rows, row_len);
-        if (walk == RP__WALK_ALONG && rows < 16 && row_len >= 4 * RP__CHUNK && !dag->scans) walk = RP__WALK_LONG;
+        const unsigned wish = space->how ? space->how->path : 0;
+        if (rows > 1 && (wish == 1 + RP__WALK_ALONG || wish == 1 + RP__WALK_ACROSS)) walk = (rp__walk)(wish - 1);
+        if (wish != 1 + RP__WALK_ALONG && walk == RP__WALK_ALONG && rows < 16 && row_len >= 4 * RP__CHUNK &&
+            !dag->scans)
+            walk = RP__WALK_LONG;
         out->items = walk == RP__WALK_LONG ? 1 : rows;
-        out->grain = slice_of(rows, p->cost, row_len, walk == RP__WALK_ACROSS ? 64 : 1);
+        const int64_t multiple = walk == RP__WALK_ACROSS ? 64 : 1;
+        out->grain = slice_for(space, slice_of(rows, p->cost, row_len, multiple), multiple);
     }
     if (space->lanes) {
         if (p->plan == RP__PLAN_ELEMENTS) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: rows by lanes without rows");
@@ -276,7 +292,7 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
         out->grain = out->items;
     }
     RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
-    buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner);
+    buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner) | past_bits(space);
     out->kernel = k;
     if (!served_by_line(k, dag, space, walk)) rp__jit_count(dag, k, rows * row_len);
     return RP_OK;
@@ -396,7 +412,7 @@ static bool flat_of(const rp__dag *dag, const rp__space *space, rp__flat *flat) 
     return true;
 }
 static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
-    rp__flat flat;
+    rp__flat flat; /* has no schedule */
     return flat_of(dag, space, &flat) && launch_flat(d, s, dag, &flat) ? RP_OK : rp__loop_launch_one(d, s, dag, space);
 }
 
@@ -498,7 +514,86 @@ static bool ready_run(rp__ready *r, rp_stream *s, char *const *base, const char 
     return true;
 }
 
+/* ---- schedules ------------------------------------------------------------------------------------------------------ */
+
+static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, bool free, rp__schedule *out,
+                        size_t room) {
+    enum { LARGE = 4 << 20 }; /* bytes: below, stores stay in the caches */
+    (void)d, (void)free;      /* the order of a reduction is no schedule's */
+    rp__kernel *k = dag->rest || !dag->rows || space->lanes ? NULL : kernel_of(dag);
+    if (!k) {
+        (void)rp_error_take();
+        return 0;
+    }
+    const rp__program *p = program_of(k);
+    int64_t rows = 1, row_len = 1, bytes = 0;
+    const unsigned n_outer = rp__space_outer(dag, space), dims = rp__space_dims(space);
+    for (unsigned i = 0; i < dims; i++) *(i < n_outer ? &rows : &row_len) *= space->extent[i];
+    for (unsigned a = 0; a < dag->n_accesses; a++) bytes += space->accesses[a].end - space->accesses[a].begin;
+    rp__schedule all[8];
+    size_t n = 0;
+    const bool elements = p->plan == RP__PLAN_ELEMENTS;
+    const rp__walk own = elements ? RP__WALK_ELEMENTS : walk_of(dag, space, rows, row_len);
+    if (elements && !p->serial && block_dim(dag, space, rows * row_len) >= 0) all[n++] = (rp__schedule){.flat = 1};
+    if (!elements && rows > 1)
+        all[n++] = (rp__schedule){.path = own == RP__WALK_ALONG ? 1 + RP__WALK_ACROSS : 1 + RP__WALK_ALONG};
+    if (bytes >= LARGE && own != RP__WALK_ACROSS) {
+        all[n++] = (rp__schedule){.past = 1};
+        all[n++] = (rp__schedule){.past = 2};
+    }
+    if (!p->serial && bytes > 1 << 16) {
+        all[n++] = (rp__schedule){.grain = 6};
+        all[n++] = (rp__schedule){.grain = 10};
+        all[n++] = (rp__schedule){.grain = 40}; /* one thread */
+    }
+    if (n > room) n = room;
+    memcpy(out, all, n * sizeof *all);
+    return n;
+}
+
+static void schedule_text(rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out) {
+    static const char *const names[] = {"elements", "rows along", "rows across", "long rows", "lanes", "blocks"};
+    rp__launch l = {.kernel = NULL};
+    rp__launch_buffer *buffer = dag->rest || !dag->rows ? NULL : rp__launch_buffer_get();
+    if (!buffer || bind(d, dag, space, buffer, &l) != RP_OK || !l.kernel) {
+        (void)rp_error_take();
+        return;
+    }
+    rp__text_puts(out, names[l.words[0] & 0xff]);
+    if (l.items > l.grain) rp__text_add(out, ", %lld slices", (long long)((l.items + l.grain - 1) / l.grain));
+    const uint64_t past = l.words[0] >> RP__CPU_PAST & 3u;
+    if (past) rp__text_puts(out, past == 1 ? ", stores into the caches" : ", stores past the caches");
+}
+
+/* The processor's name, its instruction set and the threads. */
+static void machine(rp__device *d, rp__text *out) {
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    rp__text_puts(out, d->label);
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, "model name", 10) != 0) continue;
+        rp__text_puts(out, line);
+        break;
+    }
+    if (f) (void)fclose(f);
+}
+
+/* Functions of ours take as long as approximate ones would; an fma without an instruction takes longer. */
+static unsigned freedoms(void) {
+    unsigned f = 1u << RP__FREE_QUOTIENT | 1u << RP__FREE_WIDE;
+#if defined(__x86_64__) || defined(__i386__)
+    if (rp__tiles_current() != &rp__tiles_baseline) f |= 1u << RP__FREE_FMA;
+#elif defined(__FP_FAST_FMAF) || defined(__aarch64__)
+    f |= 1u << RP__FREE_FMA;
+#endif
+    return f;
+}
+
 const rp__loop_backend rp__cpu_loops = {.bind = bind,
+                                        .freedoms = freedoms,
+                                        .schedules = schedules,
+                                        .schedule_text = schedule_text,
+                                        .machine = machine,
                                         .source = source,
                                         .destroy = destroy,
                                         .launch = launch,

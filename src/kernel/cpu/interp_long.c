@@ -72,7 +72,7 @@ void rp__interp_long(run *r, const rp__cpu_loop *loop, char *scratch) {
     for (unsigned a = 0; a < p->n_accesses; a++) bytes += p->access_row[a] ? 0 : p->access_size[a];
     for (int64_t row = 0; row < r->rows; row++) {
         rp__interp_set_row(r, row);
-        l.line.stream = rp__line_streams(p, &l.line, bytes * r->row_len * r->rows);
+        l.line.stream = rp__line_streams(p, &l.line, bytes * r->row_len * r->rows, 0);
         if (!l.partials) { /* out of memory: the same bits in one thread */
             rp__interp_phases(r);
             continue;

@@ -87,8 +87,8 @@ static int step_of(const int64_t *extent, const int64_t *stride, unsigned d0, un
     return linear ? 1 : still ? 0 : -1;
 }
 /* May stores pass the caches by? Stores of elements only; their rows must be aligned. */
-bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes) {
-    if (bytes < rp__line_stream_bytes) return false;
+bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes, unsigned past) {
+    if (past ? past == 1 : bytes < rp__line_stream_bytes) return false;
     uintptr_t any = 0;
     for (unsigned k = 0; k < p->n_stores; k++) {
         const rp__program_store *st = &p->stores[k];
@@ -100,7 +100,7 @@ bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes) {
 /* Elements [first, last) of the whole space as one row. */
 static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t *address, const int64_t *extent,
                          const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last, int64_t total,
-                         char *scratch) {
+                         unsigned past, char *scratch) {
     const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
     char *base[RP__DAG_MAX_ACCESSES];
     uint64_t still = 0;
@@ -118,7 +118,7 @@ static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t
     if (still & p->written) return false;
     rp__line_blocks(p, scalars, scratch);
     rp__line l = {.base = base, .blocks = scratch, .rows = 1, .n = last - first, .still = still};
-    l.stream = rp__line_streams(p, &l, bytes * total);
+    l.stream = rp__line_streams(p, &l, bytes * total, past);
     atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(&l);
     return true;
 }
@@ -155,7 +155,7 @@ static int64_t offset_of(const int64_t *extent, const int64_t *stride, unsigned 
    else one a row. */
 static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, const uint64_t *address,
                      const int64_t *extent, const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last,
-                     bool lanes, char *scratch) {
+                     bool lanes, unsigned past, char *scratch) {
     int64_t n = 1, rows = 1;
     for (unsigned d = 0; d < dims; d++) *(d < n_outer ? &rows : &n) *= extent[d];
     rp__plan plan = RP__PLAN_RECOMPUTE;
@@ -192,7 +192,7 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
                           offset_of(extent, stride + (size_t)a * dims, n_outer, at) * p->access_size[a];
                 if (lanes && (p->added >> a & 1)) base[a] = sums[a];
             }
-            if (at == lane || l.rows == 1) l.stream = !lanes && rp__line_streams(p, &l, bytes * n * rows);
+            if (at == lane || l.rows == 1) l.stream = !lanes && rp__line_streams(p, &l, bytes * n * rows, past);
             fn(&l);
         }
     }
@@ -218,17 +218,18 @@ bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first
         return false;
     const rp__program *p = loop->programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
     const unsigned n_outer = (unsigned)(words[0] >> 8 & 0xff), dims = n_outer + (unsigned)(words[0] >> 16 & 0xff);
+    const unsigned past = (unsigned)(words[0] >> RP__CPU_PAST & 3u);
     const uint64_t *address = words + 1;
     const int64_t *extent = (const int64_t *)(address + p->n_accesses), *stride = extent + dims;
     const uint64_t *scalars = (const uint64_t *)(stride + (size_t)dims * p->n_accesses);
     if (walk != RP__WALK_ELEMENTS)
         return run_rows(loop, n_outer, dims, address, extent, stride, scalars, first, last, walk == RP__WALK_LANES,
-                        scratch);
+                        past, scratch);
     int64_t total = 1;
     for (unsigned d = 0; d < dims; d++) total *= extent[d];
     if (dims == 1 && total <= RP__MANY_BLOCK && last - first == total)
         return run_few(loop, address, total, stride, scalars, scratch);
-    return run_elements(loop, dims, address, extent, stride, scalars, first, last, total, scratch);
+    return run_elements(loop, dims, address, extent, stride, scalars, first, last, total, past, scratch);
 }
 enum { FLAT_BLOCKS = 8 }; /* uniform values of a tiny launch */
 bool rp__line_flat_fits(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat) {
@@ -255,5 +256,5 @@ bool rp__line_run_flat(const rp__cpu_loop *loop, const rp__dag *dag, const rp__f
 bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,
                         const uint64_t *scalars, int64_t first, int64_t last, char *scratch) {
     if (!atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_relaxed)) return false;
-    return run_elements(loop, 1, address, &last, stride, scalars, first, last, last - first, scratch);
+    return run_elements(loop, 1, address, &last, stride, scalars, first, last, last - first, 0, scratch);
 }

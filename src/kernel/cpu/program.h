@@ -155,6 +155,8 @@ static inline uint64_t rp__cpu_header(rp__walk walk, unsigned n_outer, unsigned 
     return (uint64_t)walk | (uint64_t)n_outer << 8 | (uint64_t)n_inner << 16;
 }
 
+enum { RP__CPU_PAST = 24 }; /* bits of the header: rp__schedule.past */
+
 enum { RP__CHUNK_PHASES = 3 }; /* of programs that have chunk functions, at most */
 /* What a CPU kernel of a loop carries (rp__kernel.payload). */
 typedef struct rp__cpu_loop {
@@ -207,8 +209,9 @@ void rp__line_flat_blocks(const rp__cpu_loop *loop, const rp__dag *dag, const rp
 void rp__line_blocks(const rp__program *p, const uint64_t *scalars, char *blocks);
 /* Can all phases of a walk RP__WALK_LONG go by chunk functions? */
 bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
-/* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. */
-bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes);
+/* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. past: as its schedule
+   has it; 0: by the bytes. */
+bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes, unsigned past);
 /* interp.c: the sums of a lane (RP__WALK_LANES), for rows of n elements, become zeros; base[a] of their accesses moves there. */
 void rp__interp_begin_lane(const rp__program *p, int64_t lane, int64_t n, char **base);
 rp__cpu_entry rp__interpret;          /* tier 0 */

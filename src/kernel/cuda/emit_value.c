@@ -81,6 +81,19 @@ static const char *const math_name[RP__NODE_COUNT] = {
     [RP__ERFP1] = "erfp1",
 };
 
+/* Of what relax.h allows to be so. */
+static const char *approximate_name(unsigned op) {
+    switch (op) {
+    case RP__DIV: return "div";
+    case RP__RECIP: return "recip";
+    case RP__RSQRT: return "rsqrt";
+    case RP__EXP: return "exp";
+    case RP__TANH: return "tanh";
+    case RP__SIGMOID: return "sigmoid";
+    default: return NULL;
+    }
+}
+
 static const char *infix(unsigned op) {
     switch (op) {
     case RP__ADD: return "+";
@@ -129,6 +142,11 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
     unsigned from = n->a != RP__NO_VAL ? e->dag->nodes[n->a].dtype : n->dtype;
     bool real = n->dtype == RP_F32 || n->dtype == RP_F64;
     const char *type = rp__emit_type(n->dtype);
+    const char *about = n->imm.i == 1 && n->dtype == RP_F32 ? approximate_name(n->op) : NULL;
+    if (about) {
+        rp__text_add(e->out, "rp_%s_approx_f32(%s%s%s)", about, a, b[0] ? ", " : "", b);
+        return;
+    }
     const char *sign = infix(n->op);
     if (sign) { /* small integers wrap at their own width */
         rp__text_add(e->out, "(%s)(%s %s %s)", type, a, sign, b);

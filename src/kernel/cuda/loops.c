@@ -9,6 +9,7 @@
 #include "kernel/cuda/contract.h"
 #include "kernel/cuda/emit.h"
 #include "kernel/cuda/nvrtc.h"
+#include "kernel/relax.h"
 #include "tensor/tensor.h"
 
 /* dag->backend[RP_DEVICE_CUDA]: the kernels made of it so far. Few, so a list; grown under the lock, read without. */
@@ -329,6 +330,7 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
             widest = bytes > widest ? bytes : widest;
         }
     unsigned width = 16 / widest > RP__CUDA_MAX_VECTOR ? RP__CUDA_MAX_VECTOR : 16 / widest;
+    for (unsigned k = 0; s->how && k < s->how->narrow && width > 1; k++) width /= 2;
     if (c->n_outer) {
         unsigned fast = c->n_outer - 1u;
         while (width > 1 && (s->extent[fast] % width || dag->n_windows)) width /= 2; /* windows go element by element */
@@ -341,7 +343,7 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
         if (c->unit) c->vector = (uint8_t)width;
         if (c->vector > 1) c->gathered = find_gathered(dag, s, a, fast, c);
     }
-    if (c->n_outer > 1) classify_tile(dag, s, a, c);
+    if (c->n_outer > 1 && !(s->how && s->how->flat)) classify_tile(dag, s, a, c);
     if (c->template_ == RP__CUDA_TILE) {
         while (c->tile % c->vector || (unsigned)c->down * c->tile / c->vector < RP__CUDA_BLOCK) c->vector /= 2;
         if (c->vector == 1) c->unit = c->gathered = 0;
@@ -352,6 +354,7 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
     while (c->unroll > 1 &&
            points / ((int64_t)RP__CUDA_BLOCK * c->vector * c->unroll) < 8 * (int64_t)d->multiprocessors)
         c->unroll /= 2;
+    if (s->how && s->how->unroll) c->unroll = s->how->unroll;
 }
 
 static bool one_phase(const rp__dag *dag) {
@@ -416,7 +419,9 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
     unsigned tree = c->threads;
     c->tree = (uint16_t)tree;
     c->span = 4;
-    if (tree >= 128 && r <= 4096 && rows >= 4 * (int64_t)d->multiprocessors && is_light(dag, a, c)) {
+    const unsigned share = s->how ? s->how->share : 0;
+    if (tree >= 128 && r <= 4096 && share != 1 &&
+        (share == 2 || (rows >= 4 * (int64_t)d->multiprocessors && is_light(dag, a, c)))) {
         uint64_t narrow = 0, moving = 0;
         for (unsigned k = 0; k < dag->n_accesses; k++)
             if (!(c->broadcast >> k & 1) && dag->accesses[k].kind != RP__ACCESS_IOTA) {
@@ -484,11 +489,14 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
         if (a[k].stride[last] == 0 && !dag->accesses[k].windows) c->staged_unit |= UINT64_C(1) << k;
     c->unroll = in_chunk > tree && dag->n_nodes <= 24 ? 2 : 1;
     c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_COLUMN;
-    c->tile = 32;
+    c->tile = (uint16_t)(32u >> (s->how ? s->how->narrow & 3u : 0));
     while (c->tile > 1 && c->tile / 2 * c->vector >= rows) c->tile /= 2;
+    if (s->how && s->how->unroll == 1) c->unroll = 1;
     const int64_t wanted = 3 * (int64_t)d->multiprocessors / 4;
-    while (one_phase(dag) && in_chunk * rows * widest >= SHARED && c->parts < 32 && 8 * c->parts <= c->threads &&
-           column_blocks(c, rows, chunks) < wanted)
+    const unsigned parts = s->how && one_phase(dag) && in_chunk >= 64 ? s->how->parts : 0;
+    while (parts && c->parts < parts && 8 * c->parts <= c->threads) c->parts *= 2;
+    while (!parts && one_phase(dag) && in_chunk * rows * widest >= SHARED && c->parts < 32 &&
+           8 * c->parts <= c->threads && column_blocks(c, rows, chunks) < wanted)
         c->parts *= 2;
     const unsigned narrow = 64 / (c->vector * widest) > 4 ? 64 / (c->vector * widest) : 4;
     while (c->tile > narrow && column_blocks(c, rows, chunks) < wanted) c->tile /= 2;
@@ -546,12 +554,21 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
     bool column = (one_phase(dag) || (r <= RP__CUDA_CHUNK && dag->n_phases > 1)) && !dag->scans && rows >= 8 &&
                   outer_runs_faster(dag, s, a, c);
     const bool few = r > RP__CUDA_CHUNK && rows < 2 * (int64_t)d->multiprocessors && !rows_in_place(dag, a);
+    const unsigned wish = s->how ? s->how->path : 0;
+    const bool cluster = r > RP__CUDA_CHUNK && r <= RP__CUDA_MOST_BLOCKS * RP__CUDA_CHUNK && d->clusters &&
+                         rows <= INT32_MAX / RP__CUDA_MOST_BLOCKS;
+    if (s->how && s->how->tree && !column && !dag->scans && r > 1024 && r <= RP__CUDA_CHUNK) c->threads = s->how->tree;
     if (dag->scans)
         c->template_ = few && is_one_scan(dag) ? RP__CUDA_SCAN_TOTALS : RP__CUDA_ROW_LOOP;
     else if (column)
         share_column(d, dag, s, a, r, rows, c);
-    else if (r > RP__CUDA_CHUNK && r <= RP__CUDA_MOST_BLOCKS * RP__CUDA_CHUNK && d->clusters &&
-             rows <= INT32_MAX / RP__CUDA_MOST_BLOCKS && is_light(dag, a, c))
+    else if (wish == 1 + RP__CUDA_ROW_LOOP && r > RP__CUDA_CHUNK)
+        c->template_ = RP__CUDA_ROW_LOOP;
+    else if (wish == 1 + RP__CUDA_PARTIAL_ROW && r > RP__CUDA_CHUNK && one_phase(dag))
+        c->template_ = RP__CUDA_PARTIAL_ROW;
+    else if (wish == 1 + RP__CUDA_SPLIT && r > RP__CUDA_CHUNK && dag->n_phases > 1 && !rows_in_place(dag, a))
+        c->template_ = RP__CUDA_SPLIT;
+    else if (cluster && (wish == 1 + RP__CUDA_CLUSTER || is_light(dag, a, c)))
         share_cluster(dag, s, a, r, c);
     else if (r > RP__CUDA_CHUNK && one_phase(dag) && rows < 2 * (int64_t)d->multiprocessors)
         c->template_ = RP__CUDA_PARTIAL_ROW;
@@ -603,6 +620,87 @@ static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *sp
         order_points(dag, &w->space, w->accesses);
         classify_pointwise(d, dag, &w->space, w->accesses, &w->class_);
     }
+}
+
+/* ---- schedules ---- */
+
+/* Adds a wish that comes to a class of its own. */
+static void offer(const rp__device *d, const rp__dag *dag, const rp__space *space, const rp__schedule *how,
+                  rp__cuda_class *classes, rp__schedule *out, size_t *n, size_t room) {
+    work w;
+    rp__space s = *space;
+    s.how = how;
+    if (*n == room) return;
+    prepare(d, dag, &s, &w);
+    for (size_t k = 0; k <= *n; k++)
+        if (memcmp(&classes[k], &w.class_, sizeof w.class_) == 0) return; /* the own choice comes first */
+    out[*n] = *how;
+    classes[++*n] = w.class_;
+}
+
+static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, bool free, rp__schedule *out,
+                        size_t room) {
+    enum { MOST = 16 };
+    rp__cuda_class classes[MOST + 1];
+    work w;
+    rp__space s = *space;
+    size_t n = 0;
+    if (dag->rest || !dag->rows) return 0;
+    if (room > MOST) room = MOST;
+    s.how = NULL;
+    prepare(d, dag, &s, &w);
+    classes[0] = w.class_;
+#define OFFER(...) offer(d, dag, &s, &(rp__schedule){__VA_ARGS__}, classes, out, &n, room)
+    switch ((rp__cuda_template)w.class_.template_) {
+    case RP__CUDA_POINTWISE:
+    case RP__CUDA_TILE:
+        OFFER(.flat = 1);
+        for (uint8_t unroll = 1; unroll <= 8; unroll = (uint8_t)(2 * unroll)) {
+            OFFER(.unroll = unroll);
+            OFFER(.unroll = unroll, .narrow = 1);
+        }
+        break;
+    case RP__CUDA_COLUMN:
+    case RP__CUDA_PARTIAL_COLUMN:
+        for (uint8_t narrow = 0; narrow < 3; narrow++) {
+            for (uint8_t parts = 1; parts <= 16; parts = (uint8_t)(4 * parts)) OFFER(.narrow = narrow, .parts = parts);
+            OFFER(.narrow = narrow);
+        }
+        OFFER(.unroll = 1);
+        break;
+    default: /* rows; those that have one class offer nothing */
+        OFFER(.share = 1);
+        OFFER(.share = 2);
+        OFFER(.path = 1 + RP__CUDA_CLUSTER);
+        OFFER(.path = 1 + RP__CUDA_ROW_LOOP);
+        OFFER(.path = 1 + RP__CUDA_PARTIAL_ROW);
+        OFFER(.path = 1 + RP__CUDA_SPLIT);
+        for (uint16_t tree = 128; free && tree <= 256; tree = (uint16_t)(2 * tree))
+            if (w.inner <= 64 * (int64_t)tree) OFFER(.tree = tree);
+        break;
+    }
+#undef OFFER
+    return n;
+}
+
+static void schedule_text(rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out) {
+    work w;
+    if (dag->rest || !dag->rows) return;
+    prepare(d, dag, space, &w);
+    const rp__cuda_class *c = &w.class_;
+    rp__text_puts(out, template_name(c->template_));
+    if (c->vector > 1) rp__text_add(out, ", vectors of %u", c->vector);
+    if (c->unroll > 1) rp__text_add(out, ", %u a thread", c->unroll);
+    if (c->threads > 1) rp__text_add(out, ", %u threads", c->threads);
+    if (c->tile) rp__text_add(out, ", %u by %u", c->down, c->tile);
+    if (c->parts > 1) rp__text_add(out, ", %u blocks a chunk", c->parts);
+}
+
+static void machine(rp__device *d, rp__text *out) {
+    int driver = 0;
+    if (rp__cuda_enter(d) == RP_OK && rp__cuda_of(d)->cu->cuDriverGetVersion)
+        (void)rp__cuda_of(d)->cu->cuDriverGetVersion(&driver);
+    rp__text_add(out, "%s, driver %d", d->label, driver);
 }
 
 /* ---- binding ---- */
@@ -1007,7 +1105,13 @@ static rp_status bind_parts(rp__device *d, rp__dag *dag, const rp__space *const 
     return RP_OK;
 }
 
+static unsigned freedoms(void) { return (1u << RP__FREE_COUNT) - 1u; }
+
 const rp__loop_backend rp__cuda_loops = {.bind = bind,
+                                         .freedoms = freedoms,
+                                         .schedules = schedules,
+                                         .schedule_text = schedule_text,
+                                         .machine = machine,
                                          .launch = launch,
                                          .source = source,
                                          .destroy = destroy,

@@ -75,6 +75,7 @@
  *   rp_isnan_f32 rp_isnan_f64 rp_isinf_f32 rp_isinf_f64 rp_isfinite_f32 rp_isfinite_f64
  *   rp_sincos_f32(x, &s, &c) rp_sincos_f64
  *   rp_exp2_approx_f32(x): within 2 ulp, subnormal results may be 0
+ *   rp_recip_approx_f32(x) rp_rsqrt_approx_f32(x) rp_div_approx_f32(a, b): within 2 ulp
  * tensor cores, one warp, fragments as PTX lays them out; d += a * b:
  *   rp_mma_m16n8k8_tf32(float d[4], const u32 a[4], const u32 b[2])
  *   rp_mma_m16n8k16_f16(float d[4], const u32 a[4], const u32 b[2]) rp_mma_m16n8k16_bf16
@@ -333,6 +334,21 @@ RP_FN int rp_isfinite_f64(double x) { return (rp_f64_bits(x) & 0x7ff000000000000
 RP_FN float rp_exp2_approx_f32(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+RP_FN float rp_recip_approx_f32(float x) {
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+RP_FN float rp_rsqrt_approx_f32(float x) {
+    float y;
+    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+RP_FN float rp_div_approx_f32(float a, float b) {
+    float y;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;
 }
 RP_FN void rp_sincos_f32(float x, float *s, float *c) { sincosf(x, s, c); }

@@ -78,6 +78,20 @@ RP_FN float rp_erfp1_f32(float x) {
     const float tail = rp_exp2_approx_f32(p * a);
     return x < 0 ? tail : 2.0f - tail;
 }
+/* What RP_NUMBERS_FAST allows (src/kernel/relax.h). */
+RP_FN float rp_exp_approx_f32(float x) { return rp_exp2_approx_f32(x * rp_bits_f32(0x3fb8aa3bu)); }
+RP_FN float rp_sigmoid_approx_f32(float x) { return rp_recip_approx_f32(1.0f + rp_exp_approx_f32(-x)); }
+/* An odd polynomial near 0, where 1 - 2 / (1 + e^2x) has lost its digits. */
+RP_FN float rp_tanh_approx_f32(float x) {
+    const float z = x * x;
+    float p = rp_fma_f32(rp_bits_f32(0x3cb327a4u), z, rp_bits_f32(0xbd5d0dd1u));
+    p = rp_fma_f32(p, z, rp_bits_f32(0x3e088889u));
+    p = rp_fma_f32(p, z, rp_bits_f32(0xbeaaaaabu));
+    p = rp_fma_f32(p * z, x, x);
+    const float far = 1.0f - 2.0f * rp_recip_approx_f32(1.0f + rp_exp_approx_f32(x + x));
+    return rp_fabs_f32(x) < 0.3f ? p : far;
+}
+
 RP_FN double rp_erfp1_f64(double x) { return rp_erf_f64(x) + 1; }
 
 /* psi, by recurrence up to 10 and an asymptotic series; below 0 by reflection. A pole at 0 has the sign of -x, others are NaN. */

@@ -1,7 +1,7 @@
 # Completion of reprise(1) for bash. Commands and options are those of `reprise help`; tools/reprise/test/completion.sh compares.
 _reprise() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= i
-    local commands="demo run train bench explain dump export ops backends doctor help"
+    local commands="demo run train bench tune cache explain dump export ops backends doctor help"
     local of_models=" --weights --prefix --dtype --batch --length --device"
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
@@ -34,7 +34,7 @@ _reprise() {
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         return
         ;;
-    --seconds | --steps | --calls | --atol | --rtol | --seed | --input | --prefix | --batch | --length | --rate) return ;;
+    --seconds | --steps | --calls | --atol | --rtol | --seed | --input | --prefix | --batch | --length | --rate | --arch) return ;;
     esac
     local options="--help --usage --version --json" words=
     case $command in
@@ -42,6 +42,8 @@ _reprise() {
     run) options+=" --input --output --backend --expect --compare --atol --rtol --seed --list$of_models" ;;
     train) options+=" --steps --rate --backend --compare --output --seed$of_models" ;;
     bench) options+=" --peer --seconds --calls --backend --input --train$of_models" ;;
+    tune) options+=" --train --fast$of_models" ;;
+    cache) options+=" --warm --arch" ;;
     explain) options+=" --backend --train --input" ;;
     dump) options+=" --train" ;;
     export) options+=" --opset" ;;
@@ -55,7 +57,7 @@ _reprise() {
         return
     fi
     case $command in
-    run | train | bench | explain | dump | export)
+    run | train | bench | tune | cache | explain | dump | export)
         words=$("${COMP_WORDS[0]}" run --list 2>/dev/null | cut -d ' ' -f 1)
         mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur"; compgen -f -- "$cur")
         ;;

@@ -126,13 +126,18 @@ static void test_wrong_use(void **state) {
     expect("bench --seconds x", 2, "no time");
     expect("bench --seconds 0.001 nope", 2, "no row is named so");
     expect("explain nope", 2, "models are");
+    expect("tune nope", 2, "models are");
+    expect("cache", 2, "--warm");
+    expect("cache --warm nope", 2, "models are");
+    expect("cache --warm --arch 90", 2, "sm_ and a number");
+    expect("tune rows --train", 2, "not trained");
     expect("--help", 0, "doctor");
 }
 
 static void test_help(void **state) {
     (void)state;
-    static const char *const names[] = {"demo", "run",    "train", "bench",    "explain",
-                                        "dump", "export", "ops",   "backends", "doctor"};
+    static const char *const names[] = {"demo",    "run",  "train",  "bench", "tune",     "cache",
+                                        "explain", "dump", "export", "ops",   "backends", "doctor"};
     static const char *const forms[] = {"help %s", "%s --help", "%s -h"};
     char line[64], *text[3];
     int code;
@@ -225,6 +230,8 @@ static void test_graph_files(void **state) {
     expect("run test_cli.ir -i f32[4,4]", 1, "RP_ERROR_");
     expect("bench --seconds 0.01 test_cli.ir --backend fused", 0, "fused ");
     expect("explain test_cli.ir", 0, "tanh");
+    expect("cache --warm simple", 0, "simple");
+    expect("tune rows --device cpu --json", 0, "\"schedule\"");
     expect("explain - -i f32[7,3] -i i64[7] <test_cli.ir", 0, "tanh");
     /* the same numbers for the same seed */
     int code;
