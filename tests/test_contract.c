@@ -358,6 +358,99 @@ static void test_gradients(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* Factors that the product's own kernel makes: of 0 numbers a column, of 1 a weight in bytes with a scale a row, of 2 another type, of 3 both
+   factors, 4 a transposed one, 5 with numbers for all, 6 of an expanded one. */
+static void made(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int way = *(const int *)ctx;
+    (void)n_in, (void)n_out;
+    switch (way) {
+    case 0: out[0] = rp_gelu(rp_linear(rp_relu(rp_mul(in[0], in[1])), in[2], in[3])); break;
+    case 1: out[0] = rp_linear(in[0], rp_mul(rp_to_dtype(in[1], rp_dtype_of(in[0])), in[2]), NULL); break;
+    case 2: out[0] = rp_add(rp_matmul(rp_to_dtype(in[0], rp_dtype_of(in[1])), in[1]), in[2]); break;
+    case 3: out[0] = rp_neg(rp_matmul(rp_abs(in[0]), rp_mul(in[1], in[2]))); break;
+    case 4: out[0] = rp_matmul(rp_transpose(rp_neg(in[0]), -1, -2), rp_transpose(rp_relu(in[1]), -1, -2)); break;
+    case 5: out[0] = rp_matmul(rp_add_scalar(rp_mul_scalar(in[0], rp_f64(0.37)), rp_f64(1.25)), in[1]); break;
+    default: out[0] = rp_matmul(rp_expand(rp_neg(in[0]), RP_DIMS(3, 9, 20)), in[1]); break;
+    }
+}
+/* Who reads what is made shows: another reader within the kernel or outside of it, a reduction, more tiles than the work is worth. */
+static void not_made(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int way = *(const int *)ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *y = way == 2 ? rp_softmax(in[0], -1) : way == 3 ? rp_tanh(in[0]) : rp_relu(in[0]);
+    out[0] = rp_linear(y, in[1], NULL);
+    if (way == 0) out[0] = rp_add(out[0], y);
+    if (way == 1) out[1] = y;
+}
+static void test_factors(void **state) {
+    (void)state;
+    static const int ways[] = {0, 1, 2, 3, 4, 5, 6};
+    for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
+        rp_scope scope = rp_scope_begin();
+        assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
+        static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+        for (unsigned t = 0; t < 4; t++) {
+            const rp_dtype d = dtypes[t], other = d == RP_F32 ? RP_BF16 : RP_F32;
+            check("a scaled input", made, &ways[0], sizeof(int),
+                  (rp_tensor *[]){FILLED(1, d, 3, 17, 70), FILLED(2, d, 70), FILLED(3, d, 33, 70), FILLED(4, d, 33)}, 4,
+                  1, 1);
+            check("a weight of bytes", made, &ways[1], sizeof(int),
+                  (rp_tensor *[]){FILLED(1, d, 5, 70),
+                                  rp_to_dtype(rp_mul_scalar(FILLED(2, RP_F32, 33, 70), rp_f64(99)), RP_I8),
+                                  FILLED(3, d, 33, 1)},
+                  3, 1, 1);
+            check("a factor of another type", made, &ways[2], sizeof(int),
+                  (rp_tensor *[]){FILLED(1, other, 2, 9, 20), FILLED(2, d, 2, 20, 13), FILLED(3, d, 13)}, 3, 1, 1);
+            check("both factors", made, &ways[3], sizeof(int),
+                  (rp_tensor *[]){FILLED(1, d, 9, 20), FILLED(2, d, 20, 13), FILLED(3, d, 20, 1)}, 3, 1, 1);
+            check("transposed factors", made, &ways[4], sizeof(int),
+                  (rp_tensor *[]){FILLED(1, d, 2, 20, 9), FILLED(2, d, 2, 13, 20)}, 2, 1, 1);
+        }
+        check("numbers for all", made, &ways[5], sizeof(int),
+              (rp_tensor *[]){FILLED(1, RP_F32, 30, 20), FILLED(2, RP_F32, 20, 3)}, 2, 1, 1);
+        check("an expanded factor", made, &ways[6], sizeof(int),
+              (rp_tensor *[]){FILLED(1, RP_F32, 9, 20), FILLED(2, RP_F32, 3, 20, 13)}, 2, 1, 1);
+        check("long sums", made, &ways[3], sizeof(int),
+              (rp_tensor *[]){FILLED(1, RP_F64, 5, 4500), FILLED(2, RP_F64, 4500, 7), FILLED(3, RP_F64, 7)}, 3, 1, 1);
+        check("one row", made, &ways[0], sizeof(int),
+              (rp_tensor *[]){FILLED(1, RP_F32, 1, 300), FILLED(2, RP_F32, 300), FILLED(3, RP_F32, 270, 300),
+                              FILLED(4, RP_F32, 270)},
+              4, 1, 1);
+        check("one term", made, &ways[3], sizeof(int),
+              (rp_tensor *[]){FILLED(1, RP_F32, 6, 1), FILLED(2, RP_F32, 1, 7), FILLED(3, RP_F32, 7)}, 3, 1, 1);
+        check("factors with gaps", made, &ways[3], sizeof(int),
+              (rp_tensor *[]){rp_slice(FILLED(1, RP_F32, 40, 30), 0, 1, 39, 2),
+                              rp_transpose(FILLED(2, RP_F32, 50, 30), 0, 1), FILLED(3, RP_F32, 50)},
+              3, 1, 1);
+        static const struct {
+            const char *what, *reason;
+            int64_t columns;
+            size_t n_out;
+            int way;
+        } apart[] = {{"read by what follows", "iteration-spaces-differ", 40, 1, 0},
+                     {"a result, too", "store-would-repeat", 13, 2, 1},
+                     {"made of rows", "reduction-would-repeat", 13, 1, 2},
+                     {"for many tiles", "factor-would-repeat", 6000, 1, 3}};
+        for (unsigned k = 0; k < 4; k++) {
+            rp_compiled *f =
+                compiled(apart[k].what, not_made, &apart[k].way, sizeof(int),
+                         (rp_tensor *[]){FILLED(1, RP_F32, 3, 40), FILLED(2, RP_F32, apart[k].columns, 40)}, 2,
+                         apart[k].n_out, 2);
+            if (count(f, "unfused", apart[k].reason) == 0) {
+                for (size_t i = 0; i < rp_explain_count(f); i++) {
+                    rp_explain_entry e;
+                    (void)rp_explain_get(f, i, &e);
+                    print_message("%s [%s] %s\n", e.kind, e.reason, e.message);
+                }
+                fail_msg("%s: no %s", apart[k].what, apart[k].reason);
+            }
+            rp_compiled_release(f);
+        }
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* A product that another library computes is a launch of its own, and explain says why. */
 static void test_elsewhere(void **state) {
     (void)state;
@@ -399,10 +492,28 @@ static void test_node(void **state) {
     rp__text_free(&t);
     assert_int_equal(one->rest->n_accesses, 2);
     assert_null(one->rest->rest);
+    assert_null(one->before[0]);
     rp__dag_release(one), rp__dag_release(same), rp__dag_release(conv), rp__dag_release(wide);
-    /* a reduction beside it, bools */
+    /* a factor that is made is a DAG of its own */
     rp__dag_builder *b = rp__dag_new();
     rp__val x = rp__dag_load(b, rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS), RP__NO_VAL, RP__NO_VAL);
+    const rp__val w = rp__dag_load(b, rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS), RP__NO_VAL, RP__NO_VAL);
+    const rp__val minus = rp__dag_op(b, RP__NEG, w, RP__NO_VAL, RP__NO_VAL);
+    rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_F32, RP__ALONG_ROWS),
+                  rp__dag_contract(b, x, minus, RP__ALONG_ROW, rp__order_of(RP__CONTRACT_PRODUCT, 0)));
+    rp__dag *makes = rp__dag_finish(b);
+    assert_non_null(makes);
+    assert_null(makes->before[0]);
+    assert_non_null(makes->before[1]);
+    assert_int_equal(makes->before[1]->n_accesses, 2);
+    assert_int_equal(makes->before_access[1][1], 1);
+    rp__dag_text(makes->before[1], &t);
+    assert_non_null(strstr(t.data, "neg"));
+    rp__text_free(&t);
+    rp__dag_release(makes);
+    /* a reduction beside it, bools */
+    b = rp__dag_new();
+    x = rp__dag_load(b, rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS), RP__NO_VAL, RP__NO_VAL);
     x = rp__dag_op(b, RP__ADD, rp__dag_contract(b, x, x, RP__ALONG_ROW, rp__order_of(RP__CONTRACT_PRODUCT, 0)),
                    rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW), RP__NO_VAL);
     rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_F32, RP__ALONG_ROWS), x);
@@ -422,6 +533,7 @@ int main(void) {
         cmocka_unit_test(test_layout),    cmocka_unit_test(test_everyday),
         cmocka_unit_test(test_spaces),    cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_gradients), cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_factors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -283,7 +283,7 @@ static void libraries(void **state) {
            "  %5: f32[4, 8] = add(%4, %2) {alpha = 1}\n"
            "  return %5\n"
            "}\n",
-           "neg;linear+relu+add", "neg>linear:gathered-operand;neg>add:gathered-operand");
+           "neg;linear+relu+add", "neg>linear:iteration-spaces-differ;neg>add:iteration-spaces-differ");
     summed_by = NULL;
 }
 
@@ -564,7 +564,8 @@ static void what_follows_joins_the_product(void **state) {
            "  %7: f32[4, 8] = where(%5, %6, %4)\n"
            "  return %7\n"
            "}\n",
-           "linear+relu+eq_scalar;linear+full+where", "relu>linear:gathered-operand;eq_scalar>where:gathered-operand");
+           "linear+relu+eq_scalar;linear+full+where",
+           "relu>linear:iteration-spaces-differ;eq_scalar>where:iteration-spaces-differ");
     summed_by = NULL;
 }
 

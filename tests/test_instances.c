@@ -417,7 +417,7 @@ static void test_rows_of_units(void **state) {
         assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
         assert_int_equal(rp_backward(rp_sum(y), NULL, NULL), RP_OK);
     }
-    assert_true(rows(f, "library", "specialisation 1, forward") > 0);
+    assert_true(rows(f, "kernel", "specialisation 1, forward") > 0);
     assert_int_equal(bytes_of(f, "specialisation 1, forward", "results"), 5 * 5 * 4);
     assert_int_equal(bytes_of(f, "specialisation 1, backward", "results"), 5 * 5 * 4);
     rp_compiled_release(f);

@@ -113,6 +113,18 @@ static uint16_t probe_access(rp__lower_sink *s, const rp__call *call, bool out, 
     return probe_any(s, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, axes, 0);
 }
 
+static rp__val probe_factor(rp__lower_sink *s, const rp__call *call, unsigned k, const rp_dim *stride,
+                            const uint8_t *along) {
+    rp__fuse_node *n = ((probe *)s)->node;
+    const uint16_t access = probe_access(s, call, false, k, stride, RP__ELEMENTS);
+    if (along && n->n_factors < 2) {
+        rp__fuse_factor *factor = &n->factor[n->n_factors++];
+        *factor = (rp__fuse_factor){.operand = (uint8_t)k};
+        memcpy(factor->along, along, call->in[k]->ndim);
+    }
+    return s->builder ? rp__dag_load(s->builder, access, RP__NO_VAL, RP__NO_VAL) : 0;
+}
+
 static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
                               const rp__lw_window *windows, unsigned n, rp__axes axes) {
     (void)stride, (void)windows;
@@ -144,6 +156,7 @@ static rp__dag_extent extent_of(const rp__dag *dag) {
         const rp__node *n = &dag->nodes[k];
         const bool wide = rp__dtype_bytes((rp_dtype)n->dtype) > 4;
         e.row += n->op != RP__CONST && n->op != RP__SCALAR && rp__dag_is_row(dag, n->axes);
+        e.cost = (uint16_t)(e.cost + (n->op == RP__LOAD ? 0 : rp__node_cost(n)));
         e.sums[wide] += n->op == RP__REDUCE;
         e.scans[wide] += n->op == RP__SCAN;
     }
@@ -172,6 +185,7 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn, bool places_only
                         .inner = probe_inner,
                         .space = probe_space,
                         .access = probe_access,
+                        .factor = probe_factor,
                         .windows = probe_windows},
                .node = fn};
     if (!places_only && !p.sink.builder) return rp_error_status();
@@ -224,7 +238,11 @@ static rp_status look_at_product(const rp_ir *ir, rp__device *d, rp__fuse_node *
     RP_TRY(rp__product_order(&call, d, &order));
     if (order == RP__ORDER_ELSEWHERE) return RP_OK;
     fn->kind = RP__FUSE_PRODUCT;
-    return probe_node(ir, fn, places_only);
+    RP_TRY(probe_node(ir, fn, places_only));
+    if (!d->ops->library->factor_cost) fn->n_factors = 0;
+    for (unsigned k = 0; k < fn->n_factors; k++)
+        RP_TRY(rp__product_factor_cost(&call, d, order, fn->factor[k].operand, &fn->factor[k].most));
+    return RP_OK;
 }
 
 static rp_status make_nodes(rp__fusion *f, rp__device *d, const rp__dag_extent *extents) {
@@ -368,17 +386,81 @@ static int by_gain(const void *x, const void *y) {
 static bool is_loop(const rp__fuse_node *n) { return n->kind == RP__FUSE_LOOP || n->kind == RP__FUSE_COPY; }
 static bool merges(const rp__fuse_node *n) { return is_loop(n) || n->kind == RP__FUSE_PRODUCT; }
 
-/* What may share a kernel with a product: what is computed of each of its elements, where it stands. A dim of a convolution is
-   one stride of its operands. */
-static const char *follows_product(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
-    uint32_t products = 0;
-    for (uint32_t k = 0; k < n; k++) products += f->nodes[members[k]].kind == RP__FUSE_PRODUCT;
+/* Members that make a factor of the product, member `product`: those whose results nobody but the product as that factor, and others that make
+   it, reads within the group. */
+static uint64_t makers_of(const rp__fusion *f, const uint32_t *members, uint32_t product,
+                          const rp__fuse_factor *factor) {
+    const rp_ir *ir = f->ir;
+    const rp__ir_node *p = &ir->nodes[f->nodes[members[product]].node];
+    uint64_t makers = 0;
+    for (uint32_t i = product; i-- > 0;) {
+        for (uint32_t j = i + 1; j <= product; j++) {
+            const rp__ir_node *reader = &ir->nodes[f->nodes[members[j]].node];
+            if (j < product && !(makers >> j & 1u)) continue;
+            for (uint32_t k = 0; k < reader->n_in; k++) {
+                if (reader->in[k] == RP__IR_NONE || (j == product && reader->in[k] != p->in[factor->operand])) continue;
+                const uint32_t node = ir->values[rp__ir_root(ir, reader->in[k])].node;
+                if (node != RP__IR_NONE && f->node_of[node] == members[i]) makers |= UINT64_C(1) << i;
+            }
+        }
+    }
+    return makers;
+}
+
+/* Why they cannot be computed where the factor would be read; NULL: they can. */
+static const char *why_not_made(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s,
+                                uint64_t makers, const rp__fuse_factor *factor) {
+    const rp_ir *ir = f->ir;
+    uint32_t cost = 0;
+    if (!makers) return NULL;
+    if (s->n_inner > 1) return "reshape-splits-dims";
+    for (uint32_t k = 0; k < n; k++) {
+        const rp__fuse_node *fn = &f->nodes[members[k]];
+        if (makers >> k & 1u) {
+            if (fn->kind != RP__FUSE_LOOP || fn->opaque || fn->n_windows || fn->memory_operands || fn->n_draws ||
+                fn->inner || fn->combines)
+                return "gathered-operand";
+            const rp__ir_node *maker = &ir->nodes[fn->node];
+            for (uint32_t r = 0; r < maker->n_out; r++)
+                if (rp__fuse_stored(f, members, n, maker->out[r])) return "store-would-repeat";
+            cost += fn->extent.cost;
+            continue;
+        }
+        const rp__ir_node *reader = &ir->nodes[fn->node];
+        for (uint32_t i = 0; i < reader->n_in && fn->kind != RP__FUSE_PRODUCT; i++) {
+            if (reader->in[i] == RP__IR_NONE) continue;
+            const uint32_t node = ir->values[rp__ir_root(ir, reader->in[i])].node;
+            for (uint32_t j = 0; j < n && node != RP__IR_NONE; j++)
+                if ((makers >> j & 1u) && f->node_of[node] == members[j]) return "gathered-operand";
+        }
+    }
+    return cost > factor->most ? "factor-would-repeat" : NULL;
+}
+
+/* What may share a kernel with a product: what is computed of each of its elements, where it stands, and what makes its factors. A dim of
+   a convolution is one stride of its operands. */
+static const char *joins_product(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
+    uint32_t products = 0, product = 0;
+    uint64_t makers = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        if (f->nodes[members[k]].kind != RP__FUSE_PRODUCT) continue;
+        products++;
+        product = k;
+    }
     if (products == 0) return NULL;
     if (products > 1) return "products-meet";
     if (s->n_axes > RP__AXES - 4) return "kernel-too-large";
+    const rp__fuse_node *of = &f->nodes[members[product]];
+    for (uint32_t k = 0; k < of->n_factors; k++) {
+        const uint64_t mine = makers_of(f, members, product, &of->factor[k]);
+        const char *why = makers & mine ? "gathered-operand" : why_not_made(f, members, n, s, mine, &of->factor[k]);
+        if (why) return why;
+        makers |= mine;
+    }
     for (uint32_t k = 0; k < n; k++) {
         const rp__fuse_node *fn = &f->nodes[members[k]];
         const rp__axis_map *m = &s->node_map[k];
+        if (makers >> k & 1u) continue;
         if (fn->kind != RP__FUSE_PRODUCT) {
             if (fn->opaque || fn->n_windows > 0 || fn->inner != 0 || fn->combines) return "not-of-elements";
             for (unsigned a = 0; a < m->begin[m->ndim]; a++) {
@@ -514,7 +596,7 @@ static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t 
     if (pointers > MAX_POINTERS) return "too-many-pointers";
     const char *why = rp__group_space_make(f, members, n, space);
     if (why) return why;
-    why = follows_product(f, members, n, space);
+    why = joins_product(f, members, n, space);
     if (!why && n > 1 && row_nodes(f, members, n, space) > MAX_ROW_NODES) why = "kernel-too-large";
     if (!why && !memory_is_safe(f, members, n, space)) why = "written-memory";
     if (why) rp__group_space_free(space);
@@ -939,6 +1021,12 @@ rp_status rp__fuse(const rp_ir *ir, rp__device *d, bool none, rp__fusion *out) {
     rp__free(m);
     if (status != RP_OK) rp__fusion_free(out);
     return status;
+}
+
+const rp__fuse_node *rp__fuse_product(const rp__fusion *f, const rp__fuse_group *g) {
+    for (uint32_t k = 0; k < g->n_members; k++)
+        if (f->nodes[g->members[k]].kind == RP__FUSE_PRODUCT) return &f->nodes[g->members[k]];
+    return NULL;
 }
 
 uint32_t rp__fuse_named(const rp__fusion *f, const rp__fuse_group *g) {

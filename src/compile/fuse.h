@@ -9,6 +9,7 @@
 #define RP_COMPILE_FUSE_H
 
 #include "compile/rewrite.h"
+#include "ops/lower.h"
 
 enum { RP__AXES = RP_MAX_DIMS };
 
@@ -22,7 +23,14 @@ typedef struct rp__axis_map {
    reductions and scans of values of up to 32 bits and of more. */
 typedef struct rp__dag_extent {
     uint16_t nodes, row, sums[2], scans[2];
+    uint16_t cost; /* of all its nodes but loads (rp__node_cost) */
 } rp__dag_extent;
+
+/* An operand of a product that the product's kernel may make itself, of what a loop would make it. */
+typedef struct rp__fuse_factor {
+    uint32_t most;                       /* that an element of it may cost; 0: it must lie in memory */
+    uint8_t operand, along[RP_MAX_DIMS]; /* the dim of the space that each of its dims is; RP__LW_NO_DIM: none */
+} rp__fuse_factor;
 
 /* One node, as the fuser sees it. */
 typedef struct rp__fuse_node {
@@ -37,15 +45,17 @@ typedef struct rp__fuse_node {
     } kind;
     uint8_t ndim; /* loop: its space */
     rp_dim size[RP_MAX_DIMS];
-    uint32_t inner;           /* ROWS, INDEXED: mask of inner dims */
-    bool reversed;            /* its rows are walked from their ends */
-    uint64_t memory_operands; /* operands that are read at computed places: they must lie in memory */
-    uint64_t plain_operands;  /* operands that are read element by element (perhaps too) */
-    uint64_t front_operands;  /* of those: their dims are the first of the space, not the last */
-    uint32_t joined;          /* bit d: dims d and d + 1 of the space are one dim of the result */
-    bool combines;            /* has reductions or scans, be it of rows of one element without an inner dim */
-    bool sums;                /* a sum of floats over its inner dims, and what follows from that alone */
-    bool opaque;              /* stores at computed places: results exist in memory only */
+    uint32_t inner;            /* ROWS, INDEXED: mask of inner dims */
+    bool reversed;             /* its rows are walked from their ends */
+    uint64_t memory_operands;  /* operands that are read at computed places: they must lie in memory */
+    rp__fuse_factor factor[2]; /* PRODUCT */
+    uint8_t n_factors;
+    uint64_t plain_operands; /* operands that are read element by element (perhaps too) */
+    uint64_t front_operands; /* of those: their dims are the first of the space, not the last */
+    uint32_t joined;         /* bit d: dims d and d + 1 of the space are one dim of the result */
+    bool combines;           /* has reductions or scans, be it of rows of one element without an inner dim */
+    bool sums;               /* a sum of floats over its inner dims, and what follows from that alone */
+    bool opaque;             /* stores at computed places: results exist in memory only */
     uint8_t n_draws;
     uint32_t n_scalars, n_windows;
     rp__dag_extent extent;
@@ -53,7 +63,7 @@ typedef struct rp__fuse_node {
     uint32_t group;
 } rp__fuse_node;
 
-/* A group is members of kind LOOP and COPY, with one PRODUCT at most; or one other node; or a chain: matrix products, each perhaps
+/* A group is members of kind LOOP and COPY, with one PRODUCT at most, before which its factors may be made; or one other node; or a chain: matrix products, each perhaps
    with a relu, each reading the rows of the one before, that the device runs in one launch. */
 typedef struct rp__fuse_group {
     uint32_t *members; /* indices into rp__fusion.nodes, in program order */
@@ -102,6 +112,12 @@ bool rp__fuse_holds(const rp__fusion *f, rp__fuse_group *g);
 bool rp__fuse_runs_slowly(const rp__fusion *f, const rp__fuse_group *g);
 unsigned rp__fuse_size_class(int64_t size);
 
+/* The factor that operand k of a node is; NULL: none. */
+static inline const rp__fuse_factor *rp__fuse_factor_of(const rp__fuse_node *n, uint32_t k) {
+    for (unsigned i = 0; i < n->n_factors; i++)
+        if (n->factor[i].operand == k) return &n->factor[i];
+    return NULL;
+}
 /* What the lowering of a loop op asks for: the space, operands, out's other fields. Lives in the arena. */
 rp_status rp__fuse_look(const rp_ir *ir, uint32_t node, rp__arena *arena, rp__fuse_node *out);
 
@@ -179,6 +195,8 @@ extern int64_t rp__column_least,
     rp__column_row_least; /* rows, and elements of each, from which on columns join them; tests: less */
 const rp__axis_map *rp__group_map(const rp__group_space *s, rp__ir_value v); /* NULL: not mapped */
 
+/* The group's product; NULL: there is none. */
+const rp__fuse_node *rp__fuse_product(const rp__fusion *f, const rp__fuse_group *g);
 /* The member that a kernel is named by: the first that has operands, if any has. */
 uint32_t rp__fuse_named(const rp__fusion *f, const rp__fuse_group *g);
 

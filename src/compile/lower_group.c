@@ -369,6 +369,20 @@ static uint16_t sink_access(rp__lower_sink *s, const rp__call *call, bool out, u
                       out ? n->out[k] : n->in[k], true, 0);
 }
 
+/* What a member makes, or a load. */
+static rp__val sink_factor(rp__lower_sink *s, const rp__call *call, unsigned k, const rp_dim *stride,
+                           const uint8_t *along) {
+    lowering *l = (lowering *)s;
+    (void)along; /* the space has placed it */
+    const rp__ir_value v = node_of(l)->in[k];
+    const uint32_t producer = l->f->ir->values[rp__ir_root(l->f->ir, v)].node;
+    const uint32_t fused = producer == RP__IR_NONE ? RP__IR_NONE : l->f->node_of[producer];
+    for (uint32_t m = 0; m < l->member && fused != RP__IR_NONE; m++)
+        if (l->group->members[m] == fused) return value_of(l, v, false);
+    const uint16_t access = sink_access(s, call, false, k, stride, RP__ELEMENTS);
+    return s->builder ? rp__dag_load(s->builder, access, RP__NO_VAL, RP__NO_VAL) : 0;
+}
+
 static uint16_t sink_windows(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
                              const rp__lw_window *windows, unsigned n, rp__axes axes) {
     lowering *l = (lowering *)s;
@@ -577,6 +591,7 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
                              .inner = sink_inner,
                              .space = sink_space,
                              .access = sink_access,
+                             .factor = sink_factor,
                              .windows = sink_windows},
                     .f = f,
                     .group = g,

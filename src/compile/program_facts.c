@@ -57,6 +57,7 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
     const rp__fusion *f = &part->fusion;
     const rp__fuse_group *g = &f->groups[group];
     const rp__fuse_node *first = &f->nodes[g->members[0]];
+    const bool product = rp__fuse_product(f, g) != NULL;
     const rp__ir_node *n = &part->ir->nodes[first->node];
     const char *site = n->site ? n->site : "";
     if (first->kind == RP__FUSE_NOTHING) return RP_OK;
@@ -82,8 +83,7 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
         for (uint32_t s = 0; s < p->records[r]->n_slots; s++) {
             k->bytes += p->records[r]->slots[s].end - p->records[r]->slots[s].begin;
         }
-        const bool named_by_kernel =
-            k->library || first->kind == RP__FUSE_PRODUCT; /* which template it is stands there */
+        const bool named_by_kernel = k->library || product; /* which template it is stands there */
         if (named_by_kernel && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
         const char *at;
         const size_t length = named_by_kernel ? 0 : schedule_in(p->records[r]->kernel->name, &at);

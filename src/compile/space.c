@@ -330,11 +330,12 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
     for (uint32_t k = first; k < n->n_in; k++) {
         if (n->in[k] == RP__IR_NONE) continue;
         bool inside = in_members(b->f, members, n_members, n->in[k]);
-        if (inside && (fn->memory_operands >> k & 1u)) {
-            b->why = "gathered-operand";
+        const rp__fuse_factor *factor = inside ? rp__fuse_factor_of(fn, k) : NULL;
+        if (inside && (fn->memory_operands >> k & 1u) && (!factor || factor->most == 0)) {
+            b->why = factor ? "factor-would-repeat" : "gathered-operand";
             return false;
         }
-        if (!(fn->plain_operands >> k & 1u)) continue;
+        if (!(fn->plain_operands >> k & 1u) && !factor) continue;
         int place = place_of(b, n->in[k]);
         if (place < 0) {
             if (inside || (b->why && !*b->why)) {
@@ -351,10 +352,10 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
         }
         unsigned lead = lead_of(fn, k, meta);
         for (unsigned j = 0; j < meta->ndim; j++) {
-            unsigned d = j + lead;
+            unsigned d = factor ? factor->along[j] : j + lead;
             const rp__axis_map *operand = map_at(s, place);
             if (meta->size[j] == 1 || dim_axes(operand, j) == 0) continue;
-            if (meta->size[j] != fn->size[d]) {
+            if (d >= fn->ndim || meta->size[j] != fn->size[d]) {
                 b->why = SPACES;
                 return false;
             }

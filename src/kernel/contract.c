@@ -68,6 +68,7 @@ static rp_status read_product(reader *r, rp_dtype dtype) {
     if (r->n_dims > r->n_outer) {
         const unsigned d = r->n_outer;
         k = r->s->extent[d], ak = r->a->stride[d], bk = r->b->stride[d];
+        c->k = (uint8_t)d;
     }
     c->op = RP__LIB_MATMUL;
     c->n_m = (uint8_t)run_of(r, r->a, r->b, m, taken, &m_extent, &m_stride);
@@ -174,52 +175,108 @@ static rp_status read_conv(reader *r, rp__contract_form form, rp_dtype dtype) {
     return RP_OK;
 }
 
-rp_status rp__contract_read(const rp__dag *dag, const rp__space *space, rp__contraction *out) {
+/* A factor that is made, as if it lay in memory without gaps: it varies along the dims that something it is made of varies along. */
+static void made_factor(const rp__dag *dag, unsigned k, const rp__space *space, rp__space_access *out) {
+    const rp__dag *before = dag->before[k];
+    const unsigned n_outer = rp__space_outer(dag, space), n = rp__space_dims(space);
+    int64_t step = 1;
+    bool along = false;
     memset(out, 0, sizeof *out);
-    out->call.op = space->op;
-    out->call.site = space->site;
+    for (unsigned a = 1; a < before->n_accesses; a++) {
+        const rp__space_access *x = &space->accesses[dag->before_access[k][a]];
+        for (unsigned d = 0; d < n; d++) out->stride[d] = out->stride[d] || x->stride[d];
+        along = along || (n > n_outer && x->stride[n_outer] == 1 && before->accesses[a].kind != RP__ACCESS_IOTA);
+    }
+    for (unsigned i = 0; i < n; i++) { /* innermost first: K, or the outer dims from the last to the first */
+        const unsigned at = along || n == n_outer ? n - 1 - i : i < n_outer ? n_outer - 1 - i : i;
+        if (out->stride[at]) out->stride[at] = step, step *= space->extent[at];
+    }
+}
+
+static const rp__node *contract_of(const rp__dag *dag) {
     const rp__node *n = dag->nodes;
     while (n < dag->nodes + dag->n_nodes && n->op != RP__CONTRACT) n++;
-    if (n == dag->nodes + dag->n_nodes) return rp__fail(RP_ERROR_INTERNAL, "%s: no product to read", space->op);
-    const unsigned a = dag->nodes[n->a].access, b = dag->nodes[n->b].access;
+    return n == dag->nodes + dag->n_nodes ? NULL : n;
+}
+
+rp_dtype rp__contract_dtype(const rp__dag *dag) {
+    const rp__node *n = contract_of(dag);
+    const rp__val factors[2] = {n->a, n->b};
+    for (unsigned k = 0; k < 2; k++)
+        if (!dag->before[k]) return (rp_dtype)dag->accesses[dag->nodes[factors[k]].access].dtype;
+    return (rp_dtype)n->dtype;
+}
+
+rp_status rp__contract_read(const rp__dag *dag, const rp__space *space, rp__contraction *out) {
+    memset(out, 0, sizeof *out);
+    out->k = RP__NO_DIM;
+    out->call.op = space->op;
+    out->call.site = space->site;
+    const rp__node *n = contract_of(dag);
+    if (!n) return rp__fail(RP_ERROR_INTERNAL, "%s: no product to read", space->op);
     const rp__contract_form form = rp__order_form((rp__order)n->imm.i);
+    const rp__val factors[2] = {n->a, n->b};
+    rp__space_access made[2];
+    const rp__space_access *access[2];
+    const rp_dtype dtype = rp__contract_dtype(dag);
+    for (unsigned k = 0; k < 2; k++) {
+        if (dag->before[k]) {
+            made_factor(dag, k, space, &made[k]);
+            access[k] = &made[k];
+        } else {
+            access[k] = &space->accesses[dag->nodes[factors[k]].access];
+        }
+    }
     out->order = (rp__order)n->imm.i;
-    const rp_dtype dtype = (rp_dtype)dag->accesses[a].dtype;
     reader r = {.dag = dag,
                 .s = space,
                 .out = out,
-                .a = &space->accesses[a],
-                .b = &space->accesses[b],
-                .windows = space->windows,
-                .n_windows = dag->accesses[b].windows,
+                .a = access[0],
+                .b = access[1],
                 .n_outer = rp__space_outer(dag, space),
                 .n_dims = rp__space_dims(space)};
-    for (unsigned i = 0; i < b; i++) r.windows += dag->accesses[i].windows;
+    if (form != RP__CONTRACT_PRODUCT) { /* its factors are loads */
+        const unsigned b = dag->nodes[n->b].access;
+        if (dag->before[0] || dag->before[1])
+            return rp__fail(RP_ERROR_INTERNAL, "%s: factors of a convolution are read", space->op);
+        r.windows = space->windows;
+        r.n_windows = dag->accesses[b].windows;
+        for (unsigned i = 0; i < b; i++) r.windows += dag->accesses[i].windows;
+    }
     const rp_status status = form == RP__CONTRACT_PRODUCT ? read_product(&r, dtype) : read_conv(&r, form, dtype);
     if (status == RP_OK) return RP_OK;
     return rp__fail(RP_ERROR_INTERNAL, "%s: a space that no product of ours makes", space->op);
 }
 
-rp_status rp__contract_words(rp__device *d, const rp__dag *dag, const rp__space *space, const uint8_t *dim, unsigned n,
-                             uint32_t first, rp__launch_buffer *buffer, rp__launch *out) {
-    const rp__dag *rest = dag->rest;
+rp_status rp__contract_words(rp__device *d, const rp__dag *dag, unsigned part, const rp__space *space,
+                             const uint8_t *dim, unsigned n, uint32_t first, rp__launch_buffer *buffer,
+                             rp__launch *out) {
+    const rp__dag *of = rp__contract_part(dag, part);
+    const uint16_t *from_access = part == RP__CONTRACT_REST ? dag->rest_access : dag->before_access[part - 1];
+    const rp__launch before = *out;
+    rp__slot *kept = buffer->slots + RP__DAG_MAX_ACCESSES; /* behind what the part has */
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
     rp__space s = *space;
-    if (n > RP__SPACE_MAX_DIMS) return rp__fail(RP_ERROR_INTERNAL, "%s: a product over too many dims", space->op);
+    if (n > RP__SPACE_MAX_DIMS || before.n_slots + 2 * RP__DAG_MAX_ACCESSES > RP__MAX_SLOTS)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: a product over too many dims", space->op);
+    memmove(kept, buffer->slots, before.n_slots * sizeof *kept);
     memset(s.dims, 0, sizeof s.dims);
     s.dims[0] = (uint8_t)n;
-    s.n_accesses = rest->n_accesses;
+    s.n_accesses = of->n_accesses;
     s.accesses = accesses;
     s.windows = NULL;
     memset(&accesses[0], 0, sizeof accesses[0]);
     for (unsigned i = 0; i < n; i++) s.extent[i] = dim[i] == RP__NO_DIM ? 1 : space->extent[dim[i]];
-    for (unsigned a = 1; a < rest->n_accesses; a++) {
-        const rp__space_access *from = &space->accesses[dag->rest_access[a]];
+    for (unsigned a = 1; a < of->n_accesses; a++) {
+        const rp__space_access *from = &space->accesses[from_access[a]];
         accesses[a] = *from;
         for (unsigned i = 0; i < n; i++) accesses[a].stride[i] = dim[i] == RP__NO_DIM ? 0 : from->stride[dim[i]];
     }
-    RP_TRY(rp__space_words(d, rest, &s, first, buffer, out));
-    out->n_slots--; /* the first is of the sums, which are nowhere */
+    RP_TRY(rp__space_words(d, of, &s, first, buffer, out));
+    /* The first slot is of the sums, or of the factor, which are nowhere. */
+    memmove(buffer->slots + out->n_slots, kept, before.n_slots * sizeof *kept);
+    out->n_slots += before.n_slots - 1;
     memmove(buffer->slots, buffer->slots + 1, out->n_slots * sizeof *buffer->slots);
+    if (part != RP__CONTRACT_REST) out->draw = before.draw, out->n_draws = before.n_draws; /* a factor draws none */
     return RP_OK;
 }

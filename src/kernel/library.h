@@ -104,6 +104,10 @@ typedef struct rp__library {
        another library's, or one that no CONTRACT has. */
     rp__order (*order)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                        const rp__library_call *call);
+    /* The most that computing an element of factor k (0, 1) of a product may cost (rp__node_cost), where a kernel of that order makes it while
+       it runs instead of reading it: it does so for each of its tiles that need it. 0: none makes it. NULL: never. */
+    unsigned (*factor_cost)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
+                            const rp__library_call *call, rp__order order, unsigned k);
     /* Convolutions: bit k says that a copy of operand k > 0 with its channels innermost, to be read in its place, pays. The bits of
        the result are the same. NULL: no device's kernel is faster so. */
     uint32_t (*channels_last)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,

@@ -567,48 +567,62 @@ static void name_axes(rp__dag *d, rp__node *nodes, rp__access *accesses, rp__sto
     find_rows(d);
 }
 
-/* ---- what follows a contraction */
+/* ---- what follows a contraction, and what makes its factors */
 
 static bool plain_load(const rp__dag *d, rp__val v) {
     const rp__node *n = &d->nodes[v];
     return n->op == RP__LOAD && n->a == RP__NO_VAL && n->b == RP__NO_VAL;
 }
 
-/* Fills d->rest and `from`, its accesses. */
-static bool make_rest(rp__dag *d, uint16_t *from) {
+/* The contraction, if there is one and nothing else that adds up; else the builder fails. */
+static unsigned contraction_of(const rp__dag *d, rp__dag_builder *b) {
     unsigned contract = RP__NO_VAL;
-    rp__val *made = rp__alloc((d->n_nodes + 1u) * sizeof *made);
-    uint8_t *live = rp__calloc(d->n_nodes + 1u, 1);
-    uint16_t *to = rp__alloc((d->n_accesses + 1u) * sizeof *to);
-    rp__dag_builder *b = rp__dag_new();
-    bool fits = made && live && to && b;
-    for (unsigned i = 0; fits && i < d->n_nodes; i++) {
-        const rp__node *n = &d->nodes[i];
-        if (n->op == RP__CONTRACT && contract == RP__NO_VAL && plain_load(d, n->a) && plain_load(d, n->b))
+    for (unsigned i = 0; i < d->n_nodes; i++) {
+        if (d->nodes[i].op == RP__CONTRACT && contract == RP__NO_VAL)
             contract = i;
-        else if (n->over)
-            (void)fail(b, "a contraction of loads stands alone among reductions");
+        else if (d->nodes[i].over)
+            (void)fail(b, "a contraction stands alone among reductions");
     }
-    for (unsigned i = 0; fits && i < d->n_stores; i++) {
-        mark(live, d->stores[i].value);
-        mark(live, d->stores[i].offset);
-        mark(live, d->stores[i].predicate);
-        if (d->stores[i].axes & d->ordered) (void)fail(b, "a store along the axes of a contraction");
-    }
-    for (unsigned i = d->n_nodes; fits && i-- > 0;) {
+    return contract;
+}
+
+static void mark_operands(const rp__dag *d, uint8_t *live, unsigned contract) {
+    for (unsigned i = d->n_nodes; i-- > 0;) {
         if (!live[i] || i == contract) continue;
         mark(live, d->nodes[i].a);
         mark(live, d->nodes[i].b);
         mark(live, d->nodes[i].c);
     }
-    fits = fits && !b->failed && contract != RP__NO_VAL;
+}
+
+/* A DAG of points: what follows the contraction, whose access 0 reads the sum, or, of operand `factor`, what makes it, whose access 0 it is
+   stored to. `from`: the accesses of d that the others are. NULL and a sticky error. */
+static rp__dag *make_part(const rp__dag *d, rp__val factor, uint16_t *from) {
+    const bool follows = factor == RP__NO_VAL;
+    rp__val *made = rp__alloc((d->n_nodes + 1u) * sizeof *made);
+    uint8_t *live = rp__calloc(d->n_nodes + 1u, 1);
+    uint16_t *to = rp__alloc((d->n_accesses + 1u) * sizeof *to);
+    rp__dag_builder *b = rp__dag_new();
+    rp__dag *part = NULL;
+    const bool room = made && live && to && b;
+    const unsigned contract = room ? contraction_of(d, b) : 0, n_stores = follows ? d->n_stores : 0u;
+    for (unsigned i = 0; room && i < n_stores; i++) {
+        mark(live, d->stores[i].value);
+        mark(live, d->stores[i].offset);
+        mark(live, d->stores[i].predicate);
+        if (d->stores[i].axes & d->ordered) (void)fail(b, "a store along the axes of a contraction");
+    }
+    if (room && !follows) mark(live, factor);
+    if (room) mark_operands(d, live, contract);
+    const bool fits = room && !b->failed && contract != RP__NO_VAL;
     if (fits) {
         memset(to, 0xff, d->n_accesses * sizeof *to);
-        (void)rp__dag_access(b, RP__ACCESS_READ, (rp_dtype)d->nodes[contract].dtype, RP__ALONG_ROWS);
+        (void)rp__dag_access(b, follows ? RP__ACCESS_READ : RP__ACCESS_WRITE, (rp_dtype)d->nodes[contract].dtype,
+                             RP__ALONG_ROWS);
         for (unsigned i = 0; i < d->n_scalars; i++) b->scalar_dtypes[rp__dag_scalar(b)] = d->scalar_dtypes[i];
         from[0] = RP__NO_VAL;
     }
-    for (unsigned i = 0; fits && i < d->n_nodes + d->n_stores; i++) {
+    for (unsigned i = 0; fits && i < d->n_nodes + n_stores; i++) {
         const rp__node *n = i < d->n_nodes ? &d->nodes[i] : NULL;
         if (n && !live[i]) continue;
         if (n && n->op != RP__LOAD && n->op != RP__IOTA) continue;
@@ -631,26 +645,53 @@ static bool make_rest(rp__dag *d, uint16_t *from) {
         if (n.op == RP__LOAD || n.op == RP__IOTA) n.access = to[n.access];
         made[i] = intern(b, n);
     }
-    for (unsigned i = 0; fits && i < d->n_stores; i++) {
+    for (unsigned i = 0; fits && i < n_stores; i++) {
         const rp__store *s = &d->stores[i];
         rp__dag_store_at(b, to[s->access], made[s->value], s->offset == RP__NO_VAL ? RP__NO_VAL : made[s->offset],
                          s->predicate == RP__NO_VAL ? RP__NO_VAL : made[s->predicate], (rp__store_mode)s->mode);
     }
-    if (made && live && to)
-        d->rest = rp__dag_finish(b);
+    if (fits && !follows) rp__dag_store(b, 0, made[factor]);
+    if (room)
+        part = rp__dag_finish(b);
     else
         rp__dag_abandon(b);
-    if (!made || !live || !to) (void)RP__OOM("a loop kernel");
+    if (!room) (void)RP__OOM("a loop kernel");
     rp__free(made);
     rp__free(live);
     rp__free(to);
-    return d->rest != NULL;
+    return part;
+}
+
+/* Fills the parts of d and their accesses, which have room behind one another in `from`. */
+static bool make_parts(rp__dag *d, uint16_t *from) {
+    const rp__node *n = d->nodes;
+    d->rest_access = from;
+    d->rest = make_part(d, RP__NO_VAL, from);
+    if (!d->rest) return false;
+    while (n->op != RP__CONTRACT) n++;
+    const rp__val factors[2] = {n->a, n->b};
+    const bool loads[2] = {plain_load(d, n->a), plain_load(d, n->b)};
+    /* A load of another type than the other factor's converts. */
+    const bool mixed =
+        loads[0] && loads[1] && d->accesses[d->nodes[n->a].access].dtype != d->accesses[d->nodes[n->b].access].dtype;
+    for (unsigned k = 0; k < 2; k++) {
+        if (loads[k] && (!mixed || d->accesses[d->nodes[factors[k]].access].dtype == n->dtype)) continue;
+        from += d->n_accesses + 1u;
+        d->before_access[k] = from;
+        d->before[k] = make_part(d, factors[k], from);
+        if (!d->before[k]) return false;
+    }
+    return true;
+}
+
+static void release_parts(rp__dag *const *parts) {
+    for (unsigned k = 0; k < 3; k++) rp__dag_release(parts[k]);
 }
 
 rp__dag *rp__dag_finish(rp__dag_builder *b) { return rp__dag_finish_map(b, NULL); }
 rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
     if (!b) return NULL;
-    rp__dag *d = NULL, *extra = NULL;
+    rp__dag *d = NULL, *extra[3] = {NULL};
     uint8_t *live = NULL;
     rp__val *renamed = NULL;
     if (b->failed) goto done;
@@ -675,7 +716,7 @@ rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
     bool contracts = false;
     for (size_t i = 0; i < n; i++) contracts = contracts || (live[i] && b->nodes[i].op == RP__CONTRACT);
     const size_t plain = node_bytes + store_bytes + access_bytes + b->n_scalars, even = (plain + 1) / 2 * 2;
-    size_t body = even + (contracts ? (b->n_accesses + 1u) * sizeof(uint16_t) : 0);
+    size_t body = even + (contracts ? 3 * (b->n_accesses + 1u) * sizeof(uint16_t) : 0);
     d = rp__calloc(1, head + body);
     if (!d) goto oom;
     rp__node *nodes = (rp__node *)((char *)d + head);
@@ -735,20 +776,18 @@ rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
         d->key = rp__hash_bytes(words, sizeof words, d->key);
     }
     d->key = rp__hash_bytes(stores, store_bytes + access_bytes + b->n_scalars, d->key);
-    if (contracts) {
-        d->rest_access = from;
-        if (!make_rest(d, from)) {
-            rp__free(d);
-            d = NULL;
-            goto done;
-        }
+    if (contracts && !make_parts(d, from)) {
+        release_parts((rp__dag *const[]){d->rest, d->before[0], d->before[1]});
+        rp__free(d);
+        d = NULL;
+        goto done;
     }
 
     rp__lock(&interned.lock);
     rp__dag *old = rp__map_get(&interned.map, d->key);
     if (old) {
         atomic_fetch_add_explicit(&old->refs, 1, memory_order_relaxed);
-        extra = d->rest;
+        extra[0] = d->rest, extra[1] = d->before[0], extra[2] = d->before[1];
         rp__free(d);
         d = old;
     } else if (!rp__map_put(&interned.map, d->key, d)) {
@@ -756,14 +795,14 @@ rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
         goto oom;
     }
     rp__unlock(&interned.lock);
-    rp__dag_release(extra);
+    release_parts(extra);
 done:
     rp__free(live);
     rp__free(renamed);
     rp__dag_abandon(b);
     return d;
 oom:
-    if (d) rp__dag_release(d->rest);
+    if (d) release_parts((rp__dag *const[]){d->rest, d->before[0], d->before[1]});
     rp__free(d);
     d = NULL;
     rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel");
@@ -795,8 +834,30 @@ void rp__dag_release(rp__dag *d) {
     for (int i = 0; i < 2; i++) {
         if (d->backend[i]) backends[i]->destroy(d);
     }
-    rp__dag_release(d->rest);
+    release_parts((rp__dag *const[]){d->rest, d->before[0], d->before[1]});
     rp__free(d);
+}
+
+static const uint8_t math_cost[RP__NODE_COUNT] = {
+#define RP_MATH1(prim, f, cost) [RP__##prim] = cost,
+#define RP_MATH2(prim, f, cost) [RP__##prim] = cost,
+#include "kernel/prims.def"
+};
+unsigned rp__node_cost(const rp__node *n) {
+    if (math_cost[n->op]) return math_cost[n->op];
+    switch (n->op) {
+    case RP__FLOORDIV:
+    case RP__REMAINDER:
+    case RP__PHILOX:
+    case RP__PHILOX64:
+    case RP__PHILOX_NORMAL:
+    case RP__GCD: return 32;
+    case RP__ERFP1:
+    case RP__SIGMOID: return 8;
+    case RP__SCAN: return 8;
+    case RP__ROUND: return 6;
+    default: return n->op == RP__LOAD && n->a != RP__NO_VAL ? 8 : 1;
+    }
 }
 
 rp_dtype rp__dag_scalar_dtype(const rp__dag *dag, uint16_t scalar) {

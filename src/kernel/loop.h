@@ -143,6 +143,10 @@ typedef struct rp__dag {
        the sum; access e > 0 is access rest_access[e] of this DAG. NULL: no CONTRACT. */
     struct rp__dag *rest;
     const uint16_t *rest_access;
+    /* What makes each of its factors, over the dims along which that varies, likewise; access 0 stores the factor in the type of
+       the sums. NULL: the factor is a plain load. */
+    struct rp__dag *before[2];
+    const uint16_t *before_access[2];
     rp__axes ordered; /* that reductions and scans run over: their dims keep their order */
     /* Rows: every reduction and scan runs over the same axes, and every access and store has all of these or none. `inner` are those axes,
        the last ones; without reductions those that stores lack. Others are outer. Templates of points and rows ask for it. */
@@ -182,8 +186,8 @@ rp__val rp__dag_node(rp__dag_builder *b, rp__node n);
 rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to); /* to f16, bf16: CAST to f32 then ROUND */
 rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a, rp__axes over);
 rp__val rp__dag_scan(rp__dag_builder *b, rp__scan_kind kind, rp__val a, rp__axes over);
-/* The sum of a * x over the axes, accumulated in their type, added up as `order` says (product.h). Both are plain loads, and nothing
-   else reads a value that varies along those axes. */
+/* The sum of a * x over the axes, accumulated in their type, added up as `order` says (product.h). Nothing but what they are computed from
+   varies along those axes. */
 rp__val rp__dag_contract(rp__dag_builder *b, rp__val a, rp__val x, rp__axes over, uint32_t order);
 void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value);
 void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
@@ -199,6 +203,8 @@ static inline bool rp__dag_is_row(const rp__dag *d, rp__axes axes) { return d->i
 void rp__dag_abandon(rp__dag_builder *b);
 rp__dag *rp__dag_retain(rp__dag *d);
 void rp__dag_release(rp__dag *d);
+/* About what a node costs, where an addition is 1. */
+unsigned rp__node_cost(const rp__node *n);
 void rp__dag_text(const rp__dag *d, rp__text *out); /* one node a line; docs/developers/forms.md */
 
 /* ---- launching */

@@ -301,6 +301,13 @@ rp__val rp__lw_scan(rp__lower *lw, rp__scan_kind kind, rp__val a) {
     if (lw->sink) return lw->sink->scan(lw->sink, lw->call, kind, a);
     return building(lw) ? rp__dag_scan(lw->b, kind, a, RP__ALONG_ROW) : 0;
 }
+rp__val rp__lw_factor(rp__lower *lw, unsigned k, const rp_dim *stride, const uint8_t *along) {
+    if (!lw->sink) {
+        fail(lw, "a product by itself");
+        return 0;
+    }
+    return lw->sink->factor(lw->sink, lw->call, k, stride, along);
+}
 rp__val rp__lw_contract(rp__lower *lw, rp__val a, rp__val b, unsigned order) {
     if (!lw->sink) {
         fail(lw, "a product by itself");

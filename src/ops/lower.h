@@ -55,7 +55,7 @@ rp__val rp__lw_3(rp__lower *lw, rp__prim op, rp__val a, rp__val b, rp__val c);
 rp__val rp__lw_cast(rp__lower *lw, rp__val a, rp_dtype to);
 rp__val rp__lw_reduce(rp__lower *lw, rp__reduce_kind kind, rp__val a); /* over the inner dims */
 rp__val rp__lw_scan(rp__lower *lw, rp__scan_kind kind, rp__val a);     /* along the inner dims */
-/* The sum of a * b over the inner dims, two loads (product.h); for those who bring a sink. */
+/* The sum of a * b over the inner dims, two factors or loads (product.h); for those who bring a sink. */
 rp__val rp__lw_contract(rp__lower *lw, rp__val a, rp__val b, unsigned order);
 void rp__lw_join(rp__lower *lw, unsigned dim); /* dims `dim` and the next of the space are one dim of the result */
 /* One draw for each element of output 0; reserves its counters at this place. PHILOX and PHILOX64 give bits (i64),
@@ -77,7 +77,11 @@ void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner
 /* An access of tensor operand (input k, or output k with `out`) with strides given for each dim of the space, in the order of
    rp__lw_space (ROWS: of in[0]). axes: RP__ELEMENTS, or RP__ALONG_ROWS where the strides of inner dims are 0. */
 uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, rp__axes axes);
-/* The same with windows (loop.h), of input k or, k negative, of numbers: the place's distance from the first element. `factor`
+/* Input k as a factor of rp__lw_contract, with strides as rp__lw_access has them: it may be the value of a producing op where `along` says
+   which dim of the space each of its dims is, RP__LW_NO_DIM for one of size 1 or expanded. along: NULL, where it must lie in memory. */
+enum { RP__LW_NO_DIM = 0xff };
+rp__val rp__lw_factor(rp__lower *lw, unsigned k, const rp_dim *stride, const uint8_t *along);
+/* An access with windows (loop.h), of input k or, k negative, of numbers: the place's distance from the first element. `factor`
    has an entry for each dim of the space. What it reads must lie in memory. */
 typedef struct rp__lw_window {
     rp_dim size, stride, pad, divisor;
@@ -125,6 +129,7 @@ struct rp__lower_sink {
     void (*space)(rp__lower_sink *s, const rp__call *call, const rp_dim *size, size_t ndim, uint32_t inner_mask);
     uint16_t (*access)(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride,
                        rp__axes axes);
+    rp__val (*factor)(rp__lower_sink *s, const rp__call *call, unsigned k, const rp_dim *stride, const uint8_t *along);
     uint16_t (*windows)(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
                         const rp__lw_window *windows, unsigned n, rp__axes axes);
 };

@@ -216,6 +216,46 @@ static void conv_space(rp__lower *lw, const rp__product *p, space *s, rp__lw_win
     }
 }
 
+/* Which dim of the space each dim of input k is, by what the row made of its strides. False: that cannot be told. */
+static bool dims_of(const rp_tensor *t, const space *s, const rp_dim *stride, uint8_t *along) {
+    for (unsigned j = 0; j < t->ndim; j++) {
+        along[j] = RP__LW_NO_DIM;
+        if (rp__dim_same_word(t->size[j], 1) || rp__dim_same_word(t->stride[j], 0)) continue;
+        for (unsigned d = 0; d < s->n; d++) {
+            if (!rp__dim_same_word(stride[d], t->stride[j]) || !rp__dim_same_word(s->size[d], t->size[j])) continue;
+            if (along[j] != RP__LW_NO_DIM) return false;
+            along[j] = (uint8_t)d;
+        }
+        if (along[j] == RP__LW_NO_DIM) return false;
+        for (unsigned i = 0; i < j; i++)
+            if (along[i] == along[j]) return false;
+    }
+    return true;
+}
+
+static rp__val factor(rp__lower *lw, const rp__product *p, unsigned operand, const space *s, const rp_dim *stride) {
+    const unsigned k = p->in[operand];
+    uint8_t along[RP_MAX_DIMS];
+    const bool known = p->op == RP__LIB_MATMUL && dims_of(rp__lw_call(lw)->in[k], s, stride, along);
+    return rp__lw_factor(lw, k, stride, known ? along : NULL);
+}
+
+rp_status rp__product_factor_cost(const rp__call *call, rp__device *d, rp__order order, unsigned input,
+                                  unsigned *cost) {
+    rp__product p;
+    *cost = 0;
+    RP_TRY(look(call, &p));
+    if (p.n == 0 || p.op != RP__LIB_MATMUL || !d->ops->library->factor_cost) return RP_OK;
+    const rp__library_call library = {
+        .op = call->op->name, .site = call->site, .precision = (uint8_t)rp__float32_matmul_precision()};
+    for (unsigned k = 1; k < 3; k++) {
+        if (p.in[k] != input) continue;
+        const unsigned most = d->ops->library->factor_cost(d, p.op, p.o, 3, &library, order, k - 1);
+        if (*cost == 0 || most < *cost) *cost = most;
+    }
+    return RP_OK;
+}
+
 void rp__product_lower(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     rp__product p;
@@ -235,12 +275,14 @@ void rp__product_lower(rp__lower *lw) {
     /* The first factor is that of the rows: a matrix, a weight, or what comes in beside the input. The second may have windows. */
     const unsigned rows = form == RP__CONTRACT_PRODUCT || weight ? 1 : 2, columns = 3 - rows;
     rp__lw_space(lw, s.size, s.n, s.inner);
-    const uint16_t a = rp__lw_access(lw, false, p.in[rows], s.a, RP__ELEMENTS);
-    const uint16_t b = form == RP__CONTRACT_PRODUCT
-                           ? rp__lw_access(lw, false, p.in[columns], s.b, RP__ELEMENTS)
-                           : rp__lw_windows(lw, p.in[columns], s.b, windows, p.conv.spatial, RP__ELEMENTS);
-    rp__val v = rp__lw_contract(lw, rp__lw_load(lw, a, RP__NO_VAL, RP__NO_VAL),
-                                rp__lw_load(lw, b, RP__NO_VAL, RP__NO_VAL), order);
+    const rp__val a = factor(lw, &p, rows, &s, s.a);
+    rp__val b;
+    if (form == RP__CONTRACT_PRODUCT)
+        b = factor(lw, &p, columns, &s, s.b);
+    else
+        b = rp__lw_load(lw, rp__lw_windows(lw, p.in[columns], s.b, windows, p.conv.spatial, RP__ELEMENTS), RP__NO_VAL,
+                        RP__NO_VAL);
+    rp__val v = rp__lw_contract(lw, a, b, order);
     if (p.n > 3) {
         const uint16_t bias = rp__lw_access(lw, false, p.in[3], s.bias, RP__ALONG_ROWS);
         v = rp__lw_2(lw, RP__ADD, v, rp__lw_load(lw, bias, RP__NO_VAL, RP__NO_VAL));

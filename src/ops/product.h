@@ -27,6 +27,9 @@ rp_status rp__product_channels_last(const rp__call *call, rp__device *d, uint32_
 /* The order in which the call adds up on its device, by itself and in the CONTRACT that it lowers to; RP__ORDER_ELSEWHERE: it lowers
    to none. */
 rp_status rp__product_order(const rp__call *call, rp__device *d, rp__order *order);
+/* The most that computing an element of an input may cost (rp__node_cost) where d makes that factor while it computes the product of that order,
+   instead of reading it; 0: it cannot. */
+rp_status rp__product_factor_cost(const rp__call *call, rp__device *d, rp__order order, unsigned input, unsigned *cost);
 /* The CONTRACT: the space is the result's dims and what is added up over. */
 void rp__product_lower(rp__lower *lw);
 

@@ -9,6 +9,7 @@
 #include "core/fork.h"
 #include "core/thread.h"
 #include "device/device.h"
+#include "kernel/contract.h"
 #include "kernel/cpu/contract.h"
 #include "kernel/cpu/jit.h"
 #include "kernel/cpu/program.h"
@@ -102,10 +103,14 @@ done:
     return k;
 }
 static rp__kernel *kernel_of(rp__dag *dag);
-/* A DAG with a CONTRACT: a kernel around that of its rest. */
+/* A DAG with a CONTRACT: a kernel around those of its parts. */
 static rp__kernel *contract_of(rp__dag *dag) {
-    rp__kernel *rest = kernel_of(dag->rest), *k = NULL;
-    if (!rest) return NULL;
+    rp__kernel *parts[RP__CONTRACT_PARTS] = {NULL}, *k = NULL;
+    for (unsigned i = 0; i < RP__CONTRACT_PARTS; i++) {
+        if (!rp__contract_part(dag, i)) continue;
+        parts[i] = kernel_of(rp__contract_part(dag, i));
+        if (!parts[i]) return NULL;
+    }
     rp__lock(&lock);
     cpu_dag *c = dag->backend[RP_DEVICE_CPU];
     if (!c) c = rp__calloc(1, sizeof *c);
@@ -114,8 +119,8 @@ static rp__kernel *contract_of(rp__dag *dag) {
     } else {
         dag->backend[RP_DEVICE_CPU] = c;
         k = atomic_load_explicit(&c->kernel, memory_order_relaxed);
-        if (!k || rp__cpu_contract_rest(k) != rest) {
-            rp__kernel *fresh = rp__cpu_contract_kernel(dag, rest);
+        if (!k || memcmp(rp__cpu_contract_parts(k), parts, sizeof parts) != 0) {
+            rp__kernel *fresh = rp__cpu_contract_kernel(dag, parts);
             if (fresh) {
                 atomic_store_explicit(&c->kernel, fresh, memory_order_release);
                 if (k) rp__kernel_release(k);
@@ -374,6 +379,8 @@ static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp_
 
 /* A program that the library carries compiled needs no more. */
 static void hot(rp__dag *dag, bool wait) {
+    for (unsigned i = 1; i < RP__CONTRACT_PARTS && dag->rest; i++)
+        if (rp__contract_part(dag, i)) hot(rp__contract_part(dag, i), wait);
     if (dag->rest) dag = dag->rest;
     const rp__kernel *k = rp__cpu_kernel_made(dag);
     const rp__cpu_loop *loop = k ? k->payload : NULL;

@@ -1,5 +1,5 @@
 /* DAGs with a CONTRACT on the CPU: the packed micro kernel of lib_matmul.c and lib_conv.c, and the rest of the DAG run as a loop
-   kernel over each tile of sums while it lies in a cache near the core. Tiles are cut into pieces of at most two dims, on which every
+   kernel over each tile of sums while it lies in a cache near the core; what makes a factor is run for each block of it where others are packed. Tiles are cut into pieces of at most two dims, on which every
    access has one stride a dim. The order of a sum and what follows are the same as one after the other, so the bits are. */
 #include "kernel/contract.h"
 
@@ -16,14 +16,15 @@
 enum { REST_DRAWS = 32, REST_WORDS = 1 + 3 * RP__DAG_MAX_ACCESSES + 2 + RP__DAG_MAX_SCALARS + 3 * REST_DRAWS + 2 };
 
 typedef struct payload {
-    rp__kernel *rest; /* counted */
-    int conv;         /* rp__conv_kind; negative: a product */
+    rp__kernel *parts[RP__CONTRACT_PARTS]; /* counted */
+    int conv;                              /* rp__conv_kind; negative: a product */
     rp_dtype dtype;
 } payload;
 
 static void destroy(rp__kernel *k) {
     payload *p = k->payload;
-    rp__kernel_release(p->rest);
+    for (unsigned i = 0; i < RP__CONTRACT_PARTS; i++)
+        if (p->parts[i]) rp__kernel_release(p->parts[i]);
     rp__free(p);
     rp__free(k);
 }
@@ -34,7 +35,7 @@ static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, 
     (p->conv < 0 ? g->matmul[p->dtype] : g->conv[p->conv][p->dtype])(kernel, words, begin, end);
 }
 
-rp__kernel *rp__cpu_contract_kernel(const rp__dag *dag, rp__kernel *rest) {
+rp__kernel *rp__cpu_contract_kernel(const rp__dag *dag, rp__kernel *const parts[RP__CONTRACT_PARTS]) {
     rp__kernel *k = rp__calloc(1, sizeof *k);
     payload *p = rp__calloc(1, sizeof *p);
     if (!k || !p) {
@@ -46,12 +47,12 @@ rp__kernel *rp__cpu_contract_kernel(const rp__dag *dag, rp__kernel *rest) {
     const rp__node *n = dag->nodes;
     while (n->op != RP__CONTRACT) n++;
     const rp__contract_form form = rp__order_form((rp__order)n->imm.i);
-    p->rest = rp__kernel_retain(rest);
+    for (unsigned i = 0; i < RP__CONTRACT_PARTS; i++) p->parts[i] = parts[i] ? rp__kernel_retain(parts[i]) : NULL;
     p->conv = form == RP__CONTRACT_CONV         ? RP__CONV_FORWARD
               : form == RP__CONTRACT_CONV_INPUT ? RP__CONV_INPUT
               : form == RP__CONTRACT_PRODUCT    ? -1
                                                 : RP__CONV_WEIGHT;
-    p->dtype = (rp_dtype)dag->accesses[dag->nodes[n->a].access].dtype;
+    p->dtype = rp__contract_dtype(dag);
     atomic_init(&k->refs, 1);
     k->kind = RP__KERNEL_CPU;
     k->name = "contract";
@@ -62,7 +63,9 @@ rp__kernel *rp__cpu_contract_kernel(const rp__dag *dag, rp__kernel *rest) {
     return k;
 }
 
-rp__kernel *rp__cpu_contract_rest(const rp__kernel *contract) { return ((payload *)contract->payload)->rest; }
+rp__kernel *const *rp__cpu_contract_parts(const rp__kernel *contract) {
+    return ((const payload *)contract->payload)->parts;
+}
 
 /* ---- binding */
 
@@ -70,10 +73,11 @@ static void operand_slot(const rp__operand *o, uint32_t word, rp__launch_buffer 
     rp__cpu_slot(o, word, RP__READ, buffer, out);
 }
 
-static rp_status add_rest(rp__device *d, const rp__dag *dag, const rp__space *space, const uint8_t *dim, unsigned fixed,
-                          unsigned m, unsigned n, uint32_t first, rp__launch_buffer *buffer, rp__launch *out) {
+static rp_status add_part(rp__device *d, const rp__dag *dag, unsigned part, const rp__space *space, const uint8_t *dim,
+                          unsigned fixed, unsigned m, unsigned n, uint32_t first, rp__launch_buffer *buffer,
+                          rp__launch *out) {
     uint64_t *w = buffer->words + first;
-    RP_TRY(rp__contract_words(d, dag, space, dim, fixed + m + n, first + RP__REST_WORDS, buffer, out));
+    RP_TRY(rp__contract_words(d, dag, part, space, dim, fixed + m + n, first + RP__REST_WORDS, buffer, out));
     w[RP__REST_DIMS] = fixed + m + n;
     w[RP__REST_FIXED] = fixed;
     w[RP__REST_M] = m;
@@ -115,12 +119,30 @@ static rp_status bind_product(rp__device *d, const rp__dag *dag, const rp__space
         const unsigned t = m;
         m = n, n = t;
     }
-    RP_TRY(add_rest(d, dag, space, dim, nb, m, n, RP__GEMM_WORDS + 4 * nb, buffer, out));
+    RP_TRY(add_part(d, dag, RP__CONTRACT_REST, space, dim, nb, m, n, RP__GEMM_WORDS + 4 * nb, buffer, out));
+    unsigned flags = p.turned ? RP__GEMM_REST | RP__GEMM_TURNED : RP__GEMM_REST;
+    for (unsigned side = 0; side < 2; side++) { /* a: its rows are those of m; b */
+        const unsigned factor = side ^ (p.turned ? 1u : 0u), word = side ? RP__GEMM_B : RP__GEMM_A;
+        const rp__operand *o = factor ? b : a;
+        if (!dag->before[factor]) {
+            operand_slot(o, word, buffer, out);
+            continue;
+        }
+        uint8_t made[RP__SPACE_MAX_DIMS + 1];
+        const unsigned lines = side ? n : m;
+        const bool along = !side || p.bk == 1;
+        const uint32_t first = out->n_words;
+        memcpy(made, dim, nb);
+        memcpy(made + nb + !along, dim + nb + (side ? m : 0), lines);
+        made[nb + (along ? lines : 0)] = c->k;
+        buffer->words[word] = first;
+        RP_TRY(add_part(d, dag, RP__CONTRACT_FIRST + factor, space, made, nb, along ? lines : 1, along ? 1 : lines,
+                        first, buffer, out));
+        flags |= !side ? RP__GEMM_MAKES_A : along ? RP__GEMM_MAKES_B | RP__GEMM_MAKES_B_ALONG : RP__GEMM_MAKES_B;
+    }
     const uint32_t words = out->n_words;
-    operand_slot(a, p.turned ? RP__GEMM_B : RP__GEMM_A, buffer, out);
-    operand_slot(b, p.turned ? RP__GEMM_A : RP__GEMM_B, buffer, out);
     buffer->words[RP__GEMM_OUT] = buffer->words[RP__GEMM_BIAS] = buffer->words[RP__GEMM_BIAS_STRIDE] = 0;
-    rp__cpu_gemm_words(&p, a->dtype, RP__GEMM_REST, buffer, out);
+    rp__cpu_gemm_words(&p, a->dtype, flags, buffer, out);
     out->n_words = words;
     return RP_OK;
 }
@@ -143,7 +165,8 @@ static rp_status bind_conv(rp__device *d, const rp__dag *dag, const rp__space *s
     dim[2] = c->dim[weight ? RP__CONTRACT_ALONE : RP__CONTRACT_ROW];
     for (unsigned i = 0; i < 3; i++)
         dim[3 + i] = i + spatial < 3 ? RP__NO_DIM : c->dim[RP__CONTRACT_SPATIAL + i + spatial - 3];
-    RP_TRY(add_rest(d, dag, space, dim, weight ? 1 : 2, 1, weight ? 4 : 3, RP__CONV_WORDS, buffer, out));
+    RP_TRY(add_part(d, dag, RP__CONTRACT_REST, space, dim, weight ? 1 : 2, 1, weight ? 4 : 3, RP__CONV_WORDS, buffer,
+                    out));
     for (unsigned k = 0; k < n_slots; k++) buffer->slots[out->n_slots++] = slots[k];
     buffer->words[RP__CONV_FLAGS] = RP__GEMM_REST;
     out->items = conv.items;
@@ -155,6 +178,7 @@ rp_status rp__cpu_contract_bind(rp__device *d, rp__dag *dag, const rp__space *sp
                                 rp__launch_buffer *buffer, rp__launch *out) {
     rp__contraction c;
     out->kernel = NULL;
+    out->n_slots = 0;
     if (dag->rest->n_draws > REST_DRAWS) return rp__fail(RP_ERROR_INTERNAL, "%s: too many draws", space->op);
     RP_TRY(rp__contract_read(dag, space, &c));
     const int64_t elements = rp__operand_numel(&c.o[0]);
@@ -162,11 +186,14 @@ rp_status rp__cpu_contract_bind(rp__device *d, rp__dag *dag, const rp__space *sp
     RP_TRY(c.op == RP__LIB_MATMUL ? bind_product(d, dag, space, &c, buffer, out)
                                   : bind_conv(d, dag, space, &c, buffer, out));
     out->kernel = kernel;
-    rp__jit_count(dag->rest, rp__cpu_contract_rest(kernel), elements);
+    rp__kernel *const *parts = rp__cpu_contract_parts(kernel);
+    rp__jit_count(dag->rest, parts[RP__CONTRACT_REST], elements);
+    for (unsigned k = 0; k < 2; k++)
+        if (dag->before[k]) rp__jit_count(dag->before[k], parts[1 + k], rp__operand_numel(&c.o[1 + k]));
     return RP_OK;
 }
 
-/* ---- the rest, tile by tile */
+/* ---- the parts, tile by tile */
 
 static unsigned columns_of(const uint64_t *w) {
     return (unsigned)(w[RP__REST_DIMS] - w[RP__REST_FIXED] - w[RP__REST_M]);
@@ -175,8 +202,9 @@ static const rp__program *program_of(const rp__kernel *rest) {
     return ((const rp__cpu_loop *)rest->payload)->programs[RP__PLAN_ELEMENTS];
 }
 
-void rp__gemm_rest_begin(rp__gemm_rest *r, const rp__kernel *kernel, const uint64_t *words, unsigned element) {
-    r->kernel = ((const payload *)kernel->payload)->rest;
+void rp__gemm_rest_begin(rp__gemm_rest *r, const rp__kernel *kernel, unsigned part, const uint64_t *words,
+                         unsigned element) {
+    r->kernel = ((const payload *)kernel->payload)->parts[part];
     r->words = words;
     r->element = element;
     memset(r->fixed, 0, sizeof r->fixed);

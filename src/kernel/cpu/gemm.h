@@ -16,7 +16,17 @@
 #include "kernel/product.h"
 
 /* Flags of a product. */
-enum { RP__GEMM_BIAS_N = 1, RP__GEMM_BIAS_M = 2, RP__GEMM_REST = 4 /* its words follow; no bias, no result */ };
+enum {
+    RP__GEMM_BIAS_N = 1,
+    RP__GEMM_BIAS_M = 2,
+    RP__GEMM_REST = 4, /* its words follow; no bias, no result */
+    /* With a rest: the operand is made, not read, by words that begin where that of its address says: a by rows of m, each along k;
+       b by rows of k along n, or by rows of n along k. */
+    RP__GEMM_MAKES_A = 8,
+    RP__GEMM_MAKES_B = 16,
+    RP__GEMM_MAKES_B_ALONG = 32,
+    RP__GEMM_TURNED = 64 /* of operands that are made: a is the second factor */
+};
 
 /* out[m, n] = sum over k of a[m, k] b[k, n], for each index of the batch dims. Strides in elements. */
 enum {
@@ -84,9 +94,10 @@ enum {
     RP__GEMM_STREAM_TILE_N = 2048
 };
 
-/* What follows a product: words behind those of the product, for a kernel that rp__gemm_rest runs. */
+/* What follows a product, or makes an operand: words behind those of the product, for a kernel that rp__gemm_rest runs, over rows "m" of
+   elements "n": of an operand k is one of these. */
 enum {
-    RP__REST_DIMS, /* of the result: fixed ones, which an item names, those of m, those of n; each outermost first */
+    RP__REST_DIMS, /* fixed ones, which an item names, those of m, those of n; each outermost first */
     RP__REST_FIXED,
     RP__REST_M,
     RP__REST_WORDS /* then as rp__contract_words */
@@ -102,9 +113,10 @@ typedef struct rp__gemm_rest {
     /* of n: extents, and where an item's first index is and how far the next; one entry a dim */
     int64_t extent[RP_MAX_DIMS], start[RP_MAX_DIMS], step[RP_MAX_DIMS];
 } rp__gemm_rest;
-/* Of words at `words` for a product whose dims of n have the result's own extents; fixed indices are 0. */
-void rp__gemm_rest_begin(rp__gemm_rest *r, const rp__kernel *kernel, const uint64_t *words, unsigned element);
-/* Sums [m0, m0 + mc) x [n0, n0 + nc), at `tile`, ld elements a row. */
+/* Of words at `words` for a product whose dims of n have the result's own extents; fixed indices are 0. part: of kernel/contract.h. */
+void rp__gemm_rest_begin(rp__gemm_rest *r, const rp__kernel *kernel, unsigned part, const uint64_t *words,
+                         unsigned element);
+/* Sums, or elements to be made, [m0, m0 + mc) x [n0, n0 + nc), at `tile`, ld elements a row. */
 void rp__gemm_rest_run(const rp__gemm_rest *r, const void *tile, int64_t ld, int64_t m0, int64_t mc, int64_t n0,
                        int64_t nc);
 

@@ -153,7 +153,8 @@ void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flag
     const double work = (double)p->m * (double)p->n * (double)(p->k + 4);
     const bool wide =
         dtype != RP_U8 && dtype != RP_I8 && dtype != RP_I16; /* isa/gemm_tile.h reads their rows in place */
-    if (p->m <= RP__GEMM_STREAM_TILE_M && p->bn == 1 && p->n > RP__GEMM_MAX_TILE_N && wide) {
+    const bool made = flags & (RP__GEMM_MAKES_A | RP__GEMM_MAKES_B);
+    if (p->m <= RP__GEMM_STREAM_TILE_M && p->bn == 1 && p->n > RP__GEMM_MAX_TILE_N && wide && !made) {
         const int64_t threads = problems < rp_num_threads() ? rp_num_threads() : 1;
         tm = p->m;
         tn = ((p->n + threads - 1) / threads + 63) / 64 * 64;
@@ -177,6 +178,25 @@ void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flag
     out->n_words = RP__GEMM_WORDS + 4 * p->n_batch;
     out->items = problems * tiles_m * tiles_n;
     out->grain = rp__cpu_grain(out->items, work * (double)problems / (double)out->items / 8 + 100);
+}
+
+/* An operand is packed once for each tile of the result along the other. What is saved is a pass that stores it and one that reads it back: worth
+   a few additions. */
+unsigned rp__cpu_factor_cost(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                             const rp__library_call *call, rp__order order, unsigned k) {
+    enum { WORTH = 8, MOST = 64 };
+    rp__gemm_problem p;
+    int64_t problems = 1, again = 1, tm, tn;
+    (void)d, (void)n, (void)call, (void)order;
+    if (op != RP__LIB_MATMUL || !rp__dtype_is_float((rp_dtype)o->dtype) || !read_problem(&o[0], &o[1], &o[2], &p))
+        return 0;
+    for (unsigned i = 0; i < p.n_batch; i++) {
+        problems *= p.batch[i].extent;
+        if ((k ? p.batch[i].b : p.batch[i].a) == 0) again *= p.batch[i].extent;
+    }
+    rp__cpu_gemm_cut(p.m, p.n, problems, (double)p.k, RP__GEMM_MAX_TILE_M, &tm, &tn);
+    again *= k ? (p.m + tm - 1) / tm : (p.n + tn - 1) / tn;
+    return again == 1 ? MOST : again <= WORTH ? (unsigned)(WORTH / (again - 1)) : 0;
 }
 
 rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,

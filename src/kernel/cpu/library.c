@@ -105,5 +105,9 @@ static rp__chain_answer chain(rp__device *d, const rp__library_stage *stages, si
 }
 
 extern const rp__library rp__cpu_library;
-const rp__library rp__cpu_library = {
-    .workspace = workspace, .bind = bind, .order = order, .chain = chain, .name = name};
+const rp__library rp__cpu_library = {.workspace = workspace,
+                                     .bind = bind,
+                                     .order = order,
+                                     .factor_cost = rp__cpu_factor_cost,
+                                     .chain = chain,
+                                     .name = name};

@@ -14,7 +14,7 @@
 #include "core/log.h"
 #include "core/thread.h"
 
-enum { DEAR = 8 }; /* of op_cost's cycles */
+enum { DEAR = 8 }; /* of rp__node_cost */
 enum { UNIFORM = RP__VALUE_UNIFORM, ROW = RP__VALUE_ROW, ELEMENT = RP__VALUE_ELEMENT };
 
 typedef struct compiler {
@@ -54,29 +54,6 @@ static rp__insn *emit(compiler *c) {
     return i;
 }
 
-static const uint8_t math_cost[RP__NODE_COUNT] = {
-#define RP_MATH1(prim, f, cost) [RP__##prim] = cost,
-#define RP_MATH2(prim, f, cost) [RP__##prim] = cost,
-#include "kernel/prims.def"
-};
-/* Rough cycles an element, for slicing only. */
-static uint32_t op_cost(const rp__node *n) {
-    if (math_cost[n->op]) return math_cost[n->op];
-    switch (n->op) {
-    case RP__FLOORDIV:
-    case RP__REMAINDER:
-    case RP__PHILOX:
-    case RP__PHILOX64:
-    case RP__PHILOX_NORMAL:
-    case RP__GCD: return 32;
-    case RP__ERFP1:
-    case RP__SIGMOID: return 8;
-    case RP__SCAN: return DEAR;
-    case RP__ROUND: return 6;
-    default: return n->op == RP__LOAD && n->a != RP__NO_VAL ? 8 : 1;
-    }
-}
-
 static void classify(compiler *c) {
     const rp__dag *d = c->dag;
     for (unsigned i = 0; i < d->n_nodes; i++) {
@@ -88,7 +65,7 @@ static void classify(compiler *c) {
             uniform = uniform && (operands[k] == RP__NO_VAL || c->class[operands[k]] == UNIFORM);
         c->class[i] = uniform ? UNIFORM : c->plan != RP__PLAN_ELEMENTS && rp__dag_is_row(d, n->axes) ? ROW : ELEMENT;
         if (c->class[i] == ELEMENT) {
-            c->p->cost += op_cost(n);
+            c->p->cost += rp__node_cost(n);
             if (size_of(n->dtype) < c->p->min_size) c->p->min_size = (uint8_t)size_of(n->dtype);
         }
     }
@@ -178,7 +155,7 @@ static void find_costs(compiler *c) {
             n->op == RP__LOAD && c->p->access_narrow[n->access]; /* a bool's conversion is next to nothing */
         const bool places =
             (n->op == RP__LOAD || n->op == RP__IOTA || n->op == RP__INSIDE) && c->dag->accesses[n->access].windows;
-        unsigned sum = places ? DEAR : n->op == RP__IOTA ? 0 : op_cost(n) + half;
+        unsigned sum = places ? DEAR : n->op == RP__IOTA ? 0 : rp__node_cost(n) + half;
         for (int k = 0; k < 3; k++) {
             if (operands[k] == RP__NO_VAL || c->class[operands[k]] != ELEMENT) continue;
             sum += c->kept[operands[k]] ? 1 : c->cost[operands[k]];

@@ -1,4 +1,5 @@
-/* DAGs with a CONTRACT on CUDA: the texts of our products and convolutions, with the rest of the DAG in place of their store. */
+/* DAGs with a CONTRACT on CUDA: the texts of our products and convolutions, with the rest of the DAG in place of their store and, in the plain
+ * product's, what makes a factor in place of its load. */
 #include "kernel/contract.h"
 
 #include <string.h>
@@ -6,6 +7,7 @@
 #include "kernel/cuda/contract.h"
 #include "kernel/cuda/emit.h"
 #include "kernel/cuda/library.h"
+#include "kernel/cuda/matmul.h"
 
 /* What of the class the text depends on: the template's facts in `unit`, in `broadcast` how the dims divide, which row of the table it
  * is, and how many words that has. */
@@ -13,8 +15,8 @@ enum { BATCH_SHIFT = 0, M_SHIFT = 8, N_SHIFT = 16, OP_SHIFT = 24, ROW_SHIFT = 32
 
 static bool is_wide(const rp__dag *dag, const rp__space *s) {
     const int64_t limit = INT32_MAX / 2;
-    for (unsigned a = 1; a < dag->rest->n_accesses; a++) {
-        const rp__space_access *x = &s->accesses[dag->rest_access[a]];
+    for (unsigned a = 0; a < dag->n_accesses; a++) {
+        const rp__space_access *x = &s->accesses[a];
         int64_t reach = 0;
         for (unsigned d = 0; d < rp__space_dims(s); d++) {
             const int64_t stride = x->stride[d] < 0 ? -x->stride[d] : x->stride[d];
@@ -41,15 +43,29 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     const unsigned n = r.op == RP__LIB_MATMUL ? (unsigned)r.n_batch + r.n_m + r.n_n
                                               : (unsigned)RP__CONTRACT_SPATIAL + r.call.conv.spatial;
     const rp__problem p = {d, r.op, r.o, 3, &r.call, r.order};
+    const bool makes = dag->before[0] || dag->before[1];
     unsigned place = 0;
-    const rp__cuda_product_row *t = rp__cuda_template_following(&p, r.order, &place);
-    if (!t) return rp__fail(RP_ERROR_INTERNAL, "%s: no kernel takes what follows this product", space->op);
+    const rp__cuda_product_row *t =
+        makes ? rp__cuda_template_making(&p, &place) : rp__cuda_template_following(&p, r.order, &place);
+    if (!t) return rp__fail(RP_ERROR_INTERNAL, "%s: no kernel takes what surrounds this product", space->op);
     const uint32_t first = t->words(&p);
     bool wide = is_wide(dag, space);
-    RP_TRY(rp__contract_words(d, dag, space, r.dim, n, first, buffer, out));
+    RP_TRY(rp__contract_words(d, dag, RP__CONTRACT_REST, space, r.dim, n, first, buffer, out));
+    for (unsigned k = 0; k < 2; k++) {
+        if (!dag->before[k]) continue;
+        uint8_t dim[RP__SPACE_MAX_DIMS + 1];
+        const unsigned lines = k ? r.n_n : r.n_m;
+        memcpy(dim, r.dim, r.n_batch);
+        memcpy(dim + r.n_batch, r.dim + r.n_batch + (k ? r.n_m : 0), lines);
+        dim[r.n_batch + lines] = r.k;
+        RP_TRY(rp__contract_words(d, dag, RP__CONTRACT_FIRST + k, space, dim, r.n_batch + lines + 1, out->n_words,
+                                  buffer, out));
+    }
     const uint32_t words = out->n_words;
     RP_TRY(t->tiles(&p, &wide, buffer, out, &facts));
     out->n_words = words;
+    for (unsigned k = 0; k < 2; k++)
+        if (dag->before[k]) facts |= UINT64_C(1) << (RP__MATMUL_MAKES + k);
     c->template_ = RP__CUDA_CONTRACT;
     c->n_outer = (uint8_t)n;
     c->wide = wide;
@@ -67,14 +83,30 @@ rp_status rp__cuda_contract_emit(const rp__dag *dag, const rp__cuda_class *c, co
     const unsigned batch = (unsigned)(c->broadcast >> BATCH_SHIFT & 0xff),
                    m = (unsigned)(c->broadcast >> M_SHIFT & 0xff), n = (unsigned)(c->broadcast >> N_SHIFT & 0xff);
     const rp__cuda_place product[3] = {{"(rp_i64)batch", batch}, {"m", m}, {"n", n}};
+    const rp__cuda_place factors[2][3] = {{{"(rp_i64)batch", batch}, {"m", m}, {"k", 1}},
+                                          {{"(rp_i64)batch", batch}, {"n", n}, {"k", 1}}};
     const rp__cuda_place conv[6] = {{"n", 1}, {"g", 1}, {"m", 1}, {"at[0]", 1}, {"at[1]", 1}, {"at[2]", 1}};
     const bool is_product = op_of(c) == RP__LIB_MATMUL;
-    rp__text follow = {0};
-    rp_status status = rp__cuda_emit_rest(dag->rest, is_product ? product : conv, is_product ? 3 : c->n_outer,
-                                          (uint32_t)(c->broadcast >> WORDS_SHIFT), c->wide, &follow);
+    const unsigned dims[RP__CONTRACT_PARTS] = {is_product ? batch + m + n : c->n_outer, batch + m + 1, batch + n + 1};
+    uint32_t first = (uint32_t)(c->broadcast >> WORDS_SHIFT & 0xff);
+    rp__text texts[RP__CONTRACT_PARTS] = {{0}};
+    rp_status status = RP_OK;
+    for (unsigned k = 0; k < RP__CONTRACT_PARTS && status == RP_OK; k++) {
+        const rp__dag *part = rp__contract_part(dag, k);
+        if (!part) continue;
+        rp__space_layout at;
+        rp__space_layout_of(part, dims[k], first, &at);
+        status = rp__cuda_emit_part(part, k == RP__CONTRACT_REST,
+                                    k            ? factors[k - 1]
+                                    : is_product ? product
+                                                 : conv,
+                                    k || is_product ? 3 : c->n_outer, first, c->wide, &texts[k]);
+        first = at.end;
+    }
+    const rp__text_parts parts = {texts[0].data, {texts[1].data, texts[2].data}};
     if (status == RP_OK)
-        rp__cuda_template_at((unsigned)(c->broadcast >> ROW_SHIFT & 0xff))->source(name, c->unit, follow.data, out);
-    rp__text_free(&follow);
+        rp__cuda_template_at((unsigned)(c->broadcast >> ROW_SHIFT & 0xff))->source(name, c->unit, &parts, out);
+    for (unsigned k = 0; k < RP__CONTRACT_PARTS; k++) rp__text_free(&texts[k]);
     if (status == RP_OK && out->failed) status = RP__OOM("CUDA source of a kernel");
     return status;
 }

@@ -493,12 +493,12 @@ static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer 
     return set_tiles(p, 0, buffer, out, facts);
 }
 
-static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
+static void source(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out) {
     if (bit(facts, VECTORS))
-        rp__text_kernel_source(name, facts, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len, follow,
+        rp__text_kernel_source(name, facts, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len, parts,
                                out);
     else
-        rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, follow, out);
+        rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, parts, out);
 }
 
 static bool serves_mma(const rp__problem *p, size_t *workspace) {

@@ -156,8 +156,8 @@ static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer 
     return set_tiles(p, buffer, out, facts);
 }
 
-static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
-    rp__text_kernel_source(name, facts, macros, rp__embed_conv_depth_cuh, rp__embed_conv_depth_cuh_len, follow, out);
+static void source(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out) {
+    rp__text_kernel_source(name, facts, macros, rp__embed_conv_depth_cuh, rp__embed_conv_depth_cuh_len, parts, out);
 }
 
 static bool serves(const rp__problem *p, size_t *workspace) {

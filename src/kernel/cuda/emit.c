@@ -163,18 +163,18 @@ static bool new_analysis(rp__emitter *e, rp__arena *arena) {
     return e->stage && e->early && e->still && e->level && e->place && e->array && e->needed;
 }
 
-rp_status rp__cuda_emit_rest(const rp__dag *rest, const rp__cuda_place *places, unsigned n, uint32_t first, bool wide,
-                             rp__text *out) {
+rp_status rp__cuda_emit_part(const rp__dag *part, bool follows, const rp__cuda_place *places, unsigned n,
+                             uint32_t first, bool wide, rp__text *out) {
     rp__arena arena = {0};
     rp__cuda_class c;
-    rp__emitter e = {.dag = rest, .c = &c, .out = out, .at = "", .columns = 1, .recompute = true};
+    rp__emitter e = {.dag = part, .c = &c, .out = out, .at = "", .columns = 1, .recompute = true};
     memset(&c, 0, sizeof c);
     for (unsigned k = 0; k < n; k++) e.n_dims += places[k].dims;
     c.template_ = RP__CUDA_POINTWISE;
     c.n_outer = (uint8_t)e.n_dims;
     c.vector = c.unroll = 1;
     c.wide = wide;
-    rp__space_layout_of(rest, e.n_dims, first, &e.words);
+    rp__space_layout_of(part, e.n_dims, first, &e.words);
     if (!new_analysis(&e, &arena)) {
         rp__arena_free(&arena);
         return RP__OOM("CUDA source of a kernel");
@@ -182,15 +182,20 @@ rp_status rp__cuda_emit_rest(const rp__dag *rest, const rp__cuda_place *places, 
     find_levels(&e);
     find_places(&e);
     rp__emit_places(&e, places, n);
-    for (unsigned k = 0; k < rest->n_nodes; k++) {
-        const rp__node *node = &rest->nodes[k];
+    for (unsigned k = 0; k < part->n_nodes; k++) {
+        const rp__node *node = &part->nodes[k];
         if (node->op == RP__LOAD && node->access == 0)
             rp__text_add(out, "        const %s v%u = (%s)x;\n", rp__emit_type(node->dtype), k,
                          rp__emit_type(node->dtype));
         else
             rp__emit_node(&e, (rp__val)k, NULL);
     }
-    for (unsigned k = 0; k < rest->n_stores; k++) rp__emit_store(&e, &rest->stores[k], NULL);
+    for (unsigned k = 0; k < part->n_stores && follows; k++) rp__emit_store(&e, &part->stores[k], NULL);
+    if (!follows) {
+        rp__text_puts(out, "        x = ");
+        rp__emit_stored(&e, 0, part->stores[0].value);
+        rp__text_puts(out, ";\n");
+    }
     rp__arena_free(&arena);
     return out->failed ? RP__OOM("CUDA source of a kernel") : RP_OK;
 }

@@ -92,13 +92,14 @@ uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32
 /* Adds the kernel `name` to `out`; prelude.cuh and support.cuh come before it. */
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out);
 
-/* What follows a product, as statements of a kernel that has the sum x, parameters p and the places that the dims are read from. */
+/* A part of a product's DAG (rp__dag.rest, before), as statements of a kernel that has parameters p and the places that the dims are read
+ * from; x is the sum, or becomes the factor. */
 typedef struct rp__cuda_place {
     const char *from; /* an expression: the number of the place along `dims` dims, outermost first */
     unsigned dims;
 } rp__cuda_place;
-/* rest: rp__dag.rest; its words (rp__contract_words) begin at word `first`. */
-rp_status rp__cuda_emit_rest(const rp__dag *rest, const rp__cuda_place *places, unsigned n, uint32_t first, bool wide,
-                             rp__text *out);
+/* follows: the rest; its words (rp__contract_words) begin at word `first`. */
+rp_status rp__cuda_emit_part(const rp__dag *part, bool follows, const rp__cuda_place *places, unsigned n,
+                             uint32_t first, bool wide, rp__text *out);
 
 #endif

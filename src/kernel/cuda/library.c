@@ -103,11 +103,26 @@ static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, s
                               &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE});
 }
 
+/* Of the plain kernel, which is for products that take no longer than a launch: a block computes what it would read, and the launch that is
+ * saved is worth many additions. */
+static unsigned factor_cost(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                            const rp__library_call *call, rp__order order, unsigned k) {
+    enum { WORTH = 128, MOST = 64, TILE = 16 };
+    const rp__problem p = {d, op, o, n, call, order};
+    const int64_t other = o->size[o->ndim - (k ? 2u : 1u)], tiles = (other + TILE - 1) / TILE;
+    unsigned place;
+    if (op != RP__LIB_MATMUL || !rp__dtype_is_float((rp_dtype)o->dtype) ||
+        rp__cuda_template_following(&p, order, &place) != &rp__cuda_matmul_row)
+        return 0;
+    return tiles == 1 ? MOST : tiles - 1 <= WORTH ? (unsigned)(WORTH / (tiles - 1)) : 0;
+}
+
 extern const rp__library rp__cuda_library;
 const rp__library rp__cuda_library = {.workspace = workspace,
                                       .bind = bind,
                                       .finish = finish,
                                       .order = order,
+                                      .factor_cost = factor_cost,
                                       .channels_last = rp__cuda_conv_channels_last,
                                       .chain = rp__cuda_chain,
                                       .bind_chain = rp__cuda_chain_bind,

@@ -29,9 +29,20 @@ static variant *find(const rp__dag *dag, const rp__device *d, const rp__cuda_cla
 }
 
 static const char *template_name(unsigned t) {
-    static const char *const names[] = {
-        "pointwise",      "tile",        "row",        "cluster", "row_loop", "column", "partial_row",
-        "partial_column", "scan_totals", "scan_parts", "split",   "finish",   "many",   "contract"};
+    static const char *const names[] = {[RP__CUDA_POINTWISE] = "pointwise",
+                                        [RP__CUDA_TILE] = "tile",
+                                        [RP__CUDA_ROW] = "row",
+                                        [RP__CUDA_CLUSTER] = "cluster",
+                                        [RP__CUDA_ROW_LOOP] = "row_loop",
+                                        [RP__CUDA_COLUMN] = "column",
+                                        [RP__CUDA_PARTIAL_ROW] = "partial_row",
+                                        [RP__CUDA_PARTIAL_COLUMN] = "partial_column",
+                                        [RP__CUDA_SCAN_TOTALS] = "scan_totals",
+                                        [RP__CUDA_SCAN_PARTS] = "scan_parts",
+                                        [RP__CUDA_SPLIT] = "split",
+                                        [RP__CUDA_FINISH] = "finish",
+                                        [RP__CUDA_MANY] = "many",
+                                        [RP__CUDA_CONTRACT] = "contract"};
     return names[t];
 }
 

@@ -166,9 +166,9 @@ void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch
 }
 
 void rp__matmul_factors(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
-    buffer->words[0] = buffer->words[3] = 0;
-    rp__cuda_operand_slot(&p->o[1], 1, RP__READ, buffer, out);
-    rp__cuda_operand_slot(&p->o[2], 2, RP__READ, buffer, out);
+    for (unsigned k = 0; k < 4; k++) buffer->words[k] = 0;
+    for (unsigned k = 1; k < 3; k++)
+        if (p->o[k].storage) rp__cuda_operand_slot(&p->o[k], k, RP__READ, buffer, out);
 }
 
 /* ---- our own kernel ---- */
@@ -180,6 +180,8 @@ static void macros(uint64_t facts, rp__text *out) {
                  (unsigned)(facts >> 24 & 1), facts >> 26 & 1 ? "rp_i64" : "rp_i32");
     rp__text_add(out, "#define RP_REST %u\n", (unsigned)(facts >> 32));
     rp__text_add(out, "#define RP_LONG %u\n", (unsigned)(facts >> 27 & 1));
+    rp__text_add(out, "#define RP_MAKES_A %u\n#define RP_MAKES_B %u\n", (unsigned)(facts >> RP__MATMUL_MAKES & 1),
+                 (unsigned)(facts >> (RP__MATMUL_MAKES + 1) & 1));
     rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n", tile, tile,
                  tile == 16   ? 64
                  : tile == 32 ? 32
@@ -246,8 +248,8 @@ static rp_status tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buff
     return set_tiles(p->device, &read, *wide, p->call, buffer, out, facts);
 }
 
-static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
-    rp__text_kernel_source(name, facts, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, follow, out);
+static void source(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out) {
+    rp__text_kernel_source(name, facts, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, parts, out);
 }
 
 /* Integers add up in 64 bits here; in whichever order and words, what a result holds of a sum is the same. */

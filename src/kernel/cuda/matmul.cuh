@@ -6,7 +6,8 @@
  * Parameters (matmul.c defines the macros):
  *   RP_NAME kernel name; RP_T storage type, RP_ACC accumulator, RP_LOAD(x), RP_STORE(x), RP_MULADD(a, b, c); RP_TM, RP_TN, RP_TK
  *   tile, TK a part of RP_BLOCK; RP_LONG 1 where K is more than one block; RP_INDEX type of offsets; RP_BATCH number of batch dims; RP_BIAS 0 or 1; RP_REST words of
- *   what follows each sum x of (batch, m, n), 0: it is stored.
+ *   what surrounds the product: what follows each sum x of (batch, m, n), 0: it is stored; RP_MAKES_A, RP_MAKES_B 1 where an element x of
+ *   (batch, m, k) or (batch, n, k) is made, not read.
  * Words: out a b bias, M N K, out's strides (m, n), a's (m, k), b's (k, n), bias' (n), then for each batch dim its extent and the
  * strides of out, a, b. */
 #define RP_I RP_TM / 16
@@ -61,14 +62,32 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     for (RP_INDEX k0 = 0; k0 < K; k0 += RP_TK) {
         RP_ACC la[RP_LA], lb[RP_LB];
         _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {
-            const int x = e * 256 + t, m = a_along ? x / RP_TK : x % RP_TM, k = a_along ? x % RP_TK : x / RP_TM;
+            const int at = e * 256 + t;
+            const RP_INDEX m = m0 + (a_along ? at / RP_TK : at % RP_TM), k = k0 + (a_along ? at % RP_TK : at / RP_TM);
             la[e] = 0;
-            if (m0 + m < M && k0 + k < K) la[e] = RP_LOAD(a[(m0 + m) * am + (k0 + k) * ak]);
+#if RP_MAKES_A
+            if (m < M && k < K) {
+                RP_ACC x;
+                RP_FACTOR_A
+                la[e] = x;
+            }
+#else
+            if (m < M && k < K) la[e] = RP_LOAD(a[m * am + k * ak]);
+#endif
         }
         _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {
-            const int x = e * 256 + t, n = b_along ? x / RP_TK : x % RP_TN, k = b_along ? x % RP_TK : x / RP_TN;
+            const int at = e * 256 + t;
+            const RP_INDEX n = n0 + (b_along ? at / RP_TK : at % RP_TN), k = k0 + (b_along ? at % RP_TK : at / RP_TN);
             lb[e] = 0;
-            if (n0 + n < N && k0 + k < K) lb[e] = RP_LOAD(b[(k0 + k) * bk + (n0 + n) * bn]);
+#if RP_MAKES_B
+            if (n < N && k < K) {
+                RP_ACC x;
+                RP_FACTOR_B
+                lb[e] = x;
+            }
+#else
+            if (n < N && k < K) lb[e] = RP_LOAD(b[k * bk + n * bn]);
+#endif
         }
         if (k0 > 0) rp_barrier(); /* the tile before is read */
         _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {

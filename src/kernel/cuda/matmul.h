@@ -19,9 +19,11 @@ bool rp__matmul_is_wide(const rp__operand *o, size_t n);
 /* The words of matmul.cuh and product.cuh but for the addresses, and their number. */
 enum { RP__MATMUL_WORDS = 14, RP__MATMUL_BATCH_WORDS = 4 };
 void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch *out);
+/* Of the facts of matmul.cuh: the first factor is made, the second. */
+enum { RP__MATMUL_MAKES = 28 };
 /* Addresses and slots of a product by itself. */
 void rp__matmul_start(const rp__problem *p, const rp__matmul *read, rp__launch_buffer *buffer, rp__launch *out);
-/* Addresses and slots of the factors, for what follows. */
+/* Addresses and slots of the factors, for what follows. One without memory is made. */
 void rp__matmul_factors(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out);
 
 #endif

@@ -350,8 +350,8 @@ static rp_status plain_tiles(const rp__problem *p, bool *wide, rp__launch_buffer
     return tiles(p, FMA, wide, buffer, out, facts);
 }
 
-static void source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
-    rp__text_kernel_source(name, facts, macros, rp__embed_product_cuh, rp__embed_product_cuh_len, follow, out);
+static void source(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out) {
+    rp__text_kernel_source(name, facts, macros, rp__embed_product_cuh, rp__embed_product_cuh_len, parts, out);
 }
 
 const rp__cuda_product_row rp__cuda_tensor_row = {.row = {.name = "mma",

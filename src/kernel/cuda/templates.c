@@ -19,6 +19,13 @@ const rp__cuda_product_row *rp__cuda_template_following(const rp__problem *p, rp
     return NULL;
 }
 
+const rp__cuda_product_row *rp__cuda_template_making(const rp__problem *p, unsigned *place) {
+    const rp__cuda_product_row *row = &rp__cuda_matmul_row;
+    if (p->op != RP__LIB_MATMUL || row->row.order(p) != p->order) return NULL;
+    for (*place = 0; rp__cuda_templates[*place] != &row->row;) ++*place;
+    return row;
+}
+
 const rp__cuda_product_row *rp__cuda_template_at(unsigned place) {
     return (const rp__cuda_product_row *)rp__cuda_templates[place]; /* its first member */
 }

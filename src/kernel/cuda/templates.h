@@ -4,16 +4,17 @@
 #define RP_KERNEL_CUDA_TEMPLATES_H
 
 #include "core/text.h"
+#include "kernel/cuda/text_kernel.h"
 #include "kernel/template.h"
 
 typedef struct rp__cuda_product_row {
     rp__template row;
     /* Of a row that takes what follows: words that it has before those of what follows; its words, grid, slots and the facts that its
-     * text depends on, where o[0] has no memory and `wide` says that what follows needs offsets of 64 bits; the text, in which `follow`
-     * stands for the store. facts have 32 bits; contract.c puts the number of words that follow above them. */
+     * text depends on, where o[0] has no memory and `wide` says that what follows needs offsets of 64 bits; the text, in which `parts`
+     * stand for the store and, of the row that makes factors, for loads. facts have 32 bits; contract.c puts the number of words that follow above them. */
     uint32_t (*words)(const rp__problem *p);
     rp_status (*tiles)(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts);
-    void (*source)(const char *name, uint64_t facts, const char *follow, rp__text *out);
+    void (*source)(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out);
 } rp__cuda_product_row;
 
 enum {
@@ -26,5 +27,7 @@ extern const rp__template *const rp__cuda_templates[RP__CUDA_TEMPLATES];
 /* The row that computes the problem with what follows its sums, in this order; its place in the table. */
 const rp__cuda_product_row *rp__cuda_template_following(const rp__problem *p, rp__order order, unsigned *place);
 const rp__cuda_product_row *rp__cuda_template_at(unsigned place);
+/* The row that computes factors where it would read them, if it has the problem's order. */
+const rp__cuda_product_row *rp__cuda_template_making(const rp__problem *p, unsigned *place);
 
 #endif

@@ -11,38 +11,38 @@
 static rp__mutex lock = RP__MUTEX_INIT;
 static rp__map known;
 
-/* The text with the kernel's name and what follows a result in their places. The name stands in the text itself: what looks for kernels in a
+/* The text with the kernel's name and the parts in their places. The name stands in the text itself: what looks for kernels in a
    source need not expand macros. */
-static void add_filled(const char *text, size_t length, const char *name, const char *follow, rp__text *out) {
+static void add_filled(const char *text, size_t length, const char *name, const rp__text_parts *parts, rp__text *out) {
     static const struct {
         const char *mark;
-        size_t length;
-    } marks[2] = {{"RP_NAME(", 7}, {"RP_FOLLOW\n", 9}};
-    const char *const to[2] = {name, follow}, *end = text + length;
+        size_t length; /* without the last character, which stays */
+    } marks[4] = {{"RP_NAME(", 7}, {"RP_FOLLOW\n", 9}, {"RP_FACTOR_A\n", 11}, {"RP_FACTOR_B\n", 11}};
+    const char *const to[4] = {name, parts->follow, parts->factor[0], parts->factor[1]}, *end = text + length;
     for (;;) {
         const char *found = NULL;
         unsigned which = 0;
-        for (unsigned k = 0; k < 2; k++) {
+        for (unsigned k = 0; k < sizeof marks / sizeof *marks; k++) {
             const char *at = memmem(text, (size_t)(end - text), marks[k].mark, marks[k].length + 1);
             if (at && (!found || at < found)) found = at, which = k;
         }
         if (!found) break;
         rp__text_write(out, text, (size_t)(found - text));
-        rp__text_puts(out, to[which]);
+        if (to[which]) rp__text_puts(out, to[which]);
         text = found + marks[which].length;
     }
     rp__text_write(out, text, (size_t)(end - text));
 }
 
 void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_macros *macros, const char *text,
-                            size_t length, const char *follow, rp__text *out) {
+                            size_t length, const rp__text_parts *parts, rp__text *out) {
     rp__text head = {0};
     rp__text_add(out, "#define RP_WORDS %s_words\n", name);
     macros(facts, &head);
-    if (head.data) add_filled(head.data, head.length, name, follow, out);
+    if (head.data) add_filled(head.data, head.length, name, parts, out);
     out->failed = out->failed || head.failed;
     rp__text_free(&head);
-    add_filled(text, length, name, follow, out);
+    add_filled(text, length, name, parts, out);
 }
 
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
@@ -59,7 +59,7 @@ rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__tex
     char name[64];
     rp__text source = {0};
     (void)snprintf(name, sizeof name, "rp_%s_%llx", key->family, (unsigned long long)key->facts);
-    rp__text_kernel_source(name, key->facts, macros, text, length, "", &source);
+    rp__text_kernel_source(name, key->facts, macros, text, length, &(rp__text_parts){0}, &source);
     rp_status status = source.failed ? RP__OOM("source of a CUDA kernel")
                                      : rp__nvrtc_kernel(d, source.data, name, RP__KERNEL_CUDA, &k);
     rp__text_free(&source);

@@ -11,17 +11,22 @@ typedef struct rp__text_kernel_key { /* compared as bytes: zero it first */
     uint64_t facts;                  /* whatever the macros depend on */
 } rp__text_kernel_key;
 
+/* Statements that stand in a text: what is done with each result x, in place of the line RP_FOLLOW, and what makes x of the first and the second
+ * factor, in place of the lines RP_FACTOR_A and RP_FACTOR_B, in a kernel whose macros ask for it. NULL: nothing. */
+typedef struct rp__text_parts {
+    const char *follow, *factor[2];
+} rp__text_parts;
+
 /* Adds the macro lines for `facts`, and texts that several kernels share, to `out`; RP_WORDS is defined before. In these and in the
- * kernel's own text RP_NAME( and the line RP_FOLLOW are replaced. */
+ * kernel's own text RP_NAME( and the lines of parts are replaced. */
 typedef void rp__text_kernel_macros(uint64_t facts, rp__text *out);
 /* Borrowed: kernels of texts live as long as the process. */
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
                           const char *text, size_t length, rp__kernel **out);
 
-/* The source by itself: `name` is the kernel's, and the line RP_FOLLOW of the text becomes `follow`, what is done with each result of
- * a kernel whose macros ask for it. */
+/* The source by itself: `name` is the kernel's. */
 void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_macros *macros, const char *text,
-                            size_t length, const char *follow, rp__text *out);
+                            size_t length, const rp__text_parts *parts, rp__text *out);
 
 /* RP_T, RP_ACC, RP_LOAD, RP_STORE and RP_MULADD of a dtype: f16 and bf16 accumulate in f32, integers in 64 bits. */
 void rp__text_kernel_dtype(rp_dtype dtype, rp__text *out);

@@ -35,7 +35,8 @@ typedef struct N(job) {
     const struct conv_box *box; /* b comes from boxes of its memory; NULL: gather_b */
     void (*scatter)(const struct conv_plan *c, ST *base, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
                     int64_t ld);
-    const rp__gemm_rest *rest; /* takes the sums; NULL: they are the result */
+    const rp__gemm_rest *rest;              /* takes the sums; NULL: they are the result */
+    const rp__gemm_rest *makes_a, *makes_b; /* in place of memory; NULL: there is some */
 } N(job);
 
 typedef struct N(scratch) {
@@ -77,6 +78,26 @@ RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t
         }
     }
 #endif
+}
+
+/* Columns [n0, n0 + nc) of b in panels, as pack_lines leaves them, by what makes them. */
+RP__VEC_FN void N(make_panels)(const N(job) * g, int64_t n0, int64_t nc, int64_t k0, int64_t kc, T *dst, int64_t step,
+                               T *run) {
+    for (int64_t p = 0; p < nc; p += NR, dst += step) {
+        const int64_t w = nc - p < NR ? nc - p : NR;
+        if (w < NR) {
+            for (int64_t i = 0; i < NR * kc; i++) dst[i] = 0;
+        }
+        if (!(g->flags & RP__GEMM_MAKES_B_ALONG)) {
+            rp__gemm_rest_run(g->makes_b, dst, NR, k0, kc, n0 + p, w);
+            continue;
+        }
+        for (int64_t j = 0; j < w; j += 8) {
+            const int64_t lines = w - j < 8 ? w - j : 8;
+            rp__gemm_rest_run(g->makes_b, run, KC + PAD, n0 + p + j, lines, k0, kc);
+            A(pack_turned)(NR, run, KC + PAD, lines, kc, dst + j);
+        }
+    }
 }
 
 #ifdef LOAD_VECTOR
@@ -215,7 +236,8 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
     const struct conv_box *box = g->box;
     bool stream = false;
 #ifdef LOAD_VECTOR
-    stream = mc <= RP__GEMM_STREAM_TILE_M && g->bn == 1 && !g->gather_a && !g->gather_b && nc >= 4 * L;
+    stream = mc <= RP__GEMM_STREAM_TILE_M && g->bn == 1 && !g->gather_a && !g->gather_b && !g->makes_a && !g->makes_b &&
+             nc >= 4 * L;
 #endif
     const int64_t columns = box ? box->columns : nc;
     const bool groups = g->k > GROUP,
@@ -255,6 +277,8 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
 #endif
             } else if (g->gather_b) {
                 g->gather_b(g->conv, g->b, n0, nc, k0, kc, pb, memory->run);
+            } else if (g->makes_b) {
+                N(make_panels)(g, n0, nc, k0, kc, pb, step, memory->run);
             } else {
                 b = g->b + k0 * g->bk + n0 * g->bn;
                 b_here =
@@ -264,14 +288,17 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
                 else if (full < nc)
                     N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full / NR * step, step, memory->run);
             }
-            const ST *a = g->gather_a ? NULL : g->a + m0 * g->am + k0 * g->ak;
+            const ST *a = g->gather_a || g->makes_a ? NULL : g->a + m0 * g->am + k0 * g->ak;
             /* a in place when it is read once or twice, or when all of it is near: rows far apart fall into few cache sets */
             const bool near = g->ak == 1 && mc * (g->am > 0 ? g->am : -g->am) <= 16384;
-            const bool a_here = SAME && !g->gather_a && (near || nc <= 2 * NR || mc == 1);
+            const bool a_here = SAME && a && (near || nc <= 2 * NR || mc == 1);
             bool a_rows = !g->gather_a && g->ak == 1; /* packed a: rows of KC + PAD, or blocks of MICRO_ROWS */
             const int64_t block = MICRO_ROWS * kc + PAD;
             if (g->gather_a) {
                 a_rows = g->gather_a(g->conv, g->a, m0, mc, k0, kc, pa, memory->run);
+            } else if (g->makes_a) {
+                rp__gemm_rest_run(g->makes_a, pa, KC + PAD, m0, mc, k0, kc);
+                a_rows = true;
             } else if (!a_here && a_rows) {
                 for (int64_t i = 0; i < mc; i++) WIDEN(pa + i * (KC + PAD), a + i * g->am, kc);
             } else if (!a_here) {
@@ -380,11 +407,15 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
          .bias = (const ST *)(uintptr_t)w[RP__GEMM_BIAS],
          .bias_stride = v[RP__GEMM_BIAS_STRIDE],
          .flags = (unsigned)w[RP__GEMM_FLAGS]};
-    rp__gemm_rest rest;
+    rp__gemm_rest rest, makes[2];
+    const bool makes_a = g.flags & RP__GEMM_MAKES_A, makes_b = g.flags & RP__GEMM_MAKES_B;
     if (g.flags & RP__GEMM_REST) {
-        rp__gemm_rest_begin(&rest, kernel, w + RP__GEMM_WORDS + 4 * v[RP__GEMM_BATCH], sizeof(T));
+        rp__gemm_rest_begin(&rest, kernel, 0, w + RP__GEMM_WORDS + 4 * v[RP__GEMM_BATCH], sizeof(T));
         g.rest = &rest;
     }
+    const unsigned first = g.flags & RP__GEMM_TURNED ? 2 : 1; /* the part that makes a */
+    if (makes_a) rp__gemm_rest_begin(&makes[0], kernel, first, w + w[RP__GEMM_A], sizeof(T)), g.makes_a = &makes[0];
+    if (makes_b) rp__gemm_rest_begin(&makes[1], kernel, 3 - first, w + w[RP__GEMM_B], sizeof(T)), g.makes_b = &makes[1];
     N(scratch) *memory = rp__gemm_scratch_take();
     for (int64_t item = begin; item < end; item++) {
         int64_t batch = tiles == 1 ? item : item / tiles, t = tiles == 1 ? 0 : item % tiles;
@@ -394,13 +425,15 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
             const int64_t i = d ? batch % dim[0] : batch;
             if (d) batch /= dim[0];
             if (g.rest) rest.fixed[d] = i;
+            if (makes_a) makes[0].fixed[d] = i;
+            if (makes_b) makes[1].fixed[d] = i;
             oo += i * dim[1];
             oa += i * dim[2];
             ob += i * dim[3];
         }
         g.out = (ST *)(uintptr_t)w[RP__GEMM_OUT] + oo;
-        g.a = (const ST *)(uintptr_t)w[RP__GEMM_A] + oa;
-        g.b = (const ST *)(uintptr_t)w[RP__GEMM_B] + ob;
+        g.a = makes_a ? NULL : (const ST *)(uintptr_t)w[RP__GEMM_A] + oa;
+        g.b = makes_b ? NULL : (const ST *)(uintptr_t)w[RP__GEMM_B] + ob;
         const int64_t m0 = t / tiles_n * tm, n0 = t % tiles_n * tn;
         N(tile)(&g, memory, m0, M - m0 < tm ? M - m0 : tm, n0, NN - n0 < tn ? NN - n0 : tn);
     }
@@ -548,7 +581,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
     const int64_t *v = (const int64_t *)w;
     const bool follows = w[RP__CONV_FLAGS] & RP__GEMM_REST;
     rp__gemm_rest rest;
-    if (follows) rp__gemm_rest_begin(&rest, kernel, w + RP__CONV_WORDS, sizeof(T));
+    if (follows) rp__gemm_rest_begin(&rest, kernel, 0, w + RP__CONV_WORDS, sizeof(T));
     const ST *x = (const ST *)(uintptr_t)w[RP__CONV_X], *wt = (const ST *)(uintptr_t)w[RP__CONV_W];
     const ST *y = (const ST *)(uintptr_t)w[RP__CONV_Y];
     N(scratch) *memory = rp__gemm_scratch_take();
