@@ -668,6 +668,48 @@ static void test_aliases(void **state) {
     assert_ok();
 }
 
+/* ctx: a tensor from outside, which copies that need not be made hand on as it is. It is no constant of the graph. */
+static void hands_on(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *same = rp_contiguous(*(rp_tensor **)ctx);
+    out[0] = rp_mul(in[0], same);
+    rp_add_scalar_(same, rp_f64(0.5));
+    out[1] = rp_add(in[0], same);
+}
+
+static void test_handed_on(void **state) {
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *outside[2];
+        for (int k = 0; k < 2; k++) {
+            outside[k] = way & 2 ? rp_full(RP_DIMS(3), rp_f64(2)) : rp_full(RP_NO_DIMS, rp_f64(2));
+            if (way & 1) { /* as a module's buffer, in no scope */
+                rp_scope made = rp_scope_begin();
+                outside[k] = rp_retain(rp_clone(outside[k]));
+                assert_int_equal(rp_scope_end(made, NULL, 0), RP_OK);
+            }
+        }
+        rp_compiled *f = compiled((rp_fn){hands_on, &outside[0], sizeof outside[0], "hands_on"},
+                                  RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+        for (int call = 0; call < 4; call++) {
+            rp_tensor *x = filled(0.5 + call, 1, 3), *out[2], *want[2];
+            if (call == 3)
+                for (int k = 0; k < 2; k++) rp_fill_(outside[k], rp_f64(7));
+            assert_int_equal(rp_call(f, &x, 1, out, 2), RP_OK);
+            hands_on(&outside[1], &x, 1, want, 2);
+            assert_same(out[0], want[0]);
+            assert_same(out[1], want[1]);
+            assert_same(outside[0], outside[1]);
+        }
+        rp_compiled_release(f);
+        for (int k = 0; k < 2 && way & 1; k++) rp_release(outside[k]);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+    assert_ok();
+}
+
 static void wrong(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)n_in;
     (void)n_out;
@@ -1137,6 +1179,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_escape, take_error),
         cmocka_unit_test_teardown(test_random, take_error),
         cmocka_unit_test_teardown(test_aliases, take_error),
+        cmocka_unit_test_teardown(test_handed_on, take_error),
         cmocka_unit_test_teardown(test_error_inside, take_error),
         cmocka_unit_test_teardown(test_nested, take_error),
         cmocka_unit_test_teardown(test_backends_go, take_error),

@@ -150,7 +150,7 @@ static rp_status meet(checkpoint *c, const rp_tensor *t, bool inside) {
     rp__hash key = key_of(t->storage);
     if (rp__map_get(&c->met, key)) return RP_OK;
     if (!rp__map_put(&c->met, key, c)) return RP__OOM("checkpoint");
-    if (inside || rp__scope_holds(c->scope, t)) return RP_OK;
+    if (inside || rp__scope_holds_alone(c->scope, t)) return RP_OK;
     if (!RP__GROW(&c->outside, &c->outside_capacity, c->n_outside + 1)) return RP__OOM("checkpoint");
     c->outside[c->n_outside++] = (outside){rp__storage_retain(t->storage), atomic_load(&t->storage->version)};
     return RP_OK;

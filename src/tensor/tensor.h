@@ -162,8 +162,9 @@ extern const char *(*rp__grad_name_hook)(const rp_tensor *t);
 rp_scope rp__scope_begin(void);
 void rp__scope_end(rp_scope scope, rp_tensor *const *keep, size_t n);
 
-/* Was t made, in this thread, since `scope` began, and not released since? */
-bool rp__scope_holds(rp_scope scope, const rp_tensor *t);
+/* Was t made, in this thread, since `scope` began, and does nothing else hold it? What is older and came into the scope once more
+   (an op in place returns its operand, a copy that need not be made as well) is held from outside, too. */
+bool rp__scope_holds_alone(rp_scope scope, const rp_tensor *t);
 
 /* For rp_memory_stats. */
 void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors);

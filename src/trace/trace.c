@@ -156,7 +156,7 @@ enum { CONST_BYTES = 4096 };
 static bool is_constant(const rp__trace *t, const rp_tensor *x) {
     return t->mode != RP__TRACE_SEGMENTS && x->device.type == RP_DEVICE_CPU && !x->storage->foreign &&
            x->storage->data && x->storage->bytes <= CONST_BYTES && !rp__grad_needed(x) && rp__tensor_contiguous(x) &&
-           rp__scope_holds(t->scope, x);
+           rp__scope_holds_alone(t->scope, x);
 }
 
 static size_t watched_gradient(const rp__trace *t, const rp_tensor *x) {
