@@ -304,7 +304,7 @@ def _scalar_tensor(low, node, a, expect):
     return [low.full(a["s"], node.meta["val"].dtype)]
 
 
-@special("full", "empty", "zeros", "ones", "new_empty", "new_zeros", "new_ones", "new_full", "empty_strided", "new_empty_strided")
+@special("full", "empty", "empty_permuted", "zeros", "ones", "new_empty", "new_zeros", "new_ones", "new_full", "empty_strided", "new_empty_strided")
 def _full(low, node, a, expect):
     name = node.target._schema.name.split("::")[1]
     value = a.get("fill_value", 1 if name.endswith("ones") else 0)

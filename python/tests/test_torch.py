@@ -168,6 +168,9 @@ class Inference(Door):
         table = torch.arange(6.0)
         self.check(lambda x: x * torch.tensor([1.0, 2.0, 3.0]) + table[:3] + torch.arange(3) + torch.ones(3), torch.randn(3))
 
+    def test_memory_without_values(self):
+        self.check(lambda x: x + torch.empty_permuted((3, 4), (1, 0), device=x.device).fill_(2) + x.new_empty(4).zero_(), torch.randn(3, 4))
+
     def test_attention(self):
         q = torch.randn(2, 4, 6, 8)
         self.check(lambda q: (F.scaled_dot_product_attention(q, q, q), F.scaled_dot_product_attention(q, q, q, is_causal=True)), q)
