@@ -434,7 +434,7 @@ static const char *why_not_made(const rp__fusion *f, const uint32_t *members, ui
                 if ((makers >> j & 1u) && f->node_of[node] == members[j]) return "gathered-operand";
         }
     }
-    return cost > factor->most ? "factor-would-repeat" : NULL;
+    return cost > factor->most || factor->most == 0 ? "factor-would-repeat" : NULL;
 }
 
 /* What may share a kernel with a product: what is computed of each of its elements, where it stands, and what makes its factors. A dim of
