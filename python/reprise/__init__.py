@@ -69,13 +69,21 @@ class Function:
 
 
 def compile_ir(text, **options):
-    """Compiles a graph in the library's text form (docs/ir.md). Options: engine, engine_options (a dict), wait, no_graph, strict."""
-    known = {"engine", "engine_options", "wait", "no_graph", "strict"}
+    """Compiles a graph in the library's text form (docs/ir.md). Options: engine, engine_options (a dict), numbers ("default" or "fast"), tune,
+    wait, no_graph, strict."""
+    known = {"engine", "engine_options", "numbers", "tune", "wait", "no_graph", "strict"}
     for name in options.keys() - known:
         raise ValueError(f"reprise: no option {name!r}; there are {', '.join(sorted(known))}")
     if "engine_options" in options:
         options["engine_options"] = tuple((str(k), str(v)) for k, v in (options["engine_options"] or {}).items())
+    check_numbers(options)
     return Function(_c.Program.read(text, options))
+
+
+def check_numbers(options):
+    """Of options: numbers may be "default", eager's bits, or "fast"."""
+    if options.get("numbers", "default") not in ("default", "fast"):
+        raise ValueError(f"reprise: no numbers {options['numbers']!r}; there are default, fast")
 
 
 def backend(gm, example_inputs, **keywords):

@@ -13,7 +13,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.fx.passes.split_module import split_module
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import _c
+from . import _c, check_numbers
 from .decompose import table
 from .lower import Lowering, hint, type_of, where
 from .report import REPORT, Graph
@@ -29,7 +29,7 @@ def bind(table=True):
 
 
 bind()
-OPTIONS = {"engine", "engine_options", "strict", "wait", "no_graph"}
+OPTIONS = {"engine", "engine_options", "numbers", "tune", "strict", "wait", "no_graph"}
 DRAWING = threading.Lock()  # the library's default generators are set, drawn from and read in one go
 MOST_ROUNDS = 8  # a graph is split again where a part of it turns out to be refused
 
@@ -452,7 +452,7 @@ def engine_pairs(given):
 def backend(gm, example_inputs, *, options=None, mode=None, **unknown):
     """torch.compile(model, backend="reprise", options={...}). Options: engine (a name of reprise.backends()), engine_options (a dict, of what
     the engine takes), strict (a node that the library does not run is an error that names it, instead of a split; fullgraph=True asks for
-    it), wait, no_graph."""
+    it), numbers ("default": eager's bits; "fast"), tune (schedules of kernels are measured), wait, no_graph."""
     options = dict(options or {})
     for name in list(options):
         if name not in OPTIONS:
@@ -468,6 +468,7 @@ def backend(gm, example_inputs, *, options=None, mode=None, **unknown):
         options.pop("engine_options", None)
     if options.get("engine") not in (None, *_c.backends()):
         raise ValueError(f"reprise: no engine {options['engine']!r}; there are {', '.join(_c.backends())}")
+    check_numbers(options)
     _c.set_threads(torch.get_num_threads())
     follow_precision()
 

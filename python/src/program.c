@@ -488,6 +488,9 @@ static bool make_compiled(program *p, PyObject *options) {
         if ((value = PyDict_GetItemString(options, "no_graph"))) o.no_graph = PyObject_IsTrue(value) == 1;
         if ((value = PyDict_GetItemString(options, "strict"))) o.strict = PyObject_IsTrue(value) == 1;
         if ((value = PyDict_GetItemString(options, "wait"))) o.wait = PyObject_IsTrue(value) == 1;
+        if ((value = PyDict_GetItemString(options, "tune"))) o.tune = PyObject_IsTrue(value) == 1;
+        if ((value = PyDict_GetItemString(options, "numbers")))
+            o.numbers = PyUnicode_CompareWithASCIIString(value, "fast") == 0 ? RP_NUMBERS_FAST : RP_NUMBERS_DEFAULT;
         int type, index;
         if ((value = PyDict_GetItemString(options, "device")) && PyArg_ParseTuple(value, "ii", &type, &index))
             p->device = (rp_device){(rp_device_type)type, index};

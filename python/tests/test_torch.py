@@ -468,7 +468,7 @@ class Splits(Door):
 
     def test_unknown_options(self):
         for options, message in (({"speed": 1}, "no option 'speed'"), ({"engine": "steam"}, "no engine 'steam'"), ({"engine_options": 3}, "dict"),
-                                 ({"engine_options": {"pressure": 3}}, "takes no engine_options")):
+                                 ({"numbers": "quick"}, "no numbers 'quick'"), ({"engine_options": {"pressure": 3}}, "takes no engine_options")):
             with self.subTest(options), self.assertRaisesRegex(Exception, message):
                 torch.compile(lambda x: x + 1, backend="reprise", options=options)(torch.randn(2))
         with self.assertRaisesRegex(Exception, "no mode 'max-autotune'"):
@@ -480,6 +480,17 @@ class Splits(Door):
                 torch._dynamo.reset()
                 reprise.reset()
                 self.check(lambda x: (x.sin() * 2).sum(1), torch.randn(3, 4), options={"engine": engine})
+
+    def test_fast_numbers(self):
+        x = torch.randn(64, 200, dtype=torch.bfloat16)
+        for numbers, told in (("default", False), ("fast", True)):
+            torch._dynamo.reset()
+            reprise.reset()
+            run = torch.compile(lambda x: (x * 1.5 + 2).tanh() * x, backend="reprise", options={"numbers": numbers, "tune": True})
+            for _ in range(3):
+                torch.testing.assert_close(run(x), (x * 1.5 + 2).tanh() * x, rtol=2e-2, atol=2e-2)
+            facts = reprise.explain().graphs[0].facts()
+            self.assertEqual(any(f[0] == "numbers" for f in facts), told, facts)
 
     def test_float32_is_as_exact_as_in_pytorch(self):
         before = torch.get_float32_matmul_precision()
