@@ -43,7 +43,11 @@ static rp_status begin(work *w) {
                    tmp && *tmp == '/' && strlen(tmp) < 80 ? tmp : "/tmp");
     if (!mkdtemp(w->folder))
         return rp__fail(RP_ERROR_COMPILE, "TVM: no folder for its compiler, %s: %s", w->folder, strerror(errno));
-    for (int k = 0; k < PLACES; k++) (void)snprintf(w->path[k], sizeof w->path[k], "%s/%s", w->folder, names[k]);
+    const size_t folder = strlen(w->folder);
+    for (int k = 0; k < PLACES; k++) {
+        memcpy(w->path[k], w->folder, folder);
+        (void)snprintf(w->path[k] + folder, sizeof w->path[k] - folder, "/%s", names[k]);
+    }
     return RP_OK;
 }
 

@@ -635,9 +635,10 @@ static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *sp
 
 /* ---- schedules ---- */
 
-/* Adds a wish that comes to a class of its own. */
-static void offer(const rp__device *d, const rp__dag *dag, const rp__space *space, const rp__schedule *how,
-                  rp__cuda_class *classes, rp__schedule *out, size_t *n, size_t room) {
+/* Adds a wish that comes to a class of its own. Not inlined: each copy would have a `work` of its own in the caller's frame. */
+static __attribute__((noinline)) void offer(const rp__device *d, const rp__dag *dag, const rp__space *space,
+                                            const rp__schedule *how, rp__cuda_class *classes, rp__schedule *out,
+                                            size_t *n, size_t room) {
     work w;
     rp__space s = *space;
     s.how = how;

@@ -481,6 +481,7 @@ RP__CLUSTER_READ(f32, float, "=f", "f32")
 RP__CLUSTER_READ(f64, double, "=d", "f64")
 RP__CLUSTER_READ(i32, rp_i32, "=r", "s32")
 RP__CLUSTER_READ(i64, rp_i64, "=l", "s64")
+#if __CUDA_ARCH__ >= 800
 RP_FN void rp_cp_async_4(void *shared, const void *global) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(rp__shared_address(shared)), "l"(global) : "memory");
 }
@@ -518,6 +519,26 @@ RP_FN void rp_cp_async_wait(int n) {
     default: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
     }
 }
+#else /* copies that are there at once */
+RP_FN void rp_cp_async_4(void *shared, const void *global) { *(rp_u32 *)shared = *(const rp_u32 *)global; }
+RP_FN void rp_cp_async_8(void *shared, const void *global) { *(uint2 *)shared = *(const uint2 *)global; }
+RP_FN void rp_cp_async_16(void *shared, const void *global) { *(uint4 *)shared = *(const uint4 *)global; }
+RP_FN void rp__copy_zfill(void *shared, const void *global, rp_u32 bytes, rp_u32 all) {
+    for (rp_u32 k = 0; k < all; k++)
+        ((unsigned char *)shared)[k] = k < bytes ? ((const unsigned char *)global)[k] : (unsigned char)0;
+}
+RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) {
+    rp__copy_zfill(shared, global, bytes, 16);
+}
+RP_FN void rp_cp_async_4_zfill(void *shared, const void *global, rp_u32 bytes) {
+    rp__copy_zfill(shared, global, bytes, 4);
+}
+RP_FN void rp_cp_async_8_zfill(void *shared, const void *global, rp_u32 bytes) {
+    rp__copy_zfill(shared, global, bytes, 8);
+}
+RP_FN void rp_cp_async_commit(void) {}
+RP_FN void rp_cp_async_wait(int) {}
+#endif
 
 /* ---- Tensor cores ---- */
 
