@@ -49,6 +49,7 @@ struct rp__checkpoint {
     /* While the function runs for the first time: */
     struct rp__checkpoint *around; /* whose function called it */
     rp_scope scope;                /* what it makes is in it */
+    uint64_t first_id;             /* and has this id or a later one */
     rp__map met;                   /* storages that were looked at, by id */
     bool recomputing;
     size_t recomputed; /* numbers given out by the second run so far */
@@ -150,7 +151,7 @@ static rp_status meet(checkpoint *c, const rp_tensor *t, bool inside) {
     rp__hash key = key_of(t->storage);
     if (rp__map_get(&c->met, key)) return RP_OK;
     if (!rp__map_put(&c->met, key, c)) return RP__OOM("checkpoint");
-    if (inside || rp__scope_holds_alone(c->scope, t)) return RP_OK;
+    if (inside || (t->id >= c->first_id && rp__scope_holds(c->scope, t))) return RP_OK;
     if (!RP__GROW(&c->outside, &c->outside_capacity, c->n_outside + 1)) return RP__OOM("checkpoint");
     c->outside[c->n_outside++] = (outside){rp__storage_retain(t->storage), atomic_load(&t->storage->version)};
     return RP_OK;
@@ -410,6 +411,7 @@ rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *c
             c->n_in = n_in;
             c->n_out = n_out;
             c->scope = scope;
+            c->first_id = rp__unique_id_fresh();
             status = run_first(c, in, out);
             rp__map_free(&c->met);
             checkpoint_release(c);

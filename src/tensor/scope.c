@@ -187,13 +187,14 @@ rp_status rp_scope_end_at(const char *site, rp_scope scope, rp_tensor *const *ke
     return RP_OK;
 }
 
-bool rp__scope_holds_alone(rp_scope scope, const rp_tensor *t) {
+bool rp__scope_holds(rp_scope scope, const rp_tensor *t) {
     rp__tensor_local *l = rp__local_tls;
     size_t k = l ? l->n_scopes : 0;
-    unsigned held = 0;
     while (k > 0 && l->scopes[k - 1].id != scope.id) k--;
-    for (size_t i = k ? l->scopes[k - 1].first : SIZE_MAX; k && i < l->n_entries; i++) held += l->entries[i] == t;
-    return held > 0 && held == atomic_load_explicit(&t->refs, memory_order_relaxed);
+    for (size_t i = k ? l->scopes[k - 1].first : SIZE_MAX; k && i < l->n_entries; i++) {
+        if (l->entries[i] == t) return true;
+    }
+    return false;
 }
 
 rp_scope rp__scope_begin(void) { return rp_scope_begin(); }

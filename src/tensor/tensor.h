@@ -162,9 +162,9 @@ extern const char *(*rp__grad_name_hook)(const rp_tensor *t);
 rp_scope rp__scope_begin(void);
 void rp__scope_end(rp_scope scope, rp_tensor *const *keep, size_t n);
 
-/* Was t made, in this thread, since `scope` began, and does nothing else hold it? What is older and came into the scope once more
-   (an op in place returns its operand, a copy that need not be made as well) is held from outside, too. */
-bool rp__scope_holds_alone(rp_scope scope, const rp_tensor *t);
+/* Is t in `scope` or in one that began in it, in this thread? What is older comes in once more where an op hands its operand on: who asks
+   whether something was made inside compares ids with rp__unique_id_fresh, too. */
+bool rp__scope_holds(rp_scope scope, const rp_tensor *t);
 
 /* For rp_memory_stats. */
 void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors);

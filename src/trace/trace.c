@@ -156,7 +156,7 @@ enum { CONST_BYTES = 4096 };
 static bool is_constant(const rp__trace *t, const rp_tensor *x) {
     return t->mode != RP__TRACE_SEGMENTS && x->device.type == RP_DEVICE_CPU && !x->storage->foreign &&
            x->storage->data && x->storage->bytes <= CONST_BYTES && !rp__grad_needed(x) && rp__tensor_contiguous(x) &&
-           rp__scope_holds_alone(t->scope, x);
+           x->id >= t->first_id && rp__scope_holds(t->scope, x);
 }
 
 static size_t watched_gradient(const rp__trace *t, const rp_tensor *x) {
@@ -999,6 +999,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     if (q->no_grad) rp__grad_said_now = (rp__grad_said){true, q->grad_mode};
     rp__flags.tracing = true;
     current = t;
+    t->first_id = rp__unique_id_fresh();
     t->scope = rp__scope_begin();
 
     rp_status status = traced_body(t, outs);

@@ -57,6 +57,7 @@ struct rp__trace {
     rp__trace_mode mode;
     rp_ir *ir;
     rp_scope scope;
+    uint64_t first_id;              /* what is made inside has this id or a later one */
     struct rp__trace_value *values; /* live handles */
     rp__trace_outside *outside;
     size_t n_outside, outside_capacity;
