@@ -643,7 +643,9 @@ static void aliases(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
     const float table[] = {1, 2, 3};
     out[0] = in[0];
     out[1] = rp_view(in[0], RP_DIMS(3, 1));
-    out[2] = rp_add(in[0], rp_from_data(table, RP_DIMS(3), RP_F32));
+    rp_tensor *held = rp_retain(rp_from_data(table, RP_DIMS(3), RP_F32)); /* a constant, whoever holds it */
+    out[2] = rp_add(in[0], held);
+    rp_release(held);
     out[3] = NULL;
 }
 
