@@ -207,7 +207,7 @@ static rp_status fill(cutter *c, uint32_t stage, rp__door_part *p) {
             c->slot_of[n->out[i]] = p->out[p->n_out - 1].slot = c->n_slots++;
         }
     }
-    return note_writes(c, p);
+    return p->n_nodes ? note_writes(c, p) : RP_OK; /* the place of an empty one is used again */
 }
 
 static rp_status cut(cutter *c, rp__door_part **parts, size_t *n) {

@@ -291,7 +291,7 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
             const ST *a = g->gather_a || g->makes_a ? NULL : g->a + m0 * g->am + k0 * g->ak;
             /* a in place when it is read once or twice, or when all of it is near: rows far apart fall into few cache sets */
             const bool near = g->ak == 1 && mc * (g->am > 0 ? g->am : -g->am) <= 16384;
-            const bool a_here = SAME && a && (near || nc <= 2 * NR || mc == 1);
+            const bool a_here = SAME && !g->gather_a && !g->makes_a && (near || nc <= 2 * NR || mc == 1);
             bool a_rows = !g->gather_a && g->ak == 1; /* packed a: rows of KC + PAD, or blocks of MICRO_ROWS */
             const int64_t block = MICRO_ROWS * kc + PAD;
             if (g->gather_a) {
