@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "device/generator.h"
 #include "support/cuda.h"
+#include "support/slow.h"
 
 enum { NO_MASK, BOOL_MASK, F32_MASK, SAME_MASK };
 enum { ROWS, HEADS_INNER, APART, LAYOUTS }; /* row-major; (B, L, H, E) turned; features two elements apart */
@@ -252,15 +253,9 @@ static void family(bool cuda, int n, int64_t longest) {
         look_at(&w);
     }
 }
-/* Sanitizers make everything slow: fewer of the drawn cases there; the fixed ones all run. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { DRAWN = 50 };
-#else
-enum { DRAWN = 200 };
-#endif
 static void test_family_cpu(void **state) {
     (void)state;
-    family(false, DRAWN, 150);
+    family(false, SLOW_BUILD ? 50 : 200, 150);
 }
 static void test_family_cuda(void **state) {
     (void)state;

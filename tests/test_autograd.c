@@ -16,6 +16,7 @@
 
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "support/slow.h"
 #include "support/tape.h"
 
 /* ---------------------------------------------------------------- leaves and accumulation */
@@ -544,17 +545,9 @@ static void *build_chain(void *n) {
     return NULL;
 }
 
-#ifndef __has_feature
-#define __has_feature(name) 0
-#endif
 static void million_nodes(void **state) {
     (void)state;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || __has_feature(thread_sanitizer) ||                \
-    __has_feature(address_sanitizer)
-    const int64_t slower = 20; /* and larger frames */
-#else
-    const int64_t slower = 1;
-#endif
+    const int64_t slower = SLOW_BUILD ? 20 : 1; /* and larger frames */
     int64_t n = 1000000 / slower;
     const size_t small = (slower > 1 ? 1024 : 256) * 1024;
     rp_memory_stats before = {.struct_size = sizeof before}, after = before;

@@ -18,6 +18,7 @@
 #include "kernel/cpu/tiles.h"
 #include "kernel/library.h"
 #include "kernel/template.h"
+#include "support/slow.h"
 
 static rp__device *cpu;
 
@@ -273,12 +274,7 @@ static void product_case(rp_dtype dtype, int64_t M, int64_t N, int64_t K, unsign
     for (unsigned i = 0; i < 4; i++) array_free(&a[i]);
 }
 
-/* Sanitizers make the loops here slow: fewer layouts there. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SPARSER = 5 };
-#else
-enum { SPARSER = 1 };
-#endif
+enum { SPARSER = SLOW_BUILD ? 5 : 1 }; /* fewer layouts where the loops here are slow */
 
 static void test_matmul_shapes(void **state) {
     (void)state;

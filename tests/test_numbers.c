@@ -16,6 +16,7 @@
 
 #include "kernel/cpu/jit.h"
 #include "support/loops.h"
+#include "support/slow.h"
 
 static test_device device;
 
@@ -194,11 +195,7 @@ static void same_outputs(const problem *p, void **want, void **got, const char *
 static bool have_compiler;
 /* native: emitted C too, for each instruction set. */
 /* Sanitizers make everything slow: there each sweep takes other runs, one of SHARE (which divides no count of runs). */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SHARE = 7 };
-#else
-enum { SHARE = 1 };
-#endif
+enum { SHARE = SLOW_BUILD ? 7 : 1 };
 
 static void sweep(problem *p, bool native) {
     static unsigned turn;

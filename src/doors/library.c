@@ -74,3 +74,12 @@ void *rp__door_load(const rp__door_library *library, char where[512], char why[5
                    *first ? first : "it is not on the loader's path", library->variable);
     return NULL;
 }
+
+bool rp__door_answer(const rp__door_found *found, char version[64], char where[512], char why[512]) {
+    memcpy(version, found->version, 64);
+    memcpy(where, found->where, 512);
+    memcpy(why, found->why, 512);
+    if (!found->here || rp__door_forks() == found->forks) return found->here;
+    (void)snprintf(why, 512, "it was opened before the process forked, and its threads stayed behind");
+    return false;
+}

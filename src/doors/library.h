@@ -19,4 +19,13 @@ void *rp__door_load(const rp__door_library *library, char where[512], char why[5
 /* Forks since the start of the process: what was made at another count belongs to a parent. */
 unsigned rp__door_forks(void);
 
+/* What opening a library came to; an engine fills it once. */
+typedef struct rp__door_found {
+    bool here;
+    unsigned forks; /* rp__door_forks when it was opened */
+    char version[64], where[512], why[512];
+} rp__door_found;
+/* Is it here, and was it opened in this process? A child has none of its threads. */
+bool rp__door_answer(const rp__door_found *found, char version[64], char where[512], char why[512]);
+
 #endif

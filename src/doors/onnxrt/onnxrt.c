@@ -18,12 +18,10 @@
 
 static struct {
     pthread_once_t once;
-    bool here;
-    unsigned forks; /* when it was opened */
+    rp__door_found found;
     rp__ort ort;
     rp__ort_object *env, *memory;
     int minor; /* of its version 1.minor */
-    char version[64], where[512], why[512];
 } lib = {.once = PTHREAD_ONCE_INIT};
 
 static const char *const names[] = {"libonnxruntime.so.1", "libonnxruntime.so", NULL};
@@ -51,47 +49,39 @@ static bool failed(rp__ort_status s, char *text, size_t bytes) {
 
 static void open_library(void) {
     void *entry;
-    lib.forks = rp__door_forks();
-    if (!rp__door_load(&where_it_is, lib.where, lib.why, &entry)) return;
+    lib.found.forks = rp__door_forks();
+    if (!rp__door_load(&where_it_is, lib.found.where, lib.found.why, &entry)) return;
     const rp__ort_base *(*base_of)(void);
     memcpy(&base_of, &entry, sizeof base_of);
     const rp__ort_base *base = base_of();
     const char *version = base && base->version ? base->version() : NULL;
-    (void)snprintf(lib.version, sizeof lib.version, "%s", version ? version : "unknown");
+    (void)snprintf(lib.found.version, sizeof lib.found.version, "%s", version ? version : "unknown");
     const void *const *table = base && base->table ? base->table(RP__ORT_VERSION) : NULL;
     if (!table) {
-        (void)snprintf(lib.why, sizeof lib.why, "%.300s is version %s; 1.%d is the oldest that is used", lib.where,
-                       lib.version, RP__ORT_OLDEST);
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "%.300s is version %s; 1.%d is the oldest that is used",
+                       lib.found.where, lib.found.version, RP__ORT_OLDEST);
         return;
     }
 #define TAKE(name, place, result, parameters) memcpy(&lib.ort.name, &table[place], sizeof lib.ort.name);
     RP__ORT_FUNCTIONS(TAKE)
 #undef TAKE
     if (!layout_fits(&lib.ort)) {
-        (void)snprintf(lib.why, sizeof lib.why, "%.300s: its functions do not lie where they are expected", lib.where);
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "%.300s: its functions do not lie where they are expected",
+                       lib.found.where);
         return;
     }
-    lib.minor = atoi(strchr(lib.version, '.') ? strchr(lib.version, '.') + 1 : "0");
-    if (failed(lib.ort.create_env(LOG_FATAL, "reprise", &lib.env), lib.why, sizeof lib.why) ||
-        failed(lib.ort.cpu_memory(1, 0, &lib.memory), lib.why, sizeof lib.why))
+    lib.minor = atoi(strchr(lib.found.version, '.') ? strchr(lib.found.version, '.') + 1 : "0");
+    if (failed(lib.ort.create_env(LOG_FATAL, "reprise", &lib.env), lib.found.why, sizeof lib.found.why) ||
+        failed(lib.ort.cpu_memory(1, 0, &lib.memory), lib.found.why, sizeof lib.found.why))
         return;
-    (void)failed(lib.ort.disable_telemetry(lib.env), lib.why, sizeof lib.why);
-    lib.why[0] = 0;
-    lib.here = true;
+    (void)failed(lib.ort.disable_telemetry(lib.env), lib.found.why, sizeof lib.found.why);
+    lib.found.why[0] = 0;
+    lib.found.here = true;
 }
-
-static bool is_child(void) { return rp__door_forks() != lib.forks; }
 
 static bool open_door(char version[64], char where[512], char why[512]) {
     (void)pthread_once(&lib.once, open_library);
-    memcpy(version, lib.version, 64);
-    memcpy(where, lib.where, 512);
-    memcpy(why, lib.why, 512);
-    if (lib.here && is_child()) {
-        (void)snprintf(why, 512, "it was opened before the process forked, and its threads stayed behind");
-        return false;
-    }
-    return lib.here;
+    return rp__door_answer(&lib.found, version, where, why);
 }
 
 /* The newest operators that a release has. */
@@ -136,7 +126,7 @@ static void destroy(void *made) {
 }
 
 static rp_status fail_with(const char *what, const char *text) {
-    return rp__fail(RP_ERROR_COMPILE, "ONNX Runtime %s: %s: %s", lib.version, what, text);
+    return rp__fail(RP_ERROR_COMPILE, "ONNX Runtime %s: %s: %s", lib.found.version, what, text);
 }
 
 /* "a=1,b=2" as two lists that point into `text`, which is cut. */
@@ -268,7 +258,7 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
     if (failed(lib.ort.run(s->session, NULL, s->name, (const rp__ort_object *const *)s->value, s->n_in,
                            s->name + s->n_in, s->n_out, s->value + s->n_in),
                why, sizeof why))
-        return rp__fail(RP_ERROR_STATE, "ONNX Runtime %s failed: %s", lib.version, why);
+        return rp__fail(RP_ERROR_STATE, "ONNX Runtime %s failed: %s", lib.found.version, why);
     return RP_OK;
 }
 

@@ -13,14 +13,12 @@
 
 static struct {
     pthread_once_t once;
-    bool here;
-    unsigned forks;
+    rp__door_found found;
     int number, major; /* 101300 is 10.13.0; of TensorRT-RTX, which is laid out as 11, 1 */
     rp__trt_layout layout;
     rp__trt_object *(*builder)(void *logger, int version), *(*runtime)(void *logger, int version),
         *(*parser)(rp__trt_object *network, void *logger, int version);
     int (*parser_version)(void);
-    char version[64], where[512], why[512];
 } lib = {.once = PTHREAD_ONCE_INIT};
 
 static const char *const names[] = {"libnvinfer.so.11", "libnvinfer.so.10", "libtensorrt_rtx.so.1", NULL};
@@ -75,7 +73,7 @@ static void last_error(char *text, size_t bytes) {
 rp_status rp__trt_fail(const char *what) {
     char text[512];
     last_error(text, sizeof text);
-    return rp__fail(RP_ERROR_COMPILE, "TensorRT %s %s: %s", lib.version, what, text);
+    return rp__fail(RP_ERROR_COMPILE, "TensorRT %s %s: %s", lib.found.version, what, text);
 }
 
 /* ---- calls */
@@ -109,7 +107,8 @@ void rp__trt_delete(rp__trt_object *object) {
 
 static bool take(void *handle, const char *name, void *into) {
     void *entry = dlsym(handle, name);
-    if (!entry) (void)snprintf(lib.why, sizeof lib.why, "half of it is here: there is no function %s", name);
+    if (!entry)
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "half of it is here: there is no function %s", name);
     memcpy(into, &entry, sizeof entry);
     return entry != NULL;
 }
@@ -118,24 +117,24 @@ static bool take(void *handle, const char *name, void *into) {
 static bool open_parser(void *handle) {
     static const char *const stems[] = {"libnvonnxparser.so.%d", "libtensorrt_onnxparser_rtx.so.%d"};
     char name[64], path[700], refused[300];
-    const char *stem = stems[lib.major < 10], *slash = strrchr(lib.where, '/');
+    const char *stem = stems[lib.major < 10], *slash = strrchr(lib.found.where, '/');
     if (dlsym(handle, "createNvOnnxParser_INTERNAL")) return take(handle, "createNvOnnxParser_INTERNAL", &lib.parser);
     (void)snprintf(name, sizeof name, stem, lib.major);
-    (void)snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - lib.where + 1) : 0, lib.where, name);
+    (void)snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - lib.found.where + 1) : 0, lib.found.where, name);
     if (slash && lib.major < 10) { /* its files have the whole version in their names */
         const char *whole = strstr(slash, ".so.");
-        (void)snprintf(path, sizeof path, "%.*slibtensorrt_onnxparser_rtx%s", (int)(slash - lib.where + 1), lib.where,
-                       whole ? whole : ".so");
+        (void)snprintf(path, sizeof path, "%.*slibtensorrt_onnxparser_rtx%s", (int)(slash - lib.found.where + 1),
+                       lib.found.where, whole ? whole : ".so");
     }
     if (slash && rp__library_refused(path, refused, sizeof refused)) {
-        (void)snprintf(lib.why, sizeof lib.why, "%.180s: %s", path, refused);
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "%.180s: %s", path, refused);
         return false;
     }
     void *parser = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!parser) parser = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!parser) {
         const char *text = dlerror();
-        (void)snprintf(lib.why, sizeof lib.why, "half of it is here: %.400s", text ? text : name);
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "half of it is here: %.400s", text ? text : name);
         return false;
     }
     (void)snprintf(name, sizeof name, "getNvOnnxParserVersion");
@@ -148,7 +147,7 @@ static bool layout_fits(void) {
     if (!is_object(builder)) {
         char text[512];
         last_error(text, sizeof text);
-        (void)snprintf(lib.why, sizeof lib.why, "%.120s makes no builder: %.300s", lib.where, text);
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "%.120s makes no builder: %.300s", lib.found.where, text);
         return false;
     }
     rp__trt_function *f = rp__trt_find(builder, RP__TRT_BUILDER_LOGGER, &impl);
@@ -156,42 +155,39 @@ static bool layout_fits(void) {
     if (fits)
         rp__trt_delete(builder);
     else
-        (void)snprintf(lib.why, sizeof lib.why, "%.300s: its functions do not lie where they are expected", lib.where);
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "%.300s: its functions do not lie where they are expected",
+                       lib.found.where);
     return fits;
 }
 
 static void open_library(void) {
     void *entry;
     int (*number)(void);
-    lib.forks = rp__door_forks();
-    void *handle = rp__door_load(&where_it_is, lib.where, lib.why, &entry);
+    lib.found.forks = rp__door_forks();
+    void *handle = rp__door_load(&where_it_is, lib.found.where, lib.found.why, &entry);
     if (!handle) return;
     memcpy(&lib.builder, &entry, sizeof lib.builder);
     if (!take(handle, "createInferRuntime_INTERNAL", &lib.runtime) || !take(handle, "getInferLibVersion", &number))
         return;
     lib.number = number();
     lib.major = lib.number / 10000;
-    (void)snprintf(lib.version, sizeof lib.version, "%s%d.%d.%d", lib.major < 8 ? "RTX " : "", lib.major,
+    (void)snprintf(lib.found.version, sizeof lib.found.version, "%s%d.%d.%d", lib.major < 8 ? "RTX " : "", lib.major,
                    lib.number / 100 % 100, lib.number % 100);
     if (lib.major != 1 && lib.major != 10 && lib.major != 11) {
-        (void)snprintf(lib.why, sizeof lib.why, "%.300s is version %s; 10 and 11 are used, and TensorRT-RTX 1",
-                       lib.where, lib.version);
+        (void)snprintf(lib.found.why, sizeof lib.found.why,
+                       "%.300s is version %s; 10 and 11 are used, and TensorRT-RTX 1", lib.found.where,
+                       lib.found.version);
         return;
     }
     lib.layout = lib.major == 10 ? RP__TRT_10 : RP__TRT_11;
-    lib.here = layout_fits() && open_parser(handle);
-    if (lib.here) lib.why[0] = 0;
+    lib.found.here = layout_fits() && open_parser(handle);
+    if (lib.found.here) lib.found.why[0] = 0;
 }
 
 bool rp__trt_open(char version[64], char where[512], char why[512]) {
     (void)pthread_once(&lib.once, open_library);
-    memcpy(version, lib.version, 64);
-    memcpy(where, lib.where, 512);
-    memcpy(why, lib.why, 512);
-    return lib.here;
+    return rp__door_answer(&lib.found, version, where, why);
 }
-
-unsigned rp__trt_forks(void) { return lib.forks; }
 
 /* ---- engines */
 

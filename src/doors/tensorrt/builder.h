@@ -7,7 +7,6 @@
 
 /* Opened once. False: why. */
 bool rp__trt_open(char version[64], char where[512], char why[512]);
-unsigned rp__trt_forks(void); /* when it was opened */
 /* The engine's bytes; freed by the caller. tf32: products of float32 may round their operands. Fails with a sticky error that has the
    library's text. */
 rp_status rp__trt_plan(const void *model, size_t bytes, bool tf32, rp__text *plan);

@@ -22,11 +22,10 @@ enum { OPSET = 18, COMPILE_SECONDS = 600 };
 
 static struct {
     pthread_once_t once;
-    bool here;
-    unsigned forks;
+    rp__door_found found;
     rp__tvm tvm;
     void *load, *function, *size, *item; /* of modules and arrays */
-    char version[64], where[512], why[512], python[512];
+    char python[512];
 } lib = {.once = PTHREAD_ONCE_INIT};
 
 static const char *const names[] = {"libtvm_ffi.so", NULL};
@@ -51,35 +50,35 @@ static void take_error(char *text, size_t bytes) {
 static bool global(const char *name, void **out) {
     const rp__tvm_bytes text = {name, strlen(name)};
     if (lib.tvm.global(&text, out) != 0) {
-        take_error(lib.why, sizeof lib.why);
+        take_error(lib.found.why, sizeof lib.found.why);
         return false;
     }
-    if (!*out) (void)snprintf(lib.why, sizeof lib.why, "%.300s has no function %s", lib.where, name);
+    if (!*out) (void)snprintf(lib.found.why, sizeof lib.found.why, "%.300s has no function %s", lib.found.where, name);
     return *out != NULL;
 }
 
 /* The runtimes are libraries of the package beside that of the functions: .../tvm_ffi/lib and .../tvm/lib. */
 static bool open_runtime(const char *file) {
     char path[700], refused[300];
-    const char *package = strstr(lib.where, "/tvm_ffi/lib/");
+    const char *package = strstr(lib.found.where, "/tvm_ffi/lib/");
     if (package)
-        (void)snprintf(path, sizeof path, "%.*s/tvm/lib/%s", (int)(package - lib.where), lib.where, file);
+        (void)snprintf(path, sizeof path, "%.*s/tvm/lib/%s", (int)(package - lib.found.where), lib.found.where, file);
     else
         (void)snprintf(path, sizeof path, "%s", file);
     if (package && rp__library_refused(path, refused, sizeof refused)) {
-        (void)snprintf(lib.why, sizeof lib.why, "%.180s: %s", path, refused);
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "%.180s: %s", path, refused);
         return false;
     }
     dlerror();
     if (dlopen(path, RTLD_NOW | RTLD_GLOBAL)) return true;
     const char *text = dlerror();
-    (void)snprintf(lib.why, sizeof lib.why, "half of it is here: %.400s", text ? text : path);
+    (void)snprintf(lib.found.why, sizeof lib.found.why, "half of it is here: %.400s", text ? text : path);
     return false;
 }
 
 /* The Python program whose package it is; python3 where that is not known. */
 static void find_python(void) {
-    (void)snprintf(lib.python, sizeof lib.python, "%s", lib.where);
+    (void)snprintf(lib.python, sizeof lib.python, "%s", lib.found.where);
     char *folder = strstr(lib.python, "/lib/python3");
     if (folder) (void)snprintf(folder, sizeof lib.python - (size_t)(folder - lib.python), "/bin/python3");
     if (!folder || access(lib.python, X_OK) != 0) (void)snprintf(lib.python, sizeof lib.python, "python3");
@@ -87,40 +86,35 @@ static void find_python(void) {
 
 static void open_library(void) {
     void *entry;
-    lib.forks = rp__door_forks();
-    void *handle = rp__door_load(&where_it_is, lib.where, lib.why, &entry);
+    lib.found.forks = rp__door_forks();
+    void *handle = rp__door_load(&where_it_is, lib.found.where, lib.found.why, &entry);
     if (!handle) return;
 #define TAKE(member, name, result, parameters)                                                                         \
     entry = dlsym(handle, name);                                                                                       \
-    if (!entry) (void)snprintf(lib.why, sizeof lib.why, "%.300s has no function %s", lib.where, name);                 \
+    if (!entry)                                                                                                        \
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "%.300s has no function %s", lib.found.where, name);       \
     if (!entry) return;                                                                                                \
     memcpy(&lib.tvm.member, &entry, sizeof lib.tvm.member);
     RP__TVM_FUNCTIONS(TAKE)
 #undef TAKE
     rp__tvm_version v = {0};
     lib.tvm.version(&v);
-    (void)snprintf(lib.version, sizeof lib.version, "tvm_ffi %u.%u.%u", v.major, v.minor, v.patch);
+    (void)snprintf(lib.found.version, sizeof lib.found.version, "tvm_ffi %u.%u.%u", v.major, v.minor, v.patch);
     if (v.major != 0 || v.minor != 1) {
-        (void)snprintf(lib.why, sizeof lib.why, "%.300s is tvm_ffi %u.%u; 0.1 is used", lib.where, v.major, v.minor);
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "%.300s is tvm_ffi %u.%u; 0.1 is used", lib.found.where,
+                       v.major, v.minor);
         return;
     }
     find_python();
-    lib.here = open_runtime("libtvm_runtime.so") && open_runtime("libtvm_runtime_extra.so") &&
-               global("ffi.ModuleLoadFromFile", &lib.load) && global("ffi.ModuleGetFunction", &lib.function) &&
-               global("ffi.ArraySize", &lib.size) && global("ffi.ArrayGetItem", &lib.item);
-    if (lib.here) lib.why[0] = 0;
+    lib.found.here = open_runtime("libtvm_runtime.so") && open_runtime("libtvm_runtime_extra.so") &&
+                     global("ffi.ModuleLoadFromFile", &lib.load) && global("ffi.ModuleGetFunction", &lib.function) &&
+                     global("ffi.ArraySize", &lib.size) && global("ffi.ArrayGetItem", &lib.item);
+    if (lib.found.here) lib.found.why[0] = 0;
 }
 
 static bool open_door(char version[64], char where[512], char why[512]) {
     (void)pthread_once(&lib.once, open_library);
-    memcpy(version, lib.version, 64);
-    memcpy(where, lib.where, 512);
-    memcpy(why, lib.why, 512);
-    if (lib.here && rp__door_forks() != lib.forks) {
-        (void)snprintf(why, 512, "it was opened before the process forked, and its threads stayed behind");
-        return false;
-    }
-    return lib.here;
+    return rp__door_answer(&lib.found, version, where, why);
 }
 
 static bool takes(const rp__engine_options *options, const rp_ir *ir, const rp__ir_node *n, char why[256]) {
@@ -162,7 +156,7 @@ static rp_status call(void *function, const rp__tvm_any *in, int32_t n, rp__tvm_
     *out = (rp__tvm_any){.type = 0};
     if (lib.tvm.call(function, in, n, out) == 0) return RP_OK;
     take_error(why, sizeof why);
-    return rp__fail(RP_ERROR_COMPILE, "TVM (%s): %s", lib.version, why);
+    return rp__fail(RP_ERROR_COMPILE, "TVM (%s): %s", lib.found.version, why);
 }
 
 static rp__tvm_any text_of(const char *s) { return (rp__tvm_any){.type = RP__TVM_TEXT, .v.text = s}; }
@@ -173,7 +167,8 @@ static rp_status function_of(void *module, int32_t type, const char *name, void 
     rp__tvm_any found;
     RP_TRY(call(lib.function, in, 3, &found));
     *out = is_object(&found) ? found.v.object : NULL;
-    return *out ? RP_OK : rp__fail(RP_ERROR_COMPILE, "TVM (%s): its module has no function %s", lib.version, name);
+    return *out ? RP_OK
+                : rp__fail(RP_ERROR_COMPILE, "TVM (%s): its module has no function %s", lib.found.version, name);
 }
 
 static rp_status start_machine(machine *m, const char *path) {
@@ -227,8 +222,8 @@ static rp_status build(const rp__door_part *p, const rp__engine_options *options
     m->argument = rp__calloc(m->onnx.n_in + 1u, sizeof *m->argument);
     if (status == RP_OK && (!m->tensor || !m->argument)) status = RP__OOM("a machine of TVM");
     if (status == RP_OK)
-        status = rp__tvm_compile(python ? python : lib.python, &m->onnx.model, target ? target : "llvm", lib.version,
-                                 seconds ? atoi(seconds) : COMPILE_SECONDS, path);
+        status = rp__tvm_compile(python ? python : lib.python, &m->onnx.model, target ? target : "llvm",
+                                 lib.found.version, seconds ? atoi(seconds) : COMPILE_SECONDS, path);
     rp__text_free(&m->onnx.model);
     if (status == RP_OK) status = start_machine(m, path);
     if (status != RP_OK) {
@@ -270,7 +265,7 @@ static rp_tensor *own(const machine *m, uint32_t k, const rp__tvm_any *of) {
     for (int32_t d = 0; fits && d < t.ndim; d++) fits = t.shape[d] == v->type.size[d];
     if (!fits) {
         if (is_object(of)) drop(of->v.object);
-        (void)rp__fail(RP_ERROR_STATE, "TVM (%s): result %u is not what the graph says", lib.version, k);
+        (void)rp__fail(RP_ERROR_STATE, "TVM (%s): result %u is not what the graph says", lib.found.version, k);
         return rp__tensor_error();
     }
     const size_t bytes = (size_t)rp__numel(v->type.size, v->type.ndim) * rp__dtype_bytes(v->type.dtype);
@@ -293,8 +288,8 @@ static rp_status take_results(const machine *m, const rp__tvm_any *result, rp_te
     rp__tvm_any n;
     rp_status status = call(lib.size, result, 1, &n);
     if (status == RP_OK && n.v.i != m->part->n_out)
-        status = rp__fail(RP_ERROR_STATE, "TVM (%s) gave %lld results instead of %u", lib.version, (long long)n.v.i,
-                          m->part->n_out);
+        status = rp__fail(RP_ERROR_STATE, "TVM (%s) gave %lld results instead of %u", lib.found.version,
+                          (long long)n.v.i, m->part->n_out);
     for (uint32_t k = 0; k < m->part->n_out && status == RP_OK; k++) {
         const rp__tvm_any in[] = {*result, int_of(k)};
         rp__tvm_any one;

@@ -16,11 +16,10 @@
 
 static struct {
     pthread_once_t once;
-    bool here, cpu;
-    unsigned forks;
+    rp__door_found found;
+    bool cpu;
     rp__pjrt_call *const *table;
     rp__pjrt_object *client, *device;
-    char version[64], where[512], why[512];
 } lib = {.once = PTHREAD_ONCE_INIT};
 
 static const char *const names[] = {"pjrt_c_api_cpu_plugin.so", NULL};
@@ -61,23 +60,23 @@ static bool open_client(void) {
     rp__pjrt_client c = {.head = HEAD(c)};
     rp__pjrt_devices d = {.head = HEAD(d)};
     rp__pjrt_text name = {.head = HEAD(name)};
-    if (failed(RP__PJRT_INITIALIZE, &begin, lib.why, sizeof lib.why) ||
-        failed(RP__PJRT_CLIENT_CREATE, &c, lib.why, sizeof lib.why))
+    if (failed(RP__PJRT_INITIALIZE, &begin, lib.found.why, sizeof lib.found.why) ||
+        failed(RP__PJRT_CLIENT_CREATE, &c, lib.found.why, sizeof lib.found.why))
         return false;
     lib.client = d.client = c.client;
     name.of = c.client;
-    if (failed(RP__PJRT_PLATFORM, &name, lib.why, sizeof lib.why) ||
-        failed(RP__PJRT_DEVICES, &d, lib.why, sizeof lib.why))
+    if (failed(RP__PJRT_PLATFORM, &name, lib.found.why, sizeof lib.found.why) ||
+        failed(RP__PJRT_DEVICES, &d, lib.found.why, sizeof lib.found.why))
         return false;
     if (d.n == 0) {
-        (void)snprintf(lib.why, sizeof lib.why, "the plug-in has no device");
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "the plug-in has no device");
         return false;
     }
     lib.device = d.devices[0];
     lib.cpu = name.length == 3 && memcmp(name.text, "cpu", 3) == 0;
-    const size_t at = strlen(lib.version);
-    (void)snprintf(lib.version + at, sizeof lib.version - at, " for %.*s", (int)(name.length < 24 ? name.length : 24),
-                   name.text);
+    const size_t at = strlen(lib.found.version);
+    (void)snprintf(lib.found.version + at, sizeof lib.found.version - at, " for %.*s",
+                   (int)(name.length < 24 ? name.length : 24), name.text);
     return true;
 }
 
@@ -85,43 +84,37 @@ static void open_library(void) {
     void *entry;
     int version[2];
     size_t bytes;
-    lib.forks = rp__door_forks();
-    if (!rp__door_load(&where_it_is, lib.where, lib.why, &entry)) return;
+    lib.found.forks = rp__door_forks();
+    if (!rp__door_load(&where_it_is, lib.found.where, lib.found.why, &entry)) return;
     const void *(*table_of)(void);
     memcpy(&table_of, &entry, sizeof table_of);
     const char *table = table_of();
     if (!table) {
-        (void)snprintf(lib.why, sizeof lib.why, "%.300s gives no table of functions", lib.where);
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "%.300s gives no table of functions", lib.found.where);
         return;
     }
     memcpy(&bytes, table, sizeof bytes);
     memcpy(version, table + RP__PJRT_VERSION * sizeof(void *), sizeof version);
-    (void)snprintf(lib.version, sizeof lib.version, "PJRT %d.%d", version[0], version[1]);
+    (void)snprintf(lib.found.version, sizeof lib.found.version, "PJRT %d.%d", version[0], version[1]);
     if (version[0] != 0 || version[1] < RP__PJRT_OLDEST_MINOR || version[1] > 100000) {
-        (void)snprintf(lib.why, sizeof lib.why, "%.300s is PJRT %d.%d; 0.%d and newer ones of 0 are used", lib.where,
-                       version[0], version[1], RP__PJRT_OLDEST_MINOR);
+        (void)snprintf(lib.found.why, sizeof lib.found.why, "%.300s is PJRT %d.%d; 0.%d and newer ones of 0 are used",
+                       lib.found.where, version[0], version[1], RP__PJRT_OLDEST_MINOR);
         return;
     }
     if (bytes < RP__PJRT_WORDS * sizeof(void *)) {
-        (void)snprintf(lib.why, sizeof lib.why,
-                       "%.300s: its table of functions has %zu bytes, and is laid out otherwise", lib.where, bytes);
+        (void)snprintf(lib.found.why, sizeof lib.found.why,
+                       "%.300s: its table of functions has %zu bytes, and is laid out otherwise", lib.found.where,
+                       bytes);
         return;
     }
     lib.table = (rp__pjrt_call *const *)(const void *)table;
-    lib.here = open_client();
-    if (lib.here) lib.why[0] = 0;
+    lib.found.here = open_client();
+    if (lib.found.here) lib.found.why[0] = 0;
 }
 
 static bool open_door(char version[64], char where[512], char why[512]) {
     (void)pthread_once(&lib.once, open_library);
-    memcpy(version, lib.version, 64);
-    memcpy(where, lib.where, 512);
-    memcpy(why, lib.why, 512);
-    if (lib.here && rp__door_forks() != lib.forks) {
-        (void)snprintf(why, 512, "it was opened before the process forked, and its threads stayed behind");
-        return false;
-    }
-    return lib.here;
+    return rp__door_answer(&lib.found, version, where, why);
 }
 
 /* ---- what it takes */
@@ -221,7 +214,7 @@ static rp_status compile_text(const rp__text *text, rp__pjrt_object **out) {
                           .options = options,
                           .options_bytes = sizeof options - 1};
     if (failed(RP__PJRT_COMPILE, &c, why, sizeof why))
-        return rp__fail(RP_ERROR_COMPILE, "XLA (%s) refuses the graph: %s", lib.version, why);
+        return rp__fail(RP_ERROR_COMPILE, "XLA (%s) refuses the graph: %s", lib.found.version, why);
     *out = c.executable;
     return RP_OK;
 }
@@ -276,7 +269,7 @@ static rp_status bind(executable *x, uint32_t k, const rp_tensor *t, bool stays)
                                                            : RP__PJRT_ZERO_COPY,
                             .device = lib.device};
     if (failed(RP__PJRT_FROM_HOST, &h, why, sizeof why))
-        return rp__fail(RP_ERROR_STATE, "XLA (%s) refuses argument %u: %s", lib.version, k, why);
+        return rp__fail(RP_ERROR_STATE, "XLA (%s) refuses argument %u: %s", lib.found.version, k, why);
     drop(RP__PJRT_EVENT_DESTROY, h.done);
     x->argument[k] = b->buffer = h.buffer;
     rp__pjrt_pointer at = {.head = HEAD(at), .buffer = h.buffer};
@@ -307,7 +300,7 @@ static rp_tensor *copied(const rp__door_part *p, uint32_t k, rp__pjrt_object *bu
     rp__pjrt_to_host h = {.head = HEAD(h), .buffer = buffer, .to = rp__tensor_data(t), .bytes = bytes_of(&p->out[k])};
     if (!rp__tensor_is_error(t) && h.bytes > 0 &&
         (failed(RP__PJRT_TO_HOST, &h, why, sizeof why) || !wait_for(h.done, why, sizeof why))) {
-        (void)rp__fail(RP_ERROR_STATE, "XLA (%s) does not give result %u: %s", lib.version, k, why);
+        (void)rp__fail(RP_ERROR_STATE, "XLA (%s) does not give result %u: %s", lib.found.version, k, why);
         t = rp__tensor_error();
     }
     drop(RP__PJRT_BUFFER_DESTROY, buffer);
@@ -334,7 +327,7 @@ static rp_status take_written(executable *x, rp_tensor *const *in) {
         rp__pjrt_to_host h = {.head = HEAD(h), .buffer = result, .to = data, .bytes = bytes};
         if (bytes > 0 && status == RP_OK &&
             (failed(RP__PJRT_TO_HOST, &h, why, sizeof why) || !wait_for(h.done, why, sizeof why)))
-            status = rp__fail(RP_ERROR_STATE, "XLA (%s) does not give what it wrote: %s", lib.version, why);
+            status = rp__fail(RP_ERROR_STATE, "XLA (%s) does not give what it wrote: %s", lib.found.version, why);
         drop(RP__PJRT_BUFFER_DESTROY, result);
     }
     return status == RP_OK ? RP_OK : RP__DOOR_SPOILT;
@@ -384,7 +377,7 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
         for (uint32_t k = 0; k < x->part->n_out + x->part->n_writes && began; k++)
             drop(RP__PJRT_BUFFER_DESTROY, x->result[k]);
         forget_written(x);
-        (void)rp__fail(RP_ERROR_STATE, "XLA (%s) failed: %s", lib.version, why);
+        (void)rp__fail(RP_ERROR_STATE, "XLA (%s) failed: %s", lib.found.version, why);
         return x->part->n_writes ? RP__DOOR_SPOILT : RP_ERROR_STATE;
     }
     const rp_status written = take_written(x, in), taken = take_results(x, out);

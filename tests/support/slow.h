@@ -1,0 +1,15 @@
+/* Is this a build in which sanitizers make everything some times slower? Tests of many drawn cases take fewer of them there. */
+#ifndef RP_TEST_SLOW_H
+#define RP_TEST_SLOW_H
+
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
+    __has_feature(thread_sanitizer)
+enum { SLOW_BUILD = 1 };
+#else
+enum { SLOW_BUILD = 0 };
+#endif
+
+#endif
