@@ -1164,6 +1164,41 @@ static void test_out_of_memory(void **state) {
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
+/* Reads a number, then goes on behind an op that fails, and reads another. */
+static void reads_behind_errors(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *place, *most = rp_max_dim(in[0], 1, false, &place);
+    out[0] = rp_mul_scalar(most, rp_f64(rp_item_f64(rp_sum(most)) > 0 ? 2 : 3));
+    for (int k = 0; k < 2; k++) {
+        if (rp_is_error(k ? rp_max_dim(in[0], 0, false, &place) : rp_cos(in[0]))) (void)rp_error_take();
+        rp_tensor *e = rp_exp(in[0]);
+        if (rp_item_f64(rp_sum(e)) > 0) out[0] = rp_add(out[0], rp_sum(e, RP_DIMS(1), false));
+    }
+}
+
+static void test_out_of_memory_between_segments(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = filled(0.3, 2, 5, 3), *out;
+    rp_compiled *f = rp_compile((rp_fn){reads_behind_errors, NULL, 0, "reads"}, NULL);
+    for (int k = 0; k < 3; k++) assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
+    bool clean = false;
+    for (uint64_t n = 1; n < 10000 && !clean; n++) {
+        rp_scope call = rp_scope_begin();
+        const uint64_t before = rp__alloc_fail_at(n);
+        const rp_status status = rp_call(f, &x, 1, &out, 1);
+        clean = rp__alloc_fail_at(0) - before < n;
+        if (status != RP_OK && status != RP_ERROR_OUT_OF_MEMORY)
+            fail_msg("allocation %llu: status %d", (unsigned long long)n, (int)status);
+        (void)rp_error_take();
+        assert_int_equal(rp_scope_end(call, NULL, 0), RP_OK);
+    }
+    assert_true(clean);
+    assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_inference, take_error),
@@ -1191,6 +1226,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_captured_changes, take_error),
         cmocka_unit_test_teardown(test_threads, take_error),
         cmocka_unit_test_teardown(test_out_of_memory, take_error),
+        cmocka_unit_test_teardown(test_out_of_memory_between_segments, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -633,9 +633,17 @@ static rp_status run_segment(rp__trace *t) {
     for (uint32_t s = 0; s < t->n_memory; s++) {
         const memory *m = &t->memory[s];
         if (!m->storage) continue;
-        if (m->first != RP__IR_NONE && atomic_load(&m->storage->refs) > 1) results[n++] = m->first;
         versions[s] =
             (version){m->storage, atomic_load(&m->storage->version), m->storage->writer_op, m->storage->writer_site};
+    }
+    /* By nodes: a node that was refused half-way left memory that nothing makes. */
+    for (size_t i = 0; i < ir->body.n_nodes; i++) {
+        const rp__ir_node *node = &ir->nodes[ir->body.nodes[i]];
+        for (uint32_t k = 0; k < node->n_out; k++) {
+            const memory *m = node->out[k] == RP__IR_NONE ? NULL : &t->memory[ir->values[node->out[k]].storage];
+            if (m && m->storage && m->first == node->out[k] && atomic_load(&m->storage->refs) > 1)
+                results[n++] = m->first;
+        }
     }
     if (n == 0 && !effect) goto done;
     mark_shared(t);
