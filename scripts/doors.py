@@ -20,9 +20,9 @@ import onnx
 import onnxruntime as ort
 
 # Model, and what of it is measured for which engines. Steps of the large ones take minutes: their small kin stand for them.
-QUICK, ALL = ("onnxrt", "xla"), ("onnxrt", "xla", "tvm")
+QUICK, LARGER, ALL = ("onnxrt", "xla"), ("onnxrt", "xla", "ipex"), ("onnxrt", "xla", "ipex", "tvm")
 TABLE = (("mlp", False, ALL), ("mlp", True, QUICK), ("cnn", False, ALL), ("cnn", True, QUICK), ("rnn", False, QUICK),
-         ("rnn", True, QUICK), ("bert-tiny", False, ALL), ("resnet18", False, QUICK), ("bert", False, QUICK),
+         ("rnn", True, QUICK), ("bert-tiny", False, ALL), ("resnet18", False, LARGER), ("bert", False, LARGER),
          ("bert-tiny", True, QUICK), ("resnet-tiny", True, QUICK))
 EXPORTS = ("mlp", "cnn", "rnn", "lstm-tiny", "vit-tiny", "gpt2-tiny", "bert-tiny", "resnet18")
 LARGE = ("bert", "gpt2")

@@ -286,8 +286,8 @@ static void step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
 static void updates_in_place_keep_their_order(void **state) {
     (void)state;
     rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *first = rp_randn(RP_DIMS(8, 8), NULL), *want[5][2];
-    static const char *const backends[] = {NULL, "fake", "onnxrt", "xla"};
-    for (int k = 0; k < 4; k++) {
+    static const char *const backends[] = {NULL, "fake", "onnxrt", "xla", "ipex"};
+    for (int k = 0; k < 5; k++) {
         trained t = {rp_clone(first), NULL};
         OK(rp_set_requires_grad(t.w, true));
         t.adam = rp_adam(&t.w, 1, 0.1, NULL);
@@ -880,6 +880,72 @@ static void a_recorded_function_copies_what_is_asked(void **state) {
     }
 }
 
+/* ---------------------------------------------------------------- oneDNN: what follows a product or convolution is in its call */
+
+typedef struct block {
+    rp_tensor *w1, *w2, *scale, *shift, *mean, *var, *fc, *bias;
+} block;
+
+static rp_tensor *normed(const block *b, rp_tensor *x) {
+    return rp_batch_norm(x, b->scale, b->shift, b->mean, b->var, false, 0.1, 1e-5, true);
+}
+
+/* A residual block, and a layer with an activation and a residual of its own. */
+static void residual(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const block *b = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *h = rp_relu(normed(b, rp_conv2d(in[0], b->w1, NULL, RP_DIMS(1, 1), RP_DIMS(1, 1))));
+    out[0] = rp_relu(rp_add(normed(b, rp_conv2d(h, b->w2, NULL, RP_DIMS(1, 1), RP_DIMS(1, 1))), in[0], NULL));
+    out[1] = rp_add(rp_gelu(rp_linear(in[1], b->fc, b->bias)), in[1], NULL);
+}
+
+static void products_take_what_follows_into_onednns_call(void **state) {
+    (void)state;
+    rp_backend_info info = {.struct_size = sizeof info};
+    OK(rp_backend_info_get("ipex", &info));
+    assert_true(info.available);
+    if (!*info.version) skip(); /* it is fused kernels alone */
+    block b = {.w1 = rp_mul_scalar(rp_randn(RP_DIMS(32, 32, 3, 3), NULL), rp_f64(0.05)),
+               .w2 = rp_mul_scalar(rp_randn(RP_DIMS(32, 32, 3, 3), NULL), rp_f64(0.05)),
+               .scale = rp_rand(RP_DIMS(32), NULL),
+               .shift = rp_randn(RP_DIMS(32), NULL),
+               .mean = rp_randn(RP_DIMS(32), NULL),
+               .var = rp_add_scalar(rp_rand(RP_DIMS(32), NULL), rp_f64(0.5)),
+               .fc = rp_mul_scalar(rp_randn(RP_DIMS(256, 256), NULL), rp_f64(0.05)),
+               .bias = rp_randn(RP_DIMS(256), NULL)};
+    rp_tensor *in[] = {rp_randn(RP_DIMS(2, 32, 24, 24), NULL), rp_randn(RP_DIMS(2, 130, 256), NULL)};
+    const rp_fn fn = {residual, &b, sizeof b, "residual"};
+    rp_compiled *f = compiled(fn, "ipex", true);
+    for (int turn = 0; turn < 5; turn++) {
+        rp_tensor *want[2], *got[2];
+        if (turn == 3) { /* what was packed is so no more */
+            (void)rp_mul_scalar_(b.w1, rp_f64(-1));
+            (void)rp_mul_scalar_(b.fc, rp_f64(0.5));
+        }
+        residual(&b, in, 2, want, 2);
+        OK(rp_call(f, in, 2, got, 2));
+        for (int i = 0; i < 2; i++) {
+            rp_tensor *apart = rp_abs(rp_sub(got[i], want[i], NULL));
+            assert_true(rp_item_f64(rp_amax(apart)) < 2e-4);
+        }
+    }
+    assert_true(explains(f, "engine", "", "oneDNN"));
+    assert_false(explains(f, "skip", "engine-refused", ""));
+    assert_true(explains(f, "instance", "weight-written", ""));
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) { /* without oneDNN's threads */
+        rp_tensor *got[2];
+        const bool good = rp_call(f, in, 2, got, 2) == RP_OK && explains(f, "skip", "engine-failed", "forked");
+        rp_compiled *fresh_one = compiled(fn, "ipex", true);
+        _exit(good && rp_call(fresh_one, in, 2, got, 2) == RP_OK && rp_call(fresh_one, in, 2, got, 2) == RP_OK ? 0 : 1);
+    }
+    int status = 1;
+    (void)waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    rp_compiled_release(f);
+}
+
 /* ---------------------------------------------------------------- TVM: an op takes its compiler seconds */
 
 /* Two results, one of them turned, weights and an argument that begins between two vectors. */
@@ -1089,6 +1155,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(branches_and_loops_are_the_engines, fresh, take_error),
         cmocka_unit_test_setup_teardown(an_engine_without_regions_runs_around_them, fresh, take_error),
         cmocka_unit_test_setup_teardown(functions_that_a_language_lacks_are_whole, fresh, take_error),
+        cmocka_unit_test_setup_teardown(products_take_what_follows_into_onednns_call, fresh, take_error),
         cmocka_unit_test_setup_teardown(tvm_computes_and_keeps_its_modules, fresh, take_error),
         cmocka_unit_test_setup_teardown(what_tvms_compiler_says_is_told, fresh, take_error),
         cmocka_unit_test_setup_teardown(onnxrt_computes_every_op, fresh, take_error),

@@ -159,7 +159,7 @@ static rp_status behind(const made *m, rp__reason reason, const rp__ir_node *n, 
     const char *site = n && n->site ? n->site : "";
     (void)snprintf(text, sizeof text, "%s%s%s", n ? name_of(n) : "", n ? ": " : "", why);
     tell(m, "skip", reason, site, text);
-    if (!m->strict) return RP_OK;
+    if (!m->strict || m->door->shares) return RP_OK;
     if (rp_failed()) { /* the engine's own */
         (void)rp__fail_context("backend \"%s\" (strict)", m->door->name);
         return rp_error_status();
@@ -215,14 +215,15 @@ static rp_status judge(const made *m, bool *takes) {
     const bool here = m->door->open(version, where, why);
     if (!here) return behind(m, RP__REASON_ENGINE_ABSENT, NULL, why);
     if (m->door->inference && is_differentiated(ir))
-        return behind(m, RP__REASON_ENGINE_INFERENCE_ONLY, NULL, "the graph is one of training");
+        return m->door->shares ? RP_OK
+                               : behind(m, RP__REASON_ENGINE_INFERENCE_ONLY, NULL, "the graph is one of training");
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const uint32_t at = ir->body.nodes[k];
         const rp__ir_node *n = &ir->nodes[at];
         if (n->dead || n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST) continue;
         if (n->kind == RP__IR_ASSIGN && !m->door->writes) continue; /* the library's, and no fault of the engine */
         if (!on_device(m->door, ir, n)) {
-            RP_TRY(behind(m, RP__REASON_ENGINE_DEVICE, n, "it runs elsewhere"));
+            if (!m->door->shares) RP_TRY(behind(m, RP__REASON_ENGINE_DEVICE, n, "it runs elsewhere"));
             continue;
         }
         char lacks[256] = "";
@@ -232,7 +233,7 @@ static rp_status judge(const made *m, bool *takes) {
             (void)snprintf(lacks, sizeof lacks, "it writes memory that has other names");
         }
         if (n->kind == RP__IR_ASSIGN) continue;
-        if (!takes[at] && !rp__ir_is_view(n))
+        if (!takes[at] && !rp__ir_is_view(n) && !m->door->shares)
             RP_TRY(behind(m, RP__REASON_ENGINE_LACKS_OP, n,
                           *lacks ? lacks : "it reads a view that the engine cannot say"));
     }
