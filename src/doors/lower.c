@@ -154,12 +154,11 @@ rp__put_val *rp__lower_map(const rp_ir *ir) {
     return map;
 }
 
-/* What stands for a value now; a view of what was written is made again. */
-static rp__put_val current(rp__emitter *e, const rp_ir *ir, rp__put_val *map, rp__ir_value v) {
+rp__put_val rp__lower_current(rp__emitter *e, const rp_ir *ir, rp__put_val *map, rp__ir_value v) {
     if (v == RP__IR_NONE || map[v] != RP__EMIT_NONE || e->failed) return v == RP__IR_NONE ? RP__EMIT_NONE : map[v];
     const rp__ir_node *n = rp__ir_producer(ir, v);
     if (!n || !rp__ir_is_view(n)) return RP__EMIT_NONE;
-    const rp__put_val in = current(e, ir, map, n->in[0]);
+    const rp__put_val in = rp__lower_current(e, ir, map, n->in[0]);
     rp__put_val out;
     if (in != RP__EMIT_NONE && rp__lower_node(e, ir, n, &in, &out)) map[v] = out;
     return map[v];
@@ -193,7 +192,7 @@ static bool lower_next(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, rp
         return false;
     }
     rp__put_val *out = in + n->n_in;
-    for (uint32_t i = 0; i < n->n_in; i++) in[i] = current(e, ir, map, n->in[i]);
+    for (uint32_t i = 0; i < n->n_in; i++) in[i] = rp__lower_current(e, ir, map, n->in[i]);
     if (e->failed) {
         ;
     } else if (rp__lower_is_write(n)) {

@@ -27,6 +27,8 @@ bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, siz
 /* The nodes of a region, in whatever the emitter writes to at the moment. args: what stands for the block's arguments; results: what stands for
    its results. False: e->why says what is missing. */
 bool rp__lower_block(rp__emitter *e, const rp__ir_block *block, const rp__put_val *args, rp__put_val *results);
+/* What stands for a value now: a view of what was written is made of what is there. */
+rp__put_val rp__lower_current(rp__emitter *e, const rp_ir *ir, rp__put_val *map, rp__ir_value v);
 /* Per value of ir RP__EMIT_NONE; freed by the caller. */
 rp__put_val *rp__lower_map(const rp_ir *ir);
 
