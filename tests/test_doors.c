@@ -24,6 +24,7 @@
 
 #include "compile/pipeline.h"
 #include "doors/door.h"
+#include "doors/onnx/part.h"
 #include "samples/samples.h"
 #include "support/check.h"
 #include "trace/ir_run.h"
@@ -913,6 +914,20 @@ static void an_engine_without_regions_runs_around_them(void **state) {
     assert_true(explains(f, "skip", "engine-lacks-op", "while: no regions"));
     assert_true(fake.ran > 0);
     rp_compiled_release(f);
+    /* nor is ONNX for an engine without them asked for any */
+    rp_ir *ir = rp_trace(fn, &x, 1, 2);
+    unsigned found = 0;
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *node = &ir->nodes[ir->body.nodes[k]];
+        char why[256] = "";
+        if (node->kind != RP__IR_COND && node->kind != RP__IR_WHILE) continue;
+        assert_true(rp__onnx_takes(ir, node, 0, false, why));
+        assert_false(rp__onnx_takes(ir, node, 0, true, why));
+        assert_non_null(strstr(why, "it takes no "));
+        found++;
+    }
+    assert_int_equal(found, 2);
+    rp_ir_release(ir);
 }
 
 /* ---------------------------------------------------------------- what a language lacks, made of others */

@@ -23,6 +23,7 @@ typedef struct rp__onnx {
     size_t names_capacity;
     rp__text nodes, weights, inputs, outputs; /* fields of the graph */
     int opset;
+    bool flat;           /* its reader takes no graphs within nodes */
     rp__put_val *symbol; /* per symbol of the graph: its value, i64 (1) */
     size_t n_symbols;
     rp__put_val *arg; /* per argument of the graph, for sizes that are symbols; RP__EMIT_NONE: unknown */

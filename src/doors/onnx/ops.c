@@ -414,6 +414,7 @@ static void choose(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, 
     rp__put_val *results = rp__alloc((n->n_out + 1u) * sizeof *results);
     rp__onnx_attrs attrs = {{0}};
     if (!results) rp__put_oom(e);
+    if (ONNX(e)->flat) rp__put_lacks(e, "it takes no branches");
     const rp__put_val pred = rp__lower_single(e, in[0]);
     for (unsigned which = 0; which < 2 && !e->failed; which++)
         inner(e, &n->regions[which], in + 1, results, &attrs, which == 0 ? "then_branch" : "else_branch");
@@ -424,6 +425,10 @@ static void choose(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, 
 /* The condition before the first turn is calculated outside, that of the others at the end of the turn before. */
 static void repeat(rp__emitter *e, const rp__put_loop *loop, const rp__put_val *first, const rp__put_val *out) {
     const rp__put_type number = {.dtype = RP_I64}, truth = {.dtype = RP_BOOL};
+    if (ONNX(e)->flat) {
+        rp__put_lacks(e, "it takes no loops");
+        return;
+    }
     rp__put_val *given = rp__alloc((3u * loop->n + 2u) * sizeof *given);
     if (!given) {
         rp__put_oom(e);
