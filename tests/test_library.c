@@ -956,6 +956,44 @@ static void test_scatter_add_rows(void **state) {
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
 }
 
+/* An index that repeats by stride 0 gives the bits of one that is written out: rows of every type, kind and width, one of them nowhere. */
+static void test_scatter_rows(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_I8, RP_I16, RP_BOOL};
+    static const int64_t widths[] = {5, 8, 41, 300};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+        for (unsigned k = 0; k < 4 * RP__SCATTERS; k++) {
+            const rp__scatter kind = (rp__scatter)(k / 4);
+            const int64_t n = widths[k % 4], ys[2] = {6, n}, is[2] = {30, n};
+            if (kind == RP__SCATTER_MUL && !rp__dtype_is_float(dtypes[d])) continue;
+            array rows[3] = {array_new(dtypes[d], 2, ys, NULL, 1), array_new(RP_I64, 2, is, NULL, 1),
+                             array_new(dtypes[d], 2, is, NULL, 1)};
+            array out = array_new(dtypes[d], 2, ys, NULL, 1), places = array_new(RP_I64, 2, is, NULL, 1);
+            fill(&rows[0]);
+            fill(&rows[2]);
+            memcpy(out.memory, rows[0].memory, out.bytes);
+            rows[1].o.stride[0] = 1, rows[1].o.stride[1] = 0;
+            for (int64_t i = 0; i < 30; i++) {
+                const int64_t at = i == 17 ? 6 : random_word() % 6;
+                ((int64_t *)rows[1].o.base)[i] = at;
+                for (int64_t j = 0; j < n; j++) ((int64_t *)places.o.base)[i * n + j] = at;
+            }
+            const array each[3] = {out, places, rows[2]};
+            rp__library_call call = {.dim = 0, .scatter = kind};
+            run_everywhere(RP__LIB_SCATTER, each, 3, &call);
+            assert_int_equal(rp__error_record_check(cpu), RP_ERROR_INDEX);
+            rp_error_take();
+            run_everywhere(RP__LIB_SCATTER, rows, 3, &call);
+            assert_int_equal(rp__error_record_check(cpu), RP_ERROR_INDEX);
+            rp_error_take();
+            assert_memory_equal(rows[0].memory, out.memory, out.bytes);
+            for (unsigned i = 0; i < 3; i++) array_free(&rows[i]);
+            array_free(&out);
+            array_free(&places);
+        }
+    }
+}
+
 /* ---- oneDNN against our kernels */
 
 /* Runs with our kernel into one result, through the table into another: oneDNN must have served, with the same bits for one
@@ -1146,6 +1184,7 @@ int main(void) {
         cmocka_unit_test(test_multinomial_errors),
         cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_scatter_add_rows),
+        cmocka_unit_test(test_scatter_rows),
         cmocka_unit_test(test_onednn),
         cmocka_unit_test(test_templates),
         cmocka_unit_test(test_onednn_plans_are_limited),
