@@ -140,7 +140,8 @@ typedef enum rp_scalar_kind {
     RP_SCALAR_I64 = 1,
     RP_SCALAR_F64 = 2,
     RP_SCALAR_BOOL = 3,
-    RP_SCALAR_SYM = 4 /* a symbolic size of a trace, in v.i: what ops make of rp_i64(rp_sym_size(x, 0)) */
+    RP_SCALAR_SYM = 4,    /* a symbolic size of a trace, in v.i: what ops make of rp_i64(rp_sym_size(x, 0)) */
+    RP_SCALAR_SYM_F64 = 5 /* a number calculated of symbolic sizes, in v.i: what rp_num_div and its like return */
 } rp_scalar_kind;
 /* a host number, exact; a weak type in promotion, like a Python number */
 typedef struct rp_scalar {
@@ -223,6 +224,16 @@ RP_CALL bool rp_sym_lt(int64_t a, int64_t b);
 RP_CALL bool rp_sym_le(int64_t a, int64_t b);
 RP_CALL int64_t
 rp_sym_guard_int(int64_t a); /* the number in this call; a specialisation serves calls with the same one */
+/* Numbers calculated of sizes, as torch.SymFloat: rp_num_div(rp_f64(1), rp_num_sqrt(rp_i64(rp_sym_size(q, -1)))). As Python
+   calculates: of whole numbers a sum, a difference, a product and a power of 0 to 62 are whole, all else is a float64; a division by
+   0 and the root of a number below 0 give what IEEE arithmetic does. In eager calls the result is a number; of symbolic sizes it is
+   an expression of them, which goes wherever a schema says Scalar or float? (a factor, the scale of attention) and into rp_num_*. */
+RP_CALL rp_scalar rp_num_add(rp_scalar a, rp_scalar b);
+RP_CALL rp_scalar rp_num_sub(rp_scalar a, rp_scalar b);
+RP_CALL rp_scalar rp_num_mul(rp_scalar a, rp_scalar b);
+RP_CALL rp_scalar rp_num_div(rp_scalar a, rp_scalar b);
+RP_CALL rp_scalar rp_num_pow(rp_scalar a, rp_scalar b);
+RP_CALL rp_scalar rp_num_sqrt(rp_scalar a);
 RP_CALL rp_dtype rp_dtype_of(const rp_tensor *t);
 RP_CALL rp_device rp_device_of(const rp_tensor *t);
 RP_CALL bool rp_is_contiguous(const rp_tensor *t); /* row-major */

@@ -123,6 +123,8 @@ RP_CALL size_t rp_ir_symbol_of(const rp_ir *ir, int64_t size);
 RP_CALL int64_t rp_ir_size_hint(const rp_ir *ir, int64_t size); /* the value in the traced call */
 /* The value for symbols[0..rp_ir_symbol_count); RP_ERROR_SHAPE if it overflows. */
 RP_CALL rp_status rp_ir_size_value(const rp_ir *ir, int64_t size, const int64_t *symbols, int64_t *value);
+/* The same of a Scalar attribute, which may be a size or a number calculated of sizes: the number that it is. */
+RP_CALL rp_status rp_ir_scalar_value(const rp_ir *ir, rp_scalar scalar, const int64_t *symbols, rp_scalar *value);
 /* Reads the symbols off arguments. RP_ERROR_GUARD: the graph does not hold for them, with the first condition that fails. */
 RP_CALL rp_status rp_ir_symbols_of_args(const rp_ir *ir, rp_tensor *const *in, size_t n_in, int64_t *symbols);
 /* "s0*4 + 1", NUL-terminated; returns the length it needs without the NUL. */

@@ -349,6 +349,36 @@ static void rows_of_a_table(void **state) {
     refuses(rp_embedding(count(19, 64), rp_from_data(places, RP_DIMS(50), RP_I64)), "embedding", "19");
 }
 
+/* Rows that go on in the kernel that reads them: scaled by a number a row and one a column, behind a second table, in two types. */
+static void rows_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *a = rp_embedding(in[0], in[1]), *b = rp_index_select(in[2], 0, rp_remainder_scalar(in[1], rp_i64(5)));
+    out[0] = rp_add(rp_mul(a, in[3]), rp_mul(b, in[4]));
+    out[1] = rp_gt(a, b);
+}
+static void rows_go_on(void **state) {
+    (void)state;
+    static const int64_t columns[] = {3, 40, 257, 2100};
+    int64_t places[300];
+    for (int i = 0; i < 300; i++) places[i] = i * 7 % 19;
+    rp_compiled *f = rp_compile((rp_fn){rows_body, NULL, 0, "rows"}, NULL);
+    for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
+        for (int narrow = 0; narrow < 2; narrow++) {
+            const int64_t n = columns[c], rows = n > 1000 ? 20 : 300;
+            const rp_dtype dtype = narrow ? RP_BF16 : RP_F32;
+            rp_tensor *const in[] = {
+                rp_to_dtype(rp_randn(RP_DIMS(19, n)), dtype), rp_from_data(places, RP_DIMS(rows), RP_I64),
+                rp_to_dtype(rp_randn(RP_DIMS(5, n)), dtype), rp_to_dtype(rp_randn(RP_DIMS(rows, 1)), dtype),
+                rp_to_dtype(rp_randn(RP_DIMS(n)), dtype)};
+            rp_tensor *got[2], *want[2];
+            OK(rp_call(f, in, 5, got, 2));
+            rows_body(NULL, in, 5, want, 2);
+            for (int k = 0; k < 2; k++) assert_true(rp_equal(got[k], want[k]));
+        }
+    }
+    rp_compiled_release(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(out_of_range, begin, end),
@@ -363,6 +393,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(searches, begin, end),
         cmocka_unit_test_setup_teardown(draws, begin, end),
         cmocka_unit_test_setup_teardown(rows_of_a_table, begin, end),
+        cmocka_unit_test_setup_teardown(rows_go_on, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

@@ -311,11 +311,11 @@ enum { SPARSER = SLOW_BUILD ? 5 : 1 }; /* fewer layouts where the loops here are
 
 static void test_matmul_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1},     {1, 64, 10},    {64, 1, 7},    {64, 64, 10},  {64, 10, 64},
-                                        {3, 5, 0},     {0, 4, 3},      {4, 0, 3},     {17, 33, 65},  {7, 100, 1},
-                                        {1, 300, 77},  {2, 130, 31},   {13, 67, 300}, {250, 70, 40}, {100, 3, 520},
-                                        {5, 4, 1030},  {97, 129, 9},   {11, 16, 16},  {300, 2, 5},   {3, 5, 4097},
-                                        {1, 70, 9000}, {30, 66, 4600}, {4, 700, 270}, {2, 2100, 30}, {210, 290, 280}};
+    static const int64_t shapes[][3] = {
+        {1, 1, 1},      {1, 64, 10},   {64, 1, 7},    {64, 64, 10},    {64, 10, 64}, {3, 5, 0},     {0, 4, 3},
+        {4, 0, 3},      {17, 33, 65},  {7, 100, 1},   {1, 300, 77},    {2, 130, 31}, {13, 67, 300}, {250, 70, 40},
+        {100, 3, 520},  {5, 4, 1030},  {97, 129, 9},  {11, 16, 16},    {300, 2, 5},  {3, 5, 4097},  {1, 70, 9000},
+        {30, 66, 4600}, {4, 700, 270}, {2, 2100, 30}, {210, 290, 280}, {8, 8, 8},    {12, 28, 300}, {32, 45, 4400}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (unsigned layout = 0; layout < 32; layout += (i % 3 + 1) * SPARSER)
             product_case(RP_F32, shapes[i][0], shapes[i][1], shapes[i][2], layout, layout % 2);
@@ -454,6 +454,13 @@ static const conv_case conv_cases[] = {
      2,
      false}, /* taps that some positions never meet */
     {2, 3, 5, 1, {0, 0, 40}, {0, 0, 5}, {0, 0, 2}, {0, 0, 3}, {0, 0, 2}, 1, false},
+    /* many groups: one of each channel, of several that are more than their lanes, with channels innermost, of one dim and of three, longer than
+       a block and than a group of blocks */
+    {2, 19, 19, 19, {0, 13, 11}, {0, 3, 3}, {0, 1, 2}, {0, 1, 1}, {0, 1, 1}, 2, false},
+    {1, 48, 80, 16, {0, 9, 7}, {0, 2, 4}, {0, 2, 1}, {0, 1, 3}, {0, 1, 2}, 2, false},
+    {3, 9, 18, 9, {0, 8, 12}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 2, 2}, 2, true},
+    {5, 8, 16, 8, {0, 0, 900}, {0, 0, 5}, {0, 0, 1}, {0, 0, 2}, {0, 0, 1}, 1, false},
+    {1, 10, 10, 10, {5, 6, 7}, {2, 3, 1}, {1, 2, 1}, {1, 0, 0}, {2, 1, 1}, 3, false},
     {1, 2, 3, 1, {4, 5, 6}, {2, 3, 2}, {1, 2, 1}, {1, 1, 1}, {1, 1, 2}, 3, false},
     {1, 40, 30, 1, {0, 14, 15}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
     /* tiles that end within a row; rows of one column; residues of several classes, and of more than a box has; a volume */
@@ -949,6 +956,44 @@ static void test_scatter_add_rows(void **state) {
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
 }
 
+/* An index that repeats by stride 0 gives the bits of one that is written out: rows of every type, kind and width, one of them nowhere. */
+static void test_scatter_rows(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_I8, RP_I16, RP_BOOL};
+    static const int64_t widths[] = {5, 8, 41, 300};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+        for (unsigned k = 0; k < 4 * RP__SCATTERS; k++) {
+            const rp__scatter kind = (rp__scatter)(k / 4);
+            const int64_t n = widths[k % 4], ys[2] = {6, n}, is[2] = {30, n};
+            if (kind == RP__SCATTER_MUL && !rp__dtype_is_float(dtypes[d])) continue;
+            array rows[3] = {array_new(dtypes[d], 2, ys, NULL, 1), array_new(RP_I64, 2, is, NULL, 1),
+                             array_new(dtypes[d], 2, is, NULL, 1)};
+            array out = array_new(dtypes[d], 2, ys, NULL, 1), places = array_new(RP_I64, 2, is, NULL, 1);
+            fill(&rows[0]);
+            fill(&rows[2]);
+            memcpy(out.memory, rows[0].memory, out.bytes);
+            rows[1].o.stride[0] = 1, rows[1].o.stride[1] = 0;
+            for (int64_t i = 0; i < 30; i++) {
+                const int64_t at = i == 17 ? 6 : random_word() % 6;
+                ((int64_t *)rows[1].o.base)[i] = at;
+                for (int64_t j = 0; j < n; j++) ((int64_t *)places.o.base)[i * n + j] = at;
+            }
+            const array each[3] = {out, places, rows[2]};
+            rp__library_call call = {.dim = 0, .scatter = kind};
+            run_everywhere(RP__LIB_SCATTER, each, 3, &call);
+            assert_int_equal(rp__error_record_check(cpu), RP_ERROR_INDEX);
+            rp_error_take();
+            run_everywhere(RP__LIB_SCATTER, rows, 3, &call);
+            assert_int_equal(rp__error_record_check(cpu), RP_ERROR_INDEX);
+            rp_error_take();
+            assert_memory_equal(rows[0].memory, out.memory, out.bytes);
+            for (unsigned i = 0; i < 3; i++) array_free(&rows[i]);
+            array_free(&out);
+            array_free(&places);
+        }
+    }
+}
+
 /* ---- oneDNN against our kernels */
 
 /* Runs with our kernel into one result, through the table into another: oneDNN must have served, with the same bits for one
@@ -1139,6 +1184,7 @@ int main(void) {
         cmocka_unit_test(test_multinomial_errors),
         cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_scatter_add_rows),
+        cmocka_unit_test(test_scatter_rows),
         cmocka_unit_test(test_onednn),
         cmocka_unit_test(test_templates),
         cmocka_unit_test(test_onednn_plans_are_limited),

@@ -132,6 +132,24 @@ static void collapsing(void **state) {
     assert_int_equal(s.extent[0], 7);
     rp__dag_release(rows);
     rp__dag_release(points);
+
+    /* Numbers of places that windows lead to do not: what is stored goes inside, and the factors of the windows go along. */
+    rp__dag_builder *b = rp__dag_new();
+    const uint16_t numbers = rp__dag_access_windows(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS, 1);
+    const rp__val v = rp__dag_iota(b, numbers);
+    rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_I64, RP__ELEMENTS), v);
+    rp__dag *places = rp__dag_finish(b);
+    rp__space_window w = {.size = 30, .stride = 1, .divisor = 1, .factor = {2, 0}};
+    a[0] = (rp__space_access){.base = NULL, .stride = {0, 0}};
+    a[1] = (rp__space_access){.base = memory, .stride = {1, 7}};
+    s = (rp__space){.dims = {2}, .extent = {7, 9}, .n_accesses = 2, .accesses = a, .windows = &w};
+    rp__space_collapse(places, &s, a);
+    assert_int_equal(s.dims[0], 2);
+    assert_int_equal(s.extent[0], 9);
+    assert_int_equal(a[1].stride[1], 1);
+    assert_int_equal(w.factor[0], 0);
+    assert_int_equal(w.factor[1], 2);
+    rp__dag_release(places);
 }
 
 static rp__space space_1d(int64_t n, const rp__space_access *a, unsigned n_accesses) {

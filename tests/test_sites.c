@@ -47,6 +47,8 @@ static void test_tensors(void **state) {
     SAYS_VOID(rp_release(x)); /* its scope's */
     SAYS(rp_ndim(NULL));
     SAYS(rp_size(x, 2));
+    SAYS(rp_num_sqrt(rp_none()));
+    SAYS(rp_num_div(rp_none(), rp_i64(1)));
     SAYS(rp_stride(x, -3));
     SAYS(rp_numel(NULL));
     rp_tensor *parts[4];

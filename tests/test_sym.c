@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,6 +163,110 @@ static void test_scalars(void **state) {
     }
 }
 
+/* ---- Scalars that are calculated of sizes */
+
+static rp_tensor *columns(int64_t n) { return filled(0.1, 3, (int64_t)2, (int64_t)5, n); }
+static rp_scalar size_at(const rp_tensor *x, int64_t dim) { return rp_i64(rp_sym_size(x, dim)); }
+static rp_scalar root_part(const rp_tensor *x) { return rp_num_div(rp_f64(1), rp_num_sqrt(size_at(x, -1))); }
+
+BODY(by_hand) { /* attention over heads whose length is a size */
+    UNUSED;
+    rp_tensor *x = in[0], *scores = rp_mul_scalar(rp_matmul(x, rp_transpose(x, 1, 2)), root_part(x));
+    out[0] = rp_matmul(rp_softmax(scores, -1), x);
+}
+BODY(by_default) { /* the same by the op, whose scale is its own; and by one that is given */
+    UNUSED;
+    rp_tensor *x = in[0];
+    const rp_scalar half = rp_num_mul(rp_f64(0.5), root_part(x));
+    rp_tensor *a = rp_scaled_dot_product_attention(x, x, x, NULL, 0, false);
+    rp_tensor *b = rp_scaled_dot_product_attention(x, x, x, NULL, 0, true,
+                                                   RP_OPTIONS(rp_scaled_dot_product_attention_options, .scale = half));
+    out[0] = rp_add(a, b);
+}
+BODY(calculated) { /* factors, divisors, exponents, limits, alpha, and the derivatives that calculate with them */
+    UNUSED;
+    rp_tensor *x = in[0];
+    const rp_scalar n = size_at(x, 2), m = rp_num_pow(n, rp_f64(-0.25)), up = rp_num_pow(n, rp_i64(2));
+    rp_tensor *y = rp_div_scalar(rp_pow_scalar(rp_exp(x), m), rp_num_add(m, n));
+    y = rp_add(y, x, RP_OPTIONS(rp_add_options, .alpha = rp_num_sub(rp_f64(1), m)));
+    y = rp_clamp(y, rp_num_sub(rp_i64(0), rp_num_sqrt(n)), rp_num_div(up, n));
+    rp_var_options by = {.struct_size = sizeof by, .correction = rp_num_div(n, rp_i64(4))};
+    out[0] = rp_add(y, rp_unsqueeze(rp_var(x, RP_DIMS(2), &by), 2));
+}
+BODY(counted_on) { /* types by the number's: whole of whole numbers, else a float */
+    UNUSED;
+    rp_tensor *x = in[0], *ones = rp_full(RP_DIMS(2, 5, rp_sym_size(x, 2)), rp_num_mul(size_at(x, 2), rp_bool(true)));
+    rp_tensor *part = rp_mul_scalar(ones, rp_num_div(size_at(x, 2), rp_i64(2)));
+    out[0] = rp_dtype_of(ones) == RP_I64 && rp_dtype_of(part) == RP_F32 ? rp_mul(x, part) : x;
+}
+BODY(long_one) { /* more steps than an expression keeps: right, of each size by itself */
+    UNUSED;
+    rp_scalar f = root_part(in[0]);
+    for (int k = 0; k < 30; k++) f = rp_num_mul(f, rp_f64(1.01));
+    out[0] = rp_mul_scalar(in[0], f);
+}
+
+static void test_numbers_of_sizes(void **state) {
+    (void)state;
+    for (int grad = 0; grad < 2; grad++) {
+        check(by_hand, "attention by hand", columns, grad);
+        check(by_default, "attention", columns, grad);
+        check(calculated, "calculated", columns, grad);
+        check(counted_on, "counted on", columns, grad);
+    }
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = rp_compile((rp_fn){long_one, NULL, 0, "long"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    for (int64_t n = 3; n < 7; n++) {
+        rp_tensor *x = columns(n), *got, *want;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        long_one(NULL, &x, 1, &want, 1);
+        assert_same(got, want);
+    }
+    assert_int_equal(explain_total(f, "specialisation", NULL), 4);
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+
+/* In text it is num(..), with what it is calculated of. */
+static void test_numbers_as_text(void **state) {
+    (void)state;
+    static const char text[] = "graph \"f\" with { symbol s0 = 6 of size(0, 0) } (%0: f32[s0]) {\n"
+                               "  %1: f32[s0] = mul_scalar(%0) {other = num(div(1.0, sqrt(float(s0*2 - 1))))}\n"
+                               "  %2: f32[s0] = pow_scalar(%1) {exponent = num(pow(float(s0), -0.5))}\n"
+                               "  return %2\n}\n";
+    static const char *const wrong[] = {"num(1.0)", "num(float(s0))",        "num(div(1.0))", "num(sqrt(float(s1)))",
+                                        "num(s0)",  "num(add(1, float(s0)))"};
+    rp_scope scope = rp_scope_begin();
+    rp_ir *ir = rp_ir_parse(text, sizeof text - 1), *again;
+    assert_ok();
+    char buf[2048];
+    const size_t n = rp_ir_text(ir, buf, sizeof buf);
+    assert_true(n < sizeof buf && strstr(buf, "num(div(1.0, sqrt(float(s0*2 - 1))))") &&
+                strstr(buf, "num(pow(float(s0), -0.5))"));
+    again = rp_ir_parse(buf, n);
+    assert_true(rp_ir_equal(ir, again));
+    rp_tensor *x = filled(0.1, 1, 5), *y;
+    assert_int_equal(rp_ir_run(again, &x, 1, &y, 1), RP_OK);
+    const rp_scalar third = rp_num_div(rp_i64(1), rp_num_sqrt(rp_i64(9)));
+    assert_true(third.kind == RP_SCALAR_F64 && third.v.f == 1.0 / 3.0);
+    assert_same(y, rp_pow_scalar(rp_mul_scalar(x, third), rp_num_pow(rp_i64(5), rp_f64(-0.5))));
+    rp_ir_release(ir);
+    rp_ir_release(again);
+    assert_ok();
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        (void)snprintf(buf, sizeof buf,
+                       "graph \"f\" with { symbol s0 = 6 of size(0, 0) } (%%0: f32[s0]) {\n"
+                       "  %%1: f32[s0] = mul_scalar(%%0) {other = %s}\n  return %%1\n}\n",
+                       wrong[k]);
+        rp_ir_release(rp_ir_parse(buf, strlen(buf)));
+        if (!rp_failed()) fail_msg("%s was taken", wrong[k]);
+        (void)rp_error_take();
+    }
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+
 /* In text a size is sym(..), and comes back as what it was; whole powers are guarded by their exponent's sign alone. */
 static void test_scalars_as_text(void **state) {
     (void)state;
@@ -273,7 +378,18 @@ static void test_eager_numbers(void **state) {
     assert_int_equal(rp_sym_max(-3, -4), -3);
     assert_true(rp_sym_eq(3, 3) && !rp_sym_eq(3, 4) && rp_sym_lt(3, 4) && !rp_sym_lt(4, 4) && rp_sym_le(4, 4));
     assert_int_equal(rp_sym_guard_int(9), 9);
+    assert_int_equal(rp_num_add(rp_i64(3), rp_bool(true)).v.i, 4);
+    assert_int_equal(rp_num_sub(rp_i64(3), rp_i64(5)).v.i, -2);
+    assert_int_equal(rp_num_mul(rp_i64(3), rp_i64(5)).v.i, 15);
+    assert_int_equal(rp_num_pow(rp_i64(-3), rp_i64(3)).v.i, -27);
+    assert_true(rp_num_div(rp_i64(6), rp_i64(3)).kind == RP_SCALAR_F64 && rp_num_div(rp_i64(6), rp_i64(3)).v.f == 2);
+    assert_true(rp_num_pow(rp_i64(2), rp_i64(-1)).v.f == 0.5 && rp_num_sqrt(rp_f64(2.25)).v.f == 1.5);
+    assert_true(rp_num_add(rp_i64(1), rp_f64(0.5)).v.f == 1.5);
     assert_ok();
+    rp_num_mul(rp_i64(INT64_C(1) << 40), rp_i64(INT64_C(1) << 40));
+    expect(RP_ERROR_SHAPE, "overflows");
+    rp_num_sqrt(rp_none());
+    expect(RP_ERROR_INVALID_ARGUMENT, "rp_num_sqrt: an operand is no number");
     assert_int_equal(rp_sym_size(x, 3), -1);
     expect(RP_ERROR_INDEX, "Dimension out of range");
     assert_int_equal(rp_sym_mul(INT64_C(1) << 40, INT64_C(1) << 40), 0);
@@ -286,10 +402,12 @@ static void test_eager_numbers(void **state) {
 }
 
 static int64_t leaked; /* a word of a trace */
+static rp_scalar leaked_number;
 
 BODY(leaks) {
     UNUSED;
     leaked = rp_sym_size(in[0], 0);
+    leaked_number = rp_num_sqrt(rp_i64(leaked));
     out[0] = rp_mul_scalar(in[0], rp_f64(2));
 }
 BODY(uses_leaked) {
@@ -323,6 +441,10 @@ static void test_words_of_another_trace(void **state) {
     expect(RP_ERROR_STATE, "rp_sym_lt: a symbolic size of another trace");
     rp_sym_guard_int(leaked);
     expect(RP_ERROR_STATE, "rp_sym_guard_int: a symbolic size of another trace");
+    rp_num_add(leaked_number, rp_i64(1));
+    expect(RP_ERROR_STATE, "rp_num_add: a number of sizes of another trace");
+    rp_mul_scalar(x, leaked_number);
+    expect(RP_ERROR_STATE, "of another trace, or of one that has ended");
     /* in another trace with symbols of its own, which has a word of the same number */
     rp_compiled *f = rp_compile((rp_fn){uses_leaked, NULL, 0, "uses"}, NULL);
     int64_t word = leaked;
@@ -385,6 +507,8 @@ int main(void) {
         cmocka_unit_test(test_questions_are_guards),
         cmocka_unit_test(test_scalars),
         cmocka_unit_test(test_scalars_as_text),
+        cmocka_unit_test(test_numbers_of_sizes),
+        cmocka_unit_test(test_numbers_as_text),
         cmocka_unit_test(test_numbers_are_fixed),
         cmocka_unit_test(test_eager_numbers),
         cmocka_unit_test(test_words_of_another_trace),

@@ -24,6 +24,18 @@ static rp_status replace(const specialiser *s, rp_dim *d) {
     return RP_OK;
 }
 
+static rp_status replace_number(const specialiser *s, rp_scalar *number) {
+    double value;
+    if (rp__scalar_is_size(*number)) {
+        number->kind = RP_SCALAR_I64;
+        return replace(s, &number->v.i);
+    }
+    if (!rp__symbols_number(s->symbols, number->v.i, s->binding, &value))
+        return rp__fail(RP_ERROR_SHAPE, "a number of the graph cannot be calculated for these arguments");
+    *number = rp_f64(value);
+    return RP_OK;
+}
+
 static rp_status replace_attrs(const specialiser *s, rp__ir_node *n) {
     rp_attr *attrs = NULL;
     for (uint32_t k = 0; k < n->n_attrs; k++) {
@@ -39,8 +51,7 @@ static rp_status replace_attrs(const specialiser *s, rp__ir_node *n) {
             n->attrs = attrs;
         }
         if (scalar) {
-            attrs[k].v.scalar.kind = RP_SCALAR_I64;
-            RP_TRY(replace(s, &attrs[k].v.scalar.v.i));
+            RP_TRY(replace_number(s, &attrs[k].v.scalar));
             continue;
         }
         if (a->kind == RP_ATTR_INT) {

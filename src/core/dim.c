@@ -8,6 +8,7 @@
 static const rp__dim_hooks *hooks; /* set once, at load of floor 5, before any symbol exists */
 
 void rp__dim_install(const rp__dim_hooks *installed) { hooks = installed; }
+const rp__dim_hooks *rp__dim_installed(void) { return hooks; }
 
 /* A word below the limit that no trace gave out: an argument of the caller that is no size. */
 static int64_t no_size(rp_dim d) {

@@ -31,6 +31,8 @@ typedef enum rp__dim_op {
     RP__DIM_MAX,
     RP__DIM_MIN
 } rp__dim_op;
+/* Of numbers calculated of sizes (RP_SCALAR_SYM_F64, core/dtype.h). RP__NUM_SQRT has one operand. */
+typedef enum rp__num_op { RP__NUM_ADD, RP__NUM_SUB, RP__NUM_MUL, RP__NUM_DIV, RP__NUM_POW, RP__NUM_SQRT } rp__num_op;
 typedef enum rp__dim_relation { RP__DIM_EQ, RP__DIM_NE, RP__DIM_LT, RP__DIM_LE } rp__dim_relation;
 
 /* No memory reaches so many elements. Strides that a tensor never steps along (of dims of one element, of tensors without
@@ -58,8 +60,13 @@ typedef struct rp__dim_hooks {
     int64_t (*hint)(rp_dim d);
     int64_t (*specialise)(rp_dim d);
     bool (*known)(rp_dim d); /* is the word one that the trace of this thread gave out? */
+    /* The same of words of numbers, which are no sizes: an expression of two Scalars, its value, is it known? */
+    rp_scalar (*number)(rp__num_op op, rp_scalar a, rp_scalar b);
+    double (*specialise_number)(rp_dim d);
+    bool (*number_known)(rp_dim d);
 } rp__dim_hooks;
 void rp__dim_install(const rp__dim_hooks *hooks);
+const rp__dim_hooks *rp__dim_installed(void); /* NULL: none */
 
 /* Shapes. */
 rp_dim rp__numel(const rp_dim *size, size_t ndim); /* 1 for rank 0; sticky error on overflow */

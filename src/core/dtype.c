@@ -40,7 +40,58 @@ rp_scalar rp__scalar_dim(rp_dim d) {
     return (rp_scalar){.kind = rp__dim_is_symbol(d) ? RP_SCALAR_SYM : RP_SCALAR_I64, .v.i = d};
 }
 rp_scalar rp__scalar_value(rp_scalar s) {
-    return rp__scalar_is_symbol(s) ? (rp_scalar){.kind = RP_SCALAR_I64, .v.i = rp__dim_value(s.v.i)} : s;
+    if (s.kind == RP_SCALAR_SYM_F64) {
+        const rp__dim_hooks *hooks = rp__dim_installed();
+        return rp_f64(hooks ? hooks->specialise_number(s.v.i) : 0);
+    }
+    return rp__scalar_is_size(s) ? (rp_scalar){.kind = RP_SCALAR_I64, .v.i = rp__dim_value(s.v.i)} : s;
+}
+
+double rp__num_f64(rp__num_op op, double a, double b) {
+    switch (op) {
+    case RP__NUM_ADD: return a + b;
+    case RP__NUM_SUB: return a - b;
+    case RP__NUM_MUL: return a * b;
+    case RP__NUM_DIV: return a / b;
+    case RP__NUM_POW: return pow(a, b);
+    case RP__NUM_SQRT: return sqrt(a);
+    }
+    return 0;
+}
+
+bool rp__num_known(rp_scalar s) {
+    const rp__dim_hooks *hooks = rp__dim_installed();
+    switch (s.kind) {
+    case RP_SCALAR_NONE: return false;
+    case RP_SCALAR_F64:
+    case RP_SCALAR_BOOL: return true;
+    case RP_SCALAR_I64:
+    case RP_SCALAR_SYM: return rp__dim_known(s.v.i);
+    case RP_SCALAR_SYM_F64: return hooks && hooks->number_known(s.v.i);
+    }
+    return false;
+}
+
+enum { MAX_POWER = 62 }; /* of whole numbers, beyond which a power is a float: 2 to it is the last that fits */
+
+static rp_dim whole_power(rp_dim base, int64_t n) {
+    rp_dim power = 1;
+    while (n-- > 0) power = rp__dim_apply(RP__DIM_MUL, power, base);
+    return power;
+}
+
+rp_scalar rp__num_apply(rp__num_op op, rp_scalar a, rp_scalar b) {
+    static const rp__dim_op whole_op[] = {RP__DIM_ADD, RP__DIM_SUB, RP__DIM_MUL};
+    if (op == RP__NUM_SQRT) b = rp_i64(0);
+    if (!rp__scalar_is_float(a) && !rp__scalar_is_float(b)) {
+        const rp_dim x = a.kind == RP_SCALAR_BOOL ? a.v.b : a.v.i, y = b.kind == RP_SCALAR_BOOL ? b.v.b : b.v.i;
+        if (op <= RP__NUM_MUL) return rp__scalar_dim(rp__dim_apply(whole_op[op], x, y));
+        if (op == RP__NUM_POW && !rp__dim_is_symbol(y) && rp__dim_number(y) >= 0 && rp__dim_number(y) <= MAX_POWER)
+            return rp__scalar_dim(whole_power(x, rp__dim_number(y)));
+    }
+    const rp__dim_hooks *hooks = rp__dim_installed();
+    if (hooks && (rp__scalar_is_symbol(a) || rp__scalar_is_symbol(b))) return hooks->number(op, a, b);
+    return rp_f64(rp__num_f64(op, rp__scalar_f64(a), rp__scalar_f64(b)));
 }
 rp_scalar rp_none(void) { return (rp_scalar){.kind = RP_SCALAR_NONE, .v.i = 0}; }
 rp_scalar rp_bool(bool value) {
@@ -71,7 +122,9 @@ void rp__promote_tensor(rp__promotion *p, rp_dtype dtype, size_t ndim) {
 }
 
 void rp__promote_scalar(rp__promotion *p, rp_scalar_kind kind) {
-    rp_dtype own = kind == RP_SCALAR_F64 ? RP_F32 : kind == RP_SCALAR_BOOL ? RP_BOOL : RP_I64;
+    rp_dtype own = kind == RP_SCALAR_F64 || kind == RP_SCALAR_SYM_F64 ? RP_F32
+                   : kind == RP_SCALAR_BOOL                           ? RP_BOOL
+                                                                      : RP_I64;
     p->scalar = rp__promote(p->scalar, own);
 }
 
@@ -107,8 +160,8 @@ static double float_max(rp_dtype d) {
 
 bool rp__scalar_fits(rp_scalar s, rp_dtype d) {
     if (s.kind == RP_SCALAR_BOOL || d == RP_BOOL) return true;
-    if (rp__scalar_is_symbol(s) && d == RP_I64) return true;
-    if (s.kind != RP_SCALAR_F64 && (d == RP_F32 || d == RP_F64)) return true;
+    if (rp__scalar_is_size(s) && d == RP_I64) return true;
+    if (s.kind != RP_SCALAR_F64 && (d == RP_F32 || d == RP_F64)) return true; /* what is made of sizes does, too */
     s = rp__scalar_value(s);
     if (rp__dtype_is_float(d)) {
         double f = rp__scalar_f64(s);

@@ -55,7 +55,15 @@ rp_scalar rp__scalar_load(rp_dtype d, const void *src);
 /* A size as a number: an integer, or RP_SCALAR_SYM, a symbol of the trace. Conversions below take the value of a symbol, and so
    specialise the trace to it. */
 rp_scalar rp__scalar_dim(rp_dim d);
-static inline bool rp__scalar_is_symbol(rp_scalar s) { return RP__UNLIKELY(s.kind == RP_SCALAR_SYM); }
+static inline bool rp__scalar_is_symbol(rp_scalar s) { return RP__UNLIKELY(s.kind >= RP_SCALAR_SYM); }
+static inline bool rp__scalar_is_size(rp_scalar s) { return RP__UNLIKELY(s.kind == RP_SCALAR_SYM); }
+static inline bool rp__scalar_is_float(rp_scalar s) { return s.kind == RP_SCALAR_F64 || s.kind == RP_SCALAR_SYM_F64; }
+/* a op b as Python calculates it: whole of whole numbers (but quotients and roots), else a float; of symbols a symbol, which is a
+   size or a number of sizes. Values are calculated by rp__num_f64, whenever they are known. */
+rp_scalar rp__num_apply(rp__num_op op, rp_scalar a, rp_scalar b);
+double rp__num_f64(rp__num_op op, double a, double b);
+/* Is it a number, a size that may be used now, or a number of such sizes? */
+bool rp__num_known(rp_scalar s);
 rp_scalar rp__scalar_value(rp_scalar s);
 double rp__scalar_f64(rp_scalar s);
 int64_t rp__scalar_i64(rp_scalar s); /* truncates, saturating; NaN gives 0 */

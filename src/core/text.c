@@ -1,6 +1,7 @@
 /* Text builder. Grows by doubling; after one failed allocation it stays failed, so that callers check once. */
 #include "core/text.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,36 @@ void rp__text_write(rp__text *t, const char *bytes, size_t n) {
 }
 
 void rp__text_puts(rp__text *t, const char *s) { rp__text_write(t, s, strlen(s)); }
+
+void rp__text_number(rp__text *out, double f) {
+    char buf[40];
+    if (isnan(f)) {
+        uint64_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        if (bits == UINT64_C(0x7ff8000000000000))
+            rp__text_puts(out, "nan");
+        else
+            rp__text_add(out, "nan(0x%016llx)", (unsigned long long)bits);
+    } else if (isinf(f)) {
+        rp__text_puts(out, f < 0 ? "-inf" : "inf");
+    } else {
+        int length = snprintf(buf, sizeof buf, "%.17g", f);
+        for (int precision = 1; precision < 17; precision++) { /* the shortest that reads back */
+            char shorter[40];
+            double back = 0;
+            (void)snprintf(shorter, sizeof shorter, "%.*g", precision, f);
+            if (sscanf(shorter, "%lf", &back) == 1 && back == f) {
+                length = snprintf(buf, sizeof buf, "%s", shorter);
+                break;
+            }
+        }
+        for (int i = 0; i < length; i++) { /* the locale's decimal point */
+            if (!strchr("0123456789+-e", buf[i])) buf[i] = '.';
+        }
+        rp__text_write(out, buf, (size_t)length);
+        if (!memchr(buf, '.', (size_t)length) && !memchr(buf, 'e', (size_t)length)) rp__text_puts(out, ".0");
+    }
+}
 
 void rp__text_add(rp__text *t, const char *format, ...) {
     char small[256];

@@ -13,6 +13,8 @@ typedef struct rp__text {
 void rp__text_add(rp__text *t, const char *format, ...) RP__PRINTF(2, 3);
 void rp__text_puts(rp__text *t, const char *s);
 void rp__text_write(rp__text *t, const char *bytes, size_t n);
+void rp__text_number(rp__text *t,
+                     double f); /* the shortest that reads back; a NaN that is not the usual one as its bits */
 void rp__text_free(rp__text *t);
 
 /* Copies text, cut where `out` ends, with what a terminal would obey (control bytes, C1 in UTF-8) written as \xNN. */

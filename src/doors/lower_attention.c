@@ -52,6 +52,10 @@ static bool begin(attention *a, rp__emitter *e, const rp__ir_node *n, unsigned f
         rp__put_lacks(e, "its weights drop out by the library's random numbers");
         return false;
     }
+    if (rp__scalar_is_symbol(n->attrs[2].v.scalar)) {
+        rp__put_lacks(e, "its scale is calculated of a size that is not known");
+        return false;
+    }
     *a = (attention){.e = e,
                      .mask = in[first + 3],
                      .dtype = (rp_dtype)rp__dtypes[q->dtype].compute,
@@ -63,7 +67,7 @@ static bool begin(attention *a, rp__emitter *e, const rp__ir_node *n, unsigned f
                      .features = q->size[3],
                      .values = v->size[3],
                      .causal = n->attrs[1].v.b,
-                     .scale = n->attrs[2].v.f};
+                     .scale = rp__scalar_f64(n->attrs[2].v.scalar)};
     a->q = by_group(a, wide(e, in[first]), a->features);
     a->k = wide(e, in[first + 1]);
     a->v = wide(e, in[first + 2]);

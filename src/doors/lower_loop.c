@@ -100,6 +100,10 @@ static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lo
         size = extent;
     } else if (from->kind == RP__SCALAR_SIZE) {
         size = from->size;
+    } else if (from->kind == RP__SCALAR_ATTR && call->attrs[from->attr].kind == RP_ATTR_SCALAR &&
+               rp__scalar_is_symbol(call->attrs[from->attr].v.scalar)) {
+        rp__put_lacks(l->e, "the op calculates with a size that is not known");
+        l->failed = true;
     } else {
         value = rp__lower_scalar_value(from, call);
     }

@@ -189,8 +189,9 @@ static rp_tensor *mask_of(const masks *m, unsigned more) {
 /* As scaled_dot_product_attention, with the weights. */
 static rp_tensor *weighted(rp_tensor *q, rp_tensor *k, rp_tensor *v, rp_tensor *mask, double p, rp_tensor **weights) {
     if (rp__tensor_is_error(q)) return q;
-    const double features = (double)rp__dim_value(q->size[3]);
-    rp_tensor *scores = rp_matmul(rp_mul_scalar(q, rp_f64(1 / sqrt(features))), rp_transpose(k, -2, -1));
+    const rp_scalar features = rp__scalar_dim(q->size[3]);
+    const rp_scalar scale = rp__num_apply(RP__NUM_DIV, rp_f64(1), rp__num_apply(RP__NUM_SQRT, features, features));
+    rp_tensor *scores = rp_matmul(rp_mul_scalar(q, scale), rp_transpose(k, -2, -1));
     if (mask && rp_dtype_of(mask) == RP_BOOL)
         scores = rp_masked_fill_scalar(scores, rp_logical_not(mask), rp_f64(-INFINITY));
     else if (mask)

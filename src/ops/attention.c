@@ -76,7 +76,7 @@ static rp_tensor *masked(const char *site, rp_tensor *scores, rp_tensor *keep) {
     return rp_masked_fill_scalar_at(site, scores, rp_logical_not_at(site, keep), rp_f64(-INFINITY));
 }
 
-static rp_status composed(const rp__call *call, double scale) {
+static rp_status composed(const rp__call *call, rp_scalar scale) {
     const char *site = call->site;
     const rp_dtype dtype = (rp_dtype)call->in[0]->dtype;
     const double p = rp__attr_float(call, 0);
@@ -84,7 +84,7 @@ static rp_status composed(const rp__call *call, double scale) {
     rp_tensor *q = rp__wide(call->in[0]), *k = rp__wide(call->in[1]), *v = rp__wide(call->in[2]), *mask = call->in[3];
 
     rp_tensor *scores = product(site, q, rp_transpose_at(site, k, -2, -1), grouped);
-    scores = rp_mul_scalar_at(site, scores, rp_f64(scale));
+    scores = rp_mul_scalar_at(site, scores, scale);
     if (rp__tensor_is_error(scores)) return rp_error_status();
     rp_tensor *nothing = NULL; /* rows of which the mask leaves nothing: zeros, without a gradient */
     if (rp__attr_bool(call, 1)) {
@@ -196,7 +196,7 @@ static rp_tensor *as_heads(const char *site, const batch *b, rp_tensor *t, rp_di
     return rp_unsqueeze_at(site, nd == 3 ? t : rp_flatten_at(site, t, 0, (int64_t)nd - 3), 1);
 }
 
-static rp_status flash(const rp__call *call, const batch *b, double scale) {
+static rp_status flash(const rp__call *call, const batch *b, rp_scalar scale) {
     const char *site = call->site;
     rp_tensor *q = call->in[0], *k = call->in[1], *v = call->in[2], *mask = call->in[3], *place = NULL;
     const double p = rp__attr_float(call, 0);
@@ -224,9 +224,10 @@ rp_status rp__expand_scaled_dot_product_attention(const rp__call *call) {
     RP_TRY(check(call));
     if (rp__attr_bool(call, 3)) RP_TRY(check_heads(call));
     const rp_tensor *q = call->in[0];
-    const int64_t features = rp__dim_value(q->size[q->ndim - 1]); /* of a size of the trace its value */
-    double scale = 1 / sqrt((double)(features > 0 ? features : 1));
-    if (!rp__attr_is_none(&call->attrs[2])) scale = rp__scalar_f64(call->attrs[2].v.scalar);
+    const rp_scalar features = rp__scalar_dim(rp__dim_apply(RP__DIM_MAX, q->size[q->ndim - 1], 1));
+    const rp_scalar scale = rp__attr_is_none(&call->attrs[2])
+                                ? rp__num_apply(RP__NUM_DIV, rp_f64(1), rp__num_apply(RP__NUM_SQRT, features, features))
+                                : call->attrs[2].v.scalar;
     return flash_serves(call, &b) ? flash(call, &b, scale) : composed(call, scale);
 }
 
@@ -297,8 +298,9 @@ rp_status rp__infer_flash_attention_backward(const rp__call *call, rp__meta *out
 static rp__operand operand_or_none(const rp_tensor *t) { return t ? rp__operand_of(t) : (rp__operand){.base = NULL}; }
 
 static struct rp__attention attention_of(const rp__call *call) {
-    return (struct rp__attention){
-        .scale = rp__attr_float(call, 2), .causal = rp__attr_bool(call, 1), .dropout = rp__attr_float(call, 0)};
+    return (struct rp__attention){.scale = rp__scalar_f64(call->attrs[2].v.scalar),
+                                  .causal = rp__attr_bool(call, 1),
+                                  .dropout = rp__attr_float(call, 0)};
 }
 
 /* The two numbers of a place, one behind the other; absent if it is. */

@@ -39,7 +39,7 @@ static rp_status weights_of(const rp__call *call, rp_tensor *const *in, rp_tenso
     w->k = alone(rp__wide(k));
     w->v = alone(rp__wide(v));
     w->grad = grouped(swapped(rp__wide(grad)), heads);
-    rp_tensor *scores = rp_mul_scalar(rp_matmul(w->q, turned(w->k)), rp_f64(rp__attr_float(call, 2)));
+    rp_tensor *scores = rp_mul_scalar(rp_matmul(w->q, turned(w->k)), call->attrs[2].v.scalar);
     rp_tensor *keep = NULL;
     if (rp__attr_bool(call, 1))
         keep = rp_le(rp__count_beside(q, k->size[2]), rp_unsqueeze(rp__count_beside(q, q->size[2]), 1));
@@ -70,7 +70,8 @@ rp_status rp__vjp_flash_attention(const rp__vjp *g) {
     rp_tensor *grad = g->grad_out[0] ? g->grad_out[0] : rp__zeros_expanded(&g->out_meta[0]);
     rp_tensor *delta = swapped(rp_sum(rp_mul(rp__wide(grad), rp__wide(out)), RP_DIMS(-1)));
     if (g->grad_out[1]) delta = rp_sub(delta, g->grad_out[1]);
-    const double p = rp__attr_float(call, 0), scale = rp__attr_float(call, 2);
+    const double p = rp__attr_float(call, 0);
+    const rp_scalar scale = call->attrs[2].v.scalar;
     const bool causal = rp__attr_bool(call, 1);
     if (g->needed[0] || g->needed[1] || g->needed[2]) {
         rp_tensor *dk, *dv,
@@ -96,13 +97,13 @@ rp_status rp__vjp_flash_attention_backward(const rp__vjp *g) {
     weights w;
     RP_TRY(weights_of(call, in + 1, in[0], in[6], in[7], &w));
     const rp_dim heads = in[2]->size[1];
-    const double scale = rp__attr_float(call, 2);
+    const rp_scalar scale = call->attrs[2].v.scalar;
     rp_tensor *gq = g->grad_out[0] ? grouped(swapped(rp__wide(g->grad_out[0])), heads) : NULL,
               *gk = g->grad_out[1] ? alone(swapped(rp__wide(g->grad_out[1]))) : NULL,
               *gv = g->grad_out[2] ? alone(swapped(rp__wide(g->grad_out[2]))) : NULL;
     rp_tensor *of_kept = gv ? rp_matmul(w.grad, turned(gv)) : NULL; /* of P * M */
     rp_tensor *of_d = plus(gq ? rp_matmul(gq, turned(w.k)) : NULL, gk ? rp_matmul(w.q, turned(gk)) : NULL);
-    if (of_d) of_d = rp_mul_scalar(of_d, rp_f64(scale));
+    if (of_d) of_d = rp_mul_scalar(of_d, scale);
     rp_tensor *of_p = of_kept && w.scale_of ? rp_mul(of_kept, w.scale_of) : of_kept;
     if (of_d) of_p = plus(of_p, rp_mul(of_d, w.slope));
     rp_tensor *of_scores = rp_mul(of_p, w.p);
@@ -116,8 +117,8 @@ rp_status rp__vjp_flash_attention_backward(const rp__vjp *g) {
     rp_tensor *dq = plus(gk ? rp_matmul(w.d, gk) : NULL, rp_matmul(of_scores, w.k));
     rp_tensor *dk = plus(gq ? rp_matmul(turned(w.d), gq) : NULL, rp_matmul(turned(of_scores), w.q));
     g->grad_in[0] = swapped(ungrouped(dgrad));
-    g->grad_in[1] = ungrouped(rp_mul_scalar(dq, rp_f64(scale)));
-    g->grad_in[2] = rp_mul_scalar(of_group(dk), rp_f64(scale));
+    g->grad_in[1] = ungrouped(rp_mul_scalar(dq, scale));
+    g->grad_in[2] = rp_mul_scalar(of_group(dk), scale);
     if (dv) g->grad_in[3] = of_group(dv);
     if (in[4] && g->needed[4]) g->grad_in[4] = ungrouped(of_scores);
     g->grad_in[6] = ungrouped(rp_neg(rp_sum(of_scores, RP_DIMS(-1))));

@@ -36,8 +36,8 @@ rp_status rp__expand_where_scalar(const rp__call *call) {
     enum { BOOLS, INTS, FLOATS } most = BOOLS;
     for (unsigned k = 0; k < 2; k++) {
         const rp_scalar s = call->attrs[k].v.scalar;
-        if (s.kind == RP_SCALAR_F64) most = FLOATS;
-        if (s.kind == RP_SCALAR_I64 && most == BOOLS) most = INTS;
+        if (rp__scalar_is_float(s)) most = FLOATS;
+        if ((s.kind == RP_SCALAR_I64 || rp__scalar_is_size(s)) && most == BOOLS) most = INTS;
     }
     const rp_dtype dtype = most == FLOATS ? RP_F32 : most == INTS ? RP_I64 : RP_BOOL;
     rp_tensor *part[2];

@@ -46,7 +46,7 @@ rp_status rp__infer_random_factory(const rp__call *call, rp__meta *out) {
 
 /* The type of a number where no dtype is given: PyTorch's default types. */
 static rp_dtype own_dtype(rp_scalar s) {
-    return s.kind == RP_SCALAR_F64 ? RP_F32 : s.kind == RP_SCALAR_BOOL ? RP_BOOL : RP_I64;
+    return rp__scalar_is_float(s) ? RP_F32 : s.kind == RP_SCALAR_BOOL ? RP_BOOL : RP_I64;
 }
 
 rp_status rp__infer_full(const rp__call *call, rp__meta *out) {
@@ -128,7 +128,7 @@ rp_status rp__expand_ones_like(const rp__call *call) { return expand_like(call, 
 /* ---- arange */
 
 /* A whole number, or a size of the trace. */
-static rp_dim size_of(rp_scalar s) { return rp__scalar_is_symbol(s) ? s.v.i : rp__scalar_i64(s); }
+static rp_dim size_of(rp_scalar s) { return rp__scalar_is_size(s) ? s.v.i : rp__scalar_i64(s); }
 
 /* Number of elements between sizes of the trace: an expression, with a guard of which is larger. The step is the number that it is. */
 static rp_status arange_of_sizes(const rp__call *call, rp_dtype dtype, rp__meta *out) {
@@ -149,7 +149,7 @@ static rp_status arange_of_sizes(const rp__call *call, rp_dtype dtype, rp__meta 
 /* Number of elements: ceil((end - start) / step), in integers when all three are (exact), else in f64. */
 rp_status rp__infer_arange(const rp__call *call, rp__meta *out) {
     rp_scalar start = call->attrs[0].v.scalar, end = call->attrs[1].v.scalar, step = call->attrs[2].v.scalar;
-    bool whole = start.kind != RP_SCALAR_F64 && end.kind != RP_SCALAR_F64 && step.kind != RP_SCALAR_F64;
+    bool whole = !rp__scalar_is_float(start) && !rp__scalar_is_float(end) && !rp__scalar_is_float(step);
     rp_dtype dtype = asked(call, whole ? RP_I64 : RP_F32);
     if (!rp__dtype_is_valid(dtype) || dtype == RP_BOOL) return rp__call_refuse_dtype(call, dtype);
     if (whole && (rp__scalar_is_symbol(start) || rp__scalar_is_symbol(end))) return arange_of_sizes(call, dtype, out);

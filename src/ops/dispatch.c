@@ -125,12 +125,13 @@ static __attribute__((noinline)) rp_status check_words(const rp__call *call, uin
     }
     if (a->kind ==
         RP_ATTR_SCALAR) { /* any number; a word of the trace in force is a symbol, where a Scalar may be one */
-        if (rp__scalar_is_symbol(a->v.scalar) && !rp__dim_known(a->v.scalar.v.i))
+        const bool number = a->v.scalar.kind == RP_SCALAR_SYM_F64;
+        if (rp__scalar_is_symbol(a->v.scalar) && !rp__num_known(a->v.scalar))
             return rp__op_error(call, RP_ERROR_STATE,
                                 "%s is a symbolic size of another trace, or of one that has ended",
                                 p ? p->name : "an attribute");
-        if (a->v.scalar.v.i == INT64_MIN || !rp__dim_known(a->v.scalar.v.i) || (p && p->type == RP__TYPE_PLAIN))
-            return RP_OK;
+        if (!number && (a->v.scalar.v.i == INT64_MIN || !rp__dim_known(a->v.scalar.v.i))) return RP_OK;
+        if (p && (p->type == RP__TYPE_PLAIN || (number && p->type == RP__TYPE_FLOAT))) return RP_OK;
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "%s is a symbolic size, and must be a number: rp_sym_guard_int gives it",
                             p ? p->name : "an attribute");
@@ -198,7 +199,7 @@ static inline bool words_are_values(const rp_attr *a) {
     if (a->kind == RP_ATTR_INT) return !rp__dim_is_symbol(a->v.i);
     if (a->kind == RP_ATTR_SCALAR) {
         const rp_scalar s = a->v.scalar;
-        return !(s.kind == RP_SCALAR_SYM || (s.kind == RP_SCALAR_I64 && rp__dim_is_symbol(s.v.i)));
+        return !(rp__scalar_is_symbol(s) || (s.kind == RP_SCALAR_I64 && rp__dim_is_symbol(s.v.i)));
     }
     for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++) {
         if (rp__dim_is_symbol(a->v.ints[i])) return false;
@@ -230,8 +231,9 @@ static __attribute__((noinline)) rp_status descend_symbols(rp__call *call) {
     for (uint32_t k = 0; k < call->n_attrs; k++) {
         attrs[k] = given[k];
         rp_scalar *s = &attrs[k].v.scalar;
-        if (attrs[k].kind != RP_ATTR_SCALAR || (s->kind != RP_SCALAR_I64 && s->kind != RP_SCALAR_SYM)) continue;
-        if (rp__dim_is_symbol(s->v.i) && s->v.i != INT64_MIN && rp__dim_known(s->v.i)) s->kind = RP_SCALAR_SYM;
+        if (attrs[k].kind != RP_ATTR_SCALAR || (s->kind != RP_SCALAR_I64 && !rp__scalar_is_symbol(*s))) continue;
+        if (!rp__scalar_is_symbol(*s) && rp__dim_is_symbol(s->v.i) && s->v.i != INT64_MIN && rp__dim_known(s->v.i))
+            s->kind = RP_SCALAR_SYM;
         if (call->op->lowering == RP__USER) *s = rp__scalar_value(*s);
     }
     call->attrs = attrs;
@@ -253,7 +255,7 @@ rp_status rp__dispatch(rp__call *call) {
     for (uint32_t k = 0; k < call->n_attrs && status == RP_OK; k++) {
         const rp_attr *a = &call->attrs[k];
         if (RP__UNLIKELY((a->kind == RP_ATTR_INTS && a->n && (!a->v.ints || a->n > MAX_LIST)) ||
-                         (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind - 1u > RP_SCALAR_SYM - 1u) ||
+                         (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind - 1u > RP_SCALAR_SYM_F64 - 1u) ||
                          (a->kind == RP_ATTR_STRING && !a->v.string)))
             status = bad_attr(call, k);
         else if (RP__UNLIKELY(!words_are_values(a))) {

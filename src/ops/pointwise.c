@@ -24,7 +24,7 @@ static rp_status check_alpha(const rp__call *call, rp_dtype result) {
     rp_scalar_kind kind = alpha.kind;
     if (kind == RP_SCALAR_BOOL && result != RP_BOOL)
         return rp__op_error(call, RP_ERROR_DTYPE, "Boolean alpha only supported for Boolean results.");
-    if (kind == RP_SCALAR_F64 && !rp__dtype_is_float(result))
+    if (rp__scalar_is_float(alpha) && !rp__dtype_is_float(result))
         return rp__op_error(call, RP_ERROR_DTYPE,
                             "For integral input tensors, argument alpha must not be a floating point number.");
     rp_dtype compute = (rp_dtype)rp__dtypes[result].compute; /* alpha enters the sum in this type */
@@ -63,7 +63,7 @@ rp_status rp__infer_pow_scalar(const rp__call *call, rp__meta *out) {
     RP_TRY(infer_with_number(call, out));
     rp_scalar e = call->attrs[0].v.scalar;
     if (rp__dtype_is_float(out->dtype)) return RP_OK;
-    if (e.kind != RP_SCALAR_F64 && e.kind != RP_SCALAR_BOOL && rp__dim_is(RP__DIM_LT, e.v.i, 0))
+    if (!rp__scalar_is_float(e) && e.kind != RP_SCALAR_BOOL && rp__dim_is(RP__DIM_LT, e.v.i, 0))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Integers to negative integer powers are not allowed.");
     if (!rp__scalar_fits(e, out->dtype))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow",

@@ -11,20 +11,23 @@ static int64_t scalar_int(rp_scalar s) { return s.kind == RP_SCALAR_BOOL ? (int6
 /* Factors and exponents of floating tensors: where 64 bits do not hold the result, a float does. */
 static rp_scalar scalar_negated(rp_scalar s) {
     if (s.kind == RP_SCALAR_F64) return rp_f64(-s.v.f);
-    if (rp__scalar_is_symbol(s)) return rp__scalar_dim(rp__dim_apply(RP__DIM_SUB, 0, s.v.i));
+    if (rp__scalar_is_symbol(s)) return rp__num_apply(RP__NUM_SUB, rp_i64(0), s);
     return scalar_int(s) == INT64_MIN ? rp_f64(0x1p63) : rp_i64(-scalar_int(s));
 }
 
 static rp_scalar scalar_less_one(rp_scalar s) {
     if (s.kind == RP_SCALAR_F64) return rp_f64(s.v.f - 1.0);
-    if (rp__scalar_is_symbol(s)) return rp__scalar_dim(rp__dim_apply(RP__DIM_SUB, s.v.i, 1));
+    if (rp__scalar_is_symbol(s)) return rp__num_apply(RP__NUM_SUB, s, rp_i64(1));
     return scalar_int(s) == INT64_MIN ? rp_f64(-0x1p63) : rp_i64(scalar_int(s) - 1);
 }
 
 static bool scalar_is(rp_scalar s, int64_t value) {
-    if (rp__scalar_is_symbol(s)) return rp__dim_is(RP__DIM_EQ, s.v.i, value);
+    if (rp__scalar_is_size(s)) return rp__dim_is(RP__DIM_EQ, s.v.i, value);
     return s.kind == RP_SCALAR_F64 ? s.v.f == (double)value : scalar_int(s) == value;
 }
+
+/* A number calculated of sizes is not asked: to multiply by it is exact where it is 1. */
+static bool is_one(rp_scalar s) { return s.kind != RP_SCALAR_SYM_F64 && scalar_is(s, 1); }
 
 rp_status rp__vjp_zero(const rp__vjp *g) {
     if (g->needed[0]) g->grad_in[0] = rp__zeros_of(&g->in_meta[0]);
@@ -44,7 +47,7 @@ rp_status rp__vjp_sub_scalar(const rp__vjp *g) { return rp__vjp_clone(g); }
 rp_status rp__vjp_add(const rp__vjp *g) {
     rp_scalar alpha = g->call->attrs[0].v.scalar;
     g->grad_in[0] = g->grad_out[0];
-    if (g->needed[1]) g->grad_in[1] = scalar_is(alpha, 1) ? g->grad_out[0] : rp_mul_scalar(g->grad_out[0], alpha);
+    if (g->needed[1]) g->grad_in[1] = is_one(alpha) ? g->grad_out[0] : rp_mul_scalar(g->grad_out[0], alpha);
     return RP_OK;
 }
 
@@ -52,8 +55,7 @@ rp_status rp__vjp_sub(const rp__vjp *g) {
     rp_scalar alpha = g->call->attrs[0].v.scalar;
     g->grad_in[0] = g->grad_out[0];
     if (g->needed[1])
-        g->grad_in[1] =
-            scalar_is(alpha, 1) ? rp_neg(g->grad_out[0]) : rp_mul_scalar(g->grad_out[0], scalar_negated(alpha));
+        g->grad_in[1] = is_one(alpha) ? rp_neg(g->grad_out[0]) : rp_mul_scalar(g->grad_out[0], scalar_negated(alpha));
     return RP_OK;
 }
 
@@ -86,8 +88,13 @@ rp_status rp__vjp_div_scalar(const rp__vjp *g) {
 
 rp_status rp__vjp_pow_scalar(const rp__vjp *g) {
     rp_scalar e = g->call->attrs[0].v.scalar;
-    if (scalar_is(e, 0)) return rp__vjp_zero(g);
+    const bool calculated = e.kind == RP_SCALAR_SYM_F64; /* of sizes: it may be 0 for some, which is not asked */
+    if (!calculated && scalar_is(e, 0)) return rp__vjp_zero(g);
     rp_tensor *slope = rp_mul_scalar(rp_pow_scalar(rp__wide(g->call->in[0]), scalar_less_one(e)), e);
+    if (calculated) {
+        rp_tensor *exponent = rp_add_scalar(rp_to_dtype(rp__zero_like(slope), RP_F64), e);
+        slope = rp_where(rp_eq_scalar(exponent, rp_i64(0)), rp__zero_like(slope), slope);
+    }
     g->grad_in[0] = rp_mul(g->grad_out[0], slope);
     return RP_OK;
 }

@@ -65,7 +65,7 @@ rp_status rp__expand_inner(const rp__call *call) {
 static rp_tensor *times(rp_tensor *t, rp_scalar factor) {
     const rp_dtype d = (rp_dtype)t->dtype;
     if (rp__scalar_is_one(factor) || d == RP_BOOL || rp__tensor_is_error(t)) return t;
-    return rp_mul_scalar(t, rp__dtype_is_float(d) || factor.kind != RP_SCALAR_F64 ? factor
+    return rp_mul_scalar(t, rp__dtype_is_float(d) || !rp__scalar_is_float(factor) ? factor
                                                                                   : rp_i64(rp__scalar_i64(factor)));
 }
 
@@ -124,7 +124,7 @@ rp_status rp__expand_addr(const rp__call *call) {
     RP_TRY(need_rank(call, 1, 1));
     RP_TRY(need_rank(call, 2, 1));
     for (unsigned k = 0; k < 2 && !rp__dtype_is_float(rp__call_promote(call, 0, 3, -1)); k++)
-        if (call->attrs[k].v.scalar.kind == RP_SCALAR_F64)
+        if (rp__scalar_is_float(call->attrs[k].v.scalar))
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                                 "For integral input tensors, argument %s must not be a floating point number.",
                                 k ? "alpha" : "beta");

@@ -155,10 +155,7 @@ static rp_status vjp_variance(const rp__vjp *g, rp_tensor *grad, rp_tensor *of_m
     rp_scalar c = rp__attr_is_none(given) ? rp_i64(1) : given->v.scalar;
     rp_tensor *x = rp__wide(g->call->in[0]);
     rp_tensor *twice = rp_mul_scalar(rp_sub(x, rp_mean(x, over, n, true)), rp_i64(2));
-    rp_scalar freedom =
-        c.kind == RP_SCALAR_F64
-            ? rp_f64((double)rp__dim_value(count) - c.v.f)
-            : rp__scalar_dim(rp__dim_apply(RP__DIM_SUB, count, rp__scalar_is_symbol(c) ? c.v.i : rp__scalar_i64(c)));
+    rp_scalar freedom = rp__num_apply(RP__NUM_SUB, rp__scalar_dim(count), c);
     rp_tensor *slope = rp_div_scalar(twice, freedom);
     rp_tensor *part = rp_mul(restore_dims(g, grad), slope);
     g->grad_in[0] = of_mean ? rp_add(g->grad_in[0], part) : part;

@@ -195,7 +195,7 @@ static rp_status of_slices(const rp__call *call, rp__scatter kind, rp_tensor *so
 static rp_status expand_index_add(const rp__call *call) {
     const rp_scalar alpha = call->attrs[1].v.scalar;
     rp_tensor *source = call->in[2];
-    if (!rp__dtype_is_float((rp_dtype)source->dtype) && alpha.kind == RP_SCALAR_F64)
+    if (!rp__dtype_is_float((rp_dtype)source->dtype) && rp__scalar_is_float(alpha))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "For integral input tensors, argument alpha must not be a floating point number.");
     if (source->dtype == call->in[0]->dtype && !rp__scalar_is_one(alpha))

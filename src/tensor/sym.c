@@ -1,6 +1,7 @@
-/* rp_sym_*: sizes that a function reads without fixing them. A word is a number, or in a trace with symbolic sizes a symbol
+/* rp_sym_* and rp_num_*: sizes that a function reads without fixing them, and numbers calculated of them. A word is a number, or in a trace with symbolic sizes a symbol
    or an expression (core/dim.h); arithmetic keeps it one, questions are guards. */
 #include "core/dim.h"
+#include "core/dtype.h"
 #include "tensor/tensor.h"
 
 /* A word that this thread may use now; else an error that names the call. */
@@ -87,4 +88,47 @@ bool rp_sym_le_at(const char *site, int64_t a, int64_t b) {
 int64_t rp_sym_guard_int_at(const char *site, int64_t a) {
     RP__CALLED_FROM(site);
     return usable(a, "rp_sym_guard_int") ? rp__dim_value(a) : 0;
+}
+
+/* A size that came as a number says that it is one; an operand that may not be used is an error. */
+static bool number(rp_scalar *s, const char *op) {
+    if (s->kind == RP_SCALAR_I64) *s = rp__scalar_dim(s->v.i);
+    if (RP__LIKELY(rp__num_known(*s))) return true;
+    rp__site_frame outer = rp__site_push(NULL, op);
+    if (rp__scalar_is_symbol(*s))
+        (void)rp__fail(RP_ERROR_STATE, "%s: a number of sizes of another trace, or of one that has ended, was used",
+                       op);
+    else
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: an operand is no number", op);
+    rp__site_pop(outer);
+    return false;
+}
+
+static rp_scalar calculated(rp__num_op what, rp_scalar a, rp_scalar b, const char *op) {
+    return number(&a, op) && number(&b, op) ? rp__num_apply(what, a, b) : rp_i64(0);
+}
+
+rp_scalar rp_num_add_at(const char *site, rp_scalar a, rp_scalar b) {
+    RP__CALLED_FROM(site);
+    return calculated(RP__NUM_ADD, a, b, "rp_num_add");
+}
+rp_scalar rp_num_sub_at(const char *site, rp_scalar a, rp_scalar b) {
+    RP__CALLED_FROM(site);
+    return calculated(RP__NUM_SUB, a, b, "rp_num_sub");
+}
+rp_scalar rp_num_mul_at(const char *site, rp_scalar a, rp_scalar b) {
+    RP__CALLED_FROM(site);
+    return calculated(RP__NUM_MUL, a, b, "rp_num_mul");
+}
+rp_scalar rp_num_div_at(const char *site, rp_scalar a, rp_scalar b) {
+    RP__CALLED_FROM(site);
+    return calculated(RP__NUM_DIV, a, b, "rp_num_div");
+}
+rp_scalar rp_num_pow_at(const char *site, rp_scalar a, rp_scalar b) {
+    RP__CALLED_FROM(site);
+    return calculated(RP__NUM_POW, a, b, "rp_num_pow");
+}
+rp_scalar rp_num_sqrt_at(const char *site, rp_scalar a) {
+    RP__CALLED_FROM(site);
+    return calculated(RP__NUM_SQRT, a, a, "rp_num_sqrt");
 }

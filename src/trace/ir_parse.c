@@ -462,6 +462,40 @@ static bool scalar(parser *p, rp_scalar *out, uint64_t *nan_bits) {
     return advance(p);
 }
 
+static const struct {
+    const char *name;
+    rp__num_op op;
+} num_ops[] = {{"add", RP__NUM_ADD}, {"sub", RP__NUM_SUB}, {"mul", RP__NUM_MUL},
+               {"div", RP__NUM_DIV}, {"pow", RP__NUM_POW}, {"sqrt", RP__NUM_SQRT}};
+
+/* A number calculated of sizes: num := NUMBER | float(size) | sqrt(num) | add(num, num) ... */
+static bool number_of_sizes(parser *p, unsigned depth, rp_scalar *out) {
+    const token t = p->next;
+    if (p->status != RP_OK) return false;
+    if (depth > MAX_EXPRESSION_DEPTH)
+        return fail_at(p, &t, "the expression nests deeper than %d", MAX_EXPRESSION_DEPTH);
+    if (accept(p, "float")) {
+        rp_dim size;
+        if (!expect(p, "(") || !expression(p, depth + 1, &size)) return false;
+        *out = rp__scalar_dim(size);
+        return expect(p, ")");
+    }
+    for (size_t i = 0; i < sizeof num_ops / sizeof *num_ops; i++) {
+        rp_scalar a, b = rp_i64(0);
+        if (!accept(p, num_ops[i].name)) continue;
+        if (!expect(p, "(") || !number_of_sizes(p, depth + 1, &a)) return false;
+        if (num_ops[i].op != RP__NUM_SQRT && (!expect(p, ",") || !number_of_sizes(p, depth + 1, &b))) return false;
+        if (!rp__scalar_is_symbol(a) && !rp__scalar_is_symbol(b))
+            *out = rp_f64(rp__num_f64(num_ops[i].op, rp__scalar_f64(a), rp__scalar_f64(b)));
+        else /* of whole numbers a float, too: that is what this text says */
+            *out = rp__dim_installed()->number(num_ops[i].op, a, b);
+        return !rp_failed() ? expect(p, ")") : fail_at(p, &t, "the number does not fit");
+    }
+    uint64_t nan_bits;
+    if (!scalar(p, out, &nan_bits)) return false;
+    return out->kind == RP_SCALAR_F64 || fail_at(p, &t, "a number calculated of sizes was expected");
+}
+
 enum { MAX_GENERATORS = 64 };
 
 /* A number of an attribute: bits that are given are those of a NaN of 64 bits. */
@@ -494,6 +528,12 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a) {
         return true;
     case RP_ATTR_SCALAR: {
         rp_dim size;
+        if (accept(p, "num")) {
+            if (!expect(p, "(") || !number_of_sizes(p, 0, &a->v.scalar)) return false;
+            if (a->v.scalar.kind != RP_SCALAR_SYM_F64)
+                return fail_at(p, &t, "a number calculated of symbols of the graph was expected");
+            return expect(p, ")");
+        }
         if (!accept(p, "sym")) return number(p, &a->v.scalar);
         if (!expect(p, "(") || !expression(p, 0, &size)) return false;
         a->v.scalar = rp__scalar_dim(size);

@@ -233,6 +233,29 @@ rp_status rp_ir_size_value_at(const char *site, const rp_ir *ir, int64_t size, c
     return rp__fail(RP_ERROR_SHAPE, "a size of graph \"%s\" overflows for these symbols", ir->name);
 }
 
+rp_status rp_ir_scalar_value_at(const char *site, const rp_ir *ir, rp_scalar scalar, const int64_t *symbols,
+                                rp_scalar *value) {
+    RP__CALLED_FROM(site);
+    int64_t size;
+    double number;
+    if (!value) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_scalar_value: nowhere to write to");
+    *value = scalar;
+    if (!rp__scalar_is_symbol(scalar)) return RP_OK;
+    *value = rp_i64(0);
+    if (rp__scalar_is_size(scalar)) {
+        RP_TRY(rp_ir_size_value_at(site, ir, scalar.v.i, symbols, &size));
+        *value = rp_i64(size);
+        return RP_OK;
+    }
+    RP_TRY(rp__ir_usable(ir, "rp_ir_scalar_value"));
+    if (!symbols) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_scalar_value: the values of symbols are NULL");
+    if (!rp__symbols_number(ir->symbols, scalar.v.i, symbols, &number))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "the number is one of another graph than \"%s\", or overflows for these symbols", ir->name);
+    *value = rp_f64(number);
+    return RP_OK;
+}
+
 rp_status rp_ir_symbols_of_args_at(const char *site, const rp_ir *ir, rp_tensor *const *in, size_t n_in,
                                    int64_t *symbols) {
     RP__CALLED_FROM(site);

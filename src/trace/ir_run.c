@@ -123,13 +123,21 @@ static rp_dim word(const run *r, rp_dim d) {
                                              : rp__symbols_hint(r->ir->symbols, d);
 }
 
+static rp_scalar scalar_of(const run *r, rp_scalar s) {
+    double value = 0;
+    if (rp__scalar_is_size(s)) return rp__scalar_dim(word(r, s.v.i));
+    if (!r->ir->symbols) return s;
+    if (r->binding) return rp__symbols_substitute_number(r->ir->symbols, s.v.i, r->binding);
+    return rp__symbols_number(r->ir->symbols, s.v.i, NULL, &value) ? rp_f64(value) : s;
+}
+
 /* Attributes with symbols replaced: `copy` has room for them, ints come from `arena`. */
 static rp_status attributes(const run *r, const rp__ir_node *n, rp_attr *copy, rp__arena *arena) {
     for (uint32_t k = 0; k < n->n_attrs; k++) {
         copy[k] = n->attrs[k];
         if (copy[k].kind == RP_ATTR_INT) copy[k].v.i = word(r, copy[k].v.i);
         if (copy[k].kind == RP_ATTR_SCALAR && rp__scalar_is_symbol(copy[k].v.scalar))
-            copy[k].v.scalar = rp__scalar_dim(word(r, copy[k].v.scalar.v.i));
+            copy[k].v.scalar = scalar_of(r, copy[k].v.scalar);
         if (copy[k].kind == RP_ATTR_INTS && copy[k].n) {
             int64_t *ints = RP__NEW(arena, int64_t, copy[k].n);
             if (!ints) return RP__OOM("graph run");

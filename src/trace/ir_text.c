@@ -89,43 +89,13 @@ static void definition(printer *p, rp__ir_value v) {
         p->owner[p->ir->values[v].storage] = p->number[v];
 }
 
-static void number(rp__text *out, double f) {
-    char buf[40];
-    if (isnan(f)) {
-        uint64_t bits;
-        memcpy(&bits, &f, sizeof bits);
-        if (bits == UINT64_C(0x7ff8000000000000))
-            rp__text_puts(out, "nan");
-        else
-            rp__text_add(out, "nan(0x%016llx)", (unsigned long long)bits);
-    } else if (isinf(f)) {
-        rp__text_puts(out, f < 0 ? "-inf" : "inf");
-    } else {
-        int length = snprintf(buf, sizeof buf, "%.17g", f);
-        for (int precision = 1; precision < 17; precision++) { /* the shortest that reads back */
-            char shorter[40];
-            double back = 0;
-            (void)snprintf(shorter, sizeof shorter, "%.*g", precision, f);
-            if (sscanf(shorter, "%lf", &back) == 1 && back == f) {
-                length = snprintf(buf, sizeof buf, "%s", shorter);
-                break;
-            }
-        }
-        for (int i = 0; i < length; i++) { /* the locale's decimal point */
-            if (!strchr("0123456789+-e", buf[i])) buf[i] = '.';
-        }
-        rp__text_write(out, buf, (size_t)length);
-        if (!memchr(buf, '.', (size_t)length) && !memchr(buf, 'e', (size_t)length)) rp__text_puts(out, ".0");
-    }
-}
-
 static void scalar(rp__text *out, rp_scalar s) {
     if (s.kind == RP_SCALAR_I64)
         rp__text_add(out, "%lld", (long long)s.v.i);
     else if (s.kind == RP_SCALAR_BOOL)
         rp__text_puts(out, s.v.b ? "true" : "false");
     else
-        number(out, s.v.f);
+        rp__text_number(out, s.v.f);
 }
 
 static void attribute(printer *p, const rp_attr *a, bool optional) {
@@ -136,14 +106,14 @@ static void attribute(printer *p, const rp_attr *a, bool optional) {
     }
     switch (a->kind) {
     case RP_ATTR_INT: rp__symbols_text(p->ir->symbols, a->v.i, false, out); break;
-    case RP_ATTR_FLOAT: number(out, a->v.f); break;
+    case RP_ATTR_FLOAT: rp__text_number(out, a->v.f); break;
     case RP_ATTR_BOOL: rp__text_puts(out, a->v.b ? "true" : "false"); break;
     case RP_ATTR_SCALAR:
         if (!rp__scalar_is_symbol(a->v.scalar)) {
             scalar(out, a->v.scalar);
             break;
         }
-        rp__text_puts(out, "sym(");
+        rp__text_puts(out, rp__scalar_is_size(a->v.scalar) ? "sym(" : "num(");
         rp__symbols_text(p->ir->symbols, a->v.scalar.v.i, false, out);
         rp__text_puts(out, ")");
         break;
@@ -159,7 +129,7 @@ static void attribute(printer *p, const rp_attr *a, bool optional) {
         rp__text_puts(out, "[");
         for (size_t i = 0; i < a->n; i++) {
             rp__text_puts(out, i ? ", " : "");
-            number(out, a->v.floats[i]);
+            rp__text_number(out, a->v.floats[i]);
         }
         rp__text_puts(out, "]");
         break;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/dtype.h"
 #include "core/flags.h"
 
 enum { MAX_TERMS = 24, MAX_DEGREE = 20 };
@@ -22,13 +23,24 @@ typedef struct poly { /* terms in the order of term_order, no zero coefficients 
     term terms[MAX_TERMS];
 } poly;
 
-typedef enum kind { KIND_SYMBOL, KIND_POLY, KIND_FLOORDIV, KIND_MOD, KIND_MAX, KIND_MIN } kind;
+typedef enum kind {
+    KIND_SYMBOL,
+    KIND_POLY,
+    KIND_FLOORDIV,
+    KIND_MOD,
+    KIND_MAX,
+    KIND_MIN,
+    /* From here on numbers calculated of sizes, whose words are no sizes: a float64, a size as one, an rp__num_op of two. */
+    KIND_CONSTANT,
+    KIND_OF_SIZE,
+    KIND_NUMBER
+} kind;
 
 typedef struct expression {
     kind kind;
-    uint32_t index;   /* KIND_SYMBOL: of the symbol; KIND_POLY: first of its terms */
-    uint32_t n_terms; /* KIND_POLY */
-    rp_dim a, b;      /* the other kinds */
+    uint32_t index;   /* KIND_SYMBOL: of the symbol; KIND_POLY: first of its terms; KIND_NUMBER: the rp__num_op */
+    uint32_t n_terms; /* KIND_POLY; of numbers the nodes of the expression as a tree */
+    rp_dim a, b;      /* the other kinds; KIND_CONSTANT: the bits of the number */
     int64_t hint;
     uint32_t next; /* in its hash chain, UINT32_MAX ends */
 } expression;
@@ -170,6 +182,16 @@ static const expression *find(const rp__symbols *s, rp_dim d) {
     return s && table_of(d) == s->table && id_of(d) < s->n_expressions ? &s->expressions[id_of(d)] : NULL;
 }
 
+/* Of a size: a number calculated of sizes is none. */
+static const expression *find_size(const rp__symbols *s, rp_dim d) {
+    const expression *e = find(s, d);
+    return e && e->kind < KIND_CONSTANT ? e : NULL;
+}
+static const expression *find_number(const rp__symbols *s, rp_dim d) {
+    const expression *e = rp__dim_is_symbol(d) ? find(s, d) : NULL;
+    return e && e->kind >= KIND_CONSTANT ? e : NULL;
+}
+
 bool rp__symbols_is_plain(const rp__symbols *s, rp_dim d, size_t *index) {
     const expression *e = rp__dim_is_symbol(d) ? find(s, d) : NULL;
     if (!e || e->kind != KIND_SYMBOL) return false;
@@ -177,11 +199,11 @@ bool rp__symbols_is_plain(const rp__symbols *s, rp_dim d, size_t *index) {
     return true;
 }
 
-bool rp__symbols_knows(const rp__symbols *s, rp_dim d) { return !rp__dim_is_symbol(d) || find(s, d) != NULL; }
+bool rp__symbols_knows(const rp__symbols *s, rp_dim d) { return !rp__dim_is_symbol(d) || find_size(s, d) != NULL; }
 
 int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d) {
     if (!rp__dim_is_symbol(d)) return d;
-    const expression *e = find(s, d);
+    const expression *e = find_size(s, d);
     return e ? e->hint : 0;
 }
 
@@ -383,13 +405,14 @@ overflow:
     return 0;
 }
 
-static rp_dim intern_pair(rp__symbols *s, kind k, rp_dim a, rp_dim b, int64_t hint) {
-    uint32_t slot = hash_words(hash_words((uint64_t)k + 77, (uint64_t)a), (uint64_t)b) % BUCKETS;
+static rp_dim intern_pair(rp__symbols *s, kind k, uint32_t index, uint32_t nodes, rp_dim a, rp_dim b, int64_t hint) {
+    uint32_t slot = hash_words(hash_words((uint64_t)k + 77 + index, (uint64_t)a), (uint64_t)b) % BUCKETS;
     for (uint32_t at = s->bucket[slot]; at != UINT32_MAX; at = s->expressions[at].next) {
         const expression *e = &s->expressions[at];
-        if (e->kind == k && rp__dim_same_word(e->a, a) && rp__dim_same_word(e->b, b)) return word_of(s, at);
+        if (e->kind == k && e->index == index && rp__dim_same_word(e->a, a) && rp__dim_same_word(e->b, b))
+            return word_of(s, at);
     }
-    expression e = {.kind = k, .a = a, .b = b, .hint = hint};
+    expression e = {.kind = k, .index = index, .n_terms = nodes, .a = a, .b = b, .hint = hint};
     return append(s, &e, slot);
 }
 
@@ -556,7 +579,7 @@ static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b) {
         }
         if (rp__dim_is_symbol(b) && rp__symbols_guard_add(s, RP__DIM_NE, b, 0) != RP_OK) return 0;
         if (exact) return op == RP__DIM_MOD ? 0 : intern_poly(s, &quotient);
-        return intern_pair(s, op == RP__DIM_MOD ? KIND_MOD : KIND_FLOORDIV, a, b, hint);
+        return intern_pair(s, op == RP__DIM_MOD ? KIND_MOD : KIND_FLOORDIV, 0, 0, a, b, hint);
     }
     case RP__DIM_MAX:
     case RP__DIM_MIN: {
@@ -564,7 +587,7 @@ static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b) {
         if (decide(s, RP__DIM_LE, b, a) == 1) return op == RP__DIM_MAX ? a : b;
         bool swap = words_order(s, b, a) < 0; /* commutative: one order */
         rp_dim low = swap ? b : a, high = swap ? a : b;
-        return intern_pair(s, op == RP__DIM_MAX ? KIND_MAX : KIND_MIN, low, high, hint);
+        return intern_pair(s, op == RP__DIM_MAX ? KIND_MAX : KIND_MIN, 0, 0, low, high, hint);
     }
     }
     if (fits) return intern_poly(s, &p);
@@ -585,8 +608,107 @@ static rp_dim hook_apply(rp__dim_op op, rp_dim a, rp_dim b) {
     return apply(current, op, a, b);
 }
 
+/* ---- numbers calculated of sizes */
+
+enum { MAX_NUMBER = 24 }; /* nodes of an expression; a longer one is made of the values of this call */
+
+/* The word of an operand, 0 and a sticky error for one of another trace; *nodes of its expression are added up. */
+static rp_dim number_word(rp__symbols *s, rp_scalar a, uint32_t *nodes) {
+    if (a.kind == RP_SCALAR_SYM_F64 || a.kind == RP_SCALAR_SYM) {
+        const expression *e = a.kind == RP_SCALAR_SYM ? find_size(s, a.v.i) : find_number(s, a.v.i);
+        if (!e) {
+            (void)rp__fail(RP_ERROR_STATE, "a number of another trace, or of one that has ended, was used");
+            return 0;
+        }
+        *nodes += e->kind < KIND_CONSTANT ? 1 : e->n_terms;
+        return e->kind < KIND_CONSTANT ? intern_pair(s, KIND_OF_SIZE, 0, 1, a.v.i, 0, 0) : a.v.i;
+    }
+    const double f = rp__scalar_f64(a);
+    int64_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    *nodes += 1;
+    return intern_pair(s, KIND_CONSTANT, 0, 1, bits, 0, 0);
+}
+
+static rp_scalar hook_number(rp__num_op op, rp_scalar a, rp_scalar b) {
+    rp__symbols *s = current;
+    uint32_t nodes = 1;
+    const rp_dim x = number_word(s, a, &nodes);
+    const rp_dim y = op == RP__NUM_SQRT || rp__dim_same_word(x, 0) ? 0 : number_word(s, b, &nodes);
+    if (rp__dim_same_word(x, 0) || (op != RP__NUM_SQRT && rp__dim_same_word(y, 0))) return rp_f64(0);
+    if (nodes > MAX_NUMBER) return rp_f64(rp__num_f64(op, rp__scalar_f64(a), rp__scalar_f64(b)));
+    const rp_dim word = intern_pair(s, KIND_NUMBER, op, nodes, x, y, 0);
+    if (rp__dim_same_word(word, 0)) return rp_f64(0);
+    return (rp_scalar){.kind = RP_SCALAR_SYM_F64, .v.i = word};
+}
+
+bool rp__symbols_number(const rp__symbols *s, rp_dim d, const int64_t *binding, double *out) {
+    const expression *e = find_number(s, d);
+    if (!e) return false;
+    if (e->kind == KIND_CONSTANT) {
+        memcpy(out, &e->a, sizeof *out);
+        return true;
+    }
+    if (e->kind == KIND_OF_SIZE) {
+        int64_t size = rp__symbols_hint(s, e->a);
+        if (binding && !rp__symbols_value(s, e->a, binding, &size)) return false;
+        *out = (double)size;
+        return true;
+    }
+    double a, b = 0;
+    if (!rp__symbols_number(s, e->a, binding, &a)) return false;
+    if (e->index != RP__NUM_SQRT && !rp__symbols_number(s, e->b, binding, &b)) return false;
+    *out = rp__num_f64((rp__num_op)e->index, a, b);
+    return true;
+}
+
+/* The value in this call; each size in it is fixed by a guard. */
+static double hook_specialise_number(rp_dim d) {
+    const expression *e = find_number(current, d);
+    double value = 0;
+    if (!e) {
+        (void)rp__fail(RP_ERROR_STATE, "a number of another trace, or of one that has ended, was used");
+        return 0;
+    }
+    const rp_dim a = e->a, b = e->b;
+    if (e->kind == KIND_OF_SIZE) (void)hook_specialise(a);
+    const bool number = e->kind == KIND_NUMBER, two = number && e->index != RP__NUM_SQRT;
+    if (number) (void)hook_specialise_number(a);
+    if (two) (void)hook_specialise_number(b);
+    (void)rp__symbols_number(current, d, NULL, &value);
+    return value;
+}
+
+static bool hook_number_known(rp_dim d) { return find_number(current, d) != NULL; }
+
+rp_scalar rp__symbols_substitute_number(const rp__symbols *s, rp_dim d, const rp_dim *binding) {
+    const expression *found = find_number(s, d);
+    if (!found) return rp_f64(0);
+    const expression e = *found; /* s may be the table in force, which grows and moves meanwhile */
+    if (e.kind == KIND_CONSTANT) {
+        double f;
+        memcpy(&f, &e.a, sizeof f);
+        return rp_f64(f);
+    }
+    if (e.kind == KIND_OF_SIZE) return rp__scalar_dim(rp__symbols_substitute(s, e.a, binding));
+    const rp_scalar a = rp__symbols_substitute_number(s, e.a, binding);
+    const rp_scalar b = e.index == RP__NUM_SQRT ? a : rp__symbols_substitute_number(s, e.b, binding);
+    /* Of sizes that are now numbers, too, it stays a float. */
+    if (rp__scalar_is_symbol(a) || rp__scalar_is_symbol(b)) return hook_number((rp__num_op)e.index, a, b);
+    return rp_f64(rp__num_f64((rp__num_op)e.index, rp__scalar_f64(a), rp__scalar_f64(b)));
+}
+
 void rp__symbols_install(void) {
-    static const rp__dim_hooks hooks = {hook_apply, hook_is, hook_hint, hook_specialise, hook_known};
+    static const rp__dim_hooks hooks = {
+        .apply = hook_apply,
+        .is = hook_is,
+        .hint = hook_hint,
+        .specialise = hook_specialise,
+        .known = hook_known,
+        .number = hook_number,
+        .specialise_number = hook_specialise_number,
+        .number_known = hook_number_known,
+    };
     rp__dim_install(&hooks);
 }
 
@@ -598,7 +720,7 @@ static const rp__dim_op op_of[] = {
 /* Operands of an expression were made before it, so recursion ends; its depth is that of nested quotients. */
 rp_dim rp__symbols_substitute(const rp__symbols *s, rp_dim d, const rp_dim *binding) {
     if (!rp__dim_is_symbol(d) || rp__dim_same_word(d, INT64_MIN)) return d;
-    const expression *found = find(s, d);
+    const expression *found = find_size(s, d);
     if (!found) return 0;
     const expression e = *found; /* s may be the table in force, which grows and moves meanwhile */
     if (e.kind == KIND_SYMBOL) return binding[e.index];
@@ -623,7 +745,7 @@ bool rp__symbols_value(const rp__symbols *s, rp_dim d, const int64_t *binding, i
         *out = d;
         return true;
     }
-    const expression *e = find(s, d);
+    const expression *e = find_size(s, d);
     if (!e) return false;
     if (e->kind == KIND_SYMBOL) {
         *out = binding[e->index];
@@ -682,6 +804,24 @@ static void atom_text(const rp__symbols *s, uint32_t id, bool words, rp__text *o
     rp__text_puts(out, ")");
 }
 
+static void number_text(const rp__symbols *s, const expression *e, bool words, rp__text *out) {
+    static const char *const name[] = {[RP__NUM_ADD] = "add", [RP__NUM_SUB] = "sub", [RP__NUM_MUL] = "mul",
+                                       [RP__NUM_DIV] = "div", [RP__NUM_POW] = "pow", [RP__NUM_SQRT] = "sqrt"};
+    if (e->kind == KIND_CONSTANT) {
+        double f;
+        memcpy(&f, &e->a, sizeof f);
+        rp__text_number(out, f);
+        return;
+    }
+    rp__text_add(out, "%s(", e->kind == KIND_OF_SIZE ? "float" : name[e->index]);
+    rp__symbols_text(s, e->a, words, out);
+    if (e->kind == KIND_NUMBER && e->index != RP__NUM_SQRT) {
+        rp__text_puts(out, ", ");
+        rp__symbols_text(s, e->b, words, out);
+    }
+    rp__text_puts(out, ")");
+}
+
 void rp__symbols_text(const rp__symbols *s, rp_dim d, bool words, rp__text *out) {
     if (!rp__dim_is_symbol(d)) {
         rp__text_add(out, "%lld", (long long)d);
@@ -690,6 +830,10 @@ void rp__symbols_text(const rp__symbols *s, rp_dim d, bool words, rp__text *out)
     const expression *e = find(s, d);
     if (!e) {
         rp__text_puts(out, "?");
+        return;
+    }
+    if (e->kind >= KIND_CONSTANT) {
+        number_text(s, e, words, out);
         return;
     }
     if (e->kind != KIND_POLY) {

@@ -66,6 +66,9 @@ rp_dim rp__symbols_substitute(const rp__symbols *s, rp_dim d, const rp_dim *bind
 /* The value of d for values binding[i]; false on overflow or a division by zero. No allocation, no errors: guards use it. */
 bool rp__symbols_value(const rp__symbols *s, rp_dim d, const int64_t *binding, int64_t *out);
 /* Does every guard hold? Otherwise *failed is its index. */
+/* The same of d, a word of a number calculated of sizes (RP_SCALAR_SYM_F64): binding NULL stands for the hints. */
+bool rp__symbols_number(const rp__symbols *s, rp_dim d, const int64_t *binding, double *out);
+rp_scalar rp__symbols_substitute_number(const rp__symbols *s, rp_dim d, const rp_dim *binding);
 bool rp__symbols_hold(const rp__symbols *s, const int64_t *binding, size_t *failed);
 
 /* "s0*64 + 4"; with words: "in[0].size(0)*64 + 4". s may be NULL when d is a value. */

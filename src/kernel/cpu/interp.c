@@ -129,7 +129,7 @@ static int64_t clamp(int64_t v, int64_t lo, int64_t hi) { return v < lo ? lo : v
 void rp__interp_begin(run *r, const rp__program *p, const uint64_t *words, rp__walk walk) {
     const unsigned n_outer = (unsigned)(words[0] >> 8 & 0xff), dims = n_outer + (unsigned)(words[0] >> 16 & 0xff);
     r->p = p;
-    r->still = false;
+    r->part = RP__INTERP_ALL;
     r->walk = walk;
     r->n_outer = n_outer;
     r->dims = dims;
@@ -151,61 +151,25 @@ void rp__interp_begin_walk(run *r) {
     r->lanes = r->walk == RP__WALK_ACROSS ? clamp(r->row_len, 1, RP__LANES) : RP__LANES;
     r->d0 = r->walk == RP__WALK_ALONG || r->walk == RP__WALK_LONG ? r->n_outer : 0;
     r->d1 = r->walk == RP__WALK_ACROSS ? r->n_outer : r->dims;
-    for (unsigned a = 0; a < r->p->n_accesses; a++) {
-        r->base[a] = (char *)(uintptr_t)r->address[a];
-        r->form[a] = (uint8_t)form_of(r, a);
-    }
+    for (unsigned a = 0; a < r->p->n_accesses; a++) r->base[a] = (char *)(uintptr_t)r->address[a];
     for (unsigned k = 0; k < r->p->n_windows; k++) r->place[k] = -r->windows[k * (4 + r->dims) + 2];
+    rp__interp_forms(r);
+}
+void rp__interp_forms(run *r) {
+    for (unsigned a = 0; a < r->p->n_accesses; a++) r->form[a] = (uint8_t)form_of(r, a);
     find_direct(r);
 }
-static int64_t tile_for(const rp__program *p, int64_t n) {
+int64_t rp__interp_tile_for(const rp__program *p, int64_t n) {
     int64_t t = clamp(floor_pow2(L1_BYTES / (p->tile_bytes ? p->tile_bytes : 1)), 64, 2048);
     return n < t ? rp__interp_round64(n) : t;
 }
 
-enum { STILL_ROW = 32 }; /* shorter rows are not worth a tile each */
-/* Are there loads at computed places, and accesses that stand still along the last dim, as the places may? */
-static bool has_still(const run *r) {
-    const rp__program *p = r->p;
-    bool computed = false, still = false;
-    if (r->dims < 2 || r->extent[r->dims - 1] < STILL_ROW || p->n_windows || p->n_phases != 1) return false;
-    for (uint32_t k = p->element[0].begin; k < p->element[0].end; k++)
-        computed = computed || (p->insns[k].kind == RP__INSN_LOAD && p->insns[k].a != RP__NO_VAL);
-    for (unsigned a = 0; a < p->n_accesses; a++) still = still || !r->stride[a * r->dims + r->dims - 1];
-    return computed && still;
-}
-/* Elements as rows of the last dim, so that places and what else stands still there is calculated once a tile. */
-static void run_still(run *r, int64_t first, int64_t last, char *scratch) {
-    const int64_t length = r->extent[r->dims - 1];
-    r->walk = RP__WALK_ALONG;
-    r->n_outer = r->dims - 1u;
-    rp__interp_begin_walk(r);
-    r->still = true;
-    r->w = r->b = r->nq = 1;
-    r->tile = tile_for(r->p, length);
-    rp__interp_lay_out(r, scratch);
-    rp__interp_uniform(r);
-    for (int64_t at = first; at < last;) {
-        const int64_t row = at / length, end = (row + 1) * length < last ? (row + 1) * length : last;
-        rp__interp_set_row(r, row);
-        for (int64_t pos = at - row * length; pos < end - row * length; pos += r->tile) {
-            r->pos = pos;
-            rp__interp_element(r, 0, end - row * length - pos < r->tile ? end - row * length - pos : r->tile);
-        }
-        at = end;
-    }
-    r->still = false;
-}
-
 static void run_elements(run *r, int64_t first, int64_t last, char *scratch) {
-    r->still = false;
-    if (has_still(r)) {
-        run_still(r, first, last, scratch);
-        return;
-    }
+    r->part = RP__INTERP_ALL;
+    if (rp__interp_by_rows(r, first, last, scratch)) return;
     rp__interp_begin_walk(r);
     r->w = r->b = r->nq = 1;
-    r->tile = tile_for(r->p, last - first);
+    r->tile = rp__interp_tile_for(r->p, last - first);
     rp__interp_lay_out(r, scratch);
     rp__interp_uniform(r);
     if (!r->p->n_phases) return;
@@ -229,7 +193,7 @@ void rp__interp_set_row(run *r, int64_t row) {
 void rp__interp_size_along(run *r) {
     const rp__program *p = r->p;
     r->w = r->nq = 1;
-    r->tile = tile_for(p, r->row_len);
+    r->tile = rp__interp_tile_for(p, r->row_len);
     if (r->row_len <= RP__CHUNK && rp__interp_round64(r->row_len) * p->tile_bytes <= RP__KEEP_BYTES / 2)
         r->tile = rp__interp_round64(r->row_len ? r->row_len : 1);
     r->b = r->tile;

@@ -72,21 +72,27 @@ static void copy_in(const run *r, char *d, const char *from, unsigned size, int6
    touched. */
 void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n, const reg *off,
                           const reg *pred, int64_t k0) {
-    for (int64_t k = 0; k < n; k++) {
-        int64_t e = k0 + k;
-        if (pred && !((const uint8_t *)pred->p)[e * pred->step]) {
+    static const int64_t none = 0;
+    const int64_t *at = off ? (const int64_t *)(const void *)off->p + k0 * off->step : &none;
+    const int64_t step = off ? off->step : 0;
+    for (int64_t k = 0; k < n && pred; k++) {
+        if (((const uint8_t *)pred->p)[(k0 + k) * pred->step])
+            memcpy(d + k * size, from + (k * stride + at[k * step]) * (int64_t)size, size);
+        else
             memset(d + k * size, 0, size);
-            continue;
-        }
-        int64_t at = k * stride + (off ? ((const int64_t *)(const void *)off->p)[e * off->step] : 0);
-        const char *src = from + at * (int64_t)size;
-        switch (size) {
-        case 1: d[k] = *src; break;
-        case 2: memcpy(d + k * 2, src, 2); break;
-        case 4: memcpy(d + k * 4, src, 4); break;
-        default: memcpy(d + k * 8, src, 8);
-        }
     }
+    if (pred) return;
+#define EACH(size)                                                                                                     \
+    case size:                                                                                                         \
+        for (int64_t k = 0; k < n; k++) memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size);     \
+        break
+    switch (size) {
+        EACH(1);
+        EACH(2);
+        EACH(4);
+        EACH(8);
+    }
+#undef EACH
 }
 void rp__interp_load_part(const run *r, const rp__insn *i, char *d, unsigned d0, unsigned d1, int64_t start, int64_t n,
                           int64_t extra, int64_t k0) {
@@ -119,12 +125,9 @@ static void load_transposed(const run *r, unsigned a, char *d) {
     int64_t at, m;
     while ((m = segments_next(&s, &at))) {
         const char *from = r->base[a] + (at + r->pos) * (int64_t)size;
-        for (int64_t j = 0; j < m; j++, d += size, from += s.last * (int64_t)size) {
-            /* Each row is another line, and no hardware prefetcher sees so many streams. */
-            if (j + 12 < m) __builtin_prefetch(from + 12 * s.last * (int64_t)size);
-            rp__tile_call t = {.d = d, .a = from, .as = 1, .n = r->nq, .imm = r->w};
-            r->p->tiles->scatter[rp__interp_log2(size)](&t);
-        }
+        rp__tile_call t = {.d = d, .as = r->w, .a = from, .n = m, .imm = s.last, .bs = r->nq};
+        r->p->tiles->transpose[rp__interp_log2(size)](&t);
+        d += m * size;
     }
 }
 /* The tile of an element load, as raw storage, into d. */

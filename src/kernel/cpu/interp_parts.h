@@ -2,6 +2,7 @@
      interp.c         the scratch of a thread, setting up a slice of a launch, the walks over it, the entries
      interp_memory.c  elements between memory and tiles, wherever an access leads
      interp_tile.c    the instructions of a tile: loads, routines, stores; row values, uniform values
+     interp_still.c   elements as rows of the last dim: what stands still along it for many rows at once
      interp_rows.c    the phases of a row or tile of rows: chunks, lanes, the tree of partials
      interp_long.c    long rows, whose chunks run on several threads
    One structure serves all walks. A tile has n = B * W elements: B positions of the inner dims times W rows. ALONG has W = 1
@@ -25,7 +26,11 @@ typedef enum rp__interp_form {
     RP__INTERP_UNIFORM
 } rp__interp_form; /* of an access over the walk of tiles */
 
-enum { RP__INTERP_STILLS = 64 };
+/* Of a walk by rows (interp_still.c): instructions of what stands still along the last dim, of all else. */
+typedef enum rp__interp_part { RP__INTERP_ALL, RP__INTERP_STILL, RP__INTERP_MOVING } rp__interp_part;
+enum { RP__INTERP_PARTED = 512 };     /* instructions of a phase that may be parted */
+enum { RP__INTERP_STILL_ROWS = 256 }; /* whose still values are calculated at once, in tiles of their own */
+
 typedef struct rp__interp {
     const rp__program *p;
     const uint64_t *address;
@@ -42,7 +47,9 @@ typedef struct rp__interp {
     int64_t lanes;         /* of accumulators: RP__LANES; ACROSS: of short rows as many as they have elements */
     int64_t pos;           /* element of the walk at which the tile starts (ACROSS: inner position) */
     bool whole;            /* n is a multiple that permits memory in place */
-    bool still; /* tiles are of one row of the last dim: what stands still along it is calculated once a tile */
+    uint8_t part;          /* rp__interp_part: the instructions that run */
+    uint8_t moves[RP__INTERP_PARTED]; /* of each instruction of the phase: it is of the moving part */
+    char *apart;                      /* the tile of the next still value, which moving ones do not write over */
     char *tiles, *kept, *acc, *stack, *scan, *rowbuf, *blocks, *raw;
     int64_t kept_cap;
     char *base[RP__DAG_MAX_ACCESSES];
@@ -54,10 +61,6 @@ typedef struct rp__interp {
     /* Operands that do not move, one repeated value each. Not in the tile buffer of the load: the instruction that is its last
        reader may write that buffer while it still reads the block. */
     _Alignas(64) char repeated[RP__DAG_MAX_ACCESSES][64];
-    /* For the same reason, results that stand still in a tile of one row; those beyond are calculated for each element. A routine for one
-       element writes a vector, of a group's widest type two. */
-    unsigned n_stills;
-    _Alignas(64) char stills[RP__INTERP_STILLS][256];
 } rp__interp;
 
 static inline unsigned rp__interp_log2(unsigned size) { return (unsigned)__builtin_ctz(size); }
@@ -101,6 +104,9 @@ bool rp__interp_in_reserve(const rp__interp *r);
 
 void rp__interp_begin(rp__interp *r, const rp__program *p, const uint64_t *words, rp__walk walk);
 void rp__interp_begin_walk(rp__interp *r);
+/* Forms of the accesses over dims d0 to d1, and the stores that may be written by what makes their value. */
+void rp__interp_forms(rp__interp *r);
+int64_t rp__interp_tile_for(const rp__program *p, int64_t n);
 void rp__interp_size_along(rp__interp *r);
 void rp__interp_lay_out(rp__interp *r, char *scratch);
 void rp__interp_set_row(rp__interp *r, int64_t row);
@@ -180,6 +186,11 @@ void rp__interp_push_chunk(rp__interp *r, const rp__reduction *red, uint64_t cou
 char *rp__interp_finish_chunks(rp__interp *r, const rp__reduction *red, uint64_t count);
 void rp__interp_set_result(rp__interp *r, const rp__reduction *red, const char *v);
 void rp__interp_store_rows(rp__interp *r);
+
+/* ---- elements by rows (interp_still.c) */
+
+/* Elements [first, last) of a walk of elements; false: nothing was done, the walk does not go by rows. */
+bool rp__interp_by_rows(rp__interp *r, int64_t first, int64_t last, char *scratch);
 
 /* ---- long rows (interp_long.c) */
 

@@ -33,7 +33,7 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
             linear = r->base[a] + (r->w0 + rp__interp_offset(r, a, r->n_outer, r->dims, r->pos)) * (int64_t)size;
         }
     }
-    if (r->still && i->a != RP__NO_VAL && i->b == RP__NO_VAL && !r->regs[i->a].step &&
+    if (r->part == RP__INTERP_MOVING && i->a != RP__NO_VAL && i->b == RP__NO_VAL && !r->regs[i->a].step &&
         r->form[a] == RP__INTERP_LINEAR) { /* a row at a computed place */
         linear = r->base[a] + (r->pos + *(const int64_t *)(const void *)r->regs[i->a].p) * (int64_t)size;
     }
@@ -142,11 +142,6 @@ static inline void call_fn(const run *r, const rp__insn *i, char *d, int64_t n) 
     t.env = &r->env;
     i->fn(&t);
 }
-/* Of operands that all stand still. */
-static bool stands_still(const run *r, const rp__insn *i) {
-    return !r->regs[i->a].step && (i->b == RP__NO_VAL || !r->regs[i->b].step) &&
-           (i->c == RP__NO_VAL || !r->regs[i->c].step);
-}
 static char *direct_memory(const run *r, unsigned store) {
     const rp__program_store *st = &r->p->stores[store];
     int64_t at = r->pos;
@@ -155,6 +150,13 @@ static char *direct_memory(const run *r, unsigned store) {
         at = r->w0 + rp__interp_offset(r, st->access, r->n_outer, r->dims, r->pos);
     }
     return r->base[st->access] + at * (int64_t)st->size;
+}
+
+/* A tile apart for the next still value of the rows under way. */
+static char *still_tile(run *r) {
+    char *d = r->apart;
+    r->apart += RP__INTERP_STILL_ROWS * 8;
+    return d;
 }
 
 /* One emitted function: pointers of inputs, outputs and accumulators, and the steps of the inputs. */
@@ -167,25 +169,12 @@ static void run_group(run *r, const rp__group *g, int64_t n) {
         pointers[k] = r->regs[g->inputs[i]].p;
         steps[k] = r->regs[g->inputs[i]].step;
     }
-    bool still = r->still && !g->n_reductions && r->n_stills + g->n_outputs <= RP__INTERP_STILLS;
-    for (unsigned i = 0; i < g->n_inputs; i++) still = still && !steps[i];
-    if (still) { /* one element for the tile */
-        for (unsigned i = 0; i < g->n_outputs; i++, k++) {
-            pointers[k] = r->stills[r->n_stills++];
-            r->regs[g->outputs[i].d] = (reg){pointers[k], 0};
-        }
-        g->along(pointers, steps, 1);
-        for (unsigned i = 0; i < g->n_outputs; i++) {
-            char *one = pointers[g->n_inputs + i];
-            rp__interp_splat(one, rp__interp_peek(one, g->outputs[i].size), g->outputs[i].size);
-        }
-        return;
-    }
     const bool across = r->walk == RP__WALK_ACROSS;
     for (unsigned i = 0; i < g->n_outputs; i++, k++) {
         const rp__group_output *o = &g->outputs[i];
         char *d = o->home == RP__HOME_KEPT ? r->kept + r->kept_cap * o->at + (across ? r->pos * r->w : r->pos) * o->size
-                                           : r->tiles + r->tile * o->at;
+                  : r->part == RP__INTERP_STILL ? still_tile(r)
+                                                : r->tiles + r->tile * o->at;
         if (o->direct && r->whole && r->direct[o->direct - 1]) {
             char *memory = direct_memory(r, o->direct - 1u);
             if (memory) d = memory;
@@ -244,21 +233,16 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
     const rp__program *p = r->p;
     const rp__insn *i = p->insns + p->element[phase].begin, *end = p->insns + p->element[phase].end;
     r->whole = (uint64_t)n * p->min_size % p->tiles->vec_bytes == 0;
-    r->n_stills = 0;
+    const uint8_t *moves = r->part ? r->moves : NULL;
     for (; i < end; i++) {
+        if (RP__UNLIKELY(moves != NULL) && *moves++ != (r->part == RP__INTERP_MOVING)) continue;
         char *d = r->tiles + r->tile * i->at;
+        if (RP__UNLIKELY(r->part == RP__INTERP_STILL) && i->kind != RP__INSN_GROUP) d = still_tile(r);
         if (i->home == RP__HOME_KEPT) {
             d = r->kept + r->kept_cap * i->at + (r->walk == RP__WALK_ACROSS ? r->pos * r->w : r->pos) * i->size;
         }
         switch (i->kind) {
         case RP__INSN_OP: {
-            if (r->still && r->n_stills < RP__INTERP_STILLS && stands_still(r, i)) {
-                char *one = r->stills[r->n_stills++];
-                call_fn(r, i, one, 1);
-                rp__interp_splat(one, rp__interp_peek(one, i->size), i->size);
-                r->regs[i->d] = (reg){one, 0};
-                break;
-            }
             if (i->direct && r->whole && r->direct[i->direct - 1]) {
                 char *memory = direct_memory(r, i->direct - 1u);
                 if (memory) d = memory;

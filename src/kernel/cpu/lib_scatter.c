@@ -1,9 +1,12 @@
 /* scatter on the CPU: src[i] is combined into out[..., index[i], ...] in rising order of i along dim, so the result does not depend on
    threads. An index out of range goes to the device's error record and its element is skipped. An item is a line along dim; a
    slice walks dim outermost, so that lines side by side share cache lines. */
+#include <string.h>
+
 #include "core/dtype.h"
 #include "device/error_record.h"
 #include "kernel/cpu/lib.h"
+#include "kernel/cpu/tiles.h"
 
 enum { OUT, INDEX, SRC, ERRORS, TAG, LENGTH, BOUND, OUT_DIM, INDEX_DIM, SRC_DIM, DIMS, WORDS };
 /* then extent and strides of out, index, src for each other dim */
@@ -23,7 +26,42 @@ enum { OUT, INDEX, SRC, ERRORS, TAG, LENGTH, BOUND, OUT_DIM, INDEX_DIM, SRC_DIM,
 #define OR(a, b) ((a) | (b))
 #define AND(a, b) ((a) & (b))
 
-#define RUN(name, T, LOAD, STORE, COMBINE)                                                                             \
+/* n neighbours of one index, as rows of an embedding's gradient are: vectors do what COMBINE does. false: there are none for it. */
+static bool combine_row(rp_dtype dtype, rp__scatter kind, void *out, const void *src, int64_t n) {
+    enum { PART = 256, SHORT = 8 };
+    static const uint8_t kinds[RP__SCATTERS] = {[RP__SCATTER_ADD] = RP__REDUCE_SUM,
+                                                [RP__SCATTER_MUL] = RP__REDUCE_PROD,
+                                                [RP__SCATTER_MAX] = RP__REDUCE_MAX,
+                                                [RP__SCATTER_MIN] = RP__REDUCE_MIN};
+    if (n < SHORT) return false;
+    if (kind == RP__SCATTER_SET) {
+        memcpy(out, src, (size_t)n * (size_t)rp__dtypes[dtype].bytes);
+        return true;
+    }
+    const rp__tiles *tiles = rp__tiles_current();
+    const bool half = dtype == RP_F16 || dtype == RP_BF16;
+    if (!half && rp__narrow_kind(dtype)) return false;
+    rp__tile_fn *fn = dtype == RP_BOOL ? NULL : tiles->reduce_block[kinds[kind]][rp__tile_type(half ? RP_F32 : dtype)];
+    if (!fn) return false;
+    if (!half) {
+        fn(&(rp__tile_call){.d = out, .a = src, .as = 1, .n = n});
+        return true;
+    }
+    const unsigned convert = rp__narrow_kind(dtype) - 1;
+    uint16_t *to = out;
+    const uint16_t *from = src;
+    for (int64_t i = 0; i < n; i += PART) {
+        const int64_t m = n - i < PART ? n - i : PART;
+        float x[PART + 16], y[PART + 16]; /* routines write whole vectors */
+        tiles->load[convert](&(rp__tile_call){.d = x, .a = to + i, .n = m});
+        tiles->load[convert](&(rp__tile_call){.d = y, .a = from + i, .n = m});
+        fn(&(rp__tile_call){.d = x, .a = y, .as = 1, .n = m});
+        tiles->store_narrow[convert](&(rp__tile_call){.d = to + i, .a = x, .as = 1, .n = m});
+    }
+    return true;
+}
+
+#define RUN(name, T, LOAD, STORE, COMBINE, DTYPE, KIND)                                                                \
     static void run_##name(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {                  \
         (void)kernel;                                                                                                  \
         const int64_t *v = (const int64_t *)w, nd = v[DIMS], bound = v[BOUND];                                         \
@@ -45,7 +83,9 @@ enum { OUT, INDEX, SRC, ERRORS, TAG, LENGTH, BOUND, OUT_DIM, INDEX_DIM, SRC_DIM,
                     o += at[d] * dim[1], index += at[d] * dim[2], src += at[d] * dim[3];                               \
                 }                                                                                                      \
                 const int64_t here = nd ? inner[0] - at[nd - 1] : 1, run = here < end - line ? here : end - line;      \
-                for (int64_t j = 0; j < run; j++, o += inner[1], index += inner[2], src += inner[3]) {                 \
+                const bool row = inner[1] == 1 && inner[2] == 0 && inner[3] == 1 && *index >= 0 && *index < bound &&   \
+                                 combine_row(DTYPE, KIND, o + *index * v[OUT_DIM], src, run);                          \
+                for (int64_t j = row ? run : 0; j < run; j++, o += inner[1], index += inner[2], src += inner[3]) {     \
                     const int64_t k = *index;                                                                          \
                     if (RP__UNLIKELY(k < 0 || k >= bound)) {                                                           \
                         rp__error_record_put((rp__error_record *)(uintptr_t)w[ERRORS], w[TAG], k, bound);              \
@@ -60,24 +100,25 @@ enum { OUT, INDEX, SRC, ERRORS, TAG, LENGTH, BOUND, OUT_DIM, INDEX_DIM, SRC_DIM,
             }                                                                                                          \
         }                                                                                                              \
     }
-#define RUNS(name, T, LOAD, STORE, ADD, MUL, MAX, MIN)                                                                 \
-    RUN(name##_add, T, LOAD, STORE, ADD)                                                                               \
-    RUN(name##_set, T, AS_IS, AS_IS, SET)                                                                              \
-    RUN(name##_mul, T, LOAD, STORE, MUL)                                                                               \
-    RUN(name##_max, T, LOAD, STORE, MAX)                                                                               \
-    RUN(name##_min, T, LOAD, STORE, MIN)
-#define FLOATS(name, T, LOAD, STORE) RUNS(name, T, LOAD, STORE, ADD_FLOAT, MUL_FLOAT, MAX_FLOAT, MIN_FLOAT)
-#define WHOLES(name, T) RUNS(name, T, AS_IS, AS_IS, ADD_WHOLE, MUL_WHOLE, MAX_WHOLE, MIN_WHOLE)
-FLOATS(f32, float, AS_IS, AS_IS)
-FLOATS(f64, double, AS_IS, AS_IS)
-FLOATS(f16, uint16_t, rp__f16_to_f32, rp__f32_to_f16)
-FLOATS(bf16, uint16_t, rp__bf16_to_f32, rp__f32_to_bf16)
-WHOLES(i32, int32_t)
-WHOLES(i8, int8_t)
-WHOLES(i16, int16_t)
-WHOLES(i64, int64_t)
-WHOLES(u8, uint8_t)
-RUNS(truth, uint8_t, TRUTH, AS_IS, OR, AND, OR, AND)
+#define RUNS(name, T, DTYPE, LOAD, STORE, ADD, MUL, MAX, MIN)                                                          \
+    RUN(name##_add, T, LOAD, STORE, ADD, DTYPE, RP__SCATTER_ADD)                                                       \
+    RUN(name##_set, T, AS_IS, AS_IS, SET, DTYPE, RP__SCATTER_SET)                                                      \
+    RUN(name##_mul, T, LOAD, STORE, MUL, DTYPE, RP__SCATTER_MUL)                                                       \
+    RUN(name##_max, T, LOAD, STORE, MAX, DTYPE, RP__SCATTER_MAX)                                                       \
+    RUN(name##_min, T, LOAD, STORE, MIN, DTYPE, RP__SCATTER_MIN)
+#define FLOATS(name, T, DTYPE, LOAD, STORE)                                                                            \
+    RUNS(name, T, DTYPE, LOAD, STORE, ADD_FLOAT, MUL_FLOAT, MAX_FLOAT, MIN_FLOAT)
+#define WHOLES(name, T, DTYPE) RUNS(name, T, DTYPE, AS_IS, AS_IS, ADD_WHOLE, MUL_WHOLE, MAX_WHOLE, MIN_WHOLE)
+FLOATS(f32, float, RP_F32, AS_IS, AS_IS)
+FLOATS(f64, double, RP_F64, AS_IS, AS_IS)
+FLOATS(f16, uint16_t, RP_F16, rp__f16_to_f32, rp__f32_to_f16)
+FLOATS(bf16, uint16_t, RP_BF16, rp__bf16_to_f32, rp__f32_to_bf16)
+WHOLES(i32, int32_t, RP_I32)
+WHOLES(i8, int8_t, RP_I8)
+WHOLES(i16, int16_t, RP_I16)
+WHOLES(i64, int64_t, RP_I64)
+WHOLES(u8, uint8_t, RP_U8)
+RUNS(truth, uint8_t, RP_BOOL, TRUTH, AS_IS, OR, AND, OR, AND)
 #define KERNEL(dtype, text, does, KIND)                                                                                \
     [dtype][RP__SCATTER_##KIND] = {.kind = RP__KERNEL_CPU,                                                             \
                                    .name = "scatter_" #does "_" #text,                                                 \

@@ -80,8 +80,9 @@ typedef struct rp__tiles {
     rp__tile_fn *cast[RP__TILE_TYPES][RP__TILE_TYPES]; /* from, to */
     rp__tile_fn *round[RP__NARROW_KINDS]; /* through the narrow type; this and what follows by rp__load_kind - 1 */
     rp__tile_fn *load[RP__LOAD_BOOL], *store_narrow[RP__NARROW_KINDS]; /* n exact: contiguous */
-    rp__tile_fn *gather[4];  /* n exact, element size 1 << k: d[i] = a[i * imm] */
-    rp__tile_fn *scatter[4]; /* n exact: d[i * imm] = a[i * as] */
+    rp__tile_fn *gather[4];    /* n exact, element size 1 << k: d[i] = a[i * imm] */
+    rp__tile_fn *scatter[4];   /* n exact: d[i * imm] = a[i * as] */
+    rp__tile_fn *transpose[4]; /* n exact: d[q * as + i] = a[i * imm + q] for q < bs */
     /* d: 32 lane accumulators; a: n elements (n exact), element i goes to lane i % 32 */
     rp__tile_fn *reduce_row[6][RP__TILE_TYPES];
     rp__tile_fn *finish_row[6][RP__TILE_TYPES]; /* d: one element = the halving tree over 32 lanes a (overwritten) */

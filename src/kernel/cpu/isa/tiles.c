@@ -382,7 +382,13 @@ static void load_bool(const rp__tile_call *c) {
         uint##bits##_t *d = c->d;                                                                                      \
         const uint##bits##_t *a = c->a;                                                                                \
         const int64_t n = c->n, s = c->imm;                                                                            \
-        for (int64_t i = 0; i < n; i++) d[i] = a[i * s];                                                               \
+        if (s == 2) { /* every other place of a window, backwards: vectors for the compiler */                         \
+            for (int64_t i = 0; i < n; i++) d[i] = a[i * 2];                                                           \
+        } else if (s == -1) {                                                                                          \
+            for (int64_t i = 0; i < n; i++) d[i] = a[-i];                                                              \
+        } else {                                                                                                       \
+            for (int64_t i = 0; i < n; i++) d[i] = a[i * s];                                                           \
+        }                                                                                                              \
     }                                                                                                                  \
     static void scatter_##bits(const rp__tile_call *c) {                                                               \
         uint##bits##_t *d = c->d;                                                                                      \
@@ -394,6 +400,61 @@ STRIDED(8)
 STRIDED(16)
 STRIDED(32)
 STRIDED(64)
+
+/* Blocks in registers; what is left over at both ends an element at a time. TURN has rows in r[0..B) and makes them columns. Rows further
+   on are asked for: each is another line, and no hardware prefetcher sees so many streams. */
+#define TRANSPOSE(bits, B, BYTES, TURN)                                                                                \
+    static void transpose_##bits(const rp__tile_call *c) {                                                             \
+        typedef uint##bits##_t block __attribute__((vector_size(BYTES)));                                              \
+        typedef block blocku __attribute__((aligned(1), may_alias));                                                   \
+        uint##bits##_t *d = c->d;                                                                                      \
+        const uint##bits##_t *a = c->a;                                                                                \
+        const int64_t n = c->n, positions = c->bs, to = c->as, stride = c->imm;                                        \
+        int64_t i = 0;                                                                                                 \
+        for (; i + (B) <= n; i += (B)) {                                                                               \
+            for (int k = 0; k < (B) && i + 2 * (B) <= n; k++) __builtin_prefetch(a + (i + (B) + k) * stride);          \
+            int64_t q = 0;                                                                                             \
+            for (; q + (B) <= positions; q += (B)) {                                                                   \
+                block r[B], x[B];                                                                                      \
+                for (int k = 0; k < (B); k++) r[k] = *(const blocku *)(const void *)(a + (i + k) * stride + q);        \
+                TURN;                                                                                                  \
+                for (int k = 0; k < (B); k++) *(blocku *)(void *)(d + (q + k) * to + i) = r[k];                        \
+            }                                                                                                          \
+            for (; q < positions; q++) {                                                                               \
+                for (int k = 0; k < (B); k++) d[q * to + i + k] = a[(i + k) * stride + q];                             \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (; i < n; i++) {                                                                                           \
+            for (int64_t q = 0; q < positions; q++) d[q * to + i] = a[i * stride + q];                                 \
+        }                                                                                                              \
+    }
+/* One step: x takes pairs of r at a distance of D rows, their lanes mixed by MIX_LO and MIX_HI (of r[k] and r[k + D]). */
+#define STEP(r, x, B, D, LO, HI)                                                                                       \
+    for (int k = 0; k < (B); k++) {                                                                                    \
+        if (k & (D)) continue;                                                                                         \
+        x[k] = __builtin_shufflevector(r[k], r[k + (D)], LO);                                                          \
+        x[k + (D)] = __builtin_shufflevector(r[k], r[k + (D)], HI);                                                    \
+    }
+#define LIST(...) __VA_ARGS__
+/* Rows one, two and four apart trade lanes one, two and four apart, which is a transpose when all have. */
+#define TURN_16                                                                                                        \
+    STEP(r, x, 8, 1, LIST(0, 8, 2, 10, 4, 12, 6, 14), LIST(1, 9, 3, 11, 5, 13, 7, 15))                                 \
+    STEP(x, r, 8, 2, LIST(0, 1, 8, 9, 4, 5, 12, 13), LIST(2, 3, 10, 11, 6, 7, 14, 15))                                 \
+    STEP(r, x, 8, 4, LIST(0, 1, 2, 3, 8, 9, 10, 11), LIST(4, 5, 6, 7, 12, 13, 14, 15))                                 \
+    for (int k = 0; k < 8; k++) r[k] = x[k]
+#define TURN_4                                                                                                         \
+    STEP(r, x, 4, 1, LIST(0, 4, 2, 6), LIST(1, 5, 3, 7))                                                               \
+    STEP(x, r, 4, 2, LIST(0, 1, 4, 5), LIST(2, 3, 6, 7))
+#define TURN_1 (void)x
+TRANSPOSE(8, 1, 1, TURN_1)
+TRANSPOSE(16, 8, 16, TURN_16)
+#if RP_VEC_BYTES >= 32
+TRANSPOSE(32, 8, 32, TURN_16)
+TRANSPOSE(64, 4, 32, TURN_4)
+#else
+TRANSPOSE(32, 4, 16, TURN_4)
+TRANSPOSE(64, 1, 8, TURN_1)
+#endif
 
 /* ---- reductions ----------------------------------------------------------------------------------------------------- */
 
@@ -644,18 +705,49 @@ NORMAL(f64)
 
 /* ---- scans ---------------------------------------------------------------------------------------------------------- */
 
-/* A block's elements follow each other in a register; the state is looked at where blocks begin. */
-#define SCAN(name, t, OP)                                                                                              \
+RP__VEC_FN vu8 rp__v_max_u8(vu8 x, vu8 y) { return ((vu8)(x > y) & x) | (~(vu8)(x > y) & y); }
+RP__VEC_FN vu8 rp__v_min_u8(vu8 x, vu8 y) { return ((vu8)(x < y) & x) | (~(vu8)(x < y) & y); }
+/* Blocks know nothing of each other before their ends: several at once, since each is a chain that waits for its last result. Then what
+   is before each, by vectors. */
+enum { SCAN_BLOCKS = 8 };
+#define SCAN_BLOCK_ENDS(pos, OP)                                                                                       \
+    if (pos) {                                                                                                         \
+        state[1] = (pos) % RP__CHUNK == RP__SCAN_BLOCK ? state[0] : OP(state[1], state[0]);                            \
+        if ((pos) % RP__CHUNK == 0) state[2] = (pos) == RP__CHUNK ? state[1] : OP(state[2], state[1]);                 \
+        state[3] = (pos) < RP__CHUNK ? state[1] : (pos) % RP__CHUNK == 0 ? state[2] : OP(state[2], state[1]);          \
+    }
+#define SCAN(name, t, OP, VEC_OP)                                                                                      \
+    static void blocks_##name##_##t(T_##t *d, T_##t *state, const T_##t *a, int64_t pos) {                             \
+        T_##t run[SCAN_BLOCKS];                                                                                        \
+        for (int b = 0; b < SCAN_BLOCKS; b++) d[b * RP__SCAN_BLOCK] = run[b] = a[b * RP__SCAN_BLOCK];                  \
+        for (int k = 1; k < RP__SCAN_BLOCK; k++) {                                                                     \
+            for (int b = 0; b < SCAN_BLOCKS; b++) {                                                                    \
+                const T_##t x = a[b * RP__SCAN_BLOCK + k];                                                             \
+                d[b * RP__SCAN_BLOCK + k] = run[b] = OP(run[b], x);                                                    \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (int b = 0; b < SCAN_BLOCKS; b++, pos += RP__SCAN_BLOCK, d += RP__SCAN_BLOCK) {                            \
+            SCAN_BLOCK_ENDS(pos, OP)                                                                                   \
+            state[0] = run[b];                                                                                         \
+            if (!pos) continue;                                                                                        \
+            const V_##t before = rp__v_splat_##t(state[3]);                                                            \
+            for (int k = 0; k < RP__SCAN_BLOCK; k += (int)L_##t)                                                       \
+                rp__v_store_##t(d + k, VEC_OP(before, rp__v_load_##t(d + k)));                                         \
+        }                                                                                                              \
+    }                                                                                                                  \
     static void scan_##name##_##t(const rp__scan_call *c) {                                                            \
         T_##t *d = c->d, *state = c->state;                                                                            \
         const T_##t *a = c->a;                                                                                         \
         for (int64_t i = 0; i < c->n;) {                                                                               \
             const int64_t pos = c->pos + i, at = pos % RP__SCAN_BLOCK;                                                 \
             const int64_t left = RP__SCAN_BLOCK - at, n = c->n - i < left ? c->n - i : left;                           \
-            if (at == 0 && pos) {                                                                                      \
-                state[1] = pos % RP__CHUNK == RP__SCAN_BLOCK ? state[0] : OP(state[1], state[0]);                      \
-                if (pos % RP__CHUNK == 0) state[2] = pos == RP__CHUNK ? state[1] : OP(state[2], state[1]);             \
-                state[3] = pos < RP__CHUNK ? state[1] : pos % RP__CHUNK == 0 ? state[2] : OP(state[2], state[1]);      \
+            if (at == 0 && c->as && c->n - i >= SCAN_BLOCKS * RP__SCAN_BLOCK) {                                        \
+                blocks_##name##_##t(d + i, state, a + i, pos);                                                         \
+                i += SCAN_BLOCKS * RP__SCAN_BLOCK;                                                                     \
+                continue;                                                                                              \
+            }                                                                                                          \
+            if (at == 0) {                                                                                             \
+                SCAN_BLOCK_ENDS(pos, OP)                                                                               \
             }                                                                                                          \
             T_##t run = state[0], before = state[3];                                                                   \
             for (int64_t k = 0; k < n; k++) {                                                                          \
@@ -687,24 +779,24 @@ LOGADDEXP(f32)
 LOGADDEXP(f64)
 #define ONE_LOGADDEXP_f32(x, y) (logaddexp_f32(rp__v_splat_f32(x), rp__v_splat_f32(y))[0])
 #define ONE_LOGADDEXP_f64(x, y) (logaddexp_f64(rp__v_splat_f64(x), rp__v_splat_f64(y))[0])
-SCAN(sum, f32, OP_ADD)
-SCAN(sum, f64, OP_ADD)
-SCAN(sum, i64, ONE_ADD_I64)
-SCAN(prod, f32, OP_MUL)
-SCAN(prod, f64, OP_MUL)
-SCAN(prod, i64, ONE_MUL_I64)
-SCAN(max, f32, ONE_MAX_f32)
-SCAN(max, f64, ONE_MAX_f64)
-SCAN(max, i32, ONE_MAX)
-SCAN(max, i64, ONE_MAX)
-SCAN(max, u8, ONE_MAX)
-SCAN(min, f32, ONE_MIN_f32)
-SCAN(min, f64, ONE_MIN_f64)
-SCAN(min, i32, ONE_MIN)
-SCAN(min, i64, ONE_MIN)
-SCAN(min, u8, ONE_MIN)
-SCAN(logaddexp, f32, ONE_LOGADDEXP_f32)
-SCAN(logaddexp, f64, ONE_LOGADDEXP_f64)
+SCAN(sum, f32, OP_ADD, OP_ADD)
+SCAN(sum, f64, OP_ADD, OP_ADD)
+SCAN(sum, i64, ONE_ADD_I64, OP_ADD_I64)
+SCAN(prod, f32, OP_MUL, OP_MUL)
+SCAN(prod, f64, OP_MUL, OP_MUL)
+SCAN(prod, i64, ONE_MUL_I64, OP_MUL_I64)
+SCAN(max, f32, ONE_MAX_f32, rp__v_max_f32)
+SCAN(max, f64, ONE_MAX_f64, rp__v_max_f64)
+SCAN(max, i32, ONE_MAX, rp__v_max_i32)
+SCAN(max, i64, ONE_MAX, rp__v_max_i64)
+SCAN(max, u8, ONE_MAX, rp__v_max_u8)
+SCAN(min, f32, ONE_MIN_f32, rp__v_min_f32)
+SCAN(min, f64, ONE_MIN_f64, rp__v_min_f64)
+SCAN(min, i32, ONE_MIN, rp__v_min_i32)
+SCAN(min, i64, ONE_MIN, rp__v_min_i64)
+SCAN(min, u8, ONE_MIN, rp__v_min_u8)
+SCAN(logaddexp, f32, ONE_LOGADDEXP_f32, logaddexp_f32)
+SCAN(logaddexp, f64, ONE_LOGADDEXP_f64, logaddexp_f64)
 #define BLOCK(name, t)                                                                                                 \
     static void block_##name##_##t(const rp__tile_call *c) {                                                           \
         T_##t *d = c->d;                                                                                               \
@@ -817,6 +909,7 @@ const rp__tiles
             .load = {load_f16, load_bf16, load_i8, load_i16, load_bool},
             .store_narrow = {store_f16, store_bf16, store_i8, store_i16},
             .gather = {gather_8, gather_16, gather_32, gather_64},
+            .transpose = {transpose_8, transpose_16, transpose_32, transpose_64},
             .scatter = {scatter_8, scatter_16, scatter_32, scatter_64},
             .reduce_row = REDUCTIONS(row),
             .finish_row = REDUCTIONS(finish),

@@ -1,0 +1,229 @@
+/* Elements as rows of the last dim (interp_parts.h): programs with loads at computed places, as embeddings, index_select and gathers of
+   whole rows are. What stands still along that dim, the places above all, is calculated for many rows at once, one element a row; then
+   each row runs the rest of the program with it. Where the rest is a copy, it is one of memory, a row a call. */
+#include "kernel/cpu/interp_parts.h"
+
+typedef rp__interp run;
+typedef rp__interp_reg reg;
+
+enum {
+    VALUES = 60, /* still values: with as many blocks they fit where rows keep theirs */
+    SHORT = 32,  /* rows shorter than this are not worth a tile each, */
+    COPY = 4,    /* nor those shorter than this a copy each */
+    AHEAD = 8    /* rows whose memory is asked for before they are copied: nothing else foresees where they lie */
+};
+enum { MOVING, STILL, UNIFORM }; /* of registers */
+
+typedef struct parts {
+    unsigned n_still;  /* values that stand still, */
+    unsigned n_values; /* and those of them that moving instructions read */
+    struct {
+        uint16_t reg;
+        uint8_t size;
+        reg at; /* of the rows under way */
+    } value[VALUES];
+    const rp__insn
+        *load; /* all that moves is this load and one store of what it gives as it is; NULL: more than that */
+    uint8_t of[RP__DAG_MAX_NODES];
+} parts;
+
+static bool last_still(const run *r, unsigned access) { return !r->stride[access * r->dims + r->dims - 1]; }
+static bool last_dense(const run *r, unsigned access) { return r->stride[access * r->dims + r->dims - 1] == 1; }
+static bool stands(const parts *s, uint16_t v) { return v == RP__NO_VAL || s->of[v] != MOVING; }
+static bool insn_stands(const run *r, const parts *s, const rp__insn *i) {
+    bool all = true;
+    switch (i->kind) {
+    case RP__INSN_LOAD: return stands(s, i->a) && stands(s, i->b) && last_still(r, i->access);
+    case RP__INSN_IOTA: return last_still(r, i->access);
+    case RP__INSN_OP: return stands(s, i->a) && stands(s, i->b) && stands(s, i->c);
+    case RP__INSN_GROUP:
+        for (unsigned k = 0; k < r->p->groups[i->access].n_inputs; k++)
+            all = all && stands(s, r->p->groups[i->access].inputs[k]);
+        return all;
+    default: return false;
+    }
+}
+/* A moving instruction reads register v. */
+static void reads(parts *s, const uint8_t *size, uint16_t v) {
+    if (v == RP__NO_VAL || s->of[v] != STILL) return;
+    for (unsigned k = 0; k < s->n_values; k++) {
+        if (s->value[k].reg == v) return;
+    }
+    s->value[s->n_values].reg = v;
+    s->value[s->n_values++].size = size[v];
+}
+static void operands_read(const run *r, parts *s, const uint8_t *size, const rp__insn *i) {
+    if (i->kind == RP__INSN_GROUP) {
+        const rp__group *g = &r->p->groups[i->access];
+        for (unsigned k = 0; k < g->n_inputs; k++) reads(s, size, g->inputs[k]);
+        return;
+    }
+    const rp__program_store *st = i->kind == RP__INSN_STORE ? &r->p->stores[i->access] : NULL;
+    reads(s, size, st ? st->value : i->a);
+    reads(s, size, st ? st->offset : i->b);
+    reads(s, size, st ? st->predicate : i->c);
+}
+static bool result(parts *s, uint8_t *sizes, uint16_t v, uint8_t size) {
+    if (s->n_still++ == VALUES) return false;
+    s->of[v] = STILL;
+    sizes[v] = size;
+    return true;
+}
+/* The load of a program whose moving part copies. Narrow types go through those that they are calculated in and come back as they were;
+   bools become 0 or 1 on the way. */
+static const rp__insn *copy_of(const run *r, const parts *s) {
+    const rp__program *p = r->p;
+    const rp__insn *load = NULL, *store = NULL;
+    const struct rp__segment all = p->element[0];
+    for (uint32_t k = all.begin; k < all.end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (!r->moves[k - all.begin]) continue;
+        if (i->kind == RP__INSN_LOAD && !load && i->b == RP__NO_VAL && stands(s, i->a) && last_dense(r, i->access))
+            load = i;
+        else if (i->kind == RP__INSN_STORE && load && !store)
+            store = i;
+        else
+            return NULL;
+    }
+    if (!store) return NULL;
+    const rp__program_store *st = &p->stores[store->access];
+    return st->value == load->d && st->offset == RP__NO_VAL && st->predicate == RP__NO_VAL &&
+                   st->mode == RP__STORE_SET && last_dense(r, st->access) && st->size == p->access_size[load->access] &&
+                   p->access_load[load->access] == p->access_narrow[st->access]
+               ? load
+               : NULL;
+}
+/* Parts the program; false: it does not go by rows. */
+static bool part(run *r, parts *s) {
+    const rp__program *p = r->p;
+    const struct rp__segment all = p->n_phases == 1 ? p->element[0] : (struct rp__segment){0, 0};
+    bool computed = false, still = false;
+    if (r->dims < 2 || r->extent[r->dims - 1] < COPY || p->n_windows || all.end - all.begin > RP__INTERP_PARTED)
+        return false;
+    for (uint32_t k = all.begin; k < all.end; k++)
+        computed = computed || (p->insns[k].kind == RP__INSN_LOAD && p->insns[k].a != RP__NO_VAL);
+    for (unsigned a = 0; a < p->n_accesses; a++) still = still || last_still(r, a);
+    if (!computed || !still) return false;
+    uint8_t size[RP__DAG_MAX_NODES];
+    s->n_still = s->n_values = 0;
+    memset(s->of, MOVING, p->n_regs);
+    for (uint32_t k = 0; k < p->uniform_end; k++) s->of[p->insns[k].d] = UNIFORM;
+    for (uint32_t k = all.begin; k < all.end; k++) {
+        const rp__insn *i = &p->insns[k];
+        const bool stays = insn_stands(r, s, i);
+        r->moves[k - all.begin] = !stays;
+        const rp__group *g = stays && i->kind == RP__INSN_GROUP ? &p->groups[i->access] : NULL;
+        if (!stays) operands_read(r, s, size, i);
+        if (stays && !g && !result(s, size, i->d, i->size)) return false;
+        for (unsigned n = 0; g && n < g->n_outputs; n++) {
+            if (!result(s, size, g->outputs[n].d, g->outputs[n].size)) return false;
+        }
+    }
+    s->load = copy_of(r, s);
+    return s->load || r->extent[r->dims - 1] >= SHORT;
+}
+
+/* What tiles walk over: the rows, one element each, or the elements of one. */
+typedef struct way {
+    uint8_t form[RP__DAG_MAX_ACCESSES];
+    bool direct[RP__DAG_MAX_ACCESSES];
+} way;
+static void take_way(run *r, const way *w, bool rows) {
+    r->d0 = rows ? 0 : r->n_outer;
+    r->d1 = rows ? r->n_outer : r->dims;
+    r->part = rows ? RP__INTERP_STILL : RP__INTERP_MOVING;
+    memcpy(r->form, w->form, sizeof w->form);
+    memcpy(r->direct, w->direct, sizeof w->direct);
+}
+
+/* Elements [first, last) of the copy, of rows [row, end), whose places the registers hold, n places from row `row` on. */
+static void copy_rows(run *r, const rp__insn *load, int64_t row, int64_t end, int64_t first, int64_t last) {
+    const rp__program *p = r->p;
+    const unsigned from = load->access, to = p->stores[0].access, d = r->n_outer - 1;
+    const int64_t length = r->extent[r->n_outer], size = p->access_size[from], begin = row;
+    const int64_t from_step = r->stride[from * r->dims + d] * size, to_step = r->stride[to * r->dims + d] * size;
+    static const int64_t none = 0;
+    const int64_t *place = &none;
+    int64_t step = 0;
+    if (load->a != RP__NO_VAL) {
+        place = (const int64_t *)(const void *)r->regs[load->a].p;
+        step = r->regs[load->a].step;
+    }
+    while (row < end) { /* a stretch of rows along their last dim */
+        const int64_t left = r->extent[d] - row % r->extent[d], stop = end - row < left ? end : row + left;
+        rp__interp_set_row(r, row);
+        const char *source = r->base[from];
+        char *target = r->base[to];
+        for (; row < stop; row++, source += from_step, target += to_step) {
+            const int64_t start = first - row * length, over = last - row * length;
+            const int64_t lo = start > 0 ? start : 0, hi = over < length ? over : length;
+            if (row + AHEAD < stop) {
+                const char *later = source + AHEAD * from_step + place[(row + AHEAD - begin) * step] * size;
+                __builtin_prefetch(later);
+                __builtin_prefetch(later + 64);
+            }
+            memcpy(target + lo * size, source + (place[(row - begin) * step] + lo) * size, (size_t)((hi - lo) * size));
+        }
+    }
+}
+static void move_rows(run *r, parts *s, char *blocks, int64_t row, int64_t end, int64_t first, int64_t last) {
+    const int64_t length = r->extent[r->n_outer], begin = row;
+    for (unsigned v = 0; v < s->n_values; v++) {
+        s->value[v].at = r->regs[s->value[v].reg];
+        r->regs[s->value[v].reg] = (reg){blocks + 64 * (size_t)v, 0};
+    }
+    for (; row < end; row++) {
+        const int64_t start = first - row * length, over = last - row * length;
+        const int64_t lo = start > 0 ? start : 0, hi = over < length ? over : length;
+        for (unsigned v = 0; v < s->n_values; v++) {
+            const unsigned size = s->value[v].size;
+            const char *at = s->value[v].at.p + s->value[v].at.step * (row - begin) * size;
+            rp__interp_splat(blocks + 64 * (size_t)v, rp__interp_peek(at, size), size);
+        }
+        rp__interp_set_row(r, row);
+        for (int64_t pos = lo; pos < hi; pos += r->tile) {
+            r->pos = pos;
+            rp__interp_element(r, 0, hi - pos < r->tile ? hi - pos : r->tile);
+        }
+    }
+}
+
+bool rp__interp_by_rows(run *r, int64_t first, int64_t last, char *scratch) {
+    parts s;
+    if (!part(r, &s)) return false;
+    const unsigned dims = r->dims;
+    const int64_t length = r->extent[dims - 1], rows = (last + length - 1) / length;
+    way elements, over;
+    r->walk = RP__WALK_ALONG;
+    r->n_outer = dims - 1;
+    rp__interp_begin_walk(r);
+    memcpy(elements.form, r->form, sizeof r->form);
+    memcpy(elements.direct, r->direct, sizeof r->direct);
+    r->d0 = 0;
+    r->d1 = r->n_outer;
+    rp__interp_forms(r);
+    memcpy(over.form, r->form, sizeof r->form);
+    memset(over.direct, 0, sizeof over.direct); /* nothing is stored */
+    r->w = r->b = r->nq = 1;
+    r->tile = rp__interp_tile_for(r->p, length > RP__INTERP_STILL_ROWS ? length : RP__INTERP_STILL_ROWS);
+    rp__interp_lay_out(r, scratch);
+    rp__interp_uniform(r);
+    char *const blocks = r->kept + (size_t)VALUES * RP__INTERP_STILL_ROWS * 8;
+    const int64_t at_once = r->tile < RP__INTERP_STILL_ROWS ? r->tile : RP__INTERP_STILL_ROWS;
+    for (int64_t row = first / length; row < rows; row += at_once) {
+        const int64_t n = rows - row < at_once ? rows - row : at_once;
+        take_way(r, &over, true);
+        for (unsigned a = 0; a < r->p->n_accesses; a++) r->base[a] = (char *)(uintptr_t)r->address[a];
+        r->pos = row;
+        r->apart = r->kept;
+        rp__interp_element(r, 0, n);
+        if (s.load) {
+            copy_rows(r, s.load, row, row + n, first, last);
+            continue;
+        }
+        take_way(r, &elements, false);
+        move_rows(r, &s, blocks, row, row + n, first, last);
+    }
+    r->part = RP__INTERP_ALL;
+    return true;
+}
