@@ -105,6 +105,44 @@ def flash_attention_backward(grad, q, k, v, mask, place, lse, delta, p, causal, 
     return tuple(t.transpose(1, 2).to(dtype) for t in (dq, dk, dv))
 
 
+def ctc_ways(before, skips):
+    """(N, L, 3): logarithms of the ways into each state"""
+    low = torch.full_like(before[:, :1], -1e30)
+    one = torch.cat([low, before[:, :-1]], 1)
+    two = torch.cat([low, low, before[:, :-2]], 1)[:, :before.shape[1]]
+    return torch.stack([before, one, torch.where(skips & (torch.arange(before.shape[1]) > 1), two, low.expand_as(two))], 2)
+
+
+def ctc_type(t):
+    if t.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"ctc: {t.dtype}")
+
+
+def ctc_reach(score, skips, lengths):
+    ctc_type(score)
+    rows = [torch.where(torch.arange(score.shape[2]) < 2, score[0], torch.full_like(score[0], -1e30))]
+    for t in range(1, score.shape[0]):
+        rows.append(torch.where((t < lengths).unsqueeze(1), ctc_ways(rows[-1], skips).logsumexp(2) + score[t], rows[-1]))
+    return torch.stack(rows)
+
+
+def ctc_carry(x, reach, skips, lengths, back):
+    ctc_type(x)
+    size = x.shape[2]
+    steps = [torch.eye(size, dtype=x.dtype).expand(x.shape[1], size, size)]  # [n, to, from]
+    for t in range(1, x.shape[0]):
+        w, share = torch.zeros(x.shape[1], size, size, dtype=x.dtype), ctc_ways(reach[t - 1], skips).softmax(2)
+        for k in range(min(3, size)):
+            w = w + torch.diag_embed(share[:, k:, k], -k)
+        steps.append(torch.where((t < lengths)[:, None, None], w, steps[0]))
+    if back:
+        x, steps = x.flip(0), [steps[0], *(w.mT for w in steps[:0:-1])]
+    rows = [x[0]]
+    for t in range(1, x.shape[0]):
+        rows.append(x[t] + (steps[t] @ rows[-1].unsqueeze(2)).squeeze(2))
+    return torch.stack(rows).flip(0) if back else torch.stack(rows)
+
+
 # rows of the table that are several overloads in PyTorch, or parts of one
 SCATTERS = {
     "scatter": scatter,
@@ -252,6 +290,8 @@ ADAPT = {
     "attention_keep": attention_keep,
     "flash_attention": flash_attention,
     "flash_attention_backward": flash_attention_backward,
+    "ctc_reach": ctc_reach,
+    "ctc_carry": ctc_carry,
     "avg_pool_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
 }
 

@@ -585,8 +585,8 @@ static double get_placed(const array *a, int64_t i) {
 
 /* On CUDA alone; the first array is written. */
 static void run_cuda(rp__library_op op, array *a, size_t n, rp__library_call *call) {
-    rp__operand o[4];
-    rp__storage *storages[4];
+    rp__operand o[5];
+    rp__storage *storages[5];
     rp_stream *s = rp__current_stream(cuda);
     call->op = "test", call->site = "test_cuda_library.c";
     for (size_t i = 0; i < n; i++) {
@@ -656,12 +656,44 @@ static void test_conv_layouts(void **state) {
     }
 }
 
+/* More states than a block has threads, sequences that end before the last time, states without a way. */
+static void test_ctc(void **state) {
+    (void)state;
+    enum { T = 5, N = 3, L = 300 };
+    static const int64_t size[3] = {T, N, L}, lengths[N] = {T, 2, 0};
+    for (unsigned c = 0; c < 3; c++) { /* reach; carry along the ways, and against them */
+        rp__library_call call = {.op = "test", .site = "test_cuda_library.c", .back = c == 2};
+        array a[5], own;
+        const size_t n = c ? 5 : 4;
+        for (size_t k = 0; k < n - 2; k++) a[k] = array_new(RP_F32, 3, size, false, 1);
+        a[n - 2] = array_new(RP_BOOL, 2, size + 1, false, 1);
+        a[n - 1] = array_new(RP_I64, 1, size + 1, false, 1);
+        for (size_t k = 1; k < n - 1; k++)
+            for (int64_t i = 0; i < numel(&a[k].o); i++)
+                put(&a[k], i, k == n - 2 ? random_word() % 2 : (double)(random_word() % 512) / 128 - 2);
+        for (int64_t i = 0; i < N; i++) put(&a[n - 1], i, (double)lengths[i]);
+        own = array_new(RP_F32, 3, size, false, 1);
+        rp__operand o[5] = {own.o};
+        for (size_t k = 1; k < n; k++) o[k] = a[k].o;
+        run_cuda(c ? RP__LIB_CTC_CARRY : RP__LIB_CTC_REACH, a, n, &call);
+        check(rp__library_run(cpu, rp__current_stream(cpu), c ? RP__LIB_CTC_CARRY : RP__LIB_CTC_REACH, o, n, &call));
+        assert_int_equal(found(cpu), RP_OK);
+        for (int64_t i = 0; i < T * N * L; i++) {
+            const double x = get(&a[0], i), y = get(&own, i);
+            if (!(fabs(x - y) <= 1e-5 * (1 + fabs(y)))) fail_msg("case %u, element %d: %g, %g", c, (int)i, x, y);
+        }
+        free(own.memory);
+        for (size_t k = 0; k < n; k++) free(a[k].memory);
+    }
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topk),    cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
         cmocka_unit_test(test_scatter), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
         cmocka_unit_test(test_batch),   cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_layouts),
+        cmocka_unit_test(test_ctc),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

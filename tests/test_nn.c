@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <reprise.h>
+#include <reprise_ir.h>
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
@@ -575,6 +576,31 @@ static void compiled_steps_see_counts_that_part(void **state) {
     assert_memory_equal(eager, compiled, sizeof eager);
 }
 
+/* The loss and the gradient of CTC are as many nodes of a graph for long sequences as for short ones. */
+static void ctc_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *loss = rp_ctc_loss(rp_log_softmax(in[0], 2), in[1], in[2], in[3]);
+    (void)rp_grad(&loss, 1, &in[0], 1, NULL, NULL, out);
+}
+
+static void ctc_is_not_unrolled(void **state) {
+    (void)state;
+    size_t values[2];
+    for (int k = 0; k < 2; k++) {
+        const int64_t times = k ? 70 : 3, lengths[] = {times, 2}, target_lengths[] = {2, 1};
+        rp_tensor *x = rp_randn(RP_DIMS(times, 2, 4));
+        ok(rp_set_requires_grad(x, true));
+        rp_tensor *in[] = {x, rp_from_data((const int64_t[]){1, 2, 3, 1}, RP_DIMS(2, 2), RP_I64),
+                           rp_from_data(lengths, RP_DIMS(2), RP_I64), rp_from_data(target_lengths, RP_DIMS(2), RP_I64)};
+        rp_ir *ir = rp_trace((rp_fn){ctc_step, NULL, 0, "ctc"}, in, 4, 1);
+        values[k] = rp_ir_value_count(ir);
+        rp_ir_release(ir);
+        ok(RP_OK);
+    }
+    assert_true(values[0] > 10);
+    assert_int_equal(values[0], values[1]);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scope_setup, scope_teardown)
     const struct CMUnitTest tests[] = {
@@ -589,6 +615,7 @@ int main(void) {
         TEST(groups),
         TEST(wrong_parameters),
         TEST(training_lowers_the_loss),
+        TEST(ctc_is_not_unrolled),
         TEST(every_allocation_fails_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,3 +54,22 @@ rp_status rp__library_run_chain(rp__device *d, rp_stream *s, const rp__library_s
     RP_TRY(d->ops->library->bind_chain(d, stages, n, call, buffer, &launch));
     return rp__launch_on(s, &launch);
 }
+
+static bool lies_plain(const rp__operand *o) {
+    int64_t run = 1;
+    for (unsigned i = o->ndim; i-- > 0; run *= o->size[i])
+        if (o->size[i] != 1 && o->stride[i] != run) return false;
+    return true;
+}
+
+rp_status rp__ctc_check(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
+    const size_t tables = op == RP__LIB_CTC_CARRY ? 3 : 2; /* (T, N, L) */
+    bool fits = n == tables + 2 && (o[0].dtype == RP_F32 || o[0].dtype == RP_F64);
+    for (size_t k = 0; fits && k < n; k++) {
+        const unsigned ndim = k < tables ? 3 : k == tables ? 2 : 1, from = k < tables ? 0 : 1;
+        fits = o[k].ndim == ndim && o[k].dtype == (k < tables ? o[0].dtype : k == tables ? RP_BOOL : RP_I64);
+        for (unsigned i = 0; fits && i < ndim; i++) fits = o[k].size[i] == o[0].size[from + i];
+        fits = fits && (lies_plain(&o[k]) || o[0].size[0] * o[0].size[1] * o[0].size[2] == 0);
+    }
+    return fits ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "%s: operands of CTC do not fit", call->op);
+}

@@ -41,6 +41,7 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
     rp__scatter scatter;
     int64_t limit; /* choose */
     bool first;
+    bool back;            /* ctc_carry */
     rp__random_draw draw; /* multinomial, attention_place */
     struct rp__attention {
         double scale, dropout; /* of the scores; of the weights */
@@ -71,6 +72,12 @@ typedef enum rp__library_op {
     RP__LIB_ATTENTION_QUERIES, /* the same */
     RP__LIB_ATTENTION_PLACE,   /* place: seed and first counter of call->draw */
     RP__LIB_ATTENTION_KEEP,    /* keep bool (B, H, L, S), place */
+    /* The ways of CTC through L states, all sizes (T, N, L): a state is reached from itself, the one before and, where skips says so,
+       the one before that. REACH: logarithms of the probability of being there; score is that of the state itself; the states 0 and
+       1 can be begun with; from a sequence's length on nothing changes. CARRY: along these ways x is handed on and added up, out[t] = x[t] +
+       W(t) out[t - 1], W the probabilities of having come that way; call->back: against them, by W's transpose. */
+    RP__LIB_CTC_REACH, /* reach, score, skips bool (N, L), lengths i64 (N); all contiguous */
+    RP__LIB_CTC_CARRY, /* out, x, reach, skips, lengths */
     RP__LIB_COUNT
 } rp__library_op;
 enum { RP__CHOOSE_PREDICATE = 1 }; /* the word of a RP__LIB_CHOOSE launch that is its predicate's address */
@@ -119,6 +126,10 @@ typedef struct rp__library {
                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
     const char *(*name)(struct rp__device *d, rp__library_op op); /* who serves it: "reprise", "onednn", "cublasLt" */
 } rp__library;
+
+#define RP__NO_WAY                                                                                                     \
+    (-1e30) /* the logarithm of a state without a way: low but finite, so that no difference of two is NaN */
+rp_status rp__ctc_check(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call);
 
 /* workspace + bind + rp__launch_on. */
 rp_status rp__library_run(struct rp__device *d, rp_stream *s, rp__library_op op, const rp__operand *operands, size_t n,

@@ -1,17 +1,110 @@
 /* Connectionist temporal classification (Graves et al., 2006): the probability of all ways through the labels with blanks between them,
-   a step of the recursion for each time, all sequences of the batch at once. States without a way have a logarithm that is low but
+   a step of the recursion for each time, all sequences of the batch at once, by one kernel. States without a way have a logarithm that is low but
    finite, so that no derivative is NaN. */
 #include <math.h>
 
+#include "ops/execute.h"
 #include "ops/grad.h"
+#include "ops/infer.h"
 #include "ops/loss.h"
 #include "ops/private.h"
 #include "ops/rules.h"
 
-#define NO_WAY (-1e30)     /* a sum of a few of them is no infinity in float32 */
+#define NO_WAY RP__NO_WAY  /* a sum of a few of them is no infinity in float32 */
 #define NO_WAY_AT_ALL 1e29 /* a loss above has no way */
 
 static rp_tensor *low(rp_tensor *t, rp_tensor *where) { return rp_masked_fill_scalar(t, where, rp_f64(NO_WAY)); }
+
+/* (.., L) moved n states on, `fill` before */
+static rp_tensor *moved(rp_tensor *t, int64_t n, rp_scalar fill) { return rp_constant_pad_nd(t, RP_DIMS(n, -n), fill); }
+
+/* ---- the recursion: a library op (kernel/library.h), and the linear one that is its derivative and that of itself */
+
+static rp_status ctc_sizes(const rp__call *call, unsigned tables, rp__meta *out) {
+    const rp_tensor *x = call->in[0], *skips = call->in[tables], *lengths = call->in[tables + 1];
+    const rp_dtype dtype = (rp_dtype)x->dtype;
+    if (dtype != RP_F32 && dtype != RP_F64) return rp__call_refuse_dtype(call, dtype);
+    bool fits = x->ndim == 3 && skips->ndim == 2 && lengths->ndim == 1 &&
+                rp__dim_is(RP__DIM_EQ, x->size[1], skips->size[0]) &&
+                rp__dim_is(RP__DIM_EQ, x->size[2], skips->size[1]) &&
+                rp__dim_is(RP__DIM_EQ, x->size[1], lengths->size[0]) && rp__dim_is(RP__DIM_LT, 0, x->size[0]);
+    if (fits && tables == 2) fits = call->in[1]->ndim == 3 && rp__same_size(x, call->in[1]);
+    if (!fits) return rp__op_error(call, RP_ERROR_SHAPE, "operands of these sizes do not fit each other");
+    if (skips->dtype != RP_BOOL || lengths->dtype != RP_I64 || (tables == 2 && call->in[1]->dtype != x->dtype))
+        return rp__op_error(call, RP_ERROR_DTYPE, "operands of other types");
+    rp__meta_like(out, x, dtype);
+    return RP_OK;
+}
+
+rp_status rp__infer_ctc_reach(const rp__call *call, rp__meta *out) { return ctc_sizes(call, 1, out); }
+rp_status rp__infer_ctc_carry(const rp__call *call, rp__meta *out) { return ctc_sizes(call, 2, out); }
+
+static rp_status ctc_run(const rp__call *call, rp__library_op op, rp__library_call *library) {
+    rp__operand o[5] = {rp__operand_of(call->out[0])};
+    for (unsigned k = 0; k < call->n_in; k++) {
+        rp_tensor *t = rp__run_contiguous(call->in[k], (rp_dtype)call->in[k]->dtype);
+        if (rp__tensor_is_error(t)) return rp_error_status();
+        o[1 + k] = rp__operand_of(t);
+    }
+    return rp__run_library_op(call, op, o, 1 + call->n_in, library);
+}
+
+rp_status rp__run_ctc_reach(const rp__call *call) {
+    return ctc_run(call, RP__LIB_CTC_REACH, &(rp__library_call){.back = false});
+}
+rp_status rp__run_ctc_carry(const rp__call *call) {
+    return ctc_run(call, RP__LIB_CTC_CARRY, &(rp__library_call){.back = rp__attr_bool(call, 0)});
+}
+
+/* (n, N, 1): are the times first, first + 1, ... before the ends of the sequences? */
+static rp_tensor *lasts(rp_tensor *lengths, int64_t first, rp_dim n) {
+    rp_tensor *time = rp_unsqueeze(rp__count_beside(lengths, n), 1);
+    return rp_unsqueeze(rp_lt(time, rp_add_scalar(lengths, rp_i64(-first))), 2);
+}
+
+rp_status rp__vjp_ctc_reach(const rp__vjp *g) {
+    const rp__call *call = g->call;
+    rp_tensor *skips = call->in[1], *lengths = call->in[2], *reach = call->out[0];
+    const rp_dim *size = reach->size;
+    rp_tensor *carried = rp_ctc_carry(g->grad_out[0], reach, skips, lengths, true);
+    /* A score counts while its sequence lasts; of time 0 those of the states with which a sequence may begin. */
+    rp_tensor *time = rp_unsqueeze(rp_unsqueeze(rp__count_beside(reach, size[0]), 1), 1);
+    rp_tensor *begins =
+        rp_logical_and(rp_eq_scalar(time, rp_i64(0)), rp_lt_scalar(rp__count_beside(reach, size[2]), rp_i64(2)));
+    rp_tensor *later = rp_logical_and(rp_gt_scalar(time, rp_i64(0)), lasts(lengths, 0, size[0]));
+    g->grad_in[0] = rp_where(rp_logical_or(begins, later), carried, rp_zeros_like(carried));
+    return rp__tensor_is_error(g->grad_in[0]) ? rp_error_status() : RP_OK;
+}
+
+/* carry(x) is linear in x. In reach: a way's share W of the three into a state follows their logarithms, dW_k = W_k (d_k - sum of W d). */
+rp_status rp__vjp_ctc_carry(const rp__vjp *g) {
+    const rp__call *call = g->call;
+    const bool back = rp__attr_bool(call, 0);
+    rp_tensor *reach = call->in[1], *skips = call->in[2], *lengths = call->in[3];
+    rp_tensor *carried = rp_ctc_carry(g->grad_out[0], reach, skips, lengths, !back);
+    if (g->needed[0]) g->grad_in[0] = carried;
+    if (!g->needed[1]) return rp__tensor_is_error(carried) ? rp_error_status() : RP_OK;
+    const rp_dim before = rp__dim_apply(RP__DIM_SUB, reach->size[0], 1);
+    rp_tensor *on = back ? carried : call->out[0], *against = back ? call->out[0] : carried;
+    rp_tensor *from = rp_narrow(reach, 0, 0, before), *had = rp_narrow(on, 0, 0, before), *state, *no_skip, *share,
+              *sum;
+    state = rp__count_beside(reach, reach->size[2]);
+    no_skip = rp_logical_or(rp_logical_not(skips), rp_lt_scalar(state, rp_i64(2)));
+    rp_tensor *way[3] = {from, moved(from, 1, rp_f64(NO_WAY)), low(moved(from, 2, rp_f64(NO_WAY)), no_skip)};
+    rp_tensor *part[3] = {had, moved(had, 1, rp_i64(0)), moved(had, 2, rp_i64(0))};
+    share = rp_softmax(rp_stack(way, 3, 0), 0);
+    rp_tensor *parts = rp_stack(part, 3, 0);
+    sum = rp_sum(rp_mul(share, parts), RP_DIMS(0), true);
+    rp_tensor *slope = rp_mul(rp_mul(share, rp_sub(parts, sum)), rp_narrow(against, 0, 1, before));
+    slope = rp_where(lasts(lengths, 1, before), slope, rp_zeros_like(slope));
+    if (rp__tensor_is_error(slope)) return rp_error_status();
+    rp_tensor *total = rp_select(slope, 0, 0);
+    for (int64_t k = 1; k < 3; k++) total = rp_add(total, moved(rp_select(slope, 0, k), -k, rp_i64(0)));
+    g->grad_in[1] = rp_constant_pad_nd(total, RP_DIMS(0, 0, 0, 0, 0, 1), rp_i64(0)); /* the last time leads nowhere */
+    return rp__tensor_is_error(g->grad_in[1]) ? rp_error_status() : RP_OK;
+}
+
+/* ---- the loss */
 
 /* log(sum of e ** part) */
 static rp_tensor *log_sum(rp_tensor *const *part, size_t n) {
@@ -24,9 +117,6 @@ static rp_tensor *log_sum(rp_tensor *const *part, size_t n) {
     }
     return rp_add(rp_log(sum), most);
 }
-
-/* (N, L) moved n states on, `fill` before */
-static rp_tensor *moved(rp_tensor *t, int64_t n, rp_scalar fill) { return rp_constant_pad_nd(t, RP_DIMS(n, -n), fill); }
 
 typedef struct sequences {
     rp_tensor *log_probs;                    /* (T, N, C) in the compute type */
@@ -104,13 +194,7 @@ rp_status rp__expand_ctc_loss(const rp__call *call) {
     rp_tensor *score = rp_gather(q.log_probs, 2, rp_expand(rp_unsqueeze(label, 0), size, 3)); /* (T, N, L) */
     /* From two states before, over a blank: unless the labels are the same. */
     rp_tensor *same = rp_logical_or(rp_eq(label, moved(label, 2, rp_i64(-1))), rp_lt_scalar(state, rp_i64(2)));
-    rp_tensor *reach = low(rp_select(score, 0, 0), rp_gt_scalar(state, rp_i64(1)));
-    for (int64_t t = 1; t < q.t; t++) {
-        rp_tensor *from[3] = {reach, moved(reach, 1, rp_f64(NO_WAY)), low(moved(reach, 2, rp_f64(NO_WAY)), same)};
-        rp_tensor *next = rp_add(log_sum(from, 3), rp_select(score, 0, t));
-        reach = rp_where(rp_unsqueeze(rp_gt_scalar(q.input_length, rp_i64(t)), 1), next, reach);
-        if (rp__tensor_is_error(reach)) return rp_error_status();
-    }
+    rp_tensor *reach = rp_select(rp_ctc_reach(score, rp_logical_not(same), q.input_length), 0, -1);
     rp_tensor *last = rp_mul_scalar(rp_unsqueeze(q.target_length, 1), rp_i64(2));
     rp_tensor *before = rp_clamp(rp_add_scalar(last, rp_i64(-1)), rp_i64(0), rp_none());
     rp_tensor *no_target = rp_eq_scalar(q.target_length, rp_i64(0)),

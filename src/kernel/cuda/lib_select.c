@@ -1,4 +1,4 @@
-/* See lib_select.h: macros, words and grids of topk.cuh, nonzero.cuh, multinomial.cuh and scatter.cuh. */
+/* See lib_select.h: macros, words and grids of topk.cuh, nonzero.cuh, multinomial.cuh, scatter.cuh and ctc.cuh. */
 #include "kernel/cuda/lib_select.h"
 
 #include <string.h>
@@ -316,4 +316,36 @@ rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, c
     key.facts = (uint64_t)y->dtype | (uint64_t)form << 8 | (uint64_t)call->scatter << 10 | (uint64_t)(nd - 1) << 16;
     RP_TRY(rp__text_kernel(d, &key, scatter_macros, rp__embed_scatter_cuh, rp__embed_scatter_cuh_len, &out->kernel));
     return set_grid(out, call, blocks);
+}
+
+/* ---- ctc */
+
+enum { CTC_CARRY = 1 << 8 };
+
+static void ctc_macros(uint64_t facts, rp__text *out) {
+    const bool wide = (rp_dtype)(facts & 0xff) == RP_F64;
+    rp__text_add(out, "#define RP_T %s\n#define RP_EXP rp_exp_f%d\n#define RP_LOG rp_log_f%d\n#define RP_CARRY %d\n",
+                 wide ? "double" : "float", wide ? 64 : 32, wide ? 64 : 32, facts & CTC_CARRY ? 1 : 0);
+}
+
+rp_status rp__cuda_ctc_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                            const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    static const uint32_t access[5] = {RP__WRITE, RP__READ, RP__READ, RP__READ, RP__READ};
+    const bool carries = op == RP__LIB_CTC_CARRY;
+    begin(out, call);
+    RP_TRY(rp__ctc_check(op, o, n, call));
+    if (numel(&o[0]) == 0) return RP_OK;
+    rp__cuda_operand_slots(o, n, access, buffer, out);
+    uint64_t *w = buffer->words;
+    if (!carries) { /* which reads no reach */
+        w[4] = w[3], w[3] = w[2], w[2] = 0;
+        buffer->slots[3].word = 4, buffer->slots[2].word = 3;
+    }
+    for (unsigned k = 0; k < 3; k++) w[5 + k] = (uint64_t)o[0].size[k];
+    w[8] = call->back;
+    out->n_words = 9;
+    rp__text_kernel_key key = {.family = carries ? "ctc_carry" : "ctc_reach",
+                               .facts = (uint64_t)o[0].dtype | (carries ? CTC_CARRY : 0)};
+    RP_TRY(rp__text_kernel(d, &key, ctc_macros, rp__embed_ctc_cuh, rp__embed_ctc_cuh_len, &out->kernel));
+    return set_grid(out, call, o[0].size[1]);
 }
