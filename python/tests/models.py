@@ -2,7 +2,7 @@
 """A table: models of torchvision, timm and transformers through torch.compile(backend="reprise"), inference and five training steps beside
 eager PyTorch.
 
-usage: python python/tests/models.py [NAME...] [--steps 5] [--times] [--peers inductor,reduce-overhead] [--verbose]
+usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--verbose]
 
 "passed": every node ran in the library; "split": some ran in PyTorch (how many, and why, below the table); "refused": none, or an error. A
 difference beyond the tolerance makes the exit status 1. Errors are relative to the largest element; training is measured by the gradients
@@ -28,7 +28,7 @@ torch._dynamo.config.allow_rnn = True  # a recurrent layer is part of the graph
 # Of inference in float32; of gradients and parameters in float64; models that calculate norms in float32 whatever they are given are
 # measured as float32.
 SINGLE, DOUBLE = 2e-4, 1e-8
-SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5"}
+SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5", "mamba"}
 
 
 def flat(y):
@@ -121,11 +121,14 @@ def one(name, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ZOO))
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=min(4, os.cpu_count()))
     parser.add_argument("--verbose", action="store_true")
     o = parser.parse_args()
-    torch.set_num_threads(min(4, os.cpu_count()))
+    for name in set(o.names) - ZOO.keys():
+        parser.error(f"no model {name}; there are {', '.join(ZOO)}")
+    torch.set_num_threads(o.threads)
     bad, reasons, verdicts = [], {}, []
     print(f"PyTorch {torch.__version__}, reprise {reprise.__version__}")
     print(f"{'model':20} {'kind':12} {'verdict':8} {'graphs':>6} {'nodes':>6} {'eager':>6} {'inference':>10} {'gradients':>10} {'5 steps':>10} {'s':>6}")
