@@ -41,7 +41,7 @@ test:
 
 # Also what takes long or needs other libraries: comparisons with PyTorch.
 test-all: test
-	@REPRISE_TEST_ALL=1 ctest --test-dir build/test --output-on-failure --no-tests=error -j $(JOBS) -L cuda
+	@REPRISE_TEST_ALL=1 ctest --test-dir build/test --output-on-failure --no-tests=error -j $(JOBS) -L 'cuda|numbers'
 	@sh scripts/conformance.sh build/test
 	@sh scripts/opinfo.sh build/test
 

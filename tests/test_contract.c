@@ -13,6 +13,7 @@
 
 #include <reprise.h>
 
+#include "kernel/cpu/dots.h"
 #include "kernel/loop.h"
 #include "kernel/product.h"
 #include "support/cuda.h"
@@ -382,9 +383,42 @@ static void not_made(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     if (way == 0) out[0] = rp_add(out[0], y);
     if (way == 1) out[1] = y;
 }
+/* A product of f32 that reads its first factor, or both, from bf16. */
+static void widened(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    rp_tensor *a = rp_to_dtype(in[0], RP_F32), *b = rp_to_dtype(in[1], RP_F32);
+    out[0] = rp_relu(rp_matmul(a, *(const int *)ctx ? rp_mul(b, in[2]) : b));
+}
+/* Where the matrix unit multiplies bf16, what makes a factor is a kernel of its own; products of f32 are not the unit's, wherever their
+   factors come from. */
+static void test_factors_of_a_matrix_unit(void **state) {
+    (void)state;
+    static const int first = 0, ways[] = {0, 1};
+    if (!rp__dots_here()) skip();
+    rp_scope scope = rp_scope_begin();
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+    rp_compiled *f = compiled("a scaled input", made, &first, sizeof first,
+                              (rp_tensor *[]){FILLED(1, RP_BF16, 3, 17, 70), FILLED(2, RP_BF16, 70),
+                                              FILLED(3, RP_BF16, 33, 70), FILLED(4, RP_BF16, 33)},
+                              4, 1, 2);
+    assert_true(count(f, "unfused", "factor-would-repeat") > 0);
+    rp_compiled_release(f);
+    for (unsigned k = 0; k < 2; k++) {
+        check("a widened factor", widened, &ways[k], sizeof ways[k],
+              (rp_tensor *[]){FILLED(1, RP_BF16, 9, 70), FILLED(2, RP_F32, 70, 40), FILLED(3, RP_F32, 70, 1)}, 3, 1, 1);
+        check("two widened factors", widened, &ways[k], sizeof ways[k],
+              (rp_tensor *[]){FILLED(1, RP_BF16, 9, 70), FILLED(2, RP_BF16, 70, 40), FILLED(3, RP_F32, 70, 1)}, 3, 1,
+              1);
+    }
+    check("a factor of another type", made, &(int){2}, sizeof(int),
+          (rp_tensor *[]){FILLED(1, RP_F32, 2, 9, 20), FILLED(2, RP_BF16, 2, 20, 13), FILLED(3, RP_BF16, 13)}, 3, 1, 2);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
 static void test_factors(void **state) {
     (void)state;
     static const int ways[] = {0, 1, 2, 3, 4, 5, 6};
+    rp__dots_set(0); /* the matrix unit takes operands from memory */
     for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
         rp_scope scope = rp_scope_begin();
         assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
@@ -448,6 +482,7 @@ static void test_factors(void **state) {
         }
         rp_scope_end(scope, NULL, 0);
     }
+    rp__dots_set(-1);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
@@ -533,7 +568,7 @@ int main(void) {
         cmocka_unit_test(test_layout),    cmocka_unit_test(test_everyday),
         cmocka_unit_test(test_spaces),    cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_gradients), cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_factors),
+        cmocka_unit_test(test_factors),   cmocka_unit_test(test_factors_of_a_matrix_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -654,6 +654,120 @@ static void attention_is_the_engines_forward_and_backward(void **state) {
     if (!any) skip();
 }
 
+/* ---------------------------------------------------------------- files of ONNX */
+
+typedef struct onnx_node {
+    char op[32], in[64], out[64]; /* the first operand and the first result */
+} onnx_node;
+
+static uint64_t onnx_number(const unsigned char **at) {
+    uint64_t value = 0;
+    for (unsigned shift = 0;; shift += 7) {
+        const unsigned char byte = *(*at)++;
+        value |= (uint64_t)(byte & 127) << shift;
+        if (byte < 128) return value;
+    }
+}
+
+/* The next field of a message: its number, and of bytes where they are. */
+static unsigned onnx_field(const unsigned char **at, const unsigned char **data, size_t *bytes) {
+    const uint64_t key = onnx_number(at);
+    *data = NULL;
+    *bytes = 0;
+    if ((key & 7) == 2) {
+        *bytes = (size_t)onnx_number(at);
+        *data = *at;
+        *at += *bytes;
+    } else {
+        assert_int_equal(key & 7, 0);
+        (void)onnx_number(at);
+    }
+    return (unsigned)(key >> 3);
+}
+
+static void onnx_text(char *to, size_t room, const unsigned char *data, size_t bytes) {
+    if (!*to) (void)snprintf(to, room, "%.*s", (int)bytes, (const char *)data);
+}
+
+/* The nodes of a function as rp_onnx_save writes it. */
+static size_t onnx_nodes(rp_body *body, rp_tensor *const *in, size_t n_in, size_t n_out, onnx_node *nodes,
+                         size_t most) {
+    enum { GRAPH = 7, NODE = 1, INPUT = 1, OUTPUT = 2, OP_TYPE = 4 };
+    static unsigned char file[1 << 16];
+    char path[64];
+    size_t n = 0, bytes;
+    const unsigned char *data;
+    (void)snprintf(path, sizeof path, "./doors_%d.onnx", (int)getpid());
+    rp_ir *ir = rp_trace((rp_fn){body, NULL, 0, "written"}, in, n_in, n_out);
+    OK(rp_onnx_save(path, ir, NULL));
+    rp_ir_release(ir);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    const unsigned char *at = file, *end = file + fread(file, 1, sizeof file, f);
+    (void)fclose(f);
+    (void)remove(path);
+    while (at < end && onnx_field(&at, &data, &bytes) != GRAPH) {}
+    for (const unsigned char *graph = data, *last = data + bytes; graph < last;) {
+        const unsigned char *node, *text;
+        size_t length;
+        if (onnx_field(&graph, &node, &length) != NODE) continue;
+        assert_true(n < most);
+        memset(&nodes[n], 0, sizeof nodes[n]);
+        for (const unsigned char *stop = node + length; node < stop;) {
+            const unsigned field = onnx_field(&node, &text, &length);
+            if (field == INPUT) onnx_text(nodes[n].in, sizeof nodes[n].in, text, length);
+            if (field == OUTPUT) onnx_text(nodes[n].out, sizeof nodes[n].out, text, length);
+            if (field == OP_TYPE) onnx_text(nodes[n].op, sizeof nodes[n].op, text, length);
+        }
+        n++;
+    }
+    return n;
+}
+
+static const onnx_node *onnx_maker(const onnx_node *nodes, size_t n, const char *value) {
+    for (size_t k = 0; k < n; k++)
+        if (strcmp(nodes[k].out, value) == 0) return &nodes[k];
+    return NULL;
+}
+
+static void views_of_what_is_doubled(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_slice(in[0], 0, 1, 3, 1);
+    out[1] = in[0];
+    out[2] = rp_slice(rp_view(in[0], RP_DIMS(2, 3)), 1, 0, 3, 2);
+    (void)rp_mul_scalar_(out[2], rp_f64(3));
+    (void)rp_mul_scalar_(in[0], rp_f64(2));
+}
+
+static void a_model_gives_views_of_arguments_as_they_were_written(void **state) {
+    (void)state;
+    onnx_node nodes[64];
+    rp_tensor *x = rp_ones(RP_DIMS(6), NULL);
+    const size_t n = onnx_nodes(views_of_what_is_doubled, &x, 1, 3, nodes, 64);
+    static const char *const results[] = {"out0", "out1", "out2", "new_in0"};
+    for (unsigned k = 0; k < 4; k++) { /* each is of what the last write left */
+        const onnx_node *from = onnx_maker(nodes, n, results[k]);
+        while (from && strcmp(from->op, "Mul") != 0) from = onnx_maker(nodes, n, from->in);
+        if (!from) fail_msg("%s is read before it is written", results[k]);
+        assert_string_not_equal(from->in, "in0");
+    }
+}
+
+static void nothing_filled(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_full(RP_DIMS(0), rp_f64(2));
+    out[1] = rp_cat(RP_TENSORS(in[0], rp_full(RP_DIMS(0, 2), rp_f64(1))), 0);
+}
+
+static void a_model_says_what_has_no_elements_as_a_constant(void **state) {
+    (void)state;
+    onnx_node nodes[16];
+    rp_tensor *x = rp_ones(RP_DIMS(3, 2), NULL);
+    const size_t n = onnx_nodes(nothing_filled, &x, 1, 2, nodes, 16);
+    assert_non_null(onnx_maker(nodes, n, "out0"));
+    for (size_t k = 0; k < n; k++) assert_string_not_equal(nodes[k].op, "Expand");
+}
+
 /* ---------------------------------------------------------------- rp_cudagraphs_inner */
 
 static void square(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -876,6 +990,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(attention_is_the_engines_forward_and_backward, fresh, take_error),
         cmocka_unit_test_setup_teardown(tvm_computes_and_keeps_its_modules, fresh, take_error),
         cmocka_unit_test_setup_teardown(what_tvms_compiler_says_is_told, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_model_gives_views_of_arguments_as_they_were_written, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_model_says_what_has_no_elements_as_a_constant, fresh, take_error),
         cmocka_unit_test_setup_teardown(onnxrt_computes_every_op, fresh, take_error),
         cmocka_unit_test_setup_teardown(xla_computes_every_op, fresh, take_error),
     };

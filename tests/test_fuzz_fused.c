@@ -489,6 +489,12 @@ static void run_seed(uint64_t seed) {
         memset(&fused, 0, sizeof fused);
         for (unsigned k = 0; k < N_HELD; k++) (void)rp_copy_(held_by[1][k], held_first[k]);
         status = rp__aot_run(aot, use, N_IN, fused.out, N_OUT);
+        /* A tensor that is several results is one to the caller of a compiled function, and gets one gradient. */
+        for (unsigned k = 1; k < N_OUT && status == RP_OK; k++) {
+            unsigned first = 0;
+            while (eager.out[first] != eager.out[k]) first++;
+            fused.out[k] = fused.out[first];
+        }
         if (status != RP_OK || !finish(&p, use, &fused)) break;
         for (unsigned k = 0; k < N_OUT; k++) {
             bool strides = rp_ndim(eager.out[k]) == rp_ndim(fused.out[k]);

@@ -61,7 +61,9 @@ static void compiled_functions_refuse(void **state) {
     }
     for (size_t i = 0; i < MADE; i++) rp_compiled_release(made[i]);
     rp_compiled_release(NULL);
+    out[0] = NULL;
     refuses(rp_call(NULL, &a, 1, out, 1));
+    assert_true(rp_is_error(out[0])); /* whoever goes on with it is told */
     complains(rp_explain_count(NULL));
     refuses(rp_explain_get(NULL, 0, &(rp_explain_entry){0}));
     refuses(rp_graphed_set_training(NULL, true));

@@ -14,6 +14,8 @@
 #include "core/dtype.h"
 #include "device/device.h"
 #include "device/error_record.h"
+#include "kernel/cpu/dots.h"
+#include "kernel/cpu/gemm.h"
 #include "kernel/cpu/lib_onednn.h"
 #include "kernel/cpu/tiles.h"
 #include "kernel/library.h"
@@ -115,8 +117,8 @@ static void run_ok(rp__library_op op, const array *a, size_t n, rp__library_call
     if (run(op, a, n, call) != RP_OK) fail_msg("%s", rp_error_message());
 }
 
-/* Do the products in memory come from an instruction set with fma? */
-static bool fused;
+/* Do the products in memory come from an instruction set with fma? From the matrix unit? */
+static bool fused, dots;
 static const char *const names[] = {"baseline", "avx2", "avx512"};
 enum { NAMES = sizeof names / sizeof *names };
 static bool has_fma(unsigned name) {
@@ -136,6 +138,7 @@ static bool run_each(rp__library_op op, const array *a, size_t n, rp__library_ca
         const rp__tiles *tiles = rp__tiles_named(names[i]);
         if (!tiles) continue;
         rp__tiles_set(tiles);
+        rp__dots_set(dots);
         for (int threads = 1; threads <= 2; threads++) {
             assert_int_equal(rp_set_num_threads(threads), RP_OK);
             memcpy(a[0].memory, empty, a[0].bytes);
@@ -150,6 +153,7 @@ static bool run_each(rp__library_op op, const array *a, size_t n, rp__library_ca
         }
     }
     rp__tiles_set(NULL);
+    rp__dots_set(-1);
     bool any = first != NULL;
     free(first);
     free(empty);
@@ -158,11 +162,26 @@ static bool run_each(rp__library_op op, const array *a, size_t n, rp__library_ca
 static void run_everywhere(rp__library_op op, const array *a, size_t n, rp__library_call *call) {
     (void)run_each(op, a, n, call, 0, NAMES);
 }
-/* Products of the sets without fma (which 0) and of those with it (1); whole numbers are the same everywhere. */
+/* Products of the sets without fma (which 0), of those with it (1), and of the matrix unit (2); whole numbers are the same everywhere. */
+enum { WAYS = 3 };
 static bool run_products(rp__library_op op, const array *a, size_t n, rp__library_call *call, unsigned which) {
     const unsigned cut = has_fma(0) ? 0 : 1;
-    fused = which == 1;
-    return run_each(op, a, n, call, which ? cut : 0, which ? NAMES : cut);
+    fused = which > 0;
+    dots = which == 2;
+    if (dots) {
+        rp__dots_set(1);
+        rp__tiles_set(rp__tiles_named(names[NAMES - 1]));
+        const bool here = rp__cpu_dots(a[0].o.dtype);
+        rp__tiles_set(NULL);
+        if (!here) return dots = false;
+    }
+    return run_each(op, a, n, call, dots ? NAMES - 1 : which ? cut : 0, which ? NAMES : cut);
+}
+/* The sum of a step of 32 elements by the matrix unit (dots.h). */
+static float step_of_dots(const float *x, const float *y, int n) {
+    float part[2] = {0, 0};
+    for (int i = 0; i < n; i++) part[i % 2] = fmaf(x[i], y[i], part[i % 2]);
+    return part[0] + part[1];
 }
 static float muladd_f32(float x, float y, float sum) { return fused ? fmaf(x, y, sum) : sum + x * y; }
 static double muladd_f64(double x, double y, double sum) { return fused ? fma(x, y, sum) : sum + x * y; }
@@ -219,6 +238,20 @@ static double product(const rp__operand *a, int64_t at, int64_t step_a, const rp
     }
     default: {
         float s = 0, group = 0;
+        if (dots) {
+            for (int64_t from = 0; from < k; from += 32) {
+                float x[32], y[32];
+                const int n = k - from < 32 ? (int)(k - from) : 32;
+                for (int i = 0; i < n; i++) {
+                    x[i] = (float)get(a, at + (from + i) * step_a);
+                    y[i] = (float)get(b, bt + (from + i) * step_b);
+                }
+                group = (from % GROUP ? group : 0) + step_of_dots(x, y, n);
+                if ((from + 32) % GROUP == 0 || from + 32 >= k) s = from < GROUP ? group : s + group;
+            }
+            if (bias) s += (float)*bias;
+            return (double)s;
+        }
         for (int64_t from = 0; from < k;
              from += BLOCK) { /* blocks, groups of blocks, groups: each from left to right */
             float block = 0;
@@ -269,7 +302,7 @@ static void product_case(rp_dtype dtype, int64_t M, int64_t N, int64_t K, unsign
                   array_new(dtype, 1, &N, NULL, 2)};
     for (unsigned i = 1; i < 4; i++) fill(&a[i]);
     rp__library_call call = {0};
-    for (unsigned which = 0; which < 2; which++)
+    for (unsigned which = 0; which < WAYS; which++)
         if (run_products(RP__LIB_MATMUL, a, bias ? 4 : 3, &call, which)) check_product(a, bias);
     for (unsigned i = 0; i < 4; i++) array_free(&a[i]);
 }
@@ -288,11 +321,31 @@ static void test_matmul_shapes(void **state) {
             product_case(RP_F32, shapes[i][0], shapes[i][1], shapes[i][2], layout, layout % 2);
 }
 
+/* Blocks of K that end between steps of the matrix unit: of weights read in place, and of columns of a wider matrix, odd numbers of them. */
+static void test_matmul_ends(void **state) {
+    (void)state;
+    static const int64_t shapes[][4] = {{5, 32, 1000, 1000}, {16, 48, 1026, 1026}, {1, 64, 2047, 2048},
+                                        {40, 33, 301, 512},  {7, 32, 301, 512},    {18, 70, 1, 2}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const int64_t M = shapes[i][0], N = shapes[i][1], K = shapes[i][2];
+        const int64_t y[2] = {M, N}, x[2] = {M, K}, w[2] = {shapes[i][3], N};
+        array a[3] = {array_new(RP_BF16, 2, y, NULL, 1), array_new(RP_BF16, 2, x, NULL, 1),
+                      array_new(RP_BF16, 2, w, (const unsigned[]){1, 0}, 1)};
+        a[2].o.size[0] = K;
+        fill(&a[1]);
+        fill(&a[2]);
+        rp__library_call call = {0};
+        for (unsigned which = 0; which < WAYS; which++)
+            if (run_products(RP__LIB_MATMUL, a, 3, &call, which)) check_product(a, false);
+        for (unsigned k = 0; k < 3; k++) array_free(&a[k]);
+    }
+}
+
 static void test_matmul_dtypes(void **state) {
     (void)state;
     static const rp_dtype dtypes[] = {RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_I8, RP_I16};
-    static const int64_t shapes[][3] = {{1, 70, 33}, {9, 4, 150}, {33, 65, 20}, {100, 66, 300},
-                                        {13, 17, 0}, {70, 1, 9},  {5, 7, 4400}};
+    static const int64_t shapes[][3] = {{1, 70, 33}, {9, 4, 150},  {33, 65, 20},    {100, 66, 300}, {13, 17, 0},
+                                        {70, 1, 9},  {5, 7, 4400}, {16, 300, 1090}, {1, 2100, 70},  {50, 98, 600}};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (unsigned layout = (unsigned)i % 2; layout < 32; layout += 3 * SPARSER)
@@ -312,7 +365,7 @@ static void test_matmul_batch(void **state) {
         if (which == 1) a[2].o.stride[0] = 0;
         if (which == 2) a[2].o.stride[0] = a[2].o.stride[1] = 0;
         rp__library_call call = {0};
-        for (unsigned set = 0; set < 2; set++)
+        for (unsigned set = 0; set < WAYS; set++)
             if (run_products(RP__LIB_MATMUL, a, 3, &call, set)) check_product(a, false);
         for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
     }
@@ -430,7 +483,7 @@ static void conv_arrays(const conv_case *c, rp_dtype dtype, array a[4]) {
         y[2 + k] = conv_size(c, d);
     }
     a[0] = array_new(dtype, c->spatial + 2, x, c->channels_last ? last : NULL, 1);
-    a[1] = array_new(dtype, c->spatial + 2, w, NULL, 1);
+    a[1] = array_new(dtype, c->spatial + 2, w, c->channels_last ? last : NULL, 1);
     a[2] = array_new(dtype, c->spatial + 2, y, c->channels_last ? last : NULL, 1);
     a[3] = array_new(dtype, 1, &c->o, NULL, 1);
 }
@@ -452,13 +505,16 @@ static int64_t at5(const rp__operand *o, unsigned spatial, int64_t i, int64_t j,
 
 /* One result under way: its products come in order of k, those with a zero of the padding left out. */
 typedef struct tree_sum {
-    double block, group, total;
+    double block, odd, group, total;
     int64_t number; /* of the block */
 } tree_sum;
+static int64_t block_of(bool f64) { return dots ? 32 : f64 ? BLOCK / 2 : BLOCK; }
 static void sum_up(tree_sum *s, bool f64, int64_t number) { /* the block is whole: the next is `number` */
+    const int64_t group = dots ? GROUP / 32 : 16;
+    if (dots) s->block = (double)((float)s->block + (float)s->odd);
     s->group = f64 ? s->group + s->block : (double)((float)s->group + (float)s->block);
-    s->block = 0;
-    if (number / 16 != s->number / 16) {
+    s->block = s->odd = 0;
+    if (number / group != s->number / group) {
         s->total = f64 ? s->total + s->group : (double)((float)s->total + (float)s->group);
         s->group = 0;
     }
@@ -514,12 +570,12 @@ static void conv_loops(const conv_case *c, const array a[4], unsigned kind, tree
                             tree_sum *to = &dst[kind == 0 ? ay : kind == 1 ? ax : aw];
                             int64_t all = taps, k = kind == 2 ? n * points + qi : i * taps + ri;
                             if (kind == 1) k = met(r, p, W, st, pd, dl, &all) + (o - g * O) * all;
-                            if (k / (f64 ? BLOCK / 2 : BLOCK) != to->number)
-                                sum_up(to, f64, k / (f64 ? BLOCK / 2 : BLOCK));
+                            if (k / block_of(f64) != to->number) sum_up(to, f64, k / block_of(f64));
                             const double u = kind == 0 ? get(w, aw) : kind == 1 ? get(w, aw) : get(y, ay);
                             const double v = kind == 1 ? get(y, ay) : get(x, ax);
-                            to->block = f64 ? muladd_f64(u, v, to->block)
-                                            : (double)muladd_f32((float)u, (float)v, (float)to->block);
+                            double *part = dots && k % 2 ? &to->odd : &to->block;
+                            *part =
+                                f64 ? muladd_f64(u, v, *part) : (double)muladd_f32((float)u, (float)v, (float)*part);
                         }
 }
 
@@ -539,7 +595,7 @@ static void conv_check(const conv_case *c, rp_dtype dtype, unsigned kind, bool b
     conv_loops(c, a, kind, sums);
     for (int64_t i = 0, n = ran ? numel(&used[0].o) : 0; i < n; i++) {
         const int64_t at = offset_of(&used[0].o, i);
-        sum_up(&sums[at], dtype == RP_F64, sums[at].number + 16);
+        sum_up(&sums[at], dtype == RP_F64, sums[at].number + GROUP);
         double e = sums[at].total;
         if (bias) {
             const double b = get(&a[3].o, i / (n / c->n / c->o) % c->o);
@@ -561,8 +617,9 @@ static void test_conv(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
     for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++)
         for (unsigned kind = 0; kind < 3; kind++)
-            for (unsigned d = 0; d < 8; d++)
-                conv_check(&conv_cases[i], dtypes[d / 2], kind, kind == 0 && (i + d / 2) % 2, d % 2);
+            for (unsigned d = 0; d < 4; d++)
+                for (unsigned which = 0; which < WAYS; which++)
+                    conv_check(&conv_cases[i], dtypes[d], kind, kind == 0 && (i + d) % 2, which);
 }
 
 static double dot(const rp__operand *a, const rp__operand *b) {
@@ -1066,6 +1123,7 @@ static void test_templates(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matmul_ends),
         cmocka_unit_test(test_matmul_shapes),
         cmocka_unit_test(test_matmul_dtypes),
         cmocka_unit_test(test_matmul_batch),

@@ -194,8 +194,12 @@ static void same_outputs(const problem *p, void **want, void **got, const char *
 }
 static bool have_compiler;
 /* native: emitted C too, for each instruction set. */
-/* Sanitizers make everything slow: there each sweep takes other runs, one of SHARE (which divides no count of runs). */
-enum { SHARE = SLOW_BUILD ? 7 : 1 };
+/* Each sweep takes other runs, one of four, and of seven where sanitizers make everything slow (neither divides the count of runs);
+   with REPRISE_TEST_ALL=1 all. */
+static unsigned share(void) {
+    const char *all = getenv("REPRISE_TEST_ALL");
+    return all && *all ? 1 : SLOW_BUILD ? 7 : 4;
+}
 
 static void sweep(problem *p, bool native) {
     static unsigned turn;
@@ -215,7 +219,7 @@ static void sweep(problem *p, bool native) {
             if (tier == 1 && !rp__jit_request(p->dag, true)) fail_msg("%s", rp__jit_reason(p->dag));
             for (int l = 0; l < LAYOUTS; l++) {
                 for (int mode = 0; mode < 3; mode++) {
-                    if (turn++ % SHARE) continue;
+                    if (turn++ % share()) continue;
                     test_rng split = {(uint64_t)(l + 1)};
                     (void)!rp_set_num_threads(mode == 1 ? 2 : 1);
                     run_in(p, (layout)l, mode == 2 ? &split : NULL, got);

@@ -95,9 +95,11 @@ static inline rp_status check_call(const char *site, const rp_compiled *f, rp_te
 
 rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                      size_t n_out) {
-    if (RP__UNLIKELY(!f || (n_in && !in) || (n_out && !out)))
+    if (RP__UNLIKELY(!f || (n_in && !in) || (n_out && !out))) {
+        for (size_t k = 0; out && k < n_out; k++) out[k] = rp__tensor_error();
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_call: the function or a list of tensors is NULL%s%s",
                         site ? " at " : "", site ? site : "");
+    }
     RP__LISTS_APART(in, n_in, out, n_out, rp_call_at(site, f, apart, n_in, out, n_out));
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status = check_call(site, f, in, n_in);

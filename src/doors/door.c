@@ -113,7 +113,8 @@ bool rp__door_write(rp__emitter *e, const rp__door_part *p, const rp__put_val *i
     bool whole = rp__lower_nodes(e, p->ir, p->nodes, p->n_nodes, map, failed);
     for (uint32_t k = 0; k < p->n_out && whole; k++) {
         const rp__door_value *v = &p->out[k];
-        out[k] = v->turned ? rp__put_permute(e, map[v->value], v->order) : map[v->value];
+        const rp__put_val x = rp__lower_current(e, p->ir, map, v->value);
+        out[k] = v->turned ? rp__put_permute(e, x, v->order) : x;
     }
     for (uint32_t k = 0; k < p->n_writes && e->writes && whole; k++) {
         const rp__door_value *v = &p->in[p->writes[k]];

@@ -105,12 +105,11 @@ rp__put_val *rp__lower_map(const rp_ir *ir) {
     return map;
 }
 
-/* What stands for a value now; a view of what was written is made again. */
-static rp__put_val current(rp__emitter *e, const rp_ir *ir, rp__put_val *map, rp__ir_value v) {
+rp__put_val rp__lower_current(rp__emitter *e, const rp_ir *ir, rp__put_val *map, rp__ir_value v) {
     if (v == RP__IR_NONE || map[v] != RP__EMIT_NONE || e->failed) return v == RP__IR_NONE ? RP__EMIT_NONE : map[v];
     const rp__ir_node *n = rp__ir_producer(ir, v);
     if (!n || !rp__ir_is_view(n)) return RP__EMIT_NONE;
-    const rp__put_val in = current(e, ir, map, n->in[0]);
+    const rp__put_val in = rp__lower_current(e, ir, map, n->in[0]);
     rp__put_val out;
     if (in != RP__EMIT_NONE && rp__lower_node(e, ir, n, &in, &out)) map[v] = out;
     return map[v];
@@ -151,7 +150,7 @@ bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, siz
             rp__put_oom(e);
             break;
         }
-        for (uint32_t i = 0; i < node->n_in; i++) in[i] = current(e, ir, map, node->in[i]);
+        for (uint32_t i = 0; i < node->n_in; i++) in[i] = rp__lower_current(e, ir, map, node->in[i]);
         if (e->failed) {
             ;
         } else if (rp__lower_is_write(node)) {

@@ -24,6 +24,8 @@ bool rp__lower_is_write(const rp__ir_node *n);
    node that could not be lowered. */
 bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, size_t n, rp__put_val *map,
                      uint32_t *failed);
+/* What stands for a value now: a view of what was written is made of what is there. */
+rp__put_val rp__lower_current(rp__emitter *e, const rp_ir *ir, rp__put_val *map, rp__ir_value v);
 /* Per value of ir RP__EMIT_NONE; freed by the caller. */
 rp__put_val *rp__lower_map(const rp_ir *ir);
 

@@ -237,6 +237,11 @@ static void permute(rp__emitter *e, rp__put_val out, rp__put_val a, const int64_
 
 static void expand(rp__emitter *e, rp__put_val out, rp__put_val a) {
     const rp__put_type t = e->types[out];
+    for (unsigned d = 0; d < t.ndim; d++) {
+        if (!rp__dim_same_word(t.size[d], 0)) continue;
+        rp__onnx_constant(ONNX(e), out, "", 0); /* runtimes keep a 1 where a size of 0 is asked for */
+        return;
+    }
     op(e, "Expand", out, a, rp__onnx_sizes(ONNX(e), t.size, t.ndim), NONE);
 }
 

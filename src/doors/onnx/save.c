@@ -66,7 +66,8 @@ static rp_status write_graph(save *s) {
     rp__onnx *o = &s->onnx;
     rp__emitter *e = &o->emitter;
     char own[64], name[128];
-    size_t n_nodes = 0;
+    size_t n_nodes = 0,
+           n_pure = SIZE_MAX; /* nodes before the first write: a model has none, what it would write is another value */
     o->arg = rp__alloc((ir->body.n_args + 1u) * sizeof *o->arg);
     if (!o->arg) return RP__OOM("a model");
     o->n_args = ir->body.n_args;
@@ -78,14 +79,20 @@ static rp_status write_graph(save *s) {
     }
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        if (n->dead || n->kind == RP__IR_ASSIGN) continue;
-        if (n->kind == RP__IR_CAPTURED)
+        if (n->dead) continue;
+        if (n->kind == RP__IR_CAPTURED) {
             RP_TRY(add_weight(s, n));
-        else
-            s->nodes[n_nodes++] = ir->body.nodes[k];
+            continue;
+        }
+        if (n->kind == RP__IR_ASSIGN && n_nodes < n_pure) n_pure = n_nodes;
+        s->nodes[n_nodes++] = ir->body.nodes[k];
     }
+    if (n_pure > n_nodes) n_pure = n_nodes;
     uint32_t failed = RP__IR_NONE;
-    if (!rp__lower_nodes(e, ir, s->nodes, n_nodes, s->map, &failed) && e->status == RP_ERROR_UNAVAILABLE) {
+    bool good = rp__lower_nodes(e, ir, s->nodes, n_pure, s->map, &failed);
+    e->writes = true; /* behind everything else: assignments, and results that are views of what they write */
+    good = good && rp__lower_nodes(e, ir, s->nodes + n_pure, n_nodes - n_pure, s->map, &failed);
+    if (!good && e->status == RP_ERROR_UNAVAILABLE) {
         const rp__ir_node *n = &ir->nodes[failed];
         return rp__fail(RP_ERROR_UNAVAILABLE, "rp_onnx_save: `%s` (%s) has no form in ONNX: %s",
                         n->kind == RP__IR_OP ? n->op->name : rp__ir_forms[n->kind].name,
@@ -93,7 +100,11 @@ static rp_status write_graph(save *s) {
     }
     for (uint32_t k = 0; k < ir->body.n_results; k++) {
         if (ir->body.results[k] == RP__IR_NONE) continue;
-        rp__onnx_output(o, given(s->options.outputs, s->options.n_outputs, k, "out", own), s->map[ir->body.results[k]]);
+        const rp__put_val v = rp__lower_current(e, ir, s->map, ir->body.results[k]);
+        if (v == RP__EMIT_NONE)
+            return e->failed ? RP__OOM("a model")
+                             : rp__fail(RP_ERROR_INTERNAL, "rp_onnx_save: nothing stands for result %u", k);
+        rp__onnx_output(o, given(s->options.outputs, s->options.n_outputs, k, "out", own), v);
     }
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
@@ -103,7 +114,7 @@ static rp_status write_graph(save *s) {
                                                          ir->values[n->in[0]].out_index, "in", own)
                                                  : weight_name(s, ir->nodes[from].captured_index, own);
         (void)snprintf(name, sizeof name, "new_%s", target);
-        rp__onnx_output(o, name, s->map[n->in[1]]);
+        rp__onnx_output(o, name, s->map[n->in[0]]);
     }
     return e->failed ? RP__OOM("a model") : RP_OK;
 }

@@ -111,7 +111,8 @@ static rp_status bind_product(rp__device *d, const rp__dag *dag, const rp__space
         p.batch[i].b = b->stride[i];
     }
     memcpy(dim, c->dim, nb + m + n);
-    if ((p.n <= 4 && p.m > p.n) ||
+    unsigned flags = rp__order_family_of(c->order) == RP__FAMILY_DOTS ? RP__GEMM_REST | RP__GEMM_DOTS : RP__GEMM_REST;
+    if (rp__gemm_reads_turned(&p, flags) ||
         (p.m > 4 && m && n && lies_along(dag, space, dim[nb + m + n - 1], dim[nb + m - 1]))) {
         rp__gemm_turn(&p);
         memcpy(dim + nb, c->dim + nb + m, n);
@@ -120,7 +121,7 @@ static rp_status bind_product(rp__device *d, const rp__dag *dag, const rp__space
         m = n, n = t;
     }
     RP_TRY(add_part(d, dag, RP__CONTRACT_REST, space, dim, nb, m, n, RP__GEMM_WORDS + 4 * nb, buffer, out));
-    unsigned flags = p.turned ? RP__GEMM_REST | RP__GEMM_TURNED : RP__GEMM_REST;
+    if (p.turned) flags |= RP__GEMM_TURNED;
     for (unsigned side = 0; side < 2; side++) { /* a: its rows are those of m; b */
         const unsigned factor = side ^ (p.turned ? 1u : 0u), word = side ? RP__GEMM_B : RP__GEMM_A;
         const rp__operand *o = factor ? b : a;
@@ -154,7 +155,8 @@ static rp_status bind_conv(rp__device *d, const rp__dag *dag, const rp__space *s
     const unsigned spatial = c->call.conv.spatial;
     rp__launch conv = *out;
     conv.n_slots = 0;
-    RP_TRY(rp__cpu_conv_bind(d, c->op, c->o, 3, &c->call, buffer, &conv));
+    const bool dots = rp__order_family_of(c->order) == RP__FAMILY_DOTS;
+    RP_TRY((dots ? rp__cpu_conv_dots_bind : rp__cpu_conv_bind)(d, c->op, c->o, 3, &c->call, buffer, &conv));
     rp__slot slots[3];
     unsigned n_slots = 0;
     for (unsigned k = 0; k < conv.n_slots; k++) {
@@ -168,7 +170,7 @@ static rp_status bind_conv(rp__device *d, const rp__dag *dag, const rp__space *s
     RP_TRY(add_part(d, dag, RP__CONTRACT_REST, space, dim, weight ? 1 : 2, 1, weight ? 4 : 3, RP__CONV_WORDS, buffer,
                     out));
     for (unsigned k = 0; k < n_slots; k++) buffer->slots[out->n_slots++] = slots[k];
-    buffer->words[RP__CONV_FLAGS] = RP__GEMM_REST;
+    buffer->words[RP__CONV_FLAGS] |= RP__GEMM_REST;
     out->items = conv.items;
     out->grain = conv.grain;
     return RP_OK;

@@ -5,7 +5,8 @@
    from 0, acc = acc + a * b, by fma where the instruction set has it; blocks of a group and groups from left to right. In f32 for f32, f16 and bf16, in f64,
    in wrapping 32-bit integers for i32 and u8, in wrapping 64-bit integers; then + bias, then one rounding to the
    result's type; or, instead of both, the rest of a DAG (kernel/contract.h), run on each tile while it is near. So neither tiles, threads, strides nor packing show in the bits, and of the instruction set only whether it has fma: a
-   machine gives one result. gemm.c is compiled with contraction for that; it multiplies nowhere else. */
+   machine gives one result. Products of bf16 are added up in another order where the
+   machine multiplies them by a unit of its own (dots.h). gemm.c is compiled with contraction for that; it multiplies nowhere else. */
 #ifndef RP_KERNEL_CPU_GEMM_H
 #define RP_KERNEL_CPU_GEMM_H
 
@@ -25,7 +26,8 @@ enum {
     RP__GEMM_MAKES_A = 8,
     RP__GEMM_MAKES_B = 16,
     RP__GEMM_MAKES_B_ALONG = 32,
-    RP__GEMM_TURNED = 64 /* of operands that are made: a is the second factor */
+    RP__GEMM_TURNED = 64, /* of operands that are made: a is the second factor */
+    RP__GEMM_DOTS = 128   /* by the matrix unit (dots.h), which reads both operands from memory */
 };
 
 /* out[m, n] = sum over k of a[m, k] b[k, n], for each index of the batch dims. Strides in elements. */
@@ -91,6 +93,7 @@ enum {
     RP__GEMM_MAX_TILE_N = 256,
     RP__GEMM_BOX_TILE_N = 1024,
     RP__GEMM_STREAM_TILE_M = 4,
+    RP__GEMM_DOTS_TILE_M = 16, /* as many for the matrix unit (dots.h) */
     RP__GEMM_STREAM_TILE_N = 2048
 };
 
@@ -130,6 +133,9 @@ typedef struct rp__gemm_problem {
     } batch[RP_MAX_DIMS];
 } rp__gemm_problem;
 void rp__gemm_turn(rp__gemm_problem *p);
+/* Is it better read by out^T = b^T a^T, whatever lies how in the result? */
+bool rp__gemm_reads_turned(const rp__gemm_problem *p, unsigned flags);
+bool rp__cpu_dots(rp_dtype dtype); /* does the matrix unit multiply this type? */
 /* Fills the words but for addresses, and what of the launch follows from them. */
 void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flags, rp__launch_buffer *buffer,
                         rp__launch *out);
@@ -139,7 +145,7 @@ void rp__cpu_gemm_cut(int64_t m, int64_t n, int64_t problems, double k, int64_t 
 
 /* Where a tile packs its operands and keeps partial sums: memory of the calling thread, whose stack may be small (musl gives 128
    KB, fibers less). Given back before the thread takes it again; where the system has no pages, threads take turns in one. */
-enum { RP__GEMM_SCRATCH_BYTES = 2048 * 1024 }; /* touched as far as a tile needs it */
+enum { RP__GEMM_SCRATCH_BYTES = 4096 * 1024 }; /* touched as far as a tile needs it */
 void *rp__gemm_scratch_take(void);             /* aligned to a page; never NULL */
 void rp__gemm_scratch_give(const void *scratch);
 extern bool rp__gemm_scratch_shared; /* tests: no thread gets its own */

@@ -99,3 +99,11 @@ rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand 
     out->kernel = &kernels[kind][x->dtype];
     return RP_OK;
 }
+
+rp_status rp__cpu_conv_dots_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                 const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    buffer->words[RP__CONV_FLAGS] = 0; /* nothing is bound where there is nothing to compute */
+    RP_TRY(rp__cpu_conv_bind(d, op, o, n, call, buffer, out));
+    buffer->words[RP__CONV_FLAGS] |= RP__GEMM_DOTS;
+    return RP_OK;
+}

@@ -7,6 +7,7 @@
 
 #include "core/fork.h"
 #include "core/thread.h"
+#include "kernel/cpu/dots.h"
 #include "kernel/cpu/lib.h"
 #include "kernel/cpu/tiles.h"
 
@@ -60,6 +61,14 @@ static rp__kernel kernels[RP__DTYPE_COUNT] = {
 };
 static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
     rp__gemm_current()->matmul[kernel - kernels](kernel, words, begin, end);
+}
+
+bool rp__cpu_dots(rp_dtype dtype) {
+#ifdef RP_ISA_BASELINE_ONLY
+    return false;
+#else
+    return dtype == RP_BF16 && rp__tiles_current() == &rp__tiles_avx512 && rp__dots_here();
+#endif
 }
 
 static void swap(int64_t *x, int64_t *y) {
@@ -118,6 +127,11 @@ void rp__gemm_turn(rp__gemm_problem *p) {
     p->turned = !p->turned;
 }
 
+bool rp__gemm_reads_turned(const rp__gemm_problem *p, unsigned flags) {
+    if (p->n <= 4 && p->m > p->n) return true;
+    return flags & RP__GEMM_DOTS && p->bk == 1 && p->bn != 1 && p->m <= RP__GEMM_DOTS_TILE_M && p->n > p->m;
+}
+
 /* The cut of m x n, so many at once, into tiles that keep all threads about as long at work with little packing: a packed element of
    either side costs as much as some multiply-adds. */
 void rp__cpu_gemm_cut(int64_t m, int64_t n, int64_t problems, double k, int64_t most_m, int64_t *tile_m,
@@ -154,7 +168,8 @@ void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flag
     const bool wide =
         dtype != RP_U8 && dtype != RP_I8 && dtype != RP_I16; /* isa/gemm_tile.h reads their rows in place */
     const bool made = flags & (RP__GEMM_MAKES_A | RP__GEMM_MAKES_B);
-    if (p->m <= RP__GEMM_STREAM_TILE_M && p->bn == 1 && p->n > RP__GEMM_MAX_TILE_N && wide && !made) {
+    const int64_t few = flags & RP__GEMM_DOTS ? RP__GEMM_DOTS_TILE_M : RP__GEMM_STREAM_TILE_M;
+    if (p->m <= few && p->bn == 1 && p->n > RP__GEMM_MAX_TILE_N && wide && !made) {
         const int64_t threads = problems < rp_num_threads() ? rp_num_threads() : 1;
         tm = p->m;
         tn = ((p->n + threads - 1) / threads + 63) / 64 * 64;
@@ -187,8 +202,9 @@ unsigned rp__cpu_factor_cost(rp__device *d, rp__library_op op, const rp__operand
     enum { WORTH = 8, MOST = 64 };
     rp__gemm_problem p;
     int64_t problems = 1, again = 1, tm, tn;
-    (void)d, (void)n, (void)call, (void)order;
-    if (op != RP__LIB_MATMUL || !rp__dtype_is_float((rp_dtype)o->dtype) || !read_problem(&o[0], &o[1], &o[2], &p))
+    (void)d, (void)n, (void)call;
+    if (op != RP__LIB_MATMUL || !rp__dtype_is_float((rp_dtype)o->dtype) ||
+        rp__order_family_of(order) == RP__FAMILY_DOTS || !read_problem(&o[0], &o[1], &o[2], &p))
         return 0;
     for (unsigned i = 0; i < p.n_batch; i++) {
         problems *= p.batch[i].extent;
@@ -199,10 +215,8 @@ unsigned rp__cpu_factor_cost(rp__device *d, rp__library_op op, const rp__operand
     return again == 1 ? MOST : again <= WORTH ? (unsigned)(WORTH / (again - 1)) : 0;
 }
 
-rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                              const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
-    (void)d;
-    (void)op;
+static rp_status bind(const rp__operand *o, size_t n, const rp__library_call *call, unsigned flags,
+                      rp__launch_buffer *buffer, rp__launch *out) {
     const rp__operand *y = &o[0], *a = &o[1], *b = &o[2], *bias = n > 3 ? &o[3] : NULL;
     const unsigned nd = y->ndim;
     if (n < 3 || nd < 2 || a->ndim != nd || b->ndim != nd || (bias && bias->ndim != 1))
@@ -215,8 +229,8 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
     if (!read_problem(y, a, b, &p)) return RP_OK;
     /* Vectors run along n. A result with few columns, or one that lies by columns, is computed as out^T = b^T a^T. */
     if (p.n == 1) p.on = 1;
-    if ((p.n <= 4 && p.m > p.n) || (p.on != 1 && p.om == 1 && p.m > 4)) rp__gemm_turn(&p);
-    const unsigned flags = !bias ? 0 : p.turned ? RP__GEMM_BIAS_M : RP__GEMM_BIAS_N;
+    if (rp__gemm_reads_turned(&p, flags) || (p.on != 1 && p.om == 1 && p.m > 4)) rp__gemm_turn(&p);
+    if (bias) flags |= p.turned ? RP__GEMM_BIAS_M : RP__GEMM_BIAS_N;
     out->n_slots = 0;
     rp__cpu_slot(y, RP__GEMM_OUT, RP__WRITE, buffer, out);
     rp__cpu_slot(a, p.turned ? RP__GEMM_B : RP__GEMM_A, RP__READ, buffer, out);
@@ -227,4 +241,15 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
     rp__cpu_gemm_words(&p, y->dtype, flags, buffer, out);
     out->kernel = &kernels[y->dtype];
     return RP_OK;
+}
+
+rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                              const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)d, (void)op;
+    return bind(o, n, call, 0, buffer, out);
+}
+rp_status rp__cpu_matmul_dots_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                   const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)d, (void)op;
+    return bind(o, n, call, RP__GEMM_DOTS, buffer, out);
 }

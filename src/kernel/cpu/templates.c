@@ -1,6 +1,7 @@
-/* The CPU's table of templates (kernel/template.h): oneDNN, and the packed kernels of our own. */
+/* The CPU's table of templates (kernel/template.h): oneDNN, and kernels of our own: packed, and by the matrix unit. */
 #include "kernel/cpu/templates.h"
 
+#include "kernel/cpu/gemm.h"
 #include "kernel/cpu/lib.h"
 #include "kernel/cpu/lib_onednn.h"
 
@@ -29,10 +30,39 @@ static const rp__template onednn = {.name = "onednn",
                                     .serves = onednn_serves,
                                     .cost = onednn_cost,
                                     .bind = onednn_bind};
-/* Both take what follows by kernel/cpu/contract.c. */
+/* Whatever the sizes, so that a machine with the unit has one order for all products of its type. */
+static bool dots_serves(const rp__problem *p, size_t *workspace) {
+    (void)workspace;
+    return rp__cpu_dots((rp_dtype)p->o[0].dtype);
+}
+static rp__order dots_order(const rp__problem *p) { return rp__order_with(rp__problem_order(p), RP__FAMILY_DOTS, 0); }
+static rp_status matmul_dots_bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)workspace;
+    return rp__cpu_matmul_dots_bind(p->device, p->op, p->o, p->n, p->call, buffer, out);
+}
+static rp_status conv_dots_bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)workspace;
+    return rp__cpu_conv_dots_bind(p->device, p->op, p->o, p->n, p->call, buffer, out);
+}
+
+/* All of ours take what follows by kernel/cpu/contract.c. */
 static const rp__template packed = {
     .name = "packed", .ops = 1u << RP__LIB_MATMUL, .follows = true, .order = rp__problem_order, .bind = matmul_bind};
 static const rp__template packed_conv = {
     .name = "packed", .ops = RP__CPU_CONVOLUTIONS, .follows = true, .order = rp__problem_order, .bind = conv_bind};
 
-const rp__template *const rp__cpu_templates[RP__CPU_TEMPLATES] = {&onednn, &packed, &packed_conv};
+/* Of equal costs the first: before the packed ones, behind oneDNN where that is worth its call. */
+static const rp__template dots = {.name = "dots",
+                                  .ops = 1u << RP__LIB_MATMUL,
+                                  .follows = true,
+                                  .serves = dots_serves,
+                                  .order = dots_order,
+                                  .bind = matmul_dots_bind};
+static const rp__template dots_conv = {.name = "dots",
+                                       .ops = RP__CPU_CONVOLUTIONS,
+                                       .follows = true,
+                                       .serves = dots_serves,
+                                       .order = dots_order,
+                                       .bind = conv_dots_bind};
+
+const rp__template *const rp__cpu_templates[RP__CPU_TEMPLATES] = {&onednn, &dots, &dots_conv, &packed, &packed_conv};

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "kernel/cpu/dots.h"
 #include "kernel/cpu/vec.h"
 
 /* Rows of the register block: accumulators, two vectors of b, one of a and one product must fit the registers. */
@@ -16,6 +17,7 @@
 #endif
 #define GEMM_MAX_NR (2 * RP_VEC_BYTES / 4) /* columns of a panel of 4-byte elements */
 #define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)  /* panels that a lone row takes at once: within a tile */
+#define WEIGHT_BYTES (2048 * 1024)         /* of a convolution's weight, for one tile's rows */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
@@ -80,16 +82,8 @@
             memcpy(dst + i, d, (size_t)(n - i) * sizeof *d);                                                           \
         }                                                                                                              \
     }                                                                                                                  \
-    static inline float load_##name(uint16_t x) {                                                                      \
-        float d;                                                                                                       \
-        widen_##name(&d, &x, 1);                                                                                       \
-        return d;                                                                                                      \
-    }                                                                                                                  \
-    static inline uint16_t store_##name(float x) {                                                                     \
-        uint16_t d;                                                                                                    \
-        narrow_##name(&d, &x, 1);                                                                                      \
-        return d;                                                                                                      \
-    }
+    static inline float load_##name(uint16_t x) { return rp__v_f32_##name((rp__vu16h){x})[0]; }                        \
+    static inline uint16_t store_##name(float x) { return rp__v_##name##_f32((rp__vf32){x})[0]; }
 HALF_RUNS(f16)
 HALF_RUNS(bf16)
 /* Integers of less than 32 bits: sums wrap in 32, and what is stored is the lower part. */
@@ -110,6 +104,14 @@ static inline void copy_f32(float *dst, const float *src, int64_t n) {
     for (; i + RP_VEC_F32 <= n; i += RP_VEC_F32) rp__v_store_f32(dst + i, rp__v_load_f32(src + i));
     for (; i < n; i++) dst[i] = src[i];
 }
+
+/* Products of bf16 by the matrix unit (DOTS in gemm_tile.h): the block of K where both operands are lines, twice as many where those of a
+   are read in place; a row of a, in elements; pairs of a strip for a step of K; room for them. */
+#define A2(name) name##_u32
+#define DOTS_DEPTH 512
+#define DOTS_ROW (DOTS_DEPTH + 32)
+#define DOTS_PAIRS (RP__DOTS_STEP / 2 * RP__DOTS_STRIP)
+#define DOTS_ROOM (2 * DOTS_PAIRS * RP__GEMM_STREAM_TILE_N / RP__DOTS_STRIP)
 
 #define S f32
 #define V rp__vf32
@@ -169,6 +171,9 @@ static inline void copy_f32(float *dst, const float *src, int64_t n) {
 #define STORE store_bf16
 #define WIDEN widen_bf16
 #define NARROW narrow_bf16
+#if RP_VEC_BYTES == 64
+#define DOTS
+#endif
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S i32

@@ -4,7 +4,8 @@
      that convolutions take.
    Blocks: KC of k at a time; b packed KC x tile_n in panels; a packed, all rows of the tile x KC, where it cannot be read in place. The
    sum of the blocks of k stays in the result where that is of type T with unit stride, else in `kept`; where there is more than one
-   group of blocks, that of a group in `group` and that of groups in `kept`. */
+   group of blocks, that of a group in `group` and that of groups in `kept`.
+   DOTS defined: where the matrix unit is here (dots.h), it computes the sums. */
 #define NAME2(a, b) a##_##b
 #define NAME1(a, b) NAME2(a, b)
 #define N(name) NAME1(name, S)
@@ -23,6 +24,7 @@ typedef struct N(job) {
     const ST *a, *b;
     ST *out;
     int64_t om, on, am, ak, bk, bn;
+    int64_t a_first; /* the row of the product that a begins with */
     const ST *bias;
     int64_t bias_stride;
     unsigned flags;
@@ -37,6 +39,7 @@ typedef struct N(job) {
                     int64_t ld);
     const rp__gemm_rest *rest;              /* takes the sums; NULL: they are the result */
     const rp__gemm_rest *makes_a, *makes_b; /* in place of memory; NULL: there is some */
+    bool dots;
 } N(job);
 
 typedef struct N(scratch) {
@@ -46,7 +49,23 @@ typedef struct N(scratch) {
     _Alignas(64) T run[8 * (KC + PAD)]; /* lines on their way into a panel */
     int64_t places[KC];
     struct conv_box box;
+    _Alignas(64) ST weight[WEIGHT_BYTES / sizeof(ST)]; /* in the order of k: rows of a tile, kept from item to item */
+#ifdef DOTS
+    _Alignas(64) uint16_t rows[TM * DOTS_ROW];
+    _Alignas(64) uint32_t pairs[DOTS_ROOM + RP__GEMM_STREAM_TILE_N];
+#endif
 } N(scratch);
+#ifdef DOTS
+/* Rows of a are read once or twice as they lie, and then in longer blocks. */
+static bool N(dots_in_place)(const N(job) * g, int64_t mc, int64_t nc) {
+    return !g->gather_a && g->ak == 1 && mc % RP__DOTS_ROWS == 0 && nc <= RP__DOTS_STRIP;
+}
+static int64_t N(dots_depth)(const N(job) * g, int64_t mc, int64_t nc) {
+    const bool lines = g->bn == 1 || (g->bk == 1 && g->bn % 2 == 0 && (uintptr_t)g->b % 4 == 0);
+    if (!lines || g->box || g->gather_b || g->gather_a || g->ak != 1) return KC;
+    return N(dots_in_place)(g, mc, nc) ? 2 * DOTS_DEPTH : DOTS_DEPTH;
+}
+#endif
 _Static_assert(sizeof(N(scratch)) <= RP__GEMM_SCRATCH_BYTES, "a tile's scratch is a thread's scratch");
 _Static_assert(RP__GEMM_STREAM_TILE_M *RP__GEMM_STREAM_TILE_N <= TM * TN && TM <= RP__GEMM_STREAM_TILE_N,
                "a wide tile's sums are a tile's");
@@ -108,7 +127,7 @@ RP__VEC_FN void N(stream_rows)(const int mr, const N(job) * g, T *part, int64_t 
     const int64_t bk = g->bk;
     for (int64_t k = 0; k < kc; k += 8) {
         const int64_t depth = kc - k < 8 ? kc - k : 8;
-        const ST *b = g->b + (k0 + k) * bk + n0, *a = g->a + m0 * g->am + (k0 + k) * g->ak;
+        const ST *b = g->b + (k0 + k) * bk + n0, *a = g->a + (m0 - g->a_first) * g->am + (k0 + k) * g->ak;
         T x[RP__GEMM_STREAM_TILE_M][8];
         for (int i = 0; i < mr; i++)
             for (int64_t q = 0; q < depth; q++) x[i][q] = LOAD(a[i * g->am + q * g->ak]);
@@ -231,13 +250,148 @@ static void N(fill_box)(const struct conv_plan *p, const struct conv_box *x, con
 }
 #endif
 
+#ifdef DOTS
+/* Rows of a for the unit: in place, or copied to memory->rows, filled up with zeros. *am: elements from row to row. */
+static const ST *N(dots_rows)(const N(job) * g, N(scratch) * memory, int64_t m0, int64_t mc, int64_t nc, int64_t k0,
+                              int64_t kc, int64_t *am) {
+    const ST *a = g->gather_a ? NULL : g->a + (m0 - g->a_first) * g->am + k0 * g->ak;
+    T *const pa = memory->pa;
+    uint16_t *const rows = memory->rows;
+    const int64_t depth = (kc + RP__DOTS_STEP - 1) / RP__DOTS_STEP * RP__DOTS_STEP;
+    if (N(dots_in_place)(g, mc, nc) && kc == depth) {
+        *am = g->am;
+        return a;
+    }
+    *am = DOTS_ROW;
+    if (g->gather_a) {
+        if (g->gather_a(g->conv, g->a, m0, mc, k0, kc, pa, memory->run)) {
+            for (int64_t i = 0; i < mc; i++) NARROW(rows + i * DOTS_ROW, pa + i * (KC + PAD), kc);
+        } else {
+            for (int64_t i = 0; i < mc; i++) {
+                const T *s = pa + i / MICRO_ROWS * (MICRO_ROWS * kc + PAD) + i % MICRO_ROWS;
+                for (int64_t k = 0; k < kc; k++) rows[i * DOTS_ROW + k] = STORE(s[k * MICRO_ROWS]);
+            }
+        }
+    } else if (g->ak == 1) {
+        for (int64_t i = 0; i < mc; i++) memcpy(rows + i * DOTS_ROW, a + i * g->am, (size_t)kc * sizeof *a);
+    } else if (g->am == 1) {
+        for (int64_t k = 0; k < kc; k += 8) {
+            const int64_t lines = kc - k < 8 ? kc - k : 8;
+            for (int64_t i = 0; i < lines; i++) WIDEN(memory->run + i * (KC + PAD), a + (k + i) * g->ak, mc);
+            A(turn_lines)(memory->run, KC + PAD, lines, mc, pa + k, KC + PAD);
+        }
+        for (int64_t i = 0; i < mc; i++) NARROW(rows + i * DOTS_ROW, pa + i * (KC + PAD), kc);
+    } else {
+        for (int64_t i = 0; i < mc; i++)
+            for (int64_t k = 0; k < kc; k++) rows[i * DOTS_ROW + k] = a[i * g->am + k * g->ak];
+    }
+    for (int64_t i = 0; kc < depth && i < mc; i++)
+        memset(rows + i * DOTS_ROW + kc, 0, (size_t)(depth - kc) * sizeof *rows);
+    for (int64_t i = mc; i % RP__DOTS_ROWS && kc; i++) memset(rows + i * DOTS_ROW, 0, (size_t)depth * sizeof *rows);
+    return rows;
+}
+/* One row of pairs, of two rows of b: as they lie, w columns of a strip; and as sums have them, a strip. NULL: zeros. */
+RP__VEC_FN void N(dots_pair)(uint32_t *to, const ST *even, const ST *odd, int64_t w) {
+    for (int j = 0; j < RP__DOTS_STRIP; j += L) {
+        if (j + L <= w) {
+            const rp__vu32 low = rp__v_u32_u16(rp__v_load_u16h(even + j));
+            A2(store)(to + j, odd ? low | rp__v_u32_u16(rp__v_load_u16h(odd + j)) << 16 : low);
+        } else {
+            for (int64_t i = j; i < j + L; i++) to[i] = i < w ? even[i] | (uint32_t)(odd ? odd[i] : 0) << 16 : 0;
+        }
+    }
+}
+RP__VEC_FN void N(dots_sums)(uint32_t *to, const T *even, const T *odd) {
+    for (int j = 0; j < RP__DOTS_STRIP; j += L) {
+        const rp__vu32 low = (rp__vu32)A(load)(even + j) >> 16;
+        A2(store)(to + j, odd ? low | ((rp__vu32)A(load)(odd + j) & 0xffff0000u) : low);
+    }
+}
+/* Strip [j, j + RP__DOTS_STRIP) of the columns of b, as pairs. */
+static void N(dots_strip)(const N(job) * g, N(scratch) * memory, int64_t n0, int64_t nc, int64_t j, int64_t k0,
+                          int64_t kc) {
+    uint32_t *to = memory->pairs, *const end = to + (kc + RP__DOTS_STEP - 1) / RP__DOTS_STEP * DOTS_PAIRS;
+    const ST *b = g->b + k0 * g->bk + (n0 + j) * g->bn;
+    const int64_t w = nc - j < RP__DOTS_STRIP ? nc - j : RP__DOTS_STRIP;
+    if (g->box || g->gather_b) {
+        const T *s = memory->pb + (g->box ? g->box->start + j : j / NR * (NR * kc + PAD));
+        for (int64_t k = 0; k < kc; k += 2, to += RP__DOTS_STRIP) {
+            const int64_t odd = k + 1 < kc ? k + 1 : k;
+            const T *x = s + (g->box ? memory->places[k] : k * NR), *y = s + (g->box ? memory->places[odd] : odd * NR);
+            N(dots_sums)(to, x, odd > k ? y : NULL);
+        }
+    } else if (g->bk == 1 && g->bn % 2 == 0 && (uintptr_t)b % 4 == 0) {
+        A2(pack)(RP__DOTS_STRIP, (const uint32_t *)(const void *)b, g->bn / 2, 1, w, kc / 2, to, 0);
+        to += kc / 2 * RP__DOTS_STRIP;
+        for (int64_t i = 0; kc % 2 && i < RP__DOTS_STRIP; i++) *to++ = i < w ? b[i * g->bn + kc - 1] : 0;
+    } else {
+        N(pack_lines)(NR, b, g->bn, g->bk, w, kc, memory->pb, 0, memory->run);
+        for (int64_t k = 0; k < kc; k += 2, to += RP__DOTS_STRIP)
+            N(dots_sums)(to, memory->pb + k * NR, k + 1 < kc ? memory->pb + (k + 1) * NR : NULL);
+    }
+    if (to < end) memset(to, 0, (size_t)(end - to) * sizeof *to);
+}
+/* All strips of rows [k0, k0 + kc) of b, which lie one element after the other: memory in its order. */
+static void N(dots_strips)(const N(job) * g, uint32_t *pairs, int64_t pitch, int64_t n0, int64_t nc, int64_t k0,
+                           int64_t kc) {
+    enum { AHEAD = 8 };
+    const int64_t steps = (kc + RP__DOTS_STEP - 1) / RP__DOTS_STEP;
+    const ST *b = g->b + k0 * g->bk + n0;
+    for (int64_t k = 0; k < steps * RP__DOTS_STEP; k += 2, b += 2 * g->bk) {
+        uint32_t *to = pairs + k / 2 * RP__DOTS_STRIP;
+        for (int64_t j = 0; j < nc; j += RP__DOTS_STRIP, to += pitch) {
+            __builtin_prefetch(b + AHEAD * g->bk + j, 0, 2); /* runs are too short for the machine to see */
+            __builtin_prefetch(b + (AHEAD + 1) * g->bk + j, 0, 2);
+            if (k < kc)
+                N(dots_pair)(to, b + j, k + 1 < kc ? b + g->bk + j : NULL, nc - j);
+            else
+                memset(to, 0, RP__DOTS_STRIP * sizeof *to);
+        }
+    }
+}
+/* Sums of a block of k, added to c. */
+static void N(dots)(const N(job) * g, N(scratch) * memory, T *c, int64_t ld, int64_t m0, int64_t mc, int64_t n0,
+                    int64_t nc, int64_t columns, int64_t k0, int64_t kc, bool first) {
+    rp__dots_call d = {.rows = (mc + RP__DOTS_ROWS - 1) / RP__DOTS_ROWS, .ldc = ld, .first = first};
+    const ST *a = N(dots_rows)(g, memory, m0, mc, nc, k0, kc, &d.am);
+    d.far = a != memory->rows;
+    const bool lines = g->bn == 1 && !g->box && !g->gather_b;
+#if FLOATING
+    if (g->box) {
+        N(fill_box)(g->conv, g->box, g->b, k0, kc, memory->pb, memory->run);
+        conv_box_places(g->box, g->conv, k0, kc, memory->places);
+    } else if (g->gather_b) {
+        g->gather_b(g->conv, g->b, n0, nc, k0, kc, memory->pb, memory->run);
+    }
+#endif
+    /* Wide tiles of few rows take as many rows of b at a time as there is room for. */
+    int64_t part = (nc + RP__DOTS_STRIP - 1) / RP__DOTS_STRIP * DOTS_PAIRS;
+    part = lines ? DOTS_ROOM / part * RP__DOTS_STEP : kc;
+    for (int64_t k = 0; k < kc || k == 0; k += part, d.first = false) {
+        const int64_t depth = kc - k < part ? kc - k : part;
+        d.steps = (depth + RP__DOTS_STEP - 1) / RP__DOTS_STEP;
+        d.a = a + k;
+        const int64_t pitch = d.steps * DOTS_PAIRS + RP__DOTS_STRIP; /* against sets */
+        if (lines) N(dots_strips)(g, memory->pairs, pitch, n0, nc, k0 + k, depth);
+        for (int64_t j = 0; j < columns; j += RP__DOTS_STRIP) {
+            if (!lines) N(dots_strip)(g, memory, n0, nc, j, k0, kc);
+            d.pairs = memory->pairs + (lines ? j / RP__DOTS_STRIP * pitch : 0);
+            d.c = c + j;
+            d.columns = columns - j > RP__DOTS_STRIP / 2 ? 2 : 1;
+            rp__dots_run(&d);
+        }
+        if (depth == 0) break;
+    }
+}
+#endif
+
 static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
     T *const pb = memory->pb, *const pa = memory->pa, *const kept = memory->kept, *const bias = memory->bias;
     const struct conv_box *box = g->box;
     bool stream = false;
 #ifdef LOAD_VECTOR
-    stream = mc <= RP__GEMM_STREAM_TILE_M && g->bn == 1 && !g->gather_a && !g->gather_b && !g->makes_a && !g->makes_b &&
-             nc >= 4 * L;
+    stream = !g->dots && mc <= RP__GEMM_STREAM_TILE_M && g->bn == 1 && !g->gather_a && !g->gather_b && !g->makes_a &&
+             !g->makes_b && nc >= 4 * L;
 #endif
     const int64_t columns = box ? box->columns : nc;
     const bool groups = g->k > GROUP,
@@ -246,7 +400,11 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
     const int64_t ld = direct ? NR : (columns + NR - 1) / NR * NR; /* of kept: the ragged panel, or all */
     const int64_t K = g->k;
     const bool bias_n = g->flags & RP__GEMM_BIAS_N, bias_m = g->flags & RP__GEMM_BIAS_M;
-    const bool bias_last = groups || stream;
+    const bool bias_last = groups || stream || g->dots;
+    int64_t depth = KC;
+#ifdef DOTS
+    if (g->dots) depth = N(dots_depth)(g, mc, nc);
+#endif
     if (bias_n) {
         for (int64_t j = 0; j < nc; j++) bias[j] = LOAD(g->bias[(n0 + j) * g->bias_stride]);
         for (int64_t j = nc; j < (nc + NR - 1) / NR * NR; j++) bias[j] = 0;
@@ -255,11 +413,19 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
     }
     int64_t k0 = 0;
     do { /* once for K = 0: the epilogue alone */
-        const int64_t kc = K - k0 < KC ? K - k0 : KC;
+        int64_t kc = K - k0 < depth ? K - k0 : depth;
+#ifdef DOTS
+        if (g->dots && kc > DOTS_DEPTH) kc -= kc % RP__DOTS_STEP; /* read in place, without a copy's zeros behind it */
+#endif
         const bool first = k0 % GROUP == 0, last = !bias_last && k0 + kc == K;
         T *const sums = groups ? memory->group : kept;
+#ifdef DOTS
+        if (g->dots) {
+            N(dots)(g, memory, sums, ld, m0, mc, n0, nc, columns, k0, kc, first);
+        } else
+#endif
 #ifdef LOAD_VECTOR
-        if (stream) {
+            if (stream) {
             N(stream)(g, first ? sums : pb, ld, m0, mc, n0, nc, k0, kc);
             if (kc == 0) memset(sums, 0, (size_t)(mc * ld) * sizeof *sums);
             for (int64_t i = 0; !first && i < mc * ld; i++) sums[i] = sums[i] + pb[i];
@@ -288,7 +454,7 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
                 else if (full < nc)
                     N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full / NR * step, step, memory->run);
             }
-            const ST *a = g->gather_a || g->makes_a ? NULL : g->a + m0 * g->am + k0 * g->ak;
+            const ST *a = g->gather_a || g->makes_a ? NULL : g->a + (m0 - g->a_first) * g->am + k0 * g->ak;
             /* a in place when it is read once or twice, or when all of it is near: rows far apart fall into few cache sets */
             const bool near = g->ak == 1 && mc * (g->am > 0 ? g->am : -g->am) <= 16384;
             const bool a_here = SAME && !g->gather_a && !g->makes_a && (near || nc <= 2 * NR || mc == 1);
@@ -417,6 +583,9 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
     if (makes_a) rp__gemm_rest_begin(&makes[0], kernel, first, w + w[RP__GEMM_A], sizeof(T)), g.makes_a = &makes[0];
     if (makes_b) rp__gemm_rest_begin(&makes[1], kernel, 3 - first, w + w[RP__GEMM_B], sizeof(T)), g.makes_b = &makes[1];
     N(scratch) *memory = rp__gemm_scratch_take();
+#ifdef DOTS
+    if ((g.dots = g.flags & RP__GEMM_DOTS)) rp__dots_begin(M < tm ? M : tm);
+#endif
     for (int64_t item = begin; item < end; item++) {
         int64_t batch = tiles == 1 ? item : item / tiles, t = tiles == 1 ? 0 : item % tiles;
         int64_t oo = 0, oa = 0, ob = 0;
@@ -437,6 +606,9 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
         const int64_t m0 = t / tiles_n * tm, n0 = t % tiles_n * tn;
         N(tile)(&g, memory, m0, M - m0 < tm ? M - m0 : tm, n0, NN - n0 < tn ? NN - n0 : tn);
     }
+#ifdef DOTS
+    if (g.dots) rp__dots_end();
+#endif
     rp__gemm_scratch_give(memory);
 }
 
@@ -549,6 +721,24 @@ static bool N(gather_a)(const struct conv_plan *c, const ST *src, int64_t l0, in
     if (kc) N(gather_lines)(&c->a, src, &line, count, k0, kc, dst, KC + PAD);
     return true;
 }
+/* Rows of a weight in the order of k, which other items read as well: true if memory->weight has room for them. */
+static bool N(order_weight)(const struct conv_plan *c, N(scratch) * memory, const ST *src, int64_t m0, int64_t mc,
+                            int64_t pitch) {
+    if (mc * pitch > (int64_t)(WEIGHT_BYTES / sizeof(ST))) return false;
+    struct conv_cursor k, line;
+    conv_start(&k, &c->a.k, 0);
+    for (int64_t k0 = 0; k0 < c->k; k0 += KC) {
+        const int64_t kc = c->k - k0 < KC ? c->k - k0 : KC;
+        for (int64_t i = 0; i < kc; i++, conv_next(&k, &c->a.k)) memory->places[i] = k.here.offset;
+        conv_start(&line, &c->a.line, m0);
+        for (int64_t i = 0; i < mc; i++, conv_next(&line, &c->a.line)) {
+            const ST *s = src + line.here.offset;
+            ST *d = memory->weight + i * pitch + k0;
+            for (int64_t q = 0; q < kc; q++) d[q] = s[memory->places[q]];
+        }
+    }
+    return true;
+}
 static void N(gather_b)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc,
                         T *dst, T *run) {
     if (!N(runs_along_k)(&c->b)) {
@@ -585,6 +775,12 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
     const ST *x = (const ST *)(uintptr_t)w[RP__CONV_X], *wt = (const ST *)(uintptr_t)w[RP__CONV_W];
     const ST *y = (const ST *)(uintptr_t)w[RP__CONV_Y];
     N(scratch) *memory = rp__gemm_scratch_take();
+    struct conv_gather ordered; /* what memory->weight holds, of rows from ordered_m on; negative: nothing */
+    int64_t ordered_m = -1, ordered_mc = 0;
+    bool dots = false;
+#ifdef DOTS
+    if ((dots = w[RP__CONV_FLAGS] & RP__GEMM_DOTS)) rp__dots_begin(RP__DOTS_ROWS);
+#endif
     for (int64_t item = begin; item < end; item++) {
         struct conv_plan c;
         int64_t m0, n0;
@@ -598,6 +794,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
                                                                 : RP__CONV_W],
              .om = c.out_m,
              .conv = &c,
+             .dots = dots,
              .flags = (unsigned)w[RP__CONV_FLAGS],
              .bias = (const ST *)(uintptr_t)w[RP__CONV_BIAS],
              .bias_stride = v[RP__CONV_BIAS_STRIDE]};
@@ -615,8 +812,19 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
         if (follows) conv_rest(&rest, &c, kind), g.rest = &rest;
         if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
         const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
-        const int64_t mc = c.m - m0 < tm ? c.m - m0 : tm, stop = c.n - n0 < tn ? c.n : n0 + tn;
+        const int64_t mc = c.m - m0 < tm ? c.m - m0 : tm, pitch = (c.k + 63) / 64 * 64 + PAD,
+                      stop = c.n - n0 < tn ? c.n : n0 + tn;
         int64_t nc = stop - n0;
+        if (g.gather_a && kind != RP__CONV_WEIGHT && c.k > 0) {
+            const bool same = ordered_m == m0 && ordered_mc == mc &&
+                              !memcmp(&ordered.line, &c.a.line, sizeof c.a.line) &&
+                              !memcmp(&ordered.k, &c.a.k, sizeof c.a.k);
+            if (!same) ordered_m = -1;
+            if (same || N(order_weight)(&c, memory, g.a, m0, mc, pitch)) {
+                ordered = c.a, ordered_m = m0, ordered_mc = mc;
+                g.gather_a = NULL, g.a = memory->weight, g.a_first = m0, g.am = pitch, g.ak = 1;
+            }
+        }
         if (g.gather_b && kind != RP__CONV_WEIGHT && c.k > 0 &&
             conv_box_of(&memory->box, &c, n0, nc, KC, TM * ROOM / mc, KC * TN))
             g.box = &memory->box;
@@ -624,6 +832,9 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
             nc = TN; /* tiles of boxes alone are larger */
         for (; n0 < stop; n0 += nc) N(tile)(&g, memory, m0, mc, n0, stop - n0 < nc ? stop - n0 : nc);
     }
+#ifdef DOTS
+    if (dots) rp__dots_end();
+#endif
     rp__gemm_scratch_give(memory);
 }
 static void N(conv_forward)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
@@ -649,6 +860,7 @@ static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t 
 #undef TN
 #undef ROOM
 #undef LOAD_VECTOR
+#undef DOTS
 #undef V
 #undef S
 #undef ST
