@@ -327,6 +327,11 @@ class Training(Door):
         self.trained(Net(), [torch.randint(0, 20, (3, 5))], loss=lambda y: y)
         self.assertEqual(dict(reprise.explain().reasons), {})
 
+    def test_weight_norm(self):
+        model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 6)), nn.utils.parametrizations.weight_norm(nn.Conv1d(2, 4, 2), dim=2))
+        self.trained(model, [torch.randn(3, 2, 4)])
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_gradients_of_arguments(self):
         x = torch.randn(4, 4, requires_grad=True)
         y = x.detach().clone().requires_grad_()
