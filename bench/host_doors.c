@@ -63,8 +63,9 @@ static const rp_fn fn = {forward, NULL, 0, "mlp"};
 
 static void call_compiled(void *f) {
     rp_tensor *y = NULL;
+    const rp_scope scope = rp_scope_begin();
     if (rp_call(f, &net.x, 1, &y, 1) != RP_OK) abort();
-    rp_release(y);
+    rp_scope_end(scope, NULL, 0);
 }
 
 static rp_compiled *compiled(const char *backend) {
@@ -281,5 +282,6 @@ int main(int argc, char **argv) {
     }
     rp_ir_release(ir);
     rp_scope_end(scope, NULL, 0);
+    if (rp_failed()) (void)fprintf(stderr, "host_doors: %s\n", rp_error_message());
     return rp_failed();
 }

@@ -48,11 +48,16 @@ RP_CALL rp_status rp_safetensors_save(const char *path, const rp_named_tensor *t
 
 /* A new tensor on the default device; elements in Fortran order are put in order. */
 RP_CALL rp_tensor *rp_npy_load(const char *path);
+/* On the CPU, in the mapped file (mmap_mode="c"), for data sets that are larger than memory: writing to it writes a copy of its pages,
+   never the file, and whoever cuts the file shorter meanwhile kills the process. Elements in Fortran order are an error. */
+RP_CALL rp_tensor *rp_npy_map(const char *path);
 /* bfloat16, which numpy does not have, is written as float32. */
 RP_CALL rp_status rp_npy_save(const char *path, rp_tensor *t);
 
 /* Member `name` (with or without .npy) of a file of numpy.savez; what savez_compressed writes is refused. */
 RP_CALL rp_tensor *rp_npz_load(const char *path, const char *name);
+/* n tensors of any device as such a file (numpy.savez), below 4 GiB. */
+RP_CALL rp_status rp_npz_save(const char *path, const rp_named_tensor *tensors, size_t n);
 
 /* ---------------------------------------------------------------- data sets: tensors on the CPU, for rp_loader_new */
 

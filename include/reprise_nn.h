@@ -64,13 +64,15 @@ RP_CALL rp_status rp_module_set_requires_grad(rp_module *m, bool requires_grad);
 /* Parameters and buffers of floating type become other tensors of that dtype (gradients too), in their places; what
    holds the old ones, as optimizers do, is made afterwards. All or, on failure, none. */
 RP_CALL rp_status rp_module_to_dtype(rp_module *m, rp_dtype dtype);
+/* The same, of all parameters and buffers: they become tensors of that device. */
+RP_CALL rp_status rp_module_to_device(rp_module *m, rp_device device);
 
 typedef struct rp_named_tensor {
     const char *name; /* dotted, from the module that was asked */
     rp_tensor *tensor;
 } rp_named_tensor;
-/* Lists of m and all below it, in order of registration: borrowed, until something is registered, moved to a dtype or
-   released. *n is their length. NULL and 0 on failure. A tensor with two names is once among parameters and buffers,
+/* Lists of m and all below it, in order of registration: borrowed, until something is registered, moved to a dtype
+   or device, or released. *n is their length. NULL and 0 on failure. A tensor with two names is once among parameters and buffers,
    and twice in the state. */
 RP_CALL rp_tensor *const *rp_module_parameters(rp_module *m, size_t *n);
 RP_CALL const rp_named_tensor *rp_module_named_parameters(rp_module *m, size_t *n);

@@ -56,8 +56,8 @@ def main():
     if not script:
         print("README.md: no block is marked ```sh run", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory() as folder:
-        # $(pkg-config ...) in a shell splits at spaces, so a tree at such a path is entered by another name.
+    # $(pkg-config ...) in a shell splits at spaces, so a tree at such a path is entered by another name, which has none.
+    with tempfile.TemporaryDirectory(dir="/tmp" if " " in tempfile.gettempdir() else None) as folder:
         top = ROOT
         if " " in str(ROOT):
             top = pathlib.Path(folder) / "reprise"

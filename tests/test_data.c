@@ -185,6 +185,73 @@ static void archives(void **state) {
     unlink("data.npz");
 }
 
+/* What is written is read again, and is to the byte what zip and numpy say: a checksum that is known, places in the directory. */
+static void archives_written(void **state) {
+    (void)state;
+    const float wide[6] = {1, 2, 3, 4, 5, 6};
+    const int64_t one = -7;
+    rp_tensor *a = rp_from_data(wide, RP_DIMS(2, 3), RP_F32), *b = rp_from_data(&one, RP_DIMS(), RP_I64);
+    const rp_named_tensor both[] = {
+        {"layer.weight", rp_transpose(a, 0, 1)}, {"step", b}, {"none", rp_zeros(RP_DIMS(0, 4))}};
+    OK(rp_npz_save("data.npz", both, 3));
+    IS(rp_npz_load("data.npz", "layer.weight"), RP_F32, ((const float[]){1, 4, 2, 5, 3, 6}), 24, 3, 2);
+    is(rp_npz_load("data.npz", "step"), NULL, 0, RP_I64, &one, 8);
+    IS(rp_npz_load("data.npz", "none"), RP_F32, "", 0, 0, 4);
+    uint8_t file[2048];
+    const rp_named_tensor bytes = {"b", rp_from_data("123456789", RP_DIMS(9), RP_U8)};
+    OK(rp_npz_save("data.npz", &bytes, 1));
+    FILE *f = fopen("data.npz", "rb");
+    assert_non_null(f);
+    const size_t n = fread(file, 1, sizeof file, f);
+    fclose(f);
+    assert_int_equal(n, 30 + 5 + 128 + 9 + 46 + 5 + 22);
+    static const uint8_t sum[4] = {0xb3, 0xb3, 0x17, 0x96}; /* of the whole member, by zlib over what numpy writes */
+    assert_memory_equal(file + 14, sum, 4);
+    assert_memory_equal(file + 30 + 5 + 128 + 9 + 16, sum, 4);
+    assert_int_equal(rp_npz_save("data.npz", &(rp_named_tensor){"", b}, 1), RP_ERROR_INVALID_ARGUMENT);
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "needs a name");
+    const rp_named_tensor twice[] = {{"w", a}, {"w", b}};
+    assert_int_equal(rp_npz_save("data.npz", twice, 2), RP_ERROR_INVALID_ARGUMENT);
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "two tensors have the name `w`");
+    assert_int_equal(rp_npz_save("/nonexistent/x.npz", &bytes, 1), RP_ERROR_IO);
+    FAILED(RP_ERROR_IO, "/nonexistent");
+    IS(rp_npz_load("data.npz", "b"), RP_U8, "123456789", 9, 9); /* as it was */
+    unlink("data.npz");
+}
+
+/* A file in place: what is written to it is the tensor's own, and the file may go. */
+static void npy_in_place(void **state) {
+    (void)state;
+    const float values[] = {1, 2, 3, 4, 5, 6};
+    OK(rp_npy_save("data.npy", rp_from_data(values, RP_DIMS(3, 2), RP_F32)));
+    rp_tensor *t = rp_npy_map("data.npy");
+    IS(t, RP_F32, values, 24, 3, 2);
+    (void)rp_fill_(rp_select(t, 0, 1), rp_i64(0));
+    IS(t, RP_F32, ((const float[]){1, 2, 0, 0, 5, 6}), 24, 3, 2);
+    IS(rp_npy_load("data.npy"), RP_F32, values, 24, 3, 2);
+    rp_tensor *batch;
+    rp_tensor *again = rp_npy_map("data.npy");
+    unlink("data.npy");
+    rp_loader *l = rp_loader_new(&again, 1, 2, NULL);
+    assert_true(rp_loader_next(l, &batch, 1));
+    IS(batch, RP_F32, values, 16, 2, 2);
+    rp_loader_release(l);
+    static const char header[] = "{'descr': '<f4', 'fortran_order': True, 'shape': (1, 2), }\n";
+    uint8_t file[128] = "\x93NUMPY\x01";
+    file[8] = sizeof header - 1;
+    memcpy(file + 10, header, sizeof header - 1);
+    put("data.npy", file, 10 + sizeof header - 1 + 8);
+    assert_true(rp_is_error(rp_npy_map("data.npy")));
+    FAILED(RP_ERROR_IO, "rp_npy_map: data.npy: its elements are in Fortran order");
+    memcpy(strstr((char *)file + 10, "True, "), "False,", 6);
+    file[8] = sizeof header; /* a blank more */
+    file[10 + sizeof header - 2] = ' ', file[10 + sizeof header - 1] = '\n';
+    put("data.npy", file, 10 + sizeof header + 8);
+    assert_true(rp_is_error(rp_npy_map("data.npy")));
+    FAILED(RP_ERROR_IO, "not aligned");
+    unlink("data.npy");
+}
+
 /* ---- loaders */
 
 enum { N = 23 };
@@ -501,6 +568,8 @@ int main(void) {
         TEST(cifar_files),
         TEST(text_files),
         TEST(archives),
+        TEST(archives_written),
+        TEST(npy_in_place),
         TEST(batches),
         TEST(wrong_loaders),
         TEST(every_optimizer_goes_on),

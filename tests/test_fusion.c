@@ -112,6 +112,24 @@ static void scans(void **state) {
            "exp+cumsum_reversed+neg;cumsum", "neg>cumsum:walks-the-other-way");
 }
 
+/* What is computed of an operand that is expanded along the rows is kept once a row: a sum of those rows joins a short formula of it, not a long one. */
+static void expanded_rows(void **state) {
+    (void)state;
+    static const char *const text =
+        "graph \"f\" (%%0: f64[4, 1], %%1: f64[4, 8]) {\n"
+        "  %%2: f64[4, 8] strides(1, 0) alias(%%0) = expand(%%0) {size = [4, 8], implicit = false}\n"
+        "  %%3: f64[4, 8] = %s(%%2)\n"
+        "  %%4: f64[4, 8] = mul(%%3, %%1)\n"
+        "  %%5: f64[4] = sum(%%4) {dim = [1], keepdim = false, dtype = none}\n"
+        "  return %%5\n"
+        "}\n";
+    char few[512], many[512];
+    (void)snprintf(few, sizeof few, text, "sin");
+    (void)snprintf(many, sizeof many, text, "special_i0e");
+    expect(few, "sin+mul+sum", "");
+    expect(many, "special_i0e+mul;sum", "mul>sum:kernel-too-large");
+}
+
 static void different_rows(void **state) {
     (void)state;
     expect("graph \"f\" (%0: f32[4, 8]) {\n"
@@ -723,6 +741,7 @@ int main(void) {
         cmocka_unit_test(chains),
         cmocka_unit_test(rows),
         cmocka_unit_test(scans),
+        cmocka_unit_test(expanded_rows),
         cmocka_unit_test(different_rows),
         cmocka_unit_test(rows_and_columns),
         cmocka_unit_test(most_axes),

@@ -546,6 +546,49 @@ static void loads_that_fail_change_nothing(void **state) {
     unlink("io2.safetensors");
 }
 
+/* No memory at one allocation after the other, a loader's place and counts that part a group among what is read: the program is as
+   it was, or loaded whole. */
+static void loads_without_memory(void **state) {
+    (void)state;
+    NEEDS_JANSSON;
+    struct net a, b, was;
+    rp_tensor *rows = rp_zeros(RP_DIMS(6, 2));
+    rp_loader *loader = rp_loader_new(&rows, 1, 2, RP_OPTIONS(rp_loader_options, .shuffle = true));
+    net_make(&a, 3);
+    step(&a, true);
+    step(&a, false);
+    rp_save_options saved = *saving(&a);
+    saved.loader = loader;
+    OK(rp_save("io2.safetensors", a.m, &saved));
+    net_make(&was, 3);
+    step(&was, true);
+    OK(rp_save("io.safetensors", was.m, saving(&was)));
+    net_make(&b, 3);
+    uint64_t failures = 0;
+    for (uint64_t n = 0;; n++) { /* 0: all is there, and caches fill */
+        OK(rp_load("io.safetensors", b.m, loading(&b)));
+        OK(rp_loader_seek(loader, 5, 0, 1));
+        int64_t place;
+        rp_load_options o = *loading(&b);
+        o.loader = loader;
+        rp__alloc_fail_at(n);
+        const rp_status status = rp_load("io2.safetensors", b.m, &o);
+        rp__alloc_fail_at(0);
+        (void)rp_error_take();
+        OK(rp_loader_position(loader, NULL, NULL, &place));
+        assert_int_equal(place, status == RP_OK ? 0 : 1);
+        equal_nets(&b, status == RP_OK ? &a : &was);
+        failures += status != RP_OK;
+        if (n > 0 && status == RP_OK) break;
+    }
+    assert_true(failures > 20);
+    rp_loader_release(loader);
+    net_end(&a);
+    net_end(&b);
+    net_end(&was);
+    unlink("io2.safetensors");
+}
+
 static int files_here(void) {
     DIR *d = opendir(".");
     int n = 0;
@@ -610,6 +653,7 @@ int main(void) {
         TEST(npy_files),
         TEST(a_resumed_program_goes_on),
         TEST(loads_that_fail_change_nothing),
+        TEST(loads_without_memory),
         TEST(a_torn_file_is_never_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -311,11 +311,11 @@ enum { SPARSER = SLOW_BUILD ? 5 : 1 }; /* fewer layouts where the loops here are
 
 static void test_matmul_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1},     {1, 64, 10},    {64, 1, 7},    {64, 64, 10},  {64, 10, 64},
-                                        {3, 5, 0},     {0, 4, 3},      {4, 0, 3},     {17, 33, 65},  {7, 100, 1},
-                                        {1, 300, 77},  {2, 130, 31},   {13, 67, 300}, {250, 70, 40}, {100, 3, 520},
-                                        {5, 4, 1030},  {97, 129, 9},   {11, 16, 16},  {300, 2, 5},   {3, 5, 4097},
-                                        {1, 70, 9000}, {30, 66, 4600}, {4, 700, 270}, {2, 2100, 30}, {210, 290, 280}};
+    static const int64_t shapes[][3] = {
+        {1, 1, 1},      {1, 64, 10},   {64, 1, 7},    {64, 64, 10},    {64, 10, 64}, {3, 5, 0},     {0, 4, 3},
+        {4, 0, 3},      {17, 33, 65},  {7, 100, 1},   {1, 300, 77},    {2, 130, 31}, {13, 67, 300}, {250, 70, 40},
+        {100, 3, 520},  {5, 4, 1030},  {97, 129, 9},  {11, 16, 16},    {300, 2, 5},  {3, 5, 4097},  {1, 70, 9000},
+        {30, 66, 4600}, {4, 700, 270}, {2, 2100, 30}, {210, 290, 280}, {8, 8, 8},    {12, 28, 300}, {32, 45, 4400}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (unsigned layout = 0; layout < 32; layout += (i % 3 + 1) * SPARSER)
             product_case(RP_F32, shapes[i][0], shapes[i][1], shapes[i][2], layout, layout % 2);
@@ -454,6 +454,13 @@ static const conv_case conv_cases[] = {
      2,
      false}, /* taps that some positions never meet */
     {2, 3, 5, 1, {0, 0, 40}, {0, 0, 5}, {0, 0, 2}, {0, 0, 3}, {0, 0, 2}, 1, false},
+    /* many groups: one of each channel, of several that are more than their lanes, with channels innermost, of one dim and of three, longer than
+       a block and than a group of blocks */
+    {2, 19, 19, 19, {0, 13, 11}, {0, 3, 3}, {0, 1, 2}, {0, 1, 1}, {0, 1, 1}, 2, false},
+    {1, 48, 80, 16, {0, 9, 7}, {0, 2, 4}, {0, 2, 1}, {0, 1, 3}, {0, 1, 2}, 2, false},
+    {3, 9, 18, 9, {0, 8, 12}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 2, 2}, 2, true},
+    {5, 8, 16, 8, {0, 0, 900}, {0, 0, 5}, {0, 0, 1}, {0, 0, 2}, {0, 0, 1}, 1, false},
+    {1, 10, 10, 10, {5, 6, 7}, {2, 3, 1}, {1, 2, 1}, {1, 0, 0}, {2, 1, 1}, 3, false},
     {1, 2, 3, 1, {4, 5, 6}, {2, 3, 2}, {1, 2, 1}, {1, 1, 1}, {1, 1, 2}, 3, false},
     {1, 40, 30, 1, {0, 14, 15}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
     /* tiles that end within a row; rows of one column; residues of several classes, and of more than a box has; a volume */

@@ -203,6 +203,41 @@ static void batches(void **state) {
     OK(rp_set_default_device(rp_cpu()));
 }
 
+/* A module's parameters, buffers and gradients go to a device and back; a device that is not there changes nothing. */
+static void modules(void **state) {
+    (void)state;
+    rp_module *m = rp_module_new("net");
+    rp_linear_layer fc;
+    rp_batch_norm_layer norm;
+    OK(rp_linear_add(m, "fc", &fc, COLUMNS, 3, true));
+    OK(rp_batch_norm_add(m, "norm", &norm, 3, NULL));
+    rp_tensor *weight = fc.weight, *x = numbers();
+    rp_tensor *y = rp_linear_layer_forward(&fc, x);
+    OK(rp_backward(rp_sum(y), NULL, NULL));
+    rp_tensor *slope = rp_clone(rp_grad_of(fc.weight));
+    OK(rp_module_to_device(m, rp_cpu()));
+    assert_ptr_equal(fc.weight, weight);
+    assert_int_not_equal(rp_module_to_device(m, rp_cuda(60)), RP_OK);
+    FAILED(have_cuda ? RP_ERROR_DEVICE : RP_ERROR_UNAVAILABLE, "cuda:60");
+    assert_ptr_equal(fc.weight, weight);
+    if (have_cuda) {
+        size_t n;
+        OK(rp_module_to_device(m, rp_cuda(0)));
+        const rp_named_tensor *all = rp_module_state(m, &n);
+        assert_int_equal(n, 7);
+        for (size_t i = 0; i < n; i++) assert_true(lies_on(all[i].tensor, rp_cuda(0)));
+        assert_true(rp_requires_grad(fc.weight) && !rp_requires_grad(norm.running_mean));
+        rp_tensor *there = rp_linear_layer_forward(&fc, rp_to_device(x, rp_cuda(0), false));
+        assert_true(lies_on(there, rp_cuda(0)));
+        assert_true(rp_item(rp_allclose(rp_to_device(there, rp_cpu(), false), y, 1e-4, 1e-3, false)).v.b);
+        OK(rp_module_to_device(m, rp_cpu()));
+        assert_true(rp_item(rp_equal(fc.weight, weight)).v.b);
+        assert_true(lies_on(norm.num_batches_tracked, rp_cpu()));
+    }
+    assert_true(rp_item(rp_equal(rp_grad_of(fc.weight), slope)).v.b);
+    rp_module_release(m);
+}
+
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
@@ -211,6 +246,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(behind_the_host, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(gradients_and_formats, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(batches, scope_setup, scope_teardown),
+        cmocka_unit_test_setup_teardown(modules, scope_setup, scope_teardown),
         cmocka_unit_test_setup_teardown(refusals, scope_setup, scope_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -252,6 +252,7 @@ static void test_layers(void **state) {
     SAYS_VOID(rp_optimizer_release(rp_sgd(&x, 1, -1, NULL)));
     SAYS_VOID(rp_optimizer_release(rp_rmsprop(&x, 1, -1, NULL)));
     SAYS_VOID(rp_optimizer_release(rp_rmsprop_module(NULL, 1, NULL)));
+    SAYS(rp_module_to_device(NULL, rp_cpu()));
     SAYS_VOID(rp_optimizer_release(rp_adagrad(&x, 1, -1, NULL)));
     SAYS_VOID(rp_optimizer_release(rp_adagrad_module(NULL, 1, NULL)));
     SAYS_VOID(rp_optimizer_release(rp_adadelta(&x, 1, -1, NULL)));
@@ -311,7 +312,9 @@ static void test_layers(void **state) {
     rp_tensor *out[2];
     SAYS(rp_idx_load("/nonexistent"));
     SAYS(rp_text_load("/nonexistent"));
+    SAYS(rp_npy_map("/nonexistent"));
     SAYS(rp_npz_load("/nonexistent", "x"));
+    SAYS(rp_npz_save("/nonexistent/x", NULL, 0));
     SAYS(rp_cifar_load(NULL, 0, 10, &out[0], &out[1]));
     rp_loader *loader;
     SAYS(loader = rp_loader_new(NULL, 0, 1, NULL));

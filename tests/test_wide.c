@@ -228,11 +228,24 @@ static void test_results(void **state) {
     }
 }
 
+/* Long formulas of what is expanded along the rows are values of a row as well, all of them but the last product. */
+static void of_expanded(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *e = rp_expand(rp_slice(in[0], 1, 0, 1, 1), RP_DIMS(ROWS, COLUMNS));
+    out[0] = rp_sum(rp_mul(rp_mul(rp_special_i0e(e), rp_special_i1e(e)), in[0]), RP_DIMS(1), false);
+}
+static void test_expanded(void **state) {
+    (void)state;
+    if (device.type != RP_DEVICE_CPU) skip(); /* the limit is the interpreter's */
+    compare((rp_fn){of_expanded, NULL, 0, "expanded"}, filled(RP_F64), 1, "expanded", 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_forward, begin, end),
         cmocka_unit_test_setup_teardown(test_gradients, begin, end),
         cmocka_unit_test_setup_teardown(test_results, begin, end),
+        cmocka_unit_test_setup_teardown(test_expanded, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

@@ -529,16 +529,46 @@ static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_
     return true;
 }
 
-/* Nodes of the DAG that are computed once a row: those of members that no inner axis walks, and of others what follows from their own
-   reductions. */
+/* Is v another value at each place of a row? Not where it is expanded along it, or made by members that read nothing but such. */
+static bool varies_along_row(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s,
+                             uint64_t varying, rp__ir_value v) {
+    const rp__axis_map *map = rp__group_map(s, v);
+    if (!map) return true;
+    bool along = false;
+    for (unsigned d = 0; d < map->ndim; d++) {
+        for (unsigned a = map->begin[d]; a < map->begin[d + 1]; a++)
+            along = along || (s->is_inner[map->axis[a]] && !rp__dim_same_word(f->ir->values[v].stride[d], 0));
+    }
+    const uint32_t from = f->ir->values[rp__ir_root(f->ir, v)].node;
+    for (uint32_t j = 0; j < n && along && from != RP__IR_NONE; j++)
+        if (members[j] == f->node_of[from]) return varying >> j & 1u;
+    return along;
+}
+
+/* Nodes of the DAG that are computed once a row, at most: those of members that no inner axis walks or that read nothing which varies along
+   a row, and of others what follows from their own reductions, or from such an operand: all but what varies and the result. */
 static uint32_t row_nodes(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
     uint32_t total = 0;
+    uint64_t varying = 0; /* MAX_MEMBERS bits */
     for (uint32_t k = 0; k < n && s->n_inner > 0; k++) {
         const rp__axis_map *m = &s->node_map[k];
+        const rp__fuse_node *fn = &f->nodes[members[k]];
+        const rp__ir_node *node = &f->ir->nodes[fn->node];
+        const rp__dag_extent *e = &fn->extent;
+        uint32_t vary = 0, still = 0;
         bool walked = false;
         for (unsigned a = 0; a < m->begin[m->ndim]; a++) walked = walked || s->is_inner[m->axis[a]];
-        const rp__dag_extent *e = &f->nodes[members[k]].extent;
-        total += walked ? e->row : e->nodes;
+        for (uint32_t i = 0; i < node->n_in && walked; i++) {
+            if (node->in[i] == RP__IR_NONE) continue;
+            if (varies_along_row(f, members, n, s, varying, node->in[i]))
+                vary++;
+            else
+                still++;
+        }
+        if (walked && (vary > 0 || still == 0)) varying |= UINT64_C(1) << k;
+        uint32_t rows = walked ? e->row : e->nodes;
+        if (walked && still > 0) rows = vary == 0 ? e->nodes : e->nodes > vary + 1 ? e->nodes - vary - 1 : 0;
+        total += rows > e->row ? rows : e->row;
     }
     return total;
 }

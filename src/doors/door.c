@@ -126,10 +126,10 @@ bool rp__door_write(rp__emitter *e, const rp__door_part *p, const rp__put_val *i
 
 bool rp__door_takes(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n,
                     rp__put_val (*add)(rp__emitter *e, const rp__put_type *type)) {
-    rp__put_val few[RP__FEW_OPERANDS] = {0}, *in = few, out[RP__MAX_OUTS];
-    if (n->n_out > RP__MAX_OUTS) return false;
-    if (n->n_in > RP__FEW_OPERANDS) in = rp__alloc(n->n_in * sizeof *in);
+    rp__put_val few[RP__FEW_OPERANDS + RP__MAX_OUTS] = {0}, *in = few;
+    if (n->n_in + n->n_out > RP__FEW_OPERANDS + RP__MAX_OUTS) in = rp__alloc(((size_t)n->n_in + n->n_out) * sizeof *in);
     if (!in) return false;
+    rp__put_val *out = in + n->n_in;
     for (uint32_t k = 0; k < n->n_in; k++) {
         in[k] = RP__EMIT_NONE;
         if (n->in[k] == RP__IR_NONE) continue;
@@ -160,7 +160,7 @@ static rp_status behind(const made *m, rp__reason reason, const rp__ir_node *n, 
     const char *site = n && n->site ? n->site : "";
     (void)snprintf(text, sizeof text, "%s%s%s", n ? name_of(n) : "", n ? ": " : "", why);
     tell(m, "skip", reason, site, text);
-    if (!m->strict) return RP_OK;
+    if (!m->strict || m->door->shares) return RP_OK;
     if (rp_failed()) { /* the engine's own */
         (void)rp__fail_context("backend \"%s\" (strict)", m->door->name);
         return rp_error_status();
@@ -216,14 +216,15 @@ static rp_status judge(const made *m, bool *takes) {
     const bool here = m->door->open(version, where, why);
     if (!here) return behind(m, RP__REASON_ENGINE_ABSENT, NULL, why);
     if (m->door->inference && is_differentiated(ir))
-        return behind(m, RP__REASON_ENGINE_INFERENCE_ONLY, NULL, "the graph is one of training");
+        return m->door->shares ? RP_OK
+                               : behind(m, RP__REASON_ENGINE_INFERENCE_ONLY, NULL, "the graph is one of training");
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const uint32_t at = ir->body.nodes[k];
         const rp__ir_node *n = &ir->nodes[at];
         if (n->dead || n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST) continue;
         if (n->kind == RP__IR_ASSIGN && !m->door->writes) continue; /* the library's, and no fault of the engine */
         if (!on_device(m->door, ir, n)) {
-            RP_TRY(behind(m, RP__REASON_ENGINE_DEVICE, n, "it runs elsewhere"));
+            if (!m->door->shares) RP_TRY(behind(m, RP__REASON_ENGINE_DEVICE, n, "it runs elsewhere"));
             continue;
         }
         char lacks[256] = "";
@@ -233,7 +234,7 @@ static rp_status judge(const made *m, bool *takes) {
             (void)snprintf(lacks, sizeof lacks, "it writes memory that has other names");
         }
         if (n->kind == RP__IR_ASSIGN) continue;
-        if (!takes[at] && !rp__ir_is_view(n))
+        if (!takes[at] && !rp__ir_is_view(n) && !m->door->shares)
             RP_TRY(behind(m, RP__REASON_ENGINE_LACKS_OP, n,
                           *lacks ? lacks : "it reads a view that the engine cannot say"));
     }
@@ -272,7 +273,7 @@ static rp_status build_part(made *m, part *p) {
     rp__error_state before;
     rp__error_save(&before);
     rp_status status = m->door->build(is, m->options, &p->made);
-    if (status != RP_OK && status != RP_ERROR_OUT_OF_MEMORY) {
+    if (status != RP_OK) {
         p->made = NULL;
         const rp_status strict = behind(m, RP__REASON_ENGINE_REFUSED, NULL, rp_error_message());
         if (strict == RP_OK) (void)rp_error_take();
@@ -499,7 +500,7 @@ static rp_status engine_failed(made *m, part *p) {
 static rp_status run_part(made *m, part *p, rp_tensor **slots, const rp__executable_random *draws, size_t n_draws) {
     if (p->is->engine && !atomic_load_explicit(&p->failed, memory_order_acquire)) {
         const rp_status status = run_engine(m, p, slots);
-        if (RP__LIKELY(status == RP_OK) || status == RP_ERROR_OUT_OF_MEMORY) return status;
+        if (RP__LIKELY(status == RP_OK)) return RP_OK;
         if (status == RP__DOOR_SPOILT) {
             (void)rp__fail_context("backend \"%s\", of memory that it was about to write", m->door->name);
             return rp_error_status();

@@ -43,8 +43,9 @@ struct rp__door {
     /* Opens the library, once. False: why says why not, in a line. version and where are filled when it is there. */
     bool (*open)(char version[64], char where[512], char why[512]);
     rp_device_type device;
-    bool writes;             /* it runs nodes that write in place: what part->writes says has new bytes behind a run */
-    bool inference;          /* it takes no graph that is about to be differentiated */
+    bool writes;    /* it runs nodes that write in place: what part->writes says has new bytes behind a run */
+    bool inference; /* it takes no graph that is about to be differentiated */
+    bool shares;    /* fused kernels are meant to have what it leaves: no reason is told, and strict does not mind */
     const char *const *keys; /* of options, NULL at the end */
     /* May be NULL: all values are good. Fails with a sticky error. */
     rp_status (*check)(const rp__engine_options *options);

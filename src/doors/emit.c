@@ -40,6 +40,12 @@ void rp__put_lacks(rp__emitter *e, const char *format, ...) {
     fail(e, RP_ERROR_UNAVAILABLE);
 }
 
+void rp__put_within(rp__emitter *e, const char *what) {
+    char why[sizeof e->why];
+    memcpy(why, e->why, sizeof why);
+    (void)snprintf(e->why, sizeof e->why, "%s: %.200s", what, why);
+}
+
 rp__put_val rp__put_new(rp__emitter *e, const rp__put_type *type) {
     if (e->failed) return RP__EMIT_NONE;
     if (!RP__GROW(&e->types, &e->capacity, e->n_values + 1)) {
@@ -148,9 +154,20 @@ rp__put_val rp__put_reduce(rp__emitter *e, rp__reduce_kind kind, rp__put_val a, 
 rp__put_val rp__put_scan(rp__emitter *e, rp__scan_kind kind, rp__put_val a, unsigned dim, bool reversed) {
     if (e->failed) return a;
     const rp__put_type t = e->types[a];
+    if (rp__dim_same_word(t.size[dim], 0) || rp__dim_same_word(t.size[dim], 1)) return a;
     rp__put_val out = begin(e, HAS(scan), &t, a, 0);
-    if (out != RP__EMIT_NONE) e->ops->scan(e, out, kind, a, dim, reversed);
-    return out;
+    if (out != RP__EMIT_NONE && !e->ops->scan(e, out, kind, a, dim, reversed))
+        out = rp__put_scan_steps(e, kind, a, dim, reversed);
+    return e->failed ? RP__EMIT_NONE : out;
+}
+
+void rp__put_repeat(rp__emitter *e, const rp__put_loop *loop, const rp__put_val *first, rp__put_val *out) {
+    if (!e->ops->repeat) rp__put_lacks(e, "there is no loop");
+    for (unsigned k = 0; k < loop->n && !e->failed; k++) {
+        const rp__put_type t = e->types[first[k]];
+        out[k] = rp__put_new(e, &t);
+    }
+    if (!e->failed) e->ops->repeat(e, loop, first, out);
 }
 
 rp__put_val rp__put_reshape(rp__emitter *e, rp__put_val a, const rp_dim *size, unsigned ndim) {

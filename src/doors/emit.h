@@ -29,6 +29,16 @@ typedef struct rp__put_conv {
     int64_t stride[3], before[3], after[3], dilation[3], groups;
 } rp__put_conv;
 
+/* A loop over n values: while go(state), state = turn(state), `most` times at most (0: without a bound). Both are written once; they may
+   read values around them. */
+typedef struct rp__put_loop {
+    unsigned n;
+    int64_t most;
+    rp__put_val (*go)(rp__emitter *e, void *ctx, const rp__put_val *state); /* a bool without dims */
+    void (*turn)(rp__emitter *e, void *ctx, const rp__put_val *state, rp__put_val *next);
+    void *ctx;
+} rp__put_loop;
+
 /* Writes value `out`, whose type is known. An operation that is NULL is one that the language lacks; so is a call that ends with
    rp__put_lacks. */
 typedef struct rp__put_ops {
@@ -40,7 +50,8 @@ typedef struct rp__put_ops {
     void (*cast)(rp__emitter *e, rp__put_val out, rp__put_val a);
     /* dims of the mask keep size 1 */
     void (*reduce)(rp__emitter *e, rp__put_val out, rp__reduce_kind kind, rp__put_val a, uint32_t mask);
-    void (*scan)(rp__emitter *e, rp__put_val out, rp__scan_kind kind, rp__put_val a, unsigned dim, bool reversed);
+    /* false: the language lacks it, and nothing was written (special.c) */
+    bool (*scan)(rp__emitter *e, rp__put_val out, rp__scan_kind kind, rp__put_val a, unsigned dim, bool reversed);
     void (*reshape)(rp__emitter *e, rp__put_val out, rp__put_val a);
     void (*permute)(rp__emitter *e, rp__put_val out, rp__put_val a, const int64_t *dims);
     void (*expand)(rp__emitter *e, rp__put_val out, rp__put_val a); /* same rank */
@@ -65,6 +76,10 @@ typedef struct rp__put_ops {
     void (*topk)(rp__emitter *e, rp__put_val values, rp__put_val indices, rp__put_val a, int64_t k, unsigned dim,
                  bool largest);
     void (*softmax)(rp__emitter *e, rp__put_val out, rp__put_val a); /* of the last dim; NULL: made of others */
+    /* Nodes with regions, whose blocks rp__lower_block writes; out[] are values that are there. NULL: the language has none.
+       choose: in[0] one bool. */
+    void (*choose)(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, const rp__put_val *out);
+    void (*repeat)(rp__emitter *e, const rp__put_loop *loop, const rp__put_val *first, const rp__put_val *out);
     /* Whole nodes that the language has an operation for, by the op's name: true if it was written. May be NULL. */
     bool (*node)(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
 } rp__put_ops;
@@ -85,6 +100,7 @@ void rp__put_begin(rp__emitter *e, const rp__put_ops *ops, const rp_ir *ir);
 void rp__put_end(rp__emitter *e);
 rp__put_val rp__put_new(rp__emitter *e, const rp__put_type *type);
 void rp__put_lacks(rp__emitter *e, const char *format, ...) RP__PRINTF(2, 3);
+void rp__put_within(rp__emitter *e, const char *what); /* names what lacked it */
 void rp__put_oom(rp__emitter *e);
 static inline const rp__put_type *rp__put_type_of(const rp__emitter *e, rp__put_val v) { return &e->types[v]; }
 static inline rp_dtype rp__put_dtype(const rp__emitter *e, rp__put_val v) {
@@ -112,8 +128,12 @@ rp__put_val rp__put_prim(rp__emitter *e, rp__prim op, rp_dtype dtype, rp__put_va
 static inline rp__put_val rp__put_where(rp__emitter *e, rp__put_val c, rp__put_val a, rp__put_val b) {
     return rp__put_prim(e, RP__WHERE, rp__put_dtype(e, a), c, a, b);
 }
-/* steps.c: a primitive of others. */
+/* steps.c and special.c: a primitive of others, a scan of others. */
 rp__put_val rp__put_steps(rp__emitter *e, rp__prim op, rp__put_val a, rp__put_val b);
+rp__put_val rp__put_special(rp__emitter *e, rp__prim op, rp__put_val a, rp__put_val b);
+rp__put_val rp__put_scan_steps(rp__emitter *e, rp__scan_kind kind, rp__put_val a, unsigned dim, bool reversed);
+/* A loop: out[] are new values of the types of first[]. */
+void rp__put_repeat(rp__emitter *e, const rp__put_loop *loop, const rp__put_val *first, rp__put_val *out);
 rp__put_val rp__put_cast(rp__emitter *e, rp__put_val a, rp_dtype to);
 rp__put_val rp__put_reduce(rp__emitter *e, rp__reduce_kind kind, rp__put_val a, uint32_t mask);
 rp__put_val rp__put_scan(rp__emitter *e, rp__scan_kind kind, rp__put_val a, unsigned dim, bool reversed);

@@ -45,6 +45,51 @@ static void check(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const r
     }
 }
 
+/* A loop of the graph: the state, and behind it what does not change. */
+typedef struct looped {
+    const rp__ir_node *n;
+    rp__put_val *args;
+} looped;
+
+static const rp__put_val *args_of(const looped *l, const rp__put_val *state) {
+    memcpy(l->args, state, l->n->n_out * sizeof *l->args);
+    return l->args;
+}
+
+static rp__put_val loop_goes(rp__emitter *e, void *ctx, const rp__put_val *state) {
+    const looped *l = ctx;
+    rp__put_val go = RP__EMIT_NONE;
+    (void)rp__lower_block(e, &l->n->regions[0], args_of(l, state), &go);
+    return e->failed ? RP__EMIT_NONE : rp__lower_single(e, go);
+}
+
+static void loop_turns(rp__emitter *e, void *ctx, const rp__put_val *state, rp__put_val *next) {
+    const looped *l = ctx;
+    (void)rp__lower_block(e, &l->n->regions[1], args_of(l, state), next);
+}
+
+static void lower_while(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out) {
+    looped l = {n, rp__alloc((n->n_in + 1u) * sizeof *l.args)};
+    if (!l.args) {
+        rp__put_oom(e);
+        return;
+    }
+    memcpy(l.args, in, n->n_in * sizeof *l.args);
+    const rp__put_loop loop = {n->n_out, n->attrs[0].v.i, loop_goes, loop_turns, &l};
+    rp__put_repeat(e, &loop, in, out);
+    rp__free(l.args);
+}
+
+static void lower_cond(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out) {
+    if (!e->ops->choose) rp__put_lacks(e, "there is no branch");
+    for (uint32_t k = 0; k < n->n_out; k++) {
+        const rp__meta *m = &e->ir->values[n->regions[0].results[k]].meta;
+        const rp__put_type t = rp__put_type_from(m->dtype, m->size, m->ndim);
+        out[k] = rp__put_new(e, &t);
+    }
+    if (!e->failed) e->ops->choose(e, n, in, out);
+}
+
 bool rp__lower_node(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out) {
     e->ir = ir;
     e->node = n;
@@ -53,6 +98,10 @@ bool rp__lower_node(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, const
         const rp__meta *m = &ir->values[n->out[0]].meta;
         const rp__put_type t = rp__put_type_from(m->dtype, m->size, m->ndim);
         out[0] = rp__put_table(e, &t, n->data, n->data_bytes);
+    } else if (n->kind == RP__IR_COND) {
+        lower_cond(e, n, in, out);
+    } else if (n->kind == RP__IR_WHILE) {
+        lower_while(e, n, in, out);
     } else if (n->kind != RP__IR_OP) {
         rp__put_lacks(e, "it has no lowering for %s", rp__ir_forms[n->kind].name);
     } else if (e->ops->node && e->ops->node(e, n, in, out)) {
@@ -134,43 +183,71 @@ static bool lower_write(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, c
     return good;
 }
 
+/* One node of several: its operands are looked up, its results entered. */
+static bool lower_next(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n, rp__put_val *map) {
+    rp__put_val few[RP__FEW_OPERANDS + RP__MAX_OUTS] = {0}, *in = few;
+    if (n->n_in + n->n_out > RP__FEW_OPERANDS + RP__MAX_OUTS) in = rp__alloc(((size_t)n->n_in + n->n_out) * sizeof *in);
+    if (!in) {
+        rp__put_oom(e);
+        return false;
+    }
+    rp__put_val *out = in + n->n_in;
+    for (uint32_t i = 0; i < n->n_in; i++) in[i] = rp__lower_current(e, ir, map, n->in[i]);
+    if (e->failed) {
+        ;
+    } else if (rp__lower_is_write(n)) {
+        (void)lower_write(e, ir, n, in, map);
+    } else if (rp__lower_node(e, ir, n, in, out)) {
+        for (uint32_t i = 0; i < n->n_out; i++)
+            if (n->out[i] != RP__IR_NONE) map[n->out[i]] = out[i];
+    }
+    if (in != few) rp__free(in);
+    return !e->failed;
+}
+
 bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, size_t n, rp__put_val *map,
                      uint32_t *failed) {
     for (size_t k = 0; k < n && !e->failed; k++) {
         const rp__ir_node *node = &ir->nodes[nodes[k]];
-        rp__put_val few[RP__FEW_OPERANDS] = {0}, *in = few, out[RP__MAX_OUTS];
         if (node->dead || node->kind == RP__IR_CAPTURED) continue;
         *failed = nodes[k];
-        if (node->n_out > RP__MAX_OUTS) {
-            rp__put_lacks(e, "it has too many results");
-            break;
-        }
-        if (node->n_in > RP__FEW_OPERANDS) in = rp__alloc(node->n_in * sizeof *in);
-        if (!in) {
-            rp__put_oom(e);
-            break;
-        }
-        for (uint32_t i = 0; i < node->n_in; i++) in[i] = rp__lower_current(e, ir, map, node->in[i]);
-        if (e->failed) {
-            ;
-        } else if (rp__lower_is_write(node)) {
-            (void)lower_write(e, ir, node, in, map);
-        } else if (rp__lower_node(e, ir, node, in, out)) {
-            for (uint32_t i = 0; i < node->n_out; i++)
-                if (node->out[i] != RP__IR_NONE) map[node->out[i]] = out[i];
-        }
-        if (in != few) rp__free(in);
+        (void)lower_next(e, ir, node, map);
     }
     return !e->failed;
 }
 
-bool rp__lower_is_read(const rp_ir *ir, rp__ir_value v) {
-    for (size_t k = 0; k < ir->body.n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        for (uint32_t i = 0; i < n->n_in && !n->dead; i++)
-            if (n->in[i] == v) return true;
+bool rp__lower_block(rp__emitter *e, const rp__ir_block *block, const rp__put_val *args, rp__put_val *results) {
+    const rp_ir *ir = e->ir;
+    const rp__ir_node *node = e->node;
+    rp__put_val *map = rp__lower_map(ir);
+    if (!map) rp__put_oom(e);
+    for (uint32_t k = 0; k < block->n_args && map; k++) map[block->args[k]] = args[k];
+    for (size_t k = 0; k < block->n_nodes && !e->failed; k++) {
+        const rp__ir_node *n = &ir->nodes[block->nodes[k]];
+        if (n->dead) continue;
+        if (rp__lower_is_write(n))
+            rp__put_lacks(e, "%s writes within a region", n->kind == RP__IR_OP ? n->op->name : "a node");
+        else if (!lower_next(e, ir, n, map) && n->kind == RP__IR_OP)
+            rp__put_within(e, n->op->name);
     }
-    for (uint32_t k = 0; k < ir->body.n_results; k++)
-        if (ir->body.results[k] == v) return true;
+    for (uint32_t k = 0; k < block->n_results && !e->failed; k++) results[k] = map[block->results[k]];
+    rp__free(map);
+    e->node = node;
+    return !e->failed;
+}
+
+static bool block_reads(const rp_ir *ir, const rp__ir_block *block, rp__ir_value v) {
+    for (size_t k = 0; k < block->n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[block->nodes[k]];
+        if (n->dead) continue;
+        for (uint32_t i = 0; i < n->n_in; i++)
+            if (n->in[i] == v) return true;
+        for (uint32_t i = 0; i < n->n_regions; i++)
+            if (block_reads(ir, &n->regions[i], v)) return true;
+    }
+    for (uint32_t k = 0; k < block->n_results; k++)
+        if (block->results[k] == v) return true;
     return false;
 }
+
+bool rp__lower_is_read(const rp_ir *ir, rp__ir_value v) { return block_reads(ir, &ir->body, v); }

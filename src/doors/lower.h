@@ -24,6 +24,9 @@ bool rp__lower_is_write(const rp__ir_node *n);
    node that could not be lowered. */
 bool rp__lower_nodes(rp__emitter *e, const rp_ir *ir, const uint32_t *nodes, size_t n, rp__put_val *map,
                      uint32_t *failed);
+/* The nodes of a region, in whatever the emitter writes to at the moment. args: what stands for the block's arguments; results: what stands for
+   its results. False: e->why says what is missing. */
+bool rp__lower_block(rp__emitter *e, const rp__ir_block *block, const rp__put_val *args, rp__put_val *results);
 /* What stands for a value now: a view of what was written is made of what is there. */
 rp__put_val rp__lower_current(rp__emitter *e, const rp_ir *ir, rp__put_val *map, rp__ir_value v);
 /* Per value of ir RP__EMIT_NONE; freed by the caller. */
@@ -48,9 +51,14 @@ typedef struct rp__lower_call {
 rp_status rp__lower_call_of(const rp_ir *ir, const rp__ir_node *n, rp__lower_call *out);
 void rp__lower_call_end(rp__lower_call *c);
 
-/* Does a node of the graph read the value, or is it a result? */
+/* Does a node of the graph or of a region in it read the value, or is it a result? */
 bool rp__lower_is_read(const rp_ir *ir, rp__ir_value v);
 
+/* One element as a value without dims. */
+static inline rp__put_val rp__lower_single(rp__emitter *e, rp__put_val a) {
+    const rp_dim none[1] = {0};
+    return rp__put_reshape(e, a, none, 0);
+}
 /* a[index]: elements of a, all its dims as one, at places (i64) of any sizes. */
 rp__put_val rp__lower_at(rp__emitter *e, rp__put_val a, rp__put_val index);
 /* 0, 1, .. along dim d of a space of that rank, size 1 along the others. */

@@ -96,6 +96,6 @@ rp__put_val rp__put_steps(rp__emitter *e, rp__prim op, rp__put_val a, rp__put_va
     case RP__FLOORDIV: return floordiv_of(e, a, b);
     case RP__SHL: return RP__EMIT2(e, MUL, a, power_of_two(e, b));
     case RP__SHR: return RP__EMIT2(e, FLOORDIV, a, power_of_two(e, b));
-    default: rp__put_lacks(e, "it has no form of a step of it"); return RP__EMIT_NONE;
+    default: return rp__put_special(e, op, a, b);
     }
 }

@@ -417,26 +417,41 @@ static rp_status take_random(load *l, generator *out, size_t *n) {
     return RP_OK;
 }
 
-static rp_status write_all(load *l) {
-    for (size_t i = 0; i < l->n; i++)
-        if (rp__tensor_is_error(rp_copy_(l->to[i], l->from[i]))) return rp_error_status();
+/* Everything that takes memory comes before the first write, so that a load that does not fit changes nothing: tensors of other
+   types or elsewhere become ones that are copied as they are, and counts of steps are read into lists of their own. */
+
+static rp_status make_ready(load *l) {
+    for (size_t i = 0; i < l->n; i++) {
+        rp_tensor *to = l->to[i], *from = l->from[i];
+        if (!rp__device_equal(from->device, to->device)) from = rp_to_device(from, to->device, false);
+        if (from->dtype != to->dtype) from = rp_to_dtype(from, (rp_dtype)to->dtype);
+        if (rp__tensor_is_error(from)) return rp_error_status();
+        l->from[i] = from;
+    }
     return RP_OK;
 }
 
-/* Counts were copied into copies; from there they go to the optimizer, which parts what no longer goes together. */
-static rp_status write_counts(load *l, const tensors *t) {
+/* counts: one list a group, freed by the caller. What is read into is a copy of the optimizer's counts (counts_of). */
+static rp_status read_counts(load *l, const tensors *t, float **counts) {
     size_t group = 0;
     for (size_t i = 0; i < t->n; i++) {
         const char *end = strrchr(t->items[i].name, '/');
         if (!end || strcmp(end, "/steps") != 0) continue;
-        size_t bytes = (size_t)rp_numel(t->items[i].tensor) * sizeof(float);
-        float *counts = rp__alloc(bytes + 1);
-        if (!counts) return RP__OOM("rp_load");
-        rp_status status = rp_to_host(t->items[i].tensor, counts, bytes);
-        if (status == RP_OK) status = rp__optimizer_set_counts(l->o->optimizer, group++, counts);
-        rp__free(counts);
-        RP_TRY(status);
+        const size_t bytes = (size_t)rp_numel(t->items[i].tensor) * sizeof(float);
+        for (size_t k = 0; k < l->n; k++)
+            if (l->to[k] == t->items[i].tensor && rp__tensor_is_error(rp_copy_(l->to[k], l->from[k])))
+                return rp_error_status();
+        if (!(counts[group] = rp__alloc(bytes + 1))) return RP__OOM("rp_load");
+        RP_TRY(rp_to_host(t->items[i].tensor, counts[group++], bytes));
     }
+    return RP_OK;
+}
+
+static rp_status write_all(load *l, float *const *counts, size_t groups) {
+    for (size_t i = 0; i < l->n; i++)
+        if (rp__tensor_is_error(rp_copy_(l->to[i], l->from[i]))) return rp_error_status();
+    for (size_t g = 0; g < groups; g++) /* which parts what no longer goes together */
+        RP_TRY(rp__optimizer_set_counts(l->o->optimizer, g, counts[g]));
     return RP_OK;
 }
 
@@ -462,11 +477,17 @@ static rp_status load_file(load *l, const char *path, rp_module *m) {
     if (status == RP_OK && l->o->random) status = take_random(l, random, &n_random);
     if (status == RP_OK && l->faults)
         status = rp__fail(RP_ERROR_IO, "rp_load: %s: %s%s", path, l->first, l->faults > 1 ? " (and more)" : "");
-    if (status == RP_OK) status = write_all(l);
-    if (status == RP_OK && l->o->optimizer) status = write_counts(l, &optimizer);
+    const size_t groups = status == RP_OK && l->o->optimizer ? rp_optimizer_group_count(l->o->optimizer) : 0;
+    float **counts = rp__calloc(groups + 1, sizeof *counts);
+    if (!counts && status == RP_OK) status = RP__OOM("rp_load");
+    if (status == RP_OK) status = make_ready(l);
+    if (status == RP_OK && groups) status = read_counts(l, &optimizer, counts);
+    if (status == RP_OK) status = write_all(l, counts, groups);
     if (status == RP_OK && l->o->loader) status = rp_loader_seek(l->o->loader, at.seed, at.epoch, at.batch);
     for (size_t i = 0; i < n_random && status == RP_OK; i++)
         status = rp_generator_set(random[i].g, random[i].seed, random[i].offset);
+    for (size_t g = 0; counts && g < groups; g++) rp__free(counts[g]);
+    rp__free(counts);
     tensors_free(&optimizer);
     rp__free(taken);
     rp__free(l->to);

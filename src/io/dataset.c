@@ -1,4 +1,4 @@
-/* Files that data sets come in: IDX, the binary CIFAR, plain bytes, archives of numpy. All are checked to the byte
+/* Files that data sets come in: IDX, the binary CIFAR, plain bytes. All are checked to the byte
    before they are believed. */
 #include "ops/private.h"
 #include <reprise_io.h>
@@ -155,62 +155,4 @@ rp_status rp_cifar_load_at(const char *site, const char *const *paths, size_t n,
     if (status == RP_OK) status = cifar_read(files, n, classes, images, labels);
     while (opened > 0) rp__file_release(files[--opened]);
     return status;
-}
-
-/* ---------------------------------------------------------------- archives of numpy: zip files whose members are
-   stored as they are */
-
-enum { END = 22, ENTRY = 46, LOCAL = 30, COMMENT_LIMIT = 65535 };
-
-static uint32_t word16(const uint8_t *u) { return u[0] | (uint32_t)u[1] << 8; }
-static uint32_t word32(const uint8_t *u) { return word16(u) | word16(u + 2) << 16; }
-
-static bool is_name(const uint8_t *u, size_t n, const char *name) {
-    const size_t k = strlen(name);
-    if (n < k || memcmp(u, name, k) != 0) return false;
-    return n == k || (n == k + 4 && memcmp(u + k, ".npy", 4) == 0);
-}
-
-static rp_status npz(const rp__file *f, const char *name, rp_tensor **out) {
-    static const char none[] = "it is no archive of numpy";
-    const uint8_t *u = f->data;
-    if (f->bytes < END) return wrong("rp_npz_load", f, none);
-    uint64_t end = f->bytes - END, lowest = f->bytes > END + COMMENT_LIMIT ? f->bytes - END - COMMENT_LIMIT : 0;
-    while (end > lowest && memcmp(u + end, "PK\5\6", 4) != 0) end--;
-    if (memcmp(u + end, "PK\5\6", 4) != 0) return wrong("rp_npz_load", f, none);
-    uint64_t at = word32(u + end + 16);
-    const uint32_t members = word16(u + end + 10);
-    for (uint32_t i = 0; i < members; i++) {
-        if (at > end || end - at < ENTRY || memcmp(u + at, "PK\1\2", 4) != 0) return wrong("rp_npz_load", f, none);
-        const uint64_t n = word16(u + at + 28), behind = n + word16(u + at + 30) + word16(u + at + 32);
-        if (end - at - ENTRY < behind) return wrong("rp_npz_load", f, none);
-        if (is_name(u + at + ENTRY, n, name)) {
-            const uint64_t local = word32(u + at + 42), bytes = word32(u + at + 24);
-            if (word16(u + at + 10) != 0 || word32(u + at + 20) != bytes)
-                return wrong("rp_npz_load", f, "the member is compressed: numpy.savez writes it as it is");
-            if (local > f->bytes || f->bytes - local < LOCAL || memcmp(u + local, "PK\3\4", 4) != 0)
-                return wrong("rp_npz_load", f, none);
-            const uint64_t begin = local + LOCAL + word16(u + local + 26) + word16(u + local + 28);
-            if (begin > f->bytes || f->bytes - begin < bytes) return wrong("rp_npz_load", f, none);
-            return rp__npy_parse(f, u + begin, bytes, out);
-        }
-        at += ENTRY + behind;
-    }
-    char text[160], shown[96];
-    rp__printable(shown, sizeof shown, name);
-    snprintf(text, sizeof text, "it has no member `%s`", shown);
-    return wrong("rp_npz_load", f, text);
-}
-
-rp_tensor *rp_npz_load_at(const char *site, const char *path, const char *name) {
-    RP__CALLED_FROM(site);
-    rp_tensor *t = rp__tensor_error();
-    if (!name) {
-        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_npz_load: the name is NULL");
-        return t;
-    }
-    rp__file *f = rp__file_map("rp_npz_load", path);
-    if (f) (void)npz(f, name, &t);
-    rp__file_release(f);
-    return t;
 }

@@ -148,13 +148,26 @@ static void reorder(char *out, const char *in, const struct header *h, size_t co
     }
 }
 
-static rp_status wrong(const rp__file *f, const char *why) {
+static rp_status wrong(const rp__npy_source *from, const char *why) {
     char name[512];
-    rp__printable(name, sizeof name, f->name);
-    return rp__fail(RP_ERROR_IO, "rp_npy_load: %s: %s", name, why);
+    rp__printable(name, sizeof name, from->file->name);
+    return rp__fail(RP_ERROR_IO, "%s: %s: %s", from->call, name, why);
 }
 
-static rp_status elements(const rp__file *f, const struct header *h, const char *data, size_t bytes, rp_tensor **out) {
+static void unmap(void *ctx) { rp__file_release(ctx); }
+
+static rp_status in_place(const rp__npy_source *from, const struct header *h, const char *data, rp_tensor **out) {
+    if (h->fortran && h->ndim > 1)
+        return wrong(from, "its elements are in Fortran order, which rp_npy_load puts in order");
+    if ((uintptr_t)data % rp_dtype_size(h->dtype))
+        return wrong(from, "its elements are not aligned, as those that rp_npy_load reads need not be");
+    *out = rp_from_blob((void *)(uintptr_t)data, h->size, h->ndim, NULL, h->dtype, rp_cpu(), unmap,
+                        rp__file_retain(from->file)); /* which releases it, on failure too */
+    return rp__tensor_is_error(*out) ? rp_error_status() : RP_OK;
+}
+
+static rp_status elements(const rp__npy_source *from, const struct header *h, const char *data, size_t bytes,
+                          rp_tensor **out) {
     const size_t element = rp_dtype_size(h->dtype);
     size_t count = 1, needed = 0;
     bool empty = false, large = false;
@@ -166,47 +179,57 @@ static rp_status elements(const rp__file *f, const struct header *h, const char 
         char why[160];
         snprintf(why, sizeof why, "its shape needs %zu elements of %zu bytes, and %zu bytes are there", count, element,
                  bytes);
-        return wrong(f, large ? "its sizes are too large" : why);
+        return wrong(from, large ? "its sizes are too large" : why);
     }
     for (size_t i = 0; h->dtype == RP_BOOL && i < bytes; i++)
-        if ((unsigned char)data[i] > 1) return wrong(f, "it has a bool that is neither 0 nor 1");
+        if ((unsigned char)data[i] > 1) return wrong(from, "it has a bool that is neither 0 nor 1");
+    if (from->mapped) return in_place(from, h, data, out);
     char *ordered = h->fortran && h->ndim > 1 && count ? rp__alloc(bytes) : NULL;
-    if (h->fortran && h->ndim > 1 && count && !ordered) return RP__OOM("rp_npy_load");
+    if (h->fortran && h->ndim > 1 && count && !ordered) return RP__OOM(from->call);
     if (ordered) reorder(ordered, data, h, count, element);
     *out = rp_from_data(ordered ? ordered : data, h->size, h->ndim, h->dtype);
     rp__free(ordered);
     return rp__tensor_is_error(*out) ? rp_error_status() : RP_OK;
 }
 
-rp_status rp__npy_parse(const rp__file *f, const uint8_t *u, uint64_t bytes, rp_tensor **out) {
-    if (bytes < PREFIX || memcmp(u, magic, MAGIC) != 0) return wrong(f, "it is no file of numpy");
+rp_status rp__npy_parse(const rp__npy_source *from, const uint8_t *u, uint64_t bytes, rp_tensor **out) {
+    if (bytes < PREFIX || memcmp(u, magic, MAGIC) != 0) return wrong(from, "it is no file of numpy");
     if (u[6] < 1 || u[6] > 3 || u[7] != 0)
-        return wrong(f, "versions 1.0, 2.0 and 3.0 of the format are read, and it has another");
+        return wrong(from, "versions 1.0, 2.0 and 3.0 of the format are read, and it has another");
     const size_t prefix = u[6] == 1 ? PREFIX : PREFIX + 2;
     const size_t length = bytes < prefix ? SIZE_MAX
                           : u[6] == 1    ? u[8] | (size_t)u[9] << 8
                                          : u[8] | (size_t)u[9] << 8 | (size_t)u[10] << 16 | (size_t)u[11] << 24;
-    if (bytes < prefix || length > bytes - prefix) return wrong(f, "it ends within its header");
-    if (length > HEADER_LIMIT || memchr(u + prefix, 0, length)) return wrong(f, foreign);
+    if (bytes < prefix || length > bytes - prefix) return wrong(from, "it ends within its header");
+    if (length > HEADER_LIMIT || memchr(u + prefix, 0, length)) return wrong(from, foreign);
     char text[HEADER_LIMIT + 1], descr[16] = "", why[160];
     memcpy(text, u + prefix, length);
     text[length] = 0;
     struct header h = {0};
     const char *fault;
     if (parse_header(text, &h, descr, &fault))
-        return elements(f, &h, (const char *)u + prefix + length, (size_t)bytes - prefix - length, out);
+        return elements(from, &h, (const char *)u + prefix + length, (size_t)bytes - prefix - length, out);
     snprintf(why, sizeof why, "%s%s%s%s", fault, *descr && fault != foreign ? " (" : "", fault != foreign ? descr : "",
              *descr && fault != foreign ? ")" : "");
-    return wrong(f, why);
+    return wrong(from, why);
+}
+
+static rp_tensor *read(const char *call, const char *path, bool mapped) {
+    rp_tensor *t = rp__tensor_error();
+    rp__file *f = rp__file_map(call, path);
+    if (f) (void)rp__npy_parse(&(rp__npy_source){call, f, mapped}, f->data, f->bytes, &t);
+    rp__file_release(f);
+    return t;
 }
 
 rp_tensor *rp_npy_load_at(const char *site, const char *path) {
     RP__CALLED_FROM(site);
-    rp_tensor *t = rp__tensor_error();
-    rp__file *f = rp__file_map("rp_npy_load", path);
-    if (f) (void)rp__npy_parse(f, f->data, f->bytes, &t);
-    rp__file_release(f);
-    return t;
+    return read("rp_npy_load", path, false);
+}
+
+rp_tensor *rp_npy_map_at(const char *site, const char *path) {
+    RP__CALLED_FROM(site);
+    return read("rp_npy_map", path, true);
 }
 
 /* ---------------------------------------------------------------- writing */
@@ -230,26 +253,35 @@ static size_t make_header(char *out, size_t room, rp_tensor *t, const char *desc
     return all;
 }
 
-static rp_status save(const char *path, rp_tensor *t) {
+rp_status rp__npy_make(const char *call, rp_tensor *t, rp__npy *out) {
     const char *descr = NULL;
-    char header[1024];
+    *out = (rp__npy){.data = NULL};
     if (rp_dtype_of(t) == RP_BF16 && rp__tensor_is_error(t = rp_to_dtype(t, RP_F32))) return rp_error_status();
     for (size_t i = 0; i < N_TYPES; i++)
         if (types[i].dtype == rp_dtype_of(t)) descr = types[i].descr;
-    if (!descr) return rp__fail(RP_ERROR_DTYPE, "rp_npy_save: numpy has no %s", rp_dtype_name(rp_dtype_of(t)));
-    const size_t bytes = (size_t)rp_numel(t) * rp_dtype_size(rp_dtype_of(t));
-    const size_t length = make_header(header, sizeof header, t, descr);
-    void *data = rp__alloc(bytes + 1);
-    if (!data) return RP__OOM("rp_npy_save");
+    if (!descr) return rp__fail(RP_ERROR_DTYPE, "%s: numpy has no %s", call, rp_dtype_name(rp_dtype_of(t)));
+    out->bytes = (size_t)rp_numel(t) * rp_dtype_size(rp_dtype_of(t));
+    out->header_bytes = make_header(out->header, sizeof out->header, t, descr);
+    out->data = rp__alloc(out->bytes + 1);
+    if (!out->data) return rp__fail(RP_ERROR_OUT_OF_MEMORY, "%s: out of memory", call);
+    rp_status status = rp_to_host(t, out->data, out->bytes);
+    if (status == RP_OK) return RP_OK;
+    rp__free(out->data);
+    out->data = NULL;
+    return status;
+}
+
+static rp_status save(const char *path, rp_tensor *t) {
+    rp__npy npy;
     rp__writer w = {.fd = -1};
-    rp_status status = rp_to_host(t, data, bytes);
-    if (status == RP_OK) status = rp__writer_begin(&w, "rp_npy_save", path);
+    RP_TRY(rp__npy_make("rp_npy_save", t, &npy));
+    rp_status status = rp__writer_begin(&w, "rp_npy_save", path);
     if (status == RP_OK) {
-        rp__writer_put(&w, header, length);
-        rp__writer_put(&w, data, bytes);
+        rp__writer_put(&w, npy.header, npy.header_bytes);
+        rp__writer_put(&w, npy.data, npy.bytes);
         status = rp__writer_end(&w, true);
     }
-    rp__free(data);
+    rp__free(npy.data);
     return status;
 }
 

@@ -601,11 +601,26 @@ rp_status rp_module_set_requires_grad_at(const char *site, rp_module *m, bool re
     return RP_OK;
 }
 
-/* A tensor of another dtype in the place of `old`, with its gradient; retained. NULL and a sticky error on failure. */
-static rp_tensor *converted(rp_tensor *old, rp_dtype dtype) {
-    rp_tensor *t = rp_to_dtype(old, dtype), *grad = rp_grad_of(old);
+/* Where tensors go: to a device, or (dtype not NONE) floats to a dtype. */
+typedef struct target {
+    rp_device device;
+    rp_dtype dtype;
+} target;
+
+static bool is_there(const rp_tensor *t, const target *to) {
+    if (to->dtype == RP_DTYPE_NONE) return rp__device_equal(t->device, to->device);
+    return !rp__dtype_is_float((rp_dtype)t->dtype) || (rp_dtype)t->dtype == to->dtype;
+}
+
+static rp_tensor *moved_to(rp_tensor *t, const target *to) {
+    return to->dtype == RP_DTYPE_NONE ? rp_to_device(t, to->device, false) : rp_to_dtype(t, to->dtype);
+}
+
+/* A tensor that takes the place of `old`, with its gradient; retained. NULL and a sticky error on failure. */
+static rp_tensor *converted(rp_tensor *old, const target *to) {
+    rp_tensor *t = moved_to(old, to), *grad = rp_grad_of(old);
     if (rp__tensor_is_error(t) || (rp_requires_grad(old) && rp_set_requires_grad(t, true) != RP_OK)) return NULL;
-    if (grad && rp_set_grad(t, rp_to_dtype(grad, dtype)) != RP_OK) return NULL;
+    if (grad && rp_set_grad(t, moved_to(grad, to)) != RP_OK) return NULL;
     return rp_retain(t);
 }
 
@@ -632,30 +647,27 @@ static void move_entries(void *ctx, rp_module *m) {
     }
 }
 
-static rp_status moves_make(moves *moved, rp_tensor *const *tensors, size_t n, rp_dtype dtype) {
+static rp_status moves_make(moves *moved, rp_tensor *const *tensors, size_t n, const target *goal) {
     for (size_t i = 0; i < n; i++) {
         rp_tensor *t = tensors[i], *to = t;
-        if (!rp__dtype_is_float((rp_dtype)t->dtype) || (rp_dtype)t->dtype == dtype) continue;
-        if (!(to = converted(t, dtype))) return rp_error_status();
+        if (is_there(t, goal)) continue;
+        if (!(to = converted(t, goal))) return rp_error_status();
         moved->all[moved->n++] = (move){rp_retain(t), to};
     }
     return RP_OK;
 }
 
-rp_status rp_module_to_dtype_at(const char *site, rp_module *m, rp_dtype dtype) {
-    RP__CALLED_FROM(site);
+/* Parameters and buffers of m: all, or on failure none. */
+static rp_status move_all(rp_module *m, const char *call, const target *to) {
     size_t np, nb;
-    const list *p = list_of(m, PARAMETERS, "rp_module_to_dtype", &np),
-               *b = p ? list_of(m, BUFFERS, "rp_module_to_dtype", &nb) : NULL;
+    const list *p = list_of(m, PARAMETERS, call, &np), *b = p ? list_of(m, BUFFERS, call, &nb) : NULL;
     if (!b) return rp_error_status();
-    if (!rp__dtype_is_float(dtype))
-        return rp__fail(RP_ERROR_DTYPE, "rp_module_to_dtype: %s is not a floating type", rp_dtype_name(dtype));
     moves moved = {rp__calloc(np + nb + 1, sizeof *moved.all), 0};
-    if (!moved.all) return RP__OOM("rp_module_to_dtype");
+    if (!moved.all) return RP__OOM("moving a module");
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = scope.id ? moves_make(&moved, p->tensors, np, dtype) : rp_error_status();
-    if (status == RP_OK) status = moves_make(&moved, b->tensors, nb, dtype);
+    rp_status status = scope.id ? moves_make(&moved, p->tensors, np, to) : rp_error_status();
+    if (status == RP_OK) status = moves_make(&moved, b->tensors, nb, to);
     rp__scope_end(scope, NULL, 0);
     (void)rp_set_grad_enabled(grad_mode);
     if (status == RP_OK) {
@@ -668,6 +680,19 @@ rp_status rp_module_to_dtype_at(const char *site, rp_module *m, rp_dtype dtype) 
     }
     rp__free(moved.all);
     return status;
+}
+
+rp_status rp_module_to_dtype_at(const char *site, rp_module *m, rp_dtype dtype) {
+    RP__CALLED_FROM(site);
+    if (!rp__dtype_is_float(dtype))
+        return rp__fail(RP_ERROR_DTYPE, "rp_module_to_dtype: %s is not a floating type", rp_dtype_name(dtype));
+    return move_all(m, "rp_module_to_dtype", &(target){.dtype = dtype});
+}
+
+rp_status rp_module_to_device_at(const char *site, rp_module *m, rp_device device) {
+    RP__CALLED_FROM(site);
+    if (!rp__device_get(device)) return rp_error_status();
+    return move_all(m, "rp_module_to_device", &(target){.device = device, .dtype = RP_DTYPE_NONE});
 }
 
 /* ---------------------------------------------------------------- summary */

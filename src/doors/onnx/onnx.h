@@ -23,6 +23,7 @@ typedef struct rp__onnx {
     size_t names_capacity;
     rp__text nodes, weights, inputs, outputs; /* fields of the graph */
     int opset;
+    bool flat;           /* its reader takes no graphs within nodes */
     rp__put_val *symbol; /* per symbol of the graph: its value, i64 (1) */
     size_t n_symbols;
     rp__put_val *arg; /* per argument of the graph, for sizes that are symbols; RP__EMIT_NONE: unknown */
@@ -67,5 +68,16 @@ void rp__onnx_attr_ints(rp__onnx_attrs *a, const char *name, const int64_t *valu
 /* attrs: freed; NULL: none. RP__EMIT_NONE among the inputs: absent. */
 void rp__onnx_node(rp__onnx *o, const char *type, const rp__put_val *in, unsigned n_in, const rp__put_val *out,
                    unsigned n_out, rp__onnx_attrs *attrs);
+
+/* A graph within a node, which sees the values around it: until its end, nodes, inputs and outputs are its own. */
+typedef struct rp__onnx_outer {
+    rp__text nodes, inputs, outputs;
+    rp__put_val *symbol;
+} rp__onnx_outer;
+void rp__onnx_inner_begin(rp__onnx *o, rp__onnx_outer *outer);
+void rp__onnx_inner_end(rp__onnx *o, rp__onnx_outer *outer, rp__onnx_attrs *attrs, const char *name);
+/* Of such a graph, with a name of its own. */
+rp__put_val rp__onnx_inner_input(rp__onnx *o, const rp__put_type *type);
+void rp__onnx_inner_output(rp__onnx *o, rp__put_val v);
 
 #endif

@@ -202,12 +202,10 @@ static void reduce(rp__emitter *e, rp__put_val out, rp__reduce_kind kind, rp__pu
     op(e, "Where", out, RP__EMIT_IS(e, EQ, n, rp__put_int(e, RP_I64, 0)), best, number(e, a, NAN));
 }
 
-static void scan(rp__emitter *e, rp__put_val out, rp__scan_kind kind, rp__put_val a, unsigned dim, bool reversed) {
-    if (kind != RP__SCAN_SUM) {
-        rp__put_lacks(e, "there is no operator for its scan");
-        return;
-    }
+static bool scan(rp__emitter *e, rp__put_val out, rp__scan_kind kind, rp__put_val a, unsigned dim, bool reversed) {
+    if (kind != RP__SCAN_SUM) return false;
     op_int(e, "CumSum", out, a, rp__put_int(e, RP_I64, dim), "reverse", reversed);
+    return true;
 }
 
 /* ---- arrangement */
@@ -400,6 +398,63 @@ static void topk(rp__emitter *e, rp__put_val values, rp__put_val indices, rp__pu
 
 static void softmax(rp__emitter *e, rp__put_val out, rp__put_val a) { op_int(e, "Softmax", out, a, NONE, "axis", -1); }
 
+/* ---- regions */
+
+/* A block as an attribute. */
+static void inner(rp__emitter *e, const rp__ir_block *b, const rp__put_val *args, rp__put_val *results,
+                  rp__onnx_attrs *attrs, const char *name) {
+    rp__onnx_outer outer;
+    rp__onnx_inner_begin(ONNX(e), &outer);
+    (void)rp__lower_block(e, b, args, results);
+    for (uint32_t k = 0; k < b->n_results && !e->failed; k++) rp__onnx_inner_output(ONNX(e), results[k]);
+    rp__onnx_inner_end(ONNX(e), &outer, attrs, name);
+}
+
+static void choose(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, const rp__put_val *out) {
+    rp__put_val *results = rp__alloc((n->n_out + 1u) * sizeof *results);
+    rp__onnx_attrs attrs = {{0}};
+    if (!results) rp__put_oom(e);
+    if (ONNX(e)->flat) rp__put_lacks(e, "it takes no branches");
+    const rp__put_val pred = rp__lower_single(e, in[0]);
+    for (unsigned which = 0; which < 2 && !e->failed; which++)
+        inner(e, &n->regions[which], in + 1, results, &attrs, which == 0 ? "then_branch" : "else_branch");
+    rp__onnx_node(ONNX(e), "If", &pred, 1, out, n->n_out, &attrs);
+    rp__free(results);
+}
+
+/* The condition before the first turn is calculated outside, that of the others at the end of the turn before. */
+static void repeat(rp__emitter *e, const rp__put_loop *loop, const rp__put_val *first, const rp__put_val *out) {
+    const rp__put_type number = {.dtype = RP_I64}, truth = {.dtype = RP_BOOL};
+    if (ONNX(e)->flat) {
+        rp__put_lacks(e, "it takes no loops");
+        return;
+    }
+    rp__put_val *given = rp__alloc((3u * loop->n + 2u) * sizeof *given);
+    if (!given) {
+        rp__put_oom(e);
+        return;
+    }
+    rp__put_val *state = given + loop->n + 2, *next = state + loop->n;
+    rp__onnx_attrs attrs = {{0}};
+    rp__onnx_outer outer;
+    given[0] = loop->most > 0 ? rp__put_int(e, RP_I64, loop->most) : NONE;
+    given[1] = loop->go(e, loop->ctx, first);
+    memcpy(given + 2, first, loop->n * sizeof *given);
+    rp__onnx_inner_begin(ONNX(e), &outer);
+    (void)rp__onnx_inner_input(ONNX(e), &number);
+    (void)rp__onnx_inner_input(ONNX(e), &truth);
+    for (unsigned k = 0; k < loop->n && !e->failed; k++) {
+        const rp__put_type t = e->types[first[k]];
+        state[k] = rp__onnx_inner_input(ONNX(e), &t);
+    }
+    if (!e->failed) loop->turn(e, loop->ctx, state, next);
+    if (!e->failed) rp__onnx_inner_output(ONNX(e), loop->go(e, loop->ctx, next));
+    for (unsigned k = 0; k < loop->n && !e->failed; k++) rp__onnx_inner_output(ONNX(e), next[k]);
+    rp__onnx_inner_end(ONNX(e), &outer, &attrs, "body");
+    rp__onnx_node(ONNX(e), "Loop", given, loop->n + 2, out, loop->n, &attrs);
+    rp__free(given);
+}
+
 /* ---- whole ops */
 
 typedef struct whole {
@@ -542,4 +597,6 @@ const rp__put_ops rp__onnx_ops = {.scalar = scalar,
                                   .pool = pool,
                                   .topk = topk,
                                   .softmax = softmax,
+                                  .choose = choose,
+                                  .repeat = repeat,
                                   .node = node};

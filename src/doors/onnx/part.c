@@ -12,9 +12,10 @@ static rp__put_val add_argument(rp__emitter *e, const rp__put_type *type) {
     return rp__onnx_input((rp__onnx *)e, name, type);
 }
 
-bool rp__onnx_takes(const rp_ir *ir, const rp__ir_node *n, int opset, char why[256]) {
+bool rp__onnx_takes(const rp_ir *ir, const rp__ir_node *n, int opset, bool flat, char why[256]) {
     rp__onnx o;
     rp__onnx_begin(&o, ir, opset);
+    o.flat = flat;
     const bool good = rp__door_takes(&o.emitter, ir, n, add_argument);
     if (!good) (void)snprintf(why, 256, "%s", o.emitter.why);
     rp__onnx_end(&o);

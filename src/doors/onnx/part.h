@@ -16,7 +16,7 @@ typedef struct rp__onnx_part {
 /* who: the engine, for messages. Fails with a sticky error; ended by rp__onnx_part_free in any case. */
 rp_status rp__onnx_part_write(const rp__door_part *part, const char *who, int opset, rp__onnx_part *out);
 void rp__onnx_part_free(rp__onnx_part *p);
-/* Has ONNX a form of the node? */
-bool rp__onnx_takes(const rp_ir *ir, const rp__ir_node *n, int opset, char why[256]);
+/* Has ONNX a form of the node? flat: of an engine that takes no graphs within nodes, as branches and loops have them. */
+bool rp__onnx_takes(const rp_ir *ir, const rp__ir_node *n, int opset, bool flat, char why[256]);
 
 #endif

@@ -31,6 +31,7 @@ enum {
     ATTR_F = 2,
     ATTR_I = 3,
     ATTR_S = 4,
+    ATTR_GRAPH = 6,
     ATTR_INTS = 8,
     ATTR_TYPE = 20,
     TENSOR_DIMS = 1,
@@ -50,7 +51,7 @@ enum {
     DIM_VALUE = 1,
     DIM_NAME = 2
 };
-enum { KIND_FLOAT = 1, KIND_INT = 2, KIND_STRING = 3, KIND_INTS = 7, LOCATION_OUTSIDE = 1 };
+enum { KIND_FLOAT = 1, KIND_INT = 2, KIND_STRING = 3, KIND_GRAPH = 5, KIND_INTS = 7, LOCATION_OUTSIDE = 1 };
 
 int rp__onnx_dtype(rp_dtype dtype) {
     switch (dtype) {
@@ -216,6 +217,52 @@ void rp__onnx_output(rp__onnx *o, const char *name, rp__put_val v) {
     set_name(o, out, name);
     rp__onnx_node(o, "Identity", &v, 1, &out, 1, NULL);
     info(o, &o->outputs, GRAPH_OUTPUT, name, &t);
+}
+
+/* ---- graphs within nodes */
+
+static const char *inner_name(rp__onnx *o, char name[32]) {
+    (void)snprintf(name, 32, "b%u", o->n_extra++);
+    return name;
+}
+
+rp__put_val rp__onnx_inner_input(rp__onnx *o, const rp__put_type *type) {
+    char name[32];
+    return rp__onnx_input(o, inner_name(o, name), type);
+}
+
+void rp__onnx_inner_output(rp__onnx *o, rp__put_val v) {
+    char name[32];
+    rp__onnx_output(o, inner_name(o, name), v);
+}
+
+void rp__onnx_inner_begin(rp__onnx *o, rp__onnx_outer *outer) {
+    *outer = (rp__onnx_outer){.nodes = o->nodes, .inputs = o->inputs, .outputs = o->outputs};
+    o->nodes = o->inputs = o->outputs = (rp__text){0};
+    if (!o->symbol) return; /* sizes that are calculated within are not there outside */
+    outer->symbol = rp__alloc((o->n_symbols + 1) * sizeof *o->symbol);
+    if (outer->symbol)
+        memcpy(outer->symbol, o->symbol, o->n_symbols * sizeof *o->symbol);
+    else
+        rp__put_oom(&o->emitter);
+}
+
+void rp__onnx_inner_end(rp__onnx *o, rp__onnx_outer *outer, rp__onnx_attrs *attrs, const char *name) {
+    rp__text graph = {0}, rest = {0};
+    rp__text *const parts[] = {&o->nodes, &o->inputs, &o->outputs};
+    rp__proto_string(&graph, GRAPH_NAME, name);
+    for (unsigned k = 0; k < 3; k++) {
+        if (parts[k]->length) rp__text_write(&graph, parts[k]->data, parts[k]->length);
+        graph.failed = graph.failed || parts[k]->failed;
+        rp__text_free(parts[k]);
+    }
+    rp__proto_message(&rest, ATTR_GRAPH, &graph);
+    attr(attrs, name, KIND_GRAPH, &rest);
+    o->nodes = outer->nodes;
+    o->inputs = outer->inputs;
+    o->outputs = outer->outputs;
+    rp__free(o->symbol);
+    o->symbol = outer->symbol;
 }
 
 static void entry(rp__text *t, const char *key, const char *value) {

@@ -91,7 +91,7 @@ static int opset(void) { return lib.minor >= 18 ? 21 : lib.minor >= 17 ? 20 : li
 
 static bool takes(const rp__engine_options *options, const rp_ir *ir, const rp__ir_node *n, char why[256]) {
     (void)options;
-    return rp__onnx_takes(ir, n, opset(), why);
+    return rp__onnx_takes(ir, n, opset(), false, why);
 }
 
 /* ---- sessions */

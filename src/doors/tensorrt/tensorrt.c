@@ -30,7 +30,7 @@ static bool takes(const rp__engine_options *options, const rp_ir *ir, const rp__
         (void)snprintf(why, 256, "it has no %s", rp_dtype_name(dtype));
         return false;
     }
-    return rp__onnx_takes(ir, n, OPSET, why);
+    return rp__onnx_takes(ir, n, OPSET, true, why);
 }
 
 typedef struct context {

@@ -119,7 +119,7 @@ static bool open_door(char version[64], char where[512], char why[512]) {
 
 static bool takes(const rp__engine_options *options, const rp_ir *ir, const rp__ir_node *n, char why[256]) {
     (void)options;
-    return rp__onnx_takes(ir, n, OPSET, why);
+    return rp__onnx_takes(ir, n, OPSET, true, why);
 }
 
 /* ---- machines */

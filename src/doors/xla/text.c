@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "doors/lower.h"
 
 #define HLO(e) ((rp__hlo *)(e))
 #define NONE RP__EMIT_NONE
@@ -391,17 +392,14 @@ static void windows(rp__emitter *e, rp__put_val out, rp__reduce_kind kind, rp__p
     signature(e, out, in, 2);
 }
 
-static void scan(rp__emitter *e, rp__put_val out, rp__scan_kind kind, rp__put_val a, unsigned dim, bool reversed) {
+static bool scan(rp__emitter *e, rp__put_val out, rp__scan_kind kind, rp__put_val a, unsigned dim, bool reversed) {
     const rp__put_type t = e->types[a];
     int64_t size[RP_MAX_DIMS], one[RP_MAX_DIMS], pad[RP_MAX_DIMS][2];
     static const rp__reduce_kind as[] = {[RP__SCAN_SUM] = RP__REDUCE_SUM,
                                          [RP__SCAN_PROD] = RP__REDUCE_PROD,
                                          [RP__SCAN_MAX] = RP__REDUCE_MAX,
                                          [RP__SCAN_MIN] = RP__REDUCE_MIN};
-    if (kind == RP__SCAN_LOGADDEXP || rp__dim_same_word(t.size[dim], 0)) {
-        rp__put_lacks(e, "there is no operation for its scan");
-        return;
-    }
+    if (kind == RP__SCAN_LOGADDEXP) return false;
     for (unsigned d = 0; d < t.ndim; d++) {
         const int64_t far = d == dim ? t.size[d] - 1 : 0;
         size[d] = far + 1;
@@ -410,6 +408,7 @@ static void scan(rp__emitter *e, rp__put_val out, rp__scan_kind kind, rp__put_va
         pad[d][1] = reversed ? far : 0;
     }
     windows(e, out, as[kind], a, size, one, one, (const int64_t(*)[2])pad);
+    return true;
 }
 
 static void pool(rp__emitter *e, rp__put_val out, rp__reduce_kind kind, rp__put_val a, const int64_t *kernel,
@@ -675,6 +674,117 @@ static void topk(rp__emitter *e, rp__put_val values, rp__put_val indices, rp__pu
     permute(e, indices, wide, order);
 }
 
+/* ---- regions: blocks see the values around them */
+
+static void types(rp__emitter *e, const rp__put_val *v, unsigned n) {
+    for (unsigned k = 0; k < n; k++) {
+        if (k) LINE(e, ", ");
+        put_type(e, v[k]);
+    }
+}
+
+static void names_of(rp__emitter *e, const rp__put_val *v, unsigned n) {
+    for (unsigned k = 0; k < n; k++) LINE(e, "%s%%%u", k ? ", " : "", v[k]);
+}
+
+static void give_back(rp__emitter *e, const rp__put_val *values, unsigned n) {
+    if (e->failed) return;
+    LINE(e, "    stablehlo.return ");
+    names_of(e, values, n);
+    LINE(e, " : ");
+    types(e, values, n);
+    LINE(e, "\n");
+}
+
+/* Block 0 of a case is the first branch. */
+static void choose(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, const rp__put_val *out) {
+    rp__put_val *results = rp__alloc((n->n_out + 1u) * sizeof *results);
+    if (!results) rp__put_oom(e);
+    for (unsigned k = 0; k < n->n_out && !e->failed; k++) known_sizes(e, &e->types[out[k]]);
+    const rp__put_val pred = rp__lower_single(e, in[0]),
+                      which = rp__put_where(e, pred, rp__put_int(e, RP_I32, 0), rp__put_int(e, RP_I32, 1));
+    if (!e->failed) {
+        LINE(e, "    ");
+        names_of(e, out, n->n_out);
+        LINE(e, " = \"stablehlo.case\"(%%%u) ({\n", which);
+        for (unsigned k = 0; k < 2; k++) {
+            (void)rp__lower_block(e, &n->regions[k], in + 1, results);
+            give_back(e, results, n->n_out);
+            LINE(e, "%s", k == 0 ? "    }, {\n" : "    }) : (");
+        }
+    }
+    if (!e->failed) {
+        put_type(e, which);
+        LINE(e, ") -> (");
+        types(e, out, n->n_out);
+        LINE(e, ")\n");
+    }
+    rp__free(results);
+}
+
+/* The head of a loop's block, whose arguments are new values. */
+static void block_args(rp__emitter *e, const rp__put_val *first, unsigned n, rp__put_val *args) {
+    for (unsigned k = 0; k < n; k++) {
+        const rp__put_type t = e->types[first[k]];
+        args[k] = rp__put_new(e, &t);
+    }
+    if (e->failed) return;
+    LINE(e, "    ^bb0(");
+    for (unsigned k = 0; k < n; k++) {
+        LINE(e, "%s%%%u: ", k ? ", " : "", args[k]);
+        put_type(e, args[k]);
+    }
+    LINE(e, "):\n");
+}
+
+/* The number of turns is one more value of the state, where it is bounded. */
+static void repeat(rp__emitter *e, const rp__put_loop *loop, const rp__put_val *first, const rp__put_val *out) {
+    const unsigned n = loop->n, all = n + (loop->most > 0);
+    rp__put_val *given = rp__alloc(4u * ((size_t)n + 1) * sizeof *given);
+    if (!given) {
+        rp__put_oom(e);
+        return;
+    }
+    rp__put_val *gives = given + n + 1, *state = gives + n + 1, *next = state + n + 1;
+    memcpy(given, first, n * sizeof *given);
+    memcpy(gives, out, n * sizeof *gives);
+    for (unsigned k = 0; k < n; k++) known_sizes(e, &e->types[first[k]]);
+    if (loop->most > 0) {
+        const rp__put_type number = {.dtype = RP_I64};
+        given[n] = rp__put_int(e, RP_I64, 0);
+        gives[n] = rp__put_new(e, &number);
+    }
+    if (!e->failed) {
+        LINE(e, "    ");
+        names_of(e, gives, all);
+        LINE(e, " = \"stablehlo.while\"(");
+        names_of(e, given, all);
+        LINE(e, ") ({\n");
+        block_args(e, given, all, state);
+    }
+    if (!e->failed) {
+        next[0] = loop->go(e, loop->ctx, state);
+        if (loop->most > 0)
+            next[0] = RP__EMIT2(e, AND, next[0], RP__EMIT_IS(e, LT, state[n], rp__put_int(e, RP_I64, loop->most)));
+        give_back(e, next, 1);
+        LINE(e, "    }, {\n");
+        block_args(e, given, all, state);
+    }
+    if (!e->failed) {
+        loop->turn(e, loop->ctx, state, next);
+        if (loop->most > 0) next[n] = RP__EMIT2(e, ADD, state[n], rp__put_int(e, RP_I64, 1));
+        give_back(e, next, all);
+    }
+    if (!e->failed) {
+        LINE(e, "    }) : (");
+        types(e, given, all);
+        LINE(e, ") -> (");
+        types(e, gives, all);
+        LINE(e, ")\n");
+    }
+    rp__free(given);
+}
+
 const rp__put_ops rp__hlo_ops = {.scalar = scalar,
                                  .table = table,
                                  .iota = iota,
@@ -695,4 +805,6 @@ const rp__put_ops rp__hlo_ops = {.scalar = scalar,
                                  .conv = conv,
                                  .conv_transpose = conv_transpose,
                                  .pool = pool,
-                                 .topk = topk};
+                                 .topk = topk,
+                                 .choose = choose,
+                                 .repeat = repeat};

@@ -26,8 +26,9 @@ enum {
     RP__GEMM_MAKES_A = 8,
     RP__GEMM_MAKES_B = 16,
     RP__GEMM_MAKES_B_ALONG = 32,
-    RP__GEMM_TURNED = 64, /* of operands that are made: a is the second factor */
-    RP__GEMM_DOTS = 128   /* by the matrix unit (dots.h), which reads both operands from memory */
+    RP__GEMM_TURNED = 64,   /* of operands that are made: a is the second factor */
+    RP__GEMM_DOTS = 128,    /* by the matrix unit (dots.h), which reads both operands from memory */
+    RP__CONV_BY_LANES = 256 /* WEIGHT: lanes are groups (isa/gemm_lanes.h); an item has TILE_N channels of x */
 };
 
 /* out[m, n] = sum over k of a[m, k] b[k, n], for each index of the batch dims. Strides in elements. */
@@ -83,6 +84,14 @@ enum {
     RP__CONV_TILE_N,
     RP__CONV_FLAGS,
     RP__CONV_WORDS
+};
+/* Lanes of groups, of every instruction set; the most of a group's rows of y, taps, weights an item, places of x at once. */
+enum {
+    RP__CONV_LANES = 16,
+    RP__CONV_LANES_ROWS = 12,
+    RP__CONV_LANES_TAPS = 128,
+    RP__CONV_LANES_SUMS = 4096,
+    RP__CONV_LANES_ROOM = 2048
 };
 typedef enum rp__conv_kind { RP__CONV_FORWARD, RP__CONV_INPUT, RP__CONV_WEIGHT, RP__CONV_KINDS } rp__conv_kind;
 

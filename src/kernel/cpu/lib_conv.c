@@ -16,9 +16,22 @@ static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, 
     rp__gemm_current()->conv[kernel->key.lo >> 8][kernel->key.lo & 0xff](kernel, words, begin, end);
 }
 
-rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                            const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
-    (void)d;
+/* Channels of x for an item of weight gradients whose lanes are groups; 0: groups are too few, or too large. */
+static int64_t channels_by_lanes(const int64_t *v, int64_t groups, int64_t O, int64_t C) {
+    const int64_t *ys = v + RP__CONV_YS, *ws = v + RP__CONV_WS, *stride = v + RP__CONV_STRIDE;
+    const int64_t *dilation = v + RP__CONV_DILATION;
+    const int64_t taps = ws[0] * ws[1] * ws[2], wide = (ys[2] - 1) * stride[2] + (ws[2] - 1) * dilation[2] + 1;
+    if (groups < RP__CONV_LANES / 2 || O > RP__CONV_LANES_ROWS || taps > RP__CONV_LANES_TAPS ||
+        (double)wide * (double)ws[0] * ((double)(ws[1] - 1) * (double)dilation[1] + 1) > RP__CONV_LANES_ROOM)
+        return 0;
+    const int64_t sets = (groups + RP__CONV_LANES - 1) / RP__CONV_LANES, most = RP__CONV_LANES_SUMS / (O * taps);
+    const int64_t wanted = (4 * rp_num_threads() + sets - 1) / sets, parts = wanted < C ? wanted : C;
+    const int64_t each = (C + parts - 1) / parts;
+    return each < most ? each : most;
+}
+
+static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, unsigned flags,
+                      rp__launch_buffer *buffer, rp__launch *out) {
     /* where x, w, y stand among the operands; the first operand is the result */
     static const unsigned order[RP__CONV_KINDS][3] = {{1, 2, 0}, {0, 2, 1}, {2, 0, 1}};
     static const uint32_t words_of[3] = {RP__CONV_X, RP__CONV_W, RP__CONV_Y};
@@ -68,7 +81,7 @@ rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand 
     const int64_t C = w->size[1], O = w->size[0] / groups, images = x->size[0];
     v[RP__CONV_IMAGES] = (uint64_t)images, v[RP__CONV_GROUPS] = (uint64_t)groups;
     v[RP__CONV_C] = (uint64_t)C, v[RP__CONV_O] = (uint64_t)O;
-    v[RP__CONV_FLAGS] = bias ? RP__GEMM_BIAS_M : 0;
+    v[RP__CONV_FLAGS] = flags | (bias ? RP__GEMM_BIAS_M : 0u);
     out->n_words = RP__CONV_WORDS;
 
     int64_t taps = 1, points = 1, positions = 1, phases = 1;
@@ -82,7 +95,16 @@ rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand 
     const int64_t columns = kind == RP__CONV_FORWARD ? points : kind == RP__CONV_INPUT ? positions : C * taps;
     const int64_t blocks = phases * groups * (kind == RP__CONV_WEIGHT ? 1 : images);
     const double work = (double)images * (double)groups * (double)O * (double)C * (double)points * (double)taps;
-    int64_t tm, tn;
+    int64_t tm = O, tn = 0;
+    out->kernel = &kernels[kind][x->dtype];
+    if (kind == RP__CONV_WEIGHT && !(flags & RP__GEMM_DOTS)) tn = channels_by_lanes((const int64_t *)v, groups, O, C);
+    if (tn > 0) {
+        v[RP__CONV_TILE_M] = (uint64_t)tm, v[RP__CONV_TILE_N] = (uint64_t)tn;
+        v[RP__CONV_FLAGS] |= RP__CONV_BY_LANES;
+        out->items = (groups + RP__CONV_LANES - 1) / RP__CONV_LANES * ((C + tn - 1) / tn);
+        out->grain = rp__cpu_grain(out->items, work / (double)out->items / 12 + 300);
+        return RP_OK;
+    }
     rp__cpu_gemm_cut(rows, columns, blocks, work / (double)rows / (double)columns, RP__GEMM_MAX_TILE_M, &tm, &tn);
     /* Whole rows of the result: their columns read one box of each channel (isa/conv_plan.h). */
     const int64_t step = kind == RP__CONV_INPUT ? (int64_t)v[RP__CONV_STRIDE + 2] : 1;
@@ -96,14 +118,17 @@ rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand 
     v[RP__CONV_TILE_M] = (uint64_t)tm, v[RP__CONV_TILE_N] = (uint64_t)tn;
     out->items = blocks * tiles_m * tiles_n;
     out->grain = rp__cpu_grain(out->items, work / (double)out->items / 6 + 300);
-    out->kernel = &kernels[kind][x->dtype];
     return RP_OK;
+}
+
+rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                            const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)d;
+    return bind(op, o, n, call, 0, buffer, out);
 }
 
 rp_status rp__cpu_conv_dots_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                  const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
-    buffer->words[RP__CONV_FLAGS] = 0; /* nothing is bound where there is nothing to compute */
-    RP_TRY(rp__cpu_conv_bind(d, op, o, n, call, buffer, out));
-    buffer->words[RP__CONV_FLAGS] |= RP__GEMM_DOTS;
-    return RP_OK;
+    (void)d;
+    return bind(op, o, n, call, RP__GEMM_DOTS, buffer, out);
 }

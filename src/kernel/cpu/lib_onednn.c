@@ -95,6 +95,7 @@ static const rp__onednn *onednn(void) {
     pthread_once(&once, open_module);
     return table;
 }
+const rp__onednn *rp__onednn_module(void) { return onednn(); }
 bool rp__onednn_available(void) { return onednn() != NULL; }
 
 /* ---- plans: those that were used last, and those in use */

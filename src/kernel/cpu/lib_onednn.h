@@ -15,6 +15,7 @@
    convolutions needs. */
 enum { RP__ONEDNN_PLANS = 2048 };
 
+const rp__onednn *rp__onednn_module(void); /* NULL: it is not here */
 bool rp__onednn_available(void);
 size_t rp__onednn_plan_count(void);
 /* Can oneDNN compute the problem? scratch: bytes of workspace then. */

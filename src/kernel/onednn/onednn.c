@@ -1,49 +1,19 @@
 /* libreprise-onednn.so: plans over oneDNN's C interface, 2.x and 3.x. See onednn.h. Knows nothing of the library's types. */
-#include "kernel/onednn/onednn.h"
-
-#include <dnnl.h>
-#include <dnnl_version.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* oneDNN's threads are OpenMP's in most builds; each of our threads asks for one, and then again for what it had: the thread is the
-   program's, and so are its other uses of OpenMP. */
-extern void omp_set_num_threads(int n) __attribute__((weak));
-extern int omp_get_max_threads(void) __attribute__((weak));
-static int one_thread(void) {
-    int before = omp_set_num_threads && omp_get_max_threads ? omp_get_max_threads() : 1;
-    if (before != 1) omp_set_num_threads(1);
-    return before;
-}
-static void threads_again(int before) {
-    if (before != 1) omp_set_num_threads(before);
-}
+#include "kernel/onednn/parts.h"
 
-static dnnl_engine_t engine;
+dnnl_engine_t rp__dnnl_engine;
 static void make_engine(void) {
-    if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) engine = NULL;
+    if (dnnl_engine_create(&rp__dnnl_engine, dnnl_cpu, 0) != dnnl_success) rp__dnnl_engine = NULL;
 }
-
-#if DNNL_VERSION_MAJOR >= 3
-typedef dnnl_memory_desc_t desc; /* owned pointer */
-#define DESC(d) (*(d))
-static int desc_new(desc *d, int ndim, const dnnl_dims_t size, dnnl_data_type_t type, const dnnl_dims_t stride) {
-    return dnnl_memory_desc_create_with_strides(d, ndim, size, type, stride) == dnnl_success;
+bool rp__dnnl_begin(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_engine);
+    return rp__dnnl_engine != NULL;
 }
-static void desc_free(desc *d) {
-    if (*d) dnnl_memory_desc_destroy(*d);
-}
-typedef const_dnnl_memory_desc_t desc_ref;
-#else
-typedef dnnl_memory_desc_t desc;
-#define DESC(d) (d)
-static int desc_new(desc *d, int ndim, const dnnl_dims_t size, dnnl_data_type_t type, const dnnl_dims_t stride) {
-    return dnnl_memory_desc_init_by_strides(d, ndim, size, type, stride) == dnnl_success;
-}
-static void desc_free(desc *d) { (void)d; }
-typedef const dnnl_memory_desc_t *desc_ref;
-#endif
 
 typedef struct plan {
     dnnl_primitive_t primitive;
@@ -63,9 +33,9 @@ static void plan_free(void *p) {
     free(x);
 }
 
-static dnnl_status_t describe(const rp__onednn_problem *q, desc d[4], const_dnnl_primitive_attr_t attr,
-                              dnnl_primitive_desc_t *out) {
-    desc_ref bias = q->bias ? DESC(&d[3]) : NULL;
+dnnl_status_t rp__dnnl_describe(const rp__onednn_problem *q, rp__dnnl_desc d[4], const_dnnl_primitive_attr_t attr,
+                                dnnl_primitive_desc_t *out) {
+    rp__dnnl_desc_ref bias = q->bias ? RP__DESC(&d[3]) : NULL;
     dnnl_dims_t dilates = {0}, strides = {0}, left = {0}, right = {0};
     for (int i = 0; i < q->spatial; i++) {
         dilates[i] = q->dilation[i] - 1;
@@ -75,39 +45,39 @@ static dnnl_status_t describe(const rp__onednn_problem *q, desc d[4], const_dnnl
     }
 #if DNNL_VERSION_MAJOR >= 3
     if (q->kind == RP__ONEDNN_MATMUL)
-        return dnnl_matmul_primitive_desc_create(out, engine, d[1], d[2], bias, d[0], attr);
+        return dnnl_matmul_primitive_desc_create(out, rp__dnnl_engine, d[1], d[2], bias, d[0], attr);
     if (q->kind == RP__ONEDNN_CONV_FORWARD)
-        return dnnl_convolution_forward_primitive_desc_create(out, engine, dnnl_forward_inference,
+        return dnnl_convolution_forward_primitive_desc_create(out, rp__dnnl_engine, dnnl_forward_inference,
                                                               dnnl_convolution_direct, d[1], d[2], bias, d[0], strides,
                                                               dilates, left, right, attr);
     dnnl_primitive_desc_t hint = NULL;
-    dnnl_status_t status =
-        dnnl_convolution_forward_primitive_desc_create(&hint, engine, dnnl_forward_training, dnnl_convolution_direct,
-                                                       d[0], d[2], NULL, d[1], strides, dilates, left, right, NULL);
+    dnnl_status_t status = dnnl_convolution_forward_primitive_desc_create(&hint, rp__dnnl_engine, dnnl_forward_training,
+                                                                          dnnl_convolution_direct, d[0], d[2], NULL,
+                                                                          d[1], strides, dilates, left, right, NULL);
     if (status != dnnl_success) return status;
-    status = dnnl_convolution_backward_data_primitive_desc_create(out, engine, dnnl_convolution_direct, d[0], d[2],
-                                                                  d[1], strides, dilates, left, right, hint, attr);
+    status = dnnl_convolution_backward_data_primitive_desc_create(
+        out, rp__dnnl_engine, dnnl_convolution_direct, d[0], d[2], d[1], strides, dilates, left, right, hint, attr);
 #else
     dnnl_status_t status;
     if (q->kind == RP__ONEDNN_MATMUL) {
         dnnl_matmul_desc_t op;
         status = dnnl_matmul_desc_init(&op, &d[1], &d[2], bias, &d[0]);
-        return status == dnnl_success ? dnnl_primitive_desc_create(out, &op, attr, engine, NULL) : status;
+        return status == dnnl_success ? dnnl_primitive_desc_create(out, &op, attr, rp__dnnl_engine, NULL) : status;
     }
     dnnl_convolution_desc_t op;
     if (q->kind == RP__ONEDNN_CONV_FORWARD) {
         status = dnnl_dilated_convolution_forward_desc_init(&op, dnnl_forward_inference, dnnl_convolution_direct, &d[1],
                                                             &d[2], bias, &d[0], strides, dilates, left, right);
-        return status == dnnl_success ? dnnl_primitive_desc_create(out, &op, attr, engine, NULL) : status;
+        return status == dnnl_success ? dnnl_primitive_desc_create(out, &op, attr, rp__dnnl_engine, NULL) : status;
     }
     dnnl_primitive_desc_t hint = NULL;
     status = dnnl_dilated_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &d[0],
                                                         &d[2], NULL, &d[1], strides, dilates, left, right);
-    if (status == dnnl_success) status = dnnl_primitive_desc_create(&hint, &op, NULL, engine, NULL);
+    if (status == dnnl_success) status = dnnl_primitive_desc_create(&hint, &op, NULL, rp__dnnl_engine, NULL);
     if (status != dnnl_success) return status;
     status = dnnl_dilated_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &d[0], &d[2], &d[1],
                                                               strides, dilates, left, right);
-    if (status == dnnl_success) status = dnnl_primitive_desc_create(out, &op, attr, engine, hint);
+    if (status == dnnl_success) status = dnnl_primitive_desc_create(out, &op, attr, rp__dnnl_engine, hint);
 #endif
     dnnl_primitive_desc_destroy(hint);
     return status;
@@ -123,7 +93,7 @@ static dnnl_primitive_attr_t attributes(void) {
 }
 
 /* oneDNN wants the groups of a weight as a dim of their own. */
-static int weight_desc(desc *d, const rp__onednn_problem *q, dnnl_data_type_t type) {
+static int weight_desc(rp__dnnl_desc *d, const rp__onednn_problem *q, dnnl_data_type_t type) {
     dnnl_dims_t size = {0}, stride = {0};
     int n = 0;
     if (q->groups > 1) {
@@ -133,70 +103,68 @@ static int weight_desc(desc *d, const rp__onednn_problem *q, dnnl_data_type_t ty
         size[n] = q->size[2][0], stride[n++] = q->stride[2][0];
     }
     for (int i = 1; i < q->ndim; i++) size[n] = q->size[2][i], stride[n++] = q->stride[2][i];
-    return desc_new(d, n, size, type, stride);
+    return rp__dnnl_desc_new(d, n, size, type, stride);
 }
 
 static void *make_plan(const rp__onednn_problem *q, size_t *scratch) {
     const dnnl_data_type_t type = q->dtype == RP__ONEDNN_F32    ? dnnl_f32
                                   : q->dtype == RP__ONEDNN_BF16 ? dnnl_bf16
                                                                 : dnnl_f16;
-    desc d[4];
+    rp__dnnl_desc d[4];
     memset(d, 0, sizeof d);
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
-    plan *p = engine ? calloc(1, sizeof *p) : NULL;
+    plan *p = rp__dnnl_begin() ? calloc(1, sizeof *p) : NULL;
     int ok = p != NULL;
     for (int i = 0; ok && i < 3; i++) {
         dnnl_dims_t size = {0}, stride = {0};
         for (int k = 0; k < q->ndim; k++) size[k] = q->size[i][k], stride[k] = q->stride[i][k];
         ok = i == 2 && q->kind != RP__ONEDNN_MATMUL ? weight_desc(&d[i], q, type)
-                                                    : desc_new(&d[i], q->ndim, size, type, stride);
+                                                    : rp__dnnl_desc_new(&d[i], q->ndim, size, type, stride);
     }
     if (ok && q->bias) {
         dnnl_dims_t size = {1, 1, 1}, stride = {1, 1, 1};
         if (q->kind == RP__ONEDNN_MATMUL) {
             size[2] = q->size[0][2], stride[0] = stride[1] = size[2];
-            ok = desc_new(&d[3], 3, size, type, stride);
+            ok = rp__dnnl_desc_new(&d[3], 3, size, type, stride);
         } else {
             size[0] = q->size[0][1];
-            ok = desc_new(&d[3], 1, size, type, stride);
+            ok = rp__dnnl_desc_new(&d[3], 1, size, type, stride);
         }
     }
     ok = ok && (attr = attributes()) != NULL;
-    ok = ok && describe(q, d, attr, &pd) == dnnl_success;
+    ok = ok && rp__dnnl_describe(q, d, attr, &pd) == dnnl_success;
     ok = ok && dnnl_primitive_create(&p->primitive, pd) == dnnl_success;
-    ok = ok && dnnl_stream_create(&p->stream, engine, dnnl_stream_default_flags) == dnnl_success;
+    ok = ok && dnnl_stream_create(&p->stream, rp__dnnl_engine, dnnl_stream_default_flags) == dnnl_success;
     static const int matmul_args[4] = {DNNL_ARG_DST, DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS};
     static const int input_args[4] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS};
     for (int i = 0; ok && i < (q->bias ? 4 : 3); i++) {
-        ok = dnnl_memory_create(&p->memory[i], DESC(&d[i]), engine, DNNL_MEMORY_NONE) == dnnl_success;
+        ok = dnnl_memory_create(&p->memory[i], RP__DESC(&d[i]), rp__dnnl_engine, DNNL_MEMORY_NONE) == dnnl_success;
         p->args[p->n_args].arg = q->kind == RP__ONEDNN_CONV_INPUT ? input_args[i] : matmul_args[i];
         p->args[p->n_args++].memory = p->memory[i];
     }
     *scratch = 0;
     if (ok) {
-        desc_ref wanted = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        rp__dnnl_desc_ref wanted = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
         *scratch = wanted ? dnnl_memory_desc_get_size(wanted) : 0;
         if (*scratch) {
-            ok = dnnl_memory_create(&p->memory[4], wanted, engine, DNNL_MEMORY_NONE) == dnnl_success;
+            ok = dnnl_memory_create(&p->memory[4], wanted, rp__dnnl_engine, DNNL_MEMORY_NONE) == dnnl_success;
             p->args[p->n_args].arg = DNNL_ARG_SCRATCHPAD;
             p->args[p->n_args++].memory = p->memory[4];
         }
     }
     if (pd) dnnl_primitive_desc_destroy(pd);
     if (attr) dnnl_primitive_attr_destroy(attr);
-    for (int i = 0; i < 4; i++) desc_free(&d[i]);
+    for (int i = 0; i < 4; i++) rp__dnnl_desc_free(&d[i]);
     if (ok) return p;
     plan_free(p);
     return NULL;
 }
 
 static void *plan_new(const rp__onednn_problem *q, size_t *scratch) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int before = one_thread();
-    pthread_once(&once, make_engine);
+    int before = rp__dnnl_threads(1);
     void *p = make_plan(q, scratch);
-    threads_again(before);
+    (void)rp__dnnl_threads(before);
     return p;
 }
 
@@ -211,9 +179,9 @@ static int run_alone(plan *p, void *const addresses[4], void *scratch) {
 }
 
 static int run(void *handle, void *const addresses[4], void *scratch) {
-    int before = one_thread();
+    int before = rp__dnnl_threads(1);
     int status = run_alone(handle, addresses, scratch);
-    threads_again(before);
+    (void)rp__dnnl_threads(before);
     return status;
 }
 
@@ -224,4 +192,7 @@ __attribute__((visibility("default"))) const rp__onednn rp__onednn_table = {
     .plan_new = plan_new,
     .run = run,
     .plan_free = plan_free,
+    .net_new = rp__dnnl_net_new,
+    .net_run = rp__dnnl_net_run,
+    .net_free = rp__dnnl_net_free,
 };

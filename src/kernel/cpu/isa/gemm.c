@@ -16,6 +16,7 @@
 #define MICRO_ROWS 6
 #endif
 #define GEMM_MAX_NR (2 * RP_VEC_BYTES / 4) /* columns of a panel of 4-byte elements */
+#define SLIM (16 / GEMM_BYTES)             /* columns that need no padding */
 #define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)  /* panels that a lone row takes at once: within a tile */
 #define WEIGHT_BYTES (2048 * 1024)         /* of a convolution's weight, for one tile's rows */
 #if defined(__clang__)

@@ -148,6 +148,105 @@ static void N(micro_rows)(N(micro_call) * m, int64_t mr, int64_t row_step) {
     }
 }
 
+/* The last columns of a tile without padding: of so many lanes the largest vector that is no wider than they, and where they are more a second
+   one that ends with them. A column in both is computed twice, and stored as one. */
+#if MICRO_ROWS > 6
+#define SLIM_ROWS 8
+#else
+#define SLIM_ROWS 4
+#endif
+#define SLIM_KERNEL(lanes)                                                                                             \
+    typedef T N(slim##lanes) __attribute__((vector_size(lanes * sizeof(T))));                                          \
+    typedef N(slim##lanes) N(slim##lanes##_u) __attribute__((aligned(1), may_alias));                                  \
+    RP__VEC_FN void N(slim_by_##lanes)(const int mr, const bool two, const N(micro_call) * m, int64_t second) {        \
+        typedef N(slim##lanes) vector;                                                                                 \
+        typedef N(slim##lanes##_u) vector_u;                                                                           \
+        const int64_t am = m->am, ldc = m->ldc;                                                                        \
+        const T *a = m->a, *b = m->b;                                                                                  \
+        T *c = m->c;                                                                                                   \
+        vector acc[8][2];                                                                                              \
+        UNROLL for (int i = 0; i < mr; i++) acc[i][0] = acc[i][1] = (vector){0};                                       \
+        for (int64_t k = 0; k < m->kc; k++, a += m->ak, b += m->bk) {                                                  \
+            const vector b0 = *(const vector_u *)b, b1 = *(const vector_u *)(two ? b + second : b);                    \
+            UNROLL for (int i = 0; i < mr; i++) {                                                                      \
+                const vector x = a[i * am] - (vector){0};                                                              \
+                acc[i][0] += x * b0;                                                                                   \
+                if (two) acc[i][1] += x * b1;                                                                          \
+            }                                                                                                          \
+        }                                                                                                              \
+        UNROLL for (int i = 0; i < mr; i++) {                                                                          \
+            vector_u *const to[2] = {(vector_u *)(c + i * ldc), (vector_u *)(c + i * ldc + second)};                   \
+            if (!m->first) {                                                                                           \
+                acc[i][0] = *to[0] + acc[i][0];                                                                        \
+                if (two) acc[i][1] = *to[1] + acc[i][1];                                                               \
+            }                                                                                                          \
+            if (m->last && m->bias_n) {                                                                                \
+                acc[i][0] += *(const vector_u *)m->bias_n;                                                             \
+                if (two) acc[i][1] += *(const vector_u *)(m->bias_n + second);                                         \
+            }                                                                                                          \
+            if (m->last && m->bias_m) {                                                                                \
+                const vector x = m->bias_m[i] - (vector){0};                                                           \
+                acc[i][0] += x;                                                                                        \
+                if (two) acc[i][1] += x;                                                                               \
+            }                                                                                                          \
+            *to[0] = acc[i][0];                                                                                        \
+            if (two) *to[1] = acc[i][1];                                                                               \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static __attribute__((noinline)) int N(slim_two_##lanes)(const N(micro_call) * m, int64_t mr, int64_t second) {    \
+        if (mr >= 8 && SLIM_ROWS == 8) return N(slim_by_##lanes)(SLIM_ROWS, true, m, second), 8;                       \
+        if (mr >= 4) return N(slim_by_##lanes)(4, true, m, second), 4;                                                 \
+        if (mr >= 2) return N(slim_by_##lanes)(2, true, m, second), 2;                                                 \
+        return N(slim_by_##lanes)(1, true, m, second), 1;                                                              \
+    }                                                                                                                  \
+    static __attribute__((noinline)) int N(slim_one_##lanes)(const N(micro_call) * m, int64_t mr, int64_t second) {    \
+        if (mr >= 8) return N(slim_by_##lanes)(8, false, m, second), 8;                                                \
+        if (mr >= 4) return N(slim_by_##lanes)(4, false, m, second), 4;                                                \
+        if (mr >= 2) return N(slim_by_##lanes)(2, false, m, second), 2;                                                \
+        return N(slim_by_##lanes)(1, false, m, second), 1;                                                             \
+    }
+#if GEMM_BYTES == 8
+SLIM_KERNEL(2)
+#endif
+#if RP_VEC_BYTES >= 4 * GEMM_BYTES
+SLIM_KERNEL(4)
+#endif
+#if RP_VEC_BYTES >= 8 * GEMM_BYTES
+SLIM_KERNEL(8)
+#endif
+#if RP_VEC_BYTES >= 16 * GEMM_BYTES
+SLIM_KERNEL(16)
+#endif
+#undef SLIM_KERNEL
+#undef SLIM_ROWS
+
+/* mr rows of `columns`, from SLIM (gemm.c) to 2 L of them, as micro_rows of a panel. */
+static void N(slim_rows)(const N(micro_call) * call, int64_t columns, int64_t mr, int64_t row_step) {
+    int (*two)(const N(micro_call) * m, int64_t mr, int64_t second);
+    int (*one)(const N(micro_call) * m, int64_t mr, int64_t second);
+    N(micro_call) m = *call;
+    int64_t lanes = SLIM;
+#if GEMM_BYTES == 8
+    two = N(slim_two_2), one = N(slim_one_2);
+#endif
+#if RP_VEC_BYTES >= 4 * GEMM_BYTES
+    if (columns >= 4) lanes = 4, two = N(slim_two_4), one = N(slim_one_4);
+#endif
+#if RP_VEC_BYTES >= 8 * GEMM_BYTES
+    if (columns >= 8) lanes = 8, two = N(slim_two_8), one = N(slim_one_8);
+#endif
+#if RP_VEC_BYTES >= 16 * GEMM_BYTES
+    if (columns >= 16) lanes = 16, two = N(slim_two_16), one = N(slim_one_16);
+#endif
+    while (mr > 0) {
+        const int step = (columns > lanes ? two : one)(&m, mr, columns - lanes);
+        mr -= step;
+        m.a += step * row_step;
+        m.c += step * m.ldc;
+        if (m.bias_m) m.bias_m += step;
+    }
+}
+
 #if GEMM_BYTES == 4
 /* BLOCK lines of BLOCK elements, `along` apart, into columns of rows W apart. */
 #if RP_VEC_BYTES >= 32

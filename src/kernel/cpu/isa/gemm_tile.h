@@ -385,8 +385,30 @@ static void N(dots)(const N(job) * g, N(scratch) * memory, T *c, int64_t ld, int
 }
 #endif
 
+/* Sums of a block of k, added to c[column][row], NR elements a column. */
+static void N(across)(const N(job) * g, T *c, int64_t m0, int64_t mc, int64_t n0, int64_t nc, int64_t k0, int64_t kc,
+                      bool first, T *panel, T *run) {
+#if SAME
+    int64_t rows = SLIM;
+    while (rows < mc) rows *= 2;
+    N(pack_lines)(NR, g->a + (m0 - g->a_first) * g->am + k0 * g->ak, g->am, g->ak, mc, kc, panel, 0, run);
+    const A(micro_call) m = {.kc = kc,
+                             .a = (const T *)(const void *)(g->b + n0 * g->bn + k0),
+                             .am = g->bn,
+                             .ak = 1,
+                             .b = panel,
+                             .bk = NR,
+                             .c = c,
+                             .ldc = NR,
+                             .first = first};
+    A(slim_rows)(&m, rows, nc, g->bn);
+#else
+    (void)g, (void)c, (void)m0, (void)mc, (void)n0, (void)nc, (void)k0, (void)kc, (void)first, (void)panel, (void)run;
+#endif
+}
+
 static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
-    T *const pb = memory->pb, *const pa = memory->pa, *const kept = memory->kept, *const bias = memory->bias;
+    T *const pb = memory->pb, *const pa = memory->pa, *kept = memory->kept, *const bias = memory->bias;
     const struct conv_box *box = g->box;
     bool stream = false;
 #ifdef LOAD_VECTOR
@@ -394,13 +416,24 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
              !g->makes_b && nc >= 4 * L;
 #endif
     const int64_t columns = box ? box->columns : nc;
+    /* Few rows, and columns of b as lines: these are read in place, as rows of the turned product, each a vector or two that are nearly full. */
+    const bool across = SAME && !stream && mc >= SLIM && (mc <= L || (mc <= NR && 4 * mc > 3 * NR)) && nc >= NR &&
+                        g->bk == 1 && g->bn != 1 && !g->gather_a && !g->gather_b && !g->makes_a && !g->makes_b && !box;
     const bool groups = g->k > GROUP,
-               direct = SAME && g->on == 1 && !g->scatter && !groups && !g->rest && !box && !stream;
-    const int64_t full = box ? columns : columns / NR * NR;        /* columns in whole panels */
+               direct = SAME && g->on == 1 && !g->scatter && !groups && !g->rest && !box && !stream && !across;
+    const int64_t full = box ? columns : columns / NR * NR; /* columns in whole panels */
+    /* Where the last ones begin that are stored as they are; too few of them with some that the panel before has, where nothing is added to
+       what is there. nc: there are none, or they go through `kept`. */
+    int64_t slim = nc;
+    if (direct && nc - full >= SLIM)
+        slim = full;
+    else if (direct && full && full < nc && g->k <= KC && g->bn == 1 && !g->gather_b && !g->makes_b)
+        slim = nc - SLIM;
     const int64_t ld = direct ? NR : (columns + NR - 1) / NR * NR; /* of kept: the ragged panel, or all */
+    const int64_t held = across ? nc * NR : mc * ld;
     const int64_t K = g->k;
     const bool bias_n = g->flags & RP__GEMM_BIAS_N, bias_m = g->flags & RP__GEMM_BIAS_M;
-    const bool bias_last = groups || stream || g->dots;
+    const bool bias_last = groups || stream || across || g->dots;
     int64_t depth = KC;
 #ifdef DOTS
     if (g->dots) depth = N(dots_depth)(g, mc, nc);
@@ -431,7 +464,9 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
             for (int64_t i = 0; !first && i < mc * ld; i++) sums[i] = sums[i] + pb[i];
         } else
 #endif
-        {
+            if (across) {
+            N(across)(g, sums, m0, mc, n0, nc, k0, kc, first, pb, memory->run);
+        } else {
             const int64_t step = NR * kc + PAD; /* of packed b, from panel to panel */
             /* b in place pays when few rows use it, or when all of it is near */
             bool b_here = false;
@@ -447,11 +482,12 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
                 N(make_panels)(g, n0, nc, k0, kc, pb, step, memory->run);
             } else {
                 b = g->b + k0 * g->bk + n0 * g->bn;
-                b_here =
-                    SAME && g->bn == 1 && full && (mc <= 2 * MICRO_ROWS || kc * (g->bk > 0 ? g->bk : -g->bk) <= 8192);
+                b_here = SAME && g->bn == 1 && (full || slim < nc) &&
+                         (mc <= 2 * MICRO_ROWS || kc * (g->bk > 0 ? g->bk : -g->bk) <= 8192);
+                const int64_t panels = slim < nc && g->bn == 1 ? full : nc;
                 if (!b_here)
-                    N(pack_lines)(NR, b, g->bn, g->bk, nc, kc, pb, step, memory->run);
-                else if (full < nc)
+                    N(pack_lines)(NR, b, g->bn, g->bk, panels, kc, pb, step, memory->run);
+                else if (full < panels)
                     N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full / NR * step, step, memory->run);
             }
             const ST *a = g->gather_a || g->makes_a ? NULL : g->a + (m0 - g->a_first) * g->am + k0 * g->ak;
@@ -472,9 +508,10 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
             }
             A(micro_call) m = {.kc = kc, .first = first, .last = last, .places = box ? memory->places : NULL};
             for (int64_t j = 0; j < columns; j += NR) {
-                const bool ragged = j >= full;
-                if (direct && !ragged) {
-                    m.c = (T *)(void *)(g->out + m0 * g->om + n0 + j);
+                const bool ragged = j >= full, last_ones = ragged && slim < nc;
+                const int64_t at = last_ones ? slim : j;
+                if (direct && (!ragged || last_ones)) {
+                    m.c = (T *)(void *)(g->out + m0 * g->om + n0 + at);
                     m.ldc = g->om;
                 } else {
                     m.c = sums + (direct ? 0 : j);
@@ -485,22 +522,24 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
                     m.b = pb + box->start + j;
                     m.bk = 0;
                     panel_step = NR;
-                } else if (b_here && !ragged) {
-                    m.b = (const T *)(const void *)(b + j);
+                } else if ((b_here && !ragged) || (last_ones && b && g->bn == 1)) {
+                    m.b = (const T *)(const void *)(b + at);
                     m.bk = g->bk;
                     panel_step = NR;
                 } else {
                     m.b = pb + j / NR * step;
                     m.bk = NR;
                 }
-                m.bias_n = last && bias_n ? bias + j : NULL;
+                m.bias_n = last && bias_n ? bias + at : NULL;
                 m.bias_m = last && bias_m ? bias : NULL;
                 if (a_here || a_rows) {
                     int64_t am = KC + PAD;
                     m.a = pa, m.ak = 1;
                     if (a_here) m.a = (const T *)(const void *)a, am = g->am, m.ak = g->ak;
                     m.am = am;
-                    if (mc == 1 && j + WIDE * NR <= full) {
+                    if (last_ones) {
+                        A(slim_rows)(&m, nc - slim, mc, am);
+                    } else if (mc == 1 && j + WIDE * NR <= full) {
                         A(micro_wide)(&m, panel_step);
                         j += (WIDE - 1) * NR;
                     } else {
@@ -512,7 +551,11 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
                         part.a = pa + i / MICRO_ROWS * block, part.am = 1, part.ak = MICRO_ROWS;
                         part.c += i * part.ldc;
                         if (part.bias_m) part.bias_m += i;
-                        A(micro_rows)(&part, mc - i < MICRO_ROWS ? mc - i : MICRO_ROWS, 1);
+                        const int64_t rows = mc - i < MICRO_ROWS ? mc - i : MICRO_ROWS;
+                        if (last_ones)
+                            A(slim_rows)(&part, nc - slim, rows, 1);
+                        else
+                            A(micro_rows)(&part, rows, 1);
                     }
                 }
             }
@@ -520,8 +563,12 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
         k0 += kc;
         if (!groups || (k0 % GROUP != 0 && k0 < K)) continue;
         const T *part = memory->group;
-        for (int64_t i = 0; i < mc * ld; i++) kept[i] = k0 <= GROUP ? part[i] : kept[i] + part[i];
+        for (int64_t i = 0; i < held; i++) kept[i] = k0 <= GROUP ? part[i] : kept[i] + part[i];
     } while (k0 < K);
+    if (across) {
+        A(turn_lines)(kept, NR, nc, mc, memory->group, ld);
+        kept = memory->group;
+    }
     const bool gaps = box && columns > nc, plain = !g->rest && !g->scatter && g->on == 1 && !bias_last;
     if (gaps && !plain) N(close_gaps)(box, kept, ld, mc, nc);
     for (int64_t i = 0; bias_last && (bias_n || bias_m) && i < mc; i++) {
@@ -538,7 +585,7 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
             for (int64_t i = 0; i < lines; i++)
                 NARROW(g->out + m0 + (n0 + j + i) * g->on, memory->run + i * (KC + PAD), mc);
         }
-    } else if (!direct || full < nc) {
+    } else if (!direct || (full < nc && slim == nc)) {
         const int64_t from = direct ? full : 0, count = nc - from;
         for (int64_t i = 0; i < mc; i++) {
             const T *s = kept + i * ld;
@@ -837,6 +884,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
 #endif
     rp__gemm_scratch_give(memory);
 }
+#include "kernel/cpu/isa/gemm_lanes.h"
 static void N(conv_forward)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
     N(conv)(RP__CONV_FORWARD, kernel, w, begin, end);
 }
@@ -844,7 +892,10 @@ static void N(conv_input)(const rp__kernel *kernel, const uint64_t *w, int64_t b
     N(conv)(RP__CONV_INPUT, kernel, w, begin, end);
 }
 static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
-    N(conv)(RP__CONV_WEIGHT, kernel, w, begin, end);
+    if (w[RP__CONV_FLAGS] & RP__CONV_BY_LANES)
+        N(conv_lanes)(kernel, w, begin, end);
+    else
+        N(conv)(RP__CONV_WEIGHT, kernel, w, begin, end);
 }
 #endif
 
