@@ -37,6 +37,26 @@ static size_t count_nodes(const rp_ir *ir, const rp_ir_block *block) {
 
 /* ---- reading */
 
+static void halves(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_slice(in[0], 0, 0, rp_sym_floordiv(rp_sym_size(in[0], 0), 2), 1);
+}
+
+/* Stands before every other test: nothing of the process has traced yet. */
+static void test_symbols_before_any_trace(void **state) {
+    (void)state;
+    const rp_ir_type type = {.struct_size = sizeof type,
+                             .dtype = RP_F32,
+                             .device = rp_cpu(),
+                             .ndim = 2,
+                             .size = {6, 4},
+                             .dynamic = {true, false}};
+    rp_fn fn = {halves, NULL, 0, "halves"};
+    rp_ir *ir = rp_trace_types(fn, &type, 1, 1);
+    assert_false(rp_failed());
+    rp_ir_release(ir);
+}
+
 struct layer {
     rp_tensor *w, *b;
 };
@@ -409,8 +429,11 @@ static void test_backend(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reading),           cmocka_unit_test(test_regions_and_numbers_out_of_range),
-        cmocka_unit_test(test_types_and_symbols), cmocka_unit_test(test_making),
+        cmocka_unit_test(test_symbols_before_any_trace),
+        cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_regions_and_numbers_out_of_range),
+        cmocka_unit_test(test_types_and_symbols),
+        cmocka_unit_test(test_making),
         cmocka_unit_test(test_backend),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,7 @@ MORE = ["threshold_backward", "native_layer_norm_backward", "_softmax_backward_d
         "_fused_rms_norm", "_fused_rms_norm_backward", "rms_norm", "select_backward", "slice_backward",
         "diagonal_backward", "unfold_backward", "_euclidean_dist", "reflection_pad1d_backward", "reflection_pad2d_backward",
         "replication_pad2d_backward", "rrelu_with_noise_functional", "std.correction", "lstm.input", "gru.input", "rnn_tanh.input",
-        "rnn_relu.input", "_weight_norm_interface", "_weight_norm_interface_backward", "unsafe_split", "unsafe_chunk", "_trilinear"]
+        "rnn_relu.input", "_weight_norm_interface", "unsafe_split", "unsafe_chunk", "_trilinear"]
 WHOLE = ["embedding", "lerp", "logsumexp", "mv", "dot", "vdot", "roll", "tril", "triu", "xlogy", "renorm", "baddbmm", "addmv", "addr", "fill", "masked_fill",
          "std_mean.correction", "index_copy", "index_add", "im2col", "col2im", "bucketize", "native_layer_norm", "linalg_vector_norm", "rot90", "_safe_softmax",
          "embedding_dense_backward", "expand_copy", "pixel_shuffle", "pixel_unshuffle", "split_with_sizes"]
@@ -78,4 +78,11 @@ def _encoder_layer(src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight,
     return norm(src + feed(src), norm_weight_2, norm_bias_2)
 
 
-OWN = {"_transformer_encoder_layer_fwd.default": _encoder_layer}
+def _weight_norm_backward(grad_w, saved_v, saved_g, saved_norms, dim):
+    """Of w = v * (g / norms), norms over all dims but one."""
+    norms, others = saved_norms.view(saved_g.shape), [d for d in range(saved_v.dim()) if d != dim]
+    along = (grad_w * saved_v).sum(others, keepdim=True)
+    return (saved_g / norms) * (grad_w - saved_v * (along / norms ** 2)), along / norms
+
+
+OWN = {"_weight_norm_interface_backward.default": _weight_norm_backward, "_transformer_encoder_layer_fwd.default": _encoder_layer}

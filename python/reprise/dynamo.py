@@ -6,12 +6,14 @@ import logging
 import operator
 import threading
 
+import sympy
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.fx.passes.split_module import split_module
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import CheckpointPolicy
 
 from . import _c, check_numbers
 from .decompose import table
@@ -29,6 +31,7 @@ def bind(table=True):
 
 
 bind()
+aten = torch.ops.aten
 OPTIONS = {"engine", "engine_options", "numbers", "tune", "strict", "wait", "no_graph"}
 DRAWING = threading.Lock()  # the library's default generators are set, drawn from and read in one go
 MOST_ROUNDS = 8  # a graph is split again where a part of it turns out to be refused
@@ -82,6 +85,16 @@ def owned_arguments(graph, results):
     return set().union(*(bases.get(r, set()) for r in results)) if results else set()
 
 
+def viewed(node):
+    """The node whose memory a node's only result is a view of by its schema; None: its memory is its own, or nobody says."""
+    if node.target is operator.getitem:
+        return viewed(node.args[0])
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not node.args or not isinstance(node.args[0], torch.fx.Node) or schema.is_mutable:
+        return None
+    return node.args[0] if schema.arguments[0].alias_info is not None and any(r.alias_info is not None for r in schema.returns) else None
+
+
 def python_of(low, e):
     """Source of a size's expression over the arguments `a` of a call."""
     if e.is_Integer:
@@ -121,10 +134,11 @@ class Part:
             except Unsupported as e:
                 self.faults.append((n, str(e)))
                 self.absent(n)
-        self.results, programmed = [], []  # what run() gives back: ("program", k) | ("argument", k) | ("python", function) | ("none",)
+        self.results, programmed = [], []  # what run() gives back: ("program", k) | ("argument", k) | ("python", function) | ("view", "program" or "argument", k, function) | ("none",)
         slots = {}
+        whole = {r for r in output.args[0] if isinstance(r, torch.fx.Node)}
         for r in output.args[0]:
-            self.results.append(self.result(r, slots, programmed))
+            self.results.append(self.result(r, slots, programmed, whole))
         held = owned_arguments(graph, programmed)
         arguments = low.placeholders
         owned = tuple(k for k, n in enumerate(arguments) if n in held)
@@ -167,11 +181,31 @@ class Part:
         type_of(v)
         return self.low.full(0, v.dtype, [self.low.size(s) for s in v.shape])
 
-    def result(self, r, slots, programmed):
+    def view(self, r, whole):
+        """(what result r is a view of, a function of the arguments that gives its sizes, strides, and place behind the other's); None if it
+        is a view of no argument and no other result. Autograd reads all of these off the tensors that a graph gives."""
+        root, n = None, r
+        while (n := viewed(n)) is not None:
+            root = n if n.op == "placeholder" or n in whole else root
+        if root is None:
+            return None
+        a, b = r.meta["val"], root.meta["val"]
+        if not isinstance(a, torch.Tensor) or a.dtype != b.dtype:
+            return None
+        try:
+            sizes, strides, (offset,) = (tuple(python_of(self.low, sympy.sympify(s.node.expr if isinstance(s, torch.SymInt) else s)) for s in list_of)
+                                         for list_of in (a.shape, a.stride(), (a.storage_offset() - b.storage_offset(),)))
+        except (Unsupported, KeyError) as e:
+            self.faults.append((r, str(e)))
+            return ("none",)
+        group = lambda words: "(" + "".join(w + ", " for w in words) + ")"
+        return ("view", root, eval(f"lambda a: ({group(sizes)}, {group(strides)}, {offset})"))
+
+    def result(self, r, slots, programmed, whole):
         if r is None:
             return ("none",)
         if not isinstance(r, torch.fx.Node):
-            return ("python", eval(f"lambda a: {int(r)}"))
+            return ("python", lambda a: r)
         if r.op == "placeholder":
             return ("argument", self.low.placeholders.index(r))
         val = r.meta.get("val")
@@ -184,6 +218,8 @@ class Part:
                 self.faults.append((r, str(e)))
                 source = "0"
             return ("python", eval("lambda a: " + source))
+        if isinstance(val, torch.Tensor) and (view := self.view(r, whole)):
+            return view if view[0] == "none" else ("view", *self.result(view[1], slots, programmed, whole), view[2])
         if not isinstance(self.low.env.get(r), Slot):
             self.faults.append((r, f"a result of type {type(val).__name__}"))
             return ("none",)
@@ -200,13 +236,14 @@ class Part:
                 val = n.meta.get("val")
                 if isinstance(val, torch.Tensor):
                     dtype, sizes = type_of(val)
-                    types.append((dtype, *library_device(val.device), sizes))
+                    types.append((dtype, *library_device(val.device), sizes, tuple(isinstance(s, torch.SymInt) for s in val.shape)))
                 elif isinstance(val, (torch.SymInt, int)):
-                    types.append((_c.dtypes()["int64"], 0, 0, (0, int(val) if not isinstance(val, torch.SymInt) else val.node.hint)))
+                    number = hint(val) + self.low.shifts.get(len(types), 0)
+                    types.append((_c.dtypes()["int64"], 0, 0, (0, number), (False, isinstance(val, torch.SymInt))))
                 else:
                     raise Unsupported(f"an argument of type {type(val).__name__}")
             for t in self.constants:
-                types.append((type_of(t)[0], *self.place, tuple(t.shape)))
+                types.append((type_of(t)[0], *self.place, tuple(t.shape), (False,) * t.dim()))
         except Unsupported as e:
             return [(None, str(e))]
         return [(self.low.nodes[k] if k >= 0 else None, reason) for k, reason in self.program.check(types)]
@@ -226,9 +263,11 @@ class Part:
 
     def run(self, args):
         """A list of arguments, emptied, to a list of results."""
-        given = args if self.direct else list(args)
-        if self.constants:
-            given = [*given, *self.constants]
+        given = args
+        if self.constants or self.low.shifts:
+            given = [*args, *self.constants]
+            for k, shift in self.low.shifts.items():
+                given[k] += shift
         if self.random:
             with DRAWING:
                 advance = self.draw()
@@ -241,11 +280,10 @@ class Part:
             self.look_at(got)
         for k, order in self.restride:
             got[k] = torch.empty_strided(got[k].shape, strides_in_order(order, got[k]), dtype=got[k].dtype, device=got[k].device).copy_(got[k])
-        if self.direct:
-            args.clear()
-            return got
-        out = [got[r[1]] if r[0] == "program" else given[r[1]] if r[0] == "argument" else r[1](given) if r[0] == "python" else None
-               for r in self.results]
+        out = got
+        if not self.direct:
+            out = [got[r[1]] if r[0] == "program" else args[r[1]] if r[0] == "argument" else r[1](args) if r[0] == "python"
+                   else view_of(got if r[1] == "program" else args, r[2], r[3](args)) if r[0] == "view" else None for r in self.results]
         args.clear()
         return out
 
@@ -253,15 +291,21 @@ class Part:
         """Results whose memory PyTorch expects to lie otherwise are copied at every call."""
         found = []
         for k, (t, want) in enumerate(zip(got, self.expect)):
-            sizes = [(s, w) for n, s, w in zip(t.shape, t.stride(), want.stride()) if n > 1]
-            if not t.numel() or not any(isinstance(w, int) and s != w for s, w in sizes):
-                continue
             try:
                 strides = [hint(s) for s in want.stride()]
             except Unsupported:  # they depend on data: nobody can rely on them
                 continue
-            found.append((k, sorted(range(t.dim()), key=lambda d: strides[d], reverse=True)))
+            inner = [d for d in range(t.dim()) if t.shape[d] > 1]
+            order = lambda of: sorted(inner, key=lambda d: of[d], reverse=True)
+            numbers = [(t.stride(d), w) for d in inner if isinstance(w := want.stride(d), int)]
+            if t.numel() and (any(s != w for s, w in numbers) or order(t.stride()) != order(strides)):
+                found.append((k, sorted(range(t.dim()), key=lambda d: strides[d], reverse=True)))
         self.restride = found
+
+
+def view_of(tensors, k, place):
+    t = tensors[k]
+    return t.as_strided(place[0], place[1], t.storage_offset() + place[2])
 
 
 def strides_in_order(order, t):
@@ -278,18 +322,21 @@ def strides_in_order(order, t):
 
 def levels(graph, refused):
     """A number a node: even for the library, odd for PyTorch; none below that of an operand."""
-    level, written = {}, -1
+    level, written, highest = {}, 0, 0
     for n in graph.nodes:
         if n.op in ("placeholder", "output", "get_attr"):
             continue
-        below = max([level.get(a, 0) for a in n.all_input_nodes] + [0, written])
+        schema = getattr(n.target, "_schema", None)
+        writes = schema is not None and schema.is_mutable
+        # Nothing moves past a write: neither what stands behind it nor what stands before it.
+        below = highest if writes else max([level.get(a, 0) for a in n.all_input_nodes] + [written])
         eager = n in refused
         if n.target is operator.getitem:
             below = level.get(n.args[0], 0)
             eager = below % 2 == 1
         level[n] = below if below % 2 == int(eager) else below + 1
-        schema = getattr(n.target, "_schema", None)
-        if schema is not None and schema.is_mutable:  # nothing that stands behind a write may move before it
+        highest = max(highest, level[n])
+        if writes:
             written = level[n]
     return level
 
@@ -359,6 +406,9 @@ class Compiled:
 
     def split(self, gm, name, options, refused):
         level = levels(gm.graph, refused)
+        output = next(n for n in gm.graph.nodes if n.op == "output")
+        for n in sorted(level, key=level.get):  # parts are called in the order of their first nodes
+            output.prepend(n)
         whole = split_module(gm, None, lambda n: level[n], keep_original_order=True, keep_original_node_name=True)
         found, programs = [], []
         by_name = {n.name: n for n in gm.graph.nodes}
@@ -399,6 +449,30 @@ class Caller(torch.nn.Module):
 
 
 # ---------------------------------------------------------------- the backend
+
+
+def partition(joint, inputs, **keywords):
+    """Forward and backward of a joint graph. What the forward writes is not what the backward may read: an argument's first value is kept as
+    a copy where the backward needs it."""
+    graph, kept = joint.graph, []
+    first = next(n for n in graph.nodes if n.op != "placeholder")
+    for n in [n for n in graph.nodes if n.op == "call_function" and n.target is aten.copy_.default and n.args[0].op == "placeholder"]:
+        users = [u for u in n.args[0].users if not (u.target is aten.copy_.default and u.args[0] is n.args[0])]
+        if not users:
+            continue
+        with graph.inserting_before(first):
+            copy = graph.call_function(aten.clone.default, (n.args[0],))
+        copy.meta.update(n.args[0].meta, recompute=CheckpointPolicy.MUST_SAVE)
+        for u in users:
+            u.replace_input_with(n.args[0], copy)
+        kept.append(copy.name)
+    forward, backward = min_cut_rematerialization_partition(joint, inputs, **keywords)
+    output = next(n for n in forward.graph.nodes if n.op == "output")
+    for n in [n for n in forward.graph.nodes if n.name in kept and output not in n.users]:
+        n.replace_all_uses_with(n.args[0])
+        forward.graph.erase_node(n)
+    forward.recompile()
+    return forward, backward
 
 
 def compile_graph(kind, options, gm, example_inputs):
@@ -476,6 +550,6 @@ def backend(gm, example_inputs, *, options=None, mode=None, **unknown):
         return functools.partial(compile_graph, kind, options)
 
     wrapped = aot_autograd(fw_compiler=compiler("forward"), bw_compiler=compiler("backward"), inference_compiler=compiler("inference"),
-                           decompositions=table(), partition_fn=min_cut_rematerialization_partition, keep_inference_input_mutations=True)
+                           decompositions=table(), partition_fn=partition, keep_inference_input_mutations=True)
     with portable():
         return wrapped(gm, example_inputs)

@@ -56,6 +56,9 @@ def where(node):
     return place
 
 
+SHIFT = 2**40  # programs take a number as a size: those that may be negative are that much larger on the way in
+
+
 class Lowering:
     """The steps of a graph. `nodes[k]` is the node of step k."""
 
@@ -63,6 +66,7 @@ class Lowering:
         self.steps, self.nodes, self.env, self.device = [], [], {}, device
         self.n_slots, self.n_regs = 0, 0
         self.sizes, self.words, self.random = {}, {}, False
+        self.shifts = {}  # by argument: what a number that may be negative is made larger by
         self.placeholders = [n for n in graph.nodes if n.op == "placeholder"]
         self.node = None
         for n in self.placeholders:
@@ -78,6 +82,8 @@ class Lowering:
             val = n.meta.get("val")
             if isinstance(val, torch.SymInt) and isinstance(val.node.expr, sympy.Symbol):
                 self.sizes.setdefault(val.node.expr, (k, 1))
+                if val.node.shape_env.bound_sympy(val.node.expr).lower < 0:
+                    self.shifts[k] = SHIFT
 
     # ---- sizes
 
@@ -102,7 +108,9 @@ class Lowering:
         if e.is_Symbol:
             if e not in self.sizes:
                 raise Unsupported(f"the size {e}, which no argument has")
-            return self.register("size", *self.sizes[e])
+            value = self.register("size", *self.sizes[e])
+            shift = self.shifts.get(self.sizes[e][0])
+            return self.register("calc", "sub", self.as_word(value), shift) if shift else value
         kinds = {"Add": "add", "Mul": "mul", "FloorDiv": "floordiv", "CleanDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"}
         kind = type(e).__name__
         parts = list(e.args)
@@ -286,11 +294,16 @@ def _clone(low, node, a, expect):
     return low.emit("clone", {"self": a["self"]}, expect)
 
 
-@special("view", "_unsafe_view", "reshape", "_reshape_copy", "view_copy")
+@special("view", "_unsafe_view", "reshape")
 def _view(low, node, a, expect):
     if "size" not in a and "shape" not in a:
         raise Unsupported("a view as another element type")
     return low.emit("reshape", {"self": a["self"], "shape": a.get("size", a.get("shape"))}, expect)
+
+
+@special("_reshape_copy", "view_copy")
+def _view_copy(low, node, a, expect):
+    return low.emit("clone", {"self": _view(low, node, a, None)[0]}, expect)
 
 
 @special("squeeze")
@@ -357,16 +370,14 @@ def _softmax(low, node, a, expect):
 def _split(low, node, a, expect):
     dim, parts, at = a.get("dim", 0), node.meta["val"], 0
     name = node.target._schema.name.split("::")[1]
-    if name.startswith("unbind"):
-        return [low.one("select", expect[k], self=a["self"], dim=dim, index=k) for k in range(len(parts))]
     out = []
     for k, part in enumerate(parts):
-        size = part.shape[dim]
-        if isinstance(size, torch.SymInt):
-            raise Unsupported("a split into parts of symbolic size")
-        out.append(low.one("slice", expect[k], self=a["self"], dim=dim, start=at, end=at + size))
-        at += size
-    return out
+        if name.startswith("unbind"):
+            out.append(low.one("select", expect[k], self=a["self"], dim=dim, index=k))
+            continue
+        start, at = at, at + part.shape[dim]
+        out.append(low.one("slice", expect[k], self=a["self"], dim=dim, start=low.size(start), end=low.size(at)))
+    return [low.one("clone", e, self=t) for t, e in zip(out, expect)] if name.endswith("_copy") else out
 
 
 @special("slice")
@@ -500,7 +511,7 @@ def _layer_norm(low, node, a, expect):
 @special("native_dropout")
 def _dropout(low, node, a, expect):
     if a["train"] is False:
-        return [a["input"], low.one("ones_like", self=a["input"], dtype=torch.bool)]
+        return [low.one("clone", self=a["input"]), low.one("ones_like", self=a["input"], dtype=torch.bool)]
     return low.emit("native_dropout", a, expect)
 
 

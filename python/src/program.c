@@ -775,9 +775,9 @@ static PyObject *program_bare(PyObject *self, PyObject *args) {
 
 static bool read_type(PyObject *o, rp_ir_type *type) {
     int dtype, device, index;
-    PyObject *sizes;
+    PyObject *sizes, *dynamic;
     *type = (rp_ir_type){.struct_size = sizeof *type};
-    if (!PyArg_ParseTuple(o, "iiiO", &dtype, &device, &index, &sizes)) return false;
+    if (!PyArg_ParseTuple(o, "iiiOO", &dtype, &device, &index, &sizes, &dynamic)) return false;
     Py_ssize_t n = PyTuple_Size(sizes);
     if (n < 0) return false;
     if (n > RP_MAX_DIMS)
@@ -785,12 +785,15 @@ static bool read_type(PyObject *o, rp_ir_type *type) {
     type->dtype = (rp_dtype)dtype;
     type->device = (rp_device){(rp_device_type)device, index};
     type->ndim = (size_t)n;
-    for (Py_ssize_t d = 0; d < n; d++)
-        if (!read_size(PyTuple_GetItem(sizes, d), &type->size[d])) return false;
+    for (Py_ssize_t d = 0; d < n; d++) {
+        PyObject *symbol = PyTuple_GetItem(dynamic, d);
+        if (!symbol || !read_size(PyTuple_GetItem(sizes, d), &type->size[d])) return false;
+        type->dynamic[d] = PyObject_IsTrue(symbol) == 1;
+    }
     return true;
 }
 
-/* check([(dtype, device type, index, sizes) an argument]) -> [(step, what is wrong)]; step -1: with the whole. */
+/* check([(dtype, device type, index, sizes, which of them change) an argument]) -> [(step, what is wrong)]; step -1: with the whole. */
 static PyObject *program_check(PyObject *self, PyObject *types) {
     program *p = (program *)self;
     if (!PyList_Check(types) || (size_t)PyList_Size(types) != p->n_in)

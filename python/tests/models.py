@@ -2,11 +2,12 @@
 """A table: models of torchvision, timm and transformers through torch.compile(backend="reprise"), inference and five training steps beside
 eager PyTorch.
 
-usage: python python/tests/models.py [NAME...] [--steps 5] [--times] [--peers inductor,reduce-overhead] [--verbose]
+usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--verbose]
 
 "passed": every node ran in the library; "split": some ran in PyTorch (how many, and why, below the table); "refused": none, or an error. A
 difference beyond the tolerance makes the exit status 1. Errors are relative to the largest element; training is measured by the gradients
-of the first step, the losses of all, and the parameters behind the last, in float64."""
+of the first step and the parameters behind the last, in float64. "strays" is how far eager PyTorch itself ends from there when the
+parameters it begins with are moved by a unit in the last place: a model that multiplies that by a million does so with our rounding, too."""
 import argparse
 import contextlib
 import logging
@@ -28,7 +29,8 @@ torch._dynamo.config.allow_rnn = True  # a recurrent layer is part of the graph
 # Of inference in float32; of gradients and parameters in float64; models that calculate norms in float32 whatever they are given are
 # measured as float32.
 SINGLE, DOUBLE = 2e-4, 1e-8
-SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5"}
+STRAY = 8  # times what eager strays by itself
+SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5", "mamba"}
 
 
 def flat(y):
@@ -80,8 +82,10 @@ def exact():
         torch.nn.functional.hardsigmoid = hardsigmoid
 
 
-def training(name, backend, steps, dtype=torch.float64):
+def training(name, backend, steps, dtype=torch.float64, moved=False):
     model, batch, loss_of = made(name, dtype)
+    for p in model.parameters() if moved else ():
+        p.data *= 1 + torch.finfo(dtype).eps * torch.randint(-1, 2, p.shape).to(dtype)
     model.train()
     run = torch.compile(model, backend=backend) if backend else model
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
@@ -98,7 +102,7 @@ def training(name, backend, steps, dtype=torch.float64):
 
 
 def one(name, steps):
-    """(verdict, error of inference, of gradients, of the parameters at the end, report, seconds)"""
+    """(verdict, error of inference, of gradients, of the parameters at the end, what eager strays, report, seconds)"""
     began = time.monotonic()
     reports = []
     torch._dynamo.reset()
@@ -111,28 +115,31 @@ def one(name, steps):
     reprise.reset()
     got = training(name, "reprise", steps)
     with exact():
-        want = training(name, None, steps)
+        want, moved = training(name, None, steps), training(name, None, steps, moved=True)
     reports += reprise.explain().graphs
     graphs = reports
     eager = sum(len(g.eager) for g in graphs)
     verdict = "passed" if eager == 0 and graphs else "split" if any(g.parts for g in graphs) else "refused"
-    return verdict, wrong, error(got[0], want[0]), error(got[2], want[2]), graphs, time.monotonic() - began
+    return verdict, wrong, error(got[0], want[0]), error(got[2], want[2]), error(moved[2], want[2]), graphs, time.monotonic() - began
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ZOO))
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=min(4, os.cpu_count()))
     parser.add_argument("--verbose", action="store_true")
     o = parser.parse_args()
-    torch.set_num_threads(min(4, os.cpu_count()))
+    for name in set(o.names) - ZOO.keys():
+        parser.error(f"no model {name}; there are {', '.join(ZOO)}")
+    torch.set_num_threads(o.threads)
     bad, reasons, verdicts = [], {}, []
     print(f"PyTorch {torch.__version__}, reprise {reprise.__version__}")
-    print(f"{'model':20} {'kind':12} {'verdict':8} {'graphs':>6} {'nodes':>6} {'eager':>6} {'inference':>10} {'gradients':>10} {'5 steps':>10} {'s':>6}")
+    print(f"{'model':20} {'kind':12} {'verdict':8} {'graphs':>6} {'nodes':>6} {'eager':>6} {'inference':>10} {'gradients':>10} {f'{o.steps} steps':>10} {'strays':>10} {'s':>6}")
     for name in o.names or ZOO:
         kind = ZOO[name][0]
         try:
-            verdict, wrong, gradients, end, graphs, seconds = one(name, o.steps)
+            verdict, wrong, gradients, end, stray, graphs, seconds = one(name, o.steps)
         except Exception as e:
             if o.verbose:
                 traceback.print_exc()
@@ -142,8 +149,8 @@ def main():
             continue
         eager = sum(len(g.eager) for g in graphs)
         limit = SINGLE if name in SINGLE_INSIDE else DOUBLE
-        good = wrong <= SINGLE and gradients <= limit and end <= limit
-        print(f"{name:20} {kind:12} {verdict:8} {len(graphs):6} {sum(g.nodes for g in graphs):6} {eager:6} {wrong:10.1e} {gradients:10.1e} {end:10.1e} {seconds:6.1f}"
+        good = wrong <= SINGLE and gradients <= limit and end <= max(limit, STRAY * stray)
+        print(f"{name:20} {kind:12} {verdict:8} {len(graphs):6} {sum(g.nodes for g in graphs):6} {eager:6} {wrong:10.1e} {gradients:10.1e} {end:10.1e} {stray:10.1e} {seconds:6.1f}"
               + ("" if good else "  DIFFERS"), flush=True)
         verdicts.append(verdict)
         if not good:

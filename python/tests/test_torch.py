@@ -93,6 +93,17 @@ class Inference(Door):
         self.same(b, torch.full((4, 3), 7.0))
         self.assertFalse(e.eq(8).all())
 
+    def test_copies_are_nobody_elses_memory(self):
+        f = lambda x: (torch.view_copy(x, (4, 3)), *torch.unbind_copy(x), torch.native_dropout(x, 0.5, False)[0], x.clone(), x * 1)
+        run = torch.compile(f, backend="reprise")
+        for _ in range(2):
+            x = torch.randn(3, 4)
+            want = f(x.clone())
+            got = run(x)
+            x.zero_()
+            for a, b in zip(got, want):
+                self.same(a, b)
+
     def test_results_outlive_calls_and_arguments(self):
         run = torch.compile(lambda x: (x + 1, (x * 2)[1:]), backend="reprise")
         kept = []
@@ -241,6 +252,35 @@ class Sizes(Door):
         self.assertEqual([g.kind for g in reprise.explain().graphs], ["inference"])
         self.assertEqual(dict(reprise.explain().reasons), {})
 
+    def test_views_that_begin_at_a_number(self):
+        def f(x, n):
+            y = x * 2
+            return x[n:], y, y[n:, 1:], y.t()[1:], x.split([n, x.shape[0] - n])[1].exp()
+        run = torch.compile(f, backend="reprise", dynamic=True)
+        for rows, n in ((4, 1), (6, 2), (5, 3), (9, 8)):
+            x = torch.randn(rows, 3)
+            got, want = run(x, n), f(x, n)
+            for a, b in zip(got, want):
+                self.same(a, b)
+                self.assertEqual((a.stride(), a.storage_offset()), (b.stride(), b.storage_offset()))
+            got[0].zero_()
+            self.assertFalse(x[n:].any())
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_a_number_that_becomes_negative(self):
+        run = torch.compile(lambda x, n: (x * n).roll(n, 0) + n, backend="reprise")
+        x = torch.randn(7)
+        for n in (2, 3, -4, 5, 0, -1):
+            self.same(run(x, n), (x * n).roll(n, 0) + n)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_a_size_where_the_library_wants_a_number(self):
+        f = lambda x: F.pad(x * 2, (0, 8 - x.shape[1]), value=3.0)
+        run = torch.compile(f, backend="reprise")
+        for n in (4, 6, 3):
+            x = torch.randn(2, n)
+            self.same(run(x), f(x))
+
     def test_two_sizes_and_a_gradient(self):
         model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
         twin = copy.deepcopy(model)
@@ -263,6 +303,18 @@ class Training(Door):
         self.trained(nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(2), nn.Flatten()), [torch.randn(4, 3, 12, 12)])
         self.assertEqual(dict(reprise.explain().reasons), {})
 
+    def test_a_buffer_that_the_gradient_needs_is_written(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("calls", torch.zeros(()))
+                self.weight = nn.Parameter(torch.randn(4))
+
+            def forward(self, x):
+                self.calls += 1
+                return x * self.weight / self.calls
+        self.trained(Net(), [torch.randn(3, 4)])
+
     def test_norms_embeddings_losses(self):
         class Net(nn.Module):
             def __init__(self):
@@ -273,6 +325,11 @@ class Training(Door):
                 x = self.g(self.n(self.e(i)).transpose(1, 2)).transpose(1, 2)
                 return F.cross_entropy(self.h(F.silu(x)).flatten(0, 1), i.flatten())
         self.trained(Net(), [torch.randint(0, 20, (3, 5))], loss=lambda y: y)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_weight_norm(self):
+        model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 6)), nn.utils.parametrizations.weight_norm(nn.Conv1d(2, 4, 2), dim=2))
+        self.trained(model, [torch.randn(3, 2, 4)])
         self.assertEqual(dict(reprise.explain().reasons), {})
 
     def test_gradients_of_arguments(self):
@@ -437,6 +494,21 @@ class Splits(Door):
                 return self.b(torch.fft.rfft(self.a(x).relu()).abs())
         self.trained(Net(), [torch.randn(4, 8)])
         self.assertTrue(reprise.explain().reasons)
+
+    def test_parts_in_order(self):
+        def f(x, b):
+            z = torch.fft.rfft(b).abs()  # of what b holds before it is written
+            y = (x * 2).relu()
+            w = torch.fft.rfft(y).abs()
+            b.mul_(3)
+            return y, w + b.sum(), z
+        run = torch.compile(f, backend="reprise")
+        b, c = torch.ones(5), torch.ones(5)
+        for _ in range(3):
+            x = torch.randn(3, 4)
+            for got, want in zip(run(x, b), f(x, c)):
+                self.same(got, want)
+            self.same(b, c)
 
     def test_strict_names_the_node(self):
         run = torch.compile(lambda x: torch.fft.rfft(x).abs(), backend="reprise", options={"strict": True})

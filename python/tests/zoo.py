@@ -170,7 +170,7 @@ def _():
     return ConvMixer(32, 2, num_classes=10), {"x": picture(2, 32)}, classes
 
 
-timm_model("ghostnet_050", "convolution", "ghostnet")
+timm_model("ghostnet_050", "convolution", "ghostnet", drop_rate=0.0)
 timm_model("poolformer_s12", "transformer", "poolformer")
 timm_model("levit_128s", "transformer", "levit", size=224)
 timm_model("efficientnet_lite0", "convolution", "efficientnet")

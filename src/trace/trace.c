@@ -1150,6 +1150,7 @@ rp_ir *rp_trace_types_at(const char *site, rp_fn fn, const rp_ir_type *types, si
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace_types: the types are NULL");
         return rp__ir_failed();
     }
+    install(); /* strides of the types are made of their symbols */
     typed t = {rp__calloc(n_in + 1, sizeof *t.info), rp__calloc(n_in + 1, sizeof *t.pointers), rp__symbols_new()};
     rp_status status = t.info && t.pointers && t.symbols ? RP_OK : RP__OOM("types of arguments");
     rp__symbols *before = rp__symbols_enter(t.symbols);
