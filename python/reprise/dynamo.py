@@ -102,9 +102,16 @@ def python_of(low, e):
     if e.is_Symbol:
         k, d = low.sizes[e]
         return f"a[{k}]" if isinstance(low.placeholders[k].meta["val"], torch.SymInt) else f"a[{k}].shape[{d}]"
+    if e.is_number:
+        return repr(float(e))
     parts = [python_of(low, p) for p in e.args]
     kind = type(e).__name__
-    joined = {"Add": " + ", "Mul": " * ", "FloorDiv": " // ", "CleanDiv": " // ", "Mod": " % ", "PythonMod": " % ", "Pow": " ** "}.get(kind)
+    if kind == "ToFloat":
+        return f"float({parts[0]})"
+    if kind in ("OpaqueUnaryFn_sqrt", "sqrt"):
+        return f"{parts[0]} ** 0.5"
+    joined = {"Add": " + ", "Mul": " * ", "FloorDiv": " // ", "CleanDiv": " // ", "Mod": " % ", "PythonMod": " % ", "Pow": " ** ", "PowByNatural": " ** ",
+              "FloatPow": " ** ", "FloatTrueDiv": " / ", "IntTrueDiv": " / "}.get(kind)
     if joined:
         return "(" + joined.join(parts) + ")"
     if kind in ("Max", "Min"):
@@ -211,9 +218,9 @@ class Part:
         val = r.meta.get("val")
         if isinstance(val, torch.Tensor) and val.device != self.device:
             self.faults.append((r, f"a result on {val.device}"))
-        if isinstance(val, (torch.SymInt, int)):
+        if isinstance(val, (torch.SymInt, torch.SymFloat, int, float)):
             try:
-                source = python_of(self.low, val.node.expr) if isinstance(val, torch.SymInt) else str(int(val))
+                source = python_of(self.low, val.node.expr) if isinstance(val, (torch.SymInt, torch.SymFloat)) else repr(val)
             except (Unsupported, KeyError) as e:
                 self.faults.append((r, str(e)))
                 source = "0"

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from . import _c
-from .schema import NUMBERS, ROWS, Reg, Row, Slot, Unsupported, arguments, candidates, fits
+from .schema import NUMBERS, ROWS, Num, Reg, Row, Slot, Unsupported, arguments, candidates, fits
 
 aten = torch.ops.aten
 
@@ -125,7 +125,32 @@ class Lowering:
 
     @staticmethod
     def as_word(v):
-        return (v.index,) if isinstance(v, Reg) else v
+        return (v.index,) if isinstance(v, (Reg, Num)) else v
+
+    def number(self, e):
+        """A float that is calculated of sizes, as attributes take it."""
+        if e.is_number:
+            return float(e)
+        if ("number", e) not in self.words:
+            self.words["number", e] = self.calculated_number(e)
+        return self.words["number", e]
+
+    def calculated_number(self, e):
+        kind, parts = type(e).__name__, list(e.args)
+        if e.is_Symbol or kind in ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min"):
+            kind, parts = "ToFloat", [e]
+        if kind == "ToFloat":
+            return Num(self.register("calc", "num_mul", self.as_word(self.expression(parts[0])), 1.0).index)
+        if kind in ("OpaqueUnaryFn_sqrt", "sqrt"):
+            return Num(self.register("calc", "num_sqrt", self.as_word(self.number(parts[0])), 0).index)
+        kinds = {"Add": "num_add", "Mul": "num_mul", "FloatTrueDiv": "num_div", "IntTrueDiv": "num_div", "FloatPow": "num_pow", "Pow": "num_pow",
+                 "PowByNatural": "num_pow"}
+        if kind not in kinds:
+            raise Unsupported(f"the number {e} ({kind})")
+        value = self.number(parts[0])
+        for part in parts[1:]:
+            value = Num(self.register("calc", kinds[kind], self.as_word(value), self.as_word(self.number(part))).index)
+        return value
 
     # ---- steps
 
@@ -135,8 +160,10 @@ class Lowering:
             val = a.meta.get("val")
             if isinstance(val, torch.SymInt):
                 return self.size(val)
-            if isinstance(val, (torch.SymFloat, torch.SymBool)):
-                raise Unsupported(f"a {type(val).__name__}")
+            if isinstance(val, torch.SymFloat):
+                return self.number(val.node.expr)
+            if isinstance(val, torch.SymBool):
+                raise Unsupported("a SymBool")
             if a not in self.env:
                 raise Unsupported(f"{a.name}, which is no tensor")
             return self.env[a]
@@ -144,6 +171,8 @@ class Lowering:
             return [self.value(e) for e in a]
         if isinstance(a, torch.SymInt):
             return self.size(a)
+        if isinstance(a, torch.SymFloat):
+            return self.number(a.node.expr)
         if isinstance(a, complex):
             raise Unsupported("a complex number")
         return a
@@ -194,7 +223,7 @@ class Lowering:
         if node.op != "call_function":
             raise Unsupported(f"a node of kind {node.op}")
         val = node.meta.get("val")
-        if isinstance(val, (torch.SymInt, int)) and not isinstance(val, bool):
+        if isinstance(val, (torch.SymInt, torch.SymFloat, int, float)) and not isinstance(val, bool):
             return  # calculated where it is used
         if node.target is operator.getitem:
             whole = self.value(node.args[0])
@@ -218,7 +247,7 @@ class Lowering:
             elif a.name in node.kwargs:
                 given[a.name] = self.value(node.kwargs[a.name])
         namespace, name = target.namespace, schema.name.split("::")[1]
-        special = SPECIAL.get(name) if namespace in ("aten", "reprise") else None
+        special = SPECIAL.get(name) if namespace in ("aten", "reprise") or target == torch.ops.prims.convert_element_type.default else None
         if special:
             for k, v in defaults.items():
                 given.setdefault(k, v)
@@ -351,6 +380,12 @@ def _to_copy(low, node, a, expect):
     if x.dtype == y.dtype:
         return low.emit("clone", given, expect)
     return low.emit("to_dtype", {**given, "dtype": y.dtype}, expect)
+
+
+@special("convert_element_type")
+def _convert_element_type(low, node, a, expect):
+    x, dtype = a["a"], node.meta["val"].dtype
+    return [x] if node.args[0].meta["val"].dtype == dtype else low.emit("to_dtype", {"self": x, "dtype": dtype}, expect)
 
 
 @special("_softmax", "_log_softmax", "_safe_softmax")

@@ -24,7 +24,15 @@ class Slot:
 
 
 class Reg:
-    """A number that the program calculates of sizes."""
+    """A whole number that the program calculates of sizes."""
+    __slots__ = ("index",)
+
+    def __init__(self, index):
+        self.index = index
+
+
+class Num:
+    """A float that the program calculates of sizes."""
     __slots__ = ("index",)
 
     def __init__(self, index):
@@ -63,7 +71,7 @@ ROWS = {name: Row(name, schema) for name, schema, *_ in _c.ops()}
 
 
 def say(value):
-    return type(value).__name__ if isinstance(value, (Slot, Reg)) else repr(value)
+    return type(value).__name__ if isinstance(value, (Slot, Reg, Num)) else repr(value)
 
 
 def word(value):
@@ -85,9 +93,9 @@ def attribute(p, value):
         if not p.optional:
             raise Unsupported(f"None for {p.name}")
         return NONE, None
-    number = isinstance(value, (bool, int, float, Reg))
+    number, calculated = isinstance(value, (bool, int, float, Reg, Num)), isinstance(value, (Reg, Num))
     fits = {"int": lambda: isinstance(value, (list, tuple)) if p.many else type(value) is int or isinstance(value, Reg),
-            "float": lambda: isinstance(value, (list, tuple)) if p.many else isinstance(value, (int, float)), "Scalar": lambda: number,
+            "float": lambda: isinstance(value, (list, tuple)) if p.many else isinstance(value, (int, float)) or (p.optional and calculated), "Scalar": lambda: number,
             "bool": lambda: isinstance(value, (bool, int)), "str": lambda: isinstance(value, str),
             "ScalarType": lambda: str(value).startswith("torch.") and str(value)[6:] in NUMBERS,
             "MemoryFormat": lambda: str(value)[6:] in FORMATS, "Layout": lambda: str(value) == "torch.strided"}.get(p.base, lambda: False)
@@ -98,8 +106,8 @@ def attribute(p, value):
     if p.base == "float" and p.many:
         return FLOATS, tuple(map(float, value))
     if p.base == "Scalar" or (p.base in ("float", "bool") and p.optional):  # optional ones are held as Scalars
-        value = float(value) if p.base == "float" and not isinstance(value, Reg) else value
-        return SCALAR, value if isinstance(value, (bool, float)) else word(value)
+        value = float(value) if p.base == "float" and not calculated else value
+        return SCALAR, value if isinstance(value, (bool, float)) else (value.index,) if calculated else word(value)
     if p.base == "float":
         return FLOAT, float(value)
     if p.base == "bool":

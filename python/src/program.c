@@ -8,9 +8,9 @@
 #include <string.h>
 #include <time.h>
 
-/* An integer of a step: a number, or what an earlier step calculated of sizes. */
+/* A number of a step: itself, or what an earlier step calculated of sizes. Whole, but for what "num_..." calculates and is given. */
 typedef struct word {
-    int64_t value;
+    rp_scalar value;
     int32_t reg; /* -1: value */
 } word;
 
@@ -80,10 +80,11 @@ struct program {
 
 /* ---- replay */
 
-static int64_t read_word(word w, const int64_t *regs) { return w.reg < 0 ? w.value : regs[w.reg]; }
+static rp_scalar read_number(word w, const rp_scalar *regs) { return w.reg < 0 ? w.value : regs[w.reg]; }
+static int64_t read_word(word w, const rp_scalar *regs) { return read_number(w, regs).v.i; }
 
 /* Attributes with sizes filled in; lists lie in `room`. */
-static rp_status fill_attrs(const step *s, const int64_t *regs, rp_attr *out, int64_t *room) {
+static rp_status fill_attrs(const step *s, const rp_scalar *regs, rp_attr *out, int64_t *room) {
     for (size_t k = 0; k < s->n_attrs; k++) {
         const attribute *from = &s->attrs[k];
         out[k] = from->a;
@@ -91,7 +92,7 @@ static rp_status fill_attrs(const step *s, const int64_t *regs, rp_attr *out, in
         if (from->a.kind == RP_ATTR_INT)
             out[k].v.i = read_word(*from->words, regs);
         else if (from->a.kind == RP_ATTR_SCALAR)
-            out[k].v.scalar = (rp_i64)(read_word(*from->words, regs));
+            out[k].v.scalar = read_number(*from->words, regs);
         else {
             out[k].v.ints = room;
             for (size_t i = 0; i < from->a.n; i++) *room++ = read_word(from->words[i], regs);
@@ -100,15 +101,34 @@ static rp_status fill_attrs(const step *s, const int64_t *regs, rp_attr *out, in
     return RP_OK;
 }
 
-static int64_t calculate(const char *f, int64_t a, int64_t b) {
+static rp_scalar root(rp_scalar a, rp_scalar b) {
+    (void)b;
+    return rp_num_sqrt(a);
+}
+static rp_scalar numbers_add(rp_scalar a, rp_scalar b) { return rp_num_add(a, b); }
+static rp_scalar numbers_mul(rp_scalar a, rp_scalar b) { return rp_num_mul(a, b); }
+static rp_scalar numbers_div(rp_scalar a, rp_scalar b) { return rp_num_div(a, b); }
+static rp_scalar numbers_pow(rp_scalar a, rp_scalar b) { return rp_num_pow(a, b); }
+
+static rp_scalar calculate(const char *f, rp_scalar a, rp_scalar b) {
+    static const struct {
+        const char *name;
+        rp_scalar (*f)(rp_scalar a, rp_scalar b);
+    } numbers[] = {{"num_add", numbers_add},
+                   {"num_mul", numbers_mul},
+                   {"num_div", numbers_div},
+                   {"num_pow", numbers_pow},
+                   {"num_sqrt", root}};
     static const struct {
         const char *name;
         int64_t (*f)(int64_t a, int64_t b);
     } table[] = {{"add", rp_sym_add},           {"sub", rp_sym_sub}, {"mul", rp_sym_mul}, {"mod", rp_sym_mod},
                  {"floordiv", rp_sym_floordiv}, {"max", rp_sym_max}, {"min", rp_sym_min}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!strcmp(numbers[i].name, f)) return numbers[i].f(a, b);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (!strcmp(table[i].name, f)) return table[i].f(a, b);
-    return 0; /* the reader took no other name */
+        if (!strcmp(table[i].name, f)) return (rp_i64)(table[i].f(a.v.i, b.v.i));
+    return (rp_i64)(0); /* lower.py gives no other name */
 }
 
 #define MOST_IN 512
@@ -217,7 +237,7 @@ static void replay(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out
     bool moved = p->device.type != before.type || p->device.index != before.index;
     if (moved) (void)(rp_set_default_device)(p->device);
     rp_tensor **slots = calloc(p->n_slots + 1, sizeof *slots);
-    int64_t *regs = calloc(p->n_regs + 1, sizeof *regs);
+    rp_scalar *regs = calloc(p->n_regs + 1, sizeof *regs);
     if (slots && regs) memcpy(slots, in, n_in * sizeof *in);
     for (size_t at = 0; slots && regs && at < p->n_steps; at++) {
         const step *s = &p->steps[at];
@@ -225,11 +245,11 @@ static void replay(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out
         rp_attr attrs[MOST_ATTRS];
         int64_t room[MOST_INTS];
         if (s->kind == STEP_SIZE) {
-            regs[s->out[0]] = (rp_sym_size)(slots[s->in[0]], s->a.value);
+            regs[s->out[0]] = (rp_i64)((rp_sym_size)(slots[s->in[0]], s->a.value.v.i));
             continue;
         }
         if (s->kind == STEP_CALC) {
-            regs[s->out[0]] = calculate(s->op, read_word(s->a, regs), read_word(s->b, regs));
+            regs[s->out[0]] = calculate(s->op, read_number(s->a, regs), read_number(s->b, regs));
             continue;
         }
         for (size_t k = 0; k < s->n_in; k++) operand[k] = s->in[k] < 0 ? NULL : slots[s->in[k]];
@@ -257,13 +277,23 @@ static bool read_size(PyObject *o, int64_t *out) {
 }
 
 static bool read_word_of(PyObject *o, program *p, word *out) {
-    *out = (word){0, -1};
-    if (!PyTuple_Check(o)) return read_size(o, &out->value);
-    int64_t reg;
+    int64_t reg = 0;
+    out->reg = -1;
+    if (!PyTuple_Check(o)) {
+        if (!read_size(o, &reg)) return false;
+        out->value = (rp_i64)(reg);
+        return true;
+    }
     if (!read_size(PyTuple_GetItem(o, 0), &reg)) return false;
     if (reg < 0 || reg > 1 << 24) return PyErr_SetString(PyExc_ValueError, "no such register"), false;
     out->reg = (int32_t)reg;
     if ((size_t)reg >= p->n_regs) p->n_regs = (size_t)reg + 1;
+    return true;
+}
+
+static bool read_number_of(PyObject *o, program *p, word *out) {
+    if (!PyFloat_Check(o)) return read_word_of(o, p, out);
+    *out = (word){rp_f64(PyFloat_AsDouble(o)), -1};
     return true;
 }
 
@@ -407,13 +437,13 @@ static bool read_step(PyObject *o, program *p, step *s) {
         if (good && s->in && s->out) {
             s->in[0] = slot;
             s->out[0] = reg;
-            s->a = (word){dim, -1};
+            s->a = (word){(rp_i64)(dim), -1};
             if ((size_t)reg >= p->n_regs) p->n_regs = (size_t)reg + 1;
         }
     } else if (!PyUnicode_CompareWithASCIIString(kind, "calc")) {
         s->kind = STEP_CALC;
         good = PyArg_ParseTuple(rest, "OOOi", &op, &a, &b, &reg) && (s->op = py_keep_text(op)) &&
-               read_word_of(a, p, &s->a) && read_word_of(b, p, &s->b);
+               read_number_of(a, p, &s->a) && read_number_of(b, p, &s->b);
         s->out = calloc(1, sizeof *s->out);
         if (good && s->out) {
             s->out[0] = reg;

@@ -2,6 +2,7 @@
 
 usage: python -m unittest discover -s python/tests   (where the wheel and PyTorch are installed)"""
 import copy
+import math
 import gc
 import threading
 import time
@@ -272,6 +273,16 @@ class Sizes(Door):
         x = torch.randn(7)
         for n in (2, 3, -4, 5, 0, -1):
             self.same(run(x, n), (x * n).roll(n, 0) + n)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_numbers_calculated_of_sizes(self):
+        def attention(q, k):
+            return ((q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5).softmax(-1) / math.sqrt(k.shape[0]) + q.shape[0] / (k.shape[0] + 1)
+        run = torch.compile(attention, backend="reprise", dynamic=True)
+        for n, m, d in ((3, 4, 8), (5, 7, 16), (6, 2, 9), (4, 9, 3)):
+            q, k = torch.randn(n, d), torch.randn(m, d)
+            self.same(run(q, k), attention(q, k))
+        self.assertEqual([g.kind for g in reprise.explain().graphs], ["inference"])
         self.assertEqual(dict(reprise.explain().reasons), {})
 
     def test_a_size_where_the_library_wants_a_number(self):
