@@ -17,6 +17,7 @@ fi
 export VIRTUAL_ENV="$venv" REPRISE_MODULE_DIR="$build" REPRISE_TEST_DATA="$root/tests/data"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export TMPDIR="$work" ORT_DISABLE_TELEMETRY=1 # what others leave in the folder of temporary files goes with ours
 cd "$work"
 mkdir ops
 # Engines' compilers are one thread for most of the time: every op is beside all else that is not timed.

@@ -119,7 +119,8 @@ static const rp__engine fake_engine = {.name = "fake", RP__ENGINE_OVER_LEAF, .le
 static int fresh(void **state) {
     (void)state;
     memset(&fake, 0, sizeof fake);
-    return rp_error_take() == RP_OK ? 0 : 0;
+    (void)rp_error_take();
+    return rp_manual_seed(5) == RP_OK ? 0 : -1; /* a test's numbers are its own, whatever ran before */
 }
 
 /* ---------------------------------------------------------------- functions */
@@ -154,6 +155,23 @@ static void same_bits(rp_tensor *a, rp_tensor *b) {
     OK(rp_to_host(b, y, bytes));
     for (size_t k = 0; k < bytes / sizeof *x; k++)
         if (fabsf(x[k] - y[k]) > 1e-5f * fmaxf(1, fabsf(y[k]))) fail_msg("element %zu is %g, not %g", k, x[k], y[k]);
+}
+
+/* Steps of an optimizer that divides by its gradients' sizes amplify rounding without a bound that is known beforehand: a is as far from
+   the same steps in float64 as eager's b, times four. */
+static void as_close(rp_tensor *a, rp_tensor *b, rp_tensor *exact) {
+    float x[512], y[512];
+    double z[512], off = 1e-6;
+    const size_t n = (size_t)rp_numel(a);
+    assert_true(n <= 512 && rp_numel(b) == rp_numel(a) && rp_numel(exact) == rp_numel(a));
+    OK(rp_to_host(a, x, n * sizeof *x));
+    OK(rp_to_host(b, y, n * sizeof *y));
+    OK(rp_to_host(exact, z, n * sizeof *z));
+    for (size_t k = 0; k < n; k++) off = fmax(off, fabs((double)y[k] - z[k]) / fmax(1, fabs(z[k])));
+    for (size_t k = 0; k < n; k++) {
+        if (!(fabs((double)x[k] - z[k]) <= 4 * off * fmax(1, fabs(z[k]))))
+            fail_msg("element %zu is %.9g, not %.9g; eager gives %.9g", k, (double)x[k], z[k], (double)y[k]);
+    }
 }
 
 static bool explains(rp_compiled *f, const char *kind, const char *reason, const char *text) {
@@ -341,28 +359,33 @@ static void a_whole_training_step_is_one_part_of_xla(void **state) {
               *second = rp_randn(RP_DIMS(8, 8), NULL);
     for (int kind = 0; kind < 4;
          kind++) { /* the last scales gradients through views of them, which is left to the library */
-        rp_tensor *want[2][7], *kept[2][3];
-        for (int engine = 0; engine < 2; engine++) {
-            steps t = {.w = {rp_clone(first), rp_clone(rp_transpose(second, 0, 1)), rp_zeros(RP_DIMS(8))},
+        rp_tensor *want[3][7], *kept[3][3];
+        for (int run = 0; run < 3; run++) { /* as called, by the engine, in float64 */
+            const bool engine = run == 1;
+            const rp_dtype type = run == 2 ? RP_F64 : RP_F32;
+            steps t = {.w = {rp_to_dtype(rp_clone(first), type, NULL),
+                             rp_to_dtype(rp_clone(rp_transpose(second, 0, 1)), type, NULL),
+                             rp_to_dtype(rp_zeros(RP_DIMS(8)), type, NULL)},
                        .clip = kind == 3};
             for (int k = 0; k < 3; k++) OK(rp_set_requires_grad(t.w[k], true));
             const void *memory = rp_data(t.w[0]);
+            rp_tensor *from = rp_to_dtype(x, type, NULL);
             t.optimizer = an_optimizer(kind, t.w);
             const rp_fn fn = {whole_step, &t, sizeof t, "whole_step"};
             rp_compiled *f = engine ? compiled(fn, "xla", !t.clip) : rp_plain(fn);
             for (int i = 0; i < 7; i++) {
-                OK(rp_call(f, &x, 1, &want[engine][i], 1));
+                OK(rp_call(f, &from, 1, &want[run][i], 1));
                 if (i == 4) (void)rp_mul_scalar_(rp_detach(t.w[2]), rp_f64(0.5));
             }
             assert_ptr_equal(rp_data(t.w[0]), memory);
-            for (int k = 0; k < 3; k++) kept[engine][k] = rp_clone(rp_detach(t.w[k]));
+            for (int k = 0; k < 3; k++) kept[run][k] = rp_clone(rp_detach(t.w[k]));
             if (engine) assert_true(explains(f, "engine", "", "part 1 of 1") == !t.clip);
             if (engine && t.clip) assert_true(explains(f, "skip", "engine-lacks-op", "memory that has other names"));
             rp_compiled_release(f);
             rp_optimizer_release(t.optimizer);
         }
-        for (int i = 0; i < 7; i++) same_bits(want[1][i], want[0][i]);
-        for (int k = 0; k < 3; k++) same_bits(kept[1][k], kept[0][k]);
+        for (int i = 0; i < 7; i++) as_close(want[1][i], want[0][i], want[2][i]);
+        for (int k = 0; k < 3; k++) as_close(kept[1][k], kept[0][k], kept[2][k]);
     }
 }
 
@@ -1111,7 +1134,7 @@ static void what_tvms_compiler_says_is_told(void **state) {
     if (!is_here("tvm")) skip();
     net n = make_net(false);
     const rp_fn fn = {two_ways, &n, sizeof n, "two_ways"};
-    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y[2];
+    rp_tensor *x = rp_randn(RP_DIMS(7, 8), NULL), *y[2]; /* a size that no cache has */
     const char *const absent[][2] = {{"python", "/nowhere/python3"}}, *const wrong[][2] = {{"target", "abacus"}},
                       *const number[][2] = {{"seconds", "soon"}};
     rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "tvm", .strict = true,

@@ -71,6 +71,8 @@ static void open_library(void) {
         return;
     }
     lib.minor = atoi(strchr(lib.found.version, '.') ? strchr(lib.found.version, '.') + 1 : "0");
+    /* From 1.29 on it reports to its maker as soon as an environment is made, which is before it can be told not to. */
+    (void)setenv("ORT_DISABLE_TELEMETRY", "1", 0);
     if (failed(lib.ort.create_env(LOG_FATAL, "reprise", &lib.env), lib.found.why, sizeof lib.found.why) ||
         failed(lib.ort.cpu_memory(1, 0, &lib.memory), lib.found.why, sizeof lib.found.why))
         return;

@@ -263,6 +263,7 @@ static const ST *N(dots_rows)(const N(job) * g, N(scratch) * memory, int64_t m0,
         return a;
     }
     *am = DOTS_ROW;
+    if (!kc) return rows; /* no products: a may be no memory at all */
     if (g->gather_a) {
         if (g->gather_a(g->conv, g->a, m0, mc, k0, kc, pa, memory->run)) {
             for (int64_t i = 0; i < mc; i++) NARROW(rows + i * DOTS_ROW, pa + i * (KC + PAD), kc);
@@ -287,7 +288,7 @@ static const ST *N(dots_rows)(const N(job) * g, N(scratch) * memory, int64_t m0,
     }
     for (int64_t i = 0; kc < depth && i < mc; i++)
         memset(rows + i * DOTS_ROW + kc, 0, (size_t)(depth - kc) * sizeof *rows);
-    for (int64_t i = mc; i % RP__DOTS_ROWS && kc; i++) memset(rows + i * DOTS_ROW, 0, (size_t)depth * sizeof *rows);
+    for (int64_t i = mc; i % RP__DOTS_ROWS; i++) memset(rows + i * DOTS_ROW, 0, (size_t)depth * sizeof *rows);
     return rows;
 }
 /* One row of pairs, of two rows of b: as they lie, w columns of a strip; and as sums have them, a strip. NULL: zeros. */
