@@ -45,9 +45,17 @@ set(RP_ISA_BYTES_avx512 64)
 set(RP_ISA_FLAGS_baseline "")
 set(RP_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(RP_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512)
-foreach(source IN LISTS RP_ISA_SOURCES) # products are chains of fma where a machine has it
+# Products are chains of fma where a machine has it. gcc 13 and later take generic x86 processors for ones on which such chains are
+# slow and leave some of them a multiplication and an addition: slower, and other bits than the chain next to it.
+include(CheckCCompilerFlag)
+check_c_compiler_flag(--param=avoid-fma-max-bits=0 RP_HAS_AVOID_FMA)
+set(RP_FMA -ffp-contract=fast)
+if(RP_HAS_AVOID_FMA)
+    list(APPEND RP_FMA --param=avoid-fma-max-bits=0)
+endif()
+foreach(source IN LISTS RP_ISA_SOURCES)
     if(source MATCHES "/gemm\\.c$")
-        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${RP_FMA}")
     endif()
 endforeach()
 # In the frames that AddressSanitizer keeps for detect_stack_use_after_return, gcc takes its own temporaries of 64 bytes for

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the CUDA tests on this machine's GPU: device_test.sh [FOLDER] [tests|sanitizer].
 # FOLDER holds the test programs and, where the machine lacks them, libcmocka.so.0 and libjansson.so.4 (default: build/test/tests).
-# One line a test: verdict, name, seconds, what failed; logs in ${OUT:-build/device}. Kernels are kept in REPRISE_CACHE_DIR
+# LIMIT: seconds of a program. One line a test: verdict, name, seconds, what failed; logs in ${OUT:-build/device}. Kernels are kept in REPRISE_CACHE_DIR
 # (default: beside the logs), so that all processes, and the next run, compile each once. The op sweep runs in parts, as many at
 # a time as there are processors. Ends with 1 if anything failed.
 set -u
@@ -17,6 +17,7 @@ export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 mkdir -p "$REPRISE_CACHE_DIR"
 cd "$out" || exit 1 # what tests write lies there
 jobs=$(nproc)
+limit=${LIMIT:-120} # seconds of a program
 : >"$out/verdicts"
 
 # verdict NAME RC SECONDS LOG: prints the line and keeps it.
@@ -71,12 +72,12 @@ sanitize() {
 
 if [ "$what" != sanitizer ]; then
     for t in test_cuda_loops test_cuda_library test_cuda_user test_outside test_behaviours test_graphs test_graphed test_compiled_capture test_compiled_function test_cuda_graphs test_program_cuda test_train_fused test_cudasim test_cudasim_graphs test_cudasim_libraries test_stream_memory test_compile_calls test_alias test_graphed_around test_instances test_fuzz_streams test_indexing test_linalg test_autocast; do
-        run_test "$t" 120 &
+        run_test "$t" "$limit" &
     done
     run_test test_road 400 &
     REPRISE_FUZZ_SECONDS=40 run_test test_fuzz_fused 100 &
-    REPRISE_FUZZ_SEEDS=40 run_test test_fuzz_calls 200 &
-    REPRISE_FUZZ_SEEDS=20 run_test test_fuzz_modes 200 &
+    REPRISE_FUZZ_SEEDS=40 run_test test_fuzz_calls 300 &
+    REPRISE_FUZZ_SEEDS=20 run_test test_fuzz_modes 300 &
     sweep
     wait
 fi

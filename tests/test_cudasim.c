@@ -72,7 +72,7 @@ static void test_memory(void **state) {
     for (size_t i = 0; i < sizeof host; i++) {
         host[i] = (unsigned char)(i * 7);
     }
-    OK(cu->cuMemcpyHtoD(p, host, sizeof host));
+    to_device(p, host, sizeof host);
     OK(cu->cuMemcpyDtoDAsync(q, p, sizeof host, stream));
     OK(cu->cuMemcpyDtoHAsync(back, q, sizeof back, stream));
     OK(cu->cuStreamSynchronize(stream));
@@ -196,7 +196,7 @@ static void test_launch(void **state) {
     for (int i = 0; i < N; i++) {
         host[i] = (float)i;
     }
-    OK(cu->cuMemcpyHtoD(in, host, sizeof host));
+    to_device(in, host, sizeof host);
     args a = {out, in, N, 0.5f, 1};
     void *params[] = {&a};
     launch("scale", 4, 256, 0, stream, params);
@@ -237,7 +237,7 @@ static void test_shared_and_shuffles(void **state) {
         expected += host[i];
     }
     CUdeviceptr in = device_alloc(N * sizeof *host), out = device_alloc(4), numbers = device_alloc(4 * 512);
-    OK(cu->cuMemcpyHtoD(in, host, N * sizeof *host));
+    to_device(in, host, N * sizeof *host);
     for (unsigned long long s = 1; s <= SEEDS; s++) {
         float result;
         int ints[512], n = N;
@@ -251,7 +251,7 @@ static void test_shared_and_shuffles(void **state) {
         for (int i = 0; i < 512; i++) {
             ints[i] = i;
         }
-        OK(cu->cuMemcpyHtoD(numbers, ints, sizeof ints));
+        to_device(numbers, ints, sizeof ints);
         void *reverse_params[] = {&numbers};
         launch("reverse", 4, 128, 128 * 4, stream, reverse_params);
         OK(cu->cuStreamSynchronize(stream));
@@ -353,10 +353,10 @@ static void test_prelude_functions(void **state) {
         b32[i] = (float)(i % 5) - 2;
     }
     CUdeviceptr pa = p, pb = p + 1024, pa32 = p + 2048, pb32 = p + 4096, pd = p + 8192, pd32 = p + 16384;
-    OK(cu->cuMemcpyHtoD(pa, a, sizeof a));
-    OK(cu->cuMemcpyHtoD(pb, b, sizeof b));
-    OK(cu->cuMemcpyHtoD(pa32, a32, sizeof a32));
-    OK(cu->cuMemcpyHtoD(pb32, b32, sizeof b32));
+    to_device(pa, a, sizeof a);
+    to_device(pb, b, sizeof b);
+    to_device(pa32, a32, sizeof a32);
+    to_device(pb32, b32, sizeof b32);
     void *mma_params[] = {&pd, &pa, &pb, &pa32, &pb32, &pd32};
     for (unsigned long long s = 1; s <= SEEDS; s++) {
         seed(s);
@@ -386,11 +386,11 @@ static void test_prelude_functions(void **state) {
     uint64_t w = 0;
     uint16_t h[4] = {0, 0, 0, 0};
     CUdeviceptr pu = p, pf = p + 64, pdd = p + 128, pw = p + 192, ph = p + 256;
-    OK(cu->cuMemcpyHtoD(pu, u, sizeof u));
-    OK(cu->cuMemcpyHtoD(pf, f, sizeof f));
-    OK(cu->cuMemcpyHtoD(pdd, &zero, sizeof zero));
-    OK(cu->cuMemcpyHtoD(pw, &w, sizeof w));
-    OK(cu->cuMemcpyHtoD(ph, h, sizeof h));
+    to_device(pu, u, sizeof u);
+    to_device(pf, f, sizeof f);
+    to_device(pdd, &zero, sizeof zero);
+    to_device(pw, &w, sizeof w);
+    to_device(ph, h, sizeof h);
     void *atomic_params[] = {&pu, &pf, &pdd, &pw, &ph};
     OK(cu->cuLaunchKernel(function_of(library, "atomics"), 8, 1, 1, 64, 1, 1, 0, stream, atomic_params, NULL));
     OK(cu->cuStreamSynchronize(stream));
@@ -509,7 +509,7 @@ static void test_modules(void **state) {
     CUlibrary bad;
     OK(cu->cuLibraryGetGlobal(&global, &bytes, common, "device_number"));
     assert_int_equal(bytes, 4);
-    OK(cu->cuMemcpyHtoD(global, &number, 4));
+    to_device(global, &number, 4);
     launch("bump", 1, 1, 0, stream, params);
     OK(cu->cuStreamSynchronize(stream));
     assert_int_equal(read_int(p), 101);

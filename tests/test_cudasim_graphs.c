@@ -378,7 +378,7 @@ static int run_chain(const char *name) {
             host[i] = (float)i + (float)s;
         }
         OK(cu->cuStreamSynchronize(stream));
-        OK(cu->cuMemcpyHtoD(buffer[0], host, sizeof host));
+        to_device(buffer[0], host, sizeof host);
         OK(cu->cuGraphLaunch(exec, stream));
         OK(cu->cuStreamSynchronize(stream));
         OK(cu->cuMemcpyDtoH(host, buffer[LENGTH], sizeof host));

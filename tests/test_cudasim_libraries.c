@@ -134,10 +134,10 @@ static void run_problem(cublasLtHandle_t handle, const problem *q) {
     CUdeviceptr pa = device_alloc(sa), pb = device_alloc(sb), pc = device_alloc(sd), pd = device_alloc(sd),
                 work = device_alloc(1 << 20);
     CUdeviceptr pbias = device_alloc((size_t)q->m * 8);
-    OK(cu->cuMemcpyHtoD(pa, a, sa));
-    OK(cu->cuMemcpyHtoD(pb, b, sb));
-    OK(cu->cuMemcpyHtoD(pc, c, sd));
-    OK(cu->cuMemcpyHtoD(pbias, bias, (size_t)q->m * element_size(q->out)));
+    to_device(pa, a, sa);
+    to_device(pb, b, sb);
+    to_device(pc, c, sd);
+    to_device(pbias, bias, (size_t)q->m * element_size(q->out));
     cublasLtMatmulDesc_t desc;
     bool wide = q->type == CUDA_R_64F;
     int32_t ta = q->trans_a, tb = q->trans_b;

@@ -199,6 +199,12 @@ static inline CUdeviceptr device_alloc(size_t bytes) {
     OK(cu->cuMemAlloc(&p, bytes));
     return p;
 }
+/* A copy that has ended: of memory that is not pinned the driver's may still be under way when it returns, and streams of ours do not
+   wait for it. */
+static inline void to_device(CUdeviceptr p, const void *host, size_t bytes) {
+    OK(cu->cuMemcpyHtoD(p, host, bytes));
+    OK(cu->cuCtxSynchronize());
+}
 
 static inline void launch(const char *name, unsigned int grid, unsigned int block, unsigned int shared, CUstream s,
                           void **params) {
