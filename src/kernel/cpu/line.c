@@ -1,7 +1,7 @@
 /* Runs launches by line functions (line.h): whole programs compiled to one function over rows of contiguous elements, either
    part of the library (tools/gen/genlines.c) or emitted and loaded (jit.c). Called by interp.c before it walks tiles itself;
    says no, and has done nothing, when the program has no such function or the space is not of rows that lie in memory element
-   after element. The same bits as the interpreter's. */
+   after element, or of stretches in which operands lie so or stand still. The same bits as the interpreter's. */
 #include <string.h>
 
 #include "kernel/cpu/program.h"
@@ -97,6 +97,72 @@ bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes, un
     return any % STREAM_ALIGN == 0;
 }
 
+static int64_t offset_of(const int64_t *extent, const int64_t *stride, unsigned dims, int64_t row) {
+    int64_t offset = 0;
+    for (unsigned d = dims; d-- > 0;) {
+        offset += (d ? row % extent[d] : row) * stride[d];
+        if (d) row /= extent[d];
+    }
+    return offset;
+}
+
+/* Stretches shorter than this cost a call of their own more than tiles that gather what does not lie so. */
+enum { SHORT = 32 };
+
+/* Elements [first, last) of a space whose operands each run on or stand still along the last dims, as a column of means beside rows
+   does, or a row of weights below rows: stretch by stretch, and those at equal distances by one call. */
+static bool run_stretches(const rp__cpu_loop *loop, unsigned dims, const uint64_t *address, const int64_t *extent,
+                          const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last, int64_t total,
+                          unsigned past, char *scratch) {
+    const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
+    unsigned inner = dims;
+    int64_t n = 1, many = 1, bytes = 0;
+    for (bool fits = true; inner > 0 && fits; inner -= fits) {
+        for (unsigned a = 0; a < p->n_accesses && fits; a++) {
+            const int step = step_of(extent, stride + (size_t)a * dims, inner - 1, dims);
+            fits = step == 1 || (step == 0 && !(p->written >> a & 1u));
+        }
+        if (fits) n *= extent[inner - 1];
+    }
+    if (n < SHORT) return false;
+    unsigned outer = inner; /* dims [outer, inner) are walked at equal distances */
+    const unsigned near = inner ? inner - 1 : 0;
+    for (bool fits = true; outer > 0 && fits; outer -= fits) {
+        for (unsigned a = 0; a < p->n_accesses && fits; a++)
+            fits = stride[(size_t)a * dims + outer - 1] == many * stride[(size_t)a * dims + near];
+        if (fits) many *= extent[outer - 1];
+    }
+    char *base[RP__DAG_MAX_ACCESSES];
+    int64_t row[RP__DAG_MAX_ACCESSES];
+    uint64_t still = 0;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        const int64_t *own = stride + (size_t)a * dims;
+        if (!step_of(extent, own, inner, dims)) still |= UINT64_C(1) << a;
+        row[a] = inner ? own[near] * p->access_size[a] : 0;
+        bytes += still >> a & 1u ? 0 : p->access_size[a];
+    }
+    rp__line_blocks(p, scalars, scratch);
+    rp__line_fn *fn = atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire);
+    for (int64_t at = first; at < last;) {
+        const int64_t stretch = at / n, begin = at % n;
+        rp__line l = {.base = base, .blocks = scratch, .rows = 1, .n = n - begin, .still = still};
+        if (l.n > last - at) l.n = last - at;
+        if (l.n == n) {
+            const int64_t left = many - stretch % many;
+            l.rows = (last - at) / n < left ? (last - at) / n : left;
+            if (l.rows > 1) l.row = row;
+        }
+        for (unsigned a = 0; a < p->n_accesses; a++)
+            base[a] = (char *)(uintptr_t)address[a] +
+                      (offset_of(extent, stride + (size_t)a * dims, inner, stretch) + (still >> a & 1u ? 0 : begin)) *
+                          p->access_size[a];
+        l.stream = rp__line_streams(p, &l, bytes * total, past);
+        fn(&l);
+        at += l.rows * l.n;
+    }
+    return true;
+}
+
 /* Elements [first, last) of the whole space as one row. */
 static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t *address, const int64_t *extent,
                          const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last, int64_t total,
@@ -110,7 +176,8 @@ static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t
                                       : stride[a]                      ? -1
                                                                        : 0)
                                    : step_of(extent, stride + (size_t)a * dims, 0, dims);
-        if (step < 0) return false;
+        if (step < 0)
+            return run_stretches(loop, dims, address, extent, stride, scalars, first, last, total, past, scratch);
         if (!step) still |= UINT64_C(1) << a;
         base[a] = (char *)(uintptr_t)address[a] + (step ? first * p->access_size[a] : 0);
         bytes += step ? p->access_size[a] : 0;
@@ -143,14 +210,6 @@ static bool run_few(const rp__cpu_loop *loop, const uint64_t *address, int64_t n
     return true;
 }
 
-static int64_t offset_of(const int64_t *extent, const int64_t *stride, unsigned dims, int64_t row) {
-    int64_t offset = 0;
-    for (unsigned d = dims; d-- > 0;) {
-        offset += (d ? row % extent[d] : row) * stride[d];
-        if (d) row /= extent[d];
-    }
-    return offset;
-}
 /* Rows [first, last), each of n elements; lanes: the rows of these lanes. One call where rows follow each other at equal distances,
    else one a row. */
 static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, const uint64_t *address,
