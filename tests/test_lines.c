@@ -157,6 +157,46 @@ static void long_rows(void **state) {
     }
 }
 
+/* Reductions of columns have the bits of those of rows: x^T copied, on every instruction set. */
+static rp_tensor *reduced(rp_tensor *t, int op, int64_t dim) {
+    switch (op) {
+    case 0: return rp_sum(t, RP_DIMS(dim));
+    case 1: return rp_amax(t, RP_DIMS(dim), false);
+    case 2: return rp_amin(t, RP_DIMS(dim), false);
+    default: return rp_dtype_of(t) == RP_I64 ? rp_sum(t, RP_DIMS(dim), true) : rp_mean(t, RP_DIMS(dim), true);
+    }
+}
+static void columns(void **state) {
+    (void)state;
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I64};
+    static const int64_t rows[] = {1, 31, 33, 256, 300, 8193}, wide[] = {3, 16, 33, 130, 777};
+    for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+        if (!rp__tiles_named(isas[k])) continue;
+        rp__tiles twin = *rp__tiles_named(isas[k]);
+        rp__tiles_set(&twin);
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+            for (size_t i = 0; i < 30; i++) {
+                const int64_t n = rows[i / 5], m = wide[i % 5];
+                rp_scope scope = rp_scope_begin();
+                rp_tensor *t = rp_to_dtype(rp_mul_scalar(rp_randn(RP_DIMS(n, m + 2)), rp_f64(9)), dtypes[d]);
+                t = i % 2 ? rp_narrow(t, 1, 1, m) : rp_narrow(rp_view(t, RP_DIMS(-1)), 0, 0, n * m);
+                if (i % 2 == 0) t = rp_view(t, RP_DIMS(n, m));
+                rp_tensor *turned = rp_contiguous(rp_transpose(t, 0, 1));
+                for (int op = 0; op < 4; op++) {
+                    rp_tensor *got = reduced(t, op, 0), *want = reduced(turned, op, 1);
+                    assert_false(rp_failed());
+                    if (memcmp(rp_data(got), rp_data(want), (size_t)rp_numel(got) * rp_dtype_size(rp_dtype_of(got))))
+                        fail_msg("op %d of %s, %lld x %lld on %s: other bits", op, rp_dtype_name(dtypes[d]),
+                                 (long long)n, (long long)m, isas[k]);
+                }
+                rp_scope_end(scope, NULL, 0);
+            }
+        }
+        rp__tiles_set(NULL);
+    }
+}
+
 /* An optimizer's step is one launch over all parameters; what follows from the count of steps and the learning rate alone is calculated
    once for each, not for each element. */
 static int served, steps_taken;
@@ -226,9 +266,13 @@ int main(void) {
     setenv("REPRISE_JIT", "0", 1);
     rp_set_grad_enabled(false);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(same_bits_f32, restore), cmocka_unit_test_teardown(same_bits_bf16, restore),
-        cmocka_unit_test_teardown(tiny, restore),          cmocka_unit_test_teardown(shared_rows, restore),
-        cmocka_unit_test_teardown(long_rows, restore),     cmocka_unit_test_teardown(optimizer_steps, restore),
+        cmocka_unit_test_teardown(same_bits_f32, restore),
+        cmocka_unit_test_teardown(same_bits_bf16, restore),
+        cmocka_unit_test_teardown(tiny, restore),
+        cmocka_unit_test_teardown(shared_rows, restore),
+        cmocka_unit_test_teardown(long_rows, restore),
+        cmocka_unit_test_teardown(columns, restore),
+        cmocka_unit_test_teardown(optimizer_steps, restore),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
