@@ -573,6 +573,31 @@ static void test_purity(void **state) {
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
+/* Host data too long for a constant: another tensor in each call. */
+static void long_table(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    static const float table[2048];
+    out[0] = rp_add(in[0], rp_from_data(table, RP_DIMS(2048), RP_F32));
+}
+
+static void test_other_tensors(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled((rp_fn){long_table, NULL, 0, "long table"},
+                              RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    rp_tensor *x = filled(1, 1, 2048), *y;
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_GUARD);
+    assert_non_null(strstr(rp_error_message(), "one is float32 (2048), from "));
+    assert_non_null(strstr(rp_error_message(), "test_compile.c"));
+    assert_non_null(strstr(rp_error_message(), "pass it as an argument"));
+    rp_error_take();
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
 static rp_tensor *stored;
 static void storing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
@@ -1213,6 +1238,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_break_with_writes, take_error),
         cmocka_unit_test_teardown(test_data_sizes, take_error),
         cmocka_unit_test_teardown(test_purity, take_error),
+        cmocka_unit_test_teardown(test_other_tensors, take_error),
         cmocka_unit_test_teardown(test_escape, take_error),
         cmocka_unit_test_teardown(test_random, take_error),
         cmocka_unit_test_teardown(test_aliases, take_error),

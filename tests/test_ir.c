@@ -329,6 +329,26 @@ static void test_symbols(void **state) {
     assert_true(rp__symbols_value(s, sum, (const int64_t[]){10, 7}, &value));
     assert_int_equal(value, 91);
     assert_false(rp__symbols_value(s, sum, (const int64_t[]){INT64_C(1) << 61, 7}, &value)); /* overflow */
+    /* divisors are known of the symbols, and come before their multiples; numbers are compared */
+    const size_t guards = rp__symbols_guard_count(s);
+    const rp_dim both = rp__dim_apply(RP__DIM_ADD, x, y), wider = rp__dim_apply(RP__DIM_MUL, sum, both);
+    assert_true(rp__dim_divides(sum, wider));
+    assert_true(rp__dim_divides(both, wider));
+    assert_true(rp__dim_divides(y, sum));
+    assert_false(rp__dim_divides(x, sum));
+    assert_false(rp__dim_divides(sum, y));
+    assert_false(rp__dim_divides(0, x));
+    assert_true(rp__dim_divides(3, 12));
+    assert_false(rp__dim_divides(5, 12));
+    assert_true(rp__dim_before(y, sum));
+    assert_false(rp__dim_before(sum, y));
+    assert_true(rp__dim_before(1, x));
+    assert_false(rp__dim_before(wider, both));
+    assert_true(rp__dim_before(5, 12));
+    assert_int_equal(rp__symbols_guard_count(s), guards);
+    assert_false(rp__dim_before(x, y)); /* they do not tell: 6 and 4, guarded */
+    assert_int_equal(rp__symbols_guard_count(s), guards + 1);
+    assert_int_equal(rp__dim_apply(RP__DIM_FLOORDIV, wider, both), sum);
     /* reading the value specialises */
     assert_int_equal(rp__dim_value(y), 4);
     assert_false(rp__symbols_hold(s, (const int64_t[]){9, 2}, &failed));

@@ -20,6 +20,12 @@ static rp_tensor *x, *y, *w, *b; /* (rows, n) twice, (n) twice */
 static const char *line_missing;
 static int long_walks;
 
+enum { OPS = 21 };
+static rp_tensor *column(rp_tensor *t) { return rp_narrow(t, -1, 0, 1); }
+static rp_tensor *cube(rp_tensor *t) { /* of an even number of rows two halves */
+    const int64_t rows = rp_size(t, 0), halves = rows % 2 ? 1 : 2;
+    return rp_view(t, RP_DIMS(halves, rows / halves, rp_size(t, 1)));
+}
 static rp_tensor *run_op(int op) {
     const int64_t n = rp_size(x, 1);
     switch (op) {
@@ -36,7 +42,16 @@ static rp_tensor *run_op(int op) {
     case 10: return rp_gelu(x);
     case 11: return rp_mul_scalar(x, rp_f64(2));
     case 12: return rp_clone(x);
-    case 13: return rp_add(x, rp_select(rp_select(y, 0, 0), 0, 0)); /* an operand that stands still */
+    case 13:
+        return rp_add(x, rp_select(rp_select(y, 0, 0), 0, 0)); /* an operand that stands still */
+    /* operands that run on or stand still along a row, and go elsewhere from row to row */
+    case 14: return rp_mul(x, column(y));
+    case 15: return rp_add(column(x), w);
+    case 16: return rp_mul(x, w);
+    case 17: return rp_add(rp_narrow(x, 1, n / 3, n - n / 3), rp_narrow(y, 1, 0, n - n / 3)); /* rows with gaps */
+    case 18: return rp_add(rp_narrow(cube(x), 0, 0, 1), cube(y));
+    case 19: return rp_add(rp_transpose(cube(x), 0, 1), rp_transpose(column(rp_narrow(cube(y), 0, 0, 1)), 0, 1));
+    case 20: return rp_mul(rp_transpose(column(rp_narrow(cube(x), 1, 0, 1)), 0, 1), rp_transpose(cube(y), 0, 1));
     default: return NULL;
     }
 }
@@ -66,7 +81,7 @@ static void compare(rp_dtype dtype, int64_t rows, int64_t n, bool special) {
     w = rp_to_dtype(rp_randn(size + 1, 1), dtype);
     b = rp_to_dtype(rp_randn(size + 1, 1), dtype);
     assert_false(rp_failed());
-    for (int op = 0; op < 14; op++) {
+    for (int op = 0; op < OPS; op++) {
         rp_tensor *want = NULL;
         for (int how = 0; how < 3; how++) { /* the interpreter, line functions, their stores past the caches */
             rp__line_table_off = how == 0;
@@ -82,7 +97,8 @@ static void compare(rp_dtype dtype, int64_t rows, int64_t n, bool special) {
                 rp__launch_recorder *old = rp__launch_recorder_set(&recorder);
                 rp_tensor *got = run_op(op);
                 rp__launch_recorder_set(old);
-                assert_false(rp_failed());
+                if (rp_failed())
+                    fail_msg("op %d, %lld x %lld: %s", op, (long long)rows, (long long)n, rp_error_message());
                 if (line_missing) fail_msg("%s: %s", line_missing, how ? "no line function" : "not the interpreter");
                 if (!want) want = got;
                 const size_t bytes = (size_t)rp_numel(want) * rp_dtype_size(dtype);
@@ -100,7 +116,7 @@ static void compare(rp_dtype dtype, int64_t rows, int64_t n, bool special) {
 }
 
 static void lengths(rp_dtype dtype) {
-    static const int64_t n[] = {32, 33, 64, 95, 1000, 1024, 8192, 8193, 20000};
+    static const int64_t n[] = {8, 31, 32, 33, 48, 64, 95, 1000, 1024, 8192, 8193, 20000};
     for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
         compare(dtype, n[i] > 8000 ? 17 : 40, n[i], i % 2);
     }
@@ -119,6 +135,15 @@ static void tiny(void **state) {
     static const int64_t n[] = {1, 3, 8, 16, 31, 40, 100, 2048, 2049};
     for (size_t i = 0; i < 2 * (sizeof n / sizeof *n); i++) compare(i % 2 ? RP_BF16 : RP_F32, 1, n[i / 2], false);
 }
+/* Stretches that threads share, none of which begins with its first row. */
+static void shared_rows(void **state) {
+    (void)state;
+    for (int threads = 1; threads < 4; threads++) {
+        rp_set_num_threads(threads);
+        compare(RP_F32, 1002, 257, false);
+        compare(RP_BF16, 2, 70001, false);
+    }
+}
 /* Few long rows: chunk functions, over threads. */
 static void long_rows(void **state) {
     (void)state;
@@ -129,6 +154,46 @@ static void long_rows(void **state) {
         compare(RP_F32, 2, 65536, true);
         compare(RP_BF16, 2, 33000, true);
         assert_true(long_walks > 0);
+    }
+}
+
+/* Reductions of columns have the bits of those of rows: x^T copied, on every instruction set. */
+static rp_tensor *reduced(rp_tensor *t, int op, int64_t dim) {
+    switch (op) {
+    case 0: return rp_sum(t, RP_DIMS(dim));
+    case 1: return rp_amax(t, RP_DIMS(dim), false);
+    case 2: return rp_amin(t, RP_DIMS(dim), false);
+    default: return rp_dtype_of(t) == RP_I64 ? rp_sum(t, RP_DIMS(dim), true) : rp_mean(t, RP_DIMS(dim), true);
+    }
+}
+static void columns(void **state) {
+    (void)state;
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I64};
+    static const int64_t rows[] = {1, 31, 33, 256, 300, 8193}, wide[] = {3, 16, 33, 130, 777};
+    for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+        if (!rp__tiles_named(isas[k])) continue;
+        rp__tiles twin = *rp__tiles_named(isas[k]);
+        rp__tiles_set(&twin);
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+            for (size_t i = 0; i < 30; i++) {
+                const int64_t n = rows[i / 5], m = wide[i % 5];
+                rp_scope scope = rp_scope_begin();
+                rp_tensor *t = rp_to_dtype(rp_mul_scalar(rp_randn(RP_DIMS(n, m + 2)), rp_f64(9)), dtypes[d]);
+                t = i % 2 ? rp_narrow(t, 1, 1, m) : rp_narrow(rp_view(t, RP_DIMS(-1)), 0, 0, n * m);
+                if (i % 2 == 0) t = rp_view(t, RP_DIMS(n, m));
+                rp_tensor *turned = rp_contiguous(rp_transpose(t, 0, 1));
+                for (int op = 0; op < 4; op++) {
+                    rp_tensor *got = reduced(t, op, 0), *want = reduced(turned, op, 1);
+                    assert_false(rp_failed());
+                    if (memcmp(rp_data(got), rp_data(want), (size_t)rp_numel(got) * rp_dtype_size(rp_dtype_of(got))))
+                        fail_msg("op %d of %s, %lld x %lld on %s: other bits", op, rp_dtype_name(dtypes[d]),
+                                 (long long)n, (long long)m, isas[k]);
+                }
+                rp_scope_end(scope, NULL, 0);
+            }
+        }
+        rp__tiles_set(NULL);
     }
 }
 
@@ -204,7 +269,9 @@ int main(void) {
         cmocka_unit_test_teardown(same_bits_f32, restore),
         cmocka_unit_test_teardown(same_bits_bf16, restore),
         cmocka_unit_test_teardown(tiny, restore),
+        cmocka_unit_test_teardown(shared_rows, restore),
         cmocka_unit_test_teardown(long_rows, restore),
+        cmocka_unit_test_teardown(columns, restore),
         cmocka_unit_test_teardown(optimizer_steps, restore),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

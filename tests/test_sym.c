@@ -152,6 +152,177 @@ BODY(statistics) { /* derivatives that divide by a number of elements; a fill of
     rp_var_options by = {.struct_size = sizeof by, .correction = rp_i64(rp_sym_floordiv(rp_sym_size(x, 1), 2))};
     out[0] = rp_add(rp_add(rp_unsqueeze(v, 1), m), rp_unsqueeze(rp_var(rp_sin(x), RP_DIMS(1), &by), 1));
 }
+/* ---- images: scales and places calculated of sizes */
+
+static rp_tensor *image(int64_t n) { return filled(0.3, 4, (int64_t)1, (int64_t)2, n + 2, n + 5); }
+
+static rp_tensor *by_factors(rp_tensor *x, double high, double wide, const char *mode, rp_tristate again, bool smooth) {
+    const double factors[] = {high, wide};
+    const rp_tristate align = strncmp(mode, "bi", 2) == 0 ? RP_FALSE : RP_UNSET;
+    return (rp_interpolate)(x, NULL, 0, factors, 2, mode, align, again, smooth);
+}
+static rp_tensor *to_size(rp_tensor *x, int64_t high, int64_t wide, const char *mode, bool smooth) {
+    const int64_t size[] = {high, wide};
+    return (rp_interpolate)(x, size, 2, NULL, 0, mode, RP_TRUE, RP_UNSET, smooth);
+}
+
+BODY(enlarged) { /* by factors of few bits */
+    UNUSED;
+    rp_tensor *x = by_factors(in[0], 1.5, 2.25, "bilinear", RP_UNSET, false);
+    out[0] = by_factors(x, 0.5, 0.75, "nearest-exact", RP_UNSET, false);
+}
+BODY(sized) { /* by sizes */
+    UNUSED;
+    const int64_t h = rp_sym_size(in[0], 2), w = rp_sym_size(in[0], 3);
+    rp_tensor *x = to_size(in[0], rp_sym_mul(h, 2), rp_sym_floordiv(w, 2), "bicubic", false);
+    out[0] = by_factors(x, 2, 2, "bilinear", RP_TRUE, false);
+}
+BODY(smoothed) { /* antialiased: by factors and by sizes, to fewer places and to more */
+    UNUSED;
+    const int64_t h = rp_sym_size(in[0], 2), w = rp_sym_size(in[0], 3);
+    rp_tensor *x = by_factors(in[0], 0.5, 1.5, "bilinear", RP_FALSE, true);
+    rp_tensor *y = to_size(in[0], rp_sym_floordiv(h, 2), rp_sym_add(w, 3), "bicubic", true);
+    out[0] = rp_add(rp_sum(x, RP_DIMS(3)), rp_sum(y, RP_DIMS(3)));
+}
+BODY(sampled) { /* places from -1 to 1 */
+    UNUSED;
+    const int64_t h = rp_sym_size(in[0], 2), w = rp_sym_size(in[0], 3);
+    rp_tensor *theta = rp_reshape(rp_arange(rp_f64(-0.4), rp_f64(0.75), rp_f64(0.2)), RP_DIMS(1, 2, 3));
+    rp_tensor *grid = rp_affine_grid_generator(theta, RP_DIMS(1, 2, rp_sym_add(h, 1), w), false);
+    rp_tensor *wide =
+        rp_mul_scalar(rp_affine_grid_generator(theta, RP_DIMS(1, 2, rp_sym_add(h, 1), w), true), rp_f64(5));
+    out[0] = rp_add(rp_grid_sampler(in[0], grid, 0, 1, true),
+                    rp_add(rp_grid_sampler(in[0], wide, 0, 2, false), rp_grid_sampler(in[0], wide, 1, 2, true)));
+}
+BODY(within) { /* places of other types, limited by a size */
+    UNUSED;
+    const int64_t t = rp_sym_size(in[0], 1), last = rp_sym_sub(t, 1);
+    rp_tensor *place = rp_mul_scalar(rp_arange(rp_i64(0), rp_i64(t), rp_i64(1)), rp_i64(2));
+    rp_tensor *at = rp_clamp(place, rp_none(), rp_i64(last));
+    rp_tensor *low = rp_clamp(rp_to_dtype(place, RP_I32), rp_i64(rp_sym_floordiv(t, 2)), rp_i64(last));
+    out[0] = rp_add(rp_index_select(in[0], 1, at), rp_index_select(in[0], 1, rp_to_dtype(low, RP_I64)));
+}
+
+static void test_images(void **state) {
+    (void)state;
+    for (int grad = 0; grad < 2; grad++) {
+        check(enlarged, "enlarged", image, grad);
+        check(sized, "sized", image, grad);
+        check(smoothed, "smoothed", image, grad);
+        check(sampled, "sampled", image, grad);
+        check(within, "within", tokens, grad);
+    }
+}
+
+/* ---- the order of dims of results is one of the symbols: the size that made them says nothing */
+
+/* Each of these sizes is the one that makes the graph for all of them; how results lie is what eager execution finds. */
+static void in_any_order(rp_body *body, const char *name, sample *make) {
+    static const int64_t sizes[] = {1, 2, 3, 4, 8, 9, 64};
+    enum { N = sizeof sizes / sizeof *sizes };
+    int64_t first = 0;
+    for (size_t second = 0; second < N; second++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f = rp_compile((rp_fn){body, NULL, 0, name}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+        for (size_t k = 0; k < N + 2; k++) {
+            const int64_t n = k == 0 ? 5 : k == 1 ? sizes[second] : sizes[k - 2];
+            rp_tensor *x = make(n), *got, *want;
+            if (rp_call(f, &x, 1, &got, 1) != RP_OK) fail_msg("%s, size %d: %s", name, (int)n, rp_error_message());
+            body(NULL, &x, 1, &want, 1);
+            assert_same(got, want);
+            for (int64_t d = 0; d < (int64_t)rp_ndim(want); d++)
+                if (rp_size(want, d) > 1 && rp_stride(got, d) != rp_stride(want, d))
+                    fail_msg("%s made for size %d, size %d: stride %d is %d, eagerly %d", name, (int)sizes[second],
+                             (int)n, (int)d, (int)rp_stride(got, d), (int)rp_stride(want, d));
+        }
+        const int64_t made = explain_total(f, "specialisation", NULL);
+        if (second == 0) first = made;
+        if (made != first || made > 3)
+            fail_msg("%s: made for size %d there are %d specialisations, for size %d %d", name, (int)sizes[second],
+                     (int)made, (int)sizes[0], (int)first);
+        rp_compiled_release(f);
+        rp_scope_end(scope, NULL, 0);
+        assert_ok();
+    }
+}
+
+static rp_tensor *rows_of_8(int64_t n) { return filled(0.1, 2, n, (int64_t)8); }
+static rp_tensor *columns_of_8(int64_t n) { return filled(0.1, 2, (int64_t)8, n); }
+static rp_tensor *cube(int64_t n) { return filled(0.1, 3, n, (int64_t)4, n); }
+static rp_tensor *pixels(int64_t n) { return filled(0.1, 4, (int64_t)2, (int64_t)3, n, n); }
+static rp_tensor *batch(int64_t n) { return filled(0.1, 4, n, (int64_t)3, (int64_t)4, (int64_t)5); }
+static rp_tensor *turned(int64_t n) { return rp_transpose(columns_of_8(n), 0, 1); }
+static rp_tensor *pixels_last(int64_t n) {
+    return rp_contiguous(pixels(n), RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
+}
+static rp_tensor *batch_last(int64_t n) {
+    return rp_contiguous(batch(n), RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
+}
+
+BODY(turned_negated) {
+    UNUSED;
+    out[0] = rp_neg(rp_transpose(in[0], 0, 1));
+}
+BODY(turned_beside) {
+    UNUSED;
+    rp_tensor *t = rp_transpose(in[0], 0, 1);
+    out[0] = rp_add(rp_sin(t), rp_mean(t, RP_DIMS(0)));
+}
+BODY(permuted) {
+    UNUSED;
+    out[0] = rp_exp(rp_permute(in[0], RP_DIMS(2, 0, 1)));
+}
+BODY(permuted_other) {
+    UNUSED;
+    rp_tensor *p = rp_permute(in[0], RP_DIMS(1, 2, 0));
+    out[0] = rp_mul(rp_clone(p, NULL), rp_sum(p, RP_DIMS(1), true));
+}
+BODY(longer) { /* strides of sums */
+    UNUSED;
+    rp_tensor *p = rp_constant_pad_nd(in[0], RP_DIMS(1, 1), rp_f64(0));
+    out[0] = rp_sin(rp_transpose(p, 0, 1));
+}
+BODY(made_last) {
+    UNUSED;
+    rp_tensor *x = rp_contiguous(in[0], RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
+    out[0] = rp_relu(rp_sub(x, rp_mean(x, RP_DIMS(2, 3), true)));
+}
+BODY(as_it_lies) {
+    UNUSED;
+    out[0] = rp_sigmoid(in[0]);
+}
+BODY(pooled) {
+    UNUSED;
+    out[0] = rp_cos(rp_adaptive_avg_pool2d(in[0], RP_DIMS(1, 1)));
+}
+BODY(written) {
+    UNUSED;
+    rp_tensor *x = rp_permute(rp_sin(in[0]), RP_DIMS(1, 0));
+    rp_add_(rp_narrow(x, 0, 0, 1), rp_full(RP_DIMS(1), rp_f64(0.5)));
+    out[0] = rp_neg(x);
+}
+
+static void test_order_of_dims(void **state) {
+    (void)state;
+    in_any_order(turned_negated, "turned", rows_of_8);
+    in_any_order(turned_negated, "turned columns", columns_of_8);
+    in_any_order(turned_beside, "beside", rows_of_8);
+    in_any_order(turned_beside, "beside columns", columns_of_8);
+    in_any_order(permuted, "permuted", cube);
+    in_any_order(permuted_other, "permuted other", cube);
+    in_any_order(longer, "longer", rows_of_8);
+    in_any_order(longer, "longer columns", columns_of_8);
+    in_any_order(made_last, "last of pixels", pixels);
+    in_any_order(made_last, "last of a batch", batch);
+    in_any_order(as_it_lies, "turned argument", turned);
+    in_any_order(as_it_lies, "pixels last", pixels_last);
+    in_any_order(as_it_lies, "batch last", batch_last);
+    in_any_order(pooled, "pooled", pixels_last);
+    in_any_order(pooled, "pooled batch", batch);
+    in_any_order(written, "written", rows_of_8);
+    in_any_order(written, "written columns", columns_of_8);
+}
+
 static void test_scalars(void **state) {
     (void)state;
     for (int grad = 0; grad < 2; grad++) {
@@ -505,6 +676,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_specialisation),
         cmocka_unit_test(test_questions_are_guards),
+        cmocka_unit_test(test_images),
+        cmocka_unit_test(test_order_of_dims),
         cmocka_unit_test(test_scalars),
         cmocka_unit_test(test_scalars_as_text),
         cmocka_unit_test(test_numbers_of_sizes),

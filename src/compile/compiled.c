@@ -48,7 +48,7 @@ static rp_status call_symbolic(rp__compiled *c, const rp__specialisation *from, 
     rp__error_save(&before);
     rp__reason reason = RP__REASON_NONE;
     rp__text detail = {0};
-    rp_status status = rp__pattern_make(from, in, n_in, false, &p);
+    rp_status status = rp__pattern_make(from, in, n_in, &p);
     rp__specialisation *s = NULL;
     if (status == RP_OK) {
         rp_status traced = rp__retrace_abstract(c, &p, in, n_in, n_out, &result);
@@ -61,6 +61,7 @@ static rp_status call_symbolic(rp__compiled *c, const rp__specialisation *from, 
     }
     if (status == RP_OK && reason == RP__REASON_NONE) {
         status = rp__specialisation_make(c, &result, environment, in, n_in, n_out, p.sizes, p.strides, &s);
+        if (status == RP_OK) s->by_rows = p.by_rows, p.by_rows = NULL;
         if (status == RP_OK) status = rp__specialisation_run(s, in, n_in, out, n_out);
     } else if (status == RP_OK && reason == RP__REASON_TRACE_FAILED) {
         rp__text_puts(&detail, rp_error_message());

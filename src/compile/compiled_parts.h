@@ -23,6 +23,7 @@ typedef struct rp__specialisation {
     uint64_t calls;
     uint64_t *arg_ids; /* of the tensors that were its arguments when it was recorded */
     bool symbolic;
+    bool *by_rows;                     /* of its pattern; NULL: not symbolic */
     bool repeats;                      /* the function gives one tensor as several of its results */
     bool holds_replayed;               /* it captured outputs of a replay, which a later one overwrites */
     bool moves_gradients;              /* the graph reads or leaves gradients of leaves */
@@ -79,10 +80,10 @@ typedef struct rp__pattern { /* words of arguments whose sizes changed; NULL ent
     rp__symbols *symbols;
     rp_dim (*size)[RP_MAX_DIMS], (*stride)[RP_MAX_DIMS];
     const rp_dim **sizes, **strides;
+    bool *by_rows; /* per argument: its strides follow from its sizes */
 } rp__pattern;
 /* What differs from the call for which `from` was made. To be freed, also on failure. */
-rp_status rp__pattern_make(const rp__specialisation *from, rp_tensor *const *in, size_t n_in, bool all_same,
-                           rp__pattern *p);
+rp_status rp__pattern_make(const rp__specialisation *from, rp_tensor *const *in, size_t n_in, rp__pattern *p);
 void rp__pattern_free(rp__pattern *p);
 /* The function, without computing; p: NULL, or the words of its sizes. */
 rp_status rp__retrace_abstract(rp__compiled *c, const rp__pattern *p, rp_tensor *const *in, size_t n_in, size_t n_out,

@@ -158,8 +158,7 @@ static bool is_apart_in_itself(const rp__ir_value_info *t) {
         if (rp__dim_is(RP__DIM_EQ, t->meta.size[d], 0)) return true;
         if (rp__dim_is(RP__DIM_EQ, t->meta.size[d], 1)) continue;
         unsigned at = n++;
-        for (; at > 0 && rp__dim_hint(t->stride[order[at - 1]]) > rp__dim_hint(t->stride[d]); at--)
-            order[at] = order[at - 1];
+        for (; at > 0 && rp__dim_before(t->stride[d], t->stride[order[at - 1]]); at--) order[at] = order[at - 1];
         order[at] = d;
     }
     rp_dim reach = 0; /* of the dims with smaller strides */

@@ -11,6 +11,7 @@ void rp__pattern_free(rp__pattern *p) {
     rp__free(p->stride);
     rp__free(p->sizes);
     rp__free(p->strides);
+    rp__free(p->by_rows);
 }
 
 typedef struct pair { /* what a dynamic dim was and is: dims that agree in both share a symbol */
@@ -18,26 +19,62 @@ typedef struct pair { /* what a dynamic dim was and is: dims that agree in both 
     rp_dim word;
 } pair;
 
-rp_status rp__pattern_make(const rp__specialisation *from, rp_tensor *const *in, size_t n_in, bool all_same,
-                           rp__pattern *p) {
-    pair *pairs = NULL;
-    size_t n = 0, capacity = 0;
-    rp_status status = RP_OK;
+/* Did argument k of the recorded call lie row by row, as far as its strides were used? */
+static bool lay_by_rows(const rp__specialisation *from, size_t k, unsigned ndim) {
+    int64_t run = 1;
+    bool symbolic, rows = true;
+    for (unsigned d = ndim; d-- > 0;) {
+        const int64_t size = rp__guards_size(&from->guards, k, d, &symbolic);
+        rows = rows && (size == 1 || rp__guards_stride(&from->guards, k, d, &symbolic) == run);
+        run *= size ? size : 1;
+    }
+    return rows;
+}
+
+/* Strides of contiguous arguments follow from their sizes; of others each is a symbol that changed. */
+static void add_strides(const rp__specialisation *from, const rp_tensor *t, size_t k, rp__pattern *p) {
+    const rp_dim *size = p->size[k];
+    rp_dim *stride = p->stride[k];
+    const bool was = from->by_rows && from->by_rows[k];
+    p->by_rows[k] = rp__tensor_contiguous(t) && (was || lay_by_rows(from, k, t->ndim));
+    if (p->by_rows[k]) {
+        rp__symbols *outer = rp__symbols_enter(p->symbols);
+        rp__contiguous_strides(size, t->ndim, stride);
+        (void)rp__symbols_enter(outer);
+        return;
+    }
+    for (unsigned d = 0; d < t->ndim; d++) {
+        bool symbolic;
+        int64_t old = rp__guards_stride(&from->guards, k, d, &symbolic);
+        rp__symbol s = {.input = (uint32_t)k, .dim = (uint8_t)d, .is_stride = true, .hint = t->stride[d]};
+        stride[d] = symbolic || old != t->stride[d] ? rp__symbols_add(p->symbols, &s) : t->stride[d];
+    }
+}
+
+static rp_status begin(rp__pattern *p, size_t n_in) {
     *p = (rp__pattern){.symbols = rp__symbols_new()};
     p->size = rp__calloc(n_in + 1, sizeof *p->size);
     p->stride = rp__calloc(n_in + 1, sizeof *p->stride);
     p->sizes = rp__calloc(n_in + 1, sizeof *p->sizes);
     p->strides = rp__calloc(n_in + 1, sizeof *p->strides);
-    if (!p->symbols || !p->size || !p->stride || !p->sizes || !p->strides) return RP__OOM("symbolic sizes");
+    p->by_rows = rp__calloc(n_in + 1, sizeof *p->by_rows);
+    return p->symbols && p->size && p->stride && p->sizes && p->strides && p->by_rows ? RP_OK
+                                                                                      : RP__OOM("symbolic sizes");
+}
+
+rp_status rp__pattern_make(const rp__specialisation *from, rp_tensor *const *in, size_t n_in, rp__pattern *p) {
+    pair *pairs = NULL;
+    size_t n = 0, capacity = 0;
+    rp_status status = begin(p, n_in);
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
         const rp_tensor *t = in[k];
-        rp_dim *size = p->size[k], *stride = p->stride[k];
+        rp_dim *size = p->size[k];
         bool any = false;
         for (unsigned d = 0; d < t->ndim && status == RP_OK; d++) {
             bool symbolic;
             int64_t old = rp__guards_size(&from->guards, k, d, &symbolic), now = t->size[d];
             size[d] = now;
-            if (!symbolic && (old == now || all_same)) continue;
+            if (!symbolic && old == now) continue;
             size_t i = 0;
             while (i < n && (pairs[i].old != old || pairs[i].now != now)) i++;
             if (i == n) {
@@ -51,27 +88,46 @@ rp_status rp__pattern_make(const rp__specialisation *from, rp_tensor *const *in,
             size[d] = pairs[i].word;
             any = true;
         }
-        if (!any || status != RP_OK) {
-            memcpy(stride, t->stride, t->ndim * sizeof *stride);
-            continue;
-        }
-        if (rp__tensor_contiguous(t)) {
-            rp__symbols *outer = rp__symbols_enter(p->symbols);
-            rp__contiguous_strides(size, t->ndim, stride);
-            (void)rp__symbols_enter(outer);
-        } else {
-            for (unsigned d = 0; d < t->ndim; d++) {
-                bool symbolic;
-                int64_t old = rp__guards_stride(&from->guards, k, d, &symbolic);
-                rp__symbol s = {.input = (uint32_t)k, .dim = (uint8_t)d, .is_stride = true, .hint = t->stride[d]};
-                stride[d] = symbolic || old != t->stride[d] ? rp__symbols_add(p->symbols, &s) : t->stride[d];
-            }
-        }
+        if (!any || status != RP_OK) continue;
+        add_strides(from, t, k, p);
         p->sizes[k] = size;
-        p->strides[k] = stride;
+        p->strides[k] = p->stride[k];
     }
     rp__free(pairs);
     return status == RP_OK && rp_failed() ? rp_error_status() : status;
+}
+
+/* The symbols of s itself, for sizes of another call that it serves: what is no symbol in s stays a number. */
+static rp_status same_pattern(const rp__specialisation *s, rp_tensor *const *in, size_t n_in, rp__pattern *p) {
+    const rp__symbols *own = s->guards.symbols;
+    RP_TRY(begin(p, n_in));
+    size_t n = 0;
+    while (n < rp__symbols_count(own) && rp__symbols_at(own, n)->input < n_in) {
+        rp__symbol symbol = *rp__symbols_at(own, n++);
+        const rp_tensor *t = in[symbol.input];
+        symbol.hint = symbol.is_stride ? t->stride[symbol.dim] : t->size[symbol.dim];
+        (void)rp__symbols_add(p->symbols, &symbol);
+    }
+    for (size_t k = 0; k < n_in && !rp_failed(); k++) {
+        const rp_dim *words = s->guards.symbolic[k];
+        const unsigned ndim = in[k]->ndim;
+        if (!words) continue;
+        p->by_rows[k] = s->by_rows[k];
+        for (unsigned i = 0; i < 2 * ndim; i++) {
+            size_t which;
+            const bool plain = rp__symbols_is_plain(own, words[i], &which) && which < n;
+            *(i < ndim ? &p->size[k][i] : &p->stride[k][i - ndim]) =
+                plain ? rp__symbols_word(p->symbols, which) : words[i];
+        }
+        if (s->by_rows[k]) {
+            rp__symbols *outer = rp__symbols_enter(p->symbols);
+            rp__contiguous_strides(p->size[k], ndim, p->stride[k]);
+            (void)rp__symbols_enter(outer);
+        }
+        p->sizes[k] = p->size[k];
+        p->strides[k] = p->stride[k];
+    }
+    return rp_failed() ? rp_error_status() : RP_OK;
 }
 
 rp_status rp__retrace_abstract(rp__compiled *c, const rp__pattern *p, rp_tensor *const *in, size_t n_in, size_t n_out,
@@ -113,6 +169,19 @@ static bool was_argument(const rp__specialisation *s, const rp_ir *again, size_t
     return false;
 }
 
+/* The first tensor that the function reached by itself and that is not the one of the recorded call. */
+static void name_outside(const rp__trace_result *again, const rp__trace_result *recorded, rp__text *out) {
+    const rp_tensor *other = NULL;
+    for (size_t i = 0; i < again->ir->n_captured && i < recorded->ir->n_captured && !other; i++)
+        if (again->ir->captured[i] != recorded->ir->captured[i]) other = again->ir->captured[i];
+    rp__text_puts(out, "it uses other tensors from outside");
+    if (!other) return;
+    char text[RP__SHAPE_TEXT];
+    const bool known = other->site && *other->site;
+    rp__text_add(out, ": one is %s%s%s; make it once, before the calls, or pass it as an argument",
+                 rp__tensor_text(other, text), known ? ", from " : "", known ? other->site : "");
+}
+
 static bool ctx_changed(const rp__specialisation *s, rp_fn fn) {
     return s->guards.ctx_bytes && memcmp(s->guards.ctx_copy, fn.ctx, s->guards.ctx_bytes) != 0;
 }
@@ -122,7 +191,7 @@ rp_status rp__retrace(rp__compiled *c, rp__specialisation *s, rp_tensor *const *
     rp__pattern p = {0};
     rp__error_state before;
     rp__error_save(&before);
-    rp_status status = s->symbolic ? rp__pattern_make(s, in, n_in, true, &p) : RP_OK;
+    rp_status status = s->symbolic ? same_pattern(s, in, n_in, &p) : RP_OK;
     rp__hash hash;
     *v = RP__RETRACE_PURE;
     if (status == RP_OK) {
@@ -144,7 +213,7 @@ rp_status rp__retrace(rp__compiled *c, rp__specialisation *s, rp_tensor *const *
             *v = was_argument(s, again->ir, n_in) ? RP__RETRACE_OTHER_CALL : RP__RETRACE_UNUSABLE;
             *reason = RP__REASON_IMPURE;
             if (rp__hash_equal(hash, s->hash))
-                rp__text_puts(detail, "it uses other tensors from outside");
+                name_outside(again, &s->trace, detail);
             else
                 again->site = rp__ir_diff(s->trace.ir, again->ir, detail);
         }

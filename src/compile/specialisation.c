@@ -15,6 +15,7 @@ void rp__specialisation_release(rp__specialisation *s) {
     rp__explain_close(s->explain);
     rp__trace_result_free(&s->trace);
     rp__free(s->arg_ids);
+    rp__free(s->by_rows);
     rp__free(s);
 }
 

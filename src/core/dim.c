@@ -61,6 +61,20 @@ bool rp__dim_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     return false;
 }
 
+bool rp__dim_divides(rp_dim a, rp_dim b) {
+    if (rp__dim_same_word(a, 0)) return false;
+    if (rp__dim_same_word(a, b) || rp__dim_same_word(a, 1)) return true;
+    if (rp__dim_is_symbol(a) || rp__dim_is_symbol(b)) return hooks && hooks->divides(a, b);
+    return rp__dim_same_word(a, -1) || rp__dim_same_word(b % a, 0);
+}
+
+bool rp__dim_before(rp_dim a, rp_dim b) {
+    const bool symbolic = rp__dim_is_symbol(a) || rp__dim_is_symbol(b);
+    if (!symbolic || rp__dim_same_word(a, 0) || rp__dim_same_word(b, 0)) return rp__dim_is(RP__DIM_LT, a, b);
+    if (rp__dim_same_word(a, b)) return false;
+    return rp__dim_divides(a, b) || (!rp__dim_divides(b, a) && rp__dim_is(RP__DIM_LT, a, b));
+}
+
 bool rp__dim_known(rp_dim d) { return !rp__dim_is_symbol(d) || (hooks && hooks->known(d)); }
 
 int64_t rp__dim_hint(rp_dim d) { return !rp__dim_is_symbol(d) ? d : hooks ? hooks->hint(d) : no_size(d); }

@@ -48,6 +48,12 @@ static inline bool rp__add_i64(int64_t a, int64_t b, int64_t *out) { return !__b
 rp_dim rp__dim_apply(rp__dim_op op, rp_dim a, rp_dim b);
 /* Decides a relation. For values: compares. For symbols: decides by the hint (the value in this call) and records a guard. */
 bool rp__dim_is(rp__dim_relation relation, rp_dim a, rp_dim b);
+/* Is b a multiple of a, whatever the symbols stand for? No guard; false also where they do not tell, and for a = 0. */
+bool rp__dim_divides(rp_dim a, rp_dim b);
+/* Does stride (or size) a come before b? Numbers are compared. A divisor comes before its multiples, so that
+   an order of dims is one of the symbols and not of the size that was seen first; where all between is 1, they are equal, and
+   the strides that tell one order from the other are used by nothing. What the symbols leave open is decided as rp__dim_is does. */
+bool rp__dim_before(rp_dim a, rp_dim b);
 int64_t rp__dim_hint(rp_dim d);  /* the value in the traced call; no guard */
 int64_t rp__dim_value(rp_dim d); /* the value; a symbol is specialised to it by a guard */
 /* A value, or a symbol of the trace in force: what a caller may pass. */
@@ -57,6 +63,7 @@ bool rp__dim_known(rp_dim d);
 typedef struct rp__dim_hooks {
     rp_dim (*apply)(rp__dim_op op, rp_dim a, rp_dim b);
     bool (*is)(rp__dim_relation relation, rp_dim a, rp_dim b);
+    bool (*divides)(rp_dim a, rp_dim b);
     int64_t (*hint)(rp_dim d);
     int64_t (*specialise)(rp_dim d);
     bool (*known)(rp_dim d); /* is the word one that the trace of this thread gave out? */

@@ -158,10 +158,18 @@ static double float_max(rp_dtype d) {
     return ldexp(1 - ldexp(1, -digits), exponent);
 }
 
+/* Of a symbol: a guard of its range, so that it stays one. */
+static bool size_fits(rp_dim size, rp_dtype d) {
+    const double high = rp__dtype_is_float(d) ? float_max(d) : ldexp(1, rp__dtypes[d].digits) - 1;
+    const int64_t most = high < 0x1p62 ? (int64_t)high : INT64_C(1) << 62;
+    return rp__dim_is(RP__DIM_LE, size, most) && rp__dim_is(RP__DIM_LE, -most, size);
+}
+
 bool rp__scalar_fits(rp_scalar s, rp_dtype d) {
     if (s.kind == RP_SCALAR_BOOL || d == RP_BOOL) return true;
     if (rp__scalar_is_size(s) && d == RP_I64) return true;
     if (s.kind != RP_SCALAR_F64 && (d == RP_F32 || d == RP_F64)) return true; /* what is made of sizes does, too */
+    if (s.kind == RP_SCALAR_SYM) return size_fits(s.v.i, d);
     s = rp__scalar_value(s);
     if (rp__dtype_is_float(d)) {
         double f = rp__scalar_f64(s);

@@ -681,6 +681,18 @@ static rp_status run_body(graphed *g, rp_tensor **out) {
     return status == RP_OK ? check_history(g, out, first_inside) : status;
 }
 
+/* Surface tensor k requires a gradient and has none. */
+static rp_status unused(const graphed *g, size_t k) {
+    const rp_tensor *t = g->args[k];
+    const bool given = k < g->n_args;
+    char text[RP__SHAPE_TEXT];
+    return rp__fail(RP_ERROR_STATE,
+                    "%s %zu (%s%s%s) requires a gradient, but no output was made of it: %s, or set allow_unused_input",
+                    given ? "argument" : "parameter", given ? k : k - g->n_args, rp__tensor_text(t, text),
+                    t->site && *t->site ? ", from " : "", t->site ? t->site : "",
+                    given ? "give a sample that requires none" : "leave it out of the parameters");
+}
+
 /* Differentiable outputs with respect to the surface tensors that require a gradient: grads[k] aligned with the surface. */
 static rp_status differentiate(const graphed *g, rp_tensor *const *out, rp_tensor *const *grad_out, bool allow_unused,
                                rp_tensor **grads) {
@@ -697,11 +709,13 @@ static rp_status differentiate(const graphed *g, rp_tensor *const *out, rp_tenso
         if (rp_requires_grad(g->args[k])) ins[n_in++] = g->args[k];
     rp_status status = RP_OK;
     if (n_out && n_in)
-        status =
-            rp_grad(outs, n_out, ins, n_in, given, RP_OPTIONS(rp_backward_options, .allow_unused = allow_unused), got);
+        status = rp_grad(outs, n_out, ins, n_in, given, RP_OPTIONS(rp_backward_options, .allow_unused = true), got);
     size_t at = 0;
-    for (size_t k = 0; k < surface(g); k++)
-        grads[k] = status == RP_OK && n_out && rp_requires_grad(g->args[k]) ? got[at++] : NULL;
+    for (size_t k = 0; k < surface(g); k++) {
+        const bool wants = n_out && rp_requires_grad(g->args[k]);
+        grads[k] = status == RP_OK && wants ? got[at++] : NULL;
+        if (status == RP_OK && wants && !grads[k] && !allow_unused) status = unused(g, k);
+    }
     rp__free(list);
     return status == RP_OK
                ? status

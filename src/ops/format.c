@@ -12,10 +12,6 @@
    another, which differs in strides that nothing uses. */
 static bool is_one(rp_dim d) { return rp__dim_same_word(d, 1); }
 static bool is_zero(rp_dim d) { return rp__dim_same_word(d, 0); }
-static bool less(rp_dim a, rp_dim b) {
-    if (rp__dim_hint(a) >= rp__dim_hint(b)) return false;
-    return rp__dim_is(RP__DIM_LE, a, b); /* known of sizes; a guard where strides are symbols of their own */
-}
 
 static rp__dim_order with(rp__dim_order o, unsigned k, unsigned d) { return o | (rp__dim_order)d << 4 * k; }
 static unsigned dim_at(rp__dim_order o, unsigned k) { return (unsigned)(o >> 4 * k & 15); }
@@ -86,7 +82,7 @@ static rp__dim_order suggested(const rp_tensor *t) {
     rp_dim least = 0;
     for (unsigned k = 0; k < t->ndim; k++) {
         const unsigned d = dim_at(order, k);
-        if (is_zero(t->size[d]) || less(t->stride[d], least)) return RP__ROW_MAJOR;
+        if (is_zero(t->size[d]) || rp__dim_before(t->stride[d], least)) return RP__ROW_MAJOR;
         if (d == 0 && rp__dim_same_word(least, t->stride[1])) return RP__ROW_MAJOR;
         least = t->stride[d];
         if (!is_one(t->size[d])) least = rp__dim_apply(RP__DIM_MUL, least, t->size[d]);
@@ -141,9 +137,9 @@ static int compare(const rp__call *call, const rp__meta *out, unsigned a, unsign
         if (!t || t->ndim == 0) continue;
         const rp_dim i = stride_along(t, out, a), j = stride_along(t, out, b);
         if (is_zero(i) || is_zero(j)) continue;
-        if (less(i, j)) return -1;
-        if (less(j, i)) return 1;
-        if (less(out->size[b], out->size[a])) return 1;
+        if (rp__dim_before(i, j)) return -1;
+        if (rp__dim_before(j, i)) return 1;
+        if (rp__dim_before(out->size[b], out->size[a])) return 1;
     }
     return 0;
 }

@@ -146,6 +146,8 @@ rp_status rp__infer_clamp(const rp__call *call, rp__meta *out) {
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                                 "value cannot be converted to type %s without overflow", rp_dtype_name(out->dtype));
         }
+        if (given.kind == RP_SCALAR_SYM && rp__dim_is(RP__DIM_LE, 0, given.v.i) && rp__scalar_fits(given, out->dtype))
+            continue;
         const int64_t limit = rp__scalar_i64(given);
         if (holds(out->dtype, limit) || (limit < 0) == (k == 0)) continue;
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,

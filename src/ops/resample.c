@@ -206,6 +206,15 @@ void rp__lower_resample_input(rp__lower *lw) {
 static rp_tensor *plus(rp_tensor *t, double v) { return rp_add_scalar(t, rp_f64(v)); }
 static rp_tensor *times(rp_tensor *t, double v) { return rp_mul_scalar(t, rp_f64(v)); }
 
+/* Numbers calculated of sizes, which stay symbols where sizes are. */
+static rp_scalar num(rp__num_op op, rp_scalar a, rp_scalar b) { return rp__num_apply(op, a, b); }
+static rp_scalar less_one(rp_dim n) { return rp__scalar_dim(rp__dim_apply(RP__DIM_SUB, n, 1)); }
+/* ceil(k a / b) */
+static rp_dim ceil_of(int64_t k, rp_dim a, rp_dim b) {
+    const rp_dim up = rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_MUL, a, k), rp__dim_apply(RP__DIM_SUB, b, 1));
+    return rp__dim_apply(RP__DIM_FLOORDIV, up, b);
+}
+
 /* At distance x: a triangle, or cubic convolution with a = -1/2 (Keys 1981). */
 static rp_tensor *filtered(rp_tensor *x, resample_mode mode) {
     rp_tensor *d = rp_abs(x);
@@ -219,21 +228,35 @@ static rp_tensor *filtered(rp_tensor *x, resample_mode mode) {
 static rp_tensor *smoothed(rp_tensor *x, unsigned dim, rp_dim to, resample_mode mode, bool align, double step) {
     if (rp__tensor_is_error(x)) return x;
     const rp_dim from = x->size[dim];
-    const double before = (double)rp__dim_value(from), after = (double)rp__dim_value(to);
-    const double scale = align ? (after > 1 ? (before - 1) / (after - 1) : 0) : step > 0 ? step : before / after;
-    const double stretch = scale > 1 ? scale : 1, reach = mode == LINEAR ? stretch : 2 * stretch;
-    const int64_t most = 2 * (int64_t)fmin(ceil(reach), before) + 1,
-                  taps = most < (int64_t)before ? most : (int64_t)before;
-    rp_tensor *center = times(plus(rp_to_dtype(rp__count_beside(x, to), RP_F64), 0.5), scale);
-    rp_tensor *first = rp_clamp(rp_to_dtype(plus(center, 0.5 - reach), RP_I64), rp_i64(0));
-    rp_tensor *end = rp_unsqueeze(rp_to_dtype(plus(center, 0.5 + reach), RP_I64), 1);
+    const int64_t radius = mode == LINEAR ? 1 : 2;
+    rp_scalar scale = rp_f64(step);
+    rp_dim reached = radius; /* places to either side */
+    bool shrinks = step > 1;
+    if (align || step <= 0) { /* from / to, of the last places if these are aligned */
+        const rp_dim ends = align ? 1 : 0, before = rp__dim_apply(RP__DIM_SUB, from, ends),
+                     after = rp__dim_apply(RP__DIM_SUB, to, ends);
+        const bool some = !align || rp__dim_is(RP__DIM_LT, 1, to);
+        scale = some ? num(RP__NUM_DIV, rp__scalar_dim(before), rp__scalar_dim(after)) : rp_f64(0);
+        shrinks = some && rp__dim_is(RP__DIM_LT, after, before);
+        if (shrinks) reached = ceil_of(radius, before, after);
+    } else if (shrinks) {
+        const double places = ceil((double)radius * step);
+        reached = places < 0x1p52 ? (rp_dim)places : from;
+    }
+    const rp_scalar stretch = shrinks ? scale : rp_f64(1), reach = num(RP__NUM_MUL, rp_f64((double)radius), stretch);
+    const rp_dim most = rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_MUL, reached, 2), 1),
+                 taps = rp__dim_apply(RP__DIM_MIN, most, from);
+    rp_tensor *center = rp_mul_scalar(plus(rp_to_dtype(rp__count_beside(x, to), RP_F64), 0.5), scale);
+    const rp_scalar half = rp_f64(0.5), low = num(RP__NUM_SUB, half, reach), high = num(RP__NUM_ADD, half, reach);
+    rp_tensor *first = rp_clamp(rp_to_dtype(rp_add_scalar(center, low), RP_I64), rp_i64(0));
+    rp_tensor *end = rp_unsqueeze(rp_to_dtype(rp_add_scalar(center, high), RP_I64), 1);
     rp_tensor *place = rp_add(rp_unsqueeze(first, 1), rp__count_beside(x, taps)); /* (to, taps) */
     rp_tensor *inside = rp_logical_and(rp_lt(place, end), rp_lt_scalar(place, rp_i64(from)));
     rp_tensor *away = plus(rp_sub(rp_to_dtype(place, RP_F64), rp_unsqueeze(center, 1)), 0.5);
-    rp_tensor *weight = filtered(rp_div_scalar(away, rp_f64(stretch)), mode);
+    rp_tensor *weight = filtered(rp_div_scalar(away, stretch), mode);
     weight = rp_where(inside, weight, rp__zero_like(weight));
     weight = rp_to_dtype(rp_div(weight, rp_sum(weight, RP_DIMS(1), true)), (rp_dtype)x->dtype);
-    rp_tensor *at = rp_reshape(rp_clamp(place, rp_none(), rp_i64((int64_t)before - 1)), RP_DIMS(-1));
+    rp_tensor *at = rp_reshape(rp_clamp(place, rp_none(), less_one(from)), RP_DIMS(-1));
     rp_tensor *picked = rp_unflatten(rp_index_select(x, dim, at), dim, RP_DIMS(to, taps));
     for (unsigned d = dim + 1u; d < x->ndim; d++) {
         weight = rp_unsqueeze(weight, -1);
@@ -256,6 +279,22 @@ static const named_mode modes[] = {{"nearest", NEAREST, 0, false}, {"nearest-exa
                                    {"trilinear", LINEAR, 3, true}, {"bicubic", CUBIC, 2, true},
                                    {"area", NEAREST, 0, false}};
 enum { AREA = sizeof modes / sizeof *modes - 1 };
+
+/* floor(size * factor) in float64. A symbol stays one by a factor of few bits, whose products are exact; by another it is fixed. */
+static bool scaled(rp_dim size, double factor, rp_dim *out) {
+    enum { FEW = 1 << 20 };
+    int64_t parts = 1;
+    while (factor * (double)parts != floor(factor * (double)parts) && parts < FEW) parts *= 2;
+    const double whole = factor * (double)parts;
+    if (rp__dim_is_symbol(size) && whole >= 1 && whole < FEW && whole == floor(whole) &&
+        rp__dim_is(RP__DIM_LT, size, INT64_C(1) << 33)) {
+        *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_MUL, size, (int64_t)whole), parts);
+        return true;
+    }
+    const double places = (double)rp__dim_value(size) * factor;
+    *out = places >= 0 && places < 0x1p53 ? (rp_dim)floor(places) : 0;
+    return places >= 0 && places < 0x1p53;
+}
 
 rp_status rp__expand_interpolate(const rp__call *call) {
     rp_tensor *x = call->in[0];
@@ -301,11 +340,9 @@ rp_status rp__expand_interpolate(const rp__call *call) {
         if (sized) {
             to[d] = size->v.ints[given == 1 ? 0 : d];
         } else {
-            const double factor = scale->v.floats[given == 1 ? 0 : d],
-                         places = (double)rp__dim_value(x->size[2 + d]) * factor;
-            if (!(places >= 0 && places < 0x1p53))
+            const double factor = scale->v.floats[given == 1 ? 0 : d];
+            if (!scaled(x->size[2 + d], factor, &to[d]))
                 return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "a scale factor must be positive, not %g", factor);
-            to[d] = (rp_dim)floor(places);
             step[d] = again ? 0 : 1 / factor;
         }
         if (rp__dim_is(RP__DIM_LT, to[d], 1) || rp__dim_is(RP__DIM_LT, x->size[2 + d], 1))
@@ -344,33 +381,35 @@ typedef struct sampler {
 } sampler;
 
 /* Back into [low, high] from both ends, as often as it takes. */
-static rp_tensor *reflected(rp_tensor *x, double low, double high) {
-    if (!(high > low)) return times(x, 0);
-    const double span = high - low;
+static rp_tensor *reflected(rp_tensor *x, double low, rp_scalar high) {
+    const rp_scalar span = num(RP__NUM_SUB, high, rp_f64(low));
     rp_tensor *far = rp_abs(plus(x, -low));
-    rp_tensor *turns = rp_detach(rp_floor(times(far, 1 / span)));
-    rp_tensor *extra = rp_sub(far, times(turns, span));
+    rp_tensor *turns = rp_detach(rp_floor(rp_mul_scalar(far, num(RP__NUM_DIV, rp_f64(1), span))));
+    rp_tensor *extra = rp_sub(far, rp_mul_scalar(turns, span));
     rp_tensor *even = rp_eq_scalar(rp_remainder_scalar(turns, rp_f64(2)), rp_f64(0));
-    return rp_where(even, plus(extra, low), plus(rp_neg(extra), high));
+    return rp_where(even, plus(extra, low), rp_add_scalar(rp_neg(extra), high));
 }
 
 /* A coordinate in places, put where the padding says. */
 static rp_tensor *padded(const sampler *s, rp_tensor *x, unsigned d) {
-    const double n = (double)rp__dim_value(s->size[d]);
-    if (s->padding == 2) x = s->align ? reflected(x, 0, n - 1) : reflected(x, -0.5, n - 0.5);
-    return s->padding ? rp_clamp(x, rp_f64(0), rp_f64(n - 1)) : x;
+    const rp_dim n = s->size[d];
+    if (s->padding == 2 && s->align)
+        x = rp__dim_is(RP__DIM_LT, 1, n) ? reflected(x, 0, less_one(n)) : times(x, 0);
+    else if (s->padding == 2)
+        x = reflected(x, -0.5, num(RP__NUM_SUB, rp__scalar_dim(n), rp_f64(0.5)));
+    return s->padding ? rp_clamp(x, rp_f64(0), less_one(n)) : x;
 }
 
 /* Elements at whole places (as floats), 0 outside; *inside: where they are. */
 static rp_tensor *fetched(const sampler *s, rp_tensor *const *place) {
     rp_tensor *at = NULL, *inside = NULL;
     for (unsigned d = 0; d < s->spatial; d++) {
-        const double last = (double)rp__dim_value(s->size[d]) - 1;
+        const rp_scalar last = less_one(s->size[d]);
         rp_tensor *p = rp_detach(place[d]);
-        rp_tensor *in = rp_logical_and(rp_ge_scalar(p, rp_f64(0)), rp_le_scalar(p, rp_f64(last)));
-        rp_tensor *i = rp_to_dtype(rp_clamp(p, rp_f64(0), rp_f64(last)), RP_I64);
+        rp_tensor *in = rp_logical_and(rp_ge_scalar(p, rp_f64(0)), rp_le_scalar(p, last));
+        rp_tensor *i = rp_to_dtype(rp_clamp(p, rp_f64(0), last), RP_I64);
         inside = inside ? rp_logical_and(inside, in) : in;
-        at = at ? rp_add(rp_mul_scalar(at, rp_i64(s->size[d])), i) : i;
+        at = at ? rp_add(rp_mul_scalar(at, rp__scalar_dim(s->size[d])), i) : i;
     }
     at = rp_expand(rp_unsqueeze(rp_flatten(at, 1, -1), 1), s->index, 3);
     rp_tensor *x = rp_gather(s->flat, 2, at);
@@ -462,11 +501,11 @@ rp_status rp__expand_grid_sampler(const rp__call *call) {
     for (unsigned d = 0; d < s.spatial; d++) {
         s.size[d] = input->size[2 + d];
         s.index[2] = rp__dim_apply(RP__DIM_MUL, s.index[2], grid->size[1 + d]);
-        const double n = (double)rp__dim_value(s.size[d]);
         /* The last of a place is its first coordinate. A NaN is outside. */
         rp_tensor *at =
             rp_nan_to_num(rp_select(wide, -1, (int64_t)(s.spatial - 1 - d)), rp_f64(-1e6), rp_f64(1e6), rp_f64(-1e6));
-        x[d] = s.align ? times(plus(at, 1), (n - 1) / 2) : times(plus(times(plus(at, 1), n), -1), 0.5);
+        x[d] = s.align ? rp_mul_scalar(plus(at, 1), num(RP__NUM_DIV, less_one(s.size[d]), rp_i64(2)))
+                       : times(plus(rp_mul_scalar(plus(at, 1), rp__scalar_dim(s.size[d])), -1), 0.5);
         if (mode != 2) x[d] = padded(&s, x[d], d);
         if (mode == 1) x[d] = rp_round(x[d]);
     }
@@ -501,10 +540,11 @@ rp_status rp__expand_affine_grid_generator(const rp__call *call) {
         const rp_dim n = size->v.ints[2 + dim];
         if (rp__dim_is(RP__DIM_LT, n, 1))
             return rp__op_error(call, RP_ERROR_SHAPE, "Expected non-zero, positive output size");
-        const double places = (double)rp__dim_value(n);
+        const bool several = rp__dim_is(RP__DIM_LT, 1, n);
+        const rp_scalar ends = several ? num(RP__NUM_DIV, rp_f64(2), less_one(n)) : rp_f64(0);
         rp_tensor *at = rp_to_dtype(rp__count_beside(theta, n), (rp_dtype)wide->dtype);
-        at = align ? plus(times(at, places > 1 ? 2 / (places - 1) : 0), places > 1 ? -1 : 0)
-                   : plus(times(plus(times(at, 2), 1), 1 / places), -1);
+        at = align ? plus(rp_mul_scalar(at, ends), several ? -1 : 0)
+                   : plus(rp_mul_scalar(plus(times(at, 2), 1), num(RP__NUM_DIV, rp_f64(1), rp__scalar_dim(n))), -1);
         rp_dim along[5] = {1, 1, 1, 1, 1};
         along[1 + dim] = n;
         y = rp_add(y, rp_mul(rp_view(at, along, s + 2), rp_reshape(rp_select(wide, 2, d), column, s + 2)));

@@ -435,24 +435,18 @@ bool rp__ir_same_strides(const rp__ir_value_info *a, const rp__ir_value_info *b)
 }
 
 bool rp__ir_value_dense(const rp__ir_value_info *v) {
-    unsigned order[RP_MAX_DIMS];
+    uint32_t left = 0;
     if (rp__ir_value_contiguous(v)) return true;
     for (unsigned d = 0; d < v->meta.ndim; d++) {
         if (rp__dim_same_word(v->meta.size[d], 0)) return true;
-        unsigned at = d;
-        for (; at > 0; at--) {
-            const unsigned o = order[at - 1];
-            const int64_t i = rp__dim_hint(v->stride[o]), j = rp__dim_hint(v->stride[d]);
-            if (i < j || (i == j && rp__dim_same_word(v->meta.size[o], 1))) break;
-            order[at] = o;
-        }
-        order[at] = d;
+        if (!rp__dim_same_word(v->meta.size[d], 1)) left |= 1u << d;
     }
-    rp_dim expected = 1;
-    for (unsigned k = 0; k < v->meta.ndim; k++) {
-        if (rp__dim_same_word(v->meta.size[order[k]], 1)) continue;
-        if (!rp__dim_same_word(v->stride[order[k]], expected)) return false;
-        expected = rp__dim_apply(RP__DIM_MUL, expected, v->meta.size[order[k]]);
+    for (rp_dim run = 1; left;) { /* from the innermost dim on, by words */
+        unsigned d = 0;
+        while (d < v->meta.ndim && !(left >> d & 1u && rp__dim_same_word(v->stride[d], run))) d++;
+        if (d == v->meta.ndim) return false;
+        left &= ~(1u << d);
+        run = rp__dim_apply(RP__DIM_MUL, run, v->meta.size[d]);
     }
     return true;
 }

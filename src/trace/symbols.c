@@ -334,6 +334,26 @@ static bool poly_mul(const rp__symbols *s, rp_dim a, rp_dim b, poly *out) {
     return true;
 }
 
+/* a / b, if that is a polynomial: long division by leading terms, which the order of terms keeps (by degree, then by atoms). */
+static bool poly_divide(const rp__symbols *s, rp_dim a, rp_dim b, poly *quotient) {
+    poly rest, by;
+    to_poly(s, a, &rest);
+    to_poly(s, b, &by);
+    quotient->n = 0;
+    if (by.n == 0) return false;
+    while (rest.n > 0) {
+        term t;
+        if (!term_divide(&rest.terms[0], &by.terms[0], &t) || !poly_add_term(s, quotient, &t)) return false;
+        term back = t;
+        if (!rp__mul_i64(t.coefficient, -1, &back.coefficient)) return false;
+        for (uint32_t i = 0; i < by.n; i++) {
+            term product;
+            if (!term_mul(s, &back, &by.terms[i], &product) || !poly_add_term(s, &rest, &product)) return false;
+        }
+    }
+    return true;
+}
+
 /* ---- interning */
 
 static uint32_t hash_words(uint64_t h, uint64_t w) {
@@ -512,6 +532,11 @@ static bool hook_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     return holds;
 }
 
+static bool hook_divides(rp_dim a, rp_dim b) {
+    poly quotient;
+    return rp__symbols_knows(current, a) && rp__symbols_knows(current, b) && poly_divide(current, b, a, &quotient);
+}
+
 static bool hook_known(rp_dim d) { return rp__symbols_knows(current, d); }
 
 static int64_t hook_hint(rp_dim d) { return rp__symbols_hint(current, d); }
@@ -560,7 +585,7 @@ static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b) {
         (void)rp__fail(RP_ERROR_SHAPE, "a size does not fit 63 bits, or is divided by zero");
         return 0;
     }
-    poly p, y;
+    poly p;
     bool fits = false;
     switch (op) {
     case RP__DIM_ADD:
@@ -568,17 +593,10 @@ static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b) {
     case RP__DIM_MUL: fits = poly_mul(s, a, b, &p); break;
     case RP__DIM_FLOORDIV:
     case RP__DIM_MOD: {
-        /* A divisor of one term that divides every term divides exactly. That the divisor is not zero is guarded. */
-        to_poly(s, b, &y);
-        poly x, quotient = {0};
-        to_poly(s, a, &x);
-        bool exact = y.n == 1;
-        for (uint32_t i = 0; exact && i < x.n; i++) {
-            term t;
-            exact = term_divide(&x.terms[i], &y.terms[0], &t) && poly_add_term(s, &quotient, &t);
-        }
+        /* That the divisor is not zero is guarded. */
+        const bool exact = poly_divide(s, a, b, &p);
         if (rp__dim_is_symbol(b) && rp__symbols_guard_add(s, RP__DIM_NE, b, 0) != RP_OK) return 0;
-        if (exact) return op == RP__DIM_MOD ? 0 : intern_poly(s, &quotient);
+        if (exact) return op == RP__DIM_MOD ? 0 : intern_poly(s, &p);
         return intern_pair(s, op == RP__DIM_MOD ? KIND_MOD : KIND_FLOORDIV, 0, 0, a, b, hint);
     }
     case RP__DIM_MAX:
@@ -702,6 +720,7 @@ void rp__symbols_install(void) {
     static const rp__dim_hooks hooks = {
         .apply = hook_apply,
         .is = hook_is,
+        .divides = hook_divides,
         .hint = hook_hint,
         .specialise = hook_specialise,
         .known = hook_known,

@@ -154,9 +154,21 @@ enum { CONST_BYTES = 4096 };
 
 /* A tensor that the function made from host data: part of the graph. */
 static bool is_constant(const rp__trace *t, const rp_tensor *x) {
-    return t->mode != RP__TRACE_SEGMENTS && x->device.type == RP_DEVICE_CPU && !x->storage->foreign &&
-           x->storage->data && x->storage->bytes <= CONST_BYTES && !rp__grad_needed(x) && rp__tensor_contiguous(x) &&
+    return t->mode != RP__TRACE_SEGMENTS && !x->storage->foreign && x->storage->data &&
+           x->storage->bytes <= CONST_BYTES && !rp__grad_needed(x) && rp__tensor_contiguous(x) &&
            x->id >= t->first_id && rp__scope_holds(t->scope, x);
+}
+
+static rp__ir_value add_constant(rp__trace *t, const rp_tensor *x, const rp__meta *meta) {
+    const size_t bytes = (size_t)rp__tensor_numel(x) * rp__dtype_bytes(meta->dtype);
+    char elements[CONST_BYTES];
+    const void *data = rp__tensor_data(x);
+    if (x->device.type != RP_DEVICE_CPU && bytes) {
+        rp__device *d = rp__device_get(x->device);
+        if (!d || d->ops->copy_out(d, rp__current_stream(d), elements, data, bytes) != RP_OK) return RP__IR_NONE;
+        data = elements;
+    }
+    return rp__ir_add_const(t->ir, &t->ir->body, meta, data, bytes, x->site);
 }
 
 static size_t watched_gradient(const rp__trace *t, const rp_tensor *x) {
@@ -197,8 +209,7 @@ static rp__ir_value resolve(rp__trace *t, rp_tensor *x) {
         return add_outside(t, x, v) == RP_OK && add_operand(t, x) == RP_OK ? v : RP__IR_NONE;
     }
     if (is_constant(t, x))
-        v = rp__ir_add_const(t->ir, &t->ir->body, &meta, rp__tensor_data(x),
-                             (size_t)rp__tensor_numel(x) * rp__dtype_bytes(meta.dtype), site);
+        v = add_constant(t, x, &meta);
     else
         v = rp__ir_add_captured(t->ir, &t->ir->body, x, site);
     if (add_outside(t, x, v) != RP_OK) return RP__IR_NONE;

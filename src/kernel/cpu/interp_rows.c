@@ -85,8 +85,54 @@ void rp__interp_set_result(run *r, const rp__reduction *red, const char *v) {
     }
 }
 
+/* Distance of positions in memory, where it is one; -1: it is not. */
+static int64_t position_step(const run *r, unsigned access) {
+    const int64_t *stride = r->stride + access * r->dims;
+    int64_t step = 0, many = 1;
+    for (unsigned d = r->dims; d-- > r->n_outer;) {
+        if (r->extent[d] == 1) continue;
+        if (many == 1) step = stride[d];
+        if (stride[d] != step * many) return -1;
+        many *= r->extent[d];
+    }
+    return step;
+}
+/* A phase that reduces what it loads, of rows that lie one after the other: by columns (tiles.h). */
+static bool by_columns(run *r, unsigned phase, int64_t begin, int64_t end) {
+    enum { ROWS = 8 * RP__LANES, KINDS = 3 };
+    const rp__program *p = r->p;
+    const rp__insn *load = p->insns + p->element[phase].begin, *stop = p->insns + p->element[phase].end;
+    if (stop - load < 2 || load->kind != RP__INSN_LOAD || load->a != RP__NO_VAL || load->b != RP__NO_VAL ||
+        load->home == RP__HOME_KEPT || r->form[load->access] != RP__INTERP_LINEAR ||
+        p->access_load[load->access] >= KINDS)
+        return false;
+    const int64_t step = position_step(r, load->access);
+    for (const rp__insn *i = load + 1; i < stop; i++) {
+        const rp__reduction *red = &p->reductions[i->access];
+        if (i->kind != RP__INSN_REDUCE || i->a != load->d ||
+            !p->tiles->reduce_columns[red->kind][red->type][p->access_load[load->access]])
+            return false;
+    }
+    if (step < 0) return false;
+    for (int64_t pos = begin; pos < end; pos += ROWS) {
+        for (const rp__insn *i = load + 1; i < stop; i++) {
+            const rp__reduction *red = &p->reductions[i->access];
+            const int64_t at = r->w0 + rp__interp_offset(r, load->access, r->n_outer, r->dims, pos);
+            const rp__columns_call c = {.d = lanes_of(r, red),
+                                        .a = r->base[load->access] + at * p->access_size[load->access],
+                                        .lane = r->w,
+                                        .row = step,
+                                        .rows = end - pos < ROWS ? end - pos : ROWS,
+                                        .n = r->w};
+            p->tiles->reduce_columns[red->kind][red->type][p->access_load[load->access]](&c);
+        }
+    }
+    return true;
+}
+
 /* Inner positions [begin, end) of one phase, at most a chunk. */
 void rp__interp_positions(run *r, unsigned phase, int64_t begin, int64_t end) {
+    if (r->walk == RP__WALK_ACROSS && by_columns(r, phase, begin, end)) return;
     for (int64_t pos = begin; pos < end; pos += r->b) {
         int64_t m = end - pos < r->b ? end - pos : r->b;
         r->pos = pos;

@@ -1,7 +1,7 @@
 /* Runs launches by line functions (line.h): whole programs compiled to one function over rows of contiguous elements, either
    part of the library (tools/gen/genlines.c) or emitted and loaded (jit.c). Called by interp.c before it walks tiles itself;
    says no, and has done nothing, when the program has no such function or the space is not of rows that lie in memory element
-   after element. The same bits as the interpreter's. */
+   after element, or of stretches in which operands lie so or stand still. The same bits as the interpreter's. */
 #include <string.h>
 
 #include "kernel/cpu/program.h"
@@ -41,14 +41,32 @@ void rp__line_adopt(rp__cpu_loop *loop, const rp__dag *dag, const rp__tiles *til
 
 /* ---- running */
 
+/* As many of a value as a word has room for. */
+static uint64_t word_of(uint64_t bits, unsigned size) {
+    return size == 1   ? (bits & 255) * UINT64_C(0x0101010101010101)
+           : size == 2 ? (bits & 0xffff) * UINT64_C(0x0001000100010001)
+           : size == 4 ? (bits & 0xffffffff) * UINT64_C(0x100000001)
+                       : bits;
+}
 static void repeat(char *block, uint64_t bits, unsigned size) {
-    if (size == 1)
-        bits = (bits & 255) * UINT64_C(0x0101010101010101);
-    else if (size == 4)
-        bits = (bits & 0xffffffff) * UINT64_C(0x100000001);
     uint64_t w[8];
-    for (int i = 0; i < 8; i++) w[i] = bits;
+    for (int i = 0; i < 8; i++) w[i] = word_of(bits, size);
     memcpy(block, w, sizeof w);
+}
+/* `size` bytes at `from` again and again, up to a line beyond `bytes`. From registers: a line in memory would be read before it is there. */
+static void fill_lines(char *to, const char *from, unsigned size, int64_t bytes) {
+    typedef uint64_t line __attribute__((vector_size(16), may_alias, aligned(1)));
+    uint64_t bits = 0;
+    switch (size) { /* of known length: no call */
+    case 1: memcpy(&bits, from, 1); break;
+    case 2: memcpy(&bits, from, 2); break;
+    case 4: memcpy(&bits, from, 4); break;
+    default: memcpy(&bits, from, 8);
+    }
+    const line w = {word_of(bits, size), word_of(bits, size)};
+    for (int64_t i = 0; i < bytes; i += 64) {
+        for (int k = 0; k < 64; k += 16) *(line *)(void *)(to + i + k) = w;
+    }
 }
 /* Uniform values: constants, scalars, and what follows from them alone; the k-th instruction makes block k. */
 void rp__line_blocks(const rp__program *p, const uint64_t *scalars, char *blocks) {
@@ -97,6 +115,158 @@ bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes, un
     return any % STREAM_ALIGN == 0;
 }
 
+static int64_t offset_of(const int64_t *extent, const int64_t *stride, unsigned dims, int64_t row) {
+    int64_t offset = 0;
+    for (unsigned d = dims; d-- > 0;) {
+        offset += (d ? row % extent[d] : row) * stride[d];
+        if (d) row /= extent[d];
+    }
+    return offset;
+}
+
+enum {
+    TURN = 32, /* elements of a loop turn of a line function: what is left of a stretch costs as much as some turns, */
+    SHORT = 256,    /* so that such stretches below this length are put together */
+    TOGETHER = 1024 /* as a piece of so many elements */
+};
+
+/* `rows` rows of n elements from row `row` on, one after the other at `to`, which has room for a line more. still: each is one value. */
+static void put_together(char *to, const char *from, unsigned size, bool still, int64_t n, int64_t row, int64_t rows,
+                         unsigned outer, const int64_t *extent, const int64_t *stride) {
+    int64_t index[RP_MAX_DIMS], offset = 0;
+    for (unsigned d = outer; d-- > 0; row /= extent[d]) {
+        index[d] = row % extent[d];
+        offset += index[d] * stride[d];
+    }
+    for (; rows > 0; rows--, to += n * size) {
+        const char *at = from + offset * size;
+        if (still) {
+            fill_lines(to, at, size, n * size);
+        } else {
+            memcpy(to, at, (size_t)(n * size));
+        }
+        for (unsigned d = outer; d-- > 0;) {
+            offset += stride[d];
+            if (++index[d] < extent[d]) break;
+            offset -= stride[d] * extent[d];
+            index[d] = 0;
+        }
+    }
+}
+
+/* Short stretches: what does not lie as the whole space does is put together, a piece at a time. */
+static bool run_short(const rp__cpu_loop *loop, unsigned dims, unsigned inner, int64_t n, const uint64_t *address,
+                      const int64_t *extent, const int64_t *stride, const uint64_t *scalars, int64_t first,
+                      int64_t last, int64_t total, unsigned past, char *scratch) {
+    enum { GATHERED = 16, LINEAR, REPEATED, ROWS };
+    const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
+    uint8_t way[RP__DAG_MAX_ACCESSES];
+    char *base[RP__DAG_MAX_ACCESSES], *piece[RP__DAG_MAX_ACCESSES];
+    char *room = scratch + 64 * (size_t)p->n_blocks;
+    uint64_t still = 0;
+    unsigned gathered = 0;
+    int64_t bytes = 0;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        const int64_t *own = stride + (size_t)a * dims;
+        const int step = step_of(extent, own, 0, dims);
+        way[a] = step == 1 ? LINEAR : step_of(extent, own, 0, inner) == 0 ? REPEATED : ROWS;
+        if (!step) still |= UINT64_C(1) << a;
+        bytes += step == 1 ? p->access_size[a] : 0;
+        if (step >= 0) continue;
+        if ((p->written >> a & 1u) || gathered++ == GATHERED) return false;
+        piece[a] = room;
+        room += (TOGETHER + SHORT) * 8;
+    }
+    const int64_t all = (last + n - 1) / n - first / n, rows = TOGETHER / n < all ? TOGETHER / n : all;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        const int64_t *own = stride + (size_t)a * dims;
+        const char *from = (const char *)(uintptr_t)address[a];
+        if (way[a] == REPEATED && !(still >> a & 1u)) /* the same rows in each piece */
+            put_together(piece[a], from, p->access_size[a], false, n, 0, rows, inner, extent, own);
+    }
+    rp__line_blocks(p, scalars, scratch);
+    rp__line_fn *fn = atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire);
+    for (int64_t at = first; at < last;) {
+        const int64_t row = at / n, begin = at % n, end = (row + rows) * n < last ? (row + rows) * n : last;
+        rp__line l = {.base = base, .blocks = scratch, .rows = 1, .n = end - at, .still = still};
+        for (unsigned a = 0; a < p->n_accesses; a++) {
+            const int64_t *own = stride + (size_t)a * dims;
+            char *from = (char *)(uintptr_t)address[a];
+            if (way[a] == LINEAR)
+                base[a] = from + at * p->access_size[a];
+            else if (still >> a & 1u)
+                base[a] = from;
+            else
+                base[a] = piece[a] + begin * p->access_size[a];
+            if (way[a] == ROWS)
+                put_together(piece[a], from, p->access_size[a], !step_of(extent, own, inner, dims), n, row,
+                             (end - row * n + n - 1) / n, inner, extent, own);
+        }
+        l.stream = rp__line_streams(p, &l, bytes * total, past);
+        fn(&l);
+        at = end;
+    }
+    return true;
+}
+
+/* Elements [first, last) of a space whose operands each run on or stand still along the last dims, as a column of means beside rows
+   does, or a row of weights below rows: stretch by stretch, and those at equal distances by one call. */
+static bool run_stretches(const rp__cpu_loop *loop, unsigned dims, const uint64_t *address, const int64_t *extent,
+                          const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last, int64_t total,
+                          unsigned past, char *scratch) {
+    const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
+    unsigned inner = dims;
+    int64_t n = 1, many = 1, bytes = 0;
+    for (bool fits = true; inner > 0 && fits; inner -= fits) {
+        for (unsigned a = 0; a < p->n_accesses && fits; a++) {
+            const int step = step_of(extent, stride + (size_t)a * dims, inner - 1, dims);
+            fits = step == 1 || (step == 0 && !(p->written >> a & 1u));
+        }
+        if (fits) n *= extent[inner - 1];
+    }
+    if (n < 2) return false;
+    if (n < SHORT && n % TURN &&
+        run_short(loop, dims, inner, n, address, extent, stride, scalars, first, last, total, past, scratch))
+        return true;
+    if (n < TURN) return false;
+    unsigned outer = inner; /* dims [outer, inner) are walked at equal distances */
+    const unsigned near = inner ? inner - 1 : 0;
+    for (bool fits = true; outer > 0 && fits; outer -= fits) {
+        for (unsigned a = 0; a < p->n_accesses && fits; a++)
+            fits = stride[(size_t)a * dims + outer - 1] == many * stride[(size_t)a * dims + near];
+        if (fits) many *= extent[outer - 1];
+    }
+    char *base[RP__DAG_MAX_ACCESSES];
+    int64_t row[RP__DAG_MAX_ACCESSES];
+    uint64_t still = 0;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        const int64_t *own = stride + (size_t)a * dims;
+        if (!step_of(extent, own, inner, dims)) still |= UINT64_C(1) << a;
+        row[a] = inner ? own[near] * p->access_size[a] : 0;
+        bytes += still >> a & 1u ? 0 : p->access_size[a];
+    }
+    rp__line_blocks(p, scalars, scratch);
+    rp__line_fn *fn = atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire);
+    for (int64_t at = first; at < last;) {
+        const int64_t stretch = at / n, begin = at % n;
+        rp__line l = {.base = base, .blocks = scratch, .rows = 1, .n = n - begin, .still = still};
+        if (l.n > last - at) l.n = last - at;
+        if (l.n == n) {
+            const int64_t left = many - stretch % many;
+            l.rows = (last - at) / n < left ? (last - at) / n : left;
+            if (l.rows > 1) l.row = row;
+        }
+        for (unsigned a = 0; a < p->n_accesses; a++)
+            base[a] = (char *)(uintptr_t)address[a] +
+                      (offset_of(extent, stride + (size_t)a * dims, inner, stretch) + (still >> a & 1u ? 0 : begin)) *
+                          p->access_size[a];
+        l.stream = rp__line_streams(p, &l, bytes * total, past);
+        fn(&l);
+        at += l.rows * l.n;
+    }
+    return true;
+}
+
 /* Elements [first, last) of the whole space as one row. */
 static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t *address, const int64_t *extent,
                          const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last, int64_t total,
@@ -110,7 +280,8 @@ static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t
                                       : stride[a]                      ? -1
                                                                        : 0)
                                    : step_of(extent, stride + (size_t)a * dims, 0, dims);
-        if (step < 0) return false;
+        if (step < 0)
+            return run_stretches(loop, dims, address, extent, stride, scalars, first, last, total, past, scratch);
         if (!step) still |= UINT64_C(1) << a;
         base[a] = (char *)(uintptr_t)address[a] + (step ? first * p->access_size[a] : 0);
         bytes += step ? p->access_size[a] : 0;
@@ -143,14 +314,6 @@ static bool run_few(const rp__cpu_loop *loop, const uint64_t *address, int64_t n
     return true;
 }
 
-static int64_t offset_of(const int64_t *extent, const int64_t *stride, unsigned dims, int64_t row) {
-    int64_t offset = 0;
-    for (unsigned d = dims; d-- > 0;) {
-        offset += (d ? row % extent[d] : row) * stride[d];
-        if (d) row /= extent[d];
-    }
-    return offset;
-}
 /* Rows [first, last), each of n elements; lanes: the rows of these lanes. One call where rows follow each other at equal distances,
    else one a row. */
 static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, const uint64_t *address,

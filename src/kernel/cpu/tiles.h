@@ -39,6 +39,14 @@ typedef struct rp__scan_call {
 } rp__scan_call;
 typedef void rp__scan_fn(const rp__scan_call *c);
 
+/* Rows of n columns: element (r, i) is at a + r * row + i and goes to d + r % 32 * lane + i, all in elements. */
+typedef struct rp__columns_call {
+    void *d;
+    const void *a;
+    int64_t lane, row, rows, n;
+} rp__columns_call;
+typedef void rp__columns_fn(const rp__columns_call *c);
+
 /* Compute dtypes as table columns. */
 enum { RP__TILE_F32, RP__TILE_F64, RP__TILE_I32, RP__TILE_I64, RP__TILE_U8, RP__TILE_BOOL, RP__TILE_TYPES };
 static inline unsigned rp__tile_type(unsigned dtype) {
@@ -88,6 +96,8 @@ typedef struct rp__tiles {
     rp__tile_fn *finish_row[6][RP__TILE_TYPES]; /* d: one element = the halving tree over 32 lanes a (overwritten) */
     /* d[i] = d[i] op a[i] (n exact) */
     rp__tile_fn *reduce_block[6][RP__TILE_TYPES];
+    /* ... and what the elements are in memory: of the type, or by rp__load_kind one of two narrow ones. NULL: none */
+    rp__columns_fn *reduce_columns[6][RP__TILE_TYPES][3];
     rp__scan_fn *scan[RP__SCAN_KINDS][RP__TILE_TYPES];
     rp__tile_fn *scan_block[RP__SCAN_KINDS][RP__TILE_TYPES]; /* as reduce_block */
 } rp__tiles;

@@ -511,6 +511,59 @@ REDUCE(min, f64, (double)INFINITY, rp__v_min_f64)
 REDUCE(min, i32, INT32_MAX, rp__v_min_i32)
 REDUCE(min, i64, INT64_MAX, rp__v_min_i64)
 
+/* Rows of n columns: row r is added to lane r % RP__LANES of each column. Lane by lane, so that its sums stay in registers over the
+   rows of a call; lines of the rows of later lanes are asked for meanwhile, as no prefetcher follows rows. LOADER: of elements of ST. */
+#define COLUMNS(name, suffix, t, ST, LOADER, OP)                                                                       \
+    RP__VEC_FN void columns_some_##name##_##suffix(const int K, const rp__columns_call *c, int64_t i) {                \
+        enum { AHEAD = 3, MOST = 8 };                                                                                  \
+        const ST *const a = (const ST *)c->a + i;                                                                      \
+        for (int64_t lane = 0; lane < RP__LANES && lane < c->rows; lane++) {                                           \
+            T_##t *const d = (T_##t *)c->d + lane * c->lane + i;                                                       \
+            V_##t x[MOST];                                                                                             \
+            for (int k = 0; k < K; k++) x[k] = rp__v_load_##t(d + k * L_##t);                                          \
+            for (int64_t r = lane; r < c->rows; r += RP__LANES) {                                                      \
+                const ST *const row = a + r * c->row;                                                                  \
+                for (int k = 0; k < K; k++) {                                                                          \
+                    if (k * L_##t * (int)sizeof(ST) % 64 == 0) __builtin_prefetch(row + AHEAD * c->row + k * L_##t);   \
+                    x[k] = OP(x[k], LOADER(row + k * L_##t));                                                          \
+                }                                                                                                      \
+            }                                                                                                          \
+            for (int k = 0; k < K; k++) rp__v_store_##t(d + k * L_##t, x[k]);                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void columns_##name##_##suffix(const rp__columns_call *c) {                                                 \
+        int64_t i = 0;                                                                                                 \
+        for (; i + 8 * (int64_t)L_##t <= c->n; i += 8 * L_##t) columns_some_##name##_##suffix(8, c, i);                \
+        for (; i + (int64_t)L_##t <= c->n; i += L_##t) columns_some_##name##_##suffix(1, c, i);                        \
+        const size_t left = (size_t)(c->n - i);                                                                        \
+        T_##t sums[L_##t] = {0};                                                                                       \
+        ST some[L_##t] = {0};                                                                                          \
+        for (int64_t lane = 0; left && lane < RP__LANES && lane < c->rows; lane++) {                                   \
+            T_##t *const d = (T_##t *)c->d + lane * c->lane + i;                                                       \
+            memcpy(sums, d, left * sizeof *d);                                                                         \
+            V_##t x = rp__v_load_##t(sums);                                                                            \
+            for (int64_t r = lane; r < c->rows; r += RP__LANES) {                                                      \
+                memcpy(some, (const ST *)c->a + r * c->row + i, left * sizeof *some);                                  \
+                x = OP(x, LOADER(some));                                                                               \
+            }                                                                                                          \
+            rp__v_store_##t(sums, x);                                                                                  \
+            memcpy(d, sums, left * sizeof *d);                                                                         \
+        }                                                                                                              \
+    }
+#define FROM_F16(p) rp__v_f32_f16(rp__v_load_u16h(p))
+#define FROM_BF16(p) rp__v_f32_bf16(rp__v_load_u16h(p))
+#define COLUMNS_F32(name, OP)                                                                                          \
+    COLUMNS(name, f32, f32, float, rp__v_load_f32, OP)                                                                 \
+    COLUMNS(name, f16, f32, uint16_t, FROM_F16, OP)                                                                    \
+    COLUMNS(name, bf16, f32, uint16_t, FROM_BF16, OP)
+COLUMNS_F32(sum, OP_ADD)
+COLUMNS_F32(max, rp__v_max_f32)
+COLUMNS_F32(min, rp__v_min_f32)
+COLUMNS(sum, f64, f64, double, rp__v_load_f64, OP_ADD)
+COLUMNS(max, f64, f64, double, rp__v_load_f64, rp__v_max_f64)
+COLUMNS(min, f64, f64, double, rp__v_load_f64, rp__v_min_f64)
+COLUMNS(sum, i64, i64, int64_t, rp__v_load_i64, OP_ADD_I64)
+
 /* Bytes: a vector may be wider than the lanes; maximum, minimum, or, and do not depend on order. */
 #define REDUCE_U8(name, IDENTITY, EXPR)                                                                                \
     static void block_##name##_u8(const rp__tile_call *c) {                                                            \
@@ -843,6 +896,13 @@ BLOCK(logaddexp, f64)
         }                                                                                                              \
     }
 
+#define COLUMNS_OF(name)                                                                                               \
+    {                                                                                                                  \
+        [RP__TILE_F32] = {columns_##name##_f32, columns_##name##_f16, columns_##name##_bf16}, [RP__TILE_F64] = {       \
+            columns_##name##_f64                                                                                       \
+        }                                                                                                              \
+    }
+
 #define SCANS(f)                                                                                                       \
     {                                                                                                                  \
         [RP__SCAN_SUM] = SUMS(f##_sum), [RP__SCAN_PROD] = SUMS(f##_prod), [RP__SCAN_MAX] = NUMBERS(f##_max),           \
@@ -914,6 +974,12 @@ const rp__tiles
             .reduce_row = REDUCTIONS(row),
             .finish_row = REDUCTIONS(finish),
             .reduce_block = REDUCTIONS(block),
+            .reduce_columns = {[RP__REDUCE_SUM] = {[RP__TILE_F32] = {columns_sum_f32, columns_sum_f16,
+                                                                     columns_sum_bf16},
+                                                   [RP__TILE_F64] = {columns_sum_f64},
+                                                   [RP__TILE_I64] = {columns_sum_i64}},
+                               [RP__REDUCE_MAX] = COLUMNS_OF(max),
+                               [RP__REDUCE_MIN] = COLUMNS_OF(min)},
             .scan = SCANS(scan),
             .scan_block = SCANS(block),
 };
