@@ -385,6 +385,24 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
     out->n_words = at;
 }
 
+void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e, int64_t parts,
+                         rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__library_call *call = p->call;
+    const int64_t begin = (char *)call->workspace - (char *)call->workspace_storage->data;
+    rp__operand nowhere = *sorted[2];
+    const rp__operand *all[3] = {sorted[0], sorted[1], &nowhere};
+    nowhere.base = NULL;
+    rp__conv_words(p, all, e, false, buffer, out);
+    buffer->words[3] = (uint64_t)(uintptr_t)call->workspace;
+    buffer->words[out->n_words - 1] = (uint64_t)parts;
+    buffer->slots[out->n_slots++] = (rp__slot){.word = 3,
+                                               .access = RP__WRITE,
+                                               .storage = call->workspace_storage,
+                                               .buffer = -1,
+                                               .begin = begin,
+                                               .end = begin + (int64_t)rp__conv_parts_bytes(e, p->o[0].dtype, parts)};
+}
+
 bool rp__conv_has_bias(const rp__problem *p) { return p->op == RP__LIB_CONV_FORWARD && p->n > 3 && p->o[3].base; }
 
 /* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. parts: so many shares leave their sums in the
@@ -398,24 +416,10 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     const unsigned kind = e.kind, s = e.spatial;
     const bool bias = rp__conv_has_bias(p);
     if (e.m == 0 || e.n == 0 || e.groups == 0) return RP_OK;
-    rp__operand nowhere = p->o[0];
-    if (parts) {
-        nowhere.base = NULL;
-        all[2] = &nowhere;
-    }
-    rp__conv_words(p, all, &e, bias, buffer, out);
-    if (parts) {
-        const int64_t begin = (char *)call->workspace - (char *)call->workspace_storage->data;
-        buffer->words[3] = (uint64_t)(uintptr_t)call->workspace;
-        buffer->words[out->n_words - 1] = (uint64_t)parts;
-        buffer->slots[out->n_slots++] =
-            (rp__slot){.word = 3,
-                       .access = RP__WRITE,
-                       .storage = call->workspace_storage,
-                       .buffer = -1,
-                       .begin = begin,
-                       .end = begin + (int64_t)rp__conv_parts_bytes(&e, p->o[0].dtype, parts)};
-    }
+    if (parts)
+        rp__conv_part_words(p, all, &e, parts, buffer, out);
+    else
+        rp__conv_words(p, all, &e, bias, buffer, out);
     const rp_dtype dtype = p->o[0].dtype;
     const rp__operand *plain = kind == 2 ? all[0] : all[2], *windowed = kind == 1 ? all[0] : all[1],
                       *result = p->o[0].base && !parts ? &p->o[0] : NULL;
