@@ -419,6 +419,51 @@ static void test_prelude_functions(void **state) {
     OK(cu->cuLibraryUnload(library));
 }
 
+/* Products of a warpgroup: each way that matrices lie in shared memory, and sizes, types and sources spread over them. */
+static void test_warpgroups(void **state) {
+    (void)state;
+    if (strcmp(architecture, "-arch=sm_90") != 0) {
+        print_message("skipped: a device of 9.0 has these instructions\n");
+        skip();
+    }
+    static const int sizes[] = {8, 16, 32, 48, 64, 80, 96, 128, 160, 192, 256};
+    enum { CASES = 24, N_SIZES = sizeof sizes / sizeof *sizes };
+    CUdeviceptr p = device_alloc(64 * 256 * 4);
+    float *out = malloc(64 * 256 * 4);
+    for (int c = 0; c < CASES; c++) {
+        static const int swizzles[] = {128, 64, 32, 0};
+        const bool held = c >= 16, across_a = !held && c & 1, across_b = c >> (held ? 0 : 1) & 1, keep = c % 3 != 0;
+        const int swizzle = swizzles[(held ? c >> 1 : c >> 2) & 3];
+        int n = sizes[(c * 7 + 10) % N_SIZES];
+        if (across_b && n % (swizzle ? swizzle / 2 : 8)) n = n < 128 ? 64 : 192; /* whole lines */
+        char text[sizeof warpgroup + 256];
+        snprintf(text, sizeof text,
+                 "#define N %d\n#define TYPE %s\n#define SWIZZLE %d\n#define ACROSS_A %d\n#define ACROSS_B %d\n"
+                 "#define HELD %d\n#define KEEP %d\n%s",
+                 n, (c ^ c >> 2) & 1 ? "bf16" : "f16", swizzle, across_a, across_b, held, keep, warpgroup);
+        CUlibrary library = load_for("-arch=sm_90a", text);
+        void *params[] = {&p};
+        seed((unsigned long long)c);
+        OK(cu->cuLaunchKernel(function_of(library, "warpgroup"), 1, 1, 1, 128, 1, 1, (unsigned)(64 + n) * 128, stream,
+                              params, NULL));
+        OK(cu->cuStreamSynchronize(stream));
+        OK(cu->cuMemcpyDtoH(out, p, (size_t)(64 * n) * 4));
+        for (int i = 0; i < 64 * n; i++) {
+            float sum = keep ? 1 : 0;
+            for (int k = 0; k < 64; k++) {
+                sum += (float)(((i / n * 7 + k * 3) % 9 - 4) * ((i % n * 11 + k * 5) % 7 - 3));
+            }
+            if (out[i] != sum)
+                print_message("case %d, %d columns, swizzle %d: (%d, %d) is %g, not %g\n", c, n, swizzle, i / n, i % n,
+                              out[i], sum);
+            assert_true(out[i] == sum);
+        }
+        OK(cu->cuLibraryUnload(library));
+    }
+    free(out);
+    OK(cu->cuMemFree(p));
+}
+
 /* A kernel with a fault of synchronisation must not pass: it is reported, or its result is wrong in some order. */
 static void test_wrong_kernels(void **state) {
     (void)state;
@@ -606,6 +651,7 @@ int main(void) {
         cmocka_unit_test(test_launch),
         cmocka_unit_test(test_shared_and_shuffles),
         cmocka_unit_test(test_prelude_functions),
+        cmocka_unit_test(test_warpgroups),
         cmocka_unit_test(test_wrong_kernels),
         cmocka_unit_test(test_modules),
         cmocka_unit_test(test_streams),
