@@ -44,16 +44,23 @@ enum { FIRST_MMA = 7, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA
 /* Shares of the inner index are made of so many elements. */
 enum { MMA_UNIT = MMA_TK, FMA_UNIT = 64 };
 
-/* Tiles of conv_mma.cuh: steps of the inner index, stages, blocks that a multiprocessor holds; and the rate that the tensor cores reach in such
- * a tile where there are enough of them, in percent of the best one's (an H200). */
+/* Tiles of conv_mma.cuh: warps above each other, steps of the inner index, stages, blocks that a multiprocessor holds; and the rate that the
+ * tensor cores reach in such a tile where there are enough of them, in percent of the best one without warpgroups (an H200). Of the last ones
+ * warpgroups make products: wm of them are above each other. */
 static const struct vector_tile {
     uint16_t tm, tn, wm, tk, stages, resident, rate;
 } vector_tiles[] = {
     {128, 256, 2, 64, 3, 1, 100}, {128, 128, 2, 64, 3, 2, 100}, {64, 256, 2, 32, 4, 2, 85}, {64, 128, 2, 64, 3, 2, 90},
     {64, 64, 2, 64, 4, 2, 60},    {32, 256, 1, 32, 4, 2, 60},   {32, 128, 1, 32, 4, 3, 45}, {32, 64, 2, 64, 4, 3, 40},
-    {16, 256, 1, 32, 4, 2, 40},   {16, 128, 1, 32, 4, 3, 30},
+    {16, 256, 1, 32, 4, 2, 40},   {16, 128, 1, 32, 4, 3, 30},   {128, 256, 2, 64, 4, 1, 240},
+    {128, 128, 2, 64, 3, 2, 220}, {64, 256, 1, 64, 4, 1, 170},  {64, 128, 1, 64, 4, 2, 170},
 };
-enum { N_VECTOR_TILES = sizeof vector_tiles / sizeof *vector_tiles, VECTOR_TAPS = 128 };
+enum {
+    N_VECTOR_TILES = sizeof vector_tiles / sizeof *vector_tiles,
+    FIRST_GROUP_TILE = 10,
+    VECTOR_TAPS = 128,
+    PIXELS = 512 /* found at once by a weight gradient */
+};
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 
@@ -81,9 +88,14 @@ static uint32_t room_of(uint64_t facts) {
     return tiled > out ? tiled : out;
 }
 
+static bool is_group(uint64_t facts) { return bit(facts, VECTORS) && (facts >> TILE & 15) >= FIRST_GROUP_TILE; }
+
 /* Of conv_mma.cuh. */
 static uint32_t vector_room(uint64_t facts) {
     const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
+    if (is_group(facts)) /* and the spots of columns, taps or pixels, with offsets of 4 bytes, and results */
+        return t->stages * (t->tm + t->tn) * t->tk * 2u + t->tn * 32u +
+               ((facts >> KIND & 3) == 2 ? PIXELS : VECTOR_TAPS) * 20u;
     const unsigned a = bit(facts, A_ALONG) ? t->tm * (t->tk + 8u) : t->tk * (t->tm + 8u);
     const unsigned b = bit(facts, B_ALONG) ? t->tn * (t->tk + 8u) : t->tk * (t->tn + 8u);
     const unsigned rows = 16u * t->wm, tiled = t->stages * (a + b) * 2u,
@@ -121,7 +133,11 @@ static void vector_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_TM %d\n#define RP_TN %d\n#define RP_TK %d\n#define RP_WM %d\n#define RP_STAGES %d\n",
                  t->tm, t->tn, t->tk, t->wm, t->stages);
     rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n", t->resident, VECTOR_TAPS);
-    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n", bit(facts, CLASSES), bit(facts, OUT_WIDE));
+    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n#define RP_WG %d\n", bit(facts, CLASSES),
+                 bit(facts, OUT_WIDE), is_group(facts));
+    if (is_group(facts))
+        rp__text_add(out, "#define RP_WG_STEP rp_wgmma_n%d_%s\n", t->tn * t->wm / 2,
+                     rp__dtypes[facts & 0xff].short_name);
 }
 
 static void macros(uint64_t facts, rp__text *out) {
@@ -302,6 +318,7 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, c
     for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
         const struct vector_tile *t = &vector_tiles[k];
         if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
+        if (k >= FIRST_GROUP_TILE && (wide || d->arch != 90)) continue;
         const int64_t blocks =
             (e->m + t->tm - 1) / t->tm * vector_columns(e, x, conv, t->tn, classes) * e->groups * split;
         const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
