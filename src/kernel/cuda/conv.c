@@ -50,10 +50,11 @@ enum { MMA_UNIT = MMA_TK, FMA_UNIT = 64 };
 static const struct vector_tile {
     uint16_t tm, tn, wm, tk, stages, resident, rate;
 } vector_tiles[] = {
-    {128, 256, 2, 64, 3, 1, 100}, {128, 128, 2, 64, 3, 2, 100}, {64, 256, 2, 32, 4, 2, 85}, {64, 128, 2, 64, 3, 2, 90},
-    {64, 64, 2, 64, 4, 2, 60},    {32, 256, 1, 32, 4, 2, 60},   {32, 128, 1, 32, 4, 3, 45}, {32, 64, 2, 64, 4, 3, 40},
-    {16, 256, 1, 32, 4, 2, 40},   {16, 128, 1, 32, 4, 3, 30},   {128, 256, 2, 64, 4, 1, 240},
-    {128, 128, 2, 64, 3, 2, 220}, {64, 256, 1, 64, 4, 1, 170},  {64, 128, 1, 64, 4, 2, 170},
+    {128, 256, 2, 64, 3, 1, 100}, {128, 128, 2, 64, 3, 2, 100}, {64, 256, 2, 32, 4, 2, 85},
+    {64, 128, 2, 64, 3, 2, 90},   {64, 64, 2, 64, 4, 2, 60},    {32, 256, 1, 32, 4, 2, 60},
+    {32, 128, 1, 32, 4, 3, 45},   {32, 64, 2, 64, 4, 3, 40},    {16, 256, 1, 32, 4, 2, 40},
+    {16, 128, 1, 32, 4, 3, 30},   {128, 256, 2, 64, 4, 1, 240}, {128, 128, 2, 64, 3, 2, 220},
+    {64, 256, 1, 64, 4, 1, 170},  {64, 128, 1, 64, 4, 2, 170},
 };
 enum {
     N_VECTOR_TILES = sizeof vector_tiles / sizeof *vector_tiles,
@@ -402,8 +403,8 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
     out->n_words = at;
 }
 
-void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e, int64_t parts,
-                         rp__launch_buffer *buffer, rp__launch *out) {
+void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e,
+                         int64_t parts, rp__launch_buffer *buffer, rp__launch *out) {
     const rp__library_call *call = p->call;
     const int64_t begin = (char *)call->workspace - (char *)call->workspace_storage->data;
     rp__operand nowhere = *sorted[2];

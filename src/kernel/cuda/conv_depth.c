@@ -139,7 +139,8 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     } else {
         const rp__operand *made = e.kind == 0 ? sorted[0] : sorted[1];
         const int64_t rows = e.spatial == 2 ? made->size[2] : 1, strips = (rows + g.strip - 1) / g.strip,
-                      width = made->size[1 + e.spatial], quads = e.batch * e.groups / g.vector * strips * ((width + 3) / 4);
+                      width = made->size[1 + e.spatial],
+                      quads = e.batch * e.groups / g.vector * strips * ((width + 3) / 4);
         const bool steps = c->stride[last] > 1 || (e.spatial == 2 && c->stride[0] > 1);
         if (quads >= threads && !(e.kind == 1 && steps)) f |= UINT64_C(1) << ACROSS;
         if (e.groups <= 8 * g.vector) f |= UINT64_C(1) << FEW;

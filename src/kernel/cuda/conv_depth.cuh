@@ -51,8 +51,8 @@ RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX n, RP_IND
     (void)m, (void)at;
     RP_FOLLOW
 #else
-    const RP_INDEX o = n * RP_STRIDE(RP_KIND, 0) + g * RP_STRIDE(RP_KIND, 1) + ay * RP_STRIDE_Y(RP_KIND) +
-                       ax * RP_STRIDE_X(RP_KIND);
+    const RP_INDEX o =
+        n * RP_STRIDE(RP_KIND, 0) + g * RP_STRIDE(RP_KIND, 1) + ay * RP_STRIDE_Y(RP_KIND) + ax * RP_STRIDE_X(RP_KIND);
     RP_T *to = (RP_T *)p.w[RP_KIND];
 #if RP_BIAS
     x = x + RP_LOAD(((const RP_T *)p.w[3])[g * (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]);
@@ -103,7 +103,8 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 
         const int lane = e % (RP_LANES * RP_V), tap = e / (RP_LANES * RP_V);
         RP_ACC one = 0;
         if (c0 + lane < C)
-            one = RP_LOAD(w[(c0 + lane) * RP_STRIDE(2, 0) + tap / RP_KW * RP_STRIDE_Y(2) + tap % RP_KW * RP_STRIDE_X(2)]);
+            one =
+                RP_LOAD(w[(c0 + lane) * RP_STRIDE(2, 0) + tap / RP_KW * RP_STRIDE_Y(2) + tap % RP_KW * RP_STRIDE_X(2)]);
         shared[tap * RP_LANES + lane / RP_V].e[lane % RP_V] = one;
     }
     rp_barrier();
@@ -151,8 +152,8 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 
             _Pragma("unroll") for (int k = 0; k < RP_KW; k++) {
                 RP_WEIGHTS(down / RP_DY * RP_KW + k, of)
                 _Pragma("unroll") for (int u = 0; u < RP_X; u++) _Pragma("unroll") for (int e = 0; e < RP_V; e++)
-                    sum[j][u][e] = RP_MULADD(of[e], v[RP_KIND == 0 ? u * RP_SX + k * RP_DX : u + (RP_KW - 1 - k) * RP_DX][e],
-                                             sum[j][u][e]);
+                    sum[j][u][e] = RP_MULADD(
+                        of[e], v[RP_KIND == 0 ? u * RP_SX + k * RP_DX : u + (RP_KW - 1 - k) * RP_DX][e], sum[j][u][e]);
             }
         }
     }
@@ -182,9 +183,9 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 
 #endif
                 all.e[e] = RP_STORE(sum[j][u][e]);
             }
-            *(rp_channels *)((RP_T *)p.w[RP_KIND] + (n * RP_STRIDE(RP_KIND, 0) + c * RP_STRIDE(RP_KIND, 1) +
-                                                     (y0 + j) * RP_STRIDE_Y(RP_KIND) + (ax + u) * RP_STRIDE_X(RP_KIND))) =
-                all;
+            *(rp_channels *)((RP_T *)p.w[RP_KIND] +
+                             (n * RP_STRIDE(RP_KIND, 0) + c * RP_STRIDE(RP_KIND, 1) + (y0 + j) * RP_STRIDE_Y(RP_KIND) +
+                              (ax + u) * RP_STRIDE_X(RP_KIND))) = all;
 #else
             _Pragma("unroll") for (int e = 0; e < RP_V; e++) rp_finish(&p, sum[j][u][e], c + e, n, y0 + j, ax + u);
 #endif
@@ -207,7 +208,8 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 
     const RP_INDEX spans = (C + RP_BESIDE * RP_V - 1) / (RP_BESIDE * RP_V), share = (RP_INDEX)blockIdx.x / spans,
                    shares = (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)];
     const RP_INDEX c0 = (RP_INDEX)blockIdx.x % spans * (RP_BESIDE * RP_V), c = c0 + lane * RP_V;
-    const RP_INDEX all = batch * strips * width, each = ((all + RP_SLOTS - 1) / RP_SLOTS + shares - 1) / shares * RP_SLOTS;
+    const RP_INDEX all = batch * strips * width,
+                   each = ((all + RP_SLOTS - 1) / RP_SLOTS + shares - 1) / shares * RP_SLOTS;
     const RP_INDEX begin = all < share * each ? all : share * each, end = all - begin < each ? all : begin + each;
     RP_INDEX ax = (begin + slot) % width, strip = (begin + slot) / width % strips, n = (begin + slot) / width / strips;
     rp_launch_dependents();
@@ -245,8 +247,8 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 
     }
     RP_ACC *to = (RP_ACC *)p.w[3] + share * (C * RP_TAPS);
     _Pragma("unroll") for (int k0 = 0; k0 < RP_TAPS; k0 += RP_CHUNK) {
-        _Pragma("unroll") for (int k = 0; k < RP_CHUNK; k++) _Pragma("unroll") for (int e = 0; e < RP_V; e++)
-            if (k0 + k < RP_TAPS)
+        _Pragma("unroll") for (int k = 0; k < RP_CHUNK; k++)
+            _Pragma("unroll") for (int e = 0; e < RP_V; e++) if (k0 + k < RP_TAPS)
                 part[k * RP_V + e][RP_LAST ? slot * RP_BESIDE + lane : lane * (RP_SLOTS + 1) + slot] = sum[k0 + k][e];
         rp_barrier();
         const int some = RP_TAPS - k0 < RP_CHUNK ? RP_TAPS - k0 : RP_CHUNK;

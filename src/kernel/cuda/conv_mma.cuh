@@ -366,7 +366,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
     const int lane = t % 32;
 #if RP_WG
-    const int group = t / 128, wm = RP_WM == 2 ? group : 0, wn = RP_WM == 2 ? 0 : group, wrow = t / 32 % 4 * 16 + lane / 4;
+    const int group = t / 128, wm = RP_WM == 2 ? group : 0, wn = RP_WM == 2 ? 0 : group,
+              wrow = t / 32 % 4 * 16 + lane / 4;
     /* The warpgroup's part of a tile, and how far a step of 16 along the inner index is. */
     const RP_T *const a_part = sa + (RP_A_ALONG ? RP_ALONG_AT(wm * 64, 0) : RP_ACROSS_AT(wm * 64, 0)),
                       *const b_part = sb + (RP_B_ALONG ? RP_ALONG_AT(wn * RP_WGN, 0) : RP_ACROSS_AT(wn * RP_WGN, 0));
@@ -394,10 +395,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         rp_fence_proxy_async();
         rp_barrier();
         rp_wgmma_fence();
-        _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16)
-            RP_WG_STEP(acc, a_desc + (rp_u32)(turn * (RP_A_SIZE / 8) + k / 16 * (RP_A_ALONG ? 2 : 128)),
-                       b_desc + (rp_u32)(turn * (RP_B_SIZE / 8) + k / 16 * (RP_B_ALONG ? 2 : 128)), 1, !RP_A_ALONG,
-                       !RP_B_ALONG);
+        _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) RP_WG_STEP(
+            acc, a_desc + (rp_u32)(turn * (RP_A_SIZE / 8) + k / 16 * (RP_A_ALONG ? 2 : 128)),
+            b_desc + (rp_u32)(turn * (RP_B_SIZE / 8) + k / 16 * (RP_B_ALONG ? 2 : 128)), 1, !RP_A_ALONG, !RP_B_ALONG);
         rp_wgmma_commit();
 #else
         rp_barrier();

@@ -21,8 +21,8 @@ bool rp__conv_has_bias(const rp__problem *p);
 void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e, bool bias,
                     rp__launch_buffer *buffer, rp__launch *out);
 /* The same of a weight gradient whose shares leave their sums in the call's workspace: word 3, and the last one says how many. */
-void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e, int64_t parts,
-                         rp__launch_buffer *buffer, rp__launch *out);
+void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e,
+                         int64_t parts, rp__launch_buffer *buffer, rp__launch *out);
 uint32_t rp__conv_n_words(const rp__problem *p);
 
 /* The launch; parts: as many shares leave their sums in the call's workspace, of rp__conv_parts_bytes; 0: none. */
