@@ -33,5 +33,8 @@ bool rp__conv_on_tensor_cores(const rp__problem *p);
 /* Depthwise convolutions are another template's (conv_depth.c); shares of their weight gradients. */
 bool rp__conv_is_depthwise(const rp__problem *p);
 int64_t rp__conv_depth_parts(const rp__problem *p);
+/* And those of 16-bit floats whose groups have few channels (conv_groups.c). */
+bool rp__conv_is_grouped(const rp__problem *p);
+int64_t rp__conv_group_parts(const rp__problem *p);
 
 #endif
