@@ -556,7 +556,7 @@ static void sums_of(rp__dag *dag, unsigned rows, const int64_t *extent, unsigned
     rp__space space = {.dims = {1, (uint8_t)n_inner}, .n_accesses = 3, .accesses = a, .op = "sum", .site = "here"};
     space.extent[0] = rows;
     memcpy(space.extent + 1, extent, n_inner * sizeof *extent);
-    assert_int_equal(rp__loop_launch(d, s, dag, &space), RP_OK);
+    if (rp__loop_launch(d, s, dag, &space) != RP_OK) fail_msg("%s", rp_error_message());
     assert_int_equal(d->ops->copy_out(d, s, out, sum->data, rows * 4u), RP_OK);
     assert_int_equal(d->ops->copy_out(d, s, out + rows, max->data, rows * 4u), RP_OK);
     rp__storage_release(in);
