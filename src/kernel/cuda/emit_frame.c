@@ -190,7 +190,8 @@ void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, 
 
 void rp__emit_vectors(const rp__emitter *e, unsigned node, unsigned vector, unsigned count) {
     const unsigned dtype = e->dag->accesses[e->dag->nodes[node].access].dtype;
-    rp__text_add(e->out, "    rp_vec_%s_%u x%u[%u];\n", rp__emit_word_type(dtype), rp__emit_words(dtype, vector), node, count);
+    rp__text_add(e->out, "    rp_vec_%s_%u x%u[%u];\n", rp__emit_word_type(dtype), rp__emit_words(dtype, vector), node,
+                 count);
 }
 
 void rp__emit_vectors_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard) {

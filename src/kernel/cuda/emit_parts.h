@@ -162,8 +162,9 @@ void rp__emit_down(const rp__emitter *e, unsigned phase, unsigned down, const ch
 /* ---- emit_ragged.c: rows whose vectors lie where memory is aligned, not where rows begin (c->ragged). Slot n of the `slots` elements that
  * the threads of a row, or of a chunk, have room for holds element n - shift; the slots before element 0 hold those after the last one.
  * A vector that memory does not hold whole is read and written element by element. */
-void rp__emit_ragged_shared(const rp__emitter *e, unsigned lanes); /* what lanes are exchanged through: of all rows of a block */
-void rp__emit_ragged_start(const rp__emitter *e, unsigned span);   /* shift */
+void rp__emit_ragged_shared(const rp__emitter *e,
+                            unsigned lanes); /* what lanes are exchanged through: of all rows of a block */
+void rp__emit_ragged_start(const rp__emitter *e, unsigned span); /* shift */
 /* Within a loop over u: f, the element of the first slot of this thread's vector that begins at slot `at`, and whether it is whole, which it
  * is when `sure`; `len` elements are there. */
 void rp__emit_ragged_vector(const rp__emitter *e, const char *at, const char *sure, unsigned span);

@@ -96,8 +96,7 @@ void rp__emit_ragged_accumulation(const rp__emitter *e, unsigned phase, const ch
     rp__text_puts(e->out, "        const int early = u > 0 || f + j >= 0; (void)early;\n");
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase))
-            rp__text_add(e->out, "        if (u == 0) late%u[j] = %s;\n", k,
-                         rp__emit_value(e, e->dag->nodes[k].a, t));
+            rp__text_add(e->out, "        if (u == 0) late%u[j] = %s;\n", k, rp__emit_value(e, e->dag->nodes[k].a, t));
     rp__emit_accumulation(e, phase, lane, "in && early");
 }
 
@@ -124,8 +123,9 @@ void rp__emit_ragged_lanes(const rp__emitter *e, unsigned phase, const rp__row_s
                          "p = (m / %u * %u + t * %u + m %% %u%s) & %u;\n",
                          own, shape->span, shape->threads * shape->span, shape->span, shape->span,
                          write ? " - shift" : "", lanes - 1);
-            rp__text_add(e->out, "        %s *at = (%s *)lanes_ + ((int)threadIdx.x - t) * %u + p %% %u * %u + p / %u;\n",
-                         type, type, own, shape->span, lanes / shape->span, shape->span);
+            rp__text_add(e->out,
+                         "        %s *at = (%s *)lanes_ + ((int)threadIdx.x - t) * %u + p %% %u * %u + p / %u;\n", type,
+                         type, own, shape->span, lanes / shape->span, shape->span);
             rp__text_add(e->out, write ? "        *at = c%u[m];\n    }\n" : "        c%u[m] = *at;\n    }\n", k);
         }
     }

@@ -136,9 +136,8 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     char lane[48];
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", e->c->groups);
     if (e->c->ragged || (stores && is_far(e))) add_row_vector(e);
-    if (e->c->ragged)
-        ; /* of each element */
-    else if (whole || e->c->full) /* R is a multiple of the span: a vector is inside or outside as a whole */
+    if (!e->c->ragged &&
+        (whole || e->c->full)) /* R is a multiple of the span: a vector is inside or outside as a whole */
         rp__text_add(e->out,
                      e->c->full ? "    const int in = 1; (void)in;\n"
                                 : "    const int in = %su * %u + t * %u < R; (void)in;\n",
@@ -180,8 +179,7 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
                 (void)snprintf(at, sizeof at, "b%u + u * %u", a, step);
             rp__emit_gathered_store(e, &d->stores[k], k, shape->span, e->c->ragged ? "live && whole" : "live && in",
                                     at);
-            if (e->c->ragged)
-                rp__emit_ragged_store(e, &d->stores[k], k, shape->span, step * e->c->groups, chunk_of(e));
+            if (e->c->ragged) rp__emit_ragged_store(e, &d->stores[k], k, shape->span, step * e->c->groups, chunk_of(e));
         }
     rp__text_puts(e->out, "    }\n");
 }
