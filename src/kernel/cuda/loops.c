@@ -515,6 +515,33 @@ static int64_t column_blocks(const rp__cuda_class *c, int64_t rows, int64_t chun
     return (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks * c->parts;
 }
 
+/* Columns of several phases that a block has in registers: read once. As wide as leaves a thread 16 elements, or 32 where rows of the
+ * block would be shorter than a line. */
+static void hold_column(const rp__dag *dag, const rp__space *s, const rp__space_access *a, int64_t r,
+                        rp__cuda_class *c) {
+    enum { BLOCK = 512, MOST = 16, LINE = 128 };
+    const unsigned tree = 4u * c->threads, rounds = (unsigned)((r + tree - 1) / tree);
+    unsigned down = c->threads < 32 ? c->threads : 32, vector = c->vector, widest = 1;
+    const unsigned tile = c->tile < BLOCK / down ? c->tile : BLOCK / down;
+    if (c->template_ != RP__CUDA_COLUMN || one_phase(dag) || r > 1024 || !is_light(dag, a, c) || dag->n_nodes > 40 ||
+        (s->how && s->how->flat))
+        return;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if ((c->unit >> k & 1) && access_bytes(dag, k) > widest) widest = access_bytes(dag, k);
+    const unsigned slots = c->threads / down * rounds * 4;
+    while (vector > 1 && slots * vector > MOST && (slots * vector > 2 * MOST || vector / 2 * tile * widest >= LINE))
+        vector /= 2;
+    if (slots * vector > 2 * MOST) return;
+    if (vector != c->vector) {
+        c->vector = (uint8_t)vector;
+        if (vector == 1) c->unit = c->staged_unit = 0;
+    }
+    c->groups = (uint8_t)rounds;
+    c->down = (uint16_t)down;
+    c->tile = (uint16_t)tile;
+    c->unroll = 1;
+}
+
 /* Rows side by side: a thread takes as many as one load of 16 bytes holds, a warp 512 bytes next to each other. Where that leaves
  * multiprocessors without work several blocks share a chunk, if there are one phase and enough to do; else stripes get narrower. */
 static void share_column(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
@@ -557,6 +584,7 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     if (c->parts > 1) c->template_ = RP__CUDA_PARTIAL_COLUMN;
     c->down = 1;
     while (2u * c->down * c->parts <= c->threads && 2u * c->down * c->tile <= BLOCK) c->down *= 2;
+    hold_column(dag, s, a, r, c);
 }
 
 /* May a block store a value of a row before others have read what is there? Then one block has to walk the row. */
@@ -722,6 +750,7 @@ static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, boo
             OFFER(.narrow = narrow);
         }
         OFFER(.unroll = 1);
+        OFFER(.flat = 1);
         break;
     default: /* rows; those that have one class offer nothing */
         OFFER(.share = 1);
