@@ -264,7 +264,8 @@ static void test_tiles(void **state) {
 static rp__dag *softmax_dag(rp_dtype dtype);
 static void test_column_phases(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64};
-    static const int64_t sizes[][3] = {{3, 21, 60}, {1, 700, 64}, {2, 130, 33}, {2, 1500, 12}, {1, 5000, 10}};
+    static const int64_t sizes[][3] = {{3, 21, 60},  {1, 700, 64}, {2, 130, 33}, {2, 1500, 12}, {1, 5000, 10},
+                                       {2, 150, 64}, {3, 96, 196}, {2, 33, 17},  {1, 1024, 24}, {40, 5, 8}};
     (void)state;
     wanted_text = "ty + ";
     for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
