@@ -39,22 +39,26 @@ void rp__emit_visited(const rp__emitter *e, unsigned node, char name, unsigned c
     rp__text_puts(e->out, "\n");
 }
 
+/* h[row] of the places row + apart * m, m < count: their part of the tree. */
+static void add_down_step(const rp__emitter *e, unsigned phase, unsigned apart, unsigned count, const char *row,
+                          const char *column) {
+    rp__text_add(e->out, "    rp_barrier();\n    if (%s < %u) {\n", row, apart);
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        if (e->columns > 1) rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++)\n", e->columns);
+        rp__text_add(e->out,
+                     "    { %s q[%u]; _Pragma(\"unroll\") for (int m = 0; m < %u; m++) q[m] = h%u[%s + m * %u][%s];\n",
+                     rp__emit_type(e->dag->nodes[k].dtype), count, count, k, row, apart, column);
+        rp__emit_halving(e, k, "q", count);
+        rp__text_add(e->out, "    h%u[%s][%s] = q[0]; }\n", k, row, column);
+    }
+    rp__text_puts(e->out, "    }\n");
+}
+
 void rp__emit_down(const rp__emitter *e, unsigned phase, unsigned down, const char *row, const char *column) {
-    const rp__dag *d = e->dag;
-    for (unsigned half = down / 2; half > 0; half /= 2) {
-        rp__text_add(e->out, "    rp_barrier();\n    if (%s < %u) {\n", row, half);
-        for (unsigned k = 0; k < d->n_nodes; k++)
-            if (rp__emit_reduces_in(e, k, phase)) {
-                char a[64], b[64];
-                (void)snprintf(a, sizeof a, "h%u[%s][%s]", k, row, column);
-                (void)snprintf(b, sizeof b, "h%u[%s + %u][%s]", k, row, half, column);
-                if (e->columns > 1)
-                    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++)\n", e->columns);
-                rp__text_add(e->out, "        %s = ", a);
-                rp__emit_combine(e, &d->nodes[k], a, b);
-                rp__text_puts(e->out, ";\n");
-            }
-        rp__text_puts(e->out, "    }\n");
+    for (unsigned left = down, count; left > 1; left /= count) { /* a barrier a step */
+        count = left > 8 ? 8 : left;
+        add_down_step(e, phase, left / count, count, row, column);
     }
     rp__text_puts(e->out, "    rp_barrier();\n");
 }

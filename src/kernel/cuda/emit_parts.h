@@ -115,6 +115,8 @@ bool rp__emit_reduces_in(const rp__emitter *e, unsigned node, unsigned phase);
 void rp__emit_shared(const rp__emitter *e, const char *extents);
 void rp__emit_accumulators(const rp__emitter *e, unsigned phase, unsigned lanes); /* c<node>[lanes] = identity */
 void rp__emit_accumulation(const rp__emitter *e, unsigned phase, const char *lane, const char *guard);
+void rp__emit_halving(const rp__emitter *e, unsigned node, const char *name,
+                      unsigned count); /* of an array into its first value */
 void rp__emit_combine(const rp__emitter *e, const rp__node *n, const char *a, const char *b); /* an expression */
 /* s<node> of every reduction of a phase: the groups of four of a thread, then the tree over the threads t of a row. Every thread
  * gets the result. Above 32 groups h<node><turn> has RP__ROW_SHARED(shape) elements. */
