@@ -32,6 +32,7 @@ typedef struct problem {
     rp_scalar scalars[4];
     struct rp__random_draw draw;
     rp__space_window windows[4];
+    rp__schedule how; /* all zero: as the backend chooses */
 } problem;
 
 static size_t element_bytes(const problem *p, unsigned k) {
@@ -84,6 +85,7 @@ static void run(rp_device id, const problem *p, unsigned char **out) {
                        .scalars = p->scalars,
                        .draw = &draw,
                        .n_draws = p->dag->n_draws,
+                       .how = &p->how,
                        .op = "test",
                        .site = "test_cuda_loops.c"};
     memcpy(space.extent, p->extent, sizeof space.extent);
@@ -264,7 +266,8 @@ static void test_tiles(void **state) {
 static rp__dag *softmax_dag(rp_dtype dtype);
 static void test_column_phases(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64};
-    static const int64_t sizes[][3] = {{3, 21, 60}, {1, 700, 64}, {2, 130, 33}, {2, 1500, 12}, {1, 5000, 10}};
+    static const int64_t sizes[][3] = {{3, 21, 60},  {1, 700, 64}, {2, 130, 33}, {2, 1500, 12}, {1, 5000, 10},
+                                       {2, 150, 64}, {3, 96, 196}, {2, 33, 17},  {1, 1024, 24}, {40, 5, 8}};
     (void)state;
     wanted_text = "ty + ";
     for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
@@ -457,6 +460,46 @@ static void same_bits(rp_dtype dtype, int64_t rows, int64_t r, void (*change)(rp
     rp__dag_release(p.dag);
 }
 
+/* Rows that begin and end within a vector of memory: the bits of ones that are read element by element; whether one thread or several
+ * blocks have a row, it begins anywhere and so does the next one. */
+static void test_ragged_rows(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16, RP_F64};
+    static const int64_t sizes[] = {129, 255, 1021, 1030, 2047, 3001, 4095, 4096, 6007, 16383, 16387, 33333};
+    static const uint8_t paths[] = {0, 1 + RP__CUDA_ROW_LOOP, 1 + RP__CUDA_SPLIT};
+    (void)state;
+    for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++)
+            for (unsigned way = 0; way < 3; way++) {
+                const int64_t r = sizes[n], rows = r > 5000 ? 2 : 9;
+                if (way && (r < 16385 || (t > 1 && !test_cuda_is_real()))) continue;
+                problem p = {.dag = norm_dag(dtypes[t]), .n_outer = 1, .n_inner = 1, .extent = {rows, r}};
+                assert_non_null(p.dag);
+                set_row_major(&p, 0, 0, 2);
+                set_row_major(&p, 1, 1, 2);
+                set_row_major(&p, 2, 0, 2);
+                set_row_major(&p, 3, 0, 1);
+                for (unsigned k = 0; k < 3; k += 2) { /* the last vector of memory is not whole */
+                    p.operands[k].offset = r == 4096 ? 3 : n % 2;
+                    p.operands[k].elements += p.operands[k].offset;
+                }
+                unsigned char *plain[MOST], *ragged[MOST];
+                make_room(&p, plain);
+                make_room(&p, ragged);
+                p.how.path = paths[way];
+                wanted_text = "const int shift = (int)";
+                run(rp_cuda(0), &p, ragged);
+                wanted_text = NULL;
+                p.how.flat = 1;
+                run(rp_cuda(0), &p, plain);
+                for (unsigned k = 2; k < 4; k++)
+                    if (memcmp(plain[k], ragged[k], (size_t)p.operands[k].elements * element_bytes(&p, k)) != 0)
+                        fail_msg("rows of %lld, type %u, way %u: other bits in vectors", (long long)r, t, way);
+                free_room(&p, plain);
+                free_room(&p, ragged);
+                rp__dag_release(p.dag);
+            }
+}
+
 /* Where rows are many a thread takes more of one, in wider vectors: the same bits as where they are few. */
 static void test_row_shares(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16, RP_F64};
@@ -556,7 +599,7 @@ static void sums_of(rp__dag *dag, unsigned rows, const int64_t *extent, unsigned
     rp__space space = {.dims = {1, (uint8_t)n_inner}, .n_accesses = 3, .accesses = a, .op = "sum", .site = "here"};
     space.extent[0] = rows;
     memcpy(space.extent + 1, extent, n_inner * sizeof *extent);
-    assert_int_equal(rp__loop_launch(d, s, dag, &space), RP_OK);
+    if (rp__loop_launch(d, s, dag, &space) != RP_OK) fail_msg("%s", rp_error_message());
     assert_int_equal(d->ops->copy_out(d, s, out, sum->data, rows * 4u), RP_OK);
     assert_int_equal(d->ops->copy_out(d, s, out + rows, max->data, rows * 4u), RP_OK);
     rp__storage_release(in);
@@ -926,12 +969,12 @@ int main(void) {
         cmocka_unit_test(test_functions),      cmocka_unit_test(test_gather_and_errors),
         cmocka_unit_test(test_random),         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_order),          cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_split_rows),     cmocka_unit_test(test_clusters),
-        cmocka_unit_test(test_many),           cmocka_unit_test(test_scans),
-        cmocka_unit_test(test_windows),        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_column_phases),  cmocka_unit_test(test_split_phases),
-        cmocka_unit_test(test_column_weights), cmocka_unit_test(test_rows_of_tables),
-        cmocka_unit_test(test_cats),
+        cmocka_unit_test(test_ragged_rows),    cmocka_unit_test(test_split_rows),
+        cmocka_unit_test(test_clusters),       cmocka_unit_test(test_many),
+        cmocka_unit_test(test_scans),          cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_tiles),          cmocka_unit_test(test_column_phases),
+        cmocka_unit_test(test_split_phases),   cmocka_unit_test(test_column_weights),
+        cmocka_unit_test(test_rows_of_tables), cmocka_unit_test(test_cats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -419,6 +419,119 @@ static void test_prelude_functions(void **state) {
     OK(cu->cuLibraryUnload(library));
 }
 
+/* A warpgroup's chain of 64 x 64 x 8 and the same of four warps: any f16 or bf16. How many results differ in their bits. */
+static const char both_ways[] =
+    "extern \"C\" __global__ void __launch_bounds__(128) both_ways(int *differ, rp_u32 seed) {\n"
+    "    extern __shared__ __align__(128) unsigned char room[];\n"
+    "    rp_u16 *b = (rp_u16 *)room;\n" /* pieces of K, columns, 8 of K */
+    "    const int t = threadIdx.x, lane = t % 32;\n"
+    "    for (int i = t; i < 512; i += 128) {\n"
+    "        const rp_u32 r = (i + 1 + seed * 977u) * 2654435761u ^ (i * 40503u + seed) << 7;\n"
+    "        b[i] = TO_16(((int)(r >> 8 & 0xffff) - 32768) * rp_exp2_f32((float)((int)(r >> 25 & 15) - 20)));\n"
+    "    }\n"
+    "    rp_fence_proxy_async();\n"
+    "    rp_barrier();\n"
+    "    float one[4] = {0, 0, 0, 0}, other[4] = {0, 0, 0, 0};\n"
+    "    rp_u32 a[4][4];\n"
+    "    for (int q = 0; q < 4; q++) for (int v = 0; v < 4; v++) {\n"
+    "        const rp_u32 r = (t * 16 + q * 4 + v + 3 + seed * 31u) * 2246822519u ^ (t + seed) << 9;\n"
+    "        a[q][v] = TO_16(((int)(r & 0xfff) - 2048) * rp_exp2_f32((float)((int)(r >> 26 & 7) - 12))) |\n"
+    "                  (rp_u32)TO_16(((int)(r >> 12 & 0xfff) - 2048) * rp_exp2_f32((float)((int)(r >> 29) - 12))) << 16;\n"
+    "    }\n"
+    "    for (int q = 0; q < 4; q++) {\n"
+    "        rp_u32 f[2];\n"
+    "        for (int v = 0; v < 2; v++) f[v] = *(rp_u32 *)&b[(q * 2 + v) * 64 + lane / 4 * 8 + lane % 4 * 2];\n"
+    "        MMA(other, a[q], f);\n"
+    "    }\n"
+    "    rp_wgmma_hold(one, 4);\n"
+    "    rp_wgmma_fence();\n"
+    "    _Pragma(\"unroll\") for (int q = 0; q < 4; q++)\n"
+    "        WGMMA(one, a[q], rp_wgmma_desc(b, 128, 128, 0) + q * 16, 1, 0);\n"
+    "    rp_wgmma_commit();\n"
+    "    rp_wgmma_wait(0);\n"
+    "    rp_wgmma_hold(one, 4);\n"
+    "    for (int v = 0; v < 4; v++) if (rp_f32_bits(one[v]) != rp_f32_bits(other[v])) rp_atomic_add_i32(differ, 1);\n"
+    "    rp_atomic_add_i32(differ + 1, one[0] != 0);\n"
+    "}\n";
+
+static void test_warpgroup_bits(void **state) {
+    (void)state;
+    if (strcmp(architecture, "-arch=sm_90") != 0) {
+        print_message("skipped: a device of 9.0 has these instructions\n");
+        skip();
+    }
+    CUdeviceptr p = device_alloc(8);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        char text[sizeof both_ways + 256];
+        int counts[2] = {0, 0};
+        const char *type = bf16 ? "bf16" : "f16";
+        snprintf(
+            text, sizeof text,
+            "#define TO_16(x) rp_cvt_f32_to_%s(x)\n#define MMA rp_mma_m16n8k16_%s\n#define WGMMA rp_wgmma_n8_%s_ra\n%s",
+            type, type, type, both_ways);
+        CUlibrary library = load_for("-arch=sm_90a", text);
+        OK(cu->cuMemcpyHtoD(p, counts, sizeof counts));
+        const int turns = real ? 1000 : 2;
+        for (int turn = 0; turn < turns; turn++) {
+            uint32_t number = (uint32_t)turn;
+            void *params[] = {&p, &number};
+            OK(cu->cuLaunchKernel(function_of(library, "both_ways"), 1, 1, 1, 128, 1, 1, 1024, stream, params, NULL));
+        }
+        OK(cu->cuStreamSynchronize(stream));
+        OK(cu->cuMemcpyDtoH(counts, p, sizeof counts));
+        print_message("%s: %d of %d results of a warpgroup have other bits than those of warps\n", type, counts[0],
+                      turns * 512);
+        assert_true(counts[1] > turns * 100);
+        OK(cu->cuLibraryUnload(library));
+    }
+    OK(cu->cuMemFree(p));
+}
+
+/* Products of a warpgroup: each way that matrices lie in shared memory, and sizes, types and sources spread over them. */
+static void test_warpgroups(void **state) {
+    (void)state;
+    if (strcmp(architecture, "-arch=sm_90") != 0) {
+        print_message("skipped: a device of 9.0 has these instructions\n");
+        skip();
+    }
+    static const int sizes[] = {8, 16, 32, 48, 64, 80, 96, 128, 160, 192, 256};
+    enum { CASES = 24, N_SIZES = sizeof sizes / sizeof *sizes };
+    CUdeviceptr p = device_alloc(64 * 256 * 4);
+    float *out = malloc(64 * 256 * 4);
+    for (int c = 0; c < CASES; c++) {
+        static const int swizzles[] = {128, 64, 32, 0};
+        const bool held = c >= 16, across_a = !held && c & 1, across_b = c >> (held ? 0 : 1) & 1, keep = c % 3 != 0;
+        const int swizzle = swizzles[(held ? c >> 1 : c >> 2) & 3];
+        int n = sizes[(c * 7 + 10) % N_SIZES];
+        if (across_b && n % (swizzle ? swizzle / 2 : 8)) n = n < 128 ? 64 : 192; /* whole lines */
+        char text[sizeof warpgroup + 256];
+        snprintf(text, sizeof text,
+                 "#define N %d\n#define TYPE %s\n#define SWIZZLE %d\n#define ACROSS_A %d\n#define ACROSS_B %d\n"
+                 "#define HELD %d\n#define KEEP %d\n%s",
+                 n, (c ^ c >> 2) & 1 ? "bf16" : "f16", swizzle, across_a, across_b, held, keep, warpgroup);
+        CUlibrary library = load_for("-arch=sm_90a", text);
+        void *params[] = {&p};
+        seed((unsigned long long)c);
+        OK(cu->cuLaunchKernel(function_of(library, "warpgroup"), 1, 1, 1, 128, 1, 1, (unsigned)(64 + n) * 128, stream,
+                              params, NULL));
+        OK(cu->cuStreamSynchronize(stream));
+        OK(cu->cuMemcpyDtoH(out, p, (size_t)(64 * n) * 4));
+        for (int i = 0; i < 64 * n; i++) {
+            float sum = keep ? 1 : 0;
+            for (int k = 0; k < 64; k++) {
+                sum += (float)(((i / n * 7 + k * 3) % 9 - 4) * ((i % n * 11 + k * 5) % 7 - 3));
+            }
+            if (out[i] != sum)
+                print_message("case %d, %d columns, swizzle %d: (%d, %d) is %g, not %g\n", c, n, swizzle, i / n, i % n,
+                              out[i], sum);
+            assert_true(out[i] == sum);
+        }
+        OK(cu->cuLibraryUnload(library));
+    }
+    free(out);
+    OK(cu->cuMemFree(p));
+}
+
 /* A kernel with a fault of synchronisation must not pass: it is reported, or its result is wrong in some order. */
 static void test_wrong_kernels(void **state) {
     (void)state;
@@ -606,6 +719,8 @@ int main(void) {
         cmocka_unit_test(test_launch),
         cmocka_unit_test(test_shared_and_shuffles),
         cmocka_unit_test(test_prelude_functions),
+        cmocka_unit_test(test_warpgroup_bits),
+        cmocka_unit_test(test_warpgroups),
         cmocka_unit_test(test_wrong_kernels),
         cmocka_unit_test(test_modules),
         cmocka_unit_test(test_streams),

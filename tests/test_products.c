@@ -235,6 +235,53 @@ static void test_wanted_order(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
+/* Instructions of warpgroups: each tile, however operands lie, K cut into shares of which some are empty. */
+static void test_groups(void **state) {
+    static const struct {
+        int64_t batch, m, n, k;
+        int multiprocessors;
+        unsigned shares;
+    } cases[] = {{1, 70, 66, 200, 132, 0}, {2, 50, 130, 65, 2, 0},  {1, 200, 130, 100, 2, 0}, {1, 130, 260, 300, 1, 0},
+                 {3, 64, 64, 64, 132, 0},  {1, 33, 72, 40, 132, 1}, {1, 65, 40, 130, 132, 2}, {2, 20, 24, 700, 132, 3},
+                 {1, 128, 256, 520, 1, 0}, {1, 90, 200, 90, 1, 1}};
+    const int multiprocessors = cuda->multiprocessors;
+    const rp__library_call call = {.op = "test", .site = "test_products.c"};
+    (void)state;
+    if (cuda->arch != 90) {
+        print_message("skipped: a device of 9.0 has these instructions\n");
+        skip();
+    }
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
+        for (unsigned turn = 0; turn < 4; turn++) {
+            const rp_dtype dtype = turn & 1 ? RP_F16 : RP_BF16;
+            const int64_t batch = cases[c].batch, m = cases[c].m, n = cases[c].n, k = cases[c].k;
+            const unsigned how_a = turn < 2 ? c % 4 : (c * 5 + turn) % 16,
+                           how_b = turn < 2 ? (c / 2 + turn) % 4 : c % 16;
+            char what[96];
+            rp_scope scope = rp_scope_begin();
+            (void)snprintf(what, sizeof what, "groups %lld x %lld x %lld x %lld, layouts %u %u", (long long)batch,
+                           (long long)m, (long long)n, (long long)k, how_a, how_b);
+            rp_tensor *a = laid_out(whole(1, 5, dtype, (const int64_t[]){batch, m, k}, 3), how_a),
+                      *b = laid_out(whole(2, 5, dtype, (const int64_t[]){batch, k, n}, 3), how_b),
+                      *out = laid_out(empty(dtype, (const int64_t[]){batch, m, n}, 3), turn == 3 ? 2 : 0);
+            const rp__operand o[3] = {rp__operand_of(out), rp__operand_of(a), rp__operand_of(b)};
+            rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+            rp__launch launch = {.op = "test", .site = call.site};
+            rp__launch_buffer *buffer = rp__launch_buffer_get();
+            p.order = rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), RP__FAMILY_WGMMA, cases[c].shares);
+            assert_int_equal(rp__cuda_tensor_row.row.order(&p), p.order);
+            cuda->multiprocessors = cases[c].multiprocessors;
+            if (rp__cuda_tensor_row.row.bind(&p, 0, buffer, &launch) != RP_OK ||
+                rp__launch_on(rp__current_stream(cuda), &launch) != RP_OK)
+                ok();
+            cuda->multiprocessors = multiprocessors;
+            assert_int_equal(launch.grid[0] % (1u << cases[c].shares), 0);
+            assert_product(what, out, a, b, NULL, batch, m, n, k);
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+}
+
 /* ---- with what follows */
 
 static void activation(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -439,15 +486,11 @@ static int setup(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_far_apart),
-        cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_wanted_order),
-        cmocka_unit_test(test_follows),
-        cmocka_unit_test(test_follows_f32),
-        cmocka_unit_test(test_precision),
-        cmocka_unit_test(test_precision_switch),
+        cmocka_unit_test(test_sums),         cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_far_apart),    cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_wanted_order), cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_follows),      cmocka_unit_test(test_follows_f32),
+        cmocka_unit_test(test_precision),    cmocka_unit_test(test_precision_switch),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -11,7 +11,7 @@ typedef struct rp__schedule {
     uint8_t path;   /* 1 + a template of CUDA, 1 + a walk of the CPU */
     uint8_t unroll; /* CUDA, points and columns: vectors of a thread */
     uint8_t narrow; /* CUDA, points: vectors are 1 / 2^narrow as wide as they could be; columns: stripes likewise */
-    uint8_t flat;   /* CUDA: no tile in shared memory; CPU: no blocks */
+    uint8_t flat;   /* CUDA: no tile in shared memory, no vectors in rows that are not whole ones; CPU: no blocks */
     uint8_t share;  /* CUDA, rows of more than 1024 elements: 1 as many threads as the order has, 2 half as many */
     uint8_t parts;  /* CUDA, columns: blocks a chunk */
     uint8_t past;   /* CPU: 1 stores stay in the caches, 2 stores pass them by */

@@ -153,7 +153,8 @@ enum {
     RP__MMA_F16,
     RP__MMA_BF16,
     RP__MMA_I8,
-    RP__LDMATRIX
+    RP__LDMATRIX,
+    RP__WGMMA_A
 };
 
 RP_FN void rp_barrier(void) { cudasim_rt->barrier(0); }
@@ -651,3 +652,94 @@ RP_FN void rp_ldmatrix_x2(rp_u32 *r, const void *row) { rp__ldmatrix(r, row, 2, 
 RP_FN void rp_ldmatrix_x4(rp_u32 *r, const void *row) { rp__ldmatrix(r, row, 4, 0); }
 RP_FN void rp_ldmatrix_x2_trans(rp_u32 *r, const void *row) { rp__ldmatrix(r, row, 2, 1); }
 RP_FN void rp_ldmatrix_x4_trans(rp_u32 *r, const void *row) { rp__ldmatrix(r, row, 4, 1); }
+
+/* ---- Tensor cores, a warpgroup: an instruction is done when it is given; a thread computes its own accumulators from what shared memory
+ * has then. A descriptor counts addresses from the start of dynamic shared memory. ---- */
+
+RP_FN void rp_fence_proxy_async(void) { rp__race(); }
+RP_FN void rp_wgmma_fence(void) { rp__race(); }
+RP_FN void rp_wgmma_commit(void) { rp__race(); }
+RP_FN void rp_wgmma_wait(int n) {
+    (void)n;
+    rp__race();
+}
+RP_FN void rp_wgmma_hold(float *d, int n) { (void)d, (void)n; }
+RP_FN rp_u64 rp_wgmma_desc(const void *p, rp_u32 leading, rp_u32 stride, int swizzle) {
+    const rp_u64 at = (rp_u64)((const unsigned char *)p - cudasim_rt->self->dynamic_shared), mode = swizzle == 128  ? 1
+                                                                                                    : swizzle == 64 ? 2
+                                                                                                    : swizzle == 32 ? 3
+                                                                                                                    : 0;
+    if (at % 16 || at >> 18 || (leading | stride) % 16 || (leading | stride) >> 18) {
+        cudasim_rt->misaligned(p, 16);
+    }
+    return at >> 4 | (rp_u64)(leading >> 4) << 16 | (rp_u64)(stride >> 4) << 32 | mode << 62;
+}
+/* The element of a matrix: of its row (b: column) and of K. */
+RP_FN rp_u16 rp__wgmma_at(rp_u64 desc, int across, rp_u32 row, rp_u32 k) {
+    const rp_u32 start = (rp_u32)(desc & 0x3fff) << 4, leading = (rp_u32)(desc >> 16 & 0x3fff) << 4,
+                 stride = (rp_u32)(desc >> 32 & 0x3fff) << 4, mode = (rp_u32)(desc >> 62), bits = mode ? 4 - mode : 0,
+                 pieces = 1u << bits;
+    rp_u32 at = start;
+    if (across && bits) {
+        at += row / 8 % pieces * 16 + row / 8 / pieces * leading + k % 8 * 16 * pieces + k / 8 * stride + row % 8 * 2;
+    } else if (across) {
+        at += row / 8 * stride + k % 8 * 16 + k / 8 * leading + row % 8 * 2;
+    } else {
+        at += row % 8 * 16 * pieces + row / 8 * stride + k / 8 * (bits ? 16 : leading) + k % 8 * 2;
+    }
+    at ^= (at >> 7 & (pieces - 1)) << 4;
+    return *(const rp_u16 *)(cudasim_rt->self->dynamic_shared + at);
+}
+/* own: the thread's four registers of a. */
+static void rp__wgmma(float *d, int n, float (*convert)(rp_u16), const rp_u32 *own, rp_u64 a, rp_u64 b, int accumulate,
+                      int across_a, int across_b) {
+    const rp_u32 lane = cudasim_rt->self->lane, warp = cudasim_rt->self->thread_idx.x / 32 % 4;
+    const struct cudasim_exchange *e = cudasim_rt->exchange(RP__WGMMA_A, own ? own : &lane, own ? 16 : 4);
+    float x[2][16];
+    for (rp_u32 i = 0; i < 2; i++) {
+        for (rp_u32 k = 0; k < 16; k++) {
+            rp_u32 held[4] = {0};
+            if (own) {
+                __builtin_memcpy(held, e->slot[lane / 4 * 4 + k % 8 / 2], sizeof held);
+            }
+            x[i][k] = convert(own ? (rp_u16)(held[i + k / 8 * 2] >> k % 2 * 16)
+                                  : rp__wgmma_at(a, across_a, 16 * warp + lane / 4 + 8 * i, k));
+        }
+    }
+    for (int j = 0; j < n / 4; j++) {
+        float y[16];
+        for (rp_u32 k = 0; k < 16; k++) {
+            y[k] = convert(rp__wgmma_at(b, across_b, (rp_u32)(j / 2 * 8 + j % 2) + lane % 4 * 2, k));
+        }
+        for (int i = 0; i < 2; i++) {
+            float sum = accumulate ? d[j / 2 * 4 + i * 2 + j % 2] : 0;
+            for (int k = 0; k < 16; k++) {
+                sum += x[i][k] * y[k];
+            }
+            d[j / 2 * 4 + i * 2 + j % 2] = sum;
+        }
+    }
+}
+static float rp__wgmma_f16(rp_u16 h) { return rp_cvt_f16_to_f32(h); }
+static float rp__wgmma_bf16(rp_u16 h) { return rp_cvt_bf16_to_f32(h); }
+#define RP__WGMMA(n, type)                                                                                             \
+    RP_FN void rp_wgmma_n##n##_##type(float *d, rp_u64 a, rp_u64 b, int accumulate, int across_a, int across_b) {      \
+        rp__wgmma(d, n, rp__wgmma_##type, 0, a, b, accumulate, across_a, across_b);                                    \
+    }                                                                                                                  \
+    RP_FN void rp_wgmma_n##n##_##type##_ra(float *d, const rp_u32 *a, rp_u64 b, int accumulate, int across_b) {        \
+        rp__wgmma(d, n, rp__wgmma_##type, a, 0, b, accumulate, 0, across_b);                                           \
+    }
+#define RP__WGMMAS(n)                                                                                                  \
+    RP__WGMMA(n, f16)                                                                                                  \
+    RP__WGMMA(n, bf16)
+RP__WGMMAS(8)
+RP__WGMMAS(16)
+RP__WGMMAS(32)
+RP__WGMMAS(48)
+RP__WGMMAS(64)
+RP__WGMMAS(80)
+RP__WGMMAS(96)
+RP__WGMMAS(128)
+RP__WGMMAS(160)
+RP__WGMMAS(192)
+RP__WGMMAS(256)

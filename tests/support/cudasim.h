@@ -66,8 +66,10 @@ static inline char *with_prelude(const char *kernels) {
     size_t n = strlen(rp__embed_prelude_cuh) + strlen(kernels) + 256;
     char *text = malloc(n);
     assert_non_null(text);
-    snprintf(text, n, "#define RP_PRELUDE_CONDITIONAL 1\n/* rp-prelude begin */\n%s/* rp-prelude end */\n%s",
-             rp__embed_prelude_cuh, kernels);
+    snprintf(
+        text, n,
+        "#define RP_PRELUDE_WGMMA 1\n#define RP_PRELUDE_CONDITIONAL 1\n/* rp-prelude begin */\n%s/* rp-prelude end */\n%s",
+        rp__embed_prelude_cuh, kernels);
     return text;
 }
 
@@ -92,9 +94,9 @@ static inline nvrtcResult compile_with(const rp__libnvrtc *r, const char *source
     return result;
 }
 
-static inline CUlibrary load(const char *kernels) {
+static inline CUlibrary load_for(const char *arch, const char *kernels) {
     char *source = with_prelude(kernels), *image, *log;
-    nvrtcResult result = compile_with(rtc, source, architecture, &image, &log);
+    nvrtcResult result = compile_with(rtc, source, arch, &image, &log);
     if (result != NVRTC_SUCCESS) {
         print_message("%s\n", log);
     }
@@ -106,6 +108,8 @@ static inline CUlibrary load(const char *kernels) {
     free(log);
     return library;
 }
+
+static inline CUlibrary load(const char *kernels) { return load_for(architecture, kernels); }
 
 static inline CUfunction function_of(CUlibrary library, const char *name) {
     CUkernel kernel;
@@ -378,6 +382,61 @@ static const char functions[] =
     "        rp_st_release_u32(flag, gridDim.x - blockIdx.x);\n"
     "    }\n"
     "    rp_barrier();\n"
+    "}\n";
+
+/* A product 64 x 64 x N of small integers, plus one, by a warpgroup; the macros are the test's. Rows are those of a and columns of b. */
+static const char warpgroup[] =
+    "#define GLUE(a, b, c) a##b##_##c\n"
+    "#define GLUED(a, b, c) GLUE(a, b, c)\n"
+    "#define GLUE_RA2(n, type) rp_wgmma_n##n##_##type##_ra\n"
+    "#define GLUE_RA(n, type) GLUE_RA2(n, type)\n"
+    "#define CONVERT GLUED(rp_cvt_f32_, to, TYPE)\n"
+    "RP_FN int place(int row, int k, int rows, int across) {\n"
+    "    if (!SWIZZLE) return across ? row / 8 * (64 * 16) + k * 16 + row % 8 * 2 : k / 8 * (rows * 16) + row * 16 + k % 8 * 2;\n"
+    "    const int line = across ? k : row, piece = (across ? row : k) / 8, n = SWIZZLE / 16;\n"
+    "    return piece / n * (across ? 64 : rows) * SWIZZLE + line * SWIZZLE + (piece % n ^ line % 8 / (8 / n)) * 16 +\n"
+    "           (across ? row : k) % 8 * 2;\n"
+    "}\n"
+    "RP_FN rp_u64 matrix(const unsigned char *p, int rows, int across) {\n"
+    "    if (!SWIZZLE) return across ? rp_wgmma_desc(p, 128, 64 * 16, 0) : rp_wgmma_desc(p, rows * 16, 128, 0);\n"
+    "    return rp_wgmma_desc(p, across ? 64 * SWIZZLE : 0, 8 * SWIZZLE, SWIZZLE);\n"
+    "}\n"
+    "RP_FN rp_u64 further(int q, int rows, int across) {\n" /* 16 q of K */
+    "    if (!SWIZZLE) return across ? q * 16 : q * 2 * rows;\n"
+    "    if (across) return q * SWIZZLE;\n"
+    "    const int n = SWIZZLE / 16;\n"
+    "    return q * 2 / n * (rows * n) + q * 2 % n;\n"
+    "}\n"
+    "extern \"C\" __global__ void __launch_bounds__(128) warpgroup(float *out) {\n"
+    "    extern __shared__ __align__(1024) unsigned char room[];\n"
+    "    unsigned char *b = room + 64 * 64 * 2;\n"
+    "    const int t = threadIdx.x, lane = t % 32;\n"
+    "    for (int i = t; i < 64 * 64; i += 128)\n"
+    "        *(rp_u16 *)(room + place(i / 64, i % 64, 64, ACROSS_A)) = CONVERT((float)((i / 64 * 7 + i % 64 * 3) % 9 - 4));\n"
+    "    for (int i = t; i < N * 64; i += 128)\n"
+    "        *(rp_u16 *)(b + place(i / 64, i % 64, N, ACROSS_B)) = CONVERT((float)((i / 64 * 11 + i % 64 * 5) % 7 - 3));\n"
+    "    rp_fence_proxy_async();\n"
+    "    rp_barrier();\n"
+    "    float d[N / 2];\n"
+    "    for (int i = 0; i < N / 2; i++) d[i] = 1;\n"
+    "    rp_u32 held[4][4];\n"
+    "    for (int q = 0; q < 4; q++) for (int v = 0; v < 4; v++) {\n"
+    "        const int row = t / 32 * 16 + lane / 4 + v % 2 * 8, k = q * 16 + lane % 4 * 2 + v / 2 * 8;\n"
+    "        held[q][v] = *(rp_u16 *)(room + place(row, k, 64, ACROSS_A)) |\n"
+    "                     (rp_u32)*(rp_u16 *)(room + place(row, k + 1, 64, ACROSS_A)) << 16;\n"
+    "    }\n"
+    "    const rp_u64 da = matrix(room, 64, ACROSS_A), db = matrix(b, N, ACROSS_B);\n"
+    "    rp_wgmma_hold(d, N / 2);\n"
+    "    rp_wgmma_fence();\n"
+    "    _Pragma(\"unroll\") for (int q = 0; q < 4; q++)\n"
+    "        if (HELD) GLUE_RA(N, TYPE)(d, held[q], db + further(q, N, ACROSS_B), q > 0 || KEEP, ACROSS_B);\n"
+    "        else GLUED(rp_wgmma_n, N, TYPE)(d, da + further(q, 64, ACROSS_A), db + further(q, N, ACROSS_B), q > 0 || KEEP,\n"
+    "                                        ACROSS_A, ACROSS_B);\n"
+    "    rp_wgmma_commit();\n"
+    "    rp_wgmma_wait(0);\n"
+    "    rp_wgmma_hold(d, N / 2);\n"
+    "    for (int i = 0; i < N / 2; i++)\n"
+    "        out[(t / 32 * 16 + lane / 4 + i / 2 % 2 * 8) * N + i / 4 * 8 + lane % 4 * 2 + i % 2] = d[i];\n"
     "}\n";
 
 /* Nearest even by exact arithmetic in double: the neighbours of x among values with `bits` of mantissa and least

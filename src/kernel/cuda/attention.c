@@ -30,7 +30,8 @@
     X(FEATURES)                                                                                                        \
     X(VALUES)                                                                                                          \
     X(SCALE)                                                                                                           \
-    X(KEEP)
+    X(KEEP)                                                                                                            \
+    X(SECTION)
 #define WORD(name) W_##name,
 enum { ADDRESSES(WORD) W_STRIDES, N_WORDS = W_STRIDES + 4 * (W_MASK + 1) };
 
@@ -56,7 +57,8 @@ enum {
     KEEP_A,
     BLOCKS,
     HALVES = 47,
-    SHARE
+    SHARE,
+    WARPGROUPS
 };
 static unsigned field(uint64_t facts, unsigned at, unsigned bits) {
     return (unsigned)(facts >> at & ((1u << bits) - 1));
@@ -85,6 +87,20 @@ static void problem_macros(uint64_t facts, rp__text *out) {
         return;
     }
     s = rp__dtypes[dtype].short_name;
+    if (field(facts, WARPGROUPS, 1)) {
+        const unsigned n = 16 * field(facts, STEP, 4), d = 16 * field(facts, FEATURES, 5),
+                       v = 16 * field(facts, VALUES, 5);
+        rp__text_add(out, "#define RP_PACK(a, b) rp_cvt_f32_to_%sx2(a, b)\n#define RP_GROUPS %u\n#define RP_N %u\n", s,
+                     field(facts, WARPS, 4) / 4, n);
+        rp__text_add(out, "#define RP_MMA_N(d, a, b, accumulate) rp_wgmma_n%u_%s(d, a, b, accumulate, 0, 0)\n", n, s);
+        rp__text_add(out, "#define RP_MMA_D(d, a, b) rp_wgmma_n%u_%s_ra(d, a, b, 1, 1)\n", d, s);
+        rp__text_add(out, "#define RP_MMA_V(d, a, b) rp_wgmma_n%u_%s_ra(d, a, b, 1, 1)\n", v, s);
+        rp__text_add(out, "#define RP_GENERAL %u\n#define RP_WIDE %u\n#define RP_BLOCKS %u\n#define RP_HALVES %u\n",
+                     field(facts, GENERAL, 1), field(facts, WIDE, 1), field(facts, BLOCKS, 3),
+                     field(facts, HALVES, 1) + 1);
+        rp__text_write(out, rp__embed_attention_common_cuh, rp__embed_attention_common_cuh_len);
+        return;
+    }
     rp__text_add(
         out, "#define RP_MMA(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n#define RP_PACK(a, b) rp_cvt_f32_to_%sx2(a, b)\n", s,
         s);
@@ -98,6 +114,7 @@ static void problem_macros(uint64_t facts, rp__text *out) {
         field(facts, GENERAL, 1), field(facts, WIDE, 1), field(facts, KEEP_A, 1), field(facts, BLOCKS, 3),
         field(facts, HALVES, 1) + 1);
     rp__text_add(out, "#define RP_SHARE %u\n", field(facts, SHARE, 1));
+    rp__text_write(out, rp__embed_attention_common_cuh, rp__embed_attention_common_cuh_len);
 }
 
 /* Bytes of shared memory of attention_simt.cuh with tiles of m x m. */
@@ -113,7 +130,10 @@ static int64_t simt_bytes(unsigned part, int64_t d, int64_t v, int64_t m, int64_
 typedef struct plan {
     unsigned warps, row_tiles, step, split, blocks; /* split: as a power of two; blocks: a multiprocessor */
     bool packed, keep_a, halves, share; /* share: the warps of a block have the same rows, and keys of their own */
+    bool warpgroups;                    /* attention_wgmma.cuh, rows_of does not hold */
 } plan;
+
+static int64_t padded(int64_t n, int64_t to) { return n < 1 ? to : (n + to - 1) / to * to; }
 
 static int64_t rows_of(const plan *p) { return 16 * (int64_t)p->row_tiles * (p->share ? 1 : p->warps); }
 
@@ -162,6 +182,44 @@ static bool plan_of(const rp__device *device, unsigned part, const rp__operand *
     return mma_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
 }
 
+/* ---- attention_wgmma.cuh: tiles */
+
+/* Columns of a product for which there is an instruction. */
+static int64_t columns_for(int64_t n) {
+    static const uint8_t some[] = {16, 32, 48, 64, 80, 96, 128, 160, 192};
+    for (size_t i = 0; i < sizeof some; i++)
+        if (n <= some[i]) return some[i];
+    return 256;
+}
+
+static int64_t warpgroup_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
+    const int64_t m = 16 * (int64_t)p->warps, n = p->step, wide_d = padded(d, 64), wide_v = padded(v, 64),
+                  tiles = 2 * (m + 2 * n) * (wide_d + wide_v);
+    if (part != FORWARD) return tiles + (part == KEYS ? 16 * n : 0);
+    const int64_t streamed = tiles - 2 * m * wide_v, result = 2 * m * wide_v;
+    return streamed > result ? streamed : result;
+}
+
+/* As plan_of, where tiles of 64 rows a warpgroup fill the device. plain: scores need nothing but to be scaled, which decides how many rows a
+   block has, not how they are summed. */
+static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp__operand *q, const rp__operand *k,
+                              int64_t d, int64_t v, bool plain, plan *p) {
+    const int64_t most = d > v ? d : v, rows = part == KEYS ? k->size[2] : q->size[2],
+                  heads = q->size[0] * (part == KEYS ? k->size[1] : q->size[1]);
+    if (device->arch != 90 || most > 256 || q->size[2] <= 32) return false;
+    *p = (plan){.warps = 8, .step = most <= 128 ? 128 : 64, .blocks = 1, .warpgroups = true};
+    if (part == FORWARD) {
+        if (most <= 64 && plain) p->warps = 12;
+    } else if (part == KEYS) {
+        p->step = most <= 128 ? 64 : 32;
+        p->halves = most > 128;
+    } else {
+        p->step = most <= 128 ? 64 : 32;
+    }
+    const int64_t m = 16 * (int64_t)p->warps, blocks = heads * ((rows + m - 1) / m);
+    return 2 * blocks >= device->multiprocessors && warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
+}
+
 /* Can rows be read 16 bytes at once? */
 static bool is_wide(const rp__operand *o) {
     if ((uintptr_t)o->base % 16 || o->size[3] % 8 || (o->size[3] > 1 && o->stride[3] != 1)) return false;
@@ -170,7 +228,14 @@ static bool is_wide(const rp__operand *o) {
     return true;
 }
 
-static int64_t padded(int64_t n, int64_t to) { return n < 1 ? to : (n + to - 1) / to * to; }
+/* Heads whose rows of what their blocks all read fill half of a second level cache. */
+static int64_t section_of(unsigned part, const rp__operand *q, const rp__operand *k, const rp__operand *v) {
+    const int64_t group = q->size[1] / k->size[1], rows = part == KEYS ? group * q->size[2] : k->size[2],
+                  bytes = rows * (q->size[3] + v->size[3]) * (int64_t)rp__dtype_bytes(q->dtype) + 1,
+                  n = (INT64_C(24) << 20) / bytes, some = (n < 1 ? 1 : n) * (part == KEYS ? 1 : group),
+                  all = q->size[0] * q->size[1];
+    return some < all ? some : all;
+}
 
 static void put(const rp__operand *o, unsigned which, const unsigned *order, uint32_t access, rp__launch_buffer *buffer,
                 rp__launch *out) {
@@ -232,20 +297,24 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
                 (uint64_t)call->attention.causal << CAUSAL | (uint64_t)(place->base != NULL) << DROPOUT;
     plan tiles;
     int64_t features = padded(q->size[3], 32), values = padded(v->size[3], 32), tile, bytes, threads = 256, copies = 1;
-    const bool mma =
-        (dtype == RP_F16 || dtype == RP_BF16) && d->arch >= 80 && plan_of(d, part, q, k, features, values, &tiles);
+    const bool narrow = (dtype == RP_F16 || dtype == RP_BF16) && d->arch >= 80,
+               general = kind != NO_MASK || !(call->attention.scale > 0),
+               groups = narrow && warpgroup_plan_of(d, part, q, k, columns_for(q->size[3]), columns_for(v->size[3]),
+                                                    !general && !place->base, &tiles),
+               mma = groups || (narrow && plan_of(d, part, q, k, features, values, &tiles));
     if (mma) {
-        const bool general = kind != NO_MASK || !(call->attention.scale > 0);
         const bool wide = is_wide(q) && is_wide(k) && is_wide(v) && (part == FORWARD || is_wide(&o[3]));
-        tile = rows_of(&tiles);
-        bytes = mma_bytes(part, &tiles, features, values);
+        if (groups) features = columns_for(q->size[3]), values = columns_for(v->size[3]);
+        tile = groups ? 16 * (int64_t)tiles.warps : rows_of(&tiles);
+        bytes = (groups ? warpgroup_bytes : mma_bytes)(part, &tiles, features, values);
         threads = 32 * (int64_t)tiles.warps;
         copies = tiles.halves ? 2 : (int64_t)1 << tiles.split;
         key.facts |= UINT64_C(1) << MMA | (uint64_t)tiles.warps << WARPS | (uint64_t)tiles.row_tiles << ROW_TILES |
                      (uint64_t)tiles.step / 16 << STEP | (uint64_t)tiles.split << SPLIT |
                      (uint64_t)tiles.packed << PACKED | (uint64_t)general << GENERAL | (uint64_t)wide << WIDE |
                      (uint64_t)tiles.keep_a << KEEP_A | (uint64_t)tiles.blocks << BLOCKS |
-                     (uint64_t)tiles.halves << HALVES | (uint64_t)tiles.share << SHARE;
+                     (uint64_t)tiles.halves << HALVES | (uint64_t)tiles.share << SHARE |
+                     (uint64_t)tiles.warpgroups << WARPGROUPS;
     } else {
         const int64_t element = dtype == RP_F64 ? 8 : 4;
         features = padded(q->size[3], 16), values = padded(v->size[3], 16);
@@ -265,11 +334,15 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
                   blocks = q->size[0] * (part == KEYS || packed ? k->size[1] : q->size[1]) *
                            ((along + tile - 1) / tile) * copies;
     if (blocks == 0) return RP_OK;
+    w[W_SECTION] = (uint64_t)section_of(part, q, k, v);
     if (blocks > INT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: this is more than one CUDA launch takes", call->op);
     out->grid[0] = (uint32_t)blocks;
     out->block[0] = (uint32_t)threads;
     out->grid[1] = out->grid[2] = out->block[1] = out->block[2] = 1;
     out->shared_bytes = (uint32_t)bytes;
+    if (groups)
+        return rp__text_kernel(d, &key, problem_macros, rp__embed_attention_wgmma_cuh,
+                               rp__embed_attention_wgmma_cuh_len, &out->kernel);
     if (mma)
         return rp__text_kernel(d, &key, problem_macros, rp__embed_attention_mma_cuh, rp__embed_attention_mma_cuh_len,
                                &out->kernel);

@@ -6,10 +6,7 @@
  * of a step; RP_D RP_V padded features and values, multiples of 32; RP_MASK (1 bool, 2 f32, 3 RP_T), RP_CAUSAL, RP_DROPOUT; RP_GENERAL: scores
  * are scaled one by one; RP_WIDE: operands are read 16 bytes at once; RP_KEEP_A: the row operand's fragments stay in registers;
  * RP_SPLIT blocks of a cluster share the keys of a tile; RP_SHARE: so do the warps of a block, and all have the same rows; RP_PACKED: rows are those of all heads of a group; RP_BLOCKS a multiprocessor.
- * Part 1: RP_WHICH 1 keys, 2 values, 3 both. Words: attention.c, W_ there and here. */
-typedef struct {
-    rp_u64 w[RP_N_WORDS];
-} RP_WORDS;
+ * Behind attention_common.cuh. */
 #define RP_THREADS (32 * RP_WARPS)
 #if RP_SHARE
 #define RP_M (16 * RP_MT)
@@ -20,11 +17,6 @@ typedef struct {
 #define RP_NW RP_N
 #define RP_PARTS RP_SPLIT
 #endif
-#define RP_STRIDE(operand, dim) ((rp_i64)p.w[W_STRIDES + 4 * (operand) + (dim)])
-#define RP_BASE(T, operand, b, h) ((T *)p.w[operand] + (b)*RP_STRIDE(operand, 0) + (h)*RP_STRIDE(operand, 1))
-#define RP_INF rp_bits_f32(0x7f800000u)
-#define RP_LOG2E 1.4426950408889634f
-#define RP_LN2 0.6931471805599453f
 /* Piece `chunk` of a row of `width` elements: the eight rows that ldmatrix reads at once lie in other banks. */
 #define RP_AT(width, row, chunk) ((row) * (width) + (((chunk) ^ ((width) % 64 == 0 ? (row)&7 : (row) >> 1 & 3)) * 8))
 
@@ -82,40 +74,6 @@ RP_FN void rp_read_turned(rp_u32 *b, const RP_T *tile, int width, int k, int n) 
     rp_ldmatrix_x4_trans(b, &tile[RP_AT(width, k + lane % 16, n / 8 + lane / 16)]);
 }
 
-#if RP_DROPOUT
-/* 1 / keep where a weight stays, 0 where it does not. */
-RP_FN float rp_kept(const RP_WORDS *w, rp_u64 element) {
-    const rp_u64 *place = (const rp_u64 *)w->w[W_PLACE];
-    const double stays = rp_bits_f64(w->w[W_KEEP]);
-    rp_u32 x[4];
-    rp_philox(place[0], place[1] + element / 4, x);
-    return (float)(rp_pick(x, (int)(element & 3)) >> 8) * rp_bits_f32(0x33800000u) < (float)stays ? (float)(1 / stays)
-                                                                                                  : 0;
-}
-#endif
-#define RP_MASK_BYTES (RP_MASK == 1 ? 1 : RP_MASK == 2 ? 4 : 2)
-
-/* What the mask adds to the score of query i and key j, to the base 2. */
-RP_FN float rp_masked(const RP_WORDS *w, const char *mask, int i, int j) {
-#if RP_MASK
-    const rp_i64 at = i * (rp_i64)w->w[W_STRIDES + 4 * W_MASK + 2] + j * (rp_i64)w->w[W_STRIDES + 4 * W_MASK + 3];
-#endif
-#if RP_MASK == 1
-    return ((const rp_u8 *)mask)[at] ? 0 : -RP_INF;
-#elif RP_MASK == 2
-    return ((const float *)mask)[at] * RP_LOG2E;
-#elif RP_MASK == 3
-    return RP_LOAD(((const RP_T *)mask)[at]) * RP_LOG2E;
-#else
-    (void)w, (void)mask, (void)i, (void)j;
-    return 0;
-#endif
-}
-/* The score of query i and key j, of which the product is s. */
-RP_FN float rp_score(const RP_WORDS *w, float s, int i, int j, int rows, int keys, const char *mask) {
-    if (j >= keys || (RP_CAUSAL && j > i)) return -RP_INF;
-    return RP_MASK && i < rows ? s + rp_masked(w, mask, i, j) : s;
-}
 #define RP_ZERO2(x, a, b)                                                                                              \
     _Pragma("unroll") for (int i_ = 0; i_ < (a); i_++) _Pragma("unroll") for (int j_ = 0; j_ < (b); j_++)              \
         _Pragma("unroll") for (int v_ = 0; v_ < 4; v_++) x[i_][j_][v_] = 0
@@ -293,8 +251,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
 #else
     const int all = rows;
 #endif
-    const int blocks = (all + RP_M - 1) / RP_M, number = (int)blockIdx.x / RP_SPLIT / blocks,
-              turn = (int)blockIdx.x / RP_SPLIT % blocks, row0 = (RP_CAUSAL ? blocks - 1 - turn : turn) * RP_M;
+    int number;
+    const int blocks = (all + RP_M - 1) / RP_M,
+              turn = rp_turn(&p, (int)blockIdx.x / RP_SPLIT, blocks, (int)gridDim.x / RP_SPLIT, &number),
+              row0 = (RP_CAUSAL ? blocks - 1 - turn : turn) * RP_M;
     const int warp_key = RP_SHARE ? warp * RP_NW : 0;
 #if RP_PACKED
     const rp_i64 batch = number / (heads / group), next_head = RP_STRIDE(W_Q, 1);
@@ -494,21 +454,24 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
 #endif /* part 0 */
 
 #if RP_PART == 1
-    const int blocks = (keys + RP_M - 1) / RP_M, number = (int)blockIdx.x / (blocks * RP_HALVES),
-              turn = (int)blockIdx.x % (blocks * RP_HALVES), kv = number % (heads / group);
+    int number;
+    const int blocks = (keys + RP_M - 1) / RP_M,
+              turn = rp_turn(&p, (int)blockIdx.x, blocks * RP_HALVES, (int)gridDim.x, &number),
+              kv = number % (heads / group);
     const rp_i64 batch = number / (heads / group);
     (void)rows, (void)features, (void)values, (void)scale;
 #if RP_HALVES == 2 /* the sums of both do not fit the registers */
-    if (turn >= blocks)
-        rp_keys(&p, memory, 2, (turn - blocks) * RP_M, batch, kv);
+    if (turn % 2)
+        rp_keys(&p, memory, 2, turn / 2 * RP_M, batch, kv);
     else
-        rp_keys(&p, memory, 1, turn * RP_M, batch, kv);
+        rp_keys(&p, memory, 1, turn / 2 * RP_M, batch, kv);
 #else
     rp_keys(&p, memory, 3, turn * RP_M, batch, kv);
 #endif
 #endif
 #if RP_PART == 2
-    const int blocks = (rows + RP_M - 1) / RP_M, number = (int)blockIdx.x / blocks, turn = (int)blockIdx.x % blocks,
+    int number;
+    const int blocks = (rows + RP_M - 1) / RP_M, turn = rp_turn(&p, (int)blockIdx.x, blocks, (int)gridDim.x, &number),
               row0 = (RP_CAUSAL ? blocks - 1 - turn : turn) * RP_M, head = number % heads, kv = head / group;
     const rp_i64 batch = number / heads;
     int seen = keys;

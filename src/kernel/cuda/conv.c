@@ -44,16 +44,24 @@ enum { FIRST_MMA = 7, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA
 /* Shares of the inner index are made of so many elements. */
 enum { MMA_UNIT = MMA_TK, FMA_UNIT = 64 };
 
-/* Tiles of conv_mma.cuh: steps of the inner index, stages, blocks that a multiprocessor holds; and the rate that the tensor cores reach in such
- * a tile where there are enough of them, in percent of the best one's (an H200). */
+/* Tiles of conv_mma.cuh: warps above each other, steps of the inner index, stages, blocks that a multiprocessor holds; and the rate that the
+ * tensor cores reach in such a tile where there are enough of them, in percent of the best one without warpgroups (an H200). Of the last ones
+ * warpgroups make products: wm of them are above each other. */
 static const struct vector_tile {
     uint16_t tm, tn, wm, tk, stages, resident, rate;
 } vector_tiles[] = {
-    {128, 256, 2, 64, 3, 1, 100}, {128, 128, 2, 64, 3, 2, 100}, {64, 256, 2, 32, 4, 2, 85}, {64, 128, 2, 64, 3, 2, 90},
-    {64, 64, 2, 64, 4, 2, 60},    {32, 256, 1, 32, 4, 2, 60},   {32, 128, 1, 32, 4, 3, 45}, {32, 64, 2, 64, 4, 3, 40},
-    {16, 256, 1, 32, 4, 2, 40},   {16, 128, 1, 32, 4, 3, 30},
+    {128, 256, 2, 64, 3, 1, 100}, {128, 128, 2, 64, 3, 2, 100}, {64, 256, 2, 32, 4, 2, 85},
+    {64, 128, 2, 64, 3, 2, 90},   {64, 64, 2, 64, 4, 2, 60},    {32, 256, 1, 32, 4, 2, 60},
+    {32, 128, 1, 32, 4, 3, 45},   {32, 64, 2, 64, 4, 3, 40},    {16, 256, 1, 32, 4, 2, 40},
+    {16, 128, 1, 32, 4, 3, 30},   {128, 256, 2, 64, 4, 1, 240}, {128, 128, 2, 64, 3, 2, 220},
+    {64, 256, 1, 64, 4, 1, 170},  {64, 128, 1, 64, 4, 2, 170},
 };
-enum { N_VECTOR_TILES = sizeof vector_tiles / sizeof *vector_tiles, VECTOR_TAPS = 128 };
+enum {
+    N_VECTOR_TILES = sizeof vector_tiles / sizeof *vector_tiles,
+    FIRST_GROUP_TILE = 10,
+    VECTOR_TAPS = 128,
+    PIXELS = 512 /* found at once by a weight gradient */
+};
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 
@@ -81,9 +89,14 @@ static uint32_t room_of(uint64_t facts) {
     return tiled > out ? tiled : out;
 }
 
+static bool is_group(uint64_t facts) { return bit(facts, VECTORS) && (facts >> TILE & 15) >= FIRST_GROUP_TILE; }
+
 /* Of conv_mma.cuh. */
 static uint32_t vector_room(uint64_t facts) {
     const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
+    if (is_group(facts)) /* and the spots of columns, taps or pixels, with offsets of 4 bytes, and results */
+        return t->stages * (t->tm + t->tn) * t->tk * 2u + t->tn * 32u +
+               ((facts >> KIND & 3) == 2 ? PIXELS : VECTOR_TAPS) * 20u;
     const unsigned a = bit(facts, A_ALONG) ? t->tm * (t->tk + 8u) : t->tk * (t->tm + 8u);
     const unsigned b = bit(facts, B_ALONG) ? t->tn * (t->tk + 8u) : t->tk * (t->tn + 8u);
     const unsigned rows = 16u * t->wm, tiled = t->stages * (a + b) * 2u,
@@ -121,7 +134,11 @@ static void vector_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_TM %d\n#define RP_TN %d\n#define RP_TK %d\n#define RP_WM %d\n#define RP_STAGES %d\n",
                  t->tm, t->tn, t->tk, t->wm, t->stages);
     rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n", t->resident, VECTOR_TAPS);
-    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n", bit(facts, CLASSES), bit(facts, OUT_WIDE));
+    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n#define RP_WG %d\n", bit(facts, CLASSES),
+                 bit(facts, OUT_WIDE), is_group(facts));
+    if (is_group(facts))
+        rp__text_add(out, "#define RP_WG_STEP rp_wgmma_n%d_%s\n", t->tn * t->wm / 2,
+                     rp__dtypes[facts & 0xff].short_name);
 }
 
 static void macros(uint64_t facts, rp__text *out) {
@@ -302,6 +319,7 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, c
     for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
         const struct vector_tile *t = &vector_tiles[k];
         if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
+        if (k >= FIRST_GROUP_TILE && (wide || d->arch != 90)) continue;
         const int64_t blocks =
             (e->m + t->tm - 1) / t->tm * vector_columns(e, x, conv, t->tn, classes) * e->groups * split;
         const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
@@ -385,6 +403,24 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
     out->n_words = at;
 }
 
+void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e,
+                         int64_t parts, rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__library_call *call = p->call;
+    const int64_t begin = (char *)call->workspace - (char *)call->workspace_storage->data;
+    rp__operand nowhere = *sorted[2];
+    const rp__operand *all[3] = {sorted[0], sorted[1], &nowhere};
+    nowhere.base = NULL;
+    rp__conv_words(p, all, e, false, buffer, out);
+    buffer->words[3] = (uint64_t)(uintptr_t)call->workspace;
+    buffer->words[out->n_words - 1] = (uint64_t)parts;
+    buffer->slots[out->n_slots++] = (rp__slot){.word = 3,
+                                               .access = RP__WRITE,
+                                               .storage = call->workspace_storage,
+                                               .buffer = -1,
+                                               .begin = begin,
+                                               .end = begin + (int64_t)rp__conv_parts_bytes(e, p->o[0].dtype, parts)};
+}
+
 bool rp__conv_has_bias(const rp__problem *p) { return p->op == RP__LIB_CONV_FORWARD && p->n > 3 && p->o[3].base; }
 
 /* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. parts: so many shares leave their sums in the
@@ -398,24 +434,10 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     const unsigned kind = e.kind, s = e.spatial;
     const bool bias = rp__conv_has_bias(p);
     if (e.m == 0 || e.n == 0 || e.groups == 0) return RP_OK;
-    rp__operand nowhere = p->o[0];
-    if (parts) {
-        nowhere.base = NULL;
-        all[2] = &nowhere;
-    }
-    rp__conv_words(p, all, &e, bias, buffer, out);
-    if (parts) {
-        const int64_t begin = (char *)call->workspace - (char *)call->workspace_storage->data;
-        buffer->words[3] = (uint64_t)(uintptr_t)call->workspace;
-        buffer->words[out->n_words - 1] = (uint64_t)parts;
-        buffer->slots[out->n_slots++] =
-            (rp__slot){.word = 3,
-                       .access = RP__WRITE,
-                       .storage = call->workspace_storage,
-                       .buffer = -1,
-                       .begin = begin,
-                       .end = begin + (int64_t)rp__conv_parts_bytes(&e, p->o[0].dtype, parts)};
-    }
+    if (parts)
+        rp__conv_part_words(p, all, &e, parts, buffer, out);
+    else
+        rp__conv_words(p, all, &e, bias, buffer, out);
     const rp_dtype dtype = p->o[0].dtype;
     const rp__operand *plain = kind == 2 ? all[0] : all[2], *windowed = kind == 1 ? all[0] : all[1],
                       *result = p->o[0].base && !parts ? &p->o[0] : NULL;
@@ -514,7 +536,8 @@ uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp_
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
-    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype)) return 0;
+    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype) || rp__conv_is_grouped(&p))
+        return 0;
     /* the operand without windows and the one with them, as bits know them */
     const unsigned plain = op == RP__LIB_CONV_WEIGHT ? 1 : 2, windowed = 3 - plain;
     rp__operand last[3];

@@ -1,5 +1,6 @@
 /* Depthwise convolutions on CUDA (conv_depth.cuh): which strips, vectors and shares, functions of sizes, strides, dtype and kind of
- * device. */
+ * device. Weight gradients are a row of their own: shares of the images leave their sums in the call's workspace, and a second launch
+ * (conv_shares.c) adds them up. */
 #include <string.h>
 
 #include "kernel/cuda/conv_parts.h"
@@ -19,12 +20,14 @@ enum {
     SX = 23,
     DY = 25,
     DX = 27,
-    SPLIT = 29
+    ACROSS = 29, /* a thread makes results side by side */
+    FEW          /* channels */
 };
-enum { MOST_WINDOW = 7, MOST_STEP = 4, SLOTS = 128 };
+/* SLOTS: of conv_depth.cuh. A share of a weight gradient is worth so many turns of them. */
+enum { MOST_WINDOW = 7, MOST_STEP = 4, SLOTS = 32, SPAN = 32, LEAST_TURNS = 4, MOST_PARTS = 256 };
 
 typedef struct geometry { /* literals of the text */
-    unsigned kh, kw, sy, sx, dy, dx, strip, vector;
+    unsigned kh, kw, sy, sx, dy, dx, strip, vector, across, lanes;
 } geometry;
 
 static unsigned field(uint64_t facts, unsigned at, unsigned bits) {
@@ -39,35 +42,36 @@ static geometry geometry_of(uint64_t facts) {
                   field(facts, DY, 2) + 1,
                   field(facts, DX, 2) + 1,
                   1,
+                  1,
+                  1,
                   1};
     const unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)(facts & 0xff)), taps = g.kh * g.kw;
     if (field(facts, SPATIAL, 2) == 2) g.strip = 4;
-    /* weights and sums stay in registers */
-    if (facts >> LAST & 1u) g.vector = bytes == 8 ? 1 : taps <= 9 ? 4 : bytes == 2 ? 2 : 1;
+    if (!(facts >> LAST & 1u)) return g;
+    if (field(facts, KIND, 2) == 2) /* the window's sums stay in registers */
+        g.vector = bytes == 8 ? 1 : taps <= 9 ? 4 : bytes == 2 ? 2 : 1;
+    else {
+        g.vector = bytes == 8 ? 1 : 2;
+        g.across = !field(facts, ACROSS, 1) ? 1 : g.sx > 1 ? 2 : 4;
+        g.lanes = field(facts, FEW, 1) ? 4 : 16;
+    }
     return g;
 }
 
 static void macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
     const geometry g = geometry_of(facts);
-    const unsigned split = 1u << field(facts, SPLIT, 2);
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(out, "#define RP_KIND %u\n#define RP_SPATIAL %u\n#define RP_BIAS %u\n#define RP_REST %u\n",
                  field(facts, KIND, 2), field(facts, SPATIAL, 2), field(facts, BIAS, 1), (unsigned)(facts >> 32));
     rp__text_add(out,
-                 "#define RP_INDEX %s\n#define RP_LAST %u\n#define RP_P %u\n#define RP_V %u\n#define RP_SPLIT %u\n",
-                 facts >> WIDE & 1u ? "rp_i64" : "rp_i32", field(facts, LAST, 1), g.strip, g.vector, split);
+                 "#define RP_INDEX %s\n#define RP_LAST %u\n#define RP_P %u\n#define RP_V %u\n#define RP_X %u\n"
+                 "#define RP_LANES %u\n",
+                 facts >> WIDE & 1u ? "rp_i64" : "rp_i32", field(facts, LAST, 1), g.strip, g.vector, g.across, g.lanes);
     rp__text_add(
         out,
         "#define RP_KH %u\n#define RP_KW %u\n#define RP_SY %u\n#define RP_SX %u\n#define RP_DY %u\n#define RP_DX %u\n",
         g.kh, g.kw, g.sy, g.sx, g.dy, g.dx);
-    if (split > 1)
-        rp__text_add(
-            out,
-            "#define RP_CLUSTER __cluster_dims__(%u, 1, 1)\n#define RP_CLUSTER_READ(p, r, n) rp_cluster_read_%s(p, r, n)\n",
-            split, dtype == RP_F64 ? "f64" : "f32");
-    else
-        rp__text_puts(out, "#define RP_CLUSTER\n");
 }
 
 bool rp__conv_is_depthwise(const rp__problem *p) {
@@ -89,26 +93,33 @@ static bool is_last(const rp__operand *o, unsigned vector) {
     return true;
 }
 
-/* Shares of the images, as a power of two, where channels are few. */
-static unsigned split_of(const rp__device *d, const rp__conv_extent *e) {
-    unsigned split = 0;
-    if (!d->clusters || e->kind != 2) return 0;
-    while (split < 3 && (e->groups << split) < 2 * (int64_t)d->multiprocessors &&
-           e->k >= (int64_t)SLOTS * 32 << (split + 1))
-        split++;
-    return split;
+/* Shares of the images' strips: as many as fill the device and have work for all slots. A function of sizes and kind of device. */
+int64_t rp__conv_depth_parts(const rp__problem *p) {
+    const rp__operand *sorted[3];
+    const rp__conv_extent e = rp__conv_sort(p, sorted);
+    if (e.kind != 2 || e.n == 0 || e.k == 0) return 0;
+    const int64_t strip = e.spatial == 2 ? 4 : 1, rows = e.spatial == 2 ? sorted[0]->size[2] : 1,
+                  items = e.batch * ((rows + strip - 1) / strip) * sorted[0]->size[1 + e.spatial];
+    int64_t parts = 6 * (int64_t)p->device->multiprocessors / ((e.groups + SPAN - 1) / SPAN);
+    if (parts > items / (SLOTS * LEAST_TURNS)) parts = items / (SLOTS * LEAST_TURNS);
+    return parts < 1 ? 1 : parts > MOST_PARTS ? MOST_PARTS : parts;
 }
 
-static rp_status set_tiles(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
+/* parts: of a weight gradient. */
+static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out,
+                           uint64_t *facts) {
     const rp__operand *sorted[3], *result = &p->o[0];
     const rp__conv_extent e = rp__conv_sort(p, sorted);
     const rp__conv_geometry *c = &p->call->conv;
     const bool bias = rp__conv_has_bias(p);
     if (e.m == 0 || e.n == 0 || e.groups == 0) return RP_OK;
-    rp__conv_words(p, sorted, &e, bias, buffer, out);
-    const unsigned last = e.spatial - 1, split = split_of(p->device, &e);
+    if (parts)
+        rp__conv_part_words(p, sorted, &e, parts, buffer, out);
+    else
+        rp__conv_words(p, sorted, &e, bias, buffer, out);
+    const unsigned last = e.spatial - 1;
     uint64_t f = (uint64_t)result->dtype | (uint64_t)e.kind << KIND | (uint64_t)e.spatial << SPATIAL |
-                 (uint64_t)bias << BIAS | (uint64_t)rp__conv_is_wide(sorted, c) << WIDE | (uint64_t)split << SPLIT |
+                 (uint64_t)bias << BIAS | (uint64_t)rp__conv_is_wide(sorted, c) << WIDE |
                  (uint64_t)sorted[2]->size[2 + last] << KW | (uint64_t)(c->stride[last] - 1) << SX |
                  (uint64_t)(c->dilation[last] - 1) << DX;
     f |= e.spatial == 2 ? (uint64_t)sorted[2]->size[2] << KH | (uint64_t)(c->stride[0] - 1) << SY |
@@ -119,16 +130,26 @@ static rp_status set_tiles(const rp__problem *p, rp__launch_buffer *buffer, rp__
     bool along = e.groups % g.vector == 0 && is_last(images[0], g.vector);
     along = along && (images[1]->base ? is_last(images[1], g.vector) : true);
     f |= (uint64_t)along << LAST;
-    g = geometry_of(f);
-    *facts = f;
+    const int64_t threads = 1024 * (int64_t)p->device->multiprocessors;
     int64_t blocks;
     if (e.kind == 2) {
-        blocks = (e.groups + 2 * g.vector - 1) / (2 * g.vector) << split;
+        g = geometry_of(f);
+        const int64_t span = (int64_t)(256 / SLOTS) * g.vector;
+        blocks = (e.groups + span - 1) / span * parts;
     } else {
         const rp__operand *made = e.kind == 0 ? sorted[0] : sorted[1];
-        const int64_t rows = e.spatial == 2 ? made->size[2] : 1, strips = (rows + g.strip - 1) / g.strip;
-        blocks = (e.batch * (e.groups / g.vector) * strips * made->size[1 + e.spatial] + 255) / 256;
+        const int64_t rows = e.spatial == 2 ? made->size[2] : 1, strips = (rows + g.strip - 1) / g.strip,
+                      width = made->size[1 + e.spatial],
+                      quads = e.batch * e.groups / g.vector * strips * ((width + 3) / 4);
+        const bool steps = c->stride[last] > 1 || (e.spatial == 2 && c->stride[0] > 1);
+        if (quads >= threads && !(e.kind == 1 && steps)) f |= UINT64_C(1) << ACROSS;
+        if (e.groups <= 8 * g.vector) f |= UINT64_C(1) << FEW;
+        g = geometry_of(f);
+        const int64_t places = e.batch * strips * ((width + g.across - 1) / g.across), span = g.lanes * g.vector,
+                      side = 256 / g.lanes;
+        blocks = along ? (e.groups + span - 1) / span * ((places + side - 1) / side) : (places * e.groups + 255) / 256;
     }
+    *facts = f;
     if (blocks > INT32_MAX)
         return rp__fail(RP_ERROR_SHAPE, "%s: this convolution is more than one CUDA launch takes", p->call->op);
     out->grid[0] = (uint32_t)blocks;
@@ -138,22 +159,31 @@ static rp_status set_tiles(const rp__problem *p, rp__launch_buffer *buffer, rp__
     return RP_OK;
 }
 
-static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+static rp_status bind_parts(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out) {
     rp__text_kernel_key key = {.family = "conv_depth"};
-    (void)workspace;
     memset(out, 0, sizeof *out);
     out->op = p->call->op;
     out->site = p->call->site;
-    RP_TRY(set_tiles(p, buffer, out, &key.facts));
+    RP_TRY(set_tiles(p, parts, buffer, out, &key.facts));
     if (out->grid[0] == 0) return RP_OK;
     return rp__text_kernel(p->device, &key, macros, rp__embed_conv_depth_cuh, rp__embed_conv_depth_cuh_len,
                            &out->kernel);
 }
 
+static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)workspace;
+    return bind_parts(p, 0, buffer, out);
+}
+
+static rp_status bind_weight(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)workspace;
+    return bind_parts(p, rp__conv_depth_parts(p), buffer, out);
+}
+
 static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
                             uint64_t *facts) {
     *wide = true;
-    return set_tiles(p, buffer, out, facts);
+    return set_tiles(p, 0, buffer, out, facts);
 }
 
 static void source(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out) {
@@ -165,21 +195,30 @@ static bool serves(const rp__problem *p, size_t *workspace) {
     return rp__conv_is_depthwise(p);
 }
 
-/* The inner index of results and input gradients is a window: one chain, as everywhere. */
-static rp__order order(const rp__problem *p) {
-    const rp__order simt = rp__problem_order(p);
-    return p->op == RP__LIB_CONV_WEIGHT ? rp__order_with(simt, RP__FAMILY_SLOTS, 0) : simt;
+static bool serves_weight(const rp__problem *p, size_t *workspace) {
+    const rp__operand *sorted[3];
+    const rp__conv_extent e = rp__conv_sort(p, sorted);
+    if (!rp__conv_is_depthwise(p) || e.k == 0) return false;
+    *workspace = rp__conv_parts_bytes(&e, p->o[0].dtype, rp__conv_depth_parts(p));
+    return true;
 }
 
 static double cost(const rp__problem *p) { return rp__problem_work(p) / 32; }
 
-const rp__cuda_product_row rp__cuda_conv_depth_row = {.row = {.name = "depthwise",
-                                                              .ops = RP__CUDA_CONVOLUTIONS,
-                                                              .follows = true,
-                                                              .serves = serves,
-                                                              .order = order,
-                                                              .cost = cost,
-                                                              .bind = bind},
-                                                      .words = rp__conv_n_words,
-                                                      .tiles = bind_tiles,
-                                                      .source = source};
+/* The inner index of results and input gradients is a window: one chain, as everywhere. */
+const rp__cuda_product_row rp__cuda_conv_depth_row = {
+    .row = {.name = "depthwise",
+            .ops = 1u << RP__LIB_CONV_FORWARD | 1u << RP__LIB_CONV_INPUT,
+            .follows = true,
+            .serves = serves,
+            .order = rp__problem_order,
+            .cost = cost,
+            .bind = bind},
+    .words = rp__conv_n_words,
+    .tiles = bind_tiles,
+    .source = source};
+const rp__cuda_product_row rp__cuda_conv_depth_shares_row = {.row = {.name = "depthwise shares",
+                                                                     .ops = 1u << RP__LIB_CONV_WEIGHT,
+                                                                     .serves = serves_weight,
+                                                                     .cost = cost,
+                                                                     .bind = bind_weight}};

@@ -6,10 +6,12 @@
  *   - everything goes by cp.async, RP_STAGES tiles ahead;
  *   - an input gradient of a strided convolution takes the columns in classes of equal rest (RP_CLASSES), each with its own taps: no
  *     product with a zero in between;
- *   - results leave as vectors of eight (RP_OUT_WIDE) along what is contiguous in memory.
+ *   - results leave as vectors of eight (RP_OUT_WIDE) along what is contiguous in memory;
+ *   - RP_WG (devices of 9.0): warpgroups multiply, RP_WM of them above each other and 2 / RP_WM side by side, out of tiles in the swizzled
+ *     order that they read; a step's products run while the threads fetch the tile after next.
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
- * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_UNIT, steps of which a share of the inner index is made;
+ * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_WG and, with it, RP_WG_STEP; RP_UNIT, steps of which a share of the inner index is made;
  * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_B_ALONG: those of the other one
  * along the inner index, else along columns; RP_SAME: a step of the inner index is of one tap; RP_TAPS, the most that a window has.
  * Words as in conv.cuh. */
@@ -24,7 +26,8 @@ RP_FN int rp_inside(const rp_spot *a, const rp_spot *b, const RP_INDEX *bound) {
     int ok = 1;
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
         const RP_INDEX at = a->at[d] + b->at[d];
-        ok = ok & (at >= 0) & (at < bound[d]);
+        /* a place before the first one is a large number */
+        ok = ok & (sizeof at == 4 ? (rp_u32)at < (rp_u32)bound[d] : (rp_u64)at < (rp_u64)bound[d]);
     }
     return ok;
 }
@@ -36,6 +39,22 @@ RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
     }
 }
 
+#if RP_WG
+/* Rows of 128 bytes, whose pieces of 16 are in an order of their own: 64 of the inner index, or 64 rows (columns) in panels. */
+#define RP_ALONG_AT(m, k) ((m)*64 + (((k) / 8) ^ (m) % 8) * 8)
+#define RP_ACROSS_AT(m, k) ((m) / 64 * (64 * RP_TK) + (k)*64 + (((m) / 8 % 8) ^ (k) % 8) * 8)
+#define RP_A_SIZE (RP_TM * RP_TK)
+#define RP_B_SIZE (RP_TN * RP_TK)
+#define RP_A_AT(m, k) (RP_A_ALONG ? RP_ALONG_AT(m, k) : RP_ACROSS_AT(m, k))
+#define RP_B_AT(n, k) (RP_B_ALONG ? RP_ALONG_AT(n, k) : RP_ACROSS_AT(n, k))
+/* Columns of a warpgroup; a pass of results is of all rows and 64 columns. */
+#define RP_WGN (RP_TN / (2 / RP_WM))
+#define RP_PASSES (RP_TN / 64)
+#define RP_PASS_ROWS RP_TM
+#define RP_PASS_COLUMNS 64
+#define RP_ROW_OF(pass, r) (r)
+#define RP_COLUMN_OF(pass, j) (RP_WM == 2 ? (pass)*64 + (j) : (j) / 32 * RP_WGN + (pass)*32 + (j) % 32)
+#else
 #define RP_A_ROW (RP_A_ALONG ? RP_TK + 8 : RP_TM + 8)
 #define RP_B_ROW (RP_B_ALONG ? RP_TK + 8 : RP_TN + 8)
 #define RP_A_SIZE ((RP_A_ALONG ? RP_TM : RP_TK) * RP_A_ROW)
@@ -45,10 +64,14 @@ RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
 #define RP_WN (8 / RP_WM)
 #define RP_FM (RP_TM / RP_WM / 16) /* fragments of a warp */
 #define RP_FN_ (RP_TN / RP_WN / 8)
+#define RP_PASSES RP_FM
 #define RP_PASS_ROWS (16 * RP_WM)
+#define RP_PASS_COLUMNS RP_TN
 #define RP_ROW_OF(pass, r) ((r) / 16 * (RP_TM / RP_WM) + (pass)*16 + (r) % 16)
+#define RP_COLUMN_OF(pass, j) (j)
+#endif
 /* A pass of results, neighbours in memory side by side. */
-#define RP_ST_ROW (RP_OUT_ROWS ? RP_PASS_ROWS + 4 : RP_TN + 4)
+#define RP_ST_ROW (RP_OUT_ROWS ? RP_PASS_ROWS + 4 : RP_PASS_COLUMNS + 4)
 #define RP_ST_AT(r, n) (RP_OUT_ROWS ? (n)*RP_ST_ROW + (r) : (r)*RP_ST_ROW + (n))
 /* Vectors of a thread in a tile; those side by side are along RP_A_ALONG, RP_B_ALONG. */
 #define RP_AV ((RP_A_ALONG ? RP_TK : RP_TM) / 8)
@@ -60,7 +83,21 @@ RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
 #define RP_BATCH 256 /* pixels found at once by kind 2, one a thread, while those before them are used */
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
-    extern __shared__ __align__(16) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
+    /* RP_STAGES tiles of both operands; then rows of results */
+#if RP_WG /* tiles begin at multiples of 1024 bytes: what else is shared lies behind them */
+    extern __shared__ __align__(1024) unsigned char room[];
+    rp_spot *const column = (rp_spot *)(room + RP_STAGES * (RP_A_SIZE + RP_B_SIZE) * 2);
+#if RP_KIND == 2
+    rp_spot *const inner = column + RP_TN;
+    RP_INDEX *const inner_plain = (RP_INDEX *)(inner + 512);
+    rp_result *const result = (rp_result *)(inner_plain + 512);
+#else
+    rp_spot *const tap_spot = column + RP_TN;
+    RP_INDEX *const tap_plain = (RP_INDEX *)(tap_spot + RP_TAPS);
+    rp_result *const result = (rp_result *)(tap_plain + RP_TAPS);
+#endif
+#else
+    extern __shared__ __align__(16) unsigned char room[];
     __shared__ rp_spot column[RP_TN];
     __shared__ rp_result result[RP_TN];
 #if RP_KIND == 2
@@ -69,6 +106,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #else
     __shared__ rp_spot tap_spot[RP_TAPS];
     __shared__ RP_INDEX tap_plain[RP_TAPS]; /* offset in the operand without windows */
+#endif
 #endif
     RP_T *sa = (RP_T *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
     RP_ACC *st = (RP_ACC *)room;
@@ -326,21 +364,49 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_READ(step, slot) {RP_READ_A(slot) RP_READ_B(slot)}
     (void)b_inner, (void)b_c, (void)a_inner;
 #endif
-    const int lane = t % 32, wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
+    const int lane = t % 32;
+#if RP_WG
+    const int group = t / 128, wm = RP_WM == 2 ? group : 0, wn = RP_WM == 2 ? 0 : group,
+              wrow = t / 32 % 4 * 16 + lane / 4;
+    /* The warpgroup's part of a tile, and how far a step of 16 along the inner index is. */
+    const RP_T *const a_part = sa + (RP_A_ALONG ? RP_ALONG_AT(wm * 64, 0) : RP_ACROSS_AT(wm * 64, 0)),
+                      *const b_part = sb + (RP_B_ALONG ? RP_ALONG_AT(wn * RP_WGN, 0) : RP_ACROSS_AT(wn * RP_WGN, 0));
+    const rp_u64 a_desc = rp_wgmma_desc(a_part, RP_A_ALONG ? 16 : 128 * RP_TK, 1024, 128),
+                 b_desc = rp_wgmma_desc(b_part, RP_B_ALONG ? 16 : 128 * RP_TK, 1024, 128);
+    float acc[RP_WGN / 2];
+    _Pragma("unroll") for (int i = 0; i < RP_WGN / 2; i++) acc[i] = 0;
+#define RP_AHEAD (RP_STAGES - 2) /* the last step's products may still be under way, those before it are not */
+#else
+    const int wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
     RP_ACC acc[RP_FM][RP_FN_][4];
     _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
         _Pragma("unroll") for (int v = 0; v < 4; v++) acc[i][j][v] = 0;
+#define RP_AHEAD (RP_STAGES - 1)
+#endif
     const int steps = (int)((end - first + RP_TK - 1) / RP_TK);
-    _Pragma("unroll") for (int ahead = 0; ahead < RP_STAGES - 1; ahead++) {
+    _Pragma("unroll") for (int ahead = 0; ahead < RP_AHEAD; ahead++) {
         if (ahead < steps) RP_READ(ahead, ahead)
         rp_cp_async_commit();
     }
-    int turn = 0, next = RP_STAGES - 1;
+    int turn = 0, next = RP_AHEAD;
     for (int step = 0; step < steps; step++) {
-        rp_cp_async_wait(RP_STAGES - 2);
+        rp_cp_async_wait(RP_AHEAD - 1);
+#if RP_WG
+        rp_fence_proxy_async();
         rp_barrier();
-        if (step + RP_STAGES - 1 < steps) RP_READ(step + RP_STAGES - 1, next)
+        rp_wgmma_fence();
+        _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) RP_WG_STEP(
+            acc, a_desc + (rp_u32)(turn * (RP_A_SIZE / 8) + k / 16 * (RP_A_ALONG ? 2 : 128)),
+            b_desc + (rp_u32)(turn * (RP_B_SIZE / 8) + k / 16 * (RP_B_ALONG ? 2 : 128)), 1, !RP_A_ALONG, !RP_B_ALONG);
+        rp_wgmma_commit();
+#else
+        rp_barrier();
+#endif
+        if (step + RP_AHEAD < steps) RP_READ(step + RP_AHEAD, next)
         rp_cp_async_commit();
+#if RP_WG
+        rp_wgmma_wait(1);
+#else
         const RP_T *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
         _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) {
             rp_u32 fa[RP_FM][4], fb[RP_FN_][2];
@@ -365,16 +431,27 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
                 RP_MMA_STEP(acc[i][j], fa[i], fb[j]);
         }
+#endif
         turn = turn + 1 == RP_STAGES ? 0 : turn + 1;
         next = next + 1 == RP_STAGES ? 0 : next + 1;
     }
+#if RP_WG
+    rp_wgmma_wait(0);
+    rp_wgmma_hold(acc, RP_WGN / 2);
+#endif
     rp_cp_async_wait(0);
     rp_barrier();
-    /* A pass of rows at a time goes through shared memory, so that neighbours in a warp store neighbours. */
-    _Pragma("unroll") for (int pass = 0; pass < RP_FM; pass++) {
+    /* A pass at a time goes through shared memory, so that neighbours in a warp store neighbours. */
+    _Pragma("unroll") for (int pass = 0; pass < RP_PASSES; pass++) {
+#if RP_WG
+        _Pragma("unroll") for (int j = 0; j < 4 * RP_WM; j++) _Pragma("unroll") for (int v = 0; v < 4; v++)
+            st[RP_ST_AT(wm * 64 + wrow + v / 2 * 8, wn * 32 + j * 8 + lane % 4 * 2 + v % 2)] =
+                acc[(pass * 4 * RP_WM + j) * 4 + v];
+#else
         _Pragma("unroll") for (int j = 0; j < RP_FN_; j++) _Pragma("unroll") for (int v = 0; v < 4; v++)
             st[RP_ST_AT(wm * 16 + lane / 4 + v / 2 * 8, wn * (RP_TN / RP_WN) + j * 8 + lane % 4 * 2 + v % 2)] =
                 acc[pass][j][v];
+#endif
 #if RP_SPLIT > 1
         rp_cluster_barrier(RP_SPLIT);
 #else
@@ -385,16 +462,17 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #else
 #define RP_EACH 1
 #endif
-        for (int e = t; e < RP_PASS_ROWS * RP_TN / RP_EACH; e += 256) {
+        for (int e = t; e < RP_PASS_ROWS * RP_PASS_COLUMNS / RP_EACH; e += 256) {
 #if RP_SPLIT > 1
             if (e / 256 % RP_SPLIT != rank) continue; /* a pass is shared out */
 #endif
-            const int r = RP_OUT_ROWS ? e % (RP_PASS_ROWS / RP_EACH) * RP_EACH : e / (RP_TN / RP_EACH),
-                      j = RP_OUT_ROWS ? e / (RP_PASS_ROWS / RP_EACH) : e % (RP_TN / RP_EACH) * RP_EACH;
+            const int r = RP_OUT_ROWS ? e % (RP_PASS_ROWS / RP_EACH) * RP_EACH : e / (RP_PASS_COLUMNS / RP_EACH),
+                      in_pass = RP_OUT_ROWS ? e / (RP_PASS_ROWS / RP_EACH) : e % (RP_PASS_COLUMNS / RP_EACH) * RP_EACH,
+                      j = RP_COLUMN_OF(pass, in_pass);
             const RP_INDEX m = m0 + RP_ROW_OF(pass, r);
             if (m >= M || n0 + j >= N) continue;
             RP_ACC sum[RP_EACH];
-            const RP_ACC *from = &st[RP_ST_AT(r, j)];
+            const RP_ACC *from = &st[RP_ST_AT(r, in_pass)];
 #if RP_OUT_WIDE
             _Pragma("unroll") for (int i = 0; i < 8; i += 4) {
 #if RP_SPLIT > 1

@@ -20,6 +20,9 @@ bool rp__conv_has_bias(const rp__problem *p);
 /* Words and slots of a kernel; a result without memory has no slot. */
 void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e, bool bias,
                     rp__launch_buffer *buffer, rp__launch *out);
+/* The same of a weight gradient whose shares leave their sums in the call's workspace: word 3, and the last one says how many. */
+void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e,
+                         int64_t parts, rp__launch_buffer *buffer, rp__launch *out);
 uint32_t rp__conv_n_words(const rp__problem *p);
 
 /* The launch; parts: as many shares leave their sums in the call's workspace, of rp__conv_parts_bytes; 0: none. */
@@ -27,7 +30,11 @@ rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *
 size_t rp__conv_parts_bytes(const rp__conv_extent *e, rp_dtype dtype, int64_t parts);
 bool rp__conv_on_tensor_cores(const rp__problem *p);
 
-/* Depthwise convolutions are another template's (conv_depth.c). */
+/* Depthwise convolutions are another template's (conv_depth.c); shares of their weight gradients. */
 bool rp__conv_is_depthwise(const rp__problem *p);
+int64_t rp__conv_depth_parts(const rp__problem *p);
+/* And those of 16-bit floats whose groups have few channels (conv_groups.c). */
+bool rp__conv_is_grouped(const rp__problem *p);
+int64_t rp__conv_group_parts(const rp__problem *p);
 
 #endif

@@ -52,11 +52,16 @@ static void macros(uint64_t facts, rp__text *out) {
 rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
     const rp__operand *dw = &p->o[0];
     const rp__library_call *call = p->call;
-    rp__text_kernel_key key = {.family = "conv_sum",
-                               .facts = (uint64_t)dw->dtype | (uint64_t)rp__conv_on_tensor_cores(p) << CHANNELS};
-    rp__conv_extent e;
-    const int64_t parts = parts_of(p, &e), begin = (char *)call->workspace - (char *)call->workspace_storage->data;
+    rp__text_kernel_key key = {.family = "conv_sum", .facts = (uint64_t)dw->dtype};
+    const rp__operand *sorted[3];
+    rp__conv_extent e = rp__conv_sort(p, sorted);
+    const bool depthwise = rp__conv_is_depthwise(p), grouped = !depthwise && rp__conv_is_grouped(p);
+    const int64_t parts = depthwise ? rp__conv_depth_parts(p)
+                          : grouped ? rp__conv_group_parts(p)
+                                    : parts_of(p, &e),
+                  begin = (char *)call->workspace - (char *)call->workspace_storage->data;
     uint64_t *words = buffer->words;
+    key.facts |= (uint64_t)(!grouped && rp__conv_on_tensor_cores(p)) << CHANNELS;
     memset(out, 0, sizeof *out);
     out->op = call->op;
     out->site = call->site;

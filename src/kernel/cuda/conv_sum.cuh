@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     if (i >= all) return;
     const RP_ACC *from = (const RP_ACC *)p.w[0] + i;
     RP_ACC sum = from[0];
-    _Pragma("unroll 8") for (rp_i64 s = 1; s < shares; s++) sum = sum + from[s * all];
+    _Pragma("unroll 32") for (rp_i64 s = 1; s < shares; s++) sum = sum + from[s * all];
     const rp_i64 n = i % columns, c = RP_CHANNELS ? n % channels : n / taps, r = RP_CHANNELS ? n / channels : n % taps;
     ((RP_T *)p.w[1])[i / columns * (rp_i64)p.w[8] + c * (rp_i64)p.w[9] + r / (size[1] * size[2]) * (rp_i64)p.w[10] +
                      r / size[2] % size[1] * (rp_i64)p.w[11] + r % size[2] * (rp_i64)p.w[12]] = RP_STORE(sum);

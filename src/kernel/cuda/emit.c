@@ -208,10 +208,11 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
         rp__arena_free(&arena);
         return RP__OOM("CUDA source of a kernel");
     }
-    e.recompute = c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER;
-    const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN;
+    const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN,
+               held = column && c->groups; /* in registers */
+    e.recompute = c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER && !held;
     e.columns = column ? c->vector : 1;
-    if (column || (c->template_ == RP__CUDA_MANY && c->n_outer == 2) || c->template_ == RP__CUDA_ROW_LOOP ||
+    if ((column && !held) || (c->template_ == RP__CUDA_MANY && c->n_outer == 2) || c->template_ == RP__CUDA_ROW_LOOP ||
         c->template_ == RP__CUDA_PARTIAL_ROW || c->template_ == RP__CUDA_SPLIT ||
         c->template_ == RP__CUDA_SCAN_TOTALS || c->template_ == RP__CUDA_SCAN_PARTS || c->template_ == RP__CUDA_TILE ||
         (c->template_ == RP__CUDA_POINTWISE && !rp__emit_loads_early(&e)))

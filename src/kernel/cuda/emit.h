@@ -45,12 +45,15 @@ typedef struct rp__cuda_class {
         vector; /* POINTWISE, TILE, MANY: points a vector; COLUMN: rows a thread; rows: the span when some access is loaded in vectors */
     uint8_t
         unroll; /* POINTWISE, MANY: vectors a thread; COLUMN: groups of four elements whose loads are in flight together */
-    uint8_t span;    /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
-    uint8_t groups;  /* ROW: vectors a thread */
+    uint8_t span; /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
+    uint8_t
+        groups; /* ROW: vectors a thread; COLUMN: elements of a lane where a thread holds its columns in registers, or 0 */
     uint8_t strided; /* ROW, CLUSTER: a thread's elements are T apart, for rows that are not read in vectors */
-    uint8_t full;    /* ROW: R = threads groups span, so that no element needs a guard; FINISH: one
+    uint8_t
+        ragged; /* rows: vectors lie where memory is aligned: 1 a row ends within one, 2 it may begin within one too */
+    uint8_t full; /* ROW: R = threads groups span, so that no element needs a guard; FINISH: one
                         chunk a fold lane at most */
-    uint8_t wide;    /* 64-bit element offsets */
+    uint8_t wide; /* 64-bit element offsets */
     uint8_t n_draws;
     uint16_t threads; /* ROW: threads a row; COLUMN: T of the order above; FINISH: fold lanes */
     uint16_t

@@ -39,22 +39,26 @@ void rp__emit_visited(const rp__emitter *e, unsigned node, char name, unsigned c
     rp__text_puts(e->out, "\n");
 }
 
+/* h[row] of the places row + apart * m, m < count: their part of the tree. */
+static void add_down_step(const rp__emitter *e, unsigned phase, unsigned apart, unsigned count, const char *row,
+                          const char *column) {
+    rp__text_add(e->out, "    rp_barrier();\n    if (%s < %u) {\n", row, apart);
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        if (e->columns > 1) rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++)\n", e->columns);
+        rp__text_add(e->out,
+                     "    { %s q[%u]; _Pragma(\"unroll\") for (int m = 0; m < %u; m++) q[m] = h%u[%s + m * %u][%s];\n",
+                     rp__emit_type(e->dag->nodes[k].dtype), count, count, k, row, apart, column);
+        rp__emit_halving(e, k, "q", count);
+        rp__text_add(e->out, "    h%u[%s][%s] = q[0]; }\n", k, row, column);
+    }
+    rp__text_puts(e->out, "    }\n");
+}
+
 void rp__emit_down(const rp__emitter *e, unsigned phase, unsigned down, const char *row, const char *column) {
-    const rp__dag *d = e->dag;
-    for (unsigned half = down / 2; half > 0; half /= 2) {
-        rp__text_add(e->out, "    rp_barrier();\n    if (%s < %u) {\n", row, half);
-        for (unsigned k = 0; k < d->n_nodes; k++)
-            if (rp__emit_reduces_in(e, k, phase)) {
-                char a[64], b[64];
-                (void)snprintf(a, sizeof a, "h%u[%s][%s]", k, row, column);
-                (void)snprintf(b, sizeof b, "h%u[%s + %u][%s]", k, row, half, column);
-                if (e->columns > 1)
-                    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++)\n", e->columns);
-                rp__text_add(e->out, "        %s = ", a);
-                rp__emit_combine(e, &d->nodes[k], a, b);
-                rp__text_puts(e->out, ";\n");
-            }
-        rp__text_puts(e->out, "    }\n");
+    for (unsigned left = down, count; left > 1; left /= count) { /* a barrier a step */
+        count = left > 8 ? 8 : left;
+        add_down_step(e, phase, left / count, count, row, column);
     }
     rp__text_puts(e->out, "    rp_barrier();\n");
 }
@@ -159,6 +163,28 @@ static void add_batch(const rp__emitter *e, unsigned phase, bool stores, unsigne
     for (unsigned k = 0; k < d->n_nodes; k++) e->early[k] = false;
 }
 
+/* k<k> of the threads down a column: r<k>, or s<k> of a chunk's part. */
+static void add_columns_trees(const rp__emitter *e, unsigned phase, bool partial) {
+    const rp__dag *d = e->dag;
+    const rp__cuda_class *c = e->c;
+    for (unsigned k = 0; k < d->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase))
+            rp__text_add(e->out,
+                         "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) h%u[ty][tx * %u + j] = k%u[j];\n",
+                         c->vector, k, c->vector, k);
+    char column[32];
+    (void)snprintf(column, sizeof column, e->columns > 1 ? "tx * %u + j" : "tx", c->vector);
+    rp__emit_down(e, phase, c->down, "ty", column);
+    for (unsigned k = 0; k < d->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase)) {
+            rp__text_add(e->out, "    %s %c%u", rp__emit_type(d->nodes[k].dtype), partial ? 's' : 'r', k);
+            if (e->columns > 1)
+                rp__text_add(e->out, "[%u]; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) %c%u[j]", e->columns,
+                             e->columns, partial ? 's' : 'r', k);
+            rp__text_add(e->out, " = h%u[0][%s];\n", k, column);
+        }
+}
+
 /* All lanes of this thread, and the tree above them: r<k>, or s<k> of a chunk's part. */
 static void add_reductions(const rp__emitter *e, unsigned phase, bool partial) {
     const rp__dag *d = e->dag;
@@ -184,28 +210,112 @@ static void add_reductions(const rp__emitter *e, unsigned phase, bool partial) {
     rp__text_puts(e->out, "    }\n");
     add_group(e, phase, groups);
     rp__text_puts(e->out, "    }\n");
-    for (unsigned k = 0; k < d->n_nodes; k++)
-        if (rp__emit_reduces_in(e, k, phase))
-            rp__text_add(e->out,
-                         "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) h%u[ty][tx * %u + j] = k%u[j];\n",
-                         c->vector, k, c->vector, k);
-    char column[32];
-    (void)snprintf(column, sizeof column, e->columns > 1 ? "tx * %u + j" : "tx", c->vector);
-    rp__emit_down(e, phase, c->down, "ty", column);
-    for (unsigned k = 0; k < d->n_nodes; k++)
-        if (rp__emit_reduces_in(e, k, phase)) {
-            rp__text_add(e->out, "    %s %c%u", rp__emit_type(d->nodes[k].dtype), partial ? 's' : 'r', k);
-            if (e->columns > 1)
-                rp__text_add(e->out, "[%u]; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) %c%u[j]", e->columns,
-                             e->columns, partial ? 's' : 'r', k);
-            rp__text_add(e->out, " = h%u[0][%s];\n", k, column);
-        }
+    add_columns_trees(e, phase, partial);
 }
 
 static bool stores_elements(const rp__dag *d) {
     for (unsigned k = 0; k < d->n_stores; k++)
         if (!rp__dag_is_row(d, d->stores[k].axes)) return true;
     return false;
+}
+
+/* Element i of slot w of a thread that holds its columns: the lanes of a group are neighbours, then what a lane adds up, then groups in
+ * the order in which add_group wants them. */
+static void add_held_place(const rp__emitter *e) {
+    const rp__cuda_class *c = e->c;
+    const char *index = rp__emit_index_type(e);
+    char n[32];
+    (void)snprintf(n, sizeof n, "(w / %u)", 4u * c->groups);
+    rp__text_add(e->out, "        const %s i = (%s)(w / 4 %% %u * %u + (ty + %u * ", index, index, c->groups,
+                 4u * c->threads, c->down);
+    rp__emit_reversed(e, n, (unsigned)c->threads / c->down);
+    rp__text_puts(e->out, ") * 4 + w % 4); const int in = i < R; (void)in;\n");
+}
+
+static void add_held_loads(const rp__emitter *e, unsigned phase, unsigned slots) {
+    const rp__dag *d = e->dag;
+    const unsigned vector = e->c->vector;
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        const rp__node *n = &d->nodes[k];
+        if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || e->place[k] != phase) continue;
+        const unsigned dtype = d->accesses[n->access].dtype, words = rp__emit_words(dtype, vector);
+        const char *type = rp__emit_word_type(dtype);
+        rp__text_add(e->out, "    %s l%u[%u];\n    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n", type, k,
+                     slots * words, slots);
+        add_held_place(e);
+        add_distances(e);
+        rp__text_add(e->out,
+                     "        rp_vec_%s_%u x; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x.e[j] = 0;\n"
+                     "        if (in) x = *(const rp_vec_%s_%u *)(a%u + o%u + x%ui);\n"
+                     "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) l%u[w * %u + j] = x.e[j];\n    }\n",
+                     type, words, words, type, words, n->access, n->access, n->access, words, k, words);
+        if (!e->array[k]) continue;
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int e = 0; e < %u; e++) v%u[e] = ", slots * vector, k);
+        rp__emit_loaded(e, k, "e");
+        rp__text_puts(e->out, ";\n");
+    }
+}
+
+/* The values of slot w, and what is stored of them. */
+static void add_held_slot(const rp__emitter *e, unsigned phase, bool stores) {
+    const rp__dag *d = e->dag;
+    const unsigned vector = e->c->vector;
+    add_held_place(e);
+    add_distances(e);
+    for (unsigned k = 0; stores && k < d->n_stores; k++)
+        if (!rp__dag_is_row(d, d->stores[k].axes) && rp__emit_vector_store(e, &d->stores[k]))
+            rp__emit_gathered(e, &d->stores[k], k, vector);
+    rp__text_add(e->out,
+                 "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n        const int e = w * %u + j; (void)e;\n",
+                 vector, vector);
+    rp__emit_element_nodes(e, phase, "in");
+    char lane[32];
+    (void)snprintf(lane, sizeof lane, "w %% 4 * %u + j", vector);
+    rp__emit_accumulation(e, phase, lane, "in");
+    for (unsigned k = 0; stores && k < d->n_stores; k++) {
+        if (rp__dag_is_row(d, d->stores[k].axes)) continue;
+        if (rp__emit_vector_store(e, &d->stores[k]))
+            rp__emit_gather(e, &d->stores[k], k);
+        else
+            rp__emit_store(e, &d->stores[k], "in && live");
+    }
+    rp__text_puts(e->out, "    }\n");
+    for (unsigned k = 0; stores && k < d->n_stores; k++)
+        if (!rp__dag_is_row(d, d->stores[k].axes) && rp__emit_vector_store(e, &d->stores[k])) {
+            const unsigned a = d->stores[k].access;
+            char to[48];
+            (void)snprintf(to, sizeof to, "a%u + o%u + x%ui", a, a, a);
+            rp__emit_gathered_store(e, &d->stores[k], k, vector, "in && live", to);
+        }
+}
+
+/* A phase of columns that are in registers: read once, whatever the number of phases. */
+static void add_held_phase(const rp__emitter *e, unsigned phase, bool stores) {
+    const rp__dag *d = e->dag;
+    const rp__cuda_class *c = e->c;
+    const unsigned groups = (unsigned)c->threads / c->down, each = 4u * c->groups, slots = groups * each;
+    char size[16];
+    add_held_loads(e, phase, slots);
+    if (phase + 1u == d->n_phases) {
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n", slots);
+        add_held_slot(e, phase, stores);
+        rp__text_puts(e->out, "    }\n");
+        return;
+    }
+    (void)snprintf(size, sizeof size, "[%u]", c->vector);
+    for (unsigned k = 0; k < d->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase)) {
+            rp__emit_waiting(e, k, 'z', groups, size);
+            rp__text_add(e->out, "    %s k%u%s;\n", rp__emit_type(d->nodes[k].dtype), k, size);
+        }
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int n = 0; n < %u; n++) {\n", groups);
+    rp__emit_accumulators(e, phase, 4u * c->vector);
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int w = n * %u; w < n * %u + %u; w++) {\n", each, each, each);
+    add_held_slot(e, phase, false);
+    rp__text_puts(e->out, "    }\n");
+    add_group(e, phase, groups);
+    rp__text_puts(e->out, "    }\n");
+    add_columns_trees(e, phase, false);
 }
 
 /* Thread (tx, ty) of block (stripe, part of a chunk, chunk): columns from stripe * columns + tx * vector on, groups of four lanes part +
@@ -237,10 +347,18 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
     rp__emit_row_start(e, false);
     rp__text_add(e->out, "    const %s chunk = chunk_ * %u, end = R - chunk < %u ? R : chunk + %u;\n", index,
                  RP__CUDA_CHUNK, RP__CUDA_CHUNK, RP__CUDA_CHUNK);
+    for (unsigned k = 0; k < d->n_nodes && c->groups; k++)
+        if (e->level[k] == RP__LEVEL_ELEMENT && d->nodes[k].op != RP__CONST && e->array[k])
+            rp__text_add(e->out, "    %s v%u[%u];\n", rp__emit_type(d->nodes[k].dtype), k,
+                         4u * c->groups * c->threads / c->down * c->vector);
     for (unsigned phase = 0; phase < d->n_phases; phase++) {
         const bool last = phase + 1u == d->n_phases;
         rp__emit_row_nodes(e, phase);
         if (last && !stores_elements(d)) break;
+        if (c->groups) {
+            add_held_phase(e, phase, last);
+            continue;
+        }
         rp__emit_find_needed(e, phase);
         if (!last) {
             add_reductions(e, phase, partial);

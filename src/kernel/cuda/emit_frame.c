@@ -128,13 +128,13 @@ void rp__emit_places(const rp__emitter *e, const rp__cuda_place *places, unsigne
 bool rp__emit_is_half(unsigned dtype) {
     return rp__dtype_is_float((rp_dtype)dtype) && rp__dtype_is_narrow((rp_dtype)dtype);
 }
-static unsigned words_of(unsigned dtype, unsigned width) { return rp__emit_is_half(dtype) ? width / 2 : width; }
-static const char *word_type(unsigned dtype) { return rp__emit_is_half(dtype) ? "rp_u32" : rp__emit_type(dtype); }
+unsigned rp__emit_words(unsigned dtype, unsigned width) { return rp__emit_is_half(dtype) ? width / 2 : width; }
+const char *rp__emit_word_type(unsigned dtype) { return rp__emit_is_half(dtype) ? "rp_u32" : rp__emit_type(dtype); }
 
 void rp__emit_vector_types(const rp__emitter *e, unsigned width) {
     for (unsigned k = 1; k < RP__DTYPE_COUNT; k++) { /* what lies alike in memory is said once */
-        unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)k) * width, words = words_of(k, width);
-        const char *type = word_type(k);
+        unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)k) * width, words = rp__emit_words(k, width);
+        const char *type = rp__emit_word_type(k);
         if (words == 0) continue; /* one 16-bit float is no vector */
         rp__text_add(e->out, "#ifndef RP_VEC_%s_%u\n#define RP_VEC_%s_%u\n", type, words, type, words);
         rp__text_add(e->out, "typedef struct __align__(%u) { %s e[%u]; } rp_vec_%s_%u;\n#endif\n",
@@ -160,8 +160,8 @@ void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsi
         const rp__node *n = &e->dag->nodes[k];
         if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || (phase >= 0 && e->place[k] != phase))
             continue;
-        unsigned dtype = e->dag->accesses[n->access].dtype, words = words_of(dtype, vector);
-        const char *type = word_type(dtype);
+        unsigned dtype = e->dag->accesses[n->access].dtype, words = rp__emit_words(dtype, vector);
+        const char *type = rp__emit_word_type(dtype);
         rp__text_add(e->out, "    %s l%u[%u];\n    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", type, k,
                      count * words, count);
         rp__text_add(e->out, "        rp_vec_%s_%u x; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x.e[j] = 0;\n",
@@ -180,8 +180,8 @@ void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsi
 
 void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard) {
     unsigned access = e->dag->nodes[node].access, dtype = e->dag->accesses[access].dtype;
-    unsigned words = words_of(dtype, vector);
-    const char *type = word_type(dtype);
+    unsigned words = rp__emit_words(dtype, vector);
+    const char *type = rp__emit_word_type(dtype);
     rp__text_add(e->out, "    rp_vec_%s_%u x%u; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x%u.e[j] = 0;\n", type,
                  words, node, words, node);
     rp__text_add(e->out, "    if (%s) x%u = *(const rp_vec_%s_%u *)(a%u + o%u%s);\n    const %s *l%u = x%u.e;\n", guard,
@@ -190,22 +190,23 @@ void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, 
 
 void rp__emit_vectors(const rp__emitter *e, unsigned node, unsigned vector, unsigned count) {
     const unsigned dtype = e->dag->accesses[e->dag->nodes[node].access].dtype;
-    rp__text_add(e->out, "    rp_vec_%s_%u x%u[%u];\n", word_type(dtype), words_of(dtype, vector), node, count);
+    rp__text_add(e->out, "    rp_vec_%s_%u x%u[%u];\n", rp__emit_word_type(dtype), rp__emit_words(dtype, vector), node,
+                 count);
 }
 
 void rp__emit_vectors_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard) {
     const unsigned access = e->dag->nodes[node].access, dtype = e->dag->accesses[access].dtype;
-    const unsigned words = words_of(dtype, vector);
+    const unsigned words = rp__emit_words(dtype, vector);
     rp__text_add(
         e->out,
         "        if (%s) x%u[w] = *(const rp_vec_%s_%u *)(a%u + o%u%s); else _Pragma(\"unroll\") for (int j = 0; "
         "j < %u; j++) x%u[w].e[j] = 0;\n",
-        guard, node, word_type(dtype), words, access, access, at, words, node);
+        guard, node, rp__emit_word_type(dtype), words, access, access, at, words, node);
 }
 
 void rp__emit_vectors_use(const rp__emitter *e, unsigned node) {
     const unsigned dtype = e->dag->accesses[e->dag->nodes[node].access].dtype;
-    rp__text_add(e->out, "    const %s *l%u = x%u[w].e;\n", word_type(dtype), node, node);
+    rp__text_add(e->out, "    const %s *l%u = x%u[w].e;\n", rp__emit_word_type(dtype), node, node);
 }
 
 bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s) {
@@ -235,14 +236,14 @@ void rp__emit_gather(const rp__emitter *e, const rp__store *s, unsigned number) 
 
 void rp__emit_gathered_store(const rp__emitter *e, const rp__store *s, unsigned number, unsigned width,
                              const char *guard, const char *at) {
-    unsigned dtype = e->dag->accesses[s->access].dtype, words = words_of(dtype, width);
+    unsigned dtype = e->dag->accesses[s->access].dtype, words = rp__emit_words(dtype, width);
     bool half = rp__emit_is_half(dtype);
     if (half)
         rp__text_add(e->out,
                      "    rp_vec_rp_u32_%u y%u;\n    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) "
                      "y%u.e[j] = rp_cvt_f32_to_%sx2(w%u[j * 2], w%u[j * 2 + 1]);\n",
                      words, number, words, number, rp__dtypes[dtype].short_name, number, number);
-    rp__text_add(e->out, "    if (%s) *(rp_vec_%s_%u *)(%s) = %c%u;\n", guard, word_type(dtype), words, at,
+    rp__text_add(e->out, "    if (%s) *(rp_vec_%s_%u *)(%s) = %c%u;\n", guard, rp__emit_word_type(dtype), words, at,
                  half ? 'y' : 'w', number);
 }
 

@@ -99,6 +99,8 @@ void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, 
 void rp__emit_vectors(const rp__emitter *e, unsigned node, unsigned vector, unsigned count);
 void rp__emit_vectors_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard);
 void rp__emit_vectors_use(const rp__emitter *e, unsigned node);
+const char *rp__emit_word_type(unsigned dtype); /* of a vector's words: 16-bit floats share one of 32 bits */
+unsigned rp__emit_words(unsigned dtype, unsigned width);
 /* A store whose access takes whole vectors gathers its lanes first: declared by _gathered, put there for lane j by _gather,
  * stored at the address `at` by _gathered_store. 16-bit floats are converted in pairs. */
 bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s);
@@ -113,6 +115,8 @@ bool rp__emit_reduces_in(const rp__emitter *e, unsigned node, unsigned phase);
 void rp__emit_shared(const rp__emitter *e, const char *extents);
 void rp__emit_accumulators(const rp__emitter *e, unsigned phase, unsigned lanes); /* c<node>[lanes] = identity */
 void rp__emit_accumulation(const rp__emitter *e, unsigned phase, const char *lane, const char *guard);
+void rp__emit_halving(const rp__emitter *e, unsigned node, const char *name,
+                      unsigned count); /* of an array into its first value */
 void rp__emit_combine(const rp__emitter *e, const rp__node *n, const char *a, const char *b); /* an expression */
 /* s<node> of every reduction of a phase: the groups of four of a thread, then the tree over the threads t of a row. Every thread
  * gets the result. Above 32 groups h<node><turn> has RP__ROW_SHARED(shape) elements. */
@@ -156,6 +160,29 @@ void rp__emit_visited(const rp__emitter *e, unsigned node, char name, unsigned c
                       const char *at);
 /* h<node>[0][column] of what the `down` threads of a column have in h<node>[row][column]. */
 void rp__emit_down(const rp__emitter *e, unsigned phase, unsigned down, const char *row, const char *column);
+
+/* ---- emit_ragged.c: rows whose vectors lie where memory is aligned, not where rows begin (c->ragged). Slot n of the `slots` elements that
+ * the threads of a row, or of a chunk, have room for holds element n - shift; the slots before element 0 hold those after the last one.
+ * A vector that memory does not hold whole is read and written element by element. */
+void rp__emit_ragged_shared(const rp__emitter *e,
+                            unsigned lanes); /* what lanes are exchanged through: of all rows of a block */
+void rp__emit_ragged_start(const rp__emitter *e, unsigned span); /* shift */
+/* Within a loop over u: f, the element of the first slot of this thread's vector that begins at slot `at`, and whether it is whole, which it
+ * is when `sure`; `len` elements are there. */
+void rp__emit_ragged_vector(const rp__emitter *e, const char *at, const char *sure, unsigned span);
+/* Within a loop over j: q, the element, i = first + q, and in. */
+void rp__emit_ragged_element(const rp__emitter *e, unsigned slots, const char *first);
+/* A load's vector from `at` into `to`. */
+void rp__emit_ragged_load(const rp__emitter *e, unsigned node, const char *to, unsigned span, unsigned slots,
+                          const char *first, const char *at);
+/* Of a gathered store that is not whole: its elements. */
+void rp__emit_ragged_store(const rp__emitter *e, const rp__store *s, unsigned number, unsigned span, unsigned slots,
+                           const char *first);
+/* Elements in the slots before element 0 come last in their lanes: declared, accumulated in place of rp__emit_accumulation, added when all
+ * others are. Then lanes go to the threads that rp__emit_trees takes them from. */
+void rp__emit_ragged_late(const rp__emitter *e, unsigned phase, unsigned span);
+void rp__emit_ragged_accumulation(const rp__emitter *e, unsigned phase, const char *lane);
+void rp__emit_ragged_lanes(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, unsigned slots);
 
 /* ---- kernels */
 bool rp__emit_loads_early(const rp__emitter *e); /* of emit_point.c: it changes how values are named */

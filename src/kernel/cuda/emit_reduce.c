@@ -68,6 +68,10 @@ static void add_halving(const rp__emitter *e, const rp__node *n, const char *nam
     }
 }
 
+void rp__emit_halving(const rp__emitter *e, unsigned node, const char *name, unsigned count) {
+    add_halving(e, &e->dag->nodes[node], name, count, 1);
+}
+
 /* s<k> over `width` neighbouring lanes of a warp */
 static void add_shuffles(const rp__emitter *e, unsigned k, unsigned width) {
     const rp__node *n = &e->dag->nodes[k];

@@ -28,6 +28,11 @@ static bool is_vector_store(const rp__emitter *e, unsigned store) {
     return !rp__dag_is_row(e->dag, s->axes) && rp__emit_vector_store(e, s);
 }
 
+/* Loads of the phase at hand that are vectors of their own. */
+static bool is_vector_load(const rp__emitter *e, unsigned k) {
+    return e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k];
+}
+
 /* Of a cluster a block begins at a chunk of its own. */
 static const char *chunk_of(const rp__emitter *e) { return e->c->template_ == RP__CUDA_CLUSTER ? "chunk + " : ""; }
 
@@ -38,8 +43,87 @@ static void add_row_bases(const rp__emitter *e) {
         const rp__access *x = &d->accesses[a];
         if (!(e->c->unit >> a & 1) || x->kind == RP__ACCESS_IOTA || e->c->vector == 1) continue;
         const char *constant = x->kind == RP__ACCESS_READ ? "const " : "";
-        rp__text_add(e->out, "    %s%s *b%u = a%u + o%u + %st * %u; (void)b%u;\n", constant, rp__emit_type(x->dtype), a,
-                     a, a, chunk_of(e), e->c->span, a);
+        rp__text_add(e->out, "    %s%s *b%u = a%u + o%u + %st * %u%s; (void)b%u;\n", constant, rp__emit_type(x->dtype),
+                     a, a, a, chunk_of(e), e->c->span, e->c->ragged ? " - shift" : "", a);
+    }
+}
+
+/* far<access>: where the vector at element i4 of a row of several dims lies. */
+static void add_far(const rp__emitter *e) {
+    const char *index = rp__emit_index_type(e);
+    rp__emit_indices(e, "i4", "q", e->c->n_outer, e->c->n_inner);
+    for (unsigned a = 0; a < e->dag->n_accesses; a++) {
+        if (!(e->c->unit >> a & 1) || e->dag->accesses[a].kind == RP__ACCESS_IOTA) continue;
+        rp__text_add(e->out, "    const %s far%u = 0", index, a);
+        for (unsigned x = 0; x < e->c->n_inner; x++)
+            rp__text_add(e->out, " + q%u * (%s)p.w[%u]", x, index, rp__emit_stride_word(e, a, e->c->n_outer + x));
+        rp__text_add(e->out, "; (void)far%u;\n", a);
+    }
+}
+
+static bool is_far(const rp__emitter *e) { return e->c->n_inner > 1 && e->c->vector > 1; }
+
+/* Where vector u of a thread lies: before its loads, and before its elements. */
+static void add_row_vector(const rp__emitter *e) {
+    const rp__cuda_class *c = e->c;
+    const unsigned step = (unsigned)c->threads * c->span, half = c->groups / 2;
+    if (c->ragged) {
+        char at[48], sure[32];
+        (void)snprintf(at, sizeof at, "u * %u + t * %u", step, c->span);
+        /* a row fills more than half of the groups */
+        (void)snprintf(sure, sizeof sure, c->template_ == RP__CUDA_ROW && half > 1 ? "(u > 0 && u < %u)" : "0", half);
+        rp__emit_ragged_vector(e, at, sure, c->span);
+    } else if (is_far(e)) {
+        const char *index = rp__emit_index_type(e);
+        rp__text_add(e->out, "    const %s i4 = %s(%s)(u * %u + t * %u);\n", index, chunk_of(e), index, step, c->span);
+        add_far(e);
+    }
+}
+
+/* What rp__emit_vector_loads does for rows whose vectors lie evenly. */
+static void add_row_loads(const rp__emitter *e, unsigned phase, const char *guard) {
+    const rp__cuda_class *c = e->c;
+    const unsigned step = (unsigned)c->threads * c->span;
+    bool any = false;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        const rp__node *n = &e->dag->nodes[k];
+        if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || e->place[k] != phase) continue;
+        const unsigned dtype = e->dag->accesses[n->access].dtype;
+        rp__text_add(e->out, "    %s l%u[%u];\n", rp__emit_word_type(dtype), k,
+                     c->groups * rp__emit_words(dtype, c->span));
+        any = true;
+    }
+    if (!any) return;
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", c->groups);
+    add_row_vector(e);
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        const rp__node *n = &e->dag->nodes[k];
+        if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || e->place[k] != phase) continue;
+        const unsigned words = rp__emit_words(e->dag->accesses[n->access].dtype, c->span);
+        const char *type = rp__emit_word_type(e->dag->accesses[n->access].dtype);
+        rp__text_add(e->out, "    rp_vec_%s_%u x%u;\n", type, words, k);
+        if (c->ragged) {
+            char at[64], to[32];
+            (void)snprintf(at, sizeof at, "b%u + u * %u", n->access, step);
+            (void)snprintf(to, sizeof to, "x%u", k);
+            rp__emit_ragged_load(e, k, to, c->span, step * c->groups, chunk_of(e), at);
+        } else {
+            rp__text_add(e->out,
+                         "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x%u.e[j] = 0;\n"
+                         "    if (%s) x%u = *(const rp_vec_%s_%u *)(a%u + o%u + far%u);\n",
+                         words, k, guard, k, type, words, n->access, n->access, n->access);
+        }
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) l%u[u * %u + j] = x%u.e[j];\n",
+                     words, k, words, k);
+    }
+    rp__text_puts(e->out, "    }\n");
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        const rp__node *n = &e->dag->nodes[k];
+        if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || e->place[k] != phase || !e->array[k])
+            continue;
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int e = 0; e < %u; e++) v%u[e] = ", c->groups * c->span, k);
+        rp__emit_loaded(e, k, "e");
+        rp__text_puts(e->out, ";\n");
     }
 }
 
@@ -51,7 +135,9 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     unsigned step = shape->threads * shape->span;
     char lane[48];
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", e->c->groups);
-    if (whole || e->c->full) /* R is a multiple of the span: a vector is inside or outside as a whole */
+    if (e->c->ragged || (stores && is_far(e))) add_row_vector(e);
+    if (!e->c->ragged &&
+        (whole || e->c->full)) /* R is a multiple of the span: a vector is inside or outside as a whole */
         rp__text_add(e->out,
                      e->c->full ? "    const int in = 1; (void)in;\n"
                                 : "    const int in = %su * %u + t * %u < R; (void)in;\n",
@@ -60,7 +146,9 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
         if (is_vector_store(e, k)) rp__emit_gathered(e, &d->stores[k], k, shape->span);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", shape->span);
     rp__text_add(e->out, "        const int e = u * %u + j; (void)e;\n", shape->span);
-    if (e->c->strided)
+    if (e->c->ragged)
+        rp__emit_ragged_element(e, step * e->c->groups, chunk_of(e));
+    else if (e->c->strided)
         rp__text_add(e->out, "        const %s i = %s(%s)(u * %u + j * %u + t); (void)i;\n", index, chunk_of(e), index,
                      step, shape->threads);
     else
@@ -70,7 +158,10 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     rp__emit_inner_indices(e);
     rp__emit_element_nodes(e, phase, "in");
     (void)snprintf(lane, sizeof lane, "u %% %u * %u + j", shape->strips, shape->span);
-    rp__emit_accumulation(e, phase, lane, "in");
+    if (e->c->ragged)
+        rp__emit_ragged_accumulation(e, phase, lane);
+    else
+        rp__emit_accumulation(e, phase, lane, "in");
     for (unsigned k = 0; stores && k < d->n_stores; k++) {
         if (is_vector_store(e, k))
             rp__emit_gather(e, &d->stores[k], k);
@@ -81,8 +172,14 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     for (unsigned k = 0; stores && k < d->n_stores; k++)
         if (is_vector_store(e, k)) {
             char at[64];
-            (void)snprintf(at, sizeof at, "b%u + u * %u", d->stores[k].access, step);
-            rp__emit_gathered_store(e, &d->stores[k], k, shape->span, "live && in", at);
+            const unsigned a = d->stores[k].access;
+            if (is_far(e))
+                (void)snprintf(at, sizeof at, "a%u + o%u + far%u", a, a, a);
+            else
+                (void)snprintf(at, sizeof at, "b%u + u * %u", a, step);
+            rp__emit_gathered_store(e, &d->stores[k], k, shape->span, e->c->ragged ? "live && whole" : "live && in",
+                                    at);
+            if (e->c->ragged) rp__emit_ragged_store(e, &d->stores[k], k, shape->span, step * e->c->groups, chunk_of(e));
         }
     rp__text_puts(e->out, "    }\n");
 }
@@ -102,6 +199,7 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
     rp__emit_signature(e, name, rp__cuda_word_count(d, c, 0), block);
     (void)snprintf(size, sizeof size, "[%u]", RP__ROW_SHARED(shape));
     if (threads > 32) rp__emit_shared(e, size);
+    if (c->ragged) rp__emit_ragged_shared(e, block * shape.strips * shape.span);
     if (cluster) rp__emit_cluster_shared(e);
     rp__emit_rows_start(e, true);
     if (cluster)
@@ -115,14 +213,27 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
             "    const int t = (int)threadIdx.x %% %u;\n    const %s row_ = (%s)blockIdx.x * %u + (%s)(threadIdx.x / %u);\n",
             threads, index, index, rows, index, threads);
     rp__emit_row_start(e, rows == 1);
+    if (c->ragged) {
+        rp__emit_ragged_start(e, c->span);
+        if (cluster)
+            rp__text_add(e->out, "    const int len = R - chunk < %d ? (int)(R - chunk) : %d;\n", RP__CUDA_CHUNK,
+                         RP__CUDA_CHUNK);
+        else
+            rp__text_puts(e->out, "    const int len = (int)R;\n");
+    }
     add_row_bases(e);
     (void)snprintf(size, sizeof size, "%u", (unsigned)c->groups * c->span);
     add_array_declarations(e, size);
     for (unsigned phase = 0; phase < d->n_phases; phase++) {
         rp__emit_row_nodes(e, phase);
         rp__emit_accumulators(e, phase, shape.strips * shape.span);
-        rp__emit_vector_loads(e, (int)phase, c->groups, c->span, at, 'b', guard);
+        if (c->ragged) rp__emit_ragged_late(e, phase, c->span);
+        if (c->ragged || is_far(e))
+            add_row_loads(e, phase, guard);
+        else
+            rp__emit_vector_loads(e, (int)phase, c->groups, c->span, at, 'b', guard);
         add_row_elements(e, phase, &shape);
+        if (c->ragged) rp__emit_ragged_lanes(e, phase, &shape, step * c->groups);
         rp__emit_trees(e, phase, &shape, "");
         if (cluster) rp__emit_cluster_fold(e, phase);
         for (unsigned k = 0; k < d->n_nodes && !cluster; k++)
@@ -137,44 +248,132 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
 /* One chunk of a row in a block of 256 threads. */
 static const rp__row_shape chunk_shape = {RP__CUDA_BLOCK, 4, 1};
 
-static void add_chunk_loop(const rp__emitter *e, unsigned phase, bool stores) {
+static void add_scan_loop(const rp__emitter *e, unsigned phase, bool stores) {
     const char *index = rp__emit_index_type(e);
-    const bool far = e->c->n_inner > 1 && e->c->vector > 1;
-    /* several vectors of a thread in flight, unless stores could be in the way of the loads */
-    rp__text_add(e->out, "    %sfor (int u = 0; u < %u; u++) {\n",
-                 e->dag->scans || stores || e->dag->n_nodes > 24 ? "" : "_Pragma(\"unroll 4\") ",
-                 RP__CUDA_CHUNK / 4 / RP__CUDA_BLOCK);
-    if (e->dag->scans) rp__text_add(e->out, "    if (chunk + u * %u >= R) break;\n", RP__CUDA_BLOCK * 4);
+    rp__text_add(e->out, "    for (int u = 0; u < %u; u++) {\n    if (chunk + u * %u >= R) break;\n",
+                 RP__CUDA_CHUNK / 4 / RP__CUDA_BLOCK, RP__CUDA_BLOCK * 4);
     rp__text_add(e->out, "    const %s i4 = chunk + (%s)(u * %u + t) * 4;\n", index, index, RP__CUDA_BLOCK);
-    if (far) rp__emit_indices(e, "i4", "q", e->c->n_outer, e->c->n_inner);
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
-        if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k]) {
-            const unsigned access = e->dag->nodes[k].access;
-            char at[48];
-            (void)snprintf(at, sizeof at, far ? " + far%u" : " + i4", access);
-            if (far) {
-                rp__text_add(e->out, "    const %s far%u = 0", index, access);
-                for (unsigned x = 0; x < e->c->n_inner; x++)
-                    rp__text_add(e->out, " + q%u * (%s)p.w[%u]", x, index,
-                                 rp__emit_stride_word(e, access, e->c->n_outer + x));
-                rp__text_puts(e->out, ";\n");
-            }
-            rp__emit_vector_load(e, k, 4, at, "i4 < R");
-        }
+        if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k])
+            rp__emit_vector_load(e, k, 4, " + i4", "i4 < R");
     if (e->c->vector > 1) rp__text_puts(e->out, "    const int in = i4 < R; (void)in;\n"); /* R is a multiple of 4 */
     char element[96];
     (void)snprintf(element, sizeof element, "        const %s i = i4 + j; (void)i;\n%s", index,
                    e->c->vector == 1 ? "        const int in = i < R; (void)in;\n" : "");
-    if (e->dag->scans) rp__emit_scan_tile(e, element);
+    rp__emit_scan_tile(e, element);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) {\n%s", element);
     rp__emit_inner_indices(e);
-    if (e->dag->scans)
-        rp__emit_scan_vectors(e);
-    else
-        rp__emit_element_nodes(e, phase, "in");
+    rp__emit_scan_vectors(e);
     rp__emit_accumulation(e, phase, "j", "in");
     if (stores) add_element_stores(e, "in");
     rp__text_puts(e->out, "    }\n    }\n");
+}
+
+/* Where vector u of a thread lies in its chunk: before its loads, and before its elements. */
+static void add_chunk_vector(const rp__emitter *e) {
+    const char *index = rp__emit_index_type(e);
+    rp__text_add(e->out,
+                 "    const int u = first + w; const %s i4 = chunk + (%s)(u * %u + t) * 4; (void)u; (void)i4;\n", index,
+                 index, RP__CUDA_BLOCK);
+    if (is_far(e)) add_far(e);
+    if (e->c->ragged) {
+        char place[48];
+        (void)snprintf(place, sizeof place, "(u * %u + t) * 4", RP__CUDA_BLOCK);
+        rp__emit_ragged_vector(e, place, "0", 4);
+    } else if (e->c->vector > 1) { /* R is a multiple of 4 */
+        rp__text_puts(e->out, "    const int in = i4 < R; (void)in;\n");
+    }
+}
+
+/* Several vectors of a thread are in flight: their loads come before the first use. */
+static void add_chunk_loop(const rp__emitter *e, unsigned phase, bool stores) {
+    const rp__dag *d = e->dag;
+    const char *index = rp__emit_index_type(e);
+    const bool ragged = e->c->ragged;
+    unsigned loads = 0;
+    if (d->scans) {
+        add_scan_loop(e, phase, stores);
+        return;
+    }
+    for (unsigned k = 0; k < d->n_nodes; k++) loads += d->nodes[k].op == RP__LOAD && is_vector_load(e, k);
+    const unsigned batch = d->n_nodes > 24 ? 2 : loads == 1 ? 8 : 4;
+    rp__text_add(e->out,
+                 "    const int len = R - chunk < %d ? (int)(R - chunk) : %d;\n"
+                 "    for (int first = 0; first < %u && first * %u < len; first += %u) {\n",
+                 RP__CUDA_CHUNK, RP__CUDA_CHUNK, RP__CUDA_CHUNK / 4 / RP__CUDA_BLOCK, RP__CUDA_BLOCK * 4, batch);
+    for (unsigned k = 0; k < d->n_nodes; k++)
+        if (is_vector_load(e, k)) rp__emit_vectors(e, k, 4, batch);
+    if (loads) {
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n", batch);
+        add_chunk_vector(e);
+        for (unsigned k = 0; k < d->n_nodes; k++) {
+            const unsigned access = d->nodes[k].access;
+            char at[64], to[32];
+            if (!is_vector_load(e, k)) continue;
+            if (ragged) {
+                (void)snprintf(at, sizeof at, "a%u + o%u + i4 - shift", access, access);
+                (void)snprintf(to, sizeof to, "x%u[w]", k);
+                rp__emit_ragged_load(e, k, to, 4, RP__CUDA_CHUNK, "chunk + ", at);
+            } else {
+                (void)snprintf(at, sizeof at, is_far(e) ? " + far%u" : " + i4", access);
+                rp__emit_vectors_load(e, k, 4, at, "in");
+            }
+        }
+        rp__text_puts(e->out, "    }\n");
+    }
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n", batch);
+    add_chunk_vector(e);
+    for (unsigned k = 0; k < d->n_nodes; k++)
+        if (is_vector_load(e, k)) rp__emit_vectors_use(e, k);
+    for (unsigned k = 0; stores && k < d->n_stores; k++)
+        if (is_vector_store(e, k)) rp__emit_gathered(e, &d->stores[k], k, 4);
+    rp__text_puts(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) {\n");
+    if (ragged)
+        rp__emit_ragged_element(e, RP__CUDA_CHUNK, "chunk + ");
+    else
+        rp__text_add(e->out, "        const %s i = i4 + j; (void)i;\n%s", index,
+                     e->c->vector == 1 ? "        const int in = i < R; (void)in;\n" : "");
+    rp__emit_inner_indices(e);
+    rp__emit_element_nodes(e, phase, "in");
+    if (ragged)
+        rp__emit_ragged_accumulation(e, phase, "j");
+    else
+        rp__emit_accumulation(e, phase, "j", "in");
+    for (unsigned k = 0; stores && k < d->n_stores; k++) {
+        if (is_vector_store(e, k))
+            rp__emit_gather(e, &d->stores[k], k);
+        else if (!rp__dag_is_row(d, d->stores[k].axes))
+            rp__emit_store(e, &d->stores[k], "in && live");
+    }
+    rp__text_puts(e->out, "    }\n");
+    for (unsigned k = 0; stores && k < d->n_stores; k++) {
+        const unsigned a = d->stores[k].access;
+        char at[64];
+        if (!is_vector_store(e, k)) continue;
+        if (is_far(e))
+            (void)snprintf(at, sizeof at, "a%u + o%u + far%u", a, a, a);
+        else
+            (void)snprintf(at, sizeof at, "a%u + o%u + i4%s", a, a, ragged ? " - shift" : "");
+        rp__emit_gathered_store(e, &d->stores[k], k, 4, ragged ? "live && whole" : "live && in", at);
+        if (ragged) rp__emit_ragged_store(e, &d->stores[k], k, 4, RP__CUDA_CHUNK, "chunk + ");
+    }
+    rp__text_puts(e->out, "    }\n    }\n");
+}
+
+/* The reductions of a phase over a chunk: s<node>. */
+static void add_chunk_reductions(const rp__emitter *e, unsigned phase, bool stores, const char *turn) {
+    rp__emit_accumulators(e, phase, 4);
+    if (e->c->ragged) rp__emit_ragged_late(e, phase, 4);
+    add_chunk_loop(e, phase, stores);
+    if (e->c->ragged) rp__emit_ragged_lanes(e, phase, &chunk_shape, RP__CUDA_CHUNK);
+    if (e->dag->scans) rp__emit_scan_chunk_end(e);
+    rp__emit_trees(e, phase, &chunk_shape, turn);
+}
+
+/* What a kernel over chunks opens with, once it knows its row. */
+static void add_chunk_start(const rp__emitter *e, bool exact) {
+    rp__emit_row_start(e, exact);
+    if (e->c->ragged) rp__emit_ragged_start(e, 4);
 }
 
 /* A block a row, chunk by chunk. */
@@ -188,10 +387,11 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
     /* a chunk may be written while the one before is read */
     (void)snprintf(size, sizeof size, "[2][%u]", RP__ROW_SHARED(chunk_shape));
     rp__emit_shared(e, size);
+    if (e->c->ragged) rp__emit_ragged_shared(e, RP__CUDA_BLOCK * 4);
     rp__emit_scan_shared(e);
     rp__emit_rows_start(e, true);
     rp__text_add(e->out, "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x;\n", index, index);
-    rp__emit_row_start(e, false);
+    add_chunk_start(e, false);
     for (unsigned phase = 0; phase < d->n_phases; phase++) {
         bool last = phase + 1u == d->n_phases;
         rp__emit_row_nodes(e, phase);
@@ -202,10 +402,7 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
         rp__emit_scan_carries(e, 'Q');
         rp__text_add(e->out, "    for (%s chunk = 0; chunk < R; chunk += %u, turn ^= 1) {\n", index, RP__CUDA_CHUNK);
         rp__emit_scan_carries(e, 'q');
-        rp__emit_accumulators(e, phase, 4);
-        add_chunk_loop(e, phase, last);
-        rp__emit_scan_chunk_end(e);
-        rp__emit_trees(e, phase, &chunk_shape, "[turn]");
+        add_chunk_reductions(e, phase, last, "[turn]");
         rp__emit_fold(e, phase);
         rp__text_puts(e->out, "    }\n");
         rp__emit_fold_end(e, phase, "[turn]");
@@ -226,12 +423,13 @@ void rp__emit_split(const rp__emitter *e, const char *name) {
     rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), RP__CUDA_BLOCK);
     (void)snprintf(size, sizeof size, "[%u]", RP__ROW_SHARED(chunk_shape));
     rp__emit_shared(e, size);
+    if (e->c->ragged) rp__emit_ragged_shared(e, RP__CUDA_BLOCK * 4);
     rp__emit_rows_start(e, true);
     rp__text_add(e->out,
                  "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x %% rows, chunk_ = "
                  "(%s)blockIdx.x / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
                  index, index, index, RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
-    rp__emit_row_start(e, false);
+    add_chunk_start(e, false);
     for (unsigned before = 0; before < phase; before++) {
         rp__emit_row_nodes(e, before);
         rp__emit_partial_fold(e, before);
@@ -239,9 +437,7 @@ void rp__emit_split(const rp__emitter *e, const char *name) {
     rp__emit_row_nodes(e, phase);
     rp__emit_find_needed(e, phase);
     if (phase + 1u < d->n_phases) {
-        rp__emit_accumulators(e, phase, 4);
-        add_chunk_loop(e, phase, false);
-        rp__emit_trees(e, phase, &chunk_shape, "");
+        add_chunk_reductions(e, phase, false, "");
         rp__emit_partial_stores(e, phase, "t == 0", "chunk_", "0");
     } else {
         if (stores_elements(d)) add_chunk_loop(e, phase, true);
@@ -262,7 +458,7 @@ void rp__emit_scan_parts(const rp__emitter *e, const char *name, bool totals) {
                  "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x %% rows, chunk_ = "
                  "(%s)blockIdx.x / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
                  index, index, index, RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
-    rp__emit_row_start(e, false);
+    add_chunk_start(e, false);
     rp__emit_row_nodes(e, 0);
     rp__emit_find_needed(e, 0);
     rp__emit_scan_carries(e, 'Q');
@@ -285,6 +481,7 @@ void rp__emit_partial_row(const rp__emitter *e, const char *name) {
     rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), RP__CUDA_BLOCK);
     (void)snprintf(size, sizeof size, "[%u]", RP__ROW_SHARED(chunk_shape));
     rp__emit_shared(e, size);
+    if (e->c->ragged) rp__emit_ragged_shared(e, RP__CUDA_BLOCK * 4);
     rp__emit_rows_start(e, true);
     rp__text_add(
         e->out,
@@ -292,12 +489,10 @@ void rp__emit_partial_row(const rp__emitter *e, const char *name) {
         index, index, index);
     rp__text_add(e->out, "    const %s chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n", index,
                  RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
-    rp__emit_row_start(e, false);
+    add_chunk_start(e, false);
     rp__emit_row_nodes(e, 0);
     rp__emit_find_needed(e, 0);
-    rp__emit_accumulators(e, 0, 4);
-    add_chunk_loop(e, 0, false);
-    rp__emit_trees(e, 0, &chunk_shape, "");
+    add_chunk_reductions(e, 0, false, "");
     rp__emit_partial_stores(e, 0, "t == 0", "chunk_", "0");
     rp__text_puts(e->out, "}\n");
 }

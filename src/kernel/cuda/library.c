@@ -91,8 +91,12 @@ static rp_status finish(rp__device *d, rp__library_op op, const rp__operand *o, 
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
     size_t bytes;
     *out = (rp__launch){0};
-    if (op != RP__LIB_CONV_WEIGHT || pick(&p, &bytes) != &rp__cuda_conv_shares_row.row) return RP_OK;
-    return rp__cuda_conv_add_shares(&p, buffer, out);
+    if (op != RP__LIB_CONV_WEIGHT) return RP_OK;
+    const rp__template *t = pick(&p, &bytes);
+    return t == &rp__cuda_conv_shares_row.row || t == &rp__cuda_conv_depth_shares_row.row ||
+                   t == &rp__cuda_conv_group_shares_row.row
+               ? rp__cuda_conv_add_shares(&p, buffer, out)
+               : RP_OK;
 }
 
 static const char *name(rp__device *d, rp__library_op op) {

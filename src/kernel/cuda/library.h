@@ -10,7 +10,8 @@
 #define RP__CUDA_SMALL_PRODUCT (INT64_C(1) << 22)
 /* The rows of templates.c, each in the file of its kernel. */
 extern const rp__cuda_product_row rp__cuda_chain_row, rp__cuda_matmul_row, rp__cuda_tensor_row, rp__cuda_fma_row,
-    rp__cuda_lt_row, rp__cuda_conv_row, rp__cuda_conv_mma_row, rp__cuda_conv_depth_row, rp__cuda_conv_shares_row;
+    rp__cuda_lt_row, rp__cuda_conv_row, rp__cuda_conv_mma_row, rp__cuda_conv_depth_row, rp__cuda_conv_shares_row,
+    rp__cuda_conv_depth_shares_row, rp__cuda_conv_groups_row, rp__cuda_conv_group_shares_row;
 
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n);
 rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, size_t n, const rp__library_call *call,
@@ -18,7 +19,7 @@ rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, si
 rp_status rp__cuda_choose_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                rp__launch_buffer *buffer, rp__launch *out);
 
-/* The second launch of rp__cuda_conv_shares_row (conv_shares.c). */
+/* The second launch of rows whose shares leave sums (conv_shares.c). */
 rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out);
 /* rp__library.channels_last (conv.c). */
 uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,

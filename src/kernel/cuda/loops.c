@@ -393,17 +393,60 @@ static bool outer_runs_faster(const rp__dag *dag, const rp__space *s, const rp__
     return along_outer > along_inner;
 }
 
-/* A row of several dims is read in vectors where its last dim holds whole ones; only kernels that go chunk by chunk do. */
+/* Accesses whose rows begin equally far from an aligned vector: of those along rows, the ones like the first that moves. 0: there are none.
+ * ends: they begin at whole vectors. */
+static uint64_t find_alike(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned width,
+                           const rp__cuda_class *c, bool *ends) {
+    uint64_t alike = 0;
+    unsigned first = 0;
+    for (unsigned k = 0; k < dag->n_accesses; k++) {
+        const uint64_t bytes = rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype), base = (uint64_t)(uintptr_t)a[k].base;
+        if (dag->accesses[k].kind == RP__ACCESS_IOTA || dag->accesses[k].windows || (c->broadcast >> k & 1) ||
+            a[k].stride[c->n_outer] != 1 || base % bytes)
+            continue;
+        if (!alike) {
+            first = k;
+            *ends = base / bytes % width == 0;
+        }
+        const uint64_t other = rp__dtype_bytes((rp_dtype)dag->accesses[first].dtype);
+        bool same = base / bytes % width == (uint64_t)(uintptr_t)a[first].base / other % width;
+        for (unsigned d = 0; d < c->n_outer; d++) {
+            if (s->extent[d] <= 1) continue;
+            same = same && (a[k].stride[d] - a[first].stride[d]) % (int64_t)width == 0;
+            if (!alike) *ends = *ends && a[k].stride[d] % (int64_t)width == 0;
+        }
+        if (same) alike |= UINT64_C(1) << k;
+    }
+    return alike;
+}
+
+static unsigned bytes_of(const rp__dag *dag, uint64_t accesses) {
+    unsigned bytes = 0;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if ((accesses >> k & 1) && dag->accesses[k].kind != RP__ACCESS_IOTA) bytes += access_bytes(dag, k);
+    return bytes;
+}
+
+/* A row of several dims is read in vectors where its last dim holds whole ones; one of a single dim wherever it begins and ends, if that
+ * makes more of it vectors and it is not short. */
 static void find_row_units(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned width,
                            rp__cuda_class *c) {
+    enum { SHORT = 128 };
     const unsigned last = c->n_outer + c->n_inner - 1u;
-    const bool several =
-        c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW || c->template_ == RP__CUDA_SPLIT;
     c->unit = 0;
+    c->ragged = 0;
     for (unsigned k = 0; k < dag->n_accesses && c->n_inner > 0; k++)
-        if (!(c->broadcast >> k & 1) && (c->n_inner == 1 || (several && !dag->scans)) && s->extent[last] % width == 0 &&
+        if (!(c->broadcast >> k & 1) && (c->n_inner == 1 || !dag->scans) && s->extent[last] % width == 0 &&
             is_unit(dag, s, a, k, last, width))
             c->unit |= UINT64_C(1) << k;
+    if (c->n_inner == 1 && !dag->scans && s->extent[last] >= SHORT && !(s->how && s->how->flat)) {
+        bool ends = false;
+        const uint64_t alike = find_alike(dag, s, a, width, c, &ends);
+        if (bytes_of(dag, alike) > bytes_of(dag, c->unit)) {
+            c->unit = alike;
+            c->ragged = ends ? 1 : 2;
+        }
+    }
     c->vector = (uint8_t)(c->unit ? width : 1);
 }
 
@@ -449,7 +492,7 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
         c->threads = (uint16_t)tree;
     }
     int64_t step = (int64_t)c->threads * c->span, groups = (r + step - 1) / step;
-    c->full = r > 0 && r % step == 0;
+    c->full = r > 0 && r % step == 0 && !c->ragged;
     c->groups = 1;
     while (c->groups < groups && !c->full) c->groups *= 2; /* few kernels for many lengths */
     if (c->full) c->groups = (uint8_t)groups;
@@ -463,13 +506,40 @@ static void share_cluster(const rp__dag *dag, const rp__space *s, const rp__spac
     c->tree = RP__CUDA_BLOCK;
     c->span = 4;
     c->groups = RP__CUDA_CHUNK / RP__CUDA_BLOCK / 4;
-    c->full = r % RP__CUDA_CHUNK == 0;
     find_row_units(dag, s, a, 4, c);
+    c->full = r % RP__CUDA_CHUNK == 0 && !c->ragged;
     c->strided = c->vector == 1;
 }
 
 static int64_t column_blocks(const rp__cuda_class *c, int64_t rows, int64_t chunks) {
     return (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks * c->parts;
+}
+
+/* Columns of several phases that a block has in registers: read once. As wide as leaves a thread 16 elements, or 32 where rows of the
+ * block would be shorter than a line. */
+static void hold_column(const rp__dag *dag, const rp__space *s, const rp__space_access *a, int64_t r,
+                        rp__cuda_class *c) {
+    enum { BLOCK = 512, MOST = 16, LINE = 128 };
+    const unsigned tree = 4u * c->threads, rounds = (unsigned)((r + tree - 1) / tree);
+    unsigned down = c->threads < 32 ? c->threads : 32, vector = c->vector, widest = 1;
+    const unsigned tile = c->tile < BLOCK / down ? c->tile : BLOCK / down;
+    if (c->template_ != RP__CUDA_COLUMN || one_phase(dag) || r > 1024 || !is_light(dag, a, c) || dag->n_nodes > 40 ||
+        (s->how && s->how->flat))
+        return;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if ((c->unit >> k & 1) && access_bytes(dag, k) > widest) widest = access_bytes(dag, k);
+    const unsigned slots = c->threads / down * rounds * 4;
+    while (vector > 1 && slots * vector > MOST && (slots * vector > 2 * MOST || vector / 2 * tile * widest >= LINE))
+        vector /= 2;
+    if (slots * vector > 2 * MOST) return;
+    if (vector != c->vector) {
+        c->vector = (uint8_t)vector;
+        if (vector == 1) c->unit = c->staged_unit = 0;
+    }
+    c->groups = (uint8_t)rounds;
+    c->down = (uint16_t)down;
+    c->tile = (uint16_t)tile;
+    c->unroll = 1;
 }
 
 /* Rows side by side: a thread takes as many as one load of 16 bytes holds, a warp 512 bytes next to each other. Where that leaves
@@ -514,6 +584,7 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     if (c->parts > 1) c->template_ = RP__CUDA_PARTIAL_COLUMN;
     c->down = 1;
     while (2u * c->down * c->parts <= c->threads && 2u * c->down * c->tile <= BLOCK) c->down *= 2;
+    hold_column(dag, s, a, r, c);
 }
 
 /* May a block store a value of a row before others have read what is there? Then one block has to walk the row. */
@@ -679,10 +750,12 @@ static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, boo
             OFFER(.narrow = narrow);
         }
         OFFER(.unroll = 1);
+        OFFER(.flat = 1);
         break;
     default: /* rows; those that have one class offer nothing */
         OFFER(.share = 1);
         OFFER(.share = 2);
+        OFFER(.flat = 1);
         OFFER(.path = 1 + RP__CUDA_CLUSTER);
         OFFER(.path = 1 + RP__CUDA_ROW_LOOP);
         OFFER(.path = 1 + RP__CUDA_PARTIAL_ROW);
@@ -809,6 +882,7 @@ static void set_finish(work *w) {
     c->template_ = RP__CUDA_FINISH;
     c->vector = 1;
     c->unit = 0;
+    c->ragged = 0;
     c->unroll = 0;
     c->threads = 1;
     while (c->threads < chunks && c->threads < RP__CUDA_FOLD) c->threads = (uint16_t)(2 * c->threads);

@@ -21,9 +21,12 @@
 
 enum { VERSION_BYTES = RP__NVRTC_VERSION };
 
-/* And -arch, which follows from the device and the version. */
+/* And -arch, which follows from the device, the version and what the text calls. */
 static const char *const options[] = {"--std=c++17", "--fmad=false", "-default-device"};
 enum { N_OPTIONS = sizeof options / sizeof *options };
+
+/* A text that calls rp_wgmma_.. begins so: these are instructions of one architecture, sm_90a. */
+static const char warpgroups[] = "#define RP_PRELUDE_WGMMA 1\n";
 
 static rp__mutex lock = RP__MUTEX_INIT;
 static pthread_cond_t made = PTHREAD_COND_INITIALIZER; /* a text has left `making` */
@@ -42,7 +45,7 @@ rp__nvrtc_stats rp__nvrtc_statistics(void) {
 typedef struct compiler {
     const rp__libnvrtc *nvrtc;
     char version[VERSION_BYTES];
-    char arch[32]; /* "-arch=sm_90" */
+    int arch; /* 90 of "-arch=sm_90" */
 } compiler;
 
 /* sm_<arch>, or the newest that this NVRTC knows: newer devices run it if the cubin's major version fits. */
@@ -57,7 +60,7 @@ static rp_status need_compiler(const rp__device *d, compiler *c) {
     }
     if (best == 0)
         return rp__fail(RP_ERROR_UNAVAILABLE, "NVRTC %s knows no architecture for sm_%d", c->version, d->arch);
-    (void)snprintf(c->arch, sizeof c->arch, "-arch=sm_%d", best);
+    c->arch = best;
     return RP_OK;
 }
 
@@ -99,7 +102,10 @@ static void compile_failed(job *j, nvrtcProgram program, nvrtcResult result) {
 static void compile(job *j) {
     const rp__libnvrtc *nvrtc = j->with->nvrtc;
     nvrtcProgram program = NULL;
-    const char *all[N_OPTIONS + 1] = {j->with->arch};
+    char arch[32];
+    const char *all[N_OPTIONS + 1] = {arch};
+    const bool own = j->with->arch == 90 && strncmp(j->text, warpgroups, sizeof warpgroups - 1) == 0;
+    (void)snprintf(arch, sizeof arch, "-arch=sm_%d%s", j->with->arch, own ? "a" : "");
     memcpy(all + 1, options, sizeof options);
     uint64_t start = now_us();
     nvrtcResult result = nvrtc->nvrtcCreateProgram(&program, j->text, j->name, 0, NULL, NULL);
@@ -436,6 +442,7 @@ rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, 
     *out = NULL;
     RP_TRY(rp__cuda_enter(d));
     rp__text text = {0};
+    if (strstr(source, "rp_wgmma_")) rp__text_puts(&text, warpgroups);
     if (strstr(source, "rp_set_conditional(")) rp__text_puts(&text, "#define RP_PRELUDE_CONDITIONAL 1\n");
     rp__text_puts(&text, "/* rp-prelude begin */\n");
     rp__text_write(&text, rp__embed_prelude_cuh, rp__embed_prelude_cuh_len);

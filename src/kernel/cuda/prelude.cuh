@@ -81,6 +81,31 @@
  *   rp_mma_m16n8k16_f16(float d[4], const u32 a[4], const u32 b[2]) rp_mma_m16n8k16_bf16
  *   rp_mma_m16n8k32_i8(i32 d[4], const u32 a[4], const u32 b[2]): wraps
  *   rp_ldmatrix_x2(u32 r[2], row) rp_ldmatrix_x4(u32 r[4], row) rp_ldmatrix_x2_trans rp_ldmatrix_x4_trans
+ * tensor cores, four warps, numbers 4 i to 4 i + 3 of the block, the same instructions in the same order (devices of 9.0 alone; only with
+ * RP_PRELUDE_WGMMA defined before the prelude, as nvrtc.c does for a text that has one of these): d of 64 x N += or = a of 64 x 16 times b
+ * of 16 x N. Warp w has rows 16 w on: d[4 j + v] is at row lane / 4 + v / 2 * 8, column 8 j + lane % 4 * 2 + v % 2; `a` in registers (_ra)
+ * lies as in mma_m16n8k16. Operands in shared memory are described by rp_wgmma_desc; accumulate 0: d is not read; across_a, across_b
+ * (constants): rows of the operand (columns of b) run fastest there, not K.
+ *   rp_wgmma_desc(p, leading, stride, swizzle 0, 32, 64 or 128): p in dynamic shared memory, bytes, all multiples of 16; + bytes / 16: p
+ *   that much further. Let c be pieces of 16 bytes, 8 elements, and s = swizzle / 16 (0: 1), rows those of a or columns of b; then
+ *   (row, K) lies, K fastest, at row % 8 * 16 s + row / 8 * stride + (s > 1: 16, else leading) * c of K, s >= 2: K in one row of s;
+ *   rows fastest, at (c of rows) % s * 16 + (c of rows) / s * leading + K % 8 * 16 s + K / 8 * stride, and without swizzle at
+ *   (c of rows) * stride + K % 8 * 16 + K / 8 * leading; of each address, counted from a multiple of 1024, bits 7.. are then xored
+ *   to bits 4..: three, two, one of them
+ *   rp_wgmma_fence() before the first one, and where d or a were written since; rp_wgmma_commit() ends a group; rp_wgmma_wait(n: groups
+ *   that may still be in flight, a constant 0..7); rp_wgmma_hold(d, n): behind it, d is not read, nor written, earlier than here
+ *   rp_fence_proxy_async(): what the thread has stored to shared memory is there for matrices; then a barrier
+ *   rp_wgmma_n8_f16 rp_wgmma_n8_bf16 rp_wgmma_n8_f16_ra rp_wgmma_n8_bf16_ra
+ *   rp_wgmma_n16_f16 rp_wgmma_n16_bf16 rp_wgmma_n16_f16_ra rp_wgmma_n16_bf16_ra
+ *   rp_wgmma_n32_f16 rp_wgmma_n32_bf16 rp_wgmma_n32_f16_ra rp_wgmma_n32_bf16_ra
+ *   rp_wgmma_n48_f16 rp_wgmma_n48_bf16 rp_wgmma_n48_f16_ra rp_wgmma_n48_bf16_ra
+ *   rp_wgmma_n64_f16 rp_wgmma_n64_bf16 rp_wgmma_n64_f16_ra rp_wgmma_n64_bf16_ra
+ *   rp_wgmma_n80_f16 rp_wgmma_n80_bf16 rp_wgmma_n80_f16_ra rp_wgmma_n80_bf16_ra
+ *   rp_wgmma_n96_f16 rp_wgmma_n96_bf16 rp_wgmma_n96_f16_ra rp_wgmma_n96_bf16_ra
+ *   rp_wgmma_n128_f16 rp_wgmma_n128_bf16 rp_wgmma_n128_f16_ra rp_wgmma_n128_bf16_ra
+ *   rp_wgmma_n160_f16 rp_wgmma_n160_bf16 rp_wgmma_n160_f16_ra rp_wgmma_n160_bf16_ra
+ *   rp_wgmma_n192_f16 rp_wgmma_n192_bf16 rp_wgmma_n192_f16_ra rp_wgmma_n192_bf16_ra
+ *   rp_wgmma_n256_f16 rp_wgmma_n256_bf16 rp_wgmma_n256_f16_ra rp_wgmma_n256_bf16_ra
  * [end]
  */
 #define RP_FN static __device__ __forceinline__
@@ -572,3 +597,128 @@ RP_FN void rp_mma_m16n8k32_i8(rp_i32 *d, const rp_u32 *a, const rp_u32 *b) {
     }
 RP__LDMATRIX(, "")
 RP__LDMATRIX(_trans, ".trans")
+
+/* ---- Tensor cores, a warpgroup ---- */
+
+#ifdef RP_PRELUDE_WGMMA
+RP_FN rp_u64 rp_wgmma_desc(const void *p, rp_u32 leading, rp_u32 stride, int swizzle) {
+    const rp_u64 mode = swizzle == 128 ? 1 : swizzle == 64 ? 2 : swizzle == 32 ? 3 : 0;
+    return (rp_u64)((rp__shared_address(p) & 0x3ffffu) >> 4) | (rp_u64)(leading >> 4) << 16 |
+           (rp_u64)(stride >> 4) << 32 | mode << 62;
+}
+RP_FN void rp_wgmma_hold(float *d, int n) {
+    _Pragma("unroll") for (int i = 0; i < n; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+#if defined __CUDA_ARCH_FEAT_SM90_ALL
+RP_FN void rp_fence_proxy_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+RP_FN void rp_wgmma_fence(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+RP_FN void rp_wgmma_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+RP_FN void rp_wgmma_wait(int n) {
+    switch (n) { /* the operand is an immediate; a constant n leaves one case */
+    case 7: asm volatile("wgmma.wait_group.sync.aligned 7;" ::: "memory"); break;
+    case 6: asm volatile("wgmma.wait_group.sync.aligned 6;" ::: "memory"); break;
+    case 5: asm volatile("wgmma.wait_group.sync.aligned 5;" ::: "memory"); break;
+    case 4: asm volatile("wgmma.wait_group.sync.aligned 4;" ::: "memory"); break;
+    case 3: asm volatile("wgmma.wait_group.sync.aligned 3;" ::: "memory"); break;
+    case 2: asm volatile("wgmma.wait_group.sync.aligned 2;" ::: "memory"); break;
+    case 1: asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); break;
+    default: asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); break;
+    }
+}
+/* Names of so many accumulators, and the operands that they are. */
+#define RP__WGMMA_R4 "%0, %1, %2, %3"
+#define RP__WGMMA_R8 RP__WGMMA_R4 ", %4, %5, %6, %7"
+#define RP__WGMMA_R16 RP__WGMMA_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define RP__WGMMA_R24 RP__WGMMA_R16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define RP__WGMMA_R32 RP__WGMMA_R24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define RP__WGMMA_R40 RP__WGMMA_R32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define RP__WGMMA_R48 RP__WGMMA_R40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define RP__WGMMA_R64 RP__WGMMA_R48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define RP__WGMMA_R80 RP__WGMMA_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define RP__WGMMA_R96 RP__WGMMA_R80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define RP__WGMMA_R128                                                                                                 \
+    RP__WGMMA_R96                                                                                                      \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define RP__WGMMA_D4 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define RP__WGMMA_D8 RP__WGMMA_D4, "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+#define RP__WGMMA_D16                                                                                                  \
+    RP__WGMMA_D8, "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+#define RP__WGMMA_D24                                                                                                  \
+    RP__WGMMA_D16, "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),          \
+        "+f"(d[23])
+#define RP__WGMMA_D32                                                                                                  \
+    RP__WGMMA_D24, "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),          \
+        "+f"(d[31])
+#define RP__WGMMA_D40                                                                                                  \
+    RP__WGMMA_D32, "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]),          \
+        "+f"(d[39])
+#define RP__WGMMA_D48                                                                                                  \
+    RP__WGMMA_D40, "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]),          \
+        "+f"(d[47])
+#define RP__WGMMA_D64                                                                                                  \
+    RP__WGMMA_D48, "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),          \
+        "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),        \
+        "+f"(d[63])
+#define RP__WGMMA_D80                                                                                                  \
+    RP__WGMMA_D64, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]),          \
+        "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]),        \
+        "+f"(d[79])
+#define RP__WGMMA_D96                                                                                                  \
+    RP__WGMMA_D80, "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]),          \
+        "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]),        \
+        "+f"(d[95])
+#define RP__WGMMA_D128                                                                                                 \
+    RP__WGMMA_D96, "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]),       \
+        "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),              \
+        "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]),              \
+        "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]),              \
+        "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+#define RP__WGMMA_ASM(n, k, type, a, order, last, ...)                                                                 \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" last ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n                \
+                 "k16.f32." type "." type " {" RP__WGMMA_R##k "}, " a ", p, 1, 1, " order ";\n}"                       \
+                 : RP__WGMMA_D##k                                                                                      \
+                 : __VA_ARGS__)
+/* k: accumulators a thread, the number of the first operand behind them; k1 to k5: the next ones. Constants leave one case. */
+#define RP__WGMMA(n, k, k1, k2, k3, k4, k5, name, type)                                                                \
+    RP_FN void rp_wgmma_n##n##_##name(float *d, rp_u64 a, rp_u64 b, int accumulate, int across_a, int across_b) {      \
+        if (across_a && across_b)                                                                                      \
+            RP__WGMMA_ASM(n, k, type, "%" #k ", %" #k1, "1, 1", #k2, "l"(a), "l"(b), "r"(accumulate));                 \
+        else if (across_a)                                                                                             \
+            RP__WGMMA_ASM(n, k, type, "%" #k ", %" #k1, "1, 0", #k2, "l"(a), "l"(b), "r"(accumulate));                 \
+        else if (across_b)                                                                                             \
+            RP__WGMMA_ASM(n, k, type, "%" #k ", %" #k1, "0, 1", #k2, "l"(a), "l"(b), "r"(accumulate));                 \
+        else                                                                                                           \
+            RP__WGMMA_ASM(n, k, type, "%" #k ", %" #k1, "0, 0", #k2, "l"(a), "l"(b), "r"(accumulate));                 \
+    }                                                                                                                  \
+    RP_FN void rp_wgmma_n##n##_##name##_ra(float *d, const rp_u32 *a, rp_u64 b, int accumulate, int across_b) {        \
+        if (across_b)                                                                                                  \
+            RP__WGMMA_ASM(n, k, type, "{%" #k ", %" #k1 ", %" #k2 ", %" #k3 "}, %" #k4, "1", #k5, "r"(a[0]),           \
+                          "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                                   \
+        else                                                                                                           \
+            RP__WGMMA_ASM(n, k, type, "{%" #k ", %" #k1 ", %" #k2 ", %" #k3 "}, %" #k4, "0", #k5, "r"(a[0]),           \
+                          "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                                   \
+    }
+#else /* no text for these devices calls them */
+RP_FN void rp_fence_proxy_async(void) { __trap(); }
+RP_FN void rp_wgmma_fence(void) { __trap(); }
+RP_FN void rp_wgmma_commit(void) { __trap(); }
+RP_FN void rp_wgmma_wait(int) { __trap(); }
+#define RP__WGMMA(n, k, k1, k2, k3, k4, k5, name, type)                                                                \
+    RP_FN void rp_wgmma_n##n##_##name(float *, rp_u64, rp_u64, int, int, int) { __trap(); }                            \
+    RP_FN void rp_wgmma_n##n##_##name##_ra(float *, const rp_u32 *, rp_u64, int, int) { __trap(); }
+#endif
+#define RP__WGMMAS(n, k, k1, k2, k3, k4, k5)                                                                           \
+    RP__WGMMA(n, k, k1, k2, k3, k4, k5, f16, "f16")                                                                    \
+    RP__WGMMA(n, k, k1, k2, k3, k4, k5, bf16, "bf16")
+RP__WGMMAS(8, 4, 5, 6, 7, 8, 9)
+RP__WGMMAS(16, 8, 9, 10, 11, 12, 13)
+RP__WGMMAS(32, 16, 17, 18, 19, 20, 21)
+RP__WGMMAS(48, 24, 25, 26, 27, 28, 29)
+RP__WGMMAS(64, 32, 33, 34, 35, 36, 37)
+RP__WGMMAS(80, 40, 41, 42, 43, 44, 45)
+RP__WGMMAS(96, 48, 49, 50, 51, 52, 53)
+RP__WGMMAS(128, 64, 65, 66, 67, 68, 69)
+RP__WGMMAS(160, 80, 81, 82, 83, 84, 85)
+RP__WGMMAS(192, 96, 97, 98, 99, 100, 101)
+RP__WGMMAS(256, 128, 129, 130, 131, 132, 133)
+#endif

@@ -25,9 +25,9 @@ enum {
     LONGER
 };
 /* RP_MATH of the text; a family of orders each. */
-typedef enum math { FMA, MMA, TF32, BF16X3, INTEGER } math;
+typedef enum math { FMA, MMA, TF32, BF16X3, INTEGER, WGMMA } math;
 
-/* tm x tn results; bytes of K a step; warps above each other and side by side, or (fma) results a thread; tiles in flight; blocks that
+/* tm x tn results; bytes of K a step; warps (wgmma: warpgroups) above each other and side by side, or (fma) results a thread; tiles in flight; blocks that
  * a multiprocessor holds; clocks of a step of one block alone on a multiprocessor, and of each further one beside it, as measured on
  * an H200. */
 static const struct tile {
@@ -43,12 +43,15 @@ static const struct tile {
     {128, 128, 64, 8, 8, 3, 1, 4000, 3840},  {64, 64, 128, 8, 4, 3, 3, 2200, 1750},
     {32, 64, 128, 4, 4, 4, 4, 1450, 940},    {32, 32, 128, 4, 2, 4, 4, 900, 530},
     {16, 64, 128, 2, 4, 4, 4, 1040, 690},    {64, 16, 128, 4, 2, 4, 4, 1040, 690}, /* fma */
+    {128, 256, 128, 2, 1, 4, 1, 1300, 1300}, {128, 128, 128, 2, 1, 3, 2, 800, 700},
+    {64, 128, 128, 1, 2, 4, 2, 560, 420},    {64, 64, 128, 1, 1, 4, 3, 420, 240}, /* warpgroups */
 };
-enum { FIRST_FMA = 9, N_TILES = sizeof shapes / sizeof *shapes };
+enum { FIRST_FMA = 9, FIRST_WGMMA = 15, N_TILES = sizeof shapes / sizeof *shapes };
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 static unsigned threads_of(const struct tile *t) {
-    return t - shapes < FIRST_FMA ? 32u * t->wm * t->wn : (unsigned)(t->tm / t->wm * (t->tn / t->wn));
+    const unsigned units = (unsigned)t->wm * t->wn, row = (unsigned)(t - shapes);
+    return row < FIRST_FMA ? 32u * units : row < FIRST_WGMMA ? (unsigned)t->tm * t->tn / units : 128u * units;
 }
 static math math_of(uint64_t facts) { return (math)(facts >> MATH & 7); }
 static unsigned bytes_of(uint64_t facts) { return (unsigned)rp__dtype_bytes((rp_dtype)(facts & 15)); }
@@ -62,6 +65,7 @@ static unsigned tile_bytes(uint64_t facts, unsigned rows, unsigned depth, bool a
     const unsigned bytes = bytes_of(facts), c = 16 / bytes;
     const math m = math_of(facts);
     const bool k_fast = m == INTEGER || along;
+    if (m == WGMMA) return rows * depth * bytes;
     return (k_fast ? rows * (depth + c) : depth * (rows + (m == TF32 || m == BF16X3 ? 8 : c))) * bytes;
 }
 
@@ -71,7 +75,7 @@ static uint32_t room_of(uint64_t facts) {
     const unsigned depth = depth_of(facts) / bytes_of(facts);
     const unsigned tiles = stages_of(facts) * (tile_bytes(facts, t->tm, depth, bit(facts, A_ALONG)) +
                                                tile_bytes(facts, t->tn, depth, bit(facts, B_ALONG)));
-    const unsigned out = t->tm * (t->tn + 4u) * 4u;
+    const unsigned out = t->tm * (t->tn + 8u) * 4u;
     return tiles > out ? tiles : out;
 }
 
@@ -95,7 +99,10 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_INDEX %s\n#define RP_LONG %d\n#define RP_LONGER %d\n#define RP_SPLIT %u\n",
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", bit(facts, LONG), bit(facts, LONGER), split);
     static const char *const steps[] = {"", "m16n8k16", "m16n8k8", "", "m16n8k32"};
-    if (*steps[m])
+    if (m == WGMMA)
+        rp__text_add(out, "#define RP_GROUP_MMA rp_wgmma_n%u_%s\n#define RP_GROUP_D %u\n", t->tn / t->wn,
+                     rp__dtypes[dtype].short_name, t->tn / t->wn / 2u);
+    else if (*steps[m])
         rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_%s_%s(d, a, b)\n", steps[m],
                      m == TF32 ? "tf32" : rp__dtypes[dtype].short_name);
     if (split > 1)
@@ -106,6 +113,7 @@ static void macros(uint64_t facts, rp__text *out) {
     else
         rp__text_puts(out, "#define RP_CLUSTER\n");
     rp__text_write(out, rp__embed_mma_cuh, rp__embed_mma_cuh_len);
+    if (m == WGMMA) rp__text_write(out, rp__embed_wgmma_cuh, rp__embed_wgmma_cuh_len);
 }
 
 /* ---- which of them */
@@ -116,14 +124,21 @@ static int64_t over(int64_t n, int64_t by) { return (n + by - 1) / by; }
  * for adding them up. */
 static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
     const bool narrow = p->m <= 16 || p->n <= 16;
-    const int64_t rows = p->m <= 16 ? 16 : narrow ? 64 : 32, columns = p->n <= 16 ? 16 : narrow || m == FMA ? 64 : 32;
+    const int64_t rows = m == WGMMA   ? 64
+                         : p->m <= 16 ? 16
+                         : narrow     ? 64
+                                      : 32,
+                  columns = m == WGMMA           ? 64
+                            : p->n <= 16         ? 16
+                            : narrow || m == FMA ? 64
+                                                 : 32;
     const int64_t blocks = over(p->m, rows) * over(p->n, columns) * p->batch;
     const int64_t most = m == FMA ? 2 * (int64_t)d->multiprocessors : d->multiprocessors,
                   least = m == FMA                        ? 64
                           : rp__dtype_bytes(p->dtype) > 2 ? (narrow ? 96 : 256)
                           : narrow                        ? 192
                                                           : 1024;
-    const unsigned limit = narrow || p->k > 4096 || m == MMA || m == INTEGER ? 3 : 1;
+    const unsigned limit = narrow || p->k > 4096 || m == MMA || m == WGMMA || m == INTEGER ? 3 : 1;
     unsigned split = 0;
     if (d->arch < 90) return 0;
     while (split < limit && blocks << (split + 1) <= most && p->k >= least << (split + 1)) split++;
@@ -139,10 +154,18 @@ static double clocks_of(const rp__matmul *p, const rp__device *d, unsigned split
     return steps * (t->alone + (together - 1) * t->beside) + t->tm * t->tn / 16.0; /* and of storing */
 }
 
-static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsigned split, double *clocks) {
+/* async: copies go straight into shared memory; else the largest tiles of 16-bit floats would wait in more registers than there are. */
+static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsigned split, bool async, double *clocks) {
     unsigned best = N_TILES;
-    for (unsigned k = m == FMA ? FIRST_FMA : 0; k < (m == FMA ? N_TILES : FIRST_FMA); k++) {
+    const unsigned from = m == FMA     ? FIRST_FMA
+                          : m == WGMMA ? FIRST_WGMMA
+                                       : 0,
+                   to = m == FMA     ? FIRST_WGMMA
+                        : m == WGMMA ? N_TILES
+                                     : FIRST_FMA;
+    for (unsigned k = from; k < to; k++) {
         if ((m == TF32 || m == BF16X3) && shapes[k].tn > 128) continue; /* more shared memory than there is */
+        if (m == WGMMA && !async && shapes[k].tn > 128) continue;
         const double c = clocks_of(p, d, split, &shapes[k]);
         if (best < N_TILES && c >= *clocks) continue;
         best = k;
@@ -151,18 +174,40 @@ static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsign
     return best;
 }
 
-static const rp__order_family families[] = {[FMA] = RP__FAMILY_FMA,
-                                            [MMA] = RP__FAMILY_MMA,
-                                            [TF32] = RP__FAMILY_TF32,
-                                            [BF16X3] = RP__FAMILY_BF16X3,
-                                            [INTEGER] = RP__FAMILY_INTEGER};
+static const rp__order_family families[] = {
+    [FMA] = RP__FAMILY_FMA,       [MMA] = RP__FAMILY_MMA,         [TF32] = RP__FAMILY_TF32,
+    [BF16X3] = RP__FAMILY_BF16X3, [INTEGER] = RP__FAMILY_INTEGER, [WGMMA] = RP__FAMILY_WGMMA};
+
+/* Of a launch and of adding up shares through a cluster; bytes a clock of memory. */
+enum { LAUNCH = 3000, ADD_SHARES = 1500, BYTES = 2400 };
+
+static double modelled(const rp__matmul *p, const rp__device *d, math m, unsigned split) {
+    double clocks = 0;
+    (void)tile_of(p, d, m, split, true, &clocks);
+    return clocks + (split ? ADD_SHARES : 0);
+}
+
+/* Whether 16-bit floats are multiplied by warpgroups: their tiles have 64 rows and columns at least. */
+static bool by_groups(const rp__matmul *p, const rp__device *d) {
+    return d->arch == 90 && p->m > 16 && p->n > 16 &&
+           modelled(p, d, WGMMA, split_of(p, d, WGMMA)) < modelled(p, d, MMA, split_of(p, d, MMA));
+}
 
 /* How tensor cores multiply these operands; false: not at all. */
 static bool tensor_math(const rp__problem *p, math *m) {
+    rp__matmul read;
     if (p->device->arch < 80) return false;
     switch (p->o[0].dtype) {
     case RP_F16:
-    case RP_BF16: *m = MMA; return true;
+    case RP_BF16:
+        if (p->order != RP__ORDER_ELSEWHERE) {
+            const rp__order_family wanted = rp__order_family_of(p->order);
+            *m = wanted == RP__FAMILY_WGMMA ? WGMMA : MMA;
+            return wanted == families[*m] && (*m == MMA || p->device->arch == 90);
+        }
+        rp__matmul_read(p->o, 3, &read);
+        *m = by_groups(&read, p->device) ? WGMMA : MMA;
+        return true;
     case RP_I8: *m = INTEGER; return true;
     case RP_F32:
         if (p->order != RP__ORDER_ELSEWHERE) {
@@ -223,11 +268,11 @@ static bool plain_serves(const rp__problem *p, size_t *workspace) {
 /* f32 by fma: above so many cuBLASLt is faster, and for fewer than four rows or columns, of which tiles would be nearly empty. */
 #define LARGE_FMA (INT64_C(1) << 27)
 
-/* Of a launch and of adding up shares through a cluster; bytes a clock of memory. */
-enum { LAUNCH = 3000, ADD_SHARES = 1500, BYTES = 2400 };
-/* The same of cuBLASLt: clocks of a launch, of 128 bytes of K, multiply-adds a clock and multiprocessor. A launch of ours that takes a little
+/* Of cuBLASLt: clocks of a launch, of 128 bytes of K, multiply-adds a clock and multiprocessor. A launch of ours that takes a little
  * longer is still better: what follows may join it, and what it computes need not be copied out of a graph. */
-static const struct peer { double launch, step, rate; } peers[] = {[MMA] = {4500, 80, 1600}, [TF32] = {7000, 80, 800}};
+static const struct peer {
+    double launch, step, rate;
+} peers[] = {[MMA] = {4500, 80, 1600}, [WGMMA] = {4500, 80, 1600}, [TF32] = {7000, 80, 800}};
 
 static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
     const unsigned split = wanted_split(p, read, m);
@@ -236,7 +281,7 @@ static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
                          ((double)read->m * (double)read->n + ((double)read->m + (double)read->n) * (double)read->k) /
                          BYTES;
     double steps = 0;
-    (void)tile_of(read, p->device, m, split, &steps);
+    (void)tile_of(read, p->device, m, split, true, &steps);
     const double ours = LAUNCH + (split ? ADD_SHARES : 0) + (steps > moved ? steps : moved);
     const double work = rp__problem_work(p) / (peers[m].rate * p->device->multiprocessors);
     const double theirs =
@@ -250,7 +295,7 @@ static double tensor_cost(const rp__problem *p) {
     const double work = rp__problem_work(p);
     rp__matmul_read(p->o, 3, &read);
     if (work < (double)SMALL_TENSOR || read.k < 32 || !tensor_math(p, &m)) return work + 1;
-    if (m != MMA && m != TF32) return 1; /* no library has these */
+    if (m != MMA && m != WGMMA && m != TF32) return 1; /* no library has these */
     return is_sooner(p, &read, m) ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
 }
 static double plain_cost(const rp__problem *p) {
@@ -282,18 +327,19 @@ static rp_status set_tiles(const rp__problem *p, const rp__matmul *read, math m,
                            rp__launch *out, uint64_t *facts) {
     const unsigned split = wanted_split(p, read, m);
     double clocks = 0;
-    const unsigned tile = tile_of(read, p->device, m, split, &clocks);
-    const struct tile *t = &shapes[tile];
     const int64_t share = split ? over(over(read->k, INT64_C(1) << split), 32) * 32 : read->k,
                   c = 16 / (int64_t)rp__dtype_bytes(read->dtype);
-    *facts = (uint64_t)read->dtype | (uint64_t)read->n_batch << BATCH | (uint64_t)m << MATH | (uint64_t)tile << TILE |
-             (uint64_t)split << SPLIT | (uint64_t)read->bias << BIAS | (uint64_t)wide << WIDE;
+    *facts = (uint64_t)read->dtype | (uint64_t)read->n_batch << BATCH | (uint64_t)m << MATH | (uint64_t)split << SPLIT |
+             (uint64_t)read->bias << BIAS | (uint64_t)wide << WIDE;
     readings(&p->o[1], read->m, read->am, read->ak, read->sa, read, m, A_ALONG, A_WIDE, facts);
     readings(&p->o[2], read->n, read->bn, read->bk, read->sb, read, m, B_ALONG, B_WIDE, facts);
     bool out_wide = (uintptr_t)p->o[0].base % 16 == 0 && p->o[0].base && read->on == 1 && read->n % c == 0 &&
                     (read->m == 1 || read->om % c == 0);
     for (unsigned d = 0; d < read->n_batch; d++) out_wide = out_wide && read->so[d] % c == 0;
     *facts |= (uint64_t)out_wide << OUT_WIDE;
+    const unsigned tile = tile_of(read, p->device, m, split, is_async(*facts), &clocks);
+    const struct tile *t = &shapes[tile];
+    *facts |= (uint64_t)tile << TILE;
     if (m == FMA)
         *facts |= (uint64_t)(share > RP__PRODUCT_BLOCK) << LONG |
                   (uint64_t)(share > (int64_t)RP__PRODUCT_BLOCK * RP__PRODUCT_GROUP) << LONGER;

@@ -4,10 +4,11 @@
  *   0 fma of f32 in the order of kernel/product.h     1 tensor cores, f16 or bf16, 16 of K a step, sums in f32
  *   2 tensor cores, f32 rounded to tf32, 8 a step     3 tensor cores, f32 as the sum of two bf16, 16 a step: low x high, high x low,
  *   4 tensor cores, i8, 32 a step, sums in i32          high x high
+ *   5 as 1, by instructions of warpgroups (wgmma.cuh)
  * So the bits depend on RP_MATH, K and RP_SPLIT (product.c: a function of the sizes), not on tiles, strides or alignment.
  *
  * Macros of product.c: RP_NAME, RP_T, RP_LOAD, RP_STORE, RP_MULADD, RP_BLOCK, RP_GROUP as in matmul.cuh; RP_SUM type of sums; RP_TM,
- * RP_TN, RP_TK; RP_THREADS; RP_STAGES tiles in flight; RP_WM x RP_WN warps (tensor cores); RP_TI x RP_TJ results a thread (fma);
+ * RP_TN, RP_TK; RP_THREADS; RP_STAGES tiles in flight; RP_WM x RP_WN warps (5: warpgroups) of tensor cores; RP_TI x RP_TJ results a thread (fma);
  * RP_SPLIT; RP_A_ALONG, RP_B_ALONG: neighbours in a warp read neighbours of K; RP_A_WIDE, RP_B_WIDE: 16 bytes at once; RP_OUT_WIDE:
  * so the result; RP_BATCH, RP_BIAS, RP_REST, RP_INDEX as in matmul.cuh; RP_LONG, RP_LONGER: a share is more than a block, than a group.
  * Words: those of matmul.cuh. */
@@ -15,17 +16,26 @@ typedef struct {
     rp_u64 w[14 + 4 * RP_BATCH + RP_REST];
 } RP_WORDS;
 
-#define RP_MMA (RP_MATH > 0)
+#define RP_GROUPED (RP_MATH == 5)
+#define RP_MMA (RP_MATH > 0 && !RP_GROUPED)
 /* Does K run fastest in shared memory? */
 #define RP_A_K (RP_MATH == 4 || RP_A_ALONG)
 #define RP_B_K (RP_MATH == 4 || RP_B_ALONG)
 #define RP_PAD_ACROSS (RP_MATH == 2 || RP_MATH == 3 ? 8 : RP_C)
+#if RP_GROUPED
+#define RP_A_SIZE (RP_TM * RP_TK)
+#define RP_B_SIZE (RP_TN * RP_TK)
+#define RP_GROUP_M (RP_TM / RP_WM / 64) /* instructions above each other */
+#define RP_GROUP_N (RP_TN / RP_WN)
+#else
 #define RP_A_ROW (RP_A_K ? RP_TK + RP_C : RP_TM + RP_PAD_ACROSS)
 #define RP_B_ROW (RP_B_K ? RP_TK + RP_C : RP_TN + RP_PAD_ACROSS)
 #define RP_A_SIZE ((RP_A_K ? RP_TM : RP_TK) * RP_A_ROW)
 #define RP_B_SIZE ((RP_B_K ? RP_TN : RP_TK) * RP_B_ROW)
+#endif
 #define RP_ASYNC ((RP_A_WIDE || RP_ELEMENT >= 4) && (RP_B_WIDE || RP_ELEMENT >= 4))
-#if RP_MMA
+#if RP_GROUPED
+#elif RP_MMA
 #define RP_FM (RP_TM / RP_WM / 16) /* fragments of a warp */
 #define RP_FN_ (RP_TN / RP_WN / 8)
 #define RP_GROUPS (RP_MATH == 3 ? 2 : 1)          /* of 32 bytes of K, a step */
@@ -46,15 +56,30 @@ rp_column_part;
 #define RP_ROW(i) (RP_A_K ? (i)*RP_TY + ty : (i) / RP_VI * (RP_TY * RP_VI) + ty * RP_VI + (i) % RP_VI)
 #define RP_COLUMN(j) (RP_B_K ? (j)*RP_TX + tx : (j) / RP_VJ * (RP_TX * RP_VJ) + tx * RP_VJ + (j) % RP_VJ)
 #endif
-#define RP_OUT_ROW (RP_TN + 4)
+#define RP_OUT_ROW (RP_TN + 8) /* pairs of four rows, and quads of neighbours, lie in different banks */
 #define RP_OUT_V (RP_OUT_WIDE ? RP_C : 1)
 typedef struct __align__(RP_OUT_V * sizeof(RP_T)) {
     RP_T e[RP_OUT_V];
 }
 rp_out_part;
+/* Sums as they go through shared memory. */
+typedef struct __align__(8) {
+    RP_SUM e[2];
+}
+rp_sum_pair;
+#define RP_SUM_V (RP_OUT_V < 4 ? 1 : 4)
+typedef struct __align__(RP_SUM_V * sizeof(RP_SUM)) {
+    RP_SUM e[RP_SUM_V];
+}
+rp_sum_part;
+#if RP_GROUPED
+#define RP_SEES() RP_GROUP_SEES();
+#else
+#define RP_SEES()
+#endif
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
-    extern __shared__ __align__(16) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
+    extern __shared__ __align__(1024) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
     RP_T *sa = (RP_T *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
     RP_SUM *st = (RP_SUM *)room;
     const int t = (int)threadIdx.x, rank = (int)(blockIdx.x % RP_SPLIT);
@@ -83,12 +108,20 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     RP_T *out = (RP_T *)p.w[0] + ob;
     const RP_T *a = (const RP_T *)p.w[1] + (ab + m0 * am), *b = (const RP_T *)p.w[2] + (bb + n0 * bn);
     (void)out;
-#if !RP_ASYNC
+#if !RP_ASYNC && !RP_GROUPED
     RP_T ha[RP_A_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TM)], hb[RP_B_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TN)];
     (void)ha, (void)hb;
 #endif
 /* The tile at `at` of K into slot `slot`, or into registers first. */
-#if RP_A_WIDE
+#if RP_GROUPED && RP_A_WIDE
+#define RP_READ_A(slot, at)                                                                                            \
+    rp_swizzled_copy(sa + (slot)*RP_A_SIZE, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG);
+#define RP_PUT_A(slot)
+#elif RP_GROUPED
+#define RP_READ_A(slot, at)                                                                                            \
+    rp_swizzled_elements(sa + (slot)*RP_A_SIZE, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG);
+#define RP_PUT_A(slot)
+#elif RP_A_WIDE
 #define RP_READ_A(slot, at)                                                                                            \
     rp_tile_copy_vectors(sa + (slot)*RP_A_SIZE, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG,         \
                          RP_A_ROW);
@@ -102,7 +135,15 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #define RP_READ_A(slot, at) rp_tile_get(ha, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG);
 #define RP_PUT_A(slot) rp_tile_put(sa + (slot)*RP_A_SIZE, ha, t, RP_TM, RP_A_ALONG, RP_A_K, RP_A_ROW);
 #endif
-#if RP_B_WIDE
+#if RP_GROUPED && RP_B_WIDE
+#define RP_READ_B(slot, at)                                                                                            \
+    rp_swizzled_copy(sb + (slot)*RP_B_SIZE, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG);
+#define RP_PUT_B(slot)
+#elif RP_GROUPED
+#define RP_READ_B(slot, at)                                                                                            \
+    rp_swizzled_elements(sb + (slot)*RP_B_SIZE, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG);
+#define RP_PUT_B(slot)
+#elif RP_B_WIDE
 #define RP_READ_B(slot, at)                                                                                            \
     rp_tile_copy_vectors(sb + (slot)*RP_B_SIZE, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG,         \
                          RP_B_ROW);
@@ -116,7 +157,12 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #define RP_READ_B(slot, at) rp_tile_get(hb, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG);
 #define RP_PUT_B(slot) rp_tile_put(sb + (slot)*RP_B_SIZE, hb, t, RP_TN, RP_B_ALONG, RP_B_K, RP_B_ROW);
 #endif
-#if RP_MMA
+#if RP_GROUPED
+    const int lane = t % 32, wm = t / 128 / RP_WN, wn = t / 128 % RP_WN;
+    RP_SUM acc[RP_GROUP_M][RP_GROUP_D];
+    const rp_u64 ga = rp_swizzled_matrix(sa) + (rp_u64)(wm * RP_GROUP_M * 512),
+                 gb = rp_swizzled_matrix(sb) + (rp_u64)(wn * (RP_GROUP_N / 64) * 512);
+#elif RP_MMA
     const int lane = t % 32, wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
     RP_SUM acc[RP_FM][RP_FN_][4];
     _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
@@ -211,7 +257,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #endif
     int slot = 0;
 #if RP_ASYNC
-    _Pragma("unroll") for (int n = 0; n < RP_STAGES - 1; n++) {
+    _Pragma("unroll") for (int n = 0; n < RP_STAGES - 1 - RP_GROUPED; n++) {
         const RP_INDEX at = first + n * RP_TK;
         if (at < end) {
             RP_READ_A(n, at)
@@ -230,9 +276,50 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         RP_PUT_B(0)
     }
     rp_cp_async_wait(0);
+    RP_SEES()
     rp_barrier();
 #endif
-#if RP_ASYNC && RP_MMA
+#if RP_GROUPED
+    _Pragma("unroll 1") for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK) {
+#if RP_ASYNC
+        /* The tile is there. Behind the barrier all have multiplied the last but one, in whose place the next one to read goes. */
+        rp_cp_async_wait(RP_STAGES - 3);
+        RP_SEES()
+        rp_barrier();
+        RP_GROUP_PRODUCT(acc, RP_GROUP_M, ga + (rp_u64)(slot * (RP_A_SIZE / 8)), gb + (rp_u64)(slot * (RP_B_SIZE / 8)),
+                         RP_A_ALONG, RP_B_ALONG, k0 > first)
+        const RP_INDEX ahead = k0 + (RP_STAGES - 2) * RP_TK;
+        const int into = slot < 2 ? slot + RP_STAGES - 2 : slot - 2;
+        if (ahead < end) {
+            RP_READ_A(into, ahead)
+            RP_READ_B(into, ahead)
+        }
+        rp_cp_async_commit();
+        RP_GROUP_WAIT(1);
+        slot = slot == RP_STAGES - 1 ? 0 : slot + 1;
+#else
+        RP_GROUP_PRODUCT(acc, RP_GROUP_M, ga + (rp_u64)(slot * (RP_A_SIZE / 8)), gb + (rp_u64)(slot * (RP_B_SIZE / 8)),
+                         RP_A_ALONG, RP_B_ALONG, k0 > first)
+        if (k0 + RP_TK < end) {
+            RP_READ_A(slot ^ 1, k0 + RP_TK)
+            RP_READ_B(slot ^ 1, k0 + RP_TK)
+        }
+        rp_cp_async_commit();
+        RP_GROUP_WAIT(0);
+        rp_cp_async_wait(0);
+        RP_SEES()
+        rp_barrier();
+        slot ^= 1;
+#endif
+    }
+    RP_GROUP_END(acc, RP_GROUP_M)
+#if RP_SPLIT > 1
+    if (first >= end) {
+        _Pragma("unroll") for (int i = 0; i < RP_GROUP_M; i++) _Pragma("unroll") for (int v = 0; v < RP_GROUP_D; v++)
+            acc[i][v] = 0;
+    }
+#endif
+#elif RP_ASYNC && RP_MMA
     /* Fragments of a step are loaded while the step before is multiplied, across tiles too. */
     rp_cp_async_wait(RP_STAGES - 2);
     rp_barrier();
@@ -331,10 +418,18 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #endif
     /* The tile of results goes through shared memory, so that neighbours in a warp store neighbours; blocks of a cluster share out its
      * rows. */
-#if RP_MMA
-    RP_EACH _Pragma("unroll") for (int v = 0; v < 4; v++)
-        st[(wm * (RP_TM / RP_WM) + i * 16 + lane / 4 + v / 2 * 8) * RP_OUT_ROW + wn * (RP_TN / RP_WN) + j * 8 +
-           lane % 4 * 2 + v % 2] = acc[i][j][v];
+#if RP_GROUPED
+    _Pragma("unroll") for (int i = 0; i < RP_GROUP_M; i++) _Pragma("unroll") for (int v = 0; v < RP_GROUP_D; v += 2) {
+        const int r = (wm * RP_GROUP_M + i) * 64 + t / 32 % 4 * 16 + lane / 4 + v / 2 % 2 * 8;
+        const rp_sum_pair two = {acc[i][v], acc[i][v + 1]};
+        *(rp_sum_pair *)&st[r * RP_OUT_ROW + wn * RP_GROUP_N + v / 4 * 8 + lane % 4 * 2] = two;
+    }
+#elif RP_MMA
+    RP_EACH _Pragma("unroll") for (int v = 0; v < 4; v += 2) {
+        const rp_sum_pair two = {acc[i][j][v], acc[i][j][v + 1]};
+        *(rp_sum_pair *)&st[(wm * (RP_TM / RP_WM) + i * 16 + lane / 4 + v / 2 * 8) * RP_OUT_ROW + wn * (RP_TN / RP_WN) +
+                            j * 8 + lane % 4 * 2] = two;
+    }
 #else
     _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++)
         st[RP_ROW(i) * RP_OUT_ROW + RP_COLUMN(j)] =
@@ -358,15 +453,20 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #if !RP_REST
         rp_out_part part;
 #endif
+#if RP_SPLIT == 1
+        rp_sum_part sums[RP_OUT_V / RP_SUM_V];
+        _Pragma("unroll") for (int v = 0; v < RP_OUT_V / RP_SUM_V; v++) sums[v] =
+            *(const rp_sum_part *)&st[r * RP_OUT_ROW + j + v * RP_SUM_V];
+#endif
         _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v++) {
             const RP_INDEX n = n0 + j + v;
-            const RP_SUM *at = &st[r * RP_OUT_ROW + j + v];
 #if RP_SPLIT > 1
+            const RP_SUM *at = &st[r * RP_OUT_ROW + j + v];
             RP_SUM x = RP_CLUSTER_READ(at, 0, RP_SPLIT);
             _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) x =
                 x + RP_CLUSTER_READ(at, other, RP_SPLIT);
 #else
-            RP_SUM x = *at;
+            RP_SUM x = sums[v / RP_SUM_V].e[v % RP_SUM_V];
 #endif
 #if RP_BIAS
             x = x + RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]);

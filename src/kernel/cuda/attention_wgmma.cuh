@@ -1,0 +1,469 @@
+/* Attention of f16 and bf16 by the matrix instructions of warpgroups (devices of 9.0): forward (RP_PART 0), gradients of keys and values (1),
+ * of queries (2). A warpgroup has 64 rows of a tile, a warp 16 of them, from its scores to the result: what a product of scores leaves in
+ * registers is, rounded, the operand of the next one. The other operands lie in shared memory, in blocks of 64 features whose rows of 128
+ * bytes are swizzled, and come by cp.async while the ones before are computed with. Sums run along keys, or queries, in order; exponentials
+ * are powers of two. The forward kernel multiplies the next scores, and the weights before, while it computes a tile's weights.
+ * Behind attention_common.cuh. Macros (attention.c): RP_NAME RP_WORDS RP_T RP_LOAD RP_STORE RP_PACK(low, high); RP_GROUPS warpgroups; RP_N keys
+ * (queries, in part 1) of a step; RP_D RP_V padded features and values; products rp_wgmma_: RP_MMA_N(d, a, b, accumulate) of RP_N columns,
+ * RP_MMA_D(d, a, b), RP_MMA_V of RP_D, RP_V columns, a in registers, added, b with its columns side by side; RP_MASK (1 bool, 2 f32, 3 RP_T),
+ * RP_CAUSAL, RP_DROPOUT; RP_GENERAL: scores are scaled one by one; RP_WIDE: operands are read 16 bytes at once; RP_HALVES 2: keys and values
+ * have blocks of their own; RP_BLOCKS a multiprocessor. */
+#define RP_THREADS (128 * RP_GROUPS)
+#define RP_M (64 * RP_GROUPS)
+/* Elements of a tile of n rows; piece `chunk` of a row of it. */
+#define RP_TILE(n, width) (((width) + 63) / 64 * 64 * (n))
+#define RP_AT(n, row, chunk) (((chunk) / 8 * (n) + (row)) * 64 + (((chunk) ^ (row)) & 7) * 8)
+/* A tile of n rows as an operand: rows are rows, and the sum runs along features; or the sum runs along rows. And its next sixteen of them. */
+#define RP_ALONG(tile) rp_wgmma_desc(tile, 16, 1024, 128)
+#define RP_ALONG_NEXT(n, k) ((k) / 4 * (n)*8 + (k) % 4 * 2)
+#define RP_ACROSS(tile, n) rp_wgmma_desc(tile, (n)*128, 1024, 128)
+#define RP_ACROSS_NEXT(k) ((k)*128)
+
+/* Rows [first, first + n) of a tensor into a tile; zeros outside. */
+RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, int first, int n, int limit, int width,
+                    int features) {
+    const int t = (int)threadIdx.x, r0 = t / 8, chunk = t % 8, each = RP_THREADS / 8;
+    RP_T *place = to + RP_AT(n, r0, chunk);
+#if RP_WIDE
+    const RP_T *at = from + (first + r0) * row + chunk * 8;
+    const rp_i64 next = each * row;
+    const int all = first + n <= limit && features == width;
+    (void)column;
+    if (all) {
+        _Pragma("unroll") for (int j = 0; j < (n + each - 1) / each; j++, at += next) {
+            if (n % each && r0 + j * each >= n) break;
+            _Pragma("unroll") for (int b = 0; b < (width + 63) / 64; b++) {
+                if (b * 64 + chunk * 8 < width) rp_cp_async_16(place + b * n * 64 + j * each * 64, at + b * 64);
+            }
+        }
+        return;
+    }
+    _Pragma("unroll 1") for (int j = 0; j < (n + each - 1) / each; j++, at += next) {
+        if (n % each && r0 + j * each >= n) break;
+        _Pragma("unroll") for (int b = 0; b < (width + 63) / 64; b++) {
+            const int ok = first + r0 + j * each < limit && b * 64 + chunk * 8 < features;
+            if (b * 64 + chunk * 8 < width)
+                rp_cp_async_16_zfill(place + b * n * 64 + j * each * 64, ok ? at + b * 64 : from, ok ? 16 : 0);
+        }
+    }
+#else
+    for (int r = r0; r < n; r += each, place += each * 64) {
+        for (int b = 0; b < (width + 63) / 64; b++) {
+            rp_u32 two[4];
+            for (int j = 0; j < 4; j++) {
+                const int c = b * 64 + chunk * 8 + 2 * j, ok = first + r < limit;
+                const RP_T *at = from + (first + r) * row;
+                const rp_u32 low = ok && c < features ? at[c * column] : 0,
+                             high = ok && c + 1 < features ? at[(c + 1) * column] : 0;
+                two[j] = high << 16 | low;
+            }
+            const rp_u32x4 four = {two[0], two[1], two[2], two[3]};
+            rp_st_v4_u32((rp_u32 *)(void *)(place + b * n * 64), four);
+        }
+    }
+#endif
+}
+/* What was fetched is there, for all warps and for matrices, and what all warps have computed with may be written. */
+RP_FN void rp_fetched(void) {
+    rp_cp_async_wait(0);
+    rp_fence_proxy_async();
+    rp_barrier();
+}
+
+/* Results of a warp, 16 rows of `width` columns, through shared memory (its own rows of `tile`) to rows [first, ..) of y. */
+RP_FN void rp_give(const float *x, int width, float by0, float by1, RP_T *tile, RP_T *y, rp_i64 row, rp_i64 column,
+                   int first, int limit, int columns) {
+    const int lane = (int)threadIdx.x % 32, warp_row = (int)threadIdx.x / 32 * 16;
+    rp_warp_sync();
+    _Pragma("unroll") for (int j = 0; j < width / 8; j++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
+        const float by = h ? by1 : by0;
+        *(rp_u32 *)(void *)&tile[RP_AT(RP_M, warp_row + h * 8 + lane / 4, j) + lane % 4 * 2] =
+            RP_PACK(x[4 * j + 2 * h] * by, x[4 * j + 2 * h + 1] * by);
+    }
+    rp_warp_sync();
+    for (int i = lane; i < 16 * (width / 8); i += 32) {
+        const int r = warp_row + i / (width / 8), chunk = i % (width / 8);
+        if (first + r >= limit) continue;
+        const RP_T *from = &tile[RP_AT(RP_M, r, chunk)];
+        RP_T *to = y + (first + r) * row + chunk * 8 * column;
+        if (columns % 8 == 0 && column == 1 && ((rp_u64)to & 15) == 0) {
+            if (chunk * 8 < columns)
+                rp_st_v4_u32((rp_u32 *)(void *)to, rp_ld_v4_u32((const rp_u32 *)(const void *)from));
+        } else {
+            for (int c = 0; c < 8 && chunk * 8 + c < columns; c++) to[c * column] = from[c];
+        }
+    }
+}
+#define RP_ZERO(x, n) _Pragma("unroll") for (int v_ = 0; v_ < (n); v_++) x[v_] = 0
+
+/* x = rows a times rows b, each a tile's operand, over `width` features; begun. */
+#define RP_SCORES(x, a, rows_a, b, width)                                                                              \
+    {                                                                                                                  \
+        _Pragma("unroll") for (int k_ = 0; k_ < (width) / 16; k_++) {                                                  \
+            RP_MMA_N(x, (a) + RP_ALONG_NEXT(rows_a, k_), (b) + RP_ALONG_NEXT(RP_N, k_), k_ > 0);                       \
+        }                                                                                                              \
+        rp_wgmma_commit();                                                                                             \
+    }
+/* x += a, RP_N columns rounded, times the rows of tile b; begun. */
+#define RP_ADD(x, a, b, MMA)                                                                                           \
+    {                                                                                                                  \
+        _Pragma("unroll") for (int k_ = 0; k_ < RP_N / 16; k_++) { MMA(x, (a) + 4 * k_, (b) + RP_ACROSS_NEXT(k_)); }   \
+        rp_wgmma_commit();                                                                                             \
+    }
+/* Sums of a product, rounded, as an operand: two neighbours in one register lie in the same order there. */
+RP_FN void rp_round(rp_u32 *to, const float *x) {
+    _Pragma("unroll") for (int i = 0; i < RP_N / 4; i++) to[i] = RP_PACK(x[2 * i], x[2 * i + 1]);
+}
+
+#if RP_PART == 0
+/* Scores of a thread's two rows, row and row + 8, become weights. less: what the sums before are to be multiplied by. */
+RP_FN void rp_weigh(const RP_WORDS *w, float *s, float *most, float *sum, float *less, int row, int key, int edge,
+                    int head, int batch) {
+#define p (*w)
+    const int lane = (int)threadIdx.x % 32, rows = (int)p.w[W_ROWS], keys = (int)p.w[W_KEYS];
+    const float scale = (float)(rp_bits_f64(p.w[W_SCALE]) * 1.4426950408889634);
+    (void)rows, (void)head, (void)batch;
+#if RP_GENERAL
+    const char *mask =
+        (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
+    _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int i = 0; i < 4; i++) {
+        const int at = key + n * 8 + lane % 4 * 2 + i % 2;
+        s[4 * n + i] *= scale;
+        if (RP_MASK && row + i / 2 * 8 < rows && at < keys) s[4 * n + i] += rp_masked(w, mask, row + i / 2 * 8, at);
+    }
+#endif
+    if (edge) _Pragma("unroll") for (int h = 0; h < 2; h++) {
+            const int bound = (RP_CAUSAL && row + h * 8 + 1 < keys ? row + h * 8 + 1 : keys) - key - lane % 4 * 2;
+            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+                s[4 * n + 2 * h + c] = n * 8 + c < bound ? s[4 * n + 2 * h + c] : -RP_INF;
+        }
+    _Pragma("unroll") for (int h = 0; h < 2; h++) {
+        float m[2] = {most[h], most[h]}, total[2] = {0, 0};
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++) m[c] =
+            rp_fmax_f32(m[c], s[4 * n + 2 * h + c]);
+        m[0] = rp_fmax_f32(m[0], m[1]);
+        m[0] = rp_fmax_f32(m[0], rp_shfl_xor_f32(m[0], 1, 32));
+        m[0] = rp_fmax_f32(m[0], rp_shfl_xor_f32(m[0], 2, 32));
+        const float from = m[0] == -RP_INF ? 0 : m[0];
+#if RP_GENERAL
+        less[h] = rp_exp2_approx_f32(most[h] - from);
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+            s[4 * n + 2 * h + c] = rp_exp2_approx_f32(s[4 * n + 2 * h + c] - from);
+#else
+        const float minus = -from * scale;
+        less[h] = rp_exp2_approx_f32(rp_fma_f32(most[h], scale, minus));
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+            s[4 * n + 2 * h + c] = rp_exp2_approx_f32(rp_fma_f32(s[4 * n + 2 * h + c], scale, minus));
+#endif
+        most[h] = m[0];
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++) total[c] +=
+            s[4 * n + 2 * h + c];
+        sum[h] = sum[h] * less[h] + (total[0] + total[1]);
+#if RP_DROPOUT
+        const rp_u64 element =
+            (rp_u64)((((rp_i64)batch * (int)p.w[W_HEADS] + head) * rows + row + h * 8) * keys + key + lane % 4 * 2);
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) {
+            float kept[2];
+            rp_kept2(w, element + (rp_u64)(n * 8), kept);
+            s[4 * n + 2 * h] *= kept[0], s[4 * n + 2 * h + 1] *= kept[1];
+        }
+#endif
+    }
+#undef p
+}
+#endif
+
+#if RP_PART == 1
+/* Gradients of some keys (which & 1) and values (which & 2): a warp's rows are keys, columns are queries. */
+RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, rp_i64 batch, int kv) {
+#define p (*w)
+    const int t = (int)threadIdx.x, lane = t % 32, group_row = t / 128 * 64;
+    const int rows = (int)p.w[W_ROWS], keys = (int)p.w[W_KEYS], heads = (int)p.w[W_HEADS], group = (int)p.w[W_GROUP];
+    const int features = (int)p.w[W_FEATURES], values = (int)p.w[W_VALUES];
+    const float scale = (float)(rp_bits_f64(p.w[W_SCALE]) * 1.4426950408889634);
+    RP_T *sk = memory, *sv = sk + RP_TILE(RP_M, RP_D), *sq = sv + RP_TILE(RP_M, RP_V),
+         *sg = sq + 2 * RP_TILE(RP_N, RP_D);
+    float *sl = (float *)(void *)(sg + 2 * RP_TILE(RP_N, RP_V)), *sd = sl + 2 * RP_N;
+    float dk[RP_D / 2], dv[RP_V / 2];
+    if (which & 1) RP_ZERO(dk, RP_D / 2);
+    if (which & 2) RP_ZERO(dv, RP_V / 2);
+    rp_fetch(sk, RP_BASE(const RP_T, W_K, batch, kv), RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), key0, RP_M, keys, RP_D,
+             features);
+    if (which & 1)
+        rp_fetch(sv, RP_BASE(const RP_T, W_V, batch, kv), RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), key0, RP_M, keys, RP_V,
+                 values);
+    const int first = RP_CAUSAL ? key0 / RP_N : 0, blocks = (rows + RP_N - 1) / RP_N,
+              each = blocks > first ? blocks - first : 0, steps = each * group;
+    const rp_u64 ak = RP_ALONG(sk + group_row * 64), av = RP_ALONG(sv + group_row * 64);
+    const int row_of_warp = key0 + t / 32 * 16 + lane / 4;
+#define RP_FETCH_QUERIES(step)                                                                                         \
+    {                                                                                                                  \
+        const int of = kv * group + (step) / each, at = (first + (step) % each) * RP_N;                                \
+        const int slot = (step)&1;                                                                                     \
+        rp_fetch(sq + slot * RP_TILE(RP_N, RP_D), RP_BASE(const RP_T, W_Q, batch, of), RP_STRIDE(W_Q, 2),              \
+                 RP_STRIDE(W_Q, 3), at, RP_N, rows, RP_D, features);                                                   \
+        rp_fetch(sg + slot * RP_TILE(RP_N, RP_V), RP_BASE(const RP_T, W_GRAD, batch, of), RP_STRIDE(W_GRAD, 2),        \
+                 RP_STRIDE(W_GRAD, 3), at, RP_N, rows, RP_V, values);                                                  \
+        if (t < RP_N) {                                                                                                \
+            float less = RP_INF, minus = 0;                                                                            \
+            if (at + t < rows) {                                                                                       \
+                less = RP_BASE(const float, W_LSE, batch, of)[(at + t) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;              \
+                minus = RP_BASE(const float, W_DELTA, batch, of)[(at + t) * RP_STRIDE(W_DELTA, 2)];                    \
+            }                                                                                                          \
+            sl[slot * RP_N + t] = less == -RP_INF ? RP_INF : less; /* a row that sees nothing has weights of 0 */      \
+            sd[slot * RP_N + t] = minus;                                                                               \
+        }                                                                                                              \
+    }
+    if (steps > 0) RP_FETCH_QUERIES(0)
+    rp_cp_async_commit();
+    for (int step = 0; step < steps; step++) {
+        const int head = kv * group + step / each, row0 = (first + step % each) * RP_N;
+        const int slot = step & 1;
+        const RP_T *tq = sq + slot * RP_TILE(RP_N, RP_D), *tg = sg + slot * RP_TILE(RP_N, RP_V);
+        float s[RP_N / 2], d[RP_N / 2];
+        rp_u32 x[RP_N / 4], y[RP_N / 4];
+        rp_fetched(); /* these queries are there, and the ones before are done with */
+        rp_wgmma_fence();
+        RP_SCORES(s, ak, RP_M, RP_ALONG(tq), RP_D)
+        if (which & 1) RP_SCORES(d, av, RP_M, RP_ALONG(tg), RP_V)
+        if (step + 1 < steps) RP_FETCH_QUERIES(step + 1)
+        rp_cp_async_commit();
+        const char *mask =
+            (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
+        const int edge = RP_MASK || key0 + RP_M > keys || (RP_CAUSAL && key0 + group_row + 63 > row0);
+        (void)mask, (void)heads;
+        rp_wgmma_wait(which & 1 ? 1 : 0);
+        rp_wgmma_hold(s, RP_N / 2);
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) {
+            const int column = n * 8 + lane % 4 * 2;
+            const rp_f32x2 less = rp_ld_v2_f32(sl + slot * RP_N + column);
+            _Pragma("unroll") for (int i = 0; i < 4; i++) {
+                const float from = i % 2 ? less.y : less.x;
+                const int row = row0 + column + i % 2, key = row_of_warp + i / 2 * 8;
+                if (edge)
+                    s[4 * n + i] =
+                        rp_exp2_approx_f32(rp_score(&p, s[4 * n + i] * scale, row, key, rows, keys, mask) - from);
+                else
+                    s[4 * n + i] = rp_exp2_approx_f32(rp_fma_f32(s[4 * n + i], scale, -from));
+#if RP_DROPOUT /* a weight that goes is negative */
+                if (rp_kept(&p, (rp_u64)(((batch * heads + head) * rows + row) * keys + key)) == 0)
+                    s[4 * n + i] = -s[4 * n + i];
+#endif
+            }
+        }
+#if RP_DROPOUT
+        const float stays = (float)(1 / rp_bits_f64(p.w[W_KEEP]));
+#define RP_WEIGHT(i) (s[i] < 0 ? 0 : s[i] * stays)
+#define RP_SLOPE(i, minus) (s[i] < 0 ? s[i] * (minus) : s[i] * (d[i] * stays - (minus)))
+#else
+#define RP_WEIGHT(i) s[i]
+#define RP_SLOPE(i, minus) (s[i] * (d[i] - (minus)))
+#endif
+        if (which & 2) {
+            _Pragma("unroll") for (int i = 0; i < RP_N / 4; i++) x[i] = RP_PACK(RP_WEIGHT(2 * i), RP_WEIGHT(2 * i + 1));
+            rp_wgmma_fence();
+            RP_ADD(dv, x, RP_ACROSS(tg, RP_N), RP_MMA_V)
+        }
+        if (which & 1) {
+            rp_wgmma_wait(which & 2 ? 1 : 0);
+            rp_wgmma_hold(d, RP_N / 2);
+            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) {
+                const rp_f32x2 minus = rp_ld_v2_f32(sd + slot * RP_N + n * 8 + lane % 4 * 2);
+                _Pragma("unroll") for (int h = 0; h < 2; h++) y[2 * n + h] =
+                    RP_PACK(RP_SLOPE(4 * n + 2 * h, minus.x), RP_SLOPE(4 * n + 2 * h + 1, minus.y));
+            }
+            rp_wgmma_fence();
+            RP_ADD(dk, y, RP_ACROSS(tq, RP_N), RP_MMA_D)
+        }
+        rp_wgmma_wait(0);
+        if (which & 2) rp_wgmma_hold(dv, RP_V / 2);
+        if (which & 1) rp_wgmma_hold(dk, RP_D / 2);
+    }
+    rp_cp_async_wait(0);
+    rp_barrier();
+    const float by = (float)rp_bits_f64(p.w[W_SCALE]);
+    if (which & 1)
+        rp_give(dk, RP_D, by, by, sk, RP_BASE(RP_T, W_DK, batch, kv), RP_STRIDE(W_DK, 2), RP_STRIDE(W_DK, 3), key0,
+                keys, features);
+    if (which & 2)
+        rp_give(dv, RP_V, 1, 1, sv, RP_BASE(RP_T, W_DV, batch, kv), RP_STRIDE(W_DV, 2), RP_STRIDE(W_DV, 3), key0, keys,
+                values);
+#undef p
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(const RP_WORDS p) {
+    extern __shared__ __align__(1024) unsigned char rp_shared[];
+    RP_T *memory = (RP_T *)(void *)rp_shared;
+    const int t = (int)threadIdx.x, lane = t % 32, group_row = t / 128 * 64;
+    const int rows = (int)p.w[W_ROWS], keys = (int)p.w[W_KEYS], heads = (int)p.w[W_HEADS], group = (int)p.w[W_GROUP];
+    const int features = (int)p.w[W_FEATURES], values = (int)p.w[W_VALUES];
+    int number;
+    rp_launch_dependents();
+    rp_grid_wait();
+#if RP_PART == 1
+    const int blocks = (keys + RP_M - 1) / RP_M,
+              turn = rp_turn(&p, (int)blockIdx.x, blocks * RP_HALVES, (int)gridDim.x, &number),
+              kv = number % (heads / group);
+    const rp_i64 batch = number / (heads / group);
+    (void)rows, (void)features, (void)values, (void)lane, (void)group_row;
+#if RP_HALVES == 2 /* the sums of both do not fit the registers */
+    if (turn % 2)
+        rp_keys(&p, memory, 2, turn / 2 * RP_M, batch, kv);
+    else
+        rp_keys(&p, memory, 1, turn / 2 * RP_M, batch, kv);
+#else
+    rp_keys(&p, memory, 3, turn * RP_M, batch, kv);
+#endif
+#else
+    const int blocks = (rows + RP_M - 1) / RP_M, turn = rp_turn(&p, (int)blockIdx.x, blocks, (int)gridDim.x, &number),
+              row0 = (RP_CAUSAL ? blocks - 1 - turn : turn) * RP_M, head = number % heads, kv = head / group,
+              row = row0 + t / 32 * 16 + lane / 4; /* the thread's rows: this one and the eighth behind it */
+    const int batch = number / heads;
+    int seen = keys;
+    if (RP_CAUSAL && row0 + RP_M < seen) seen = row0 + RP_M;
+    const int steps = (seen + RP_N - 1) / RP_N;
+    const RP_T *k = RP_BASE(const RP_T, W_K, batch, kv), *v = RP_BASE(const RP_T, W_V, batch, kv);
+    const rp_i64 k_row = RP_STRIDE(W_K, 2), k_column = RP_STRIDE(W_K, 3), v_row = RP_STRIDE(W_V, 2),
+                 v_column = RP_STRIDE(W_V, 3);
+#define RP_K(step) (sk + ((step)&1) * RP_TILE(RP_N, RP_D))
+#define RP_VALUES(step) (sv + ((step)&1) * RP_TILE(RP_N, RP_V))
+#define RP_FETCH_K(step) rp_fetch(RP_K(step), k, k_row, k_column, (step)*RP_N, RP_N, keys, RP_D, features);
+#define RP_FETCH_V(step) rp_fetch(RP_VALUES(step), v, v_row, v_column, (step)*RP_N, RP_N, keys, RP_V, values);
+#endif
+#if RP_PART == 0
+    RP_T *sq = memory, *sk = sq + RP_TILE(RP_M, RP_D), *sv = sk + 2 * RP_TILE(RP_N, RP_D);
+    float out[RP_V / 2], s[RP_N / 2], most[2] = {-RP_INF, -RP_INF}, sum[2] = {0, 0}, less[2];
+    rp_u32 x[RP_N / 4];
+    RP_ZERO(out, RP_V / 2);
+    const rp_u64 aq = RP_ALONG(sq + group_row * 64);
+#define RP_EDGE(step) ((step + 1) * RP_N > keys || (RP_CAUSAL && (step + 1) * RP_N - 1 > row0 + group_row))
+    if (steps > 0) {
+        rp_fetch(sq, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows,
+                 RP_D, features);
+        RP_FETCH_K(0)
+        rp_cp_async_commit();
+        rp_fetched();
+        rp_wgmma_fence();
+        RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(0)), RP_D)
+        RP_FETCH_V(0)
+        if (1 < steps) RP_FETCH_K(1)
+        rp_cp_async_commit();
+        rp_wgmma_wait(0);
+        rp_wgmma_hold(s, RP_N / 2);
+        rp_weigh(&p, s, most, sum, less, row, 0, RP_EDGE(0), head, batch);
+        rp_round(x, s);
+        for (int step = 1; step < steps; step++) {
+            rp_fetched();
+            rp_wgmma_fence();
+            RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(step)), RP_D)
+            RP_ADD(out, x, RP_ACROSS(RP_VALUES(step - 1), RP_N), RP_MMA_V)
+            RP_FETCH_V(step)
+            if (step + 1 < steps) RP_FETCH_K(step + 1)
+            rp_cp_async_commit();
+            rp_wgmma_wait(1);
+            rp_wgmma_hold(s, RP_N / 2);
+            rp_weigh(&p, s, most, sum, less, row, step * RP_N, RP_EDGE(step), head, batch);
+            rp_wgmma_wait(0);
+            rp_wgmma_hold(out, RP_V / 2);
+            if (rp_any(less[0] != 1 || less[1] != 1)) /* is there a larger score than before? */
+                _Pragma("unroll") for (int i = 0; i < RP_V / 2; i++) out[i] *= less[i / 2 % 2];
+            rp_round(x, s);
+        }
+        rp_fetched();
+        rp_wgmma_fence();
+        RP_ADD(out, x, RP_ACROSS(RP_VALUES(steps - 1), RP_N), RP_MMA_V)
+        rp_wgmma_wait(0);
+        rp_wgmma_hold(out, RP_V / 2);
+    }
+    rp_barrier();
+    _Pragma("unroll") for (int h = 0; h < 2; h++) {
+        float *lse = RP_BASE(float, W_LSE, batch, head) + (row + h * 8) * RP_STRIDE(W_LSE, 2);
+        sum[h] += rp_shfl_xor_f32(sum[h], 1, 32);
+        sum[h] += rp_shfl_xor_f32(sum[h], 2, 32);
+#if !RP_GENERAL
+        most[h] *= (float)(rp_bits_f64(p.w[W_SCALE]) * 1.4426950408889634);
+#endif
+        if (lane % 4 == 0 && row + h * 8 < rows)
+            *lse = sum[h] == 0 ? -RP_INF : (most[h] + rp_log2_f32(sum[h])) * RP_LN2;
+        sum[h] = sum[h] == 0 ? 0 : 1 / sum[h];
+    }
+    rp_give(out, RP_V, sum[0], sum[1], memory, RP_BASE(RP_T, W_OUT, batch, head), RP_STRIDE(W_OUT, 2),
+            RP_STRIDE(W_OUT, 3), row0, rows, values);
+#endif
+#if RP_PART == 2
+    RP_T *sq = memory, *sg = sq + RP_TILE(RP_M, RP_D), *sk = sg + RP_TILE(RP_M, RP_V),
+         *sv = sk + 2 * RP_TILE(RP_N, RP_D);
+    const float scale = (float)(rp_bits_f64(p.w[W_SCALE]) * 1.4426950408889634);
+    float dq[RP_D / 2], less[2], minus[2];
+    RP_ZERO(dq, RP_D / 2);
+    _Pragma("unroll") for (int h = 0; h < 2; h++) {
+        less[h] = RP_INF, minus[h] = 0;
+        if (row + h * 8 < rows) {
+            less[h] = RP_BASE(const float, W_LSE, batch, head)[(row + h * 8) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;
+            minus[h] = RP_BASE(const float, W_DELTA, batch, head)[(row + h * 8) * RP_STRIDE(W_DELTA, 2)];
+        }
+        if (less[h] == -RP_INF) less[h] = RP_INF; /* a row that sees nothing has weights of 0 */
+    }
+    rp_fetch(sq, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows, RP_D,
+             features);
+    rp_fetch(sg, RP_BASE(const RP_T, W_GRAD, batch, head), RP_STRIDE(W_GRAD, 2), RP_STRIDE(W_GRAD, 3), row0, RP_M, rows,
+             RP_V, values);
+    const rp_u64 aq = RP_ALONG(sq + group_row * 64), ag = RP_ALONG(sg + group_row * 64);
+    const char *mask =
+        (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
+    if (steps > 0) {
+        RP_FETCH_K(0)
+        RP_FETCH_V(0)
+    }
+    rp_cp_async_commit();
+    for (int step = 0; step < steps; step++) {
+        const int key0 = step * RP_N;
+        float s[RP_N / 2], d[RP_N / 2];
+        rp_u32 x[RP_N / 4];
+        rp_fetched(); /* these keys are there, and the ones before are done with */
+        rp_wgmma_fence();
+        RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(step)), RP_D)
+        RP_SCORES(d, ag, RP_M, RP_ALONG(RP_VALUES(step)), RP_V)
+        if (step + 1 < steps) {
+            RP_FETCH_K(step + 1)
+            RP_FETCH_V(step + 1)
+        }
+        rp_cp_async_commit();
+        const int edge = RP_MASK || key0 + RP_N > keys || (RP_CAUSAL && key0 + RP_N - 1 > row0 + group_row);
+        rp_wgmma_wait(1);
+        rp_wgmma_hold(s, RP_N / 2);
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int i = 0; i < 4; i++) {
+            if (edge)
+                s[4 * n + i] = rp_exp2_approx_f32(rp_score(&p, s[4 * n + i] * scale, row + i / 2 * 8,
+                                                           key0 + n * 8 + lane % 4 * 2 + i % 2, rows, keys, mask) -
+                                                  less[i / 2]);
+            else
+                s[4 * n + i] = rp_exp2_approx_f32(rp_fma_f32(s[4 * n + i], scale, -less[i / 2]));
+        }
+        rp_wgmma_wait(0);
+        rp_wgmma_hold(d, RP_N / 2);
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
+            const int i = 4 * n + 2 * h;
+#if RP_DROPOUT
+            float kept[2];
+            rp_kept2(
+                &p,
+                (rp_u64)((((rp_i64)batch * heads + head) * rows + row + h * 8) * keys + key0 + n * 8 + lane % 4 * 2),
+                kept);
+            d[i] *= kept[0], d[i + 1] *= kept[1];
+#endif
+            x[2 * n + h] = RP_PACK(s[i] * (d[i] - minus[h]), s[i + 1] * (d[i + 1] - minus[h]));
+        }
+        rp_wgmma_fence();
+        RP_ADD(dq, x, RP_ACROSS(RP_K(step), RP_N), RP_MMA_D)
+        rp_wgmma_wait(0);
+        rp_wgmma_hold(dq, RP_D / 2);
+    }
+    rp_cp_async_wait(0);
+    rp_barrier();
+    const float by = (float)rp_bits_f64(p.w[W_SCALE]);
+    rp_give(dq, RP_D, by, by, sq, RP_BASE(RP_T, W_DQ, batch, head), RP_STRIDE(W_DQ, 2), RP_STRIDE(W_DQ, 3), row0, rows,
+            features);
+#endif
+}
