@@ -564,22 +564,14 @@ static void test_joined(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_gathered, start),
-        cmocka_unit_test_setup(test_line, start),
-        cmocka_unit_test_setup(test_layout_told, start),
-        cmocka_unit_test_setup(test_library_moved, start),
-        cmocka_unit_test_setup(test_library_results, start),
-        cmocka_unit_test_setup(test_library_alone, start),
-        cmocka_unit_test_setup(test_library_written, start),
-        cmocka_unit_test_setup(test_alignment, start),
-        cmocka_unit_test_setup(test_moved_back, start),
-        cmocka_unit_test_setup(test_foreign, start),
-        cmocka_unit_test_setup(test_training, start),
-        cmocka_unit_test_setup(test_relu, start),
-        cmocka_unit_test_setup(test_regions, start),
-        cmocka_unit_test_setup(test_chain, start),
-        cmocka_unit_test_setup(test_chain_training, start),
-        cmocka_unit_test_setup(test_chain_refused, start),
+        cmocka_unit_test_setup(test_gathered, start),        cmocka_unit_test_setup(test_line, start),
+        cmocka_unit_test_setup(test_layout_told, start),     cmocka_unit_test_setup(test_library_moved, start),
+        cmocka_unit_test_setup(test_library_results, start), cmocka_unit_test_setup(test_library_alone, start),
+        cmocka_unit_test_setup(test_library_written, start), cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_moved_back, start),      cmocka_unit_test_setup(test_foreign, start),
+        cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
+        cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
+        cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
         cmocka_unit_test_setup(test_joined, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
