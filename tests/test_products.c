@@ -235,51 +235,59 @@ static void test_wanted_order(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
-/* Instructions of warpgroups: each tile, however operands lie, K cut into shares of which some are empty. */
+/* Instructions of warpgroups: each tile, both ways that an operand may run, sizes that end inside of tiles and of 16 bytes, shares of K. */
 static void test_groups(void **state) {
     static const struct {
         int64_t batch, m, n, k;
+        unsigned how_a, how_b; /* 2: rows are 7 elements further apart */
         int multiprocessors;
         unsigned shares;
-    } cases[] = {{1, 70, 66, 200, 132, 0}, {2, 50, 130, 65, 2, 0},  {1, 200, 130, 100, 2, 0}, {1, 130, 260, 300, 1, 0},
-                 {3, 64, 64, 64, 132, 0},  {1, 33, 72, 40, 132, 1}, {1, 65, 40, 130, 132, 2}, {2, 20, 24, 700, 132, 3},
-                 {1, 128, 256, 520, 1, 0}, {1, 90, 200, 90, 1, 1}};
+    } cases[] = {{1, 70, 136, 200, 0, 0, 132, 0}, {2, 50, 131, 257, 2, 3, 2, 0},   {1, 200, 136, 97, 1, 0, 2, 0},
+                 {1, 130, 257, 304, 0, 1, 1, 0},  {1, 129, 257, 100, 3, 2, 1, 0},  {3, 64, 64, 256, 0, 1, 132, 0},
+                 {1, 33, 72, 400, 0, 0, 132, 1},  {1, 65, 40, 1042, 3, 0, 132, 2}, {2, 25, 24, 1393, 2, 0, 132, 3},
+                 {1, 128, 256, 520, 1, 1, 1, 0},  {1, 90, 200, 89, 2, 0, 1, 1},    {1, 300, 40, 264, 0, 1, 2, 0},
+                 {5, 136, 120, 72, 1, 0, 3, 0},   {1, 120, 128, 1024, 0, 0, 1, 0}, {1, 64, 120, 1864, 1, 0, 1, 0},
+                 {1, 250, 64, 512, 0, 1, 1, 0},   {1, 128, 250, 1104, 1, 1, 1, 0}};
     const int multiprocessors = cuda->multiprocessors;
     const rp__library_call call = {.op = "test", .site = "test_products.c"};
+    unsigned long long tiles = 0;
     (void)state;
     if (cuda->arch != 90) {
         print_message("skipped: a device of 9.0 has these instructions\n");
         skip();
     }
     for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
-        for (unsigned turn = 0; turn < 4; turn++) {
-            const rp_dtype dtype = turn & 1 ? RP_F16 : RP_BF16;
+        for (unsigned turn = 0; turn < 2; turn++) {
+            const rp_dtype dtype = turn ? RP_F16 : RP_BF16;
             const int64_t batch = cases[c].batch, m = cases[c].m, n = cases[c].n, k = cases[c].k;
-            const unsigned how_a = turn < 2 ? c % 4 : (c * 5 + turn) % 16,
-                           how_b = turn < 2 ? (c / 2 + turn) % 4 : c % 16;
             char what[96];
             rp_scope scope = rp_scope_begin();
-            (void)snprintf(what, sizeof what, "groups %lld x %lld x %lld x %lld, layouts %u %u", (long long)batch,
-                           (long long)m, (long long)n, (long long)k, how_a, how_b);
-            rp_tensor *a = laid_out(whole(1, 5, dtype, (const int64_t[]){batch, m, k}, 3), how_a),
-                      *b = laid_out(whole(2, 5, dtype, (const int64_t[]){batch, k, n}, 3), how_b),
-                      *out = laid_out(empty(dtype, (const int64_t[]){batch, m, n}, 3), turn == 3 ? 2 : 0);
+            (void)snprintf(what, sizeof what, "groups %lld x %lld x %lld x %lld", (long long)batch, (long long)m,
+                           (long long)n, (long long)k);
+            rp_tensor *a = laid_out(whole(1, 5, dtype, (const int64_t[]){batch, m, k}, 3), cases[c].how_a),
+                      *b = laid_out(whole(2, 5, dtype, (const int64_t[]){batch, k, n}, 3), cases[c].how_b),
+                      *out = laid_out(empty(dtype, (const int64_t[]){batch, m, n}, 3), turn ? 6 : 0);
             const rp__operand o[3] = {rp__operand_of(out), rp__operand_of(a), rp__operand_of(b)};
             rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
             rp__launch launch = {.op = "test", .site = call.site};
             rp__launch_buffer *buffer = rp__launch_buffer_get();
-            p.order = rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), RP__FAMILY_WGMMA, cases[c].shares);
+            unsigned long long facts = 0;
+            p.order = rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), RP__FAMILY_MMA, cases[c].shares);
             assert_int_equal(rp__cuda_tensor_row.row.order(&p), p.order);
             cuda->multiprocessors = cases[c].multiprocessors;
             if (rp__cuda_tensor_row.row.bind(&p, 0, buffer, &launch) != RP_OK ||
                 rp__launch_on(rp__current_stream(cuda), &launch) != RP_OK)
                 ok();
             cuda->multiprocessors = multiprocessors;
+            assert_int_equal(sscanf(launch.kernel->name, "rp_product_%llx", &facts), 1);
+            if ((facts >> 8 & 7) != 5) fail_msg("%s: not by warpgroups", what); /* product.c */
+            tiles |= 1ull << (facts >> 11 & 31);
             assert_int_equal(launch.grid[0] % (1u << cases[c].shares), 0);
             assert_product(what, out, a, b, NULL, batch, m, n, k);
             rp_scope_end(scope, NULL, 0);
         }
     }
+    if (__builtin_popcountll(tiles) != 8) fail_msg("tiles %llx", tiles); /* all that there are */
 }
 
 /* ---- with what follows */

@@ -255,6 +255,29 @@ static void test_library_results(void **state) { /* every older result stays wha
     rp_compiled_release(f);
 }
 
+static void alone(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_matmul(in[0], in[1]);
+}
+
+static void
+test_library_alone(void **state) { /* one call has no graph: arguments move and results are held without copies */
+    (void)state;
+    enum { ROUNDS = 6 };
+    rp_compiled *f = compiled(alone, "alone");
+    rp_tensor *w = filled_f64(1, K, N, 0), *out[ROUNDS], *expected[ROUNDS];
+    for (int k = 0; k < ROUNDS; k++) {
+        rp_tensor *in[] = {filled_f64(2 + k, M, K, 0), w};
+        alone(NULL, in, 2, &expected[k], 1);
+        (void)rp_call(f, in, 2, &out[k], 1);
+        show_error();
+    }
+    for (int k = 0; k < ROUNDS; k++) assert_same(expected[k], out[k]);
+    assert_int_equal(fact(f, "copy", "library-operand"), -1);
+    assert_int_equal(rc_told(f, "graph", "device graph"), 0);
+    rp_compiled_release(f);
+}
+
 static void test_library_written(void **state) { /* an argument that is read by the library and written in place */
     (void)state;
     rp_compiled *f = compiled(step, "step");
@@ -541,21 +564,14 @@ static void test_joined(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_gathered, start),
-        cmocka_unit_test_setup(test_line, start),
-        cmocka_unit_test_setup(test_layout_told, start),
-        cmocka_unit_test_setup(test_library_moved, start),
-        cmocka_unit_test_setup(test_library_results, start),
-        cmocka_unit_test_setup(test_library_written, start),
-        cmocka_unit_test_setup(test_alignment, start),
-        cmocka_unit_test_setup(test_moved_back, start),
-        cmocka_unit_test_setup(test_foreign, start),
-        cmocka_unit_test_setup(test_training, start),
-        cmocka_unit_test_setup(test_relu, start),
-        cmocka_unit_test_setup(test_regions, start),
-        cmocka_unit_test_setup(test_chain, start),
-        cmocka_unit_test_setup(test_chain_training, start),
-        cmocka_unit_test_setup(test_chain_refused, start),
+        cmocka_unit_test_setup(test_gathered, start),        cmocka_unit_test_setup(test_line, start),
+        cmocka_unit_test_setup(test_layout_told, start),     cmocka_unit_test_setup(test_library_moved, start),
+        cmocka_unit_test_setup(test_library_results, start), cmocka_unit_test_setup(test_library_alone, start),
+        cmocka_unit_test_setup(test_library_written, start), cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_moved_back, start),      cmocka_unit_test_setup(test_foreign, start),
+        cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
+        cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
+        cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
         cmocka_unit_test_setup(test_joined, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

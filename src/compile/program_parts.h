@@ -230,6 +230,8 @@ rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, con
 /* ---- program_slots.c */
 /* Device graphs of all records: p->graph, or segments where regions cannot be nodes. */
 rp_status rp__program_build_graph(rp__executable *p);
+/* A library's call and nothing else: a graph of it would save no launch, and what it touches would be copied wherever memory moves. */
+bool rp__program_is_one_call(const rp__executable *p);
 void rp__program_drop_graph(rp__executable *p);
 /* Its kernels are worth compiling better; with wait, they are when it returns. */
 void rp__program_heat(rp__executable *p, bool wait);

@@ -356,6 +356,11 @@ void rp__program_drop_graph(rp__executable *p) {
     for (uint32_t r = 0; r < p->n_records && p->node; r++) p->node[r] = RP__IR_NONE;
 }
 
+bool rp__program_is_one_call(const rp__executable *p) {
+    return p->n_choices == 0 && p->body->n_steps == 1 &&
+           p->records[p->body->steps[0].record]->kernel->kind == RP__KERNEL_CUDA_LIBRARY;
+}
+
 rp_status rp__program_build_graph(rp__executable *p) {
     rp__program_drop_graph(p);
     p->n_edges = 0;

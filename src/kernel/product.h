@@ -32,16 +32,15 @@ static inline rp__order rp__order_of(rp__contract_form form, int element_is_8_by
            (unsigned)form;
 }
 
-/* Sums that are not the machine's fma along blocks, or that are cut into shares of K (product.cuh); on CUDA, but for DOTS. */
+/* Sums that are not the machine's fma along blocks, or that are cut into shares of K (product.cuh); on CUDA, but for the last. */
 typedef enum rp__order_family {
-    RP__FAMILY_FMA,     /* blocks and groups as above */
-    RP__FAMILY_MMA,     /* tensor cores, f16 and bf16: steps of 16 of K, sums in f32 */
+    RP__FAMILY_FMA, /* blocks and groups as above */
+    RP__FAMILY_MMA, /* tensor cores, f16 and bf16: steps of 16 of K, sums in f32; by warps or, with equal bits, by warpgroups */
     RP__FAMILY_TF32,    /* tensor cores, f32 rounded to tf32: steps of 8 */
     RP__FAMILY_BF16X3,  /* tensor cores, f32 as two bf16: steps of 16, three products each */
     RP__FAMILY_INTEGER, /* any order: the bits are the same */
     RP__FAMILY_SLOTS,   /* weight gradients of depthwise convolutions: chains of 128 threads, added up as a tree */
-    RP__FAMILY_DOTS,    /* the matrix unit of x86 processors, bf16: steps of 32 (cpu/dots.h), groups as above */
-    RP__FAMILY_WGMMA    /* as MMA, by instructions of warpgroups */
+    RP__FAMILY_DOTS     /* the matrix unit of x86 processors, bf16: steps of 32 (cpu/dots.h), groups as above */
 } rp__order_family;
 /* `shares`: the logarithm of their number, at most 3. */
 static inline rp__order rp__order_with(rp__order order, rp__order_family family, unsigned shares) {

@@ -43,8 +43,10 @@ static const struct tile {
     {128, 128, 64, 8, 8, 3, 1, 4000, 3840},  {64, 64, 128, 8, 4, 3, 3, 2200, 1750},
     {32, 64, 128, 4, 4, 4, 4, 1450, 940},    {32, 32, 128, 4, 2, 4, 4, 900, 530},
     {16, 64, 128, 2, 4, 4, 4, 1040, 690},    {64, 16, 128, 4, 2, 4, 4, 1040, 690}, /* fma */
-    {128, 256, 128, 2, 1, 4, 1, 1300, 1300}, {128, 128, 128, 2, 1, 3, 2, 800, 700},
-    {64, 128, 128, 1, 2, 4, 2, 560, 420},    {64, 64, 128, 1, 1, 4, 3, 420, 240}, /* warpgroups */
+    {128, 256, 128, 2, 1, 4, 1, 1800, 1800}, {128, 128, 128, 2, 1, 6, 1, 900, 900},
+    {128, 128, 128, 2, 1, 3, 2, 1100, 950},  {64, 128, 128, 1, 2, 8, 1, 500, 500},
+    {64, 128, 128, 1, 2, 4, 2, 600, 500},    {128, 64, 128, 2, 1, 4, 2, 600, 500},
+    {64, 64, 128, 1, 1, 10, 1, 330, 330},    {64, 64, 128, 1, 1, 4, 3, 400, 280}, /* warpgroups */
 };
 enum { FIRST_FMA = 9, FIRST_WGMMA = 15, N_TILES = sizeof shapes / sizeof *shapes };
 
@@ -145,17 +147,26 @@ static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
     return split;
 }
 
+/* Clocks until a block has its first tile, of which each kind has one at least. */
+enum { FIRST_TILE = 1500 };
+
 /* Clocks of the steps along K, by how many blocks share a multiprocessor. */
 static double clocks_of(const rp__matmul *p, const rp__device *d, unsigned split, const struct tile *t) {
     const int64_t blocks = (over(p->m, t->tm) * over(p->n, t->tn) * p->batch) << split,
                   share = over(p->k, INT64_C(1) << split);
     const double steps = (double)over(share * (int64_t)rp__dtype_bytes(p->dtype), t->depth),
                  together = (double)over(blocks, d->multiprocessors);
+    if (t - shapes >=
+        FIRST_WGMMA) { /* rounds of blocks side by side; one of them waits for its first tile, multiplies and stores */
+        const double beside = together < t->resident ? together : t->resident, results = t->tm * t->tn / 16.0,
+                     rounds = (double)over(blocks, (int64_t)d->multiprocessors * t->resident),
+                     one = steps * t->alone + FIRST_TILE + results, all = beside * (steps * t->beside + results);
+        return rounds * (one > all ? one : all) - FIRST_TILE;
+    }
     return steps * (t->alone + (together - 1) * t->beside) + t->tm * t->tn / 16.0; /* and of storing */
 }
 
-/* async: copies go straight into shared memory; else the largest tiles of 16-bit floats would wait in more registers than there are. */
-static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsigned split, bool async, double *clocks) {
+static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsigned split, double *clocks) {
     unsigned best = N_TILES;
     const unsigned from = m == FMA     ? FIRST_FMA
                           : m == WGMMA ? FIRST_WGMMA
@@ -165,7 +176,6 @@ static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsign
                                      : FIRST_FMA;
     for (unsigned k = from; k < to; k++) {
         if ((m == TF32 || m == BF16X3) && shapes[k].tn > 128) continue; /* more shared memory than there is */
-        if (m == WGMMA && !async && shapes[k].tn > 128) continue;
         const double c = clocks_of(p, d, split, &shapes[k]);
         if (best < N_TILES && c >= *clocks) continue;
         best = k;
@@ -174,40 +184,36 @@ static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsign
     return best;
 }
 
-static const rp__order_family families[] = {
-    [FMA] = RP__FAMILY_FMA,       [MMA] = RP__FAMILY_MMA,         [TF32] = RP__FAMILY_TF32,
-    [BF16X3] = RP__FAMILY_BF16X3, [INTEGER] = RP__FAMILY_INTEGER, [WGMMA] = RP__FAMILY_WGMMA};
+static const rp__order_family families[] = {[FMA] = RP__FAMILY_FMA,
+                                            [MMA] = RP__FAMILY_MMA,
+                                            [TF32] = RP__FAMILY_TF32,
+                                            [BF16X3] = RP__FAMILY_BF16X3,
+                                            [INTEGER] = RP__FAMILY_INTEGER};
 
 /* Of a launch and of adding up shares through a cluster; bytes a clock of memory. */
 enum { LAUNCH = 3000, ADD_SHARES = 1500, BYTES = 2400 };
 
-static double modelled(const rp__matmul *p, const rp__device *d, math m, unsigned split) {
-    double clocks = 0;
-    (void)tile_of(p, d, m, split, true, &clocks);
-    return clocks + (split ? ADD_SHARES : 0);
+/* Whether 16-bit floats are multiplied by warpgroups, whose tiles have 64 rows and columns at least. The bits are the same. */
+static bool by_groups(const rp__matmul *p, const rp__device *d, unsigned split) {
+    double groups = 0, warps = 0;
+    if (d->arch != 90 || p->m <= 16 || p->n <= 16) return false;
+    (void)tile_of(p, d, WGMMA, split, &groups);
+    (void)tile_of(p, d, MMA, split, &warps);
+    return groups < warps;
 }
 
-/* Whether 16-bit floats are multiplied by warpgroups: their tiles have 64 rows and columns at least. */
-static bool by_groups(const rp__matmul *p, const rp__device *d) {
-    return d->arch == 90 && p->m > 16 && p->n > 16 &&
-           modelled(p, d, WGMMA, split_of(p, d, WGMMA)) < modelled(p, d, MMA, split_of(p, d, MMA));
+/* Of the sizes alone. */
+static unsigned own_split(const rp__matmul *p, const rp__device *d, math m) {
+    const unsigned split = split_of(p, d, m == MMA && d->arch == 90 ? WGMMA : m);
+    return m != MMA || by_groups(p, d, split) ? split : split_of(p, d, m);
 }
 
 /* How tensor cores multiply these operands; false: not at all. */
 static bool tensor_math(const rp__problem *p, math *m) {
-    rp__matmul read;
     if (p->device->arch < 80) return false;
     switch (p->o[0].dtype) {
     case RP_F16:
-    case RP_BF16:
-        if (p->order != RP__ORDER_ELSEWHERE) {
-            const rp__order_family wanted = rp__order_family_of(p->order);
-            *m = wanted == RP__FAMILY_WGMMA ? WGMMA : MMA;
-            return wanted == families[*m] && (*m == MMA || p->device->arch == 90);
-        }
-        rp__matmul_read(p->o, 3, &read);
-        *m = by_groups(&read, p->device) ? WGMMA : MMA;
-        return true;
+    case RP_BF16: *m = MMA; return true;
     case RP_I8: *m = INTEGER; return true;
     case RP_F32:
         if (p->order != RP__ORDER_ELSEWHERE) {
@@ -228,7 +234,7 @@ static bool plain_math(const rp__problem *p, math *m) {
 static unsigned wanted_split(const rp__problem *p, const rp__matmul *read, math m) {
     const rp__order wanted = p->order;
     if (wanted != RP__ORDER_ELSEWHERE && rp__order_family_of(wanted) == families[m]) return rp__order_shares(wanted);
-    return split_of(read, p->device, m);
+    return own_split(read, p->device, m);
 }
 
 static rp__order order_of(const rp__problem *p, math m) {
@@ -270,9 +276,7 @@ static bool plain_serves(const rp__problem *p, size_t *workspace) {
 
 /* Of cuBLASLt: clocks of a launch, of 128 bytes of K, multiply-adds a clock and multiprocessor. A launch of ours that takes a little
  * longer is still better: what follows may join it, and what it computes need not be copied out of a graph. */
-static const struct peer {
-    double launch, step, rate;
-} peers[] = {[MMA] = {4500, 80, 1600}, [WGMMA] = {4500, 80, 1600}, [TF32] = {7000, 80, 800}};
+static const struct peer { double launch, step, rate; } peers[] = {[MMA] = {4500, 80, 1600}, [TF32] = {7000, 80, 800}};
 
 static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
     const unsigned split = wanted_split(p, read, m);
@@ -281,7 +285,9 @@ static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
                          ((double)read->m * (double)read->n + ((double)read->m + (double)read->n) * (double)read->k) /
                          BYTES;
     double steps = 0;
-    (void)tile_of(read, p->device, m, split, true, &steps);
+    const bool in_vectors = read->k % 8 == 0 && read->n % 8 == 0; /* as rows of operands mostly lie */
+    (void)tile_of(read, p->device, m == MMA && in_vectors && by_groups(read, p->device, split) ? WGMMA : m, split,
+                  &steps);
     const double ours = LAUNCH + (split ? ADD_SHARES : 0) + (steps > moved ? steps : moved);
     const double work = rp__problem_work(p) / (peers[m].rate * p->device->multiprocessors);
     const double theirs =
@@ -295,7 +301,7 @@ static double tensor_cost(const rp__problem *p) {
     const double work = rp__problem_work(p);
     rp__matmul_read(p->o, 3, &read);
     if (work < (double)SMALL_TENSOR || read.k < 32 || !tensor_math(p, &m)) return work + 1;
-    if (m != MMA && m != WGMMA && m != TF32) return 1; /* no library has these */
+    if (m != MMA && m != TF32) return 1; /* no library has these */
     return is_sooner(p, &read, m) ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
 }
 static double plain_cost(const rp__problem *p) {
@@ -337,9 +343,10 @@ static rp_status set_tiles(const rp__problem *p, const rp__matmul *read, math m,
                     (read->m == 1 || read->om % c == 0);
     for (unsigned d = 0; d < read->n_batch; d++) out_wide = out_wide && read->so[d] % c == 0;
     *facts |= (uint64_t)out_wide << OUT_WIDE;
-    const unsigned tile = tile_of(read, p->device, m, split, is_async(*facts), &clocks);
+    if (m == MMA && is_async(*facts) && by_groups(read, p->device, split)) m = WGMMA;
+    const unsigned tile = tile_of(read, p->device, m, split, &clocks);
     const struct tile *t = &shapes[tile];
-    *facts |= (uint64_t)tile << TILE;
+    *facts |= (uint64_t)tile << TILE | (uint64_t)m << MATH;
     if (m == FMA)
         *facts |= (uint64_t)(share > RP__PRODUCT_BLOCK) << LONG |
                   (uint64_t)(share > (int64_t)RP__PRODUCT_BLOCK * RP__PRODUCT_GROUP) << LONGER;

@@ -4,7 +4,7 @@
  *   0 fma of f32 in the order of kernel/product.h     1 tensor cores, f16 or bf16, 16 of K a step, sums in f32
  *   2 tensor cores, f32 rounded to tf32, 8 a step     3 tensor cores, f32 as the sum of two bf16, 16 a step: low x high, high x low,
  *   4 tensor cores, i8, 32 a step, sums in i32          high x high
- *   5 as 1, by instructions of warpgroups (wgmma.cuh)
+ *   5 as 1, with the same bits, by instructions of warpgroups (wgmma.cuh): 16 bytes at once
  * So the bits depend on RP_MATH, K and RP_SPLIT (product.c: a function of the sizes), not on tiles, strides or alignment.
  *
  * Macros of product.c: RP_NAME, RP_T, RP_LOAD, RP_STORE, RP_MULADD, RP_BLOCK, RP_GROUP as in matmul.cuh; RP_SUM type of sums; RP_TM,
@@ -72,11 +72,6 @@ typedef struct __align__(RP_SUM_V * sizeof(RP_SUM)) {
     RP_SUM e[RP_SUM_V];
 }
 rp_sum_part;
-#if RP_GROUPED
-#define RP_SEES() RP_GROUP_SEES();
-#else
-#define RP_SEES()
-#endif
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
     extern __shared__ __align__(1024) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
@@ -108,18 +103,14 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     RP_T *out = (RP_T *)p.w[0] + ob;
     const RP_T *a = (const RP_T *)p.w[1] + (ab + m0 * am), *b = (const RP_T *)p.w[2] + (bb + n0 * bn);
     (void)out;
-#if !RP_ASYNC && !RP_GROUPED
+#if !RP_ASYNC
     RP_T ha[RP_A_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TM)], hb[RP_B_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TN)];
     (void)ha, (void)hb;
 #endif
 /* The tile at `at` of K into slot `slot`, or into registers first. */
-#if RP_GROUPED && RP_A_WIDE
+#if RP_GROUPED
 #define RP_READ_A(slot, at)                                                                                            \
     rp_swizzled_copy(sa + (slot)*RP_A_SIZE, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG);
-#define RP_PUT_A(slot)
-#elif RP_GROUPED
-#define RP_READ_A(slot, at)                                                                                            \
-    rp_swizzled_elements(sa + (slot)*RP_A_SIZE, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG);
 #define RP_PUT_A(slot)
 #elif RP_A_WIDE
 #define RP_READ_A(slot, at)                                                                                            \
@@ -135,13 +126,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #define RP_READ_A(slot, at) rp_tile_get(ha, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG);
 #define RP_PUT_A(slot) rp_tile_put(sa + (slot)*RP_A_SIZE, ha, t, RP_TM, RP_A_ALONG, RP_A_K, RP_A_ROW);
 #endif
-#if RP_GROUPED && RP_B_WIDE
+#if RP_GROUPED
 #define RP_READ_B(slot, at)                                                                                            \
     rp_swizzled_copy(sb + (slot)*RP_B_SIZE, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG);
-#define RP_PUT_B(slot)
-#elif RP_GROUPED
-#define RP_READ_B(slot, at)                                                                                            \
-    rp_swizzled_elements(sb + (slot)*RP_B_SIZE, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG);
 #define RP_PUT_B(slot)
 #elif RP_B_WIDE
 #define RP_READ_B(slot, at)                                                                                            \
@@ -276,15 +263,13 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         RP_PUT_B(0)
     }
     rp_cp_async_wait(0);
-    RP_SEES()
     rp_barrier();
 #endif
 #if RP_GROUPED
     _Pragma("unroll 1") for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK) {
-#if RP_ASYNC
         /* The tile is there. Behind the barrier all have multiplied the last but one, in whose place the next one to read goes. */
         rp_cp_async_wait(RP_STAGES - 3);
-        RP_SEES()
+        RP_GROUP_SEES();
         rp_barrier();
         RP_GROUP_PRODUCT(acc, RP_GROUP_M, ga + (rp_u64)(slot * (RP_A_SIZE / 8)), gb + (rp_u64)(slot * (RP_B_SIZE / 8)),
                          RP_A_ALONG, RP_B_ALONG, k0 > first)
@@ -297,20 +282,6 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         rp_cp_async_commit();
         RP_GROUP_WAIT(1);
         slot = slot == RP_STAGES - 1 ? 0 : slot + 1;
-#else
-        RP_GROUP_PRODUCT(acc, RP_GROUP_M, ga + (rp_u64)(slot * (RP_A_SIZE / 8)), gb + (rp_u64)(slot * (RP_B_SIZE / 8)),
-                         RP_A_ALONG, RP_B_ALONG, k0 > first)
-        if (k0 + RP_TK < end) {
-            RP_READ_A(slot ^ 1, k0 + RP_TK)
-            RP_READ_B(slot ^ 1, k0 + RP_TK)
-        }
-        rp_cp_async_commit();
-        RP_GROUP_WAIT(0);
-        rp_cp_async_wait(0);
-        RP_SEES()
-        rp_barrier();
-        slot ^= 1;
-#endif
     }
     RP_GROUP_END(acc, RP_GROUP_M)
 #if RP_SPLIT > 1

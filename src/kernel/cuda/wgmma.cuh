@@ -27,23 +27,6 @@ RP_FN void rp_swizzled_copy(RP_T *to, const RP_T *from, RP_INDEX row_stride, RP_
                              (rp_u32)(n * 2));
     }
 }
-/* The same for any strides: a few elements at a time through registers, into a tile that nobody reads meanwhile. */
-RP_FN void rp_swizzled_elements(RP_T *to, const RP_T *from, RP_INDEX row_stride, RP_INDEX k_stride, RP_INDEX rows_left,
-                                RP_INDEX depth_left, int t, int rows, int along) {
-    _Pragma("unroll 1") for (int first = t; first < rows * 64; first += 16 * RP_THREADS) {
-        RP_T held[16];
-        _Pragma("unroll") for (int i = 0; i < 16; i++) {
-            const int e = first + i * RP_THREADS, r = along ? e / 64 : e % rows, k = along ? e % 64 : e / rows;
-            held[i] = 0;
-            if (e < rows * 64 && r < rows_left && k < depth_left) held[i] = from[r * row_stride + k * k_stride];
-        }
-        _Pragma("unroll") for (int i = 0; i < 16; i++) {
-            const int e = first + i * RP_THREADS, r = along ? e / 64 : e % rows, k = along ? e % 64 : e / rows;
-            if (e < rows * 64) to[rp_swizzled(r, k, along)] = held[i];
-        }
-    }
-}
-
 /* The tile as a matrix; 8192 / 16 = 512 more is 64 rows further, rp_swizzled_step so many steps of 16 of K. */
 RP_FN rp_u64 rp_swizzled_matrix(const RP_T *tile) { return rp_wgmma_desc(tile, 8192, 1024, 128); }
 RP_FN rp_u64 rp_swizzled_step(int step, int along) { return (rp_u64)(step * (along ? 2 : 128)); }
