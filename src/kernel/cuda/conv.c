@@ -27,20 +27,22 @@ enum {
     LONG,
     LONGER,
     DIRECT,
-    VECTORS, /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
-    PARTS    /* sums of shares stay in memory (conv_shares.c) */
+    VECTORS,        /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
+    PARTS,          /* sums of shares stay in memory (conv_shares.c) */
+    MASKS = CLASSES /* conv.cuh alone */
 };
 
 /* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
 static const struct tile {
-    unsigned tm, tn, tx, wm;
+    unsigned tm, tn, tx, wm, resident,
+        rate; /* of f32: blocks that a multiprocessor holds, and percents of the rate of fma (an H200) */
 } shapes[] = {
-    {128, 64, 16, 0}, {64, 128, 16, 0}, {64, 64, 16, 0}, {64, 32, 16, 0},
-    {32, 64, 16, 0},  {32, 32, 16, 0},  {8, 128, 64, 0}, /* fma */
-    {128, 128, 0, 2}, {64, 128, 0, 2},  {64, 64, 0, 2},  {32, 128, 0, 2},
-    {32, 64, 0, 2},   {16, 128, 0, 1}, /* tensor cores */
+    {128, 128, 16, 0, 1, 75}, {128, 64, 16, 0, 2, 65}, {64, 128, 16, 0, 2, 65}, {64, 64, 16, 0, 3, 52},
+    {64, 32, 16, 0, 3, 38},   {32, 64, 16, 0, 3, 38},  {32, 32, 16, 0, 3, 25},  {8, 128, 64, 0, 3, 20}, /* fma */
+    {128, 128, 0, 2, 0, 0},   {64, 128, 0, 2, 0, 0},   {64, 64, 0, 2, 0, 0},    {32, 128, 0, 2, 0, 0},
+    {32, 64, 0, 2, 0, 0},     {16, 128, 0, 1, 0, 0}, /* tensor cores */
 };
-enum { FIRST_MMA = 7, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
+enum { FIRST_MMA = 8, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
 /* Shares of the inner index are made of so many elements. */
 enum { MMA_UNIT = MMA_TK, FMA_UNIT = 64 };
 
@@ -151,17 +153,18 @@ static void macros(uint64_t facts, rp__text *out) {
                  : dtype == RP_F64 ? FMA_TK / 2
                                    : FMA_TK,
                  tile->tx, tile->wm);
-    rp__text_add(out, "#define RP_MMA %d\n#define RP_ASYNC %d\n", bit(facts, MMA), is_async(facts));
+    rp__text_add(out, "#define RP_MMA %d\n#define RP_ASYNC %d\n#define RP_MASKS %d\n", bit(facts, MMA), is_async(facts),
+                 bit(facts, MASKS));
     if (is_async(facts))
         rp__text_add(out, "#define RP_COPY(to, from, ok) rp_cp_async_%u_zfill(to, from, (ok) ? %u : 0)\n",
                      (unsigned)rp__dtype_bytes(dtype), (unsigned)rp__dtype_bytes(dtype));
     /* two blocks hide each other's loads; large tiles of wide types need all registers */
     rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n", stages_of(facts),
                  bit(facts, DIRECT),
-                 bit(facts, MMA)      ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
-                 : dtype == RP_F64    ? 1
-                 : bit(facts, LONGER) ? (tile->tm * tile->tn <= 64 * 64 ? 2 : 1)
-                                      : (tile->tm * tile->tn <= 64 * 64 ? 3 : 2));
+                 bit(facts, MMA)                                     ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
+                 : dtype == RP_F64 || tile->tm * tile->tn > 128 * 64 ? 1
+                 : bit(facts, LONGER)                                ? (tile->tm * tile->tn <= 64 * 64 ? 2 : 1)
+                                                                     : (tile->tm * tile->tn <= 64 * 64 ? 3 : 2));
     rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, LONG), bit(facts, LONGER));
 }
 
@@ -335,6 +338,22 @@ static int64_t blocks_of(const rp__conv_extent *e, const struct tile *t) {
     return (e->m + t->tm - 1) / t->tm * ((e->n + t->tn - 1) / t->tn) * e->groups;
 }
 
+/* Of f32 the tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
+static unsigned float_tile_of(const rp__conv_extent *e, const rp__device *d, bool wide, bool longer, int64_t split) {
+    unsigned best = 0;
+    double least = 0;
+    for (unsigned k = 0; k < FIRST_MMA; k++) {
+        const struct tile *t = &shapes[k];
+        const bool large = t->tm * t->tn > 128 * 64;
+        /* sums of blocks and of groups have registers of their own; 48 KB of shared memory, with the spots */
+        if ((large && longer) || (t->tn > 64 && t->tm > 8 && (wide || e->spatial == 3))) continue;
+        const double each = (double)((blocks_of(e, t) * split + d->multiprocessors - 1) / d->multiprocessors),
+                     time = (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate;
+        if (least == 0 || time < least) best = k, least = time;
+    }
+    return best;
+}
+
 /* The largest tile that wastes no half of itself and gives every multiprocessor one; else the one with most blocks. */
 static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, bool mma, bool wide,
                         int64_t split) {
@@ -343,7 +362,7 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
         const struct tile *t = &shapes[k];
         const int64_t least = mma ? 16 : 8;
         if (dtype == RP_F64 && t->tm * t->tn > 64 * 64) continue; /* what a multiprocessor's registers hold */
-        if (t->tm * t->tn > 128 * 64 && (wide || e->spatial == 3))
+        if (t->tm * t->tn > 128 * 64 && (!mma || wide || e->spatial == 3))
             continue; /* 48 KB of shared memory, with the spots */
         if (t->tm == least ? e->m > 16 : e->m <= t->tm / 2) continue;
         if (best == N_TILES || blocks_of(e, t) > blocks_of(e, &shapes[best])) best = k;
@@ -357,7 +376,17 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
 static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma, int64_t classes) {
     const int64_t least = mma ? 256 : 128, blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
     unsigned split = 0;
-    if (!d->clusters || classes > 1) return 0; /* classes share K already */
+    if (!d->clusters || classes > 1) return 0;      /* classes share K already */
+    if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
+        const int64_t tiles = (e->m + 63) / 64 * ((e->n + 127) / 128) * e->groups;
+        double least_time = 0;
+        for (unsigned k = 0; k <= 3 && (k == 0 || e->k >= least << k); k++) {
+            const double time =
+                (double)(((tiles << k) + d->multiprocessors - 1) / d->multiprocessors) / (1 << k) * (1 + 0.05 * k);
+            if (k == 0 || time < least_time) split = k, least_time = time;
+        }
+        return split;
+    }
     while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && e->k >= least << (split + 1))
         split++;
     return split;
@@ -460,10 +489,12 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
         gx = vector_columns(&e, all[1], &call->conv, t->tn, classes) * shares, gy = (e.m + t->tm - 1) / t->tm;
         out->shared_bytes = vector_room(*facts);
     } else {
-        const unsigned tile = tile_of(&e, d, dtype, mma, wide, shares);
+        const int64_t share = share_of(e.k, shares, mma);
+        const unsigned tile = dtype == RP_F32 ? float_tile_of(&e, d, wide, share > block * RP__PRODUCT_GROUP, shares)
+                                              : tile_of(&e, d, dtype, mma, wide, shares);
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
                   readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
-        const int64_t share = share_of(e.k, shares, mma);
+        *facts |= (uint64_t)(e.taps < 32) << MASKS;
         if (!mma) *facts |= (uint64_t)(share > block) << LONG | (uint64_t)(share > block * RP__PRODUCT_GROUP) << LONGER;
         gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn * shares, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
         out->shared_bytes = room_of(*facts);
