@@ -4,13 +4,13 @@
  *                 a row after the other. A result is one chain of fma through the window, as conv.cuh's of so short an inner index.
  *   RP_KIND 2     weight gradient: the images' strips of RP_P rows are cut into shares, a block each; of a channel RP_SLOTS threads take turns
  *                 in a share, each with its sums of the whole window in registers, which are then added up in rising order. So does conv_sum.cuh
- *                 with the sums of shares, which stay in memory.
+ *                 with the sums of several shares (RP_PARTS), which stay in memory.
  * Neighbours in a warp are neighbours along a row, or, RP_LAST, RP_LANES of them along channels, of which each thread has a vector of RP_V. The
  * bits depend on neither.
  *
  * Macros: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS, RP_INDEX, RP_REST as in
- * conv.cuh; RP_KH, RP_KW, RP_SY, RP_SX, RP_DY, RP_DX: window, step, dilation; RP_P, RP_X, RP_V, RP_LAST, RP_LANES. Words as in conv.cuh; of
- * kind 2 word 3 is the memory of the shares' sums, and the last one their number. */
+ * conv.cuh; RP_KH, RP_KW, RP_SY, RP_SX, RP_DY, RP_DX: window, step, dilation; RP_P, RP_X, RP_V, RP_LAST, RP_LANES, RP_PARTS. Words as in conv.cuh; of
+ * RP_PARTS word 3 is the memory of the shares' sums, and the last one their number. */
 #define RP_S RP_SPATIAL
 #define RP_W_SPACE 8
 #define RP_W_STRIDES (8 + 6 * RP_S)
@@ -43,7 +43,7 @@ RP_FN void rp_read(const RP_T *from, int ok, RP_ACC *v) {
     }
 }
 
-/* What is done with result x of channel g in image n, at place `at`. */
+/* What is done with result x of channel g: in image n (kind 2: no), at place `at`. */
 RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX n, RP_INDEX ay, RP_INDEX ax) {
     const RP_WORDS p = *q;
 #if RP_REST
@@ -51,8 +51,8 @@ RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX n, RP_IND
     (void)m, (void)at;
     RP_FOLLOW
 #else
-    const RP_INDEX o =
-        n * RP_STRIDE(RP_KIND, 0) + g * RP_STRIDE(RP_KIND, 1) + ay * RP_STRIDE_Y(RP_KIND) + ax * RP_STRIDE_X(RP_KIND);
+    const RP_INDEX o = (RP_KIND == 2 ? g * RP_STRIDE(2, 0) : n * RP_STRIDE(RP_KIND, 0) + g * RP_STRIDE(RP_KIND, 1)) +
+                       ay * RP_STRIDE_Y(RP_KIND) + ax * RP_STRIDE_X(RP_KIND);
     RP_T *to = (RP_T *)p.w[RP_KIND];
 #if RP_BIAS
     x = x + RP_LOAD(((const RP_T *)p.w[3])[g * (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]);
@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 
     const RP_INDEX strips = (rows + RP_P - 1) / RP_P, pad_y = RP_S == 2 ? RP_SIZE_Y(RP_PAD) : 0,
                    pad_x = RP_SIZE_X(RP_PAD);
     const RP_INDEX spans = (C + RP_BESIDE * RP_V - 1) / (RP_BESIDE * RP_V), share = (RP_INDEX)blockIdx.x / spans,
-                   shares = (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)];
+                   shares = RP_PARTS ? (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)] : 1;
     const RP_INDEX c0 = (RP_INDEX)blockIdx.x % spans * (RP_BESIDE * RP_V), c = c0 + lane * RP_V;
     const RP_INDEX all = batch * strips * width,
                    each = ((all + RP_SLOTS - 1) / RP_SLOTS + shares - 1) / shares * RP_SLOTS;
@@ -245,7 +245,9 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 
             if (++strip == strips) strip = 0, n++;
         }
     }
+#if RP_PARTS
     RP_ACC *to = (RP_ACC *)p.w[3] + share * (C * RP_TAPS);
+#endif
     _Pragma("unroll") for (int k0 = 0; k0 < RP_TAPS; k0 += RP_CHUNK) {
         _Pragma("unroll") for (int k = 0; k < RP_CHUNK; k++)
             _Pragma("unroll") for (int e = 0; e < RP_V; e++) if (k0 + k < RP_TAPS)
@@ -260,7 +262,12 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 
                 const RP_ACC one = part[at][RP_LAST ? s * RP_BESIDE + beside : beside * (RP_SLOTS + 1) + s];
                 all_slots = s ? all_slots + one : one;
             }
-            if (ch < C) to[ch * RP_TAPS + k0 + at / RP_V] = all_slots;
+            if (ch >= C) continue;
+#if RP_PARTS
+            to[ch * RP_TAPS + k0 + at / RP_V] = all_slots;
+#else
+            rp_finish(&p, all_slots, ch, 0, (k0 + at / RP_V) / RP_KW, (k0 + at / RP_V) % RP_KW);
+#endif
         }
         rp_barrier();
     }
