@@ -27,9 +27,10 @@ enum {
     LONG,
     LONGER,
     DIRECT,
-    VECTORS,        /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
-    PARTS,          /* sums of shares stay in memory (conv_shares.c) */
-    MASKS = CLASSES /* conv.cuh alone */
+    VECTORS,         /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
+    PARTS,           /* sums of shares stay in memory (conv_shares.c) */
+    MASKS = CLASSES, /* conv.cuh alone */
+    NEAR = DIRECT    /* conv_mma.cuh alone: RP_MASKS */
 };
 
 /* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
@@ -98,7 +99,7 @@ static uint32_t vector_room(uint64_t facts) {
     const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
     if (is_group(facts)) /* and the spots of columns, taps or pixels, with offsets of 4 bytes, and results */
         return t->stages * (t->tm + t->tn) * t->tk * 2u + t->tn * 32u +
-               ((facts >> KIND & 3) == 2 ? PIXELS : VECTOR_TAPS) * 20u;
+               ((facts >> KIND & 3) == 2 ? PIXELS * 20u + 512 : VECTOR_TAPS * 20u);
     const unsigned a = bit(facts, A_ALONG) ? t->tm * (t->tk + 8u) : t->tk * (t->tm + 8u);
     const unsigned b = bit(facts, B_ALONG) ? t->tn * (t->tk + 8u) : t->tk * (t->tn + 8u);
     const unsigned rows = 16u * t->wm, tiled = t->stages * (a + b) * 2u,
@@ -136,8 +137,8 @@ static void vector_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_TM %d\n#define RP_TN %d\n#define RP_TK %d\n#define RP_WM %d\n#define RP_STAGES %d\n",
                  t->tm, t->tn, t->tk, t->wm, t->stages);
     rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n", t->resident, VECTOR_TAPS);
-    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n#define RP_WG %d\n", bit(facts, CLASSES),
-                 bit(facts, OUT_WIDE), is_group(facts));
+    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n#define RP_WG %d\n#define RP_MASKS %d\n",
+                 bit(facts, CLASSES), bit(facts, OUT_WIDE), is_group(facts), bit(facts, NEAR));
     if (is_group(facts))
         rp__text_add(out, "#define RP_WG_STEP rp_wgmma_n%d_%s\n", t->tn * t->wm / 2,
                      rp__dtypes[facts & 0xff].short_name);
@@ -485,6 +486,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
         const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, shares, classes, wide);
         const struct vector_tile *t = &vector_tiles[tile];
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
+                  (uint64_t)(e.taps <= 32) << NEAR |
                   (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % t->tk == 0) << SAME;
         gx = vector_columns(&e, all[1], &call->conv, t->tn, classes) * shares, gy = (e.m + t->tm - 1) / t->tm;
         out->shared_bytes = vector_room(*facts);
