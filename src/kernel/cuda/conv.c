@@ -56,12 +56,15 @@ static const struct vector_tile {
     {128, 256, 2, 64, 3, 1, 100}, {128, 128, 2, 64, 3, 2, 100}, {64, 256, 2, 32, 4, 2, 85},
     {64, 128, 2, 64, 3, 2, 90},   {64, 64, 2, 64, 4, 2, 60},    {32, 256, 1, 32, 4, 2, 60},
     {32, 128, 1, 32, 4, 3, 45},   {32, 64, 2, 64, 4, 3, 40},    {16, 256, 1, 32, 4, 2, 40},
-    {16, 128, 1, 32, 4, 3, 30},   {128, 256, 2, 64, 4, 1, 240}, {128, 128, 2, 64, 3, 2, 220},
-    {64, 256, 1, 64, 4, 1, 170},  {64, 128, 1, 64, 4, 2, 170},
+    {16, 128, 1, 32, 4, 3, 30},   {128, 256, 2, 64, 3, 1, 250}, {128, 128, 2, 64, 3, 2, 210},
+    {64, 256, 1, 64, 4, 1, 180},  {64, 128, 1, 64, 4, 2, 170},  {128, 192, 2, 64, 4, 1, 240},
+    {64, 128, 1, 64, 3, 3, 175},
 };
 enum {
     N_VECTOR_TILES = sizeof vector_tiles / sizeof *vector_tiles,
     FIRST_GROUP_TILE = 10,
+    EVEN_TILE = 14, /* of vectors along the inner index alone: its columns are no power of two */
+    SHORT_TILE,     /* of one step, and as much shared memory */
     VECTOR_TAPS = 128,
     PIXELS = 512 /* found at once by a weight gradient */
 };
@@ -93,12 +96,15 @@ static uint32_t room_of(uint64_t facts) {
 }
 
 static bool is_group(uint64_t facts) { return bit(facts, VECTORS) && (facts >> TILE & 15) >= FIRST_GROUP_TILE; }
+static unsigned tiles_of(uint64_t facts) {
+    return (facts >> TILE & 15) == SHORT_TILE ? 1 : vector_tiles[facts >> TILE & 15].stages;
+}
 
 /* Of conv_mma.cuh. */
 static uint32_t vector_room(uint64_t facts) {
     const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
     if (is_group(facts)) /* and the spots of columns, taps or pixels, with offsets of 4 bytes, and results */
-        return t->stages * (t->tm + t->tn) * t->tk * 2u + t->tn * 32u +
+        return tiles_of(facts) * (t->tm + t->tn) * t->tk * 2u + t->tn * 32u +
                ((facts >> KIND & 3) == 2 ? PIXELS * 20u + 512 : VECTOR_TAPS * 20u);
     const unsigned a = bit(facts, A_ALONG) ? t->tm * (t->tk + 8u) : t->tk * (t->tm + 8u);
     const unsigned b = bit(facts, B_ALONG) ? t->tn * (t->tk + 8u) : t->tk * (t->tn + 8u);
@@ -136,7 +142,8 @@ static void vector_macros(uint64_t facts, rp__text *out) {
     common_macros(facts, out);
     rp__text_add(out, "#define RP_TM %d\n#define RP_TN %d\n#define RP_TK %d\n#define RP_WM %d\n#define RP_STAGES %d\n",
                  t->tm, t->tn, t->tk, t->wm, t->stages);
-    rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n", t->resident, VECTOR_TAPS);
+    rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n", t->resident, VECTOR_TAPS,
+                 tiles_of(facts));
     rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n#define RP_WG %d\n#define RP_MASKS %d\n",
                  bit(facts, CLASSES), bit(facts, OUT_WIDE), is_group(facts), bit(facts, NEAR));
     if (is_group(facts))
@@ -317,13 +324,14 @@ static int64_t vector_columns(const rp__conv_extent *e, const rp__operand *x, co
 
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
 static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, const rp__conv_geometry *conv,
-                               const rp__device *d, int64_t split, int64_t classes, bool wide) {
+                               const rp__device *d, int64_t split, int64_t classes, bool wide, bool along) {
     unsigned best = 0;
     double least = 0;
     for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
         const struct vector_tile *t = &vector_tiles[k];
         if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
         if (k >= FIRST_GROUP_TILE && (wide || d->arch != 90)) continue;
+        if ((k == EVEN_TILE && (!along || e->kind == 2)) || (k == SHORT_TILE && e->k > t->tk)) continue;
         const int64_t blocks =
             (e->m + t->tm - 1) / t->tm * vector_columns(e, x, conv, t->tn, classes) * e->groups * split;
         const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
@@ -333,6 +341,25 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, c
         if (k == 0 || least == 0 || time < least) best = k, least = time;
     }
     return best;
+}
+
+/* Shares, as a power of two, with which warpgroups take least time. */
+static unsigned group_split_of(const rp__conv_extent *e, const rp__device *d, int64_t least) {
+    unsigned split = 0;
+    double best = 0;
+    for (unsigned s = 0; s <= 3 && (s == 0 || e->k >= least << s); s++) {
+        double least_time = 0;
+        for (unsigned k = FIRST_GROUP_TILE; k <= EVEN_TILE; k++) {
+            const struct vector_tile *t = &vector_tiles[k];
+            const int64_t blocks = ((e->m + t->tm - 1) / t->tm * ((e->n + t->tn - 1) / t->tn) * e->groups) << s;
+            const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
+                         inner = (double)(e->k >> s) + 160 + 60 * s;
+            const double time = (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
+            if (least_time == 0 || time < least_time) least_time = time;
+        }
+        if (s == 0 || least_time < 0.95 * best) split = s, best = least_time;
+    }
+    return split;
 }
 
 static int64_t blocks_of(const rp__conv_extent *e, const struct tile *t) {
@@ -377,7 +404,8 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
 static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma, int64_t classes) {
     const int64_t least = mma ? 256 : 128, blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
     unsigned split = 0;
-    if (!d->clusters || classes > 1) return 0;      /* classes share K already */
+    if (!d->clusters || classes > 1) return 0; /* classes share K already */
+    if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least);
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
         const int64_t tiles = (e->m + 63) / 64 * ((e->n + 127) / 128) * e->groups;
         double least_time = 0;
@@ -483,7 +511,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
         *facts |= UINT64_C(1) << DIRECT;
         gx = (e.n + 255) / 256, gy = e.m;
     } else if (mma && reads_vectors(&e, plain, windowed, result, &call->conv, facts)) {
-        const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, shares, classes, wide);
+        const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, shares, classes, wide, bit(*facts, B_ALONG));
         const struct vector_tile *t = &vector_tiles[tile];
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
                   (uint64_t)(e.taps <= 32) << NEAR |

@@ -9,7 +9,7 @@
  * most 31 places (RP_MASKS) a pixel knows in a bit each which of them are inside, so that an element needs no comparison of places either.
  *
  * RP_MMA 0: chains of fma in the order of kernel/product.h, RP_TX threads side by side. RP_MMA 1, of 16-bit floats: tensor cores; the
- * inner index runs through the taps with the channel innermost, 16 a step of the sum, from left to right in f32. RP_SPLIT
+ * inner index runs through the taps with the channel innermost (RP_CHUNK_OF), 16 a step of the sum, from left to right in f32. RP_SPLIT
  * blocks, a cluster, take a share of the inner index each, and their sums are added up in rising order (conv.c says how many: a
  * function of the sizes). The bits depend on nothing else: not on tiles, strides or memory format.
  *
@@ -35,13 +35,18 @@ RP_FN void rp_split(const RP_WORDS *q, RP_INDEX *index, int field, RP_INDEX *at)
     }
 }
 
-/* Channel and window of number t of the taps of `channels`: with tensor cores the channel runs fastest. */
+/* Channel and window of number t of the taps of `channels`: with tensor cores the channel runs fastest (RP_CHUNK_OF). */
 RP_FN RP_INDEX rp_tap(const RP_WORDS *q, RP_INDEX t, RP_INDEX channels, RP_INDEX *at) {
-#if RP_MMA
+#if RP_MMA && RP_KIND == 2
     const RP_INDEX c = t % channels;
     t /= channels;
     rp_split(q, &t, RP_KERNEL, at);
     return c;
+#elif RP_MMA
+    const RP_INDEX chunk = RP_CHUNK_OF(channels), c = t % chunk;
+    t /= chunk;
+    rp_split(q, &t, RP_KERNEL, at);
+    return t * chunk + c;
 #else
     rp_split(q, &t, RP_KERNEL, at);
     return t;
@@ -324,8 +329,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(0, 2 + d);
 #elif RP_MASKS
 #define RP_INNER_SPOT                                                                                                  \
-    const RP_INDEX all = RP_KIND == 0 ? cg : og, r = RP_MMA ? k / all : k % kernel_points,                             \
-                   c = RP_MMA ? k % all : k / kernel_points, tap = r < kernel_points ? r : 0;                          \
+    const RP_INDEX all = RP_KIND == 0 ? cg : og, chunk = RP_MMA ? RP_CHUNK_OF(all) : 1, r = k / chunk % kernel_points, \
+                   c = k / (chunk * kernel_points) * chunk + k % chunk, tap = r;                                       \
     (void)at;                                                                                                          \
     RP_FIND_TAP(s, c, tap, from < end)                                                                                 \
     plain = c * RP_STRIDE(2, RP_KIND == 0 ? 1 : 0) + window_plain[tap];

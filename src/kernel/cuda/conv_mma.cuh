@@ -11,7 +11,7 @@
  *     order that they read; a step's products run while the threads fetch the tile after next.
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
- * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP; RP_UNIT, steps of which a share of the inner index is made;
+ * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP; RP_UNIT, steps of which a share of the inner index is made;
  * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_B_ALONG: those of the other one
  * along the inner index, else along columns; RP_SAME: a step of the inner index is of one tap; RP_TAPS, the most that a window has.
  * Words as in conv.cuh. */
@@ -99,10 +99,10 @@ RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
 #define RP_BATCH 256 /* pixels found at once by kind 2, one a thread, while those before them are used */
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
-    /* RP_STAGES tiles of both operands; then rows of results */
+    /* RP_TILES tiles of both operands; then rows of results */
 #if RP_WG /* tiles begin at multiples of 1024 bytes: what else is shared lies behind them */
     extern __shared__ __align__(1024) unsigned char room[];
-    rp_near *const column = (rp_near *)(room + RP_STAGES * (RP_A_SIZE + RP_B_SIZE) * 2);
+    rp_near *const column = (rp_near *)(room + RP_TILES * (RP_A_SIZE + RP_B_SIZE) * 2);
 #if RP_KIND == 2
     rp_spot *const tap_spot = (rp_spot *)(column + RP_TN);
     rp_near *const inner = (rp_near *)(tap_spot + 32);
@@ -126,7 +126,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     __shared__ RP_INDEX tap_plain[RP_TAPS]; /* offset in the operand without windows */
 #endif
 #endif
-    RP_T *sa = (RP_T *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
+    RP_T *sa = (RP_T *)room, *sb = sa + RP_TILES * RP_A_SIZE;
     RP_ACC *st = (RP_ACC *)room;
     const int t = (int)threadIdx.x;
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
@@ -341,8 +341,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #else
     /* Where this thread stands along the inner index, in both operands: tap and channel. */
     const int ak = RP_A_ALONG ? t % RP_AV * 8 : t / RP_AV, bk = RP_B_ALONG ? t % RP_BV * 8 : t / RP_BV;
-    RP_INDEX a_k = first + ak, b_k = first + bk, a_tap = a_k / channels, b_tap = b_k / channels;
-    RP_INDEX a_c = a_k - a_tap * channels, b_c = b_k - b_tap * channels;
+    const RP_INDEX chunk = RP_CHUNK_OF(channels), some = taps > 0 ? taps : 1;
+    RP_INDEX a_k = first + ak, b_k = first + bk, a_in = a_k % chunk, b_in = b_k % chunk, a_tap = a_k / chunk % some,
+             b_tap = b_k / chunk % some, a_c = a_k / (chunk * some) * chunk + a_in,
+             b_c = b_k / (chunk * some) * chunk + b_in;
     const RP_INDEX b_inner = RP_STRIDE(RP_WINDOWED, 1);
     rp_near mine[RP_B_ALONG ? RP_NB : 1];
     _Pragma("unroll") for (int i = 0; i < (RP_B_ALONG ? RP_NB : 1); i++) {
@@ -350,12 +352,14 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         mine[i] = column[n < RP_TN ? n : 0];
     }
 /* Goes `by` on along the inner index. */
-#define RP_GO_ON(tap, c, by)                                                                                           \
+#define RP_GO_ON(tap, c, in, by)                                                                                       \
     c += (by);                                                                                                         \
-    if (RP_SAME) {                                                                                                     \
-        if (c >= channels) c -= channels, tap++;                                                                       \
-    } else                                                                                                             \
-        while (c >= channels) c -= channels, tap++;
+    in += (by);                                                                                                        \
+    while (in >= chunk) {                                                                                              \
+        in -= chunk, c -= chunk;                                                                                       \
+        if (++tap == taps) tap = 0, c += chunk;                                                                        \
+        if (RP_SAME) break;                                                                                            \
+    }
 /* What is not there is not read, wherever its address may be. */
 #if RP_A_ALONG
     const RP_T *const a_from = a + (m0 + t / RP_AV) * a_row;
@@ -371,7 +375,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
                                  live && m0 + m < M ? 16 : 0);                                                         \
         }                                                                                                              \
         a_k += RP_TK;                                                                                                  \
-        RP_GO_ON(a_tap, a_c, RP_TK)                                                                                    \
+        RP_GO_ON(a_tap, a_c, a_in, RP_TK)                                                                              \
     }
 #else
     const int a_m = t % RP_AV * 8;
@@ -379,20 +383,20 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     const int row_there = m0 + a_m < M;
 #define RP_READ_A(slot)                                                                                                \
     {                                                                                                                  \
-        RP_INDEX tap = a_tap, c = a_c;                                                                                 \
+        RP_INDEX tap = a_tap, c = a_c, in = a_in;                                                                      \
         const RP_T *const from = a_from + (a_k < end ? tap_plain[tap] + c * a_inner : 0);                              \
         _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
             const int k = ak + i * (256 / RP_AV);                                                                      \
             if (!RP_A_FULL && k >= RP_TK) break;                                                                       \
             const int ok = row_there && a_k + (k - ak) < end;                                                          \
-            const RP_T *const at = RP_SAME ? from + i * (256 / RP_AV) * a_inner                                        \
-                                   : ok    ? a_from + (tap_plain[tap] + c * a_inner)                                   \
-                                           : a;                                                                           \
+            const RP_T *const at = RP_SAME && RP_SPLIT == 1 ? from + i * (256 / RP_AV) * a_inner                       \
+                                   : ok                     ? a_from + (tap_plain[tap] + c * a_inner)                  \
+                                                            : a;                                                                           \
             rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(a_m, k)], at, ok ? 16 : 0);                            \
-            RP_GO_ON(tap, c, 256 / RP_AV)                                                                              \
+            RP_GO_ON(tap, c, in, 256 / RP_AV)                                                                          \
         }                                                                                                              \
         a_k += RP_TK;                                                                                                  \
-        RP_GO_ON(a_tap, a_c, RP_TK)                                                                                    \
+        RP_GO_ON(a_tap, a_c, a_in, RP_TK)                                                                              \
     }
 #endif
 #if RP_B_ALONG
@@ -409,10 +413,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
             const int n = t / RP_BV + i * (256 / RP_BV);                                                               \
             if (!RP_B_FULL && n >= RP_TN) break;                                                                       \
-            rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, bk)], from + mine[i].off, RP_MEET_TAP(i) ? 16 : 0); \
+            rp_cp_async_16_keep_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, bk)], from + mine[i].off,                      \
+                                      RP_MEET_TAP(i) ? 16 : 0);                                                        \
         }                                                                                                              \
         b_k += RP_TK;                                                                                                  \
-        RP_GO_ON(b_tap, b_c, RP_TK)                                                                                    \
+        RP_GO_ON(b_tap, b_c, b_in, RP_TK)                                                                              \
     }
 #else /* one tap, at the place of the pixel: the inner index is the channel */
 #if RP_MASKS
