@@ -24,8 +24,8 @@ enum {
     PARTS = ACROSS, /* of weight gradients */
     FEW = 30        /* channels */
 };
-/* SLOTS: of conv_depth.cuh. A share of a weight gradient is worth so many turns of them. */
-enum { MOST_WINDOW = 7, MOST_STEP = 4, SLOTS = 32, SPAN = 32, LEAST_TURNS = 4, MOST_PARTS = 256 };
+/* SLOTS: of conv_depth.cuh. Places of a piece; a share of a weight gradient is worth so many turns of the slots. */
+enum { MOST_WINDOW = 7, MOST_STEP = 4, SLOTS = 32, PIECE = 2, SPAN = 32, LEAST_TURNS = 4, MOST_PARTS = 256 };
 
 typedef struct geometry { /* literals of the text */
     unsigned kh, kw, sy, sx, dy, dx, strip, vector, across, lanes;
@@ -48,6 +48,7 @@ static geometry geometry_of(uint64_t facts) {
                   1};
     const unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)(facts & 0xff)), taps = g.kh * g.kw;
     if (field(facts, SPATIAL, 2) == 2) g.strip = 4;
+    if (field(facts, KIND, 2) == 2) g.across = PIECE;
     if (!(facts >> LAST & 1u)) return g;
     if (field(facts, KIND, 2) == 2) /* the window's sums stay in registers */
         g.vector = bytes == 8 ? 1 : taps <= 9 ? 4 : bytes == 2 ? 2 : 1;
@@ -95,13 +96,14 @@ static bool is_last(const rp__operand *o, unsigned vector) {
     return true;
 }
 
-/* Shares of the images' strips: as many as fill the device and have work for all slots. A function of sizes and kind of device. */
+/* Shares of the images' pieces: as many as fill the device and have work for all slots. A function of sizes and kind of device. */
 int64_t rp__conv_depth_parts(const rp__problem *p) {
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(p, sorted);
     if (e.kind != 2 || e.n == 0 || e.k == 0) return 0;
     const int64_t strip = e.spatial == 2 ? 4 : 1, rows = e.spatial == 2 ? sorted[0]->size[2] : 1,
-                  items = e.batch * ((rows + strip - 1) / strip) * sorted[0]->size[1 + e.spatial];
+                  items =
+                      e.batch * ((rows + strip - 1) / strip) * ((sorted[0]->size[1 + e.spatial] + PIECE - 1) / PIECE);
     int64_t parts = 6 * (int64_t)p->device->multiprocessors / ((e.groups + SPAN - 1) / SPAN);
     if (parts > items / (SLOTS * LEAST_TURNS)) parts = items / (SLOTS * LEAST_TURNS);
     return parts < 1 ? 1 : parts > MOST_PARTS ? MOST_PARTS : parts;
