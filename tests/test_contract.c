@@ -180,6 +180,10 @@ static void test_everyday(void **state) {
                                      FILLED(8, d, 8, 1, 1), FILLED(9, d, 8, 1, 1), FILLED(10, d, 2, 8, out, out)};
                 check("conv+scale+bias+add+relu", conv_block, shapes[s], sizeof shapes[s], conv, 5, 1, 1);
             }
+            static int groups[] = {2, 1, 1, 3};
+            rp_tensor *few[] = {FILLED(6, d, 2, 12, 9, 7), FILLED(7, d, 12, 4, 3, 3), FILLED(8, d, 12, 1, 1),
+                                FILLED(9, d, 12, 1, 1), FILLED(10, d, 2, 12, 5, 4)};
+            check("groups of channels", conv_block, groups, sizeof groups, few, 5, 1, 1);
         }
         rp_scope_end(scope, NULL, 0);
     }

@@ -27,20 +27,23 @@ enum {
     LONG,
     LONGER,
     DIRECT,
-    VECTORS, /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
-    PARTS    /* sums of shares stay in memory (conv_shares.c) */
+    VECTORS,         /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
+    PARTS,           /* sums of shares stay in memory (conv_shares.c) */
+    MASKS = CLASSES, /* conv.cuh alone */
+    NEAR = DIRECT    /* conv_mma.cuh alone: RP_MASKS */
 };
 
 /* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
 static const struct tile {
-    unsigned tm, tn, tx, wm;
+    unsigned tm, tn, tx, wm, resident,
+        rate; /* of f32: blocks that a multiprocessor holds, and percents of the rate of fma (an H200) */
 } shapes[] = {
-    {128, 64, 16, 0}, {64, 128, 16, 0}, {64, 64, 16, 0}, {64, 32, 16, 0},
-    {32, 64, 16, 0},  {32, 32, 16, 0},  {8, 128, 64, 0}, /* fma */
-    {128, 128, 0, 2}, {64, 128, 0, 2},  {64, 64, 0, 2},  {32, 128, 0, 2},
-    {32, 64, 0, 2},   {16, 128, 0, 1}, /* tensor cores */
+    {128, 128, 16, 0, 1, 75}, {128, 64, 16, 0, 2, 65}, {64, 128, 16, 0, 2, 65}, {64, 64, 16, 0, 3, 52},
+    {64, 32, 16, 0, 3, 38},   {32, 64, 16, 0, 3, 38},  {32, 32, 16, 0, 3, 25},  {8, 128, 64, 0, 3, 20}, /* fma */
+    {128, 128, 0, 2, 0, 0},   {64, 128, 0, 2, 0, 0},   {64, 64, 0, 2, 0, 0},    {32, 128, 0, 2, 0, 0},
+    {32, 64, 0, 2, 0, 0},     {16, 128, 0, 1, 0, 0}, /* tensor cores */
 };
-enum { FIRST_MMA = 7, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
+enum { FIRST_MMA = 8, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
 /* Shares of the inner index are made of so many elements. */
 enum { MMA_UNIT = MMA_TK, FMA_UNIT = 64 };
 
@@ -53,12 +56,15 @@ static const struct vector_tile {
     {128, 256, 2, 64, 3, 1, 100}, {128, 128, 2, 64, 3, 2, 100}, {64, 256, 2, 32, 4, 2, 85},
     {64, 128, 2, 64, 3, 2, 90},   {64, 64, 2, 64, 4, 2, 60},    {32, 256, 1, 32, 4, 2, 60},
     {32, 128, 1, 32, 4, 3, 45},   {32, 64, 2, 64, 4, 3, 40},    {16, 256, 1, 32, 4, 2, 40},
-    {16, 128, 1, 32, 4, 3, 30},   {128, 256, 2, 64, 4, 1, 240}, {128, 128, 2, 64, 3, 2, 220},
-    {64, 256, 1, 64, 4, 1, 170},  {64, 128, 1, 64, 4, 2, 170},
+    {16, 128, 1, 32, 4, 3, 30},   {128, 256, 2, 64, 3, 1, 250}, {128, 128, 2, 64, 3, 2, 210},
+    {64, 256, 1, 64, 4, 1, 180},  {64, 128, 1, 64, 4, 2, 170},  {128, 192, 2, 64, 4, 1, 240},
+    {64, 128, 1, 64, 3, 3, 175},
 };
 enum {
     N_VECTOR_TILES = sizeof vector_tiles / sizeof *vector_tiles,
     FIRST_GROUP_TILE = 10,
+    EVEN_TILE = 14, /* of vectors along the inner index alone: its columns are no power of two */
+    SHORT_TILE,     /* of one step, and as much shared memory */
     VECTOR_TAPS = 128,
     PIXELS = 512 /* found at once by a weight gradient */
 };
@@ -90,13 +96,16 @@ static uint32_t room_of(uint64_t facts) {
 }
 
 static bool is_group(uint64_t facts) { return bit(facts, VECTORS) && (facts >> TILE & 15) >= FIRST_GROUP_TILE; }
+static unsigned tiles_of(uint64_t facts) {
+    return (facts >> TILE & 15) == SHORT_TILE ? 1 : vector_tiles[facts >> TILE & 15].stages;
+}
 
 /* Of conv_mma.cuh. */
 static uint32_t vector_room(uint64_t facts) {
     const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
     if (is_group(facts)) /* and the spots of columns, taps or pixels, with offsets of 4 bytes, and results */
-        return t->stages * (t->tm + t->tn) * t->tk * 2u + t->tn * 32u +
-               ((facts >> KIND & 3) == 2 ? PIXELS : VECTOR_TAPS) * 20u;
+        return tiles_of(facts) * (t->tm + t->tn) * t->tk * 2u + t->tn * 32u +
+               ((facts >> KIND & 3) == 2 ? PIXELS * 20u + 512 : VECTOR_TAPS * 20u);
     const unsigned a = bit(facts, A_ALONG) ? t->tm * (t->tk + 8u) : t->tk * (t->tm + 8u);
     const unsigned b = bit(facts, B_ALONG) ? t->tn * (t->tk + 8u) : t->tk * (t->tn + 8u);
     const unsigned rows = 16u * t->wm, tiled = t->stages * (a + b) * 2u,
@@ -133,9 +142,10 @@ static void vector_macros(uint64_t facts, rp__text *out) {
     common_macros(facts, out);
     rp__text_add(out, "#define RP_TM %d\n#define RP_TN %d\n#define RP_TK %d\n#define RP_WM %d\n#define RP_STAGES %d\n",
                  t->tm, t->tn, t->tk, t->wm, t->stages);
-    rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n", t->resident, VECTOR_TAPS);
-    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n#define RP_WG %d\n", bit(facts, CLASSES),
-                 bit(facts, OUT_WIDE), is_group(facts));
+    rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n", t->resident, VECTOR_TAPS,
+                 tiles_of(facts));
+    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n#define RP_WG %d\n#define RP_MASKS %d\n",
+                 bit(facts, CLASSES), bit(facts, OUT_WIDE), is_group(facts), bit(facts, NEAR));
     if (is_group(facts))
         rp__text_add(out, "#define RP_WG_STEP rp_wgmma_n%d_%s\n", t->tn * t->wm / 2,
                      rp__dtypes[facts & 0xff].short_name);
@@ -151,17 +161,18 @@ static void macros(uint64_t facts, rp__text *out) {
                  : dtype == RP_F64 ? FMA_TK / 2
                                    : FMA_TK,
                  tile->tx, tile->wm);
-    rp__text_add(out, "#define RP_MMA %d\n#define RP_ASYNC %d\n", bit(facts, MMA), is_async(facts));
+    rp__text_add(out, "#define RP_MMA %d\n#define RP_ASYNC %d\n#define RP_MASKS %d\n", bit(facts, MMA), is_async(facts),
+                 bit(facts, MASKS));
     if (is_async(facts))
         rp__text_add(out, "#define RP_COPY(to, from, ok) rp_cp_async_%u_zfill(to, from, (ok) ? %u : 0)\n",
                      (unsigned)rp__dtype_bytes(dtype), (unsigned)rp__dtype_bytes(dtype));
     /* two blocks hide each other's loads; large tiles of wide types need all registers */
     rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n", stages_of(facts),
                  bit(facts, DIRECT),
-                 bit(facts, MMA)      ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
-                 : dtype == RP_F64    ? 1
-                 : bit(facts, LONGER) ? (tile->tm * tile->tn <= 64 * 64 ? 2 : 1)
-                                      : (tile->tm * tile->tn <= 64 * 64 ? 3 : 2));
+                 bit(facts, MMA)                                     ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
+                 : dtype == RP_F64 || tile->tm * tile->tn > 128 * 64 ? 1
+                 : bit(facts, LONGER)                                ? (tile->tm * tile->tn <= 64 * 64 ? 2 : 1)
+                                                                     : (tile->tm * tile->tn <= 64 * 64 ? 3 : 2));
     rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, LONG), bit(facts, LONGER));
 }
 
@@ -313,13 +324,14 @@ static int64_t vector_columns(const rp__conv_extent *e, const rp__operand *x, co
 
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
 static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, const rp__conv_geometry *conv,
-                               const rp__device *d, int64_t split, int64_t classes, bool wide) {
+                               const rp__device *d, int64_t split, int64_t classes, bool wide, bool along) {
     unsigned best = 0;
     double least = 0;
     for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
         const struct vector_tile *t = &vector_tiles[k];
         if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
         if (k >= FIRST_GROUP_TILE && (wide || d->arch != 90)) continue;
+        if ((k == EVEN_TILE && (!along || e->kind == 2)) || (k == SHORT_TILE && e->k > t->tk)) continue;
         const int64_t blocks =
             (e->m + t->tm - 1) / t->tm * vector_columns(e, x, conv, t->tn, classes) * e->groups * split;
         const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
@@ -331,8 +343,43 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, c
     return best;
 }
 
+/* Shares, as a power of two, with which warpgroups take least time. */
+static unsigned group_split_of(const rp__conv_extent *e, const rp__device *d, int64_t least) {
+    unsigned split = 0;
+    double best = 0;
+    for (unsigned s = 0; s <= 3 && (s == 0 || e->k >= least << s); s++) {
+        double least_time = 0;
+        for (unsigned k = FIRST_GROUP_TILE; k <= EVEN_TILE; k++) {
+            const struct vector_tile *t = &vector_tiles[k];
+            const int64_t blocks = ((e->m + t->tm - 1) / t->tm * ((e->n + t->tn - 1) / t->tn) * e->groups) << s;
+            const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
+                         inner = (double)(e->k >> s) + 160 + 60 * s;
+            const double time = (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
+            if (least_time == 0 || time < least_time) least_time = time;
+        }
+        if (s == 0 || least_time < 0.95 * best) split = s, best = least_time;
+    }
+    return split;
+}
+
 static int64_t blocks_of(const rp__conv_extent *e, const struct tile *t) {
     return (e->m + t->tm - 1) / t->tm * ((e->n + t->tn - 1) / t->tn) * e->groups;
+}
+
+/* Of f32 the tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
+static unsigned float_tile_of(const rp__conv_extent *e, const rp__device *d, bool wide, bool longer, int64_t split) {
+    unsigned best = 0;
+    double least = 0;
+    for (unsigned k = 0; k < FIRST_MMA; k++) {
+        const struct tile *t = &shapes[k];
+        const bool large = t->tm * t->tn > 128 * 64;
+        /* sums of blocks and of groups have registers of their own; 48 KB of shared memory, with the spots */
+        if ((large && longer) || (t->tn > 64 && t->tm > 8 && (wide || e->spatial == 3))) continue;
+        const double each = (double)((blocks_of(e, t) * split + d->multiprocessors - 1) / d->multiprocessors),
+                     time = (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate;
+        if (least == 0 || time < least) best = k, least = time;
+    }
+    return best;
 }
 
 /* The largest tile that wastes no half of itself and gives every multiprocessor one; else the one with most blocks. */
@@ -343,7 +390,7 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
         const struct tile *t = &shapes[k];
         const int64_t least = mma ? 16 : 8;
         if (dtype == RP_F64 && t->tm * t->tn > 64 * 64) continue; /* what a multiprocessor's registers hold */
-        if (t->tm * t->tn > 128 * 64 && (wide || e->spatial == 3))
+        if (t->tm * t->tn > 128 * 64 && (!mma || wide || e->spatial == 3))
             continue; /* 48 KB of shared memory, with the spots */
         if (t->tm == least ? e->m > 16 : e->m <= t->tm / 2) continue;
         if (best == N_TILES || blocks_of(e, t) > blocks_of(e, &shapes[best])) best = k;
@@ -358,6 +405,17 @@ static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma
     const int64_t least = mma ? 256 : 128, blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
     unsigned split = 0;
     if (!d->clusters || classes > 1) return 0; /* classes share K already */
+    if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least);
+    if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
+        const int64_t tiles = (e->m + 63) / 64 * ((e->n + 127) / 128) * e->groups;
+        double least_time = 0;
+        for (unsigned k = 0; k <= 3 && (k == 0 || e->k >= least << k); k++) {
+            const double time =
+                (double)(((tiles << k) + d->multiprocessors - 1) / d->multiprocessors) / (1 << k) * (1 + 0.05 * k);
+            if (k == 0 || time < least_time) split = k, least_time = time;
+        }
+        return split;
+    }
     while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && e->k >= least << (split + 1))
         split++;
     return split;
@@ -453,17 +511,20 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
         *facts |= UINT64_C(1) << DIRECT;
         gx = (e.n + 255) / 256, gy = e.m;
     } else if (mma && reads_vectors(&e, plain, windowed, result, &call->conv, facts)) {
-        const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, shares, classes, wide);
+        const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, shares, classes, wide, bit(*facts, B_ALONG));
         const struct vector_tile *t = &vector_tiles[tile];
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
+                  (uint64_t)(e.taps <= 32) << NEAR |
                   (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % t->tk == 0) << SAME;
         gx = vector_columns(&e, all[1], &call->conv, t->tn, classes) * shares, gy = (e.m + t->tm - 1) / t->tm;
         out->shared_bytes = vector_room(*facts);
     } else {
-        const unsigned tile = tile_of(&e, d, dtype, mma, wide, shares);
+        const int64_t share = share_of(e.k, shares, mma);
+        const unsigned tile = dtype == RP_F32 ? float_tile_of(&e, d, wide, share > block * RP__PRODUCT_GROUP, shares)
+                                              : tile_of(&e, d, dtype, mma, wide, shares);
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
                   readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
-        const int64_t share = share_of(e.k, shares, mma);
+        *facts |= (uint64_t)(e.taps < 32) << MASKS;
         if (!mma) *facts |= (uint64_t)(share > block) << LONG | (uint64_t)(share > block * RP__PRODUCT_GROUP) << LONGER;
         gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn * shares, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
         out->shared_bytes = room_of(*facts);

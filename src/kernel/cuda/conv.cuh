@@ -5,17 +5,18 @@
  *   2 weight   dw (O, C/g, *) rows o, columns (c, r*), inner (n, y*)
  * A pixel (n, y* or x*) and a tap (c or o, r*) each have a spot: an offset, a place and what a division by the step leaves. Together
  * they are an element of the operand with windows if the rests are equal and the places add up to one inside; the offsets add up too.
- * So no element needs a division: spots of columns are found once, those of the inner index once, RP_BATCH at a time.
+ * So no element needs a division: spots of columns are found once, those of the inner index once, RP_BATCH at a time. Of windows of at
+ * most 31 places (RP_MASKS) a pixel knows in a bit each which of them are inside, so that an element needs no comparison of places either.
  *
  * RP_MMA 0: chains of fma in the order of kernel/product.h, RP_TX threads side by side. RP_MMA 1, of 16-bit floats: tensor cores; the
- * inner index runs through the taps with the channel innermost, 16 a step of the sum, from left to right in f32. RP_SPLIT
+ * inner index runs through the taps with the channel innermost (RP_CHUNK_OF), 16 a step of the sum, from left to right in f32. RP_SPLIT
  * blocks, a cluster, take a share of the inner index each, and their sums are added up in rising order (conv.c says how many: a
  * function of the sizes). The bits depend on nothing else: not on tiles, strides or memory format.
  *
  * Macros of conv.c: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS; RP_MMA and, with
  * it, RP_MMA_STEP; RP_TM, RP_TN, RP_TK, the tile; RP_STAGES, tiles in flight; RP_TX; RP_WM, warps above each other; RP_SPLIT; RP_PARTS; RP_UNIT, elements of which shares are made; RP_INDEX, of offsets; RP_A_ALONG,
  * RP_B_ALONG: neighbours in a warp read neighbours of the inner index; RP_ASYNC, with RP_COPY: what is read needs no conversion and goes
- * straight into shared memory; RP_SAME: a step of the inner index is of one tap; RP_DIRECT: no tiles; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
+ * straight into shared memory; RP_SAME: a step of the inner index is of one tap; RP_MASKS; RP_DIRECT: no tiles; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
  * of what follows each sum x (0: it is stored) in a DAG: of group g, row m, spatial place at[], and first or last of the other dim n.
  * Words: y x w bias; N C O groups; then per spatial dim: input size, output size, kernel size, stride, padding, dilation; then the
  * strides of y (n, o, *), x (n, c, *), w (o, c, *), bias. */
@@ -34,13 +35,18 @@ RP_FN void rp_split(const RP_WORDS *q, RP_INDEX *index, int field, RP_INDEX *at)
     }
 }
 
-/* Channel and window of number t of the taps of `channels`: with tensor cores the channel runs fastest. */
+/* Channel and window of number t of the taps of `channels`: with tensor cores the channel runs fastest (RP_CHUNK_OF). */
 RP_FN RP_INDEX rp_tap(const RP_WORDS *q, RP_INDEX t, RP_INDEX channels, RP_INDEX *at) {
-#if RP_MMA
+#if RP_MMA && RP_KIND == 2
     const RP_INDEX c = t % channels;
     t /= channels;
     rp_split(q, &t, RP_KERNEL, at);
     return c;
+#elif RP_MMA
+    const RP_INDEX chunk = RP_CHUNK_OF(channels), c = t % chunk;
+    t /= chunk;
+    rp_split(q, &t, RP_KERNEL, at);
+    return t * chunk + c;
 #else
     rp_split(q, &t, RP_KERNEL, at);
     return t;
@@ -91,6 +97,20 @@ RP_FN int rp_meet(const rp_spot *a, const rp_spot *b, const RP_INDEX *bound) {
     }
     return ok;
 }
+
+#if RP_MASKS
+/* Of a pixel the places of the window that are inside, a bit each; of a tap its number in the window, 31 outside of the product. */
+typedef struct __align__(2 * sizeof(RP_INDEX)) {
+    RP_INDEX off;
+    rp_u32 key;
+}
+rp_found;
+/* Do a column and an element of the inner index meet inside? */
+#define RP_MEET(one, two) (int)(RP_KIND == 2 ? (two).key >> (one).key & 1 : (one).key >> (two).key & 1)
+#else
+typedef rp_spot rp_found;
+#define RP_MEET(one, two) rp_meet(&(one), &(two), bound)
+#endif
 
 #if RP_MMA
 typedef rp_u16 rp_kept; /* in shared memory */
@@ -187,7 +207,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     rp_finish(&p, sum, g, m, rp_column(&p, n, at), at, cg, og);
 #else
     extern __shared__ __align__(16) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
-    __shared__ rp_spot column[RP_TN], inner[2 * RP_BATCH];
+    __shared__ rp_found column[RP_TN], inner[2 * RP_BATCH];
     __shared__ RP_INDEX inner_plain[2 * RP_BATCH]; /* offset in the operand without windows */
     __shared__ rp_result result[RP_TN];
     rp_kept *sa = (rp_kept *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
@@ -210,6 +230,30 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     const RP_INDEX M = og, N = cg * kernel_points, K = batch * out_points;
 #endif
     RP_SHARE_OF_BLOCK
+#if RP_MASKS
+    __shared__ rp_spot window[32];        /* of the first channel */
+    __shared__ RP_INDEX window_plain[32]; /* offset in the weight */
+    for (int e = t; e < (int)kernel_points; e += 256) {
+        RP_INDEX r = e, at[RP_S], plain = 0;
+        rp_split(&p, &r, RP_KERNEL, at);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(2, 2 + d);
+        window[e] = rp_tap_spot(&p, 0, at);
+        window_plain[e] = plain;
+    }
+    rp_barrier();
+#define RP_FIND_PIXEL(to, spot, live)                                                                                  \
+    {                                                                                                                  \
+        rp_u32 inside = 0;                                                                                             \
+        for (int r = 0; r < (int)kernel_points; r++) inside |= (rp_u32)rp_meet(&(spot), &window[r], bound) << r;       \
+        (to).off = (spot).off;                                                                                         \
+        (to).key = (live) ? inside : 0;                                                                                \
+    }
+#define RP_FIND_TAP(to, c, r, live)                                                                                    \
+    {                                                                                                                  \
+        (to).off = (c)*RP_STRIDE(RP_WINDOWED, 1) + window[r].off;                                                      \
+        (to).key = (live) ? (rp_u32)(r) : 31;                                                                          \
+    }
+#endif
     const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM, n0 = number * RP_TN;
     const RP_INDEX share = ((K + RP_UNIT - 1) / RP_UNIT + shares - 1) / shares * RP_UNIT;
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
@@ -219,14 +263,26 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         rp_result r;
 #if RP_KIND == 2
         r.n = rp_tap(&p, n, cg, r.at);
+#if RP_MASKS
+        const RP_INDEX tap = RP_MMA ? n / cg : n % kernel_points;
+        RP_FIND_TAP(column[e], r.n, tap < kernel_points ? tap : 0, n0 + e < N)
+#else
         s = rp_tap_spot(&p, r.n, r.at);
+#endif
 #else
         rp_split(&p, &n, RP_KIND == 0 ? RP_OUT : RP_IN, r.at);
         r.n = n;
         s = rp_pixel_spot(&p, n, r.at);
+#if RP_MASKS
+        RP_FIND_PIXEL(column[e], s, n0 + e < N)
 #endif
+#endif
+#if RP_MASKS
+        (void)s;
+#else
         if (n0 + e >= N) s.rest = -1;
         column[e] = s;
+#endif
 #if RP_PARTS
         r.n = rank * (O * N) + n0 + e;
 #endif
@@ -252,22 +308,37 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     if (first + (n)*RP_BATCH < end) {                                                                                  \
         const RP_INDEX from = first + (n)*RP_BATCH + t;                                                                \
         RP_INDEX k = from, at[RP_S], plain;                                                                            \
-        rp_spot s;                                                                                                     \
+        rp_found s;                                                                                                    \
         RP_INNER_SPOT                                                                                                  \
-        if (from >= end) s.rest = -2;                                                                                  \
         inner[(n) % 2 * RP_BATCH + t] = s;                                                                             \
         inner_plain[(n) % 2 * RP_BATCH + t] = plain;                                                                   \
     }
+#if RP_MASKS
+#define RP_FIND_AT(spot) RP_FIND_PIXEL(s, spot, from < end)
+#else
+#define RP_FIND_AT(spot)                                                                                               \
+    s = spot;                                                                                                          \
+    if (from >= end) s.rest = -2;
+#endif
 #if RP_KIND == 2
 #define RP_INNER_SPOT                                                                                                  \
     rp_split(&p, &k, RP_OUT, at);                                                                                      \
-    s = rp_pixel_spot(&p, k, at);                                                                                      \
+    const rp_spot pixel = rp_pixel_spot(&p, k, at);                                                                    \
+    RP_FIND_AT(pixel)                                                                                                  \
     plain = k * RP_STRIDE(0, 0);                                                                                       \
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(0, 2 + d);
+#elif RP_MASKS
+#define RP_INNER_SPOT                                                                                                  \
+    const RP_INDEX all = RP_KIND == 0 ? cg : og, chunk = RP_MMA ? RP_CHUNK_OF(all) : 1, r = k / chunk % kernel_points, \
+                   c = k / (chunk * kernel_points) * chunk + k % chunk, tap = r;                                       \
+    (void)at;                                                                                                          \
+    RP_FIND_TAP(s, c, tap, from < end)                                                                                 \
+    plain = c * RP_STRIDE(2, RP_KIND == 0 ? 1 : 0) + window_plain[tap];
 #else
 #define RP_INNER_SPOT                                                                                                  \
     const RP_INDEX c = rp_tap(&p, k, RP_KIND == 0 ? cg : og, at);                                                      \
-    s = rp_tap_spot(&p, c, at);                                                                                        \
+    const rp_spot tap = rp_tap_spot(&p, c, at);                                                                        \
+    RP_FIND_AT(tap)                                                                                                    \
     plain = c * RP_STRIDE(2, RP_KIND == 0 ? 1 : 0);                                                                    \
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(2, 2 + d);
 #endif
@@ -297,11 +368,13 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         sb[(turn)*RP_B_SIZE + RP_B_AT(n, k)] = RP_KEEP(lb[e]);                                                         \
     }
 #endif
+/* Is element k of the inner index of a step there? */
+#define RP_LIVE(k) (first + (RP_INDEX)step * RP_TK + (k) < end)
 /* Tile `turn`; `at` is the spot of its first element of the inner index. What a thread meets again in each of its elements is read once. */
 #if RP_A_ALONG
 #define RP_READ_A(turn, at)                                                                                            \
     {                                                                                                                  \
-        const int k = t % RP_TK, live = inner[(at) + k].rest != -2;                                                    \
+        const int k = t % RP_TK, live = RP_LIVE(k);                                                                    \
         const RP_T *from = a + inner_plain[(at) + k];                                                                  \
         _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {                                                            \
             const int m = (e * 256 + t) / RP_TK, ok = (RP_TM * RP_TK % 256 == 0 || m < RP_TM) && live && m0 + m < M;   \
@@ -315,7 +388,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {                                                                \
         const int i = e * 256 + t, m = i % RP_TM, k = i / RP_TM;                                                       \
         if (RP_TM * RP_TK % 256 == 0 || i < RP_TM * RP_TK) {                                                           \
-            const int ok = m0 + m < M && inner[(at) + k].rest != -2;                                                   \
+            const int ok = m0 + m < M && RP_LIVE(k);                                                                   \
             RP_TAKE_A(turn, e, m, k, ok, a + ((m0 + m) * a_row + inner_plain[(at) + k]))                               \
         }                                                                                                              \
     }
@@ -324,11 +397,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_READ_B(turn, at)                                                                                            \
     {                                                                                                                  \
         const int k = t % RP_TK;                                                                                       \
-        const rp_spot two = inner[(at) + k];                                                                           \
+        const rp_found two = inner[(at) + k];                                                                          \
         _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                            \
             const int n = (e * 256 + t) / RP_TK;                                                                       \
-            const rp_spot one = column[n];                                                                             \
-            const int ok = rp_meet(&one, &two, bound);                                                                 \
+            const rp_found one = column[n];                                                                            \
+            const int ok = RP_MEET(one, two);                                                                          \
             RP_TAKE_B(turn, e, n, k, ok, b + (one.off + two.off))                                                      \
         }                                                                                                              \
     }
@@ -336,8 +409,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 /* One column a thread, one tap a step: the places of all its elements are the same but for the channel. */
 #define RP_READ_B(turn, at)                                                                                            \
     {                                                                                                                  \
-        const rp_spot two = inner[(at) + 0];                                                                           \
-        const int ok = rp_meet(&mine, &two, bound);                                                                    \
+        const rp_found two = inner[(at) + 0];                                                                          \
+        const int ok = RP_MEET(mine, two);                                                                             \
         const RP_T *from = b + (ok ? mine.off + two.off + t / RP_TN * b_channel : 0);                                  \
         _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                            \
             RP_TAKE_B(turn, e, t % RP_TN, t / RP_TN + e * (256 / RP_TN), ok, from + e * (256 / RP_TN) * b_channel)     \
@@ -347,8 +420,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_READ_B(turn, at)                                                                                            \
     _Pragma("unroll") for (int e = 0; e < RP_LB; e++) {                                                                \
         const int k = t / RP_TN + e * (256 / RP_TN);                                                                   \
-        const rp_spot two = inner[(at) + k];                                                                           \
-        const int ok = rp_meet(&mine, &two, bound);                                                                    \
+        const rp_found two = inner[(at) + k];                                                                          \
+        const int ok = RP_MEET(mine, two);                                                                             \
         RP_TAKE_B(turn, e, t % RP_TN, k, ok, b + (mine.off + two.off))                                                 \
     }
 #endif
@@ -372,7 +445,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
     RP_FIND_INNER(0)
     rp_barrier();
-    const rp_spot mine = column[t % RP_TN]; /* where it has one column: 256 is a multiple of RP_TN */
+    const rp_found mine = column[t % RP_TN]; /* where it has one column: 256 is a multiple of RP_TN */
     (void)mine;
 /* Step number n into slot n % RP_STAGES. */
 #define RP_READ(n)                                                                                                     \

@@ -37,6 +37,10 @@ typedef struct {
 #define RP_TAPS_OF(p) (RP_SIZE(RP_KERNEL, 0) * RP_SIZE(RP_KERNEL, 1) * RP_SIZE(RP_KERNEL, 2))
 #endif
 
+/* On tensor cores the inner index of kinds 0 and 1 runs through the taps with so many channels innermost: 64 where they come in such chunks,
+ * so that what the taps of a chunk read again is still near, else all. */
+#define RP_CHUNK_OF(channels) ((channels) % 64 == 0 ? 64 : (channels))
+
 /* Of a column of the result: where it lies, if sums are only stored, else its number and place. */
 RP_FN RP_INDEX rp_column(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {
 #if RP_REST || RP_PARTS

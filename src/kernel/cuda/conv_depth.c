@@ -20,11 +20,12 @@ enum {
     SX = 23,
     DY = 25,
     DX = 27,
-    ACROSS = 29, /* a thread makes results side by side */
-    FEW          /* channels */
+    ACROSS = 29,    /* a thread makes results side by side */
+    PARTS = ACROSS, /* of weight gradients */
+    FEW = 30        /* channels */
 };
-/* SLOTS: of conv_depth.cuh. A share of a weight gradient is worth so many turns of them. */
-enum { MOST_WINDOW = 7, MOST_STEP = 4, SLOTS = 32, SPAN = 32, LEAST_TURNS = 4, MOST_PARTS = 256 };
+/* SLOTS: of conv_depth.cuh. Places of a piece; a share of a weight gradient is worth so many turns of the slots. */
+enum { MOST_WINDOW = 7, MOST_STEP = 4, SLOTS = 32, PIECE = 2, SPAN = 32, LEAST_TURNS = 4, MOST_PARTS = 256 };
 
 typedef struct geometry { /* literals of the text */
     unsigned kh, kw, sy, sx, dy, dx, strip, vector, across, lanes;
@@ -47,6 +48,7 @@ static geometry geometry_of(uint64_t facts) {
                   1};
     const unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)(facts & 0xff)), taps = g.kh * g.kw;
     if (field(facts, SPATIAL, 2) == 2) g.strip = 4;
+    if (field(facts, KIND, 2) == 2) g.across = PIECE;
     if (!(facts >> LAST & 1u)) return g;
     if (field(facts, KIND, 2) == 2) /* the window's sums stay in registers */
         g.vector = bytes == 8 ? 1 : taps <= 9 ? 4 : bytes == 2 ? 2 : 1;
@@ -64,6 +66,7 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(out, "#define RP_KIND %u\n#define RP_SPATIAL %u\n#define RP_BIAS %u\n#define RP_REST %u\n",
                  field(facts, KIND, 2), field(facts, SPATIAL, 2), field(facts, BIAS, 1), (unsigned)(facts >> 32));
+    rp__text_add(out, "#define RP_PARTS %u\n", field(facts, KIND, 2) == 2 && field(facts, PARTS, 1));
     rp__text_add(out,
                  "#define RP_INDEX %s\n#define RP_LAST %u\n#define RP_P %u\n#define RP_V %u\n#define RP_X %u\n"
                  "#define RP_LANES %u\n",
@@ -93,13 +96,14 @@ static bool is_last(const rp__operand *o, unsigned vector) {
     return true;
 }
 
-/* Shares of the images' strips: as many as fill the device and have work for all slots. A function of sizes and kind of device. */
+/* Shares of the images' pieces: as many as fill the device and have work for all slots. A function of sizes and kind of device. */
 int64_t rp__conv_depth_parts(const rp__problem *p) {
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(p, sorted);
     if (e.kind != 2 || e.n == 0 || e.k == 0) return 0;
     const int64_t strip = e.spatial == 2 ? 4 : 1, rows = e.spatial == 2 ? sorted[0]->size[2] : 1,
-                  items = e.batch * ((rows + strip - 1) / strip) * sorted[0]->size[1 + e.spatial];
+                  items =
+                      e.batch * ((rows + strip - 1) / strip) * ((sorted[0]->size[1 + e.spatial] + PIECE - 1) / PIECE);
     int64_t parts = 6 * (int64_t)p->device->multiprocessors / ((e.groups + SPAN - 1) / SPAN);
     if (parts > items / (SLOTS * LEAST_TURNS)) parts = items / (SLOTS * LEAST_TURNS);
     return parts < 1 ? 1 : parts > MOST_PARTS ? MOST_PARTS : parts;
@@ -135,7 +139,8 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     if (e.kind == 2) {
         g = geometry_of(f);
         const int64_t span = (int64_t)(256 / SLOTS) * g.vector;
-        blocks = (e.groups + span - 1) / span * parts;
+        blocks = (e.groups + span - 1) / span * (parts ? parts : 1);
+        f |= (uint64_t)(parts > 0) << PARTS;
     } else {
         const rp__operand *made = e.kind == 0 ? sorted[0] : sorted[1];
         const int64_t rows = e.spatial == 2 ? made->size[2] : 1, strips = (rows + g.strip - 1) / g.strip,
@@ -192,31 +197,35 @@ static void source(const char *name, uint64_t facts, const rp__text_parts *parts
 
 static bool serves(const rp__problem *p, size_t *workspace) {
     (void)workspace;
-    return rp__conv_is_depthwise(p);
+    return rp__conv_is_depthwise(p) && (p->op != RP__LIB_CONV_WEIGHT || rp__conv_depth_parts(p) <= 1);
 }
 
 static bool serves_weight(const rp__problem *p, size_t *workspace) {
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(p, sorted);
-    if (!rp__conv_is_depthwise(p) || e.k == 0) return false;
-    *workspace = rp__conv_parts_bytes(&e, p->o[0].dtype, rp__conv_depth_parts(p));
+    const int64_t parts = rp__conv_is_depthwise(p) ? rp__conv_depth_parts(p) : 0;
+    if (parts <= 1) return false;
+    *workspace = rp__conv_parts_bytes(&e, p->o[0].dtype, parts);
     return true;
 }
 
 static double cost(const rp__problem *p) { return rp__problem_work(p) / 32; }
 
 /* The inner index of results and input gradients is a window: one chain, as everywhere. */
-const rp__cuda_product_row rp__cuda_conv_depth_row = {
-    .row = {.name = "depthwise",
-            .ops = 1u << RP__LIB_CONV_FORWARD | 1u << RP__LIB_CONV_INPUT,
-            .follows = true,
-            .serves = serves,
-            .order = rp__problem_order,
-            .cost = cost,
-            .bind = bind},
-    .words = rp__conv_n_words,
-    .tiles = bind_tiles,
-    .source = source};
+static rp__order order(const rp__problem *p) {
+    const rp__order simt = rp__problem_order(p);
+    return p->op == RP__LIB_CONV_WEIGHT ? rp__order_with(simt, RP__FAMILY_SLOTS, 0) : simt;
+}
+const rp__cuda_product_row rp__cuda_conv_depth_row = {.row = {.name = "depthwise",
+                                                              .ops = RP__CUDA_CONVOLUTIONS,
+                                                              .follows = true,
+                                                              .serves = serves,
+                                                              .order = order,
+                                                              .cost = cost,
+                                                              .bind = bind},
+                                                      .words = rp__conv_n_words,
+                                                      .tiles = bind_tiles,
+                                                      .source = source};
 const rp__cuda_product_row rp__cuda_conv_depth_shares_row = {.row = {.name = "depthwise shares",
                                                                      .ops = 1u << RP__LIB_CONV_WEIGHT,
                                                                      .serves = serves_weight,

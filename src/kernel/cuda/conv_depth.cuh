@@ -2,15 +2,15 @@
  * of matrices: what bounds them is memory, and instructions. Window, step and dilation are literals, so that all loops unroll.
  *   RP_KIND 0, 1  forward, input gradient: a thread makes RP_P by RP_X results, of RP_V channels, and reads each place that they share once,
  *                 a row after the other. A result is one chain of fma through the window, as conv.cuh's of so short an inner index.
- *   RP_KIND 2     weight gradient: the images' strips of RP_P rows are cut into shares, a block each; of a channel RP_SLOTS threads take turns
+ *   RP_KIND 2     weight gradient: the images' pieces of RP_P rows by RP_X places are cut into shares, a block each; of a channel RP_SLOTS threads take turns
  *                 in a share, each with its sums of the whole window in registers, which are then added up in rising order. So does conv_sum.cuh
- *                 with the sums of shares, which stay in memory.
+ *                 with the sums of several shares (RP_PARTS), which stay in memory.
  * Neighbours in a warp are neighbours along a row, or, RP_LAST, RP_LANES of them along channels, of which each thread has a vector of RP_V. The
  * bits depend on neither.
  *
  * Macros: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS, RP_INDEX, RP_REST as in
- * conv.cuh; RP_KH, RP_KW, RP_SY, RP_SX, RP_DY, RP_DX: window, step, dilation; RP_P, RP_X, RP_V, RP_LAST, RP_LANES. Words as in conv.cuh; of
- * kind 2 word 3 is the memory of the shares' sums, and the last one their number. */
+ * conv.cuh; RP_KH, RP_KW, RP_SY, RP_SX, RP_DY, RP_DX: window, step, dilation; RP_P, RP_X, RP_V, RP_LAST, RP_LANES, RP_PARTS. Words as in conv.cuh; of
+ * RP_PARTS word 3 is the memory of the shares' sums, and the last one their number. */
 #define RP_S RP_SPATIAL
 #define RP_W_SPACE 8
 #define RP_W_STRIDES (8 + 6 * RP_S)
@@ -43,7 +43,7 @@ RP_FN void rp_read(const RP_T *from, int ok, RP_ACC *v) {
     }
 }
 
-/* What is done with result x of channel g in image n, at place `at`. */
+/* What is done with result x of channel g: in image n (kind 2: no), at place `at`. */
 RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX n, RP_INDEX ay, RP_INDEX ax) {
     const RP_WORDS p = *q;
 #if RP_REST
@@ -51,8 +51,8 @@ RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX n, RP_IND
     (void)m, (void)at;
     RP_FOLLOW
 #else
-    const RP_INDEX o =
-        n * RP_STRIDE(RP_KIND, 0) + g * RP_STRIDE(RP_KIND, 1) + ay * RP_STRIDE_Y(RP_KIND) + ax * RP_STRIDE_X(RP_KIND);
+    const RP_INDEX o = (RP_KIND == 2 ? g * RP_STRIDE(2, 0) : n * RP_STRIDE(RP_KIND, 0) + g * RP_STRIDE(RP_KIND, 1)) +
+                       ay * RP_STRIDE_Y(RP_KIND) + ax * RP_STRIDE_X(RP_KIND);
     RP_T *to = (RP_T *)p.w[RP_KIND];
 #if RP_BIAS
     x = x + RP_LOAD(((const RP_T *)p.w[3])[g * (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]);
@@ -68,6 +68,31 @@ typedef struct __align__(RP_V * sizeof(RP_ACC)) {
 rp_weights;
 /* A thread's weights: in registers where they are few. */
 #define RP_KEEP (!RP_LAST || RP_TAPS <= 9)
+#endif
+#if RP_KIND == 2
+/* Adds what a piece of the gradient, of which `made` says which elements there are, and the places that it meets give to the sums. */
+#define RP_WHOLE ((rp_u32)((1ull << (RP_P * RP_X)) - 1))
+RP_FN void rp_add_piece(RP_ACC (*sum)[RP_V], const RP_ACC (*grad)[RP_X][RP_V], rp_u32 made, const RP_T *from,
+                        RP_INDEX row, RP_INDEX column, RP_INDEX top, RP_INDEX left, RP_INDEX rows, RP_INDEX width) {
+    _Pragma("unroll") for (int r = 0; r < RP_ROWS; r++) {
+        const RP_INDEX y = top + r;
+        const int there = y >= 0 && y < rows;
+        RP_ACC v[RP_COLUMNS][RP_V];
+        _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++) {
+            const RP_INDEX x = left + k;
+            rp_read(from + (y * row + x * column), there && x >= 0 && x < width, v[k]);
+        }
+        _Pragma("unroll") for (int j = 0; j < RP_P; j++) {
+            const int down = r - j * RP_SY;
+            if (down < 0 || down % RP_DY != 0 || down / RP_DY >= RP_KH) continue;
+            _Pragma("unroll") for (int u = 0; u < RP_X; u++) if (made >> (j * RP_X + u) & 1)
+                _Pragma("unroll") for (int k = 0; k < RP_KW; k++) _Pragma("unroll") for (int e = 0; e < RP_V; e++) {
+                RP_ACC *s = &sum[down / RP_DY * RP_KW + k][e];
+                *s = RP_MULADD(grad[j][u][e], v[u * RP_SX + k * RP_DX][e], *s);
+            }
+        }
+    }
+}
 #endif
 #define RP_SOURCE (RP_KIND == 0 ? 1 : 0)
 extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 1 : 2) RP_NAME(const RP_WORDS p) {
@@ -203,49 +228,47 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[7];
     const RP_INDEX rows = RP_SIZE_Y(RP_OUT), width = RP_SIZE_X(RP_OUT), from_rows = RP_SIZE_Y(RP_IN),
                    from_width = RP_SIZE_X(RP_IN);
-    const RP_INDEX strips = (rows + RP_P - 1) / RP_P, pad_y = RP_S == 2 ? RP_SIZE_Y(RP_PAD) : 0,
-                   pad_x = RP_SIZE_X(RP_PAD);
+    const RP_INDEX strips = (rows + RP_P - 1) / RP_P, across = (width + RP_X - 1) / RP_X,
+                   pad_y = RP_S == 2 ? RP_SIZE_Y(RP_PAD) : 0, pad_x = RP_SIZE_X(RP_PAD);
     const RP_INDEX spans = (C + RP_BESIDE * RP_V - 1) / (RP_BESIDE * RP_V), share = (RP_INDEX)blockIdx.x / spans,
-                   shares = (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)];
+                   shares = RP_PARTS ? (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)] : 1;
     const RP_INDEX c0 = (RP_INDEX)blockIdx.x % spans * (RP_BESIDE * RP_V), c = c0 + lane * RP_V;
-    const RP_INDEX all = batch * strips * width,
+    const RP_INDEX all = batch * strips * across,
                    each = ((all + RP_SLOTS - 1) / RP_SLOTS + shares - 1) / shares * RP_SLOTS;
     const RP_INDEX begin = all < share * each ? all : share * each, end = all - begin < each ? all : begin + each;
-    RP_INDEX ax = (begin + slot) % width, strip = (begin + slot) / width % strips, n = (begin + slot) / width / strips;
+    RP_INDEX turn = (begin + slot) % across, strip = (begin + slot) / across % strips,
+             n = (begin + slot) / across / strips;
     rp_launch_dependents();
     rp_grid_wait();
     const RP_T *dy = (const RP_T *)p.w[0] + c * RP_STRIDE(0, 1), *x = (const RP_T *)p.w[1] + c * RP_STRIDE(1, 1);
     RP_ACC sum[RP_TAPS][RP_V];
     _Pragma("unroll") for (int k = 0; k < RP_TAPS; k++) _Pragma("unroll") for (int v = 0; v < RP_V; v++) sum[k][v] = 0;
     for (RP_INDEX i = c < C ? begin + slot : end; i < end; i += RP_SLOTS) {
-        const RP_INDEX y0 = strip * RP_P;
+        const RP_INDEX y0 = strip * RP_P, ax = turn * RP_X;
         const RP_T *g = dy + (n * RP_STRIDE(0, 0) + y0 * RP_STRIDE_Y(0) + ax * RP_STRIDE_X(0));
         const RP_T *from = x + n * RP_STRIDE(1, 0);
-        RP_ACC grad[RP_P][RP_V];
-        _Pragma("unroll") for (int j = 0; j < RP_P; j++) rp_read(g + j * RP_STRIDE_Y(0), y0 + j < rows, grad[j]);
-        const RP_INDEX top = y0 * RP_SY - pad_y, left = ax * RP_SX - pad_x;
-        _Pragma("unroll") for (int r = 0; r < RP_ROWS; r++) {
-            const RP_INDEX y = top + r;
-            const int there = y >= 0 && y < from_rows;
-            _Pragma("unroll") for (int k = 0; k < RP_KW; k++) {
-                const RP_INDEX at = left + k * RP_DX;
-                RP_ACC v[RP_V];
-                rp_read(from + (y * RP_STRIDE_Y(1) + at * RP_STRIDE_X(1)), there && at >= 0 && at < from_width, v);
-                _Pragma("unroll") for (int j = 0; j < RP_P; j++) if (r >= j * RP_SY && (r - j * RP_SY) % RP_DY == 0 &&
-                                                                     (r - j * RP_SY) / RP_DY < RP_KH)
-                    _Pragma("unroll") for (int e = 0; e < RP_V; e++) {
-                    RP_ACC *s = &sum[(r - j * RP_SY) / RP_DY * RP_KW + k][e];
-                    *s = RP_MULADD(grad[j][e], v[e], *s);
-                }
-            }
+        RP_ACC grad[RP_P][RP_X][RP_V];
+        rp_u32 made = 0; /* which of the results there are, a bit each: no product with what is none */
+        _Pragma("unroll") for (int j = 0; j < RP_P; j++) _Pragma("unroll") for (int u = 0; u < RP_X; u++) {
+            const int ok = y0 + j < rows && ax + u < width;
+            made |= (rp_u32)ok << (j * RP_X + u);
+            rp_read(g + (j * RP_STRIDE_Y(0) + u * RP_STRIDE_X(0)), ok, grad[j][u]);
         }
-        ax += RP_SLOTS;
-        while (ax >= width) {
-            ax -= width;
+        const RP_INDEX top = y0 * RP_SY - pad_y, left = ax * RP_SX - pad_x, row = RP_STRIDE_Y(1),
+                       column = RP_STRIDE_X(1);
+        if (made == RP_WHOLE)
+            rp_add_piece(sum, grad, RP_WHOLE, from, row, column, top, left, from_rows, from_width);
+        else
+            rp_add_piece(sum, grad, made, from, row, column, top, left, from_rows, from_width);
+        turn += RP_SLOTS;
+        while (turn >= across) {
+            turn -= across;
             if (++strip == strips) strip = 0, n++;
         }
     }
+#if RP_PARTS
     RP_ACC *to = (RP_ACC *)p.w[3] + share * (C * RP_TAPS);
+#endif
     _Pragma("unroll") for (int k0 = 0; k0 < RP_TAPS; k0 += RP_CHUNK) {
         _Pragma("unroll") for (int k = 0; k < RP_CHUNK; k++)
             _Pragma("unroll") for (int e = 0; e < RP_V; e++) if (k0 + k < RP_TAPS)
@@ -260,7 +283,12 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 
                 const RP_ACC one = part[at][RP_LAST ? s * RP_BESIDE + beside : beside * (RP_SLOTS + 1) + s];
                 all_slots = s ? all_slots + one : one;
             }
-            if (ch < C) to[ch * RP_TAPS + k0 + at / RP_V] = all_slots;
+            if (ch >= C) continue;
+#if RP_PARTS
+            to[ch * RP_TAPS + k0 + at / RP_V] = all_slots;
+#else
+            rp_finish(&p, all_slots, ch, 0, (k0 + at / RP_V) / RP_KW, (k0 + at / RP_V) % RP_KW);
+#endif
         }
         rp_barrier();
     }

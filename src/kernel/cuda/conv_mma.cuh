@@ -11,7 +11,7 @@
  *     order that they read; a step's products run while the threads fetch the tile after next.
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
- * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_WG and, with it, RP_WG_STEP; RP_UNIT, steps of which a share of the inner index is made;
+ * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP; RP_UNIT, steps of which a share of the inner index is made;
  * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_B_ALONG: those of the other one
  * along the inner index, else along columns; RP_SAME: a step of the inner index is of one tap; RP_TAPS, the most that a window has.
  * Words as in conv.cuh. */
@@ -31,6 +31,22 @@ RP_FN int rp_inside(const rp_spot *a, const rp_spot *b, const RP_INDEX *bound) {
     }
     return ok;
 }
+
+#if RP_MASKS
+/* Of a pixel the places of the window that are inside, a bit each; of a tap its own bit. */
+typedef struct __align__(2 * sizeof(RP_INDEX)) {
+    RP_INDEX off;
+    rp_u32 key;
+}
+rp_near;
+RP_FN rp_u32 rp_inside_all(const rp_spot *pixel, const rp_spot *taps, int n, const RP_INDEX *bound) {
+    rp_u32 key = 0;
+    for (int k = 0; k < n; k++) key |= (rp_u32)rp_inside(pixel, &taps[k], bound) << k;
+    return key;
+}
+#else
+typedef rp_spot rp_near;
+#endif
 
 RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
     _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {
@@ -83,32 +99,34 @@ RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
 #define RP_BATCH 256 /* pixels found at once by kind 2, one a thread, while those before them are used */
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
-    /* RP_STAGES tiles of both operands; then rows of results */
+    /* RP_TILES tiles of both operands; then rows of results */
 #if RP_WG /* tiles begin at multiples of 1024 bytes: what else is shared lies behind them */
     extern __shared__ __align__(1024) unsigned char room[];
-    rp_spot *const column = (rp_spot *)(room + RP_STAGES * (RP_A_SIZE + RP_B_SIZE) * 2);
+    rp_near *const column = (rp_near *)(room + RP_TILES * (RP_A_SIZE + RP_B_SIZE) * 2);
 #if RP_KIND == 2
-    rp_spot *const inner = column + RP_TN;
+    rp_spot *const tap_spot = (rp_spot *)(column + RP_TN);
+    rp_near *const inner = (rp_near *)(tap_spot + 32);
     RP_INDEX *const inner_plain = (RP_INDEX *)(inner + 512);
     rp_result *const result = (rp_result *)(inner_plain + 512);
 #else
-    rp_spot *const tap_spot = column + RP_TN;
+    rp_spot *const tap_spot = (rp_spot *)(column + RP_TN);
     RP_INDEX *const tap_plain = (RP_INDEX *)(tap_spot + RP_TAPS);
     rp_result *const result = (rp_result *)(tap_plain + RP_TAPS);
 #endif
 #else
     extern __shared__ __align__(16) unsigned char room[];
-    __shared__ rp_spot column[RP_TN];
+    __shared__ rp_near column[RP_TN];
     __shared__ rp_result result[RP_TN];
 #if RP_KIND == 2
-    __shared__ rp_spot inner[2 * RP_BATCH];
+    __shared__ rp_spot tap_spot[32];
+    __shared__ rp_near inner[2 * RP_BATCH];
     __shared__ RP_INDEX inner_plain[2 * RP_BATCH];
 #else
     __shared__ rp_spot tap_spot[RP_TAPS];
     __shared__ RP_INDEX tap_plain[RP_TAPS]; /* offset in the operand without windows */
 #endif
 #endif
-    RP_T *sa = (RP_T *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
+    RP_T *sa = (RP_T *)room, *sb = sa + RP_TILES * RP_A_SIZE;
     RP_ACC *st = (RP_ACC *)room;
     const int t = (int)threadIdx.x;
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
@@ -182,6 +200,21 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         tap_spot[e] = s;
         tap_plain[e] = plain;
     }
+#elif RP_MASKS
+    const int window = (int)taps;
+    for (int e = t; e < window; e += 256) {
+        RP_INDEX k = e, r[RP_S];
+        rp_spot s;
+        s.off = 0;
+        rp_split(kernel, &k, r);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) s.at[d] = r[d] * RP_SIZE(RP_DIL, d);
+        tap_spot[e] = s;
+    }
+#else
+    (void)tap_spot;
+#endif
+#if RP_MASKS
+    rp_barrier();
 #endif
     for (int e = t; e < RP_TN; e += 256) {
         RP_INDEX n = n0 + e;
@@ -213,8 +246,19 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
         }
 #endif
+#if RP_MASKS
+        rp_near found;
+        found.off = s.off;
+#if RP_KIND == 2
+        found.key = n0 + e < N ? 1u << (n0 + e) / channels : 0;
+#else
+        found.key = n0 + e < N ? rp_inside_all(&s, tap_spot, (int)taps, bound) : 0;
+#endif
+        column[e] = found;
+#else
         if (n0 + e >= N) s.at[0] = RP_FAR;
         column[e] = s;
+#endif
 #if RP_PARTS
         r.n = rank * (O * N) + n0 + e;
 #endif
@@ -238,6 +282,19 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     rp_barrier();
 
 #if RP_KIND == 2
+#if RP_MASKS
+#define RP_KEEP_INNER(to)                                                                                              \
+    rp_near found;                                                                                                     \
+    found.off = s.off;                                                                                                 \
+    found.key = from < end ? rp_inside_all(&s, tap_spot, window, bound) : 0;                                           \
+    to = found;
+#define RP_MEET(one, two) ((two).key & (one).key)
+#else
+#define RP_KEEP_INNER(to)                                                                                              \
+    if (from >= end) s.at[0] = RP_FAR;                                                                                 \
+    to = s;
+#define RP_MEET(one, two) rp_inside(&(one), &(two), bound)
+#endif
 /* Batch number n of the pixels of the inner index; read behind a barrier. */
 #define RP_FIND_INNER(n)                                                                                               \
     if (first + (n)*RP_BATCH < end) {                                                                                  \
@@ -252,16 +309,16 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             s.at[d] = at[d] * RP_SIZE(RP_STEP, d) - RP_SIZE(RP_PAD, d);                                                \
             s.off += s.at[d] * RP_STRIDE(1, 2 + d);                                                                    \
         }                                                                                                              \
-        if (from >= end) s.at[0] = RP_FAR;                                                                             \
-        inner[(n) % 2 * RP_BATCH + t] = s;                                                                             \
+        RP_KEEP_INNER(inner[(n) % 2 * RP_BATCH + t])                                                                   \
         inner_plain[(n) % 2 * RP_BATCH + t] = from < end ? plain : RP_FAR;                                             \
     }
     RP_FIND_INNER(0)
     rp_barrier();
     /* A thread's rows and columns are the same in every step. */
     const int am = t % RP_AV * 8, ak = t / RP_AV, bn = t % RP_BV * 8, bk = t / RP_BV;
-    const rp_spot mine = column[bn];
-    const RP_T *const a_from = a + (m0 + am) * a_row;
+    const rp_near mine = column[bn];
+    const RP_T *const a_from = a + (m0 + am) * a_row, *const b_from = b + mine.off;
+    const int row_there = m0 + am < M;
 #define RP_READ(step, slot)                                                                                            \
     {                                                                                                                  \
         const int spot = (step)*RP_TK % (2 * RP_BATCH);                                                                \
@@ -270,91 +327,111 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             const int k = ak + i * (256 / RP_AV);                                                                      \
             if (!RP_A_FULL && k >= RP_TK) break;                                                                       \
             const RP_INDEX plain = inner_plain[spot + k];                                                              \
-            const int ok = m0 + am < M && plain != RP_FAR;                                                             \
-            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(am, k)], ok ? a_from + plain : a, ok ? 16 : 0);        \
+            const int ok = row_there && plain != RP_FAR;                                                               \
+            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(am, k)], a_from + (ok ? plain : 0), ok ? 16 : 0);      \
         }                                                                                                              \
         _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
             const int k = bk + i * (256 / RP_BV);                                                                      \
             if (!RP_B_FULL && k >= RP_TK) break;                                                                       \
-            const rp_spot two = inner[spot + k];                                                                       \
-            const int ok = rp_inside(&mine, &two, bound);                                                              \
-            rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(bn, k)], ok ? b + (mine.off + two.off) : b,            \
-                                 ok ? 16 : 0);                                                                         \
+            const rp_near two = inner[spot + k];                                                                       \
+            rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(bn, k)], b_from + two.off,                             \
+                                 RP_MEET(mine, two) ? 16 : 0);                                                         \
         }                                                                                                              \
     }
 #else
     /* Where this thread stands along the inner index, in both operands: tap and channel. */
     const int ak = RP_A_ALONG ? t % RP_AV * 8 : t / RP_AV, bk = RP_B_ALONG ? t % RP_BV * 8 : t / RP_BV;
-    RP_INDEX a_k = first + ak, b_k = first + bk, a_tap = a_k / channels, b_tap = b_k / channels;
-    RP_INDEX a_c = a_k - a_tap * channels, b_c = b_k - b_tap * channels;
+    const RP_INDEX chunk = RP_CHUNK_OF(channels), some = taps > 0 ? taps : 1;
+    RP_INDEX a_k = first + ak, b_k = first + bk, a_in = a_k % chunk, b_in = b_k % chunk, a_tap = a_k / chunk % some,
+             b_tap = b_k / chunk % some, a_c = a_k / (chunk * some) * chunk + a_in,
+             b_c = b_k / (chunk * some) * chunk + b_in;
     const RP_INDEX b_inner = RP_STRIDE(RP_WINDOWED, 1);
-    rp_spot mine[RP_B_ALONG ? RP_NB : 1];
+    rp_near mine[RP_B_ALONG ? RP_NB : 1];
     _Pragma("unroll") for (int i = 0; i < (RP_B_ALONG ? RP_NB : 1); i++) {
         const int n = RP_B_ALONG ? t / RP_BV + i * (256 / RP_BV) : t % RP_BV * 8;
         mine[i] = column[n < RP_TN ? n : 0];
     }
 /* Goes `by` on along the inner index. */
-#define RP_GO_ON(tap, c, by)                                                                                           \
+#define RP_GO_ON(tap, c, in, by)                                                                                       \
     c += (by);                                                                                                         \
-    if (RP_SAME) {                                                                                                     \
-        if (c >= channels) c -= channels, tap++;                                                                       \
-    } else                                                                                                             \
-        while (c >= channels) c -= channels, tap++;
+    in += (by);                                                                                                        \
+    while (in >= chunk) {                                                                                              \
+        in -= chunk, c -= chunk;                                                                                       \
+        if (++tap == taps) tap = 0, c += chunk;                                                                        \
+        if (RP_SAME) break;                                                                                            \
+    }
+/* What is not there is not read, wherever its address may be. */
 #if RP_A_ALONG
+    const RP_T *const a_from = a + (m0 + t / RP_AV) * a_row;
+    const RP_INDEX a_step = 256 / RP_AV * a_row;
 #define RP_READ_A(slot)                                                                                                \
     {                                                                                                                  \
         const int live = a_k < end;                                                                                    \
-        const RP_INDEX off = live ? tap_plain[a_tap] + a_c : 0;                                                        \
+        const RP_T *const from = a_from + (live ? tap_plain[a_tap] + a_c : 0);                                         \
         _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
             const int m = t / RP_AV + i * (256 / RP_AV);                                                               \
             if (!RP_A_FULL && m >= RP_TM) break;                                                                       \
-            const int ok = live && m0 + m < M;                                                                         \
-            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(m, ak)], ok ? a + ((m0 + m) * a_row + off) : a,        \
-                                 ok ? 16 : 0);                                                                         \
+            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(m, ak)], from + i * a_step,                            \
+                                 live && m0 + m < M ? 16 : 0);                                                         \
         }                                                                                                              \
         a_k += RP_TK;                                                                                                  \
-        RP_GO_ON(a_tap, a_c, RP_TK)                                                                                    \
+        RP_GO_ON(a_tap, a_c, a_in, RP_TK)                                                                              \
     }
 #else
+    const int a_m = t % RP_AV * 8;
+    const RP_T *const a_from = a + (m0 + a_m) * a_row;
+    const int row_there = m0 + a_m < M;
 #define RP_READ_A(slot)                                                                                                \
     {                                                                                                                  \
-        const int m = t % RP_AV * 8;                                                                                   \
-        RP_INDEX tap = a_tap, c = a_c;                                                                                 \
+        RP_INDEX tap = a_tap, c = a_c, in = a_in;                                                                      \
+        const RP_T *const from = a_from + (a_k < end ? tap_plain[tap] + c * a_inner : 0);                              \
         _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
             const int k = ak + i * (256 / RP_AV);                                                                      \
             if (!RP_A_FULL && k >= RP_TK) break;                                                                       \
-            const int ok = a_k + (k - ak) < end && m0 + m < M;                                                         \
-            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(m, k)],                                                \
-                                 ok ? a + (tap_plain[tap] + c * a_inner + (m0 + m) * a_row) : a, ok ? 16 : 0);         \
-            RP_GO_ON(tap, c, 256 / RP_AV)                                                                              \
+            const int ok = row_there && a_k + (k - ak) < end;                                                          \
+            const RP_T *const at = RP_SAME && RP_SPLIT == 1 ? from + i * (256 / RP_AV) * a_inner                       \
+                                   : ok                     ? a_from + (tap_plain[tap] + c * a_inner)                  \
+                                                            : a;                                                                           \
+            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(a_m, k)], at, ok ? 16 : 0);                            \
+            RP_GO_ON(tap, c, in, 256 / RP_AV)                                                                          \
         }                                                                                                              \
         a_k += RP_TK;                                                                                                  \
-        RP_GO_ON(a_tap, a_c, RP_TK)                                                                                    \
+        RP_GO_ON(a_tap, a_c, a_in, RP_TK)                                                                              \
     }
 #endif
 #if RP_B_ALONG
+#if RP_MASKS
+#define RP_MEET_TAP(i) (mine[i].key & (live ? 1u << tap : 0))
+#else
+#define RP_MEET_TAP(i) (live & rp_inside(&mine[i], &two, bound))
+#endif
 #define RP_READ_B(slot)                                                                                                \
     {                                                                                                                  \
-        const int live = b_k < end;                                                                                    \
-        const rp_spot two = tap_spot[live ? b_tap : 0];                                                                \
+        const int live = b_k < end, tap = live ? (int)b_tap : 0;                                                       \
+        const rp_spot two = tap_spot[tap];                                                                             \
+        const RP_T *const from = b + (two.off + b_c);                                                                  \
         _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
             const int n = t / RP_BV + i * (256 / RP_BV);                                                               \
             if (!RP_B_FULL && n >= RP_TN) break;                                                                       \
-            const int ok = live & rp_inside(&mine[i], &two, bound);                                                    \
-            rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, bk)], ok ? b + (mine[i].off + two.off + b_c) : b,   \
-                                 ok ? 16 : 0);                                                                         \
+            rp_cp_async_16_keep_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, bk)], from + mine[i].off,                      \
+                                      RP_MEET_TAP(i) ? 16 : 0);                                                        \
         }                                                                                                              \
         b_k += RP_TK;                                                                                                  \
-        RP_GO_ON(b_tap, b_c, RP_TK)                                                                                    \
+        RP_GO_ON(b_tap, b_c, b_in, RP_TK)                                                                              \
     }
 #else /* one tap, at the place of the pixel: the inner index is the channel */
+#if RP_MASKS
+#define RP_THERE(near) (near).key != 0
+#else
+#define RP_THERE(near) (near).at[0] != RP_FAR
+#endif
 #define RP_READ_B(slot)                                                                                                \
     {                                                                                                                  \
         const int n = t % RP_BV * 8;                                                                                   \
         _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
             const int k = bk + i * (256 / RP_BV);                                                                      \
             if (!RP_B_FULL && k >= RP_TK) break;                                                                       \
-            const int ok = b_k + (k - bk) < end && mine[0].at[0] != RP_FAR;                                            \
+            const int ok = b_k + (k - bk) < end && RP_THERE(mine[0]);                                                  \
             rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, k)],                                                \
                                  ok ? b + (mine[0].off + (b_k + (k - bk)) * b_inner) : b, ok ? 16 : 0);                \
         }                                                                                                              \
