@@ -193,10 +193,9 @@ static int64_t columns_for(int64_t n) {
 }
 
 static int64_t warpgroup_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
-    const int64_t m = 16 * (int64_t)p->warps, n = p->step, wide_d = padded(d, 64), wide_v = padded(v, 64),
-                  tiles = 2 * (m + 2 * n) * (wide_d + wide_v);
-    if (part != FORWARD) return tiles + (part == KEYS ? 16 * n : 0);
-    const int64_t streamed = tiles - 2 * m * wide_v, result = 2 * m * wide_v;
+    const int64_t m = 16 * (int64_t)p->warps, n = p->step, wide_d = padded(d, 64), wide_v = padded(v, 64);
+    if (part != FORWARD) return 2 * (m + 3 * n) * (wide_d + wide_v) + (part == KEYS ? 24 * n : 0);
+    const int64_t streamed = 2 * (m + 2 * n) * (wide_d + wide_v) - 2 * m * wide_v, result = 2 * m * wide_v;
     return streamed > result ? streamed : result;
 }
 
