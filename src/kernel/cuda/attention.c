@@ -215,8 +215,8 @@ static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp_
     } else {
         p->step = most <= 128 ? 64 : 32;
     }
-    const int64_t m = 16 * (int64_t)p->warps, blocks = heads * ((rows + m - 1) / m);
-    return 2 * blocks >= device->multiprocessors && warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
+    return 2 * heads * ((rows + 127) / 128) >= device->multiprocessors &&
+           warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
 }
 
 /* Can rows be read 16 bytes at once? */

@@ -20,17 +20,17 @@
 #define RP_ACROSS(tile, n) rp_wgmma_desc(tile, (n)*128, 1024, 128)
 #define RP_ACROSS_NEXT(k) ((k)*128)
 
-/* Rows [first, first + n) of a tensor into a tile; zeros outside. */
-RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, int first, int n, int limit, int width,
+/* n rows of a tensor, of which `left` are there, into a tile; zeros outside. at: the first that this thread brings, row threadIdx.x / 8 of
+ * them; from: an address that may be read. */
+RP_FN void rp_fetch(RP_T *to, const RP_T *at, const RP_T *from, rp_i64 row, rp_i64 column, int left, int n, int width,
                     int features) {
     const int t = (int)threadIdx.x, r0 = t / 8, chunk = t % 8, each = RP_THREADS / 8;
     RP_T *place = to + RP_AT(n, r0, chunk);
-#if RP_WIDE
-    const RP_T *at = from + (first + r0) * row + chunk * 8;
     const rp_i64 next = each * row;
-    const int all = first + n <= limit && features == width;
+#if RP_WIDE
     (void)column;
-    if (all) {
+    at += chunk * 8;
+    if (n <= left && features == width) {
         _Pragma("unroll") for (int j = 0; j < (n + each - 1) / each; j++, at += next) {
             if (n % each && r0 + j * each >= n) break;
             _Pragma("unroll") for (int b = 0; b < (width + 63) / 64; b++) {
@@ -42,20 +42,20 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, int f
     _Pragma("unroll 1") for (int j = 0; j < (n + each - 1) / each; j++, at += next) {
         if (n % each && r0 + j * each >= n) break;
         _Pragma("unroll") for (int b = 0; b < (width + 63) / 64; b++) {
-            const int ok = first + r0 + j * each < limit && b * 64 + chunk * 8 < features;
+            const int ok = r0 + j * each < left && b * 64 + chunk * 8 < features;
             if (b * 64 + chunk * 8 < width)
                 rp_cp_async_16_zfill(place + b * n * 64 + j * each * 64, ok ? at + b * 64 : from, ok ? 16 : 0);
         }
     }
 #else
-    for (int r = r0; r < n; r += each, place += each * 64) {
+    (void)from;
+    for (int r = r0; r < n; r += each, place += each * 64, at += next) {
         for (int b = 0; b < (width + 63) / 64; b++) {
             rp_u32 two[4];
             for (int j = 0; j < 4; j++) {
-                const int c = b * 64 + chunk * 8 + 2 * j, ok = first + r < limit;
-                const RP_T *at = from + (first + r) * row;
-                const rp_u32 low = ok && c < features ? at[c * column] : 0,
-                             high = ok && c + 1 < features ? at[(c + 1) * column] : 0;
+                const int c = b * 64 + chunk * 8 + 2 * j;
+                const rp_u32 low = r < left && c < features ? at[c * column] : 0,
+                             high = r < left && c + 1 < features ? at[(c + 1) * column] : 0;
                 two[j] = high << 16 | low;
             }
             const rp_u32x4 four = {two[0], two[1], two[2], two[3]};
@@ -64,6 +64,11 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, int f
     }
 #endif
 }
+/* A tile's rows [first, first + n) of a head, once. */
+#define RP_FETCH(to, operand, b, h, first, n, limit, width, features)                                                  \
+    rp_fetch(to, RP_BASE(const RP_T, operand, b, h) + ((first) + t / 8) * RP_STRIDE(operand, 2),                       \
+             (const RP_T *)p.w[operand], RP_STRIDE(operand, 2), RP_STRIDE(operand, 3), (limit) - (first), n, width,    \
+             features)
 /* What was fetched is there, for all warps and for matrices, and what all warps have computed with may be written. */
 RP_FN void rp_fetched(void) {
     rp_cp_async_wait(0);
@@ -178,7 +183,7 @@ RP_FN void rp_weigh(const RP_WORDS *w, float *s, float *most, float *sum, float 
 /* Gradients of some keys (which & 1) and values (which & 2): a warp's rows are keys, columns are queries. */
 RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int batch, int kv) {
 #define p (*w)
-    const int t = (int)threadIdx.x, lane = t % 32, group_row = t / 128 * 64;
+    const int t = (int)threadIdx.x, lane = t % 32, group_row = rp_shfl_idx_i32(t / 128, 0, 32) * 64;
     const int rows = (int)p.w[W_ROWS], keys = (int)p.w[W_KEYS], heads = (int)p.w[W_HEADS], group = (int)p.w[W_GROUP];
     const int features = (int)p.w[W_FEATURES], values = (int)p.w[W_VALUES];
     const float scale = (float)(rp_bits_f64(p.w[W_SCALE]) * 1.4426950408889634);
@@ -191,23 +196,27 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
     RP_ZERO(y, RP_N / 4);
     if (which & 1) RP_ZERO(dk, RP_D / 2);
     if (which & 2) RP_ZERO(dv, RP_V / 2);
-    rp_fetch(sk, RP_BASE(const RP_T, W_K, batch, kv), RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), key0, RP_M, keys, RP_D,
-             features);
-    if (which & 1)
-        rp_fetch(sv, RP_BASE(const RP_T, W_V, batch, kv), RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), key0, RP_M, keys, RP_V,
-                 values);
+    RP_FETCH(sk, W_K, batch, kv, key0, RP_M, keys, RP_D, features);
+    if (which & 1) RP_FETCH(sv, W_V, batch, kv, key0, RP_M, keys, RP_V, values);
     const int first = RP_CAUSAL ? key0 / RP_N * RP_N : 0,
               steps = first < rows ? (rows - first + RP_N - 1) / RP_N * group : 0;
     int to_come = kv * group, at = first; /* head and row of the queries that come next */
     const rp_u64 ak = RP_ALONG(sk + group_row * 64), av = ak + RP_TILE(RP_M, RP_D) / 8;
     const int row_of_warp = key0 + t / 32 * 16 + lane / 4;
     float less = 0, minus = 0; /* of the query that thread t brings */
+#define RP_HEAD(head)                                                                                                  \
+    {                                                                                                                  \
+        aq = RP_BASE(const RP_T, W_Q, batch, head) + (at + t / 8) * RP_STRIDE(W_Q, 2);                                 \
+        ag = RP_BASE(const RP_T, W_GRAD, batch, head) + (at + t / 8) * RP_STRIDE(W_GRAD, 2);                           \
+    }
+    const RP_T *aq, *ag;
+    RP_HEAD(to_come)
 #define RP_FETCH_QUERIES(slot)                                                                                         \
     {                                                                                                                  \
-        rp_fetch(sq + (slot)*RP_TILE(RP_N, RP_D), RP_BASE(const RP_T, W_Q, batch, to_come), RP_STRIDE(W_Q, 2),         \
-                 RP_STRIDE(W_Q, 3), at, RP_N, rows, RP_D, features);                                                   \
-        rp_fetch(sg + (slot)*RP_TILE(RP_N, RP_V), RP_BASE(const RP_T, W_GRAD, batch, to_come), RP_STRIDE(W_GRAD, 2),   \
-                 RP_STRIDE(W_GRAD, 3), at, RP_N, rows, RP_V, values);                                                  \
+        rp_fetch(sq + (slot)*RP_TILE(RP_N, RP_D), aq, (const RP_T *)p.w[W_Q], RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3),    \
+                 rows - at, RP_N, RP_D, features);                                                                     \
+        rp_fetch(sg + (slot)*RP_TILE(RP_N, RP_V), ag, (const RP_T *)p.w[W_GRAD], RP_STRIDE(W_GRAD, 2),                 \
+                 RP_STRIDE(W_GRAD, 3), rows - at, RP_N, RP_V, values);                                                 \
         less = RP_INF, minus = 0;                                                                                      \
         if (t < RP_N && at + t < rows) {                                                                               \
             less = RP_BASE(const float, W_LSE, batch, to_come)[(at + t) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;             \
@@ -234,6 +243,7 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
         last = slot;
         at += RP_N;
         if (at >= rows) to_come++, at = first;
+        if (step + 1 < steps) RP_HEAD(to_come)
         if (step + 1 < steps) RP_FETCH_QUERIES((step + 1) % RP_SLOTS)
         rp_cp_async_commit();
         const char *mask =
@@ -308,7 +318,7 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
 extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(const RP_WORDS p) {
     extern __shared__ __align__(1024) unsigned char rp_shared[];
     RP_T *memory = (RP_T *)(void *)rp_shared;
-    const int t = (int)threadIdx.x, lane = t % 32, group_row = t / 128 * 64;
+    const int t = (int)threadIdx.x, lane = t % 32, group_row = rp_shfl_idx_i32(t / 128, 0, 32) * 64;
     const int rows = (int)p.w[W_ROWS], keys = (int)p.w[W_KEYS], heads = (int)p.w[W_HEADS], group = (int)p.w[W_GROUP];
     const int features = (int)p.w[W_FEATURES], values = (int)p.w[W_VALUES];
     int number;
@@ -336,13 +346,22 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
     int seen = keys;
     if (RP_CAUSAL && row0 + RP_M < seen) seen = row0 + RP_M;
     const int steps = (seen + RP_N - 1) / RP_N;
-    const RP_T *k = RP_BASE(const RP_T, W_K, batch, kv), *v = RP_BASE(const RP_T, W_V, batch, kv);
-    const rp_i64 k_row = RP_STRIDE(W_K, 2), k_column = RP_STRIDE(W_K, 3), v_row = RP_STRIDE(W_V, 2),
-                 v_column = RP_STRIDE(W_V, 3);
+    const RP_T *k = RP_BASE(const RP_T, W_K, batch, kv) + t / 8 * RP_STRIDE(W_K, 2), /* what thread t brings next */
+        *v = RP_BASE(const RP_T, W_V, batch, kv) + t / 8 * RP_STRIDE(W_V, 2);
 #define RP_K(step) (sk + (step) % RP_SLOTS * RP_TILE(RP_N, RP_D))
 #define RP_VALUES(step) (sv + (step) % RP_SLOTS * RP_TILE(RP_N, RP_V))
-#define RP_FETCH_K(step) rp_fetch(RP_K(step), k, k_row, k_column, (step)*RP_N, RP_N, keys, RP_D, features);
-#define RP_FETCH_V(step) rp_fetch(RP_VALUES(step), v, v_row, v_column, (step)*RP_N, RP_N, keys, RP_V, values);
+#define RP_FETCH_K(step)                                                                                               \
+    {                                                                                                                  \
+        rp_fetch(RP_K(step), k, (const RP_T *)p.w[W_K], RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), keys - (step)*RP_N,      \
+                 RP_N, RP_D, features);                                                                                \
+        k += RP_N * RP_STRIDE(W_K, 2);                                                                                 \
+    }
+#define RP_FETCH_V(step)                                                                                               \
+    {                                                                                                                  \
+        rp_fetch(RP_VALUES(step), v, (const RP_T *)p.w[W_V], RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), keys - (step)*RP_N, \
+                 RP_N, RP_V, values);                                                                                  \
+        v += RP_N * RP_STRIDE(W_V, 2);                                                                                 \
+    }
 #endif
 #if RP_PART == 0
     RP_T *sq = memory, *sk = sq + RP_TILE(RP_M, RP_D), *sv = sk + RP_SLOTS * RP_TILE(RP_N, RP_D);
@@ -352,8 +371,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
     const rp_u64 aq = RP_ALONG(sq + group_row * 64);
 #define RP_EDGE(step) ((step + 1) * RP_N > keys || (RP_CAUSAL && (step + 1) * RP_N - 1 > row0 + group_row))
     if (steps > 0) {
-        rp_fetch(sq, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows,
-                 RP_D, features);
+        RP_FETCH(sq, W_Q, batch, head, row0, RP_M, rows, RP_D, features);
         RP_FETCH_K(0)
         rp_cp_async_commit();
         rp_fetched();
@@ -420,10 +438,8 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         }
         if (less[h] == -RP_INF) less[h] = RP_INF; /* a row that sees nothing has weights of 0 */
     }
-    rp_fetch(sq, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows, RP_D,
-             features);
-    rp_fetch(sg, RP_BASE(const RP_T, W_GRAD, batch, head), RP_STRIDE(W_GRAD, 2), RP_STRIDE(W_GRAD, 3), row0, RP_M, rows,
-             RP_V, values);
+    RP_FETCH(sq, W_Q, batch, head, row0, RP_M, rows, RP_D, features);
+    RP_FETCH(sg, W_GRAD, batch, head, row0, RP_M, rows, RP_V, values);
     const rp_u64 aq = RP_ALONG(sq + group_row * 64), ag = aq + RP_TILE(RP_M, RP_D) / 8;
     const char *mask =
         (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
