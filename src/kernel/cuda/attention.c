@@ -194,27 +194,22 @@ static int64_t columns_for(int64_t n) {
 
 static int64_t warpgroup_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
     const int64_t m = 16 * (int64_t)p->warps, n = p->step, wide_d = padded(d, 64), wide_v = padded(v, 64);
-    if (part != FORWARD) return 2 * (m + 3 * n) * (wide_d + wide_v) + (part == KEYS ? 24 * n : 0);
-    const int64_t streamed = 2 * (m + 2 * n) * (wide_d + wide_v) - 2 * m * wide_v, result = 2 * m * wide_v;
+    if (part != FORWARD) return 2 * (m + 4 * n) * (wide_d + wide_v) + (part == KEYS ? 32 * n : 0);
+    const int64_t streamed = 2 * m * wide_d + 6 * n * (wide_d + wide_v), result = 2 * m * wide_v;
     return streamed > result ? streamed : result;
 }
 
-/* As plan_of, where tiles of 64 rows a warpgroup fill the device. plain: scores need nothing but to be scaled, which decides how many rows a
-   block has, not how they are summed. */
+/* As plan_of, where tiles of 64 rows a warpgroup fill the device. plain: scores need nothing but to be scaled, which decides how many registers
+   a thread may have, not how it sums. */
 static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp__operand *q, const rp__operand *k,
                               int64_t d, int64_t v, bool plain, plan *p) {
     const int64_t most = d > v ? d : v, rows = part == KEYS ? k->size[2] : q->size[2],
                   heads = q->size[0] * (part == KEYS ? k->size[1] : q->size[1]);
     if (device->arch != 90 || most > 256 || q->size[2] <= 32) return false;
-    *p = (plan){.warps = 8, .step = most <= 128 ? 128 : 64, .blocks = 1, .warpgroups = true};
-    if (part == FORWARD) {
-        if (most <= 64 && plain) p->warps = 12;
-    } else if (part == KEYS) {
-        p->step = most <= 128 ? 64 : 32;
-        p->halves = most > 128;
-    } else {
-        p->step = most <= 128 ? 64 : 32;
-    }
+    *p = (plan){.warps = 8, .step = most <= 128 ? 64 : 32, .blocks = 1, .warpgroups = true};
+    if (part == FORWARD) p->step = most <= 64 ? 64 : most <= 128 ? 128 : most <= 192 ? 64 : 48;
+    if (part == FORWARD && most <= 64 && plain) p->blocks = 2;
+    p->halves = part == KEYS && most > 128;
     return 2 * heads * ((rows + 127) / 128) >= device->multiprocessors &&
            warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
 }

@@ -10,7 +10,7 @@
  * have blocks of their own; RP_BLOCKS a multiprocessor. */
 #define RP_THREADS (128 * RP_GROUPS)
 #define RP_M (64 * RP_GROUPS)
-#define RP_SLOTS (RP_PART == 0 ? 2 : 3) /* tiles of a step: one comes, one or two are computed with */
+#define RP_SLOTS (RP_PART == 0 ? 3 : 4) /* tiles of steps */
 /* Elements of a tile of n rows; piece `chunk` of a row of it. */
 #define RP_TILE(n, width) (((width) + 63) / 64 * 64 * (n))
 #define RP_AT(n, row, chunk) (((chunk) / 8 * (n) + (row)) * 64 + (((chunk) ^ (row)) & 7) * 8)
@@ -69,12 +69,16 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *at, const RP_T *from, rp_i64 row, rp_i
     rp_fetch(to, RP_BASE(const RP_T, operand, b, h) + ((first) + t / 8) * RP_STRIDE(operand, 2),                       \
              (const RP_T *)p.w[operand], RP_STRIDE(operand, 2), RP_STRIDE(operand, 3), (limit) - (first), n, width,    \
              features)
-/* What was fetched is there, for all warps and for matrices, and what all warps have computed with may be written. */
-RP_FN void rp_fetched(void) {
-    rp_cp_async_wait(0);
+/* A step has two halves, products and what is computed of them, and the second warpgroup is half a step behind the first, so that one
+ * multiplies while the other computes: each half of each ends here. Of what a thread has fetched all but the last groups are there then, for
+ * all warps and for matrices. */
+RP_FN void rp_meet(int groups) {
+    rp_cp_async_wait(groups);
     rp_fence_proxy_async();
     rp_barrier();
 }
+#define RP_BEHIND (RP_GROUPS == 2 && group_row > 0)
+#define RP_AHEAD (RP_GROUPS == 2 && group_row == 0)
 
 /* Results of a warp, 16 rows of `width` columns, through shared memory (its own rows of `tile`) to rows [first, ..) of y. */
 RP_FN void rp_give(const float *x, int width, float by0, float by1, RP_T *tile, RP_T *y, rp_i64 row, rp_i64 column,
@@ -201,57 +205,54 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
     const int first = RP_CAUSAL ? key0 / RP_N * RP_N : 0,
               steps = first < rows ? (rows - first + RP_N - 1) / RP_N * group : 0;
     int to_come = kv * group, at = first; /* head and row of the queries that come next */
+    int head = to_come, row0 = first;
     const rp_u64 ak = RP_ALONG(sk + group_row * 64), av = ak + RP_TILE(RP_M, RP_D) / 8;
     const int row_of_warp = key0 + t / 32 * 16 + lane / 4;
     float less = 0, minus = 0; /* of the query that thread t brings */
-#define RP_HEAD(head)                                                                                                  \
-    {                                                                                                                  \
-        aq = RP_BASE(const RP_T, W_Q, batch, head) + (at + t / 8) * RP_STRIDE(W_Q, 2);                                 \
-        ag = RP_BASE(const RP_T, W_GRAD, batch, head) + (at + t / 8) * RP_STRIDE(W_GRAD, 2);                           \
-    }
-    const RP_T *aq, *ag;
-    RP_HEAD(to_come)
 #define RP_FETCH_QUERIES(slot)                                                                                         \
     {                                                                                                                  \
-        rp_fetch(sq + (slot)*RP_TILE(RP_N, RP_D), aq, (const RP_T *)p.w[W_Q], RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3),    \
-                 rows - at, RP_N, RP_D, features);                                                                     \
-        rp_fetch(sg + (slot)*RP_TILE(RP_N, RP_V), ag, (const RP_T *)p.w[W_GRAD], RP_STRIDE(W_GRAD, 2),                 \
-                 RP_STRIDE(W_GRAD, 3), rows - at, RP_N, RP_V, values);                                                 \
+        RP_FETCH(sq + (slot)*RP_TILE(RP_N, RP_D), W_Q, batch, to_come, at, RP_N, rows, RP_D, features);                \
+        RP_FETCH(sg + (slot)*RP_TILE(RP_N, RP_V), W_GRAD, batch, to_come, at, RP_N, rows, RP_V, values);               \
         less = RP_INF, minus = 0;                                                                                      \
         if (t < RP_N && at + t < rows) {                                                                               \
             less = RP_BASE(const float, W_LSE, batch, to_come)[(at + t) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;             \
             minus = RP_BASE(const float, W_DELTA, batch, to_come)[(at + t) * RP_STRIDE(W_DELTA, 2)];                   \
         }                                                                                                              \
+        at += RP_N;                                                                                                    \
+        if (at >= rows) to_come++, at = first;                                                                         \
     }
 #define RP_PUT_SUMS(slot)                                                                                              \
     if (t < RP_N) {                                                                                                    \
         sl[(slot)*RP_N + t] = less == -RP_INF ? RP_INF : less; /* a row that sees nothing has weights of 0 */          \
         sd[(slot)*RP_N + t] = minus;                                                                                   \
     }
-    if (steps > 0) RP_FETCH_QUERIES(0)
-    RP_PUT_SUMS(0)
-    rp_cp_async_commit();
+    for (int step = 0; step < 2; step++) {
+        if (step < steps) {
+            RP_FETCH_QUERIES(step)
+            RP_PUT_SUMS(step)
+        }
+        rp_cp_async_commit();
+    }
+    rp_meet(1);
+    if (RP_BEHIND) rp_meet(1);
     for (int step = 0; step < steps; step++) {
-        const int head = to_come, row0 = at, slot = step % RP_SLOTS;
+        const int slot = step % RP_SLOTS;
         const RP_T *tq = sq + slot * RP_TILE(RP_N, RP_D), *tg = sg + slot * RP_TILE(RP_N, RP_V);
         float s[RP_N / 2], d[RP_N / 2];
-        rp_fetched(); /* these queries are there, and the ones before the last are done with */
         rp_wgmma_fence();
         RP_SCORES(s, ak, RP_M, RP_ALONG(tq), RP_D)
         if (which & 1) RP_SCORES(d, av, RP_M, RP_ALONG(tg), RP_V)
         if (which & 1) RP_ADD(dk, y, RP_ACROSS(sq + last * RP_TILE(RP_N, RP_D), RP_N), RP_MMA_D)
         last = slot;
-        at += RP_N;
-        if (at >= rows) to_come++, at = first;
-        if (step + 1 < steps) RP_HEAD(to_come)
-        if (step + 1 < steps) RP_FETCH_QUERIES((step + 1) % RP_SLOTS)
-        rp_cp_async_commit();
         const char *mask =
             (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
         const int edge = RP_MASK || key0 + RP_M > keys || (RP_CAUSAL && key0 + group_row + 63 > row0);
         (void)mask, (void)heads;
         rp_wgmma_wait(which & 1 ? 2 : 0);
         rp_wgmma_hold(s, RP_N / 2);
+        rp_meet(0);
+        if (step + 2 < steps) RP_FETCH_QUERIES((step + 2) % RP_SLOTS)
+        rp_cp_async_commit();
         _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) {
             const int column = n * 8 + lane % 4 * 2;
             const rp_f32x2 two = rp_ld_v2_f32(sl + slot * RP_N + column);
@@ -292,9 +293,12 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
                     RP_PACK(RP_SLOPE(4 * n + 2 * h, two.x), RP_SLOPE(4 * n + 2 * h + 1, two.y));
             }
         }
-        RP_PUT_SUMS((step + 1) % RP_SLOTS) /* they have come meanwhile */
+        RP_PUT_SUMS((step + 2) % RP_SLOTS) /* they have come meanwhile */
+        row0 += RP_N;
+        if (row0 >= rows) head++, row0 = first;
         rp_wgmma_wait(0);
         if (which & 2) rp_wgmma_hold(dv, RP_V / 2);
+        rp_meet(1);
     }
     if ((which & 1) && steps > 0) {
         rp_wgmma_fence();
@@ -302,8 +306,8 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
         rp_wgmma_wait(0);
         rp_wgmma_hold(dk, RP_D / 2);
     }
-    rp_cp_async_wait(0);
-    rp_barrier();
+    if (RP_AHEAD) rp_meet(0);
+    rp_meet(0);
     const float by = (float)rp_bits_f64(p.w[W_SCALE]);
     if (which & 1)
         rp_give(dk, RP_D, by, by, sk, RP_BASE(RP_T, W_DK, batch, kv), RP_STRIDE(W_DK, 2), RP_STRIDE(W_DK, 3), key0,
@@ -373,41 +377,50 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
     if (steps > 0) {
         RP_FETCH(sq, W_Q, batch, head, row0, RP_M, rows, RP_D, features);
         RP_FETCH_K(0)
+        RP_FETCH_V(0)
         rp_cp_async_commit();
-        rp_fetched();
+        if (1 < steps) RP_FETCH_K(1)
+        rp_cp_async_commit();
+        rp_meet(1);
+        if (RP_BEHIND) rp_meet(1);
         rp_wgmma_fence();
         RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(0)), RP_D)
-        RP_FETCH_V(0)
-        if (1 < steps) RP_FETCH_K(1)
+        if (2 < steps) RP_FETCH_K(2)
         rp_cp_async_commit();
         rp_wgmma_wait(0);
         rp_wgmma_hold(s, RP_N / 2);
+        rp_meet(1);
+        if (1 < steps) RP_FETCH_V(1)
+        rp_cp_async_commit();
         rp_weigh(&p, s, most, sum, less, row, 0, RP_EDGE(0), head, batch);
         rp_round(x, s);
+        rp_meet(2);
         for (int step = 1; step < steps; step++) {
-            rp_fetched();
             rp_wgmma_fence();
             RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(step)), RP_D)
             RP_ADD(out, x, RP_ACROSS(RP_VALUES(step - 1), RP_N), RP_MMA_V)
-            RP_FETCH_V(step)
-            if (step + 1 < steps) RP_FETCH_K(step + 1)
+            if (step + 2 < steps) RP_FETCH_K(step + 2)
             rp_cp_async_commit();
             rp_wgmma_wait(1);
             rp_wgmma_hold(s, RP_N / 2);
+            rp_meet(1);
+            if (step + 1 < steps) RP_FETCH_V(step + 1)
+            rp_cp_async_commit();
             rp_weigh(&p, s, most, sum, less, row, step * RP_N, RP_EDGE(step), head, batch);
             rp_wgmma_wait(0);
             rp_wgmma_hold(out, RP_V / 2);
             if (rp_any(less[0] != 1 || less[1] != 1)) /* is there a larger score than before? */
                 _Pragma("unroll") for (int i = 0; i < RP_V / 2; i++) out[i] *= less[i / 2 % 2];
             rp_round(x, s);
+            rp_meet(2);
         }
-        rp_fetched();
         rp_wgmma_fence();
         RP_ADD(out, x, RP_ACROSS(RP_VALUES(steps - 1), RP_N), RP_MMA_V)
         rp_wgmma_wait(0);
         rp_wgmma_hold(out, RP_V / 2);
+        if (RP_AHEAD) rp_meet(0);
+        rp_meet(0);
     }
-    rp_barrier();
     _Pragma("unroll") for (int h = 0; h < 2; h++) {
         float *lse = RP_BASE(float, W_LSE, batch, head) + (row + h * 8) * RP_STRIDE(W_LSE, 2);
         sum[h] += rp_shfl_xor_f32(sum[h], 1, 32);
@@ -443,27 +456,31 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
     const rp_u64 aq = RP_ALONG(sq + group_row * 64), ag = aq + RP_TILE(RP_M, RP_D) / 8;
     const char *mask =
         (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
-    if (steps > 0) {
-        RP_FETCH_K(0)
-        RP_FETCH_V(0)
+    for (int step = 0; step < 2; step++) {
+        if (step < steps) {
+            RP_FETCH_K(step)
+            RP_FETCH_V(step)
+        }
+        rp_cp_async_commit();
     }
-    rp_cp_async_commit();
+    rp_meet(1);
+    if (RP_BEHIND) rp_meet(1);
     for (int step = 0; step < steps; step++) {
         const int key0 = step * RP_N;
         float s[RP_N / 2], d[RP_N / 2];
-        rp_fetched(); /* these keys are there, and the ones before the last are done with */
         rp_wgmma_fence();
         RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(step)), RP_D)
         RP_SCORES(d, ag, RP_M, RP_ALONG(RP_VALUES(step)), RP_V)
         RP_ADD(dq, x, RP_ACROSS(RP_K(step > 0 ? step - 1 : 0), RP_N), RP_MMA_D)
-        if (step + 1 < steps) {
-            RP_FETCH_K(step + 1)
-            RP_FETCH_V(step + 1)
-        }
-        rp_cp_async_commit();
         const int edge = RP_MASK || key0 + RP_N > keys || (RP_CAUSAL && key0 + RP_N - 1 > row0 + group_row);
         rp_wgmma_wait(2);
         rp_wgmma_hold(s, RP_N / 2);
+        rp_meet(0);
+        if (step + 2 < steps) {
+            RP_FETCH_K(step + 2)
+            RP_FETCH_V(step + 2)
+        }
+        rp_cp_async_commit();
         _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int i = 0; i < 4; i++) {
             if (edge)
                 s[4 * n + i] = rp_exp2_approx_f32(rp_score(&p, s[4 * n + i] * scale, row + i / 2 * 8,
@@ -488,6 +505,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         rp_wgmma_wait(0);
         rp_wgmma_hold(dq, RP_D / 2);
         rp_round(x, s);
+        rp_meet(1);
     }
     if (steps > 0) {
         rp_wgmma_fence();
@@ -495,8 +513,8 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         rp_wgmma_wait(0);
         rp_wgmma_hold(dq, RP_D / 2);
     }
-    rp_cp_async_wait(0);
-    rp_barrier();
+    if (RP_AHEAD) rp_meet(0);
+    rp_meet(0);
     const float by = (float)rp_bits_f64(p.w[W_SCALE]);
     rp_give(dq, RP_D, by, by, sq, RP_BASE(RP_T, W_DQ, batch, head), RP_STRIDE(W_DQ, 2), RP_STRIDE(W_DQ, 3), row0, rows,
             features);
