@@ -222,11 +222,11 @@ static bool is_wide(const rp__operand *o) {
     return true;
 }
 
-/* Heads whose rows of what their blocks all read fill half of a second level cache. */
+/* Heads whose rows of what their blocks all read fit a second level cache. */
 static int64_t section_of(unsigned part, const rp__operand *q, const rp__operand *k, const rp__operand *v) {
     const int64_t group = q->size[1] / k->size[1], rows = part == KEYS ? group * q->size[2] : k->size[2],
                   bytes = rows * (q->size[3] + v->size[3]) * (int64_t)rp__dtype_bytes(q->dtype) + 1,
-                  n = (INT64_C(24) << 20) / bytes, some = (n < 1 ? 1 : n) * (part == KEYS ? 1 : group),
+                  n = (INT64_C(40) << 20) / bytes, some = (n < 1 ? 1 : n) * (part == KEYS ? 1 : group),
                   all = q->size[0] * q->size[1];
     return some < all ? some : all;
 }
