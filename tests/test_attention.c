@@ -294,6 +294,7 @@ static const work by_warpgroups[] = {
     {RP_BF16, 1, 1, 1, 300, 130, 64, 64, true, NO_MASK, ROWS, 0.125, 0.3, false},
     {RP_BF16, 1, 2, 2, 130, 70, 80, 80, false, NO_MASK, ROWS, 0.1, 0, false},
     {RP_F16, 1, 1, 1, 140, 260, 128, 128, true, NO_MASK, ROWS, 0.09, 0, false},
+    {RP_BF16, 1, 1, 1, 40, 600, 128, 128, false, NO_MASK, ROWS, 0.09, 0, false},
     {RP_F16, 1, 2, 1, 40, 131, 96, 64, false, BOOL_MASK, ROWS, 0.1, 0.2, false},
     {RP_BF16, 1, 2, 1, 40, 129, 128, 112, false, SAME_MASK, ROWS, 0.09, 0, true},
     {RP_F16, 1, 2, 2, 33, 31, 33, 35, false, SAME_MASK, APART, 0.15, 0, false},
@@ -310,9 +311,19 @@ static void test_warpgroups(void **state) {
     const int processors = d->multiprocessors;
     d->multiprocessors = 1;
     for (size_t i = 0; i < N_BY_WARPGROUPS; i++) look_at(&by_warpgroups[i]);
-    for (int i = 0; test_cuda_is_real() && i < 12; i++) {
-        work w = any(300);
+    d->multiprocessors = processors;
+}
+static void test_warpgroups_any(void **state) {
+    (void)state;
+    (void)choose(true);
+    rp__device *d = rp_current_stream(rp_cuda(0))->device;
+    const int processors = d->multiprocessors;
+    d->multiprocessors = 1;
+    state_of_words = 9;
+    for (int i = 0; i < (test_cuda_is_real() ? 8 : 2); i++) {
+        work w = any(test_cuda_is_real() ? 400 : 100);
         if (w.dtype == RP_F32 || w.dtype == RP_F64) w.dtype = i % 2 ? RP_F16 : RP_BF16;
+        w.l += 32;
         look_at(&w);
     }
     d->multiprocessors = processors;
@@ -389,7 +400,7 @@ static void test_forms(void **state) {
     rp__device *d = rp_current_stream(rp_cuda(0))->device;
     const int processors = d->multiprocessors;
     d->multiprocessors = 1;
-    forms(by_warpgroups[5]);
+    forms(by_warpgroups[6]);
     d->multiprocessors = processors;
 }
 
@@ -443,9 +454,9 @@ static void test_not_numbers(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_family_cpu),  cmocka_unit_test(test_family_cuda), cmocka_unit_test(test_decoding),
-        cmocka_unit_test(test_warpgroups),  cmocka_unit_test(test_forms),       cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_not_numbers),
+        cmocka_unit_test(test_family_cpu), cmocka_unit_test(test_family_cuda),    cmocka_unit_test(test_decoding),
+        cmocka_unit_test(test_warpgroups), cmocka_unit_test(test_warpgroups_any), cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_dropout),    cmocka_unit_test(test_not_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

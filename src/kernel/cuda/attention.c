@@ -193,31 +193,25 @@ static int64_t columns_for(int64_t n) {
 }
 
 static int64_t warpgroup_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
-    const int64_t m = 16 * (int64_t)p->warps, n = p->step, wide_d = padded(d, 64), wide_v = padded(v, 64),
-                  tiles = 2 * (m + 2 * n) * (wide_d + wide_v);
-    if (part != FORWARD) return tiles + (part == KEYS ? 16 * n : 0);
-    const int64_t streamed = tiles - 2 * m * wide_v, result = 2 * m * wide_v;
+    const int64_t m = 16 * (int64_t)p->warps, n = p->step, wide_d = padded(d, 64), wide_v = padded(v, 64);
+    if (part != FORWARD) return 2 * (m + 4 * n) * (wide_d + wide_v) + (part == KEYS ? 32 * n : 0);
+    const int64_t streamed = 2 * m * wide_d + 6 * n * (wide_d + wide_v), result = 2 * m * wide_v;
     return streamed > result ? streamed : result;
 }
 
-/* As plan_of, where tiles of 64 rows a warpgroup fill the device. plain: scores need nothing but to be scaled, which decides how many rows a
-   block has, not how they are summed. */
+/* As plan_of, where tiles of 64 rows a warpgroup fill the device. plain: scores need nothing but to be scaled, which decides how many registers
+   a thread may have, not how it sums. */
 static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp__operand *q, const rp__operand *k,
                               int64_t d, int64_t v, bool plain, plan *p) {
     const int64_t most = d > v ? d : v, rows = part == KEYS ? k->size[2] : q->size[2],
                   heads = q->size[0] * (part == KEYS ? k->size[1] : q->size[1]);
     if (device->arch != 90 || most > 256 || q->size[2] <= 32) return false;
-    *p = (plan){.warps = 8, .step = most <= 128 ? 128 : 64, .blocks = 1, .warpgroups = true};
-    if (part == FORWARD) {
-        if (most <= 64 && plain) p->warps = 12;
-    } else if (part == KEYS) {
-        p->step = most <= 128 ? 64 : 32;
-        p->halves = most > 128;
-    } else {
-        p->step = most <= 128 ? 64 : 32;
-    }
-    const int64_t m = 16 * (int64_t)p->warps, blocks = heads * ((rows + m - 1) / m);
-    return 2 * blocks >= device->multiprocessors && warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
+    *p = (plan){.warps = 8, .step = most <= 128 ? 64 : 32, .blocks = 1, .warpgroups = true};
+    if (part == FORWARD) p->step = most <= 64 ? 64 : most <= 128 ? 128 : most <= 192 ? 64 : 48;
+    if (part == FORWARD && most <= 64 && plain) p->blocks = 2;
+    p->halves = part == KEYS && most > 128;
+    return 2 * heads * ((rows + 127) / 128) >= device->multiprocessors &&
+           warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
 }
 
 /* Can rows be read 16 bytes at once? */
@@ -228,11 +222,11 @@ static bool is_wide(const rp__operand *o) {
     return true;
 }
 
-/* Heads whose rows of what their blocks all read fill half of a second level cache. */
+/* Heads whose rows of what their blocks all read fit a second level cache. */
 static int64_t section_of(unsigned part, const rp__operand *q, const rp__operand *k, const rp__operand *v) {
     const int64_t group = q->size[1] / k->size[1], rows = part == KEYS ? group * q->size[2] : k->size[2],
                   bytes = rows * (q->size[3] + v->size[3]) * (int64_t)rp__dtype_bytes(q->dtype) + 1,
-                  n = (INT64_C(24) << 20) / bytes, some = (n < 1 ? 1 : n) * (part == KEYS ? 1 : group),
+                  n = (INT64_C(40) << 20) / bytes, some = (n < 1 ? 1 : n) * (part == KEYS ? 1 : group),
                   all = q->size[0] * q->size[1];
     return some < all ? some : all;
 }

@@ -10,6 +10,7 @@
  * have blocks of their own; RP_BLOCKS a multiprocessor. */
 #define RP_THREADS (128 * RP_GROUPS)
 #define RP_M (64 * RP_GROUPS)
+#define RP_SLOTS (RP_PART == 0 ? 3 : 4) /* tiles of steps */
 /* Elements of a tile of n rows; piece `chunk` of a row of it. */
 #define RP_TILE(n, width) (((width) + 63) / 64 * 64 * (n))
 #define RP_AT(n, row, chunk) (((chunk) / 8 * (n) + (row)) * 64 + (((chunk) ^ (row)) & 7) * 8)
@@ -19,17 +20,17 @@
 #define RP_ACROSS(tile, n) rp_wgmma_desc(tile, (n)*128, 1024, 128)
 #define RP_ACROSS_NEXT(k) ((k)*128)
 
-/* Rows [first, first + n) of a tensor into a tile; zeros outside. */
-RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, int first, int n, int limit, int width,
+/* n rows of a tensor, of which `left` are there, into a tile; zeros outside. at: the first that this thread brings, row threadIdx.x / 8 of
+ * them; from: an address that may be read. */
+RP_FN void rp_fetch(RP_T *to, const RP_T *at, const RP_T *from, rp_i64 row, rp_i64 column, int left, int n, int width,
                     int features) {
     const int t = (int)threadIdx.x, r0 = t / 8, chunk = t % 8, each = RP_THREADS / 8;
     RP_T *place = to + RP_AT(n, r0, chunk);
-#if RP_WIDE
-    const RP_T *at = from + (first + r0) * row + chunk * 8;
     const rp_i64 next = each * row;
-    const int all = first + n <= limit && features == width;
+#if RP_WIDE
     (void)column;
-    if (all) {
+    at += chunk * 8;
+    if (n <= left && features == width) {
         _Pragma("unroll") for (int j = 0; j < (n + each - 1) / each; j++, at += next) {
             if (n % each && r0 + j * each >= n) break;
             _Pragma("unroll") for (int b = 0; b < (width + 63) / 64; b++) {
@@ -41,20 +42,20 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, int f
     _Pragma("unroll 1") for (int j = 0; j < (n + each - 1) / each; j++, at += next) {
         if (n % each && r0 + j * each >= n) break;
         _Pragma("unroll") for (int b = 0; b < (width + 63) / 64; b++) {
-            const int ok = first + r0 + j * each < limit && b * 64 + chunk * 8 < features;
+            const int ok = r0 + j * each < left && b * 64 + chunk * 8 < features;
             if (b * 64 + chunk * 8 < width)
                 rp_cp_async_16_zfill(place + b * n * 64 + j * each * 64, ok ? at + b * 64 : from, ok ? 16 : 0);
         }
     }
 #else
-    for (int r = r0; r < n; r += each, place += each * 64) {
+    (void)from;
+    for (int r = r0; r < n; r += each, place += each * 64, at += next) {
         for (int b = 0; b < (width + 63) / 64; b++) {
             rp_u32 two[4];
             for (int j = 0; j < 4; j++) {
-                const int c = b * 64 + chunk * 8 + 2 * j, ok = first + r < limit;
-                const RP_T *at = from + (first + r) * row;
-                const rp_u32 low = ok && c < features ? at[c * column] : 0,
-                             high = ok && c + 1 < features ? at[(c + 1) * column] : 0;
+                const int c = b * 64 + chunk * 8 + 2 * j;
+                const rp_u32 low = r < left && c < features ? at[c * column] : 0,
+                             high = r < left && c + 1 < features ? at[(c + 1) * column] : 0;
                 two[j] = high << 16 | low;
             }
             const rp_u32x4 four = {two[0], two[1], two[2], two[3]};
@@ -63,12 +64,21 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, int f
     }
 #endif
 }
-/* What was fetched is there, for all warps and for matrices, and what all warps have computed with may be written. */
-RP_FN void rp_fetched(void) {
-    rp_cp_async_wait(0);
+/* A tile's rows [first, first + n) of a head, once. */
+#define RP_FETCH(to, operand, b, h, first, n, limit, width, features)                                                  \
+    rp_fetch(to, RP_BASE(const RP_T, operand, b, h) + ((first) + t / 8) * RP_STRIDE(operand, 2),                       \
+             (const RP_T *)p.w[operand], RP_STRIDE(operand, 2), RP_STRIDE(operand, 3), (limit) - (first), n, width,    \
+             features)
+/* A step has two halves, products and what is computed of them, and the second warpgroup is half a step behind the first, so that one
+ * multiplies while the other computes: each half of each ends here. Of what a thread has fetched all but the last groups are there then, for
+ * all warps and for matrices. */
+RP_FN void rp_meet(int groups) {
+    rp_cp_async_wait(groups);
     rp_fence_proxy_async();
     rp_barrier();
 }
+#define RP_BEHIND (RP_GROUPS == 2 && group_row > 0)
+#define RP_AHEAD (RP_GROUPS == 2 && group_row == 0)
 
 /* Results of a warp, 16 rows of `width` columns, through shared memory (its own rows of `tile`) to rows [first, ..) of y. */
 RP_FN void rp_give(const float *x, int width, float by0, float by1, RP_T *tile, RP_T *y, rp_i64 row, rp_i64 column,
@@ -175,70 +185,79 @@ RP_FN void rp_weigh(const RP_WORDS *w, float *s, float *most, float *sum, float 
 
 #if RP_PART == 1
 /* Gradients of some keys (which & 1) and values (which & 2): a warp's rows are keys, columns are queries. */
-RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, rp_i64 batch, int kv) {
+RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int batch, int kv) {
 #define p (*w)
-    const int t = (int)threadIdx.x, lane = t % 32, group_row = t / 128 * 64;
+    const int t = (int)threadIdx.x, lane = t % 32, group_row = rp_shfl_idx_i32(t / 128, 0, 32) * 64;
     const int rows = (int)p.w[W_ROWS], keys = (int)p.w[W_KEYS], heads = (int)p.w[W_HEADS], group = (int)p.w[W_GROUP];
     const int features = (int)p.w[W_FEATURES], values = (int)p.w[W_VALUES];
     const float scale = (float)(rp_bits_f64(p.w[W_SCALE]) * 1.4426950408889634);
     RP_T *sk = memory, *sv = sk + RP_TILE(RP_M, RP_D), *sq = sv + RP_TILE(RP_M, RP_V),
-         *sg = sq + 2 * RP_TILE(RP_N, RP_D);
-    float *sl = (float *)(void *)(sg + 2 * RP_TILE(RP_N, RP_V)), *sd = sl + 2 * RP_N;
+         *sg = sq + RP_SLOTS * RP_TILE(RP_N, RP_D);
+    float *sl = (float *)(void *)(sg + RP_SLOTS * RP_TILE(RP_N, RP_V)), *sd = sl + RP_SLOTS * RP_N;
     float dk[RP_D / 2], dv[RP_V / 2];
+    rp_u32 x[RP_N / 4], y[RP_N / 4]; /* y: of the step before */
+    int last = 0;
+    RP_ZERO(y, RP_N / 4);
     if (which & 1) RP_ZERO(dk, RP_D / 2);
     if (which & 2) RP_ZERO(dv, RP_V / 2);
-    rp_fetch(sk, RP_BASE(const RP_T, W_K, batch, kv), RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), key0, RP_M, keys, RP_D,
-             features);
-    if (which & 1)
-        rp_fetch(sv, RP_BASE(const RP_T, W_V, batch, kv), RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), key0, RP_M, keys, RP_V,
-                 values);
-    const int first = RP_CAUSAL ? key0 / RP_N : 0, blocks = (rows + RP_N - 1) / RP_N,
-              each = blocks > first ? blocks - first : 0, steps = each * group;
-    const rp_u64 ak = RP_ALONG(sk + group_row * 64), av = RP_ALONG(sv + group_row * 64);
+    RP_FETCH(sk, W_K, batch, kv, key0, RP_M, keys, RP_D, features);
+    if (which & 1) RP_FETCH(sv, W_V, batch, kv, key0, RP_M, keys, RP_V, values);
+    const int first = RP_CAUSAL ? key0 / RP_N * RP_N : 0,
+              steps = first < rows ? (rows - first + RP_N - 1) / RP_N * group : 0;
+    int to_come = kv * group, at = first; /* head and row of the queries that come next */
+    int head = to_come, row0 = first;
+    const rp_u64 ak = RP_ALONG(sk + group_row * 64), av = ak + RP_TILE(RP_M, RP_D) / 8;
     const int row_of_warp = key0 + t / 32 * 16 + lane / 4;
-#define RP_FETCH_QUERIES(step)                                                                                         \
+    float less = 0, minus = 0; /* of the query that thread t brings */
+#define RP_FETCH_QUERIES(slot)                                                                                         \
     {                                                                                                                  \
-        const int of = kv * group + (step) / each, at = (first + (step) % each) * RP_N;                                \
-        const int slot = (step)&1;                                                                                     \
-        rp_fetch(sq + slot * RP_TILE(RP_N, RP_D), RP_BASE(const RP_T, W_Q, batch, of), RP_STRIDE(W_Q, 2),              \
-                 RP_STRIDE(W_Q, 3), at, RP_N, rows, RP_D, features);                                                   \
-        rp_fetch(sg + slot * RP_TILE(RP_N, RP_V), RP_BASE(const RP_T, W_GRAD, batch, of), RP_STRIDE(W_GRAD, 2),        \
-                 RP_STRIDE(W_GRAD, 3), at, RP_N, rows, RP_V, values);                                                  \
-        if (t < RP_N) {                                                                                                \
-            float less = RP_INF, minus = 0;                                                                            \
-            if (at + t < rows) {                                                                                       \
-                less = RP_BASE(const float, W_LSE, batch, of)[(at + t) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;              \
-                minus = RP_BASE(const float, W_DELTA, batch, of)[(at + t) * RP_STRIDE(W_DELTA, 2)];                    \
-            }                                                                                                          \
-            sl[slot * RP_N + t] = less == -RP_INF ? RP_INF : less; /* a row that sees nothing has weights of 0 */      \
-            sd[slot * RP_N + t] = minus;                                                                               \
+        RP_FETCH(sq + (slot)*RP_TILE(RP_N, RP_D), W_Q, batch, to_come, at, RP_N, rows, RP_D, features);                \
+        RP_FETCH(sg + (slot)*RP_TILE(RP_N, RP_V), W_GRAD, batch, to_come, at, RP_N, rows, RP_V, values);               \
+        less = RP_INF, minus = 0;                                                                                      \
+        if (t < RP_N && at + t < rows) {                                                                               \
+            less = RP_BASE(const float, W_LSE, batch, to_come)[(at + t) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;             \
+            minus = RP_BASE(const float, W_DELTA, batch, to_come)[(at + t) * RP_STRIDE(W_DELTA, 2)];                   \
         }                                                                                                              \
+        at += RP_N;                                                                                                    \
+        if (at >= rows) to_come++, at = first;                                                                         \
     }
-    if (steps > 0) RP_FETCH_QUERIES(0)
-    rp_cp_async_commit();
+#define RP_PUT_SUMS(slot)                                                                                              \
+    if (t < RP_N) {                                                                                                    \
+        sl[(slot)*RP_N + t] = less == -RP_INF ? RP_INF : less; /* a row that sees nothing has weights of 0 */          \
+        sd[(slot)*RP_N + t] = minus;                                                                                   \
+    }
+    for (int step = 0; step < 2; step++) {
+        if (step < steps) {
+            RP_FETCH_QUERIES(step)
+            RP_PUT_SUMS(step)
+        }
+        rp_cp_async_commit();
+    }
+    rp_meet(1);
+    if (RP_BEHIND) rp_meet(1);
     for (int step = 0; step < steps; step++) {
-        const int head = kv * group + step / each, row0 = (first + step % each) * RP_N;
-        const int slot = step & 1;
+        const int slot = step % RP_SLOTS;
         const RP_T *tq = sq + slot * RP_TILE(RP_N, RP_D), *tg = sg + slot * RP_TILE(RP_N, RP_V);
         float s[RP_N / 2], d[RP_N / 2];
-        rp_u32 x[RP_N / 4], y[RP_N / 4];
-        rp_fetched(); /* these queries are there, and the ones before are done with */
         rp_wgmma_fence();
         RP_SCORES(s, ak, RP_M, RP_ALONG(tq), RP_D)
         if (which & 1) RP_SCORES(d, av, RP_M, RP_ALONG(tg), RP_V)
-        if (step + 1 < steps) RP_FETCH_QUERIES(step + 1)
-        rp_cp_async_commit();
+        if (which & 1) RP_ADD(dk, y, RP_ACROSS(sq + last * RP_TILE(RP_N, RP_D), RP_N), RP_MMA_D)
+        last = slot;
         const char *mask =
             (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
         const int edge = RP_MASK || key0 + RP_M > keys || (RP_CAUSAL && key0 + group_row + 63 > row0);
         (void)mask, (void)heads;
-        rp_wgmma_wait(which & 1 ? 1 : 0);
+        rp_wgmma_wait(which & 1 ? 2 : 0);
         rp_wgmma_hold(s, RP_N / 2);
+        rp_meet(0);
+        if (step + 2 < steps) RP_FETCH_QUERIES((step + 2) % RP_SLOTS)
+        rp_cp_async_commit();
         _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) {
             const int column = n * 8 + lane % 4 * 2;
-            const rp_f32x2 less = rp_ld_v2_f32(sl + slot * RP_N + column);
+            const rp_f32x2 two = rp_ld_v2_f32(sl + slot * RP_N + column);
             _Pragma("unroll") for (int i = 0; i < 4; i++) {
-                const float from = i % 2 ? less.y : less.x;
+                const float from = i % 2 ? two.y : two.x;
                 const int row = row0 + column + i % 2, key = row_of_warp + i / 2 * 8;
                 if (edge)
                     s[4 * n + i] =
@@ -246,7 +265,7 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, rp_i64 
                 else
                     s[4 * n + i] = rp_exp2_approx_f32(rp_fma_f32(s[4 * n + i], scale, -from));
 #if RP_DROPOUT /* a weight that goes is negative */
-                if (rp_kept(&p, (rp_u64)(((batch * heads + head) * rows + row) * keys + key)) == 0)
+                if (rp_kept(&p, (rp_u64)((((rp_i64)batch * heads + head) * rows + row) * keys + key)) == 0)
                     s[4 * n + i] = -s[4 * n + i];
 #endif
             }
@@ -259,28 +278,36 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, rp_i64 
 #define RP_WEIGHT(i) s[i]
 #define RP_SLOPE(i, minus) (s[i] * (d[i] - (minus)))
 #endif
+        rp_wgmma_wait(0);
         if (which & 2) {
             _Pragma("unroll") for (int i = 0; i < RP_N / 4; i++) x[i] = RP_PACK(RP_WEIGHT(2 * i), RP_WEIGHT(2 * i + 1));
             rp_wgmma_fence();
             RP_ADD(dv, x, RP_ACROSS(tg, RP_N), RP_MMA_V)
         }
         if (which & 1) {
-            rp_wgmma_wait(which & 2 ? 1 : 0);
             rp_wgmma_hold(d, RP_N / 2);
+            rp_wgmma_hold(dk, RP_D / 2);
             _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) {
-                const rp_f32x2 minus = rp_ld_v2_f32(sd + slot * RP_N + n * 8 + lane % 4 * 2);
+                const rp_f32x2 two = rp_ld_v2_f32(sd + slot * RP_N + n * 8 + lane % 4 * 2);
                 _Pragma("unroll") for (int h = 0; h < 2; h++) y[2 * n + h] =
-                    RP_PACK(RP_SLOPE(4 * n + 2 * h, minus.x), RP_SLOPE(4 * n + 2 * h + 1, minus.y));
+                    RP_PACK(RP_SLOPE(4 * n + 2 * h, two.x), RP_SLOPE(4 * n + 2 * h + 1, two.y));
             }
-            rp_wgmma_fence();
-            RP_ADD(dk, y, RP_ACROSS(tq, RP_N), RP_MMA_D)
         }
+        RP_PUT_SUMS((step + 2) % RP_SLOTS) /* they have come meanwhile */
+        row0 += RP_N;
+        if (row0 >= rows) head++, row0 = first;
         rp_wgmma_wait(0);
         if (which & 2) rp_wgmma_hold(dv, RP_V / 2);
-        if (which & 1) rp_wgmma_hold(dk, RP_D / 2);
+        rp_meet(1);
     }
-    rp_cp_async_wait(0);
-    rp_barrier();
+    if ((which & 1) && steps > 0) {
+        rp_wgmma_fence();
+        RP_ADD(dk, y, RP_ACROSS(sq + last * RP_TILE(RP_N, RP_D), RP_N), RP_MMA_D)
+        rp_wgmma_wait(0);
+        rp_wgmma_hold(dk, RP_D / 2);
+    }
+    if (RP_AHEAD) rp_meet(0);
+    rp_meet(0);
     const float by = (float)rp_bits_f64(p.w[W_SCALE]);
     if (which & 1)
         rp_give(dk, RP_D, by, by, sk, RP_BASE(RP_T, W_DK, batch, kv), RP_STRIDE(W_DK, 2), RP_STRIDE(W_DK, 3), key0,
@@ -295,7 +322,7 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, rp_i64 
 extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(const RP_WORDS p) {
     extern __shared__ __align__(1024) unsigned char rp_shared[];
     RP_T *memory = (RP_T *)(void *)rp_shared;
-    const int t = (int)threadIdx.x, lane = t % 32, group_row = t / 128 * 64;
+    const int t = (int)threadIdx.x, lane = t % 32, group_row = rp_shfl_idx_i32(t / 128, 0, 32) * 64;
     const int rows = (int)p.w[W_ROWS], keys = (int)p.w[W_KEYS], heads = (int)p.w[W_HEADS], group = (int)p.w[W_GROUP];
     const int features = (int)p.w[W_FEATURES], values = (int)p.w[W_VALUES];
     int number;
@@ -305,7 +332,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
     const int blocks = (keys + RP_M - 1) / RP_M,
               turn = rp_turn(&p, (int)blockIdx.x, blocks * RP_HALVES, (int)gridDim.x, &number),
               kv = number % (heads / group);
-    const rp_i64 batch = number / (heads / group);
+    const int batch = number / (heads / group);
     (void)rows, (void)features, (void)values, (void)lane, (void)group_row;
 #if RP_HALVES == 2 /* the sums of both do not fit the registers */
     if (turn % 2)
@@ -323,60 +350,77 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
     int seen = keys;
     if (RP_CAUSAL && row0 + RP_M < seen) seen = row0 + RP_M;
     const int steps = (seen + RP_N - 1) / RP_N;
-    const RP_T *k = RP_BASE(const RP_T, W_K, batch, kv), *v = RP_BASE(const RP_T, W_V, batch, kv);
-    const rp_i64 k_row = RP_STRIDE(W_K, 2), k_column = RP_STRIDE(W_K, 3), v_row = RP_STRIDE(W_V, 2),
-                 v_column = RP_STRIDE(W_V, 3);
-#define RP_K(step) (sk + ((step)&1) * RP_TILE(RP_N, RP_D))
-#define RP_VALUES(step) (sv + ((step)&1) * RP_TILE(RP_N, RP_V))
-#define RP_FETCH_K(step) rp_fetch(RP_K(step), k, k_row, k_column, (step)*RP_N, RP_N, keys, RP_D, features);
-#define RP_FETCH_V(step) rp_fetch(RP_VALUES(step), v, v_row, v_column, (step)*RP_N, RP_N, keys, RP_V, values);
+    const RP_T *k = RP_BASE(const RP_T, W_K, batch, kv) + t / 8 * RP_STRIDE(W_K, 2), /* what thread t brings next */
+        *v = RP_BASE(const RP_T, W_V, batch, kv) + t / 8 * RP_STRIDE(W_V, 2);
+#define RP_K(step) (sk + (step) % RP_SLOTS * RP_TILE(RP_N, RP_D))
+#define RP_VALUES(step) (sv + (step) % RP_SLOTS * RP_TILE(RP_N, RP_V))
+#define RP_FETCH_K(step)                                                                                               \
+    {                                                                                                                  \
+        rp_fetch(RP_K(step), k, (const RP_T *)p.w[W_K], RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), keys - (step)*RP_N,      \
+                 RP_N, RP_D, features);                                                                                \
+        k += RP_N * RP_STRIDE(W_K, 2);                                                                                 \
+    }
+#define RP_FETCH_V(step)                                                                                               \
+    {                                                                                                                  \
+        rp_fetch(RP_VALUES(step), v, (const RP_T *)p.w[W_V], RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), keys - (step)*RP_N, \
+                 RP_N, RP_V, values);                                                                                  \
+        v += RP_N * RP_STRIDE(W_V, 2);                                                                                 \
+    }
 #endif
 #if RP_PART == 0
-    RP_T *sq = memory, *sk = sq + RP_TILE(RP_M, RP_D), *sv = sk + 2 * RP_TILE(RP_N, RP_D);
+    RP_T *sq = memory, *sk = sq + RP_TILE(RP_M, RP_D), *sv = sk + RP_SLOTS * RP_TILE(RP_N, RP_D);
     float out[RP_V / 2], s[RP_N / 2], most[2] = {-RP_INF, -RP_INF}, sum[2] = {0, 0}, less[2];
     rp_u32 x[RP_N / 4];
     RP_ZERO(out, RP_V / 2);
     const rp_u64 aq = RP_ALONG(sq + group_row * 64);
 #define RP_EDGE(step) ((step + 1) * RP_N > keys || (RP_CAUSAL && (step + 1) * RP_N - 1 > row0 + group_row))
     if (steps > 0) {
-        rp_fetch(sq, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows,
-                 RP_D, features);
+        RP_FETCH(sq, W_Q, batch, head, row0, RP_M, rows, RP_D, features);
         RP_FETCH_K(0)
+        RP_FETCH_V(0)
         rp_cp_async_commit();
-        rp_fetched();
+        if (1 < steps) RP_FETCH_K(1)
+        rp_cp_async_commit();
+        rp_meet(1);
+        if (RP_BEHIND) rp_meet(1);
         rp_wgmma_fence();
         RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(0)), RP_D)
-        RP_FETCH_V(0)
-        if (1 < steps) RP_FETCH_K(1)
+        if (2 < steps) RP_FETCH_K(2)
         rp_cp_async_commit();
         rp_wgmma_wait(0);
         rp_wgmma_hold(s, RP_N / 2);
+        rp_meet(1);
+        if (1 < steps) RP_FETCH_V(1)
+        rp_cp_async_commit();
         rp_weigh(&p, s, most, sum, less, row, 0, RP_EDGE(0), head, batch);
         rp_round(x, s);
+        rp_meet(2);
         for (int step = 1; step < steps; step++) {
-            rp_fetched();
             rp_wgmma_fence();
             RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(step)), RP_D)
             RP_ADD(out, x, RP_ACROSS(RP_VALUES(step - 1), RP_N), RP_MMA_V)
-            RP_FETCH_V(step)
-            if (step + 1 < steps) RP_FETCH_K(step + 1)
+            if (step + 2 < steps) RP_FETCH_K(step + 2)
             rp_cp_async_commit();
             rp_wgmma_wait(1);
             rp_wgmma_hold(s, RP_N / 2);
+            rp_meet(1);
+            if (step + 1 < steps) RP_FETCH_V(step + 1)
+            rp_cp_async_commit();
             rp_weigh(&p, s, most, sum, less, row, step * RP_N, RP_EDGE(step), head, batch);
             rp_wgmma_wait(0);
             rp_wgmma_hold(out, RP_V / 2);
             if (rp_any(less[0] != 1 || less[1] != 1)) /* is there a larger score than before? */
                 _Pragma("unroll") for (int i = 0; i < RP_V / 2; i++) out[i] *= less[i / 2 % 2];
             rp_round(x, s);
+            rp_meet(2);
         }
-        rp_fetched();
         rp_wgmma_fence();
         RP_ADD(out, x, RP_ACROSS(RP_VALUES(steps - 1), RP_N), RP_MMA_V)
         rp_wgmma_wait(0);
         rp_wgmma_hold(out, RP_V / 2);
+        if (RP_AHEAD) rp_meet(0);
+        rp_meet(0);
     }
-    rp_barrier();
     _Pragma("unroll") for (int h = 0; h < 2; h++) {
         float *lse = RP_BASE(float, W_LSE, batch, head) + (row + h * 8) * RP_STRIDE(W_LSE, 2);
         sum[h] += rp_shfl_xor_f32(sum[h], 1, 32);
@@ -393,10 +437,12 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
 #endif
 #if RP_PART == 2
     RP_T *sq = memory, *sg = sq + RP_TILE(RP_M, RP_D), *sk = sg + RP_TILE(RP_M, RP_V),
-         *sv = sk + 2 * RP_TILE(RP_N, RP_D);
+         *sv = sk + RP_SLOTS * RP_TILE(RP_N, RP_D);
     const float scale = (float)(rp_bits_f64(p.w[W_SCALE]) * 1.4426950408889634);
     float dq[RP_D / 2], less[2], minus[2];
+    rp_u32 x[RP_N / 4]; /* of the step before */
     RP_ZERO(dq, RP_D / 2);
+    RP_ZERO(x, RP_N / 4);
     _Pragma("unroll") for (int h = 0; h < 2; h++) {
         less[h] = RP_INF, minus[h] = 0;
         if (row + h * 8 < rows) {
@@ -405,34 +451,36 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         }
         if (less[h] == -RP_INF) less[h] = RP_INF; /* a row that sees nothing has weights of 0 */
     }
-    rp_fetch(sq, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows, RP_D,
-             features);
-    rp_fetch(sg, RP_BASE(const RP_T, W_GRAD, batch, head), RP_STRIDE(W_GRAD, 2), RP_STRIDE(W_GRAD, 3), row0, RP_M, rows,
-             RP_V, values);
-    const rp_u64 aq = RP_ALONG(sq + group_row * 64), ag = RP_ALONG(sg + group_row * 64);
+    RP_FETCH(sq, W_Q, batch, head, row0, RP_M, rows, RP_D, features);
+    RP_FETCH(sg, W_GRAD, batch, head, row0, RP_M, rows, RP_V, values);
+    const rp_u64 aq = RP_ALONG(sq + group_row * 64), ag = aq + RP_TILE(RP_M, RP_D) / 8;
     const char *mask =
         (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
-    if (steps > 0) {
-        RP_FETCH_K(0)
-        RP_FETCH_V(0)
+    for (int step = 0; step < 2; step++) {
+        if (step < steps) {
+            RP_FETCH_K(step)
+            RP_FETCH_V(step)
+        }
+        rp_cp_async_commit();
     }
-    rp_cp_async_commit();
+    rp_meet(1);
+    if (RP_BEHIND) rp_meet(1);
     for (int step = 0; step < steps; step++) {
         const int key0 = step * RP_N;
         float s[RP_N / 2], d[RP_N / 2];
-        rp_u32 x[RP_N / 4];
-        rp_fetched(); /* these keys are there, and the ones before are done with */
         rp_wgmma_fence();
         RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(step)), RP_D)
         RP_SCORES(d, ag, RP_M, RP_ALONG(RP_VALUES(step)), RP_V)
-        if (step + 1 < steps) {
-            RP_FETCH_K(step + 1)
-            RP_FETCH_V(step + 1)
+        RP_ADD(dq, x, RP_ACROSS(RP_K(step > 0 ? step - 1 : 0), RP_N), RP_MMA_D)
+        const int edge = RP_MASK || key0 + RP_N > keys || (RP_CAUSAL && key0 + RP_N - 1 > row0 + group_row);
+        rp_wgmma_wait(2);
+        rp_wgmma_hold(s, RP_N / 2);
+        rp_meet(0);
+        if (step + 2 < steps) {
+            RP_FETCH_K(step + 2)
+            RP_FETCH_V(step + 2)
         }
         rp_cp_async_commit();
-        const int edge = RP_MASK || key0 + RP_N > keys || (RP_CAUSAL && key0 + RP_N - 1 > row0 + group_row);
-        rp_wgmma_wait(1);
-        rp_wgmma_hold(s, RP_N / 2);
         _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int i = 0; i < 4; i++) {
             if (edge)
                 s[4 * n + i] = rp_exp2_approx_f32(rp_score(&p, s[4 * n + i] * scale, row + i / 2 * 8,
@@ -441,27 +489,32 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
             else
                 s[4 * n + i] = rp_exp2_approx_f32(rp_fma_f32(s[4 * n + i], scale, -less[i / 2]));
         }
-        rp_wgmma_wait(0);
+        rp_wgmma_wait(1);
         rp_wgmma_hold(d, RP_N / 2);
         _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
-            const int i = 4 * n + 2 * h;
+            float kept[2] = {1, 1};
 #if RP_DROPOUT
-            float kept[2];
             rp_kept2(
                 &p,
                 (rp_u64)((((rp_i64)batch * heads + head) * rows + row + h * 8) * keys + key0 + n * 8 + lane % 4 * 2),
                 kept);
-            d[i] *= kept[0], d[i + 1] *= kept[1];
 #endif
-            x[2 * n + h] = RP_PACK(s[i] * (d[i] - minus[h]), s[i + 1] * (d[i + 1] - minus[h]));
+            _Pragma("unroll") for (int c = 0; c < 2; c++) s[4 * n + 2 * h + c] *=
+                d[4 * n + 2 * h + c] * kept[c] - minus[h];
         }
+        rp_wgmma_wait(0);
+        rp_wgmma_hold(dq, RP_D / 2);
+        rp_round(x, s);
+        rp_meet(1);
+    }
+    if (steps > 0) {
         rp_wgmma_fence();
-        RP_ADD(dq, x, RP_ACROSS(RP_K(step), RP_N), RP_MMA_D)
+        RP_ADD(dq, x, RP_ACROSS(RP_K(steps - 1), RP_N), RP_MMA_D)
         rp_wgmma_wait(0);
         rp_wgmma_hold(dq, RP_D / 2);
     }
-    rp_cp_async_wait(0);
-    rp_barrier();
+    if (RP_AHEAD) rp_meet(0);
+    rp_meet(0);
     const float by = (float)rp_bits_f64(p.w[W_SCALE]);
     rp_give(dq, RP_D, by, by, sq, RP_BASE(RP_T, W_DQ, batch, head), RP_STRIDE(W_DQ, 2), RP_STRIDE(W_DQ, 3), row0, rows,
             features);
