@@ -31,6 +31,7 @@ typedef struct rp__emitter {
     /* rows that a thread has side by side: row values are arrays r<node>[j] where there are several */
     unsigned columns;
     bool recompute; /* looped templates keep nothing between phases */
+    bool filled;    /* of ragged rows: all slots have an element */
 } rp__emitter;
 
 /* How the threads of a row share it: element (u, j) of thread t is i = (u * threads + t) * span + j, and lane (u % strips) *
