@@ -27,6 +27,8 @@ typedef struct spreader {
     bool *written;     /* per src value that is no view: an argument that changes */
     uint32_t *readers; /* per src value that is no view: loops that read it, through views */
     int64_t *reads;    /* per src value with a depth: bytes of arguments that it is made from */
+    uint32_t *turn;    /* per src value: 1 + the node that its last copy was made for */
+    rp__ir_value *copy;
 } spreader;
 
 static bool is_loop(const rp__ir_node *n) {
@@ -139,21 +141,27 @@ static void mark_shared(spreader *s) {
     }
 }
 
-/* A copy of v, and of what it is made from, at the end of the block. Recursion: MAX_DEPTH nodes and the views between them. */
-static rp_status copy_of(spreader *s, rp__ir_value v, rp__ir_value *out) {
+/* A copy of v, and of what it is made from, at the end of the block: one for each reader. Recursion: MAX_DEPTH nodes and the views between
+ * them. */
+static rp_status copy_of(spreader *s, rp__ir_value v, uint32_t reader, rp__ir_value *out) {
     rp__ir_value in[RP__FEW_OPERANDS] = {0}, original = s->w.map[v];
     if (s->shared[v] || !is_made(s, v)) {
         *out = original;
+        return RP_OK;
+    }
+    if (s->turn[v] == reader + 1) {
+        *out = s->copy[v];
         return RP_OK;
     }
     const uint32_t node = s->src->values[v].node;
     const rp__ir_node *n = &s->src->nodes[node];
     for (uint32_t k = 0; k < n->n_in; k++) {
         in[k] = RP__IR_NONE;
-        if (n->in[k] != RP__IR_NONE) RP_TRY(copy_of(s, n->in[k], &in[k]));
+        if (n->in[k] != RP__IR_NONE) RP_TRY(copy_of(s, n->in[k], reader, &in[k]));
     }
     RP_TRY(rp__rewrite_copy_with(&s->w, &s->w.dst->body, node, in));
-    *out = s->w.map[v];
+    *out = s->copy[v] = s->w.map[v];
+    s->turn[v] = reader + 1;
     s->w.map[v] = original;
     return RP_OK;
 }
@@ -169,40 +177,45 @@ static rp_status visit(spreader *s, uint32_t node) {
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) {
         in[k] = n->in[k] == RP__IR_NONE ? RP__IR_NONE : s->w.map[n->in[k]];
-        if (is_made(s, n->in[k])) status = copy_of(s, n->in[k], &in[k]);
+        if (is_made(s, n->in[k])) status = copy_of(s, n->in[k], node, &in[k]);
     }
     if (status == RP_OK) status = rp__rewrite_copy_with(&s->w, &s->w.dst->body, node, in);
     if (in != few) rp__free(in);
     return status;
 }
 
+static void free_all(spreader *s) {
+    rp__free(s->depth);
+    rp__free(s->readers);
+    rp__free(s->reads);
+    rp__free(s->turn);
+    rp__free(s->copy);
+}
+
 rp_status rp__spread(rp_ir *ir, rp_ir **out) {
     spreader s;
     memset(&s, 0, sizeof s);
     s.src = ir;
-    size_t n = ir->n_values + 1;
-    uint8_t *flags = rp__calloc(4 * n, sizeof *flags);
+    const size_t n = ir->n_values + 1;
+    s.depth = rp__calloc(4 * n, sizeof *s.depth);
     s.readers = rp__calloc(n, sizeof *s.readers);
     s.reads = rp__calloc(n, sizeof *s.reads);
+    s.turn = rp__calloc(n, sizeof *s.turn);
+    s.copy = rp__calloc(n, sizeof *s.copy);
     *out = NULL;
-    if (!flags || !s.readers || !s.reads) {
-        rp__free(flags);
-        rp__free(s.readers);
-        rp__free(s.reads);
+    if (!s.depth || !s.readers || !s.reads || !s.turn || !s.copy) {
+        free_all(&s);
         return RP__OOM("copies of a pass");
     }
-    s.depth = flags;
-    s.shared = (bool *)(flags + n);
-    s.drawn = (bool *)(flags + 2 * n);
-    s.written = (bool *)(flags + 3 * n);
+    s.shared = (bool *)(s.depth + n);
+    s.drawn = (bool *)(s.depth + 2 * n);
+    s.written = (bool *)(s.depth + 3 * n);
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *node = &ir->nodes[ir->body.nodes[k]];
         if (!node->dead && node->kind == RP__IR_ASSIGN) s.written[rp__ir_root(ir, node->in[0])] = true;
     }
     if (!find(&s)) {
-        rp__free(flags);
-        rp__free(s.readers);
-        rp__free(s.reads);
+        free_all(&s);
         *out = rp__ir_retain(ir);
         return RP_OK;
     }
@@ -212,8 +225,6 @@ rp_status rp__spread(rp_ir *ir, rp_ir **out) {
         if (!ir->nodes[ir->body.nodes[k]].dead) status = visit(&s, ir->body.nodes[k]);
     }
     if (status == RP_OK) status = rp__rewrite_results(&s.w, &ir->body, &s.w.dst->body);
-    rp__free(flags);
-    rp__free(s.readers);
-    rp__free(s.reads);
+    free_all(&s);
     return rp__rewrite_end(&s.w, status, "spread", out);
 }

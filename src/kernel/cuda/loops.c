@@ -576,14 +576,14 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     c->tile = (uint16_t)(32u >> (s->how ? s->how->narrow & 3u : 0));
     while (c->tile > 1 && c->tile / 2 * c->vector >= rows) c->tile /= 2;
     if (s->how && s->how->unroll == 1) c->unroll = 1;
-    const int64_t wanted = 7 * (int64_t)d->multiprocessors / 4;
+    const int64_t wanted = 7 * (int64_t)d->multiprocessors / 4, least = 3 * (int64_t)d->multiprocessors / 4;
     const unsigned parts = s->how && one_phase(dag) && in_chunk >= 64 ? s->how->parts : 0;
     while (parts && c->parts < parts && 8 * c->parts <= c->threads) c->parts *= 2;
     while (!parts && one_phase(dag) && in_chunk * rows * widest >= SHARED && c->parts < 32 &&
            8 * c->parts <= c->threads && column_blocks(c, rows, chunks) < wanted)
         c->parts *= 2;
     const unsigned narrow = 64 / (c->vector * widest) > 4 ? 64 / (c->vector * widest) : 4;
-    while (c->tile > narrow && column_blocks(c, rows, chunks) < wanted) c->tile /= 2;
+    while (c->tile > narrow && column_blocks(c, rows, chunks) < least) c->tile /= 2;
     if (c->parts > 1)
         c->template_ = RP__CUDA_PARTIAL_COLUMN;
     else if (c->tile == 32 && one_phase(dag) && column_blocks(c, rows, chunks) < 6 * (int64_t)d->multiprocessors)
