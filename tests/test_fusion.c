@@ -546,8 +546,9 @@ static void cheap_values_are_made_again(void **state) {
     } cases[] = {
         {"f32", " cuda:0", "", "amax+sub+mul+sum;sub+mul+sum"},
         {"bf16", " cuda:0", "", "amax+to_dtype+to_dtype+sub+mul+sum;to_dtype+sub+mul+sum"},
-        {"f32", "", "", "amax+sub+mul+sum;sum"},
-        {"f32", " cuda:0", "  assign(%0, %6)\n", "amax+sub+mul+sum;sum;assign"},
+        {"f32", "", "", "amax+sub+mul+sum+sum"},
+        {"f32", " cuda:0", "  %8: f32[512, 256] cuda:0 = neg(%4)\n  assign(%0, %8)\n",
+         "amax+sub+mul+sum;neg+assign;sum"},
     };
     for (unsigned k = 0; k < sizeof cases / sizeof *cases; k++) {
         const bool narrow = cases[k].type[0] == 'b';
