@@ -64,7 +64,7 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
         (void)snprintf(at, sizeof at, "first + (%s)u * %u", index, RP__CUDA_BLOCK * vector);
         char guard[96];
         (void)snprintf(guard, sizeof guard, "%s < points", at);
-        rp__emit_vector_loads(e, -1, unroll, vector, at, 'a', guard);
+        rp__emit_vector_loads(e, unroll, vector, at, guard);
     }
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", unroll);
     rp__text_add(e->out, "    const %s g = first + (%s)u * %u;\n    const int ok = g < points;\n", index, index,
@@ -159,7 +159,7 @@ void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
                      whole, whole, index);
     (void)snprintf(at, sizeof at, "first + (rp_i64)u * %u", RP__CUDA_BLOCK * vector);
     (void)snprintf(guard, sizeof guard, "%s < points", at);
-    if (vector > 1 && !two) rp__emit_vector_loads(e, -1, unroll, vector, at, 'a', guard);
+    if (vector > 1 && !two) rp__emit_vector_loads(e, unroll, vector, at, guard);
     if (two) {
         add_group_loads(e, at, first);
         for (unsigned k = 0; k < d->n_nodes; k++) e->early[k] = is_single(e, k);
