@@ -144,6 +144,10 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
                  batch);
     add_row_loads(e, phase, false, "first", batch, guard);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = first; u < first + %u; u++) {\n", batch);
+    if (e->c->template_ == RP__CUDA_CLUSTER && !e->c->full && !e->filled) /* the last block of a row has less to do */
+        rp__text_add(e->out,
+                     e->c->ragged ? "    if (u * %u >= len + shift) break;\n" : "    if (chunk + u * %u >= R) break;\n",
+                     step);
     if (e->c->ragged || (stores && is_far(e))) add_row_vector(e);
     if (!e->c->ragged &&
         (whole || e->c->full)) /* R is a multiple of the span: a vector is inside or outside as a whole */
