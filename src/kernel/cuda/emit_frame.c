@@ -13,9 +13,14 @@ void rp__emit_signature(const rp__emitter *e, const char *name, uint32_t n_words
         rp__text_add(e->out, "#define RP_CLUSTER_%s __cluster_dims__(%u, 1, 1)\n", name, e->c->down);
     rp__text_puts(e->out, "extern \"C\" __global__ void ");
     if (e->c->template_ == RP__CUDA_CLUSTER) rp__text_add(e->out, "RP_CLUSTER_%s ", name);
-    /* a second block hides what a cluster waits for */
-    rp__text_add(e->out, "__launch_bounds__(%u%s) %s(const rp_words_%s p)\n{\n", threads,
-                 e->c->template_ == RP__CUDA_CLUSTER && threads == RP__CUDA_BLOCK ? ", 2" : "", name, name);
+    unsigned blocks = 0; /* of a multiprocessor, at least */
+    if (e->c->template_ == RP__CUDA_CLUSTER && threads == RP__CUDA_BLOCK)
+        blocks = 2; /* hides what a cluster waits for */
+    if (e->c->template_ == RP__CUDA_ROW && e->c->ragged && e->c->groups * e->c->span <= 32 && e->dag->n_nodes <= 24)
+        blocks = 768 / threads; /* a few registers less for a thread are cheap */
+    rp__text_add(e->out, "__launch_bounds__(%u", threads);
+    if (blocks) rp__text_add(e->out, ", %u", blocks);
+    rp__text_add(e->out, ") %s(const rp_words_%s p)\n{\n", name, name);
 }
 
 static void add_bases(const rp__emitter *e) {
