@@ -537,6 +537,42 @@ static void numbers_ride_along(void **state) {
            "add_scalar+assign;sum", NULL);
 }
 
+/* What is cheaply made of arguments and numbers of a row is made by each reader on a GPU, where a reader reads no more by that and nobody
+ * writes the argument. */
+static void cheap_values_are_made_again(void **state) {
+    (void)state;
+    static const struct {
+        const char *type, *device, *end, *groups;
+    } cases[] = {
+        {"f32", " cuda:0", "", "amax+sub+mul+sum;sub+mul+sum"},
+        {"bf16", " cuda:0", "", "amax+to_dtype+to_dtype+sub+mul+sum;to_dtype+sub+mul+sum"},
+        {"f32", "", "", "amax+sub+mul+sum+sum"},
+        {"f32", " cuda:0", "  %8: f32[512, 256] cuda:0 = neg(%4)\n  assign(%0, %8)\n",
+         "amax+sub+mul+sum;neg+assign;sum"},
+    };
+    for (unsigned k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const bool narrow = cases[k].type[0] == 'b';
+        const char *d = cases[k].device;
+        rp__text t = {0};
+        rp__text_add(
+            &t, "graph \"f\" (%%0: %s[512, 256]%s) {\n  %%1: %s[512, 1]%s = amax(%%0) {dim = [1], keepdim = true}\n",
+            cases[k].type, d, cases[k].type, d);
+        if (narrow)
+            rp__text_add(
+                &t,
+                "  %%2: f32[512, 256]%s = to_dtype(%%0) {dtype = f32}\n  %%3: f32[512, 1]%s = to_dtype(%%1) {dtype = f32}\n",
+                d, d);
+        rp__text_add(
+            &t,
+            "  %%4: f32[512, 256]%s = sub(%%%d, %%%d)\n  %%5: f32[512, 256]%s = mul(%%4, %%4)\n"
+            "  %%6: f32[512]%s = sum(%%5) {dim = [1], keepdim = false, dtype = none}\n"
+            "  %%7: f32[256]%s = sum(%%5) {dim = [0], keepdim = false, dtype = none}\n%s  return %%6, %%7\n}\n",
+            d, narrow ? 2 : 0, narrow ? 3 : 1, d, d, d, cases[k].end);
+        expect(t.data, cases[k].groups, NULL);
+        rp__text_free(&t);
+    }
+}
+
 /* On a GPU one block walks a row: elements are not stored along one long row, nor across memory. */
 static void slow_rows(void **state) {
     (void)state;
@@ -547,6 +583,7 @@ static void slow_rows(void **state) {
     } cases[] = {{1, 1 << 20, "0, 1", "", "exp;sum"},
                  {4096, 1024, "0", "1024", "exp;sum"},
                  {4096, 1024, "1", "4096", "exp+sum"},
+                 {1024, 4096, "0", "4096", "exp+sum"}, /* in registers */
                  {64, 96, "0", "96", "exp+sum"}};
     for (unsigned k = 0; k < sizeof cases / sizeof *cases; k++) {
         for (unsigned d = 0; d < 2; d++) {
@@ -738,6 +775,7 @@ int main(void) {
         cmocka_unit_test(numbers_are_drawn_again),
         cmocka_unit_test(what_follows_joins_the_product),
         cmocka_unit_test(slow_rows),
+        cmocka_unit_test(cheap_values_are_made_again),
         cmocka_unit_test(chains),
         cmocka_unit_test(rows),
         cmocka_unit_test(scans),

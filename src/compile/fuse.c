@@ -681,10 +681,13 @@ void rp__fuse_take(rp__fusion *f, uint32_t a, uint32_t b, uint32_t *members, uin
 }
 
 /* A row belongs to one block of threads, whose threads lie along the row. On a GPU that is slow where few rows are long, and
-   where memory runs across rows, once elements are stored: reductions alone have kernels for both. */
-enum { FEW_ROWS = 64, LONG_ROW = 8192, MANY_ELEMENTS = 1 << 18 };
+   where memory runs across rows, once elements are stored: reductions alone have kernels for both, and blocks have short rows side by
+   side in registers. */
+enum { FEW_ROWS = 64, HELD_ROW = 1024, LONG_ROW = 8192, MANY_ELEMENTS = 1 << 18 };
 
-unsigned rp__fuse_size_class(int64_t size) { return (size >= FEW_ROWS) + (size > LONG_ROW) + (size > MANY_ELEMENTS); }
+unsigned rp__fuse_size_class(int64_t size) {
+    return (size >= FEW_ROWS) + (size > HELD_ROW) + (size > LONG_ROW) + (size > MANY_ELEMENTS);
+}
 
 static bool runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
     const rp_ir *ir = f->ir;
@@ -704,7 +707,7 @@ static bool runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n
             across = across || (elements && !s->is_inner[map->axis[end - 1]]);
         }
     }
-    return stores && ((rows < FEW_ROWS && row > LONG_ROW) || (across && rows * row > MANY_ELEMENTS));
+    return stores && ((rows < FEW_ROWS && row > LONG_ROW) || (across && row > HELD_ROW && rows * row > MANY_ELEMENTS));
 }
 
 /* Of two nodes that are not both loops or products. */

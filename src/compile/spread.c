@@ -5,7 +5,10 @@
    A fill, a range of numbers, a mask that compares random numbers with a constant: such values need no operand, so a reader that
    makes them in registers saves a load, and together all readers save the store. As one shared node they would tie readers to each
    other that have nothing else in common, for instance a forward and its backward. Fusion merges a copy with its only reader;
-   copies that meet in one kernel are one value again, because a kernel hash-conses. */
+   copies that meet in one kernel are one value again, because a kernel hash-conses.
+   On a GPU so are a few additions, products and casts of what is in memory anyway - arguments, and numbers of a row - where a reader that
+   makes them reads no more bytes than the value has: the normalised rows of a norm, once for their gradient and once for that of the
+   weight. (On a CPU sums over the rows are in the kernel of the rows.) */
 #include <string.h>
 
 #include "compile/passes.h"
@@ -21,11 +24,59 @@ typedef struct spreader {
     uint8_t *depth;    /* per src value: nodes in a row from nothing to it; 0: it needs an operand */
     bool *shared;      /* per src value: somebody reads the original */
     bool *drawn;       /* per src value: random numbers are in it */
+    bool *written;     /* per src value that is no view: an argument that changes */
     uint32_t *readers; /* per src value that is no view: loops that read it, through views */
+    int64_t *reads;    /* per src value with a depth: bytes of arguments that it is made from */
+    uint32_t *turn;    /* per src value: 1 + the node that its last copy was made for */
+    rp__ir_value *copy;
 } spreader;
 
 static bool is_loop(const rp__ir_node *n) {
     return n->kind == RP__IR_OP && (n->op->lowering == RP__POINTWISE || n->op->lowering == RP__ROWS);
+}
+
+static int64_t elements_of(const rp__meta *m) {
+    int64_t n = 1;
+    for (uint32_t d = 0; d < m->ndim; d++)
+        if (!rp__mul_i64(n, rp__dim_hint(m->size[d]), &n)) return INT64_MAX / 64;
+    return n;
+}
+
+/* Bytes of an operand that is in memory anyway and that many elements are made from: all of an argument, next to nothing for fewer numbers.
+ * -1: it may not be there. */
+static int64_t at_hand(const spreader *s, rp__ir_value v, int64_t elements) {
+    enum { FEW = 16 };
+    const rp__ir_value root = rp__ir_root(s->src, v);
+    const rp__meta *m = &s->src->values[root].meta;
+    const uint32_t node = s->src->values[root].node;
+    const int64_t own = elements_of(m);
+    if (s->written[root]) return -1;
+    if (own <= elements / FEW) return 0;
+    if (node != RP__IR_NONE && s->src->nodes[node].kind != RP__IR_CAPTURED) return -1;
+    return own > elements ? -1 : own * (int64_t)rp__dtype_bytes(m->dtype);
+}
+
+/* Is the node a float that is cheaply made of what is at hand? Then how many nodes in a row, or 0. */
+static unsigned find_cheap(spreader *s, const rp__ir_node *n) {
+    const rp__meta *m = &s->src->values[n->out[0]].meta;
+    const int64_t elements = elements_of(m);
+    int64_t reads = 0;
+    unsigned depth = 1;
+    if (m->device.type != RP_DEVICE_CUDA || !rp__dtype_is_float(m->dtype) ||
+        !(rp__ir_is_op(n, RP__OP(to_dtype)) || rp__ir_is_op(n, RP__OP(add)) || rp__ir_is_op(n, RP__OP(sub)) ||
+          rp__ir_is_op(n, RP__OP(mul))))
+        return 0;
+    for (uint32_t i = 0; i < n->n_in; i++) {
+        if (n->in[i] == RP__IR_NONE) continue;
+        const unsigned below = s->depth[n->in[i]];
+        const int64_t bytes = below ? s->reads[n->in[i]] : at_hand(s, n->in[i], elements);
+        if (bytes < 0 || s->drawn[n->in[i]]) return 0;
+        reads += bytes;
+        if (below + 1 > depth) depth = below + 1;
+    }
+    if (reads > elements * (int64_t)rp__dtype_bytes(m->dtype)) return 0;
+    s->reads[n->out[0]] = reads;
+    return depth;
 }
 
 static bool find(spreader *s) {
@@ -44,6 +95,12 @@ static bool find(spreader *s) {
             made = below > 0;
             drawn = drawn || (made && s->drawn[n->in[i]]);
             if (below + !view > depth) depth = below + !view;
+        }
+        if (view && made) s->reads[n->out[0]] = s->reads[n->in[0]];
+        if (!made && !view) {
+            depth = find_cheap(s, n);
+            made = depth > 0;
+            drawn = false;
         }
         if (!made || depth > MAX_DEPTH) continue;
         s->depth[n->out[0]] = (uint8_t)depth;
@@ -84,18 +141,27 @@ static void mark_shared(spreader *s) {
     }
 }
 
-/* A copy of v, and of what it is made from, at the end of the block. Recursion: MAX_DEPTH nodes and the views between them. */
-static rp_status copy_of(spreader *s, rp__ir_value v, rp__ir_value *out) {
-    uint32_t node = s->src->values[v].node;
-    const rp__ir_node *n = &s->src->nodes[node];
+/* A copy of v, and of what it is made from, at the end of the block: one for each reader. Recursion: MAX_DEPTH nodes and the views between
+ * them. */
+static rp_status copy_of(spreader *s, rp__ir_value v, uint32_t reader, rp__ir_value *out) {
     rp__ir_value in[RP__FEW_OPERANDS] = {0}, original = s->w.map[v];
-    if (s->shared[v]) {
+    if (s->shared[v] || !is_made(s, v)) {
         *out = original;
         return RP_OK;
     }
-    for (uint32_t k = 0; k < n->n_in; k++) RP_TRY(copy_of(s, n->in[k], &in[k]));
+    if (s->turn[v] == reader + 1) {
+        *out = s->copy[v];
+        return RP_OK;
+    }
+    const uint32_t node = s->src->values[v].node;
+    const rp__ir_node *n = &s->src->nodes[node];
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        in[k] = RP__IR_NONE;
+        if (n->in[k] != RP__IR_NONE) RP_TRY(copy_of(s, n->in[k], reader, &in[k]));
+    }
     RP_TRY(rp__rewrite_copy_with(&s->w, &s->w.dst->body, node, in));
-    *out = s->w.map[v];
+    *out = s->copy[v] = s->w.map[v];
+    s->turn[v] = reader + 1;
     s->w.map[v] = original;
     return RP_OK;
 }
@@ -111,32 +177,45 @@ static rp_status visit(spreader *s, uint32_t node) {
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) {
         in[k] = n->in[k] == RP__IR_NONE ? RP__IR_NONE : s->w.map[n->in[k]];
-        if (is_made(s, n->in[k])) status = copy_of(s, n->in[k], &in[k]);
+        if (is_made(s, n->in[k])) status = copy_of(s, n->in[k], node, &in[k]);
     }
     if (status == RP_OK) status = rp__rewrite_copy_with(&s->w, &s->w.dst->body, node, in);
     if (in != few) rp__free(in);
     return status;
 }
 
+static void free_all(spreader *s) {
+    rp__free(s->depth);
+    rp__free(s->readers);
+    rp__free(s->reads);
+    rp__free(s->turn);
+    rp__free(s->copy);
+}
+
 rp_status rp__spread(rp_ir *ir, rp_ir **out) {
     spreader s;
     memset(&s, 0, sizeof s);
     s.src = ir;
-    size_t n = ir->n_values + 1;
-    uint8_t *flags = rp__calloc(3 * n, sizeof *flags);
+    const size_t n = ir->n_values + 1;
+    s.depth = rp__calloc(4 * n, sizeof *s.depth);
     s.readers = rp__calloc(n, sizeof *s.readers);
+    s.reads = rp__calloc(n, sizeof *s.reads);
+    s.turn = rp__calloc(n, sizeof *s.turn);
+    s.copy = rp__calloc(n, sizeof *s.copy);
     *out = NULL;
-    if (!flags || !s.readers) {
-        rp__free(flags);
-        rp__free(s.readers);
+    if (!s.depth || !s.readers || !s.reads || !s.turn || !s.copy) {
+        free_all(&s);
         return RP__OOM("copies of a pass");
     }
-    s.depth = flags;
-    s.shared = (bool *)(flags + n);
-    s.drawn = (bool *)(flags + 2 * n);
+    s.shared = (bool *)(s.depth + n);
+    s.drawn = (bool *)(s.depth + 2 * n);
+    s.written = (bool *)(s.depth + 3 * n);
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *node = &ir->nodes[ir->body.nodes[k]];
+        if (!node->dead && node->kind == RP__IR_ASSIGN) s.written[rp__ir_root(ir, node->in[0])] = true;
+    }
     if (!find(&s)) {
-        rp__free(flags);
-        rp__free(s.readers);
+        free_all(&s);
         *out = rp__ir_retain(ir);
         return RP_OK;
     }
@@ -146,7 +225,6 @@ rp_status rp__spread(rp_ir *ir, rp_ir **out) {
         if (!ir->nodes[ir->body.nodes[k]].dead) status = visit(&s, ir->body.nodes[k]);
     }
     if (status == RP_OK) status = rp__rewrite_results(&s.w, &ir->body, &s.w.dst->body);
-    rp__free(flags);
-    rp__free(s.readers);
+    free_all(&s);
     return rp__rewrite_end(&s.w, status, "spread", out);
 }

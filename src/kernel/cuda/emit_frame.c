@@ -13,9 +13,14 @@ void rp__emit_signature(const rp__emitter *e, const char *name, uint32_t n_words
         rp__text_add(e->out, "#define RP_CLUSTER_%s __cluster_dims__(%u, 1, 1)\n", name, e->c->down);
     rp__text_puts(e->out, "extern \"C\" __global__ void ");
     if (e->c->template_ == RP__CUDA_CLUSTER) rp__text_add(e->out, "RP_CLUSTER_%s ", name);
-    /* a second block hides what a cluster waits for */
-    rp__text_add(e->out, "__launch_bounds__(%u%s) %s(const rp_words_%s p)\n{\n", threads,
-                 e->c->template_ == RP__CUDA_CLUSTER && threads == RP__CUDA_BLOCK ? ", 2" : "", name, name);
+    unsigned blocks = 0; /* of a multiprocessor, at least */
+    if (e->c->template_ == RP__CUDA_CLUSTER && threads == RP__CUDA_BLOCK)
+        blocks = 2; /* hides what a cluster waits for */
+    if (e->c->template_ == RP__CUDA_ROW && e->c->ragged && e->c->groups * e->c->span <= 32 && e->dag->n_nodes <= 24)
+        blocks = 768 / threads; /* a few registers less for a thread are cheap */
+    rp__text_add(e->out, "__launch_bounds__(%u", threads);
+    if (blocks) rp__text_add(e->out, ", %u", blocks);
+    rp__text_add(e->out, ") %s(const rp_words_%s p)\n{\n", name, name);
 }
 
 static void add_bases(const rp__emitter *e) {
@@ -154,27 +159,21 @@ void rp__emit_loaded(const rp__emitter *e, unsigned node, const char *index) {
     rp__emit_converted(e, access, raw);
 }
 
-void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsigned vector, const char *at, char base,
-                           const char *guard) {
+void rp__emit_vector_loads(const rp__emitter *e, unsigned count, unsigned vector, const char *at, const char *guard) {
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         const rp__node *n = &e->dag->nodes[k];
-        if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || (phase >= 0 && e->place[k] != phase))
-            continue;
+        if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n)) continue;
         unsigned dtype = e->dag->accesses[n->access].dtype, words = rp__emit_words(dtype, vector);
         const char *type = rp__emit_word_type(dtype);
         rp__text_add(e->out, "    %s l%u[%u];\n    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", type, k,
                      count * words, count);
         rp__text_add(e->out, "        rp_vec_%s_%u x; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x.e[j] = 0;\n",
                      type, words, words);
-        rp__text_add(e->out, "        if (%s) x = *(const rp_vec_%s_%u *)(%c%u + (%s));\n", guard, type, words, base,
+        rp__text_add(e->out, "        if (%s) x = *(const rp_vec_%s_%u *)(a%u + (%s));\n", guard, type, words,
                      n->access, at);
         rp__text_add(e->out,
                      "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) l%u[u * %u + j] = x.e[j];\n    }\n",
                      words, k, words);
-        if (!e->array[k]) continue;
-        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int e = 0; e < %u; e++) v%u[e] = ", count * vector, k);
-        rp__emit_loaded(e, k, "e");
-        rp__text_puts(e->out, ";\n");
     }
 }
 

@@ -31,6 +31,7 @@ typedef struct rp__emitter {
     /* rows that a thread has side by side: row values are arrays r<node>[j] where there are several */
     unsigned columns;
     bool recompute; /* looped templates keep nothing between phases */
+    bool filled;    /* of ragged rows: all slots have an element */
 } rp__emitter;
 
 /* How the threads of a row share it: element (u, j) of thread t is i = (u * threads + t) * span + j, and lane (u % strips) *
@@ -89,10 +90,8 @@ void rp__emit_row_stores(const rp__emitter *e, const char *guard);
 void rp__emit_vector_types(const rp__emitter *e, unsigned width);
 /* Element `index` of the vector l<node>, in the type that is computed with. */
 void rp__emit_loaded(const rp__emitter *e, unsigned node, const char *index);
-/* Loads of whole vectors, all issued before anything is computed: l<node>[count * vector]. `at`: element offset of vector u
- * behind `base`, 'a' or 'b'. phase: -1, or only loads whose place it is. */
-void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsigned vector, const char *at, char base,
-                           const char *guard);
+/* Over points: loads of whole vectors, all issued before anything is computed: l<node>[count * vector]. `at`: element offset of vector u. */
+void rp__emit_vector_loads(const rp__emitter *e, unsigned count, unsigned vector, const char *at, const char *guard);
 /* The vector of one load at its access's offset and `at` ("" or " + i4"): l<node>[vector]. */
 void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard);
 /* The same for `count` vectors w, loaded before any is used: declared, loaded, l<node> of vector w. */

@@ -64,7 +64,7 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
         (void)snprintf(at, sizeof at, "first + (%s)u * %u", index, RP__CUDA_BLOCK * vector);
         char guard[96];
         (void)snprintf(guard, sizeof guard, "%s < points", at);
-        rp__emit_vector_loads(e, -1, unroll, vector, at, 'a', guard);
+        rp__emit_vector_loads(e, unroll, vector, at, guard);
     }
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", unroll);
     rp__text_add(e->out, "    const %s g = first + (%s)u * %u;\n    const int ok = g < points;\n", index, index,
@@ -76,6 +76,49 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
             rp__emit_vector_load(e, k, vector, "", "ok");
     rp__emit_point_body(e, "ok", false);
     rp__text_puts(e->out, "    }\n}\n");
+}
+
+/* Over two dims: loads of a single element, and of a vector. */
+static bool is_single(const rp__emitter *e, unsigned k) {
+    return e->dag->nodes[k].op == RP__LOAD && e->level[k] == RP__LEVEL_ELEMENT && e->c->vector == 1;
+}
+static bool is_whole(const rp__emitter *e, unsigned k) {
+    return e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]);
+}
+
+/* Vector u of a thread: its place follows from that of the one before. */
+static void add_group_place(const rp__emitter *e, unsigned first) {
+    const char *index = rp__emit_index_type(e);
+    const unsigned n = e->dag->n_accesses;
+    rp__text_add(e->out,
+                 "    const int w = u; (void)w;\n    const %s d0 = q0, d1 = q1;\n"
+                 "    q0 += sq; q1 += sr; if (q1 >= along) { q1 -= along; q0++; }\n",
+                 index);
+    for (unsigned a = 0; a < n; a++)
+        rp__text_add(e->out, "    const %s o%u = d0 * (%s)p.w[own + %u] + d1 * (%s)p.w[own + %u]; (void)o%u;\n", index,
+                     a, index, first + n + 2 * a, index, first + n + 2 * a + 1, a);
+}
+
+/* All of a thread's loads are in flight before the first store. */
+static void add_group_loads(const rp__emitter *e, const char *at, unsigned first) {
+    const rp__dag *d = e->dag;
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        if (is_single(e, k))
+            rp__text_add(e->out, "    %s x%u[%u];\n", rp__emit_type(d->accesses[d->nodes[k].access].dtype), k,
+                         e->c->unroll);
+        if (is_whole(e, k)) rp__emit_vectors(e, k, e->c->vector, e->c->unroll);
+    }
+    const char *index = rp__emit_index_type(e);
+    rp__text_add(e->out,
+                 "    { %s y0 = q0, y1 = q1;\n    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n"
+                 "    const int ok = %s < points;\n",
+                 index, e->c->unroll, at);
+    add_group_place(e, first);
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        if (is_single(e, k)) rp__emit_early_load(e, k, "ok");
+        if (is_whole(e, k)) rp__emit_vectors_load(e, k, e->c->vector, "", "ok");
+    }
+    rp__text_puts(e->out, "    }\n    q0 = y0; q1 = y1; }\n");
 }
 
 /* Groups of equal problems: a block finds its group by binary search over first-block words. */
@@ -93,43 +136,42 @@ void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
         "    int lo = 0, hi = (int)p.w[%u] - 1;\n"
         "    while (lo < hi) { const int mid = (lo + hi + 1) / 2; if (p.w[%u + %u * mid] <= (rp_u64)blockIdx.x) lo = mid; else hi = mid - 1; }\n",
         rp__emit_extra_word(e, RP__CUDA_WORD_POINTS), table + 1, stride);
-    rp__text_add(e->out, "    const int w = %u + lo * %u;\n    const rp_i64 points = (rp_i64)p.w[w];\n", table, stride);
+    rp__text_add(e->out, "    const int own = %u + lo * %u;\n    const rp_i64 points = (rp_i64)p.w[own];\n", table,
+                 stride);
     for (unsigned a = 0; a < d->n_accesses; a++) {
         const rp__access *x = &d->accesses[a];
         if (x->kind != RP__ACCESS_IOTA)
-            rp__text_add(e->out, "    %s%s *a%u = (%s%s *)p.w[w + %u];\n", x->kind == RP__ACCESS_READ ? "const " : "",
+            rp__text_add(e->out, "    %s%s *a%u = (%s%s *)p.w[own + %u];\n", x->kind == RP__ACCESS_READ ? "const " : "",
                          rp__emit_type(x->dtype), a, x->kind == RP__ACCESS_READ ? "const " : "",
                          rp__emit_type(x->dtype), first + a);
     }
     rp__text_add(
         e->out,
-        "    const rp_i64 first = (((rp_i64)blockIdx.x - (rp_i64)p.w[w + 1]) * %u + (rp_i64)threadIdx.x) * %u;\n",
+        "    const rp_i64 first = (((rp_i64)blockIdx.x - (rp_i64)p.w[own + 1]) * %u + (rp_i64)threadIdx.x) * %u;\n",
         RP__CUDA_BLOCK * unroll, vector);
     rp__emit_row_nodes(e, 0);
     char at[64], guard[96];
     if (two) /* the place of a thread's next vector follows from that of the one before: one division for all of them */
         rp__text_add(e->out,
-                     "    const %s along = (%s)p.w[w + 2], sq = (%s)((%s)%u / (%s)along), sr = %u - sq * along;\n"
+                     "    const %s along = (%s)p.w[own + 2], sq = (%s)((%s)%u / (%s)along), sr = %u - sq * along;\n"
                      "    %s q0 = (%s)((%s)first / (%s)along), q1 = (%s)first - q0 * along;\n",
                      index, index, index, whole, RP__CUDA_BLOCK * vector, whole, RP__CUDA_BLOCK * vector, index, index,
                      whole, whole, index);
     (void)snprintf(at, sizeof at, "first + (rp_i64)u * %u", RP__CUDA_BLOCK * vector);
     (void)snprintf(guard, sizeof guard, "%s < points", at);
-    if (vector > 1 && !two) rp__emit_vector_loads(e, -1, unroll, vector, at, 'a', guard);
+    if (vector > 1 && !two) rp__emit_vector_loads(e, unroll, vector, at, guard);
+    if (two) {
+        add_group_loads(e, at, first);
+        for (unsigned k = 0; k < d->n_nodes; k++) e->early[k] = is_single(e, k);
+    }
     rp__text_add(
         e->out,
         "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n    const rp_i64 g = %s;\n    const int ok = g < points;\n",
         unroll, at);
     if (two) {
-        rp__text_add(
-            e->out, "    const %s d0 = q0, d1 = q1;\n    q0 += sq; q1 += sr; if (q1 >= along) { q1 -= along; q0++; }\n",
-            index);
-        for (unsigned a = 0; a < d->n_accesses; a++)
-            rp__text_add(e->out, "    const %s o%u = d0 * (%s)p.w[w + %u] + d1 * (%s)p.w[w + %u];\n", index, a, index,
-                         first + d->n_accesses + 2 * a, index, first + d->n_accesses + 2 * a + 1);
-        for (unsigned k = 0; k < d->n_nodes && vector > 1; k++)
-            if (e->level[k] == RP__LEVEL_ELEMENT && d->nodes[k].a == RP__NO_VAL && rp__emit_in_vectors(e, &d->nodes[k]))
-                rp__emit_vector_load(e, k, vector, "", "ok");
+        add_group_place(e, first);
+        for (unsigned k = 0; k < d->n_nodes; k++)
+            if (is_whole(e, k)) rp__emit_vectors_use(e, k);
     }
     rp__emit_point_body(e, "ok", !two);
     rp__text_puts(e->out, "    }\n}\n");

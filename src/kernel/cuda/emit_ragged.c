@@ -28,8 +28,11 @@ void rp__emit_ragged_start(const rp__emitter *e, unsigned span) {
 }
 
 void rp__emit_ragged_vector(const rp__emitter *e, const char *at, const char *sure, unsigned span) {
-    rp__text_add(e->out, "    const int f = %s - shift, whole = %s || (f >= 0 && f + %u <= len); (void)whole;\n", at,
-                 sure, span);
+    if (e->filled)
+        rp__text_add(e->out, "    const int f = %s - shift, whole = u > 0 || f >= 0; (void)whole;\n", at);
+    else
+        rp__text_add(e->out, "    const int f = %s - shift, whole = %s || (f >= 0 && f + %u <= len); (void)whole;\n",
+                     at, sure, span);
 }
 
 static void add_element(const rp__emitter *e, unsigned slots) {
@@ -42,8 +45,8 @@ static void add_element(const rp__emitter *e, unsigned slots) {
 void rp__emit_ragged_element(const rp__emitter *e, unsigned slots, const char *first) {
     const char *index = rp__emit_index_type(e);
     add_element(e, slots);
-    rp__text_add(e->out, "        const %s i = %s(%s)q; (void)i;\n        const int in = whole || q < len; (void)in;\n",
-                 index, first, index);
+    rp__text_add(e->out, "        const %s i = %s(%s)q; (void)i;\n        const int in = %s; (void)in;\n", index, first,
+                 index, e->filled ? "1" : "whole || q < len");
 }
 
 void rp__emit_ragged_load(const rp__emitter *e, unsigned node, const char *to, unsigned span, unsigned slots,

@@ -80,47 +80,51 @@ static void add_row_vector(const rp__emitter *e) {
     }
 }
 
-/* What rp__emit_vector_loads does for rows whose vectors lie evenly. */
-static void add_row_loads(const rp__emitter *e, unsigned phase, const char *guard) {
+/* Loads of a phase that come in vectors: those that it keeps for later ones, or the others. */
+static bool is_row_load(const rp__emitter *e, unsigned k, unsigned phase, bool kept) {
+    return e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->place[k] == phase &&
+           e->array[k] == kept;
+}
+
+static bool any_row_load(const rp__emitter *e, unsigned phase, bool kept) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (is_row_load(e, k, phase, kept)) return true;
+    return false;
+}
+
+/* Vectors `from` and the `count` - 1 behind it, all of them loaded before anything is computed: l<node>[u * words]. */
+static void add_row_loads(const rp__emitter *e, unsigned phase, bool kept, const char *from, unsigned count,
+                          const char *guard) {
     const rp__cuda_class *c = e->c;
     const unsigned step = (unsigned)c->threads * c->span;
-    bool any = false;
-    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
-        const rp__node *n = &e->dag->nodes[k];
-        if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || e->place[k] != phase) continue;
-        const unsigned dtype = e->dag->accesses[n->access].dtype;
-        rp__text_add(e->out, "    %s l%u[%u];\n", rp__emit_word_type(dtype), k,
-                     c->groups * rp__emit_words(dtype, c->span));
-        any = true;
-    }
-    if (!any) return;
-    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", c->groups);
+    if (!any_row_load(e, phase, kept)) return;
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = %s; u < %s + %u; u++) {\n", from, from, count);
     add_row_vector(e);
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         const rp__node *n = &e->dag->nodes[k];
-        if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || e->place[k] != phase) continue;
+        if (!is_row_load(e, k, phase, kept)) continue;
         const unsigned words = rp__emit_words(e->dag->accesses[n->access].dtype, c->span);
         const char *type = rp__emit_word_type(e->dag->accesses[n->access].dtype);
-        rp__text_add(e->out, "    rp_vec_%s_%u x%u;\n", type, words, k);
-        if (c->ragged) {
-            char at[64], to[32];
+        char at[64], to[32];
+        if (is_far(e))
+            (void)snprintf(at, sizeof at, "a%u + o%u + far%u", n->access, n->access, n->access);
+        else
             (void)snprintf(at, sizeof at, "b%u + u * %u", n->access, step);
-            (void)snprintf(to, sizeof to, "x%u", k);
+        (void)snprintf(to, sizeof to, "x%u", k);
+        rp__text_add(e->out, "    rp_vec_%s_%u x%u;\n", type, words, k);
+        if (c->ragged)
             rp__emit_ragged_load(e, k, to, c->span, step * c->groups, chunk_of(e), at);
-        } else {
+        else
             rp__text_add(e->out,
                          "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x%u.e[j] = 0;\n"
-                         "    if (%s) x%u = *(const rp_vec_%s_%u *)(a%u + o%u + far%u);\n",
-                         words, k, guard, k, type, words, n->access, n->access, n->access);
-        }
+                         "    if (%s) x%u = *(const rp_vec_%s_%u *)(%s);\n",
+                         words, k, guard, k, type, words, at);
         rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) l%u[u * %u + j] = x%u.e[j];\n",
                      words, k, words, k);
     }
     rp__text_puts(e->out, "    }\n");
-    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
-        const rp__node *n = &e->dag->nodes[k];
-        if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || e->place[k] != phase || !e->array[k])
-            continue;
+    for (unsigned k = 0; k < e->dag->n_nodes && kept; k++) {
+        if (!is_row_load(e, k, phase, true)) continue;
         rp__text_add(e->out, "    _Pragma(\"unroll\") for (int e = 0; e < %u; e++) v%u[e] = ", c->groups * c->span, k);
         rp__emit_loaded(e, k, "e");
         rp__text_puts(e->out, ";\n");
@@ -128,13 +132,22 @@ static void add_row_loads(const rp__emitter *e, unsigned phase, const char *guar
 }
 
 /* What happens with a phase's elements: nodes, accumulation, stores. */
-static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row_shape *shape) {
+static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, const char *guard) {
     const rp__dag *d = e->dag;
     const char *index = rp__emit_index_type(e);
     bool stores = phase + 1u == d->n_phases && stores_elements(d), whole = e->c->vector > 1;
     unsigned step = shape->threads * shape->span;
     char lane[48];
-    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", e->c->groups);
+    /* many vectors that are not kept would not fit beside those that are */
+    const unsigned batch = phase == 0 || e->c->groups <= 8 || e->c->groups % 4 ? e->c->groups : 4;
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int first = 0; first < %u; first += %u) {\n", e->c->groups,
+                 batch);
+    add_row_loads(e, phase, false, "first", batch, guard);
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = first; u < first + %u; u++) {\n", batch);
+    if (e->c->template_ == RP__CUDA_CLUSTER && !e->c->full && !e->filled) /* the last block of a row has less to do */
+        rp__text_add(e->out,
+                     e->c->ragged ? "    if (u * %u >= len + shift) break;\n" : "    if (chunk + u * %u >= R) break;\n",
+                     step);
     if (e->c->ragged || (stores && is_far(e))) add_row_vector(e);
     if (!e->c->ragged &&
         (whole || e->c->full)) /* R is a multiple of the span: a vector is inside or outside as a whole */
@@ -181,7 +194,21 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
                                     at);
             if (e->c->ragged) rp__emit_ragged_store(e, &d->stores[k], k, shape->span, step * e->c->groups, chunk_of(e));
         }
-    rp__text_puts(e->out, "    }\n");
+    rp__text_puts(e->out, "    }\n    }\n");
+}
+
+static void add_row_load_declarations(const rp__emitter *e, unsigned phase) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!is_row_load(e, k, phase, e->array[k])) continue;
+        const unsigned dtype = e->dag->accesses[e->dag->nodes[k].access].dtype;
+        rp__text_add(e->out, "    %s l%u[%u];\n", rp__emit_word_type(dtype), k,
+                     e->c->groups * rp__emit_words(dtype, e->c->span));
+    }
+}
+
+static void add_row_phase(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, const char *guard) {
+    add_row_loads(e, phase, true, "0", e->c->groups, guard);
+    add_row_elements(e, phase, shape, guard);
 }
 
 /* A row in registers, of a block or of a cluster of blocks. */
@@ -191,8 +218,7 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
     const rp__row_shape shape = {c->threads, c->span, c->tree * 4u / ((unsigned)c->threads * c->span)};
     unsigned threads = c->threads, block = rp__cuda_row_block(c), rows = block / threads, step = threads * c->span;
     const char *index = rp__emit_index_type(e);
-    char size[16], at[32], guard[64];
-    (void)snprintf(at, sizeof at, "u * %u", step);
+    char size[16], guard[64];
     const bool cluster = c->template_ == RP__CUDA_CLUSTER;
     (void)snprintf(guard, sizeof guard, c->full ? "1" : "%su * %u + t * %u < R", chunk_of(e), step, c->span);
     if (c->vector > 1) rp__emit_vector_types(e, c->span);
@@ -228,11 +254,18 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
         rp__emit_row_nodes(e, phase);
         rp__emit_accumulators(e, phase, shape.strips * shape.span);
         if (c->ragged) rp__emit_ragged_late(e, phase, c->span);
-        if (c->ragged || is_far(e))
-            add_row_loads(e, phase, guard);
-        else
-            rp__emit_vector_loads(e, (int)phase, c->groups, c->span, at, 'b', guard);
-        add_row_elements(e, phase, &shape);
+        add_row_load_declarations(e, phase);
+        if (cluster && c->ragged) { /* all blocks but the last of a row have a whole chunk */
+            rp__emitter filled = *e;
+            filled.filled = true;
+            rp__text_add(e->out, "    if (len == %d) {\n", RP__CUDA_CHUNK);
+            add_row_phase(&filled, phase, &shape, guard);
+            rp__text_puts(e->out, "    } else {\n");
+            add_row_phase(e, phase, &shape, guard);
+            rp__text_puts(e->out, "    }\n");
+        } else {
+            add_row_phase(e, phase, &shape, guard);
+        }
         if (c->ragged) rp__emit_ragged_lanes(e, phase, &shape, step * c->groups);
         rp__emit_trees(e, phase, &shape, "");
         if (cluster) rp__emit_cluster_fold(e, phase);

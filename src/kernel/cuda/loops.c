@@ -382,6 +382,9 @@ static bool outer_runs_faster(const rp__dag *dag, const rp__space *s, const rp__
     if (c->n_inner == 0 || c->n_outer == 0) return false;
     for (unsigned k = 0; k < dag->n_accesses; k++) {
         if (dag->accesses[k].kind == RP__ACCESS_IOTA || rp__dag_is_row(dag, dag->accesses[k].axes)) continue;
+        bool own = false; /* what all rows share is read once, whichever way */
+        for (unsigned d = 0; d < c->n_outer; d++) own = own || a[k].stride[d] != 0;
+        if (!own) continue;
         int64_t bytes = (int64_t)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
         int64_t in = rp__space_step(dag, s, a, k, c->n_outer + c->n_inner - 1u),
                 out = rp__space_step(dag, s, a, k, c->n_outer - 1u);
@@ -573,15 +576,18 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     c->tile = (uint16_t)(32u >> (s->how ? s->how->narrow & 3u : 0));
     while (c->tile > 1 && c->tile / 2 * c->vector >= rows) c->tile /= 2;
     if (s->how && s->how->unroll == 1) c->unroll = 1;
-    const int64_t wanted = 3 * (int64_t)d->multiprocessors / 4;
+    const int64_t wanted = 7 * (int64_t)d->multiprocessors / 4, least = 3 * (int64_t)d->multiprocessors / 4;
     const unsigned parts = s->how && one_phase(dag) && in_chunk >= 64 ? s->how->parts : 0;
     while (parts && c->parts < parts && 8 * c->parts <= c->threads) c->parts *= 2;
     while (!parts && one_phase(dag) && in_chunk * rows * widest >= SHARED && c->parts < 32 &&
            8 * c->parts <= c->threads && column_blocks(c, rows, chunks) < wanted)
         c->parts *= 2;
     const unsigned narrow = 64 / (c->vector * widest) > 4 ? 64 / (c->vector * widest) : 4;
-    while (c->tile > narrow && column_blocks(c, rows, chunks) < wanted) c->tile /= 2;
-    if (c->parts > 1) c->template_ = RP__CUDA_PARTIAL_COLUMN;
+    while (c->tile > narrow && column_blocks(c, rows, chunks) < least) c->tile /= 2;
+    if (c->parts > 1)
+        c->template_ = RP__CUDA_PARTIAL_COLUMN;
+    else if (c->tile == 32 && one_phase(dag) && column_blocks(c, rows, chunks) < 6 * (int64_t)d->multiprocessors)
+        c->tile = 16; /* the last blocks to run are few */
     c->down = 1;
     while (2u * c->down * c->parts <= c->threads && 2u * c->down * c->tile <= BLOCK) c->down *= 2;
     hold_column(dag, s, a, r, c);
@@ -650,10 +656,12 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         c->template_ = RP__CUDA_PARTIAL_ROW;
     else if (wish == 1 + RP__CUDA_SPLIT && r > RP__CUDA_CHUNK && dag->n_phases > 1 && !rows_in_place(dag, a))
         c->template_ = RP__CUDA_SPLIT;
-    else if (cluster && (wish == 1 + RP__CUDA_CLUSTER || is_light(dag, a, c)))
+    else if (cluster && wish == 1 + RP__CUDA_CLUSTER)
         share_cluster(dag, s, a, r, c);
     else if (r > RP__CUDA_CHUNK && one_phase(dag) && rows < 2 * (int64_t)d->multiprocessors)
         c->template_ = RP__CUDA_PARTIAL_ROW;
+    else if (cluster && is_light(dag, a, c))
+        share_cluster(dag, s, a, r, c);
     else if (few && dag->n_phases > 1)
         c->template_ = RP__CUDA_SPLIT;
     else
