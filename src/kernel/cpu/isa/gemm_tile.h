@@ -174,7 +174,8 @@ static void N(stream)(const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t
 #endif
 
 #if defined(LOAD_VECTOR) && FLOATING && GEMM_BYTES == 4 && RP_VEC_BYTES >= 32
-#define BY_LINES
+/* Rows that fit the registers beside L vectors of a line each. */
+#define BY_LINES (RP_VEC_BYTES == 64 ? 6 : 3)
 /* r[i][e] becomes r[e][i]: in each step blocks of d elements change places between vectors d apart. */
 #define LOWER(e, d) ((e) & (d) ? (e) - (d) + L : (e))
 #define UPPER(e, d) ((e) & (d) ? (e) + L : (e) + (d))
@@ -195,14 +196,14 @@ static void N(stream)(const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t
 /* Few rows, and columns of b as lines: L lines are read L elements at a time and turned in registers; sums as stream_rows leaves them. */
 RP__VEC_FN void N(line_rows)(const int mr, const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t n0, int64_t nc,
                              int64_t k0, int64_t kc) {
-    enum { AHEAD = 256 / (int)sizeof(ST), FEW = 3 };
-    T x[FEW][KC];
+    enum { AHEAD = 256 / (int)sizeof(ST) };
+    T x[BY_LINES][KC];
     for (int i = 0; i < mr; i++)
         for (int64_t k = 0; k < kc; k++) x[i][k] = LOAD(g->a[(m0 - g->a_first + i) * g->am + (k0 + k) * g->ak]);
     for (int64_t j = 0; j < nc; j += L) {
         const int64_t last = nc - j < L ? nc - j - 1 : L - 1; /* lanes beyond it read it again */
         const ST *const b = g->b + (n0 + j) * g->bn + k0;
-        V acc[FEW];
+        V acc[BY_LINES];
         for (int i = 0; i < mr; i++) acc[i] = (V){0};
         int64_t k = 0;
         for (; k + L <= kc; k += L) {
@@ -235,7 +236,12 @@ static void N(lines)(const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t 
     switch (mc) {
     case 1: N(line_rows)(1, g, part, ld, m0, n0, nc, k0, kc); break;
     case 2: N(line_rows)(2, g, part, ld, m0, n0, nc, k0, kc); break;
-    default: N(line_rows)(3, g, part, ld, m0, n0, nc, k0, kc);
+    case 3: N(line_rows)(3, g, part, ld, m0, n0, nc, k0, kc); break;
+#if RP_VEC_BYTES == 64
+    case 4: N(line_rows)(4, g, part, ld, m0, n0, nc, k0, kc); break;
+    case 5: N(line_rows)(5, g, part, ld, m0, n0, nc, k0, kc); break;
+    default: N(line_rows)(6, g, part, ld, m0, n0, nc, k0, kc);
+#endif
     }
 }
 #undef LOWER
@@ -494,7 +500,7 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
              !g->makes_b && nc >= 4 * L;
 #endif
 #ifdef BY_LINES
-    by_lines = !g->dots && mc <= 3 && nc >= L && g->bk == 1 && g->bn != 1 && !g->gather_a && !g->gather_b &&
+    by_lines = !g->dots && mc <= BY_LINES && nc >= L && g->bk == 1 && g->bn != 1 && !g->gather_a && !g->gather_b &&
                !g->makes_a && !g->makes_b && !box;
 #endif
     stream = stream || by_lines;
