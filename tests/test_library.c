@@ -312,10 +312,11 @@ enum { SPARSER = SLOW_BUILD ? 5 : 1 }; /* fewer layouts where the loops here are
 static void test_matmul_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {
-        {1, 1, 1},      {1, 64, 10},   {64, 1, 7},    {64, 64, 10},    {64, 10, 64}, {3, 5, 0},     {0, 4, 3},
-        {4, 0, 3},      {17, 33, 65},  {7, 100, 1},   {1, 300, 77},    {2, 130, 31}, {13, 67, 300}, {250, 70, 40},
-        {100, 3, 520},  {5, 4, 1030},  {97, 129, 9},  {11, 16, 16},    {300, 2, 5},  {3, 5, 4097},  {1, 70, 9000},
-        {30, 66, 4600}, {4, 700, 270}, {2, 2100, 30}, {210, 290, 280}, {8, 8, 8},    {12, 28, 300}, {32, 45, 4400}};
+        {1, 1, 1},      {1, 64, 10},    {64, 1, 7},     {64, 64, 10},    {64, 10, 64}, {3, 5, 0},     {0, 4, 3},
+        {4, 0, 3},      {17, 33, 65},   {7, 100, 1},    {1, 300, 77},    {2, 130, 31}, {13, 67, 300}, {250, 70, 40},
+        {100, 3, 520},  {5, 4, 1030},   {97, 129, 9},   {11, 16, 16},    {300, 2, 5},  {3, 5, 4097},  {1, 70, 9000},
+        {30, 66, 4600}, {4, 700, 270},  {2, 2100, 30},  {210, 290, 280}, {8, 8, 8},    {12, 28, 300}, {32, 45, 4400},
+        {1, 200, 1500}, {3, 150, 4500}, {4, 130, 1100}, {6, 90, 1033}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (unsigned layout = 0; layout < 32; layout += (i % 3 + 1) * SPARSER)
             product_case(RP_F32, shapes[i][0], shapes[i][1], shapes[i][2], layout, layout % 2);
@@ -344,8 +345,9 @@ static void test_matmul_ends(void **state) {
 static void test_matmul_dtypes(void **state) {
     (void)state;
     static const rp_dtype dtypes[] = {RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_I8, RP_I16};
-    static const int64_t shapes[][3] = {{1, 70, 33}, {9, 4, 150},  {33, 65, 20},    {100, 66, 300}, {13, 17, 0},
-                                        {70, 1, 9},  {5, 7, 4400}, {16, 300, 1090}, {1, 2100, 70},  {50, 98, 600}};
+    static const int64_t shapes[][3] = {{1, 70, 33},   {9, 4, 150},   {33, 65, 20},  {100, 66, 300},
+                                        {13, 17, 0},   {70, 1, 9},    {5, 7, 4400},  {16, 300, 1090},
+                                        {1, 2100, 70}, {50, 98, 600}, {2, 170, 1300}};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (unsigned layout = (unsigned)i % 2; layout < 32; layout += 3 * SPARSER)

@@ -159,6 +159,8 @@ void rp__cpu_gemm_cut(int64_t m, int64_t n, int64_t problems, double k, int64_t 
     }
 }
 
+enum { FEW_LINES = 64, LONG_LINES = 1024 };
+
 void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flags, rp__launch_buffer *buffer,
                         rp__launch *out) {
     uint64_t *w = buffer->words;
@@ -177,6 +179,9 @@ void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flag
         if (tn > RP__GEMM_STREAM_TILE_N) tn = RP__GEMM_STREAM_TILE_N;
     } else {
         rp__cpu_gemm_cut(p->m, p->n, problems, (double)p->k, RP__GEMM_MAX_TILE_M, &tm, &tn);
+        /* Long lines of b that few rows use: some at a time from end to end, as they lie in memory. */
+        const int64_t most = rp__tiles_current()->vec_bytes >= 64 ? 6 : 3; /* BY_LINES of isa/gemm_tile.h */
+        if (p->m <= most && p->bk == 1 && p->bn != 1 && p->k >= LONG_LINES && !made && tn > FEW_LINES) tn = FEW_LINES;
     }
     const int64_t tiles_m = (p->m + tm - 1) / tm, tiles_n = (p->n + tn - 1) / tn;
 

@@ -295,12 +295,20 @@ RP__VEC_FN void N(turn)(const T *s, int64_t along, T *t, int64_t W) {
 #define BLOCK 1
 #define NO_TURN
 #endif
-/* w <= W lines, `along` apart, of kc elements each, one after the other in memory, into columns of one panel. */
-RP__VEC_FN void N(pack_turned)(const int W, const T *s, int64_t along, int64_t w, int64_t kc, T *dst) {
+/* w <= W lines, `along` apart, of kc elements each, one after the other in memory, into columns of one panel. next: the lines that are
+   packed afterwards, as far apart; those behind the ones under way are fetched, as no prefetcher follows so many short runs. NULL: all
+   is near. */
+RP__VEC_FN void N(pack_turned)(const int W, const T *next, const T *s, int64_t along, int64_t w, int64_t kc, T *dst) {
+    (void)next;
     int64_t k = 0, j = 0;
 #ifndef NO_TURN
     for (; j + BLOCK <= w; j += BLOCK) { /* a few lines at a time: streams that the prefetcher follows */
-        for (k = 0; k + BLOCK <= kc; k += BLOCK) N(turn)(s + j * along + k, along, dst + k * W + j, W);
+        const T *const later = j + BLOCK < w ? s + (j + BLOCK) * along : next;
+        for (k = 0; k + BLOCK <= kc; k += BLOCK) {
+            for (int i = 0; next && k * (int64_t)sizeof(T) % 64 == 0 && i < BLOCK; i++)
+                __builtin_prefetch(later + i * along + k, 0, 2);
+            N(turn)(s + j * along + k, along, dst + k * W + j, W);
+        }
         for (; k < kc; k++)
             for (int i = 0; i < BLOCK; i++) dst[k * W + j + i] = s[(j + i) * along + k];
     }
@@ -339,7 +347,7 @@ RP__VEC_FN void N(pack)(const int W, const T *src, int64_t along, int64_t down, 
             }
         } else {
             for (int64_t k = 0; k < kc; k++) memset(last + k * W, 0, (size_t)W * sizeof(T));
-            N(pack_turned)(W, src + full * along, along, w, kc, last);
+            N(pack_turned)(W, NULL, src + full * along, along, w, kc, last);
         }
     }
     if (along == 1) { /* memory in its order: rows of a panel lie far apart */
@@ -353,7 +361,7 @@ RP__VEC_FN void N(pack)(const int W, const T *src, int64_t along, int64_t down, 
     for (int64_t p = 0; p < full; p += W, dst += step) {
         const T *s = src + p * along;
         if (down == 1) {
-            N(pack_turned)(W, s, along, W, kc, dst);
+            N(pack_turned)(W, p + W < full ? s + W * along : src + kc, s, along, W, kc, dst);
         } else {
             for (int64_t k = 0; k < kc; k++)
                 for (int64_t j = 0; j < W; j++) dst[k * W + j] = s[j * along + k * down];

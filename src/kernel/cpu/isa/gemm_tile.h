@@ -88,8 +88,13 @@ RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t
         } else if (down == 1) {
             for (int64_t j = 0; j < w; j += 8) {
                 const int64_t lines = w - j < 8 ? w - j : 8;
-                for (int64_t i = 0; i < lines; i++) WIDEN(run + i * (KC + PAD), s + (j + i) * along, kc);
-                A(pack_turned)(W, run, KC + PAD, lines, kc, dst + j);
+                for (int64_t i = 0; i < lines; i++) { /* as pack_turned: what is read later is fetched */
+                    const int64_t line = p + j + i + 8;
+                    const ST *const next = line < count ? src + line * along : src + (line - count) * along + kc;
+                    for (int64_t k = 0; k < kc; k += 64 / (int64_t)sizeof(ST)) __builtin_prefetch(next + k, 0, 2);
+                    WIDEN(run + i * (KC + PAD), s + (j + i) * along, kc);
+                }
+                A(pack_turned)(W, NULL, run, KC + PAD, lines, kc, dst + j);
             }
         } else {
             for (int64_t k = 0; k < kc; k++)
@@ -114,7 +119,7 @@ RP__VEC_FN void N(make_panels)(const N(job) * g, int64_t n0, int64_t nc, int64_t
         for (int64_t j = 0; j < w; j += 8) {
             const int64_t lines = w - j < 8 ? w - j : 8;
             rp__gemm_rest_run(g->makes_b, run, KC + PAD, n0 + p + j, lines, k0, kc);
-            A(pack_turned)(NR, run, KC + PAD, lines, kc, dst + j);
+            A(pack_turned)(NR, NULL, run, KC + PAD, lines, kc, dst + j);
         }
     }
 }
@@ -166,6 +171,84 @@ static void N(stream)(const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t
     default: N(stream_rows)(4, g, part, ld, m0, n0, nc, k0, kc);
     }
 }
+#endif
+
+#if defined(LOAD_VECTOR) && FLOATING && GEMM_BYTES == 4 && RP_VEC_BYTES >= 32
+/* Rows that fit the registers beside L vectors of a line each. */
+#define BY_LINES (RP_VEC_BYTES == 64 ? 6 : 3)
+/* r[i][e] becomes r[e][i]: in each step blocks of d elements change places between vectors d apart. */
+#define LOWER(e, d) ((e) & (d) ? (e) - (d) + L : (e))
+#define UPPER(e, d) ((e) & (d) ? (e) + L : (e) + (d))
+#define EIGHT(f, e, d)                                                                                                 \
+    f((e), d), f((e) + 1, d), f((e) + 2, d), f((e) + 3, d), f((e) + 4, d), f((e) + 5, d), f((e) + 6, d), f((e) + 7, d)
+#if RP_VEC_BYTES == 64
+#define ALL(f, d) EIGHT(f, 0, d), EIGHT(f, 8, d)
+#else
+#define ALL(f, d) EIGHT(f, 0, d)
+#endif
+#define EXCHANGE(d)                                                                                                    \
+    UNROLL for (int i = 0; i < L; i++) {                                                                               \
+        if (i & (d)) continue;                                                                                         \
+        const V here = r[i], there = r[i + (d)];                                                                       \
+        r[i] = __builtin_shufflevector(here, there, ALL(LOWER, d));                                                    \
+        r[i + (d)] = __builtin_shufflevector(here, there, ALL(UPPER, d));                                              \
+    }
+/* Few rows, and columns of b as lines: L lines are read L elements at a time and turned in registers; sums as stream_rows leaves them. */
+RP__VEC_FN void N(line_rows)(const int mr, const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t n0, int64_t nc,
+                             int64_t k0, int64_t kc) {
+    enum { AHEAD = 256 / (int)sizeof(ST) };
+    T x[BY_LINES][KC];
+    for (int i = 0; i < mr; i++)
+        for (int64_t k = 0; k < kc; k++) x[i][k] = LOAD(g->a[(m0 - g->a_first + i) * g->am + (k0 + k) * g->ak]);
+    for (int64_t j = 0; j < nc; j += L) {
+        const int64_t last = nc - j < L ? nc - j - 1 : L - 1; /* lanes beyond it read it again */
+        const ST *const b = g->b + (n0 + j) * g->bn + k0;
+        V acc[BY_LINES];
+        for (int i = 0; i < mr; i++) acc[i] = (V){0};
+        int64_t k = 0;
+        for (; k + L <= kc; k += L) {
+            V r[L];
+            UNROLL for (int i = 0; i < L; i++) {
+                const ST *const line = b + (i < last ? i : last) * g->bn + k;
+                __builtin_prefetch(line + AHEAD, 0, 2);
+                r[i] = LOAD_VECTOR(line);
+            }
+            EXCHANGE(1)
+            EXCHANGE(2)
+            EXCHANGE(4)
+#if RP_VEC_BYTES == 64
+            EXCHANGE(8)
+#endif
+            UNROLL for (int q = 0; q < L; q++) {
+                for (int i = 0; i < mr; i++) acc[i] += A(splat)(x[i][k + q]) * r[q];
+            }
+        }
+        for (; k < kc; k++) {
+            T y[L];
+            for (int i = 0; i < L; i++) y[i] = LOAD(b[(i < last ? i : last) * g->bn + k]);
+            for (int i = 0; i < mr; i++) acc[i] += A(splat)(x[i][k]) * A(load)(y);
+        }
+        for (int i = 0; i < mr; i++) A(store)(part + i * ld + j, acc[i]);
+    }
+}
+static void N(lines)(const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t mc, int64_t n0, int64_t nc, int64_t k0,
+                     int64_t kc) {
+    switch (mc) {
+    case 1: N(line_rows)(1, g, part, ld, m0, n0, nc, k0, kc); break;
+    case 2: N(line_rows)(2, g, part, ld, m0, n0, nc, k0, kc); break;
+    case 3: N(line_rows)(3, g, part, ld, m0, n0, nc, k0, kc); break;
+#if RP_VEC_BYTES == 64
+    case 4: N(line_rows)(4, g, part, ld, m0, n0, nc, k0, kc); break;
+    case 5: N(line_rows)(5, g, part, ld, m0, n0, nc, k0, kc); break;
+    default: N(line_rows)(6, g, part, ld, m0, n0, nc, k0, kc);
+#endif
+    }
+}
+#undef LOWER
+#undef UPPER
+#undef EIGHT
+#undef ALL
+#undef EXCHANGE
 #endif
 
 /* The columns of a box tile lie apart where a row of the result ends: moves them together. */
@@ -411,11 +494,16 @@ static void N(across)(const N(job) * g, T *c, int64_t m0, int64_t mc, int64_t n0
 static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
     T *const pb = memory->pb, *const pa = memory->pa, *kept = memory->kept, *const bias = memory->bias;
     const struct conv_box *box = g->box;
-    bool stream = false;
+    bool stream = false, by_lines = false;
 #ifdef LOAD_VECTOR
     stream = !g->dots && mc <= RP__GEMM_STREAM_TILE_M && g->bn == 1 && !g->gather_a && !g->gather_b && !g->makes_a &&
              !g->makes_b && nc >= 4 * L;
 #endif
+#ifdef BY_LINES
+    by_lines = !g->dots && mc <= BY_LINES && nc >= L && g->bk == 1 && g->bn != 1 && !g->gather_a && !g->gather_b &&
+               !g->makes_a && !g->makes_b && !box;
+#endif
+    stream = stream || by_lines;
     const int64_t columns = box ? box->columns : nc;
     /* Few rows, and columns of b as lines: these are read in place, as rows of the turned product, each a vector or two that are nearly full. */
     const bool across = SAME && !stream && mc >= SLIM && (mc <= L || (mc <= NR && 4 * mc > 3 * NR)) && nc >= NR &&
@@ -460,7 +548,11 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
 #endif
 #ifdef LOAD_VECTOR
             if (stream) {
+#ifdef BY_LINES
+            (by_lines ? N(lines) : N(stream))(g, first ? sums : pb, ld, m0, mc, n0, nc, k0, kc);
+#else
             N(stream)(g, first ? sums : pb, ld, m0, mc, n0, nc, k0, kc);
+#endif
             if (kc == 0) memset(sums, 0, (size_t)(mc * ld) * sizeof *sums);
             for (int64_t i = 0; !first && i < mc * ld; i++) sums[i] = sums[i] + pb[i];
         } else
@@ -801,7 +893,7 @@ static void N(gather_b)(const struct conv_plan *c, const ST *src, int64_t l0, in
         for (int64_t j = 0; j < w; j += 8) {
             const int64_t lines = w - j < 8 ? w - j : 8;
             N(gather_lines)(&c->b, src, &line, lines, k0, kc, run, KC + PAD);
-            A(pack_turned)(NR, run, KC + PAD, lines, kc, dst + j);
+            A(pack_turned)(NR, NULL, run, KC + PAD, lines, kc, dst + j);
         }
     }
 }
@@ -912,6 +1004,7 @@ static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t 
 #undef TN
 #undef ROOM
 #undef LOAD_VECTOR
+#undef BY_LINES
 #undef DOTS
 #undef V
 #undef S
