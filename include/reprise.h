@@ -246,7 +246,8 @@ RP_CALL uint64_t rp_version(const rp_tensor *t);
    device memory, for work on the stream that wrote it. */
 RP_CALL void *rp_data(rp_tensor *t);
 
-/* Copies host data (row-major) into a new tensor on the default device. */
+/* Copies host data (row-major) into a new tensor on the default device. In a compiled function up to 4096 bytes are a constant of
+   the graph; more is another tensor in each call: make it once, outside. */
 RP_CALL rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
 /* Page-locked memory of the host (pin_memory=True, Tensor.pin_memory): a tensor on the CPU that CUDA devices read and write while
    the host goes on. The second is t itself if that is pinned, else a copy without a gradient. Without a CUDA device an error. */
