@@ -43,10 +43,9 @@ static const struct tile {
     {128, 128, 64, 8, 8, 3, 1, 4000, 3840},  {64, 64, 128, 8, 4, 3, 3, 2200, 1750},
     {32, 64, 128, 4, 4, 4, 4, 1450, 940},    {32, 32, 128, 4, 2, 4, 4, 900, 530},
     {16, 64, 128, 2, 4, 4, 4, 1040, 690},    {64, 16, 128, 4, 2, 4, 4, 1040, 690}, /* fma */
-    {128, 256, 128, 2, 1, 4, 1, 1800, 1800}, {128, 128, 128, 2, 1, 6, 1, 900, 900},
-    {128, 128, 128, 2, 1, 3, 2, 1100, 950},  {64, 128, 128, 1, 2, 8, 1, 500, 500},
-    {64, 128, 128, 1, 2, 4, 2, 600, 500},    {128, 64, 128, 2, 1, 4, 2, 600, 500},
-    {64, 64, 128, 1, 1, 10, 1, 330, 330},    {64, 64, 128, 1, 1, 4, 3, 400, 280}, /* warpgroups */
+    {128, 256, 128, 2, 1, 4, 1, 1830, 1830}, {128, 128, 128, 2, 1, 3, 2, 1300, 1250},
+    {64, 128, 128, 1, 2, 4, 2, 870, 700},    {128, 64, 128, 2, 1, 4, 2, 870, 700},
+    {64, 64, 128, 1, 1, 4, 3, 535, 400}, /* warpgroups */
 };
 enum { FIRST_FMA = 9, FIRST_WGMMA = 15, N_TILES = sizeof shapes / sizeof *shapes };
 
@@ -158,9 +157,10 @@ static double clocks_of(const rp__matmul *p, const rp__device *d, unsigned split
                  together = (double)over(blocks, d->multiprocessors);
     if (t - shapes >=
         FIRST_WGMMA) { /* rounds of blocks side by side; one of them waits for its first tile, multiplies and stores */
-        const double beside = together < t->resident ? together : t->resident, results = t->tm * t->tn / 16.0,
+        const double beside = together < t->resident ? together : t->resident, results = t->tm * t->tn / 5.0,
                      rounds = (double)over(blocks, (int64_t)d->multiprocessors * t->resident),
-                     one = steps * t->alone + FIRST_TILE + results, all = beside * (steps * t->beside + results);
+                     one = steps * t->alone + FIRST_TILE + results,
+                     all = beside * (steps * t->beside + FIRST_TILE / 2 + results);
         return rounds * (one > all ? one : all) - FIRST_TILE;
     }
     return steps * (t->alone + (together - 1) * t->beside) + t->tm * t->tn / 16.0; /* and of storing */
