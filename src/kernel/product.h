@@ -5,7 +5,8 @@
    dtype alone; the chain within a block uses the machine's fma, if it has one.
    Convolutions on CUDA (kernel/cuda/conv.c): a K that is long beside the result is cut into 2, 4 or 8 shares of at least 128
    elements, each with blocks and groups of its own, whose results are added up from left to right, a function of sizes and the kind of
-   device; those of 16-bit floats go through tensor cores, with the channel innermost along K, in steps of 16 from left to right in f32. */
+   device; those of 16-bit floats go through tensor cores, with the channel (of a multiple of 64: 64 of them) innermost along K, in
+   steps of 16 from left to right in f32. */
 #ifndef RP_KERNEL_PRODUCT_H
 #define RP_KERNEL_PRODUCT_H
 
@@ -35,11 +36,12 @@ static inline rp__order rp__order_of(rp__contract_form form, int element_is_8_by
 /* Sums that are not the machine's fma along blocks, or that are cut into shares of K (product.cuh); on CUDA, but for the last. */
 typedef enum rp__order_family {
     RP__FAMILY_FMA, /* blocks and groups as above */
-    RP__FAMILY_MMA, /* tensor cores, f16 and bf16: steps of 16 of K, sums in f32; by warps or, with equal bits, by warpgroups */
+    /* Tensor cores, f16 and bf16: steps of 16 of K (few channels: a tap), sums in f32; by warps or, with equal bits, by warpgroups. */
+    RP__FAMILY_MMA,
     RP__FAMILY_TF32,    /* tensor cores, f32 rounded to tf32: steps of 8 */
     RP__FAMILY_BF16X3,  /* tensor cores, f32 as two bf16: steps of 16, three products each */
     RP__FAMILY_INTEGER, /* any order: the bits are the same */
-    RP__FAMILY_SLOTS,   /* weight gradients of depthwise convolutions: chains of 128 threads, added up as a tree */
+    RP__FAMILY_SLOTS,   /* weight gradients of depthwise convolutions: chains of 32 threads, then from left to right */
     RP__FAMILY_DOTS     /* the matrix unit of x86 processors, bf16: steps of 32 (cpu/dots.h), groups as above */
 } rp__order_family;
 /* `shares`: the logarithm of their number, at most 3. */

@@ -532,9 +532,6 @@ RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) 
     rp__aligned(global, 16);
     cudasim_rt->copy_async(shared, global, 16, bytes);
 }
-RP_FN void rp_cp_async_16_keep_zfill(void *shared, const void *global, rp_u32 bytes) {
-    rp_cp_async_16_zfill(shared, global, bytes);
-}
 RP_FN void rp_cp_async_4_zfill(void *shared, const void *global, rp_u32 bytes) {
     rp__aligned(shared, 4);
     rp__aligned(global, 4);

@@ -39,7 +39,7 @@ static const struct tile {
         rate; /* of f32: blocks that a multiprocessor holds, and percents of the rate of fma (an H200) */
 } shapes[] = {
     {128, 128, 16, 0, 1, 75}, {128, 64, 16, 0, 2, 65}, {64, 128, 16, 0, 2, 65}, {64, 64, 16, 0, 3, 52},
-    {64, 32, 16, 0, 3, 38},   {32, 64, 16, 0, 3, 38},  {32, 32, 16, 0, 3, 25},  {8, 128, 64, 0, 3, 20}, /* fma */
+    {64, 32, 16, 0, 3, 28},   {32, 64, 16, 0, 3, 28},  {32, 32, 16, 0, 3, 16},  {8, 128, 64, 0, 3, 20}, /* fma */
     {128, 128, 0, 2, 0, 0},   {64, 128, 0, 2, 0, 0},   {64, 64, 0, 2, 0, 0},    {32, 128, 0, 2, 0, 0},
     {32, 64, 0, 2, 0, 0},     {16, 128, 0, 1, 0, 0}, /* tensor cores */
 };
@@ -56,8 +56,8 @@ static const struct vector_tile {
     {128, 256, 2, 64, 3, 1, 100}, {128, 128, 2, 64, 3, 2, 100}, {64, 256, 2, 32, 4, 2, 85},
     {64, 128, 2, 64, 3, 2, 90},   {64, 64, 2, 64, 4, 2, 60},    {32, 256, 1, 32, 4, 2, 60},
     {32, 128, 1, 32, 4, 3, 45},   {32, 64, 2, 64, 4, 3, 40},    {16, 256, 1, 32, 4, 2, 40},
-    {16, 128, 1, 32, 4, 3, 30},   {128, 256, 2, 64, 3, 1, 250}, {128, 128, 2, 64, 3, 2, 210},
-    {64, 256, 1, 64, 4, 1, 180},  {64, 128, 1, 64, 4, 2, 170},  {128, 192, 2, 64, 4, 1, 240},
+    {16, 128, 1, 32, 4, 3, 30},   {128, 256, 2, 64, 4, 1, 250}, {128, 128, 2, 64, 3, 2, 210},
+    {64, 256, 1, 64, 5, 1, 180},  {64, 128, 1, 64, 4, 2, 170},  {128, 192, 2, 64, 5, 1, 240},
     {64, 128, 1, 64, 3, 3, 175},
 };
 enum {
@@ -146,9 +146,12 @@ static void vector_macros(uint64_t facts, rp__text *out) {
                  tiles_of(facts));
     rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n#define RP_WG %d\n#define RP_MASKS %d\n",
                  bit(facts, CLASSES), bit(facts, OUT_WIDE), is_group(facts), bit(facts, NEAR));
-    if (is_group(facts))
-        rp__text_add(out, "#define RP_WG_STEP rp_wgmma_n%d_%s\n", t->tn * t->wm / 2,
-                     rp__dtypes[facts & 0xff].short_name);
+    if (is_group(facts)) /* nvrtc.c looks for the names */
+        rp__text_add(
+            out,
+            "#define RP_WG_STEP rp_wgmma_n%d_%s\n#define RP_WG_DESC rp_wgmma_desc\n#define RP_WG_FENCE rp_wgmma_fence\n"
+            "#define RP_WG_COMMIT rp_wgmma_commit\n#define RP_WG_WAIT rp_wgmma_wait\n#define RP_WG_HOLD rp_wgmma_hold\n",
+            t->tn * t->wm / 2, rp__dtypes[facts & 0xff].short_name);
 }
 
 static void macros(uint64_t facts, rp__text *out) {
@@ -376,7 +379,7 @@ static unsigned float_tile_of(const rp__conv_extent *e, const rp__device *d, boo
         /* sums of blocks and of groups have registers of their own; 48 KB of shared memory, with the spots */
         if ((large && longer) || (t->tn > 64 && t->tm > 8 && (wide || e->spatial == 3))) continue;
         const double each = (double)((blocks_of(e, t) * split + d->multiprocessors - 1) / d->multiprocessors),
-                     time = (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate;
+                     time = (each < 2 ? each + 0.3 : each) * t->tm * t->tn / t->rate;
         if (least == 0 || time < least) best = k, least = time;
     }
     return best;

@@ -38,7 +38,7 @@ typedef struct {
 #endif
 
 /* On tensor cores the inner index of kinds 0 and 1 runs through the taps with so many channels innermost: 64 where they come in such chunks,
- * so that what the taps of a chunk read again is still near, else all. */
+ * whose places the taps read again and again, else all. */
 #define RP_CHUNK_OF(channels) ((channels) % 64 == 0 ? 64 : (channels))
 
 /* Of a column of the result: where it lies, if sums are only stored, else its number and place. */

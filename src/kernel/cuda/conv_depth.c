@@ -24,12 +24,15 @@ enum {
     PARTS = ACROSS, /* of weight gradients */
     FEW = 30        /* channels */
 };
-/* SLOTS: of conv_depth.cuh. Places of a piece; a share of a weight gradient is worth so many turns of the slots. */
-enum { MOST_WINDOW = 7, MOST_STEP = 4, SLOTS = 32, PIECE = 2, SPAN = 32, LEAST_TURNS = 4, MOST_PARTS = 256 };
+/* SLOTS: of conv_depth.cuh. A share of a weight gradient is worth so many turns of the slots. */
+enum { MOST_WINDOW = 7, MOST_STEP = 4, SLOTS = 32, SPAN = 32, LEAST_TURNS = 4, MOST_PARTS = 256 };
 
 typedef struct geometry { /* literals of the text */
     unsigned kh, kw, sy, sx, dy, dx, strip, vector, across, lanes;
 } geometry;
+
+/* Places of a piece of a weight gradient: of a large window they have much in common. */
+static unsigned piece_of(int64_t taps) { return taps > 9 ? 2 : 1; }
 
 static unsigned field(uint64_t facts, unsigned at, unsigned bits) {
     return (unsigned)(facts >> at & ((1u << bits) - 1));
@@ -48,7 +51,7 @@ static geometry geometry_of(uint64_t facts) {
                   1};
     const unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)(facts & 0xff)), taps = g.kh * g.kw;
     if (field(facts, SPATIAL, 2) == 2) g.strip = 4;
-    if (field(facts, KIND, 2) == 2) g.across = PIECE;
+    if (field(facts, KIND, 2) == 2) g.across = piece_of(taps);
     if (!(facts >> LAST & 1u)) return g;
     if (field(facts, KIND, 2) == 2) /* the window's sums stay in registers */
         g.vector = bytes == 8 ? 1 : taps <= 9 ? 4 : bytes == 2 ? 2 : 1;
@@ -102,8 +105,9 @@ int64_t rp__conv_depth_parts(const rp__problem *p) {
     const rp__conv_extent e = rp__conv_sort(p, sorted);
     if (e.kind != 2 || e.n == 0 || e.k == 0) return 0;
     const int64_t strip = e.spatial == 2 ? 4 : 1, rows = e.spatial == 2 ? sorted[0]->size[2] : 1,
+                  piece = piece_of(e.taps),
                   items =
-                      e.batch * ((rows + strip - 1) / strip) * ((sorted[0]->size[1 + e.spatial] + PIECE - 1) / PIECE);
+                      e.batch * ((rows + strip - 1) / strip) * ((sorted[0]->size[1 + e.spatial] + piece - 1) / piece);
     int64_t parts = 6 * (int64_t)p->device->multiprocessors / ((e.groups + SPAN - 1) / SPAN);
     if (parts > items / (SLOTS * LEAST_TURNS)) parts = items / (SLOTS * LEAST_TURNS);
     return parts < 1 ? 1 : parts > MOST_PARTS ? MOST_PARTS : parts;

@@ -95,7 +95,9 @@ RP_FN void rp_add_piece(RP_ACC (*sum)[RP_V], const RP_ACC (*grad)[RP_X][RP_V], r
 }
 #endif
 #define RP_SOURCE (RP_KIND == 0 ? 1 : 0)
-extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 && RP_TAPS > 9 ? 1 : 2) RP_NAME(const RP_WORDS p) {
+/* Blocks of a multiprocessor: as many as the registers allow that the sums, weights and a row of places take. */
+#define RP_RESIDENT (RP_KIND == 2 ? (RP_TAPS > 9 ? 1 : 2) : RP_TAPS <= 9 && RP_SX == 1 ? 3 : 2)
+extern "C" __global__ void __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
 #if RP_KIND != 2
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[7];
     const RP_INDEX rows = RP_SIZE_Y(RP_KIND == 0 ? RP_OUT : RP_IN), width = RP_SIZE_X(RP_KIND == 0 ? RP_OUT : RP_IN),

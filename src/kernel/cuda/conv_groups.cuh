@@ -43,19 +43,13 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *from, int height, int width, RP_INDEX 
         rp_cp_async_16_zfill(&to[at * RP_ROW + c], ok ? from + (y * row + x * column + c) : from, ok ? 16 : 0);
     }
 #else
-    const int places = height * width;
-    for (int e0 = t; e0 < places * RP_CB; e0 += 256 * RP_AT_ONCE) {
-        RP_T v[RP_AT_ONCE];
-        int spot[RP_AT_ONCE];
-        _Pragma("unroll") for (int u = 0; u < RP_AT_ONCE; u++) {
-            const int e = e0 + u * 256, c = e / places, at = e - c * places, py = at / width, px = at - py * width;
-            const RP_INDEX y = top + py, x = left + px;
-            v[u] = 0;
-            spot[u] = c < RP_CB ? at * RP_ROW + c : -1;
-            if (y >= 0 && y < bound_y && x >= 0 && x < bound_x && c < channels)
-                v[u] = from[y * row + x * column + c * channel];
-        }
-        _Pragma("unroll") for (int u = 0; u < RP_AT_ONCE; u++) if (spot[u] >= 0) to[spot[u]] = v[u];
+    for (int e = t; e < height * width * RP_CB; e += 256) {
+        const int c = e / (height * width), at = e - c * (height * width), py = at / width, px = at - py * width;
+        const RP_INDEX y = top + py, x = left + px;
+        RP_T v = 0;
+        if (y >= 0 && y < bound_y && x >= 0 && x < bound_x && c < channels)
+            v = from[y * row + x * column + c * channel];
+        to[at * RP_ROW + c] = v;
     }
 #endif
 }
@@ -129,8 +123,7 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 ? 2 : 3) RP_NAME(
         int spot[RP_AT_ONCE];
         _Pragma("unroll") for (int u = 0; u < RP_AT_ONCE; u++) {
             const int e = e0 + u * 256, i = e % RP_CG, c = e / RP_CG % RP_CB, k = e / (RP_CG * RP_CB);
-            spot[u] = -1;
-            if (c >= channels || k >= taps) continue;
+            const int ok = c < channels && k < taps;
             const RP_INDEX group = (c0 + c) / RP_CG;
 #if RP_KIND == 1
             const RP_INDEX o = group * RP_CG + i, in = c % RP_CG, ry = first_y + k / window_x * period_y,
@@ -139,8 +132,8 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 ? 2 : 3) RP_NAME(
             const RP_INDEX o = c0 + c, in = i, ry = k / window_x, rx = k % window_x;
             (void)group;
 #endif
-            spot[u] = (k * RP_CB + c) * RP_W_ROW + c % RP_DEEP / RP_CG * RP_CG + i;
-            v[u] = w[o * RP_STRIDE(2, 0) + in * RP_STRIDE(2, 1) + ry * RP_STRIDE_Y(2) + rx * RP_STRIDE_X(2)];
+            spot[u] = ok ? (k * RP_CB + c) * RP_W_ROW + c % RP_DEEP / RP_CG * RP_CG + i : -1;
+            v[u] = w[ok ? o * RP_STRIDE(2, 0) + in * RP_STRIDE(2, 1) + ry * RP_STRIDE_Y(2) + rx * RP_STRIDE_X(2) : 0];
         }
         _Pragma("unroll") for (int u = 0; u < RP_AT_ONCE; u++) if (spot[u] >= 0) weights[spot[u]] = v[u];
     }

@@ -11,7 +11,7 @@
  *     order that they read; a step's products run while the threads fetch the tile after next.
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
- * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP; RP_UNIT, steps of which a share of the inner index is made;
+ * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP and its like; RP_UNIT, steps of which a share of the inner index is made;
  * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_B_ALONG: those of the other one
  * along the inner index, else along columns; RP_SAME: a step of the inner index is of one tap; RP_TAPS, the most that a window has.
  * Words as in conv.cuh. */
@@ -413,8 +413,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
             const int n = t / RP_BV + i * (256 / RP_BV);                                                               \
             if (!RP_B_FULL && n >= RP_TN) break;                                                                       \
-            rp_cp_async_16_keep_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, bk)], from + mine[i].off,                      \
-                                      RP_MEET_TAP(i) ? 16 : 0);                                                        \
+            rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, bk)], from + mine[i].off, RP_MEET_TAP(i) ? 16 : 0); \
         }                                                                                                              \
         b_k += RP_TK;                                                                                                  \
         RP_GO_ON(b_tap, b_c, b_in, RP_TK)                                                                              \
@@ -448,8 +447,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     /* The warpgroup's part of a tile, and how far a step of 16 along the inner index is. */
     const RP_T *const a_part = sa + (RP_A_ALONG ? RP_ALONG_AT(wm * 64, 0) : RP_ACROSS_AT(wm * 64, 0)),
                       *const b_part = sb + (RP_B_ALONG ? RP_ALONG_AT(wn * RP_WGN, 0) : RP_ACROSS_AT(wn * RP_WGN, 0));
-    const rp_u64 a_desc = rp_wgmma_desc(a_part, RP_A_ALONG ? 16 : 128 * RP_TK, 1024, 128),
-                 b_desc = rp_wgmma_desc(b_part, RP_B_ALONG ? 16 : 128 * RP_TK, 1024, 128);
+    const rp_u64 a_desc = RP_WG_DESC(a_part, RP_A_ALONG ? 16 : 128 * RP_TK, 1024, 128),
+                 b_desc = RP_WG_DESC(b_part, RP_B_ALONG ? 16 : 128 * RP_TK, 1024, 128);
     float acc[RP_WGN / 2];
     _Pragma("unroll") for (int i = 0; i < RP_WGN / 2; i++) acc[i] = 0;
 #define RP_AHEAD (RP_STAGES - 2) /* the last step's products may still be under way, those before it are not */
@@ -471,18 +470,18 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #if RP_WG
         rp_fence_proxy_async();
         rp_barrier();
-        rp_wgmma_fence();
+        RP_WG_FENCE();
         _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) RP_WG_STEP(
             acc, a_desc + (rp_u32)(turn * (RP_A_SIZE / 8) + k / 16 * (RP_A_ALONG ? 2 : 128)),
             b_desc + (rp_u32)(turn * (RP_B_SIZE / 8) + k / 16 * (RP_B_ALONG ? 2 : 128)), 1, !RP_A_ALONG, !RP_B_ALONG);
-        rp_wgmma_commit();
+        RP_WG_COMMIT();
 #else
         rp_barrier();
 #endif
         if (step + RP_AHEAD < steps) RP_READ(step + RP_AHEAD, next)
         rp_cp_async_commit();
 #if RP_WG
-        rp_wgmma_wait(1);
+        RP_WG_WAIT(1);
 #else
         const RP_T *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
         _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) {
@@ -513,8 +512,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         next = next + 1 == RP_STAGES ? 0 : next + 1;
     }
 #if RP_WG
-    rp_wgmma_wait(0);
-    rp_wgmma_hold(acc, RP_WGN / 2);
+    RP_WG_WAIT(0);
+    RP_WG_HOLD(acc, RP_WGN / 2);
 #endif
     rp_cp_async_wait(0);
     rp_barrier();

@@ -2,7 +2,13 @@
  * element. A part is a matrix: a row an output channel; columns channel and window, of which RP_CHANNELS says that the channel runs fastest.
  * Words: parts, dw, shares; O, channels of a group, window (3); strides of dw (o, c, window: 3).
  * Macros of conv_shares.c: RP_NAME, RP_T, RP_ACC, RP_STORE, RP_CHANNELS. */
-#define RP_AT_ONCE 32
+/* The next shares, n reads under way together. */
+#define RP_SHARES(n)                                                                                                   \
+    for (; s + (n) <= shares; s += (n), from += (n)*all) {                                                             \
+        RP_ACC some[n];                                                                                                \
+        _Pragma("unroll") for (int k = 0; k < (n); k++) some[k] = from[k * all];                                       \
+        _Pragma("unroll") for (int k = 0; k < (n); k++) sum = sum + some[k];                                           \
+    }
 typedef struct {
     rp_u64 w[13];
 } RP_WORDS;
@@ -15,13 +21,12 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     rp_grid_wait();
     if (i >= all) return;
     const RP_ACC *from = (const RP_ACC *)p.w[0] + i;
-    RP_ACC sum = 0;
-    for (rp_i64 s = 0; s < shares; s += RP_AT_ONCE) { /* so many reads are under way together */
-        RP_ACC some[RP_AT_ONCE];
-        _Pragma("unroll") for (int k = 0; k < RP_AT_ONCE; k++) some[k] = s + k < shares ? from[(s + k) * all] : 0;
-        _Pragma("unroll") for (int k = 0; k < RP_AT_ONCE; k++) if (s + k < shares) sum =
-            s + k ? sum + some[k] : some[k];
-    }
+    RP_ACC sum = from[0];
+    rp_i64 s = 1;
+    from += all;
+    RP_SHARES(16)
+    RP_SHARES(4)
+    RP_SHARES(1)
     const rp_i64 n = i % columns, c = RP_CHANNELS ? n % channels : n / taps, r = RP_CHANNELS ? n / channels : n % taps;
     ((RP_T *)p.w[1])[i / columns * (rp_i64)p.w[8] + c * (rp_i64)p.w[9] + r / (size[1] * size[2]) * (rp_i64)p.w[10] +
                      r / size[2] % size[1] * (rp_i64)p.w[11] + r % size[2] * (rp_i64)p.w[12]] = RP_STORE(sum);

@@ -44,7 +44,7 @@
  *   rp_st_v2_f32 rp_st_v4_f32 rp_st_v2_f64 rp_st_v4_i32 rp_st_v2_u32 rp_st_v4_u32 rp_st_v2_i64 rp_st_v2_u64
  *   rp_prefetch_l2(p)
  *   rp_cp_async_4(shared, global) rp_cp_async_8 rp_cp_async_16 rp_cp_async_16_zfill(shared, global, bytes: the rest is
- *   zero) rp_cp_async_4_zfill rp_cp_async_8_zfill rp_cp_async_16_keep_zfill: the first cache may keep it, for what is read again soon
+ *   zero) rp_cp_async_4_zfill rp_cp_async_8_zfill
  *   rp_cp_async_commit() rp_cp_async_wait(n: groups that may still be in flight, a constant 0..7)
  * conversions (round to nearest even; NaN stays NaN; float to integer truncates, saturates, NaN gives 0):
  *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded half
@@ -521,11 +521,6 @@ RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) 
                  "r"(bytes)
                  : "memory");
 }
-RP_FN void rp_cp_async_16_keep_zfill(void *shared, const void *global, rp_u32 bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(rp__shared_address(shared)), "l"(global),
-                 "r"(bytes)
-                 : "memory");
-}
 RP_FN void rp_cp_async_4_zfill(void *shared, const void *global, rp_u32 bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(rp__shared_address(shared)), "l"(global),
                  "r"(bytes)
@@ -558,9 +553,6 @@ RP_FN void rp__copy_zfill(void *shared, const void *global, rp_u32 bytes, rp_u32
         ((unsigned char *)shared)[k] = k < bytes ? ((const unsigned char *)global)[k] : (unsigned char)0;
 }
 RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) {
-    rp__copy_zfill(shared, global, bytes, 16);
-}
-RP_FN void rp_cp_async_16_keep_zfill(void *shared, const void *global, rp_u32 bytes) {
     rp__copy_zfill(shared, global, bytes, 16);
 }
 RP_FN void rp_cp_async_4_zfill(void *shared, const void *global, rp_u32 bytes) {
