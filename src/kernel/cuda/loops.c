@@ -522,7 +522,7 @@ static int64_t column_blocks(const rp__cuda_class *c, int64_t rows, int64_t chun
  * block would be shorter than a line. */
 static void hold_column(const rp__dag *dag, const rp__space *s, const rp__space_access *a, int64_t r,
                         rp__cuda_class *c) {
-    enum { BLOCK = 512, MOST = 16, LINE = 128 };
+    enum { BLOCK = 256, MOST = 16, LINE = 128 };
     const unsigned tree = 4u * c->threads, rounds = (unsigned)((r + tree - 1) / tree);
     unsigned down = c->threads < 32 ? c->threads : 32, vector = c->vector, widest = 1;
     const unsigned tile = c->tile < BLOCK / down ? c->tile : BLOCK / down;
@@ -580,8 +580,12 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     const unsigned parts = s->how && one_phase(dag) && in_chunk >= 64 ? s->how->parts : 0;
     while (parts && c->parts < parts && 8 * c->parts <= c->threads) c->parts *= 2;
     while (!parts && one_phase(dag) && in_chunk * rows * widest >= SHARED && c->parts < 32 &&
-           8 * c->parts <= c->threads && column_blocks(c, rows, chunks) < wanted)
-        c->parts *= 2;
+           8 * c->parts <= c->threads && column_blocks(c, rows, chunks) < wanted) {
+        if (c->parts >= 8 && c->tile * c->vector * widest > 256) /* what is left to a second launch stays little */
+            c->tile /= 2;
+        else
+            c->parts *= 2;
+    }
     const unsigned narrow = 64 / (c->vector * widest) > 4 ? 64 / (c->vector * widest) : 4;
     while (c->tile > narrow && column_blocks(c, rows, chunks) < least) c->tile /= 2;
     if (c->parts > 1)
