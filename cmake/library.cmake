@@ -48,8 +48,10 @@ set(RP_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma 
 # Products are chains of fma where a machine has it. gcc 13 and later take generic x86 processors for ones on which such chains are
 # slow and leave some of them a multiplication and an addition: slower, and other bits than the chain next to it.
 include(CheckCCompilerFlag)
-check_c_compiler_flag(--param=avoid-fma-max-bits=0 RP_HAS_AVOID_FMA)
 set(RP_FMA -ffp-contract=fast)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU") # clang takes any parameter and does nothing with it
+    check_c_compiler_flag(--param=avoid-fma-max-bits=0 RP_HAS_AVOID_FMA)
+endif()
 if(RP_HAS_AVOID_FMA)
     list(APPEND RP_FMA --param=avoid-fma-max-bits=0)
 endif()
