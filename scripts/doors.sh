@@ -7,6 +7,9 @@ set -e
 build=$(cd "$1" && pwd)
 venv=${2:-$build/doors-venv}
 root=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export TMPDIR="$work" ORT_DISABLE_TELEMETRY=1 # what others leave in the folder of temporary files goes with ours
 if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv" || { echo "skipped: there is no module venv"; exit 0; }
 fi
@@ -15,9 +18,6 @@ if ! "$venv/bin/python" -c "import onnx, onnxruntime, numpy" 2>/dev/null; then
         { echo "skipped: the wheels of other engines cannot be had"; exit 0; }
 fi
 export VIRTUAL_ENV="$venv" REPRISE_MODULE_DIR="$build" REPRISE_TEST_DATA="$root/tests/data"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export TMPDIR="$work" ORT_DISABLE_TELEMETRY=1 # what others leave in the folder of temporary files goes with ours
 cd "$work"
 mkdir ops
 # Engines' compilers are one thread for most of the time: every op is beside all else that is not timed.

@@ -623,6 +623,63 @@ static void run_cuda(rp__library_op op, array *a, size_t n, rp__library_call *ca
     for (size_t i = 0; i < n; i++) rp__storage_release(storages[i]);
 }
 
+/* An infinity reaches what is made of it: not the groups beside its own, which share steps of tensor cores with it, nor taps that it does
+ * not meet, whatever turns of places reach beyond the result. */
+static void test_conv_infinity(void **state) {
+    static const struct {
+        uint16_t groups, c, side;
+        rp__library_op op;
+        int64_t at; /* of the infinity, in what is read with windows, or of an input gradient dy */
+    } cases[] = {
+        {8, 2, 8, RP__LIB_CONV_FORWARD, 0},     {4, 4, 9, RP__LIB_CONV_FORWARD, 40}, {3, 8, 7, RP__LIB_CONV_FORWARD, 700},
+        {8, 2, 8, RP__LIB_CONV_INPUT, 70},      {6, 8, 9, RP__LIB_CONV_INPUT, 1000}, {2, 16, 10, RP__LIB_CONV_INPUT, 0},
+        {2, 16, 10, RP__LIB_CONV_WEIGHT, 5 * 10 + 9}, {5, 4, 11, RP__LIB_CONV_WEIGHT, 10 * 11 + 3},
+    };
+    (void)state;
+    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++) {
+        const int64_t side = cases[n].side, c = cases[n].c, channels = c * cases[n].groups, window[2] = {3, 3},
+                      places[2] = {side, side}, plane = side * side, group = cases[n].at / plane / c,
+                      row = cases[n].at % plane / side, column = cases[n].at % side;
+        const bool weight = cases[n].op == RP__LIB_CONV_WEIGHT;
+        rp__library_call call = {.conv = {.spatial = 2, .groups = cases[n].groups}};
+        for (unsigned d = 0; d < 2; d++) call.conv.stride[d] = call.conv.padding[d] = call.conv.dilation[d] = 1;
+        array x = image_new(RP_F16, 2, 1, channels, places, ROWS_FIRST),
+              w = image_new(RP_F16, 2, channels, c, window, ROWS_FIRST),
+              y = image_new(RP_F16, 2, 1, channels, places, ROWS_FIRST), finite[3], *read = weight ? &finite[2] : &finite[1];
+        fill_small(&x), fill_small(&w), fill_small(&y);
+        finite[0] = weight ? w : cases[n].op == RP__LIB_CONV_INPUT ? x : y;
+        finite[1] = cases[n].op == RP__LIB_CONV_FORWARD ? x : y;
+        finite[2] = weight ? x : w;
+        run_cuda(cases[n].op, finite, 3, &call);
+        unsigned char *want = malloc(finite[0].bytes);
+        assert_non_null(want);
+        memcpy(want, finite[0].memory, finite[0].bytes);
+        put(read, cases[n].at, (double)INFINITY);
+        run_cuda(cases[n].op, finite, 3, &call);
+        array before = finite[0];
+        before.memory = want;
+        int64_t met = 0;
+        for (int64_t k = 0; k < numel(&before.o); k++) {
+            bool meets;
+            if (weight) {
+                const int64_t ky = k / 3 % 3, kx = k % 3, in = k / 9 % c, out = k / 9 / c;
+                meets = out / c == group && in == cases[n].at / plane % c && row - ky + 1 >= 0 && row - ky + 1 < side &&
+                        column - kx + 1 >= 0 && column - kx + 1 < side;
+            } else {
+                const int64_t dy = k % plane / side - row, dx = k % side - column;
+                meets = k / plane / c == group && dy >= -1 && dy <= 1 && dx >= -1 && dx <= 1;
+            }
+            met += meets;
+            if (meets ? isfinite(get_placed(&finite[0], k)) : get_placed(&finite[0], k) != get_placed(&before, k))
+                fail_msg("case %u: element %d is %g, without the infinity %g", n, (int)k, get_placed(&finite[0], k),
+                         get_placed(&before, k));
+        }
+        assert_true(met > 0);
+        free(want);
+        free(x.memory), free(w.memory), free(y.memory);
+    }
+}
+
 /* Numbers whose sums are not exact: results have the same bits however the operands lie, and whichever kernel reads them. */
 static void test_conv_layouts(void **state) {
     static const struct {
@@ -719,7 +776,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topk),    cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
         cmocka_unit_test(test_scatter), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
-        cmocka_unit_test(test_batch),   cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_layouts),
+        cmocka_unit_test(test_batch),   cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_infinity), cmocka_unit_test(test_conv_layouts),
         cmocka_unit_test(test_ctc),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -132,6 +132,22 @@ static bool has(rp_compiled *f, const char *kind, const char *start) {
     return found;
 }
 
+/* How far a step moves the first weight: what is read before it must not be read behind it. */
+static void movement(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    net *m = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *loss = rp_cross_entropy(forward(m, in[0]), in[1]);
+    rp_optimizer_zero_grad(m->opt, true);
+    rp_backward(loss, NULL, NULL);
+    const bool grad = rp_set_grad_enabled(false);
+    rp_tensor *before = rp_to_dtype(m->p[0], RP_F64);
+    rp_optimizer_step(m->opt);
+    rp_tensor *moved = rp_sub(rp_to_dtype(m->p[0], RP_F64), before);
+    out[0] = rp_to_dtype(rp_sum(rp_mul(moved, moved)), RP_F32);
+    (void)rp_set_grad_enabled(grad);
+    rp_optimizer_zero_grad(m->opt, true);
+}
+
 static void whole_step(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
@@ -180,6 +196,32 @@ static void whole_step_on_a_gpu(void **state) {
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
     whole_step(state);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
+static void movements_are_seen(void **state) {
+    (void)state;
+    for (int cuda = 0; cuda <= have_cuda; cuda++) {
+        assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
+        rp_scope scope = rp_scope_begin();
+        net m;
+        net_init(&m);
+        rp_compiled *f = rp_compile((rp_fn){movement, &m, sizeof m, "movement"},
+                                    RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+        for (int i = 0; i < 3; i++) {
+            rp_tensor *in[2] = {filled(i, RP_DIMS(5, IN)), classes(i, 5)}, *out;
+            rp_call(f, in, 2, &out, 1);
+            ok();
+            float moved;
+            rp_to_host(out, &moved, sizeof moved);
+            const double each = (double)moved / (HIDDEN * IN); /* Adam moves by the learning rate or less */
+            if (!(each > 1e-6 && each < 2e-4)) fail_msg("device %d, step %d moves by %g", cuda, i, (double)moved);
+        }
+        rp_compiled_release(f);
+        net_free(&m);
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+    ok();
 }
 
 static void step_of_means(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -531,6 +573,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_step),
         cmocka_unit_test(whole_step_on_a_gpu),
+        cmocka_unit_test(movements_are_seen),
         cmocka_unit_test(sizes_are_symbols),
         cmocka_unit_test(dropout),
         cmocka_unit_test(compiled_forward),

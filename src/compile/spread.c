@@ -24,7 +24,7 @@ typedef struct spreader {
     uint8_t *depth;    /* per src value: nodes in a row from nothing to it; 0: it needs an operand */
     bool *shared;      /* per src value: somebody reads the original */
     bool *drawn;       /* per src value: random numbers are in it */
-    bool *written;     /* per src value that is no view: an argument that changes */
+    bool *written;     /* per src value that is no view: its memory changes */
     uint32_t *readers; /* per src value that is no view: loops that read it, through views */
     int64_t *reads;    /* per src value with a depth: bytes of arguments that it is made from */
     uint32_t *turn;    /* per src value: 1 + the node that its last copy was made for */
@@ -56,16 +56,31 @@ static int64_t at_hand(const spreader *s, rp__ir_value v, int64_t elements) {
     return own > elements ? -1 : own * (int64_t)rp__dtype_bytes(m->dtype);
 }
 
+static bool is_cheap(const rp__ir_node *n) {
+    return rp__ir_is_op(n, RP__OP(to_dtype)) || rp__ir_is_op(n, RP__OP(add)) || rp__ir_is_op(n, RP__OP(sub)) ||
+           rp__ir_is_op(n, RP__OP(mul));
+}
+
+/* Of a node all of whose operands are made: the bytes of arguments below it, each operand once. Few enough, and cheap, or none at all? */
+static bool stays_cheap(spreader *s, const rp__ir_node *n) {
+    const rp__meta *m = &s->src->values[n->out[0]].meta;
+    int64_t reads = 0;
+    for (uint32_t i = 0; i < n->n_in; i++) {
+        bool again = n->in[i] == RP__IR_NONE;
+        for (uint32_t k = 0; k < i && !again; k++) again = n->in[k] == n->in[i];
+        if (!again) reads += s->reads[n->in[i]];
+    }
+    s->reads[n->out[0]] = reads;
+    return reads == 0 || (is_cheap(n) && reads <= elements_of(m) * (int64_t)rp__dtype_bytes(m->dtype));
+}
+
 /* Is the node a float that is cheaply made of what is at hand? Then how many nodes in a row, or 0. */
 static unsigned find_cheap(spreader *s, const rp__ir_node *n) {
     const rp__meta *m = &s->src->values[n->out[0]].meta;
     const int64_t elements = elements_of(m);
     int64_t reads = 0;
     unsigned depth = 1;
-    if (m->device.type != RP_DEVICE_CUDA || !rp__dtype_is_float(m->dtype) ||
-        !(rp__ir_is_op(n, RP__OP(to_dtype)) || rp__ir_is_op(n, RP__OP(add)) || rp__ir_is_op(n, RP__OP(sub)) ||
-          rp__ir_is_op(n, RP__OP(mul))))
-        return 0;
+    if (m->device.type != RP_DEVICE_CUDA || !rp__dtype_is_float(m->dtype) || !is_cheap(n)) return 0;
     for (uint32_t i = 0; i < n->n_in; i++) {
         if (n->in[i] == RP__IR_NONE) continue;
         const unsigned below = s->depth[n->in[i]];
@@ -97,6 +112,8 @@ static bool find(spreader *s) {
             if (below + !view > depth) depth = below + !view;
         }
         if (view && made) s->reads[n->out[0]] = s->reads[n->in[0]];
+        else if (made)
+            made = stays_cheap(s, n);
         if (!made && !view) {
             depth = find_cheap(s, n);
             made = depth > 0;
@@ -212,7 +229,8 @@ rp_status rp__spread(rp_ir *ir, rp_ir **out) {
     s.written = (bool *)(s.depth + 3 * n);
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *node = &ir->nodes[ir->body.nodes[k]];
-        if (!node->dead && node->kind == RP__IR_ASSIGN) s.written[rp__ir_root(ir, node->in[0])] = true;
+        for (uint32_t i = 0; i < node->n_in && !node->dead; i++) /* an optimizer's step writes, too */
+            if (node->in[i] != RP__IR_NONE && rp__ir_writes(node, i)) s.written[rp__ir_root(ir, node->in[i])] = true;
     }
     if (!find(&s)) {
         free_all(&s);

@@ -212,7 +212,7 @@ static rp__ir_value resolve(rp__trace *t, rp_tensor *x) {
         v = add_constant(t, x, &meta);
     else
         v = rp__ir_add_captured(t->ir, &t->ir->body, x, site);
-    if (add_outside(t, x, v) != RP_OK) return RP__IR_NONE;
+    if (v == RP__IR_NONE || add_outside(t, x, v) != RP_OK) return RP__IR_NONE;
     if (t->mode != RP__TRACE_SEGMENTS && rp__grad_needed(x) && !rp_is_leaf(x) && rp__grad_recording() &&
         !t->result->reason) {
         t->result->reason = "captured-history";

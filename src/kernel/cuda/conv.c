@@ -325,6 +325,17 @@ static int64_t vector_columns(const rp__conv_extent *e, const rp__operand *x, co
     return (most + tn - 1) / tn * classes;
 }
 
+/* Most bytes of shared memory that a tile without warpgroups takes, however its operands lie (vector_room), with the spots. */
+static unsigned most_room(const struct vector_tile *t) {
+    enum { SPOTS = 12 * 1024, COLUMN = 24 };
+    unsigned tiles = 0;
+    for (unsigned k = 0; k < 2; k++) {
+        const unsigned rows = k ? t->tn : t->tm, along = rows * (t->tk + 8u), across = t->tk * (rows + 8u);
+        tiles += t->stages * (along > across ? along : across) * 2u;
+    }
+    return tiles + COLUMN * t->tn + SPOTS;
+}
+
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
 static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, const rp__conv_geometry *conv,
                                const rp__device *d, int64_t split, int64_t classes, bool wide, bool along) {
@@ -333,6 +344,7 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, c
     for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
         const struct vector_tile *t = &vector_tiles[k];
         if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
+        if (k < FIRST_GROUP_TILE && most_room(t) > d->shared_limit) continue;
         if (k >= FIRST_GROUP_TILE && (wide || d->arch != 90)) continue;
         if ((k == EVEN_TILE && (!along || e->kind == 2)) || (k == SHORT_TILE && e->k > t->tk)) continue;
         const int64_t blocks =

@@ -35,6 +35,7 @@ enum {
     MOST_CHANNELS_SUMMED = 16, /* and channels of a group */
     MOST_STEP = 4,
     MOST_ROOM = 160 * 1024,
+    FIXED_ROOM = 1024, /* and where taps are */
     RESIDENT = 3, /* blocks of a multiprocessor; of weight gradients */
     RESIDENT_SUMMED = 2,
     MOST_PARTS = 256
@@ -101,7 +102,9 @@ static bool plan_of(const rp__problem *p, plan *out) {
     for (unsigned k = 0; k < N_SHAPES; k++) {
         const int64_t room = room_of(out, &shapes[k]),
                       time = turns_of(out, &shapes[k]) * (shapes[k].th * shapes[k].tw + 24) * (room / 4096 + 24);
-        if (room > MOST_ROOM || (out->shape < N_SHAPES && time >= least)) continue;
+        if (room > MOST_ROOM || room + FIXED_ROOM > (int64_t)p->device->shared_limit ||
+            (out->shape < N_SHAPES && time >= least))
+            continue;
         out->shape = k;
         least = time;
     }

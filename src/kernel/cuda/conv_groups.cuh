@@ -169,6 +169,30 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 ? 2 : 3) RP_NAME(
                 }
             }
         }
+#if RP_CG < 16
+        /* What is not finite in one group times the zeros of another is no number: the sums of such places are taken again, each from its
+         * own group's channels beside zeros. */
+        int odd = 0;
+        _Pragma("unroll") for (int f = 0; f < RP_FRAGMENTS; f++) _Pragma("unroll") for (int j = 0; j < 2; j++)
+            _Pragma("unroll") for (int v = 0; v < 4; v++) odd = odd || !rp_isfinite_f32(acc[f][j][v]);
+        if (rp_any(odd))
+            _Pragma("unroll") for (int f = 0; f < RP_FRAGMENTS; f++) _Pragma("unroll") for (int j = 0; j < 2; j++)
+                _Pragma("unroll 1") for (int group = 0; group < 16 / RP_CG; group++) {
+                    float own[4] = {0, 0, 0, 0};
+                    const int low = lane % 4 * 2 / RP_CG == group, high = (lane % 4 * 2 + 8) / RP_CG == group;
+                    _Pragma("unroll 1") for (int k = 0; k < taps; k++) {
+                        rp_u32 fb[4], fa[4];
+                        rp_ldmatrix_x4(fb, &weights[(k * RP_CB + block16 + lane / 16 * 8 + lane % 8) * RP_W_ROW +
+                                                    lane / 8 % 2 * 8]);
+                        rp_ldmatrix_x4(fa, &patch[place[f] + tap_at[k]]);
+                        fa[0] = low ? fa[0] : 0, fa[1] = low ? fa[1] : 0;
+                        fa[2] = high ? fa[2] : 0, fa[3] = high ? fa[3] : 0;
+                        RP_MMA_STEP(own, fa, fb + 2 * j);
+                    }
+                    _Pragma("unroll") for (int v = 0; v < 4; v++)
+                        if ((j * 8 + lane % 4 * 2 + v % 2) / RP_CG == group) acc[f][j][v] = own[v];
+                }
+#endif
         rp_barrier();
         _Pragma("unroll") for (int f = 0; f < RP_FRAGMENTS; f++) _Pragma("unroll") for (int j = 0; j < 2; j++)
             _Pragma("unroll") for (int v = 0; v < 4; v++)
@@ -240,9 +264,16 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 ? 2 : 3) RP_NAME(
             rp_u32 fa[4];
             rp_ldmatrix_x4_trans(fa, &dy[(at + lane / 16 * 8 + lane % 8) * RP_ROW + block16 + lane / 8 % 2 * 8]);
             const RP_T *const row = &patch[RP_PLACE_AT(at + lane % 16) * RP_ROW + block16 + lane / 16 * 8];
+            rp_u32 there[2]; /* of this lane's pairs of places: beside those that are not, x may hold anything */
+            _Pragma("unroll") for (int h = 0; h < 2; h++) {
+                const int q = at + h * 8 + lane % 4 * 2;
+                there[h] = (y0 + q / RP_TW < height && x0 + q % RP_TW < width ? 0xffffu : 0) |
+                           (y0 + (q + 1) / RP_TW < height && x0 + (q + 1) % RP_TW < width ? 0xffff0000u : 0);
+            }
             _Pragma("unroll") for (int k = 0; k < RP_TAPS; k++) {
                 rp_u32 fb[4];
                 rp_ldmatrix_x4_trans(fb, row + RP_TAP_AT(k) * RP_ROW);
+                fb[0] &= there[0], fb[1] &= there[1], fb[2] &= there[0], fb[3] &= there[1];
                 RP_MMA_STEP(acc[k][0], fa, fb);
                 RP_MMA_STEP(acc[k][1], fa, fb + 2);
             }

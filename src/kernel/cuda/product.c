@@ -166,6 +166,17 @@ static double clocks_of(const rp__matmul *p, const rp__device *d, unsigned split
     return steps * (t->alone + (together - 1) * t->beside) + t->tm * t->tn / 16.0; /* and of storing */
 }
 
+/* Most bytes of shared memory that a tile of 16-bit or 32-bit elements takes, however its operands lie (room_of). */
+static unsigned most_room(const struct tile *t) {
+    unsigned tiles = 0;
+    for (unsigned k = 0; k < 2; k++) {
+        const unsigned rows = k ? t->tn : t->tm, along = rows * (t->depth + 16u), across = t->depth * (rows + 8u);
+        tiles += t->stages * (along > across ? along : across);
+    }
+    const unsigned out = t->tm * (t->tn + 8u) * 4u;
+    return tiles > out ? tiles : out;
+}
+
 static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsigned split, double *clocks) {
     unsigned best = N_TILES;
     const unsigned from = m == FMA     ? FIRST_FMA
@@ -176,6 +187,7 @@ static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsign
                                      : FIRST_FMA;
     for (unsigned k = from; k < to; k++) {
         if ((m == TF32 || m == BF16X3) && shapes[k].tn > 128) continue; /* more shared memory than there is */
+        if (m != WGMMA && most_room(&shapes[k]) > d->shared_limit) continue; /* 99 KB on 8.6 and 8.9; 9.0 has 227 */
         const double c = clocks_of(p, d, split, &shapes[k]);
         if (best < N_TILES && c >= *clocks) continue;
         best = k;
