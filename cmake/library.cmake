@@ -52,7 +52,7 @@ set(RP_FMA -ffp-contract=fast)
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU") # clang takes any parameter and does nothing with it
     check_c_compiler_flag(--param=avoid-fma-max-bits=0 RP_HAS_AVOID_FMA)
 endif()
-if(RP_HAS_AVOID_FMA)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND RP_HAS_AVOID_FMA)
     list(APPEND RP_FMA --param=avoid-fma-max-bits=0)
 endif()
 foreach(source IN LISTS RP_ISA_SOURCES)

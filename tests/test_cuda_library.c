@@ -631,8 +631,9 @@ static void test_conv_infinity(void **state) {
         rp__library_op op;
         int64_t at; /* of the infinity, in what is read with windows, or of an input gradient dy */
     } cases[] = {
-        {8, 2, 8, RP__LIB_CONV_FORWARD, 0},     {4, 4, 9, RP__LIB_CONV_FORWARD, 40}, {3, 8, 7, RP__LIB_CONV_FORWARD, 700},
-        {8, 2, 8, RP__LIB_CONV_INPUT, 70},      {6, 8, 9, RP__LIB_CONV_INPUT, 1000}, {2, 16, 10, RP__LIB_CONV_INPUT, 0},
+        {8, 2, 8, RP__LIB_CONV_FORWARD, 0},           {4, 4, 9, RP__LIB_CONV_FORWARD, 40},
+        {3, 8, 7, RP__LIB_CONV_FORWARD, 700},         {8, 2, 8, RP__LIB_CONV_INPUT, 70},
+        {6, 8, 9, RP__LIB_CONV_INPUT, 1000},          {2, 16, 10, RP__LIB_CONV_INPUT, 0},
         {2, 16, 10, RP__LIB_CONV_WEIGHT, 5 * 10 + 9}, {5, 4, 11, RP__LIB_CONV_WEIGHT, 10 * 11 + 3},
     };
     (void)state;
@@ -645,7 +646,8 @@ static void test_conv_infinity(void **state) {
         for (unsigned d = 0; d < 2; d++) call.conv.stride[d] = call.conv.padding[d] = call.conv.dilation[d] = 1;
         array x = image_new(RP_F16, 2, 1, channels, places, ROWS_FIRST),
               w = image_new(RP_F16, 2, channels, c, window, ROWS_FIRST),
-              y = image_new(RP_F16, 2, 1, channels, places, ROWS_FIRST), finite[3], *read = weight ? &finite[2] : &finite[1];
+              y = image_new(RP_F16, 2, 1, channels, places, ROWS_FIRST), finite[3],
+              *read = weight ? &finite[2] : &finite[1];
         fill_small(&x), fill_small(&w), fill_small(&y);
         finite[0] = weight ? w : cases[n].op == RP__LIB_CONV_INPUT ? x : y;
         finite[1] = cases[n].op == RP__LIB_CONV_FORWARD ? x : y;
@@ -774,10 +776,10 @@ static void test_ctc(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk),    cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
-        cmocka_unit_test(test_scatter), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
-        cmocka_unit_test(test_batch),   cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_infinity), cmocka_unit_test(test_conv_layouts),
-        cmocka_unit_test(test_ctc),
+        cmocka_unit_test(test_topk),         cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
+        cmocka_unit_test(test_scatter),      cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
+        cmocka_unit_test(test_batch),        cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_infinity),
+        cmocka_unit_test(test_conv_layouts), cmocka_unit_test(test_ctc),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

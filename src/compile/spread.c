@@ -111,7 +111,8 @@ static bool find(spreader *s) {
             drawn = drawn || (made && s->drawn[n->in[i]]);
             if (below + !view > depth) depth = below + !view;
         }
-        if (view && made) s->reads[n->out[0]] = s->reads[n->in[0]];
+        if (view && made)
+            s->reads[n->out[0]] = s->reads[n->in[0]];
         else if (made)
             made = stays_cheap(s, n);
         if (!made && !view) {

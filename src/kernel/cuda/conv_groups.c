@@ -36,7 +36,7 @@ enum {
     MOST_STEP = 4,
     MOST_ROOM = 160 * 1024,
     FIXED_ROOM = 1024, /* and where taps are */
-    RESIDENT = 3, /* blocks of a multiprocessor; of weight gradients */
+    RESIDENT = 3,      /* blocks of a multiprocessor; of weight gradients */
     RESIDENT_SUMMED = 2,
     MOST_PARTS = 256
 };

@@ -178,20 +178,20 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 ? 2 : 3) RP_NAME(
         if (rp_any(odd))
             _Pragma("unroll") for (int f = 0; f < RP_FRAGMENTS; f++) _Pragma("unroll") for (int j = 0; j < 2; j++)
                 _Pragma("unroll 1") for (int group = 0; group < 16 / RP_CG; group++) {
-                    float own[4] = {0, 0, 0, 0};
-                    const int low = lane % 4 * 2 / RP_CG == group, high = (lane % 4 * 2 + 8) / RP_CG == group;
-                    _Pragma("unroll 1") for (int k = 0; k < taps; k++) {
-                        rp_u32 fb[4], fa[4];
-                        rp_ldmatrix_x4(fb, &weights[(k * RP_CB + block16 + lane / 16 * 8 + lane % 8) * RP_W_ROW +
-                                                    lane / 8 % 2 * 8]);
-                        rp_ldmatrix_x4(fa, &patch[place[f] + tap_at[k]]);
-                        fa[0] = low ? fa[0] : 0, fa[1] = low ? fa[1] : 0;
-                        fa[2] = high ? fa[2] : 0, fa[3] = high ? fa[3] : 0;
-                        RP_MMA_STEP(own, fa, fb + 2 * j);
-                    }
-                    _Pragma("unroll") for (int v = 0; v < 4; v++)
-                        if ((j * 8 + lane % 4 * 2 + v % 2) / RP_CG == group) acc[f][j][v] = own[v];
+                float own[4] = {0, 0, 0, 0};
+                const int low = lane % 4 * 2 / RP_CG == group, high = (lane % 4 * 2 + 8) / RP_CG == group;
+                _Pragma("unroll 1") for (int k = 0; k < taps; k++) {
+                    rp_u32 fb[4], fa[4];
+                    rp_ldmatrix_x4(
+                        fb, &weights[(k * RP_CB + block16 + lane / 16 * 8 + lane % 8) * RP_W_ROW + lane / 8 % 2 * 8]);
+                    rp_ldmatrix_x4(fa, &patch[place[f] + tap_at[k]]);
+                    fa[0] = low ? fa[0] : 0, fa[1] = low ? fa[1] : 0;
+                    fa[2] = high ? fa[2] : 0, fa[3] = high ? fa[3] : 0;
+                    RP_MMA_STEP(own, fa, fb + 2 * j);
                 }
+                _Pragma("unroll") for (int v = 0; v < 4; v++) if ((j * 8 + lane % 4 * 2 + v % 2) / RP_CG == group)
+                    acc[f][j][v] = own[v];
+            }
 #endif
         rp_barrier();
         _Pragma("unroll") for (int f = 0; f < RP_FRAGMENTS; f++) _Pragma("unroll") for (int j = 0; j < 2; j++)

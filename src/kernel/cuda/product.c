@@ -186,7 +186,7 @@ static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsign
                         : m == WGMMA ? N_TILES
                                      : FIRST_FMA;
     for (unsigned k = from; k < to; k++) {
-        if ((m == TF32 || m == BF16X3) && shapes[k].tn > 128) continue; /* more shared memory than there is */
+        if ((m == TF32 || m == BF16X3) && shapes[k].tn > 128) continue;      /* more shared memory than there is */
         if (m != WGMMA && most_room(&shapes[k]) > d->shared_limit) continue; /* 99 KB on 8.6 and 8.9; 9.0 has 227 */
         const double c = clocks_of(p, d, split, &shapes[k]);
         if (best < N_TILES && c >= *clocks) continue;
