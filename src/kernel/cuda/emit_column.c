@@ -114,6 +114,26 @@ static void add_group(const rp__emitter *e, unsigned phase, unsigned groups) {
     }
 }
 
+/* Stores of elements, the last of the loop over a vector's places and what follows it: vectors are gathered in the loop. */
+static void add_element_stores(const rp__emitter *e, bool stores, unsigned vector) {
+    const rp__dag *d = e->dag;
+    for (unsigned k = 0; stores && k < d->n_stores; k++) {
+        if (rp__dag_is_row(d, d->stores[k].axes)) continue;
+        if (rp__emit_vector_store(e, &d->stores[k]))
+            rp__emit_gather(e, &d->stores[k], k);
+        else
+            rp__emit_store(e, &d->stores[k], "in && live");
+    }
+    rp__text_puts(e->out, "    }\n");
+    for (unsigned k = 0; stores && k < d->n_stores; k++)
+        if (!rp__dag_is_row(d, d->stores[k].axes) && rp__emit_vector_store(e, &d->stores[k])) {
+            const unsigned a = d->stores[k].access;
+            char to[48];
+            (void)snprintf(to, sizeof to, "a%u + o%u + x%ui", a, a, a);
+            rp__emit_gathered_store(e, &d->stores[k], k, vector, "in && live", to);
+        }
+}
+
 /* `count` elements of this thread's columns, all loads before the first use. place: the text that declares i and in of element w. */
 static void add_batch(const rp__emitter *e, unsigned phase, bool stores, unsigned count, const char *place) {
     const rp__dag *d = e->dag;
@@ -144,21 +164,7 @@ static void add_batch(const rp__emitter *e, unsigned phase, bool stores, unsigne
     char lane[32];
     (void)snprintf(lane, sizeof lane, "(w & 3) * %u + j", c->vector);
     rp__emit_accumulation(e, phase, lane, "in");
-    for (unsigned k = 0; stores && k < d->n_stores; k++) {
-        if (rp__dag_is_row(d, d->stores[k].axes)) continue;
-        if (rp__emit_vector_store(e, &d->stores[k]))
-            rp__emit_gather(e, &d->stores[k], k);
-        else
-            rp__emit_store(e, &d->stores[k], "in && live");
-    }
-    rp__text_puts(e->out, "    }\n");
-    for (unsigned k = 0; stores && k < d->n_stores; k++)
-        if (!rp__dag_is_row(d, d->stores[k].axes) && rp__emit_vector_store(e, &d->stores[k])) {
-            const unsigned a = d->stores[k].access;
-            char to[48];
-            (void)snprintf(to, sizeof to, "a%u + o%u + x%ui", a, a, a);
-            rp__emit_gathered_store(e, &d->stores[k], k, c->vector, "in && live", to);
-        }
+    add_element_stores(e, stores, c->vector);
     rp__text_puts(e->out, "    }\n");
     for (unsigned k = 0; k < d->n_nodes; k++) e->early[k] = false;
 }
@@ -272,21 +278,7 @@ static void add_held_slot(const rp__emitter *e, unsigned phase, bool stores) {
     char lane[32];
     (void)snprintf(lane, sizeof lane, "w %% 4 * %u + j", vector);
     rp__emit_accumulation(e, phase, lane, "in");
-    for (unsigned k = 0; stores && k < d->n_stores; k++) {
-        if (rp__dag_is_row(d, d->stores[k].axes)) continue;
-        if (rp__emit_vector_store(e, &d->stores[k]))
-            rp__emit_gather(e, &d->stores[k], k);
-        else
-            rp__emit_store(e, &d->stores[k], "in && live");
-    }
-    rp__text_puts(e->out, "    }\n");
-    for (unsigned k = 0; stores && k < d->n_stores; k++)
-        if (!rp__dag_is_row(d, d->stores[k].axes) && rp__emit_vector_store(e, &d->stores[k])) {
-            const unsigned a = d->stores[k].access;
-            char to[48];
-            (void)snprintf(to, sizeof to, "a%u + o%u + x%ui", a, a, a);
-            rp__emit_gathered_store(e, &d->stores[k], k, vector, "in && live", to);
-        }
+    add_element_stores(e, stores, vector);
 }
 
 /* A phase of columns that are in registers: read once, whatever the number of phases. */
