@@ -130,6 +130,22 @@ static void expanded_rows(void **state) {
     expect(many, "special_i0e+mul;sum", "mul>sum:kernel-too-large");
 }
 
+/* Behind a reduction of one element, without an inner dim, every value is one of a row. */
+static void rows_of_one_element(void **state) {
+    (void)state;
+    static const char *const text = "graph \"f\" (%%0: f64[]) {\n"
+                                    "  %%1: i64[] = argmax(%%0) {dim = none, keepdim = false}\n"
+                                    "  %%2: f64[] = to_dtype(%%1) {dtype = f64, non_blocking = false, copy = false}\n"
+                                    "  %%3: f64[] = %s(%%2)\n"
+                                    "  return %%3\n"
+                                    "}\n";
+    char few[512], many[512];
+    (void)snprintf(few, sizeof few, text, "sin");
+    (void)snprintf(many, sizeof many, text, "i0");
+    expect(few, "argmax+to_dtype+sin", "");
+    expect(many, "argmax+to_dtype;i0", "to_dtype>i0:kernel-too-large");
+}
+
 static void different_rows(void **state) {
     (void)state;
     expect("graph \"f\" (%0: f32[4, 8]) {\n"
@@ -780,6 +796,7 @@ int main(void) {
         cmocka_unit_test(rows),
         cmocka_unit_test(scans),
         cmocka_unit_test(expanded_rows),
+        cmocka_unit_test(rows_of_one_element),
         cmocka_unit_test(different_rows),
         cmocka_unit_test(rows_and_columns),
         cmocka_unit_test(most_axes),

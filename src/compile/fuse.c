@@ -546,11 +546,15 @@ static bool varies_along_row(const rp__fusion *f, const uint32_t *members, uint3
 }
 
 /* Nodes of the DAG that are computed once a row, at most: those of members that no inner axis walks or that read nothing which varies along
-   a row, and of others what follows from their own reductions, or from such an operand: all but what varies and the result. */
+   a row, and of others what follows from their own reductions, or from such an operand: all but what varies and the result. A
+   reduction of single elements has rows without an inner axis, and then every value is a row's. */
 static uint32_t row_nodes(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
     uint32_t total = 0;
     uint64_t varying = 0; /* MAX_MEMBERS bits */
-    for (uint32_t k = 0; k < n && s->n_inner > 0; k++) {
+    bool rows_of_one = false;
+    for (uint32_t k = 0; k < n; k++) rows_of_one = rows_of_one || f->nodes[members[k]].combines;
+    if (s->n_inner == 0 && !rows_of_one) return 0;
+    for (uint32_t k = 0; k < n; k++) {
         const rp__axis_map *m = &s->node_map[k];
         const rp__fuse_node *fn = &f->nodes[members[k]];
         const rp__ir_node *node = &f->ir->nodes[fn->node];
