@@ -12,6 +12,7 @@ is not small, as a survey of other sizes.
 import argparse
 import ast
 import ctypes as C
+import functools
 import math
 import os
 import re
@@ -43,26 +44,31 @@ def tensor(word, device):
 
 
 class Work:
-    """name: row of ours; `aten=NAME` where PyTorch's differs."""
+    """name: row of ours; `aten=NAME` where PyTorch's differs, `torch=PATH` where it is a function of Python's."""
 
     def __init__(self, line, rows, device):
         words = re.findall(r"[^\s\[(]*(?:\[[^\]]*\]|\([^)]*\))?\S*", line)
         words = [w for w in words if w]
         self.row, self.named, self.tensors = rows[words[0]], {}, []
-        aten = words[0]
+        path = "ops.aten." + words[0]
         for word in words[1:]:
             if TENSOR.fullmatch(word):
                 self.tensors.append(tensor(word, device))
-            elif word.startswith("aten="):
-                aten = word[5:]
+            elif word.startswith(("aten=", "torch=")):
+                path = word.replace("aten=", "ops.aten.").replace("torch=", "")
             else:
                 name, value = word.split("=", 1)
                 self.named[name] = ast.literal_eval(value)
-        self.op = torch.ops.aten
-        for part in aten.split("."):
-            self.op = getattr(self.op, part)
-        self.many = any(p.tensor and p.many for p in self.row.params)
+        self.op = functools.reduce(getattr, path.split("."), torch)
+        ours = [p.name for p in self.row.params]
+        theirs = getattr(getattr(self.op, "default", self.op), "_schema", None)
+        names = [a.name for a in theirs.arguments] if theirs else ours
+        # One of another name in PyTorch stands at its place there.
+        self.renamed = {o: n for o, n in zip(ours, names) if o != n and o not in names and n not in ours}
         self.keep = []
+        unknown = set(self.named) - {p.name for p in self.row.params}
+        if unknown:
+            raise ValueError(f"no {', '.join(unknown)} in {self.row.schema}")
 
     def ours(self):
         """Tensors and attributes of the call."""
@@ -83,8 +89,14 @@ class Work:
         return tensors, attrs
 
     def theirs(self, tensors):
-        """PyTorch's schema says where keyword-only arguments stand; others go by their place."""
-        return self.op(list(tensors), **self.named) if self.many else self.op(*tensors, **self.named)
+        """By the names of parameters, which are PyTorch's."""
+        given, named = list(tensors), dict(self.named)
+        for p in self.row.params:
+            if p.tensor and given:
+                named[p.name], given = (given, []) if p.many else (given[0], given[1:])
+        for name in self.renamed:
+            named[self.renamed[name]] = named.pop(name)
+        return self.op(**named)
 
 
 def first_float(results):
