@@ -1,6 +1,7 @@
 /* See bert.h. */
 #include "bert.h"
 #include "attention.h"
+#include "scoped.h"
 
 #include <reprise_ops.h>
 
@@ -147,7 +148,10 @@ rp_tensor *bert_forward(const struct bert *b, rp_tensor *ids, rp_tensor *types, 
         rp_tensor *hidden = rp_add_scalar(rp_neg(rp_unsqueeze(rp_unsqueeze(mask, 1), 1)), rp_i64(1));
         bias = rp_mul_scalar(hidden, rp_f64(lowest(rp_dtype_of(mask))));
     }
-    for (size_t i = 0; i < b->n_layers; i++) x = layer_forward(b, &b->layers[i], x, bias);
+    for (size_t i = 0; i < b->n_layers; i++) {
+        rp_scope scope = rp_scope_begin();
+        x = scope_keep(scope, layer_forward(b, &b->layers[i], x, bias));
+    }
     return x;
 }
 

@@ -1,5 +1,6 @@
 /* See gpt2.h. */
 #include "gpt2.h"
+#include "scoped.h"
 
 #include <reprise_ops.h>
 
@@ -105,7 +106,10 @@ rp_tensor *gpt2_forward(const struct gpt2 *g, rp_tensor *ids, const struct kv_ca
                               : rp_slice(g->positions.weight, 0, 0, rp_sym_size(ids, 1), 1);
     rp_tensor *x = rp_add(rp_embedding_layer_forward(&g->words, ids), places);
     x = rp_dropout_layer_forward(&g->dropout, x);
-    for (size_t i = 0; i < g->n_layers; i++) x = layer_forward(g, i, x, cache);
+    for (size_t i = 0; i < g->n_layers; i++) {
+        rp_scope scope = rp_scope_begin();
+        x = scope_keep(scope, layer_forward(g, i, x, cache));
+    }
     return rp_linear(rp_layer_norm_layer_forward(&g->norm, x), g->words.weight);
 }
 

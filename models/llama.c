@@ -1,5 +1,6 @@
 /* See llama.h. */
 #include "llama.h"
+#include "scoped.h"
 
 #include <reprise_ops.h>
 
@@ -145,7 +146,10 @@ static rp_tensor *rows_of(rp_tensor *table, rp_tensor *ids, const struct kv_cach
 rp_tensor *llama_forward(const struct llama *l, rp_tensor *ids, const struct kv_cache *cache) {
     rp_tensor *x = rp_embedding_layer_forward(&l->words, ids);
     const struct rotation r = {rows_of(l->cosines, ids, cache, x), rows_of(l->sines, ids, cache, x)};
-    for (size_t i = 0; i < l->n_layers; i++) x = layer_forward(l, i, x, &r, cache);
+    for (size_t i = 0; i < l->n_layers; i++) {
+        rp_scope scope = rp_scope_begin();
+        x = scope_keep(scope, layer_forward(l, i, x, &r, cache));
+    }
     return rp_linear(norm(l, x, l->norm), l->head ? l->head : l->words.weight);
 }
 

@@ -1,5 +1,6 @@
 /* See resnet.h. */
 #include "resnet.h"
+#include "scoped.h"
 
 #include <reprise_ops.h>
 
@@ -105,7 +106,10 @@ static rp_tensor *block_forward(const struct resnet_block *b, rp_tensor *x) {
 rp_tensor *resnet_forward(const struct resnet *r, rp_tensor *x) {
     x = rp_relu(rp_batch_norm_layer_forward(&r->bn1, rp_conv2d_layer_forward(&r->conv1, x)));
     x = rp_max_pool2d(x, RP_DIMS(3, 3), RP_DIMS(2, 2), RP_DIMS(1, 1));
-    for (size_t i = 0; i < r->n_blocks; i++) x = block_forward(&r->blocks[i], x);
+    for (size_t i = 0; i < r->n_blocks; i++) {
+        rp_scope scope = rp_scope_begin();
+        x = scope_keep(scope, block_forward(&r->blocks[i], x));
+    }
     return rp_linear_layer_forward(&r->fc, rp_mean(x, RP_DIMS(-2, -1)));
 }
 

@@ -1,6 +1,7 @@
 /* See vit.h. */
 #include "vit.h"
 #include "attention.h"
+#include "scoped.h"
 
 #include <reprise_ops.h>
 
@@ -136,7 +137,10 @@ rp_tensor *vit_forward(const struct vit *v, rp_tensor *x) {
     x = rp_transpose(rp_flatten(rp_conv2d_layer_forward(&v->patches, x), 2, 3), 1, 2); /* (batch, patches, hidden) */
     rp_tensor *token = rp_expand(v->class_token, RP_DIMS(rp_sym_size(x, 0), -1, -1));
     x = rp_add(rp_cat(RP_TENSORS(token, x), 1), v->positions);
-    for (size_t i = 0; i < v->n_layers; i++) x = layer_forward(v, &v->layers[i], x);
+    for (size_t i = 0; i < v->n_layers; i++) {
+        rp_scope scope = rp_scope_begin();
+        x = scope_keep(scope, layer_forward(v, &v->layers[i], x));
+    }
     return rp_linear_layer_forward(&v->head, rp_select(rp_layer_norm_layer_forward(&v->norm, x), 1, 0));
 }
 
