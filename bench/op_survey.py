@@ -28,7 +28,7 @@ import torch  # noqa: E402
 TYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "u8": "uint8",
          "bool": "bool"}
 TENSOR = re.compile(r"(f32|f64|f16|bf16|i64|i32|u8|bool)\[([\d,]*)\](?:<(\d+))?(\+?)(cl)?")
-SECONDS = 0.06
+SECONDS = 0.04
 
 
 def tensor(word, device):
@@ -206,16 +206,19 @@ def peer(work, tangent, cuda):
         return once, once()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        for _ in range(2):
-            once()
-    torch.cuda.synchronize()
-    try:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = once()
-    except RuntimeError:  # waits for the device, say: eagerly
+        once()
         torch.cuda.synchronize()
-        return once, once()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            once()
+        except RuntimeError:  # waits for the device: no graph can have it
+            return once, once()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = once()
     graph.replay()
     return graph.replay, result
 
