@@ -251,9 +251,9 @@ static void add_offset(const rp__emitter *e, unsigned a) {
     if (e->columns > 1)
         rp__text_add(e->out, " + j * (%s)p.w[%u]", rp__emit_index_type(e),
                      rp__emit_stride_word(e, a, e->c->n_outer - 1u));
-    if (e->c->broadcast & bit || e->c->n_inner == 0) return;
+    if ((e->c->broadcast | e->c->unmoved) & bit || e->c->n_inner == 0) return;
     if (e->c->n_inner == 1) {
-        if ((e->c->unit & bit) && e->columns == 1)
+        if ((e->c->unit & bit) && e->columns == 1 && e->c->template_ != RP__CUDA_SHORT)
             rp__text_puts(e->out, " + i");
         else
             rp__text_add(e->out, " + i * (%s)p.w[%u]", rp__emit_index_type(e),
@@ -293,6 +293,42 @@ void rp__emit_early_load(const rp__emitter *e, unsigned node, const char *guard)
     rp__text_puts(e->out, "];\n");
 }
 
+/* t: how far along dim of memory window k lies, before it is divided. */
+static void add_window_distance(const rp__emitter *e, unsigned k, bool element) {
+    const char *index = rp__emit_index_type(e);
+    const uint32_t w = e->words.window + k * (4 + e->n_dims);
+    const bool rows = rp__emit_is_rows(e->c);
+    rp__text_add(e->out, "{ const %s t = 0", index);
+    for (unsigned d = 0; d < (rows ? e->c->n_outer : e->n_dims); d++)
+        rp__text_add(e->out, " + d%u * (%s)p.w[%u]", d, index, w + 4 + d);
+    for (unsigned d = 0; rows && element && d < e->c->n_inner; d++) {
+        rp__text_puts(e->out, " + i");
+        if (e->c->n_inner > 1) rp__text_add(e->out, "%u", d);
+        rp__text_add(e->out, " * (%s)p.w[%u]", index, w + 4 + e->c->n_outer + d);
+    }
+    rp__text_add(e->out, " - (%s)p.w[%u]; ", index, w + 2);
+}
+
+/* The same with the constants of a class. */
+static void add_known_distance(const rp__emitter *e, const rp__cuda_window *x, uint32_t w, bool element) {
+    const char *index = rp__emit_index_type(e);
+    rp__text_add(e->out, "{ const %s t = 0", index);
+    for (unsigned d = 0; d < e->c->n_outer; d++) {
+        if (!(x->outer >> d & 1)) continue;
+        if (d + 1u == e->c->n_outer)
+            rp__text_add(e->out, " + d%u * (%d)", d, x->along);
+        else
+            rp__text_add(e->out, " + d%u * (%s)p.w[%u]", d, index, w + 4 + d);
+    }
+    for (unsigned d = 0; element && d < e->c->n_inner; d++) {
+        if (x->inner[d] == 0) continue;
+        rp__text_puts(e->out, " + i");
+        if (e->c->n_inner > 1) rp__text_add(e->out, "%u", d);
+        rp__text_add(e->out, " * (%d)", x->inner[d]);
+    }
+    rp__text_add(e->out, " - (%d); ", x->pad);
+}
+
 /* An access with windows: f is the offset of the place and here, which `guard` (NULL: 1) begins, whether it is inside. element: the
  * loop walks inner dims too. */
 static void add_windows(const rp__emitter *e, unsigned access, const char *guard, bool element) {
@@ -303,22 +339,30 @@ static void add_windows(const rp__emitter *e, unsigned access, const char *guard
     add_offset(e, access);
     rp__text_add(e->out, "; int here = %s; ", guard ? guard : "1");
     for (unsigned k = first; k < first + e->dag->accesses[access].windows; k++) {
-        const uint32_t w = e->words.window + k * (4 + e->n_dims);
-        const bool rows = rp__emit_is_rows(e->c);
-        rp__text_add(e->out, "{ const %s t = 0", index);
-        for (unsigned d = 0; d < (rows ? e->c->n_outer : e->n_dims); d++)
-            rp__text_add(e->out, " + d%u * (%s)p.w[%u]", d, index, w + 4 + d);
-        for (unsigned d = 0; rows && element && d < e->c->n_inner; d++) {
-            rp__text_puts(e->out, " + i");
-            if (e->c->n_inner > 1) rp__text_add(e->out, "%u", d);
-            rp__text_add(e->out, " * (%s)p.w[%u]", index, w + 4 + e->c->n_outer + d);
-        }
-        rp__text_add(e->out, " - (%s)p.w[%u], by = (%s)p.w[%u], q = by == 1 ? t : t / by; ", index, w + 2, index,
-                     w + 3);
-        rp__text_add(e->out, "here = here && q * by == t && (%s)q < (%s)p.w[%u]; f += q * (%s)p.w[%u]; } ", u, u, w,
-                     index, w + 1);
+        const rp__cuda_window *x = &e->c->windows[k];
+        const unsigned each = 4 + e->n_dims;
+        /* windows that are alike read the same words, so that what they come to is computed once */
+        const uint32_t own = e->words.window + k * each,
+                       w = e->c->template_ == RP__CUDA_SHORT ? e->words.window + x->like * each : own;
+        const int by = e->c->template_ == RP__CUDA_SHORT && x->known ? x->divisor : 0;
+        if (by)
+            add_known_distance(e, x, w, element);
+        else
+            add_window_distance(e, k, element);
+        if (by == 1)
+            rp__text_add(e->out, "const %s q = t; ", index);
+        else if (by && (by & (by - 1)) == 0) /* of what is below 0 either way is outside */
+            rp__text_add(e->out, "const %s q = t / %d; here = here && (t & %d) == 0; ", index, by, by - 1);
+        else if (by)
+            rp__text_add(e->out, "const %s q = t / %d; here = here && q * %d == t; ", index, by, by);
+        else
+            rp__text_add(e->out, "const %s by = (%s)p.w[%u], q = by == 1 ? t : t / by; here = here && q * by == t; ",
+                         index, index, w + 3);
+        rp__text_add(e->out, "here = here && (%s)q < (%s)p.w[%u]; f += q * (%s)p.w[%u]; } ", u, u, w, index, own + 1);
     }
 }
+
+void rp__emit_place(const rp__emitter *e, unsigned access) { add_windows(e, access, NULL, true); }
 
 static void add_load(const rp__emitter *e, const rp__node *n, const char *guard, bool element) {
     char t[64];
