@@ -43,9 +43,9 @@ typedef struct rp__cuda_window {
     uint8_t like;  /* the first window that is at the same places everywhere */
     uint8_t known; /* whether what follows is filled in: it is small */
     int8_t divisor, pad;
-    int8_t along;    /* factor of the last outer dim */
+    int8_t factor;   /* of outer dim `outer`, the one that has a factor */
     int8_t inner[3]; /* factors of the inner dims */
-    uint16_t outer;  /* bit d: outer dim d has a factor */
+    uint8_t outer;
 } rp__cuda_window;
 
 /* All that the source depends on besides the DAG. Compared and hashed as bytes: zero it first. */

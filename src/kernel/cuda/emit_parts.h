@@ -185,6 +185,10 @@ void rp__emit_ragged_late(const rp__emitter *e, unsigned phase, unsigned span);
 void rp__emit_ragged_accumulation(const rp__emitter *e, unsigned phase, const char *lane);
 void rp__emit_ragged_lanes(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, unsigned slots);
 
+/* ---- emit_short.c */
+/* What the windows of outer dim d divide its places by; 1: more than one number, or too large a one. */
+unsigned rp__emit_divided(const rp__emitter *e, unsigned d);
+
 /* ---- kernels */
 bool rp__emit_loads_early(const rp__emitter *e); /* of emit_point.c: it changes how values are named */
 void rp__emit_pointwise(const rp__emitter *e, const char *name);

@@ -51,12 +51,50 @@ static void add_first_row(const rp__emitter *e) {
     }
 }
 
+/* What windows divide by along outer dim d, if it is one small number for all of them; else 1. Place d<dim> is that times h<dim>, and
+ * m<dim>: what is left is a constant of each copy of the text, and so is whether an element is inside. Of the last dim the places of a
+ * thread are such copies, where the vector is a multiple. */
+unsigned rp__emit_divided(const rp__emitter *e, unsigned d) {
+    enum { MOST = 4 };
+    int by = 1;
+    for (unsigned k = 0; k < e->dag->n_windows; k++) {
+        const rp__cuda_window *x = &e->c->windows[k];
+        if (!x->known || x->factor == 0 || x->outer != d || x->divisor == 1) continue;
+        if (x->divisor > MOST || (by > 1 && x->divisor != by)) return 1;
+        by = x->divisor;
+    }
+    return d + 1u == e->c->n_outer && e->c->vector % (unsigned)by ? 1 : (unsigned)by;
+}
+
+/* Opens a copy of the text for each m<dim>, of which a thread runs one. */
+static unsigned add_copies(const rp__emitter *e) {
+    unsigned opened = 0;
+    for (unsigned d = 0; d < e->c->n_outer; d++) {
+        const unsigned by = rp__emit_divided(e, d);
+        if (by == 1) continue;
+        rp__text_add(e->out, "    const %s h%u = b%u / %u;\n", rp__emit_index_type(e), d, d, by);
+        if (d + 1u == e->c->n_outer) continue;
+        rp__text_add(
+            e->out,
+            "    _Pragma(\"unroll\") for (int m%u = 0; m%u < %u; m%u++) { if (b%u - h%u * %u != m%u) continue;\n", d, d,
+            by, d, d, d, by, d);
+        opened++;
+    }
+    return opened;
+}
+
 /* Indices d<dim> and offsets of row j of the thread. */
 static void add_row_place(const rp__emitter *e, const char *j) {
     const char *index = rp__emit_index_type(e);
-    for (unsigned d = 0; d < e->c->n_outer; d++)
-        rp__text_add(e->out, "    const %s d%u = b%u%s%s;\n", index, d, d, d + 1u == e->c->n_outer ? " + " : "",
-                     d + 1u == e->c->n_outer ? j : "");
+    for (unsigned d = 0; d < e->c->n_outer; d++) {
+        const bool last = d + 1u == e->c->n_outer;
+        rp__text_add(e->out, "    const %s d%u = b%u%s%s;\n", index, d, d, last ? " + " : "", last ? j : "");
+        if (last && rp__emit_divided(e, d) > 1)
+            rp__text_add(e->out, "    const int m%u = %s %% %u; const %s h%u_ = h%u + %s / %u;\n", d, j,
+                         rp__emit_divided(e, d), index, d, d, j, rp__emit_divided(e, d));
+        else if (rp__emit_divided(e, d) > 1)
+            rp__text_add(e->out, "    const %s h%u_ = h%u;\n", index, d, d);
+    }
     rp__emit_access_offsets(e, "d", 0, e->c->n_outer);
 }
 
@@ -192,6 +230,7 @@ void rp__emit_short(const rp__emitter *e, const char *name) {
     rp__emit_rows_start(e, false);
     add_first_row(e);
     find_still(e);
+    const unsigned opened = add_copies(e);
     rp__text_puts(e->out, "    {\n");
     add_row_place(e, "0");
     for (unsigned k = 0; k < d->n_nodes; k++)
@@ -216,5 +255,7 @@ void rp__emit_short(const rp__emitter *e, const char *name) {
         (void)snprintf(at, sizeof at, "a%u + o%u", d->stores[k].access, d->stores[k].access);
         rp__emit_gathered_store(e, &d->stores[k], k, vector, "1", at);
     }
-    rp__text_puts(e->out, "    }\n}\n");
+    rp__text_puts(e->out, "    }\n");
+    for (unsigned k = 0; k < opened; k++) rp__text_puts(e->out, "    }\n");
+    rp__text_puts(e->out, "}\n");
 }

@@ -293,8 +293,8 @@ void rp__emit_early_load(const rp__emitter *e, unsigned node, const char *guard)
     rp__text_puts(e->out, "];\n");
 }
 
-/* t: how far along dim of memory window k lies, before it is divided. */
-static void add_window_distance(const rp__emitter *e, unsigned k, bool element) {
+/* q, the place along window k, and here. */
+static void add_window_place(const rp__emitter *e, unsigned k, bool element) {
     const char *index = rp__emit_index_type(e);
     const uint32_t w = e->words.window + k * (4 + e->n_dims);
     const bool rows = rp__emit_is_rows(e->c);
@@ -306,27 +306,39 @@ static void add_window_distance(const rp__emitter *e, unsigned k, bool element) 
         if (e->c->n_inner > 1) rp__text_add(e->out, "%u", d);
         rp__text_add(e->out, " * (%s)p.w[%u]", index, w + 4 + e->c->n_outer + d);
     }
-    rp__text_add(e->out, " - (%s)p.w[%u]; ", index, w + 2);
+    rp__text_add(e->out, " - (%s)p.w[%u], by = (%s)p.w[%u], q = by == 1 ? t : t / by; here = here && q * by == t; ",
+                 index, w + 2, index, w + 3);
 }
 
-/* The same with the constants of a class. */
-static void add_known_distance(const rp__emitter *e, const rp__cuda_window *x, uint32_t w, bool element) {
-    const char *index = rp__emit_index_type(e);
-    rp__text_add(e->out, "{ const %s t = 0", index);
-    for (unsigned d = 0; d < e->c->n_outer; d++) {
-        if (!(x->outer >> d & 1)) continue;
-        if (d + 1u == e->c->n_outer)
-            rp__text_add(e->out, " + d%u * (%d)", d, x->along);
-        else
-            rp__text_add(e->out, " + d%u * (%s)p.w[%u]", d, index, w + 4 + d);
-    }
+/* How far an element lies from its row, by the constants of a class. */
+static void add_known_steps(const rp__emitter *e, const rp__cuda_window *x, bool element) {
     for (unsigned d = 0; element && d < e->c->n_inner; d++) {
         if (x->inner[d] == 0) continue;
         rp__text_puts(e->out, " + i");
         if (e->c->n_inner > 1) rp__text_add(e->out, "%u", d);
         rp__text_add(e->out, " * (%d)", x->inner[d]);
     }
-    rp__text_add(e->out, " - (%d); ", x->pad);
+    rp__text_add(e->out, " - (%d)", x->pad);
+}
+
+/* q, the place along window k, and here. */
+static void add_known_place(const rp__emitter *e, const rp__cuda_window *x, bool element) {
+    const char *index = rp__emit_index_type(e);
+    const unsigned by = (unsigned)x->divisor;
+    if (by > 1 && x->factor && rp__emit_divided(e, x->outer) == by) {
+        rp__text_add(e->out, "{ const %s left = m%u * (%d)", index, x->outer, x->factor);
+        add_known_steps(e, x, element);
+        rp__text_add(e->out, ", q = h%u_ * (%d) + left / %u; here = here && left %% %u == 0; ", x->outer, x->factor, by,
+                     by);
+        return;
+    }
+    rp__text_add(e->out, "{ const %s t = 0", index);
+    if (x->factor) rp__text_add(e->out, " + d%u * (%d)", x->outer, x->factor);
+    add_known_steps(e, x, element);
+    if (by == 1)
+        rp__text_puts(e->out, ", q = t; ");
+    else
+        rp__text_add(e->out, ", q = t / %u; here = here && q * %u == t; ", by, by);
 }
 
 /* An access with windows: f is the offset of the place and here, which `guard` (NULL: 1) begins, whether it is inside. element: the
@@ -344,20 +356,10 @@ static void add_windows(const rp__emitter *e, unsigned access, const char *guard
         /* windows that are alike read the same words, so that what they come to is computed once */
         const uint32_t own = e->words.window + k * each,
                        w = e->c->template_ == RP__CUDA_SHORT ? e->words.window + x->like * each : own;
-        const int by = e->c->template_ == RP__CUDA_SHORT && x->known ? x->divisor : 0;
-        if (by)
-            add_known_distance(e, x, w, element);
+        if (e->c->template_ == RP__CUDA_SHORT && x->known)
+            add_known_place(e, x, element);
         else
-            add_window_distance(e, k, element);
-        if (by == 1)
-            rp__text_add(e->out, "const %s q = t; ", index);
-        else if (by && (by & (by - 1)) == 0) /* of what is below 0 either way is outside */
-            rp__text_add(e->out, "const %s q = t / %d; here = here && (t & %d) == 0; ", index, by, by - 1);
-        else if (by)
-            rp__text_add(e->out, "const %s q = t / %d; here = here && q * %d == t; ", index, by, by);
-        else
-            rp__text_add(e->out, "const %s by = (%s)p.w[%u], q = by == 1 ? t : t / by; here = here && q * by == t; ",
-                         index, index, w + 3);
+            add_window_place(e, k, element);
         rp__text_add(e->out, "here = here && (%s)q < (%s)p.w[%u]; f += q * (%s)p.w[%u]; } ", u, u, w, index, own + 1);
     }
 }

@@ -8,11 +8,10 @@
 
 enum {
     MOST = 64,      /* elements of a row */
-    FEW = 32,       /* of one without windows */
+    FEW = 32,       /* of one that lies in lines */
     WORDS = 72,     /* registers for elements that are loaded in vectors */
     TEXT = 6000,    /* nodes of the unrolled text */
-    READ = 16,      /* bytes of a vector that is read */
-    WRITTEN = 32,   /* of one that is written */
+    BYTES = 32,     /* of a vector */
     NEAR = 8,       /* bytes between what two threads read of a window, where it is read element by element */
     NEAR_PART = 16, /* the same where a window divides, so that most of them read nothing */
     THREADS = 512   /* a multiprocessor */
@@ -97,11 +96,9 @@ static bool lies_along(const rp__dag *dag, const rp__space *s, const rp__space_a
 static bool is_worth_it(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                         const rp__cuda_class *c, unsigned fast) {
     const int64_t r = product(s->extent + c->n_outer, c->n_inner), rows = product(s->extent, c->n_outer);
-    if (dag->n_windows) return true;
-    if (r > FEW) return false;
-    if (computes_places(dag)) return true;
-    /* what has no windows lies in lines: a thread a row, where rows are neighbours and enough of them */
-    return r > 1 && rows >= (int64_t)THREADS * d->multiprocessors &&
+    if (dag->n_windows || computes_places(dag)) return true;
+    /* what lies in lines: a thread a row, where rows are neighbours and enough of them */
+    return r > 1 && r <= FEW && rows >= (int64_t)THREADS * d->multiprocessors &&
            lies_along(dag, s, a, fast, c->n_outer + c->n_inner - 1u);
 }
 
@@ -141,11 +138,23 @@ static int64_t distance(const rp__dag *dag, const rp__space *s, const rp__space_
     return step * (int64_t)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
 }
 
+/* Elements of a row that windows which divide leave, about. */
+static int64_t elements_left(const rp__dag *dag, const rp__space *s, const rp__cuda_class *c) {
+    int64_t left = 1;
+    for (unsigned d = c->n_outer; d < (unsigned)c->n_outer + c->n_inner; d++) {
+        int64_t by = 1;
+        for (unsigned k = 0; k < dag->n_windows; k++)
+            if (s->windows[k].factor[d] != 0 && s->windows[k].divisor > by) by = s->windows[k].divisor;
+        left *= (s->extent[d] + by - 1) / by;
+    }
+    return left;
+}
+
 /* Fills what depends on the vector. False: rows do not go together so. */
 static bool set_vector(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned vector,
                        rp__cuda_class *c) {
     const unsigned fast = c->n_outer - 1u;
-    const int64_t r = product(s->extent + c->n_outer, c->n_inner);
+    const int64_t r = product(s->extent + c->n_outer, c->n_inner), left = elements_left(dag, s, c);
     int64_t words = 0;
     c->vector = (uint8_t)vector;
     c->unit = c->gathered = 0;
@@ -156,9 +165,9 @@ static bool set_vector(const rp__dag *dag, const rp__space *s, const rp__space_a
         const bool element = is_element(dag, k), written = dag->accesses[k].kind != RP__ACCESS_READ;
         if (!moves_in_memory(dag, k) || (c->staged_unit >> k & 1)) continue;
         if ((element || written) && is_unit(dag, s, a, k, fast, vector)) {
-            if (bytes > (written ? WRITTEN : READ)) return false;
+            if (bytes > BYTES) return false;
             c->unit |= UINT64_C(1) << k;
-            words += element ? r * (bytes + 3) / 4 : 0;
+            words += element ? left * (bytes + 3) / 4 : 0;
             continue;
         }
         bool divides = false;
@@ -180,17 +189,19 @@ static bool is_small(int64_t x) { return x >= -127 && x <= 127; }
 
 static rp__cuda_window constants(const rp__space_window *w, const rp__cuda_class *c) {
     rp__cuda_window x;
+    unsigned outer = 0, n = 0;
     memset(&x, 0, sizeof x);
-    bool known = is_small(w->divisor) && w->divisor > 0 && is_small(w->pad) && is_small(w->factor[c->n_outer - 1]);
+    for (unsigned d = 0; d < c->n_outer; d++)
+        if (w->factor[d] != 0) outer = d, n++;
+    bool known = n <= 1 && is_small(w->divisor) && w->divisor > 0 && is_small(w->pad) && is_small(w->factor[outer]);
     for (unsigned d = 0; d < c->n_inner; d++) known = known && is_small(w->factor[c->n_outer + d]);
     if (!known) return x;
     x.known = 1;
     x.divisor = (int8_t)w->divisor;
     x.pad = (int8_t)w->pad;
-    x.along = (int8_t)w->factor[c->n_outer - 1];
+    x.outer = (uint8_t)outer;
+    x.factor = (int8_t)w->factor[outer];
     for (unsigned d = 0; d < c->n_inner; d++) x.inner[d] = (int8_t)w->factor[c->n_outer + d];
-    for (unsigned d = 0; d < c->n_outer; d++)
-        if (w->factor[d] != 0) x.outer = (uint16_t)(x.outer | 1u << d);
     return x;
 }
 
