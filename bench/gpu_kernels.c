@@ -28,6 +28,11 @@ static rp_tensor *of(const struct work *w, const int64_t *size, size_t n) {
     return rp_to_dtype(rp_randn(size, n), w->dtype);
 }
 
+/* The same sizes, channels innermost. */
+static rp_tensor *channels_last(rp_tensor *x) {
+    return rp_permute(rp_contiguous(rp_permute(x, RP_DIMS(0, 2, 3, 1))), RP_DIMS(0, 3, 1, 2));
+}
+
 /* Spatial dims of a kind of works; where the numbers of its kernel stand: kernel, step, padding, groups. */
 static int spatial_of(const char *kind) { return !strcmp(kind, "conv1d") ? 1 : !strcmp(kind, "conv3d") ? 3 : 2; }
 
@@ -58,6 +63,18 @@ static rp_tensor *normed(const struct work *w, rp_tensor *const *in) {
     return rp_softmax(x, !strncmp(w->kind, "softmax1", 8) ? 1 : -1);
 }
 
+/* Batch, channels, height, width, kernel, step, padding, channels_last; of an adaptive one the size of its result, 0, 0, channels_last. */
+static bool is_pool(const struct work *w) { return strstr(w->kind, "pool"); }
+static rp_tensor *pooled(const struct work *w, rp_tensor *x) {
+    const int64_t kernel[2] = {w->n[4], w->n[4]}, step[2] = {w->n[5], w->n[5]}, padding[2] = {w->n[6], w->n[6]};
+    if (!strncmp(w->kind, "maxpool", 7)) return rp_max_pool2d(x, kernel, 2, step, 2, padding, 2);
+    if (!strncmp(w->kind, "avgpool", 7)) return rp_avg_pool2d(x, kernel, 2, step, 2, padding, 2);
+    return rp_adaptive_avg_pool2d(x, kernel, 2);
+}
+static int64_t pooled_side(const struct work *w, int64_t side) {
+    return w->n[5] ? (side + 2 * w->n[6] - w->n[4]) / w->n[5] + 1 : w->n[4];
+}
+
 /* Batch, heads, heads of keys, queries, keys, features, causal. */
 static rp_tensor *attention(const struct work *w, rp_tensor *const *in) {
     return rp_scaled_dot_product_attention(
@@ -70,7 +87,7 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
     const char *k = w->kind;
     rp_tensor *x = in[0];
     if (is_gradient(w)) {
-        rp_tensor *y = normed(w, in);
+        rp_tensor *y = is_pool(w) ? pooled(w, x) : normed(w, in);
         rp_grad(&y, 1, in, n_in - 1, &in[n_in - 1], NULL, out);
         return;
     }
@@ -96,9 +113,7 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
     if (!strcmp(k, "embedding")) out[0] = rp_embedding(x, in[1]);
     if (!strcmp(k, "pick")) out[0] = rp_index_select(x, 0, in[1]);
     if (!strcmp(k, "cumsum")) out[0] = rp_cumsum(x, w->n[2]);
-    if (!strcmp(k, "maxpool"))
-        out[0] = rp_max_pool2d(x, RP_DIMS(w->n[4], w->n[4]), RP_DIMS(w->n[5], w->n[5]), RP_DIMS(w->n[6], w->n[6]));
-    if (!strcmp(k, "avgpool")) out[0] = rp_avg_pool2d(x, RP_DIMS(w->n[4], w->n[4]), RP_DIMS(w->n[5], w->n[5]));
+    if (is_pool(w)) out[0] = pooled(w, x);
     if (!strcmp(k, "adam")) {
         rp_optimizer_step(w->adam);
         out[0] = x;
@@ -158,9 +173,12 @@ static size_t inputs(struct work *w, rp_tensor **in) {
         in[1] = rp_randint(0, n[0], RP_DIMS(n[2]));
         count = 2;
         w->bytes = 2.0 * (double)(n[2] * n[1]) * size;
-    } else if (!strcmp(k, "maxpool") || !strcmp(k, "avgpool")) {
+    } else if (is_pool(w)) {
+        const int64_t h = pooled_side(w, n[2]), v = pooled_side(w, n[3]);
         in[0] = of(w, RP_DIMS(n[0], n[1], n[2], n[3]));
-        w->bytes = (double)(n[0] * n[1] * n[2] * n[3]) * size * (1.0 + 1.0 / (double)(n[5] * n[5]));
+        if (is_gradient(w)) in[count++] = of(w, RP_DIMS(n[0], n[1], h, v));
+        for (size_t i = 0; i < count && n[7]; i++) in[i] = channels_last(in[i]);
+        w->bytes = (double)(n[0] * n[1]) * (double)(n[2] * n[3] + h * v) * size * (is_gradient(w) ? 2 : 1);
     } else if (!strcmp(k, "adam")) {
         in[0] = of(w, RP_DIMS(n[0]));
         rp_set_requires_grad(in[0], true);
@@ -194,8 +212,7 @@ static size_t inputs(struct work *w, rp_tensor **in) {
         in[0] = of(w, RP_DIMS(n[0], n[1], n[2], n[3]));
         in[1] = of(w, RP_DIMS(n[4], n[1] / n[8], n[5], n[5]));
         in[2] = of(w, RP_DIMS(n[0], n[4], h, v));
-        for (int i = 0; i < 3 && n[9]; i++) /* the same sizes, channels innermost */
-            in[i] = rp_permute(rp_contiguous(rp_permute(in[i], RP_DIMS(0, 2, 3, 1))), RP_DIMS(0, 3, 1, 2));
+        for (int i = 0; i < 3 && n[9]; i++) in[i] = channels_last(in[i]);
         for (int i = 0; i < 2 && k[4]; i++) rp_set_requires_grad(in[i], i == (k[4] == 'w'));
         count = k[4] ? 3 : 2;
         w->flops = 2.0 * (double)(n[0] * n[4] * h * v) * (double)(n[1] / n[8] * n[5] * n[5]);

@@ -24,7 +24,12 @@ def make(torch, kind, dtype, n, device="cuda"):
     def gradient(of, *args):
         given = torch.randn_like(of(*args))
         args = tuple(a.requires_grad_() for a in args)
-        return lambda *x: torch.autograd.grad(of(*x[:-1]), x[:-1], x[-1]), (*args, given)
+
+        def both(*x):
+            with torch.enable_grad():
+                return torch.autograd.grad(of(*x[:-1]), x[:-1], x[-1])
+
+        return both, (*args, given)
 
     base = kind.removesuffix("grad")
     norms = {
@@ -69,10 +74,16 @@ def make(torch, kind, dtype, n, device="cuda"):
         return lambda t, i: f.embedding(i, t), (table, places)
     if kind == "cumsum":
         return lambda x: x.cumsum(n[2]), (new(n[0], n[1]),)
-    if kind == "maxpool":
-        return lambda x: f.max_pool2d(x, n[4], n[5], n[6]), (new(*n[:4]),)
-    if kind == "avgpool":
-        return lambda x: f.avg_pool2d(x, n[4], n[5]), (new(*n[:4]),)
+    if "pool" in kind:
+        x, last = new(*n[:4]), len(n) > 7 and n[7]
+        pools = {
+            "maxpool": lambda x: f.max_pool2d(x, n[4], n[5], n[6]),
+            "avgpool": lambda x: f.avg_pool2d(x, n[4], n[5], n[6]),
+            "adaptivepool": lambda x: f.adaptive_avg_pool2d(x, n[4]),
+        }
+        if last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return gradient(pools[base], x) if kind != base else (pools[base], (x,))
     if kind == "adam":
         x = torch.nn.Parameter(new(n[0]))
         x.grad = new(n[0])

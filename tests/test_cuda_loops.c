@@ -857,6 +857,161 @@ static void test_windows(void **state) {
     }
 }
 
+/* ---- short rows: a thread has whole ones ---- */
+
+/* The same bits from threads that have a row each, or several, as from threads that share one. */
+static void same_short(problem *p, const char *what, unsigned number) {
+    rp__device *d = rp__device_get(rp_cuda(0));
+    assert_non_null(d);
+    const int multiprocessors = d->multiprocessors;
+    unsigned char *shared[MOST], *alone[MOST];
+    make_room(p, shared);
+    make_room(p, alone);
+    p->how.flat = 1;
+    run(rp_cuda(0), p, shared);
+    p->how.flat = 0;
+    one_multiprocessor(d); /* which few rows fill: vectors */
+    for (p->how.narrow = 0; p->how.narrow < 4; p->how.narrow++) {
+        if (p->how.narrow % 2 && !test_cuda_is_real()) continue;
+        wanted_text = "rp_short_";
+        run(rp_cuda(0), p, alone);
+        wanted_text = NULL;
+        for (unsigned k = 0; k < p->dag->n_accesses; k++)
+            if (p->dag->accesses[k].kind == RP__ACCESS_WRITE &&
+                memcmp(shared[k], alone[k], (size_t)p->operands[k].elements * element_bytes(p, k)) != 0)
+                fail_msg("%s %u, operand %u, narrow %u: other bits", what, number, k, p->how.narrow);
+    }
+    d->multiprocessors = multiprocessors;
+    p->how.narrow = 0;
+    free_room(p, shared);
+    free_room(p, alone);
+}
+
+/* The largest of a window and the least number among those that are it, and a sum. */
+static rp__dag *window_dag(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    const rp_dtype compute = rp__dtype_is_narrow(dtype) ? RP_F32 : dtype;
+    const uint16_t from = rp__dag_access_windows(b, RP__ACCESS_READ, dtype, RP__ELEMENTS, 2);
+    const uint16_t numbers = rp__dag_access_windows(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS, 2);
+    rp__val x = rp__dag_load(b, from, NONE, NONE), in = rp__dag_inside(b, from);
+    rp__val least = rp__dag_op(b, RP__WHERE, in, x, rp__dag_const(b, compute, test_f(-INFINITY)));
+    rp__val most = rp__dag_reduce(b, RP__REDUCE_MAX, least, RP__ALONG_ROW);
+    rp__val place = rp__dag_op(b, RP__WHERE, op2(b, RP__AND, in, op2(b, RP__EQ, x, most)), rp__dag_iota(b, numbers),
+                               rp__dag_const(b, RP_I64, test_i(INT64_MAX)));
+    store_new(b, dtype, most, true);
+    store_new(b, RP_I64, rp__dag_reduce(b, RP__REDUCE_MIN, place, RP__ALONG_ROW), true);
+    store_new(b, dtype, rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW), true);
+    return rp__dag_finish(b);
+}
+
+typedef struct window_case {
+    int64_t channels, in, out, kernel, factor, step, pad, divisor; /* the same along both dims of the plane */
+} window_case;
+
+/* Planes of 2 images; elements of channels lie side by side (last), or those of a line do. */
+static void set_case(problem *p, const window_case *w, bool last) {
+    const int64_t plane = w->in * w->in, image = w->channels * plane;
+    const int64_t across = last ? w->channels : 1, down = w->in * across, channel = last ? 1 : plane;
+    p->n_outer = 4;
+    p->n_inner = 2;
+    memcpy(p->extent, (int64_t[6]){2, w->channels, w->out, w->out, w->kernel, w->kernel}, 6 * sizeof *p->extent);
+    p->operands[0] = (operand){.elements = 2 * image, .stride = {image, channel}};
+    p->operands[1] = (operand){0};
+    for (unsigned k = 2; k < 5; k++) {
+        static const unsigned channels_last[4] = {0, 2, 3, 1}, plain[4] = {0, 1, 2, 3};
+        set_order(p, k, last ? channels_last : plain, 4, 0);
+    }
+    for (unsigned k = 0; k < 4; k++) {
+        const int64_t stride = k == 0 ? down : k == 1 ? across : k == 2 ? w->in : 1;
+        p->windows[k] = (rp__space_window){.size = w->in, .stride = stride, .pad = w->pad, .divisor = w->divisor};
+        p->windows[k].factor[2 + k % 2] = w->factor;
+        p->windows[k].factor[4 + k % 2] = w->step;
+    }
+}
+
+static void test_short_windows(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_F16, RP_F64, RP_BF16};
+    static const window_case cases[] = {
+        {8, 16, 8, 2, 2, 1, 0, 1},  {8, 15, 8, 3, 2, 1, 1, 1},      {3, 17, 17, 3, 1, 1, 1, 1},
+        {16, 12, 6, 3, 2, 2, 2, 1}, {8, 8, 16, 2, 1, -1, 0, 2},     {8, 8, 15, 3, 1, -1, -1, 2},
+        {6, 6, 18, 3, 1, -1, 0, 3}, {4, 9, 20, 5, 1, -2, -2, 2},    {24, 7, 7, 7, 1, 1, 3, 1},
+        {5, 40, 4, 8, 8, 1, 0, 1},  {2, 300, 3, 2, 140, 5, -129, 1}};
+    (void)state;
+    for (unsigned t = 0; t < 4; t++)
+        for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++)
+            for (unsigned last = 0; last < 2; last++) {
+                if (t > 1 && (n + last) % 4 && !test_cuda_is_real()) continue;
+                problem p = {.dag = window_dag(dtypes[t])};
+                assert_non_null(p.dag);
+                set_case(&p, &cases[n], last);
+                same_short(&p, "windows", n);
+                if (n < 2) { /* off the vector alignment */
+                    p.operands[0].offset = 1;
+                    p.operands[0].elements++;
+                    same_short(&p, "windows off the alignment", n);
+                }
+                if (t == 0) compare(&p, 1e-5);
+                rp__dag_release(p.dag);
+            }
+}
+
+/* Sums and norms over few elements that are not the contiguous ones, of rows whose number is no multiple of a vector too. */
+static void test_short_sums(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64, RP_I64};
+    static const int64_t sizes[] = {2, 3, 4, 5, 8, 13, 16, 17, 31, 32};
+    (void)state;
+    for (unsigned t = 0; t < 4; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            if (t > 1 && n % 4 && !test_cuda_is_real()) continue;
+            const int64_t beside = n % 3 == 2 ? 301 : 304;
+            rp__dag_builder *b = rp__dag_new();
+            rp__val x = load_new(b, dtypes[t], false);
+            rp__val d = op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW));
+            rp__val sum = rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d), RP__ALONG_ROW);
+            store_new(b, dtypes[t], op2(b, RP__ADD, sum, load_new(b, dtypes[t], true)), true);
+            problem p = {.dag = rp__dag_finish(b), .n_outer = 2, .n_inner = 1, .extent = {3, beside, sizes[n]}};
+            assert_non_null(p.dag);
+            p.operands[0] = (operand){.elements = 3 * beside * sizes[n], .stride = {beside * sizes[n], 1, beside}};
+            p.operands[1] = (operand){.elements = 3, .stride = {1}};
+            set_row_major(&p, 2, 0, 2);
+            same_short(&p, "sums", n);
+            rp__dag_release(p.dag);
+        }
+}
+
+/* Windows whose places are computed: element k of window i of 3 begins at the place 2 i + k of a line, if it has that many. */
+static void test_short_places(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16};
+    (void)state;
+    for (unsigned t = 0; t < 2; t++)
+        for (unsigned n = 0; n < 3; n++) {
+            const int64_t beside = n == 0 ? 64 : n == 1 ? 60 : 33, lines = 21, places = 10;
+            rp__dag_builder *b = rp__dag_new();
+            const uint16_t from = rp__dag_access(b, RP__ACCESS_READ, dtypes[t], RP__ELEMENTS);
+            const uint16_t bound = rp__dag_scalar(b), stride = rp__dag_scalar(b);
+            rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ALONG_ROWS));
+            rp__val k = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ALONG_ROW));
+            rp__val at = op2(b, RP__ADD, i, k), most = rp__dag_scalar_value(b, bound, RP_I64);
+            rp__val place = op2(b, RP__MUL, op2(b, RP__MIN, at, most), rp__dag_scalar_value(b, stride, RP_I64));
+            rp__val x = rp__dag_op(b, RP__WHERE, op2(b, RP__LE, at, most), rp__dag_load(b, from, place, NONE),
+                                   rp__dag_const(b, RP_F32, test_f(0)));
+            store_new(b, dtypes[t], rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW), true);
+            problem p = {.dag = rp__dag_finish(b),
+                         .n_outer = 3,
+                         .n_inner = 1,
+                         .extent = {4, places, beside, 3},
+                         .scalars = {test_i(lines - 1), test_i(beside)}};
+            assert_non_null(p.dag);
+            p.operands[0] = (operand){.elements = 4 * lines * beside, .stride = {lines * beside, 0, 1, 0}};
+            p.operands[1] = (operand){.elements = 1, .stride = {0, 2}};
+            p.operands[2] = (operand){.elements = 1, .stride = {0, 0, 0, 1}};
+            set_row_major(&p, 3, 0, 3);
+            same_short(&p, "places", n);
+            compare(&p, t ? 1e-2 : 2e-6);
+            rp__dag_release(p.dag);
+        }
+}
+
 /* row: the rate is declared a row value; else only its stride says that a group shares it, as optimizers do. */
 static void run_many(bool row) {
     rp__device *d = rp__device_get(rp_cuda(0));
@@ -975,6 +1130,8 @@ int main(void) {
         cmocka_unit_test(test_tiles),          cmocka_unit_test(test_column_phases),
         cmocka_unit_test(test_split_phases),   cmocka_unit_test(test_column_weights),
         cmocka_unit_test(test_rows_of_tables), cmocka_unit_test(test_cats),
+        cmocka_unit_test(test_short_windows),  cmocka_unit_test(test_short_sums),
+        cmocka_unit_test(test_short_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -210,7 +210,8 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     }
     const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN,
                held = column && c->groups; /* in registers */
-    e.recompute = c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER && !held;
+    e.recompute =
+        c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER && c->template_ != RP__CUDA_SHORT && !held;
     e.columns = column ? c->vector : 1;
     if ((column && !held) || (c->template_ == RP__CUDA_MANY && c->n_outer == 2) || c->template_ == RP__CUDA_ROW_LOOP ||
         c->template_ == RP__CUDA_PARTIAL_ROW || c->template_ == RP__CUDA_SPLIT ||
@@ -229,6 +230,7 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     case RP__CUDA_TILE: rp__emit_tile(&e, name); break;
     case RP__CUDA_ROW:
     case RP__CUDA_CLUSTER: rp__emit_row(&e, name); break;
+    case RP__CUDA_SHORT: rp__emit_short(&e, name); break;
     case RP__CUDA_ROW_LOOP: rp__emit_row_loop(&e, name); break;
     case RP__CUDA_COLUMN: rp__emit_column(&e, name, false); break;
     case RP__CUDA_PARTIAL_ROW: rp__emit_partial_row(&e, name); break;

@@ -24,6 +24,7 @@ typedef enum rp__cuda_template {
     RP__CUDA_POINTWISE, /* a thread computes `unroll` vectors of `vector` points */
     RP__CUDA_TILE,      /* the same for a tile of two dims, of which accesses disagree about which is contiguous */
     RP__CUDA_ROW, /* `threads` threads a row, `groups` vectors of `span` elements each in registers; R <= threads groups span */
+    RP__CUDA_SHORT,   /* a thread has `vector` whole rows of few elements */
     RP__CUDA_CLUSTER, /* the same for a row of up to 8 chunks: a cluster of `down` blocks, a chunk each */
     RP__CUDA_ROW_LOOP, /* a block of 256 threads a row, chunk by chunk, values recomputed in every phase; R > RP__CUDA_CHUNK */
     RP__CUDA_COLUMN, /* outer dims run fastest: rows side by side in a block, `down` threads down each; R <= RP__CUDA_CHUNK */
@@ -37,12 +38,22 @@ typedef enum rp__cuda_template {
     RP__CUDA_CONTRACT /* a product or convolution and what follows: contract.c makes the text */
 } rp__cuda_template;
 
+/* SHORT: what is constant about a window of the DAG. */
+typedef struct rp__cuda_window {
+    uint8_t like;  /* the first window that is at the same places everywhere */
+    uint8_t known; /* whether what follows is filled in: it is small */
+    int8_t divisor, pad;
+    int8_t factor;   /* of outer dim `outer`, the one that has a factor */
+    int8_t inner[3]; /* factors of the inner dims */
+    uint8_t outer;
+} rp__cuda_window;
+
 /* All that the source depends on besides the DAG. Compared and hashed as bytes: zero it first. */
 typedef struct rp__cuda_class {
     uint8_t template_; /* rp__cuda_template */
     uint8_t n_outer, n_inner;
     uint8_t
-        vector; /* POINTWISE, TILE, MANY: points a vector; COLUMN: rows a thread; rows: the span when some access is loaded in vectors */
+        vector; /* POINTWISE, TILE, MANY: points a vector; COLUMN, SHORT: rows a thread; rows: the span when some access is loaded in vectors */
     uint8_t
         unroll; /* POINTWISE, MANY: vectors a thread; COLUMN: groups of four elements whose loads are in flight together */
     uint8_t span; /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
@@ -67,13 +78,16 @@ typedef struct rp__cuda_class {
     uint8_t phase;     /* SPLIT: which one */
     uint8_t stage;     /* TILE: elements of a vector across */
     uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
-    /* per access, along the fastest dim (POINTWISE), the last outer one (`unit` of COLUMN) or the inner dims (rows) */
+    /* per access, along the fastest dim (POINTWISE), the last outer one (`unit` of COLUMN and SHORT) or the inner dims (rows) */
     uint64_t unit;      /* stride 1 and aligned for whole vectors */
     uint64_t broadcast; /* stride 0 */
-    uint64_t gathered;  /* POINTWISE, TILE: of `unit`, loads at computed places that keep vectors whole */
+    uint64_t gathered;  /* POINTWISE, TILE, SHORT: of `unit`, loads at computed places that keep vectors whole */
     uint64_t staged;    /* TILE: through shared memory */
     uint64_t
-        staged_unit; /* TILE: of these, stride 1 across and aligned for vectors of `stage`; COLUMN: stride 0 along the last outer dim */
+        staged_unit; /* TILE: of these, stride 1 across and aligned for vectors of `stage`; COLUMN, SHORT: stride 0 along the last outer dim */
+    uint64_t unmoved;                         /* SHORT: stride 0 along the inner dims, whatever windows do */
+    uint8_t extent[3];                        /* SHORT: of the inner dims */
+    rp__cuda_window windows[RP__DAG_WINDOWS]; /* SHORT */
 } rp__cuda_class;
 
 /* Parameter words: those of rp__space_words (space.h), then these. */

@@ -1,5 +1,5 @@
 /* What the files of the CUDA C emitter share; nobody else includes it. A file a kind of kernel (emit_point.c, emit_tile.c, emit_row.c,
- * emit_column.c, emit_partial.c) over four that write pieces: emit_value.c one node, load or store; emit_frame.c what
+ * emit_short.c, emit_column.c, emit_partial.c) over four that write pieces: emit_value.c one node, load or store; emit_frame.c what
  * kernels open with, indices, vectors; emit_reduce.c lanes and trees; emit_scan.c prefixes. emit.c decides where each node is computed and calls
  * them.
  *
@@ -59,6 +59,8 @@ uint32_t rp__emit_stride_word(const rp__emitter *e, unsigned access, unsigned di
 bool rp__emit_is_still(const rp__emitter *e, unsigned access);
 /* Is this load read as whole vectors before the loop over elements? */
 bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n);
+/* f, the offset of element i of an access, and here, whether its windows have it. */
+void rp__emit_place(const rp__emitter *e, unsigned access);
 void rp__emit_early_load(const rp__emitter *e, unsigned node, const char *guard); /* x<node>[w], where it is */
 /* `raw`, a value in the storage type of an access, in the type that is computed with. */
 void rp__emit_converted(const rp__emitter *e, unsigned access, const char *raw);
@@ -183,6 +185,10 @@ void rp__emit_ragged_late(const rp__emitter *e, unsigned phase, unsigned span);
 void rp__emit_ragged_accumulation(const rp__emitter *e, unsigned phase, const char *lane);
 void rp__emit_ragged_lanes(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, unsigned slots);
 
+/* ---- emit_short.c */
+/* What the windows of outer dim d divide its places by; 1: more than one number, or too large a one. */
+unsigned rp__emit_divided(const rp__emitter *e, unsigned d);
+
 /* ---- kernels */
 bool rp__emit_loads_early(const rp__emitter *e); /* of emit_point.c: it changes how values are named */
 void rp__emit_pointwise(const rp__emitter *e, const char *name);
@@ -194,6 +200,7 @@ void rp__emit_staged(const rp__emitter *e,
 void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups);
 void rp__emit_row(const rp__emitter *e, const char *name);
 void rp__emit_row_loop(const rp__emitter *e, const char *name);
+void rp__emit_short(const rp__emitter *e, const char *name);
 void rp__emit_split(const rp__emitter *e, const char *name);
 void rp__emit_scan_parts(const rp__emitter *e, const char *name, bool totals);
 void rp__emit_partial_row(const rp__emitter *e, const char *name);

@@ -251,9 +251,9 @@ static void add_offset(const rp__emitter *e, unsigned a) {
     if (e->columns > 1)
         rp__text_add(e->out, " + j * (%s)p.w[%u]", rp__emit_index_type(e),
                      rp__emit_stride_word(e, a, e->c->n_outer - 1u));
-    if (e->c->broadcast & bit || e->c->n_inner == 0) return;
+    if ((e->c->broadcast | e->c->unmoved) & bit || e->c->n_inner == 0) return;
     if (e->c->n_inner == 1) {
-        if ((e->c->unit & bit) && e->columns == 1)
+        if ((e->c->unit & bit) && e->columns == 1 && e->c->template_ != RP__CUDA_SHORT)
             rp__text_puts(e->out, " + i");
         else
             rp__text_add(e->out, " + i * (%s)p.w[%u]", rp__emit_index_type(e),
@@ -293,6 +293,54 @@ void rp__emit_early_load(const rp__emitter *e, unsigned node, const char *guard)
     rp__text_puts(e->out, "];\n");
 }
 
+/* q, the place along window k, and here. */
+static void add_window_place(const rp__emitter *e, unsigned k, bool element) {
+    const char *index = rp__emit_index_type(e);
+    const uint32_t w = e->words.window + k * (4 + e->n_dims);
+    const bool rows = rp__emit_is_rows(e->c);
+    rp__text_add(e->out, "{ const %s t = 0", index);
+    for (unsigned d = 0; d < (rows ? e->c->n_outer : e->n_dims); d++)
+        rp__text_add(e->out, " + d%u * (%s)p.w[%u]", d, index, w + 4 + d);
+    for (unsigned d = 0; rows && element && d < e->c->n_inner; d++) {
+        rp__text_puts(e->out, " + i");
+        if (e->c->n_inner > 1) rp__text_add(e->out, "%u", d);
+        rp__text_add(e->out, " * (%s)p.w[%u]", index, w + 4 + e->c->n_outer + d);
+    }
+    rp__text_add(e->out, " - (%s)p.w[%u], by = (%s)p.w[%u], q = by == 1 ? t : t / by; here = here && q * by == t; ",
+                 index, w + 2, index, w + 3);
+}
+
+/* How far an element lies from its row, by the constants of a class. */
+static void add_known_steps(const rp__emitter *e, const rp__cuda_window *x, bool element) {
+    for (unsigned d = 0; element && d < e->c->n_inner; d++) {
+        if (x->inner[d] == 0) continue;
+        rp__text_puts(e->out, " + i");
+        if (e->c->n_inner > 1) rp__text_add(e->out, "%u", d);
+        rp__text_add(e->out, " * (%d)", x->inner[d]);
+    }
+    rp__text_add(e->out, " - (%d)", x->pad);
+}
+
+/* q, the place along window k, and here. */
+static void add_known_place(const rp__emitter *e, const rp__cuda_window *x, bool element) {
+    const char *index = rp__emit_index_type(e);
+    const unsigned by = (unsigned)x->divisor;
+    if (by > 1 && x->factor && rp__emit_divided(e, x->outer) == by) {
+        rp__text_add(e->out, "{ const %s left = m%u * (%d)", index, x->outer, x->factor);
+        add_known_steps(e, x, element);
+        rp__text_add(e->out, ", q = h%u_ * (%d) + left / %u; here = here && left %% %u == 0; ", x->outer, x->factor, by,
+                     by);
+        return;
+    }
+    rp__text_add(e->out, "{ const %s t = 0", index);
+    if (x->factor) rp__text_add(e->out, " + d%u * (%d)", x->outer, x->factor);
+    add_known_steps(e, x, element);
+    if (by == 1)
+        rp__text_puts(e->out, ", q = t; ");
+    else
+        rp__text_add(e->out, ", q = t / %u; here = here && q * %u == t; ", by, by);
+}
+
 /* An access with windows: f is the offset of the place and here, which `guard` (NULL: 1) begins, whether it is inside. element: the
  * loop walks inner dims too. */
 static void add_windows(const rp__emitter *e, unsigned access, const char *guard, bool element) {
@@ -303,22 +351,20 @@ static void add_windows(const rp__emitter *e, unsigned access, const char *guard
     add_offset(e, access);
     rp__text_add(e->out, "; int here = %s; ", guard ? guard : "1");
     for (unsigned k = first; k < first + e->dag->accesses[access].windows; k++) {
-        const uint32_t w = e->words.window + k * (4 + e->n_dims);
-        const bool rows = rp__emit_is_rows(e->c);
-        rp__text_add(e->out, "{ const %s t = 0", index);
-        for (unsigned d = 0; d < (rows ? e->c->n_outer : e->n_dims); d++)
-            rp__text_add(e->out, " + d%u * (%s)p.w[%u]", d, index, w + 4 + d);
-        for (unsigned d = 0; rows && element && d < e->c->n_inner; d++) {
-            rp__text_puts(e->out, " + i");
-            if (e->c->n_inner > 1) rp__text_add(e->out, "%u", d);
-            rp__text_add(e->out, " * (%s)p.w[%u]", index, w + 4 + e->c->n_outer + d);
-        }
-        rp__text_add(e->out, " - (%s)p.w[%u], by = (%s)p.w[%u], q = by == 1 ? t : t / by; ", index, w + 2, index,
-                     w + 3);
-        rp__text_add(e->out, "here = here && q * by == t && (%s)q < (%s)p.w[%u]; f += q * (%s)p.w[%u]; } ", u, u, w,
-                     index, w + 1);
+        const rp__cuda_window *x = &e->c->windows[k];
+        const unsigned each = 4 + e->n_dims;
+        /* windows that are alike read the same words, so that what they come to is computed once */
+        const uint32_t own = e->words.window + k * each,
+                       w = e->c->template_ == RP__CUDA_SHORT ? e->words.window + x->like * each : own;
+        if (e->c->template_ == RP__CUDA_SHORT && x->known)
+            add_known_place(e, x, element);
+        else
+            add_window_place(e, k, element);
+        rp__text_add(e->out, "here = here && (%s)q < (%s)p.w[%u]; f += q * (%s)p.w[%u]; } ", u, u, w, index, own + 1);
     }
 }
+
+void rp__emit_place(const rp__emitter *e, unsigned access) { add_windows(e, access, NULL, true); }
 
 static void add_load(const rp__emitter *e, const rp__node *n, const char *guard, bool element) {
     char t[64];

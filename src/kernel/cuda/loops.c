@@ -9,6 +9,7 @@
 #include "kernel/cuda/contract.h"
 #include "kernel/cuda/emit.h"
 #include "kernel/cuda/nvrtc.h"
+#include "kernel/cuda/short.h"
 #include "kernel/relax.h"
 #include "tensor/tensor.h"
 
@@ -32,6 +33,7 @@ static const char *template_name(unsigned t) {
     static const char *const names[] = {[RP__CUDA_POINTWISE] = "pointwise",
                                         [RP__CUDA_TILE] = "tile",
                                         [RP__CUDA_ROW] = "row",
+                                        [RP__CUDA_SHORT] = "short",
                                         [RP__CUDA_CLUSTER] = "cluster",
                                         [RP__CUDA_ROW_LOOP] = "row_loop",
                                         [RP__CUDA_COLUMN] = "column",
@@ -139,11 +141,10 @@ static bool is_wide(const rp__dag *dag, const rp__space *s, const rp__space_acce
     return false;
 }
 
-/* Can access k be read in aligned vectors of `width` elements along dim `fast`? */
-static bool is_unit(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned k, unsigned fast,
-                    unsigned width) {
+bool rp__cuda_is_unit(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned k, unsigned fast,
+                      unsigned width) {
     unsigned n = rp__space_dims(s);
-    if (a[k].stride[fast] != 1 || dag->accesses[k].windows) return false;
+    if (a[k].stride[fast] != 1) return false;
     if (dag->accesses[k].kind == RP__ACCESS_IOTA) return true;
     uint64_t bytes = rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) * width;
     uint64_t align = bytes > 16 ? 16 : bytes;
@@ -151,6 +152,12 @@ static bool is_unit(const rp__dag *dag, const rp__space *s, const rp__space_acce
     for (unsigned d = 0; d < n; d++)
         if (d != fast && s->extent[d] > 1 && a[k].stride[d] % (int64_t)width) return false;
     return true;
+}
+
+/* The same of an access that no window moves: one that has windows is read element by element. */
+static bool is_unit(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned k, unsigned fast,
+                    unsigned width) {
+    return !dag->accesses[k].windows && rp__cuda_is_unit(dag, s, a, k, fast, width);
 }
 
 /* ---- tiles: accesses that disagree about which dim is contiguous ---- */
@@ -190,15 +197,8 @@ static double bytes_along(const rp__dag *dag, const rp__space *s, const rp__spac
     return bytes;
 }
 
-/* Points have no order: the dim along which most bytes lie comes last. */
-static void order_points(const rp__dag *dag, rp__space *s, rp__space_access *a) {
-    const unsigned n = rp__space_dims(s);
-    if (n < 2) return;
-    const uint64_t plain = plain_accesses(dag);
-    unsigned best = n - 1;
-    for (unsigned d = n - 1; d-- > 0;)
-        if (bytes_along(dag, s, a, plain, d) > bytes_along(dag, s, a, plain, best)) best = d;
-    for (unsigned d = best; d + 1 < n; d++) {
+void rp__cuda_move_dim(const rp__dag *dag, rp__space *s, rp__space_access *a, unsigned from, unsigned to) {
+    for (unsigned d = from; d < to; d++) {
         const int64_t extent = s->extent[d];
         s->extent[d] = s->extent[d + 1];
         s->extent[d + 1] = extent;
@@ -213,6 +213,17 @@ static void order_points(const rp__dag *dag, rp__space *s, rp__space_access *a) 
             factor[d + 1] = f;
         }
     }
+}
+
+/* Points have no order: the dim along which most bytes lie comes last. */
+static void order_points(const rp__dag *dag, rp__space *s, rp__space_access *a) {
+    const unsigned n = rp__space_dims(s);
+    if (n < 2) return;
+    const uint64_t plain = plain_accesses(dag);
+    unsigned best = n - 1;
+    for (unsigned d = n - 1; d-- > 0;)
+        if (bytes_along(dag, s, a, plain, d) > bytes_along(dag, s, a, plain, best)) best = d;
+    rp__cuda_move_dim(dag, s, a, best, n - 1);
 }
 
 /* Places of a tile along a dim of extent n, when those along the other dim are few. */
@@ -315,9 +326,9 @@ static bool is_multiple(const rp__dag *dag, const rp__space *s, rp__val v, unsig
     }
 }
 
-/* Accesses in `unit` whose loads at computed places keep vectors whole: rows of an embedding. */
-static uint64_t find_gathered(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned fast,
-                              const rp__cuda_class *c) {
+/* Rows of an embedding are such. */
+uint64_t rp__cuda_find_gathered(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned fast,
+                                const rp__cuda_class *c) {
     uint64_t gathered = 0, split = 0;
     for (unsigned k = 0; k < dag->n_nodes; k++) {
         const rp__node *n = &dag->nodes[k];
@@ -352,7 +363,7 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
                 c->unit |= UINT64_C(1) << k;
         }
         if (c->unit) c->vector = (uint8_t)width;
-        if (c->vector > 1) c->gathered = find_gathered(dag, s, a, fast, c);
+        if (c->vector > 1) c->gathered = rp__cuda_find_gathered(dag, s, a, fast, c);
     }
     if (c->n_outer > 1 && !(s->how && s->how->flat)) classify_tile(dag, s, a, c);
     if (c->template_ == RP__CUDA_TILE) {
@@ -708,6 +719,7 @@ static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *sp
     w->class_.wide = is_wide(dag, &w->space, w->accesses);
     w->rows = product(w->space.extent, w->class_.n_outer);
     w->inner = product(w->space.extent + w->class_.n_outer, w->class_.n_inner);
+    if (rows && rp__cuda_short(d, dag, &w->space, w->accesses, &w->class_)) return;
     if (rows)
         classify_rows(d, dag, &w->space, w->accesses, &w->class_);
     else {
@@ -733,20 +745,27 @@ static __attribute__((noinline)) void offer(const rp__device *d, const rp__dag *
     classes[++*n] = w.class_;
 }
 
+/* The own choice of the backend, and elements of a row. Not inlined, as above. */
+static __attribute__((noinline)) int64_t own_class(const rp__device *d, const rp__dag *dag, const rp__space *space,
+                                                   rp__cuda_class *out) {
+    work w;
+    prepare(d, dag, space, &w);
+    *out = w.class_;
+    return w.inner;
+}
+
 static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, bool free, rp__schedule *out,
                         size_t room) {
     enum { MOST = 16 };
     rp__cuda_class classes[MOST + 1];
-    work w;
     rp__space s = *space;
     size_t n = 0;
     if (dag->rest || !dag->rows) return 0;
     if (room > MOST) room = MOST;
     s.how = NULL;
-    prepare(d, dag, &s, &w);
-    classes[0] = w.class_;
+    const int64_t inner = own_class(d, dag, &s, &classes[0]);
 #define OFFER(...) offer(d, dag, &s, &(rp__schedule){__VA_ARGS__}, classes, out, &n, room)
-    switch ((rp__cuda_template)w.class_.template_) {
+    switch ((rp__cuda_template)classes[0].template_) {
     case RP__CUDA_POINTWISE:
     case RP__CUDA_TILE:
         OFFER(.flat = 1);
@@ -764,7 +783,12 @@ static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, boo
         OFFER(.unroll = 1);
         OFFER(.flat = 1);
         break;
+    case RP__CUDA_SHORT:
+        for (uint8_t narrow = 1; narrow < 4; narrow++) OFFER(.narrow = narrow);
+        OFFER(.flat = 1);
+        break;
     default: /* rows; those that have one class offer nothing */
+        OFFER(.path = 1 + RP__CUDA_SHORT);
         OFFER(.share = 1);
         OFFER(.share = 2);
         OFFER(.flat = 1);
@@ -773,7 +797,7 @@ static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, boo
         OFFER(.path = 1 + RP__CUDA_PARTIAL_ROW);
         OFFER(.path = 1 + RP__CUDA_SPLIT);
         for (uint16_t tree = 128; free && tree <= 256; tree = (uint16_t)(2 * tree))
-            if (w.inner <= 64 * (int64_t)tree) OFFER(.tree = tree);
+            if (inner <= 64 * (int64_t)tree) OFFER(.tree = tree);
         break;
     }
 #undef OFFER
@@ -812,6 +836,7 @@ static int64_t blocks_of(const work *w) {
         return w->rows / across / along * ((across + c->down - 1) / c->down) * ((along + c->tile - 1) / c->tile);
     }
     case RP__CUDA_ROW: per = rp__cuda_row_block(c) / c->threads; return (w->rows + per - 1) / per;
+    case RP__CUDA_SHORT: per = (int64_t)RP__CUDA_BLOCK * c->vector; return (w->rows + per - 1) / per;
     case RP__CUDA_CLUSTER: return w->rows * c->down;
     case RP__CUDA_ROW_LOOP: return w->rows;
     case RP__CUDA_COLUMN: return column_blocks(c, w->rows, 1);
