@@ -125,6 +125,7 @@ static void common_macros(uint64_t facts, rp__text *out) {
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", split, bit(facts, A_ALONG), bit(facts, B_ALONG));
     rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
                  bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), bit(facts, MMA) ? MMA_UNIT : FMA_UNIT);
+    rp__text_add(out, "#define RP_OUT_WIDE %d\n", bit(facts, VECTORS) && bit(facts, OUT_WIDE));
     if (bit(facts, MMA))
         rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[dtype].short_name);
     if (split > 1)
@@ -144,8 +145,8 @@ static void vector_macros(uint64_t facts, rp__text *out) {
                  t->tm, t->tn, t->tk, t->wm, t->stages);
     rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n", t->resident, VECTOR_TAPS,
                  tiles_of(facts));
-    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n#define RP_WG %d\n#define RP_MASKS %d\n",
-                 bit(facts, CLASSES), bit(facts, OUT_WIDE), is_group(facts), bit(facts, NEAR));
+    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_WG %d\n#define RP_MASKS %d\n", bit(facts, CLASSES),
+                 is_group(facts), bit(facts, NEAR));
     if (is_group(facts)) /* nvrtc.c looks for the names */
         rp__text_add(
             out,
@@ -279,9 +280,10 @@ static bool is_flat(const rp__operand *o, int64_t points) {
     return is_aligned(&flat, 2);
 }
 
-/* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums. */
+/* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums, with `eight` at once. */
 static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const rp__operand *b,
-                          const rp__operand *result, const rp__conv_geometry *conv, uint64_t *facts) {
+                          const rp__operand *result, rp__neighbours eight, const rp__conv_geometry *conv,
+                          uint64_t *facts) {
     const int64_t classes = classes_of(e, conv);
     uint64_t f = UINT64_C(1) << VECTORS;
     bool plain = e->taps == 1; /* a window of one place, which is the pixel's */
@@ -310,6 +312,8 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
             : e->kind == 2 ? e->cg % 8 == 0 && is_aligned(result, 1)
                            : classes == 1 && is_flat(result, e->kind == 0 ? e->points : e->in))
             f |= UINT64_C(1) << OUT_WIDE;
+    } else if (eight == RP__NEIGHBOURS_ROWS || (eight == RP__NEIGHBOURS_COLUMNS && classes == 1)) {
+        f |= UINT64_C(1) << OUT_WIDE | (uint64_t)(eight == RP__NEIGHBOURS_ROWS) << OUT_ROWS;
     } else {
         f |= (uint64_t)(e->kind != 2 && neighbours(b, 1)) << OUT_ROWS;
     }
@@ -525,7 +529,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT;
         gx = (e.n + 255) / 256, gy = e.m;
-    } else if (mma && reads_vectors(&e, plain, windowed, result, &call->conv, facts)) {
+    } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, facts)) {
         const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, shares, classes, wide, bit(*facts, B_ALONG));
         const struct vector_tile *t = &vector_tiles[tile];
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
@@ -599,6 +603,8 @@ static void source(const char *name, uint64_t facts, const rp__text_parts *parts
         rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, parts, out);
 }
 
+static bool takes_eight(uint64_t facts) { return bit(facts, VECTORS) && bit(facts, OUT_WIDE); }
+
 static bool serves_mma(const rp__problem *p, size_t *workspace) {
     (void)workspace;
     return rp__conv_on_tensor_cores(p);
@@ -619,7 +625,7 @@ uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp_
     rp__operand last[3];
     uint64_t facts = 0;
     uint32_t copied = 0;
-    if (reads_vectors(&e, &o[plain], &o[windowed], NULL, &call->conv, &facts)) return 0;
+    if (reads_vectors(&e, &o[plain], &o[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, &facts)) return 0;
     double copies = 0;
     for (unsigned k = 1; k < 3; k++) {
         last[k] = o[k];
@@ -632,7 +638,8 @@ uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp_
         copies += COPY_US + bytes / COPY_RATE;
         copied |= 1u << k;
     }
-    if (!copied || !reads_vectors(&e, &last[plain], &last[windowed], NULL, &call->conv, &facts)) return 0;
+    if (!copied || !reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, &facts))
+        return 0;
     const double flops = 2 * rp__problem_work(&p);
     return PLAIN_US + flops / PLAIN_RATE - flops / VECTOR_RATE > copies ? copied : 0;
 }
@@ -655,4 +662,5 @@ const rp__cuda_product_row rp__cuda_conv_mma_row = {.row = {.name = "mma",
                                                             .bind = bind},
                                                     .words = rp__conv_n_words,
                                                     .tiles = bind_tiles,
-                                                    .source = source};
+                                                    .source = source,
+                                                    .takes_eight = takes_eight};
