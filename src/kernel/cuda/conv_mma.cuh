@@ -66,7 +66,7 @@ RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
 /* Columns of a warpgroup; a pass of results is of all rows and of columns of both warpgroups: as many as leave each thread eight vectors, of
  * which it reads 16 bytes each ahead, and fit the room of the tiles; else 64. */
 #define RP_WGN (RP_TN / (2 / RP_WM))
-#if RP_OUT_WIDE && RP_HELD_BYTES <= 16 && RP_TILES > 1
+#if RP_OUT_WIDE && RP_HELD_BYTES <= 24 && RP_TILES > 1
 #define RP_PASSES ((RP_TM * RP_TN + 16383) / 16384)
 #else
 #define RP_PASSES (RP_TN / 64)
