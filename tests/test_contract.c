@@ -13,6 +13,7 @@
 
 #include <reprise.h>
 
+#include "device/device.h"
 #include "kernel/cpu/dots.h"
 #include "kernel/loop.h"
 #include "kernel/product.h"
@@ -388,14 +389,19 @@ static rp_tensor *laid_out(rp_tensor *t, int how) {
 static void test_neighbours(void **state) {
     (void)state;
     /* images, channels, height, width, out, kernel, then conv_rest's */
-    static const int shapes[][10] = {{2, 64, 16, 16, 64, 3, 1, 1, 1, 0}, {3, 64, 9, 7, 64, 3, 1, 1, 1, 1},
-                                     {2, 128, 8, 8, 128, 3, 2, 1, 1, 1}, {1, 64, 24, 24, 200, 1, 1, 0, 1, 0},
-                                     {2, 32, 12, 10, 24, 3, 1, 1, 1, 1}, {2, 32, 8, 8, 32, 3, 1, 1, 2, 0},
-                                     {1, 16, 9, 9, 12, 3, 1, 0, 1, 1},   {1, 512, 7, 7, 64, 3, 1, 1, 1, 0}};
+    static const int shapes[][10] = {
+        {2, 64, 16, 16, 64, 3, 1, 1, 1, 0},  {3, 64, 9, 7, 64, 3, 1, 1, 1, 1},    {2, 128, 8, 8, 128, 3, 2, 1, 1, 1},
+        {1, 64, 24, 24, 200, 1, 1, 0, 1, 0}, {2, 32, 12, 10, 24, 3, 1, 1, 1, 1},  {2, 32, 8, 8, 32, 3, 1, 1, 2, 0},
+        {1, 16, 9, 9, 12, 3, 1, 0, 1, 1},    {1, 512, 7, 7, 64, 3, 1, 1, 1, 0},   {2, 3, 32, 32, 64, 7, 2, 3, 1, 1},
+        {2, 1, 18, 20, 24, 5, 1, 2, 1, 0},   {1, 4, 22, 22, 40, 3, 1, 1, 1, 0},   {1, 128, 16, 32, 128, 3, 1, 1, 1, 0},
+        {1, 64, 32, 24, 64, 3, 1, 1, 1, 1},  {1, 128, 16, 24, 136, 1, 1, 0, 1, 1}};
     if (!have_cuda) skip();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    rp__device *const cuda = rp_current_stream(rp_cuda(0))->device;
+    const int multiprocessors = cuda->multiprocessors;
     for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         const int *e = shapes[s];
+        cuda->multiprocessors = s % 3 == 2 ? multiprocessors : 1; /* few want large tiles, many small ones and shares */
         const int64_t high = (e[2] + 2 * e[7] - e[5]) / e[6] + 1, wide = (e[3] + 2 * e[7] - e[5]) / e[6] + 1;
         for (int how = 0; how < 6; how++) { /* of the input, and of what is added */
             rp_scope scope = rp_scope_begin();
@@ -410,6 +416,7 @@ static void test_neighbours(void **state) {
             rp_scope_end(scope, NULL, 0);
         }
     }
+    cuda->multiprocessors = multiprocessors;
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
