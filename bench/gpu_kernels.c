@@ -119,6 +119,7 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         out[0] = x;
     }
     if (!strcmp(k, "conv") || spatial_of(k) != 2) out[0] = conv(w, x, in[1]);
+    if (!strcmp(k, "convres")) out[0] = rp_relu(rp_add(rp_add(rp_mul(conv(w, x, in[1]), in[3]), in[4]), in[2]));
     if (!strcmp(k, "attention")) out[0] = attention(w, in);
     if (!strcmp(k, "attentiong") || !strcmp(k, "attentiond")) {
         rp_tensor *y = attention(w, in);
@@ -213,8 +214,10 @@ static size_t inputs(struct work *w, rp_tensor **in) {
         in[1] = of(w, RP_DIMS(n[4], n[1] / n[8], n[5], n[5]));
         in[2] = of(w, RP_DIMS(n[0], n[4], h, v));
         for (int i = 0; i < 3 && n[9]; i++) in[i] = channels_last(in[i]);
-        for (int i = 0; i < 2 && k[4]; i++) rp_set_requires_grad(in[i], i == (k[4] == 'w'));
-        count = k[4] ? 3 : 2;
+        const bool residual = !strcmp(k, "convres"); /* as a block of a residual net ends */
+        for (int i = 0; i < 2 && k[4] && !residual; i++) rp_set_requires_grad(in[i], i == (k[4] == 'w'));
+        for (int i = 3; i < 5; i++) in[i] = of(w, RP_DIMS(n[4], 1, 1));
+        count = residual ? 5 : k[4] ? 3 : 2;
         w->flops = 2.0 * (double)(n[0] * n[4] * h * v) * (double)(n[1] / n[8] * n[5] * n[5]);
     } else {
         in[0] = of(w, RP_DIMS(n[0], n[1]));

@@ -128,6 +128,9 @@ def make(torch, kind, dtype, n, device="cuda"):
         args = [a.contiguous(memory_format=torch.channels_last) for a in args]
     if kind == "conv":
         return lambda x, w: f.conv2d(x, w, None, step, padding, 1, groups), tuple(args[:2])
+    if kind == "convres":
+        args += [new(out, 1, 1), new(out, 1, 1)]
+        return lambda x, w, y, a, b: f.relu(f.conv2d(x, w, None, step, padding, 1, groups) * a + b + y), tuple(args)
     mask = [kind == "convx", kind == "convw", False]
     return (
         lambda x, w, g: torch.ops.aten.convolution_backward(
@@ -206,7 +209,7 @@ def main():
             torch.use_deterministic_algorithms(kind == "attentiond", warn_only=True)
             fn, args = make(torch, kind, getattr(torch, TYPES[dtype]), [int(n) for n in numbers])
             tf32(torch, dtype == "tf32")
-            us = best(torch, fn, args, (not product or kind == "lineargelu") and not os.environ.get("BENCH_EAGER_PEER"))
+            us = best(torch, fn, args, (not product or kind in ("lineargelu", "convres")) and not os.environ.get("BENCH_EAGER_PEER"))
             remark = ""
             if product and dtype == "f32":
                 tf32(torch, True)

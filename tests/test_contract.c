@@ -13,6 +13,7 @@
 
 #include <reprise.h>
 
+#include "device/device.h"
 #include "kernel/cpu/dots.h"
 #include "kernel/loop.h"
 #include "kernel/product.h"
@@ -363,6 +364,62 @@ static void test_gradients(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* What follows a convolution of 16-bit floats takes eight neighbours at once, along channels or along places, where accesses allow it. */
+static void conv_rest(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int *shape = ctx; /* stride, padding, groups; does a second result leave? */
+    (void)n_in, (void)n_out;
+    rp_tensor *y = rp_conv2d(in[0], in[1], NULL, RP_DIMS(shape[0], shape[0]), RP_DIMS(shape[1], shape[1]),
+                             RP_DIMS(1, 1), shape[2]);
+    rp_tensor *z = rp_add(rp_add(rp_mul(y, in[2]), in[3]), in[4]);
+    out[0] = rp_relu(z);
+    if (shape[3]) out[1] = rp_to_dtype(rp_mul(z, in[5]), RP_F32);
+}
+/* The same values with channels innermost, or (2) with a gap that leaves no vector aligned. */
+static rp_tensor *laid_out(rp_tensor *t, int how) {
+    int64_t size[4];
+    for (int d = 0; d < 4; d++) size[d] = rp_size(t, d);
+    if (how == 0) return t;
+    if (how == 1) return rp_permute(rp_contiguous(rp_permute(t, RP_DIMS(0, 2, 3, 1))), RP_DIMS(0, 3, 1, 2));
+    rp_tensor *room = rp_zeros(RP_DIMS(size[0], size[1], size[2], size[3] + 1),
+                               RP_OPTIONS(rp_zeros_options, .dtype = rp_dtype_of(t)));
+    rp_tensor *view = rp_slice(room, 3, 1, size[3] + 1, 1);
+    (void)rp_copy_(view, t);
+    return view;
+}
+static void test_neighbours(void **state) {
+    (void)state;
+    /* images, channels, height, width, out, kernel, then conv_rest's */
+    static const int shapes[][10] = {
+        {2, 64, 16, 16, 64, 3, 1, 1, 1, 0},  {3, 64, 9, 7, 64, 3, 1, 1, 1, 1},    {2, 128, 8, 8, 128, 3, 2, 1, 1, 1},
+        {1, 64, 24, 24, 200, 1, 1, 0, 1, 0}, {2, 32, 12, 10, 24, 3, 1, 1, 1, 1},  {2, 32, 8, 8, 32, 3, 1, 1, 2, 0},
+        {1, 16, 9, 9, 12, 3, 1, 0, 1, 1},    {1, 512, 7, 7, 64, 3, 1, 1, 1, 0},   {2, 3, 32, 32, 64, 7, 2, 3, 1, 1},
+        {2, 1, 18, 20, 24, 5, 1, 2, 1, 0},   {1, 4, 22, 22, 40, 3, 1, 1, 1, 0},   {1, 128, 16, 32, 128, 3, 1, 1, 1, 0},
+        {1, 64, 32, 24, 64, 3, 1, 1, 1, 1},  {1, 128, 16, 24, 136, 1, 1, 0, 1, 1}};
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    rp__device *const cuda = rp_current_stream(rp_cuda(0))->device;
+    const int multiprocessors = cuda->multiprocessors;
+    for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const int *e = shapes[s];
+        cuda->multiprocessors = s % 3 == 2 ? multiprocessors : 1; /* few want large tiles, many small ones and shares */
+        const int64_t high = (e[2] + 2 * e[7] - e[5]) / e[6] + 1, wide = (e[3] + 2 * e[7] - e[5]) / e[6] + 1;
+        for (int how = 0; how < 6; how++) { /* of the input, and of what is added */
+            rp_scope scope = rp_scope_begin();
+            const rp_dtype d = s % 2 ? RP_BF16 : RP_F16;
+            rp_tensor *in[] = {laid_out(FILLED(1, d, e[0], e[1], e[2], e[3]), how % 2),
+                               laid_out(FILLED(2, d, e[4], e[1] / e[8], e[5], e[5]), how % 2),
+                               FILLED(3, how % 2 ? RP_F32 : d, e[4], 1, 1),
+                               FILLED(4, d, e[4], 1, 1),
+                               laid_out(FILLED(5, how == 5 ? RP_F32 : d, e[0], e[4], high, wide), how / 2),
+                               laid_out(FILLED(6, d, e[0], 1, high, wide), 0)};
+            check("what follows a convolution", conv_rest, &e[6], 4 * sizeof(int), in, 6, 1u + (e[9] != 0), ANY);
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+    cuda->multiprocessors = multiprocessors;
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* Factors that the product's own kernel makes: of 0 numbers a column, of 1 a weight in bytes with a scale a row, of 2 another type, of 3 both
    factors, 4 a transposed one, 5 with numbers for all, 6 of an expanded one. */
 static void made(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -568,11 +625,17 @@ static void test_node(void **state) {
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_node),      cmocka_unit_test(test_reduced_over_nothing),
-        cmocka_unit_test(test_layout),    cmocka_unit_test(test_everyday),
-        cmocka_unit_test(test_spaces),    cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_gradients), cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_factors),   cmocka_unit_test(test_factors_of_a_matrix_unit),
+        cmocka_unit_test(test_node),
+        cmocka_unit_test(test_reduced_over_nothing),
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_everyday),
+        cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_factors),
+        cmocka_unit_test(test_factors_of_a_matrix_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,10 +32,15 @@ typedef enum rp__scatter {
     RP__SCATTERS
 } rp__scatter;
 
+/* Sums that what follows a convolution takes eight at once, where its accesses are aligned vectors: rows of the product (channels of the result),
+   or columns (places). */
+typedef enum rp__neighbours { RP__NEIGHBOURS_NONE, RP__NEIGHBOURS_ROWS, RP__NEIGHBOURS_COLUMNS } rp__neighbours;
+
 typedef struct rp__library_call { /* filled by the caller; the union by op */
     const char *op, *site;
     rp__conv_geometry conv;
-    int64_t k, dim; /* topk */
+    rp__neighbours neighbours; /* of the result of a convolution without memory */
+    int64_t k, dim;            /* topk */
     bool largest, sorted, deterministic, replacement;
     uint8_t precision; /* products of f32: rp__float32_precision */
     rp__scatter scatter;

@@ -10,7 +10,7 @@
 #include "kernel/cuda/matmul.h"
 
 /* What of the class the text depends on: the template's facts in `unit`, in `broadcast` how the dims divide, which row of the table it
- * is, and how many words that has. */
+ * is, and how many words that has; where eight sums are taken at once (vector), rp__cuda_lanes in across, gathered, staged and staged_unit. */
 enum { BATCH_SHIFT = 0, M_SHIFT = 8, N_SHIFT = 16, OP_SHIFT = 24, ROW_SHIFT = 32, WORDS_SHIFT = 40 };
 
 static bool is_wide(const rp__dag *dag, const rp__space *s) {
@@ -28,6 +28,74 @@ static bool is_wide(const rp__dag *dag, const rp__space *s) {
     return false;
 }
 
+/* ---- convolutions: eight sums at once */
+
+/* The spatial dims as one: the stride of its last one, if the others follow from it. */
+static bool is_flat(const rp__space *s, const rp__space_access *x, const rp__contraction *r, int64_t *step) {
+    int64_t stride = 0;
+    bool any = false;
+    for (unsigned k = r->call.conv.spatial; k-- > 0;) {
+        const uint8_t d = r->dim[RP__CONTRACT_SPATIAL + k];
+        if (d == RP__NO_DIM || s->extent[d] == 1) continue;
+        if (any && x->stride[d] != stride) return false;
+        if (!any) *step = x->stride[d];
+        any = true;
+        stride = x->stride[d] * s->extent[d];
+    }
+    return any;
+}
+
+/* Are aligned neighbours along `along` (NO_DIM: along all spatial dims) a vector? What other dims are away is a multiple of it. */
+static bool is_aligned(const rp__space *s, const rp__space_access *x, const rp__contraction *r, uint8_t along,
+                       unsigned bytes) {
+    const unsigned n = RP__CONTRACT_SPATIAL + (unsigned)r->call.conv.spatial;
+    if ((uintptr_t)x->base % (bytes * RP__CUDA_MAX_VECTOR > 16 ? 16 : bytes * RP__CUDA_MAX_VECTOR)) return false;
+    for (unsigned k = 0; k < n; k++) {
+        const uint8_t d = r->dim[k];
+        if (d == RP__NO_DIM || d == along || s->extent[d] == 1 || (along == RP__NO_DIM && k >= RP__CONTRACT_SPATIAL))
+            continue;
+        if (x->stride[d] % RP__CUDA_MAX_VECTOR) return false;
+    }
+    return true;
+}
+
+/* Of what follows: do eight neighbours along rows, or columns, leave as a vector, and which accesses are vectors, or the same number? */
+static bool find_lanes(const rp__dag *dag, const rp__space *s, const rp__contraction *r, bool rows,
+                       rp__cuda_lanes *out) {
+    const rp__dag *rest = dag->rest;
+    const uint8_t row = r->dim[RP__CONTRACT_ROW], last = (uint8_t)(RP__CONTRACT_SPATIAL + r->call.conv.spatial - 1);
+    const unsigned n = RP__CONTRACT_SPATIAL + (unsigned)r->call.conv.spatial;
+    int64_t points = 1;
+    for (unsigned k = 0; k < r->call.conv.spatial; k++) points *= r->o[0].size[2 + k];
+    memset(out, 0, sizeof *out);
+    /* a vector begins at a multiple of eight and ends within its group of channels, or its picture; along the last dim its step is read */
+    if (rest->n_stores == 0 || (rows ? row == RP__NO_DIM || s->extent[row] % RP__CUDA_MAX_VECTOR
+                                     : points % RP__CUDA_MAX_VECTOR || r->o[0].size[last - 1] == 1))
+        return false;
+    out->along = rows ? RP__CONTRACT_ROW : last;
+    for (unsigned a = 1; a < rest->n_accesses; a++) {
+        const rp__space_access *x = &s->accesses[dag->rest_access[a]];
+        const bool iota = rest->accesses[a].kind == RP__ACCESS_IOTA;
+        int64_t step = 0;
+        bool line = rows && rest->accesses[a].kind == RP__ACCESS_READ;
+        if (rest->accesses[a].windows || (!rows && !is_flat(s, x, r, &step))) return false;
+        if (rows) step = x->stride[row];
+        for (unsigned k = 0; k < n; k++) {
+            const uint8_t d = r->dim[k];
+            line = line && (k == RP__CONTRACT_ROW || k == RP__CONTRACT_GROUP || d == RP__NO_DIM || x->stride[d] == 0);
+        }
+        if (step == 0)
+            out->same |= UINT64_C(1) << a;
+        else if (step == 1 && !iota &&
+                 is_aligned(s, x, r, rows ? row : RP__NO_DIM, (unsigned)rp__dtype_bytes(rest->accesses[a].dtype)))
+            out->unit |= UINT64_C(1) << a;
+        if (line) out->line |= UINT64_C(1) << a;
+    }
+    for (unsigned k = 0; k < rest->n_stores; k++)
+        if (!(out->unit >> rest->stores[k].access & 1)) return false;
+    return true;
+}
+
 static rp__library_op op_of(const rp__cuda_class *c) { return (rp__library_op)(c->broadcast >> OP_SHIFT & 0xff); }
 
 rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer,
@@ -42,7 +110,12 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     }
     const unsigned n = r.op == RP__LIB_MATMUL ? (unsigned)r.n_batch + r.n_m + r.n_n
                                               : (unsigned)RP__CONTRACT_SPATIAL + r.call.conv.spatial;
+    rp__cuda_lanes lanes = {0};
     const rp__problem p = {d, r.op, r.o, 3, &r.call, r.order};
+    if (r.op == RP__LIB_CONV_FORWARD || r.op == RP__LIB_CONV_INPUT)
+        r.call.neighbours = find_lanes(dag, space, &r, true, &lanes)    ? RP__NEIGHBOURS_ROWS
+                            : find_lanes(dag, space, &r, false, &lanes) ? RP__NEIGHBOURS_COLUMNS
+                                                                        : RP__NEIGHBOURS_NONE;
     const bool makes = dag->before[0] || dag->before[1];
     unsigned place = 0;
     const rp__cuda_product_row *t =
@@ -70,6 +143,13 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     c->n_outer = (uint8_t)n;
     c->wide = wide;
     c->unit = facts | (uint64_t)(words - first) << 32;
+    if (t->takes_eight && t->takes_eight(facts)) {
+        c->vector = RP__CUDA_MAX_VECTOR;
+        c->across = (uint8_t)lanes.along;
+        c->gathered = lanes.unit;
+        c->staged = lanes.same;
+        c->staged_unit = lanes.line;
+    }
     c->broadcast = (uint64_t)r.n_batch << BATCH_SHIFT | (uint64_t)r.n_m << M_SHIFT | (uint64_t)r.n_n << N_SHIFT |
                    (uint64_t)r.op << OP_SHIFT | (uint64_t)place << ROW_SHIFT | (uint64_t)first << WORDS_SHIFT;
     return RP_OK;
@@ -89,8 +169,11 @@ rp_status rp__cuda_contract_emit(const rp__dag *dag, const rp__cuda_class *c, co
     const bool is_product = op_of(c) == RP__LIB_MATMUL;
     const unsigned dims[RP__CONTRACT_PARTS] = {is_product ? batch + m + n : c->n_outer, batch + m + 1, batch + n + 1};
     uint32_t first = (uint32_t)(c->broadcast >> WORDS_SHIFT & 0xff);
+    const rp__cuda_lanes lanes = {c->across, c->gathered, c->staged, c->staged_unit};
+    rp__text wide[RP__CUDA_WIDE_TEXTS] = {{0}};
     rp__text texts[RP__CONTRACT_PARTS] = {{0}};
     rp_status status = RP_OK;
+    if (c->vector) status = rp__cuda_emit_wide(dag->rest, conv, c->n_outer, first, c->wide, &lanes, wide);
     for (unsigned k = 0; k < RP__CONTRACT_PARTS && status == RP_OK; k++) {
         const rp__dag *part = rp__contract_part(dag, k);
         if (!part) continue;
@@ -103,10 +186,14 @@ rp_status rp__cuda_contract_emit(const rp__dag *dag, const rp__cuda_class *c, co
                                     k || is_product ? 3 : c->n_outer, first, c->wide, &texts[k]);
         first = at.end;
     }
-    const rp__text_parts parts = {texts[0].data, {texts[1].data, texts[2].data}};
+    const rp__text_parts parts = {texts[0].data,
+                                  {texts[1].data, texts[2].data},
+                                  {wide[RP__CUDA_WIDE_TYPES].data, wide[RP__CUDA_WIDE_HELD].data,
+                                   wide[RP__CUDA_WIDE_LINE].data, wide[RP__CUDA_WIDE_REST].data}};
     if (status == RP_OK)
         rp__cuda_template_at((unsigned)(c->broadcast >> ROW_SHIFT & 0xff))->source(name, c->unit, &parts, out);
     for (unsigned k = 0; k < RP__CONTRACT_PARTS; k++) rp__text_free(&texts[k]);
+    for (unsigned k = 0; k < RP__CUDA_WIDE_TEXTS; k++) rp__text_free(&wide[k]);
     if (status == RP_OK && out->failed) status = RP__OOM("CUDA source of a kernel");
     return status;
 }

@@ -30,7 +30,10 @@ enum {
     VECTORS,         /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
     PARTS,           /* sums of shares stay in memory (conv_shares.c) */
     MASKS = CLASSES, /* conv.cuh alone */
-    NEAR = DIRECT    /* conv_mma.cuh alone: RP_MASKS */
+    NEAR = DIRECT,   /* conv_mma.cuh alone: RP_MASKS */
+    FEW = LONG,      /* of MMA: conv_few.cuh; then TILE is a row of `few_tiles` */
+    WHOLE = LONGER,  /* and rows of the picture are whole vectors */
+    PAIRS = SAME     /* and neighbours of the inner index lie in pairs */
 };
 
 /* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
@@ -69,6 +72,13 @@ enum {
     PIXELS = 512 /* found at once by a weight gradient */
 };
 
+/* Tiles of conv_few.cuh: rows, and of their 256 columns those along the last dim. */
+static const struct few_tile {
+    uint16_t tm, tw;
+} few_tiles[] = {{16, 8},  {16, 16},  {16, 32}, {16, 256}, {32, 8},  {32, 16},
+                 {32, 32}, {32, 256}, {64, 8},  {64, 16},  {64, 32}, {64, 256}};
+enum { FEW_TILES = sizeof few_tiles / sizeof *few_tiles, FEW_COLUMNS = 256, FEW_CHANNELS = 8, FEW_RESIDENT = 2 };
+
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 
 static unsigned depth_of(uint64_t facts) {
@@ -95,6 +105,8 @@ static uint32_t room_of(uint64_t facts) {
     return tiled > out ? tiled : out;
 }
 
+static bool is_few(uint64_t facts) { return bit(facts, MMA) && bit(facts, FEW); }
+static bool takes_eight(uint64_t facts) { return (bit(facts, VECTORS) || is_few(facts)) && bit(facts, OUT_WIDE); }
 static bool is_group(uint64_t facts) { return bit(facts, VECTORS) && (facts >> TILE & 15) >= FIRST_GROUP_TILE; }
 static unsigned tiles_of(uint64_t facts) {
     return (facts >> TILE & 15) == SHORT_TILE ? 1 : vector_tiles[facts >> TILE & 15].stages;
@@ -125,6 +137,7 @@ static void common_macros(uint64_t facts, rp__text *out) {
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", split, bit(facts, A_ALONG), bit(facts, B_ALONG));
     rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
                  bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), bit(facts, MMA) ? MMA_UNIT : FMA_UNIT);
+    rp__text_add(out, "#define RP_OUT_WIDE %d\n", takes_eight(facts));
     if (bit(facts, MMA))
         rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[dtype].short_name);
     if (split > 1)
@@ -144,14 +157,21 @@ static void vector_macros(uint64_t facts, rp__text *out) {
                  t->tm, t->tn, t->tk, t->wm, t->stages);
     rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n", t->resident, VECTOR_TAPS,
                  tiles_of(facts));
-    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_OUT_WIDE %d\n#define RP_WG %d\n#define RP_MASKS %d\n",
-                 bit(facts, CLASSES), bit(facts, OUT_WIDE), is_group(facts), bit(facts, NEAR));
+    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_WG %d\n#define RP_MASKS %d\n", bit(facts, CLASSES),
+                 is_group(facts), bit(facts, NEAR));
     if (is_group(facts)) /* nvrtc.c looks for the names */
         rp__text_add(
             out,
             "#define RP_WG_STEP rp_wgmma_n%d_%s\n#define RP_WG_DESC rp_wgmma_desc\n#define RP_WG_FENCE rp_wgmma_fence\n"
             "#define RP_WG_COMMIT rp_wgmma_commit\n#define RP_WG_WAIT rp_wgmma_wait\n#define RP_WG_HOLD rp_wgmma_hold\n",
             t->tn * t->wm / 2, rp__dtypes[facts & 0xff].short_name);
+}
+
+static void few_macros(uint64_t facts, rp__text *out) {
+    const struct few_tile *t = &few_tiles[facts >> TILE & 15];
+    common_macros(facts, out);
+    rp__text_add(out, "#define RP_TM %d\n#define RP_TW %d\n#define RP_ROWS_WHOLE %d\n#define RP_PAIRS %d\n", t->tm,
+                 t->tw, bit(facts, WHOLE), bit(facts, PAIRS));
 }
 
 static void macros(uint64_t facts, rp__text *out) {
@@ -279,9 +299,10 @@ static bool is_flat(const rp__operand *o, int64_t points) {
     return is_aligned(&flat, 2);
 }
 
-/* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums. */
+/* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums, with `eight` at once. */
 static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const rp__operand *b,
-                          const rp__operand *result, const rp__conv_geometry *conv, uint64_t *facts) {
+                          const rp__operand *result, rp__neighbours eight, const rp__conv_geometry *conv,
+                          uint64_t *facts) {
     const int64_t classes = classes_of(e, conv);
     uint64_t f = UINT64_C(1) << VECTORS;
     bool plain = e->taps == 1; /* a window of one place, which is the pixel's */
@@ -310,6 +331,8 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
             : e->kind == 2 ? e->cg % 8 == 0 && is_aligned(result, 1)
                            : classes == 1 && is_flat(result, e->kind == 0 ? e->points : e->in))
             f |= UINT64_C(1) << OUT_WIDE;
+    } else if (eight == RP__NEIGHBOURS_ROWS || (eight == RP__NEIGHBOURS_COLUMNS && classes == 1)) {
+        f |= UINT64_C(1) << OUT_WIDE | (uint64_t)(eight == RP__NEIGHBOURS_ROWS) << OUT_ROWS;
     } else {
         f |= (uint64_t)(e->kind != 2 && neighbours(b, 1)) << OUT_ROWS;
     }
@@ -496,6 +519,80 @@ void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted,
 
 bool rp__conv_has_bias(const rp__problem *p) { return p->op == RP__LIB_CONV_FORWARD && p->n > 3 && p->o[3].base; }
 
+/* ---- few channels (conv_few.cuh) */
+
+/* Columns of tiles, and bytes of shared memory, that a tile of this shape takes. */
+static void few_size(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                     const struct few_tile *t, bool side_by_side, int64_t *tiles, int64_t *bytes) {
+    const unsigned last = e->spatial - 1;
+    const int64_t th = FEW_COLUMNS / t->tw, k = (e->k + 15) / 16 * 16;
+    int64_t high = 1, down = th; /* of one dim a tile is a line */
+    if (e->spatial == 2) {
+        high = (th - 1) * conv->stride[0] + (o[2]->size[2] - 1) * conv->dilation[0] + 1;
+        down = o[0]->size[2];
+    }
+    const int64_t wide = (t->tw - 1) * conv->stride[last] + (o[2]->size[2 + last] - 1) * conv->dilation[last] + 1,
+                  line = ((wide * (side_by_side ? e->cg : 1) + 7 + 7) / 8) * 8,
+                  rows = high * (side_by_side ? 1 : e->cg);
+    *tiles = e->batch * ((down + th - 1) / th) * ((o[0]->size[2 + last] + t->tw - 1) / t->tw);
+    /* results of a pass: rows or columns side by side */
+    const int64_t by_rows = 128 * (t->tm + 4) * 4, by_columns = (int64_t)t->tm * 132 * 4;
+    *bytes = (by_rows > by_columns ? by_rows : by_columns) + k * 4 + t->tm * (k + 8) * 2 + 2 * rows * line * 2;
+}
+
+/* Are rows of the picture whole aligned vectors? */
+static bool has_whole_rows(const rp__operand *x, unsigned spatial, bool side_by_side) {
+    const unsigned last = 2 + spatial - 1;
+    const int64_t each = side_by_side ? x->size[1] : 1;
+    if ((uintptr_t)x->base % 16 || x->size[last] * each % 8 || x->stride[last] != each) return false;
+    if (x->size[0] > 1 && x->stride[0] % 8) return false;
+    if (!side_by_side && x->size[1] > 1 && x->stride[1] % 8) return false;
+    return spatial == 1 || x->size[2] == 1 || x->stride[2] % 8 == 0;
+}
+
+/* Does conv_few.cuh serve a forward convolution, in one share? The tile that leaves least idle, of these the one that sees least twice. */
+static bool takes_few(const rp__conv_extent *e, const rp__operand *const *o, const rp__operand *result,
+                      const rp__library_call *call, const rp__device *d, rp__launch *out, uint64_t *facts) {
+    const rp__conv_geometry *conv = &call->conv;
+    const unsigned last = 2 + e->spatial - 1;
+    if (e->kind != 0 || e->groups != 1 || e->spatial > 2 || e->cg >= FEW_CHANNELS || e->m < 8) return false;
+    for (unsigned k = 0; k < e->spatial; k++)
+        if (conv->stride[k] > 64 || conv->dilation[k] > 64) return false;
+    const unsigned tm = e->m <= 16 ? 16 : e->m <= 32 ? 32 : 64;
+    const bool side_by_side = e->cg > 1 && o[1]->stride[1] == 1 && o[1]->stride[last] == e->cg;
+    int64_t least = 0, room = 0;
+    unsigned best = FEW_TILES;
+    for (unsigned k = 0; k < FEW_TILES; k++) {
+        const struct few_tile *t = &few_tiles[k];
+        int64_t tiles, bytes;
+        if (t->tm != tm || (e->spatial == 1 && t->tw != FEW_COLUMNS)) continue;
+        few_size(e, o, conv, t, side_by_side, &tiles, &bytes);
+        if (bytes > (int64_t)d->shared_limit ||
+            (best != FEW_TILES && (tiles > least || (tiles == least && bytes >= room))))
+            continue;
+        best = k, least = tiles, room = bytes;
+    }
+    if (best == FEW_TILES || least > INT32_MAX) return false;
+    bool rows = o[1]->stride[1] == 1 && e->cg > 1, eight = false;
+    const bool lines = o[0]->size[last] % 8 == 0; /* eight places are of one line */
+    if (result) {
+        rows = neighbours(result, 1);
+        eight = rows ? e->m % 8 == 0 && is_aligned(result, 1) : lines && is_flat(result, e->points);
+    } else if (call->neighbours == RP__NEIGHBOURS_ROWS || (call->neighbours == RP__NEIGHBOURS_COLUMNS && lines)) {
+        rows = call->neighbours == RP__NEIGHBOURS_ROWS;
+        eight = true;
+    }
+    const int64_t gy = (e->m + tm - 1) / tm, most = FEW_RESIDENT * (int64_t)d->multiprocessors / gy;
+    *facts |= UINT64_C(1) << MMA | UINT64_C(1) << FEW | (uint64_t)best << TILE | (uint64_t)side_by_side << B_ALONG |
+              (uint64_t)has_whole_rows(o[1], e->spatial, side_by_side) << WHOLE |
+              (uint64_t)(side_by_side && e->cg % 2 == 0) << PAIRS | (uint64_t)rows << OUT_ROWS |
+              (uint64_t)eight << OUT_WIDE;
+    out->shared_bytes = (uint32_t)room;
+    out->grid[0] = (uint32_t)(least < most ? least : most > 0 ? most : 1);
+    out->grid[1] = (uint32_t)gy;
+    return true;
+}
+
 /* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. parts: so many shares leave their sums in the
  * call's workspace; 0: none. */
 static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out,
@@ -525,7 +622,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT;
         gx = (e.n + 255) / 256, gy = e.m;
-    } else if (mma && reads_vectors(&e, plain, windowed, result, &call->conv, facts)) {
+    } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, facts)) {
         const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, shares, classes, wide, bit(*facts, B_ALONG));
         const struct vector_tile *t = &vector_tiles[tile];
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
@@ -533,6 +630,8 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
                   (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % t->tk == 0) << SAME;
         gx = vector_columns(&e, all[1], &call->conv, t->tn, classes) * shares, gy = (e.m + t->tm - 1) / t->tm;
         out->shared_bytes = vector_room(*facts);
+    } else if (mma && !wide && !parts && split == 0 && takes_few(&e, all, result, call, d, out, facts)) {
+        gx = out->grid[0], gy = out->grid[1];
     } else {
         const int64_t share = share_of(e.k, shares, mma);
         const unsigned tile = dtype == RP_F32 ? float_tile_of(&e, d, wide, share > block * RP__PRODUCT_GROUP, shares)
@@ -566,6 +665,11 @@ rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *
         return rp__text_kernel(p->device, &key, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len,
                                &out->kernel);
     }
+    if (is_few(key.facts)) {
+        key.family = "conv_few";
+        return rp__text_kernel(p->device, &key, few_macros, rp__embed_conv_few_cuh, rp__embed_conv_few_cuh_len,
+                               &out->kernel);
+    }
     return rp__text_kernel(p->device, &key, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, &out->kernel);
 }
 
@@ -587,7 +691,7 @@ uint32_t rp__conv_n_words(const rp__problem *p) {
 
 static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
                             uint64_t *facts) {
-    *wide = true;
+    (void)wide; /* places of results are RP_INDEX, whatever follows them */
     return set_tiles(p, 0, buffer, out, facts);
 }
 
@@ -595,6 +699,8 @@ static void source(const char *name, uint64_t facts, const rp__text_parts *parts
     if (bit(facts, VECTORS))
         rp__text_kernel_source(name, facts, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len, parts,
                                out);
+    else if (is_few(facts))
+        rp__text_kernel_source(name, facts, few_macros, rp__embed_conv_few_cuh, rp__embed_conv_few_cuh_len, parts, out);
     else
         rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, parts, out);
 }
@@ -619,7 +725,7 @@ uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp_
     rp__operand last[3];
     uint64_t facts = 0;
     uint32_t copied = 0;
-    if (reads_vectors(&e, &o[plain], &o[windowed], NULL, &call->conv, &facts)) return 0;
+    if (reads_vectors(&e, &o[plain], &o[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, &facts)) return 0;
     double copies = 0;
     for (unsigned k = 1; k < 3; k++) {
         last[k] = o[k];
@@ -632,7 +738,8 @@ uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp_
         copies += COPY_US + bytes / COPY_RATE;
         copied |= 1u << k;
     }
-    if (!copied || !reads_vectors(&e, &last[plain], &last[windowed], NULL, &call->conv, &facts)) return 0;
+    if (!copied || !reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, &facts))
+        return 0;
     const double flops = 2 * rp__problem_work(&p);
     return PLAIN_US + flops / PLAIN_RATE - flops / VECTOR_RATE > copies ? copied : 0;
 }
@@ -655,4 +762,5 @@ const rp__cuda_product_row rp__cuda_conv_mma_row = {.row = {.name = "mma",
                                                             .bind = bind},
                                                     .words = rp__conv_n_words,
                                                     .tiles = bind_tiles,
-                                                    .source = source};
+                                                    .source = source,
+                                                    .takes_eight = takes_eight};

@@ -54,6 +54,61 @@ RP_FN RP_INDEX rp_column(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {
 #endif
 }
 
+#if RP_OUT_WIDE && RP_REST
+RP_WIDE_TYPES
+/* What follows eight sums, neighbours along rows or columns, reads of memory before they are there. */
+RP_FN void rp_held_load(const RP_WORDS *q, rp_held *held, RP_INDEX g, RP_INDEX m, RP_INDEX n, const RP_INDEX *at) {
+    const RP_WORDS p = *q;
+    (void)p;
+    RP_WIDE_HELD
+}
+/* The same of rows alone. */
+RP_FN void rp_line_load(const RP_WORDS *q, rp_line *held, RP_INDEX g, RP_INDEX m) {
+    const RP_WORDS p = *q;
+    const RP_INDEX n = 0, at[RP_S] = {0};
+    (void)p, (void)n, (void)at;
+    RP_WIDE_LINE
+}
+#elif RP_OUT_WIDE
+#define RP_HELD_BYTES 0
+typedef struct {
+    int none;
+} rp_held, rp_line;
+RP_FN void rp_held_load(const RP_WORDS *q, rp_held *held, RP_INDEX g, RP_INDEX m, RP_INDEX n, const RP_INDEX *at) {
+    (void)q, (void)held, (void)g, (void)m, (void)n, (void)at;
+}
+RP_FN void rp_line_load(const RP_WORDS *q, rp_line *line, RP_INDEX g, RP_INDEX m) {
+    (void)q, (void)line, (void)g, (void)m;
+}
+#else
+#define RP_HELD_BYTES 0
+#endif
+
+#if RP_OUT_WIDE
+/* What is done with eight sums of rows from m on, or of columns from n and `at` on. */
+RP_FN void rp_finish_wide(const RP_WORDS *q, RP_ACC *sum, const rp_held *held, const rp_line *line, RP_INDEX g,
+                          RP_INDEX m, RP_INDEX n, const RP_INDEX *at, RP_INDEX cg, RP_INDEX og) {
+    const RP_WORDS p = *q;
+    (void)held, (void)line, (void)cg, (void)og, (void)at;
+#if RP_REST
+    RP_WIDE_REST
+#else
+    const RP_INDEX row = RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1), to = n + (g * (RP_KIND == 1 ? cg : og) + m) * row;
+#if RP_BIAS
+    const RP_INDEX step = (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)];
+    const RP_T *bias = (const RP_T *)p.w[3] + (g * og + m) * step;
+    _Pragma("unroll") for (int i = 0; i < 8; i++) sum[i] = sum[i] + RP_LOAD(bias[RP_OUT_ROWS ? i * step : 0]);
+#endif
+    rp_u32x4 four;
+    four.x = RP_STORE(sum[0]) | (rp_u32)RP_STORE(sum[1]) << 16;
+    four.y = RP_STORE(sum[2]) | (rp_u32)RP_STORE(sum[3]) << 16;
+    four.z = RP_STORE(sum[4]) | (rp_u32)RP_STORE(sum[5]) << 16;
+    four.w = RP_STORE(sum[6]) | (rp_u32)RP_STORE(sum[7]) << 16;
+    rp_st_v4_u32((rp_u32 *)((RP_T *)p.w[RP_KIND] + to), four);
+#endif
+}
+#endif
+
 /* What is done with the sum of row m and a column: n is what rp_column gave. */
 RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX m, RP_INDEX n, const RP_INDEX *at, RP_INDEX cg,
                      RP_INDEX og) {

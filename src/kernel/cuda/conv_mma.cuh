@@ -63,13 +63,19 @@ RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
 #define RP_B_SIZE (RP_TN * RP_TK)
 #define RP_A_AT(m, k) (RP_A_ALONG ? RP_ALONG_AT(m, k) : RP_ACROSS_AT(m, k))
 #define RP_B_AT(n, k) (RP_B_ALONG ? RP_ALONG_AT(n, k) : RP_ACROSS_AT(n, k))
-/* Columns of a warpgroup; a pass of results is of all rows and 64 columns. */
+/* Columns of a warpgroup; a pass of results is of all rows and of columns of both warpgroups: as many as leave each thread eight vectors, of
+ * which it reads 16 bytes each ahead, and fit the room of the tiles; else 64. */
 #define RP_WGN (RP_TN / (2 / RP_WM))
+#if RP_OUT_WIDE && RP_HELD_BYTES <= 24 && RP_TILES > 1
+#define RP_PASSES ((RP_TM * RP_TN + 16383) / 16384)
+#else
 #define RP_PASSES (RP_TN / 64)
+#endif
 #define RP_PASS_ROWS RP_TM
-#define RP_PASS_COLUMNS 64
+#define RP_PASS_COLUMNS (RP_TN / RP_PASSES)
+#define RP_PASS_WGN (RP_WGN / RP_PASSES)
 #define RP_ROW_OF(pass, r) (r)
-#define RP_COLUMN_OF(pass, j) (RP_WM == 2 ? (pass)*64 + (j) : (j) / 32 * RP_WGN + (pass)*32 + (j) % 32)
+#define RP_COLUMN_OF(pass, j) ((j) / RP_PASS_WGN * RP_WGN + (pass)*RP_PASS_WGN + (j) % RP_PASS_WGN)
 #else
 #define RP_A_ROW (RP_A_ALONG ? RP_TK + 8 : RP_TM + 8)
 #define RP_B_ROW (RP_B_ALONG ? RP_TK + 8 : RP_TN + 8)
@@ -89,6 +95,16 @@ RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
 /* A pass of results, neighbours in memory side by side. */
 #define RP_ST_ROW (RP_OUT_ROWS ? RP_PASS_ROWS + 4 : RP_PASS_COLUMNS + 4)
 #define RP_ST_AT(r, n) (RP_OUT_ROWS ? (n)*RP_ST_ROW + (r) : (r)*RP_ST_ROW + (n))
+/* What a thread takes of a pass, and turn u of it: r and in_pass, where the sums stand, m and j, the row and column of the tile; is it ours? */
+#define RP_EACH (RP_OUT_WIDE ? 8 : 1)
+#define RP_TURNS (RP_PASS_ROWS * RP_PASS_COLUMNS / RP_EACH / 256)
+#define RP_PLACE_OF_TURN(u)                                                                                            \
+    const int e = t + (u)*256,                                                                                         \
+              r = RP_OUT_ROWS ? e % (RP_PASS_ROWS / RP_EACH) * RP_EACH : e / (RP_PASS_COLUMNS / RP_EACH),              \
+              in_pass = RP_OUT_ROWS ? e / (RP_PASS_ROWS / RP_EACH) : e % (RP_PASS_COLUMNS / RP_EACH) * RP_EACH,        \
+              j = RP_COLUMN_OF(pass, in_pass);                                                                         \
+    const RP_INDEX m = m0 + RP_ROW_OF(pass, r);                                                                        \
+    const int ours = m < M && n0 + j < N && (u) % RP_SPLIT == rank % RP_SPLIT; /* blocks of a cluster share a pass */
 /* Vectors of a thread in a tile; those side by side are along RP_A_ALONG, RP_B_ALONG. */
 #define RP_AV ((RP_A_ALONG ? RP_TK : RP_TM) / 8)
 #define RP_BV ((RP_B_ALONG ? RP_TK : RP_TN) / 8)
@@ -519,10 +535,19 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     rp_barrier();
     /* A pass at a time goes through shared memory, so that neighbours in a warp store neighbours. */
     _Pragma("unroll") for (int pass = 0; pass < RP_PASSES; pass++) {
+#if RP_OUT_WIDE /* what follows reads ahead */
+        rp_held held[RP_TURNS];
+        rp_line line;
+        _Pragma("unroll") for (int u = 0; u < RP_TURNS; u++) {
+            RP_PLACE_OF_TURN(u)
+            if (u == 0 && m < M) rp_line_load(&p, &line, g, m); /* a thread's rows are the same in all turns */
+            if (ours) rp_held_load(&p, &held[u], g, m, result[j].n, result[j].at);
+        }
+#endif
 #if RP_WG
-        _Pragma("unroll") for (int j = 0; j < 4 * RP_WM; j++) _Pragma("unroll") for (int v = 0; v < 4; v++)
-            st[RP_ST_AT(wm * 64 + wrow + v / 2 * 8, wn * 32 + j * 8 + lane % 4 * 2 + v % 2)] =
-                acc[(pass * 4 * RP_WM + j) * 4 + v];
+        _Pragma("unroll") for (int j = 0; j < RP_PASS_WGN / 8; j++) _Pragma("unroll") for (int v = 0; v < 4; v++)
+            st[RP_ST_AT(wm * 64 + wrow + v / 2 * 8, wn * RP_PASS_WGN + j * 8 + lane % 4 * 2 + v % 2)] =
+                acc[(pass * (RP_PASS_WGN / 8) + j) * 4 + v];
 #else
         _Pragma("unroll") for (int j = 0; j < RP_FN_; j++) _Pragma("unroll") for (int v = 0; v < 4; v++)
             st[RP_ST_AT(wm * 16 + lane / 4 + v / 2 * 8, wn * (RP_TN / RP_WN) + j * 8 + lane % 4 * 2 + v % 2)] =
@@ -534,19 +559,13 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         rp_barrier();
 #endif
 #if RP_OUT_WIDE
-#define RP_EACH 8
+        _Pragma("unroll")
 #else
-#define RP_EACH 1
+        _Pragma("unroll 1")
 #endif
-        for (int e = t; e < RP_PASS_ROWS * RP_PASS_COLUMNS / RP_EACH; e += 256) {
-#if RP_SPLIT > 1
-            if (e / 256 % RP_SPLIT != rank) continue; /* a pass is shared out */
-#endif
-            const int r = RP_OUT_ROWS ? e % (RP_PASS_ROWS / RP_EACH) * RP_EACH : e / (RP_PASS_COLUMNS / RP_EACH),
-                      in_pass = RP_OUT_ROWS ? e / (RP_PASS_ROWS / RP_EACH) : e % (RP_PASS_COLUMNS / RP_EACH) * RP_EACH,
-                      j = RP_COLUMN_OF(pass, in_pass);
-            const RP_INDEX m = m0 + RP_ROW_OF(pass, r);
-            if (m >= M || n0 + j >= N) continue;
+            for (int u = 0; u < RP_TURNS; u++) {
+            RP_PLACE_OF_TURN(u)
+            if (!ours) continue;
             RP_ACC sum[RP_EACH];
             const RP_ACC *from = &st[RP_ST_AT(r, in_pass)];
 #if RP_OUT_WIDE
@@ -577,19 +596,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             sum[0] = *from;
 #endif
 #if RP_OUT_WIDE
-            const RP_INDEX row = RP_STRIDE(RP_KIND, RP_KIND == 2 ? 0 : 1),
-                           to = result[j].n + (g * (RP_KIND == 1 ? cg : og) + m) * row;
-#if RP_BIAS
-            const RP_INDEX step = (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)];
-            const RP_T *bias = (const RP_T *)p.w[3] + (g * og + m) * step;
-            _Pragma("unroll") for (int i = 0; i < 8; i++) sum[i] = sum[i] + RP_LOAD(bias[RP_OUT_ROWS ? i * step : 0]);
-#endif
-            rp_u32x4 four;
-            four.x = RP_STORE(sum[0]) | (rp_u32)RP_STORE(sum[1]) << 16;
-            four.y = RP_STORE(sum[2]) | (rp_u32)RP_STORE(sum[3]) << 16;
-            four.z = RP_STORE(sum[4]) | (rp_u32)RP_STORE(sum[5]) << 16;
-            four.w = RP_STORE(sum[6]) | (rp_u32)RP_STORE(sum[7]) << 16;
-            rp_st_v4_u32((rp_u32 *)((RP_T *)p.w[RP_KIND] + to), four);
+            rp_finish_wide(&p, sum, &held[u], &line, g, m, result[j].n, result[j].at, cg, og);
 #else
             const RP_INDEX n = result[j].n, *at = result[j].at;
             rp_finish(&p, sum[0], g, m, n, at, cg, og);

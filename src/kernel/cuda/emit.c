@@ -3,6 +3,7 @@
  * not call the driver, and every intrinsic it writes is a function of the prelude. */
 #include "kernel/cuda/emit_parts.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Up to 1024 elements a warp holds the row; longer rows have as many virtual threads as leave 16 elements or fewer each. */
@@ -200,9 +201,131 @@ rp_status rp__cuda_emit_part(const rp__dag *part, bool follows, const rp__cuda_p
     return out->failed ? RP__OOM("CUDA source of a kernel") : RP_OK;
 }
 
+/* Loads at their own place that rp_held or, where all columns share them, rp_line has: as vectors, or one number for all eight. */
+static bool is_held(const rp__emitter *e, const rp__node *n) {
+    return n->op == RP__LOAD && n->access != 0 && n->a == RP__NO_VAL && n->b == RP__NO_VAL &&
+           ((e->c->unit | e->c->broadcast) >> n->access & 1);
+}
+static bool is_vector(const rp__emitter *e, unsigned k) { return rp__emit_in_vectors(e, &e->dag->nodes[k]); }
+static bool is_of_line(const rp__emitter *e, unsigned k) { return e->c->staged_unit >> e->dag->nodes[k].access & 1; }
+
+static void add_held_types(const rp__emitter *e) {
+    const unsigned width = e->c->vector;
+    unsigned bytes = 0;
+    rp__emit_vector_types(e, width);
+    for (unsigned line = 0; line < 2; line++) {
+        rp__text_puts(e->out, "typedef struct {\n    int none;\n");
+        for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+            if (!is_held(e, &e->dag->nodes[k]) || is_of_line(e, k) != (line > 0)) continue;
+            const unsigned dtype = e->dag->accesses[e->dag->nodes[k].access].dtype;
+            if (is_vector(e, k))
+                rp__text_add(e->out, "    rp_vec_%s_%u x%u;\n", rp__emit_word_type(dtype), rp__emit_words(dtype, width),
+                             k);
+            else
+                rp__text_add(e->out, "    %s x%u;\n", rp__emit_type(dtype), k);
+            if (!line) bytes += (unsigned)rp__dtype_bytes((rp_dtype)dtype) * (is_vector(e, k) ? width : 1);
+        }
+        rp__text_add(e->out, "}\n%s;\n", line ? "rp_line" : "rp_held");
+    }
+    rp__text_add(e->out, "#define RP_HELD_BYTES %u\n", bytes);
+}
+
+static void add_held_loads(const rp__emitter *e, bool line) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!is_held(e, &e->dag->nodes[k]) || is_of_line(e, k) != line) continue;
+        const unsigned access = e->dag->nodes[k].access, dtype = e->dag->accesses[access].dtype;
+        if (is_vector(e, k))
+            rp__text_add(e->out, "        held->x%u = *(const rp_vec_%s_%u *)(a%u + o%u);\n", k,
+                         rp__emit_word_type(dtype), rp__emit_words(dtype, e->c->vector), access, access);
+        else
+            rp__text_add(e->out, "        held->x%u = a%u[o%u];\n", k, access, access);
+    }
+}
+
+static void add_wide_rest(const rp__emitter *e) {
+    const rp__dag *d = e->dag;
+    rp__text_puts(e->out, "        const int w = 0;\n        (void)w;\n");
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        const rp__node *n = &d->nodes[k];
+        if (e->level[k] != RP__LEVEL_ELEMENT) {
+            rp__emit_node(e, (rp__val)k, NULL);
+        } else if (is_held(e, n)) {
+            const char *from = is_of_line(e, k) ? "line" : "held";
+            const unsigned dtype = d->accesses[n->access].dtype;
+            e->early[k] = !is_vector(e, k);
+            if (e->early[k])
+                rp__text_add(e->out, "        const %s x%u[1] = {%s->x%u};\n", rp__emit_type(dtype), k, from, k);
+            else
+                rp__text_add(e->out, "        const %s *l%u = %s->x%u.e;\n", rp__emit_word_type(dtype), k, from, k);
+        }
+    }
+    for (unsigned k = 0; k < d->n_stores; k++)
+        if (rp__emit_vector_store(e, &d->stores[k])) rp__emit_gathered(e, &d->stores[k], k, e->c->vector);
+    rp__text_add(e->out, "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", e->c->vector);
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        const rp__node *n = &d->nodes[k];
+        if (n->op == RP__LOAD && n->access == 0)
+            rp__text_add(e->out, "        const %s v%u = (%s)sum[j];\n", rp__emit_type(n->dtype), k,
+                         rp__emit_type(n->dtype));
+        else if (e->level[k] == RP__LEVEL_ELEMENT)
+            rp__emit_node(e, (rp__val)k, NULL);
+    }
+    for (unsigned k = 0; k < d->n_stores; k++) {
+        if (rp__emit_vector_store(e, &d->stores[k]))
+            rp__emit_gather(e, &d->stores[k], k);
+        else
+            rp__emit_store(e, &d->stores[k], NULL);
+    }
+    rp__text_puts(e->out, "        }\n");
+    for (unsigned k = 0; k < d->n_stores; k++) {
+        char at[32];
+        if (!rp__emit_vector_store(e, &d->stores[k])) continue;
+        (void)snprintf(at, sizeof at, "a%u + o%u", d->stores[k].access, d->stores[k].access);
+        rp__emit_gathered_store(e, &d->stores[k], k, e->c->vector, "1", at);
+    }
+}
+
+rp_status rp__cuda_emit_wide(const rp__dag *rest, const rp__cuda_place *places, unsigned n, uint32_t first, bool wide,
+                             const rp__cuda_lanes *lanes, rp__text out[RP__CUDA_WIDE_TEXTS]) {
+    rp__arena arena = {0};
+    rp__cuda_class c;
+    rp__emitter e = {.dag = rest, .c = &c, .at = "[j]", .columns = 1, .along = lanes->along, .recompute = true};
+    memset(&c, 0, sizeof c);
+    for (unsigned k = 0; k < n; k++) e.n_dims += places[k].dims;
+    c.template_ = RP__CUDA_POINTWISE;
+    c.n_outer = (uint8_t)e.n_dims;
+    c.vector = RP__CUDA_MAX_VECTOR;
+    c.unroll = 1;
+    c.wide = wide;
+    c.unit = lanes->unit;
+    c.broadcast = lanes->same;
+    c.staged_unit = lanes->line;
+    rp__space_layout_of(rest, e.n_dims, first, &e.words);
+    if (!new_analysis(&e, &arena)) {
+        rp__arena_free(&arena);
+        return RP__OOM("CUDA source of a kernel");
+    }
+    find_levels(&e);
+    find_places(&e);
+    bool failed = false;
+    for (unsigned k = 0; k < RP__CUDA_WIDE_TEXTS; k++) {
+        e.out = &out[k];
+        if (k != RP__CUDA_WIDE_TYPES) rp__emit_places(&e, places, n);
+        switch (k) {
+        case RP__CUDA_WIDE_TYPES: add_held_types(&e); break;
+        case RP__CUDA_WIDE_REST: add_wide_rest(&e); break;
+        default: add_held_loads(&e, k == RP__CUDA_WIDE_LINE);
+        }
+        failed = failed || out[k].failed;
+    }
+    rp__arena_free(&arena);
+    return failed ? RP__OOM("CUDA source of a kernel") : RP_OK;
+}
+
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out) {
     rp__arena arena = {0};
     rp__emitter e = {.dag = dag, .c = c, .out = out, .n_dims = (uint32_t)c->n_outer + c->n_inner, .at = "[e]"};
+    e.along = e.n_dims - 1;
     rp__space_layout_of(dag, e.n_dims, 0, &e.words);
     if (!new_analysis(&e, &arena)) {
         rp__arena_free(&arena);

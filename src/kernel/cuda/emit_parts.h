@@ -30,6 +30,7 @@ typedef struct rp__emitter {
     bool *still;    /* per node: of points, an element value that is the same for all of a vector */
     /* rows that a thread has side by side: row values are arrays r<node>[j] where there are several */
     unsigned columns;
+    unsigned along; /* of points: the dim that vectors run along, the last one but behind a product */
     bool recompute; /* looped templates keep nothing between phases */
     bool filled;    /* of ragged rows: all slots have an element */
 } rp__emitter;

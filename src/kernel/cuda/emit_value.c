@@ -243,8 +243,7 @@ static void add_offset(const rp__emitter *e, unsigned a) {
         if (e->c->unit & bit)
             rp__text_puts(e->out, " + j");
         else if (!(e->c->broadcast & bit) && e->c->vector > 1)
-            rp__text_add(e->out, " + j * (%s)p.w[%u]", rp__emit_index_type(e),
-                         rp__emit_stride_word(e, a, e->n_dims - 1));
+            rp__text_add(e->out, " + j * (%s)p.w[%u]", rp__emit_index_type(e), rp__emit_stride_word(e, a, e->along));
         return;
     }
     rp__text_add(e->out, "o%u", a);

@@ -17,8 +17,11 @@ static void add_filled(const char *text, size_t length, const char *name, const 
     static const struct {
         const char *mark;
         size_t length; /* without the last character, which stays */
-    } marks[4] = {{"RP_NAME(", 7}, {"RP_FOLLOW\n", 9}, {"RP_FACTOR_A\n", 11}, {"RP_FACTOR_B\n", 11}};
-    const char *const to[4] = {name, parts->follow, parts->factor[0], parts->factor[1]}, *end = text + length;
+    } marks[] = {{"RP_NAME(", 7},         {"RP_FOLLOW\n", 9},     {"RP_FACTOR_A\n", 11},  {"RP_FACTOR_B\n", 11},
+                 {"RP_WIDE_TYPES\n", 13}, {"RP_WIDE_HELD\n", 12}, {"RP_WIDE_LINE\n", 12}, {"RP_WIDE_REST\n", 12}};
+    const char *const to[] = {name,           parts->follow,  parts->factor[0], parts->factor[1],
+                              parts->wide[0], parts->wide[1], parts->wide[2],   parts->wide[3]},
+                      *end = text + length;
     for (;;) {
         const char *found = NULL;
         unsigned which = 0;

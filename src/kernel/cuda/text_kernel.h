@@ -12,9 +12,10 @@ typedef struct rp__text_kernel_key { /* compared as bytes: zero it first */
 } rp__text_kernel_key;
 
 /* Statements that stand in a text: what is done with each result x, in place of the line RP_FOLLOW, and what makes x of the first and the second
- * factor, in place of the lines RP_FACTOR_A and RP_FACTOR_B, in a kernel whose macros ask for it. NULL: nothing. */
+ * factor, in place of the lines RP_FACTOR_A and RP_FACTOR_B, in a kernel whose macros ask for it; what is done with eight results at once, in
+ * place of the lines RP_WIDE_TYPES, _HELD, _LINE and _REST (emit.h). NULL: nothing. */
 typedef struct rp__text_parts {
-    const char *follow, *factor[2];
+    const char *follow, *factor[2], *wide[4];
 } rp__text_parts;
 
 /* Adds the macro lines for `facts`, and texts that several kernels share, to `out`; RP_WORDS is defined before. In these and in the
