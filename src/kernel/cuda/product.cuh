@@ -104,13 +104,6 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     RP_T *out = (RP_T *)p.w[0] + ob;
     const RP_T *a = (const RP_T *)p.w[1] + (ab + m0 * am), *b = (const RP_T *)p.w[2] + (bb + n0 * bn);
     (void)out;
-#if RP_BIAS
-    RP_SUM bias[RP_OUT_V]; /* here, so that nobody waits for it at the end */
-    _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v++) {
-        const RP_INDEX n = n0 + t % RP_OUT_ACROSS * RP_OUT_V + v;
-        bias[v] = RP_OUT_KEEPS && n < N ? RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]) : 0;
-    }
-#endif
 #if !RP_ASYNC
     RP_T ha[RP_A_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TM)], hb[RP_B_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TN)];
     (void)ha, (void)hb;
@@ -394,6 +387,13 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #if RP_ASYNC
     rp_cp_async_wait(0);
     rp_barrier();
+#endif
+#if RP_BIAS
+    RP_SUM bias[RP_OUT_V]; /* under way while sums go through shared memory */
+    _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v++) {
+        const RP_INDEX n = n0 + t % RP_OUT_ACROSS * RP_OUT_V + v;
+        bias[v] = RP_OUT_KEEPS && n < N ? RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]) : 0;
+    }
 #endif
     /* The tile of results goes through shared memory, so that neighbours in a warp store neighbours; blocks of a cluster share out its
      * rows. */
