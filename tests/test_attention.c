@@ -313,6 +313,24 @@ static void test_warpgroups(void **state) {
     for (size_t i = 0; i < N_BY_WARPGROUPS; i++) look_at(&by_warpgroups[i]);
     d->multiprocessors = processors;
 }
+/* Where tiles of two warpgroups are fewer than multiprocessors, those of one. */
+static void test_one_warpgroup(void **state) {
+    static const work some[] = {
+        {RP_BF16, 1, 2, 2, 70, 140, 64, 64, false, BOOL_MASK, ROWS, 0.125, 0, true},
+        {RP_F16, 1, 2, 1, 100, 200, 64, 64, true, NO_MASK, HEADS_INNER, 0.125, 0, false},
+        {RP_BF16, 1, 2, 2, 65, 130, 128, 96, false, F32_MASK, ROWS, 0.09, 0.2, false},
+        {RP_F16, 1, 2, 2, 40, 70, 200, 256, false, NO_MASK, APART, 0.06, 0, false},
+    };
+    (void)state;
+    (void)choose(true);
+    rp__device *d = rp_current_stream(rp_cuda(0))->device;
+    const int processors = d->multiprocessors;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        d->multiprocessors = 3; /* more than tiles of two, no more than those of one */
+        look_at(&some[i]);
+    }
+    d->multiprocessors = processors;
+}
 static void test_warpgroups_any(void **state) {
     (void)state;
     (void)choose(true);
@@ -454,9 +472,9 @@ static void test_not_numbers(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_family_cpu), cmocka_unit_test(test_family_cuda),    cmocka_unit_test(test_decoding),
-        cmocka_unit_test(test_warpgroups), cmocka_unit_test(test_warpgroups_any), cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_dropout),    cmocka_unit_test(test_not_numbers),
+        cmocka_unit_test(test_family_cpu), cmocka_unit_test(test_family_cuda),   cmocka_unit_test(test_decoding),
+        cmocka_unit_test(test_warpgroups), cmocka_unit_test(test_one_warpgroup), cmocka_unit_test(test_warpgroups_any),
+        cmocka_unit_test(test_forms),      cmocka_unit_test(test_dropout),       cmocka_unit_test(test_not_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

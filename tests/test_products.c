@@ -16,6 +16,7 @@
 
 #include "device/device.h"
 #include "kernel/cuda/library.h"
+#include "kernel/cuda/matmul.h"
 #include "kernel/library.h"
 #include "ops/execute.h"
 #include "support/cuda.h"
@@ -290,6 +291,27 @@ static void test_groups(void **state) {
     if (__builtin_popcountll(tiles) < 3 || groups < 20) fail_msg("tiles %llx, %u by groups", tiles, groups);
 }
 
+/* Each tile of fma and of warpgroups by itself, with results that lie as vectors, in pairs and one by one, and a bias. */
+static void test_each_tile(void **state) {
+    enum { FMA = 9, FIRST = 16, TILES = 12 }; /* product.c */
+    (void)state;
+    for (unsigned k = FMA; k < FIRST; k++) {
+        rp__cuda_product_tile = 1 + k;
+        one(&rp__cuda_fma_row, RP_F32, 1, 13 + 16 * (k % 2), 130, 100, 0, k % 2, 0, true);
+        rp__cuda_product_tile = 0;
+    }
+    if (cuda->arch != 90) {
+        print_message("skipped: a device of 9.0 has these instructions\n");
+        skip();
+    }
+    for (unsigned k = 0; k < TILES; k++) {
+        rp__cuda_product_tile = 1 + FIRST + k;
+        one(&rp__cuda_tensor_row, RP_BF16, 1, 66 + 64 * (k % 2), 102 + 192 * (k % 3 == 0) + k % 2, 200, 0, 1, 0, true);
+        one(&rp__cuda_tensor_row, RP_F16, 1, 130, 104, 704, k % 2, 0, k % 3 ? 0 : 6, k % 2);
+        rp__cuda_product_tile = 0;
+    }
+}
+
 /* ---- with what follows */
 
 static void activation(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -494,11 +516,10 @@ static int setup(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),         cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_far_apart),    cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_wanted_order), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_follows),      cmocka_unit_test(test_follows_f32),
-        cmocka_unit_test(test_precision),    cmocka_unit_test(test_precision_switch),
+        cmocka_unit_test(test_sums),      cmocka_unit_test(test_layouts),          cmocka_unit_test(test_far_apart),
+        cmocka_unit_test(test_bits),      cmocka_unit_test(test_wanted_order),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_each_tile), cmocka_unit_test(test_follows),          cmocka_unit_test(test_follows_f32),
+        cmocka_unit_test(test_precision), cmocka_unit_test(test_precision_switch),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -210,8 +210,9 @@ static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp_
     if (part == FORWARD) p->step = most <= 64 ? 64 : most <= 128 ? 128 : most <= 192 ? 64 : 48;
     if (part == FORWARD && most <= 64 && plain) p->blocks = 2;
     p->halves = part == KEYS && most > 128;
-    return 2 * heads * ((rows + 127) / 128) >= device->multiprocessors &&
-           warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
+    const int64_t tiles = heads * ((rows + 127) / 128);
+    if ((p->halves ? 2 : 1) * tiles < device->multiprocessors) p->warps = 4; /* twice as many blocks of 64 rows */
+    return 2 * tiles >= device->multiprocessors && warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
 }
 
 /* Can rows be read 16 bytes at once? */

@@ -137,10 +137,18 @@ RP_FN void rp_weigh(const RP_WORDS *w, float *s, float *most, float *sum, float 
 #if RP_GENERAL
     const char *mask =
         (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
-    _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int i = 0; i < 4; i++) {
-        const int at = key + n * 8 + lane % 4 * 2 + i % 2;
-        s[4 * n + i] *= scale;
-        if (RP_MASK && row + i / 2 * 8 < rows && at < keys) s[4 * n + i] += rp_masked(w, mask, row + i / 2 * 8, at);
+    _Pragma("unroll") for (int i = 0; i < RP_N / 2; i++) s[i] *= scale;
+    if (RP_MASK && RP_STRIDE(W_MASK, 2) == 0) { /* one for all rows, as padding has it */
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++) {
+            const int at = key + n * 8 + lane % 4 * 2 + c;
+            const float add = at < keys ? rp_masked(w, mask, 0, at) : 0;
+            s[4 * n + c] += add, s[4 * n + 2 + c] += add;
+        }
+    } else if (RP_MASK) {
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int i = 0; i < 4; i++) {
+            const int at = key + n * 8 + lane % 4 * 2 + i % 2;
+            if (row + i / 2 * 8 < rows && at < keys) s[4 * n + i] += rp_masked(w, mask, row + i / 2 * 8, at);
+        }
     }
 #endif
     if (edge) _Pragma("unroll") for (int h = 0; h < 2; h++) {
@@ -377,7 +385,10 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         RP_FETCH_K(0)
         RP_FETCH_V(0)
         rp_cp_async_commit();
-        if (1 < steps) RP_FETCH_K(1)
+        if (1 < steps) { /* the values too: a short sequence waits for memory once */
+            RP_FETCH_K(1)
+            RP_FETCH_V(1)
+        }
         rp_cp_async_commit();
         rp_meet(1);
         if (RP_BEHIND) rp_meet(1);
@@ -388,8 +399,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         rp_wgmma_wait(0);
         rp_wgmma_hold(s, RP_N / 2);
         rp_meet(1);
-        if (1 < steps) RP_FETCH_V(1)
-        rp_cp_async_commit();
+        rp_cp_async_commit(); /* none, as a step has two */
         rp_weigh(&p, s, most, sum, less, row, 0, RP_EDGE(0), head, batch);
         rp_round(x, s);
         rp_meet(2);

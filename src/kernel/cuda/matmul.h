@@ -25,5 +25,7 @@ enum { RP__MATMUL_MAKES = 28 };
 void rp__matmul_start(const rp__problem *p, const rp__matmul *read, rp__launch_buffer *buffer, rp__launch *out);
 /* Addresses and slots of the factors, for what follows. One without memory is made. */
 void rp__matmul_factors(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out);
+/* Of tests and measurements: 1 + the row of product.c's tiles that serves wherever it can; 0: the one of least clocks. */
+extern unsigned rp__cuda_product_tile;
 
 #endif

@@ -22,7 +22,8 @@ enum {
     B_WIDE,
     OUT_WIDE,
     LONG,
-    LONGER
+    LONGER,
+    OUT_PAIRS
 };
 /* RP_MATH of the text; a family of orders each. */
 typedef enum math { FMA, MMA, TF32, BF16X3, INTEGER, WGMMA } math;
@@ -42,12 +43,16 @@ static const struct tile {
     {64, 16, 128, 4, 1, 6, 3, 465, 250}, /* tensor cores */
     {128, 128, 64, 8, 8, 3, 1, 4000, 3840},  {64, 64, 128, 8, 4, 3, 3, 2200, 1750},
     {32, 64, 128, 4, 4, 4, 4, 1450, 940},    {32, 32, 128, 4, 2, 4, 4, 900, 530},
-    {16, 64, 128, 2, 4, 4, 4, 1040, 690},    {64, 16, 128, 4, 2, 4, 4, 1040, 690}, /* fma */
+    {16, 64, 128, 2, 4, 4, 4, 1040, 690},    {64, 16, 128, 4, 2, 4, 4, 1040, 690},
+    {16, 128, 128, 4, 8, 4, 3, 1300, 900}, /* fma */
     {128, 256, 128, 2, 1, 4, 1, 1830, 1830}, {128, 128, 128, 2, 1, 3, 2, 1300, 1250},
     {64, 128, 128, 1, 2, 4, 2, 870, 700},    {128, 64, 128, 2, 1, 4, 2, 870, 700},
-    {64, 64, 128, 1, 1, 4, 3, 535, 400}, /* warpgroups */
+    {64, 64, 128, 1, 1, 4, 3, 535, 400},     {192, 256, 128, 3, 1, 4, 1, 2300, 2300},
+    {128, 192, 128, 2, 1, 5, 1, 1500, 1500}, {128, 128, 128, 2, 1, 6, 1, 1150, 1150},
+    {128, 96, 128, 2, 1, 7, 1, 950, 950},    {64, 96, 128, 1, 1, 9, 1, 600, 600},
+    {64, 64, 128, 1, 1, 10, 1, 450, 450},    {64, 32, 128, 1, 1, 10, 1, 380, 380}, /* warpgroups */
 };
-enum { FIRST_FMA = 9, FIRST_WGMMA = 15, N_TILES = sizeof shapes / sizeof *shapes };
+enum { FIRST_FMA = 9, FIRST_WGMMA = 16, N_TILES = sizeof shapes / sizeof *shapes };
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 static unsigned threads_of(const struct tile *t) {
@@ -66,7 +71,7 @@ static unsigned tile_bytes(uint64_t facts, unsigned rows, unsigned depth, bool a
     const unsigned bytes = bytes_of(facts), c = 16 / bytes;
     const math m = math_of(facts);
     const bool k_fast = m == INTEGER || along;
-    if (m == WGMMA) return rows * depth * bytes;
+    if (m == WGMMA) return (along ? rows : (rows + 63) / 64 * 64) * depth * bytes;
     return (k_fast ? rows * (depth + c) : depth * (rows + (m == TF32 || m == BF16X3 ? 8 : c))) * bytes;
 }
 
@@ -95,8 +100,11 @@ static void macros(uint64_t facts, rp__text *out) {
                  m == FMA ? "TJ" : "WN", t->wn);
     rp__text_add(out, "#define RP_A_ALONG %d\n#define RP_A_WIDE %d\n#define RP_B_ALONG %d\n#define RP_B_WIDE %d\n",
                  bit(facts, A_ALONG), bit(facts, A_WIDE), bit(facts, B_ALONG), bit(facts, B_WIDE));
-    rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_BATCH %u\n#define RP_BIAS %d\n#define RP_REST %u\n",
-                 bit(facts, OUT_WIDE), (unsigned)(facts >> BATCH & 15), bit(facts, BIAS), (unsigned)(facts >> 32));
+    rp__text_add(out, "#define RP_OUT_V %u\n#define RP_BATCH %u\n#define RP_BIAS %d\n#define RP_REST %u\n",
+                 bit(facts, OUT_WIDE)    ? 16 / bytes_of(facts)
+                 : bit(facts, OUT_PAIRS) ? 2u
+                                         : 1u,
+                 (unsigned)(facts >> BATCH & 15), bit(facts, BIAS), (unsigned)(facts >> 32));
     rp__text_add(out, "#define RP_INDEX %s\n#define RP_LONG %d\n#define RP_LONGER %d\n#define RP_SPLIT %u\n",
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", bit(facts, LONG), bit(facts, LONGER), split);
     static const char *const steps[] = {"", "m16n8k16", "m16n8k8", "", "m16n8k32"};
@@ -177,6 +185,8 @@ static unsigned most_room(const struct tile *t) {
     return tiles > out ? tiles : out;
 }
 
+unsigned rp__cuda_product_tile;
+
 static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsigned split, double *clocks) {
     unsigned best = N_TILES;
     const unsigned from = m == FMA     ? FIRST_FMA
@@ -189,9 +199,10 @@ static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsign
         if ((m == TF32 || m == BF16X3) && shapes[k].tn > 128) continue;      /* more shared memory than there is */
         if (m != WGMMA && most_room(&shapes[k]) > d->shared_limit) continue; /* 99 KB on 8.6 and 8.9; 9.0 has 227 */
         const double c = clocks_of(p, d, split, &shapes[k]);
-        if (best < N_TILES && c >= *clocks) continue;
+        if (best < N_TILES && c >= *clocks && rp__cuda_product_tile != k + 1) continue;
         best = k;
         *clocks = c;
+        if (rp__cuda_product_tile == k + 1) break;
     }
     return best;
 }
@@ -209,6 +220,7 @@ enum { LAUNCH = 3000, ADD_SHARES = 1500, BYTES = 2400 };
 static bool by_groups(const rp__matmul *p, const rp__device *d, unsigned split) {
     double groups = 0, warps = 0;
     if (d->arch != 90 || p->m <= 16 || p->n <= 16) return false;
+    if (rp__cuda_product_tile) return rp__cuda_product_tile > FIRST_WGMMA;
     (void)tile_of(p, d, WGMMA, split, &groups);
     (void)tile_of(p, d, MMA, split, &warps);
     return groups < warps;
@@ -286,9 +298,27 @@ static bool plain_serves(const rp__problem *p, size_t *workspace) {
 /* f32 by fma: above so many cuBLASLt is faster, and for fewer than four rows or columns, of which tiles would be nearly empty. */
 #define LARGE_FMA (INT64_C(1) << 27)
 
-/* Of cuBLASLt: clocks of a launch, of 128 bytes of K, multiply-adds a clock and multiprocessor. A launch of ours that takes a little
+/* Of cuBLASLt: clocks of a launch, of 128 bytes of K, multiply-adds a clock and multiprocessor; and so many where rows of the result are no
+ * whole vectors, as with a vocabulary of 30522: it has kernels of older devices alone for these. A launch of ours that takes a little
  * longer is still better: what follows may join it, and what it computes need not be copied out of a graph. */
-static const struct peer { double launch, step, rate; } peers[] = {[MMA] = {4500, 80, 1600}, [TF32] = {7000, 80, 800}};
+static const struct peer {
+    double launch, step, rate, ragged;
+} peers[] = {[MMA] = {4500, 80, 1600, 500}, [TF32] = {7000, 80, 800, 800}};
+
+/* Which way an operand of rows and K is read: along K or across. */
+static bool runs_along(int64_t rows, int64_t row, int64_t k, const rp__matmul *p) {
+    const int64_t size_row = row < 0 ? -row : row, size_k = k < 0 ? -k : k;
+    return p->k > 1 && (k == 1 || (row != 1 && size_k < size_row) || rows == 1);
+}
+/* Whether an operand that begins at 16 bytes can be read 16 bytes at once. */
+static bool strides_fit(const rp__operand *o, int64_t rows, int64_t row, int64_t k, const int64_t *batch,
+                        const rp__matmul *p) {
+    const int64_t c = 16 / (int64_t)rp__dtype_bytes(o->dtype);
+    bool fit =
+        runs_along(rows, row, k, p) ? k == 1 && (rows == 1 || row % c == 0) : row == 1 && (p->k == 1 || k % c == 0);
+    for (unsigned d = 0; d < p->n_batch; d++) fit = fit && batch[d] % c == 0;
+    return fit;
+}
 
 static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
     const unsigned split = wanted_split(p, read, m);
@@ -297,11 +327,14 @@ static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
                          ((double)read->m * (double)read->n + ((double)read->m + (double)read->n) * (double)read->k) /
                          BYTES;
     double steps = 0;
-    const bool in_vectors = read->k % 8 == 0 && read->n % 8 == 0; /* as rows of operands mostly lie */
+    const bool in_vectors = strides_fit(&p->o[1], read->m, read->am, read->ak, read->sa, read) &&
+                            strides_fit(&p->o[2], read->n, read->bn, read->bk, read->sb, read),
+               ragged = in_vectors && read->m > 1 && read->om * (int64_t)bytes % 16 != 0;
     (void)tile_of(read, p->device, m == MMA && in_vectors && by_groups(read, p->device, split) ? WGMMA : m, split,
                   &steps);
     const double ours = LAUNCH + (split ? ADD_SHARES : 0) + (steps > moved ? steps : moved);
-    const double work = rp__problem_work(p) / (peers[m].rate * p->device->multiprocessors);
+    const double rate = ragged ? peers[m].ragged : peers[m].rate,
+                 work = rp__problem_work(p) / (rate * p->device->multiprocessors);
     const double theirs =
         peers[m].launch + (work > moved ? work : moved) + peers[m].step * bytes / 128 * (double)read->k;
     return ours <= 1.1 * theirs;
@@ -328,17 +361,19 @@ static double plain_cost(const rp__problem *p) {
 
 /* ---- launches */
 
-/* Which way an operand of rows and K is read: along K or across, and whether 16 bytes at once. */
+/* Whether so many results of a row lie side by side, aligned. */
+static bool out_lies(const rp__operand *o, const rp__matmul *p, int64_t n) {
+    bool lies = o->base && (uintptr_t)o->base % ((size_t)n * rp__dtype_bytes(o->dtype)) == 0 && p->on == 1 &&
+                p->n % n == 0 && (p->m == 1 || p->om % n == 0);
+    for (unsigned d = 0; d < p->n_batch; d++) lies = lies && p->so[d] % n == 0;
+    return lies;
+}
+
 static void readings(const rp__operand *o, int64_t rows, int64_t row, int64_t k, const int64_t *batch,
                      const rp__matmul *p, math m, unsigned along_at, unsigned wide_at, uint64_t *facts) {
-    const int64_t c = 16 / (int64_t)rp__dtype_bytes(o->dtype), size_row = row < 0 ? -row : row, size_k = k < 0 ? -k : k;
-    const bool along = p->k > 1 && (k == 1 || (row != 1 && size_k < size_row) || rows == 1);
-    *facts |= (uint64_t)along << along_at;
-    bool wide = along || m != INTEGER;
-    wide = wide && (uintptr_t)o->base % 16 == 0 &&
-           (along ? k == 1 && (rows == 1 || row % c == 0) : row == 1 && (p->k == 1 || k % c == 0));
-    for (unsigned d = 0; d < p->n_batch; d++) wide = wide && batch[d] % c == 0;
-    *facts |= (uint64_t)wide << wide_at;
+    const bool along = runs_along(rows, row, k, p),
+               wide = (along || m != INTEGER) && (uintptr_t)o->base % 16 == 0 && strides_fit(o, rows, row, k, batch, p);
+    *facts |= (uint64_t)along << along_at | (uint64_t)wide << wide_at;
 }
 
 static rp_status set_tiles(const rp__problem *p, const rp__matmul *read, math m, bool wide, rp__launch_buffer *buffer,
@@ -351,10 +386,8 @@ static rp_status set_tiles(const rp__problem *p, const rp__matmul *read, math m,
              (uint64_t)read->bias << BIAS | (uint64_t)wide << WIDE;
     readings(&p->o[1], read->m, read->am, read->ak, read->sa, read, m, A_ALONG, A_WIDE, facts);
     readings(&p->o[2], read->n, read->bn, read->bk, read->sb, read, m, B_ALONG, B_WIDE, facts);
-    bool out_wide = (uintptr_t)p->o[0].base % 16 == 0 && p->o[0].base && read->on == 1 && read->n % c == 0 &&
-                    (read->m == 1 || read->om % c == 0);
-    for (unsigned d = 0; d < read->n_batch; d++) out_wide = out_wide && read->so[d] % c == 0;
-    *facts |= (uint64_t)out_wide << OUT_WIDE;
+    const bool out_wide = out_lies(&p->o[0], read, c);
+    *facts |= (uint64_t)out_wide << OUT_WIDE | (uint64_t)(!out_wide && out_lies(&p->o[0], read, 2)) << OUT_PAIRS;
     if (m == MMA && is_async(*facts) && by_groups(read, p->device, split)) m = WGMMA;
     const unsigned tile = tile_of(read, p->device, m, split, &clocks);
     const struct tile *t = &shapes[tile];

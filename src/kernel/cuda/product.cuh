@@ -9,8 +9,8 @@
  *
  * Macros of product.c: RP_NAME, RP_T, RP_LOAD, RP_STORE, RP_MULADD, RP_BLOCK, RP_GROUP as in matmul.cuh; RP_SUM type of sums; RP_TM,
  * RP_TN, RP_TK; RP_THREADS; RP_STAGES tiles in flight; RP_WM x RP_WN warps (5: warpgroups) of tensor cores; RP_TI x RP_TJ results a thread (fma);
- * RP_SPLIT; RP_A_ALONG, RP_B_ALONG: neighbours in a warp read neighbours of K; RP_A_WIDE, RP_B_WIDE: 16 bytes at once; RP_OUT_WIDE:
- * so the result; RP_BATCH, RP_BIAS, RP_REST, RP_INDEX as in matmul.cuh; RP_LONG, RP_LONGER: a share is more than a block, than a group.
+ * RP_SPLIT; RP_A_ALONG, RP_B_ALONG: neighbours in a warp read neighbours of K; RP_A_WIDE, RP_B_WIDE: 16 bytes at once; RP_OUT_V
+ * results of a row; RP_BATCH, RP_BIAS, RP_REST, RP_INDEX as in matmul.cuh; RP_LONG, RP_LONGER: a share is more than a block, than a group.
  * Words: those of matmul.cuh. */
 typedef struct {
     rp_u64 w[14 + 4 * RP_BATCH + RP_REST];
@@ -24,7 +24,7 @@ typedef struct {
 #define RP_PAD_ACROSS (RP_MATH == 2 || RP_MATH == 3 ? 8 : RP_C)
 #if RP_GROUPED
 #define RP_A_SIZE (RP_TM * RP_TK)
-#define RP_B_SIZE (RP_TN * RP_TK)
+#define RP_B_SIZE ((RP_B_ALONG ? RP_TN : (RP_TN + 63) / 64 * 64) * RP_TK)
 #define RP_GROUP_M (RP_TM / RP_WM / 64) /* instructions above each other */
 #define RP_GROUP_N (RP_TN / RP_WN)
 #else
@@ -56,8 +56,9 @@ rp_column_part;
 #define RP_ROW(i) (RP_A_K ? (i)*RP_TY + ty : (i) / RP_VI * (RP_TY * RP_VI) + ty * RP_VI + (i) % RP_VI)
 #define RP_COLUMN(j) (RP_B_K ? (j)*RP_TX + tx : (j) / RP_VJ * (RP_TX * RP_VJ) + tx * RP_VJ + (j) % RP_VJ)
 #endif
-#define RP_OUT_ROW (RP_TN + 8) /* pairs of four rows, and quads of neighbours, lie in different banks */
-#define RP_OUT_V (RP_OUT_WIDE ? RP_C : 1)
+#define RP_OUT_ROW (RP_TN + 8)           /* pairs of four rows, and quads of neighbours, lie in different banks */
+#define RP_OUT_ACROSS (RP_TN / RP_OUT_V) /* threads along a row of results */
+#define RP_OUT_KEEPS (RP_THREADS % RP_OUT_ACROSS == 0) /* a thread's are in the same columns */
 typedef struct __align__(RP_OUT_V * sizeof(RP_T)) {
     RP_T e[RP_OUT_V];
 }
@@ -67,7 +68,7 @@ typedef struct __align__(8) {
     RP_SUM e[2];
 }
 rp_sum_pair;
-#define RP_SUM_V (RP_OUT_V < 4 ? 1 : 4)
+#define RP_SUM_V (RP_OUT_V < 4 ? RP_OUT_V : 4)
 typedef struct __align__(RP_SUM_V * sizeof(RP_SUM)) {
     RP_SUM e[RP_SUM_V];
 }
@@ -148,7 +149,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     const int lane = t % 32, wm = t / 128 / RP_WN, wn = t / 128 % RP_WN;
     RP_SUM acc[RP_GROUP_M][RP_GROUP_D];
     const rp_u64 ga = rp_swizzled_matrix(sa) + (rp_u64)(wm * RP_GROUP_M * 512),
-                 gb = rp_swizzled_matrix(sb) + (rp_u64)(wn * (RP_GROUP_N / 64) * 512);
+                 gb = rp_swizzled_matrix(sb) + (rp_u64)(wn * RP_GROUP_N * 8);
 #elif RP_MMA
     const int lane = t % 32, wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
     RP_SUM acc[RP_FM][RP_FN_][4];
@@ -387,6 +388,13 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     rp_cp_async_wait(0);
     rp_barrier();
 #endif
+#if RP_BIAS
+    RP_SUM bias[RP_OUT_V]; /* under way while sums go through shared memory */
+    _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v++) {
+        const RP_INDEX n = n0 + t % RP_OUT_ACROSS * RP_OUT_V + v;
+        bias[v] = RP_OUT_KEEPS && n < N ? RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]) : 0;
+    }
+#endif
     /* The tile of results goes through shared memory, so that neighbours in a warp store neighbours; blocks of a cluster share out its
      * rows. */
 #if RP_GROUPED
@@ -417,8 +425,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #else
     rp_barrier();
 #endif
-    _Pragma("unroll 4") for (int e = t; e < RP_TM / RP_SPLIT * (RP_TN / RP_OUT_V); e += RP_THREADS) {
-        const int r = e / (RP_TN / RP_OUT_V) * RP_SPLIT + rank, j = e % (RP_TN / RP_OUT_V) * RP_OUT_V;
+    _Pragma("unroll 4") for (int e = t; e < RP_TM / RP_SPLIT * RP_OUT_ACROSS; e += RP_THREADS) {
+        const int r = e / RP_OUT_ACROSS * RP_SPLIT + rank, j = (RP_OUT_KEEPS ? t : e) % RP_OUT_ACROSS * RP_OUT_V;
         const RP_INDEX m = m0 + r;
         if (m >= M || n0 + j >= N) continue;
 #if !RP_REST
@@ -440,7 +448,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
             RP_SUM x = sums[v / RP_SUM_V].e[v % RP_SUM_V];
 #endif
 #if RP_BIAS
-            x = x + RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]);
+            x = x + (RP_OUT_KEEPS ? bias[v] : RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]));
 #endif
 #if RP_REST
             (void)n;
