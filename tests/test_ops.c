@@ -925,9 +925,29 @@ static void test_compare_in_place_has_no_gradient(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* Between the smallest and the largest integer the slope is 1, in whole steps that a difference would not see. */
+static void test_slope_of_fake_quantization(void **state) {
+    (void)state;
+    static const float at[5] = {-9, -0.3f, 0.4f, 1.2f, 9}, expected[5] = {0, 1, 1, 1, 0};
+    for (unsigned k = 0; k < 2; k++) {
+        rp_scope s = rp_scope_begin();
+        rp_tensor *x = rp_from_data(at, RP_DIMS(5), RP_F32), *scale = rp_full(RP_DIMS(5), rp_f64(0.25)), *y;
+        rp_tensor *zero = rp_full(RP_DIMS(5), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_I32));
+        rp_set_requires_grad(x, true);
+        y = k ? rp_fake_quantize_per_channel_affine(x, scale, zero, 0, -4, 7)
+              : rp_fake_quantize_per_tensor_affine(x, 0.25, 1, -4, 7);
+        assert_int_equal(rp_backward(rp_sum(y), NULL, NULL), RP_OK);
+        float slope[5];
+        assert_int_equal(rp_to_host(rp_grad_of(x), slope, sizeof slope), RP_OK);
+        for (unsigned i = 0; i < 5; i++) assert_true(slope[i] == expected[i]);
+        assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_references_are_of_rows),
+        TEST(test_slope_of_fake_quantization),
         TEST(test_compare_with_numbers),
         TEST(test_alpha_rounds_once),
         TEST(test_linear_with_a_row_of_weights),

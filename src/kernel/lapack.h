@@ -12,6 +12,10 @@
     F(dgetrf_, (const int *m, const int *n, double *a, const int *lda, int *pivots, int *info))                        \
     F(dgetrs_, (const char *trans, const int *n, const int *nrhs, const double *a, const int *lda, const int *pivots,  \
                 double *b, const int *ldb, int *info, size_t))                                                         \
+    F(dsytrf_, (const char *uplo, const int *n, double *a, const int *lda, int *pivots, double *work,                  \
+                const int *lwork, int *info, size_t))                                                                  \
+    F(dsytrs_, (const char *uplo, const int *n, const int *nrhs, const double *a, const int *lda, const int *pivots,   \
+                double *b, const int *ldb, int *info, size_t))                                                         \
     F(dgeqrf_,                                                                                                         \
       (const int *m, const int *n, double *a, const int *lda, double *tau, double *work, const int *lwork, int *info)) \
     F(dorgqr_, (const int *m, const int *n, const int *k, double *a, const int *lda, const double *tau, double *work,  \

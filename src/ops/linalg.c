@@ -57,7 +57,8 @@ rp_status rp__infer_solve_square(const rp__call *call, rp__meta *out) {
     RP_TRY(check_matrix(call, 1, false));
     if (!rp__dim_is(RP__DIM_EQ, rows_of(call, 0), rows_of(call, 1)))
         return rp__op_error(call, RP_ERROR_SHAPE, "Incompatible shapes of A and B for the equation AX = B");
-    rp__meta_like(out, call->in[1], (rp_dtype)call->in[1]->dtype);
+    rp__meta_like(&out[0], call->in[1], (rp_dtype)call->in[1]->dtype);
+    meta_of_batch(call, RP_I32, &out[1]);
     return RP_OK;
 }
 
@@ -75,6 +76,46 @@ rp_status rp__infer_solve_triangle(const rp__call *call, rp__meta *out) {
 rp_status rp__infer_lu_determinant(const rp__call *call, rp__meta *out) {
     RP_TRY(check_matrix(call, 0, true));
     for (unsigned k = 0; k < 3; k++) meta_of_batch(call, (rp_dtype)call->in[0]->dtype, &out[k]);
+    return RP_OK;
+}
+
+rp_status rp__infer_lu_factors(const rp__call *call, rp__meta *out) {
+    RP_TRY(check_matrix(call, 0, false));
+    rp__meta_like(&out[0], call->in[0], (rp_dtype)call->in[0]->dtype);
+    meta_of(call, RP_I32, lesser(rows_of(call, 0), columns_of(call, 0)), 0, true, &out[1]);
+    meta_of_batch(call, RP_I32, &out[2]);
+    return RP_OK;
+}
+
+rp_status rp__infer_pivots_order(const rp__call *call, rp__meta *out) {
+    const rp_tensor *pivots = call->in[0];
+    if (pivots->dtype != RP_I32)
+        return rp__op_error(call, RP_ERROR_DTYPE,
+                            "LU_pivots is expected to be a contiguous tensor of torch.int32 dtype");
+    if (pivots->ndim < 2) return rp__op_error(call, RP_ERROR_SHAPE, "pivots come as columns");
+    meta_of(call, RP_I64, rp__attr_int(call, 0), 0, true, out);
+    return RP_OK;
+}
+
+rp_status rp__infer_linalg_ldl_factor_ex(const rp__call *call, rp__meta *out) {
+    RP_TRY(check_matrix(call, 0, true));
+    rp__meta_like(&out[0], call->in[0], (rp_dtype)call->in[0]->dtype);
+    meta_of(call, RP_I32, rows_of(call, 0), 0, true, &out[1]);
+    meta_of_batch(call, RP_I32, &out[2]);
+    return RP_OK;
+}
+
+rp_status rp__infer_ldl_solution(const rp__call *call, rp__meta *out) {
+    RP_TRY(check_matrix(call, 0, true));
+    RP_TRY(check_matrix(call, 1, false));
+    rp__meta_like(out, call->in[1], (rp_dtype)call->in[1]->dtype);
+    return RP_OK;
+}
+
+rp_status rp__infer_geqrf(const rp__call *call, rp__meta *out) {
+    RP_TRY(check_matrix(call, 0, false));
+    rp__meta_like(&out[0], call->in[0], (rp_dtype)call->in[0]->dtype);
+    meta_of(call, (rp_dtype)call->in[0]->dtype, lesser(rows_of(call, 0), columns_of(call, 0)), 0, true, &out[1]);
     return RP_OK;
 }
 
@@ -135,14 +176,14 @@ typedef struct job {
     rp__device *device;
     rp_stream *stream;
     rp__meta meta[RP__MAX_OUTS];
-    double *in[2], *out[RP__MAX_OUTS]; /* row-major */
+    double *in[3], *out[RP__MAX_OUTS]; /* row-major */
     double *work[4];
     int64_t numel[RP__MAX_OUTS], batch;
     int m, n, k; /* of operand 0; k the lesser */
 } job;
 
 static void job_end(job *j) {
-    for (unsigned i = 0; i < 2; i++) rp__free(j->in[i]);
+    for (unsigned i = 0; i < 3; i++) rp__free(j->in[i]);
     for (unsigned i = 0; i < RP__MAX_OUTS; i++) rp__free(j->out[i]);
     for (unsigned i = 0; i < 4; i++) rp__free(j->work[i]);
 }
@@ -278,6 +319,7 @@ static rp_status solve_one(job *j, int64_t b) {
                             "The solver failed because the input matrix is singular: diagonal element %d of its LU "
                             "factors is zero",
                             info);
+    const int zero_at = info;
     for (int64_t i = 0; i < n && singular == MOVE; i++) {
         double *diagonal = &j->work[0][i * n + i];
         if (*diagonal == 0) *diagonal = right->dtype == RP_F32 ? FLT_EPSILON : DBL_EPSILON;
@@ -288,6 +330,7 @@ static rp_status solve_one(job *j, int64_t b) {
     if (n && columns) j->lapack->dgetrs_("N", &j->n, &columns, j->work[0], &ld, pivots, j->work[2], &ld, &info, 1);
     if (info < 0) return failed(j->call, "dgetrs", info);
     turn(j->work[2], columns, n, j->out[0] + b * n * columns);
+    j->out[1][b] = zero_at;
     return RP_OK;
 }
 rp_status rp__run_solve_square(const rp__call *call) { return run(call, true, solve_one); }
@@ -334,6 +377,102 @@ static rp_status triangle_one(job *j, int64_t b) {
 }
 rp_status rp__run_solve_triangle(const rp__call *call) { return run(call, false, triangle_one); }
 
+static rp_status lu_one(job *j, int64_t b) {
+    const int64_t m = j->m, n = j->n, k = j->k;
+    int info = 0, ld = at_least_one(j->m);
+    if (!j->work[0] && (!room(j, 0, m * n) || !room(j, 1, k))) return out_of_memory(j->call);
+    int *pivots = (int *)j->work[1];
+    turn(j->in[0] + b * m * n, m, n, j->work[0]);
+    if (k) j->lapack->dgetrf_(&j->m, &j->n, j->work[0], &ld, pivots, &info);
+    if (info < 0) return failed(j->call, "dgetrf", info);
+    if (info > 0 && rp__attr_bool(j->call, 0))
+        return rp__op_error(
+            j->call, RP_ERROR_INVALID_ARGUMENT,
+            "U[%d,%d] is zero and using it on lu_solve would result in a division by zero. If you still "
+            "want to perform the factorization, consider calling linalg.lu(A, pivot) or "
+            "linalg.lu_factor_ex(A, pivot)",
+            info, info);
+    turn(j->work[0], n, m, j->out[0] + b * m * n);
+    for (int64_t i = 0; i < k; i++) j->out[1][b * k + i] = pivots[i];
+    j->out[2][b] = info;
+    return RP_OK;
+}
+rp_status rp__run_lu_factors(const rp__call *call) { return run(call, true, lu_one); }
+
+/* The exchanges of vector b, one after the other. */
+static rp_status order_one(job *j, int64_t b) {
+    const int64_t k = j->m, rows = j->meta[0].size[j->meta[0].ndim - 1];
+    double *order = j->out[0] + b * rows;
+    for (int64_t i = 0; i < rows; i++) order[i] = (double)i;
+    for (int64_t i = 0; i < k && i < rows; i++) {
+        const int64_t with = (int64_t)j->in[0][b * k + i] - 1;
+        if (with < 0 || with >= rows)
+            return rp__op_error(j->call, RP_ERROR_INVALID_ARGUMENT, "pivots must lie between 1 and %lld, not at %lld",
+                                (long long)rows, (long long)(with + 1));
+        const double row = order[i];
+        order[i] = order[with];
+        order[with] = row;
+    }
+    return RP_OK;
+}
+rp_status rp__run_pivots_order(const rp__call *call) { return run(call, false, order_one); }
+
+/* ---- symmetric matrices, by the lower triangle */
+
+static int asked(double best);
+
+static rp_status ldl_one(job *j, int64_t b) {
+    const int64_t n = j->n;
+    int info = 0, query = -1, ld = at_least_one(j->n);
+    if (n == 0) return RP_OK;
+    if (!j->work[0]) {
+        double best = 1;
+        int pivot = 0;
+        j->lapack->dsytrf_("L", &j->n, NULL, &ld, &pivot, &best, &query, &info, 1);
+        if (!room(j, 0, n * n) || !room(j, 1, n) || !room(j, 2, asked(best)) || !room(j, 3, 1))
+            return out_of_memory(j->call);
+        j->work[3][0] = asked(best);
+    }
+    int length = (int)j->work[3][0], *pivots = (int *)j->work[1];
+    turn(j->in[0] + b * n * n, n, n, j->work[0]);
+    j->lapack->dsytrf_("L", &j->n, j->work[0], &ld, pivots, j->work[2], &length, &info, 1);
+    if (info < 0) return failed(j->call, "dsytrf", info);
+    if (info > 0 && rp__attr_bool(j->call, 1))
+        return rp__op_error(j->call, RP_ERROR_INVALID_ARGUMENT,
+                            "the matrix is singular: diagonal block %d of D is zero", info);
+    double *out = j->out[0] + b * n * n;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c <= i; c++) out[i * n + c] = j->work[0][c * n + i];
+    for (int64_t i = 0; i < n; i++) j->out[1][b * n + i] = pivots[i];
+    j->out[2][b] = info;
+    return RP_OK;
+}
+rp_status rp__run_linalg_ldl_factor_ex(const rp__call *call) { return run(call, true, ldl_one); }
+
+static rp_status ldl_solution_one(job *j, int64_t b) {
+    const rp_tensor *right = j->call->in[1];
+    const int64_t n = j->n;
+    int info = 0, ld = at_least_one(j->n), columns = (int)right->size[right->ndim - 1];
+    if (n == 0 || columns == 0) return RP_OK;
+    if (!j->work[0] && (!room(j, 0, n * n) || !room(j, 1, n) || !room(j, 2, n * columns)))
+        return out_of_memory(j->call);
+    int *pivots = (int *)j->work[1];
+    for (int64_t i = 0; i < n; i++) {
+        const double at = fabs(j->in[2][b * n + i]);
+        if (!(at >= 1 && at <= (double)n))
+            return rp__op_error(j->call, RP_ERROR_INVALID_ARGUMENT, "pivots must lie between 1 and %lld, not at %g",
+                                (long long)n, at);
+        pivots[i] = (int)j->in[2][b * n + i];
+    }
+    turn(j->in[0] + b * n * n, n, n, j->work[0]);
+    turn(j->in[1] + b * n * columns, n, columns, j->work[2]);
+    j->lapack->dsytrs_("L", &j->n, &columns, j->work[0], &ld, pivots, j->work[2], &ld, &info, 1);
+    if (info) return failed(j->call, "dsytrs", info);
+    turn(j->work[2], columns, n, j->out[0] + b * n * columns);
+    return RP_OK;
+}
+rp_status rp__run_ldl_solution(const rp__call *call) { return run(call, true, ldl_solution_one); }
+
 /* Numbers of workspace that a routine asks for. */
 static int asked(double best) { return best >= 1 && best < 0x1p30 ? (int)best : 1; }
 
@@ -369,6 +508,25 @@ static rp_status qr_one(job *j, int64_t b) {
     return RP_OK;
 }
 rp_status rp__run_qr_factors(const rp__call *call) { return run(call, true, qr_one); }
+
+static rp_status reflections_one(job *j, int64_t b) {
+    const int64_t m = j->m, n = j->n, k = j->k;
+    int info = 0, query = -1, ld = at_least_one(j->m);
+    if (k == 0) return RP_OK;
+    if (!j->work[0]) {
+        double best = 1;
+        j->lapack->dgeqrf_(&j->m, &j->n, &best, &ld, &best, &best, &query, &info);
+        if (!room(j, 0, m * n) || !room(j, 1, asked(best)) || !room(j, 2, 1)) return out_of_memory(j->call);
+        j->work[2][0] = asked(best);
+    }
+    int length = (int)j->work[2][0];
+    turn(j->in[0] + b * m * n, m, n, j->work[0]);
+    j->lapack->dgeqrf_(&j->m, &j->n, j->work[0], &ld, j->out[1] + b * k, j->work[1], &length, &info);
+    if (info) return failed(j->call, "dgeqrf", info);
+    turn(j->work[0], n, m, j->out[0] + b * m * n);
+    return RP_OK;
+}
+rp_status rp__run_geqrf(const rp__call *call) { return run(call, true, reflections_one); }
 
 /* Rising values into w, vectors into the columns of a, which is symmetric and so is its own transpose. */
 static rp_status eigen(job *j, bool upper, double *a, double *w) {

@@ -68,10 +68,11 @@ static rp_status square(const rp__call *call, unsigned k) {
                         (long long)rp__dim_hint(size_of(a, 2)), (long long)rp__dim_hint(size_of(a, 1)));
 }
 
-rp_status rp__expand_linalg_solve(const rp__call *call) {
-    enum { REFUSE };
+enum { REFUSE, MOVE, DIVIDE }; /* singular matrices in solve_square */
+
+/* Operands 0 and 1; info: NULL, or what says which element of the factors is zero. */
+static rp_status solved(const rp__call *call, bool left, int64_t singular, rp_tensor **info) {
     rp_tensor *a = call->in[0], *b = call->in[1];
-    const bool left = rp__attr_bool(call, 0);
     RP_TRY(square(call, 0));
     const bool vectors = has_vectors(a, b);
     if (vectors && !left)
@@ -85,9 +86,13 @@ rp_status rp__expand_linalg_solve(const rp__call *call) {
         b = rp_transpose(b, -2, -1);
     }
     RP_TRY(one_batch(&a, &b));
-    rp_tensor *x = rp_solve_square(a, b, REFUSE);
+    rp_tensor *x = rp_solve_square(a, b, singular, info);
     if (!left) x = rp_transpose(x, -2, -1);
     return rp__give(call, vectors ? rp_squeeze(x, -1) : x);
+}
+rp_status rp__expand_linalg_solve(const rp__call *call) { return solved(call, rp__attr_bool(call, 0), REFUSE, NULL); }
+rp_status rp__expand_linalg_solve_ex(const rp__call *call) {
+    return solved(call, rp__attr_bool(call, 0), rp__attr_bool(call, 1) ? REFUSE : DIVIDE, &call->out[1]);
 }
 
 rp_status rp__expand_linalg_solve_triangular(const rp__call *call) {
@@ -101,7 +106,182 @@ rp_status rp__expand_linalg_solve_triangular(const rp__call *call) {
 
 rp_status rp__expand_linalg_inv(const rp__call *call) {
     RP_TRY(square(call, 0));
-    return rp__give(call, rp_solve_square(call->in[0], identity_beside(call->in[0]), 0));
+    return rp__give(call, rp_solve_square(call->in[0], identity_beside(call->in[0]), REFUSE, NULL));
+}
+
+rp_status rp__expand_linalg_inv_ex(const rp__call *call) {
+    RP_TRY(square(call, 0));
+    return rp__give(call, rp_solve_square(call->in[0], identity_beside(call->in[0]),
+                                          rp__attr_bool(call, 0) ? REFUSE : DIVIDE, &call->out[1]));
+}
+
+/* ---- LU */
+
+static rp_status factored(const rp__call *call, bool check, rp_tensor **lu, rp_tensor **pivots, rp_tensor **info) {
+    RP_TRY(need_matrix(call, 0));
+    if (!rp__attr_bool(call, 0))
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "LU without pivoting is not implemented on the CPU");
+    *lu = rp_lu_factors(call->in[0], check, pivots, info);
+    return rp__tensor_is_error(*lu) ? rp_error_status() : RP_OK;
+}
+rp_status rp__expand_linalg_lu_factor_ex(const rp__call *call) {
+    return factored(call, rp__attr_bool(call, 1), &call->out[0], &call->out[1], &call->out[2]);
+}
+rp_status rp__expand_linalg_lu_factor(const rp__call *call) {
+    return factored(call, true, &call->out[0], &call->out[1], NULL);
+}
+
+/* Ones where place i of the order has its row, by columns: what A is multiplied by to have its rows so, or (back) to have them back. */
+static rp_tensor *permutation(rp_tensor *order, rp_dtype dtype, bool back) {
+    if (rp__tensor_is_error(order)) return order;
+    rp_tensor *place = rp__count_beside(order, size_of(order, 1));
+    rp_tensor *one =
+        back ? rp_eq(rp_unsqueeze(place, 1), rp_unsqueeze(order, -2)) : rp_eq(rp_unsqueeze(order, -1), place);
+    return rp_to_dtype(one, dtype);
+}
+static rp_tensor *order_of(rp_tensor *pivots, rp_dim rows) { return rp_pivots_order(rp_unsqueeze(pivots, -1), rows); }
+
+/* L (m, k) with ones on its diagonal, and U (k, n) */
+static rp_tensor *lower_of(rp_tensor *lu, rp_dim k) {
+    rp_tensor *l = rp_tril(rp_narrow(lu, -1, 0, k), -1);
+    if (rp__tensor_is_error(l)) return l;
+    rp_tensor *row = rp_unsqueeze(rp__count_beside(l, size_of(l, 2)), 1), *column = rp__count_beside(l, k);
+    return rp_add(l, rp_to_dtype(rp_eq(row, column), (rp_dtype)l->dtype));
+}
+static rp_tensor *upper_of(rp_tensor *lu, rp_dim k) { return rp_triu(rp_narrow(lu, -2, 0, k), 0); }
+
+static rp_status unpacked(const rp__call *call, rp_tensor *lu, rp_tensor *pivots, bool data, bool order) {
+    const rp_dim m = size_of(lu, 2), n = size_of(lu, 1), k = rp__dim_is(RP__DIM_LT, m, n) ? m : n;
+    const rp__meta none = {.dtype = (rp_dtype)lu->dtype, .device = lu->device, .ndim = 1};
+    call->out[0] = order ? permutation(order_of(pivots, m), (rp_dtype)lu->dtype, true) : rp__zeros_of(&none);
+    call->out[1] = data ? lower_of(lu, k) : rp__zeros_of(&none);
+    call->out[2] = data ? upper_of(lu, k) : rp__zeros_of(&none);
+    for (unsigned i = 0; i < 3; i++)
+        if (rp__tensor_is_error(call->out[i])) return rp_error_status();
+    return RP_OK;
+}
+rp_status rp__expand_linalg_lu(const rp__call *call) {
+    rp_tensor *lu, *pivots;
+    RP_TRY(factored(call, false, &lu, &pivots, NULL));
+    return unpacked(call, lu, pivots, true, true);
+}
+
+static rp_status check_pivots(const rp__call *call, const rp_tensor *a, const rp_tensor *pivots, rp_dim k) {
+    bool fits = pivots->ndim + 1u == a->ndim && rp__dim_is(RP__DIM_EQ, pivots->size[pivots->ndim - 1], k);
+    if (pivots->dtype != RP_I32)
+        return rp__op_error(call, RP_ERROR_DTYPE, "pivots should be a Tensor of scalar type torch.int32. Got %s",
+                            rp__dtype_title((rp_dtype)pivots->dtype));
+    for (unsigned d = 0; fits && d + 1u < pivots->ndim; d++) fits = rp__dim_is(RP__DIM_EQ, pivots->size[d], a->size[d]);
+    return fits ? RP_OK
+                : rp__op_error(call, RP_ERROR_SHAPE, "pivots should have the matrices' batch and one number a row");
+}
+
+rp_status rp__expand_lu_unpack(const rp__call *call) {
+    rp_tensor *lu = call->in[0];
+    RP_TRY(need_matrix(call, 0));
+    const rp_dim m = size_of(lu, 2), n = size_of(lu, 1);
+    if (lu->dtype != RP_F32 && lu->dtype != RP_F64) return rp__call_refuse_dtype(call, (rp_dtype)lu->dtype);
+    RP_TRY(check_pivots(call, lu, call->in[1], rp__dim_is(RP__DIM_LT, m, n) ? m : n));
+    return unpacked(call, lu, call->in[1], rp__attr_bool(call, 0), rp__attr_bool(call, 1));
+}
+
+/* A = P L U; its transpose is U^T L^T P^T, and X A = B is A^T X^T = B^T. */
+rp_status rp__expand_linalg_lu_solve(const rp__call *call) {
+    rp_tensor *lu = call->in[0], *b = call->in[2], *wide;
+    const bool left = rp__attr_bool(call, 0), turned = rp__attr_bool(call, 1) == left;
+    RP_TRY(square(call, 0));
+    RP_TRY(need_matrix(call, 2));
+    RP_TRY(check_pivots(call, lu, call->in[1], size_of(lu, 1)));
+    rp_tensor *rows = permutation(order_of(call->in[1], size_of(lu, 1)), (rp_dtype)lu->dtype, turned);
+    if (!left) b = rp_transpose(b, -2, -1);
+    wide = lu;
+    RP_TRY(one_batch(&wide, &b));
+    rp_tensor *other = rp_transpose(wide, -2, -1), *x;
+    if (!turned) {
+        x = rp_solve_triangle(wide, rp_matmul(rows, b), false, true, true);
+        x = rp_solve_triangle(wide, x, true, true, false);
+    } else {
+        x = rp_solve_triangle(other, b, false, true, false);
+        x = rp_matmul(rows, rp_solve_triangle(other, x, true, true, true));
+    }
+    return rp__give(call, left ? x : rp_transpose(x, -2, -1));
+}
+
+/* ---- L D L^T, of symmetric matrices */
+
+rp_status rp__expand_linalg_ldl_factor(const rp__call *call) {
+    RP_TRY(square(call, 0));
+    call->out[0] = rp_linalg_ldl_factor_ex(
+        call->in[0], RP_OPTIONS(rp_linalg_ldl_factor_ex_options, .check_errors = RP_TRUE), &call->out[1], NULL);
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+}
+
+rp_status rp__expand_linalg_ldl_solve(const rp__call *call) {
+    rp_tensor *ld = call->in[0], *b = call->in[2], *pivots = call->in[1];
+    rp_dim size[RP_MAX_DIMS];
+    RP_TRY(square(call, 0));
+    RP_TRY(need_matrix(call, 2));
+    RP_TRY(check_pivots(call, ld, pivots, size_of(ld, 1)));
+    RP_TRY(one_batch(&ld, &b));
+    for (unsigned d = 0; d + 1u < ld->ndim; d++) size[d] = ld->size[d];
+    return rp__give(call, rp_ldl_solution(ld, b, rp_expand(pivots, size, ld->ndim - 1u)));
+}
+
+/* ---- products of reflections 1 - tau v v^T: 1 - V T V^T, T^-1 with 1 / tau on its diagonal and V^T V above, so that T is D (1 + S D)^-1
+   with S what stands above in V^T V and D the diagonal of tau */
+
+static rp_status reflected(const rp__call *call, rp_tensor *vectors, rp_tensor *tau, rp_tensor *c, bool transpose,
+                           rp_tensor **out) {
+    const rp_dim k = tau->size[tau->ndim - 1];
+    rp_tensor *v = lower_of(vectors, k), *turned = rp_transpose(v, -2, -1), *scale = rp_unsqueeze(tau, -2);
+    rp_tensor *between = rp_mul(rp_triu(rp_matmul(turned, v), 1), scale);
+    if (rp__tensor_is_error(between)) return rp_error_status();
+    rp_tensor *x = rp_matmul(turned, c), *batched = rp_add(between, identity_beside(between));
+    if (rp__tensor_is_error(x) || rp__tensor_is_error(batched)) return rp_error_status();
+    if (transpose) x = rp_mul(x, rp_transpose(scale, -2, -1));
+    RP_TRY(one_batch(&batched, &x));
+    x = transpose ? rp_solve_triangle(rp_transpose(batched, -2, -1), x, false, true, true)
+                  : rp_mul(rp_solve_triangle(batched, x, true, true, true), rp_transpose(scale, -2, -1));
+    *out = rp_sub(c, rp_matmul(v, x));
+    (void)call;
+    return rp__tensor_is_error(*out) ? rp_error_status() : RP_OK;
+}
+
+static rp_status check_reflections(const rp__call *call, const rp_tensor *v, const rp_tensor *tau) {
+    bool fits = tau->ndim + 1u == v->ndim && !rp__dim_is(RP__DIM_LT, size_of(v, 1), tau->size[tau->ndim - 1]);
+    if (rp__dim_is(RP__DIM_LT, size_of(v, 2), size_of(v, 1)))
+        return rp__op_error(call, RP_ERROR_SHAPE, "input.shape[-2] must be greater than or equal to input.shape[-1]");
+    for (unsigned d = 0; fits && d + 2u < v->ndim; d++) fits = rp__dim_is(RP__DIM_EQ, tau->size[d], v->size[d]);
+    if (!fits)
+        return rp__op_error(call, RP_ERROR_SHAPE, "tau must have the batch of the matrices and at most their columns");
+    if (tau->dtype != v->dtype)
+        return rp__op_error(call, RP_ERROR_DTYPE, "tau dtype %s does not match input dtype %s",
+                            rp__dtype_title((rp_dtype)tau->dtype), rp__dtype_title((rp_dtype)v->dtype));
+    return v->dtype == RP_F32 || v->dtype == RP_F64 ? RP_OK : rp__call_refuse_dtype(call, (rp_dtype)v->dtype);
+}
+
+rp_status rp__expand_linalg_householder_product(const rp__call *call) {
+    rp_tensor *v = call->in[0], *q;
+    RP_TRY(need_matrix(call, 0));
+    RP_TRY(check_reflections(call, v, call->in[1]));
+    rp_tensor *row = rp_unsqueeze(rp__count_beside(v, size_of(v, 2)), 1);
+    rp_tensor *one = rp_to_dtype(rp_eq(row, rp__count_beside(v, size_of(v, 1))), (rp_dtype)v->dtype);
+    RP_TRY(reflected(call, v, call->in[1], rp_expand(one, v->size, v->ndim), false, &q));
+    return rp__give(call, q);
+}
+
+rp_status rp__expand_ormqr(const rp__call *call) {
+    rp_tensor *v = call->in[0], *c = call->in[2], *out;
+    const bool left = rp__attr_bool(call, 0), transpose = rp__attr_bool(call, 1);
+    RP_TRY(need_matrix(call, 0));
+    RP_TRY(need_matrix(call, 2));
+    RP_TRY(check_reflections(call, v, call->in[1]));
+    if (c->dtype != v->dtype) return rp__op_error(call, RP_ERROR_DTYPE, "operands must have the same dtype");
+    if (!rp__dim_is(RP__DIM_EQ, size_of(v, 2), size_of(c, left ? 2 : 1)))
+        return rp__op_error(call, RP_ERROR_SHAPE, "other.shape[%s] must be equal to input.shape[-2]",
+                            left ? "-2" : "-1");
+    RP_TRY(reflected(call, v, call->in[1], left ? c : rp_transpose(c, -2, -1), left == transpose, &out));
+    return rp__give(call, left ? out : rp_transpose(out, -2, -1));
 }
 
 rp_status rp__expand_linalg_det(const rp__call *call) {

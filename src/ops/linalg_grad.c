@@ -46,7 +46,7 @@ rp_status rp__vjp_cholesky_factor(const rp__vjp *g) {
 }
 
 rp_status rp__vjp_solve_square(const rp__vjp *g) {
-    rp_tensor *of_b = rp_solve_square(turned(g->call->in[0]), g->grad_out[0], rp__attr_int(g->call, 0));
+    rp_tensor *of_b = rp_solve_square(turned(g->call->in[0]), g->grad_out[0], rp__attr_int(g->call, 0), NULL);
     if (g->needed[0]) g->grad_in[0] = rp_neg(rp_matmul(of_b, turned(g->call->out[0])));
     g->grad_in[1] = of_b;
     return RP_OK;
@@ -74,9 +74,48 @@ static rp_tensor *diagonal_of(rp_tensor *t, const rp_tensor *a) {
 rp_status rp__vjp_lu_determinant(const rp__vjp *g) {
     enum { MOVE = 1, AS_IT_IS = 2 };
     rp_tensor *a = g->call->in[0], *sum = NULL;
-    if (g->grad_out[0]) sum = rp_solve_square(turned(a), diagonal_of(rp_mul(g->grad_out[0], g->call->out[0]), a), MOVE);
-    if (g->grad_out[2]) sum = plus(sum, rp_solve_square(turned(a), diagonal_of(g->grad_out[2], a), AS_IT_IS));
+    if (g->grad_out[0])
+        sum = rp_solve_square(turned(a), diagonal_of(rp_mul(g->grad_out[0], g->call->out[0]), a), MOVE, NULL);
+    if (g->grad_out[2]) sum = plus(sum, rp_solve_square(turned(a), diagonal_of(g->grad_out[2], a), AS_IT_IS, NULL));
     g->grad_in[0] = sum;
+    return RP_OK;
+}
+
+/* Rows of t where the exchanges of A = P L U had them. */
+static rp_tensor *rows_back(rp_tensor *t, rp_tensor *pivots) {
+    rp_tensor *order = rp_pivots_order(rp_unsqueeze(pivots, -1), rows_of(t));
+    return rp_take_along_dim(t, rp_unsqueeze(rp_argsort(order, -1), -1), -2);
+}
+
+/* Of the square part P^T dA = L dU + dL U: P L^-T (lower(L^T gL) + upper(gU U^T)) U^-T. Columns behind it are U2 = L^-1 A2 and rows
+   below L2 = A2 U^-1, which give to A2 and to the square part. */
+rp_status rp__vjp_lu_factors(const rp__vjp *g) {
+    rp_tensor *lu = g->call->out[0], *grad = g->grad_out[0];
+    if (!grad) return RP_OK;
+    const rp_dim m = rows_of(lu), n = columns_of(lu);
+    const bool wide = rp__dim_is(RP__DIM_LT, m, n), tall = rp__dim_is(RP__DIM_LT, n, m);
+    const unsigned dim = wide ? (unsigned)lu->ndim - 1 : (unsigned)lu->ndim - 2;
+    const rp_dim k = wide ? m : n, all = wide ? n : m;
+    rp_tensor *square = wide || tall ? rp_slice(lu, dim, 0, k, 1) : lu, *l = turned(square), *u = l;
+    rp_tensor *to_square = wide || tall ? rp_slice(grad, dim, 0, k, 1) : grad;
+    rp_tensor *to_l = to_square, *to_u = to_square, *part[2] = {NULL, NULL};
+    if (wide) {
+        rp_tensor *rest = rp_slice(grad, dim, k, all, 1);
+        part[1] = rp_solve_triangle(l, rest, true, true, true);
+        to_l = rp_sub(to_l, rp_matmul(part[1], turned(rp_slice(lu, dim, k, all, 1))));
+    } else if (tall) {
+        rp_tensor *rest = rp_slice(grad, dim, k, all, 1);
+        part[1] = rp_solve_triangle(u, rest, false, false, false);
+        to_u = rp_sub(to_u, rp_matmul(turned(rp_slice(lu, dim, k, all, 1)), part[1]));
+    }
+    /* L^T lower(gL) + upper(gU) U^T, of which the halves count */
+    rp_tensor *unit = with_diagonal(upper_part(l, 1), rp_ones_like(rp_diagonal(square, 0, -2, -1)));
+    rp_tensor *below = lower_part(rp_matmul(unit, lower_part(to_l, -1)), -1);
+    rp_tensor *above_it = upper_part(rp_matmul(upper_part(to_u, 0), lower_part(l, 0)), 0);
+    part[0] =
+        rp_solve_triangle(u, rp_solve_triangle(l, rp_add(below, above_it), true, true, true), false, false, false);
+    rp_tensor *whole = part[1] ? rp_cat(part, 2, dim) : part[0];
+    g->grad_in[0] = rows_back(whole, g->call->out[1]);
     return RP_OK;
 }
 

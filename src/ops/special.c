@@ -6,6 +6,13 @@
 #include "ops/infer.h"
 #include "ops/private.h"
 #include "ops/rules.h"
+#include "ops/series.h"
+
+/* As PyTorch, not of half types. */
+rp_status rp__infer_special(const rp__call *call, rp__meta *out) {
+    RP_TRY(rp__infer_unary_float(call, out));
+    return out->dtype == RP_F32 || out->dtype == RP_F64 ? RP_OK : rp__call_refuse_dtype(call, out->dtype);
+}
 
 RP__UNARY(isposinf, EQ(x, NUM(INFINITY)))
 RP__UNARY(isneginf, EQ(x, NUM(-INFINITY)))
@@ -32,6 +39,82 @@ rp_status rp__infer_special_zeta(const rp__call *call, rp__meta *out) {
     RP_TRY(rp__infer_binary_float(call, out));
     return out->dtype == RP_F32 || out->dtype == RP_F64 ? RP_OK : rp__call_refuse_dtype(call, out->dtype);
 }
+
+/* ---- the normal distribution: series of special_coeffs.py. erfcx is that of (1 + 2 x) erfcx(x) in (x - 3.75) / (x + 3.75) for x >= 0;
+   ndtri of p is (p - 1/2) times that in (p - 1/2)^2 up to 0.425 from the middle, beyond -r times that in r = sqrt(-log p). */
+
+static const double erfcx_series[] = {
+    1.17757893456740175,       -0.00459005458064647733, -0.0842491333665179156,   0.0592099399981918905,
+    -0.0266586684353057523,    0.00907499767070526509,  -0.00241316354041760819,  0.000490775836525808632,
+    -0.0000691697330250120637, 4.13902798607301017e-6,  7.74038306619849067e-7,   -2.18864010492343957e-7,
+    1.07649994656709104e-8,    4.5219598112182869e-9,   -7.75440020883135111e-10, -6.31808834088668449e-11,
+    2.8687950109306699e-11,    1.94558685457773472e-13, -9.65469674843343891e-13, 3.25254814814873984e-14,
+    3.34781194828680539e-14,   -1.8645628804193131e-15, -1.25079505306886471e-15, 7.41823525662404346e-17,
+    5.06814890479611132e-17,   -2.2370566594359996e-18, -2.18734294430301766e-18};
+static const double ndtri_middle[] = {
+    2.87347353922790163,      0.424952368745746081,    0.0698631763347935763,   0.0144271181255917416,
+    0.00332010048701319511,   0.000813806576120347425, 0.000207868407537473789, 0.0000546572536677379631,
+    0.0000146838734732002498, 4.01073897825851879e-6,  1.10998242487950945e-6,  3.10489773818313678e-7,
+    8.76239942425181046e-8,   2.4913574468428182e-8,   7.12872714066758883e-9,  2.05103685697956258e-9,
+    5.92946133048663715e-10,  1.72142071158390771e-10, 5.01627139749050096e-11, 1.46663778500661892e-11,
+    4.30095406211730084e-12,  1.26467970272359994e-12, 3.72787492326986121e-13, 1.10131817173509471e-13,
+    3.26026270948652105e-14,  9.66959701677174697e-15, 2.87287203009381229e-15, 8.5490853979510562e-16,
+    2.54781562576870595e-16,  7.60354468526874532e-17, 2.27207860632834743e-17, 6.79756094930705393e-18};
+static const double ndtri_tail[] = {
+    1.18702094152027399,       0.196487327979827761,     -0.0688775247412136605,   0.0222205401421837278,
+    -0.00686247791304821828,   0.00206414815453984936,   -0.000610170745841785028, 0.000178198553342033518,
+    -0.0000515874364122224768, 0.0000148364732826709404, -4.24548659438161291e-6,  1.21005833975111619e-6,
+    -3.43804407261217266e-7,   9.74314765552486764e-8,   -2.75527182750160013e-8,  7.77780768792708274e-9,
+    -2.19227692588981702e-9,   6.17124726526403762e-10,  -1.7352640407832101e-10,  4.87455747088590363e-11,
+    -1.36814782766783312e-11,  3.83708852363100898e-12,  -1.07541880642824644e-12, 3.01225060750870077e-13,
+    -8.43273587020529269e-14,  2.35956783843776375e-14,  -6.59937296672993607e-15, 1.84499961528332825e-15,
+    -5.15618337931807861e-16,  1.44049643319920988e-16,  -4.02308819745353948e-17, 1.12326165150494738e-17,
+    -3.13534751432096448e-18};
+static const double ndtri_far[] = {
+    1.39093218518528264,      0.0295895747693761532,    -0.0156522613979115851,    0.00764285288978295372,
+    -0.00356891059654185425,  0.00161991275698039398,   -0.000721032724140442044,  0.000316394550095036661,
+    -0.000137341976359849582, 0.0000591146504324211074, -0.0000252713889206456314, 0.0000107433353564778003,
+    -4.54600150885584823e-6,  1.91608117269324171e-6,   -8.04896269420137983e-7,   3.37137318872116488e-7,
+    -1.40856591619117263e-7,  5.87198938651919488e-8,   -2.44311177750303194e-8,   1.01471985833776657e-8,
+    -4.20798748226047237e-9,  1.74259904032681044e-9,   -7.20734271360657978e-10,  2.97755432917442869e-10,
+    -1.22884378231515134e-10, 5.06671268308104122e-11,  -2.08729578418364054e-11,  8.59213995644622173e-12,
+    -3.53432429575295208e-12, 1.45286166070280541e-12,  -5.96866857394981546e-13,  2.45067802209952824e-13,
+    -1.00570106181034248e-13, 4.12517083971780704e-14,  -1.69129869095945748e-14,  6.93134661103064022e-15,
+    -2.8395283657309494e-15,  1.16283303282331832e-15,  -4.7603769747836839e-16,   1.94817322333856793e-16,
+    -7.97048304652486014e-17, 3.26002146989880792e-17,  -1.33303722472970631e-17,  5.44950135869194536e-18,
+    -2.22725565608438232e-18};
+
+/* e^(x^2), the rounding of the square made good. */
+static rp__val exp_of_square(rp__lower *lw, rp__val x, rp_dtype compute) {
+    const rp__val high = MUL(x, x), low = PRIM(FMA, x, x, NEG(high));
+    return MUL(EXP(high), ADD(low, NUM(1)));
+}
+/* Beyond 32 the exponential is infinite in every type. */
+static rp__val scaled_erfc(rp__lower *lw, rp__val x, rp_dtype compute) {
+    const rp__val size = ABS(x), u = SUB(NUM(1), DIV(NUM(7.5), ADD(size, NUM(3.75))));
+    const rp__val right = DIV(SERIES(u, erfcx_series), ADD(NUM(1), ADD(size, size)));
+    const rp__val left = SUB(MUL(NUM(2), exp_of_square(lw, MIN(size, NUM(32)), compute)), right);
+    return WHERE(LT(x, NUM(0)), left, right);
+}
+RP__UNARY(special_erfcx, scaled_erfc(lw, x, compute))
+
+static rp__val log_normal_part(rp__lower *lw, rp__val x, rp_dtype compute) {
+    const rp__val t = MUL(x, NUM(-M_SQRT1_2)), half = NUM(0.5);
+    const rp__val low = SUB(LOG(MUL(scaled_erfc(lw, t, compute), half)), MUL(MUL(x, x), half));
+    return WHERE(LT(x, NUM(-1)), low, LOG1P(MUL(PRIM(ERFC, NEG(t)), NUM(-0.5))));
+}
+RP__UNARY(special_log_ndtr, log_normal_part(lw, x, compute))
+
+static rp__val normal_quantile(rp__lower *lw, rp__val p, rp_dtype compute) {
+    const rp__val q = SUB(p, NUM(0.5)), v = MUL(MUL(q, q), NUM(2 / (0.425 * 0.425)));
+    const rp__val middle = MUL(q, SERIES(SUB(v, NUM(1)), ndtri_middle));
+    const rp__val tail = WHERE(LT(q, NUM(0)), p, SUB(NUM(1), p)), r = PRIM(SQRT, NEG(LOG(tail)));
+    const rp__val high = SERIES(MUL(SUB(r, NUM(3.3)), NUM(1 / 1.7)), ndtri_tail);
+    const rp__val far = SERIES(MUL(SUB(r, NUM(16.5)), NUM(1 / 11.5)), ndtri_far);
+    const rp__val size = WHERE(EQ(tail, NUM(0)), NUM(INFINITY), MUL(r, WHERE(LE(r, NUM(5)), high, far)));
+    return WHERE(LE(ABS(q), NUM(0.425)), middle, WHERE(LT(q, NUM(0)), NEG(size), size));
+}
+RP__UNARY(special_ndtri, normal_quantile(lw, x, compute))
 
 /* ---- modified Bessel functions: Chebyshev series of I0(x) e^-x and I1(x) e^-x / x over 0 <= x <= 8, in x / 4 - 1, and of
    I0(x) e^-x sqrt(x) and I1(x) e^-x sqrt(x) beyond, in 16 / x - 1; interpolated with 60 digits. */
@@ -70,20 +153,6 @@ static const double far_1[] = {
     1.04202769841288028e-14,  -3.8144030724370078e-15,  -1.88035477551078245e-15, 3.30820231092092828e-16,
     2.96262899764595014e-16,  -3.20952592199342396e-17, -4.65030536848935833e-17, 4.41434832307170795e-18,
     7.51729631084210481e-18,  -9.31417886732688338e-19, -1.24219327519489096e-18};
-
-/* By Clenshaw's recurrence; in float32 without terms that it does not hold. */
-static rp__val series(rp__lower *lw, rp_dtype compute, rp__val u, const double *c, unsigned n) {
-    while (compute != RP_F64 && fabs(c[n - 1]) < 1e-9) n--;
-    const rp__val twice = ADD(u, u);
-    rp__val above = NUM(0), value = NUM(c[n - 1]);
-    for (unsigned k = n - 1; k-- > 1;) {
-        const rp__val next = ADD(SUB(MUL(twice, value), above), NUM(c[k]));
-        above = value;
-        value = next;
-    }
-    return ADD(SUB(MUL(u, value), above), NUM(c[0]));
-}
-#define SERIES(u, c) series(lw, compute, u, c, sizeof(c) / sizeof *(c))
 
 static rp__val scaled_0(rp__lower *lw, rp__val x, rp_dtype compute) {
     const rp__val size = ABS(x), near = SERIES(SUB(MUL(size, NUM(0.25)), NUM(1)), near_0);

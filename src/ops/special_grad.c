@@ -13,6 +13,10 @@ static rp_tensor *plus(rp_tensor *t, double number) { return rp_add_scalar(t, rp
 RP__SLOPE(special_entr, plus(rp_neg(rp_log(x)), -1))
 RP__SLOPE(special_ndtr, scaled(rp_exp(scaled(rp_mul(x, x), -0.5)), M_2_SQRTPI *M_SQRT1_2 / 2))
 
+RP__GRAD(special_log_ndtr, scaled(rp_div(grad, rp_special_erfcx(scaled(x, -M_SQRT1_2))), M_2_SQRTPI *M_SQRT1_2))
+RP__SLOPE(special_ndtri, scaled(rp_exp(scaled(rp_mul(y, y), 0.5)), 2 / (M_2_SQRTPI * M_SQRT1_2)))
+RP__SLOPE(special_erfcx, plus(scaled(rp_mul(x, y), 2), -M_2_SQRTPI))
+
 /* 0 times what is not finite is 0 here. */
 static rp_tensor *xlog1py_grad(rp_tensor *grad, rp_tensor *a, rp_tensor *b) {
     rp_tensor *none = rp_logical_and(rp_eq_scalar(a, rp_i64(0)), rp_le_scalar(b, rp_i64(-1)));

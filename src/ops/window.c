@@ -1,0 +1,87 @@
+/* Windows, calculated in float64. */
+#include <math.h>
+
+#include "ops/formula.h"
+#include "ops/grad.h"
+#include "ops/infer.h"
+#include "ops/private.h"
+#include "ops/rules.h"
+
+static rp_dtype asked(const rp__call *call) {
+    for (uint32_t k = 0; k < call->n_attrs; k++)
+        if (call->attrs[k].kind == RP_ATTR_DTYPE && call->attrs[k].v.dtype != RP_DTYPE_NONE)
+            return call->attrs[k].v.dtype;
+    return RP_F32;
+}
+
+rp_status rp__infer_window(const rp__call *call, rp__meta *out) {
+    const int64_t length = rp__attr_int(call, 0);
+    out->dtype = asked(call);
+    if (!rp__dtype_is_valid(out->dtype))
+        return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)out->dtype);
+    if (!rp__dtype_is_float(out->dtype))
+        return rp__op_error(call, RP_ERROR_DTYPE, "expects floating point dtypes, got: %s",
+                            rp__dtype_title(out->dtype));
+    if (length < 0)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "requires non-negative window_length, got window_length=%lld", (long long)length);
+    if (length >= RP__REACH_LIMIT) return rp__op_error(call, RP_ERROR_SHAPE, "the window is too long");
+    out->ndim = 1;
+    out->size[0] = length;
+    return RP_OK;
+}
+
+/* 2 pi over the length of a period; a window of one number is its middle. */
+static bool single(const rp__call *call) { return rp__attr_int(call, 0) == 1; }
+static double period(const rp__call *call) {
+    return (double)(rp__attr_int(call, 0) - (rp__attr_bool(call, 1) ? 0 : 1));
+}
+static rp_scalar step(const rp__call *call) { return rp_f64(single(call) ? 0 : 2 / period(call)); }
+static rp_scalar start(const rp__call *call) { return rp_f64(single(call) ? 1 : 0); }
+
+/* From 0 to 2 along a period. */
+static rp__val place(rp__lower *lw) {
+    const rp__val i = rp__lw_cast(lw, rp__lw_linear_index(lw), RP_F64);
+    return ADD(MUL(i, rp__lw_scalar_fn(lw, step, RP_F64)), rp__lw_scalar_fn(lw, start, RP_F64));
+}
+static rp__val wave(rp__lower *lw, double times) {
+    const rp_dtype compute = RP_F64;
+    return PRIM(COS, MUL(place(lw), NUM(M_PI * times)));
+}
+
+/* a - b cos(t) + c cos(2 t) */
+static void cosines(rp__lower *lw, rp__val a, rp__val b, double c) {
+    const rp_dtype compute = RP_F64;
+    rp__val value = SUB(a, MUL(b, wave(lw, 1)));
+    if (c != 0) value = ADD(value, MUL(NUM(c), wave(lw, 2)));
+    rp__lw_out(lw, 0, value);
+}
+static rp__val number(rp__lower *lw, double value) { return rp__lw_const(lw, RP_F64, value); }
+
+void rp__lower_hann_window(rp__lower *lw) { cosines(lw, number(lw, 0.5), number(lw, 0.5), 0); }
+void rp__lower_blackman_window(rp__lower *lw) { cosines(lw, number(lw, 0.42), number(lw, 0.5), 0.08); }
+/* alpha and beta are free, and one number is 1 for all of them. */
+static rp_scalar alpha(const rp__call *call) { return rp_f64(single(call) ? 1 : rp__attr_float(call, 2)); }
+static rp_scalar beta(const rp__call *call) { return rp_f64(single(call) ? 0 : rp__attr_float(call, 3)); }
+void rp__lower_hamming_window(rp__lower *lw) {
+    cosines(lw, rp__lw_scalar_fn(lw, alpha, RP_F64), rp__lw_scalar_fn(lw, beta, RP_F64), 0);
+}
+void rp__lower_bartlett_window(rp__lower *lw) {
+    const rp_dtype compute = RP_F64;
+    rp__lw_out(lw, 0, SUB(NUM(1), ABS(SUB(place(lw), NUM(1)))));
+}
+
+/* Of scaled Bessel functions, so that none overflows. */
+rp_status rp__expand_kaiser_window(const rp__call *call) {
+    rp__meta meta = {0};
+    RP_TRY(rp__infer_window(call, &meta));
+    const int64_t n = rp__attr_int(call, 0), all = n + (rp__attr_bool(call, 1) && n > 1 ? 1 : 0);
+    const double size = fabs(rp__attr_float(call, 2));
+    if (n == 1) return rp__give(call, rp_ones(RP_DIMS(1), RP_OPTIONS(rp_ones_options, .dtype = meta.dtype)));
+    rp_tensor *t = rp_linspace(rp_i64(-1), rp_i64(1), all, RP_OPTIONS(rp_linspace_options, .dtype = RP_F64));
+    t = rp_narrow(t, 0, 0, n);
+    rp_tensor *root = rp_sqrt(rp_add_scalar(rp_neg(rp_mul(t, t)), rp_i64(1))), *x = rp_mul_scalar(root, rp_f64(size));
+    rp_tensor *most = rp_special_i0e(rp_fill(rp__zero_like(t), rp_f64(size)));
+    rp_tensor *y = rp_mul(rp_div(rp_special_i0e(x), most), rp_exp(rp_sub_scalar(x, rp_f64(size))));
+    return rp__give(call, meta.dtype == RP_F64 ? y : rp_to_dtype(y, meta.dtype));
+}
