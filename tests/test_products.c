@@ -323,6 +323,50 @@ static void plain(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     (void)ctx, (void)n_in, (void)n_out;
     out[0] = rp_relu(rp_add(rp_matmul(in[0], in[1]), in[2]));
 }
+/* Siblings as attention has them, and one that reads what another one gives. */
+static void siblings(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_linear(in[0], in[1], in[4]);
+    out[1] = rp_linear(in[0], in[2], in[5]);
+    out[2] = rp_linear(in[0], in[3], in[6]);
+    out[3] = rp_linear(out[1], in[2], in[5]);
+}
+static void test_siblings(void **state) {
+    (void)state;
+    const int64_t m = 96, n = 216;
+    for (unsigned d = 0; d < 2; d++) {
+        const rp_dtype dtype = d ? RP_F32 : RP_BF16;
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *in[7] = {whole(1, 3, dtype, (const int64_t[]){m, n}, 2)}, *want[4], *got[4];
+        unsigned most = 0;
+        for (unsigned k = 0; k < 3; k++) {
+            in[1 + k] = whole(2 + k, 3, dtype, (const int64_t[]){n, n}, 2);
+            in[4 + k] = whole(5 + k, 3, dtype, &n, 1);
+        }
+        siblings(NULL, in, 7, want, 4);
+        rp_compiled *f = rp_compile((rp_fn){.body = siblings, .name = "siblings"},
+                                    RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+        for (unsigned turn = 0; turn < 3; turn++) {
+            if (turn == 2) in[2] = rp_clone(in[2], NULL); /* moved: the launch is re-pointed */
+            rp_call(f, in, 7, got, 4);
+            ok();
+            for (size_t k = 0; k < 4; k++)
+                if (!rp_item_i64(rp_all(rp_eq(got[k], want[k])))) fail_msg("result %zu of siblings", k);
+        }
+        for (size_t k = 0; k < rp_explain_count(f); k++) {
+            rp_explain_entry e;
+            unsigned long long facts;
+            assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
+            const char *at = strstr(e.message, "rp_product_");
+            if (!at || sscanf(at, "rp_product_%llx", &facts) != 1) continue;
+            const unsigned problems = (unsigned)(facts >> 30 & 3) + 1; /* product.c */
+            if (problems > most) most = problems;
+        }
+        assert_int_equal(most, 3);
+        rp_compiled_release(f);
+        rp_scope_end(scope, NULL, 0);
+    }
+}
 /* i8: additions wrap */
 static void whole_numbers(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -516,10 +560,12 @@ static int setup(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),      cmocka_unit_test(test_layouts),          cmocka_unit_test(test_far_apart),
-        cmocka_unit_test(test_bits),      cmocka_unit_test(test_wanted_order),     cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_each_tile), cmocka_unit_test(test_follows),          cmocka_unit_test(test_follows_f32),
-        cmocka_unit_test(test_precision), cmocka_unit_test(test_precision_switch),
+        cmocka_unit_test(test_sums),         cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_far_apart),    cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_wanted_order), cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_each_tile),    cmocka_unit_test(test_siblings),
+        cmocka_unit_test(test_follows),      cmocka_unit_test(test_follows_f32),
+        cmocka_unit_test(test_precision),    cmocka_unit_test(test_precision_switch),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -16,7 +16,29 @@ typedef struct recorder {
     rp__launch_recorder hook; /* first */
     rp__executable *p;
     uint32_t group;
+    bool follows; /* the last record is the last step of the part, and the group's first launch may join it */
+    rp__launch_buffer *buffer; /* of joint launches; NULL: none yet */
 } recorder;
+
+/* The launch and the last record as one, if the device has such a launch: siblings mostly stand side by side. */
+static rp_status join(recorder *r, const rp__launch *l, bool *joined) {
+    rp__executable *p = r->p;
+    rp__launch *last = p->records[p->n_records - 1], both, *copy;
+    *joined = false;
+    if (!p->device->ops->library->join || last->kernel->kind != l->kernel->kind || rp__launch_conflict(last, l))
+        return RP_OK;
+    if (!r->buffer) r->buffer = rp__alloc(sizeof *r->buffer);
+    if (!r->buffer) return RP__OOM("a launch");
+    RP_TRY(p->device->ops->library->join(p->device, last, l, r->buffer, &both));
+    if (!both.kernel) return RP_OK;
+    copy = RP__GROW(&p->joined, &p->joined_capacity, p->n_joined + 1u) ? rp__launch_copy(&both, false) : NULL;
+    if (!copy) return RP__OOM("launch records");
+    p->joined[p->n_joined++] = (struct rp__program_joined){r->group, p->n_records - 1};
+    rp__launch_free(last, false);
+    p->records[p->n_records - 1] = copy;
+    *joined = true;
+    return RP_OK;
+}
 
 static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launch *l) {
     recorder *r = (recorder *)self;
@@ -29,14 +51,20 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
                         "it cannot be part of a program",
                         l->op);
     }
-    if (!RP__GROW(&p->records, &p->records_capacity, p->n_records + 1u) ||
-        !RP__GROW(&p->record_group, &p->record_group_capacity, p->n_records + 1u)) {
-        return RP__OOM("launch records");
+    bool joined = false;
+    if (r->follows) RP_TRY(join(r, l, &joined));
+    r->follows = false;
+    if (!joined) {
+        if (!RP__GROW(&p->records, &p->records_capacity, p->n_records + 1u) ||
+            !RP__GROW(&p->record_group, &p->record_group_capacity, p->n_records + 1u)) {
+            return RP__OOM("launch records");
+        }
+        rp__launch *own = rp__launch_copy(l, false);
+        if (!own) return RP_ERROR_OUT_OF_MEMORY;
+        p->record_group[p->n_records] = r->group;
+        p->records[p->n_records++] = own;
     }
-    rp__launch *copy = rp__launch_copy(l, false);
-    if (!copy) return RP_ERROR_OUT_OF_MEMORY;
-    p->record_group[p->n_records] = r->group;
-    p->records[p->n_records++] = copy;
+    const rp__launch *copy = p->records[p->n_records - 1];
     rp__slot *slots = (rp__slot *)(uintptr_t)copy->slots;
     for (uint32_t k = 0; k < copy->n_slots; k++) {
         rp__storage *storage = slots[k].storage;
@@ -211,6 +239,7 @@ static rp_status record_decision(recorder *r, const rp__program_part *of, rp__ir
     rp__operand operands[2];
     rp_scope scope = rp__scope_begin();
     r->group = RP__IR_NONE;
+    r->follows = false;
     rp_tensor *on = handle_of(p, of, predicate), *counter = NULL;
     rp_status status = rp__tensor_is_error(on) ? rp_error_status() : RP_OK;
     if (status == RP_OK && c->counter != RP__IR_NONE) {
@@ -259,7 +288,10 @@ static rp_status record_group(recorder *r, rp__program_part *part, uint32_t grou
     const rp__fuse_node *first = &f->nodes[g->members[0]];
     uint32_t before = p->n_records;
     if (first->kind == RP__FUSE_NOTHING) return RP_OK;
+    r->follows = part->n_steps > 0 && !part->steps[part->n_steps - 1].choice && p->n_records > 0 &&
+                 part->steps[part->n_steps - 1].record == p->n_records - 1;
     if (first->kind == RP__FUSE_REGION) {
+        r->follows = false;
         rp__program_choice *c = rp__program_choice_of(part, group);
         if (!c) return rp__fail(RP_ERROR_INTERNAL, "a region of a program has no blocks");
         RP_TRY(record_choice(r, part, c));
@@ -362,6 +394,7 @@ rp_status rp__program_record(rp__executable *p) {
             if (status == RP_OK) status = compiled;
         }
     }
+    rp__free(r.buffer);
     rp_status restored = rp_set_current_stream(before);
     rp__stream_drop(before);
     if (status == RP_OK) status = restored;
@@ -508,6 +541,7 @@ void rp__executable_free(rp__executable *p) {
     for (uint32_t i = 0; i < p->n_records; i++) rp__launch_free(p->records[i], false);
     rp__free(p->records);
     rp__free(p->record_group);
+    rp__free(p->joined);
     for (uint32_t b = 0; b < p->n_buffers && p->buffers; b++) {
         if (p->buffers[b].place.storage && p->buffers[b].place.storage != p->memory) {
             rp__storage_release(p->buffers[b].place.storage);

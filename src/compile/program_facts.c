@@ -89,6 +89,11 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
         const size_t length = named_by_kernel ? 0 : schedule_in(p->records[r]->kernel->name, &at);
         if (length) rp__text_add(&schedules, "%s%.*s", schedules.length ? ", " : "loop, schedule ", (int)length, at);
     }
+    for (size_t j = 0; j < p->n_joined && !k->kernel; j++) {
+        if (p->joined[j].group != part->first_group + group) continue;
+        k->kernel = p->records[p->joined[j].record]->kernel;
+        if (k->kernel->name) k->server = k->kernel->name;
+    }
     if (schedules.length) k->server = rp__arena_strdup(&p->arena, schedules.data);
     const bool failed = schedules.failed || !k->server;
     rp__text_free(&schedules);

@@ -135,6 +135,10 @@ struct rp__executable {
     size_t records_capacity;
     uint32_t *record_group;
     size_t record_group_capacity;
+    struct rp__program_joined { /* groups whose launch is part of another one's record */
+        uint32_t group, record;
+    } * joined;
+    size_t n_joined, joined_capacity;
     uint32_t *node; /* per record: the first of its places, RP__IR_NONE */
     rp__program_place *places;
     uint32_t n_places;

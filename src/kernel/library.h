@@ -124,6 +124,10 @@ typedef struct rp__library {
        the result are the same. NULL: no device's kernel is faster so. */
     uint32_t (*channels_last)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                               const rp__library_call *call);
+    /* One launch for two that have the same bits in it, as products of one input by several weights; without kernel: there is none. Neither
+       touches what the other one writes; a may be such a launch already. buffer: not that of a or b. NULL: never. */
+    rp_status (*join)(struct rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
+                      rp__launch *out);
     /* Is one launch for these products, with the bits that they have one by one, better? Answered by sizes, strides and dtypes:
        bases are not looked at. */
     rp__chain_answer (*chain)(struct rp__device *d, const rp__library_stage *stages, size_t n);

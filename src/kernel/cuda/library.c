@@ -130,6 +130,7 @@ const rp__library rp__cuda_library = {.workspace = workspace,
                                       .order = order,
                                       .factor_cost = factor_cost,
                                       .channels_last = rp__cuda_conv_channels_last,
+                                      .join = rp__cuda_product_join,
                                       .chain = rp__cuda_chain,
                                       .bind_chain = rp__cuda_chain_bind,
                                       .name = name};

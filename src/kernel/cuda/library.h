@@ -25,6 +25,10 @@ rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buff
 uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                      const rp__library_call *call);
 
+/* rp__library.join (product.c). */
+rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
+                                rp__launch *out);
+
 /* Word `word` is the operand's address; its slot is added to those of `out`. */
 void rp__cuda_operand_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer,
                            rp__launch *out);

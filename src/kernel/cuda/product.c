@@ -1,6 +1,7 @@
 /* Matrix products on CUDA through product.cuh, two rows of the table of templates: tensor cores (16-bit floats, integers of 8 bits, f32 where
  * its products may be rounded) and f32 by fma in large tiles. Here: which tile, into how many shares K is cut, how the operands are read;
  * and when a library is faster. The shares are a function of sizes, dtype and kind of device, and part of the order; all else acts on time alone. */
+#include <stdio.h>
 #include <string.h>
 
 #include "kernel/cuda/library.h"
@@ -23,7 +24,8 @@ enum {
     OUT_WIDE,
     LONG,
     LONGER,
-    OUT_PAIRS
+    OUT_PAIRS,
+    PROBLEMS = 30 /* less one, of products by themselves */
 };
 /* RP_MATH of the text; a family of orders each. */
 typedef enum math { FMA, MMA, TF32, BF16X3, INTEGER, WGMMA } math;
@@ -59,6 +61,7 @@ static unsigned threads_of(const struct tile *t) {
     const unsigned units = (unsigned)t->wm * t->wn, row = (unsigned)(t - shapes);
     return row < FIRST_FMA ? 32u * units : row < FIRST_WGMMA ? (unsigned)t->tm * t->tn / units : 128u * units;
 }
+static unsigned problems_of(uint64_t facts) { return (unsigned)(facts >> PROBLEMS & 3) + 1; }
 static math math_of(uint64_t facts) { return (math)(facts >> MATH & 7); }
 static unsigned bytes_of(uint64_t facts) { return (unsigned)rp__dtype_bytes((rp_dtype)(facts & 15)); }
 /* Whether all copies go straight into shared memory, as product.cuh has it; else tiles wait in registers for a step. */
@@ -105,6 +108,7 @@ static void macros(uint64_t facts, rp__text *out) {
                  : bit(facts, OUT_PAIRS) ? 2u
                                          : 1u,
                  (unsigned)(facts >> BATCH & 15), bit(facts, BIAS), (unsigned)(facts >> 32));
+    rp__text_add(out, "#define RP_PROBLEMS %u\n", problems_of(facts));
     rp__text_add(out, "#define RP_INDEX %s\n#define RP_LONG %d\n#define RP_LONGER %d\n#define RP_SPLIT %u\n",
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", bit(facts, LONG), bit(facts, LONGER), split);
     static const char *const steps[] = {"", "m16n8k16", "m16n8k8", "", "m16n8k32"};
@@ -376,6 +380,15 @@ static void readings(const rp__operand *o, int64_t rows, int64_t row, int64_t k,
     *facts |= (uint64_t)along << along_at | (uint64_t)wide << wide_at;
 }
 
+static void set_grid(const rp__matmul *read, const struct tile *t, unsigned split, unsigned problems, uint64_t facts,
+                     rp__launch *out) {
+    out->grid[0] = (uint32_t)((over(read->m, t->tm) * over(read->n, t->tn) * read->batch) << split) * problems;
+    out->grid[1] = out->grid[2] = 1;
+    out->block[0] = threads_of(t);
+    out->block[1] = out->block[2] = 1;
+    out->shared_bytes = room_of(facts);
+}
+
 static rp_status set_tiles(const rp__problem *p, const rp__matmul *read, math m, bool wide, rp__launch_buffer *buffer,
                            rp__launch *out, uint64_t *facts) {
     const unsigned split = wanted_split(p, read, m);
@@ -396,11 +409,7 @@ static rp_status set_tiles(const rp__problem *p, const rp__matmul *read, math m,
         *facts |= (uint64_t)(share > RP__PRODUCT_BLOCK) << LONG |
                   (uint64_t)(share > (int64_t)RP__PRODUCT_BLOCK * RP__PRODUCT_GROUP) << LONGER;
     rp__matmul_words(read, buffer, out);
-    out->grid[0] = (uint32_t)((over(read->m, t->tm) * over(read->n, t->tn) * read->batch) << split);
-    out->grid[1] = out->grid[2] = 1;
-    out->block[0] = threads_of(t);
-    out->block[1] = out->block[2] = 1;
-    out->shared_bytes = room_of(*facts);
+    set_grid(read, t, split, 1, *facts, out);
     return RP_OK;
 }
 
@@ -412,6 +421,65 @@ static rp_status bind(const rp__problem *p, math m, rp__launch_buffer *buffer, r
     RP_TRY(set_tiles(p, &read, m, rp__matmul_is_wide(p->o, read.bias ? 4 : 3), buffer, out, &key.facts));
     return rp__text_kernel(p->device, &key, macros, rp__embed_product_cuh, rp__embed_product_cuh_len, &out->kernel);
 }
+/* ---- several at once */
+
+/* What a kernel of `bind` was made of, which its name says. */
+static bool facts_of(const rp__kernel *k, uint64_t *facts) {
+    unsigned long long read;
+    if (k->kind != RP__KERNEL_CUDA || !k->name || sscanf(k->name, "rp_product_%llx", &read) != 1) return false;
+    *facts = read;
+    return true;
+}
+
+/* The sizes that a launch's words give. */
+static void read_words(const uint64_t *w, uint64_t facts, rp__matmul *p) {
+    memset(p, 0, sizeof *p);
+    p->dtype = (rp_dtype)(facts & 15);
+    p->m = (int64_t)w[4], p->n = (int64_t)w[5], p->k = (int64_t)w[6];
+    p->n_batch = (unsigned)(facts >> BATCH & 15);
+    p->batch = 1;
+    for (unsigned d = 0; d < p->n_batch; d++) p->batch *= (int64_t)w[RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * d];
+}
+
+rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
+                                rp__launch *out) {
+    enum { MOST = 4, ADDRESSES = 4 };
+    const uint64_t varies = (uint64_t)31 << TILE | (uint64_t)3 << PROBLEMS;
+    rp__text_kernel_key key = {.family = "product"};
+    uint64_t one;
+    rp__matmul read;
+    double clocks = 0;
+    *out = (rp__launch){0};
+    if (!facts_of(a->kernel, &key.facts) || !facts_of(b->kernel, &one)) return RP_OK;
+    const unsigned n = problems_of(key.facts), words = b->n_words;
+    if (n == MOST || problems_of(one) > 1 || (key.facts & ~varies) != (one & ~varies) ||
+        memcmp(a->words + ADDRESSES, b->words + ADDRESSES, (words - ADDRESSES) * sizeof *b->words) != 0)
+        return RP_OK;
+    read_words(b->words, one, &read);
+    const unsigned split = (unsigned)(one >> SPLIT & 3);
+    const int64_t batch = read.batch;
+    read.batch *= n + 1;
+    if (over(read.m, 16) * over(read.n, 16) * read.batch * 8 >= INT32_MAX) return RP_OK;
+    const unsigned tile = tile_of(&read, d, math_of(one), split, &clocks);
+    read.batch = batch;
+    key.facts = (one & ~varies) | (uint64_t)tile << TILE | (uint64_t)n << PROBLEMS;
+    *out = *a;
+    memmove(buffer->words, a->words, a->n_words * sizeof *a->words);
+    memcpy(buffer->words + a->n_words, b->words, ADDRESSES * sizeof *b->words);
+    memmove(buffer->slots, a->slots, a->n_slots * sizeof *a->slots);
+    for (unsigned k = 0; k < b->n_slots; k++) {
+        buffer->slots[a->n_slots + k] = b->slots[k];
+        buffer->slots[a->n_slots + k].word += a->n_words;
+    }
+    out->words = buffer->words;
+    out->slots = buffer->slots;
+    out->n_words = a->n_words + ADDRESSES;
+    out->n_slots = a->n_slots + b->n_slots;
+    set_grid(&read, &shapes[tile], split, n + 1, key.facts, out);
+    out->kernel = NULL;
+    return rp__text_kernel(d, &key, macros, rp__embed_product_cuh, rp__embed_product_cuh_len, &out->kernel);
+}
+
 static rp_status tensor_bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
     math m = MMA;
     (void)workspace;

@@ -11,9 +11,10 @@
  * RP_TN, RP_TK; RP_THREADS; RP_STAGES tiles in flight; RP_WM x RP_WN warps (5: warpgroups) of tensor cores; RP_TI x RP_TJ results a thread (fma);
  * RP_SPLIT; RP_A_ALONG, RP_B_ALONG: neighbours in a warp read neighbours of K; RP_A_WIDE, RP_B_WIDE: 16 bytes at once; RP_OUT_V
  * results of a row; RP_BATCH, RP_BIAS, RP_REST, RP_INDEX as in matmul.cuh; RP_LONG, RP_LONGER: a share is more than a block, than a group.
- * Words: those of matmul.cuh. */
+ * RP_PROBLEMS: so many products in one launch, blocks of each side by side, alike but for their addresses.
+ * Words: those of matmul.cuh, then the four addresses of each further problem. */
 typedef struct {
-    rp_u64 w[14 + 4 * RP_BATCH + RP_REST];
+    rp_u64 w[14 + 4 * RP_BATCH + RP_REST + 4 * (RP_PROBLEMS - 1)];
 } RP_WORDS;
 
 #define RP_GROUPED (RP_MATH == 5)
@@ -78,11 +79,20 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     extern __shared__ __align__(1024) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
     RP_T *sa = (RP_T *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
     RP_SUM *st = (RP_SUM *)room;
-    const int t = (int)threadIdx.x, rank = (int)(blockIdx.x % RP_SPLIT);
+    const unsigned each = gridDim.x / RP_PROBLEMS, problem = RP_PROBLEMS > 1 ? blockIdx.x / each : 0,
+                   block = RP_PROBLEMS > 1 ? blockIdx.x - problem * each : blockIdx.x;
+    const int t = (int)threadIdx.x, rank = (int)(block % RP_SPLIT);
+    rp_u64 address[4] = {p.w[0], p.w[1], p.w[2], p.w[3]};
+    _Pragma("unroll") for (unsigned other = 1; other < RP_PROBLEMS; other++) {
+        if (problem != other) continue;
+        _Pragma("unroll") for (unsigned k = 0; k < 4; k++) address[k] =
+            p.w[10 + 4 * RP_BATCH + RP_REST + 4 * other + k];
+    }
+    (void)each, (void)address;
     const RP_INDEX M = (RP_INDEX)p.w[4], N = (RP_INDEX)p.w[5], K = (RP_INDEX)p.w[6];
     const RP_INDEX am = (RP_INDEX)p.w[9], ak = (RP_INDEX)p.w[10], bk = (RP_INDEX)p.w[11], bn = (RP_INDEX)p.w[12];
     const RP_INDEX down = (M + RP_TM - 1) / RP_TM, across = (N + RP_TN - 1) / RP_TN;
-    RP_INDEX tile = (RP_INDEX)(blockIdx.x / RP_SPLIT), ob = 0, ab = 0, bb = 0;
+    RP_INDEX tile = (RP_INDEX)(block / RP_SPLIT), ob = 0, ab = 0, bb = 0;
     const RP_INDEX batch = RP_BATCH ? tile / (down * across) : 0;
     tile -= batch * (down * across);
     RP_INDEX left = batch;
@@ -101,8 +111,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
     rp_launch_dependents();
     rp_grid_wait();
-    RP_T *out = (RP_T *)p.w[0] + ob;
-    const RP_T *a = (const RP_T *)p.w[1] + (ab + m0 * am), *b = (const RP_T *)p.w[2] + (bb + n0 * bn);
+    RP_T *out = (RP_T *)address[0] + ob;
+    const RP_T *a = (const RP_T *)address[1] + (ab + m0 * am), *b = (const RP_T *)address[2] + (bb + n0 * bn);
     (void)out;
 #if !RP_ASYNC
     RP_T ha[RP_A_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TM)], hb[RP_B_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TN)];
@@ -392,7 +402,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     RP_SUM bias[RP_OUT_V]; /* under way while sums go through shared memory */
     _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v++) {
         const RP_INDEX n = n0 + t % RP_OUT_ACROSS * RP_OUT_V + v;
-        bias[v] = RP_OUT_KEEPS && n < N ? RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]) : 0;
+        bias[v] = RP_OUT_KEEPS && n < N ? RP_LOAD(((const RP_T *)address[3])[n * (RP_INDEX)p.w[13]]) : 0;
     }
 #endif
     /* The tile of results goes through shared memory, so that neighbours in a warp store neighbours; blocks of a cluster share out its
@@ -448,7 +458,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
             RP_SUM x = sums[v / RP_SUM_V].e[v % RP_SUM_V];
 #endif
 #if RP_BIAS
-            x = x + (RP_OUT_KEEPS ? bias[v] : RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]));
+            x = x + (RP_OUT_KEEPS ? bias[v] : RP_LOAD(((const RP_T *)address[3])[n * (RP_INDEX)p.w[13]]));
 #endif
 #if RP_REST
             (void)n;
