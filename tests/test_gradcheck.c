@@ -95,11 +95,18 @@ static rp_tensor *f_ctc(rp_tensor **x) {
                        rp_from_data((const int64_t[]){3, 2, 3}, RP_DIMS(3), RP_I64), 0, 0, true);
 }
 
+/* Its steps have no differences; beyond them it is constant (test_ops.c has the slope between). */
+static rp_tensor *f_fake_quantize(rp_tensor **x) {
+    rp_tensor *scale = rp_full(RP_DIMS(2), rp_f64(0.001)), *zero = rp_full(RP_DIMS(2), rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I32));
+    return rp_fake_quantize_per_channel_affine(x[0], scale, zero, 0, -2, 3);
+}
+
 static const grad_case functions[] = {
     {NULL, "ctc of three sequences", "f(6,3,4)", f_ctc},
     {NULL, "cholesky_factor", "m(3,3)", f_cholesky},
     {NULL, "eigen_pairs", "m(3,3)", f_eigen},
     {NULL, "singular_parts", "f(3,2)", f_singular},
+    {NULL, "fake_quantize", "p(2,3)", f_fake_quantize},
     {NULL, "square", "f(2,3)", f_square},
     {NULL, "sign and its operand", "f(2,3)", f_sign},
     {NULL, "detach and its operand", "f(2,3)", f_detach},

@@ -134,10 +134,11 @@ static void apart(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     (void)ctx, (void)n_out;
     for (size_t k = 0; k < n_in; k++) out[k] = rp_sin(in[k]);
 }
-/* A line where what lies beside the longest path is short or has no room; else forks, whose number of edges is given. */
+/* A line where what lies beside the longest path is short or has no room; else forks, whose number of edges is given. Products are of f64: equal
+   ones of f32 side by side would be one launch (test_products.c). */
 static void test_line(void **state) {
     (void)state;
-    rp_tensor *small = filled(1, 16, 16, 0), *large[] = {filled(1, M, M, 0), filled(2, M, M, 0)},
+    rp_tensor *small = filled(1, 16, 16, 0), *large[] = {filled_f64(1, M, M, 0), filled_f64(2, M, M, 0)},
               *one[] = {small, filled(2, 17, 16, 0)},
               *four[] = {small, filled(2, 17, 16, 0), filled(3, 18, 16, 0), filled(4, 19, 16, 0), filled(5, 20, 16, 0)},
               *long_row[] = {small, filled(2, 2, 40000, 0)},
@@ -190,7 +191,8 @@ static void test_layout_told(void **state) { /* explain: the layout and why, and
     static const char *const reasons[][2] = {
         {"long-path", "short-path"}, {"layout-asked", "layout-asked"}, {"layout-asked", "layout-asked"}};
     enum { SMALL = 16 };
-    rp_tensor *w = filled(1, M, M, 0), *places[] = {filled(2, M, M, 0), filled(3, M, M, 0), filled(4, M, M, 0)},
+    rp_tensor *w = filled_f64(1, M, M, 0),
+              *places[] = {filled_f64(2, M, M, 0), filled_f64(3, M, M, 0), filled_f64(4, M, M, 0)},
               *little[] = {filled(1, SMALL, SMALL, 0), filled(2, SMALL + 1, SMALL, 0)}, *out[2];
     for (int round = 0; round < 6; round++) {
         const int k = round % 2, layout = round / 2;
