@@ -278,7 +278,7 @@ static rp_status measure_as(struct work *w, struct call *c, rp_device device, rp
                    : rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true, .wait = cpu,
                                                .numbers = numbers));
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
-    for (int i = 0; i < 3 && !status; i++) status = run(c);
+    for (int i = 0; i < 3 && !status; i++) status = cli_once(run, c);
     if (!status) status = cpu ? fastest(c, &times) : cli_measure(run, c, device, SECONDS, &times);
     *us = times.period_us;
     rp_compiled_release(c->f);

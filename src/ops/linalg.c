@@ -209,10 +209,12 @@ static rp_status job_begin(const rp__call *call, bool lapack, job *j) {
         return rp__op_error(call, RP_ERROR_UNAVAILABLE,
                             "needs LAPACK, which was not found: install liblapack3 or OpenBLAS, or name a file in "
                             "REPRISE_LIBLAPACK (`reprise doctor` says where it was looked for)");
+    bool large = false;
     for (unsigned i = 0; i < call->n_in; i++)
-        for (unsigned d = 0; d < call->in[i]->ndim; d++)
-            if (rp__dim_number(call->in[i]->size[d]) > 1 << 20)
-                return rp__op_error(call, RP_ERROR_UNAVAILABLE, "matrices are at most 2^20 large");
+        for (unsigned d = 0; d < call->in[i]->ndim; d++) large |= rp__dim_number(call->in[i]->size[d]) > 1 << 20;
+    for (unsigned i = 0; i < call->n_out; i++) /* a result's size may be an argument */
+        for (unsigned d = 0; d < j->meta[i].ndim; d++) large |= rp__dim_number(j->meta[i].size[d]) > 1 << 20;
+    if (large) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "matrices are at most 2^20 large");
     if (!(j->device = rp__device_get(j->meta[0].device))) return rp_error_status();
     j->stream = rp__current_stream(j->device);
     j->m = (int)rows;

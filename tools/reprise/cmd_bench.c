@@ -438,10 +438,10 @@ static int bench_graph(struct bench_options *o) {
         struct graph_call c = {f, in, o->graph.n_in, o->graph.n_out};
         const rp_device device = o->graph.n_in && !status ? rp_device_of(in[0]) : rp_default_device();
         const double begin = cli_now();
-        if (!status) status = rp_failed() ? rp_error_status() : call_graph(&c);
+        if (!status) status = rp_failed() ? rp_error_status() : cli_once(call_graph, &c);
         if (!status) status = rp_synchronize(device);
         const double first = cli_now() - begin;
-        if (!status) status = call_graph(&c); /* is compared */
+        if (!status) status = cli_once(call_graph, &c); /* is compared */
         if (!status) status = cli_measure(call_graph, &c, device, o->seconds, &t);
         rp_scope_end(scope, NULL, 0);
         rp_compiled_release(f);
@@ -489,10 +489,10 @@ static rp_status measure_model(const struct bench_options *o, const struct model
     struct work w = {.n_in = cli_program_n_in(&p, o->train)};
     memcpy(w.in, p.in, w.n_in * sizeof *w.in);
     if (!status) w.f = cli_program_compile(&p, o->train ? cli_program_step(&p) : cli_program_forward(&p), &options);
-    if (!status) status = rp_failed() ? rp_error_status() : call_once(&w);
+    if (!status) status = rp_failed() ? rp_error_status() : cli_once(call_once, &w);
     if (!status) status = rp_synchronize(device);
     *first = cli_now() - begin;
-    if (!status) status = call_once(&w); /* is compared */
+    if (!status) status = cli_once(call_once, &w); /* is compared */
     if (!status) status = cli_measure(call_once, &w, device, o->seconds, times);
     if (!status) status = rp_memory_stats_get(device, &stats);
     *memory = (int64_t)(stats.allocated_peak - before);

@@ -134,11 +134,13 @@ static rp_status measure_mode(const struct model_kind *kind, enum mode mode, boo
 
     struct runner runner = {call, program.in, cli_program_n_in(&program, training), NULL};
     for (int epoch = 0; !status && epoch < (training ? effort->epochs : 1); epoch++) {
+        rp_scope of_call = rp_scope_begin();
         status = run_once(&runner);
         if (!status) status = rp_synchronize(device);
         if (!epoch) row->first_ms = 1e3 * (cli_now() - begin);
         if (!status && training) row->loss[epoch] = rp_item_f64(runner.out);
         if (!status) status = add_values(values, runner.out);
+        rp_scope_end(of_call, NULL, 0);
     }
     for (size_t i = 0; !status && training && i < program.n_params; i++) {
         status = add_values(values, program.params[i]);

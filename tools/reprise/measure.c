@@ -23,7 +23,7 @@ double cli_median(double *values, size_t n) {
     return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-static rp_status once(cli_work *work, void *ctx) {
+rp_status cli_once(cli_work *work, void *ctx) {
     rp_scope scope = rp_scope_begin();
     rp_status status = work(ctx);
     rp_status ended = rp_scope_end(scope, NULL, 0);
@@ -41,7 +41,7 @@ static rp_status single_calls(cli_work *work, void *ctx, rp_device device, struc
     double end = cli_now() + BURST_SECONDS;
     do {
         double begin = cli_now();
-        status = once(work, ctx);
+        status = cli_once(work, ctx);
         double returned = cli_now();
         if (!status) status = rp_synchronize(device);
         s->latency[s->singles] = cli_now() - begin;
@@ -54,7 +54,7 @@ static rp_status burst_of_calls(cli_work *work, void *ctx, rp_device device, int
     rp_status status = RP_OK;
     double begin = cli_now();
     for (int i = 0; i < n && !status; i++) {
-        status = once(work, ctx);
+        status = cli_once(work, ctx);
     }
     if (!status) status = rp_synchronize(device);
     s->period[s->bursts++] = (cli_now() - begin) / n;

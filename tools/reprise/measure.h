@@ -18,6 +18,9 @@ struct cli_times {
     size_t calls;      /* that were timed */
 };
 
+/* One call, whose tensors are released: also of calls that are not timed, since what is held of them changes what later ones do. */
+rp_status cli_once(cli_work *work, void *ctx);
+
 /* Repeats `work` on the device for about `seconds`. The error stays the thread's sticky error. */
 rp_status cli_measure(cli_work *work, void *ctx, rp_device device, double seconds, struct cli_times *times);
 

@@ -1,7 +1,6 @@
 /* Matrix products on CUDA through product.cuh, two rows of the table of templates: tensor cores (16-bit floats, integers of 8 bits, f32 where
  * its products may be rounded) and f32 by fma in large tiles. Here: which tile, into how many shares K is cut, how the operands are read;
  * and when a library is faster. The shares are a function of sizes, dtype and kind of device, and part of the order; all else acts on time alone. */
-#include <stdio.h>
 #include <string.h>
 
 #include "kernel/cuda/library.h"
@@ -423,14 +422,6 @@ static rp_status bind(const rp__problem *p, math m, rp__launch_buffer *buffer, r
 }
 /* ---- several at once */
 
-/* What a kernel of `bind` was made of, which its name says. */
-static bool facts_of(const rp__kernel *k, uint64_t *facts) {
-    unsigned long long read;
-    if (k->kind != RP__KERNEL_CUDA || !k->name || sscanf(k->name, "rp_product_%llx", &read) != 1) return false;
-    *facts = read;
-    return true;
-}
-
 /* The sizes that a launch's words give. */
 static void read_words(const uint64_t *w, uint64_t facts, rp__matmul *p) {
     memset(p, 0, sizeof *p);
@@ -450,7 +441,8 @@ rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__la
     rp__matmul read;
     double clocks = 0;
     *out = (rp__launch){0};
-    if (!facts_of(a->kernel, &key.facts) || !facts_of(b->kernel, &one)) return RP_OK;
+    if (!rp__text_kernel_facts(a->kernel, key.family, &key.facts) || !rp__text_kernel_facts(b->kernel, key.family, &one))
+        return RP_OK;
     const unsigned n = problems_of(key.facts), words = b->n_words;
     if (n == MOST || problems_of(one) > 1 || (key.facts & ~varies) != (one & ~varies) ||
         memcmp(a->words + ADDRESSES, b->words + ADDRESSES, (words - ADDRESSES) * sizeof *b->words) != 0)

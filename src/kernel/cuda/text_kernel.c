@@ -2,11 +2,14 @@
 #include "kernel/cuda/text_kernel.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/dtype.h"
 #include "kernel/cuda/nvrtc.h"
 #include "kernel/product.h"
+
+enum { NAME = 64 };
 
 static rp__mutex lock = RP__MUTEX_INIT;
 static rp__map known;
@@ -48,6 +51,20 @@ void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_ma
     add_filled(text, length, name, parts, out);
 }
 
+/* Its name says all. */
+static void write_name(const rp__text_kernel_key *key, char *name, size_t room) {
+    (void)snprintf(name, room, "rp_%s_%llx", key->family, (unsigned long long)key->facts);
+}
+bool rp__text_kernel_facts(const rp__kernel *k, const char *family, uint64_t *facts) {
+    char name[NAME];
+    const char *at = k->kind == RP__KERNEL_CUDA && k->name ? strrchr(k->name, '_') : NULL;
+    if (!at) return false;
+    rp__text_kernel_key key = {family, strtoull(at + 1, NULL, 16)};
+    write_name(&key, name, sizeof name);
+    *facts = key.facts;
+    return strcmp(name, k->name) == 0;
+}
+
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
                           const char *text, size_t length, rp__kernel **out) {
     uint64_t facts[3] = {(uint64_t)(uintptr_t)key->family, key->facts, d->slot};
@@ -59,9 +76,9 @@ rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__tex
         *out = k;
         return RP_OK;
     }
-    char name[64];
+    char name[NAME];
     rp__text source = {0};
-    (void)snprintf(name, sizeof name, "rp_%s_%llx", key->family, (unsigned long long)key->facts);
+    write_name(key, name, sizeof name);
     rp__text_kernel_source(name, key->facts, macros, text, length, &(rp__text_parts){0}, &source);
     rp_status status = source.failed ? RP__OOM("source of a CUDA kernel")
                                      : rp__nvrtc_kernel(d, source.data, name, RP__KERNEL_CUDA, &k);

@@ -25,6 +25,9 @@ typedef void rp__text_kernel_macros(uint64_t facts, rp__text *out);
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
                           const char *text, size_t length, rp__kernel **out);
 
+/* What a kernel of this family was made of; false: it is none. */
+bool rp__text_kernel_facts(const rp__kernel *k, const char *family, uint64_t *facts);
+
 /* The source by itself: `name` is the kernel's. */
 void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_macros *macros, const char *text,
                             size_t length, const rp__text_parts *parts, rp__text *out);
