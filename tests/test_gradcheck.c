@@ -97,7 +97,8 @@ static rp_tensor *f_ctc(rp_tensor **x) {
 
 /* Its steps have no differences; beyond them it is constant (test_ops.c has the slope between). */
 static rp_tensor *f_fake_quantize(rp_tensor **x) {
-    rp_tensor *scale = rp_full(RP_DIMS(2), rp_f64(0.001)), *zero = rp_full(RP_DIMS(2), rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I32));
+    rp_tensor *scale = rp_full(RP_DIMS(2), rp_f64(0.001)),
+              *zero = rp_full(RP_DIMS(2), rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I32));
     return rp_fake_quantize_per_channel_affine(x[0], scale, zero, 0, -2, 3);
 }
 

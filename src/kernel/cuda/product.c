@@ -441,7 +441,8 @@ rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__la
     rp__matmul read;
     double clocks = 0;
     *out = (rp__launch){0};
-    if (!rp__text_kernel_facts(a->kernel, key.family, &key.facts) || !rp__text_kernel_facts(b->kernel, key.family, &one))
+    if (!rp__text_kernel_facts(a->kernel, key.family, &key.facts) ||
+        !rp__text_kernel_facts(b->kernel, key.family, &one))
         return RP_OK;
     const unsigned n = problems_of(key.facts), words = b->n_words;
     if (n == MOST || problems_of(one) > 1 || (key.facts & ~varies) != (one & ~varies) ||
