@@ -145,6 +145,8 @@ static void topk_case(rp_dtype dtype, int64_t rows, int64_t n, int64_t k, bool l
     array a[3] = {array_new(dtype, 2, out, false, 1), array_new(RP_I64, 2, out, true, 1),
                   array_new(dtype, 2, in, false, 2)};
     fill(&a[2]);
+    for (int64_t i = 0; !rp__dtype_is_float(dtype) && n & 1 && i < rows * n; i++) /* all of the type's bits */
+        put(&a[2], i, ldexp((double)random_word() - 0x1p30, (int)(8 * rp__dtype_bytes(dtype)) - 32));
     rp__library_call call = {.k = k, .dim = last, .largest = largest, .sorted = true};
     run_both(RP__LIB_TOPK, a, 3, 2, &call);
     for (unsigned i = 0; i < 3; i++) free(a[i].memory);
@@ -157,10 +159,45 @@ static void test_topk(void **state) {
         topk_case(dtypes[d], 2, 37, 37, !(d & 1), !(d & 2));
     }
     topk_case(RP_F32, 1, 1, 1, true, true);
-    topk_case(RP_F32, 2, 1300, 1100, true, true); /* sorted in the workspace */
+    topk_case(RP_F32, 2, 1300, 1100, true, true); /* a sort, of which the first are kept */
     topk_case(RP_U8, 1, 1200, 1026, true, false);
-    for (unsigned d = 0; d < DTYPES; d++) /* whole rows: sorts */
+    /* a group of lanes a row: from one element to the most */
+    static const int64_t few[] = {1, 2, 3, 7, 17, 32, 33, 64, 100, 256};
+    for (unsigned c = 0; c < sizeof few / sizeof *few; c++)
+        topk_case(dtypes[c], 19, few[c], c & 1 ? few[c] : (few[c] + 1) / 2, c & 1, c & 2);
+    topk_case(RP_F64, 9, 130, 130, false, true);
+    topk_case(RP_I64, 40, 31, 31, true, false);
+    /* selections from registers, in one launch and by way of candidates, and of these again */
+    topk_case(RP_F32, 2, 257, 64, true, true);
+    topk_case(RP_BF16, 2, 1024, 1, true, false);
+    topk_case(RP_I64, 1, 2100, 500, false, true);
+    topk_case(RP_F64, 1, 8192, 33, true, true);
+    topk_case(RP_F32, 2, 8193, 1024, true, false);
+    topk_case(RP_BF16, 2, 20011, 50, false, true);
+    topk_case(RP_U8, 1, 17000, 700, true, true); /* few values: the lowest places of many equal ones */
+    topk_case(RP_I64, 1, 70001, 1000, true, false);
+    topk_case(RP_F32, 1, 0, 0, true, true);
+}
+
+static void test_sort(void **state) {
+    (void)state;
+    for (unsigned d = 0; d < DTYPES; d++) /* a block a row */
         if (dtypes[d] != RP_BOOL) topk_case(dtypes[d], 2, 1031 + d, 1031 + d, d & 1, d & 2);
+    topk_case(RP_F32, 2, 257, 257, true, true);
+    topk_case(RP_I64, 1, 600, 600, true, false);
+    topk_case(RP_F32, 1, 4096, 4096, true, false);
+    topk_case(RP_F16, 1, 5000, 4999, true, true);
+    topk_case(RP_F64, 1, 8192, 8192, true, true);
+    for (unsigned d = 0; d < DTYPES; d++) /* three launches a digit */
+        if (dtypes[d] != RP_BOOL) topk_case(dtypes[d], 1 + (d & 1), 8193 + 1500 * d, 8193 + 1500 * d, d & 1, d & 2);
+    topk_case(RP_F32, 1, 12300, 5000, true, true); /* of which the first are kept */
+    topk_case(RP_F32, 3, 9000, 9000, false, false);
+    if (test_cuda_is_real()) { /* chunks of several tiles; the emulator would take minutes */
+        topk_case(RP_F32, 1, 9000001, 9000001, true, true);
+        topk_case(RP_I64, 1200, 9001, 9001, true, false);
+        topk_case(RP_BF16, 3, 4000000, 4000000, true, false);
+        topk_case(RP_F32, 1, 40000000, 1024, true, true); /* candidates of candidates of candidates */
+    }
 }
 
 static void test_nonzero(void **state) {
@@ -788,10 +825,10 @@ static void test_ctc(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk),         cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
-        cmocka_unit_test(test_scatter),      cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
-        cmocka_unit_test(test_batch),        cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_infinity),
-        cmocka_unit_test(test_conv_layouts), cmocka_unit_test(test_ctc),
+        cmocka_unit_test(test_topk),          cmocka_unit_test(test_sort),         cmocka_unit_test(test_nonzero),
+        cmocka_unit_test(test_multinomial),   cmocka_unit_test(test_scatter),      cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_chain_refused), cmocka_unit_test(test_batch),        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_conv_infinity), cmocka_unit_test(test_conv_layouts), cmocka_unit_test(test_ctc),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
