@@ -273,6 +273,34 @@ static void test_scatter(void **state) {
     for (unsigned i = 0; i < 3; i++) free(a[i].memory);
 }
 
+/* Sums of many integers in few places: in shared memory, exact with carries and both signs, in any order. */
+static void counts_case(rp_dtype dtype, int64_t lines, int64_t length, int64_t bound, bool deterministic, bool bad) {
+    const int64_t ys[2] = {bound, lines}, is[2] = {length, lines};
+    array a[3] = {array_new(dtype, 2, ys, true, 1), array_new(RP_I64, 2, is, false, 1),
+                  array_new(dtype, 2, is, true, 2)};
+    const int shift = dtype == RP_I64 ? 20 : 0;
+    for (int64_t i = 0; i < numel(&a[0].o); i++) put(&a[0], i, ldexp((double)random_word() - 0x1p30, shift));
+    for (int64_t i = 0; i < numel(&a[2].o); i++) {
+        put(&a[1], i, random_word() % 3 ? random_word() % (uint32_t)bound : 0);
+        put(&a[2], i, ldexp((double)random_word() - 0x1p30, random_word() % 2 ? shift : -12));
+    }
+    if (bad) put(&a[1], 77, (double)bound);
+    rp__library_call call = {.dim = 0, .scatter = RP__SCATTER_ADD, .deterministic = deterministic};
+    run_both_error(RP__LIB_SCATTER, a, 3, 1, &call, bad ? RP_ERROR_INDEX : RP_OK);
+    for (unsigned i = 0; i < 3; i++) free(a[i].memory);
+}
+
+static void test_counts(void **state) {
+    (void)state;
+    counts_case(RP_I64, 1, 9000, 10, false, false);
+    counts_case(RP_I64, 1, 600, 1, true, false);
+    counts_case(RP_I32, 1, 5000, 7, true, true);
+    counts_case(RP_I64, 3, 5000, 9, false, false);
+    counts_case(RP_I32, 5, 2600, 5, false, false);
+    counts_case(RP_I64, 2, 20000, 39, true, false); /* several blocks */
+    counts_case(RP_I64, 4, 100, 50, false, false);  /* too few for it */
+}
+
 /* ---- chains */
 
 typedef struct on_device {
@@ -825,10 +853,11 @@ static void test_ctc(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk),          cmocka_unit_test(test_sort),         cmocka_unit_test(test_nonzero),
-        cmocka_unit_test(test_multinomial),   cmocka_unit_test(test_scatter),      cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_chain_refused), cmocka_unit_test(test_batch),        cmocka_unit_test(test_conv),
-        cmocka_unit_test(test_conv_infinity), cmocka_unit_test(test_conv_layouts), cmocka_unit_test(test_ctc),
+        cmocka_unit_test(test_topk),        cmocka_unit_test(test_sort),          cmocka_unit_test(test_nonzero),
+        cmocka_unit_test(test_multinomial), cmocka_unit_test(test_scatter),       cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_chain),       cmocka_unit_test(test_chain_refused), cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_conv),        cmocka_unit_test(test_conv_infinity), cmocka_unit_test(test_conv_layouts),
+        cmocka_unit_test(test_ctc),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

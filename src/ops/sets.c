@@ -326,10 +326,11 @@ rp_status rp__expand_histc(const rp__call *call) {
     part = rp_mul_scalar_at(site, rp_where_at(site, inside, part, rp__zero_like(x)), rp_i64(bins));
     rp_tensor *bin = rp_clamp_at(site, as(call, part, RP_I64), rp_none(), rp_i64(bins - 1));
     bin = rp_masked_fill_scalar_at(site, bin, rp_logical_not_at(site, inside), rp_i64(bins));
-    rp_tensor *one = rp_add_scalar_at(site, rp__zero_like(x), rp_i64(1), rp_i64(1));
-    rp_tensor *counts = zeros(x, dtype, (const rp_dim[]){bins + 1}, 1);
+    /* in integers: exact, in any order */
+    rp_tensor *one = rp_add_scalar_at(site, zeros(x, RP_I64, NULL, 0), rp_i64(1), rp_i64(1));
+    rp_tensor *counts = zeros(x, RP_I64, (const rp_dim[]){bins + 1}, 1);
     counts = rp_scatter_add_at(site, counts, 0, bin, rp_expand_at(site, one, x->size, 1, NULL));
-    return rp__give(call, rp_clone_at(site, rp_slice_at(site, counts, 0, 0, bins, 1), NULL));
+    return rp__give(call, as(call, rp_slice_at(site, counts, 0, 0, bins, 1), dtype));
 }
 
 /* ---- nonzero_static: the number of what is not zero before an element is its row; what has none goes to a row behind the last */

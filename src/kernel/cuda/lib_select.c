@@ -137,6 +137,14 @@ static const char *atomic_of(rp_dtype dtype, rp__scatter kind) {
 }
 static bool in_one_step(rp_dtype dtype, rp__scatter kind) { return kind == RP__SCATTER_SET || atomic_of(dtype, kind); }
 
+/* Words of shared memory for sums; items for each of them from which on a block's own ones pay, and for each that a block hands on. */
+enum { SUM_WORDS = 8192, SUM_ITEMS = 512, SUM_SHARE = 8, SUM_COPIES = 8 };
+static int64_t sums_of(rp_dtype dtype) { return SUM_WORDS / (dtype == RP_I64 ? 2 : 1); }
+static bool sums_pay(rp_dtype dtype, rp__scatter kind, int64_t lines, int64_t bound, int64_t length) {
+    return kind == RP__SCATTER_ADD && (dtype == RP_I32 || dtype == RP_I64) && bound > 0 && lines < sums_of(dtype) &&
+           bound < sums_of(dtype) / lines && length / bound >= SUM_ITEMS;
+}
+
 static void scatter_macros(uint64_t facts, rp__text *out) {
     static const char *const names[RP__SCATTERS] = {
         [RP__SCATTER_ADD] = "add", [RP__SCATTER_MAX] = "max", [RP__SCATTER_MIN] = "min"};
@@ -146,6 +154,7 @@ static void scatter_macros(uint64_t facts, rp__text *out) {
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(out, "#define RP_FORM %u\n#define RP_DIMS %u\n", (unsigned)(facts >> 8 & 3),
                  (unsigned)(facts >> 16 & 0xff));
+    rp__text_add(out, "#define RP_SUMS %d\n#define RP_PARTS %d\n", (int)sums_of(dtype), dtype == RP_I64 ? 2 : 1);
     if (kind == RP__SCATTER_SET)
         rp__text_puts(out, "#define RP_ATOMIC(p, v) (*(p) = (v))\n#define RP_COMBINE(a, b) (b)\n");
     else if (atomic_of(dtype, kind))
@@ -185,8 +194,8 @@ rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, c
     w[3] = (uint64_t)(uintptr_t)d->errors, w[4] = rp__error_tag(call->op, call->site);
     w[5] = (uint64_t)length, w[6] = (uint64_t)bound;
     w[7] = (uint64_t)y->stride[dim], w[8] = (uint64_t)index->stride[dim], w[9] = (uint64_t)src->stride[dim];
-    w[10] = (uint64_t)lines;
-    uint32_t at = 11;
+    w[10] = (uint64_t)lines, w[11] = 0;
+    uint32_t at = 12;
     for (unsigned i = 0; i < nd; i++) {
         if (i == dim) continue;
         w[at++] = (uint64_t)index->size[i], w[at++] = (uint64_t)y->stride[i], w[at++] = (uint64_t)index->stride[i];
@@ -196,14 +205,26 @@ rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, c
     /* Of the two ordered forms the one with less to wait for: a chain of reads and writes (about 600 ns a step) that all lines
        walk side by side, or bound times as many threads that only read. */
     unsigned form = 0;
-    if (call->deterministic || !in_one_step(y->dtype, call->scatter)) {
+    const bool exact = !rp__dtype_is_float(y->dtype) && call->scatter != RP__SCATTER_SET; /* in any order */
+    if ((call->deterministic && !exact) || !in_one_step(y->dtype, call->scatter)) {
         const double chains = (double)lines > 2e5 ? (double)lines / 2e5 : 1;
         form = chains * 600 > (double)lines * (double)bound * 1e-4 + 4 ? 2 : 1;
         if (bound == 0) form = 1; /* every index is out of range, and someone has to say so */
+    } else if (sums_pay(y->dtype, call->scatter, lines, bound, length)) {
+        form = 3;
     }
-    const int64_t items = form == 0 ? lines * length : form == 1 ? lines : lines * bound;
+    const int64_t items = form == 1 ? lines : form == 2 ? lines * bound : lines * length;
     int64_t blocks = (items + 255) / 256;
     if (blocks > 1 << 20) blocks = 1 << 20;
+    if (form == 3) {
+        const int64_t slots = lines * bound, most = 4 * (int64_t)d->multiprocessors;
+        int64_t copies = 1;
+        while (copies < SUM_COPIES && 2 * copies * (slots + 1) <= sums_of(y->dtype)) copies *= 2;
+        w[11] = (uint64_t)copies;
+        blocks = (items + 2047) / 2048;
+        if (blocks > items / (SUM_SHARE * slots)) blocks = items / (SUM_SHARE * slots);
+        if (blocks > most) blocks = most;
+    }
     rp__text_kernel_key key = {.family = "scatter"};
     key.facts = (uint64_t)y->dtype | (uint64_t)form << 8 | (uint64_t)call->scatter << 10 | (uint64_t)(nd - 1) << 16;
     RP_TRY(rp__text_kernel(d, &key, scatter_macros, rp__embed_scatter_cuh, rp__embed_scatter_cuh_len, &out->kernel));
