@@ -31,14 +31,14 @@
 /* A tile in registers: item j of a lane is element warp * 32 * RP_ITEMS + j * 32 + lane. Behind `live` elements fillers follow, whose keys are
  * the last. Beside it in shared memory: */
 typedef struct {
-    rp_u16 of_warp[RP_WARPS][256]; /* elements of lower warps with this digit */
-    rp_u16 begin[256];             /* of lower digits */
+    rp_u16 of_warp[RP_WARPS][256]; /* where a warp's elements with this digit begin */
     rp_u32 part[8], alone;         /* shift + 1: all live elements have one digit */
 } rp_ranks;
 
-/* Where each element of the tile stands by the digit at `shift`; `total`: how many have digit threadIdx.x. */
-RP_FN void rp_rank(rp_ranks *s, const RP_K *key, int shift, rp_u32 live, rp_u32 *place, rp_u32 *total) {
+/* Where each element of the tile stands by the digit at `shift`. Of digit threadIdx.x: how many have it, and have lower ones. */
+RP_FN void rp_rank(rp_ranks *s, const RP_K *key, int shift, rp_u32 live, rp_u32 *place, rp_u32 *total, rp_u32 *below) {
     const int t = (int)threadIdx.x, lane = t % 32;
+    const rp_u32 lower = (1u << lane) - 1u;
     rp_u16 *mine = s->of_warp[t / 32];
     rp_warp_sync();
     _Pragma("unroll") for (int i = 0; i < 256; i += 32) mine[i + lane] = 0;
@@ -47,34 +47,34 @@ RP_FN void rp_rank(rp_ranks *s, const RP_K *key, int shift, rp_u32 live, rp_u32 
         const rp_u32 digit = (rp_u32)(key[j] >> shift) & 255u;
         rp_u32 same = ~0u; /* lanes with this digit */
         _Pragma("unroll") for (int bit = 0; bit < 8; bit++) {
-            const rp_u32 one = digit >> bit & 1u;
-            same &= rp_ballot((int)one) ^ (one - 1u);
+            const rp_i32 one = (rp_i32)(digit << (31 - bit)) >> 31; /* 0 or -1 */
+            same &= ~(rp_ballot(one < 0) ^ (rp_u32)one);
         }
-        const rp_u32 below = (rp_u32)rp_popc(same & ((1u << lane) - 1u)), before = mine[digit];
-        place[j] = before + below;
+        const rp_u32 rank = (rp_u32)rp_popc(same & lower), before = mine[digit];
+        place[j] = before + rank;
         rp_warp_sync();
-        if (below == 0) mine[digit] = (rp_u16)(before + (rp_u32)rp_popc(same));
+        if (rank == 0) mine[digit] = (rp_u16)(before + (rp_u32)rp_popc(same));
         rp_warp_sync();
     }
     rp_barrier();
     rp_u32 sum = 0;
     if (t < 256) {
-        for (int v = 0; v < RP_WARPS; v++) {
-            const rp_u32 count = s->of_warp[v][t];
-            s->of_warp[v][t] = (rp_u16)sum;
-            sum += count;
-        }
+        _Pragma("unroll") for (int v = 0; v < RP_WARPS; v++) sum += s->of_warp[v][t];
         const rp_u32 fillers = t == 255 ? RP_TILE - live : 0;
         if (sum - fillers == live) s->alone = (rp_u32)shift + 1u;
     }
-    const rp_u32 below = rp_sum_below(s->part, sum);
-    if (t < 256) s->begin[t] = (rp_u16)below;
+    rp_u32 next = rp_sum_below(s->part, sum);
     *total = sum;
-    rp_barrier();
-    _Pragma("unroll") for (int j = 0; j < RP_ITEMS; j++) {
-        const rp_u32 digit = (rp_u32)(key[j] >> shift) & 255u;
-        place[j] += (rp_u32)s->begin[digit] + mine[digit];
+    *below = next;
+    if (t < 256) {
+        _Pragma("unroll") for (int v = 0; v < RP_WARPS; v++) {
+            const rp_u32 count = s->of_warp[v][t];
+            s->of_warp[v][t] = (rp_u16)next;
+            next += count;
+        }
     }
+    rp_barrier();
+    _Pragma("unroll") for (int j = 0; j < RP_ITEMS; j++) place[j] += mine[(rp_u32)(key[j] >> shift) & 255u];
 }
 #endif
 
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
     const rp_row r = rp_row_of(&p, (rp_i64)blockIdx.x);
     RP_K key[RP_ITEMS], *keys = (RP_K *)rp_exchange;
     rp_u16 *places = (rp_u16 *)(keys + RP_TILE);
-    rp_u32 from[RP_ITEMS], to[RP_ITEMS], total;
+    rp_u32 from[RP_ITEMS], to[RP_ITEMS], total, below;
     rp_launch_dependents();
     rp_grid_wait();
     if (t == 0) ranks.alone = 0;
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         from[j] = (rp_u32)e;
     }
     for (int shift = 0; shift < RP_BITS; shift += 8) {
-        rp_rank(&ranks, key, shift, (rp_u32)n, to, &total);
+        rp_rank(&ranks, key, shift, (rp_u32)n, to, &total, &below);
         if (ranks.alone == (rp_u32)shift + 1u) continue; /* fillers stand behind already */
         _Pragma("unroll") for (int j = 0; j < RP_ITEMS; j++) {
             keys[to[j]] = key[j];
@@ -262,7 +262,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
     const int last = shift == RP_BITS - 8;
     const rp_row r = rp_row_of(&p, row);
     RP_K key[RP_ITEMS], *keys = (RP_K *)rp_exchange;
-    rp_u32 from[RP_ITEMS], to[RP_ITEMS], total, *places = (rp_u32 *)(keys + RP_TILE);
+    rp_u32 from[RP_ITEMS], to[RP_ITEMS], total, begins, *places = (rp_u32 *)(keys + RP_TILE);
     if (t == 0) moves = 1;
     rp_barrier();
     rp_launch_dependents();
@@ -290,7 +290,8 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
             if (there) key[j] = which ? in[i] : rp_key(r.x[i * sx]);
             if (there && which) from[j] = in_places[i];
         }
-        rp_rank(&ranks, key, shift, live, to, &total);
+        rp_rank(&ranks, key, shift, live, to, &total, &begins);
+        if (t < 256) to_digit[t] -= begins; /* an element goes to its place in the tile and this */
         _Pragma("unroll") for (int j = 0; j < RP_ITEMS; j++) {
             keys[to[j]] = key[j];
             places[to[j]] = from[j];
@@ -301,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
             if (e >= live) continue;
             const RP_K one = keys[e];
             const rp_u32 digit = (rp_u32)(one >> shift) & 255u, place = places[e];
-            const rp_i64 at = (rp_i64)(to_digit[digit] + (e - ranks.begin[digit]));
+            const rp_i64 at = (rp_i64)(to_digit[digit] + e);
             if (!last) {
                 out[at] = one;
                 out_places[at] = place;
@@ -311,7 +312,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
             }
         }
         rp_barrier();
-        if (t < 256) to_digit[t] += total; /* fillers of the last tile are counted, and nothing follows */
+        if (t < 256) to_digit[t] += begins + total; /* fillers of the last tile are counted, and nothing follows */
     }
 #endif
 }
