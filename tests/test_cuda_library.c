@@ -273,11 +273,29 @@ static void test_scatter(void **state) {
     for (unsigned i = 0; i < 3; i++) free(a[i].memory);
 }
 
+/* Neighbours along dim are neighbours in memory, of indices and values: what a gradient of a sort is. */
+static void test_scatter_rows(void **state) {
+    (void)state;
+    for (unsigned mode = 0; mode < 4; mode++) {
+        const int64_t ys[2] = {7, 300}, is[2] = {7, 300};
+        const rp_dtype dtype = mode & 1 ? RP_I64 : RP_F32;
+        array a[3] = {array_new(dtype, 2, ys, false, 1), array_new(RP_I64, 2, is, false, 1),
+                      array_new(dtype, 2, is, false, 1)};
+        fill_numbers(&a[0]);
+        fill_numbers(&a[2]);
+        for (int64_t i = 0; i < 7 * 300; i++) put(&a[1], i, (double)(i * 77 % 300)); /* each place once a row */
+        rp__library_call call = {.dim = 1, .scatter = mode & 2 ? RP__SCATTER_ADD : RP__SCATTER_SET};
+        run_both(RP__LIB_SCATTER, a, 3, 1, &call);
+        for (unsigned i = 0; i < 3; i++) free(a[i].memory);
+    }
+}
+
 /* Sums of many integers in few places: in shared memory, exact with carries and both signs, in any order. */
 static void counts_case(rp_dtype dtype, int64_t lines, int64_t length, int64_t bound, bool deterministic, bool bad) {
+    const bool along = length % 5000 == 0;
     const int64_t ys[2] = {bound, lines}, is[2] = {length, lines};
-    array a[3] = {array_new(dtype, 2, ys, true, 1), array_new(RP_I64, 2, is, false, 1),
-                  array_new(dtype, 2, is, true, 2)};
+    array a[3] = {array_new(dtype, 2, ys, true, 1), array_new(RP_I64, 2, is, along, 1),
+                  array_new(dtype, 2, is, true, along ? 1 : 2)};
     const int shift = dtype == RP_I64 ? 20 : 0;
     for (int64_t i = 0; i < numel(&a[0].o); i++) put(&a[0], i, ldexp((double)random_word() - 0x1p30, shift));
     for (int64_t i = 0; i < numel(&a[2].o); i++) {
@@ -853,11 +871,11 @@ static void test_ctc(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk),        cmocka_unit_test(test_sort),          cmocka_unit_test(test_nonzero),
-        cmocka_unit_test(test_multinomial), cmocka_unit_test(test_scatter),       cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_chain),       cmocka_unit_test(test_chain_refused), cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_conv),        cmocka_unit_test(test_conv_infinity), cmocka_unit_test(test_conv_layouts),
-        cmocka_unit_test(test_ctc),
+        cmocka_unit_test(test_topk),         cmocka_unit_test(test_sort),    cmocka_unit_test(test_nonzero),
+        cmocka_unit_test(test_multinomial),  cmocka_unit_test(test_scatter), cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_scatter_rows), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
+        cmocka_unit_test(test_batch),        cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_infinity),
+        cmocka_unit_test(test_conv_layouts), cmocka_unit_test(test_ctc),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

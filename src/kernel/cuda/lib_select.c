@@ -152,8 +152,8 @@ static void scatter_macros(uint64_t facts, rp__text *out) {
     const rp__scatter kind = (rp__scatter)(facts >> 10 & 7);
     const bool floats = rp__dtype_is_float(dtype), truth = dtype == RP_BOOL;
     rp__text_kernel_dtype(dtype, out);
-    rp__text_add(out, "#define RP_FORM %u\n#define RP_DIMS %u\n", (unsigned)(facts >> 8 & 3),
-                 (unsigned)(facts >> 16 & 0xff));
+    rp__text_add(out, "#define RP_FORM %u\n#define RP_DIMS %u\n#define RP_ALONG %u\n", (unsigned)(facts >> 8 & 3),
+                 (unsigned)(facts >> 16 & 0xff), (unsigned)(facts >> 13 & 1));
     rp__text_add(out, "#define RP_SUMS %d\n#define RP_PARTS %d\n", (int)sums_of(dtype), dtype == RP_I64 ? 2 : 1);
     if (kind == RP__SCATTER_SET)
         rp__text_puts(out, "#define RP_ATOMIC(p, v) (*(p) = (v))\n#define RP_COMBINE(a, b) (b)\n");
@@ -225,8 +225,11 @@ rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, c
         if (blocks > items / (SUM_SHARE * slots)) blocks = items / (SUM_SHARE * slots);
         if (blocks > most) blocks = most;
     }
+    const bool along =
+        form % 3 == 0 && nd > 1 && index->stride[dim] == 1 && src->stride[dim] >= 0 && src->stride[dim] <= 1;
     rp__text_kernel_key key = {.family = "scatter"};
-    key.facts = (uint64_t)y->dtype | (uint64_t)form << 8 | (uint64_t)call->scatter << 10 | (uint64_t)(nd - 1) << 16;
+    key.facts = (uint64_t)y->dtype | (uint64_t)form << 8 | (uint64_t)call->scatter << 10 | (uint64_t)along << 13 |
+                (uint64_t)(nd - 1) << 16;
     RP_TRY(rp__text_kernel(d, &key, scatter_macros, rp__embed_scatter_cuh, rp__embed_scatter_cuh_len, &out->kernel));
     return rp__cuda_line_grid(out, call, blocks, 256);
 }

@@ -112,10 +112,10 @@ static unsigned log_of(int64_t n) { /* of the power of two from n on */
     return log;
 }
 
-/* Threads and items of a block that takes n elements, in logarithms. */
-static void shape_of(int64_t n, unsigned most_threads, unsigned *threads, unsigned *items) {
+/* Threads and items of a block that takes n elements, in logarithms: 256 threads, or more where an item is one of `most` already. */
+static void shape_of(int64_t n, unsigned most, unsigned *threads, unsigned *items) {
     const unsigned all = log_of(n);
-    *threads = all <= 11 ? 8 : all - 3 < most_threads ? all - 3 : most_threads;
+    *threads = all <= 8 + most ? 8 : all - most;
     *items = all > *threads ? all - *threads : 0;
 }
 
@@ -145,7 +145,7 @@ rp_status rp__cuda_topk_step(rp__device *d, const rp__operand *o, size_t n, cons
         }
         parts = parts_of(length);
         blocks *= parts;
-        shape_of((length + parts - 1) / parts, 9, &threads, &items);
+        shape_of((length + parts - 1) / parts, 4, &threads, &items);
         facts = (step ? AGAIN : 0) | (parts == 1 ? ENDS : 0);
         own[n_own++] = (uint64_t)parts;
         for (unsigned k = 0; k < 4; k++) own[n_own++] = p.at[(k + 2 * (step + 1)) % 4];
@@ -164,7 +164,7 @@ rp_status rp__cuda_topk_step(rp__device *d, const rp__operand *o, size_t n, cons
             const int64_t padded = INT64_C(1) << (items = log_of(p.n)), a_block = 256 / (padded < 32 ? padded : 32);
             blocks = (p.rows + a_block - 1) / a_block;
         } else {
-            shape_of(p.n, 10, &threads, &items);
+            shape_of(p.n, 3, &threads, &items);
             out->shared_bytes = (p.bits / 8 + 2) << (threads + items);
         }
     }

@@ -4,7 +4,7 @@
  *   2 an element of out a thread, which walks the line's indices in rising order: few lines
  *   3 sums of integers of which there are many for each element of out: a block adds its share up in shared memory, RP_SUMS sums of RP_PARTS words
  *     in all, as often as they fit so that lanes of one index seldom meet, then to out
- * RP_DIMS dims other than dim. Forms 1 and 2 give the bits of the CPU, of integers the others too. A bad index is reported and its element skipped.
+ * RP_ALONG 1: neighbours in a warp are neighbours along dim, of forms 0 and 3; else lines are. RP_DIMS dims other than dim. Forms 1 and 2 give the bits of the CPU, of integers the others too. A bad index is reported and its element skipped.
  * Words: out index src, error record, tag, length, bound, strides along dim of (out, index, src), lines, copies of the sums of form 3, then
  * extent and the same strides for each other dim. */
 typedef struct {
@@ -36,6 +36,14 @@ RP_FN rp_line rp_line_of(const RP_WORDS *p, rp_i64 line) {
     r.src = (const RP_T *)p->w[2] + os;
     return r;
 }
+
+#if RP_ALONG
+#define RP_LINE_OF(item) ((item) / length)
+#define RP_STEP_OF(item) ((item) % length)
+#else
+#define RP_LINE_OF(item) (RP_DIMS ? (item) % lines : 0)
+#define RP_STEP_OF(item) (RP_DIMS ? (item) / lines : (item))
+#endif
 
 #if RP_FORM == 3
 /* The words of a sum lie RP_SUMS apart: the carry of the lower one goes to the upper one, in any order. */
@@ -72,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             k[j] = 0;
             slot[j] = -1;
             if (item >= all) continue;
-            const rp_i64 line = RP_DIMS ? item % lines : 0, step = RP_DIMS ? item / lines : item;
+            const rp_i64 line = RP_LINE_OF(item), step = RP_STEP_OF(item);
             const rp_line r = rp_line_of(&p, line);
             k[j] = r.index[step * sk];
             x[j] = r.src[step * ss];
@@ -100,9 +108,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     }
 #else
     for (rp_i64 item = (rp_i64)blockIdx.x * 256 + (rp_i64)threadIdx.x; item < all; item += (rp_i64)gridDim.x * 256) {
-        /* lines are neighbours in a warp */
-        const rp_i64 step = RP_DIMS ? item / lines : item;
-        const rp_line r = rp_line_of(&p, RP_DIMS ? item % lines : 0);
+        const rp_i64 step = RP_STEP_OF(item);
+        const rp_line r = rp_line_of(&p, RP_LINE_OF(item));
         RP_T *out = r.out;
         const rp_i64 *index = r.index;
         const RP_T *src = r.src;
