@@ -145,6 +145,8 @@ static void topk_case(rp_dtype dtype, int64_t rows, int64_t n, int64_t k, bool l
     array a[3] = {array_new(dtype, 2, out, false, 1), array_new(RP_I64, 2, out, true, 1),
                   array_new(dtype, 2, in, false, 2)};
     fill(&a[2]);
+    for (int64_t i = 0; !rp__dtype_is_float(dtype) && n & 1 && i < rows * n; i++) /* all of the type's bits */
+        put(&a[2], i, ldexp((double)random_word() - 0x1p30, (int)(8 * rp__dtype_bytes(dtype)) - 32));
     rp__library_call call = {.k = k, .dim = last, .largest = largest, .sorted = true};
     run_both(RP__LIB_TOPK, a, 3, 2, &call);
     for (unsigned i = 0; i < 3; i++) free(a[i].memory);
@@ -157,10 +159,45 @@ static void test_topk(void **state) {
         topk_case(dtypes[d], 2, 37, 37, !(d & 1), !(d & 2));
     }
     topk_case(RP_F32, 1, 1, 1, true, true);
-    topk_case(RP_F32, 2, 1300, 1100, true, true); /* sorted in the workspace */
+    topk_case(RP_F32, 2, 1300, 1100, true, true); /* a sort, of which the first are kept */
     topk_case(RP_U8, 1, 1200, 1026, true, false);
-    for (unsigned d = 0; d < DTYPES; d++) /* whole rows: sorts */
+    /* a group of lanes a row: from one element to the most */
+    static const int64_t few[] = {1, 2, 3, 7, 17, 32, 33, 64, 100, 256};
+    for (unsigned c = 0; c < sizeof few / sizeof *few; c++)
+        topk_case(dtypes[c], 19, few[c], c & 1 ? few[c] : (few[c] + 1) / 2, c & 1, c & 2);
+    topk_case(RP_F64, 9, 130, 130, false, true);
+    topk_case(RP_I64, 40, 31, 31, true, false);
+    /* selections from registers, in one launch and by way of candidates, and of these again */
+    topk_case(RP_F32, 2, 257, 64, true, true);
+    topk_case(RP_BF16, 2, 1024, 1, true, false);
+    topk_case(RP_I64, 1, 2100, 500, false, true);
+    topk_case(RP_F64, 1, 8192, 33, true, true);
+    topk_case(RP_F32, 2, 8193, 1024, true, false);
+    topk_case(RP_BF16, 2, 20011, 50, false, true);
+    topk_case(RP_U8, 1, 17000, 700, true, true); /* few values: the lowest places of many equal ones */
+    topk_case(RP_I64, 1, 70001, 1000, true, false);
+    topk_case(RP_F32, 1, 0, 0, true, true);
+}
+
+static void test_sort(void **state) {
+    (void)state;
+    for (unsigned d = 0; d < DTYPES; d++) /* a block a row */
         if (dtypes[d] != RP_BOOL) topk_case(dtypes[d], 2, 1031 + d, 1031 + d, d & 1, d & 2);
+    topk_case(RP_F32, 2, 257, 257, true, true);
+    topk_case(RP_I64, 1, 600, 600, true, false);
+    topk_case(RP_F32, 1, 4096, 4096, true, false);
+    topk_case(RP_F16, 1, 5000, 4999, true, true);
+    topk_case(RP_F64, 1, 8192, 8192, true, true);
+    for (unsigned d = 0; d < DTYPES; d++) /* three launches a digit */
+        if (dtypes[d] != RP_BOOL) topk_case(dtypes[d], 1 + (d & 1), 8193 + 1500 * d, 8193 + 1500 * d, d & 1, d & 2);
+    topk_case(RP_F32, 1, 12300, 5000, true, true); /* of which the first are kept */
+    topk_case(RP_F32, 3, 9000, 9000, false, false);
+    if (test_cuda_is_real()) { /* chunks of several tiles; the emulator would take minutes */
+        topk_case(RP_F32, 1, 9000001, 9000001, true, true);
+        topk_case(RP_I64, 1200, 9001, 9001, true, false);
+        topk_case(RP_BF16, 3, 4000000, 4000000, true, false);
+        topk_case(RP_F32, 1, 40000000, 1024, true, true); /* candidates of candidates of candidates */
+    }
 }
 
 static void test_nonzero(void **state) {
@@ -234,6 +271,52 @@ static void test_scatter(void **state) {
     rp__library_call call = {.dim = 0, .deterministic = true};
     run_both(RP__LIB_SCATTER, a, 3, 1, &call);
     for (unsigned i = 0; i < 3; i++) free(a[i].memory);
+}
+
+/* Neighbours along dim are neighbours in memory, of indices and values: what a gradient of a sort is. */
+static void test_scatter_rows(void **state) {
+    (void)state;
+    for (unsigned mode = 0; mode < 4; mode++) {
+        const int64_t ys[2] = {7, 300}, is[2] = {7, 300};
+        const rp_dtype dtype = mode & 1 ? RP_I64 : RP_F32;
+        array a[3] = {array_new(dtype, 2, ys, false, 1), array_new(RP_I64, 2, is, false, 1),
+                      array_new(dtype, 2, is, false, 1)};
+        fill_numbers(&a[0]);
+        fill_numbers(&a[2]);
+        for (int64_t i = 0; i < 7 * 300; i++) put(&a[1], i, (double)(i * 77 % 300)); /* each place once a row */
+        rp__library_call call = {.dim = 1, .scatter = mode & 2 ? RP__SCATTER_ADD : RP__SCATTER_SET};
+        run_both(RP__LIB_SCATTER, a, 3, 1, &call);
+        for (unsigned i = 0; i < 3; i++) free(a[i].memory);
+    }
+}
+
+/* Sums of many integers in few places: in shared memory, exact with carries and both signs, in any order. */
+static void counts_case(rp_dtype dtype, int64_t lines, int64_t length, int64_t bound, bool deterministic, bool bad) {
+    const bool along = length % 5000 == 0;
+    const int64_t ys[2] = {bound, lines}, is[2] = {length, lines};
+    array a[3] = {array_new(dtype, 2, ys, true, 1), array_new(RP_I64, 2, is, along, 1),
+                  array_new(dtype, 2, is, true, along ? 1 : 2)};
+    const int shift = dtype == RP_I64 ? 20 : 0;
+    for (int64_t i = 0; i < numel(&a[0].o); i++) put(&a[0], i, ldexp((double)random_word() - 0x1p30, shift));
+    for (int64_t i = 0; i < numel(&a[2].o); i++) {
+        put(&a[1], i, random_word() % 3 ? random_word() % (uint32_t)bound : 0);
+        put(&a[2], i, ldexp((double)random_word() - 0x1p30, random_word() % 2 ? shift : -12));
+    }
+    if (bad) put(&a[1], 77, (double)bound);
+    rp__library_call call = {.dim = 0, .scatter = RP__SCATTER_ADD, .deterministic = deterministic};
+    run_both_error(RP__LIB_SCATTER, a, 3, 1, &call, bad ? RP_ERROR_INDEX : RP_OK);
+    for (unsigned i = 0; i < 3; i++) free(a[i].memory);
+}
+
+static void test_counts(void **state) {
+    (void)state;
+    counts_case(RP_I64, 1, 9000, 10, false, false);
+    counts_case(RP_I64, 1, 600, 1, true, false);
+    counts_case(RP_I32, 1, 5000, 7, true, true);
+    counts_case(RP_I64, 3, 5000, 9, false, false);
+    counts_case(RP_I32, 5, 2600, 5, false, false);
+    counts_case(RP_I64, 2, 20000, 39, true, false); /* several blocks */
+    counts_case(RP_I64, 4, 100, 50, false, false);  /* too few for it */
 }
 
 /* ---- chains */
@@ -788,8 +871,9 @@ static void test_ctc(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk),         cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
-        cmocka_unit_test(test_scatter),      cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
+        cmocka_unit_test(test_topk),         cmocka_unit_test(test_sort),    cmocka_unit_test(test_nonzero),
+        cmocka_unit_test(test_multinomial),  cmocka_unit_test(test_scatter), cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_scatter_rows), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
         cmocka_unit_test(test_batch),        cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_infinity),
         cmocka_unit_test(test_conv_layouts), cmocka_unit_test(test_ctc),
     };

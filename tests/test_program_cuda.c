@@ -112,6 +112,28 @@ static void test_gathered(void **state) { /* computed places, and what lies ther
     rp_scope_end(scope, NULL, 0);
 }
 
+/* A long row, sorted and selected from: ops of several launches that share memory of the program. */
+static void ordered(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *places, *best;
+    rp_tensor *values = rp_sort(rp_flatten(rp_mul(in[0], in[1])), 0, true, NULL, &places);
+    out[0] = rp_add(values, rp_to_dtype(places, RP_F32));
+    values = rp_topk(rp_flatten(rp_sub(in[0], in[1])), 100, 0, true, true, &best);
+    out[1] = rp_add(values, rp_to_dtype(best, RP_F32));
+}
+
+static void test_ordered(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled(ordered, "ordered");
+    for (int k = 0; k < 3; k++) {
+        rp_tensor *in[2] = {filled(k, 90, 101, 0), filled(10 + k, 90, 101, 0)}, *out[2];
+        check_call(f, ordered, in, out, 2);
+    }
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+}
+
 /* Two products of one, and the product of those: the longest path has three of four nodes. */
 static void narrow(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -566,15 +588,15 @@ static void test_joined(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_gathered, start),        cmocka_unit_test_setup(test_line, start),
-        cmocka_unit_test_setup(test_layout_told, start),     cmocka_unit_test_setup(test_library_moved, start),
-        cmocka_unit_test_setup(test_library_results, start), cmocka_unit_test_setup(test_library_alone, start),
-        cmocka_unit_test_setup(test_library_written, start), cmocka_unit_test_setup(test_alignment, start),
-        cmocka_unit_test_setup(test_moved_back, start),      cmocka_unit_test_setup(test_foreign, start),
-        cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
-        cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
-        cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
-        cmocka_unit_test_setup(test_joined, start),
+        cmocka_unit_test_setup(test_gathered, start),      cmocka_unit_test_setup(test_line, start),
+        cmocka_unit_test_setup(test_ordered, start),       cmocka_unit_test_setup(test_layout_told, start),
+        cmocka_unit_test_setup(test_library_moved, start), cmocka_unit_test_setup(test_library_results, start),
+        cmocka_unit_test_setup(test_library_alone, start), cmocka_unit_test_setup(test_library_written, start),
+        cmocka_unit_test_setup(test_alignment, start),     cmocka_unit_test_setup(test_moved_back, start),
+        cmocka_unit_test_setup(test_foreign, start),       cmocka_unit_test_setup(test_training, start),
+        cmocka_unit_test_setup(test_relu, start),          cmocka_unit_test_setup(test_regions, start),
+        cmocka_unit_test_setup(test_chain, start),         cmocka_unit_test_setup(test_chain_training, start),
+        cmocka_unit_test_setup(test_chain_refused, start), cmocka_unit_test_setup(test_joined, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

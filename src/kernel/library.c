@@ -19,12 +19,10 @@ rp_status rp__library_run(rp__device *d, rp_stream *s, rp__library_op op, const 
     }
     rp__launch launch = {0};
     rp_status status = d->ops->library->bind(d, op, operands, n, call, buffer, &launch);
-    if (status == RP_OK && launch.kernel) {
+    for (unsigned step = 1; status == RP_OK && launch.kernel; step++) {
         status = rp__launch_on(s, &launch);
-        if (status == RP_OK && d->ops->library->finish) {
-            status = d->ops->library->finish(d, op, operands, n, call, buffer, &launch);
-            if (status == RP_OK && launch.kernel) status = rp__launch_on(s, &launch);
-        }
+        if (status != RP_OK || !d->ops->library->finish) break;
+        status = d->ops->library->finish(d, op, operands, n, call, step, buffer, &launch);
     }
     if (scratch) {
         /* Stream order keeps the memory until the launch has run. */

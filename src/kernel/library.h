@@ -109,9 +109,10 @@ typedef struct rp__library {
                         const rp__library_call *call);
     rp_status (*bind)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                       const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
-    /* The launch behind that of bind, for what the first one left in the workspace; without kernel: there is none. NULL: never. */
+    /* The launches behind that of bind, for what those before left in the workspace: number `step` from 1 on, until one is without kernel.
+       NULL: never. */
     rp_status (*finish)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
-                        const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
+                        const rp__library_call *call, unsigned step, rp__launch_buffer *buffer, rp__launch *out);
     /* The order in which a product or convolution adds up (product.h), by sizes, strides and dtypes alone; RP__ORDER_ELSEWHERE:
        another library's, or one that no CONTRACT has. */
     rp__order (*order)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,

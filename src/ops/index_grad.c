@@ -66,9 +66,10 @@ rp_status rp__vjp_embedding_backward(const rp__vjp *g) {
     return RP_OK;
 }
 
+/* The places of a row are different ones: stores do, which atomics are dearer than. */
 rp_status rp__vjp_topk(const rp__vjp *g) {
     if (!g->grad_out[0]) return RP_OK;
     g->grad_in[0] =
-        rp_scatter_add(rp__zeros_of(&g->in_meta[0]), rp__attr_int(g->call, 1), g->call->out[1], g->grad_out[0]);
+        rp_scatter_set(rp__zeros_of(&g->in_meta[0]), rp__attr_int(g->call, 1), g->call->out[1], g->grad_out[0]);
     return RP_OK;
 }

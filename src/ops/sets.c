@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/formula.h"
 #include "ops/grad.h"
 #include "ops/infer.h"
 #include "ops/rules.h"
@@ -299,6 +300,21 @@ rp_status rp__expand_bincount(const rp__call *call) {
     return rp__give(call, rp_scatter_add_at(site, zeros(self, sums, &n, 1), 0, as(call, self, RP_I64), weights));
 }
 
+rp_status rp__infer_histc_place(const rp__call *call, rp__meta *out) {
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    rp__meta_like(out, call->in[0], RP_I64);
+    return RP_OK;
+}
+
+void rp__lower_histc_place(rp__lower *lw) {
+    const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    const rp__val x = rp__lw_in(lw, 0), bins = rp__lw_attr(lw, 3, RP_I64);
+    const rp__val inside = AND(LE(ATTR(0), x), LE(x, ATTR(1)));
+    const rp__val part = MUL(DIV(SUB(x, ATTR(0)), ATTR(2)), ATTR(3));
+    const rp__val bin = rp__lw_cast(lw, WHERE(inside, part, NUM(0)), RP_I64);
+    rp__lw_out(lw, 0, WHERE(inside, MIN(bin, SUB(bins, rp__lw_const_i(lw, RP_I64, 1))), bins));
+}
+
 /* Elements outside of the range, and NaN, are counted in one bin more, which is cut off. */
 rp_status rp__expand_histc(const rp__call *call) {
     const char *site = call->site;
@@ -320,16 +336,12 @@ rp_status rp__expand_histc(const rp__call *call) {
     if (!isfinite(low) || !isfinite(high))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "range of [%g, %g] is not finite", low, high);
     if (low > high) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "max must be larger than min");
-    rp_tensor *inside =
-        rp_logical_and_at(site, rp_ge_scalar_at(site, x, rp_f64(low)), rp_le_scalar_at(site, x, rp_f64(high)));
-    rp_tensor *part = rp_div_scalar_at(site, rp_sub_scalar_at(site, x, rp_f64(low), rp_i64(1)), rp_f64(high - low));
-    part = rp_mul_scalar_at(site, rp_where_at(site, inside, part, rp__zero_like(x)), rp_i64(bins));
-    rp_tensor *bin = rp_clamp_at(site, as(call, part, RP_I64), rp_none(), rp_i64(bins - 1));
-    bin = rp_masked_fill_scalar_at(site, bin, rp_logical_not_at(site, inside), rp_i64(bins));
-    rp_tensor *one = rp_add_scalar_at(site, rp__zero_like(x), rp_i64(1), rp_i64(1));
-    rp_tensor *counts = zeros(x, dtype, (const rp_dim[]){bins + 1}, 1);
+    rp_tensor *bin = rp_histc_place_at(site, x, low, high, high - low, bins);
+    /* in integers: exact, in any order */
+    rp_tensor *one = rp_add_scalar_at(site, zeros(x, RP_I64, NULL, 0), rp_i64(1), rp_i64(1));
+    rp_tensor *counts = zeros(x, RP_I64, (const rp_dim[]){bins + 1}, 1);
     counts = rp_scatter_add_at(site, counts, 0, bin, rp_expand_at(site, one, x->size, 1, NULL));
-    return rp__give(call, rp_clone_at(site, rp_slice_at(site, counts, 0, 0, bins, 1), NULL));
+    return rp__give(call, as(call, rp_slice_at(site, counts, 0, 0, bins, 1), dtype));
 }
 
 /* ---- nonzero_static: the number of what is not zero before an element is its row; what has none goes to a row behind the last */

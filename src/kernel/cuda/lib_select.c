@@ -1,4 +1,4 @@
-/* See lib_select.h: macros, words and grids of topk.cuh, nonzero.cuh, multinomial.cuh, scatter.cuh and ctc.cuh. */
+/* See lib_select.h: macros, words and grids of nonzero.cuh, multinomial.cuh, scatter.cuh and ctc.cuh. */
 #include "kernel/cuda/lib_select.h"
 
 #include <string.h>
@@ -10,114 +10,6 @@
 #include "kernel/cuda/text_kernel.h"
 #include "reprise_embed.h"
 #include "tensor/tensor.h"
-
-static void begin(rp__launch *out, const rp__library_call *call) {
-    memset(out, 0, sizeof *out);
-    out->op = call->op;
-    out->site = call->site;
-}
-
-static rp_status set_grid(rp__launch *out, const rp__library_call *call, int64_t blocks) {
-    if (blocks > INT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: this is more than one CUDA launch takes", call->op);
-    out->grid[0] = (uint32_t)blocks;
-    out->block[0] = 256;
-    out->grid[1] = out->grid[2] = out->block[1] = out->block[2] = 1;
-    return RP_OK;
-}
-
-/* The workspace as word and slot number `at`, behind the operands' slots. */
-static rp_status set_workspace(const rp__library_call *call, size_t bytes, uint32_t at, rp__launch_buffer *buffer,
-                               rp__launch *out) {
-    buffer->words[at] = bytes ? (uint64_t)(uintptr_t)call->workspace : 0;
-    if (!bytes) return RP_OK;
-    if (call->workspace_bytes < bytes || !call->workspace)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: a workspace of %zu bytes where %zu are needed", call->op,
-                        call->workspace_bytes, bytes);
-    const char *start = call->workspace_storage ? call->workspace_storage->data : NULL;
-    int64_t from = start ? (int64_t)((const char *)call->workspace - start) : 0;
-    buffer->slots[out->n_slots++] = (rp__slot){.word = at,
-                                               .access = RP__READ | RP__WRITE,
-                                               .storage = call->workspace_storage,
-                                               .buffer = -1,
-                                               .begin = from,
-                                               .end = from + (int64_t)bytes};
-    return RP_OK;
-}
-
-static int64_t numel(const rp__operand *o) {
-    int64_t n = 1;
-    for (unsigned i = 0; i < o->ndim; i++) n *= o->size[i];
-    return n;
-}
-
-/* ---- topk */
-
-enum { TOPK_SHARED = 1024 }; /* entries that are sorted in shared memory: 16 KiB */
-
-static int64_t padded_of(int64_t k) {
-    int64_t p = 1;
-    while (p < k) p *= 2;
-    return p;
-}
-
-static void topk_macros(uint64_t facts, rp__text *out) {
-    rp_dtype dtype = (rp_dtype)(facts & 0xff);
-    bool wide = dtype == RP_F64 || dtype == RP_I64;
-    rp__text_kernel_dtype(dtype, out);
-    rp__text_add(
-        out,
-        "#define RP_BITS %d\n#define RP_LARGEST %u\n#define RP_BIG %u\n#define RP_DIMS %u\n#define RP_SHARED_K %d\n#define RP_FULL %u\n",
-        wide ? 64 : 32, (unsigned)(facts >> 8 & 1), (unsigned)(facts >> 9 & 1), (unsigned)(facts >> 16 & 0xff),
-        TOPK_SHARED, (unsigned)(facts >> 10 & 1));
-    if (dtype == RP_F64)
-        rp__text_puts(out, "#define RP_ORDER(x) rp_order_f64(x)\n");
-    else if (rp__dtype_is_float(dtype))
-        rp__text_puts(out, "#define RP_ORDER(x) rp_order_f32(RP_LOAD(x))\n");
-    else if (wide)
-        rp__text_puts(out, "#define RP_ORDER(x) ((rp_u64)(x) ^ 1ull << 63)\n");
-    else
-        rp__text_puts(out, "#define RP_ORDER(x) ((rp_u64)((rp_u32)(x) ^ 0x80000000u))\n");
-}
-
-size_t rp__cuda_topk_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
-    (void)d;
-    if (n < 3 || call->k <= TOPK_SHARED || call->k > INT64_C(1) << 40) return 0;
-    const bool whole = call->k == o[2].size[call->dim];
-    return (size_t)(numel(&o[0]) / call->k) * (size_t)padded_of(call->k) * (whole ? 32 : 16);
-}
-
-rp_status rp__cuda_topk_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                             rp__launch_buffer *buffer, rp__launch *out) {
-    static const uint32_t access[3] = {RP__WRITE, RP__WRITE, RP__READ};
-    begin(out, call);
-    const rp__operand *values = &o[0], *indices = &o[1], *x = &o[2];
-    const unsigned dim = (unsigned)call->dim, nd = x->ndim;
-    if (n < 3 || dim >= nd || values->ndim != nd || indices->ndim != nd || indices->dtype != RP_I64 ||
-        values->dtype != x->dtype || !rp__dtype_is_valid(x->dtype) || call->k < 0 || call->k > x->size[dim] ||
-        values->size[dim] != call->k)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of topk do not fit", call->op);
-    if (x->size[dim] > UINT32_MAX)
-        return rp__fail(RP_ERROR_SHAPE, "%s: rows are limited to 2^32 - 1 elements", call->op);
-    if (numel(values) == 0) return RP_OK;
-    const int64_t rows = numel(values) / call->k, padded = padded_of(call->k);
-    rp__cuda_operand_slots(o, 3, access, buffer, out);
-    RP_TRY(set_workspace(call, rp__cuda_topk_workspace(d, o, n, call), 3, buffer, out));
-    uint64_t *w = buffer->words;
-    w[4] = (uint64_t)x->size[dim], w[5] = (uint64_t)call->k, w[6] = (uint64_t)padded;
-    w[7] = (uint64_t)values->stride[dim], w[8] = (uint64_t)indices->stride[dim], w[9] = (uint64_t)x->stride[dim];
-    uint32_t at = 10;
-    for (unsigned i = 0; i < nd; i++) {
-        if (i == dim) continue;
-        w[at++] = (uint64_t)x->size[i], w[at++] = (uint64_t)values->stride[i], w[at++] = (uint64_t)indices->stride[i];
-        w[at++] = (uint64_t)x->stride[i];
-    }
-    out->n_words = at;
-    rp__text_kernel_key key = {.family = "topk"};
-    key.facts = (uint64_t)x->dtype | (uint64_t)call->largest << 8 | (uint64_t)(call->k > TOPK_SHARED) << 9 |
-                (uint64_t)(call->k == x->size[dim]) << 10 | (uint64_t)(nd - 1) << 16;
-    RP_TRY(rp__text_kernel(d, &key, topk_macros, rp__embed_topk_cuh, rp__embed_topk_cuh_len, &out->kernel));
-    return set_grid(out, call, rows);
-}
 
 /* ---- nonzero: three kernels behind one record */
 
@@ -156,7 +48,7 @@ static rp_status nonzero_enqueue(const rp__kernel *k, rp_stream *s, const rp__la
 size_t rp__cuda_nonzero_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
     (void)d;
     (void)call;
-    return n < 3 ? 0 : (size_t)((numel(&o[2]) + NONZERO_CHUNK - 1) / NONZERO_CHUNK) * 8;
+    return n < 3 ? 0 : (size_t)((rp__cuda_operand_numel(&o[2]) + NONZERO_CHUNK - 1) / NONZERO_CHUNK) * 8;
 }
 
 rp_status rp__cuda_nonzero_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
@@ -167,16 +59,16 @@ rp_status rp__cuda_nonzero_bind(rp__device *d, const rp__operand *o, size_t n, c
                                 .key = {0x6e6f6e7a65726f, 1},
                                 .name = "nonzero",
                                 .enqueue = nonzero_enqueue};
-    begin(out, call);
+    *out = (rp__launch){.op = call->op, .site = call->site};
     const rp__operand *indices = &o[0], *count = &o[1], *x = &o[2];
     if (n < 3 || indices->ndim != 2 || indices->dtype != RP_I64 || count->dtype != RP_I64 ||
-        !rp__dtype_is_valid(x->dtype) || indices->size[0] < numel(x) || indices->size[1] != x->ndim)
+        !rp__dtype_is_valid(x->dtype) || indices->size[0] < rp__cuda_operand_numel(x) || indices->size[1] != x->ndim)
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of nonzero do not fit", call->op);
     rp__cuda_operand_slots(o, 3, access, buffer, out);
-    RP_TRY(set_workspace(call, rp__cuda_nonzero_workspace(d, o, n, call), 3, buffer, out));
+    RP_TRY(rp__cuda_workspace_slot(call, rp__cuda_nonzero_workspace(d, o, n, call), 3, buffer, out));
     uint64_t *w = buffer->words;
     memset(w + 4, 0, (NONZERO_WORDS + 1 - 4) * sizeof *w);
-    w[4] = (uint64_t)numel(x), w[5] = (w[4] + NONZERO_CHUNK - 1) / NONZERO_CHUNK;
+    w[4] = (uint64_t)rp__cuda_operand_numel(x), w[5] = (w[4] + NONZERO_CHUNK - 1) / NONZERO_CHUNK;
     w[6] = (uint64_t)indices->stride[0], w[7] = (uint64_t)indices->stride[1];
     for (unsigned i = 0; i < x->ndim; i++) w[8 + 2 * i] = (uint64_t)x->size[i], w[9 + 2 * i] = (uint64_t)x->stride[i];
     w[NONZERO_FACTS] = (uint64_t)x->dtype | (uint64_t)x->ndim << 16;
@@ -184,7 +76,7 @@ rp_status rp__cuda_nonzero_bind(rp__device *d, const rp__operand *o, size_t n, c
     /* built now: a capture must not meet a compilation */
     rp__kernel *part;
     for (unsigned phase = 0; phase < 3; phase++) RP_TRY(nonzero_kernel(d, w[NONZERO_FACTS], phase, &part));
-    RP_TRY(set_grid(out, call, (int64_t)w[5] > 0 ? (int64_t)w[5] : 1));
+    RP_TRY(rp__cuda_line_grid(out, call, (int64_t)w[5] > 0 ? (int64_t)w[5] : 1, 256));
     if (w[5] == 0) { /* nothing to look at: the count alone */
         RP_TRY(nonzero_kernel(d, w[NONZERO_FACTS], 1, &out->kernel));
         return RP_OK;
@@ -201,13 +93,13 @@ static void multinomial_macros(uint64_t facts, rp__text *out) {
 
 size_t rp__cuda_multinomial_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
     (void)d;
-    return n < 2 || call->replacement ? 0 : (size_t)numel(&o[1]);
+    return n < 2 || call->replacement ? 0 : (size_t)rp__cuda_operand_numel(&o[1]);
 }
 
 rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                     rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[2] = {RP__WRITE, RP__READ};
-    begin(out, call);
+    *out = (rp__launch){.op = call->op, .site = call->site};
     const rp__operand *y = &o[0], *x = &o[1];
     if (n < 2 || y->ndim != 2 || x->ndim != 2 || y->dtype != RP_I64 || (x->dtype != RP_F32 && x->dtype != RP_F64) ||
         y->size[0] != x->size[0])
@@ -216,7 +108,7 @@ rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t 
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: number of categories cannot exceed 2^24", call->op);
     if (y->size[0] == 0 || y->size[1] == 0) return RP_OK;
     rp__cuda_operand_slots(o, 2, access, buffer, out);
-    RP_TRY(set_workspace(call, rp__cuda_multinomial_workspace(d, o, n, call), 2, buffer, out));
+    RP_TRY(rp__cuda_workspace_slot(call, rp__cuda_multinomial_workspace(d, o, n, call), 2, buffer, out));
     uint64_t *w = buffer->words;
     int shift = 62;
     for (int64_t m = 1; m < x->size[1]; m *= 2) shift--;
@@ -231,7 +123,7 @@ rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t 
     rp__text_kernel_key key = {.family = "multinomial", .facts = (uint64_t)x->dtype};
     RP_TRY(rp__text_kernel(d, &key, multinomial_macros, rp__embed_multinomial_cuh, rp__embed_multinomial_cuh_len,
                            &out->kernel));
-    return set_grid(out, call, y->size[0]);
+    return rp__cuda_line_grid(out, call, y->size[0], 256);
 }
 
 /* ---- scatter */
@@ -245,6 +137,14 @@ static const char *atomic_of(rp_dtype dtype, rp__scatter kind) {
 }
 static bool in_one_step(rp_dtype dtype, rp__scatter kind) { return kind == RP__SCATTER_SET || atomic_of(dtype, kind); }
 
+/* Words of shared memory for sums; items for each of them from which on a block's own ones pay, and for each that a block hands on. */
+enum { SUM_WORDS = 8192, SUM_ITEMS = 512, SUM_SHARE = 8, SUM_COPIES = 8 };
+static int64_t sums_of(rp_dtype dtype) { return SUM_WORDS / (dtype == RP_I64 ? 2 : 1); }
+static bool sums_pay(rp_dtype dtype, rp__scatter kind, int64_t lines, int64_t bound, int64_t length) {
+    return kind == RP__SCATTER_ADD && (dtype == RP_I32 || dtype == RP_I64) && bound > 0 && lines < sums_of(dtype) &&
+           bound < sums_of(dtype) / lines && length / bound >= SUM_ITEMS;
+}
+
 static void scatter_macros(uint64_t facts, rp__text *out) {
     static const char *const names[RP__SCATTERS] = {
         [RP__SCATTER_ADD] = "add", [RP__SCATTER_MAX] = "max", [RP__SCATTER_MIN] = "min"};
@@ -252,8 +152,9 @@ static void scatter_macros(uint64_t facts, rp__text *out) {
     const rp__scatter kind = (rp__scatter)(facts >> 10 & 7);
     const bool floats = rp__dtype_is_float(dtype), truth = dtype == RP_BOOL;
     rp__text_kernel_dtype(dtype, out);
-    rp__text_add(out, "#define RP_FORM %u\n#define RP_DIMS %u\n", (unsigned)(facts >> 8 & 3),
-                 (unsigned)(facts >> 16 & 0xff));
+    rp__text_add(out, "#define RP_FORM %u\n#define RP_DIMS %u\n#define RP_ALONG %u\n", (unsigned)(facts >> 8 & 3),
+                 (unsigned)(facts >> 16 & 0xff), (unsigned)(facts >> 13 & 1));
+    rp__text_add(out, "#define RP_SUMS %d\n#define RP_PARTS %d\n", (int)sums_of(dtype), dtype == RP_I64 ? 2 : 1);
     if (kind == RP__SCATTER_SET)
         rp__text_puts(out, "#define RP_ATOMIC(p, v) (*(p) = (v))\n#define RP_COMBINE(a, b) (b)\n");
     else if (atomic_of(dtype, kind))
@@ -278,23 +179,23 @@ size_t rp__cuda_scatter_workspace(rp__device *d, const rp__operand *o, size_t n,
 rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                 rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[3] = {RP__READ | RP__WRITE, RP__READ, RP__READ};
-    begin(out, call);
+    *out = (rp__launch){.op = call->op, .site = call->site};
     rp__operand part[3] = {o[0], o[1], o[2]};
     const rp__operand *y = &part[0], *index = &part[1], *src = &part[2];
     const unsigned nd = index->ndim, dim = (unsigned)call->dim;
     if (n < 3 || y->ndim != nd || src->ndim != nd || dim >= nd || index->dtype != RP_I64 || src->dtype != y->dtype ||
         !rp__dtype_is_valid(y->dtype) || call->scatter >= RP__SCATTERS)
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of scatter do not fit", call->op);
-    if (numel(index) == 0) return RP_OK;
+    if (rp__cuda_operand_numel(index) == 0) return RP_OK;
     for (unsigned i = 0; i < nd; i++) part[2].size[i] = index->size[i];
     rp__cuda_operand_slots(part, 3, access, buffer, out);
     uint64_t *w = buffer->words;
-    const int64_t length = index->size[dim], bound = y->size[dim], lines = numel(index) / length;
+    const int64_t length = index->size[dim], bound = y->size[dim], lines = rp__cuda_operand_numel(index) / length;
     w[3] = (uint64_t)(uintptr_t)d->errors, w[4] = rp__error_tag(call->op, call->site);
     w[5] = (uint64_t)length, w[6] = (uint64_t)bound;
     w[7] = (uint64_t)y->stride[dim], w[8] = (uint64_t)index->stride[dim], w[9] = (uint64_t)src->stride[dim];
-    w[10] = (uint64_t)lines;
-    uint32_t at = 11;
+    w[10] = (uint64_t)lines, w[11] = 0;
+    uint32_t at = 12;
     for (unsigned i = 0; i < nd; i++) {
         if (i == dim) continue;
         w[at++] = (uint64_t)index->size[i], w[at++] = (uint64_t)y->stride[i], w[at++] = (uint64_t)index->stride[i];
@@ -304,18 +205,33 @@ rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, c
     /* Of the two ordered forms the one with less to wait for: a chain of reads and writes (about 600 ns a step) that all lines
        walk side by side, or bound times as many threads that only read. */
     unsigned form = 0;
-    if (call->deterministic || !in_one_step(y->dtype, call->scatter)) {
+    const bool exact = !rp__dtype_is_float(y->dtype) && call->scatter != RP__SCATTER_SET; /* in any order */
+    if ((call->deterministic && !exact) || !in_one_step(y->dtype, call->scatter)) {
         const double chains = (double)lines > 2e5 ? (double)lines / 2e5 : 1;
         form = chains * 600 > (double)lines * (double)bound * 1e-4 + 4 ? 2 : 1;
         if (bound == 0) form = 1; /* every index is out of range, and someone has to say so */
+    } else if (sums_pay(y->dtype, call->scatter, lines, bound, length)) {
+        form = 3;
     }
-    const int64_t items = form == 0 ? lines * length : form == 1 ? lines : lines * bound;
+    const int64_t items = form == 1 ? lines : form == 2 ? lines * bound : lines * length;
     int64_t blocks = (items + 255) / 256;
     if (blocks > 1 << 20) blocks = 1 << 20;
+    if (form == 3) {
+        const int64_t slots = lines * bound, most = 4 * (int64_t)d->multiprocessors;
+        int64_t copies = 1;
+        while (copies < SUM_COPIES && 2 * copies * (slots + 1) <= sums_of(y->dtype)) copies *= 2;
+        w[11] = (uint64_t)copies;
+        blocks = (items + 2047) / 2048;
+        if (blocks > items / (SUM_SHARE * slots)) blocks = items / (SUM_SHARE * slots);
+        if (blocks > most) blocks = most;
+    }
+    const bool along =
+        form % 3 == 0 && nd > 1 && index->stride[dim] == 1 && src->stride[dim] >= 0 && src->stride[dim] <= 1;
     rp__text_kernel_key key = {.family = "scatter"};
-    key.facts = (uint64_t)y->dtype | (uint64_t)form << 8 | (uint64_t)call->scatter << 10 | (uint64_t)(nd - 1) << 16;
+    key.facts = (uint64_t)y->dtype | (uint64_t)form << 8 | (uint64_t)call->scatter << 10 | (uint64_t)along << 13 |
+                (uint64_t)(nd - 1) << 16;
     RP_TRY(rp__text_kernel(d, &key, scatter_macros, rp__embed_scatter_cuh, rp__embed_scatter_cuh_len, &out->kernel));
-    return set_grid(out, call, blocks);
+    return rp__cuda_line_grid(out, call, blocks, 256);
 }
 
 /* ---- ctc */
@@ -332,9 +248,9 @@ rp_status rp__cuda_ctc_bind(rp__device *d, rp__library_op op, const rp__operand 
                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[5] = {RP__WRITE, RP__READ, RP__READ, RP__READ, RP__READ};
     const bool carries = op == RP__LIB_CTC_CARRY;
-    begin(out, call);
+    *out = (rp__launch){.op = call->op, .site = call->site};
     RP_TRY(rp__ctc_check(op, o, n, call));
-    if (numel(&o[0]) == 0) return RP_OK;
+    if (rp__cuda_operand_numel(&o[0]) == 0) return RP_OK;
     rp__cuda_operand_slots(o, n, access, buffer, out);
     uint64_t *w = buffer->words;
     if (!carries) { /* which reads no reach */
@@ -347,5 +263,5 @@ rp_status rp__cuda_ctc_bind(rp__device *d, rp__library_op op, const rp__operand 
     rp__text_kernel_key key = {.family = carries ? "ctc_carry" : "ctc_reach",
                                .facts = (uint64_t)o[0].dtype | (carries ? CTC_CARRY : 0)};
     RP_TRY(rp__text_kernel(d, &key, ctc_macros, rp__embed_ctc_cuh, rp__embed_ctc_cuh_len, &out->kernel));
-    return set_grid(out, call, o[0].size[1]);
+    return rp__cuda_line_grid(out, call, o[0].size[1], 256);
 }

@@ -1,4 +1,4 @@
-/* Host side of the library ops that select and scatter on CUDA: topk, nonzero, multinomial, scatter, the ways of CTC. Called by library.c of
+/* Host side of the library ops that select and scatter on CUDA: nonzero, multinomial, scatter, the ways of CTC. Called by library.c of
  * this folder alone; operands as in kernel/library.h. */
 #ifndef RP_KERNEL_CUDA_LIB_SELECT_H
 #define RP_KERNEL_CUDA_LIB_SELECT_H
@@ -6,9 +6,6 @@
 #include "device/device.h"
 #include "kernel/library.h"
 
-size_t rp__cuda_topk_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);
-rp_status rp__cuda_topk_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                             rp__launch_buffer *buffer, rp__launch *out);
 size_t rp__cuda_nonzero_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);
 rp_status rp__cuda_nonzero_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                 rp__launch_buffer *buffer, rp__launch *out);

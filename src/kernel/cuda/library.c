@@ -5,6 +5,7 @@
 
 #include "kernel/cuda/attention.h"
 #include "kernel/cuda/lib_select.h"
+#include "kernel/cuda/lib_sort.h"
 #include "tensor/tensor.h"
 
 void rp__cuda_operand_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer,
@@ -34,6 +35,38 @@ void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *acce
                             rp__launch *out) {
     out->n_slots = 0;
     for (size_t k = 0; k < n; k++) rp__cuda_operand_slot(&o[k], (uint32_t)k, access[k], buffer, out);
+}
+
+rp_status rp__cuda_workspace_slot(const rp__library_call *call, size_t bytes, uint32_t word, rp__launch_buffer *buffer,
+                                  rp__launch *out) {
+    buffer->words[word] = bytes ? (uint64_t)(uintptr_t)call->workspace : 0;
+    if (!bytes) return RP_OK;
+    if (call->workspace_bytes < bytes || !call->workspace)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: a workspace of %zu bytes where %zu are needed", call->op,
+                        call->workspace_bytes, bytes);
+    const char *start = call->workspace_storage ? call->workspace_storage->data : NULL;
+    int64_t from = start ? (int64_t)((const char *)call->workspace - start) : 0;
+    buffer->slots[out->n_slots++] = (rp__slot){.word = word,
+                                               .access = RP__READ | RP__WRITE,
+                                               .storage = call->workspace_storage,
+                                               .buffer = -1,
+                                               .begin = from,
+                                               .end = from + (int64_t)bytes};
+    return RP_OK;
+}
+
+rp_status rp__cuda_line_grid(rp__launch *out, const rp__library_call *call, int64_t blocks, unsigned threads) {
+    if (blocks > INT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: this is more than one CUDA launch takes", call->op);
+    out->grid[0] = (uint32_t)blocks;
+    out->block[0] = threads;
+    out->grid[1] = out->grid[2] = out->block[1] = out->block[2] = 1;
+    return RP_OK;
+}
+
+int64_t rp__cuda_operand_numel(const rp__operand *o) {
+    int64_t n = 1;
+    for (unsigned i = 0; i < o->ndim; i++) n *= o->size[i];
+    return n;
 }
 
 static inline bool has_templates(rp__library_op op) { return RP__CUDA_TEMPLATED >> op & 1u; }
@@ -68,7 +101,7 @@ static rp_status bind_template(const rp__problem *p, rp__launch_buffer *buffer, 
 static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                       rp__launch_buffer *buffer, rp__launch *out) {
     switch (op) {
-    case RP__LIB_TOPK: return rp__cuda_topk_bind(d, o, n, call, buffer, out);
+    case RP__LIB_TOPK: return rp__cuda_topk_step(d, o, n, call, 0, buffer, out);
     case RP__LIB_NONZERO: return rp__cuda_nonzero_bind(d, o, n, call, buffer, out);
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_bind(d, o, n, call, buffer, out);
     case RP__LIB_SCATTER: return rp__cuda_scatter_bind(d, o, n, call, buffer, out);
@@ -87,11 +120,12 @@ static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, si
 }
 
 static rp_status finish(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
-                        rp__launch_buffer *buffer, rp__launch *out) {
+                        unsigned step, rp__launch_buffer *buffer, rp__launch *out) {
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
     size_t bytes;
     *out = (rp__launch){0};
-    if (op != RP__LIB_CONV_WEIGHT) return RP_OK;
+    if (op == RP__LIB_TOPK) return rp__cuda_topk_step(d, o, n, call, step, buffer, out);
+    if (op != RP__LIB_CONV_WEIGHT || step > 1) return RP_OK;
     const rp__template *t = pick(&p, &bytes);
     return t == &rp__cuda_conv_shares_row.row || t == &rp__cuda_conv_depth_shares_row.row ||
                    t == &rp__cuda_conv_group_shares_row.row

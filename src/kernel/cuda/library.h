@@ -35,6 +35,12 @@ void rp__cuda_operand_slot(const rp__operand *o, uint32_t word, uint32_t access,
 /* Words and slots of operands: word k is operand k's address. `access` gives RP__READ or RP__WRITE (or both) of each. */
 void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
                             rp__launch *out);
+/* The workspace as word `word`, its slot behind those of `out`; without bytes 0 and no slot. */
+rp_status rp__cuda_workspace_slot(const rp__library_call *call, size_t bytes, uint32_t word, rp__launch_buffer *buffer,
+                                  rp__launch *out);
+/* A grid of one dim. */
+rp_status rp__cuda_line_grid(rp__launch *out, const rp__library_call *call, int64_t blocks, unsigned threads);
+int64_t rp__cuda_operand_numel(const rp__operand *o);
 
 /* cuBLASLt (matmul_lt.c): can it do the product, and which? NULL kernel: no; use our own. */
 typedef struct rp__lt_problem { /* row-major product; zeroed first, compared as bytes: the key of a plan */
