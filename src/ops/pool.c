@@ -529,8 +529,9 @@ typedef struct adaptive {
     bool points, always; /* windows of one element; all elements are inside */
 } adaptive;
 
-/* The space: the places of t, then as many elements as the widest window over `from` has, if one has several. */
-static adaptive adaptive_space(rp__lower *lw, const rp_tensor *t, const rp_dim *from, unsigned spatial) {
+/* The space: the places of t, then as many elements as the widest window over `from` has, if one has several. numbers: all of at[] are
+   wanted, else those that a load asks for: an index that nobody reads would keep dims apart. */
+static adaptive adaptive_space(rp__lower *lw, const rp_tensor *t, const rp_dim *from, unsigned spatial, bool numbers) {
     adaptive a = {.first = t->ndim - spatial, .spatial = spatial, .n = t->ndim, .points = true, .always = true};
     rp_dim size[RP_MAX_DIMS];
     int64_t how = spatial; /* ranks do not say it: a batch may be there or not */
@@ -549,10 +550,8 @@ static adaptive adaptive_space(rp__lower *lw, const rp_tensor *t, const rp_dim *
     const rp__val one = rp__lw_const_i(lw, RP_I64, 1), zero = rp__lw_const_i(lw, RP_I64, 0);
     bool asked = false;
     for (unsigned d = 0; d < spatial; d++) {
-        if (a.how[d] == MEET_ALL) {
-            a.at[d] = zero;
-            continue;
-        }
+        if (a.how[d] == MEET_ALL) a.at[d] = zero;
+        if (a.how[d] == MEET_ALL || (!numbers && (a.how[d] == MEET_SAME || a.how[d] == MEET_MANY))) continue;
         const rp__val i = rp__lw_dim_index(lw, a.first + d);
         if (a.how[d] == MEET_SAME) {
             a.at[d] = i;
@@ -666,9 +665,10 @@ void rp__lower_adaptive_avg_pool2d(rp__lower *lw) {
     const rp_tensor *t = call->in[0], *out = call->out[0];
     const unsigned s = adaptive_dims(call), first = t->ndim - s;
     const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    const adaptive a = adaptive_space(lw, out, t->size + first, s);
+    const adaptive a = adaptive_space(lw, out, t->size + first, s, false);
     rp__val x = adaptive_where(lw, &a, adaptive_load(lw, &a, 0), zero_of(lw)), i[MOST] = {0};
-    for (unsigned d = 0; d < s; d++) i[d] = rp__lw_dim_index(lw, first + d);
+    for (unsigned d = 0; d < s; d++)
+        if (a.how[d] == MEET_ANY) i[d] = rp__lw_dim_index(lw, first + d);
     rp__val count = adaptive_count(lw, &a, t->size + first, out->size + first, i, compute);
     adaptive_out(lw, &a, 0, two(lw, RP__DIV, adaptive_sum(lw, &a, x), count));
 }
@@ -695,7 +695,7 @@ void rp__lower_adaptive_avg_pool_input(rp__lower *lw) {
     const rp_tensor *grad = call->in[0], *out = call->out[0];
     const unsigned s = (unsigned)rp__attr_int(call, 1), first = out->ndim - s;
     const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    const adaptive a = adaptive_space(lw, out, grad->size + first, s);
+    const adaptive a = adaptive_space(lw, out, grad->size + first, s, false);
     rp__val count = adaptive_count(lw, &a, out->size + first, grad->size + first, a.at, compute);
     rp__val x = two(lw, RP__DIV, adaptive_load(lw, &a, 0), count);
     adaptive_out(lw, &a, 0, adaptive_sum(lw, &a, adaptive_where(lw, &a, x, zero_of(lw))));
@@ -712,7 +712,7 @@ void rp__lower_adaptive_max_pool2d(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *t = call->in[0], *out = call->out[0];
     const unsigned s = adaptive_dims(call);
-    const adaptive a = adaptive_space(lw, out, t->size + t->ndim - s, s);
+    const adaptive a = adaptive_space(lw, out, t->size + t->ndim - s, s, true);
     const rp__val least = rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), -INFINITY);
     rp__val x = adaptive_where(lw, &a, adaptive_load(lw, &a, 0), least);
     const rp__val number = adaptive_number(lw, &a, t->size + t->ndim - s);
@@ -734,7 +734,7 @@ void rp__lower_adaptive_max_pool_input(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *grad = call->in[0], *out = call->out[0];
     const unsigned s = (unsigned)rp__attr_int(call, 1);
-    const adaptive a = adaptive_space(lw, out, grad->size + out->ndim - s, s);
+    const adaptive a = adaptive_space(lw, out, grad->size + out->ndim - s, s, false);
     rp__val is = two(lw, RP__EQ, adaptive_load(lw, &a, 1), place_number(lw, out, s));
     if (!a.always) is = two(lw, RP__AND, a.inside, is);
     const rp__val x = rp__lw_3(lw, RP__WHERE, is, adaptive_load(lw, &a, 0), zero_of(lw));
