@@ -163,7 +163,19 @@ rp_status rp__infer_resample_input(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-/* Place j is read by results whose coordinate is within 2.5 of it: as many in a row as `reach` says, from about (j - 2) / step on. */
+/* Places before and behind that have a part in a result, in all. */
+static double width_of(const resampling *r) {
+    static const double width[] = {[NEAREST] = 1, [NEAREST_EXACT] = 1, [LINEAR] = 2.5, [CUBIC] = 4.5};
+    return width[r->mode];
+}
+
+/* Is each place the nearest of as many results, 1 / step, a power of two of them? Then coordinates are exact, and these are its own. */
+static bool repeats(const resampling *r, double step) {
+    const int64_t n = r->to / r->from;
+    return r->mode <= NEAREST_EXACT && r->to % r->from == 0 && (n & (n - 1)) == 0 && step * (double)n == 1.0;
+}
+
+/* Place j is read by results whose coordinate is close to it: as many in a row as `reach` says, from those of the places before on. */
 void rp__lower_resample_input(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *t = call->in[0];
@@ -172,17 +184,27 @@ void rp__lower_resample_input(rp__lower *lw) {
     rp_dim size[RP_MAX_DIMS], stride[RP_MAX_DIMS];
     rp__val place[TAPS], weight[TAPS], total = 0, any = 0;
     if (resampling_of(call, true, &r) != RP_OK) return;
-    (void)rp__lw_structural_value(lw, r.mode * 2 + r.align);
-    const double step = step_of(call, true), wanted = step > 0 ? ceil(4.5 / step) + 5 : (double)r.to;
+    const double step = step_of(call, true);
+    const bool own = repeats(&r, step);
+    (void)rp__lw_structural_value(lw, r.mode * 4 + r.align * 2 + own);
+    const double wanted = own ? (double)(r.to / r.from) : step > 0 ? ceil(width_of(&r) / step) + 5 : (double)r.to;
     const rp_dim reach = wanted < (double)r.to ? (rp_dim)wanted : r.to;
     memcpy(size, call->out[0]->size, t->ndim * sizeof *size);
     size[t->ndim] = reach;
     rp__lw_space(lw, size, t->ndim + 1u, 1u << t->ndim);
     memcpy(stride, t->stride, t->ndim * sizeof *stride);
+    if (own) {
+        stride[r.dim] = t->stride[r.dim] * reach;
+        stride[t->ndim] = t->stride[r.dim];
+        const uint16_t results = rp__lw_access(lw, false, 0, stride, RP__ELEMENTS);
+        rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_load(lw, results, RP__NO_VAL, RP__NO_VAL)));
+        return;
+    }
     stride[r.dim] = stride[t->ndim] = 0;
-    const rp__val j = rp__lw_dim_index(lw, r.dim), two_places = number(lw, type, 2), half = number(lw, type, 1.5);
-    rp__val first = two(lw, RP__MUL, two(lw, RP__SUB, rp__lw_cast(lw, j, type), two_places),
-                        rp__lw_scalar_fn(lw, inverse_step, type));
+    const rp__val j = rp__lw_dim_index(lw, r.dim), half = number(lw, type, 1.5);
+    const rp__val before = number(lw, type, r.mode <= NEAREST_EXACT ? 0 : r.mode == LINEAR ? 1 : 2);
+    rp__val first =
+        two(lw, RP__MUL, two(lw, RP__SUB, rp__lw_cast(lw, j, type), before), rp__lw_scalar_fn(lw, inverse_step, type));
     first = rp__lw_cast(lw, rp__lw_1(lw, RP__FLOOR, two(lw, RP__SUB, first, half)), RP_I64);
     first = within(lw, first, rp__lw_const_i(lw, RP_I64, 0), rp__lw_size(lw, r.to - reach));
     const rp__val i = two(lw, RP__ADD, first, rp__lw_dim_index(lw, t->ndim));
