@@ -37,6 +37,21 @@ def others(x, dim=None):
     return y.reshape(x.shape) if dim is None or x.dim() == 0 else y.movedim(-1, dim)
 
 
+def pad_edges(x, pad, mode):
+    """F.pad of any dims: along each, elements at the places that those of the result are copies of."""
+    for k in range(len(pad) // 2):
+        dim = x.dim() - 1 - k
+        n, at = x.shape[dim], torch.arange(-pad[2 * k], x.shape[dim] + pad[2 * k + 1])
+        at = n - 1 - (n - 1 - at.abs()).abs() if mode == 0 else at.clamp(0, n - 1) if mode == 1 else at % n
+        x = x.index_select(dim, at)
+    return x
+
+
+def transposed(f, g, size):
+    x = torch.zeros(size, dtype=g.dtype, requires_grad=True)
+    return torch.autograd.grad(f(x), x, g, create_graph=True)[0]
+
+
 def exp_scan(w, of, at, dim):
     if not w.is_floating_point():
         raise RuntimeError("floats")
@@ -330,6 +345,8 @@ ADAPT = {
     "flash_attention_backward": flash_attention_backward,
     "ctc_reach": ctc_reach,
     "ctc_carry": ctc_carry,
+    "pad_edges": pad_edges,
+    "pad_edges_input": lambda g, size, pad, mode: transposed(lambda x: pad_edges(x, pad, mode), g, size),
     "avg_pool_input": lambda g, size, *a: aten.avg_pool2d_backward(g, torch.zeros(size, dtype=g.dtype), *a),
 }
 

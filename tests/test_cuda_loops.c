@@ -814,6 +814,120 @@ static void test_scans(void **state) {
     rp__dag_release(p.dag);
 }
 
+/* The order of docs/developers/loop.md, of a sum: x and out are steps of `step` elements. */
+static void ordered_scan(const float *x, float *out, int64_t n, int64_t step) {
+    enum { WARP = 128, CHUNK = 16384 };
+    float chunks = 0, warps = 0;
+    for (int64_t first = 0; first < n; first += WARP) {
+        const bool opens = first % CHUNK == 0;
+        float own[WARP], total[32], before[32];
+        if (opens && first) chunks = first > CHUNK ? chunks + warps : warps;
+        for (int64_t i = 0; i < WARP; i++) {
+            const float value = first + i < n ? x[(first + i) * step] : 0;
+            own[i] = i % 4 ? own[i - 1] + value : value;
+        }
+        for (unsigned lane = 0; lane < 32; lane++) total[lane] = own[4 * lane + 3];
+        for (unsigned m = 1; m < 32; m *= 2) {
+            memcpy(before, total, sizeof total);
+            for (unsigned lane = m; lane < 32; lane++) total[lane] = before[lane - m] + before[lane];
+        }
+        for (int64_t i = 0; i < WARP && first + i < n; i++) {
+            float value = own[i];
+            if (i >= 4) value = (opens ? total[i / 4 - 1] : warps + total[i / 4 - 1]) + value;
+            if (i < 4 && !opens) value = warps + value;
+            out[(first + i) * step] = first >= CHUNK ? chunks + value : value;
+        }
+        warps = opens ? total[31] : warps + total[31];
+    }
+}
+
+/* Along memory and across it, few rows and many, wide and narrow blocks: the bits of the order. */
+static void test_scan_order(void **state) {
+    static const int64_t sizes[] = {1, 3, 8, 33, 127, 130, 500, 640, 1028, 3001, 17000, 33000};
+    static const unsigned rows_of[] = {1, 3, 8, 45};
+    rp__device *d = rp__device_get(rp_cuda(0));
+    (void)state;
+    assert_non_null(d);
+    const int multiprocessors = d->multiprocessors;
+    rp__dag_builder *b = rp__dag_new();
+    store_new(b, RP_F32, rp__dag_scan(b, RP__SCAN_SUM, load_new(b, RP_F32, false), RP__ALONG_ROW), false);
+    problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .n_inner = 1};
+    assert_non_null(p.dag);
+    for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++)
+        for (unsigned k = 0; k < 4; k++)
+            for (int way = 0; way < 3; way++) { /* along memory, across it, across it in narrow blocks */
+                const int64_t rows = rows_of[k], r = sizes[n];
+                unsigned char *out[MOST];
+                if (!test_cuda_takes(n + k + (unsigned)way, r > 2000 ? 3 : 2)) continue;
+                p.extent[0] = rows;
+                p.extent[1] = r;
+                for (unsigned a = 0; a < 2; a++)
+                    p.operands[a] = (operand){.elements = rows * r, .stride = {way ? 1 : r, way ? rows : 1}};
+                make_room(&p, out);
+                d->multiprocessors = way == 2 ? multiprocessors : 1;
+                run(rp_cuda(0), &p, out);
+                float *wanted = malloc((size_t)(rows * r) * sizeof *wanted);
+                assert_non_null(wanted);
+                for (int64_t row = 0; row < rows; row++) {
+                    const int64_t at = way ? row : row * r;
+                    ordered_scan((const float *)(const void *)out[0] + at, wanted + at, r, way ? rows : 1);
+                }
+                if (memcmp(wanted, out[1], (size_t)(rows * r) * sizeof *wanted) != 0)
+                    fail_msg("%u rows of %lld, way %d: other bits", rows_of[k], (long long)r, way);
+                free(wanted);
+                free_room(&p, out);
+            }
+    d->multiprocessors = multiprocessors;
+    rp__dag_release(p.dag);
+}
+
+/* Scans of scans and of other types, with what is read backwards: rows side by side give the bits of rows one after the other. */
+static void test_scan_layouts(void **state) {
+    static const int64_t sizes[] = {5, 33, 130, 1100};
+    (void)state;
+    for (unsigned t = 0; t < 3; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            const rp_dtype dtype = t == 0 ? RP_F32 : t == 1 ? RP_F64 : RP_BF16;
+            const int64_t rows = 37, r = sizes[n];
+            rp__dag_builder *b = rp__dag_new();
+            rp__val x = load_new(b, dtype, false);
+            rp__val sum = rp__dag_scan(b, RP__SCAN_SUM, x, RP__ALONG_ROW);
+            rp__val most = rp__dag_scan(b, RP__SCAN_MAX, op2(b, RP__MUL, sum, x), RP__ALONG_ROW);
+            rp__val at = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
+            store_new(b, dtype, op2(b, RP__ADD, most, load_new(b, dtype, true)), false);
+            store_new(b, RP_I64, rp__dag_scan(b, RP__SCAN_SUM, at, RP__ALONG_ROW), false);
+            store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, x, RP__ALONG_ROW), false);
+            problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .n_inner = 1, .extent = {rows, r}};
+            assert_non_null(p.dag);
+            unsigned char *along[MOST], *across[MOST];
+            for (int way = 0; way < 2; way++) {
+                unsigned char **out = way ? across : along;
+                for (unsigned k = 0; k < p.dag->n_accesses; k++) {
+                    const bool row = rp__dag_is_row(p.dag, p.dag->accesses[k].axes);
+                    p.operands[k] = (operand){.elements = row ? rows : rows * r, .stride = {row || way ? 1 : r}};
+                    p.operands[k].stride[1] = row ? 0 : way ? rows : 1;
+                    if (p.dag->accesses[k].kind == RP__ACCESS_IOTA) p.operands[k] = (operand){.stride = {0, 1}};
+                    if (k > 0 || n % 2) continue; /* the same elements of every row, backwards */
+                    p.operands[0] = (operand){.elements = r, .offset = r - 1, .stride = {0, -1}};
+                }
+                if (n % 2) /* a row of equal elements lies alike both ways */
+                    p.operands[0] = (operand){.elements = rows, .stride = {1, 0}};
+                make_room(&p, out);
+                run(rp_cuda(0), &p, out);
+            }
+            for (unsigned k = 0; k < p.dag->n_accesses; k++) {
+                const size_t bytes = element_bytes(&p, k);
+                if (p.dag->accesses[k].kind != RP__ACCESS_WRITE) continue;
+                for (int64_t i = 0; i < rows * r; i++)
+                    if (memcmp(along[k] + (size_t)i * bytes, across[k] + (size_t)(i % r * rows + i / r) * bytes, bytes))
+                        fail_msg("type %u, %lld elements, operand %u: other bits", t, (long long)r, k);
+            }
+            free_room(&p, along);
+            free_room(&p, across);
+            rp__dag_release(p.dag);
+        }
+}
+
 /* Windows: sums over windows of a padded plane and over those that an element is part of (with a divisor), rows side by side and
    not, and single elements. */
 static void test_windows(void **state) {
@@ -1126,7 +1240,8 @@ int main(void) {
         cmocka_unit_test(test_order),          cmocka_unit_test(test_row_shares),
         cmocka_unit_test(test_ragged_rows),    cmocka_unit_test(test_split_rows),
         cmocka_unit_test(test_clusters),       cmocka_unit_test(test_many),
-        cmocka_unit_test(test_scans),          cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_scans),          cmocka_unit_test(test_scan_order),
+        cmocka_unit_test(test_scan_layouts),   cmocka_unit_test(test_windows),
         cmocka_unit_test(test_tiles),          cmocka_unit_test(test_column_phases),
         cmocka_unit_test(test_split_phases),   cmocka_unit_test(test_column_weights),
         cmocka_unit_test(test_rows_of_tables), cmocka_unit_test(test_cats),

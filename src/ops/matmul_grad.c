@@ -3,9 +3,15 @@
 
 #include "ops/private.h"
 
+/* a b; a sum of one product each is the product: of a vector and a number, or of two vectors, which no tile of a matrix fits. */
+static rp_tensor *product(rp_tensor *a, rp_tensor *b) {
+    const bool one = !rp__tensor_is_error(a) && a->dtype != RP_BOOL && rp__dim_is(RP__DIM_EQ, a->size[a->ndim - 1], 1);
+    return one ? rp_mul(a, b) : rp_bmm(a, b);
+}
+
 rp_status rp__vjp_bmm(const rp__vjp *g) {
-    if (g->needed[0]) g->grad_in[0] = rp_bmm(g->grad_out[0], rp_transpose(g->call->in[1], -2, -1));
-    if (g->needed[1]) g->grad_in[1] = rp_bmm(rp_transpose(g->call->in[0], -2, -1), g->grad_out[0]);
+    if (g->needed[0]) g->grad_in[0] = product(g->grad_out[0], rp_transpose(g->call->in[1], -2, -1));
+    if (g->needed[1]) g->grad_in[1] = product(rp_transpose(g->call->in[0], -2, -1), g->grad_out[0]);
     return RP_OK;
 }
 
@@ -22,11 +28,14 @@ rp_status rp__vjp_linear(const rp__vjp *g) {
         grad = rp_unsqueeze(grad, -1);
         if (g->needed[0]) g->grad_in[0] = rp_mul(grad, g->call->in[1]);
         if (g->needed[1])
-            g->grad_in[1] = rp_squeeze(rp_bmm(rp_transpose(rows_of(g->call->in[0]), 0, 1), rows_of(grad)), 1);
+            g->grad_in[1] = rp_squeeze(product(rp_transpose(rows_of(g->call->in[0]), 0, 1), rows_of(grad)), 1);
         return RP_OK;
     }
-    if (g->needed[0]) g->grad_in[0] = rp_linear(grad, rp_transpose(g->call->in[1], 0, 1), NULL);
-    if (g->needed[1]) g->grad_in[1] = rp_bmm(rp_transpose(rows_of(grad), 0, 1), rows_of(g->call->in[0]));
+    if (g->needed[0] && rp__dim_is(RP__DIM_EQ, g->in_meta[1].size[0], 1)) /* one feature: (..., 1) times (1, K) */
+        g->grad_in[0] = rp_mul(grad, g->call->in[1]);
+    else if (g->needed[0])
+        g->grad_in[0] = rp_linear(grad, rp_transpose(g->call->in[1], 0, 1), NULL);
+    if (g->needed[1]) g->grad_in[1] = product(rp_transpose(rows_of(grad), 0, 1), rows_of(g->call->in[0]));
     if (g->call->n_in > 2 && g->needed[2]) g->grad_in[2] = grad; /* summed by rp__grad_run */
     return RP_OK;
 }

@@ -218,12 +218,14 @@ static rp__val least(rp__lower *lw, rp_dtype dtype) {
     return rp__lw_const_i(lw, compute, value);
 }
 
-/* Results: the largest of x in each row, and the number of its element; outside of the window x is the least of its type. */
+/* Results: the largest of x in each row, and the number of its element; outside of the window x is the least of its type. inside:
+   RP__NO_VAL where no element is outside. */
 static void largest_and_place(rp__lower *lw, rp__val x, rp__val inside, rp__val number) {
     rp__val largest = rp__lw_reduce(lw, RP__REDUCE_MAX, x);
     /* One reduction for both: NaN counts as -1 - place, so that the last is the least, below every place. */
     rp__val less = rp__lw_const_i(lw, RP_I64, -1), far = rp__lw_const_i(lw, RP_I64, INT64_MAX);
-    rp__val is = two(lw, RP__AND, inside, two(lw, RP__EQ, x, largest));
+    rp__val is = two(lw, RP__EQ, x, largest);
+    if (inside != RP__NO_VAL) is = two(lw, RP__AND, inside, is);
     rp__val place = rp__lw_3(lw, RP__WHERE, is, number, far);
     if (rp__dtype_is_float(rp__lw_compute(rp__lw_in_dtype(lw, 0))))
         place = rp__lw_3(lw, RP__WHERE, rp__lw_1(lw, RP__ISNAN, x), two(lw, RP__SUB, less, number), place);
@@ -472,7 +474,8 @@ void rp__lower_avg_pool_input(rp__lower *lw) {
 }
 
 /* ---- adaptive: window i of `to` along a dim of `from` places is [i from / to, (i + 1) from / to), rounded down and up. Seen from the
-   input, the windows that an element is in are the same with the sizes exchanged. */
+   input, the windows that an element is in are the same with the sizes exchanged. Where one size divides the other the windows along
+   that dim lie side by side, and nothing has to be asked of an element. */
 
 static rp_status adaptive_places(const rp__call *call, unsigned spatial, rp_dim *places) {
     const rp_attr *a = &call->attrs[0];
@@ -491,41 +494,107 @@ static rp_status adaptive_places(const rp__call *call, unsigned spatial, rp_dim 
     return RP_OK;
 }
 
+/* How the places of one dim of the space meet those of the operand. */
+typedef enum meeting {
+    MEET_ANY,  /* element k of window i: the floor of i from / to, and k */
+    MEET_MANY, /* element k of window i: i n + k, with n = from / to */
+    MEET_ONE,  /* window i has one element: i / n, with n = to / from */
+    MEET_SAME, /* the same with n = 1 */
+    MEET_ALL   /* the same with one place */
+} meeting;
+static bool divides(rp_dim a, rp_dim b) {
+    return !rp__dim_is(RP__DIM_EQ, a, 0) && rp__dim_is(RP__DIM_EQ, apply(RP__DIM_MOD, b, a), 0);
+}
+static meeting meeting_of(rp_dim from, rp_dim to) {
+    if (rp__dim_same_word(from, 1)) return MEET_ALL;
+    if (rp__dim_same_word(from, to)) return MEET_SAME;
+    return divides(to, from) ? MEET_MANY : divides(from, to) ? MEET_ONE : MEET_ANY;
+}
+
 /* Most elements of a window of `to` over `from` places. */
-static rp_dim widest(rp_dim from, rp_dim to) {
-    if (rp__dim_is(RP__DIM_EQ, to, 0)) return 1;
-    if (rp__dim_is(RP__DIM_EQ, rp__dim_apply(RP__DIM_MOD, from, to), 0))
-        return rp__dim_apply(RP__DIM_FLOORDIV, from, to);
+static rp_dim widest(meeting how, rp_dim from, rp_dim to) {
+    if (how == MEET_MANY) return apply(RP__DIM_FLOORDIV, from, to);
+    if (how != MEET_ANY || rp__dim_is(RP__DIM_EQ, to, 0)) return 1;
     /* The ceiling and one more: a window begins and ends within a step. */
     return apply(RP__DIM_ADD, apply(RP__DIM_FLOORDIV, apply(RP__DIM_ADD, from, apply(RP__DIM_SUB, to, 1)), to), 1);
 }
 
 typedef struct adaptive {
     unsigned first, spatial; /* of the dims of the space */
-    rp__val at[MOST];        /* of the window's element */
-    rp__val inside;          /* is it one? */
+    unsigned n;              /* of them that are not within windows */
+    meeting how[MOST];
+    rp_dim from[MOST], to[MOST];
+    rp__val at[MOST];    /* of the window's element */
+    rp__val inside;      /* is it one? */
+    bool points, always; /* windows of one element; all elements are inside */
 } adaptive;
 
-/* The space: the places of t, then as many elements as the widest window over `from` has. */
-static adaptive adaptive_space(rp__lower *lw, const rp_tensor *t, const rp_dim *from, unsigned spatial) {
-    adaptive a = {.first = t->ndim - spatial, .spatial = spatial};
+/* The space: the places of t, then as many elements as the widest window over `from` has, if one has several. numbers: all of at[] are
+   wanted, else those that a load asks for: an index that nobody reads would keep dims apart. */
+static adaptive adaptive_space(rp__lower *lw, const rp_tensor *t, const rp_dim *from, unsigned spatial, bool numbers) {
+    adaptive a = {.first = t->ndim - spatial, .spatial = spatial, .n = t->ndim, .points = true, .always = true};
     rp_dim size[RP_MAX_DIMS];
-    (void)rp__lw_structural_value(lw, spatial); /* ranks do not say it: a batch may be there or not */
+    int64_t how = spatial; /* ranks do not say it: a batch may be there or not */
     memcpy(size, t->size, t->ndim * sizeof *size);
-    for (unsigned d = 0; d < spatial; d++) size[t->ndim + d] = widest(from[d], t->size[a.first + d]);
-    rp__lw_space(lw, size, t->ndim + spatial, ((1u << spatial) - 1u) << t->ndim);
     for (unsigned d = 0; d < spatial; d++) {
-        rp__val i = rp__lw_dim_index(lw, a.first + d), k = rp__lw_dim_index(lw, t->ndim + d),
-                one = rp__lw_const_i(lw, RP_I64, 1);
-        rp__val in = rp__lw_size(lw, from[d]), out = rp__lw_size(lw, t->size[a.first + d]);
-        rp__val next = two(lw, RP__ADD, two(lw, RP__MUL, two(lw, RP__ADD, i, one), in), two(lw, RP__SUB, out, one));
-        rp__val at = two(lw, RP__ADD, two(lw, RP__FLOORDIV, two(lw, RP__MUL, i, in), out), k);
-        rp__val inside = two(lw, RP__LT, at, two(lw, RP__FLOORDIV, next, out));
+        a.from[d] = from[d];
+        a.to[d] = t->size[a.first + d];
+        a.how[d] = meeting_of(a.from[d], a.to[d]);
+        a.points = a.points && a.how[d] >= MEET_ONE;
+        a.always = a.always && a.how[d] != MEET_ANY;
+        size[t->ndim + d] = widest(a.how[d], a.from[d], a.to[d]);
+        how = how * 4 + a.how[d];
+    }
+    (void)rp__lw_structural_value(lw, how);
+    rp__lw_space(lw, size, t->ndim + (a.points ? 0 : spatial), a.points ? 0 : ((1u << spatial) - 1u) << t->ndim);
+    const rp__val one = rp__lw_const_i(lw, RP_I64, 1), zero = rp__lw_const_i(lw, RP_I64, 0);
+    bool asked = false;
+    for (unsigned d = 0; d < spatial; d++) {
+        if (a.how[d] == MEET_ALL) a.at[d] = zero;
+        if (a.how[d] == MEET_ALL || (!numbers && (a.how[d] == MEET_SAME || a.how[d] == MEET_MANY))) continue;
+        const rp__val i = rp__lw_dim_index(lw, a.first + d);
+        if (a.how[d] == MEET_SAME) {
+            a.at[d] = i;
+            continue;
+        }
+        if (a.how[d] == MEET_ONE) {
+            a.at[d] = two(lw, RP__FLOORDIV, i, rp__lw_size(lw, apply(RP__DIM_FLOORDIV, a.to[d], a.from[d])));
+            continue;
+        }
+        const rp__val k = rp__lw_dim_index(lw, t->ndim + d);
+        if (a.how[d] == MEET_MANY) {
+            a.at[d] = two(lw, RP__ADD, two(lw, RP__MUL, i, rp__lw_size(lw, size[t->ndim + d])), k);
+            continue;
+        }
+        const rp__val in = rp__lw_size(lw, a.from[d]), out = rp__lw_size(lw, a.to[d]);
+        const rp__val next =
+            two(lw, RP__ADD, two(lw, RP__MUL, two(lw, RP__ADD, i, one), in), two(lw, RP__SUB, out, one));
+        const rp__val at = two(lw, RP__ADD, two(lw, RP__FLOORDIV, two(lw, RP__MUL, i, in), out), k);
+        const rp__val inside = two(lw, RP__LT, at, two(lw, RP__FLOORDIV, next, out));
         a.at[d] =
             two(lw, RP__MIN, at, two(lw, RP__SUB, in, one)); /* what is outside reads the last element, and drops it */
-        a.inside = d ? two(lw, RP__AND, a.inside, inside) : inside;
+        a.inside = asked ? two(lw, RP__AND, a.inside, inside) : inside;
+        asked = true;
     }
     return a;
+}
+
+/* x where the element is one of the window's, else `other`. */
+static rp__val adaptive_where(rp__lower *lw, const adaptive *a, rp__val x, rp__val other) {
+    return a->always ? x : rp__lw_3(lw, RP__WHERE, a->inside, x, other);
+}
+
+static rp__val zero_of(rp__lower *lw) { return rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), 0); }
+
+/* The sum over a window, whose order begins with 0: -0 alone becomes 0. */
+static rp__val adaptive_sum(rp__lower *lw, const adaptive *a, rp__val x) {
+    return a->points ? two(lw, RP__ADD, x, zero_of(lw)) : rp__lw_reduce(lw, RP__REDUCE_SUM, x);
+}
+static void adaptive_out(rp__lower *lw, const adaptive *a, unsigned k, rp__val v) {
+    if (a->points)
+        rp__lw_out(lw, k, v);
+    else
+        rp__lw_out_row(lw, k, v);
 }
 
 /* Elements of window `at` of `to` over `from` places. */
@@ -535,17 +604,42 @@ static rp__val window_size(rp__lower *lw, rp__val at, rp_dim from, rp_dim to) {
     return two(lw, RP__SUB, two(lw, RP__FLOORDIV, next, out), two(lw, RP__FLOORDIV, two(lw, RP__MUL, at, in), out));
 }
 
+/* Elements of the window at `at` of `out` over `in`, as a number of type `compute`. */
+static rp_dim even_size(rp_dim in, rp_dim out) {
+    return divides(out, in) ? apply(RP__DIM_FLOORDIV, in, out) : 1; /* fewer places than windows: each has one */
+}
+static rp__val adaptive_count(rp__lower *lw, const adaptive *a, const rp_dim *in, const rp_dim *out, const rp__val *at,
+                              rp_dtype compute) {
+    rp__val count = 0;
+    for (unsigned d = 0; d < a->spatial; d++) {
+        const rp__val n =
+            a->how[d] == MEET_ANY ? window_size(lw, at[d], in[d], out[d]) : rp__lw_size(lw, even_size(in[d], out[d]));
+        count = d ? two(lw, RP__MUL, count, n) : n;
+    }
+    return rp__lw_cast(lw, count, compute);
+}
+
 static rp__val adaptive_load(rp__lower *lw, const adaptive *a, unsigned k) {
     const rp_tensor *t = rp__lw_call(lw)->in[k];
     rp_dim stride[RP_MAX_DIMS];
-    rp__val offset = 0;
+    rp__val offset = RP__NO_VAL;
     plane_strides(t, a->spatial, stride);
     for (unsigned d = 0; d < a->spatial; d++) {
-        rp__val part = two(lw, RP__MUL, a->at[d], rp__lw_size(lw, t->stride[a->first + d]));
-        offset = d ? two(lw, RP__ADD, offset, part) : part;
+        const rp_dim step = t->stride[a->first + d];
+        if (a->how[d] == MEET_ALL) continue;
+        if (a->how[d] == MEET_SAME) {
+            stride[a->first + d] = step;
+            continue;
+        }
+        if (a->how[d] == MEET_MANY) {
+            stride[a->first + d] = apply(RP__DIM_MUL, step, apply(RP__DIM_FLOORDIV, a->from[d], a->to[d]));
+            stride[a->n + d] = step;
+            continue;
+        }
+        const rp__val part = two(lw, RP__MUL, a->at[d], rp__lw_size(lw, step));
+        offset = offset == RP__NO_VAL ? part : two(lw, RP__ADD, offset, part);
     }
-    const uint16_t access = rp__lw_access(lw, false, k, stride, RP__ELEMENTS);
-    return rp__lw_load(lw, access, offset, RP__NO_VAL);
+    return rp__lw_load(lw, rp__lw_access(lw, false, k, stride, RP__ELEMENTS), offset, RP__NO_VAL);
 }
 
 static rp__val adaptive_number(rp__lower *lw, const adaptive *a, const rp_dim *size) {
@@ -554,8 +648,6 @@ static rp__val adaptive_number(rp__lower *lw, const adaptive *a, const rp_dim *s
         number = two(lw, RP__ADD, two(lw, RP__MUL, number, rp__lw_size(lw, size[d])), a->at[d]);
     return number;
 }
-
-static rp__val zero_of(rp__lower *lw) { return rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), 0); }
 
 /* Of the output the spatial dims are the last ones of its int[] output_size. */
 static unsigned adaptive_dims(const rp__call *call) { return call->op->schema.params[1].fixed; }
@@ -573,13 +665,12 @@ void rp__lower_adaptive_avg_pool2d(rp__lower *lw) {
     const rp_tensor *t = call->in[0], *out = call->out[0];
     const unsigned s = adaptive_dims(call), first = t->ndim - s;
     const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    const adaptive a = adaptive_space(lw, out, t->size + first, s);
-    rp__val x = rp__lw_3(lw, RP__WHERE, a.inside, adaptive_load(lw, &a, 0), zero_of(lw)), count = 0;
-    for (unsigned d = 0; d < s; d++) {
-        rp__val n = window_size(lw, rp__lw_dim_index(lw, first + d), t->size[first + d], out->size[first + d]);
-        count = d ? two(lw, RP__MUL, count, n) : n;
-    }
-    rp__lw_out_row(lw, 0, two(lw, RP__DIV, rp__lw_reduce(lw, RP__REDUCE_SUM, x), rp__lw_cast(lw, count, compute)));
+    const adaptive a = adaptive_space(lw, out, t->size + first, s, false);
+    rp__val x = adaptive_where(lw, &a, adaptive_load(lw, &a, 0), zero_of(lw)), i[MOST] = {0};
+    for (unsigned d = 0; d < s; d++)
+        if (a.how[d] == MEET_ANY) i[d] = rp__lw_dim_index(lw, first + d);
+    rp__val count = adaptive_count(lw, &a, t->size + first, out->size + first, i, compute);
+    adaptive_out(lw, &a, 0, two(lw, RP__DIV, adaptive_sum(lw, &a, x), count));
 }
 
 /* (grad[, indices]; input_size, spatial). */
@@ -604,14 +695,10 @@ void rp__lower_adaptive_avg_pool_input(rp__lower *lw) {
     const rp_tensor *grad = call->in[0], *out = call->out[0];
     const unsigned s = (unsigned)rp__attr_int(call, 1), first = out->ndim - s;
     const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    const adaptive a = adaptive_space(lw, out, grad->size + first, s);
-    rp__val count = 0;
-    for (unsigned d = 0; d < s; d++) {
-        rp__val n = window_size(lw, a.at[d], out->size[first + d], grad->size[first + d]);
-        count = d ? two(lw, RP__MUL, count, n) : n;
-    }
-    rp__val x = two(lw, RP__DIV, adaptive_load(lw, &a, 0), rp__lw_cast(lw, count, compute));
-    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_3(lw, RP__WHERE, a.inside, x, zero_of(lw))));
+    const adaptive a = adaptive_space(lw, out, grad->size + first, s, false);
+    rp__val count = adaptive_count(lw, &a, out->size + first, grad->size + first, a.at, compute);
+    rp__val x = two(lw, RP__DIV, adaptive_load(lw, &a, 0), count);
+    adaptive_out(lw, &a, 0, adaptive_sum(lw, &a, adaptive_where(lw, &a, x, zero_of(lw))));
 }
 
 rp_status rp__infer_adaptive_max_pool2d(const rp__call *call, rp__meta *out) {
@@ -625,10 +712,16 @@ void rp__lower_adaptive_max_pool2d(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *t = call->in[0], *out = call->out[0];
     const unsigned s = adaptive_dims(call);
-    const adaptive a = adaptive_space(lw, out, t->size + t->ndim - s, s);
+    const adaptive a = adaptive_space(lw, out, t->size + t->ndim - s, s, true);
     const rp__val least = rp__lw_const(lw, rp__lw_compute(rp__lw_in_dtype(lw, 0)), -INFINITY);
-    rp__val x = rp__lw_3(lw, RP__WHERE, a.inside, adaptive_load(lw, &a, 0), least);
-    largest_and_place(lw, x, a.inside, adaptive_number(lw, &a, t->size + t->ndim - s));
+    rp__val x = adaptive_where(lw, &a, adaptive_load(lw, &a, 0), least);
+    const rp__val number = adaptive_number(lw, &a, t->size + t->ndim - s);
+    if (a.points) {
+        rp__lw_out(lw, 0, x);
+        rp__lw_out(lw, 1, number);
+        return;
+    }
+    largest_and_place(lw, x, a.always ? RP__NO_VAL : a.inside, number);
 }
 
 rp_status rp__infer_adaptive_max_pool_input(const rp__call *call, rp__meta *out) {
@@ -641,10 +734,11 @@ void rp__lower_adaptive_max_pool_input(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *grad = call->in[0], *out = call->out[0];
     const unsigned s = (unsigned)rp__attr_int(call, 1);
-    const adaptive a = adaptive_space(lw, out, grad->size + out->ndim - s, s);
+    const adaptive a = adaptive_space(lw, out, grad->size + out->ndim - s, s, false);
     rp__val is = two(lw, RP__EQ, adaptive_load(lw, &a, 1), place_number(lw, out, s));
-    rp__val x = rp__lw_3(lw, RP__WHERE, two(lw, RP__AND, a.inside, is), adaptive_load(lw, &a, 0), zero_of(lw));
-    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, x));
+    if (!a.always) is = two(lw, RP__AND, a.inside, is);
+    const rp__val x = rp__lw_3(lw, RP__WHERE, is, adaptive_load(lw, &a, 0), zero_of(lw));
+    adaptive_out(lw, &a, 0, adaptive_sum(lw, &a, x));
 }
 
 /* One dim as two, of which the first has one place. */

@@ -163,7 +163,19 @@ rp_status rp__infer_resample_input(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-/* Place j is read by results whose coordinate is within 2.5 of it: as many in a row as `reach` says, from about (j - 2) / step on. */
+/* Places before and behind that have a part in a result, in all. */
+static double width_of(const resampling *r) {
+    static const double width[] = {[NEAREST] = 1, [NEAREST_EXACT] = 1, [LINEAR] = 2.5, [CUBIC] = 4.5};
+    return width[r->mode];
+}
+
+/* Is each place the nearest of as many results, 1 / step, a power of two of them? Then coordinates are exact, and these are its own. */
+static bool repeats(const resampling *r, double step) {
+    const int64_t n = r->to / r->from;
+    return r->mode <= NEAREST_EXACT && r->to % r->from == 0 && (n & (n - 1)) == 0 && step * (double)n == 1.0;
+}
+
+/* Place j is read by results whose coordinate is close to it: as many in a row as `reach` says, from those of the places before on. */
 void rp__lower_resample_input(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *t = call->in[0];
@@ -172,17 +184,27 @@ void rp__lower_resample_input(rp__lower *lw) {
     rp_dim size[RP_MAX_DIMS], stride[RP_MAX_DIMS];
     rp__val place[TAPS], weight[TAPS], total = 0, any = 0;
     if (resampling_of(call, true, &r) != RP_OK) return;
-    (void)rp__lw_structural_value(lw, r.mode * 2 + r.align);
-    const double step = step_of(call, true), wanted = step > 0 ? ceil(4.5 / step) + 5 : (double)r.to;
+    const double step = step_of(call, true);
+    const bool own = repeats(&r, step);
+    (void)rp__lw_structural_value(lw, r.mode * 4 + r.align * 2 + own);
+    const double wanted = own ? (double)(r.to / r.from) : step > 0 ? ceil(width_of(&r) / step) + 5 : (double)r.to;
     const rp_dim reach = wanted < (double)r.to ? (rp_dim)wanted : r.to;
     memcpy(size, call->out[0]->size, t->ndim * sizeof *size);
     size[t->ndim] = reach;
     rp__lw_space(lw, size, t->ndim + 1u, 1u << t->ndim);
     memcpy(stride, t->stride, t->ndim * sizeof *stride);
+    if (own) {
+        stride[r.dim] = t->stride[r.dim] * reach;
+        stride[t->ndim] = t->stride[r.dim];
+        const uint16_t results = rp__lw_access(lw, false, 0, stride, RP__ELEMENTS);
+        rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_load(lw, results, RP__NO_VAL, RP__NO_VAL)));
+        return;
+    }
     stride[r.dim] = stride[t->ndim] = 0;
-    const rp__val j = rp__lw_dim_index(lw, r.dim), two_places = number(lw, type, 2), half = number(lw, type, 1.5);
-    rp__val first = two(lw, RP__MUL, two(lw, RP__SUB, rp__lw_cast(lw, j, type), two_places),
-                        rp__lw_scalar_fn(lw, inverse_step, type));
+    const rp__val j = rp__lw_dim_index(lw, r.dim), half = number(lw, type, 1.5);
+    const rp__val before = number(lw, type, r.mode <= NEAREST_EXACT ? 0 : r.mode == LINEAR ? 1 : 2);
+    rp__val first =
+        two(lw, RP__MUL, two(lw, RP__SUB, rp__lw_cast(lw, j, type), before), rp__lw_scalar_fn(lw, inverse_step, type));
     first = rp__lw_cast(lw, rp__lw_1(lw, RP__FLOOR, two(lw, RP__SUB, first, half)), RP_I64);
     first = within(lw, first, rp__lw_const_i(lw, RP_I64, 0), rp__lw_size(lw, r.to - reach));
     const rp__val i = two(lw, RP__ADD, first, rp__lw_dim_index(lw, t->ndim));
@@ -664,112 +686,4 @@ rp_status rp__expand_col2im(const rp__call *call) {
         y = rp_constant_pad_nd(y, RP_DIMS(-c.padding[1], -c.padding[1], -c.padding[0], -c.padding[0]), rp_i64(0));
     y = to_type(y, x);
     return done(call, alone ? rp_squeeze(y, 0) : y);
-}
-
-/* ---- padding by modes: what stands before and behind is made of views of the operand */
-
-typedef enum pad_mode { PAD_REFLECT, PAD_REPLICATE, PAD_CIRCULAR } pad_mode;
-
-static rp_tensor *part(rp_tensor *x, unsigned d, rp_dim from, rp_dim to) { return rp_slice(x, d, from, to); }
-
-/* Places last, last - 1, ... of dim d, n of them. */
-static rp_tensor *mirrored(rp_tensor *x, unsigned d, rp_dim last, int64_t n) {
-    rp_dim along[RP_MAX_DIMS], size[RP_MAX_DIMS];
-    for (unsigned k = 0; k < x->ndim; k++) {
-        along[k] = 1;
-        size[k] = x->size[k];
-    }
-    along[d] = size[d] = n;
-    rp_tensor *at = rp_add_scalar(rp_neg(rp__count_beside(x, n)), rp__scalar_dim(last));
-    return rp_gather(x, d, rp_expand(rp_view(at, along, x->ndim), size, x->ndim));
-}
-
-static rp_tensor *pad_dim(rp_tensor *x, unsigned d, pad_mode mode, int64_t before, int64_t behind) {
-    const rp_dim n = x->size[d];
-    rp_tensor *parts[3];
-    unsigned k = 0;
-    if (before < 0 ||
-        behind < 0) { /* cut off first, then padded from what is left; if that is nothing, by the edge beyond */
-        const rp_dim left = rp__dim_apply(RP__DIM_ADD, n, (before < 0 ? before : 0) + (behind < 0 ? behind : 0));
-        if (mode == PAD_REPLICATE && (before > 0 || behind > 0) && rp__dim_is(RP__DIM_LT, left, 1)) {
-            rp_dim all[RP_MAX_DIMS];
-            memcpy(all, x->size, x->ndim * sizeof *all);
-            all[d] = rp__dim_apply(RP__DIM_ADD, n, before + behind);
-            if (rp__dim_is(RP__DIM_LT, all[d], 1)) {
-                (void)rp__fail(RP_ERROR_SHAPE, "pad: nothing is left of dim %u", d);
-                return rp__tensor_error();
-            }
-            const rp_dim edge = before > 0 ? 0 : rp__dim_apply(RP__DIM_SUB, n, 1);
-            return rp_expand(part(x, d, edge, rp__dim_apply(RP__DIM_ADD, edge, 1)), all, x->ndim);
-        }
-        const rp_dim from = before < 0 ? -before : 0, to = behind < 0 ? rp__dim_apply(RP__DIM_ADD, n, behind) : n;
-        x = part(x, d, from, to);
-        return rp__tensor_is_error(x) || (before <= 0 && behind <= 0)
-                   ? x
-                   : pad_dim(x, d, mode, before > 0 ? before : 0, behind > 0 ? behind : 0);
-    }
-    rp_dim size[RP_MAX_DIMS];
-    memcpy(size, x->size, x->ndim * sizeof *size);
-    const rp_dim end = rp__dim_apply(RP__DIM_SUB, n, 1);
-    if (before > 0) {
-        size[d] = before;
-        parts[k++] = mode == PAD_REFLECT     ? mirrored(x, d, before, before)
-                     : mode == PAD_REPLICATE ? rp_expand(part(x, d, 0, 1), size, x->ndim)
-                                             : part(x, d, rp__dim_apply(RP__DIM_SUB, n, before), n);
-    }
-    parts[k++] = x;
-    if (behind > 0) {
-        size[d] = behind;
-        parts[k++] = mode == PAD_REFLECT     ? mirrored(x, d, rp__dim_apply(RP__DIM_SUB, end, 1), behind)
-                     : mode == PAD_REPLICATE ? rp_expand(part(x, d, end, n), size, x->ndim)
-                                             : part(x, d, 0, behind);
-    }
-    return k == 1 ? x : rp_cat(parts, k, d);
-}
-
-rp_status rp__expand_pad(const rp__call *call) {
-    rp_tensor *x = call->in[0], *y = x;
-    const rp_attr *pad = &call->attrs[0];
-    const char *name = call->attrs[1].v.string;
-    const bool valued = !rp__attr_is_none(&call->attrs[2]);
-    char text[RP__SHAPE_TEXT];
-    if (strcmp(name, "constant") == 0)
-        return done(call, rp_constant_pad_nd_at(call->site, x, pad->v.ints, pad->n,
-                                                valued ? call->attrs[2].v.scalar : rp_i64(0)));
-    const pad_mode mode = strcmp(name, "reflect") == 0     ? PAD_REFLECT
-                          : strcmp(name, "replicate") == 0 ? PAD_REPLICATE
-                                                           : PAD_CIRCULAR;
-    if (mode == PAD_CIRCULAR && strcmp(name, "circular") != 0)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Unrecognised padding mode %s", name);
-    if (valued)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Padding mode \"%s\" doesn't take in value argument",
-                            name);
-    if (x->dtype == RP_BOOL && mode != PAD_CIRCULAR) return rp__call_refuse_dtype(call, RP_BOOL);
-    const size_t pairs = pad->n / 2;
-    if (pad->n % 2 || pairs < 1 || pairs > 3 || (x->ndim != pairs + 1 && x->ndim != pairs + 2))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Padding size %zu is not supported for %uD input tensor.",
-                            pad->n, x->ndim);
-    for (unsigned d = x->ndim == pairs + 2 ? 1 : 0; d < x->ndim; d++) {
-        if (rp__dim_is(RP__DIM_EQ, x->size[d], 0))
-            return rp__op_error(call, RP_ERROR_SHAPE, "a tensor without elements cannot be padded by what it has: %s",
-                                rp__shape_text(x->size, x->ndim, text));
-    }
-    for (size_t k = 0; k < pairs; k++) {
-        const unsigned d = x->ndim - 1u - (unsigned)k;
-        for (unsigned side = 0; side < 2; side++) {
-            const int64_t p = pad->v.ints[2 * k + side];
-            const rp_dim room = mode == PAD_REFLECT ? rp__dim_apply(RP__DIM_SUB, x->size[d], 1) : x->size[d];
-            if (p <= 0 || mode == PAD_REPLICATE || !rp__dim_is(RP__DIM_LT, room, p)) continue;
-            return rp__op_error(
-                call, RP_ERROR_SHAPE,
-                mode == PAD_REFLECT
-                    ? "Padding size should be less than the corresponding input dimension, but got: padding %lld at "
-                      "dimension %u of input %s"
-                    : "Padding value causes wrapping around more than once: %lld at dimension %u of %s",
-                (long long)p, d, rp__shape_text(x->size, x->ndim, text));
-        }
-        y = pad_dim(y, d, mode, pad->v.ints[2 * k], pad->v.ints[2 * k + 1]);
-        if (rp__tensor_is_error(y)) return rp_error_status();
-    }
-    return done(call, y == x ? rp_clone_at(call->site, x, NULL) : y);
 }

@@ -337,7 +337,7 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
         c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER && c->template_ != RP__CUDA_SHORT && !held;
     e.columns = column ? c->vector : 1;
     if ((column && !held) || (c->template_ == RP__CUDA_MANY && c->n_outer == 2) || c->template_ == RP__CUDA_ROW_LOOP ||
-        c->template_ == RP__CUDA_PARTIAL_ROW || c->template_ == RP__CUDA_SPLIT ||
+        c->template_ == RP__CUDA_PARTIAL_ROW || c->template_ == RP__CUDA_SPLIT || c->template_ == RP__CUDA_SCAN ||
         c->template_ == RP__CUDA_SCAN_TOTALS || c->template_ == RP__CUDA_SCAN_PARTS || c->template_ == RP__CUDA_TILE ||
         (c->template_ == RP__CUDA_POINTWISE && !rp__emit_loads_early(&e)))
         e.at = "[j]";
@@ -358,6 +358,7 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     case RP__CUDA_COLUMN: rp__emit_column(&e, name, false); break;
     case RP__CUDA_PARTIAL_ROW: rp__emit_partial_row(&e, name); break;
     case RP__CUDA_PARTIAL_COLUMN: rp__emit_column(&e, name, true); break;
+    case RP__CUDA_SCAN: rp__emit_scan(&e, name); break;
     case RP__CUDA_SCAN_TOTALS: rp__emit_scan_parts(&e, name, true); break;
     case RP__CUDA_SCAN_PARTS: rp__emit_scan_parts(&e, name, false); break;
     case RP__CUDA_SPLIT: rp__emit_split(&e, name); break;

@@ -30,8 +30,9 @@ typedef enum rp__cuda_template {
     RP__CUDA_COLUMN, /* outer dims run fastest: rows side by side in a block, `down` threads down each; R <= RP__CUDA_CHUNK */
     RP__CUDA_PARTIAL_ROW,    /* one phase, one chunk of one row a block: writes partial results */
     RP__CUDA_PARTIAL_COLUMN, /* one phase, one of `parts` parts of a chunk a block */
-    RP__CUDA_SCAN_TOTALS,    /* scans, one chunk of one row a block: writes their totals */
-    RP__CUDA_SCAN_PARTS,     /* the same, behind the totals of the chunks before */
+    RP__CUDA_SCAN, /* scans alone: `threads` threads a row, four elements each, tile by tile; `tile` rows a block */
+    RP__CUDA_SCAN_TOTALS, /* scans, one chunk of one row a block: writes their totals */
+    RP__CUDA_SCAN_PARTS,  /* the same, behind the totals of the chunks before */
     RP__CUDA_SPLIT, /* one chunk of one row a block, a launch a phase: folds what those before have left, writes partial results or stores */
     RP__CUDA_FINISH, /* folds partial results and runs the row values and stores; rows side by side, `down` threads down each */
     RP__CUDA_MANY,    /* pointwise over groups of equal problems of one dim or two */
@@ -63,18 +64,19 @@ typedef struct rp__cuda_class {
     uint8_t
         ragged; /* rows: vectors lie where memory is aligned: 1 a row ends within one, 2 it may begin within one too */
     uint8_t full; /* ROW: R = threads groups span, so that no element needs a guard; FINISH: one
-                        chunk a fold lane at most */
+                        chunk a fold lane at most; SCAN: R <= 4 threads */
     uint8_t wide; /* 64-bit element offsets */
     uint8_t n_draws;
-    uint16_t threads; /* ROW: threads a row; COLUMN: T of the order above; FINISH: fold lanes */
+    uint16_t
+        threads; /* ROW, SCAN: threads a row, of the latter a power of two, at most 256; COLUMN: T of the order above; FINISH: fold lanes */
     uint16_t
         down; /* COLUMN: threads down a column, at most T / parts; FINISH: the same, at most threads * parts; CLUSTER: blocks; TILE:
                           places across */
     uint16_t parts; /* PARTIAL_COLUMN, FINISH: blocks, and results, a chunk: a power of two, at most T; others 1 */
     uint16_t tree;  /* ROW: T of the order above, a multiple of threads span / 4 */
     uint16_t
-        tile; /* TILE: places along the last dim; tile * down is a multiple of 256. COLUMN, FINISH: threads side by side */
-    uint8_t across;    /* TILE: the other dim */
+        tile; /* TILE: places along the last dim; tile * down is a multiple of 256. COLUMN, FINISH: threads side by side; SCAN: rows a block */
+    uint8_t across;    /* TILE: the other dim; SCAN: 1 where rows, not elements, are what neighbouring threads have */
     uint8_t phase;     /* SPLIT: which one */
     uint8_t stage;     /* TILE: elements of a vector across */
     uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */

@@ -266,8 +266,28 @@ void rp__emit_row_start(const rp__emitter *e, bool exact) {
     }
 }
 
+/* Elements j of a vector of a row share all indices but the last, whose dim holds whole vectors. */
+static bool shares_indices(const rp__cuda_class *c) {
+    switch ((rp__cuda_template)c->template_) {
+    case RP__CUDA_ROW:
+    case RP__CUDA_CLUSTER:
+    case RP__CUDA_ROW_LOOP:
+    case RP__CUDA_PARTIAL_ROW:
+    case RP__CUDA_SPLIT: return c->vector > 1;
+    default: return false;
+    }
+}
+
 void rp__emit_inner_indices(const rp__emitter *e) {
-    if (e->c->n_inner > 1) rp__emit_indices(e, "i", "i", e->c->n_outer, e->c->n_inner);
+    const unsigned n = e->c->n_inner;
+    if (n <= 1) return;
+    if (!shares_indices(e->c)) {
+        rp__emit_indices(e, "i", "i", e->c->n_outer, n);
+        return;
+    }
+    rp__emit_indices(e, "(i - j)", "k", e->c->n_outer, n);
+    for (unsigned d = 0; d < n; d++)
+        rp__text_add(e->out, "    const %s i%u = k%u%s;\n", rp__emit_index_type(e), d, d, d + 1 == n ? " + j" : "");
 }
 
 void rp__emit_element_nodes(const rp__emitter *e, unsigned phase, const char *guard) {

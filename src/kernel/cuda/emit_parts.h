@@ -139,11 +139,12 @@ void rp__emit_cluster_fold(const rp__emitter *e, unsigned phase);
 
 const char *rp__emit_shuffle(unsigned dtype); /* of shuffle functions: the type that they exchange */
 
-/* ---- emit_scan.c: kernels with scans, RP__CUDA_ROW_LOOP. Every element value of theirs is an array of a tile's four elements but
+/* ---- emit_scan.c: kernels with scans, RP__CUDA_SCAN or, with reductions, RP__CUDA_ROW_LOOP. Every element value of theirs is an array of a tile's four elements but
  * for what is loaded in vectors. */
 void rp__emit_find_stages(rp__emitter *e);          /* fills e->stage */
 void rp__emit_scan_functions(const rp__emitter *e); /* before the kernel */
 void rp__emit_scan_shared(const rp__emitter *e);
+unsigned rp__emit_scan_threads(const rp__emitter *e); /* a row */
 void rp__emit_scan_carries(const rp__emitter *e,
                            char name); /* q<node>: what lies before the tile in its chunk; Q<node>: the chunks before */
 void rp__emit_scan_chunk_end(const rp__emitter *e); /* q<node> to Q<node> */
@@ -203,6 +204,7 @@ void rp__emit_row(const rp__emitter *e, const char *name);
 void rp__emit_row_loop(const rp__emitter *e, const char *name);
 void rp__emit_short(const rp__emitter *e, const char *name);
 void rp__emit_split(const rp__emitter *e, const char *name);
+void rp__emit_scan(const rp__emitter *e, const char *name);
 void rp__emit_scan_parts(const rp__emitter *e, const char *name, bool totals);
 void rp__emit_partial_row(const rp__emitter *e, const char *name);
 void rp__emit_column(const rp__emitter *e, const char *name, bool partial);

@@ -18,11 +18,6 @@ static void add_array_declarations(const rp__emitter *e, const char *size) {
     }
 }
 
-static void add_element_stores(const rp__emitter *e, const char *guard) {
-    for (unsigned k = 0; k < e->dag->n_stores; k++)
-        if (!rp__dag_is_row(e->dag, e->dag->stores[k].axes)) rp__emit_store(e, &e->dag->stores[k], guard);
-}
-
 static bool is_vector_store(const rp__emitter *e, unsigned store) {
     const rp__store *s = &e->dag->stores[store];
     return !rp__dag_is_row(e->dag, s->axes) && rp__emit_vector_store(e, s);
@@ -283,9 +278,13 @@ static const rp__row_shape chunk_shape = {RP__CUDA_BLOCK, 4, 1};
 
 static void add_scan_loop(const rp__emitter *e, unsigned phase, bool stores) {
     const char *index = rp__emit_index_type(e);
-    rp__text_add(e->out, "    for (int u = 0; u < %u; u++) {\n    if (chunk + u * %u >= R) break;\n",
-                 RP__CUDA_CHUNK / 4 / RP__CUDA_BLOCK, RP__CUDA_BLOCK * 4);
-    rp__text_add(e->out, "    const %s i4 = chunk + (%s)(u * %u + t) * 4;\n", index, index, RP__CUDA_BLOCK);
+    const unsigned threads = rp__emit_scan_threads(e);
+    if (e->c->full)
+        rp__text_puts(e->out, "    { const int u = 0;\n");
+    else
+        rp__text_add(e->out, "    for (int u = 0; u < %u; u++) {\n    if (chunk + u * %u >= R) break;\n",
+                     RP__CUDA_CHUNK / 4 / threads, threads * 4);
+    rp__text_add(e->out, "    const %s i4 = chunk + (%s)(u * %u + t) * 4;\n", index, index, threads);
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k])
             rp__emit_vector_load(e, k, 4, " + i4", "i4 < R");
@@ -294,12 +293,26 @@ static void add_scan_loop(const rp__emitter *e, unsigned phase, bool stores) {
     (void)snprintf(element, sizeof element, "        const %s i = i4 + j; (void)i;\n%s", index,
                    e->c->vector == 1 ? "        const int in = i < R; (void)in;\n" : "");
     rp__emit_scan_tile(e, element);
+    for (unsigned k = 0; stores && k < e->dag->n_stores; k++)
+        if (is_vector_store(e, k)) rp__emit_gathered(e, &e->dag->stores[k], k, 4);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) {\n%s", element);
     rp__emit_inner_indices(e);
     rp__emit_scan_vectors(e);
     rp__emit_accumulation(e, phase, "j", "in");
-    if (stores) add_element_stores(e, "in");
-    rp__text_puts(e->out, "    }\n    }\n");
+    for (unsigned k = 0; stores && k < e->dag->n_stores; k++) {
+        if (is_vector_store(e, k))
+            rp__emit_gather(e, &e->dag->stores[k], k);
+        else if (!rp__dag_is_row(e->dag, e->dag->stores[k].axes))
+            rp__emit_store(e, &e->dag->stores[k], "in && live");
+    }
+    rp__text_puts(e->out, "    }\n");
+    for (unsigned k = 0; stores && k < e->dag->n_stores; k++) {
+        char at[64];
+        if (!is_vector_store(e, k)) continue;
+        (void)snprintf(at, sizeof at, "a%u + o%u + i4", e->dag->stores[k].access, e->dag->stores[k].access);
+        rp__emit_gathered_store(e, &e->dag->stores[k], k, 4, "live && in", at);
+    }
+    rp__text_puts(e->out, "    }\n");
 }
 
 /* Where vector u of a thread lies in its chunk: before its loads, and before its elements. */
@@ -476,6 +489,38 @@ void rp__emit_split(const rp__emitter *e, const char *name) {
         if (stores_elements(d)) add_chunk_loop(e, phase, true);
         rp__emit_row_stores(e, "live && t == 0 && chunk_ == 0");
     }
+    rp__text_puts(e->out, "}\n");
+}
+
+/* Scans without reductions: several rows a block where they are short. */
+void rp__emit_scan(const rp__emitter *e, const char *name) {
+    const rp__cuda_class *c = e->c;
+    const char *index = rp__emit_index_type(e);
+    if (c->vector > 1) rp__emit_vector_types(e, 4);
+    rp__emit_scan_functions(e);
+    rp__emit_signature(e, name, rp__cuda_word_count(e->dag, c, 0), (unsigned)c->threads * c->tile);
+    rp__emit_scan_shared(e);
+    rp__emit_rows_start(e, true);
+    if (c->across)
+        rp__text_add(e->out, "    const int tx = (int)threadIdx.x %% %u, t = (int)threadIdx.x / %u;\n", c->tile,
+                     c->tile);
+    else
+        rp__text_add(e->out, "    const int t = (int)threadIdx.x %% %u, tx = (int)threadIdx.x / %u;\n", c->threads,
+                     c->threads);
+    rp__text_add(e->out, "    const %s row_ = (%s)blockIdx.x * %u + tx;\n", index, index, c->tile);
+    rp__emit_row_start(e, false);
+    rp__emit_row_nodes(e, 0);
+    rp__emit_find_needed(e, 0);
+    rp__emit_scan_carries(e, 'Q');
+    if (c->full)
+        rp__text_add(e->out, "    { const %s chunk = 0;\n", index);
+    else
+        rp__text_add(e->out, "    for (%s chunk = 0; chunk < R; chunk += %u) {\n", index, RP__CUDA_CHUNK);
+    rp__emit_scan_carries(e, 'q');
+    add_scan_loop(e, 0, true);
+    if (!c->full) rp__emit_scan_chunk_end(e);
+    rp__text_puts(e->out, "    }\n");
+    rp__emit_row_stores(e, "live && t == 0");
     rp__text_puts(e->out, "}\n");
 }
 

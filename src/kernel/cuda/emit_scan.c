@@ -1,5 +1,6 @@
-/* Scans in CUDA C (emit_parts.h): a block walks a row in tiles of 4 elements a thread, one tile after the other. The order of
- * combining is a function of the element's place alone: its thread's elements before it, from left to right; the lanes of its
+/* Scans in CUDA C (emit_parts.h): the threads of a row, a power of two of them, walk it in tiles of 4 elements a thread, one tile after the
+ * other; a block has one row of 256 threads or several of fewer. Rows side by side in memory are side by side in a block, and their
+ * threads, which no warp has then, meet in shared memory. The order of combining is a function of the element's place alone: its thread's elements before it, from left to right; the lanes of its
  * warp before its own, by doubling distances; the warps of its chunk before its own, from left to right; and, before all of these, the
  * chunks before its own, from left to right. Few long rows are two launches: a block a chunk leaves the chunk's total, and a block a
  * chunk combines those before it and scans. Scans of scans are stages: what a stage's nodes need is ready when it begins. */
@@ -7,7 +8,19 @@
 
 #include <stdio.h>
 
-enum { WARPS = RP__CUDA_BLOCK / 32 };
+enum { TOTALS = 256 /* of chunks before, in shared memory at once */ };
+
+unsigned rp__emit_scan_threads(const rp__emitter *e) {
+    return e->c->template_ == RP__CUDA_SCAN ? e->c->threads : RP__CUDA_BLOCK;
+}
+
+/* Rows side by side: `rows` of them, or 0. */
+static unsigned rows_across(const rp__emitter *e) {
+    return e->c->template_ == RP__CUDA_SCAN && e->c->across ? e->c->tile : 0;
+}
+
+/* Threads of a row whose values go to each other one by one, at most 32: a "warp" of the order, whoever they are. */
+static unsigned lanes_of(const rp__emitter *e) { return rp__emit_scan_threads(e) < 32 ? rp__emit_scan_threads(e) : 32; }
 
 static bool is_scan(const rp__emitter *e, unsigned k) { return e->dag->nodes[k].op == RP__SCAN && e->needed[k]; }
 
@@ -40,9 +53,18 @@ void rp__emit_scan_functions(const rp__emitter *e) {
 }
 
 void rp__emit_scan_shared(const rp__emitter *e) {
-    for (unsigned k = 0; k < e->dag->n_nodes; k++)
-        if (e->dag->nodes[k].op == RP__SCAN)
-            rp__text_add(e->out, "    __shared__ %s g%u[2][%u];\n", rp__emit_type(e->dag->nodes[k].dtype), k, WARPS);
+    const unsigned across = rows_across(e), threads = rp__emit_scan_threads(e);
+    const unsigned rows = e->c->template_ == RP__CUDA_SCAN ? e->c->tile : 1;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        const char *type = rp__emit_type(e->dag->nodes[k].dtype);
+        if (e->dag->nodes[k].op != RP__SCAN) continue;
+        if (across)
+            rp__text_add(e->out, "    __shared__ %s g%u[2][%u][%u];\n", type, k, threads, across);
+        else if (threads > 32)
+            rp__text_add(e->out, "    __shared__ %s g%u[2][%u];\n", type, k, rows * threads / 32);
+        if (e->c->template_ == RP__CUDA_SCAN_PARTS)
+            rp__text_add(e->out, "    __shared__ %s z%u[%u];\n", type, k, TOTALS);
+    }
 }
 
 void rp__emit_scan_carries(const rp__emitter *e, char name) {
@@ -74,29 +96,57 @@ static void add_scan(const rp__emitter *e, unsigned k) {
     }
     add_joined(e, n, own, "j", before, rp__emit_value(e, n->a, value));
     rp__text_puts(e->out, "}\n");
+    const unsigned lanes = lanes_of(e), warps = rp__emit_scan_threads(e) / lanes;
+    char total[64]; /* of warp m of the row */
     rp__text_add(e->out, "    { %s run = v%u[3], sum = q%u; int any = u != 0;\n", type, k, k);
-    rp__text_add(
-        e->out,
-        "    _Pragma(\"unroll\") for (int m = 1; m < 32; m *= 2) { const %s x = (%s)rp_shfl_up_%s(run, m, 32); "
-        "if ((t & 31) >= m) ",
-        type, type, shuffle);
-    add_joined(e, n, "run", NULL, "x", "run");
-    rp__text_add(e->out, "}\n    const %s left = (%s)rp_shfl_up_%s(run, 1, 32);\n", type, type, shuffle);
-    rp__text_add(e->out, "    if ((t & 31) == 31) g%u[u & 1][t / 32] = run;\n    rp_barrier();\n", k);
-    rp__text_add(e->out, "    for (int m = 0; m < t / 32; m++) { const %s x = g%u[u & 1][m]; ", type, k);
-    add_joined(e, n, "sum", "any", "sum", "x");
-    rp__text_puts(e->out, "any = 1; }\n    if ((t & 31) > 0) { ");
+    if (rows_across(e)) {
+        unsigned steps = 0, step = 0;
+        while (1u << steps < lanes) steps++;
+        for (unsigned m = 1; m <= lanes;
+             m *= 2, step++) { /* what the last step leaves is everybody's total up to there */
+            rp__text_add(e->out, "    g%u[(u * %u + %u) & 1][t][tx] = run; rp_barrier();\n", k, steps + 1, step);
+            if (m == lanes) break;
+            rp__text_add(e->out, "    if ((t & %u) >= %u) { const %s x = g%u[(u * %u + %u) & 1][t - %u][tx]; ",
+                         lanes - 1, m, type, k, steps + 1, step, m);
+            add_joined(e, n, "run", NULL, "x", "run");
+            rp__text_puts(e->out, "}\n");
+        }
+        rp__text_add(e->out,
+                     "    const int b%u = (u * %u + %u) & 1; const %s left = t > 0 ? g%u[b%u][t - 1][tx] : run;\n", k,
+                     steps + 1, steps, type, k, k);
+        (void)snprintf(total, sizeof total, "g%u[b%u][m * %u + %u][tx]", k, k, lanes, lanes - 1);
+    } else {
+        rp__text_add(
+            e->out,
+            "    _Pragma(\"unroll\") for (int m = 1; m < %u; m *= 2) { const %s x = (%s)rp_shfl_up_%s(run, m, %u); "
+            "if ((t & %u) >= m) ",
+            lanes, type, type, shuffle, lanes, lanes - 1);
+        add_joined(e, n, "run", NULL, "x", "run");
+        rp__text_add(e->out, "}\n    const %s left = (%s)rp_shfl_up_%s(run, 1, %u);\n", type, type, shuffle, lanes);
+        if (warps > 1)
+            rp__text_add(e->out, "    if ((t & 31) == 31) g%u[u & 1][threadIdx.x / 32] = run;\n    rp_barrier();\n", k);
+        (void)snprintf(total, sizeof total, "g%u[u & 1][((int)threadIdx.x - t) / 32 + m]", k);
+    }
+    if (warps > 1) {
+        rp__text_add(e->out, "    for (int m = 0; m < t / 32; m++) { const %s x = %s; ", type, total);
+        add_joined(e, n, "sum", "any", "sum", "x");
+        rp__text_puts(e->out, "any = 1; }\n");
+    }
+    rp__text_add(e->out, "    if ((t & %u) > 0) { ", lanes - 1);
     add_joined(e, n, "sum", "any", "sum", "left");
     rp__text_puts(e->out, "any = 1; }\n    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) { ");
     add_joined(e, n, own, "any", "sum", own);
     (void)snprintf(before, sizeof before, "Q%u", k);
     add_joined(e, n, own, "chunk > 0", before, own);
-    rp__text_add(e->out, "}\n    any = u != 0; for (int m = 0; m < %u; m++) { const %s x = g%u[u & 1][m]; ", WARPS,
-                 type, k);
-    char carry[24];
-    (void)snprintf(carry, sizeof carry, "q%u", k);
-    add_joined(e, n, carry, "any", carry, "x");
-    rp__text_puts(e->out, "any = 1; } }\n");
+    rp__text_puts(e->out, "}\n");
+    if (!e->c->full) {
+        char carry[24];
+        (void)snprintf(carry, sizeof carry, "q%u", k);
+        rp__text_add(e->out, "    any = u != 0; for (int m = 0; m < %u; m++) { const %s x = %s; ", warps, type, total);
+        add_joined(e, n, carry, "any", carry, "x");
+        rp__text_puts(e->out, "any = 1; }\n");
+    }
+    rp__text_puts(e->out, "    }\n");
 }
 
 void rp__emit_scan_chunk_end(const rp__emitter *e) {
@@ -117,12 +167,21 @@ void rp__emit_scan_before(const rp__emitter *e) {
         if (!is_scan(e, k)) continue;
         char before[24];
         (void)snprintf(before, sizeof before, "Q%u", k);
-        rp__text_add(e->out, "    _Pragma(\"unroll 8\") for (rp_i64 c = 0; c < (rp_i64)chunk_; c++) { const %s x = ",
-                     rp__emit_type(e->dag->nodes[k].dtype));
-        rp__emit_partial(e, k, which++, "c", "0");
-        rp__text_puts(e->out, "; ");
-        add_joined(e, &e->dag->nodes[k], before, "c > 0", before, "x");
-        rp__text_puts(e->out, "}\n");
+        /* all threads fetch them, one warp adds them up: one after the other from memory, each would wait for its own */
+        rp__text_add(e->out,
+                     "    for (rp_i64 from = 0; from < (rp_i64)chunk_; from += %u) {\n    rp_barrier();\n"
+                     "    if (from + t < (rp_i64)chunk_) z%u[t] = ",
+                     TOTALS, k);
+        rp__emit_partial(e, k, which++, "(from + t)", "0");
+        rp__text_add(e->out,
+                     ";\n    rp_barrier();\n    const int left = chunk_ - from < %u ? (int)(chunk_ - from) : %u;\n"
+                     "    _Pragma(\"unroll 8\") for (int m = 0; t < 32 && m < left; m++) { const %s x = z%u[m]; ",
+                     TOTALS, TOTALS, rp__emit_type(e->dag->nodes[k].dtype), k);
+        add_joined(e, &e->dag->nodes[k], before, "from + m > 0", before, "x");
+        rp__text_add(
+            e->out,
+            "}\n    }\n    rp_barrier();\n    if (t == 0) z%u[0] = Q%u;\n    rp_barrier();\n    Q%u = z%u[0];\n", k, k,
+            k, k);
     }
 }
 

@@ -39,6 +39,7 @@ static const char *template_name(unsigned t) {
                                         [RP__CUDA_COLUMN] = "column",
                                         [RP__CUDA_PARTIAL_ROW] = "partial_row",
                                         [RP__CUDA_PARTIAL_COLUMN] = "partial_column",
+                                        [RP__CUDA_SCAN] = "scan",
                                         [RP__CUDA_SCAN_TOTALS] = "scan_totals",
                                         [RP__CUDA_SCAN_PARTS] = "scan_parts",
                                         [RP__CUDA_SPLIT] = "split",
@@ -638,6 +639,53 @@ static bool is_one_scan(const rp__dag *dag) {
     return true;
 }
 
+/* Do neighbouring rows lie side by side, rather than elements of a row? Backwards is as good as forwards. */
+static bool rows_lie_across(const rp__dag *dag, const rp__space_access *a, const rp__cuda_class *c) {
+    int64_t across = 0, within = 0;
+    if (c->n_outer == 0 || c->n_inner == 0) return false;
+    for (unsigned k = 0; k < dag->n_accesses; k++) {
+        const int64_t in = a[k].stride[c->n_outer + c->n_inner - 1u], out = a[k].stride[c->n_outer - 1u];
+        if (dag->accesses[k].kind == RP__ACCESS_IOTA || rp__dag_is_row(dag, dag->accesses[k].axes)) continue;
+        if (in == 1 || in == -1)
+            within += access_bytes(dag, k);
+        else if (in != 0 && (out == 1 || out == -1))
+            across += access_bytes(dag, k);
+    }
+    return across > within;
+}
+
+/* Threads for a row's elements, four each, up to 256; rows for the rest of a block. Rows that lie side by side are read by lines: 32 of
+ * them where that leaves every multiprocessor a block, at least 8, and then longer rows have more threads. */
+static void share_scan(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
+                       int64_t r, int64_t rows, rp__cuda_class *c) {
+    enum { BLOCK = 256, MOST = 1024, LIGHT = 16, SHARED = 40 << 10, LINE = 8 };
+    unsigned threads = 1, bytes = 0;
+    while (threads < BLOCK && 4 * (int64_t)threads < r) threads *= 2;
+    c->template_ = RP__CUDA_SCAN;
+    c->across = rows >= LINE && rows_lie_across(dag, a, c);
+    if (c->across) {
+        const unsigned wanted = threads, most = dag->n_nodes > LIGHT ? MOST / 2 : MOST;
+        unsigned tile = 32;
+        for (unsigned k = 0; k < dag->n_nodes; k++)
+            if (dag->nodes[k].op == RP__SCAN) bytes += 2 * (unsigned)rp__dtype_bytes((rp_dtype)dag->nodes[k].dtype);
+        threads = wanted < 32 ? wanted : 32;
+        while (tile > LINE && (threads * tile * bytes > SHARED || threads * tile > most ||
+                               (rows + tile - 1) / tile < (int64_t)d->multiprocessors))
+            tile /= 2;
+        while (threads < wanted && 2 * threads * tile * bytes <= SHARED && 2 * threads * tile <= most) threads *= 2;
+        c->across = threads * tile * bytes <= SHARED;
+        c->tile = (uint16_t)tile;
+    }
+    if (!c->across) {
+        threads = 1;
+        while (threads < BLOCK && 4 * (int64_t)threads < r) threads *= 2;
+        c->tile = (uint16_t)(BLOCK / threads);
+        find_row_units(dag, s, a, 4, c);
+    }
+    c->threads = (uint16_t)threads;
+    c->full = r <= 4 * (int64_t)threads;
+}
+
 static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                           rp__cuda_class *c) {
     int64_t r = product(s->extent + c->n_outer, c->n_inner), rows = product(s->extent, c->n_outer);
@@ -661,8 +709,12 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
     const bool cluster = r > RP__CUDA_CHUNK && r <= RP__CUDA_MOST_BLOCKS * RP__CUDA_CHUNK && d->clusters &&
                          rows <= INT32_MAX / RP__CUDA_MOST_BLOCKS;
     if (s->how && s->how->tree && !column && !dag->scans && r > 1024 && r <= RP__CUDA_CHUNK) c->threads = s->how->tree;
-    if (dag->scans)
-        c->template_ = few && is_one_scan(dag) ? RP__CUDA_SCAN_TOTALS : RP__CUDA_ROW_LOOP;
+    if (dag->scans && few && is_one_scan(dag))
+        c->template_ = RP__CUDA_SCAN_TOTALS;
+    else if (dag->scans && dag->n_phases == 1)
+        share_scan(d, dag, s, a, r, rows, c);
+    else if (dag->scans)
+        c->template_ = RP__CUDA_ROW_LOOP;
     else if (column)
         share_column(d, dag, s, a, r, rows, c);
     else if (wish == 1 + RP__CUDA_ROW_LOOP && r > RP__CUDA_CHUNK)
@@ -839,6 +891,7 @@ static int64_t blocks_of(const work *w) {
     case RP__CUDA_SHORT: per = (int64_t)RP__CUDA_BLOCK * c->vector; return (w->rows + per - 1) / per;
     case RP__CUDA_CLUSTER: return w->rows * c->down;
     case RP__CUDA_ROW_LOOP: return w->rows;
+    case RP__CUDA_SCAN: return (w->rows + c->tile - 1) / c->tile;
     case RP__CUDA_COLUMN: return column_blocks(c, w->rows, 1);
     case RP__CUDA_PARTIAL_ROW:
     case RP__CUDA_SPLIT:
@@ -854,6 +907,7 @@ static unsigned threads_of(const rp__cuda_class *c) {
     switch ((rp__cuda_template)c->template_) {
     case RP__CUDA_ROW:
     case RP__CUDA_CLUSTER: return rp__cuda_row_block(c);
+    case RP__CUDA_SCAN: return (unsigned)c->tile * c->threads;
     case RP__CUDA_COLUMN:
     case RP__CUDA_PARTIAL_COLUMN:
     case RP__CUDA_FINISH: return (unsigned)c->tile * c->down;

@@ -208,7 +208,11 @@ RP_FN double rp_floordiv_f64(double a, double b) {
     return d - f > 0.5 ? f + 1 : f;
 }
 
+/* Places and sizes: a machine has no instruction for either division, and that of 32 bits takes a quarter of the other's. */
+RP_FN int rp_is_short(rp_i64 a, rp_i64 b) { return (((rp_u64)a | (rp_u64)b) >> 32) == 0 && b != 0; }
+
 RP_FN rp_i64 rp_floordiv_i64(rp_u64 record, rp_u64 tag, rp_i64 a, rp_i64 b) {
+    if (rp_is_short(a, b)) return (rp_i64)((rp_u32)a / (rp_u32)b);
     if (b == 0) {
         rp_report(record, tag, 2, a, 0);
         return 0;
@@ -229,6 +233,7 @@ RP_FN double rp_remainder_f64(double a, double b) {
 }
 
 RP_FN rp_i64 rp_remainder_i64(rp_u64 record, rp_u64 tag, rp_i64 a, rp_i64 b) {
+    if (rp_is_short(a, b)) return (rp_i64)((rp_u32)a % (rp_u32)b);
     if (b == 0) rp_report(record, tag, 2, a, 0);
     if (b == 0 || b == -1) return 0;
     const rp_i64 m = a % b;
