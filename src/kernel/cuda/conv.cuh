@@ -3,9 +3,9 @@
  *   0 forward  y (N, O, *)    rows o, columns (n, y*), inner (c, r*)
  *   1 input    dx (N, C, *)   rows c, columns (n, x*), inner (o, r*)
  *   2 weight   dw (O, C/g, *) rows o, columns (c, r*), inner (n, y*)
- * A pixel (n, y* or x*) and a tap (c or o, r*) each have a spot: an offset, a place and what a division by the step leaves. Together
- * they are an element of the operand with windows if the rests are equal and the places add up to one inside; the offsets add up too.
- * So no element needs a division: spots of columns are found once, those of the inner index once, RP_BATCH at a time. Of windows of at
+ * A pixel (n, y* or x*) and a tap (c or o, r*) each have a spot: an offset and a place. Together they are an element of the operand with
+ * windows if the places add up to one inside; the offsets add up too. An input gradient of a strided convolution takes its columns in
+ * classes (RP_CLASSES, conv_common.cuh). So no element needs a division: spots of columns are found once, those of the inner index once, RP_BATCH at a time. Of windows of at
  * most 31 places (RP_MASKS) a pixel knows in a bit each which of them are inside, so that an element needs no comparison of places either.
  *
  * RP_MMA 0: chains of fma in the order of kernel/product.h, RP_TX threads side by side. RP_MMA 1, of 16-bit floats: tensor cores; the
@@ -16,53 +16,40 @@
  * Macros of conv.c: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS; RP_MMA and, with
  * it, RP_MMA_STEP; RP_TM, RP_TN, RP_TK, the tile; RP_STAGES, tiles in flight; RP_TX; RP_WM, warps above each other; RP_SPLIT; RP_PARTS; RP_UNIT, elements of which shares are made; RP_INDEX, of offsets; RP_A_ALONG,
  * RP_B_ALONG: neighbours in a warp read neighbours of the inner index; RP_ASYNC, with RP_COPY: what is read needs no conversion and goes
- * straight into shared memory; RP_SAME: a step of the inner index is of one tap; RP_MASKS; RP_DIRECT: no tiles; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
+ * straight into shared memory; RP_SAME: a step of the inner index is of one tap; RP_MASKS; RP_DIRECT: no tiles, RP_ROWS rows; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
  * of what follows each sum x (0: it is stored) in a DAG: of group g, row m, spatial place at[], and first or last of the other dim n.
  * Words: y x w bias; N C O groups; then per spatial dim: input size, output size, kernel size, stride, padding, dilation; then the
  * strides of y (n, o, *), x (n, c, *), w (o, c, *), bias. */
 typedef struct __align__(16) {
-    RP_INDEX off, rest; /* rest -1: a column outside of the result, -2: behind the end of the inner index */
+    RP_INDEX off, rest; /* 0; -1: a column outside of the result, -2: behind the end of the inner index */
     RP_INDEX at[RP_S];
 }
 rp_spot;
 
-/* Splits `index` over the spatial sizes of `field`. */
-RP_FN void rp_split(const RP_WORDS *q, RP_INDEX *index, int field, RP_INDEX *at) {
-    _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {
-        const RP_INDEX size = (RP_INDEX)q->w[RP_W_SPACE + 6 * d + field];
-        at[d] = *index % size;
-        *index /= size;
-    }
-}
-
 /* Channel and window of number t of the taps of `channels`: with tensor cores the channel runs fastest (RP_CHUNK_OF). */
-RP_FN RP_INDEX rp_tap(const RP_WORDS *q, RP_INDEX t, RP_INDEX channels, RP_INDEX *at) {
-#if RP_MMA && RP_KIND == 2
-    const RP_INDEX c = t % channels;
-    t /= channels;
-    rp_split(q, &t, RP_KERNEL, at);
-    return c;
-#elif RP_MMA
-    const RP_INDEX chunk = RP_CHUNK_OF(channels), c = t % chunk;
+RP_FN RP_INDEX rp_tap(const rp_places *own, RP_INDEX t, RP_INDEX channels, RP_INDEX *at) {
+    const RP_INDEX chunk = !RP_MMA ? 1 : RP_KIND == 2 ? channels : RP_CHUNK_OF(channels), c = t % chunk;
     t /= chunk;
-    rp_split(q, &t, RP_KERNEL, at);
-    return t * chunk + c;
-#else
-    rp_split(q, &t, RP_KERNEL, at);
-    return t;
+    rp_split(own->kernel, &t, at);
+#if RP_CLASSES
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) at[d] = own->tap_begin[d] + at[d] * own->tap_step[d];
 #endif
+    return t * chunk + c;
 }
 
-RP_FN rp_spot rp_pixel_spot(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {
+/* `at` is among the pixels of the columns, and becomes the place in the result. */
+RP_FN rp_spot rp_pixel_spot(const RP_WORDS *q, const rp_places *own, RP_INDEX n, RP_INDEX *at) {
     const RP_WORDS p = *q;
     rp_spot s;
+    (void)own;
     s.off = n * RP_STRIDE(RP_WINDOWED, 0);
     s.rest = 0;
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-#if RP_KIND == 1
-        const RP_INDEX top = at[d] + RP_SIZE(RP_PAD, d), step = RP_SIZE(RP_STEP, d);
-        s.at[d] = top / step;
-        s.rest = s.rest * step + top % step;
+#if RP_CLASSES
+        s.at[d] = at[d];
+        at[d] = own->begin[d] + at[d] * RP_SIZE(RP_STEP, d);
+#elif RP_KIND == 1
+        s.at[d] = at[d] + RP_SIZE(RP_PAD, d);
 #else
         s.at[d] = at[d] * RP_SIZE(RP_STEP, d) - RP_SIZE(RP_PAD, d);
 #endif
@@ -71,18 +58,18 @@ RP_FN rp_spot rp_pixel_spot(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {
     return s;
 }
 
-RP_FN rp_spot rp_tap_spot(const RP_WORDS *q, RP_INDEX c, const RP_INDEX *at) {
+RP_FN rp_spot rp_tap_spot(const RP_WORDS *q, const rp_places *own, RP_INDEX c, const RP_INDEX *at) {
     const RP_WORDS p = *q;
     rp_spot s;
+    (void)own;
     s.off = c * RP_STRIDE(RP_WINDOWED, 1);
     s.rest = 0;
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-#if RP_KIND == 1
-        const RP_INDEX back = at[d] * RP_SIZE(RP_DIL, d), step = RP_SIZE(RP_STEP, d);
-        s.at[d] = -(back / step);
-        s.rest = s.rest * step + back % step;
+        const RP_INDEX away = at[d] * RP_SIZE(RP_DIL, d);
+#if RP_CLASSES
+        s.at[d] = (own->begin[d] + RP_SIZE(RP_PAD, d) - away) / RP_SIZE(RP_STEP, d);
 #else
-        s.at[d] = at[d] * RP_SIZE(RP_DIL, d);
+        s.at[d] = RP_KIND == 1 ? -away : away;
 #endif
         s.off += s.at[d] * RP_STRIDE(RP_WINDOWED, 2 + d);
     }
@@ -91,10 +78,7 @@ RP_FN rp_spot rp_tap_spot(const RP_WORDS *q, RP_INDEX c, const RP_INDEX *at) {
 
 RP_FN int rp_meet(const rp_spot *a, const rp_spot *b, const RP_INDEX *bound) {
     int ok = a->rest == b->rest;
-    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-        const RP_INDEX at = a->at[d] + b->at[d];
-        ok = ok && at >= 0 && at < bound[d];
-    }
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) { ok = ok & rp_within(a->at[d] + b->at[d], bound[d]); }
     return ok;
 }
 
@@ -163,48 +147,69 @@ rp_column_part;
 #define RP_BATCH 256
 #define RP_STEPS (RP_BATCH / RP_TK)
 
+#if RP_DIRECT
+/* Elements of one column of the operand without windows. */
+typedef struct __align__((RP_ROWS == 1 ? 1 : RP_ROWS == 2 || sizeof(RP_ACC) == 8 ? 2 : 4) * sizeof(RP_ACC)) {
+    RP_ACC e[RP_ROWS];
+}
+rp_direct_rows;
+#endif
+
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
-#if RP_DIRECT /* few rows and a short inner index: a thread a result, which needs no tile */
+#if RP_DIRECT /* few rows: a thread the results of all of them at a place, which needs no tile */
     __shared__ rp_spot inner[RP_BLOCK];
-    __shared__ RP_ACC plain[RP_BLOCK];
+    __shared__ rp_direct_rows plain[RP_BLOCK];
     const int t = (int)threadIdx.x;
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
-    const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z, m = (RP_INDEX)blockIdx.y;
-    RP_INDEX points = 1, kernel_points = 1, bound[RP_S], at[RP_S];
-    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-        points *= RP_SIZE(RP_KIND == 0 ? RP_OUT : RP_IN, d);
-        kernel_points *= RP_SIZE(RP_KERNEL, d);
-        bound[d] = RP_SIZE(RP_BOUND, d);
-    }
-    const RP_INDEX channels = RP_KIND == 0 ? cg : og, N = batch * points, place = (RP_INDEX)blockIdx.x * 256 + t;
-    const int K = (int)(channels * kernel_points);
+    const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z;
+    RP_INDEX number = (RP_INDEX)blockIdx.x, bound[RP_S], at[RP_S];
+    const rp_places own = rp_places_of(&p, &number, 256);
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) bound[d] = RP_SIZE(RP_BOUND, d);
+    const RP_INDEX channels = RP_KIND == 0 ? cg : og, N = batch * own.points, K = channels * own.taps,
+                   place = number * 256 + t;
     RP_INDEX n = place;
-    rp_split(&p, &n, RP_KIND == 0 ? RP_OUT : RP_IN, at);
-    const rp_spot here = rp_pixel_spot(&p, n, at);
+    rp_split(own.pixels, &n, at);
+    rp_spot here = rp_pixel_spot(&p, &own, n, at);
+    if (place >= N) here.rest = -1;
     rp_launch_dependents();
     rp_grid_wait();
     RP_T *y = (RP_T *)p.w[0], *x = (RP_T *)p.w[1], *w = (RP_T *)p.w[2];
     (void)y, (void)x;
     const RP_T *b = RP_KIND == 0 ? x + g * cg * RP_STRIDE(1, 1) : y + g * og * RP_STRIDE(0, 1);
-    for (int k = t; k < K; k += 256) {
-        RP_INDEX r[RP_S], c = k, o;
-        rp_split(&p, &c, RP_KERNEL, r);
-        inner[k] = rp_tap_spot(&p, c, r);
-        o = RP_KIND == 0 ? (g * og + m) * RP_STRIDE(2, 0) + c * RP_STRIDE(2, 1)
-                         : (g * og + c) * RP_STRIDE(2, 0) + m * RP_STRIDE(2, 1);
-        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += r[d] * RP_STRIDE(2, 2 + d);
-        plain[k] = RP_LOAD(w[o]);
+    const RP_INDEX row = RP_STRIDE(2, RP_KIND == 0 ? 0 : 1);
+    RP_ACC blocks[RP_ROWS], groups[RP_ROWS];
+    _Pragma("unroll") for (int m = 0; m < RP_ROWS; m++) blocks[m] = groups[m] = 0;
+    for (RP_INDEX k0 = 0; k0 < K; k0 += RP_BLOCK) {
+        const int many = K - k0 < RP_BLOCK ? (int)(K - k0) : RP_BLOCK;
+        RP_ACC sum[RP_ROWS];
+        if (k0 > 0) rp_barrier();
+        for (int k = t; k < many; k += 256) {
+            RP_INDEX r[RP_S];
+            const RP_INDEX c = rp_tap(&own, k0 + k, channels, r);
+            RP_INDEX o = RP_KIND == 0 ? g * og * RP_STRIDE(2, 0) + c * RP_STRIDE(2, 1) : (g * og + c) * RP_STRIDE(2, 0);
+            _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += r[d] * RP_STRIDE(2, 2 + d);
+            inner[k] = rp_tap_spot(&p, &own, c, r);
+            _Pragma("unroll") for (int m = 0; m < RP_ROWS; m++) plain[k].e[m] = RP_LOAD(w[o + m * row]);
+        }
+        rp_barrier();
+        _Pragma("unroll") for (int m = 0; m < RP_ROWS; m++) sum[m] = 0;
+        _Pragma("unroll 8") for (int k = 0; k < many; k++) {
+            const rp_spot two = inner[k];
+            const rp_direct_rows u = plain[k];
+            RP_ACC v = 0;
+            if (rp_meet(&here, &two, bound)) v = RP_LOAD(b[here.off + two.off]);
+            _Pragma("unroll") for (int m = 0; m < RP_ROWS; m++) sum[m] = RP_MULADD(u.e[m], v, sum[m]);
+        }
+        const RP_INDEX one = k0 / RP_BLOCK; /* blocks before this one */
+        _Pragma("unroll") for (int m = 0; m < RP_ROWS; m++) {
+            blocks[m] = one % RP_GROUP == 0 ? sum[m] : blocks[m] + sum[m];
+            if (one % RP_GROUP == RP_GROUP - 1 || K - k0 <= RP_BLOCK)
+                groups[m] = one < RP_GROUP ? blocks[m] : groups[m] + blocks[m];
+        }
     }
-    rp_barrier();
     if (place >= N) return;
-    RP_ACC sum = 0;
-    _Pragma("unroll 8") for (int k = 0; k < K; k++) {
-        const rp_spot two = inner[k];
-        RP_ACC v = 0;
-        if (rp_meet(&here, &two, bound)) v = RP_LOAD(b[here.off + two.off]);
-        sum = RP_MULADD(plain[k], v, sum);
-    }
-    rp_finish(&p, sum, g, m, rp_column(&p, n, at), at, cg, og);
+    n = rp_column(&p, n, at);
+    _Pragma("unroll") for (int m = 0; m < RP_ROWS; m++) rp_finish(&p, groups[m], g, m, n, at, cg, og);
 #else
     extern __shared__ __align__(16) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
     __shared__ rp_found column[RP_TN], inner[2 * RP_BATCH];
@@ -215,36 +220,36 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     const int t = (int)threadIdx.x;
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
     const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z;
-    RP_INDEX in_points = 1, out_points = 1, kernel_points = 1, bound[RP_S];
-    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-        in_points *= RP_SIZE(RP_IN, d);
-        out_points *= RP_SIZE(RP_OUT, d);
-        kernel_points *= RP_SIZE(RP_KERNEL, d);
-        bound[d] = RP_SIZE(RP_BOUND, d);
-    }
-#if RP_KIND == 0
-    const RP_INDEX M = og, N = batch * out_points, K = cg * kernel_points;
-#elif RP_KIND == 1
-    const RP_INDEX M = cg, N = batch * in_points, K = og * kernel_points;
-#else
-    const RP_INDEX M = og, N = cg * kernel_points, K = batch * out_points;
-#endif
     RP_SHARE_OF_BLOCK
+    const rp_places own = rp_places_of(&p, &number, RP_TN);
+    RP_INDEX bound[RP_S];
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) bound[d] = RP_SIZE(RP_BOUND, d);
+#if RP_KIND == 0
+    const RP_INDEX M = og, N = batch * own.points, K = cg * own.taps;
+#elif RP_KIND == 1
+    const RP_INDEX M = cg, N = batch * own.points, K = og * own.taps;
+#else
+    const RP_INDEX M = og, N = cg * own.taps, K = batch * own.points;
+#endif
+    const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM, n0 = number * RP_TN;
+#if RP_CLASSES
+    if (n0 >= N) return;                  /* a class with fewer places than the first one */
+#endif
 #if RP_MASKS
     __shared__ rp_spot window[32];        /* of the first channel */
     __shared__ RP_INDEX window_plain[32]; /* offset in the weight */
-    for (int e = t; e < (int)kernel_points; e += 256) {
-        RP_INDEX r = e, at[RP_S], plain = 0;
-        rp_split(&p, &r, RP_KERNEL, at);
+    for (int e = t; e < (int)own.taps; e += 256) {
+        RP_INDEX at[RP_S], plain = 0;
+        rp_tap(&own, e, 1, at);
         _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(2, 2 + d);
-        window[e] = rp_tap_spot(&p, 0, at);
+        window[e] = rp_tap_spot(&p, &own, 0, at);
         window_plain[e] = plain;
     }
     rp_barrier();
 #define RP_FIND_PIXEL(to, spot, live)                                                                                  \
     {                                                                                                                  \
         rp_u32 inside = 0;                                                                                             \
-        for (int r = 0; r < (int)kernel_points; r++) inside |= (rp_u32)rp_meet(&(spot), &window[r], bound) << r;       \
+        for (int r = 0; r < (int)own.taps; r++) inside |= (rp_u32)rp_meet(&(spot), &window[r], bound) << r;            \
         (to).off = (spot).off;                                                                                         \
         (to).key = (live) ? inside : 0;                                                                                \
     }
@@ -254,7 +259,6 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         (to).key = (live) ? (rp_u32)(r) : 31;                                                                          \
     }
 #endif
-    const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM, n0 = number * RP_TN;
     const RP_INDEX share = ((K + RP_UNIT - 1) / RP_UNIT + shares - 1) / shares * RP_UNIT;
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
     for (int e = t; e < RP_TN; e += 256) {
@@ -262,17 +266,17 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         rp_spot s;
         rp_result r;
 #if RP_KIND == 2
-        r.n = rp_tap(&p, n, cg, r.at);
+        r.n = rp_tap(&own, n, cg, r.at);
 #if RP_MASKS
-        const RP_INDEX tap = RP_MMA ? n / cg : n % kernel_points;
-        RP_FIND_TAP(column[e], r.n, tap < kernel_points ? tap : 0, n0 + e < N)
+        const RP_INDEX tap = RP_MMA ? n / cg : n % own.taps;
+        RP_FIND_TAP(column[e], r.n, tap < own.taps ? tap : 0, n0 + e < N)
 #else
-        s = rp_tap_spot(&p, r.n, r.at);
+        s = rp_tap_spot(&p, &own, r.n, r.at);
 #endif
 #else
-        rp_split(&p, &n, RP_KIND == 0 ? RP_OUT : RP_IN, r.at);
+        rp_split(own.pixels, &n, r.at);
         r.n = n;
-        s = rp_pixel_spot(&p, n, r.at);
+        s = rp_pixel_spot(&p, &own, n, r.at);
 #if RP_MASKS
         RP_FIND_PIXEL(column[e], s, n0 + e < N)
 #endif
@@ -322,22 +326,22 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
 #if RP_KIND == 2
 #define RP_INNER_SPOT                                                                                                  \
-    rp_split(&p, &k, RP_OUT, at);                                                                                      \
-    const rp_spot pixel = rp_pixel_spot(&p, k, at);                                                                    \
+    rp_split(own.pixels, &k, at);                                                                                      \
+    const rp_spot pixel = rp_pixel_spot(&p, &own, k, at);                                                              \
     RP_FIND_AT(pixel)                                                                                                  \
     plain = k * RP_STRIDE(0, 0);                                                                                       \
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(0, 2 + d);
 #elif RP_MASKS
 #define RP_INNER_SPOT                                                                                                  \
-    const RP_INDEX all = RP_KIND == 0 ? cg : og, chunk = RP_MMA ? RP_CHUNK_OF(all) : 1, r = k / chunk % kernel_points, \
-                   c = k / (chunk * kernel_points) * chunk + k % chunk, tap = r;                                       \
+    const RP_INDEX all = RP_KIND == 0 ? cg : og, chunk = RP_MMA ? RP_CHUNK_OF(all) : 1, r = k / chunk % own.taps,      \
+                   c = k / (chunk * own.taps) * chunk + k % chunk, tap = r;                                            \
     (void)at;                                                                                                          \
     RP_FIND_TAP(s, c, tap, from < end)                                                                                 \
     plain = c * RP_STRIDE(2, RP_KIND == 0 ? 1 : 0) + window_plain[tap];
 #else
 #define RP_INNER_SPOT                                                                                                  \
-    const RP_INDEX c = rp_tap(&p, k, RP_KIND == 0 ? cg : og, at);                                                      \
-    const rp_spot tap = rp_tap_spot(&p, c, at);                                                                        \
+    const RP_INDEX c = rp_tap(&own, k, RP_KIND == 0 ? cg : og, at);                                                    \
+    const rp_spot tap = rp_tap_spot(&p, &own, c, at);                                                                  \
     RP_FIND_AT(tap)                                                                                                    \
     plain = c * RP_STRIDE(2, RP_KIND == 0 ? 1 : 0);                                                                    \
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(2, 2 + d);
