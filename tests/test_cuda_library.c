@@ -577,6 +577,11 @@ static void test_conv(void **state) {
         {RP_BF16, 2, 2, 1, 3, 24, 0, 0, 0, {17, 16}, {4, 4}, {4, 4}, {0, 0}, {1, 1}, 1},
         {RP_F32, 2, 2, 1, 40, 3, 1, 0, 2, {16, 17}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
         {RP_F32, 3, 2, 1, 2, 20, 0, 0, 0, {6, 7, 8}, {3, 3, 3}, {2, 1, 2}, {1, 1, 1}, {1, 1, 1}, 2},
+        /* 8 x 8 results a thread: in the largest tile and in the flattest, sums of blocks and of groups in memory, shares, large windows */
+        {RP_F32, 2, 1, 1, 100, 128, 0, 0, 0, {16, 15}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_F32, 1, 1, 1, 1400, 32, 0, 0, 0, {250}, {3}, {1}, {1}, {1}, 1},
+        {RP_F32, 2, 3, 1, 64, 64, 0, 1, 0, {14, 14}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 2},
+        {RP_F32, 2, 1, 1, 12, 70, 1, 0, 2, {20, 17}, {7, 5}, {1, 1}, {3, 2}, {1, 1}, 1},
     };
     const int multiprocessors = cuda->multiprocessors;
     (void)state;

@@ -37,19 +37,21 @@ enum {
     PAIRS = SAME      /* and neighbours of the inner index lie in pairs */
 };
 
-/* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
+/* tm rows by tn columns; threads, of fma so many of them side by side, of tensor cores warps above each other. */
 static const struct tile {
-    unsigned tm, tn, tx, wm, resident,
-        rate; /* of f32: blocks that a multiprocessor holds, and percents of the rate of fma (an H200) */
+    uint16_t tm, tn, threads, tx, wm,
+        rate; /* of f32: percents of the rate of fma. What a thread reads of shared memory in 16 bytes takes four clocks of a
+                 multiprocessor, 32 threads' fma a quarter of one: 8 x 8 results a thread are as much of either */
 } shapes[] = {
-    {128, 128, 16, 0, 1, 75}, {128, 64, 16, 0, 2, 65}, {64, 128, 16, 0, 2, 65}, {64, 64, 16, 0, 3, 52},
-    {64, 32, 16, 0, 3, 28},   {32, 64, 16, 0, 3, 28},  {32, 32, 16, 0, 3, 16},  {8, 128, 64, 0, 3, 20}, /* fma */
-    {128, 128, 0, 2, 0, 0},   {64, 128, 0, 2, 0, 0},   {64, 64, 0, 2, 0, 0},    {32, 128, 0, 2, 0, 0},
-    {32, 64, 0, 2, 0, 0},     {16, 128, 0, 1, 0, 0}, /* tensor cores */
+    {128, 128, 256, 16, 0, 78}, {128, 64, 128, 8, 0, 75}, {64, 128, 128, 16, 0, 75}, {32, 128, 64, 16, 0, 68},
+    {64, 64, 128, 16, 0, 56},   {64, 32, 128, 8, 0, 40},  {32, 64, 128, 16, 0, 40},  {32, 32, 128, 8, 0, 25},
+    {8, 128, 128, 32, 0, 24},   {8, 64, 64, 16, 0, 24}, /* fma */
+    {128, 128, 256, 0, 2, 0},   {64, 128, 256, 0, 2, 0},  {64, 64, 256, 0, 2, 0},    {32, 128, 256, 0, 2, 0},
+    {32, 64, 256, 0, 2, 0},     {16, 128, 256, 0, 1, 0}, /* tensor cores */
 };
-enum { FIRST_MMA = 8, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
+enum { FIRST_MMA = 10, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
 /* Shares of the inner index are made of so many elements. */
-enum { MMA_UNIT = MMA_TK, FMA_UNIT = 64, DIRECT_ROWS = 4 };
+enum { MMA_UNIT = MMA_TK, FMA_UNIT = FMA_TK, DIRECT_ROWS = 4 };
 
 /* Tiles of conv_mma.cuh: warps above each other, steps of the inner index, stages, blocks that a multiprocessor holds; and the rate that the
  * tensor cores reach in such a tile where there are enough of them, in percent of the best one without warpgroups (an H200). Of the last ones
@@ -82,6 +84,9 @@ enum { FEW_TILES = sizeof few_tiles / sizeof *few_tiles, FEW_COLUMNS = 256, FEW_
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 
+/* Of a sum by fma. */
+static unsigned acc_bytes(rp_dtype dtype) { return dtype == RP_F64 || !rp__dtype_is_float(dtype) ? 8 : 4; }
+
 static unsigned depth_of(uint64_t facts) {
     return bit(facts, MMA) ? MMA_TK : (rp_dtype)(facts & 0xff) == RP_F64 ? FMA_TK / 2 : FMA_TK;
 }
@@ -94,15 +99,15 @@ static unsigned stages_of(uint64_t facts) { return is_async(facts) ? STAGES : 2;
 /* Bytes of conv.cuh's `room`: tiles with their padding, or the rows of results that leave at once. */
 static uint32_t room_of(uint64_t facts) {
     const struct tile *t = &shapes[facts >> TILE & 15];
-    const unsigned k = depth_of(facts), bytes = bit(facts, MMA) ? 2 : (rp_dtype)(facts & 0xff) == RP_F64 ? 8 : 4;
+    const unsigned k = depth_of(facts), bytes = bit(facts, MMA) ? 2 : acc_bytes((rp_dtype)(facts & 0xff));
     const unsigned a = !bit(facts, MMA)      ? k * (t->tm + 16 / bytes)
                        : bit(facts, A_ALONG) ? t->tm * (k + 8)
                                              : k * (t->tm + 8);
     const unsigned b = !bit(facts, MMA)      ? k * (t->tn + 16 / bytes)
                        : bit(facts, B_ALONG) ? t->tn * (k + 8)
                                              : k * (t->tn + 8);
-    const unsigned rows = bit(facts, MMA) ? 16 * t->wm : 256 / t->tx, tiled = stages_of(facts) * (a + b) * bytes,
-                   out = rows * (t->tn + 4) * (bytes == 8 ? 8 : 4);
+    const unsigned rows = bit(facts, MMA) ? 16u * t->wm : t->threads / t->tx,
+                   tiled = stages_of(facts) * (a + b) * bytes, out = rows * (t->tn + 4) * (bytes == 8 ? 8 : 4);
     return tiled > out ? tiled : out;
 }
 
@@ -189,13 +194,20 @@ static void macros(uint64_t facts, rp__text *out) {
     if (is_async(facts))
         rp__text_add(out, "#define RP_COPY(to, from, ok) rp_cp_async_%u_zfill(to, from, (ok) ? %u : 0)\n",
                      (unsigned)rp__dtype_bytes(dtype), (unsigned)rp__dtype_bytes(dtype));
-    /* two blocks hide each other's loads; large tiles of wide types need all registers */
-    rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n", stages_of(facts),
-                 bit(facts, DIRECT),
-                 bit(facts, MMA)                                     ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
-                 : dtype == RP_F64 || tile->tm * tile->tn > 128 * 64 ? 1
-                 : bit(facts, LONGER)                                ? (tile->tm * tile->tn <= 64 * 64 ? 2 : 1)
-                                                                     : (tile->tm * tile->tn <= 64 * 64 ? 3 : 2));
+    const unsigned results =
+        tile->tm * tile->tn / tile->threads * (acc_bytes(dtype) / 4); /* a thread's, in registers */
+    /* several blocks hide each other's loads; where registers have no room for sums of blocks, memory has */
+    const unsigned resident = bit(facts, DIRECT)      ? 3
+                              : bit(facts, MMA)       ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
+                              : results > 64          ? 1
+                              : acc_bytes(dtype) == 8 ? 2
+                              : tile->threads == 64   ? 6
+                              : results == 64         ? 512u / tile->threads
+                              : bit(facts, LONG)      ? 3
+                                                      : 4;
+    rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %u\n#define RP_THREADS %u\n",
+                 stages_of(facts), bit(facts, DIRECT), resident, bit(facts, DIRECT) ? 256u : tile->threads);
+    rp__text_add(out, "#define RP_ASIDE %s\n", !bit(facts, MMA) && results >= 64 ? "volatile" : "");
     rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, LONG), bit(facts, LONGER));
     if (bit(facts, DIRECT)) rp__text_add(out, "#define RP_ROWS %d\n", (int)(facts >> ROWS & 15));
 }
@@ -404,20 +416,23 @@ static int64_t blocks_of(const rp__conv_extent *e, const struct tile *t) {
     return (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups;
 }
 
-/* Of f32 the tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
-static unsigned float_tile_of(const rp__conv_extent *e, const rp__device *d, bool wide, bool longer, int64_t split) {
-    unsigned best = 0;
+/* Bytes of shared memory that conv.cuh's spots take at most. */
+enum { SPOTS = 40 * 1024 };
+
+/* Of f32 the tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit; few threads wait
+ * for their loads. */
+static unsigned float_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split) {
+    unsigned best = FIRST_MMA;
     double least = 0;
     for (unsigned k = 0; k < FIRST_MMA; k++) {
         const struct tile *t = &shapes[k];
-        const bool large = t->tm * t->tn > 128 * 64;
-        /* sums of blocks and of groups have registers of their own; 48 KB of shared memory, with the spots */
-        if ((large && longer) || (t->tn > 64 && t->tm > 8 && (wide || e->spatial == 3))) continue;
+        if (room_of((uint64_t)RP_F32 | (uint64_t)k << TILE) + SPOTS > d->shared_limit) continue;
         const double each = (double)((blocks_of(e, t) * split + d->multiprocessors - 1) / d->multiprocessors),
-                     time = (each < 2 ? each + 0.3 : each) * t->tm * t->tn / t->rate;
-        if (least == 0 || time < least) best = k, least = time;
+                     idle = each * t->threads < 256 ? (256 - each * t->threads) / 320 : 0,
+                     time = each * (1 + idle) * t->tm * t->tn / t->rate;
+        if (best == FIRST_MMA || time < least) best = k, least = time;
     }
-    return best;
+    return best < FIRST_MMA ? best : FIRST_MMA - 1;
 }
 
 /* The largest tile that wastes no half of itself and gives every multiprocessor one; else the one with most blocks. */
@@ -427,10 +442,12 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
     for (unsigned k = mma ? FIRST_MMA : 0; k < (mma ? N_TILES : FIRST_MMA); k++) {
         const struct tile *t = &shapes[k];
         const int64_t least = mma ? 16 : 8;
-        if (dtype == RP_F64 && t->tm * t->tn > 64 * 64) continue; /* what a multiprocessor's registers hold */
-        if (t->tm * t->tn > 128 * 64 && (!mma || wide || e->spatial == 3))
+        if (!mma && (acc_bytes(dtype) == 8 ? t->tm * t->tn / t->threads > 32 : t->tm * t->tn > 128 * 64))
+            continue; /* what registers hold */
+        if (t->tm * t->tn > 128 * 64 && (wide || e->spatial == 3))
             continue; /* 48 KB of shared memory, with the spots */
         if (t->tm == least ? e->m > 16 : e->m <= t->tm / 2) continue;
+        if (t->tn > 64 && e->n <= 64 && !(mma && t->tm == least)) continue;
         if (best == N_TILES || blocks_of(e, t) > blocks_of(e, &shapes[best])) best = k;
         if (blocks_of(e, t) * split >= d->multiprocessors) break;
     }
@@ -622,6 +639,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     const unsigned split = parts ? 0 : split_of(&e, d, mma);
     const int64_t shares = parts ? parts : INT64_C(1) << split;
     int64_t gx, gy;
+    out->block[0] = 256;
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
              (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS | (uint64_t)(e.classes > 1) << CLASSES;
     if (direct) {
@@ -639,21 +657,20 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
         gx = out->grid[0], gy = out->grid[1];
     } else {
         const int64_t share = share_of(e.class_k, shares, mma);
-        const unsigned tile = dtype == RP_F32 ? float_tile_of(&e, d, wide, share > block * RP__PRODUCT_GROUP, shares)
-                                              : tile_of(&e, d, dtype, mma, wide, shares);
+        const unsigned tile = dtype == RP_F32 ? float_tile_of(&e, d, shares) : tile_of(&e, d, dtype, mma, wide, shares);
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
                   readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
-        *facts |= (uint64_t)(e.class_taps < 32) << MASKS;
+        *facts |= (uint64_t)(e.class_taps <= 32) << MASKS;
         if (!mma) *facts |= (uint64_t)(share > block) << LONG | (uint64_t)(share > block * RP__PRODUCT_GROUP) << LONGER;
         gx = columns_of(&e, shapes[tile].tn) * shares, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
         out->shared_bytes = room_of(*facts);
+        out->block[0] = shapes[tile].threads;
     }
     if (gx > INT32_MAX || gy > 65535 || e.groups > 65535)
         return rp__fail(RP_ERROR_SHAPE, "%s: this convolution is more than one CUDA launch takes", call->op);
     out->grid[0] = (uint32_t)gx;
     out->grid[1] = (uint32_t)gy;
     out->grid[2] = (uint32_t)e.groups;
-    out->block[0] = 256;
     out->block[1] = out->block[2] = 1;
     return RP_OK;
 }
