@@ -582,6 +582,8 @@ static void test_conv(void **state) {
         {RP_F32, 1, 1, 1, 1400, 32, 0, 0, 0, {250}, {3}, {1}, {1}, {1}, 1},
         {RP_F32, 2, 3, 1, 64, 64, 0, 1, 0, {14, 14}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 2},
         {RP_F32, 2, 1, 1, 12, 70, 1, 0, 2, {20, 17}, {7, 5}, {1, 1}, {3, 2}, {1, 1}, 1},
+        /* weight gradients in shares of few and of more rows */
+        {RP_F32, 2, 2, 4, 3, 20, 0, 0, 0, {20, 20}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 16},
     };
     const int multiprocessors = cuda->multiprocessors;
     (void)state;

@@ -84,9 +84,6 @@ enum { FEW_TILES = sizeof few_tiles / sizeof *few_tiles, FEW_COLUMNS = 256, FEW_
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 
-/* Of a sum by fma. */
-static unsigned acc_bytes(rp_dtype dtype) { return dtype == RP_F64 || !rp__dtype_is_float(dtype) ? 8 : 4; }
-
 static unsigned depth_of(uint64_t facts) {
     return bit(facts, MMA) ? MMA_TK : (rp_dtype)(facts & 0xff) == RP_F64 ? FMA_TK / 2 : FMA_TK;
 }
@@ -99,7 +96,7 @@ static unsigned stages_of(uint64_t facts) { return is_async(facts) ? STAGES : 2;
 /* Bytes of conv.cuh's `room`: tiles with their padding, or the rows of results that leave at once. */
 static uint32_t room_of(uint64_t facts) {
     const struct tile *t = &shapes[facts >> TILE & 15];
-    const unsigned k = depth_of(facts), bytes = bit(facts, MMA) ? 2 : acc_bytes((rp_dtype)(facts & 0xff));
+    const unsigned k = depth_of(facts), bytes = bit(facts, MMA) ? 2 : (rp_dtype)(facts & 0xff) == RP_F64 ? 8 : 4;
     const unsigned a = !bit(facts, MMA)      ? k * (t->tm + 16 / bytes)
                        : bit(facts, A_ALONG) ? t->tm * (k + 8)
                                              : k * (t->tm + 8);
@@ -195,16 +192,16 @@ static void macros(uint64_t facts, rp__text *out) {
         rp__text_add(out, "#define RP_COPY(to, from, ok) rp_cp_async_%u_zfill(to, from, (ok) ? %u : 0)\n",
                      (unsigned)rp__dtype_bytes(dtype), (unsigned)rp__dtype_bytes(dtype));
     const unsigned results =
-        tile->tm * tile->tn / tile->threads * (acc_bytes(dtype) / 4); /* a thread's, in registers */
+        tile->tm * tile->tn / tile->threads * (dtype == RP_F64 ? 2 : 1); /* a thread's, in registers */
     /* several blocks hide each other's loads; where registers have no room for sums of blocks, memory has */
-    const unsigned resident = bit(facts, DIRECT)      ? 3
-                              : bit(facts, MMA)       ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
-                              : results > 64          ? 1
-                              : acc_bytes(dtype) == 8 ? 2
-                              : tile->threads == 64   ? 6
-                              : results == 64         ? 512u / tile->threads
-                              : bit(facts, LONG)      ? 3
-                                                      : 4;
+    const unsigned resident = bit(facts, DIRECT)    ? 3
+                              : bit(facts, MMA)     ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
+                              : results > 64        ? 1
+                              : dtype == RP_F64     ? 2
+                              : tile->threads == 64 ? 6
+                              : results == 64       ? 512u / tile->threads
+                              : bit(facts, LONG)    ? 3
+                                                    : 4;
     rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %u\n#define RP_THREADS %u\n",
                  stages_of(facts), bit(facts, DIRECT), resident, bit(facts, DIRECT) ? 256u : tile->threads);
     rp__text_add(out, "#define RP_ASIDE %s\n", !bit(facts, MMA) && results >= 64 ? "volatile" : "");
@@ -442,7 +439,7 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
     for (unsigned k = mma ? FIRST_MMA : 0; k < (mma ? N_TILES : FIRST_MMA); k++) {
         const struct tile *t = &shapes[k];
         const int64_t least = mma ? 16 : 8;
-        if (!mma && (acc_bytes(dtype) == 8 ? t->tm * t->tn / t->threads > 32 : t->tm * t->tn > 128 * 64))
+        if (!mma && (dtype == RP_F64 ? t->tm * t->tn / t->threads > 32 : t->tm * t->tn > 128 * 64))
             continue; /* what registers hold */
         if (t->tm * t->tn > 128 * 64 && (wide || e->spatial == 3))
             continue; /* 48 KB of shared memory, with the spots */
@@ -465,8 +462,8 @@ static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma
         const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
         double least_time = 0;
         for (unsigned s = 0; s <= 3 && (s == 0 || k >= least << s); s++) {
-            const double time =
-                (double)(((tiles << s) + d->multiprocessors - 1) / d->multiprocessors) / (1 << s) * (1 + 0.05 * s);
+            const int64_t each = ((tiles << s) + d->multiprocessors - 1) / d->multiprocessors;
+            const double time = (each == 1 ? 1.4 : (double)each) / (1 << s) * (1 + 0.05 * s); /* float_tile_of */
             if (s == 0 || time < least_time) split = s, least_time = time;
         }
         return split;

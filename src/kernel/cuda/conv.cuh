@@ -137,9 +137,14 @@ typedef struct __align__(RP_VJ * sizeof(RP_ACC)) {
 }
 rp_column_part;
 #define RP_EACH _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++)
-#define RP_PASSES RP_I
-#define RP_PASS_ROWS RP_TY
-#define RP_ROW_OF(pass, r) ((pass) / RP_VI * (RP_TY * RP_VI) + (r)*RP_VI + (pass) % RP_VI)
+#define RP_ROW(i, y) ((i) / RP_VI * (RP_TY * RP_VI) + (y)*RP_VI + (i) % RP_VI) /* of thread y's result i */
+/* Results leave in as few passes as the tiles' room allows: all at once, one half after the other, or each thread's one by one. */
+#define RP_FITS(passes) (RP_TM / (passes)*RP_OUT_ROW <= RP_STAGES * (RP_A_SIZE + RP_B_SIZE))
+#define RP_PASSES (RP_FITS(1) ? 1 : RP_I / 2 % RP_VI == 0 && RP_FITS(2) ? 2 : RP_I)
+#define RP_PASS_I (RP_I / RP_PASSES)
+#define RP_PASS_ROWS (RP_TY * RP_PASS_I)
+#define RP_PASS_ROW(i, y) (RP_PASS_I == 1 ? (y) : RP_ROW(i, y) % RP_PASS_ROWS)
+#define RP_ROW_OF(pass, r) (RP_PASS_I == 1 ? RP_ROW(pass, r) : (pass)*RP_PASS_ROWS + (r))
 #endif
 #define RP_OUT_ROW (RP_TN + 4)
 #define RP_LA ((RP_TM * RP_TK + RP_THREADS - 1) / RP_THREADS)
@@ -596,6 +601,13 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     rp_cp_async_wait(0);
     rp_barrier();
 #endif
+/* Blocks of a cluster share out the rows of a pass; a thread has several of their sums under way, which others hold. */
+#define RP_OURS (RP_PASS_ROWS / RP_SPLIT)
+#define RP_TURNS (RP_SPLIT == 1 ? 1 : RP_OURS * RP_TN / RP_THREADS < 4 ? RP_OURS * RP_TN / RP_THREADS : 4)
+#define RP_PLACE_OF(u)                                                                                                 \
+    const int e = e0 + (u)*RP_THREADS,                                                                                 \
+              r = (RP_OUT_ROWS ? e % RP_OURS : e / RP_TN) * RP_SPLIT + (RP_SPLIT > 1 ? rank : 0),                      \
+              j = RP_OUT_ROWS ? e / RP_OURS : e % RP_TN;
     /* A pass of rows at a time goes through shared memory, so that neighbours in a warp store neighbours. */
     _Pragma("unroll") for (int pass = 0; pass < RP_PASSES; pass++) {
 #if RP_MMA
@@ -603,14 +615,15 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
             st[(wm * 16 + lane / 4 + v / 2 * 8) * RP_OUT_ROW + wn * (RP_TN / RP_WN) + j * 8 + lane % 4 * 2 + v % 2] =
                 acc[pass][j][v];
 #else
-        _Pragma("unroll") for (int j = 0; j < RP_J; j++)
-            st[ty * RP_OUT_ROW + j / RP_VJ * (RP_TX * RP_VJ) + tx * RP_VJ + j % RP_VJ] =
+        _Pragma("unroll") for (int i = pass * RP_PASS_I; i < (pass + 1) * RP_PASS_I; i++)
+            _Pragma("unroll") for (int j = 0; j < RP_J; j++)
+                st[RP_PASS_ROW(i, ty) * RP_OUT_ROW + j / RP_VJ * (RP_TX * RP_VJ) + tx * RP_VJ + j % RP_VJ] =
 #if RP_LONGER
-                groups[pass][j];
+                    groups[i][j];
 #elif RP_LONG
-                blocks[pass][j];
+                    blocks[i][j];
 #else
-                acc[pass][j];
+                    acc[i][j];
 #endif
 #endif
 #if RP_SPLIT > 1
@@ -618,22 +631,26 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #else
         rp_barrier();
 #endif
-        for (int e = t; e < RP_PASS_ROWS * RP_TN; e += RP_THREADS) {
-            const int r = RP_OUT_ROWS ? e % RP_PASS_ROWS : e / RP_TN, j = RP_OUT_ROWS ? e / RP_PASS_ROWS : e % RP_TN;
-            const RP_INDEX m = m0 + RP_ROW_OF(pass, r);
-            if (m >= M || n0 + j >= N) continue;
+        for (int e0 = t; e0 < RP_OURS * RP_TN; e0 += RP_TURNS * RP_THREADS) {
+            RP_ACC part[RP_TURNS][RP_SPLIT];
+            _Pragma("unroll") for (int u = 0; u < RP_TURNS; u++) {
+                RP_PLACE_OF(u)
 #if RP_SPLIT > 1
-            if (r % RP_SPLIT != rank) continue; /* the rows of a pass are shared out */
-            RP_ACC part[RP_SPLIT];
-            _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
-                RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], other, RP_SPLIT);
-            RP_ACC x = part[0];
-            _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) x = x + part[other];
+                _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[u][other] =
+                    RP_CLUSTER_READ(&st[r * RP_OUT_ROW + j], other, RP_SPLIT);
 #else
-            const RP_ACC x = st[r * RP_OUT_ROW + j];
+                part[u][0] = st[r * RP_OUT_ROW + j];
 #endif
-            const RP_INDEX n = result[j].n, *at = result[j].at;
-            rp_finish(&p, x, g, m, n, at, cg, og);
+            }
+            _Pragma("unroll") for (int u = 0; u < RP_TURNS; u++) {
+                RP_PLACE_OF(u)
+                RP_ACC x = part[u][0];
+                _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) x = x + part[u][other];
+                const RP_INDEX m = m0 + RP_ROW_OF(pass, r);
+                if (m >= M || n0 + j >= N) continue;
+                const RP_INDEX n = result[j].n, *at = result[j].at;
+                rp_finish(&p, x, g, m, n, at, cg, og);
+            }
         }
 #if RP_SPLIT > 1
         rp_cluster_barrier(RP_SPLIT); /* others have read this pass */
