@@ -518,6 +518,7 @@ RP__VECTOR(v4_u32, rp_u32x4, rp_u32)
 RP__VECTOR(v2_i64, rp_i64x2, rp_i64)
 RP__VECTOR(v2_u64, rp_u64x2, rp_u64)
 RP_FN void rp_prefetch_l2(const void *p) { (void)p; }
+RP_FN const void *rp_opaque(const void *p) { return p; }
 #define RP__CPASYNC(n)                                                                                                 \
     RP_FN void rp_cp_async_##n(void *shared, const void *global) {                                                     \
         rp__aligned(shared, n);                                                                                        \

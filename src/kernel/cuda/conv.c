@@ -27,28 +27,31 @@ enum {
     LONG,
     LONGER,
     DIRECT,
-    VECTORS,         /* conv_mma.cuh, which alone has CLASSES and OUT_WIDE */
-    PARTS,           /* sums of shares stay in memory (conv_shares.c) */
-    MASKS = CLASSES, /* conv.cuh alone */
-    NEAR = DIRECT,   /* conv_mma.cuh alone: RP_MASKS */
-    FEW = LONG,      /* of MMA: conv_few.cuh; then TILE is a row of `few_tiles` */
-    WHOLE = LONGER,  /* and rows of the picture are whole vectors */
-    PAIRS = SAME     /* and neighbours of the inner index lie in pairs */
+    VECTORS,          /* conv_mma.cuh, which with conv_few.cuh alone has OUT_WIDE */
+    PARTS,            /* sums of shares stay in memory (conv_shares.c) */
+    ROWS = TILE,      /* of DIRECT */
+    MASKS = OUT_WIDE, /* conv.cuh alone */
+    NEAR = DIRECT,    /* conv_mma.cuh alone: RP_MASKS */
+    FEW = LONG,       /* of MMA: conv_few.cuh; then TILE is a row of `few_tiles` */
+    WHOLE = LONGER,   /* and rows of the picture are whole vectors */
+    PAIRS = SAME      /* and neighbours of the inner index lie in pairs */
 };
 
-/* tm rows by tn columns; threads side by side (without tensor cores), warps above each other (with them). */
+/* tm rows by tn columns; threads, of fma so many of them side by side, of tensor cores warps above each other. */
 static const struct tile {
-    unsigned tm, tn, tx, wm, resident,
-        rate; /* of f32: blocks that a multiprocessor holds, and percents of the rate of fma (an H200) */
+    uint16_t tm, tn, threads, tx, wm,
+        rate; /* of f32: percents of the rate of fma. What a thread reads of shared memory in 16 bytes takes four clocks of a
+                 multiprocessor, 32 threads' fma a quarter of one: 8 x 8 results a thread are as much of either */
 } shapes[] = {
-    {128, 128, 16, 0, 1, 75}, {128, 64, 16, 0, 2, 65}, {64, 128, 16, 0, 2, 65}, {64, 64, 16, 0, 3, 52},
-    {64, 32, 16, 0, 3, 28},   {32, 64, 16, 0, 3, 28},  {32, 32, 16, 0, 3, 16},  {8, 128, 64, 0, 3, 20}, /* fma */
-    {128, 128, 0, 2, 0, 0},   {64, 128, 0, 2, 0, 0},   {64, 64, 0, 2, 0, 0},    {32, 128, 0, 2, 0, 0},
-    {32, 64, 0, 2, 0, 0},     {16, 128, 0, 1, 0, 0}, /* tensor cores */
+    {128, 128, 256, 16, 0, 78}, {128, 64, 128, 8, 0, 75}, {64, 128, 128, 16, 0, 75}, {32, 128, 64, 16, 0, 68},
+    {64, 64, 128, 16, 0, 56},   {64, 32, 128, 8, 0, 40},  {32, 64, 128, 16, 0, 40},  {32, 32, 128, 8, 0, 25},
+    {8, 128, 128, 32, 0, 24},   {8, 64, 64, 16, 0, 24}, /* fma */
+    {128, 128, 256, 0, 2, 0},   {64, 128, 256, 0, 2, 0},  {64, 64, 256, 0, 2, 0},    {32, 128, 256, 0, 2, 0},
+    {32, 64, 256, 0, 2, 0},     {16, 128, 256, 0, 1, 0}, /* tensor cores */
 };
-enum { FIRST_MMA = 8, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
+enum { FIRST_MMA = 10, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
 /* Shares of the inner index are made of so many elements. */
-enum { MMA_UNIT = MMA_TK, FMA_UNIT = 64 };
+enum { MMA_UNIT = MMA_TK, FMA_UNIT = FMA_TK, DIRECT_ROWS = 4 };
 
 /* Tiles of conv_mma.cuh: warps above each other, steps of the inner index, stages, blocks that a multiprocessor holds; and the rate that the
  * tensor cores reach in such a tile where there are enough of them, in percent of the best one without warpgroups (an H200). Of the last ones
@@ -100,8 +103,8 @@ static uint32_t room_of(uint64_t facts) {
     const unsigned b = !bit(facts, MMA)      ? k * (t->tn + 16 / bytes)
                        : bit(facts, B_ALONG) ? t->tn * (k + 8)
                                              : k * (t->tn + 8);
-    const unsigned rows = bit(facts, MMA) ? 16 * t->wm : 256 / t->tx, tiled = stages_of(facts) * (a + b) * bytes,
-                   out = rows * (t->tn + 4) * (bytes == 8 ? 8 : 4);
+    const unsigned rows = bit(facts, MMA) ? 16u * t->wm : t->threads / t->tx,
+                   tiled = stages_of(facts) * (a + b) * bytes, out = rows * (t->tn + 4) * (bytes == 8 ? 8 : 4);
     return tiled > out ? tiled : out;
 }
 
@@ -137,7 +140,7 @@ static void common_macros(uint64_t facts, rp__text *out) {
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", split, bit(facts, A_ALONG), bit(facts, B_ALONG));
     rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
                  bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), bit(facts, MMA) ? MMA_UNIT : FMA_UNIT);
-    rp__text_add(out, "#define RP_OUT_WIDE %d\n", takes_eight(facts));
+    rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_CLASSES %d\n", takes_eight(facts), bit(facts, CLASSES));
     if (bit(facts, MMA))
         rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[dtype].short_name);
     if (split > 1)
@@ -157,8 +160,7 @@ static void vector_macros(uint64_t facts, rp__text *out) {
                  t->tm, t->tn, t->tk, t->wm, t->stages);
     rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n", t->resident, VECTOR_TAPS,
                  tiles_of(facts));
-    rp__text_add(out, "#define RP_CLASSES %d\n#define RP_WG %d\n#define RP_MASKS %d\n", bit(facts, CLASSES),
-                 is_group(facts), bit(facts, NEAR));
+    rp__text_add(out, "#define RP_WG %d\n#define RP_MASKS %d\n", is_group(facts), bit(facts, NEAR));
     if (is_group(facts)) /* nvrtc.c looks for the names */
         rp__text_add(
             out,
@@ -176,7 +178,7 @@ static void few_macros(uint64_t facts, rp__text *out) {
 
 static void macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
-    const struct tile *tile = &shapes[facts >> TILE & 15];
+    const struct tile *tile = &shapes[bit(facts, DIRECT) ? 0 : facts >> TILE & 15];
     common_macros(facts, out);
     rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_TX %u\n#define RP_WM %u\n",
                  tile->tm, tile->tn,
@@ -189,14 +191,22 @@ static void macros(uint64_t facts, rp__text *out) {
     if (is_async(facts))
         rp__text_add(out, "#define RP_COPY(to, from, ok) rp_cp_async_%u_zfill(to, from, (ok) ? %u : 0)\n",
                      (unsigned)rp__dtype_bytes(dtype), (unsigned)rp__dtype_bytes(dtype));
-    /* two blocks hide each other's loads; large tiles of wide types need all registers */
-    rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %d\n", stages_of(facts),
-                 bit(facts, DIRECT),
-                 bit(facts, MMA)                                     ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
-                 : dtype == RP_F64 || tile->tm * tile->tn > 128 * 64 ? 1
-                 : bit(facts, LONGER)                                ? (tile->tm * tile->tn <= 64 * 64 ? 2 : 1)
-                                                                     : (tile->tm * tile->tn <= 64 * 64 ? 3 : 2));
+    const unsigned results =
+        tile->tm * tile->tn / tile->threads * (dtype == RP_F64 ? 2 : 1); /* a thread's, in registers */
+    /* several blocks hide each other's loads; where registers have no room for sums of blocks, memory has */
+    const unsigned resident = bit(facts, DIRECT)    ? 3
+                              : bit(facts, MMA)     ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
+                              : results > 64        ? 1
+                              : dtype == RP_F64     ? 2
+                              : tile->threads == 64 ? 6
+                              : results == 64       ? 512u / tile->threads
+                              : bit(facts, LONG)    ? 3
+                                                    : 4;
+    rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %u\n#define RP_THREADS %u\n",
+                 stages_of(facts), bit(facts, DIRECT), resident, bit(facts, DIRECT) ? 256u : tile->threads);
+    rp__text_add(out, "#define RP_ASIDE %s\n", !bit(facts, MMA) && results >= 64 ? "volatile" : "");
     rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, LONG), bit(facts, LONGER));
+    if (bit(facts, DIRECT)) rp__text_add(out, "#define RP_ROWS %d\n", (int)(facts >> ROWS & 15));
 }
 
 rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const rp__operand *x, const rp__operand *w,
@@ -220,6 +230,22 @@ rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const 
     e.m = e.kind == 1 ? e.cg : e.og;
     e.n = e.kind == 0 ? e.batch * e.points : e.kind == 1 ? e.batch * e.in : e.cg * e.taps;
     e.k = e.kind == 0 ? e.cg * e.taps : e.kind == 1 ? e.og * e.taps : e.batch * e.points;
+    e.classes = 1, e.class_n = e.n, e.class_taps = e.taps;
+    if (e.kind == 1 && e.m && e.n) { /* places that a step apart have taps in common, which are a period apart */
+        e.class_n = e.batch, e.class_taps = 1;
+        for (unsigned d = 0; d < e.spatial; d++) {
+            const int64_t step = conv->stride[d], in = x->size[2 + d];
+            int64_t common = step, rest = conv->dilation[d];
+            while (rest) {
+                const int64_t left = common % rest;
+                common = rest, rest = left;
+            }
+            e.classes *= step < in ? step : in;
+            e.class_n *= (in + step - 1) / step;
+            e.class_taps *= (w->size[2 + d] + step / common - 1) / (step / common);
+        }
+    }
+    e.class_k = e.kind == 2 ? e.k : e.k / (e.taps ? e.taps : 1) * e.class_taps;
     return e;
 }
 
@@ -281,14 +307,6 @@ static uint64_t readings(const rp__conv_extent *e, const rp__operand *a, const r
            (uint64_t)(mma && neighbours(b, 1)) << B_ALONG;
 }
 
-/* Steps of an input gradient: between places that have taps in common. */
-static int64_t classes_of(const rp__conv_extent *e, const rp__conv_geometry *conv) {
-    int64_t classes = 1;
-    for (unsigned k = 0; e->kind == 1 && k < e->spatial; k++)
-        classes = conv->stride[k] > 64 || classes > 64 ? 65 : classes * conv->stride[k];
-    return classes;
-}
-
 /* All places of an image as one dim of stride 1. */
 static bool is_flat(const rp__operand *o, int64_t points) {
     if (points % 8 || !is_dense(o)) return false;
@@ -303,7 +321,6 @@ static bool is_flat(const rp__operand *o, int64_t points) {
 static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const rp__operand *b,
                           const rp__operand *result, rp__neighbours eight, const rp__conv_geometry *conv,
                           uint64_t *facts) {
-    const int64_t classes = classes_of(e, conv);
     uint64_t f = UINT64_C(1) << VECTORS;
     bool plain = e->taps == 1; /* a window of one place, which is the pixel's */
     for (unsigned k = 0; k < e->spatial; k++) plain = plain && conv->stride[k] == 1 && conv->padding[k] == 0;
@@ -312,7 +329,7 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
     } else {
         const unsigned inner = e->kind == 0 ? 1 : 0, row = 1 - inner;
         const int64_t channels = e->kind == 0 ? e->cg : e->og;
-        if (channels % 8 || e->taps > VECTOR_TAPS || classes > 64 || (classes > 1 && channels % 16)) return false;
+        if (channels % 8 || e->taps > VECTOR_TAPS) return false;
         if (is_aligned(a, inner))
             f |= UINT64_C(1) << A_ALONG;
         else if (e->m % 8 || !is_aligned(a, row))
@@ -321,7 +338,6 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
             f |= UINT64_C(1) << B_ALONG;
         else if (!plain || !is_flat(b, e->points))
             return false;
-        f |= (uint64_t)(classes > 1) << CLASSES;
     }
     if (result) {
         const unsigned row = e->kind == 2 ? 0 : 1;
@@ -329,9 +345,9 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
         f |= (uint64_t)rows << OUT_ROWS;
         if (rows           ? e->m % 8 == 0 && is_aligned(result, row)
             : e->kind == 2 ? e->cg % 8 == 0 && is_aligned(result, 1)
-                           : classes == 1 && is_flat(result, e->kind == 0 ? e->points : e->in))
+                           : e->classes == 1 && is_flat(result, e->kind == 0 ? e->points : e->in))
             f |= UINT64_C(1) << OUT_WIDE;
-    } else if (eight == RP__NEIGHBOURS_ROWS || (eight == RP__NEIGHBOURS_COLUMNS && classes == 1)) {
+    } else if (eight == RP__NEIGHBOURS_ROWS || (eight == RP__NEIGHBOURS_COLUMNS && e->classes == 1)) {
         f |= UINT64_C(1) << OUT_WIDE | (uint64_t)(eight == RP__NEIGHBOURS_ROWS) << OUT_ROWS;
     } else {
         f |= (uint64_t)(e->kind != 2 && neighbours(b, 1)) << OUT_ROWS;
@@ -340,13 +356,8 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
     return true;
 }
 
-static int64_t vector_columns(const rp__conv_extent *e, const rp__operand *x, const rp__conv_geometry *conv,
-                              unsigned tn, int64_t classes) {
-    if (classes == 1) return (e->n + tn - 1) / tn;
-    int64_t most = e->batch;
-    for (unsigned k = 0; k < e->spatial; k++) most *= (x->size[2 + k] + conv->stride[k] - 1) / conv->stride[k];
-    return (most + tn - 1) / tn * classes;
-}
+/* Tiles of so many columns. */
+static int64_t columns_of(const rp__conv_extent *e, unsigned tn) { return (e->class_n + tn - 1) / tn * e->classes; }
 
 /* Most bytes of shared memory that a tile without warpgroups takes, however its operands lie (vector_room), with the spots. */
 static unsigned most_room(const struct vector_tile *t) {
@@ -360,8 +371,7 @@ static unsigned most_room(const struct vector_tile *t) {
 }
 
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
-static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, const rp__conv_geometry *conv,
-                               const rp__device *d, int64_t split, int64_t classes, bool wide, bool along) {
+static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split, bool wide, bool along) {
     unsigned best = 0;
     double least = 0;
     for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
@@ -370,10 +380,9 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__operand *x, c
         if (k < FIRST_GROUP_TILE && most_room(t) > d->shared_limit) continue;
         if (k >= FIRST_GROUP_TILE && (wide || d->arch != 90)) continue;
         if ((k == EVEN_TILE && (!along || e->kind == 2)) || (k == SHORT_TILE && e->k > t->tk)) continue;
-        const int64_t blocks =
-            (e->m + t->tm - 1) / t->tm * vector_columns(e, x, conv, t->tn, classes) * e->groups * split;
+        const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * split;
         const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
-                     inner = (double)(e->k / (split * classes)) + 160;
+                     inner = (double)(e->k / (split * e->classes)) + 160;
         /* one by itself waits for its loads */
         const double time = (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
         if (k == 0 || least == 0 || time < least) best = k, least = time;
@@ -401,23 +410,26 @@ static unsigned group_split_of(const rp__conv_extent *e, const rp__device *d, in
 }
 
 static int64_t blocks_of(const rp__conv_extent *e, const struct tile *t) {
-    return (e->m + t->tm - 1) / t->tm * ((e->n + t->tn - 1) / t->tn) * e->groups;
+    return (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups;
 }
 
-/* Of f32 the tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
-static unsigned float_tile_of(const rp__conv_extent *e, const rp__device *d, bool wide, bool longer, int64_t split) {
-    unsigned best = 0;
+/* Bytes of shared memory that conv.cuh's spots take at most. */
+enum { SPOTS = 40 * 1024 };
+
+/* Of f32 the tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit; few threads wait
+ * for their loads. */
+static unsigned float_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split) {
+    unsigned best = FIRST_MMA;
     double least = 0;
     for (unsigned k = 0; k < FIRST_MMA; k++) {
         const struct tile *t = &shapes[k];
-        const bool large = t->tm * t->tn > 128 * 64;
-        /* sums of blocks and of groups have registers of their own; 48 KB of shared memory, with the spots */
-        if ((large && longer) || (t->tn > 64 && t->tm > 8 && (wide || e->spatial == 3))) continue;
+        if (room_of((uint64_t)RP_F32 | (uint64_t)k << TILE) + SPOTS > d->shared_limit) continue;
         const double each = (double)((blocks_of(e, t) * split + d->multiprocessors - 1) / d->multiprocessors),
-                     time = (each < 2 ? each + 0.3 : each) * t->tm * t->tn / t->rate;
-        if (least == 0 || time < least) best = k, least = time;
+                     idle = each * t->threads < 256 ? (256 - each * t->threads) / 320 : 0,
+                     time = each * (1 + idle) * t->tm * t->tn / t->rate;
+        if (best == FIRST_MMA || time < least) best = k, least = time;
     }
-    return best;
+    return best < FIRST_MMA ? best : FIRST_MMA - 1;
 }
 
 /* The largest tile that wastes no half of itself and gives every multiprocessor one; else the one with most blocks. */
@@ -427,10 +439,12 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
     for (unsigned k = mma ? FIRST_MMA : 0; k < (mma ? N_TILES : FIRST_MMA); k++) {
         const struct tile *t = &shapes[k];
         const int64_t least = mma ? 16 : 8;
-        if (dtype == RP_F64 && t->tm * t->tn > 64 * 64) continue; /* what a multiprocessor's registers hold */
-        if (t->tm * t->tn > 128 * 64 && (!mma || wide || e->spatial == 3))
+        if (!mma && (dtype == RP_F64 ? t->tm * t->tn / t->threads > 32 : t->tm * t->tn > 128 * 64))
+            continue; /* what registers hold */
+        if (t->tm * t->tn > 128 * 64 && (wide || e->spatial == 3))
             continue; /* 48 KB of shared memory, with the spots */
         if (t->tm == least ? e->m > 16 : e->m <= t->tm / 2) continue;
+        if (t->tn > 64 && e->n <= 64 && !(mma && t->tm == least)) continue;
         if (best == N_TILES || blocks_of(e, t) > blocks_of(e, &shapes[best])) best = k;
         if (blocks_of(e, t) * split >= d->multiprocessors) break;
     }
@@ -439,22 +453,22 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
 
 /* Shares of the inner index, as a power of two: as many as leave enough of it and blocks enough, counted in tiles of a fixed size, so that
  * the order depends on sizes and the kind of device alone. */
-static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma, int64_t classes) {
-    const int64_t least = mma ? 256 : 128, blocks = (e->m + 63) / 64 * ((e->n + 63) / 64) * e->groups;
+static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma) {
+    const int64_t least = mma ? 256 : 128, blocks = (e->m + 63) / 64 * columns_of(e, 64) * e->groups, k = e->class_k;
     unsigned split = 0;
-    if (!d->clusters || classes > 1) return 0; /* classes share K already */
+    if (!d->clusters || (mma && e->classes > 1)) return 0; /* classes share K already */
     if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least);
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
-        const int64_t tiles = (e->m + 63) / 64 * ((e->n + 127) / 128) * e->groups;
+        const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
         double least_time = 0;
-        for (unsigned k = 0; k <= 3 && (k == 0 || e->k >= least << k); k++) {
-            const double time =
-                (double)(((tiles << k) + d->multiprocessors - 1) / d->multiprocessors) / (1 << k) * (1 + 0.05 * k);
-            if (k == 0 || time < least_time) split = k, least_time = time;
+        for (unsigned s = 0; s <= 3 && (s == 0 || k >= least << s); s++) {
+            const int64_t each = ((tiles << s) + d->multiprocessors - 1) / d->multiprocessors;
+            const double time = (each == 1 ? 1.4 : (double)each) / (1 << s) * (1 + 0.05 * s); /* float_tile_of */
+            if (s == 0 || time < least_time) split = s, least_time = time;
         }
         return split;
     }
-    while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && e->k >= least << (split + 1))
+    while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && k >= least << (split + 1))
         split++;
     return split;
 }
@@ -465,11 +479,17 @@ static int64_t share_of(int64_t k, int64_t shares, bool mma) {
     return ((k + unit - 1) / unit + shares - 1) / shares * unit;
 }
 
-static bool is_direct(const rp__conv_extent *e, rp_dtype dtype) {
-    return e->kind != 2 && e->m <= 2 && e->k <= (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
+/* Results of few rows, a thread a place: tiles, of tensor cores too where vectors do not fit, would read as much and compute rows that are
+ * not there. Of long sums places have to fill the device. */
+static bool is_direct(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype) {
+    const bool on_tensor_cores = rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
+    if (e->kind == 2) return false;
+    if (e->m <= 2 && e->class_k <= (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1)) return true;
+    return (e->kind == 1 || !on_tensor_cores) && e->m <= DIRECT_ROWS &&
+           e->n * e->groups >= 256 * (int64_t)d->multiprocessors;
 }
 static bool is_mma(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype) {
-    return !is_direct(e, dtype) && rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
+    return !is_direct(e, d, dtype) && rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
 }
 
 /* Words and slots of the kernel; bias: does it have one? A result without memory has no slot. */
@@ -612,43 +632,42 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     const rp__operand *plain = kind == 2 ? all[0] : all[2], *windowed = kind == 1 ? all[0] : all[1],
                       *result = p->o[0].base && !parts ? &p->o[0] : NULL;
     const int64_t block = (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
-    const bool direct = is_direct(&e, dtype), mma = is_mma(&e, d, dtype), wide = rp__conv_is_wide(all, &call->conv);
-    const int64_t classes = mma ? classes_of(&e, &call->conv) : 1;
-    const unsigned split = parts ? 0 : split_of(&e, d, mma, classes);
+    const bool direct = is_direct(&e, d, dtype), mma = is_mma(&e, d, dtype), wide = rp__conv_is_wide(all, &call->conv);
+    const unsigned split = parts ? 0 : split_of(&e, d, mma);
     const int64_t shares = parts ? parts : INT64_C(1) << split;
     int64_t gx, gy;
+    out->block[0] = 256;
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
-             (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS;
+             (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS | (uint64_t)(e.classes > 1) << CLASSES;
     if (direct) {
-        *facts |= UINT64_C(1) << DIRECT;
-        gx = (e.n + 255) / 256, gy = e.m;
+        *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
+        gx = columns_of(&e, 256), gy = 1;
     } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, facts)) {
-        const unsigned tile = vector_tile_of(&e, all[1], &call->conv, d, shares, classes, wide, bit(*facts, B_ALONG));
+        const unsigned tile = vector_tile_of(&e, d, shares, wide, bit(*facts, B_ALONG));
         const struct vector_tile *t = &vector_tiles[tile];
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
                   (uint64_t)(e.taps <= 32) << NEAR |
                   (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % t->tk == 0) << SAME;
-        gx = vector_columns(&e, all[1], &call->conv, t->tn, classes) * shares, gy = (e.m + t->tm - 1) / t->tm;
+        gx = columns_of(&e, t->tn) * shares, gy = (e.m + t->tm - 1) / t->tm;
         out->shared_bytes = vector_room(*facts);
     } else if (mma && !wide && !parts && split == 0 && takes_few(&e, all, result, call, d, out, facts)) {
         gx = out->grid[0], gy = out->grid[1];
     } else {
-        const int64_t share = share_of(e.k, shares, mma);
-        const unsigned tile = dtype == RP_F32 ? float_tile_of(&e, d, wide, share > block * RP__PRODUCT_GROUP, shares)
-                                              : tile_of(&e, d, dtype, mma, wide, shares);
+        const int64_t share = share_of(e.class_k, shares, mma);
+        const unsigned tile = dtype == RP_F32 ? float_tile_of(&e, d, shares) : tile_of(&e, d, dtype, mma, wide, shares);
         *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
                   readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
-        *facts |= (uint64_t)(e.taps < 32) << MASKS;
+        *facts |= (uint64_t)(e.class_taps <= 32) << MASKS;
         if (!mma) *facts |= (uint64_t)(share > block) << LONG | (uint64_t)(share > block * RP__PRODUCT_GROUP) << LONGER;
-        gx = (e.n + shapes[tile].tn - 1) / shapes[tile].tn * shares, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
+        gx = columns_of(&e, shapes[tile].tn) * shares, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
         out->shared_bytes = room_of(*facts);
+        out->block[0] = shapes[tile].threads;
     }
     if (gx > INT32_MAX || gy > 65535 || e.groups > 65535)
         return rp__fail(RP_ERROR_SHAPE, "%s: this convolution is more than one CUDA launch takes", call->op);
     out->grid[0] = (uint32_t)gx;
     out->grid[1] = (uint32_t)gy;
     out->grid[2] = (uint32_t)e.groups;
-    out->block[0] = 256;
     out->block[1] = out->block[2] = 1;
     return RP_OK;
 }

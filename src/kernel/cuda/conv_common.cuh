@@ -37,6 +37,72 @@ typedef struct {
 #define RP_TAPS_OF(p) (RP_SIZE(RP_KERNEL, 0) * RP_SIZE(RP_KERNEL, 1) * RP_SIZE(RP_KERNEL, 2))
 #endif
 
+/* Splits `index` over the sizes. */
+RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
+    _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {
+        at[d] = *index % size[d];
+        *index /= size[d];
+    }
+}
+
+/* A place before the first one is a large number. */
+RP_FN int rp_within(RP_INDEX at, RP_INDEX bound) {
+    return sizeof at == 4 ? (rp_u32)at < (rp_u32)bound : (rp_u64)at < (rp_u64)bound;
+}
+
+/* Pixels that are columns (of a weight gradient: the inner index) and taps of a window, how many there are of either. RP_CLASSES: of an input
+ * gradient of a strided convolution a class, the pixels that a step divides with the same rest and the taps that they meet; no product with a
+ * zero in between. Its pixels begin at `begin` and are a step apart, its taps begin at `tap_begin`, `tap_step` apart. */
+typedef struct {
+    RP_INDEX pixels[RP_S], kernel[RP_S], points, taps;
+#if RP_CLASSES
+    RP_INDEX begin[RP_S], tap_begin[RP_S], tap_step[RP_S];
+#endif
+} rp_places;
+/* `number` of a tile of so many columns becomes its number in the class. */
+RP_FN rp_places rp_places_of(const RP_WORDS *q, RP_INDEX *number, RP_INDEX columns) {
+    const RP_WORDS p = *q;
+    rp_places own;
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+        own.kernel[d] = RP_SIZE(RP_KERNEL, d);
+        own.pixels[d] = RP_SIZE(RP_KIND == 1 ? RP_IN : RP_OUT, d);
+    }
+#if RP_CLASSES
+    RP_INDEX most = (RP_INDEX)p.w[4];
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) most *=
+        (own.pixels[d] + RP_SIZE(RP_STEP, d) - 1) / RP_SIZE(RP_STEP, d);
+    const RP_INDEX tiles = (most + columns - 1) / columns;
+    RP_INDEX which = *number / tiles;
+    *number %= tiles;
+    _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {
+        const RP_INDEX step = RP_SIZE(RP_STEP, d), dil = RP_SIZE(RP_DIL, d), size = own.pixels[d],
+                       many = step < size ? step : size, begin = which % many,
+                       rest = ((begin + RP_SIZE(RP_PAD, d)) % step + step) % step;
+        which /= many;
+        RP_INDEX r = 0, period = 1;
+        if (dil == 1) {
+            r = rest, period = step;
+        } else {
+            while (r < own.kernel[d] && (rest - r * dil) % step != 0) r++;
+            while (period < step && period * dil % step != 0) period++;
+        }
+        own.begin[d] = begin;
+        own.pixels[d] = (size - begin + step - 1) / step;
+        own.tap_begin[d] = r;
+        own.tap_step[d] = period;
+        own.kernel[d] = r < own.kernel[d] ? (own.kernel[d] - r + period - 1) / period : 0;
+    }
+#else
+    (void)number, (void)columns;
+#endif
+    own.points = own.taps = 1;
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
+        own.points *= own.pixels[d];
+        own.taps *= own.kernel[d];
+    }
+    return own;
+}
+
 /* On tensor cores the inner index of kinds 0 and 1 runs through the taps with so many channels innermost: 64 where they come in such chunks,
  * whose places the taps read again and again, else all. */
 #define RP_CHUNK_OF(channels) ((channels) % 64 == 0 ? 64 : (channels))

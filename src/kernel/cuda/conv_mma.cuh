@@ -24,11 +24,7 @@ rp_spot;
 
 RP_FN int rp_inside(const rp_spot *a, const rp_spot *b, const RP_INDEX *bound) {
     int ok = 1;
-    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-        const RP_INDEX at = a->at[d] + b->at[d];
-        /* a place before the first one is a large number */
-        ok = ok & (sizeof at == 4 ? (rp_u32)at < (rp_u32)bound[d] : (rp_u64)at < (rp_u64)bound[d]);
-    }
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) { ok = ok & rp_within(a->at[d] + b->at[d], bound[d]); }
     return ok;
 }
 
@@ -47,13 +43,6 @@ RP_FN rp_u32 rp_inside_all(const rp_spot *pixel, const rp_spot *taps, int n, con
 #else
 typedef rp_spot rp_near;
 #endif
-
-RP_FN void rp_split(const RP_INDEX *size, RP_INDEX *index, RP_INDEX *at) {
-    _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {
-        at[d] = *index % size[d];
-        *index /= size[d];
-    }
-}
 
 #if RP_WG
 /* Rows of 128 bytes, whose pieces of 16 are in an order of their own: 64 of the inner index, or 64 rows (columns) in panels. */
@@ -149,39 +138,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z;
     RP_SHARE_OF_BLOCK
     const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM;
-    RP_INDEX bound[RP_S], kernel[RP_S], pixels[RP_S], taps = 1, points = 1;
-    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-        bound[d] = RP_SIZE(RP_BOUND, d);
-        kernel[d] = RP_SIZE(RP_KERNEL, d);
-        pixels[d] = RP_SIZE(RP_KIND == 1 ? RP_IN : RP_OUT, d);
-    }
-#if RP_CLASSES
-    /* Places of the class begin at `begin` and are a step apart; its taps begin at `tap_begin`, `tap_step` apart. */
-    RP_INDEX begin[RP_S], tap_begin[RP_S], tap_step[RP_S], most = batch;
-    _Pragma("unroll") for (int d = 0; d < RP_S; d++) most *=
-        (pixels[d] + RP_SIZE(RP_STEP, d) - 1) / RP_SIZE(RP_STEP, d);
-    const RP_INDEX tiles = (most + RP_TN - 1) / RP_TN;
-    RP_INDEX cls = number / tiles;
-    number %= tiles;
-    _Pragma("unroll") for (int d = RP_S - 1; d >= 0; d--) {
-        const RP_INDEX step = RP_SIZE(RP_STEP, d), dil = RP_SIZE(RP_DIL, d);
-        begin[d] = cls % step;
-        cls /= step;
-        pixels[d] = pixels[d] > begin[d] ? (pixels[d] - begin[d] + step - 1) / step : 0;
-        RP_INDEX r = 0, period = 1;
-        const RP_INDEX top = begin[d] + RP_SIZE(RP_PAD, d);
-        while (r < kernel[d] && (top - r * dil) % step != 0) r++;
-        while (period < step && period * dil % step != 0) period++;
-        tap_begin[d] = r;
-        tap_step[d] = period;
-        kernel[d] = r < kernel[d] ? (kernel[d] - r + period - 1) / period : 0;
-    }
-#endif
-    const RP_INDEX n0 = number * RP_TN;
-    _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-        taps *= kernel[d];
-        points *= pixels[d];
-    }
+    const rp_places own = rp_places_of(&p, &number, RP_TN);
+    RP_INDEX bound[RP_S];
+    _Pragma("unroll") for (int d = 0; d < RP_S; d++) bound[d] = RP_SIZE(RP_BOUND, d);
+    const RP_INDEX n0 = number * RP_TN, taps = own.taps, points = own.points;
 #if RP_KIND == 0
     const RP_INDEX M = og, N = batch * points, channels = cg, K = cg * taps;
 #elif RP_KIND == 1
@@ -200,11 +160,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         RP_INDEX k = e, r[RP_S], plain = 0;
         rp_spot s;
         s.off = 0;
-        rp_split(kernel, &k, r);
+        rp_split(own.kernel, &k, r);
         _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
 #if RP_CLASSES
-            r[d] = tap_begin[d] + r[d] * tap_step[d];
-            s.at[d] = (begin[d] + RP_SIZE(RP_PAD, d) - r[d] * RP_SIZE(RP_DIL, d)) / RP_SIZE(RP_STEP, d);
+            r[d] = own.tap_begin[d] + r[d] * own.tap_step[d];
+            s.at[d] = (own.begin[d] + RP_SIZE(RP_PAD, d) - r[d] * RP_SIZE(RP_DIL, d)) / RP_SIZE(RP_STEP, d);
 #elif RP_KIND == 1
             s.at[d] = RP_SIZE(RP_PAD, d) - r[d] * RP_SIZE(RP_DIL, d);
 #else
@@ -222,7 +182,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         RP_INDEX k = e, r[RP_S];
         rp_spot s;
         s.off = 0;
-        rp_split(kernel, &k, r);
+        rp_split(own.kernel, &k, r);
         _Pragma("unroll") for (int d = 0; d < RP_S; d++) s.at[d] = r[d] * RP_SIZE(RP_DIL, d);
         tap_spot[e] = s;
     }
@@ -239,7 +199,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #if RP_KIND == 2
         const RP_INDEX c = n % channels;
         n /= channels;
-        rp_split(kernel, &n, r.at);
+        rp_split(own.kernel, &n, r.at);
         r.n = c;
         s.off = c * RP_STRIDE(RP_WINDOWED, 1);
         _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
@@ -247,7 +207,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             s.off += s.at[d] * RP_STRIDE(RP_WINDOWED, 2 + d);
         }
 #else
-        rp_split(pixels, &n, r.at);
+        rp_split(own.pixels, &n, r.at);
         r.n = n;
         s.off = n * RP_STRIDE(RP_WINDOWED, 0);
         _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
@@ -258,7 +218,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
             s.off += s.at[d] * RP_STRIDE(RP_WINDOWED, 2 + d);
 #if RP_CLASSES
-            r.at[d] = begin[d] + r.at[d] * RP_SIZE(RP_STEP, d);
+            r.at[d] = own.begin[d] + r.at[d] * RP_SIZE(RP_STEP, d);
 #endif
         }
 #endif
@@ -317,7 +277,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         const RP_INDEX from = first + (n)*RP_BATCH + t;                                                                \
         RP_INDEX k = from, at[RP_S];                                                                                   \
         rp_spot s;                                                                                                     \
-        rp_split(pixels, &k, at);                                                                                      \
+        rp_split(own.pixels, &k, at);                                                                                  \
         RP_INDEX plain = k * RP_STRIDE(0, 0);                                                                          \
         s.off = k * RP_STRIDE(1, 0);                                                                                   \
         _Pragma("unroll") for (int d = 0; d < RP_S; d++) {                                                             \

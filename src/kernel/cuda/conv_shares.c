@@ -18,7 +18,9 @@ static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
     *e = rp__conv_sort(p, sorted);
     if (e->m == 0 || e->n == 0 || e->k == 0 || e->groups == 0) return 0;
     const int64_t blocks = (e->m + 63) / 64 * ((e->n + 127) / 128) * e->groups;
-    int64_t parts = 2 * (int64_t)p->device->multiprocessors / blocks;
+    /* few rows are tiles of few threads */
+    const int64_t each = rp__conv_on_tensor_cores(p) || e->m > 32 ? 2 : e->m > 16 ? 4 : 8;
+    int64_t parts = each * (int64_t)p->device->multiprocessors / blocks;
     if (parts > e->k / LEAST_SHARE) parts = e->k / LEAST_SHARE;
     if (parts > MOST_SHARES) parts = MOST_SHARES;
     return parts > 1 && e->m * e->groups <= INT32_MAX / 4 / parts / e->n ? parts : 0;

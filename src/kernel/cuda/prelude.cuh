@@ -42,7 +42,7 @@
  *   rp_ld_nc_v4_f32 rp_ld_nc_v4_u32 rp_ld_nc_v2_f64
  *   rp_ld_v2_f32 rp_ld_v4_f32 rp_ld_v2_f64 rp_ld_v4_i32 rp_ld_v2_u32 rp_ld_v4_u32 rp_ld_v2_i64 rp_ld_v2_u64
  *   rp_st_v2_f32 rp_st_v4_f32 rp_st_v2_f64 rp_st_v4_i32 rp_st_v2_u32 rp_st_v4_u32 rp_st_v2_i64 rp_st_v2_u64
- *   rp_prefetch_l2(p)
+ *   rp_prefetch_l2(p) rp_opaque(p: what it was made of is forgotten, so that an offset is added to it in one instruction)
  *   rp_cp_async_4(shared, global) rp_cp_async_8 rp_cp_async_16 rp_cp_async_16_zfill(shared, global, bytes: the rest is
  *   zero) rp_cp_async_4_zfill rp_cp_async_8_zfill
  *   rp_cp_async_commit() rp_cp_async_wait(n: groups that may still be in flight, a constant 0..7)
@@ -506,6 +506,10 @@ RP__CLUSTER_READ(f32, float, "=f", "f32")
 RP__CLUSTER_READ(f64, double, "=d", "f64")
 RP__CLUSTER_READ(i32, rp_i32, "=r", "s32")
 RP__CLUSTER_READ(i64, rp_i64, "=l", "s64")
+RP_FN const void *rp_opaque(const void *p) {
+    asm("" : "+l"(p));
+    return p;
+}
 #if __CUDA_ARCH__ >= 800
 RP_FN void rp_cp_async_4(void *shared, const void *global) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(rp__shared_address(shared)), "l"(global) : "memory");
