@@ -57,7 +57,8 @@ enum {
     BLOCKS,
     HALVES = 47,
     SHARE,
-    WARPGROUPS
+    WARPGROUPS,
+    FEW
 };
 static unsigned field(uint64_t facts, unsigned at, unsigned bits) {
     return (unsigned)(facts >> at & ((1u << bits) - 1));
@@ -101,6 +102,7 @@ static void problem_macros(uint64_t facts, rp__text *out) {
         rp__text_add(out, "#define RP_GENERAL %u\n#define RP_WIDE %u\n#define RP_BLOCKS %u\n#define RP_HALVES %u\n",
                      field(facts, GENERAL, 1), field(facts, WIDE, 1), field(facts, BLOCKS, 3),
                      field(facts, HALVES, 1) + 1);
+        rp__text_add(out, "#define RP_FEW %u\n", field(facts, FEW, 1));
         rp__text_write(out, rp__embed_attention_common_cuh, rp__embed_attention_common_cuh_len);
         return;
     }
@@ -125,7 +127,7 @@ static int64_t padded(int64_t n, int64_t to) { return n < 1 ? to : (n + to - 1) 
 typedef struct plan {
     unsigned warps, row_tiles, step, split, blocks; /* split: as a power of two; blocks: a multiprocessor */
     bool packed, keep_a, halves, share; /* share: the warps of a block have the same rows, and keys of their own */
-    bool warpgroups;                    /* attention_wgmma.cuh, rows_of does not hold */
+    bool warpgroups, few;               /* attention_wgmma.cuh, rows_of does not hold; keys of one step */
 } plan;
 
 /* ---- attention_simt.cuh: tiles */
@@ -253,7 +255,7 @@ static int64_t columns_for(int64_t n) {
 static int64_t warpgroup_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
     const int64_t m = 16 * (int64_t)p->warps, n = p->step, wide_d = padded(d, 64), wide_v = padded(v, 64);
     if (part != FORWARD) return 2 * (m + 4 * n) * (wide_d + wide_v) + (part == KEYS ? 32 * n : 0);
-    const int64_t streamed = 2 * m * wide_d + 6 * n * (wide_d + wide_v), result = 2 * m * wide_v;
+    const int64_t streamed = 2 * m * wide_d + 2 * (p->few ? 1 : 3) * n * (wide_d + wide_v), result = 2 * m * wide_v;
     return streamed > result ? streamed : result;
 }
 
@@ -267,6 +269,12 @@ static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp_
     *p = (plan){.warps = 8, .step = most <= 128 ? 64 : 32, .blocks = 1, .warpgroups = true};
     if (part == FORWARD) p->step = most <= 64 ? 64 : most <= 128 ? 128 : most <= 192 ? 64 : 48;
     if (part == FORWARD && most <= 64 && plain) p->blocks = 2;
+    if (part == FORWARD && k->size[2] > 0 &&
+        k->size[2] <= p->step) { /* one step: what hides its waiting is other blocks */
+        p->few = true;
+        p->step = (unsigned)columns_for(k->size[2]);
+        if (plain) p->blocks = most <= 64 ? 3 : most <= 128 ? 2 : 1;
+    }
     p->halves = part == KEYS && most > 128;
     const int64_t tiles = heads * ((rows + 127) / 128);
     if ((p->halves ? 2 : 1) * tiles < device->multiprocessors) p->warps = 4; /* twice as many blocks of 64 rows */
@@ -367,7 +375,7 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
                      (uint64_t)tiles.packed << PACKED | (uint64_t)general << GENERAL | (uint64_t)rows_wide << WIDE |
                      (uint64_t)tiles.keep_a << KEEP_A | (uint64_t)tiles.blocks << BLOCKS |
                      (uint64_t)tiles.halves << HALVES | (uint64_t)tiles.share << SHARE |
-                     (uint64_t)tiles.warpgroups << WARPGROUPS;
+                     (uint64_t)tiles.warpgroups << WARPGROUPS | (uint64_t)tiles.few << FEW;
     } else {
         const int64_t element = dtype == RP_F64 ? 8 : 4;
         features = padded(q->size[3], 16), values = padded(v->size[3], 16);
