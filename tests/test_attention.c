@@ -301,6 +301,11 @@ static const work by_warpgroups[] = {
     {RP_BF16, 1, 1, 1, 70, 150, 256, 200, false, F32_MASK, ROWS, 0.06, 0, true},
     {RP_F16, 1, 1, 1, 66, 70, 24, 256, true, NO_MASK, HEADS_INNER, 0.06, 0.5, false},
     {RP_BF16, 1, 3, 1, 65, 100, 160, 160, false, NO_MASK, ROWS, -0.05, 0, false},
+    /* keys of one step */
+    {RP_BF16, 1, 2, 2, 200, 77, 80, 80, false, NO_MASK, ROWS, 0.1, 0, false},
+    {RP_F16, 1, 2, 1, 130, 5, 64, 64, false, NO_MASK, HEADS_INNER, 0.125, 0, false},
+    {RP_F16, 1, 1, 1, 150, 100, 128, 128, true, NO_MASK, ROWS, 0.09, 0, false},
+    {RP_BF16, 1, 2, 1, 70, 64, 64, 40, false, F32_MASK, ROWS, 0.125, 0.2, false},
 };
 enum { N_BY_WARPGROUPS = sizeof by_warpgroups / sizeof *by_warpgroups };
 
@@ -345,6 +350,33 @@ static void test_warpgroups_any(void **state) {
         look_at(&w);
     }
     d->multiprocessors = processors;
+}
+
+/* Without tensor cores tiles go by how many multiprocessors there are to fill; 16-bit floats come that way on older devices alone. */
+static void test_without_tensor_cores(void **state) {
+    static const work some[] = {
+        {RP_F32, 1, 3, 3, 150, 140, 64, 64, false, NO_MASK, ROWS, 0.125, 0, false},
+        {RP_F32, 1, 2, 1, 130, 150, 64, 48, true, NO_MASK, HEADS_INNER, 0.125, 0.2, false},
+        {RP_F32, 1, 1, 1, 70, 90, 128, 128, false, F32_MASK, ROWS, 0.09, 0, true},
+        {RP_F32, 1, 1, 1, 40, 100, 20, 36, false, BOOL_MASK, APART, 0.2, 0, false},
+        {RP_F32, 1, 1, 1, 35, 70, 256, 248, true, NO_MASK, ROWS, 0.06, 0, false},
+        {RP_F64, 1, 2, 1, 66, 70, 64, 64, true, NO_MASK, ROWS, 0.125, 0, false},
+        {RP_F64, 1, 1, 1, 40, 50, 128, 112, false, SAME_MASK, HEADS_INNER, 0.09, 0.1, false},
+        {RP_F16, 1, 2, 1, 50, 60, 64, 64, true, NO_MASK, ROWS, 0.125, 0.2, false},
+        {RP_BF16, 1, 1, 1, 40, 70, 80, 33, false, SAME_MASK, APART, 0.1, 0, true},
+    };
+    (void)state;
+    (void)choose(true);
+    rp__device *d = rp_current_stream(rp_cuda(0))->device;
+    const int processors = d->multiprocessors, arch = d->arch;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        const bool narrow = some[i].dtype == RP_F16 || some[i].dtype == RP_BF16;
+        if (narrow && test_cuda_is_real()) continue; /* the device would not run what an older one does */
+        if (narrow) d->arch = 75;
+        for (d->multiprocessors = 1; d->multiprocessors <= 64; d->multiprocessors *= 8) look_at(&some[i]);
+        d->multiprocessors = processors;
+        d->arch = arch;
+    }
 }
 
 /* ---- forms */
@@ -472,9 +504,16 @@ static void test_not_numbers(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_family_cpu), cmocka_unit_test(test_family_cuda),   cmocka_unit_test(test_decoding),
-        cmocka_unit_test(test_warpgroups), cmocka_unit_test(test_one_warpgroup), cmocka_unit_test(test_warpgroups_any),
-        cmocka_unit_test(test_forms),      cmocka_unit_test(test_dropout),       cmocka_unit_test(test_not_numbers),
+        cmocka_unit_test(test_family_cpu),
+        cmocka_unit_test(test_family_cuda),
+        cmocka_unit_test(test_decoding),
+        cmocka_unit_test(test_warpgroups),
+        cmocka_unit_test(test_one_warpgroup),
+        cmocka_unit_test(test_warpgroups_any),
+        cmocka_unit_test(test_without_tensor_cores),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_not_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

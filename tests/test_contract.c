@@ -15,6 +15,7 @@
 
 #include "device/device.h"
 #include "kernel/cpu/dots.h"
+#include "kernel/cuda/matmul.h"
 #include "kernel/loop.h"
 #include "kernel/product.h"
 #include "support/cuda.h"
@@ -420,6 +421,51 @@ static void test_neighbours(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* What follows a product, along whose columns eight are taken at once: sums, numbers of a row and of a column, places, another type. */
+static void product_rest(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in;
+    rp_tensor *y = rp_matmul(in[0], in[1]);
+    out[0] = rp_add(rp_mul(rp_add(y, in[2]), in[3]), in[4]);
+    if (n_out > 1) out[1] = rp_to_dtype(rp_tril(rp_relu(y), 1), RP_F32);
+}
+
+static void test_product_neighbours(void **state) {
+    (void)state;
+    /* batch, rows, columns, K */
+    static const int shapes[][4] = {{1, 64, 64, 64},   {2, 40, 72, 128}, {3, 130, 136, 64}, {1, 16, 256, 512},
+                                    {1, 5, 128, 4096}, {1, 70, 24, 96},  {2, 33, 16, 80},   {1, 200, 264, 256},
+                                    {1, 1, 512, 300},  {1, 12, 65, 64},  {4, 72, 128, 192}};
+    static const rp_dtype dtypes[] = {RP_BF16, RP_F16, RP_F32, RP_I8};
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    rp__device *const cuda = rp_current_stream(rp_cuda(0))->device;
+    const int multiprocessors = cuda->multiprocessors;
+    for (unsigned s = 0; s < 4 * sizeof shapes / sizeof *shapes; s++) {
+        const int *e = shapes[s / 4];
+        const rp_dtype d = dtypes[s % 4];
+        const bool by_groups = s % 4 < 2 && s / 4 % 4 < 2;
+        cuda->multiprocessors = by_groups   ? 132
+                                : s / 4 % 2 ? multiprocessors
+                                            : 1; /* few want large tiles, no library's */
+        for (int how = 0; how < 5; how++) { /* of what is added: dense, turned, a row for all, f32, between vectors */
+            if ((s / 4 + s + (unsigned)how) % 2) continue;
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *add = how == 1   ? rp_transpose(FILLED(3, d, e[0], e[2], e[1]), 1, 2)
+                             : how == 2 ? FILLED(3, d, 1, 1, e[2])
+                             : how == 4 ? rp_slice(FILLED(3, d, e[0], e[1], e[2] + 1), 2, 1, INT64_MAX, 1)
+                                        : FILLED(3, how == 3 ? RP_F32 : d, e[0], e[1], e[2]);
+            rp_tensor *in[] = {FILLED(1, d, e[0], e[1], e[3]), FILLED(2, d, e[0], e[3], e[2]), add,
+                               FILLED(4, d, e[1], 1), FILLED(5, d, e[2])};
+            rp__cuda_product_tile = by_groups ? 17 + (s + (unsigned)how) % 11 : 0; /* as chosen otherwise */
+            check("what follows a product", product_rest, NULL, 0, in, 5, 1u + (unsigned)(s + (unsigned)how) % 2, ANY);
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+    rp__cuda_product_tile = 0;
+    cuda->multiprocessors = multiprocessors;
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* Factors that the product's own kernel makes: of 0 numbers a column, of 1 a weight in bytes with a scale a row, of 2 another type, of 3 both
    factors, 4 a transposed one, 5 with numbers for all, 6 of an expanded one. */
 static void made(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -625,17 +671,12 @@ static void test_node(void **state) {
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_node),
-        cmocka_unit_test(test_reduced_over_nothing),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_everyday),
-        cmocka_unit_test(test_spaces),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_factors),
-        cmocka_unit_test(test_factors_of_a_matrix_unit),
+        cmocka_unit_test(test_node),       cmocka_unit_test(test_reduced_over_nothing),
+        cmocka_unit_test(test_layout),     cmocka_unit_test(test_everyday),
+        cmocka_unit_test(test_spaces),     cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_gradients),  cmocka_unit_test(test_product_neighbours),
+        cmocka_unit_test(test_neighbours), cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_factors),    cmocka_unit_test(test_factors_of_a_matrix_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ typedef enum rp__neighbours { RP__NEIGHBOURS_NONE, RP__NEIGHBOURS_ROWS, RP__NEIG
 typedef struct rp__library_call { /* filled by the caller; the union by op */
     const char *op, *site;
     rp__conv_geometry conv;
-    rp__neighbours neighbours; /* of the result of a convolution without memory */
+    rp__neighbours neighbours; /* of a result without memory */
     int64_t k, dim;            /* topk */
     bool largest, sorted, deterministic, replacement;
     uint8_t precision; /* products of f32: rp__float32_precision */

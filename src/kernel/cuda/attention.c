@@ -43,12 +43,11 @@ enum {
     MASK = 10,
     CAUSAL = 12,
     DROPOUT,
-    TILE, /* in 16, as FEATURES, VALUES and STEP */
-    FEATURES = 17,
+    FEATURES = 17, /* in 16, as VALUES and STEP */
     VALUES = 22,
-    MMA = 27, /* on tensor cores, with what follows */
+    MMA = 27, /* on tensor cores */
     WARPS,
-    ROW_TILES = 32,
+    ROW_TILES = 32, /* without: rows of a thread, as a power of two */
     STEP = 34,
     SPLIT = 38,
     PACKED = 40,
@@ -58,7 +57,8 @@ enum {
     BLOCKS,
     HALVES = 47,
     SHARE,
-    WARPGROUPS
+    WARPGROUPS,
+    FEW
 };
 static unsigned field(uint64_t facts, unsigned at, unsigned bits) {
     return (unsigned)(facts >> at & ((1u << bits) - 1));
@@ -76,14 +76,18 @@ static void problem_macros(uint64_t facts, rp__text *out) {
     const char *s = dtype == RP_F64 ? "f64" : "f32";
     rp__text_kernel_dtype(dtype, out);
     word_macros(out);
-    rp__text_add(out, "#define RP_EXP(x) rp_exp_%s(x)\n#define RP_LOG(x) rp_log_%s(x)\n", s, s);
     rp__text_add(out, "#define RP_SHUFFLE(x, lanes, width) rp_shfl_xor_%s(x, lanes, width)\n", s);
     rp__text_add(out, "#define RP_PART %u\n#define RP_MASK %u\n#define RP_CAUSAL %u\n#define RP_DROPOUT %u\n",
                  field(facts, PART, 2), field(facts, MASK, 2), field(facts, CAUSAL, 1), field(facts, DROPOUT, 1));
     rp__text_add(out, "#define RP_D %u\n#define RP_V %u\n", 16 * field(facts, FEATURES, 5),
                  16 * field(facts, VALUES, 5));
     if (!field(facts, MMA, 1)) {
-        rp__text_add(out, "#define RP_M %u\n#define RP_N %u\n", 16 * field(facts, TILE, 3), 16 * field(facts, TILE, 3));
+        rp__text_add(out, "#define RP_EXP2(x) rp_exp2_%s(x)\n#define RP_LOG2(x) rp_log2_%s(x)\n",
+                     dtype == RP_F64 ? "f64" : "approx_f32", s);
+        rp__text_add(out, "#define RP_WARPS %u\n#define RP_TM %u\n#define RP_N %u\n", field(facts, WARPS, 4),
+                     1u << field(facts, ROW_TILES, 2), 16 * field(facts, STEP, 4));
+        rp__text_add(out, "#define RP_BLOCKS %u\n#define RP_WIDE %u\n", field(facts, BLOCKS, 3), field(facts, WIDE, 1));
+        rp__text_write(out, rp__embed_attention_common_cuh, rp__embed_attention_common_cuh_len);
         return;
     }
     s = rp__dtypes[dtype].short_name;
@@ -98,6 +102,7 @@ static void problem_macros(uint64_t facts, rp__text *out) {
         rp__text_add(out, "#define RP_GENERAL %u\n#define RP_WIDE %u\n#define RP_BLOCKS %u\n#define RP_HALVES %u\n",
                      field(facts, GENERAL, 1), field(facts, WIDE, 1), field(facts, BLOCKS, 3),
                      field(facts, HALVES, 1) + 1);
+        rp__text_add(out, "#define RP_FEW %u\n", field(facts, FEW, 1));
         rp__text_write(out, rp__embed_attention_common_cuh, rp__embed_attention_common_cuh_len);
         return;
     }
@@ -117,23 +122,78 @@ static void problem_macros(uint64_t facts, rp__text *out) {
     rp__text_write(out, rp__embed_attention_common_cuh, rp__embed_attention_common_cuh_len);
 }
 
-/* Bytes of shared memory of attention_simt.cuh with tiles of m x m. */
-static int64_t simt_bytes(unsigned part, int64_t d, int64_t v, int64_t m, int64_t element) {
-    const int64_t row = m + 16 / element;
-    return element * (part == FORWARD ? 2 * d * row + m * v + m * row
-                      : part == KEYS  ? 2 * (d + v) * row + 2 * m * row + m * (d + v)
-                                      : 2 * (d + v) * row + m * row + m * d);
-}
-
-/* ---- attention_mma.cuh: tiles */
+static int64_t padded(int64_t n, int64_t to) { return n < 1 ? to : (n + to - 1) / to * to; }
 
 typedef struct plan {
     unsigned warps, row_tiles, step, split, blocks; /* split: as a power of two; blocks: a multiprocessor */
     bool packed, keep_a, halves, share; /* share: the warps of a block have the same rows, and keys of their own */
-    bool warpgroups;                    /* attention_wgmma.cuh, rows_of does not hold */
+    bool warpgroups, few;               /* attention_wgmma.cuh, rows_of does not hold; keys of one step */
 } plan;
 
-static int64_t padded(int64_t n, int64_t to) { return n < 1 ? to : (n + to - 1) / to * to; }
+/* ---- attention_simt.cuh: tiles */
+
+static int64_t simt_rows(const plan *p) { return 4 * (INT64_C(1) << p->row_tiles) * p->warps; }
+
+static int64_t simt_bytes(unsigned part, const plan *p, int64_t d, int64_t v, int64_t element) {
+    const int64_t vector = 16 / element, m = simt_rows(p), n = p->step, ld = d + vector, lv = v + vector,
+                  weights = m * (n + 2 * vector);
+    return element * (part == FORWARD ? (m + n) * ld + n * lv + weights
+                                      : (m + n) * (ld + lv) + weights + (part == KEYS ? 2 * n : 0));
+}
+
+/* Clocks of products without waiting, by multiply-adds: a warp's vectors of both sides, of which a multiprocessor's shared memory gives one in two
+   clocks, are instructions beside the multiply-adds of four warps. */
+static double simt_rate(double rows, double columns) {
+    const double reads = 2 * (rows + columns) / (rows * columns), given = 1 + reads / 8;
+    return reads > given ? reads : given;
+}
+
+/* A function of sizes, dtype and the device alone: of all tiles whose sums fit the registers the one of which a cost model says that it is
+   fastest. False: shared memory is too small for any. */
+static bool simt_plan_of(const rp__device *device, unsigned part, const rp__operand *q, const rp__operand *k, int64_t d,
+                         int64_t v, int64_t element, bool causal, plan *best) {
+    const int64_t rows = part == KEYS ? k->size[2] : q->size[2],
+                  heads = q->size[0] * (part == KEYS ? k->size[1] : q->size[1]),
+                  sums = part == FORWARD ? v
+                         : part == KEYS  ? d + v
+                                         : d;
+    double least = 0;
+    best->warps = 0;
+    for (unsigned tiles = 0; tiles < 4; tiles++) {
+        for (unsigned warps = 2; warps <= 8; warps *= 2) {
+            for (unsigned step = 16; step <= 64; step *= 2) {
+                plan p = {.warps = warps, .row_tiles = tiles, .step = step};
+                const int64_t tm = INT64_C(1) << tiles, vector = 16 / element, m = simt_rows(&p),
+                              bytes = simt_bytes(part, &p, d, v, element),
+                              words = tm * sums / 8 + tm * step / 8 * (part == FORWARD ? 1 : 2) + (tm + 2) * vector,
+                              registers = words * element / 4 + 60; /* and places, counters, rows' values */
+                if (registers > 252 || bytes > (int64_t)device->shared_limit) continue;
+                const int64_t by_registers = 65536 / (32 * (int64_t)warps * padded(registers, 8)),
+                              by_shared = (int64_t)device->shared_limit / bytes,
+                              most = by_registers < by_shared ? by_registers : by_shared,
+                              resident = most < 7 ? most : 7, blocks = heads * ((rows + m - 1) / m);
+                if (resident < 1) continue;
+                p.blocks = (unsigned)resident;
+                /* Blocks of the busiest multiprocessor; causal ones are half as long, and the longest fill it first. */
+                const double each = (double)blocks / device->multiprocessors,
+                             whole = (double)(int64_t)(each + 1 - 1e-9), busy = causal ? each / 2 + 0.5 : whole,
+                             together = whole < (double)resident ? whole : (double)resident,
+                             waits = 12 / (together * warps * (double)tm) +
+                                     0.1 / together; /* not hidden by other warps, rows; blocks */
+                const double scores = (double)(part == FORWARD ? d : d + v) * simt_rate((double)tm, step / 8.0),
+                             adds = (double)sums * simt_rate((double)tm, (double)(part == KEYS ? sums / 2 : sums) / 8),
+                             others = 24 + 8 * (double)(d + v) / (double)(vector * m), /* exponentials; copies */
+                    clocks = busy * (double)m * (scores + adds + others) * (1 + waits);
+                if (best->warps && clocks >= least) continue;
+                *best = p;
+                least = clocks;
+            }
+        }
+    }
+    return best->warps != 0;
+}
+
+/* ---- attention_mma.cuh: tiles */
 
 static int64_t rows_of(const plan *p) { return 16 * (int64_t)p->row_tiles * (p->share ? 1 : p->warps); }
 
@@ -195,7 +255,7 @@ static int64_t columns_for(int64_t n) {
 static int64_t warpgroup_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
     const int64_t m = 16 * (int64_t)p->warps, n = p->step, wide_d = padded(d, 64), wide_v = padded(v, 64);
     if (part != FORWARD) return 2 * (m + 4 * n) * (wide_d + wide_v) + (part == KEYS ? 32 * n : 0);
-    const int64_t streamed = 2 * m * wide_d + 6 * n * (wide_d + wide_v), result = 2 * m * wide_v;
+    const int64_t streamed = 2 * m * wide_d + 2 * (p->few ? 1 : 3) * n * (wide_d + wide_v), result = 2 * m * wide_v;
     return streamed > result ? streamed : result;
 }
 
@@ -209,6 +269,12 @@ static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp_
     *p = (plan){.warps = 8, .step = most <= 128 ? 64 : 32, .blocks = 1, .warpgroups = true};
     if (part == FORWARD) p->step = most <= 64 ? 64 : most <= 128 ? 128 : most <= 192 ? 64 : 48;
     if (part == FORWARD && most <= 64 && plain) p->blocks = 2;
+    if (part == FORWARD && k->size[2] > 0 &&
+        k->size[2] <= p->step) { /* one step: what hides its waiting is other blocks */
+        p->few = true;
+        p->step = (unsigned)columns_for(k->size[2]);
+        if (plain) p->blocks = most <= 64 ? 3 : most <= 128 ? 2 : 1;
+    }
     p->halves = part == KEYS && most > 128;
     const int64_t tiles = heads * ((rows + 127) / 128);
     if ((p->halves ? 2 : 1) * tiles < device->multiprocessors) p->warps = 4; /* twice as many blocks of 64 rows */
@@ -217,9 +283,10 @@ static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp_
 
 /* Can rows be read 16 bytes at once? */
 static bool is_wide(const rp__operand *o) {
-    if ((uintptr_t)o->base % 16 || o->size[3] % 8 || (o->size[3] > 1 && o->stride[3] != 1)) return false;
+    const int64_t vector = 16 / (int64_t)rp__dtype_bytes(o->dtype);
+    if ((uintptr_t)o->base % 16 || o->size[3] % vector || (o->size[3] > 1 && o->stride[3] != 1)) return false;
     for (unsigned i = 0; i < 3; i++)
-        if (o->size[i] > 1 && o->stride[i] % 8) return false;
+        if (o->size[i] > 1 && o->stride[i] % vector) return false;
     return true;
 }
 
@@ -291,35 +358,38 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
     key.facts = (uint64_t)dtype | (uint64_t)part << PART | (uint64_t)kind << MASK |
                 (uint64_t)call->attention.causal << CAUSAL | (uint64_t)(place->base != NULL) << DROPOUT;
     plan tiles;
-    int64_t features = padded(q->size[3], 32), values = padded(v->size[3], 32), tile, bytes, threads = 256, copies = 1;
+    int64_t features = padded(q->size[3], 32), values = padded(v->size[3], 32), tile, bytes, copies = 1;
+    const bool rows_wide = is_wide(q) && is_wide(k) && is_wide(v) && (part == FORWARD || is_wide(&o[3]));
     const bool narrow = (dtype == RP_F16 || dtype == RP_BF16) && d->arch >= 80,
                general = kind != NO_MASK || !(call->attention.scale > 0),
                groups = narrow && warpgroup_plan_of(d, part, q, k, columns_for(q->size[3]), columns_for(v->size[3]),
                                                     !general && !place->base, &tiles),
                mma = groups || (narrow && plan_of(d, part, q, k, features, values, &tiles));
     if (mma) {
-        const bool wide = is_wide(q) && is_wide(k) && is_wide(v) && (part == FORWARD || is_wide(&o[3]));
         if (groups) features = columns_for(q->size[3]), values = columns_for(v->size[3]);
         tile = groups ? 16 * (int64_t)tiles.warps : rows_of(&tiles);
         bytes = (groups ? warpgroup_bytes : mma_bytes)(part, &tiles, features, values);
-        threads = 32 * (int64_t)tiles.warps;
         copies = tiles.halves ? 2 : (int64_t)1 << tiles.split;
         key.facts |= UINT64_C(1) << MMA | (uint64_t)tiles.warps << WARPS | (uint64_t)tiles.row_tiles << ROW_TILES |
                      (uint64_t)tiles.step / 16 << STEP | (uint64_t)tiles.split << SPLIT |
-                     (uint64_t)tiles.packed << PACKED | (uint64_t)general << GENERAL | (uint64_t)wide << WIDE |
+                     (uint64_t)tiles.packed << PACKED | (uint64_t)general << GENERAL | (uint64_t)rows_wide << WIDE |
                      (uint64_t)tiles.keep_a << KEEP_A | (uint64_t)tiles.blocks << BLOCKS |
                      (uint64_t)tiles.halves << HALVES | (uint64_t)tiles.share << SHARE |
-                     (uint64_t)tiles.warpgroups << WARPGROUPS;
+                     (uint64_t)tiles.warpgroups << WARPGROUPS | (uint64_t)tiles.few << FEW;
     } else {
         const int64_t element = dtype == RP_F64 ? 8 : 4;
         features = padded(q->size[3], 16), values = padded(v->size[3], 16);
-        for (tile = 64; tile > 16 && simt_bytes(part, features, values, tile, element) > 112 * 1024;) tile /= 2;
-        bytes = simt_bytes(part, features, values, tile, element);
-        if (bytes > (int64_t)d->shared_limit)
+        if (!simt_plan_of(d, part, q, k, features, values, element, call->attention.causal, &tiles))
             return rp__fail(RP_ERROR_UNAVAILABLE,
                             "%s: heads of %lld features do not fit the shared memory of this device", call->op,
                             (long long)(q->size[3] > v->size[3] ? q->size[3] : v->size[3]));
-        key.facts |= (uint64_t)tile / 16 << TILE;
+        tile = simt_rows(&tiles);
+        bytes = simt_bytes(part, &tiles, features, values, element);
+        const bool out_wide = part == KEYS ? is_wide(&o[1]) && is_wide(&o[2]) : is_wide(&o[0]);
+        /* 16-bit floats are converted on their way to shared memory */
+        key.facts |= (uint64_t)tiles.warps << WARPS | (uint64_t)tiles.row_tiles << ROW_TILES |
+                     (uint64_t)tiles.step / 16 << STEP | (uint64_t)tiles.blocks << BLOCKS |
+                     (uint64_t)(rows_wide && out_wide && (int64_t)rp__dtype_bytes(dtype) == element) << WIDE;
     }
     key.facts |= (uint64_t)features / 16 << FEATURES | (uint64_t)values / 16 << VALUES;
     const bool packed = mma && tiles.packed;
@@ -332,7 +402,7 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
     w[W_SECTION] = (uint64_t)section_of(part, q, k, v);
     if (blocks > INT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: this is more than one CUDA launch takes", call->op);
     out->grid[0] = (uint32_t)blocks;
-    out->block[0] = (uint32_t)threads;
+    out->block[0] = 32 * tiles.warps;
     out->grid[1] = out->grid[2] = out->block[1] = out->block[2] = 1;
     out->shared_bytes = (uint32_t)bytes;
     if (groups)

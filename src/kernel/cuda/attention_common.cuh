@@ -1,21 +1,21 @@
-/* What the texts of attention on tensor cores share: words (attention.c, W_ there and here), masks, random numbers of weights. */
+/* What the texts of attention share: words (attention.c, W_ there and here), masks, random numbers of weights. */
 typedef struct {
     rp_u64 w[RP_N_WORDS];
 } RP_WORDS;
 #define RP_STRIDE(operand, dim) ((rp_i64)p.w[W_STRIDES + 4 * (operand) + (dim)])
 #define RP_BASE(T, operand, b, h) ((T *)p.w[operand] + (b)*RP_STRIDE(operand, 0) + (h)*RP_STRIDE(operand, 1))
 #define RP_INF rp_bits_f32(0x7f800000u)
-#define RP_LOG2E 1.4426950408889634f
-#define RP_LN2 0.6931471805599453f
+#define RP_LOG2E ((RP_ACC)1.4426950408889634)
+#define RP_LN2 ((RP_ACC)0.6931471805599453)
 
 #if RP_DROPOUT
 /* 1 / keep where a weight stays, 0 where it does not. */
-RP_FN float rp_kept(const RP_WORDS *w, rp_u64 element) {
+RP_FN RP_ACC rp_kept(const RP_WORDS *w, rp_u64 element) {
     const rp_u64 *place = (const rp_u64 *)w->w[W_PLACE];
     const double stays = rp_bits_f64(w->w[W_KEEP]);
     rp_u32 x[4];
     rp_philox(place[0], place[1] + element / 4, x);
-    return (float)(rp_pick(x, (int)(element & 3)) >> 8) * rp_bits_f32(0x33800000u) < (float)stays ? (float)(1 / stays)
+    return (float)(rp_pick(x, (int)(element & 3)) >> 8) * rp_bits_f32(0x33800000u) < (float)stays ? (RP_ACC)(1 / stays)
                                                                                                   : 0;
 }
 /* Of two neighbours: mostly words of one counter. */
@@ -34,17 +34,17 @@ RP_FN void rp_kept2(const RP_WORDS *w, rp_u64 element, float *kept) {
         (float)(two[c] >> 8) * rp_bits_f32(0x33800000u) < (float)stays ? (float)(1 / stays) : 0;
 }
 #endif
-#define RP_MASK_BYTES (RP_MASK == 1 ? 1 : RP_MASK == 2 ? 4 : 2)
+#define RP_MASK_BYTES (RP_MASK == 1 ? 1 : RP_MASK == 2 ? 4 : (int)sizeof(RP_T))
 
 /* What the mask adds to the score of query i and key j, to the base 2. */
-RP_FN float rp_masked(const RP_WORDS *w, const char *mask, int i, int j) {
+RP_FN RP_ACC rp_masked(const RP_WORDS *w, const char *mask, int i, int j) {
 #if RP_MASK
     const rp_i64 at = i * (rp_i64)w->w[W_STRIDES + 4 * W_MASK + 2] + j * (rp_i64)w->w[W_STRIDES + 4 * W_MASK + 3];
 #endif
 #if RP_MASK == 1
     return ((const rp_u8 *)mask)[at] ? 0 : -RP_INF;
 #elif RP_MASK == 2
-    return ((const float *)mask)[at] * RP_LOG2E;
+    return (RP_ACC)((const float *)mask)[at] * RP_LOG2E;
 #elif RP_MASK == 3
     return RP_LOAD(((const RP_T *)mask)[at]) * RP_LOG2E;
 #else
@@ -53,7 +53,7 @@ RP_FN float rp_masked(const RP_WORDS *w, const char *mask, int i, int j) {
 #endif
 }
 /* The score of query i and key j, of which the product is s. */
-RP_FN float rp_score(const RP_WORDS *w, float s, int i, int j, int rows, int keys, const char *mask) {
+RP_FN RP_ACC rp_score(const RP_WORDS *w, RP_ACC s, int i, int j, int rows, int keys, const char *mask) {
     if (j >= keys || (RP_CAUSAL && j > i)) return -RP_INF;
     return RP_MASK && i < rows ? s + rp_masked(w, mask, i, j) : s;
 }

@@ -7,10 +7,10 @@
  * (queries, in part 1) of a step; RP_D RP_V padded features and values; products rp_wgmma_: RP_MMA_N(d, a, b, accumulate) of RP_N columns,
  * RP_MMA_D(d, a, b), RP_MMA_V of RP_D, RP_V columns, a in registers, added, b with its columns side by side; RP_MASK (1 bool, 2 f32, 3 RP_T),
  * RP_CAUSAL, RP_DROPOUT; RP_GENERAL: scores are scaled one by one; RP_WIDE: operands are read 16 bytes at once; RP_HALVES 2: keys and values
- * have blocks of their own; RP_BLOCKS a multiprocessor. */
+ * have blocks of their own; RP_BLOCKS a multiprocessor; RP_FEW: the keys, some, are one step. */
 #define RP_THREADS (128 * RP_GROUPS)
 #define RP_M (64 * RP_GROUPS)
-#define RP_SLOTS (RP_PART == 0 ? 3 : 4) /* tiles of steps */
+#define RP_SLOTS (RP_FEW ? 1 : RP_PART == 0 ? 3 : 4) /* tiles of steps */
 /* Elements of a tile of n rows; piece `chunk` of a row of it. */
 #define RP_TILE(n, width) (((width) + 63) / 64 * 64 * (n))
 #define RP_AT(n, row, chunk) (((chunk) / 8 * (n) + (row)) * 64 + (((chunk) ^ (row)) & 7) * 8)
@@ -355,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
     const int batch = number / heads;
     int seen = keys;
     if (RP_CAUSAL && row0 + RP_M < seen) seen = row0 + RP_M;
-    const int steps = (seen + RP_N - 1) / RP_N;
+    const int steps = RP_FEW ? 1 : (seen + RP_N - 1) / RP_N;
     const RP_T *k = RP_BASE(const RP_T, W_K, batch, kv) + t / 8 * RP_STRIDE(W_K, 2), /* what thread t brings next */
         *v = RP_BASE(const RP_T, W_V, batch, kv) + t / 8 * RP_STRIDE(W_V, 2);
 #define RP_K(step) (sk + (step) % RP_SLOTS * RP_TILE(RP_N, RP_D))

@@ -45,12 +45,17 @@ static bool is_flat(const rp__space *s, const rp__space_access *x, const rp__con
     return any;
 }
 
+/* The dims of the result. */
+static unsigned dims_of(const rp__contraction *r) {
+    return r->op == RP__LIB_MATMUL ? (unsigned)r->n_batch + r->n_m + r->n_n
+                                   : (unsigned)RP__CONTRACT_SPATIAL + r->call.conv.spatial;
+}
+
 /* Are aligned neighbours along `along` (NO_DIM: along all spatial dims) a vector? What other dims are away is a multiple of it. */
 static bool is_aligned(const rp__space *s, const rp__space_access *x, const rp__contraction *r, uint8_t along,
                        unsigned bytes) {
-    const unsigned n = RP__CONTRACT_SPATIAL + (unsigned)r->call.conv.spatial;
     if ((uintptr_t)x->base % (bytes * RP__CUDA_MAX_VECTOR > 16 ? 16 : bytes * RP__CUDA_MAX_VECTOR)) return false;
-    for (unsigned k = 0; k < n; k++) {
+    for (unsigned k = 0; k < dims_of(r); k++) {
         const uint8_t d = r->dim[k];
         if (d == RP__NO_DIM || d == along || s->extent[d] == 1 || (along == RP__NO_DIM && k >= RP__CONTRACT_SPATIAL))
             continue;
@@ -96,6 +101,27 @@ static bool find_lanes(const rp__dag *dag, const rp__space *s, const rp__contrac
     return true;
 }
 
+/* The same of a product, along its columns. */
+static bool find_columns(const rp__dag *dag, const rp__space *s, const rp__contraction *r, rp__cuda_lanes *out) {
+    const rp__dag *rest = dag->rest;
+    const uint8_t last = r->n_n ? r->dim[dims_of(r) - 1] : RP__NO_DIM;
+    memset(out, 0, sizeof *out);
+    if (!rest || rest->n_stores == 0 || last == RP__NO_DIM || s->extent[last] % RP__CUDA_MAX_VECTOR) return false;
+    out->along = dims_of(r) - 1;
+    for (unsigned a = 1; a < rest->n_accesses; a++) {
+        const rp__space_access *x = &s->accesses[dag->rest_access[a]];
+        if (rest->accesses[a].windows) return false;
+        if (x->stride[last] == 0)
+            out->same |= UINT64_C(1) << a;
+        else if (x->stride[last] == 1 && rest->accesses[a].kind != RP__ACCESS_IOTA &&
+                 is_aligned(s, x, r, last, (unsigned)rp__dtype_bytes(rest->accesses[a].dtype)))
+            out->unit |= UINT64_C(1) << a;
+    }
+    for (unsigned k = 0; k < rest->n_stores; k++)
+        if (!(out->unit >> rest->stores[k].access & 1)) return false;
+    return true;
+}
+
 static rp__library_op op_of(const rp__cuda_class *c) { return (rp__library_op)(c->broadcast >> OP_SHIFT & 0xff); }
 
 rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer,
@@ -108,14 +134,15 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     for (unsigned k = 0; k < r.o[0].ndim; k++) {
         if (r.o[0].size[k] == 0) return RP_OK;
     }
-    const unsigned n = r.op == RP__LIB_MATMUL ? (unsigned)r.n_batch + r.n_m + r.n_n
-                                              : (unsigned)RP__CONTRACT_SPATIAL + r.call.conv.spatial;
+    const unsigned n = dims_of(&r);
     rp__cuda_lanes lanes = {0};
     const rp__problem p = {d, r.op, r.o, 3, &r.call, r.order};
     if (r.op == RP__LIB_CONV_FORWARD || r.op == RP__LIB_CONV_INPUT)
         r.call.neighbours = find_lanes(dag, space, &r, true, &lanes)    ? RP__NEIGHBOURS_ROWS
                             : find_lanes(dag, space, &r, false, &lanes) ? RP__NEIGHBOURS_COLUMNS
                                                                         : RP__NEIGHBOURS_NONE;
+    else if (r.op == RP__LIB_MATMUL && find_columns(dag, space, &r, &lanes))
+        r.call.neighbours = RP__NEIGHBOURS_COLUMNS;
     const bool makes = dag->before[0] || dag->before[1];
     unsigned place = 0;
     const rp__cuda_product_row *t =
@@ -173,7 +200,9 @@ rp_status rp__cuda_contract_emit(const rp__dag *dag, const rp__cuda_class *c, co
     rp__text wide[RP__CUDA_WIDE_TEXTS] = {{0}};
     rp__text texts[RP__CONTRACT_PARTS] = {{0}};
     rp_status status = RP_OK;
-    if (c->vector) status = rp__cuda_emit_wide(dag->rest, conv, c->n_outer, first, c->wide, &lanes, wide);
+    if (c->vector)
+        status = rp__cuda_emit_wide(dag->rest, is_product ? product : conv, is_product ? 3 : c->n_outer, first, c->wide,
+                                    &lanes, wide);
     for (unsigned k = 0; k < RP__CONTRACT_PARTS && status == RP_OK; k++) {
         const rp__dag *part = rp__contract_part(dag, k);
         if (!part) continue;

@@ -3,6 +3,7 @@
  * and when a library is faster. The shares are a function of sizes, dtype and kind of device, and part of the order; all else acts on time alone. */
 #include <string.h>
 
+#include "kernel/cuda/emit.h"
 #include "kernel/cuda/library.h"
 #include "kernel/cuda/matmul.h"
 #include "kernel/cuda/text_kernel.h"
@@ -87,11 +88,15 @@ static uint32_t room_of(uint64_t facts) {
     return tiles > out ? tiles : out;
 }
 
+/* Of a text that something follows. */
+static bool takes_eight(uint64_t facts) { return bit(facts, OUT_WIDE); }
+
 static void macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 15);
     const math m = math_of(facts);
     const struct tile *t = &shapes[facts >> TILE & 31];
     const unsigned split = 1u << (facts >> SPLIT & 3);
+    const bool eight = facts >> 32 && takes_eight(facts);
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(out, "#define RP_MATH %u\n#define RP_SUM %s\n#define RP_ELEMENT %u\n", (unsigned)m,
                  m == INTEGER ? "rp_i32" : "float", bytes_of(facts));
@@ -103,11 +108,12 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_A_ALONG %d\n#define RP_A_WIDE %d\n#define RP_B_ALONG %d\n#define RP_B_WIDE %d\n",
                  bit(facts, A_ALONG), bit(facts, A_WIDE), bit(facts, B_ALONG), bit(facts, B_WIDE));
     rp__text_add(out, "#define RP_OUT_V %u\n#define RP_BATCH %u\n#define RP_BIAS %d\n#define RP_REST %u\n",
-                 bit(facts, OUT_WIDE)    ? 16 / bytes_of(facts)
+                 eight                   ? (unsigned)RP__CUDA_MAX_VECTOR
+                 : bit(facts, OUT_WIDE)  ? 16 / bytes_of(facts)
                  : bit(facts, OUT_PAIRS) ? 2u
                                          : 1u,
                  (unsigned)(facts >> BATCH & 15), bit(facts, BIAS), (unsigned)(facts >> 32));
-    rp__text_add(out, "#define RP_PROBLEMS %u\n", problems_of(facts));
+    rp__text_add(out, "#define RP_PROBLEMS %u\n#define RP_EIGHT %d\n", problems_of(facts), eight);
     rp__text_add(out, "#define RP_INDEX %s\n#define RP_LONG %d\n#define RP_LONGER %d\n#define RP_SPLIT %u\n",
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", bit(facts, LONG), bit(facts, LONGER), split);
     static const char *const steps[] = {"", "m16n8k16", "m16n8k8", "", "m16n8k32"};
@@ -496,7 +502,9 @@ static rp_status tiles(const rp__problem *p, math m, bool *wide, rp__launch_buff
     rp__matmul_read(p->o, 3, &read);
     rp__matmul_factors(p, buffer, out);
     *wide = *wide || rp__matmul_is_wide(p->o + 1, 2);
-    return set_tiles(p, &read, m, *wide, buffer, out, facts);
+    RP_TRY(set_tiles(p, &read, m, *wide, buffer, out, facts));
+    *facts |= (uint64_t)(p->call->neighbours == RP__NEIGHBOURS_COLUMNS) << OUT_WIDE;
+    return RP_OK;
 }
 static rp_status tensor_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
                               uint64_t *facts) {
@@ -522,7 +530,8 @@ const rp__cuda_product_row rp__cuda_tensor_row = {.row = {.name = "mma",
                                                           .bind = tensor_bind},
                                                   .words = words,
                                                   .tiles = tensor_tiles,
-                                                  .source = source};
+                                                  .source = source,
+                                                  .takes_eight = takes_eight};
 
 const rp__cuda_product_row rp__cuda_fma_row = {.row = {.name = "fma",
                                                        .ops = 1u << RP__LIB_MATMUL,
@@ -533,4 +542,5 @@ const rp__cuda_product_row rp__cuda_fma_row = {.row = {.name = "fma",
                                                        .bind = plain_bind},
                                                .words = words,
                                                .tiles = plain_tiles,
-                                               .source = source};
+                                               .source = source,
+                                               .takes_eight = takes_eight};

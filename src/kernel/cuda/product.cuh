@@ -11,7 +11,7 @@
  * RP_TN, RP_TK; RP_THREADS; RP_STAGES tiles in flight; RP_WM x RP_WN warps (5: warpgroups) of tensor cores; RP_TI x RP_TJ results a thread (fma);
  * RP_SPLIT; RP_A_ALONG, RP_B_ALONG: neighbours in a warp read neighbours of K; RP_A_WIDE, RP_B_WIDE: 16 bytes at once; RP_OUT_V
  * results of a row; RP_BATCH, RP_BIAS, RP_REST, RP_INDEX as in matmul.cuh; RP_LONG, RP_LONGER: a share is more than a block, than a group.
- * RP_PROBLEMS: so many products in one launch, blocks of each side by side, alike but for their addresses.
+ * RP_EIGHT: what follows takes eight neighbours of a row at once. RP_PROBLEMS: so many products in one launch, blocks of each side by side, alike but for their addresses.
  * Words: those of matmul.cuh, then the four addresses of each further problem. */
 typedef struct {
     rp_u64 w[14 + 4 * RP_BATCH + RP_REST + 4 * (RP_PROBLEMS - 1)];
@@ -74,6 +74,11 @@ typedef struct __align__(RP_SUM_V * sizeof(RP_SUM)) {
     RP_SUM e[RP_SUM_V];
 }
 rp_sum_part;
+#if RP_EIGHT
+RP_WIDE_TYPES
+/* Vectors that a thread has under way before it finishes the first of them. */
+#define RP_HELD (RP_HELD_BYTES <= 32 ? 4 : RP_HELD_BYTES <= 64 ? 2 : 1)
+#endif
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
     extern __shared__ __align__(1024) unsigned char room[]; /* RP_STAGES tiles of both operands; then rows of results */
@@ -435,9 +440,54 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #else
     rp_barrier();
 #endif
-    _Pragma("unroll 4") for (int e = t; e < RP_TM / RP_SPLIT * RP_OUT_ACROSS; e += RP_THREADS) {
-        const int r = e / RP_OUT_ACROSS * RP_SPLIT + rank, j = (RP_OUT_KEEPS ? t : e) % RP_OUT_ACROSS * RP_OUT_V;
-        const RP_INDEX m = m0 + r;
+#define RP_OUT_PARTS (RP_TM / RP_SPLIT * RP_OUT_ACROSS)
+/* Where part `e` of the tile's results lies. */
+#define RP_OUT_PLACE(e)                                                                                                \
+    const int r = (e) / RP_OUT_ACROSS * RP_SPLIT + rank, j = (RP_OUT_KEEPS ? t : (e)) % RP_OUT_ACROSS * RP_OUT_V;      \
+    const RP_INDEX m = m0 + r;
+/* The sum at `at` of the block's rows, of all shares. */
+#if RP_SPLIT > 1
+#define RP_OUT_SUM(x, at)                                                                                              \
+    RP_SUM x = RP_CLUSTER_READ(at, 0, RP_SPLIT);                                                                       \
+    _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) x = x + RP_CLUSTER_READ(at, other, RP_SPLIT);
+#endif
+#if RP_EIGHT
+    _Pragma("unroll 1") for (int e0 = t; e0 < RP_OUT_PARTS; e0 += RP_HELD * RP_THREADS) {
+        rp_held several[RP_HELD]; /* what follows reads of memory: all before the first store */
+        _Pragma("unroll") for (int h = 0; h < RP_HELD; h++) {
+            const int e = e0 + h * RP_THREADS;
+            RP_OUT_PLACE(e)
+            const RP_INDEX n = n0 + j;
+            rp_held *const held = &several[h];
+            if (e >= RP_OUT_PARTS || m >= M || n >= N) continue;
+            (void)held;
+            RP_WIDE_HELD
+        }
+        _Pragma("unroll") for (int h = 0; h < RP_HELD; h++) {
+            const int e = e0 + h * RP_THREADS;
+            RP_OUT_PLACE(e)
+            const RP_INDEX n = n0 + j;
+            const rp_held *const held = &several[h];
+            RP_SUM sum[RP_OUT_V];
+            if (e >= RP_OUT_PARTS || m >= M || n >= N) continue;
+            (void)held;
+            _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v += RP_SUM_V) {
+#if RP_SPLIT > 1
+                _Pragma("unroll") for (int x = 0; x < RP_SUM_V; x++) {
+                    RP_OUT_SUM(all, &st[r * RP_OUT_ROW + j + v + x])
+                    sum[v + x] = all;
+                }
+#else
+                const rp_sum_part some = *(const rp_sum_part *)&st[r * RP_OUT_ROW + j + v];
+                _Pragma("unroll") for (int x = 0; x < RP_SUM_V; x++) sum[v + x] = some.e[x];
+#endif
+            }
+            RP_WIDE_REST
+        }
+    }
+#else
+    _Pragma("unroll 4") for (int e = t; e < RP_OUT_PARTS; e += RP_THREADS) {
+        RP_OUT_PLACE(e)
         if (m >= M || n0 + j >= N) continue;
 #if !RP_REST
         rp_out_part part;
@@ -450,10 +500,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v++) {
             const RP_INDEX n = n0 + j + v;
 #if RP_SPLIT > 1
-            const RP_SUM *at = &st[r * RP_OUT_ROW + j + v];
-            RP_SUM x = RP_CLUSTER_READ(at, 0, RP_SPLIT);
-            _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) x =
-                x + RP_CLUSTER_READ(at, other, RP_SPLIT);
+            RP_OUT_SUM(x, &st[r * RP_OUT_ROW + j + v])
 #else
             RP_SUM x = sums[v / RP_SUM_V].e[v % RP_SUM_V];
 #endif
@@ -472,6 +519,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         *(rp_out_part *)&out[m * (RP_INDEX)p.w[7] + (n0 + j) * (RP_INDEX)p.w[8]] = part;
 #endif
     }
+#endif
 #if RP_SPLIT > 1
     rp_cluster_barrier(RP_SPLIT); /* others have read this block's */
 #endif

@@ -15,7 +15,7 @@ typedef struct rp__cuda_product_row {
     uint32_t (*words)(const rp__problem *p);
     rp_status (*tiles)(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts);
     void (*source)(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out);
-    /* Of convolutions: does the text with these facts take eight sums at once (rp__problem.neighbours)? NULL: none does. */
+    /* Does the text with these facts take eight sums at once (rp__library_call.neighbours)? NULL: none does. */
     bool (*takes_eight)(uint64_t facts);
 } rp__cuda_product_row;
 
