@@ -579,8 +579,8 @@ static void gru(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, s
     recurrent(in, n_in, false, out);
 }
 
-/* Recurrent layers are one launch each way, however long the sequence; bits of eager, also of gradients. A sequence of another length is no
-   other graph but for its sizes. */
+/* Recurrent layers are one launch each way, however long the sequence; bits of eager, also of gradients. After the second length the graph is
+   one of all lengths. */
 static void test_recurrent(void **state) {
     (void)state;
     enum { H = 20, C = 6, ROWS = 3, MOST = 3 + 16 };
@@ -601,8 +601,8 @@ static void test_recurrent(void **state) {
             in[k] = rp_detach(in[k]);
             assert_int_equal(rp_set_requires_grad(in[k], true), RP_OK);
         }
-        for (int call = 0; call < 3; call++) {
-            const int64_t steps = call == 2 ? 9 : 4;
+        for (int call = 0; call < 4; call++) {
+            const int64_t steps = call == 2 ? 9 : call == 3 ? 13 : 4;
             in[0] = rp_view(uniform(RP_F32, 40 + call, ROWS * steps, C), RP_DIMS(ROWS, steps, C));
             assert_int_equal(rp_set_requires_grad(in[0], true), RP_OK);
             rp_tensor *out[2][3], *grad[2][MOST];
@@ -620,6 +620,13 @@ static void test_recurrent(void **state) {
             assert_int_equal(launches(f, "recur"), 4);
             assert_int_equal(launches(f, "recur_backward"), 4);
         }
+        size_t graphs = 0;
+        for (size_t k = 0; k < rp_explain_count(f); k++) {
+            rp_explain_entry e;
+            assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
+            graphs += strcmp(e.kind, "specialisation") == 0;
+        }
+        assert_int_equal(graphs, 2);
         rp_compiled_release(f);
     }
 }
