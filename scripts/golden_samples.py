@@ -120,6 +120,68 @@ def flash_attention_backward(grad, q, k, v, mask, place, lse, delta, p, causal, 
     return tuple(t.transpose(1, 2).to(dtype) for t in (dq, dk, dv))
 
 
+def recur_type(t):
+    if t.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"recur: {t.dtype}")
+
+
+def recur(x, w, b, h, c, cell, reverse):
+    recur_type(x)
+    states, cells, kept = [h], [c], []
+    for t in reversed(range(len(x))) if reverse else range(len(x)):
+        y = F.linear(h, w, b)
+        if cell < 2:
+            h = [torch.tanh, torch.relu][cell](x[t] + y)
+        elif cell == 2:
+            (xr, xz, xn), (yr, yz, yn) = x[t].chunk(3, -1), y.chunk(3, -1)
+            r, z = torch.sigmoid(xr + yr), torch.sigmoid(xz + yz)
+            n = torch.tanh(xn + r * yn)
+            kept.append(torch.cat([r, z, n, yn], -1))
+            h = n + z * (h - n)
+        else:
+            i, f, g, o = (x[t] + y).chunk(4, -1)
+            i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
+            kept.append(torch.cat([i, f, g, o], -1))
+            c = f * c + i * g
+            h = o * torch.tanh(c)
+            cells.append(c)
+        states.append(h)
+    turned = [torch.stack(v[::-1] if reverse else v) if len(v) > 1 or v is kept and v else None for v in (states, cells, kept)]
+    return (turned[0], h, h.new_zeros(len(x) + 1, len(h), 0) if c is None else turned[1],
+            h.new_zeros(len(h), 0) if c is None else c, h.new_zeros(len(x), len(h), 0) if not kept else turned[2])
+
+
+def recur_backward(grad, last, last_cell, states, cells, kept, w, cell, reverse):
+    recur_type(states)
+    steps = len(states) - 1
+    grad = torch.zeros_like(states) if grad is None else grad
+    dh = torch.zeros_like(states[0]) if last is None else last
+    dc = torch.zeros_like(cells[0]) if last_cell is None else last_cell
+    dx, dy = [None] * steps, [None] * steps
+    for t in range(steps) if reverse else reversed(range(steps)):
+        after, before = (t, t + 1) if reverse else (t + 1, t)
+        d, y, past = dh + grad[after], states[after], 0
+        if cell == 0:
+            dx[t] = dy[t] = d * (1 - y * y)
+        elif cell == 1:
+            dx[t] = dy[t] = torch.where(y <= 0, torch.zeros_like(d), d)
+        elif cell == 2:
+            r, z, n, yn = kept[t].chunk(4, -1)
+            dn = d * (1 - z) * (1 - n * n)
+            dx[t] = torch.cat([dn * yn * r * (1 - r), d * (states[before] - n) * z * (1 - z), dn], -1)
+            dy[t] = torch.cat([*dx[t].chunk(3, -1)[:2], dn * r], -1)
+            past = d * z
+        else:
+            i, f, g, o = kept[t].chunk(4, -1)
+            c = torch.tanh(cells[after])
+            e = dc + d * o * (1 - c * c)
+            dx[t] = dy[t] = torch.cat([e * g * i * (1 - i), e * cells[before] * f * (1 - f), e * i * (1 - g * g), d * c * o * (1 - o)], -1)
+            dc = e * f
+        dh = past + dy[t] @ w
+    dx, dy = torch.stack(dx), torch.stack(dy)
+    return dx, dy if cell == 2 else dx[..., :0], dh + grad[steps if reverse else 0], dc
+
+
 def ctc_ways(before, skips):
     """(N, L, 3): logarithms of the ways into each state"""
     low = torch.full_like(before[:, :1], -1e30)
@@ -343,6 +405,8 @@ ADAPT = {
     "attention_keep": attention_keep,
     "flash_attention": flash_attention,
     "flash_attention_backward": flash_attention_backward,
+    "recur": recur,
+    "recur_backward": recur_backward,
     "ctc_reach": ctc_reach,
     "ctc_carry": ctc_carry,
     "pad_edges": pad_edges,

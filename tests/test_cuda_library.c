@@ -719,22 +719,27 @@ static double get_placed(const array *a, int64_t i) {
 
 /* On CUDA alone; the first array is written. */
 static void run_cuda(rp__library_op op, array *a, size_t n, rp__library_call *call) {
-    rp__operand o[5];
-    rp__storage *storages[5];
+    rp__operand o[16];
+    rp__storage *storages[16];
     rp_stream *s = rp__current_stream(cuda);
     call->op = "test", call->site = "test_cuda_library.c";
     for (size_t i = 0; i < n; i++) {
+        o[i] = a[i].o;
+        storages[i] = NULL;
+        if (!a[i].memory) continue; /* absent */
         storages[i] = rp__storage_new(cuda, s, a[i].bytes);
         if (!storages[i]) fail_msg("%s", rp_error_message());
         check(cuda->ops->copy_in(cuda, s, storages[i]->data, a[i].memory, a[i].bytes));
-        o[i] = a[i].o;
         o[i].base = storages[i]->data;
         o[i].storage = storages[i];
     }
     check(rp__library_run(cuda, s, op, o, n, call));
     assert_int_equal(found(cuda), RP_OK);
-    check(cuda->ops->copy_out(cuda, s, a[0].memory, storages[0]->data, a[0].bytes));
-    for (size_t i = 0; i < n; i++) rp__storage_release(storages[i]);
+    for (size_t i = 0; i < n; i++) {
+        if (!storages[i]) continue;
+        check(cuda->ops->copy_out(cuda, s, a[i].memory, storages[i]->data, a[i].bytes));
+        rp__storage_release(storages[i]);
+    }
 }
 
 /* An infinity reaches what is made of it: not the groups beside its own, which share steps of tensor cores with it, nor taps that it does
@@ -893,6 +898,75 @@ static void test_ctc(void **state) {
     }
 }
 
+/* Recurrent layers of more units than a block, a lane or a vector has; sequences that fill no block of them; both directions. */
+static void test_recur(void **state) {
+    (void)state;
+    static const struct {
+        rp_dtype dtype;
+        uint8_t cell;
+        int16_t steps, rows, units;
+        bool reverse, part; /* part: x has gaps; no bias, and not all gradients */
+    } cases[] = {
+        {RP_F32, RP__CELL_TANH, 3, 5, 32, false, false},  {RP_F32, RP__CELL_TANH, 2, 3, 130, true, true},
+        {RP_F32, RP__CELL_RELU, 4, 1100, 1, true, false}, {RP_F32, RP__CELL_GRU, 2, 3, 50, true, false},
+        {RP_F32, RP__CELL_GRU, 3, 2, 19, false, true},    {RP_F32, RP__CELL_LSTM, 2, 3, 64, false, false},
+        {RP_F32, RP__CELL_LSTM, 3, 70, 67, true, true},   {RP_F32, RP__CELL_LSTM, 1, 33, 256, false, false},
+        {RP_F64, RP__CELL_LSTM, 2, 3, 33, false, true},   {RP_F64, RP__CELL_GRU, 2, 150, 40, true, false},
+    };
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const int64_t t = cases[c].steps, n = cases[c].rows, h = cases[c].units;
+        const unsigned cell = cases[c].cell;
+        const int64_t gates = rp__cell_gates(cell) * h, states[3] = {t + 1, n, h}, kept[3] = {t, n, 4 * h},
+                      sums[3] = {t, n, gates}, wide[3] = {t, n, gates + 5}, weights[2] = {gates, h};
+        const rp_dtype dtype = cases[c].dtype;
+        const bool lstm = cell == RP__CELL_LSTM, keeps = cell >= RP__CELL_GRU, part = cases[c].part;
+        const int64_t most = cuda->ops->library->recurs(cuda, (rp__recurrent_cell)cell, dtype, h);
+        if (cases[c].rows < 1000 && most < n) fail_msg("case %u: of %d sequences at the most", c, (int)most);
+#define OF(has, ndim, size) ((has) ? array_new(dtype, ndim, size, false, 1) : (array){.bytes = 0})
+        array a[21] = {OF(true, 3, states), OF(true, 2, states + 1), OF(lstm, 3, states), OF(lstm, 2, states + 1),
+                       OF(keeps, 3, kept), OF(true, 3, part ? wide : sums), OF(true, 2, weights), OF(!part, 1, weights),
+                       OF(true, 2, states + 1), OF(lstm, 2, states + 1),
+                       /* back: dx, dy, dh, dc, three gradients, then states, cells, kept, w */
+                       OF(true, 3, sums), OF(cell == RP__CELL_GRU, 3, sums), OF(true, 2, states + 1),
+                       OF(lstm, 2, states + 1), OF(!part, 3, states), OF(true, 2, states + 1),
+                       OF(lstm && !part, 2, states + 1)};
+#undef OF
+        a[5].o.size[2] = gates;
+        for (unsigned k = 5; k < 17; k++)
+            for (int64_t i = 0; a[k].memory && (k < 10 || k > 13) && i < numel(&a[k].o); i++)
+                put(&a[k], i, ((double)(random_word() % 4096) / 2048 - 1) * (k == 6 ? 4.0 / (double)(h + 3) : 1));
+        a[17] = a[0], a[18] = a[2], a[19] = a[4], a[20] = a[6];
+        for (unsigned back = 0; back < 2; back++) {
+            rp__library_call call = {.op = "test", .recurrence = {.cell = (uint8_t)cell, .reverse = cases[c].reverse}};
+            const rp__library_op op = back ? RP__LIB_RECUR_BACK : RP__LIB_RECUR;
+            array *of = a + 10 * back;
+            const unsigned count = back ? 11 : 10, results = back ? 4 : 5;
+            rp__operand o[11];
+            unsigned char *own[5] = {NULL};
+            call.site = "test_cuda_library.c";
+            for (unsigned k = 0; k < count; k++) {
+                o[k] = of[k].o;
+                if (k < results && of[k].memory) o[k].base = own[k] = calloc(1, of[k].bytes);
+            }
+            check(rp__library_run(cpu, rp__current_stream(cpu), op, o, count, &call));
+            assert_int_equal(found(cpu), RP_OK);
+            run_cuda(op, of, count, &call);
+            for (unsigned k = 0; k < results; k++) {
+                array other = of[k];
+                other.memory = own[k];
+                other.o.base = own[k];
+                for (int64_t i = 0; own[k] && i < numel(&other.o); i++) {
+                    const double x = get(&of[k], i), y = get(&other, i), error = dtype == RP_F64 ? 1e-13 : 3e-6;
+                    if (!(fabs(x - y) <= error * (1 + fabs(y))))
+                        fail_msg("case %u, back %u, result %u, element %d: %.9g, %.9g", c, back, k, (int)i, x, y);
+                }
+                free(own[k]);
+            }
+        }
+        for (unsigned k = 0; k < 17; k++) free(a[k].memory);
+    }
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
@@ -900,7 +974,7 @@ int main(void) {
         cmocka_unit_test(test_multinomial),  cmocka_unit_test(test_scatter), cmocka_unit_test(test_counts),
         cmocka_unit_test(test_scatter_rows), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
         cmocka_unit_test(test_batch),        cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_infinity),
-        cmocka_unit_test(test_conv_layouts), cmocka_unit_test(test_ctc),
+        cmocka_unit_test(test_conv_layouts), cmocka_unit_test(test_ctc),     cmocka_unit_test(test_recur),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -585,6 +585,74 @@ static void test_joined(void **state) {
     rp_compiled_release(f);
 }
 
+/* Two layers in both directions: x, h (and c), then the weights of each. */
+static void recurrent(rp_tensor *const *in, size_t n_in, bool lstm, rp_tensor **out) {
+    if (lstm)
+        out[0] = rp_lstm(in[0], in + 1, 2, in + 3, n_in - 3, true, 2, 0, false, true, true, &out[1], &out[2]);
+    else
+        out[0] = rp_gru(in[0], in[1], in + 2, n_in - 2, true, 2, 0, false, true, true, &out[1]);
+}
+static void lstm(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_out;
+    recurrent(in, n_in, true, out);
+}
+static void gru(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_out;
+    recurrent(in, n_in, false, out);
+}
+
+/* Recurrent layers are one launch each way, however long the sequence; bits of eager, also of gradients. After the second length the graph is
+   one of all lengths. */
+static void test_recurrent(void **state) {
+    (void)state;
+    enum { H = 20, C = 6, ROWS = 3, MOST = 3 + 16 };
+    for (int kind = 0; kind < 2; kind++) {
+        const int64_t gates = kind ? 4 : 3;
+        const size_t states = kind ? 2 : 1, n_out = states + 1, n_in = 1 + states + 16;
+        rp_body *body = kind ? lstm : gru;
+        rp_compiled *f = compiled(body, "recurrent");
+        rp_tensor *in[MOST];
+        for (size_t k = 0; k < states; k++)
+            in[1 + k] = rp_view(uniform(RP_F32, 3 + (int)k, 4 * ROWS, H), RP_DIMS(4, ROWS, H));
+        for (int k = 0; k < 16; k++) {
+            const int64_t columns = k % 4 == 1 ? H : k % 4 > 1 ? 1 : k < 8 ? C : 2 * H;
+            rp_tensor *w = rp_mul_scalar(uniform(RP_F32, 5 + k, gates * H, columns), rp_f64(0.3));
+            in[1 + states + (size_t)k] = columns == 1 ? rp_squeeze(w, 1) : w;
+        }
+        for (size_t k = 1; k < n_in; k++) {
+            in[k] = rp_detach(in[k]);
+            assert_int_equal(rp_set_requires_grad(in[k], true), RP_OK);
+        }
+        for (int call = 0; call < 4; call++) {
+            const int64_t steps = call == 2 ? 9 : call == 3 ? 13 : 4;
+            in[0] = rp_view(uniform(RP_F32, 40 + call, ROWS * steps, C), RP_DIMS(ROWS, steps, C));
+            assert_int_equal(rp_set_requires_grad(in[0], true), RP_OK);
+            rp_tensor *out[2][3], *grad[2][MOST];
+            body(NULL, in, n_in, out[0], n_out);
+            assert_int_equal(rp_call(f, in, n_in, out[1], n_out), RP_OK);
+            for (size_t k = 0; k < n_out; k++) assert_same(out[0][k], out[1][k]);
+            for (int i = 0; i < 2; i++) {
+                rp_tensor *loss = rp_sum(rp_tanh(out[i][0]));
+                for (size_t k = 1; k < n_out; k++) loss = rp_add(loss, rp_sum(rp_mul(out[i][k], out[i][k])));
+                (void)rp_grad(&loss, 1, in, n_in, NULL, NULL, grad[i]);
+                show_error();
+            }
+            for (size_t k = 0; k < n_in; k++) assert_same(grad[0][k], grad[1][k]);
+            if (call != 1) continue;
+            assert_int_equal(launches(f, "recur"), 4);
+            assert_int_equal(launches(f, "recur_backward"), 4);
+        }
+        size_t graphs = 0;
+        for (size_t k = 0; k < rp_explain_count(f); k++) {
+            rp_explain_entry e;
+            assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
+            graphs += strcmp(e.kind, "specialisation") == 0;
+        }
+        assert_int_equal(graphs, 2);
+        rp_compiled_release(f);
+    }
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
@@ -597,6 +665,7 @@ int main(void) {
         cmocka_unit_test_setup(test_relu, start),          cmocka_unit_test_setup(test_regions, start),
         cmocka_unit_test_setup(test_chain, start),         cmocka_unit_test_setup(test_chain_training, start),
         cmocka_unit_test_setup(test_chain_refused, start), cmocka_unit_test_setup(test_joined, start),
+        cmocka_unit_test_setup(test_recurrent, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,6 +41,8 @@ rp__put_val rp__lower_view(rp__emitter *e, const rp__ir_node *n, rp__put_val in)
 /* lower_attention.c: attention's kernels, rows of the table; false: left to the library. */
 bool rp__lower_attention(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
 bool rp__lower_attention_backward(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
+/* lower_recur.c: the same of recurrent layers. */
+bool rp__lower_recur(rp__emitter *e, const rp__ir_node *n, const rp__put_val *in, rp__put_val *out);
 
 /* Calls that rules can read: handles with the sizes of the node's values, row-major, no memory. */
 typedef struct rp__lower_call {

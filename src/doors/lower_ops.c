@@ -416,6 +416,8 @@ static bool row_attention_backward(const row_call *r) {
     return rp__lower_attention_backward(r->e, r->n, r->in, r->out);
 }
 
+static bool row_recur(const row_call *r) { return rp__lower_recur(r->e, r->n, r->in, r->out); }
+
 static const struct {
     const char *op;
     bool (*run)(const row_call *r); /* false: not this call; nothing was written that anybody reads */
@@ -447,6 +449,7 @@ static const struct {
     {"scatter_min", row_scatter_min},
     {"embedding_backward", row_embedding_backward},
     {"topk", row_topk},
+    {"recur", row_recur},
     {"empty", row_empty},
     {"flash_attention", row_attention},
     {"flash_attention_backward", row_attention_backward},

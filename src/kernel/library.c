@@ -71,3 +71,31 @@ rp_status rp__ctc_check(rp__library_op op, const rp__operand *o, size_t n, const
     }
     return fits ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "%s: operands of CTC do not fit", call->op);
 }
+
+rp_status rp__recur_check(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
+    const bool back = op == RP__LIB_RECUR_BACK;
+    const unsigned cell = call->recurrence.cell;
+    const int64_t gates = rp__cell_gates(cell), kept = cell >= RP__CELL_GRU ? 4 : 0;
+    const rp__operand *x = back ? &o[0] : &o[5], *h = back ? &o[2] : &o[1];
+    bool fits = n == (back ? 11u : 10u) && x->ndim == 3 && h->ndim == 2 && x->size[0] > 0 &&
+                (x->dtype == RP_F32 || x->dtype == RP_F64) && x->size[1] == h->size[0] &&
+                x->size[2] == gates * h->size[1];
+    const int64_t steps = fits ? x->size[0] : 0, rows = fits ? h->size[0] : 0, units = fits ? h->size[1] : 0;
+    for (size_t k = 0; fits && k < n; k++) {
+        /* steps + 1 rows units; rows units; steps rows kept; steps rows gates; gates units; gates */
+        const char form = (back ? "xxllsllsskw" : "slslkxwbll")[k];
+        const int64_t first = form == 's'                  ? steps + 1
+                              : form == 'k' || form == 'x' ? steps
+                              : form == 'l'                ? rows
+                                                           : gates * units;
+        const unsigned ndim = form == 'b' ? 1 : form == 'w' || form == 'l' ? 2 : 3;
+        if (!o[k].base) continue;
+        fits = o[k].dtype == x->dtype && o[k].ndim == ndim && o[k].size[0] == first;
+        if (fits && ndim == 3) fits = o[k].size[1] == rows;
+        if (fits && ndim > 1)
+            fits = o[k].size[ndim - 1] == (form == 'k' ? kept * units : form == 'x' ? gates * units : units);
+        if (fits && rows * units > 0)
+            fits = form == 'x' && !back ? o[k].stride[2] == 1 || o[k].size[2] == 1 : lies_plain(&o[k]);
+    }
+    return fits ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "%s: operands of a recurrent layer do not fit", call->op);
+}

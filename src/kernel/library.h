@@ -36,6 +36,12 @@ typedef enum rp__scatter {
    or columns (places). */
 typedef enum rp__neighbours { RP__NEIGHBOURS_NONE, RP__NEIGHBOURS_ROWS, RP__NEIGHBOURS_COLUMNS } rp__neighbours;
 
+/* What a step of a recurrent layer computes of the sums that its gates have. */
+typedef enum rp__recurrent_cell { RP__CELL_TANH, RP__CELL_RELU, RP__CELL_GRU, RP__CELL_LSTM } rp__recurrent_cell;
+static inline unsigned rp__cell_gates(unsigned cell) {
+    return cell == RP__CELL_LSTM ? 4 : cell == RP__CELL_GRU ? 3 : 1;
+}
+
 typedef struct rp__library_call { /* filled by the caller; the union by op */
     const char *op, *site;
     rp__conv_geometry conv;
@@ -52,6 +58,10 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
         double scale, dropout; /* of the scores; of the weights */
         bool causal;           /* query i sees keys 0 .. i */
     } attention;
+    struct rp__recurrence {
+        uint8_t cell; /* rp__recurrent_cell */
+        bool reverse; /* along the sequence: from its last step to the first */
+    } recurrence;
     void *workspace; /* of the size that *_workspace returned */
     struct rp__storage *workspace_storage;
     size_t workspace_bytes;
@@ -83,6 +93,14 @@ typedef enum rp__library_op {
        W(t) out[t - 1], W the probabilities of having come that way; call->back: against them, by W's transpose. */
     RP__LIB_CTC_REACH, /* reach, score, skips bool (N, L), lengths i64 (N); all contiguous */
     RP__LIB_CTC_CARRY, /* out, x, reach, skips, lengths */
+    /* One recurrent layer in one direction: T > 0 steps, N sequences, H units of G gates each (of PyTorch, in its order). x is what the inputs
+       add to the gates' sums. Of T + 1 states one is that before the first step: the first one, or if reversed the last. Contiguous but
+       x, of which a row is; of lstm alone: cells, last_cell, c, dc, grad_cell; of lstm and gru: kept, what a step leaves for the way back (i f g o; r z n and
+       what r multiplies). An operand that the cell has not, or that is absent, has no base.
+       BACK: the gradients of the sums of all steps, dx, and where they differ dy, those of the part that the weights made (gru); of the first
+       states. From those of the states, of the last one, of the last cell, each or absent. */
+    RP__LIB_RECUR, /* states (T + 1, N, H), last (N, H), cells, last_cell, kept (T, N, 4 H), x (T, N, G H), w (G H, H), b (G H), h (N, H), c */
+    RP__LIB_RECUR_BACK, /* dx (T, N, G H), dy, dh (N, H), dc, grad (T + 1, N, H), grad_last, grad_cell, states, cells, kept, w */
     RP__LIB_COUNT
 } rp__library_op;
 enum { RP__CHOOSE_PREDICATE = 1 }; /* the word of a RP__LIB_CHOOSE launch that is its predicate's address */
@@ -125,6 +143,8 @@ typedef struct rp__library {
        the result are the same. NULL: no device's kernel is faster so. */
     uint32_t (*channels_last)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                               const rp__library_call *call);
+    /* Of how many sequences at the most are RECUR and BACK better than a product and its cells for each step? 0: none. NULL: never. */
+    int64_t (*recurs)(struct rp__device *d, rp__recurrent_cell cell, rp_dtype dtype, int64_t units);
     /* One launch for two that have the same bits in it, as products of one input by several weights; without kernel: there is none. Neither
        touches what the other one writes; a may be such a launch already. buffer: not that of a or b. NULL: never. */
     rp_status (*join)(struct rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
@@ -139,6 +159,8 @@ typedef struct rp__library {
 
 #define RP__NO_WAY                                                                                                     \
     (-1e30) /* the logarithm of a state without a way: low but finite, so that no difference of two is NaN */
+/* Of RECUR and BACK: do the operands fit? */
+rp_status rp__recur_check(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call);
 rp_status rp__ctc_check(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call);
 
 /* workspace + bind + rp__launch_on. */

@@ -1,15 +1,17 @@
-/* Recurrent networks, made of products and pointwise ops: the input's part of all steps is one product, then each step is one of the
-   state and what stands behind it. A trace has every step, so the number of steps is part of what was traced; so are the sizes of
-   packed sequences, which are read on the host. */
-#include "ops/grad.h"
+/* Recurrent networks: the input's part of all steps is one product, then the steps are one kernel (recur, a library op) where the device has one that
+   is better. Elsewhere they are made of products and pointwise ops: each step is a product of the state and what stands behind it. A trace has
+   every such step, so their number is part of what was traced; so are the sizes of packed sequences, which are read on the host. */
+#include "ops/rnn.h"
 
 #include "core/alloc.h"
+#include "device/device.h"
+#include "ops/grad.h"
 #include "ops/infer.h"
 #include "ops/private.h"
 #include "ops/rules.h"
 
-typedef enum cell { CELL_TANH, CELL_RELU, CELL_GRU, CELL_LSTM } cell;
-static const unsigned gates_of[] = {1, 1, 3, 4};
+typedef rp__recurrent_cell cell;
+#define gates_of(kind) ((int64_t)rp__cell_gates(kind))
 
 typedef struct weights {
     rp_tensor *w_ih, *w_hh, *b_ih, *b_hh; /* (gates H, C), (gates H, P), (gates H) or NULL */
@@ -21,7 +23,7 @@ typedef struct state {
 
 /* Columns of gate k. */
 static rp_tensor *gate(rp_tensor *all, const weights *w, cell kind, int64_t k) {
-    const rp_dim each = rp__dim_apply(RP__DIM_FLOORDIV, w->w_hh->size[0], gates_of[kind]);
+    const rp_dim each = rp__dim_apply(RP__DIM_FLOORDIV, w->w_hh->size[0], gates_of(kind));
     return rp_slice(all, -1, rp__dim_apply(RP__DIM_MUL, each, k), rp__dim_apply(RP__DIM_MUL, each, k + 1));
 }
 
@@ -29,9 +31,9 @@ static rp_tensor *gate(rp_tensor *all, const weights *w, cell kind, int64_t k) {
 static state step(cell kind, const weights *w, rp_tensor *x, state s) {
     rp_tensor *y = rp_linear(s.h, w->w_hh, w->b_hh);
     switch (kind) {
-    case CELL_TANH: return (state){.h = rp_tanh(rp_add(x, y))};
-    case CELL_RELU: return (state){.h = rp_relu(rp_add(x, y))};
-    case CELL_GRU: {
+    case RP__CELL_TANH: return (state){.h = rp_tanh(rp_add(x, y))};
+    case RP__CELL_RELU: return (state){.h = rp_relu(rp_add(x, y))};
+    case RP__CELL_GRU: {
         rp_tensor *r = rp_sigmoid(rp_add(gate(x, w, kind, 0), gate(y, w, kind, 0)));
         rp_tensor *z = rp_sigmoid(rp_add(gate(x, w, kind, 1), gate(y, w, kind, 1)));
         rp_tensor *n = rp_tanh(rp_add(gate(x, w, kind, 2), rp_mul(r, gate(y, w, kind, 2))));
@@ -68,7 +70,7 @@ static rp_status check_cell(const rp__call *call, cell kind, const rp_tensor *x,
         return rp__op_error(call, RP_ERROR_SHAPE, "input has inconsistent input_size: got %lld expected %lld",
                             (long long)rp__dim_hint(x->size[1]),
                             (long long)(w->w_ih->ndim == 2 ? rp__dim_hint(w->w_ih->size[1]) : 0));
-    const rp_dim rows = rp__dim_apply(RP__DIM_MUL, hidden->size[1], gates_of[kind]);
+    const rp_dim rows = rp__dim_apply(RP__DIM_MUL, hidden->size[1], gates_of(kind));
     if (!rp__dim_is(RP__DIM_EQ, w->w_hh->size[0], rows) || !rp__dim_is(RP__DIM_EQ, w->w_ih->size[0], rows) ||
         !rp__dim_is(RP__DIM_EQ, w->w_hh->size[1], s.h->size[1]))
         return rp__op_error(call, RP_ERROR_SHAPE,
@@ -82,25 +84,24 @@ static rp_status run_cell(const rp__call *call, cell kind) {
     rp_tensor *const *in = call->in, *x = in[0];
     const weights w = {.w_ih = in[at[2]], .w_hh = in[at[3]], .b_ih = in[at[4]], .b_hh = in[at[5]]};
     const unsigned states = at[2] - at[1];
-    if (states != (kind == CELL_LSTM ? 2 : 1))
+    if (states != (kind == RP__CELL_LSTM ? 2 : 1))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "lstm expects two hidden states, not %u", states);
-    state s = {in[at[1]], kind == CELL_LSTM ? in[at[1] + 1] : NULL};
+    state s = {in[at[1]], kind == RP__CELL_LSTM ? in[at[1] + 1] : NULL};
     RP_TRY(check_cell(call, kind, x, s, &w));
     s = step(kind, &w, rp_linear(x, w.w_ih, w.b_ih), s);
     call->out[0] = s.h;
-    if (kind == CELL_LSTM) call->out[1] = s.c;
+    if (kind == RP__CELL_LSTM) call->out[1] = s.c;
     return rp__tensor_is_error(s.h) ? rp_error_status() : RP_OK;
 }
 
-rp_status rp__expand_rnn_tanh_cell(const rp__call *call) { return run_cell(call, CELL_TANH); }
-rp_status rp__expand_rnn_relu_cell(const rp__call *call) { return run_cell(call, CELL_RELU); }
-rp_status rp__expand_gru_cell(const rp__call *call) { return run_cell(call, CELL_GRU); }
-rp_status rp__expand_lstm_cell(const rp__call *call) { return run_cell(call, CELL_LSTM); }
+rp_status rp__expand_rnn_tanh_cell(const rp__call *call) { return run_cell(call, RP__CELL_TANH); }
+rp_status rp__expand_rnn_relu_cell(const rp__call *call) { return run_cell(call, RP__CELL_RELU); }
+rp_status rp__expand_gru_cell(const rp__call *call) { return run_cell(call, RP__CELL_GRU); }
+rp_status rp__expand_lstm_cell(const rp__call *call) { return run_cell(call, RP__CELL_LSTM); }
 
 /* ---- sequences */
 
-/* Of any number of tensors, which are overwritten; one is itself. */
-static rp_tensor *joined(rp_tensor **list, int64_t n, int64_t dim) {
+rp_tensor *rp__joined(rp_tensor **list, int64_t n, int64_t dim) {
     enum { AT_ONCE = 256 }; /* RP__MAX_IN is above */
     while (n > 1) {
         int64_t m = 0;
@@ -114,7 +115,7 @@ static rp_tensor *joined(rp_tensor **list, int64_t n, int64_t dim) {
 /* Steps of a sequence: of (n, N, C), or of packed rows, those of step t from offset[t] on. */
 typedef struct steps {
     int64_t n;
-    int64_t *batch, *offset; /* NULL: not packed */
+    int64_t *batch, *offset; /* NULL: not packed; n is nobody's */
 } steps;
 
 static rp_tensor *rows_of(rp_tensor *t, int64_t from, int64_t to) { return t ? rp_slice(t, 0, from, to) : NULL; }
@@ -122,11 +123,40 @@ static state part_of(state s, int64_t from, int64_t to) {
     return (state){rows_of(s.h, from, to), rows_of(s.c, from, to)};
 }
 
+/* Has the device a kernel for the steps that is better than what they are made of? */
+static bool recurs(cell kind, const weights *w, const rp_tensor *in, state s) {
+    const rp_tensor *all[] = {w->w_hh, w->b_hh, s.h, s.c};
+    rp__device *d = rp__device_get(in->device);
+    if (!d || !d->ops->library->recurs || w->w_hr || in->ndim != 3) return false;
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        if (all[k] && (all[k]->dtype != in->dtype || !rp__device_equal(all[k]->device, in->device))) return false;
+    /* What does not fit each other has its error of the product. */
+    if (!rp__dim_is(RP__DIM_EQ, w->w_hh->size[1], s.h->size[1]) ||
+        !rp__dim_is(RP__DIM_EQ, in->size[2], w->w_hh->size[0]) ||
+        (w->b_hh && !rp__dim_is(RP__DIM_EQ, w->b_hh->size[0], w->w_hh->size[0])))
+        return false;
+    const int64_t most = d->ops->library->recurs(d, kind, (rp_dtype)in->dtype, rp__dim_value(s.h->size[1]));
+    return rp__dim_is(RP__DIM_LT, 0, s.h->size[0]) && !rp__dim_is(RP__DIM_LT, most, s.h->size[0]);
+}
+
+static rp_status by_kernel(cell kind, const weights *w, rp_tensor *in, state s, bool reverse, rp_tensor **out,
+                           state *last) {
+    rp_tensor *cells = NULL, *kept = NULL;
+    *last = (state){.c = NULL};
+    rp_tensor *states = rp_recur(in, w->w_hh, w->b_hh, s.h, s.c, kind, reverse, &last->h, &cells, &last->c, &kept);
+    if (rp__tensor_is_error(states)) return rp_error_status();
+    if (kind != RP__CELL_LSTM) last->c = NULL;
+    *out = rp_narrow(states, 0, reverse ? 0 : 1, in->size[0]);
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
 /* One direction of one layer: all states, in the order of the sequence, and the last. */
 static rp_status direction(cell kind, const weights *w, rp_tensor *x, const steps *along, state s, bool reverse,
                            rp_tensor **out, state *last) {
     rp_tensor *in = rp_linear(x, w->w_ih, w->b_ih);
-    const int64_t n = along->n;
+    if (rp__tensor_is_error(in)) return rp_error_status();
+    if (!along->batch && recurs(kind, w, in, s)) return by_kernel(kind, w, in, s, reverse, out, last);
+    const int64_t n = along->batch ? along->n : rp__dim_value(x->size[0]);
     const state first = s;
     rp_tensor **all = rp__calloc((size_t)n * 3, sizeof(rp_tensor *)), **ended_h = all + n, **ended_c = all + 2 * n;
     int64_t rows = along->batch ? along->batch[reverse ? n - 1 : 0] : 0, ended = n; /* ended sequences stand behind */
@@ -156,14 +186,14 @@ static rp_status direction(cell kind, const weights *w, rp_tensor *x, const step
         s = step(kind, w, rows_of(in, along->offset[t], along->offset[t] + now), s);
         all[t] = s.h;
     }
-    *out = joined(all, n, 0);
+    *out = rp__joined(all, n, 0);
     if (ended < n) {
         /* The shortest ended first and stands last. One place is free before them: a step ends none. */
         ended--;
         ended_h[ended] = s.h;
         ended_c[ended] = s.c;
-        s.h = joined(ended_h + ended, n - ended, 0);
-        if (s.c) s.c = joined(ended_c + ended, n - ended, 0);
+        s.h = rp__joined(ended_h + ended, n - ended, 0);
+        if (s.c) s.c = rp__joined(ended_c + ended, n - ended, 0);
     }
     *last = s;
     rp__free(all);
@@ -199,7 +229,7 @@ static rp_status run_layers(const rp__call *call, const network *net, const step
                 param += 2;
             }
             if (net->projected) w.w_hr = *param++;
-            state s = {rp_select(net->hx[0], 0, at), net->kind == CELL_LSTM ? rp_select(net->hx[1], 0, at) : NULL},
+            state s = {rp_select(net->hx[0], 0, at), net->kind == RP__CELL_LSTM ? rp_select(net->hx[1], 0, at) : NULL},
                   last = s;
             status = direction(net->kind, &w, x, along, s, d == 1, &out[d], &last);
             if (status != RP_OK) break;
@@ -212,8 +242,8 @@ static rp_status run_layers(const rp__call *call, const network *net, const step
     }
     if (status == RP_OK) {
         call->out[0] = x;
-        call->out[1] = joined(last_h, total, 0);
-        if (net->kind == CELL_LSTM) call->out[2] = joined(last_c, total, 0);
+        call->out[1] = rp__joined(last_h, total, 0);
+        if (net->kind == RP__CELL_LSTM) call->out[2] = rp__joined(last_c, total, 0);
         if (rp_failed()) status = rp_error_status();
     }
     rp__free(last_h);
@@ -236,7 +266,7 @@ static rp_status network_of(const rp__call *call, cell kind, bool packed, networ
                      .dropout = rp__attr_float(call, 2)};
     const unsigned states = at[p + 1] - at[p], rank = packed ? 2 : 3;
     const rp_tensor *x = net->x;
-    if (kind == CELL_LSTM && states != 2)
+    if (kind == RP__CELL_LSTM && states != 2)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "lstm expects two hidden states");
     if (x->ndim != rank) return rp__op_error(call, RP_ERROR_SHAPE, "Expected %uD input, but got %uD", rank, x->ndim);
     RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
@@ -261,7 +291,7 @@ static rp_status network_of(const rp__call *call, cell kind, bool packed, networ
         if (k % each > 1) continue;
         const rp_tensor *hidden = net->hx[states - 1];
         if (!rp__dim_is(RP__DIM_EQ, net->params[k]->size[0],
-                        rp__dim_apply(RP__DIM_MUL, hidden->size[2], gates_of[kind])))
+                        rp__dim_apply(RP__DIM_MUL, hidden->size[2], gates_of(kind))))
             return rp__op_error(call, RP_ERROR_SHAPE, "weight %u has %lld rows, but the hidden size is %lld", k,
                                 (long long)rp__dim_hint(net->params[k]->size[0]),
                                 (long long)rp__dim_hint(hidden->size[2]));
@@ -270,7 +300,7 @@ static rp_status network_of(const rp__call *call, cell kind, bool packed, networ
 }
 
 static rp_status check_states(const rp__call *call, const network *net, rp_dim batch) {
-    for (unsigned k = 0; k < (net->kind == CELL_LSTM ? 2 : 1); k++) {
+    for (unsigned k = 0; k < (net->kind == RP__CELL_LSTM ? 2 : 1); k++) {
         const rp_tensor *h = net->hx[k];
         char text[RP__SHAPE_TEXT];
         if (!rp__dim_is(RP__DIM_EQ, h->size[0], net->layers * net->directions) ||
@@ -289,17 +319,18 @@ static rp_status run_sequence(const rp__call *call, cell kind) {
     RP_TRY(check_states(call, &net, net.x->size[batch_first ? 0 : 1]));
     if (batch_first) net.x = rp_transpose(net.x, 0, 1);
     if (rp__tensor_is_error(net.x)) return rp_error_status();
-    const steps along = {.n = rp__dim_value(net.x->size[0])};
-    if (along.n < 1) return rp__op_error(call, RP_ERROR_SHAPE, "Expected sequence length to be larger than 0 in RNN");
+    const steps along = {.batch = NULL};
+    if (rp__dim_is(RP__DIM_LT, net.x->size[0], 1))
+        return rp__op_error(call, RP_ERROR_SHAPE, "Expected sequence length to be larger than 0 in RNN");
     RP_TRY(run_layers(call, &net, &along));
     if (batch_first) call->out[0] = rp_transpose(call->out[0], 0, 1);
     return RP_OK;
 }
 
-rp_status rp__expand_rnn_tanh(const rp__call *call) { return run_sequence(call, CELL_TANH); }
-rp_status rp__expand_rnn_relu(const rp__call *call) { return run_sequence(call, CELL_RELU); }
-rp_status rp__expand_gru(const rp__call *call) { return run_sequence(call, CELL_GRU); }
-rp_status rp__expand_lstm(const rp__call *call) { return run_sequence(call, CELL_LSTM); }
+rp_status rp__expand_rnn_tanh(const rp__call *call) { return run_sequence(call, RP__CELL_TANH); }
+rp_status rp__expand_rnn_relu(const rp__call *call) { return run_sequence(call, RP__CELL_RELU); }
+rp_status rp__expand_gru(const rp__call *call) { return run_sequence(call, RP__CELL_GRU); }
+rp_status rp__expand_lstm(const rp__call *call) { return run_sequence(call, RP__CELL_LSTM); }
 
 /* ---- packed sequences */
 
@@ -349,10 +380,10 @@ static rp_status run_packed(const rp__call *call, cell kind) {
     return status;
 }
 
-rp_status rp__expand_rnn_tanh_data(const rp__call *call) { return run_packed(call, CELL_TANH); }
-rp_status rp__expand_rnn_relu_data(const rp__call *call) { return run_packed(call, CELL_RELU); }
-rp_status rp__expand_gru_data(const rp__call *call) { return run_packed(call, CELL_GRU); }
-rp_status rp__expand_lstm_data(const rp__call *call) { return run_packed(call, CELL_LSTM); }
+rp_status rp__expand_rnn_tanh_data(const rp__call *call) { return run_packed(call, RP__CELL_TANH); }
+rp_status rp__expand_rnn_relu_data(const rp__call *call) { return run_packed(call, RP__CELL_RELU); }
+rp_status rp__expand_gru_data(const rp__call *call) { return run_packed(call, RP__CELL_GRU); }
+rp_status rp__expand_lstm_data(const rp__call *call) { return run_packed(call, RP__CELL_LSTM); }
 
 /* int64 numbers on the CPU. */
 static rp_tensor *vector_of(const int64_t *values, int64_t n) {
@@ -376,7 +407,7 @@ static rp_status pack(const rp__call *call, rp_tensor *x, const int64_t *lengths
         for (; t < until; t++) sizes[t] = left;
     }
     if (status == RP_OK) {
-        call->out[0] = joined(parts, n_parts, 0);
+        call->out[0] = rp__joined(parts, n_parts, 0);
         call->out[1] = vector_of(sizes, longest);
         if (rp_failed()) status = rp_error_status();
     }
@@ -431,7 +462,7 @@ static rp_status unpack(const rp__call *call, const steps *along, int64_t total)
         for (int64_t i = 0; i < now; i++) lengths[i] = t;
     }
     if (status == RP_OK) {
-        call->out[0] = joined(parts, n_parts, 0);
+        call->out[0] = rp__joined(parts, n_parts, 0);
         if (total > along->n) {
             int64_t behind[2 * RP_MAX_DIMS] = {0};
             behind[2 * x->ndim + 1] = total - along->n;

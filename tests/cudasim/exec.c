@@ -530,28 +530,35 @@ static void rt_cluster_barrier(unsigned int n, int line) {
     }
 }
 
-static void rt_cluster_read(void *to, const void *at, unsigned int size, unsigned int rank, unsigned int n) {
+/* Where block `rank` of this cluster has what this block has at the shared variable `at`. */
+static void *cluster_place(const void *at, unsigned int size, unsigned int rank, unsigned int n) {
     block *b = current_block;
     const struct cudasim_kernel *k = b->grid->launch.function->kernel;
     const unsigned char *from = at;
     const unsigned char *dynamic = current->pub.dynamic_shared;
     const bool moves = b->dynamic_map && from >= dynamic && from + size <= dynamic + b->grid->launch.shared_bytes;
     if ((!moves && (from < k->shared || from + size > k->shared_end)) || rank >= n) {
-        fault(CUDA_ERROR_ILLEGAL_ADDRESS, "rp_cluster_read of what is no shared variable, or of no block");
+        fault(CUDA_ERROR_ILLEGAL_ADDRESS, "rp_cluster_read or _write of what is no shared variable, or of no block");
     }
     const unsigned long long number = block_number(b) / n * n + rank;
     for (block *other = b->grid->resident; other; other = other->next) {
         if (block_number(other) != number) {
             continue;
         }
-        memcpy(to,
-               moves        ? other->threads[0].pub.dynamic_shared + (from - dynamic)
-               : other == b ? from
-                            : other->saved + (from - k->shared),
-               size);
-        return;
+        return moves        ? other->threads[0].pub.dynamic_shared + (from - dynamic)
+               : other == b ? k->shared + (from - k->shared)
+                            : other->saved + (from - k->shared);
     }
-    fault(CUDA_ERROR_ILLEGAL_ADDRESS, "rp_cluster_read of a block that does not run: a barrier is missing");
+    fault(CUDA_ERROR_ILLEGAL_ADDRESS, "rp_cluster_read or _write of a block that does not run: a barrier is missing");
+    return NULL;
+}
+
+static void rt_cluster_read(void *to, const void *at, unsigned int size, unsigned int rank, unsigned int n) {
+    memcpy(to, cluster_place(at, size, rank, n), size);
+}
+
+static void rt_cluster_write(void *at, const void *from, unsigned int size, unsigned int rank, unsigned int n) {
+    memcpy(cluster_place(at, size, rank, n), from, size);
 }
 
 static void rt_copy_async(void *to, const void *from, unsigned int size, unsigned int valid) {
@@ -601,6 +608,7 @@ static struct cudasim_runtime runtime = {
     .set_conditional = rt_set_conditional,
     .cluster_barrier = rt_cluster_barrier,
     .cluster_read = rt_cluster_read,
+    .cluster_write = rt_cluster_write,
     .copy_async = rt_copy_async,
     .copy_async_commit = rt_copy_async_commit,
     .copy_async_wait = rt_copy_async_wait,

@@ -559,6 +559,12 @@ RP__CLUSTER_READ(f32, float)
 RP__CLUSTER_READ(f64, double)
 RP__CLUSTER_READ(i32, rp_i32)
 RP__CLUSTER_READ(i64, rp_i64)
+#define RP__CLUSTER_WRITE(T, type)                                                                                     \
+    RP_FN void rp_cluster_write_##T(type *p, type v, int rank, int n) {                                                \
+        cudasim_rt->cluster_write(p, &v, sizeof v, (unsigned int)rank, (unsigned int)n);                               \
+    }
+RP__CLUSTER_WRITE(f32, float)
+RP__CLUSTER_WRITE(f64, double)
 RP_FN rp_f32x4 rp_cluster_read_v4_f32(const float *p, int rank, int n) {
     rp_f32x4 v;
     rp__aligned(p, sizeof v);

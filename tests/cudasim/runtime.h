@@ -37,6 +37,7 @@ struct cudasim_runtime {
     void (*set_conditional)(unsigned long long handle, unsigned int value);
     void (*cluster_barrier)(unsigned int n, int line);
     void (*cluster_read)(void *to, const void *at, unsigned int size, unsigned int rank, unsigned int n);
+    void (*cluster_write)(void *at, const void *from, unsigned int size, unsigned int rank, unsigned int n);
     void (*copy_async)(void *to, const void *from, unsigned int size, unsigned int valid);
     void (*copy_async_commit)(void);
     void (*copy_async_wait)(int n);
@@ -57,7 +58,7 @@ struct cudasim_kernel {
     unsigned char *shared, *shared_end; /* the static shared variables */
 };
 
-#define CUDASIM_ABI 2
+#define CUDASIM_ABI 3
 
 /* Exported by every compiled program as `cudasim_module`. */
 struct cudasim_module {

@@ -62,6 +62,8 @@ static const struct {
     [RP__LIB_ATTENTION_KEEP] = {rp__cpu_attention_keep_bind, NULL},
     [RP__LIB_CTC_REACH] = {rp__cpu_ctc_bind, NULL},
     [RP__LIB_CTC_CARRY] = {rp__cpu_ctc_bind, NULL},
+    [RP__LIB_RECUR] = {rp__cpu_recur_bind, NULL},
+    [RP__LIB_RECUR_BACK] = {rp__cpu_recur_bind, NULL},
 };
 
 static inline bool has_templates(rp__library_op op) { return RP__CPU_TEMPLATED >> op & 1u; }

@@ -6,6 +6,7 @@
 #include "kernel/cuda/attention.h"
 #include "kernel/cuda/lib_select.h"
 #include "kernel/cuda/lib_sort.h"
+#include "kernel/cuda/recur.h"
 #include "tensor/tensor.h"
 
 void rp__cuda_operand_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer,
@@ -108,6 +109,8 @@ static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, si
     case RP__LIB_CHOOSE: return rp__cuda_choose_bind(d, o, n, call, buffer, out);
     case RP__LIB_CTC_REACH:
     case RP__LIB_CTC_CARRY: return rp__cuda_ctc_bind(d, op, o, n, call, buffer, out);
+    case RP__LIB_RECUR:
+    case RP__LIB_RECUR_BACK: return rp__cuda_recur_bind(d, op, o, n, call, buffer, out);
     case RP__LIB_ATTENTION:
     case RP__LIB_ATTENTION_KEYS:
     case RP__LIB_ATTENTION_QUERIES: return rp__cuda_attention_bind(d, op, o, n, call, buffer, out);
@@ -164,6 +167,7 @@ const rp__library rp__cuda_library = {.workspace = workspace,
                                       .order = order,
                                       .factor_cost = factor_cost,
                                       .channels_last = rp__cuda_conv_channels_last,
+                                      .recurs = rp__cuda_recurs,
                                       .join = rp__cuda_product_join,
                                       .chain = rp__cuda_chain,
                                       .bind_chain = rp__cuda_chain_bind,

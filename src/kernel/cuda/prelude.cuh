@@ -29,6 +29,8 @@
  *   rp_cluster_barrier(n)
  *   rp_cluster_read_f32(p, rank, n): what block `rank` of the cluster has where this one has the shared variable *p
  *   rp_cluster_read_f64 rp_cluster_read_i32 rp_cluster_read_i64 rp_cluster_read_v4_f32
+ *   rp_cluster_write_f32(p, v, rank, n): that there becomes v, seen by all behind the next barrier
+ *   rp_cluster_write_f64
  * atomics on device memory, relaxed; they return the old value; f32/f64 max and min propagate NaN:
  *   rp_atomic_add_f32 rp_atomic_add_f64 rp_atomic_add_i32 rp_atomic_add_u32 rp_atomic_add_i64 rp_atomic_add_u64
  *   rp_atomic_add_f16 rp_atomic_add_bf16
@@ -476,6 +478,13 @@ RP_FN void rp_cluster_barrier(int n) {
         asm volatile("ld.shared::cluster." suffix " %0, [%1];" : letter(v) : "r"(at) : "memory");                      \
         return v;                                                                                                      \
     }
+#define RP__CLUSTER_WRITE(T, type, letter)                                                                             \
+    RP_FN void rp_cluster_write_##T(type *p, type v, int rank, int n) {                                                \
+        rp_u32 at;                                                                                                     \
+        (void)n;                                                                                                       \
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(rp__shared_address(p)), "r"(rank));       \
+        asm volatile("st.shared::cluster." #T " [%0], %1;" ::"r"(at), letter(v) : "memory");                           \
+    }
 RP_FN rp_f32x4 rp_cluster_read_v4_f32(const float *p, int rank, int n) {
     rp_f32x4 v;
     rp_u32 at;
@@ -501,7 +510,14 @@ RP_FN void rp_cluster_barrier(int n) {
         (void)rank, (void)n;                                                                                           \
         return *p;                                                                                                     \
     }
+#define RP__CLUSTER_WRITE(T, type, letter)                                                                             \
+    RP_FN void rp_cluster_write_##T(type *p, type v, int rank, int n) {                                                \
+        (void)rank, (void)n;                                                                                           \
+        *p = v;                                                                                                        \
+    }
 #endif
+RP__CLUSTER_WRITE(f32, float, "f")
+RP__CLUSTER_WRITE(f64, double, "d")
 RP__CLUSTER_READ(f32, float, "=f", "f32")
 RP__CLUSTER_READ(f64, double, "=d", "f64")
 RP__CLUSTER_READ(i32, rp_i32, "=r", "s32")
