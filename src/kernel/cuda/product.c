@@ -224,6 +224,8 @@ static const rp__order_family families[] = {[FMA] = RP__FAMILY_FMA,
 
 /* Of a launch and of adding up shares through a cluster; bytes a clock of memory. */
 enum { LAUNCH = 3000, ADD_SHARES = 1500, BYTES = 2400 };
+/* Clocks that a launch of ours may take longer: a third of one that what follows would be by itself. */
+enum { JOINS = LAUNCH / 3 };
 
 /* Whether 16-bit floats are multiplied by warpgroups, whose tiles have 64 rows and columns at least. The bits are the same. */
 static bool by_groups(const rp__matmul *p, const rp__device *d, unsigned split) {
@@ -346,7 +348,7 @@ static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
                  work = rp__problem_work(p) / (rate * p->device->multiprocessors);
     const double theirs =
         peers[m].launch + (work > moved ? work : moved) + peers[m].step * bytes / 128 * (double)read->k;
-    return ours <= 1.1 * theirs;
+    return ours <= 1.1 * theirs + JOINS;
 }
 
 static double tensor_cost(const rp__problem *p) {

@@ -77,7 +77,9 @@ rp_sum_part;
 #if RP_EIGHT
 RP_WIDE_TYPES
 /* Vectors that a thread has under way before it finishes the first of them. */
-#define RP_HELD (RP_HELD_BYTES <= 32 ? 4 : RP_HELD_BYTES <= 64 ? 2 : 1)
+#define RP_HELD_MOST (RP_HELD_BYTES <= 16 ? 8 : RP_HELD_BYTES <= 32 ? 4 : RP_HELD_BYTES <= 64 ? 2 : 1)
+#define RP_HELD_ALL ((RP_OUT_PARTS + RP_THREADS - 1) / RP_THREADS)
+#define RP_HELD (RP_HELD_ALL < RP_HELD_MOST ? RP_HELD_ALL : RP_HELD_MOST)
 #endif
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
