@@ -127,6 +127,8 @@ def recur_type(t):
 
 def recur(x, w, b, h, c, cell, reverse):
     recur_type(x)
+    h = x.new_zeros(x.shape[1], w.shape[1]) if h is None else h
+    c = torch.zeros_like(h) if c is None and cell == 3 else c
     states, cells, kept = [h], [c], []
     for t in reversed(range(len(x))) if reverse else range(len(x)):
         y = F.linear(h, w, b)

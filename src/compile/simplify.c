@@ -5,6 +5,7 @@
    Breaks    nothing.
    While gradients are still to be taken (gradients_done false) a value that carries a gradient never stands for one that
    does not: detach stays, and equal expressions on both sides of a no_grad boundary stay apart. */
+#include <math.h>
 #include <string.h>
 
 #include "compile/passes.h"
@@ -274,6 +275,17 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
     return RP_OK;
 }
 
+/* States before the first step that are zeros need not lie in memory. */
+static void leave_zeros_out(const simplifier *s, rp__ir_value *in) {
+    for (unsigned k = 3; k < 5; k++) {
+        const rp__ir_node *p = in[k] != RP__IR_NONE ? rp__ir_producer(s->w.dst, in[k]) : NULL;
+        if (p && p->kind == RP__IR_OP && p->op == RP__OP(full) && scalar_is(&p->attrs[1], 0.0) &&
+            !signbit(rp__scalar_f64(p->attrs[1].v.scalar)) &&
+            (s->gradients_done || !s->w.dst->values[in[k]].requires_grad))
+            in[k] = RP__IR_NONE;
+    }
+}
+
 /* ---- the walk */
 
 static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
@@ -290,6 +302,7 @@ static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) 
         if (!in) return RP__OOM("operands of a graph node");
     }
     for (uint32_t k = 0; k < n->n_in; k++) in[k] = n->in[k] == RP__IR_NONE ? RP__IR_NONE : s->w.map[n->in[k]];
+    if (n->kind == RP__IR_OP && n->op == RP__OP(recur)) leave_zeros_out(s, in);
     rp_status status = RP_OK;
     if (n->kind == RP__IR_OP && n->n_out == 1 && !(n->op->flags & RP_OP_INPLACE)) {
         rp__ir_value value = find_identity(s, n, in);

@@ -56,7 +56,7 @@ static val stacked(rp__emitter *e, const rp__ir_node *n, unsigned k, val *list, 
 
 /* in: x, w, b, h, c. */
 bool rp__lower_recur(rp__emitter *e, const rp__ir_node *n, const val *in, val *out) {
-    const rp__put_type *x = &e->types[in[0]], *h = &e->types[in[3]];
+    const rp__put_type *x = &e->types[in[0]], *weights = &e->types[in[1]];
     static const int64_t turned[] = {1, 0}, steps_of[] = {1, 1, 1};
     const int64_t cell = n->attrs[0].v.i;
     const bool reverse = n->attrs[1].v.b;
@@ -65,7 +65,7 @@ bool rp__lower_recur(rp__emitter *e, const rp__ir_node *n, const val *in, val *o
         return false;
     }
     const int64_t steps = rp__dim_number(x->size[0]);
-    const rp_dim rows = h->size[0], units = h->size[1], width = x->size[2], each[] = {rows, width},
+    const rp_dim rows = x->size[1], units = weights->size[1], width = x->size[2], each[] = {rows, width},
                  size[] = {1, rows, width};
     val *list = rp__calloc((size_t)(steps + 1) * 3, sizeof *list), *cells = list + steps + 1, *kept = cells + steps + 1;
     if (!list) {
@@ -73,7 +73,11 @@ bool rp__lower_recur(rp__emitter *e, const rp__ir_node *n, const val *in, val *o
         return false;
     }
     const val w = rp__put_permute(e, in[1], turned);
-    state s = {.h = in[3], .c = in[4], .kept = RP__EMIT_NONE};
+    const rp_dim one[] = {rows, units};
+    const val zeros = rp__put_expand(e, rp__put_int(e, x->dtype, 0), one, 2);
+    state s = {.h = in[3] != RP__EMIT_NONE ? in[3] : zeros,
+               .c = cell != RP__CELL_LSTM || in[4] != RP__EMIT_NONE ? in[4] : zeros,
+               .kept = RP__EMIT_NONE};
     list[reverse ? steps : 0] = s.h;
     cells[reverse ? steps : 0] = s.c;
     for (int64_t i = 0; i < steps; i++) {

@@ -99,7 +99,7 @@ typedef enum rp__library_op {
        what r multiplies). An operand that the cell has not, or that is absent, has no base.
        BACK: the gradients of the sums of all steps, dx, and where they differ dy, those of the part that the weights made (gru); of the first
        states. From those of the states, of the last one, of the last cell, each or absent. */
-    RP__LIB_RECUR, /* states (T + 1, N, H), last (N, H), cells, last_cell, kept (T, N, 4 H), x (T, N, G H), w (G H, H), b (G H), h (N, H), c */
+    RP__LIB_RECUR, /* states (T + 1, N, H), last (N, H), cells, last_cell, kept (T, N, 4 H), x (T, N, G H), w (G H, H), b (G H), h (N, H), c; h, c: absent ones are zeros */
     RP__LIB_RECUR_BACK, /* dx (T, N, G H), dy, dh (N, H), dc, grad (T + 1, N, H), grad_last, grad_cell, states, cells, kept, w */
     RP__LIB_COUNT
 } rp__library_op;

@@ -40,12 +40,12 @@ rp_status rp__infer_recur(const rp__call *call, rp__meta *out) {
     const rp_dtype dtype = (rp_dtype)x->dtype;
     unsigned cell;
     RP_TRY(check(call, dtype, &cell));
-    if (x->ndim != 3 || h->ndim != 2 || rp__dim_is(RP__DIM_LT, x->size[0], 1)) return refuse(call);
+    if (x->ndim != 3 || w->ndim != 2 || rp__dim_is(RP__DIM_LT, x->size[0], 1)) return refuse(call);
     const rp_dim steps = x->size[0], states = rp__dim_apply(RP__DIM_ADD, steps, 1), rows = x->size[1],
-                 units = h->size[1], sums = rp__dim_apply(RP__DIM_MUL, units, rp__cell_gates(cell));
+                 units = w->size[1], sums = rp__dim_apply(RP__DIM_MUL, units, rp__cell_gates(cell));
     const bool lstm = cell == RP__CELL_LSTM;
-    if (!is(x->size[2], sums) || !has_size(w, 2, sums, units, 0) || !is(h->size[0], rows) || lstm != (c != NULL) ||
-        (c && !has_size(c, 2, rows, units, 0)) || (b && (b->ndim != 1 || !is(b->size[0], sums))))
+    if (!is(x->size[2], sums) || !has_size(w, 2, sums, units, 0) || (h && !has_size(h, 2, rows, units, 0)) ||
+        (c && (!lstm || !has_size(c, 2, rows, units, 0))) || (b && (b->ndim != 1 || !is(b->size[0], sums))))
         return refuse(call);
     set_meta(&out[0], dtype, 3, states, rows, units);
     set_meta(&out[1], dtype, 2, rows, units, 0);

@@ -116,8 +116,8 @@ rp_status rp__vjp_recur(const rp__vjp *g) {
         g->grad_in[1] = rp_bmm(rp_transpose(rows_of(l.dy), 0, 1), rows_of(before));
     }
     if (g->needed[2]) g->grad_in[2] = l.dy; /* summed by rp__grad_run */
-    g->grad_in[3] = l.dh;
-    if (l.cell == RP__CELL_LSTM) g->grad_in[4] = l.dc;
+    if (g->needed[3]) g->grad_in[3] = l.dh;
+    if (g->needed[4] && l.cell == RP__CELL_LSTM) g->grad_in[4] = l.dc;
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 

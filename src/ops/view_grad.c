@@ -6,14 +6,25 @@
 
 #include <string.h>
 
+/* Is a view of a part one of the whole, a selection in a dim of size 1 or a slice of all? Guards nothing: a symbol may be. */
+static bool takes_all(const rp__view *map, const rp__meta *in) {
+    if (map->folds) return false;
+    for (int p = 0; p < in->ndim; p++) {
+        int dim = -1;
+        for (int d = 0; d < map->ndim; d++) {
+            if (map->from[d][0] != p && map->from[d][1] != p) continue;
+            if (dim >= 0 || map->from[d][1] >= 0 || map->step[d] != 1) return false;
+            dim = d;
+        }
+        if (!rp__dim_same_word(dim < 0 ? 1 : map->size[dim], in->size[p])) return false;
+    }
+    return true;
+}
+
 rp_status rp__vjp_any_view(const rp__vjp *g) {
     const rp__op *scatter = g->call->op->inverse;
     const rp__meta *in = &g->in_meta[0];
     rp_tensor *grad = g->grad_out[0];
-    if (scatter) {
-        g->grad_in[0] = rp__grad_call(scatter, g->call, rp__zeros_expanded(in), grad);
-        return RP_OK;
-    }
     rp_tensor whole = {.dtype = (uint8_t)in->dtype, .ndim = in->ndim, .device = in->device}, *operand = &whole;
     rp__call call = *g->call;
     rp__view map;
@@ -21,6 +32,10 @@ rp_status rp__vjp_any_view(const rp__vjp *g) {
     memcpy(whole.size, in->size, in->ndim * sizeof *in->size);
     call.in = &operand;
     RP_TRY(rp__call_view_map(&call, &map));
+    if (scatter && !takes_all(&map, in)) {
+        g->grad_in[0] = rp__grad_call(scatter, g->call, rp__zeros_expanded(in), grad);
+        return RP_OK;
+    }
     if (!rp__view_repeats(&map)) { /* else summed by rp__grad_run */
         if (rp__view_order(&map, dims)) grad = rp_permute(grad, dims, map.ndim);
         bool same = grad->ndim == in->ndim;

@@ -43,8 +43,10 @@ enum {
         const REAL *weights = AT(REAL, W), *bias = AT(REAL, B);                                                        \
         for (int64_t n = begin; n < end; n++) {                                                                        \
             const int64_t first = (reverse ? steps : 0) * rows * H + n * H;                                            \
-            memcpy(AT(REAL, STATES) + first, AT(REAL, HIDDEN) + n * H, (size_t)H * sizeof(REAL));                      \
-            if (cell == RP__CELL_LSTM) memcpy(AT(REAL, CELLS) + first, AT(REAL, C) + n * H, (size_t)H * sizeof(REAL)); \
+            const REAL *h0 = AT(REAL, HIDDEN), *c0 = AT(REAL, C); /* NULL: zeros */                                    \
+            for (int64_t u = 0; u < H; u++) AT(REAL, STATES)[first + u] = h0 ? h0[n * H + u] : 0;                      \
+            for (int64_t u = 0; u < H && cell == RP__CELL_LSTM; u++)                                                   \
+                AT(REAL, CELLS)[first + u] = c0 ? c0[n * H + u] : 0;                                                   \
             for (int64_t step = 0; step < steps; step++) {                                                             \
                 const int64_t t = reverse ? steps - 1 - step : step, after = ((t + 1 - reverse) * rows + n) * H,       \
                               before = ((t + reverse) * rows + n) * H;                                                 \

@@ -241,21 +241,22 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS) RP_CLUSTER RP_NAME(cons
         const rp_i64 at = (rp_i64)(me.row + i) * H + me.unit;
         rp_ahead(&now[i], p, &me, me.row + i, t, live);
         rp_ahead(&next[i], p, &me, me.row + i, reverse ? t - 1 : t + 1, live && T > 1);
-        h[i] = live ? RP_AT(const RP_T, W_H)[at] : 0;
-        c[i] = live && RP_CELL == 3 ? RP_AT(const RP_T, W_C)[at] : 0;
+        h[i] = live && p.w[W_H] ? RP_AT(const RP_T, W_H)[at] : 0;
+        c[i] = live && RP_CELL == 3 && p.w[W_C] ? RP_AT(const RP_T, W_C)[at] : 0;
         if (!live || me.copy) continue;
         RP_AT(RP_T, W_STATES)[begin + at] = h[i];
         if (RP_CELL == 3) RP_AT(RP_T, W_CELLS)[begin + at] = c[i];
     }
-    for (int i = thread; i < RP_ROWS * H; i += RP_THREADS) { /* each block takes the whole state by itself */
+    /* Each block takes the whole state by itself. */
+    for (int i = p.w[W_H] ? thread : RP_ROWS * H; i < RP_ROWS * H; i += RP_THREADS) {
         const int r = i / H, k = i % H;
         if (first + r < N) room[r * RP_PITCH + k] = RP_AT(const RP_T, W_H)[(rp_i64)(first + r) * H + k];
     }
     RP_MEET();
     for (int step = 0; step < T; step++) {
         const int t = reverse ? T - 1 - step : step;
-        _Pragma("unroll") for (int i = 0; i < RP_LEFT;
-                               i++) /* two steps ahead: a step may be shorter than a way to memory */
+        /* Two steps ahead: a step may be shorter than a way to memory. */
+        _Pragma("unroll") for (int i = 0; i < RP_LEFT; i++)
             rp_ahead(&later[i], p, &me, me.row + i, reverse ? t - 2 : t + 2, good && me.row + i < N && step + 2 < T);
         rp_multiply(sum, w, room + (step & 1) * (RP_ROWS * RP_PITCH), me.lane);
         RP_T *buffer = room + (1 - (step & 1)) * (RP_ROWS * RP_PITCH);
