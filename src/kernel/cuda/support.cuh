@@ -111,6 +111,9 @@ RP_FN double rp_digamma_f64(double x) {
 }
 RP_FN float rp_digamma_f32(float x) { return (float)rp_digamma_f64(x); }
 
+/* q^-s. The squares of trigamma, which is the slope of digamma, are a product each; where s is a literal nothing else is left. */
+RP_FN double rp__zeta_term(double s, double q) { return s == 2 ? 1 / (q * q) : rp_pow_f64(q, -s); }
+
 /* Hurwitz' zeta of s > 1 at q > 0: ten terms and the Euler-Maclaurin sum of the others. */
 RP_FN double rp__zeta_above(double s, double q) {
     const double factor[8] = {1.0 / 12,
@@ -122,10 +125,10 @@ RP_FN double rp__zeta_above(double s, double q) {
                               1.0 / 74724249600.0,
                               -3617.0 / 10670622842880000.0};
     const double w = q + 10;
-    double sum = rp_pow_f64(q, -s);
-    for (int k = 1; k < 10; k++) sum += rp_pow_f64(q + k, -s);
-    const double b = rp_pow_f64(w, -s), z = 1 / (w * w);
-    double rest = (b > 1e-290 ? b * w : rp_pow_f64(w, 1 - s)) / (s - 1) + 0.5 * b, term = b * s / w;
+    double sum = rp__zeta_term(s, q);
+    for (int k = 1; k < 10; k++) sum += rp__zeta_term(s, q + k);
+    const double b = rp__zeta_term(s, w), z = 1 / (w * w);
+    double rest = (s == 2 ? 1 / w : b > 1e-290 ? b * w : rp_pow_f64(w, 1 - s)) / (s - 1) + 0.5 * b, term = b * s / w;
     for (int k = 0; k < 8; k++) {
         rest += factor[k] * term;
         term *= (s + (2 * k + 1)) * (s + (2 * k + 2)) * z;
@@ -137,6 +140,12 @@ RP_FN double rp_zeta_f64(double s, double q) {
     const double inf = rp_bits_f64(0x7ff0000000000000ull), none = rp_bits_f64(0x7ff8000000000000ull);
     if (s != s || q != q) return s + q;
     if (s <= 1) return s == 1 ? inf : none;
+    if (s == 2 && q != rp_floor_f64(q)) { /* one sum for either sign, so that a warp with both has one: by reflection */
+        const double sum = rp__zeta_above(2, q > 0 ? q : 1 - q);
+        if (q > 0) return sum;
+        const double root = 3.14159265358979323846 / rp_sin_f64(3.14159265358979323846 * (q - rp_rint_f64(q)));
+        return root * root - sum;
+    }
     if (q > 0) return q == inf ? 0 : rp__zeta_above(s, q);
     const double f = rp_floor_f64(q);
     if (q == f) return inf;
