@@ -193,15 +193,18 @@ static void macros(uint64_t facts, rp__text *out) {
                      (unsigned)rp__dtype_bytes(dtype), (unsigned)rp__dtype_bytes(dtype));
     const unsigned results =
         tile->tm * tile->tn / tile->threads * (dtype == RP_F64 ? 2 : 1); /* a thread's, in registers */
-    /* several blocks hide each other's loads; where registers have no room for sums of blocks, memory has */
-    const unsigned resident = bit(facts, DIRECT)    ? 3
-                              : bit(facts, MMA)     ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
-                              : results > 64        ? 1
-                              : dtype == RP_F64     ? 2
-                              : tile->threads == 64 ? 6
-                              : results == 64       ? 512u / tile->threads
-                              : bit(facts, LONG)    ? 3
-                                                    : 4;
+    /* several blocks hide each other's loads; where registers have no room for sums of blocks, memory has. Threads of 8 x 8 results that a
+       multiprocessor holds: with wide offsets, or places and sums of groups, they need more registers. */
+    const unsigned threads = bit(facts, WIDE) ? 256 : bit(facts, LONGER) || !bit(facts, MASKS) ? 384 : 512;
+    const unsigned resident = bit(facts, DIRECT)     ? 3
+                              : bit(facts, MMA)      ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
+                              : results > 64         ? 1
+                              : dtype == RP_F64      ? 2
+                              : tile->threads == 64  ? (bit(facts, WIDE) ? 4 : 6)
+                              : tile->threads == 256 ? (bit(facts, WIDE) ? 1 : 2)
+                              : results == 64        ? threads / 128
+                              : bit(facts, LONG)     ? (bit(facts, WIDE) ? 2 : 3)
+                                                     : 4;
     rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %u\n#define RP_THREADS %u\n",
                  stages_of(facts), bit(facts, DIRECT), resident, bit(facts, DIRECT) ? 256u : tile->threads);
     rp__text_add(out, "#define RP_ASIDE %s\n", !bit(facts, MMA) && results >= 64 ? "volatile" : "");

@@ -6,7 +6,7 @@
  * A pixel (n, y* or x*) and a tap (c or o, r*) each have a spot: an offset and a place. Together they are an element of the operand with
  * windows if the places add up to one inside; the offsets add up too. An input gradient of a strided convolution takes its columns in
  * classes (RP_CLASSES, conv_common.cuh). So no element needs a division: spots of columns are found once, those of the inner index once, RP_BATCH at a time. Of windows of at
- * most 31 places (RP_MASKS) a pixel knows in a bit each which of them are inside, so that an element needs no comparison of places either.
+ * most 32 places (RP_MASKS) a pixel knows in a bit each which of them are inside, so that an element needs no comparison of places either.
  *
  * RP_MMA 0: chains of fma in the order of kernel/product.h, RP_TX threads side by side. RP_MMA 1, of 16-bit floats: tensor cores; the
  * inner index runs through the taps with the channel innermost (RP_CHUNK_OF), 16 a step of the sum, from left to right in f32. RP_SPLIT
