@@ -284,8 +284,8 @@ static void alone(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     out[0] = rp_matmul(in[0], in[1]);
 }
 
-static void
-test_library_alone(void **state) { /* one call has no graph: arguments move and results are held without copies */
+/* One call has a graph for memory that stays where it is alone: arguments move and results are held without copies. */
+static void test_library_alone(void **state) {
     (void)state;
     enum { ROUNDS = 6 };
     rp_compiled *f = compiled(alone, "alone");
@@ -299,6 +299,35 @@ test_library_alone(void **state) { /* one call has no graph: arguments move and 
     for (int k = 0; k < ROUNDS; k++) assert_same(expected[k], out[k]);
     assert_int_equal(fact(f, "copy", "library-operand"), -1);
     assert_int_equal(rc_told(f, "graph", "device graph"), 0);
+    assert_int_equal(fact(f, "graph", ""), 0);
+    rp_compiled_release(f);
+}
+
+/* Memory that stays gets a graph, another one's memory is not written by it, and what comes and goes is waited for longer. */
+static void test_library_steady(void **state) {
+    (void)state;
+    enum { PLACES = 3, ROUNDS = 150 };
+    rp_compiled *f = compiled(alone, "steady");
+    rp_tensor *w = filled_f64(1, K, N, 0), *x[PLACES], *held = NULL, *kept = NULL;
+    int graphed = 0;
+    for (int k = 0; k < PLACES; k++) x[k] = filled_f64(2 + k, M, K, 0);
+    for (int k = 0; k < ROUNDS; k++) {
+        rp_scope s = rp_scope_begin();
+        rp_tensor *in[] = {x[k < 40 ? 0 : k / 10 % PLACES], w}, *want, *out;
+        rp_mul_scalar_(in[0], rp_f64(k % 2 ? 1.25 : 0.8));
+        alone(NULL, in, 2, &want, 1);
+        (void)rp_call(f, in, 2, &out, 1);
+        show_error();
+        assert_same(want, out);
+        graphed += fact(f, "graph", "") == 1;
+        if (k == 30) held = rp_retain(out), kept = rp_retain(want); /* where the graph writes */
+        rp_scope_end(s, NULL, 0);
+    }
+    assert_same(kept, held);
+    assert_true(graphed > 25 && graphed < 100);
+    assert_int_equal(fact(f, "copy", "library-operand"), -1);
+    rp_release(held);
+    rp_release(kept);
     rp_compiled_release(f);
 }
 
@@ -656,16 +685,16 @@ static void test_recurrent(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_gathered, start),      cmocka_unit_test_setup(test_line, start),
-        cmocka_unit_test_setup(test_ordered, start),       cmocka_unit_test_setup(test_layout_told, start),
-        cmocka_unit_test_setup(test_library_moved, start), cmocka_unit_test_setup(test_library_results, start),
-        cmocka_unit_test_setup(test_library_alone, start), cmocka_unit_test_setup(test_library_written, start),
-        cmocka_unit_test_setup(test_alignment, start),     cmocka_unit_test_setup(test_moved_back, start),
-        cmocka_unit_test_setup(test_foreign, start),       cmocka_unit_test_setup(test_training, start),
-        cmocka_unit_test_setup(test_relu, start),          cmocka_unit_test_setup(test_regions, start),
-        cmocka_unit_test_setup(test_chain, start),         cmocka_unit_test_setup(test_chain_training, start),
-        cmocka_unit_test_setup(test_chain_refused, start), cmocka_unit_test_setup(test_joined, start),
-        cmocka_unit_test_setup(test_recurrent, start),
+        cmocka_unit_test_setup(test_gathered, start),        cmocka_unit_test_setup(test_line, start),
+        cmocka_unit_test_setup(test_ordered, start),         cmocka_unit_test_setup(test_layout_told, start),
+        cmocka_unit_test_setup(test_library_moved, start),   cmocka_unit_test_setup(test_library_results, start),
+        cmocka_unit_test_setup(test_library_alone, start),   cmocka_unit_test_setup(test_library_steady, start),
+        cmocka_unit_test_setup(test_library_written, start), cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_moved_back, start),      cmocka_unit_test_setup(test_foreign, start),
+        cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
+        cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
+        cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
+        cmocka_unit_test_setup(test_joined, start),          cmocka_unit_test_setup(test_recurrent, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

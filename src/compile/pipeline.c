@@ -185,7 +185,10 @@ rp_status rp__pipeline_program(const rp_ir *ir, rp_tensor *const *in, size_t n_i
     if (status == RP_OK) status = rp__program_place_buffers(p, in, &o); /* rp__plan */
     if (status == RP_OK) status = rp__program_record(p);                /* rp__group_lower, once a group */
     if (status == RP_OK) status = rp__program_collect_patches(p);
-    if (status == RP_OK && !o.no_graph && !rp__program_is_one_call(p)) status = rp__program_build_graph(p);
+    if (status == RP_OK && !o.no_graph) {
+        p->one_call = rp__program_is_one_call(p);
+        if (!p->one_call) status = rp__program_build_graph(p);
+    }
     if (status == RP_OK) status = rp__program_describe(p);
     if (status == RP_OK) rp__program_plan_heat(p, o.wait);
     rp__free(own);

@@ -97,7 +97,7 @@ typedef struct rp__executable_facts {
     double copy_rate; /* bytes a second that a copy moves on the device; 0: nobody has measured */
     const char *
         split; /* why regions are decided by the host between device graphs; NULL: they are nodes, or there is no graph */
-    bool graphed;
+    bool graphed, one_call; /* one_call: a call of a library, which has a graph while its memory stays where it is */
     const rp__executable_layout *layouts;
     size_t n_layouts;
     size_t n_launches, n_edges;

@@ -178,6 +178,7 @@ void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out)
                                   .n_regions = p->n_regions,
                                   .split = p->split,
                                   .graphed = p->graphed,
+                                  .one_call = p->one_call,
                                   .layouts = p->layouts,
                                   .n_layouts = p->n_layouts,
                                   .copy_rate = p->tune ? rp__tune_copy_rate(p->device, false) : 0,

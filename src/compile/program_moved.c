@@ -3,7 +3,7 @@
 
    Most records are re-pointed. Where that cannot be, the records get memory of the program's own, from the first call that
    needs it, and every call copies: arguments before the launch, what was written after it. On the device that is so for
-   - library calls in a device graph: their nodes cannot change, so the graph is built once more (one call alone has no graph);
+   - library calls in a device graph: their nodes cannot change, so the graph is built once more (one call alone: program_run.c);
    - an address whose low bits differ: kernels are compiled for the alignment of what they were recorded with;
    - wrapped memory in a device graph, unless it is declared stable: a kernel in flight must not read what an owner whom we do
    not see changes or frees. */

@@ -155,6 +155,8 @@ struct rp__executable {
     size_t n_dags, dags_capacity;
     size_t n_scratch, scratch_capacity;
     bool graphed;                   /* launches go through device graphs */
+    bool one_call;                  /* of a library: program_run.c, launch_call */
+    uint32_t steady, calls_graphed; /* of one_call: calls in a row with the same memory; graphs made so far */
     rp_graph_layout layout;         /* as asked for */
     unsigned freedoms;              /* of kernels: bit rp__freedom */
     bool tune;                      /* schedules are measured */

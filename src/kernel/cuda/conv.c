@@ -483,12 +483,12 @@ static int64_t share_of(int64_t k, int64_t shares, bool mma) {
 }
 
 /* Results of few rows, a thread a place: tiles, of tensor cores too where vectors do not fit, would read as much and compute rows that are
- * not there. Of long sums places have to fill the device. */
+ * not there. Of long sums places have to fill the device. Groups of 16-bit floats share steps of the tensor cores instead (conv_groups.c). */
 static bool is_direct(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype) {
     const bool on_tensor_cores = rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
     if (e->kind == 2) return false;
     if (e->m <= 2 && e->class_k <= (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1)) return true;
-    return (e->kind == 1 || !on_tensor_cores) && e->m <= DIRECT_ROWS &&
+    return (!on_tensor_cores || (e->kind == 1 && e->groups == 1)) && e->m <= DIRECT_ROWS &&
            e->n * e->groups >= 256 * (int64_t)d->multiprocessors;
 }
 static bool is_mma(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype) {
