@@ -3,10 +3,12 @@
 
 #include "ops/private.h"
 
-/* a b; a sum of one product each is the product: of a vector and a number, or of two vectors, which no tile of a matrix fits. */
+/* Sums of one product each, of a vector and a number or of two vectors, which no tile of a matrix fits. A sum begins with +0. */
+static rp_tensor *products(rp_tensor *a, rp_tensor *b) { return rp_add_scalar(rp_mul(a, b), rp_i64(0)); }
+/* A symbol is not asked whether it is 1: the product gives the same. */
 static rp_tensor *product(rp_tensor *a, rp_tensor *b) {
-    const bool one = !rp__tensor_is_error(a) && a->dtype != RP_BOOL && rp__dim_is(RP__DIM_EQ, a->size[a->ndim - 1], 1);
-    return one ? rp_mul(a, b) : rp_bmm(a, b);
+    const bool one = !rp__tensor_is_error(a) && a->dtype != RP_BOOL && rp__dim_same_word(a->size[a->ndim - 1], 1);
+    return one ? products(a, b) : rp_bmm(a, b);
 }
 
 rp_status rp__vjp_bmm(const rp__vjp *g) {
@@ -31,8 +33,8 @@ rp_status rp__vjp_linear(const rp__vjp *g) {
             g->grad_in[1] = rp_squeeze(product(rp_transpose(rows_of(g->call->in[0]), 0, 1), rows_of(grad)), 1);
         return RP_OK;
     }
-    if (g->needed[0] && rp__dim_is(RP__DIM_EQ, g->in_meta[1].size[0], 1)) /* one feature: (..., 1) times (1, K) */
-        g->grad_in[0] = rp_mul(grad, g->call->in[1]);
+    if (g->needed[0] && rp__dim_same_word(g->in_meta[1].size[0], 1)) /* one feature: (..., 1) times (1, K) */
+        g->grad_in[0] = products(grad, g->call->in[1]);
     else if (g->needed[0])
         g->grad_in[0] = rp_linear(grad, rp_transpose(g->call->in[1], 0, 1), NULL);
     if (g->needed[1]) g->grad_in[1] = product(rp_transpose(rows_of(grad), 0, 1), rows_of(g->call->in[0]));

@@ -138,9 +138,17 @@ static void macros(uint64_t facts, rp__text *out) {
 
 static int64_t over(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
+/* Small products, of which those with sums of LONG_K and more are cut into shares; shorter ones are left to the kernel that makes factors, too. */
+enum { LONG_K = 320 };
+static bool is_small(const rp__matmul *p) {
+    return (double)p->m * (double)p->n * (double)p->k * (double)p->batch < (double)RP__CUDA_SMALL_PRODUCT;
+}
+
 /* Shares of K, as a power of two: where few tiles of a fixed size would leave multiprocessors idle, and each share is long enough to pay
  * for adding them up. */
 static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
+    if (m == FMA && is_small(p) && d->arch >= 90)
+        return p->k >= 512 ? 3 : p->k >= LONG_K ? 2 : 0; /* whatever the batch */
     const bool narrow = p->m <= 16 || p->n <= 16;
     const int64_t rows = m == WGMMA   ? 64
                          : p->m <= 16 ? 16
@@ -360,13 +368,22 @@ static double tensor_cost(const rp__problem *p) {
     if (m != MMA && m != TF32) return 1; /* no library has these */
     return is_sooner(p, &read, m) ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
 }
+/* A small product whose sums are long: the kernel of small ones walks K alone in each of its few blocks, SIMT clocks an element. */
+static bool has_long_sums(const rp__problem *p, const rp__matmul *read) {
+    enum { SIMT = 55 };
+    const unsigned split = wanted_split(p, read, FMA);
+    double steps = 0;
+    if (read->k < LONG_K) return false;
+    (void)tile_of(read, p->device, FMA, split, &steps);
+    return (split ? ADD_SHARES : 0) + steps < (double)SIMT * (double)read->k;
+}
 static double plain_cost(const rp__problem *p) {
     rp__matmul read;
     const double work = rp__problem_work(p);
     rp__matmul_read(p->o, 3, &read);
     if (p->order == RP__ORDER_ELSEWHERE && p->call->precision != RP__FLOAT32_HIGHEST)
         return work + 2; /* tensor cores, then */
-    if (work < (double)RP__CUDA_SMALL_PRODUCT) return work + 1;
+    if (work < (double)RP__CUDA_SMALL_PRODUCT) return has_long_sums(p, &read) ? 1 : work + 1;
     return work <= (double)LARGE_FMA && read.m >= 4 && read.n >= 4 ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
 }
 
