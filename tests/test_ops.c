@@ -790,6 +790,28 @@ static void test_compare_with_numbers(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* Pads that leave nothing are refused, and a call does not fail for what failed before it. */
+static void test_pads_by_modes(void **state) {
+    (void)state;
+    static const char *const modes[] = {"reflect", "replicate", "circular"};
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_full(RP_DIMS(2, 5), rp_f64(1));
+    for (unsigned k = 0; k < 3; k++) {
+        EXPECT(rp_pad(x, RP_DIMS(-3, -3), modes[k], rp_none()), RP_ERROR_SHAPE, "leaves nothing of dimension 1");
+        EXPECT(rp_pad(x, RP_DIMS(INT64_MAX, INT64_MAX), modes[k], rp_none()), RP_ERROR_SHAPE, "can be padded by");
+        EXPECT(rp_pad(x, RP_DIMS(-(INT64_C(1) << 62), -(INT64_C(1) << 62)), modes[k], rp_none()), RP_ERROR_SHAPE,
+               "can be padded by");
+        if (k < 2)
+            EXPECT(rp_pad(x, RP_DIMS(-3, -2), modes[k], rp_none()), RP_ERROR_SHAPE, "leaves nothing of dimension 1");
+    }
+    assert_int_equal(rp_size(rp_pad(x, RP_DIMS(-3, -2), "circular", rp_none()), 1), 0);
+    (void)rp_view(x, RP_DIMS(3));
+    assert_true(rp_failed());
+    for (unsigned k = 0; k < 3; k++) assert_false(rp_is_error(rp_pad(x, RP_DIMS(2, 1), modes[k], rp_none())));
+    (void)rp_error_take();
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 /* self + alpha * other is rounded once. */
 static void test_alpha_rounds_once(void **state) {
     (void)state;
@@ -950,6 +972,7 @@ int main(void) {
         TEST(test_slope_of_fake_quantization),
         TEST(test_compare_with_numbers),
         TEST(test_alpha_rounds_once),
+        TEST(test_pads_by_modes),
         TEST(test_linear_with_a_row_of_weights),
         TEST(test_empty_operands),
         TEST(test_left_out_and_options),
