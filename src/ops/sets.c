@@ -306,11 +306,12 @@ rp_status rp__infer_histc_place(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
+/* In the order of PyTorch's: products and quotients are rounded, and elements lie on edges. */
 void rp__lower_histc_place(rp__lower *lw) {
     const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    const rp__val x = rp__lw_in(lw, 0), bins = rp__lw_attr(lw, 3, RP_I64);
-    const rp__val inside = AND(LE(ATTR(0), x), LE(x, ATTR(1)));
-    const rp__val part = MUL(DIV(SUB(x, ATTR(0)), ATTR(2)), ATTR(3));
+    const rp__val x = rp__lw_in(lw, 0), low = ATTR(0), high = ATTR(1), bins = rp__lw_attr(lw, 2, RP_I64);
+    const rp__val inside = AND(LE(low, x), LE(x, high));
+    const rp__val part = DIV(MUL(SUB(x, low), ATTR(2)), SUB(high, low));
     const rp__val bin = rp__lw_cast(lw, WHERE(inside, part, NUM(0)), RP_I64);
     rp__lw_out(lw, 0, WHERE(inside, MIN(bin, SUB(bins, rp__lw_const_i(lw, RP_I64, 1))), bins));
 }
@@ -336,7 +337,7 @@ rp_status rp__expand_histc(const rp__call *call) {
     if (!isfinite(low) || !isfinite(high))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "range of [%g, %g] is not finite", low, high);
     if (low > high) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "max must be larger than min");
-    rp_tensor *bin = rp_histc_place_at(site, x, low, high, high - low, bins);
+    rp_tensor *bin = rp_histc_place_at(site, x, low, high, bins);
     /* in integers: exact, in any order */
     rp_tensor *one = rp_add_scalar_at(site, zeros(x, RP_I64, NULL, 0), rp_i64(1), rp_i64(1));
     rp_tensor *counts = zeros(x, RP_I64, (const rp_dim[]){bins + 1}, 1);
