@@ -543,7 +543,7 @@ static adaptive adaptive_space(rp__lower *lw, const rp_tensor *t, const rp_dim *
         a.points = a.points && a.how[d] >= MEET_ONE;
         a.always = a.always && a.how[d] != MEET_ANY;
         size[t->ndim + d] = widest(a.how[d], a.from[d], a.to[d]);
-        how = how * 4 + a.how[d];
+        how = how * (MEET_ALL + 1) + a.how[d];
     }
     (void)rp__lw_structural_value(lw, how);
     rp__lw_space(lw, size, t->ndim + (a.points ? 0 : spatial), a.points ? 0 : ((1u << spatial) - 1u) << t->ndim);
