@@ -812,6 +812,30 @@ static void test_pads_by_modes(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* Coordinates of many results are rounded: an element's gradient is from those that read it, and not from those that would. */
+static void test_nearest_of_many(void **state) {
+    (void)state;
+    enum { FROM = (1 << 22) + 4, TO = 2 * FROM };
+    float *v = malloc(TO * sizeof *v);
+    unsigned char *read = calloc(FROM, 1);
+    assert_true(v && read);
+    for (int i = 0; i < FROM; i++) v[i] = (float)i;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_from_data(v, RP_DIMS(1, 1, FROM), RP_F32), *y, *grad;
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    y = rp_interpolate(x, RP_DIMS(TO), NULL, 0, "nearest-exact", RP_UNSET, RP_UNSET, false);
+    assert_int_equal(rp_to_host(y, v, TO * sizeof *v), RP_OK);
+    for (int i = 0; i < TO; i++) read[(int)v[i]]++;
+    y = rp_sum(y);
+    assert_int_equal(rp_grad(&y, 1, &x, 1, NULL, NULL, &grad), RP_OK);
+    assert_int_equal(rp_to_host(grad, v, FROM * sizeof *v), RP_OK);
+    for (int i = 0; i < FROM; i++)
+        if (v[i] != read[i]) fail_msg("element %d: %g, read by %d", i, (double)v[i], read[i]);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+    free(v);
+    free(read);
+}
+
 /* self + alpha * other is rounded once. */
 static void test_alpha_rounds_once(void **state) {
     (void)state;
@@ -973,6 +997,7 @@ int main(void) {
         TEST(test_compare_with_numbers),
         TEST(test_alpha_rounds_once),
         TEST(test_pads_by_modes),
+        TEST(test_nearest_of_many),
         TEST(test_linear_with_a_row_of_weights),
         TEST(test_empty_operands),
         TEST(test_left_out_and_options),
