@@ -812,6 +812,35 @@ static void test_pads_by_modes(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* An error that nobody has taken is of the call that failed: later ones run. */
+static void test_older_errors(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_full(RP_DIMS(2, 3, 4), rp_f64(0.5)), *w = rp_full(RP_DIMS(3, 4), rp_f64(0.1)), *last, *taken;
+    rp_tensor *v = rp_full(RP_DIMS(3, 3), rp_f64(0.2)), *h = rp_full(RP_DIMS(1, 3, 3), rp_f64(0)), *both[2] = {w, v};
+    rp_tensor *mean = rp_zeros(RP_DIMS(3)), *var = rp_ones(RP_DIMS(3));
+    rp_tensor *whole = rp_full(RP_DIMS(5), rp_i64(3), RP_OPTIONS(rp_full_options, .dtype = RP_I64));
+    rp_tensor *none = rp_full(RP_DIMS(0), rp_i64(3), RP_OPTIONS(rp_full_options, .dtype = RP_I64));
+    assert_false(rp_failed());
+    (void)rp_view(x, RP_DIMS(5));
+    assert_int_equal(rp_error_status(), RP_ERROR_SHAPE);
+#define RUNS(...)                                                                                                      \
+    if (rp_is_error(__VA_ARGS__)) fail_msg("line %d: an older error is this call's", __LINE__)
+    RUNS(rp_rnn_tanh(x, h, both, 2, false, 1, 0, false, false, false, &last));
+    RUNS(rp_batch_norm(x, NULL, NULL, mean, var, true, 0.1, 1e-5, true));
+    RUNS(rp_instance_norm(x, NULL, NULL, mean, var, true, 0.1, 1e-5, true));
+    RUNS(rp_histc(rp_flatten(x), 4, rp_i64(0), rp_i64(0)));
+    RUNS(rp_one_hot(whole, -1));
+    RUNS(rp_bincount(whole, NULL, 0));
+    RUNS(rp_unique(none, true, true, true, &taken, &last));
+    RUNS(rp_constant_pad_nd(x, RP_DIMS(1, 1), rp_f64(1)));
+    RUNS(rp_dropout(x, 0.5, true));
+    RUNS(rp_repeat_interleave_tensor(whole, whole, 0));
+#undef RUNS
+    assert_int_equal(rp_error_take(), RP_ERROR_SHAPE);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 /* Coordinates of many results are rounded: an element's gradient is from those that read it, and not from those that would. */
 static void test_nearest_of_many(void **state) {
     (void)state;
@@ -997,6 +1026,7 @@ int main(void) {
         TEST(test_compare_with_numbers),
         TEST(test_alpha_rounds_once),
         TEST(test_pads_by_modes),
+        TEST(test_older_errors),
         TEST(test_nearest_of_many),
         TEST(test_linear_with_a_row_of_weights),
         TEST(test_empty_operands),
