@@ -173,7 +173,7 @@ static double width_of(const resampling *r) {
    results that their type does not hold with a half. */
 static bool repeats(const resampling *r, rp_dtype type, double step) {
     const int64_t n = r->to / r->from, most = INT64_C(1) << (type == RP_F64 ? 52 : 23);
-    return r->mode <= NEAREST_EXACT && r->to <= most && r->to % r->from == 0 && (n & (n - 1)) == 0 &&
+    return r->mode <= NEAREST_EXACT && rp__dim_number(r->to) <= most && r->to % r->from == 0 && (n & (n - 1)) == 0 &&
            step * (double)n == 1.0;
 }
 
