@@ -812,6 +812,11 @@ static void test_pads_by_modes(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+static void twice(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(in[0], in[0]);
+}
+
 /* An error that nobody has taken is of the call that failed: later ones run. */
 static void test_older_errors(void **state) {
     (void)state;
@@ -837,6 +842,11 @@ static void test_older_errors(void **state) {
     RUNS(rp_dropout(x, 0.5, true));
     RUNS(rp_repeat_interleave_tensor(whole, whole, 0));
 #undef RUNS
+    assert_int_equal(rp_checkpoint((rp_fn){twice, NULL, 0, "twice"}, &x, 1, &last, 1), RP_OK);
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    assert_int_equal(rp_checkpoint((rp_fn){twice, NULL, 0, "twice"}, &x, 1, &last, 1), RP_OK);
+    last = rp_sum(last);
+    assert_int_equal(rp_backward(last, NULL, NULL), RP_OK);
     assert_int_equal(rp_error_take(), RP_ERROR_SHAPE);
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
