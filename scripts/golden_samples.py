@@ -270,9 +270,9 @@ def fake_quantize(x, scale, zero, low, high):
     return torch.fake_quantize_per_channel_affine(x.reshape(-1), scale, zero, 0, low, high).reshape(x.shape)
 
 
-def histc_place(x, low, high, width, bins):
+def histc_place(x, low, high, bins):
     torch.finfo(x.dtype)  # of floats alone, as histc
-    at = ((x - low) / width * bins).nan_to_num().long().clamp(max=bins - 1)
+    at = ((x - low) * bins / (high - low)).nan_to_num().long().clamp(max=bins - 1)
     return torch.where((x >= low) & (x <= high), at, bins)
 
 

@@ -167,6 +167,10 @@ static void kinks(void **state) {
     y = sum(rp_pow_scalar(x, rp_i64(0)));
     ok(rp_grad(&y, 1, &x, 1, NULL, NULL, &g));
     EQUAL(g, 0, 0, 0);
+    rp_tensor *small = LEAF(0, 1e-170, -1e-200);
+    y = sum(rp_sinc(small));
+    ok(rp_grad(&y, 1, &small, 1, NULL, NULL, &g));
+    EQUAL(g, 0, 0, 0);
 }
 
 /* ---------------------------------------------------------------- graphs that are freed, kept, made */

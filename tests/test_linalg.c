@@ -221,6 +221,13 @@ static void no_answers(void) {
     REFUSED(rp_linalg_eigh(zero, "X", NULL), RP_ERROR_INVALID_ARGUMENT, "UPLO");
     REFUSED(rp_linalg_inv(rp_to_dtype(zero, RP_F16)), RP_ERROR_DTYPE, "Half");
     REFUSED(rp_linalg_svdvals(rp_full(RP_DIMS(2, 2), rp_f64(NAN))), RP_ERROR_INVALID_ARGUMENT, "NaN");
+    /* 2 x 2 blocks have two pivots: the second one of the last row would lie behind the matrix. */
+    static const int32_t half[3] = {1, 2, -1}, whole[3] = {1, -3, -3};
+    rp_tensor *ld = rp_add(positive(numbers(RP_DIMS(3, 3), 7)), numbers(RP_DIMS(3, 3), 8)), *b = rp_ones(RP_DIMS(3, 2));
+    b = rp_to_dtype(b, RP_F64);
+    REFUSED(rp_linalg_ldl_solve(ld, rp_from_data(half, RP_DIMS(3), RP_I32), b), RP_ERROR_INVALID_ARGUMENT,
+            "half of a block");
+    (void)rp_linalg_ldl_solve(ld, rp_from_data(whole, RP_DIMS(3), RP_I32), b);
     rp_scope_end(scope, NULL, 0);
     OK();
 }

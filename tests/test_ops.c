@@ -790,6 +790,91 @@ static void test_compare_with_numbers(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* Pads that leave nothing are refused, and a call does not fail for what failed before it. */
+static void test_pads_by_modes(void **state) {
+    (void)state;
+    static const char *const modes[] = {"reflect", "replicate", "circular"};
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_full(RP_DIMS(2, 5), rp_f64(1));
+    for (unsigned k = 0; k < 3; k++) {
+        EXPECT(rp_pad(x, RP_DIMS(-3, -3), modes[k], rp_none()), RP_ERROR_SHAPE, "leaves nothing of dimension 1");
+        EXPECT(rp_pad(x, RP_DIMS(INT64_MAX, INT64_MAX), modes[k], rp_none()), RP_ERROR_SHAPE, "can be padded by");
+        EXPECT(rp_pad(x, RP_DIMS(-(INT64_C(1) << 62), -(INT64_C(1) << 62)), modes[k], rp_none()), RP_ERROR_SHAPE,
+               "can be padded by");
+        if (k < 2)
+            EXPECT(rp_pad(x, RP_DIMS(-3, -2), modes[k], rp_none()), RP_ERROR_SHAPE, "leaves nothing of dimension 1");
+    }
+    assert_int_equal(rp_size(rp_pad(x, RP_DIMS(-3, -2), "circular", rp_none()), 1), 0);
+    (void)rp_view(x, RP_DIMS(3));
+    assert_true(rp_failed());
+    for (unsigned k = 0; k < 3; k++) assert_false(rp_is_error(rp_pad(x, RP_DIMS(2, 1), modes[k], rp_none())));
+    (void)rp_error_take();
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+static void twice(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(in[0], in[0]);
+}
+
+/* An error that nobody has taken is of the call that failed: later ones run. */
+static void test_older_errors(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_full(RP_DIMS(2, 3, 4), rp_f64(0.5)), *w = rp_full(RP_DIMS(3, 4), rp_f64(0.1)), *last, *taken;
+    rp_tensor *v = rp_full(RP_DIMS(3, 3), rp_f64(0.2)), *h = rp_full(RP_DIMS(1, 3, 3), rp_f64(0)), *both[2] = {w, v};
+    rp_tensor *mean = rp_zeros(RP_DIMS(3)), *var = rp_ones(RP_DIMS(3));
+    rp_tensor *whole = rp_full(RP_DIMS(5), rp_i64(3), RP_OPTIONS(rp_full_options, .dtype = RP_I64));
+    rp_tensor *none = rp_full(RP_DIMS(0), rp_i64(3), RP_OPTIONS(rp_full_options, .dtype = RP_I64));
+    assert_false(rp_failed());
+    (void)rp_view(x, RP_DIMS(5));
+    assert_int_equal(rp_error_status(), RP_ERROR_SHAPE);
+#define RUNS(...)                                                                                                      \
+    if (rp_is_error(__VA_ARGS__)) fail_msg("line %d: an older error is this call's", __LINE__)
+    RUNS(rp_rnn_tanh(x, h, both, 2, false, 1, 0, false, false, false, &last));
+    RUNS(rp_batch_norm(x, NULL, NULL, mean, var, true, 0.1, 1e-5, true));
+    RUNS(rp_instance_norm(x, NULL, NULL, mean, var, true, 0.1, 1e-5, true));
+    RUNS(rp_histc(rp_flatten(x), 4, rp_i64(0), rp_i64(0)));
+    RUNS(rp_one_hot(whole, -1));
+    RUNS(rp_bincount(whole, NULL, 0));
+    RUNS(rp_unique(none, true, true, true, &taken, &last));
+    RUNS(rp_constant_pad_nd(x, RP_DIMS(1, 1), rp_f64(1)));
+    RUNS(rp_dropout(x, 0.5, true));
+    RUNS(rp_repeat_interleave_tensor(whole, whole, 0));
+#undef RUNS
+    assert_int_equal(rp_checkpoint((rp_fn){twice, NULL, 0, "twice"}, &x, 1, &last, 1), RP_OK);
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    assert_int_equal(rp_checkpoint((rp_fn){twice, NULL, 0, "twice"}, &x, 1, &last, 1), RP_OK);
+    last = rp_sum(last);
+    assert_int_equal(rp_backward(last, NULL, NULL), RP_OK);
+    assert_int_equal(rp_error_take(), RP_ERROR_SHAPE);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* Coordinates of many results are rounded: an element's gradient is from those that read it, and not from those that would. */
+static void test_nearest_of_many(void **state) {
+    (void)state;
+    enum { FROM = (1 << 22) + 4, TO = 2 * FROM };
+    float *v = malloc(TO * sizeof *v);
+    unsigned char *read = calloc(FROM, 1);
+    assert_true(v && read);
+    for (int i = 0; i < FROM; i++) v[i] = (float)i;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_from_data(v, RP_DIMS(1, 1, FROM), RP_F32), *y, *grad;
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    y = rp_interpolate(x, RP_DIMS(TO), NULL, 0, "nearest-exact", RP_UNSET, RP_UNSET, false);
+    assert_int_equal(rp_to_host(y, v, TO * sizeof *v), RP_OK);
+    for (int i = 0; i < TO; i++) read[(int)v[i]]++;
+    y = rp_sum(y);
+    assert_int_equal(rp_grad(&y, 1, &x, 1, NULL, NULL, &grad), RP_OK);
+    assert_int_equal(rp_to_host(grad, v, FROM * sizeof *v), RP_OK);
+    for (int i = 0; i < FROM; i++)
+        if (v[i] != read[i]) fail_msg("element %d: %g, read by %d", i, (double)v[i], read[i]);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+    free(v);
+    free(read);
+}
+
 /* self + alpha * other is rounded once. */
 static void test_alpha_rounds_once(void **state) {
     (void)state;
@@ -950,6 +1035,9 @@ int main(void) {
         TEST(test_slope_of_fake_quantization),
         TEST(test_compare_with_numbers),
         TEST(test_alpha_rounds_once),
+        TEST(test_pads_by_modes),
+        TEST(test_older_errors),
+        TEST(test_nearest_of_many),
         TEST(test_linear_with_a_row_of_weights),
         TEST(test_empty_operands),
         TEST(test_left_out_and_options),

@@ -524,6 +524,31 @@ static void test_numbers_are_fixed(void **state) {
     assert_ok();
 }
 
+/* Padding by modes has pads that are numbers: a symbol among them is fixed. */
+BODY(mirrored) {
+    UNUSED;
+    const int64_t n = rp_sym_size(in[0], 0), behind = rp_sym_sub(n, 3);
+    out[0] = rp_pad(in[0], RP_DIMS(rp_sym_sub(n, 1), behind), "reflect", rp_none());
+    out[1] = rp_pad(in[0], RP_DIMS(behind, n), "replicate", rp_none());
+    out[2] = rp_pad(in[0], RP_DIMS(0, behind), "circular", rp_none());
+}
+
+static void test_pads_are_fixed(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f =
+        rp_compile((rp_fn){mirrored, NULL, 0, "mirrored"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    for (int64_t n = 2; n < 8; n++) {
+        rp_tensor *x = filled(0.3, 2, n, n), *got[3], *want[3];
+        assert_int_equal(rp_call(f, &x, 1, got, 3), RP_OK);
+        mirrored(NULL, &x, 1, want, 3);
+        for (int k = 0; k < 3; k++) assert_same(got[k], want[k]);
+    }
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+
 /* ---- outside of a trace */
 
 static void expect(rp_status status, const char *words) {
@@ -683,6 +708,7 @@ int main(void) {
         cmocka_unit_test(test_numbers_of_sizes),
         cmocka_unit_test(test_numbers_as_text),
         cmocka_unit_test(test_numbers_are_fixed),
+        cmocka_unit_test(test_pads_are_fixed),
         cmocka_unit_test(test_eager_numbers),
         cmocka_unit_test(test_words_of_another_trace),
         cmocka_unit_test(test_where_a_number_is_needed),

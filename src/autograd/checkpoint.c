@@ -326,9 +326,9 @@ rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n) {
     return rp__saved_attach(s, c->slots[s->slot], n);
 }
 
-/* Every result that was asked for is there; what failed in the function itself is told already. */
-static rp_status check_results(const char *site, rp_fn fn, rp_tensor **out, size_t n_out) {
-    if (rp_failed()) return rp_error_status();
+/* Every result that was asked for is there; what failed in the function itself, after that many failures, is told already. */
+static rp_status check_results(const char *site, rp_fn fn, rp_tensor **out, size_t n_out, uint64_t failures) {
+    if (rp_failed() && rp__error_count() != failures) return rp_error_status();
     for (size_t k = 0; k < n_out; k++) {
         if (!out[k])
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: `%s` leaves output %zu out (%s)",
@@ -357,6 +357,7 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
     c->drawn.outer = outer_log;
     rp__checkpoint_recording = c;
     c->args = in;
+    const uint64_t failures = rp__error_count();
     c->fn.body(c->fn.ctx, in, c->n_in, out, c->n_out);
     c->args = NULL;
     rp__checkpoint_recording = c->around;
@@ -364,7 +365,7 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
     c->drawn.outer = NULL;
     (void)rp__random_log_set(outer_log);
     forget_written(c);
-    return check_results(c->site, c->fn, out, c->n_out);
+    return check_results(c->site, c->fn, out, c->n_out, failures);
 }
 
 /* An argument may be absent, not broken. */
@@ -395,9 +396,10 @@ rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *c
             if (in[i]) (void)rp__checkpoint_pack(&unused, in[i], false, 0, &status);
         }
         rp__flags.muted = rp__flags.muted || recomputing;
+        const uint64_t failures = rp__error_count();
         fn.body(fn.ctx, in, n_in, out, n_out);
         rp__flags.muted = outer_muted;
-        status = status == RP_OK ? check_results(site, fn, out, n_out) : status;
+        status = status == RP_OK ? check_results(site, fn, out, n_out, failures) : status;
     } else {
         checkpoint *c = rp__calloc(1, sizeof *c);
         status = c ? RP_OK : RP__OOM("checkpoint");

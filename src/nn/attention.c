@@ -151,6 +151,7 @@ static void mask_add(masks *all, rp_tensor *mask) {
 
 static rp_status masks_read(const rp_multihead_attention_layer *l, const rp_attention_masks *given, const rp_tensor *q,
                             const rp_tensor *k, masks *out) {
+    const uint64_t failures = rp__error_count();
     const rp_dim n = q->size[0], rows = q->size[2], columns = k->size[2];
     *out = (masks){NULL, NULL};
     if (given->attn_mask) {
@@ -174,7 +175,7 @@ static rp_status masks_read(const rp_multihead_attention_layer *l, const rp_atte
         RP_TRY(rp__tensor_check(given->key_padding_mask, "multi-head attention layer: key_padding_mask"));
         mask_add(out, rp_reshape(given->key_padding_mask, size, 4));
     }
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__error_count() != failures ? rp_error_status() : RP_OK;
 }
 
 /* The same as one mask of scaled_dot_product_attention; `more` keys behind the masked ones are seen by all. */

@@ -28,6 +28,7 @@ static bool is_better(const rp_plateau *p, double metric) {
 }
 
 rp_status rp_plateau_step_at(const char *site, rp_plateau *p, rp_optimizer *opt, double metric) {
+    const uint64_t failures = rp__error_count();
     RP__CALLED_FROM(site);
     if (!p || !opt) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plateau_step: an argument is NULL");
     if (is_better(p, metric)) {
@@ -48,5 +49,5 @@ rp_status rp_plateau_step_at(const char *site, rp_plateau *p, rp_optimizer *opt,
         const double lr = fmax(old * p->options.factor, p->options.min_lr);
         if (old - lr > p->options.eps) RP_TRY(rp_optimizer_set_lr(opt, g, lr));
     }
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__error_count() != failures ? rp_error_status() : RP_OK;
 }

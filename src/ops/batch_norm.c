@@ -47,6 +47,7 @@ static rp_tensor *by_running(const rp__call *call, double eps) {
 }
 
 rp_status rp__expand_batch_norm(const rp__call *call) {
+    const uint64_t failures = rp__error_count();
     rp_tensor *x = call->in[0];
     const double momentum = rp__attr_float(call, 1), eps = rp__attr_float(call, 2);
     RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
@@ -76,7 +77,7 @@ rp_status rp__expand_batch_norm(const rp__call *call) {
     rp__bring_up_to_date(call->in[3], mean, momentum);
     rp__bring_up_to_date(call->in[4], var, momentum);
     (void)rp__grad_switch(grad);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__error_count() != failures ? rp_error_status() : RP_OK;
 }
 
 /* Normalised values in the input's type; mean, 1/std and unbiased variance of each channel in its compute type. weight and bias

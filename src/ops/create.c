@@ -132,6 +132,7 @@ static rp_dim size_of(rp_scalar s) { return rp__scalar_is_size(s) ? s.v.i : rp__
 
 /* Number of elements between sizes of the trace: an expression, with a guard of which is larger. The step is the number that it is. */
 static rp_status arange_of_sizes(const rp__call *call, rp_dtype dtype, rp__meta *out) {
+    const uint64_t failures = rp__error_count();
     const rp_dim start = size_of(call->attrs[0].v.scalar), end = size_of(call->attrs[1].v.scalar);
     const int64_t step = rp__scalar_i64(call->attrs[2].v.scalar);
     const rp_dim low = step > 0 ? start : end, high = step > 0 ? end : start;
@@ -143,7 +144,7 @@ static rp_status arange_of_sizes(const rp__call *call, rp_dtype dtype, rp__meta 
     out->ndim = 1;
     out->size[0] = rp__dim_apply(RP__DIM_SUB, high, low);
     if (by > 1) out->size[0] = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, out->size[0], by - 1), by);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__error_count() != failures ? rp_error_status() : RP_OK;
 }
 
 /* Number of elements: ceil((end - start) / step), in integers when all three are (exact), else in f64. */

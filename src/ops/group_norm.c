@@ -86,6 +86,7 @@ static rp_tensor *repeated(rp_tensor *t, rp_dim images) {
 }
 
 rp_status rp__expand_instance_norm(const rp__call *call) {
+    const uint64_t failures = rp__error_count();
     static const char *const names[] = {"", "weight", "bias", "running_mean", "running_var"};
     rp_tensor *x = call->in[0];
     const unsigned n = x->ndim;
@@ -120,7 +121,7 @@ rp_status rp__expand_instance_norm(const rp__call *call) {
     if (call->in[3]) rp__bring_up_to_date(call->in[3], rp_mean(rp_reshape(mean, images, 2), RP_DIMS(0)), momentum);
     if (call->in[4]) rp__bring_up_to_date(call->in[4], rp_mean(rp_reshape(var, images, 2), RP_DIMS(0)), momentum);
     (void)rp__grad_switch(grad);
-    if (rp_failed()) return rp_error_status();
+    if (rp__error_count() != failures) return rp_error_status();
     return done(call, as_input(call, y));
 }
 

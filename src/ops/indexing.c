@@ -478,6 +478,7 @@ rp_status rp__expand_masked_scatter_(const rp__call *call) { return expand_maske
 /* ---- one_hot */
 
 rp_status rp__expand_one_hot(const rp__call *call) {
+    const uint64_t failures = rp__error_count();
     rp_tensor *t = call->in[0];
     int64_t classes = rp__attr_int(call, 0);
     if (t->dtype != RP_I64)
@@ -486,7 +487,7 @@ rp_status rp__expand_one_hot(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_SHAPE, "Can not infer total number of classes from empty tensor.");
     if (classes == -1) {
         classes = rp_item_i64_at(call->site, rp_amax_at(call->site, t, NULL, 0, false));
-        if (rp_failed()) return rp_error_status();
+        if (rp__error_count() != failures) return rp_error_status();
         classes++;
     }
     if (classes < 1)

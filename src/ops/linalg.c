@@ -466,6 +466,11 @@ static rp_status ldl_solution_one(job *j, int64_t b) {
                                 (long long)n, at);
         pivots[i] = (int)j->in[2][b * n + i];
     }
+    /* A negative one and the next are of one block: dsytrs does not look whether there is a next. */
+    for (int64_t i = 0; i < n; i += pivots[i] < 0 ? 2 : 1)
+        if (pivots[i] < 0 && i + 1 == n)
+            return rp__op_error(j->call, RP_ERROR_INVALID_ARGUMENT, "the last pivot, %d, is half of a block",
+                                pivots[i]);
     turn(j->in[0] + b * n * n, n, n, j->work[0]);
     turn(j->in[1] + b * n * columns, n, columns, j->work[2]);
     j->lapack->dsytrs_("L", &j->n, &columns, j->work[0], &ld, pivots, j->work[2], &ld, &info, 1);

@@ -31,8 +31,9 @@ RP__GRAD(deg2rad, scaled(grad, M_PI / 180))
 RP__GRAD(rad2deg, scaled(grad, 180 / M_PI))
 
 static rp_tensor *sinc_slope(rp_tensor *x) {
-    rp_tensor *t = scaled(x, M_PI), *top = rp_sub(rp_mul(t, rp_cos(t)), rp_sin(t));
-    return rp_where(rp_eq_scalar(t, rp_i64(0)), rp__zero_like(x), rp_div(top, rp_mul(t, x)));
+    rp_tensor *t = scaled(x, M_PI), *top = rp_sub(rp_mul(t, rp_cos(t)), rp_sin(t)), *bottom = rp_mul(t, x);
+    /* The square of what is small is 0 before it is. */
+    return rp_where(rp_eq_scalar(bottom, rp_i64(0)), rp__zero_like(x), rp_div(top, bottom));
 }
 RP__SLOPE(sinc, sinc_slope(x))
 

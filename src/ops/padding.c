@@ -50,7 +50,7 @@ static rp_status check_pads(const rp__call *call, unsigned first, const rp_dim *
                                 (long long)p.before, (long long)p.behind);
         size[d] = apply(RP__DIM_ADD, from[d], p.before + p.behind);
     }
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return RP_OK;
 }
 
 rp_status rp__infer_pad_edges(const rp__call *call, rp__meta *out) {
@@ -219,21 +219,19 @@ rp_tensor *rp__pad_edges_input(rp_tensor *grad, const rp_dim *size, const rp_att
 
 static rp_tensor *part(rp_tensor *x, unsigned d, rp_dim from, rp_dim to) { return rp_slice(x, d, from, to); }
 
-/* Dim d without what negative pads cut off, which is cut off first; if nothing is left, what pads is the edge beyond. */
+/* Dim d without what negative pads cut off, which is cut off first; if nothing is left, what pads is the edge beyond. What a mirror shows may
+   be cut off as well: then both pads remain, and the cut is for those that come behind. */
 static rp_tensor *cut(rp_tensor *x, unsigned d, pad_mode mode, pads *p) {
     const rp_dim n = x->size[d];
-    const pads own = *p;
+    const pads own = *p, some = {own.before > 0 ? own.before : 0, own.behind > 0 ? own.behind : 0};
     if (own.before >= 0 && own.behind >= 0) return x;
     const rp_dim left = apply(RP__DIM_ADD, n, (own.before < 0 ? own.before : 0) + (own.behind < 0 ? own.behind : 0));
-    *p = (pads){own.before > 0 ? own.before : 0, own.behind > 0 ? own.behind : 0};
-    if (mode == PAD_REPLICATE && is_padded(*p) && rp__dim_is(RP__DIM_LT, left, 1)) {
+    if (mode == PAD_REFLECT && is_padded(some)) return x;
+    *p = some;
+    if (mode == PAD_REPLICATE && is_padded(some) && rp__dim_is(RP__DIM_LT, left, 1)) {
         rp_dim all[RP_MAX_DIMS];
         memcpy(all, x->size, x->ndim * sizeof *all);
         all[d] = apply(RP__DIM_ADD, n, own.before + own.behind);
-        if (rp__dim_is(RP__DIM_LT, all[d], 1)) {
-            (void)rp__fail(RP_ERROR_SHAPE, "pad: nothing is left of dim %u", d);
-            return rp__tensor_error();
-        }
         const rp_dim edge = own.before > 0 ? 0 : apply(RP__DIM_SUB, n, 1);
         *p = (pads){0, 0};
         return rp_expand(part(x, d, edge, apply(RP__DIM_ADD, edge, 1)), all, x->ndim);
@@ -263,6 +261,7 @@ rp_status rp__expand_pad(const rp__call *call) {
     const bool valued = !rp__attr_is_none(&call->attrs[2]);
     char text[RP__SHAPE_TEXT];
     int64_t edges[6];
+    pads bounds[RP_MAX_DIMS] = {{0, 0}}; /* cut off in the end */
     bool padded = false;
     if (strcmp(name, "constant") == 0)
         return rp__give(call, rp_constant_pad_nd_at(call->site, x, pad->v.ints, pad->n,
@@ -287,9 +286,12 @@ rp_status rp__expand_pad(const rp__call *call) {
     }
     for (size_t k = 0; k < pairs; k++) {
         const unsigned d = x->ndim - 1u - (unsigned)k;
+        const int64_t sides[2] = {rp__dim_value(pad->v.ints[2 * k]), rp__dim_value(pad->v.ints[2 * k + 1])};
         for (unsigned side = 0; side < 2; side++) {
-            const int64_t p = pad->v.ints[2 * k + side];
-            const rp_dim room = mode == PAD_REFLECT ? rp__dim_apply(RP__DIM_SUB, x->size[d], 1) : x->size[d];
+            const int64_t p = sides[side];
+            if (p > RP__REACH_LIMIT || p < -RP__REACH_LIMIT)
+                return rp__op_error(call, RP_ERROR_SHAPE, "no dimension can be padded by %lld", (long long)p);
+            const rp_dim room = mode == PAD_REFLECT ? apply(RP__DIM_SUB, x->size[d], 1) : x->size[d];
             if (p <= 0 || mode == PAD_REPLICATE || !rp__dim_is(RP__DIM_LT, room, p)) continue;
             return rp__op_error(
                 call, RP_ERROR_SHAPE,
@@ -299,9 +301,16 @@ rp_status rp__expand_pad(const rp__call *call) {
                     : "Padding value causes wrapping around more than once: %lld at dimension %u of %s",
                 (long long)p, d, rp__shape_text(x->size, x->ndim, text));
         }
-        pads own = {pad->v.ints[2 * k], pad->v.ints[2 * k + 1]};
+        if (rp__dim_is(RP__DIM_LT, apply(RP__DIM_ADD, x->size[d], sides[0] + sides[1]), mode == PAD_CIRCULAR ? 0 : 1))
+            return rp__op_error(call, RP_ERROR_SHAPE, "padding by %lld and %lld leaves nothing of dimension %u of %s",
+                                (long long)sides[0], (long long)sides[1], d, rp__shape_text(x->size, x->ndim, text));
+        pads own = {sides[0], sides[1]};
         y = cut(y, d, mode, &own);
         if (rp__tensor_is_error(y)) return rp_error_status();
+        if (own.before < 0 || own.behind < 0) {
+            bounds[d] = (pads){own.before < 0 ? -own.before : 0, own.behind < 0 ? -own.behind : 0};
+            own = (pads){own.before > 0 ? own.before : 0, own.behind > 0 ? own.behind : 0};
+        }
         if (copies_of(mode, own, y->size[d]) > MOST) {
             y = joined_edges(y, d, own);
             own = (pads){0, 0};
@@ -311,6 +320,8 @@ rp_status rp__expand_pad(const rp__call *call) {
         edges[2 * k + 1] = own.behind;
         padded = padded || is_padded(own);
     }
-    if (padded) return rp__give(call, rp_pad_edges_at(call->site, y, edges, 2 * pairs, mode));
+    if (padded) y = rp_pad_edges_at(call->site, y, edges, 2 * pairs, mode);
+    for (unsigned d = 0; d < x->ndim && !rp__tensor_is_error(y); d++)
+        if (is_padded(bounds[d])) y = part(y, d, bounds[d].before, apply(RP__DIM_SUB, y->size[d], bounds[d].behind));
     return rp__give(call, y == x ? rp_clone_at(call->site, x, NULL) : y);
 }

@@ -543,7 +543,7 @@ static adaptive adaptive_space(rp__lower *lw, const rp_tensor *t, const rp_dim *
         a.points = a.points && a.how[d] >= MEET_ONE;
         a.always = a.always && a.how[d] != MEET_ANY;
         size[t->ndim + d] = widest(a.how[d], a.from[d], a.to[d]);
-        how = how * 4 + a.how[d];
+        how = how * (MEET_ALL + 1) + a.how[d];
     }
     (void)rp__lw_structural_value(lw, how);
     rp__lw_space(lw, size, t->ndim + (a.points ? 0 : spatial), a.points ? 0 : ((1u << spatial) - 1u) << t->ndim);
@@ -841,6 +841,7 @@ rp_status rp__expand_max_unpool3d(const rp__call *call) {
 /* ---- constant padding: pairs (before, after) from the last dim on; a negative one cuts off */
 
 rp_status rp__infer_constant_pad_nd(const rp__call *call, rp__meta *out) {
+    const uint64_t failures = rp__error_count();
     const rp_tensor *t = call->in[0];
     const rp_attr *pad = &call->attrs[0];
     if (pad->n % 2)
@@ -867,7 +868,7 @@ rp_status rp__infer_constant_pad_nd(const rp__call *call, rp__meta *out) {
                 (long long)rp__dim_hint(t->size[d]), (long long)pad->v.ints[2 * k], (long long)pad->v.ints[2 * k + 1],
                 d);
     }
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__error_count() != failures ? rp_error_status() : RP_OK;
 }
 
 void rp__lower_constant_pad_nd(rp__lower *lw) {

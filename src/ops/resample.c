@@ -169,10 +169,12 @@ static double width_of(const resampling *r) {
     return width[r->mode];
 }
 
-/* Is each place the nearest of as many results, 1 / step, a power of two of them? Then coordinates are exact, and these are its own. */
-static bool repeats(const resampling *r, double step) {
-    const int64_t n = r->to / r->from;
-    return r->mode <= NEAREST_EXACT && r->to % r->from == 0 && (n & (n - 1)) == 0 && step * (double)n == 1.0;
+/* Is each place the nearest of as many results, 1 / step, a power of two of them? Then coordinates are exact, and these are its own; but for
+   results that their type does not hold with a half. */
+static bool repeats(const resampling *r, rp_dtype type, double step) {
+    const int64_t n = r->to / r->from, most = INT64_C(1) << (type == RP_F64 ? 52 : 23);
+    return r->mode <= NEAREST_EXACT && rp__dim_number(r->to) <= most && r->to % r->from == 0 && (n & (n - 1)) == 0 &&
+           step * (double)n == 1.0;
 }
 
 /* Place j is read by results whose coordinate is close to it: as many in a row as `reach` says, from those of the places before on. */
@@ -185,7 +187,7 @@ void rp__lower_resample_input(rp__lower *lw) {
     rp__val place[TAPS], weight[TAPS], total = 0, any = 0;
     if (resampling_of(call, true, &r) != RP_OK) return;
     const double step = step_of(call, true);
-    const bool own = repeats(&r, step);
+    const bool own = repeats(&r, type, step);
     (void)rp__lw_structural_value(lw, r.mode * 4 + r.align * 2 + own);
     const double wanted = own ? (double)(r.to / r.from) : step > 0 ? ceil(width_of(&r) / step) + 5 : (double)r.to;
     const rp_dim reach = wanted < (double)r.to ? (rp_dim)wanted : r.to;

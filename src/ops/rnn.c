@@ -141,18 +141,20 @@ static bool recurs(cell kind, const weights *w, const rp_tensor *in, state s) {
 
 static rp_status by_kernel(cell kind, const weights *w, rp_tensor *in, state s, bool reverse, rp_tensor **out,
                            state *last) {
+    const uint64_t failures = rp__error_count();
     rp_tensor *cells = NULL, *kept = NULL;
     *last = (state){.c = NULL};
     rp_tensor *states = rp_recur(in, w->w_hh, w->b_hh, s.h, s.c, kind, reverse, &last->h, &cells, &last->c, &kept);
     if (rp__tensor_is_error(states)) return rp_error_status();
     if (kind != RP__CELL_LSTM) last->c = NULL;
     *out = rp_narrow(states, 0, reverse ? 0 : 1, in->size[0]);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__error_count() != failures ? rp_error_status() : RP_OK;
 }
 
 /* One direction of one layer: all states, in the order of the sequence, and the last. */
 static rp_status direction(cell kind, const weights *w, rp_tensor *x, const steps *along, state s, bool reverse,
                            rp_tensor **out, state *last) {
+    const uint64_t failures = rp__error_count();
     rp_tensor *in = rp_linear(x, w->w_ih, w->b_ih);
     if (rp__tensor_is_error(in)) return rp_error_status();
     if (!along->batch && recurs(kind, w, in, s)) return by_kernel(kind, w, in, s, reverse, out, last);
@@ -197,7 +199,7 @@ static rp_status direction(cell kind, const weights *w, rp_tensor *x, const step
     }
     *last = s;
     rp__free(all);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__error_count() != failures ? rp_error_status() : RP_OK;
 }
 
 typedef struct network {
@@ -212,6 +214,7 @@ typedef struct network {
 
 /* Layers after each other, (L, N, C) or packed. */
 static rp_status run_layers(const rp__call *call, const network *net, const steps *along) {
+    const uint64_t failures = rp__error_count();
     const int64_t total = net->layers * net->directions;
     rp_tensor *x = net->x;
     rp_tensor **last_h = rp__calloc((size_t)total * 2, sizeof(rp_tensor *)), **last_c = last_h + total;
@@ -244,7 +247,7 @@ static rp_status run_layers(const rp__call *call, const network *net, const step
         call->out[0] = x;
         call->out[1] = rp__joined(last_h, total, 0);
         if (net->kind == RP__CELL_LSTM) call->out[2] = rp__joined(last_c, total, 0);
-        if (rp_failed()) status = rp_error_status();
+        if (rp__error_count() != failures) status = rp_error_status();
     }
     rp__free(last_h);
     return status;
@@ -395,6 +398,7 @@ static rp_tensor *vector_of(const int64_t *values, int64_t n) {
 
 /* Runs of steps with equally many sequences are one part each. */
 static rp_status pack(const rp__call *call, rp_tensor *x, const int64_t *lengths, int64_t n) {
+    const uint64_t failures = rp__error_count();
     const int64_t longest = lengths[0];
     int64_t *sizes = rp__calloc((size_t)longest, sizeof *sizes), n_parts = 0;
     rp_tensor **parts = rp__calloc((size_t)n, sizeof(rp_tensor *));
@@ -409,7 +413,7 @@ static rp_status pack(const rp__call *call, rp_tensor *x, const int64_t *lengths
     if (status == RP_OK) {
         call->out[0] = rp__joined(parts, n_parts, 0);
         call->out[1] = vector_of(sizes, longest);
-        if (rp_failed()) status = rp_error_status();
+        if (rp__error_count() != failures) status = rp_error_status();
     }
     rp__free(sizes);
     rp__free(parts);
@@ -445,6 +449,7 @@ rp_status rp__expand_pack_padded_sequence(const rp__call *call) {
 }
 
 static rp_status unpack(const rp__call *call, const steps *along, int64_t total) {
+    const uint64_t failures = rp__error_count();
     rp_tensor *x = call->in[0];
     const int64_t n = along->batch[0];
     int64_t *lengths = rp__calloc((size_t)n, sizeof *lengths), n_parts = 0;
@@ -471,7 +476,7 @@ static rp_status unpack(const rp__call *call, const steps *along, int64_t total)
         }
         if (rp__attr_bool(call, 0)) call->out[0] = rp_transpose(call->out[0], 0, 1);
         call->out[1] = vector_of(lengths, n);
-        if (rp_failed()) status = rp_error_status();
+        if (rp__error_count() != failures) status = rp_error_status();
     }
     rp__free(lengths);
     rp__free(parts);

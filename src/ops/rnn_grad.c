@@ -65,6 +65,7 @@ static void step_back(const layer *l, int64_t t, rp_tensor **dh, rp_tensor **dc,
 }
 
 static rp_status composed(layer *l) {
+    const uint64_t failures = rp__error_count();
     const int64_t steps = rp__dim_value(l->states->size[0]) - 1, first = l->reverse ? steps : 0;
     rp_tensor **dx = rp__calloc((size_t)steps * 2, sizeof(rp_tensor *)), **dy = dx + steps;
     if (!dx) return RP__OOM("the steps of a sequence");
@@ -83,7 +84,7 @@ static rp_status composed(layer *l) {
     l->dx = rp__joined(dx, steps, 0);
     l->dy = l->cell == RP__CELL_GRU ? rp__joined(dy, steps, 0) : l->dx;
     rp__free(dx);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__error_count() != failures ? rp_error_status() : RP_OK;
 }
 
 /* (T, N, C) as (T N, C) */
@@ -94,6 +95,7 @@ static rp_tensor *rows_of(rp_tensor *t) {
 }
 
 rp_status rp__vjp_recur(const rp__vjp *g) {
+    const uint64_t failures = rp__error_count();
     const rp__call *call = g->call;
     layer l = {.cell = (unsigned)rp__attr_int(call, 0), .reverse = rp__attr_bool(call, 1), .states = call->out[0]};
     l.w = call->in[1], l.cells = call->out[2], l.kept = call->out[4];
@@ -118,7 +120,7 @@ rp_status rp__vjp_recur(const rp__vjp *g) {
     if (g->needed[2]) g->grad_in[2] = l.dy; /* summed by rp__grad_run */
     if (g->needed[3]) g->grad_in[3] = l.dh;
     if (g->needed[4] && l.cell == RP__CELL_LSTM) g->grad_in[4] = l.dc;
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__error_count() != failures ? rp_error_status() : RP_OK;
 }
 
 /* ---- of recur_backward */
@@ -219,6 +221,7 @@ static void midst(const layer *l, int64_t steps, rp_tensor **d, rp_tensor **e) {
 }
 
 rp_status rp__vjp_recur_backward(const rp__vjp *g) {
+    const uint64_t failures = rp__error_count();
     const rp__call *call = g->call;
     rp_tensor *const *in = call->in;
     layer l = {
@@ -259,5 +262,5 @@ rp_status rp__vjp_recur_backward(const rp__vjp *g) {
     if (g->needed[5] && (gru || lstm)) g->grad_in[5] = placed(kept, steps, none);
     if (g->needed[6]) g->grad_in[6] = rp_bmm(rp_transpose(rows_of(l.dy), 0, 1), rows_of(rp__joined(handed, steps, 0)));
     rp__free(list);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__error_count() != failures ? rp_error_status() : RP_OK;
 }

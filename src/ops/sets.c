@@ -65,6 +65,7 @@ rp_status rp__expand_repeat_interleave(const rp__call *call) {
 /* Place k of the result has the element whose repeats end behind k. An output_size that is not their sum makes each place one
    that self does not have. */
 rp_status rp__expand_repeat_interleave_tensor(const rp__call *call) {
+    const uint64_t failures = rp__error_count();
     rp_tensor *self = call->in[0], *repeats = call->in[1];
     const rp_attr *given = &call->attrs[1];
     const char *site = call->site;
@@ -84,7 +85,7 @@ rp_status rp__expand_repeat_interleave_tensor(const rp__call *call) {
     if (rp__attr_is_none(given)) {
         const bool negative = !is_empty(repeats) && rp_item_i64_at(site, rp_amin_at(site, repeats, NULL, 0, false)) < 0;
         total = rp_item_i64_at(site, sum);
-        if (rp_failed()) return rp_error_status();
+        if (rp__error_count() != failures) return rp_error_status();
         if (negative) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "repeats can not be negative");
     }
     if (rp__dim_is(RP__DIM_LT, total, 0))
@@ -223,6 +224,7 @@ static rp_status runs(const rp__call *call, rp_tensor *ordered, rp_tensor *from,
 }
 
 rp_status rp__expand_unique(const rp__call *call) {
+    const uint64_t failures = rp__error_count();
     rp_tensor *self = call->in[0], *from;
     const bool inverse = rp__attr_bool(call, 1);
     if (rp__tensor_is_error(self)) return rp_error_status();
@@ -230,7 +232,7 @@ rp_status rp__expand_unique(const rp__call *call) {
         call->out[0] = rp_clone_at(call->site, row_of(call, self), NULL);
         call->out[1] = inverse ? zeros(self, RP_I64, self->size, self->ndim) : none_of(self);
         call->out[2] = none_of(self);
-        return rp_failed() ? rp_error_status() : RP_OK;
+        return rp__error_count() != failures ? rp_error_status() : RP_OK;
     }
     rp_tensor *ordered = rp_sort_at(call->site, row_of(call, self), 0, false, NULL, &from);
     if (rp__tensor_is_error(ordered)) return rp_error_status();
@@ -241,6 +243,7 @@ rp_status rp__expand_unique(const rp__call *call) {
 
 /* Slices in order: by their last element, then, equal ones as they were, by the one before, ... */
 rp_status rp__expand_unique_dim(const rp__call *call) {
+    const uint64_t failures = rp__error_count();
     const char *site = call->site;
     rp_tensor *self = call->in[0], *from;
     unsigned dim;
@@ -255,7 +258,7 @@ rp_status rp__expand_unique_dim(const rp__call *call) {
         call->out[0] = rp_clone_at(site, self, NULL);
         call->out[1] = none_of(self);
         call->out[2] = none_of(self);
-        return rp_failed() ? rp_error_status() : RP_OK;
+        return rp__error_count() != failures ? rp_error_status() : RP_OK;
     }
     rp_tensor *rows = rp_reshape_at(site, rp_movedim_at(site, self, RP_DIMS((int64_t)dim), RP_DIMS(0)),
                                     (const rp_dim[]){size, -1}, 2);
@@ -273,6 +276,7 @@ rp_status rp__expand_unique_dim(const rp__call *call) {
 /* ---- bincount, histc */
 
 rp_status rp__expand_bincount(const rp__call *call) {
+    const uint64_t failures = rp__error_count();
     rp_tensor *self = call->in[0], *weights = call->in[1];
     const char *site = call->site;
     rp_dim n = rp__attr_int(call, 0);
@@ -286,7 +290,7 @@ rp_status rp__expand_bincount(const rp__call *call) {
     if (!is_empty(self)) {
         const int64_t least = rp_item_i64_at(site, rp_amin_at(site, self, NULL, 0, false));
         const int64_t most = rp_item_i64_at(site, rp_amax_at(site, self, NULL, 0, false));
-        if (rp_failed()) return rp_error_status();
+        if (rp__error_count() != failures) return rp_error_status();
         if (least < 0)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                                 "bincount only supports 1-d non-negative integral inputs.");
@@ -306,17 +310,19 @@ rp_status rp__infer_histc_place(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
+/* In the order of PyTorch's: products and quotients are rounded, and elements lie on edges. */
 void rp__lower_histc_place(rp__lower *lw) {
     const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    const rp__val x = rp__lw_in(lw, 0), bins = rp__lw_attr(lw, 3, RP_I64);
-    const rp__val inside = AND(LE(ATTR(0), x), LE(x, ATTR(1)));
-    const rp__val part = MUL(DIV(SUB(x, ATTR(0)), ATTR(2)), ATTR(3));
+    const rp__val x = rp__lw_in(lw, 0), low = ATTR(0), high = ATTR(1), bins = rp__lw_attr(lw, 2, RP_I64);
+    const rp__val inside = AND(LE(low, x), LE(x, high));
+    const rp__val part = DIV(MUL(SUB(x, low), ATTR(2)), SUB(high, low));
     const rp__val bin = rp__lw_cast(lw, WHERE(inside, part, NUM(0)), RP_I64);
     rp__lw_out(lw, 0, WHERE(inside, MIN(bin, SUB(bins, rp__lw_const_i(lw, RP_I64, 1))), bins));
 }
 
 /* Elements outside of the range, and NaN, are counted in one bin more, which is cut off. */
 rp_status rp__expand_histc(const rp__call *call) {
+    const uint64_t failures = rp__error_count();
     const char *site = call->site;
     const int64_t bins = rp__attr_int(call, 0);
     const rp_dtype dtype = (rp_dtype)call->in[0]->dtype;
@@ -330,13 +336,13 @@ rp_status rp__expand_histc(const rp__call *call) {
     if (low == high && !is_empty(x)) {
         low = rp_item_f64_at(site, rp_amin_at(site, x, NULL, 0, false));
         high = rp_item_f64_at(site, rp_amax_at(site, x, NULL, 0, false));
-        if (rp_failed()) return rp_error_status();
+        if (rp__error_count() != failures) return rp_error_status();
     }
     if (low == high) low -= 1, high += 1;
     if (!isfinite(low) || !isfinite(high))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "range of [%g, %g] is not finite", low, high);
     if (low > high) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "max must be larger than min");
-    rp_tensor *bin = rp_histc_place_at(site, x, low, high, high - low, bins);
+    rp_tensor *bin = rp_histc_place_at(site, x, low, high, bins);
     /* in integers: exact, in any order */
     rp_tensor *one = rp_add_scalar_at(site, zeros(x, RP_I64, NULL, 0), rp_i64(1), rp_i64(1));
     rp_tensor *counts = zeros(x, RP_I64, (const rp_dim[]){bins + 1}, 1);
