@@ -179,6 +179,20 @@ static void test_topk(void **state) {
     topk_case(RP_F32, 1, 0, 0, true, true);
 }
 
+/* A row that a block of this device has no shared memory for is sorted as longer ones are. */
+static void test_sort_small_memory(void **state) {
+    (void)state;
+    const size_t limit = cuda->shared_limit;
+    if (limit < 96 << 10) return; /* the device itself is one */
+    cuda->shared_limit = 64 << 10;
+    topk_case(RP_F32, 2, 8003, 8003, true, false);
+    topk_case(RP_I64, 2, 5003, 5003, true, true);
+    topk_case(RP_I16, 1, 8100, 8100, false, true);
+    cuda->shared_limit = 96 << 10;
+    topk_case(RP_F64, 1, 6007, 6007, true, false);
+    cuda->shared_limit = limit;
+}
+
 static void test_sort(void **state) {
     (void)state;
     for (unsigned d = 0; d < DTYPES; d++) /* a block a row */
@@ -970,11 +984,22 @@ static void test_recur(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk),         cmocka_unit_test(test_sort),    cmocka_unit_test(test_nonzero),
-        cmocka_unit_test(test_multinomial),  cmocka_unit_test(test_scatter), cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_scatter_rows), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
-        cmocka_unit_test(test_batch),        cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_infinity),
-        cmocka_unit_test(test_conv_layouts), cmocka_unit_test(test_ctc),     cmocka_unit_test(test_recur),
+        cmocka_unit_test(test_sort_small_memory),
+        cmocka_unit_test(test_topk),
+        cmocka_unit_test(test_sort),
+        cmocka_unit_test(test_nonzero),
+        cmocka_unit_test(test_multinomial),
+        cmocka_unit_test(test_scatter),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_scatter_rows),
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_chain_refused),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_conv_infinity),
+        cmocka_unit_test(test_conv_layouts),
+        cmocka_unit_test(test_ctc),
+        cmocka_unit_test(test_recur),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
