@@ -206,7 +206,12 @@ static void test_sort(void **state) {
         if (dtypes[d] != RP_BOOL) topk_case(dtypes[d], 1 + (d & 1), 8193 + 1500 * d, 8193 + 1500 * d, d & 1, d & 2);
     topk_case(RP_F32, 1, 12300, 5000, true, true); /* of which the first are kept */
     topk_case(RP_F32, 3, 9000, 9000, false, false);
-    if (test_cuda_is_real()) { /* chunks of several tiles; the emulator would take minutes */
+    const int multiprocessors = cuda->multiprocessors;
+    cuda->multiprocessors = 1; /* chunks of two tiles, the last one of less */
+    topk_case(RP_F32, 1, 70001, 70001, true, true);
+    topk_case(RP_BF16, 2, 40001, 40001, true, false);
+    cuda->multiprocessors = multiprocessors;
+    if (test_cuda_is_real()) { /* the emulator would take minutes */
         topk_case(RP_F32, 1, 9000001, 9000001, true, true);
         topk_case(RP_I64, 1200, 9001, 9001, true, false);
         topk_case(RP_BF16, 3, 4000000, 4000000, true, false);
