@@ -179,6 +179,20 @@ static void test_topk(void **state) {
     topk_case(RP_F32, 1, 0, 0, true, true);
 }
 
+/* A row that a block of this device has no shared memory for is sorted as longer ones are. */
+static void test_sort_small_memory(void **state) {
+    (void)state;
+    const size_t limit = cuda->shared_limit;
+    if (limit < 96 << 10) return; /* the device itself is one */
+    cuda->shared_limit = 64 << 10;
+    topk_case(RP_F32, 2, 8003, 8003, true, false);
+    topk_case(RP_I64, 2, 5003, 5003, true, true);
+    topk_case(RP_I16, 1, 8100, 8100, false, true);
+    cuda->shared_limit = 96 << 10;
+    topk_case(RP_F64, 1, 6007, 6007, true, false);
+    cuda->shared_limit = limit;
+}
+
 static void test_sort(void **state) {
     (void)state;
     for (unsigned d = 0; d < DTYPES; d++) /* a block a row */
@@ -192,7 +206,12 @@ static void test_sort(void **state) {
         if (dtypes[d] != RP_BOOL) topk_case(dtypes[d], 1 + (d & 1), 8193 + 1500 * d, 8193 + 1500 * d, d & 1, d & 2);
     topk_case(RP_F32, 1, 12300, 5000, true, true); /* of which the first are kept */
     topk_case(RP_F32, 3, 9000, 9000, false, false);
-    if (test_cuda_is_real()) { /* chunks of several tiles; the emulator would take minutes */
+    const int multiprocessors = cuda->multiprocessors;
+    cuda->multiprocessors = 1; /* chunks of two tiles, the last one of less */
+    topk_case(RP_F32, 1, 70001, 70001, true, true);
+    topk_case(RP_BF16, 2, 40001, 40001, true, false);
+    cuda->multiprocessors = multiprocessors;
+    if (test_cuda_is_real()) { /* the emulator would take minutes */
         topk_case(RP_F32, 1, 9000001, 9000001, true, true);
         topk_case(RP_I64, 1200, 9001, 9001, true, false);
         topk_case(RP_BF16, 3, 4000000, 4000000, true, false);
@@ -653,6 +672,12 @@ static void test_conv(void **state) {
         {RP_F32, 2, 1, 1, 20, 160, 0, 0, 0, {6, 6}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 132},
         {RP_F16, 2, 2, 1, 24, 40, 1, 1, 1, {9, 10}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 1},
         {RP_F32, 3, 1, 1, 10, 34, 0, 0, 0, {4, 6, 5}, {2, 2, 2}, {2, 2, 2}, {0, 0, 0}, {1, 1, 1}, 1},
+        /* a picture of one place, which is one class however far a step goes */
+        {RP_F32, 2, 3, 2, 40, 72, 0, 2, 1, {1, 1}, {1, 2}, {1, 3}, {2, 2}, {3, 1}, 132},
+        {RP_F16, 2, 2, 1, 24, 40, 1, 1, 1, {1, 1}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 16},
+        {RP_F16, 2, 1, 1, 128, 640, 1, 1, 1, {1, 1}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 132},
+        {RP_BF16, 1, 2, 1, 12, 20, 0, 0, 0, {1}, {3}, {2}, {1}, {1}, 16},
+        {RP_F64, 2, 2, 1, 2, 5, 0, 0, 0, {1, 1}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 1},
         /* few rows, no tile: blocks and groups of the inner index, classes, every number of rows */
         {RP_F32, 1, 2, 1, 1, 40, 0, 0, 0, {700}, {80}, {4}, {0}, {1}, 1},
         {RP_F32, 2, 1, 1, 3, 300, 0, 0, 0, {18, 15}, {4, 4}, {1, 1}, {1, 2}, {1, 1}, 1},
@@ -970,11 +995,22 @@ static void test_recur(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk),         cmocka_unit_test(test_sort),    cmocka_unit_test(test_nonzero),
-        cmocka_unit_test(test_multinomial),  cmocka_unit_test(test_scatter), cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_scatter_rows), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
-        cmocka_unit_test(test_batch),        cmocka_unit_test(test_conv),    cmocka_unit_test(test_conv_infinity),
-        cmocka_unit_test(test_conv_layouts), cmocka_unit_test(test_ctc),     cmocka_unit_test(test_recur),
+        cmocka_unit_test(test_sort_small_memory),
+        cmocka_unit_test(test_topk),
+        cmocka_unit_test(test_sort),
+        cmocka_unit_test(test_nonzero),
+        cmocka_unit_test(test_multinomial),
+        cmocka_unit_test(test_scatter),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_scatter_rows),
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_chain_refused),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_conv_infinity),
+        cmocka_unit_test(test_conv_layouts),
+        cmocka_unit_test(test_ctc),
+        cmocka_unit_test(test_recur),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

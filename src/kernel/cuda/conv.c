@@ -243,6 +243,7 @@ rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const 
                 const int64_t left = common % rest;
                 common = rest, rest = left;
             }
+            e.strided = e.strided || step > 1;
             e.classes *= step < in ? step : in;
             e.class_n *= (in + step - 1) / step;
             e.class_taps *= (w->size[2 + d] + step / common - 1) / (step / common);
@@ -348,9 +349,9 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
         f |= (uint64_t)rows << OUT_ROWS;
         if (rows           ? e->m % 8 == 0 && is_aligned(result, row)
             : e->kind == 2 ? e->cg % 8 == 0 && is_aligned(result, 1)
-                           : e->classes == 1 && is_flat(result, e->kind == 0 ? e->points : e->in))
+                           : !e->strided && is_flat(result, e->kind == 0 ? e->points : e->in))
             f |= UINT64_C(1) << OUT_WIDE;
-    } else if (eight == RP__NEIGHBOURS_ROWS || (eight == RP__NEIGHBOURS_COLUMNS && e->classes == 1)) {
+    } else if (eight == RP__NEIGHBOURS_ROWS || (eight == RP__NEIGHBOURS_COLUMNS && !e->strided)) {
         f |= UINT64_C(1) << OUT_WIDE | (uint64_t)(eight == RP__NEIGHBOURS_ROWS) << OUT_ROWS;
     } else {
         f |= (uint64_t)(e->kind != 2 && neighbours(b, 1)) << OUT_ROWS;
@@ -459,7 +460,7 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
 static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma) {
     const int64_t least = mma ? 256 : 128, blocks = (e->m + 63) / 64 * columns_of(e, 64) * e->groups, k = e->class_k;
     unsigned split = 0;
-    if (!d->clusters || (mma && e->classes > 1)) return 0; /* classes share K already */
+    if (!d->clusters || (mma && e->strided)) return 0; /* classes share K already */
     if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least);
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
         const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
@@ -641,7 +642,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     int64_t gx, gy;
     out->block[0] = 256;
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
-             (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS | (uint64_t)(e.classes > 1) << CLASSES;
+             (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS | (uint64_t)e.strided << CLASSES;
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
         gx = columns_of(&e, 256), gy = 1;

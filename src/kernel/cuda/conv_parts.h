@@ -8,8 +8,10 @@
 typedef struct rp__conv_extent {
     unsigned kind, spatial; /* kind 0: forward, 1: input gradient, 2: weight gradient */
     int64_t groups, batch, cg, og, in, points, taps, m, n, k;
-    int64_t classes, class_n, class_taps,
-        class_k; /* of an input gradient (RP_CLASSES of conv_common.cuh); the most of a class */
+    /* Of an input gradient (RP_CLASSES of conv_common.cuh); the most of a class. Where a step is wider than one place, also if the picture has
+       no second one. */
+    bool strided;
+    int64_t classes, class_n, class_taps, class_k;
 } rp__conv_extent;
 
 rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const rp__operand *x, const rp__operand *w,

@@ -34,6 +34,32 @@ static size_t room(plan *p, size_t bytes) {
 
 static int64_t parts_of(int64_t n) { return (n + BLOCK_MOST - 1) / BLOCK_MOST; }
 
+/* Of the power of two from n on. */
+static unsigned log_of(int64_t n) {
+    unsigned log = 0;
+    while (INT64_C(1) << log < n) log++;
+    return log;
+}
+
+/* Threads and items of a block that takes n elements, in logarithms: 256 threads, or more where an item is one of `most` already. */
+static void shape_of(int64_t n, unsigned most, unsigned *threads, unsigned *items) {
+    const unsigned all = log_of(n);
+    *threads = all <= 8 + most ? 8 : all - most;
+    *items = all > *threads ? all - *threads : 0;
+}
+
+/* Shared memory of a block that has a row: keys and places, and what sort.cuh counts, a table a warp. */
+enum { BLOCK_ITEMS = 3, COUNTS = 256 * 2, OTHERS = 64 };
+static uint32_t exchange_of(unsigned bits, unsigned threads, unsigned items) {
+    return (bits / 8 + 2) << (threads + items);
+}
+static bool fits_block(const rp__device *d, const plan *p) {
+    unsigned threads, items;
+    if (p->n > BLOCK_MOST) return false;
+    shape_of(p->n, BLOCK_ITEMS, &threads, &items);
+    return exchange_of(p->bits, threads, items) + (COUNTS << threads) / 32 + OTHERS <= d->shared_limit;
+}
+
 static plan plan_of(const rp__device *d, const rp__operand *o, const rp__library_call *call) {
     plan p = {.n = o[2].size[call->dim], .k = call->k, .bits = 8 * (unsigned)rp__dtype_bytes(o[2].dtype)};
     const size_t key = p.bits / 8, place = 4;
@@ -50,7 +76,7 @@ static plan plan_of(const rp__device *d, const rp__operand *o, const rp__library
             p.at[2 * half] = room(&p, most * key);
             p.at[2 * half + 1] = room(&p, most * place);
         }
-    } else if (p.n <= BLOCK_MOST) {
+    } else if (fits_block(d, &p)) { /* 64 KB on 7.5, which rows of up to 4096 leave room in */
         p.way = BY_BLOCK;
     } else {
         const int64_t tiles = (p.n + TILE - 1) / TILE, most = (int64_t)d->multiprocessors * WAVES;
@@ -106,19 +132,6 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_write(out, rp__embed_order_cuh, rp__embed_order_cuh_len);
 }
 
-static unsigned log_of(int64_t n) { /* of the power of two from n on */
-    unsigned log = 0;
-    while (INT64_C(1) << log < n) log++;
-    return log;
-}
-
-/* Threads and items of a block that takes n elements, in logarithms: 256 threads, or more where an item is one of `most` already. */
-static void shape_of(int64_t n, unsigned most, unsigned *threads, unsigned *items) {
-    const unsigned all = log_of(n);
-    *threads = all <= 8 + most ? 8 : all - most;
-    *items = all > *threads ? all - *threads : 0;
-}
-
 rp_status rp__cuda_topk_step(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call, unsigned step,
                              rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[3] = {RP__WRITE, RP__WRITE, RP__READ};
@@ -164,8 +177,8 @@ rp_status rp__cuda_topk_step(rp__device *d, const rp__operand *o, size_t n, cons
             const int64_t padded = INT64_C(1) << (items = log_of(p.n)), a_block = 256 / (padded < 32 ? padded : 32);
             blocks = (p.rows + a_block - 1) / a_block;
         } else {
-            shape_of(p.n, 3, &threads, &items);
-            out->shared_bytes = (p.bits / 8 + 2) << (threads + items);
+            shape_of(p.n, BLOCK_ITEMS, &threads, &items);
+            out->shared_bytes = exchange_of(p.bits, threads, items);
         }
     }
     rp__cuda_operand_slots(o, 3, access, buffer, out);
