@@ -1051,6 +1051,15 @@ static void residual(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     out[1] = rp_add(rp_gelu(rp_linear(in[1], b->fc, b->bias)), in[1], NULL);
 }
 
+/* With vectors of 512 bits oneDNN has kernels of its own for all that may follow; with fewer, by its version, references alone. */
+static bool has_wide_vectors(void) {
+#if defined __x86_64__
+    return __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
 static void products_take_what_follows_into_onednns_call(void **state) {
     (void)state;
     rp_backend_info info = {.struct_size = sizeof info};
@@ -1080,6 +1089,10 @@ static void products_take_what_follows_into_onednns_call(void **state) {
             rp_tensor *apart = rp_abs(rp_sub(got[i], want[i], NULL));
             assert_true(rp_item_f64(rp_amax(apart)) < 2e-4);
         }
+    }
+    if (!has_wide_vectors() && explains(f, "skip", "engine-refused", "oneDNN has no primitives")) {
+        rp_compiled_release(f); /* but slow ones: fused kernels have done it, and said so */
+        skip();
     }
     assert_true(explains(f, "engine", "", "oneDNN"));
     assert_false(explains(f, "skip", "engine-refused", ""));
