@@ -120,7 +120,8 @@ rp_status rp__expand_linalg_inv_ex(const rp__call *call) {
 static rp_status factored(const rp__call *call, bool check, rp_tensor **lu, rp_tensor **pivots, rp_tensor **info) {
     RP_TRY(need_matrix(call, 0));
     if (!rp__attr_bool(call, 0))
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "pivot must be true: on a CPU PyTorch has no LU without it either");
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE,
+                            "pivot must be true: on a CPU PyTorch has no LU without it either");
     *lu = rp_lu_factors(call->in[0], check, pivots, info);
     return rp__tensor_is_error(*lu) ? rp_error_status() : RP_OK;
 }
