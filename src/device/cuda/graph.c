@@ -126,9 +126,7 @@ rp_status rp__cuda_kernel_params(const rp__launch *l, void *params[RP__CUDA_PARA
  * next: a light kernel does not mind, but one whose blocks hold tiles in shared memory then computes on a part of the machine.
  * Such a kernel starts on a free machine, behind full edges; with few blocks, which find room anywhere, it may be early. */
 static bool placed_freely(const rp__devgraph *g, const rp__launch *launch) {
-    enum { TILES = 8192 };
-    uint64_t blocks = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
-    return launch->shared_bytes >= TILES && blocks * 8 > (uint64_t)g->device->multiprocessors;
+    return rp__launch_holds_tiles(launch) && rp__launch_blocks(launch) * 8 > (uint64_t)g->device->multiprocessors;
 }
 
 /* The dependencies of a new node as driver nodes; an edge is programmatic when both ends are our kernels, all of which wait for
