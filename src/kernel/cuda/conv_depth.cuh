@@ -70,24 +70,35 @@ rp_weights;
 #define RP_KEEP (!RP_LAST || RP_TAPS <= 9)
 #endif
 #if RP_KIND == 2
-/* Adds what a piece of the gradient, of which `made` says which elements there are, and the places that it meets give to the sums. */
-#define RP_WHOLE ((rp_u32)((1ull << (RP_P * RP_X)) - 1))
-RP_FN void rp_add_piece(RP_ACC (*sum)[RP_V], const RP_ACC (*grad)[RP_X][RP_V], rp_u32 made, const RP_T *from,
-                        RP_INDEX row, RP_INDEX column, RP_INDEX top, RP_INDEX left, RP_INDEX rows, RP_INDEX width) {
+/* Adds what a piece of the gradient, from g on, and the places that it meets, from `from` on, give to the sums. all: both are whole; else of the
+ * gradient there are `high` rows of `wide` places, and the places are from (top, left) on among rows x width. What is not there has no product. */
+RP_FN void rp_add_piece(RP_ACC (*sum)[RP_V], const RP_T *g, const RP_T *from, RP_INDEX g_row, RP_INDEX g_column,
+                        RP_INDEX row, RP_INDEX column, int all, RP_INDEX high, RP_INDEX wide, RP_INDEX top,
+                        RP_INDEX left, RP_INDEX rows, RP_INDEX width) {
+    RP_ACC grad[RP_P][RP_X][RP_V];
+    rp_u32 made = 0, there = 0; /* which results and columns there are, a bit each */
+    RP_INDEX along[RP_COLUMNS];
+    _Pragma("unroll") for (int j = 0; j < RP_P; j++) _Pragma("unroll") for (int u = 0; u < RP_X; u++) {
+        const int ok = all || (j < high && u < wide);
+        made |= (rp_u32)ok << (j * RP_X + u);
+        rp_read(g + (j * g_row + u * g_column), ok, grad[j][u]);
+    }
+    _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++) {
+        along[k] = k * column;
+        there |= (rp_u32)(all || (left + k >= 0 && left + k < width)) << k;
+    }
     _Pragma("unroll") for (int r = 0; r < RP_ROWS; r++) {
-        const RP_INDEX y = top + r;
-        const int there = y >= 0 && y < rows;
+        const RP_INDEX down = r * row;
+        const rp_u32 inside = all || (top + r >= 0 && top + r < rows) ? there : 0;
         RP_ACC v[RP_COLUMNS][RP_V];
-        _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++) {
-            const RP_INDEX x = left + k;
-            rp_read(from + (y * row + x * column), there && x >= 0 && x < width, v[k]);
-        }
+        _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++)
+            rp_read(from + (down + along[k]), all || (inside >> k & 1), v[k]);
         _Pragma("unroll") for (int j = 0; j < RP_P; j++) {
-            const int down = r - j * RP_SY;
-            if (down < 0 || down % RP_DY != 0 || down / RP_DY >= RP_KH) continue;
-            _Pragma("unroll") for (int u = 0; u < RP_X; u++) if (made >> (j * RP_X + u) & 1)
+            const int below = r - j * RP_SY;
+            if (below < 0 || below % RP_DY != 0 || below / RP_DY >= RP_KH) continue;
+            _Pragma("unroll") for (int u = 0; u < RP_X; u++) if (all || (made >> (j * RP_X + u) & 1))
                 _Pragma("unroll") for (int k = 0; k < RP_KW; k++) _Pragma("unroll") for (int e = 0; e < RP_V; e++) {
-                RP_ACC *s = &sum[down / RP_DY * RP_KW + k][e];
+                RP_ACC *s = &sum[below / RP_DY * RP_KW + k][e];
                 *s = RP_MULADD(grad[j][u][e], v[u * RP_SX + k * RP_DX][e], *s);
             }
         }
@@ -247,21 +258,16 @@ extern "C" __global__ void __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_
     _Pragma("unroll") for (int k = 0; k < RP_TAPS; k++) _Pragma("unroll") for (int v = 0; v < RP_V; v++) sum[k][v] = 0;
     for (RP_INDEX i = c < C ? begin + slot : end; i < end; i += RP_SLOTS) {
         const RP_INDEX y0 = strip * RP_P, ax = turn * RP_X;
-        const RP_T *g = dy + (n * RP_STRIDE(0, 0) + y0 * RP_STRIDE_Y(0) + ax * RP_STRIDE_X(0));
-        const RP_T *from = x + n * RP_STRIDE(1, 0);
-        RP_ACC grad[RP_P][RP_X][RP_V];
-        rp_u32 made = 0; /* which of the results there are, a bit each: no product with what is none */
-        _Pragma("unroll") for (int j = 0; j < RP_P; j++) _Pragma("unroll") for (int u = 0; u < RP_X; u++) {
-            const int ok = y0 + j < rows && ax + u < width;
-            made |= (rp_u32)ok << (j * RP_X + u);
-            rp_read(g + (j * RP_STRIDE_Y(0) + u * RP_STRIDE_X(0)), ok, grad[j][u]);
-        }
         const RP_INDEX top = y0 * RP_SY - pad_y, left = ax * RP_SX - pad_x, row = RP_STRIDE_Y(1),
-                       column = RP_STRIDE_X(1);
-        if (made == RP_WHOLE)
-            rp_add_piece(sum, grad, RP_WHOLE, from, row, column, top, left, from_rows, from_width);
+                       column = RP_STRIDE_X(1), g_row = RP_STRIDE_Y(0), g_column = RP_STRIDE_X(0);
+        const RP_T *g = dy + (n * RP_STRIDE(0, 0) + y0 * g_row + ax * g_column);
+        const RP_T *from = x + (n * RP_STRIDE(1, 0) + top * row + left * column);
+        if (y0 + RP_P <= rows && ax + RP_X <= width && top >= 0 && top + RP_ROWS <= from_rows && left >= 0 &&
+            left + RP_COLUMNS <= from_width)
+            rp_add_piece(sum, g, from, g_row, g_column, row, column, 1, 0, 0, 0, 0, 0, 0);
         else
-            rp_add_piece(sum, grad, made, from, row, column, top, left, from_rows, from_width);
+            rp_add_piece(sum, g, from, g_row, g_column, row, column, 0, rows - y0, width - ax, top, left, from_rows,
+                         from_width);
         turn += RP_SLOTS;
         while (turn >= across) {
             turn -= across;

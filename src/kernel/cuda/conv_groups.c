@@ -18,6 +18,7 @@ enum {
     LAST,
     OUT_ROWS,
     OUT_WIDE,
+    W_LAST = 23, /* of others: weights in vectors */
     WINDOW = 23, /* of a weight gradient: its rows, its places in a row */
     WINDOW_X = 27
 };
@@ -69,7 +70,7 @@ static int64_t room_of(const plan *p, const struct shape *s) {
         patch *= input ? places + over(reach, p->step[k]) + 1 : (places - 1) * p->step[k] + reach + 1;
     }
     const int64_t places = s->th * s->tw, deep = p->e.cg > 16 ? p->e.cg : 16;
-    if (weight) return (patch + places * (SPAN + 8)) * 2;
+    if (weight) return (patch + places * (SPAN + 8)) * 2; /* of a turn: the next one is on its way */
     const int64_t out = places * (SPAN + 4) > SPAN * (places + 4) ? places * (SPAN + 4) : SPAN * (places + 4);
     return p->e.taps * SPAN * (deep + 8) * 2 + (patch * 2 > out * 4 ? patch * 2 : out * 4);
 }
@@ -102,14 +103,14 @@ static bool plan_of(const rp__problem *p, plan *out) {
     for (unsigned k = 0; k < N_SHAPES; k++) {
         const int64_t room = room_of(out, &shapes[k]),
                       time = turns_of(out, &shapes[k]) * (shapes[k].th * shapes[k].tw + 24) * (room / 4096 + 24);
-        if (room > MOST_ROOM || room + FIXED_ROOM > (int64_t)p->device->shared_limit ||
+        if (room > MOST_ROOM || room * (e.kind == 2 ? 2 : 1) + FIXED_ROOM > (int64_t)p->device->shared_limit ||
             (out->shape < N_SHAPES && time >= least))
             continue;
         out->shape = k;
         least = time;
     }
     if (out->shape == N_SHAPES) return false;
-    out->room = (uint32_t)room_of(out, &shapes[out->shape]);
+    out->room = (uint32_t)room_of(out, &shapes[out->shape]) * (e.kind == 2 ? 2 : 1);
     out->turns = turns_of(out, &shapes[out->shape]);
     return out->turns < INT32_MAX / 2;
 }
@@ -141,6 +142,7 @@ static void macros(uint64_t facts, rp__text *out) {
                  field(facts, WIDE, 1) ? "rp_i64" : "rp_i32", kind == 2, 1u << field(facts, CHANNELS, 3));
     rp__text_add(out, "#define RP_TH %u\n#define RP_TW %u\n#define RP_LAST %u\n#define RP_OUT_ROWS %u\n", s->th, s->tw,
                  field(facts, LAST, 1), field(facts, OUT_ROWS, 1));
+    rp__text_add(out, "#define RP_W_LAST %u\n", kind == 2 ? 0 : field(facts, W_LAST, 1));
     rp__text_add(out, "#define RP_OUT_WIDE %u\n#define RP_TAPS %u\n#define RP_WINDOW_X %u\n", field(facts, OUT_WIDE, 1),
                  field(facts, WINDOW, 4) * field(facts, WINDOW_X, 4), field(facts, WINDOW_X, 4));
     rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[dtype].short_name);
@@ -179,6 +181,7 @@ static rp_status set_tiles(const rp__problem *p, rp__launch_buffer *buffer, rp__
         blocks = parts;
     } else {
         const bool rows = result->base ? result->stride[1] == 1 : read->stride[1] == 1;
+        *facts |= (uint64_t)(e->kind == 0 && e->cg % 8 == 0 && is_last(of.sorted[2])) << W_LAST;
         *facts |= (uint64_t)rows << OUT_ROWS | (uint64_t)(rows && is_last(result)) << OUT_WIDE;
         const int64_t most = RESIDENT * (int64_t)p->device->multiprocessors / (spans * of.classes);
         if (blocks > most) blocks = most < 1 ? 1 : most;

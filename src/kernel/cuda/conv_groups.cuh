@@ -11,7 +11,7 @@
  *
  * Macros: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_INDEX, RP_OUT_ROWS, RP_OUT_WIDE, RP_PARTS,
  * RP_REST as in conv_mma.cuh; RP_CG; RP_TH, RP_TW; of kind 2 RP_TAPS, those of the window, and RP_WINDOW_X, of a row; RP_LAST: eight channels of what is read come at
- * once, of dy also for kind 2. Words as in conv.cuh. */
+ * once, of dy also for kind 2; RP_W_LAST: so do weights. Words as in conv.cuh. */
 #define RP_CB 64                          /* channels of a block */
 #define RP_DEEP (RP_CG > 16 ? RP_CG : 16) /* channels that a result is multiplied from */
 #define RP_PX (RP_TH * RP_TW)
@@ -108,6 +108,7 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 ? 2 : 3) RP_NAME(
     const RP_T *const source = (const RP_T *)p.w[RP_KIND == 1 ? 0 : 1];
 #if RP_KIND != 2
     __shared__ int tap_at[RP_MOST_TAPS];
+    __shared__ RP_INDEX tap_weight[RP_MOST_TAPS]; /* offset in the weight */
     const RP_T *const w = (const RP_T *)p.w[2];
     RP_T *const weights = (RP_T *)room, *const patch = weights + taps * (RP_CB * RP_W_ROW);
     RP_ACC *const st = (RP_ACC *)patch;
@@ -116,27 +117,43 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 ? 2 : 3) RP_NAME(
         const rp_u32x4 none = {0, 0, 0, 0};
         ((rp_u32x4 *)weights)[e] = none;
     }
-    for (int e = t; e < taps; e += 256) tap_at[e] = RP_TAP_AT(e) * RP_ROW;
+    for (int e = t; e < taps; e += 256) {
+#if RP_KIND == 1
+        const RP_INDEX ry = first_y + e / window_x * period_y, rx = first_x + e % window_x * period_x;
+#else
+        const RP_INDEX ry = e / window_x, rx = e % window_x;
+#endif
+        tap_at[e] = RP_TAP_AT(e) * RP_ROW;
+        tap_weight[e] = ry * RP_STRIDE_Y(2) + rx * RP_STRIDE_X(2);
+    }
     rp_barrier();
+    /* Of channel c of the block number i of those that it is multiplied by. */
+    const RP_INDEX w_out = RP_STRIDE(2, 0), w_in = RP_STRIDE(2, 1);
+#if RP_KIND == 1
+#define RP_WEIGHT_AT(k, c, i) ((c0 + (c) / RP_CG * RP_CG + (i)) * w_out + (c) % RP_CG * w_in + tap_weight[k])
+#else
+#define RP_WEIGHT_AT(k, c, i) ((c0 + (c)) * w_out + (i)*w_in + tap_weight[k])
+#endif
+#define RP_WEIGHT_PLACE(k, c, i) (((k)*RP_CB + (c)) * RP_W_ROW + (c) % RP_DEEP / RP_CG * RP_CG + (i))
+#if RP_W_LAST /* eight of them at once */
+    for (int e = t; e < taps * (RP_CB * RP_CG / 8); e += 256) {
+        const int i = e % (RP_CG / 8) * 8, c = e / (RP_CG / 8) % RP_CB, k = e / (RP_CG / 8 * RP_CB);
+        if (c < channels) rp_cp_async_16(&weights[RP_WEIGHT_PLACE(k, c, i)], &w[RP_WEIGHT_AT(k, c, i)]);
+    }
+#else
     for (int e0 = t; e0 < taps * (RP_CB * RP_CG); e0 += 256 * RP_AT_ONCE) {
         RP_T v[RP_AT_ONCE];
-        int spot[RP_AT_ONCE];
         _Pragma("unroll") for (int u = 0; u < RP_AT_ONCE; u++) {
             const int e = e0 + u * 256, i = e % RP_CG, c = e / RP_CG % RP_CB, k = e / (RP_CG * RP_CB);
-            const int ok = c < channels && k < taps;
-            const RP_INDEX group = (c0 + c) / RP_CG;
-#if RP_KIND == 1
-            const RP_INDEX o = group * RP_CG + i, in = c % RP_CG, ry = first_y + k / window_x * period_y,
-                           rx = first_x + k % window_x * period_x;
-#else
-            const RP_INDEX o = c0 + c, in = i, ry = k / window_x, rx = k % window_x;
-            (void)group;
-#endif
-            spot[u] = ok ? (k * RP_CB + c) * RP_W_ROW + c % RP_DEEP / RP_CG * RP_CG + i : -1;
-            v[u] = w[ok ? o * RP_STRIDE(2, 0) + in * RP_STRIDE(2, 1) + ry * RP_STRIDE_Y(2) + rx * RP_STRIDE_X(2) : 0];
+            v[u] = 0;
+            if (c < channels && k < taps) v[u] = w[RP_WEIGHT_AT(k, c, i)];
         }
-        _Pragma("unroll") for (int u = 0; u < RP_AT_ONCE; u++) if (spot[u] >= 0) weights[spot[u]] = v[u];
+        _Pragma("unroll") for (int u = 0; u < RP_AT_ONCE; u++) {
+            const int e = e0 + u * 256, i = e % RP_CG, c = e / RP_CG % RP_CB, k = e / (RP_CG * RP_CB);
+            if (c < channels && k < taps) weights[RP_WEIGHT_PLACE(k, c, i)] = v[u];
+        }
     }
+#endif
     const int from_channel = block16 / RP_DEEP * RP_DEEP;
     for (RP_INDEX turn = (RP_INDEX)blockIdx.x / spans; turn < turns; turn += (RP_INDEX)gridDim.x / spans) {
         const RP_INDEX x0 = turn % across * RP_TW, y0 = turn / across % high * RP_TH, n = turn / across / high;
@@ -242,22 +259,36 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 ? 2 : 3) RP_NAME(
         rp_barrier();
     }
 #else
-    RP_T *const dy = (RP_T *)room, *const patch = dy + RP_PX * RP_ROW;
     RP_ACC *const st = (RP_ACC *)room;
+    const int turn_size = (RP_PX + patch_y * patch_x) * RP_ROW; /* of dy and of what it meets */
     const RP_INDEX shares = (RP_INDEX)p.w[RP_W_STRIDES + 3 * (2 + RP_S)], share = (RP_INDEX)blockIdx.x / spans;
     const RP_INDEX each = (turns + shares - 1) / shares, begin = turns < share * each ? turns : share * each,
                    end = turns - begin < each ? turns : begin + each;
     float acc[RP_TAPS][2][4];
     _Pragma("unroll") for (int k = 0; k < RP_TAPS; k++) _Pragma("unroll") for (int j = 0; j < 2; j++)
         _Pragma("unroll") for (int v = 0; v < 4; v++) acc[k][j][v] = 0;
+#define RP_TURN_AT(number)                                                                                             \
+    const RP_INDEX x0 = (number) % across * RP_TW, y0 = (number) / across % high * RP_TH, n = (number) / across / high;
+/* Turn `number` into one of two places. */
+#define RP_FETCH_TURN(number)                                                                                          \
+    {                                                                                                                  \
+        RP_TURN_AT(number)                                                                                             \
+        RP_T *const to = (RP_T *)room + ((number)-begin) % 2 * turn_size;                                              \
+        rp_fetch(to, (const RP_T *)p.w[0] + (n * RP_STRIDE(0, 0) + c0 * RP_STRIDE(0, 1)), RP_TH, RP_TW, y0, x0,        \
+                 height, width, channels, RP_STRIDE_Y(0), RP_STRIDE_X(0), RP_STRIDE(0, 1));                            \
+        rp_fetch(to + RP_PX * RP_ROW, source + (n * RP_STRIDE(1, 0) + c0 * RP_STRIDE(1, 1)), patch_y, patch_x,         \
+                 y0 * go_y + low_y, x0 * go_x + low_x, bound_y, bound_x, channels, RP_STRIDE_Y(1), RP_STRIDE_X(1),     \
+                 RP_STRIDE(1, 1));                                                                                     \
+    }
+    if (begin < end) RP_FETCH_TURN(begin)
+    rp_cp_async_commit();
     for (RP_INDEX turn = begin; turn < end; turn++) {
-        const RP_INDEX x0 = turn % across * RP_TW, y0 = turn / across % high * RP_TH, n = turn / across / high;
-        rp_fetch(dy, (const RP_T *)p.w[0] + (n * RP_STRIDE(0, 0) + c0 * RP_STRIDE(0, 1)), RP_TH, RP_TW, y0, x0, height,
-                 width, channels, RP_STRIDE_Y(0), RP_STRIDE_X(0), RP_STRIDE(0, 1));
-        rp_fetch(patch, source + (n * RP_STRIDE(1, 0) + c0 * RP_STRIDE(1, 1)), patch_y, patch_x, y0 * go_y + low_y,
-                 x0 * go_x + low_x, bound_y, bound_x, channels, RP_STRIDE_Y(1), RP_STRIDE_X(1), RP_STRIDE(1, 1));
+        RP_TURN_AT(turn)
+        const RP_T *const dy = (const RP_T *)room + (turn - begin) % 2 * turn_size, *const patch = dy + RP_PX * RP_ROW;
+        (void)n;
+        if (turn + 1 < end) RP_FETCH_TURN(turn + 1)
         rp_cp_async_commit();
-        rp_cp_async_wait(0);
+        rp_cp_async_wait(1);
         rp_barrier();
         _Pragma("unroll 1") for (int f = 0; f < RP_FRAGMENTS; f++) {
             const int at = half + f * 16;
