@@ -117,6 +117,8 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_INDEX %s\n#define RP_LONG %d\n#define RP_LONGER %d\n#define RP_SPLIT %u\n",
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", bit(facts, LONG), bit(facts, LONGER), split);
     static const char *const steps[] = {"", "m16n8k16", "m16n8k8", "", "m16n8k32"};
+    if (m == MMA || m == WGMMA)
+        rp__text_add(out, "#define RP_PACK(low, high) rp_cvt_f32_to_%sx2(low, high)\n", rp__dtypes[dtype].short_name);
     if (m == WGMMA)
         rp__text_add(out, "#define RP_GROUP_MMA rp_wgmma_n%u_%s\n#define RP_GROUP_D %u\n", t->tn / t->wn,
                      rp__dtypes[dtype].short_name, t->tn / t->wn / 2u);
