@@ -69,13 +69,17 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *at, const RP_T *from, rp_i64 row, rp_i
     rp_fetch(to, RP_BASE(const RP_T, operand, b, h) + ((first) + t / 8) * RP_STRIDE(operand, 2),                       \
              (const RP_T *)p.w[operand], RP_STRIDE(operand, 2), RP_STRIDE(operand, 3), (limit) - (first), n, width,    \
              features)
-/* Of what a thread has fetched all but the last groups are there then, for all warps and for matrices. In the forward kernel a step has two
- * halves, products and what is computed of them, and the second warpgroup is half a step behind the first, so that one multiplies while the
- * other computes: each half of each ends here. Gradients have a whole step end here: they wait for instructions rather than for products (heads
- * of 64: 446 us in step, 474 us half a step apart, of 128 the same). */
+/* Of what a thread has fetched all but the last groups are there then, for all warps and for matrices; -1: nothing has to be. The fence comes with
+ * one of all memory (MEMBAR.ALL.CTA), which may wait for what is still on its way: so tiles are asked for behind it, or right behind the
+ * products that follow it, and have a step to come, until the next one. In the forward kernel a step has two halves, products and what is computed
+ * of them, and the second warpgroup is half a step behind the first, so that one multiplies while the other computes: each half of each ends here.
+ * Gradients have a whole step end here: they wait for instructions rather than for products (heads of 64: 446 us in step, 474 us half a step
+ * apart, of 128 the same). */
 RP_FN void rp_meet(int groups) {
-    rp_cp_async_wait(groups);
-    rp_fence_proxy_async();
+    if (groups >= 0) {
+        rp_cp_async_wait(groups);
+        rp_fence_proxy_async();
+    }
     rp_barrier();
 }
 #define RP_BEHIND (RP_GROUPS == 2 && group_row > 0)
@@ -269,10 +273,10 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
         if (which & 1) RP_SCORES(d, av, RP_M, RP_ALONG(tg), RP_V)
         if (which & 1) RP_ADD(dk, y, RP_ACROSS(sq + last * RP_TILE(RP_N, RP_D), RP_N), RP_MMA_D)
         last = slot;
-        rp_wgmma_wait(which & 1 ? 2 : 0);
-        rp_wgmma_hold(s, RP_N / 2);
         if (step + 2 < steps) RP_FETCH_QUERIES((step + 2) % RP_SLOTS)
         rp_cp_async_commit();
+        rp_wgmma_wait(which & 1 ? 2 : 0);
+        rp_wgmma_hold(s, RP_N / 2);
 #if RP_GENERAL
         const char *mask =
             (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
@@ -329,7 +333,7 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
         if (row0 >= rows) head++, row0 = first;
         rp_wgmma_wait(0);
         if (which & 2) rp_wgmma_hold(dv, RP_V / 2);
-        rp_meet(1);
+        rp_meet(0);
     }
     if ((which & 1) && steps > 0) {
         rp_wgmma_fence();
@@ -415,27 +419,25 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         }
         rp_cp_async_commit();
         rp_meet(1);
-        if (RP_BEHIND) rp_meet(1);
+        if (RP_BEHIND) rp_meet(-1);
         rp_wgmma_fence();
         RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(0)), RP_D)
-        if (2 < steps) RP_FETCH_K(2)
-        rp_cp_async_commit();
         rp_wgmma_wait(0);
         rp_wgmma_hold(s, RP_N / 2);
-        rp_meet(1);
-        rp_cp_async_commit(); /* none, as a step has two */
+        rp_meet(0);
+        if (2 < steps) RP_FETCH_K(2)
+        rp_cp_async_commit();
         rp_weigh(&p, s, most, sum, less, row, 0, RP_EDGE(0), head, batch);
         rp_round(x, s);
-        rp_meet(2);
+        rp_meet(-1);
         for (int step = 1; step < steps; step++) {
             rp_wgmma_fence();
             RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(step)), RP_D)
             RP_ADD(out, x, RP_ACROSS(RP_VALUES(step - 1), RP_N), RP_MMA_V)
-            if (step + 2 < steps) RP_FETCH_K(step + 2)
-            rp_cp_async_commit();
             rp_wgmma_wait(1);
             rp_wgmma_hold(s, RP_N / 2);
-            rp_meet(1);
+            rp_meet(0); /* the next keys, and these values */
+            if (step + 2 < steps) RP_FETCH_K(step + 2)
             if (step + 1 < steps) RP_FETCH_V(step + 1)
             rp_cp_async_commit();
             rp_weigh(&p, s, most, sum, less, row, step * RP_N, RP_EDGE(step), head, batch);
@@ -444,13 +446,13 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
             if (rp_any(less[0] != 1 || less[1] != 1)) /* is there a larger score than before? */
                 _Pragma("unroll") for (int i = 0; i < RP_V / 2; i++) out[i] *= less[i / 2 % 2];
             rp_round(x, s);
-            rp_meet(2);
+            rp_meet(-1);
         }
         rp_wgmma_fence();
         RP_ADD(out, x, RP_ACROSS(RP_VALUES(steps - 1), RP_N), RP_MMA_V)
         rp_wgmma_wait(0);
         rp_wgmma_hold(out, RP_V / 2);
-        if (RP_AHEAD) rp_meet(0);
+        if (RP_AHEAD) rp_meet(-1);
         rp_meet(0);
     }
     _Pragma("unroll") for (int h = 0; h < 2; h++) {
@@ -494,13 +496,13 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(step)), RP_D)
         RP_SCORES(d, ag, RP_M, RP_ALONG(RP_VALUES(step)), RP_V)
         RP_ADD(dq, x, RP_ACROSS(RP_K(step > 0 ? step - 1 : 0), RP_N), RP_MMA_D)
-        rp_wgmma_wait(2);
-        rp_wgmma_hold(s, RP_N / 2);
         if (step + 2 < steps) {
             RP_FETCH_K(step + 2)
             RP_FETCH_V(step + 2)
         }
         rp_cp_async_commit();
+        rp_wgmma_wait(2);
+        rp_wgmma_hold(s, RP_N / 2);
 #if RP_GENERAL
         const char *mask =
             (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
@@ -528,7 +530,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         rp_wgmma_wait(0);
         rp_wgmma_hold(dq, RP_D / 2);
         rp_round(x, s);
-        rp_meet(1);
+        rp_meet(0);
     }
     if (steps > 0) {
         rp_wgmma_fence();
