@@ -1,8 +1,10 @@
 /* Single kernels over families of shapes: reads works (bench/gpu_works.txt) and prints WORK<TAB>period us<TAB>GB/s or TFLOP/s of what has
  * to be moved or calculated<TAB>period under RP_NUMBERS_FAST, or WORK<TAB>reason. bench/gpu_kernels.py measures the same works with PyTorch and prints both.
  *   gpu_kernels FILE [FIRST [COUNT]]: only COUNT works from the FIRST on, which is 0.
+ *   gpu_kernels --tile N FILE: products by the Nth tile of the table in src/kernel/cuda/product.c, from 1 on, by which its clocks are measured.
  *   gpu_kernels --cpu FILE: on the CPU, the fastest call of each work (bench/cpu_kernels.py); FILE may be -, then each is answered at once.
  * With one thread that is time of the processor, which what else the machine does changes less. */
+#include "kernel/cuda/matmul.h"
 #include "measure.h"
 
 #include <reprise_nn.h>
@@ -325,6 +327,10 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "--cpu")) {
         device = rp_cpu();
         argc--, argv++;
+    }
+    if (argc > 2 && !strcmp(argv[1], "--tile")) {
+        rp__cuda_product_tile = (unsigned)strtoul(argv[2], NULL, 10);
+        argc -= 2, argv += 2;
     }
     FILE *file = argc < 2 ? NULL : strcmp(argv[1], "-") ? fopen(argv[1], "r") : stdin;
     if (!file || !rp_device_available(device) || rp_set_default_device(device)) {

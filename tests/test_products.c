@@ -312,6 +312,56 @@ static void test_each_tile(void **state) {
     }
 }
 
+/* Who computes a product, by sizes, on a device of 9.0 with 132 multiprocessors: rounds of tiles whose ends take as long as several steps
+ * are not one round. */
+static void test_choice(void **state) {
+    static const struct {
+        rp_dtype dtype;
+        int64_t batch, m, k, n;
+        bool ours;
+    } cases[] = {{RP_BF16, 64, 256, 256, 256, true},    {RP_F16, 384, 512, 64, 512, false},
+                 {RP_BF16, 1, 512, 512, 512, true},     {RP_BF16, 1, 16, 4096, 4096, true},
+                 {RP_BF16, 1, 64, 4096, 4096, true},    {RP_BF16, 64, 256, 64, 256, true},
+                 {RP_BF16, 1, 2048, 2048, 2048, false}, {RP_F16, 1, 4096, 4096, 4096, false}};
+    const int multiprocessors = cuda->multiprocessors;
+    const rp__library_call call = {.op = "test", .site = "test_products.c"};
+    (void)state;
+    if (cuda->arch != 90) {
+        print_message("skipped: a device of 9.0 has these instructions\n");
+        skip();
+    }
+    cuda->multiprocessors = 132;
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const int64_t rows[3] = {cases[c].m, cases[c].m, cases[c].k}, columns[3] = {cases[c].n, cases[c].k, cases[c].n};
+        rp__operand o[3] = {{.ndim = 3}, {.ndim = 3}, {.ndim = 3}};
+        for (unsigned k = 0; k < 3; k++) {
+            o[k].dtype = cases[c].dtype;
+            o[k].size[0] = cases[c].batch, o[k].size[1] = rows[k], o[k].size[2] = columns[k];
+            o[k].stride[0] = rows[k] * columns[k], o[k].stride[1] = columns[k], o[k].stride[2] = 1;
+        }
+        const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+        const bool ours = rp__cuda_tensor_row.row.cost(&p) < rp__cuda_lt_row.row.cost(&p);
+        if (ours != cases[c].ours) {
+            cuda->multiprocessors = multiprocessors;
+            fail_msg("case %u is %s", c, ours ? "ours" : "the library's");
+        }
+    }
+    /* what is ours of many small ones is by warpgroups */
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *t[3];
+    for (unsigned k = 0; k < 3; k++) t[k] = empty(RP_BF16, (const int64_t[]){64, 256, 256}, 3);
+    const rp__operand o[3] = {rp__operand_of(t[0]), rp__operand_of(t[1]), rp__operand_of(t[2])};
+    const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+    rp__launch launch = {.op = "test", .site = call.site};
+    unsigned long long facts = 0;
+    const rp_status status = rp__cuda_tensor_row.row.bind(&p, 0, rp__launch_buffer_get(), &launch);
+    cuda->multiprocessors = multiprocessors;
+    if (status != RP_OK) ok();
+    assert_int_equal(sscanf(launch.kernel->name, "rp_product_%llx", &facts), 1);
+    assert_int_equal(facts >> 8 & 7, 5); /* product.c */
+    rp_scope_end(scope, NULL, 0);
+}
+
 /* ---- with what follows */
 
 static void activation(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -560,12 +610,19 @@ static int setup(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),         cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_far_apart),    cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_wanted_order), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_each_tile),    cmocka_unit_test(test_siblings),
-        cmocka_unit_test(test_follows),      cmocka_unit_test(test_follows_f32),
-        cmocka_unit_test(test_precision),    cmocka_unit_test(test_precision_switch),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_far_apart),
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_wanted_order),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_each_tile),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_siblings),
+        cmocka_unit_test(test_follows),
+        cmocka_unit_test(test_follows_f32),
+        cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_precision_switch),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -52,10 +52,22 @@ RP_FN RP_ACC rp_masked(const RP_WORDS *w, const char *mask, int i, int j) {
     return 0;
 #endif
 }
+RP_FN int rp_sees(int i, int j, int keys) { return j < keys && !(RP_CAUSAL && j > i); }
 /* The score of query i and key j, of which the product is s. */
 RP_FN RP_ACC rp_score(const RP_WORDS *w, RP_ACC s, int i, int j, int rows, int keys, const char *mask) {
-    if (j >= keys || (RP_CAUSAL && j > i)) return -RP_INF;
+    if (!rp_sees(i, j, keys)) return -RP_INF;
     return RP_MASK && i < rows ? s + rp_masked(w, mask, i, j) : s;
+}
+/* What gradients need of a row of queries: the logarithm to the base 2 of its sum, and what all its slopes are less by. A row outside, and
+ * one that sees nothing, has weights of 0. */
+RP_FN void rp_row_sums(const RP_WORDS *w, rp_i64 batch, int head, int row, int rows, RP_ACC *less, RP_ACC *minus) {
+#define p (*w)
+    *less = RP_INF, *minus = 0;
+    if (row >= rows) return;
+    *less = RP_BASE(const RP_ACC, W_LSE, batch, head)[row * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;
+    *minus = RP_BASE(const RP_ACC, W_DELTA, batch, head)[row * RP_STRIDE(W_DELTA, 2)];
+    if (*less == -RP_INF) *less = RP_INF;
+#undef p
 }
 
 /* The head and the share of its rows or keys, of `blocks`, of block x of `all`. Where shares differ in work the longest of some heads come

@@ -163,13 +163,9 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, rp_i64 
         rp_fetch(sg + slot * RP_N * RP_V, RP_BASE(const RP_T, W_GRAD, batch, of), RP_STRIDE(W_GRAD, 2),                \
                  RP_STRIDE(W_GRAD, 3), at, RP_N, rows, RP_V, values, 1, 0);                                            \
         if (t < RP_N) {                                                                                                \
-            float less = RP_INF, minus = 0;                                                                            \
-            if (at + t < rows) {                                                                                       \
-                less = RP_BASE(const float, W_LSE, batch, of)[(at + t) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;              \
-                minus = RP_BASE(const float, W_DELTA, batch, of)[(at + t) * RP_STRIDE(W_DELTA, 2)];                    \
-            }                                                                                                          \
-            sl[slot * RP_N + t] = less == -RP_INF ? RP_INF : less; /* a row that sees nothing has weights of 0 */      \
-            sd[slot * RP_N + t] = minus;                                                                               \
+            float less, minus;                                                                                         \
+            rp_row_sums(&p, batch, of, at + t, rows, &less, &minus);                                                   \
+            sl[slot * RP_N + t] = less, sd[slot * RP_N + t] = minus;                                                   \
         }                                                                                                              \
     }
     if (steps > 0) RP_FETCH_QUERIES(0)
@@ -483,12 +479,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
     RP_ZERO2(dq, RP_MT, RP_D / 8);
     _Pragma("unroll") for (int mt = 0; mt < RP_MT; mt++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
         const int row = row0 + warp_row + mt * 16 + h * 8 + lane / 4;
-        less[mt][h] = RP_INF, minus[mt][h] = 0;
-        if (row < rows) {
-            less[mt][h] = RP_BASE(const float, W_LSE, batch, head)[row * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;
-            minus[mt][h] = RP_BASE(const float, W_DELTA, batch, head)[row * RP_STRIDE(W_DELTA, 2)];
-        }
-        if (less[mt][h] == -RP_INF) less[mt][h] = RP_INF; /* a row that sees nothing has weights of 0 */
+        rp_row_sums(&p, batch, head, row, rows, &less[mt][h], &minus[mt][h]);
     }
     rp_fetch(sq, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows, RP_D,
              features, 1, 0);

@@ -69,13 +69,17 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *at, const RP_T *from, rp_i64 row, rp_i
     rp_fetch(to, RP_BASE(const RP_T, operand, b, h) + ((first) + t / 8) * RP_STRIDE(operand, 2),                       \
              (const RP_T *)p.w[operand], RP_STRIDE(operand, 2), RP_STRIDE(operand, 3), (limit) - (first), n, width,    \
              features)
-/* Of what a thread has fetched all but the last groups are there then, for all warps and for matrices. In the forward kernel a step has two
- * halves, products and what is computed of them, and the second warpgroup is half a step behind the first, so that one multiplies while the
- * other computes: each half of each ends here. Gradients have a whole step end here: they wait for instructions rather than for products (heads
- * of 64: 446 us in step, 474 us half a step apart, of 128 the same). */
+/* Of what a thread has fetched all but the last groups are there then, for all warps and for matrices; -1: nothing has to be. The fence comes with
+ * one of all memory (MEMBAR.ALL.CTA), which may wait for what is still on its way: so tiles are asked for behind it, or right behind the
+ * products that follow it, and have a step to come, until the next one. In the forward kernel a step has two halves, products and what is computed
+ * of them, and the second warpgroup is half a step behind the first, so that one multiplies while the other computes: each half of each ends here.
+ * Gradients have a whole step end here: they wait for instructions rather than for products (heads of 64: 446 us in step, 474 us half a step
+ * apart, of 128 the same). */
 RP_FN void rp_meet(int groups) {
-    rp_cp_async_wait(groups);
-    rp_fence_proxy_async();
+    if (groups >= 0) {
+        rp_cp_async_wait(groups);
+        rp_fence_proxy_async();
+    }
     rp_barrier();
 }
 #define RP_BEHIND (RP_GROUPS == 2 && group_row > 0)
@@ -126,6 +130,14 @@ RP_FN void rp_round(rp_u32 *to, const float *x) {
     _Pragma("unroll") for (int i = 0; i < RP_N / 4; i++) to[i] = RP_PACK(x[2 * i], x[2 * i + 1]);
 }
 
+/* Of a thread's two rows what they do not see, from key `key` on. */
+#define RP_HIDE(s, row, key)                                                                                           \
+    _Pragma("unroll") for (int h = 0; h < 2; h++) {                                                                    \
+        const int bound = (RP_CAUSAL && (row) + h * 8 + 1 < keys ? (row) + h * 8 + 1 : keys) - (key)-lane % 4 * 2;     \
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)             \
+            s[4 * n + 2 * h + c] = n * 8 + c < bound ? s[4 * n + 2 * h + c] : -RP_INF;                                 \
+    }
+
 #if RP_PART == 0
 /* Scores of a thread's two rows, row and row + 8, become weights. less: what the sums before are to be multiplied by. */
 RP_FN void rp_weigh(const RP_WORDS *w, float *s, float *most, float *sum, float *less, int row, int key, int edge,
@@ -151,11 +163,7 @@ RP_FN void rp_weigh(const RP_WORDS *w, float *s, float *most, float *sum, float 
         }
     }
 #endif
-    if (edge) _Pragma("unroll") for (int h = 0; h < 2; h++) {
-            const int bound = (RP_CAUSAL && row + h * 8 + 1 < keys ? row + h * 8 + 1 : keys) - key - lane % 4 * 2;
-            _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
-                s[4 * n + 2 * h + c] = n * 8 + c < bound ? s[4 * n + 2 * h + c] : -RP_INF;
-        }
+    if (edge) RP_HIDE(s, row, key)
     _Pragma("unroll") for (int h = 0; h < 2; h++) {
         float m[2] = {most[h], most[h]}, total[2] = {0, 0};
         _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++) m[c] =
@@ -192,6 +200,13 @@ RP_FN void rp_weigh(const RP_WORDS *w, float *s, float *most, float *sum, float 
 }
 #endif
 
+/* A weight of the score s, that of a row whose sums' logarithm is `less`. */
+#if RP_GENERAL
+#define RP_WEIGHT_OF(s, less) rp_exp2_approx_f32((s) - (less))
+#else
+#define RP_WEIGHT_OF(s, less) rp_exp2_approx_f32(rp_fma_f32(s, scale, -(less)))
+#endif
+
 #if RP_PART == 1
 /* Gradients of some keys (which & 1) and values (which & 2): a warp's rows are keys, columns are queries. */
 RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int batch, int kv) {
@@ -218,23 +233,29 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
     const rp_u64 ak = RP_ALONG(sk + group_row * 64), av = ak + RP_TILE(RP_M, RP_D) / 8;
     const int row_of_warp = key0 + t / 32 * 16 + lane / 4;
     float less = 0, minus = 0; /* of the query that thread t brings */
+    const RP_T *q, *g;         /* what it brings next; of long rows sums leave no registers to keep it */
+#define RP_KEEPS (RP_D + RP_V <= 192)
+#define RP_PLACES()                                                                                                    \
+    q = RP_BASE(const RP_T, W_Q, batch, to_come) + (at + t / 8) * RP_STRIDE(W_Q, 2),                                   \
+    g = RP_BASE(const RP_T, W_GRAD, batch, to_come) + (at + t / 8) * RP_STRIDE(W_GRAD, 2)
 #define RP_FETCH_QUERIES(slot)                                                                                         \
     {                                                                                                                  \
-        RP_FETCH(sq + (slot)*RP_TILE(RP_N, RP_D), W_Q, batch, to_come, at, RP_N, rows, RP_D, features);                \
-        RP_FETCH(sg + (slot)*RP_TILE(RP_N, RP_V), W_GRAD, batch, to_come, at, RP_N, rows, RP_V, values);               \
-        less = RP_INF, minus = 0;                                                                                      \
-        if (t < RP_N && at + t < rows) {                                                                               \
-            less = RP_BASE(const float, W_LSE, batch, to_come)[(at + t) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;             \
-            minus = RP_BASE(const float, W_DELTA, batch, to_come)[(at + t) * RP_STRIDE(W_DELTA, 2)];                   \
-        }                                                                                                              \
+        if (!RP_KEEPS) RP_PLACES();                                                                                    \
+        rp_fetch(sq + (slot)*RP_TILE(RP_N, RP_D), q, (const RP_T *)p.w[W_Q], RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3),     \
+                 rows - at, RP_N, RP_D, features);                                                                     \
+        rp_fetch(sg + (slot)*RP_TILE(RP_N, RP_V), g, (const RP_T *)p.w[W_GRAD], RP_STRIDE(W_GRAD, 2),                  \
+                 RP_STRIDE(W_GRAD, 3), rows - at, RP_N, RP_V, values);                                                 \
+        if (t < RP_N) rp_row_sums(&p, batch, to_come, at + t, rows, &less, &minus);                                    \
         at += RP_N;                                                                                                    \
-        if (at >= rows) to_come++, at = first;                                                                         \
+        if (RP_KEEPS) q += RP_N * RP_STRIDE(W_Q, 2), g += RP_N * RP_STRIDE(W_GRAD, 2);                                 \
+        if (at >= rows) {                                                                                              \
+            to_come++, at = first;                                                                                     \
+            if (RP_KEEPS) RP_PLACES();                                                                                 \
+        }                                                                                                              \
     }
 #define RP_PUT_SUMS(slot)                                                                                              \
-    if (t < RP_N) {                                                                                                    \
-        sl[(slot)*RP_N + t] = less == -RP_INF ? RP_INF : less; /* a row that sees nothing has weights of 0 */          \
-        sd[(slot)*RP_N + t] = minus;                                                                                   \
-    }
+    if (t < RP_N) sl[(slot)*RP_N + t] = less, sd[(slot)*RP_N + t] = minus;
+    if (RP_KEEPS) RP_PLACES();
     for (int step = 0; step < 2; step++) {
         if (step < steps) {
             RP_FETCH_QUERIES(step)
@@ -252,26 +273,33 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
         if (which & 1) RP_SCORES(d, av, RP_M, RP_ALONG(tg), RP_V)
         if (which & 1) RP_ADD(dk, y, RP_ACROSS(sq + last * RP_TILE(RP_N, RP_D), RP_N), RP_MMA_D)
         last = slot;
-        const char *mask =
-            (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
-        const int edge = RP_MASK || key0 + RP_M > keys || (RP_CAUSAL && key0 + group_row + 63 > row0);
-        (void)mask, (void)heads;
-        rp_wgmma_wait(which & 1 ? 2 : 0);
-        rp_wgmma_hold(s, RP_N / 2);
         if (step + 2 < steps) RP_FETCH_QUERIES((step + 2) % RP_SLOTS)
         rp_cp_async_commit();
+        rp_wgmma_wait(which & 1 ? 2 : 0);
+        rp_wgmma_hold(s, RP_N / 2);
+#if RP_GENERAL
+        const char *mask =
+            (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int i = 0; i < 4; i++)
+            s[4 * n + i] = rp_score(&p, s[4 * n + i] * scale, row0 + n * 8 + lane % 4 * 2 + i % 2,
+                                    row_of_warp + i / 2 * 8, rows, keys, mask);
+#else
+        if (key0 + RP_M > keys || (RP_CAUSAL && key0 + group_row + 63 > row0))
+            _Pragma("unroll") for (int h = 0; h < 2; h++) {
+                const int key = row_of_warp + h * 8, bound = key >= keys ? RP_N
+                                                             : RP_CAUSAL
+                                                                 ? key - row0 - lane % 4 * 2
+                                                                 : -1; /* column n * 8 + c sees it from there on */
+                _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int c = 0; c < 2; c++)
+                    s[4 * n + 2 * h + c] = n * 8 + c >= bound ? s[4 * n + 2 * h + c] : -RP_INF;
+            }
+#endif
         _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) {
-            const int column = n * 8 + lane % 4 * 2;
-            const rp_f32x2 two = rp_ld_v2_f32(sl + slot * RP_N + column);
+            const rp_f32x2 two = rp_ld_v2_f32(sl + slot * RP_N + n * 8 + lane % 4 * 2);
             _Pragma("unroll") for (int i = 0; i < 4; i++) {
-                const float from = i % 2 ? two.y : two.x;
-                const int row = row0 + column + i % 2, key = row_of_warp + i / 2 * 8;
-                if (edge)
-                    s[4 * n + i] =
-                        rp_exp2_approx_f32(rp_score(&p, s[4 * n + i] * scale, row, key, rows, keys, mask) - from);
-                else
-                    s[4 * n + i] = rp_exp2_approx_f32(rp_fma_f32(s[4 * n + i], scale, -from));
+                s[4 * n + i] = RP_WEIGHT_OF(s[4 * n + i], i % 2 ? two.y : two.x);
 #if RP_DROPOUT /* a weight that goes is negative */
+                const int row = row0 + n * 8 + lane % 4 * 2 + i % 2, key = row_of_warp + i / 2 * 8;
                 if (rp_kept(&p, (rp_u64)((((rp_i64)batch * heads + head) * rows + row) * keys + key)) == 0)
                     s[4 * n + i] = -s[4 * n + i];
 #endif
@@ -305,7 +333,7 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, int bat
         if (row0 >= rows) head++, row0 = first;
         rp_wgmma_wait(0);
         if (which & 2) rp_wgmma_hold(dv, RP_V / 2);
-        rp_meet(1);
+        rp_meet(0);
     }
     if ((which & 1) && steps > 0) {
         rp_wgmma_fence();
@@ -391,27 +419,25 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         }
         rp_cp_async_commit();
         rp_meet(1);
-        if (RP_BEHIND) rp_meet(1);
+        if (RP_BEHIND) rp_meet(-1);
         rp_wgmma_fence();
         RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(0)), RP_D)
-        if (2 < steps) RP_FETCH_K(2)
-        rp_cp_async_commit();
         rp_wgmma_wait(0);
         rp_wgmma_hold(s, RP_N / 2);
-        rp_meet(1);
-        rp_cp_async_commit(); /* none, as a step has two */
+        rp_meet(0);
+        if (2 < steps) RP_FETCH_K(2)
+        rp_cp_async_commit();
         rp_weigh(&p, s, most, sum, less, row, 0, RP_EDGE(0), head, batch);
         rp_round(x, s);
-        rp_meet(2);
+        rp_meet(-1);
         for (int step = 1; step < steps; step++) {
             rp_wgmma_fence();
             RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(step)), RP_D)
             RP_ADD(out, x, RP_ACROSS(RP_VALUES(step - 1), RP_N), RP_MMA_V)
-            if (step + 2 < steps) RP_FETCH_K(step + 2)
-            rp_cp_async_commit();
             rp_wgmma_wait(1);
             rp_wgmma_hold(s, RP_N / 2);
-            rp_meet(1);
+            rp_meet(0); /* the next keys, and these values */
+            if (step + 2 < steps) RP_FETCH_K(step + 2)
             if (step + 1 < steps) RP_FETCH_V(step + 1)
             rp_cp_async_commit();
             rp_weigh(&p, s, most, sum, less, row, step * RP_N, RP_EDGE(step), head, batch);
@@ -420,13 +446,13 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
             if (rp_any(less[0] != 1 || less[1] != 1)) /* is there a larger score than before? */
                 _Pragma("unroll") for (int i = 0; i < RP_V / 2; i++) out[i] *= less[i / 2 % 2];
             rp_round(x, s);
-            rp_meet(2);
+            rp_meet(-1);
         }
         rp_wgmma_fence();
         RP_ADD(out, x, RP_ACROSS(RP_VALUES(steps - 1), RP_N), RP_MMA_V)
         rp_wgmma_wait(0);
         rp_wgmma_hold(out, RP_V / 2);
-        if (RP_AHEAD) rp_meet(0);
+        if (RP_AHEAD) rp_meet(-1);
         rp_meet(0);
     }
     _Pragma("unroll") for (int h = 0; h < 2; h++) {
@@ -451,19 +477,10 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
     rp_u32 x[RP_N / 4]; /* of the step before */
     RP_ZERO(dq, RP_D / 2);
     RP_ZERO(x, RP_N / 4);
-    _Pragma("unroll") for (int h = 0; h < 2; h++) {
-        less[h] = RP_INF, minus[h] = 0;
-        if (row + h * 8 < rows) {
-            less[h] = RP_BASE(const float, W_LSE, batch, head)[(row + h * 8) * RP_STRIDE(W_LSE, 2)] * RP_LOG2E;
-            minus[h] = RP_BASE(const float, W_DELTA, batch, head)[(row + h * 8) * RP_STRIDE(W_DELTA, 2)];
-        }
-        if (less[h] == -RP_INF) less[h] = RP_INF; /* a row that sees nothing has weights of 0 */
-    }
+    _Pragma("unroll") for (int h = 0; h < 2; h++) rp_row_sums(&p, batch, head, row + h * 8, rows, &less[h], &minus[h]);
     RP_FETCH(sq, W_Q, batch, head, row0, RP_M, rows, RP_D, features);
     RP_FETCH(sg, W_GRAD, batch, head, row0, RP_M, rows, RP_V, values);
     const rp_u64 aq = RP_ALONG(sq + group_row * 64), ag = aq + RP_TILE(RP_M, RP_D) / 8;
-    const char *mask =
-        (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
     for (int step = 0; step < 2; step++) {
         if (step < steps) {
             RP_FETCH_K(step)
@@ -479,22 +496,24 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         RP_SCORES(s, aq, RP_M, RP_ALONG(RP_K(step)), RP_D)
         RP_SCORES(d, ag, RP_M, RP_ALONG(RP_VALUES(step)), RP_V)
         RP_ADD(dq, x, RP_ACROSS(RP_K(step > 0 ? step - 1 : 0), RP_N), RP_MMA_D)
-        const int edge = RP_MASK || key0 + RP_N > keys || (RP_CAUSAL && key0 + RP_N - 1 > row0 + group_row);
-        rp_wgmma_wait(2);
-        rp_wgmma_hold(s, RP_N / 2);
         if (step + 2 < steps) {
             RP_FETCH_K(step + 2)
             RP_FETCH_V(step + 2)
         }
         rp_cp_async_commit();
-        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int i = 0; i < 4; i++) {
-            if (edge)
-                s[4 * n + i] = rp_exp2_approx_f32(rp_score(&p, s[4 * n + i] * scale, row + i / 2 * 8,
-                                                           key0 + n * 8 + lane % 4 * 2 + i % 2, rows, keys, mask) -
-                                                  less[i / 2]);
-            else
-                s[4 * n + i] = rp_exp2_approx_f32(rp_fma_f32(s[4 * n + i], scale, -less[i / 2]));
-        }
+        rp_wgmma_wait(2);
+        rp_wgmma_hold(s, RP_N / 2);
+#if RP_GENERAL
+        const char *mask =
+            (const char *)p.w[W_MASK] + (batch * RP_STRIDE(W_MASK, 0) + head * RP_STRIDE(W_MASK, 1)) * RP_MASK_BYTES;
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int i = 0; i < 4;
+                                                                                    i++) s[4 * n + i] =
+            rp_score(&p, s[4 * n + i] * scale, row + i / 2 * 8, key0 + n * 8 + lane % 4 * 2 + i % 2, rows, keys, mask);
+#else
+        if (key0 + RP_N > keys || (RP_CAUSAL && key0 + RP_N - 1 > row0 + group_row)) RP_HIDE(s, row, key0)
+#endif
+        _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int i = 0; i < 4; i++)
+            s[4 * n + i] = RP_WEIGHT_OF(s[4 * n + i], less[i / 2]);
         rp_wgmma_wait(1);
         rp_wgmma_hold(d, RP_N / 2);
         _Pragma("unroll") for (int n = 0; n < RP_N / 8; n++) _Pragma("unroll") for (int h = 0; h < 2; h++) {
@@ -511,7 +530,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
         rp_wgmma_wait(0);
         rp_wgmma_hold(dq, RP_D / 2);
         rp_round(x, s);
-        rp_meet(1);
+        rp_meet(0);
     }
     if (steps > 0) {
         rp_wgmma_fence();

@@ -5,25 +5,39 @@
  *   RP_T element type; RP_INDEX type of offsets; RP_TK depth of a tile; RP_THREADS threads of a block. */
 #define RP_C ((int)(16 / sizeof(RP_T))) /* elements of 16 bytes */
 
-/* Elements that a thread takes of a tile, by themselves and 16 bytes at once. */
+/* Elements that a thread takes of a tile by themselves. */
 #define RP_TILE_ELEMENTS(rows) (((rows)*RP_TK + RP_THREADS - 1) / RP_THREADS)
-#define RP_TILE_VECTORS(rows) (((rows)*RP_TK / RP_C + RP_THREADS - 1) / RP_THREADS)
 
-/* 16 bytes at once straight into shared memory, along the inner index (`along`) or across it; so they lie in both memories. `from` is
- * the tile's first element, of which `rows_left` rows and `depth_left` elements are inside. pitch: from row to row of shared memory. */
-RP_FN void rp_tile_copy_vectors(RP_T *to, const RP_T *from, RP_INDEX row_stride, RP_INDEX k_stride, RP_INDEX rows_left,
-                                RP_INDEX depth_left, int t, int rows, int along, int pitch) {
-    _Pragma("unroll") for (int i = 0; i < RP_TILE_VECTORS(rows); i++) {
-        const int e = i * RP_THREADS + t;
-        if (rows * RP_TK / RP_C % RP_THREADS != 0 && e >= rows * RP_TK / RP_C) continue;
-        const int r = along ? e / (RP_TK / RP_C) : e % (rows / RP_C) * RP_C,
-                  k = along ? e % (RP_TK / RP_C) * RP_C : e / (rows / RP_C);
-        const RP_INDEX left = along ? depth_left - k : rows_left - r;
-        const int inside = along ? r < rows_left : k < depth_left, n = !inside || left <= 0 ? 0
-                                                                       : left < RP_C        ? (int)left
-                                                                                            : RP_C;
-        rp_cp_async_16_zfill(&to[along ? r * pitch + k : k * pitch + r],
-                             n ? from + (r * row_stride + k * k_stride) : from, (rp_u32)(n * (int)sizeof(RP_T)));
+/* 16 bytes at once straight into shared memory. What lies side by side in both memories is a line: a row's piece of the inner index (`along`),
+ * or the rows at one place of it. A tile has `lines` of them, `width` elements each, read by `per` threads next to each other in blocks of
+ * 8 * per, or RP_C * per, elements; `pitch` from line to line of shared memory, `block` from block to block. `at` and `place`: where the
+ * thread's first piece lies, that of line t / per. Next to nothing is computed here but addresses: a block of few warps waits for
+ * instructions. Rows outside of the operand are left as they are, since nobody reads what is computed of them; the inner index ends in zeros. */
+RP_FN void rp_lines_copy(RP_T *place, const RP_T *at, const RP_T *readable, RP_INDEX line, RP_INDEX lines_left,
+                         RP_INDEX width_left, int t, int lines, int width, int per, int pitch, int block, int along) {
+    const int each = RP_THREADS / per, l0 = t / per, c0 = t % per * RP_C,
+              blocks = (width + per * RP_C - 1) / (per * RP_C);
+    if (lines_left >= lines && width_left >= width) {
+        _Pragma("unroll") for (int i = 0; i < (lines + each - 1) / each; i++) {
+            if (lines % each != 0 && l0 + i * each >= lines) continue;
+            _Pragma("unroll") for (int b = 0; b < blocks; b++) {
+                if (width % (per * RP_C) == 0 || c0 + b * per * RP_C < width)
+                    rp_cp_async_16(place + (i * each * pitch + b * block),
+                                   at + ((RP_INDEX)(i * each) * line + b * per * RP_C));
+            }
+        }
+        return;
+    }
+    _Pragma("unroll 1") for (int i = 0; i < (lines + each - 1) / each; i++) {
+        _Pragma("unroll 1") for (int b = 0; b < blocks; b++) {
+            const int l = l0 + i * each, c = c0 + b * per * RP_C;
+            if (l >= lines || c >= width || (along ? l >= lines_left : c >= width_left)) continue;
+            const RP_INDEX left = l < lines_left ? width_left - c : 0;
+            const int n = left <= 0 ? 0 : left < RP_C ? (int)left : RP_C;
+            rp_cp_async_16_zfill(place + (i * each * pitch + b * block),
+                                 n ? at + ((RP_INDEX)(i * each) * line + b * per * RP_C) : readable,
+                                 (rp_u32)(n * (int)sizeof(RP_T)));
+        }
     }
 }
 

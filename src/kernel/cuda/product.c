@@ -117,6 +117,8 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_INDEX %s\n#define RP_LONG %d\n#define RP_LONGER %d\n#define RP_SPLIT %u\n",
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", bit(facts, LONG), bit(facts, LONGER), split);
     static const char *const steps[] = {"", "m16n8k16", "m16n8k8", "", "m16n8k32"};
+    if (m == MMA || m == WGMMA)
+        rp__text_add(out, "#define RP_PACK(low, high) rp_cvt_f32_to_%sx2(low, high)\n", rp__dtypes[dtype].short_name);
     if (m == WGMMA)
         rp__text_add(out, "#define RP_GROUP_MMA rp_wgmma_n%u_%s\n#define RP_GROUP_D %u\n", t->tn / t->wn,
                      rp__dtypes[dtype].short_name, t->tn / t->wn / 2u);
@@ -180,12 +182,16 @@ static double clocks_of(const rp__matmul *p, const rp__device *d, unsigned split
                   share = over(p->k, INT64_C(1) << split);
     const double steps = (double)over(share * (int64_t)rp__dtype_bytes(p->dtype), t->depth),
                  together = (double)over(blocks, d->multiprocessors);
-    if (t - shapes >=
-        FIRST_WGMMA) { /* rounds of blocks side by side; one of them waits for its first tile, multiplies and stores */
-        const double beside = together < t->resident ? together : t->resident, results = t->tm * t->tn / 5.0,
+    const unsigned row = (unsigned)(t - shapes);
+    if (row < FIRST_FMA || row >= FIRST_WGMMA) {
+        /* Rounds of blocks side by side; one of them waits for its first tile, multiplies and stores, 16-bit floats that are no shares in half
+         * the bytes and without waiting for other warps. Blocks of warps add to each other's steps, those of warpgroups take turns. */
+        const double beside = together < t->resident ? together : t->resident,
+                     results = t->tm * t->tn / (split || rp__dtype_bytes(p->dtype) != 2 ? 5.0 : 8.0),
                      rounds = (double)over(blocks, (int64_t)d->multiprocessors * t->resident),
                      one = steps * t->alone + FIRST_TILE + results,
-                     all = beside * (steps * t->beside + FIRST_TILE / 2 + results);
+                     all = row < FIRST_FMA ? one + (beside - 1) * (steps * t->beside + results)
+                                           : beside * (steps * t->beside + FIRST_TILE / 2 + results);
         return rounds * (one > all ? one : all) - FIRST_TILE;
     }
     return steps * (t->alone + (together - 1) * t->beside) + t->tm * t->tn / 16.0; /* and of storing */
@@ -340,6 +346,7 @@ static bool strides_fit(const rp__operand *o, int64_t rows, int64_t row, int64_t
 }
 
 static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
+    if (rp__cuda_product_tile) return true;
     const unsigned split = wanted_split(p, read, m);
     const double bytes = (double)rp__dtype_bytes(read->dtype),
                  moved = bytes * (double)read->batch *

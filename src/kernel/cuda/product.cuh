@@ -11,6 +11,7 @@
  * RP_TN, RP_TK; RP_THREADS; RP_STAGES tiles in flight; RP_WM x RP_WN warps (5: warpgroups) of tensor cores; RP_TI x RP_TJ results a thread (fma);
  * RP_SPLIT; RP_A_ALONG, RP_B_ALONG: neighbours in a warp read neighbours of K; RP_A_WIDE, RP_B_WIDE: 16 bytes at once; RP_OUT_V
  * results of a row; RP_BATCH, RP_BIAS, RP_REST, RP_INDEX as in matmul.cuh; RP_LONG, RP_LONGER: a share is more than a block, than a group.
+ * RP_PACK(low, high): two results as they are stored (1, 5).
  * RP_EIGHT: what follows takes eight neighbours of a row at once. RP_PROBLEMS: so many products in one launch, blocks of each side by side, alike but for their addresses.
  * Words: those of matmul.cuh, then the four addresses of each further problem. */
 typedef struct {
@@ -24,6 +25,8 @@ typedef struct {
 #define RP_B_K (RP_MATH == 4 || RP_B_ALONG)
 #define RP_PAD_ACROSS (RP_MATH == 2 || RP_MATH == 3 ? 8 : RP_C)
 #if RP_GROUPED
+#define RP_A_ROW 64
+#define RP_B_ROW 64
 #define RP_A_SIZE (RP_TM * RP_TK)
 #define RP_B_SIZE ((RP_B_ALONG ? RP_TN : (RP_TN + 63) / 64 * 64) * RP_TK)
 #define RP_GROUP_M (RP_TM / RP_WM / 64) /* instructions above each other */
@@ -74,6 +77,19 @@ typedef struct __align__(RP_SUM_V * sizeof(RP_SUM)) {
     RP_SUM e[RP_SUM_V];
 }
 rp_sum_part;
+/* Are results, 16-bit floats, stored 16 bytes at once, and is nothing done with them? RP_PARTS pieces of a warp then, 16 rows of RP_PART_N. */
+#define RP_PACKED (!RP_REST && RP_SPLIT == 1 && RP_OUT_V == 8 && (RP_GROUPED || RP_MATH == 1))
+#if RP_GROUPED
+#define RP_PARTS RP_GROUP_M
+#define RP_PART_N RP_GROUP_N
+#define RP_PART_ROW(i) ((wm * RP_GROUP_M + (i)) * 64 + t / 32 % 4 * 16)
+#define RP_PART_SUM(i, j, v) acc[i][4 * (j) + (v)]
+#else
+#define RP_PARTS RP_FM
+#define RP_PART_N (RP_TN / RP_WN)
+#define RP_PART_ROW(i) (wm * (RP_TM / RP_WM) + (i)*16)
+#define RP_PART_SUM(i, j, v) acc[i][j][v]
+#endif
 #if RP_EIGHT
 RP_WIDE_TYPES
 /* Vectors that a thread has under way before it finishes the first of them. */
@@ -125,15 +141,27 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     RP_T ha[RP_A_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TM)], hb[RP_B_WIDE ? 1 : RP_TILE_ELEMENTS(RP_TN)];
     (void)ha, (void)hb;
 #endif
-/* The tile at `at` of K into slot `slot`, or into registers first. */
+/* The next tile, at `at` of K, into slot `slot`, or into registers first. */
+#define RP_LINES_PER(rows, along) (RP_GROUPED || (along) ? RP_TK / RP_C : (rows) / RP_C) /* threads of a line */
 #if RP_GROUPED
+#define RP_LINES_PLACE(per, row, along) ((along) ? rp_swizzled(t / 8, t % 8 * 8, 1) : rp_swizzled(t % 8 * 8, t / 8, 0))
+#else
+#define RP_LINES_PLACE(per, row, along) (t / (per) * (row) + t % (per)*RP_C)
+#endif
+#define RP_READ_LINES(tile, place, next, from, row_stride, k_stride, rows_left, k_left, rows, along, row)              \
+    if (along)                                                                                                         \
+        rp_lines_copy((tile) + (place), next, from, row_stride, rows_left, k_left, t, rows, RP_TK,                     \
+                      RP_LINES_PER(rows, 1), row, 0, 1);                                                               \
+    else                                                                                                               \
+        rp_lines_copy((tile) + (place), next, from, k_stride, k_left, rows_left, t, RP_TK, rows,                       \
+                      RP_LINES_PER(rows, 0), row, 4096, 0);                                                            \
+    next += RP_TK * (k_stride);
+#if RP_GROUPED || RP_A_WIDE
+    const int per_a = RP_LINES_PER(RP_TM, RP_A_ALONG);
+    const RP_T *next_a = a + (first * ak + t / per_a * (RP_A_ALONG ? am : ak) + t % per_a * RP_C);
+    const int place_a = RP_LINES_PLACE(per_a, RP_A_ROW, RP_A_ALONG);
 #define RP_READ_A(slot, at)                                                                                            \
-    rp_swizzled_copy(sa + (slot)*RP_A_SIZE, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG);
-#define RP_PUT_A(slot)
-#elif RP_A_WIDE
-#define RP_READ_A(slot, at)                                                                                            \
-    rp_tile_copy_vectors(sa + (slot)*RP_A_SIZE, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG,         \
-                         RP_A_ROW);
+    RP_READ_LINES(sa + (slot)*RP_A_SIZE, place_a, next_a, a, am, ak, M - m0, end - (at), RP_TM, RP_A_ALONG, RP_A_ROW)
 #define RP_PUT_A(slot)
 #elif RP_ASYNC
 #define RP_READ_A(slot, at)                                                                                            \
@@ -144,14 +172,12 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #define RP_READ_A(slot, at) rp_tile_get(ha, a + (at)*ak, am, ak, M - m0, end - (at), t, RP_TM, RP_A_ALONG);
 #define RP_PUT_A(slot) rp_tile_put(sa + (slot)*RP_A_SIZE, ha, t, RP_TM, RP_A_ALONG, RP_A_K, RP_A_ROW);
 #endif
-#if RP_GROUPED
+#if RP_GROUPED || RP_B_WIDE
+    const int per_b = RP_LINES_PER(RP_TN, RP_B_ALONG);
+    const RP_T *next_b = b + (first * bk + t / per_b * (RP_B_ALONG ? bn : bk) + t % per_b * RP_C);
+    const int place_b = RP_LINES_PLACE(per_b, RP_B_ROW, RP_B_ALONG);
 #define RP_READ_B(slot, at)                                                                                            \
-    rp_swizzled_copy(sb + (slot)*RP_B_SIZE, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG);
-#define RP_PUT_B(slot)
-#elif RP_B_WIDE
-#define RP_READ_B(slot, at)                                                                                            \
-    rp_tile_copy_vectors(sb + (slot)*RP_B_SIZE, b + (at)*bk, bn, bk, N - n0, end - (at), t, RP_TN, RP_B_ALONG,         \
-                         RP_B_ROW);
+    RP_READ_LINES(sb + (slot)*RP_B_SIZE, place_b, next_b, b, bn, bk, N - n0, end - (at), RP_TN, RP_B_ALONG, RP_B_ROW)
 #define RP_PUT_B(slot)
 #elif RP_ASYNC
 #define RP_READ_B(slot, at)                                                                                            \
@@ -163,7 +189,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #define RP_PUT_B(slot) rp_tile_put(sb + (slot)*RP_B_SIZE, hb, t, RP_TN, RP_B_ALONG, RP_B_K, RP_B_ROW);
 #endif
 #if RP_GROUPED
-    const int lane = t % 32, wm = t / 128 / RP_WN, wn = t / 128 % RP_WN;
+    const int lane = t % 32, own = RP_WM * RP_WN > 1 ? rp_shfl_idx_i32(t / 128, 0, 32) : 0, wm = own / RP_WN,
+              wn = own % RP_WN;
     RP_SUM acc[RP_GROUP_M][RP_GROUP_D];
     const rp_u64 ga = rp_swizzled_matrix(sa) + (rp_u64)(wm * RP_GROUP_M * 512),
                  gb = rp_swizzled_matrix(sb) + (rp_u64)(wn * RP_GROUP_N * 8);
@@ -262,7 +289,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #endif
     int slot = 0;
 #if RP_ASYNC
-    _Pragma("unroll") for (int n = 0; n < RP_STAGES - 1 - RP_GROUPED; n++) {
+    _Pragma("unroll 1") for (int n = 0; n < RP_STAGES - 1 - RP_GROUPED; n++) {
         const RP_INDEX at = first + n * RP_TK;
         if (at < end) {
             RP_READ_A(n, at)
@@ -282,6 +309,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     }
     rp_cp_async_wait(0);
     rp_barrier();
+#endif
+#if RP_BIAS && RP_PACKED
+    __shared__ float bias_of[RP_TN];
+    for (int j = t; j < RP_TN; j += RP_THREADS)
+        bias_of[j] = n0 + j < N ? RP_LOAD(((const RP_T *)address[3])[(n0 + j) * (RP_INDEX)p.w[13]]) : 0;
 #endif
 #if RP_GROUPED
     _Pragma("unroll 1") for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK) {
@@ -405,13 +437,39 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     rp_cp_async_wait(0);
     rp_barrier();
 #endif
-#if RP_BIAS
+#if RP_BIAS && !RP_PACKED
     RP_SUM bias[RP_OUT_V]; /* under way while sums go through shared memory */
     _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v++) {
         const RP_INDEX n = n0 + t % RP_OUT_ACROSS * RP_OUT_V + v;
         bias[v] = RP_OUT_KEEPS && n < N ? RP_LOAD(((const RP_T *)address[3])[n * (RP_INDEX)p.w[13]]) : 0;
     }
 #endif
+#if RP_PACKED
+    /* Results go through shared memory as they are stored, and a warp stores what it has computed: 16 bytes at once, nobody waits for another. */
+    RP_T *so = (RP_T *)room;
+    const int column = wn * RP_PART_N;
+    _Pragma("unroll") for (int i = 0; i < RP_PARTS; i++) _Pragma("unroll") for (int j = 0; j < RP_PART_N / 8; j++) {
+        const int at = column + j * 8 + lane % 4 * 2;
+#if RP_BIAS
+        const rp_f32x2 bias = rp_ld_v2_f32(&bias_of[at]);
+#endif
+        _Pragma("unroll") for (int h = 0; h < 2; h++) {
+            float x = RP_PART_SUM(i, j, 2 * h), y = RP_PART_SUM(i, j, 2 * h + 1);
+#if RP_BIAS
+            x = x + bias.x, y = y + bias.y;
+#endif
+            *(rp_u32 *)(void *)&so[(RP_PART_ROW(i) + h * 8 + lane / 4) * RP_OUT_ROW + at] = RP_PACK(x, y);
+        }
+    }
+    rp_warp_sync();
+    _Pragma("unroll 4") for (int e = lane; e < RP_PARTS * 16 * (RP_PART_N / 8); e += 32) {
+        const int i = e / (RP_PART_N / 8), r = RP_PART_ROW(i / 16) + i % 16, j = column + e % (RP_PART_N / 8) * 8;
+        const RP_INDEX m = m0 + r, n = n0 + j;
+        if (m < M && n < N)
+            rp_st_v4_u32((rp_u32 *)(void *)&out[m * (RP_INDEX)p.w[7] + n],
+                         rp_ld_v4_u32((const rp_u32 *)(const void *)&so[r * RP_OUT_ROW + j]));
+    }
+#else
     /* The tile of results goes through shared memory, so that neighbours in a warp store neighbours; blocks of a cluster share out its
      * rows. */
 #if RP_GROUPED
@@ -447,11 +505,28 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #define RP_OUT_PLACE(e)                                                                                                \
     const int r = (e) / RP_OUT_ACROSS * RP_SPLIT + rank, j = (RP_OUT_KEEPS ? t : (e)) % RP_OUT_ACROSS * RP_OUT_V;      \
     const RP_INDEX m = m0 + r;
-/* The sum at `at` of the block's rows, of all shares. */
-#if RP_SPLIT > 1
-#define RP_OUT_SUM(x, at)                                                                                              \
-    RP_SUM x = RP_CLUSTER_READ(at, 0, RP_SPLIT);                                                                       \
-    _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) x = x + RP_CLUSTER_READ(at, other, RP_SPLIT);
+/* RP_SUM_V sums at `at` of the block's rows, of all shares. */
+#if RP_SPLIT > 1 && RP_SUM_V == 4 && RP_MATH != 4
+#define RP_OUT_SUMS(sum, at)                                                                                           \
+    _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) {                                                 \
+        const rp_f32x4 four = rp_cluster_read_v4_f32(at, other, RP_SPLIT);                                             \
+        (sum)[0] = other ? (sum)[0] + four.x : four.x, (sum)[1] = other ? (sum)[1] + four.y : four.y;                  \
+        (sum)[2] = other ? (sum)[2] + four.z : four.z, (sum)[3] = other ? (sum)[3] + four.w : four.w;                  \
+    }
+#elif RP_SPLIT > 1
+#define RP_OUT_SUMS(sum, at)                                                                                           \
+    _Pragma("unroll") for (int x_ = 0; x_ < RP_SUM_V; x_++) {                                                          \
+        (sum)[x_] = RP_CLUSTER_READ((at) + x_, 0, RP_SPLIT);                                                           \
+        _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) {                                             \
+            (sum)[x_] = (sum)[x_] + RP_CLUSTER_READ((at) + x_, other, RP_SPLIT);                                       \
+        }                                                                                                              \
+    }
+#else
+#define RP_OUT_SUMS(sum, at)                                                                                           \
+    {                                                                                                                  \
+        const rp_sum_part some = *(const rp_sum_part *)(at);                                                           \
+        _Pragma("unroll") for (int x_ = 0; x_ < RP_SUM_V; x_++) { (sum)[x_] = some.e[x_]; }                            \
+    }
 #endif
 #if RP_EIGHT
     _Pragma("unroll 1") for (int e0 = t; e0 < RP_OUT_PARTS; e0 += RP_HELD * RP_THREADS) {
@@ -473,17 +548,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
             RP_SUM sum[RP_OUT_V];
             if (e >= RP_OUT_PARTS || m >= M || n >= N) continue;
             (void)held;
-            _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v += RP_SUM_V) {
-#if RP_SPLIT > 1
-                _Pragma("unroll") for (int x = 0; x < RP_SUM_V; x++) {
-                    RP_OUT_SUM(all, &st[r * RP_OUT_ROW + j + v + x])
-                    sum[v + x] = all;
-                }
-#else
-                const rp_sum_part some = *(const rp_sum_part *)&st[r * RP_OUT_ROW + j + v];
-                _Pragma("unroll") for (int x = 0; x < RP_SUM_V; x++) sum[v + x] = some.e[x];
-#endif
-            }
+            _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v += RP_SUM_V)
+                RP_OUT_SUMS(sum + v, &st[r * RP_OUT_ROW + j + v]);
             RP_WIDE_REST
         }
     }
@@ -494,18 +560,12 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #if !RP_REST
         rp_out_part part;
 #endif
-#if RP_SPLIT == 1
-        rp_sum_part sums[RP_OUT_V / RP_SUM_V];
-        _Pragma("unroll") for (int v = 0; v < RP_OUT_V / RP_SUM_V; v++) sums[v] =
-            *(const rp_sum_part *)&st[r * RP_OUT_ROW + j + v * RP_SUM_V];
-#endif
+        RP_SUM sums[RP_OUT_V];
+        _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v += RP_SUM_V)
+            RP_OUT_SUMS(sums + v, &st[r * RP_OUT_ROW + j + v]);
         _Pragma("unroll") for (int v = 0; v < RP_OUT_V; v++) {
             const RP_INDEX n = n0 + j + v;
-#if RP_SPLIT > 1
-            RP_OUT_SUM(x, &st[r * RP_OUT_ROW + j + v])
-#else
-            RP_SUM x = sums[v / RP_SUM_V].e[v % RP_SUM_V];
-#endif
+            RP_SUM x = sums[v];
 #if RP_BIAS
             x = x + (RP_OUT_KEEPS ? bias[v] : RP_LOAD(((const RP_T *)address[3])[n * (RP_INDEX)p.w[13]]));
 #endif
@@ -524,5 +584,6 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #endif
 #if RP_SPLIT > 1
     rp_cluster_barrier(RP_SPLIT); /* others have read this block's */
+#endif
 #endif
 }

@@ -5,28 +5,12 @@
  * macros of a text that uses it, which have defined:
  *   RP_T rp_u16; RP_INDEX type of offsets; RP_THREADS threads of a block, whole warpgroups; RP_GROUP_MMA(d, a, b, accumulate, across_a,
  *   across_b) the instruction. */
-#define RP_TILE_PIECES(rows) (((rows)*8 + RP_THREADS - 1) / RP_THREADS) /* of 8 elements, that a thread takes */
 
 /* Where an element lies, in elements. */
 RP_FN int rp_swizzled(int r, int k, int along) {
     return along ? r * 64 + ((k / 8 ^ r) % 8) * 8 + k % 8 : r / 64 * 4096 + k * 64 + ((r / 8 ^ k) % 8) * 8 + r % 8;
 }
 
-/* As rp_tile_copy_vectors of mma.cuh: 16 bytes at once straight into shared memory. */
-RP_FN void rp_swizzled_copy(RP_T *to, const RP_T *from, RP_INDEX row_stride, RP_INDEX k_stride, RP_INDEX rows_left,
-                            RP_INDEX depth_left, int t, int rows, int along) {
-    _Pragma("unroll") for (int i = 0; i < RP_TILE_PIECES(rows); i++) {
-        const int e = i * RP_THREADS + t;
-        if (rows * 8 % RP_THREADS != 0 && e >= rows * 8) continue;
-        const int r = along ? e / 8 : e % (rows / 8) * 8, k = along ? e % 8 * 8 : e / (rows / 8);
-        const RP_INDEX left = along ? depth_left - k : rows_left - r;
-        const int inside = along ? r < rows_left : k < depth_left, n = !inside || left <= 0 ? 0
-                                                                       : left < 8           ? (int)left
-                                                                                            : 8;
-        rp_cp_async_16_zfill(to + rp_swizzled(r, k, along), n ? from + (r * row_stride + k * k_stride) : from,
-                             (rp_u32)(n * 2));
-    }
-}
 /* The tile as a matrix; 8192 / 16 = 512 more is 64 rows further, rp_swizzled_step so many steps of 16 of K. */
 RP_FN rp_u64 rp_swizzled_matrix(const RP_T *tile) { return rp_wgmma_desc(tile, 8192, 1024, 128); }
 RP_FN rp_u64 rp_swizzled_step(int step, int along) { return (rp_u64)(step * (along ? 2 : 128)); }
