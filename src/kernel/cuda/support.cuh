@@ -254,6 +254,13 @@ RP_FN double rp_floordiv_f64(double a, double b) {
 /* Places and sizes: a machine has no instruction for either division, and that of 32 bits takes a quarter of the other's. */
 RP_FN int rp_is_short(rp_i64 a, rp_i64 b) { return (((rp_u64)a | (rp_u64)b) >> 32) == 0 && b != 0; }
 
+/* a / b of many a by one b: the estimate by the inverse is one too low at most. By 0, the size of a dim without elements, nothing is divided. */
+RP_FN rp_u32 rp_inverse(rp_u32 b) { return b ? 0xffffffffu / b : 0; }
+RP_FN rp_u32 rp_share(rp_u32 a, rp_u32 b, rp_u32 inverse) {
+    const rp_u32 q = rp_mulhi_u32(a, inverse);
+    return a - q * b >= b ? q + 1 : q;
+}
+
 RP_FN rp_i64 rp_floordiv_i64(rp_u64 record, rp_u64 tag, rp_i64 a, rp_i64 b) {
     if (rp_is_short(a, b)) return (rp_i64)((rp_u32)a / (rp_u32)b);
     if (b == 0) {
