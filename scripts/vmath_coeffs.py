@@ -10,7 +10,7 @@ usage: vmath_coeffs.py [NAME...]      prints "NAME: log2(max weighted error)" an
 """
 import sys
 import struct
-from mpmath import mp, mpf, exp, expm1, log, sin, cos, tanh, sinh, erf, erfc, asin, atan, sqrt, pi, matrix, lu_solve, loggamma
+from mpmath import mp, mpf, exp, expm1, log, sin, cos, tanh, sinh, erf, erfc, asin, atan, sqrt, pi, psi, findroot, matrix, lu_solve, loggamma
 
 mp.prec = 200
 LN2 = log(mpf(2))
@@ -190,6 +190,14 @@ def gamma_p(t):
         return loggamma(t + mpf('1.5')) / ((t + mpf('0.5')) * (t - mpf('0.5')))
 
 
+PSI_ROOT = findroot(lambda x: psi(0, x), mpf('1.46'))
+
+
+def digamma_p(t):
+    with mp.workprec(400):
+        return psi(0, t + mpf('1.5')) / (t + mpf('1.5') - PSI_ROOT)
+
+
 ERFC_K = mpf(4)                                  # t = (x - k) / (x + k) for x in [0.468, 28]
 ERFC_LO = (mpf('0.468') - ERFC_K) / (mpf('0.468') + ERFC_K)
 ERFC_HI = (28 - ERFC_K) / (28 + ERFC_K)
@@ -213,6 +221,8 @@ def jobs():
                                        lambda x: x * erfc(x) / erf(x))
     # of src/kernel/cuda/support.cuh: log2(erfc x) / x
     yield 'erfp1', lambda k: lawson(k, 1e-9, 4, 8, lambda x: log(erfc(x)) / LN2 / x, lambda x: x * erfc(x) * LN2)
+    # of the same: psi(x) = (x - root) P(x - 1.5) on [1, 2]
+    yield 'digamma_f32', lambda k: fit(k, 24, mpf(-0.5), mpf(0.5), 11, digamma_p, lambda t: 1 / digamma_p(t), once=True)
     # those of the tangent, in f64
     yield 'sin_short', lambda k: fit(k, 53, EPS, Q * Q, 3, lambda z: (sin(sqrt(z)) / sqrt(z) - 1) / z,
                                      lambda z: z * sqrt(z) / sin(sqrt(z)))

@@ -64,6 +64,7 @@ static void run(rp_device id, const problem *p, unsigned char **out) {
         size_t bytes = (size_t)p->operands[k].elements * element_bytes(p, k);
         memcpy(access[k].stride, p->operands[k].stride, sizeof access[k].stride);
         storage[k] = NULL;
+        access[k].iota_base = p->operands[k].offset;
         if (p->dag->accesses[k].kind == RP__ACCESS_IOTA) continue;
         storage[k] = rp__storage_new(d, s, bytes ? bytes : 1);
         assert_non_null(storage[k]);
@@ -1126,6 +1127,156 @@ static void test_short_places(void **state) {
         }
 }
 
+/* Numbers of 64 bits of which 32 are enough, and others: sums, products, divisions and checked indices of an iota that begins and steps
+ * where they are, just are not, or are negative. */
+static void test_ranges(void **state) {
+    static const struct {
+        int64_t first, step, divisor;
+        bool narrow; /* its quotients are of 32 bits without a sign */
+    } cases[] = {{0, 1, 7, true},
+                 {INT32_MAX - 1998, 2, 3, true},
+                 {INT32_MAX - 1997, 2, 3, false},
+                 {0, INT64_C(1) << 31, 5, false},
+                 {-1000, 1, 7, false},
+                 {3, 1, -7, false},
+                 {INT64_C(1) << 62, 1, INT64_C(1) << 33, false},
+                 {1000, -1, 1, true}};
+    (void)state;
+    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (unsigned rows = 0; rows < 2; rows++) {
+            rp__dag_builder *b = rp__dag_new();
+            const uint16_t divisor = rp__dag_scalar(b), bound = rp__dag_scalar(b);
+            rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
+            rp__val by = rp__dag_scalar_value(b, divisor, RP_I64), most = rp__dag_scalar_value(b, bound, RP_I64);
+            rp__val x = load_new(b, RP_F32, false);
+            rp__val quotient = op2(b, RP__FLOORDIV, i, by), rest = op2(b, RP__REMAINDER, i, by);
+            rp__val square = op2(b, RP__MUL, i, i), twice = op2(b, RP__ADD, i, i);
+            rp__val clamped = op2(b, RP__MAX, op2(b, RP__MIN, quotient, most), rp__dag_const(b, RP_I64, test_i(0)));
+            rp__val all = op2(b, RP__SUB, op2(b, RP__ADD, op2(b, RP__ADD, square, twice), rest), quotient);
+            rp__val cast = rp__dag_cast(b,
+                                        op2(b, RP__MIN, op2(b, RP__MAX, x, rp__dag_const(b, RP_F32, test_f(-2))),
+                                            rp__dag_const(b, RP_F32, test_f(7))),
+                                        RP_I64);
+            all = op2(b, RP__ADD, all, op2(b, RP__MUL, clamped, cast));
+            if (rows)
+                store_new(b, RP_I64, rp__dag_reduce(b, RP__REDUCE_SUM, all, RP__ALONG_ROW), true);
+            else
+                store_new(b, RP_I64, all, false);
+            problem p = {.dag = rp__dag_finish(b),
+                         .n_outer = rows ? 1 : 2,
+                         .n_inner = rows,
+                         .extent = {25, 40},
+                         .scalars = {test_i(cases[n].divisor), test_i(6)}};
+            assert_non_null(p.dag);
+            p.operands[0] = (operand){.offset = cases[n].first, .stride = {40 * cases[n].step, cases[n].step}};
+            set_row_major(&p, 1, 0, 2);
+            set_row_major(&p, 2, 0, rows ? 1 : 2);
+            wanted_text = cases[n].narrow ? "(rp_i32)((rp_u32)" : "rp_floordiv_i64(";
+            compare(&p, 0);
+            wanted_text = NULL;
+            rp__dag_release(p.dag);
+        }
+}
+
+/* Rows of two dims that lie in one line, which need not end with a vector, with a weight and a bias for each place of the first: group norm. */
+static void test_lines(void **state) {
+    static const struct {
+        int64_t rows, channels, places;
+        unsigned offset;
+        const char *template_;
+    } cases[] = {{5, 4, 33, 0, "_row_"},        {5, 4, 9, 0, "_row_"},         {9, 12, 121, 0, "_row_"},
+                 {9, 3, 121, 0, "_row_"},       {3, 32, 1089, 0, "_cluster_"}, {3, 16, 1089, 1, "_cluster_"},
+                 {2, 33, 1001, 0, "_cluster_"}, {7, 6, 3, 0, "_row_"}};
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16};
+    (void)state;
+    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (unsigned t = 0; t < 2; t++)
+            for (unsigned two = 0; two < 2; two++) { /* a second operand of the size of the first */
+                if ((t || two) && n % 3 && !test_cuda_is_real()) continue;
+                rp__dag_builder *b = rp__dag_new();
+                rp__val x = load_new(b, dtypes[t], false), w = load_new(b, dtypes[t], false);
+                rp__val y = two ? op2(b, RP__MUL, load_new(b, dtypes[t], false), w) : x;
+                rp__val mean = rp__dag_reduce(b, RP__REDUCE_MAX, y, RP__ALONG_ROW);
+                rp__val d = op2(b, RP__SUB, y, mean);
+                rp__val sum = rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d), RP__ALONG_ROW);
+                rp__val scaled = op2(b, RP__DIV, op2(b, RP__ADD, d, x), op1(b, RP__SQRT, sum));
+                store_new(b, dtypes[t], op2(b, RP__MUL, scaled, w), false);
+                problem p = {.dag = rp__dag_finish(b),
+                             .n_outer = 1,
+                             .n_inner = 2,
+                             .extent = {cases[n].rows, cases[n].channels, cases[n].places}};
+                assert_non_null(p.dag);
+                set_row_major(&p, 0, 0, 3);
+                p.operands[0].offset = cases[n].offset;
+                p.operands[0].elements += cases[n].offset;
+                p.operands[1] =
+                    (operand){.elements = cases[n].rows * cases[n].channels, .stride = {cases[n].channels, 1, 0}};
+                for (unsigned k = 2; k < 3 + two; k++) set_row_major(&p, k, 0, 3);
+                wanted_text = two && cases[n].channels > 12 ? "_split_" : cases[n].template_;
+                compare(&p, t ? 2e-2 : 1e-5);
+                wanted_text = NULL;
+                rp__dag_release(p.dag);
+            }
+}
+
+/* Rows of two dims of which one has no element. */
+static void test_empty_rows(void **state) {
+    (void)state;
+    for (unsigned n = 0; n < 2; n++) {
+        rp__dag_builder *b = rp__dag_new();
+        rp__val x = load_new(b, RP_F32, false);
+        store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, x, x), RP__ALONG_ROW), true);
+        problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .n_inner = 2, .extent = {5, n ? 4 : 0, n ? 0 : 4}};
+        assert_non_null(p.dag);
+        p.operands[0] = (operand){.elements = 64, .stride = {0, 9, 2}};
+        set_row_major(&p, 1, 0, 1);
+        compare(&p, 0);
+        rp__dag_release(p.dag);
+    }
+}
+
+/* Places that are computed for a line and serve all planes: a thread has several planes of a place. */
+static void test_planes(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_F16};
+    (void)state;
+    for (unsigned t = 0; t < 2; t++)
+        for (unsigned n = 0; n < 3; n++) { /* 8 planes a thread, 4, one */
+            const int64_t images = 2, planes = n == 0 ? 8 : n == 1 ? 12 : 7, line = 600, from_line = 40;
+            rp__dag_builder *b = rp__dag_new();
+            const uint16_t bound = rp__dag_scalar(b);
+            rp__val at = load_new(b, RP_I64, false), weight = load_new(b, dtypes[t], false);
+            const uint16_t from = rp__dag_access(b, RP__ACCESS_READ, dtypes[t], RP__ELEMENTS);
+            rp__val most = rp__dag_scalar_value(b, bound, RP_I64), sum = NONE;
+            rp__val low = op2(b, RP__MIN, op2(b, RP__MAX, at, rp__dag_const(b, RP_I64, test_i(0))), most);
+            for (int k = 0; k < 3; k++) {
+                rp__val place = op2(b, RP__MIN, op2(b, RP__ADD, low, rp__dag_const(b, RP_I64, test_i(k))), most);
+                rp__val part = op2(b, RP__MUL, weight, op2(b, RP__ADD, weight, rp__dag_const(b, RP_F32, test_f(k))));
+                rp__val x = op2(b, RP__MUL, rp__dag_load(b, from, place, NONE), part);
+                sum = sum == NONE ? x : op2(b, RP__ADD, sum, x);
+            }
+            store_new(b, dtypes[t], sum, false);
+            problem p = {.dag = rp__dag_finish(b),
+                         .n_outer = 3,
+                         .extent = {images, planes, line},
+                         .scalars = {test_i(from_line - 1)}};
+            assert_non_null(p.dag);
+            p.operands[0] = (operand){.elements = images * line, .stride = {line, 0, 1}};
+            p.operands[1] = p.operands[0];
+            p.operands[2] =
+                (operand){.elements = images * planes * from_line, .stride = {planes * from_line, from_line, 0}};
+            set_row_major(&p, 3, 0, 3);
+            rp__device *d = rp__device_get(rp_cuda(0));
+            assert_non_null(d);
+            const int multiprocessors = d->multiprocessors;
+            one_multiprocessor(d); /* which few places fill */
+            wanted_text = n == 0 ? "[8];" : n == 1 ? "[4];" : "_pointwise_";
+            compare(&p, t ? 1e-2 : 2e-6);
+            wanted_text = NULL;
+            d->multiprocessors = multiprocessors;
+            rp__dag_release(p.dag);
+        }
+}
+
 /* row: the rate is declared a row value; else only its stride says that a group shares it, as optimizers do. */
 static void run_many(bool row) {
     rp__device *d = rp__device_get(rp_cuda(0));
@@ -1246,7 +1397,9 @@ int main(void) {
         cmocka_unit_test(test_split_phases),   cmocka_unit_test(test_column_weights),
         cmocka_unit_test(test_rows_of_tables), cmocka_unit_test(test_cats),
         cmocka_unit_test(test_short_windows),  cmocka_unit_test(test_short_sums),
-        cmocka_unit_test(test_short_places),
+        cmocka_unit_test(test_short_places),   cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_lines),          cmocka_unit_test(test_empty_rows),
+        cmocka_unit_test(test_planes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

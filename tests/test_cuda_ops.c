@@ -390,6 +390,34 @@ static void test_deterministic(void **state) {
     OK();
 }
 
+/* psi of floats is computed in floats there: as exact near its zero as elsewhere. */
+static void test_psi(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *got[2][2];
+    float v[200];
+    for (int i = 0; i < 200; i++) {
+        const uint32_t near = 0x3fbb16c3u + (uint32_t)(i - 50); /* 1.46163214 */
+        v[i] = i < 100 ? 0 : (float)(i - 99) * 0.08f;
+        if (i < 100) memcpy(&v[i], &near, sizeof near);
+    }
+    for (int k = 0; k < 2; k++) {
+        rp_set_default_device(k ? rp_cuda(0) : rp_cpu());
+        rp_tensor *x = rp_from_data(v, (const int64_t[]){200}, 1, RP_F32);
+        got[k][0] = rp_digamma(x);
+        got[k][1] = rp_polygamma(1, x);
+    }
+    for (int i = 0; i < 200; i++)
+        for (int k = 0; k < 2; k++) {
+            const double want = value(got[0][k], i), is = value(got[1][k], i);
+            if (!(fabs(is - want) <= 4e-7 * fabs(want)))
+                fail_msg("%d of %.9g: %.9g, not %.9g", k, (double)v[i], is, want);
+        }
+    rp_set_default_device(rp_cpu());
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+    OK();
+}
+
 /* A failed test leaves nothing to the next. */
 static int start(void **state) {
     (void)state;
@@ -445,7 +473,7 @@ int main(void) {
         cmocka_unit_test_setup(test_random, start),        cmocka_unit_test_setup(test_optimizers, start),
         cmocka_unit_test_setup(test_gradients, start),     cmocka_unit_test_setup(test_gradients_of_the_cpu, start),
         cmocka_unit_test_setup(test_errors, start),        cmocka_unit_test_setup(test_formats, start),
-        cmocka_unit_test_setup(test_deterministic, start),
+        cmocka_unit_test_setup(test_deterministic, start), cmocka_unit_test_setup(test_psi, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

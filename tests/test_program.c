@@ -126,6 +126,46 @@ static void test_rows(void **state) {
     compare(rows, NULL, a, b, 3, 1, 1);
 }
 
+/* What a scatter writes into is made where its result lies, if nothing else reads it; values that the program makes are read where they are. */
+static rp_tensor *places_of(rp_tensor *t) { return rp_to_dtype(rp_clamp(rp_abs(t), rp_f64(0), rp_f64(5)), RP_I64); }
+static void scatter_zeros(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *zeros = rp_zeros(RP_DIMS(6, 20));
+    out[0] = rp_neg(rp_scatter_add(zeros, 0, places_of(in[1]), rp_sin(in[0])));
+}
+static void scatter_twice(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *index = places_of(in[1]), *y = rp_scatter_add(rp_cos(rp_slice(in[0], 0, 0, 6, 1)), 0, index, in[0]);
+    out[0] = rp_scatter_reduce(y, 0, index, rp_sin(in[0]), "prod");
+}
+static void scatter_read_again(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *self = rp_cos(rp_slice(in[0], 0, 0, 6, 1)), *index = places_of(in[1]);
+    out[0] = rp_mul(rp_scatter_add(self, 0, index, in[0]), self);
+    out[1] = rp_scatter_reduce(in[0], 0, index, in[1], "amax");
+}
+static void scatter_same(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *zeros = rp_zeros(RP_DIMS(6, 20)), *index = places_of(in[1]);
+    out[0] = rp_add(rp_scatter_add(zeros, 0, index, in[0]), rp_scatter_add(zeros, 0, index, in[1]));
+}
+static void scatter_gradient(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_detach(in[0]);
+    rp_set_requires_grad(x, true);
+    rp_tensor *y = rp_gather(x, 1, places_of(in[1]));
+    rp_grad(&y, 1, &x, 1, (rp_tensor *[]){rp_sin(in[1])}, NULL, out);
+}
+static void test_scatters(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 9, 20), FILLED(2, 9, 20)}, *b[] = {FILLED(3, 9, 20), FILLED(4, 9, 20)};
+    compare(scatter_zeros, NULL, a, b, 2, 1, 5);
+    compare(scatter_twice, NULL, a, b, 2, 1, 5);
+    compare(scatter_read_again, NULL, a, b, 2, 2, 0);
+    compare(scatter_same, NULL, a, b, 2, 1, 5); /* both zeros are one kernel */
+    compare(scatter_gradient, NULL, a, b, 2, 1, 4);
+}
+
 /* Places that are computed, read at once, and used up in registers: one kernel each. */
 static void gathered(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -498,6 +538,7 @@ int main(void) {
         cmocka_unit_test(test_joined),
         cmocka_unit_test(test_branches),
         cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_scatters),
         cmocka_unit_test(test_checkpoint),
         cmocka_unit_test(test_relu_epilogue),
         cmocka_unit_test(test_sizes_share),

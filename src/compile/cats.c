@@ -8,7 +8,11 @@
    into that loop, so a launch remains only where something else has stored the operand: the caller, a library. The second, when
    no pass makes graphs anew any more, gives operands the memory of their parts; views of them follow. Both go from the last cat to
    the first, since a cat may be a part of another. What the caller gave, several operands of one cat that nothing else reads, is left to the
-   cat itself: it copies in one launch what does not lie there yet. */
+   cat itself: it copies in one launch what does not lie there yet.
+
+   What a scatter writes into, if nothing else reads it, is stored where the scatter's result lies, so that it is not copied there:
+   zeros, as a rule, or the sum of the scatters before. What others read, too, of what a loop makes, the first step gives a copy, which is
+   one more store of that loop (four scatters into the same zeros: four stores). */
 #include <string.h>
 
 #include "compile/passes.h"
@@ -43,6 +47,21 @@ static bool is_empty(const rp__meta *m) { return rp__numel(m->size, m->ndim) == 
 
 static bool is_cat(const rp_ir *ir, const rp__ir_node *n) {
     return !n->dead && rp__ir_is_op(n, RP__OP(cat)) && !is_empty(&ir->values[n->out[0]].meta);
+}
+
+static bool is_scatter(const rp_ir *ir, const rp__ir_node *n) {
+    return !n->dead &&
+           (rp__ir_is_op(n, RP__OP(scatter_add)) || rp__ir_is_op(n, RP__OP(scatter_set)) ||
+            rp__ir_is_op(n, RP__OP(scatter_mul)) || rp__ir_is_op(n, RP__OP(scatter_max)) ||
+            rp__ir_is_op(n, RP__OP(scatter_min))) &&
+           !is_empty(&ir->values[n->out[0]].meta);
+}
+
+static bool has_scatter(const rp_ir *ir) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        if (is_scatter(ir, &ir->nodes[ir->body.nodes[k]])) return true;
+    }
+    return false;
 }
 
 static bool has_cat(const rp_ir *ir) {
@@ -148,10 +167,22 @@ static void place(placer *p, uint32_t cat) {
     }
 }
 
-static void place_all(placer *p) {
+/* Gives what a scatter writes into the memory of its result. */
+static void place_self(placer *p, uint32_t scatter) {
+    const rp__ir_node *n = &p->ir->nodes[scatter];
+    const rp__meta *out = &p->ir->values[n->out[0]].meta;
+    layout to = p->at[n->out[0]];
+    to.cat = scatter;
+    to.operand = 0;
+    if (p->uses[rp__ir_root(p->ir, n->in[0])] & READ_AGAIN) return;
+    if (is_dense(out, to.stride) && can_lie(p, n->in[0], out, &to)) p->at[n->in[0]] = to;
+}
+
+static void place_all(placer *p, bool scatters) {
     for (size_t k = p->ir->body.n_nodes; k-- > 0;) {
         uint32_t node = p->ir->body.nodes[k];
         if (is_cat(p->ir, &p->ir->nodes[node])) place(p, node);
+        if (scatters && is_scatter(p->ir, &p->ir->nodes[node])) place_self(p, node);
     }
 }
 
@@ -185,8 +216,24 @@ static rp_status copy_cat(rp__rewrite *w, const placer *p, uint32_t node) {
     return status;
 }
 
+/* A scatter into what a loop makes and others read, too. */
+static bool shares_self(const placer *p, const rp__ir_node *n) {
+    if (!is_scatter(p->ir, n)) return false;
+    const rp__ir_node *maker = rp__ir_producer(p->ir, n->in[0]);
+    return maker && maker->kind == RP__IR_OP && is_loop(maker) && (p->uses[n->in[0]] & READ_AGAIN);
+}
+
+static rp_status copy_scatter(rp__rewrite *w, uint32_t node) {
+    const rp__ir_node *n = &w->src->nodes[node];
+    rp__ir_value in[3], self = w->map[n->in[0]];
+    const rp__meta meta = w->src->values[n->in[0]].meta;
+    for (uint32_t k = 0; k < 3; k++) in[k] = w->map[n->in[k]];
+    RP_TRY(rp__ir_emit(w->dst, &w->dst->body, RP__OP(clone), &self, 1, NULL, 0, &meta, 1, n->site, &in[0]));
+    return rp__rewrite_copy_with(w, &w->dst->body, node, in);
+}
+
 rp_status rp__cats_part(rp_ir *ir, rp_ir **out) {
-    if (!has_cat(ir)) {
+    if (!has_cat(ir) && !has_scatter(ir)) {
         *out = rp__ir_retain(ir);
         return RP_OK;
     }
@@ -197,14 +244,16 @@ rp_status rp__cats_part(rp_ir *ir, rp_ir **out) {
         end(&p);
         return status;
     }
-    place_all(&p);
+    place_all(&p, false);
     rp__rewrite w;
     status = rp__rewrite_begin(&w, ir);
     for (size_t k = 0; k < ir->body.n_nodes && status == RP_OK; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
         if (n->dead) continue;
-        status =
-            is_cat(ir, n) ? copy_cat(&w, &p, ir->body.nodes[k]) : rp__rewrite_copy(&w, &w.dst->body, ir->body.nodes[k]);
+        const uint32_t node = ir->body.nodes[k];
+        status = is_cat(ir, n)        ? copy_cat(&w, &p, node)
+                 : shares_self(&p, n) ? copy_scatter(&w, node)
+                                      : rp__rewrite_copy(&w, &w.dst->body, node);
     }
     if (status == RP_OK) status = rp__rewrite_results(&w, &ir->body, &w.dst->body);
     end(&p);
@@ -224,10 +273,10 @@ bool rp__cat_is_joined(const rp_ir *ir, const rp__ir_node *n) {
 
 /* From here on results lie in parts of others: no pass may copy the graph, and its checker would not take it. */
 rp_status rp__cats_place(rp_ir *ir) {
-    if (!has_cat(ir)) return RP_OK;
+    if (!has_cat(ir) && !has_scatter(ir)) return RP_OK;
     placer p;
     rp_status status = begin(&p, ir);
-    if (status == RP_OK) place_all(&p);
+    if (status == RP_OK) place_all(&p, true);
     for (size_t k = 0; k < ir->body.n_nodes && status == RP_OK; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
         if (n->dead) continue;

@@ -90,8 +90,8 @@ rp_status rp__layout(rp_ir *ir, rp_ir **out);
 /* join_scatters.c: a sum of scatters into zeros that fill a tensor, the gradient of a split, is a cat. *out may be ir, counted. */
 rp_status rp__join_scatters(rp_ir *ir, rp_ir **out);
 
-/* cats.c: operands of a cat are stored in its result. First, before blocks are settled, copies of those that cannot be; *out may be
-   ir, counted. Then, on a settled graph that is the caller's own if it has a cat, places. */
+/* cats.c: operands of a cat are stored in its result, and so is what a scatter writes into. First, before blocks are settled, copies
+   of those that cannot be; *out may be ir, counted. Then, on a settled graph that is the caller's own if it has either, places. */
 rp_status rp__cats_part(rp_ir *ir, rp_ir **out);
 rp_status rp__cats_place(rp_ir *ir);
 

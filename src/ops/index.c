@@ -205,14 +205,22 @@ static rp__operand part_of(const rp_tensor *t, const rp_tensor *index) {
     return o;
 }
 
-/* In place self is out. */
+static bool share_memory(const rp_tensor *a, const rp_tensor *b) {
+    int64_t a0, a1, b0, b1;
+    if (a->storage != b->storage) return false;
+    rp__tensor_byte_range(a, &a0, &a1);
+    rp__tensor_byte_range(b, &b0, &b1);
+    return a0 < b1 && b0 < a1;
+}
+
+/* In place self is out; a compiler may have had self stored there (cats.c). */
 static rp_status run_scatter(const rp__call *call, rp__scatter kind) {
     rp_tensor *out = call->out[0], *index = call->in[1], *src = call->in[2];
     if (index->dtype != RP_I64) index = rp__run_contiguous(index, RP_I64); /* else it may repeat by stride 0 */
     if (rp__tensor_is_error(index)) return rp_error_status();
-    if (out != call->in[0]) RP_TRY(rp__run_copy(out, call->in[0]));
+    if (!lies_in(call->in[0], out)) RP_TRY(rp__run_copy(out, call->in[0]));
     if (rp__dim_same_word(rp__tensor_numel(index), 0)) return RP_OK;
-    if (src->storage == out->storage) { /* in place, with values from self: as they were */
+    if (share_memory(src, out)) { /* in place, with values from self: as they were */
         src = rp__tensor_empty(rp__device_get(src->device), (rp_dtype)src->dtype, src->size, src->ndim);
         if (rp__tensor_is_error(src)) return rp_error_status();
         RP_TRY(rp__run_copy(src, call->in[2]));

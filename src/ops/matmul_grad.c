@@ -1,4 +1,4 @@
-/* Derivatives of matmul.c: products with transposed factors. matmul itself is a composite over bmm. */
+/* Derivatives of matmul.c: products with transposed factors, matmul itself is a composite over bmm; of dot. */
 #include "ops/grad.h"
 
 #include "ops/private.h"
@@ -14,6 +14,12 @@ static rp_tensor *product(rp_tensor *a, rp_tensor *b) {
 rp_status rp__vjp_bmm(const rp__vjp *g) {
     if (g->needed[0]) g->grad_in[0] = product(g->grad_out[0], rp_transpose(g->call->in[1], -2, -1));
     if (g->needed[1]) g->grad_in[1] = product(rp_transpose(g->call->in[0], -2, -1), g->grad_out[0]);
+    return RP_OK;
+}
+
+rp_status rp__vjp_dot(const rp__vjp *g) {
+    if (g->needed[0]) g->grad_in[0] = rp_mul(g->grad_out[0], g->call->in[1]);
+    if (g->needed[1]) g->grad_in[1] = rp_mul(g->grad_out[0], g->call->in[0]);
     return RP_OK;
 }
 

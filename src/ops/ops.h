@@ -233,7 +233,8 @@ extern const rp__op rp__row_abs, rp__row_add, rp__row_add_scalar, rp__row_attent
     rp__row_clone, rp__row_conv2d, rp__row_copy, rp__row_copy_, rp__row_detach, rp__row_div_scalar, rp__row_empty,
     rp__row_eq, rp__row_expand, rp__row_fill, rp__row_full, rp__row_linear, rp__row_lt_scalar, rp__row_mul,
     rp__row_mul_scalar, rp__row_native_dropout, rp__row_ne, rp__row_neg, rp__row_permute, rp__row_rand, rp__row_recur,
-    rp__row_relu, rp__row_select, rp__row_select_scatter, rp__row_slice, rp__row_slice_scatter, rp__row_sub,
+    rp__row_relu, rp__row_scatter_add, rp__row_scatter_max, rp__row_scatter_min, rp__row_scatter_mul,
+    rp__row_scatter_set, rp__row_select, rp__row_select_scatter, rp__row_slice, rp__row_slice_scatter, rp__row_sub,
     rp__row_to_dtype, rp__row_unsqueeze, rp__row_view;
 size_t rp__op_builtin_count(void); /* of the table: those of the user follow */
 

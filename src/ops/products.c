@@ -1,6 +1,7 @@
-/* Products that are made of bmm, views and numbers. */
+/* Products that are made of bmm, views and numbers; dot, which is a reduction. */
 #include "ops/grad.h"
 #include "ops/infer.h"
+#include "ops/lower.h"
 #include "ops/private.h"
 #include "ops/rules.h"
 
@@ -35,12 +36,32 @@ rp_status rp__expand_mv(const rp__call *call) {
     return rp__give(call, rp_matmul(call->in[0], call->in[1]));
 }
 
-rp_status rp__expand_dot(const rp__call *call) {
+/* A reduction of a product, not a product of matrices: it is as long as it gets, has one row and one column, and reads all that it
+   multiplies once. */
+rp_status rp__infer_dot(const rp__call *call, rp__meta *out) {
+    const rp_tensor *a = call->in[0], *b = call->in[1];
     RP_TRY(refuse_bool(call));
     RP_TRY(need_rank(call, 0, 1));
     RP_TRY(need_rank(call, 1, 1));
-    return rp__give(call, rp_matmul(call->in[0], call->in[1]));
+    RP_TRY(need_one_type(call));
+    if (!rp__dim_is(RP__DIM_EQ, a->size[0], b->size[0]))
+        return rp__op_error(
+            call, RP_ERROR_SHAPE,
+            "inconsistent tensor size, expected tensor [%lld] and src [%lld] to have the same number of "
+            "elements, but got %lld and %lld elements respectively",
+            (long long)rp__dim_hint(a->size[0]), (long long)rp__dim_hint(b->size[0]),
+            (long long)rp__dim_hint(a->size[0]), (long long)rp__dim_hint(b->size[0]));
+    out->dtype = (rp_dtype)a->dtype;
+    out->ndim = 0;
+    return RP_OK;
 }
+
+void rp__lower_dot(rp__lower *lw) {
+    rp__lw_inner(lw, 1);
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_2(lw, RP__MUL, rp__lw_in(lw, 0), rp__lw_in(lw, 1))));
+}
+
+rp_status rp__expand_vdot(const rp__call *call) { return rp__give(call, rp_dot(call->in[0], call->in[1])); }
 
 rp_status rp__expand_outer(const rp__call *call) {
     RP_TRY(need_rank(call, 0, 1));

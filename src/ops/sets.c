@@ -343,9 +343,10 @@ rp_status rp__expand_histc(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "range of [%g, %g] is not finite", low, high);
     if (low > high) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "max must be larger than min");
     rp_tensor *bin = rp_histc_place_at(site, x, low, high, bins);
-    /* in integers: exact, in any order */
-    rp_tensor *one = rp_add_scalar_at(site, zeros(x, RP_I64, NULL, 0), rp_i64(1), rp_i64(1));
-    rp_tensor *counts = zeros(x, RP_I64, (const rp_dim[]){bins + 1}, 1);
+    /* in integers: exact, in any order; of 32 bits, which are added in one step, where all are not more than these hold */
+    const rp_dtype sums = rp__dim_is(RP__DIM_LE, rp__tensor_numel(x), INT32_MAX) ? RP_I32 : RP_I64;
+    rp_tensor *one = rp_add_scalar_at(site, zeros(x, sums, NULL, 0), rp_i64(1), rp_i64(1));
+    rp_tensor *counts = zeros(x, sums, (const rp_dim[]){bins + 1}, 1);
     counts = rp_scatter_add_at(site, counts, 0, bin, rp_expand_at(site, one, x->size, 1, NULL));
     return rp__give(call, as(call, rp_slice_at(site, counts, 0, 0, bins, 1), dtype));
 }

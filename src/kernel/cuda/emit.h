@@ -17,7 +17,9 @@ enum {
     RP__CUDA_FOLD = 256,
     RP__CUDA_MOST_BLOCKS = 8,
     /* of a cluster */ RP__CUDA_BLOCK = 256,
-    RP__CUDA_MAX_VECTOR = 8
+    RP__CUDA_MAX_VECTOR = 8,
+    RP__CUDA_RANGED = 256,
+    RP__CUDA_STILL_DIMS = 8
 };
 
 typedef enum rp__cuda_template {
@@ -63,8 +65,11 @@ typedef struct rp__cuda_class {
     uint8_t strided; /* ROW, CLUSTER: a thread's elements are T apart, for rows that are not read in vectors */
     uint8_t
         ragged; /* rows: vectors lie where memory is aligned: 1 a row ends within one, 2 it may begin within one too */
+    uint8_t
+        crosses; /* rows of several dims: the last one does not hold whole vectors, which may end in the next place of the others */
     uint8_t full; /* ROW: R = threads groups span, so that no element needs a guard; FINISH: one
                         chunk a fold lane at most; SCAN: R <= 4 threads */
+    uint8_t late; /* POINTWISE: vectors lie apart, and all of one is computed before it is stored element by element */
     uint8_t wide; /* 64-bit element offsets */
     uint8_t n_draws;
     uint16_t
@@ -87,8 +92,16 @@ typedef struct rp__cuda_class {
     uint64_t staged;    /* TILE: through shared memory */
     uint64_t
         staged_unit; /* TILE: of these, stride 1 across and aligned for vectors of `stage`; COLUMN, SHORT: stride 0 along the last outer dim */
-    uint64_t unmoved;                         /* SHORT: stride 0 along the inner dims, whatever windows do */
-    uint8_t extent[3];                        /* SHORT: of the inner dims */
+    uint64_t line;   /* rows of several dims: those of which element i lies i behind the first */
+    uint64_t unmoved;  /* SHORT: stride 0 along the inner dims, whatever windows do */
+    uint8_t extent[3]; /* SHORT: of the inner dims */
+    uint64_t still
+        [RP__CUDA_STILL_DIMS]; /* SHORT, POINTWISE: per dim, the accesses (of POINTWISE, iotas) of stride 0 along it */
+    /* per node of type i64, of the first RP__CUDA_RANGED (ranges.c): computed in 32 bits, which hold all that it can be; divisions of these
+       are of numbers without a sign, by one that is not 0 */
+    uint64_t narrow[4];
+    /* CHECK_INDEX: of an index that is inside whatever it is; LOAD at a computed place: 31 bits hold all of its offset */
+    uint64_t sure[4];
     rp__cuda_window windows[RP__DAG_WINDOWS]; /* SHORT */
 } rp__cuda_class;
 

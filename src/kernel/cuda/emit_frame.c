@@ -38,9 +38,21 @@ static void add_uniform_nodes(const rp__emitter *e) {
         if (e->level[k] == RP__LEVEL_UNIFORM) rp__emit_node(e, (rp__val)k, NULL);
 }
 
+/* Of dims that a thread divides by again and again: the inner ones of rows that it walks, those of several vectors of points. */
+static bool has_inverse(const rp__emitter *e, unsigned d) {
+    const rp__cuda_class *c = e->c;
+    if (c->wide) return false;
+    if (rp__emit_is_rows(c)) return c->template_ != RP__CUDA_SHORT && d > c->n_outer;
+    return c->template_ == RP__CUDA_POINTWISE && c->unroll > 1;
+}
+
 void rp__emit_start(const rp__emitter *e, bool many) {
     rp__text_puts(e->out, "    rp_launch_dependents();\n    rp_grid_wait();\n");
     if (!many) add_bases(e);
+    for (unsigned d = 1; d < e->n_dims; d++)
+        if (has_inverse(e, d))
+            rp__text_add(e->out, "    const rp_u32 inv%u = rp_inverse((rp_u32)p.w[%u]); (void)inv%u;\n", d,
+                         e->words.extent + d, d);
     add_uniform_nodes(e);
 }
 
@@ -71,7 +83,7 @@ static void add_columns(const rp__emitter *e) {
 void rp__emit_row_nodes(const rp__emitter *e, unsigned phase) {
     for (unsigned k = 0; k < e->dag->n_nodes && e->columns > 1; k++)
         if (is_row_node(e, k, phase))
-            rp__text_add(e->out, "    %s r%u[%u];\n", rp__emit_type(e->dag->nodes[k].dtype), k, e->columns);
+            rp__text_add(e->out, "    %s r%u[%u];\n", rp__emit_value_type(e, (rp__val)k), k, e->columns);
     if (e->columns > 1) add_columns(e);
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (is_row_node(e, k, phase)) rp__emit_node(e, (rp__val)k, NULL);
@@ -87,6 +99,14 @@ void rp__emit_indices(const rp__emitter *e, const char *from, const char *prefix
             break;
         }
         uint32_t w = e->words.extent + first + d;
+        if (has_inverse(e, first + d)) {
+            rp__text_add(e->out,
+                         "    const rp_u32 %ss%u = rp_share(%sr, (rp_u32)p.w[%u], inv%u);\n"
+                         "    const %s %s%u = (%s)(%sr - %ss%u * (rp_u32)p.w[%u]);\n    %sr = %ss%u;\n",
+                         prefix, d, prefix, w, first + d, index, prefix, d, index, prefix, prefix, d, w, prefix, prefix,
+                         d);
+            continue;
+        }
         rp__text_add(e->out, "    const %s %s%u = (%s)(%sr %% (%s)p.w[%u]);\n", index, prefix, d, index, prefix, type,
                      w);
         rp__text_add(e->out, "    %sr /= (%s)p.w[%u];\n", prefix, type, w);
@@ -97,8 +117,9 @@ void rp__emit_access_offsets(const rp__emitter *e, const char *prefix, unsigned 
     for (unsigned a = 0; a < e->dag->n_accesses; a++) {
         rp__text_add(e->out, "    const %s o%u = 0", rp__emit_index_type(e), a);
         for (unsigned d = 0; d < n; d++)
-            rp__text_add(e->out, " + %s%u * (%s)p.w[%u]", prefix, d, rp__emit_index_type(e),
-                         rp__emit_stride_word(e, a, first + d));
+            if (rp__emit_moves(e, a, first + d))
+                rp__text_add(e->out, " + %s%u * (%s)p.w[%u]", prefix, d, rp__emit_index_type(e),
+                             rp__emit_stride_word(e, a, first + d));
         rp__text_puts(e->out, ";\n");
     }
 }
@@ -286,6 +307,22 @@ void rp__emit_inner_indices(const rp__emitter *e) {
         return;
     }
     rp__emit_indices(e, "(i - j)", "k", e->c->n_outer, n);
+    if (e->c->crosses) { /* one division a vector: what follows is at most one place of the dims before further on */
+        const char *index = rp__emit_index_type(e);
+        for (unsigned d = n; d-- > 0;) {
+            char step[24] = "j";
+            if (d + 1 < n) (void)snprintf(step, sizeof step, "over%u", d + 1);
+            const uint32_t w = e->words.extent + e->c->n_outer + d;
+            if (d == 0)
+                rp__text_add(e->out, "    const %s i0 = k0 + %s;\n", index, step);
+            else
+                rp__text_add(e->out,
+                             "    const int over%u = k%u + %s >= (%s)p.w[%u];\n"
+                             "    const %s i%u = over%u ? k%u + %s - (%s)p.w[%u] : k%u + %s;\n",
+                             d, d, step, index, w, index, d, d, d, step, index, w, d, step);
+        }
+        return;
+    }
     for (unsigned d = 0; d < n; d++)
         rp__text_add(e->out, "    const %s i%u = k%u%s;\n", rp__emit_index_type(e), d, d, d + 1 == n ? " + j" : "");
 }

@@ -49,8 +49,10 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase);
 /* ---- emit_value.c */
 bool rp__emit_is_rows(const rp__cuda_class *c); /* a kernel over rows, not over points */
 const char *rp__emit_type(unsigned dtype);      /* in memory and in registers: "float", "rp_u16" */
-bool rp__emit_is_half(unsigned dtype);          /* a 16-bit float */
-const char *rp__emit_suffix(unsigned dtype);    /* of prelude functions: "f32" or "f64" */
+/* Of value v in registers: of 64 bits that are enough (ranges.c) the 32. */
+const char *rp__emit_value_type(const rp__emitter *e, rp__val v);
+bool rp__emit_is_half(unsigned dtype);       /* a 16-bit float */
+const char *rp__emit_suffix(unsigned dtype); /* of prelude functions: "f32" or "f64" */
 const char *rp__emit_index_type(const rp__emitter *e);
 /* A value written as an operand; literals are written out. */
 const char *rp__emit_value(const rp__emitter *e, rp__val v, char buf[64]);
@@ -58,6 +60,8 @@ uint32_t rp__emit_extra_word(const rp__emitter *e, unsigned which); /* RP__CUDA_
 uint32_t rp__emit_stride_word(const rp__emitter *e, unsigned access, unsigned dim);
 /* Kernels over points: do all points read the same element of this access? */
 bool rp__emit_is_still(const rp__emitter *e, unsigned access);
+/* May the access have a stride along a dim? Where not, the text does not multiply by it, and what does not vary is seen to. */
+bool rp__emit_moves(const rp__emitter *e, unsigned access, unsigned dim);
 /* Is this load read as whole vectors before the loop over elements? */
 bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n);
 /* f, the offset of element i of an access, and here, whether its windows have it. */

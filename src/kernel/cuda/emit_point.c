@@ -15,7 +15,10 @@ void rp__emit_point_body(const rp__emitter *e, const char *guard, bool many) {
         rp__emit_vector_load(e, k, vector, at, guard);
     }
     for (unsigned k = 0; k < d->n_stores; k++)
-        if (rp__emit_vector_store(e, &d->stores[k])) rp__emit_gathered(e, &d->stores[k], k, vector);
+        if (rp__emit_vector_store(e, &d->stores[k]))
+            rp__emit_gathered(e, &d->stores[k], k, vector);
+        else if (e->c->late)
+            rp__text_add(e->out, "    %s w%u[%u];\n", rp__emit_type(d->accesses[d->stores[k].access].dtype), k, vector);
     rp__text_add(e->out,
                  "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n        const int e = u * %u + j; (void)e;\n",
                  vector, vector);
@@ -23,12 +26,24 @@ void rp__emit_point_body(const rp__emitter *e, const char *guard, bool many) {
     for (unsigned k = 0; k < d->n_nodes; k++)
         if (e->level[k] == RP__LEVEL_ELEMENT && !e->still[k]) rp__emit_node(e, (rp__val)k, guard);
     for (unsigned k = 0; k < d->n_stores; k++) {
-        if (rp__emit_vector_store(e, &d->stores[k]))
+        if (rp__emit_vector_store(e, &d->stores[k])) {
             rp__emit_gather(e, &d->stores[k], k);
-        else
+        } else if (e->c->late) {
+            rp__text_add(e->out, "        w%u[j] = ", k);
+            rp__emit_stored(e, d->stores[k].access, d->stores[k].value);
+            rp__text_puts(e->out, ";\n");
+        } else {
             rp__emit_store(e, &d->stores[k], guard);
+        }
     }
     rp__text_puts(e->out, "    }\n");
+    for (unsigned k = 0; k < d->n_stores && e->c->late; k++) {
+        const unsigned a = d->stores[k].access;
+        rp__text_add(
+            e->out,
+            "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) if (%s) a%u[o%u + j * (%s)p.w[%u]] = w%u[j];\n",
+            vector, guard, a, a, rp__emit_index_type(e), rp__emit_stride_word(e, a, e->along), k);
+    }
     for (unsigned k = 0; k < d->n_stores; k++)
         if (rp__emit_vector_store(e, &d->stores[k])) {
             unsigned a = d->stores[k].access;

@@ -14,7 +14,7 @@ static void add_array_declarations(const rp__emitter *e, const char *size) {
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         const rp__node *n = &e->dag->nodes[k];
         if (e->level[k] != RP__LEVEL_ELEMENT || n->op == RP__CONST) continue;
-        if (e->array[k]) rp__text_add(e->out, "    %s v%u[%s];\n", rp__emit_type(n->dtype), k, size);
+        if (e->array[k]) rp__text_add(e->out, "    %s v%u[%s];\n", rp__emit_value_type(e, (rp__val)k), k, size);
     }
 }
 
@@ -49,6 +49,10 @@ static void add_far(const rp__emitter *e) {
     rp__emit_indices(e, "i4", "q", e->c->n_outer, e->c->n_inner);
     for (unsigned a = 0; a < e->dag->n_accesses; a++) {
         if (!(e->c->unit >> a & 1) || e->dag->accesses[a].kind == RP__ACCESS_IOTA) continue;
+        if (e->c->line >> a & 1) {
+            rp__text_add(e->out, "    const %s far%u = i4; (void)far%u;\n", index, a, a);
+            continue;
+        }
         rp__text_add(e->out, "    const %s far%u = 0", index, a);
         for (unsigned x = 0; x < e->c->n_inner; x++)
             rp__text_add(e->out, " + q%u * (%s)p.w[%u]", x, index, rp__emit_stride_word(e, a, e->c->n_outer + x));

@@ -174,7 +174,7 @@ static void add_row_arrays(const rp__emitter *e) {
         if (e->level[k] != RP__LEVEL_ELEMENT || e->dag->nodes[k].op == RP__CONST) continue;
         if (is_whole(e, k)) e->array[k] = true;
         if (!e->array[k]) continue;
-        rp__text_add(e->out, "    %s v%u[%u];\n", rp__emit_type(e->dag->nodes[k].dtype), k, r);
+        rp__text_add(e->out, "    %s v%u[%u];\n", rp__emit_value_type(e, (rp__val)k), k, r);
         if (!is_whole(e, k)) continue;
         rp__text_add(e->out, "    _Pragma(\"unroll\") for (int e = 0; e < %u; e++) v%u[e] = ", r, k);
         rp__emit_loaded(e, k, at);

@@ -10,6 +10,17 @@
 
 const char *rp__emit_type(unsigned dtype) { return rp__dtypes[dtype].cuda; }
 
+static bool is_narrow(const rp__emitter *e, rp__val v) {
+    return v < RP__CUDA_RANGED && (e->c->narrow[v / 64] >> (v % 64) & 1);
+}
+static bool is_sure(const rp__emitter *e, rp__val v) {
+    return v < RP__CUDA_RANGED && (e->c->sure[v / 64] >> (v % 64) & 1);
+}
+
+const char *rp__emit_value_type(const rp__emitter *e, rp__val v) {
+    return is_narrow(e, v) ? "rp_i32" : rp__emit_type(e->dag->nodes[v].dtype);
+}
+
 const char *rp__emit_suffix(unsigned dtype) { return dtype == RP_F64 ? "f64" : "f32"; }
 const char *rp__emit_index_type(const rp__emitter *e) { return e->c->wide ? "rp_i64" : "rp_i32"; }
 
@@ -33,7 +44,7 @@ const char *rp__emit_value(const rp__emitter *e, rp__val v, char buf[64]) {
         } else if (n->imm.i == INT64_MIN) {
             (void)snprintf(buf, 64, "(-9223372036854775807ll - 1ll)");
         } else {
-            (void)snprintf(buf, 64, "((%s)%" PRId64 "ll)", rp__emit_type(n->dtype), n->imm.i);
+            (void)snprintf(buf, 64, "((%s)%" PRId64 "ll)", rp__emit_value_type(e, v), n->imm.i);
         }
         return buf;
     }
@@ -59,14 +70,15 @@ uint32_t rp__emit_stride_word(const rp__emitter *e, unsigned access, unsigned di
     return e->words.stride + access * e->n_dims + dim;
 }
 
-static void add_scalar(const rp__emitter *e, unsigned scalar, unsigned dtype) {
-    uint32_t w = scalar_word(e, scalar);
+static void add_scalar(const rp__emitter *e, rp__val v) {
+    const unsigned dtype = e->dag->nodes[v].dtype;
+    uint32_t w = scalar_word(e, e->dag->nodes[v].access);
     if (dtype == RP_F32)
         rp__text_add(e->out, "rp_bits_f32((rp_u32)p.w[%u])", w);
     else if (dtype == RP_F64)
         rp__text_add(e->out, "rp_bits_f64(p.w[%u])", w);
     else
-        rp__text_add(e->out, "(%s)p.w[%u]", rp__emit_type(dtype), w);
+        rp__text_add(e->out, "(%s)p.w[%u]", rp__emit_value_type(e, v), w);
 }
 
 /* ---- operations ---- */
@@ -111,16 +123,17 @@ static const char *infix(unsigned op) {
     }
 }
 
-static void add_cast(const rp__emitter *e, unsigned from, unsigned to, const char *a) {
+/* narrow: to 64 bits of which 32 are enough. */
+static void add_cast(const rp__emitter *e, unsigned from, unsigned to, bool narrow, const char *a) {
     bool from_float = from == RP_F32 || from == RP_F64;
     if (to == RP_BOOL)
         rp__text_add(e->out, "(rp_u8)(%s != 0)", a);
     else if (from_float && (to == RP_I32 || to == RP_I64))
-        rp__text_add(e->out, "rp_cvt_%s_to_%s(%s)", rp__emit_suffix(from), to == RP_I32 ? "i32" : "i64", a);
+        rp__text_add(e->out, "rp_cvt_%s_to_%s(%s)", rp__emit_suffix(from), to == RP_I32 || narrow ? "i32" : "i64", a);
     else if (from_float && to == RP_U8)
         rp__text_add(e->out, "(rp_u8)rp_cvt_%s_to_i64(%s)", rp__emit_suffix(from), a);
     else
-        rp__text_add(e->out, "(%s)%s", rp__emit_type(to), a);
+        rp__text_add(e->out, "(%s)%s", narrow ? "rp_i32" : rp__emit_type(to), a);
 }
 
 static void add_philox(const rp__emitter *e, const rp__node *n, const char *a) {
@@ -132,16 +145,26 @@ static void add_philox(const rp__emitter *e, const rp__node *n, const char *a) {
     rp__text_add(e->out, "rp_random_%s(p.w[%u], p.w[%u], p.w[%u], %s)", kind, w, w + 1, w + 2, a);
 }
 
+/* Operand x of node v. What 32 bits hold is widened where the result may not be. */
+static const char *operand(const rp__emitter *e, rp__val v, rp__val x, char buf[80]) {
+    if (e->dag->nodes[v].dtype != RP_I64 || is_narrow(e, v) || !is_narrow(e, x)) return rp__emit_value(e, x, buf);
+    char own[64];
+    (void)snprintf(buf, 80, "(rp_i64)%s", rp__emit_value(e, x, own));
+    return buf;
+}
+
 /* The right-hand side of an arithmetic node. guard, or NULL: whether the thread has an element; one that has none computes
    with zeros, and what it meets is no error. */
-static void add_operation(const rp__emitter *e, const rp__node *n, const char *guard) {
-    char ta[64], tb[64], tc[64];
-    const char *a = n->a != RP__NO_VAL ? rp__emit_value(e, n->a, ta) : "";
-    const char *b = n->b != RP__NO_VAL ? rp__emit_value(e, n->b, tb) : "";
+static void add_operation(const rp__emitter *e, rp__val v, const char *guard) {
+    char ta[80], tb[80], tc[64];
+    const rp__node *n = &e->dag->nodes[v];
+    const bool narrow = is_narrow(e, v);
+    const char *a = n->a != RP__NO_VAL ? operand(e, v, n->a, ta) : "";
+    const char *b = n->b != RP__NO_VAL ? operand(e, v, n->b, tb) : "";
     const char *c = n->c != RP__NO_VAL ? rp__emit_value(e, n->c, tc) : "";
     unsigned from = n->a != RP__NO_VAL ? e->dag->nodes[n->a].dtype : n->dtype;
     bool real = n->dtype == RP_F32 || n->dtype == RP_F64;
-    const char *type = rp__emit_type(n->dtype);
+    const char *type = rp__emit_value_type(e, v);
     const char *about = n->imm.i == 1 && n->dtype == RP_F32 ? approximate_name(n->op) : NULL;
     if (about) {
         rp__text_add(e->out, "rp_%s_approx_f32(%s%s%s)", about, a, b[0] ? ", " : "", b);
@@ -163,6 +186,11 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
         if (real)
             rp__text_add(e->out, "rp_%s_%s(%s, %s)", n->op == RP__FLOORDIV ? "floordiv" : "remainder",
                          rp__emit_suffix(n->dtype), a, b);
+        else if (narrow && e->level[n->b] == RP__LEVEL_UNIFORM)
+            rp__text_add(e->out, "(rp_i32)((rp_u32)%s %c (rp_u32)%s)", a, n->op == RP__FLOORDIV ? '/' : '%', b);
+        else if (narrow) /* an element that is not there may be anything */
+            rp__text_add(e->out, "(%s ? (rp_i32)((rp_u32)%s %c (rp_u32)%s) : 0)", guard ? guard : "1", a,
+                         n->op == RP__FLOORDIV ? '/' : '%', b);
         else
             rp__text_add(e->out, "(%s%s(%s)rp_%s_i64(p.w[%u], p.w[%u], %s, %s)%s)", guard ? guard : "",
                          guard ? " ? " : "", type, n->op == RP__FLOORDIV ? "floordiv" : "remainder", e->words.error,
@@ -201,7 +229,7 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
         break;
     case RP__FMA: rp__text_add(e->out, "rp_fma_%s(%s, %s, %s)", rp__emit_suffix(n->dtype), a, b, c); break;
     case RP__WHERE: rp__text_add(e->out, "(%s ? %s : %s)", a, b, c); break;
-    case RP__CAST: add_cast(e, from, n->dtype, a); break;
+    case RP__CAST: add_cast(e, from, n->dtype, narrow, a); break;
     case RP__ROUND:
         if (n->dtype == RP_F32)
             rp__text_add(e->out, "rp_round_f32_to_%s(%s)", rp__dtypes[n->imm.i].short_name, a);
@@ -210,8 +238,11 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
         break;
     case RP__CHECK_INDEX: {
         uint32_t w = e->words.error;
-        rp__text_add(e->out, "(%s%srp_check_index(p.w[%u], p.w[%u], %s, %s, %d)%s)", guard ? guard : "",
-                     guard ? " ? " : "", w, w + 1, a, b, (int)n->imm.i, guard ? " : 0" : "");
+        if (is_sure(e, v))
+            rp__text_add(e->out, "(%s)%s", type, a);
+        else
+            rp__text_add(e->out, "(%s%s(%s)rp_check_index(p.w[%u], p.w[%u], %s, %s, %d)%s)", guard ? guard : "",
+                         guard ? " ? " : "", type, w, w + 1, a, b, (int)n->imm.i, guard ? " : 0" : "");
         break;
     }
     default: add_philox(e, n, a); break;
@@ -225,6 +256,10 @@ bool rp__emit_is_still(const rp__emitter *e, unsigned access) {
     bool points = (e->c->template_ == RP__CUDA_MANY && e->n_dims == 1) ||
                   (e->c->template_ == RP__CUDA_POINTWISE && e->n_dims == 1);
     return points && (e->c->broadcast >> access & 1) && e->dag->accesses[access].kind == RP__ACCESS_READ;
+}
+
+bool rp__emit_moves(const rp__emitter *e, unsigned access, unsigned dim) {
+    return dim >= RP__CUDA_STILL_DIMS || !(e->c->still[dim] >> access & 1);
 }
 
 /* Element offset of access `a` in the loop being emitted, without an offset node. */
@@ -259,9 +294,14 @@ static void add_offset(const rp__emitter *e, unsigned a) {
                          rp__emit_stride_word(e, a, e->c->n_outer));
         return;
     }
+    if (e->c->line & bit) {
+        rp__text_puts(e->out, " + i");
+        return;
+    }
     for (unsigned d = 0; d < e->c->n_inner; d++)
-        rp__text_add(e->out, " + i%u * (%s)p.w[%u]", d, rp__emit_index_type(e),
-                     rp__emit_stride_word(e, a, e->c->n_outer + d));
+        if (rp__emit_moves(e, a, e->c->n_outer + d))
+            rp__text_add(e->out, " + i%u * (%s)p.w[%u]", d, rp__emit_index_type(e),
+                         rp__emit_stride_word(e, a, e->c->n_outer + d));
 }
 
 void rp__emit_converted(const rp__emitter *e, unsigned access, const char *raw) {
@@ -389,17 +429,24 @@ static void add_load(const rp__emitter *e, const rp__node *n, const char *guard,
         rp__text_add(e->out, "if (%s) ", rp__emit_value(e, n->b, t));
     else if (guard)
         rp__text_add(e->out, "if (%s) ", guard);
-    rp__text_add(e->out, "x0 = a%u[", n->access);
+    const bool near = is_sure(e, (rp__val)(n - e->dag->nodes));
+    rp__text_add(e->out,
+                 n->a == RP__NO_VAL ? "x0 = a%u["
+                 : near             ? "x0 = a%u[(rp_u32)("
+                                    : "x0 = (a%u + (", /* their sum may be wider */
+                 n->access);
     add_offset(e, n->access);
-    if (n->a != RP__NO_VAL) rp__text_add(e->out, " + %s", rp__emit_value(e, n->a, t));
+    if (n->a != RP__NO_VAL) rp__text_add(e->out, near ? " + %s)" : "))[%s", rp__emit_value(e, n->a, t));
     rp__text_puts(e->out, "]; ");
     rp__text_puts(e->out, "y = ");
     rp__emit_converted(e, n->access, "x0");
     rp__text_puts(e->out, ";");
 }
 
-static void add_iota(const rp__emitter *e, unsigned a) {
-    rp__text_add(e->out, "(rp_i64)p.w[%u] + (rp_i64)(", e->words.address + a);
+static void add_iota(const rp__emitter *e, rp__val v) {
+    const unsigned a = e->dag->nodes[v].access;
+    const char *type = rp__emit_value_type(e, v);
+    rp__text_add(e->out, "(%s)p.w[%u] + (%s)(", type, e->words.address + a, type);
     add_offset(e, a);
     rp__text_puts(e->out, ")");
 }
@@ -415,6 +462,7 @@ static const char *checked_by(const rp__emitter *e, rp__val v, const char *guard
 /* One per-element or row node. Element nodes are declared here unless they are arrays. */
 void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
     const rp__node *n = &e->dag->nodes[v];
+    const char *type = rp__emit_value_type(e, v);
     char t[64];
     const bool element = e->level[v] == RP__LEVEL_ELEMENT, row = e->level[v] == RP__LEVEL_ROW;
     const bool declared = (element && e->array[v]) || (row && e->columns > 1);
@@ -445,24 +493,24 @@ void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
         return;
     }
     if (n->op == RP__INSIDE || (n->op == RP__IOTA && e->dag->accesses[n->access].windows)) {
-        if (!declared) rp__text_add(e->out, "%s %s; ", rp__emit_type(n->dtype), rp__emit_value(e, v, t));
+        if (!declared) rp__text_add(e->out, "%s %s; ", type, rp__emit_value(e, v, t));
         rp__text_puts(e->out, "{ ");
         add_windows(e, n->access, NULL, element);
         rp__text_add(e->out, "%s = ", rp__emit_value(e, v, t));
         if (n->op == RP__INSIDE)
             rp__text_puts(e->out, "(rp_u8)here; (void)f; }\n");
         else
-            rp__text_add(e->out, "here ? (rp_i64)p.w[%u] + (rp_i64)f : 0; }\n", e->words.address + n->access);
+            rp__text_add(e->out, "here ? (%s)p.w[%u] + (%s)f : 0; }\n", type, e->words.address + n->access, type);
         return;
     }
-    if (!declared) rp__text_add(e->out, "const %s ", rp__emit_type(n->dtype));
+    if (!declared) rp__text_add(e->out, "const %s ", type);
     rp__text_add(e->out, "%s = ", rp__emit_value(e, v, t));
     if (n->op == RP__SCALAR)
-        add_scalar(e, n->access, n->dtype);
+        add_scalar(e, v);
     else if (n->op == RP__IOTA)
-        add_iota(e, n->access);
+        add_iota(e, v);
     else
-        add_operation(e, n, checked_by(e, v, element ? guard : NULL, t));
+        add_operation(e, v, checked_by(e, v, element ? guard : NULL, t));
     rp__text_puts(e->out, ";\n");
 }
 
@@ -476,7 +524,7 @@ void rp__emit_stored(const rp__emitter *e, unsigned access, rp__val v) {
     } else if (from == to) {
         rp__text_puts(e->out, a);
     } else {
-        add_cast(e, from, to, a);
+        add_cast(e, from, to, false, a);
     }
 }
 
@@ -502,10 +550,11 @@ void rp__emit_store(const rp__emitter *e, const rp__store *s, const char *guard)
         const char *name = dtype < sizeof names / sizeof *names && names[dtype] ? names[dtype] : "i32";
         rp__text_add(e->out, "rp_atomic_add_%s(a%u + ", name, s->access);
     } else {
-        rp__text_add(e->out, "a%u[", s->access);
+        rp__text_add(e->out, s->offset != RP__NO_VAL ? "(a%u + (" : "a%u[", s->access);
     }
     add_offset(e, s->access);
-    if (s->offset != RP__NO_VAL) rp__text_add(e->out, " + %s", rp__emit_value(e, s->offset, t));
+    if (s->offset != RP__NO_VAL)
+        rp__text_add(e->out, s->mode == RP__STORE_ADD ? " + %s" : "))[%s", rp__emit_value(e, s->offset, t));
     rp__text_puts(e->out, s->mode == RP__STORE_ADD ? ", " : "] = ");
     rp__emit_stored(e, s->access, s->value);
     rp__text_puts(e->out, s->mode == RP__STORE_ADD ? ");\n" : ";\n");

@@ -145,6 +145,21 @@ static bool sums_pay(rp_dtype dtype, rp__scatter kind, int64_t lines, int64_t bo
            bound < sums_of(dtype) / lines && length / bound >= SUM_ITEMS;
 }
 
+/* Facts beside types and forms: items enough for several a thread; numbers of 64 bits. */
+enum { SCATTER_MANY = 1 << 14, SCATTER_WIDE = 1 << 15 };
+static unsigned scatter_each(unsigned form, bool many) { return form == 3 ? 8 : form == 0 && many ? 4 : 1; }
+
+/* How far the last element of an operand lies from the first, and those that a negative stride leads to. */
+static int64_t reach_of(const rp__operand *o) {
+    int64_t reach = 0;
+    for (unsigned d = 0; d < o->ndim; d++) {
+        const int64_t stride = o->stride[d] < 0 ? -o->stride[d] : o->stride[d];
+        if (o->size[d] > 1 && stride > INT32_MAX / (o->size[d] - 1)) return INT64_MAX;
+        reach += (o->size[d] - 1) * stride;
+    }
+    return reach;
+}
+
 static void scatter_macros(uint64_t facts, rp__text *out) {
     static const char *const names[RP__SCATTERS] = {
         [RP__SCATTER_ADD] = "add", [RP__SCATTER_MAX] = "max", [RP__SCATTER_MIN] = "min"};
@@ -155,6 +170,9 @@ static void scatter_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_FORM %u\n#define RP_DIMS %u\n#define RP_ALONG %u\n", (unsigned)(facts >> 8 & 3),
                  (unsigned)(facts >> 16 & 0xff), (unsigned)(facts >> 13 & 1));
     rp__text_add(out, "#define RP_SUMS %d\n#define RP_PARTS %d\n", (int)sums_of(dtype), dtype == RP_I64 ? 2 : 1);
+    rp__text_add(out, "#define RP_EACH %u\n", scatter_each((unsigned)(facts >> 8 & 3), facts & SCATTER_MANY));
+    rp__text_puts(out, facts & SCATTER_WIDE ? "#define RP_INDEX rp_i64\n#define RP_PLAIN rp_u64\n"
+                                            : "#define RP_INDEX rp_i32\n#define RP_PLAIN rp_u32\n");
     if (kind == RP__SCATTER_SET)
         rp__text_puts(out, "#define RP_ATOMIC(p, v) (*(p) = (v))\n#define RP_COMBINE(a, b) (b)\n");
     else if (atomic_of(dtype, kind))
@@ -214,22 +232,25 @@ rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, c
         form = 3;
     }
     const int64_t items = form == 1 ? lines : form == 2 ? lines * bound : lines * length;
-    int64_t blocks = (items + 255) / 256;
+    const bool many = items >= 4 * 256 * 4 * (int64_t)d->multiprocessors;
+    const int64_t pass = 256 * (int64_t)scatter_each(form, many);
+    int64_t blocks = (items + pass - 1) / pass;
     if (blocks > 1 << 20) blocks = 1 << 20;
     if (form == 3) {
         const int64_t slots = lines * bound, most = 4 * (int64_t)d->multiprocessors;
         int64_t copies = 1;
         while (copies < SUM_COPIES && 2 * copies * (slots + 1) <= sums_of(y->dtype)) copies *= 2;
         w[11] = (uint64_t)copies;
-        blocks = (items + 2047) / 2048;
         if (blocks > items / (SUM_SHARE * slots)) blocks = items / (SUM_SHARE * slots);
         if (blocks > most) blocks = most;
     }
     const bool along =
         form % 3 == 0 && nd > 1 && index->stride[dim] == 1 && src->stride[dim] >= 0 && src->stride[dim] <= 1;
+    bool wide = lines > INT32_MAX || length > INT32_MAX || bound > INT32_MAX || items + blocks * pass > INT32_MAX;
+    for (unsigned k = 0; k < 3; k++) wide = wide || reach_of(&part[k]) > INT32_MAX;
     rp__text_kernel_key key = {.family = "scatter"};
     key.facts = (uint64_t)y->dtype | (uint64_t)form << 8 | (uint64_t)call->scatter << 10 | (uint64_t)along << 13 |
-                (uint64_t)(nd - 1) << 16;
+                (many ? SCATTER_MANY : 0) | (wide ? SCATTER_WIDE : 0) | (uint64_t)(nd - 1) << 16;
     RP_TRY(rp__text_kernel(d, &key, scatter_macros, rp__embed_scatter_cuh, rp__embed_scatter_cuh_len, &out->kernel));
     return rp__cuda_line_grid(out, call, blocks, 256);
 }

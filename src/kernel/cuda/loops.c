@@ -9,6 +9,7 @@
 #include "kernel/cuda/contract.h"
 #include "kernel/cuda/emit.h"
 #include "kernel/cuda/nvrtc.h"
+#include "kernel/cuda/ranges.h"
 #include "kernel/cuda/short.h"
 #include "kernel/relax.h"
 #include "tensor/tensor.h"
@@ -364,6 +365,11 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
                 c->unit |= UINT64_C(1) << k;
         }
         if (c->unit) c->vector = (uint8_t)width;
+        if (c->late) {
+            c->vector = (uint8_t)s->extent[fast];
+            c->unroll = 1;
+            return;
+        }
         if (c->vector > 1) c->gathered = rp__cuda_find_gathered(dag, s, a, fast, c);
     }
     if (c->n_outer > 1 && !(s->how && s->how->flat)) classify_tile(dag, s, a, c);
@@ -442,14 +448,43 @@ static unsigned bytes_of(const rp__dag *dag, uint64_t accesses) {
     return bytes;
 }
 
-/* A row of several dims is read in vectors where its last dim holds whole ones; one of a single dim wherever it begins and ends, if that
+/* Does element i of the row, of several dims, lie i behind the first? */
+static bool is_line(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned k,
+                    const rp__cuda_class *c) {
+    const unsigned last = c->n_outer + c->n_inner - 1u;
+    if (dag->accesses[k].windows || a[k].stride[last] != 1) return false;
+    for (unsigned d = c->n_outer; d < last; d++)
+        if (a[k].stride[d] != s->extent[d + 1] * a[k].stride[d + 1]) return false;
+    return true;
+}
+
+/* Do rows of a line begin at whole vectors? */
+static bool is_line_unit(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned k, unsigned width,
+                         const rp__cuda_class *c) {
+    const uint64_t bytes = rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) * width, align = bytes > 16 ? 16 : bytes;
+    if (dag->accesses[k].kind == RP__ACCESS_IOTA) return true;
+    if ((uint64_t)(uintptr_t)a[k].base % align) return false;
+    for (unsigned d = 0; d < c->n_outer; d++)
+        if (s->extent[d] > 1 && a[k].stride[d] % (int64_t)width) return false;
+    return true;
+}
+
+/* A row of several dims is read in vectors where its last dim holds whole ones, or the row does and lies in one line; one of a single dim wherever it begins and ends, if that
  * makes more of it vectors and it is not short. */
 static void find_row_units(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned width,
                            rp__cuda_class *c) {
     enum { SHORT = 128 };
     const unsigned last = c->n_outer + c->n_inner - 1u;
-    c->unit = 0;
-    c->ragged = 0;
+    c->unit = c->line = 0;
+    c->ragged = c->crosses = 0;
+    for (unsigned k = 0; k < dag->n_accesses && c->n_inner > 1 && !dag->scans; k++)
+        if (is_line(dag, s, a, k, c)) c->line |= UINT64_C(1) << k;
+    if (c->line && s->extent[last] % width && s->extent[last] >= width &&
+        product(s->extent + c->n_outer, c->n_inner) % width == 0) {
+        for (unsigned k = 0; k < dag->n_accesses; k++)
+            if ((c->line >> k & 1) && is_line_unit(dag, s, a, k, width, c)) c->unit |= UINT64_C(1) << k;
+        c->crosses = c->unit != 0;
+    }
     for (unsigned k = 0; k < dag->n_accesses && c->n_inner > 0; k++)
         if (!(c->broadcast >> k & 1) && (c->n_inner == 1 || !dag->scans) && s->extent[last] % width == 0 &&
             is_unit(dag, s, a, k, last, width))
@@ -466,18 +501,22 @@ static void find_row_units(const rp__dag *dag, const rp__space *s, const rp__spa
 }
 
 /* Is a thread's share of a row that is twice as long still at home in its registers? Asked of rows whose operands a kernel
- * may keep from phase to phase: two of them at the most, and no 8-byte elements. */
+ * may keep from phase to phase: two of them at the most, and no 8-byte elements. What stands still along the last of several dims (a weight a
+ * channel) is little, but what a second operand makes with it is as much again. */
 static bool is_light(const rp__dag *dag, const rp__space_access *a, const rp__cuda_class *c) {
-    unsigned kept = 0;
+    unsigned kept = 0, little = 0;
     for (unsigned k = 0; k < dag->n_accesses; k++) {
         if (c->broadcast >> k & 1) continue;
         if (rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) > 4) return false;
         bool own = dag->accesses[k].kind == RP__ACCESS_READ && c->n_outer == 0;
         for (unsigned d = 0; d < c->n_outer; d++)
             own = own || (a[k].stride[d] != 0 && dag->accesses[k].kind == RP__ACCESS_READ);
-        kept += own;
+        if (c->n_inner > 1 && a[k].stride[c->n_outer + c->n_inner - 1u] == 0 && !dag->accesses[k].windows)
+            little += own;
+        else
+            kept += own;
     }
-    return kept <= 2;
+    return kept + (kept > 1 ? little : 0) <= 2;
 }
 
 /* Rows of more than 1024 elements, where there are many: half as many threads with twice the elements each do the work of a row
@@ -754,6 +793,97 @@ static rp_status check(const rp__dag *dag) {
     return dag->rows ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "CUDA loop kernel: reductions over different axes");
 }
 
+/* Places are computed from many iotas, of which each moves along a dim or two. Of points other strides are left to arguments: one kernel
+ * for all broadcasts. */
+static void find_still(const rp__dag *dag, work *w) {
+    rp__cuda_class *c = &w->class_;
+    const unsigned dims = rp__space_dims(&w->space);
+    if (c->template_ != RP__CUDA_SHORT && c->template_ != RP__CUDA_POINTWISE) return;
+    for (unsigned d = 0; d < dims && d < RP__CUDA_STILL_DIMS; d++)
+        for (unsigned k = 0; k < dag->n_accesses; k++)
+            if (w->accesses[k].stride[d] == 0 &&
+                (c->template_ == RP__CUDA_SHORT || dag->accesses[k].kind == RP__ACCESS_IOTA))
+                c->still[d] |= UINT64_C(1) << k;
+}
+
+/* Which nodes are the same along dim d? As is_still_along says, of all at once. */
+static void find_still_along(const rp__dag *dag, const rp__space_access *a, unsigned d, bool *still) {
+    for (unsigned k = 0; k < dag->n_nodes; k++) {
+        const rp__node *n = &dag->nodes[k];
+        const bool moves = (n->op == RP__LOAD || n->op == RP__IOTA || n->op == RP__INSIDE) &&
+                           (a[n->access].stride[d] != 0 || dag->accesses[n->access].windows);
+        still[k] = !moves && n->op != RP__REDUCE && n->op != RP__SCAN && (n->a == RP__NO_VAL || still[n->a]) &&
+                   (n->b == RP__NO_VAL || still[n->b]) && (n->c == RP__NO_VAL || still[n->c]);
+    }
+}
+
+/* Do places that are computed stand still along dim d and differ along the last one, and much with them? */
+static bool shares_places(const rp__dag *dag, const rp__space_access *a, unsigned d, unsigned last) {
+    enum { MUCH = 12 };
+    bool along[RP__DAG_MAX_NODES], across[RP__DAG_MAX_NODES], places = false;
+    unsigned much = 0;
+    find_still_along(dag, a, d, across);
+    find_still_along(dag, a, last, along);
+    for (unsigned k = 0; k < dag->n_nodes; k++) {
+        const rp__node *n = &dag->nodes[k];
+        places = places || (n->op == RP__LOAD && n->a != RP__NO_VAL && across[n->a] && !along[n->a]);
+        much += across[k] && n->op != RP__CONST && n->op != RP__SCALAR;
+    }
+    return places && much >= MUCH;
+}
+
+/* Where places are computed and stand still along another dim than the last one - those of a picture, for all of its channels - a thread has
+ * several elements along that dim: they become a dim of their own, the last, and vectors run along it, so that a place is computed once for
+ * them. Neighbouring threads keep neighbouring places. */
+static void split_still(const rp__device *d, const rp__dag *dag, work *w) {
+    enum { MOST = 8, LEAST = 4 };
+    rp__space *s = &w->space;
+    rp__cuda_class *c = &w->class_;
+    const unsigned n = c->n_outer;
+    if (n < 2 || n == RP__SPACE_MAX_DIMS || dag->n_windows || dag->random || (s->how && s->how->flat)) return;
+    for (unsigned k = 0; k < dag->n_stores; k++)
+        if (dag->stores[k].offset != RP__NO_VAL || dag->stores[k].predicate != RP__NO_VAL ||
+            dag->stores[k].mode != RP__STORE_SET)
+            return;
+    for (unsigned x = 0; x + 1 < n; x++) {
+        int64_t by = MOST;
+        while (by >= LEAST && (s->extent[x] % by || w->rows / by < 2 * RP__CUDA_BLOCK * (int64_t)d->multiprocessors))
+            by /= 2;
+        if (by < LEAST || !shares_places(dag, w->accesses, x, n - 1)) continue;
+        bool good = true;
+        for (unsigned k = 0; k < dag->n_accesses; k++) {
+            const bool memory = dag->accesses[k].kind != RP__ACCESS_IOTA,
+                       written = dag->accesses[k].kind != RP__ACCESS_READ;
+            good = good && !(memory && w->accesses[k].stride[x] == 1) &&
+                   !(memory && written && w->accesses[k].stride[x] == 0);
+        }
+        if (!good) continue;
+        s->extent[x] /= by;
+        s->extent[n] = by;
+        for (unsigned k = 0; k < dag->n_accesses; k++) {
+            w->accesses[k].stride[n] = w->accesses[k].stride[x];
+            w->accesses[k].stride[x] *= by;
+        }
+        unsigned axis = RP__DAG_MAX_AXES - 1;
+        while (axis > 0 && s->dims[axis] == 0) axis--;
+        s->dims[axis]++;
+        c->n_outer++;
+        c->late = 1;
+        return;
+    }
+}
+
+static void classify(const rp__device *d, const rp__dag *dag, bool rows, work *w) {
+    if (rows && rp__cuda_short(d, dag, &w->space, w->accesses, &w->class_)) return;
+    if (rows) {
+        classify_rows(d, dag, &w->space, w->accesses, &w->class_);
+    } else {
+        order_points(dag, &w->space, w->accesses);
+        split_still(d, dag, w);
+        classify_pointwise(d, dag, &w->space, w->accesses, &w->class_);
+    }
+}
+
 static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *space, work *w) {
     w->space = *space;
     memcpy(w->accesses, space->accesses, space->n_accesses * sizeof *w->accesses);
@@ -771,13 +901,9 @@ static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *sp
     w->class_.wide = is_wide(dag, &w->space, w->accesses);
     w->rows = product(w->space.extent, w->class_.n_outer);
     w->inner = product(w->space.extent + w->class_.n_outer, w->class_.n_inner);
-    if (rows && rp__cuda_short(d, dag, &w->space, w->accesses, &w->class_)) return;
-    if (rows)
-        classify_rows(d, dag, &w->space, w->accesses, &w->class_);
-    else {
-        order_points(dag, &w->space, w->accesses);
-        classify_pointwise(d, dag, &w->space, w->accesses, &w->class_);
-    }
+    rp__cuda_find_ranges(dag, &w->space, w->accesses, &w->class_);
+    classify(d, dag, rows, w);
+    find_still(dag, w);
 }
 
 /* ---- schedules ---- */

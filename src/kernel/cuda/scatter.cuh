@@ -1,10 +1,11 @@
 /* scatter on CUDA. Macros (lib_select.c): RP_NAME RP_WORDS RP_T; RP_COMBINE(a, b) of b into a, in the storage type; RP_FORM
- *   0 an element of index a thread, RP_ATOMIC(p, v): in no fixed order
+ *   0 RP_EACH elements of index a thread, read before the first of them is written, RP_ATOMIC(p, v): in no fixed order
  *   1 a line along dim a thread, in rising order
  *   2 an element of out a thread, which walks the line's indices in rising order: few lines
  *   3 sums of integers of which there are many for each element of out: a block adds its share up in shared memory, RP_SUMS sums of RP_PARTS words
  *     in all, as often as they fit so that lanes of one index seldom meet, then to out
- * RP_ALONG 1: neighbours in a warp are neighbours along dim, of forms 0 and 3; else lines are. RP_DIMS dims other than dim. Forms 1 and 2 give the bits of the CPU, of integers the others too. A bad index is reported and its element skipped.
+ * RP_ALONG 1: neighbours in a warp are neighbours along dim, of forms 0 and 3; else lines are. RP_DIMS dims other than dim. RP_INDEX: a type
+ * for numbers of elements and for offsets: of 32 bits where they fit, since a division of 64 costs as much as all else. Forms 1 and 2 give the bits of the CPU, of integers the others too. A bad index is reported and its element skipped.
  * Words: out index src, error record, tag, length, bound, strides along dim of (out, index, src), lines, copies of the sums of form 3, then
  * extent and the same strides for each other dim. */
 typedef struct {
@@ -17,18 +18,22 @@ typedef struct {
     const RP_T *src;
 } rp_line;
 
-RP_FN rp_line rp_line_of(const RP_WORDS *p, rp_i64 line) {
-    rp_i64 oo = 0, ok = 0, os = 0;
+/* Of numbers without a sign. */
+#define RP_SHARE(a, b) ((RP_INDEX)((RP_PLAIN)(a) / (RP_PLAIN)(b)))
+#define RP_REST(a, b) ((RP_INDEX)((RP_PLAIN)(a) % (RP_PLAIN)(b)))
+
+RP_FN rp_line rp_line_of(const RP_WORDS *p, RP_INDEX line) {
+    RP_INDEX oo = 0, ok = 0, os = 0;
     _Pragma("unroll") for (int d = RP_DIMS - 1; d >= 0; d--) {
         const rp_u64 *dim = p->w + 12 + 4 * d;
-        rp_i64 i = line;
+        RP_INDEX i = line;
         if (d > 0) {
-            i = line % (rp_i64)dim[0];
-            line /= (rp_i64)dim[0];
+            i = RP_REST(line, (RP_INDEX)dim[0]);
+            line = RP_SHARE(line, (RP_INDEX)dim[0]);
         }
-        oo += i * (rp_i64)dim[1];
-        ok += i * (rp_i64)dim[2];
-        os += i * (rp_i64)dim[3];
+        oo += i * (RP_INDEX)dim[1];
+        ok += i * (RP_INDEX)dim[2];
+        os += i * (RP_INDEX)dim[3];
     }
     rp_line r;
     r.out = (RP_T *)p->w[0] + oo;
@@ -38,11 +43,11 @@ RP_FN rp_line rp_line_of(const RP_WORDS *p, rp_i64 line) {
 }
 
 #if RP_ALONG
-#define RP_LINE_OF(item) ((item) / length)
-#define RP_STEP_OF(item) ((item) % length)
+#define RP_LINE_OF(item) RP_SHARE(item, length)
+#define RP_STEP_OF(item) RP_REST(item, length)
 #else
-#define RP_LINE_OF(item) (RP_DIMS ? (item) % lines : 0)
-#define RP_STEP_OF(item) (RP_DIMS ? (item) / lines : (item))
+#define RP_LINE_OF(item) (RP_DIMS ? RP_REST(item, lines) : 0)
+#define RP_STEP_OF(item) (RP_DIMS ? RP_SHARE(item, lines) : (item))
 #endif
 
 #if RP_FORM == 3
@@ -60,40 +65,69 @@ RP_FN void rp_add_up(rp_u32 *sum, rp_u64 x) {
 #endif
 
 extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
-    const rp_i64 length = (rp_i64)p.w[5], bound = (rp_i64)p.w[6], lines = (rp_i64)p.w[10];
-    const rp_i64 so = (rp_i64)p.w[7], sk = (rp_i64)p.w[8], ss = (rp_i64)p.w[9];
-    const rp_i64 all = RP_FORM == 1 ? lines : RP_FORM == 2 ? lines * bound : lines * length;
+    const RP_INDEX length = (RP_INDEX)p.w[5], lines = (RP_INDEX)p.w[10];
+    const RP_INDEX so = (RP_INDEX)p.w[7], sk = (RP_INDEX)p.w[8], ss = (RP_INDEX)p.w[9];
+    const rp_i64 bound = (rp_i64)p.w[6];
+    const RP_INDEX all = RP_FORM == 1 ? lines : RP_FORM == 2 ? lines * (RP_INDEX)bound : lines * length;
     rp_launch_dependents();
     rp_grid_wait();
+#if RP_FORM == 0 || RP_FORM == 3
+    const RP_INDEX pass = 256 * RP_EACH;
 #if RP_FORM == 3
-    enum { EACH = 8 };
     __shared__ rp_u32 sums[RP_PARTS * RP_SUMS];
-    const int t = (int)threadIdx.x, copies = (int)p.w[11], slots = (int)(lines * bound), pitch = slots | 1;
-    for (int i = t; i < RP_PARTS * RP_SUMS; i += 256) sums[i] = 0;
+    const int t = (int)threadIdx.x, copies = (int)p.w[11], slots = (int)(lines * (RP_INDEX)bound), pitch = slots | 1;
+    for (int i = t; i < copies * pitch; i += 256) {
+        sums[i] = 0;
+#if RP_PARTS == 2
+        sums[RP_SUMS + i] = 0;
+#endif
+    }
     rp_barrier();
-    for (rp_i64 i0 = (rp_i64)blockIdx.x * (256 * EACH); i0 < all; i0 += (rp_i64)gridDim.x * (256 * EACH)) {
-        rp_i64 k[EACH];
-        RP_T x[EACH];
-        int slot[EACH];
-        _Pragma("unroll") for (int j = 0; j < EACH; j++) {
-            const rp_i64 item = i0 + j * 256 + t;
+#else
+    const int t = (int)threadIdx.x;
+#endif
+    for (RP_INDEX i0 = (RP_INDEX)blockIdx.x * pass; i0 < all; i0 += (RP_INDEX)gridDim.x * pass) {
+        rp_i64 k[RP_EACH];
+        RP_T x[RP_EACH];
+#if RP_FORM == 3
+        int to[RP_EACH];
+#else
+        RP_T *to[RP_EACH];
+#endif
+        _Pragma("unroll") for (int j = 0; j < RP_EACH; j++) {
+            const RP_INDEX item = i0 + j * 256 + t;
             k[j] = 0;
-            slot[j] = -1;
+            x[j] = 0;
+#if RP_FORM == 3
+            to[j] = -1;
+#else
+            to[j] = 0;
+#endif
             if (item >= all) continue;
-            const rp_i64 line = RP_LINE_OF(item), step = RP_STEP_OF(item);
+            const RP_INDEX line = RP_LINE_OF(item), step = RP_STEP_OF(item);
             const rp_line r = rp_line_of(&p, line);
             k[j] = r.index[step * sk];
             x[j] = r.src[step * ss];
-            slot[j] = (int)(line * bound);
+#if RP_FORM == 3
+            to[j] = (int)(line * (RP_INDEX)bound);
+#else
+            to[j] = r.out;
+#endif
         }
-        _Pragma("unroll") for (int j = 0; j < EACH; j++) {
-            if (slot[j] < 0) continue;
-            if (k[j] < 0 || k[j] >= bound)
+        _Pragma("unroll") for (int j = 0; j < RP_EACH; j++) {
+            if (i0 + j * 256 + t >= all) continue;
+            if (k[j] < 0 || k[j] >= bound) {
                 rp_report(p.w[3], p.w[4], 1, k[j], bound);
-            else
-                rp_add_up(sums + t % copies * pitch + slot[j] + (int)k[j], (rp_u64)(rp_i64)x[j]);
+                continue;
+            }
+#if RP_FORM == 3
+            rp_add_up(sums + t % copies * pitch + to[j] + (int)k[j], (rp_u64)(rp_i64)x[j]);
+#else
+            RP_ATOMIC(to[j] + (RP_INDEX)k[j] * so, x[j]);
+#endif
         }
     }
+#if RP_FORM == 3
     rp_barrier();
     for (int i = t; i < slots; i += 256) {
         rp_u64 sum = 0;
@@ -104,34 +138,30 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             sum += (rp_u64)part[RP_SUMS] << 32;
 #endif
         }
-        if (sum) RP_ATOMIC(rp_line_of(&p, i / bound).out + i % bound * so, (RP_T)sum);
+        if (sum) RP_ATOMIC(rp_line_of(&p, i / (RP_INDEX)bound).out + i % (RP_INDEX)bound * so, (RP_T)sum);
     }
+#endif
 #else
-    for (rp_i64 item = (rp_i64)blockIdx.x * 256 + (rp_i64)threadIdx.x; item < all; item += (rp_i64)gridDim.x * 256) {
-        const rp_i64 step = RP_STEP_OF(item);
+    for (RP_INDEX item = (RP_INDEX)blockIdx.x * 256 + (RP_INDEX)threadIdx.x; item < all;
+         item += (RP_INDEX)gridDim.x * 256) {
+        const RP_INDEX step = RP_STEP_OF(item);
         const rp_line r = rp_line_of(&p, RP_LINE_OF(item));
         RP_T *out = r.out;
         const rp_i64 *index = r.index;
         const RP_T *src = r.src;
-#if RP_FORM == 0
-        const rp_i64 k = index[step * sk];
-        if (k < 0 || k >= bound)
-            rp_report(p.w[3], p.w[4], 1, k, bound);
-        else
-            RP_ATOMIC(out + k * so, src[step * ss]);
-#elif RP_FORM == 1
-        for (rp_i64 i = 0; i < length; i++) {
+#if RP_FORM == 1
+        for (RP_INDEX i = 0; i < length; i++) {
             const rp_i64 k = index[i * sk];
             if (k < 0 || k >= bound)
                 rp_report(p.w[3], p.w[4], 1, k, bound);
             else
-                out[k * so] = RP_COMBINE(out[k * so], src[i * ss]);
+                out[(RP_INDEX)k * so] = RP_COMBINE(out[(RP_INDEX)k * so], src[i * ss]);
         }
         (void)step;
 #else
         RP_T sum = out[step * so];
         int touched = 0;
-        for (rp_i64 i = 0; i < length; i++) {
+        for (RP_INDEX i = 0; i < length; i++) {
             const rp_i64 k = index[i * sk];
             if (k == step) {
                 sum = RP_COMBINE(sum, src[i * ss]);
