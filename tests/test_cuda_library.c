@@ -936,13 +936,13 @@ static void test_conv_near(void **state) {
         {1, 1, 100, 64, ROWS_FIRST, {256}, {3}, {1}, {1}, 1, 1},              /* one dim */
         {1, 1, 33, 64, CHANNELS_LAST, {260}, {5}, {0}, {1}, 1, 1},
         /* gradients of the weight alone: shares in memory, in clusters, none; groups of blocks; steps, dilated lines */
-        {2, 1, 33, 60, ROWS_FIRST, {40, 43}, {3, 3}, {1, 1}, {1, 1}, 1, 10},
+        {2, 1, 33, 60, ROWS_FIRST, {40, 43}, {3, 3}, {1, 1}, {1, 1}, 1, 132},
         {2, 1, 64, 256, ROWS_FIRST, {20, 27}, {3, 3}, {1, 1}, {1, 1}, 1, 6},
         {2, 1, 32, 64, ROWS_FIRST, {66, 70}, {3, 3}, {0, 1}, {1, 1}, 1, 1},
-        {2, 1, 40, 100, GAPS, {31, 26}, {3, 3}, {1, 1}, {2, 2}, 1, 2},
-        {2, 1, 3, 64, ROWS_FIRST, {50, 48}, {7, 7}, {3, 3}, {2, 2}, 1, 2},
-        {2, 1, 20, 48, CHANNELS_LAST, {19, 33}, {5, 5}, {2, 4}, {3, 1}, 2, 1},
-        {1, 2, 48, 64, ROWS_FIRST, {301}, {5}, {2}, {2}, 1, 2},
+        {2, 1, 40, 100, GAPS, {31, 26}, {3, 3}, {1, 1}, {2, 2}, 1, 16},
+        {2, 1, 3, 64, ROWS_FIRST, {50, 48}, {7, 7}, {3, 3}, {2, 2}, 1, 132},
+        {2, 1, 20, 48, CHANNELS_LAST, {19, 33}, {5, 5}, {2, 4}, {3, 1}, 2, 4},
+        {1, 2, 48, 64, ROWS_FIRST, {301}, {5}, {2}, {2}, 1, 4},
     };
     enum { BOXES = 10 };
     const int multiprocessors = cuda->multiprocessors;

@@ -555,7 +555,7 @@ static bool takes_box(const rp__conv_extent *e, const rp__operand *const *o, con
         const int64_t all = e->batch * ((high + b.v - 1) / b.v) * ((wide + b.x - 1) / b.x), rows = box_rows(&b),
                       blocks = (all + b.tx - 1) / b.tx * ((e->m + rows - 1) / rows) * e->groups * split;
         const unsigned lines = b.v + b.kh - 1, seen = (b.tx * lines * (b.x + b.kw - 1) + BOX_THREADS - 1) / BOX_THREADS;
-        if ((e->spatial == 1 && b.v > 1) || seen > MOST_SEEN || blocks < d->multiprocessors) continue;
+        if ((e->spatial == 1 && b.v > 1) || seen > MOST_SEEN) continue;
         /* Of a window's line: fma of a thread; a warp's reads of shared memory, 128 bytes a clock, and copies. */
         const double fma = b.kw * BOX_ROWS * b.v * b.x,
                      copies = (double)(b.kh * b.kw * rows / BOX_THREADS + seen) / b.kh,
@@ -599,10 +599,7 @@ static bool slides(const rp__conv_extent *e, const rp__device *d, const rp__oper
         if (slide_room(&c) + SLIDE_FIXED > d->shared_limit || takes >= least) continue;
         *out = c, *tiles = all, least = takes, found = true;
     }
-    if (!found) return false;
-    /* and leaves no multiprocessor idle */
-    const int64_t shares = e->k / RP__CONV_LEAST_SHARE;
-    return *tiles * (shares > 1 ? shares : 1) >= d->multiprocessors;
+    return found;
 }
 
 int64_t rp__conv_slide_tiles(const rp__problem *p) {

@@ -35,8 +35,6 @@ size_t rp__conv_parts_bytes(const rp__conv_extent *e, rp_dtype dtype, int64_t pa
 bool rp__conv_on_tensor_cores(const rp__problem *p);
 /* Tiles of a weight gradient that is conv_slide.cuh's (if its offsets have 32 bits), in one share; 0: it is not. By sizes alone. */
 int64_t rp__conv_slide_tiles(const rp__problem *p);
-/* Elements of the inner index that a share of a weight gradient in memory has at least. */
-enum { RP__CONV_LEAST_SHARE = 256 };
 
 /* Depthwise convolutions are another template's (conv_depth.c); shares of their weight gradients. */
 bool rp__conv_is_depthwise(const rp__problem *p);

@@ -7,7 +7,7 @@
 #include "kernel/cuda/text_kernel.h"
 #include "reprise_embed.h"
 
-enum { MOST_SHARES = 256 };
+enum { LEAST_SHARE = 256, MOST_SHARES = 256 };
 
 /* Bits of the facts of conv_sum.cuh, over the dtype. */
 enum { CHANNELS = 8 };
@@ -22,7 +22,7 @@ static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
     /* few rows are tiles of few threads */
     const int64_t each = rp__conv_on_tensor_cores(p) || slides || e->m > 32 ? 2 : e->m > 16 ? 4 : 8;
     int64_t parts = each * (int64_t)p->device->multiprocessors / blocks;
-    if (parts > e->k / RP__CONV_LEAST_SHARE) parts = e->k / RP__CONV_LEAST_SHARE;
+    if (parts > e->k / LEAST_SHARE) parts = e->k / LEAST_SHARE;
     if (parts > MOST_SHARES) parts = MOST_SHARES;
     return parts > 1 && e->m * e->groups <= INT32_MAX / 4 / parts / e->n ? parts : 0;
 }
