@@ -421,36 +421,6 @@ static void test_neighbours(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
-/* The same of f32, where boxes of places are a block's. */
-static void test_boxes(void **state) {
-    (void)state;
-    /* images, channels, height, width, out, kernel, then conv_rest's; multiprocessors: few leave K whole */
-    static const int shapes[][11] = {{2, 28, 15, 24, 64, 3, 1, 1, 1, 1, 1},
-                                     {1, 64, 8, 14, 72, 3, 1, 1, 1, 0, 1},
-                                     {1, 128, 6, 30, 124, 3, 1, 1, 1, 1, 4}};
-    if (!have_cuda) skip();
-    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
-    rp__device *const cuda = rp_current_stream(rp_cuda(0))->device;
-    const int multiprocessors = cuda->multiprocessors;
-    for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        const int *e = shapes[s];
-        cuda->multiprocessors = e[10];
-        for (int how = 0; how < 3; how++) { /* of the input, and of what is added */
-            rp_scope scope = rp_scope_begin();
-            rp_tensor *in[] = {laid_out(FILLED(1, RP_F32, e[0], e[1], e[2], e[3]), how),
-                               FILLED(2, RP_F32, e[4], e[1], e[5], e[5]),
-                               FILLED(3, RP_F32, e[4], 1, 1),
-                               FILLED(4, RP_F32, e[4], 1, 1),
-                               laid_out(FILLED(5, RP_F32, e[0], e[4], e[2], e[3]), how),
-                               FILLED(6, RP_F32, e[0], 1, e[2], e[3])};
-            check("what follows boxes", conv_rest, &e[6], 4 * sizeof(int), in, 6, 1u + (e[9] != 0), ANY);
-            rp_scope_end(scope, NULL, 0);
-        }
-    }
-    cuda->multiprocessors = multiprocessors;
-    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
-}
-
 /* What follows a product, along whose columns eight are taken at once: sums, numbers of a row and of a column, places, another type. */
 static void product_rest(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in;
@@ -701,19 +671,12 @@ static void test_node(void **state) {
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_node),
-        cmocka_unit_test(test_reduced_over_nothing),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_everyday),
-        cmocka_unit_test(test_spaces),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_product_neighbours),
-        cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_boxes),
-        cmocka_unit_test(test_factors),
-        cmocka_unit_test(test_factors_of_a_matrix_unit),
+        cmocka_unit_test(test_node),       cmocka_unit_test(test_reduced_over_nothing),
+        cmocka_unit_test(test_layout),     cmocka_unit_test(test_everyday),
+        cmocka_unit_test(test_spaces),     cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_gradients),  cmocka_unit_test(test_product_neighbours),
+        cmocka_unit_test(test_neighbours), cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_factors),    cmocka_unit_test(test_factors_of_a_matrix_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

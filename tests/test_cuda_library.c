@@ -892,117 +892,6 @@ static void test_conv_layouts(void **state) {
     }
 }
 
-/* Is the kernel that computes it of this family? */
-static bool is_of_family(rp__library_op op, const array *a, size_t n, const rp__library_call *call,
-                         const char *family) {
-    rp__storage nowhere = {0};
-    rp__library_call own = *call;
-    rp__launch_buffer buffer;
-    rp__launch launch;
-    rp__operand o[4];
-    for (size_t k = 0; k < n; k++) o[k] = a[k].o;
-    own.workspace_storage = &nowhere;
-    own.workspace_bytes = SIZE_MAX;
-    check(cuda->ops->library->bind(cuda, op, o, n, &own, &buffer, &launch));
-    return strncmp(launch.kernel->name, family, strlen(family)) == 0;
-}
-
-/* Windows of f32 that lie close together are taken by boxes of places, and their gradients by lines that slide along, with the bits that
- * products of tiles have: a picture alone whose batch has a long stride is read with wide offsets, which leaves it to these. */
-static void test_conv_near(void **state) {
-    static const struct {
-        uint16_t spatial, groups, cg, og, layout;
-        int64_t in[2], kernel[2], padding[2], stride[2], dilation;
-        int multiprocessors;
-    } cases[] = {
-        {2, 1, 28, 56, ROWS_FIRST, {15, 24}, {3, 3}, {1, 1}, {1, 1}, 1, 1}, /* one block of the sum */
-        {2,
-         1,
-         70,
-         64,
-         ROWS_FIRST,
-         {7, 14},
-         {3, 3},
-         {1, 1},
-         {1, 1},
-         1,
-         1}, /* several, which end within a line of the window */
-        {2, 1, 64, 72, CHANNELS_LAST, {8, 14}, {3, 3}, {1, 1}, {1, 1}, 1, 1}, /* results by rows */
-        {2, 1, 128, 124, ROWS_FIRST, {6, 30}, {3, 3}, {1, 1}, {1, 1}, 1, 4},  /* shares */
-        {2, 1, 470, 64, ROWS_FIRST, {16, 16}, {3, 3}, {1, 0}, {1, 1}, 1, 1},  /* groups of blocks */
-        {2, 2, 40, 48, GAPS, {6, 16}, {5, 5}, {2, 2}, {1, 1}, 1, 2},          /* large windows, groups */
-        {2, 1, 90, 130, ROWS_FIRST, {12, 9}, {1, 7}, {0, 3}, {1, 1}, 1, 1},   /* of one line */
-        {2, 1, 24, 36, ROWS_FIRST, {10, 21}, {7, 3}, {4, 5}, {1, 1}, 1, 1},   /* padded beyond themselves */
-        {1, 1, 100, 64, ROWS_FIRST, {256}, {3}, {1}, {1}, 1, 1},              /* one dim */
-        {1, 1, 33, 64, CHANNELS_LAST, {260}, {5}, {0}, {1}, 1, 1},
-        /* gradients of the weight alone: shares in memory, in clusters, none; groups of blocks; steps, dilated lines */
-        {2, 1, 33, 60, ROWS_FIRST, {40, 43}, {3, 3}, {1, 1}, {1, 1}, 1, 132},
-        {2, 1, 64, 256, ROWS_FIRST, {20, 27}, {3, 3}, {1, 1}, {1, 1}, 1, 6},
-        {2, 1, 32, 64, ROWS_FIRST, {66, 70}, {3, 3}, {0, 1}, {1, 1}, 1, 1},
-        {2, 1, 40, 100, GAPS, {31, 26}, {3, 3}, {1, 1}, {2, 2}, 1, 16},
-        {2, 1, 3, 64, ROWS_FIRST, {50, 48}, {7, 7}, {3, 3}, {2, 2}, 1, 132},
-        {2, 1, 20, 48, CHANNELS_LAST, {19, 33}, {5, 5}, {2, 4}, {3, 1}, 2, 4},
-        {1, 2, 48, 64, ROWS_FIRST, {301}, {5}, {2}, {2}, 1, 4},
-    };
-    enum { BOXES = 10 };
-    const int multiprocessors = cuda->multiprocessors;
-    (void)state;
-    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++) {
-        const unsigned spatial = cases[n].spatial;
-        const int64_t channels = (int64_t)cases[n].cg * cases[n].groups, out = (int64_t)cases[n].og * cases[n].groups;
-        int64_t places[2];
-        rp__library_call call = {.op = "test",
-                                 .site = "test_cuda_library.c",
-                                 .conv = {.spatial = (uint8_t)spatial, .groups = cases[n].groups}};
-        for (unsigned d = 0; d < spatial; d++) {
-            call.conv.stride[d] = cases[n].stride[d];
-            call.conv.dilation[d] = d + 1 < spatial ? cases[n].dilation : 1;
-            call.conv.padding[d] = cases[n].padding[d];
-            places[d] =
-                (cases[n].in[d] + 2 * cases[n].padding[d] - call.conv.dilation[d] * (cases[n].kernel[d] - 1) - 1) /
-                    cases[n].stride[d] +
-                1;
-        }
-        cuda->multiprocessors = cases[n].multiprocessors;
-        for (unsigned op = n < BOXES ? 0 : 2; op < 3; op++) {
-            static const rp__library_op ops[] = {RP__LIB_CONV_FORWARD, RP__LIB_CONV_INPUT, RP__LIB_CONV_WEIGHT};
-            static const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {2, 0, 1}};
-            const char *family = op == 2 ? "rp_conv_slide" : "rp_conv_box";
-            const array all[] = {image_new(RP_F32, spatial, 1, out, places, cases[n].layout),
-                                 image_new(RP_F32, spatial, 1, channels, cases[n].in, cases[n].layout),
-                                 image_new(RP_F32, spatial, out, cases[n].cg, cases[n].kernel, ROWS_FIRST)};
-            array operands[4], *to = &operands[0];
-            for (unsigned k = 0; k < 3; k++) operands[k] = all[order[op][k]];
-            operands[3] = image_new(RP_F32, 0, out, 1, NULL, 0);
-            operands[3].o.ndim = 1;
-            const unsigned count = op == 0 && n % 2 ? 4 : 3;
-            for (unsigned k = 1; k < count; k++)
-                for (int64_t i = 0; i < numel(&operands[k].o); i++)
-                    put(&operands[k], i, (double)(random_word() % 4096) / 1031 - 2);
-            unsigned char *near = malloc(to->bytes);
-            assert_non_null(near);
-            if (!is_of_family(ops[op], operands, count, &call, family))
-                fail_msg("case %u, op %u: another kernel", n, op);
-            run_cuda(ops[op], operands, count, &call);
-            memcpy(near, to->memory, to->bytes);
-            memset(to->memory, 0, to->bytes);
-            operands[1].o.stride[0] = INT32_MAX;
-            if (is_of_family(ops[op], operands, count, &call, family))
-                fail_msg("case %u, op %u: the same kernel", n, op);
-            run_cuda(ops[op], operands, count, &call);
-            array own = *to;
-            own.memory = near;
-            for (int64_t i = 0; i < numel(&own.o); i++)
-                if (get_placed(&own, i) != get_placed(to, i))
-                    fail_msg("case %u, op %u: element %d is %.9g, by tiles %.9g", n, op, (int)i, get_placed(&own, i),
-                             get_placed(to, i));
-            free(near), free(operands[3].memory);
-            for (unsigned k = 0; k < 3; k++) free(all[k].memory);
-        }
-    }
-    cuda->multiprocessors = multiprocessors;
-}
-
 /* More states than a block has threads, sequences that end before the last time, states without a way. */
 static void test_ctc(void **state) {
     (void)state;
@@ -1120,7 +1009,6 @@ int main(void) {
         cmocka_unit_test(test_conv),
         cmocka_unit_test(test_conv_infinity),
         cmocka_unit_test(test_conv_layouts),
-        cmocka_unit_test(test_conv_near),
         cmocka_unit_test(test_ctc),
         cmocka_unit_test(test_recur),
     };

@@ -1,5 +1,4 @@
-/* Convolutions on CUDA: forward, input gradient and weight gradient by one text a template: "simt" (conv.cuh; of f32 whose windows lie close
- * together conv_box.cuh and conv_slide.cuh), and "mma", tensor cores
+/* Convolutions on CUDA: forward, input gradient and weight gradient by one text a template: "simt" (conv.cuh), and "mma", tensor cores
  * for 16-bit floats, whose operands conv_mma.cuh reads in vectors where they allow it and conv.cuh one by one elsewhere. Here: which tile,
  * which way operands are read and into how many shares the inner index is split, all functions of sizes, strides, dtype and kind of
  * device. */
@@ -35,15 +34,7 @@ enum {
     NEAR = DIRECT,    /* conv_mma.cuh alone: RP_MASKS */
     FEW = LONG,       /* of MMA: conv_few.cuh; then TILE is a row of `few_tiles` */
     WHOLE = LONGER,   /* and rows of the picture are whole vectors */
-    PAIRS = SAME,     /* and neighbours of the inner index lie in pairs */
-    /* VECTORS without MMA: conv_box.cuh, of weight gradients conv_slide.cuh. Places of a box less one, lines less one (or the step less one),
-       boxes, or threads along columns, of a tile (the logarithm of an eighth), window. */
-    BOX_X = TILE,
-    BOX_V = WIDE,
-    BOX_TX = CLASSES,
-    BOX_KW = OUT_WIDE,
-    BOX_KH = DIRECT, /* a bit; the other one: */
-    BOX_KH_HIGH = PARTS
+    PAIRS = SAME      /* and neighbours of the inner index lie in pairs */
 };
 
 /* tm rows by tn columns; threads, of fma so many of them side by side, of tensor cores warps above each other. */
@@ -61,10 +52,6 @@ static const struct tile {
 enum { FIRST_MMA = 10, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
 /* Shares of the inner index are made of so many elements. */
 enum { MMA_UNIT = MMA_TK, FMA_UNIT = FMA_TK, DIRECT_ROWS = 4 };
-/* Threads of conv_box.cuh and conv_slide.cuh, and the rows of each; places of a group of the latter, and groups of a stage. */
-enum { BOX_THREADS = 128, BOX_ROWS = 8, SLIDE_X = 4, SLIDE_GROUPS = 4 };
-/* Of float_tile_of's rates what both would reach if they did nothing but fma; clocks of a warp's copy. */
-enum { BOX_RATE = 140, BOX_COPY = 9 };
 
 /* Tiles of conv_mma.cuh: warps above each other, steps of the inner index, stages, blocks that a multiprocessor holds; and the rate that the
  * tensor cores reach in such a tile where there are enough of them, in percent of the best one without warpgroups (an H200). Of the last ones
@@ -121,12 +108,9 @@ static uint32_t room_of(uint64_t facts) {
     return tiled > out ? tiled : out;
 }
 
-static bool is_vectors(uint64_t facts) { return bit(facts, VECTORS) && bit(facts, MMA); }
-static bool is_box(uint64_t facts) { return bit(facts, VECTORS) && !bit(facts, MMA) && (facts >> KIND & 3) != 2; }
-static bool is_slide(uint64_t facts) { return bit(facts, VECTORS) && !bit(facts, MMA) && (facts >> KIND & 3) == 2; }
 static bool is_few(uint64_t facts) { return bit(facts, MMA) && bit(facts, FEW); }
-static bool takes_eight(uint64_t facts) { return (is_vectors(facts) || is_few(facts)) && bit(facts, OUT_WIDE); }
-static bool is_group(uint64_t facts) { return is_vectors(facts) && (facts >> TILE & 15) >= FIRST_GROUP_TILE; }
+static bool takes_eight(uint64_t facts) { return (bit(facts, VECTORS) || is_few(facts)) && bit(facts, OUT_WIDE); }
+static bool is_group(uint64_t facts) { return bit(facts, VECTORS) && (facts >> TILE & 15) >= FIRST_GROUP_TILE; }
 static unsigned tiles_of(uint64_t facts) {
     return (facts >> TILE & 15) == SHORT_TILE ? 1 : vector_tiles[facts >> TILE & 15].stages;
 }
@@ -190,90 +174,6 @@ static void few_macros(uint64_t facts, rp__text *out) {
     common_macros(facts, out);
     rp__text_add(out, "#define RP_TM %d\n#define RP_TW %d\n#define RP_ROWS_WHOLE %d\n#define RP_PAIRS %d\n", t->tm,
                  t->tw, bit(facts, WHOLE), bit(facts, PAIRS));
-}
-
-/* What a text of conv_box.cuh is made for. */
-typedef struct box {
-    unsigned v, x, tx, kh, kw;
-} box;
-static box box_of(uint64_t facts) {
-    return (box){.v = (unsigned)(facts >> BOX_V & 3) + 1,
-                 .x = (unsigned)(facts >> BOX_X & 15) + 1,
-                 .tx = 8u << (facts >> BOX_TX & 3),
-                 .kh = (unsigned)(bit(facts, BOX_KH) | bit(facts, BOX_KH_HIGH) << 1) * 2 + 1,
-                 .kw = (unsigned)(facts >> BOX_KW & 3) * 2 + 3};
-}
-static uint64_t box_facts(const box *b) {
-    const uint64_t kh = (b->kh - 1) / 2;
-    return UINT64_C(1) << VECTORS | (uint64_t)(b->v - 1) << BOX_V | (uint64_t)(b->x - 1) << BOX_X |
-           (uint64_t)(b->tx / 16) << BOX_TX | (uint64_t)((b->kw - 3) / 2) << BOX_KW | (kh & 1) << BOX_KH |
-           kh >> 1 << BOX_KH_HIGH;
-}
-static unsigned box_rows(const box *b) { return BOX_THREADS / b->tx * BOX_ROWS; }
-/* Channels of a stage: some 16 elements of the inner index. */
-static unsigned box_channels(const box *b) { return b->kh * b->kw >= 18 ? 1 : 18 / (b->kh * b->kw); }
-static unsigned box_pitch(const box *b) { return (b->x + b->kw - 1 + 3) / 4 * 4; }
-/* Bytes of shared memory: stages, or a pass of results. */
-static uint32_t box_room(const box *b) {
-    const unsigned deep = box_channels(b) * b->kh * b->kw, lines = (b->v + b->kh - 1) * box_pitch(b),
-                   plane = b->tx * (lines / 4 % 2 ? lines : lines + 4),
-                   stages = STAGES * (deep * (box_rows(b) + 4) + box_channels(b) * plane),
-                   out = BOX_THREADS / b->tx * 4 * (b->tx * b->v * b->x + 4);
-    return (stages > out ? stages : out) * 4;
-}
-
-/* What the texts of both have in common with others. */
-static void near_macros(uint64_t facts, rp__text *out) {
-    const uint64_t shared =
-        ((UINT64_C(1) << TILE) - 1) | UINT64_C(3) << SPLIT | UINT64_C(1) << OUT_ROWS | UINT64_C(0xffffffff) << 32;
-    common_macros(facts & (is_slide(facts) ? shared | UINT64_C(1) << PARTS : shared), out);
-    rp__text_puts(out, "#define RP_COPY(to, from, ok) rp_cp_async_4_zfill(to, from, (ok) ? 4 : 0)\n");
-    rp__text_add(out, "#define RP_STAGES %d\n#define RP_ASIDE volatile\n#define RP_LONG %d\n#define RP_LONGER %d\n",
-                 STAGES, bit(facts, LONG), bit(facts, LONGER));
-}
-
-static void box_macros(uint64_t facts, rp__text *out) {
-    const box b = box_of(facts);
-    near_macros(facts, out);
-    rp__text_add(out, "#define RP_KH %u\n#define RP_KW %u\n#define RP_V %u\n#define RP_X %u\n#define RP_TX %u\n", b.kh,
-                 b.kw, b.v, b.x, b.tx);
-    rp__text_add(out, "#define RP_CH %u\n", box_channels(&b));
-}
-
-/* And one of conv_slide.cuh: threads along columns, taps of a line, the step along it. */
-typedef struct slide {
-    unsigned tx, kw, sx;
-} slide;
-static slide slide_of(uint64_t facts) {
-    return (slide){.tx = 8u << (facts >> BOX_TX & 3),
-                   .kw = (unsigned)(facts >> BOX_KW & 3) * 2 + 3,
-                   .sx = (unsigned)(facts >> BOX_V & 3) + 1};
-}
-static uint64_t slide_facts(const slide *c) {
-    return UINT64_C(1) << VECTORS | (uint64_t)(c->sx - 1) << BOX_V | (uint64_t)(c->tx / 16) << BOX_TX |
-           (uint64_t)((c->kw - 3) / 2) << BOX_KW;
-}
-static unsigned slide_rows(const slide *c) { return BOX_THREADS / c->tx * BOX_ROWS; }
-/* Lines of a thread: what registers hold of them and of their sums. */
-static unsigned slide_lines(const slide *c) { return c->kw == 3 ? (c->sx == 1 ? 6 : 4) : c->kw == 5 ? 3 : 2; }
-/* What a group sees of a line, and how far lines are apart. */
-static unsigned slide_seen(const slide *c) { return (SLIDE_X - 1) * c->sx + c->kw; }
-static unsigned slide_pitch(const slide *c) {
-    const unsigned pairs = (slide_seen(c) + 1) / 2;
-    return pairs % 2 ? pairs * 2 : pairs * 2 + 2;
-}
-static uint32_t slide_room(const slide *c) {
-    const unsigned lines = slide_lines(c) * c->tx,
-                   stages = STAGES * SLIDE_GROUPS * (SLIDE_X * (slide_rows(c) + 4) + lines * slide_pitch(c)),
-                   out = BOX_THREADS / c->tx * 4 * (lines * c->kw + 4);
-    return (stages > out ? stages : out) * 4;
-}
-
-static void slide_macros(uint64_t facts, rp__text *out) {
-    const slide c = slide_of(facts);
-    near_macros(facts, out);
-    rp__text_add(out, "#define RP_KW %u\n#define RP_SX %u\n#define RP_L %u\n#define RP_TX %u\n", c.kw, c.sx,
-                 slide_lines(&c), c.tx);
 }
 
 static void macros(uint64_t facts, rp__text *out) {
@@ -522,7 +422,7 @@ enum { SPOTS = 40 * 1024 };
 
 /* Of f32 the tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit; few threads wait
  * for their loads. */
-static unsigned float_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split, double *time_of) {
+static unsigned float_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split) {
     unsigned best = FIRST_MMA;
     double least = 0;
     for (unsigned k = 0; k < FIRST_MMA; k++) {
@@ -533,81 +433,7 @@ static unsigned float_tile_of(const rp__conv_extent *e, const rp__device *d, int
                      time = each * (1 + idle) * t->tm * t->tn / t->rate;
         if (best == FIRST_MMA || time < least) best = k, least = time;
     }
-    *time_of = least;
     return best < FIRST_MMA ? best : FIRST_MMA - 1;
-}
-
-/* Does conv_box.cuh take less time than a tile of conv.cuh (`time`: float_tile_of)? The box, and how many of them, that leave least idle. */
-static bool takes_box(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
-                      const rp__device *d, int64_t split, double time, box *out, int64_t *tiles) {
-    static const struct { uint8_t v, x; } boxes[] = {{2, 8}, {2, 7}, {1, 16}, {1, 14}, {4, 4}, {2, 6}, {3, 5}, {2, 5}};
-    enum { MOST_SEEN = 12 }; /* of a thread */
-    bool found = false;
-    if (e->kind == 2 || e->spatial > 2 || e->m <= 16) return false;
-    for (unsigned k = 0; k < e->spatial; k++)
-        if (conv->stride[k] != 1 || conv->dilation[k] != 1) return false;
-    const rp__operand *made = e->kind == 0 ? o[0] : o[1];
-    const int64_t kh = e->spatial == 2 ? o[2]->size[2] : 1, kw = o[2]->size[1 + e->spatial],
-                  high = e->spatial == 2 ? made->size[2] : 1, wide = made->size[1 + e->spatial];
-    if (kh % 2 == 0 || kw % 2 == 0 || kh > 7 || kw > 7 || kw < 3) return false;
-    for (unsigned k = 0; k < sizeof boxes / sizeof *boxes * 3; k++) {
-        const box b = {boxes[k / 3].v, boxes[k / 3].x, 8u << k % 3, (unsigned)kh, (unsigned)kw};
-        const int64_t all = e->batch * ((high + b.v - 1) / b.v) * ((wide + b.x - 1) / b.x), rows = box_rows(&b),
-                      blocks = (all + b.tx - 1) / b.tx * ((e->m + rows - 1) / rows) * e->groups * split;
-        const unsigned lines = b.v + b.kh - 1, seen = (b.tx * lines * (b.x + b.kw - 1) + BOX_THREADS - 1) / BOX_THREADS;
-        if ((e->spatial == 1 && b.v > 1) || seen > MOST_SEEN) continue;
-        /* Of a window's line: fma of a thread; a warp's reads of shared memory, 128 bytes a clock, and copies. */
-        const double fma = b.kw * BOX_ROWS * b.v * b.x,
-                     copies = (double)(b.kh * b.kw * rows / BOX_THREADS + seen) / b.kh,
-                     reads = b.v * box_pitch(&b) + BOX_ROWS * b.kw, issue = fma + reads / 4 + 4 * copies + 20,
-                     busy = 4 * (reads + BOX_COPY * copies), line = issue > busy ? issue : busy;
-        const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors), idle = each < 2 ? 0.4 : 0,
-                     takes = each * (1 + idle) * rows * b.tx * b.v * b.x * line / fma / BOX_RATE;
-        if (box_room(&b) + 1024 > d->shared_limit || takes >= time) continue;
-        *out = b, *tiles = (all + b.tx - 1) / b.tx, time = takes, found = true;
-    }
-    return found;
-}
-
-/* Is a weight gradient conv_slide.cuh's? A function of sizes and kind of device: shares are made for it. */
-static bool slides(const rp__conv_extent *e, const rp__device *d, const rp__operand *w, const rp__conv_geometry *conv,
-                   rp_dtype dtype, slide *out, int64_t *tiles) {
-    enum { SLIDE_FIXED = 8 * 1024 }; /* bytes of shared memory besides */
-    const unsigned last = e->spatial - 1;
-    const int64_t kw = w->size[2 + last], high = e->spatial == 2 ? w->size[2] : 1, lines = e->cg * high;
-    double least = 0;
-    if (e->kind != 2 || dtype != RP_F32 || e->spatial > 2 || e->m <= 16 || kw % 2 == 0 || kw < 3 || kw > 7 ||
-        high > 32 || conv->stride[last] > 2 || conv->dilation[last] != 1)
-        return false;
-    for (unsigned k = 0; k < FIRST_MMA; k++) {
-        const struct tile *t = &shapes[k];
-        const double takes = (double)(blocks_of(e, t) * t->tm * t->tn) / t->rate;
-        if (k == 0 || takes < least) least = takes;
-    }
-    bool found = false;
-    for (unsigned tx = 8; tx <= 32; tx *= 2) {
-        const slide c = {tx, (unsigned)kw, (unsigned)conv->stride[last]};
-        const unsigned rows = slide_rows(&c), of_tile = slide_lines(&c) * tx, seen = slide_seen(&c),
-                       beside = BOX_THREADS / (SLIDE_GROUPS * seen);
-        const int64_t all = (e->m + rows - 1) / rows * ((lines + of_tile - 1) / of_tile) * e->groups;
-        /* Of a group: fma of a thread, a warp's reads of shared memory, 128 bytes a clock, and copies. */
-        const double fma = SLIDE_X * BOX_ROWS * slide_lines(&c) * c.kw,
-                     reads = slide_lines(&c) * (seen + seen % 2) + SLIDE_X * BOX_ROWS,
-                     copies = (double)((of_tile + beside - 1) / beside) / SLIDE_GROUPS + rows * SLIDE_X / BOX_THREADS,
-                     issue = fma + reads / 2 + 5 * copies + 24, busy = 4 * (reads + BOX_COPY * copies),
-                     takes = (double)(all * rows * of_tile * c.kw) * (issue > busy ? issue : busy) / fma / BOX_RATE;
-        if (slide_room(&c) + SLIDE_FIXED > d->shared_limit || takes >= least) continue;
-        *out = c, *tiles = all, least = takes, found = true;
-    }
-    return found;
-}
-
-int64_t rp__conv_slide_tiles(const rp__problem *p) {
-    const rp__operand *sorted[3];
-    const rp__conv_extent e = rp__conv_sort(p, sorted);
-    slide unused;
-    int64_t tiles = 0;
-    return slides(&e, p->device, sorted[2], &p->call->conv, p->o[0].dtype, &unused, &tiles) ? tiles : 0;
 }
 
 /* The largest tile that wastes no half of itself and gives every multiprocessor one; else the one with most blocks. */
@@ -832,31 +658,14 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
         gx = out->grid[0], gy = out->grid[1];
     } else {
         const int64_t share = share_of(e.class_k, shares, mma);
-        double time = 0;
-        const unsigned tile =
-            dtype == RP_F32 ? float_tile_of(&e, d, shares, &time) : tile_of(&e, d, dtype, mma, wide, shares);
-        box boxes;
-        slide lines;
-        *facts |= (uint64_t)split << SPLIT | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
+        const unsigned tile = dtype == RP_F32 ? float_tile_of(&e, d, shares) : tile_of(&e, d, dtype, mma, wide, shares);
+        *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
+                  readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
+        *facts |= (uint64_t)(e.class_taps <= 32) << MASKS;
         if (!mma) *facts |= (uint64_t)(share > block) << LONG | (uint64_t)(share > block * RP__PRODUCT_GROUP) << LONGER;
-        if (dtype == RP_F32 && !wide && takes_box(&e, all, &call->conv, d, shares, time, &boxes, &gx)) {
-            *facts |= box_facts(&boxes);
-            gx *= shares, gy = (e.m + box_rows(&boxes) - 1) / box_rows(&boxes);
-            out->shared_bytes = box_room(&boxes);
-            out->block[0] = BOX_THREADS;
-        } else if (!wide && slides(&e, d, all[2], &call->conv, dtype, &lines, &gx)) {
-            *facts |= slide_facts(&lines);
-            gy = (e.m + slide_rows(&lines) - 1) / slide_rows(&lines);
-            gx = gx / (gy * e.groups) * shares;
-            out->shared_bytes = slide_room(&lines);
-            out->block[0] = BOX_THREADS;
-        } else {
-            *facts |= (uint64_t)tile << TILE | (uint64_t)mma << MMA | readings(&e, plain, windowed, mma) |
-                      (uint64_t)(e.class_taps <= 32) << MASKS;
-            gx = columns_of(&e, shapes[tile].tn) * shares, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
-            out->shared_bytes = room_of(*facts);
-            out->block[0] = shapes[tile].threads;
-        }
+        gx = columns_of(&e, shapes[tile].tn) * shares, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
+        out->shared_bytes = room_of(*facts);
+        out->block[0] = shapes[tile].threads;
     }
     if (gx > INT32_MAX || gy > 65535 || e.groups > 65535)
         return rp__fail(RP_ERROR_SHAPE, "%s: this convolution is more than one CUDA launch takes", call->op);
@@ -874,16 +683,6 @@ rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *
     out->site = p->call->site;
     RP_TRY(set_tiles(p, parts, buffer, out, &key.facts));
     if (out->grid[0] == 0) return RP_OK;
-    if (is_box(key.facts)) {
-        key.family = "conv_box";
-        return rp__text_kernel(p->device, &key, box_macros, rp__embed_conv_box_cuh, rp__embed_conv_box_cuh_len,
-                               &out->kernel);
-    }
-    if (is_slide(key.facts)) {
-        key.family = "conv_slide";
-        return rp__text_kernel(p->device, &key, slide_macros, rp__embed_conv_slide_cuh, rp__embed_conv_slide_cuh_len,
-                               &out->kernel);
-    }
     if (bit(key.facts, VECTORS)) {
         key.family = "conv_mma";
         return rp__text_kernel(p->device, &key, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len,
@@ -920,12 +719,7 @@ static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer 
 }
 
 static void source(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out) {
-    if (is_box(facts))
-        rp__text_kernel_source(name, facts, box_macros, rp__embed_conv_box_cuh, rp__embed_conv_box_cuh_len, parts, out);
-    else if (is_slide(facts))
-        rp__text_kernel_source(name, facts, slide_macros, rp__embed_conv_slide_cuh, rp__embed_conv_slide_cuh_len, parts,
-                               out);
-    else if (bit(facts, VECTORS))
+    if (bit(facts, VECTORS))
         rp__text_kernel_source(name, facts, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len, parts,
                                out);
     else if (is_few(facts))

@@ -33,8 +33,6 @@ uint32_t rp__conv_n_words(const rp__problem *p);
 rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out);
 size_t rp__conv_parts_bytes(const rp__conv_extent *e, rp_dtype dtype, int64_t parts);
 bool rp__conv_on_tensor_cores(const rp__problem *p);
-/* Tiles of a weight gradient that is conv_slide.cuh's (if its offsets have 32 bits), in one share; 0: it is not. By sizes alone. */
-int64_t rp__conv_slide_tiles(const rp__problem *p);
 
 /* Depthwise convolutions are another template's (conv_depth.c); shares of their weight gradients. */
 bool rp__conv_is_depthwise(const rp__problem *p);

@@ -17,10 +17,9 @@ static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
     if (p->op != RP__LIB_CONV_WEIGHT || !rp__dtype_is_float(p->o[0].dtype) || rp__conv_is_depthwise(p)) return 0;
     *e = rp__conv_sort(p, sorted);
     if (e->m == 0 || e->n == 0 || e->k == 0 || e->groups == 0) return 0;
-    const int64_t slides = rp__conv_slide_tiles(p),
-                  blocks = slides ? slides : (e->m + 63) / 64 * ((e->n + 127) / 128) * e->groups;
+    const int64_t blocks = (e->m + 63) / 64 * ((e->n + 127) / 128) * e->groups;
     /* few rows are tiles of few threads */
-    const int64_t each = rp__conv_on_tensor_cores(p) || slides || e->m > 32 ? 2 : e->m > 16 ? 4 : 8;
+    const int64_t each = rp__conv_on_tensor_cores(p) || e->m > 32 ? 2 : e->m > 16 ? 4 : 8;
     int64_t parts = each * (int64_t)p->device->multiprocessors / blocks;
     if (parts > e->k / LEAST_SHARE) parts = e->k / LEAST_SHARE;
     if (parts > MOST_SHARES) parts = MOST_SHARES;
