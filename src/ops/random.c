@@ -239,7 +239,7 @@ rp_status rp__op_counters(const rp__call *call, rp_dim *out) {
         per = p.words == 2 ? 2 : 4;
     }
     *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, numbers, per - 1), per);
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 /* ---- draws in the size and dtype of a tensor, whose values nobody reads */
