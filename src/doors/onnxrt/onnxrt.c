@@ -235,8 +235,8 @@ static rp_status view(session *s, uint32_t k, const rp__door_value *v, const rp_
     if (b->value) lib.ort.release_value(b->value);
     b->value = NULL;
     const size_t bytes = (size_t)rp__numel(v->type.size, v->type.ndim) * rp__dtype_bytes(v->type.dtype);
-    if (failed(lib.ort.create_tensor(lib.memory, data, bytes, v->type.size, v->type.ndim, rp__onnx_dtype(v->type.dtype),
-                                     &b->value),
+    if (failed(lib.ort.create_tensor(lib.memory, data, bytes, v->type.size, v->type.ndim,
+                                     rp__dtypes[v->type.dtype].onnx, &b->value),
                why, sizeof why))
         return fail_with("it refuses a tensor", why);
     b->data = data;

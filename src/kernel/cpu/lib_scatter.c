@@ -39,7 +39,7 @@ static bool combine_row(rp_dtype dtype, rp__scatter kind, void *out, const void 
         return true;
     }
     const rp__tiles *tiles = rp__tiles_current();
-    const bool half = dtype == RP_F16 || dtype == RP_BF16;
+    const bool half = rp__dtype_is_half(dtype);
     if (!half && rp__narrow_kind(dtype)) return false;
     rp__tile_fn *fn = dtype == RP_BOOL ? NULL : tiles->reduce_block[kinds[kind]][rp__tile_type(half ? RP_F32 : dtype)];
     if (!fn) return false;

@@ -360,7 +360,7 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
     plan tiles;
     int64_t features = padded(q->size[3], 32), values = padded(v->size[3], 32), tile, bytes, copies = 1;
     const bool rows_wide = is_wide(q) && is_wide(k) && is_wide(v) && (part == FORWARD || is_wide(&o[3]));
-    const bool narrow = (dtype == RP_F16 || dtype == RP_BF16) && d->arch >= 80,
+    const bool narrow = rp__dtype_is_half(dtype) && d->arch >= 80,
                general = kind != NO_MASK || !(call->attention.scale > 0),
                groups = narrow && warpgroup_plan_of(d, part, q, k, columns_for(q->size[3]), columns_for(v->size[3]),
                                                     !general && !place->base, &tiles),

@@ -130,10 +130,8 @@ rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t 
 
 /* Which of them a device combines in one step: what is SET needs no more than a store. */
 static const char *atomic_of(rp_dtype dtype, rp__scatter kind) {
-    static const char *const names[RP__DTYPE_COUNT] = {
-        [RP_F32] = "f32", [RP_F64] = "f64", [RP_I32] = "i32", [RP_I64] = "i64", [RP_F16] = "f16", [RP_BF16] = "bf16"};
-    const bool narrow = dtype == RP_F16 || dtype == RP_BF16;
-    return kind == RP__SCATTER_MUL || (narrow && kind != RP__SCATTER_ADD) ? NULL : names[dtype];
+    const bool half = rp__dtype_is_half(dtype);
+    return kind == RP__SCATTER_MUL || (half && kind != RP__SCATTER_ADD) ? NULL : rp__cuda_atomic(dtype);
 }
 static bool in_one_step(rp_dtype dtype, rp__scatter kind) { return kind == RP__SCATTER_SET || atomic_of(dtype, kind); }
 

@@ -106,8 +106,6 @@ enum { LARGEST = 1 << 12, AGAIN = 1 << 13, ENDS = 1 << 14 };
 static void macros(uint64_t facts, rp__text *out) {
     static const char *const raw[] = {[RP_F32] = "rp_f32_bits(x)", [RP_F64] = "rp_f64_bits(x)"},
                              *const back[] = {[RP_F32] = "rp_bits_f32(u)", [RP_F64] = "rp_bits_f64(u)"};
-    static const char *const infinity[RP__DTYPE_COUNT] = {
-        [RP_F32] = "0x7f800000u", [RP_F64] = "0x7ff0000000000000ull", [RP_F16] = "0x7c00", [RP_BF16] = "0x7f80"};
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
     const way w = (way)(facts >> 8 & 7);
     const unsigned bits = 8 * (unsigned)rp__dtype_bytes(dtype);
@@ -117,7 +115,11 @@ static void macros(uint64_t facts, rp__text *out) {
                  wide ? back[dtype] : "(u)");
     rp__text_add(out, "#define RP_FLOAT %d\n#define RP_SIGNED %d\n#define RP_LARGEST %d\n", real,
                  !real && dtype != RP_U8 && dtype != RP_BOOL, facts & LARGEST ? 1 : 0);
-    if (real) rp__text_add(out, "#define RP_INFINITY %s\n", infinity[dtype]);
+    if (real)
+        rp__text_add(out, "#define RP_INFINITY 0x%llx%s\n", (unsigned long long)rp__dtype_infinity(dtype),
+                     bits == 64   ? "ull"
+                     : bits == 32 ? "u"
+                                  : "");
     rp__text_add(out, "#define RP_DIMS %u\n#define RP_OWN %u\n", (unsigned)(facts >> 16 & 0xff),
                  w == SELECT ? 5u
                  : w < COUNT ? 0u
