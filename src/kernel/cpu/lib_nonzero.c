@@ -73,15 +73,12 @@ static rp__kernel kernels[RP__DTYPE_COUNT] = {
 
 rp_status rp__cpu_nonzero_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
-    (void)d, (void)op;
+    (void)d, (void)op, (void)n, (void)call;
     const rp__operand *indices = &o[0], *count = &o[1], *x = &o[2];
-    if (n < 3 || indices->ndim != 2 || indices->dtype != RP_I64 || count->dtype != RP_I64 ||
-        !rp__dtype_is_valid(x->dtype) || indices->size[0] < rp__operand_numel(x) || indices->size[1] != x->ndim)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of nonzero do not fit", call->op);
     uint64_t *w = buffer->words;
-    rp__cpu_slot(indices, INDICES, RP__WRITE, buffer, out);
-    rp__cpu_slot(count, COUNT, RP__WRITE, buffer, out);
-    rp__cpu_slot(x, X, RP__READ, buffer, out);
+    rp__operand_slot(indices, INDICES, RP__WRITE, buffer, out);
+    rp__operand_slot(count, COUNT, RP__WRITE, buffer, out);
+    rp__operand_slot(x, X, RP__READ, buffer, out);
     w[STRIDE_ROW] = (uint64_t)indices->stride[0], w[STRIDE_COLUMN] = (uint64_t)indices->stride[1];
     w[DIMS] = x->ndim;
     for (unsigned i = 0; i < x->ndim; i++) {
