@@ -265,15 +265,4 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
 }
 
 static const char *const keys[] = {"provider", "provider_options", "threads", "optimization", NULL};
-static const rp__door door = {.name = "onnxrt",
-                              .title = "ONNX Runtime",
-                              .open = open_door,
-                              .device = RP_DEVICE_CPU,
-                              .keys = keys,
-                              .check = check,
-                              .takes = takes,
-                              .build = build,
-                              .run = run,
-                              .destroy = destroy};
-static const rp__leaf leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &door};
-const rp__engine rp__engine_onnxrt = {.name = "onnxrt", RP__ENGINE_OVER_LEAF, .leaf = &leaf};
+RP__ENGINE_OF_DOOR(onnxrt, .title = "ONNX Runtime", .device = RP_DEVICE_CPU, .check = check)

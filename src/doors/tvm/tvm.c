@@ -315,15 +315,4 @@ static rp_status check(const rp__engine_options *options) {
 }
 
 static const char *const keys[] = {"target", "python", "seconds", NULL};
-static const rp__door door = {.name = "tvm",
-                              .title = "TVM",
-                              .open = open_door,
-                              .device = RP_DEVICE_CPU,
-                              .keys = keys,
-                              .check = check,
-                              .takes = takes,
-                              .build = build,
-                              .run = run,
-                              .destroy = destroy};
-static const rp__leaf leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &door};
-const rp__engine rp__engine_tvm = {.name = "tvm", RP__ENGINE_OVER_LEAF, .leaf = &leaf};
+RP__ENGINE_OF_DOOR(tvm, .title = "TVM", .device = RP_DEVICE_CPU, .check = check)

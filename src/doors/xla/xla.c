@@ -370,15 +370,4 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
 }
 
 static const char *const keys[] = {NULL};
-static const rp__door door = {.name = "xla",
-                              .title = "XLA",
-                              .open = open_door,
-                              .device = RP_DEVICE_CPU,
-                              .writes = true,
-                              .keys = keys,
-                              .takes = takes,
-                              .build = build,
-                              .run = run,
-                              .destroy = destroy};
-static const rp__leaf leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &door};
-const rp__engine rp__engine_xla = {.name = "xla", RP__ENGINE_OVER_LEAF, .leaf = &leaf};
+RP__ENGINE_OF_DOOR(xla, .title = "XLA", .device = RP_DEVICE_CPU, .writes = true)
