@@ -207,6 +207,50 @@ static void test_explicit(void **state) {
     OK(rp_scope_end(s, NULL, 0));
 }
 
+/* A product of many tiles starts behind a full edge, since where its blocks lie decides its time; what follows it, and a product of few
+   tiles, starts early. */
+static void into_product(rp_tensor **in, rp_tensor **out) {
+    out[0] = rp_relu(in[0]);
+    out[1] = rp_matmul(out[0], in[1]);
+}
+static void behind_product(rp_tensor **in, rp_tensor **out) {
+    out[0] = rp_matmul(in[0], in[1]);
+    out[1] = rp_relu(out[0]);
+}
+static void test_early(void **state) {
+    (void)state;
+    static const struct {
+        void (*body)(rp_tensor **in, rp_tensor **out);
+        int64_t rows, inner, columns;
+        bool early;
+    } cases[] = {
+        {into_product, 512, 96, 512, false}, {behind_product, 512, 96, 512, true}, {into_product, 64, 96, 64, true}};
+    rp__device *d = rp__device_get(rp_cuda(0));
+    rp_stream *stream = rp__current_stream(d);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        rp_scope s = rp_scope_begin();
+        rp_tensor *in[] = {wave(2, cases[k].rows, cases[k].inner), wave(1, cases[k].inner, cases[k].columns)}, *want[2],
+                  *got[2];
+        list all;
+        size_t edges;
+        cases[k].body(in, want);
+        OK(rp_synchronize(rp_cuda(0)));
+        gather(&all, cases[k].body, in, got);
+        assert_int_equal(all.n, 2);
+        assert_int_equal(all.library, 0);
+        rp__devgraph *g = build(&all, UINT32_MAX, &edges);
+        assert_int_equal(edges, 1);
+        unsigned long long before = counters().early;
+        OK(d->ops->graph_launch(g, stream));
+        assert_true(equal(got[1], want[1]));
+        if (sim.counters && (counters().early > before) != cases[k].early)
+            fail_msg("case %zu: early is %d", k, !cases[k].early);
+        d->ops->graph_free(g);
+        release(&all);
+        OK(rp_scope_end(s, NULL, 0));
+    }
+}
+
 /* Words of a node are changed, and only those. */
 static void test_words(void **state) {
     (void)state;
@@ -524,8 +568,8 @@ static void test_no_leak(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        TEST(test_explicit), TEST(test_words), TEST(test_returning), TEST(test_many_places),
-        TEST(test_capture),  TEST(test_fork),  TEST(test_random),    TEST(test_no_leak),
+        TEST(test_explicit), TEST(test_early), TEST(test_words),  TEST(test_returning), TEST(test_many_places),
+        TEST(test_capture),  TEST(test_fork),  TEST(test_random), TEST(test_no_leak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

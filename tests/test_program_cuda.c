@@ -156,6 +156,11 @@ static void apart(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     (void)ctx, (void)n_out;
     for (size_t k = 0; k < n_in; k++) out[k] = rp_sin(in[k]);
 }
+static void pictures(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_out;
+    for (size_t k = 0; k + 1 < n_in; k++)
+        out[k] = rp_conv2d(in[k], in[n_in - 1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1), RP_DIMS(1, 1), 1);
+}
 /* A line where what lies beside the longest path is short or has no room; else forks, whose number of edges is given. Products are of f64: equal
    ones of f32 side by side would be one launch (test_products.c). */
 static void test_line(void **state) {
@@ -164,7 +169,10 @@ static void test_line(void **state) {
               *one[] = {small, filled(2, 17, 16, 0)},
               *four[] = {small, filled(2, 17, 16, 0), filled(3, 18, 16, 0), filled(4, 19, 16, 0), filled(5, 20, 16, 0)},
               *long_row[] = {small, filled(2, 2, 40000, 0)},
-              *full[] = {rp_empty(RP_DIMS(4096, 2048)), rp_empty(RP_DIMS(4097, 2048))};
+              *full[] = {rp_empty(RP_DIMS(4096, 2048)), rp_empty(RP_DIMS(4097, 2048))},
+              *filters = rp_empty(RP_DIMS(64, 64, 3, 3)),
+              *many[] = {rp_empty(RP_DIMS(32, 64, 56, 56)), rp_empty(RP_DIMS(33, 64, 56, 56)), filters},
+              *few[] = {rp_empty(RP_DIMS(1, 64, 14, 14)), rp_empty(RP_DIMS(1, 64, 13, 14)), filters};
     const struct {
         const char *what;
         rp_body *body;
@@ -179,6 +187,8 @@ static void test_line(void **state) {
         {"four short loops beside seven", beside, four, 5, 5, false, DEEP + 4, DEEP - 1},
         {"a loop that few blocks run for long, beside seven", beside, long_row, 2, 2, false, DEEP + 1, DEEP - 1},
         {"two loops that take all of the memory's time", apart, full, 2, 2, true, 2, 0},
+        {"two convolutions of many tiles", pictures, many, 3, 2, true, 2, 0},
+        {"two convolutions of few tiles", pictures, few, 3, 2, false, 2, 0},
     };
     for (unsigned round = 0; round < 3 * sizeof cases / sizeof *cases; round++) {
         const unsigned k = round / 3;
@@ -196,7 +206,7 @@ static void test_line(void **state) {
         if (facts.n_launches != cases[k].nodes || facts.n_edges != (line ? cases[k].nodes - 1 : cases[k].edges))
             fail_msg("%s, layout %d: %zu launches, %zu edges", cases[k].what, (int)layout, (size_t)facts.n_launches,
                      (size_t)facts.n_edges);
-        if (cases[k].body != apart) {
+        if (cases[k].body != apart && cases[k].body != pictures) {
             assert_int_equal(rp__executable_run(p, cases[k].in, cases[k].n_in, got, cases[k].n_out, NULL, 0, NULL),
                              RP_OK);
             cases[k].body(NULL, cases[k].in, cases[k].n_in, want, cases[k].n_out);

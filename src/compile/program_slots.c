@@ -28,6 +28,7 @@ typedef struct filler { /* of one device graph */
     size_t n_log, log_capacity, deps_capacity, mark_capacity, past_capacity, stack_capacity, n_edges, edges_capacity;
     uint32_t n_deps, n_nodes, stamp, depth;
     double time, end; /* ns: of all nodes one behind the other, of the path that takes longest */
+    double busy;      /* ns: of those that have the device for themselves */
     int64_t bytes;    /* that they touch */
     bool line;        /* every node waits for the one before it */
 } filler;
@@ -139,17 +140,23 @@ static int64_t bytes_of(const rp__launch *l) {
 /* Of products and what libraries do only the bytes are known, of which each block reads many again: they count as what a few blocks
    take. */
 static double node_time(const rp__executable *p, const rp__launch *l, uint32_t record) {
-    double blocks = (double)l->grid[0] * l->grid[1] * l->grid[2];
+    double blocks = (double)rp__launch_blocks(l);
     if (blocks > p->device->multiprocessors) blocks = p->device->multiprocessors;
     if (blocks < 1 || !is_loop(p, record)) blocks = FEW_BLOCKS;
     return NODE_START + (double)bytes_of(l) / (BLOCK_BYTES * blocks);
 }
 
-/* Forks let the nodes beside the longest path run beside it, no faster than memory serves them all. Do they save more of the device's
-   time than they cost the host? */
+/* A kernel of tiles with a block for every multiprocessor leaves no room for another: beside it that one only takes its caches. */
+static bool fills_device(const rp__executable *p, const rp__launch *l) {
+    return rp__launch_holds_tiles(l) && rp__launch_blocks(l) >= (uint64_t)p->device->multiprocessors;
+}
+
+/* Forks let the nodes beside the longest path run beside it, no faster than memory serves them all, and not beside one that fills the
+   device. Do they save more of the device's time than they cost the host? */
 static bool forks_pay(const filler *f) {
     const double together = NODE_START + (double)f->bytes / BLOCK_BYTES / f->p->device->multiprocessors;
-    const double device = (f->end > together ? f->end : together) + NODE_BESIDE * (double)(f->n_nodes - f->depth);
+    double device = f->end > together ? f->end : together;
+    device = (device > f->busy ? device : f->busy) + NODE_BESIDE * (double)(f->n_nodes - f->depth);
     const double launch = FORK_LAUNCH * (double)f->n_nodes;
     return device + (launch > FORK_LEAST ? launch : FORK_LEAST) < f->time;
 }
@@ -197,8 +204,10 @@ static rp_status add_record(filler *f, uint32_t record, uint64_t handle) {
     uint32_t node = f->n_nodes;
     RP_TRY(begin_node(f));
     RP_TRY(wait_for(f, &l));
-    RP_TRY(settle(f, node_time(p, &l, record)));
+    const double time = node_time(p, &l, record);
+    RP_TRY(settle(f, time));
     f->bytes += bytes_of(&l);
+    if (fills_device(p, &l)) f->busy += time;
     if (!f->graph) {
         end_node(f);
         return note(f, &l, node);

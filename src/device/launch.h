@@ -63,6 +63,10 @@ struct rp__launch {
 bool rp__slots_meet(const rp__slot *a, const rp__slot *b);
 /* Do two launches have to keep their order? (a write of one overlaps an access of the other) */
 bool rp__launch_conflict(const rp__launch *a, const rp__launch *b);
+/* CUDA: do blocks hold tiles in shared memory? Such kernels compute for long beside what they read, and want a multiprocessor's room. */
+static inline bool rp__launch_holds_tiles(const rp__launch *l) { return l->shared_bytes >= 8192; }
+/* CUDA: blocks of the grid. */
+static inline uint64_t rp__launch_blocks(const rp__launch *l) { return (uint64_t)l->grid[0] * l->grid[1] * l->grid[2]; }
 /* A deep copy in one block (words, slots), freed by rp__launch_free; retains kernel and slot storages if asked. */
 rp__launch *rp__launch_copy(const rp__launch *l, bool retain_storages);
 void rp__launch_free(rp__launch *l, bool release_storages);

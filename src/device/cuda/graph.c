@@ -122,11 +122,20 @@ rp_status rp__cuda_kernel_params(const rp__launch *l, void *params[RP__CUDA_PARA
     return RP_OK;
 }
 
-/* The dependencies of a new node as driver nodes; an edge is programmatic when both ends are our kernels: all of them wait
- * for their predecessors before they touch memory (cuda-frontier: rules of programmatic dependent launch). */
+/* Blocks of an early kernel are placed where those of its predecessor leave room, two on one multiprocessor and none on the
+ * next: a light kernel does not mind, but one whose blocks hold tiles in shared memory then computes on a part of the machine.
+ * Such a kernel starts on a free machine, behind full edges; with few blocks, which find room anywhere, it may be early. */
+static bool placed_freely(const rp__devgraph *g, const rp__launch *launch) {
+    return rp__launch_holds_tiles(launch) && rp__launch_blocks(launch) * 8 > (uint64_t)g->device->multiprocessors;
+}
+
+/* The dependencies of a new node as driver nodes; an edge is programmatic when both ends are our kernels, all of which wait for
+ * their predecessors before they touch memory (cuda-frontier: rules of programmatic dependent launch), and an early start is
+ * no loss. */
 static rp_status dependencies(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
                               CUgraphNode **nodes, CUgraphEdgeData **edges, size_t *n) {
-    bool ours = launch && launch->kernel->kind == RP__KERNEL_CUDA && state(g)->programmatic;
+    bool ours =
+        launch && launch->kernel->kind == RP__KERNEL_CUDA && state(g)->programmatic && !placed_freely(g, launch);
     size_t total = 0;
     *n = 0;
     for (size_t k = 0; k < n_deps; k++) {
