@@ -22,9 +22,23 @@ void rp__emit_point_body(const rp__emitter *e, const char *guard, bool many) {
     if (many) rp__text_puts(e->out, "        const rp_i64 x = g + j;\n");
     for (unsigned k = 0; k < d->n_nodes; k++)
         if (e->level[k] == RP__LEVEL_ELEMENT && !e->still[k]) rp__emit_node(e, (rp__val)k, guard);
-    rp__emit_lane_stores(e, true, guard);
+    for (unsigned k = 0; k < d->n_stores; k++) {
+        if (rp__emit_vector_store(e, &d->stores[k]))
+            rp__emit_gather(e, &d->stores[k], k);
+        else
+            rp__emit_store(e, &d->stores[k], guard);
+    }
     rp__text_puts(e->out, "    }\n");
-    rp__emit_vector_stores(e, true, vector, guard, many ? "a@ + g" : "a@ + o@");
+    for (unsigned k = 0; k < d->n_stores; k++)
+        if (rp__emit_vector_store(e, &d->stores[k])) {
+            unsigned a = d->stores[k].access;
+            char at[32];
+            if (many)
+                (void)snprintf(at, sizeof at, "a%u + g", a);
+            else
+                (void)snprintf(at, sizeof at, "a%u + o%u", a, a);
+            rp__emit_gathered_store(e, &d->stores[k], k, vector, guard, at);
+        }
 }
 
 /* The loads of all of a thread's vectors are issued before anything is computed, so that they are in flight together; only a
