@@ -206,6 +206,34 @@ static void promotion_is_torchs(void **state) {
     }
 }
 
+/* What follows from the rows of the table, and that no two of them have one name or code. */
+static void rows_of_dtypes(void **state) {
+    (void)state;
+    float f32;
+    double f64;
+    const uint64_t bits32 = rp__dtype_infinity(RP_F32), bits64 = rp__dtype_infinity(RP_F64);
+    memcpy(&f32, &bits32, sizeof f32);
+    memcpy(&f64, &bits64, sizeof f64);
+    assert_true(isinf(f32) && f32 > 0 && isinf(f64) && f64 > 0);
+    assert_int_equal(rp__dtype_infinity(RP_F16), rp__f32_to_f16(INFINITY));
+    assert_int_equal(rp__dtype_infinity(RP_BF16), rp__f32_to_bf16(INFINITY));
+    assert_true(rp__dtype_most(RP_I64) == INT64_MAX && rp__dtype_least(RP_I64) == INT64_MIN);
+    assert_true(rp__dtype_most(RP_I8) == INT8_MAX && rp__dtype_least(RP_I8) == INT8_MIN);
+    assert_true(rp__dtype_most(RP_U8) == UINT8_MAX && rp__dtype_least(RP_U8) == 0 && rp__dtype_most(RP_BOOL) == 1);
+    for (unsigned a = 1; a < RP__DTYPE_COUNT; a++) {
+        const rp__dtype_info *x = &rp__dtypes[a];
+        assert_true(x->title && x->cuda && x->npy && x->safetensors && x->hlo && x->onnx && x->pjrt && x->digits);
+        assert_true(rp__dtype_is_half((rp_dtype)a) == (a == RP_F16 || a == RP_BF16));
+        for (unsigned b = 1; b < a; b++) {
+            const rp__dtype_info *y = &rp__dtypes[b];
+            assert_true(strcmp(x->name, y->name) && strcmp(x->short_name, y->short_name) && strcmp(x->title, y->title));
+            assert_true((strcmp(x->npy, y->npy) || !*x->npy) && strcmp(x->safetensors, y->safetensors));
+            assert_true(strcmp(x->hlo, y->hlo) && x->onnx != y->onnx && x->pjrt != y->pjrt);
+            assert_true(x->dlpack != y->dlpack || x->bytes != y->bytes);
+        }
+    }
+}
+
 static rp_dtype result_of(rp_dtype dim, rp_dtype zero, int scalar) {
     rp__promotion p = {0};
     if (dim) rp__promote_tensor(&p, dim, 2);
@@ -542,6 +570,7 @@ int main(void) {
         cmocka_unit_test(error_states_are_saved),
         cmocka_unit_test(allocations_fail_on_demand),
         cmocka_unit_test(promotion_is_torchs),
+        cmocka_unit_test(rows_of_dtypes),
         cmocka_unit_test(result_type_weighs_operands),
         cmocka_unit_test(sixteen_bit_floats_round_to_even),
         cmocka_unit_test(scalars_convert),

@@ -178,6 +178,23 @@ static void rows_and_columns(void **state) {
     expect(graph, "softmax;sum+exp+mul", NULL);
 }
 
+/* What is behind sums over the rows runs in a launch of its own, where every value is one of a row. */
+static void much_behind_columns(void **state) {
+    (void)state;
+    static const char *const text = "graph \"f\" (%%0: f32[256, 64]) {\n"
+                                    "  %%1: f32[256, 64] = softmax(%%0) {dim = 1}\n"
+                                    "  %%2: f32[64] = sum(%%1) {dim = [0], keepdim = false, dtype = none}\n"
+                                    "  %%3: f32[64] = %s(%%2)\n"
+                                    "  %%4: f32[64] = %s(%%3)\n"
+                                    "  return %%1, %%4\n"
+                                    "}\n";
+    char few[1024], many[1024];
+    (void)snprintf(few, sizeof few, text, "sin", "exp");
+    (void)snprintf(many, sizeof many, text, "special_i0e", "special_i0e");
+    expect(few, "softmax+sum+sin+exp", "");
+    expect(many, "softmax+sum;special_i0e+special_i0e", "sum>special_i0e:kernel-too-large");
+}
+
 /* Rows of one element have no dim of their own, so that all 16 may be rows. */
 static void most_axes(void **state) {
     (void)state;
@@ -799,6 +816,7 @@ int main(void) {
         cmocka_unit_test(rows_of_one_element),
         cmocka_unit_test(different_rows),
         cmocka_unit_test(rows_and_columns),
+        cmocka_unit_test(much_behind_columns),
         cmocka_unit_test(most_axes),
         cmocka_unit_test(parts),
         cmocka_unit_test(gathers),

@@ -1000,7 +1000,7 @@ static void test_scatter_rows(void **state) {
 
 /* Runs with our kernel into one result, through the table into another: oneDNN must have served, with the same bits for one
    thread and two, close to ours. `bound`: per unit of the largest result. */
-static void compare_onednn(rp__library_op op, const array *a, size_t n, rp__library_call *call, rp__cpu_bind *ours,
+static void compare_onednn(rp__library_op op, const array *a, size_t n, rp__library_call *call, rp__library_bind *ours,
                            double bound) {
     rp__operand o[4];
     rp__launch launch = {0};

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include <reprise.h>
+#include <reprise_ir.h>
 
 #include "kernel/lapack.h"
 #include "support/cuda.h"
@@ -270,6 +271,19 @@ static void all(void) {
     no_answers();
 }
 
+/* A graph's text may give a batch to one operand alone: nine matrices and one right side, whose solutions have no room. */
+static void other_batches(void **state) {
+    (void)state;
+    static const char text[] = "graph \"one\" (%0: f32[3, 3, 1, 1], %1: f32[4, 4]) {\n"
+                               "  %2: f32[4, 4] = ldl_solution(%0, %1, %0)\n  return %2\n}\n";
+    if (!rp__lapack_get()) skip();
+    rp_ir *ir = rp_ir_parse(text, strlen(text));
+    rp_tensor *in[] = {rp_ones(RP_DIMS(3, 3, 1, 1)), rp_ones(RP_DIMS(4, 4))}, *out;
+    assert_int_equal(rp_ir_run(ir, in, 2, &out, 1), RP_ERROR_SHAPE);
+    assert_int_equal(rp_error_take(), RP_ERROR_SHAPE);
+    rp_ir_release(ir);
+}
+
 static void test_cpu(void **state) {
     (void)state;
     if (!rp__lapack_get()) skip();
@@ -289,6 +303,7 @@ static void test_cuda(void **state) {
 
 int main(void) {
     have_cuda = test_cuda_choose();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu), cmocka_unit_test(test_cuda)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu), cmocka_unit_test(test_cuda),
+                                       cmocka_unit_test(other_batches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

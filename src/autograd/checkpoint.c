@@ -328,7 +328,7 @@ rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n) {
 
 /* Every result that was asked for is there; what failed in the function itself, after that many failures, is told already. */
 static rp_status check_results(const char *site, rp_fn fn, rp_tensor **out, size_t n_out, uint64_t failures) {
-    if (rp_failed() && rp__error_count() != failures) return rp_error_status();
+    RP_TRY(rp__status_since(failures));
     for (size_t k = 0; k < n_out; k++) {
         if (!out[k])
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: `%s` leaves output %zu out (%s)",

@@ -105,8 +105,9 @@ rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, siz
     rp_status status = check_call(site, f, in, n_in);
     if (RP__LIKELY(status == RP_OK)) {
         if (rp__trace_current()) { /* inlined */
+            const uint64_t failures = rp__error_count();
             f->fn.body(f->fn.ctx, in, n_in, out, n_out);
-            status = rp_failed() ? rp_error_status() : RP_OK;
+            status = rp__status_since(failures);
             for (size_t k = 0; k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
             return status;
         }

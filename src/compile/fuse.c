@@ -547,9 +547,10 @@ static bool varies_along_row(const rp__fusion *f, const uint32_t *members, uint3
 
 /* Nodes of the DAG that are computed once a row, at most: those of members that no inner axis walks or that read nothing which varies along
    a row, and of others what follows from their own reductions, or from such an operand: all but what varies and the result. A
-   reduction of single elements has rows without an inner axis, and then every value is a row's. */
+   reduction of single elements has rows without an inner axis, and then every value is a row's. So it is in the launch behind sums over the
+   rows, whose rows are lanes. */
 static uint32_t row_nodes(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
-    uint32_t total = 0;
+    uint32_t total = 0, behind = 0;
     uint64_t varying = 0; /* MAX_MEMBERS bits */
     bool rows_of_one = false;
     for (uint32_t k = 0; k < n; k++) rows_of_one = rows_of_one || f->nodes[members[k]].combines;
@@ -559,7 +560,10 @@ static uint32_t row_nodes(const rp__fusion *f, const uint32_t *members, uint32_t
         const rp__fuse_node *fn = &f->nodes[members[k]];
         const rp__ir_node *node = &f->ir->nodes[fn->node];
         const rp__dag_extent *e = &fn->extent;
+        const uint64_t bit = UINT64_C(1) << k;
         uint32_t vary = 0, still = 0;
+        if ((s->columns | s->behind) & bit) behind += e->nodes;
+        if (s->behind & bit) continue;
         bool walked = false;
         for (unsigned a = 0; a < m->begin[m->ndim]; a++) walked = walked || s->is_inner[m->axis[a]];
         for (uint32_t i = 0; i < node->n_in && walked; i++) {
@@ -569,12 +573,12 @@ static uint32_t row_nodes(const rp__fusion *f, const uint32_t *members, uint32_t
             else
                 still++;
         }
-        if (walked && (vary > 0 || still == 0)) varying |= UINT64_C(1) << k;
+        if (walked && (vary > 0 || still == 0)) varying |= bit;
         uint32_t rows = walked ? e->row : e->nodes;
         if (walked && still > 0) rows = vary == 0 ? e->nodes : e->nodes > vary + 1 ? e->nodes - vary - 1 : 0;
         total += rows > e->row ? rows : e->row;
     }
-    return total;
+    return total > behind ? total : behind;
 }
 
 /* Do the nodes hold more than a kernel takes, wherever they are walked? Where widths are mixed, each may be aligned to the wider. */

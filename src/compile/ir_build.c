@@ -22,7 +22,7 @@ static rp_status check_open(const rp_ir *ir, const char *what) {
     RP_TRY(rp__ir_usable(ir, what));
     if (atomic_load_explicit(&((rp_ir *)(uintptr_t)ir)->refs, memory_order_relaxed) != 1)
         return rp__fail(RP_ERROR_STATE, "%s: graph \"%s\" is in use: it cannot grow any more", what, ir->name);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__status_since(ir->failures); /* what follows a call that failed would be built on nothing */
 }
 
 static rp_status check_values(const rp_ir *ir, const rp_ir_value *v, size_t n, const char *what) {

@@ -74,6 +74,7 @@ static rp_status sized(const recording *r, rp_dim *d) {
 
 static rp_status take_info(recording *r, uint32_t k, rp__ir_value v, bool tangent) {
     rp__ir_value_info *info = &r->info[k];
+    const uint64_t failures = rp__error_count();
     *info = r->ir->values[v];
     for (unsigned d = 0; d < info->meta.ndim; d++) {
         RP_TRY(sized(r, &info->meta.size[d]));
@@ -83,7 +84,7 @@ static rp_status take_info(recording *r, uint32_t k, rp__ir_value v, bool tangen
     if (!tangent) return RP_OK;
     info->requires_grad = false;
     rp__contiguous_strides(info->meta.size, info->meta.ndim, info->stride);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 static rp_status take_types(recording *r) {

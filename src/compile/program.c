@@ -373,9 +373,10 @@ rp_status rp__program_record(rp__executable *p) {
     bool grad_mode = rp_set_grad_enabled(false);
     rp__layer *layers[RP__LAYER_COUNT];
     for (unsigned k = 0; k < RP__LAYER_COUNT; k++) layers[k] = rp__layer_set((rp__layer_kind)k, NULL);
+    const uint64_t failures = rp__error_count();
     p->build_stream = rp__stream_new(p->device);
     p->pool = rp_pool_new(p->device->id);
-    if (rp_failed()) status = rp_error_status();
+    status = rp__status_since(failures);
     if (status == RP_OK) status = rp_set_current_stream(p->build_stream);
     if (status == RP_OK) status = rp__capture_begin(p->build_stream, p->pool, RP_CAPTURE_THREAD_LOCAL);
     if (status == RP_OK) {

@@ -5,31 +5,17 @@
 #include <math.h>
 #include <string.h>
 
-/* DLPack's type codes. */
-enum { CODE_INT = 0, CODE_UINT = 1, CODE_FLOAT = 2, CODE_BFLOAT = 4, CODE_BOOL = 6 };
-
 const rp__dtype_info rp__dtypes[RP__DTYPE_COUNT] = {
     [RP_DTYPE_NONE] = {.name = "none", .short_name = "none", .title = "None", .cuda = ""},
-#define RP_DTYPE(suffix, name_, short_name_, title_, bytes_, category_, compute_, digits_, reach_, code, npy, cuda_,   \
-                 c_type)                                                                                               \
+#define RP_DTYPE(suffix, name_, short_name_, category_, c_type, ...)                                                   \
     [RP_##suffix] = {.name = name_,                                                                                    \
                      .short_name = short_name_,                                                                        \
-                     .title = title_,                                                                                  \
-                     .cuda = cuda_,                                                                                    \
-                     .bytes = bytes_,                                                                                  \
                      .category = RP__CATEGORY_##category_,                                                             \
-                     .compute = RP_##compute_,                                                                         \
-                     .digits = digits_,                                                                                \
-                     .reach = reach_,                                                                                  \
-                     .dlpack = CODE_##code},
+                     .bytes = sizeof(c_type),                                                                          \
+                     __VA_ARGS__},
 #include "core/dtype.def"
 #undef RP_DTYPE
 };
-
-#define RP_DTYPE(suffix, name, short_name, title, bytes, category, compute, digits, reach, code, npy, cuda, c_type)    \
-    _Static_assert(sizeof(c_type) == (bytes), "the storage type has the row's size");
-#include "core/dtype.def"
-#undef RP_DTYPE
 
 const char *rp_dtype_name(rp_dtype dtype) { return rp__dtype_is_valid(dtype) ? rp__dtypes[dtype].name : "none"; }
 size_t rp_dtype_size(rp_dtype dtype) { return rp__dtype_is_valid(dtype) ? rp__dtypes[dtype].bytes : 0; }
@@ -175,8 +161,7 @@ bool rp__scalar_fits(rp_scalar s, rp_dtype d) {
         double f = rp__scalar_f64(s);
         return isnan(f) || isinf(f) || fabs(f) <= float_max(d);
     }
-    const int64_t high = (int64_t)((UINT64_C(1) << rp__dtypes[d].digits) - 1),
-                  low = rp__dtypes[d].reach ? -high - 1 : 0;
+    const int64_t high = rp__dtype_most(d), low = rp__dtype_least(d);
     if (s.kind == RP_SCALAR_F64) {
         double f = s.v.f;
         return f >= -0x1p63 && f < 0x1p63 && (int64_t)floor(f) >= low && (int64_t)ceil(f) <= high;

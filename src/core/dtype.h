@@ -17,9 +17,20 @@ enum {
 
 typedef enum rp__category { RP__CATEGORY_BOOL, RP__CATEGORY_INT, RP__CATEGORY_FLOAT } rp__category;
 
+/* DLPack's DLDataTypeCode. */
+enum { RP__DLPACK_INT = 0, RP__DLPACK_UINT = 1, RP__DLPACK_FLOAT = 2, RP__DLPACK_BFLOAT = 4, RP__DLPACK_BOOL = 6 };
+
 typedef struct rp__dtype_info {
-    const char *name, *short_name, *title, *cuda;
-    uint8_t bytes, category, compute, digits, reach, dlpack; /* rp__category, rp_dtype, -, -, DLPack's DLDataTypeCode */
+    const char *name, *short_name, *title; /* title: PyTorch's, in messages */
+    uint8_t bytes, category;               /* rp__category */
+    uint8_t
+        compute; /* rp_dtype in which kernels calculate; if another, values are rounded (integers: wrapped) when stored */
+    /* Bits of a value without its sign, of a float those of its significand; of an integer 1 where it has a sign, of a float the
+       bits of its exponent. A type whose digits and reach are no less holds every value. */
+    uint8_t digits, reach;
+    const char *cuda;                    /* storage in CUDA C */
+    uint8_t dlpack, onnx, pjrt;          /* codes: of DLPack, TensorProto.DataType, PJRT_Buffer_Type */
+    const char *npy, *safetensors, *hlo; /* names in files and in StableHLO; npy: "" where NumPy has no such type */
 } rp__dtype_info;
 extern const rp__dtype_info rp__dtypes[RP__DTYPE_COUNT];
 
@@ -29,6 +40,15 @@ static inline bool rp__dtype_is_float(rp_dtype d) {
 }
 /* Kernels calculate in another type, and round to this one what they store. */
 static inline bool rp__dtype_is_narrow(rp_dtype d) { return rp__dtypes[d].compute != d; }
+/* A float of 16 bits. */
+static inline bool rp__dtype_is_half(rp_dtype d) { return rp__dtype_is_float(d) && rp__dtypes[d].bytes == 2; }
+/* The largest and the smallest value of an integer, or bool. */
+static inline int64_t rp__dtype_most(rp_dtype d) { return (int64_t)((UINT64_C(1) << rp__dtypes[d].digits) - 1); }
+static inline int64_t rp__dtype_least(rp_dtype d) { return rp__dtypes[d].reach ? -rp__dtype_most(d) - 1 : 0; }
+/* The bits of infinity. */
+static inline uint64_t rp__dtype_infinity(rp_dtype d) {
+    return ((UINT64_C(1) << rp__dtypes[d].reach) - 1) << (rp__dtypes[d].digits - 1);
+}
 /* An integer that is no int64: numbers, which are, wrap into it. */
 static inline bool rp__dtype_wraps(rp_dtype d) { return rp__dtypes[d].category == RP__CATEGORY_INT && d != RP_I64; }
 /* Can d hold every value of `from`? */

@@ -163,14 +163,28 @@ rp_status rp__fail_context(const char *format, ...) {
 
 void rp__error_save(rp__error_state *out) {
     out->status = rp__error_held;
+    out->failures = rp__error_failures;
     const char *message = rp_error_message();
     memcpy(out->text, message, strlen(message) + 1);
     rp_error_take();
 }
 
-void rp__error_restore(const rp__error_state *state) {
-    if (state->status == RP_OK) return;
+static void hold(const rp__error_state *state) {
     rp__error_held = state->status;
     rp__flags.held_is_last = true;
     if (text_take()) memcpy(text, state->text, strlen(state->text) + 1);
+}
+
+void rp__error_restore(const rp__error_state *state) {
+    if (rp__error_held == RP_OK) rp__error_failures = state->failures;
+    if (state->status != RP_OK) hold(state);
+}
+
+rp_status rp__error_adopt(const rp__error_state *state) {
+    rp__error_failures++;
+    if (rp__error_held == RP_OK)
+        hold(state);
+    else
+        rp__flags.held_is_last = false;
+    return state->status;
 }

@@ -41,6 +41,11 @@ extern RP__TLS_FAST uint64_t rp__error_failures; /* error.c alone writes these t
 extern RP__TLS_FAST rp_status rp__error_held;
 static inline uint64_t rp__error_count(void) { return rp__error_failures; }
 static inline bool rp__failed(void) { return RP__UNLIKELY(rp__error_held != RP_OK); } /* rp_failed, inline */
+/* What has failed since rp__error_count was `before` and is held: the question of all that calls functions whose status it does not
+   see. rp_failed() answers for errors of before, too, which are the program's to take. */
+static inline rp_status rp__status_since(uint64_t before) {
+    return RP__LIKELY(rp__error_failures == before) ? RP_OK : rp__error_held;
+}
 /* What a program's function returned. A failure that nothing was reported for since rp__error_count was `before`, or whose report
    was taken, gets one: "<what> `<name>` returned ...". */
 rp_status rp__returned(rp_status status, uint64_t before, const char *what, const char *name);
@@ -104,9 +109,13 @@ enum { RP__ERROR_TEXTS = 64 };
 /* Saves and restores the sticky error: for code that must run with a clean slate (hooks, workers, probes). */
 typedef struct rp__error_state {
     rp_status status;
+    uint64_t failures;
     char text[1024];
 } rp__error_state;
-void rp__error_save(rp__error_state *out);            /* and clears */
-void rp__error_restore(const rp__error_state *state); /* keeps an error set meanwhile only if `state` holds none */
+void rp__error_save(rp__error_state *out); /* and clears */
+/* Keeps an error set meanwhile only if `state` holds none. Failures that were taken meanwhile were none. */
+void rp__error_restore(const rp__error_state *state);
+/* Another thread's error is a failure of this one; returns its status. */
+rp_status rp__error_adopt(const rp__error_state *state);
 
 #endif

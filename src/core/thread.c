@@ -204,7 +204,7 @@ static void wait_for(int total) {
 static rp_status run_serial(int64_t n, rp__slice *body, void *ctx) {
     uint64_t before = rp__error_count();
     body(ctx, 0, n);
-    return RP__LIKELY(rp__error_count() == before) ? RP_OK : rp_error_status();
+    return rp__status_since(before);
 }
 
 rp_status rp__parallel(int64_t n, int64_t grain, rp__slice *body, void *ctx) {
@@ -240,11 +240,8 @@ rp_status rp__parallel(int64_t n, int64_t grain, rp__slice *body, void *ctx) {
     take_portions(serial, false);
     rp__flags.in_slice = false;
     wait_for(total);
-    rp_status status = RP__LIKELY(rp__error_count() == before) ? RP_OK : rp_error_status();
-    if (RP__UNLIKELY(pool.status != RP_OK)) {
-        status = pool.status;
-        if (!rp_failed()) rp__error_restore(&pool.error);
-    }
+    rp_status status = rp__status_since(before);
+    if (RP__UNLIKELY(pool.status != RP_OK)) status = rp__error_adopt(&pool.error);
     atomic_store_explicit(&pool.busy, false, memory_order_release);
     return status;
 }

@@ -121,12 +121,14 @@ static rp__capture *ended_of_others; /* what their graphs use: reachable for goo
 static rp_status begin_of_others(rp_stream *s, uint64_t id) {
     rp__capture *c = rp__calloc(1, sizeof *c);
     rp__replays *replays = rp__calloc(1, sizeof *replays);
+    const uint64_t failures = rp__error_count();
     rp_pool *pool = c && replays ? rp_pool_new(s->device->id) : NULL;
-    if (!pool || rp_failed()) {
+    const rp_status made = pool ? rp__status_since(failures) : RP__OOM("a capture");
+    if (made != RP_OK) {
         rp_pool_release(pool);
         rp__free(c);
         rp__free(replays);
-        return rp_failed() ? rp_error_status() : RP__OOM("a capture");
+        return made;
     }
     atomic_init(&replays->refs, 1);
     c->replays = replays;

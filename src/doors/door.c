@@ -534,6 +534,9 @@ static rp_status run(void *object, rp_tensor *const *in, size_t n_in, rp_tensor 
     if (!slots) return RP__OOM("a compiled graph");
     for (size_t k = 0; k < n_in; k++) slots[k] = in[k];
     for (size_t k = 0; k < m->graph->n_captured; k++) slots[n_in + k] = m->graph->captured[k];
+    const bool failed = rp_failed();
+    rp__error_state before; /* an older error of the thread is none of an engine's */
+    if (failed) rp__error_save(&before);
     const rp_scope scope = rp__scope_begin();
     rp_status status = RP_OK;
     for (size_t k = 0; k < m->n_parts && status == RP_OK; k++)
@@ -549,6 +552,7 @@ static rp_status run(void *object, rp_tensor *const *in, size_t n_in, rp_tensor 
         if (out[n] && rp__tensor_is_error(out[n])) status = rp_error_status();
     }
     rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
+    if (failed) rp__error_restore(&before);
     if (slots != few) rp__free(slots);
     return status;
 }

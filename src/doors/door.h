@@ -74,6 +74,18 @@ bool rp__door_takes(rp__emitter *e, const rp_ir *ir, const rp__ir_node *n,
 rp_tensor *rp__door_result(const rp__door_value *v, const rp_ir *ir);
 
 extern const rp__leaf_ops rp__door_leaf;
+/* The last lines of an engine's file, whose functions and keys are called as the door's members; what else its door says. */
+#define RP__ENGINE_OF_DOOR(which, ...)                                                                                 \
+    static const rp__door door = {.name = #which,                                                                      \
+                                  .open = open_door,                                                                   \
+                                  .keys = keys,                                                                        \
+                                  .takes = takes,                                                                      \
+                                  .build = build,                                                                      \
+                                  .run = run,                                                                          \
+                                  .destroy = destroy,                                                                  \
+                                  __VA_ARGS__};                                                                        \
+    static const rp__leaf leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &door};                        \
+    const rp__engine rp__engine_##which = {.name = #which, RP__ENGINE_OVER_LEAF, .leaf = &leaf};
 
 /* part.c: the parts of a graph, in the order in which they run. takes[node]: the engine has it. Slots: arguments, captured tensors, then
    results of parts; *n_slots of them. */

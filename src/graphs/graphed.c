@@ -655,15 +655,17 @@ static rp_status check_history(const graphed *g, rp_tensor *const *out, uint64_t
 static rp_status run_body(graphed *g, rp_tensor **out) {
     for (size_t k = 0; k < g->n_out; k++) out[k] = NULL;
     uint64_t first_inside = rp__unique_id_fresh();
+    const bool clean = !rp_failed();
+    const uint64_t failures = rp__error_count();
     rp__site_frame frame = rp__site_enter((rp__site_frame){NULL, NULL});
     g->base.fn.body(g->base.fn.ctx, g->args, g->n_args, out, g->n_out);
     rp__site_pop(frame);
-    rp_status status = RP_OK;
-    if (rp_failed()) { /* the first of perhaps several failures: it is told whose it is */
+    rp_status status = rp__status_since(failures);
+    if (status != RP_OK && clean) { /* the first of perhaps several failures: it is told whose it is */
         rp__error_state first;
         rp__error_save(&first);
         rp__error_restore(&first);
-        status = rp__fail_context("graphing `%s`%s%s", g->base.name, *rp__site() ? " at " : "", rp__site());
+        (void)rp__fail_context("graphing `%s`%s%s", g->base.name, *rp__site() ? " at " : "", rp__site());
     }
     for (size_t k = 0; k < g->n_out && status == RP_OK; k++) {
         char what[128];

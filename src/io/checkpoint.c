@@ -163,8 +163,9 @@ static rp_status note_loader(notes *all, const rp_loader *l) {
 
 static rp_status save(const char *path, rp_module *m, const rp_save_options *o) {
     size_t n;
+    const uint64_t failures = rp__error_count();
     const rp_named_tensor *state = rp_module_state(m, &n);
-    if (!state && rp_failed()) return rp_error_status();
+    RP_TRY(rp__status_since(failures));
     tensors t = {0};
     notes extra = {.pairs = rp__calloc(o->n_metadata + MAX_NOTES, sizeof *extra.pairs)};
     rp_status status = extra.pairs ? RP_OK : RP__OOM("the state of a program");
@@ -457,10 +458,11 @@ static rp_status write_all(load *l, float *const *counts, size_t groups) {
 
 static rp_status load_file(load *l, const char *path, rp_module *m) {
     size_t n, n_random = 0;
+    const uint64_t failures = rp__error_count();
     const rp_named_tensor *state = rp_module_state(m, &n);
-    if (!state && rp_failed()) return rp_error_status();
+    RP_TRY(rp__status_since(failures));
     l->file = rp_safetensors_open(path);
-    if (rp_safetensors_count(l->file) == 0 && rp_failed()) return rp_error_status();
+    RP_TRY(rp__status_since(failures));
     tensors optimizer = {0}; /* and scaler, average */
     place at = {0};
     generator random[RP__DEVICE_SLOTS + 1];

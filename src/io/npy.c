@@ -22,17 +22,6 @@ enum {
 }; /* magic, version, length of the header; numpy reads no longer ones */
 static const char magic[] = "\x93NUMPY";
 
-static const struct {
-    const char *descr;
-    rp_dtype dtype;
-} types[] = {
-#define RP_DTYPE(suffix, name, short_name, title, bytes, category, compute, digits, reach, code, npy, cuda, c_type)    \
-    {npy, RP_##suffix},
-#include "core/dtype.def"
-#undef RP_DTYPE
-};
-enum { N_TYPES = sizeof types / sizeof *types };
-
 struct header {
     rp_dtype dtype;
     bool fortran;
@@ -112,8 +101,8 @@ static bool parse_header(const char *text, struct header *h, char descr[16], con
             typed = true;
             if (!string(&p, descr, 16)) return false;
             h->dtype = RP_DTYPE_NONE;
-            for (size_t i = 0; i < N_TYPES; i++)
-                if (*descr && !strcmp(types[i].descr, descr)) h->dtype = types[i].dtype;
+            for (unsigned d = 1; d < RP__DTYPE_COUNT; d++)
+                if (*descr && !strcmp(rp__dtypes[d].npy, descr)) h->dtype = (rp_dtype)d;
             if (h->dtype == RP_DTYPE_NONE) {
                 *why = *descr == '>' ? "its elements are big-endian"
                                      : "its elements are of a type that Reprise does not have";
@@ -254,12 +243,11 @@ static size_t make_header(char *out, size_t room, rp_tensor *t, const char *desc
 }
 
 rp_status rp__npy_make(const char *call, rp_tensor *t, rp__npy *out) {
-    const char *descr = NULL;
     *out = (rp__npy){.data = NULL};
-    if (rp_dtype_of(t) == RP_BF16 && rp__tensor_is_error(t = rp_to_dtype(t, RP_F32))) return rp_error_status();
-    for (size_t i = 0; i < N_TYPES; i++)
-        if (types[i].dtype == rp_dtype_of(t)) descr = types[i].descr;
-    if (!descr) return rp__fail(RP_ERROR_DTYPE, "%s: numpy has no %s", call, rp_dtype_name(rp_dtype_of(t)));
+    if (!*rp__dtypes[rp_dtype_of(t)].npy) t = rp_to_dtype(t, (rp_dtype)rp__dtypes[rp_dtype_of(t)].compute);
+    RP_TRY(rp__tensor_check(t, call));
+    const char *descr = rp__dtypes[rp_dtype_of(t)].npy;
+    if (!*descr) return rp__fail(RP_ERROR_DTYPE, "%s: numpy has no %s", call, rp_dtype_name(rp_dtype_of(t)));
     out->bytes = (size_t)rp_numel(t) * rp_dtype_size(rp_dtype_of(t));
     out->header_bytes = make_header(out->header, sizeof out->header, t, descr);
     out->data = rp__alloc(out->bytes + 1);

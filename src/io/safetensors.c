@@ -18,37 +18,32 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are taken as
 enum { LENGTH = 8, HEADER_LIMIT = 100000000 };
 
 /* Its types; dtype RP_DTYPE_NONE: known to it alone. */
-static const struct {
+typedef struct type {
     const char *name;
-    rp_dtype dtype;
     unsigned bits;
-} types[] = {{"F32", RP_F32, 32},
-             {"F16", RP_F16, 16},
-             {"BF16", RP_BF16, 16},
-             {"F64", RP_F64, 64},
-             {"I64", RP_I64, 64},
-             {"I32", RP_I32, 32},
-             {"U8", RP_U8, 8},
-             {"BOOL", RP_BOOL, 8},
-             {"I8", RP_I8, 8},
-             {"I16", RP_I16, 16},
-             {"U16", RP_DTYPE_NONE, 16},
-             {"U32", RP_DTYPE_NONE, 32},
-             {"U64", RP_DTYPE_NONE, 64},
-             {"C64", RP_DTYPE_NONE, 64},
-             {"F4", RP_DTYPE_NONE, 4},
-             {"F6_E2M3", RP_DTYPE_NONE, 6},
-             {"F6_E3M2", RP_DTYPE_NONE, 6},
-             {"F8_E5M2", RP_DTYPE_NONE, 8},
-             {"F8_E4M3", RP_DTYPE_NONE, 8},
-             {"F8_E8M0", RP_DTYPE_NONE, 8},
-             {"F8_E4M3FNUZ", RP_DTYPE_NONE, 8},
-             {"F8_E5M2FNUZ", RP_DTYPE_NONE, 8}};
-enum { N_TYPES = sizeof types / sizeof *types };
+    rp_dtype dtype;
+} type;
+static const type others[] = {
+    {"U16", 16, RP_DTYPE_NONE},    {"U32", 32, RP_DTYPE_NONE},        {"U64", 64, RP_DTYPE_NONE},
+    {"C64", 64, RP_DTYPE_NONE},    {"F4", 4, RP_DTYPE_NONE},          {"F6_E2M3", 6, RP_DTYPE_NONE},
+    {"F6_E3M2", 6, RP_DTYPE_NONE}, {"F8_E5M2", 8, RP_DTYPE_NONE},     {"F8_E4M3", 8, RP_DTYPE_NONE},
+    {"F8_E8M0", 8, RP_DTYPE_NONE}, {"F8_E4M3FNUZ", 8, RP_DTYPE_NONE}, {"F8_E5M2FNUZ", 8, RP_DTYPE_NONE}};
+
+static bool type_find(const char *name, type *out) {
+    for (unsigned d = 1; d < RP__DTYPE_COUNT; d++) {
+        *out = (type){rp__dtypes[d].safetensors, 8u * rp__dtypes[d].bytes, (rp_dtype)d};
+        if (strcmp(out->name, name) == 0) return true;
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        *out = others[i];
+        if (strcmp(out->name, name) == 0) return true;
+    }
+    return false;
+}
 
 typedef struct item {
     char *name;
-    unsigned type;
+    type type;
     int64_t size[RP_MAX_DIMS];
     size_t ndim;
     uint64_t begin, end; /* in the file */
@@ -105,19 +100,16 @@ static rp_status wrong(const rp__file *file, const char *name, const char *what)
 }
 
 static rp_status item_read(item *it, const rp__file *file, const char *name, rp__json *entry, uint64_t data) {
-    const char *type = rp__json_string(rp__json_member(entry, "dtype"));
+    const char *dtype = rp__json_string(rp__json_member(entry, "dtype"));
     rp__json *shape = rp__json_member(entry, "shape"), *offsets = rp__json_member(entry, "data_offsets");
     size_t n_offsets;
     int64_t begin, end;
-    if (rp__json_count(entry) != 3 || !type || !rp__json_array(shape, &it->ndim) ||
+    if (rp__json_count(entry) != 3 || !dtype || !rp__json_array(shape, &it->ndim) ||
         !rp__json_array(offsets, &n_offsets))
         return wrong(file, name, "it has not dtype, shape and data_offsets alone");
-    it->type = N_TYPES;
-    for (unsigned i = 0; i < N_TYPES; i++)
-        if (strcmp(types[i].name, type) == 0) it->type = i;
-    if (it->type == N_TYPES) return wrong(file, name, "its dtype is none of safetensors");
+    if (!type_find(dtype, &it->type)) return wrong(file, name, "its dtype is none of safetensors");
     if (it->ndim > RP_MAX_DIMS) return wrong(file, name, "it has more dimensions than Reprise has");
-    uint64_t bits = types[it->type].bits;
+    uint64_t bits = it->type.bits;
     for (size_t d = 0; d < it->ndim; d++) {
         if (!rp__json_integer(rp__json_item(shape, d), &it->size[d]) || it->size[d] < 0)
             return wrong(file, name, "its shape is not a list of sizes");
@@ -336,8 +328,8 @@ rp_status rp_safetensors_info_at(const char *site, const rp_safetensors *f, size
                         "rp_safetensors_info: there is no tensor %zu of %zu, or no room for it", index, f->n_items);
     const item *it = &f->items[index];
     *info = (rp_file_tensor){.name = it->name,
-                             .dtype = types[it->type].name,
-                             .type = types[it->type].dtype,
+                             .dtype = it->type.name,
+                             .type = it->type.dtype,
                              .ndim = it->ndim,
                              .bytes = it->end - it->begin};
     memcpy(info->size, it->size, it->ndim * sizeof *it->size);
@@ -353,7 +345,7 @@ static void release_file(void *ctx) { rp__file_release(ctx); }
 
 /* In the mapped file; nobody else writes to these pages, so graphs may read them in place. */
 static rp_tensor *mapped(const item *it) {
-    rp_tensor *t = rp_from_blob(it->file->data + it->begin, it->size, it->ndim, NULL, types[it->type].dtype, rp_cpu(),
+    rp_tensor *t = rp_from_blob(it->file->data + it->begin, it->size, it->ndim, NULL, it->type.dtype, rp_cpu(),
                                 release_file, rp__file_retain(it->file)); /* which releases it, on failure too */
     return rp__tensor_is_error(t) || rp_declare_stable(t) != RP_OK ? rp__tensor_error() : t;
 }
@@ -368,10 +360,10 @@ rp_tensor *rp_safetensors_tensor_at(const char *site, const rp_safetensors *f, c
                        f->n_files ? f->files[0]->name : "the file", show(text, name ? name : "NULL"));
         return rp__tensor_error();
     }
-    rp_dtype dtype = types[it->type].dtype;
+    rp_dtype dtype = it->type.dtype;
     if (dtype == RP_DTYPE_NONE) {
         (void)rp__fail(RP_ERROR_DTYPE, "rp_safetensors_tensor: `%s` is of type %s, which Reprise does not have",
-                       show(text, name), types[it->type].name);
+                       show(text, name), it->type.name);
         return rp__tensor_error();
     }
     const uint8_t *data = it->file->data + it->begin;
@@ -425,13 +417,13 @@ static bool is_text(const char *s) {
 
 typedef struct row {
     const rp_named_tensor *t;
-    unsigned type;
+    const rp__dtype_info *type;
 } row;
 
 /* The larger elements first, so that all are aligned. */
 static int by_alignment(const void *a, const void *b) {
     const row *x = a, *y = b;
-    if (types[x->type].bits != types[y->type].bits) return types[x->type].bits > types[y->type].bits ? -1 : 1;
+    if (x->type->bytes != y->type->bytes) return x->type->bytes > y->type->bytes ? -1 : 1;
     return strcmp(x->t->name, y->t->name);
 }
 
@@ -450,12 +442,7 @@ static rp_status rows_make(row *rows, const rp_named_tensor *tensors, size_t n) 
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_safetensors_save: the name `%s` is not UTF-8",
                             show(text, name));
         RP_TRY(rp__tensor_check(tensors[i].tensor, name));
-        rows[i] = (row){&tensors[i], N_TYPES};
-        for (unsigned k = 0; k < N_TYPES; k++)
-            if (types[k].dtype == rp_dtype_of(tensors[i].tensor)) rows[i].type = k;
-        if (rows[i].type == N_TYPES)
-            return rp__fail(RP_ERROR_DTYPE, "rp_safetensors_save: `%s` is %s, which safetensors does not have",
-                            show(text, name), rp_dtype_name(rp_dtype_of(tensors[i].tensor)));
+        rows[i] = (row){&tensors[i], &rp__dtypes[rp_dtype_of(tensors[i].tensor)]};
     }
     if (n) qsort(rows, n, sizeof *rows, by_row_name);
     for (size_t i = 1; i < n; i++)
@@ -466,7 +453,7 @@ static rp_status rows_make(row *rows, const rp_named_tensor *tensors, size_t n) 
     return RP_OK;
 }
 
-static uint64_t row_bytes(const row *r) { return (uint64_t)rp_numel(r->t->tensor) * (types[r->type].bits / 8); }
+static uint64_t row_bytes(const row *r) { return (uint64_t)rp_numel(r->t->tensor) * r->type->bytes; }
 
 static void header_make(rp__text *out, const row *rows, size_t n, const char *const (*metadata)[2], size_t n_metadata) {
     uint64_t at = 0;
@@ -480,7 +467,7 @@ static void header_make(rp__text *out, const row *rows, size_t n, const char *co
     if (n_metadata) rp__text_puts(out, n ? "}," : "}");
     for (size_t i = 0; i < n; i++) {
         put_string(out, rows[i].t->name);
-        rp__text_add(out, ":{\"dtype\":\"%s\",\"shape\":[", types[rows[i].type].name);
+        rp__text_add(out, ":{\"dtype\":\"%s\",\"shape\":[", rows[i].type->safetensors);
         for (size_t d = 0; d < rp_ndim(rows[i].t->tensor); d++)
             rp__text_add(out, "%s%lld", d ? "," : "", (long long)rp_size(rows[i].t->tensor, (int64_t)d));
         rp__text_add(out, "],\"data_offsets\":[%llu,", (unsigned long long)at);

@@ -159,9 +159,35 @@ typedef struct rp__library {
 
 #define RP__NO_WAY                                                                                                     \
     (-1e30) /* the logarithm of a state without a way: low but finite, so that no difference of two is NaN */
-/* Of RECUR and BACK: do the operands fit? */
-rp_status rp__recur_check(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call);
-rp_status rp__ctc_check(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call);
+/* What has one kernel on a device: its bind, which fills one launch record from operands that fit, and the bytes that it wants. */
+typedef rp_status rp__library_bind(struct rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                   const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
+typedef size_t rp__library_workspace(struct rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                     const rp__library_call *call);
+typedef struct rp__library_family {
+    rp__library_bind *bind;           /* NULL: not on this device */
+    rp__library_workspace *workspace; /* NULL: none */
+} rp__library_family;
+/* Of a table by op: those of rp__library. Operands are checked here, for every device. */
+rp_status rp__family_bind(const rp__library_family *families, struct rp__device *d, rp__library_op op,
+                          const rp__operand *o, size_t n, const rp__library_call *call, rp__launch_buffer *buffer,
+                          rp__launch *out);
+size_t rp__family_workspace(const rp__library_family *families, struct rp__device *d, rp__library_op op,
+                            const rp__operand *o, size_t n, const rp__library_call *call);
+
+/* Word `word` is the address of `o`; its slot, behind those of `out`, says which bytes may be touched. */
+void rp__operand_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer, rp__launch *out);
+/* Of n operands: word k is operand k's address. `access` gives RP__READ or RP__WRITE (or both) of each. */
+void rp__operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
+                       rp__launch *out);
+/* The call's workspace, of `bytes`; without bytes 0 and no slot. */
+rp_status rp__workspace_slot(const rp__library_call *call, size_t bytes, uint32_t word, rp__launch_buffer *buffer,
+                             rp__launch *out);
+static inline int64_t rp__operand_numel(const rp__operand *o) {
+    int64_t n = 1;
+    for (unsigned i = 0; i < o->ndim; i++) n *= o->size[i];
+    return n;
+}
 
 /* workspace + bind + rp__launch_on. */
 rp_status rp__library_run(struct rp__device *d, rp_stream *s, rp__library_op op, const rp__operand *operands, size_t n,

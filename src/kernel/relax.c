@@ -105,7 +105,7 @@ static void calculate(relaxer *r, const rp__node *n, relaxed *out) {
     case RP__TANH:
     case RP__SIGMOID: out->value = approximate(r, n, (rp__prim)n->op, a, RP__NO_VAL); return;
     case RP__ROUND:
-        if (may(r, RP__FREE_WIDE) && (n->imm.i == RP_F16 || n->imm.i == RP_BF16)) {
+        if (may(r, RP__FREE_WIDE) && rp__dtype_is_half((rp_dtype)n->imm.i)) {
             *out = (relaxed){.value = a, .x = RP__NO_VAL, .y = RP__NO_VAL, .uses = out->uses};
             out->exact = rp__dag_op_imm(r->b, RP__ROUND, RP_F32, r->of[n->a].exact, n->imm.i);
             if (r->of[n->a].uses == 1) { /* a product goes on through it */

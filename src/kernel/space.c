@@ -105,29 +105,9 @@ void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *acce
 /* ---- words and slots ------------------------------------------------------------------------------------------------ */
 
 uint64_t rp__scalar_word(rp_scalar value, rp_dtype compute) {
-    union {
-        float f;
-        double d;
-        int32_t i;
-        int64_t l;
-        uint8_t b;
-        uint64_t u;
-    } w = {.u = 0};
-    switch (compute) {
-    case RP_F32: rp__scalar_store(value, RP_F32, &w.f); break;
-    case RP_F64: rp__scalar_store(value, RP_F64, &w.d); break;
-    case RP_I32: {
-        int32_t i;
-        rp__scalar_store(value, RP_I32, &i);
-        w.l = i;
-        break;
-    }
-    case RP_I64: rp__scalar_store(value, RP_I64, &w.l); break;
-    case RP_U8: rp__scalar_store(value, RP_U8, &w.b); break;
-    case RP_BOOL: rp__scalar_store(value, RP_BOOL, &w.b); break;
-    default: break;
-    }
-    return w.u;
+    uint64_t word = 0;
+    rp__scalar_store(value, compute, &word); /* the lowest bytes */
+    return compute == RP_I32 ? (uint64_t)(int64_t)(int32_t)word : word;
 }
 void rp__space_layout_of(const rp__dag *dag, unsigned dims, uint32_t first, rp__space_layout *out) {
     out->address = first;

@@ -175,7 +175,7 @@ static rp_status masks_read(const rp_multihead_attention_layer *l, const rp_atte
         RP_TRY(rp__tensor_check(given->key_padding_mask, "multi-head attention layer: key_padding_mask"));
         mask_add(out, rp_reshape(given->key_padding_mask, size, 4));
     }
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 /* The same as one mask of scaled_dot_product_attention; `more` keys behind the masked ones are seen by all. */

@@ -34,6 +34,7 @@ struct rp_lbfgs {
     double *al;
     rp_lbfgs_closure *closure; /* of the step that is going on */
     void *ctx;
+    uint64_t failures; /* of the thread before that step */
 };
 
 static const char *const names[RP__LBFGS_TENSORS] = {"old_dirs", "old_stps", "d", "prev_flat_grad", "numbers"};
@@ -133,6 +134,8 @@ void rp_lbfgs_release(rp_lbfgs *l) {
 
 /* ---------------------------------------------------------------- vectors and numbers */
 
+static rp_status so_far(const rp_lbfgs *l) { return rp__status_since(l->failures); }
+
 static double dot(rp_tensor *x, rp_tensor *y) { return rp_item_f64(rp_sum(rp_mul(x, y))); }
 static double largest(rp_tensor *x) { return rp_item_f64(rp_amax(rp_abs(x))); }
 static rp_tensor *row(rp_tensor *matrix, int64_t k) { return rp_select(matrix, 0, k); }
@@ -184,8 +187,8 @@ static double evaluate(const rp_lbfgs *l, rp_tensor **loss) {
     rp_scope scope = rp__scope_begin();
     rp_tensor *value = scope.id ? l->closure(l->ctx) : rp__tensor_error();
     (void)rp_set_grad_enabled(false);
-    const bool good = value && !rp__tensor_is_error(value);
     if (!value) (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_lbfgs_step: the function gave no loss");
+    const bool good = value && rp__tensor_check(value, "the loss") == RP_OK;
     const double f = good ? rp_item_f64(value) : NAN;
     if (loss) *loss = good ? rp_clone(rp_detach(value)) : rp__tensor_error();
     rp__scope_end(scope, loss, loss != NULL);
@@ -247,7 +250,7 @@ static point search(const rp_lbfgs *l, rp_tensor *from, point start, double t, i
     *evaluations = 1;
     end[0] = start;
     end[1] = now;
-    for (; tries < limit && !done && !bracketed && !rp_failed();) {
+    for (; tries < limit && !done && !bracketed && so_far(l) == RP_OK;) {
         if (now.f > start.f + C1 * now.t * start.slope || (tries > 1 && now.f >= before.f) ||
             (fabs(now.slope) > -C2 * start.slope && now.slope >= 0)) {
             end[0] = before;
@@ -267,7 +270,7 @@ static point search(const rp_lbfgs *l, rp_tensor *from, point start, double t, i
         }
     }
     int low = end[0].f <= end[1].f ? 0 : 1;
-    while (!done && tries < limit && !rp_failed()) {
+    while (!done && tries < limit && so_far(l) == RP_OK) {
         const double least = fmin(end[0].t, end[1].t), most = fmax(end[0].t, end[1].t);
         if ((most - least) * reach < l->tolerance_change) break;
         now = probe(l, from, kept_apart(least_of_cubic(end[0], end[1], least, most), least, most, &near));
@@ -342,7 +345,7 @@ static bool iterate(rp_lbfgs *l, int64_t done, int64_t *evaluations, double *los
     v[PREV_LOSS] = *loss;
     v[LENGTH] = v[N_ITER] == 1 ? fmin(1, 1 / rp_item_f64(rp_sum(rp_abs(*grad)))) * l->lr : l->lr;
     const double slope = dot(*grad, l->tensors[D]);
-    if (rp_failed() || slope > -l->tolerance_change) return false;
+    if (so_far(l) != RP_OK || slope > -l->tolerance_change) return false;
     rp_tensor *from = flat_params(l);
     int64_t more = 0;
     bool best = false;
@@ -364,7 +367,7 @@ static bool iterate(rp_lbfgs *l, int64_t done, int64_t *evaluations, double *los
     }
     *evaluations += more;
     v[FUNC_EVALS] += (double)more;
-    if (rp_failed() || done + 1 == l->max_iter || *evaluations >= l->max_eval || best) return false;
+    if (so_far(l) != RP_OK || done + 1 == l->max_iter || *evaluations >= l->max_eval || best) return false;
     return largest(l->tensors[D]) * fabs(v[LENGTH]) > l->tolerance_change &&
            !(fabs(*loss - v[PREV_LOSS]) < l->tolerance_change);
 }
@@ -378,7 +381,7 @@ static rp_status numbers_read(rp_lbfgs *l) {
                         (long long)l->history);
     for (int64_t at = 0; at < (int64_t)stored; at++)
         l->ro[at] = 1 / dot(row(l->tensors[DIRS], at), row(l->tensors[STEPS], at));
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return so_far(l);
 }
 
 static rp_status numbers_write(rp_lbfgs *l) {
@@ -396,13 +399,13 @@ static rp_status step(rp_lbfgs *l, rp_tensor **first) {
     l->numbers[FUNC_EVALS] += 1;
     rp_tensor *grad = flat_grad(l);
     bool goes_on = largest(grad) > l->tolerance_grad;
-    for (int64_t i = 0; goes_on && i < l->max_iter && !rp_failed(); i++) {
+    for (int64_t i = 0; goes_on && i < l->max_iter && so_far(l) == RP_OK; i++) {
         rp_scope scope = rp__scope_begin();
         if (!scope.id) return rp_error_status();
         goes_on = iterate(l, i, &evaluations, &loss, &grad);
         rp__scope_end(scope, &grad, 1);
     }
-    if (rp_failed()) return rp_error_status();
+    RP_TRY(so_far(l));
     return numbers_write(l);
 }
 
@@ -415,6 +418,7 @@ rp_tensor *rp_lbfgs_step_at(const char *site, rp_lbfgs *l, rp_lbfgs_closure *clo
     }
     l->closure = closure;
     l->ctx = ctx;
+    l->failures = rp__error_count();
     rp_tensor *first = rp__tensor_error();
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();

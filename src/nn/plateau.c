@@ -49,5 +49,5 @@ rp_status rp_plateau_step_at(const char *site, rp_plateau *p, rp_optimizer *opt,
         const double lr = fmax(old * p->options.factor, p->options.min_lr);
         if (old - lr > p->options.eps) RP_TRY(rp_optimizer_set_lr(opt, g, lr));
     }
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }

@@ -307,7 +307,7 @@ rp_dtype rp_set_autocast_at(const char *site, rp_device_type device, rp_dtype dt
     RP__CALLED_FROM(site);
     const rp_dtype old = rp_autocast_dtype(device);
     if ((device != RP_DEVICE_CPU && device != RP_DEVICE_CUDA) ||
-        (dtype != RP_DTYPE_NONE && dtype != RP_F16 && dtype != RP_BF16)) {
+        (dtype != RP_DTYPE_NONE && !(rp__dtype_is_valid(dtype) && rp__dtype_is_half(dtype)))) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
                        "rp_set_autocast: the device must be a CPU or CUDA, the type float16, bfloat16 or none, not %s",
                        rp_dtype_name(dtype));

@@ -77,7 +77,7 @@ rp_status rp__expand_batch_norm(const rp__call *call) {
     rp__bring_up_to_date(call->in[3], mean, momentum);
     rp__bring_up_to_date(call->in[4], var, momentum);
     (void)rp__grad_switch(grad);
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 /* Normalised values in the input's type; mean, 1/std and unbiased variance of each channel in its compute type. weight and bias

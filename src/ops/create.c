@@ -144,7 +144,7 @@ static rp_status arange_of_sizes(const rp__call *call, rp_dtype dtype, rp__meta 
     out->ndim = 1;
     out->size[0] = rp__dim_apply(RP__DIM_SUB, high, low);
     if (by > 1) out->size[0] = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, out->size[0], by - 1), by);
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 /* Number of elements: ceil((end - start) / step), in integers when all three are (exact), else in f64. */

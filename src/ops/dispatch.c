@@ -246,7 +246,7 @@ rp_status rp__dispatch(rp__call *call) {
     assert(call->n_attrs == call->op->schema.n_attrs); /* keys of calls hold all of them */
     rp__site_frame frame = rp__site_push(call->site, call->op->name);
     call->site = rp__site();
-    const bool clean = !rp__failed();
+    const uint64_t failures = rp__error_count();
     bool symbols = false;
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < call->n_in && status == RP_OK; k++) {
@@ -266,7 +266,7 @@ rp_status rp__dispatch(rp__call *call) {
     if (RP__UNLIKELY(call->op->schema.typed) && status == RP_OK) status = check_typed(call);
     if (RP__LIKELY(status == RP_OK)) status = RP__UNLIKELY(symbols) ? descend_symbols(call) : descend(call, 0);
     /* Sizes that overflow in an expansion or a lowering are told by the sticky error alone. */
-    if (RP__UNLIKELY(rp__failed()) && status == RP_OK && clean) status = rp_error_status();
+    if (RP__LIKELY(status == RP_OK)) status = rp__status_since(failures);
     if (RP__UNLIKELY(status != RP_OK)) fail_outputs(call);
     rp__site_pop(frame);
     return status;

@@ -121,7 +121,7 @@ rp_status rp__expand_instance_norm(const rp__call *call) {
     if (call->in[3]) rp__bring_up_to_date(call->in[3], rp_mean(rp_reshape(mean, images, 2), RP_DIMS(0)), momentum);
     if (call->in[4]) rp__bring_up_to_date(call->in[4], rp_mean(rp_reshape(var, images, 2), RP_DIMS(0)), momentum);
     (void)rp__grad_switch(grad);
-    if (rp__error_count() != failures) return rp_error_status();
+    RP_TRY(rp__status_since(failures));
     return done(call, as_input(call, y));
 }
 

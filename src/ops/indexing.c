@@ -487,7 +487,7 @@ rp_status rp__expand_one_hot(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_SHAPE, "Can not infer total number of classes from empty tensor.");
     if (classes == -1) {
         classes = rp_item_i64_at(call->site, rp_amax_at(call->site, t, NULL, 0, false));
-        if (rp__error_count() != failures) return rp_error_status();
+        RP_TRY(rp__status_since(failures));
         classes++;
     }
     if (classes < 1)

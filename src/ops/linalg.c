@@ -13,6 +13,14 @@
 
 /* ---- types and sizes */
 
+/* Operand k has the dims of operand 0 but for its last `own` ones: a graph's text may say anything. */
+static rp_status check_batch(const rp__call *call, unsigned k, unsigned own) {
+    const rp_tensor *a = call->in[0], *t = call->in[k];
+    bool same = t->ndim >= own && t->ndim - own == a->ndim - 2u;
+    for (unsigned d = 0; same && d + 2u < a->ndim; d++) same = rp__dim_is(RP__DIM_EQ, t->size[d], a->size[d]);
+    return same ? RP_OK : rp__op_error(call, RP_ERROR_SHAPE, "operands must have the same batch dimensions");
+}
+
 static rp_status check_matrix(const rp__call *call, unsigned k, bool square) {
     const rp_tensor *t = call->in[k];
     if (t->dtype != RP_F32 && t->dtype != RP_F64)
@@ -26,7 +34,7 @@ static rp_status check_matrix(const rp__call *call, unsigned k, bool square) {
         return rp__op_error(
             call, RP_ERROR_SHAPE, "A must be batches of square matrices, but they are %lld by %lld matrices",
             (long long)rp__dim_hint(t->size[t->ndim - 2]), (long long)rp__dim_hint(t->size[t->ndim - 1]));
-    return RP_OK;
+    return k ? check_batch(call, k, 2) : RP_OK;
 }
 
 static rp_dim lesser(rp_dim a, rp_dim b) { return rp__dim_is(RP__DIM_LT, a, b) ? a : b; }
@@ -106,8 +114,13 @@ rp_status rp__infer_linalg_ldl_factor_ex(const rp__call *call, rp__meta *out) {
 }
 
 rp_status rp__infer_ldl_solution(const rp__call *call, rp__meta *out) {
+    const rp_tensor *pivots = call->in[2];
     RP_TRY(check_matrix(call, 0, true));
     RP_TRY(check_matrix(call, 1, false));
+    RP_TRY(check_batch(call, 2, 1));
+    if (!rp__dim_is(RP__DIM_EQ, rows_of(call, 0), rows_of(call, 1)) ||
+        !rp__dim_is(RP__DIM_EQ, rows_of(call, 0), pivots->size[pivots->ndim - 1]))
+        return rp__op_error(call, RP_ERROR_SHAPE, "B and pivots must have as many rows as LD");
     rp__meta_like(out, call->in[1], (rp_dtype)call->in[1]->dtype);
     return RP_OK;
 }

@@ -868,7 +868,7 @@ rp_status rp__infer_constant_pad_nd(const rp__call *call, rp__meta *out) {
                 (long long)rp__dim_hint(t->size[d]), (long long)pad->v.ints[2 * k], (long long)pad->v.ints[2 * k + 1],
                 d);
     }
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 void rp__lower_constant_pad_nd(rp__lower *lw) {

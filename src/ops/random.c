@@ -28,15 +28,13 @@ static rp__val unit_f64(rp__lower *lw, rp__val word) {
     return rp__lw_2(lw, RP__ADD, scaled, wrap);
 }
 
-/* 24 bits in float32, 53 in float64; 16-bit types take as many bits as their significand has, so that 1 is never reached. */
-void rp__lower_rand(rp__lower *lw) {
-    switch (rp__lw_out_dtype(lw, 0)) {
-    case RP_F64: rp__lw_out(lw, 0, unit_f64(lw, rp__lw_random(lw, RAND_GENERATOR, RP__PHILOX64, RP_I64))); break;
-    case RP_F16: rp__lw_out(lw, 0, unit_f32(lw, rp__lw_random(lw, RAND_GENERATOR, RP__PHILOX, RP_I64), 11)); break;
-    case RP_BF16: rp__lw_out(lw, 0, unit_f32(lw, rp__lw_random(lw, RAND_GENERATOR, RP__PHILOX, RP_I64), 8)); break;
-    default: rp__lw_out(lw, 0, unit_f32(lw, rp__lw_random(lw, RAND_GENERATOR, RP__PHILOX, RP_I64), 24)); break;
-    }
+/* As many bits as the significand has, so that 1 is never reached. */
+static rp__val unit(rp__lower *lw, rp_dtype dtype, unsigned generator) {
+    if (dtype == RP_F64) return unit_f64(lw, rp__lw_random(lw, generator, RP__PHILOX64, RP_I64));
+    return unit_f32(lw, rp__lw_random(lw, generator, RP__PHILOX, RP_I64), rp__dtypes[dtype].digits);
 }
+
+void rp__lower_rand(rp__lower *lw) { rp__lw_out(lw, 0, unit(lw, rp__lw_out_dtype(lw, 0), RAND_GENERATOR)); }
 
 void rp__lower_randn(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_out_dtype(lw, 0));
@@ -239,16 +237,10 @@ rp_status rp__op_counters(const rp__call *call, rp_dim *out) {
         per = p.words == 2 ? 2 : 4;
     }
     *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, numbers, per - 1), per);
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 /* ---- draws in the size and dtype of a tensor, whose values nobody reads */
-
-static rp__val unit(rp__lower *lw, rp_dtype dtype, unsigned generator) {
-    if (dtype == RP_F64) return unit_f64(lw, rp__lw_random(lw, generator, RP__PHILOX64, RP_I64));
-    const rp__val word = rp__lw_random(lw, generator, RP__PHILOX, RP_I64);
-    return unit_f32(lw, word, dtype == RP_F16 ? 11 : dtype == RP_BF16 ? 8 : 24);
-}
 
 /* uniform: from <= to; normal: std >= 0; exponential: lambd > 0. */
 rp_status rp__infer_draw(const rp__call *call, rp__meta *out) {

@@ -148,7 +148,7 @@ static rp_status by_kernel(cell kind, const weights *w, rp_tensor *in, state s, 
     if (rp__tensor_is_error(states)) return rp_error_status();
     if (kind != RP__CELL_LSTM) last->c = NULL;
     *out = rp_narrow(states, 0, reverse ? 0 : 1, in->size[0]);
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 /* One direction of one layer: all states, in the order of the sequence, and the last. */
@@ -199,7 +199,7 @@ static rp_status direction(cell kind, const weights *w, rp_tensor *x, const step
     }
     *last = s;
     rp__free(all);
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 typedef struct network {
@@ -247,7 +247,7 @@ static rp_status run_layers(const rp__call *call, const network *net, const step
         call->out[0] = x;
         call->out[1] = rp__joined(last_h, total, 0);
         if (net->kind == RP__CELL_LSTM) call->out[2] = rp__joined(last_c, total, 0);
-        if (rp__error_count() != failures) status = rp_error_status();
+        status = rp__status_since(failures);
     }
     rp__free(last_h);
     return status;
@@ -413,7 +413,7 @@ static rp_status pack(const rp__call *call, rp_tensor *x, const int64_t *lengths
     if (status == RP_OK) {
         call->out[0] = rp__joined(parts, n_parts, 0);
         call->out[1] = vector_of(sizes, longest);
-        if (rp__error_count() != failures) status = rp_error_status();
+        status = rp__status_since(failures);
     }
     rp__free(sizes);
     rp__free(parts);
@@ -476,7 +476,7 @@ static rp_status unpack(const rp__call *call, const steps *along, int64_t total)
         }
         if (rp__attr_bool(call, 0)) call->out[0] = rp_transpose(call->out[0], 0, 1);
         call->out[1] = vector_of(lengths, n);
-        if (rp__error_count() != failures) status = rp_error_status();
+        status = rp__status_since(failures);
     }
     rp__free(lengths);
     rp__free(parts);

@@ -84,7 +84,7 @@ static rp_status composed(layer *l) {
     l->dx = rp__joined(dx, steps, 0);
     l->dy = l->cell == RP__CELL_GRU ? rp__joined(dy, steps, 0) : l->dx;
     rp__free(dx);
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 /* (T, N, C) as (T N, C) */
@@ -120,7 +120,7 @@ rp_status rp__vjp_recur(const rp__vjp *g) {
     if (g->needed[2]) g->grad_in[2] = l.dy; /* summed by rp__grad_run */
     if (g->needed[3]) g->grad_in[3] = l.dh;
     if (g->needed[4] && l.cell == RP__CELL_LSTM) g->grad_in[4] = l.dc;
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 /* ---- of recur_backward */
@@ -262,5 +262,5 @@ rp_status rp__vjp_recur_backward(const rp__vjp *g) {
     if (g->needed[5] && (gru || lstm)) g->grad_in[5] = placed(kept, steps, none);
     if (g->needed[6]) g->grad_in[6] = rp_bmm(rp_transpose(rows_of(l.dy), 0, 1), rows_of(rp__joined(handed, steps, 0)));
     rp__free(list);
-    return rp__error_count() != failures ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }

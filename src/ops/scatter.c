@@ -78,14 +78,7 @@ static rp_scalar neutral(rp_dtype dtype, rp__scatter kind) {
     if (kind == RP__SCATTER_ADD) return rp_i64(0);
     if (kind == RP__SCATTER_MUL) return rp_i64(1);
     if (rp__dtype_is_float(dtype)) return rp_f64(low ? -INFINITY : INFINITY);
-    switch (dtype) {
-    case RP_BOOL: return rp_bool(!low);
-    case RP_U8: return rp_i64(low ? 0 : UINT8_MAX);
-    case RP_I8: return rp_i64(low ? INT8_MIN : INT8_MAX);
-    case RP_I16: return rp_i64(low ? INT16_MIN : INT16_MAX);
-    case RP_I32: return rp_i64(low ? INT32_MIN : INT32_MAX);
-    default: return rp_i64(low ? INT64_MIN : INT64_MAX);
-    }
+    return dtype == RP_BOOL ? rp_bool(!low) : rp_i64(low ? rp__dtype_least(dtype) : rp__dtype_most(dtype));
 }
 
 static rp_tensor *reduce_into(const rp__call *call, rp_tensor *self, int64_t dim, rp_tensor *index, rp_tensor *src,

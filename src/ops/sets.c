@@ -85,7 +85,7 @@ rp_status rp__expand_repeat_interleave_tensor(const rp__call *call) {
     if (rp__attr_is_none(given)) {
         const bool negative = !is_empty(repeats) && rp_item_i64_at(site, rp_amin_at(site, repeats, NULL, 0, false)) < 0;
         total = rp_item_i64_at(site, sum);
-        if (rp__error_count() != failures) return rp_error_status();
+        RP_TRY(rp__status_since(failures));
         if (negative) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "repeats can not be negative");
     }
     if (rp__dim_is(RP__DIM_LT, total, 0))
@@ -232,7 +232,7 @@ rp_status rp__expand_unique(const rp__call *call) {
         call->out[0] = rp_clone_at(call->site, row_of(call, self), NULL);
         call->out[1] = inverse ? zeros(self, RP_I64, self->size, self->ndim) : none_of(self);
         call->out[2] = none_of(self);
-        return rp__error_count() != failures ? rp_error_status() : RP_OK;
+        return rp__status_since(failures);
     }
     rp_tensor *ordered = rp_sort_at(call->site, row_of(call, self), 0, false, NULL, &from);
     if (rp__tensor_is_error(ordered)) return rp_error_status();
@@ -258,7 +258,7 @@ rp_status rp__expand_unique_dim(const rp__call *call) {
         call->out[0] = rp_clone_at(site, self, NULL);
         call->out[1] = none_of(self);
         call->out[2] = none_of(self);
-        return rp__error_count() != failures ? rp_error_status() : RP_OK;
+        return rp__status_since(failures);
     }
     rp_tensor *rows = rp_reshape_at(site, rp_movedim_at(site, self, RP_DIMS((int64_t)dim), RP_DIMS(0)),
                                     (const rp_dim[]){size, -1}, 2);
@@ -290,7 +290,7 @@ rp_status rp__expand_bincount(const rp__call *call) {
     if (!is_empty(self)) {
         const int64_t least = rp_item_i64_at(site, rp_amin_at(site, self, NULL, 0, false));
         const int64_t most = rp_item_i64_at(site, rp_amax_at(site, self, NULL, 0, false));
-        if (rp__error_count() != failures) return rp_error_status();
+        RP_TRY(rp__status_since(failures));
         if (least < 0)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                                 "bincount only supports 1-d non-negative integral inputs.");
@@ -336,7 +336,7 @@ rp_status rp__expand_histc(const rp__call *call) {
     if (low == high && !is_empty(x)) {
         low = rp_item_f64_at(site, rp_amin_at(site, x, NULL, 0, false));
         high = rp_item_f64_at(site, rp_amax_at(site, x, NULL, 0, false));
-        if (rp__error_count() != failures) return rp_error_status();
+        RP_TRY(rp__status_since(failures));
     }
     if (low == high) low -= 1, high += 1;
     if (!isfinite(low) || !isfinite(high))

@@ -93,7 +93,7 @@ rp_status rp__expand_linalg_vander(const rp__call *call) {
     rp_tensor *x = call->in[0];
     if (x->ndim == 0) x = rp_unsqueeze(x, 0);
     if (rp__tensor_is_error(x)) return rp_error_status();
-    if (x->dtype == RP_BOOL || x->dtype == RP_F16 || x->dtype == RP_BF16)
+    if (x->dtype == RP_BOOL || rp__dtype_is_half((rp_dtype)x->dtype))
         return rp__call_refuse_dtype(call, (rp_dtype)x->dtype);
     const rp_dim n = rp__attr_is_none(&call->attrs[0]) ? x->size[x->ndim - 1u] : call->attrs[0].v.i;
     if (rp__dim_is(RP__DIM_LT, n, 2)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "N must be greater than 1");

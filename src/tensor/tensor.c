@@ -239,8 +239,8 @@ rp_status rp__tensor_check(const rp_tensor *t, const char *what) {
     char made[256];
     if (RP__UNLIKELY(!t)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
     if (RP__UNLIKELY(rp__tensor_is_error(t)))
-        return rp_failed() ? rp_error_status()
-                           : rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is the error tensor of an earlier failure", what);
+        return rp__fail(rp_failed() ? rp_error_status() : RP_ERROR_INVALID_ARGUMENT,
+                        "%s is the error tensor of an earlier failure", what);
     if (RP__UNLIKELY(t->magic == RP__TENSOR_DEAD))
         return rp__fail(RP_ERROR_STATE, "%s was released already: a tensor %s", what, made_by(t, made));
     if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC))

@@ -74,6 +74,7 @@ rp_ir *rp__ir_new(const char *name) {
     rp_ir *ir = rp__handle_new(handle_kind, sizeof *ir);
     if (ir) {
         atomic_init(&ir->refs, 1);
+        ir->failures = rp__error_count();
         ir->name = rp__arena_strdup(&ir->arena, name ? name : "");
         if (ir->name) {
             (void)snprintf(ir->handle.name, sizeof ir->handle.name, "%s", ir->name);

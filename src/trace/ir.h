@@ -134,6 +134,7 @@ struct rp_ir {
     rp_generator **generators; /* retained: those that attributes name */
     size_t n_generators, generators_capacity;
     rp__symbols *symbols; /* sizes that are symbols, with hints and guards; NULL: all static */
+    uint64_t failures;    /* of the thread before it was begun */
     bool taped;           /* traced as a tape saw it: rp__ir_node.untaped says which nodes it did not see */
 };
 

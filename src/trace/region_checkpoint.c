@@ -86,8 +86,9 @@ rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, siz
     /* Arguments stay as they are, as without a trace: a copy would add up their gradients in another order. */
     if (status == RP_OK) status = trace_checkpoint(t, at, fn, in, n_in, out, n_out);
     if (rp__region_falls_back(status)) { /* what it reads can be computed: as if it stood here, without recomputation */
+        const uint64_t failures = rp__error_count();
         fn.body(fn.ctx, in, n_in, out, n_out);
-        status = rp_failed() ? rp_error_status() : RP_OK;
+        status = rp__status_since(failures);
     }
     return rp__region_finish(scope, status, out, n_out);
 }
@@ -104,16 +105,16 @@ rp_status rp__region_checkpoint_backward(const rp__region_task *q, rp_tensor **g
     rp__random_log *outer_log = NULL, *outer_again = NULL, drawn = {0};
     rp_dim before = 0;
     if (p->generator && t) {
+        const uint64_t failures = rp__error_count();
         before = rp__trace_random_offset(t, p->generator);
         rp__trace_random_seek(t, p->generator, p->random_offset);
+        status = rp__status_since(failures);
     } else if (p->generator) {
         status = rp__random_log_add(&drawn, p->generator, RP__RANDOM_OPEN, &p->draw, p->memory);
         outer_again = rp__random_again_set(&drawn);
         outer_log = rp__random_log_set(NULL);
     }
-    if (status == RP_OK)
-        status = rp_failed() ? rp_error_status()
-                             : rp__region_derive(&d, q->grad_out, q->saved, q->sums, q->create_graph, true, grads);
+    if (status == RP_OK) status = rp__region_derive(&d, q->grad_out, q->saved, q->sums, q->create_graph, true, grads);
     if (p->generator && t) {
         rp__trace_random_seek(t, p->generator, before);
     } else if (p->generator) {

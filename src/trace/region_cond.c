@@ -40,12 +40,13 @@ static rp_status check_types(rp__region_where at, const rp_ir *a, rp_fn a_fn, co
 
 static rp_status host_cond(rp__region_where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
                            size_t n_in, rp_tensor **out, size_t n_out) {
+    const uint64_t failures = rp__error_count();
     RP_TRY(rp__region_may_decide(at, pred, "deciding a branch on the host"));
     rp_scalar take = rp_item(pred);
-    if (rp_failed()) return rp_error_status();
+    RP_TRY(rp__status_since(failures));
     const rp_fn *fn = rp__scalar_f64(take) != 0 ? &then_fn : &else_fn;
     fn->body(fn->ctx, in, n_in, out, n_out);
-    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    rp_status status = rp__status_since(failures);
     for (size_t k = 0; k < n_out && status == RP_OK; k++) status = rp__region_check_result(at, *fn, out[k], k);
     return status == RP_OK ? rp__region_own_results(in, n_in, out, n_out) : status;
 }
@@ -111,6 +112,7 @@ rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn els
 rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
                            size_t n_own, size_t n_in, rp_tensor **out, size_t n_out) {
     const rp__region_where at = {"rp_cond", site ? site : rp__site()};
+    const uint64_t failures = rp__error_count();
     rp_scope scope = rp__scope_begin();
     rp_status status =
         rp__region_check_functions("rp_cond", "rp_cond: an argument", then_fn, else_fn, in, n_in, out, n_out);
@@ -125,8 +127,8 @@ rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_
         status = rp__region_fall_back(at, trace_cond(t, at, pred, then_fn, else_fn, settled_in, n_in, out, n_out), &t);
     if (status == RP_OK && !t)
         status = host_cond(at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
-    else if (status == RP_OK && rp_failed())
-        status = rp_error_status();
+    else if (status == RP_OK)
+        status = rp__status_since(failures);
     rp__free(settled_in);
     return rp__region_finish(scope, status, out, n_out);
 }

@@ -18,24 +18,32 @@ static rp_status host_while(rp__region_where at, rp_fn cond_fn, rp_fn body_fn, r
     if (!state) return RP__OOM("rp_while");
     rp_tensor **next = state + n_in;
     if (n_in) memcpy(state, in, n_in * sizeof *state);
+    const uint64_t failures = rp__error_count();
     rp_status status = RP_OK;
     for (int64_t i = 0; status == RP_OK && (max_iter <= 0 || i < max_iter); i++) {
         rp_scope scope = rp__scope_begin();
         rp_tensor *go = NULL;
         bool on = false;
         cond_fn.body(cond_fn.ctx, state, n_in, &go, 1);
-        if (!rp_failed() && rp__region_check_result(at, cond_fn, go, 0) == RP_OK &&
-            rp__region_may_decide(at, go, "deciding on the host whether a loop goes on") == RP_OK)
+        status = rp__status_since(failures);
+        if (status == RP_OK) status = rp__region_check_result(at, cond_fn, go, 0);
+        if (status == RP_OK) status = rp__region_may_decide(at, go, "deciding on the host whether a loop goes on");
+        if (status == RP_OK) {
             on = rp__scalar_f64(rp_item(go)) != 0;
-        memset(next, 0, n_state * sizeof *next);
-        if (on && !rp_failed()) body_fn.body(body_fn.ctx, state, n_in, next, n_state);
-        for (size_t k = 0; on && k < n_state && !rp_failed(); k++) {
-            if (rp__region_check_result(at, body_fn, next[k], k) != RP_OK) break;
-            if (next[k]->dtype != state[k]->dtype || next[k]->ndim != state[k]->ndim ||
-                memcmp(next[k]->size, state[k]->size, next[k]->ndim * sizeof *next[k]->size) != 0)
-                (void)rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
+            status = rp__status_since(failures);
         }
-        status = rp_failed() ? rp_error_status() : on ? rp__region_own_results(state, n_in, next, n_state) : RP_OK;
+        memset(next, 0, n_state * sizeof *next);
+        if (on && status == RP_OK) {
+            body_fn.body(body_fn.ctx, state, n_in, next, n_state);
+            status = rp__status_since(failures);
+        }
+        for (size_t k = 0; on && k < n_state && status == RP_OK; k++) {
+            status = rp__region_check_result(at, body_fn, next[k], k);
+            if (status == RP_OK && (next[k]->dtype != state[k]->dtype || next[k]->ndim != state[k]->ndim ||
+                                    memcmp(next[k]->size, state[k]->size, next[k]->ndim * sizeof *next[k]->size) != 0))
+                status = rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
+        }
+        if (on && status == RP_OK) status = rp__region_own_results(state, n_in, next, n_state);
         rp__scope_end(scope, next, status == RP_OK && on ? n_state : 0);
         if (!on) break;
         if (status == RP_OK) memcpy(state, next, n_state * sizeof *state);
@@ -111,22 +119,20 @@ typedef struct keeping {
 } keeping;
 
 /* Runs a function of the loop on another state. */
-static void run_on(const loop *l, const rp_ir *ir, rp_tensor *const *state, rp_tensor **out, size_t n_out) {
+static rp_status run_on(const loop *l, const rp_ir *ir, rp_tensor *const *state, rp_tensor **out, size_t n_out) {
     rp_tensor **operands = rp__alloc((l->n + 1) * sizeof *operands);
-    if (!operands) {
-        (void)RP__OOM("rp_while");
-        return;
-    }
+    if (!operands) return RP__OOM("rp_while");
     memcpy(operands, l->operands, l->n * sizeof *operands);
     memcpy(operands, state, l->n_state * sizeof *operands);
-    (void)rp__ir_run(ir, operands, l->n, out, n_out, NULL);
+    const rp_status status = rp__ir_run(ir, operands, l->n, out, n_out, NULL);
     rp__free(operands);
+    return status;
 }
 
 static void keeping_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const keeping *k = ctx;
     (void)n_in;
-    run_on(k->l, k->l->cond, in, out, n_out);
+    (void)run_on(k->l, k->l->cond, in, out, n_out);
 }
 
 static void keeping_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -134,8 +140,7 @@ static void keeping_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     size_t n = k->l->n_state;
     (void)n_in;
     (void)n_out;
-    run_on(k->l, k->l->body, in, out, n);
-    if (rp_failed()) return;
+    if (run_on(k->l, k->l->body, in, out, n) != RP_OK) return;
     out[n] = rp_add_scalar(in[n], rp_i64(1));
     rp_tensor *hit = rp_eq(rp_arange(rp_i64(0), rp_i64(k->max_iter)), in[n]); /* (max_iter) */
     for (size_t s = 0; s < n; s++) {
@@ -177,6 +182,7 @@ static rp_status trace_while(rp__trace *t, rp__region_where at, rp_fn cond_fn, r
         status = RP__OOM("rp_while");
         goto done;
     }
+    const uint64_t failures = rp__error_count();
     bool grad = rp__grad_switch(false);
     memcpy(states, in, n_state * sizeof *states);
     states[n_state] = rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64));
@@ -188,7 +194,7 @@ static rp_status trace_while(rp__trace *t, rp__region_where at, rp_fn cond_fn, r
             rp_full(size, in[s]->ndim + 1u, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = (rp_dtype)in[s]->dtype));
     }
     keeping k = {&l, max_iter};
-    status = rp_failed() ? rp_error_status() : RP_OK;
+    status = rp__status_since(failures);
     if (status == RP_OK)
         status = close_loop(at, (rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states,
                             n_wide, n_wide, &wide);
@@ -282,6 +288,7 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     rp_tensor **operands = work, **grads = work + p->n_operands, **sums = grads + p->n_operands,
               **grad_out = sums + p->n_operands;
     size_t at = 1, o = 1;
+    const uint64_t failures = rp__error_count();
     out[0] = rp_add_scalar(in[0], rp_i64(-1));
     rp_tensor *first = rp_eq(out[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)));
     memcpy(operands, b->operands, p->n_operands * sizeof *operands);
@@ -297,7 +304,8 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
         }
     }
     rp__region_derivative d = {.ir = p->a, .wanted = b->wanted, .n_operands = p->n_operands};
-    if (!rp_failed() && rp__region_derive(&d, grad_out, operands, sums, rp__grad_recording(), false, grads) == RP_OK) {
+    if (rp__status_since(failures) == RP_OK &&
+        rp__region_derive(&d, grad_out, operands, sums, rp__grad_recording(), false, grads) == RP_OK) {
         for (size_t k = 0, g = 0; k < p->n_operands; k++) {
             if (!b->wanted[k]) continue;
             rp_tensor *grad = grads[g++], *kept_grad = k < p->n_state ? q->grad_out[p->n_state + 1 + k] : NULL;
@@ -322,6 +330,7 @@ rp_status rp__region_while_backward(const rp__region_task *q, rp_tensor **grad_i
         rp__free(state);
         return RP__OOM("backward of a loop");
     }
+    const uint64_t failures = rp__error_count();
     rp_tensor **out = state + p->n_operands + 1;
     size_t n = 1;
     state[0] = count;
@@ -334,10 +343,10 @@ rp_status rp__region_while_backward(const rp__region_task *q, rp_tensor **grad_i
             state[n++] = q->sums[k] ? q->sums[k] : nothing_like(operands[k]);
     }
     back b = {q, operands, stacks, wanted};
-    rp_status status = rp_failed()
-                           ? rp_error_status()
-                           : rp_while_at(rp__site(), (rp_fn){back_cond, &b, 0, "while backward"},
-                                         (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
+    rp_status status = rp__status_since(failures);
+    if (status == RP_OK)
+        status = rp_while_at(rp__site(), (rp_fn){back_cond, &b, 0, "while backward"},
+                             (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
     rp_tensor *ran = status == RP_OK
                          ? rp_gt(count, rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)))
                          : NULL;
@@ -350,7 +359,7 @@ rp_status rp__region_while_backward(const rp__region_task *q, rp_tensor **grad_i
             grad = rp_where(ran, grad, rp_zeros_like(grad));
         grad_in[k] = q->needed[k] ? grad : NULL;
     }
-    if (status == RP_OK && rp_failed()) status = rp_error_status();
+    if (status == RP_OK) status = rp__status_since(failures);
     rp__free(wanted);
     rp__free(state);
     return status;

@@ -392,6 +392,7 @@ rp_status rp__region_derive(const rp__region_derivative *d, rp_tensor *const *gr
     if (!work) return RP__OOM("derivative of a region");
     rp_tensor **leaf = work, **wanted = leaf + d->n_operands, **out = wanted + d->n_operands, **roots = out + n_out,
               **seeds = roots + most;
+    const uint64_t failures = rp__error_count();
     bool grad = rp__grad_switch(true);
     const rp__grad_said said = rp__grad_said_now;
     rp__grad_said_now.apart = false; /* in the trace of a block, too, this part has a tape */
@@ -411,7 +412,7 @@ rp_status rp__region_derive(const rp__region_derivative *d, rp_tensor *const *gr
             roots[n_roots] = leaf[k];
             seeds[n_roots++] = sums[k];
         }
-        if (status == RP_OK && rp_failed()) status = rp_error_status();
+        if (status == RP_OK) status = rp__status_since(failures);
     }
     rp__trace *t = rp__trace_current();
     size_t before = t ? rp__trace_ir(t)->n_nodes : 0;
@@ -434,7 +435,7 @@ rp_status rp__region_derive(const rp__region_derivative *d, rp_tensor *const *gr
     for (size_t k = 0; k < n_wanted && status == RP_OK; k++) {
         if (!grads[k]) grads[k] = rp_zeros_like(wanted[k]);
     }
-    if (status == RP_OK && rp_failed()) status = rp_error_status();
+    if (status == RP_OK) status = rp__status_since(failures);
     rp__free(work);
     return status;
 }

@@ -257,12 +257,13 @@ static rp_status reserve(rp__trace *t, const rp__call *call, rp__ir_node *node) 
     rp_generator *g = rp__ir_generator(call->attrs, call->n_attrs, call->out[0]->device);
     counter *c = counter_of(t, g);
     rp_dim count;
+    const uint64_t failures = rp__error_count();
     if (!c) return RP_ERROR_OUT_OF_MEMORY;
     RP_TRY(rp__op_counters(call, &count));
     node->random_offset = c->used;
     node->random_count = count;
     c->used = rp__dim_apply(RP__DIM_ADD, c->used, count);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 /* ---- recording one call */
@@ -887,11 +888,9 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
         results[n] = RP__IR_NONE;
         if (out[k]) {
-            if (rp__tensor_check(out[k], "an output of the function") != RP_OK || rp__tensor_is_error(out[k]))
-                status = rp_failed()
-                             ? rp_error_status()
-                             : rp__fail(RP_ERROR_INVALID_ARGUMENT, "an output of the function is the error tensor");
-            else if ((results[n] = rp__trace_resolve(t, out[k])) == RP__IR_NONE)
+            status = rp__tensor_check(out[k], "an output of the function");
+            if (status != RP_OK) break;
+            if ((results[n] = rp__trace_resolve(t, out[k])) == RP__IR_NONE)
                 status = rp_error_status();
             else {
                 const rp__autograd *a = out[k]->autograd;
@@ -1135,6 +1134,7 @@ static rp_status take_type(typed *t, const rp_ir_type *type, size_t k) {
         return rp__fail(RP_ERROR_DTYPE, "type %zu: only tensors of floating types require gradients, not %s", k,
                         rp_dtype_name(type->dtype));
     rp__ir_value_info *info = &t->info[k];
+    const uint64_t failures = rp__error_count();
     info->meta.dtype = type->dtype;
     info->meta.device = type->device;
     info->meta.ndim = (uint8_t)type->ndim;
@@ -1147,16 +1147,15 @@ static rp_status take_type(typed *t, const rp_ir_type *type, size_t k) {
         if (!type->dynamic[d]) continue;
         const rp__symbol symbol = {.input = (uint32_t)k, .dim = (uint8_t)d, .hint = type->size[d]};
         info->meta.size[d] = rp__symbols_add(t->symbols, &symbol);
-        if (rp_failed()) return rp_error_status();
+        RP_TRY(rp__status_since(failures));
     }
     rp__contiguous_strides(info->meta.size, type->ndim, info->stride);
     t->pointers[k] = info;
-    return rp_failed() ? rp_error_status() : RP_OK;
+    return rp__status_since(failures);
 }
 
 rp_ir *rp_trace_types_at(const char *site, rp_fn fn, const rp_ir_type *types, size_t n_in, size_t n_out) {
     RP__CALLED_FROM(site);
-    if (rp_failed()) return rp__ir_failed();
     if (n_in && !types) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace_types: the types are NULL");
         return rp__ir_failed();

@@ -13,7 +13,7 @@ static const struct {
     rp_dtype dtype;
     bool floating;
 } types[] = {
-#define RP_DTYPE(suffix, name, short_name, title, bytes, category, ...) {short_name, RP_##suffix, #category[0] == 'F'},
+#define RP_DTYPE(suffix, name, short_name, category, ...) {short_name, RP_##suffix, #category[0] == 'F'},
 #include "core/dtype.def"
 #undef RP_DTYPE
 };

@@ -27,7 +27,7 @@ rp_status rp__cpu_run(const rp__launch *l) {
     if (RP__LIKELY(l->items <= l->grain)) { /* one slice: nothing to share */
         uint64_t before = rp__error_count();
         if (l->items > 0) entry(k, l->words, 0, l->items);
-        return RP__LIKELY(rp__error_count() == before) ? RP_OK : rp_error_status();
+        return rp__status_since(before);
     }
     return rp__parallel(l->items, l->grain, run_slice, &(job){k, l->words, entry});
 }

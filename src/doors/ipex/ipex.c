@@ -369,16 +369,4 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
 }
 
 static const char *const keys[] = {NULL};
-static const rp__door door = {.name = "ipex",
-                              .title = "oneDNN",
-                              .open = open_door,
-                              .device = RP_DEVICE_CPU,
-                              .inference = true,
-                              .shares = true,
-                              .keys = keys,
-                              .takes = takes,
-                              .build = build,
-                              .run = run,
-                              .destroy = destroy};
-static const rp__leaf leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &door};
-const rp__engine rp__engine_ipex = {.name = "ipex", RP__ENGINE_OVER_LEAF, .leaf = &leaf};
+RP__ENGINE_OF_DOOR(ipex, .title = "oneDNN", .device = RP_DEVICE_CPU, .inference = true, .shares = true)

@@ -50,7 +50,6 @@ void rp__onnx_constant(rp__onnx *o, rp__put_val v, const void *data, size_t byte
 void rp__onnx_output(rp__onnx *o, const char *name, rp__put_val v);
 /* The whole model; freed by the caller. False: out of memory. */
 bool rp__onnx_model(rp__onnx *o, const char *graph_name, rp__text *out);
-int rp__onnx_dtype(rp_dtype dtype); /* TensorProto.DataType */
 
 /* ops.c */
 extern const rp__put_ops rp__onnx_ops;

@@ -107,7 +107,7 @@ static bool widened(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__pu
     for (unsigned k = 0; k < n; k++) wide[k] = rp__put_cast(e, in[k], RP_I32);
     if (is_comparison(prim)) return prim_op(e, out, prim, wide, n);
     const rp__put_val v = rp__put_prim(e, prim, RP_I32, wide[0], wide[1], wide[2]);
-    if (!e->failed) op_int(e, "Cast", out, v, NONE, "to", rp__onnx_dtype(e->types[out].dtype));
+    if (!e->failed) op_int(e, "Cast", out, v, NONE, "to", rp__dtypes[e->types[out].dtype].onnx);
     return true;
 }
 
@@ -130,13 +130,13 @@ static bool prim_op(rp__emitter *e, rp__put_val out, rp__prim prim, const rp__pu
         if (rp__dtype_is_float(rp__put_dtype(e, a))) return false;
         op_int(e, "Mod", out, a, b, "fmod", 0);
         return true;
-    case RP__CAST: op_int(e, "Cast", out, a, NONE, "to", rp__onnx_dtype(e->types[out].dtype)); return true;
+    case RP__CAST: op_int(e, "Cast", out, a, NONE, "to", rp__dtypes[e->types[out].dtype].onnx); return true;
     default: return false;
     }
 }
 
 static void cast(rp__emitter *e, rp__put_val out, rp__put_val a) {
-    op_int(e, "Cast", out, a, NONE, "to", rp__onnx_dtype(e->types[out].dtype));
+    op_int(e, "Cast", out, a, NONE, "to", rp__dtypes[e->types[out].dtype].onnx);
 }
 
 /* ---- reductions */

@@ -53,22 +53,6 @@ enum {
 };
 enum { KIND_FLOAT = 1, KIND_INT = 2, KIND_STRING = 3, KIND_GRAPH = 5, KIND_INTS = 7, LOCATION_OUTSIDE = 1 };
 
-int rp__onnx_dtype(rp_dtype dtype) {
-    switch (dtype) {
-    case RP_F32: return 1;
-    case RP_U8: return 2;
-    case RP_I8: return 3;
-    case RP_I16: return 5;
-    case RP_I32: return 6;
-    case RP_I64: return 7;
-    case RP_BOOL: return 9;
-    case RP_F16: return 10;
-    case RP_F64: return 11;
-    case RP_BF16: return 16;
-    default: return 0;
-    }
-}
-
 /* The version of the file format that came with an opset. */
 static int ir_version(int opset) { return opset < 19 ? 8 : opset < 21 ? 9 : 10; }
 
@@ -191,7 +175,7 @@ static void info(rp__onnx *o, rp__text *to, unsigned field, const char *name, co
         }
         rp__proto_message(&shape, SHAPE_DIM, &dim);
     }
-    rp__proto_int(&tensor, TENSOR_ELEMENT, rp__onnx_dtype(t->dtype));
+    rp__proto_int(&tensor, TENSOR_ELEMENT, rp__dtypes[t->dtype].onnx);
     rp__proto_message(&tensor, TENSOR_SHAPE, &shape);
     rp__proto_message(&type, TYPE_TENSOR, &tensor);
     rp__proto_string(&message, INFO_NAME, name);
@@ -281,7 +265,7 @@ static void number_entry(rp__text *t, const char *key, int64_t value) {
 static void weight(rp__onnx *o, const char *name, const rp__put_type *type, const void *data, size_t bytes) {
     rp__text tensor = {0};
     for (unsigned d = 0; d < type->ndim; d++) rp__proto_int(&tensor, TENSOR_DIMS, type->size[d]);
-    rp__proto_int(&tensor, TENSOR_TYPE, rp__onnx_dtype(type->dtype));
+    rp__proto_int(&tensor, TENSOR_TYPE, rp__dtypes[type->dtype].onnx);
     rp__proto_string(&tensor, TENSOR_NAME, name);
     if (o->outside_bytes && bytes >= o->outside_bytes) {
         if (!RP__GROW(&o->outside, &o->outside_capacity, o->n_outside + 1)) {

@@ -235,8 +235,8 @@ static rp_status view(session *s, uint32_t k, const rp__door_value *v, const rp_
     if (b->value) lib.ort.release_value(b->value);
     b->value = NULL;
     const size_t bytes = (size_t)rp__numel(v->type.size, v->type.ndim) * rp__dtype_bytes(v->type.dtype);
-    if (failed(lib.ort.create_tensor(lib.memory, data, bytes, v->type.size, v->type.ndim, rp__onnx_dtype(v->type.dtype),
-                                     &b->value),
+    if (failed(lib.ort.create_tensor(lib.memory, data, bytes, v->type.size, v->type.ndim,
+                                     rp__dtypes[v->type.dtype].onnx, &b->value),
                why, sizeof why))
         return fail_with("it refuses a tensor", why);
     b->data = data;
@@ -265,15 +265,4 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
 }
 
 static const char *const keys[] = {"provider", "provider_options", "threads", "optimization", NULL};
-static const rp__door door = {.name = "onnxrt",
-                              .title = "ONNX Runtime",
-                              .open = open_door,
-                              .device = RP_DEVICE_CPU,
-                              .keys = keys,
-                              .check = check,
-                              .takes = takes,
-                              .build = build,
-                              .run = run,
-                              .destroy = destroy};
-static const rp__leaf leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &door};
-const rp__engine rp__engine_onnxrt = {.name = "onnxrt", RP__ENGINE_OVER_LEAF, .leaf = &leaf};
+RP__ENGINE_OF_DOOR(onnxrt, .title = "ONNX Runtime", .device = RP_DEVICE_CPU, .check = check)

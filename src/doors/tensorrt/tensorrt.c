@@ -133,16 +133,4 @@ static rp_status check(const rp__engine_options *options) {
 }
 
 static const char *const keys[] = {"tf32", NULL};
-static const rp__door door = {.name = "tensorrt",
-                              .title = "TensorRT",
-                              .open = open_door,
-                              .device = RP_DEVICE_CUDA,
-                              .inference = true,
-                              .keys = keys,
-                              .check = check,
-                              .takes = takes,
-                              .build = build,
-                              .run = run,
-                              .destroy = destroy};
-static const rp__leaf leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &door};
-const rp__engine rp__engine_tensorrt = {.name = "tensorrt", RP__ENGINE_OVER_LEAF, .leaf = &leaf};
+RP__ENGINE_OF_DOOR(tensorrt, .title = "TensorRT", .device = RP_DEVICE_CUDA, .inference = true, .check = check)

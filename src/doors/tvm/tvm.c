@@ -189,13 +189,9 @@ static rp_status start_machine(machine *m, const char *path) {
 }
 
 static void type_of(rp_dtype dtype, rp__tvm_tensor *t) {
-    static const uint8_t signed_int = 0, natural = 1, real = 2, brain = 4, truth = 6;
     t->bits = (uint8_t)(8 * rp__dtype_bytes(dtype));
     t->lanes = 1;
-    t->code = dtype == RP_BOOL   ? truth
-              : dtype == RP_BF16 ? brain
-              : dtype == RP_U8   ? natural
-                                 : (rp__dtype_is_float(dtype) ? real : signed_int);
+    t->code = rp__dtypes[dtype].dlpack;
 }
 
 static void describe(machine *m) {
@@ -319,15 +315,4 @@ static rp_status check(const rp__engine_options *options) {
 }
 
 static const char *const keys[] = {"target", "python", "seconds", NULL};
-static const rp__door door = {.name = "tvm",
-                              .title = "TVM",
-                              .open = open_door,
-                              .device = RP_DEVICE_CPU,
-                              .keys = keys,
-                              .check = check,
-                              .takes = takes,
-                              .build = build,
-                              .run = run,
-                              .destroy = destroy};
-static const rp__leaf leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &door};
-const rp__engine rp__engine_tvm = {.name = "tvm", RP__ENGINE_OVER_LEAF, .leaf = &leaf};
+RP__ENGINE_OF_DOOR(tvm, .title = "TVM", .device = RP_DEVICE_CPU, .check = check)

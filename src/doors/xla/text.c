@@ -23,25 +23,10 @@ void rp__hlo_end(rp__hlo *h) {
     rp__text_free(&h->body);
 }
 
-static const char *element(rp_dtype dtype) {
-    switch (dtype) {
-    case RP_F32: return "f32";
-    case RP_F64: return "f64";
-    case RP_F16: return "f16";
-    case RP_BF16: return "bf16";
-    case RP_I32: return "i32";
-    case RP_I64: return "i64";
-    case RP_U8: return "ui8";
-    case RP_BOOL: return "i1";
-    case RP_I8: return "i8";
-    default: return "i16";
-    }
-}
-
 static void type_text(rp__text *t, const rp__put_type *type) {
     rp__text_puts(t, "tensor<");
     for (unsigned d = 0; d < type->ndim; d++) rp__text_add(t, "%lldx", (long long)type->size[d]);
-    rp__text_add(t, "%s>", element(type->dtype));
+    rp__text_add(t, "%s>", rp__dtypes[type->dtype].hlo);
 }
 
 static void put_type(rp__emitter *e, rp__put_val v) { type_text(&HLO(e)->body, &e->types[v]); }

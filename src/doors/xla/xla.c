@@ -149,22 +149,6 @@ typedef struct executable {
     unsigned forks;
 } executable;
 
-static int type_of(rp_dtype dtype) {
-    switch (dtype) {
-    case RP_BOOL: return 1;
-    case RP_I8: return 2;
-    case RP_I16: return 3;
-    case RP_I32: return 4;
-    case RP_I64: return 5;
-    case RP_U8: return 6;
-    case RP_F16: return 10;
-    case RP_F32: return 11;
-    case RP_F64: return 12;
-    case RP_BF16: return 13;
-    default: return 0;
-    }
-}
-
 static void destroy(void *made) {
     executable *x = made;
     if (x->forks == rp__door_forks()) {
@@ -261,7 +245,7 @@ static rp_status bind(executable *x, uint32_t k, const rp_tensor *t, bool stays)
     rp__pjrt_from_host h = {.head = HEAD(h),
                             .client = lib.client,
                             .data = data,
-                            .type = type_of(v->type.dtype),
+                            .type = rp__dtypes[v->type.dtype].pjrt,
                             .size = v->type.size,
                             .ndim = v->type.ndim,
                             .semantics = !lib.cpu || stays ? RP__PJRT_DURING_CALL
@@ -386,15 +370,4 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
 }
 
 static const char *const keys[] = {NULL};
-static const rp__door door = {.name = "xla",
-                              .title = "XLA",
-                              .open = open_door,
-                              .device = RP_DEVICE_CPU,
-                              .writes = true,
-                              .keys = keys,
-                              .takes = takes,
-                              .build = build,
-                              .run = run,
-                              .destroy = destroy};
-static const rp__leaf leaf = {.kind = RP__LEAF_DOOR, .ops = &rp__door_leaf, .door = &door};
-const rp__engine rp__engine_xla = {.name = "xla", RP__ENGINE_OVER_LEAF, .leaf = &leaf};
+RP__ENGINE_OF_DOOR(xla, .title = "XLA", .device = RP_DEVICE_CPU, .writes = true)

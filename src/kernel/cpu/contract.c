@@ -70,7 +70,7 @@ rp__kernel *const *rp__cpu_contract_parts(const rp__kernel *contract) {
 /* ---- binding */
 
 static void operand_slot(const rp__operand *o, uint32_t word, rp__launch_buffer *buffer, rp__launch *out) {
-    rp__cpu_slot(o, word, RP__READ, buffer, out);
+    rp__operand_slot(o, word, RP__READ, buffer, out);
 }
 
 static rp_status add_part(rp__device *d, const rp__dag *dag, unsigned part, const rp__space *space, const uint8_t *dim,

@@ -1,34 +1,19 @@
-/* The CPU's library ops, one file a family (lib_<family>.c) behind the table in library.c. Each family has a bind, which checks
-   operands and fills one launch record from them, and where it needs memory a workspace function. Words hold addresses first. */
+/* The CPU's library ops, one file a family (lib_<family>.c) behind the table in library.c. Each family has a bind, which
+   fills one launch record from operands, and where it needs memory a workspace function. Words hold addresses first. */
 #ifndef RP_KERNEL_CPU_LIB_H
 #define RP_KERNEL_CPU_LIB_H
 
 #include "device/device.h"
 #include "kernel/library.h"
 
-typedef rp_status rp__cpu_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                               const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
-typedef size_t rp__cpu_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                                 const rp__library_call *call);
-
 unsigned rp__cpu_factor_cost(struct rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                              const rp__library_call *call, rp__order order, unsigned k); /* of rp__library */
-rp__cpu_bind rp__cpu_matmul_bind, rp__cpu_matmul_dots_bind, rp__cpu_conv_bind, rp__cpu_conv_dots_bind,
+rp__library_bind rp__cpu_matmul_bind, rp__cpu_matmul_dots_bind, rp__cpu_conv_bind, rp__cpu_conv_dots_bind,
     rp__cpu_topk_bind, rp__cpu_nonzero_bind, rp__cpu_multinomial_bind, rp__cpu_scatter_bind, rp__cpu_choose_bind,
     rp__cpu_ctc_bind, rp__cpu_attention_bind, rp__cpu_attention_backward_bind, rp__cpu_attention_place_bind,
     rp__cpu_attention_keep_bind, rp__cpu_recur_bind;
-rp__cpu_workspace rp__cpu_topk_workspace, rp__cpu_multinomial_workspace, rp__cpu_attention_workspace;
+rp__library_workspace rp__cpu_topk_workspace, rp__cpu_multinomial_workspace, rp__cpu_attention_workspace;
 
-/* Word `word` is the address of `o`; its slot says which bytes may be touched. */
-void rp__cpu_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer, rp__launch *out);
-/* Word `word` is the call's workspace, of `bytes`. */
-rp_status rp__cpu_workspace_slot(const rp__library_call *call, size_t bytes, uint32_t word, rp__launch_buffer *buffer,
-                                 rp__launch *out);
-static inline int64_t rp__operand_numel(const rp__operand *o) {
-    int64_t n = 1;
-    for (unsigned i = 0; i < o->ndim; i++) n *= o->size[i];
-    return n;
-}
 /* Items a slice, for items of `cost` cycles: a slice is worth handing to another thread. */
 static inline int64_t rp__cpu_grain(int64_t items, double cost) {
     double grain = (1 << 17) / (cost > 1 ? cost : 1);

@@ -38,7 +38,7 @@ static uint64_t bits_of(double x) {
 static void put(const rp__operand *o, unsigned which, const unsigned *order, uint32_t access, rp__launch_buffer *buffer,
                 rp__launch *out) {
     if (!o->base) return;
-    rp__cpu_slot(o, which, access, buffer, out);
+    rp__operand_slot(o, which, access, buffer, out);
     for (unsigned i = 0; i < 4 && i < o->ndim; i++)
         buffer->words[RP__ATTENTION_STRIDES + 4 * which + i] = (uint64_t)o->stride[order[i]];
 }
@@ -54,7 +54,7 @@ static rp_status put_problem(const rp__operand *q, const rp__operand *k, const r
     put(k, RP__ATTENTION_K, heads_first, RP__READ, buffer, out);
     put(v, RP__ATTENTION_V, heads_first, RP__READ, buffer, out);
     put(mask, RP__ATTENTION_MASK, heads_first, RP__READ, buffer, out);
-    if (place->base) rp__cpu_slot(place, RP__ATTENTION_PLACE, RP__READ, buffer, out);
+    if (place->base) rp__operand_slot(place, RP__ATTENTION_PLACE, RP__READ, buffer, out);
     w[RP__ATTENTION_BATCH] = (uint64_t)q->size[0], w[RP__ATTENTION_HEADS] = (uint64_t)q->size[1];
     w[RP__ATTENTION_GROUP] = (uint64_t)(q->size[1] / k->size[1]);
     w[RP__ATTENTION_ROWS] = (uint64_t)q->size[2], w[RP__ATTENTION_KEYS] = (uint64_t)k->size[2];
@@ -115,8 +115,7 @@ rp_status rp__cpu_attention_backward_bind(rp__device *d, rp__library_op op, cons
     put(&o[7], RP__ATTENTION_LSE, heads_first, RP__READ, buffer, out);
     put(&o[8], RP__ATTENTION_DELTA, heads_first, RP__READ, buffer, out);
     RP_TRY(put_problem(q, k, v, &o[9], &o[10], call, buffer, out));
-    RP_TRY(
-        rp__cpu_workspace_slot(call, rp__cpu_attention_workspace(d, op, o, n, call), RP__ATTENTION_SUMS, buffer, out));
+    RP_TRY(rp__workspace_slot(call, rp__cpu_attention_workspace(d, op, o, n, call), RP__ATTENTION_SUMS, buffer, out));
     out->items = k->size[0] * k->size[1];
     out->grain = rp__cpu_grain(out->items, (double)(q->size[1] / k->size[1]) * (double)q->size[2] *
                                                (double)(k->size[2] + 1) * (double)(q->size[3] + v->size[3] + 16) / 3);
@@ -142,7 +141,7 @@ rp_status rp__cpu_attention_place_bind(rp__device *d, rp__library_op op, const r
                                        const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     (void)d, (void)op, (void)n;
     uint64_t *w = buffer->words;
-    rp__cpu_slot(&o[0], PLACE_OUT, RP__WRITE, buffer, out);
+    rp__operand_slot(&o[0], PLACE_OUT, RP__WRITE, buffer, out);
     w[PLACE_STATE] = (uint64_t)(uintptr_t)call->draw.state, w[PLACE_SEED] = call->draw.seed;
     w[PLACE_INNER] = call->draw.inner;
     out->n_words = PLACE_WORDS;
@@ -179,8 +178,8 @@ rp_status rp__cpu_attention_keep_bind(rp__device *d, rp__library_op op, const rp
     uint64_t *w = buffer->words;
     const int64_t numbers = rp__operand_numel(&o[0]);
     if (numbers == 0) return RP_OK;
-    rp__cpu_slot(&o[0], KEEP_OUT, RP__WRITE, buffer, out);
-    rp__cpu_slot(&o[1], KEEP_PLACE, RP__READ, buffer, out);
+    rp__operand_slot(&o[0], KEEP_OUT, RP__WRITE, buffer, out);
+    rp__operand_slot(&o[1], KEEP_PLACE, RP__READ, buffer, out);
     w[KEEP_N] = (uint64_t)numbers;
     w[KEEP_PROBABILITY] = bits_of(1 - call->attention.dropout);
     out->n_words = KEEP_WORDS;

@@ -25,8 +25,8 @@ rp_status rp__cpu_choose_bind(rp__device *d, rp__library_op op, const rp__operan
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a choice do not fit", call->op);
     uint64_t *w = buffer->words;
     w[HANDLE] = w[COUNTER] = 0;
-    rp__cpu_slot(&o[0], PREDICATE, RP__READ, buffer, out);
-    if (n > 1) rp__cpu_slot(&o[1], COUNTER, RP__READ | RP__WRITE, buffer, out);
+    rp__operand_slot(&o[0], PREDICATE, RP__READ, buffer, out);
+    if (n > 1) rp__operand_slot(&o[1], COUNTER, RP__READ | RP__WRITE, buffer, out);
     w[LIMIT] = (uint64_t)call->limit;
     w[FIRST] = call->first;
     out->n_words = WORDS;

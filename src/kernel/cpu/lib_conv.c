@@ -59,7 +59,7 @@ static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const r
 
     uint64_t *v = buffer->words;
     for (unsigned i = 0; i < 3; i++) {
-        rp__cpu_slot(part[i], words_of[i], part[i] == &o[0] ? RP__WRITE : RP__READ, buffer, out);
+        rp__operand_slot(part[i], words_of[i], part[i] == &o[0] ? RP__WRITE : RP__READ, buffer, out);
         uint64_t *strides = v + (i == 0 ? RP__CONV_X_STRIDES : i == 1 ? RP__CONV_W_STRIDES : RP__CONV_Y_STRIDES);
         uint64_t *extents = v + (i == 0 ? RP__CONV_XS : i == 1 ? RP__CONV_WS : RP__CONV_YS);
         strides[0] = (uint64_t)part[i]->stride[0], strides[1] = (uint64_t)part[i]->stride[1];
@@ -70,7 +70,7 @@ static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const r
         }
     }
     v[RP__CONV_BIAS] = 0;
-    if (bias) rp__cpu_slot(bias, RP__CONV_BIAS, RP__READ, buffer, out);
+    if (bias) rp__operand_slot(bias, RP__CONV_BIAS, RP__READ, buffer, out);
     v[RP__CONV_BIAS_STRIDE] = bias ? (uint64_t)bias->stride[0] : 0;
     for (unsigned k = 0; k < 3; k++) {
         const bool missing = k + s < 3;

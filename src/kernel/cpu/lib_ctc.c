@@ -83,11 +83,10 @@ rp_status rp__cpu_ctc_bind(rp__device *d, rp__library_op op, const rp__operand *
                            const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     (void)d;
     const bool carries = op == RP__LIB_CTC_CARRY;
-    RP_TRY(rp__ctc_check(op, o, n, call));
     if (rp__operand_numel(&o[0]) == 0) return RP_OK;
     const uint32_t reach[] = {OUT, IN, SKIPS, LENGTHS}, carry[] = {OUT, IN, REACH, SKIPS, LENGTHS};
     for (size_t k = 0; k < n; k++)
-        rp__cpu_slot(&o[k], carries ? carry[k] : reach[k], k == 0 ? RP__WRITE : RP__READ, buffer, out);
+        rp__operand_slot(&o[k], carries ? carry[k] : reach[k], k == 0 ? RP__WRITE : RP__READ, buffer, out);
     uint64_t *w = buffer->words;
     if (!carries) w[REACH] = 0;
     w[TIMES] = (uint64_t)o[0].size[0], w[SEQUENCES] = (uint64_t)o[0].size[1], w[STATES] = (uint64_t)o[0].size[2];

@@ -237,11 +237,11 @@ static rp_status bind(const rp__operand *o, size_t n, const rp__library_call *ca
     if (rp__gemm_reads_turned(&p, flags) || (p.on != 1 && p.om == 1 && p.m > 4)) rp__gemm_turn(&p);
     if (bias) flags |= p.turned ? RP__GEMM_BIAS_M : RP__GEMM_BIAS_N;
     out->n_slots = 0;
-    rp__cpu_slot(y, RP__GEMM_OUT, RP__WRITE, buffer, out);
-    rp__cpu_slot(a, p.turned ? RP__GEMM_B : RP__GEMM_A, RP__READ, buffer, out);
-    rp__cpu_slot(b, p.turned ? RP__GEMM_A : RP__GEMM_B, RP__READ, buffer, out);
+    rp__operand_slot(y, RP__GEMM_OUT, RP__WRITE, buffer, out);
+    rp__operand_slot(a, p.turned ? RP__GEMM_B : RP__GEMM_A, RP__READ, buffer, out);
+    rp__operand_slot(b, p.turned ? RP__GEMM_A : RP__GEMM_B, RP__READ, buffer, out);
     buffer->words[RP__GEMM_BIAS] = 0;
-    if (bias) rp__cpu_slot(bias, RP__GEMM_BIAS, RP__READ, buffer, out);
+    if (bias) rp__operand_slot(bias, RP__GEMM_BIAS, RP__READ, buffer, out);
     buffer->words[RP__GEMM_BIAS_STRIDE] = bias ? (uint64_t)bias->stride[0] : 0;
     rp__cpu_gemm_words(&p, y->dtype, flags, buffer, out);
     out->kernel = &kernels[y->dtype];

@@ -143,16 +143,11 @@ size_t rp__cpu_multinomial_workspace(rp__device *d, rp__library_op op, const rp_
 rp_status rp__cpu_multinomial_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                    const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     const rp__operand *y = &o[0], *x = &o[1];
-    if (n < 2 || y->ndim != 2 || x->ndim != 2 || y->dtype != RP_I64 || (x->dtype != RP_F32 && x->dtype != RP_F64) ||
-        y->size[0] != x->size[0])
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of multinomial do not fit", call->op);
-    if (x->size[1] > INT64_C(1) << 24)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: number of categories cannot exceed 2^24", call->op);
     if (y->size[0] == 0 || y->size[1] == 0) return RP_OK;
     uint64_t *w = buffer->words;
-    rp__cpu_slot(y, OUT, RP__WRITE, buffer, out);
-    rp__cpu_slot(x, WEIGHTS, RP__READ, buffer, out);
-    RP_TRY(rp__cpu_workspace_slot(call, rp__cpu_multinomial_workspace(d, op, o, n, call), TREE, buffer, out));
+    rp__operand_slot(y, OUT, RP__WRITE, buffer, out);
+    rp__operand_slot(x, WEIGHTS, RP__READ, buffer, out);
+    RP_TRY(rp__workspace_slot(call, rp__cpu_multinomial_workspace(d, op, o, n, call), TREE, buffer, out));
     w[STATE] = (uint64_t)(uintptr_t)call->draw.state, w[SEED] = call->draw.seed, w[INNER] = call->draw.inner;
     w[ERRORS] = (uint64_t)(uintptr_t)d->errors, w[TAG] = rp__error_tag(call->op, call->site);
     w[SAMPLES] = (uint64_t)y->size[1], w[N] = (uint64_t)x->size[1], w[REPLACEMENT] = call->replacement;

@@ -52,38 +52,33 @@ static void walk(const uint64_t *w, unsigned bytes, bool floating) {
     *(int64_t *)(uintptr_t)w[COUNT] = found;
 }
 
-#define RUN(name, bytes, floating)                                                                                     \
-    static void run_##name(const rp__kernel *k, const uint64_t *w, int64_t begin, int64_t end) {                       \
-        (void)k;                                                                                                       \
-        if (begin < end) walk(w, bytes, floating);                                                                     \
+static void run(const rp__kernel *k, const uint64_t *w, int64_t begin, int64_t end) {
+    const rp_dtype dtype = (rp_dtype)k->key.lo;
+    const bool floating = rp__dtype_is_float(dtype);
+    if (begin >= end) return;
+    switch (rp__dtype_bytes(dtype)) {
+    case 1: walk(w, 1, false); break;
+    case 2: floating ? walk(w, 2, true) : walk(w, 2, false); break;
+    case 4: floating ? walk(w, 4, true) : walk(w, 4, false); break;
+    default: floating ? walk(w, 8, true) : walk(w, 8, false);
     }
-RUN(8bit, 1, false)
-RUN(16bit, 2, false)
-RUN(half, 2, true)
-RUN(32bit, 4, false)
-RUN(64bit, 8, false)
-RUN(f32, 4, true)
-RUN(f64, 8, true)
-#define KERNEL(dtype, text, run)                                                                                       \
-    [dtype] = {.kind = RP__KERNEL_CPU, .name = "nonzero_" text, .key = {dtype, 0x6e6f6e7a}, .cpu = run}
+}
 static rp__kernel kernels[RP__DTYPE_COUNT] = {
-    KERNEL(RP_F32, "f32", run_f32),    KERNEL(RP_F64, "f64", run_f64),   KERNEL(RP_F16, "f16", run_half),
-    KERNEL(RP_BF16, "bf16", run_half), KERNEL(RP_I32, "i32", run_32bit), KERNEL(RP_I64, "i64", run_64bit),
-    KERNEL(RP_I8, "i8", run_8bit),     KERNEL(RP_I16, "i16", run_16bit), KERNEL(RP_U8, "u8", run_8bit),
-    KERNEL(RP_BOOL, "bool", run_8bit),
+#define RP_DTYPE(suffix, name_, short_name, ...)                                                                       \
+    [RP_##suffix] = {                                                                                                  \
+        .kind = RP__KERNEL_CPU, .name = "nonzero_" short_name, .key = {RP_##suffix, 0x6e6f6e7a}, .cpu = run},
+#include "core/dtype.def"
+#undef RP_DTYPE
 };
 
 rp_status rp__cpu_nonzero_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
-    (void)d, (void)op;
+    (void)d, (void)op, (void)n, (void)call;
     const rp__operand *indices = &o[0], *count = &o[1], *x = &o[2];
-    if (n < 3 || indices->ndim != 2 || indices->dtype != RP_I64 || count->dtype != RP_I64 ||
-        !rp__dtype_is_valid(x->dtype) || indices->size[0] < rp__operand_numel(x) || indices->size[1] != x->ndim)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of nonzero do not fit", call->op);
     uint64_t *w = buffer->words;
-    rp__cpu_slot(indices, INDICES, RP__WRITE, buffer, out);
-    rp__cpu_slot(count, COUNT, RP__WRITE, buffer, out);
-    rp__cpu_slot(x, X, RP__READ, buffer, out);
+    rp__operand_slot(indices, INDICES, RP__WRITE, buffer, out);
+    rp__operand_slot(count, COUNT, RP__WRITE, buffer, out);
+    rp__operand_slot(x, X, RP__READ, buffer, out);
     w[STRIDE_ROW] = (uint64_t)indices->stride[0], w[STRIDE_COLUMN] = (uint64_t)indices->stride[1];
     w[DIMS] = x->ndim;
     for (unsigned i = 0; i < x->ndim; i++) {

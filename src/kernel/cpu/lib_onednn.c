@@ -336,10 +336,10 @@ rp_status rp__onednn_bind(rp__library_op op, const rp__operand *o, size_t n, con
     int64_t size, blocks;
     if (!problem_of(op, o, n, call, &q, &dim, &size, &blocks)) return RP_ERROR_INTERNAL;
     uint64_t *w = buffer->words;
-    for (uint32_t i = 0; i < 3; i++) rp__cpu_slot(&o[i], OUT + i, i ? RP__READ : RP__WRITE, buffer, out);
+    for (uint32_t i = 0; i < 3; i++) rp__operand_slot(&o[i], OUT + i, i ? RP__READ : RP__WRITE, buffer, out);
     w[BIAS] = w[SCRATCH] = 0;
-    if (q.bias) rp__cpu_slot(&o[3], BIAS, RP__READ, buffer, out);
-    if (scratch) RP_TRY(rp__cpu_workspace_slot(call, scratch, SCRATCH, buffer, out));
+    if (q.bias) rp__operand_slot(&o[3], BIAS, RP__READ, buffer, out);
+    if (scratch) RP_TRY(rp__workspace_slot(call, scratch, SCRATCH, buffer, out));
     w[BLOCK_COUNT] = (uint64_t)blocks, w[BLOCK_SCRATCH] = scratch / (uint64_t)blocks;
     w[BLOCK_DIM] = dim, w[BLOCK_SIZE] = (uint64_t)size;
     memcpy(w + PROBLEM, &q, sizeof q);

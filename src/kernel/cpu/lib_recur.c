@@ -153,13 +153,12 @@ rp_status rp__cpu_recur_bind(rp__device *d, rp__library_op op, const rp__operand
     const rp__operand *x = back ? &o[0] : &o[5], *last = back ? &o[2] : &o[1];
     uint64_t *w = buffer->words;
     (void)d;
-    RP_TRY(rp__recur_check(op, o, n, call));
     if (rp__operand_numel(last) == 0) return RP_OK;
     memset(w, 0, WORDS * sizeof *w);
     for (size_t k = 0; k < n; k++)
         if (o[k].base)
-            rp__cpu_slot(&o[k], back ? backward[k] : forward[k], k < (back ? 4u : 5u) ? RP__WRITE : RP__READ, buffer,
-                         out);
+            rp__operand_slot(&o[k], back ? backward[k] : forward[k], k < (back ? 4u : 5u) ? RP__WRITE : RP__READ,
+                             buffer, out);
     w[STEPS] = (uint64_t)x->size[0], w[SEQUENCES] = (uint64_t)last->size[0], w[UNITS] = (uint64_t)last->size[1];
     w[CELL] = call->recurrence.cell, w[REVERSE] = call->recurrence.reverse;
     w[X_STEP] = (uint64_t)x->stride[0], w[X_ROW] = (uint64_t)x->stride[1];

@@ -39,7 +39,7 @@ static bool combine_row(rp_dtype dtype, rp__scatter kind, void *out, const void 
         return true;
     }
     const rp__tiles *tiles = rp__tiles_current();
-    const bool half = dtype == RP_F16 || dtype == RP_BF16;
+    const bool half = rp__dtype_is_half(dtype);
     if (!half && rp__narrow_kind(dtype)) return false;
     rp__tile_fn *fn = dtype == RP_BOOL ? NULL : tiles->reduce_block[kinds[kind]][rp__tile_type(half ? RP_F32 : dtype)];
     if (!fn) return false;
@@ -134,20 +134,17 @@ static rp__kernel kernels[RP__DTYPE_COUNT][RP__SCATTERS] = {
 
 rp_status rp__cpu_scatter_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
-    (void)op;
+    (void)op, (void)n;
     const rp__operand *y = &o[0], *index = &o[1], *src = &o[2];
     const unsigned nd = index->ndim, dim = (unsigned)call->dim;
-    if (n < 3 || y->ndim != nd || src->ndim != nd || dim >= nd || index->dtype != RP_I64 || src->dtype != y->dtype ||
-        !rp__dtype_is_valid(y->dtype) || call->scatter >= RP__SCATTERS)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of scatter do not fit", call->op);
     const int64_t numel = rp__operand_numel(index);
     if (numel == 0) return RP_OK;
     uint64_t *w = buffer->words;
     rp__operand walked = *src; /* src may be larger than index; only the part of index's size is read */
     for (unsigned i = 0; i < nd; i++) walked.size[i] = index->size[i];
-    rp__cpu_slot(y, OUT, RP__READ | RP__WRITE, buffer, out);
-    rp__cpu_slot(index, INDEX, RP__READ, buffer, out);
-    rp__cpu_slot(&walked, SRC, RP__READ, buffer, out);
+    rp__operand_slot(y, OUT, RP__READ | RP__WRITE, buffer, out);
+    rp__operand_slot(index, INDEX, RP__READ, buffer, out);
+    rp__operand_slot(&walked, SRC, RP__READ, buffer, out);
     w[ERRORS] = (uint64_t)(uintptr_t)d->errors, w[TAG] = rp__error_tag(call->op, call->site);
     w[LENGTH] = (uint64_t)index->size[dim], w[BOUND] = (uint64_t)y->size[dim];
     w[OUT_DIM] = (uint64_t)y->stride[dim], w[INDEX_DIM] = (uint64_t)index->stride[dim];

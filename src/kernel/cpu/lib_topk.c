@@ -151,17 +151,13 @@ rp_status rp__cpu_topk_bind(rp__device *d, rp__library_op op, const rp__operand 
                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     const rp__operand *values = &o[0], *indices = &o[1], *x = &o[2];
     const unsigned dim = (unsigned)call->dim, nd = x->ndim;
-    if (n < 3 || dim >= nd || values->ndim != nd || indices->ndim != nd || indices->dtype != RP_I64 ||
-        values->dtype != x->dtype || !rp__dtype_is_valid(x->dtype) || call->k < 0 || call->k > x->size[dim] ||
-        values->size[dim] != call->k)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of topk do not fit", call->op);
     const size_t bytes = rp__cpu_topk_workspace(d, op, o, n, call);
     if (!bytes) return RP_OK;
     uint64_t *w = buffer->words;
-    rp__cpu_slot(values, VALUES, RP__WRITE, buffer, out);
-    rp__cpu_slot(indices, INDICES, RP__WRITE, buffer, out);
-    rp__cpu_slot(x, X, RP__READ, buffer, out);
-    RP_TRY(rp__cpu_workspace_slot(call, bytes, HEAP, buffer, out));
+    rp__operand_slot(values, VALUES, RP__WRITE, buffer, out);
+    rp__operand_slot(indices, INDICES, RP__WRITE, buffer, out);
+    rp__operand_slot(x, X, RP__READ, buffer, out);
+    RP_TRY(rp__workspace_slot(call, bytes, HEAP, buffer, out));
     w[K] = (uint64_t)call->k, w[N] = (uint64_t)x->size[dim], w[LARGEST] = call->largest;
     w[STRIDE_VALUES] = (uint64_t)values->stride[dim], w[STRIDE_INDICES] = (uint64_t)indices->stride[dim];
     w[STRIDE_X] = (uint64_t)x->stride[dim];

@@ -3,53 +3,8 @@
 #include "kernel/cpu/templates.h"
 #include "tensor/tensor.h"
 
-void rp__cpu_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer, rp__launch *out) {
-    const int64_t bytes = (int64_t)rp__dtype_bytes(o->dtype);
-    int64_t low = 0, high = 1;
-    for (unsigned i = 0; i < o->ndim; i++) {
-        if (o->size[i] <= 0) {
-            low = high = 0;
-            break;
-        }
-        const int64_t reach = (o->size[i] - 1) * o->stride[i];
-        if (reach < 0)
-            low += reach;
-        else
-            high += reach;
-    }
-    const char *start = o->storage ? o->storage->data : NULL;
-    const int64_t at = start && o->base ? (int64_t)((const char *)o->base - start) : 0;
-    buffer->words[word] = (uint64_t)(uintptr_t)o->base;
-    buffer->slots[out->n_slots++] = (rp__slot){.word = word,
-                                               .access = access,
-                                               .storage = o->storage,
-                                               .buffer = -1,
-                                               .begin = at + low * bytes,
-                                               .end = at + high * bytes};
-}
-
-rp_status rp__cpu_workspace_slot(const rp__library_call *call, size_t bytes, uint32_t word, rp__launch_buffer *buffer,
-                                 rp__launch *out) {
-    if (call->workspace_bytes < bytes || (bytes && !call->workspace))
-        return rp__fail(RP_ERROR_INTERNAL, "%s: a workspace of %zu bytes where %zu are needed", call->op,
-                        call->workspace_bytes, bytes);
-    const char *start = call->workspace_storage ? call->workspace_storage->data : NULL;
-    const int64_t at = start ? (int64_t)((const char *)call->workspace - start) : 0;
-    buffer->words[word] = (uint64_t)(uintptr_t)call->workspace;
-    buffer->slots[out->n_slots++] = (rp__slot){.word = word,
-                                               .access = RP__READ | RP__WRITE,
-                                               .storage = call->workspace_storage,
-                                               .buffer = -1,
-                                               .begin = at,
-                                               .end = at + (int64_t)bytes};
-    return RP_OK;
-}
-
 /* What has one kernel. */
-static const struct {
-    rp__cpu_bind *bind;
-    rp__cpu_workspace *workspace; /* NULL: none */
-} families[RP__LIB_COUNT] = {
+static const rp__library_family families[RP__LIB_COUNT] = {
     [RP__LIB_TOPK] = {rp__cpu_topk_bind, rp__cpu_topk_workspace},
     [RP__LIB_NONZERO] = {rp__cpu_nonzero_bind, NULL},
     [RP__LIB_MULTINOMIAL] = {rp__cpu_multinomial_bind, rp__cpu_multinomial_workspace},
@@ -76,14 +31,14 @@ static const rp__template *pick(const rp__problem *p, size_t most, size_t *works
 static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                         const rp__library_call *call) {
     size_t bytes = 0;
-    if (!has_templates(op)) return families[op].workspace ? families[op].workspace(d, op, o, n, call) : 0;
+    if (!has_templates(op)) return rp__family_workspace(families, d, op, o, n, call);
     return pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, SIZE_MAX, &bytes) ? bytes : 0;
 }
 
 static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                       rp__launch_buffer *buffer, rp__launch *out) {
+    if (!has_templates(op)) return rp__family_bind(families, d, op, o, n, call, buffer, out);
     *out = (rp__launch){.words = buffer->words, .slots = buffer->slots, .op = call->op, .site = call->site};
-    if (!has_templates(op)) return families[op].bind(d, op, o, n, call, buffer, out);
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
     size_t bytes;
     /* A caller without the workspace (out of memory while a plan was made) gets our kernels. */

@@ -302,7 +302,7 @@ static int64_t section_of(unsigned part, const rp__operand *q, const rp__operand
 static void put(const rp__operand *o, unsigned which, const unsigned *order, uint32_t access, rp__launch_buffer *buffer,
                 rp__launch *out) {
     if (!o->base) return;
-    rp__cuda_operand_slot(o, which, access, buffer, out);
+    rp__operand_slot(o, which, access, buffer, out);
     for (unsigned i = 0; i < 4 && i < o->ndim; i++)
         buffer->words[W_STRIDES + 4 * which + i] = (uint64_t)o->stride[order[i]];
 }
@@ -343,7 +343,7 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
     put(k, W_K, heads_first, RP__READ, buffer, out);
     put(v, W_V, heads_first, RP__READ, buffer, out);
     put(mask, W_MASK, heads_first, RP__READ, buffer, out);
-    if (place->base) rp__cuda_operand_slot(place, W_PLACE, RP__READ, buffer, out);
+    if (place->base) rp__operand_slot(place, W_PLACE, RP__READ, buffer, out);
     w[W_HEADS] = (uint64_t)q->size[1], w[W_GROUP] = (uint64_t)(q->size[1] / k->size[1]);
     w[W_ROWS] = (uint64_t)q->size[2], w[W_KEYS] = (uint64_t)k->size[2];
     w[W_FEATURES] = (uint64_t)q->size[3], w[W_VALUES] = (uint64_t)v->size[3];
@@ -360,7 +360,7 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
     plan tiles;
     int64_t features = padded(q->size[3], 32), values = padded(v->size[3], 32), tile, bytes, copies = 1;
     const bool rows_wide = is_wide(q) && is_wide(k) && is_wide(v) && (part == FORWARD || is_wide(&o[3]));
-    const bool narrow = (dtype == RP_F16 || dtype == RP_BF16) && d->arch >= 80,
+    const bool narrow = rp__dtype_is_half(dtype) && d->arch >= 80,
                general = kind != NO_MASK || !(call->attention.scale > 0),
                groups = narrow && warpgroup_plan_of(d, part, q, k, columns_for(q->size[3]), columns_for(v->size[3]),
                                                     !general && !place->base, &tiles),
@@ -428,12 +428,12 @@ rp_status rp__cuda_attention_draw_bind(rp__device *d, rp__library_op op, const r
     memset(out, 0, sizeof *out);
     out->op = call->op;
     out->site = call->site;
-    rp__cuda_operand_slot(&o[0], 0, RP__WRITE, buffer, out);
+    rp__operand_slot(&o[0], 0, RP__WRITE, buffer, out);
     if (keep) {
         int64_t numbers = 1;
         for (unsigned i = 0; i < o->ndim; i++) numbers *= o->size[i];
         if (numbers == 0) return RP_OK;
-        rp__cuda_operand_slot(&o[1], 1, RP__READ, buffer, out);
+        rp__operand_slot(&o[1], 1, RP__READ, buffer, out);
         w[2] = (uint64_t)numbers, w[3] = bits_of(1 - call->attention.dropout);
         items = (numbers + 3) / 4;
     } else {

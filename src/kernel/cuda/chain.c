@@ -165,7 +165,7 @@ rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, si
                                          (uint64_t)p.log_r << 10 | (uint64_t)log << 12;
     out->op = call->op;
     out->site = call->site;
-    rp__cuda_operand_slot(x, 0, RP__READ, buffer, out);
+    rp__operand_slot(x, 0, RP__READ, buffer, out);
     w[1] = (uint64_t)p.m;
     w[2] = pair(xm, xk);
     w[3] = pair(p.pitch, p.other);
@@ -177,10 +177,10 @@ rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, si
         const int64_t columns = v->along_n ? v->columns : v->k, rows = v->along_n ? v->k : v->n;
         if (bias && !bias->base) bias = NULL;
         log = copy_width(b->base, rows, columns, v->row_stride, v->stride, element);
-        rp__cuda_operand_slot(b, at, RP__READ, buffer, out);
+        rp__operand_slot(b, at, RP__READ, buffer, out);
         w[at + 1] = w[at + 2] = 0;
-        if (bias) rp__cuda_operand_slot(bias, at + 1, RP__READ, buffer, out);
-        if (y->base) rp__cuda_operand_slot(y, at + 2, RP__WRITE, buffer, out);
+        if (bias) rp__operand_slot(bias, at + 1, RP__READ, buffer, out);
+        if (y->base) rp__operand_slot(y, at + 2, RP__WRITE, buffer, out);
         w[at + 3] = pair(v->n, v->k);
         w[at + 4] = pair(v->row_stride, v->stride);
         w[at + 5] = pair(last(y->stride, y, 2), last(y->stride, y, 1));

@@ -7,15 +7,13 @@
 
 static void no_macros(uint64_t facts, rp__text *out) { (void)facts, (void)out; }
 
-rp_status rp__cuda_choose_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                               rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__cuda_choose_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                               const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)op;
     static const uint32_t access[2] = {RP__READ, RP__READ | RP__WRITE};
-    memset(out, 0, sizeof *out);
-    out->op = call->op;
-    out->site = call->site;
     if (n < 1 || n > 2 || o[0].dtype != RP_BOOL || (n > 1) != (call->limit > 0))
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a choice do not fit", call->op);
-    rp__cuda_operand_slots(o, n, access, buffer, out);
+    rp__operand_slots(o, n, access, buffer, out);
     uint64_t *w = buffer->words; /* handle predicate counter limit first */
     w[2] = n > 1 ? w[1] : 0;
     w[1] = w[0];

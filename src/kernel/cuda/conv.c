@@ -505,7 +505,7 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
     const unsigned written = e->kind; /* which of y, x and w */
     for (unsigned k = 0; k < 4; k++) {
         words[k] = 0;
-        if (o[k] && o[k]->base) rp__cuda_operand_slot(o[k], k, k == written ? RP__WRITE : RP__READ, buffer, out);
+        if (o[k] && o[k]->base) rp__operand_slot(o[k], k, k == written ? RP__WRITE : RP__READ, buffer, out);
     }
     words[4] = (uint64_t)e->batch;
     words[5] = (uint64_t)o[1]->size[1];

@@ -67,7 +67,7 @@ rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buff
     memset(out, 0, sizeof *out);
     out->op = call->op;
     out->site = call->site;
-    rp__cuda_operand_slot(dw, 1, RP__WRITE, buffer, out);
+    rp__operand_slot(dw, 1, RP__WRITE, buffer, out);
     buffer->slots[out->n_slots++] = (rp__slot){.word = 0,
                                                .access = RP__READ,
                                                .storage = call->workspace_storage,

@@ -270,19 +270,9 @@ static void add_wide_rest(const rp__emitter *e) {
         else if (e->level[k] == RP__LEVEL_ELEMENT)
             rp__emit_node(e, (rp__val)k, NULL);
     }
-    for (unsigned k = 0; k < d->n_stores; k++) {
-        if (rp__emit_vector_store(e, &d->stores[k]))
-            rp__emit_gather(e, &d->stores[k], k);
-        else
-            rp__emit_store(e, &d->stores[k], NULL);
-    }
+    rp__emit_lane_stores(e, true, NULL);
     rp__text_puts(e->out, "        }\n");
-    for (unsigned k = 0; k < d->n_stores; k++) {
-        char at[32];
-        if (!rp__emit_vector_store(e, &d->stores[k])) continue;
-        (void)snprintf(at, sizeof at, "a%u + o%u", d->stores[k].access, d->stores[k].access);
-        rp__emit_gathered_store(e, &d->stores[k], k, e->c->vector, "1", at);
-    }
+    rp__emit_vector_stores(e, true, e->c->vector, "1", "a@ + o@");
 }
 
 rp_status rp__cuda_emit_wide(const rp__dag *rest, const rp__cuda_place *places, unsigned n, uint32_t first, bool wide,

@@ -116,22 +116,9 @@ static void add_group(const rp__emitter *e, unsigned phase, unsigned groups) {
 
 /* Stores of elements, the last of the loop over a vector's places and what follows it: vectors are gathered in the loop. */
 static void add_element_stores(const rp__emitter *e, bool stores, unsigned vector) {
-    const rp__dag *d = e->dag;
-    for (unsigned k = 0; stores && k < d->n_stores; k++) {
-        if (rp__dag_is_row(d, d->stores[k].axes)) continue;
-        if (rp__emit_vector_store(e, &d->stores[k]))
-            rp__emit_gather(e, &d->stores[k], k);
-        else
-            rp__emit_store(e, &d->stores[k], "in && live");
-    }
+    if (stores) rp__emit_lane_stores(e, false, "in && live");
     rp__text_puts(e->out, "    }\n");
-    for (unsigned k = 0; stores && k < d->n_stores; k++)
-        if (!rp__dag_is_row(d, d->stores[k].axes) && rp__emit_vector_store(e, &d->stores[k])) {
-            const unsigned a = d->stores[k].access;
-            char to[48];
-            (void)snprintf(to, sizeof to, "a%u + o%u + x%ui", a, a, a);
-            rp__emit_gathered_store(e, &d->stores[k], k, vector, "in && live", to);
-        }
+    if (stores) rp__emit_vector_stores(e, false, vector, "in && live", "a@ + o@ + x@i");
 }
 
 /* `count` elements of this thread's columns, all loads before the first use. place: the text that declares i and in of element w. */

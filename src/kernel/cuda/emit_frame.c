@@ -267,6 +267,38 @@ void rp__emit_gathered_store(const rp__emitter *e, const rp__store *s, unsigned 
                  half ? 'y' : 'w', number);
 }
 
+void rp__emit_lane_stores(const rp__emitter *e, bool rows, const char *guard) {
+    const rp__dag *d = e->dag;
+    for (unsigned k = 0; k < d->n_stores; k++) {
+        if (!rows && rp__dag_is_row(d, d->stores[k].axes)) continue;
+        if (rp__emit_vector_store(e, &d->stores[k]))
+            rp__emit_gather(e, &d->stores[k], k);
+        else
+            rp__emit_store(e, &d->stores[k], guard);
+    }
+}
+
+void rp__emit_where(const char *place, unsigned access, char *out, size_t bytes) {
+    size_t n = 0;
+    for (const char *s = place; *s && n + 1 < bytes; s++) {
+        if (*s == '@')
+            n += (size_t)snprintf(out + n, bytes - n, "%u", access);
+        else
+            out[n++] = *s;
+    }
+    out[n < bytes ? n : bytes - 1] = 0;
+}
+
+void rp__emit_vector_stores(const rp__emitter *e, bool rows, unsigned width, const char *guard, const char *place) {
+    const rp__dag *d = e->dag;
+    char at[64];
+    for (unsigned k = 0; k < d->n_stores; k++) {
+        if ((!rows && rp__dag_is_row(d, d->stores[k].axes)) || !rp__emit_vector_store(e, &d->stores[k])) continue;
+        rp__emit_where(place, d->stores[k].access, at, sizeof at);
+        rp__emit_gathered_store(e, &d->stores[k], k, width, guard, at);
+    }
+}
+
 /* ---- rows ---- */
 
 /* Row number -> indices and offsets; `row` is clamped so that idle threads read valid memory, `live` says whether they store. */

@@ -114,6 +114,11 @@ void rp__emit_gathered(const rp__emitter *e, const rp__store *s, unsigned number
 void rp__emit_gather(const rp__emitter *e, const rp__store *s, unsigned number);
 void rp__emit_gathered_store(const rp__emitter *e, const rp__store *s, unsigned number, unsigned width,
                              const char *guard, const char *at);
+/* Of all stores (rows: those of row values, too), for lane j: put into vectors, or stored. */
+void rp__emit_lane_stores(const rp__emitter *e, bool rows, const char *guard);
+/* The vectors behind them, at the address `place` in which @ is the number of the access: "a@ + o@". */
+void rp__emit_vector_stores(const rp__emitter *e, bool rows, unsigned width, const char *guard, const char *place);
+void rp__emit_where(const char *place, unsigned access, char *out, size_t bytes);
 
 /* ---- emit_reduce.c */
 bool rp__emit_reduces_in(const rp__emitter *e, unsigned node, unsigned phase);

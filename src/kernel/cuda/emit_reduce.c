@@ -48,14 +48,11 @@ void rp__emit_combine(const rp__emitter *e, const rp__node *n, const char *a, co
     }
 }
 
-const char *rp__emit_shuffle(unsigned dtype) {
-    switch (dtype) {
-    case RP_F32: return "f32";
-    case RP_F64: return "f64";
-    case RP_I64: return "i64";
-    default: return "i32";
-    }
+/* What goes from thread to thread: bytes as words. */
+static const rp__dtype_info *exchanged(unsigned dtype) {
+    return &rp__dtypes[rp__dtype_bytes((rp_dtype)dtype) < 4 ? RP_I32 : dtype];
 }
+const char *rp__emit_shuffle(unsigned dtype) { return exchanged(dtype)->short_name; }
 
 static void add_halving(const rp__emitter *e, const rp__node *n, const char *name, unsigned count, unsigned least) {
     char a[48], b[48];
@@ -266,19 +263,10 @@ void rp__emit_fold_end(const rp__emitter *e, unsigned phase, const char *turn) {
     rp__text_puts(e->out, "    }\n");
 }
 
-static const char *exchanged(unsigned dtype) {
-    switch (dtype) {
-    case RP_F32: return "float";
-    case RP_F64: return "double";
-    case RP_I64: return "rp_i64";
-    default: return "rp_i32";
-    }
-}
-
 void rp__emit_cluster_shared(const rp__emitter *e) {
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (e->dag->nodes[k].op == RP__REDUCE)
-            rp__text_add(e->out, "    __shared__ %s z%u;\n", exchanged(e->dag->nodes[k].dtype), k);
+            rp__text_add(e->out, "    __shared__ %s z%u;\n", exchanged(e->dag->nodes[k].dtype)->cuda, k);
 }
 
 /* Eight threads after the other have the fold lanes, so that no block waits for itself again. */

@@ -23,6 +23,23 @@ static bool is_vector_store(const rp__emitter *e, unsigned store) {
     return !rp__dag_is_row(e->dag, s->axes) && rp__emit_vector_store(e, s);
 }
 
+#define FAR_PLACE "a@ + o@ + far@"
+/* Vectors of elements, and of rows that begin anywhere what lies at their ends: a chunk of `length` elements begins at `chunk`. */
+static void add_vector_stores(const rp__emitter *e, unsigned width, const char *place, unsigned length,
+                              const char *chunk) {
+    char at[64];
+    if (!e->c->ragged) {
+        rp__emit_vector_stores(e, false, width, "live && in", place);
+        return;
+    }
+    for (unsigned k = 0; k < e->dag->n_stores; k++) {
+        if (!is_vector_store(e, k)) continue;
+        rp__emit_where(place, e->dag->stores[k].access, at, sizeof at);
+        rp__emit_gathered_store(e, &e->dag->stores[k], k, width, "live && whole", at);
+        rp__emit_ragged_store(e, &e->dag->stores[k], k, width, length, chunk);
+    }
+}
+
 /* Loads of the phase at hand that are vectors of their own. */
 static bool is_vector_load(const rp__emitter *e, unsigned k) {
     return e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k];
@@ -174,25 +191,10 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
         rp__emit_ragged_accumulation(e, phase, lane);
     else
         rp__emit_accumulation(e, phase, lane, "in");
-    for (unsigned k = 0; stores && k < d->n_stores; k++) {
-        if (is_vector_store(e, k))
-            rp__emit_gather(e, &d->stores[k], k);
-        else if (!rp__dag_is_row(d, d->stores[k].axes))
-            rp__emit_store(e, &d->stores[k], "in && live");
-    }
+    if (stores) rp__emit_lane_stores(e, false, "in && live");
     rp__text_puts(e->out, "    }\n");
-    for (unsigned k = 0; stores && k < d->n_stores; k++)
-        if (is_vector_store(e, k)) {
-            char at[64];
-            const unsigned a = d->stores[k].access;
-            if (is_far(e))
-                (void)snprintf(at, sizeof at, "a%u + o%u + far%u", a, a, a);
-            else
-                (void)snprintf(at, sizeof at, "b%u + u * %u", a, step);
-            rp__emit_gathered_store(e, &d->stores[k], k, shape->span, e->c->ragged ? "live && whole" : "live && in",
-                                    at);
-            if (e->c->ragged) rp__emit_ragged_store(e, &d->stores[k], k, shape->span, step * e->c->groups, chunk_of(e));
-        }
+    (void)snprintf(lane, sizeof lane, "b@ + u * %u", step);
+    if (stores) add_vector_stores(e, shape->span, is_far(e) ? FAR_PLACE : lane, step * e->c->groups, chunk_of(e));
     rp__text_puts(e->out, "    }\n    }\n");
 }
 
@@ -303,19 +305,9 @@ static void add_scan_loop(const rp__emitter *e, unsigned phase, bool stores) {
     rp__emit_inner_indices(e);
     rp__emit_scan_vectors(e);
     rp__emit_accumulation(e, phase, "j", "in");
-    for (unsigned k = 0; stores && k < e->dag->n_stores; k++) {
-        if (is_vector_store(e, k))
-            rp__emit_gather(e, &e->dag->stores[k], k);
-        else if (!rp__dag_is_row(e->dag, e->dag->stores[k].axes))
-            rp__emit_store(e, &e->dag->stores[k], "in && live");
-    }
+    if (stores) rp__emit_lane_stores(e, false, "in && live");
     rp__text_puts(e->out, "    }\n");
-    for (unsigned k = 0; stores && k < e->dag->n_stores; k++) {
-        char at[64];
-        if (!is_vector_store(e, k)) continue;
-        (void)snprintf(at, sizeof at, "a%u + o%u + i4", e->dag->stores[k].access, e->dag->stores[k].access);
-        rp__emit_gathered_store(e, &e->dag->stores[k], k, 4, "live && in", at);
-    }
+    if (stores) rp__emit_vector_stores(e, false, 4, "live && in", "a@ + o@ + i4");
     rp__text_puts(e->out, "    }\n");
 }
 
@@ -389,24 +381,10 @@ static void add_chunk_loop(const rp__emitter *e, unsigned phase, bool stores) {
         rp__emit_ragged_accumulation(e, phase, "j");
     else
         rp__emit_accumulation(e, phase, "j", "in");
-    for (unsigned k = 0; stores && k < d->n_stores; k++) {
-        if (is_vector_store(e, k))
-            rp__emit_gather(e, &d->stores[k], k);
-        else if (!rp__dag_is_row(d, d->stores[k].axes))
-            rp__emit_store(e, &d->stores[k], "in && live");
-    }
+    if (stores) rp__emit_lane_stores(e, false, "in && live");
     rp__text_puts(e->out, "    }\n");
-    for (unsigned k = 0; stores && k < d->n_stores; k++) {
-        const unsigned a = d->stores[k].access;
-        char at[64];
-        if (!is_vector_store(e, k)) continue;
-        if (is_far(e))
-            (void)snprintf(at, sizeof at, "a%u + o%u + far%u", a, a, a);
-        else
-            (void)snprintf(at, sizeof at, "a%u + o%u + i4%s", a, a, ragged ? " - shift" : "");
-        rp__emit_gathered_store(e, &d->stores[k], k, 4, ragged ? "live && whole" : "live && in", at);
-        if (ragged) rp__emit_ragged_store(e, &d->stores[k], k, 4, RP__CUDA_CHUNK, "chunk + ");
-    }
+    const char *place = is_far(e) ? FAR_PLACE : ragged ? "a@ + o@ + i4 - shift" : "a@ + o@ + i4";
+    if (stores) add_vector_stores(e, 4, place, RP__CUDA_CHUNK, "chunk + ");
     rp__text_puts(e->out, "    }\n    }\n");
 }
 

@@ -242,19 +242,9 @@ void rp__emit_short(const rp__emitter *e, const char *name) {
     add_row_place(e, "j");
     add_row_arrays(e);
     for (unsigned phase = 0; phase < d->n_phases; phase++) add_phase(e, phase);
-    for (unsigned k = 0; k < d->n_stores; k++) {
-        if (rp__emit_vector_store(e, &d->stores[k]))
-            rp__emit_gather(e, &d->stores[k], k);
-        else
-            rp__emit_store(e, &d->stores[k], NULL);
-    }
+    rp__emit_lane_stores(e, true, NULL);
     rp__text_puts(e->out, "    }\n");
-    for (unsigned k = 0; k < d->n_stores; k++) {
-        char at[32];
-        if (!rp__emit_vector_store(e, &d->stores[k])) continue;
-        (void)snprintf(at, sizeof at, "a%u + o%u", d->stores[k].access, d->stores[k].access);
-        rp__emit_gathered_store(e, &d->stores[k], k, vector, "1", at);
-    }
+    rp__emit_vector_stores(e, true, vector, "1", "a@ + o@");
     rp__text_puts(e->out, "    }\n");
     for (unsigned k = 0; k < opened; k++) rp__text_puts(e->out, "    }\n");
     rp__text_puts(e->out, "}\n");

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernel/cuda/text_kernel.h"
+
 /* ---- names ---- */
 
 const char *rp__emit_type(unsigned dtype) { return rp__dtypes[dtype].cuda; }
@@ -545,10 +547,8 @@ void rp__emit_store(const rp__emitter *e, const rp__store *s, const char *guard)
         return;
     }
     if (s->mode == RP__STORE_ADD) {
-        static const char *const names[] = {[RP_F32] = "f32",   [RP_F64] = "f64", [RP_F16] = "f16",
-                                            [RP_BF16] = "bf16", [RP_I32] = "i32", [RP_I64] = "i64"};
-        const char *name = dtype < sizeof names / sizeof *names && names[dtype] ? names[dtype] : "i32";
-        rp__text_add(e->out, "rp_atomic_add_%s(a%u + ", name, s->access);
+        const char *name = rp__cuda_atomic((rp_dtype)dtype);
+        rp__text_add(e->out, "rp_atomic_add_%s(a%u + ", name ? name : "i32", s->access);
     } else {
         rp__text_add(e->out, s->offset != RP__NO_VAL ? "(a%u + (" : "a%u[", s->access);
     }

@@ -45,30 +45,29 @@ static rp_status nonzero_enqueue(const rp__kernel *k, rp_stream *s, const rp__la
     return RP_OK;
 }
 
-size_t rp__cuda_nonzero_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
+size_t rp__cuda_nonzero_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                  const rp__library_call *call) {
+    (void)op;
     (void)d;
     (void)call;
-    return n < 3 ? 0 : (size_t)((rp__cuda_operand_numel(&o[2]) + NONZERO_CHUNK - 1) / NONZERO_CHUNK) * 8;
+    return n < 3 ? 0 : (size_t)((rp__operand_numel(&o[2]) + NONZERO_CHUNK - 1) / NONZERO_CHUNK) * 8;
 }
 
-rp_status rp__cuda_nonzero_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                                rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__cuda_nonzero_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)op;
     static const uint32_t access[3] = {RP__WRITE, RP__WRITE, RP__READ};
     static rp__kernel kernel = {.refs = 1,
                                 .kind = RP__KERNEL_CUDA_LIBRARY,
                                 .key = {0x6e6f6e7a65726f, 1},
                                 .name = "nonzero",
                                 .enqueue = nonzero_enqueue};
-    *out = (rp__launch){.op = call->op, .site = call->site};
-    const rp__operand *indices = &o[0], *count = &o[1], *x = &o[2];
-    if (n < 3 || indices->ndim != 2 || indices->dtype != RP_I64 || count->dtype != RP_I64 ||
-        !rp__dtype_is_valid(x->dtype) || indices->size[0] < rp__cuda_operand_numel(x) || indices->size[1] != x->ndim)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of nonzero do not fit", call->op);
-    rp__cuda_operand_slots(o, 3, access, buffer, out);
-    RP_TRY(rp__cuda_workspace_slot(call, rp__cuda_nonzero_workspace(d, o, n, call), 3, buffer, out));
+    const rp__operand *indices = &o[0], *x = &o[2];
+    rp__operand_slots(o, 3, access, buffer, out);
+    RP_TRY(rp__workspace_slot(call, rp__cuda_nonzero_workspace(d, op, o, n, call), 3, buffer, out));
     uint64_t *w = buffer->words;
     memset(w + 4, 0, (NONZERO_WORDS + 1 - 4) * sizeof *w);
-    w[4] = (uint64_t)rp__cuda_operand_numel(x), w[5] = (w[4] + NONZERO_CHUNK - 1) / NONZERO_CHUNK;
+    w[4] = (uint64_t)rp__operand_numel(x), w[5] = (w[4] + NONZERO_CHUNK - 1) / NONZERO_CHUNK;
     w[6] = (uint64_t)indices->stride[0], w[7] = (uint64_t)indices->stride[1];
     for (unsigned i = 0; i < x->ndim; i++) w[8 + 2 * i] = (uint64_t)x->size[i], w[9 + 2 * i] = (uint64_t)x->stride[i];
     w[NONZERO_FACTS] = (uint64_t)x->dtype | (uint64_t)x->ndim << 16;
@@ -91,24 +90,20 @@ static void multinomial_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_T %s\n", facts == RP_F64 ? "double" : "float");
 }
 
-size_t rp__cuda_multinomial_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
-    (void)d;
-    return n < 2 || call->replacement ? 0 : (size_t)rp__cuda_operand_numel(&o[1]);
+size_t rp__cuda_multinomial_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                      const rp__library_call *call) {
+    (void)d, (void)op;
+    return n < 2 || call->replacement ? 0 : (size_t)rp__operand_numel(&o[1]);
 }
 
-rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                                    rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__cuda_multinomial_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                    const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)op;
     static const uint32_t access[2] = {RP__WRITE, RP__READ};
-    *out = (rp__launch){.op = call->op, .site = call->site};
     const rp__operand *y = &o[0], *x = &o[1];
-    if (n < 2 || y->ndim != 2 || x->ndim != 2 || y->dtype != RP_I64 || (x->dtype != RP_F32 && x->dtype != RP_F64) ||
-        y->size[0] != x->size[0])
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of multinomial do not fit", call->op);
-    if (x->size[1] > INT64_C(1) << 24)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: number of categories cannot exceed 2^24", call->op);
     if (y->size[0] == 0 || y->size[1] == 0) return RP_OK;
-    rp__cuda_operand_slots(o, 2, access, buffer, out);
-    RP_TRY(rp__cuda_workspace_slot(call, rp__cuda_multinomial_workspace(d, o, n, call), 2, buffer, out));
+    rp__operand_slots(o, 2, access, buffer, out);
+    RP_TRY(rp__workspace_slot(call, rp__cuda_multinomial_workspace(d, op, o, n, call), 2, buffer, out));
     uint64_t *w = buffer->words;
     int shift = 62;
     for (int64_t m = 1; m < x->size[1]; m *= 2) shift--;
@@ -130,10 +125,8 @@ rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t 
 
 /* Which of them a device combines in one step: what is SET needs no more than a store. */
 static const char *atomic_of(rp_dtype dtype, rp__scatter kind) {
-    static const char *const names[RP__DTYPE_COUNT] = {
-        [RP_F32] = "f32", [RP_F64] = "f64", [RP_I32] = "i32", [RP_I64] = "i64", [RP_F16] = "f16", [RP_BF16] = "bf16"};
-    const bool narrow = dtype == RP_F16 || dtype == RP_BF16;
-    return kind == RP__SCATTER_MUL || (narrow && kind != RP__SCATTER_ADD) ? NULL : names[dtype];
+    const bool half = rp__dtype_is_half(dtype);
+    return kind == RP__SCATTER_MUL || (half && kind != RP__SCATTER_ADD) ? NULL : rp__cuda_atomic(dtype);
 }
 static bool in_one_step(rp_dtype dtype, rp__scatter kind) { return kind == RP__SCATTER_SET || atomic_of(dtype, kind); }
 
@@ -189,26 +182,18 @@ static void scatter_macros(uint64_t facts, rp__text *out) {
                      floats ? "RP_LOAD(a) != RP_LOAD(a) || " : "", kind == RP__SCATTER_MAX ? ">" : "<");
 }
 
-size_t rp__cuda_scatter_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
-    (void)d, (void)o, (void)n, (void)call;
-    return 0;
-}
-
-rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                                rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__cuda_scatter_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)op, (void)n;
     static const uint32_t access[3] = {RP__READ | RP__WRITE, RP__READ, RP__READ};
-    *out = (rp__launch){.op = call->op, .site = call->site};
     rp__operand part[3] = {o[0], o[1], o[2]};
     const rp__operand *y = &part[0], *index = &part[1], *src = &part[2];
     const unsigned nd = index->ndim, dim = (unsigned)call->dim;
-    if (n < 3 || y->ndim != nd || src->ndim != nd || dim >= nd || index->dtype != RP_I64 || src->dtype != y->dtype ||
-        !rp__dtype_is_valid(y->dtype) || call->scatter >= RP__SCATTERS)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of scatter do not fit", call->op);
-    if (rp__cuda_operand_numel(index) == 0) return RP_OK;
+    if (rp__operand_numel(index) == 0) return RP_OK;
     for (unsigned i = 0; i < nd; i++) part[2].size[i] = index->size[i];
-    rp__cuda_operand_slots(part, 3, access, buffer, out);
+    rp__operand_slots(part, 3, access, buffer, out);
     uint64_t *w = buffer->words;
-    const int64_t length = index->size[dim], bound = y->size[dim], lines = rp__cuda_operand_numel(index) / length;
+    const int64_t length = index->size[dim], bound = y->size[dim], lines = rp__operand_numel(index) / length;
     w[3] = (uint64_t)(uintptr_t)d->errors, w[4] = rp__error_tag(call->op, call->site);
     w[5] = (uint64_t)length, w[6] = (uint64_t)bound;
     w[7] = (uint64_t)y->stride[dim], w[8] = (uint64_t)index->stride[dim], w[9] = (uint64_t)src->stride[dim];
@@ -269,10 +254,8 @@ rp_status rp__cuda_ctc_bind(rp__device *d, rp__library_op op, const rp__operand 
                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[5] = {RP__WRITE, RP__READ, RP__READ, RP__READ, RP__READ};
     const bool carries = op == RP__LIB_CTC_CARRY;
-    *out = (rp__launch){.op = call->op, .site = call->site};
-    RP_TRY(rp__ctc_check(op, o, n, call));
-    if (rp__cuda_operand_numel(&o[0]) == 0) return RP_OK;
-    rp__cuda_operand_slots(o, n, access, buffer, out);
+    if (rp__operand_numel(&o[0]) == 0) return RP_OK;
+    rp__operand_slots(o, n, access, buffer, out);
     uint64_t *w = buffer->words;
     if (!carries) { /* which reads no reach */
         w[4] = w[3], w[3] = w[2], w[2] = 0;

@@ -6,16 +6,7 @@
 #include "device/device.h"
 #include "kernel/library.h"
 
-size_t rp__cuda_nonzero_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);
-rp_status rp__cuda_nonzero_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                                rp__launch_buffer *buffer, rp__launch *out);
-size_t rp__cuda_multinomial_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);
-rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                                    rp__launch_buffer *buffer, rp__launch *out);
-size_t rp__cuda_scatter_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);
-rp_status rp__cuda_scatter_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                                rp__launch_buffer *buffer, rp__launch *out);
-rp_status rp__cuda_ctc_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                            const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
+rp__library_workspace rp__cuda_nonzero_workspace, rp__cuda_multinomial_workspace;
+rp__library_bind rp__cuda_nonzero_bind, rp__cuda_multinomial_bind, rp__cuda_scatter_bind, rp__cuda_ctc_bind;
 
 #endif

@@ -63,7 +63,7 @@ static bool fits_block(const rp__device *d, const plan *p) {
 static plan plan_of(const rp__device *d, const rp__operand *o, const rp__library_call *call) {
     plan p = {.n = o[2].size[call->dim], .k = call->k, .bits = 8 * (unsigned)rp__dtype_bytes(o[2].dtype)};
     const size_t key = p.bits / 8, place = 4;
-    p.rows = p.k ? rp__cuda_operand_numel(&o[0]) / p.k : 0;
+    p.rows = p.k ? rp__operand_numel(&o[0]) / p.k : 0;
     if (p.rows == 0) return p;
     /* A whole row is read once and sorted in four times as many instructions as a selection of it takes. */
     const bool few = p.k <= SELECTED_MOST && p.k <= p.n / 4;
@@ -96,7 +96,9 @@ static plan plan_of(const rp__device *d, const rp__operand *o, const rp__library
     return p;
 }
 
-size_t rp__cuda_topk_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
+size_t rp__cuda_topk_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                               const rp__library_call *call) {
+    (void)op;
     return n < 3 || (unsigned)call->dim >= o[2].ndim ? 0 : plan_of(d, o, call).bytes;
 }
 
@@ -106,8 +108,6 @@ enum { LARGEST = 1 << 12, AGAIN = 1 << 13, ENDS = 1 << 14 };
 static void macros(uint64_t facts, rp__text *out) {
     static const char *const raw[] = {[RP_F32] = "rp_f32_bits(x)", [RP_F64] = "rp_f64_bits(x)"},
                              *const back[] = {[RP_F32] = "rp_bits_f32(u)", [RP_F64] = "rp_bits_f64(u)"};
-    static const char *const infinity[RP__DTYPE_COUNT] = {
-        [RP_F32] = "0x7f800000u", [RP_F64] = "0x7ff0000000000000ull", [RP_F16] = "0x7c00", [RP_BF16] = "0x7f80"};
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
     const way w = (way)(facts >> 8 & 7);
     const unsigned bits = 8 * (unsigned)rp__dtype_bytes(dtype);
@@ -117,7 +117,11 @@ static void macros(uint64_t facts, rp__text *out) {
                  wide ? back[dtype] : "(u)");
     rp__text_add(out, "#define RP_FLOAT %d\n#define RP_SIGNED %d\n#define RP_LARGEST %d\n", real,
                  !real && dtype != RP_U8 && dtype != RP_BOOL, facts & LARGEST ? 1 : 0);
-    if (real) rp__text_add(out, "#define RP_INFINITY %s\n", infinity[dtype]);
+    if (real)
+        rp__text_add(out, "#define RP_INFINITY 0x%llx%s\n", (unsigned long long)rp__dtype_infinity(dtype),
+                     bits == 64   ? "ull"
+                     : bits == 32 ? "u"
+                                  : "");
     rp__text_add(out, "#define RP_DIMS %u\n#define RP_OWN %u\n", (unsigned)(facts >> 16 & 0xff),
                  w == SELECT ? 5u
                  : w < COUNT ? 0u
@@ -132,16 +136,12 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_write(out, rp__embed_order_cuh, rp__embed_order_cuh_len);
 }
 
-rp_status rp__cuda_topk_step(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call, unsigned step,
+rp_status rp__cuda_topk_step(rp__device *d, const rp__operand *o, const rp__library_call *call, unsigned step,
                              rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[3] = {RP__WRITE, RP__WRITE, RP__READ};
     *out = (rp__launch){.op = call->op, .site = call->site};
     const rp__operand *values = &o[0], *indices = &o[1], *x = &o[2];
     const unsigned dim = (unsigned)call->dim, nd = x->ndim;
-    if (n < 3 || dim >= nd || values->ndim != nd || indices->ndim != nd || indices->dtype != RP_I64 ||
-        values->dtype != x->dtype || !rp__dtype_is_valid(x->dtype) || call->k < 0 || call->k > x->size[dim] ||
-        values->size[dim] != call->k)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of topk do not fit", call->op);
     if (x->size[dim] > UINT32_MAX)
         return rp__fail(RP_ERROR_SHAPE, "%s: rows are limited to 2^32 - 1 elements", call->op);
     const plan p = plan_of(d, o, call);
@@ -181,8 +181,8 @@ rp_status rp__cuda_topk_step(rp__device *d, const rp__operand *o, size_t n, cons
             out->shared_bytes = exchange_of(p.bits, threads, items);
         }
     }
-    rp__cuda_operand_slots(o, 3, access, buffer, out);
-    RP_TRY(rp__cuda_workspace_slot(call, p.bytes, 3, buffer, out));
+    rp__operand_slots(o, 3, access, buffer, out);
+    RP_TRY(rp__workspace_slot(call, p.bytes, 3, buffer, out));
     uint64_t *w = buffer->words;
     w[4] = (uint64_t)length, w[5] = (uint64_t)p.k, w[6] = (uint64_t)p.rows;
     w[7] = (uint64_t)values->stride[dim], w[8] = (uint64_t)indices->stride[dim], w[9] = (uint64_t)x->stride[dim];
@@ -201,4 +201,10 @@ rp_status rp__cuda_topk_step(rp__device *d, const rp__operand *o, size_t n, cons
                ? rp__text_kernel(d, &key, macros, rp__embed_topk_cuh, rp__embed_topk_cuh_len, &out->kernel)
                : rp__text_kernel(d, &key, macros, rp__embed_sort_cuh, rp__embed_sort_cuh_len, &out->kernel));
     return rp__cuda_line_grid(out, call, blocks, 1u << threads);
+}
+
+rp_status rp__cuda_topk_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)op, (void)n;
+    return rp__cuda_topk_step(d, o, call, 0, buffer, out);
 }

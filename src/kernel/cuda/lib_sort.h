@@ -5,9 +5,10 @@
 #include "device/device.h"
 #include "kernel/library.h"
 
-size_t rp__cuda_topk_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);
-/* Launch number `step`, from 0 on; behind the last one: without kernel. */
-rp_status rp__cuda_topk_step(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call, unsigned step,
+rp__library_workspace rp__cuda_topk_workspace;
+rp__library_bind rp__cuda_topk_bind;
+/* Launch number `step`, from 0 on, which is that of bind; behind the last one: without kernel. */
+rp_status rp__cuda_topk_step(rp__device *d, const rp__operand *o, const rp__library_call *call, unsigned step,
                              rp__launch_buffer *buffer, rp__launch *out);
 
 #endif

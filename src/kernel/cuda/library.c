@@ -9,53 +9,6 @@
 #include "kernel/cuda/recur.h"
 #include "tensor/tensor.h"
 
-void rp__cuda_operand_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer,
-                           rp__launch *out) {
-    int64_t low = 0, high = 1, bytes = (int64_t)rp__dtype_bytes(o->dtype);
-    for (unsigned d = 0; d < o->ndim; d++) {
-        int64_t reach = (o->size[d] - 1) * o->stride[d];
-        if (o->size[d] == 0) reach = 0;
-        if (reach < 0)
-            low += reach;
-        else
-            high += reach;
-    }
-    int64_t start = o->storage && o->storage->data ? (int64_t)((char *)o->base - (char *)o->storage->data) : 0;
-    buffer->words[word] = (uint64_t)(uintptr_t)o->base;
-    buffer->slots[out->n_slots++] = (rp__slot){.word = word,
-                                               .access = access,
-                                               .storage = o->storage,
-                                               .buffer = -1,
-                                               .begin = start + low * bytes,
-                                               .end = start + high * bytes};
-    out->words = buffer->words;
-    out->slots = buffer->slots;
-}
-
-void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
-                            rp__launch *out) {
-    out->n_slots = 0;
-    for (size_t k = 0; k < n; k++) rp__cuda_operand_slot(&o[k], (uint32_t)k, access[k], buffer, out);
-}
-
-rp_status rp__cuda_workspace_slot(const rp__library_call *call, size_t bytes, uint32_t word, rp__launch_buffer *buffer,
-                                  rp__launch *out) {
-    buffer->words[word] = bytes ? (uint64_t)(uintptr_t)call->workspace : 0;
-    if (!bytes) return RP_OK;
-    if (call->workspace_bytes < bytes || !call->workspace)
-        return rp__fail(RP_ERROR_INTERNAL, "%s: a workspace of %zu bytes where %zu are needed", call->op,
-                        call->workspace_bytes, bytes);
-    const char *start = call->workspace_storage ? call->workspace_storage->data : NULL;
-    int64_t from = start ? (int64_t)((const char *)call->workspace - start) : 0;
-    buffer->slots[out->n_slots++] = (rp__slot){.word = word,
-                                               .access = RP__READ | RP__WRITE,
-                                               .storage = call->workspace_storage,
-                                               .buffer = -1,
-                                               .begin = from,
-                                               .end = from + (int64_t)bytes};
-    return RP_OK;
-}
-
 rp_status rp__cuda_line_grid(rp__launch *out, const rp__library_call *call, int64_t blocks, unsigned threads) {
     if (blocks > INT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: this is more than one CUDA launch takes", call->op);
     out->grid[0] = (uint32_t)blocks;
@@ -64,11 +17,23 @@ rp_status rp__cuda_line_grid(rp__launch *out, const rp__library_call *call, int6
     return RP_OK;
 }
 
-int64_t rp__cuda_operand_numel(const rp__operand *o) {
-    int64_t n = 1;
-    for (unsigned i = 0; i < o->ndim; i++) n *= o->size[i];
-    return n;
-}
+/* What has one kernel. */
+static const rp__library_family families[RP__LIB_COUNT] = {
+    [RP__LIB_TOPK] = {rp__cuda_topk_bind, rp__cuda_topk_workspace},
+    [RP__LIB_NONZERO] = {rp__cuda_nonzero_bind, rp__cuda_nonzero_workspace},
+    [RP__LIB_MULTINOMIAL] = {rp__cuda_multinomial_bind, rp__cuda_multinomial_workspace},
+    [RP__LIB_SCATTER] = {rp__cuda_scatter_bind, NULL},
+    [RP__LIB_CHOOSE] = {rp__cuda_choose_bind, NULL},
+    [RP__LIB_ATTENTION] = {rp__cuda_attention_bind, NULL},
+    [RP__LIB_ATTENTION_KEYS] = {rp__cuda_attention_bind, NULL},
+    [RP__LIB_ATTENTION_QUERIES] = {rp__cuda_attention_bind, NULL},
+    [RP__LIB_ATTENTION_PLACE] = {rp__cuda_attention_draw_bind, NULL},
+    [RP__LIB_ATTENTION_KEEP] = {rp__cuda_attention_draw_bind, NULL},
+    [RP__LIB_CTC_REACH] = {rp__cuda_ctc_bind, NULL},
+    [RP__LIB_CTC_CARRY] = {rp__cuda_ctc_bind, NULL},
+    [RP__LIB_RECUR] = {rp__cuda_recur_bind, NULL},
+    [RP__LIB_RECUR_BACK] = {rp__cuda_recur_bind, NULL},
+};
 
 static inline bool has_templates(rp__library_op op) { return RP__CUDA_TEMPLATED >> op & 1u; }
 
@@ -79,14 +44,8 @@ static const rp__template *pick(const rp__problem *p, size_t *workspace) {
 static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                         const rp__library_call *call) {
     size_t bytes = 0;
-    switch (op) {
-    case RP__LIB_TOPK: return rp__cuda_topk_workspace(d, o, n, call);
-    case RP__LIB_NONZERO: return rp__cuda_nonzero_workspace(d, o, n, call);
-    case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_workspace(d, o, n, call);
-    case RP__LIB_SCATTER: return rp__cuda_scatter_workspace(d, o, n, call);
-    default:
-        return has_templates(op) && pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, &bytes) ? bytes : 0;
-    }
+    if (!has_templates(op)) return rp__family_workspace(families, d, op, o, n, call);
+    return pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, &bytes) ? bytes : 0;
 }
 
 static rp_status bind_template(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
@@ -101,24 +60,7 @@ static rp_status bind_template(const rp__problem *p, rp__launch_buffer *buffer, 
 
 static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                       rp__launch_buffer *buffer, rp__launch *out) {
-    switch (op) {
-    case RP__LIB_TOPK: return rp__cuda_topk_step(d, o, n, call, 0, buffer, out);
-    case RP__LIB_NONZERO: return rp__cuda_nonzero_bind(d, o, n, call, buffer, out);
-    case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_bind(d, o, n, call, buffer, out);
-    case RP__LIB_SCATTER: return rp__cuda_scatter_bind(d, o, n, call, buffer, out);
-    case RP__LIB_CHOOSE: return rp__cuda_choose_bind(d, o, n, call, buffer, out);
-    case RP__LIB_CTC_REACH:
-    case RP__LIB_CTC_CARRY: return rp__cuda_ctc_bind(d, op, o, n, call, buffer, out);
-    case RP__LIB_RECUR:
-    case RP__LIB_RECUR_BACK: return rp__cuda_recur_bind(d, op, o, n, call, buffer, out);
-    case RP__LIB_ATTENTION:
-    case RP__LIB_ATTENTION_KEYS:
-    case RP__LIB_ATTENTION_QUERIES: return rp__cuda_attention_bind(d, op, o, n, call, buffer, out);
-    case RP__LIB_ATTENTION_PLACE:
-    case RP__LIB_ATTENTION_KEEP: return rp__cuda_attention_draw_bind(d, op, o, n, call, buffer, out);
-    default: break;
-    }
-    if (!has_templates(op)) return rp__fail(RP_ERROR_INTERNAL, "%s: library op %d on CUDA", call->op, (int)op);
+    if (!has_templates(op)) return rp__family_bind(families, d, op, o, n, call, buffer, out);
     return bind_template(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, buffer, out);
 }
 
@@ -127,7 +69,7 @@ static rp_status finish(rp__device *d, rp__library_op op, const rp__operand *o, 
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
     size_t bytes;
     *out = (rp__launch){0};
-    if (op == RP__LIB_TOPK) return rp__cuda_topk_step(d, o, n, call, step, buffer, out);
+    if (op == RP__LIB_TOPK) return rp__cuda_topk_step(d, o, call, step, buffer, out);
     if (op != RP__LIB_CONV_WEIGHT || step > 1) return RP_OK;
     const rp__template *t = pick(&p, &bytes);
     return t == &rp__cuda_conv_shares_row.row || t == &rp__cuda_conv_depth_shares_row.row ||

@@ -16,8 +16,7 @@ extern const rp__cuda_product_row rp__cuda_chain_row, rp__cuda_matmul_row, rp__c
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n);
 rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, size_t n, const rp__library_call *call,
                               rp__launch_buffer *buffer, rp__launch *out);
-rp_status rp__cuda_choose_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
-                               rp__launch_buffer *buffer, rp__launch *out);
+rp__library_bind rp__cuda_choose_bind;
 
 /* The second launch of rows whose shares leave sums (conv_shares.c). */
 rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out);
@@ -29,18 +28,8 @@ uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp_
 rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
                                 rp__launch *out);
 
-/* Word `word` is the operand's address; its slot is added to those of `out`. */
-void rp__cuda_operand_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer,
-                           rp__launch *out);
-/* Words and slots of operands: word k is operand k's address. `access` gives RP__READ or RP__WRITE (or both) of each. */
-void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
-                            rp__launch *out);
-/* The workspace as word `word`, its slot behind those of `out`; without bytes 0 and no slot. */
-rp_status rp__cuda_workspace_slot(const rp__library_call *call, size_t bytes, uint32_t word, rp__launch_buffer *buffer,
-                                  rp__launch *out);
 /* A grid of one dim. */
 rp_status rp__cuda_line_grid(rp__launch *out, const rp__library_call *call, int64_t blocks, unsigned threads);
-int64_t rp__cuda_operand_numel(const rp__operand *o);
 
 /* cuBLASLt (matmul_lt.c): can it do the product, and which? NULL kernel: no; use our own. */
 typedef struct rp__lt_problem { /* row-major product; zeroed first, compared as bytes: the key of a plan */

@@ -119,7 +119,7 @@ static double lt_cost(const rp__problem *p) {
 
 void rp__matmul_start(const rp__problem *p, const rp__matmul *read, rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[4] = {RP__WRITE, RP__READ, RP__READ, RP__READ};
-    rp__cuda_operand_slots(p->o, read->bias ? 4 : 3, access, buffer, out);
+    rp__operand_slots(p->o, read->bias ? 4 : 3, access, buffer, out);
     if (!read->bias) buffer->words[3] = 0;
 }
 
@@ -168,7 +168,7 @@ void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch
 void rp__matmul_factors(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
     for (unsigned k = 0; k < 4; k++) buffer->words[k] = 0;
     for (unsigned k = 1; k < 3; k++)
-        if (p->o[k].storage) rp__cuda_operand_slot(&p->o[k], k, RP__READ, buffer, out);
+        if (p->o[k].storage) rp__operand_slot(&p->o[k], k, RP__READ, buffer, out);
 }
 
 /* ---- our own kernel ---- */

@@ -170,21 +170,21 @@ static rp_status from_disk(rp__device *d, rp__hash key, const char *name, CUfunc
     char version[VERSION_BYTES];
     rp__nvrtc_version(version); /* none: nobody could make it anew */
     bool fits = bytes > VERSION_BYTES && (!*version || strncmp(text, version, VERSION_BYTES) == 0);
-    if (fits && load(d, text + VERSION_BYTES, name, out) == RP_OK) {
-        *found = true;
+    rp__error_state before; /* an older error stays */
+    rp__error_save(&before);
+    *found = fits && load(d, text + VERSION_BYTES, name, out) == RP_OK;
+    const bool lost = fits && !*found && atomic_load(&d->lost);
+    if (*found) {
         rp__lock(&lock);
         stats.from_disk++;
         rp__unlock(&lock);
-    } else if (fits) { /* whole by its hash, and yet the driver refused it: compile anew */
-        if (atomic_load(&d->lost)) {
-            rp__free(entry);
-            return RP_ERROR_DEVICE_LOST;
-        }
+    } else if (fits && !lost) { /* whole by its hash, and yet the driver refused it: compile anew */
         (void)rp_error_take();
         rp__disk_cache_drop(key, "cubin");
     }
+    rp__error_restore(&before);
     rp__free(entry);
-    return RP_OK;
+    return lost ? RP_ERROR_DEVICE_LOST : RP_OK;
 }
 
 /* Loads the cubin of a finished job and keeps it on disk. */

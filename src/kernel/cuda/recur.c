@@ -120,8 +120,6 @@ rp_status rp__cuda_recur_bind(rp__device *d, rp__library_op op, const rp__operan
     const unsigned cell = call->recurrence.cell;
     const rp__operand *x = back ? &o[0] : &o[5], *last = back ? &o[2] : &o[1], *w = back ? &o[10] : &o[6];
     plan p;
-    *out = (rp__launch){.op = call->op, .site = call->site};
-    RP_TRY(rp__recur_check(op, o, n, call));
     const int64_t sequences = last->size[0], units = last->size[1];
     if (sequences * units == 0) return RP_OK;
     if (!make_plan(d, cell, back, x->dtype, units, &p) || sequences > INT32_MAX / BLOCKS || x->size[0] > INT32_MAX - 2)
@@ -129,8 +127,8 @@ rp_status rp__cuda_recur_bind(rp__device *d, rp__library_op op, const rp__operan
     memset(buffer->words, 0, N_WORDS * sizeof *buffer->words);
     for (size_t k = 0; k < n; k++)
         if (o[k].base)
-            rp__cuda_operand_slot(&o[k], back ? back_words[k] : forward_words[k],
-                                  k < (back ? 4u : 5u) ? RP__WRITE : RP__READ, buffer, out);
+            rp__operand_slot(&o[k], back ? back_words[k] : forward_words[k],
+                             k < (back ? 4u : 5u) ? RP__WRITE : RP__READ, buffer, out);
     uint64_t *words = buffer->words;
     words[W_STEPS] = (uint64_t)x->size[0], words[W_SEQUENCES] = (uint64_t)sequences, words[W_UNITS] = (uint64_t)units;
     words[W_REVERSE] = call->recurrence.reverse;
