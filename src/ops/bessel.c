@@ -142,7 +142,7 @@ RP__UNARY(special_bessel_y1, second_kind(lw, x, compute, 1))
 
 static rp__val decaying(rp__lower *lw, rp__val x, rp_dtype compute, unsigned order, bool scaled) {
     const rp__val u = SUB(MUL(MUL(x, x), NUM(0.5)), NUM(1)), v = SUB(DIV(NUM(4), x), NUM(1));
-    const rp__val log = LOG(MUL(x, NUM(0.5)));
+    const rp__val log = SUB(LOG(x), NUM(M_LN2)); /* of x / 2, which may be too small a number */
     rp__val near, far = DIV(order ? SERIES(v, k1_far) : SERIES(v, k0_far), PRIM(SQRT, x));
     if (order == 0)
         near = SUB(SERIES(u, k0_near), MUL(log, SERIES(u, i0_small)));
@@ -150,7 +150,7 @@ static rp__val decaying(rp__lower *lw, rp__val x, rp_dtype compute, unsigned ord
         near = ADD(MUL(log, MUL(x, SERIES(u, i1_small))), DIV(SERIES(u, k1_near), x));
     if (scaled) near = MUL(near, EXP(x));
     if (!scaled) far = MUL(far, EXP(NEG(x)));
-    near = WHERE(EQ(x, NUM(0)), NUM(INFINITY), near);
+    near = WHERE(LT(NUM(0), x), near, WHERE(EQ(x, NUM(0)), NUM(INFINITY), NUM(NAN)));
     return WHERE(LE(x, NUM(2)), near, far);
 }
 RP__UNARY(special_modified_bessel_k0, decaying(lw, x, compute, 0, false))
