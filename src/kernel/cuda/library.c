@@ -107,6 +107,7 @@ static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, si
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_bind(d, o, n, call, buffer, out);
     case RP__LIB_SCATTER: return rp__cuda_scatter_bind(d, o, n, call, buffer, out);
     case RP__LIB_CHOOSE: return rp__cuda_choose_bind(d, o, n, call, buffer, out);
+    case RP__LIB_STEPS: return rp__cuda_steps_bind(d, o, n, call, buffer, out);
     case RP__LIB_CTC_REACH:
     case RP__LIB_CTC_CARRY: return rp__cuda_ctc_bind(d, op, o, n, call, buffer, out);
     case RP__LIB_RECUR:
