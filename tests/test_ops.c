@@ -479,6 +479,38 @@ static void test_multinomial(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* Where each of the ways to an incomplete gamma function is taken, and their ends; by mpmath (50 digits; the last two by quadrature). */
+static void test_incomplete_gamma(void **state) {
+    (void)state;
+    static const double known[][4] = {{0.3, 0.2, 0.657506724269721737, 0.342493275730278263},
+                                      {1e-6, 0.5, 0.999999440226111844, 5.59773888155634534e-7},
+                                      {3, 50, 1, 2.50930355220105704e-19},
+                                      {150, 140, 0.209543623918607066, 0.790456376081392934},
+                                      {400, 390, 0.312942863185587836, 0.687057136814412164},
+                                      {400, 700, 1, 2.22986266715788762e-35},
+                                      {2500.5, 2600, 0.975617963270283686, 0.0243820367297163144},
+                                      {1e6, 1003000, 0.9986382593537824085, 0.0013617406462175915},
+                                      {1e9, 1e9 + 60000, 0.971108407167651099, 0.028891592832348901},
+                                      {0, 2, 1, 0},
+                                      {2, 0, 0, 1},
+                                      {2, INFINITY, 1, 0},
+                                      {INFINITY, 2, 0, 1}};
+    enum { N = sizeof known / sizeof *known };
+    rp_scope s = rp_scope_begin();
+    rp_tensor *t = rp_from_data(&known[0][0], RP_DIMS(N, 4), RP_F64);
+    rp_tensor *a = rp_select(t, 1, 0), *x = rp_select(t, 1, 1);
+    double below[N], above[N];
+    assert_int_equal(rp_to_host(rp_igamma(a, x), below, sizeof below), RP_OK);
+    assert_int_equal(rp_to_host(rp_igammac(a, x), above, sizeof above), RP_OK);
+    for (int k = 0; k < N; k++) {
+        if (!(fabs(below[k] - known[k][2]) <= 4e-14 * known[k][2]))
+            fail_msg("igamma(%g, %g) is %.17g", known[k][0], known[k][1], below[k]);
+        if (!(fabs(above[k] - known[k][3]) <= 4e-14 * known[k][3]))
+            fail_msg("igammac(%g, %g) is %.17g", known[k][0], known[k][1], above[k]);
+    }
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 /* ---- distributions: what is drawn, against their sums */
 
 enum { DRAWS = 20000, BINS = 40 };
@@ -1177,6 +1209,7 @@ int main(void) {
         TEST(test_dropout),
         TEST(test_histogram_between_edges),
         TEST(test_multinomial),
+        TEST(test_incomplete_gamma),
         TEST(test_distributions),
         TEST(test_empty),
         TEST(test_adam),
