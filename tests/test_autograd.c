@@ -170,6 +170,10 @@ static void kinks(void **state) {
     y = sum(rp_clamp(x, rp_i64(-1), rp_i64(2)));
     ok(rp_grad(&y, 1, &x, 1, NULL, NULL, &g));
     EQUAL(g, 0, 1, 0);
+    y = sum(rp_clamp_tensor(a, b));
+    ok(rp_grad(&y, 1, (rp_tensor *[]){a, b}, 2, NULL, NULL, gs));
+    EQUAL(gs[0], 0.5, 0, 1);
+    EQUAL(gs[1], 0.5, 1, 0);
     y = sum(rp_fmax(a, b));
     ok(rp_grad(&y, 1, (rp_tensor *[]){a, b}, 2, NULL, NULL, gs));
     EQUAL(gs[0], 0.5, 0, 1);
