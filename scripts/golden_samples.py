@@ -252,16 +252,49 @@ def unique(x, sorted=True, return_inverse=False, return_counts=False):
     return aten._unique2(x, sorted, return_inverse, return_counts)
 
 
-def exact(name, order):
+def exact(name, *order):
     """Waves by mpmath: PyTorch's are up to 1e-5 off beyond 5, in float64 as well."""
     import mpmath
-    kind, f = getattr(mpmath, "bessel" + name[-2]), getattr(torch.special, name)
+    kind, f = mpmath.airyai if name == "airy_ai" else getattr(mpmath, "bessel" + name[-2]), getattr(torch.special, name)
 
     def values(x):
         y = f(x)
-        v = [float(kind(order, t)) if math.isfinite(w) and math.isfinite(t) else w for t, w in zip(x.reshape(-1).tolist(), y.reshape(-1).tolist())]
-        return torch.tensor(v, dtype=y.dtype).reshape(y.shape)
+        v = [float(kind(*order, t)) if math.isfinite(w) and math.isfinite(t) else w for t, w in zip(x.reshape(-1).tolist(), y.reshape(-1).tolist())]
+        return y + (torch.tensor(v, dtype=y.dtype).reshape(y.shape) - y).nan_to_num().detach()
     return values
+
+
+def incomplete(name):
+    """Incomplete gamma functions by mpmath: PyTorch's are up to 3e-10 off in float64."""
+    import mpmath
+    f = getattr(torch, name)
+
+    def value(a, x, y):
+        if not (math.isfinite(a) and math.isfinite(x) and a > 0 and x > 0):
+            return y
+        return float(mpmath.gammainc(a, 0, x, regularized=True) if name == "igamma" else mpmath.gammainc(a, x, mpmath.inf, regularized=True))
+
+    def values(a, x):
+        y = f(a, x)
+        rows = (t.reshape(-1).tolist() for t in (*torch.broadcast_tensors(a, x), y))
+        v = torch.tensor([value(*row) for row in zip(*rows)], dtype=y.dtype).reshape(y.shape)
+        return y + (v - y).nan_to_num().detach()
+    return values
+
+
+def standard_gamma_grad(a, y):
+    """By mpmath: PyTorch's is an approximation of three digits."""
+    import mpmath
+    if not a.is_floating_point() or not y.is_floating_point():
+        raise RuntimeError("floats")
+    a, y = torch.broadcast_tensors(a, y)
+
+    def slope(a, y):
+        below = mpmath.diff(lambda s: mpmath.gammainc(s, 0, y, regularized=True), a)
+        return float(-below / (mpmath.mpf(y) ** (a - 1) * mpmath.exp(-y) / mpmath.gamma(a)))
+    with mpmath.workdps(40):
+        v = [slope(s, t) for s, t in zip(a.reshape(-1).tolist(), y.reshape(-1).tolist())]
+    return torch.tensor(v, dtype=a.dtype).reshape(a.shape)
 
 
 def fake_quantize(x, scale, zero, low, high):
@@ -282,10 +315,18 @@ def window(name):
 
 
 ADAPT = {
+    "special_airy_ai": exact("airy_ai"),
     **{f"special_bessel_{kind}{n}": exact(f"bessel_{kind}{n}", n) for kind in "jy" for n in (0, 1)},
     "fake_quantize": lambda x, scale, zero, low, high: fake_quantize(x, scale, zero, low, high),
     "fake_quantize_per_tensor_affine_tensor_qparams": lambda x, scale, zero, low, high: aten.fake_quantize_per_tensor_affine.tensor_qparams(x, scale, zero, low, high),
     **{name: window(name) for name in ("hann_window", "hamming_window", "blackman_window", "bartlett_window", "kaiser_window")},
+    "igamma": incomplete("igamma"),
+    "igammac": incomplete("igammac"),
+    "igamma_": into(incomplete("igamma")),
+    "igammac_": into(incomplete("igammac")),
+    "standard_gamma": aten._standard_gamma,
+    "standard_gamma_grad": standard_gamma_grad,
+    "sample_dirichlet": aten._sample_dirichlet,
     "embedding_bag": embedding_bag,
     "unique": unique,
     "clamp_tensor": aten.clamp.Tensor,

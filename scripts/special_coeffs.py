@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Prints the Chebyshev series of src/ops/bessel.c and src/ops/special.c: functions interpolated with 40 digits, terms below 1e-18 of the
-largest left out.
+largest left out; and the coefficients of Temme's expansion in src/kernel/steps.h (temme).
 usage: scripts/special_coeffs.py [NAME]   (needs mpmath)"""
 import sys
+from fractions import Fraction
 
-from mpmath import besseli, besselj, besselk, bessely, cos, erfc, erfinv, exp, inf, log, mp, mpf, pi, sin, sqrt
+from mpmath import airyai, airybi, besseli, besselj, besselk, bessely, cos, erfc, erfinv, exp, inf, log, mp, mpf, pi, sin, sqrt
 
 mp.dps = 40
 
@@ -54,7 +55,44 @@ def ndtri_tail(low, high):
     return f
 
 
+def airy_right(u):
+    """s = (u + 1) / 2 = zeta(2) / zeta(x), zeta = 2/3 x^(3/2): Ai(x) e^zeta x^(1/4) 2 sqrt(pi)"""
+    zeta = mpf(4) * sqrt(mpf(2)) / 3 / ((u + 1) / 2)
+    x = (zeta * 3 / 2) ** (mpf(2) / 3)
+    return airyai(x) * exp(zeta) * sqrt(sqrt(x)) * 2 * sqrt(pi)
+
+
+def airy_left(part):
+    """(u + 1) / 2 = (zeta(5) / zeta(x))^2: P or Q zeta / zeta(5) of Ai(-x) = (P cos(t) + Q sin(t)) / (sqrt(pi) x^(1/4)), t = zeta - pi / 4"""
+    def f(u):
+        zeta = mpf(10) * sqrt(mpf(5)) / 3 / sqrt((u + 1) / 2)
+        x = (zeta * 3 / 2) ** (mpf(2) / 3)
+        t, size = zeta - pi / 4, sqrt(pi) * sqrt(sqrt(x))
+        a, b = airyai(-x), airybi(-x)
+        return size * (a * cos(t) - b * sin(t)) if part == "p" else size * (a * sin(t) + b * cos(t)) * zeta / (mpf(10) * sqrt(mpf(5)) / 3)
+    return f
+
+
+def temme(rows, terms):
+    """Of the k-th row the powers of eta; 1 + mu is x / a and eta^2 / 2 = mu - log(1 + mu)."""
+    n = terms + 2 * rows + 4
+    mu = [Fraction(0), Fraction(1)]
+    for k in range(2, n + 2):
+        mu.append((mu[k - 1] - sum(mu[i] * (k + 1 - i) * mu[k + 1 - i] for i in range(2, k))) / (k + 1))
+    under = [Fraction(1)]  # eta / mu
+    for k in range(1, n):
+        under.append(-sum(mu[i + 1] * under[k - i] for i in range(1, k + 1)))
+    row = under[1:]
+    for _ in range(rows):
+        print("{" + ", ".join(repr(float(c)) for c in row[:terms]) + "},")
+        row = [(k + 2) * row[k + 2] - row[1] * under[k + 1] for k in range(len(row) - 3)]
+
+
 SERIES = {
+    "airy_near": (lambda u: airyai((7 * u - 3) / 2), 50),
+    "airy_right": (airy_right, 70),
+    "airy_left_p": (airy_left("p"), 50),
+    "airy_left_q": (airy_left("q"), 50),
     "erfcx_series": (lambda u: (1 + 2 * x_of(u)) * scaled_erfc(x_of(u)), 60),
     "ndtri_middle": (lambda u: sqrt(2) * erfinv(2 * q_of(u)) / q_of(u), 60),
     "ndtri_tail": (ndtri_tail(mpf("1.6"), mpf(5)), 60),
@@ -88,6 +126,8 @@ def scaled_erfc(x):
     return y
 
 
+if "temme" in (sys.argv[1:] or ["temme"]):
+    temme(6, 14)
 for name, (f, n) in SERIES.items():
     if name in (sys.argv[1:] or SERIES):
         c = terms(f, n)

@@ -167,10 +167,58 @@ static void kinks(void **state) {
     y = sum(rp_pow_scalar(x, rp_i64(0)));
     ok(rp_grad(&y, 1, &x, 1, NULL, NULL, &g));
     EQUAL(g, 0, 0, 0);
+    y = sum(rp_clamp(x, rp_i64(-1), rp_i64(2)));
+    ok(rp_grad(&y, 1, &x, 1, NULL, NULL, &g));
+    EQUAL(g, 0, 1, 0);
+    y = sum(rp_clamp_tensor(a, b));
+    ok(rp_grad(&y, 1, (rp_tensor *[]){a, b}, 2, NULL, NULL, gs));
+    EQUAL(gs[0], 0.5, 0, 1);
+    EQUAL(gs[1], 0.5, 1, 0);
+    y = sum(rp_fmax(a, b));
+    ok(rp_grad(&y, 1, (rp_tensor *[]){a, b}, 2, NULL, NULL, gs));
+    EQUAL(gs[0], 0.5, 0, 1);
+    EQUAL(gs[1], 0.5, 1, 0);
+    y = sum(rp_fmin(a, b));
+    ok(rp_grad(&y, 1, (rp_tensor *[]){a, b}, 2, NULL, NULL, gs));
+    EQUAL(gs[0], 0.5, 1, 0);
+    EQUAL(gs[1], 0.5, 0, 1);
     rp_tensor *small = LEAF(0, 1e-170, -1e-200);
     y = sum(rp_sinc(small));
     ok(rp_grad(&y, 1, &small, 1, NULL, NULL, &g));
     EQUAL(g, 0, 0, 0);
+}
+
+/* At NaN, and beyond where there is a result, PyTorch's kernels give these. */
+static void slopes_of_nan(void **state) {
+    (void)state;
+    rp_tensor *x = LEAF(NAN), *g;
+    rp_tensor *flat[] = {rp_hardtanh(x),
+                         rp_relu6(x),
+                         rp_hardshrink(x),
+                         rp_softshrink(x),
+                         rp_hardsigmoid(x),
+                         rp_logit(x, rp_f64(0.25)),
+                         rp_clamp(x, rp_i64(-1), rp_i64(1))};
+    for (size_t k = 0; k < sizeof flat / sizeof *flat; k++) {
+        rp_tensor *y = sum(flat[k]);
+        ok(rp_grad(&y, 1, &x, 1, NULL, NULL, &g));
+        EQUAL(g, 0);
+    }
+    rp_tensor *y = sum(rp_hardswish(x));
+    ok(rp_grad(&y, 1, &x, 1, NULL, NULL, &g));
+    assert_true(isnan(rp_item_f64(g)));
+    rp_tensor *below = LEAF(-1.25);
+    y = sum(rp_acosh(below));
+    ok(rp_grad(&y, 1, &below, 1, NULL, NULL, &g));
+    EQUAL(g, 1 / 0.75);
+    rp_tensor *least = LEAF(0x1p-1074); /* half of it is 0 */
+    y = sum(rp_special_i1(least));
+    ok(rp_grad(&y, 1, &least, 1, NULL, NULL, &g));
+    EQUAL(g, 0.5);
+    rp_tensor *zero = LEAF(-0.0); /* and 0 is 0: the pole's side is that of 0 */
+    y = sum(rp_mvlgamma(zero, 2));
+    ok(rp_grad(&y, 1, &zero, 1, NULL, NULL, &g));
+    assert_true(rp_item_f64(g) == -INFINITY);
 }
 
 /* ---------------------------------------------------------------- graphs that are freed, kept, made */
@@ -715,6 +763,7 @@ int main(void) {
         TEST(gradient_layout_is_the_leafs),
         TEST(broadcast_dtypes_and_empty),
         TEST(kinks),
+        TEST(slopes_of_nan),
         TEST(second_backward),
         TEST(roots_are_checked),
         TEST(grad_leaves_grad_alone),

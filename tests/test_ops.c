@@ -479,6 +479,159 @@ static void test_multinomial(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* Where each of the ways to an incomplete gamma function is taken, and their ends; by mpmath (50 digits; the last two by quadrature). */
+static void test_incomplete_gamma(void **state) {
+    (void)state;
+    static const double known[][4] = {{0.3, 0.2, 0.657506724269721737, 0.342493275730278263},
+                                      {1e-6, 0.5, 0.999999440226111844, 5.59773888155634534e-7},
+                                      {3, 50, 1, 2.50930355220105704e-19},
+                                      {150, 140, 0.209543623918607066, 0.790456376081392934},
+                                      {400, 390, 0.312942863185587836, 0.687057136814412164},
+                                      {400, 700, 1, 2.22986266715788762e-35},
+                                      {2500.5, 2600, 0.975617963270283686, 0.0243820367297163144},
+                                      {1e6, 1003000, 0.9986382593537824085, 0.0013617406462175915},
+                                      {1e9, 1e9 + 60000, 0.971108407167651099, 0.028891592832348901},
+                                      {0, 2, 1, 0},
+                                      {2, 0, 0, 1},
+                                      {2, INFINITY, 1, 0},
+                                      {INFINITY, 2, 0, 1}};
+    enum { N = sizeof known / sizeof *known };
+    rp_scope s = rp_scope_begin();
+    rp_tensor *t = rp_from_data(&known[0][0], RP_DIMS(N, 4), RP_F64);
+    rp_tensor *a = rp_select(t, 1, 0), *x = rp_select(t, 1, 1);
+    double below[N], above[N];
+    assert_int_equal(rp_to_host(rp_igamma(a, x), below, sizeof below), RP_OK);
+    assert_int_equal(rp_to_host(rp_igammac(a, x), above, sizeof above), RP_OK);
+    for (int k = 0; k < N; k++) {
+        if (!(fabs(below[k] - known[k][2]) <= 4e-14 * known[k][2]))
+            fail_msg("igamma(%g, %g) is %.17g", known[k][0], known[k][1], below[k]);
+        if (!(fabs(above[k] - known[k][3]) <= 4e-14 * known[k][3]))
+            fail_msg("igammac(%g, %g) is %.17g", known[k][0], known[k][1], above[k]);
+    }
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* ---- distributions: what is drawn, against their sums */
+
+enum { DRAWS = 20000, BINS = 40 };
+
+/* Of x, which increases with a number that is evenly spread over (0, 1): Kolmogorov and Smirnov's distance, in units of 1 / sqrt(n). */
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+static double unevenness(rp_tensor *t) {
+    static double v[DRAWS];
+    double most = 0;
+    assert_int_equal(rp_to_host(rp_to_dtype(t, RP_F64), v, sizeof v), RP_OK);
+    qsort(v, DRAWS, sizeof *v, by_size);
+    for (int i = 0; i < DRAWS; i++) most = fmax(most, fmax((i + 1.0) / DRAWS - v[i], v[i] - (double)i / DRAWS));
+    return most * sqrt(DRAWS);
+}
+/* Pearson's sum over whole numbers from `first` on, the last bin with what is above: `upto` gives the probability of at most k. Where
+   little is expected nothing is asked. */
+static double chi_square(rp_tensor *t, double first, double step, double (*upto)(double, double, double), double a,
+                         double b, int *freedom) {
+    static double v[DRAWS];
+    double seen[BINS] = {0}, sum = 0, below = 0;
+    assert_int_equal(rp_to_host(rp_to_dtype(t, RP_F64), v, sizeof v), RP_OK);
+    for (int i = 0; i < DRAWS; i++) {
+        assert_true(v[i] >= 0 && v[i] == floor(v[i]));
+        const double at = floor((v[i] - first) / step);
+        seen[at < 0 ? 0 : at >= BINS ? BINS - 1 : (int)at]++;
+    }
+    *freedom = -1;
+    for (int k = 0; k < BINS; k++) {
+        const double end = k == BINS - 1 ? 1 : upto(first + step * (k + 1) - 1, a, b), want = (end - below) * DRAWS;
+        below = end;
+        if (want < 5) {
+            assert_true(seen[k] < 40);
+            continue;
+        }
+        sum += (seen[k] - want) * (seen[k] - want) / want;
+        ++*freedom;
+    }
+    return sum;
+}
+static double poisson_upto(double k, double rate, double none) {
+    (void)none;
+    double sum = 0;
+    for (double j = 0; j <= k; j++) sum += exp(j * log(rate) - rate - lgamma(j + 1));
+    return sum;
+}
+static double binomial_upto(double k, double n, double p) {
+    double sum = 0;
+    for (double j = 0; j <= fmin(k, n); j++)
+        sum += exp(lgamma(n + 1) - lgamma(j + 1) - lgamma(n - j + 1) + j * log(p) + (n - j) * log1p(-p));
+    return sum;
+}
+/* Of `freedom` degrees; exceeded by one seed in some thousands. */
+static bool likely(double chi, int freedom) { return freedom < 1 || chi < freedom + 4.2 * sqrt(2.0 * freedom) + 6; }
+
+static void test_distributions(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_generator *g = rp_generator_new(rp_cpu(), 2026);
+    static const double shapes[] = {0.05, 0.7, 1, 1.5, 12, 3000};
+    for (unsigned k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+        rp_tensor *shape = rp_full(RP_DIMS(DRAWS), rp_f64(shapes[k]), RP_OPTIONS(rp_full_options, .dtype = RP_F64));
+        const double d = unevenness(rp_igamma(shape, rp_standard_gamma(shape, g)));
+        if (!(d < 2 && d > 0.2)) fail_msg("gamma draws of shape %g: %g", shapes[k], d); /* 1.95: once in a thousand */
+    }
+    static const double rates[] = {0.1, 3, 9.9, 10.1, 60, 5000};
+    for (unsigned k = 0; k < sizeof rates / sizeof *rates; k++) {
+        int freedom;
+        const double m = rates[k], step = ceil(6 * sqrt(m) / BINS), first = m < 10 ? 0 : floor(m - step * BINS / 2);
+        rp_tensor *rate =
+            rp_full(RP_DIMS(DRAWS), rp_f64(m), RP_OPTIONS(rp_full_options, .dtype = k & 1 ? RP_F64 : RP_F32));
+        const double chi = chi_square(rp_poisson(rate, g), first, step, poisson_upto, m, 0, &freedom);
+        if (!likely(chi, freedom)) fail_msg("Poisson draws of rate %g: %g of %d", m, chi, freedom);
+    }
+    static const double trials[][2] = {{10, 0.3}, {20, 0.9}, {40, 0.5}, {1000, 0.004}, {1000, 0.3}, {1000, 0.97}};
+    for (unsigned k = 0; k < sizeof trials / sizeof *trials; k++) {
+        int freedom;
+        const double n = trials[k][0], p = trials[k][1], m = n * p, step = ceil(6 * sqrt(m * (1 - p)) / BINS);
+        const double first = fmax(0, floor(m - step * BINS / 2));
+        rp_tensor *count = rp_full(RP_DIMS(DRAWS), rp_f64(n), RP_OPTIONS(rp_full_options, .dtype = RP_F64));
+        rp_tensor *part = rp_full(RP_NO_DIMS, rp_f64(p), RP_OPTIONS(rp_full_options, .dtype = RP_F64));
+        const double chi = chi_square(rp_binomial(count, part, g), first, step, binomial_upto, n, p, &freedom);
+        if (!likely(chi, freedom)) fail_msg("binomial draws of %g, %g: %g of %d", n, p, chi, freedom);
+    }
+    /* A part of Dirichlet's is beta-distributed: of shapes 1 and 2 its chance to be below x is 1 - (1 - x)^2. */
+    rp_tensor *parts =
+        rp_sample_dirichlet(rp_full(RP_DIMS(DRAWS, 3), rp_f64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F64)), g);
+    rp_tensor *rest = rp_sub_scalar(rp_select(parts, 1, 1), rp_i64(1));
+    const double d = unevenness(rp_neg(rp_sub_scalar(rp_mul(rest, rest), rp_i64(1))));
+    assert_true(d < 2 && d > 0.2);
+    /* Edges: nothing drawn of nothing, all of a sure thing, NaN of what is no parameter. */
+    static const double n[] = {0, 7, 7, 7, NAN, -1}, p[] = {0.5, 0, 1, NAN, 0.5, 0.5}, rate[] = {0, -1, NAN, INFINITY};
+    double got[6];
+    assert_int_equal(
+        rp_to_host(rp_binomial(rp_from_data(n, RP_DIMS(6), RP_F64), rp_from_data(p, RP_DIMS(6), RP_F64), g), got,
+                   sizeof got),
+        RP_OK);
+    assert_true(got[0] == 0 && got[1] == 0 && got[2] == 7 && isnan(got[3]) && isnan(got[4]) && got[5] == 0);
+    assert_int_equal(rp_to_host(rp_poisson(rp_from_data(rate, RP_DIMS(4), RP_F64), g), got, 4 * sizeof *got), RP_OK);
+    assert_true(got[0] == 0 && isnan(got[1]) && isnan(got[2]) && isinf(got[3]));
+    /* The gradient of a draw is its slope; a small shape's draw is no less than the least number. */
+    rp_tensor *shape = rp_full(RP_DIMS(4), rp_f64(1e-4)), *y = rp_standard_gamma(shape, g);
+    assert_true(rp_item_f64(rp_amin(y, RP_NO_DIMS, false)) >= 0x1p-126);
+    shape = rp_full(RP_DIMS(4), rp_f64(2.5), RP_OPTIONS(rp_full_options, .dtype = RP_F64));
+    assert_int_equal(rp_set_requires_grad(shape, true), RP_OK);
+    y = rp_standard_gamma(shape, g);
+    rp_tensor *total = rp_sum(y), *slope = NULL;
+    assert_int_equal(rp_grad(&total, 1, &shape, 1, NULL, NULL, &slope), RP_OK);
+    double near[4], exact[4];
+    /* what the draw's place would be for a shape beside: P(2.5 + h, y + slope h) is P(2.5, y) */
+    rp_tensor *moved = rp_igamma(rp_add_scalar(rp_detach(shape), rp_f64(1e-6)),
+                                 rp_add(rp_detach(y), rp_mul_scalar(slope, rp_f64(1e-6))));
+    assert_int_equal(rp_to_host(moved, near, sizeof near), RP_OK);
+    assert_int_equal(rp_to_host(rp_igamma(rp_detach(shape), rp_detach(y)), exact, sizeof exact), RP_OK);
+    for (int i = 0; i < 4; i++) assert_true(fabs(near[i] - exact[i]) < 1e-11);
+    rp_generator_release(g);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 static void test_empty(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
@@ -1056,6 +1209,8 @@ int main(void) {
         TEST(test_dropout),
         TEST(test_histogram_between_edges),
         TEST(test_multinomial),
+        TEST(test_incomplete_gamma),
+        TEST(test_distributions),
         TEST(test_empty),
         TEST(test_adam),
         TEST(test_sgd),

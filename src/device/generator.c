@@ -8,9 +8,9 @@
 
 #define DEFAULT_SEED UINT64_C(67280421310721) /* PyTorch's default_rng_seed_val */
 
-void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]) {
+void rp__philox_at(uint64_t seed, uint64_t counter, uint32_t third, uint32_t out[4]) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = third, c3 = 0;
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
         uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
@@ -23,6 +23,7 @@ void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]) {
     }
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
+void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]) { rp__philox_at(seed, counter, 0, out); }
 
 static rp_generator error_generator; /* what constructors return on failure: no device */
 

@@ -78,6 +78,8 @@ void rp__generator_put(rp_generator *g, uint64_t seed, uint64_t offset);
 
 /* The function itself; every device implements the same (Salmon et al., SC11). */
 void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]);
+/* A counter's further blocks, for elements that ask for an unknown number: third is 0 in the others. */
+void rp__philox_at(uint64_t seed, uint64_t counter, uint32_t third, uint32_t out[4]);
 /* Conversions, part of the contract: uniform f32 in [0,1): (w >> 8) * 2^-24; f64: (w0:w1 >> 11) * 2^-53 with w0 the high half;
    integers in [0, n): high half of the 32x32 (64x64) product; Bernoulli(p): uniform f32 < p; normals: Box-Muller on
    (u1 = (w0 + 1) * 2^-32, u2 = w1 * 2^-32): words 0,1 give elements 0,1 and words 2,3 elements 2,3 of a counter. */

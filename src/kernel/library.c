@@ -191,6 +191,14 @@ static rp_status scatter_check(const rp__operand *o, size_t n, const rp__library
     return fits ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "%s: operands of scatter do not fit", call->op);
 }
 
+static rp_status steps_check(const rp__operand *o, size_t n, const rp__library_call *call) {
+    bool good = n == 3 && call->steps < RP_STEPS_COUNT && (o[0].dtype == RP_F32 || o[0].dtype == RP_F64);
+    for (unsigned k = 0; good && k < 3; k++)
+        good = o[k].ndim == 1 && o[k].dtype == o[0].dtype && o[k].size[0] == o[0].size[0] &&
+               (o[k].stride[0] == 1 || o[k].size[0] < 2);
+    return good ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "%s: operands of steps do not fit", call->op);
+}
+
 /* Of what is the same for every device. */
 static rp_status check(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
     switch (op) {
@@ -198,6 +206,7 @@ static rp_status check(rp__library_op op, const rp__operand *o, size_t n, const 
     case RP__LIB_NONZERO: return nonzero_check(o, n, call);
     case RP__LIB_MULTINOMIAL: return multinomial_check(o, n, call);
     case RP__LIB_SCATTER: return scatter_check(o, n, call);
+    case RP__LIB_STEPS: return steps_check(o, n, call);
     case RP__LIB_CTC_REACH:
     case RP__LIB_CTC_CARRY: return ctc_check(op, o, n, call);
     case RP__LIB_RECUR:

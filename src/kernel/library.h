@@ -6,6 +6,7 @@
 #include "device/generator.h"
 #include "kernel/loop.h"
 #include "kernel/product.h"
+#include "kernel/steps.h"
 
 /* An operand: a strided array. */
 typedef struct rp__operand {
@@ -53,7 +54,9 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
     int64_t limit; /* choose */
     bool first;
     bool back;            /* ctc_carry */
-    rp__random_draw draw; /* multinomial, attention_place */
+    uint8_t steps;        /* RP_STEPS_.. (kernel/steps.h) */
+    double least;         /* draws of gamma distributions: no smaller */
+    rp__random_draw draw; /* multinomial, attention_place, steps */
     struct rp__attention {
         double scale, dropout; /* of the scores; of the weights */
         bool causal;           /* query i sees keys 0 .. i */
@@ -101,6 +104,7 @@ typedef enum rp__library_op {
        states. From those of the states, of the last one, of the last cell, each or absent. */
     RP__LIB_RECUR, /* states (T + 1, N, H), last (N, H), cells, last_cell, kept (T, N, 4 H), x (T, N, G H), w (G H, H), b (G H), h (N, H), c; h, c: absent ones are zeros */
     RP__LIB_RECUR_BACK, /* dx (T, N, G H), dy, dh (N, H), dc, grad (T + 1, N, H), grad_last, grad_cell, states, cells, kept, w */
+    RP__LIB_STEPS, /* out, a, b, vectors (n) of f32 or f64: call->steps of kernel/steps.h of each element; draws have a counter an element */
     RP__LIB_COUNT
 } rp__library_op;
 enum { RP__CHOOSE_PREDICATE = 1 }; /* the word of a RP__LIB_CHOOSE launch that is its predicate's address */

@@ -16,10 +16,10 @@ static rp_tensor *elu_grad(rp_tensor *grad, rp_tensor *x, double alpha, rp_scala
 }
 RP__GRAD(elu, elu_grad(grad, x, rp__scalar_f64(NUMBER(0)), NUMBER(1), rp__scalar_f64(NUMBER(2))))
 
-/* grad where low < x < high */
+/* grad where low < x < high: NaN is not inside */
 static rp_tensor *inside(rp_tensor *grad, rp_tensor *x, rp_scalar low, rp_scalar high) {
     rp_tensor *zero = rp__zero_like(grad);
-    return rp_where(rp_le_scalar(x, low), zero, rp_where(rp_ge_scalar(x, high), zero, grad));
+    return where_above(x, low, rp_where(rp_lt_scalar(x, high), grad, zero), zero);
 }
 RP__GRAD(hardtanh, inside(grad, x, NUMBER(0), NUMBER(1)))
 RP__GRAD(hardsigmoid, inside(rp_div_scalar(grad, rp_i64(6)), x, rp_i64(-3), rp_i64(3)))
@@ -40,7 +40,7 @@ static rp_tensor *tanhshrink_slope(rp_tensor *t) { return rp_mul(t, t); }
 RP__SLOPE(tanhshrink, tanhshrink_slope(rp_tanh(x)))
 
 static rp_tensor *shrink_grad(rp_tensor *grad, rp_tensor *x, rp_scalar lambd) {
-    return rp_where(rp_le_scalar(rp_abs(x), lambd), rp__zero_like(grad), grad);
+    return where_above(rp_abs(x), lambd, grad, rp__zero_like(grad));
 }
 RP__GRAD(softshrink, shrink_grad(grad, x, NUMBER(0)))
 RP__GRAD(hardshrink, shrink_grad(grad, x, NUMBER(0)))

@@ -142,7 +142,7 @@ RP__UNARY(special_bessel_y1, second_kind(lw, x, compute, 1))
 
 static rp__val decaying(rp__lower *lw, rp__val x, rp_dtype compute, unsigned order, bool scaled) {
     const rp__val u = SUB(MUL(MUL(x, x), NUM(0.5)), NUM(1)), v = SUB(DIV(NUM(4), x), NUM(1));
-    const rp__val log = LOG(MUL(x, NUM(0.5)));
+    const rp__val log = SUB(LOG(x), NUM(M_LN2)); /* of x / 2, which may be too small a number */
     rp__val near, far = DIV(order ? SERIES(v, k1_far) : SERIES(v, k0_far), PRIM(SQRT, x));
     if (order == 0)
         near = SUB(SERIES(u, k0_near), MUL(log, SERIES(u, i0_small)));
@@ -150,7 +150,7 @@ static rp__val decaying(rp__lower *lw, rp__val x, rp_dtype compute, unsigned ord
         near = ADD(MUL(log, MUL(x, SERIES(u, i1_small))), DIV(SERIES(u, k1_near), x));
     if (scaled) near = MUL(near, EXP(x));
     if (!scaled) far = MUL(far, EXP(NEG(x)));
-    near = WHERE(EQ(x, NUM(0)), NUM(INFINITY), near);
+    near = WHERE(LT(NUM(0), x), near, WHERE(EQ(x, NUM(0)), NUM(INFINITY), NUM(NAN)));
     return WHERE(LE(x, NUM(2)), near, far);
 }
 RP__UNARY(special_modified_bessel_k0, decaying(lw, x, compute, 0, false))
@@ -163,3 +163,55 @@ static rp__val spherical(rp__lower *lw, rp__val x, rp_dtype compute) {
     return WHERE(EQ(ABS(x), NUM(INFINITY)), NUM(0), inside);
 }
 RP__UNARY(special_spherical_bessel_j0, spherical(lw, x, compute))
+
+/* ---- Ai: near from -5 to 2; beyond e^-z / (2 sqrt(pi) x^(1/4)) times a series in 1 / z, z = 2/3 x^(3/2), and on the left (P cos(t) + Q
+   sin(t)) / (sqrt(pi) x^(1/4)), t = z - pi / 4, P and Q z by 1 / z^2. In float64: the phase grows faster than x. */
+
+static const double airy_near[] = {
+    0.151689476282236718,     -0.00522869240847236502,   -0.00718300756334212319,  -0.275008582517007838,
+    0.152672856527366125,     0.112997229018335714,      -0.129301635199807934,    0.0217179504230826672,
+    0.0249118507027364134,    -0.0143358574218957304,    0.000696689451639598042,  0.00197439893352901904,
+    -0.000723039397225219928, -0.0000161124145261774665, 0.0000813327367324993929, -0.0000207753658139754613,
+    -1.60547626871647576e-6,  2.05601582556013877e-6,    -3.82552051728417797e-7,  -4.91387059618417806e-8,
+    3.51416864205189188e-8,   -4.84638501086049629e-9,   -8.89781205942221303e-10, 4.32978624864880762e-10,
+    -4.41474559743930138e-11, -1.10968629957643418e-11,  4.02483202879783206e-12,  -2.96099362498464524e-13,
+    -1.02576351272874762e-13, 2.92057987682902401e-14,   -1.46199555114862313e-15, -7.35505053091766958e-16,
+    1.69865484081828054e-16,  -5.05632082246529418e-18,  -4.22344484836266438e-18, 8.08700884719002475e-19};
+static const double airy_right[] = {
+    0.984405304917155196,    -0.0147927848501041987,   0.000732717746542671434, -0.0000612595423417824993,
+    6.83476697557269029e-6,  -9.23722973540398155e-7,  1.4362253404380519e-7,   -2.48931942232209598e-8,
+    4.7097934400543278e-9,   -9.58386370811273208e-10, 2.07458554836775917e-10, -4.73726733219227696e-11,
+    1.13360998082242348e-11, -2.82770678231935085e-12, 7.32071209512559757e-13, -1.95997939110897221e-13,
+    5.41011625706839221e-14, -1.53564668022238356e-14, 4.47234039330002478e-15, -1.33380946747566825e-15,
+    4.06658204645623099e-16, -1.26558322564528899e-16, 4.0151263340158711e-17,  -1.29699721359609367e-17,
+    4.26134990741239982e-18, -1.42267684229350711e-18};
+static const double airy_left_p[] = {0.999672341546100543,     -0.000325548356105532215, 2.06974515596911914e-6,
+                                     -3.8909617364744243e-8,   1.36459594469503361e-9,   -7.26556343886668169e-11,
+                                     5.23467562906290689e-12,  -4.74966941582145197e-13, 5.17215613960418868e-14,
+                                     -6.53372529554528448e-15, 9.33927407277720897e-16,  -1.48233305125804555e-16,
+                                     2.57459883996440026e-17,  -4.8369440585693956e-18};
+static const double airy_left_q[] = {0.009272787915716868,     -0.0000436175518450265999, 5.29408468379181058e-7,
+                                     -1.43411886571025513e-8,  6.44032484779689751e-10,   -4.11763874964760875e-11,
+                                     3.42354453788285968e-12,  -3.49042170175170169e-13,  4.19083885626569228e-14,
+                                     -5.75607523714160232e-15, 8.85041599229921731e-16,   -1.49838899435935372e-16,
+                                     2.75725295907542577e-17,  -5.45780224587676889e-18,  1.15235977409726492e-18,
+                                     -2.57731719907281047e-19, 6.0706287039337291e-20,    -1.49848590917046254e-20};
+
+static rp__val airy(rp__lower *lw, rp__val x) {
+    const rp_dtype compute = RP_F64;
+    const double two = 1.8856180831641267, five = 7.4535599249992993; /* z of 2 and of 5 */
+    const rp__val size = ABS(x), root = PRIM(SQRT, size), quarter = PRIM(SQRT, root),
+                  z = MUL(MUL(size, root), NUM(2.0 / 3));
+    const rp__val near = SERIES(MUL(ADD(ADD(x, x), NUM(3)), NUM(1.0 / 7)), airy_near);
+    const rp__val right = DIV(MUL(EXP(NEG(z)), SERIES(SUB(DIV(NUM(2 * two), z), NUM(1)), airy_right)), quarter);
+    const rp__val s = DIV(NUM(five), z), u = SUB(MUL(NUM(2), MUL(s, s)), NUM(1));
+    const rp__val c = PRIM(COS, z), d = PRIM(SIN, z); /* cos(t) is (c + d) / sqrt(2), sin(t) is (d - c) / sqrt(2) */
+    const rp__val swings = ADD(MUL(SERIES(u, airy_left_p), ADD(c, d)), MUL(MUL(s, SERIES(u, airy_left_q)), SUB(d, c)));
+    const rp__val left = DIV(MUL(swings, NUM(M_2_SQRTPI / 2 * M_SQRT1_2)), quarter);
+    const rp__val y = WHERE(LT(NUM(2), x), MUL(right, NUM(M_2_SQRTPI / 4)), WHERE(LT(x, NUM(-5)), left, near));
+    return WHERE(EQ(size, NUM(INFINITY)), NUM(NAN), y);
+}
+void rp__lower_special_airy_ai(rp__lower *lw) {
+    const rp_dtype type = rp__lw_float(rp__lw_in_dtype(lw, 0));
+    rp__lw_out(lw, 0, rp__lw_cast(lw, airy(lw, rp__lw_cast(lw, rp__lw_in_as(lw, 0, type), RP_F64)), type));
+}

@@ -45,13 +45,18 @@ static rp_tensor *exponent_grad(rp_tensor *grad, rp_tensor *a, rp_tensor *b, rp_
 }
 RP__SLOPES(pow, base_grad(grad, a, b), exponent_grad(grad, a, b, y))
 
-/* Of equal operands the first has all; NaN never. */
+/* The first of equal operands; never NaN. */
 static rp_tensor *first_chosen(rp_tensor *a, rp_tensor *b, bool larger) {
     return rp_logical_or(larger ? rp_ge(a, b) : rp_le(a, b), rp_isnan(b));
 }
-RP__SLOPES(fmax, rp_where(first_chosen(a, b, true), grad, rp__zero_like(grad)), masked(grad, first_chosen(a, b, true)))
-RP__SLOPES(fmin, rp_where(first_chosen(a, b, false), grad, rp__zero_like(grad)),
-           masked(grad, first_chosen(a, b, false)))
+/* Equal ones take half each. */
+static rp_tensor *chosen_part(rp_tensor *grad, rp_tensor *a, rp_tensor *b, bool larger, bool of_first) {
+    rp_tensor *zero = rp__zero_like(grad), *first = first_chosen(a, b, larger);
+    rp_tensor *part = of_first ? rp_where(first, grad, zero) : rp_where(first, zero, grad);
+    return rp_where(rp_eq(a, b), rp_mul_scalar(grad, rp_f64(0.5)), part);
+}
+RP__SLOPES(fmax, chosen_part(grad, a, b, true, true), chosen_part(grad, a, b, true, false))
+RP__SLOPES(fmin, chosen_part(grad, a, b, false, true), chosen_part(grad, a, b, false, false))
 
 static rp_tensor *xlogy_grad(rp_tensor *grad, rp_tensor *a, rp_tensor *b) {
     rp_tensor *none = rp_logical_and(rp_eq_scalar(a, rp_i64(0)), rp_le_scalar(b, rp_i64(0)));

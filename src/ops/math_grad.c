@@ -19,7 +19,9 @@ RP__GRAD(atan, rp_div(grad, plus(square(x), 1)))
 RP__SLOPE(sinh, rp_cosh(x))
 RP__SLOPE(cosh, rp_sinh(x))
 RP__SLOPE(asinh, rp_rsqrt(plus(square(x), 1)))
-RP__SLOPE(acosh, rp_mul(rp_rsqrt(plus(x, -1)), rp_rsqrt(plus(x, 1))))
+/* 1 / sqrt(x^2 - 1), also below -1, where there is no result */
+static rp_tensor *acosh_slope(rp_tensor *size) { return rp_mul(rp_rsqrt(plus(size, -1)), rp_rsqrt(plus(size, 1))); }
+RP__SLOPE(acosh, acosh_slope(rp_abs(x)))
 RP__GRAD(atanh, rp_div(grad, plus(rp_neg(square(x)), 1)))
 RP__SLOPE(erfc, scaled(rp_exp(rp_neg(square(x))), -M_2_SQRTPI))
 RP__SLOPE(erfinv, scaled(rp_exp(square(y)), 1 / M_2_SQRTPI))
@@ -37,14 +39,14 @@ static rp_tensor *sinc_slope(rp_tensor *x) {
 }
 RP__SLOPE(sinc, sinc_slope(x))
 
-/* 1 / (x (1 - x)); outside of [eps, 1 - eps] 0, outside of [0, 1] without eps NaN. */
+/* 1 / (x (1 - x)); outside of [eps, 1 - eps] 0, also of NaN, outside of [0, 1] without eps NaN. */
 static rp_tensor *logit_grad(rp_tensor *grad, rp_tensor *x, const rp_attr *eps) {
     bool given = !rp__attr_is_none(eps);
     double low = given ? rp__scalar_f64(eps->v.scalar) : 0;
     rp_tensor *outside = rp_add_scalar(rp__zero_like(x), rp_f64(given ? 0 : (double)NAN));
     rp_tensor *inside = rp_div(grad, rp_mul(x, plus(rp_neg(x), 1)));
-    rp_tensor *above = rp_where(rp_gt_scalar(x, rp_f64(1 - low)), outside, inside);
-    return rp_where(rp_lt_scalar(x, rp_f64(low)), outside, above);
+    rp_tensor *below = rp_where(rp_le_scalar(x, rp_f64(1 - low)), inside, outside);
+    return rp_where(rp_ge_scalar(x, rp_f64(low)), below, outside);
 }
 RP__GRAD(logit, logit_grad(grad, x, g->call->attrs))
 RP__GRAD(nan_to_num, rp_where(rp_isfinite(x), grad, rp__zero_like(grad)))

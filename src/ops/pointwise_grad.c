@@ -1,5 +1,5 @@
 /* Derivatives of pointwise.c and of the functional forms of inplace.c. At kinks they are PyTorch's: relu and abs have slope 0
-   at 0, equal operands of maximum and minimum take half each. */
+   at 0, clamp at its limits, equal operands of maximum and minimum take half each. */
 #include "ops/grad.h"
 #include "ops/private.h"
 
@@ -226,9 +226,9 @@ rp_status rp__vjp_copy(const rp__vjp *g) {
 
 RP__SLOPE(silu, rp_mul(rp_sigmoid(x), rp_add_scalar(rp_mul(x, rp_sigmoid(rp_neg(x))), rp_i64(1))))
 
-/* value where x < limit, else 1 */
+/* 1 from the limit on, else value, NaN where x is */
 static rp_tensor *below_or_one(rp_tensor *x, int64_t limit, rp_tensor *value) {
-    return rp_where(rp_lt_scalar(x, rp_i64(limit)), value, rp_fill(rp__zero_like(x), rp_i64(1)));
+    return rp_where(rp_ge_scalar(x, rp_i64(limit)), rp_fill(rp__zero_like(x), rp_i64(1)), value);
 }
 RP__SLOPE(hardswish, rp_where(rp_le_scalar(x, rp_i64(-3)), rp__zero_like(x),
                               below_or_one(x, 3, rp_add_scalar(rp_div_scalar(x, rp_i64(3)), rp_f64(0.5)))))
@@ -243,8 +243,8 @@ RP__SLOPE(softplus, softplus_slope(x, g->call->attrs))
 rp_status rp__vjp_clamp(const rp__vjp *g) {
     rp_tensor *x = g->call->in[0], *grad = g->grad_out[0], *zero = rp__zero_like(grad);
     const rp_attr *attrs = g->call->attrs;
-    if (!rp__attr_is_none(&attrs[0])) grad = rp_where(rp_ge_scalar(x, attrs[0].v.scalar), grad, zero);
-    if (!rp__attr_is_none(&attrs[1])) grad = rp_where(rp_le_scalar(x, attrs[1].v.scalar), grad, zero);
+    if (!rp__attr_is_none(&attrs[0])) grad = rp_where(rp_gt_scalar(x, attrs[0].v.scalar), grad, zero);
+    if (!rp__attr_is_none(&attrs[1])) grad = rp_where(rp_lt_scalar(x, attrs[1].v.scalar), grad, zero);
     g->grad_in[0] = grad;
     return RP_OK;
 }

@@ -230,6 +230,9 @@ rp_status rp__op_counters(const rp__call *call, rp_dim *out) {
     if (call->op == RP__OP(attention_place)) {
         numbers = rp__attention_weights(call);
         per = 4;
+    } else if (call->op->rule.run == rp__run_standard_gamma || call->op->rule.run == rp__run_poisson ||
+               call->op->rule.run == rp__run_binomial) {
+        per = 1;
     } else if (call->op->lowering == RP__POINTWISE) {
         probe p = {
             .sink = {.in = probe_in, .out = probe_out, .scalar = probe_scalar, .iota = probe_iota, .draw = probe_draw}};

@@ -29,7 +29,7 @@ rp_status rp__expand_mvlgamma(const rp__call *call) {
     if (p < 1 || p > 1 << 16)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "p has to be between 1 and 65536, not %lld", (long long)p);
     const rp_dtype dtype = rp__float_or_default((rp_dtype)x->dtype), compute = dtype == RP_F64 ? RP_F64 : RP_F32;
-    rp_tensor *places = rp_to_dtype(rp_mul_scalar(rp__count_beside(x, p), rp_f64(-0.5)), compute);
+    rp_tensor *places = rp_to_dtype(rp_mul_scalar(rp_neg(rp__count_beside(x, p)), rp_f64(0.5)), compute);
     rp_tensor *each = rp_lgamma(rp_add(rp_unsqueeze(rp_to_dtype(call->in[0], compute), -1), places));
     rp_tensor *y = rp_add_scalar(rp_sum(each, RP_DIMS(-1)), rp_f64((double)p * (double)(p - 1) / 4 * log(M_PI)));
     return rp__give(call, dtype == compute ? y : rp_to_dtype(y, dtype));

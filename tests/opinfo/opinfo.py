@@ -36,7 +36,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "minimum"], "to": ["to_dtype"], "div": ["div", "div_scalar", "div_mode"],
                "nn.functional.pad": ["constant_pad_nd", "pad"], "nn.functional.logsigmoid": ["log_sigmoid"], "squeeze": ["squeeze", "squeeze_dims"],
                "nn.functional.unfold": ["im2col"], "normal": ["normal_tensors"],
-               "nn.functional.grid_sample": ["grid_sampler"], "trace": ["matrix_trace"]}
+               "nn.functional.grid_sample": ["grid_sampler"], "trace": ["matrix_trace"], "true_divide": ["div", "div_scalar"],
+               "trapz": ["trapezoid", "trapezoid_x"], "clamp_min": ["clamp", "clamp_tensor"], "clamp_max": ["clamp", "clamp_tensor"],
+               "pinverse": ["linalg_pinv"],
+               "linalg.diagonal": ["diagonal"]}
 SYNONYMS = {"input": "self", "axis": "dim", "fill_value": "value", "training": "train"}
 NEUTRAL = {"device", "layout", "pin_memory", "requires_grad", "memory_format", "generator", "inplace", "out", "sparse", "max_norm", "norm_type",
            "scale_grad_by_freq", "size_average", "as_tuple", "reduce", "non_blocking", "copy"}
@@ -111,6 +114,14 @@ def drawn(x, args, kw):
     return (x, args, kw) if len(args) > 1 or "size" in kw and args else (0, (x, *args), kw)
 
 
+def last_dims(x, args, kw):
+    return x, args, {"dim1": -2, "dim2": -1, **kw}
+
+
+def upper(x, args, kw):
+    return x, (None, *args), kw
+
+
 def windows(x, args, kw):
     names = ("kernel_size", "dilation", "padding", "stride")
     return x, (), {"dilation": 1, "padding": 0, "stride": 1, **dict(zip(names, args)), **kw}
@@ -183,7 +194,8 @@ SAY = {**{f"nn.functional.adaptive_{kind}_pool{n}d": adapted for kind in ("avg",
        "where": first_last, "polygamma": first_last, "special.polygamma": first_last, "special.polygamma_special_polygamma_n_0": first_last,
        "einsum": first_last, "nn.functional.instance_norm": instances, "tensordot": pairs, "cdist": distances,
         "arange": from_zero, "randint": drawn, "randint_like": drawn, "nn.functional.unfold": windows, "nn.functional.embedding": looked_up, "nn.functional.embedding_bag": bagged,
-       "nn.functional.feature_alpha_dropout": training, "norm": norm, "to": converted, "var": variance, "std": variance,
+       "nn.functional.feature_alpha_dropout": training,
+       "clamp_max": upper, "linalg.diagonal": last_dims, "norm": norm, "to": converted, "var": variance, "std": variance,
        "var_mean": variance, "std_mean": variance, "nn.functional.batch_norm": normalised, "nn.functional.pad": padded}
 # Ops whose indices, and where gradients go by these, may be those of any of several equal elements.
 PLACES = {"topk", "kthvalue", "mode", "median_dim", "nanmedian_dim", "sort", "argsort", "msort"}

@@ -23,7 +23,8 @@ typedef struct compiler {
     const rp__tiles *tiles;
     /* grouped programs: the open group, its nodes and reductions, the group that computes each node of the phase */
     uint16_t open_nodes[RP__DAG_MAX_NODES], open_reductions[RP__DAG_MAX_NODES];
-    uint16_t n_open, n_open_reductions;
+    uint16_t n_open, n_open_reductions, n_open_inputs;
+    uint16_t open_inputs[RP__GROUP_POINTERS];
     uint16_t group_of[RP__DAG_MAX_NODES]; /* 1 + group */
     size_t group_capacity;
     uint8_t class[RP__DAG_MAX_NODES];
@@ -280,7 +281,7 @@ static bool close_group(compiler *c, bool stores) {
         }
     }
     if (g->n_inputs + g->n_outputs + g->n_reductions > RP__GROUP_POINTERS) goto large;
-    c->n_open = c->n_open_reductions = 0;
+    c->n_open = c->n_open_reductions = c->n_open_inputs = 0;
     return true;
 large:
     rp__fail(RP_ERROR_COMPILE, "loop kernel: too many values for one emitted function");
@@ -288,6 +289,19 @@ large:
 oom:
     rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel program");
     return false;
+}
+enum { GROUP_INPUTS = RP__GROUP_POINTERS - 16 }; /* the rest is for what a group hands on */
+/* Notes what node n, of the open group, reads of others; false: that is more than a group reads. */
+static bool note_inputs(compiler *c, const rp__node *n) {
+    const rp__val operands[3] = {n->a, n->b, n->c};
+    for (int k = 0; k < 3; k++) {
+        unsigned i = 0;
+        if (operands[k] == RP__NO_VAL || c->group_of[operands[k]] == c->p->n_groups + 1) continue;
+        while (i < c->n_open_inputs && c->open_inputs[i] != operands[k]) i++;
+        if (i == c->n_open_inputs && i == GROUP_INPUTS) return false;
+        if (i == c->n_open_inputs) c->open_inputs[c->n_open_inputs++] = (uint16_t)operands[k];
+    }
+    return true;
 }
 /* Node v of a grouped program: into the open group, or an instruction of its own behind it. */
 static bool emit_grouped(compiler *c, unsigned v, unsigned phase, bool stores) {
@@ -297,6 +311,7 @@ static bool emit_grouped(compiler *c, unsigned v, unsigned phase, bool stores) {
     if (c->class[v] == ELEMENT && c->needed[v]) {
         const bool old = c->kept[v] && c->made[v];
         if (!old && groupable(c, n)) {
+            if (!note_inputs(c, n) && (!close_group(c, stores) || !note_inputs(c, n))) return false;
             c->open_nodes[c->n_open++] = (uint16_t)v;
             c->group_of[v] = (uint16_t)(p->n_groups + 1);
         } else {

@@ -2,11 +2,11 @@
  * rounding. Plain C over the prelude. */
 
 /* Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC11): Philox4x32-10 */
-RP_FN void rp_philox(rp_u64 seed, rp_u64 counter, rp_u32 *x) {
+RP_FN void rp_philox_at(rp_u64 seed, rp_u64 counter, rp_u32 third, rp_u32 *x) {
     rp_u32 k0 = (rp_u32)seed, k1 = (rp_u32)(seed >> 32);
     x[0] = (rp_u32)counter;
     x[1] = (rp_u32)(counter >> 32);
-    x[2] = 0;
+    x[2] = third;
     x[3] = 0;
     _Pragma("unroll") for (int round = 0; round < 10; round++) {
         const rp_u32 h0 = rp_mulhi_u32(0xD2511F53u, x[0]), l0 = 0xD2511F53u * x[0];
@@ -19,6 +19,8 @@ RP_FN void rp_philox(rp_u64 seed, rp_u64 counter, rp_u32 *x) {
         k1 += 0xBB67AE85u;
     }
 }
+
+RP_FN void rp_philox(rp_u64 seed, rp_u64 counter, rp_u32 *x) { rp_philox_at(seed, counter, 0, x); }
 
 /* state: {seed, base} in device memory for captured draws, else null */
 RP_FN void rp_random_words(rp_u64 state, rp_u64 seed, rp_u64 inner, rp_i64 number, rp_u32 *x) {
