@@ -204,6 +204,27 @@ class Inference(Door):
         [t.join() for t in threads]
         self.assertEqual(wrong, [])
 
+    def test_calls_at_once_keep_their_own_arguments(self):
+        """Programs remember what they were called with: calls that overlap with other memory leave each other's alone."""
+        run = torch.compile(lambda x, y: (x @ x).sum() + y, backend="reprise")
+        with torch.no_grad():
+            run(torch.ones(64, 64), torch.zeros(3))
+        program = reprise.explain().graphs[0].programs[0]
+        wrong = []
+
+        def work(k):
+            for i in range(200):
+                x, y = torch.full((64, 64), float(k)), torch.full((3,), float(i))
+                got = program.run([x, y])[0]
+                if not torch.equal(got, torch.full((3,), 64.0 ** 3 * k * k + i)):
+                    wrong.append((k, i, got))
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(wrong, [])
+
     def test_the_interpreter_goes_on_during_a_call(self):
         x = torch.randn(1500, 1500)
         run = torch.compile(lambda x: x @ x @ x, backend="reprise")
