@@ -475,6 +475,8 @@ static const conv_case conv_cases[] = {
     /* channels innermost, more than eight of them; a plane a tile does not hold, of one channel */
     {1, 19, 21, 1, {0, 13, 18}, {0, 3, 3}, {0, 2, 2}, {0, 1, 1}, {0, 1, 1}, 2, true},
     {2, 2, 2, 2, {0, 40, 45}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
+    /* channels innermost, few places and more channels than a block of terms is long */
+    {2, 6, 300, 1, {0, 4, 4}, {0, 1, 1}, {0, 1, 1}, {0, 0, 0}, {0, 1, 1}, 2, true},
 };
 
 static int64_t conv_size(const conv_case *c, unsigned d) {

@@ -48,6 +48,7 @@ def table():
         for op in _overloads(name):
             found.pop(op, None)
     found.update({op: f for name, f in OWN.items() for op in _overloads(name)})
+    found.update({op: _of_each(name) for name in LISTS for op in _overloads("_foreach_" + name)})
     return found
 
 
@@ -86,3 +87,34 @@ def _weight_norm_backward(grad_w, saved_v, saved_g, saved_norms, dim):
 
 
 OWN = {"_weight_norm_interface_backward.default": _weight_norm_backward, "_transformer_encoder_layer_fwd.default": _encoder_layer}
+
+# Ops of lists of tensors, which optimizers are made of: the op of each element.
+LISTS = ("abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy cos cosh div erf erfc exp expm1 floor frac lerp lgamma log log10 "
+         "log1p log2 max maximum minimum mm mul neg norm pow powsum reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc zero").split()
+
+
+def _plus_product(f):
+    def one(x, a, b, value=1):
+        return x + value * f(a, b) if isinstance(value, torch.Tensor) else (torch.addcmul if f is torch.mul else torch.addcdiv)(x, a, b, value=value)
+    return one
+
+
+def _or_number(of_tensors, of_number):
+    return lambda x, y: (of_tensors if isinstance(y, torch.Tensor) else of_number)(x, y)
+
+
+ELEMENT = {"addcmul": _plus_product(torch.mul), "addcdiv": _plus_product(torch.div), "maximum": _or_number(torch.maximum, torch.clamp_min),
+           "minimum": _or_number(torch.minimum, torch.clamp_max), "zero": torch.zeros_like, "copy": aten.copy.default, "max": torch.amax,
+           "norm": torch.linalg.vector_norm, "powsum": lambda x, ord=2, dtype=None: torch.sum(x.abs() ** ord, dtype=dtype)}
+
+
+def _of_each(name):
+    one = ELEMENT.get(name) or getattr(torch, name)
+
+    def whole(*given, **named):
+        if name in ("addcmul", "addcdiv") and isinstance(given[-1], torch.Tensor):  # the numbers are the elements of a tensor
+            given = (*given[:-1], given[-1].unbind())
+        n = next(len(a) for a in given if isinstance(a, (list, tuple)))
+        at = lambda a, k: a[k] if isinstance(a, (list, tuple)) else a
+        return [one(*(at(a, k) for a in given), **{w: at(a, k) for w, a in named.items()}) for k in range(n)]
+    return whole

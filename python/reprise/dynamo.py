@@ -152,7 +152,7 @@ class Part:
         self.symbolic = bool(low.sizes)
         self.expect = [n.meta["val"] for n in programmed]
         self.restride = None
-        self.direct = self.results == [("program", k) for k in range(len(programmed))]
+        self.arranged = False  # the program's call() gives what run() gives
         options = {**{k: v for k, v in options.items() if k != "strict"}, "static_sizes": not self.symbolic, "device": self.place}
         self.program = _c.Program(name, len(arguments) + len(self.constants), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
         self.random = low.random
@@ -270,6 +270,10 @@ class Part:
 
     def run(self, args):
         """A list of arguments, emptied, to a list of results."""
+        if self.arranged:
+            out = self.program.call(args)
+            args.clear()
+            return out
         given = args
         if self.constants or self.low.shifts:
             given = [*args, *self.constants]
@@ -285,14 +289,20 @@ class Part:
             got = self.program.run(given)
         if self.restride is None:
             self.look_at(got)
+            self.arrange()
         for k, order in self.restride:
             got[k] = torch.empty_strided(got[k].shape, strides_in_order(order, got[k]), dtype=got[k].dtype, device=got[k].device).copy_(got[k])
-        out = got
-        if not self.direct:
-            out = [got[r[1]] if r[0] == "program" else args[r[1]] if r[0] == "argument" else r[1](args) if r[0] == "python"
-                   else view_of(got if r[1] == "program" else args, r[2], r[3](args)) if r[0] == "view" else None for r in self.results]
+        out = [got[r[1]] if r[0] == "program" else args[r[1]] if r[0] == "argument" else r[1](args) if r[0] == "python"
+               else view_of(got if r[1] == "program" else args, r[2], r[3](args)) if r[0] == "view" else None for r in self.results]
         args.clear()
         return out
+
+    def arrange(self):
+        """Where calls need nothing of Python's, the program does all of it."""
+        places = {"program": lambda k: k, "argument": lambda k: -1 - k, "none": lambda: None}
+        if not (self.constants or self.low.shifts or self.random or self.restride) and all(r[0] in places for r in self.results):
+            self.program.arrange(tuple(places[r[0]](*r[1:]) for r in self.results))
+            self.arranged = True
 
     def look_at(self, got):
         """Results whose memory PyTorch expects to lie otherwise are copied at every call."""

@@ -247,7 +247,7 @@ class Lowering:
             elif a.name in node.kwargs:
                 given[a.name] = self.value(node.kwargs[a.name])
         namespace, name = target.namespace, schema.name.split("::")[1]
-        special = SPECIAL.get(name) if namespace in ("aten", "reprise") or target == torch.ops.prims.convert_element_type.default else None
+        special = SPECIAL.get(name) if namespace in ("aten", "reprise") or namespace == "prims" and name in PRIMS else None
         if special:
             for k, v in defaults.items():
                 given.setdefault(k, v)
@@ -276,17 +276,26 @@ class Lowering:
                 continue
             try:
                 for n in numbers:
-                    v = wrapped[n]
-                    wrapped[n] = self.full(v, torch.bool if isinstance(v, bool) else torch.int64 if isinstance(v, int) else torch.float64)
+                    wrapped[n] = self.full(wrapped[n], self.type_of_number(wrapped[n]))
                 return self.emit(row, fits(row, wrapped, defaults), expect)[:max(len(expect), 1)]
             except Unsupported:
                 continue
         raise why
 
 
+    def type_of_number(self, v):
+        """A number decides no result's type but by its kind: it is of the result's type where that holds it."""
+        val = self.node.meta["val"]
+        dtype = val.dtype if isinstance(val, torch.Tensor) else torch.bool
+        if isinstance(v, bool):
+            return torch.bool
+        return dtype if dtype.is_floating_point or isinstance(v, int) and dtype != torch.bool else torch.int64 if isinstance(v, int) else torch.float64
+
+
 # ---------------------------------------------------------------- what schemas do not say
 
 SPECIAL = {}
+PRIMS = {"convert_element_type", "fma"}  # of PyTorch's own language of primitives
 
 
 def special(*names):
@@ -386,6 +395,15 @@ def _to_copy(low, node, a, expect):
 def _convert_element_type(low, node, a, expect):
     x, dtype = a["a"], node.meta["val"].dtype
     return [x] if node.args[0].meta["val"].dtype == dtype else low.emit("to_dtype", {"self": x, "dtype": dtype}, expect)
+
+
+@special("fma")
+def _fma(low, node, a, expect):
+    """x y + z: what TorchDynamo makes of addcmul and addcdiv whose `value` is given; y may be a number."""
+    x, y, z = (low.value(v) for v in node.args)
+    if not isinstance(y, Slot):
+        return low.emit("add", {"self": z, "other": x, "alpha": y}, expect)
+    return low.emit("addcmul", {"self": z, "tensor1": x, "tensor2": y}, expect)
 
 
 @special("_softmax", "_log_softmax", "_safe_softmax")

@@ -47,11 +47,16 @@ typedef struct step {
 typedef struct seen {
     rp_tensor *t; /* one reference, or NULL */
     void *data;
-    rp_dtype dtype;
-    rp_device device;
-    int32_t ndim;
+    uint64_t device, form; /* the words of dl_tensor for type and index; for rank and element type */
     int64_t size[RP_MAX_DIMS], stride[RP_MAX_DIMS];
 } seen;
+
+/* The lists of one call. */
+typedef struct room {
+    rp_tensor **in, **out;
+    PyObject **keeps; /* of arguments: what is released behind the call */
+    size_t n_keeps;
+} room;
 
 typedef struct fault {
     size_t step;
@@ -65,13 +70,19 @@ typedef struct context {
     size_t n_faults;
 } context;
 
+enum { NOTHING = INT32_MIN };
+
 struct program {
     PyObject_HEAD char *name;
     step *steps;
     size_t n_steps, n_in, n_out, n_slots, n_regs;
     int32_t *out;
+    int32_t *order; /* what call() gives: result k, or -1 - k: argument k, or NOTHING */
+    size_t n_order;
     bool *owned; /* arguments that a result may share the memory of: a handle holds the tensor */
     seen *seen;
+    room room;        /* of a call while no other runs */
+    size_t calls;     /* how many run now; they hold what was seen */
     rp_ir *ir;        /* instead of steps */
     rp_device device; /* where ops without operands put their results */
     context context;
@@ -473,6 +484,23 @@ static void step_free(step *s) {
     free(s->expect);
 }
 
+static void room_free(room *r) {
+    free(r->in);
+    free(r->keeps);
+    *r = (room){NULL, NULL, NULL, 0};
+}
+
+static bool room_make(room *r, const program *p) {
+    r->in = calloc(p->n_in + p->n_out + 1, sizeof *r->in);
+    r->keeps = calloc(p->n_in + 1, sizeof *r->keeps);
+    if (!r->in || !r->keeps) {
+        room_free(r);
+        return PyErr_NoMemory(), false;
+    }
+    r->out = r->in + p->n_in;
+    return true;
+}
+
 static void program_free(PyObject *self) {
     program *p = (program *)self;
     PyTypeObject *type = Py_TYPE(self);
@@ -481,9 +509,11 @@ static void program_free(PyObject *self) {
         if (p->seen[k].t) (rp_release)(p->seen[k].t);
     for (size_t k = 0; p->steps && k < p->n_steps; k++) step_free(&p->steps[k]);
     rp_ir_release(p->ir);
+    room_free(&p->room);
     free(p->steps);
     free(p->seen);
     free(p->owned);
+    free(p->order);
     free(p->out);
     free(p->name);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
@@ -614,15 +644,19 @@ static void give_back(void *ctx) { /* a tensor that a handle held; in any thread
 
 static char nothing[16] __attribute__((aligned(16))); /* memory of tensors without elements */
 
+static bool same_form(const seen *a, const dl_tensor *v, const int64_t *stride, uint64_t device, uint64_t form) {
+    if (!a->t || a->device != device || a->form != form) return false;
+    for (int32_t d = 0; d < v->ndim; d++)
+        if (a->size[d] != v->shape[d] || a->stride[d] != stride[d]) return false;
+    return true;
+}
+
 /* On CUDA the caller's current stream becomes ours before there is a handle, once a device (*followed, -1 at first).
-   The handle of argument k, borrowed from p->seen, or (where the argument is owned by handles) of the innermost scope. */
-static rp_tensor *argument(program *p, size_t k, PyObject *object, int32_t *followed, PyObject **keep) {
+   The handle of argument k, borrowed from p->seen, which nobody replaces while another call runs, or of the innermost scope. */
+static rp_tensor *argument(program *p, size_t k, PyObject *object, int32_t *followed, room *r) {
     dl_tensor v;
-    rp_dtype dtype = RP_I64;
-    rp_device device = rp_cpu();
     int64_t carried[2] = {0, 0}, carried_stride[2] = {1, 1}, plain[RP_MAX_DIMS];
     seen *last = &p->seen[k];
-    *keep = NULL;
     if (PyLong_Check(
             object)) { /* a number of the caller's: the size of a tensor without elements, so that it may be a symbol */
         if (!read_size(object, &carried[1])) return NULL;
@@ -630,64 +664,48 @@ static rp_tensor *argument(program *p, size_t k, PyObject *object, int32_t *foll
             PyErr_Format(py_error, "a negative number (%lld) as an argument", (long long)carried[1]);
             return NULL;
         }
-        v = (dl_tensor){.data = nothing, .device_type = DL_CPU, .ndim = 2, .shape = carried, .strides = carried_stride};
+        v = (dl_tensor){.data = nothing,
+                        .device_type = DL_CPU,
+                        .ndim = 2,
+                        .code = DL_INT,
+                        .bits = 64,
+                        .lanes = 1,
+                        .shape = carried,
+                        .strides = carried_stride};
     } else {
-        if (py_view(object, &v, keep)) return NULL;
-        if (py_dtype_of(&v, &dtype, &device)) return NULL;
+        PyObject *keep;
+        if (py_view(object, &v, &keep)) return NULL;
+        if (keep) r->keeps[r->n_keeps++] = keep;
     }
-    if (device.type == RP_DEVICE_CUDA && device.index != *followed) {
-        if (py_follow_stream(device)) return NULL;
-        *followed = device.index;
+    if (v.device_type == DL_CUDA && v.device_id != *followed) {
+        if (py_follow_stream(rp_cuda(v.device_id))) return NULL;
+        *followed = v.device_id;
     }
+    uint64_t place, form;
+    memcpy(&place, &v.device_type, sizeof place);
+    memcpy(&form, &v.ndim, sizeof form);
     void *data = v.data ? (char *)v.data + v.byte_offset : nothing;
-    size_t bytes = (size_t)v.ndim * sizeof *v.shape;
     const int64_t *stride = v.strides;
-    if (!stride) {
+    if (!stride && v.ndim <= RP_MAX_DIMS) {
         int64_t step = 1;
         for (int32_t d = v.ndim; d-- > 0; step *= v.shape[d]) plain[d] = step;
         stride = plain;
     }
     bool own = p->owned[k];
-    if (!own && last->t && last->data == data && last->dtype == dtype && last->device.type == device.type &&
-        last->device.index == device.index && last->ndim == v.ndim && !memcmp(last->size, v.shape, bytes) &&
-        !memcmp(last->stride, stride, bytes))
-        return last->t;
+    if (!own && last->data == data && same_form(last, &v, stride, place, form)) return last->t;
+    rp_dtype dtype;
+    rp_device device;
+    if (py_dtype_of(&v, &dtype, &device)) return NULL;
     if (own) Py_INCREF(object);
     rp_tensor *t = (rp_from_blob)(data, v.shape, (size_t)v.ndim, stride, dtype, device, own ? give_back : NULL,
                                   own ? object : NULL);
     if (rp_is_error(t) || (rp_declare_stable)(t) != RP_OK) return py_fail("an argument");
-    if (own) return t;
+    if (own || p->calls > 1) return t;
     if (last->t) (rp_release)(last->t);
-    *last = (seen){(rp_retain)(t), data, dtype, device, v.ndim, {0}, {0}};
-    memcpy(last->size, v.shape, bytes);
-    memcpy(last->stride, stride, bytes);
+    *last = (seen){.t = (rp_retain)(t), .data = data, .device = place, .form = form};
+    memcpy(last->size, v.shape, (size_t)v.ndim * sizeof *v.shape);
+    memcpy(last->stride, stride, (size_t)v.ndim * sizeof *stride);
     return t;
-}
-
-#define FEW 64
-
-typedef struct room {
-    rp_tensor *few[2 * FEW], **in, **out;
-    PyObject *few_keeps[FEW], **keeps;
-} room;
-
-static bool take_room(room *r, size_t n_in, size_t n_out) {
-    size_t most = n_in > n_out ? n_in : n_out;
-    if (most <= FEW) {
-        r->in = r->few;
-        r->out = r->few + FEW;
-        r->keeps = r->few_keeps;
-        return true;
-    }
-    r->in = malloc(2 * most * sizeof *r->in);
-    r->out = r->in + most;
-    r->keeps = malloc(most * sizeof *r->keeps);
-    return (r->in && r->keeps) || (PyErr_NoMemory(), false);
-}
-
-static void give_room(room *r) {
-    if (r->in != r->few) free(r->in);
-    if (r->keeps != r->few_keeps) free(r->keeps);
 }
 
 /* Calls the compiled function without the interpreter's lock. Results belong to the innermost scope. */
@@ -718,85 +736,133 @@ static PyObject *results_of(program *p, room *r, bool good, PyObject *(*make)(rp
     return results;
 }
 
-/* Room for a call with this list of arguments; false: an exception is set. */
-static bool begin_call(program *p, PyObject *args, room *r) {
+/* A call of its own lists and scope; `own` where another call has those of the program. */
+typedef struct call {
+    room *room, own;
+    rp_scope scope;
+} call;
+
+/* Begins a call with this list of arguments; false: an exception is set. */
+static bool begin_call(program *p, PyObject *args, call *c) {
     if (!PyList_Check(args) || (size_t)PyList_Size(args) != p->n_in) {
         PyErr_Format(PyExc_TypeError, "%s takes a list of %zu arguments", p->name, p->n_in);
         return false;
     }
-    if (take_room(r, p->n_in, p->n_out)) return true;
-    give_room(r);
-    return false;
+    c->own = (room){NULL, NULL, NULL, 0};
+    c->room = p->calls > 0 ? &c->own : &p->room;
+    if (!c->room->in && !room_make(c->room, p)) return false;
+    p->calls++;
+    c->room->n_keeps = 0;
+    c->scope = (rp_scope_begin)();
+    return true;
+}
+
+static void end_call(program *p, call *c) {
+    (rp_scope_end)(c->scope, NULL, 0);
+    for (size_t k = 0; k < c->room->n_keeps; k++) Py_DECREF(c->room->keeps[k]);
+    if (c->room == &c->own) room_free(&c->own);
+    p->calls--;
+}
+
+/* The handles of torch tensors and ints. */
+static bool read_arguments(program *p, PyObject *list, room *r) {
+    int32_t followed = -1;
+    for (size_t k = 0; k < p->n_in; k++)
+        if (!(r->in[k] = argument(p, k, PyList_GetItem(list, (Py_ssize_t)k), &followed, r))) return false;
+    return true;
+}
+
+/* arrange(tuple): what call() gives, in this order: k for result k, -1 - k for argument k, None for None. Once. */
+static PyObject *program_arrange(PyObject *self, PyObject *places) {
+    program *p = (program *)self;
+    Py_ssize_t n = PyTuple_Size(places);
+    if (n < 0) return NULL;
+    if (p->order) Py_RETURN_NONE; /* another thread was first */
+    int32_t *order = calloc((size_t)n + 1, sizeof *order);
+    if (!order) return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n; i++) {
+        int64_t at = NOTHING;
+        PyObject *place = PyTuple_GetItem(places, i);
+        if (place != Py_None && (!read_size(place, &at) || at < -(int64_t)p->n_in || at >= (int64_t)p->n_out)) {
+            free(order);
+            return PyErr_Occurred() ? NULL
+                                    : PyErr_Format(PyExc_IndexError, "no result or argument %lld", (long long)at);
+        }
+        order[i] = (int32_t)at;
+    }
+    p->order = order;
+    p->n_order = (size_t)n;
+    Py_RETURN_NONE;
+}
+
+/* The list that call() gives, of `results`, which are given up, and of the arguments. */
+static PyObject *arranged(const program *p, PyObject *results, PyObject *args) {
+    PyObject *list = PyList_New((Py_ssize_t)p->n_order);
+    for (size_t k = 0; list && k < p->n_order; k++) {
+        const int32_t at = p->order[k];
+        PyObject *one = at == NOTHING ? Py_None : at < 0 ? PyList_GetItem(args, -1 - at) : PyList_GetItem(results, at);
+        Py_XINCREF(one);
+        if (one)
+            PyList_SetItem(list, (Py_ssize_t)k, one);
+        else
+            Py_CLEAR(list);
+    }
+    Py_DECREF(results);
+    return list;
+}
+
+static PyObject *run_torch(program *p, PyObject *args, bool in_order) {
+    call c;
+    if (!begin_call(p, args, &c)) return NULL;
+    PyObject *results = results_of(p, c.room, read_arguments(p, args, c.room), py_torch_from);
+    if (results && in_order) results = arranged(p, results, args);
+    end_call(p, &c);
+    return results;
 }
 
 /* run(list of torch tensors and ints) -> list of torch tensors. The list stays as it is. */
-static PyObject *program_run(PyObject *self, PyObject *args) {
+static PyObject *program_run(PyObject *self, PyObject *args) { return run_torch((program *)self, args, false); }
+
+/* call(the same list) -> what arrange() said. */
+static PyObject *program_call(PyObject *self, PyObject *args) {
     program *p = (program *)self;
-    room r;
-    if (!begin_call(p, args, &r)) return NULL;
-    rp_scope scope = (rp_scope_begin)();
-    size_t n = 0;
-    bool good = true;
-    int32_t followed = -1;
-    for (; n < p->n_in && good; n++) {
-        r.in[n] = argument(p, n, PyList_GetItem(args, (Py_ssize_t)n), &followed, &r.keeps[n]);
-        good = r.in[n] != NULL;
-        if (good) (rp_retain)(r.in[n]); /* another thread may replace what was seen */
-    }
-    const size_t held = good ? n : n - 1;
-    PyObject *results = results_of(p, &r, good, py_torch_from);
-    for (size_t k = 0; k < held; k++) (rp_release)(r.in[k]);
-    for (size_t k = 0; k < n; k++) Py_XDECREF(r.keeps[k]);
-    (rp_scope_end)(scope, NULL, 0);
-    give_room(&r);
-    return results;
+    return p->order ? run_torch(p, args, true) : PyErr_Format(PyExc_ValueError, "%s is not arranged", p->name);
 }
 
 /* arrays(list of arrays) -> list of Array */
 static PyObject *program_arrays(PyObject *self, PyObject *args) {
     program *p = (program *)self;
-    room r;
-    if (!begin_call(p, args, &r)) return NULL;
-    rp_scope scope = (rp_scope_begin)();
+    call c;
+    if (!begin_call(p, args, &c)) return NULL;
+    rp_tensor **in = c.room->in;
     size_t n = 0;
-    while (n < p->n_in && (r.in[n] = py_from_array(PyList_GetItem(args, (Py_ssize_t)n)))) n++;
-    PyObject *results = results_of(p, &r, n == p->n_in, py_array_new);
-    for (size_t k = 0; k < n; k++) (rp_release)(r.in[k]);
-    (rp_scope_end)(scope, NULL, 0);
-    give_room(&r);
+    while (n < p->n_in && (in[n] = py_from_array(PyList_GetItem(args, (Py_ssize_t)n)))) n++;
+    PyObject *results = results_of(p, c.room, n == p->n_in, py_array_new);
+    for (size_t k = 0; k < n; k++) (rp_release)(in[k]);
+    end_call(p, &c);
     return results;
 }
 
 /* bare(arguments as run takes them, n) -> seconds a call of the library alone, without Python: what run() is measured against */
 static PyObject *program_bare(PyObject *self, PyObject *args) {
     program *p = (program *)self;
-    PyObject *list, *keep;
+    PyObject *list;
     int n;
+    call c;
     if (!PyArg_ParseTuple(args, "Oi", &list, &n)) return NULL;
-    if (!PyList_Check(list) || (size_t)PyList_Size(list) != p->n_in || n < 1)
-        return PyErr_Format(PyExc_TypeError, "%s takes a list of %zu arguments", p->name, p->n_in);
-    room r;
-    if (!take_room(&r, p->n_in, p->n_out)) {
-        give_room(&r);
-        return NULL;
-    }
-    rp_scope scope = (rp_scope_begin)();
-    bool good = true;
-    int32_t followed = -1;
-    for (size_t k = 0; k < p->n_in && good; k++) {
-        good = (r.in[k] = argument(p, k, PyList_GetItem(list, (Py_ssize_t)k), &followed, &keep)) != NULL;
-        Py_XDECREF(keep);
-    }
+    if (n < 1) return PyErr_Format(PyExc_ValueError, "%d calls", n);
+    if (!begin_call(p, list, &c)) return NULL;
+    room *r = c.room;
+    bool good = read_arguments(p, list, r);
     struct timespec begin = {0, 0}, end = {0, 0};
     (void)timespec_get(&begin, TIME_UTC);
     for (int i = 0; i < n && good; i++) {
         rp_scope inner = (rp_scope_begin)();
-        good = (rp_call)(p->compiled, r.in, p->n_in, r.out, p->n_out) == RP_OK || (py_fail(p->name), false);
+        good = (rp_call)(p->compiled, r->in, p->n_in, r->out, p->n_out) == RP_OK || (py_fail(p->name), false);
         (rp_scope_end)(inner, NULL, 0);
     }
     (void)timespec_get(&end, TIME_UTC);
-    (rp_scope_end)(scope, NULL, 0);
-    give_room(&r);
+    end_call(p, &c);
     double seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
     return good ? PyFloat_FromDouble(seconds / n) : NULL;
 }
@@ -897,6 +963,8 @@ static PyObject *program_arguments(PyObject *self, void *unused) {
 
 static PyMethodDef methods[] = {
     {"run", program_run, METH_O, "calls it with a list of torch tensors and ints"},
+    {"arrange", program_arrange, METH_O, "which results and arguments call() gives, in which order"},
+    {"call", program_call, METH_O, "run(), arranged"},
     {"bare", program_bare, METH_VARARGS, "seconds a call of the library takes alone"},
     {"arrays", program_arrays, METH_O, "calls it with a list of arrays"},
     {"check", program_check, METH_O, "what of it the library refuses for arguments of these types"},

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What a call costs: of a program with 1 and with 100 tensors, above the library's own call; of compiled models, beside eager PyTorch and
-inductor (default and reduce-overhead) in the same run.
+"""What a call costs: of a program with 1 and with 100 tensors in and out, above the library's own call, beside an op of PyTorch's own that
+makes as many tensors; of compiled models, and of training steps that are one graph, beside eager PyTorch and inductor (default and
+reduce-overhead) in the same run.
 
 usage: python python/tests/cost.py [--models mlp,bert] [--peers eager,inductor,reduce-overhead]"""
 import argparse
@@ -12,11 +13,20 @@ import reprise
 from models import call, made
 
 
+TURN = 3e-4  # seconds
+
+
 def best(f, seconds=0.5):
-    """Seconds a call, the least of several turns."""
+    """Seconds a call, the least of many turns, which are short: what else runs here comes between few of them."""
     for _ in range(5):
         f()
-    n, least, begin = 20, 1e9, time.perf_counter()
+    n, took = 1, 0
+    while took < TURN:
+        n, t = 2 * n, time.perf_counter()
+        for _ in range(n):
+            f()
+        took = time.perf_counter() - t
+    least, begin = took / n, time.perf_counter()
     while time.perf_counter() - begin < seconds:
         t = time.perf_counter()
         for _ in range(n):
@@ -25,23 +35,24 @@ def best(f, seconds=0.5):
     return least
 
 
-def tensors(n):
-    xs = [torch.randn(4) for _ in range(n)]
+def tensors(n_in, n_out):
+    xs = [torch.randn(4) for _ in range(n_in)]
     torch._dynamo.reset()
     reprise.reset()
-    run = torch.compile(lambda *xs: [x + 1 for x in xs], backend="reprise")
+    run = torch.compile(lambda *xs: [xs[k % n_in] + (1 + k) for k in range(n_out)] if n_out >= n_in else [sum(xs)], backend="reprise")
     with torch.no_grad():
         run(*xs), run(*xs)
     program = reprise.explain().graphs[0].programs[0]
-    whole, bare = best(lambda: program.run(list(xs))), min(program.bare(list(xs), 200) for _ in range(20))
-    print(f"{n:3} tensors in and out: {whole * 1e6:7.2f} us, the library alone {bare * 1e6:7.2f} us, above it {(whole - bare) * 1e6:7.2f} us")
+    whole, bare = best(lambda: program.run(xs)), min(program.bare(xs, 100) for _ in range(100))
+    rows = torch.randn(n_out, 4)
+    print(f"{n_in:3} tensors in, {n_out:3} out: {whole * 1e6:7.2f} us, the library alone {bare * 1e6:7.2f} us, above it {(whole - bare) * 1e6:7.2f} us; "
+          f"PyTorch makes {n_out} by unbind in {best(lambda: rows.unbind(0)) * 1e6:.2f} us", flush=True)
 
 
 def model(name, how):
     torch._dynamo.reset()
     m, batch, loss = made(name, torch.float32)
-    run = {"eager": lambda: m, "reprise": lambda: torch.compile(m, backend="reprise"), "inductor": lambda: torch.compile(m),
-           "reduce-overhead": lambda: torch.compile(m, mode="reduce-overhead")}[how]()
+    run = compiled(m, how)
     times = []
     m.eval()
     with torch.no_grad():
@@ -60,18 +71,45 @@ def model(name, how):
     print(f"{name:12} {how:16} first call {first:6.1f} s, inference {times[0] * 1e6:9.1f} us, training step {times[1] * 1e6:9.1f} us", flush=True)
 
 
+def whole_step(how):
+    """A step of an MLP with its gradients and Adam as one graph."""
+    from torch.optim.adam import adam
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    m = torch.nn.Sequential(torch.nn.Linear(10, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    params = list(m.parameters())
+    means, squares, counts = [torch.zeros_like(p) for p in params], [torch.zeros_like(p) for p in params], [torch.zeros(()) for _ in params]
+    x, t = torch.randn(64, 10), torch.randint(0, 10, (64,))
+
+    def step():
+        loss = torch.nn.functional.cross_entropy(m(x), t)
+        grads = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            adam(params, list(grads), means, squares, [], counts, foreach=False, amsgrad=False, beta1=0.9, beta2=0.999, lr=1e-3, weight_decay=0.0, eps=1e-8,
+                 maximize=False)
+        return loss.detach()
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        run = compiled(step, how)
+        print(f"mlp b64 Adam {how:16} a step that is one graph {best(run) * 1e6:9.1f} us", flush=True)
+
+
+def compiled(f, how):
+    return {"eager": lambda: f, "reprise": lambda: torch.compile(f, backend="reprise"), "inductor": lambda: torch.compile(f),
+            "reduce-overhead": lambda: torch.compile(f, mode="reduce-overhead")}[how]()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", default="mlp,encoder,resnet18")
     parser.add_argument("--peers", default="eager,inductor,reduce-overhead")
     o = parser.parse_args()
     torch.set_num_threads(1)
-    for n in (1, 10, 100):
-        tensors(n)
-    for name in filter(None, o.models.split(",")):
+    for n_in, n_out in ((1, 1), (10, 10), (100, 1), (1, 100), (100, 100)):
+        tensors(n_in, n_out)
+    for name in ["", *filter(None, o.models.split(","))]:
         for how in ["reprise", *filter(None, o.peers.split(","))]:
             try:
-                model(name, how)
+                model(name, how) if name else whole_step(how)
             except Exception as e:
                 print(f"{name:12} {how:16} {type(e).__name__}: {str(e).splitlines()[0][:120]}", flush=True)
 

@@ -30,7 +30,7 @@ torch._dynamo.config.allow_rnn = True  # a recurrent layer is part of the graph
 # measured as float32.
 SINGLE, DOUBLE = 2e-4, 1e-8
 STRAY = 8  # times what eager strays by itself
-SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5", "mamba"}
+SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5", "mamba", "switch", "xcit"}
 
 
 def flat(y):

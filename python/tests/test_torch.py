@@ -135,6 +135,33 @@ class Inference(Door):
     def test_empty_and_numbers(self):
         self.check(lambda x, y: (x + 1, x.sum(0), y * 3, y.reshape(1)), torch.randn(0, 4), torch.tensor(2.5))
 
+    def test_numbers_where_tensors_belong(self):
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.int32):
+            x = torch.arange(1, 5).to(dtype)
+            with self.subTest(dtype):
+                torch._dynamo.reset()
+                self.check(lambda x, n: (2.5 ** x, 2 ** x, 0.9 ** n, torch.where(x > 2, x, 7), torch.where(n > 2, 3, n)), x, x[1].clone())
+
+    def test_lists_of_tensors(self):
+        def f(xs, ys, n):
+            a = torch._foreach_addcmul(xs, ys, ys, value=0.5)
+            b = torch._foreach_addcdiv(xs, ys, torch._foreach_add(torch._foreach_abs(ys), 1), [2.0, 3.0])
+            c = torch._foreach_lerp(xs, ys, 0.25)
+            xs = [x.clone() for x in xs]
+            torch._foreach_mul_(xs, 3)
+            torch._foreach_sub_(xs, ys, alpha=2)
+            return (a, b, c, torch._foreach_norm(ys), torch._foreach_norm(ys, 1), torch._foreach_maximum(ys, 0.1), torch._foreach_minimum(ys, xs),
+                    torch._foreach_pow(2.0, ys), torch._foreach_add(ys, n), torch._foreach_sqrt(torch._foreach_mul(ys, ys)), xs)
+        self.check(f, [torch.randn(3, 4), torch.randn(5)], [torch.randn(3, 4), torch.randn(5)], torch.tensor(0.5))
+
+    def test_products_and_sums_as_dynamo_writes_them(self):
+        def f(x, y, z, n):
+            x = x.clone()
+            x.addcmul_(y, z, value=0.3)
+            x.addcdiv_(y, z.abs() + 1, value=n)
+            return x
+        self.check(f, torch.randn(4, 3), torch.randn(4, 3), torch.randn(3), torch.tensor(0.25))
+
     def test_types(self):
         for dtype in (torch.float64, torch.float16, torch.bfloat16):
             with self.subTest(dtype):
@@ -202,6 +229,27 @@ class Inference(Door):
         threads = [threading.Thread(target=work, args=(s,)) for s in range(4)]
         [t.start() for t in threads]
         [t.join() for t in threads]
+        self.assertEqual(wrong, [])
+
+    def test_calls_at_once_keep_their_own_arguments(self):
+        """Programs remember what they were called with: calls that overlap with other memory leave each other's alone."""
+        run = torch.compile(lambda x, y: (x @ x).sum() + y, backend="reprise")
+        with torch.no_grad():
+            run(torch.ones(64, 64), torch.zeros(3))
+        program = reprise.explain().graphs[0].programs[0]
+        wrong = []
+
+        def work(k):
+            for i in range(200):
+                x, y = torch.full((64, 64), float(k)), torch.full((3,), float(i))
+                got = program.run([x, y])[0]
+                if not torch.equal(got, torch.full((3,), 64.0 ** 3 * k * k + i)):
+                    wrong.append((k, i, got))
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
         self.assertEqual(wrong, [])
 
     def test_the_interpreter_goes_on_during_a_call(self):
@@ -432,6 +480,35 @@ class Training(Door):
 
     def test_half_types(self):
         self.trained(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).to(torch.bfloat16), [torch.randn(4, 8).to(torch.bfloat16)], tolerance=1e-2)
+
+
+    @unittest.skipUnless(hasattr(torch._dynamo.config, "trace_autograd_ops"), "this PyTorch leaves torch.autograd.grad out of graphs")
+    def test_a_whole_step_is_one_graph(self):
+        """Forward, gradients and update traced together: one program, which writes the parameters."""
+        from torch.optim.adam import adam
+
+        def steps(compiled):
+            torch.manual_seed(1)
+            model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 4)).double()
+            params = list(model.parameters())
+            means, squares, counts = ([torch.zeros_like(p) for p in params], [torch.zeros_like(p) for p in params],
+                                      [torch.zeros((), dtype=torch.float64) for _ in params])
+
+            def step(x, t):
+                loss = F.cross_entropy(model(x), t)
+                grads = torch.autograd.grad(loss, params)
+                with torch.no_grad():
+                    adam(params, list(grads), means, squares, [], counts, foreach=False, amsgrad=False, beta1=0.9, beta2=0.999, lr=0.01, weight_decay=0.0,
+                         eps=1e-8, maximize=False)
+                return loss.detach()
+            run = torch.compile(step, backend="reprise", fullgraph=True) if compiled else step
+            return [run(torch.randn(8, 6, dtype=torch.float64), torch.arange(8) % 4) for _ in range(5)] + params + squares
+        with torch._dynamo.config.patch(trace_autograd_ops=True):
+            got = steps(True)
+        for a, b in zip(got, steps(False), strict=True):
+            self.same(a.detach(), b.detach(), 1e-6)  # TorchDynamo calculates the corrections of Adam in tensors
+        graphs = reprise.explain().graphs
+        self.assertEqual([(g.kind, g.parts, g.eager) for g in graphs], [("inference", 1, [])])
 
 
 class Random(Door):

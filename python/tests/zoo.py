@@ -103,16 +103,17 @@ def _():
 # ---------------------------------------------------------------- torchvision
 
 
+def without_drop(model):
+    for m in model.modules():
+        if isinstance(m, nn.Dropout) or type(m).__name__ == "StochasticDepth":
+            m.p = 0.0
+    return model
+
+
 def vision(name, kind="convolution", size=64, **options):
     def make():
         import torchvision
-        model = getattr(torchvision.models, name)(num_classes=10, **options)
-        for m in model.modules():
-            if isinstance(m, nn.Dropout):
-                m.p = 0.0
-            if type(m).__name__ == "StochasticDepth":
-                m.p = 0.0
-        return model, {"x": picture(2, size)}, classes
+        return without_drop(getattr(torchvision.models, name)(num_classes=10, **options)), {"x": picture(2, size)}, classes
     ZOO[name] = (kind, make)
 
 
@@ -148,6 +149,19 @@ def _():
     return torchvision.models.VisionTransformer(32, 8, 2, 2, 32, 64, num_classes=10), {"x": picture(2, 32)}, classes
 
 
+@entry("deeplabv3", "segmentation")
+def _():
+    import torchvision
+    model = torchvision.models.segmentation.deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4)
+    return without_drop(model), {"x": picture(2, 64)}, lambda y: square(y["out"])
+
+
+@entry("r3d", "convolution")
+def _():
+    from torchvision.models.video.resnet import BasicBlock, BasicStem, Conv3DSimple, VideoResNet
+    return VideoResNet(BasicBlock, [Conv3DSimple] * 4, [1, 1, 1, 1], BasicStem, num_classes=10), {"x": torch.randn(2, 3, 4, 32, 32)}, classes
+
+
 # ---------------------------------------------------------------- timm
 
 
@@ -173,6 +187,9 @@ def _():
 timm_model("ghostnet_050", "convolution", "ghostnet", drop_rate=0.0)
 timm_model("poolformer_s12", "transformer", "poolformer")
 timm_model("levit_128s", "transformer", "levit", size=224)
+timm_model("coatnet_nano_rw_224", "hybrid", "coatnet", size=64, img_size=64)
+timm_model("mobilevit_xxs", "hybrid", "mobilevit")
+timm_model("xcit_nano_12_p16_224", "transformer", "xcit", size=64, img_size=64)
 timm_model("efficientnet_lite0", "convolution", "efficientnet")
 
 
@@ -206,3 +223,21 @@ language("wav2vec2", "audio", "Wav2Vec2Model", "Wav2Vec2Config", hidden_size=32,
          conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4, hidden_dropout=0.0,
          attention_dropout=0.0, feat_proj_dropout=0.0, activation_dropout=0.0, layerdrop=0.0, mask_time_prob=0.0, apply_spec_augment=False,
          batch=lambda: {"input_values": torch.randn(2, 400)})
+language("whisper", "audio", "WhisperForConditionalGeneration", "WhisperConfig", loss=classes, vocab_size=64, num_mel_bins=8, d_model=32, encoder_layers=2,
+         decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=20,
+         max_target_positions=16, dropout=0.0, use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+         batch=lambda: {"input_features": torch.randn(2, 8, 40), "decoder_input_ids": torch.randint(0, 60, (2, 6))})
+language("deberta", "transformer", "DebertaV2ForMaskedLM", "DebertaV2Config", **small, relative_attention=True, position_buckets=8, pos_att_type=["p2c", "c2p"],
+         norm_rel_ebd="layer_norm", share_att_key=True, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+language("rwkv", "recurrent", "RwkvForCausalLM", "RwkvConfig", vocab_size=64, hidden_size=32, num_hidden_layers=2, attention_hidden_size=32,
+         intermediate_size=48, context_length=32, use_cache=False)
+language("switch", "mixture", "SwitchTransformersForConditionalGeneration", "SwitchTransformersConfig", loss=classes, vocab_size=64, d_model=32, d_kv=8,
+         d_ff=48, num_layers=2, num_sparse_encoder_layers=1, num_decoder_layers=2, num_sparse_decoder_layers=1, num_heads=4, num_experts=4, use_cache=False,
+         dropout_rate=0.0, router_jitter_noise=0.0,
+         batch=lambda: {"input_ids": torch.randint(0, 60, (2, 8)), "decoder_input_ids": torch.randint(0, 60, (2, 6))})
+language("clip", "transformer", "CLIPModel", "CLIPConfig", loss=square,
+         text_config=dict(small, eos_token_id=2), vision_config=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8),
+         projection_dim=16, batch=lambda: {"input_ids": torch.randint(3, 60, (2, 8)), "pixel_values": picture(2, 32)})
+language("segformer", "segmentation", "SegformerForSemanticSegmentation", "SegformerConfig", loss=square, num_labels=4, depths=[1, 1, 1, 1],
+         hidden_sizes=[8, 16, 24, 32], num_attention_heads=[1, 2, 3, 4], decoder_hidden_size=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+         classifier_dropout_prob=0.0, drop_path_rate=0.0, batch=lambda: {"pixel_values": picture(2, 64)})

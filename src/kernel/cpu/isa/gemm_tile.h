@@ -672,11 +672,14 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
     } else if (g->scatter) {
         g->scatter(g->conv, g->out, m0, mc, n0, nc, kept, ld);
     } else if (g->om == 1 && g->on != 1 && mc >= 8) {
-        for (int64_t j = 0; j < nc; j += 8) {
-            const int64_t lines = nc - j < 8 ? nc - j : 8;
-            A(turn_lines)(kept + j, ld, mc, lines, memory->run, KC + PAD);
-            for (int64_t i = 0; i < lines; i++)
-                NARROW(g->out + m0 + (n0 + j + i) * g->on, memory->run + i * (KC + PAD), mc);
+        for (int64_t i = 0; i < mc; i += KC) { /* a line of memory->run holds no more */
+            const int64_t rows = mc - i < KC ? mc - i : KC;
+            for (int64_t j = 0; j < nc; j += 8) {
+                const int64_t lines = nc - j < 8 ? nc - j : 8;
+                A(turn_lines)(kept + i * ld + j, ld, rows, lines, memory->run, KC + PAD);
+                for (int64_t l = 0; l < lines; l++)
+                    NARROW(g->out + m0 + i + (n0 + j + l) * g->on, memory->run + l * (KC + PAD), rows);
+            }
         }
     } else if (!direct || (full < nc && slim == nc)) {
         const int64_t from = direct ? full : 0, count = nc - from;
