@@ -63,6 +63,8 @@ elif [ "$purpose" = wheel ]; then
     python3 -c 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null || need python3-dev
 elif [ "$purpose" != build ]; then
     has_module cmocka || need libcmocka-dev
+    # Compiles short kernels of the emulator at a fraction of the cost; without it the C compiler compiles all.
+    if [ "$(uname -m)" = x86_64 ]; then have tcc || want tcc; fi
 fi
 if [ "$purpose" = ci ]; then
     have gcc || need gcc libc6-dev

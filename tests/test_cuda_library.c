@@ -1,4 +1,4 @@
-/* ctest: labels=cuda timeout=900 cost=35 */
+/* ctest: labels=cuda timeout=900 cost=90 */
 /* Library ops of selection and scattering on CUDA against the CPU's, whose bits they must give (test_library.c checks those);
    chains of products in one launch against the same products one by one.
    Runs on the emulator; with REPRISE_TEST_CUDA=real on a GPU. */

@@ -20,6 +20,7 @@
 #include "ops/private.h"
 #include "samples/samples.h"
 #include "support/cuda.h"
+#include "support/slow.h"
 
 static void assert_clean(int line) {
     if (rp_failed()) fail_msg("line %d: %s: %s", line, rp_status_name(rp_error_status()), rp_error_message());
@@ -43,12 +44,13 @@ static unsigned name_number(const char *name) {
 }
 
 /* What the emulator runs: f32 in row-major order over the first cases of the op (all of them where a kernel serves
-   every size), one case a layout, and the first case of int32 and of two more types, which differ from op to op. */
+   every size; a third of either where sanitizers make everything slow), one case a layout, and the first case of int32 and of
+   two more types, which differ from op to op. */
 static bool emulated(const ref_op *op, rp_dtype dtype, const ref_case *c, int variant) {
     unsigned h = name_number(op->name);
     rp_dtype others[2] = {ref_types[1 + h % 7], ref_types[1 + (h / 7 + 1 + h) % 7]};
     if (dtype == RP_F32)
-        return c->layout == REF_CONTIGUOUS ? variant < (is_library(op->name) ? 12 : 6)
+        return c->layout == REF_CONTIGUOUS ? variant < (is_library(op->name) ? 12 : 6) / (SLOW_BUILD ? 3 : 1)
                                            : variant == 0 && (unsigned)c->layout == 1 + h % (REF_LAYOUTS - 1);
     bool first = c->layout == REF_CONTIGUOUS && variant == 0;
     return first && (dtype == others[0] || dtype == others[1] || dtype == RP_I32); /* some ops take integers alone */

@@ -1,8 +1,8 @@
 /* What tests may ask of the emulated driver beyond the CUDA API: dlsym these from the library that REPRISE_LIBCUDA
  * names. Environment: CUDASIM_SEED (order of everything unordered), CUDASIM_DEVICES (1), CUDASIM_MEMORY (bytes a
  * device, 8 GiB), CUDASIM_STRICT=1 (device memory is unreadable for the host outside the emulator),
- * CUDASIM_FAIL=n[:code] (the n-th call fails), CUDASIM_CACHE (folder of compiled kernels), CUDASIM_CC (the C compiler),
- * CUDASIM_MEET=n (a compilation waits for n at once), CUDASIM_NVRTC_VERSION (any text: another version of NVRTC),
+ * CUDASIM_FAIL=n[:code] (the n-th call fails), CUDASIM_CACHE (folder of compiled kernels), CUDASIM_CC (the C compiler
+ * of all texts), CUDASIM_MEET=n (a compilation waits for n at once), CUDASIM_NVRTC_VERSION (any text: another version of NVRTC),
  * CUDASIM_LEAKS=1 (report what is alive at exit), CUDASIM_QUIET=1 (no text on stderr). */
 #ifndef CUDASIM_H
 #define CUDASIM_H

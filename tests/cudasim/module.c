@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "image.h"
@@ -62,6 +63,14 @@ static void *open_image(const struct cudasim_image *image) {
     return handle;
 }
 
+/* tcc puts sections that have a name of their own among what is only read, beside code. */
+static void shared_writable(const struct cudasim_kernel *k) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)k->shared / page * page;
+    if (k->shared < k->shared_end) {
+        mprotect((void *)start, (uintptr_t)k->shared_end - start, PROT_READ | PROT_WRITE | PROT_EXEC);
+    }
+}
+
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options, void **jit_values,
                            unsigned int n_jit, CUlibraryOption *options, void **values, unsigned int n) {
     SIM_BEGIN();
@@ -95,6 +104,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
             f->bytes = f->kernel->params[j].offset + f->kernel->params[j].size;
         }
         f->max_dynamic_shared = -1;
+        shared_writable(f->kernel);
         sim_handle_add(f, SIM_KERNEL);
     }
     sim_handle_add(lib, SIM_LIBRARY);

@@ -2,9 +2,12 @@
  * rewritten as little as possible: the lines from rp-prelude begin to rp-prelude end become the emulator's prelude;
  * extern "C" goes; __shared__ variables get a section of their kernel; extern __shared__ arrays become pointers. A
  * table of the kernels with a wrapper and the size of each parameter is appended, so sizes come from the compiler.
+ * A short text is compiled by tcc, where there is one, before the system's compiler would have begun; what tcc refuses,
+ * and long texts, whose kernels run for longer than they compile, are the system's compiler's.
  * Compiled objects are kept in CUDASIM_CACHE (by default a folder of this process, removed at exit) under the hash of
- * source, options and compiler. REPRISE_REAL_NVRTC names NVIDIA's library: what is compiled here is given to it as it came,
- * once a hash, and what it refuses is refused; REPRISE_REAL_NVRTC_EVERY=n gives it one text of n, told by the hash. */
+ * source, options and compiler. REPRISE_REAL_NVRTC names NVIDIA's library: what is compiled here is given to it as it
+ * came, once a hash, and what it refuses is refused; REPRISE_REAL_NVRTC_EVERY=n gives it one text of n, told by the hash,
+ * and the first of each family, whose kernels have the same name up to its last number. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -86,6 +89,7 @@ typedef struct kernel {
 } kernel;
 
 typedef struct rewriter {
+    const char *body; /* of the source, behind the prelude */
     const char *at;
     text out;
     kernel *kernels;
@@ -275,7 +279,7 @@ static bool rewrite(rewriter *r, const char *source) {
         put(&r->out, source, (size_t)(begin - source));
         body = end + strlen("/* rp-prelude end */");
     }
-    r->at = body;
+    r->body = r->at = body;
     puts_to(&r->out, "\n#line 1 \"kernels.cu\"\n");
     line_directive(r, source);
     int depth = 0, kernel_depth = -1;
@@ -308,6 +312,11 @@ static bool rewrite(rewriter *r, const char *source) {
                 }
                 continue;
             }
+        }
+        if (is_word(p, body, "_Pragma")) { /* of loops, which the system's compilers do not know */
+            const char *after = closing(skip_space(p + 7), '(', ')');
+            p = after ? after + 1 : p + 7;
+            continue;
         }
         if (is_word(p, body, "__shared__")) {
             char s[128];
@@ -510,11 +519,45 @@ static const char *compiler(void) {
     return cc && *cc ? cc : "cc";
 }
 
-/* Compiles `source` to `object`; the compiler's words go to *log. 0: done, 1: the source is wrong, -1: the compiler
- * cannot run. */
-static int compile(const char *source, const char *object, const char *log_path, char **log) {
+/* Bytes behind the prelude, 12,000 of which are in every text. Templates of tiles are longer: they run for long, and
+ * have functions that return structs of 12 bytes, which tcc 0.9.27 stores as 16, over what lies beside them. */
+enum { SHORT_TEXT = 24000 };
+
+static bool is_quick(const char *body) {
+#ifdef __x86_64__
+    const char *cc = getenv("CUDASIM_CC");
+    return !(cc && *cc) && strnlen(body, SHORT_TEXT + 1) <= SHORT_TEXT;
+#else /* what tcc makes for other machines has not been tried */
+    (void)body;
+    return false;
+#endif
+}
+
+/* Runs a compiler, whose words go to the file log_path. 0: done, 1: it refuses the source, -1: it cannot be run. */
+static int run_compiler(const char *const *arguments, const char *log_path) {
     pid_t pid;
     posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 2, log_path, 0x241 /* O_WRONLY|O_CREAT|O_TRUNC */, 0600);
+    posix_spawn_file_actions_adddup2(&actions, 2, 1);
+    int failed = posix_spawnp(&pid, arguments[0], &actions, NULL, (char *const *)(uintptr_t)arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed) {
+        return -1;
+    }
+    int status;
+    while (waitpid(pid, &status, 0) < 0) {
+        if (errno != EINTR) {
+            return -1;
+        }
+    }
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
+}
+
+/* Compiles `source` to `object`; the compiler's words go to *log. 0: done, 1: the source is wrong, -1: the compiler
+ * cannot run. */
+static int compile(const char *source, const char *object, const char *log_path, bool quick, char **log) {
+    const char *const tcc[] = {"tcc", "-shared", "-nostdlib", "-w", source, "-o", object, NULL};
     const char *const arguments[] = {compiler(),
                                      "-x",
                                      "c",
@@ -534,24 +577,13 @@ static int compile(const char *source, const char *object, const char *log_path,
                                      object,
                                      "-lgcc",
                                      NULL};
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 2, log_path, 0x241 /* O_WRONLY|O_CREAT|O_TRUNC */, 0600);
-    posix_spawn_file_actions_adddup2(&actions, 2, 1);
-    char **env = environ;
-    int failed = posix_spawnp(&pid, compiler(), &actions, NULL, (char *const *)(uintptr_t)arguments, env);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed) {
-        return -1;
+    if (quick && run_compiler(tcc, log_path) == 0) {
+        return 0;
     }
-    int status;
-    while (waitpid(pid, &status, 0) < 0) {
-        if (errno != EINTR) {
-            return -1;
-        }
-    }
+    int result = run_compiler(arguments, log_path);
     size_t n;
-    *log = read_file(log_path, &n);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
+    *log = result < 0 ? NULL : read_file(log_path, &n);
+    return result;
 }
 
 /* ---- NVIDIA's own, where it is named: the emulator must not accept what it would not ---- */
@@ -567,10 +599,18 @@ static struct {
     nvrtcResult (*destroy)(nvrtcProgram *);
 } real;
 
-static bool real_wanted(uint64_t hash) {
+static void mark(const char *path) {
+    int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (file >= 0) {
+        close(file);
+    }
+}
+
+/* What its family leaves in the cache is `family`. */
+static bool real_wanted(const char *family, uint64_t hash) {
     const char *path = getenv("REPRISE_REAL_NVRTC"), *every = getenv("REPRISE_REAL_NVRTC_EVERY");
     int n = every ? atoi(every) : 1;
-    return path && *path && (n < 2 || hash % (unsigned int)n == 0);
+    return path && *path && (n < 2 || hash % (unsigned int)n == 0 || access(family, F_OK));
 }
 
 static void real_open(void) {
@@ -622,15 +662,18 @@ static char *real_refuses(nvrtcProgram program, int n_options, const char *const
     return words;
 }
 
-static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash, int n_options,
-                         const char *const *options) {
-    char path[600], object[700], accepted[700], c_file[700], log_file[700], made[700];
+/* `quick`: by tcc, where that can. `kernel_name`: of the first one. */
+static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash, bool quick, const char *kernel_name,
+                         int n_options, const char *const *options) {
+    char path[600], object[700], accepted[700], family[800], c_file[700], log_file[700], made[700];
     static unsigned int serial;
     if (!cache_folder(path, sizeof path)) {
         return NVRTC_ERROR_INTERNAL_ERROR;
     }
     snprintf(object, sizeof object, "%s/%016llx.so", path, (unsigned long long)hash);
     snprintf(accepted, sizeof accepted, "%s/%016llx.real", path, (unsigned long long)hash);
+    const char *number = strrchr(kernel_name, '_');
+    snprintf(family, sizeof family, "%s/%.*s.family", path, (int)(number ? number - kernel_name : 0), kernel_name);
     size_t bytes = 0;
     char *data = read_file(object, &bytes);
     if (!data) {
@@ -642,7 +685,7 @@ static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash
         bool written = f && fwrite(source->p, 1, source->n, f) == source->n;
         written = f && fclose(f) == 0 && written;
         char *log = NULL;
-        int result = written ? compile(c_file, made, log_file, &log) : -1;
+        int result = written ? compile(c_file, made, log_file, quick, &log) : -1;
         if (result == 0 && rename(made, object) == 0) {
             data = read_file(object, &bytes);
         }
@@ -661,7 +704,7 @@ static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash
             return NVRTC_ERROR_INTERNAL_ERROR;
         }
     }
-    if (real_wanted(hash) && access(accepted, F_OK)) {
+    if (access(accepted, F_OK) && real_wanted(family, hash)) {
         char *words = real_refuses(program, n_options, options);
         if (words) {
             free(program->log);
@@ -669,10 +712,8 @@ static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash
             program->log = words;
             return NVRTC_ERROR_COMPILATION;
         }
-        int file = open(accepted, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-        if (file >= 0) {
-            close(file);
-        }
+        mark(accepted);
+        mark(family);
     }
     struct cudasim_image head = {.magic = "", .abi = CUDASIM_ABI, .hash = hash, .bytes = bytes};
     memcpy(head.magic, CUDASIM_MAGIC, sizeof head.magic);
@@ -902,7 +943,7 @@ static nvrtcResult compile_program(nvrtcProgram program, int n_options, const ch
         }
         if (!r.out.failed) {
             hash = hash_bytes(hash, r.out.p, r.out.n);
-            result = build(program, &r.out, hash, n_options, options);
+            result = build(program, &r.out, hash, is_quick(r.body), r.kernels[0].name, n_options, options);
         }
     }
     for (unsigned int i = 0; r.kernels && i < r.n_kernels; i++) {

@@ -135,6 +135,8 @@ extern float copysignf(float, float);
 extern double copysign(double, double);
 extern float fminf(float, float);
 extern double fmin(double, double);
+extern float fmaf(float, float, float);
+extern double fma(double, double, double);
 extern float fmaxf(float, float);
 extern double fmax(double, double);
 extern void sincosf(float, float *, float *);
@@ -263,7 +265,39 @@ RP__BITCAST(rp_f32_bits, rp_u32, float)
 RP__BITCAST(rp_bits_f64, double, rp_u64)
 RP__BITCAST(rp_f64_bits, rp_u64, double)
 RP_FN rp_u32 rp_mulhi_u32(rp_u32 a, rp_u32 b) { return (rp_u32)((rp_u64)a * b >> 32); }
-RP_FN rp_u64 rp_mulhi_u64(rp_u64 a, rp_u64 b) { return (rp_u64)((unsigned __int128)a * b >> 64); }
+RP_FN rp_u64 rp_mulhi_u64(rp_u64 a, rp_u64 b) {
+    const rp_u64 low = (rp_u64)(rp_u32)a * (rp_u32)b, left = (a >> 32) * (rp_u32)b + (low >> 32);
+    const rp_u64 right = (rp_u32)a * (b >> 32) + (rp_u32)left;
+    return (a >> 32) * (b >> 32) + (left >> 32) + (right >> 32);
+}
+#ifdef __TINYC__ /* without its library: what it calls to convert from and to u64, as gcc does it in line */
+static float __floatundisf(rp_u64 v) {
+    return (rp_i64)v >= 0 ? (float)(rp_i64)v : (float)(rp_i64)(v >> 1 | (v & 1)) * 2;
+}
+static double __floatundidf(rp_u64 v) {
+    return (rp_i64)v >= 0 ? (double)(rp_i64)v : (double)(rp_i64)(v >> 1 | (v & 1)) * 2;
+}
+static rp_u64 __fixunssfdi(float x) {
+    return x >= 0x1p63f ? (rp_u64)(rp_i64)(x - 0x1p63f) ^ 1ull << 63 : (rp_u64)(rp_i64)x;
+}
+static rp_u64 __fixunsdfdi(double x) {
+    return x >= 0x1p63 ? (rp_u64)(rp_i64)(x - 0x1p63) ^ 1ull << 63 : (rp_u64)(rp_i64)x;
+}
+/* and gcc's words for bits */
+RP_FN int rp__popcount(rp_u64 v) {
+    v -= v >> 1 & 0x5555555555555555ull;
+    v = (v & 0x3333333333333333ull) + (v >> 2 & 0x3333333333333333ull);
+    return (int)(((v + (v >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull >> 56);
+}
+RP_FN int rp__clz(rp_u64 v) {
+    for (int k = 1; k < 64; k *= 2) v |= v >> k;
+    return 64 - rp__popcount(v);
+}
+#define __builtin_popcount(v) rp__popcount(v)
+#define __builtin_popcountll(v) rp__popcount(v)
+#define __builtin_clz(v) (rp__clz(v) - 32)
+#define __builtin_clzll(v) rp__clz(v)
+#endif
 RP_FN int rp_clz(rp_u32 v) { return v ? __builtin_clz(v) : 32; }
 RP_FN int rp_clz_u64(rp_u64 v) { return v ? __builtin_clzll(v) : 64; }
 RP_FN int rp_popc(rp_u32 v) { return __builtin_popcount(v); }
@@ -367,7 +401,7 @@ RP__MATH1(erfc)
 /* erf of a guess and Newton's steps, from the complement in the tail. */
 RP_FN double rp_erfinv_f64(double y) {
     const double a = y < 0 ? -y : y;
-    if (!(a < 1)) return a == 1 ? y * __builtin_inf() : (a - a) / (a - a);
+    if (!(a < 1)) return a == 1 ? y / 0.0 : (a - a) / (a - a);
     double x = a * 0.886226925452758;
     if (a > 0.5) x = sqrt(-log1p(-a)); /* too large, whence the steps fall */
     for (int k = 0; k < 60; k++) x -= (a > 0.5 ? (1 - a) - erfc(x) : erf(x) - a) * 0.886226925452758 * exp(x * x);
@@ -393,8 +427,8 @@ RP__MATH2(fmin)
 RP__MATH2(fmax)
 RP_FN float rp_rsqrt_f32(float x) { return (float)(1.0 / sqrt((double)x)); }
 RP_FN double rp_rsqrt_f64(double x) { return 1.0 / sqrt(x); }
-RP_FN float rp_fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-RP_FN double rp_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }
+RP_FN float rp_fma_f32(float a, float b, float c) { return fmaf(a, b, c); }
+RP_FN double rp_fma_f64(double a, double b, double c) { return fma(a, b, c); }
 RP_FN float rp_min_f32(float a, float b) {
     if (a == b) {
         return rp_bits_f32(rp_f32_bits(a) | rp_f32_bits(b)); /* of two zeros the negative one */
