@@ -14,6 +14,8 @@
 
 #include <reprise.h>
 
+#include "core/alloc.h"
+
 #include "support/cuda.h"
 
 #define OK(expression)                                                                                                 \
@@ -255,18 +257,40 @@ static void test_work_beside_a_capture_of_another_thread(void **state) {
     beside_a_capture(true);
 }
 
-/* A stream that cannot be followed into its owner's capture is given up, and the capture goes on. */
+/* A stream that cannot be followed into its owner's capture, for want of memory, is given up, and the capture goes on; an older error that nobody
+   has taken is no reason. */
 static void test_a_failed_adoption_leaves_the_capture(void **state) {
     (void)state;
     void *native = NULL, *graph = NULL;
+    rp_stream *before = rp_current_stream(rp_cuda(0));
     CU(cu.stream_create(&native, 1));
     CU(cu.begin(native, 0));
+    unsigned failed = 0;
+    for (rp_status status = RP_ERROR_INTERNAL; status != RP_OK;) {
+        rp_stream *s = rp_stream_wrap(rp_cuda(0), native);
+        OK(rp_error_status());
+        (void)rp__alloc_fail_at(failed + 1);
+        status = rp_set_current_stream(s);
+        (void)rp__alloc_fail_at(0);
+        assert_int_equal(rp_error_take(), status);
+        failed += status != RP_OK;
+        assert_in_range(failed, 0, 100);
+        OK(rp_set_current_stream(before));
+        rp_stream_release(s);
+    }
+    assert_int_not_equal(failed, 0);
     (void)rp_event_query(NULL); /* an error that waits to be taken */
     rp_stream *s = rp_stream_wrap(rp_cuda(0), native);
-    assert_int_not_equal(rp_set_current_stream(s), RP_OK);
+    assert_int_equal(rp_set_current_stream(s), RP_OK);
+    assert_int_equal(rp_set_current_stream(before), RP_OK);
     rp_stream_release(s);
     assert_int_not_equal(rp_error_take(), RP_OK);
     CU(cu.end(native, &graph));
+    s = rp_stream_wrap(rp_cuda(0), native);
+    OK(rp_set_current_stream(s));
+    assert_false(rp_is_capturing(rp_cuda(0)));
+    OK(rp_set_current_stream(before));
+    rp_stream_release(s);
     CU(cu.graph_destroy(graph));
     CU(cu.stream_destroy(native));
 }

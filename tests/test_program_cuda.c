@@ -134,6 +134,54 @@ static void test_ordered(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
+/* Whole numbers that come round at the end of 64 bits, or whose quotient is not known where a thread has no element, and places made of them. */
+static void wrapping(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    const rp_scalar none = rp_none(), zero = rp_i64(0), most = rp_i64(9);
+    rp_tensor *x = in[0], *positive = rp_clamp(x, zero);
+    rp_tensor *a = rp_clamp(rp_abs(x), none, most), *b = rp_clamp(rp_mul(positive, positive), none, rp_i64(100)),
+              *c = rp_clamp(rp_neg(rp_clamp(x, none, rp_i64(5))), none, rp_i64(100)),
+              *d = rp_clamp(rp_sub_scalar(rp_clamp(x, none, most), rp_i64(1)), zero);
+    out[0] = rp_add(rp_add(a, rp_mul_scalar(b, rp_i64(3))),
+                    rp_add(rp_mul_scalar(c, rp_i64(5)), rp_mul_scalar(d, rp_i64(7))));
+    rp_tensor *quotient =
+        rp_floor_divide(rp_clamp(x, rp_i64(20), rp_i64(50)), rp_clamp(rp_neg(x), rp_i64(1), rp_i64(10)));
+    out[1] = rp_sum(rp_take(in[1], rp_sub_scalar(quotient, rp_i64(2))), RP_DIMS(1));
+}
+
+static void test_wrapping(void **state) {
+    (void)state;
+    enum { ROWS = 5, COLUMNS = 100 };
+    static const int64_t hard[] = {INT64_MIN, INT64_MAX, INT64_C(3037000500), -5, 7, INT64_MIN + 1, 49, -50, 30, 0};
+    rp_scope scope = rp_scope_begin();
+    int64_t values[ROWS * COLUMNS];
+    for (int i = 0; i < ROWS * COLUMNS; i++) values[i] = hard[i % 10];
+    rp_compiled *f = compiled(wrapping, "wrapping");
+    rp_tensor *in[2] = {rp_from_data(values, RP_DIMS(ROWS, COLUMNS), RP_I64), filled(1, 7, 7, 0)}, *out[2];
+    for (int k = 0; k < 3; k++) check_call(f, wrapping, in, out, 2);
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+}
+
+/* A part of what a scatter writes into is read again afterwards. */
+static void part_read_again(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *a = rp_relu(in[0]), *both = rp_cat(RP_TENSORS(a, rp_relu(in[1])), 0);
+    out[0] = rp_scatter_add(both, 0, rp_zeros(RP_DIMS(1, 4), RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)),
+                            rp_full(RP_DIMS(1, 4), rp_f64(100)));
+    out[1] = rp_add(a, rp_slice(out[0], 0, 0, 2, 1));
+}
+
+static void test_part_read_again(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled(part_read_again, "part_read_again");
+    rp_tensor *in[2] = {filled(1, 2, 4, 0), filled(2, 3, 4, 0)}, *out[2];
+    for (int k = 0; k < 3; k++) check_call(f, part_read_again, in, out, 2);
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+}
+
 /* Two products of one, and the product of those: the longest path has three of four nodes. */
 static void narrow(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -696,6 +744,7 @@ int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_gathered, start),        cmocka_unit_test_setup(test_line, start),
+        cmocka_unit_test_setup(test_wrapping, start),        cmocka_unit_test_setup(test_part_read_again, start),
         cmocka_unit_test_setup(test_ordered, start),         cmocka_unit_test_setup(test_layout_told, start),
         cmocka_unit_test_setup(test_library_moved, start),   cmocka_unit_test_setup(test_library_results, start),
         cmocka_unit_test_setup(test_library_alone, start),   cmocka_unit_test_setup(test_library_steady, start),

@@ -167,14 +167,14 @@ static void place(placer *p, uint32_t cat) {
     }
 }
 
-/* Gives what a scatter writes into the memory of its result. */
+/* Gives what a scatter writes into the memory of its result. Not a cat: its parts would lie there, too, and may be read after the scatter. */
 static void place_self(placer *p, uint32_t scatter) {
-    const rp__ir_node *n = &p->ir->nodes[scatter];
+    const rp__ir_node *n = &p->ir->nodes[scatter], *maker = rp__ir_producer(p->ir, rp__ir_root(p->ir, n->in[0]));
     const rp__meta *out = &p->ir->values[n->out[0]].meta;
     layout to = p->at[n->out[0]];
     to.cat = scatter;
     to.operand = 0;
-    if (p->uses[rp__ir_root(p->ir, n->in[0])] & READ_AGAIN) return;
+    if ((maker && is_cat(p->ir, maker)) || p->uses[rp__ir_root(p->ir, n->in[0])] & READ_AGAIN) return;
     if (is_dense(out, to.stride) && can_lie(p, n->in[0], out, &to)) p->at[n->in[0]] = to;
 }
 

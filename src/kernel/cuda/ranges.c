@@ -87,8 +87,8 @@ static range of_operation(const rp__node *n, range a, range b, range c) {
     case RP__NEG: return (range){-a.high, -a.low};
     case RP__ABS: return (range){a.low > 0 ? a.low : a.high < 0 ? -a.high : 0, fmax(-a.low, a.high)};
     case RP__WHERE: return either(b, c);
-    case RP__FLOORDIV:
-        return is_plain(a, b) ? (range){floor(a.low / b.high), floor(a.high / b.low)} : of_type(n->dtype);
+    case RP__FLOORDIV: /* 0 where a thread has no element */
+        return is_plain(a, b) ? (range){0, floor(a.high / b.low)} : of_type(n->dtype);
     case RP__REMAINDER: return is_plain(a, b) ? (range){0, fmin(a.high, b.high - 1)} : of_type(n->dtype);
     case RP__CHECK_INDEX: return (range){0, b.high > 0 ? b.high - 1 : 0};
     default: return of_type(n->dtype);
@@ -105,9 +105,15 @@ static range of_float(const rp__node *n, range a, range b, range c) {
     }
 }
 
+/* What exceeds 64 bits comes round at the other end. */
+static bool may_wrap(unsigned op) {
+    return op == RP__ADD || op == RP__SUB || op == RP__MUL || op == RP__NEG || op == RP__ABS;
+}
+
 static bool is_float(unsigned dtype) { return dtype == RP_F32 || dtype == RP_F64; }
 
-static range of_cast(unsigned from, range a) {
+static range of_cast(unsigned from, unsigned to, range a) {
+    if (to == RP_BOOL) return of_type(to);                                              /* is it other than 0? */
     return is_float(from) ? between(fmin(trunc(a.low), 0), fmax(trunc(a.high), 0)) : a; /* NaN gives 0 */
 }
 
@@ -138,7 +144,7 @@ void rp__cuda_find_ranges(const rp__dag *dag, const rp__space *s, const rp__spac
             break;
         case RP__SCALAR: r[k] = of_scalar(s->scalars[n->access], n->dtype); break;
         case RP__IOTA: r[k] = of_iota(dag, s, a, n->access); break;
-        case RP__CAST: r[k] = is_float(n->dtype) ? all() : of_cast(dag->nodes[n->a].dtype, x); break;
+        case RP__CAST: r[k] = is_float(n->dtype) ? all() : of_cast(dag->nodes[n->a].dtype, n->dtype, x); break;
         default: r[k] = is_float(n->dtype) ? of_float(n, x, y, z) : of_operation(n, x, y, z);
         }
         if (n->op == RP__LOAD && n->a != RP__NO_VAL && is_near(s, &a[n->access], x)) set(c->sure, k);
@@ -148,6 +154,7 @@ void rp__cuda_find_ranges(const rp__dag *dag, const rp__space *s, const rp__spac
             if (r[k].low < own.low || r[k].high > own.high) r[k] = own;
             continue;
         }
+        if (may_wrap(n->op) && !(r[k].low >= -EXACT && r[k].high <= EXACT)) r[k] = all();
         if (n->op == RP__CHECK_INDEX && x.low >= 0 && x.high < y.low) {
             set(c->sure, k);
             r[k] = x;
