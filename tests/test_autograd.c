@@ -174,6 +174,12 @@ static void kinks(void **state) {
     ok(rp_grad(&y, 1, (rp_tensor *[]){a, b}, 2, NULL, NULL, gs));
     EQUAL(gs[0], 0.5, 0, 1);
     EQUAL(gs[1], 0.5, 1, 0);
+    rp_tensor *three[] = {LEAF(0, 1, 2, 3, 1), LEAF(0, 0, 0, 0, 1), LEAF(2, 2, 2, 2, 1)}, *slopes[3];
+    y = sum(rp_clamp_tensor(three[0], three[1], three[2]));
+    ok(rp_grad(&y, 1, three, 3, NULL, NULL, slopes));
+    EQUAL(slopes[0], 0.5, 1, 0.5, 0, 1);
+    EQUAL(slopes[1], 0.5, 0, 0, 0, 0);
+    EQUAL(slopes[2], 0, 0, 0.5, 1, 0);
     y = sum(rp_fmax(a, b));
     ok(rp_grad(&y, 1, (rp_tensor *[]){a, b}, 2, NULL, NULL, gs));
     EQUAL(gs[0], 0.5, 0, 1);

@@ -603,6 +603,12 @@ static void test_distributions(void **state) {
     rp_tensor *rest = rp_sub_scalar(rp_select(parts, 1, 1), rp_i64(1));
     const double d = unevenness(rp_neg(rp_sub_scalar(rp_mul(rest, rest), rp_i64(1))));
     assert_true(d < 2 && d > 0.2);
+    /* With small shapes nearly all is one part's, in float32 too; no part is 0 or all. */
+    rp_tensor *uneven = rp_select(rp_sample_dirichlet(rp_full(RP_DIMS(DRAWS, 2), rp_f64(0.01)), g), 1, 0);
+    rp_tensor *halves = rp_mul(rp_gt_scalar(uneven, rp_f64(0.4)), rp_lt_scalar(uneven, rp_f64(0.6)));
+    assert_true(rp_item_f64(rp_sum(rp_to_dtype(halves, RP_F64))) < 0.02 * DRAWS);
+    assert_true(rp_item_f64(rp_amin(uneven, RP_NO_DIMS, false)) >= 0x1p-126 &&
+                rp_item_f64(rp_amax(uneven, RP_NO_DIMS, false)) < 1);
     /* Edges: nothing drawn of nothing, all of a sure thing, NaN of what is no parameter. */
     static const double n[] = {0, 7, 7, 7, NAN, -1}, p[] = {0.5, 0, 1, NAN, 0.5, 0.5}, rate[] = {0, -1, NAN, INFINITY};
     double got[6];
@@ -629,6 +635,43 @@ static void test_distributions(void **state) {
     assert_int_equal(rp_to_host(rp_igamma(rp_detach(shape), rp_detach(y)), exact, sizeof exact), RP_OK);
     for (int i = 0; i < 4; i++) assert_true(fabs(near[i] - exact[i]) < 1e-11);
     rp_generator_release(g);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* Windows stay in the plane where types round, and whatever the samples; no batch, no windows. */
+static void test_fractional_pools(void **state) {
+    (void)state;
+    enum { N = 261, OUT = 257, K = 2 };
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_to_dtype(rp_arange(rp_i64(0), rp_i64(K * N), rp_i64(1)), RP_BF16), *places;
+    static const double hostile[] = {0.9, 5, -3, NAN};
+    for (size_t k = 0; k < sizeof hostile / sizeof *hostile; k++) {
+        rp_tensor *samples =
+            rp_full(RP_DIMS(1, 1, 2), rp_f64(hostile[k]), RP_OPTIONS(rp_full_options, .dtype = RP_BF16));
+        rp_tensor *y =
+            rp_fractional_max_pool2d(rp_view(x, RP_DIMS(1, 1, K, N)), RP_DIMS(1, K), RP_DIMS(K, OUT), samples, &places);
+        rp_tensor *row = rp_mul_scalar(rp_view(rp_arange(rp_i64(0), rp_i64(K), rp_i64(1)), RP_DIMS(K, 1)), rp_i64(N));
+        rp_tensor *column = rp_sub(rp_view(places, RP_DIMS(K, OUT)), row);
+        assert_int_equal(rp_numel(y), K * OUT);
+        assert_true(rp_item_f64(rp_amin(column, RP_NO_DIMS, false)) >= 0 &&
+                    rp_item_f64(rp_amax(column, RP_NO_DIMS, false)) < N);
+        assert_int_equal(rp_error_status(), RP_OK);
+    }
+    rp_tensor *none = rp_fractional_max_pool2d(rp_zeros(RP_DIMS(0, 3, 8, 8)), RP_DIMS(2, 2), RP_DIMS(4, 4),
+                                               rp_zeros(RP_DIMS(0, 3, 2)), &places);
+    assert_true(rp_ndim(none) == 4 && rp_numel(none) == 0 && rp_numel(places) == 0);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* The slope of large shapes is as exact as the function. */
+static void test_gamma_slope(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *shape = rp_full(RP_NO_DIMS, rp_f64(1e6)), *at = rp_full(RP_NO_DIMS, rp_f64(1e6)), *slope = NULL;
+    assert_int_equal(rp_set_requires_grad(at, true), RP_OK);
+    rp_tensor *part = rp_igamma(shape, at);
+    assert_int_equal(rp_grad(&part, 1, &at, 1, NULL, NULL, &slope), RP_OK);
+    assert_true(fabs(rp_item_f64(slope) - 3.9894225e-4) < 1e-9);
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
@@ -1211,6 +1254,8 @@ int main(void) {
         TEST(test_multinomial),
         TEST(test_incomplete_gamma),
         TEST(test_distributions),
+        TEST(test_fractional_pools),
+        TEST(test_gamma_slope),
         TEST(test_empty),
         TEST(test_adam),
         TEST(test_sgd),

@@ -236,7 +236,7 @@ typedef struct rp_steps_blocks {
 RP_FN void rp_steps_blocks_next(rp_steps_blocks *s) { rp_philox_at(s->seed, s->counter, s->round++, s->word); }
 /* Within (0, 1), of words k and k + 1. */
 RP_FN double rp_steps_blocks_unit(const rp_steps_blocks *s, int k) {
-    return ((double)(((rp_u64)s->word[k] << 32 | s->word[k + 1]) >> 11) + 0.5) * 1.1102230246251565e-16;
+    return ((double)(((rp_u64)s->word[k] << 32 | s->word[k + 1]) >> 12) + 0.5) * 2.220446049250313e-16;
 }
 
 /* G. Marsaglia and W. W. Tsang, A Simple Method for Generating Gamma Variables (TOMS 26, 2000). */

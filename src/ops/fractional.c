@@ -14,7 +14,9 @@ static rp_tensor *begins(rp_tensor *samples, int64_t n, int64_t k, int64_t out) 
     rp_tensor *first = rp_to_dtype(rp_mul_scalar(samples, step), RP_I64);
     rp_tensor *each = rp_mul_scalar(rp_add(rp_to_dtype(place, (rp_dtype)samples->dtype), samples), step);
     rp_tensor *last = rp_fill(rp__zero_like(place), rp_i64(n - k));
-    return rp_where(rp_eq_scalar(place, rp_i64(out - 1)), last, rp_sub(rp_to_dtype(each, RP_I64), first));
+    /* within the plane, whatever the samples and their rounding */
+    rp_tensor *begin = rp_clamp(rp_sub(rp_to_dtype(each, RP_I64), first), rp_i64(0), rp_i64(n - k));
+    return rp_where(rp_eq_scalar(place, rp_i64(out - 1)), last, begin);
 }
 
 static rp_status fractional(const rp__call *call, unsigned spatial) {
@@ -39,7 +41,7 @@ static rp_status fractional(const rp__call *call, unsigned spatial) {
     for (unsigned d = 0; d < 2; d++)
         if (!rp__dim_is(RP__DIM_EQ, samples->size[d], x->size[d]))
             return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples of the input's batch and channels");
-    int64_t n[MOST], plane = 1, elements = 1;
+    int64_t n[MOST], plane = 1, elements = 1, all_elements = 1;
     for (unsigned d = 0; d < spatial; d++) {
         const int64_t k = kernel->v.ints[d], out = output->v.ints[d];
         n[d] = rp__dim_value(x->size[2 + d]);
@@ -47,7 +49,8 @@ static rp_status fractional(const rp__call *call, unsigned spatial) {
         if (k < 1 || out < 1 || n[d] < 1 || out > n[d] || k > n[d] - out + (spatial == 2))
             return rp__op_error(call, RP_ERROR_SHAPE, "pool size (%lld) too large relative to input size (%lld)",
                                 (long long)k, (long long)n[d]);
-        if (!rp__mul_i64(plane, n[d], &plane) || !rp__mul_i64(elements, k, &elements))
+        if (!rp__mul_i64(plane, n[d], &plane) || !rp__mul_i64(elements, k, &elements) ||
+            !rp__mul_i64(all_elements, out, &all_elements) || !rp__mul_i64(all_elements, k, &all_elements))
             return rp__op_error(call, RP_ERROR_SHAPE, "a window's size does not fit into 64 bits");
     }
     /* places (N, C, outputs.., kernel..) in the plane */
@@ -74,7 +77,7 @@ static rp_status fractional(const rp__call *call, unsigned spatial) {
     rp_dim full[2 + 2 * MOST] = {x->size[0], x->size[1]};
     for (unsigned d = 0; d < spatial; d++) full[2 + d] = output->v.ints[d], full[2 + spatial + d] = kernel->v.ints[d];
     places = rp_reshape(rp_expand(places, full, 2 + 2 * spatial), windows, 3 + spatial);
-    rp_tensor *all = rp_reshape(places, (rp_dim[]){x->size[0], x->size[1], -1}, 3), *best = NULL;
+    rp_tensor *all = rp_reshape(places, (rp_dim[]){x->size[0], x->size[1], all_elements}, 3), *best = NULL;
     rp_tensor *values = rp_reshape(rp_gather(rp_reshape(x, flat, 3), 2, all), windows, 3 + spatial);
     values = rp_max_dim(values, -1, false, &best);
     rp_tensor *indices = rp_squeeze(rp_gather(places, -1, rp_unsqueeze(best, -1)), -1);

@@ -8,8 +8,9 @@ static rp_tensor *no_slope(const rp__vjp *g) {
     (void)rp__op_error(g->call, RP_ERROR_UNAVAILABLE, "the derivative with respect to self is not known");
     return rp__tensor_error();
 }
-/* x^(a - 1) e^-x / gamma(a) */
+/* x^(a - 1) e^-x / gamma(a), in float64: terms are as large as the shape, what they differ by is not. */
 static rp_tensor *density(rp_tensor *a, rp_tensor *x) {
+    a = rp_to_dtype(a, RP_F64), x = rp_to_dtype(x, RP_F64);
     return rp_exp(rp_sub(rp_sub(rp_mul(rp_sub_scalar(a, rp_i64(1)), rp_log(x)), x), rp_lgamma(a)));
 }
 RP__SLOPES(igamma, no_slope(g), rp_mul(grad, density(a, b)))

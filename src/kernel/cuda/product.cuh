@@ -311,7 +311,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     rp_barrier();
 #endif
 #if RP_BIAS && RP_PACKED
-    __shared__ float bias_of[RP_TN];
+    __shared__ __align__(16) float bias_of[RP_TN];
     for (int j = t; j < RP_TN; j += RP_THREADS)
         bias_of[j] = n0 + j < N ? RP_LOAD(((const RP_T *)address[3])[(n0 + j) * (RP_INDEX)p.w[13]]) : 0;
 #endif
