@@ -18,8 +18,9 @@ enum {
     LAST,
     OUT_ROWS,
     OUT_WIDE,
-    W_LAST = 23, /* of others: weights in vectors */
-    WINDOW = 23, /* of a weight gradient: its rows, its places in a row */
+    ONCE = OUT_WIDE, /* of a weight gradient: there is room for one turn */
+    W_LAST = 23,     /* of others: weights in vectors */
+    WINDOW = 23,     /* of a weight gradient: its rows, its places in a row */
     WINDOW_X = 27
 };
 
@@ -53,7 +54,7 @@ typedef struct plan {
     const rp__operand *sorted[3];
     int64_t step[2], dilation[2], window[2], made[2]; /* y, x; made: places of what turns are of */
     int64_t classes, turns;
-    unsigned shape;
+    unsigned shape, held; /* turns in shared memory at a time */
     uint32_t room;
 } plan;
 
@@ -73,6 +74,20 @@ static int64_t room_of(const plan *p, const struct shape *s) {
     if (weight) return (patch + places * (SPAN + 8)) * 2; /* of a turn: the next one is on its way */
     const int64_t out = places * (SPAN + 4) > SPAN * (places + 4) ? places * (SPAN + 4) : SPAN * (places + 4);
     return p->e.taps * SPAN * (deep + 8) * 2 + (patch * 2 > out * 4 ? patch * 2 : out * 4);
+}
+
+/* The shape that wastes least: places, and what a turn takes besides. N_SHAPES: none fits. */
+static unsigned shape_of(const plan *p, int64_t limit) {
+    int64_t least = 0;
+    unsigned best = N_SHAPES;
+    for (unsigned k = 0; k < N_SHAPES; k++) {
+        const int64_t room = room_of(p, &shapes[k]),
+                      time = turns_of(p, &shapes[k]) * (shapes[k].th * shapes[k].tw + 24) * (room / 4096 + 24);
+        if (room > MOST_ROOM || room * p->held + FIXED_ROOM > limit || (best < N_SHAPES && time >= least)) continue;
+        best = k;
+        least = time;
+    }
+    return best;
 }
 
 static bool plan_of(const rp__problem *p, plan *out) {
@@ -97,20 +112,14 @@ static bool plan_of(const rp__problem *p, plan *out) {
             out->made[k] = over(out->made[k], out->step[k]);
         }
     }
-    /* The shape that wastes least: places, and what a turn takes besides. */
-    int64_t least = 0;
+    /* A weight gradient's next turn is on its way where there is room for two. */
     out->shape = N_SHAPES;
-    for (unsigned k = 0; k < N_SHAPES; k++) {
-        const int64_t room = room_of(out, &shapes[k]),
-                      time = turns_of(out, &shapes[k]) * (shapes[k].th * shapes[k].tw + 24) * (room / 4096 + 24);
-        if (room > MOST_ROOM || room * (e.kind == 2 ? 2 : 1) + FIXED_ROOM > (int64_t)p->device->shared_limit ||
-            (out->shape < N_SHAPES && time >= least))
-            continue;
-        out->shape = k;
-        least = time;
+    for (out->held = e.kind == 2 ? 2 : 1; out->held > 0; out->held--) {
+        out->shape = shape_of(out, (int64_t)p->device->shared_limit);
+        if (out->shape < N_SHAPES) break;
     }
     if (out->shape == N_SHAPES) return false;
-    out->room = (uint32_t)room_of(out, &shapes[out->shape]) * (e.kind == 2 ? 2 : 1);
+    out->room = (uint32_t)room_of(out, &shapes[out->shape]) * out->held;
     out->turns = turns_of(out, &shapes[out->shape]);
     return out->turns < INT32_MAX / 2;
 }
@@ -143,8 +152,10 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_TH %u\n#define RP_TW %u\n#define RP_LAST %u\n#define RP_OUT_ROWS %u\n", s->th, s->tw,
                  field(facts, LAST, 1), field(facts, OUT_ROWS, 1));
     rp__text_add(out, "#define RP_W_LAST %u\n", kind == 2 ? 0 : field(facts, W_LAST, 1));
-    rp__text_add(out, "#define RP_OUT_WIDE %u\n#define RP_TAPS %u\n#define RP_WINDOW_X %u\n", field(facts, OUT_WIDE, 1),
-                 field(facts, WINDOW, 4) * field(facts, WINDOW_X, 4), field(facts, WINDOW_X, 4));
+    rp__text_add(out, "#define RP_TURNS_HELD %u\n", kind == 2 && !field(facts, ONCE, 1) ? 2 : 1);
+    rp__text_add(out, "#define RP_OUT_WIDE %u\n#define RP_TAPS %u\n#define RP_WINDOW_X %u\n",
+                 kind != 2 && field(facts, OUT_WIDE, 1), field(facts, WINDOW, 4) * field(facts, WINDOW_X, 4),
+                 field(facts, WINDOW_X, 4));
     rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[dtype].short_name);
     rp__text_write(out, rp__embed_conv_common_cuh, rp__embed_conv_common_cuh_len);
 }
@@ -177,7 +188,8 @@ static rp_status set_tiles(const rp__problem *p, rp__launch_buffer *buffer, rp__
     *facts |= (uint64_t)last << LAST;
     int64_t blocks = of.turns;
     if (parts) {
-        *facts |= (uint64_t)of.window[0] << WINDOW | (uint64_t)of.window[1] << WINDOW_X;
+        *facts |=
+            (uint64_t)of.window[0] << WINDOW | (uint64_t)of.window[1] << WINDOW_X | (uint64_t)(of.held == 1) << ONCE;
         blocks = parts;
     } else {
         const bool rows = result->base ? result->stride[1] == 1 : read->stride[1] == 1;

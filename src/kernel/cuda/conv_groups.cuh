@@ -269,26 +269,27 @@ extern "C" __global__ void __launch_bounds__(256, RP_KIND == 2 ? 2 : 3) RP_NAME(
         _Pragma("unroll") for (int v = 0; v < 4; v++) acc[k][j][v] = 0;
 #define RP_TURN_AT(number)                                                                                             \
     const RP_INDEX x0 = (number) % across * RP_TW, y0 = (number) / across % high * RP_TH, n = (number) / across / high;
-/* Turn `number` into one of two places. */
+/* Turn `number` into its place, of which there are RP_TURNS_HELD. */
 #define RP_FETCH_TURN(number)                                                                                          \
     {                                                                                                                  \
         RP_TURN_AT(number)                                                                                             \
-        RP_T *const to = (RP_T *)room + ((number)-begin) % 2 * turn_size;                                              \
+        RP_T *const to = (RP_T *)room + ((number)-begin) % RP_TURNS_HELD * turn_size;                                  \
         rp_fetch(to, (const RP_T *)p.w[0] + (n * RP_STRIDE(0, 0) + c0 * RP_STRIDE(0, 1)), RP_TH, RP_TW, y0, x0,        \
                  height, width, channels, RP_STRIDE_Y(0), RP_STRIDE_X(0), RP_STRIDE(0, 1));                            \
         rp_fetch(to + RP_PX * RP_ROW, source + (n * RP_STRIDE(1, 0) + c0 * RP_STRIDE(1, 1)), patch_y, patch_x,         \
                  y0 * go_y + low_y, x0 * go_x + low_x, bound_y, bound_x, channels, RP_STRIDE_Y(1), RP_STRIDE_X(1),     \
                  RP_STRIDE(1, 1));                                                                                     \
     }
-    if (begin < end) RP_FETCH_TURN(begin)
+    if (RP_TURNS_HELD == 2 && begin < end) RP_FETCH_TURN(begin)
     rp_cp_async_commit();
     for (RP_INDEX turn = begin; turn < end; turn++) {
         RP_TURN_AT(turn)
-        const RP_T *const dy = (const RP_T *)room + (turn - begin) % 2 * turn_size, *const patch = dy + RP_PX * RP_ROW;
+        const RP_T *const dy = (const RP_T *)room + (turn - begin) % RP_TURNS_HELD * turn_size, *const patch =
+                                                                                                    dy + RP_PX * RP_ROW;
         (void)n;
-        if (turn + 1 < end) RP_FETCH_TURN(turn + 1)
+        if (turn + RP_TURNS_HELD - 1 < end) RP_FETCH_TURN(turn + RP_TURNS_HELD - 1)
         rp_cp_async_commit();
-        rp_cp_async_wait(1);
+        rp_cp_async_wait(RP_TURNS_HELD - 1);
         rp_barrier();
         _Pragma("unroll 1") for (int f = 0; f < RP_FRAGMENTS; f++) {
             const int at = half + f * 16;
