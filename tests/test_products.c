@@ -291,13 +291,18 @@ static void test_groups(void **state) {
     if (__builtin_popcountll(tiles) < 3 || groups < 20) fail_msg("tiles %llx, %u by groups", tiles, groups);
 }
 
-/* Each tile of fma and of warpgroups by itself, with results that lie as vectors, in pairs and one by one, and a bias. */
+/* Each tile of fma, of warps and of warpgroups by itself, with results that lie as vectors, in pairs and one by one, and a bias. */
 static void test_each_tile(void **state) {
     enum { FMA = 9, FIRST = 16, TILES = 12 }; /* product.c */
     (void)state;
     for (unsigned k = FMA; k < FIRST; k++) {
         rp__cuda_product_tile = 1 + k;
         one(&rp__cuda_fma_row, RP_F32, 1, 13 + 16 * (k % 2), 130, 100, 0, k % 2, 0, true);
+        rp__cuda_product_tile = 0;
+    }
+    for (unsigned k = 0; k < FMA; k++) {
+        rp__cuda_product_tile = 1 + k;
+        one(&rp__cuda_tensor_row, RP_BF16, 1, 66, 264, 200, 0, k % 2, 0, k % 2);
         rp__cuda_product_tile = 0;
     }
     if (cuda->arch != 90) {
@@ -308,6 +313,7 @@ static void test_each_tile(void **state) {
         rp__cuda_product_tile = 1 + FIRST + k;
         one(&rp__cuda_tensor_row, RP_BF16, 1, 66 + 64 * (k % 2), 102 + 192 * (k % 3 == 0) + k % 2, 200, 0, 1, 0, true);
         one(&rp__cuda_tensor_row, RP_F16, 1, 130, 104, 704, k % 2, 0, k % 3 ? 0 : 6, k % 2);
+        one(&rp__cuda_tensor_row, RP_F16, 1, 130, 264, 200, 0, k % 2, 0, true);
         rp__cuda_product_tile = 0;
     }
 }

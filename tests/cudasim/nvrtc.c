@@ -673,7 +673,7 @@ static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash
     snprintf(object, sizeof object, "%s/%016llx.so", path, (unsigned long long)hash);
     snprintf(accepted, sizeof accepted, "%s/%016llx.real", path, (unsigned long long)hash);
     const char *number = strrchr(kernel_name, '_');
-    snprintf(family, sizeof family, "%s/%.*s.family", path, (int)(number ? number - kernel_name : 0), kernel_name);
+    snprintf(family, sizeof family, "%s/family-%.*s", path, (int)(number ? number - kernel_name : 0), kernel_name);
     size_t bytes = 0;
     char *data = read_file(object, &bytes);
     if (!data) {
