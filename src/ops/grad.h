@@ -8,6 +8,8 @@
 
 /* Runs call->op's derivative; afterwards every grad_in[i] is NULL (zero, or not needed) or has the meta of input i. */
 rp_status rp__grad_run(const rp__vjp *g);
+/* Of what has a derivative along other operands alone: an error that says so. */
+rp_tensor *rp__no_slope(const rp__vjp *g);
 /* t summed to `size` (torch.Tensor.sum_to_size): undoes a broadcast. */
 rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim);
 /* Zeros with the given meta: memory of their own, or one element expanded (for operands that are only read). */

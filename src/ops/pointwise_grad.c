@@ -30,7 +30,8 @@ static bool scalar_is(rp_scalar s, int64_t value) {
 static bool is_one(rp_scalar s) { return s.kind != RP_SCALAR_SYM_F64 && scalar_is(s, 1); }
 
 rp_status rp__vjp_zero(const rp__vjp *g) {
-    if (g->needed[0]) g->grad_in[0] = rp__zeros_of(&g->in_meta[0]);
+    for (uint32_t k = 0; k < g->call->n_in; k++)
+        if (g->needed[k]) g->grad_in[k] = rp__zeros_of(&g->in_meta[k]);
     return RP_OK;
 }
 

@@ -25,12 +25,11 @@ static rp_tensor *xlog1py_grad(rp_tensor *grad, rp_tensor *a, rp_tensor *b) {
 RP__SLOPES(special_xlog1py, xlog1py_grad(grad, a, b), rp_mul(grad, rp_div(a, plus(b, 1))))
 RP__GRAD(special_xlog1py_scalar, rp_mul_scalar(grad, rp_f64(log1p(rp__scalar_f64(NUMBER(0))))))
 
-/* The slope along the exponent is not one of these functions. */
-static rp_tensor *no_slope(const rp__vjp *g) {
+rp_tensor *rp__no_slope(const rp__vjp *g) {
     (void)rp__op_error(g->call, RP_ERROR_UNAVAILABLE, "the derivative with respect to self is not known");
     return rp__tensor_error();
 }
-RP__SLOPES(special_zeta, no_slope(g), rp_mul(grad, rp_mul(rp_neg(a), rp_special_zeta(plus(a, 1), b))))
+RP__SLOPES(special_zeta, rp__no_slope(g), rp_mul(grad, rp_mul(rp_neg(a), rp_special_zeta(plus(a, 1), b))))
 
 /* y' of I1 is I0 - I1 / x; that quotient is 1/2 at 0 and beside it, where y is small for its type. Scaled ones fall by sign(x) y. */
 static rp_tensor *over(const rp__vjp *g, rp_tensor *y, rp_tensor *x) {

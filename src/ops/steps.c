@@ -59,10 +59,8 @@ rp_status rp__expand_sample_dirichlet(const rp__call *call) {
     if (dtype != RP_F32 && dtype != RP_F64) return rp__call_refuse_dtype(call, dtype);
     if (call->in[0]->ndim == 0) return rp__op_error(call, RP_ERROR_SHAPE, "parameters of no dims have no parts");
     /* Draws of small shapes are beyond float32; no part is 0 or all, so that logarithms of both are finite. */
-    const bool wide = dtype == RP_F64;
     rp_tensor *parts = rp_standard_gamma_at(call->site, rp_to_dtype(call->in[0], RP_F64), call->attrs[0].v.generator);
     rp_tensor *y = rp_to_dtype(rp_div_at(call->site, parts, rp_sum(parts, RP_DIMS(-1), true)), dtype);
-    rp_tensor *kept =
-        rp_clamp(rp_detach(y), rp_f64(wide ? 0x1p-1022 : 0x1p-126), rp_f64(1 - (wide ? 0x1p-53 : 0x1p-24)));
+    rp_tensor *kept = rp_clamp(rp_detach(y), rp_f64(least(dtype)), rp_f64(dtype == RP_F64 ? 1 - 0x1p-53 : 1 - 0x1p-24));
     return rp__give(call, rp_where(rp_eq(y, kept), y, kept));
 }
