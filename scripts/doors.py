@@ -6,7 +6,8 @@
   ops      onnx.checker passes the model of every op that tests/test_doors.c left in the folder ops.
   table    Models and engines: the largest difference to eager, the first call, the time of a call beside fused kernels and, for
            onnxrt, beside ONNX Runtime's own Python interface on the exported file; inference, and whole training steps.
-Ends with 1 where something differs. DOORS_SECONDS (60): rows of the table that would begin later are left out, and named."""
+Ends with 1 where something differs. DOORS_SECONDS (60): rows of the table that would begin later are left out, and named. DOORS_DEVICE=cuda:
+the table of models on a GPU, which needs no Python package but NumPy."""
 
 import json
 import os
@@ -16,8 +17,12 @@ import sys
 import time
 
 import numpy as np
-import onnx
-import onnxruntime as ort
+
+try:
+    import onnx
+    import onnxruntime as ort
+except ImportError:  # the table does without
+    ort = None
 
 # Model, and what of it is measured for which engines. Steps of the large ones take minutes: their small kin stand for them.
 QUICK, LARGER, ALL = ("onnxrt", "xla"), ("onnxrt", "xla", "ipex"), ("onnxrt", "xla", "ipex", "tvm")
@@ -27,6 +32,7 @@ TABLE = (("mlp", False, ALL), ("mlp", True, QUICK), ("cnn", False, ALL), ("cnn",
 EXPORTS = ("mlp", "cnn", "rnn", "lstm-tiny", "vit-tiny", "gpt2-tiny", "bert-tiny", "resnet18")
 LARGE = ("bert", "gpt2")
 TOOL = None
+DEVICE = ["--device=" + os.environ["DOORS_DEVICE"]] if "DOORS_DEVICE" in os.environ else []
 failures = []
 
 
@@ -149,7 +155,7 @@ def own_period(work, model):
 
 
 def measured(model, train, backends):
-    args = ["bench", model, "--backend=" + ",".join(backends), "--json", "--seconds=0.2"] + (["--train"] if train else [])
+    args = ["bench", model, "--backend=" + ",".join(backends), "--json", "--seconds=0.2", *DEVICE] + (["--train"] if train else [])
     done = tool(*args)
     return {r["backend"]: r for r in json.loads(done.stdout)} if done.returncode == 0 else {}
 
@@ -157,7 +163,7 @@ def measured(model, train, backends):
 def differences(model, engines):
     """To eager, by backend; of inference: steps are compared by the tests."""
     done = tool("run", model, "--compare", "--json", "--backend=" + ",".join(["eager", *engines]), "--atol=2e-4",
-                "--rtol=2e-3", check=False)
+                "--rtol=2e-3", *DEVICE, check=False)
     if not done.stdout:
         failures.append(f"{model}: {done.stderr.strip()}")
         return {}
@@ -182,7 +188,7 @@ def table(work, engines, end):
         for backend, r in rows.items():
             beside = r["period_us"] / rows["fused"]["period_us"]
             line = f"{name:<20}{backend:<10}{r['first_ms']:>12.1f}{r['period_us']:>12.1f}{beside:>14.2f}"
-            python = own_period(work, model) if backend == "onnxrt" and not train else None
+            python = own_period(work, model) if ort and backend == "onnxrt" and not train else None
             line += f"{python:>12.1f}" if python else f"{'':>12}"
             print(line + (f"{apart[backend]:>12.1e}" if backend in apart else ""), flush=True)
 
@@ -217,7 +223,7 @@ def main():
         for e in engines:
             print(f"{e}: {backends[e]['version']}, {backends[e]['where']}")
         table(work, engines, end)
-        for model in LARGE:
+        for model in LARGE if ort and not DEVICE else ():
             if time.monotonic() > end:
                 print(f"export {model}: left out, the time is over")
             else:

@@ -3,17 +3,19 @@
 makes as many tensors; of compiled models, and of training steps that are one graph, beside eager PyTorch and inductor (default and
 reduce-overhead) in the same run.
 
-usage: python python/tests/cost.py [--models mlp,bert] [--peers eager,inductor,reduce-overhead]"""
+usage: python python/tests/cost.py [--device cpu|cuda] [--models mlp,bert] [--peers eager,inductor,reduce-overhead]
+
+On a GPU a time is that of calls on end, until the last has ended, and that of programs with few tensors what the host takes."""
 import argparse
 import time
 
 import torch
 
 import reprise
+import models
 from models import call, made
 
-
-TURN = 3e-4  # seconds
+TURN = {"cpu": 3e-4, "cuda": 1e-2}  # seconds
 
 
 def best(f, seconds=0.5):
@@ -21,22 +23,27 @@ def best(f, seconds=0.5):
     for _ in range(5):
         f()
     n, took = 1, 0
-    while took < TURN:
-        n, t = 2 * n, time.perf_counter()
-        for _ in range(n):
-            f()
-        took = time.perf_counter() - t
+    while took < TURN[models.DEVICE]:
+        n *= 2
+        took = turn(f, n)
     least, begin = took / n, time.perf_counter()
     while time.perf_counter() - begin < seconds:
-        t = time.perf_counter()
-        for _ in range(n):
-            f()
-        least = min(least, (time.perf_counter() - t) / n)
+        least = min(least, turn(f, n) / n)
     return least
 
 
+def turn(f, n):
+    wait = torch.cuda.synchronize if models.DEVICE == "cuda" else lambda: None
+    wait()
+    t = time.perf_counter()
+    for _ in range(n):
+        f()
+    wait()
+    return time.perf_counter() - t
+
+
 def tensors(n_in, n_out):
-    xs = [torch.randn(4) for _ in range(n_in)]
+    xs = [torch.randn(4, device=models.DEVICE) for _ in range(n_in)]
     torch._dynamo.reset()
     reprise.reset()
     run = torch.compile(lambda *xs: [xs[k % n_in] + (1 + k) for k in range(n_out)] if n_out >= n_in else [sum(xs)], backend="reprise")
@@ -44,7 +51,7 @@ def tensors(n_in, n_out):
         run(*xs), run(*xs)
     program = reprise.explain().graphs[0].programs[0]
     whole, bare = best(lambda: program.run(xs)), min(program.bare(xs, 100) for _ in range(100))
-    rows = torch.randn(n_out, 4)
+    rows = torch.randn(n_out, 4, device=models.DEVICE)
     print(f"{n_in:3} tensors in, {n_out:3} out: {whole * 1e6:7.2f} us, the library alone {bare * 1e6:7.2f} us, above it {(whole - bare) * 1e6:7.2f} us; "
           f"PyTorch makes {n_out} by unbind in {best(lambda: rows.unbind(0)) * 1e6:.2f} us", flush=True)
 
@@ -76,17 +83,17 @@ def whole_step(how):
     from torch.optim.adam import adam
     torch._dynamo.reset()
     torch.manual_seed(0)
-    m = torch.nn.Sequential(torch.nn.Linear(10, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    m = torch.nn.Sequential(torch.nn.Linear(10, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)).to(models.DEVICE)
     params = list(m.parameters())
-    means, squares, counts = [torch.zeros_like(p) for p in params], [torch.zeros_like(p) for p in params], [torch.zeros(()) for _ in params]
-    x, t = torch.randn(64, 10), torch.randint(0, 10, (64,))
+    means, squares, counts = [torch.zeros_like(p) for p in params], [torch.zeros_like(p) for p in params], [torch.zeros((), device=models.DEVICE) for _ in params]
+    x, t = torch.randn(64, 10, device=models.DEVICE), torch.randint(0, 10, (64,), device=models.DEVICE)
 
     def step():
         loss = torch.nn.functional.cross_entropy(m(x), t)
         grads = torch.autograd.grad(loss, params)
         with torch.no_grad():
             adam(params, list(grads), means, squares, [], counts, foreach=False, amsgrad=False, beta1=0.9, beta2=0.999, lr=1e-3, weight_decay=0.0, eps=1e-8,
-                 maximize=False)
+                 maximize=False, capturable=models.DEVICE == "cuda")
         return loss.detach()
     with torch._dynamo.config.patch(trace_autograd_ops=True):
         run = compiled(step, how)
@@ -102,7 +109,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", default="mlp,encoder,resnet18")
     parser.add_argument("--peers", default="eager,inductor,reduce-overhead")
+    parser.add_argument("--device", default="cpu")
     o = parser.parse_args()
+    models.DEVICE = o.device
+    torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(1)
     for n_in, n_out in ((1, 1), (10, 10), (100, 1), (1, 100), (100, 100)):
         tensors(n_in, n_out)

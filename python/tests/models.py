@@ -2,7 +2,7 @@
 """A table: models of torchvision, timm and transformers through torch.compile(backend="reprise"), inference and five training steps beside
 eager PyTorch.
 
-usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--verbose]
+usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--device cpu|cuda] [--verbose]
 
 "passed": every node ran in the library; "split": some ran in PyTorch (how many, and why, below the table); "refused": none, or an error. A
 difference beyond the tolerance makes the exit status 1. Errors are relative to the largest element; training is measured by the gradients
@@ -31,6 +31,7 @@ torch._dynamo.config.allow_rnn = True  # a recurrent layer is part of the graph
 SINGLE, DOUBLE = 2e-4, 1e-8
 STRAY = 8  # times what eager strays by itself
 SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5", "mamba", "switch", "xcit"}
+DEVICE = "cpu"  # --device
 
 
 def flat(y):
@@ -55,7 +56,8 @@ def made(name, dtype):
     for p in model.parameters():  # heads that begin as zeros would hide everything before them
         if p.dim() > 1 and not p.any():
             torch.nn.init.normal_(p, std=0.05)
-    return model.to(dtype), {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in batch.items()}, loss
+    batch = {k: v.to(DEVICE, dtype if v.is_floating_point() else None) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
+    return model.to(DEVICE, dtype), batch, loss
 
 
 def inference(name, backend, dtype=torch.float32):
@@ -85,7 +87,7 @@ def exact():
 def training(name, backend, steps, dtype=torch.float64, moved=False):
     model, batch, loss_of = made(name, dtype)
     for p in model.parameters() if moved else ():
-        p.data *= 1 + torch.finfo(dtype).eps * torch.randint(-1, 2, p.shape).to(dtype)
+        p.data *= 1 + torch.finfo(dtype).eps * torch.randint(-1, 2, p.shape).to(DEVICE, dtype)
     model.train()
     run = torch.compile(model, backend=backend) if backend else model
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
@@ -128,8 +130,12 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ZOO))
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=min(4, os.cpu_count()))
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--verbose", action="store_true")
     o = parser.parse_args()
+    global DEVICE
+    DEVICE = o.device
+    torch.backends.cudnn.allow_tf32 = False  # PyTorch's products of float32 have all their digits as they are, its convolutions have not
     for name in set(o.names) - ZOO.keys():
         parser.error(f"no model {name}; there are {', '.join(ZOO)}")
     torch.set_num_threads(o.threads)

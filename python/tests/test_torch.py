@@ -1,9 +1,12 @@
 """torch.compile(backend="reprise") beside eager PyTorch: what a graph may do, training, sizes, memory, faults.
 
-usage: python -m unittest discover -s python/tests   (where the wheel and PyTorch are installed)"""
+usage: python -m unittest discover -s python/tests   (where the wheel and PyTorch are installed)
+
+REPRISE_TEST_DEVICE=cuda runs everything on a GPU."""
 import copy
-import math
 import gc
+import math
+import os
 import threading
 import time
 import unittest
@@ -15,6 +18,9 @@ from torch.nn import functional as F
 
 import reprise
 from reprise.dynamo import bind
+
+torch.set_default_device(os.environ.get("REPRISE_TEST_DEVICE", "cpu"))
+torch.backends.cudnn.allow_tf32 = False
 
 
 class Door(unittest.TestCase):
