@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <link.h>
 #include <stdio.h>
@@ -66,8 +67,9 @@ static void *open_image(const struct cudasim_image *image) {
 /* tcc puts sections that have a name of their own among what is only read, beside code. */
 static void shared_writable(const struct cudasim_kernel *k) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)k->shared / page * page;
-    if (k->shared < k->shared_end) {
-        mprotect((void *)start, (uintptr_t)k->shared_end - start, PROT_READ | PROT_WRITE | PROT_EXEC);
+    if (k->shared < k->shared_end &&
+        mprotect((void *)start, (uintptr_t)k->shared_end - start, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) {
+        sim_complain("shared memory of %s cannot be made writable: %s", k->name, strerror(errno));
     }
 }
 
