@@ -128,6 +128,16 @@ static void expanded_rows(void **state) {
     (void)snprintf(many, sizeof many, text, "special_i0e");
     expect(few, "sin+mul+sum", "");
     expect(many, "special_i0e+mul;sum", "mul>sum:kernel-too-large");
+    /* so it is where rows of a table are picked that is one value everywhere */
+    expect("graph \"f\" (%0: f64[1], %1: i64[4], %2: f64[4, 8]) {\n"
+           "  %3: f64[3, 8] strides(0, 0) alias(%0) = expand(%0) {size = [3, 8], implicit = false}\n"
+           "  %4: f64[4, 8] = embedding(%3, %1)\n"
+           "  %5: f64[4, 8] = special_i0e(%4)\n"
+           "  %6: f64[4, 8] = mul(%5, %2)\n"
+           "  %7: f64[4] = sum(%6) {dim = [1], keepdim = false, dtype = none}\n"
+           "  return %7\n"
+           "}\n",
+           "embedding+special_i0e+mul;sum", "mul>sum:kernel-too-large");
 }
 
 /* Behind a reduction of one element, without an inner dim, every value is one of a row. */

@@ -127,6 +127,8 @@ static void test_errors(void **state) {
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = add(%0, none) return }", "may not be none"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = mul_scalar(%0) return }", "attribute 'other' is missing"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = mul_scalar(%0) {} return }", "missing"},
+        {"graph \"a\" () { %0: f32[2] = zeros() {size = [2], pin_memory = 255} return }",
+         "pin_memory is true, false or none"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = mul_scalar(%0) {other = nan(0x7fc00001)} return }",
          "64 bits of a NaN"},
         {"graph \"a\" () { %1: f32[2] = const [1.0] return }", "1 elements for a constant of 2"},

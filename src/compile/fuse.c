@@ -529,12 +529,18 @@ static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_
     return true;
 }
 
-/* Is v another value at each place of a row? Not where it is expanded along it, or made by members that read nothing but such. */
+/* Is v another value at each place of a row? Not where it is expanded along it, or made by members that read nothing but such; what is read
+   at computed places may stand still where it is expanded at all. */
 static bool varies_along_row(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s,
                              uint64_t varying, rp__ir_value v) {
     const rp__axis_map *map = rp__group_map(s, v);
-    if (!map) return true;
     bool along = false;
+    if (!map) {
+        along = true;
+        for (unsigned d = 0; d < f->ir->values[v].meta.ndim; d++)
+            along = along && !rp__dim_same_word(f->ir->values[v].stride[d], 0);
+        return along;
+    }
     for (unsigned d = 0; d < map->ndim; d++) {
         for (unsigned a = map->begin[d]; a < map->begin[d + 1]; a++)
             along = along || (s->is_inner[map->axis[a]] && !rp__dim_same_word(f->ir->values[v].stride[d], 0));

@@ -528,6 +528,10 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a) {
         return true;
     case RP_ATTR_SCALAR: {
         rp_dim size;
+        if (param->type == RP__TYPE_BOOL) {
+            if (!number(p, &a->v.scalar)) return false;
+            return a->v.scalar.kind == RP_SCALAR_BOOL || fail_at(p, &t, "%s is true, false or none", param->name);
+        }
         if (accept(p, "num")) {
             if (!expect(p, "(") || !number_of_sizes(p, 0, &a->v.scalar)) return false;
             if (a->v.scalar.kind != RP_SCALAR_SYM_F64)
