@@ -75,13 +75,15 @@ def call(run, model, batch):
 
 @contextlib.contextmanager
 def exact():
-    """Eager PyTorch multiplies hardsigmoid's gradient by a sixth that is rounded to single precision, in float64, too: here it has all digits."""
-    hardsigmoid = torch.nn.functional.hardsigmoid
-    torch.nn.functional.hardsigmoid = lambda x, inplace=False: torch.nn.functional.relu6(x + 3) / 6
+    """Eager PyTorch multiplies by a sixth that is rounded to single precision, in float64, too, in hardsigmoid's gradient and, on a GPU, in
+    hardswish: here it has all digits."""
+    f = torch.nn.functional
+    hardsigmoid, hardswish = f.hardsigmoid, f.hardswish
+    f.hardsigmoid, f.hardswish = lambda x, inplace=False: f.relu6(x + 3) / 6, lambda x, inplace=False: x * f.relu6(x + 3) / 6
     try:
         yield
     finally:
-        torch.nn.functional.hardsigmoid = hardsigmoid
+        f.hardsigmoid, f.hardswish = hardsigmoid, hardswish
 
 
 def training(name, backend, steps, dtype=torch.float64, moved=False):
