@@ -33,7 +33,7 @@ cmake --build $dir -j "$jobs" --target $targets >$dir/build.log 2>&1 || {
     exit 1
 }
 mkdir -p $dir/run $dir/corpus
-export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1:intercept_tls_get_addr=0
+export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:allocator_may_return_null=1:detect_stack_use_after_return=1:intercept_tls_get_addr=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export REPRISE_TEST_DATA="$PWD/tests/data" REPRISE_CACHE_DIR="$PWD/$dir/cache" REPRISE_MODULE_DIR="$PWD/$dir"
 first=$(($(date +%s) * 1000))

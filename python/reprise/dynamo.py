@@ -160,6 +160,8 @@ class Part:
     def constant(self, n, gm):
         """A tensor of the graph's own becomes one more argument; who uses anything else has no operand."""
         value = functools.reduce(getattr, n.target.split("."), gm)
+        if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu":
+            value = value.to(self.device)  # a number of the CPU is as good on the device of the others
         if not isinstance(value, torch.Tensor) or value.device != self.device:
             return
         try:

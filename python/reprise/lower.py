@@ -363,6 +363,14 @@ def _full(low, node, a, expect):
     return low.emit("full", {"size": a["size"], "fill_value": value, "dtype": dtype}, expect)
 
 
+@special("fill")
+def _fill(low, node, a, expect):
+    if not isinstance(a["value"], Slot):
+        return low.emit("fill", a, expect)
+    value = low.one("to_dtype", self=a["value"], dtype=node.meta["val"].dtype)
+    return low.emit("masked_fill", {"self": a["self"], "mask": low.full(True, torch.bool), "value": value}, expect)
+
+
 @special("full_like", "empty_like", "zeros_like", "ones_like")
 def _full_like(low, node, a, expect):
     name = node.target._schema.name.split("::")[1]

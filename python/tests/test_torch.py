@@ -217,6 +217,11 @@ class Inference(Door):
         table = torch.arange(6.0)
         self.check(lambda x: x * torch.tensor([1.0, 2.0, 3.0], device=x.device) + table[:3] + torch.arange(3) + torch.ones(3), torch.randn(3))
 
+    def test_a_tensor_fills(self):
+        number = torch.tensor(3.5, device="cpu")  # of the CPU: it goes with every device
+        self.check(lambda x, v: (torch.ops.aten.fill(x, v), torch.ops.aten.fill(x.long(), v), torch.ops.aten.fill(x, number)), torch.randn(3, 4),
+                   torch.tensor(2.5))
+
     def test_memory_without_values(self):
         self.check(lambda x: x + torch.empty_permuted((3, 4), (1, 0), device=x.device).fill_(2) + x.new_empty(4).zero_(), torch.randn(3, 4))
 

@@ -1,5 +1,6 @@
 /* Errors that kernels find in data. A kernel clamps and writes (code, launch number, index, bound) once; synchronisation,
-   host copies and rp_item turn it into the sticky error of the thread with the op and line of the launch. */
+   host copies, rp_item and the next run of a compiled program turn it into the sticky error of the thread with the op and line of
+   the launch. */
 #ifndef RP_DEVICE_ERROR_RECORD_H
 #define RP_DEVICE_ERROR_RECORD_H
 
