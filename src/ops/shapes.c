@@ -1,5 +1,6 @@
 /* Other sizes, joins and powers, as calls of rows of other families. */
 #include <math.h>
+#include <string.h>
 
 #include "ops/private.h"
 
@@ -151,4 +152,18 @@ rp_status rp__expand_clamp_tensor(const rp__call *call) {
     return rp__give(call, !max   ? rp_maximum(self, min)
                           : !min ? rp_minimum(self, max)
                                  : rp_clamp_between(self, min, max));
+}
+
+/* ---- copies of views: NAME_copy is a copy of NAME */
+
+rp_status rp__expand_view_copy(const rp__call *call) {
+    char name[sizeof call->op->schema.name];
+    const size_t length = strlen(call->op->name) - strlen("_copy");
+    memcpy(name, call->op->name, length);
+    name[length] = 0;
+    const bool folds = strcmp(name, "view") == 0; /* strides need not allow it */
+    rp_tensor *t = call->in[0];
+    if (!folds && strcmp(name, "alias") != 0) t = rp__grad_call(rp__op_find(name), call, t, NULL);
+    t = rp_clone(t, RP_OPTIONS(rp_clone_options, .memory_format = RP_CONTIGUOUS_FORMAT));
+    return rp__give(call, folds ? rp_view(t, call->attrs[0].v.ints, call->attrs[0].n) : t);
 }
