@@ -314,7 +314,21 @@ def window(name):
     return lambda n, periodic=True, *a, dtype=torch.float32: f(n, periodic, *a, dtype=torch.float64).to(dtype)  # rounded once
 
 
+def signal_window(name, *names):
+    f = getattr(torch.signal.windows, name)
+
+    def values(n, *args, dtype=torch.float32, **more):
+        given = {**dict(zip(names, args)), **more}
+        return f(n, sym=not given.pop("periodic", True), dtype=torch.float64, **given).to(dtype)
+    return values
+
+
 ADAPT = {
+    "nuttall_window": signal_window("nuttall", "periodic"),
+    "cosine_window": signal_window("cosine", "periodic"),
+    "gaussian_window": signal_window("gaussian", "periodic", "std"),
+    "exponential_window": signal_window("exponential", "periodic", "center", "tau"),
+    "general_cosine_window": signal_window("general_cosine", "a", "periodic"),
     "special_airy_ai": exact("airy_ai"),
     **{f"special_bessel_{kind}{n}": exact(f"bessel_{kind}{n}", n) for kind in "jy" for n in (0, 1)},
     "fake_quantize": lambda x, scale, zero, low, high: fake_quantize(x, scale, zero, low, high),

@@ -10,9 +10,11 @@ forms are run with those that PyTorch's own form takes. Each op runs in a proces
 
 A float result is right if torch.testing.assert_close says so, or if it is no further from the same op in float64 than twice what
 PyTorch's is, or within 32 units in the last place of the largest element. What the library refuses, and where it differs on purpose, is
-in reasons.txt; anything else makes the exit status 1, as does an op of core ATen that is neither here nor in docs/from-pytorch.md."""
+in reasons.txt; anything else makes the exit status 1, as does an op of core ATen or an OpInfo that is neither here nor in
+docs/from-pytorch.md."""
 import argparse
 import collections
+import fnmatch
 import json
 import multiprocessing
 import os
@@ -38,6 +40,9 @@ OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "
                "nn.functional.unfold": ["im2col"], "normal": ["normal_tensors"],
                "nn.functional.grid_sample": ["grid_sampler"], "trace": ["matrix_trace"], "true_divide": ["div", "div_scalar"],
                "trapz": ["trapezoid", "trapezoid_x"], "clamp_min": ["clamp", "clamp_tensor"], "clamp_max": ["clamp", "clamp_tensor"],
+               **{f"signal.windows.{w}": [f"{w}_window"] for w in ("bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine",
+                                                                   "hamming", "hann", "kaiser", "nuttall")},
+               "signal.windows.general_hamming": ["hamming_window"],
                "pinverse": ["linalg_pinv"], "fft.fftshift": ["fft_fftshift"], "fft.ifftshift": ["fft_ifftshift"],
                "gradient": ["gradient", "gradient_x"], "histogramdd": ["histogramdd", "histogramdd_bins"], "_segment_reduce": ["segment_reduce"],
                "_unsafe_masked_index": ["unsafe_masked_index"], "_unsafe_masked_index_put_accumulate": ["unsafe_masked_index_put_accumulate"],
@@ -48,6 +53,12 @@ OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "
                "nn.functional.triplet_margin_with_distance_loss": ["triplet_margin_loss"],
                "nn.functional.dropout2d": ["feature_dropout"], "nn.functional.dropout3d": ["feature_dropout"],
                "linalg.diagonal": ["diagonal"]}
+TYPES = {"bool": torch.bool, "byte": torch.uint8, "char": torch.int8, "double": torch.float64, "float": torch.float32, "half": torch.float16,
+         "bfloat16": torch.bfloat16, "int": torch.int32, "long": torch.int64, "short": torch.int16}
+OTHER_NAMES |= {**{name: ["to_dtype"] for name in TYPES}, "mT": ["transpose"], "mH": ["transpose"], "T": ["t"], "H": ["t"],
+                "grid_sampler_2d": ["grid_sampler"], "grid_sampler_3d": ["grid_sampler"], "__rmatmul__": ["matmul"], "__rpow__": ["scalar_pow"],
+                **{f"__r{name}__": [row, row + "_scalar"] for name, row in (("add", "add"), ("mul", "mul"), ("sub", "rsub"), ("and", "bitwise_and"),
+                                                                           ("or", "bitwise_or"), ("xor", "bitwise_xor"))}}
 SYNONYMS = {"input": "self", "axis": "dim", "fill_value": "value", "training": "train"}
 NEUTRAL = {"device", "layout", "pin_memory", "requires_grad", "memory_format", "generator", "inplace", "out", "sparse", "max_norm", "norm_type",
            "scale_grad_by_freq", "size_average", "as_tuple", "reduce", "non_blocking", "copy"}
@@ -220,6 +231,20 @@ def resized(mode, **more):
                                            {**dict(zip(("size", "scale_factor"), args)), **kw}.items() if v is not None}, "mode": mode, **more})
 
 
+def number_first(x, args, kw):
+    if isinstance(args[0], torch.Tensor):
+        raise Unsaid("a tensor first")
+    return args[0], (x,), kw
+
+
+def windowed(x, args, kw):
+    """By symmetry, of a number of places; general_hamming's alpha leaves beta."""
+    kw = dict(kw)
+    if "alpha" in kw and kw["alpha"] is not None:
+        kw["beta"] = 1 - kw["alpha"]
+    return x, (), {**dict(zip(("a",), args)), "periodic": not kw.pop("sym", True), **kw}
+
+
 def default_distance(x, args, kw):
     kw = dict(kw)
     distance = kw.pop("distance_function", None)
@@ -249,6 +274,10 @@ def each_class(x, args, kw):
 
 SAY = {"nn.functional.max_unpool1d": unpooled_row, "gradient": slopes_of, "_upsample_bilinear2d_aa": resized("bilinear", antialias=True),
        "nn.functional.upsample_bilinear": resized("bilinear", align_corners=True), "nn.functional.upsample_nearest": resized("nearest"),
+       **{f"signal.windows.{w}": windowed for w in ("bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "hamming", "hann",
+                                                    "kaiser", "nuttall", "general_hamming")},
+       **{name: lambda x, args, kw, to=to: (x, (to,), {}) for name, to in TYPES.items()}, "__rmatmul__": first_last, "__rpow__": number_first,
+       **{name: lambda x, args, kw: (x, (-2, -1), {}) for name in ("mT", "mH")},
        "nn.functional.triplet_margin_with_distance_loss": default_distance, "stft": pairs_of_parts, "istft": signal_of,
        "triangular_solve": triangle, "lu_solve": lambda x, args, kw: (args[0], (args[1], x), kw), "nn.functional.linear_cross_entropy": each_class,
        **{f"nn.functional.adaptive_{kind}_pool{n}d": adapted for kind in ("avg", "max") for n in (1, 2, 3)},
@@ -734,6 +763,14 @@ def core_without_rows(rows):
     return sorted(lacking)
 
 
+def names_without_rows(infos, rows):
+    """OpInfos that no row stands for and of which docs/from-pytorch.md does not say what does."""
+    with open(os.path.join(HERE, "../../docs/from-pytorch.md")) as f:
+        table = f.read().partition("### Names of OpInfo")[2]
+    told = [name for line in table.splitlines() if line.startswith("| ") for name in re.findall("`([^`]*)`", line.split(" | ")[0])]
+    return sorted({i.name for i in infos if not rows_of(i, rows) and not any(fnmatch.fnmatchcase(i.name, t) for t in told)})
+
+
 def reasons():
     with open(os.path.join(HERE, "reasons.txt")) as f:
         for line in f:
@@ -795,6 +832,8 @@ def main():
         print(f"  {row:32} {n:5}  {reason}")
     lacking = [] if wanted else core_without_rows(rows)
     undocumented += [f"{name}: of core ATen, and neither a row nor in docs/from-pytorch.md" for name in lacking]
+    absent = [] if wanted else names_without_rows(op_db, rows)
+    undocumented += [f"{name}: an OpInfo without a row, and not in docs/from-pytorch.md" for name in absent]
     print("\ndifferences:" if undocumented else "\nno differences")
     for line in undocumented:
         print("  " + line)
