@@ -56,7 +56,7 @@ OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "
 TYPES = {"bool": torch.bool, "byte": torch.uint8, "char": torch.int8, "double": torch.float64, "float": torch.float32, "half": torch.float16,
          "bfloat16": torch.bfloat16, "int": torch.int32, "long": torch.int64, "short": torch.int16}
 OTHER_NAMES |= {**{name: ["to_dtype"] for name in TYPES}, "mT": ["transpose"], "mH": ["transpose"], "T": ["t"], "H": ["t"],
-                "grid_sampler_2d": ["grid_sampler"], "grid_sampler_3d": ["grid_sampler"], "__rmatmul__": ["matmul"], "__rpow__": ["scalar_pow"],
+                "__rmatmul__": ["matmul"],
                 **{f"__r{name}__": [row, row + "_scalar"] for name, row in (("add", "add"), ("mul", "mul"), ("sub", "rsub"), ("and", "bitwise_and"),
                                                                            ("or", "bitwise_or"), ("xor", "bitwise_xor"))}}
 SYNONYMS = {"input": "self", "axis": "dim", "fill_value": "value", "training": "train"}
@@ -231,12 +231,6 @@ def resized(mode, **more):
                                            {**dict(zip(("size", "scale_factor"), args)), **kw}.items() if v is not None}, "mode": mode, **more})
 
 
-def number_first(x, args, kw):
-    if isinstance(args[0], torch.Tensor):
-        raise Unsaid("a tensor first")
-    return args[0], (x,), kw
-
-
 def windowed(x, args, kw):
     """By symmetry, of a number of places; general_hamming's alpha leaves beta."""
     kw = dict(kw)
@@ -276,7 +270,7 @@ SAY = {"nn.functional.max_unpool1d": unpooled_row, "gradient": slopes_of, "_upsa
        "nn.functional.upsample_bilinear": resized("bilinear", align_corners=True), "nn.functional.upsample_nearest": resized("nearest"),
        **{f"signal.windows.{w}": windowed for w in ("bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "hamming", "hann",
                                                     "kaiser", "nuttall", "general_hamming")},
-       **{name: lambda x, args, kw, to=to: (x, (to,), {}) for name, to in TYPES.items()}, "__rmatmul__": first_last, "__rpow__": number_first,
+       **{name: lambda x, args, kw, to=to: (x, (to,), {}) for name, to in TYPES.items()}, "__rmatmul__": first_last,
        **{name: lambda x, args, kw: (x, (-2, -1), {}) for name in ("mT", "mH")},
        "nn.functional.triplet_margin_with_distance_loss": default_distance, "stft": pairs_of_parts, "istft": signal_of,
        "triangular_solve": triangle, "lu_solve": lambda x, args, kw: (args[0], (args[1], x), kw), "nn.functional.linear_cross_entropy": each_class,
