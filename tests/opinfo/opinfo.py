@@ -44,7 +44,8 @@ OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "
                                                                    "hamming", "hann", "kaiser", "nuttall")},
                "signal.windows.general_hamming": ["hamming_window"],
                "pinverse": ["linalg_pinv"], "fft.fftshift": ["fft_fftshift"], "fft.ifftshift": ["fft_ifftshift"],
-               "gradient": ["gradient", "gradient_x"], "histogramdd": ["histogramdd", "histogramdd_bins"], "_segment_reduce": ["segment_reduce"],
+               "gradient": ["gradient", "gradient_x"], "histogramdd": ["histogramdd", "histogramdd_bins"], "histogram": ["histogram", "histogram_bins"],
+               "_segment_reduce": ["segment_reduce"],
                "_unsafe_masked_index": ["unsafe_masked_index"], "_unsafe_masked_index_put_accumulate": ["unsafe_masked_index_put_accumulate"],
                "_chunk_cat": ["chunk_cat"], "svd_lowrank": [], "pca_lowrank": [],  # of a product of their samples: tests/test_linalg.c
                 "torch.ops.aten._safe_softmax.default": ["safe_softmax"], "squeeze_copy": ["squeeze_copy", "squeeze_dims_copy"],
