@@ -314,7 +314,21 @@ def window(name):
     return lambda n, periodic=True, *a, dtype=torch.float32: f(n, periodic, *a, dtype=torch.float64).to(dtype)  # rounded once
 
 
+def signal_window(name, *names):
+    f = getattr(torch.signal.windows, name)
+
+    def values(n, *args, dtype=torch.float32, **more):
+        given = {**dict(zip(names, args)), **more}
+        return f(n, sym=not given.pop("periodic", True), dtype=torch.float64, **given).to(dtype)
+    return values
+
+
 ADAPT = {
+    "nuttall_window": signal_window("nuttall", "periodic"),
+    "cosine_window": signal_window("cosine", "periodic"),
+    "gaussian_window": signal_window("gaussian", "periodic", "std"),
+    "exponential_window": signal_window("exponential", "periodic", "center", "tau"),
+    "general_cosine_window": signal_window("general_cosine", "a", "periodic"),
     "special_airy_ai": exact("airy_ai"),
     **{f"special_bessel_{kind}{n}": exact(f"bessel_{kind}{n}", n) for kind in "jy" for n in (0, 1)},
     "fake_quantize": lambda x, scale, zero, low, high: fake_quantize(x, scale, zero, low, high),
@@ -330,6 +344,7 @@ ADAPT = {
     "embedding_bag": embedding_bag,
     "unique": unique,
     "clamp_tensor": aten.clamp.Tensor,
+    "clamp_between": aten.clamp.Tensor,
     "special_xlog1py_scalar": aten.special_xlog1py.other_scalar,
     "rsub_scalar": aten.rsub.Scalar,
     "div_mode": lambda a, b, rounding_mode=None: torch.div(a, b, rounding_mode=rounding_mode),
@@ -353,6 +368,29 @@ ADAPT = {
     "histc_place": histc_place,
     "repeat_interleave_tensor": lambda x, n, dim=None: torch.repeat_interleave(x, n, dim=dim),
     "randperm": torch.randperm,
+    "linear_cross_entropy": lambda x, w, t, linear_bias=None, weight=None, reduction=1, ignore_index=None, label_smoothing=0.0: F.linear_cross_entropy(
+        x, w, t, linear_bias=linear_bias, weight=weight, reduction=REDUCTIONS[reduction], ignore_index=ignore_index, label_smoothing=label_smoothing),
+    "stft": lambda x, n, hop=None, win=None, window=None, center=True, mode="reflect", normalized=False, onesided=None, align_to_window=None:
+        aten.stft.center(x, n, hop, win, window, center, mode, normalized, onesided, False, align_to_window),
+    "istft": lambda x, n, hop=None, win=None, window=None, center=True, normalized=False, onesided=None, length=None: torch.istft(
+        torch.view_as_complex(x.contiguous()), n, hop, win, window, center, normalized, onesided, length),
+    "squeeze_copy": lambda x, dim: torch.squeeze_copy(x, dim),
+    "squeeze_dims_copy": lambda x, dim=None: torch.squeeze_copy(x) if dim is None else torch.squeeze_copy(x, dim),
+    "max_unpool1d": lambda x, at, size: aten.max_unpool2d(x.unsqueeze(-1), at.unsqueeze(-1), [*size, 1]).squeeze(-1),
+    "segment_reduce": lambda x, reduce, lengths=None, indices=None, offsets=None, axis=0, unsafe=False, initial=None: wide(
+        x, lambda y: torch.segment_reduce(y, reduce, lengths=lengths, offsets=offsets, axis=axis, unsafe=unsafe, initial=initial)),
+    "unsafe_masked_index": aten._unsafe_masked_index,
+    "unsafe_masked_index_put_accumulate": aten._unsafe_masked_index_put_accumulate,
+    "isreal": torch.isreal,
+    "softmin": lambda x, dim, dtype=None: F.softmin(x, dim, dtype=dtype),
+    "safe_softmax": aten._safe_softmax,
+    "chunk_cat": lambda tensors, dim, parts: aten._chunk_cat(tensors, dim, parts),
+    "unravel_index": lambda at, shape: torch.stack(torch.unravel_index(at, tuple(shape)), -1),
+    "histogramdd": lambda x, bins, range=None, weight=None, density=False: (lambda r: (r.hist, torch.cat(r.bin_edges)))(torch.histogramdd(
+        x, bins if len(bins) > 1 else bins[0], range=None if range is None else list(range), weight=weight, density=density)),
+    "histogramdd_bins": lambda x, bins, weight=None, density=False: torch.histogramdd(x, bins, weight=weight, density=density).hist,
+    "gradient": lambda x, spacing=None, dim=None, edge_order=1: (wide(x, lambda y: torch.gradient(y, spacing=1 if spacing is None else spacing, edge_order=edge_order, **({} if dim is None else {"dim": dim}))[0])),
+    "gradient_x": lambda x, at, dim=0, edge_order=1: torch.gradient(x.float() if x.dtype.itemsize == 2 and at.dtype.itemsize > 2 else x, spacing=(at,), dim=dim, edge_order=edge_order)[0],
     "nll_loss": aten.nll_loss_nd,
     "class_value": class_value,
     "ctc_loss": aten.ctc_loss.Tensor,

@@ -90,6 +90,12 @@ static void lists(void **state) {
     TYPE(rp_grid_sampler(low_image, grid, 0, 0, false), cuda ? low : high);
     TYPE(rp_interpolate(low_image, RP_DIMS(3, 3)), cuda ? high : low);
     TYPE(rp_rms_norm(h, RP_DIMS(4), NULL), cuda ? high : low);
+    rp_tensor *signal = WAVE(9, 2, 12);
+    TYPE(rp_stft(signal, 4), high);
+    TYPE(rp_stft(rp_to_dtype(signal, low), 4), high);
+    TYPE(rp_istft(rp_stft(signal, 4), 4), high);
+    TYPE(rp_softmin(h, 1), cuda ? high : low);
+    TYPE(rp_linear_cross_entropy(h, y, classes), high);
     TYPE(rp_conv1d(WAVE(5, 1, 2, 6), WAVE(6, 3, 2, 2)), low);
     TYPE(rp_conv3d(WAVE(7, 1, 1, 3, 3, 3), WAVE(8, 1, 1, 2, 2, 2)), low);
     TYPE(rp_conv_transpose1d(WAVE(5, 1, 2, 6), WAVE(6, 2, 3, 2)), low);

@@ -180,6 +180,14 @@ static void kinks(void **state) {
     EQUAL(slopes[0], 0.5, 1, 0.5, 0, 1);
     EQUAL(slopes[1], 0.5, 0, 0, 0, 0);
     EQUAL(slopes[2], 0, 0, 0.5, 1, 0);
+    /* and of NaN, and bounds that are equal or the other way round */
+    rp_tensor *hard[] = {LEAF(NAN, -1, 0, 0, 0, 0, 0, -1, 1), LEAF(0, 0, 0, NAN, NAN, 1, 0, 0, 0),
+                         LEAF(-1, NAN, NAN, -1, 1, -1, 0, 0, 0)};
+    y = sum(rp_clamp_tensor(hard[0], hard[1], hard[2]));
+    ok(rp_grad(&y, 1, hard, 3, NULL, NULL, slopes));
+    EQUAL(slopes[0], 1, 0, 1, 0, 1, 0, 1, 0, 0);
+    EQUAL(slopes[1], 0, 0, 0, 0, 0, 0, 0, 1, 0);
+    EQUAL(slopes[2], 1, 0, 0, 0, 0, 1, 0, 0, 1);
     y = sum(rp_fmax(a, b));
     ok(rp_grad(&y, 1, (rp_tensor *[]){a, b}, 2, NULL, NULL, gs));
     EQUAL(gs[0], 0.5, 0, 1);

@@ -57,6 +57,46 @@ static void negative_powers(void) {
     rp_scope_end(scope, NULL, 0);
 }
 
+/* Of a matrix of rank 2 two columns say all: its parts give it again, with its values, and gradients are those of the whole. */
+static void low_ranks(void) {
+    rp_scope scope = rp_scope_begin();
+    for (int wide = 0; wide < 2; wide++) {
+        rp_tensor *left = numbers(RP_DIMS(2, 5, 2), 3), *right = numbers(RP_DIMS(2, 2, 3), 5),
+                  *a = rp_matmul(left, right);
+        rp_tensor *s, *v, *u, *whole, *grad[2];
+        if (wide) a = rp_contiguous(turned(a));
+        whole = rp_slice(rp_linalg_svdvals(a), -1, 0, 2, 1);
+        u = rp_svd_lowrank(a, 2, 2, NULL, &s, &v);
+        NEAR(s, whole);
+        NEAR(rp_matmul(rp_mul(u, rp_unsqueeze(s, -2)), turned(v)), a);
+        rp_tensor *shift = rp_select(numbers(RP_DIMS(1, rp_size(a, -1)), 8), 0, 0);
+        u = rp_svd_lowrank(rp_add(a, shift), 2, 1, shift, &s, &v); /* broadcast, and taken off */
+        NEAR(rp_matmul(rp_mul(u, rp_unsqueeze(s, -2)), turned(v)), a);
+        u = rp_pca_lowrank(a, INT64_MIN, false, 2, &s, &v); /* of 3: one value is 0 */
+        assert_int_equal(rp_size(s, -1), 3);
+        NEAR(rp_matmul(rp_mul(u, rp_unsqueeze(s, -2)), turned(v)), a);
+        rp_tensor *centered = rp_sub(a, rp_mean(a, RP_DIMS(-2), true));
+        u = rp_pca_lowrank(a, 2, true, 2, &s, &v);
+        NEAR(rp_matmul(rp_mul(u, rp_unsqueeze(s, -2)), turned(v)), centered);
+        for (int k = 0; k < 2; k++) {
+            rp_tensor *x = rp_clone(a), *values;
+            rp_set_requires_grad(x, true);
+            if (k)
+                (void)rp_svd_lowrank(x, 2, 2, NULL, &values, NULL);
+            else
+                values = rp_slice(rp_linalg_svdvals(x), -1, 0, 2, 1);
+            rp_tensor *y = rp_sum(rp_mul(values, values));
+            rp_grad(&y, 1, &x, 1, NULL, NULL, &grad[k]);
+            OK();
+        }
+        near(grad[0], grad[1], 1e-8, __LINE__);
+        assert_true(rp_failed() == false);
+        (void)rp_svd_lowrank(a, 4, 2, NULL, NULL, NULL);
+        assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+    }
+    rp_scope_end(scope, NULL, 0);
+}
+
 /* ---- factors */
 
 static rp_tensor *diagonal(rp_tensor *values, rp_tensor *like) { return rp_mul(like, rp_unsqueeze(values, -2)); }
@@ -265,6 +305,7 @@ static void all(void) {
     compiled();
     factors();
     negative_powers();
+    low_ranks();
     norms();
     gradients();
     singular_determinant();
@@ -296,6 +337,7 @@ static void test_cuda(void **state) {
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
     factors();
     negative_powers();
+    low_ranks();
     norms();
     gradients();
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);

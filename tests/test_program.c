@@ -149,6 +149,22 @@ static void scatter_same(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     rp_tensor *zeros = rp_zeros(RP_DIMS(6, 20)), *index = places_of(in[1]);
     out[0] = rp_add(rp_scatter_add(zeros, 0, index, in[0]), rp_scatter_add(zeros, 0, index, in[1]));
 }
+/* Into a cat, whose parts are made where the result lies: two of its, one of them a cat too; of the second, one part is read again. */
+static void scatter_cat(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *a = rp_cos(rp_slice(in[0], 0, 0, 2, 1)), *b = rp_sin(rp_slice(in[1], 0, 0, 3, 1)),
+              *c = rp_tanh(rp_slice(in[1], 0, 0, 1, 1));
+    rp_tensor *self = rp_cat(RP_TENSORS(rp_cat(RP_TENSORS(a, b), 0), c), 0);
+    out[0] = rp_scatter_add(self, 0, places_of(in[1]), in[0]);
+}
+static void scatter_cat_read_again(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *a = rp_cos(rp_slice(in[0], 0, 0, 2, 1)), *b = rp_sin(rp_slice(in[1], 0, 0, 3, 1)),
+              *c = rp_tanh(rp_slice(in[1], 0, 0, 1, 1));
+    rp_tensor *self = rp_cat(RP_TENSORS(rp_cat(RP_TENSORS(a, b), 0), c), 0);
+    out[0] = rp_scatter_add(self, 0, places_of(in[1]), in[0]);
+    out[1] = rp_add(b, rp_slice(out[0], 0, 0, 3, 1));
+}
 static void scatter_gradient(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     rp_tensor *x = rp_detach(in[0]);
@@ -163,6 +179,8 @@ static void test_scatters(void **state) {
     compare(scatter_twice, NULL, a, b, 2, 1, 5);
     compare(scatter_read_again, NULL, a, b, 2, 2, 0);
     compare(scatter_same, NULL, a, b, 2, 1, 5); /* both zeros are one kernel */
+    compare(scatter_cat, NULL, a, b, 2, 1, 4);
+    compare(scatter_cat_read_again, NULL, a, b, 2, 2, 0);
     compare(scatter_gradient, NULL, a, b, 2, 1, 4);
 }
 

@@ -149,33 +149,52 @@ static bool is_given(const placer *p, rp__ir_value v, rp_dtype dtype) {
            !(p->uses[root] & READ_AGAIN);
 }
 
-/* Gives operands of the cat their parts. */
-static void place(placer *p, uint32_t cat) {
-    const rp_ir *ir = p->ir;
-    const rp__ir_node *n = &ir->nodes[cat];
-    const rp__meta *out = &ir->values[n->out[0]].meta;
-    const int64_t given = n->attrs[0].v.i;
+/* Places of a cat's operands within `to`, where the cat lies; false behind the last. What is empty has none. */
+static bool next_part(const rp_ir *ir, const rp__ir_node *cat, uint32_t *k, layout *to) {
+    const rp__meta *out = &ir->values[cat->out[0]].meta;
+    const int64_t given = cat->attrs[0].v.i;
     const unsigned dim = (unsigned)(given < 0 ? given + out->ndim : given);
-    layout to = p->at[n->out[0]];
-    for (uint32_t k = 0; k < n->n_in; k++) {
-        const rp__meta *m = &ir->values[n->in[k]].meta;
-        if (is_empty(m)) continue;
-        to.cat = cat;
-        to.operand = k;
-        if (can_lie(p, n->in[k], out, &to)) p->at[n->in[k]] = to;
-        to.offset += m->size[dim] * to.stride[dim];
-    }
+    if (*k < cat->n_in && to->operand == *k) to->offset += ir->values[cat->in[(*k)++]].meta.size[dim] * to->stride[dim];
+    while (*k < cat->n_in && is_empty(&ir->values[cat->in[*k]].meta)) ++*k;
+    to->operand = *k;
+    return *k < cat->n_in;
 }
 
-/* Gives what a scatter writes into the memory of its result. Not a cat: its parts would lie there, too, and may be read after the scatter. */
+/* Gives operands of the cat their parts. */
+static void place(placer *p, uint32_t cat) {
+    const rp__ir_node *n = &p->ir->nodes[cat];
+    const rp__meta *out = &p->ir->values[n->out[0]].meta;
+    layout to = p->at[n->out[0]];
+    to.cat = cat;
+    to.operand = RP__IR_NONE;
+    for (uint32_t k = 0; next_part(p->ir, n, &k, &to);)
+        if (can_lie(p, n->in[k], out, &to)) p->at[n->in[k]] = to;
+}
+
+/* Of a cat that lies at `to`: is what would lie in a part of it, or in one of that part's, read by others as well? */
+static bool parts_are_read_again(const placer *p, const rp__ir_node *cat, layout to) {
+    to.operand = RP__IR_NONE;
+    for (uint32_t k = 0; next_part(p->ir, cat, &k, &to);) {
+        const rp__ir_value v = cat->in[k];
+        const rp__ir_node *maker = rp__ir_producer(p->ir, v);
+        if (!can_lie(p, v, &p->ir->values[cat->out[0]].meta, &to)) continue;
+        if (p->uses[v] & READ_AGAIN || (is_cat(p->ir, maker) && parts_are_read_again(p, maker, to))) return true;
+    }
+    return false;
+}
+
+/* Gives what a scatter writes into the memory of its result; a cat only if its parts, which then lie there, too, are read by it alone: after
+   the scatter they are others. */
 static void place_self(placer *p, uint32_t scatter) {
-    const rp__ir_node *n = &p->ir->nodes[scatter], *maker = rp__ir_producer(p->ir, rp__ir_root(p->ir, n->in[0]));
+    const rp__ir_node *n = &p->ir->nodes[scatter], *maker = rp__ir_producer(p->ir, n->in[0]);
     const rp__meta *out = &p->ir->values[n->out[0]].meta;
     layout to = p->at[n->out[0]];
     to.cat = scatter;
     to.operand = 0;
-    if ((maker && is_cat(p->ir, maker)) || p->uses[rp__ir_root(p->ir, n->in[0])] & READ_AGAIN) return;
-    if (is_dense(out, to.stride) && can_lie(p, n->in[0], out, &to)) p->at[n->in[0]] = to;
+    if ((p->uses[rp__ir_root(p->ir, n->in[0])] & READ_AGAIN) || !is_dense(out, to.stride) ||
+        !can_lie(p, n->in[0], out, &to))
+        return;
+    if (!is_cat(p->ir, maker) || !parts_are_read_again(p, maker, to)) p->at[n->in[0]] = to;
 }
 
 static void place_all(placer *p, bool scatters) {

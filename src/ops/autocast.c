@@ -71,6 +71,7 @@ static const struct {
     {"hinge_embedding_loss", FLOAT32, FLOAT32},
     {"huber_loss", FLOAT32, FLOAT32},
     {"interpolate", AS_IT_IS, FLOAT32},
+    {"istft", FLOAT32, FLOAT32}, /* and stft: transforms, which are products here */
     {"kl_div", FLOAT32, FLOAT32},
     {"l1_loss", FLOAT32, FLOAT32},
     {"layer_norm", AS_IT_IS, FLOAT32},
@@ -98,6 +99,7 @@ static const struct {
     {"matrix_trace", FLOAT32, AS_IT_IS},
     {"max_pool3d", FLOAT32, AS_IT_IS},
     {"max_pool3d_with_indices", FLOAT32, AS_IT_IS},
+    {"max_unpool1d", FLOAT32, AS_IT_IS},
     {"max_unpool2d", FLOAT32, AS_IT_IS},
     {"max_unpool3d", FLOAT32, AS_IT_IS},
     {"mse_loss", FLOAT32, FLOAT32},
@@ -122,6 +124,7 @@ static const struct {
     {"soft_margin_loss", FLOAT32, FLOAT32},
     {"softmax", AS_IT_IS, FLOAT32},
     {"softplus", AS_IT_IS, FLOAT32},
+    {"stft", FLOAT32, FLOAT32},
     {"sum", AS_IT_IS, FLOAT32},
     {"tan", AS_IT_IS, FLOAT32},
     {"triplet_margin_loss", FLOAT32, FLOAT32},

@@ -144,77 +144,91 @@ rp_status rp__expand_combinations(const rp__call *call) {
     return rp__give(call, rp_view(rp_index_select(call->in[0], 0, rp_reshape(index, RP_DIMS(-1))), RP_DIMS(count, r)));
 }
 
-/* ---- histograms: elements beyond the edges are counted in a bin of their own, which is left out */
+/* ---- softmax */
 
-static rp_status counted(const rp__call *call, rp_tensor *edges, rp_tensor *weight, bool density) {
-    rp_tensor *x = rp_detach(rp_reshape(call->in[0], RP_DIMS(-1)));
-    if (rp__tensor_is_error(edges) || rp__tensor_is_error(x)) return rp_error_status();
-    if (weight && weight->dtype != x->dtype)
-        return rp__op_error(call, RP_ERROR_DTYPE, "input tensor and weight tensor should have the same dtype");
-    if (weight && !rp__same_size(weight, call->in[0]))
-        return rp__op_error(call, RP_ERROR_SHAPE, "weight tensor should have the shape of the input");
-    const rp_dim n = edges->size[0], bins = rp__dim_apply(RP__DIM_SUB, n, 1);
-    rp_tensor *first = rp_select(edges, 0, 0), *last = rp_select(edges, 0, -1);
-    rp_tensor *at = rp_searchsorted(edges, x, RP_OPTIONS(rp_searchsorted_options, .right = RP_TRUE));
-    at = rp_clamp(rp_sub_scalar(at, rp_i64(1)), rp_none(), rp_i64(rp__dim_apply(RP__DIM_SUB, bins, 1)));
-    rp_tensor *inside = rp_logical_and(rp_ge(x, first), rp_le(x, last));
-    at = rp_where(inside, at, rp_fill(rp__zero_like(at), rp_i64(bins)));
-    rp_tensor *each = weight ? rp_detach(rp_reshape(weight, RP_DIMS(-1))) : rp_ones_like(x);
-    rp_tensor *hist = rp_narrow(rp_scatter_add(rp_zeros_like(edges), 0, at, each), 0, 0, bins);
-    if (density) hist = rp_div(rp_div(hist, rp_sum(hist)), rp_diff(edges));
-    call->out[1] = edges;
-    return rp__give(call, density ? hist : rp_clone(hist));
+rp_status rp__expand_softmin(const rp__call *call) {
+    return rp__give(call,
+                    rp_softmax_at(call->site, rp_neg(call->in[0]), rp__attr_int(call, 0), call->attrs[1].v.dtype));
 }
 
-/* The least and the largest of halves are not looked for. */
-static rp_status need_values(const rp__call *call, bool looks) {
-    const rp_dtype d = (rp_dtype)call->in[0]->dtype;
-    return looks && d != RP_F32 && d != RP_F64 ? rp__call_refuse_dtype(call, d) : rp__call_need_float(call, d);
+/* Rows that have nothing are given something, so that no NaN comes into being, in the gradient either. */
+rp_status rp__expand_safe_softmax(const rp__call *call) {
+    rp_tensor *x = call->in[0];
+    const int64_t dim = rp__attr_int(call, 0);
+    RP_TRY(rp__call_dim(call, dim, x->ndim, &(unsigned){0}));
+    rp_tensor *nothing =
+        x->ndim ? rp_all(rp_eq_scalar(x, rp_f64(-INFINITY)), RP_DIMS(dim), true) : rp_eq_scalar(x, rp_f64(-INFINITY));
+    rp_tensor *y = rp_softmax_at(call->site, rp_masked_fill_scalar(x, nothing, rp_i64(0)), dim, call->attrs[1].v.dtype);
+    return rp__give(call, rp_masked_fill_scalar(y, nothing, rp_i64(0)));
 }
 
-rp_status rp__expand_histogram(const rp__call *call) {
-    rp_tensor *x = call->in[0], *low, *high;
-    const int64_t bins = rp__attr_int(call, 0);
-    const rp_attr *range = &call->attrs[1];
-    const bool empty = rp__dim_is(RP__DIM_EQ, rp__tensor_numel(x), 0);
-    RP_TRY(need_values(call, !range->v.floats && !empty));
-    if (bins < 1)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "bins must be > 0, but got %lld", (long long)bins);
-    if (bins >= RP__REACH_LIMIT) return rp__op_error(call, RP_ERROR_SHAPE, "%lld bins are too many", (long long)bins);
-    if (range->v.floats) {
-        if (range->n != 2)
-            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "range should have 2 elements, but got %zu", range->n);
-        if (!(range->v.floats[0] <= range->v.floats[1]) || isinf(range->v.floats[0]) || isinf(range->v.floats[1]))
-            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "range of [%g, %g] is not finite or not in order",
-                                range->v.floats[0], range->v.floats[1]);
-        low = number_beside(x, rp_f64(range->v.floats[0]), (rp_dtype)x->dtype);
-        high = number_beside(x, rp_f64(range->v.floats[1]), (rp_dtype)x->dtype);
-    } else if (empty) {
-        low = number_beside(x, rp_i64(0), (rp_dtype)x->dtype);
-        high = number_beside(x, rp_i64(1), (rp_dtype)x->dtype);
-    } else {
-        low = rp_min(rp_detach(x));
-        high = rp_max(rp_detach(x));
+/* ---- indices and parts */
+
+rp_status rp__expand_isreal(const rp__call *call) {
+    return rp__give(call, rp_ones_like(call->in[0], RP_OPTIONS(rp_ones_like_options, .dtype = RP_BOOL)));
+}
+
+rp_status rp__expand_unravel_index(const rp__call *call) {
+    rp_tensor *at = call->in[0], *index[RP_MAX_DIMS];
+    const rp_attr *shape = &call->attrs[0];
+    rp_dim behind = 1;
+    if (at->dtype == RP_BOOL || rp__dtype_is_float((rp_dtype)at->dtype))
+        return rp__op_error(call, RP_ERROR_DTYPE, "expected 'indices' to be integer dtype, but got %s",
+                            rp__dtype_title((rp_dtype)at->dtype));
+    if (shape->n == 0 || shape->n > RP_MAX_DIMS || at->ndim == RP_MAX_DIMS)
+        return rp__op_error(call, RP_ERROR_SHAPE, "a shape has 1 to %d dims, not %zu", RP_MAX_DIMS, shape->n);
+    const bool empty = rp__dim_is(RP__DIM_EQ, rp__tensor_numel(at), 0);
+    if (at->dtype != RP_I64) at = rp_to_dtype(at, RP_I64);
+    for (size_t d = shape->n; d-- > 0;) {
+        const rp_dim n = shape->v.ints[d];
+        if (rp__dim_is(RP__DIM_LT, n, empty ? 0 : 1))
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                                empty ? "'shape' cannot have negative values"
+                                      : "'shape' cannot have zero dimensions when 'indices' is non-empty");
+        index[d] =
+            empty ? at : rp_remainder_scalar(rp_floor_divide_scalar(at, rp__scalar_dim(behind)), rp__scalar_dim(n));
+        behind = rp__dim_apply(RP__DIM_MUL, behind, n);
     }
-    /* One value has a bin around it. */
-    rp_tensor *half = rp_mul_scalar(rp_to_dtype(rp_eq(low, high), (rp_dtype)x->dtype), rp_f64(0.5));
-    low = rp_sub(low, half);
-    high = rp_add(high, half);
-    rp_tensor *step = rp_div_scalar(rp_sub(high, low), rp_i64(bins)), *place = rp__count_beside(x, bins + 1);
-    rp_tensor *left = rp_add_scalar(rp_neg(place), rp_i64(bins)); /* the second half from the end, as linspace */
-    rp_tensor *edges = rp_where(rp_lt_scalar(place, rp_i64((bins + 1) / 2)), rp_add(low, rp_mul(step, place)),
-                                rp_sub(high, rp_mul(step, left)));
-    return counted(call, edges, call->in[1], rp__attr_bool(call, 2));
+    return rp__give(call, rp_stack(index, shape->n, -1));
 }
 
-rp_status rp__expand_histogram_bins(const rp__call *call) {
-    const rp_tensor *edges = call->in[1];
-    RP_TRY(need_values(call, false));
-    if (edges->dtype != call->in[0]->dtype)
-        return rp__op_error(call, RP_ERROR_DTYPE, "input tensor and bins tensor should have the same dtype");
-    if (edges->ndim != 1 || rp__dim_is(RP__DIM_LT, edges->size[0], 2))
-        return rp__op_error(call, RP_ERROR_SHAPE, "bins tensor should have one dimension and 2 elements or more");
-    return counted(call, rp_clone(rp_detach(call->in[1])), call->in[2], rp__attr_bool(call, 0));
+rp_status rp__expand_chunk_cat(const rp__call *call) {
+    const int64_t parts = rp__attr_int(call, 1);
+    rp_tensor *out[RP__MAX_IN];
+    unsigned dim;
+    if (call->n_in == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expects at least one input tensor");
+    const rp_tensor *first = call->in[0];
+    if (parts < 1 || parts >= RP__REACH_LIMIT)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expects a number of chunks, got num_chunks=%lld",
+                            (long long)parts);
+    if (first->ndim == 0) return rp__op_error(call, RP_ERROR_SHAPE, "expects tensors with dims");
+    RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), first->ndim, &dim));
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        rp_tensor *t = call->in[k];
+        rp_dim size[RP_MAX_DIMS];
+        if (t->dtype != first->dtype)
+            return rp__op_error(call, RP_ERROR_DTYPE, "expects all input tensors with the same dtype");
+        bool good = t->ndim > dim && !rp__dim_is(RP__DIM_EQ, rp__tensor_numel(t), 0);
+        for (unsigned d = 0; good && d < dim; d++) good = rp__dim_is(RP__DIM_EQ, t->size[d], first->size[d]);
+        if (!good)
+            return rp__op_error(call, RP_ERROR_SHAPE,
+                                "expects tensors that are not empty, with dim %u and the same sizes before it", dim);
+        /* dims behind as one; then that many places of `dim`, and as many more as make the parts equal */
+        t = rp_flatten(rp_unsqueeze(t, -1), (int64_t)dim + 1, -1);
+        const rp_dim n = call->in[k]->size[dim];
+        const rp_dim each = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, n, parts - 1), parts);
+        const rp_dim lacks = rp__dim_apply(RP__DIM_SUB, rp__dim_apply(RP__DIM_MUL, each, parts), n);
+        if (!rp__dim_is(RP__DIM_EQ, lacks, 0)) {
+            if (rp__tensor_is_error(t)) return rp_error_status();
+            memcpy(size, t->size, t->ndim * sizeof *size);
+            size[dim] = lacks;
+            rp_tensor *more[2] = {t, rp_expand(rp__zero_like(t), size, t->ndim)};
+            t = rp_cat(more, 2, dim);
+        }
+        if (rp__tensor_is_error(t)) return rp_error_status();
+        out[k] = rp_flatten(rp_unflatten(t, dim, RP_DIMS(parts, each)), (int64_t)dim + 1, -1);
+    }
+    return rp__give(call, rp_cat(out, call->n_in, (int64_t)dim + 1));
 }
 
 /* ---- linear algebra */

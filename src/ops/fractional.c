@@ -33,14 +33,21 @@ static rp_status fractional(const rp__call *call, unsigned spatial) {
                             spatial);
     if ((rp_dtype)samples->dtype != dtype)
         return rp__op_error(call, RP_ERROR_DTYPE, "Expect _random_samples to have the same dtype as input");
-    if (samples->ndim != 3 || !rp__dim_is(RP__DIM_EQ, samples->size[2], spatial))
-        return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples of 3 dimensions, the last of size %u",
-                            spatial);
+    if (samples->ndim != 3)
+        return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples to have 3 dimensions, got %u", samples->ndim);
     if (!batch) x = rp_unsqueeze(x, 0);
     if (rp__tensor_is_error(x)) return rp_error_status();
-    for (unsigned d = 0; d < 2; d++)
-        if (!rp__dim_is(RP__DIM_EQ, samples->size[d], x->size[d]))
-            return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples of the input's batch and channels");
+    if (rp__dim_is(RP__DIM_LT, samples->size[0], x->size[0]))
+        return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples.size(0) no less then input batch size.");
+    if (rp__dim_is(RP__DIM_LT, x->size[1], 1))
+        return rp__op_error(call, RP_ERROR_SHAPE, "Expected input to have non-zero size for non-batch dimensions");
+    if (!rp__dim_is(RP__DIM_EQ, samples->size[1], x->size[1]))
+        return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples.size(1) equals to input channel size.");
+    if (!rp__dim_is(RP__DIM_EQ, samples->size[2], spatial))
+        return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples.size(2) equals to %u; got %lld.", spatial,
+                            (long long)rp__dim_hint(samples->size[2]));
+    if (!rp__dim_is(RP__DIM_EQ, samples->size[0], x->size[0])) samples = rp_narrow(samples, 0, 0, x->size[0]);
+    if (rp__tensor_is_error(samples)) return rp_error_status();
     int64_t n[MOST], plane = 1, elements = 1, all_elements = 1;
     for (unsigned d = 0; d < spatial; d++) {
         const int64_t k = kernel->v.ints[d], out = output->v.ints[d];

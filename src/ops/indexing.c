@@ -350,6 +350,53 @@ static rp_status expand_index_put(const rp__call *call, bool in_place) {
 rp_status rp__expand_index_put(const rp__call *call) { return expand_index_put(call, false); }
 rp_status rp__expand_index_put_(const rp__call *call) { return expand_index_put(call, true); }
 
+/* ---- indices that count only where a mask is true: elsewhere they are moved into self */
+
+static rp_status indices_inside(const rp__call *call, const rp_tensor *self, rp_tensor *const *in, unsigned n,
+                                rp_tensor **out) {
+    if (n > self->ndim)
+        return rp__op_error(call, RP_ERROR_INDEX, "too many indices for tensor of dimension %u (got %u)", self->ndim,
+                            n);
+    if (call->in[1]->dtype != RP_BOOL) return rp__call_refuse_dtype(call, (rp_dtype)call->in[1]->dtype);
+    for (unsigned d = 0; d < n; d++) {
+        out[d] = in[d];
+        if (!in[d]) continue;
+        if (in[d]->dtype != RP_I64 && in[d]->dtype != RP_I32)
+            return rp__op_error(call, RP_ERROR_INDEX, "found unexpected index type %s",
+                                rp__dtype_title((rp_dtype)in[d]->dtype));
+        const rp_dim size = self->size[d], low = rp__dim_apply(RP__DIM_SUB, 0, size),
+                     high = rp__dim_apply(RP__DIM_SUB, size, 1);
+        out[d] = rp_clamp_at(call->site, in[d], rp__scalar_dim(low), rp__scalar_dim(high));
+    }
+    return RP_OK;
+}
+
+rp_status rp__expand_unsafe_masked_index(const rp__call *call) {
+    rp_tensor *self = call->in[0], *index[RP_MAX_DIMS];
+    const unsigned n = call->n_in - 2;
+    const bool nothing = is_empty(self); /* an element takes its place, and is not looked at either */
+    if (nothing) {
+        rp_dim size[RP_MAX_DIMS];
+        for (unsigned d = 0; d < self->ndim; d++)
+            size[d] = d < n && call->in[2 + d] && rp__dim_is(RP__DIM_EQ, self->size[d], 0) ? 1 : self->size[d];
+        self = rp_expand(rp__zero_like(self), size, self->ndim);
+        if (rp__tensor_is_error(self)) return rp_error_status();
+    }
+    RP_TRY(indices_inside(call, self, call->in + 2, n, index));
+    rp_tensor *y = rp_index_at(call->site, self, index, n);
+    y = rp_masked_fill_scalar(y, rp_logical_not(call->in[1]), call->attrs[0].v.scalar);
+    return rp__give(call, nothing ? rp_fill(y, call->attrs[0].v.scalar) : y);
+}
+
+rp_status rp__expand_unsafe_masked_index_put_accumulate(const rp__call *call) {
+    rp_tensor *self = call->in[0], *index[RP_MAX_DIMS], *values = call->in[call->n_in - 1];
+    const unsigned n = call->n_in - 3;
+    if (is_empty(self)) return rp__give(call, rp_clone(self));
+    RP_TRY(indices_inside(call, self, call->in + 2, n, index));
+    values = rp_masked_fill_scalar(values, rp_logical_not(call->in[1]), rp_i64(0));
+    return rp__give(call, rp_index_put_at(call->site, self, index, n, values, true));
+}
+
 /* ---- all elements as one row */
 
 static rp_tensor *row_of(const rp__call *call, rp_tensor *t) { return rp_reshape_at(call->site, t, RP_DIMS(-1)); }

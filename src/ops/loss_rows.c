@@ -129,6 +129,30 @@ static rp_status cross_entropy_of_parts(const rp__call *call, int64_t reduction,
     return rp__loss_give(call, loss, reduction, (rp_dtype)call->in[0]->dtype);
 }
 
+/* The classes of a linear map of several results, (C, ..., in), are its first dim. */
+rp_status rp__expand_linear_cross_entropy(const rp__call *call) {
+    rp_tensor *x = call->in[0], *map = call->in[1], *bias = call->in[3];
+    rp_dim size[RP_MAX_DIMS];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    if (x->ndim < 1 || x->ndim > 2 || map->ndim < 2 || (map->ndim > 2 && x->ndim != 2))
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "expected input (in) or (N, in) and a weight (C, in) or, of a batch, (C, ..., in)");
+    bool good = !bias || bias->ndim == map->ndim - 1u;
+    for (unsigned d = 0; good && bias && d < bias->ndim; d++)
+        good = rp__dim_is(RP__DIM_EQ, bias->size[d], map->size[d]);
+    if (!good)
+        return rp__op_error(call, RP_ERROR_SHAPE, "expected a linear_bias of the sizes of linear_weight but the last");
+    unsigned n = 0;
+    if (x->ndim == 2) size[n++] = x->size[0];
+    for (unsigned d = 0; d + 1 < map->ndim; d++) size[n++] = map->size[d];
+    rp_tensor *y = rp_linear_at(call->site, x, map->ndim > 2 ? rp_flatten(map, 0, -2) : map,
+                                bias && bias->ndim > 1 ? rp_flatten(bias, 0, -1) : bias);
+    if (map->ndim > 2) y = rp_view(y, size, n);
+    const int64_t ignore = rp__attr_is_none(&call->attrs[1]) ? -100 : call->attrs[1].v.i;
+    return rp__give(call, rp_cross_entropy_at(call->site, y, call->in[2], call->in[4], rp__attr_int(call, 0), ignore,
+                                              rp__attr_float(call, 2)));
+}
+
 rp_status rp__expand_cross_entropy(const rp__call *call) {
     const double smoothing = rp__attr_float(call, 2);
     const int64_t ignore = rp__attr_int(call, 1);

@@ -48,6 +48,38 @@ static rp__val round_to(rp__lower *lw, rp__val x, rp_dtype compute) {
 }
 RP__UNARY_SAME(round, round_to(lw, x, compute))
 
+/* ---- parts of a number */
+
+RP__UNARY(angle, WHERE(PRIM(ISNAN, x), x, WHERE(LT(x, NUM(0)), NUM(M_PI), NUM(0))))
+
+rp_status rp__infer_frexp(const rp__call *call, rp__meta *out) {
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    rp__meta_like(&out[0], call->in[0], (rp_dtype)call->in[0]->dtype);
+    rp__meta_like(&out[1], call->in[0], RP_I32);
+    return RP_OK;
+}
+
+/* The size is brought to [1, 2) by powers of two, each half as large an exponent as the one before: every product is exact. What is
+   below the least normal number becomes one first. */
+void rp__lower_frexp(rp__lower *lw) {
+    const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    const bool wide = compute == RP_F64;
+    const int first = wide ? 512 : 64, digits = wide ? 53 : 24;
+    const double least = wide ? 0x1p-1022 : 0x1p-126;
+    const rp__val x = rp__lw_in(lw, 0), all = ABS(x), none = rp__lw_const_i(lw, RP_I32, 0);
+    const rp__val ordinary = AND(LT(NUM(0), all), LT(all, NUM(INFINITY))), tiny = LT(all, NUM(least));
+    rp__val size = WHERE(tiny, MUL(all, NUM(ldexp(1, digits))), all);
+    rp__val exponent = WHERE(tiny, rp__lw_const_i(lw, RP_I32, 1 - digits), rp__lw_const_i(lw, RP_I32, 1));
+    for (int k = first; k > 0; k /= 2) {
+        const rp__val large = LE(NUM(ldexp(1, k)), size), small = LT(size, NUM(ldexp(1, 1 - k)));
+        const rp__val by = rp__lw_const_i(lw, RP_I32, k);
+        size = WHERE(large, MUL(size, NUM(ldexp(1, -k))), WHERE(small, MUL(size, NUM(ldexp(1, k))), size));
+        exponent = WHERE(large, ADD(exponent, by), WHERE(small, SUB(exponent, by), exponent));
+    }
+    rp__lw_out(lw, 0, WHERE(ordinary, PRIM(COPYSIGN, MUL(size, NUM(0.5)), x), x));
+    rp__lw_out(lw, 1, WHERE(ordinary, exponent, none));
+}
+
 /* ---- questions */
 
 static rp__val is_negative(rp__lower *lw, rp__val x, rp_dtype compute) {

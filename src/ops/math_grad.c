@@ -48,5 +48,12 @@ static rp_tensor *logit_grad(rp_tensor *grad, rp_tensor *x, const rp_attr *eps) 
     rp_tensor *below = rp_where(rp_le_scalar(x, rp_f64(1 - low)), inside, outside);
     return rp_where(rp_ge_scalar(x, rp_f64(low)), below, outside);
 }
+/* Of the exponent there is none. */
+rp_status rp__vjp_frexp(const rp__vjp *g) {
+    rp_tensor *grad = g->grad_out[0] ? rp__wide(g->grad_out[0]) : NULL;
+    if (!grad || rp__tensor_is_error(grad)) return grad ? rp_error_status() : RP_OK;
+    g->grad_in[0] = rp_div(grad, rp_exp2(rp_to_dtype(g->call->out[1], (rp_dtype)grad->dtype)));
+    return RP_OK;
+}
 RP__GRAD(logit, logit_grad(grad, x, g->call->attrs))
 RP__GRAD(nan_to_num, rp_where(rp_isfinite(x), grad, rp__zero_like(grad)))

@@ -828,6 +828,7 @@ static rp_status unpool(const rp__call *call, unsigned spatial) {
     call->out[0] = rp_view(y, size, x->ndim);
     return done(call);
 }
+rp_status rp__expand_max_unpool1d(const rp__call *call) { return unpool(call, 1); }
 rp_status rp__expand_max_unpool2d(const rp__call *call) { return unpool(call, 2); }
 rp_status rp__expand_max_unpool3d(const rp__call *call) {
     int64_t value[MOST];

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "ops/formula.h"
+#include "ops/grad.h"
 #include "ops/infer.h"
 #include "ops/private.h"
 #include "ops/rules.h"
@@ -162,3 +163,91 @@ rp_status rp__expand_trapezoid(const rp__call *call) { return expand_areas(call,
 rp_status rp__expand_trapezoid_x(const rp__call *call) { return expand_areas(call, true, false); }
 rp_status rp__expand_cumulative_trapezoid(const rp__call *call) { return expand_areas(call, false, true); }
 rp_status rp__expand_cumulative_trapezoid_x(const rp__call *call) { return expand_areas(call, true, true); }
+
+/* ---- slopes */
+
+/* Elements from `from` on along dim; below 0: from the end. `count` of them. */
+static rp_tensor *part_of(rp_tensor *t, unsigned dim, int64_t from, rp_dim count) {
+    if (rp__tensor_is_error(t)) return t;
+    const rp_dim start = from < 0 ? rp__dim_apply(RP__DIM_ADD, t->size[dim], from) : from;
+    return rp_slice(t, dim, start, rp__dim_apply(RP__DIM_ADD, start, count), 1);
+}
+
+/* Of points that are `step` apart. */
+static rp_tensor *even_slopes(rp_tensor *x, unsigned dim, int64_t edge, rp_scalar step) {
+    static const double weights[3] = {-1.5, 2, -0.5};
+    if (rp__tensor_is_error(x)) return x;
+    const rp_dim within = rp__dim_apply(RP__DIM_SUB, x->size[dim], 2);
+    rp_tensor *rise = rp_sub(part_of(x, dim, 2, within), part_of(x, dim, 0, within)), *parts[3];
+    parts[1] = rp_div_scalar(rise, rp__num_apply(RP__NUM_MUL, step, rp_i64(2)));
+    for (int last = 0; last < 2; last++) {
+        rp_tensor *end[3];
+        for (int k = 0; k <= edge; k++) end[k] = part_of(x, dim, last ? -1 - k : k, 1);
+        if (edge == 1) {
+            rise = last ? rp_sub(end[0], end[1]) : rp_sub(end[1], end[0]);
+        } else {
+            for (int k = 0; k < 3; k++) end[k] = rp_mul_scalar(end[k], rp_f64(last ? -weights[k] : weights[k]));
+            rise = rp_add(rp_add(end[0], end[1]), end[2]);
+        }
+        parts[2 * last] = rp_div_scalar(rise, step);
+    }
+    return rp_cat(parts, 3, dim);
+}
+
+/* gap: distances of neighbours along dim, one less than x has points. */
+static rp_tensor *uneven_slopes(rp_tensor *x, unsigned dim, int64_t edge, rp_tensor *gap) {
+    if (rp__tensor_is_error(x)) return x;
+    const rp_dim within = rp__dim_apply(RP__DIM_SUB, x->size[dim], 2);
+    rp_tensor *a = part_of(gap, dim, 0, within), *b = part_of(gap, dim, 1, within), *both = rp_add(a, b), *parts[3];
+    rp_tensor *term[3] = {rp_neg(rp_div(b, rp_mul(a, both))), rp_div(rp_sub(b, a), rp_mul(a, b)),
+                          rp_div(a, rp_mul(b, both))};
+    for (int k = 0; k < 3; k++) term[k] = rp_mul(term[k], part_of(x, dim, k, within));
+    parts[1] = rp_add(rp_add(term[0], term[1]), term[2]);
+    for (int last = 0; last < 2; last++) {
+        rp_tensor *near = part_of(gap, dim, last ? -1 : 0, 1), *end[3], *slope;
+        for (int k = 0; k <= edge; k++) end[k] = part_of(x, dim, last ? -1 - k : k, 1);
+        if (edge == 1) {
+            slope = rp_div(rp_sub(end[1], end[0]), near);
+        } else {
+            rp_tensor *far = part_of(gap, dim, last ? -2 : 1, 1), *reach = rp_add(near, far);
+            slope = rp_sub(rp_mul(rp_div(reach, rp_mul(near, far)), end[1]),
+                           rp_mul(rp_div(rp_add(near, reach), rp_mul(near, reach)), end[0]));
+            slope = rp_sub(slope, rp_mul(rp_div(near, rp_mul(far, reach)), end[2]));
+        }
+        parts[2 * last] = last ? rp_neg(slope) : slope;
+    }
+    return rp_cat(parts, 3, dim);
+}
+
+static rp_status expand_gradient(const rp__call *call, bool by_x) {
+    rp_tensor *x = call->in[0], *at = by_x ? call->in[1] : NULL;
+    const rp_attr *given = &call->attrs[by_x ? 0 : 1], *spacing = &call->attrs[0];
+    const int64_t edge = rp__attr_int(call, by_x ? 1 : 2);
+    const rp_dtype dtype = (rp_dtype)x->dtype;
+    unsigned dim = 0;
+    if (dtype == RP_BOOL || dtype == RP_U8) return rp__call_refuse_dtype(call, dtype);
+    if (edge != 1 && edge != 2)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "only supports edge_order=1 and edge_order=2.");
+    if (x->ndim == 0 || (rp__attr_is_none(given) && x->ndim != 1))
+        return rp__op_error(call, RP_ERROR_SHAPE, "of %u dims one has to be named, in a call for each", x->ndim);
+    if (!rp__attr_is_none(given)) RP_TRY(rp__call_dim(call, given->v.i, x->ndim, &dim));
+    if (rp__dim_is(RP__DIM_LE, x->size[dim], edge))
+        return rp__op_error(call, RP_ERROR_SHAPE, "expected each dimension size to be at least edge_order+1");
+    if (!by_x) {
+        const rp_scalar step = rp__attr_is_none(spacing) ? rp_i64(1) : spacing->v.scalar;
+        rp_tensor *y = even_slopes(rp__wide(x), dim, edge, step);
+        return rp__give(call, rp__dtype_is_half(dtype) && !rp__tensor_is_error(y) ? rp_to_dtype(y, dtype) : y);
+    }
+    rp_dim size[RP_MAX_DIMS];
+    if (at->ndim != 1 || !rp__dim_is(RP__DIM_EQ, at->size[0], x->size[dim]))
+        return rp__op_error(call, RP_ERROR_SHAPE, "expects one coordinate for each element along dim %u", dim);
+    for (unsigned d = 0; d < x->ndim; d++) size[d] = d == dim ? rp__dim_apply(RP__DIM_SUB, x->size[dim], 1) : 1;
+    rp__promotion p = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
+    rp__promote_tensor(&p, dtype, x->ndim);
+    rp__promote_tensor(&p, rp__float_or_default((rp_dtype)at->dtype), 1);
+    const rp_dtype to = rp__promotion_result(&p), compute = rp__lw_compute(to);
+    rp_tensor *gap = rp_view(rp_diff(rp_to_dtype(at, compute)), size, x->ndim);
+    return rp__give(call, rp_to_dtype(uneven_slopes(rp_to_dtype(x, compute), dim, edge, gap), to));
+}
+rp_status rp__expand_gradient(const rp__call *call) { return expand_gradient(call, false); }
+rp_status rp__expand_gradient_x(const rp__call *call) { return expand_gradient(call, true); }

@@ -1,5 +1,6 @@
 /* Other sizes, joins and powers, as calls of rows of other families. */
 #include <math.h>
+#include <string.h>
 
 #include "ops/private.h"
 
@@ -143,17 +144,26 @@ rp_status rp__expand_logdet(const rp__call *call) {
     return rp__give(call, rp_masked_fill_scalar(log, rp_lt_scalar(sign, rp_i64(0)), rp_f64(NAN)));
 }
 
-/* A bound that is NaN is the result. At a bound self and the bound have half of the gradient each, but all is self's where both bounds are it. */
 rp_status rp__expand_clamp_tensor(const rp__call *call) {
     rp_tensor *self = call->in[0], *min = call->in[1], *max = call->in[2];
     if (!min && !max)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
     if (min && max && rp__call_promote(call, 0, 3, -1) == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
-    if (!max) return rp__give(call, rp_maximum(self, min));
-    if (!min) return rp__give(call, rp_minimum(self, max));
-    rp_tensor *apart = rp_minimum(rp_maximum(self, min), max);
-    rp_tensor *tie = rp_logical_and(rp_lt(min, max), rp_logical_or(rp_eq(self, min), rp_eq(self, max)));
-    self = rp_where(rp_logical_or(rp_lt(self, min), rp_isnan(min)), min, self);
-    self = rp_where(rp_logical_or(rp_gt(self, max), rp_isnan(max)), max, self);
-    return rp__give(call, rp_where(tie, apart, self));
+    return rp__give(call, !max   ? rp_maximum(self, min)
+                          : !min ? rp_minimum(self, max)
+                                 : rp_clamp_between(self, min, max));
+}
+
+/* ---- copies of views: NAME_copy is a copy of NAME */
+
+rp_status rp__expand_view_copy(const rp__call *call) {
+    char name[sizeof call->op->schema.name];
+    const size_t length = strlen(call->op->name) - strlen("_copy");
+    memcpy(name, call->op->name, length);
+    name[length] = 0;
+    const bool folds = strcmp(name, "view") == 0; /* strides need not allow it */
+    rp_tensor *t = call->in[0];
+    if (!folds && strcmp(name, "alias") != 0) t = rp__grad_call(rp__op_find(name), call, t, NULL);
+    t = rp_clone(t, RP_OPTIONS(rp_clone_options, .memory_format = RP_CONTIGUOUS_FORMAT));
+    return rp__give(call, folds ? rp_view(t, call->attrs[0].v.ints, call->attrs[0].n) : t);
 }

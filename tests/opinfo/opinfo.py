@@ -10,9 +10,11 @@ forms are run with those that PyTorch's own form takes. Each op runs in a proces
 
 A float result is right if torch.testing.assert_close says so, or if it is no further from the same op in float64 than twice what
 PyTorch's is, or within 32 units in the last place of the largest element. What the library refuses, and where it differs on purpose, is
-in reasons.txt; anything else makes the exit status 1, as does an op of core ATen that is neither here nor in docs/from-pytorch.md."""
+in reasons.txt; anything else makes the exit status 1, as does an op of core ATen or an OpInfo that is neither here nor in
+docs/from-pytorch.md."""
 import argparse
 import collections
+import fnmatch
 import json
 import multiprocessing
 import os
@@ -38,8 +40,26 @@ OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "
                "nn.functional.unfold": ["im2col"], "normal": ["normal_tensors"],
                "nn.functional.grid_sample": ["grid_sampler"], "trace": ["matrix_trace"], "true_divide": ["div", "div_scalar"],
                "trapz": ["trapezoid", "trapezoid_x"], "clamp_min": ["clamp", "clamp_tensor"], "clamp_max": ["clamp", "clamp_tensor"],
-               "pinverse": ["linalg_pinv"],
+               **{f"signal.windows.{w}": [f"{w}_window"] for w in ("bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine",
+                                                                   "hamming", "hann", "kaiser", "nuttall")},
+               "signal.windows.general_hamming": ["hamming_window"],
+               "pinverse": ["linalg_pinv"], "fft.fftshift": ["fft_fftshift"], "fft.ifftshift": ["fft_ifftshift"],
+               "gradient": ["gradient", "gradient_x"], "histogramdd": ["histogramdd", "histogramdd_bins"], "histogram": ["histogram", "histogram_bins"],
+               "_segment_reduce": ["segment_reduce"],
+               "_unsafe_masked_index": ["unsafe_masked_index"], "_unsafe_masked_index_put_accumulate": ["unsafe_masked_index_put_accumulate"],
+               "_chunk_cat": ["chunk_cat"], "svd_lowrank": [], "pca_lowrank": [],  # of a product of their samples: tests/test_linalg.c
+                "torch.ops.aten._safe_softmax.default": ["safe_softmax"], "squeeze_copy": ["squeeze_copy", "squeeze_dims_copy"],
+               "_upsample_bilinear2d_aa": ["interpolate"], "nn.functional.upsample_bilinear": ["interpolate"],
+               "nn.functional.upsample_nearest": ["interpolate"], "lu_solve": ["linalg_lu_solve"], "triangular_solve": ["linalg_solve_triangular"],
+               "nn.functional.triplet_margin_with_distance_loss": ["triplet_margin_loss"],
+               "nn.functional.dropout2d": ["feature_dropout"], "nn.functional.dropout3d": ["feature_dropout"],
                "linalg.diagonal": ["diagonal"]}
+TYPES = {"bool": torch.bool, "byte": torch.uint8, "char": torch.int8, "double": torch.float64, "float": torch.float32, "half": torch.float16,
+         "bfloat16": torch.bfloat16, "int": torch.int32, "long": torch.int64, "short": torch.int16}
+OTHER_NAMES |= {**{name: ["to_dtype"] for name in TYPES}, "mT": ["transpose"], "mH": ["transpose"], "T": ["t"], "H": ["t"],
+                "__rmatmul__": ["matmul"],
+                **{f"__r{name}__": [row, row + "_scalar"] for name, row in (("add", "add"), ("mul", "mul"), ("sub", "rsub"), ("and", "bitwise_and"),
+                                                                           ("or", "bitwise_or"), ("xor", "bitwise_xor"))}}
 SYNONYMS = {"input": "self", "axis": "dim", "fill_value": "value", "training": "train"}
 NEUTRAL = {"device", "layout", "pin_memory", "requires_grad", "memory_format", "generator", "inplace", "out", "sparse", "max_norm", "norm_type",
            "scale_grad_by_freq", "size_average", "as_tuple", "reduce", "non_blocking", "copy"}
@@ -132,6 +152,13 @@ def training(x, args, kw):
     return x, (), {"p": 0.5, "training": False, **dict(zip(names, args)), **kw}
 
 
+def training_row(x, args, kw):
+    """Of feature_dropout: functions of torch take a sample without a batch, too."""
+    if "training" not in kw:
+        raise Unsaid("no training")
+    return x, (kw.get("p", 0.5), kw["training"]), {}
+
+
 def adapted(x, args, kw):
     """A size of None is the operand's."""
     names = ("output_size", "return_indices")
@@ -187,14 +214,75 @@ def distances(x, args, kw):
     return x, args, {**kw, "compute_mode": modes.index(kw["compute_mode"])} if "compute_mode" in kw else kw
 
 
-SAY = {**{f"nn.functional.adaptive_{kind}_pool{n}d": adapted for kind in ("avg", "max") for n in (1, 2, 3)},
+def unpooled_row(x, args, kw):
+    """A row as a plane of one column, which is how PyTorch takes it."""
+    x, args, kw = unpooled(x, args, {**kw, "places": 1})
+    return x, args, kw
+
+
+def slopes_of(x, args, kw):
+    """Of one dim: a list of one spacing and one dim."""
+    one = lambda v: v[0] if isinstance(v, (list, tuple)) and len(v) == 1 else v
+    kw = {k: one(v) for k, v in kw.items() if v is not None}
+    return (x, (kw.pop("spacing"),), kw) if isinstance(kw.get("spacing"), torch.Tensor) else (x, args, kw)
+
+
+def resized(mode, **more):
+    return lambda x, args, kw: (x, (), {**{"scale_factor" if k == "scale_factors" else "size" if k == "output_size" else k: v for k, v in
+                                           {**dict(zip(("size", "scale_factor"), args)), **kw}.items() if v is not None}, "mode": mode, **more})
+
+
+def windowed(x, args, kw):
+    """By symmetry, of a number of places; general_hamming's alpha leaves beta."""
+    kw = dict(kw)
+    if "alpha" in kw and kw["alpha"] is not None:
+        kw["beta"] = 1 - kw["alpha"]
+    return x, (), {**dict(zip(("a",), args)), "periodic": not kw.pop("sym", True), **kw}
+
+
+def default_distance(x, args, kw):
+    kw = dict(kw)
+    distance = kw.pop("distance_function", None)
+    if distance is not None and not isinstance(distance, torch.nn.PairwiseDistance):
+        raise Unsaid("a distance that is a function")
+    return x, args, kw
+
+
+def pairs_of_parts(x, args, kw):
+    return x, args, {**kw, "return_complex": False}
+
+
+def signal_of(x, args, kw):
+    return torch.view_as_real(x.resolve_conj()).detach() if x.is_complex() else x, args, kw
+
+
+def triangle(x, args, kw):
+    if kw.get("transpose"):
+        raise Unsaid("transpose=True")
+    return args[0], (x,), {"upper": kw.get("upper", True), "unitriangular": kw.get("unitriangular", False)}
+
+
+def each_class(x, args, kw):
+    kw = {k: v for k, v in kw.items() if k != "options"}  # of how much memory is used on the way
+    return x, args, kw
+
+
+SAY = {"nn.functional.max_unpool1d": unpooled_row, "gradient": slopes_of, "_upsample_bilinear2d_aa": resized("bilinear", antialias=True),
+       "nn.functional.upsample_bilinear": resized("bilinear", align_corners=True), "nn.functional.upsample_nearest": resized("nearest"),
+       **{f"signal.windows.{w}": windowed for w in ("bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "hamming", "hann",
+                                                    "kaiser", "nuttall", "general_hamming")},
+       **{name: lambda x, args, kw, to=to: (x, (to,), {}) for name, to in TYPES.items()}, "__rmatmul__": first_last,
+       **{name: lambda x, args, kw: (x, (-2, -1), {}) for name in ("mT", "mH")},
+       "nn.functional.triplet_margin_with_distance_loss": default_distance, "stft": pairs_of_parts, "istft": signal_of,
+       "triangular_solve": triangle, "lu_solve": lambda x, args, kw: (args[0], (args[1], x), kw), "nn.functional.linear_cross_entropy": each_class,
+       **{f"nn.functional.adaptive_{kind}_pool{n}d": adapted for kind in ("avg", "max") for n in (1, 2, 3)},
        "nn.functional.max_unpool2d": lambda x, args, kw: unpooled(x, args, {**kw, "places": 2}), "nn.functional.alpha_dropout": training,
        "nn.functional.max_unpool3d": lambda x, args, kw: unpooled(x, args, {**kw, "places": 3}),
        "nn.functional.grid_sample": gridded,
        "where": first_last, "polygamma": first_last, "special.polygamma": first_last, "special.polygamma_special_polygamma_n_0": first_last,
        "einsum": first_last, "nn.functional.instance_norm": instances, "tensordot": pairs, "cdist": distances,
         "arange": from_zero, "randint": drawn, "randint_like": drawn, "nn.functional.unfold": windows, "nn.functional.embedding": looked_up, "nn.functional.embedding_bag": bagged,
-       "nn.functional.feature_alpha_dropout": training,
+       "nn.functional.feature_alpha_dropout": training, "nn.functional.dropout2d": training_row, "nn.functional.dropout3d": training_row,
        "clamp_max": upper, "linalg.diagonal": last_dims, "norm": norm, "to": converted, "var": variance, "std": variance,
        "var_mean": variance, "std_mean": variance, "nn.functional.batch_norm": normalised, "nn.functional.pad": padded}
 # Ops whose indices, and where gradients go by these, may be those of any of several equal elements.
@@ -202,7 +290,13 @@ PLACES = {"topk", "kthvalue", "mode", "median_dim", "nanmedian_dim", "sort", "ar
 # Ops whose results may have either sign, column by column: sizes of elements are compared, and gradients where the signs are the same.
 SIGNS = {"linalg_eigh", "linalg_svd"}
 # Where Python's function gives less than the op.
-OPS = {"unique_consecutive": torch.ops.aten.unique_consecutive.default,
+OPS = {"stft": lambda x, *args, return_complex=None, **kw: torch.view_as_real(torch.stft(x, *args, return_complex=True, **kw)),
+       "unravel_index": lambda at, shape: torch.stack(torch.unravel_index(at, shape), -1),
+       "gradient": lambda x, **kw: torch.gradient(x, **{k: v for k, v in kw.items() if v is not None}),
+       "histogramdd": lambda x, bins, **kw: (lambda r: r.hist if isinstance(bins[0], torch.Tensor) else (r.hist, torch.cat(r.bin_edges)))(
+           torch.histogramdd(x, bins, **kw)),
+       "triangular_solve": lambda b, a, **kw: torch.triangular_solve(b, a, **kw)[0],
+       "unique_consecutive": torch.ops.aten.unique_consecutive.default,
        "unique": lambda x, sorted=True, return_inverse=False, return_counts=False, dim=None:
            torch.ops.aten._unique2(x, sorted, return_inverse, return_counts) if dim is None
            else torch.ops.aten.unique_dim(x, dim, sorted, return_inverse, return_counts)}
@@ -664,6 +758,14 @@ def core_without_rows(rows):
     return sorted(lacking)
 
 
+def names_without_rows(infos, rows):
+    """OpInfos that no row stands for and of which docs/from-pytorch.md does not say what does."""
+    with open(os.path.join(HERE, "../../docs/from-pytorch.md")) as f:
+        table = f.read().partition("### Names of OpInfo")[2]
+    told = [name for line in table.splitlines() if line.startswith("| ") for name in re.findall("`([^`]*)`", line.split(" | ")[0])]
+    return sorted({i.name for i in infos if not rows_of(i, rows) and not any(fnmatch.fnmatchcase(i.name, t) for t in told)})
+
+
 def reasons():
     with open(os.path.join(HERE, "reasons.txt")) as f:
         for line in f:
@@ -725,6 +827,8 @@ def main():
         print(f"  {row:32} {n:5}  {reason}")
     lacking = [] if wanted else core_without_rows(rows)
     undocumented += [f"{name}: of core ATen, and neither a row nor in docs/from-pytorch.md" for name in lacking]
+    absent = [] if wanted else names_without_rows(op_db, rows)
+    undocumented += [f"{name}: an OpInfo without a row, and not in docs/from-pytorch.md" for name in absent]
     print("\ndifferences:" if undocumented else "\nno differences")
     for line in undocumented:
         print("  " + line)
