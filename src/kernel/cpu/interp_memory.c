@@ -75,16 +75,21 @@ void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stri
     static const int64_t none = 0;
     const int64_t *at = off ? (const int64_t *)(const void *)off->p + k0 * off->step : &none;
     const int64_t step = off ? off->step : 0;
-    for (int64_t k = 0; k < n && pred; k++) {
-        if (((const uint8_t *)pred->p)[(k0 + k) * pred->step])
-            memcpy(d + k * size, from + (k * stride + at[k * step]) * (int64_t)size, size);
-        else
-            memset(d + k * size, 0, size);
-    }
-    if (pred) return;
+    const uint8_t *const wanted = pred ? (const uint8_t *)pred->p + k0 * pred->step : NULL;
+    const int64_t next = pred ? pred->step : 0;
+    /* Of known length: no call. */
 #define EACH(size)                                                                                                     \
     case size:                                                                                                         \
-        for (int64_t k = 0; k < n; k++) memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size);     \
+        if (!wanted) {                                                                                                 \
+            for (int64_t k = 0; k < n; k++) memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size); \
+            break;                                                                                                     \
+        }                                                                                                              \
+        for (int64_t k = 0; k < n; k++) {                                                                              \
+            if (wanted[k * next])                                                                                      \
+                memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size);                             \
+            else                                                                                                       \
+                memset(d + k * (size), 0, size);                                                                       \
+        }                                                                                                              \
         break
     switch (size) {
         EACH(1);
@@ -435,17 +440,30 @@ static void add_one(char *to, const char *value, unsigned dtype) {
 /* value: compute type, `from` bytes an element; a half is converted here when adding, before this when setting. */
 static void store_each(const rp__program_store *st, char *to, const char *value, int64_t step, unsigned from,
                        int64_t stride, int64_t n, const reg *off, const reg *pred, int64_t k0) {
-    for (int64_t k = 0; k < n; k++) {
-        int64_t e = k0 + k;
-        if (pred && !((const uint8_t *)pred->p)[e * pred->step]) continue;
-        int64_t at = k * stride + (off ? ((const int64_t *)(const void *)off->p)[e * off->step] : 0);
-        char *p = to + at * (int64_t)st->size;
-        const char *v = value + e * step * (int64_t)from;
-        if (st->mode == RP__STORE_ADD)
-            add_one(p, v, st->dtype);
-        else
-            memcpy(p, v, st->size);
+    static const int64_t none = 0;
+    static const uint8_t all = 1;
+    const int64_t *const place = off ? (const int64_t *)(const void *)off->p + k0 * off->step : &none;
+    const uint8_t *const wanted = pred ? (const uint8_t *)pred->p + k0 * pred->step : &all;
+    const int64_t place_step = off ? off->step : 0, next = pred ? pred->step : 0;
+    value += k0 * step * (int64_t)from;
+#define EACH(size, STORE)                                                                                              \
+    for (int64_t k = 0; k < n; k++) {                                                                                  \
+        char *const p = to + (k * stride + place[k * place_step]) * (int64_t)(size);                                   \
+        if (wanted[k * next]) STORE;                                                                                   \
     }
+#define EACH_SET(size) EACH(size, memcpy(p, value + k * step * (int64_t)from, size))
+    if (st->mode == RP__STORE_ADD) {
+        EACH(st->size, add_one(p, value + k * step * (int64_t)from, st->dtype))
+        return;
+    }
+    switch (st->size) { /* of known length: no call */
+    case 1: EACH_SET(1) break;
+    case 2: EACH_SET(2) break;
+    case 4: EACH_SET(4) break;
+    default: EACH_SET(8)
+    }
+#undef EACH_SET
+#undef EACH
 }
 void rp__interp_store_part(const run *r, const rp__program_store *st, const char *value, int64_t step, unsigned from,
                            unsigned d0, unsigned d1, int64_t start, int64_t n, int64_t extra, int64_t k0) {
