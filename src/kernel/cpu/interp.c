@@ -275,15 +275,8 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
         if (left < r->w) r->w = left;
         for (unsigned a = 0; a < r->p->n_accesses; a++)
             r->shift[a] = rp__interp_offset(r, a, 0, split, before) - before * r->stretch;
-        const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
-        /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
-        r->b =
-            r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
-        if (blocks) r->b = clamp(floor_pow2(L1_BYTES / bytes / r->w), 1, BLOCK_POSITIONS);
-        r->tile = rp__interp_round64(r->w * r->b);
-        r->kept_cap = rp__interp_round64(r->row_len * r->w) +
-                      64; /* the last tile may start anywhere and is written in full vectors */
         /* One position after the other in memory, of all rows: tiles of several positions are linear too. */
+        bool in_place = true;
         for (unsigned a = 0; a < r->p->n_accesses; a++) {
             int64_t want = r->stretch;
             bool flat = r->w == r->stretch;
@@ -292,7 +285,17 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
                 want *= r->extent[d];
             }
             r->flat[a] = flat;
+            in_place = in_place && (flat || r->p->access_row[a] || r->form[a] != RP__INTERP_LINEAR);
         }
+        const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
+        /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
+        r->b =
+            r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
+        if (split && !in_place) r->b = 1; /* what lies in stretches is used where it is, a position at a time */
+        if (blocks) r->b = clamp(floor_pow2(L1_BYTES / bytes / r->w), 1, BLOCK_POSITIONS);
+        r->tile = rp__interp_round64(r->w * r->b);
+        r->kept_cap = rp__interp_round64(r->row_len * r->w) +
+                      64; /* the last tile may start anywhere and is written in full vectors */
         rp__interp_lay_out(r, scratch);
         rp__interp_uniform(r);
         rp__interp_phases(r);
