@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "kernel/cpu/points.h"
 #include "support/loops.h"
 
 static test_device device;
@@ -150,6 +151,41 @@ static void collapsing(void **state) {
     assert_int_equal(w.factor[0], 0);
     assert_int_equal(w.factor[1], 2);
     rp__dag_release(places);
+}
+
+/* What the CPU binds: dims by what is written, whatever axes they are of; rows keep theirs apart from the dims along them. */
+static void order_of_dims(void **state) {
+    (void)state;
+    char memory[8];
+    rp__points p;
+    rp__space_access a[3];
+    memset(a, 0, sizeof a);
+    rp__dag *points = negation(), *rows = softmax();
+    a[0] = (rp__space_access){.base = memory, .stride = {-1, 40, 2000}};
+    a[1] = (rp__space_access){.base = memory, .stride = {1, 40, 2000}};
+    rp__space s = {.dims = {3}, .extent = {40, 50, 3}, .n_accesses = 2, .accesses = a};
+    const rp__space *o = rp__points_in_order(points, &s, &p);
+    assert_ptr_equal(o, &p.space);
+    assert_int_equal(rp__space_dims(o), 2); /* the two that both walk alike are one */
+    assert_int_equal(o->extent[0], 150);
+    assert_int_equal(o->extent[1], 40);
+    assert_int_equal(o->accesses[0].stride[0], 40);
+    assert_int_equal(o->accesses[0].stride[1], -1);
+    assert_null(rp__points_in_order(points, o, &(rp__points){.space = {.n_accesses = 0}}));
+
+    a[0] = a[1] = (rp__space_access){.base = memory, .stride = {1, 700, 10}};
+    s = (rp__space){.dims = {2, 1}, .extent = {10, 6, 70}, .n_accesses = 2, .accesses = a};
+    o = rp__points_in_order(rows, &s, &p);
+    assert_non_null(o);
+    assert_int_equal(rp__space_outer(rows, o), 2);
+    assert_int_equal(rp__space_inner(rows, o), 1);
+    assert_int_equal(o->extent[0], 6);
+    assert_int_equal(o->extent[1], 10);
+    assert_int_equal(o->extent[2], 70);
+    assert_int_equal(o->accesses[1].stride[1], 1);
+    assert_int_equal(o->accesses[1].stride[2], 10);
+    rp__dag_release(points);
+    rp__dag_release(rows);
 }
 
 static rp__space space_1d(int64_t n, const rp__space_access *a, unsigned n_accesses) {
@@ -425,6 +461,7 @@ int main(void) {
         cmocka_unit_test(folding),
         cmocka_unit_test(misuse_is_sticky),
         cmocka_unit_test(collapsing),
+        cmocka_unit_test(order_of_dims),
         cmocka_unit_test(gather_and_scatter),
         cmocka_unit_test(writing_over_an_operand),
         cmocka_unit_test(softmax_in_place),

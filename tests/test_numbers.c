@@ -29,8 +29,10 @@ typedef enum layout {
     PERMUTED,
     GAPS,
     MIXED,
+    BETWEEN,
+    SWAPPED,
     LAYOUTS
-} layout; /* MIXED: another for each access */
+} layout; /* MIXED: another for each access; BETWEEN: rows lie along a dim in the middle; SWAPPED: outer dims the other way round */
 
 typedef struct problem {
     rp__dag *dag;
@@ -54,6 +56,10 @@ static int64_t lay(const problem *p, unsigned a, layout l, int64_t *stride) {
     if (l == MIXED) l = a % 2 ? CONTIGUOUS : PERMUTED;
     unsigned dims = p->n_outer + p->n_inner, order[MAX_DIMS];
     for (unsigned d = 0; d < dims; d++) order[d] = l == PERMUTED ? (d + p->n_outer) % dims : d;
+    if (l == BETWEEN && p->n_outer > 1) {
+        for (unsigned d = p->n_outer - 1u; d < dims; d++) order[d] = d + 1 < dims ? d + 1 : p->n_outer - 1u;
+    }
+    for (unsigned d = 0; l == SWAPPED && d < p->n_outer; d++) order[d] = p->n_outer - 1u - d;
     int64_t next = l == GAPS ? 3 : 1;
     for (unsigned k = dims; k-- > 0;) {
         unsigned d = order[k];
@@ -204,7 +210,8 @@ static unsigned share(void) {
 static void sweep(problem *p, bool native) {
     static unsigned turn;
     static const char *const isas[] = {"baseline", "avx2", "avx512"};
-    static const char *const layouts[] = {"contiguous", "misaligned", "permuted", "gaps", "mixed"};
+    static const char *const layouts[] = {"contiguous", "misaligned", "permuted", "gaps",
+                                          "mixed",      "between",    "swapped"};
     void *want[MAX_ACCESSES], *got[MAX_ACCESSES];
     alloc_outputs(p, want);
     alloc_outputs(p, got);
@@ -264,9 +271,9 @@ static const struct shape {
     unsigned n_outer, n_inner;
     int64_t extent[MAX_DIMS];
 } shapes[] = {
-    {1, 1, {1, 1}},      {1, 1, {3, 16}},    {1, 1, {5, 1000}},    {2, 1, {3, 5, 31}},
-    {1, 2, {70, 3, 11}}, {1, 1, {600, 40}},  {2, 2, {2, 9, 4, 5}}, {1, 1, {2, 8193}},
-    {1, 1, {33, 64}},    {1, 1, {1, 40000}}, {0, 1, {33000}},      {1, 1, {20, 9000}},
+    {1, 1, {1, 1}},    {1, 1, {3, 16}},      {1, 1, {5, 1000}},   {2, 1, {3, 5, 31}},    {1, 2, {70, 3, 11}},
+    {1, 1, {600, 40}}, {2, 2, {2, 9, 4, 5}}, {1, 1, {2, 8193}},   {1, 1, {33, 64}},      {1, 1, {1, 40000}},
+    {0, 1, {33000}},   {1, 1, {20, 9000}},   {2, 1, {3, 40, 70}}, {2, 2, {5, 17, 9, 9}},
 };
 
 /* ---- named kernels --------------------------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 #include "kernel/contract.h"
 #include "kernel/cpu/contract.h"
 #include "kernel/cpu/jit.h"
+#include "kernel/cpu/points.h"
 #include "kernel/cpu/program.h"
 #include "kernel/relax.h"
 
@@ -156,13 +157,19 @@ static void destroy(rp__dag *dag) {
 enum {
     SLICE_CYCLES = 1 << 17, /* work of a slice: a few times the cost of handing it to another thread */
     SHORT_ROW = 32,         /* rows shorter than this always go across: a row's fixed cost would dominate */
+    SHORT_TILES = 64,
     MAX_SLICES = 512
 };
 
+/* Rows shorter than this go across, too, where tiles serve them: a tile along has one row, and each of its phases a call. */
+static int64_t short_tiles(const rp__kernel *k) {
+    const rp__cpu_loop *loop = k->payload;
+    return atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed) ? 0 : SHORT_TILES;
+}
 /* Vectors over rows pay when more accesses are contiguous over rows than along them. */
-static rp__walk walk_of(const rp__dag *dag, const rp__space *s, int64_t rows, int64_t row_len) {
+static rp__walk walk_of(const rp__dag *dag, const rp__space *s, int64_t rows, int64_t row_len, const rp__kernel *k) {
     if (rows <= 1) return RP__WALK_ALONG;
-    if (row_len < SHORT_ROW) return RP__WALK_ACROSS;
+    if (row_len < SHORT_ROW || (rows >= SHORT_ROW && row_len < short_tiles(k))) return RP__WALK_ACROSS;
     const unsigned n_inner = rp__space_inner(dag, s), n_outer = rp__space_outer(dag, s);
     int along = 0, across = 0;
     for (unsigned a = 0; a < dag->n_accesses; a++) {
@@ -221,8 +228,9 @@ static void make_last(rp__space *s, rp__space_access *accesses, int k) {
     s->accesses = accesses;
 }
 
-static rp_status bind_blocks(rp__device *d, rp__dag *dag, rp__kernel *k, const rp__space *space, int dim,
-                             rp__launch_buffer *buffer, rp__launch *out) {
+static __attribute__((noinline)) rp_status bind_blocks(rp__device *d, rp__dag *dag, rp__kernel *k,
+                                                       const rp__space *space, int dim, rp__launch_buffer *buffer,
+                                                       rp__launch *out) {
     rp__space s = *space;
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
     if (s.n_accesses > RP__DAG_MAX_ACCESSES) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: too many accesses");
@@ -251,45 +259,43 @@ static bool served_by_line(const rp__kernel *k, const rp__dag *dag, const rp__sp
     return line && atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed);
 }
 
-static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer, rp__launch *out) {
-    out->kernel = NULL;
-    if (dag->rest) {
-        rp__kernel *contract = contract_of(dag);
-        return contract ? rp__cpu_contract_bind(d, dag, space, contract, buffer, out) : rp_error_status();
-    }
-    if (!dag->rows) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: reductions over different axes");
+/* Points: no reductions, no row stores. */
+static rp_status bind_points(rp__device *d, rp__dag *dag, rp__kernel *k, const rp__space *space,
+                             rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__program *p = program_of(k);
+    const unsigned dims = rp__space_dims(space);
+    int64_t items = 1;
+    for (unsigned i = 0; i < dims; i++) items *= space->extent[i];
+    if (!items) return RP_OK;
+    const bool flat = p->serial || (space->how && space->how->flat);
+    const int block = flat ? -1 : block_dim(dag, space, items);
+    if (block >= 0) return bind_blocks(d, dag, k, space, block, buffer, out);
+    out->items = items;
+    out->grain = p->serial ? items : slice_for(space, slice_of(items, p->cost, 1, RP__MANY_BLOCK), RP__MANY_BLOCK);
+    RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
+    buffer->words[0] = rp__cpu_header(RP__WALK_ELEMENTS, dims, 0) | past_bits(space);
+    out->kernel = k;
+    if (!served_by_line(k, dag, space, RP__WALK_ELEMENTS)) rp__jit_count(dag, k, items);
+    return RP_OK;
+}
+static rp_status bind_rows(rp__device *d, rp__dag *dag, rp__kernel *k, const rp__space *space,
+                           rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__program *p = program_of(k);
     const unsigned n_outer = rp__space_outer(dag, space), n_inner = rp__space_inner(dag, space);
     int64_t rows = 1, row_len = 1;
-    for (unsigned i = 0; i < n_outer; i++) rows *= space->extent[i];
-    for (unsigned i = n_outer; i < n_outer + n_inner; i++) row_len *= space->extent[i];
-    rp__kernel *k = kernel_of(dag);
-    if (!k) return rp_error_status();
-    const rp__program *p = program_of(k);
-    rp__walk walk = RP__WALK_ELEMENTS;
-    if (p->plan == RP__PLAN_ELEMENTS) {
-        if (!rows || !row_len) return RP_OK;
-        const bool flat = p->serial || (space->how && space->how->flat);
-        const int block = flat ? -1 : block_dim(dag, space, rows * row_len);
-        if (block >= 0) return bind_blocks(d, dag, k, space, block, buffer, out);
-        out->items = rows * row_len;
-        out->grain = slice_for(space, slice_of(out->items, p->cost, 1, RP__MANY_BLOCK), RP__MANY_BLOCK);
-    } else {
-        bool row_stores = false;
-        for (unsigned i = 0; i < dag->n_stores; i++)
-            row_stores = row_stores || rp__dag_is_row(dag, dag->stores[i].axes);
-        if (!rows || (!row_len && !row_stores)) return RP_OK;
-        walk = walk_of(dag, space, rows, row_len);
-        const unsigned wish = space->how ? space->how->path : 0;
-        if (rows > 1 && (wish == 1 + RP__WALK_ALONG || wish == 1 + RP__WALK_ACROSS)) walk = (rp__walk)(wish - 1);
-        if (wish != 1 + RP__WALK_ALONG && walk == RP__WALK_ALONG && rows < 16 && row_len >= 4 * RP__CHUNK &&
-            !dag->scans)
-            walk = RP__WALK_LONG;
-        out->items = walk == RP__WALK_LONG ? 1 : rows;
-        const int64_t multiple = walk == RP__WALK_ACROSS ? 64 : 1;
-        out->grain = slice_for(space, slice_of(rows, p->cost, row_len, multiple), multiple);
-    }
+    for (unsigned i = 0; i < n_outer + n_inner; i++) *(i < n_outer ? &rows : &row_len) *= space->extent[i];
+    bool row_stores = false;
+    for (unsigned i = 0; i < dag->n_stores; i++) row_stores = row_stores || rp__dag_is_row(dag, dag->stores[i].axes);
+    if (!rows || (!row_len && !row_stores)) return RP_OK;
+    rp__walk walk = walk_of(dag, space, rows, row_len, k);
+    const unsigned wish = space->how ? space->how->path : 0;
+    if (rows > 1 && (wish == 1 + RP__WALK_ALONG || wish == 1 + RP__WALK_ACROSS)) walk = (rp__walk)(wish - 1);
+    if (wish != 1 + RP__WALK_ALONG && walk == RP__WALK_ALONG && rows < 16 && row_len >= 4 * RP__CHUNK && !dag->scans)
+        walk = RP__WALK_LONG;
+    out->items = walk == RP__WALK_LONG ? 1 : rows;
+    const int64_t multiple = walk == RP__WALK_ACROSS ? 64 : 1;
+    out->grain = slice_for(space, slice_of(rows, p->cost, row_len, multiple), multiple);
     if (space->lanes) {
-        if (p->plan == RP__PLAN_ELEMENTS) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: rows by lanes without rows");
         walk = RP__WALK_LANES;
         out->items = RP__LANES;
         out->grain = slice_of(RP__LANES, p->cost, row_len * ((rows + RP__LANES - 1) / RP__LANES), 1);
@@ -301,6 +307,32 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     out->kernel = k;
     if (!served_by_line(k, dag, space, walk)) rp__jit_count(dag, k, rows * row_len);
     return RP_OK;
+}
+static __attribute__((noinline)) rp_status bind_in_order(rp__device *d, rp__dag *dag, rp__kernel *k,
+                                                         const rp__space *space, rp__launch_buffer *buffer,
+                                                         rp__launch *out) {
+    rp__points points;
+    const rp__space *ordered = rp__points_in_order(dag, space, &points);
+    if (ordered) space = ordered;
+    return program_of(k)->plan == RP__PLAN_ELEMENTS ? bind_points(d, dag, k, space, buffer, out)
+                                                    : bind_rows(d, dag, k, space, buffer, out);
+}
+
+static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer, rp__launch *out) {
+    out->kernel = NULL;
+    if (dag->rest) {
+        rp__kernel *contract = contract_of(dag);
+        return contract ? rp__cpu_contract_bind(d, dag, space, contract, buffer, out) : rp_error_status();
+    }
+    if (!dag->rows) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: reductions over different axes");
+    rp__kernel *k = kernel_of(dag);
+    if (!k) return rp_error_status();
+    const bool points = program_of(k)->plan == RP__PLAN_ELEMENTS;
+    if (points && space->lanes) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: rows by lanes without rows");
+    /* Stores that add take elements in their order. */
+    if (!program_of(k)->serial && !space->lanes && rp__space_outer(dag, space) > 1)
+        return bind_in_order(d, dag, k, space, buffer, out);
+    return points ? bind_points(d, dag, k, space, buffer, out) : bind_rows(d, dag, k, space, buffer, out);
 }
 
 /* Words: see run_many in interp.c. Items are blocks of RP__MANY_BLOCK elements; a group starts at an item. */
@@ -540,7 +572,7 @@ static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, boo
     rp__schedule all[8];
     size_t n = 0;
     const bool elements = p->plan == RP__PLAN_ELEMENTS;
-    const rp__walk own = elements ? RP__WALK_ELEMENTS : walk_of(dag, space, rows, row_len);
+    const rp__walk own = elements ? RP__WALK_ELEMENTS : walk_of(dag, space, rows, row_len, k);
     if (elements && !p->serial && block_dim(dag, space, rows * row_len) >= 0) all[n++] = (rp__schedule){.flat = 1};
     if (!elements && rows > 1)
         all[n++] = (rp__schedule){.path = own == RP__WALK_ALONG ? 1 + RP__WALK_ACROSS : 1 + RP__WALK_ALONG};

@@ -23,8 +23,6 @@ typedef struct g_f64 {
 typedef struct g_i64 {
     rp__vi64 lo, hi;
 } g_i64;
-typedef uint8_t g_bytes __attribute__((vector_size(RP_VEC_F32)));
-typedef g_bytes g_bytesu __attribute__((aligned(1), may_alias));
 
 /* floor(x / y) as PyTorch computes it: from fmod, so that the quotient of near-integers is not off by one. */
 #define RP__FLOOR_DIVIDE(t, T)                                                                                         \
@@ -65,9 +63,7 @@ G_FN g_f64 g_load_f64(const char *p, int64_t i, int64_t s) {
 G_FN g_i64 g_load_i64(const char *p, int64_t i, int64_t s) {
     return (g_i64){rp__v_load_i64(p + i * s * 8), rp__v_load_i64(p + (i + G_H) * s * 8)};
 }
-G_FN g_u8 g_load_u8(const char *p, int64_t i, int64_t s) {
-    return __builtin_convertvector(*(const g_bytesu *)(p + i * s), rp__vi32);
-}
+G_FN g_u8 g_load_u8(const char *p, int64_t i, int64_t s) { return rp__v_load_i32_u8(p + i * s); }
 G_FN g_bool g_load_bool(const char *p, int64_t i, int64_t s) { return g_load_u8(p, i, s) != 0; } /* any byte but 0 */
 G_FN void g_store_f32(char *p, int64_t i, g_f32 x) { rp__v_store_f32(p + i * 4, x); }
 G_FN void g_store_i32(char *p, int64_t i, g_i32 x) { rp__v_store_i32(p + i * 4, x); }
@@ -79,7 +75,7 @@ G_FN void g_store_i64(char *p, int64_t i, g_i64 x) {
     rp__v_store_i64(p + i * 8, x.lo);
     rp__v_store_i64(p + (i + G_H) * 8, x.hi);
 }
-G_FN void g_store_u8(char *p, int64_t i, g_u8 x) { *(g_bytesu *)(p + i) = __builtin_convertvector(x, g_bytes); }
+G_FN void g_store_u8(char *p, int64_t i, g_u8 x) { rp__v_store_u8_i32(p + i, x); }
 G_FN void g_store_bool(char *p, int64_t i, g_bool x) { g_store_u8(p, i, x & 1); }
 
 /* ---- masks ---- */

@@ -242,31 +242,60 @@ static int64_t across_width(const rp__program *p, int64_t rows, int64_t row_len)
         (int64_t)p->acc_bytes * clamp(row_len, 1, RP__LANES) + p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
     return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
+/* The outer dims that all accesses walk in one line that walk the last of them so: tiles of such stretches use memory in place, where
+   rows of all outer dims lie apart. Their first dim; 0 where stretches would be too short, too. */
+static unsigned stretch_of(const run *r, int64_t *rows) {
+    enum { SHORT = 16 };
+    unsigned split = r->n_outer;
+    int64_t many = 1;
+    for (bool fits = true; split > 0 && fits; split -= fits) {
+        for (unsigned a = 0; a < r->p->n_accesses && fits; a++) {
+            const int64_t *stride = r->stride + a * r->dims;
+            if (r->p->access_windows[a] || r->p->access_iota[a] || stride[r->n_outer - 1] != 1) continue;
+            fits = stride[split - 1] == many || r->extent[split - 1] == 1;
+        }
+        if (fits) many *= r->extent[split - 1];
+    }
+    if (many < SHORT) split = 0;
+    *rows = split ? many : r->rows;
+    return split;
+}
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
 static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *scratch) {
     rp__interp_begin_walk(r);
+    const unsigned split = blocks ? 0 : stretch_of(r, &r->stretch);
+    if (blocks) r->stretch = r->rows;
+    r->d0 = split;
+    if (split) rp__interp_forms(r);
     const int64_t width = blocks ? BLOCK_ROWS : across_width(r->p, r->rows, r->row_len);
     for (int64_t w0 = first; w0 < last; w0 += r->w) {
+        const int64_t before = w0 / r->stretch, left = (before + 1) * r->stretch - w0;
         r->w0 = w0;
         r->w = last - w0 < width ? last - w0 : width;
-        const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
-        /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
-        r->b =
-            r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
-        if (blocks) r->b = clamp(floor_pow2(L1_BYTES / bytes / r->w), 1, BLOCK_POSITIONS);
-        r->tile = rp__interp_round64(r->w * r->b);
-        r->kept_cap = rp__interp_round64(r->row_len * r->w) +
-                      64; /* the last tile may start anywhere and is written in full vectors */
+        if (left < r->w) r->w = left;
+        for (unsigned a = 0; a < r->p->n_accesses; a++)
+            r->shift[a] = rp__interp_offset(r, a, 0, split, before) - before * r->stretch;
         /* One position after the other in memory, of all rows: tiles of several positions are linear too. */
+        bool in_place = true;
         for (unsigned a = 0; a < r->p->n_accesses; a++) {
-            int64_t want = r->rows;
-            bool flat = r->w == r->rows;
+            int64_t want = r->stretch;
+            bool flat = r->w == r->stretch;
             for (unsigned d = r->dims; d-- > r->n_outer;) {
                 flat = flat && (r->extent[d] == 1 || r->stride[a * r->dims + d] == want);
                 want *= r->extent[d];
             }
             r->flat[a] = flat;
+            in_place = in_place && (flat || r->p->access_row[a] || r->form[a] != RP__INTERP_LINEAR);
         }
+        const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
+        /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
+        r->b =
+            r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
+        if (split && !in_place) r->b = 1; /* what lies in stretches is used where it is, a position at a time */
+        if (blocks) r->b = clamp(floor_pow2(L1_BYTES / bytes / r->w), 1, BLOCK_POSITIONS);
+        r->tile = rp__interp_round64(r->w * r->b);
+        r->kept_cap = rp__interp_round64(r->row_len * r->w) +
+                      64; /* the last tile may start anywhere and is written in full vectors */
         rp__interp_lay_out(r, scratch);
         rp__interp_uniform(r);
         rp__interp_phases(r);

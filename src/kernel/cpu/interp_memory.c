@@ -75,16 +75,21 @@ void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stri
     static const int64_t none = 0;
     const int64_t *at = off ? (const int64_t *)(const void *)off->p + k0 * off->step : &none;
     const int64_t step = off ? off->step : 0;
-    for (int64_t k = 0; k < n && pred; k++) {
-        if (((const uint8_t *)pred->p)[(k0 + k) * pred->step])
-            memcpy(d + k * size, from + (k * stride + at[k * step]) * (int64_t)size, size);
-        else
-            memset(d + k * size, 0, size);
-    }
-    if (pred) return;
+    const uint8_t *const wanted = pred ? (const uint8_t *)pred->p + k0 * pred->step : NULL;
+    const int64_t next = pred ? pred->step : 0;
+    /* Of known length: no call. */
 #define EACH(size)                                                                                                     \
     case size:                                                                                                         \
-        for (int64_t k = 0; k < n; k++) memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size);     \
+        if (!wanted) {                                                                                                 \
+            for (int64_t k = 0; k < n; k++) memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size); \
+            break;                                                                                                     \
+        }                                                                                                              \
+        for (int64_t k = 0; k < n; k++) {                                                                              \
+            if (wanted[k * next])                                                                                      \
+                memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size);                             \
+            else                                                                                                       \
+                memset(d + k * (size), 0, size);                                                                       \
+        }                                                                                                              \
         break
     switch (size) {
         EACH(1);
@@ -171,10 +176,16 @@ typedef struct run_of { /* neighbours along the last dim of the walk: element k 
     int64_t place[RP__ACCESS_WINDOWS], move[RP__ACCESS_WINDOWS]; /* of each window, times its divisor */
 } run_of;
 
+static inline unsigned element_bytes(const run *r, const rp__insn *i) {
+    return i->kind == RP__INSN_LOAD ? r->p->access_size[i->access] : i->kind == RP__INSN_IOTA ? 8 : 1;
+}
+static inline int64_t floor_div(int64_t a, int64_t b) {
+    return b == 1 ? a : a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
 /* What elements [lo, hi) of a run are; the others are outside. */
 static inline void fill_run(const run *r, const rp__insn *i, char *d, int64_t offset, int64_t step, int64_t n,
                             int64_t lo, int64_t hi) {
-    const unsigned size = i->kind == RP__INSN_LOAD ? r->p->access_size[i->access] : i->kind == RP__INSN_IOTA ? 8 : 1;
+    const unsigned size = element_bytes(r, i);
     if (hi < lo) hi = lo;
     if (lo) memset(d, 0, (size_t)lo * size);
     if (hi < n) memset(d + hi * size, 0, (size_t)(n - hi) * size);
@@ -188,11 +199,84 @@ static inline void fill_run(const run *r, const rp__insn *i, char *d, int64_t of
         copy_in(r, d + lo * size, r->base[i->access] + (offset + lo * step) * (int64_t)size, size, step, hi - lo);
     }
 }
-static inline int64_t floor_div(int64_t a, int64_t b) {
-    return b == 1 ? a : a / b - (a % b != 0 && (a < 0) != (b < 0));
+/* A run all of whose windows stay: it is inside or outside as a whole. */
+static inline void still_run(const run *r, const rp__insn *i, char *d, const run_of *x, const int64_t *windows,
+                             unsigned count, int64_t n) {
+    int64_t offset = x->offset;
+    bool in = true;
+    for (unsigned k = 0; k < count; k++) {
+        const int64_t *w = windows + k * (4 + r->dims), divisor = w[3];
+        const int64_t at = divisor == 1 ? x->place[k] : x->place[k] / divisor;
+        in = in && (uint64_t)at < (uint64_t)w[0] && at * divisor == x->place[k];
+        offset += at * w[1];
+    }
+    fill_run(r, i, d, offset, x->step, n, 0, in ? n : 0);
 }
-/* A run of n elements. Windows that stay, or move by whole places, leave one stretch of it inside; others are asked an element
-   at a time. */
+/* A run with windows that do not move by whole places: those that stay decide for all of it, the others element by element, place and
+   rest of each carried on without a division. */
+static void parted_run(const run *r, const rp__insn *i, char *d, const run_of *x, const int64_t *windows,
+                       unsigned count, int64_t n) {
+    struct {
+        int64_t at, rest, move, more, size, stride, divisor;
+    } own[RP__ACCESS_WINDOWS];
+    const unsigned size = element_bytes(r, i);
+    unsigned moving = 0;
+    int64_t offset = x->offset;
+    for (unsigned k = 0; k < count; k++) {
+        const int64_t *w = windows + k * (4 + r->dims), divisor = w[3], at = floor_div(x->place[k], divisor);
+        if (x->move[k]) {
+            const int64_t move = floor_div(x->move[k], divisor);
+            own[moving].at = at;
+            own[moving].rest = x->place[k] - at * divisor;
+            own[moving].move = move;
+            own[moving].more = x->move[k] - move * divisor;
+            own[moving].size = w[0];
+            own[moving].stride = w[1];
+            own[moving++].divisor = divisor;
+            continue;
+        }
+        if ((uint64_t)at >= (uint64_t)w[0] || at * divisor != x->place[k]) {
+            memset(d, 0, (size_t)n * size);
+            return;
+        }
+        offset += at * w[1];
+    }
+    const char *from = r->base[i->access];
+    const int64_t number = (int64_t)(intptr_t)from;
+#define PARTED(T, INSIDE)                                                                                              \
+    for (int64_t e = 0; e < n; e++, offset += x->step) {                                                               \
+        int64_t at = offset;                                                                                           \
+        bool in = true;                                                                                                \
+        for (unsigned k = 0; k < moving; k++) {                                                                        \
+            in = in & (own[k].rest == 0) & ((uint64_t)own[k].at < (uint64_t)own[k].size);                              \
+            at += own[k].at * own[k].stride;                                                                           \
+            own[k].at += own[k].move;                                                                                  \
+            own[k].rest += own[k].more;                                                                                \
+            const int64_t over = own[k].rest >= own[k].divisor;                                                        \
+            own[k].at += over;                                                                                         \
+            own[k].rest -= over ? own[k].divisor : 0;                                                                  \
+        }                                                                                                              \
+        T value = 0;                                                                                                   \
+        if (in) INSIDE;                                                                                                \
+        memcpy(d + e * (int64_t)sizeof value, &value, sizeof value);                                                   \
+    }
+#define PARTED_LOAD(T) PARTED(T, memcpy(&value, from + at * (int64_t)sizeof value, sizeof value))
+    if (i->kind == RP__INSN_INSIDE) {
+        PARTED(uint8_t, value = 1)
+    } else if (i->kind == RP__INSN_IOTA) {
+        PARTED(int64_t, value = number + at)
+    } else {
+        switch (size) {
+        case 1: PARTED_LOAD(uint8_t) break;
+        case 2: PARTED_LOAD(uint16_t) break;
+        case 4: PARTED_LOAD(uint32_t) break;
+        default: PARTED_LOAD(uint64_t)
+        }
+    }
+#undef PARTED_LOAD
+#undef PARTED
+}
+/* A run of n elements. Windows that stay, or move by whole places, leave one stretch of it inside; others part it. */
 static void window_run(const run *r, const rp__insn *i, char *d, const run_of *x, int64_t n) {
     const unsigned a = i->access, count = r->p->access_windows[a];
     const int64_t *windows = r->windows + (size_t)r->p->first_window[a] * (4 + r->dims);
@@ -203,12 +287,7 @@ static void window_run(const run *r, const rp__insn *i, char *d, const run_of *x
         stretch = divisor == 1 || x->move[k] % divisor == 0;
     }
     if (!stretch && n > 1) {
-        const unsigned size = i->kind == RP__INSN_LOAD ? r->p->access_size[a] : i->kind == RP__INSN_IOTA ? 8 : 1;
-        for (int64_t e = 0; e < n; e++) {
-            run_of one = {.offset = x->offset + e * x->step};
-            for (unsigned k = 0; k < count; k++) one.place[k] = x->place[k] + e * x->move[k];
-            window_run(r, i, d + e * size, &one, 1);
-        }
+        parted_run(r, i, d, x, windows, count, n);
         return;
     }
     for (unsigned k = 0; k < count; k++) {
@@ -238,7 +317,7 @@ static void window_run(const run *r, const rp__insn *i, char *d, const run_of *x
 void rp__interp_windows_part(const run *r, const rp__insn *i, char *d, unsigned d0, unsigned d1, int64_t start,
                              int64_t n, int64_t q) {
     const unsigned a = i->access, count = r->p->access_windows[a];
-    const unsigned size = i->kind == RP__INSN_LOAD ? r->p->access_size[a] : i->kind == RP__INSN_IOTA ? 8 : 1;
+    const unsigned size = element_bytes(r, i);
     const int64_t *windows = r->windows + (size_t)r->p->first_window[a] * (4 + r->dims);
     int64_t fixed[RP__ACCESS_WINDOWS];
     for (unsigned k = 0; k < count; k++) {
@@ -255,16 +334,21 @@ void rp__interp_windows_part(const run *r, const rp__insn *i, char *d, unsigned 
     }
     run_of at = {.offset = extra, .step = d1 > d0 ? stride[d1 - 1] : 0};
     for (unsigned e = d0; e < d1; e++) at.offset += index[e] * stride[e];
+    bool still = true;
     for (unsigned k = 0; k < count; k++) {
         const int64_t *factor = windows + k * (4 + r->dims) + 4;
         at.place[k] = fixed[k];
         for (unsigned e = d0; e < d1; e++) at.place[k] += index[e] * factor[e];
         at.move[k] = d1 > d0 ? factor[d1 - 1] : 0;
+        still = still && at.move[k] == 0;
     }
     while (n > 0) {
         int64_t m = d1 > d0 + 1 ? r->extent[d1 - 1] - index[d1 - 1] : n;
         if (m > n) m = n;
-        window_run(r, i, d, &at, m);
+        if (still)
+            still_run(r, i, d, &at, windows, count, m);
+        else
+            window_run(r, i, d, &at, m);
         d += m * size;
         n -= m;
         if (n == 0) break;
@@ -291,7 +375,7 @@ void rp__interp_windows(const run *r, const rp__insn *i, char *d, int64_t n) {
         rp__interp_windows_part(r, i, d, r->d0, r->d1, r->pos, n, -1);
         return;
     }
-    const unsigned size = i->kind == RP__INSN_LOAD ? r->p->access_size[i->access] : i->kind == RP__INSN_IOTA ? 8 : 1;
+    const unsigned size = element_bytes(r, i);
     for (int64_t q = 0; q < r->nq; q++)
         rp__interp_windows_part(r, i, d + q * r->w * size, 0, r->n_outer, r->w0, r->w, r->pos + q);
 }
@@ -356,17 +440,30 @@ static void add_one(char *to, const char *value, unsigned dtype) {
 /* value: compute type, `from` bytes an element; a half is converted here when adding, before this when setting. */
 static void store_each(const rp__program_store *st, char *to, const char *value, int64_t step, unsigned from,
                        int64_t stride, int64_t n, const reg *off, const reg *pred, int64_t k0) {
-    for (int64_t k = 0; k < n; k++) {
-        int64_t e = k0 + k;
-        if (pred && !((const uint8_t *)pred->p)[e * pred->step]) continue;
-        int64_t at = k * stride + (off ? ((const int64_t *)(const void *)off->p)[e * off->step] : 0);
-        char *p = to + at * (int64_t)st->size;
-        const char *v = value + e * step * (int64_t)from;
-        if (st->mode == RP__STORE_ADD)
-            add_one(p, v, st->dtype);
-        else
-            memcpy(p, v, st->size);
+    static const int64_t none = 0;
+    static const uint8_t all = 1;
+    const int64_t *const place = off ? (const int64_t *)(const void *)off->p + k0 * off->step : &none;
+    const uint8_t *const wanted = pred ? (const uint8_t *)pred->p + k0 * pred->step : &all;
+    const int64_t place_step = off ? off->step : 0, next = pred ? pred->step : 0;
+    value += k0 * step * (int64_t)from;
+#define EACH(size, STORE)                                                                                              \
+    for (int64_t k = 0; k < n; k++) {                                                                                  \
+        char *const p = to + (k * stride + place[k * place_step]) * (int64_t)(size);                                   \
+        if (wanted[k * next]) STORE;                                                                                   \
     }
+#define EACH_SET(size) EACH(size, memcpy(p, value + k * step * (int64_t)from, size))
+    if (st->mode == RP__STORE_ADD) {
+        EACH(st->size, add_one(p, value + k * step * (int64_t)from, st->dtype))
+        return;
+    }
+    switch (st->size) { /* of known length: no call */
+    case 1: EACH_SET(1) break;
+    case 2: EACH_SET(2) break;
+    case 4: EACH_SET(4) break;
+    default: EACH_SET(8)
+    }
+#undef EACH_SET
+#undef EACH
 }
 void rp__interp_store_part(const run *r, const rp__program_store *st, const char *value, int64_t step, unsigned from,
                            unsigned d0, unsigned d1, int64_t start, int64_t n, int64_t extra, int64_t k0) {

@@ -44,10 +44,12 @@ typedef struct rp__interp {
     int64_t tile;          /* capacity of a tile, elements; a multiple of 64 */
     int64_t rows, row_len; /* outer and inner elements */
     int64_t w, w0, b, nq;  /* ACROSS: rows of the tile, first row, positions a tile, positions of this tile */
-    int64_t lanes;         /* of accumulators: RP__LANES; ACROSS: of short rows as many as they have elements */
-    int64_t pos;           /* element of the walk at which the tile starts (ACROSS: inner position) */
-    bool whole;            /* n is a multiple that permits memory in place */
-    uint8_t part;          /* rp__interp_part: the instructions that run */
+    int64_t stretch;       /* ACROSS: rows that follow each other in memory wherever their last dim does */
+    int64_t shift[RP__DAG_MAX_ACCESSES]; /* ACROSS: row w0 of a linear access is at base + w0 + shift */
+    int64_t lanes; /* of accumulators: RP__LANES; ACROSS: of short rows as many as they have elements */
+    int64_t pos;   /* element of the walk at which the tile starts (ACROSS: inner position) */
+    bool whole;    /* n is a multiple that permits memory in place */
+    uint8_t part;  /* rp__interp_part: the instructions that run */
     uint8_t moves[RP__INTERP_PARTED]; /* of each instruction of the phase: it is of the moving part */
     char *apart;                      /* the tile of the next still value, which moving ones do not write over */
     char *tiles, *kept, *acc, *stack, *scan, *rowbuf, *blocks, *raw;
@@ -128,6 +130,10 @@ static inline int64_t rp__interp_along(const rp__interp *r, const int64_t *strid
 }
 static inline int64_t rp__interp_offset(const rp__interp *r, unsigned access, unsigned d0, unsigned d1, int64_t start) {
     return rp__interp_along(r, r->stride + access * r->dims, d0, d1, start);
+}
+/* ACROSS: element of row w0 at inner position pos, of an access that is linear over the rows of a stretch. */
+static inline int64_t rp__interp_across_at(const rp__interp *r, unsigned access, int64_t pos) {
+    return r->w0 + r->shift[access] + rp__interp_offset(r, access, r->n_outer, r->dims, pos);
 }
 /* One segment of elements of `size` bytes. */
 static inline void rp__interp_copy_out(const rp__interp *r, char *to, const char *a, int64_t step, unsigned size,

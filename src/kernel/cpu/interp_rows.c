@@ -117,7 +117,7 @@ static bool by_columns(run *r, unsigned phase, int64_t begin, int64_t end) {
     for (int64_t pos = begin; pos < end; pos += ROWS) {
         for (const rp__insn *i = load + 1; i < stop; i++) {
             const rp__reduction *red = &p->reductions[i->access];
-            const int64_t at = r->w0 + rp__interp_offset(r, load->access, r->n_outer, r->dims, pos);
+            const int64_t at = rp__interp_across_at(r, load->access, pos);
             const rp__columns_call c = {.d = lanes_of(r, red),
                                         .a = r->base[load->access] + at * p->access_size[load->access],
                                         .lane = r->w,

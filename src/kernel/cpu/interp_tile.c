@@ -30,7 +30,7 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
         if (r->walk != RP__WALK_ACROSS) {
             linear = r->base[a] + r->pos * (int64_t)size;
         } else if (r->nq == 1 || r->flat[a]) {
-            linear = r->base[a] + (r->w0 + rp__interp_offset(r, a, r->n_outer, r->dims, r->pos)) * (int64_t)size;
+            linear = r->base[a] + rp__interp_across_at(r, a, r->pos) * (int64_t)size;
         }
     }
     if (r->part == RP__INTERP_MOVING && i->a != RP__NO_VAL && i->b == RP__NO_VAL && !r->regs[i->a].step &&
@@ -87,7 +87,7 @@ static void store_tile(run *r, unsigned number, int64_t n) {
         if (r->walk != RP__WALK_ACROSS) {
             linear = r->base[a] + r->pos * (int64_t)st->size;
         } else if (r->nq == 1 || r->flat[a]) {
-            linear = r->base[a] + (r->w0 + rp__interp_offset(r, a, r->n_outer, r->dims, r->pos)) * (int64_t)st->size;
+            linear = r->base[a] + rp__interp_across_at(r, a, r->pos) * (int64_t)st->size;
         }
     }
     const char *value = v->p;
@@ -147,7 +147,7 @@ static char *direct_memory(const run *r, unsigned store) {
     int64_t at = r->pos;
     if (r->walk == RP__WALK_ACROSS) {
         if (r->nq != 1 && !r->flat[st->access]) return NULL;
-        at = r->w0 + rp__interp_offset(r, st->access, r->n_outer, r->dims, r->pos);
+        at = rp__interp_across_at(r, st->access, r->pos);
     }
     return r->base[st->access] + at * (int64_t)st->size;
 }

@@ -41,6 +41,7 @@ typedef uint64_t rp__vu64 __attribute__((vector_size(RP_VEC_BYTES)));
 typedef float rp__vf32h __attribute__((vector_size(RP_VEC_BYTES / 2)));
 typedef int32_t rp__vi32h __attribute__((vector_size(RP_VEC_BYTES / 2)));
 typedef uint16_t rp__vu16h __attribute__((vector_size(RP_VEC_BYTES / 2)));
+typedef uint8_t rp__vu8q __attribute__((vector_size(RP_VEC_BYTES / 4)));
 
 /* The same in memory: any alignment, any declared type. */
 typedef rp__vf32 rp__vf32u __attribute__((aligned(1), may_alias));
@@ -50,6 +51,7 @@ typedef rp__vi64 rp__vi64u __attribute__((aligned(1), may_alias));
 typedef rp__vu32 rp__vu32u __attribute__((aligned(1), may_alias));
 typedef rp__vu64 rp__vu64u __attribute__((aligned(1), may_alias));
 typedef rp__vu16h rp__vu16hu __attribute__((aligned(1), may_alias));
+typedef rp__vu8q rp__vu8qu __attribute__((aligned(1), may_alias));
 
 /* ---- splat, load, store ---------------------------------------------------------------------------------------- */
 
@@ -295,6 +297,32 @@ RP__VEC_FN rp__vu16h rp__v_u16_u32(rp__vu32 x) {
 #endif
 }
 
+/* Bytes of memory, one a 32-bit lane: 0 to 255, and back their lowest ones. Some compilers take lanes one by one for a conversion. */
+RP__VEC_FN rp__vi32 rp__v_load_i32_u8(const void *p) {
+#if defined(__AVX2__) && RP_VEC_BYTES == 32 && !defined(__clang__)
+    typedef long long pair __attribute__((vector_size(16)));
+    typedef long long word __attribute__((aligned(1), may_alias));
+    return __builtin_ia32_pmovzxbd256((char __attribute__((vector_size(16))))(pair){*(const word *)p, 0});
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64 && !defined(__clang__)
+    typedef char bytes __attribute__((vector_size(16)));
+    return __builtin_ia32_pmovzxbd512_mask((bytes) * (const rp__vu8qu *)p, (rp__vi32){0}, -1);
+#else
+    return __builtin_convertvector(*(const rp__vu8qu *)p, rp__vi32);
+#endif
+}
+RP__VEC_FN void rp__v_store_u8_i32(void *p, rp__vi32 x) {
+#if defined(__AVX2__) && RP_VEC_BYTES == 32 && !defined(__clang__)
+    typedef uint8_t bytes __attribute__((vector_size(32)));
+    const bytes y = (bytes)x;
+    *(rp__vu8qu *)p = __builtin_shufflevector(y, y, 0, 4, 8, 12, 16, 20, 24, 28);
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64 && !defined(__clang__)
+    typedef char bytes __attribute__((vector_size(16)));
+    *(rp__vu8qu *)p = (rp__vu8q)__builtin_ia32_pmovdb512_mask(x, (bytes){0}, -1);
+#else
+    *(rp__vu8qu *)p = __builtin_convertvector(x, rp__vu8q);
+#endif
+}
+
 /* bf16 is the upper half of an f32. Widening keeps every bit; narrowing rounds to nearest even, and a NaN keeps its upper
  * payload and becomes quiet. */
 RP__VEC_FN rp__vf32 rp__v_f32_bf16(rp__vu16h h) { return (rp__vf32)(rp__v_u32_u16(h) << 16); }
@@ -309,6 +337,11 @@ RP__VEC_FN rp__vf32 rp__v_round_bf16(rp__vf32 x) { return (rp__vf32)(rp__v_bf16_
 /* f16 to f32, exact; a signalling NaN becomes quiet, as F16C does. The exponent is rebased by an integer add; subnormals
  * get the implicit bit of 2^-14 and lose it again in a subtraction that is exact. */
 RP__VEC_FN rp__vf32 rp__v_f32_f16(rp__vu16h h) {
+#if defined(__F16C__) && RP_VEC_BYTES == 32
+    return __builtin_ia32_vcvtph2ps256((int16_t __attribute__((vector_size(16))))h);
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64
+    return __builtin_ia32_vcvtph2ps512_mask((int16_t __attribute__((vector_size(32))))h, (rp__vf32){0}, -1, 4);
+#endif
     rp__vu32 u = rp__v_u32_u16(h);
     rp__vi32 a = (rp__vi32)((u & 0x7fff) << 13), e = a & 0x0f800000;
     rp__vi32 r = a + ((127 - 15) << 23);
@@ -321,6 +354,11 @@ RP__VEC_FN rp__vf32 rp__v_f32_f16(rp__vu16h h) {
 /* f32 to f16, nearest even; overflow to infinity, gradual underflow, NaN quiet with its upper payload. Adding 0.5, whose
  * unit in the last place is f16's smallest subnormal, rounds the subnormal results. */
 RP__VEC_FN rp__vu16h rp__v_f16_f32(rp__vf32 x) {
+#if defined(__F16C__) && RP_VEC_BYTES == 32
+    return (rp__vu16h)__builtin_ia32_vcvtps2ph256(x, 0);
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64
+    return (rp__vu16h)__builtin_ia32_vcvtps2ph512_mask(x, 0, (int16_t __attribute__((vector_size(32)))){0}, -1);
+#endif
     rp__vu32 u = (rp__vu32)x;
     rp__vi32 a = (rp__vi32)u & 0x7fffffff;
     rp__vi32 odd = a >> 13 & 1;

@@ -11,9 +11,7 @@
 
 typedef uint8_t vu8 __attribute__((vector_size(RP_VEC_BYTES)));
 typedef vu8 vu8u __attribute__((aligned(1), may_alias));
-/* One byte for each lane of a 32- or 64-bit vector: bools beside floats. */
-typedef uint8_t vb32 __attribute__((vector_size(RP_VEC_F32)));
-typedef vb32 vb32u __attribute__((aligned(1), may_alias));
+/* One byte for each lane of a 64-bit vector: bools beside floats. */
 typedef uint8_t vb64 __attribute__((vector_size(RP_VEC_F64)));
 typedef vb64 vb64u __attribute__((aligned(1), may_alias));
 
@@ -36,9 +34,9 @@ RP__VEC_FN vu8 rp__v_load_u8(const void *p) { return *(const vu8u *)p; }
 RP__VEC_FN void rp__v_store_u8(void *p, vu8 x) { *(vu8u *)p = x; }
 RP__VEC_FN vu8 rp__v_splat_u8(uint8_t x) { return x - (vu8){0}; }
 /* Bytes 0 or 1 to a mask and back. */
-RP__VEC_FN rp__vi32 mask_load32(const uint8_t *p) { return -__builtin_convertvector(*(const vb32u *)p, rp__vi32); }
+RP__VEC_FN rp__vi32 mask_load32(const uint8_t *p) { return -rp__v_load_i32_u8(p); }
 RP__VEC_FN rp__vi64 mask_load64(const uint8_t *p) { return -__builtin_convertvector(*(const vb64u *)p, rp__vi64); }
-RP__VEC_FN void mask_store32(uint8_t *p, rp__vi32 m) { *(vb32u *)p = __builtin_convertvector(m & 1, vb32); }
+RP__VEC_FN void mask_store32(uint8_t *p, rp__vi32 m) { rp__v_store_u8_i32(p, m & 1); }
 RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_convertvector(m & 1, vb64); }
 #define MASK_f32 32
 #define MASK_f64 64
