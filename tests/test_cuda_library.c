@@ -115,7 +115,7 @@ static void run_both_error(rp__library_op op, array *a, size_t n, size_t n_out, 
         storages[i] = rp__storage_new(cuda, s, a[i].bytes);
         if (!storages[i]) fail_msg("%s", rp_error_message());
         check(cuda->ops->copy_in(cuda, s, storages[i]->data, a[i].memory, a[i].bytes));
-        c[i].base = storages[i]->data;
+        c[i].base = (unsigned char *)storages[i]->data + ((unsigned char *)a[i].o.base - a[i].memory);
         c[i].storage = storages[i];
     }
     check(rp__library_run(cuda, s, op, c, n, call));
@@ -290,6 +290,33 @@ static void test_scatter(void **state) {
     rp__library_call call = {.dim = 0, .deterministic = true};
     run_both(RP__LIB_SCATTER, a, 3, 1, &call);
     for (unsigned i = 0; i < 3; i++) free(a[i].memory);
+}
+
+/* Elements of 16 bits share a word with what is none of them: bits that are NaN as such an element stay what they are. */
+static void test_scatter_halves(void **state) {
+    (void)state;
+    for (unsigned mode = 0; mode < 16; mode++) {
+        const rp_dtype dtype = mode & 1 ? RP_F16 : RP_BF16;
+        const int64_t first = mode >> 1 & 1, n = 4 + (mode >> 2 & 1), size[1] = {12}, ys[1] = {n}, is[1] = {100};
+        array a[3] = {array_new(dtype, 1, size, false, 1), array_new(RP_I64, 1, is, false, 1),
+                      array_new(dtype, 1, is, false, 1)};
+        const uint16_t around = dtype == RP_F16 ? 0x7c01 : 0x7f81;
+        for (unsigned i = 0; i < 12; i++) memcpy(a[0].memory + 2 * i, &around, 2);
+        a[0].o.size[0] = ys[0];
+        a[0].o.base = a[0].memory + 2 * first;
+        if (mode & 8) { /* from the last to the first */
+            a[0].o.base = a[0].memory + 2 * (first + n - 1);
+            a[0].o.stride[0] = -1;
+        }
+        for (int64_t i = 0; i < n; i++) memcpy(a[0].memory + 2 * (first + i), &(uint16_t){0}, 2);
+        for (int64_t i = 0; i < 100; i++) {
+            put(&a[1], i, (double)(random_word() % (uint32_t)n));
+            put(&a[2], i, (double)(random_word() % 3));
+        }
+        rp__library_call call = {.dim = 0, .scatter = RP__SCATTER_ADD};
+        run_both(RP__LIB_SCATTER, a, 3, 1, &call);
+        for (unsigned i = 0; i < 3; i++) free(a[i].memory);
+    }
 }
 
 /* Neighbours along dim are neighbours in memory, of indices and values: what a gradient of a sort is. */
@@ -1008,6 +1035,7 @@ int main(void) {
         cmocka_unit_test(test_nonzero),
         cmocka_unit_test(test_multinomial),
         cmocka_unit_test(test_scatter),
+        cmocka_unit_test(test_scatter_halves),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_scatter_rows),
         cmocka_unit_test(test_chain),

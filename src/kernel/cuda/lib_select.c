@@ -164,12 +164,14 @@ static void scatter_macros(uint64_t facts, rp__text *out) {
                  (unsigned)(facts >> 16 & 0xff), (unsigned)(facts >> 13 & 1));
     rp__text_add(out, "#define RP_SUMS %d\n#define RP_PARTS %d\n", (int)sums_of(dtype), dtype == RP_I64 ? 2 : 1);
     rp__text_add(out, "#define RP_EACH %u\n", scatter_each((unsigned)(facts >> 8 & 3), facts & SCATTER_MANY));
-    rp__text_puts(out, facts & SCATTER_WIDE ? "#define RP_INDEX rp_i64\n#define RP_PLAIN rp_u64\n"
-                                            : "#define RP_INDEX rp_i32\n#define RP_PLAIN rp_u32\n");
+    rp__text_puts(out, facts & SCATTER_WIDE ? "#define RP_INDEX rp_i64\n#define RP_SHORT 0\n"
+                                            : "#define RP_INDEX rp_i32\n#define RP_SHORT 1\n");
     if (kind == RP__SCATTER_SET)
         rp__text_puts(out, "#define RP_ATOMIC(p, v) (*(p) = (v))\n#define RP_COMBINE(a, b) (b)\n");
     else if (atomic_of(dtype, kind))
-        rp__text_add(out, "#define RP_ATOMIC(p, v) rp_atomic_%s_%s(p, v)\n", names[kind], atomic_of(dtype, kind));
+        rp__text_add(out, "#define RP_ATOMIC(p, v) rp_red_%s_%s(p, v)\n", names[kind], atomic_of(dtype, kind));
+    if (kind == RP__SCATTER_ADD && rp__dtype_is_half(dtype))
+        rp__text_add(out, "#define RP_HALF(p, v) (void)rp_atomic_add_%s(p, v)\n", atomic_of(dtype, kind));
     if (kind == RP__SCATTER_SET) return;
     if (truth)
         rp__text_add(out, "#define RP_COMBINE(a, b) ((RP_T)((a) %s (b)))\n",
@@ -198,7 +200,9 @@ rp_status rp__cuda_scatter_bind(rp__device *d, rp__library_op op, const rp__oper
     w[5] = (uint64_t)length, w[6] = (uint64_t)bound;
     w[7] = (uint64_t)y->stride[dim], w[8] = (uint64_t)index->stride[dim], w[9] = (uint64_t)src->stride[dim];
     w[10] = (uint64_t)lines, w[11] = 0;
-    uint32_t at = 12;
+    w[12] = w[13] = 0;
+    for (unsigned i = 0; i < y->ndim; i++) w[y->stride[i] > 0 ? 13 : 12] += (uint64_t)((y->size[i] - 1) * y->stride[i]);
+    uint32_t at = 14;
     for (unsigned i = 0; i < nd; i++) {
         if (i == dim) continue;
         w[at++] = (uint64_t)index->size[i], w[at++] = (uint64_t)y->stride[i], w[at++] = (uint64_t)index->stride[i];
