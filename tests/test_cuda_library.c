@@ -319,6 +319,29 @@ static void test_scatter_halves(void **state) {
     }
 }
 
+/* Sums of whole numbers of eighths are exact, in any order; a deterministic one is the CPU's with any numbers. */
+static void test_weighted_scatter(void **state) {
+    (void)state;
+    static const rp_dtype floats[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+    static const int64_t taps[] = {1, 4, 7, RP__MAX_TAPS}, channels[] = {1, 3, 9, 13}, places[] = {1, 5, 300, 37};
+    for (unsigned c = 0; c < 64; c++) {
+        const rp_dtype dtype = floats[c % 4], sums = c / 4 % 2 ? RP_F64 : RP_F32;
+        const unsigned z = c / 16;
+        const bool deterministic = c / 8 % 2, turned = z == 3;
+        const int64_t n = 2 - (z == 1), s = 3 + 40 * z, k = taps[(c / 4 + z) % 4], ys[3] = {n, channels[z], s},
+                      gs[3] = {n, channels[z], places[z]}, is[3] = {n, k, places[z]};
+        array a[4] = {array_new(sums, 3, ys, false, 1), array_new(dtype, 3, gs, turned, 1),
+                      array_new(z % 2 ? RP_I64 : RP_I32, 3, is, turned, 1), array_new(sums, 3, is, false, 1 + turned)};
+        fill_numbers(&a[1]);
+        fill_numbers(&a[3]);
+        for (int64_t i = 0; deterministic && i < numel(&a[3].o); i++) put(&a[3], i, (double)random_word() / 1e9 - 1);
+        for (int64_t i = 0; i < numel(&a[2].o); i++) put(&a[2], i, (double)(random_word() % (uint32_t)(s + 1)) - 1);
+        rp__library_call call = {.deterministic = deterministic};
+        run_both(RP__LIB_WEIGHTED_SCATTER, a, 4, 1, &call);
+        for (unsigned i = 0; i < 4; i++) free(a[i].memory);
+    }
+}
+
 /* Neighbours along dim are neighbours in memory, of indices and values: what a gradient of a sort is. */
 static void test_scatter_rows(void **state) {
     (void)state;
@@ -1036,6 +1059,7 @@ int main(void) {
         cmocka_unit_test(test_multinomial),
         cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_scatter_halves),
+        cmocka_unit_test(test_weighted_scatter),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_scatter_rows),
         cmocka_unit_test(test_chain),

@@ -1,4 +1,4 @@
-/* See lib_select.h: macros, words and grids of nonzero.cuh, multinomial.cuh, scatter.cuh and ctc.cuh. */
+/* See lib_select.h: macros, words and grids of nonzero.cuh, multinomial.cuh, scatter.cuh, weighted_scatter.cuh and ctc.cuh. */
 #include "kernel/cuda/lib_select.h"
 
 #include <string.h>
@@ -242,6 +242,56 @@ rp_status rp__cuda_scatter_bind(rp__device *d, rp__library_op op, const rp__oper
                 (many ? SCATTER_MANY : 0) | (wide ? SCATTER_WIDE : 0) | (uint64_t)(nd - 1) << 16;
     RP_TRY(rp__text_kernel(d, &key, scatter_macros, rp__embed_scatter_cuh, rp__embed_scatter_cuh_len, &out->kernel));
     return rp__cuda_line_grid(out, call, blocks, 256);
+}
+
+/* ---- weighted_scatter */
+
+/* Facts beside dtypes and taps. */
+enum { WEIGHTED_SHORT = 1 << 8, WEIGHTED_ORDERED = 1 << 9, WEIGHTED_WIDE = 1 << 10, WEIGHTED_F64 = 1 << 11 };
+
+static void weighted_scatter_macros(uint64_t facts, rp__text *out) {
+    const bool wide = facts & WEIGHTED_F64;
+    rp__text_kernel_dtype((rp_dtype)(facts & 0xff), out);
+    rp__text_add(out, "#define RP_W %s\n#define RP_RED rp_red_add_%s\n", wide ? "double" : "float",
+                 wide ? "f64" : "f32");
+    rp__text_add(out, "#define RP_K %u\n#define RP_ORDERED %d\n#define RP_PLACE %s\n", (unsigned)(facts >> 16),
+                 facts & WEIGHTED_ORDERED ? 1 : 0, facts & WEIGHTED_SHORT ? "rp_i32" : "rp_i64");
+    rp__text_puts(out, facts & WEIGHTED_WIDE ? "#define RP_INDEX rp_i64\n#define RP_SHORT 0\n"
+                                             : "#define RP_INDEX rp_i32\n#define RP_SHORT 1\n");
+}
+
+rp_status rp__cuda_weighted_scatter_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                         const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)op;
+    enum { LEAST = 4, MOST = 8, THREADS = 256 };
+    static const uint32_t access[4] = {RP__READ | RP__WRITE, RP__READ, RP__READ, RP__READ};
+    const int64_t images = o[1].size[0], channels = o[1].size[1], places = o[1].size[2], taps = o[2].size[1];
+    if (rp__operand_numel(&o[1]) == 0 || taps == 0) return RP_OK;
+    rp__operand_slots(o, n, access, buffer, out);
+    uint64_t *w = buffer->words;
+    w[4] = (uint64_t)images, w[5] = (uint64_t)channels, w[6] = (uint64_t)places, w[7] = (uint64_t)o[0].size[2];
+    /* channels a thread: places and weights are read once for them */
+    int64_t share = MOST;
+    while (share > LEAST &&
+           images * ((channels + share - 1) / share) * places < 4 * THREADS * (int64_t)d->multiprocessors)
+        share /= 2;
+    const int64_t shares = (channels + share - 1) / share,
+                  items = call->deterministic ? images * channels : images * shares * places;
+    w[8] = (uint64_t)share, w[9] = (uint64_t)shares;
+    for (unsigned k = 0; k < 4; k++)
+        for (unsigned i = 0; i < 3; i++) w[10 + 3 * k + i] = (uint64_t)o[k].stride[i];
+    out->n_words = 22;
+    int64_t blocks = (items + THREADS - 1) / THREADS;
+    if (blocks > 1 << 20) blocks = 1 << 20;
+    bool wide = items + blocks * THREADS > INT32_MAX;
+    for (unsigned k = 0; k < 4; k++) wide = wide || reach_of(&o[k]) > INT32_MAX;
+    rp__text_kernel_key key = {.family = "weighted_scatter"};
+    key.facts = (uint64_t)o[1].dtype | (o[2].dtype == RP_I32 ? WEIGHTED_SHORT : 0) |
+                (call->deterministic ? WEIGHTED_ORDERED : 0) | (wide ? WEIGHTED_WIDE : 0) |
+                (o[0].dtype == RP_F64 ? WEIGHTED_F64 : 0) | (uint64_t)taps << 16;
+    RP_TRY(rp__text_kernel(d, &key, weighted_scatter_macros, rp__embed_weighted_scatter_cuh,
+                           rp__embed_weighted_scatter_cuh_len, &out->kernel));
+    return rp__cuda_line_grid(out, call, blocks, THREADS);
 }
 
 /* ---- ctc */
