@@ -303,10 +303,10 @@ def fake_quantize(x, scale, zero, low, high):
     return torch.fake_quantize_per_channel_affine(x.reshape(-1), scale, zero, 0, low, high).reshape(x.shape)
 
 
-def histc_place(x, low, high, bins):
+def histc_counts(x, low, high, bins):
     torch.finfo(x.dtype)  # of floats alone, as histc
     at = ((x - low) * bins / (high - low)).nan_to_num().long().clamp(max=bins - 1)
-    return torch.where((x >= low) & (x <= high), at, bins)
+    return torch.bincount(at[(x >= low) & (x <= high)], minlength=bins).to(torch.int32)
 
 
 def window(name):
@@ -350,7 +350,7 @@ ADAPT = {
     "searchsorted": lambda rows, x, *sorter, **options: torch.searchsorted(
         rows, x, **options, **({"sorter": sorter[0]} if sorter and "sorter" not in options else {})),
     "search_rows": lambda rows, x, sorter=None, out_int32=False, right=False: torch.searchsorted(rows, x, sorter=sorter, out_int32=out_int32, right=right),
-    "histc_place": histc_place,
+    "histc_counts": histc_counts,
     "repeat_interleave_tensor": lambda x, n, dim=None: torch.repeat_interleave(x, n, dim=dim),
     "randperm": torch.randperm,
     "nll_loss": aten.nll_loss_nd,

@@ -319,6 +319,24 @@ static void test_scatter_halves(void **state) {
     }
 }
 
+/* Counts are exact; NaN, infinities and what is outside are in no bin, and what is at the end is in the last one. */
+static void test_count_bins(void **state) {
+    (void)state;
+    static const rp_dtype floats[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+    static const int64_t bins[] = {1, 100, 4096, 5000}, items[] = {1, 999, 20001};
+    for (unsigned c = 0; c < 96; c++) {
+        const int64_t ys[1] = {bins[c / 4 % 4]}, xs[1] = {items[c / 16 % 3] + 1};
+        array a[2] = {array_new(c & 1 ? RP_I32 : RP_I64, 1, ys, false, 1), array_new(floats[c % 4], 1, xs, false, 1)};
+        fill(&a[1]);
+        a[1].o.size[0]--;
+        if (c >= 48) a[1].o.base = a[1].memory + rp__dtype_bytes(floats[c % 4]); /* no vector begins here */
+        const bool far = c % 5 == 0;
+        rp__library_call call = {.range = {far ? -1e39 : -0.5, far ? 1e39 : 1}};
+        run_both(RP__LIB_COUNT_BINS, a, 2, 1, &call);
+        for (unsigned i = 0; i < 2; i++) free(a[i].memory);
+    }
+}
+
 /* Sums of whole numbers of eighths are exact, in any order; a deterministic one is the CPU's with any numbers. */
 static void test_weighted_scatter(void **state) {
     (void)state;
@@ -1060,6 +1078,7 @@ int main(void) {
         cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_scatter_halves),
         cmocka_unit_test(test_weighted_scatter),
+        cmocka_unit_test(test_count_bins),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_scatter_rows),
         cmocka_unit_test(test_chain),

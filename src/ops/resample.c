@@ -96,12 +96,13 @@ static void taps(rp__lower *lw, const resampling *r, rp__val i, rp__val step, rp
     x = two(lw, RP__MUL, x, step);
     if (halves && r->mode > NEAREST_EXACT) x = two(lw, RP__SUB, x, number(lw, t, 0.5));
     if (r->mode == LINEAR && halves) x = two(lw, RP__MAX, x, number(lw, t, 0));
-    rp__val low = rp__lw_1(lw, RP__FLOOR, x), at = rp__lw_cast(lw, low, RP_I64);
-    if (r->mode <= NEAREST_EXACT) {
-        place[0] = two(lw, RP__MIN, at, last);
+    rp__val low = rp__lw_1(lw, RP__FLOOR, x);
+    if (r->mode <= NEAREST_EXACT) { /* no place is below 0, and who divides the work sees it */
+        low = within(lw, low, number(lw, t, 0), rp__lw_cast(lw, last, t));
+        place[0] = two(lw, RP__MIN, rp__lw_cast(lw, low, RP_I64), last);
         return;
     }
-    at = two(lw, RP__MIN, at, last);
+    rp__val at = two(lw, RP__MIN, rp__lw_cast(lw, low, RP_I64), last);
     rp__val f = within(lw, two(lw, RP__SUB, x, rp__lw_cast(lw, at, t)), number(lw, t, 0), number(lw, t, 1));
     rp__val rest = two(lw, RP__SUB, number(lw, t, 1), f);
     if (r->mode == LINEAR) {
@@ -154,6 +155,67 @@ void rp__lower_resample(rp__lower *lw) {
         y = k ? two(lw, RP__ADD, y, x) : x;
     }
     rp__lw_out(lw, 0, y);
+}
+
+/* ---- the nearest place along the last dims at once: what several passes would copy is read where it lies */
+
+enum { MOST_NEAREST = 3 };
+
+/* Dim k of those. Attributes: size, mode, step. */
+static bool nearest_along(const rp__call *call, unsigned k, resampling *r) {
+    const rp_attr *a = call->attrs;
+    const rp_tensor *t = call->in[0];
+    if (a[0].n < 1 || a[0].n > MOST_NEAREST || a[2].n != a[0].n || a[0].n > t->ndim) return false;
+    *r = (resampling){.dim = (unsigned)(t->ndim - a[0].n + k), .mode = a[1].v.i == NEAREST ? NEAREST : NEAREST_EXACT};
+    r->from = t->size[r->dim];
+    r->to = a[0].v.ints[k];
+    return true;
+}
+static rp_scalar nearest_step(const rp__call *call, unsigned k) {
+    resampling r;
+    if (!nearest_along(call, k, &r)) return rp_f64(1);
+    const double given = call->attrs[2].v.floats[k];
+    if (given > 0) return rp_f64(given);
+    return rp_f64(call->in[0]->dtype == RP_F64 ? (double)r.from / (double)r.to : (double)((float)r.from / (float)r.to));
+}
+static rp_scalar nearest_first(const rp__call *call) { return nearest_step(call, 0); }
+static rp_scalar nearest_second(const rp__call *call) { return nearest_step(call, 1); }
+static rp_scalar nearest_third(const rp__call *call) { return nearest_step(call, 2); }
+
+rp_status rp__infer_resample_nearest(const rp__call *call, rp__meta *out) {
+    const rp_tensor *t = call->in[0];
+    resampling r;
+    RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
+    rp__meta_like(out, t, (rp_dtype)t->dtype);
+    for (unsigned k = 0; k < call->attrs[0].n; k++) {
+        if (!nearest_along(call, k, &r) || rp__dim_is(RP__DIM_LT, r.from, 1) || rp__dim_is(RP__DIM_LT, r.to, 1))
+            return rp__op_error(call, RP_ERROR_SHAPE, "there are no such places");
+        out->size[r.dim] = r.to;
+    }
+    return RP_OK;
+}
+
+void rp__lower_resample_nearest(rp__lower *lw) {
+    static rp_scalar (*const steps[MOST_NEAREST])(const rp__call *call) = {nearest_first, nearest_second,
+                                                                           nearest_third};
+    const rp__call *call = rp__lw_call(lw);
+    const rp_tensor *t = call->in[0];
+    const rp_dtype type = weights_type(lw);
+    const unsigned n = (unsigned)call->attrs[0].n;
+    resampling r;
+    rp_dim stride[RP_MAX_DIMS];
+    rp__val place[TAPS], weight[TAPS], offset = 0;
+    (void)rp__lw_structural_value(lw, (int64_t)n * 2 + (call->attrs[1].v.i == NEAREST));
+    rp__lw_space(lw, call->out[0]->size, t->ndim, 0);
+    memcpy(stride, t->stride, t->ndim * sizeof *stride);
+    for (unsigned k = 0; k < n; k++) {
+        if (!nearest_along(call, k, &r)) return;
+        stride[r.dim] = 0;
+        taps(lw, &r, rp__lw_dim_index(lw, r.dim), rp__lw_scalar_fn(lw, steps[k], type), type, place, weight);
+        const rp__val by = two(lw, RP__MUL, place[0], rp__lw_size(lw, t->stride[r.dim]));
+        offset = k ? two(lw, RP__ADD, offset, by) : by;
+    }
+    rp__lw_out(lw, 0, rp__lw_load(lw, rp__lw_access(lw, false, 0, stride, RP__ELEMENTS), offset, RP__NO_VAL));
 }
 
 rp_status rp__infer_resample_input(const rp__call *call, rp__meta *out) {
@@ -451,6 +513,8 @@ rp_status rp__expand_interpolate(const rp__call *call) {
         }
     }
     RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    if (s > 1 && m->mode <= NEAREST_EXACT)
+        return done(call, rp_resample_nearest_at(call->site, x, to, s, m->mode, step, s));
     rp_tensor *y = s > 1 && m->mode > NEAREST_EXACT ? rp__wide(x) : x;
     for (unsigned d = s; d-- > 0;) {
         /* A dim of that size is left alone; by a factor that antialiasing does not look at, others shift it a little. */

@@ -9,6 +9,18 @@ rp_status rp__vjp_resample(const rp__vjp *g) {
     return RP_OK;
 }
 
+rp_status rp__vjp_resample_nearest(const rp__vjp *g) {
+    const rp_attr *a = g->call->attrs;
+    rp_tensor *grad = g->grad_out[0];
+    for (size_t k = 0; k < a[0].n; k++) {
+        const size_t dim = g->in_meta[0].ndim - a[0].n + k;
+        if (a[2].v.floats[k] == 0 && rp__dim_is(RP__DIM_EQ, a[0].v.ints[k], g->in_meta[0].size[dim])) continue;
+        grad = rp_resample_input(grad, (int64_t)dim, g->in_meta[0].size[dim], a[1].v.i, false, a[2].v.floats[k]);
+    }
+    g->grad_in[0] = grad;
+    return RP_OK;
+}
+
 rp_status rp__vjp_resample_input(const rp__vjp *g) {
     const rp_attr *a = g->call->attrs;
     const size_t dim = rp__attr_dim(a[0].v.i, g->in_meta[0].ndim);

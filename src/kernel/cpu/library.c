@@ -9,6 +9,7 @@ static const rp__library_family families[RP__LIB_COUNT] = {
     [RP__LIB_NONZERO] = {rp__cpu_nonzero_bind, NULL},
     [RP__LIB_MULTINOMIAL] = {rp__cpu_multinomial_bind, rp__cpu_multinomial_workspace},
     [RP__LIB_SCATTER] = {rp__cpu_scatter_bind, NULL},
+    [RP__LIB_COUNT_BINS] = {rp__cpu_count_bins_bind, NULL},
     [RP__LIB_WEIGHTED_SCATTER] = {rp__cpu_weighted_scatter_bind, NULL},
     [RP__LIB_STEPS] = {rp__cpu_steps_bind, NULL},
     [RP__LIB_CHOOSE] = {rp__cpu_choose_bind, NULL},

@@ -1,4 +1,4 @@
-/* See lib_select.h: macros, words and grids of nonzero.cuh, multinomial.cuh, scatter.cuh, weighted_scatter.cuh and ctc.cuh. */
+/* See lib_select.h: macros, words and grids of nonzero.cuh, multinomial.cuh, scatter.cuh, weighted_scatter.cuh, count_bins.cuh and ctc.cuh. */
 #include "kernel/cuda/lib_select.h"
 
 #include <string.h>
@@ -291,6 +291,51 @@ rp_status rp__cuda_weighted_scatter_bind(rp__device *d, rp__library_op op, const
                 (o[0].dtype == RP_F64 ? WEIGHTED_F64 : 0) | (uint64_t)taps << 16;
     RP_TRY(rp__text_kernel(d, &key, weighted_scatter_macros, rp__embed_weighted_scatter_cuh,
                            rp__embed_weighted_scatter_cuh_len, &out->kernel));
+    return rp__cuda_line_grid(out, call, blocks, THREADS);
+}
+
+/* ---- count_bins */
+
+/* Words of shared memory; copies of the counts there, so that equal elements side by side seldom meet. Facts beside dtypes. */
+enum { BIN_WORDS = 8192, BIN_COPIES = 16, BINS_SHARED = 1 << 16, BINS_ALIGNED = 1 << 17 };
+
+static void count_bins_macros(uint64_t facts, rp__text *out) {
+    const rp_dtype dtype = (rp_dtype)(facts & 0xff);
+    rp__text_kernel_dtype(dtype, out);
+    rp__text_add(out, "#define RP_COUNT %s\n#define RP_RED rp_red_add_%s\n",
+                 (facts >> 8 & 0xff) == RP_I64 ? "rp_i64" : "rp_i32", (facts >> 8 & 0xff) == RP_I64 ? "i64" : "i32");
+    rp__text_add(out, "#define RP_REAL %s\n#define RP_BITS(w) %s\n#define RP_SHARED %d\n#define RP_VECTOR %u\n",
+                 dtype == RP_F64 ? "double" : "float", dtype == RP_F64 ? "rp_bits_f64(w)" : "rp_bits_f32((rp_u32)(w))",
+                 facts & BINS_SHARED ? (int)BIN_WORDS : 0,
+                 facts & BINS_ALIGNED ? 16 / (unsigned)rp__dtype_bytes(dtype) : 1);
+}
+
+rp_status rp__cuda_count_bins_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                   const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)op;
+    enum { THREADS = 256, EACH = 16 };
+    static const uint32_t access[2] = {RP__READ | RP__WRITE, RP__READ};
+    const int64_t bins = o[0].size[0], items = o[1].size[0];
+    if (items == 0 || bins == 0) return RP_OK;
+    rp__operand_slots(o, n, access, buffer, out);
+    uint64_t *w = buffer->words;
+    const rp_dtype real = o[1].dtype == RP_F64 ? RP_F64 : RP_F32;
+    const bool shared = bins <= BIN_WORDS / 2, aligned = (uintptr_t)o[1].base % 16 == 0;
+    w[2] = (uint64_t)items, w[3] = (uint64_t)bins;
+    w[4] = rp__scalar_word(rp_f64(call->range[0]), real), w[5] = rp__scalar_word(rp_f64(call->range[1]), real);
+    int64_t copies = 1, blocks = (items + THREADS * EACH - 1) / (THREADS * EACH);
+    while (copies < BIN_COPIES && 2 * copies * (bins | 1) <= BIN_WORDS) copies *= 2;
+    w[6] = (uint64_t)copies;
+    out->n_words = 7;
+    /* a block hands on all of its counts */
+    int64_t most = (shared ? 2 : 8) * (int64_t)d->multiprocessors;
+    if (shared && items / (4 * bins) < most) most = items / (4 * bins) > 0 ? items / (4 * bins) : 1;
+    if (blocks > most) blocks = most;
+    rp__text_kernel_key key = {.family = "count_bins"};
+    key.facts =
+        (uint64_t)o[1].dtype | (uint64_t)o[0].dtype << 8 | (shared ? BINS_SHARED : 0) | (aligned ? BINS_ALIGNED : 0);
+    RP_TRY(rp__text_kernel(d, &key, count_bins_macros, rp__embed_count_bins_cuh, rp__embed_count_bins_cuh_len,
+                           &out->kernel));
     return rp__cuda_line_grid(out, call, blocks, THREADS);
 }
 

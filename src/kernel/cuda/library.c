@@ -23,6 +23,7 @@ static const rp__library_family families[RP__LIB_COUNT] = {
     [RP__LIB_NONZERO] = {rp__cuda_nonzero_bind, rp__cuda_nonzero_workspace},
     [RP__LIB_MULTINOMIAL] = {rp__cuda_multinomial_bind, rp__cuda_multinomial_workspace},
     [RP__LIB_SCATTER] = {rp__cuda_scatter_bind, NULL},
+    [RP__LIB_COUNT_BINS] = {rp__cuda_count_bins_bind, NULL},
     [RP__LIB_WEIGHTED_SCATTER] = {rp__cuda_weighted_scatter_bind, NULL},
     [RP__LIB_STEPS] = {rp__cuda_steps_bind, NULL},
     [RP__LIB_CHOOSE] = {rp__cuda_choose_bind, NULL},
