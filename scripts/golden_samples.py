@@ -309,6 +309,25 @@ def histc_counts(x, low, high, bins):
     return torch.bincount(at[(x >= low) & (x <= high)], minlength=bins).to(torch.int32)
 
 
+def taps_of(t, index, weight):
+    if weight.dtype not in (torch.float32, torch.float64):
+        raise RuntimeError("weights are wide")
+    return index.long().clamp(min=0), torch.where(index >= 0, weight, 0)
+
+
+def weighted_gather(x, index, weight):
+    at, by = taps_of(x, index, weight)
+    return sum(x.gather(2, at[:, k:k + 1].expand(-1, x.shape[1], -1)) * by[:, k:k + 1] for k in range(at.shape[1]))
+
+
+def weighted_scatter(grad, index, weight, places):
+    at, by = taps_of(grad, index, weight)
+    y = torch.zeros(*grad.shape[:2], places, dtype=weight.dtype)
+    for k in range(at.shape[1]):
+        y = y.scatter_add(2, at[:, k:k + 1].expand_as(grad), grad * by[:, k:k + 1])
+    return y
+
+
 def window(name):
     f = getattr(torch, name)
     return lambda n, periodic=True, *a, dtype=torch.float32: f(n, periodic, *a, dtype=torch.float64).to(dtype)  # rounded once
@@ -351,6 +370,8 @@ ADAPT = {
         rows, x, **options, **({"sorter": sorter[0]} if sorter and "sorter" not in options else {})),
     "search_rows": lambda rows, x, sorter=None, out_int32=False, right=False: torch.searchsorted(rows, x, sorter=sorter, out_int32=out_int32, right=right),
     "histc_counts": histc_counts,
+    "weighted_gather": weighted_gather,
+    "weighted_scatter": weighted_scatter,
     "repeat_interleave_tensor": lambda x, n, dim=None: torch.repeat_interleave(x, n, dim=dim),
     "randperm": torch.randperm,
     "nll_loss": aten.nll_loss_nd,

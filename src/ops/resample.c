@@ -628,21 +628,28 @@ static rp_tensor *cubic_weight(rp_tensor *f, int k) {
     return plus(rp_mul(plus(rp_mul(y, x), c[1]), x), c[0]);
 }
 
-/* Of pictures: four places along each dim. */
+/* Four places along each dim: those of a picture at once, pictures of a volume one after the other. */
 static rp_tensor *sample_cubic(const sampler *s, rp_tensor *const *x) {
-    rp_tensor *place[2][4], *weight[2][4];
-    tap_list taps = {.n = 0};
-    for (unsigned d = 0; d < 2; d++) {
+    rp_tensor *at[3][4], *weight[3][4], *y = NULL;
+    for (unsigned d = 0; d < s->spatial; d++) {
         rp_tensor *low = rp_detach(rp_floor(x[d])), *part = rp_sub(x[d], low);
         for (int k = 0; k < 4; k++) {
-            place[d][k] = padded(s, plus(low, k - 1), d);
+            at[d][k] = padded(s, plus(low, k - 1), d);
             weight[d][k] = cubic_weight(part, k);
         }
     }
-    for (unsigned k = 0; k < 16; k++)
-        add_tap(s, &taps, (rp_tensor *[]){place[0][k / 4], place[1][k % 4]},
-                rp_mul(weight[0][k / 4], weight[1][k % 4]));
-    return summed(s, &taps);
+    const unsigned first = s->spatial - 2, pictures = first ? 4 : 1;
+    for (unsigned n = 0; n < pictures; n++) {
+        tap_list taps = {.n = 0};
+        for (unsigned k = 0; k < 16; k++) {
+            rp_tensor *const row = at[first][k / 4], *const column = at[first + 1][k % 4];
+            add_tap(s, &taps, (rp_tensor *[]){first ? at[0][n] : row, first ? row : column, column},
+                    rp_mul(weight[first][k / 4], weight[first + 1][k % 4]));
+        }
+        rp_tensor *v = first ? rp_mul(summed(s, &taps), beside(weight[0][n])) : summed(s, &taps);
+        y = y ? rp_add(y, v) : v;
+    }
+    return y;
 }
 
 rp_status rp__expand_grid_sampler(const rp__call *call) {
@@ -670,7 +677,7 @@ rp_status rp__expand_grid_sampler(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "modes are 0 to 2, not %lld and %lld", (long long)mode,
                             (long long)s.padding);
     rp_tensor *x[3], *wide = rp__wide(grid), *y;
-    s.flat = rp_flatten(input, 2, -1);
+    s.flat = rp_flatten(mode == 2 && s.spatial == 3 ? rp__wide(input) : input, 2, -1); /* sums of sums are wide */
     s.index[0] = input->size[0];
     s.index[1] = input->size[1];
     s.index[2] = 1;
