@@ -166,6 +166,7 @@ static bool nearest_along(const rp__call *call, unsigned k, resampling *r) {
     const rp_attr *a = call->attrs;
     const rp_tensor *t = call->in[0];
     if (a[0].n < 1 || a[0].n > MOST_NEAREST || a[2].n != a[0].n || a[0].n > t->ndim) return false;
+    if (a[1].v.i != NEAREST && a[1].v.i != NEAREST_EXACT) return false;
     *r = (resampling){.dim = (unsigned)(t->ndim - a[0].n + k), .mode = a[1].v.i == NEAREST ? NEAREST : NEAREST_EXACT};
     r->from = t->size[r->dim];
     r->to = a[0].v.ints[k];
@@ -187,7 +188,7 @@ rp_status rp__infer_resample_nearest(const rp__call *call, rp__meta *out) {
     resampling r;
     RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
     rp__meta_like(out, t, (rp_dtype)t->dtype);
-    for (unsigned k = 0; k < call->attrs[0].n; k++) {
+    for (unsigned k = 0; k < call->attrs[0].n || k == 0; k++) {
         if (!nearest_along(call, k, &r) || rp__dim_is(RP__DIM_LT, r.from, 1) || rp__dim_is(RP__DIM_LT, r.to, 1))
             return rp__op_error(call, RP_ERROR_SHAPE, "there are no such places");
         out->size[r.dim] = r.to;
