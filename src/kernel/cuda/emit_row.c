@@ -440,9 +440,6 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
     rp__text_puts(e->out, "}\n");
 }
 
-/* Every other launch over the same elements goes through them from the end, where the one before has left them in the L2. */
-static const char backwards[] = "gridDim.x - 1 - blockIdx.x";
-
 /* A block a chunk of a row, in launch number `phase` of those that a long row takes: all of them know the row values of the phases
  * before. */
 void rp__emit_split(const rp__emitter *e, const char *name) {
@@ -457,10 +454,9 @@ void rp__emit_split(const rp__emitter *e, const char *name) {
     if (e->c->ragged) rp__emit_ragged_shared(e, RP__CUDA_BLOCK * 4);
     rp__emit_rows_start(e, true);
     rp__text_add(e->out,
-                 "    const int t = (int)threadIdx.x;\n    const %s block = (%s)(%s), row_ = block %% rows, chunk_ = "
-                 "block / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
-                 index, index, phase % 2 ? backwards : "blockIdx.x", RP__CUDA_CHUNK,
-                 rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
+                 "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x %% rows, chunk_ = "
+                 "(%s)blockIdx.x / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
+                 index, index, index, RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
     add_chunk_start(e, false);
     for (unsigned before = 0; before < phase; before++) {
         rp__emit_row_nodes(e, before);
@@ -519,10 +515,9 @@ void rp__emit_scan_parts(const rp__emitter *e, const char *name, bool totals) {
     rp__emit_scan_shared(e);
     rp__emit_rows_start(e, true);
     rp__text_add(e->out,
-                 "    const int t = (int)threadIdx.x;\n    const %s block = (%s)(%s), row_ = block %% rows, chunk_ = "
-                 "block / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
-                 index, index, totals ? "blockIdx.x" : backwards, RP__CUDA_CHUNK,
-                 rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
+                 "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x %% rows, chunk_ = "
+                 "(%s)blockIdx.x / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
+                 index, index, index, RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
     add_chunk_start(e, false);
     rp__emit_row_nodes(e, 0);
     rp__emit_find_needed(e, 0);

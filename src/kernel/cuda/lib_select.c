@@ -123,12 +123,11 @@ rp_status rp__cuda_multinomial_bind(rp__device *d, rp__library_op op, const rp__
 
 /* ---- scatter */
 
-/* Which of them a device combines in one step: what is SET needs no more than a store. */
+/* Which of them a device combines in one step; others by exchanges, but what is SET, which needs no more than a store. */
 static const char *atomic_of(rp_dtype dtype, rp__scatter kind) {
     const bool half = rp__dtype_is_half(dtype);
     return kind == RP__SCATTER_MUL || (half && kind != RP__SCATTER_ADD) ? NULL : rp__cuda_atomic(dtype);
 }
-static bool in_one_step(rp_dtype dtype, rp__scatter kind) { return kind == RP__SCATTER_SET || atomic_of(dtype, kind); }
 
 /* Words of shared memory for sums; items for each of them from which on a block's own ones pay, and for each that a block hands on. */
 enum { SUM_WORDS = 8192, SUM_ITEMS = 512, SUM_SHARE = 8, SUM_COPIES = 8 };
@@ -153,6 +152,24 @@ static int64_t reach_of(const rp__operand *o) {
     return reach;
 }
 
+static void add_exchange(rp_dtype dtype, rp__scatter kind, rp__text *out) {
+    static const char *const best[RP__SCATTERS] = {[RP__SCATTER_MAX] = "max", [RP__SCATTER_MIN] = "min"};
+    const char *name = dtype == RP_F64 ? "f64" : "f32";
+    const unsigned bytes = (unsigned)rp__dtype_bytes(dtype);
+    const bool real = dtype == RP_F32 || dtype == RP_F64;
+    rp__text_add(out, "#define RP_ATOMIC(p, v) rp_exchange(p, v)\n#define RP_EXCHANGE %u\n#define RP_WORD rp_u%u\n",
+                 bytes, bytes == 8 ? 64 : 32);
+    rp__text_add(out, "#define RP_CAS rp_atomic_cas_u%u\n", bytes == 8 ? 64 : 32);
+    if (real)
+        rp__text_add(out, "#define RP_BITS(x) rp_%s_bits(x)\n#define RP_OF_BITS(x) rp_bits_%s(x)\n", name, name);
+    else
+        rp__text_puts(out, "#define RP_BITS(x) ((RP_WORD)(x))\n#define RP_OF_BITS(x) ((RP_T)(x))\n");
+    if (rp__dtype_is_half(dtype) && best[kind])
+        rp__text_add(out, "#define RP_ANY_ORDER(a, b) RP_STORE(rp_%s_f32(RP_LOAD(a), RP_LOAD(b)))\n", best[kind]);
+    else
+        rp__text_puts(out, "#define RP_ANY_ORDER(a, b) RP_COMBINE(a, b)\n");
+}
+
 static void scatter_macros(uint64_t facts, rp__text *out) {
     static const char *const names[RP__SCATTERS] = {
         [RP__SCATTER_ADD] = "add", [RP__SCATTER_MAX] = "max", [RP__SCATTER_MIN] = "min"};
@@ -170,6 +187,8 @@ static void scatter_macros(uint64_t facts, rp__text *out) {
         rp__text_puts(out, "#define RP_ATOMIC(p, v) (*(p) = (v))\n#define RP_COMBINE(a, b) (b)\n");
     else if (atomic_of(dtype, kind))
         rp__text_add(out, "#define RP_ATOMIC(p, v) rp_red_%s_%s(p, v)\n", names[kind], atomic_of(dtype, kind));
+    else
+        add_exchange(dtype, kind, out);
     if (kind == RP__SCATTER_ADD && rp__dtype_is_half(dtype))
         rp__text_add(out, "#define RP_HALF(p, v) (void)rp_atomic_add_%s(p, v)\n", atomic_of(dtype, kind));
     if (kind == RP__SCATTER_SET) return;
@@ -213,7 +232,7 @@ rp_status rp__cuda_scatter_bind(rp__device *d, rp__library_op op, const rp__oper
        walk side by side, or bound times as many threads that only read. */
     unsigned form = 0;
     const bool exact = !rp__dtype_is_float(y->dtype) && call->scatter != RP__SCATTER_SET; /* in any order */
-    if ((call->deterministic && !exact) || !in_one_step(y->dtype, call->scatter)) {
+    if (call->deterministic && !exact) {
         const double chains = (double)lines > 2e5 ? (double)lines / 2e5 : 1;
         form = chains * 600 > (double)lines * (double)bound * 1e-4 + 4 ? 2 : 1;
         if (bound == 0) form = 1; /* every index is out of range, and someone has to say so */
@@ -297,7 +316,8 @@ rp_status rp__cuda_weighted_scatter_bind(rp__device *d, rp__library_op op, const
 /* ---- count_bins */
 
 /* Words of shared memory; copies of the counts there, so that equal elements side by side seldom meet. Facts beside dtypes. */
-enum { BIN_WORDS = 8192, BIN_COPIES = 16, BINS_SHARED = 1 << 16, BINS_ALIGNED = 1 << 17 };
+enum { BIN_WORDS = 8192, MOST_BIN_WORDS = 12288, BIN_COPIES = 16 };
+enum { BINS_SHARED = 1 << 16, BINS_ALIGNED = 1 << 17, BINS_MANY = 1 << 18 };
 
 static void count_bins_macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
@@ -306,7 +326,9 @@ static void count_bins_macros(uint64_t facts, rp__text *out) {
                  (facts >> 8 & 0xff) == RP_I64 ? "rp_i64" : "rp_i32", (facts >> 8 & 0xff) == RP_I64 ? "i64" : "i32");
     rp__text_add(out, "#define RP_REAL %s\n#define RP_BITS(w) %s\n#define RP_SHARED %d\n#define RP_VECTOR %u\n",
                  dtype == RP_F64 ? "double" : "float", dtype == RP_F64 ? "rp_bits_f64(w)" : "rp_bits_f32((rp_u32)(w))",
-                 facts & BINS_SHARED ? (int)BIN_WORDS : 0,
+                 facts & BINS_MANY     ? (int)MOST_BIN_WORDS
+                 : facts & BINS_SHARED ? (int)BIN_WORDS
+                                       : 0,
                  facts & BINS_ALIGNED ? 16 / (unsigned)rp__dtype_bytes(dtype) : 1);
 }
 
@@ -320,7 +342,8 @@ rp_status rp__cuda_count_bins_bind(rp__device *d, rp__library_op op, const rp__o
     rp__operand_slots(o, n, access, buffer, out);
     uint64_t *w = buffer->words;
     const rp_dtype real = o[1].dtype == RP_F64 ? RP_F64 : RP_F32;
-    const bool shared = bins <= BIN_WORDS / 2, aligned = (uintptr_t)o[1].base % 16 == 0;
+    const bool shared = bins < MOST_BIN_WORDS, many = shared && bins > BIN_WORDS / 2,
+               aligned = (uintptr_t)o[1].base % 16 == 0;
     w[2] = (uint64_t)items, w[3] = (uint64_t)bins;
     w[4] = rp__scalar_word(rp_f64(call->range[0]), real), w[5] = rp__scalar_word(rp_f64(call->range[1]), real);
     int64_t copies = 1, blocks = (items + THREADS * EACH - 1) / (THREADS * EACH);
@@ -329,11 +352,11 @@ rp_status rp__cuda_count_bins_bind(rp__device *d, rp__library_op op, const rp__o
     out->n_words = 7;
     /* a block hands on all of its counts */
     int64_t most = (shared ? 2 : 8) * (int64_t)d->multiprocessors;
-    if (shared && items / (4 * bins) < most) most = items / (4 * bins) > 0 ? items / (4 * bins) : 1;
+    if (shared && items / (2 * bins) < most) most = items / (2 * bins) > 0 ? items / (2 * bins) : 1;
     if (blocks > most) blocks = most;
     rp__text_kernel_key key = {.family = "count_bins"};
-    key.facts =
-        (uint64_t)o[1].dtype | (uint64_t)o[0].dtype << 8 | (shared ? BINS_SHARED : 0) | (aligned ? BINS_ALIGNED : 0);
+    key.facts = (uint64_t)o[1].dtype | (uint64_t)o[0].dtype << 8 | (shared ? BINS_SHARED : 0) | (many ? BINS_MANY : 0) |
+                (aligned ? BINS_ALIGNED : 0);
     RP_TRY(rp__text_kernel(d, &key, count_bins_macros, rp__embed_count_bins_cuh, rp__embed_count_bins_cuh_len,
                            &out->kernel));
     return rp__cuda_line_grid(out, call, blocks, THREADS);

@@ -65,6 +65,28 @@ RP_FN RP_INDEX rp_split(RP_INDEX item, RP_INDEX lines, RP_INDEX length, rp_u32 i
 #endif
 }
 
+#if defined(RP_EXCHANGE) && RP_FORM == 0
+/* What has no instruction: the word of an element, of RP_EXCHANGE bytes, is exchanged if nobody was faster. RP_ANY_ORDER(a, b) as RP_COMBINE, RP_CAS,
+ * RP_BITS and RP_OF_BITS of RP_WORD. */
+RP_FN void rp_exchange(RP_T *p, RP_T v) {
+#if RP_EXCHANGE < 4
+    const int shift = (int)((rp_u64)p & 3) * 8;
+    const rp_u32 mask = ((1u << 8 * RP_EXCHANGE) - 1) << shift;
+#else
+    const int shift = 0;
+    const RP_WORD mask = ~(RP_WORD)0;
+#endif
+    RP_WORD *at = (RP_WORD *)((rp_u64)p & ~(rp_u64)3), seen = *(volatile RP_WORD *)at, assumed;
+    do {
+        assumed = seen;
+        const RP_T old = RP_OF_BITS((assumed & mask) >> shift);
+        const RP_WORD next = (assumed & ~mask) | (RP_BITS(RP_ANY_ORDER(old, v)) << shift & mask);
+        if (next == assumed) break;
+        seen = RP_CAS(at, assumed, next);
+    } while (seen != assumed);
+}
+#endif
+
 #ifdef RP_HALF
 #define RP_PUT(at, v) rp_put(&p, at, v)
 RP_FN void rp_put(const RP_WORDS *words, RP_T *p, RP_T v) {
