@@ -27,12 +27,14 @@ import torch  # noqa: E402
 
 TYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "u8": "uint8",
          "bool": "bool"}
-TENSOR = re.compile(r"(f32|f64|f16|bf16|i64|i32|u8|bool)\[([\d,]*)\](?:<(\d+))?(\+?)(cl)?")
+TENSOR = re.compile(r"(f32|f64|f16|bf16|i64|i32|u8|bool)\[([\d,]*)\](?:<(\d+))?(\+?)(cl)?~?")
 SECONDS = 0.04
 
 
 def tensor(word, device):
-    """f32[3,4]: normal; f32[3]+: in (0, 1); i64[3]<10: below 10; f32[1,3,8,8]cl: channels last."""
+    """f32[3,4]: normal; f32[3]+: in (0, 1); i64[3]<10: below 10; f32[1,3,8,8]cl: channels last; f32[3]~: without a gradient; -: none."""
+    if word == "-":
+        return None
     kind, size, below, positive, last = TENSOR.fullmatch(word).groups()
     size, dtype = [int(n) for n in size.split(",") if n], getattr(torch, TYPES[kind])
     if kind == "bool":
@@ -41,6 +43,10 @@ def tensor(word, device):
         return torch.randint(0, int(below or 100), size, dtype=dtype, device=device)
     t = (torch.rand(size, device=device) * 0.98 + 0.01 if positive else torch.randn(size, device=device)).to(dtype)
     return t.contiguous(memory_format=torch.channels_last) if last else t
+
+
+def differentiable(t):
+    return t is not None and t.is_floating_point() and not t.still
 
 
 class Work:
@@ -52,8 +58,11 @@ class Work:
         self.row, self.named, self.tensors = rows[words[0]], {}, []
         path = "ops.aten." + words[0]
         for word in words[1:]:
-            if TENSOR.fullmatch(word):
-                self.tensors.append(tensor(word, device))
+            if word == "-" or TENSOR.fullmatch(word):
+                t = tensor(word, device)
+                if t is not None:
+                    t.still = word.endswith("~")
+                self.tensors.append(t)
             elif word.startswith(("aten=", "torch=")):
                 path = word.replace("aten=", "ops.aten.").replace("torch=", "")
             else:
@@ -123,9 +132,10 @@ class Ours:
         """The function, its arguments, and how many results; tangent: of its gradient."""
         tensors, attrs = work.ours()
         there = [k for k, t in enumerate(tensors) if t is not None]
-        floats = [i for i, k in enumerate(there) if tensors[k].is_floating_point()]
+        floats = [i for i, k in enumerate(there) if differentiable(tensors[k])]
         n_tensors, keep = len(tensors), [t for t in tensors if t is not None]
         if tangent is not None:
+            tangent.still = True
             keep.append(tangent)
 
         def body(_, inputs, n_in, out, n_out):
@@ -149,8 +159,7 @@ class Ours:
         options = bridge.CompileOptions(16, b"fused")
         f = self.c.rp_compile(fn, C.byref(options))
         self.lib.check()
-        inputs = bridge.pointers([self.handle(t, tangent is not None and t.is_floating_point() and i < len(there))
-                                  for i, t in enumerate(keep)])
+        inputs = bridge.pointers([self.handle(t, tangent is not None and differentiable(t)) for t in keep])
         out, n_in = bridge.pointers([None] * n_out), len(keep)
 
         def call():
@@ -191,10 +200,14 @@ def period(call, sync):
     return statistics.median(times) * 1e6
 
 
+def leaves_of(work, gradient):
+    return [t if t is None else t.detach().requires_grad_(gradient and differentiable(t)) for t in work.tensors]
+
+
 def peer(work, tangent, cuda):
     """What PyTorch calls, and its result."""
-    leaves = [t.detach().requires_grad_(tangent is not None and t.is_floating_point()) for t in work.tensors]
-    floats = [t for t in leaves if t.requires_grad]
+    leaves = leaves_of(work, tangent is not None)
+    floats = [t for t in leaves if t is not None and t.requires_grad]
 
     def once():
         if tangent is None:
@@ -258,9 +271,9 @@ def main():
             try:
                 work = Work(line.removesuffix(" forward"), rows, o.device)
                 if gradient:
-                    if line.endswith(" forward") or not any(t.is_floating_point() for t in work.tensors):
+                    if line.endswith(" forward") or not any(map(differentiable, work.tensors)):
                         continue
-                    result = first_float(work.theirs([t.detach().requires_grad_(t.is_floating_point()) for t in work.tensors]))
+                    result = first_float(work.theirs(leaves_of(work, True)))
                     if result is None or not result.requires_grad:
                         continue
                     tangent = torch.randn_like(result)

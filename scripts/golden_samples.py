@@ -303,10 +303,29 @@ def fake_quantize(x, scale, zero, low, high):
     return torch.fake_quantize_per_channel_affine(x.reshape(-1), scale, zero, 0, low, high).reshape(x.shape)
 
 
-def histc_place(x, low, high, bins):
+def histc_counts(x, low, high, bins):
     torch.finfo(x.dtype)  # of floats alone, as histc
     at = ((x - low) * bins / (high - low)).nan_to_num().long().clamp(max=bins - 1)
-    return torch.where((x >= low) & (x <= high), at, bins)
+    return torch.bincount(at[(x >= low) & (x <= high)], minlength=bins).to(torch.int32)
+
+
+def taps_of(t, index, weight):
+    if weight.dtype not in (torch.float32, torch.float64):
+        raise RuntimeError("weights are wide")
+    return index.long().clamp(min=0), torch.where(index >= 0, weight, 0)
+
+
+def weighted_gather(x, index, weight):
+    at, by = taps_of(x, index, weight)
+    return sum(x.gather(2, at[:, k:k + 1].expand(-1, x.shape[1], -1)) * by[:, k:k + 1] for k in range(at.shape[1]))
+
+
+def weighted_scatter(grad, index, weight, places):
+    at, by = taps_of(grad, index, weight)
+    y = torch.zeros(*grad.shape[:2], places, dtype=weight.dtype)
+    for k in range(at.shape[1]):
+        y = y.scatter_add(2, at[:, k:k + 1].expand_as(grad), grad * by[:, k:k + 1])
+    return y
 
 
 def window(name):
@@ -365,7 +384,9 @@ ADAPT = {
     "searchsorted": lambda rows, x, *sorter, **options: torch.searchsorted(
         rows, x, **options, **({"sorter": sorter[0]} if sorter and "sorter" not in options else {})),
     "search_rows": lambda rows, x, sorter=None, out_int32=False, right=False: torch.searchsorted(rows, x, sorter=sorter, out_int32=out_int32, right=right),
-    "histc_place": histc_place,
+    "histc_counts": histc_counts,
+    "weighted_gather": weighted_gather,
+    "weighted_scatter": weighted_scatter,
     "repeat_interleave_tensor": lambda x, n, dim=None: torch.repeat_interleave(x, n, dim=dim),
     "randperm": torch.randperm,
     "linear_cross_entropy": lambda x, w, t, linear_bias=None, weight=None, reduction=1, ignore_index=None, label_smoothing=0.0: F.linear_cross_entropy(

@@ -115,7 +115,7 @@ static void run_both_error(rp__library_op op, array *a, size_t n, size_t n_out, 
         storages[i] = rp__storage_new(cuda, s, a[i].bytes);
         if (!storages[i]) fail_msg("%s", rp_error_message());
         check(cuda->ops->copy_in(cuda, s, storages[i]->data, a[i].memory, a[i].bytes));
-        c[i].base = storages[i]->data;
+        c[i].base = (unsigned char *)storages[i]->data + ((unsigned char *)a[i].o.base - a[i].memory);
         c[i].storage = storages[i];
     }
     check(rp__library_run(cuda, s, op, c, n, call));
@@ -272,6 +272,9 @@ static void test_scatter(void **state) {
                           array_new(dtypes[d], 3, is, false, 1)};
             fill_numbers(&a[0]);
             fill_numbers(&a[2]);
+            /* products of powers of two, too */
+            for (int64_t i = 0, n = numel(&a[2].o); kind == RP__SCATTER_MUL && mode < 3 && i < n; i++)
+                put(&a[2], i, ldexp(1, (int)(random_word() % 3) - rp__dtype_is_float(dtypes[d])));
             for (int64_t i = 0, n = numel(&a[1].o); i < n; i++) put(&a[1], i, random_word() % (uint32_t)ys[dim]);
             if (mode == 5) put(&a[1], 3, (double)ys[dim]);
             /* of several that are set in one place any may stay, but for the deterministic form */
@@ -290,6 +293,74 @@ static void test_scatter(void **state) {
     rp__library_call call = {.dim = 0, .deterministic = true};
     run_both(RP__LIB_SCATTER, a, 3, 1, &call);
     for (unsigned i = 0; i < 3; i++) free(a[i].memory);
+}
+
+/* Elements of 16 bits share a word with what is none of them: bits that are NaN as such an element stay what they are. */
+static void test_scatter_halves(void **state) {
+    (void)state;
+    for (unsigned mode = 0; mode < 16; mode++) {
+        const rp_dtype dtype = mode & 1 ? RP_F16 : RP_BF16;
+        const int64_t first = mode >> 1 & 1, n = 4 + (mode >> 2 & 1), size[1] = {12}, ys[1] = {n}, is[1] = {100};
+        array a[3] = {array_new(dtype, 1, size, false, 1), array_new(RP_I64, 1, is, false, 1),
+                      array_new(dtype, 1, is, false, 1)};
+        const uint16_t around = dtype == RP_F16 ? 0x7c01 : 0x7f81;
+        for (unsigned i = 0; i < 12; i++) memcpy(a[0].memory + 2 * i, &around, 2);
+        a[0].o.size[0] = ys[0];
+        a[0].o.base = a[0].memory + 2 * first;
+        if (mode & 8) { /* from the last to the first */
+            a[0].o.base = a[0].memory + 2 * (first + n - 1);
+            a[0].o.stride[0] = -1;
+        }
+        for (int64_t i = 0; i < n; i++) memcpy(a[0].memory + 2 * (first + i), &(uint16_t){0}, 2);
+        for (int64_t i = 0; i < 100; i++) {
+            put(&a[1], i, (double)(random_word() % (uint32_t)n));
+            put(&a[2], i, (double)(random_word() % 3));
+        }
+        rp__library_call call = {.dim = 0, .scatter = RP__SCATTER_ADD};
+        run_both(RP__LIB_SCATTER, a, 3, 1, &call);
+        for (unsigned i = 0; i < 3; i++) free(a[i].memory);
+    }
+}
+
+/* Counts are exact; NaN, infinities and what is outside are in no bin, and what is at the end is in the last one. */
+static void test_count_bins(void **state) {
+    (void)state;
+    static const rp_dtype floats[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+    static const int64_t bins[] = {1, 100, 5000, 12288}, items[] = {1, 999, 20001};
+    for (unsigned c = 0; c < 96; c++) {
+        const int64_t ys[1] = {bins[c / 4 % 4]}, xs[1] = {items[c / 16 % 3] + 1};
+        array a[2] = {array_new(c & 1 ? RP_I32 : RP_I64, 1, ys, false, 1), array_new(floats[c % 4], 1, xs, false, 1)};
+        fill(&a[1]);
+        a[1].o.size[0]--;
+        if (c >= 48) a[1].o.base = a[1].memory + rp__dtype_bytes(floats[c % 4]); /* no vector begins here */
+        const bool far = c % 5 == 0;
+        rp__library_call call = {.range = {far ? -1e39 : -0.5, far ? 1e39 : 1}};
+        run_both(RP__LIB_COUNT_BINS, a, 2, 1, &call);
+        for (unsigned i = 0; i < 2; i++) free(a[i].memory);
+    }
+}
+
+/* Sums of whole numbers of eighths are exact, in any order; a deterministic one is the CPU's with any numbers. */
+static void test_weighted_scatter(void **state) {
+    (void)state;
+    static const rp_dtype floats[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+    static const int64_t taps[] = {1, 4, 7, RP__MAX_TAPS}, channels[] = {1, 3, 9, 13}, places[] = {1, 5, 300, 37};
+    for (unsigned c = 0; c < 64; c++) {
+        const rp_dtype dtype = floats[c % 4], sums = c / 4 % 2 ? RP_F64 : RP_F32;
+        const unsigned z = c / 16;
+        const bool deterministic = c / 8 % 2, turned = z == 3;
+        const int64_t n = 2 - (z == 1), s = 3 + 40 * z, k = taps[(c / 4 + z) % 4], ys[3] = {n, channels[z], s},
+                      gs[3] = {n, channels[z], places[z]}, is[3] = {n, k, places[z]};
+        array a[4] = {array_new(sums, 3, ys, false, 1), array_new(dtype, 3, gs, turned, 1),
+                      array_new(z % 2 ? RP_I64 : RP_I32, 3, is, turned, 1), array_new(sums, 3, is, false, 1 + turned)};
+        fill_numbers(&a[1]);
+        fill_numbers(&a[3]);
+        for (int64_t i = 0; deterministic && i < numel(&a[3].o); i++) put(&a[3], i, (double)random_word() / 1e9 - 1);
+        for (int64_t i = 0; i < numel(&a[2].o); i++) put(&a[2], i, (double)(random_word() % (uint32_t)(s + 1)) - 1);
+        rp__library_call call = {.deterministic = deterministic};
+        run_both(RP__LIB_WEIGHTED_SCATTER, a, 4, 1, &call);
+        for (unsigned i = 0; i < 4; i++) free(a[i].memory);
+    }
 }
 
 /* Neighbours along dim are neighbours in memory, of indices and values: what a gradient of a sort is. */
@@ -1008,6 +1079,9 @@ int main(void) {
         cmocka_unit_test(test_nonzero),
         cmocka_unit_test(test_multinomial),
         cmocka_unit_test(test_scatter),
+        cmocka_unit_test(test_scatter_halves),
+        cmocka_unit_test(test_weighted_scatter),
+        cmocka_unit_test(test_count_bins),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_scatter_rows),
         cmocka_unit_test(test_chain),

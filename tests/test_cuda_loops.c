@@ -1178,6 +1178,58 @@ static void test_ranges(void **state) {
         }
 }
 
+/* Places that are calculated in floats, as those of pictures at other sizes: of 64 bits where 32 may not be enough, which NaN decides, too. */
+static void test_ranges_of_floats(void **state) {
+    static const struct {
+        double first, step;
+        const char *text;
+    } cases[] = {{0.5, 0.75, "rp_cvt_f32_to_i32("},    {0.5, 2148000, "rp_cvt_f32_to_i32("},
+                 {0.5, 2149000, "rp_cvt_f32_to_i64("}, {-3, 1e30, "rp_cvt_f32_to_i64("},
+                 {0, NAN, "rp_cvt_f32_to_i64("},       {-1e6, -0.3, "rp_cvt_f32_to_i32("}};
+    (void)state;
+    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++) {
+        rp__dag_builder *b = rp__dag_new();
+        const uint16_t first = rp__dag_scalar(b), step = rp__dag_scalar(b);
+        rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
+        rp__val x = op2(b, RP__ADD, rp__dag_cast(b, i, RP_F32), rp__dag_scalar_value(b, first, RP_F32));
+        x = op2(b, RP__SUB, op2(b, RP__MUL, x, rp__dag_scalar_value(b, step, RP_F32)),
+                rp__dag_const(b, RP_F32, test_f(0.5)));
+        rp__val place = rp__dag_cast(b, op1(b, RP__FLOOR, x), RP_I64);
+        store_new(b, RP_I64, op2(b, RP__SUB, place, i), false);
+        problem p = {.dag = rp__dag_finish(b),
+                     .n_outer = 1,
+                     .extent = {1000},
+                     .scalars = {test_f(cases[n].first), test_f(cases[n].step)}};
+        assert_non_null(p.dag);
+        p.operands[0] = (operand){.elements = 1, .stride = {1}};
+        set_row_major(&p, 1, 0, 1);
+        wanted_text = cases[n].text;
+        compare(&p, 0);
+        wanted_text = NULL;
+        rp__dag_release(p.dag);
+    }
+}
+
+/* Points side by side in memory whose number is no multiple of a vector: those behind the last vector, too. */
+static void test_rest(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64, RP_U8};
+    static const int64_t sizes[] = {2049, 4099, 8191, 70003};
+    (void)state;
+    for (unsigned t = 0; t < 4; t++)
+        for (unsigned n = 0; n < 4; n++) {
+            rp__dag_builder *b = rp__dag_new();
+            rp__val x = load_new(b, dtypes[t], false), y = load_new(b, dtypes[t], false);
+            store_new(b, dtypes[t], op2(b, RP__MUL, op2(b, RP__ADD, x, y), x), false);
+            problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .extent = {sizes[n]}};
+            assert_non_null(p.dag);
+            for (unsigned k = 0; k < 3; k++) set_row_major(&p, k, 0, 1);
+            wanted_text = "= all - all % ";
+            compare(&p, 0);
+            wanted_text = NULL;
+            rp__dag_release(p.dag);
+        }
+}
+
 /* Rows of two dims that lie in one line, which need not end with a vector, with a weight and a bias for each place of the first: group norm. */
 static void test_lines(void **state) {
     static const struct {
@@ -1385,20 +1437,36 @@ static void test_cats(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pointwise),      cmocka_unit_test(test_pointwise_layouts),
-        cmocka_unit_test(test_functions),      cmocka_unit_test(test_gather_and_errors),
-        cmocka_unit_test(test_random),         cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_order),          cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_ragged_rows),    cmocka_unit_test(test_split_rows),
-        cmocka_unit_test(test_clusters),       cmocka_unit_test(test_many),
-        cmocka_unit_test(test_scans),          cmocka_unit_test(test_scan_order),
-        cmocka_unit_test(test_scan_layouts),   cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_tiles),          cmocka_unit_test(test_column_phases),
-        cmocka_unit_test(test_split_phases),   cmocka_unit_test(test_column_weights),
-        cmocka_unit_test(test_rows_of_tables), cmocka_unit_test(test_cats),
-        cmocka_unit_test(test_short_windows),  cmocka_unit_test(test_short_sums),
-        cmocka_unit_test(test_short_places),   cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_lines),          cmocka_unit_test(test_empty_rows),
+        cmocka_unit_test(test_pointwise),
+        cmocka_unit_test(test_pointwise_layouts),
+        cmocka_unit_test(test_functions),
+        cmocka_unit_test(test_gather_and_errors),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_row_shares),
+        cmocka_unit_test(test_ragged_rows),
+        cmocka_unit_test(test_split_rows),
+        cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_scan_order),
+        cmocka_unit_test(test_scan_layouts),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_column_phases),
+        cmocka_unit_test(test_split_phases),
+        cmocka_unit_test(test_column_weights),
+        cmocka_unit_test(test_rows_of_tables),
+        cmocka_unit_test(test_cats),
+        cmocka_unit_test(test_short_windows),
+        cmocka_unit_test(test_short_sums),
+        cmocka_unit_test(test_short_places),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_ranges_of_floats),
+        cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_empty_rows),
         cmocka_unit_test(test_planes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

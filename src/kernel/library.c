@@ -128,6 +128,23 @@ static rp_status ctc_check(rp__library_op op, const rp__operand *o, size_t n, co
     return fits ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "%s: operands of CTC do not fit", call->op);
 }
 
+static rp_status weighted_scatter_check(const rp__operand *o, size_t n, const rp__library_call *call) {
+    const rp__operand *y = &o[0], *grad = &o[1], *index = &o[2], *weight = &o[3];
+    bool fits = n == 4 && (y->dtype == RP_F32 || y->dtype == RP_F64) && weight->dtype == y->dtype &&
+                rp__dtype_is_float(grad->dtype) && (index->dtype == RP_I32 || index->dtype == RP_I64);
+    for (unsigned k = 0; fits && k < 4; k++) fits = o[k].ndim == 3 && o[k].size[0] == y->size[0];
+    fits = fits && grad->size[1] == y->size[1] && index->size[1] <= RP__MAX_TAPS;
+    for (unsigned d = 0; fits && d < 3; d++) fits = index->size[d] == weight->size[d];
+    fits = fits && index->size[2] == grad->size[2];
+    return fits ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "%s: operands of weighted_scatter do not fit", call->op);
+}
+
+static rp_status count_bins_check(const rp__operand *o, size_t n, const rp__library_call *call) {
+    const bool fits = n == 2 && o[0].ndim == 1 && o[1].ndim == 1 && (o[0].dtype == RP_I32 || o[0].dtype == RP_I64) &&
+                      rp__dtype_is_float(o[1].dtype) && lies_plain(&o[0]) && lies_plain(&o[1]);
+    return fits ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "%s: operands of count_bins do not fit", call->op);
+}
+
 static rp_status recur_check(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
     const bool back = op == RP__LIB_RECUR_BACK;
     const unsigned cell = call->recurrence.cell;
@@ -206,6 +223,8 @@ static rp_status check(rp__library_op op, const rp__operand *o, size_t n, const 
     case RP__LIB_NONZERO: return nonzero_check(o, n, call);
     case RP__LIB_MULTINOMIAL: return multinomial_check(o, n, call);
     case RP__LIB_SCATTER: return scatter_check(o, n, call);
+    case RP__LIB_WEIGHTED_SCATTER: return weighted_scatter_check(o, n, call);
+    case RP__LIB_COUNT_BINS: return count_bins_check(o, n, call);
     case RP__LIB_STEPS: return steps_check(o, n, call);
     case RP__LIB_CTC_REACH:
     case RP__LIB_CTC_CARRY: return ctc_check(op, o, n, call);

@@ -56,6 +56,7 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
     bool back;            /* ctc_carry */
     uint8_t steps;        /* RP_STEPS_.. (kernel/steps.h) */
     double least;         /* draws of gamma distributions: no smaller */
+    double range[2];      /* count_bins */
     rp__random_draw draw; /* multinomial, attention_place, steps */
     struct rp__attention {
         double scale, dropout; /* of the scores; of the weights */
@@ -80,6 +81,12 @@ typedef enum rp__library_op {
     RP__LIB_NONZERO,      /* indices i64 (numel, ndim) upper bound, count i64 (), x */
     RP__LIB_MULTINOMIAL,  /* out i64 (rows, samples), weights f32 or f64 (rows, n) */
     RP__LIB_SCATTER, /* out (already holding the input), index i64, src; along dim: deterministic form in index order */
+    /* out (N, C, S), zeros: of each place p and each k, weight[n, k, p] grad[n, c, p] is added at index[n, k, p], below 0 nowhere. The deterministic
+       form goes along p, then k. grad (N, C, P) of any floats, index i32 or i64 and weight (N, K, P), K <= RP__MAX_TAPS, weight of out's type, f32 or f64 */
+    RP__LIB_WEIGHTED_SCATTER, /* out, grad, index, weight */
+    /* out (bins) of i32 or i64, zeros: how many elements of x, of any floats, lie in each of as many parts of call->range; one at its end is in
+       the last, NaN in none */
+    RP__LIB_COUNT_BINS, /* out, x (n) */
     RP__LIB_CHOOSE, /* predicate bool (1) [, counter i64 (1), written]: makes the decision `decision` of a device graph (device.h):
                        1 if the predicate holds and, if limit > 0, it held fewer than `limit` times since `first`. The first word is the
                        decision's handle, 0 until the launch is part of a graph. */
@@ -107,6 +114,7 @@ typedef enum rp__library_op {
     RP__LIB_STEPS, /* out, a, b, vectors (n) of f32 or f64: call->steps of kernel/steps.h of each element; draws have a counter an element */
     RP__LIB_COUNT
 } rp__library_op;
+enum { RP__MAX_TAPS = 16 };        /* of RP__LIB_WEIGHTED_SCATTER */
 enum { RP__CHOOSE_PREDICATE = 1 }; /* the word of a RP__LIB_CHOOSE launch that is its predicate's address */
 
 /* One matrix product of a chain of them: RP__LIB_MATMUL's operands. From the second product on, o[1] is the rows that the product

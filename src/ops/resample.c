@@ -3,6 +3,7 @@
    gathers and pointwise ops. */
 #include "ops/grad.h"
 
+#include "ops/execute.h"
 #include "ops/format.h"
 #include "ops/infer.h"
 #include "ops/norm.h"
@@ -95,12 +96,13 @@ static void taps(rp__lower *lw, const resampling *r, rp__val i, rp__val step, rp
     x = two(lw, RP__MUL, x, step);
     if (halves && r->mode > NEAREST_EXACT) x = two(lw, RP__SUB, x, number(lw, t, 0.5));
     if (r->mode == LINEAR && halves) x = two(lw, RP__MAX, x, number(lw, t, 0));
-    rp__val low = rp__lw_1(lw, RP__FLOOR, x), at = rp__lw_cast(lw, low, RP_I64);
-    if (r->mode <= NEAREST_EXACT) {
-        place[0] = two(lw, RP__MIN, at, last);
+    rp__val low = rp__lw_1(lw, RP__FLOOR, x);
+    if (r->mode <= NEAREST_EXACT) { /* no place is below 0, and who divides the work sees it */
+        low = within(lw, low, number(lw, t, 0), rp__lw_cast(lw, last, t));
+        place[0] = two(lw, RP__MIN, rp__lw_cast(lw, low, RP_I64), last);
         return;
     }
-    at = two(lw, RP__MIN, at, last);
+    rp__val at = two(lw, RP__MIN, rp__lw_cast(lw, low, RP_I64), last);
     rp__val f = within(lw, two(lw, RP__SUB, x, rp__lw_cast(lw, at, t)), number(lw, t, 0), number(lw, t, 1));
     rp__val rest = two(lw, RP__SUB, number(lw, t, 1), f);
     if (r->mode == LINEAR) {
@@ -153,6 +155,68 @@ void rp__lower_resample(rp__lower *lw) {
         y = k ? two(lw, RP__ADD, y, x) : x;
     }
     rp__lw_out(lw, 0, y);
+}
+
+/* ---- the nearest place along the last dims at once: what several passes would copy is read where it lies */
+
+enum { MOST_NEAREST = 3 };
+
+/* Dim k of those. Attributes: size, mode, step. */
+static bool nearest_along(const rp__call *call, unsigned k, resampling *r) {
+    const rp_attr *a = call->attrs;
+    const rp_tensor *t = call->in[0];
+    if (a[0].n < 1 || a[0].n > MOST_NEAREST || a[2].n != a[0].n || a[0].n > t->ndim) return false;
+    if (a[1].v.i != NEAREST && a[1].v.i != NEAREST_EXACT) return false;
+    *r = (resampling){.dim = (unsigned)(t->ndim - a[0].n + k), .mode = a[1].v.i == NEAREST ? NEAREST : NEAREST_EXACT};
+    r->from = t->size[r->dim];
+    r->to = a[0].v.ints[k];
+    return true;
+}
+static rp_scalar nearest_step(const rp__call *call, unsigned k) {
+    resampling r;
+    if (!nearest_along(call, k, &r)) return rp_f64(1);
+    const double given = call->attrs[2].v.floats[k];
+    if (given > 0) return rp_f64(given);
+    return rp_f64(call->in[0]->dtype == RP_F64 ? (double)r.from / (double)r.to : (double)((float)r.from / (float)r.to));
+}
+static rp_scalar nearest_first(const rp__call *call) { return nearest_step(call, 0); }
+static rp_scalar nearest_second(const rp__call *call) { return nearest_step(call, 1); }
+static rp_scalar nearest_third(const rp__call *call) { return nearest_step(call, 2); }
+
+rp_status rp__infer_resample_nearest(const rp__call *call, rp__meta *out) {
+    const rp_tensor *t = call->in[0];
+    resampling r;
+    RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
+    rp__meta_like(out, t, (rp_dtype)t->dtype);
+    for (unsigned k = 0; k < call->attrs[0].n || k == 0; k++) {
+        if (!nearest_along(call, k, &r) || rp__dim_is(RP__DIM_LT, r.from, 1) || rp__dim_is(RP__DIM_LT, r.to, 1))
+            return rp__op_error(call, RP_ERROR_SHAPE, "there are no such places");
+        out->size[r.dim] = r.to;
+    }
+    return RP_OK;
+}
+
+void rp__lower_resample_nearest(rp__lower *lw) {
+    static rp_scalar (*const steps[MOST_NEAREST])(const rp__call *call) = {nearest_first, nearest_second,
+                                                                           nearest_third};
+    const rp__call *call = rp__lw_call(lw);
+    const rp_tensor *t = call->in[0];
+    const rp_dtype type = weights_type(lw);
+    const unsigned n = (unsigned)call->attrs[0].n;
+    resampling r;
+    rp_dim stride[RP_MAX_DIMS];
+    rp__val place[TAPS], weight[TAPS], offset = 0;
+    (void)rp__lw_structural_value(lw, (int64_t)n * 2 + (call->attrs[1].v.i == NEAREST));
+    rp__lw_space(lw, call->out[0]->size, t->ndim, 0);
+    memcpy(stride, t->stride, t->ndim * sizeof *stride);
+    for (unsigned k = 0; k < n; k++) {
+        if (!nearest_along(call, k, &r)) return;
+        stride[r.dim] = 0;
+        taps(lw, &r, rp__lw_dim_index(lw, r.dim), rp__lw_scalar_fn(lw, steps[k], type), type, place, weight);
+        const rp__val by = two(lw, RP__MUL, place[0], rp__lw_size(lw, t->stride[r.dim]));
+        offset = k ? two(lw, RP__ADD, offset, by) : by;
+    }
+    rp__lw_out(lw, 0, rp__lw_load(lw, rp__lw_access(lw, false, 0, stride, RP__ELEMENTS), offset, RP__NO_VAL));
 }
 
 rp_status rp__infer_resample_input(const rp__call *call, rp__meta *out) {
@@ -223,6 +287,74 @@ void rp__lower_resample_input(rp__lower *lw) {
     }
     if (r.mode > NEAREST_EXACT) grad = two(lw, RP__MUL, grad, total);
     rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_3(lw, RP__WHERE, any, grad, zero)));
+}
+
+/* ---- sums of few places that are given with their weights */
+
+static rp_status taps_fit(const rp__call *call, const rp_tensor *t) {
+    const rp_tensor *index = call->in[1], *weight = call->in[2];
+    bool fits =
+        t->ndim == 3 && index->ndim == 3 && weight->ndim == 3 && rp__dtype_is_float((rp_dtype)t->dtype) &&
+        (index->dtype == RP_I32 || index->dtype == RP_I64) && (weight->dtype == RP_F32 || weight->dtype == RP_F64) &&
+        rp__dim_is(RP__DIM_EQ, index->size[0], t->size[0]) && !rp__dim_is(RP__DIM_LT, RP__MAX_TAPS, index->size[1]);
+    for (unsigned d = 0; fits && d < 3; d++) fits = rp__dim_is(RP__DIM_EQ, index->size[d], weight->size[d]);
+    return fits ? RP_OK
+                : rp__op_error(call, RP_ERROR_SHAPE, "index and weight must be (N, K, P) of %s's N, K at most %d",
+                               call->op->name, (int)RP__MAX_TAPS);
+}
+
+rp_status rp__infer_weighted_gather(const rp__call *call, rp__meta *out) {
+    RP_TRY(taps_fit(call, call->in[0]));
+    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    out->size[2] = call->in[1]->size[2];
+    return RP_OK;
+}
+
+void rp__lower_weighted_gather(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    const rp_tensor *self = call->in[0], *index = call->in[1], *weight = call->in[2];
+    const rp_dtype type = rp__lw_in_dtype(lw, 2);
+    const int64_t taps = rp__lw_structural_value(lw, rp__dim_value(index->size[1]));
+    const rp_dim of_self[3] = {self->stride[0], self->stride[1], 0},
+                 of_index[3] = {index->stride[0], 0, index->stride[2]},
+                 of_weight[3] = {weight->stride[0], 0, weight->stride[2]};
+    rp__lw_space(lw, call->out[0]->size, 3, 0);
+    const uint16_t from = rp__lw_access(lw, false, 0, of_self, RP__ELEMENTS),
+                   places = rp__lw_access(lw, false, 1, of_index, RP__ELEMENTS),
+                   weights = rp__lw_access(lw, false, 2, of_weight, RP__ELEMENTS);
+    const rp__val zero = rp__lw_const_i(lw, RP_I64, 0), along = rp__lw_size(lw, self->stride[2]);
+    const rp__val last = two(lw, RP__SUB, rp__lw_size(lw, self->size[2]), rp__lw_const_i(lw, RP_I64, 1));
+    const rp__val next = rp__lw_size(lw, index->stride[1]), next_weight = rp__lw_size(lw, weight->stride[1]);
+    rp__val y = number(lw, type, 0);
+    for (int64_t k = 0; k < taps; k++) {
+        const rp__val tap = rp__lw_const_i(lw, RP_I64, k);
+        rp__val i = rp__lw_load(lw, places, two(lw, RP__MUL, next, tap), RP__NO_VAL);
+        i = rp__lw_cast(lw, i, RP_I64);
+        const rp__val inside = two(lw, RP__LE, zero, i);
+        const rp__val at = two(lw, RP__MUL, within(lw, i, zero, last), along);
+        rp__val x = rp__lw_cast(lw, rp__lw_load(lw, from, at, inside), type);
+        x = two(lw, RP__MUL, x, rp__lw_load(lw, weights, two(lw, RP__MUL, next_weight, tap), RP__NO_VAL));
+        y = k ? two(lw, RP__ADD, y, x) : x;
+    }
+    rp__lw_out(lw, 0, y);
+}
+
+rp_status rp__infer_weighted_scatter(const rp__call *call, rp__meta *out) {
+    const rp_tensor *grad = call->in[0];
+    RP_TRY(taps_fit(call, grad));
+    if (!rp__dim_is(RP__DIM_EQ, grad->size[2], call->in[1]->size[2]))
+        return rp__op_error(call, RP_ERROR_SHAPE, "grad must have the places of index");
+    rp__meta_like(out, grad, (rp_dtype)call->in[2]->dtype);
+    out->size[2] = rp__attr_int(call, 0);
+    return RP_OK;
+}
+
+rp_status rp__run_weighted_scatter(const rp__call *call) {
+    RP_TRY(rp__run_fill(call->out[0], rp_i64(0)));
+    rp__operand operands[4] = {rp__operand_of(call->out[0])};
+    for (unsigned k = 0; k < 3; k++) operands[1 + k] = rp__operand_of(call->in[k]);
+    rp__library_call library = {0};
+    return rp__run_library_op(call, RP__LIB_WEIGHTED_SCATTER, operands, 4, &library);
 }
 
 /* ---- antialias: each result is a weighted mean of the places within the filter's reach, which grows as places become fewer */
@@ -382,6 +514,8 @@ rp_status rp__expand_interpolate(const rp__call *call) {
         }
     }
     RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    if (s > 1 && m->mode <= NEAREST_EXACT)
+        return done(call, rp_resample_nearest_at(call->site, x, to, s, m->mode, step, s));
     rp_tensor *y = s > 1 && m->mode > NEAREST_EXACT ? rp__wide(x) : x;
     for (unsigned d = s; d-- > 0;) {
         /* A dim of that size is left alone; by a factor that antialiasing does not look at, others shift it a little. */
@@ -424,27 +558,52 @@ static rp_tensor *padded(const sampler *s, rp_tensor *x, unsigned d) {
     return s->padding ? rp_clamp(x, rp_f64(0), less_one(n)) : x;
 }
 
-/* Elements at whole places (as floats), 0 outside; *inside: where they are. */
-static rp_tensor *fetched(const sampler *s, rp_tensor *const *place) {
-    rp_tensor *at = NULL, *inside = NULL;
+/* Whole places (as floats) as numbers of elements (N, places of the grid); *inside: which there are. */
+static rp_tensor *numbered(const sampler *s, rp_tensor *const *place, rp_tensor **inside) {
+    rp_tensor *at = NULL;
+    *inside = NULL;
     for (unsigned d = 0; d < s->spatial; d++) {
         const rp_scalar last = less_one(s->size[d]);
         rp_tensor *p = rp_detach(place[d]);
         rp_tensor *in = rp_logical_and(rp_ge_scalar(p, rp_f64(0)), rp_le_scalar(p, last));
         rp_tensor *i = rp_to_dtype(rp_clamp(p, rp_f64(0), last), RP_I64);
-        inside = inside ? rp_logical_and(inside, in) : in;
+        *inside = *inside ? rp_logical_and(*inside, in) : in;
         at = at ? rp_add(rp_mul_scalar(at, rp__scalar_dim(s->size[d])), i) : i;
     }
-    at = rp_expand(rp_unsqueeze(rp_flatten(at, 1, -1), 1), s->index, 3);
-    rp_tensor *x = rp_gather(s->flat, 2, at);
-    return rp_masked_fill_scalar(x, rp_unsqueeze(rp_flatten(rp_logical_not(inside), 1, -1), 1), rp_i64(0));
+    return at;
 }
 
 /* (N, places of the grid) beside (N, C, places). */
 static rp_tensor *beside(rp_tensor *w) { return rp_unsqueeze(rp_flatten(w, 1, -1), 1); }
 
+/* Elements at whole places, 0 outside. */
+static rp_tensor *sample_nearest(const sampler *s, rp_tensor *const *place) {
+    rp_tensor *inside, *at = numbered(s, place, &inside);
+    rp_tensor *x = rp_gather(s->flat, 2, rp_expand(beside(at), s->index, 3));
+    return rp_masked_fill_scalar(x, beside(rp_logical_not(inside)), rp_i64(0));
+}
+
+/* What a result is made of. */
+typedef struct tap_list {
+    unsigned n;
+    rp_tensor *index[RP__MAX_TAPS], *weight[RP__MAX_TAPS];
+} tap_list;
+
+static void add_tap(const sampler *s, tap_list *taps, rp_tensor *const *place, rp_tensor *weight) {
+    const bool few = rp__dim_is(RP__DIM_LE, s->flat->size[2], INT32_MAX);
+    rp_tensor *inside, *at = numbered(s, place, &inside);
+    at = rp_masked_fill_scalar(at, rp_logical_not(inside), rp_i64(-1));
+    taps->index[taps->n] = beside(few ? rp_to_dtype(at, RP_I32) : at);
+    taps->weight[taps->n++] = beside(weight);
+}
+
+static rp_tensor *summed(const sampler *s, const tap_list *taps) {
+    return rp_weighted_gather(s->flat, rp_cat(taps->index, taps->n, 1), rp_cat(taps->weight, taps->n, 1));
+}
+
 static rp_tensor *sample_linear(const sampler *s, rp_tensor *const *x) {
-    rp_tensor *low[3], *part[3], *y = NULL;
+    rp_tensor *low[3], *part[3];
+    tap_list taps = {.n = 0};
     for (unsigned d = 0; d < s->spatial; d++) {
         low[d] = rp_detach(rp_floor(x[d]));
         part[d] = rp_sub(x[d], low[d]);
@@ -457,10 +616,9 @@ static rp_tensor *sample_linear(const sampler *s, rp_tensor *const *x) {
             rp_tensor *w = high ? part[d] : plus(rp_neg(part[d]), 1);
             weight = weight ? rp_mul(weight, w) : w;
         }
-        rp_tensor *v = rp_mul(fetched(s, place), beside(weight));
-        y = y ? rp_add(y, v) : v;
+        add_tap(s, &taps, place, weight);
     }
-    return y;
+    return summed(s, &taps);
 }
 
 static rp_tensor *cubic_weight(rp_tensor *f, int k) {
@@ -471,26 +629,28 @@ static rp_tensor *cubic_weight(rp_tensor *f, int k) {
     return plus(rp_mul(plus(rp_mul(y, x), c[1]), x), c[0]);
 }
 
-/* The sum over the four places along dim d of what the dims behind it give there. */
-static rp_tensor *cubic_along(const sampler *s, rp_tensor *const *low, rp_tensor *const *part, unsigned d,
-                              rp_tensor **place) {
-    rp_tensor *y = NULL;
-    for (int k = 0; k < 4; k++) {
-        place[d] = padded(s, plus(low[d], k - 1), d);
-        rp_tensor *v = d + 1 == s->spatial ? fetched(s, place) : cubic_along(s, low, part, d + 1, place);
-        v = rp_mul(v, beside(cubic_weight(part[d], k)));
+/* Four places along each dim: those of a picture at once, pictures of a volume one after the other. */
+static rp_tensor *sample_cubic(const sampler *s, rp_tensor *const *x) {
+    rp_tensor *at[3][4], *weight[3][4], *y = NULL;
+    for (unsigned d = 0; d < s->spatial; d++) {
+        rp_tensor *low = rp_detach(rp_floor(x[d])), *part = rp_sub(x[d], low);
+        for (int k = 0; k < 4; k++) {
+            at[d][k] = padded(s, plus(low, k - 1), d);
+            weight[d][k] = cubic_weight(part, k);
+        }
+    }
+    const unsigned first = s->spatial - 2, pictures = first ? 4 : 1;
+    for (unsigned n = 0; n < pictures; n++) {
+        tap_list taps = {.n = 0};
+        for (unsigned k = 0; k < 16; k++) {
+            rp_tensor *const row = at[first][k / 4], *const column = at[first + 1][k % 4];
+            add_tap(s, &taps, (rp_tensor *[]){first ? at[0][n] : row, first ? row : column, column},
+                    rp_mul(weight[first][k / 4], weight[first + 1][k % 4]));
+        }
+        rp_tensor *v = first ? rp_mul(summed(s, &taps), beside(weight[0][n])) : summed(s, &taps);
         y = y ? rp_add(y, v) : v;
     }
     return y;
-}
-
-static rp_tensor *sample_cubic(const sampler *s, rp_tensor *const *x) {
-    rp_tensor *low[3], *part[3], *place[3];
-    for (unsigned d = 0; d < s->spatial; d++) {
-        low[d] = rp_detach(rp_floor(x[d]));
-        part[d] = rp_sub(x[d], low[d]);
-    }
-    return cubic_along(s, low, part, 0, place);
 }
 
 rp_status rp__expand_grid_sampler(const rp__call *call) {
@@ -518,7 +678,7 @@ rp_status rp__expand_grid_sampler(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "modes are 0 to 2, not %lld and %lld", (long long)mode,
                             (long long)s.padding);
     rp_tensor *x[3], *wide = rp__wide(grid), *y;
-    s.flat = rp_flatten(rp__wide(input), 2, -1);
+    s.flat = rp_flatten(mode == 2 && s.spatial == 3 ? rp__wide(input) : input, 2, -1); /* sums of sums are wide */
     s.index[0] = input->size[0];
     s.index[1] = input->size[1];
     s.index[2] = 1;
@@ -533,7 +693,7 @@ rp_status rp__expand_grid_sampler(const rp__call *call) {
         if (mode != 2) x[d] = padded(&s, x[d], d);
         if (mode == 1) x[d] = rp_round(x[d]);
     }
-    y = mode == 0 ? sample_linear(&s, x) : mode == 1 ? fetched(&s, x) : sample_cubic(&s, x);
+    y = mode == 0 ? sample_linear(&s, x) : mode == 1 ? sample_nearest(&s, x) : sample_cubic(&s, x);
     rp_dim size[5] = {input->size[0], input->size[1]};
     for (unsigned d = 0; d < s.spatial; d++) size[2 + d] = grid->size[1 + d];
     return done(call, to_type(rp_view(y, size, input->ndim), input));

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/execute.h"
 #include "ops/formula.h"
 #include "ops/grad.h"
 #include "ops/infer.h"
@@ -304,23 +305,26 @@ rp_status rp__expand_bincount(const rp__call *call) {
     return rp__give(call, rp_scatter_add_at(site, zeros(self, sums, &n, 1), 0, as(call, self, RP_I64), weights));
 }
 
-rp_status rp__infer_histc_place(const rp__call *call, rp__meta *out) {
-    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
-    rp__meta_like(out, call->in[0], RP_I64);
+rp_status rp__infer_histc_counts(const rp__call *call, rp__meta *out) {
+    const rp_tensor *x = call->in[0];
+    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    /* of 32 bits, which are added in one step, where all are not more than these hold */
+    rp__meta_like(out, x, rp__dim_is(RP__DIM_LE, rp__tensor_numel(x), INT32_MAX) ? RP_I32 : RP_I64);
+    out->ndim = 1;
+    out->size[0] = rp__attr_int(call, 2);
     return RP_OK;
 }
-
-/* In the order of PyTorch's: products and quotients are rounded, and elements lie on edges. */
-void rp__lower_histc_place(rp__lower *lw) {
-    const rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    const rp__val x = rp__lw_in(lw, 0), low = ATTR(0), high = ATTR(1), bins = rp__lw_attr(lw, 2, RP_I64);
-    const rp__val inside = AND(LE(low, x), LE(x, high));
-    const rp__val part = DIV(MUL(SUB(x, low), ATTR(2)), SUB(high, low));
-    const rp__val bin = rp__lw_cast(lw, WHERE(inside, part, NUM(0)), RP_I64);
-    rp__lw_out(lw, 0, WHERE(inside, MIN(bin, SUB(bins, rp__lw_const_i(lw, RP_I64, 1))), bins));
+rp_status rp__run_histc_counts(const rp__call *call) {
+    rp_tensor *x = rp__run_contiguous(call->in[0], (rp_dtype)call->in[0]->dtype);
+    if (rp__tensor_is_error(x)) return rp_error_status();
+    RP_TRY(rp__run_fill(call->out[0], rp_i64(0)));
+    rp__operand operands[2] = {rp__operand_of(call->out[0]), rp__operand_of(x)};
+    operands[1].ndim = 1;
+    operands[1].size[0] = rp__tensor_numel(x);
+    operands[1].stride[0] = 1;
+    rp__library_call library = {.range = {rp__attr_float(call, 0), rp__attr_float(call, 1)}};
+    return rp__run_library_op(call, RP__LIB_COUNT_BINS, operands, 2, &library);
 }
-
-/* Elements outside of the range, and NaN, are counted in one bin more, which is cut off. */
 rp_status rp__expand_histc(const rp__call *call) {
     const uint64_t failures = rp__error_count();
     const char *site = call->site;
@@ -342,13 +346,7 @@ rp_status rp__expand_histc(const rp__call *call) {
     if (!isfinite(low) || !isfinite(high))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "range of [%g, %g] is not finite", low, high);
     if (low > high) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "max must be larger than min");
-    rp_tensor *bin = rp_histc_place_at(site, x, low, high, bins);
-    /* in integers: exact, in any order; of 32 bits, which are added in one step, where all are not more than these hold */
-    const rp_dtype sums = rp__dim_is(RP__DIM_LE, rp__tensor_numel(x), INT32_MAX) ? RP_I32 : RP_I64;
-    rp_tensor *one = rp_add_scalar_at(site, zeros(x, sums, NULL, 0), rp_i64(1), rp_i64(1));
-    rp_tensor *counts = zeros(x, sums, (const rp_dim[]){bins + 1}, 1);
-    counts = rp_scatter_add_at(site, counts, 0, bin, rp_expand_at(site, one, x->size, 1, NULL));
-    return rp__give(call, as(call, rp_slice_at(site, counts, 0, 0, bins, 1), dtype));
+    return rp__give(call, as(call, rp_histc_counts_at(site, x, low, high, bins), dtype));
 }
 
 /* ---- nonzero_static: the number of what is not zero before an element is its row; what has none goes to a row behind the last */

@@ -499,6 +499,29 @@ RP__ATOMIC(rp_atomic_or_u32, rp_u32, old | v)
 RP__ATOMIC(rp_atomic_and_u32, rp_u32, old &v)
 RP__ATOMIC(rp_atomic_xor_u32, rp_u32, old ^ v)
 RP__ATOMIC(rp_atomic_inc_u32, rp_u32, old >= v ? 0 : old + 1)
+#define RP__RED(name, type)                                                                                            \
+    RP_FN void rp_red_##name(type *p, type v) { (void)rp_atomic_##name(p, v); }
+#define RP__REDS(T, type)                                                                                              \
+    RP__RED(add_##T, type)                                                                                             \
+    RP__RED(max_##T, type)                                                                                             \
+    RP__RED(min_##T, type)
+RP__REDS(f32, float)
+RP__REDS(f64, double)
+RP__REDS(i32, rp_i32)
+RP__REDS(u32, rp_u32)
+RP__REDS(i64, rp_i64)
+RP__REDS(u64, rp_u64)
+/* The whole word is written, and a NaN in its other half becomes the one that additions give. */
+#define RP__RED_HALF(name, most, infinity)                                                                             \
+    RP_FN void rp_red_##name(rp_u16 *p, rp_u16 v) {                                                                    \
+        rp_u16 *other = (rp_u16 *)((unsigned long)p ^ 2);                                                              \
+        if ((*other & most) > infinity) {                                                                              \
+            *other = most;                                                                                             \
+        }                                                                                                              \
+        (void)rp_atomic_##name(p, v);                                                                                  \
+    }
+RP__RED_HALF(add_f16, 0x7fff, 0x7c00)
+RP__RED_HALF(add_bf16, 0x7fff, 0x7f80)
 #define RP__CAS(name, type)                                                                                            \
     RP_FN type name(type *p, type compare, type value) {                                                               \
         rp__race();                                                                                                    \

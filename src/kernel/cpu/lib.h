@@ -9,9 +9,10 @@
 unsigned rp__cpu_factor_cost(struct rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                              const rp__library_call *call, rp__order order, unsigned k); /* of rp__library */
 rp__library_bind rp__cpu_matmul_bind, rp__cpu_matmul_dots_bind, rp__cpu_conv_bind, rp__cpu_conv_dots_bind,
-    rp__cpu_topk_bind, rp__cpu_nonzero_bind, rp__cpu_multinomial_bind, rp__cpu_scatter_bind, rp__cpu_choose_bind,
-    rp__cpu_ctc_bind, rp__cpu_attention_bind, rp__cpu_attention_backward_bind, rp__cpu_attention_place_bind,
-    rp__cpu_attention_keep_bind, rp__cpu_recur_bind, rp__cpu_steps_bind;
+    rp__cpu_topk_bind, rp__cpu_nonzero_bind, rp__cpu_multinomial_bind, rp__cpu_scatter_bind,
+    rp__cpu_weighted_scatter_bind, rp__cpu_count_bins_bind, rp__cpu_choose_bind, rp__cpu_ctc_bind,
+    rp__cpu_attention_bind, rp__cpu_attention_backward_bind, rp__cpu_attention_place_bind, rp__cpu_attention_keep_bind,
+    rp__cpu_recur_bind, rp__cpu_steps_bind;
 rp__library_workspace rp__cpu_topk_workspace, rp__cpu_multinomial_workspace, rp__cpu_attention_workspace;
 
 /* Items a slice, for items of `cost` cycles: a slice is worth handing to another thread. */

@@ -64,7 +64,8 @@ typedef struct rp__cuda_class {
         groups; /* ROW: vectors a thread; COLUMN: elements of a lane where a thread holds its columns in registers, or 0 */
     uint8_t strided; /* ROW, CLUSTER: a thread's elements are T apart, for rows that are not read in vectors */
     uint8_t
-        ragged; /* rows: vectors lie where memory is aligned: 1 a row ends within one, 2 it may begin within one too */
+        ragged; /* rows: vectors lie where memory is aligned: 1 a row ends within one, 2 it may begin within one too; POINTWISE: points are
+                   left behind the last vector */
     uint8_t
         crosses; /* rows of several dims: the last one does not hold whole vectors, which may end in the next place of the others */
     uint8_t full; /* ROW: R = threads groups span, so that no element needs a guard; FINISH: one

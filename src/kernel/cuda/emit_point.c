@@ -60,6 +60,24 @@ void rp__emit_point_body(const rp__emitter *e, const char *guard, bool many) {
  * one-dim space has a cheap address for that. */
 bool rp__emit_loads_early(const rp__emitter *e) { return e->n_dims == 1 && e->c->vector > 1; }
 
+/* The points behind the last whole vector, one a thread of the first block. */
+static void add_rest(const rp__emitter *e) {
+    const char *index = rp__emit_index_type(e);
+    rp__cuda_class c = *e->c;
+    rp__emitter rest = *e;
+    c.vector = c.unroll = 1;
+    c.unit = c.gathered = 0;
+    rest.c = &c;
+    rp__text_add(e->out,
+                 "    if (blockIdx.x == 0) {\n    const int u = 0;\n    const %s g = points + (%s)threadIdx.x;\n"
+                 "    const int ok = g < all;\n",
+                 index, index);
+    rp__emit_indices(&rest, "g", "d", 0, rest.n_dims);
+    rp__emit_access_offsets(&rest, "d", 0, rest.n_dims);
+    rp__emit_point_body(&rest, "ok", false);
+    rp__text_puts(e->out, "    }\n");
+}
+
 /* A thread takes vectors blockIdx * 256 * unroll + u * 256 + threadIdx, u < unroll. */
 void rp__emit_pointwise(const rp__emitter *e, const char *name) {
     const rp__dag *d = e->dag;
@@ -68,8 +86,9 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
     rp__emit_vector_types(e, vector);
     rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), RP__CUDA_BLOCK);
     rp__emit_start(e, false);
-    rp__text_add(e->out, "    const %s points = (%s)p.w[%u];\n", index, index,
+    rp__text_add(e->out, "    const %s %s = (%s)p.w[%u];\n", index, e->c->ragged ? "all" : "points", index,
                  rp__emit_extra_word(e, RP__CUDA_WORD_POINTS));
+    if (e->c->ragged) rp__text_add(e->out, "    const %s points = all - all %% %u;\n", index, vector);
     rp__text_add(e->out, "    const %s first = ((%s)blockIdx.x * %u + (%s)threadIdx.x) * %u;\n", index, index,
                  RP__CUDA_BLOCK * unroll, index, vector);
     rp__emit_row_nodes(e, 0);
@@ -90,7 +109,9 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
         if (e->level[k] == RP__LEVEL_ELEMENT && d->nodes[k].a == RP__NO_VAL && rp__emit_in_vectors(e, &d->nodes[k]))
             rp__emit_vector_load(e, k, vector, "", "ok");
     rp__emit_point_body(e, "ok", false);
-    rp__text_puts(e->out, "    }\n}\n");
+    rp__text_puts(e->out, "    }\n");
+    if (e->c->ragged) add_rest(e);
+    rp__text_puts(e->out, "}\n");
 }
 
 /* Over two dims: loads of a single element, and of a vector. */

@@ -548,7 +548,8 @@ void rp__emit_store(const rp__emitter *e, const rp__store *s, const char *guard)
     }
     if (s->mode == RP__STORE_ADD) {
         const char *name = rp__cuda_atomic((rp_dtype)dtype);
-        rp__text_add(e->out, "rp_atomic_add_%s(a%u + ", name ? name : "i32", s->access);
+        rp__text_add(e->out, "%s_add_%s(a%u + ", rp__dtype_is_half((rp_dtype)dtype) ? "rp_atomic" : "rp_red",
+                     name ? name : "i32", s->access);
     } else {
         rp__text_add(e->out, s->offset != RP__NO_VAL ? "(a%u + (" : "a%u[", s->access);
     }

@@ -1,4 +1,4 @@
-/* See lib_select.h: macros, words and grids of nonzero.cuh, multinomial.cuh, scatter.cuh and ctc.cuh. */
+/* See lib_select.h: macros, words and grids of nonzero.cuh, multinomial.cuh, scatter.cuh, weighted_scatter.cuh, count_bins.cuh and ctc.cuh. */
 #include "kernel/cuda/lib_select.h"
 
 #include <string.h>
@@ -123,12 +123,11 @@ rp_status rp__cuda_multinomial_bind(rp__device *d, rp__library_op op, const rp__
 
 /* ---- scatter */
 
-/* Which of them a device combines in one step: what is SET needs no more than a store. */
+/* Which of them a device combines in one step; others by exchanges, but what is SET, which needs no more than a store. */
 static const char *atomic_of(rp_dtype dtype, rp__scatter kind) {
     const bool half = rp__dtype_is_half(dtype);
     return kind == RP__SCATTER_MUL || (half && kind != RP__SCATTER_ADD) ? NULL : rp__cuda_atomic(dtype);
 }
-static bool in_one_step(rp_dtype dtype, rp__scatter kind) { return kind == RP__SCATTER_SET || atomic_of(dtype, kind); }
 
 /* Words of shared memory for sums; items for each of them from which on a block's own ones pay, and for each that a block hands on. */
 enum { SUM_WORDS = 8192, SUM_ITEMS = 512, SUM_SHARE = 8, SUM_COPIES = 8 };
@@ -153,6 +152,24 @@ static int64_t reach_of(const rp__operand *o) {
     return reach;
 }
 
+static void add_exchange(rp_dtype dtype, rp__scatter kind, rp__text *out) {
+    static const char *const best[RP__SCATTERS] = {[RP__SCATTER_MAX] = "max", [RP__SCATTER_MIN] = "min"};
+    const char *name = dtype == RP_F64 ? "f64" : "f32";
+    const unsigned bytes = (unsigned)rp__dtype_bytes(dtype);
+    const bool real = dtype == RP_F32 || dtype == RP_F64;
+    rp__text_add(out, "#define RP_ATOMIC(p, v) rp_exchange(p, v)\n#define RP_EXCHANGE %u\n#define RP_WORD rp_u%u\n",
+                 bytes, bytes == 8 ? 64 : 32);
+    rp__text_add(out, "#define RP_CAS rp_atomic_cas_u%u\n", bytes == 8 ? 64 : 32);
+    if (real)
+        rp__text_add(out, "#define RP_BITS(x) rp_%s_bits(x)\n#define RP_OF_BITS(x) rp_bits_%s(x)\n", name, name);
+    else
+        rp__text_puts(out, "#define RP_BITS(x) ((RP_WORD)(x))\n#define RP_OF_BITS(x) ((RP_T)(x))\n");
+    if (rp__dtype_is_half(dtype) && best[kind])
+        rp__text_add(out, "#define RP_ANY_ORDER(a, b) RP_STORE(rp_%s_f32(RP_LOAD(a), RP_LOAD(b)))\n", best[kind]);
+    else
+        rp__text_puts(out, "#define RP_ANY_ORDER(a, b) RP_COMBINE(a, b)\n");
+}
+
 static void scatter_macros(uint64_t facts, rp__text *out) {
     static const char *const names[RP__SCATTERS] = {
         [RP__SCATTER_ADD] = "add", [RP__SCATTER_MAX] = "max", [RP__SCATTER_MIN] = "min"};
@@ -164,12 +181,16 @@ static void scatter_macros(uint64_t facts, rp__text *out) {
                  (unsigned)(facts >> 16 & 0xff), (unsigned)(facts >> 13 & 1));
     rp__text_add(out, "#define RP_SUMS %d\n#define RP_PARTS %d\n", (int)sums_of(dtype), dtype == RP_I64 ? 2 : 1);
     rp__text_add(out, "#define RP_EACH %u\n", scatter_each((unsigned)(facts >> 8 & 3), facts & SCATTER_MANY));
-    rp__text_puts(out, facts & SCATTER_WIDE ? "#define RP_INDEX rp_i64\n#define RP_PLAIN rp_u64\n"
-                                            : "#define RP_INDEX rp_i32\n#define RP_PLAIN rp_u32\n");
+    rp__text_puts(out, facts & SCATTER_WIDE ? "#define RP_INDEX rp_i64\n#define RP_SHORT 0\n"
+                                            : "#define RP_INDEX rp_i32\n#define RP_SHORT 1\n");
     if (kind == RP__SCATTER_SET)
         rp__text_puts(out, "#define RP_ATOMIC(p, v) (*(p) = (v))\n#define RP_COMBINE(a, b) (b)\n");
     else if (atomic_of(dtype, kind))
-        rp__text_add(out, "#define RP_ATOMIC(p, v) rp_atomic_%s_%s(p, v)\n", names[kind], atomic_of(dtype, kind));
+        rp__text_add(out, "#define RP_ATOMIC(p, v) rp_red_%s_%s(p, v)\n", names[kind], atomic_of(dtype, kind));
+    else
+        add_exchange(dtype, kind, out);
+    if (kind == RP__SCATTER_ADD && rp__dtype_is_half(dtype))
+        rp__text_add(out, "#define RP_HALF(p, v) (void)rp_atomic_add_%s(p, v)\n", atomic_of(dtype, kind));
     if (kind == RP__SCATTER_SET) return;
     if (truth)
         rp__text_add(out, "#define RP_COMBINE(a, b) ((RP_T)((a) %s (b)))\n",
@@ -198,7 +219,9 @@ rp_status rp__cuda_scatter_bind(rp__device *d, rp__library_op op, const rp__oper
     w[5] = (uint64_t)length, w[6] = (uint64_t)bound;
     w[7] = (uint64_t)y->stride[dim], w[8] = (uint64_t)index->stride[dim], w[9] = (uint64_t)src->stride[dim];
     w[10] = (uint64_t)lines, w[11] = 0;
-    uint32_t at = 12;
+    w[12] = w[13] = 0;
+    for (unsigned i = 0; i < y->ndim; i++) w[y->stride[i] > 0 ? 13 : 12] += (uint64_t)((y->size[i] - 1) * y->stride[i]);
+    uint32_t at = 14;
     for (unsigned i = 0; i < nd; i++) {
         if (i == dim) continue;
         w[at++] = (uint64_t)index->size[i], w[at++] = (uint64_t)y->stride[i], w[at++] = (uint64_t)index->stride[i];
@@ -209,7 +232,7 @@ rp_status rp__cuda_scatter_bind(rp__device *d, rp__library_op op, const rp__oper
        walk side by side, or bound times as many threads that only read. */
     unsigned form = 0;
     const bool exact = !rp__dtype_is_float(y->dtype) && call->scatter != RP__SCATTER_SET; /* in any order */
-    if ((call->deterministic && !exact) || !in_one_step(y->dtype, call->scatter)) {
+    if (call->deterministic && !exact) {
         const double chains = (double)lines > 2e5 ? (double)lines / 2e5 : 1;
         form = chains * 600 > (double)lines * (double)bound * 1e-4 + 4 ? 2 : 1;
         if (bound == 0) form = 1; /* every index is out of range, and someone has to say so */
@@ -238,6 +261,105 @@ rp_status rp__cuda_scatter_bind(rp__device *d, rp__library_op op, const rp__oper
                 (many ? SCATTER_MANY : 0) | (wide ? SCATTER_WIDE : 0) | (uint64_t)(nd - 1) << 16;
     RP_TRY(rp__text_kernel(d, &key, scatter_macros, rp__embed_scatter_cuh, rp__embed_scatter_cuh_len, &out->kernel));
     return rp__cuda_line_grid(out, call, blocks, 256);
+}
+
+/* ---- weighted_scatter */
+
+/* Facts beside dtypes and taps. */
+enum { WEIGHTED_SHORT = 1 << 8, WEIGHTED_ORDERED = 1 << 9, WEIGHTED_WIDE = 1 << 10, WEIGHTED_F64 = 1 << 11 };
+
+static void weighted_scatter_macros(uint64_t facts, rp__text *out) {
+    const bool wide = facts & WEIGHTED_F64;
+    rp__text_kernel_dtype((rp_dtype)(facts & 0xff), out);
+    rp__text_add(out, "#define RP_W %s\n#define RP_RED rp_red_add_%s\n", wide ? "double" : "float",
+                 wide ? "f64" : "f32");
+    rp__text_add(out, "#define RP_K %u\n#define RP_ORDERED %d\n#define RP_PLACE %s\n", (unsigned)(facts >> 16),
+                 facts & WEIGHTED_ORDERED ? 1 : 0, facts & WEIGHTED_SHORT ? "rp_i32" : "rp_i64");
+    rp__text_puts(out, facts & WEIGHTED_WIDE ? "#define RP_INDEX rp_i64\n#define RP_SHORT 0\n"
+                                             : "#define RP_INDEX rp_i32\n#define RP_SHORT 1\n");
+}
+
+rp_status rp__cuda_weighted_scatter_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                         const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)op;
+    enum { LEAST = 4, MOST = 8, THREADS = 256 };
+    static const uint32_t access[4] = {RP__READ | RP__WRITE, RP__READ, RP__READ, RP__READ};
+    const int64_t images = o[1].size[0], channels = o[1].size[1], places = o[1].size[2], taps = o[2].size[1];
+    if (rp__operand_numel(&o[1]) == 0 || taps == 0) return RP_OK;
+    rp__operand_slots(o, n, access, buffer, out);
+    uint64_t *w = buffer->words;
+    w[4] = (uint64_t)images, w[5] = (uint64_t)channels, w[6] = (uint64_t)places, w[7] = (uint64_t)o[0].size[2];
+    /* channels a thread: places and weights are read once for them */
+    int64_t share = MOST;
+    while (share > LEAST &&
+           images * ((channels + share - 1) / share) * places < 4 * THREADS * (int64_t)d->multiprocessors)
+        share /= 2;
+    const int64_t shares = (channels + share - 1) / share,
+                  items = call->deterministic ? images * channels : images * shares * places;
+    w[8] = (uint64_t)share, w[9] = (uint64_t)shares;
+    for (unsigned k = 0; k < 4; k++)
+        for (unsigned i = 0; i < 3; i++) w[10 + 3 * k + i] = (uint64_t)o[k].stride[i];
+    out->n_words = 22;
+    int64_t blocks = (items + THREADS - 1) / THREADS;
+    if (blocks > 1 << 20) blocks = 1 << 20;
+    bool wide = items + blocks * THREADS > INT32_MAX;
+    for (unsigned k = 0; k < 4; k++) wide = wide || reach_of(&o[k]) > INT32_MAX;
+    rp__text_kernel_key key = {.family = "weighted_scatter"};
+    key.facts = (uint64_t)o[1].dtype | (o[2].dtype == RP_I32 ? WEIGHTED_SHORT : 0) |
+                (call->deterministic ? WEIGHTED_ORDERED : 0) | (wide ? WEIGHTED_WIDE : 0) |
+                (o[0].dtype == RP_F64 ? WEIGHTED_F64 : 0) | (uint64_t)taps << 16;
+    RP_TRY(rp__text_kernel(d, &key, weighted_scatter_macros, rp__embed_weighted_scatter_cuh,
+                           rp__embed_weighted_scatter_cuh_len, &out->kernel));
+    return rp__cuda_line_grid(out, call, blocks, THREADS);
+}
+
+/* ---- count_bins */
+
+/* Words of shared memory; copies of the counts there, so that equal elements side by side seldom meet. Facts beside dtypes. */
+enum { BIN_WORDS = 8192, MOST_BIN_WORDS = 12288, BIN_COPIES = 16 };
+enum { BINS_SHARED = 1 << 16, BINS_ALIGNED = 1 << 17, BINS_MANY = 1 << 18 };
+
+static void count_bins_macros(uint64_t facts, rp__text *out) {
+    const rp_dtype dtype = (rp_dtype)(facts & 0xff);
+    rp__text_kernel_dtype(dtype, out);
+    rp__text_add(out, "#define RP_COUNT %s\n#define RP_RED rp_red_add_%s\n",
+                 (facts >> 8 & 0xff) == RP_I64 ? "rp_i64" : "rp_i32", (facts >> 8 & 0xff) == RP_I64 ? "i64" : "i32");
+    rp__text_add(out, "#define RP_REAL %s\n#define RP_BITS(w) %s\n#define RP_SHARED %d\n#define RP_VECTOR %u\n",
+                 dtype == RP_F64 ? "double" : "float", dtype == RP_F64 ? "rp_bits_f64(w)" : "rp_bits_f32((rp_u32)(w))",
+                 facts & BINS_MANY     ? (int)MOST_BIN_WORDS
+                 : facts & BINS_SHARED ? (int)BIN_WORDS
+                                       : 0,
+                 facts & BINS_ALIGNED ? 16 / (unsigned)rp__dtype_bytes(dtype) : 1);
+}
+
+rp_status rp__cuda_count_bins_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                   const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)op;
+    enum { THREADS = 256, EACH = 16 };
+    static const uint32_t access[2] = {RP__READ | RP__WRITE, RP__READ};
+    const int64_t bins = o[0].size[0], items = o[1].size[0];
+    if (items == 0 || bins == 0) return RP_OK;
+    rp__operand_slots(o, n, access, buffer, out);
+    uint64_t *w = buffer->words;
+    const rp_dtype real = o[1].dtype == RP_F64 ? RP_F64 : RP_F32;
+    const bool shared = bins < MOST_BIN_WORDS, many = shared && bins > BIN_WORDS / 2,
+               aligned = (uintptr_t)o[1].base % 16 == 0;
+    w[2] = (uint64_t)items, w[3] = (uint64_t)bins;
+    w[4] = rp__scalar_word(rp_f64(call->range[0]), real), w[5] = rp__scalar_word(rp_f64(call->range[1]), real);
+    int64_t copies = 1, blocks = (items + THREADS * EACH - 1) / (THREADS * EACH);
+    while (copies < BIN_COPIES && 2 * copies * (bins | 1) <= BIN_WORDS) copies *= 2;
+    w[6] = (uint64_t)copies;
+    out->n_words = 7;
+    /* a block hands on all of its counts */
+    int64_t most = (shared ? 2 : 8) * (int64_t)d->multiprocessors;
+    if (shared && items / (2 * bins) < most) most = items / (2 * bins) > 0 ? items / (2 * bins) : 1;
+    if (blocks > most) blocks = most;
+    rp__text_kernel_key key = {.family = "count_bins"};
+    key.facts = (uint64_t)o[1].dtype | (uint64_t)o[0].dtype << 8 | (shared ? BINS_SHARED : 0) | (many ? BINS_MANY : 0) |
+                (aligned ? BINS_ALIGNED : 0);
+    RP_TRY(rp__text_kernel(d, &key, count_bins_macros, rp__embed_count_bins_cuh, rp__embed_count_bins_cuh_len,
+                           &out->kernel));
+    return rp__cuda_line_grid(out, call, blocks, THREADS);
 }
 
 /* ---- ctc */

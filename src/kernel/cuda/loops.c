@@ -342,6 +342,18 @@ uint64_t rp__cuda_find_gathered(const rp__dag *dag, const rp__space *s, const rp
     return gathered & ~split;
 }
 
+/* One dim that does not hold whole vectors, of accesses that all run along it: those behind the last vector go one by one. */
+static bool has_rest(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned width,
+                     const rp__cuda_class *c) {
+    if (c->n_outer != 1 || width < 2 || s->extent[0] % width == 0 || s->extent[0] < 256 * (int64_t)width ||
+        dag->n_windows || dag->random)
+        return false;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if (dag->accesses[k].kind != RP__ACCESS_IOTA && a[k].stride[0] != 0 && !is_unit(dag, s, a, k, 0, width))
+            return false;
+    return true;
+}
+
 static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                                rp__cuda_class *c) {
     unsigned widest = 1;
@@ -357,7 +369,9 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
     for (unsigned k = 0; s->how && k < s->how->narrow && width > 1; k++) width /= 2;
     if (c->n_outer) {
         unsigned fast = c->n_outer - 1u;
-        while (width > 1 && (s->extent[fast] % width || dag->n_windows)) width /= 2; /* windows go element by element */
+        c->ragged = has_rest(dag, s, a, width, c);
+        /* windows go element by element */
+        while (width > 1 && !c->ragged && (s->extent[fast] % width || dag->n_windows)) width /= 2;
         for (unsigned k = 0; k < dag->n_accesses; k++) {
             if (a[k].stride[fast] == 0 && !dag->accesses[k].windows)
                 c->broadcast |= UINT64_C(1) << k;
@@ -365,6 +379,7 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
                 c->unit |= UINT64_C(1) << k;
         }
         if (c->unit) c->vector = (uint8_t)width;
+        c->ragged = c->ragged && c->vector > 1;
         if (c->late) {
             c->vector = (uint8_t)s->extent[fast];
             c->unroll = 1;

@@ -39,6 +39,11 @@
  *   rp_atomic_cas_u32(p, compare, value) rp_atomic_cas_u64 rp_atomic_exch_u32(p, value) rp_atomic_exch_u64
  *   rp_atomic_or_u32 rp_atomic_and_u32 rp_atomic_xor_u32
  *   rp_atomic_inc_u32(p, last): old; *p becomes old >= last ? 0 : old + 1 (a ticket that resets itself)
+ * the same without the old value, on global memory: nothing waits for them. f16 and bf16 are added within the aligned word that they lie in,
+ * to whose other half -0 is added:
+ *   rp_red_add_f32 rp_red_add_f64 rp_red_add_i32 rp_red_add_u32 rp_red_add_i64 rp_red_add_u64 rp_red_add_f16 rp_red_add_bf16
+ *   rp_red_max_f32 rp_red_max_f64 rp_red_max_i32 rp_red_max_u32 rp_red_max_i64 rp_red_max_u64
+ *   rp_red_min_f32 rp_red_min_f64 rp_red_min_i32 rp_red_min_u32 rp_red_min_i64 rp_red_min_u64
  * memory; _v: one access, aligned to its size; _nc: read-only path, never for what a predecessor writes:
  *   rp_ld_nc_f32 rp_ld_nc_f64 rp_ld_nc_i32 rp_ld_nc_u32 rp_ld_nc_i64 rp_ld_nc_u64 rp_ld_nc_u16 rp_ld_nc_u8
  *   rp_ld_nc_v4_f32 rp_ld_nc_v4_u32 rp_ld_nc_v2_f64
@@ -411,7 +416,9 @@ RP_FN rp_u32 rp_atomic_inc_u32(rp_u32 *p, rp_u32 last) { return atomicInc(p, las
         do {                                                                                                           \
             assumed = seen;                                                                                            \
             type old = from_bits(assumed);                                                                             \
-            seen = cas((bits_type *)p, assumed, to_bits(expression));                                                  \
+            const bits_type next = to_bits(expression);                                                                \
+            if (next == assumed) break;                                                                                \
+            seen = cas((bits_type *)p, assumed, next);                                                                 \
         } while (seen != assumed);                                                                                     \
         return from_bits(seen);                                                                                        \
     }
@@ -424,6 +431,40 @@ RP__ATOMIC_CAS(rp_atomic_add_f16, rp_u16, rp_u16, atomicCAS, RP__SAME, RP__SAME,
                rp_cvt_f32_to_f16(rp_cvt_f16_to_f32(old) + rp_cvt_f16_to_f32(v)))
 RP__ATOMIC_CAS(rp_atomic_add_bf16, rp_u16, rp_u16, atomicCAS, RP__SAME, RP__SAME,
                rp_cvt_f32_to_bf16(rp_cvt_bf16_to_f32(old) + rp_cvt_bf16_to_f32(v)))
+/* An atomic function whose result nobody reads becomes one of these by itself only where no fence is near. */
+#define RP__RED(name, type, instruction, cast, constraint)                                                             \
+    RP_FN void name(type *p, type v) {                                                                                 \
+        asm volatile("red.global." instruction " [%0], %1;" ::"l"(p), constraint((cast)(v)) : "memory");               \
+    }
+RP__RED(rp_red_add_f32, float, "add.f32", float, "f")
+RP__RED(rp_red_add_f64, double, "add.f64", double, "d")
+RP__RED(rp_red_add_i32, rp_i32, "add.s32", rp_i32, "r")
+RP__RED(rp_red_add_u32, rp_u32, "add.u32", rp_u32, "r")
+RP__RED(rp_red_add_i64, rp_i64, "add.u64", rp_u64, "l")
+RP__RED(rp_red_add_u64, rp_u64, "add.u64", rp_u64, "l")
+#define RP__RED_BEST(T, type, ptx, constraint)                                                                         \
+    RP__RED(rp_red_max_##T, type, "max." ptx, type, constraint)                                                        \
+    RP__RED(rp_red_min_##T, type, "min." ptx, type, constraint)
+RP__RED_BEST(i32, rp_i32, "s32", "r")
+RP__RED_BEST(u32, rp_u32, "u32", "r")
+RP__RED_BEST(i64, rp_i64, "s64", "l")
+RP__RED_BEST(u64, rp_u64, "u64", "l")
+RP_FN void rp_red_max_f32(float *p, float v) { rp_atomic_max_f32(p, v); }
+RP_FN void rp_red_min_f32(float *p, float v) { rp_atomic_min_f32(p, v); }
+RP_FN void rp_red_max_f64(double *p, double v) { rp_atomic_max_f64(p, v); }
+RP_FN void rp_red_min_f64(double *p, double v) { rp_atomic_min_f64(p, v); }
+#define RP__RED_HALF(name, instruction)                                                                                \
+    RP_FN void name(rp_u16 *p, rp_u16 v) {                                                                             \
+        const rp_u64 at = (rp_u64)p;                                                                                   \
+        const rp_u32 two = at & 2 ? (rp_u32)v << 16 | 0x8000u : 0x80000000u | v;                                       \
+        asm volatile("red.global.add.noftz." instruction " [%0], %1;" ::"l"(at & ~(rp_u64)3), "r"(two) : "memory");    \
+    }
+RP__RED_HALF(rp_red_add_f16, "f16x2")
+#if __CUDA_ARCH__ >= 900
+RP__RED_HALF(rp_red_add_bf16, "bf16x2")
+#else
+RP_FN void rp_red_add_bf16(rp_u16 *p, rp_u16 v) { rp_atomic_add_bf16(p, v); }
+#endif
 
 /* ---- Memory ---- */
 

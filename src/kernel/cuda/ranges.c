@@ -3,6 +3,7 @@
  * depend on it: a value that fits 32 bits is the same in 32. */
 #include <math.h>
 
+#include "core/dtype.h"
 #include "kernel/cuda/ranges.h"
 
 /* All that a value may be, or NaN; ends are exact up to EXACT, beyond it the range is open. */
@@ -95,12 +96,21 @@ static range of_operation(const rp__node *n, range a, range b, range c) {
     }
 }
 
-/* Floats come in as bounds of a cast; sums of them are rounded. */
+/* Of what is rounded to float32 or float64. */
+static range rounded(range r) {
+    return between(r.low - fabs(r.low) * 0x1p-20 - 0x1p-100, r.high + fabs(r.high) * 0x1p-20 + 0x1p-100);
+}
+
+/* Floats come in as bounds of a cast, and as places times a step. */
 static range of_float(const rp__node *n, range a, range b, range c) {
     switch (n->op) {
     case RP__MAX:
     case RP__MIN:
     case RP__WHERE: return of_operation(n, a, b, c);
+    case RP__ADD:
+    case RP__SUB:
+    case RP__MUL: return rounded(of_operation(n, a, b, c));
+    case RP__FLOOR: return between(floor(a.low), floor(a.high));
     default: return all();
     }
 }
@@ -113,7 +123,10 @@ static bool may_wrap(unsigned op) {
 static bool is_float(unsigned dtype) { return dtype == RP_F32 || dtype == RP_F64; }
 
 static range of_cast(unsigned from, unsigned to, range a) {
-    if (to == RP_BOOL) return of_type(to);                                              /* is it other than 0? */
+    if (to == RP_BOOL) return of_type(to); /* is it other than 0? */
+    if (rp__dtype_is_half((rp_dtype)to) || rp__dtype_is_half((rp_dtype)from) || to == RP_I8 || to == RP_I16)
+        return all();
+    if (is_float(to)) return to == from || to == RP_F64 ? a : rounded(a);
     return is_float(from) ? between(fmin(trunc(a.low), 0), fmax(trunc(a.high), 0)) : a; /* NaN gives 0 */
 }
 
@@ -144,7 +157,7 @@ void rp__cuda_find_ranges(const rp__dag *dag, const rp__space *s, const rp__spac
             break;
         case RP__SCALAR: r[k] = of_scalar(s->scalars[n->access], n->dtype); break;
         case RP__IOTA: r[k] = of_iota(dag, s, a, n->access); break;
-        case RP__CAST: r[k] = is_float(n->dtype) ? all() : of_cast(dag->nodes[n->a].dtype, n->dtype, x); break;
+        case RP__CAST: r[k] = of_cast(dag->nodes[n->a].dtype, n->dtype, x); break;
         default: r[k] = is_float(n->dtype) ? of_float(n, x, y, z) : of_operation(n, x, y, z);
         }
         if (n->op == RP__LOAD && n->a != RP__NO_VAL && is_near(s, &a[n->access], x)) set(c->sure, k);

@@ -6,10 +6,11 @@
  *     in all, as often as they fit so that lanes of one index seldom meet, then to out
  * RP_ALONG 1: neighbours in a warp are neighbours along dim, of forms 0 and 3; else lines are. RP_DIMS dims other than dim. RP_INDEX: a type
  * for numbers of elements and for offsets: of 32 bits where they fit, since a division of 64 costs as much as all else. Forms 1 and 2 give the bits of the CPU, of integers the others too. A bad index is reported and its element skipped.
- * Words: out index src, error record, tag, length, bound, strides along dim of (out, index, src), lines, copies of the sums of form 3, then
- * extent and the same strides for each other dim. */
+ * Words: out index src, error record, tag, length, bound, strides along dim of (out, index, src), lines, copies of the sums of form 3, where the first and the
+ * last element of out lie, counted from its pointer, then extent and the same strides for each other dim.
+ * RP_HALF(p, v): of types of 16 bits, whose RP_ATOMIC writes a whole word, where the other half is no element of out. */
 typedef struct {
-    rp_u64 w[12 + 4 * RP_DIMS];
+    rp_u64 w[14 + 4 * RP_DIMS];
 } RP_WORDS;
 
 typedef struct {
@@ -18,18 +19,25 @@ typedef struct {
     const RP_T *src;
 } rp_line;
 
-/* Of numbers without a sign. */
-#define RP_SHARE(a, b) ((RP_INDEX)((RP_PLAIN)(a) / (RP_PLAIN)(b)))
-#define RP_REST(a, b) ((RP_INDEX)((RP_PLAIN)(a) % (RP_PLAIN)(b)))
+/* Of numbers without a sign; those of 32 bits by an inverse that a thread finds once. */
+#if RP_SHORT
+#define RP_INVERSE(b) rp_inverse((rp_u32)(b))
+#define RP_SHARE(a, b, inverse) ((RP_INDEX)rp_share((rp_u32)(a), (rp_u32)(b), inverse))
+#else
+#define RP_INVERSE(b) 0
+#define RP_SHARE(a, b, inverse) ((RP_INDEX)((rp_u64)(a) / (rp_u64)(b)))
+#endif
 
-RP_FN rp_line rp_line_of(const RP_WORDS *p, RP_INDEX line) {
+/* inverse: of the extents of the other dims. */
+RP_FN rp_line rp_line_of(const RP_WORDS *p, RP_INDEX line, const rp_u32 *inverse) {
     RP_INDEX oo = 0, ok = 0, os = 0;
     _Pragma("unroll") for (int d = RP_DIMS - 1; d >= 0; d--) {
-        const rp_u64 *dim = p->w + 12 + 4 * d;
+        const rp_u64 *dim = p->w + 14 + 4 * d;
         RP_INDEX i = line;
         if (d > 0) {
-            i = RP_REST(line, (RP_INDEX)dim[0]);
-            line = RP_SHARE(line, (RP_INDEX)dim[0]);
+            const RP_INDEX rest = RP_SHARE(line, dim[0], inverse[d]);
+            i = line - rest * (RP_INDEX)dim[0];
+            line = rest;
         }
         oo += i * (RP_INDEX)dim[1];
         ok += i * (RP_INDEX)dim[2];
@@ -42,12 +50,54 @@ RP_FN rp_line rp_line_of(const RP_WORDS *p, RP_INDEX line) {
     return r;
 }
 
+/* Item number `item` of lines of `length` elements: its line, and its place there. */
+RP_FN RP_INDEX rp_split(RP_INDEX item, RP_INDEX lines, RP_INDEX length, rp_u32 inverse, RP_INDEX *line) {
 #if RP_ALONG
-#define RP_LINE_OF(item) RP_SHARE(item, length)
-#define RP_STEP_OF(item) RP_REST(item, length)
+    *line = RP_SHARE(item, length, inverse);
+    return item - *line * length;
+#elif RP_DIMS
+    const RP_INDEX step = RP_SHARE(item, lines, inverse);
+    *line = item - step * lines;
+    return step;
 #else
-#define RP_LINE_OF(item) (RP_DIMS ? RP_REST(item, lines) : 0)
-#define RP_STEP_OF(item) (RP_DIMS ? RP_SHARE(item, lines) : (item))
+    *line = 0;
+    return item;
+#endif
+}
+
+#if defined(RP_EXCHANGE) && RP_FORM == 0
+/* What has no instruction: the word of an element, of RP_EXCHANGE bytes, is exchanged if nobody was faster. RP_ANY_ORDER(a, b) as RP_COMBINE, RP_CAS,
+ * RP_BITS and RP_OF_BITS of RP_WORD. */
+RP_FN void rp_exchange(RP_T *p, RP_T v) {
+#if RP_EXCHANGE < 4
+    const int shift = (int)((rp_u64)p & 3) * 8;
+    const rp_u32 mask = ((1u << 8 * RP_EXCHANGE) - 1) << shift;
+#else
+    const int shift = 0;
+    const RP_WORD mask = ~(RP_WORD)0;
+#endif
+    RP_WORD *at = (RP_WORD *)((rp_u64)p & ~(rp_u64)3), seen = *(volatile RP_WORD *)at, assumed;
+    do {
+        assumed = seen;
+        const RP_T old = RP_OF_BITS((assumed & mask) >> shift);
+        const RP_WORD next = (assumed & ~mask) | (RP_BITS(RP_ANY_ORDER(old, v)) << shift & mask);
+        if (next == assumed) break;
+        seen = RP_CAS(at, assumed, next);
+    } while (seen != assumed);
+}
+#endif
+
+#ifdef RP_HALF
+#define RP_PUT(at, v) rp_put(&p, at, v)
+RP_FN void rp_put(const RP_WORDS *words, RP_T *p, RP_T v) {
+    const rp_u64 other = (rp_u64)p ^ 2, out = words->w[0];
+    if (other >= out + 2 * words->w[12] && other <= out + 2 * words->w[13])
+        RP_ATOMIC(p, v);
+    else
+        RP_HALF(p, v);
+}
+#else
+#define RP_PUT(at, v) RP_ATOMIC(at, v)
 #endif
 
 #if RP_FORM == 3
@@ -69,6 +119,10 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     const RP_INDEX so = (RP_INDEX)p.w[7], sk = (RP_INDEX)p.w[8], ss = (RP_INDEX)p.w[9];
     const rp_i64 bound = (rp_i64)p.w[6];
     const RP_INDEX all = RP_FORM == 1 ? lines : RP_FORM == 2 ? lines * (RP_INDEX)bound : lines * length;
+    rp_u32 inverse[RP_DIMS + 1];
+    const rp_u32 part = RP_INVERSE(RP_ALONG ? length : lines);
+    _Pragma("unroll") for (int d = 0; d < RP_DIMS; d++) inverse[d] = RP_INVERSE(p.w[14 + 4 * d]);
+    (void)part;
     rp_launch_dependents();
     rp_grid_wait();
 #if RP_FORM == 0 || RP_FORM == 3
@@ -104,8 +158,9 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             to[j] = 0;
 #endif
             if (item >= all) continue;
-            const RP_INDEX line = RP_LINE_OF(item), step = RP_STEP_OF(item);
-            const rp_line r = rp_line_of(&p, line);
+            RP_INDEX line;
+            const RP_INDEX step = rp_split(item, lines, length, part, &line);
+            const rp_line r = rp_line_of(&p, line, inverse);
             k[j] = r.index[step * sk];
             x[j] = r.src[step * ss];
 #if RP_FORM == 3
@@ -123,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
 #if RP_FORM == 3
             rp_add_up(sums + t % copies * pitch + to[j] + (int)k[j], (rp_u64)(rp_i64)x[j]);
 #else
-            RP_ATOMIC(to[j] + (RP_INDEX)k[j] * so, x[j]);
+            RP_PUT(to[j] + (RP_INDEX)k[j] * so, x[j]);
 #endif
         }
     }
@@ -138,14 +193,15 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             sum += (rp_u64)part[RP_SUMS] << 32;
 #endif
         }
-        if (sum) RP_ATOMIC(rp_line_of(&p, i / (RP_INDEX)bound).out + i % (RP_INDEX)bound * so, (RP_T)sum);
+        if (sum) RP_ATOMIC(rp_line_of(&p, i / (RP_INDEX)bound, inverse).out + i % (RP_INDEX)bound * so, (RP_T)sum);
     }
 #endif
 #else
     for (RP_INDEX item = (RP_INDEX)blockIdx.x * 256 + (RP_INDEX)threadIdx.x; item < all;
          item += (RP_INDEX)gridDim.x * 256) {
-        const RP_INDEX step = RP_STEP_OF(item);
-        const rp_line r = rp_line_of(&p, RP_LINE_OF(item));
+        RP_INDEX line;
+        const RP_INDEX step = rp_split(item, lines, length, part, &line);
+        const rp_line r = rp_line_of(&p, line, inverse);
         RP_T *out = r.out;
         const rp_i64 *index = r.index;
         const RP_T *src = r.src;

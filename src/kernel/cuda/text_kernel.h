@@ -36,7 +36,7 @@ void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_ma
 /* RP_T, RP_ACC, RP_LOAD, RP_STORE and RP_MULADD of a dtype: f16 and bf16 accumulate in f32, integers in 64 bits. */
 void rp__text_kernel_dtype(rp_dtype dtype, rp__text *out);
 
-/* Of atomic functions (rp_atomic_add_f32): the type that they combine; NULL: there are none. */
+/* Of atomic functions (rp_red_add_f32): the type that they combine; NULL: there are none. */
 static inline const char *rp__cuda_atomic(rp_dtype dtype) {
     return rp__dtype_is_float(dtype) || rp__dtype_bytes(dtype) >= 4 ? rp__dtypes[dtype].short_name : NULL;
 }
