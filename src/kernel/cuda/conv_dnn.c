@@ -519,7 +519,9 @@ static bool is_sooner(const rp__problem *p) {
     if (rp__cuda_dnn_use != RP__DNN_BY_FAMILY || everywhere) return rp__cuda_dnn_use != RP__DNN_NEVER;
     if (flops < SMALL_FLOPS) return false;
     const rp__conv_extent e = rp__conv_sort(p, sorted);
-    const rates r = rates_of(p, &e);
+    const double device = (double)p->device->multiprocessors / 132; /* beside that one */
+    rates r = rates_of(p, &e);
+    r.ours *= device, r.theirs *= device;
     double pass = 0; /* nothing follows a weight gradient in its kernel */
     if (e.kind != 2) {
         pass = 2 * (double)rp__dtype_bytes(p->o[0].dtype);
