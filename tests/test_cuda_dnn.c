@@ -45,6 +45,7 @@ static const shape shapes[] = {
     {RP_F32, 1, 0, 1, 3, 5, 4, {20}, {5}, {2}, {2}, {2}},
     {RP_F32, 3, 0, 1, 1, 3, 4, {5, 4, 6}, {2, 3, 2}, {1, 2, 1}, {1, 1, 0}, {1, 1, 2}},
     {RP_F32, 2, 0, 1, 1, 3, 4, {5, 5}, {1, 1}, {1, 1}, {0, 0}, {1, 1}}, /* a window that lies either way */
+    {RP_F32, 2, 3, 4, 2, 4, 4, {7, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}}, /* a channel a group */
     {RP_F16, 2, 3, 4, 2, 16, 8, {7, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
     {RP_BF16, 2, 0, 6, 2, 6, 6, {8, 9}, {5, 5}, {1, 1}, {2, 2}, {1, 1}},
     {RP_F16, 3, 3, 1, 2, 8, 8, {4, 4, 4}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
@@ -210,6 +211,12 @@ static void test_not_finite(void **state) {
 
 /* ---- whose a convolution is */
 
+struct large {
+    rp_dtype dtype;
+    bool last;
+    int64_t n, in, side, out, window, step, groups;
+};
+
 enum { FORWARD, INPUT, WEIGHT };
 
 static bool takes(unsigned kind, rp_dtype dtype, bool last, int64_t n, int64_t in, int64_t side, int64_t out,
@@ -232,7 +239,10 @@ static bool takes(unsigned kind, rp_dtype dtype, bool last, int64_t n, int64_t i
         for (unsigned d = 4; d-- > 0; stride *= of[d]) o[k].stride[d] = stride;
         if (last) rp__channels_innermost(&o[k], o[k].stride);
     }
-    return rp__cuda_dnn_takes(&(rp__problem){rp__device_get(rp_cuda(0)), RP__LIB_CONV_FORWARD + kind, o, 3, &call, 0});
+    const rp__problem p = {rp__device_get(rp_cuda(0)), RP__LIB_CONV_FORWARD + kind, o, 3, &call, RP__ORDER_ELSEWHERE};
+    size_t workspace;
+    return rp__template_pick(rp__cuda_templates, RP__CUDA_TEMPLATES, &p, SIZE_MAX, RP__ORDER_ELSEWHERE, &workspace) ==
+           &rp__cuda_dnn_row.row;
 }
 
 static void test_whose(void **state) {
@@ -241,7 +251,23 @@ static void test_whose(void **state) {
     assert_false(takes(WEIGHT, RP_F16, true, 1, 16, 8, 16, 3, 1, 1, 0));
     assert_false(takes(FORWARD, RP_F16, true, 64, 64, 56, 64, 3, 1, 1, 0));
     assert_true(takes(WEIGHT, RP_BF16, true, 64, 128, 28, 128, 3, 1, 1, 0));
+    assert_true(takes(WEIGHT, RP_BF16, false, 32, 256, 14, 512, 3, 2, 1, 0));
     assert_false(takes(WEIGHT, RP_F64, true, 64, 128, 28, 128, 3, 1, 1, 0));
+    /* groups: of some channels, and of one, as they lie */
+    assert_true(takes(WEIGHT, RP_F16, true, 64, 512, 14, 512, 3, 1, 32, 0));
+    assert_false(takes(WEIGHT, RP_F16, false, 64, 512, 14, 512, 3, 1, 32, 0));
+    assert_false(takes(WEIGHT, RP_F16, true, 64, 128, 56, 128, 3, 1, 32, 0));
+    assert_true(takes(WEIGHT, RP_BF16, true, 32, 96, 56, 96, 7, 1, 96, 0));
+    assert_false(takes(WEIGHT, RP_BF16, false, 32, 96, 56, 96, 7, 1, 96, 0));
+    assert_false(takes(WEIGHT, RP_F32, true, 32, 96, 56, 96, 7, 1, 96, 0));
+    /* f32 by transforms, where what they save is more than what they move */
+    assert_true(takes(WEIGHT, RP_F32, false, 32, 256, 14, 256, 3, 1, 1, 0));
+    assert_true(takes(WEIGHT, RP_F32, true, 32, 512, 7, 512, 3, 1, 1, 0));
+    assert_false(takes(WEIGHT, RP_F32, false, 32, 64, 56, 64, 3, 1, 1, 0));
+    assert_false(takes(WEIGHT, RP_F32, false, 32, 256, 14, 256, 3, 2, 1, 0));
+    assert_false(takes(WEIGHT, RP_F32, false, 32, 256, 14, 256, 1, 1, 1, 0));
+    assert_false(takes(FORWARD, RP_F32, false, 32, 256, 14, 256, 3, 1, 1, 0));
+    assert_false(takes(INPUT, RP_F32, false, 32, 256, 14, 256, 3, 1, 1, 0));
     /* forced: what it cannot do all the same */
     rp__cuda_dnn_use = RP__DNN_ALWAYS;
     assert_true(takes(FORWARD, RP_F32, false, 1, 4, 8, 4, 3, 1, 1, 0));
@@ -253,6 +279,69 @@ static void test_whose(void **state) {
     rp__cuda_dnn_use = RP__DNN_NEVER;
     assert_false(takes(WEIGHT, RP_BF16, true, 64, 128, 28, 128, 3, 1, 1, 0));
     rp__cuda_dnn_use = RP__DNN_BY_FAMILY;
+}
+
+/* Large ones of each family on a GPU: cuDNN's eagerly and compiled with the same bits, and beside ours. */
+static void weight_gradient(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct large *l = ctx;
+    const bool grad = rp_set_grad_enabled(true);
+    (void)n_in, (void)n_out;
+    rp_tensor *y = rp_conv2d(in[0], in[1], NULL, RP_DIMS(l->step, l->step), RP_DIMS(l->window / 2, l->window / 2),
+                             RP_DIMS(1, 1), l->groups);
+    rp_grad(&y, 1, &in[1], 1, &in[2], NULL, out);
+    rp_set_grad_enabled(grad);
+}
+
+static double part_of(rp_tensor *a, rp_tensor *b) { /* the largest difference beside the largest value */
+    rp_tensor *d = rp_sub(rp_to_dtype(a, RP_F32), rp_to_dtype(b, RP_F32));
+    float most[2] = {0, 0};
+    OK(rp_to_host(rp_amax(rp_abs(d)), &most[0], sizeof *most));
+    OK(rp_to_host(rp_amax(rp_abs(rp_to_dtype(b, RP_F32))), &most[1], sizeof *most));
+    return (double)most[0] / (double)most[1];
+}
+
+static void test_large(void **state) {
+    static const struct large cases[] = {
+        {RP_F32, false, 32, 256, 14, 256, 3, 1, 1},  {RP_F32, true, 32, 512, 7, 512, 3, 1, 1},
+        {RP_F32, false, 32, 64, 28, 128, 3, 1, 1},   {RP_F16, true, 64, 64, 56, 64, 3, 1, 1},
+        {RP_BF16, false, 64, 128, 28, 128, 3, 1, 1}, {RP_F16, true, 32, 256, 14, 512, 3, 2, 1},
+        {RP_F16, true, 64, 512, 14, 512, 3, 1, 32},  {RP_F16, true, 64, 256, 28, 256, 3, 1, 32},
+        {RP_BF16, true, 32, 96, 56, 96, 7, 1, 96},   {RP_F16, true, 64, 144, 56, 144, 3, 1, 144},
+    };
+    (void)state;
+    if (!test_cuda_is_real() || !rp__libcudnn_get()) skip();
+    OK(rp_set_default_device(rp_cuda(0)));
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct large l = cases[k];
+        const int64_t places = (l.side + l.window / 2 * 2 - l.window) / l.step + 1;
+        rp_scope scope = rp_scope_begin();
+        OK(rp_manual_seed(7));
+        rp_tensor *in[3] = {rp_randn(RP_DIMS(l.n, l.in, l.side, l.side)),
+                            rp_randn(RP_DIMS(l.out, l.in / l.groups, l.window, l.window)),
+                            rp_randn(RP_DIMS(l.n, l.out, places, places))},
+                  *ours, *got, *again;
+        for (int i = 0; i < 3; i++) {
+            in[i] = rp_to_dtype(in[i], l.dtype);
+            if (l.last) in[i] = turned(in[i], 2);
+        }
+        OK(rp_set_requires_grad(in[1], true));
+        rp__cuda_dnn_use = RP__DNN_NEVER;
+        weight_gradient(&l, in, 3, &ours, 1);
+        rp__cuda_dnn_use = RP__DNN_BY_FAMILY;
+        weight_gradient(&l, in, 3, &got, 1);
+        rp_compiled *f = rp_compile((rp_fn){weight_gradient, &l, sizeof l, "weight gradient"},
+                                    RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+        for (int call = 0; call < 3; call++) {
+            OK(rp_call(f, in, 3, &again, 1));
+            same(again, got, "compiled", (int)k);
+        }
+        const bool named = names_cudnn(f);
+        const double part = part_of(got, ours), slack = l.dtype == RP_F32 ? 2e-5 : l.dtype == RP_F16 ? 2e-3 : 2e-2;
+        print_message("case %zu: %s, %.2e of the largest value beside ours\n", k, named ? "cuDNN" : "ours", part);
+        assert_true(part <= slack);
+        rp_compiled_release(f);
+        rp_scope_end(scope, NULL, 0);
+    }
 }
 
 /* ---- threads */
@@ -355,7 +444,9 @@ static int run_other(const other *o) {
         if (rp_to_host(equal, &is, sizeof is) != RP_OK || !is) return 4;
     }
     rp_scope_end(scope, NULL, 0);
-    return rp_failed() ? 5 : 0;
+    rp__cuda_dnn_use = RP__DNN_BY_FAMILY; /* what would have transforms is ours without them */
+    if (status == RP_OK && takes(WEIGHT, RP_F32, false, 32, 256, 14, 256, 3, 1, 1, 0)) return 5;
+    return rp_failed() ? 6 : 0;
 }
 
 static void test_others(void **state) {
@@ -370,6 +461,7 @@ static void test_others(void **state) {
         {"CUDASIM_CUDNN_VERSION", "8907", "of version 8907, and not of 9", RP_OK, ""},
         {"CUDASIM_CUDNN_VERSION", "100000", "and not of 9", RP_OK, ""},
         {"CUDASIM_CUDNN_NONE", "1", "libcudnn.so.9", RP_OK, ""},
+        {"CUDASIM_CUDNN_PLAIN", "1", "libcudnn.so.9", RP_OK, ""},
         {"CUDASIM_CUDNN_FAIL", "cudnnCreate", "libcudnn.so.9", RP_OK, ""},
         {"CUDASIM_CUDNN_FAIL", "cudnnBackendSetAttribute", "libcudnn.so.9", RP_OK, ""},
         {"CUDASIM_CUDNN_FAIL", "cudnnBackendFinalize", "libcudnn.so.9", RP_OK, ""},
@@ -398,8 +490,8 @@ static void test_others(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_others), /* before anything is opened here */
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_works),   cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_whose),     cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_works), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_whose),     cmocka_unit_test(test_large), cmocka_unit_test(test_threads),
     };
     if (!test_cuda_choose()) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /* The emulated cuDNN: the descriptors of cudnn_api.h for one convolution or one of its gradients, as one kernel of a stream of the
  * emulated driver (capturable), in plain loops that add up in f32 in an order of their own. What the real library refuses of them is
- * refused here, and a descriptor that lacks an attribute says which. The heuristic's list has engines that a caller may not want first, with
- * the notes that say so: each of them leaves results that are wrong. CUDASIM_CUDNN_VERSION: another version; CUDASIM_CUDNN_FAIL=CALL: that call fails; CUDASIM_CUDNN_NONE=1: no engine
- * for anything. */
+ * refused here, and a descriptor that lacks an attribute says which. The heuristic's list begins with engines that a caller may not want,
+ * with the notes that say so: each of them leaves results that are wrong. CUDASIM_CUDNN_VERSION: another version;
+ * CUDASIM_CUDNN_FAIL=CALL: that call fails; CUDASIM_CUDNN_NONE=1: no engine for anything; CUDASIM_CUDNN_PLAIN=1: none with transforms. */
 #include "kernel/cuda/cudnn_api.h"
 
 #include <stdarg.h>
@@ -385,19 +385,41 @@ static const struct engine {
     {CUDNN_HEUR_MODE_A, {CUDNN_NUMERICAL_NOTE_FFT, 0, 0}, 0, 1, 0, 0, 0},
     {CUDNN_HEUR_MODE_A, {CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, 0, 0}, 0, 1, 0, 0, 0},
     {CUDNN_HEUR_MODE_A, {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13, 0}, 0, 2, 0, 0, 0},
-    {CUDNN_HEUR_MODE_A, {0, 0, 0}, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION, 0, 1, 0, 0},
+    {CUDNN_HEUR_MODE_A, {CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP, 0, 0}, 0, 1, 0, 0, 0},
+    {CUDNN_HEUR_MODE_A,
+     {0, 0, 0},
+     CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION,
+     0,
+     1,
+     0,
+     0}, /* right where a channel is a group */
     {CUDNN_HEUR_MODE_A, {0, 0, 0}, 0, 0, 0, INT64_C(1) << 40, 0},
     {CUDNN_HEUR_MODE_A, {0, 0, 0}, 0, 0, 0, 0, 1},
     {CUDNN_HEUR_MODE_A,
-     {CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP, 0, 0},
+     {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4, 0},
      CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY,
-     1,
+     2,
      1,
      4096,
-     0},
+     0}, /* of f32 */
     {CUDNN_HEUR_MODE_A, {0, 0, 0}, 0, 0, 0, 0, 0},
+    {CUDNN_HEUR_MODE_FALLBACK, {0, 0, 0}, 0, 0, 0, 0, 0},
 };
-enum { ENGINES = sizeof engines / sizeof *engines, RIGHT = 9 };
+enum { ENGINES = sizeof engines / sizeof *engines, COMPILED = 7, RIGHT = 10, FALLBACK = 12 };
+
+static bool is_right(int engine, const convolved *c) {
+    if (engine == 0) return c->x.data != CUDNN_DATA_FLOAT;
+    if (engine == COMPILED) return c->groups == c->x.size[1] && c->groups == c->y.size[1];
+    return engine >= RIGHT && engine < FALLBACK;
+}
+
+/* Weight gradients by Winograd's transforms keep them. */
+static int64_t workspace_of(int engine, const convolved *c) {
+    const bool transforms =
+        engine == RIGHT && c->kind == 2 && c->spatial == 2 && c->w.size[2] == 3 && c->w.size[3] == 3;
+    if (!transforms || getenv("CUDASIM_CUDNN_PLAIN")) return engines[engine].workspace;
+    return 144 * c->x.size[0] * ((c->y.size[2] + 3) / 4) * ((c->y.size[3] + 3) / 4) * (c->x.size[1] + c->y.size[1]);
+}
 
 static int list_of(const descriptor *d, int *out) {
     int n = 0;
@@ -437,7 +459,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor_) {
         if (config->type != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR || engines[config->engine].refuses)
             return refuse(CUDNN_STATUS_NOT_SUPPORTED, "this engine has no plan");
         status = inherit(d, config);
-        d->workspace = engines[config->engine].workspace;
+        d->workspace = workspace_of(config->engine, config->work);
         break;
     }
     case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
@@ -670,9 +692,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "no plan");
     if (!pack || !pack->finished || pack->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
         return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "no operands");
-    job j = {.c = *plan->work,
-             .right = plan->engine >= RIGHT || (plan->engine == 0 && plan->work->x.data != CUDNN_DATA_FLOAT),
-             .workspace_bytes = plan->workspace};
+    job j = {.c = *plan->work, .right = is_right(plan->engine, plan->work), .workspace_bytes = plan->workspace};
     const attribute *ids = find(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS),
                     *pointers = find(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
     const tensor *t[3] = {&j.c.y, &j.c.x, &j.c.w};

@@ -1,11 +1,10 @@
 /* cuDNN: a row of the table of templates for convolutions, their input and weight gradients, of 1 to 3 spatial dims. A plan by problem is
  * chosen once by the library's heuristic, the first of its list that is allowed, and kept for the life of the process, so every run
- * of a problem, eager, captured and compiled, gives the same bits. Allowed is what is deterministic, adds up in f32, is not compiled
- * at run time, and wants no more workspace than is given: of f32 without tensor cores, and never by Fourier transforms. A launch record
- * holds the problem and the addresses; no descriptor of the library is in it.
- * Operands lie densely, by rows or with their channels innermost, each as it likes, at 16 bytes; a bias, 64-bit places and everything
- * else are our own rows'. Who computes a problem is a matter of its family, of which both rates are known (`families`): the library's work by
- * itself, against ours, which takes what follows into its store. */
+ * of a problem, eager, captured and compiled, gives the same bits. Allowed is what is deterministic, adds up in f32 and wants no more workspace
+ * than is given: of f32 without tensor cores, and never by Fourier transforms. A launch record holds the problem and the addresses; no
+ * descriptor of the library is in it. Operands lie densely, by rows or with their channels innermost, each as it likes, at 16 bytes; a bias,
+ * 64-bit places and everything else are our own rows'. Whose a problem is depends on its family (`times_of`): what the library takes by
+ * itself against ours, which take what follows into their store. */
 #include <pthread.h>
 #include <string.h>
 
@@ -20,7 +19,7 @@
 
 enum { ALIGNMENT = 16, MOST_CONFIGS = 96, MOST_NOTES = 16, MOST_PLANS = 4096 };
 /* Of workspace: so many bytes, and so many times those of the operands, which some engines turn first. */
-static const size_t WORKSPACE = (size_t)32 << 20, WORKSPACE_TIMES = 6;
+static const size_t WORKSPACE = (size_t)32 << 20, WORKSPACE_TIMES = 4;
 
 enum { Y, X, W, OPERANDS }; /* as rp__conv_sort has them; unique ids are these + 1 */
 
@@ -171,15 +170,19 @@ static cudnnDataType_t data_type(const dnn_problem *q) {
     return q->dtype == RP_F16 ? CUDNN_DATA_HALF : q->dtype == RP_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
 }
 
+static size_t bytes_of(const dnn_problem *q, unsigned k) {
+    int64_t size[5], n = 1;
+    sizes_of(q, k, size);
+    for (int d = 0; d < 2 + q->spatial; d++) n *= size[d];
+    return (size_t)n * rp__dtype_bytes((rp_dtype)q->dtype);
+}
+
+/* A channel a group: of the engines those that turn their operands first, or spread them out, are slower than ours. */
+static bool is_depthwise(const dnn_problem *q) { return q->groups == q->channels && q->made == q->groups; }
+
 static size_t most_workspace(const dnn_problem *q) {
-    size_t bytes = 0;
-    for (unsigned k = 0; k < OPERANDS; k++) {
-        int64_t size[5], n = 1;
-        sizes_of(q, k, size);
-        for (int d = 0; d < 2 + q->spatial; d++) n *= size[d];
-        bytes += (size_t)n * rp__dtype_bytes((rp_dtype)q->dtype);
-    }
-    return WORKSPACE + WORKSPACE_TIMES * bytes;
+    const size_t bytes = bytes_of(q, Y) + bytes_of(q, X) + bytes_of(q, W);
+    return is_depthwise(q) ? WORKSPACE + bytes / 4 : WORKSPACE + WORKSPACE_TIMES * bytes;
 }
 
 /* ---- plans */
@@ -264,17 +267,17 @@ static cudnnBackendDescriptor_t graph_of(maker *m, const dnn_problem *q, cudnnHa
 
 static bool is_numerical(rp_dtype dtype, int32_t value) {
     switch ((cudnnBackendNumericalNote_t)value) {
-    case CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP: return true;
     case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: return dtype != RP_F32;
     case CUDNN_NUMERICAL_NOTE_WINOGRAD:
     case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4:
     case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6: return dtype == RP_F32;
-    default: return false; /* and what later versions may say */
+    default: return false; /* plain loops, which promise NaN where it belongs; and what later versions may say */
     }
 }
 
-/* May sums be made so? An engine says what it does to numbers, and what it asks for. */
-static bool is_allowed(const rp__libcudnn *dnn, cudnnBackendDescriptor_t config, rp_dtype dtype) {
+/* May sums be made so? An engine says what it does to numbers, and what it asks for. One that is compiled now costs as long as the
+ * library's opening: where a channel is a group there are no others as good. */
+static bool is_allowed(const rp__libcudnn *dnn, cudnnBackendDescriptor_t config, const dnn_problem *q) {
     maker m = {.dnn = dnn};
     int32_t notes[MOST_NOTES];
     int64_t n = 0;
@@ -291,7 +294,7 @@ static bool is_allowed(const rp__libcudnn *dnn, cudnnBackendDescriptor_t config,
                                            MOST_NOTES, &n, notes),
              "cudnnBackendGetAttribute");
         allowed = m.status == CUDNN_STATUS_SUCCESS && n <= MOST_NOTES;
-        for (int64_t k = 0; allowed && k < n; k++) allowed = is_numerical(dtype, notes[k]);
+        for (int64_t k = 0; allowed && k < n; k++) allowed = is_numerical((rp_dtype)q->dtype, notes[k]);
     }
     if (allowed) {
         note(&m,
@@ -301,7 +304,8 @@ static bool is_allowed(const rp__libcudnn *dnn, cudnnBackendDescriptor_t config,
         allowed = m.status == CUDNN_STATUS_SUCCESS && n <= MOST_NOTES;
         for (int64_t k = 0; allowed && k < n; k++)
             allowed = notes[k] == CUDNN_BEHAVIOR_NOTE_SUPPORTS_CUDA_GRAPH_NATIVE_API ||
-                      notes[k] == CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY;
+                      notes[k] == CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY ||
+                      (notes[k] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION && is_depthwise(q));
     }
     destroy_all(&m);
     return allowed;
@@ -354,8 +358,7 @@ static bool try_list(maker *m, const dnn_problem *q, cudnnHandle_t handle, cudnn
              "cudnnBackendGetAttribute");
     bool found = false;
     for (int64_t k = 0; m->status == CUDNN_STATUS_SUCCESS && !found && k < got && k < n; k++)
-        found = is_allowed(m->dnn, configs[k], (rp_dtype)q->dtype) &&
-                try_config(m->dnn, handle, configs[k], most_workspace(q), out);
+        found = is_allowed(m->dnn, configs[k], q) && try_config(m->dnn, handle, configs[k], most_workspace(q), out);
     return found;
 }
 
@@ -448,15 +451,93 @@ static rp_status enqueue(const rp__kernel *k, rp_stream *s, const rp__launch *l)
     return status;
 }
 
+/* ---- whose a problem is */
+
+static bool everywhere; /* REPRISE_CUDNN=1 */
+
+static void read_environment(void) {
+    const char *wanted = rp__env("REPRISE_CUDNN");
+    everywhere = wanted && strcmp(wanted, "1") == 0;
+}
+
+static bool is_forced(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_environment);
+    return rp__cuda_dnn_use == RP__DNN_ALWAYS || (everywhere && rp__cuda_dnn_use != RP__DNN_NEVER);
+}
+
+/* us of our rows and of the library, on a device of 132 multiprocessors. */
+typedef struct times {
+    double ours, theirs;
+} times;
+static const times NEVER = {0, 1};
+
+/* Winograd's transforms of 3 x 3 windows over tiles of 4 x 4 places: 36 products for 144, of operands that are 36 / 16 as large when they
+ * have been through memory once more. */
+static size_t transformed_bytes(const dnn_problem *q) {
+    const int64_t tiles = q->batch * ((q->out[0] + 3) / 4) * ((q->out[1] + 3) / 4);
+    return (size_t)(36 * 4 * tiles * (q->channels + q->made));
+}
+static bool has_transforms(const dnn_problem *q) {
+    bool has = q->kind == 2 && q->dtype == RP_F32 && q->groups == 1 && q->spatial == 2;
+    for (unsigned k = 0; k < 2; k++) has = has && q->window[k] == 3 && q->stride[k] == 1 && q->dilation[k] == 1;
+    return has;
+}
+
+/* By family, measured on an H100 with cuDNN 9.14 (gpu_kernels --cudnn 0 and 1). Nothing follows a weight gradient in its kernel. Results and
+ * input gradients are ours: what the library wins there is less than the pass that what follows would cost, but by Fourier transforms. */
+static times times_of(const dnn_problem *q, double flops) {
+    static const double OURS = 27.5e6, PRODUCTS = 50e6, CACHE = 48e6, CACHED = 1.9e6, MOVED = 1.05e6,
+                        DENSE_OURS = 150e6, DENSE = 240e6, DEPTH_OURS = 6e6, DEPTH = 10.5e6, GROUPS_OURS = 31e6;
+    const bool turned = !(q->last >> X & 1) || !(q->last >> Y & 1);
+    if (q->kind != 2) return NEVER;
+    if (has_transforms(q)) {
+        const double room = (double)transformed_bytes(q), sums = 36 * 4 * (double)q->channels * (double)q->made,
+                     read = (double)bytes_of(q, X) + (double)bytes_of(q, Y),
+                     moved = read + 2 * room + 2 * sums + (q->last ? 2 * read : 0),
+                     products = 2 * room / 4 / (double)(q->channels + q->made) * (double)q->channels * (double)q->made;
+        return (times){flops / OURS, products / PRODUCTS + moved / (room + sums > CACHE ? MOVED : CACHED)};
+    }
+    if (q->dtype == RP_F32) return NEVER;
+    if (q->groups == 1) return (times){flops / DENSE_OURS, flops / DENSE};
+    /* what is turned first is ours; these rows of ours turn nothing */
+    if (turned || q->spatial != 2) return NEVER;
+    if (is_depthwise(q)) return q->stride[0] * q->stride[1] == 1 ? (times){flops / DEPTH_OURS, flops / DEPTH} : NEVER;
+    const int64_t each = q->channels < q->made ? q->channels / q->groups : q->made / q->groups;
+    if (each < 8) return NEVER;
+    return (times){flops / GROUPS_OURS, flops / (each < 16 ? 40e6 : each < 32 ? 65e6 : 100e6)};
+}
+
+/* The library's launches are several, and its opening is a matter for large works. */
+static bool is_sooner(const rp__problem *p, const dnn_problem *q) {
+    enum { LAUNCH_US = 5, LEAST_US = 20 };
+    if (rp__cuda_dnn_use == RP__DNN_NEVER || is_forced()) return is_forced();
+    const times t = times_of(q, 2 * rp__problem_work(p));
+    const double device = 132 / (double)p->device->multiprocessors;
+    return t.ours * device > LEAST_US && t.theirs * device + LAUNCH_US < t.ours * device;
+}
+
 static bool is_available(void) { return !rp__cuda_offline() && rp__libcudnn_get() != NULL; }
 
+bool rp__cuda_dnn_wants(const rp__problem *p) {
+    dnn_problem q;
+    return read_problem(p, &q) && is_sooner(p, &q) && is_available();
+}
+
+/* A plan that wins by transforms keeps them in its workspace; other versions of the library have none, and what they have instead is slower than
+ * ours. */
 static bool serves(const rp__problem *p, size_t *workspace) {
     dnn_problem q;
     if (!read_problem(p, &q) || !is_aligned(p)) return false;
     const plan *found = plan_of(p->device, &q);
-    if (!found) return false;
+    if (!found || (!is_forced() && has_transforms(&q) && found->workspace < transformed_bytes(&q))) return false;
     *workspace = found->workspace;
     return true;
+}
+
+static double cost(const rp__problem *p) {
+    dnn_problem q;
+    return read_problem(p, &q) && is_sooner(p, &q) ? 0 : 1e300;
 }
 
 static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
@@ -477,65 +558,6 @@ static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer 
     out->n_words = PROBLEM_WORD + sizeof q / sizeof(uint64_t);
     out->kernel = &kernels[e.kind];
     return RP_OK;
-}
-
-/* ---- whose a problem is */
-
-/* What it takes (an H100): of ours and of the library's in flop/us, beside a launch; what follows in a pass of its own reads and
- * writes bytes. */
-static const double LAUNCH_US = 6, PASS_US = 3, PASS_RATE = 2e6, SMALL_FLOPS = 1e9;
-
-typedef struct rates {
-    double ours, theirs;
-} rates;
-
-static rates rates_of(const rp__problem *p, const rp__conv_extent *e) {
-    const rp__conv_geometry *conv = &p->call->conv;
-    const bool narrow = p->o[0].dtype != RP_F32;
-    bool steps = false;
-    for (unsigned k = 0; k < e->spatial; k++) steps = steps || conv->stride[k] > 1;
-    if (narrow) {
-        if (e->kind != 2) return (rates){1, 1}; /* ours take what follows */
-        if (e->groups == 1) return (rates){150e6, 220e6};
-        if (e->cg == 1 && e->og == 1) return (rates){6e6, 11e6};
-        return e->cg >= 16 && e->og >= 16 ? (rates){31e6, 65e6} : (rates){1, 1};
-    }
-    if (e->groups > 1 || steps || e->spatial != 2) return (rates){1, 1};
-    return (rates){27e6, 50e6};
-}
-
-static bool everywhere; /* REPRISE_CUDNN=1 */
-
-static void read_environment(void) {
-    const char *wanted = rp__env("REPRISE_CUDNN");
-    everywhere = wanted && strcmp(wanted, "1") == 0;
-}
-
-static bool is_sooner(const rp__problem *p) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    const rp__operand *sorted[OPERANDS];
-    const double flops = 2 * rp__problem_work(p);
-    pthread_once(&once, read_environment);
-    if (rp__cuda_dnn_use != RP__DNN_BY_FAMILY || everywhere) return rp__cuda_dnn_use != RP__DNN_NEVER;
-    if (flops < SMALL_FLOPS) return false;
-    const rp__conv_extent e = rp__conv_sort(p, sorted);
-    const double device = (double)p->device->multiprocessors / 132; /* beside that one */
-    rates r = rates_of(p, &e);
-    r.ours *= device, r.theirs *= device;
-    double pass = 0; /* nothing follows a weight gradient in its kernel */
-    if (e.kind != 2) {
-        pass = 2 * (double)rp__dtype_bytes(p->o[0].dtype);
-        for (unsigned d = 0; d < p->o[0].ndim; d++) pass *= (double)p->o[0].size[d];
-        pass = PASS_US + pass / PASS_RATE;
-    }
-    return LAUNCH_US + flops / r.theirs + pass < flops / r.ours;
-}
-
-static double cost(const rp__problem *p) { return is_sooner(p) ? 0 : 1e300; }
-
-bool rp__cuda_dnn_takes(const rp__problem *p) {
-    size_t bytes = 0;
-    return is_sooner(p) && is_available() && serves(p, &bytes);
 }
 
 const rp__cuda_product_row rp__cuda_dnn_row = {.row = {.name = "cudnn",
