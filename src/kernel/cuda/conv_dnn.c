@@ -121,15 +121,15 @@ static bool find_layouts(const rp__operand *const *sorted, int64_t *last) {
     return true;
 }
 
-static bool read_problem(const rp__problem *p, dnn_problem *out) {
+/* All but how operands lie. */
+static bool read_sizes(const rp__problem *p, dnn_problem *out) {
     const rp__operand *sorted[OPERANDS];
     const rp__conv_geometry *conv = &p->call->conv;
     const rp_dtype dtype = p->o[0].dtype;
     memset(out, 0, sizeof *out);
     if (p->n > OPERANDS || (dtype != RP_F32 && dtype != RP_F16 && dtype != RP_BF16)) return false;
     const rp__conv_extent e = rp__conv_sort(p, sorted);
-    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || rp__conv_is_wide(sorted, conv)) return false;
-    if (!find_layouts(sorted, &out->last)) return false;
+    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0) return false;
     out->kind = (int32_t)e.kind;
     out->dtype = (int32_t)dtype;
     out->device = p->device->id.index;
@@ -151,6 +151,13 @@ static bool read_problem(const rp__problem *p, dnn_problem *out) {
         out->dilation[rows + k] = conv->dilation[k];
     }
     return true;
+}
+
+static bool read_problem(const rp__problem *p, dnn_problem *out) {
+    const rp__operand *sorted[OPERANDS];
+    if (!read_sizes(p, out)) return false;
+    (void)rp__conv_sort(p, sorted);
+    return find_layouts(sorted, &out->last) && !rp__conv_is_wide(sorted, &p->call->conv);
 }
 
 static bool is_aligned(const rp__problem *p) {
@@ -486,10 +493,11 @@ static bool has_transforms(const dnn_problem *q) {
 
 /* By family, measured on an H100 with cuDNN 9.14 (gpu_kernels --cudnn 0 and 1). Nothing follows a weight gradient in its kernel. Results and
  * input gradients are ours: what the library wins there is less than the pass that what follows would cost, but by Fourier transforms. */
-static times times_of(const dnn_problem *q, double flops) {
+static times times_of(const rp__problem *p, const dnn_problem *q) {
     static const double OURS = 27.5e6, PRODUCTS = 50e6, CACHE = 48e6, CACHED = 1.9e6, MOVED = 1.05e6,
                         DENSE_OURS = 150e6, DENSE = 240e6, DEPTH_OURS = 6e6, DEPTH = 10.5e6, GROUPS_OURS = 31e6;
-    const bool turned = !(q->last >> X & 1) || !(q->last >> Y & 1);
+    const double flops = 2 * rp__problem_work(p);
+    const bool last = q->last >> X & q->last >> Y & 1;
     if (q->kind != 2) return NEVER;
     if (has_transforms(q)) {
         const double room = (double)transformed_bytes(q), sums = 36 * 4 * (double)q->channels * (double)q->made,
@@ -500,11 +508,13 @@ static times times_of(const dnn_problem *q, double flops) {
     }
     if (q->dtype == RP_F32) return NEVER;
     if (q->groups == 1) return (times){flops / DENSE_OURS, flops / DENSE};
-    /* what is turned first is ours; these rows of ours turn nothing */
-    if (turned || q->spatial != 2) return NEVER;
-    if (is_depthwise(q)) return q->stride[0] * q->stride[1] == 1 ? (times){flops / DEPTH_OURS, flops / DEPTH} : NEVER;
+    /* Rows of ours for groups of few channels turn nothing, however operands lie; the library does, and loses by it. Other groups have
+       our rows of convolutions without groups, for which operands may be turned: who computes them must not depend on that. */
+    if (is_depthwise(q))
+        return last && q->spatial == 2 && q->stride[0] * q->stride[1] == 1 ? (times){flops / DEPTH_OURS, flops / DEPTH}
+                                                                           : NEVER;
     const int64_t each = q->channels < q->made ? q->channels / q->groups : q->made / q->groups;
-    if (each < 8) return NEVER;
+    if (each < 8 || (!last && rp__conv_is_grouped(p))) return NEVER;
     return (times){flops / GROUPS_OURS, flops / (each < 16 ? 40e6 : each < 32 ? 65e6 : 100e6)};
 }
 
@@ -512,16 +522,27 @@ static times times_of(const dnn_problem *q, double flops) {
 static bool is_sooner(const rp__problem *p, const dnn_problem *q) {
     enum { LAUNCH_US = 5, LEAST_US = 20 };
     if (rp__cuda_dnn_use == RP__DNN_NEVER || is_forced()) return is_forced();
-    const times t = times_of(q, 2 * rp__problem_work(p));
+    const times t = times_of(p, q);
     const double device = 132 / (double)p->device->multiprocessors;
     return t.ours * device > LEAST_US && t.theirs * device + LAUNCH_US < t.ours * device;
 }
 
 static bool is_available(void) { return !rp__cuda_offline() && rp__libcudnn_get() != NULL; }
 
+static bool works_with(rp__device *d) {
+    if (rp__cuda_enter(d) != RP_OK) return false;
+    rp__lock(&lock);
+    const CUstreamCaptureMode mode = rp__cuda_relax(d);
+    const bool works = handle_of(d) != NULL;
+    rp__cuda_unrelax(d, mode);
+    rp__unlock(&lock);
+    return works;
+}
+
+/* By sizes alone: of the families whose operands our rows turn none goes by how they lie. */
 bool rp__cuda_dnn_wants(const rp__problem *p) {
     dnn_problem q;
-    return read_problem(p, &q) && is_sooner(p, &q) && is_available();
+    return read_sizes(p, &q) && is_sooner(p, &q) && is_available() && works_with(p->device);
 }
 
 /* A plan that wins by transforms keeps them in its workspace; other versions of the library have none, and what they have instead is slower than
