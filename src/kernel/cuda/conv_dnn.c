@@ -495,7 +495,8 @@ static bool has_transforms(const dnn_problem *q) {
  * input gradients are ours: what the library wins there is less than the pass that what follows would cost, but by Fourier transforms. */
 static times times_of(const rp__problem *p, const dnn_problem *q) {
     static const double OURS = 27.5e6, PRODUCTS = 50e6, CACHE = 48e6, CACHED = 1.9e6, MOVED = 1.05e6,
-                        DENSE_OURS = 150e6, DENSE = 240e6, DEPTH_OURS = 6e6, DEPTH = 10.5e6, GROUPS_OURS = 31e6;
+                        DENSE_OURS = 270e6, DENSE_START = 15, DENSE = 450e6, DEPTH_OURS = 6e6, DEPTH = 10.5e6,
+                        GROUPS_OURS = 31e6;
     const double flops = 2 * rp__problem_work(p);
     const bool last = q->last >> X & q->last >> Y & 1;
     if (q->kind != 2) return NEVER;
@@ -506,15 +507,16 @@ static times times_of(const rp__problem *p, const dnn_problem *q) {
                      products = 2 * room / 4 / (double)(q->channels + q->made) * (double)q->channels * (double)q->made;
         return (times){flops / OURS, products / PRODUCTS + moved / (room + sums > CACHE ? MOVED : CACHED)};
     }
-    if (q->dtype == RP_F32) return NEVER;
-    if (q->groups == 1) return (times){flops / DENSE_OURS, flops / DENSE};
-    /* Rows of ours for groups of few channels turn nothing, however operands lie; the library does, and loses by it. Other groups have
-       our rows of convolutions without groups, for which operands may be turned: who computes them must not depend on that. */
+    if (q->dtype == RP_F32 || p->call->conv.spatial != 2) return NEVER; /* nobody has measured lines and volumes */
+    if (q->groups == 1)                                                 /* of few channels nothing comes in vectors */
+        return q->channels < 8 || q->made < 8 ? NEVER : (times){DENSE_START + flops / DENSE_OURS, flops / DENSE};
+    /* Rows of ours for groups of few channels turn nothing, however operands lie; the library does, and loses by it where there is little to
+       compute. Other groups have our rows of convolutions without groups, for which operands may be turned: who computes them must not
+       depend on that. */
     if (is_depthwise(q))
-        return last && q->spatial == 2 && q->stride[0] * q->stride[1] == 1 ? (times){flops / DEPTH_OURS, flops / DEPTH}
-                                                                           : NEVER;
+        return last && q->stride[0] * q->stride[1] == 1 ? (times){flops / DEPTH_OURS, flops / DEPTH} : NEVER;
     const int64_t each = q->channels < q->made ? q->channels / q->groups : q->made / q->groups;
-    if (each < 8 || (!last && rp__conv_is_grouped(p))) return NEVER;
+    if (each < 8 || (each < 16 && !last && rp__conv_is_grouped(p))) return NEVER;
     return (times){flops / GROUPS_OURS, flops / (each < 16 ? 40e6 : each < 32 ? 65e6 : 100e6)};
 }
 
