@@ -2,8 +2,11 @@
  * to be moved or calculated<TAB>period under RP_NUMBERS_FAST, or WORK<TAB>reason. bench/gpu_kernels.py measures the same works with PyTorch and prints both.
  *   gpu_kernels FILE [FIRST [COUNT]]: only COUNT works from the FIRST on, which is 0.
  *   gpu_kernels --tile N FILE: products by the Nth tile of the table in src/kernel/cuda/product.c, from 1 on, by which its clocks are measured.
+ *   gpu_kernels --cudnn 0 FILE: convolutions by our own kernels alone; --cudnn 1: by cuDNN, wherever it has one. Rows then end with whose they
+ *     were: by these its rates in src/kernel/cuda/conv_dnn.c are measured.
  *   gpu_kernels --cpu FILE: on the CPU, the fastest call of each work (bench/cpu_kernels.py); FILE may be -, then each is answered at once.
  * With one thread that is time of the processor, which what else the machine does changes less. */
+#include "kernel/cuda/conv_parts.h"
 #include "kernel/cuda/matmul.h"
 #include "measure.h"
 
@@ -24,6 +27,7 @@ struct work {
     double bytes, flops;
     size_t n_out;
     rp_optimizer *adam;
+    bool cudnn;
 };
 
 static rp_tensor *of(const struct work *w, const int64_t *size, size_t n) {
@@ -271,6 +275,15 @@ static rp_status fastest(struct call *c, struct cli_times *times) {
     return RP_OK;
 }
 
+/* Does a compiled function call cuDNN? */
+static bool calls_cudnn(rp_compiled *f) {
+    rp_explain_entry entry;
+    bool calls = false;
+    for (size_t i = 0; i < rp_explain_count(f) && !rp_explain_get(f, i, &entry); i++)
+        calls = calls || strstr(entry.message, "cudnn");
+    return calls;
+}
+
 /* us of the work's calls. */
 static rp_status measure_as(struct work *w, struct call *c, rp_device device, rp_numbers numbers, double *us) {
     const bool cpu = device.type == RP_DEVICE_CPU;
@@ -283,6 +296,7 @@ static rp_status measure_as(struct work *w, struct call *c, rp_device device, rp
     for (int i = 0; i < 3 && !status; i++) status = cli_once(run, c);
     if (!status) status = cpu ? fastest(c, &times) : cli_measure(run, c, device, SECONDS, &times);
     *us = times.period_us;
+    if (!w->adam && numbers == RP_NUMBERS_DEFAULT) w->cudnn = calls_cudnn(c->f);
     rp_compiled_release(c->f);
     return status;
 }
@@ -309,11 +323,12 @@ static void measure(struct work *w, rp_device device) {
         printf("%s\t%s\n", w->name, reason);
     } else {
         const double rate = (w->flops > 0 ? w->flops : w->bytes) / us * 1e-3;
-        printf("%s\t%.3f\t%.1f %s\t%.3f\n", w->name, us, w->flops > 0 && !cpu ? rate * 1e-3 : rate,
+        const char *whose = rp__cuda_dnn_use == RP__DNN_BY_FAMILY ? "" : w->cudnn ? "\tcuDNN" : "\tours";
+        printf("%s\t%.3f\t%.1f %s\t%.3f%s\n", w->name, us, w->flops > 0 && !cpu ? rate * 1e-3 : rate,
                !(w->flops > 0) ? "GB/s"
                : cpu           ? "GFLOP/s"
                                : "TFLOP/s",
-               fast);
+               fast, whose);
     }
     fflush(stdout);
     rp_set_grad_enabled(grad);
@@ -330,6 +345,10 @@ int main(int argc, char **argv) {
     }
     if (argc > 2 && !strcmp(argv[1], "--tile")) {
         rp__cuda_product_tile = (unsigned)strtoul(argv[2], NULL, 10);
+        argc -= 2, argv += 2;
+    }
+    if (argc > 2 && !strcmp(argv[1], "--cudnn")) {
+        rp__cuda_dnn_use = strcmp(argv[2], "0") ? RP__DNN_ALWAYS : RP__DNN_NEVER;
         argc -= 2, argv += 2;
     }
     FILE *file = argc < 2 ? NULL : strcmp(argv[1], "-") ? fopen(argv[1], "r") : stdin;

@@ -50,7 +50,7 @@ CC=$triple-gcc sh scripts/configure.sh "$build/tree" -DCMAKE_SYSTEM_NAME=Linux -
 # Only what is run is built.
 targets=$(cd tests && for file in test_*.c; do echo "${file%.c}"; done | grep -E "$tests")
 # shellcheck disable=SC2086
-nice cmake --build "$build/tree" -j "${JOBS:-$(nproc)}" --target $targets cudasim_cuda cudasim_nvrtc cudasim_cublaslt
+nice cmake --build "$build/tree" -j "${JOBS:-$(nproc)}" --target $targets cudasim_cuda cudasim_nvrtc cudasim_cublaslt cudasim_cudnn
 
 # What the tests compile (tier 1, the emulator's kernels) is compiled by the cross compiler, under the name that they look for.
 mkdir -p "$build/bin"

@@ -71,7 +71,7 @@ sanitize() {
 }
 
 if [ "$what" != sanitizer ]; then
-    for t in test_cuda_loops test_cuda_library test_cuda_user test_outside test_behaviours test_graphs test_graphed test_compiled_capture test_compiled_function test_cuda_graphs test_program_cuda test_train_fused test_cudasim test_cudasim_graphs test_cudasim_libraries test_stream_memory test_compile_calls test_alias test_graphed_around test_instances test_fuzz_streams test_indexing test_linalg test_autocast; do
+    for t in test_cuda_loops test_cuda_library test_cuda_dnn test_cuda_user test_outside test_behaviours test_graphs test_graphed test_compiled_capture test_compiled_function test_cuda_graphs test_program_cuda test_train_fused test_cudasim test_cudasim_graphs test_cudasim_libraries test_stream_memory test_compile_calls test_alias test_graphed_around test_instances test_fuzz_streams test_indexing test_linalg test_autocast; do
         run_test "$t" "$limit" &
     done
     run_test test_road 400 &

@@ -5,6 +5,10 @@
 #include <cublasLt.h>
 #include <cuda.h>
 #include <nvrtc.h>
+#if defined __has_include && __has_include(<cudnn_graph.h>)
+#include <cudnn_graph.h> /* comes by itself */
+#define ABI_CUDNN
+#endif
 
 #if CUDA_VERSION < 13000
 #pragma message("headers older than 13.0 lack some of the optional functions: nothing was compared")
@@ -34,5 +38,9 @@ typedef CUresult capture_info_v2(CUstream, CUstreamCaptureStatus *, cuuint64_t *
 #include "device/cuda/libnvrtc.def"
 #define RP__CUBLASLT_FN(need, name, symbol, ret, args) SAME(symbol, ret, args)
 #include "kernel/cuda/libcublaslt.def"
+#ifdef ABI_CUDNN
+#define RP__CUDNN_FN(need, name, symbol, ret, args) SAME(symbol, ret, args)
+#include "kernel/cuda/libcudnn.def"
+#endif
 
 #endif

@@ -14,10 +14,12 @@
 
 #include "device/cuda/cuda_api.h"
 #include "kernel/cuda/cublaslt_api.h"
+#include "kernel/cuda/cudnn_api.h"
 
 #define ABI_DRIVER
 #define ABI_NVRTC
 #define ABI_CUBLASLT
+#define ABI_CUDNN
 #define ABI_SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), "size of " #type);
 #define ABI_OFFSET(type, field, bytes) _Static_assert(offsetof(type, field) == (bytes), "offset of " #type "." #field);
 #define ABI_VALUE(name, value) _Static_assert((long long)(name) == (value), "value of " #name);

@@ -1,4 +1,4 @@
-/* The CUDA symbol tables, the prelude, and the emulated NVRTC and cuBLASLt. By default the libraries of REPRISE_CUDASIM_DIR
+/* The CUDA symbol tables, the prelude, and the emulated NVRTC, cuBLASLt and cuDNN. By default the libraries of REPRISE_CUDASIM_DIR
  * are driven. With REPRISE_TEST_REAL_CUDA=1 the installed ones are, and the tests that need the emulator (poison, failure on
  * demand, deliberately wrong kernels) are skipped with a line each: so the rest shows that the emulator answers as a GPU
  * does. */
@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "cudasim/cudasim.h"
+#include "kernel/cuda/libcudnn.h"
 #include "support/cudasim.h"
 
 /* ---- Symbol tables ---- */
@@ -301,6 +302,131 @@ static void test_cublaslt(void **state) {
     assert_int_equal(lt->cublasLtDestroy(handle), 0);
 }
 
+/* ---- cuDNN: what its descriptors refuse (test_cuda_dnn.c has what they compute) ---- */
+
+static const rp__libcudnn *dnn;
+
+static cudnnBackendDescriptor_t descriptor(cudnnBackendDescriptorType_t type) {
+    cudnnBackendDescriptor_t d = NULL;
+    assert_int_equal(dnn->cudnnBackendCreateDescriptor(type, &d), CUDNN_STATUS_SUCCESS);
+    return d;
+}
+
+static cudnnStatus_t integers(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, int64_t n,
+                              const int64_t *v) {
+    return dnn->cudnnBackendSetAttribute(d, name, CUDNN_TYPE_INT64, n, v);
+}
+
+/* skip: an attribute that is left out */
+static cudnnBackendDescriptor_t image(int64_t id, const int64_t *size, int skip, cudnnStatus_t *status) {
+    const int64_t stride[4] = {size[1] * size[2] * size[3], size[2] * size[3], size[3], 1}, alignment = 16;
+    const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    cudnnBackendDescriptor_t d = descriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    if (skip != CUDNN_ATTR_TENSOR_DATA_TYPE)
+        assert_int_equal(dnn->cudnnBackendSetAttribute(d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type),
+                         0);
+    if (skip != CUDNN_ATTR_TENSOR_DIMENSIONS) assert_int_equal(integers(d, CUDNN_ATTR_TENSOR_DIMENSIONS, 4, size), 0);
+    if (skip != CUDNN_ATTR_TENSOR_STRIDES) assert_int_equal(integers(d, CUDNN_ATTR_TENSOR_STRIDES, 4, stride), 0);
+    assert_int_equal(integers(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &id), 0);
+    if (skip != CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT)
+        assert_int_equal(integers(d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1, &alignment), 0);
+    *status = dnn->cudnnBackendFinalize(d);
+    return d;
+}
+
+static cudnnBackendDescriptor_t windows(int64_t padding, int skip, cudnnStatus_t *status) {
+    const int64_t spatial = 2, paddings[2] = {padding, padding}, ones[2] = {1, 1};
+    const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    cudnnBackendDescriptor_t d = descriptor(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    static const cudnnBackendAttributeName_t names[] = {
+        CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_ATTR_CONVOLUTION_DILATIONS,
+        CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES};
+    assert_int_equal(integers(d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 1, &spatial), 0);
+    assert_int_equal(dnn->cudnnBackendSetAttribute(d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type),
+                     0);
+    assert_int_equal(
+        dnn->cudnnBackendSetAttribute(d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode), 0);
+    for (int k = 0; k < 4; k++)
+        if (skip != (int)names[k]) assert_int_equal(integers(d, names[k], 2, k < 2 ? paddings : ones), 0);
+    *status = dnn->cudnnBackendFinalize(d);
+    return d;
+}
+
+static cudnnStatus_t operation(cudnnBackendDescriptor_t conv, cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t w,
+                               cudnnBackendDescriptor_t y) {
+    const float one = 1, zero = 0;
+    cudnnBackendDescriptor_t op = descriptor(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
+    const struct {
+        cudnnBackendAttributeName_t name;
+        cudnnBackendDescriptor_t value;
+    } children[] = {{CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, conv},
+                    {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, x},
+                    {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, w},
+                    {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, y}};
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    for (int k = 0; k < 4 && status == CUDNN_STATUS_SUCCESS; k++)
+        if (children[k].value)
+            status = dnn->cudnnBackendSetAttribute(op, children[k].name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                                   &children[k].value);
+    if (status == CUDNN_STATUS_SUCCESS) {
+        assert_int_equal(dnn->cudnnBackendSetAttribute(op, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                                                       CUDNN_TYPE_FLOAT, 1, &one),
+                         0);
+        assert_int_equal(dnn->cudnnBackendSetAttribute(op, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+                                                       CUDNN_TYPE_FLOAT, 1, &zero),
+                         0);
+        status = dnn->cudnnBackendFinalize(op);
+    }
+    assert_int_equal(dnn->cudnnBackendDestroyDescriptor(op), 0);
+    return status;
+}
+
+static void test_cudnn(void **state) {
+    (void)state;
+    const int64_t in[4] = {2, 4, 6, 6}, window[4] = {8, 4, 3, 3}, out[4] = {2, 8, 6, 6}, wrong[4] = {2, 8, 5, 6};
+    static const int parts[] = {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_ATTR_TENSOR_STRIDES,
+                                CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT};
+    char text[256] = "";
+    cudnnStatus_t status;
+    dnn = rp__libcudnn_get();
+    if (!dnn) {
+        print_message("skipped: cuDNN is not installed\n");
+        skip();
+    }
+    assert_true(dnn->cudnnGetVersion() >= 90000);
+    for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+        cudnnBackendDescriptor_t d = image(1, in, parts[k], &status);
+        assert_int_not_equal(status, CUDNN_STATUS_SUCCESS);
+        assert_non_null(dnn->cudnnGetErrorString(status));
+        assert_int_equal(dnn->cudnnBackendDestroyDescriptor(d), 0);
+    }
+    if (dnn->cudnnGetLastErrorString) {
+        dnn->cudnnGetLastErrorString(text, sizeof text);
+        assert_true(*text);
+    }
+    cudnnBackendDescriptor_t no_steps = windows(1, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, &status);
+    assert_int_not_equal(status, CUDNN_STATUS_SUCCESS);
+    cudnnBackendDescriptor_t conv = windows(1, 0, &status);
+    assert_int_equal(status, CUDNN_STATUS_SUCCESS);
+    cudnnBackendDescriptor_t x = image(1, in, 0, &status), w = image(2, window, 0, &status),
+                             y = image(3, out, 0, &status), other = image(3, wrong, 0, &status);
+    assert_int_equal(status, CUDNN_STATUS_SUCCESS);
+    /* a type that is not the attribute's; behind the end */
+    cudnnBackendDescriptor_t open = descriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    assert_int_not_equal(dnn->cudnnBackendSetAttribute(open, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_DOUBLE, 4, in),
+                         CUDNN_STATUS_SUCCESS);
+    assert_int_not_equal(integers(x, CUDNN_ATTR_TENSOR_DIMENSIONS, 4, in), CUDNN_STATUS_SUCCESS);
+    assert_int_equal(operation(conv, x, w, y), CUDNN_STATUS_SUCCESS);
+    assert_int_not_equal(operation(conv, x, w, NULL), CUDNN_STATUS_SUCCESS);
+    assert_int_not_equal(operation(conv, x, w, open), CUDNN_STATUS_SUCCESS);
+    assert_int_not_equal(operation(conv, x, w, other), CUDNN_STATUS_SUCCESS);
+    assert_int_not_equal(operation(no_steps, x, w, y), CUDNN_STATUS_SUCCESS);
+    cudnnBackendDescriptor_t all[] = {no_steps, conv, x, w, y, other, open};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        assert_int_equal(dnn->cudnnBackendDestroyDescriptor(all[k]), 0);
+}
+
 /* ---- The prelude ---- */
 
 typedef struct names {
@@ -467,10 +593,8 @@ static void test_real_nvrtc(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_cublaslt),
-        cmocka_unit_test(test_prelude_names),
-        cmocka_unit_test(test_real_nvrtc),
+        cmocka_unit_test(test_tables),        cmocka_unit_test(test_cublaslt),   cmocka_unit_test(test_cudnn),
+        cmocka_unit_test(test_prelude_names), cmocka_unit_test(test_real_nvrtc),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -15,6 +15,7 @@
 #include "kernel/cpu/jit.h"
 #include "kernel/cpu/tiles.h"
 #include "kernel/cuda/libcublaslt.h"
+#include "kernel/cuda/libcudnn.h"
 #include "kernel/disk_cache.h"
 #include "kernel/lapack.h"
 #include "kernel/library.h"
@@ -114,10 +115,12 @@ size_t rp_doctor(char *buf, size_t bytes) {
     rp__libnvrtc_get();
     rp__libnvtx_get();
     rp__libcublaslt_get();
+    rp__libcudnn_get();
     add_report(&t, rp__libcuda_report);
     add_report(&t, rp__libnvrtc_report);
     add_report(&t, rp__libnvtx_report);
     add_report(&t, rp__libcublaslt_report);
+    add_report(&t, rp__libcudnn_report);
     add_report(&t, rp__json_report);
     add_report(&t, rp__lapack_report);
     add_report(&t, rp__unicode_report);

@@ -49,7 +49,7 @@ bool test_cuda_choose(void) {
         return false;
     }
     return use("REPRISE_LIBCUDA", folder, "libcuda.so.1") && use("REPRISE_LIBNVRTC", folder, "libnvrtc.so.13") &&
-           use("REPRISE_LIBCUBLASLT", folder, "libcublasLt.so.13");
+           use("REPRISE_LIBCUBLASLT", folder, "libcublasLt.so.13") && use("REPRISE_LIBCUDNN", folder, "libcudnn.so.9");
 }
 
 bool test_cuda_takes(unsigned k, unsigned n) { return test_cuda_is_real() || getenv("REPRISE_TEST_ALL") || k % n == 0; }

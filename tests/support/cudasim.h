@@ -244,6 +244,8 @@ static inline int start(void **state) {
         setenv("REPRISE_LIBNVRTC", path, 1);
         snprintf(path, sizeof path, "%s/libcublasLt.so.13", folder);
         setenv("REPRISE_LIBCUBLASLT", path, 1);
+        snprintf(path, sizeof path, "%s/libcudnn.so.9", folder);
+        if (!getenv("REPRISE_LIBCUDNN")) setenv("REPRISE_LIBCUDNN", path, 1);
         setenv("CUDASIM_QUIET", "1", 1);
     }
     cu = rp__libcuda_get();

@@ -743,6 +743,8 @@ uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp_
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
     if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype) || rp__conv_is_grouped(&p))
         return 0;
+    /* what is cuDNN's stays as it lies, whether that can read it so or not: who computes it does not depend on a copy */
+    if (rp__cuda_dnn_wants(&p)) return 0;
     /* the operand without windows and the one with them, as bits know them */
     const unsigned plain = op == RP__LIB_CONV_WEIGHT ? 1 : 2, windowed = 3 - plain;
     rp__operand last[3];

@@ -41,4 +41,9 @@ int64_t rp__conv_depth_parts(const rp__problem *p);
 bool rp__conv_is_grouped(const rp__problem *p);
 int64_t rp__conv_group_parts(const rp__problem *p);
 
+/* cuDNN's row (conv_dnn.c). Is a convolution of a family that is its own? And whose convolutions are, for tests and measurements. */
+bool rp__cuda_dnn_wants(const rp__problem *p);
+typedef enum rp__dnn_use { RP__DNN_BY_FAMILY, RP__DNN_ALWAYS, RP__DNN_NEVER } rp__dnn_use;
+extern unsigned rp__cuda_dnn_use;
+
 #endif

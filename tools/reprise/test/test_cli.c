@@ -324,8 +324,8 @@ static void test_backends(void **state) {
 static void test_doctor(void **state) {
     (void)state;
     json_t *doc = run_json("doctor --json");
-    const char *const subjects[] = {"version", "device cpu:0", "vector kernels", "threads", "CUDA driver",
-                                    "NVRTC",   "cuBLASLt",     "compiler",       "cache"};
+    const char *const subjects[] = {"version", "device cpu:0", "vector kernels", "threads",  "CUDA driver",
+                                    "NVRTC",   "cuBLASLt",     "cuDNN",          "compiler", "cache"};
     for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++) {
         json_t *lines = json_object_get(doc, subjects[i]);
         if (!lines && !strcmp(subjects[i], "device cpu:0")) lines = json_object_get(doc, "device cpu");
