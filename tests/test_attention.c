@@ -301,6 +301,9 @@ static const work by_warpgroups[] = {
     {RP_BF16, 1, 1, 1, 70, 150, 256, 200, false, F32_MASK, ROWS, 0.06, 0, true},
     {RP_F16, 1, 1, 1, 66, 70, 24, 256, true, NO_MASK, HEADS_INNER, 0.06, 0.5, false},
     {RP_BF16, 1, 3, 1, 65, 100, 160, 160, false, NO_MASK, ROWS, -0.05, 0, false},
+    {RP_BF16, 1, 3, 3, 33, 4100, 16, 112, false, NO_MASK, ROWS, 0.25, 0, false},
+    {RP_F16, 1, 1, 1, 700, 270, 24, 32, true, NO_MASK, ROWS, 0.2, 0,
+     false}, /* more tiles than blocks, shorter and shorter */
     /* keys of one step */
     {RP_BF16, 1, 2, 2, 200, 77, 80, 80, false, NO_MASK, ROWS, 0.1, 0, false},
     {RP_F16, 1, 2, 1, 130, 5, 64, 64, false, NO_MASK, HEADS_INNER, 0.125, 0, false},

@@ -486,6 +486,79 @@ static void test_warpgroup_bits(void **state) {
     OK(cu->cuMemFree(p));
 }
 
+/* Four warps bring numbers by way of a ring, four others add them up: full and empty places are told by barriers in shared memory. */
+static void test_rings(void **state) {
+    (void)state;
+    if (strcmp(architecture, "-arch=sm_90") != 0) {
+        print_message("skipped: a device of 9.0 has these instructions\n");
+        skip();
+    }
+    static const char ring[] =
+        "extern \"C\" __global__ void __launch_bounds__(256) ring(const rp_u32 *from, rp_u32 *to, int steps) {\n"
+        "    __shared__ __align__(16) rp_u32 room[2][512];\n"
+        "    __shared__ rp_u64 full[2], empty[2];\n"
+        "    const int t = threadIdx.x;\n"
+        "    rp_u32 sum = 0;\n"
+        "    for (int i = 0; t == 0 && i < 2; i++) {\n"
+        "        rp_mbarrier_init(&full[i], 128);\n"
+        "        rp_mbarrier_init(&empty[i], 4);\n"
+        "    }\n"
+        "    rp_barrier();\n"
+        "    for (int s = 0; s < steps; s++) {\n"
+        "        const int at = s % 2, turn = s / 2 % 2;\n"
+        "        if (t >= 128) {\n"
+        "            rp_mbarrier_wait(&empty[at], turn ^ 1);\n"
+        "            rp_cp_async_16(&room[at][(t - 128) * 4], from + s * 512 + (t - 128) * 4);\n"
+        "            rp_mbarrier_arrive_copied(&full[at]);\n"
+        "        } else {\n"
+        "            rp_mbarrier_wait(&full[at], turn);\n"
+        "            for (int i = 0; i < 4; i++) sum = sum * 3 + room[at][(t * 4 + i + 77) % 512];\n"
+        "            rp_warp_sync();\n"
+        "            if (t % 32 == 0) rp_mbarrier_arrive(&empty[at]);\n"
+        "        }\n"
+        "    }\n"
+        "    rp_cp_async_wait(0);\n"
+        "    if (t < 128) to[t] = sum;\n"
+        "}\n"
+        "extern \"C\" __global__ void nobody(rp_u32 *p) {\n"
+        "    __shared__ rp_u64 full[1];\n"
+        "    if (threadIdx.x == 0) rp_mbarrier_init(full, 33);\n"
+        "    rp_barrier();\n"
+        "    if (threadIdx.x < 32) rp_mbarrier_arrive(full);\n"
+        "    else rp_mbarrier_wait(full, 0);\n"
+        "    *p = 1;\n"
+        "}\n";
+    enum { STEPS = 9 };
+    uint32_t numbers[STEPS * 512], sums[128];
+    for (uint32_t i = 0; i < STEPS * 512; i++) numbers[i] = i * 2654435761u ^ i << 9;
+    CUdeviceptr from = device_alloc(sizeof numbers), to = device_alloc(sizeof sums);
+    OK(cu->cuMemcpyHtoD(from, numbers, sizeof numbers));
+    CUlibrary library = load_for("-arch=sm_90a", ring);
+    int steps = STEPS;
+    void *params[] = {&from, &to, &steps};
+    for (unsigned long long s = 1; s <= SEEDS; s++) {
+        seed(s);
+        OK(cu->cuLaunchKernel(function_of(library, "ring"), 2, 1, 1, 256, 1, 1, 0, stream, params, NULL));
+        OK(cu->cuStreamSynchronize(stream));
+        OK(cu->cuMemcpyDtoH(sums, to, sizeof sums));
+        for (uint32_t t = 0; t < 128; t++) {
+            uint32_t sum = 0;
+            for (uint32_t i = 0; i < STEPS * 4; i++) sum = sum * 3 + numbers[i / 4 * 512 + (t * 4 + i % 4 + 77) % 512];
+            assert_int_equal(sums[t], sum);
+        }
+    }
+    if (!real) {
+        char text[512];
+        OK(cu->cuLaunchKernel(function_of(library, "nobody"), 1, 1, 1, 64, 1, 1, 0, stream, &params[1], NULL));
+        recover(CUDA_ERROR_LAUNCH_TIMEOUT);
+        sim.last_text(text, sizeof text);
+        assert_non_null(strstr(text, "deadlock"));
+    }
+    OK(cu->cuMemFree(from));
+    OK(cu->cuMemFree(to));
+    OK(cu->cuLibraryUnload(library));
+}
+
 /* Products of a warpgroup: each way that matrices lie in shared memory, and sizes, types and sources spread over them. */
 static void test_warpgroups(void **state) {
     (void)state;
@@ -493,7 +566,7 @@ static void test_warpgroups(void **state) {
         print_message("skipped: a device of 9.0 has these instructions\n");
         skip();
     }
-    static const int sizes[] = {8, 16, 32, 48, 64, 80, 96, 128, 160, 192, 256};
+    static const int sizes[] = {8, 16, 32, 48, 64, 80, 96, 128, 160, 176, 192, 256};
     enum { CASES = 24, N_SIZES = sizeof sizes / sizeof *sizes };
     CUdeviceptr p = device_alloc(64 * 256 * 4);
     float *out = malloc(64 * 256 * 4);
@@ -720,6 +793,7 @@ int main(void) {
         cmocka_unit_test(test_prelude_functions),
         cmocka_unit_test(test_warpgroup_bits),
         cmocka_unit_test(test_warpgroups),
+        cmocka_unit_test(test_rings),
         cmocka_unit_test(test_wrong_kernels),
         cmocka_unit_test(test_modules),
         cmocka_unit_test(test_streams),

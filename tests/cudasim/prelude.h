@@ -723,10 +723,29 @@ RP_FN void rp_ldmatrix_x4_trans(rp_u32 *r, const void *row) { rp__ldmatrix(r, ro
 RP_FN void rp_fence_proxy_async(void) { rp__race(); }
 RP_FN void rp_wgmma_fence(void) { rp__race(); }
 RP_FN void rp_wgmma_commit(void) { rp__race(); }
-RP_FN void rp_wgmma_wait(int n) {
-    (void)n;
+RP_FN void rp_wgmma_wait(int n) { /* of the whole warp */
+    cudasim_rt->exchange(RP__SYNC, &n, 0);
     rp__race();
 }
+/* A barrier: arrivals that end a phase, arrivals so far, and phases. */
+RP_FN void rp_mbarrier_init(rp_u64 *p, int arrivals) { *p = (rp_u64)arrivals; }
+RP_FN void rp_mbarrier_arrive(rp_u64 *p) {
+    const rp_u64 arrivals = *p & 0xffff, here = (*p >> 16 & 0xffff) + 1, phases = *p >> 32;
+    *p = here == arrivals ? arrivals | (phases + 1) << 32 : arrivals | here << 16 | phases << 32;
+    rp__race();
+}
+RP_FN void rp_mbarrier_arrive_copied(rp_u64 *p) {
+    cudasim_rt->copy_async_commit();
+    cudasim_rt->copy_async_wait(0);
+    rp_mbarrier_arrive(p);
+}
+RP_FN void rp_mbarrier_wait(rp_u64 *p, int parity) {
+    while ((int)(*(volatile rp_u64 *)p >> 32 & 1) == parity) {
+        cudasim_rt->spin();
+    }
+}
+RP_FN void rp_registers_give(int n) { (void)n; }
+RP_FN void rp_registers_take(int n) { (void)n; }
 RP_FN void rp_wgmma_hold(float *d, int n) { (void)d, (void)n; }
 RP_FN rp_u64 rp_wgmma_desc(const void *p, rp_u32 leading, rp_u32 stride, int swizzle) {
     const rp_u64 at = (rp_u64)((const unsigned char *)p - cudasim_rt->self->dynamic_shared), mode = swizzle == 128  ? 1
@@ -805,5 +824,6 @@ RP__WGMMAS(80)
 RP__WGMMAS(96)
 RP__WGMMAS(128)
 RP__WGMMAS(160)
+RP__WGMMAS(176)
 RP__WGMMAS(192)
 RP__WGMMAS(256)

@@ -31,7 +31,8 @@
     X(VALUES)                                                                                                          \
     X(SCALE)                                                                                                           \
     X(KEEP)                                                                                                            \
-    X(SECTION)
+    X(SECTION)                                                                                                         \
+    X(TILES)
 #define WORD(name) W_##name,
 enum { ADDRESSES(WORD) W_STRIDES, N_WORDS = W_STRIDES + 4 * (W_MASK + 1) };
 
@@ -58,7 +59,7 @@ enum {
     HALVES = 47,
     SHARE,
     WARPGROUPS,
-    FEW
+    SLOTS
 };
 static unsigned field(uint64_t facts, unsigned at, unsigned bits) {
     return (unsigned)(facts >> at & ((1u << bits) - 1));
@@ -102,7 +103,7 @@ static void problem_macros(uint64_t facts, rp__text *out) {
         rp__text_add(out, "#define RP_GENERAL %u\n#define RP_WIDE %u\n#define RP_BLOCKS %u\n#define RP_HALVES %u\n",
                      field(facts, GENERAL, 1), field(facts, WIDE, 1), field(facts, BLOCKS, 3),
                      field(facts, HALVES, 1) + 1);
-        rp__text_add(out, "#define RP_FEW %u\n", field(facts, FEW, 1));
+        rp__text_add(out, "#define RP_SLOTS %u\n", field(facts, SLOTS, 2) + 1);
         rp__text_write(out, rp__embed_attention_common_cuh, rp__embed_attention_common_cuh_len);
         return;
     }
@@ -125,9 +126,9 @@ static void problem_macros(uint64_t facts, rp__text *out) {
 static int64_t padded(int64_t n, int64_t to) { return n < 1 ? to : (n + to - 1) / to * to; }
 
 typedef struct plan {
-    unsigned warps, row_tiles, step, split, blocks; /* split: as a power of two; blocks: a multiprocessor */
+    unsigned warps, row_tiles, step, split, blocks, slots; /* split: as a power of two; blocks: a multiprocessor */
     bool packed, keep_a, halves, share; /* share: the warps of a block have the same rows, and keys of their own */
-    bool warpgroups, few;               /* attention_wgmma.cuh, rows_of does not hold; keys of one step */
+    bool warpgroups;                    /* attention_wgmma.cuh, rows_of does not hold, warps are those that multiply */
 } plan;
 
 /* ---- attention_simt.cuh: tiles */
@@ -253,31 +254,41 @@ static int64_t columns_for(int64_t n) {
 }
 
 static int64_t warpgroup_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
-    const int64_t m = 16 * (int64_t)p->warps, n = p->step, wide_d = padded(d, 64), wide_v = padded(v, 64);
-    if (part != FORWARD) return 2 * (m + 4 * n) * (wide_d + wide_v) + (part == KEYS ? 32 * n : 0);
-    const int64_t streamed = 2 * m * wide_d + 2 * (p->few ? 1 : 3) * n * (wide_d + wide_v), result = 2 * m * wide_v;
-    return streamed > result ? streamed : result;
+    const int64_t m = 16 * (int64_t)p->warps, n = p->step, slots = p->slots, wide_d = padded(d, 64),
+                  wide_v = padded(v, 64);
+    return 2 * m * (part == FORWARD ? wide_d : wide_d + wide_v) + 2 * slots * n * (wide_d + wide_v) +
+           (part == KEYS ? 8 * slots * n : 0) + 192;
 }
 
-/* As plan_of, where tiles of 64 rows a warpgroup fill the device. plain: scores need nothing but to be scaled, which decides how many registers
-   a thread may have, not how it sums. */
+/* As plan_of, where tiles of 64 rows a warpgroup fill the device. */
 static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp__operand *q, const rp__operand *k,
-                              int64_t d, int64_t v, bool plain, plan *p) {
+                              int64_t d, int64_t v, plan *p) {
     const int64_t most = d > v ? d : v, rows = part == KEYS ? k->size[2] : q->size[2],
-                  heads = q->size[0] * (part == KEYS ? k->size[1] : q->size[1]);
+                  heads = q->size[0] * (part == KEYS ? k->size[1] : q->size[1]), tiles = heads * ((rows + 127) / 128);
     if (device->arch != 90 || most > 256 || q->size[2] <= 32) return false;
-    *p = (plan){.warps = 8, .step = most <= 128 ? 64 : 32, .blocks = 1, .warpgroups = true};
-    if (part == FORWARD) p->step = most <= 64 ? 64 : most <= 128 ? 128 : most <= 192 ? 64 : 48;
-    if (part == FORWARD && most <= 64 && plain) p->blocks = 2;
-    if (part == FORWARD && k->size[2] > 0 &&
-        k->size[2] <= p->step) { /* one step: what hides its waiting is other blocks */
-        p->few = true;
-        p->step = (unsigned)columns_for(k->size[2]);
-        if (plain) p->blocks = most <= 64 ? 3 : most <= 128 ? 2 : 1;
+    *p = (plan){.warps = 8, .blocks = 1, .slots = 4, .warpgroups = true};
+    if (part == FORWARD) {
+        p->warps = most <= 96 ? 12 : 8;
+        p->step = most <= 64 ? 128 : most <= 96 ? 96 : most <= 128 ? 128 : most <= 192 ? 96 : 80;
+        p->slots = most > 96 && most <= 128 ? 3 : 2;
+        if (most > 96 && most <= 128 && k->size[2] >= 4096) p->step = 176, p->slots = 2; /* long: fewer steps */
+        if (k->size[2] > 0 && k->size[2] <= p->step) p->step = (unsigned)columns_for(k->size[2]);
+    } else if (part == KEYS) {
+        p->step = most <= 80 ? 64 : most <= 128 ? 48 : 32;
+        p->halves = most > 128;
+    } else {
+        if (most <= 64) p->warps = 12;
+        p->step = most <= 128 ? 64 : 32;
     }
-    p->halves = part == KEYS && most > 128;
-    const int64_t tiles = heads * ((rows + 127) / 128);
-    if ((p->halves ? 2 : 1) * tiles < device->multiprocessors) p->warps = 4; /* twice as many blocks of 64 rows */
+    if (part != FORWARD && most > 192) p->slots = 3; /* what fits */
+    const unsigned together = part != FORWARD ? 0 : most <= 64 ? 3 : most <= 128 ? 2 : 0;
+    if (heads * ((rows + 63) / 64) <= together * device->multiprocessors ||
+        (part == FORWARD && most <= 64 && k->size[2] <= 256)) { /* all at once, or short */
+        p->warps = 4, p->blocks = together, p->slots = 2;
+        if (p->step > 64) p->step = 64;
+    } else if ((p->halves ? 2 : 1) * tiles < device->multiprocessors) {
+        p->warps = 4; /* twice as many blocks of 64 rows */
+    }
     return 2 * tiles >= device->multiprocessors && warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
 }
 
@@ -362,8 +373,8 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
     const bool rows_wide = is_wide(q) && is_wide(k) && is_wide(v) && (part == FORWARD || is_wide(&o[3]));
     const bool narrow = rp__dtype_is_half(dtype) && d->arch >= 80,
                general = kind != NO_MASK || !(call->attention.scale > 0),
-               groups = narrow && warpgroup_plan_of(d, part, q, k, columns_for(q->size[3]), columns_for(v->size[3]),
-                                                    !general && !place->base, &tiles),
+               groups =
+                   narrow && warpgroup_plan_of(d, part, q, k, columns_for(q->size[3]), columns_for(v->size[3]), &tiles),
                mma = groups || (narrow && plan_of(d, part, q, k, features, values, &tiles));
     if (mma) {
         if (groups) features = columns_for(q->size[3]), values = columns_for(v->size[3]);
@@ -375,7 +386,7 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
                      (uint64_t)tiles.packed << PACKED | (uint64_t)general << GENERAL | (uint64_t)rows_wide << WIDE |
                      (uint64_t)tiles.keep_a << KEEP_A | (uint64_t)tiles.blocks << BLOCKS |
                      (uint64_t)tiles.halves << HALVES | (uint64_t)tiles.share << SHARE |
-                     (uint64_t)tiles.warpgroups << WARPGROUPS | (uint64_t)tiles.few << FEW;
+                     (uint64_t)tiles.warpgroups << WARPGROUPS | (uint64_t)(groups ? tiles.slots - 1 : 0) << SLOTS;
     } else {
         const int64_t element = dtype == RP_F64 ? 8 : 4;
         features = padded(q->size[3], 16), values = padded(v->size[3], 16);
@@ -401,8 +412,10 @@ rp_status rp__cuda_attention_bind(rp__device *d, rp__library_op op, const rp__op
     if (blocks == 0) return RP_OK;
     w[W_SECTION] = (uint64_t)section_of(part, q, k, v);
     if (blocks > INT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: this is more than one CUDA launch takes", call->op);
-    out->grid[0] = (uint32_t)blocks;
-    out->block[0] = 32 * tiles.warps;
+    const int64_t resident = (int64_t)d->multiprocessors * tiles.blocks;
+    w[W_TILES] = (uint64_t)blocks;
+    out->grid[0] = (uint32_t)(groups && blocks > resident ? resident : blocks);
+    out->block[0] = 32 * tiles.warps + (groups ? 128 : 0);
     out->grid[1] = out->grid[2] = out->block[1] = out->block[2] = 1;
     out->shared_bytes = (uint32_t)bytes;
     if (groups)

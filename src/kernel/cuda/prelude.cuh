@@ -102,6 +102,11 @@
  *   rp_wgmma_fence() before the first one, and where d or a were written since; rp_wgmma_commit() ends a group; rp_wgmma_wait(n: groups
  *   that may still be in flight, a constant 0..7); rp_wgmma_hold(d, n): behind it, d is not read, nor written, earlier than here
  *   rp_fence_proxy_async(): what the thread has stored to shared memory is there for matrices; then a barrier
+ *   rp_mbarrier_init(u64 *, arrivals) of shared memory, one thread, then rp_barrier; arrivals that many end a phase, the first is 0:
+ *   rp_mbarrier_arrive(u64 *), what the thread did before is seen by those that wait; rp_mbarrier_arrive_copied(u64 *): once the thread's
+ *   cp_async have come; rp_mbarrier_wait(u64 *, p): a phase of parity p has ended, and one of the other parity has not since
+ *   rp_registers_give(n: a constant 24, 32 or 40) rp_registers_take(n: 104, 112, .. 240): from here on a thread of these four warps has n
+ *   registers, fewer or more than before; together never more than the block began with
  *   rp_wgmma_n8_f16 rp_wgmma_n8_bf16 rp_wgmma_n8_f16_ra rp_wgmma_n8_bf16_ra
  *   rp_wgmma_n16_f16 rp_wgmma_n16_bf16 rp_wgmma_n16_f16_ra rp_wgmma_n16_bf16_ra
  *   rp_wgmma_n32_f16 rp_wgmma_n32_bf16 rp_wgmma_n32_f16_ra rp_wgmma_n32_bf16_ra
@@ -111,6 +116,7 @@
  *   rp_wgmma_n96_f16 rp_wgmma_n96_bf16 rp_wgmma_n96_f16_ra rp_wgmma_n96_bf16_ra
  *   rp_wgmma_n128_f16 rp_wgmma_n128_bf16 rp_wgmma_n128_f16_ra rp_wgmma_n128_bf16_ra
  *   rp_wgmma_n160_f16 rp_wgmma_n160_bf16 rp_wgmma_n160_f16_ra rp_wgmma_n160_bf16_ra
+ *   rp_wgmma_n176_f16 rp_wgmma_n176_bf16 rp_wgmma_n176_f16_ra rp_wgmma_n176_bf16_ra
  *   rp_wgmma_n192_f16 rp_wgmma_n192_bf16 rp_wgmma_n192_f16_ra rp_wgmma_n192_bf16_ra
  *   rp_wgmma_n256_f16 rp_wgmma_n256_bf16 rp_wgmma_n256_f16_ra rp_wgmma_n256_bf16_ra
  * [end]
@@ -686,6 +692,53 @@ RP_FN void rp_wgmma_wait(int n) {
     default: asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); break;
     }
 }
+RP_FN void rp_mbarrier_init(rp_u64 *p, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(rp__shared_address(p)), "r"(arrivals) : "memory");
+}
+RP_FN void rp_mbarrier_arrive(rp_u64 *p) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(rp__shared_address(p)) : "memory");
+}
+RP_FN void rp_mbarrier_arrive_copied(rp_u64 *p) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(rp__shared_address(p)) : "memory");
+}
+RP_FN void rp_mbarrier_wait(rp_u64 *p, int parity) {
+    asm volatile(
+        "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}" ::"r"(
+            rp__shared_address(p)),
+        "r"(parity)
+        : "memory");
+}
+#define RP__REGISTERS(way, n)                                                                                          \
+    case n: asm volatile("setmaxnreg." way ".sync.aligned.u32 " #n ";"); break
+RP_FN void rp_registers_give(int n) {
+    switch (n) {
+        RP__REGISTERS("dec", 24);
+        RP__REGISTERS("dec", 32);
+        RP__REGISTERS("dec", 40);
+    }
+}
+RP_FN void rp_registers_take(int n) {
+    switch (n) {
+        RP__REGISTERS("inc", 104);
+        RP__REGISTERS("inc", 112);
+        RP__REGISTERS("inc", 120);
+        RP__REGISTERS("inc", 128);
+        RP__REGISTERS("inc", 136);
+        RP__REGISTERS("inc", 144);
+        RP__REGISTERS("inc", 152);
+        RP__REGISTERS("inc", 160);
+        RP__REGISTERS("inc", 168);
+        RP__REGISTERS("inc", 176);
+        RP__REGISTERS("inc", 184);
+        RP__REGISTERS("inc", 192);
+        RP__REGISTERS("inc", 200);
+        RP__REGISTERS("inc", 208);
+        RP__REGISTERS("inc", 216);
+        RP__REGISTERS("inc", 224);
+        RP__REGISTERS("inc", 232);
+        RP__REGISTERS("inc", 240);
+    }
+}
 /* Names of so many accumulators, and the operands that they are. */
 #define RP__WGMMA_R4 "%0, %1, %2, %3"
 #define RP__WGMMA_R8 RP__WGMMA_R4 ", %4, %5, %6, %7"
@@ -696,6 +749,7 @@ RP_FN void rp_wgmma_wait(int n) {
 #define RP__WGMMA_R48 RP__WGMMA_R40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define RP__WGMMA_R64 RP__WGMMA_R48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define RP__WGMMA_R80 RP__WGMMA_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define RP__WGMMA_R88 RP__WGMMA_R80 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define RP__WGMMA_R96 RP__WGMMA_R80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define RP__WGMMA_R128                                                                                                 \
     RP__WGMMA_R96                                                                                                      \
@@ -724,6 +778,9 @@ RP_FN void rp_wgmma_wait(int n) {
     RP__WGMMA_D64, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]),          \
         "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]),        \
         "+f"(d[79])
+#define RP__WGMMA_D88                                                                                                  \
+    RP__WGMMA_D80, "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]),          \
+        "+f"(d[87])
 #define RP__WGMMA_D96                                                                                                  \
     RP__WGMMA_D80, "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]),          \
         "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]),        \
@@ -764,6 +821,12 @@ RP_FN void rp_fence_proxy_async(void) { __trap(); }
 RP_FN void rp_wgmma_fence(void) { __trap(); }
 RP_FN void rp_wgmma_commit(void) { __trap(); }
 RP_FN void rp_wgmma_wait(int) { __trap(); }
+RP_FN void rp_mbarrier_init(rp_u64 *, int) { __trap(); }
+RP_FN void rp_mbarrier_arrive(rp_u64 *) { __trap(); }
+RP_FN void rp_mbarrier_arrive_copied(rp_u64 *) { __trap(); }
+RP_FN void rp_mbarrier_wait(rp_u64 *, int) { __trap(); }
+RP_FN void rp_registers_give(int) { __trap(); }
+RP_FN void rp_registers_take(int) { __trap(); }
 #define RP__WGMMA(n, k, k1, k2, k3, k4, k5, name, type)                                                                \
     RP_FN void rp_wgmma_n##n##_##name(float *, rp_u64, rp_u64, int, int, int) { __trap(); }                            \
     RP_FN void rp_wgmma_n##n##_##name##_ra(float *, const rp_u32 *, rp_u64, int, int) { __trap(); }
@@ -780,6 +843,7 @@ RP__WGMMAS(80, 40, 41, 42, 43, 44, 45)
 RP__WGMMAS(96, 48, 49, 50, 51, 52, 53)
 RP__WGMMAS(128, 64, 65, 66, 67, 68, 69)
 RP__WGMMAS(160, 80, 81, 82, 83, 84, 85)
+RP__WGMMAS(176, 88, 89, 90, 91, 92, 93)
 RP__WGMMAS(192, 96, 97, 98, 99, 100, 101)
 RP__WGMMAS(256, 128, 129, 130, 131, 132, 133)
 #endif
