@@ -514,13 +514,13 @@ static int64_t share_of(int64_t k, int64_t shares, int64_t unit) {
 
 /* Clocks of a convolution of f32 by this tile: of a multiprocessor's turns, and of what begins and ends a block. `threads` that it holds. */
 static double float_clocks(const rp__conv_extent *e, const rp__device *d, const struct tile *t, unsigned split) {
-    enum { BEGIN = 2500, SHARES = 800, LANES = 128 };
+    enum { BEGIN = 2500, SHARES = 800, EACH = 1500, LANES = 128 };
     const int64_t blocks = blocks_of(e, t) << split, unit = t->slices > 1 ? t->slices * FMA_SLICE : FMA_UNIT,
                   share = share_of(e->class_k, INT64_C(1) << split, unit);
     const int room = rp__cuda_in_clusters(d, split);
     const double each = (double)((blocks + room - 1) / room),
                  idle = each * t->threads < 256 ? (256 - each * t->threads) / 320 : 0, results = (double)t->tm * t->tn,
-                 ends = results * t->slices / 16;
+                 ends = results * t->slices / 16 + EACH;
     return BEGIN + (split ? SHARES : 0) +
            each * ((1 + idle) * results * (double)share / (LANES * 0.01 * t->rate) + ends);
 }
