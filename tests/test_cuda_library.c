@@ -15,6 +15,7 @@
 #include "core/dtype.h"
 #include "device/device.h"
 #include "device/error_record.h"
+#include "kernel/cuda/conv_parts.h"
 #include "kernel/cuda/nvrtc.h"
 #include "kernel/library.h"
 #include "support/cuda.h"
@@ -761,10 +762,18 @@ static void test_conv(void **state) {
         {RP_F32, 1, 1, 1, 1400, 32, 0, 0, 0, {250}, {3}, {1}, {1}, {1}, 1},
         {RP_F32, 2, 3, 1, 64, 64, 0, 1, 0, {14, 14}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 2},
         {RP_F32, 2, 1, 1, 12, 70, 1, 0, 2, {20, 17}, {7, 5}, {1, 1}, {3, 2}, {1, 1}, 1},
+        /* in slices of all sizes: ends within a slice, sums of several blocks, classes, images of few places */
+        {RP_F32, 2, 1, 1, 67, 70, 0, 0, 0, {7, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
+        {RP_F32, 2, 1, 1, 33, 40, 0, 0, 0, {14, 13}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 132},
+        {RP_F32, 2, 1, 1, 500, 64, 1, 1, 1, {5, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
+        {RP_F32, 2, 1, 1, 1100, 20, 0, 0, 0, {6, 6}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
+        {RP_F32, 2, 1, 3, 20, 9, 0, 0, 2, {9, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
+        {RP_F32, 2, 1, 1, 3, 64, 0, 0, 0, {30, 30}, {7, 7}, {2, 2}, {3, 3}, {1, 1}, 132},
+        {RP_F32, 1, 2, 1, 600, 16, 0, 0, 0, {70}, {4}, {1}, {2}, {1}, 4},
         /* weight gradients in shares of few and of more rows */
         {RP_F32, 2, 2, 4, 3, 20, 0, 0, 0, {20, 20}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 16},
     };
-    enum { SMALL_ROOM = 99 << 10 };
+    enum { SMALL_ROOM = 99 << 10, SLICED = 9 /* conv.c */ };
     const int multiprocessors = cuda->multiprocessors;
     const size_t limit = cuda->shared_limit;
     (void)state;
@@ -796,6 +805,14 @@ static void test_conv(void **state) {
             const unsigned count = op == 0 && n % 2 ? 4 : 3;
             for (unsigned k = 0; k < count; k++) fill_small(&operands[k]);
             run_both(ops[op], operands, count, 1, &call);
+            if (op < 2 && cases[n].dtype == RP_F32) { /* two of the tiles in slices, whatever the sizes */
+                for (unsigned k = 0; k < 2; k++) {
+                    rp__cuda_conv_tile = 1 + (n + op * 5 + k * 4) % SLICED;
+                    for (unsigned i = 0; i < count; i++) fill_small(&operands[i]);
+                    run_both(ops[op], operands, count, 1, &call);
+                }
+                rp__cuda_conv_tile = 0;
+            }
             if (op < 2 || cases[n].groups == 1 || cases[n].dtype == RP_F32 || limit < SMALL_ROOM) continue;
             cuda->shared_limit = SMALL_ROOM; /* as on devices of 8.6, 8.9 and 12.0 */
             for (unsigned k = 0; k < count; k++) fill_small(&operands[k]);

@@ -318,6 +318,77 @@ static void test_each_tile(void **state) {
     }
 }
 
+/* f32 in slices: each tile in every number of shares, sizes that end inside of a slice, of a step, of a tile, sums of several blocks; numbers
+   that are not whole have the same bits in all of them. */
+static void test_slices(void **state) {
+    enum { FIRST = 28, TILES = 8 }; /* product.c */
+    static const int64_t cases[][3] = {{12, 200, 97}, {5, 131, 2500}, {70, 72, 290}, {33, 17, 20}, {16, 264, 1060}};
+    const rp__library_call call = {.op = "test", .site = "test_products.c"};
+    (void)state;
+    if (cuda->arch < 90) {
+        print_message("skipped: clusters of blocks are of 9.0\n");
+        skip();
+    }
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const int64_t m = cases[c][0], n = cases[c][1], k = cases[c][2];
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *a = whole(6, 5, RP_F32, (const int64_t[]){1, m, k}, 3),
+                  *b = whole(7, 5, RP_F32, (const int64_t[]){1, k, n}, 3),
+                  *odd = rp_div_scalar(whole(8, 1000, RP_F32, (const int64_t[]){1, k, n}, 3), rp_f64(900)),
+                  *first[4] = {NULL};
+        ok();
+        for (unsigned tile = 0; tile < TILES; tile++) {
+            for (unsigned shares = 0; shares < 4; shares++) {
+                const unsigned how = (c + tile * 3 + shares * 5) % 16;
+                if (!test_cuda_takes(c + tile + shares, 3)) continue;
+                for (unsigned whole_numbers = 0; whole_numbers < 2; whole_numbers++) {
+                    rp_tensor *factor = whole_numbers ? b : odd,
+                              *out = laid_out(empty(RP_F32, (const int64_t[]){1, m, n}, 3), how / 2 % 8),
+                              *x = laid_out(a, how), *y = laid_out(factor, how * 7 % 16);
+                    const rp__operand o[3] = {rp__operand_of(out), rp__operand_of(x), rp__operand_of(y)};
+                    const rp__problem p = {
+                        cuda,  RP__LIB_MATMUL,
+                        o,     3,
+                        &call, rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), RP__FAMILY_SLICES, shares)};
+                    rp__launch launch = {.op = "test", .site = call.site};
+                    rp__launch_buffer *buffer = rp__launch_buffer_get();
+                    rp__cuda_product_tile = 1 + FIRST + tile;
+                    assert_int_equal(rp__cuda_fma_row.row.order(&p), p.order);
+                    if (rp__cuda_fma_row.row.bind(&p, 0, buffer, &launch) != RP_OK ||
+                        rp__launch_on(rp__current_stream(cuda), &launch) != RP_OK)
+                        ok();
+                    rp__cuda_product_tile = 0;
+                    assert_int_equal(launch.grid[0] % (1u << shares), 0);
+                    if (whole_numbers)
+                        assert_product("slices", out, a, b, NULL, 1, m, n, k);
+                    else if (!first[shares])
+                        first[shares] = out;
+                    else if (!rp_item_i64(rp_all(rp_eq(out, first[shares]))))
+                        fail_msg("tile %u, layout %u, %u shares: other bits", tile, how, 1u << shares);
+                }
+            }
+        }
+        ok();
+        rp_scope_end(scope, NULL, 0);
+    }
+    /* a few rows of a wide product are cut into slices, eagerly and behind it; large ones are not */
+    rp_scope scope = rp_scope_begin();
+    static const int64_t sizes[][4] = {
+        {8, 4096, 1024, 1}, {12, 3072, 768, 1}, {12, 768, 3072, 1}, {1024, 1024, 128, 0}};
+    for (unsigned c = 0; c < sizeof sizes / sizeof *sizes; c++) {
+        const int64_t m = sizes[c][0], n = sizes[c][1], k = sizes[c][2];
+        rp_tensor *a = empty(RP_F32, (const int64_t[]){1, m, k}, 3), *b = empty(RP_F32, (const int64_t[]){1, k, n}, 3),
+                  *out = empty(RP_F32, (const int64_t[]){1, m, n}, 3);
+        const rp__operand o[3] = {rp__operand_of(out), rp__operand_of(a), rp__operand_of(b)};
+        const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+        const int multiprocessors = cuda->multiprocessors;
+        cuda->multiprocessors = 132;
+        assert_int_equal(rp__order_family_of(rp__cuda_fma_row.row.order(&p)) == RP__FAMILY_SLICES, sizes[c][3]);
+        cuda->multiprocessors = multiprocessors;
+    }
+    rp_scope_end(scope, NULL, 0);
+}
+
 /* Who computes a product, by sizes, on a device of 9.0 with 132 multiprocessors: rounds of tiles whose ends take as long as several steps
  * are not one round. */
 static void test_choice(void **state) {
@@ -616,19 +687,11 @@ static int setup(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_far_apart),
-        cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_wanted_order),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_each_tile),
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_siblings),
-        cmocka_unit_test(test_follows),
-        cmocka_unit_test(test_follows_f32),
-        cmocka_unit_test(test_precision),
-        cmocka_unit_test(test_precision_switch),
+        cmocka_unit_test(test_sums),      cmocka_unit_test(test_layouts),          cmocka_unit_test(test_far_apart),
+        cmocka_unit_test(test_bits),      cmocka_unit_test(test_wanted_order),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_each_tile), cmocka_unit_test(test_slices),           cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_siblings),  cmocka_unit_test(test_follows),          cmocka_unit_test(test_follows_f32),
+        cmocka_unit_test(test_precision), cmocka_unit_test(test_precision_switch),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -408,6 +408,39 @@ static void test_library_written(void **state) { /* an argument that is read by 
     rp_compiled_release(f);
 }
 
+/* Of two products in a row the first reads what nothing here writes, the second what is made; the third what is written behind it. */
+static void weights(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_matmul(rp_sin(in[0]), in[1]);
+    out[1] = rp_matmul(rp_cos(out[0]), rp_softmax(in[1], 0));
+}
+static void weights_written(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_matmul(rp_sin(in[0]), in[1]);
+    rp_add_(in[1], rp_softmax(in[1], 0));
+    out[1] = rp_matmul(rp_cos(out[0]), in[1]);
+}
+static void test_weights_ahead(void **state) {
+    enum { ROWS = 24, SIDE = 512 };
+    (void)state;
+    rp_compiled *frozen = compiled(weights, "weights"), *written = compiled(weights_written, "weights_written");
+    for (int k = 0; k < 4; k++) {
+        rp_scope s = rp_scope_begin();
+        rp_tensor *in[2] = {filled(k, ROWS, SIDE, 0), filled(10 + k, SIDE, SIDE, 0)}, *out[2], *expected[2];
+        check_call(frozen, weights, in, out, 2);
+        rp_tensor *a[] = {in[0], rp_clone(in[1])}, *b[] = {in[0], rp_clone(in[1])};
+        weights_written(NULL, a, 2, expected, 2);
+        (void)rp_call(written, b, 2, out, 2);
+        for (unsigned i = 0; i < 2; i++) assert_same(expected[i], out[i]);
+        assert_same(a[1], b[1]);
+        rp_scope_end(s, NULL, 0);
+    }
+    assert_int_equal(fact(frozen, "graph", "reads-ahead"), 1);
+    assert_int_equal(fact(written, "graph", "reads-ahead"), -1);
+    rp_compiled_release(frozen);
+    rp_compiled_release(written);
+}
+
 static void test_alignment(void **state) {
     (void)state;
     rp_compiled *f = compiled(pointwise, "pointwise");
@@ -743,17 +776,29 @@ static void test_recurrent(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_gathered, start),        cmocka_unit_test_setup(test_line, start),
-        cmocka_unit_test_setup(test_wrapping, start),        cmocka_unit_test_setup(test_part_read_again, start),
-        cmocka_unit_test_setup(test_ordered, start),         cmocka_unit_test_setup(test_layout_told, start),
-        cmocka_unit_test_setup(test_library_moved, start),   cmocka_unit_test_setup(test_library_results, start),
-        cmocka_unit_test_setup(test_library_alone, start),   cmocka_unit_test_setup(test_library_steady, start),
-        cmocka_unit_test_setup(test_library_written, start), cmocka_unit_test_setup(test_alignment, start),
-        cmocka_unit_test_setup(test_moved_back, start),      cmocka_unit_test_setup(test_foreign, start),
-        cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
-        cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
-        cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
-        cmocka_unit_test_setup(test_joined, start),          cmocka_unit_test_setup(test_recurrent, start),
+        cmocka_unit_test_setup(test_gathered, start),
+        cmocka_unit_test_setup(test_line, start),
+        cmocka_unit_test_setup(test_wrapping, start),
+        cmocka_unit_test_setup(test_part_read_again, start),
+        cmocka_unit_test_setup(test_ordered, start),
+        cmocka_unit_test_setup(test_layout_told, start),
+        cmocka_unit_test_setup(test_library_moved, start),
+        cmocka_unit_test_setup(test_library_results, start),
+        cmocka_unit_test_setup(test_library_alone, start),
+        cmocka_unit_test_setup(test_library_steady, start),
+        cmocka_unit_test_setup(test_library_written, start),
+        cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_weights_ahead, start),
+        cmocka_unit_test_setup(test_moved_back, start),
+        cmocka_unit_test_setup(test_foreign, start),
+        cmocka_unit_test_setup(test_training, start),
+        cmocka_unit_test_setup(test_relu, start),
+        cmocka_unit_test_setup(test_regions, start),
+        cmocka_unit_test_setup(test_chain, start),
+        cmocka_unit_test_setup(test_chain_training, start),
+        cmocka_unit_test_setup(test_chain_refused, start),
+        cmocka_unit_test_setup(test_joined, start),
+        cmocka_unit_test_setup(test_recurrent, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

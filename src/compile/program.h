@@ -101,6 +101,7 @@ typedef struct rp__executable_facts {
     const rp__executable_layout *layouts;
     size_t n_layouts;
     size_t n_launches, n_edges;
+    uint32_t n_ahead; /* launches of a device graph that read weights before those before them are complete */
     uint32_t n_fused,
         n_lowered; /* graphs fused, and kernels lowered, because there was no program of sizes like its own */
     int64_t arena_bytes, result_bytes, eager_peak_bytes;

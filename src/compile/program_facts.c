@@ -187,6 +187,7 @@ void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out)
                                   .n_fused = p->n_fused,
                                   .n_lowered = p->n_lowered,
                                   .n_edges = p->n_edges,
+                                  .n_ahead = p->graphed ? p->n_ahead : 0,
                                   .arena_bytes = p->arena_bytes,
                                   .result_bytes = p->result_bytes,
                                   .donated_bytes = p->donated_bytes,

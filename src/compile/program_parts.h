@@ -167,6 +167,7 @@ struct rp__executable {
     const char *split;            /* why it is segments: regions are decided by the host */
     bool stale;                   /* records that cannot be re-pointed have changed: the graph must be built again */
     size_t n_edges;
+    uint32_t n_ahead; /* records whose word rp__launch.ahead is set */
     /* The first n_written are written. Those that can move lie side by side, from first_compared to end_compared: each call
        compares their addresses, and no others. */
     rp__program_outer *outers;

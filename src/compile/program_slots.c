@@ -370,8 +370,36 @@ bool rp__program_is_one_call(const rp__executable *p) {
            p->records[p->body->steps[0].record]->kernel->kind == RP__KERNEL_CUDA_LIBRARY;
 }
 
+/* Does a record write what the launch would read ahead? */
+static bool is_written(const rp__executable *p, const rp__launch *l) {
+    for (uint32_t r = 0; r < p->n_records; r++) {
+        const rp__launch *other = p->records[r];
+        if (other->barrier) return true;
+        for (uint32_t w = 0; w < other->n_slots; w++) {
+            const rp__slot *to = &other->slots[w];
+            if (!(to->access & RP__WRITE) || !to->storage) continue;
+            for (uint32_t k = 0; k < l->n_slots; k++)
+                if (l->slots[k].access & RP__AHEAD && rp__slots_meet(to, &l->slots[k])) return true;
+        }
+    }
+    return false;
+}
+
+/* rp__launch.ahead of the records. */
+static void set_ahead(rp__executable *p) {
+    p->n_ahead = 0;
+    for (uint32_t r = 0; r < p->n_records; r++) {
+        const rp__launch *l = p->records[r];
+        if (!l->ahead) continue;
+        const bool ahead = !is_written(p, l);
+        ((uint64_t *)(uintptr_t)l->words)[l->ahead] = ahead; /* the copy is ours */
+        p->n_ahead += ahead;
+    }
+}
+
 rp_status rp__program_build_graph(rp__executable *p) {
     rp__program_drop_graph(p);
+    set_ahead(p);
     p->n_edges = 0;
     rp_status status = p->split ? RP_ERROR_UNAVAILABLE : fill_graph(p, p->body, 0, p->body->n_steps, &p->graph);
     bool refused = status == RP_ERROR_UNAVAILABLE || status == RP_ERROR_DRIVER;

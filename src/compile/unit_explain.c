@@ -72,6 +72,9 @@ void rp__unit_explain(rp__explain *to, const rp__executable *e) {
             rp__explain_add(to, "graph", rp__reason_find(l->reason), NULL, 1,
                             "%s with forks: %u nodes, %u on the longest path", of, l->nodes, l->depth);
     }
+    if (f.n_ahead > 0)
+        rp__explain_add(to, "graph", RP__REASON_READS_AHEAD, NULL, f.n_ahead,
+                        "launches that ask for weights before the launches before them are complete");
     if (f.executables && f.one_call)
         rp__explain_live(to, "graph", RP__REASON_NONE,
                          "executables of the library's call, for memory that stays where it is", f.executables);

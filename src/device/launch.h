@@ -38,10 +38,10 @@ struct rp__kernel {
 rp__kernel *rp__kernel_retain(rp__kernel *k);
 void rp__kernel_release(rp__kernel *k);
 
-enum { RP__READ = 1, RP__WRITE = 2 };
+enum { RP__READ = 1, RP__WRITE = 2, RP__AHEAD = 4 /* of what is read, see rp__launch.ahead */ };
 typedef struct rp__slot {
     uint32_t word;               /* index of the pointer in words */
-    uint32_t access;             /* RP__READ | RP__WRITE */
+    uint32_t access;             /* RP__READ | RP__WRITE, RP__AHEAD */
     struct rp__storage *storage; /* borrowed by the record */
     int32_t buffer;              /* programs number their storages; -1 elsewhere */
     int64_t begin, end;          /* byte range touched, relative to the storage's start; conservative */
@@ -52,6 +52,9 @@ struct rp__launch {
     const uint64_t *words; /* parameters */
     const rp__slot *slots;
     uint32_t n_words, n_slots;
+    uint32_t
+        ahead; /* CUDA, not 0: of the word that says whether what RP__AHEAD slots read may be read before the launches that a device
+                       graph puts before this one are complete. 0 as lowerings leave it; a program sets it where none of its records writes there */
     uint32_t draw, n_draws; /* random numbers: words [draw, draw + 3 * n_draws) are state, seed, inner of each */
     uint32_t grid[3], block[3], shared_bytes; /* CUDA */
     int64_t items, grain;                     /* CPU: slices of [0, items) start at multiples of grain */

@@ -872,7 +872,7 @@ static void add_axes(rp__text *out, rp__axes axes) { /* axis 0 is a */
     }
 }
 static void add_order(rp__text *out, rp__order order) {
-    static const char *const families[] = {"", " mma", " tf32", " bf16x3", " integer", " slots", " dots"};
+    static const char *const families[] = {"", " mma", " tf32", " bf16x3", " integer", " slots", " slices", " dots"};
     rp__text_add(out, "%s by %u, %u", families[rp__order_family_of(order)], rp__order_block(order),
                  rp__order_group(order));
     if (rp__order_shares(order)) rp__text_add(out, " in %u", 1u << rp__order_shares(order));

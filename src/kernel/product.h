@@ -5,7 +5,7 @@
    dtype alone; the chain within a block uses the machine's fma, if it has one.
    Convolutions on CUDA (kernel/cuda/conv.c): a K that is long beside the result is cut into 2, 4 or 8 shares of at least 128
    elements, each with blocks and groups of its own, whose results are added up from left to right, a function of sizes and the kind of
-   device; those of 16-bit floats go through tensor cores, with the channel (of a multiple of 64: 64 of them) innermost along K, in
+   device (a share of f32 may be slices, RP__FAMILY_SLICES, of four elements of each step); those of 16-bit floats go through tensor cores, with the channel (of a multiple of 64: 64 of them) innermost along K, in
    steps of 16 from left to right in f32. */
 #ifndef RP_KERNEL_PRODUCT_H
 #define RP_KERNEL_PRODUCT_H
@@ -42,6 +42,7 @@ typedef enum rp__order_family {
     RP__FAMILY_BF16X3,  /* tensor cores, f32 as two bf16: steps of 16, three products each */
     RP__FAMILY_INTEGER, /* any order: the bits are the same */
     RP__FAMILY_SLOTS,   /* weight gradients of depthwise convolutions: chains of 32 threads, then from left to right */
+    RP__FAMILY_SLICES,  /* fma, each 32 of K in four parts, which add up by themselves; then from left to right */
     RP__FAMILY_DOTS     /* the matrix unit of x86 processors, bf16: steps of 32 (cpu/dots.h), groups as above */
 } rp__order_family;
 /* `shares`: the logarithm of their number, at most 3. */

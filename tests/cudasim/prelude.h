@@ -606,6 +606,7 @@ RP_FN void rp_cp_async_wait(int n) { cudasim_rt->copy_async_wait(n); }
 /* ---- Clusters ---- */
 
 RP_FN void rp_cluster_barrier(int n) { cudasim_rt->cluster_barrier((unsigned int)n, __LINE__); }
+RP_FN void rp_cluster_done(int n) { cudasim_rt->cluster_barrier((unsigned int)n, __LINE__); }
 #define RP__CLUSTER_READ(T, type)                                                                                      \
     RP_FN type rp_cluster_read_##T(const type *p, int rank, int n) {                                                   \
         type v;                                                                                                        \

@@ -2,15 +2,18 @@
  * for 16-bit floats, whose operands conv_mma.cuh reads in vectors where they allow it and conv.cuh one by one elsewhere. Here: which tile,
  * which way operands are read and into how many shares the inner index is split, all functions of sizes, strides, dtype and kind of
  * device. */
+#include <math.h>
 #include <string.h>
 
 #include "kernel/cuda/conv_parts.h"
 #include "kernel/cuda/library.h"
+#include "kernel/cuda/matmul.h"
 #include "kernel/cuda/text_kernel.h"
 #include "reprise_embed.h"
 
-/* Facts of a text: dtype in the low byte, then these; the words that follow from bit 32 on. */
+/* Facts of a text: dtype in the low bits, then these; the words that follow from bit 32 on. */
 enum {
+    SLICED = 7, /* f32 by fma, conv.cuh: TILE is a row of `sliced` */
     KIND = 8,
     SPATIAL = 10,
     BIAS = 12,
@@ -38,17 +41,27 @@ enum {
 };
 
 /* tm rows by tn columns; threads, of fma so many of them side by side, of tensor cores warps above each other. */
-static const struct tile {
+struct tile {
     uint16_t tm, tn, threads, tx, wm,
         rate; /* of f32: percents of the rate of fma. What a thread reads of shared memory in 16 bytes takes four clocks of a
                  multiprocessor, 32 threads' fma a quarter of one: 8 x 8 results a thread are as much of either */
-} shapes[] = {
-    {128, 128, 256, 16, 0, 78}, {128, 64, 128, 8, 0, 75}, {64, 128, 128, 16, 0, 75}, {32, 128, 64, 16, 0, 68},
-    {64, 64, 128, 16, 0, 56},   {64, 32, 128, 8, 0, 40},  {32, 64, 128, 16, 0, 40},  {32, 32, 128, 8, 0, 25},
-    {8, 128, 128, 32, 0, 24},   {8, 64, 64, 16, 0, 24}, /* fma */
-    {128, 128, 256, 0, 2, 0},   {64, 128, 256, 0, 2, 0},  {64, 64, 256, 0, 2, 0},    {32, 128, 256, 0, 2, 0},
-    {32, 64, 256, 0, 2, 0},     {16, 128, 256, 0, 1, 0}, /* tensor cores */
+    uint16_t slices; /* groups of threads, of which each takes FMA_SLICE of each step of the inner index */
 };
+static const struct tile shapes[] = {
+    {128, 128, 256, 16, 0, 78, 1}, {128, 64, 128, 8, 0, 75, 1}, {64, 128, 128, 16, 0, 75, 1},
+    {32, 128, 64, 16, 0, 68, 1},   {64, 64, 128, 16, 0, 56, 1}, {64, 32, 128, 8, 0, 40, 1},
+    {32, 64, 128, 16, 0, 40, 1},   {32, 32, 128, 8, 0, 25, 1},  {8, 128, 128, 32, 0, 24, 1},
+    {8, 64, 64, 16, 0, 24, 1}, /* fma */
+    {128, 128, 256, 0, 2, 0, 1},   {64, 128, 256, 0, 2, 0, 1},  {64, 64, 256, 0, 2, 0, 1},
+    {32, 128, 256, 0, 2, 0, 1},    {32, 64, 256, 0, 2, 0, 1},   {16, 128, 256, 0, 1, 0, 1}, /* tensor cores */
+};
+/* Where a result has few tiles: large pieces for each of many threads. */
+static const struct tile sliced[] = {
+    {64, 64, 256, 8, 0, 76, 4},   {32, 64, 256, 8, 0, 74, 8},   {64, 32, 256, 4, 0, 74, 8},
+    {32, 64, 128, 8, 0, 74, 4},   {64, 32, 128, 4, 0, 74, 4},   {32, 32, 256, 8, 0, 50, 8},
+    {16, 128, 128, 16, 0, 70, 4}, {16, 128, 256, 16, 0, 70, 8}, {8, 128, 128, 32, 0, 45, 4},
+};
+enum { N_SLICED = sizeof sliced / sizeof *sliced, FMA_SLICE = 4 };
 enum { FIRST_MMA = 10, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
 /* Shares of the inner index are made of so many elements. */
 enum { MMA_UNIT = MMA_TK, FMA_UNIT = FMA_TK, DIRECT_ROWS = 4 };
@@ -83,27 +96,41 @@ static const struct few_tile {
 enum { FEW_TILES = sizeof few_tiles / sizeof *few_tiles, FEW_COLUMNS = 256, FEW_CHANNELS = 8, FEW_RESIDENT = 2 };
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
+static rp_dtype dtype_of(uint64_t facts) { return (rp_dtype)(facts & 0x7f); }
+static const struct tile *tile_at(uint64_t facts) {
+    return bit(facts, DIRECT)   ? &shapes[0]
+           : bit(facts, SLICED) ? &sliced[facts >> TILE & 15]
+                                : &shapes[facts >> TILE & 15];
+}
 
 static unsigned depth_of(uint64_t facts) {
-    return bit(facts, MMA) ? MMA_TK : (rp_dtype)(facts & 0xff) == RP_F64 ? FMA_TK / 2 : FMA_TK;
+    if (bit(facts, SLICED)) return tile_at(facts)->slices * FMA_SLICE;
+    return bit(facts, MMA) ? MMA_TK : dtype_of(facts) == RP_F64 ? FMA_TK / 2 : FMA_TK;
 }
 /* f32 and f64 go straight into shared memory, far ahead of their use; others wait in registers for a step. */
-static bool is_async(uint64_t facts) {
-    return (rp_dtype)(facts & 0xff) == RP_F32 || (rp_dtype)(facts & 0xff) == RP_F64;
+static bool is_async(uint64_t facts) { return dtype_of(facts) == RP_F32 || dtype_of(facts) == RP_F64; }
+/* Of slices as many as fit where their sums go through shared memory: what a block reads is far away. */
+static unsigned stages_of(uint64_t facts) {
+    enum { MOST = 8, PADS = 8 };
+    if (!bit(facts, SLICED)) return is_async(facts) ? STAGES : 2;
+    const struct tile *t = tile_at(facts);
+    const unsigned sums = t->slices * t->tm * (t->tn + 4u), fit = sums / (depth_of(facts) * (t->tm + t->tn + PADS));
+    return fit < STAGES ? STAGES : fit > MOST ? MOST : fit;
 }
-static unsigned stages_of(uint64_t facts) { return is_async(facts) ? STAGES : 2; }
 
 /* Bytes of conv.cuh's `room`: tiles with their padding, or the rows of results that leave at once. */
 static uint32_t room_of(uint64_t facts) {
-    const struct tile *t = &shapes[facts >> TILE & 15];
-    const unsigned k = depth_of(facts), bytes = bit(facts, MMA) ? 2 : (rp_dtype)(facts & 0xff) == RP_F64 ? 8 : 4;
+    const struct tile *t = tile_at(facts);
+    const unsigned k = depth_of(facts), bytes = bit(facts, MMA) ? 2 : dtype_of(facts) == RP_F64 ? 8 : 4;
     const unsigned a = !bit(facts, MMA)      ? k * (t->tm + 16 / bytes)
                        : bit(facts, A_ALONG) ? t->tm * (k + 8)
                                              : k * (t->tm + 8);
     const unsigned b = !bit(facts, MMA)      ? k * (t->tn + 16 / bytes)
                        : bit(facts, B_ALONG) ? t->tn * (k + 8)
                                              : k * (t->tn + 8);
-    const unsigned rows = bit(facts, MMA) ? 16u * t->wm : t->threads / t->tx,
+    const unsigned rows = bit(facts, MMA)      ? 16u * t->wm
+                          : bit(facts, SLICED) ? (unsigned)t->tm * t->slices
+                                               : t->threads / t->tx,
                    tiled = stages_of(facts) * (a + b) * bytes, out = rows * (t->tn + 4) * (bytes == 8 ? 8 : 4);
     return tiled > out ? tiled : out;
 }
@@ -128,9 +155,14 @@ static uint32_t vector_room(uint64_t facts) {
     return tiled > out ? tiled : out;
 }
 
+/* Elements of the inner index of which shares are made. */
+static unsigned unit_of(uint64_t facts) {
+    return bit(facts, MMA) ? MMA_UNIT : bit(facts, SLICED) ? depth_of(facts) : FMA_UNIT;
+}
+
 /* What both texts ask for, and what they have in common. */
 static void common_macros(uint64_t facts, rp__text *out) {
-    const rp_dtype dtype = (rp_dtype)(facts & 0xff);
+    const rp_dtype dtype = dtype_of(facts);
     const unsigned split = 1u << (facts >> SPLIT & 3);
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(out, "#define RP_KIND %u\n#define RP_SPATIAL %u\n#define RP_BIAS %u\n#define RP_REST %u\n",
@@ -139,7 +171,7 @@ static void common_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_INDEX %s\n#define RP_SPLIT %u\n#define RP_A_ALONG %d\n#define RP_B_ALONG %d\n",
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", split, bit(facts, A_ALONG), bit(facts, B_ALONG));
     rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
-                 bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), bit(facts, MMA) ? MMA_UNIT : FMA_UNIT);
+                 bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), unit_of(facts));
     rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_CLASSES %d\n", takes_eight(facts), bit(facts, CLASSES));
     if (bit(facts, MMA))
         rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[dtype].short_name);
@@ -166,7 +198,7 @@ static void vector_macros(uint64_t facts, rp__text *out) {
             out,
             "#define RP_WG_STEP rp_wgmma_n%d_%s\n#define RP_WG_DESC rp_wgmma_desc\n#define RP_WG_FENCE rp_wgmma_fence\n"
             "#define RP_WG_COMMIT rp_wgmma_commit\n#define RP_WG_WAIT rp_wgmma_wait\n#define RP_WG_HOLD rp_wgmma_hold\n",
-            t->tn * t->wm / 2, rp__dtypes[facts & 0xff].short_name);
+            t->tn * t->wm / 2, rp__dtypes[dtype_of(facts)].short_name);
 }
 
 static void few_macros(uint64_t facts, rp__text *out) {
@@ -177,28 +209,25 @@ static void few_macros(uint64_t facts, rp__text *out) {
 }
 
 static void macros(uint64_t facts, rp__text *out) {
-    const rp_dtype dtype = (rp_dtype)(facts & 0xff);
-    const struct tile *tile = &shapes[bit(facts, DIRECT) ? 0 : facts >> TILE & 15];
+    const rp_dtype dtype = dtype_of(facts);
+    const struct tile *tile = tile_at(facts);
     common_macros(facts, out);
     rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_TX %u\n#define RP_WM %u\n",
-                 tile->tm, tile->tn,
-                 bit(facts, MMA)   ? MMA_TK
-                 : dtype == RP_F64 ? FMA_TK / 2
-                                   : FMA_TK,
-                 tile->tx, tile->wm);
+                 tile->tm, tile->tn, depth_of(facts), tile->tx, tile->wm);
     rp__text_add(out, "#define RP_MMA %d\n#define RP_ASYNC %d\n#define RP_MASKS %d\n", bit(facts, MMA), is_async(facts),
                  bit(facts, MASKS));
     if (is_async(facts))
         rp__text_add(out, "#define RP_COPY(to, from, ok) rp_cp_async_%u_zfill(to, from, (ok) ? %u : 0)\n",
                      (unsigned)rp__dtype_bytes(dtype), (unsigned)rp__dtype_bytes(dtype));
     const unsigned results =
-        tile->tm * tile->tn / tile->threads * (dtype == RP_F64 ? 2 : 1); /* a thread's, in registers */
+        tile->tm * tile->tn / tile->threads * (dtype == RP_F64 ? 2u : tile->slices); /* a thread's, in registers */
     /* several blocks hide each other's loads; where registers have no room for sums of blocks, memory has. Threads of 8 x 8 results that a
        multiprocessor holds: with wide offsets, or places and sums of groups, they need more registers. */
     const unsigned threads = bit(facts, WIDE) ? 256 : bit(facts, LONGER) || !bit(facts, MASKS) ? 384 : 512;
     const unsigned resident = bit(facts, DIRECT)     ? 3
                               : bit(facts, MMA)      ? (tile->tm * tile->tn <= 64 * 128 ? 2 : 1)
                               : results > 64         ? 1
+                              : bit(facts, SLICED)   ? (bit(facts, WIDE) ? 256u : 512u) / tile->threads
                               : dtype == RP_F64      ? 2
                               : tile->threads == 64  ? (bit(facts, WIDE) ? 4 : 6)
                               : tile->threads == 256 ? (bit(facts, WIDE) ? 1 : 2)
@@ -208,7 +237,8 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_STAGES %u\n#define RP_DIRECT %d\n#define RP_RESIDENT %u\n#define RP_THREADS %u\n",
                  stages_of(facts), bit(facts, DIRECT), resident, bit(facts, DIRECT) ? 256u : tile->threads);
     rp__text_add(out, "#define RP_ASIDE %s\n", !bit(facts, MMA) && results >= 64 ? "volatile" : "");
-    rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n", bit(facts, LONG), bit(facts, LONGER));
+    rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n#define RP_SLICES %d\n", bit(facts, LONG),
+                 bit(facts, LONGER), tile->slices);
     if (bit(facts, DIRECT)) rp__text_add(out, "#define RP_ROWS %d\n", (int)(facts >> ROWS & 15));
 }
 
@@ -478,9 +508,43 @@ static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma
 }
 
 /* The longest of `shares` shares. */
-static int64_t share_of(int64_t k, int64_t shares, bool mma) {
-    const int64_t unit = mma ? MMA_UNIT : FMA_UNIT;
+static int64_t share_of(int64_t k, int64_t shares, int64_t unit) {
     return ((k + unit - 1) / unit + shares - 1) / shares * unit;
+}
+
+/* Clocks of a convolution of f32 by this tile: of a multiprocessor's turns, and of what begins and ends a block. `threads` that it holds. */
+static double float_clocks(const rp__conv_extent *e, const rp__device *d, const struct tile *t, unsigned split) {
+    enum { BEGIN = 2500, SHARES = 800, EACH = 1500, LANES = 128 };
+    const int64_t blocks = blocks_of(e, t) << split, unit = t->slices > 1 ? t->slices * FMA_SLICE : FMA_UNIT,
+                  share = share_of(e->class_k, INT64_C(1) << split, unit);
+    const int room = rp__cuda_in_clusters(d, split);
+    const double each = (double)((blocks + room - 1) / room),
+                 idle = each * t->threads < 256 ? (256 - each * t->threads) / 320 : 0, results = (double)t->tm * t->tn,
+                 ends = results * t->slices / 16 + EACH;
+    return BEGIN + (split ? SHARES : 0) +
+           each * ((1 + idle) * results * (double)share / (LANES * 0.01 * t->rate) + ends);
+}
+
+unsigned rp__cuda_conv_tile;
+
+/* f32: the sliced tile and the logarithm of shares of least time, where that is less than whole tiles take; N_SLICED: there is none. Of sizes
+ * and the kind of device, since bits depend on both. */
+static unsigned sliced_tile_of(const rp__conv_extent *e, const rp__device *d, unsigned *split) {
+    unsigned best = N_SLICED;
+    const unsigned whole = split_of(e, d, false);
+    double least = 0.9 * float_clocks(e, d, &shapes[float_tile_of(e, d, INT64_C(1) << whole)], whole);
+    *split = whole;
+    if (d->arch < 90 || !d->clusters || e->kind == 2) return best;
+    if (rp__cuda_conv_tile) least = HUGE_VAL;
+    for (unsigned k = 0; k < N_SLICED; k++) {
+        const uint64_t facts = (uint64_t)RP_F32 | UINT64_C(1) << SLICED | (uint64_t)k << TILE;
+        if (room_of(facts) + SPOTS > d->shared_limit || (rp__cuda_conv_tile && rp__cuda_conv_tile != k + 1)) continue;
+        for (unsigned s = 0; s <= 3 && (s == 0 || e->class_k >= INT64_C(64) << s); s++) {
+            const double clocks = float_clocks(e, d, &sliced[k], s);
+            if (clocks < least) best = k, *split = s, least = clocks;
+        }
+    }
+    return best;
 }
 
 /* Results of few rows, a thread a place: tiles, of tensor cores too where vectors do not fit, would read as much and compute rows that are
@@ -505,7 +569,8 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
     const unsigned written = e->kind; /* which of y, x and w */
     for (unsigned k = 0; k < 4; k++) {
         words[k] = 0;
-        if (o[k] && o[k]->base) rp__operand_slot(o[k], k, k == written ? RP__WRITE : RP__READ, buffer, out);
+        if (o[k] && o[k]->base)
+            rp__operand_slot(o[k], k, k == written ? RP__WRITE : k == 2 ? RP__READ | RP__AHEAD : RP__READ, buffer, out);
     }
     words[4] = (uint64_t)e->batch;
     words[5] = (uint64_t)o[1]->size[1];
@@ -520,6 +585,7 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
     for (unsigned t = 0; t < 3; t++)
         for (unsigned k = 0; k < 2 + e->spatial; k++) words[at++] = (uint64_t)o[t]->stride[k];
     words[at++] = bias ? (uint64_t)o[3]->stride[0] : 0;
+    words[at++] = 0; /* rp__launch.ahead */
     out->n_words = at;
 }
 
@@ -532,7 +598,7 @@ void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted,
     nowhere.base = NULL;
     rp__conv_words(p, all, e, false, buffer, out);
     buffer->words[3] = (uint64_t)(uintptr_t)call->workspace;
-    buffer->words[out->n_words - 1] = (uint64_t)parts;
+    buffer->words[out->n_words - 2] = (uint64_t)parts;
     buffer->slots[out->n_slots++] = (rp__slot){.word = 3,
                                                .access = RP__WRITE,
                                                .storage = call->workspace_storage,
@@ -637,7 +703,8 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
                       *result = p->o[0].base && !parts ? &p->o[0] : NULL;
     const int64_t block = (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
     const bool direct = is_direct(&e, d, dtype), mma = is_mma(&e, d, dtype), wide = rp__conv_is_wide(all, &call->conv);
-    const unsigned split = parts ? 0 : split_of(&e, d, mma);
+    unsigned split = parts ? 0 : split_of(&e, d, mma);
+    const unsigned slices = dtype == RP_F32 && !parts && !direct ? sliced_tile_of(&e, d, &split) : N_SLICED;
     const int64_t shares = parts ? parts : INT64_C(1) << split;
     int64_t gx, gy;
     out->block[0] = 256;
@@ -657,15 +724,25 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     } else if (mma && !wide && !parts && split == 0 && takes_few(&e, all, result, call, d, out, facts)) {
         gx = out->grid[0], gy = out->grid[1];
     } else {
-        const int64_t share = share_of(e.class_k, shares, mma);
-        const unsigned tile = dtype == RP_F32 ? float_tile_of(&e, d, shares) : tile_of(&e, d, dtype, mma, wide, shares);
-        *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
-                  readings(&e, plain, windowed, mma) | (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
+        const bool in_slices = slices < N_SLICED;
+        const unsigned number = in_slices         ? slices
+                                : dtype == RP_F32 ? float_tile_of(&e, d, shares)
+                                                  : tile_of(&e, d, dtype, mma, wide, shares);
+        const struct tile *t = in_slices ? &sliced[number] : &shapes[number];
+        *facts |= (uint64_t)in_slices << SLICED | (uint64_t)number << TILE | (uint64_t)split << SPLIT |
+                  (uint64_t)mma << MMA | readings(&e, plain, windowed, mma) |
+                  (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
         *facts |= (uint64_t)(e.class_taps <= 32) << MASKS;
-        if (!mma) *facts |= (uint64_t)(share > block) << LONG | (uint64_t)(share > block * RP__PRODUCT_GROUP) << LONGER;
-        gx = columns_of(&e, shapes[tile].tn) * shares, gy = (e.m + shapes[tile].tm - 1) / shapes[tile].tm;
+        const int64_t share = share_of(e.class_k, shares,
+                                       mma         ? MMA_UNIT
+                                       : in_slices ? t->slices * FMA_SLICE
+                                                   : FMA_UNIT),
+                      chain = block * t->slices;
+        if (!mma) *facts |= (uint64_t)(share > chain) << LONG | (uint64_t)(share > chain * RP__PRODUCT_GROUP) << LONGER;
+        gx = columns_of(&e, t->tn) * shares, gy = (e.m + t->tm - 1) / t->tm;
         out->shared_bytes = room_of(*facts);
-        out->block[0] = shapes[tile].threads;
+        out->ahead = is_async(*facts) && kind != 2 ? rp__conv_n_words(p) - 1 : 0;
+        out->block[0] = t->threads;
     }
     if (gx > INT32_MAX || gy > 65535 || e.groups > 65535)
         return rp__fail(RP_ERROR_SHAPE, "%s: this convolution is more than one CUDA launch takes", call->op);
@@ -709,7 +786,7 @@ bool rp__conv_on_tensor_cores(const rp__problem *p) {
 
 uint32_t rp__conv_n_words(const rp__problem *p) {
     const unsigned spatial = p->call->conv.spatial;
-    return 8 + 6 * spatial + 3 * (2 + spatial) + 1;
+    return 8 + 6 * spatial + 3 * (2 + spatial) + 2;
 }
 
 static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,

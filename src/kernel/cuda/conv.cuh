@@ -8,9 +8,10 @@
  * classes (RP_CLASSES, conv_common.cuh). So no element needs a division: spots of columns are found once, those of the inner index once, RP_BATCH at a time. Of windows of at
  * most 32 places (RP_MASKS) a pixel knows in a bit each which of them are inside, so that an element needs no comparison of places either.
  *
- * RP_MMA 0: chains of fma in the order of kernel/product.h, RP_TX threads side by side. RP_MMA 1, of 16-bit floats: tensor cores; the
+ * RP_MMA 0: chains of fma in the order of kernel/product.h, RP_TX threads side by side; RP_SLICES groups of threads take an equal part of each step
+ * of a share each, with blocks of their own elements, and what they have is added up in rising order. RP_MMA 1, of 16-bit floats: tensor cores; the
  * inner index runs through the taps with the channel innermost (RP_CHUNK_OF), 16 a step of the sum, from left to right in f32. RP_SPLIT
- * blocks, a cluster, take a share of the inner index each, and their sums are added up in rising order (conv.c says how many: a
+ * blocks, a cluster, take a share of the inner index each, and their sums are added up in rising order (conv.c says how many of either: a
  * function of the sizes). The bits depend on nothing else: not on tiles, strides or memory format.
  *
  * Macros of conv.c: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS; RP_MMA and, with
@@ -19,7 +20,8 @@
  * straight into shared memory; RP_SAME: a step of the inner index is of one tap; RP_MASKS; RP_DIRECT: no tiles, RP_ROWS rows; RP_RESIDENT: blocks that a multiprocessor has to hold; RP_OUT_ROWS: rows lie side by side in the result; RP_LONG, RP_LONGER: K is more than a block, than a group; RP_REST, words
  * of what follows each sum x (0: it is stored) in a DAG: of group g, row m, spatial place at[], and first or last of the other dim n.
  * Words: y x w bias; N C O groups; then per spatial dim: input size, output size, kernel size, stride, padding, dilation; then the
- * strides of y (n, o, *), x (n, c, *), w (o, c, *), bias. */
+ * strides of y (n, o, *), x (n, c, *), w (o, c, *), bias; 1 where nothing in the graph writes w, so that it may be read before the launches
+ * before this one are complete. */
 typedef struct __align__(16) {
     RP_INDEX off, rest; /* 0; -1: a column outside of the result, -2: behind the end of the inner index */
     RP_INDEX at[RP_S];
@@ -122,7 +124,10 @@ typedef RP_ACC rp_kept;
 #define RP_B_SIZE (RP_TK * RP_B_ROW)
 #define RP_A_AT(m, k) ((k)*RP_A_ROW + (m))
 #define RP_B_AT(n, k) ((k)*RP_B_ROW + (n))
-#define RP_TY (RP_THREADS / RP_TX)
+#define RP_TY (RP_THREADS / RP_SLICES / RP_TX)                 /* of a slice */
+#define RP_LX (RP_TX < 8 ? RP_TX : RP_TY < 4 ? 32 / RP_TY : 8) /* of a warp */
+#define RP_LY (32 / RP_LX)
+#define RP_SLICE (RP_TK / RP_SLICES)
 #define RP_I (RP_TM / RP_TY)
 #define RP_J (RP_TN / RP_TX)
 #define RP_VECTOR ((int)(16 / sizeof(RP_ACC)))
@@ -140,7 +145,7 @@ rp_column_part;
 #define RP_ROW(i, y) ((i) / RP_VI * (RP_TY * RP_VI) + (y)*RP_VI + (i) % RP_VI) /* of thread y's result i */
 /* Results leave in as few passes as the tiles' room allows: all at once, one half after the other, or each thread's one by one. */
 #define RP_FITS(passes) (RP_TM / (passes)*RP_OUT_ROW <= RP_STAGES * (RP_A_SIZE + RP_B_SIZE))
-#define RP_PASSES (RP_FITS(1) ? 1 : RP_I / 2 % RP_VI == 0 && RP_FITS(2) ? 2 : RP_I)
+#define RP_PASSES (RP_SLICES > 1 || RP_FITS(1) ? 1 : RP_I / 2 % RP_VI == 0 && RP_FITS(2) ? 2 : RP_I)
 #define RP_PASS_I (RP_I / RP_PASSES)
 #define RP_PASS_ROWS (RP_TY * RP_PASS_I)
 #define RP_PASS_ROW(i, y) (RP_PASS_I == 1 ? (y) : RP_ROW(i, y) % RP_PASS_ROWS)
@@ -224,9 +229,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     __shared__ rp_result result[RP_TN];
     rp_kept *sa = (rp_kept *)room, *sb = sa + RP_STAGES * RP_A_SIZE;
     RP_ACC *st = (RP_ACC *)room;
-    const int t = (int)threadIdx.x;
+    const int t = (int)threadIdx.x, early = RP_ASYNC && RP_KIND != 2 && p.w[RP_W_AHEAD] != 0;
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
     const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z;
+    rp_launch_dependents();
     RP_SHARE_OF_BLOCK
     const rp_places own = rp_places_of(&p, &number, RP_TN);
     RP_INDEX bound[RP_S];
@@ -245,7 +251,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #if RP_MASKS
     __shared__ rp_spot window[32];        /* of the first channel */
     __shared__ RP_INDEX window_plain[32]; /* offset in the weight */
-    for (int e = t; e < (int)own.taps; e += RP_THREADS) {
+    _Pragma("unroll 1") for (int e = t; e < (int)own.taps; e += RP_THREADS) {
         RP_INDEX at[RP_S], plain = 0;
         rp_tap(&own, e, 1, at);
         _Pragma("unroll") for (int d = 0; d < RP_S; d++) plain += at[d] * RP_STRIDE(2, 2 + d);
@@ -256,7 +262,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #define RP_FIND_PIXEL(to, spot, live)                                                                                  \
     {                                                                                                                  \
         rp_u32 inside = 0;                                                                                             \
-        for (int r = 0; r < (int)own.taps; r++) inside |= (rp_u32)rp_meet(&(spot), &window[r], bound) << r;            \
+        _Pragma("unroll 1") for (int r = 0; r < (int)own.taps; r++) inside |=                                          \
+            (rp_u32)rp_meet(&(spot), &window[r], bound) << r;                                                          \
         (to).off = (spot).off;                                                                                         \
         (to).key = (live) ? inside : 0;                                                                                \
     }
@@ -268,7 +275,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #endif
     const RP_INDEX share = ((K + RP_UNIT - 1) / RP_UNIT + shares - 1) / shares * RP_UNIT;
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
-    for (int e = t; e < RP_TN; e += RP_THREADS) {
+    _Pragma("unroll 1") for (int e = t; e < RP_TN; e += RP_THREADS) {
         RP_INDEX n = n0 + e;
         rp_spot s;
         rp_result r;
@@ -300,8 +307,6 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         r.n = rp_column(&p, r.n, r.at);
         result[e] = r;
     }
-    rp_launch_dependents();
-    rp_grid_wait();
     RP_T *y = (RP_T *)p.w[0], *x = (RP_T *)p.w[1], *w = (RP_T *)p.w[2];
     (void)y, (void)x, (void)w;
 #if RP_KIND == 0
@@ -318,7 +323,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #define RP_FIND_INNER(n)                                                                                               \
     if (first + (n)*RP_BATCH < end) {                                                                                  \
         const RP_INDEX many = end - first - (n)*RP_BATCH + RP_TK; /* to the end of a step */                           \
-        for (int e = t; e < RP_BATCH && e < many; e += RP_THREADS) {                                                   \
+        _Pragma("unroll 1") for (int e = t; e < RP_BATCH && e < many; e += RP_THREADS) {                               \
             const RP_INDEX from = first + (n)*RP_BATCH + e;                                                            \
             RP_INDEX k = from, at[RP_S], plain;                                                                        \
             rp_found s;                                                                                                \
@@ -455,8 +460,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
         _Pragma("unroll") for (int v = 0; v < 4; v++) acc[i][j][v] = 0;
 #else
-    /* a warp is 4 x 8 threads, so what it reads at once of either tile lies in 128 bytes */
-    const int tx = t / 32 % (RP_TX / 8) * 8 + t % 8, ty = t / 32 / (RP_TX / 8) * 4 + t / 8 % 4;
+    /* a warp is 4 x 8 threads, so what it reads at once of either tile lies in 128 bytes, or as near to it as the tile allows */
+    const int slice = RP_SLICES > 1 ? t / (RP_TX * RP_TY) : 0, warp = t / 32 - slice * (RP_TX * RP_TY / 32),
+              tx = warp % (RP_TX / RP_LX) * RP_LX + t % RP_LX, ty = warp / (RP_TX / RP_LX) * RP_LY + t / RP_LX % RP_LY;
     RP_ACC acc[RP_I][RP_J];
     RP_EACH acc[i][j] = 0;
 #if RP_LONG
@@ -477,39 +483,49 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         b_mine[e] = (const RP_T *)rp_opaque(b + mine[e].off);
     }
     (void)mine, (void)b_mine;
-/* Step number n into a slot. */
-#define RP_READ(n, slot)                                                                                               \
+/* Step number n into a slot: of the operands the first, the one with windows or both. */
+#define RP_READ_SOME(n, slot, first_one, windowed)                                                                     \
     {                                                                                                                  \
         const int step = (n), spot = step * RP_TK % (2 * RP_BATCH);                                                    \
         const RP_INDEX left = end - first - (RP_INDEX)step * RP_TK;                                                    \
-        if (step % RP_STEPS == 0) RP_FIND_INNER(step / RP_STEPS + 1)                                                   \
-        RP_READ_A(slot, spot, left)                                                                                    \
-        RP_READ_B(slot, spot)                                                                                          \
+        (void)left;                                                                                                    \
+        if (first_one) {                                                                                               \
+            if (step % RP_STEPS == 0) RP_FIND_INNER(step / RP_STEPS + 1)                                               \
+            RP_READ_A(slot, spot, left)                                                                                \
+        }                                                                                                              \
+        if (windowed) RP_READ_B(slot, spot)                                                                            \
     }
+    int turn = 0;
 #if RP_ASYNC
-    _Pragma("unroll") for (int n = 0; n < RP_STAGES - 1; n++) {
-        if (first + n * RP_TK < end) RP_READ(n, n)
-        rp_cp_async_commit();
-    }
+    /* The first turns read alone, `ahead` steps, and multiply nothing: all code is here once, since a kernel of a few us spends much of them
+     * in fetching instructions for the first time. Weights that nothing in the graph writes: they are asked for by turns of their own, before
+     * what precedes the launch is complete. */
+    enum { RP_AHEAD = RP_STAGES - 1 };
+    const int turns = (int)((end - first + RP_TK - 1) / RP_TK);
+    _Pragma("unroll 1") for (int steps = early ? -2 * RP_AHEAD : -RP_AHEAD; steps < turns; steps++) {
+        const int alone = steps < -RP_AHEAD, next = steps + (alone ? 2 : 1) * RP_AHEAD;
+        const RP_INDEX k0 = first + (RP_INDEX)steps * RP_TK;
+        if (steps == -RP_AHEAD) rp_grid_wait(); /* nothing of the above is in memory */
+        if (steps >= 0) {
+            rp_cp_async_wait(RP_AHEAD - 1);
+            rp_barrier();
+        }
+        if (next < turns) RP_READ_SOME(next, next % RP_STAGES, !early || steps >= 0 || alone, !alone)
+        if (!alone) rp_cp_async_commit();
+        if (steps < 0) continue;
 #else
+    int steps = 0;
+    rp_grid_wait();
     if (first < end) {
-        RP_READ(0, 0)
+        RP_READ_SOME(0, 0, 1, 1)
         RP_PUT_A(0)
         RP_PUT_B(0)
     }
     rp_barrier();
-#endif
-    int steps = 0, turn = 0;
     for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK, steps++) {
         const int into = turn == 0 ? RP_STAGES - 1 : turn - 1; /* the slot of the step before */
-#if RP_ASYNC
-        rp_cp_async_wait(RP_STAGES - 2);
-        rp_barrier();
-        if (k0 + (RP_STAGES - 1) * RP_TK < end) RP_READ(steps + RP_STAGES - 1, into)
-        rp_cp_async_commit();
-#else
         const int more = k0 + RP_TK < end;
-        if (more) RP_READ(steps + 1, into)
+        if (more) RP_READ_SOME(steps + 1, into, 1, 1)
 #endif
 #if RP_MMA
         const rp_kept *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
@@ -562,15 +578,17 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         RP_EACH acc[i][j] = RP_MULADD(u[i], v[j], acc[i][j]);                                                          \
     }
         if (last == RP_TK) {
-            _Pragma("unroll") for (int k = 0; k < RP_TK; k++) RP_FOR_K(k)
-        } else
-            for (int k = 0; k < last; k++) RP_FOR_K(k)
+            _Pragma("unroll") for (int k = 0; k < RP_SLICE; k++) RP_FOR_K(slice * RP_SLICE + k)
+        } else {
+            _Pragma("unroll 1") for (int k = slice * RP_SLICE; k < last && k < (slice + 1) * RP_SLICE; k++) RP_FOR_K(k)
+        }
 #if RP_LONG
         const RP_INDEX done = (k0 + RP_TK < end ? k0 + RP_TK : end) - first, all = end - first; /* of the share */
-        if (done % RP_BLOCK == 0 || done == all) {
-            const int begins = (done - 1) / RP_BLOCK % RP_GROUP == 0;
+        if (done % (RP_BLOCK * RP_SLICES) == 0 || done == all) {
+            const int begins = (done - 1) / (RP_BLOCK * RP_SLICES) % RP_GROUP == 0;
 #if RP_LONGER
-            const int whole = done % (RP_BLOCK * RP_GROUP) == 0 || done == all, alone = done <= RP_BLOCK * RP_GROUP;
+            const int whole = done % (RP_BLOCK * RP_SLICES * RP_GROUP) == 0 || done == all,
+                      alone = done <= RP_BLOCK * RP_SLICES * RP_GROUP;
 #endif
             if (begins) {
                 RP_EACH blocks[i][j] = acc[i][j];
@@ -603,7 +621,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #endif
 /* Blocks of a cluster share out the rows of a pass; a thread has several of their sums under way, which others hold. */
 #define RP_OURS (RP_PASS_ROWS / RP_SPLIT)
-#define RP_TURNS (RP_SPLIT == 1 ? 1 : RP_OURS * RP_TN / RP_THREADS < 4 ? RP_OURS * RP_TN / RP_THREADS : 4)
+#define RP_EACH_HAS (RP_OURS * RP_TN / RP_THREADS)
+#define RP_TURNS (RP_SPLIT == 1 || RP_EACH_HAS < 1 ? 1 : RP_EACH_HAS < 4 ? RP_EACH_HAS : 4)
 #define RP_PLACE_OF(u)                                                                                                 \
     const int e = e0 + (u)*RP_THREADS,                                                                                 \
               r = (RP_OUT_ROWS ? e % RP_OURS : e / RP_TN) * RP_SPLIT + (RP_SPLIT > 1 ? rank : 0),                      \
@@ -616,14 +635,27 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
                 acc[pass][j][v];
 #else
         _Pragma("unroll") for (int i = pass * RP_PASS_I; i < (pass + 1) * RP_PASS_I; i++)
-            _Pragma("unroll") for (int j = 0; j < RP_J; j++)
-                st[RP_PASS_ROW(i, ty) * RP_OUT_ROW + j / RP_VJ * (RP_TX * RP_VJ) + tx * RP_VJ + j % RP_VJ] =
+            _Pragma("unroll") for (int j = 0; j < RP_J; j++) st[(slice * RP_TM + RP_PASS_ROW(i, ty)) * RP_OUT_ROW +
+                                                                j / RP_VJ * (RP_TX * RP_VJ) + tx * RP_VJ + j % RP_VJ] =
 #if RP_LONGER
-                    groups[i][j];
+                groups[i][j];
 #elif RP_LONG
-                    blocks[i][j];
+                blocks[i][j];
 #else
-                    acc[i][j];
+                acc[i][j];
+#endif
+#if RP_SLICES > 1
+        rp_barrier();
+        _Pragma("unroll 2") for (int i = 0; i < RP_TM * RP_TN / 4 / RP_THREADS; i++) {
+            const int e = i * RP_THREADS + t, r = e / (RP_TN / 4), at = r * RP_OUT_ROW + e % (RP_TN / 4) * 4;
+            if (m0 + r >= M) continue;
+            rp_f32x4 sum = rp_ld_v4_f32(&st[at]);
+            _Pragma("unroll") for (int other = 1; other < RP_SLICES; other++) {
+                const rp_f32x4 four = rp_ld_v4_f32(&st[other * RP_TM * RP_OUT_ROW + at]);
+                sum.x = sum.x + four.x, sum.y = sum.y + four.y, sum.z = sum.z + four.z, sum.w = sum.w + four.w;
+            }
+            rp_st_v4_f32(&st[at], sum);
+        }
 #endif
 #endif
 #if RP_SPLIT > 1
@@ -631,7 +663,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #else
         rp_barrier();
 #endif
-        for (int e0 = t; e0 < RP_OURS * RP_TN; e0 += RP_TURNS * RP_THREADS) {
+        _Pragma("unroll 1") for (int e0 = t; e0 < RP_OURS * RP_TN; e0 += RP_TURNS * RP_THREADS) {
             RP_ACC part[RP_TURNS][RP_SPLIT];
             _Pragma("unroll") for (int u = 0; u < RP_TURNS; u++) {
                 RP_PLACE_OF(u)
@@ -653,7 +685,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
             }
         }
 #if RP_SPLIT > 1
-        rp_cluster_barrier(RP_SPLIT); /* others have read this pass */
+        rp_cluster_done(RP_SPLIT); /* others have read this pass */
 #else
         rp_barrier();
 #endif

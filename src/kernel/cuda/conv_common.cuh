@@ -3,8 +3,9 @@
 #define RP_S RP_SPATIAL
 #define RP_W_SPACE 8
 #define RP_W_STRIDES (8 + 6 * RP_S)
+#define RP_W_AHEAD (RP_W_STRIDES + 3 * (2 + RP_S) + 1)
 typedef struct {
-    rp_u64 w[8 + 6 * RP_S + 3 * (2 + RP_S) + 1 + RP_REST];
+    rp_u64 w[8 + 6 * RP_S + 3 * (2 + RP_S) + 2 + RP_REST];
 } RP_WORDS;
 #define RP_SIZE(field, d) ((RP_INDEX)p.w[RP_W_SPACE + 6 * (d) + (field)])
 #define RP_STRIDE(tensor, d) ((RP_INDEX)p.w[RP_W_STRIDES + (tensor) * (2 + RP_S) + (d)])

@@ -15,7 +15,7 @@
 #define RP_W_SPACE 8
 #define RP_W_STRIDES (8 + 6 * RP_S)
 typedef struct {
-    rp_u64 w[8 + 6 * RP_S + 3 * (2 + RP_S) + 1 + RP_REST];
+    rp_u64 w[8 + 6 * RP_S + 3 * (2 + RP_S) + 2 + RP_REST];
 } RP_WORDS;
 /* Of rows and places in them; one spatial dim is one row. */
 #define RP_SIZE_Y(field) (RP_S == 2 ? (RP_INDEX)p.w[RP_W_SPACE + (field)] : 1)

@@ -563,7 +563,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
         }
 #if RP_SPLIT > 1
-        rp_cluster_barrier(RP_SPLIT); /* others have read this pass */
+        rp_cluster_done(RP_SPLIT); /* others have read this pass */
 #else
         rp_barrier();
 #endif

@@ -275,7 +275,7 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
                 rp__text_add(e->out, "    const %s r%u = s%u;\n", rp__emit_type(d->nodes[k].dtype), k, k);
     }
     rp__emit_row_stores(e, cluster ? "chunk == 0 && t == 0" : "live && t == 0");
-    if (cluster) rp__text_add(e->out, "    rp_cluster_barrier(%u); /* others have read what is here */\n", c->down);
+    if (cluster) rp__text_add(e->out, "    rp_cluster_done(%u); /* others have read what is here */\n", c->down);
     rp__text_puts(e->out, "}\n");
 }
 

@@ -118,7 +118,7 @@ static double lt_cost(const rp__problem *p) {
 }
 
 void rp__matmul_start(const rp__problem *p, const rp__matmul *read, rp__launch_buffer *buffer, rp__launch *out) {
-    static const uint32_t access[4] = {RP__WRITE, RP__READ, RP__READ, RP__READ};
+    static const uint32_t access[4] = {RP__WRITE, RP__READ, RP__READ | RP__AHEAD, RP__READ};
     rp__operand_slots(p->o, read->bias ? 4 : 3, access, buffer, out);
     if (!read->bias) buffer->words[3] = 0;
 }
@@ -155,6 +155,7 @@ void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch
     const int64_t sizes[10] = {p->m, p->n, p->k, p->om, p->on, p->am, p->ak, p->bk, p->bn, p->bias_stride};
     uint64_t *w = buffer->words;
     for (unsigned k = 0; k < 10; k++) w[4 + k] = (uint64_t)sizes[k];
+    w[RP__MATMUL_AHEAD] = 0;
     w += RP__MATMUL_WORDS;
     for (unsigned k = 0; k < p->n_batch; k++, w += RP__MATMUL_BATCH_WORDS) {
         w[0] = (uint64_t)p->extents[k];
@@ -168,7 +169,7 @@ void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch
 void rp__matmul_factors(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
     for (unsigned k = 0; k < 4; k++) buffer->words[k] = 0;
     for (unsigned k = 1; k < 3; k++)
-        if (p->o[k].storage) rp__operand_slot(&p->o[k], k, RP__READ, buffer, out);
+        if (p->o[k].storage) rp__operand_slot(&p->o[k], k, k == 2 ? RP__READ | RP__AHEAD : RP__READ, buffer, out);
 }
 
 /* ---- our own kernel ---- */

@@ -8,14 +8,14 @@
  *   tile, TK a part of RP_BLOCK; RP_LONG 1 where K is more than one block; RP_INDEX type of offsets; RP_BATCH number of batch dims; RP_BIAS 0 or 1; RP_REST words of
  *   what surrounds the product: what follows each sum x of (batch, m, n), 0: it is stored; RP_MAKES_A, RP_MAKES_B 1 where an element x of
  *   (batch, m, k) or (batch, n, k) is made, not read.
- * Words: out a b bias, M N K, out's strides (m, n), a's (m, k), b's (k, n), bias' (n), then for each batch dim its extent and the
+ * Words: out a b bias, M N K, out's strides (m, n), a's (m, k), b's (k, n), bias' (n), one of product.cuh's, then for each batch dim its extent and the
  * strides of out, a, b. */
 #define RP_I RP_TM / 16
 #define RP_J RP_TN / 16
 #define RP_LA (RP_TM * RP_TK / 256)
 #define RP_LB (RP_TN * RP_TK / 256)
 typedef struct {
-    rp_u64 w[14 + 4 * RP_BATCH + RP_REST];
+    rp_u64 w[15 + 4 * RP_BATCH + RP_REST];
 } RP_WORDS;
 
 extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
@@ -31,11 +31,11 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     RP_INDEX left = batch;
     (void)left;
     _Pragma("unroll") for (int d = RP_BATCH - 1; d >= 0; d--) {
-        const RP_INDEX extent = (RP_INDEX)p.w[14 + 4 * d], i = left % extent;
+        const RP_INDEX extent = (RP_INDEX)p.w[15 + 4 * d], i = left % extent;
         left /= extent;
-        ob += i * (RP_INDEX)p.w[15 + 4 * d];
-        ab += i * (RP_INDEX)p.w[16 + 4 * d];
-        bb += i * (RP_INDEX)p.w[17 + 4 * d];
+        ob += i * (RP_INDEX)p.w[16 + 4 * d];
+        ab += i * (RP_INDEX)p.w[17 + 4 * d];
+        bb += i * (RP_INDEX)p.w[18 + 4 * d];
     }
     RP_ACC acc[RP_I][RP_J];
     _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) acc[i][j] = 0;

@@ -16,8 +16,8 @@ typedef struct rp__matmul { /* the operands as matrices over batch dims; size-1 
 void rp__matmul_read(const rp__operand *o, size_t n, rp__matmul *p);
 /* Do offsets of these operands need 64 bits? */
 bool rp__matmul_is_wide(const rp__operand *o, size_t n);
-/* The words of matmul.cuh and product.cuh but for the addresses, and their number. */
-enum { RP__MATMUL_WORDS = 14, RP__MATMUL_BATCH_WORDS = 4 };
+/* The words of matmul.cuh and product.cuh but for the addresses, and their number; rp__launch.ahead of product.cuh, for the second factor. */
+enum { RP__MATMUL_AHEAD = 14, RP__MATMUL_WORDS, RP__MATMUL_BATCH_WORDS = 4 };
 void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch *out);
 /* Of the facts of matmul.cuh: the first factor is made, the second. */
 enum { RP__MATMUL_MAKES = 28 };
@@ -25,6 +25,11 @@ enum { RP__MATMUL_MAKES = 28 };
 void rp__matmul_start(const rp__problem *p, const rp__matmul *read, rp__launch_buffer *buffer, rp__launch *out);
 /* Addresses and slots of the factors, for what follows. One without memory is made. */
 void rp__matmul_factors(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out);
+/* Multiprocessors that clusters of so many blocks, the logarithm of their number, find room in: a part of the device holds several of them, and a
+ * rest in which there is none (of the 132 of an H200 120 for clusters of eight). */
+static inline int rp__cuda_in_clusters(const rp__device *d, unsigned split) {
+    return d->multiprocessors - (split == 3 ? d->multiprocessors / 11 : split == 2 ? d->multiprocessors / 16 : 0);
+}
 /* Of tests and measurements: 1 + the row of product.c's tiles that serves wherever it can; 0: the one of least clocks. */
 extern unsigned rp__cuda_product_tile;
 

@@ -26,7 +26,7 @@
  *   rp_threadfence_block() rp_threadfence() rp_threadfence_system()
  *   rp_ld_acquire_u32(p) rp_st_release_u32(p, v) rp_ld_acquire_sys_u32(p) rp_st_release_sys_u32(p, v) rp_spin_pause()
  * cluster of n blocks, neighbours along x (sm_90; the kernel says __cluster_dims__(n, 1, 1)), of which every thread calls:
- *   rp_cluster_barrier(n)
+ *   rp_cluster_barrier(n) rp_cluster_done(n): all have come here, having read what others have in shared memory; makes nothing visible
  *   rp_cluster_read_f32(p, rank, n): what block `rank` of the cluster has where this one has the shared variable *p
  *   rp_cluster_read_f64 rp_cluster_read_i32 rp_cluster_read_i64 rp_cluster_read_v4_f32
  *   rp_cluster_write_f32(p, v, rank, n): that there becomes v, seen by all behind the next barrier
@@ -516,6 +516,11 @@ RP_FN void rp_cluster_barrier(int n) {
     (void)n;
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+/* A release would wait until all that the block has stored is in the second level cache. What has been read is in registers: used. */
+RP_FN void rp_cluster_done(int n) {
+    (void)n;
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 #define RP__CLUSTER_READ(T, type, letter, suffix)                                                                      \
     RP_FN type rp_cluster_read_##T(const type *p, int rank, int n) {                                                   \
         type v;                                                                                                        \
@@ -552,6 +557,7 @@ RP_FN void rp_cluster_barrier(int n) {
     (void)n;
     __syncthreads();
 }
+RP_FN void rp_cluster_done(int n) { rp_cluster_barrier(n); }
 #define RP__CLUSTER_READ(T, type, letter, suffix)                                                                      \
     RP_FN type rp_cluster_read_##T(const type *p, int rank, int n) {                                                   \
         (void)rank, (void)n;                                                                                           \

@@ -1,6 +1,7 @@
 /* Matrix products on CUDA through product.cuh, two rows of the table of templates: tensor cores (16-bit floats, integers of 8 bits, f32 where
- * its products may be rounded) and f32 by fma in large tiles. Here: which tile, into how many shares K is cut, how the operands are read;
- * and when a library is faster. The shares are a function of sizes, dtype and kind of device, and part of the order; all else acts on time alone. */
+ * its products may be rounded) and f32 by fma in large tiles. Here: which tile, into how many shares K is cut, and whether a block's warps
+ * share out each step of it (slices), how the operands are read; and when a library is faster. Shares and slices are a function of sizes, dtype
+ * and kind of device, and part of the order; all else acts on time alone. */
 #include <string.h>
 
 #include "kernel/cuda/emit.h"
@@ -13,7 +14,7 @@
 enum {
     BATCH = 4,
     MATH = 8,
-    TILE = 11, /* a row of `shapes` */
+    TILE = 11, /* a row of `shapes`, of those of its math */
     SPLIT = 16,
     BIAS = 18,
     WIDE, /* 64-bit offsets */
@@ -27,10 +28,10 @@ enum {
     OUT_PAIRS,
     PROBLEMS = 30 /* less one, of products by themselves */
 };
-/* RP_MATH of the text; a family of orders each. */
-typedef enum math { FMA, MMA, TF32, BF16X3, INTEGER, WGMMA } math;
+/* RP_MATH of the text (SLICED: that of FMA); a family of orders each. */
+typedef enum math { FMA, MMA, TF32, BF16X3, INTEGER, WGMMA, SLICED } math;
 
-/* tm x tn results; bytes of K a step; warps (wgmma: warpgroups) above each other and side by side, or (fma) results a thread; tiles in flight; blocks that
+/* tm x tn results; bytes of K a step; warps (wgmma: warpgroups) above each other and side by side, or (fma, slices) results a thread; tiles in flight; blocks that
  * a multiprocessor holds; clocks of a step of one block alone on a multiprocessor, and of each further one beside it, as measured on
  * an H200. */
 static const struct tile {
@@ -53,21 +54,40 @@ static const struct tile {
     {128, 192, 128, 2, 1, 5, 1, 1500, 1500}, {128, 128, 128, 2, 1, 6, 1, 1150, 1150},
     {128, 96, 128, 2, 1, 7, 1, 950, 950},    {64, 96, 128, 1, 1, 9, 1, 600, 600},
     {64, 64, 128, 1, 1, 10, 1, 450, 450},    {64, 32, 128, 1, 1, 10, 1, 380, 380}, /* warpgroups */
+    {64, 64, 128, 8, 8, 8, 1, 1900, 1700},   {32, 64, 128, 8, 8, 6, 2, 1300, 800},
+    {64, 32, 128, 8, 8, 6, 2, 1300, 800},    {32, 32, 128, 8, 4, 8, 3, 750, 450},
+    {16, 128, 128, 8, 8, 5, 2, 1100, 700},   {16, 64, 128, 8, 4, 6, 3, 650, 400},
+    {64, 16, 128, 8, 4, 6, 3, 650, 400},     {8, 128, 128, 8, 4, 5, 2, 650, 450}, /* slices */
 };
-enum { FIRST_FMA = 9, FIRST_WGMMA = 16, N_TILES = sizeof shapes / sizeof *shapes };
+enum { FIRST_FMA = 9, FIRST_WGMMA = 16, FIRST_SLICED = 28, N_TILES = sizeof shapes / sizeof *shapes };
+/* Of each math: its first tile, and the one behind its last. */
+static const struct {
+    uint8_t first, end;
+} ranges[] = {[FMA] = {FIRST_FMA, FIRST_WGMMA},  [MMA] = {0, FIRST_FMA},     [TF32] = {0, FIRST_FMA},
+              [BF16X3] = {0, FIRST_FMA},         [INTEGER] = {0, FIRST_FMA}, [WGMMA] = {FIRST_WGMMA, FIRST_SLICED},
+              [SLICED] = {FIRST_SLICED, N_TILES}};
+/* Into how many slices each step of K falls: one for each scheduler of a multiprocessor. */
+enum { SLICES = 4 };
+static unsigned slices_of(math m) { return m == SLICED ? SLICES : 1; }
 
 static bool bit(uint64_t facts, unsigned at) { return facts >> at & 1; }
 static unsigned threads_of(const struct tile *t) {
     const unsigned units = (unsigned)t->wm * t->wn, row = (unsigned)(t - shapes);
-    return row < FIRST_FMA ? 32u * units : row < FIRST_WGMMA ? (unsigned)t->tm * t->tn / units : 128u * units;
+    return row < FIRST_FMA      ? 32u * units
+           : row < FIRST_WGMMA  ? (unsigned)t->tm * t->tn / units
+           : row < FIRST_SLICED ? 128u * units
+                                : (unsigned)t->tm * t->tn / units * SLICES;
 }
 static unsigned problems_of(uint64_t facts) { return (unsigned)(facts >> PROBLEMS & 3) + 1; }
 static math math_of(uint64_t facts) { return (math)(facts >> MATH & 7); }
+static const struct tile *tile_at(uint64_t facts) {
+    return &shapes[ranges[math_of(facts)].first + (facts >> TILE & 15)];
+}
 static unsigned bytes_of(uint64_t facts) { return (unsigned)rp__dtype_bytes((rp_dtype)(facts & 15)); }
 /* Whether all copies go straight into shared memory, as product.cuh has it; else tiles wait in registers for a step. */
 static bool is_async(uint64_t facts) { return bytes_of(facts) >= 4 || (bit(facts, A_WIDE) && bit(facts, B_WIDE)); }
-static unsigned depth_of(uint64_t facts) { return shapes[facts >> TILE & 31].depth; }
-static unsigned stages_of(uint64_t facts) { return is_async(facts) ? shapes[facts >> TILE & 31].stages : 2; }
+static unsigned depth_of(uint64_t facts) { return tile_at(facts)->depth; }
+static unsigned stages_of(uint64_t facts) { return is_async(facts) ? tile_at(facts)->stages : 2; }
 
 /* Bytes of an operand's tile, rows padded as in product.cuh. */
 static unsigned tile_bytes(uint64_t facts, unsigned rows, unsigned depth, bool along) {
@@ -80,11 +100,11 @@ static unsigned tile_bytes(uint64_t facts, unsigned rows, unsigned depth, bool a
 
 /* Bytes of product.cuh's `room`. */
 static uint32_t room_of(uint64_t facts) {
-    const struct tile *t = &shapes[facts >> TILE & 31];
+    const struct tile *t = tile_at(facts);
     const unsigned depth = depth_of(facts) / bytes_of(facts);
     const unsigned tiles = stages_of(facts) * (tile_bytes(facts, t->tm, depth, bit(facts, A_ALONG)) +
                                                tile_bytes(facts, t->tn, depth, bit(facts, B_ALONG)));
-    const unsigned out = t->tm * (t->tn + 8u) * 4u;
+    const unsigned out = t->tm * (t->tn + 8u) * 4u * slices_of(math_of(facts));
     return tiles > out ? tiles : out;
 }
 
@@ -94,17 +114,18 @@ static bool takes_eight(uint64_t facts) { return bit(facts, OUT_WIDE); }
 static void macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 15);
     const math m = math_of(facts);
-    const struct tile *t = &shapes[facts >> TILE & 31];
+    const struct tile *t = tile_at(facts);
     const unsigned split = 1u << (facts >> SPLIT & 3);
     const bool eight = facts >> 32 && takes_eight(facts);
     rp__text_kernel_dtype(dtype, out);
-    rp__text_add(out, "#define RP_MATH %u\n#define RP_SUM %s\n#define RP_ELEMENT %u\n", (unsigned)m,
-                 m == INTEGER ? "rp_i32" : "float", bytes_of(facts));
+    const bool fma = m == FMA || m == SLICED;
+    rp__text_add(out, "#define RP_MATH %u\n#define RP_SUM %s\n#define RP_ELEMENT %u\n#define RP_SLICES %u\n",
+                 fma ? 0u : (unsigned)m, m == INTEGER ? "rp_i32" : "float", bytes_of(facts), slices_of(m));
     rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n#define RP_THREADS %u\n", t->tm, t->tn,
                  depth_of(facts) / bytes_of(facts), threads_of(t));
     rp__text_add(out, "#define RP_STAGES %u\n#define RP_RESIDENT %u\n#define RP_%s %u\n#define RP_%s %u\n",
-                 stages_of(facts), m == BF16X3 ? (t->resident + 1u) / 2u : t->resident, m == FMA ? "TI" : "WM", t->wm,
-                 m == FMA ? "TJ" : "WN", t->wn);
+                 stages_of(facts), m == BF16X3 ? (t->resident + 1u) / 2u : t->resident, fma ? "TI" : "WM", t->wm,
+                 fma ? "TJ" : "WN", t->wn);
     rp__text_add(out, "#define RP_A_ALONG %d\n#define RP_A_WIDE %d\n#define RP_B_ALONG %d\n#define RP_B_WIDE %d\n",
                  bit(facts, A_ALONG), bit(facts, A_WIDE), bit(facts, B_ALONG), bit(facts, B_WIDE));
     rp__text_add(out, "#define RP_OUT_V %u\n#define RP_BATCH %u\n#define RP_BIAS %d\n#define RP_REST %u\n",
@@ -122,7 +143,7 @@ static void macros(uint64_t facts, rp__text *out) {
     if (m == WGMMA)
         rp__text_add(out, "#define RP_GROUP_MMA rp_wgmma_n%u_%s\n#define RP_GROUP_D %u\n", t->tn / t->wn,
                      rp__dtypes[dtype].short_name, t->tn / t->wn / 2u);
-    else if (*steps[m])
+    else if (!fma && *steps[m])
         rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_%s_%s(d, a, b)\n", steps[m],
                      m == TF32 ? "tf32" : rp__dtypes[dtype].short_name);
     if (split > 1)
@@ -176,13 +197,20 @@ static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
 /* Clocks until a block has its first tile, of which each kind has one at least. */
 enum { FIRST_TILE = 1500 };
 
+/* Sums of slices that go through shared memory in a clock, and clocks of a block's beginning and end that others do not hide. */
+enum { SLICES_RATE = 16, SLICES_MEET = 1500 };
+
 /* Clocks of the steps along K, by how many blocks share a multiprocessor. */
 static double clocks_of(const rp__matmul *p, const rp__device *d, unsigned split, const struct tile *t) {
     const int64_t blocks = (over(p->m, t->tm) * over(p->n, t->tn) * p->batch) << split,
                   share = over(p->k, INT64_C(1) << split);
-    const double steps = (double)over(share * (int64_t)rp__dtype_bytes(p->dtype), t->depth),
-                 together = (double)over(blocks, d->multiprocessors);
     const unsigned row = (unsigned)(t - shapes);
+    const double steps = (double)over(share * (int64_t)rp__dtype_bytes(p->dtype), t->depth),
+                 together =
+                     (double)over(blocks, row < FIRST_SLICED ? d->multiprocessors : rp__cuda_in_clusters(d, split));
+    if (row >= FIRST_SLICED) /* a thread stores all of its sums and reads as many, four at once */
+        return steps * (t->alone + (together - 1) * t->beside) +
+               together * (t->tm * t->tn * SLICES / (double)SLICES_RATE + SLICES_MEET);
     if (row < FIRST_FMA || row >= FIRST_WGMMA) {
         /* Rounds of blocks side by side; one of them waits for its first tile, multiplies and stores, 16-bit floats that are no shares in half
          * the bytes and without waiting for other warps. Blocks of warps add to each other's steps, those of warpgroups take turns. */
@@ -204,7 +232,7 @@ static unsigned most_room(const struct tile *t) {
         const unsigned rows = k ? t->tn : t->tm, along = rows * (t->depth + 16u), across = t->depth * (rows + 8u);
         tiles += t->stages * (along > across ? along : across);
     }
-    const unsigned out = t->tm * (t->tn + 8u) * 4u;
+    const unsigned out = t->tm * (t->tn + 8u) * 4u * (t - shapes >= FIRST_SLICED ? SLICES : 1u);
     return tiles > out ? tiles : out;
 }
 
@@ -212,15 +240,12 @@ unsigned rp__cuda_product_tile;
 
 static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsigned split, double *clocks) {
     unsigned best = N_TILES;
-    const unsigned from = m == FMA     ? FIRST_FMA
-                          : m == WGMMA ? FIRST_WGMMA
-                                       : 0,
-                   to = m == FMA     ? FIRST_WGMMA
-                        : m == WGMMA ? N_TILES
-                                     : FIRST_FMA;
-    for (unsigned k = from; k < to; k++) {
+    for (unsigned k = ranges[m].first; k < ranges[m].end; k++) {
         if ((m == TF32 || m == BF16X3) && shapes[k].tn > 128) continue;      /* more shared memory than there is */
         if (m != WGMMA && most_room(&shapes[k]) > d->shared_limit) continue; /* 99 KB on 8.6 and 8.9; 9.0 has 227 */
+        if (m == SLICED && rp__cuda_product_tile != k + 1 &&
+            ((shapes[k].tm < 32 && p->m > shapes[k].tm) || (shapes[k].tn < 32 && p->n > shapes[k].tn)))
+            continue; /* what the other operand has would be read again and again */
         const double c = clocks_of(p, d, split, &shapes[k]);
         if (best < N_TILES && c >= *clocks && rp__cuda_product_tile != k + 1) continue;
         best = k;
@@ -230,11 +255,9 @@ static unsigned tile_of(const rp__matmul *p, const rp__device *d, math m, unsign
     return best;
 }
 
-static const rp__order_family families[] = {[FMA] = RP__FAMILY_FMA,
-                                            [MMA] = RP__FAMILY_MMA,
-                                            [TF32] = RP__FAMILY_TF32,
-                                            [BF16X3] = RP__FAMILY_BF16X3,
-                                            [INTEGER] = RP__FAMILY_INTEGER};
+static const rp__order_family families[] = {
+    [FMA] = RP__FAMILY_FMA,       [MMA] = RP__FAMILY_MMA,         [TF32] = RP__FAMILY_TF32,
+    [BF16X3] = RP__FAMILY_BF16X3, [INTEGER] = RP__FAMILY_INTEGER, [SLICED] = RP__FAMILY_SLICES};
 
 /* Of a launch and of adding up shares through a cluster; bytes a clock of memory. */
 enum { LAUNCH = 3000, ADD_SHARES = 1500, BYTES = 2400 };
@@ -245,14 +268,37 @@ enum { JOINS = LAUNCH / 3 };
 static bool by_groups(const rp__matmul *p, const rp__device *d, unsigned split) {
     double groups = 0, warps = 0;
     if (d->arch != 90 || p->m <= 16 || p->n <= 16) return false;
-    if (rp__cuda_product_tile) return rp__cuda_product_tile > FIRST_WGMMA;
+    if (rp__cuda_product_tile) return rp__cuda_product_tile > FIRST_WGMMA && rp__cuda_product_tile <= FIRST_SLICED;
     (void)tile_of(p, d, WGMMA, split, &groups);
     (void)tile_of(p, d, MMA, split, &warps);
     return groups < warps;
 }
 
+/* Whether slices take less time than tiles whose threads walk all of K, in any shares, and then in how many: of the sizes alone. */
+static bool is_sliced(const rp__matmul *p, const rp__device *d, unsigned *split) {
+    double plain = 0, least = 0;
+    *split = 0;
+    if (d->arch < 90 || p->m * p->n * p->batch == 0) return false;
+    if (rp__cuda_product_tile ? rp__cuda_product_tile <= FIRST_SLICED : is_small(p)) return false;
+    for (unsigned s = 0; s <= 3 && (s == 0 || p->k >= INT64_C(64) << s); s++) {
+        double clocks = 0;
+        (void)tile_of(p, d, SLICED, s, &clocks);
+        clocks += s ? ADD_SHARES : 0;
+        if (s == 0 || clocks < least) *split = s, least = clocks;
+    }
+    if (rp__cuda_product_tile) return true;
+    const unsigned whole = split_of(p, d, FMA);
+    (void)tile_of(p, d, FMA, whole, &plain);
+    return least < 1.1 * (plain + (whole ? ADD_SHARES : 0)); /* which has ends, too, that its clocks leave out */
+}
+
 /* Of the sizes alone. */
 static unsigned own_split(const rp__matmul *p, const rp__device *d, math m) {
+    unsigned sliced;
+    if (m == SLICED) {
+        (void)is_sliced(p, d, &sliced);
+        return sliced;
+    }
     const unsigned split = split_of(p, d, m == MMA && d->arch == 90 ? WGMMA : m);
     return m != MMA || by_groups(p, d, split) ? split : split_of(p, d, m);
 }
@@ -277,7 +323,14 @@ static bool tensor_math(const rp__problem *p, math *m) {
 }
 static bool plain_math(const rp__problem *p, math *m) {
     *m = FMA;
-    return p->o[0].dtype == RP_F32 && p->device->arch >= 80;
+    if (p->o[0].dtype != RP_F32 || p->device->arch < 80) return false;
+    rp__matmul read;
+    unsigned split;
+    rp__matmul_read(p->o, 3, &read);
+    const bool sliced = p->order == RP__ORDER_ELSEWHERE ? is_sliced(&read, p->device, &split)
+                                                        : rp__order_family_of(p->order) == RP__FAMILY_SLICES;
+    if (sliced) *m = SLICED;
+    return true;
 }
 
 static unsigned wanted_split(const rp__problem *p, const rp__matmul *read, math m) {
@@ -390,6 +443,7 @@ static double plain_cost(const rp__problem *p) {
     rp__matmul_read(p->o, 3, &read);
     if (p->order == RP__ORDER_ELSEWHERE && p->call->precision != RP__FLOAT32_HIGHEST)
         return work + 2; /* tensor cores, then */
+    if (rp__cuda_product_tile) return 1;
     if (work < (double)RP__CUDA_SMALL_PRODUCT) return has_long_sums(p, &read) ? 1 : work + 1;
     return work <= (double)LARGE_FMA && read.m >= 4 && read.n >= 4 ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
 }
@@ -435,11 +489,13 @@ static rp_status set_tiles(const rp__problem *p, const rp__matmul *read, math m,
     if (m == MMA && is_async(*facts) && by_groups(read, p->device, split)) m = WGMMA;
     const unsigned tile = tile_of(read, p->device, m, split, &clocks);
     const struct tile *t = &shapes[tile];
-    *facts |= (uint64_t)tile << TILE | (uint64_t)m << MATH;
-    if (m == FMA)
-        *facts |= (uint64_t)(share > RP__PRODUCT_BLOCK) << LONG |
-                  (uint64_t)(share > (int64_t)RP__PRODUCT_BLOCK * RP__PRODUCT_GROUP) << LONGER;
+    *facts |= (uint64_t)(tile - ranges[m].first) << TILE | (uint64_t)m << MATH;
+    if (m == FMA || m == SLICED) {
+        const int64_t block = (int64_t)RP__PRODUCT_BLOCK * slices_of(m);
+        *facts |= (uint64_t)(share > block) << LONG | (uint64_t)(share > block * RP__PRODUCT_GROUP) << LONGER;
+    }
     rp__matmul_words(read, buffer, out);
+    out->ahead = is_async(*facts) ? RP__MATMUL_AHEAD : 0;
     set_grid(read, t, split, 1, *facts, out);
     return RP_OK;
 }
@@ -467,7 +523,7 @@ static void read_words(const uint64_t *w, uint64_t facts, rp__matmul *p) {
 rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
                                 rp__launch *out) {
     enum { MOST = 4, ADDRESSES = 4 };
-    const uint64_t varies = (uint64_t)31 << TILE | (uint64_t)3 << PROBLEMS;
+    const uint64_t varies = (uint64_t)15 << TILE | (uint64_t)3 << PROBLEMS;
     rp__text_kernel_key key = {.family = "product"};
     uint64_t one;
     rp__matmul read;
@@ -485,9 +541,10 @@ rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__la
     const int64_t batch = read.batch;
     read.batch *= n + 1;
     if (over(read.m, 16) * over(read.n, 16) * read.batch * 8 >= INT32_MAX) return RP_OK;
-    const unsigned tile = tile_of(&read, d, math_of(one), split, &clocks);
+    const math m = math_of(one);
+    const unsigned tile = tile_of(&read, d, m, split, &clocks);
     read.batch = batch;
-    key.facts = (one & ~varies) | (uint64_t)tile << TILE | (uint64_t)n << PROBLEMS;
+    key.facts = (one & ~varies) | (uint64_t)(tile - ranges[m].first) << TILE | (uint64_t)n << PROBLEMS;
     *out = *a;
     memmove(buffer->words, a->words, a->n_words * sizeof *a->words);
     memcpy(buffer->words + a->n_words, b->words, ADDRESSES * sizeof *b->words);
@@ -512,8 +569,10 @@ static rp_status tensor_bind(const rp__problem *p, size_t workspace, rp__launch_
     return bind(p, m, buffer, out);
 }
 static rp_status plain_bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
+    math m;
     (void)workspace;
-    return bind(p, FMA, buffer, out);
+    (void)plain_math(p, &m);
+    return bind(p, m, buffer, out);
 }
 
 static uint32_t words(const rp__problem *p) {
@@ -540,7 +599,9 @@ static rp_status tensor_tiles(const rp__problem *p, bool *wide, rp__launch_buffe
 }
 static rp_status plain_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
                              uint64_t *facts) {
-    return tiles(p, FMA, wide, buffer, out, facts);
+    math m;
+    (void)plain_math(p, &m);
+    return tiles(p, m, wide, buffer, out, facts);
 }
 
 static void source(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out) {

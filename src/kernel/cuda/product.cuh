@@ -5,17 +5,20 @@
  *   2 tensor cores, f32 rounded to tf32, 8 a step     3 tensor cores, f32 as the sum of two bf16, 16 a step: low x high, high x low,
  *   4 tensor cores, i8, 32 a step, sums in i32          high x high
  *   5 as 1, with the same bits, by instructions of warpgroups (wgmma.cuh): 16 bytes at once
- * So the bits depend on RP_MATH, K and RP_SPLIT (product.c: a function of the sizes), not on tiles, strides or alignment.
+ * RP_SLICES: of each RP_TK of K in a share (32) a slice, some warps of the block, takes an equal part; a slice adds up in the order of 0, with
+ * blocks of its own elements, and slices are added up in rising order.
+ * So the bits depend on RP_MATH, K, RP_SPLIT and RP_SLICES (product.c: a function of the sizes), not on tiles, strides or alignment.
  *
  * Macros of product.c: RP_NAME, RP_T, RP_LOAD, RP_STORE, RP_MULADD, RP_BLOCK, RP_GROUP as in matmul.cuh; RP_SUM type of sums; RP_TM,
- * RP_TN, RP_TK; RP_THREADS; RP_STAGES tiles in flight; RP_WM x RP_WN warps (5: warpgroups) of tensor cores; RP_TI x RP_TJ results a thread (fma);
+ * RP_TN, RP_TK; RP_THREADS, those of all slices; RP_STAGES tiles in flight; RP_WM x RP_WN warps (5: warpgroups) of tensor cores; RP_TI x RP_TJ results a thread (fma);
  * RP_SPLIT; RP_A_ALONG, RP_B_ALONG: neighbours in a warp read neighbours of K; RP_A_WIDE, RP_B_WIDE: 16 bytes at once; RP_OUT_V
  * results of a row; RP_BATCH, RP_BIAS, RP_REST, RP_INDEX as in matmul.cuh; RP_LONG, RP_LONGER: a share is more than a block, than a group.
  * RP_PACK(low, high): two results as they are stored (1, 5).
  * RP_EIGHT: what follows takes eight neighbours of a row at once. RP_PROBLEMS: so many products in one launch, blocks of each side by side, alike but for their addresses.
- * Words: those of matmul.cuh, then the four addresses of each further problem. */
+ * Words: those of matmul.cuh, the 14th 1 where nothing in the graph writes b, so that tiles of it are asked for before the launches before this
+ * one are complete; then the four addresses of each further problem. */
 typedef struct {
-    rp_u64 w[14 + 4 * RP_BATCH + RP_REST + 4 * (RP_PROBLEMS - 1)];
+    rp_u64 w[15 + 4 * RP_BATCH + RP_REST + 4 * (RP_PROBLEMS - 1)];
 } RP_WORDS;
 
 #define RP_GROUPED (RP_MATH == 5)
@@ -45,8 +48,11 @@ typedef struct {
 #define RP_GROUPS (RP_MATH == 3 ? 2 : 1)          /* of 32 bytes of K, a step */
 #define RP_STEPS (RP_TK / (2 * RP_C * RP_GROUPS)) /* of K, a tile: at least 2 */
 #else
-#define RP_TX (RP_TN / RP_TJ)
+#define RP_TX (RP_TN / RP_TJ) /* threads of a slice */
 #define RP_TY (RP_TM / RP_TI)
+#define RP_LX (RP_TX < 8 ? RP_TX : RP_TY < 4 ? 32 / RP_TY : 8) /* of a warp */
+#define RP_LY (32 / RP_LX)
+#define RP_PART (RP_TK / RP_SLICES)
 #define RP_VI (RP_TI < 4 ? RP_TI : 4) /* neighbours of a thread */
 #define RP_VJ (RP_TJ < 4 ? RP_TJ : 4)
 typedef struct __align__(RP_VI * sizeof(RP_T)) {
@@ -109,7 +115,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     _Pragma("unroll") for (unsigned other = 1; other < RP_PROBLEMS; other++) {
         if (problem != other) continue;
         _Pragma("unroll") for (unsigned k = 0; k < 4; k++) address[k] =
-            p.w[10 + 4 * RP_BATCH + RP_REST + 4 * other + k];
+            p.w[11 + 4 * RP_BATCH + RP_REST + 4 * other + k];
     }
     (void)each, (void)address;
     const RP_INDEX M = (RP_INDEX)p.w[4], N = (RP_INDEX)p.w[5], K = (RP_INDEX)p.w[6];
@@ -120,11 +126,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     tile -= batch * (down * across);
     RP_INDEX left = batch;
     _Pragma("unroll") for (int d = RP_BATCH - 1; d >= 0; d--) {
-        const RP_INDEX extent = (RP_INDEX)p.w[14 + 4 * d], i = left % extent;
+        const RP_INDEX extent = (RP_INDEX)p.w[15 + 4 * d], i = left % extent;
         left /= extent;
-        ob += i * (RP_INDEX)p.w[15 + 4 * d];
-        ab += i * (RP_INDEX)p.w[16 + 4 * d];
-        bb += i * (RP_INDEX)p.w[17 + 4 * d];
+        ob += i * (RP_INDEX)p.w[16 + 4 * d];
+        ab += i * (RP_INDEX)p.w[17 + 4 * d];
+        bb += i * (RP_INDEX)p.w[18 + 4 * d];
     }
     /* Blocks that run together share operands in the L2: eight tiles down, then the next column. */
     const RP_INDEX band = tile / (8 * across), in_band = tile - band * (8 * across),
@@ -132,8 +138,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     const RP_INDEX m0 = (band * 8 + in_band % height) * RP_TM, n0 = in_band / height * RP_TN;
     const RP_INDEX share = RP_SPLIT > 1 ? ((K + RP_SPLIT - 1) / RP_SPLIT + 31) / 32 * 32 : K;
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
+    const int early = RP_ASYNC && p.w[14] != 0;
     rp_launch_dependents();
-    rp_grid_wait();
+    if (!early) rp_grid_wait();
     RP_T *out = (RP_T *)address[0] + ob;
     const RP_T *a = (const RP_T *)address[1] + (ab + m0 * am), *b = (const RP_T *)address[2] + (bb + n0 * bn);
     (void)out;
@@ -161,7 +168,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     const RP_T *next_a = a + (first * ak + t / per_a * (RP_A_ALONG ? am : ak) + t % per_a * RP_C);
     const int place_a = RP_LINES_PLACE(per_a, RP_A_ROW, RP_A_ALONG);
 #define RP_READ_A(slot, at)                                                                                            \
-    RP_READ_LINES(sa + (slot)*RP_A_SIZE, place_a, next_a, a, am, ak, M - m0, end - (at), RP_TM, RP_A_ALONG, RP_A_ROW)
+    {                                                                                                                  \
+        RP_READ_LINES(sa + (slot)*RP_A_SIZE, place_a, next_a, a, am, ak, M - m0, end - (at), RP_TM, RP_A_ALONG,        \
+                      RP_A_ROW)                                                                                        \
+    }
 #define RP_PUT_A(slot)
 #elif RP_ASYNC
 #define RP_READ_A(slot, at)                                                                                            \
@@ -177,7 +187,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     const RP_T *next_b = b + (first * bk + t / per_b * (RP_B_ALONG ? bn : bk) + t % per_b * RP_C);
     const int place_b = RP_LINES_PLACE(per_b, RP_B_ROW, RP_B_ALONG);
 #define RP_READ_B(slot, at)                                                                                            \
-    RP_READ_LINES(sb + (slot)*RP_B_SIZE, place_b, next_b, b, bn, bk, N - n0, end - (at), RP_TN, RP_B_ALONG, RP_B_ROW)
+    {                                                                                                                  \
+        RP_READ_LINES(sb + (slot)*RP_B_SIZE, place_b, next_b, b, bn, bk, N - n0, end - (at), RP_TN, RP_B_ALONG,        \
+                      RP_B_ROW)                                                                                        \
+    }
 #define RP_PUT_B(slot)
 #elif RP_ASYNC
 #define RP_READ_B(slot, at)                                                                                            \
@@ -200,8 +213,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
         _Pragma("unroll") for (int v = 0; v < 4; v++) acc[i][j][v] = 0;
 #else
-    /* a warp is 4 x 8 threads, so what it reads of either tile lies in 128 bytes */
-    const int warp = t / 32, tx = warp % (RP_TX / 8) * 8 + t % 8, ty = warp / (RP_TX / 8) * 4 + t / 8 % 4;
+    /* a warp is 4 x 8 threads, so what it reads of either tile lies in 128 bytes, or as near to it as the tile allows */
+    const int slice = RP_SLICES > 1 ? t / (RP_TX * RP_TY) : 0, warp = t / 32 - slice * (RP_TX * RP_TY / 32),
+              tx = warp % (RP_TX / RP_LX) * RP_LX + t % RP_LX, ty = warp / (RP_TX / RP_LX) * RP_LY + t / RP_LX % RP_LY;
     RP_SUM acc[RP_TI][RP_TJ];
     _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++) acc[i][j] = 0;
 #if RP_LONG
@@ -288,14 +302,23 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     }
 #endif
     int slot = 0;
-#if RP_ASYNC
+#if RP_MATH == 0 /* the first turns of the loop below */
+#elif RP_ASYNC
     _Pragma("unroll 1") for (int n = 0; n < RP_STAGES - 1 - RP_GROUPED; n++) {
         const RP_INDEX at = first + n * RP_TK;
         if (at < end) {
-            RP_READ_A(n, at)
+            if (!early) RP_READ_A(n, at)
             RP_READ_B(n, at)
         }
-        rp_cp_async_commit();
+        if (!early) rp_cp_async_commit();
+    }
+    if (early) {
+        rp_grid_wait();
+        _Pragma("unroll 1") for (int n = 0; n < RP_STAGES - 1 - RP_GROUPED; n++) {
+            const RP_INDEX at = first + n * RP_TK;
+            if (at < end) RP_READ_A(n, at)
+            rp_cp_async_commit();
+        }
     }
 #else
     if (first < end) {
@@ -366,18 +389,28 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         slot = next;
     }
 #else
-    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK) {
-#if RP_ASYNC
-        rp_cp_async_wait(RP_STAGES - 2);
-        rp_barrier();
-        const RP_INDEX ahead = k0 + (RP_STAGES - 1) * RP_TK;
-        const int into = slot == 0 ? RP_STAGES - 1 : slot - 1;
-        if (ahead < end) {
-            RP_READ_A(into, ahead)
-            RP_READ_B(into, ahead)
+#if RP_MATH == 0
+    /* The first turns read alone, `ahead` steps, and multiply nothing: all code is here once, since a kernel of a few us spends much of them
+     * in fetching instructions for the first time. Tiles of b that may be read early have turns of their own. */
+    enum { RP_AHEAD = RP_STAGES - 1 };
+    const int turns = (int)((end - first + RP_TK - 1) / RP_TK);
+    _Pragma("unroll 1") for (int turn = early ? -2 * RP_AHEAD : -RP_AHEAD; turn < turns; turn++) {
+        const int alone = turn < -RP_AHEAD, next = turn + (alone ? 2 : 1) * RP_AHEAD;
+        const RP_INDEX k0 = first + (RP_INDEX)turn * RP_TK, at = first + (RP_INDEX)next * RP_TK;
+        if (turn == -RP_AHEAD && early) rp_grid_wait();
+        if (turn >= 0) {
+            rp_cp_async_wait(RP_STAGES - 2);
+            rp_barrier();
         }
-        rp_cp_async_commit();
+        if (next < turns) {
+            const int into = next % RP_STAGES;
+            if (!alone) RP_READ_A(into, at)
+            if (!early || alone || turn >= 0) RP_READ_B(into, at)
+        }
+        if (!alone) rp_cp_async_commit();
+        if (turn < 0) continue;
 #else
+    for (RP_INDEX k0 = first; k0 < end; k0 += RP_TK) {
         const int more = k0 + RP_TK < end;
         if (more) {
             RP_READ_A(slot ^ 1, k0 + RP_TK)
@@ -393,10 +426,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #else
         const RP_T *ta = sa + slot * RP_A_SIZE, *tb = sb + slot * RP_B_SIZE;
         if (end - k0 >= RP_TK) {
-            _Pragma("unroll") for (int k = 0; k < RP_TK; k += 4) RP_FMA_STEP(k)
+            _Pragma("unroll") for (int k = 0; k < RP_PART; k += 4) RP_FMA_STEP(slice * RP_PART + k)
         } else { /* no added zeros: -0.0 and NaN stay what they are */
-            const int last = (int)(end - k0);
-            _Pragma("unroll 1") for (int k = 0; k < last; k++) {
+            const int left = (int)(end - k0), last = left < (slice + 1) * RP_PART ? left : (slice + 1) * RP_PART;
+            _Pragma("unroll 1") for (int k = slice * RP_PART; k < last; k++) {
                 _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++)
                     acc[i][j] =
                         RP_MULADD(ta[RP_A_K ? RP_ROW(i) * RP_A_ROW + k : k * RP_A_ROW + RP_ROW(i)],
@@ -405,10 +438,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         }
 #if RP_LONG
         const RP_INDEX stop = k0 + RP_TK < end ? k0 + RP_TK : end, done = stop - first;
-        if (done % RP_BLOCK == 0 || stop == end) {
-            const int begins = (done - 1) / RP_BLOCK % RP_GROUP == 0;
+        if (done % (RP_BLOCK * RP_SLICES) == 0 || stop == end) {
+            const int begins = (done - 1) / (RP_BLOCK * RP_SLICES) % RP_GROUP == 0;
 #if RP_LONGER
-            const int whole = done % (RP_BLOCK * RP_GROUP) == 0 || stop == end, alone = done <= RP_BLOCK * RP_GROUP;
+            const int whole = done % (RP_BLOCK * RP_SLICES * RP_GROUP) == 0 || stop == end,
+                      alone = done <= RP_BLOCK * RP_SLICES * RP_GROUP;
 #endif
             _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++) {
                 blocks[i][j] = begins ? acc[i][j] : blocks[i][j] + acc[i][j];
@@ -420,7 +454,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         }
 #endif
 #endif
-#if RP_ASYNC
+#if RP_MATH == 0
         slot = slot == RP_STAGES - 1 ? 0 : slot + 1;
 #else
         if (more) {
@@ -486,13 +520,26 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     }
 #else
     _Pragma("unroll") for (int i = 0; i < RP_TI; i++) _Pragma("unroll") for (int j = 0; j < RP_TJ; j++)
-        st[RP_ROW(i) * RP_OUT_ROW + RP_COLUMN(j)] =
+        st[(slice * RP_TM + RP_ROW(i)) * RP_OUT_ROW + RP_COLUMN(j)] =
 #if RP_LONGER
             groups[i][j];
 #elif RP_LONG
             blocks[i][j];
 #else
             acc[i][j];
+#endif
+#if RP_SLICES > 1
+    rp_barrier();
+    _Pragma("unroll 2") for (int i = 0; i < RP_TM * RP_TN / 4 / RP_THREADS; i++) {
+        const int e = i * RP_THREADS + t, r = e / (RP_TN / 4), at = r * RP_OUT_ROW + e % (RP_TN / 4) * 4;
+        if (m0 + r >= M) continue;
+        rp_f32x4 sum = rp_ld_v4_f32(&st[at]);
+        _Pragma("unroll") for (int other = 1; other < RP_SLICES; other++) {
+            const rp_f32x4 four = rp_ld_v4_f32(&st[other * RP_TM * RP_OUT_ROW + at]);
+            sum.x = sum.x + four.x, sum.y = sum.y + four.y, sum.z = sum.z + four.z, sum.w = sum.w + four.w;
+        }
+        rp_st_v4_f32(&st[at], sum);
+    }
 #endif
 #endif
 #if RP_SPLIT > 1
@@ -554,9 +601,10 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         }
     }
 #else
-    _Pragma("unroll 4") for (int e = t; e < RP_OUT_PARTS; e += RP_THREADS) {
+    _Pragma("unroll 4") for (int i = 0; i < (RP_OUT_PARTS + RP_THREADS - 1) / RP_THREADS; i++) {
+        const int e = i * RP_THREADS + t;
         RP_OUT_PLACE(e)
-        if (m >= M || n0 + j >= N) continue;
+        if (e >= RP_OUT_PARTS || m >= M || n0 + j >= N) continue;
 #if !RP_REST
         rp_out_part part;
 #endif
@@ -583,7 +631,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
     }
 #endif
 #if RP_SPLIT > 1
-    rp_cluster_barrier(RP_SPLIT); /* others have read this block's */
+    rp_cluster_done(RP_SPLIT); /* others have read this block's */
 #endif
 #endif
 }
