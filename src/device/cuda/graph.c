@@ -124,12 +124,9 @@ rp_status rp__cuda_kernel_params(const rp__launch *l, void *params[RP__CUDA_PARA
 
 /* Blocks of an early kernel are placed where those of its predecessor leave room, two on one multiprocessor and none on the
  * next: a light kernel does not mind, but one whose blocks hold tiles in shared memory then computes on a part of the machine.
- * Such a kernel starts on a free machine, behind full edges; with few blocks, which find room anywhere, it may be early, and one that reads
- * ahead should be while its blocks, in clusters too, have a multiprocessor each. */
+ * Such a kernel starts on a free machine, behind full edges; with few blocks, which find room anywhere, it may be early. */
 static bool placed_freely(const rp__devgraph *g, const rp__launch *launch) {
-    const uint64_t blocks = rp__launch_blocks(launch), all = (uint64_t)g->device->multiprocessors;
-    const bool ahead = launch->ahead && launch->words[launch->ahead] && blocks <= all - all / 11;
-    return rp__launch_holds_tiles(launch) && blocks * 8 > all && !ahead;
+    return rp__launch_holds_tiles(launch) && rp__launch_blocks(launch) * 8 > (uint64_t)g->device->multiprocessors;
 }
 
 /* The dependencies of a new node as driver nodes; an edge is programmatic when both ends are our kernels, all of which wait for
