@@ -11,6 +11,7 @@ import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.passes.split_module import split_module
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy
@@ -161,7 +162,8 @@ class Part:
         """A tensor of the graph's own becomes one more argument; who uses anything else has no operand."""
         value = functools.reduce(getattr, n.target.split("."), gm)
         if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu":
-            value = value.to(self.device)  # a number of the CPU is as good on the device of the others
+            with unset_fake_temporarily():
+                value = value.to(self.device)  # a number of the CPU is as good on the device of the others
         if not isinstance(value, torch.Tensor) or value.device != self.device:
             return
         try:
