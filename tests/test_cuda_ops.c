@@ -397,6 +397,46 @@ static void test_deterministic(void **state) {
     OK();
 }
 
+/* Additions to elements of 16 bits leave what lies between these as it is, to the bit, whatever it is: NaN with a payload, too. */
+static void test_halves_of_others(void **state) {
+    static const struct {
+        int64_t size[2], stride[2], first;
+    } cases[] = {{{5, 1}, {2, 1}, 0}, {{5, 1}, {2, 1}, 1}, {{4, 3}, {5, 1}, 1}, {{4, 2}, {6, 1}, 2},
+                 {{4, 2}, {6, 1}, 1}, {{4, 2}, {6, 2}, 0}, {{4, 2}, {5, 1}, 0}, {{3, 4}, {1, 10}, 3},
+                 {{3, 4}, {8, 1}, 4}, {{3, 4}, {4, 1}, 5}, {{2, 6}, {1, 2}, 2}, {{6, 2}, {1, 8}, 2}};
+    enum { N = 48, MOST = 24 };
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_set_default_device(rp_cuda(0));
+    for (unsigned n = 0; n < 2 * (sizeof cases / sizeof *cases); n++) {
+        const int64_t *size = cases[n / 2].size, *stride = cases[n / 2].stride, first = cases[n / 2].first;
+        const bool brain = n % 2;
+        const uint16_t nan = brain ? 0x7f81 : 0x7c01, one = brain ? 0x3f80 : 0x3c00, four = brain ? 0x4080 : 0x4400;
+        uint16_t has[N], got[N], src[MOST];
+        int64_t index[MOST];
+        for (int k = 0; k < N; k++) has[k] = (uint16_t)(k % 3 ? nan + k : 0x8000);
+        for (int64_t i = 0; i < size[0]; i++)
+            for (int64_t j = 0; j < size[1]; j++) has[first + i * stride[0] + j * stride[1]] = one;
+        for (int64_t k = 0; k < 2 * size[0] * size[1]; k++) {
+            index[k] = k / size[1] % size[0];
+            src[k] = brain ? 0x3fc0 : 0x3e00; /* 1.5, twice */
+        }
+        const rp_dtype dtype = brain ? RP_BF16 : RP_F16;
+        rp_tensor *all = rp_from_data(has, RP_DIMS(N), dtype);
+        rp_tensor *x = rp_as_strided(all, size, 2, stride, 2, first);
+        (void)rp_scatter_add_(x, 0, rp_from_data(index, RP_DIMS(2 * size[0], size[1]), RP_I64),
+                              rp_from_data(src, RP_DIMS(2 * size[0], size[1]), dtype));
+        assert_int_equal(rp_to_host(all, got, sizeof got), RP_OK);
+        for (int64_t i = 0; i < size[0]; i++)
+            for (int64_t j = 0; j < size[1]; j++) has[first + i * stride[0] + j * stride[1]] = four;
+        for (int k = 0; k < N; k++)
+            if (got[k] != has[k]) fail_msg("case %u, element %d: 0x%04x, not 0x%04x", n, k, got[k], has[k]);
+    }
+    rp_set_default_device(rp_cpu());
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+    OK();
+}
+
 /* psi of floats is computed in floats there: as exact near its zero as elsewhere. */
 static void test_psi(void **state) {
     (void)state;
@@ -476,11 +516,17 @@ int main(void) {
     ref_shard(&shard, &shards);
     if (shard > 0) cmocka_set_test_filter("test_sweep*");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_sweep, start),         cmocka_unit_test_setup(test_sweep_of_samples, start),
-        cmocka_unit_test_setup(test_random, start),        cmocka_unit_test_setup(test_optimizers, start),
-        cmocka_unit_test_setup(test_gradients, start),     cmocka_unit_test_setup(test_gradients_of_the_cpu, start),
-        cmocka_unit_test_setup(test_errors, start),        cmocka_unit_test_setup(test_formats, start),
-        cmocka_unit_test_setup(test_deterministic, start), cmocka_unit_test_setup(test_psi, start),
+        cmocka_unit_test_setup(test_sweep, start),
+        cmocka_unit_test_setup(test_sweep_of_samples, start),
+        cmocka_unit_test_setup(test_random, start),
+        cmocka_unit_test_setup(test_optimizers, start),
+        cmocka_unit_test_setup(test_gradients, start),
+        cmocka_unit_test_setup(test_gradients_of_the_cpu, start),
+        cmocka_unit_test_setup(test_errors, start),
+        cmocka_unit_test_setup(test_formats, start),
+        cmocka_unit_test_setup(test_deterministic, start),
+        cmocka_unit_test_setup(test_psi, start),
+        cmocka_unit_test_setup(test_halves_of_others, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

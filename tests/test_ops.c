@@ -1071,6 +1071,30 @@ static void test_nearest_of_many(void **state) {
     free(read);
 }
 
+/* The last element of so many that its place is no float. */
+static void test_last_of_many(void **state) {
+    (void)state;
+    enum { FROM = (1 << 24) + 2 };
+    uint16_t *v = calloc(FROM, sizeof *v), got[2];
+    assert_non_null(v);
+    v[0] = 0x4000;
+    v[FROM - 1] = 0x3c00;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_from_data(v, RP_DIMS(FROM), RP_F16);
+    for (int mode = 0; mode < 2; mode++) {
+        const double step = FROM;
+        rp_tensor *y = rp_resample_nearest_at("here", x, RP_DIMS(2), mode, &step, 1);
+        rp_tensor *one = rp_resample_at("here", x, 0, 2, mode, false, step);
+        assert_int_equal(rp_to_host(y, got, sizeof got), RP_OK);
+        assert_int_equal(got[1], 0x3c00);
+        if (mode == 0) assert_int_equal(got[0], 0x4000);
+        assert_int_equal(rp_to_host(one, got, sizeof got), RP_OK);
+        assert_int_equal(got[1], 0x3c00);
+    }
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+    free(v);
+}
+
 /* self + alpha * other is rounded once. */
 static void test_alpha_rounds_once(void **state) {
     (void)state;
@@ -1234,6 +1258,7 @@ int main(void) {
         TEST(test_pads_by_modes),
         TEST(test_older_errors),
         TEST(test_nearest_of_many),
+        TEST(test_last_of_many),
         TEST(test_linear_with_a_row_of_weights),
         TEST(test_empty_operands),
         TEST(test_left_out_and_options),

@@ -97,8 +97,9 @@ static void taps(rp__lower *lw, const resampling *r, rp__val i, rp__val step, rp
     if (halves && r->mode > NEAREST_EXACT) x = two(lw, RP__SUB, x, number(lw, t, 0.5));
     if (r->mode == LINEAR && halves) x = two(lw, RP__MAX, x, number(lw, t, 0));
     rp__val low = rp__lw_1(lw, RP__FLOOR, x);
-    if (r->mode <= NEAREST_EXACT) { /* no place is below 0, and who divides the work sees it */
-        low = within(lw, low, number(lw, t, 0), rp__lw_cast(lw, last, t));
+    if (r->mode <= NEAREST_EXACT) {
+        /* No place is below 0, and who divides the work sees it. The last one may be no number of type t. */
+        low = two(lw, RP__MAX, low, number(lw, t, 0));
         place[0] = two(lw, RP__MIN, rp__lw_cast(lw, low, RP_I64), last);
         return;
     }

@@ -152,6 +152,25 @@ static int64_t reach_of(const rp__operand *o) {
     return reach;
 }
 
+/* Are two halves of a word both elements wherever the other one lies between the first element, `low` from the base, and the last? Of what has
+ * no gaps, and of rows of whole words. */
+static bool fills_words(const rp__operand *o, int64_t low) {
+    int64_t run = 1;
+    uint32_t in = 0;
+    for (unsigned d = 0; d < o->ndim;)
+        if (o->size[d] > 1 && !(in >> d & 1) && (o->stride[d] == run || o->stride[d] == -run)) {
+            run *= o->size[d];
+            in |= 1u << d;
+            d = 0;
+        } else {
+            d++;
+        }
+    if (run == rp__operand_numel(o)) return true;
+    for (unsigned d = 0; d < o->ndim; d++)
+        if (o->size[d] > 1 && !(in >> d & 1) && o->stride[d] % 2 != 0) return false;
+    return run % 2 == 0 && ((uintptr_t)o->base + (uintptr_t)(2 * low)) % 4 == 0;
+}
+
 static void add_exchange(rp_dtype dtype, rp__scatter kind, rp__text *out) {
     static const char *const best[RP__SCATTERS] = {[RP__SCATTER_MAX] = "max", [RP__SCATTER_MIN] = "min"};
     const char *name = dtype == RP_F64 ? "f64" : "f32";
@@ -221,6 +240,7 @@ rp_status rp__cuda_scatter_bind(rp__device *d, rp__library_op op, const rp__oper
     w[10] = (uint64_t)lines, w[11] = 0;
     w[12] = w[13] = 0;
     for (unsigned i = 0; i < y->ndim; i++) w[y->stride[i] > 0 ? 13 : 12] += (uint64_t)((y->size[i] - 1) * y->stride[i]);
+    if (!fills_words(y, (int64_t)w[12])) w[12] = 1, w[13] = 0;
     uint32_t at = 14;
     for (unsigned i = 0; i < nd; i++) {
         if (i == dim) continue;

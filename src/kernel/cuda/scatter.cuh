@@ -7,7 +7,7 @@
  * RP_ALONG 1: neighbours in a warp are neighbours along dim, of forms 0 and 3; else lines are. RP_DIMS dims other than dim. RP_INDEX: a type
  * for numbers of elements and for offsets: of 32 bits where they fit, since a division of 64 costs as much as all else. Forms 1 and 2 give the bits of the CPU, of integers the others too. A bad index is reported and its element skipped.
  * Words: out index src, error record, tag, length, bound, strides along dim of (out, index, src), lines, copies of the sums of form 3, where the first and the
- * last element of out lie, counted from its pointer, then extent and the same strides for each other dim.
+ * last element of out lie, counted from its pointer (nowhere if what lies between them is not all its own), then extent and the same strides for each other dim.
  * RP_HALF(p, v): of types of 16 bits, whose RP_ATOMIC writes a whole word, where the other half is no element of out. */
 typedef struct {
     rp_u64 w[14 + 4 * RP_DIMS];
