@@ -14,6 +14,8 @@
 
 #include "compile/pipeline.h"
 #include "core/alloc.h"
+#include "device/device.h"
+#include "device/error_record.h"
 #include "support/passes.h"
 
 static rp_tensor *filled(const int64_t *size, size_t ndim, int seed) {
@@ -95,6 +97,25 @@ static void chain(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     (void)ctx, (void)n_in, (void)n_out;
     out[0] = rp_tanh(rp_mul(rp_add(in[0], in[1]), rp_sin(in[0])));
 }
+/* What an earlier call found in data is told to whoever waits for that; on a CPU nobody reads without. */
+static void twice(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(in[0], in[0]);
+}
+static void test_errors_of_others(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = FILLED(1, 5, 7), *out = NULL;
+    rp_compiled *f = rp_compile((rp_fn){twice, NULL, 0, "twice"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
+    rp__error_record_put(rp__cpu_device.errors, rp__error_tag("gather", "elsewhere"), 7, 3);
+    assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
+    assert_int_equal(rp__error_record_check(&rp__cpu_device), RP_ERROR_INDEX);
+    assert_int_equal(rp_error_take(), RP_ERROR_INDEX);
+    rp_compiled_release(f);
+    (void)rp_scope_end(scope, NULL, 0);
+}
+
 static void test_chain(void **state) {
     (void)state;
     rp_tensor *a[] = {FILLED(1, 33, 17), FILLED(2, 33, 17)}, *b[] = {FILLED(3, 33, 17), FILLED(4, 33, 17)};
@@ -543,6 +564,7 @@ static void test_columns(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_errors_of_others),
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_rows),
