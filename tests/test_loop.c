@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "kernel/cpu/jit.h"
 #include "kernel/cpu/points.h"
 #include "support/loops.h"
 
@@ -240,6 +241,68 @@ static void gather_and_scatter(void **state) {
     rp__dag_release(dag);
 }
 
+/* Where nothing is stored the place is not looked at, be it beyond all memory. */
+static void places_of_nothing(void **state) {
+    (void)state;
+    rp__dag_builder *b = rp__dag_new();
+    rp__val place = load_new(b, RP_I64, false);
+    rp__val keep = op2(b, RP__LE, rp__dag_const(b, RP_I64, test_i(0)), place);
+    rp__dag_store_at(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_F32, RP__ELEMENTS), rp__dag_const(b, RP_F32, test_f(1)),
+                     place, keep, RP__STORE_SET);
+    rp__dag *dag = rp__dag_finish(b);
+    assert_non_null(dag);
+    enum { N = 200 };
+    int64_t places[N];
+    float out[N] = {0};
+    for (int64_t i = 0; i < N; i++) places[i] = i % 3 ? N - 1 - i : INT64_MIN + i;
+    rp__space_access a[2] = {{.base = places, .stride = {1}}, {.base = out, .stride = {0}}};
+    rp__space s = space_1d(N, a, 2);
+    test_run(&device, dag, &s, NULL);
+    for (int i = 0; i < N; i++) assert_true(out[N - 1 - i] == (float)(i % 3 != 0));
+    rp__dag_release(dag);
+}
+
+/* Stores pass the caches where much is moved; numbers of places that nothing reads any more move nothing. */
+static int lines_run, lines_past;
+static void note_line(const rp__line *l) {
+    lines_run++;
+    lines_past += l->stream;
+}
+static void dead_numbers_move_nothing(void **state) {
+    (void)state;
+    enum { ROWS = 64, R = 40 };
+    for (int way = 0; way < 3; way++) { /* all in one; short stretches; long ones */
+        const int64_t rows = way == 0 ? 1 : way == 1 ? ROWS : 4, n = ROWS * R / rows;
+        rp__dag_builder *b = rp__dag_new();
+        (void)rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
+        rp__val x = load_new(b, RP_F32, false), y = load_new(b, RP_F32, false);
+        store_new(b, RP_F32, op2(b, RP__ADD, op2(b, RP__MUL, x, y), rp__dag_const(b, RP_F32, test_f(11))), false);
+        rp__dag *dag = rp__dag_finish(b);
+        assert_non_null(dag);
+        assert_int_equal(dag->n_accesses, 4);
+        static _Alignas(64) float in[ROWS * R], out[ROWS * R], column[ROWS];
+        rp__space_access a[4] = {{.iota_base = 0, .stride = {n, 1}},
+                                 {.base = in, .stride = {n, 1}},
+                                 {.base = column, .stride = {1, 0}},
+                                 {.base = out, .stride = {n, 1}}};
+        rp__space s = {.dims = {2}, .extent = {rows, n}, .n_accesses = 4, .accesses = a, .op = "test"};
+        test_run(&device, dag, &s, NULL);
+        rp__cpu_loop *loop = rp__cpu_kernel_made(dag)->payload;
+        rp__line_fn *old = atomic_exchange(&loop->line[RP__PLAN_ELEMENTS], note_line);
+        const int64_t usual = rp__line_stream_bytes;
+        for (int more = 0; more < 2; more++) {
+            rp__line_stream_bytes = 8 * ROWS * R + !more; /* what is read and written of elements */
+            lines_run = lines_past = 0;
+            test_run(&device, dag, &s, NULL);
+            assert_true(lines_run > 0);
+            assert_int_equal(lines_past > 0, more);
+        }
+        rp__line_stream_bytes = usual;
+        atomic_store(&loop->line[RP__PLAN_ELEMENTS], old);
+        rp__dag_release(dag);
+    }
+}
+
 /* A value written over its operand before another value has read it. */
 static void writing_over_an_operand(void **state) {
     (void)state;
@@ -463,6 +526,8 @@ int main(void) {
         cmocka_unit_test(collapsing),
         cmocka_unit_test(order_of_dims),
         cmocka_unit_test(gather_and_scatter),
+        cmocka_unit_test(places_of_nothing),
+        cmocka_unit_test(dead_numbers_move_nothing),
         cmocka_unit_test(writing_over_an_operand),
         cmocka_unit_test(softmax_in_place),
         cmocka_unit_test(empty_spaces),
