@@ -14,6 +14,7 @@
 #include "core/alloc.h"
 #include "kernel/cpu/jit.h"
 #include "kernel/cpu/points.h"
+#include "kernel/schedule.h"
 #include "support/loops.h"
 
 static test_device device;
@@ -259,6 +260,76 @@ static void places_of_nothing(void **state) {
     rp__space s = space_1d(N, a, 2);
     test_run(&device, dag, &s, NULL);
     for (int i = 0; i < N; i++) assert_true(out[N - 1 - i] == (float)(i % 3 != 0));
+    rp__dag_release(dag);
+}
+
+/* A launch that is kept tells errors as the call's that runs it, and a schedule is of dims as they are walked: also where that takes them in
+   another order, as fewer dims. */
+static uint64_t last_word;
+static rp_status keep_word(rp__launch_recorder *self, rp_stream *s, const rp__launch *l) {
+    (void)self, (void)s;
+    last_word = l->words[l->n_words - 1];
+    return RP_OK;
+}
+static void kept_in_another_order(void **state) {
+    (void)state;
+    enum { N = 64, TABLE = 10 };
+    rp__dag_builder *b = rp__dag_new();
+    rp__val at = rp__dag_op(b, RP__CHECK_INDEX, load_new(b, RP_I64, false), rp__dag_const(b, RP_I64, test_i(TABLE)), 0);
+    const uint16_t table = rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS);
+    store_new(b, RP_F32, rp__dag_load(b, table, at, NONE), false);
+    rp__dag *dag = rp__dag_finish(b), *plain = negation();
+    assert_non_null(dag);
+    static int64_t index[N * N];
+    static float in[N * N], out[N * N], numbers[TABLE];
+    rp__space_access a[3] = {{.base = index, .end = sizeof index, .stride = {1, N}},
+                             {.base = numbers, .end = sizeof numbers, .stride = {0}},
+                             {.base = out, .end = sizeof out, .stride = {1, N}}};
+    rp__space s = {.dims = {2}, .extent = {N, N}, .n_accesses = 3, .accesses = a, .op = "first", .site = "here"};
+    test_run(&device, dag, &s, NULL);
+    rp__ready *kept = rp__cpu_loops.ready_new(&device.device, dag, &s);
+    assert_non_null(kept);
+    rp__launch_recorder recorder = {.record = keep_word}, *old = rp__launch_recorder_set(&recorder);
+    char *const base[3] = {(char *)index, (char *)numbers, (char *)out};
+    rp_stream stream = {.device = &device.device};
+    rp_status status = RP_ERROR_INTERNAL;
+    const bool ran = rp__cpu_loops.ready_run(kept, &stream, base, "second", "there", &status);
+    rp__launch_recorder_set(old);
+    assert_true(ran);
+    assert_int_equal(status, RP_OK);
+    assert_int_equal(last_word, rp__error_tag("second", "there"));
+    rp__cpu_loops.ready_free(kept);
+
+    rp__space_access x[2] = {{.base = in, .end = sizeof in, .stride = {1, N}},
+                             {.base = out, .end = sizeof out, .stride = {1, N}}};
+    s.accesses = x;
+    s.n_accesses = 2;
+    rp__schedule how[8];
+    assert_int_equal(rp__cpu_loops.schedules(&device.device, plain, &s, true, how, 8), 0);
+    rp__dag_release(dag);
+    rp__dag_release(plain);
+}
+
+/* Slices of rows side by side end where stretches do that lie one after the other in memory. */
+static void slices_of_stretches(void **state) {
+    (void)state;
+    enum { BLOCKS = 400, STRETCH = 80, R = 8 };
+    rp__dag *dag = softmax();
+    float *memory = calloc(2 * BLOCKS * STRETCH * R, sizeof *memory);
+    rp__space_access a[2] = {{.base = memory, .stride = {STRETCH * R, 1, STRETCH}},
+                             {.base = memory + BLOCKS * STRETCH * R, .stride = {STRETCH * R, 1, STRETCH}}};
+    rp__space s = {.dims = {2, 1}, .extent = {BLOCKS, STRETCH, R}, .n_accesses = 2, .accesses = a, .op = "test"};
+    rp__launch l = {.kernel = NULL};
+    rp__launch_buffer *buffer = rp__launch_buffer_get();
+    assert_non_null(memory);
+    assert_non_null(buffer);
+    assert_int_equal(rp__cpu_loops.bind(&device.device, dag, &s, buffer, &l), RP_OK);
+    assert_int_equal(l.words[0] & 0xff, RP__WALK_ACROSS);
+    assert_true(l.grain > STRETCH && l.grain < l.items);
+    assert_int_equal(l.grain % STRETCH, 0);
+    test_run(&device, dag, &s, NULL);
+    for (int i = 0; i < BLOCKS * STRETCH * R; i++) assert_true(memory[BLOCKS * STRETCH * R + i] == 1.0f / R);
+    free(memory);
     rp__dag_release(dag);
 }
 
@@ -527,6 +598,8 @@ int main(void) {
         cmocka_unit_test(order_of_dims),
         cmocka_unit_test(gather_and_scatter),
         cmocka_unit_test(places_of_nothing),
+        cmocka_unit_test(kept_in_another_order),
+        cmocka_unit_test(slices_of_stretches),
         cmocka_unit_test(dead_numbers_move_nothing),
         cmocka_unit_test(writing_over_an_operand),
         cmocka_unit_test(softmax_in_place),
