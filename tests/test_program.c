@@ -230,6 +230,33 @@ static void test_gathered(void **state) {
     rp_compiled_release(f);
 }
 
+/* Long formulas of what is read from a table: of a place that stands still along the rows, of rows that are all alike. */
+static void still_places(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    rp_tensor *read = NULL, *index = rp_expand(in[1], RP_DIMS(4, 8));
+    switch (*(const int *)ctx) {
+    case 0: read = rp_gather(in[0], 1, index); break;
+    case 1: read = rp_squeeze(rp_embedding(in[0], index), 2); break;
+    case 2:
+        read = rp_embedding(rp_expand(rp_view(in[0], RP_DIMS(8)), RP_DIMS(3, 8)), rp_view(in[1], RP_DIMS(4)));
+        break;
+    default: read = rp_gather(in[0], 0, index); break;
+    }
+    out[0] = rp_sum(rp_mul(rp_special_i0e(read), in[2]), RP_DIMS(1));
+}
+static void test_still_places(void **state) {
+    (void)state;
+    static const int64_t index[] = {2, 0, 1, 1}, size[][2] = {{4, 3}, {3, 1}, {1, 8}, {3, 8}};
+    for (int way = 0; way < 4; way++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *places = rp_from_data(index, RP_DIMS(4, 1), RP_I64);
+        rp_tensor *in[] = {rp_to_dtype(filled(size[way], 2, 1), RP_F64), places, rp_to_dtype(FILLED(2, 4, 8), RP_F64)};
+        rp_tensor *in2[] = {rp_to_dtype(filled(size[way], 2, 3), RP_F64), places, rp_to_dtype(FILLED(4, 4, 8), RP_F64)};
+        (void)compare(still_places, &way, in, in2, 3, 1, 3);
+        (void)rp_scope_end(scope, NULL, 0);
+    }
+}
+
 /* A constant inside a block is made by each kernel that reads it, as in the body: not stored, no kernel of its own. */
 static void test_constant_in_block(void **state) {
     (void)state;
@@ -569,6 +596,7 @@ int main(void) {
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_gathered),
+        cmocka_unit_test(test_still_places),
         cmocka_unit_test(test_constant_in_block),
         cmocka_unit_test(test_centre),
         cmocka_unit_test(test_in_place),
