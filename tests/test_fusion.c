@@ -138,6 +138,36 @@ static void expanded_rows(void **state) {
            "  return %7\n"
            "}\n",
            "embedding+special_i0e+mul;sum", "mul>sum:kernel-too-large");
+    /* not where the rows are the same, but their elements are not */
+    expect("graph \"f\" (%0: f64[8], %1: i64[4], %2: f64[4, 8]) {\n"
+           "  %3: f64[3, 8] strides(0, 1) alias(%0) = expand(%0) {size = [3, 8], implicit = false}\n"
+           "  %4: f64[4, 8] = embedding(%3, %1)\n"
+           "  %5: f64[4, 8] = special_i0e(%4)\n"
+           "  %6: f64[4, 8] = mul(%5, %2)\n"
+           "  %7: f64[4] = sum(%6) {dim = [1], keepdim = false, dtype = none}\n"
+           "  return %7\n"
+           "}\n",
+           "embedding+special_i0e+mul+sum", "");
+    /* and where the place in a table stands still along the row */
+    expect("graph \"f\" (%0: f64[4, 3], %1: i64[4, 1], %2: f64[4, 8]) {\n"
+           "  %3: i64[4, 8] strides(1, 0) alias(%1) = expand(%1) {size = [4, 8], implicit = false}\n"
+           "  %4: f64[4, 8] = gather(%0, %3) {dim = 1, sparse_grad = false}\n"
+           "  %5: f64[4, 8] = special_i0e(%4)\n"
+           "  %6: f64[4, 8] = mul(%5, %2)\n"
+           "  %7: f64[4] = sum(%6) {dim = [1], keepdim = false, dtype = none}\n"
+           "  return %7\n"
+           "}\n",
+           "gather+special_i0e+mul;sum", "mul>sum:kernel-too-large");
+    expect("graph \"f\" (%0: f64[3, 1], %1: i64[4, 1], %2: f64[4, 8]) {\n"
+           "  %3: i64[4, 8] strides(1, 0) alias(%1) = expand(%1) {size = [4, 8], implicit = false}\n"
+           "  %4: f64[4, 8, 1] = embedding(%0, %3)\n"
+           "  %5: f64[4, 8] strides(8, 1) alias(%4) = squeeze(%4) {dim = 2}\n"
+           "  %6: f64[4, 8] = special_i0e(%5)\n"
+           "  %7: f64[4, 8] = mul(%6, %2)\n"
+           "  %8: f64[4] = sum(%7) {dim = [1], keepdim = false, dtype = none}\n"
+           "  return %8\n"
+           "}\n",
+           "embedding+special_i0e+mul;sum", "mul>sum:kernel-too-large");
 }
 
 /* Behind a reduction of one element, without an inner dim, every value is one of a row. */

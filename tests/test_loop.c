@@ -12,7 +12,9 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "kernel/cpu/jit.h"
 #include "kernel/cpu/points.h"
+#include "kernel/schedule.h"
 #include "support/loops.h"
 
 static test_device device;
@@ -240,6 +242,138 @@ static void gather_and_scatter(void **state) {
     rp__dag_release(dag);
 }
 
+/* Where nothing is stored the place is not looked at, be it beyond all memory. */
+static void places_of_nothing(void **state) {
+    (void)state;
+    rp__dag_builder *b = rp__dag_new();
+    rp__val place = load_new(b, RP_I64, false);
+    rp__val keep = op2(b, RP__LE, rp__dag_const(b, RP_I64, test_i(0)), place);
+    rp__dag_store_at(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_F32, RP__ELEMENTS), rp__dag_const(b, RP_F32, test_f(1)),
+                     place, keep, RP__STORE_SET);
+    rp__dag *dag = rp__dag_finish(b);
+    assert_non_null(dag);
+    enum { N = 200 };
+    int64_t places[N];
+    float out[N] = {0};
+    for (int64_t i = 0; i < N; i++) places[i] = i % 3 ? N - 1 - i : INT64_MIN + i;
+    rp__space_access a[2] = {{.base = places, .stride = {1}}, {.base = out, .stride = {0}}};
+    rp__space s = space_1d(N, a, 2);
+    test_run(&device, dag, &s, NULL);
+    for (int i = 0; i < N; i++) assert_true(out[N - 1 - i] == (float)(i % 3 != 0));
+    rp__dag_release(dag);
+}
+
+/* A launch that is kept tells errors as the call's that runs it, and a schedule is of dims as they are walked: also where that takes them in
+   another order, as fewer dims. */
+static uint64_t last_word;
+static rp_status keep_word(rp__launch_recorder *self, rp_stream *s, const rp__launch *l) {
+    (void)self, (void)s;
+    last_word = l->words[l->n_words - 1];
+    return RP_OK;
+}
+static void kept_in_another_order(void **state) {
+    (void)state;
+    enum { N = 64, TABLE = 10 };
+    rp__dag_builder *b = rp__dag_new();
+    rp__val at = rp__dag_op(b, RP__CHECK_INDEX, load_new(b, RP_I64, false), rp__dag_const(b, RP_I64, test_i(TABLE)), 0);
+    const uint16_t table = rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS);
+    store_new(b, RP_F32, rp__dag_load(b, table, at, NONE), false);
+    rp__dag *dag = rp__dag_finish(b), *plain = negation();
+    assert_non_null(dag);
+    static int64_t index[N * N];
+    static float in[N * N], out[N * N], numbers[TABLE];
+    rp__space_access a[3] = {{.base = index, .end = sizeof index, .stride = {1, N}},
+                             {.base = numbers, .end = sizeof numbers, .stride = {0}},
+                             {.base = out, .end = sizeof out, .stride = {1, N}}};
+    rp__space s = {.dims = {2}, .extent = {N, N}, .n_accesses = 3, .accesses = a, .op = "first", .site = "here"};
+    test_run(&device, dag, &s, NULL);
+    rp__ready *kept = rp__cpu_loops.ready_new(&device.device, dag, &s);
+    assert_non_null(kept);
+    rp__launch_recorder recorder = {.record = keep_word}, *old = rp__launch_recorder_set(&recorder);
+    char *const base[3] = {(char *)index, (char *)numbers, (char *)out};
+    rp_stream stream = {.device = &device.device};
+    rp_status status = RP_ERROR_INTERNAL;
+    const bool ran = rp__cpu_loops.ready_run(kept, &stream, base, "second", "there", &status);
+    rp__launch_recorder_set(old);
+    assert_true(ran);
+    assert_int_equal(status, RP_OK);
+    assert_int_equal(last_word, rp__error_tag("second", "there"));
+    rp__cpu_loops.ready_free(kept);
+
+    rp__space_access x[2] = {{.base = in, .end = sizeof in, .stride = {1, N}},
+                             {.base = out, .end = sizeof out, .stride = {1, N}}};
+    s.accesses = x;
+    s.n_accesses = 2;
+    rp__schedule how[8];
+    assert_int_equal(rp__cpu_loops.schedules(&device.device, plain, &s, true, how, 8), 0);
+    rp__dag_release(dag);
+    rp__dag_release(plain);
+}
+
+/* Slices of rows side by side end where stretches do that lie one after the other in memory. */
+static void slices_of_stretches(void **state) {
+    (void)state;
+    enum { BLOCKS = 400, STRETCH = 80, R = 8 };
+    rp__dag *dag = softmax();
+    float *memory = calloc(2 * BLOCKS * STRETCH * R, sizeof *memory);
+    rp__space_access a[2] = {{.base = memory, .stride = {STRETCH * R, 1, STRETCH}},
+                             {.base = memory + BLOCKS * STRETCH * R, .stride = {STRETCH * R, 1, STRETCH}}};
+    rp__space s = {.dims = {2, 1}, .extent = {BLOCKS, STRETCH, R}, .n_accesses = 2, .accesses = a, .op = "test"};
+    rp__launch l = {.kernel = NULL};
+    rp__launch_buffer *buffer = rp__launch_buffer_get();
+    assert_non_null(memory);
+    assert_non_null(buffer);
+    assert_int_equal(rp__cpu_loops.bind(&device.device, dag, &s, buffer, &l), RP_OK);
+    assert_int_equal(l.words[0] & 0xff, RP__WALK_ACROSS);
+    assert_true(l.grain > STRETCH && l.grain < l.items);
+    assert_int_equal(l.grain % STRETCH, 0);
+    test_run(&device, dag, &s, NULL);
+    for (int i = 0; i < BLOCKS * STRETCH * R; i++) assert_true(memory[BLOCKS * STRETCH * R + i] == 1.0f / R);
+    free(memory);
+    rp__dag_release(dag);
+}
+
+/* Stores pass the caches where much is moved; numbers of places that nothing reads any more move nothing. */
+static int lines_run, lines_past;
+static void note_line(const rp__line *l) {
+    lines_run++;
+    lines_past += l->stream;
+}
+static void dead_numbers_move_nothing(void **state) {
+    (void)state;
+    enum { ROWS = 64, R = 40 };
+    for (int way = 0; way < 3; way++) { /* all in one; short stretches; long ones */
+        const int64_t rows = way == 0 ? 1 : way == 1 ? ROWS : 4, n = ROWS * R / rows;
+        rp__dag_builder *b = rp__dag_new();
+        (void)rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
+        rp__val x = load_new(b, RP_F32, false), y = load_new(b, RP_F32, false);
+        store_new(b, RP_F32, op2(b, RP__ADD, op2(b, RP__MUL, x, y), rp__dag_const(b, RP_F32, test_f(11))), false);
+        rp__dag *dag = rp__dag_finish(b);
+        assert_non_null(dag);
+        assert_int_equal(dag->n_accesses, 4);
+        static _Alignas(64) float in[ROWS * R], out[ROWS * R], column[ROWS];
+        rp__space_access a[4] = {{.iota_base = 0, .stride = {n, 1}},
+                                 {.base = in, .stride = {n, 1}},
+                                 {.base = column, .stride = {1, 0}},
+                                 {.base = out, .stride = {n, 1}}};
+        rp__space s = {.dims = {2}, .extent = {rows, n}, .n_accesses = 4, .accesses = a, .op = "test"};
+        test_run(&device, dag, &s, NULL);
+        rp__cpu_loop *loop = rp__cpu_kernel_made(dag)->payload;
+        rp__line_fn *old = atomic_exchange(&loop->line[RP__PLAN_ELEMENTS], note_line);
+        const int64_t usual = rp__line_stream_bytes;
+        for (int more = 0; more < 2; more++) {
+            rp__line_stream_bytes = 8 * ROWS * R + !more; /* what is read and written of elements */
+            lines_run = lines_past = 0;
+            test_run(&device, dag, &s, NULL);
+            assert_true(lines_run > 0);
+            assert_int_equal(lines_past > 0, more);
+        }
+        rp__line_stream_bytes = usual;
+        atomic_store(&loop->line[RP__PLAN_ELEMENTS], old);
+        rp__dag_release(dag);
+    }
+}
+
 /* A value written over its operand before another value has read it. */
 static void writing_over_an_operand(void **state) {
     (void)state;
@@ -463,6 +597,10 @@ int main(void) {
         cmocka_unit_test(collapsing),
         cmocka_unit_test(order_of_dims),
         cmocka_unit_test(gather_and_scatter),
+        cmocka_unit_test(places_of_nothing),
+        cmocka_unit_test(kept_in_another_order),
+        cmocka_unit_test(slices_of_stretches),
+        cmocka_unit_test(dead_numbers_move_nothing),
         cmocka_unit_test(writing_over_an_operand),
         cmocka_unit_test(softmax_in_place),
         cmocka_unit_test(empty_spaces),

@@ -130,6 +130,43 @@ static void compiled_then_cached_then_repaired(void **state) {
     check(dag, 3);
     rp__dag_release(dag);
 }
+/* Rows of 48 elements go along where a line function can run them, be it that it is compiled later: a recorded walk stays. A scan has none. */
+static rp__dag *short_rows(double k, bool scans) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, RP_F32, false), c = rp__dag_const(b, RP_F32, test_f(k));
+    rp__val all =
+        scans ? rp__dag_scan(b, RP__SCAN_SUM, x, RP__ALONG_ROW) : rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW);
+    store_new(b, RP_F32, op2(b, RP__ADD, op2(b, RP__MUL, all, x), c), false);
+    return rp__dag_finish(b);
+}
+static void walks(rp__dag *dag, const char *want) {
+    enum { ROWS = 64, R = 48 };
+    static float x[ROWS * R], y[ROWS * R];
+    rp__space_access a[2] = {{.base = x, .stride = {R, 1}}, {.base = y, .stride = {R, 1}}};
+    rp__space s = {.dims = {1, 1}, .extent = {ROWS, R}, .n_accesses = 2, .accesses = a};
+    rp__text t = {0};
+    rp__cpu_loops.schedule_text(&device.device, dag, &s, &t);
+    assert_non_null(t.data);
+    assert_memory_equal(t.data, want, strlen(want));
+    rp__text_free(&t);
+}
+static void short_rows_go_along(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    rp__dag *dag = short_rows(5, false), *scan = short_rows(5, true);
+    walks(dag, "rows along");
+    assert_true(rp__jit_request(dag, true));
+    walks(dag, "rows along");
+    walks(scan, "rows across");
+    rp__dag_release(dag);
+    rp__dag_release(scan);
+    setenv("REPRISE_CC", "no-such-compiler", 1);
+    dag = short_rows(6, false);
+    assert_false(rp__jit_request(dag, true));
+    walks(dag, "rows across");
+    rp__dag_release(dag);
+}
+
 static void gives_up(const char *cc, double k, const char *reason) {
     setenv("REPRISE_CC", cc, 1);
     uint64_t failed = counters().failed;
@@ -715,6 +752,7 @@ int main(int argc, char **argv) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(compiled_then_cached_then_repaired, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(short_rows_go_along, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compilers_that_do_not_work, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compilers_with_faults, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compilers_that_misbehave, set_up, tear_down),

@@ -14,6 +14,8 @@
 
 #include "compile/pipeline.h"
 #include "core/alloc.h"
+#include "device/device.h"
+#include "device/error_record.h"
 #include "support/passes.h"
 
 static rp_tensor *filled(const int64_t *size, size_t ndim, int seed) {
@@ -95,6 +97,25 @@ static void chain(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     (void)ctx, (void)n_in, (void)n_out;
     out[0] = rp_tanh(rp_mul(rp_add(in[0], in[1]), rp_sin(in[0])));
 }
+/* What an earlier call found in data is told to whoever waits for that; on a CPU nobody reads without. */
+static void twice(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(in[0], in[0]);
+}
+static void test_errors_of_others(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = FILLED(1, 5, 7), *out = NULL;
+    rp_compiled *f = rp_compile((rp_fn){twice, NULL, 0, "twice"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
+    rp__error_record_put(rp__cpu_device.errors, rp__error_tag("gather", "elsewhere"), 7, 3);
+    assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
+    assert_int_equal(rp__error_record_check(&rp__cpu_device), RP_ERROR_INDEX);
+    assert_int_equal(rp_error_take(), RP_ERROR_INDEX);
+    rp_compiled_release(f);
+    (void)rp_scope_end(scope, NULL, 0);
+}
+
 static void test_chain(void **state) {
     (void)state;
     rp_tensor *a[] = {FILLED(1, 33, 17), FILLED(2, 33, 17)}, *b[] = {FILLED(3, 33, 17), FILLED(4, 33, 17)};
@@ -207,6 +228,33 @@ static void test_gathered(void **state) {
     assert_non_null(strstr(rp_error_message(), "embedding"));
     assert_int_equal(rp_error_take(), RP_ERROR_INDEX);
     rp_compiled_release(f);
+}
+
+/* Long formulas of what is read from a table: of a place that stands still along the rows, of rows that are all alike. */
+static void still_places(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    rp_tensor *read = NULL, *index = rp_expand(in[1], RP_DIMS(4, 8));
+    switch (*(const int *)ctx) {
+    case 0: read = rp_gather(in[0], 1, index); break;
+    case 1: read = rp_squeeze(rp_embedding(in[0], index), 2); break;
+    case 2:
+        read = rp_embedding(rp_expand(rp_view(in[0], RP_DIMS(8)), RP_DIMS(3, 8)), rp_view(in[1], RP_DIMS(4)));
+        break;
+    default: read = rp_gather(in[0], 0, index); break;
+    }
+    out[0] = rp_sum(rp_mul(rp_special_i0e(read), in[2]), RP_DIMS(1));
+}
+static void test_still_places(void **state) {
+    (void)state;
+    static const int64_t index[] = {2, 0, 1, 1}, size[][2] = {{4, 3}, {3, 1}, {1, 8}, {3, 8}};
+    for (int way = 0; way < 4; way++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *places = rp_from_data(index, RP_DIMS(4, 1), RP_I64);
+        rp_tensor *in[] = {rp_to_dtype(filled(size[way], 2, 1), RP_F64), places, rp_to_dtype(FILLED(2, 4, 8), RP_F64)};
+        rp_tensor *in2[] = {rp_to_dtype(filled(size[way], 2, 3), RP_F64), places, rp_to_dtype(FILLED(4, 4, 8), RP_F64)};
+        (void)compare(still_places, &way, in, in2, 3, 1, 3);
+        (void)rp_scope_end(scope, NULL, 0);
+    }
 }
 
 /* A constant inside a block is made by each kernel that reads it, as in the body: not stored, no kernel of its own. */
@@ -543,10 +591,12 @@ static void test_columns(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_errors_of_others),
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_gathered),
+        cmocka_unit_test(test_still_places),
         cmocka_unit_test(test_constant_in_block),
         cmocka_unit_test(test_centre),
         cmocka_unit_test(test_in_place),

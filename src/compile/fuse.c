@@ -81,7 +81,8 @@ static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__l
     return s->builder ? rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute) : 0;
 }
 static rp__val probe_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
-    (void)call, (void)kind, (void)dim;
+    (void)call;
+    ((probe *)s)->node->moves |= kind == RP__IOTA_DIM ? UINT32_C(1) << dim : UINT32_MAX;
     uint16_t access = probe_any(s, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS, 0);
     return s->builder ? rp__dag_iota(s->builder, access) : 0;
 }
@@ -100,14 +101,19 @@ static void probe_space(rp__lower_sink *s, const rp__call *call, const rp_dim *s
     memcpy(n->size, size, ndim * sizeof *size);
     n->inner = inner_mask;
 }
+/* An access walks the dims of the space that it has an axis and a step for. */
+static void note_steps(rp__fuse_node *n, const rp_dim *step, rp__axes axes) {
+    for (unsigned d = 0; d < n->ndim && axes == RP__ELEMENTS; d++)
+        n->moves |= (uint32_t)!rp__dim_same_word(step[d], 0) << d;
+}
 static uint16_t probe_access(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride,
                              rp__axes axes) {
-    (void)stride;
     rp__fuse_node *n = ((probe *)s)->node;
     if (out) {
         n->opaque = true;
     } else {
         n->memory_operands |= UINT64_C(1) << (k & 63);
+        note_steps(n, stride, axes);
     }
     rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
     return probe_any(s, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, axes, 0);
@@ -127,8 +133,10 @@ static rp__val probe_factor(rp__lower_sink *s, const rp__call *call, unsigned k,
 
 static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
                               const rp__lw_window *windows, unsigned n, rp__axes axes) {
-    (void)stride, (void)windows;
-    if (k >= 0) ((probe *)s)->node->memory_operands |= UINT64_C(1) << (k & 63);
+    rp__fuse_node *node = ((probe *)s)->node;
+    if (k >= 0) node->memory_operands |= UINT64_C(1) << (k & 63);
+    note_steps(node, stride, axes);
+    for (unsigned i = 0; i < n; i++) note_steps(node, windows[i].factor, axes);
     rp_dtype dtype = k < 0 ? RP_I64 : (rp_dtype)call->in[k]->dtype;
     return probe_any(s, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, axes, n);
 }
@@ -529,18 +537,11 @@ static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_
     return true;
 }
 
-/* Is v another value at each place of a row? Not where it is expanded along it, or made by members that read nothing but such; what is read
-   at computed places may stand still where it is expanded at all. */
+/* Is v, which has a map, another value at each place of a row? Not where it is expanded along it, or made by members that read nothing
+   but such. */
 static bool varies_along_row(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s,
-                             uint64_t varying, rp__ir_value v) {
-    const rp__axis_map *map = rp__group_map(s, v);
+                             uint64_t varying, rp__ir_value v, const rp__axis_map *map) {
     bool along = false;
-    if (!map) {
-        along = true;
-        for (unsigned d = 0; d < f->ir->values[v].meta.ndim; d++)
-            along = along && !rp__dim_same_word(f->ir->values[v].stride[d], 0);
-        return along;
-    }
     for (unsigned d = 0; d < map->ndim; d++) {
         for (unsigned a = map->begin[d]; a < map->begin[d + 1]; a++)
             along = along || (s->is_inner[map->axis[a]] && !rp__dim_same_word(f->ir->values[v].stride[d], 0));
@@ -571,14 +572,22 @@ static uint32_t row_nodes(const rp__fusion *f, const uint32_t *members, uint32_t
         if ((s->columns | s->behind) & bit) behind += e->nodes;
         if (s->behind & bit) continue;
         bool walked = false;
-        for (unsigned a = 0; a < m->begin[m->ndim]; a++) walked = walked || s->is_inner[m->axis[a]];
+        for (unsigned d = 0; d < m->ndim; d++) {
+            for (unsigned a = m->begin[d]; a < m->begin[d + 1]; a++) {
+                if (!s->is_inner[m->axis[a]]) continue;
+                walked = true;
+                if (fn->moves >> d & 1u) vary = 1;
+            }
+        }
         for (uint32_t i = 0; i < node->n_in && walked; i++) {
-            if (node->in[i] == RP__IR_NONE) continue;
-            if (varies_along_row(f, members, n, s, varying, node->in[i]))
+            const rp__axis_map *map = node->in[i] == RP__IR_NONE ? NULL : rp__group_map(s, node->in[i]);
+            if (!map) continue; /* read at computed places: as what they are computed from, and as it moves */
+            if (varies_along_row(f, members, n, s, varying, node->in[i], map))
                 vary++;
             else
                 still++;
         }
+        if (walked && vary == 0 && fn->memory_operands) still++;
         if (walked && (vary > 0 || still == 0)) varying |= bit;
         uint32_t rows = walked ? e->row : e->nodes;
         if (walked && still > 0) rows = vary == 0 ? e->nodes : e->nodes > vary + 1 ? e->nodes - vary - 1 : 0;

@@ -48,6 +48,7 @@ typedef struct rp__fuse_node {
     uint32_t inner;            /* ROWS, INDEXED: mask of inner dims */
     bool reversed;             /* its rows are walked from their ends */
     uint64_t memory_operands;  /* operands that are read at computed places: they must lie in memory */
+    uint32_t moves;            /* dims of the space along which those, or numbers of the place, are others */
     rp__fuse_factor factor[2]; /* PRODUCT */
     uint8_t n_factors;
     uint64_t plain_operands; /* operands that are read element by element (perhaps too) */

@@ -1,5 +1,5 @@
 /* Errors that kernels find in data. A kernel clamps and writes (code, launch number, index, bound) once; synchronisation,
-   host copies, rp_item and the next run of a compiled program turn it into the sticky error of the thread with the op and line of
+   host copies, rp_item and the next run of a compiled program of a GPU turn it into the sticky error of the thread with the op and line of
    the launch. */
 #ifndef RP_DEVICE_ERROR_RECORD_H
 #define RP_DEVICE_ERROR_RECORD_H

@@ -161,15 +161,18 @@ enum {
     MAX_SLICES = 512
 };
 
-/* Rows shorter than this go across, too, where tiles serve them: a tile along has one row, and each of its phases a call. */
-static int64_t short_tiles(const rp__kernel *k) {
+/* Rows shorter than this go across, too, where tiles serve them for good: a tile along has one row, and each of its phases a call. A walk that
+   is recorded stays, so that a line function which may yet be compiled counts. */
+static int64_t short_tiles(const rp__dag *dag, const rp__kernel *k) {
     const rp__cpu_loop *loop = k->payload;
-    return atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed) ? 0 : SHORT_TILES;
+    const rp__program *p = program_of(k);
+    const bool line = atomic_load_explicit(&loop->line[p->plan], memory_order_relaxed) != NULL;
+    return line || (rp__jit_may(loop) && rp__line_fits(dag, p)) ? 0 : SHORT_TILES;
 }
 /* Vectors over rows pay when more accesses are contiguous over rows than along them. */
 static rp__walk walk_of(const rp__dag *dag, const rp__space *s, int64_t rows, int64_t row_len, const rp__kernel *k) {
     if (rows <= 1) return RP__WALK_ALONG;
-    if (row_len < SHORT_ROW || (rows >= SHORT_ROW && row_len < short_tiles(k))) return RP__WALK_ACROSS;
+    if (row_len < SHORT_ROW || (rows >= SHORT_ROW && row_len < short_tiles(dag, k))) return RP__WALK_ACROSS;
     const unsigned n_inner = rp__space_inner(dag, s), n_outer = rp__space_outer(dag, s);
     int along = 0, across = 0;
     for (unsigned a = 0; a < dag->n_accesses; a++) {
@@ -278,6 +281,14 @@ static rp_status bind_points(rp__device *d, rp__dag *dag, rp__kernel *k, const r
     if (!served_by_line(k, dag, space, RP__WALK_ELEMENTS)) rp__jit_count(dag, k, items);
     return RP_OK;
 }
+/* Slices across end where stretches of rows do, if they hold one. */
+static int64_t whole_stretches(const rp__program *p, const uint64_t *words, int64_t grain) {
+    const unsigned n_outer = (unsigned)(words[0] >> 8 & 0xff), dims = n_outer + (unsigned)(words[0] >> 16 & 0xff);
+    const int64_t *extent = (const int64_t *)(words + 1 + p->n_accesses);
+    int64_t rows = 1;
+    (void)rp__interp_stretch(p, n_outer, dims, extent, extent + dims, &rows);
+    return grain < rows ? grain : grain / rows * rows;
+}
 static rp_status bind_rows(rp__device *d, rp__dag *dag, rp__kernel *k, const rp__space *space,
                            rp__launch_buffer *buffer, rp__launch *out) {
     const rp__program *p = program_of(k);
@@ -304,16 +315,25 @@ static rp_status bind_rows(rp__device *d, rp__dag *dag, rp__kernel *k, const rp_
     }
     RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
     buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner) | past_bits(space);
+    if (walk == RP__WALK_ACROSS && out->grain < out->items) out->grain = whole_stretches(p, buffer->words, out->grain);
     out->kernel = k;
     if (!served_by_line(k, dag, space, walk)) rp__jit_count(dag, k, rows * row_len);
     return RP_OK;
+}
+/* Stores that add take elements in their order. */
+static bool any_order(const rp__dag *dag, const rp__kernel *k, const rp__space *space) {
+    return !program_of(k)->serial && !space->lanes && rp__space_outer(dag, space) > 1;
+}
+/* The space as it is walked. */
+static const rp__space *in_order(const rp__dag *dag, const rp__kernel *k, const rp__space *space, rp__points *room) {
+    const rp__space *ordered = any_order(dag, k, space) ? rp__points_in_order(dag, space, room) : NULL;
+    return ordered ? ordered : space;
 }
 static __attribute__((noinline)) rp_status bind_in_order(rp__device *d, rp__dag *dag, rp__kernel *k,
                                                          const rp__space *space, rp__launch_buffer *buffer,
                                                          rp__launch *out) {
     rp__points points;
-    const rp__space *ordered = rp__points_in_order(dag, space, &points);
-    if (ordered) space = ordered;
+    space = in_order(dag, k, space, &points);
     return program_of(k)->plan == RP__PLAN_ELEMENTS ? bind_points(d, dag, k, space, buffer, out)
                                                     : bind_rows(d, dag, k, space, buffer, out);
 }
@@ -329,9 +349,7 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     if (!k) return rp_error_status();
     const bool points = program_of(k)->plan == RP__PLAN_ELEMENTS;
     if (points && space->lanes) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: rows by lanes without rows");
-    /* Stores that add take elements in their order. */
-    if (!program_of(k)->serial && !space->lanes && rp__space_outer(dag, space) > 1)
-        return bind_in_order(d, dag, k, space, buffer, out);
+    if (any_order(dag, k, space)) return bind_in_order(d, dag, k, space, buffer, out);
     return points ? bind_points(d, dag, k, space, buffer, out) : bind_rows(d, dag, k, space, buffer, out);
 }
 
@@ -504,8 +522,10 @@ static rp__ready *ready_new(rp__device *d, rp__dag *dag, const rp__space *space)
         rp__line_flat_blocks(loop, dag, &flat, (char *)r->words);
         return r;
     }
+    rp__points points;
     rp__space_layout layout;
-    rp__space_layout_of(dag, rp__space_dims(space), 1, &layout);
+    const rp__space *walked = in_order(dag, k, space, &points);
+    rp__space_layout_of(dag, rp__space_dims(walked), 1, &layout);
     rp__launch_buffer *buffer = layout.end <= READY_WORDS ? rp__launch_buffer_get() : NULL;
     rp__launch l = {.kernel = NULL};
     if (!buffer || bind(d, dag, space, buffer, &l) != RP_OK || !l.kernel) return NULL;
@@ -519,9 +539,9 @@ static rp__ready *ready_new(rp__device *d, rp__dag *dag, const rp__space *space)
     for (unsigned a = 0; a < dag->n_accesses; a++) {
         if (dag->accesses[a].kind != RP__ACCESS_IOTA) r->address[r->n_addresses++] = (uint8_t)a;
     }
-    if (!served_by_line(k, dag, space, (rp__walk)(l.words[0] & 0xff))) {
+    if (!served_by_line(k, dag, walked, (rp__walk)(l.words[0] & 0xff))) {
         r->counted = 1;
-        for (unsigned i = 0; i < rp__space_dims(space); i++) r->counted *= space->extent[i];
+        for (unsigned i = 0; i < rp__space_dims(walked); i++) r->counted *= walked->extent[i];
     }
     return r;
 }
@@ -565,6 +585,8 @@ static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, boo
         return 0;
     }
     const rp__program *p = program_of(k);
+    rp__points points;
+    space = in_order(dag, k, space, &points);
     int64_t rows = 1, row_len = 1, bytes = 0;
     const unsigned n_outer = rp__space_outer(dag, space), dims = rp__space_dims(space);
     for (unsigned i = 0; i < dims; i++) *(i < n_outer ? &rows : &row_len) *= space->extent[i];

@@ -242,37 +242,43 @@ static int64_t across_width(const rp__program *p, int64_t rows, int64_t row_len)
         (int64_t)p->acc_bytes * clamp(row_len, 1, RP__LANES) + p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
     return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
-/* The outer dims that all accesses walk in one line that walk the last of them so: tiles of such stretches use memory in place, where
-   rows of all outer dims lie apart. Their first dim; 0 where stretches would be too short, too. */
-static unsigned stretch_of(const run *r, int64_t *rows) {
+unsigned rp__interp_stretch(const rp__program *p, unsigned n_outer, unsigned dims, const int64_t *extent,
+                            const int64_t *stride, int64_t *rows) {
     enum { SHORT = 16 };
-    unsigned split = r->n_outer;
+    unsigned split = n_outer;
     int64_t many = 1;
     for (bool fits = true; split > 0 && fits; split -= fits) {
-        for (unsigned a = 0; a < r->p->n_accesses && fits; a++) {
-            const int64_t *stride = r->stride + a * r->dims;
-            if (r->p->access_windows[a] || r->p->access_iota[a] || stride[r->n_outer - 1] != 1) continue;
-            fits = stride[split - 1] == many || r->extent[split - 1] == 1;
+        for (unsigned a = 0; a < p->n_accesses && fits; a++) {
+            const int64_t *own = stride + (size_t)a * dims;
+            if (p->access_windows[a] || p->access_iota[a] || own[n_outer - 1] != 1) continue;
+            fits = own[split - 1] == many || extent[split - 1] == 1;
         }
-        if (fits) many *= r->extent[split - 1];
+        if (fits) many *= extent[split - 1];
     }
-    if (many < SHORT) split = 0;
-    *rows = split ? many : r->rows;
+    if (many < SHORT) return 0;
+    if (split) *rows = many;
     return split;
+}
+/* Of `left` rows in the next tile: no short one is left over. */
+static int64_t tile_rows(int64_t left, int64_t width) {
+    const int64_t tiles = (left + width - 1) / width, rows = ((left + tiles - 1) / tiles + 15) / 16 * 16;
+    const int64_t most = left < width ? left : width;
+    return rows < most ? rows : most;
 }
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
 static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *scratch) {
     rp__interp_begin_walk(r);
-    const unsigned split = blocks ? 0 : stretch_of(r, &r->stretch);
-    if (blocks) r->stretch = r->rows;
+    r->stretch = r->rows;
+    const unsigned split =
+        blocks ? 0 : rp__interp_stretch(r->p, r->n_outer, r->dims, r->extent, r->stride, &r->stretch);
     r->d0 = split;
     if (split) rp__interp_forms(r);
     const int64_t width = blocks ? BLOCK_ROWS : across_width(r->p, r->rows, r->row_len);
     for (int64_t w0 = first; w0 < last; w0 += r->w) {
-        const int64_t before = w0 / r->stretch, left = (before + 1) * r->stretch - w0;
+        const int64_t before = w0 / r->stretch, end = (before + 1) * r->stretch;
+        const int64_t left = (end < last ? end : last) - w0;
         r->w0 = w0;
-        r->w = last - w0 < width ? last - w0 : width;
-        if (left < r->w) r->w = left;
+        r->w = tile_rows(left, width);
         for (unsigned a = 0; a < r->p->n_accesses; a++)
             r->shift[a] = rp__interp_offset(r, a, 0, split, before) - before * r->stretch;
         /* One position after the other in memory, of all rows: tiles of several positions are linear too. */

@@ -448,8 +448,9 @@ static void store_each(const rp__program_store *st, char *to, const char *value,
     value += k0 * step * (int64_t)from;
 #define EACH(size, STORE)                                                                                              \
     for (int64_t k = 0; k < n; k++) {                                                                                  \
+        if (!wanted[k * next]) continue; /* its place may be none */                                                   \
         char *const p = to + (k * stride + place[k * place_step]) * (int64_t)(size);                                   \
-        if (wanted[k * next]) STORE;                                                                                   \
+        STORE;                                                                                                         \
     }
 #define EACH_SET(size) EACH(size, memcpy(p, value + k * step * (int64_t)from, size))
     if (st->mode == RP__STORE_ADD) {

@@ -618,6 +618,9 @@ void rp__jit_count(rp__dag *dag, rp__kernel *kernel, int64_t elements) {
     atomic_store_explicit(&s->elements, sum, memory_order_relaxed);
     if (RP__UNLIKELY(launches >= HOT_LAUNCHES && sum >= HOT_ELEMENTS)) enqueue(dag, kernel);
 }
+bool rp__jit_may(const rp__cpu_loop *loop) {
+    return mode_of() != MODE_OFF && atomic_load_explicit(&loop->jit->state, memory_order_relaxed) != FAILED;
+}
 bool rp__jit_request(rp__dag *dag, bool wait) {
     rp__kernel *k = rp__cpu_kernel(dag);
     if (!k) return false;

@@ -26,6 +26,7 @@ void rp__jit_drain(void); /* waits until nothing is queued or compiling */
 /* For backend.c. */
 rp_status rp__jit_begin(rp__cpu_loop *loop); /* a new kernel; RP_ERROR_OUT_OF_MEMORY without a sticky error */
 void rp__jit_count(rp__dag *dag, rp__kernel *kernel, int64_t elements); /* one launch; may ask for compilation */
+bool rp__jit_may(const rp__cpu_loop *loop);                             /* is it compiled, or may it yet be? */
 void rp__jit_forget(rp__cpu_loop *loop);                                /* the kernel dies */
 rp_status rp__jit_source(const rp__dag *dag, const rp__kernel *kernel, rp__text *out);
 rp__kernel *rp__cpu_kernel(rp__dag *dag);            /* backend.c: borrowed; NULL and a sticky error */

@@ -104,6 +104,15 @@ static int step_of(const int64_t *extent, const int64_t *stride, unsigned d0, un
     }
     return linear ? 1 : still ? 0 : -1;
 }
+/* Those of a line function's access over dims [d0, d1). An iota that nothing reads any more is no memory: it lies as the whole does. */
+static int line_step(const rp__program *p, unsigned a, unsigned dims, const int64_t *extent, const int64_t *stride,
+                     unsigned d0, unsigned d1) {
+    return p->access_iota[a] ? 1 : step_of(extent, stride + (size_t)a * dims, d0, d1);
+}
+/* What a turn of elements of step 1 moves. */
+static int64_t line_bytes(const rp__program *p, unsigned a, int step) {
+    return step == 1 && !p->access_iota[a] ? p->access_size[a] : 0;
+}
 /* May stores pass the caches by? Stores of elements only; their rows must be aligned. */
 bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes, unsigned past) {
     if (past ? past == 1 : bytes < rp__line_stream_bytes) return false;
@@ -168,11 +177,10 @@ static bool run_short(const rp__cpu_loop *loop, unsigned dims, unsigned inner, i
     int64_t bytes = 0;
     for (unsigned a = 0; a < p->n_accesses; a++) {
         const int64_t *own = stride + (size_t)a * dims;
-        /* An iota that nothing reads any more is no memory. */
-        const int step = p->access_iota[a] ? 1 : step_of(extent, own, 0, dims);
+        const int step = line_step(p, a, dims, extent, stride, 0, dims);
         way[a] = step == 1 ? LINEAR : step_of(extent, own, 0, inner) == 0 ? REPEATED : ROWS;
         if (!step) still |= UINT64_C(1) << a;
-        bytes += step == 1 ? p->access_size[a] : 0;
+        bytes += line_bytes(p, a, step);
         if (step >= 0) continue;
         if ((p->written >> a & 1u) || gathered++ == GATHERED) return false;
         piece[a] = room;
@@ -220,7 +228,7 @@ static bool run_stretches(const rp__cpu_loop *loop, unsigned dims, const uint64_
     int64_t n = 1, many = 1, bytes = 0;
     for (bool fits = true; inner > 0 && fits; inner -= fits) {
         for (unsigned a = 0; a < p->n_accesses && fits; a++) {
-            const int step = step_of(extent, stride + (size_t)a * dims, inner - 1, dims);
+            const int step = line_step(p, a, dims, extent, stride, inner - 1, dims);
             fits = step == 1 || (step == 0 && !(p->written >> a & 1u));
         }
         if (fits) n *= extent[inner - 1];
@@ -234,7 +242,7 @@ static bool run_stretches(const rp__cpu_loop *loop, unsigned dims, const uint64_
     const unsigned near = inner ? inner - 1 : 0;
     for (bool fits = true; outer > 0 && fits; outer -= fits) {
         for (unsigned a = 0; a < p->n_accesses && fits; a++)
-            fits = stride[(size_t)a * dims + outer - 1] == many * stride[(size_t)a * dims + near];
+            fits = p->access_iota[a] || stride[(size_t)a * dims + outer - 1] == many * stride[(size_t)a * dims + near];
         if (fits) many *= extent[outer - 1];
     }
     char *base[RP__DAG_MAX_ACCESSES];
@@ -242,9 +250,10 @@ static bool run_stretches(const rp__cpu_loop *loop, unsigned dims, const uint64_
     uint64_t still = 0;
     for (unsigned a = 0; a < p->n_accesses; a++) {
         const int64_t *own = stride + (size_t)a * dims;
-        if (!step_of(extent, own, inner, dims)) still |= UINT64_C(1) << a;
+        const int step = line_step(p, a, dims, extent, stride, inner, dims);
+        if (!step) still |= UINT64_C(1) << a;
         row[a] = inner ? own[near] * p->access_size[a] : 0;
-        bytes += still >> a & 1u ? 0 : p->access_size[a];
+        bytes += line_bytes(p, a, step);
     }
     rp__line_blocks(p, scalars, scratch);
     rp__line_fn *fn = atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire);
@@ -277,15 +286,12 @@ static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t
     uint64_t still = 0;
     int64_t bytes = 0;
     for (unsigned a = 0; a < p->n_accesses; a++) {
-        const int step = dims == 1 ? (stride[a] == 1 || extent[0] == 1 ? 1
-                                      : stride[a]                      ? -1
-                                                                       : 0)
-                                   : step_of(extent, stride + (size_t)a * dims, 0, dims);
+        const int step = line_step(p, a, dims, extent, stride, 0, dims);
         if (step < 0)
             return run_stretches(loop, dims, address, extent, stride, scalars, first, last, total, past, scratch);
         if (!step) still |= UINT64_C(1) << a;
         base[a] = (char *)(uintptr_t)address[a] + (step ? first * p->access_size[a] : 0);
-        bytes += step ? p->access_size[a] : 0;
+        bytes += line_bytes(p, a, step);
     }
     if (still & p->written) return false;
     rp__line_blocks(p, scalars, scratch);

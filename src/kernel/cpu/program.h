@@ -214,6 +214,10 @@ bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
 bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes, unsigned past);
 /* interp.c: the sums of a lane (RP__WALK_LANES), for rows of n elements, become zeros; base[a] of their accesses moves there. */
 void rp__interp_begin_lane(const rp__program *p, int64_t lane, int64_t n, char **base);
+/* interp.c: the outer dims that all accesses walk in one line that walk the last of them so: tiles across of such stretches use memory in
+   place, where rows of all outer dims lie apart. Their first dim, and the rows of a stretch; 0 where it is all of them or too short. */
+unsigned rp__interp_stretch(const rp__program *p, unsigned n_outer, unsigned dims, const int64_t *extent,
+                            const int64_t *stride, int64_t *rows);
 rp__cpu_entry rp__interpret;          /* tier 0 */
 extern bool rp__interpret_in_reserve; /* tests: threads get no scratch of their own, as where the system has no pages */
 rp__cpu_entry rp__run_native;         /* tier 1 */
