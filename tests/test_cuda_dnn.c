@@ -219,8 +219,9 @@ struct large {
 
 enum { FORWARD, INPUT, WEIGHT };
 
-static bool takes(unsigned kind, rp_dtype dtype, bool last, int64_t n, int64_t in, int64_t side, int64_t out,
-                  int64_t window, int64_t step, int64_t groups, uintptr_t base) {
+/* The row that takes it is cuDNN's? And which operands are to be copied. */
+static bool takes_turned(unsigned kind, rp_dtype dtype, bool last, int64_t n, int64_t in, int64_t side, int64_t out,
+                         int64_t window, int64_t step, int64_t groups, uintptr_t base, rp__turned *turned) {
     const int64_t padding = window / 2, places = (side + 2 * padding - window) / step + 1;
     const int64_t size[3][4] = {{n, out, places, places}, {n, in, side, side}, {out, in / groups, window, window}};
     static const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {2, 0, 1}};
@@ -241,8 +242,21 @@ static bool takes(unsigned kind, rp_dtype dtype, bool last, int64_t n, int64_t i
     }
     const rp__problem p = {rp__device_get(rp_cuda(0)), RP__LIB_CONV_FORWARD + kind, o, 3, &call, RP__ORDER_ELSEWHERE};
     size_t workspace;
+    *turned = (rp__turned){0};
+    OK(p.device->ops->library->turned(p.device, p.op, o, 3, &call, turned));
     return rp__template_pick(rp__cuda_templates, RP__CUDA_TEMPLATES, &p, SIZE_MAX, RP__ORDER_ELSEWHERE, &workspace) ==
            &rp__cuda_dnn_row.row;
+}
+
+/* Whatever way operands lie. */
+static bool takes(unsigned kind, rp_dtype dtype, bool last, int64_t n, int64_t in, int64_t side, int64_t out,
+                  int64_t window, int64_t step, int64_t groups, uintptr_t base) {
+    rp__turned turned;
+    const bool is = takes_turned(kind, dtype, last, n, in, side, out, window, step, groups, base, &turned);
+    for (int k = 0; k < 4; k++)
+        assert_int_equal(
+            takes_turned(kind, dtype, k % 2, n, in, side, out, window, step, groups, base + 2 * (k / 2u), &turned), is);
+    return is;
 }
 
 static void test_whose(void **state) {
@@ -256,14 +270,14 @@ static void test_whose(void **state) {
     assert_false(takes(WEIGHT, RP_F16, true, 64, 3, 224, 64, 7, 2, 1, 0));
     assert_false(takes(WEIGHT, RP_F32, false, 4, 512, 7, 512, 3, 1, 1, 0));
     assert_false(takes(WEIGHT, RP_F64, true, 64, 128, 28, 128, 3, 1, 1, 0));
-    /* groups: of some channels, and of one, as they lie */
+    /* groups: of some channels, and of one, where there is more to compute than to turn */
     assert_true(takes(WEIGHT, RP_F16, true, 64, 512, 14, 512, 3, 1, 32, 0));
     assert_true(takes(WEIGHT, RP_F16, false, 64, 512, 14, 512, 3, 1, 32, 0));
-    assert_true(takes(WEIGHT, RP_F16, true, 64, 256, 28, 256, 3, 1, 32, 0));
-    assert_false(takes(WEIGHT, RP_F16, false, 64, 256, 28, 256, 3, 1, 32, 0));
+    assert_true(takes(WEIGHT, RP_F16, true, 64, 1024, 14, 1024, 3, 1, 32, 0));
+    assert_false(takes(WEIGHT, RP_F16, true, 64, 256, 28, 256, 3, 1, 32, 0));
     assert_false(takes(WEIGHT, RP_F16, true, 64, 128, 56, 128, 3, 1, 32, 0));
     assert_true(takes(WEIGHT, RP_BF16, true, 32, 96, 56, 96, 7, 1, 96, 0));
-    assert_false(takes(WEIGHT, RP_BF16, false, 32, 96, 56, 96, 7, 1, 96, 0));
+    assert_false(takes(WEIGHT, RP_BF16, false, 32, 96, 56, 96, 3, 1, 96, 0));
     assert_false(takes(WEIGHT, RP_F32, true, 32, 96, 56, 96, 7, 1, 96, 0));
     /* f32 by transforms, where what they save is more than what they move */
     assert_true(takes(WEIGHT, RP_F32, false, 32, 256, 14, 256, 3, 1, 1, 0));
@@ -277,13 +291,150 @@ static void test_whose(void **state) {
     rp__cuda_dnn_use = RP__DNN_ALWAYS;
     assert_true(takes(FORWARD, RP_F32, false, 1, 4, 8, 4, 3, 1, 1, 0));
     assert_true(takes(FORWARD, RP_F32, false, 1, 4, 8, 4, 3, 1, 1, 4096));
-    assert_false(takes(FORWARD, RP_F32, false, 1, 4, 8, 4, 3, 1, 1, 4100));
+    assert_true(takes(FORWARD, RP_F32, false, 1, 4, 8, 4, 3, 1, 1, 4100));
     assert_false(takes(FORWARD, RP_F64, false, 1, 4, 8, 4, 3, 1, 1, 0));
     assert_false(takes(FORWARD, RP_F32, false, 0, 4, 8, 4, 3, 1, 1, 0));
     assert_false(takes(INPUT, RP_F32, false, INT64_C(1) << 24, 4, 8, 4, 3, 1, 1, 0));
     rp__cuda_dnn_use = RP__DNN_NEVER;
     assert_false(takes(WEIGHT, RP_BF16, true, 64, 128, 28, 128, 3, 1, 1, 0));
     rp__cuda_dnn_use = RP__DNN_BY_FAMILY;
+    /* what is turned: all that lie otherwise, or at other addresses */
+    rp__turned turned;
+    assert_true(takes_turned(WEIGHT, RP_BF16, true, 64, 128, 28, 128, 3, 1, 1, 0, &turned));
+    assert_int_equal(turned.channels | turned.rows, 0);
+    assert_true(takes_turned(WEIGHT, RP_BF16, false, 64, 128, 28, 128, 3, 1, 1, 0, &turned));
+    assert_int_equal(turned.channels, 7);
+    assert_true(takes_turned(WEIGHT, RP_F32, false, 32, 256, 14, 256, 3, 1, 1, 0, &turned));
+    assert_int_equal(turned.channels | turned.rows, 0);
+    assert_true(takes_turned(WEIGHT, RP_F32, true, 32, 256, 14, 256, 3, 1, 1, 0, &turned));
+    assert_int_equal(turned.rows, 7);
+    assert_true(takes_turned(WEIGHT, RP_F32, false, 32, 256, 14, 256, 3, 1, 1, 4, &turned));
+    assert_int_equal(turned.rows, 7);
+}
+
+/* More problems than plans are kept: each is cuDNN's, before and after it made room for others. */
+static void test_many(void **state) {
+    (void)state;
+    rp__cuda_dnn_use = RP__DNN_ALWAYS;
+    rp__cuda_dnn_plans = 3;
+    for (int round = 0; round < 2; round++)
+        for (int64_t n = 1; n <= 8; n++) assert_true(takes(FORWARD, RP_F32, false, n, 4, 8, 4, 3, 1, 1, 0));
+    rp__cuda_dnn_plans = 0;
+    rp__cuda_dnn_use = RP__DNN_BY_FAMILY;
+}
+
+/* Gradients have the same bits for a tangent that lies any way: by rows, channels innermost, expanded, between others, and at an odd address. */
+static void gradients(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const shape *s = *(const shape *const *)ctx;
+    const bool grad = rp_set_grad_enabled(true);
+    (void)n_in, (void)n_out;
+    rp_tensor *y = conv(s, in[0], in[1]);
+    rp_grad(&y, 1, in, 2, &in[2], NULL, out);
+    rp_set_grad_enabled(grad);
+}
+
+static rp_tensor *lying(rp_tensor *t, int way) {
+    rp_tensor *room, *pair[2] = {t, rp_neg(t)}, *row[2];
+    switch (way) {
+    case 1: return turned(t, 2);
+    case 2: /* each other element of the last dim */ room = rp_stack(pair, 2, -1); return rp_select(room, -1, 0);
+    case 3: /* behind one element */
+        row[1] = rp_view(t, RP_DIMS(-1));
+        row[0] = rp_slice(row[1], 0, 0, 1, 1);
+        room = rp_cat(row, 2, 0);
+        return rp_view(rp_slice(room, 0, 1, rp_numel(room), 1),
+                       RP_DIMS(rp_size(t, 0), rp_size(t, 1), rp_size(t, 2), rp_size(t, 3)));
+    default: return t;
+    }
+}
+
+static void test_lying(void **state) {
+    (void)state;
+    static const shape cases[] = {
+        {RP_F32, 2, 0, 1, 2, 6, 8, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+        {RP_F16, 2, 0, 2, 2, 16, 16, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+        {RP_BF16, 2, 3, 8, 2, 8, 8, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    };
+    rp__cuda_dnn_use = RP__DNN_ALWAYS;
+    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++) {
+        const shape *s = &cases[n];
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *in[3], *want[2], *got[2];
+        fill(s, rp_cuda(0), in);
+        OK(rp_set_default_device(rp_cuda(0)));
+        OK(rp_manual_seed(5));
+        for (int k = 0; k < 2; k++) /* sums in another order have other bits */
+            in[k] = rp_to_dtype(
+                rp_randn(RP_DIMS(rp_size(in[k], 0), rp_size(in[k], 1), rp_size(in[k], 2), rp_size(in[k], 3))),
+                s->dtype);
+        rp_tensor *tangent = rp_to_dtype(
+            rp_randn(RP_DIMS(rp_size(in[2], 0), rp_size(in[2], 1), rp_size(in[2], 2), rp_size(in[2], 3))), s->dtype);
+        for (int k = 0; k < 2; k++) OK(rp_set_requires_grad(in[k], true));
+        for (int way = 0; way < 5; way++) {
+            const bool expanded = way == 4;
+            rp_tensor *one = rp_view(rp_slice(rp_view(tangent, RP_DIMS(-1)), 0, 0, 1, 1), RP_DIMS(1, 1, 1, 1)),
+                      *wide = rp_expand(one, RP_DIMS(rp_size(tangent, 0), rp_size(tangent, 1), rp_size(tangent, 2),
+                                                     rp_size(tangent, 3)));
+            if (way == 0 || expanded) {
+                in[2] = expanded ? rp_contiguous(wide) : tangent;
+                gradients(&s, in, 3, want, 2);
+            }
+            in[2] = expanded ? wide : lying(tangent, way);
+            gradients(&s, in, 3, got, 2);
+            for (int k = 0; k < 2; k++) same(got[k], want[k], "eager", 10 * (int)n + way);
+            rp_compiled *f = rp_compile((rp_fn){gradients, &s, sizeof s, "gradients"},
+                                        RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+            for (int call = 0; call < 3; call++) {
+                OK(rp_call(f, in, 3, got, 2));
+                for (int k = 0; k < 2; k++) same(got[k], want[k], "compiled", 10 * (int)n + way);
+            }
+            rp_compiled_release(f);
+            rp_graph *g = rp_graph_new();
+            OK(rp_graph_begin(g, rp_cuda(0), NULL));
+            gradients(&s, in, 3, got, 2);
+            OK(rp_graph_end(g));
+            OK(rp_graph_replay(g));
+            for (int k = 0; k < 2; k++) same(got[k], want[k], "captured", 10 * (int)n + way);
+            rp_graph_release(g);
+        }
+        OK(rp_set_default_device(rp_cpu()));
+        rp_scope_end(scope, NULL, 0);
+    }
+    rp__cuda_dnn_use = RP__DNN_BY_FAMILY;
+}
+
+/* In the tangent of a weight gradient: what is not a number, an infinity, and a finite number that transforms may bring to one. They stay in the
+   rows of their channel, and the first two are not lost. */
+static void test_not_finite_tangent(void **state) {
+    (void)state;
+    static const float specials[] = {NAN, INFINITY, 1e37f};
+    const shape *s = &shapes[0];
+    rp_scope scope = rp_scope_begin();
+    rp__cuda_dnn_use = RP__DNN_ALWAYS;
+    for (int k = 0; k < 3; k++) {
+        rp_tensor *in[3], *want[2], *got[2];
+        fill(s, rp_cpu(), in);
+        rp_copy_(rp_view(rp_slice(rp_view(in[2], RP_DIMS(-1)), 0, 100, 101, 1), RP_DIMS(1)),
+                 rp_from_data(&specials[k], RP_DIMS(1), RP_F32));
+        gradients(&s, in, 3, want, 2);
+        for (int i = 0; i < 3; i++) in[i] = rp_to_device(rp_detach(in[i]), rp_cuda(0), false);
+        for (int i = 0; i < 2; i++) OK(rp_set_requires_grad(in[i], true));
+        gradients(&s, in, 3, got, 2);
+        if (rp_failed()) fail_msg("%s", rp_error_message());
+        const int64_t n = rp_numel(want[1]), row = n / s->out;
+        const int64_t own = 100 / (place(s, 0) * place(s, 1)) % s->out;
+        float *a = malloc((size_t)n * sizeof *a), *b = malloc((size_t)n * sizeof *b);
+        OK(rp_to_host(want[1], a, (size_t)n * sizeof *a));
+        OK(rp_to_host(got[1], b, (size_t)n * sizeof *b));
+        for (int64_t i = 0; i < n; i++) {
+            if (!isfinite(a[i])) assert_false(isfinite(b[i]));
+            if (i / row != own) assert_true(fabsf(a[i] - b[i]) <= 1e-3f * (1 + fabsf(a[i])));
+        }
+        free(a);
+        free(b);
+    }
+    rp__cuda_dnn_use = RP__DNN_BY_FAMILY;
+    rp_scope_end(scope, NULL, 0);
 }
 
 /* Large ones of each family on a GPU: cuDNN's eagerly and compiled with the same bits, and beside ours. */
@@ -332,6 +483,9 @@ static void test_large(void **state) {
         weight_gradient(&l, in, 3, &ours, 1);
         rp__cuda_dnn_use = RP__DNN_BY_FAMILY;
         weight_gradient(&l, in, 3, &got, 1);
+        rp_tensor *other[3] = {in[0], in[1], l.last ? rp_contiguous(in[2]) : turned(in[2], 2)};
+        weight_gradient(&l, other, 3, &again, 1);
+        same(again, got, "another way of lying", (int)k);
         rp_compiled *f = rp_compile((rp_fn){weight_gradient, &l, sizeof l, "weight gradient"},
                                     RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
         for (int call = 0; call < 3; call++) {
@@ -436,7 +590,28 @@ typedef struct other {
     const char *error;
 } other;
 
+/* Memory that is not there is an error, and nothing is remembered of it. */
+static int run_no_memory(const char *call) {
+    const shape *s = &shapes[0];
+    rp__cuda_dnn_use = RP__DNN_ALWAYS;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *in[3];
+    fill(s, rp_cuda(0), in);
+    if (setenv("CUDASIM_CUDNN_NO_MEMORY", call, 1)) return 2;
+    (void)conv(s, in[0], in[1]);
+    const rp_status status = rp_error_status();
+    printf("%s: %s\n", call, rp_error_message());
+    rp_error_take();
+    if (status != RP_ERROR_OUT_OF_MEMORY) return 3;
+    if (unsetenv("CUDASIM_CUDNN_NO_MEMORY")) return 2;
+    (void)conv(s, in[0], in[1]);
+    if (rp_failed()) return 4;
+    rp_scope_end(scope, NULL, 0);
+    return takes(FORWARD, RP_F32, false, 1, 4, 8, 4, 3, 1, 1, 0) ? 0 : 5;
+}
+
 static int run_other(const other *o) {
+    if (strcmp(o->variable, "CUDASIM_CUDNN_NO_MEMORY") == 0) return run_no_memory(o->value);
     char report[8192] = "";
     const shape *s = &shapes[0];
     if (setenv(o->variable, o->value, 1)) return 2;
@@ -461,18 +636,35 @@ static int run_other(const other *o) {
     rp_scope_end(scope, NULL, 0);
     rp__cuda_dnn_use = RP__DNN_BY_FAMILY; /* what would have transforms is ours without them */
     if (status == RP_OK && takes(WEIGHT, RP_F32, false, 32, 256, 14, 256, 3, 1, 1, 0)) return 5;
+    rp__turned like_ours; /* where cuDNN has nothing our rows have the copies that they want: not that of the result */
+    if (strcmp(o->variable, "CUDASIM_CUDNN_NONE") == 0 &&
+        (takes_turned(WEIGHT, RP_BF16, false, 32, 256, 14, 512, 3, 2, 1, 0, &like_ours) || like_ours.channels != 6))
+        return 7;
     return rp_failed() ? 6 : 0;
 }
 
 static void test_others(void **state) {
     (void)state;
-    char no_symbols[1024];
+    char no_symbols[1024], folder[] = "/tmp/reprise_dnn_XXXXXX", half[64], part[64], whole[1024];
     if (test_cuda_is_real()) skip();
+    assert_non_null(mkdtemp(folder));
+    snprintf(half, sizeof half, "%s/libcudnn.so.9", folder);
+    snprintf(part, sizeof part, "%s/libcudnn_graph.so.9", folder);
+    snprintf(whole, sizeof whole, "%s/libcudnn.so.9", getenv("REPRISE_CUDASIM_DIR"));
+    assert_int_equal(symlink(whole, half), 0);
+    FILE *file = fopen(part, "w"); /* no library: cuDNN would end the process */
+    assert_non_null(file);
+    fclose(file);
     snprintf(no_symbols, sizeof no_symbols, "%s/libcublasLt.so.13", getenv("REPRISE_CUDASIM_DIR"));
     const other others[] = {
         {"REPRISE_CUDNN", "0", "switched off", RP_OK, ""},
         {"REPRISE_LIBCUDNN", "/nowhere/libcudnn.so.9", "not found", RP_OK, ""},
         {"REPRISE_LIBCUDNN", no_symbols, "has no function cudnn", RP_OK, ""},
+        {"REPRISE_LIBCUDNN", half, "not whole, so not used: libcudnn_graph.so.9", RP_OK, ""},
+        {"CUDASIM_MEMORY", "0x10000000", "libcudnn.so.9", RP_OK, ""},
+        {"CUDASIM_CUDNN_NO_MEMORY", "cudnnCreate", "", RP_OK, ""},
+        {"CUDASIM_CUDNN_NO_MEMORY", "cudnnBackendFinalize", "", RP_OK, ""},
+        {"CUDASIM_CUDNN_NO_MEMORY", "cudnnBackendGetAttribute", "", RP_OK, ""},
         {"CUDASIM_CUDNN_VERSION", "8907", "of version 8907, and not of 9", RP_OK, ""},
         {"CUDASIM_CUDNN_VERSION", "100000", "and not of 9", RP_OK, ""},
         {"CUDASIM_CUDNN_NONE", "1", "libcudnn.so.9", RP_OK, ""},
@@ -500,13 +692,27 @@ static void test_others(void **state) {
         if (!WIFEXITED(status) || WEXITSTATUS(status))
             fail_msg("%s=%s: the child ended with %d", others[k].variable, others[k].value, status);
     }
+    (void)unlink(half);
+    (void)unlink(part);
+    (void)rmdir(folder);
+}
+
+static void test_doctor(void **state) {
+    (void)state;
+    char text[16384];
+    (void)rp_doctor(text, sizeof text);
+    if (!rp__libcudnn_get()) skip();
+    assert_non_null(strstr(text, "convolutions by reprise, some of their weight gradients by cudnn"));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_others), /* before anything is opened here */
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_works), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_whose),     cmocka_unit_test(test_large), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_works),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_not_finite_tangent),
+        cmocka_unit_test(test_whose),      cmocka_unit_test(test_many),
+        cmocka_unit_test(test_lying),      cmocka_unit_test(test_large),
+        cmocka_unit_test(test_threads),    cmocka_unit_test(test_doctor),
     };
     if (!test_cuda_choose()) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);

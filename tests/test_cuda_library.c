@@ -1088,6 +1088,7 @@ static void test_recur(void **state) {
 }
 
 int main(void) {
+    rp__cuda_dnn_use = RP__DNN_NEVER; /* cuDNN's operands lie in one way, and test_cuda_dnn.c has them */
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sort_small_memory),

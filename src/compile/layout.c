@@ -2,7 +2,7 @@
    Requires  a functional graph whose sizes are values.
    Keeps     every bit of every result, and its strides: what a copy feeds are values that nobody outside sees.
    A convolution gives the same bits for either layout (kernel/product.h), so this is a choice of speed, and the device's
-   (rp__library.channels_last). The operand gets a copy in that order. A loop that makes the operand takes the copy in and, if nobody
+   (rp__library.turned). The operand gets a copy in that order. A loop that makes the operand takes the copy in and, if nobody
    else wants the other order, stores nothing else; pointwise readers of the operand read the copy, as their results are mostly read by
    the next convolution. Copies of arguments are kernels of their own, one for all convolutions that read the argument. */
 #include <string.h>

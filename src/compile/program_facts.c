@@ -77,14 +77,16 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
     k->library = g->chain || first->kind == RP__FUSE_LIBRARY || (first->kind == RP__FUSE_PRODUCT && g->n_members == 1);
     k->server = k->library ? "library" : "loop";
     rp__text schedules = {0};
+    bool elsewhere = false; /* another library's kernel names the group, not the copies around it */
     for (uint32_t r = 0; r < p->n_records; r++) {
         if (p->record_group[r] != part->first_group + group) continue;
-        k->kernel = p->records[r]->kernel;
+        if (!elsewhere) k->kernel = p->records[r]->kernel;
         for (uint32_t s = 0; s < p->records[r]->n_slots; s++) {
             k->bytes += p->records[r]->slots[s].end - p->records[r]->slots[s].begin;
         }
         const bool named_by_kernel = k->library || product; /* which template it is stands there */
-        if (named_by_kernel && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
+        if (named_by_kernel && !elsewhere && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
+        elsewhere = elsewhere || p->records[r]->kernel->kind == RP__KERNEL_CUDA_LIBRARY;
         const char *at;
         const size_t length = named_by_kernel ? 0 : schedule_in(p->records[r]->kernel->name, &at);
         if (length) rp__text_add(&schedules, "%s%.*s", schedules.length ? ", " : "loop, schedule ", (int)length, at);

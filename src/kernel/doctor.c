@@ -49,8 +49,12 @@ static void add_device(rp__text *t, rp_device id) {
     }
     rp__text_puts(t, "\n");
     if (d->ops->library && d->ops->library->name) {
-        rp__text_add(t, "  products by %s, convolutions by %s\n", d->ops->library->name(d, RP__LIB_MATMUL),
-                     d->ops->library->name(d, RP__LIB_CONV_FORWARD));
+        const char *results = d->ops->library->name(d, RP__LIB_CONV_FORWARD),
+                   *weights = d->ops->library->name(d, RP__LIB_CONV_WEIGHT);
+        rp__text_add(t, "  products by %s, convolutions by %s", d->ops->library->name(d, RP__LIB_MATMUL), results);
+        if (strcmp(results, weights) != 0 && id.type == RP_DEVICE_CUDA)
+            rp__text_add(t, ", some of their weight gradients by %s", weights);
+        rp__text_puts(t, "\n");
     }
 }
 

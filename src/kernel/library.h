@@ -134,6 +134,11 @@ typedef enum rp__chain_answer {
     RP__CHAIN_OTHER_SUM  /* one of them is computed elsewhere, in another order */
 } rp__chain_answer;
 
+/* Bit k: operand k densely, with its channels innermost, or by rows. Zeroed by the caller. */
+typedef struct rp__turned {
+    uint32_t channels, rows;
+} rp__turned;
+
 typedef struct rp__library {
     size_t (*workspace)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                         const rp__library_call *call);
@@ -151,10 +156,10 @@ typedef struct rp__library {
        it runs instead of reading it: it does so for each of its tiles that need it. 0: none makes it. NULL: never. */
     unsigned (*factor_cost)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                             const rp__library_call *call, rp__order order, unsigned k);
-    /* Convolutions: bit k says that a copy of operand k > 0 with its channels innermost, to be read in its place, pays. The bits of
-       the result are the same. NULL: no device's kernel is faster so. */
-    uint32_t (*channels_last)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
-                              const rp__library_call *call);
+    /* Convolutions: which operands are to be read, and the result written, as copies that lie otherwise. The bits of the result are the same, or
+       those of a library that is told to read them so. NULL: no device's kernel wants it. */
+    rp_status (*turned)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
+                        const rp__library_call *call, rp__turned *out);
     /* Of how many sequences at the most are RECUR and BACK better than a product and its cells for each step? 0: none. NULL: never. */
     int64_t (*recurs)(struct rp__device *d, rp__recurrent_cell cell, rp_dtype dtype, int64_t units);
     /* One launch for two that have the same bits in it, as products of one input by several weights; without kernel: there is none. Neither

@@ -54,56 +54,72 @@ rp_status rp__product_of(const rp__call *call, rp__product *out) {
     return RP_OK;
 }
 
-/* A copy of operand k with its channels innermost, in its place. */
-static rp_status turn(rp__device *d, rp__operand *o) {
+static rp_tensor *tensor_over(const rp__operand *o) {
     const int64_t offset = ((char *)o->base - (char *)o->storage->data) / (int64_t)rp__dtype_bytes(o->dtype);
-    rp_tensor *to = rp__tensor_empty(d, o->dtype, o->size, o->ndim);
-    if (rp__tensor_is_error(to)) return rp_error_status();
-    rp__channels_innermost(o, to->stride);
-    rp_tensor *from = rp__tensor_over(o->dtype, o->size, o->stride, o->ndim, offset, rp__storage_retain(o->storage));
-    if (rp__tensor_is_error(from)) return rp_error_status();
-    RP_TRY(rp__run_copy(to, from));
-    *o = rp__operand_of(to);
-    return RP_OK;
+    return rp__tensor_over(o->dtype, o->size, o->stride, o->ndim, offset, rp__storage_retain(o->storage));
 }
 
-/* Operands that the device reads faster with their channels innermost are copied first. */
-static rp_status run_turned(const rp__call *call, rp__product *p, rp__library_call *library, uint32_t turned) {
+/* Memory for operand k in its place, by rows or with its channels innermost. */
+static rp_tensor *turned_like(rp__device *d, const rp__operand *o, bool rows) {
+    rp_tensor *to = rp__tensor_empty(d, o->dtype, o->size, o->ndim);
+    if (!rp__tensor_is_error(to) && !rows) rp__channels_innermost(o, to->stride);
+    return to;
+}
+
+/* Operands that the device reads otherwise are copied first, and a result that it writes otherwise behind it. */
+static rp_status run_turned(const rp__call *call, rp__product *p, rp__library_call *library, rp__turned turned) {
     rp__device *d = rp__device_get(p->o[0].storage->device);
     const rp__scope_guard guard = rp__scope_guard_begin();
+    rp_tensor *result = NULL, *made = NULL;
     rp_status status = d ? RP_OK : rp_error_status();
-    for (unsigned k = 1; k < p->n && status == RP_OK; k++)
-        if (turned >> k & 1u) status = turn(d, &p->o[k]);
+    for (unsigned k = 0; k < p->n && status == RP_OK; k++) {
+        if (!((turned.channels | turned.rows) >> k & 1u)) continue;
+        rp_tensor *from = tensor_over(&p->o[k]), *to = turned_like(d, &p->o[k], turned.rows >> k & 1u);
+        if (rp__tensor_is_error(to) || rp__tensor_is_error(from)) {
+            status = rp_error_status();
+            break;
+        }
+        if (k == 0)
+            result = from;
+        else
+            status = rp__run_copy(to, from);
+        p->o[k] = rp__operand_of(to);
+        if (k == 0) made = to;
+    }
     if (status == RP_OK) status = rp__run_library_op(call, p->op, p->o, p->n, library);
+    if (status == RP_OK && result) status = rp__run_copy(result, made);
     rp__scope_guard_end(guard, NULL, 0);
     return status;
 }
 
-/* Operands of a convolution to be copied with their channels innermost; bit k: operand k. */
-static uint32_t to_turn(const rp__product *p, rp__device *d) {
-    if (p->op == RP__LIB_MATMUL || p->n < 3 || !d || !d->ops->library->channels_last) return 0;
+/* How the device wants the operands of a convolution. */
+static rp_status to_turn(const rp__product *p, rp__device *d, rp__turned *out) {
+    *out = (rp__turned){0};
+    if (p->op == RP__LIB_MATMUL || p->n < 3 || !d || !d->ops->library->turned) return RP_OK;
     const rp__library_call library = {.conv = p->conv};
-    return d->ops->library->channels_last(d, p->op, p->o, 3, &library);
+    return d->ops->library->turned(d, p->op, p->o, p->n, &library, out);
 }
 
 rp_status rp__product_channels_last(const rp__call *call, rp__device *d, uint32_t *out) {
     rp__product p;
+    rp__turned turned;
     *out = 0;
     RP_TRY(rp__product_of(call, &p));
-    const uint32_t turned = to_turn(&p, d);
+    RP_TRY(to_turn(&p, d, &turned));
     for (unsigned k = 1; k < p.n; k++)
-        if (turned >> k & 1u) *out |= 1u << p.in[k];
+        if (turned.channels >> k & 1u) *out |= 1u << p.in[k];
     return RP_OK;
 }
 
 rp_status rp__product_run(const rp__call *call) {
     rp__product p;
+    rp__turned turned;
     RP_TRY(rp__product_of(call, &p));
     if (rp__dim_same_word(rp__tensor_numel(call->out[0]), 0)) return RP_OK;
     if (p.n == 0) return rp__run_fill(call->out[0], rp_i64(0));
     rp__library_call library = {.conv = p.conv, .precision = (uint8_t)rp__float32_matmul_precision()};
-    const uint32_t turned = to_turn(&p, rp__device_get(p.o[0].storage->device));
-    if (turned) return run_turned(call, &p, &library, turned);
+    RP_TRY(to_turn(&p, rp__device_get(p.o[0].storage->device), &turned));
+    if (turned.channels | turned.rows) return run_turned(call, &p, &library, turned);
     return rp__run_library_op(call, p.op, p.o, p.n, &library);
 }
 

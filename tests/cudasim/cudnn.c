@@ -2,7 +2,8 @@
  * emulated driver (capturable), in plain loops that add up in f32 in an order of their own. What the real library refuses of them is
  * refused here, and a descriptor that lacks an attribute says which. The heuristic's list begins with engines that a caller may not want,
  * with the notes that say so: each of them leaves results that are wrong. CUDASIM_CUDNN_VERSION: another version;
- * CUDASIM_CUDNN_FAIL=CALL: that call fails; CUDASIM_CUDNN_NONE=1: no engine for anything; CUDASIM_CUDNN_PLAIN=1: none with transforms. */
+ * CUDASIM_CUDNN_FAIL=CALL: that call fails; CUDASIM_CUDNN_NO_MEMORY=CALL: cudnnCreate, or in a plan cudnnBackendFinalize, or of an engine
+ * cudnnBackendGetAttribute, has none; CUDASIM_CUDNN_NONE=1: no engine for anything; CUDASIM_CUDNN_PLAIN=1: none with transforms. */
 #include "kernel/cuda/cudnn_api.h"
 
 #include <stdarg.h>
@@ -66,6 +67,10 @@ static bool is_to_fail(const char *call) {
     const char *wanted = getenv("CUDASIM_CUDNN_FAIL");
     return wanted && strcmp(wanted, call) == 0;
 }
+static bool has_no_memory(const char *call) {
+    const char *wanted = getenv("CUDASIM_CUDNN_NO_MEMORY");
+    return wanted && strcmp(wanted, call) == 0;
+}
 #define MAY_FAIL(call, status)                                                                                         \
     if (is_to_fail(call)) return refuse(status, "%s was to fail", call)
 
@@ -91,7 +96,7 @@ void cudnnGetLastErrorString(char *message, size_t max_size) {
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
     MAY_FAIL("cudnnCreate", CUDNN_STATUS_NOT_INITIALIZED);
-    *handle = calloc(1, sizeof **handle);
+    *handle = has_no_memory("cudnnCreate") ? NULL : calloc(1, sizeof **handle);
     return *handle ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
 }
 
@@ -385,6 +390,8 @@ static const struct engine {
     {CUDNN_HEUR_MODE_A, {CUDNN_NUMERICAL_NOTE_FFT, 0, 0}, 0, 1, 0, 0, 0},
     {CUDNN_HEUR_MODE_A, {CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, 0, 0}, 0, 1, 0, 0, 0},
     {CUDNN_HEUR_MODE_A, {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13, 0}, 0, 2, 0, 0, 0},
+    {CUDNN_HEUR_MODE_A, {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6, 0}, 0, 2, 0, 0, 0},
+    {CUDNN_HEUR_MODE_A, {CUDNN_NUMERICAL_NOTE_WINOGRAD, 0, 0}, 0, 1, 0, 0, 0},
     {CUDNN_HEUR_MODE_A, {CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP, 0, 0}, 0, 1, 0, 0, 0},
     {CUDNN_HEUR_MODE_A,
      {0, 0, 0},
@@ -405,7 +412,7 @@ static const struct engine {
     {CUDNN_HEUR_MODE_A, {0, 0, 0}, 0, 0, 0, 0, 0},
     {CUDNN_HEUR_MODE_FALLBACK, {0, 0, 0}, 0, 0, 0, 0, 0},
 };
-enum { ENGINES = sizeof engines / sizeof *engines, COMPILED = 7, RIGHT = 10, FALLBACK = 12 };
+enum { ENGINES = sizeof engines / sizeof *engines, COMPILED = 9, RIGHT = 12, FALLBACK = 14 };
 
 static bool is_right(int engine, const convolved *c) {
     if (engine == 0) return c->x.data != CUDNN_DATA_FLOAT;
@@ -455,6 +462,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor_) {
     }
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
         NEEDS(d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+        if (has_no_memory("cudnnBackendFinalize"))
+            return refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no memory for a plan");
         const descriptor *config = child(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
         if (config->type != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR || engines[config->engine].refuses)
             return refuse(CUDNN_STATUS_NOT_SUPPORTED, "this engine has no plan");
@@ -514,6 +523,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
         return CUDNN_STATUS_SUCCESS;
     }
     const struct engine *e = &engines[d->engine];
+    if (d->type == CUDNN_BACKEND_ENGINE_DESCRIPTOR && has_no_memory("cudnnBackendGetAttribute"))
+        return refuse(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "no memory for notes");
     if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE && type == CUDNN_TYPE_NUMERICAL_NOTE)
         return give_notes(e->numerical, e->n_numerical, requested, count, elements);
     if (name == CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE && type == CUDNN_TYPE_BEHAVIOR_NOTE)

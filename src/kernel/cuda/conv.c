@@ -813,15 +813,14 @@ static bool serves_mma(const rp__problem *p, size_t *workspace) {
 /* What a copy takes, and what elements read one by one take, by themselves and beside vectors (an H200, in us and flop/us). */
 static const double COPY_US = 2.5, COPY_RATE = 2e6, PLAIN_US = 5, PLAIN_RATE = 60e6, VECTOR_RATE = 350e6;
 
-uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                                     const rp__library_call *call) {
+/* Of our own rows. */
+static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                              const rp__library_call *call) {
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
     if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype) || rp__conv_is_grouped(&p))
         return 0;
-    /* what is cuDNN's stays as it lies, whether that can read it so or not: who computes it does not depend on a copy */
-    if (rp__cuda_dnn_wants(&p)) return 0;
     /* the operand without windows and the one with them, as bits know them */
     const unsigned plain = op == RP__LIB_CONV_WEIGHT ? 1 : 2, windowed = 3 - plain;
     rp__operand last[3];
@@ -844,6 +843,14 @@ uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp_
         return 0;
     const double flops = 2 * rp__problem_work(&p);
     return PLAIN_US + flops / PLAIN_RATE - flops / VECTOR_RATE > copies ? copied : 0;
+}
+
+rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                               const rp__library_call *call, rp__turned *out) {
+    bool elsewhere;
+    RP_TRY(rp__cuda_dnn_turned(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, &elsewhere, out));
+    if (!elsewhere) out->channels = channels_last(d, op, o, n, call);
+    return RP_OK;
 }
 
 static rp__order order_mma(const rp__problem *p) { return rp__order_with(rp__problem_order(p), RP__FAMILY_MMA, 0); }

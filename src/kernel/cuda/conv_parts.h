@@ -43,9 +43,11 @@ int64_t rp__conv_depth_parts(const rp__problem *p);
 bool rp__conv_is_grouped(const rp__problem *p);
 int64_t rp__conv_group_parts(const rp__problem *p);
 
-/* cuDNN's row (conv_dnn.c). Is a convolution of a family that is its own? And whose convolutions are, for tests and measurements. */
-bool rp__cuda_dnn_wants(const rp__problem *p);
+/* cuDNN's row (conv_dnn.c). Does it serve a convolution, and which operands are then to be copied first? And whose convolutions are, for tests and
+   measurements; of tests, too: so many plans are kept, 0: as many as usual. */
+rp_status rp__cuda_dnn_turned(const rp__problem *p, bool *serves, rp__turned *out);
+bool rp__cuda_dnn_is_everywhere(void); /* not by family */
 typedef enum rp__dnn_use { RP__DNN_BY_FAMILY, RP__DNN_ALWAYS, RP__DNN_NEVER } rp__dnn_use;
-extern unsigned rp__cuda_dnn_use;
+extern unsigned rp__cuda_dnn_use, rp__cuda_dnn_plans;
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernel/cuda/attention.h"
+#include "kernel/cuda/conv_parts.h"
 #include "kernel/cuda/lib_select.h"
 #include "kernel/cuda/lib_sort.h"
 #include "kernel/cuda/recur.h"
@@ -83,7 +84,8 @@ static rp_status finish(rp__device *d, rp__library_op op, const rp__operand *o, 
 
 static const char *name(rp__device *d, rp__library_op op) {
     (void)d;
-    return rp__template_name(rp__cuda_templates, RP__CUDA_TEMPLATES, op);
+    const bool ours = RP__CUDA_CONVOLUTIONS >> op & 1u && op != RP__LIB_CONV_WEIGHT && !rp__cuda_dnn_is_everywhere();
+    return ours ? "reprise" : rp__template_name(rp__cuda_templates, RP__CUDA_TEMPLATES, op);
 }
 
 static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
@@ -111,7 +113,7 @@ const rp__library rp__cuda_library = {.workspace = workspace,
                                       .finish = finish,
                                       .order = order,
                                       .factor_cost = factor_cost,
-                                      .channels_last = rp__cuda_conv_channels_last,
+                                      .turned = rp__cuda_conv_turned,
                                       .recurs = rp__cuda_recurs,
                                       .join = rp__cuda_product_join,
                                       .chain = rp__cuda_chain,

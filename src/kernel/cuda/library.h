@@ -20,9 +20,9 @@ rp__library_bind rp__cuda_choose_bind;
 
 /* The second launch of rows whose shares leave sums (conv_shares.c). */
 rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out);
-/* rp__library.channels_last (conv.c). */
-uint32_t rp__cuda_conv_channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                                     const rp__library_call *call);
+/* rp__library.turned (conv.c). */
+rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                               const rp__library_call *call, rp__turned *out);
 
 /* rp__library.join (product.c). */
 rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
