@@ -1,0 +1,114 @@
+/* Ops that are calls of others, where samples do not go: NaN, infinities, what is empty, whole numbers that no float holds. Expected
+   numbers are those of PyTorch 2.15. ctest: timeout=60 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above */
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include <reprise.h>
+
+#define FLOATS(...) (const float[]){__VA_ARGS__}, sizeof((const float[]){__VA_ARGS__}) / sizeof(float)
+
+static rp_tensor *floats(const float *v, size_t n) { return rp_from_data(v, RP_DIMS((int64_t)n), RP_F32); }
+static rp_tensor *ints(const int64_t *v, size_t n) { return rp_from_data(v, RP_DIMS((int64_t)n), RP_I64); }
+#define INTS(...) ints((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+static void no_errors(int line) {
+    if (rp_failed()) fail_msg("line %d: %s", line, rp_error_message());
+}
+
+/* NaN is NaN; everything else to the last digits. */
+static void is(rp_tensor *t, const float *want, size_t n, int line) {
+    double got[64];
+    assert_true(n <= 64);
+    no_errors(line);
+    if (rp_numel(t) != (int64_t)n) fail_msg("line %d: %lld elements", line, (long long)rp_numel(t));
+    assert_int_equal(rp_to_host(rp_contiguous(rp_to_dtype(rp_detach(t), RP_F64)), got, n * sizeof *got), RP_OK);
+    for (size_t i = 0; i < n; i++) {
+        const double w = (double)want[i];
+        if (isnan(w) ? !isnan(got[i]) : !(got[i] == w || fabs(got[i] - w) <= 1e-6 * fabs(w)))
+            fail_msg("line %d, %zu: %.9g, not %.9g", line, i, got[i], w);
+    }
+}
+#define IS(t, ...) is(t, FLOATS(__VA_ARGS__), __LINE__)
+#define REFUSED(t, kind) ((void)(t), assert_int_equal(rp_error_take(), kind))
+
+static rp_tensor *slope(rp_tensor *y, rp_tensor *x) {
+    rp_tensor *grad = NULL, *sum = rp_sum(y);
+    rp_grad(&sum, 1, &x, 1, NULL, NULL, &grad);
+    return grad;
+}
+static rp_tensor *leaf(rp_tensor *x) {
+    rp_set_requires_grad(x, true);
+    return x;
+}
+
+#define SEGMENTS(...) RP_OPTIONS(rp_segment_reduce_options, __VA_ARGS__)
+
+static void segments_at_nan(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = leaf(floats(FLOATS(1, NAN, 3, 4))),
+              *y = rp_segment_reduce(x, "max", SEGMENTS(.lengths = INTS(2, 0, 2)));
+    IS(y, NAN, -INFINITY, 4);
+    IS(slope(y, x), 0, 1, 0, 1);
+    y = rp_segment_reduce(x, "min", SEGMENTS(.lengths = INTS(2, 0, 2)));
+    IS(y, NAN, INFINITY, 3);
+    IS(slope(y, x), 0, 1, 1, 0);
+    y = rp_segment_reduce(x, "prod", SEGMENTS(.lengths = INTS(2, 0, 2)));
+    IS(y, NAN, 1, 12);
+    IS(slope(y, x), NAN, 1, 4, 3);
+    x = leaf(floats(FLOATS(2, 2, NAN, NAN, 5)));
+    y = rp_segment_reduce(x, "max", SEGMENTS(.lengths = INTS(2, 2, 1)));
+    IS(y, 2, NAN, 5);
+    IS(slope(y, x), 0.5f, 0.5f, 0.5f, 0.5f, 1);
+    y = rp_segment_reduce(x, "prod", SEGMENTS(.lengths = INTS(2, 2, 1)));
+    IS(y, 4, NAN, 5);
+    IS(slope(y, x), 2, 2, NAN, NAN, 1);
+    x = leaf(floats(FLOATS(0, NAN, 0, 2, 0, 0)));
+    y = rp_segment_reduce(x, "prod", SEGMENTS(.lengths = INTS(2, 2, 2)));
+    IS(y, NAN, 0, 0);
+    IS(slope(y, x), NAN, 0, 2, 0, 0, 0);
+    x = leaf(floats(FLOATS(3, 3, 1, 0, 0, 5))); /* a bound that is NaN is the result */
+    for (int k = 0; k < 2; k++) {
+        y = rp_segment_reduce(x, k ? "min" : "max", SEGMENTS(.lengths = INTS(3, 3), .initial = rp_f64(NAN)));
+        IS(y, NAN, NAN);
+        IS(slope(y, x), 0, 0, 0, 0, 0, 0);
+    }
+    y = rp_segment_reduce(x, "min", SEGMENTS(.lengths = INTS(3, 0, 3), .initial = rp_f64(2)));
+    IS(y, 1, 2, 0);
+    IS(slope(y, x), 0, 0, 1, 0.5f, 0.5f, 0);
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void nothing_has_a_gradient(void **state) {
+    (void)state;
+    static const char *const names[] = {"sum", "mean", "max", "min", "prod"};
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = leaf(rp_zeros(RP_DIMS(0, 2))), *y;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        y = rp_segment_reduce(x, names[k], SEGMENTS(.lengths = INTS(0, 0), .initial = rp_f64(1)));
+        IS(y, 1, 1, 1, 1);
+        assert_int_equal(rp_size(slope(y, x), 1), 2);
+        no_errors(__LINE__);
+    }
+    x = leaf(rp_zeros(RP_DIMS(0, 3)));
+    rp_tensor *index = INTS(0, 1), *mask = rp_zeros(RP_DIMS(2, 1), RP_OPTIONS(rp_zeros_options, .dtype = RP_BOOL));
+    y = rp_unsafe_masked_index(x, mask, &index, 1, rp_f64(1.5));
+    IS(y, 1.5f, 1.5f, 1.5f, 1.5f, 1.5f, 1.5f);
+    assert_int_equal(rp_size(slope(y, x), 1), 3);
+    no_errors(__LINE__);
+    rp_scope_end(scope, NULL, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(segments_at_nan),
+        cmocka_unit_test(nothing_has_a_gradient),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
