@@ -85,6 +85,23 @@ static void segments_at_nan(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
+static void slopes_of_whole_numbers(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *at = INTS(1700000000, 1700000001, 1700000002), *x = floats(FLOATS(1, 2, 4));
+    IS(rp_gradient_x(x, at), 1, 1.5f, 2);
+    IS(rp_gradient_x(x, at, RP_OPTIONS(rp_gradient_x_options, .edge_order = rp_i64(2))), 0.5f, 1.5f, 2.5f);
+    const int64_t far = INT64_C(1) << 40;
+    /* at the edges whole numbers are subtracted, between them their products with floats are */
+    IS(rp_gradient_x(INTS(far, far + 1, far + 3), INTS(0, 1, 2)), 1, 0, 2);
+    IS(rp_gradient_x(INTS(far, far + 1, far + 3), rp_from_data((double[]){0, 1, 2}, RP_DIMS(3), RP_F64)), 1, 1.5f, 2);
+    REFUSED(rp_gradient_x(x, rp_to_dtype(x, RP_BOOL)), RP_ERROR_DTYPE);
+    /* a step whose double is no int64 */
+    rp_tensor *y = rp_gradient(x, RP_OPTIONS(rp_gradient_options, .spacing = rp_i64(INT64_C(1) << 62)));
+    IS(rp_mul_scalar(y, rp_f64(0x1p62)), 1, 1.5f, 2);
+    rp_scope_end(scope, NULL, 0);
+}
+
 static void nothing_has_a_gradient(void **state) {
     (void)state;
     static const char *const names[] = {"sum", "mean", "max", "min", "prod"};
@@ -108,6 +125,7 @@ static void nothing_has_a_gradient(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(segments_at_nan),
+        cmocka_unit_test(slopes_of_whole_numbers),
         cmocka_unit_test(nothing_has_a_gradient),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
