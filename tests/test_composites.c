@@ -122,11 +122,24 @@ static void nothing_has_a_gradient(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
+static void probabilities_ignore_nothing(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_ones(RP_DIMS(3, 4)), *map = rp_ones(RP_DIMS(5, 4)), *parts = rp_full(RP_DIMS(3, 5), rp_f64(0.2));
+    for (int64_t ignore = -100; ignore <= 2; ignore += 51)
+        REFUSED(rp_linear_cross_entropy(x, map, parts,
+                                        RP_OPTIONS(rp_linear_cross_entropy_options, .ignore_index = rp_i64(ignore))),
+                RP_ERROR_INVALID_ARGUMENT);
+    IS(rp_linear_cross_entropy(x, map, parts), logf(5));
+    rp_scope_end(scope, NULL, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(segments_at_nan),
         cmocka_unit_test(slopes_of_whole_numbers),
         cmocka_unit_test(nothing_has_a_gradient),
+        cmocka_unit_test(probabilities_ignore_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
