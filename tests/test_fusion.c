@@ -1,4 +1,5 @@
 /* Which nodes become one kernel: groups of graphs given as text, and the reason for every edge that is not fused. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -736,6 +737,36 @@ static void cats(void **state) {
     summed_by = NULL;
 }
 
+/* Cats within cats, as many as a loop of the program makes: a scatter into the last does not look through all of them. */
+static void *part_cats(void *graphs) {
+    rp_ir **ir = graphs;
+    return rp__cats_part(ir[0], &ir[1]) == RP_OK && rp__cats_place(ir[1]) == RP_OK ? ir[1] : NULL;
+}
+static void deep_cats(void **state) {
+    (void)state;
+    enum { DEEP = 40000 };
+    rp__text text = {0};
+    rp_ir *ir[2] = {NULL, NULL};
+    rp__text_add(&text, "graph \"f\" (%%0: f32[1], %%1: i64[3], %%2: f32[3]) {\n  %%3: f32[1] = sin(%%0)\n");
+    for (int k = 0; k < DEEP; k++)
+        rp__text_add(&text, "  %%%d: f32[%d] = cat([%%%d, %%0]) {dim = 0}\n", k + 4, k + 2, k + 3);
+    rp__text_add(&text, "  %%%d: f32[%d] = scatter_add(%%%d, %%1, %%2) {dim = 0}\n  return %%%d\n}\n", DEEP + 4,
+                 DEEP + 1, DEEP + 3, DEEP + 4);
+    ir[0] = test_parse(text.data);
+    pthread_attr_t small; /* a stack that does not hold a frame for each */
+    pthread_t thread;
+    void *parted = NULL;
+    assert_int_equal(pthread_attr_init(&small), 0);
+    assert_int_equal(pthread_attr_setstacksize(&small, 1 << 20), 0);
+    assert_int_equal(pthread_create(&thread, &small, part_cats, ir), 0);
+    assert_int_equal(pthread_join(thread, &parted), 0);
+    pthread_attr_destroy(&small);
+    assert_non_null(parted);
+    rp__ir_release(ir[1]);
+    rp_ir_release(ir[0]);
+    rp__text_free(&text);
+}
+
 /* The gradient of a split is a cat; of parts that leave something out, or of one tensor read twice, it is a sum. */
 static void splits(void **state) {
     (void)state;
@@ -866,6 +897,7 @@ int main(void) {
         cmocka_unit_test(products),
         cmocka_unit_test(writes),
         cmocka_unit_test(cats),
+        cmocka_unit_test(deep_cats),
         cmocka_unit_test(splits),
         cmocka_unit_test(ways_around),
     };

@@ -91,8 +91,17 @@ static void low_ranks(void) {
         }
         near(grad[0], grad[1], 1e-8, __LINE__);
         assert_true(rp_failed() == false);
-        (void)rp_svd_lowrank(a, 4, 2, NULL, NULL, NULL);
+        (void)rp_pca_lowrank(a, 4, true, 2, NULL, NULL);
         assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+        (void)rp_pca_lowrank(a, 2, true, -1, NULL, NULL);
+        assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+        (void)rp_svd_lowrank(a, -1, 2, NULL, NULL, NULL);
+        assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+        for (int64_t turns = -2; turns <= 2; turns += 4) { /* the default of 6 are more than there are */
+            u = rp_svd_lowrank(a, 6, turns, NULL, &s, &v);
+            assert_int_equal(rp_size(s, -1), 3);
+            NEAR(rp_matmul(rp_mul(u, rp_unsqueeze(s, -2)), turned(v)), a);
+        }
     }
     rp_scope_end(scope, NULL, 0);
 }

@@ -171,14 +171,19 @@ static void place(placer *p, uint32_t cat) {
         if (can_lie(p, n->in[k], out, &to)) p->at[n->in[k]] = to;
 }
 
+/* Cats within cats that are looked into: what lies deeper counts as read again. */
+enum { DEEPEST = 64 };
+
 /* Of a cat that lies at `to`: is what would lie in a part of it, or in one of that part's, read by others as well? */
-static bool parts_are_read_again(const placer *p, const rp__ir_node *cat, layout to) {
+static bool parts_are_read_again(const placer *p, const rp__ir_node *cat, layout to, unsigned depth) {
+    if (depth == DEEPEST) return true;
     to.operand = RP__IR_NONE;
     for (uint32_t k = 0; next_part(p->ir, cat, &k, &to);) {
         const rp__ir_value v = cat->in[k];
         const rp__ir_node *maker = rp__ir_producer(p->ir, v);
         if (!can_lie(p, v, &p->ir->values[cat->out[0]].meta, &to)) continue;
-        if (p->uses[v] & READ_AGAIN || (is_cat(p->ir, maker) && parts_are_read_again(p, maker, to))) return true;
+        if (p->uses[v] & READ_AGAIN || (is_cat(p->ir, maker) && parts_are_read_again(p, maker, to, depth + 1)))
+            return true;
     }
     return false;
 }
@@ -194,7 +199,7 @@ static void place_self(placer *p, uint32_t scatter) {
     if ((p->uses[rp__ir_root(p->ir, n->in[0])] & READ_AGAIN) || !is_dense(out, to.stride) ||
         !can_lie(p, n->in[0], out, &to))
         return;
-    if (!is_cat(p->ir, maker) || !parts_are_read_again(p, maker, to)) p->at[n->in[0]] = to;
+    if (!is_cat(p->ir, maker) || !parts_are_read_again(p, maker, to, 0)) p->at[n->in[0]] = to;
 }
 
 static void place_all(placer *p, bool scatters) {

@@ -385,7 +385,10 @@ rp_status rp__expand_unsafe_masked_index(const rp__call *call) {
     RP_TRY(indices_inside(call, self, call->in + 2, n, index));
     rp_tensor *y = rp_index_at(call->site, self, index, n);
     y = rp_masked_fill_scalar(y, rp_logical_not(call->in[1]), call->attrs[0].v.scalar);
-    return rp__give(call, nothing ? rp_fill(y, call->attrs[0].v.scalar) : y);
+    if (nothing) y = rp_fill(y, call->attrs[0].v.scalar);
+    /* of no element, but with a gradient of none */
+    if (nothing && rp__dtype_is_float((rp_dtype)self->dtype)) y = rp_sub(y, rp_sum(call->in[0]));
+    return rp__give(call, y);
 }
 
 rp_status rp__expand_unsafe_masked_index_put_accumulate(const rp__call *call) {

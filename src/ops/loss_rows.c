@@ -148,6 +148,9 @@ rp_status rp__expand_linear_cross_entropy(const rp__call *call) {
     rp_tensor *y = rp_linear_at(call->site, x, map->ndim > 2 ? rp_flatten(map, 0, -2) : map,
                                 bias && bias->ndim > 1 ? rp_flatten(bias, 0, -1) : bias);
     if (map->ndim > 2) y = rp_view(y, size, n);
+    if (rp__tensor_is_error(y)) return rp_error_status();
+    if (!rp__attr_is_none(&call->attrs[1]) && rp__same_size(y, call->in[2]))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "a target of probabilities has no ignore_index");
     const int64_t ignore = rp__attr_is_none(&call->attrs[1]) ? -100 : call->attrs[1].v.i;
     return rp__give(call, rp_cross_entropy_at(call->site, y, call->in[2], call->in[4], rp__attr_int(call, 0), ignore,
                                               rp__attr_float(call, 2)));

@@ -42,41 +42,46 @@ static rp_status low_rank(const rp__call *call, rp_tensor *a, int64_t q, int64_t
 /* So many that no further one adds a digit: what asks for more would only never end. */
 enum { MOST_TURNS = 1 << 16 };
 
-static rp_status check(const rp__call *call, int64_t q, int64_t turns) {
+static rp_status check(const rp__call *call, int64_t turns) {
     const rp_tensor *a = call->in[0];
     const rp_dtype d = (rp_dtype)a->dtype;
     if (d != RP_F32 && d != RP_F64) return rp__call_refuse_dtype(call, d);
     if (a->ndim < 2) return rp__op_error(call, RP_ERROR_SHAPE, "expects a matrix or a batch of them");
-    if (q < 0 || rp__dim_is(RP__DIM_LT, a->size[a->ndim - 1], q) || rp__dim_is(RP__DIM_LT, a->size[a->ndim - 2], q))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                            "q(=%lld) must be non-negative integer and not greater than min(m, n)", (long long)q);
-    if (turns < 0 || turns > MOST_TURNS)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "niter(=%lld) must be non-negative integer, at most %d",
-                            (long long)turns, MOST_TURNS);
+    if (turns > MOST_TURNS)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "niter=%lld is more than %d", (long long)turns,
+                            MOST_TURNS);
     return RP_OK;
+}
+
+/* The smaller one of a matrix's sizes, and of q: there are no more singular values. */
+static int64_t at_most(const rp_tensor *a, int64_t q) {
+    for (unsigned d = 1; d < 3; d++)
+        if (rp__dim_is(RP__DIM_LT, a->size[a->ndim - d], q)) q = rp__dim_value(a->size[a->ndim - d]);
+    return q;
+}
+
+static rp_status refuse_count(const rp__call *call, int64_t q) {
+    return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "a matrix has not %lld singular values (q)", (long long)q);
 }
 
 rp_status rp__expand_svd_lowrank(const rp__call *call) {
     rp_tensor *a = call->in[0], *mean = call->in[1];
     const int64_t q = rp__attr_is_none(&call->attrs[0]) ? 6 : call->attrs[0].v.i;
     const int64_t turns = rp__attr_is_none(&call->attrs[1]) ? 2 : call->attrs[1].v.i;
-    RP_TRY(check(call, q, turns));
+    RP_TRY(check(call, turns));
+    if (q < 0) return refuse_count(call, q);
     if (mean) a = rp_sub(a, rp_broadcast_to(mean, a->size, a->ndim));
-    return low_rank(call, a, q, turns);
+    return low_rank(call, a, at_most(call->in[0], q), turns);
 }
 
 rp_status rp__expand_pca_lowrank(const rp__call *call) {
     rp_tensor *a = call->in[0];
-    int64_t q = call->attrs[0].v.i;
     const int64_t turns = rp__attr_int(call, 2);
-    if (rp__attr_is_none(&call->attrs[0])) {
-        q = 6;
-        for (unsigned d = 1; d < 3 && d <= a->ndim; d++) {
-            const int64_t n = rp__dim_value(a->size[a->ndim - d]);
-            if (n < q) q = n;
-        }
-    }
-    RP_TRY(check(call, q, turns));
+    RP_TRY(check(call, turns));
+    const int64_t q = rp__attr_is_none(&call->attrs[0]) ? at_most(a, 6) : call->attrs[0].v.i;
+    if (q < 0 || at_most(a, q) < q) return refuse_count(call, q);
+    if (turns < 0)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "niter is a number of turns, not %lld", (long long)turns);
     if (rp__attr_bool(call, 1)) a = rp_sub(a, rp_mean(a, RP_DIMS(-2), true));
     return low_rank(call, a, q, turns);
 }

@@ -179,7 +179,7 @@ static rp_tensor *even_slopes(rp_tensor *x, unsigned dim, int64_t edge, rp_scala
     if (rp__tensor_is_error(x)) return x;
     const rp_dim within = rp__dim_apply(RP__DIM_SUB, x->size[dim], 2);
     rp_tensor *rise = rp_sub(part_of(x, dim, 2, within), part_of(x, dim, 0, within)), *parts[3];
-    parts[1] = rp_div_scalar(rise, rp__num_apply(RP__NUM_MUL, step, rp_i64(2)));
+    parts[1] = rp_div_scalar(rise, rp__num_apply(RP__NUM_MUL, step, rp_f64(2)));
     for (int last = 0; last < 2; last++) {
         rp_tensor *end[3];
         for (int k = 0; k <= edge; k++) end[k] = part_of(x, dim, last ? -1 - k : k, 1);
@@ -239,6 +239,7 @@ static rp_status expand_gradient(const rp__call *call, bool by_x) {
         return rp__give(call, rp__dtype_is_half(dtype) && !rp__tensor_is_error(y) ? rp_to_dtype(y, dtype) : y);
     }
     rp_dim size[RP_MAX_DIMS];
+    if (at->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
     if (at->ndim != 1 || !rp__dim_is(RP__DIM_EQ, at->size[0], x->size[dim]))
         return rp__op_error(call, RP_ERROR_SHAPE, "expects one coordinate for each element along dim %u", dim);
     for (unsigned d = 0; d < x->ndim; d++) size[d] = d == dim ? rp__dim_apply(RP__DIM_SUB, x->size[dim], 1) : 1;
@@ -246,8 +247,11 @@ static rp_status expand_gradient(const rp__call *call, bool by_x) {
     rp__promote_tensor(&p, dtype, x->ndim);
     rp__promote_tensor(&p, rp__float_or_default((rp_dtype)at->dtype), 1);
     const rp_dtype to = rp__promotion_result(&p), compute = rp__lw_compute(to);
-    rp_tensor *gap = rp_view(rp_diff(rp_to_dtype(at, compute)), size, x->ndim);
-    return rp__give(call, rp_to_dtype(uneven_slopes(rp_to_dtype(x, compute), dim, edge, gap), to));
+    /* whole numbers are subtracted as such: large ones that differ little are the same float */
+    at = rp_to_dtype(at, rp__dtype_is_float((rp_dtype)at->dtype) ? compute : RP_I64);
+    x = rp_to_dtype(x, rp__dtype_is_float(dtype) ? compute : RP_I64);
+    rp_tensor *gap = rp_to_dtype(rp_view(rp_diff(at), size, x->ndim), compute);
+    return rp__give(call, rp_to_dtype(uneven_slopes(x, dim, edge, gap), to));
 }
 rp_status rp__expand_gradient(const rp__call *call) { return expand_gradient(call, false); }
 rp_status rp__expand_gradient_x(const rp__call *call) { return expand_gradient(call, true); }

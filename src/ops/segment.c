@@ -36,6 +36,26 @@ static rp_tensor *parts_of_places(rp_tensor *begins, rp_tensor *ends, rp_dim siz
     return rp_masked_fill_scalar(part, before, rp__scalar_dim(ends->size[axis]));
 }
 
+/* The elements of data put together, each part's along axis at its place. */
+static rp_tensor *put(rp_tensor *into, unsigned axis, rp_tensor *part, rp_tensor *data, const char *how, bool with) {
+    return rp_scatter_reduce(into, axis, part, data, how,
+                             RP_OPTIONS(rp_scatter_reduce_options, .include_self = with ? RP_TRUE : RP_FALSE));
+}
+
+/* The same, of largest and smallest and of products: elements that are NaN are left out and joined behind, so that gradients are those of
+   the definition. All of a largest or smallest one is theirs, in equal shares; of a product each has that of all others. */
+static rp_tensor *put_apart(rp_tensor *into, unsigned axis, rp_tensor *part, rp_tensor *data, reduction r) {
+    rp_tensor *nan = rp_isnan(data), *none = rp_expand(rp__zero_like(into), into->size, into->ndim);
+    /* a place that is reached has no part of what was there before in the largest or smallest */
+    rp_tensor *y = put(into, axis, part, rp_masked_fill_scalar(data, nan, rp_f64(neutral(r))), scatters[r], r == PROD);
+    rp_tensor *nans = put(none, axis, part, rp_to_dtype(nan, (rp_dtype)data->dtype), "sum", true);
+    rp_tensor *sum = put(none, axis, part, rp_masked_fill_scalar(data, rp_logical_not(nan), rp_i64(0)), "sum", true);
+    rp_tensor *has = rp_gt_scalar(nans, rp_i64(0)), *one = rp_fill(rp__zero_like(into), rp_i64(1));
+    if (r != PROD) return rp_where(has, rp_div(sum, rp_clamp(nans, rp_i64(1), rp_none())), y);
+    y = rp_mul(y, rp_where(has, sum, one));
+    return rp_mul(y, rp_where(rp_gt_scalar(nans, rp_i64(1)), sum, one)); /* of two each other's factor */
+}
+
 rp_status rp__expand_segment_reduce(const rp__call *call) {
     rp_tensor *data = call->in[0], *lengths = call->in[1], *offsets = call->in[3], *by = lengths ? lengths : offsets;
     const rp_attr *initial = &call->attrs[3];
@@ -75,16 +95,16 @@ rp_status rp__expand_segment_reduce(const rp__call *call) {
     if (!rp__dim_is(RP__DIM_EQ, parts, 0) && !rp__dim_is(RP__DIM_EQ, rp__tensor_numel(data), 0)) {
         rp_tensor *part = beside(parts_of_places(begins, ends, data->size[axis]), data->ndim);
         part = rp_expand(part, data->size, data->ndim);
-        /* a place that is reached has no part of what was there before in the largest or smallest */
-        y = rp_scatter_reduce(
-            into, axis, part, wide, scatters[r],
-            RP_OPTIONS(rp_scatter_reduce_options, .include_self = r == MAX || r == MIN ? RP_FALSE : RP_TRUE));
+        y = r == SUM || r == MEAN ? put(into, axis, part, wide, scatters[r], true)
+                                  : put_apart(into, axis, part, wide, r);
+    } else { /* of no element, but with a gradient of none */
+        y = rp_sub(into, rp_sum(wide, RP_DIMS(axis), true));
     }
     y = rp_narrow(y, axis, 0, parts);
     if (given && (r == MAX || r == MIN)) { /* all of the gradient is data's where they are equal */
         const rp_scalar bound = initial->v.scalar;
-        rp_tensor *within = r == MAX ? rp_lt_scalar(y, bound) : rp_gt_scalar(y, bound);
-        y = rp_masked_fill_scalar(y, within, bound);
+        rp_tensor *beyond = r == MAX ? rp_ge_scalar(y, bound) : rp_le_scalar(y, bound);
+        y = rp_masked_fill_scalar(y, rp_logical_not(rp_logical_or(beyond, rp_isnan(y))), bound);
     }
     if (r == MEAN) {
         rp_tensor *count = beside(rp_sub(ends, begins), data->ndim), *none = rp_eq_scalar(count, rp_i64(0));

@@ -1,0 +1,145 @@
+/* Ops that are calls of others, where samples do not go: NaN, infinities, what is empty, whole numbers that no float holds. Expected
+   numbers are those of PyTorch 2.15. ctest: timeout=60 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above */
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include <reprise.h>
+
+#define FLOATS(...) (const float[]){__VA_ARGS__}, sizeof((const float[]){__VA_ARGS__}) / sizeof(float)
+
+static rp_tensor *floats(const float *v, size_t n) { return rp_from_data(v, RP_DIMS((int64_t)n), RP_F32); }
+static rp_tensor *ints(const int64_t *v, size_t n) { return rp_from_data(v, RP_DIMS((int64_t)n), RP_I64); }
+#define INTS(...) ints((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+static void no_errors(int line) {
+    if (rp_failed()) fail_msg("line %d: %s", line, rp_error_message());
+}
+
+/* NaN is NaN; everything else to the last digits. */
+static void is(rp_tensor *t, const float *want, size_t n, int line) {
+    double got[64];
+    assert_true(n <= 64);
+    no_errors(line);
+    if (rp_numel(t) != (int64_t)n) fail_msg("line %d: %lld elements", line, (long long)rp_numel(t));
+    assert_int_equal(rp_to_host(rp_contiguous(rp_to_dtype(rp_detach(t), RP_F64)), got, n * sizeof *got), RP_OK);
+    for (size_t i = 0; i < n; i++) {
+        const double w = (double)want[i];
+        if (isnan(w) ? !isnan(got[i]) : !(got[i] == w || fabs(got[i] - w) <= 1e-6 * fabs(w)))
+            fail_msg("line %d, %zu: %.9g, not %.9g", line, i, got[i], w);
+    }
+}
+#define IS(t, ...) is(t, FLOATS(__VA_ARGS__), __LINE__)
+#define REFUSED(t, kind) ((void)(t), assert_int_equal(rp_error_take(), kind))
+
+static rp_tensor *slope(rp_tensor *y, rp_tensor *x) {
+    rp_tensor *grad = NULL, *sum = rp_sum(y);
+    rp_grad(&sum, 1, &x, 1, NULL, NULL, &grad);
+    return grad;
+}
+static rp_tensor *leaf(rp_tensor *x) {
+    rp_set_requires_grad(x, true);
+    return x;
+}
+
+#define SEGMENTS(...) RP_OPTIONS(rp_segment_reduce_options, __VA_ARGS__)
+
+static void segments_at_nan(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = leaf(floats(FLOATS(1, NAN, 3, 4))),
+              *y = rp_segment_reduce(x, "max", SEGMENTS(.lengths = INTS(2, 0, 2)));
+    IS(y, NAN, -INFINITY, 4);
+    IS(slope(y, x), 0, 1, 0, 1);
+    y = rp_segment_reduce(x, "min", SEGMENTS(.lengths = INTS(2, 0, 2)));
+    IS(y, NAN, INFINITY, 3);
+    IS(slope(y, x), 0, 1, 1, 0);
+    y = rp_segment_reduce(x, "prod", SEGMENTS(.lengths = INTS(2, 0, 2)));
+    IS(y, NAN, 1, 12);
+    IS(slope(y, x), NAN, 1, 4, 3);
+    x = leaf(floats(FLOATS(2, 2, NAN, NAN, 5)));
+    y = rp_segment_reduce(x, "max", SEGMENTS(.lengths = INTS(2, 2, 1)));
+    IS(y, 2, NAN, 5);
+    IS(slope(y, x), 0.5f, 0.5f, 0.5f, 0.5f, 1);
+    y = rp_segment_reduce(x, "prod", SEGMENTS(.lengths = INTS(2, 2, 1)));
+    IS(y, 4, NAN, 5);
+    IS(slope(y, x), 2, 2, NAN, NAN, 1);
+    x = leaf(floats(FLOATS(0, NAN, 0, 2, 0, 0)));
+    y = rp_segment_reduce(x, "prod", SEGMENTS(.lengths = INTS(2, 2, 2)));
+    IS(y, NAN, 0, 0);
+    IS(slope(y, x), NAN, 0, 2, 0, 0, 0);
+    x = leaf(floats(FLOATS(3, 3, 1, 0, 0, 5))); /* a bound that is NaN is the result */
+    for (int k = 0; k < 2; k++) {
+        y = rp_segment_reduce(x, k ? "min" : "max", SEGMENTS(.lengths = INTS(3, 3), .initial = rp_f64(NAN)));
+        IS(y, NAN, NAN);
+        IS(slope(y, x), 0, 0, 0, 0, 0, 0);
+    }
+    y = rp_segment_reduce(x, "min", SEGMENTS(.lengths = INTS(3, 0, 3), .initial = rp_f64(2)));
+    IS(y, 1, 2, 0);
+    IS(slope(y, x), 0, 0, 1, 0.5f, 0.5f, 0);
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void slopes_of_whole_numbers(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *at = INTS(1700000000, 1700000001, 1700000002), *x = floats(FLOATS(1, 2, 4));
+    IS(rp_gradient_x(x, at), 1, 1.5f, 2);
+    IS(rp_gradient_x(x, at, RP_OPTIONS(rp_gradient_x_options, .edge_order = rp_i64(2))), 0.5f, 1.5f, 2.5f);
+    const int64_t far = INT64_C(1) << 40;
+    /* at the edges whole numbers are subtracted, between them their products with floats are */
+    IS(rp_gradient_x(INTS(far, far + 1, far + 3), INTS(0, 1, 2)), 1, 0, 2);
+    IS(rp_gradient_x(INTS(far, far + 1, far + 3), rp_from_data((double[]){0, 1, 2}, RP_DIMS(3), RP_F64)), 1, 1.5f, 2);
+    REFUSED(rp_gradient_x(x, rp_to_dtype(x, RP_BOOL)), RP_ERROR_DTYPE);
+    /* a step whose double is no int64 */
+    rp_tensor *y = rp_gradient(x, RP_OPTIONS(rp_gradient_options, .spacing = rp_i64(INT64_C(1) << 62)));
+    IS(rp_mul_scalar(y, rp_f64(0x1p62)), 1, 1.5f, 2);
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void nothing_has_a_gradient(void **state) {
+    (void)state;
+    static const char *const names[] = {"sum", "mean", "max", "min", "prod"};
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = leaf(rp_zeros(RP_DIMS(0, 2))), *y;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        y = rp_segment_reduce(x, names[k], SEGMENTS(.lengths = INTS(0, 0), .initial = rp_f64(1)));
+        IS(y, 1, 1, 1, 1);
+        assert_int_equal(rp_size(slope(y, x), 1), 2);
+        no_errors(__LINE__);
+    }
+    x = leaf(rp_zeros(RP_DIMS(0, 3)));
+    rp_tensor *index = INTS(0, 1), *mask = rp_zeros(RP_DIMS(2, 1), RP_OPTIONS(rp_zeros_options, .dtype = RP_BOOL));
+    y = rp_unsafe_masked_index(x, mask, &index, 1, rp_f64(1.5));
+    IS(y, 1.5f, 1.5f, 1.5f, 1.5f, 1.5f, 1.5f);
+    assert_int_equal(rp_size(slope(y, x), 1), 3);
+    no_errors(__LINE__);
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void probabilities_ignore_nothing(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_ones(RP_DIMS(3, 4)), *map = rp_ones(RP_DIMS(5, 4)), *parts = rp_full(RP_DIMS(3, 5), rp_f64(0.2));
+    for (int64_t ignore = -100; ignore <= 2; ignore += 51)
+        REFUSED(rp_linear_cross_entropy(x, map, parts,
+                                        RP_OPTIONS(rp_linear_cross_entropy_options, .ignore_index = rp_i64(ignore))),
+                RP_ERROR_INVALID_ARGUMENT);
+    IS(rp_linear_cross_entropy(x, map, parts), logf(5));
+    rp_scope_end(scope, NULL, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(segments_at_nan),
+        cmocka_unit_test(slopes_of_whole_numbers),
+        cmocka_unit_test(nothing_has_a_gradient),
+        cmocka_unit_test(probabilities_ignore_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
