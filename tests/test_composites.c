@@ -134,12 +134,29 @@ static void probabilities_ignore_nothing(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
+/* Sizes that are large only on the way. */
+static void most_that_fits(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    IS(rp_unravel_index(INTS(5, 17), RP_DIMS(INT64_C(1) << 62, 8)), 0, 5, 2, 1);
+    int64_t size[RP_MAX_DIMS];
+    for (size_t d = 0; d < RP_MAX_DIMS; d++) size[d] = d < 3 ? 2 : 1;
+    rp_tensor *x = rp_view(rp_arange(rp_i64(0), rp_i64(8)), size, RP_MAX_DIMS), *y = rp_chunk_cat(&x, 1, 1, 2);
+    assert_int_equal(rp_ndim(y), 3);
+    IS(y, 0, 1, 2, 3, 4, 5, 6, 7);
+    y = rp_chunk_cat(&x, 1, 1, 3);
+    IS(y, 0, 1, 2, 3, 0, 0, 4, 5, 6, 7, 0, 0);
+    y = rp_chunk_cat(&x, 1, RP_MAX_DIMS - 2, 2);
+    assert_int_equal(rp_ndim(y), RP_MAX_DIMS);
+    REFUSED(rp_chunk_cat(&x, 1, RP_MAX_DIMS - 1, 2), RP_ERROR_SHAPE);
+    rp_scope_end(scope, NULL, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(segments_at_nan),
-        cmocka_unit_test(slopes_of_whole_numbers),
-        cmocka_unit_test(nothing_has_a_gradient),
-        cmocka_unit_test(probabilities_ignore_nothing),
+        cmocka_unit_test(segments_at_nan),        cmocka_unit_test(slopes_of_whole_numbers),
+        cmocka_unit_test(nothing_has_a_gradient), cmocka_unit_test(probabilities_ignore_nothing),
+        cmocka_unit_test(most_that_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
