@@ -64,12 +64,13 @@ static rp_tensor *own_mirrors(const spectrum *s, const rp_tensor *like) {
     return s->n % 2 ? own : rp_logical_or(own, rp_eq_scalar(k, rp_i64(s->n / 2)));
 }
 
-/* cos (or sin) of 2 pi i k / n, of places i below n and frequencies k: (n, bins). */
+/* cos (or sin) of 2 pi i k / n, of places i below n and frequencies k, (n, bins): those of n angles, each in many places. */
 static rp_tensor *waves(const spectrum *s, const rp_tensor *like, bool sines) {
-    rp_tensor *i = rp_unsqueeze(rp__count_beside(like, s->n), 1), *k = rp__count_beside(like, s->bins);
-    rp_tensor *turn = rp_to_dtype(rp_remainder_scalar(rp_mul(i, k), rp_i64(s->n)), RP_F64);
-    rp_tensor *angle = rp_mul_scalar(turn, rp_f64(2 * M_PI / (double)s->n));
-    return rp_to_dtype(sines ? rp_sin(angle) : rp_cos(angle), (rp_dtype)like->dtype);
+    rp_tensor *i = rp__count_beside(like, s->n), *k = rp__count_beside(like, s->bins);
+    rp_tensor *angle = rp_mul_scalar(rp_to_dtype(i, RP_F64), rp_f64(2 * M_PI / (double)s->n));
+    rp_tensor *wave = rp_to_dtype(sines ? rp_sin(angle) : rp_cos(angle), (rp_dtype)like->dtype);
+    rp_tensor *at = rp_remainder_scalar(rp_mul(rp_unsqueeze(i, 1), k), rp_i64(s->n));
+    return rp_index(wave, &at, 1);
 }
 
 rp_status rp__expand_stft(const rp__call *call) {
