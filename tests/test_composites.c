@@ -134,12 +134,70 @@ static void probabilities_ignore_nothing(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
+/* What an FFT does not multiply reaches nothing. */
+static void spectra_of_infinities(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    for (int whole = 0; whole < 2; whole++) {
+        const rp_tristate one_sided = whole ? RP_FALSE : RP_TRUE;
+        rp_tensor *x = floats(FLOATS(1, INFINITY, 2, 3)),
+                  *y = rp_stft(x, 4, 4, 4, NULL, false, "reflect", false, one_sided, RP_UNSET, RP_UNSET);
+        y = rp_select(y, -1, 1);
+        IS(rp_slice(y, 0, 0, 3, 1), 0, -INFINITY, 0);
+        y = rp_stft(rp_ones(RP_DIMS(8)), 4, 4, 4, NULL, false, "reflect", false, one_sided, RP_UNSET, RP_UNSET);
+        y = rp_clone(y);
+        rp_fill_(rp_select(rp_select(y, 0, 0), -1, 1), rp_f64(NAN));
+        rp_fill_(rp_select(rp_select(y, 0, 2), -1, 1), rp_f64(INFINITY));
+        rp_tensor *back = rp_istft(leaf(y), 4, 4, 4, NULL, false, false, one_sided, INT64_MIN, false);
+        IS(back, 1, 1, 1, 1, 1, 1, 1, 1);
+        rp_tensor *grad = rp_select(slope(back, y), -1, 1);
+        IS(rp_select(grad, 0, 0), 0, 0);
+        IS(rp_select(grad, 0, 2), 0, 0);
+    }
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void windows_of_other_types(void **state) {
+    (void)state;
+    static const rp_dtype windows[] = {RP_F16, RP_BF16, RP_F32, RP_F64, RP_I64, RP_BOOL};
+    rp_scope scope = rp_scope_begin();
+    for (size_t k = 0; k < 2 * sizeof windows / sizeof *windows; k++) {
+        const rp_dtype of = k % 2 ? RP_F64 : RP_F32, both = windows[k / 2] == RP_F64 ? RP_F64 : of;
+        rp_tensor *x = rp_to_dtype(rp_arange(rp_i64(1), rp_i64(9)), of),
+                  *window = rp_to_dtype(rp_ones(RP_DIMS(3)), windows[k / 2]), *y = rp_stft(x, 4, 2, 3, window);
+        no_errors(__LINE__);
+        assert_int_equal(rp_dtype_of(y), both);
+        y = rp_istft(rp_to_dtype(y, of), 4, 2, 3, window);
+        assert_int_equal(rp_dtype_of(y), both);
+        IS(y, 1, 2, 3, 4, 5, 6, 7, 8);
+    }
+    rp_scope_end(scope, NULL, 0);
+}
+
+/* Sizes that are large only on the way. */
+static void most_that_fits(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    IS(rp_unravel_index(INTS(5, 17), RP_DIMS(INT64_C(1) << 62, 8)), 0, 5, 2, 1);
+    int64_t size[RP_MAX_DIMS];
+    for (size_t d = 0; d < RP_MAX_DIMS; d++) size[d] = d < 3 ? 2 : 1;
+    rp_tensor *x = rp_view(rp_arange(rp_i64(0), rp_i64(8)), size, RP_MAX_DIMS), *y = rp_chunk_cat(&x, 1, 1, 2);
+    assert_int_equal(rp_ndim(y), 3);
+    IS(y, 0, 1, 2, 3, 4, 5, 6, 7);
+    y = rp_chunk_cat(&x, 1, 1, 3);
+    IS(y, 0, 1, 2, 3, 0, 0, 4, 5, 6, 7, 0, 0);
+    y = rp_chunk_cat(&x, 1, RP_MAX_DIMS - 2, 2);
+    assert_int_equal(rp_ndim(y), RP_MAX_DIMS);
+    REFUSED(rp_chunk_cat(&x, 1, RP_MAX_DIMS - 1, 2), RP_ERROR_SHAPE);
+    rp_scope_end(scope, NULL, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(segments_at_nan),
-        cmocka_unit_test(slopes_of_whole_numbers),
-        cmocka_unit_test(nothing_has_a_gradient),
-        cmocka_unit_test(probabilities_ignore_nothing),
+        cmocka_unit_test(segments_at_nan),        cmocka_unit_test(slopes_of_whole_numbers),
+        cmocka_unit_test(nothing_has_a_gradient), cmocka_unit_test(probabilities_ignore_nothing),
+        cmocka_unit_test(spectra_of_infinities),  cmocka_unit_test(windows_of_other_types),
+        cmocka_unit_test(most_that_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,8 +10,7 @@
 
 /* ---- numbers in the place of tensors */
 
-/* No dims: beside t it is a number, whose type is that of the result. */
-static rp_tensor *number_beside(const rp_tensor *t, rp_scalar value, rp_dtype dtype) {
+rp_tensor *rp__number_beside(const rp_tensor *t, rp_scalar value, rp_dtype dtype) {
     const rp__meta one = {.dtype = dtype, .device = t->device};
     return rp_fill(rp__zeros_of(&one), value);
 }
@@ -22,13 +21,13 @@ rp_status rp__expand_rsub(const rp__call *call) {
 }
 
 rp_status rp__expand_rsub_scalar(const rp__call *call) {
-    rp_tensor *other = number_beside(call->in[0], call->attrs[0].v.scalar, rp__call_promote(call, 0, 1, 0));
+    rp_tensor *other = rp__number_beside(call->in[0], call->attrs[0].v.scalar, rp__call_promote(call, 0, 1, 0));
     return rp__give(
         call, rp_sub_at(call->site, other, call->in[0], RP_OPTIONS(rp_sub_options, .alpha = call->attrs[1].v.scalar)));
 }
 
 rp_status rp__expand_scalar_pow(const rp__call *call) {
-    rp_tensor *base = number_beside(call->in[0], call->attrs[0].v.scalar, rp__call_promote(call, 0, 1, 0));
+    rp_tensor *base = rp__number_beside(call->in[0], call->attrs[0].v.scalar, rp__call_promote(call, 0, 1, 0));
     return rp__give(call, rp_pow_at(call->site, base, call->in[0]));
 }
 
@@ -41,12 +40,12 @@ rp_status rp__expand_where_scalar(const rp__call *call) {
     }
     const rp_dtype dtype = most == FLOATS ? RP_F32 : most == INTS ? RP_I64 : RP_BOOL;
     rp_tensor *part[2];
-    for (unsigned k = 0; k < 2; k++) part[k] = number_beside(call->in[0], call->attrs[k].v.scalar, dtype);
+    for (unsigned k = 0; k < 2; k++) part[k] = rp__number_beside(call->in[0], call->attrs[k].v.scalar, dtype);
     return rp__give(call, rp_where_at(call->site, call->in[0], part[0], part[1]));
 }
 
 static rp_status where_number(const rp__call *call, bool when) {
-    rp_tensor *number = number_beside(call->in[1], call->attrs[0].v.scalar, rp__call_promote(call, 1, 1, 0));
+    rp_tensor *number = rp__number_beside(call->in[1], call->attrs[0].v.scalar, rp__call_promote(call, 1, 1, 0));
     return rp__give(call,
                     rp_where_at(call->site, call->in[0], when ? number : call->in[1], when ? call->in[1] : number));
 }
@@ -71,8 +70,8 @@ rp_status rp__expand_sum_to_size(const rp__call *call) {
         same = same && equal;
     }
     if (!fits)
-        return rp__op_error(call, RP_ERROR_SHAPE, "size {%s} is not expandable to size {%s}.",
-                            rp__shape_text(size->v.ints, size->n, a), rp__shape_text(t->size, t->ndim, b));
+        return rp__op_error(call, RP_ERROR_SHAPE, "sums of {%s} have no size {%s}", rp__shape_text(t->size, t->ndim, b),
+                            rp__shape_text(size->v.ints, size->n, a));
     if (size->n == 0) return rp__give(call, rp_sum(t)); /* integers become int64, as in any sum of all */
     return rp__give(call, same ? rp__tensor_enter_scope(t) : rp__sum_to_size(t, size->v.ints, size->n));
 }
@@ -110,11 +109,8 @@ rp_status rp__expand_combinations(const rp__call *call) {
     const rp_tensor *x = call->in[0];
     const int64_t r = rp__attr_int(call, 0);
     const bool again = rp__attr_bool(call, 1);
-    if (x->ndim != 1)
-        return rp__op_error(call, RP_ERROR_SHAPE, "Expect a 1D vector, but got shape of %u dimensions", x->ndim);
-    if (r < 0)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Expect a non-negative number, but got %lld",
-                            (long long)r);
+    if (x->ndim != 1) return rp__op_error(call, RP_ERROR_SHAPE, "elements are chosen of one dim, not of %u", x->ndim);
+    if (r < 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%lld elements cannot be chosen", (long long)r);
     if (r > RP_MAX_DIMS)
         return rp__op_error(call, RP_ERROR_UNAVAILABLE, "at most %d elements are chosen at once, not %lld", RP_MAX_DIMS,
                             (long long)r);
@@ -173,8 +169,7 @@ rp_status rp__expand_unravel_index(const rp__call *call) {
     const rp_attr *shape = &call->attrs[0];
     rp_dim behind = 1;
     if (at->dtype == RP_BOOL || rp__dtype_is_float((rp_dtype)at->dtype))
-        return rp__op_error(call, RP_ERROR_DTYPE, "expected 'indices' to be integer dtype, but got %s",
-                            rp__dtype_title((rp_dtype)at->dtype));
+        return rp__op_error(call, RP_ERROR_DTYPE, "%s are no places", rp__dtype_title((rp_dtype)at->dtype));
     if (shape->n == 0 || shape->n > RP_MAX_DIMS || at->ndim == RP_MAX_DIMS)
         return rp__op_error(call, RP_ERROR_SHAPE, "a shape has 1 to %d dims, not %zu", RP_MAX_DIMS, shape->n);
     const bool empty = rp__dim_is(RP__DIM_EQ, rp__tensor_numel(at), 0);
@@ -183,11 +178,10 @@ rp_status rp__expand_unravel_index(const rp__call *call) {
         const rp_dim n = shape->v.ints[d];
         if (rp__dim_is(RP__DIM_LT, n, empty ? 0 : 1))
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                                empty ? "'shape' cannot have negative values"
-                                      : "'shape' cannot have zero dimensions when 'indices' is non-empty");
+                                empty ? "a size of shape is below 0" : "a shape without elements has no place");
         index[d] =
             empty ? at : rp_remainder_scalar(rp_floor_divide_scalar(at, rp__scalar_dim(behind)), rp__scalar_dim(n));
-        behind = rp__dim_apply(RP__DIM_MUL, behind, n);
+        if (d > 0) behind = rp__dim_apply(RP__DIM_MUL, behind, n); /* the product of all need not fit */
     }
     return rp__give(call, rp_stack(index, shape->n, -1));
 }
@@ -196,37 +190,37 @@ rp_status rp__expand_chunk_cat(const rp__call *call) {
     const int64_t parts = rp__attr_int(call, 1);
     rp_tensor *out[RP__MAX_IN];
     unsigned dim;
-    if (call->n_in == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expects at least one input tensor");
+    if (call->n_in == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "there is no tensor");
     const rp_tensor *first = call->in[0];
     if (parts < 1 || parts >= RP__REACH_LIMIT)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expects a number of chunks, got num_chunks=%lld",
                             (long long)parts);
     if (first->ndim == 0) return rp__op_error(call, RP_ERROR_SHAPE, "expects tensors with dims");
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), first->ndim, &dim));
+    if (dim + 2 > RP_MAX_DIMS) return rp__op_error(call, RP_ERROR_SHAPE, "chunks of dim %u have too many dims", dim);
     for (uint32_t k = 0; k < call->n_in; k++) {
         rp_tensor *t = call->in[k];
         rp_dim size[RP_MAX_DIMS];
-        if (t->dtype != first->dtype)
-            return rp__op_error(call, RP_ERROR_DTYPE, "expects all input tensors with the same dtype");
+        if (t->dtype != first->dtype) return rp__op_error(call, RP_ERROR_DTYPE, "tensors are of several types");
         bool good = t->ndim > dim && !rp__dim_is(RP__DIM_EQ, rp__tensor_numel(t), 0);
         for (unsigned d = 0; good && d < dim; d++) good = rp__dim_is(RP__DIM_EQ, t->size[d], first->size[d]);
         if (!good)
             return rp__op_error(call, RP_ERROR_SHAPE,
                                 "expects tensors that are not empty, with dim %u and the same sizes before it", dim);
-        /* dims behind as one; then that many places of `dim`, and as many more as make the parts equal */
-        t = rp_flatten(rp_unsqueeze(t, -1), (int64_t)dim + 1, -1);
+        /* as many more places of `dim` as make the parts equal, then what lies behind in a row */
         const rp_dim n = call->in[k]->size[dim];
         const rp_dim each = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, n, parts - 1), parts);
         const rp_dim lacks = rp__dim_apply(RP__DIM_SUB, rp__dim_apply(RP__DIM_MUL, each, parts), n);
         if (!rp__dim_is(RP__DIM_EQ, lacks, 0)) {
-            if (rp__tensor_is_error(t)) return rp_error_status();
             memcpy(size, t->size, t->ndim * sizeof *size);
             size[dim] = lacks;
             rp_tensor *more[2] = {t, rp_expand(rp__zero_like(t), size, t->ndim)};
             t = rp_cat(more, 2, dim);
         }
-        if (rp__tensor_is_error(t)) return rp_error_status();
-        out[k] = rp_flatten(rp_unflatten(t, dim, RP_DIMS(parts, each)), (int64_t)dim + 1, -1);
+        memcpy(size, first->size, dim * sizeof *size);
+        size[dim] = parts;
+        size[dim + 1] = -1;
+        out[k] = rp_reshape(t, size, dim + 2u);
     }
     return rp__give(call, rp_cat(out, call->n_in, (int64_t)dim + 1));
 }
@@ -243,14 +237,11 @@ rp_status rp__expand_linalg_tensorinv(const rp__call *call) {
     const rp_tensor *a = call->in[0];
     const int64_t ind = rp__attr_int(call, 0);
     if (ind < 1)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Expected a strictly positive integer for 'ind', not %lld",
-                            (long long)ind);
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "ind=%lld: at least one dim lies before", (long long)ind);
     const unsigned front = ind < a->ndim ? (unsigned)ind : a->ndim, back = a->ndim - front;
     const rp_dim rows = product(a->size, front), columns = product(a->size + front, back);
     if (!rp__dim_is(RP__DIM_EQ, rows, columns))
-        return rp__op_error(
-            call, RP_ERROR_SHAPE,
-            "Expected self to satisfy the requirement prod(self.shape[ind:]) == prod(self.shape[:ind])");
+        return rp__op_error(call, RP_ERROR_SHAPE, "there are not as many elements before ind as behind it");
     rp_dim size[RP_MAX_DIMS];
     memcpy(size, a->size + front, back * sizeof *size);
     memcpy(size + back, a->size, front * sizeof *size);
@@ -273,24 +264,21 @@ rp_status rp__expand_linalg_tensorsolve(const rp__call *call) {
     const rp_dim rows = product(b->size, b->ndim), columns = product(a->size + front, back);
     if (!rp__dim_is(RP__DIM_EQ, rows, columns) || !rp__dim_is(RP__DIM_EQ, product(a->size, front), rows))
         return rp__op_error(call, RP_ERROR_SHAPE,
-                            "Expected self to satisfy the requirement prod(self.shape[other.ndim:]) == "
-                            "prod(self.shape[:other.ndim])");
+                            "self has not as many elements along the dims of other as along those behind");
     rp_tensor *x = rp_linalg_solve(rp_reshape(a, RP_DIMS(rows, columns)), rp_reshape(b, RP_DIMS(-1)));
     return rp__give(call, rp_reshape(x, a->size + front, back));
 }
 
 static rp_status need_square(const rp__call *call, const rp_tensor *a) {
     if (a->ndim >= 2 && rp__dim_is(RP__DIM_EQ, a->size[a->ndim - 1], a->size[a->ndim - 2])) return RP_OK;
-    return rp__op_error(call, RP_ERROR_SHAPE, "A must be batches of square matrices");
+    return rp__op_error(call, RP_ERROR_SHAPE, "expects square matrices");
 }
 
 rp_status rp__expand_linalg_cond(const rp__call *call) {
     rp_tensor *a = call->in[0];
     const bool given = !rp__attr_is_none(&call->attrs[0]);
     const double p = given ? rp__scalar_f64(call->attrs[0].v.scalar) : 2;
-    if (a->ndim < 2)
-        return rp__op_error(call, RP_ERROR_SHAPE, "The input tensor must have at least 2 dimensions, but it has %u",
-                            a->ndim);
+    if (a->ndim < 2) return rp__op_error(call, RP_ERROR_SHAPE, "a matrix has two dims, not %u", a->ndim);
     if (fabs(p) == 2) {
         rp_tensor *s = rp_linalg_svdvals(a), *most = rp_select(s, -1, 0), *least = rp_select(s, -1, -1);
         return rp__give(call, p > 0 ? rp_div(most, least) : rp_div(least, most));
@@ -318,8 +306,7 @@ static rp_tensor *solved(rp_tensor *b, rp_tensor *factor, bool upper) {
 
 rp_status rp__expand_cholesky_solve(const rp__call *call) {
     if (call->in[0]->ndim < 2)
-        return rp__op_error(call, RP_ERROR_SHAPE, "b should have at least 2 dimensions, but has %u dimensions instead",
-                            call->in[0]->ndim);
+        return rp__op_error(call, RP_ERROR_SHAPE, "a matrix has two dims, not %u", call->in[0]->ndim);
     RP_TRY(need_square(call, call->in[1]));
     return rp__give(call, solved(call->in[0], call->in[1], rp__attr_bool(call, 0)));
 }

@@ -26,25 +26,22 @@ static rp_status fractional(const rp__call *call, unsigned spatial) {
     const rp_dtype dtype = (rp_dtype)x->dtype;
     RP_TRY(rp__call_need_float(call, dtype));
     if (x->ndim != spatial + 1 && !batch)
-        return rp__op_error(call, RP_ERROR_SHAPE, "Expected %uD or %uD tensor, but got %u dimensions", spatial + 1,
-                            spatial + 2, x->ndim);
+        return rp__op_error(call, RP_ERROR_SHAPE, "expects %u dims, or %u of a batch, not %u", spatial + 1, spatial + 2,
+                            x->ndim);
     if (kernel->n != spatial || output->n != spatial)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "kernel_size and output_size must have %u elements",
-                            spatial);
-    if ((rp_dtype)samples->dtype != dtype)
-        return rp__op_error(call, RP_ERROR_DTYPE, "Expect _random_samples to have the same dtype as input");
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "kernel_size and output_size are %u numbers", spatial);
+    if ((rp_dtype)samples->dtype != dtype) return rp__op_error(call, RP_ERROR_DTYPE, "samples are of the type of self");
     if (samples->ndim != 3)
-        return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples to have 3 dimensions, got %u", samples->ndim);
+        return rp__op_error(call, RP_ERROR_SHAPE, "samples are (N, C, dims), not of %u dims", samples->ndim);
     if (!batch) x = rp_unsqueeze(x, 0);
     if (rp__tensor_is_error(x)) return rp_error_status();
     if (rp__dim_is(RP__DIM_LT, samples->size[0], x->size[0]))
-        return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples.size(0) no less then input batch size.");
-    if (rp__dim_is(RP__DIM_LT, x->size[1], 1))
-        return rp__op_error(call, RP_ERROR_SHAPE, "Expected input to have non-zero size for non-batch dimensions");
+        return rp__op_error(call, RP_ERROR_SHAPE, "there are samples for fewer planes than self is a batch of");
+    if (rp__dim_is(RP__DIM_LT, x->size[1], 1)) return rp__op_error(call, RP_ERROR_SHAPE, "self has no channels");
     if (!rp__dim_is(RP__DIM_EQ, samples->size[1], x->size[1]))
-        return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples.size(1) equals to input channel size.");
+        return rp__op_error(call, RP_ERROR_SHAPE, "samples are not of as many channels as self");
     if (!rp__dim_is(RP__DIM_EQ, samples->size[2], spatial))
-        return rp__op_error(call, RP_ERROR_SHAPE, "Expect _random_samples.size(2) equals to %u; got %lld.", spatial,
+        return rp__op_error(call, RP_ERROR_SHAPE, "samples are %u a plane, not %lld", spatial,
                             (long long)rp__dim_hint(samples->size[2]));
     if (!rp__dim_is(RP__DIM_EQ, samples->size[0], x->size[0])) samples = rp_narrow(samples, 0, 0, x->size[0]);
     if (rp__tensor_is_error(samples)) return rp_error_status();
@@ -54,8 +51,8 @@ static rp_status fractional(const rp__call *call, unsigned spatial) {
         n[d] = rp__dim_value(x->size[2 + d]);
         /* of volumes PyTorch asks for one element more */
         if (k < 1 || out < 1 || n[d] < 1 || out > n[d] || k > n[d] - out + (spatial == 2))
-            return rp__op_error(call, RP_ERROR_SHAPE, "pool size (%lld) too large relative to input size (%lld)",
-                                (long long)k, (long long)n[d]);
+            return rp__op_error(call, RP_ERROR_SHAPE, "windows of %lld find no places in %lld", (long long)k,
+                                (long long)n[d]);
         if (!rp__mul_i64(plane, n[d], &plane) || !rp__mul_i64(elements, k, &elements) ||
             !rp__mul_i64(all_elements, out, &all_elements) || !rp__mul_i64(all_elements, k, &all_elements))
             return rp__op_error(call, RP_ERROR_SHAPE, "a window's size does not fit into 64 bits");

@@ -20,6 +20,8 @@ rp_tensor *rp__count_beside(const rp_tensor *t, rp_dim n); /* 0 .. n - 1 in int6
 /* The gradient of the first elements along each dim as that of all: zeros behind it. What was not scattered has none. */
 rp_tensor *rp__fill_up(rp_tensor *grad, const rp__meta *meta);
 rp_tensor *rp__zero_like(const rp_tensor *t); /* 0-d, dtype and device of t */
+/* No dims, on the device of t: beside tensors it is a number, whose type is that of the result. */
+rp_tensor *rp__number_beside(const rp_tensor *t, rp_scalar value, rp_dtype dtype);
 /* The gradient of pad_edges with respect to its operand, of that size (padding.c). */
 rp_tensor *rp__pad_edges_input(rp_tensor *grad, const rp_dim *size, const rp_attr *pad, int64_t mode);
 /* op with the attributes of `like`, over a and, unless it is NULL, b. */

@@ -6,9 +6,6 @@
 #include "ops/private.h"
 #include "ops/rules.h"
 
-/* No dims: beside t it is a number of t's type. */
-static rp_tensor *number_beside(const rp_tensor *t, rp_scalar value) { return rp_fill(rp__zero_like(t), value); }
-
 /* The least and the largest of halves are not looked for. */
 static rp_status need_values(const rp__call *call, bool looks) {
     const rp_dtype d = (rp_dtype)call->in[0]->dtype;
@@ -48,11 +45,11 @@ static rp_tensor *equal_edges(rp_tensor *x, int64_t bins, const double *range) {
     rp_tensor *low, *high;
     if (rp__tensor_is_error(x)) return x;
     if (range) {
-        low = number_beside(x, rp_f64(range[0]));
-        high = number_beside(x, rp_f64(range[1]));
+        low = rp__number_beside(x, rp_f64(range[0]), (rp_dtype)x->dtype);
+        high = rp__number_beside(x, rp_f64(range[1]), (rp_dtype)x->dtype);
     } else if (rp__dim_is(RP__DIM_EQ, rp__tensor_numel(x), 0)) {
-        low = number_beside(x, rp_i64(0));
-        high = number_beside(x, rp_i64(1));
+        low = rp__number_beside(x, rp_i64(0), (rp_dtype)x->dtype);
+        high = rp__number_beside(x, rp_i64(1), (rp_dtype)x->dtype);
     } else {
         low = rp_min(x);
         high = rp_max(x);

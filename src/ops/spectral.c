@@ -11,7 +11,8 @@
 typedef struct spectrum {
     int64_t n, hop, length, bins; /* of a window; from one to the next; of `window`; frequencies */
     bool one_sided;
-    rp_tensor *window; /* (n); NULL: ones */
+    rp_dtype dtype;    /* of the result: that of the signal and of the window together */
+    rp_tensor *window; /* (n) of that type; NULL: ones */
 } spectrum;
 
 static bool said(const rp_attr *a) { return !rp__attr_is_none(a) && a->v.scalar.v.b; }
@@ -24,27 +25,30 @@ static rp_status spectrum_of(const rp__call *call, const rp_attr *one_sided, spe
     if (dtype != RP_F32 && dtype != RP_F64) return rp__call_refuse_dtype(call, dtype);
     s->n = a[0].v.i;
     if (s->n < 1 || s->n >= INT64_C(1) << 30)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expected 0 < n_fft, but got n_fft=%lld", (long long)s->n);
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "n_fft=%lld is no size of a window", (long long)s->n);
     s->hop = rp__attr_is_none(&a[1]) ? s->n / 4 : a[1].v.i;
     s->length = rp__attr_is_none(&a[2]) ? s->n : a[2].v.i;
     s->one_sided = rp__attr_is_none(one_sided) || said(one_sided);
     s->bins = s->one_sided ? s->n / 2 + 1 : s->n;
     if (s->hop < 1)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expected hop_length > 0, but got hop_length=%lld",
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "windows %lld apart (hop_length) would never end",
                             (long long)s->hop);
     if (s->length < 1 || s->length > s->n)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                            "expected 0 < win_length <= n_fft, but got win_length=%lld", (long long)s->length);
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "win_length=%lld does not lie within n_fft=%lld",
+                            (long long)s->length, (long long)s->n);
     if (window && (window->ndim != 1 || !rp__dim_is(RP__DIM_EQ, window->size[0], s->length)))
-        return rp__op_error(
-            call, RP_ERROR_SHAPE,
-            "expected a 1D window tensor of size equal to win_length=%lld, but got window with size %lld",
-            (long long)s->length, window->ndim ? (long long)rp__dim_hint(window->size[0]) : 0LL);
-    if (window && window->dtype != dtype)
-        return rp__op_error(call, RP_ERROR_DTYPE, "expected a window of the signal's type");
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "a window is one row of win_length=%lld numbers, not %u dims, the first of them of %lld",
+                            (long long)s->length, window->ndim,
+                            window->ndim ? (long long)rp__dim_hint(window->size[0]) : 0LL);
+    rp__promotion promotion = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
+    rp__promote_tensor(&promotion, dtype, 1);
+    if (window) rp__promote_tensor(&promotion, (rp_dtype)window->dtype, 1);
+    s->dtype = rp__promotion_result(&promotion);
+    if (window) window = rp_to_dtype(window, s->dtype);
     if (!window && s->length < s->n) {
         const rp_dim ones = s->length;
-        window = rp_expand(rp_fill(rp__zero_like(call->in[0]), rp_i64(1)), &ones, 1);
+        window = rp_expand(rp__number_beside(call->in[0], rp_i64(1), dtype), &ones, 1);
     }
     if (window && s->length < s->n) { /* in the middle */
         const int64_t left = (s->n - s->length) / 2;
@@ -54,12 +58,19 @@ static rp_status spectrum_of(const rp__call *call, const rp_attr *one_sided, spe
     return window && rp__tensor_is_error(window) ? rp_error_status() : RP_OK;
 }
 
-/* cos (or sin) of 2 pi i k / n, of places i below n and frequencies k: (n, bins). */
+/* Of the frequencies: 0 and, of an even n, the last one, which are their own mirror image and have no sine. */
+static rp_tensor *own_mirrors(const spectrum *s, const rp_tensor *like) {
+    rp_tensor *k = rp__count_beside(like, s->bins), *own = rp_eq_scalar(k, rp_i64(0));
+    return s->n % 2 ? own : rp_logical_or(own, rp_eq_scalar(k, rp_i64(s->n / 2)));
+}
+
+/* cos (or sin) of 2 pi i k / n, of places i below n and frequencies k, (n, bins): those of n angles, each in many places. */
 static rp_tensor *waves(const spectrum *s, const rp_tensor *like, bool sines) {
-    rp_tensor *i = rp_unsqueeze(rp__count_beside(like, s->n), 1), *k = rp__count_beside(like, s->bins);
-    rp_tensor *turn = rp_to_dtype(rp_remainder_scalar(rp_mul(i, k), rp_i64(s->n)), RP_F64);
-    rp_tensor *angle = rp_mul_scalar(turn, rp_f64(2 * M_PI / (double)s->n));
-    return rp_to_dtype(sines ? rp_sin(angle) : rp_cos(angle), (rp_dtype)like->dtype);
+    rp_tensor *i = rp__count_beside(like, s->n), *k = rp__count_beside(like, s->bins);
+    rp_tensor *angle = rp_mul_scalar(rp_to_dtype(i, RP_F64), rp_f64(2 * M_PI / (double)s->n));
+    rp_tensor *wave = rp_to_dtype(sines ? rp_sin(angle) : rp_cos(angle), (rp_dtype)like->dtype);
+    rp_tensor *at = rp_remainder_scalar(rp_mul(rp_unsqueeze(i, 1), k), rp_i64(s->n));
+    return rp_index(wave, &at, 1);
 }
 
 rp_status rp__expand_stft(const rp__call *call) {
@@ -69,10 +80,11 @@ rp_status rp__expand_stft(const rp__call *call) {
     spectrum s;
     if (said(&a[7])) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "return_complex=True: there are no complex types");
     if (x->ndim != 1 && x->ndim != 2)
-        return rp__op_error(call, RP_ERROR_SHAPE, "expected a 1D or 2D tensor, but got %uD", x->ndim);
+        return rp__op_error(call, RP_ERROR_SHAPE, "a signal has one dim, or two of a batch, not %u", x->ndim);
     if (center && !rp__attr_is_none(&a[8]))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "align_to_window should only be set when center = false");
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "align_to_window is for signals that are not centered");
     RP_TRY(spectrum_of(call, &a[6], &s));
+    x = rp_to_dtype(x, s.dtype);
     if (alone) x = rp_unsqueeze(x, 0);
     if (center) {
         x = rp_squeeze(rp_pad(rp_unsqueeze(x, 1), RP_DIMS(s.n / 2, s.n / 2), a[4].v.string), 1);
@@ -82,11 +94,12 @@ rp_status rp__expand_stft(const rp__call *call) {
     }
     if (rp__tensor_is_error(x)) return rp_error_status();
     if (rp__dim_is(RP__DIM_LT, x->size[1], s.n))
-        return rp__op_error(call, RP_ERROR_SHAPE, "expected 0 < n_fft <= %lld, but got n_fft=%lld",
+        return rp__op_error(call, RP_ERROR_SHAPE, "a signal of %lld has no window of n_fft=%lld",
                             (long long)rp__dim_hint(x->size[1]), (long long)s.n);
     x = rp_unfold(x, 1, s.n, s.hop); /* (batch, windows, n) */
     if (s.window) x = rp_mul(x, s.window);
     rp_tensor *part[2] = {rp_matmul(x, waves(&s, x, false)), rp_neg(rp_matmul(x, waves(&s, x, true)))};
+    part[1] = rp_masked_fill_scalar(part[1], own_mirrors(&s, x), rp_i64(0)); /* whatever the signal is */
     rp_tensor *y = rp_transpose(rp_stack(part, 2, -1), 1, 2);
     if (a[5].v.b) y = rp_mul_scalar(y, rp_f64(1 / sqrt((double)s.n)));
     return rp__give(call, alone ? rp_squeeze(y, 0) : y);
@@ -103,10 +116,15 @@ rp_status rp__expand_istft(const rp__call *call) {
         return rp__op_error(call, RP_ERROR_SHAPE,
                             "expected pairs (frequencies, windows, 2) or a batch of them, which is not empty");
     RP_TRY(spectrum_of(call, &a[5], &s));
-    if (s.hop > s.length) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "expected 0 < hop_length <= win_length");
+    x = rp_to_dtype(x, s.dtype);
+    if (rp__tensor_is_error(x)) return rp_error_status();
+    if (s.hop > s.length)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "windows of win_length=%lld that are %lld apart leave out what lies between",
+                            (long long)s.length, (long long)s.hop);
     if (!rp__dim_is(RP__DIM_EQ, x->size[x->ndim - 3], s.bins))
-        return rp__op_error(call, RP_ERROR_SHAPE, "expected the frequency dimension to be of size %lld, but got %lld",
-                            (long long)s.bins, (long long)rp__dim_hint(x->size[x->ndim - 3]));
+        return rp__op_error(call, RP_ERROR_SHAPE, "there are %lld frequencies, not %lld", (long long)s.bins,
+                            (long long)rp__dim_hint(x->size[x->ndim - 3]));
     if (alone) x = rp_unsqueeze(x, 0);
     if (!s.one_sided) { /* the rest is the mirror image of what a real signal has */
         s.bins = s.n / 2 + 1;
@@ -116,13 +134,14 @@ rp_status rp__expand_istft(const rp__call *call) {
     if (rp__tensor_is_error(x)) return rp_error_status();
     const rp_dim windows = x->size[1];
     /* frequencies but the first and, of an even n, the last stand for themselves and their mirror image */
-    rp_tensor *k = rp__count_beside(x, s.bins), *once = rp_eq_scalar(k, rp_i64(0));
-    if (s.n % 2 == 0) once = rp_logical_or(once, rp_eq_scalar(k, rp_i64(s.n / 2)));
+    rp_tensor *once = own_mirrors(&s, x);
     rp_tensor *times = rp_add_scalar(rp_to_dtype(rp_logical_not(once), (rp_dtype)x->dtype), rp_i64(1));
     rp_tensor *part[2];
     for (int p = 0; p < 2; p++) {
         rp_tensor *wave = rp_mul(waves(&s, x, p), times);
-        part[p] = rp_matmul(rp_select(x, -1, p), rp_transpose(wave, 0, 1));
+        rp_tensor *given = rp_select(x, -1, p);
+        if (p) given = rp_masked_fill_scalar(given, once, rp_i64(0)); /* whatever stands there */
+        part[p] = rp_matmul(given, rp_transpose(wave, 0, 1));
     }
     const double scale = a[4].v.b ? 1 / sqrt((double)s.n) : 1 / (double)s.n;
     rp_tensor *y = rp_mul_scalar(rp_sub(part[0], part[1]), rp_f64(scale)), *square;
@@ -130,7 +149,7 @@ rp_status rp__expand_istft(const rp__call *call) {
     const rp_dim all =
         rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_MUL, rp__dim_apply(RP__DIM_SUB, windows, 1), s.hop), s.n);
     const rp_dim each[2] = {windows, s.n};
-    square = s.window ? rp_mul(s.window, s.window) : rp_fill(rp__zero_like(x), rp_i64(1));
+    square = s.window ? rp_mul(s.window, s.window) : rp__number_beside(x, rp_i64(1), s.dtype);
     y = rp_unfold_backward(y, RP_DIMS(x->size[0], all), 1, s.n, s.hop);
     square = rp_unfold_backward(rp_expand(square, each, 2), &all, 1, 0, s.n, s.hop);
     const rp_dim start = center ? s.n / 2 : 0;
