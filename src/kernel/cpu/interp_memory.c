@@ -257,6 +257,7 @@ static void parted_run(const run *r, const rp__insn *i, char *d, const run_of *x
             own[k].rest -= over ? own[k].divisor : 0;                                                                  \
         }                                                                                                              \
         T value = 0;                                                                                                   \
+        (void)at; /* not every INSIDE reads it */                                                                      \
         if (in) INSIDE;                                                                                                \
         memcpy(d + e * (int64_t)sizeof value, &value, sizeof value);                                                   \
     }
