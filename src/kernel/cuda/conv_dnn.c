@@ -425,7 +425,7 @@ static rp_status handle_of(rp__device *d, cudnnHandle_t *out) {
 }
 
 static void free_plan(plan *p) {
-    if (p->execution && !p->compiled) (void)rp__libcudnn_get()->cudnnBackendDestroyDescriptor(p->execution);
+    if (p->execution) (void)rp__libcudnn_get()->cudnnBackendDestroyDescriptor(p->execution);
     rp__free(p);
 }
 
@@ -444,7 +444,7 @@ static void let_go(plan *p) {
     if (last) free_plan(p);
 }
 
-/* The oldest ones make room: a problem that comes again is searched for again, and finds the same. */
+/* The oldest ones make room: a problem that comes again is searched for again, and finds the same. Those compiled here stay. */
 static bool keep(rp__hash key, plan *p) {
     const size_t most = rp__cuda_dnn_plans ? rp__cuda_dnn_plans : MOST_PLANS;
     rp__lock(&lock);
@@ -457,7 +457,7 @@ static bool keep(rp__hash key, plan *p) {
             free_plan(old);
     }
     const bool put = rp__map_put(&plans, key, p);
-    if (put) kept[(first_kept + n_kept++) % MOST_PLANS] = key;
+    if (put && !p->compiled) kept[(first_kept + n_kept++) % MOST_PLANS] = key;
     rp__unlock(&lock);
     return put;
 }
