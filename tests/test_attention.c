@@ -318,7 +318,8 @@ static void test_warpgroups(void **state) {
     rp__device *d = rp_current_stream(rp_cuda(0))->device;
     const int processors = d->multiprocessors;
     d->multiprocessors = 1;
-    for (size_t i = 0; i < N_BY_WARPGROUPS; i++) look_at(&by_warpgroups[i]);
+    for (size_t i = 0; i < N_BY_WARPGROUPS; i++)
+        if (test_cuda_takes((unsigned)i, 1)) look_at(&by_warpgroups[i]);
     d->multiprocessors = processors;
 }
 /* Where tiles of two warpgroups are fewer than multiprocessors, those of one. */
@@ -445,6 +446,7 @@ static void test_forms(void **state) {
         (void)choose(cuda);
         for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
             work w = fixed[some[i]];
+            if (cuda && !test_cuda_takes((unsigned)i, 2)) continue;
             if (w.causal) w.causal = false; /* a mask takes its place */
             if (cuda && !test_cuda_is_real()) w.l = w.l > 40 ? 40 : w.l;
             forms(w);

@@ -16,6 +16,7 @@
 
 #include "kernel/cpu/jit.h"
 #include "support/loops.h"
+#include "support/slow.h"
 
 static test_device device;
 
@@ -199,10 +200,11 @@ static void same_outputs(const problem *p, void **want, void **got, const char *
 }
 static bool have_compiler;
 /* native: emitted C too, for each instruction set. */
-/* Each sweep takes one of five runs, and the next one others: no factor of five is in the count of runs. With REPRISE_TEST_ALL=1 all. */
+/* Each sweep takes one of five runs, and the next one others: no factor of five is in the count of runs. With REPRISE_TEST_ALL=1 all, and
+   one of 25 where sanitizers make everything slow. */
 static unsigned share(void) {
     const char *all = getenv("REPRISE_TEST_ALL");
-    return all && *all ? 1 : 5;
+    return all && *all ? 1 : SLOW_BUILD ? 25 : 5;
 }
 
 static void sweep(problem *p, bool native) {

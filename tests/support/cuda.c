@@ -14,6 +14,8 @@
 
 #include <reprise.h>
 
+#include "support/slow.h"
+
 bool test_cuda_is_real(void) {
     const char *which = getenv("REPRISE_TEST_CUDA");
     return which && strcmp(which, "real") == 0;
@@ -52,4 +54,6 @@ bool test_cuda_choose(void) {
            use("REPRISE_LIBCUBLASLT", folder, "libcublasLt.so.13") && use("REPRISE_LIBCUDNN", folder, "libcudnn.so.9");
 }
 
-bool test_cuda_takes(unsigned k, unsigned n) { return test_cuda_is_real() || getenv("REPRISE_TEST_ALL") || k % n == 0; }
+bool test_cuda_takes(unsigned k, unsigned n) {
+    return test_cuda_is_real() || getenv("REPRISE_TEST_ALL") || k % (SLOW_BUILD ? 3 * n : n) == 0;
+}

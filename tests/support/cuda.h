@@ -10,7 +10,7 @@
 bool test_cuda_choose(void);
 bool test_cuda_is_real(void);
 /* Is case k one to run? On a GPU, and with REPRISE_TEST_ALL=1, all are; on the emulator, where the system's compiler makes every kernel, one
-   of n. */
+   of n, and one of 3 n in a build of sanitizers, which see the host's code and not the kernels. */
 bool test_cuda_takes(unsigned k, unsigned n);
 /* For tests of any device: the default device is CUDA where REPRISE_TEST_CUDA is set ("real", or "sim": the emulator). False,
    with a printed reason, when that device is not there. */
