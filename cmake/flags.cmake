@@ -61,7 +61,7 @@ if(REPRISE_SANITIZE)
     target_compile_options(rp_flags INTERFACE -fsanitize=${REPRISE_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(rp_flags INTERFACE -fsanitize=${REPRISE_SANITIZE})
     if(REPRISE_SANITIZE MATCHES "undefined")
-        target_compile_options(rp_flags INTERFACE -fno-sanitize-recover=undefined)
+        target_compile_options(rp_flags INTERFACE -fsanitize-recover=undefined)
     endif()
 endif()
 

@@ -27,8 +27,8 @@ static const char no_place[] =
 static char places[PLACES][TEXT_BYTES]; /* pages of it that no error needed are not in memory */
 static _Atomic uint64_t taken;          /* bit k: places[k] is some thread's */
 
-static size_t place_of(const char *p) { return (size_t)(p - places[0]) / TEXT_BYTES; }
-static bool in_table(const char *p) { return p >= places[0] && p < places[0] + sizeof places; }
+static size_t place_of(const char *p) { return (size_t)(p - (const char *)places) / TEXT_BYTES; }
+static bool in_table(const char *p) { return p >= (const char *)places && p < (const char *)places + sizeof places; }
 
 static void text_give(void) {
     char *p = text;
