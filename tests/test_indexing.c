@@ -485,6 +485,30 @@ static void one_is_wrong(void **state) {
     refuses(rp_index_select(x, 1, rp_slice(row, 0, 760, 790)), "index_select", "37");
 }
 
+/* A line along dim is combined in rising order, whether lines lie one behind the other or side by side. */
+static void lines_of_scatters(void **state) {
+    (void)state;
+    static const char *const reductions[] = {"sum", "prod", "amax", "amin", "mean"};
+    const bool cpu = device.type == rp_cpu().type;
+    const int64_t size[2] = {37, 61};
+    rp_tensor *x = rp_randn(RP_DIMS(37, 40)), *src = rp_randn(size, 2);
+    if (!cpu) x = rp_round(rp_mul_scalar(x, rp_f64(4))), src = rp_round(rp_mul_scalar(src, rp_f64(2))); /* exact */
+    rp_tensor *index = indices(size, 40, false, false, RP_I64);
+    rp_tensor *across[3] = {rp_contiguous(rp_t(x)), rp_contiguous(rp_t(index)), rp_contiguous(rp_t(src))};
+    same(rp_scatter_add(x, 1, index, src), rp_contiguous(rp_t(rp_scatter_add(across[0], 0, across[1], across[2]))));
+    same(rp_scatter_add(rp_view(x, RP_DIMS(-1)), 0, rp_view(index, RP_DIMS(-1)), rp_view(src, RP_DIMS(-1))),
+         rp_view(rp_scatter_add(rp_view(x, RP_DIMS(1, -1)), 1, rp_view(index, RP_DIMS(1, -1)),
+                                rp_view(src, RP_DIMS(1, -1))),
+                 RP_DIMS(-1)));
+    for (unsigned k = 0; k < sizeof reductions / sizeof *reductions && cpu; k++) {
+        rp_tensor *a = rp_scatter_reduce(x, 1, index, src, reductions[k]);
+        rp_tensor *b = rp_scatter_reduce(across[0], 0, across[1], across[2], reductions[k]);
+        same(a, rp_contiguous(rp_t(b)));
+    }
+    rp_tensor *wrong = rp_masked_fill_scalar(index, rp_eq_scalar(index, rp_i64(39)), rp_i64(40));
+    refuses(rp_scatter_add(x, 1, wrong, src), "scatter_add", "40");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(out_of_range, begin, end),
@@ -502,6 +526,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(rows_go_on, begin, end),
         cmocka_unit_test_setup_teardown(moves, begin, end),
         cmocka_unit_test_setup_teardown(one_is_wrong, begin, end),
+        cmocka_unit_test_setup_teardown(lines_of_scatters, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }
