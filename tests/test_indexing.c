@@ -410,6 +410,10 @@ static int64_t reflected(int64_t r, int64_t c, const int64_t *size) { return aro
 static int64_t extended(int64_t r, int64_t c, const int64_t *size) { return around(r, c, size, 'e'); }
 static int64_t circular(int64_t r, int64_t c, const int64_t *size) { return around(r, c, size, 'c'); }
 
+static int64_t lower(int64_t r, int64_t c, const int64_t *size) { return c - r <= 2 ? r * size[1] + c : OUTSIDE; }
+static int64_t upper(int64_t r, int64_t c, const int64_t *size) { return c - r >= -1 ? r * size[1] + c : OUTSIDE; }
+static int64_t whole(int64_t r, int64_t c, const int64_t *size) { return r * size[1] + c; }
+
 static int64_t value_at(int64_t place) { return place == OUTSIDE ? 9 : place % 127; }
 static void moved(const char *name, rp_tensor *t, place_fn *place, const int64_t *size) {
     if (rp_failed()) fail_msg("%s: %s", name, rp_error_message());
@@ -454,6 +458,11 @@ static void moves_of(rp_dtype dtype, const int64_t *size) {
     moved("index_select by i32", rp_index_select(x, 1, indices(size, size[1], true, false, RP_I32)), columns, size);
     moved("take", rp_take(x, indices(size, n, false, true, RP_I64)), anywhere, size);
     moved("constant pad", rp_constant_pad_nd(x, RP_DIMS(3, 2, -1, 1), rp_f64(9)), padded, size);
+    rp_tensor *less = rp_add_scalar(x, rp_i64(-9)); /* with nine where there is nothing */
+    moved("tril", rp_add_scalar(rp_tril(less, 2), rp_i64(9)), lower, size);
+    moved("triu", rp_add_scalar(rp_triu(less, -1), rp_i64(9)), upper, size);
+    moved("tril of all", rp_tril(x, INT64_MAX), whole, size);
+    moved("triu of all", rp_triu(x, -(INT64_C(1) << 62)), whole, size);
     moved("reflect", rp_pad(deep, RP_DIMS(2, 1, 1, 2), "reflect", rp_none()), reflected, size);
     moved("replicate", rp_pad(deep, RP_DIMS(2, 1, 1, 2), "replicate", rp_none()), extended, size);
     moved("circular", rp_pad(deep, RP_DIMS(2, 1, 1, 2), "circular", rp_none()), circular, size);

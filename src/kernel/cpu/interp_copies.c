@@ -2,7 +2,8 @@
    The place is a sum of what stands still along the last dim, of what is the same in every row (columns), and of one index that is
    read from memory at most: flips, pads, rolls, index_select, gather and take. The still terms are calculated for many rows at once,
    as interp_still.c does, those of columns once for all rows, and then each row is a few copies, forwards or backwards, or a loop
-   over indices. Windows of whole places (constant pads) are such columns, too, with a value for what lies outside. */
+   over indices. Windows of whole places (constant pads) are such columns, too, with a value for what lies outside, and so are
+   triangles, whose columns end or begin somewhere else in each row. */
 #include <stddef.h>
 
 #include "device/error_record.h"
@@ -36,6 +37,9 @@ typedef struct plan {
     uint16_t still[TERMS], column[TERMS];
     bool indexed, wraps;
     unsigned index, index_size; /* access of the index */
+    bool triangle, lower;       /* stored where the column less the row is at most, or at least, a number */
+    uint16_t diagonal;          /* uniform register of that */
+    unsigned first_column;      /* the column's access, an iota */
     uint16_t bound, times;      /* uniform registers; times: RP__NO_VAL is 1 */
     uint8_t used[RP__INTERP_PARTED];
     uint8_t varies[RP__DAG_MAX_NODES];
@@ -129,6 +133,22 @@ static unsigned varies_of(const run *r, const plan *x, const rp__insn *i) {
     for (int k = 0; k < 3; k++) v |= operands[k] == RP__NO_VAL ? 0 : x->varies[operands[k]];
     return v;
 }
+/* Columns less row (a still term) beside a number. */
+static bool find_triangle(const run *r, plan *x, const rp__insn *compare) {
+    if (!is_op(r, compare, RP__LE, RP__TILE_I64) || uniform(x, compare->a) == uniform(x, compare->b)) return false;
+    x->lower = uniform(x, compare->b);
+    x->diagonal = x->lower ? compare->b : compare->a;
+    const rp__insn *on = made_by(r, x, x->lower ? compare->a : compare->b);
+    if (!is_op(r, on, RP__SUB, RP__TILE_I64) || uniform(x, on->a)) return false;
+    const rp__insn *column = made_by(r, x, on->a);
+    if (column->kind != RP__INSN_IOTA || x->varies[on->a] != COLUMN || x->varies[on->b] & COLUMN ||
+        r->stride[column->access * r->dims + r->n_outer] != 1)
+        return false;
+    x->first_column = column->access;
+    x->still[x->n_still++] = on->b;
+    x->triangle = true;
+    return take(r, x, compare) && take(r, x, on);
+}
 /* What the store stores: the load, or it where its windows are inside and a value else. */
 static bool find_load(run *r, plan *x, uint16_t value) {
     const rp__program *p = r->p;
@@ -137,18 +157,21 @@ static bool find_load(run *r, plan *x, uint16_t value) {
     if (i && i->kind == RP__INSN_OP && i->fn == p->tiles->op[RP__WHERE][i->type]) {
         inside = made_by(r, x, i->a);
         other = i->c;
-        if (!inside || inside->kind != RP__INSN_INSIDE || !uniform(x, other) || !take(r, x, i) || !take(r, x, inside))
-            return false;
+        if (!inside || !uniform(x, other) || !take(r, x, i)) return false;
+        if (inside->kind == RP__INSN_INSIDE ? !take(r, x, inside) : !find_triangle(r, x, inside)) return false;
         i = made_by(r, x, i->b);
     }
     if (!i || i->kind != RP__INSN_LOAD || i->b != RP__NO_VAL || !take(r, x, i)) return false;
     const bool windows = p->access_windows[i->access] > 0;
-    if (windows ? i->a != RP__NO_VAL || !whole_windows(r, i->access) : i->a == RP__NO_VAL || inside) return false;
-    if (inside && inside->access != i->access) return false;
+    if (x->triangle) {
+        if (windows || i->a != RP__NO_VAL || r->stride[i->access * r->dims + r->n_outer] != 1) return false;
+    } else if (windows ? i->a != RP__NO_VAL || !whole_windows(r, i->access) : i->a == RP__NO_VAL || inside)
+        return false;
+    if (inside && !x->triangle && inside->access != i->access) return false;
     x->load = i;
     x->from = i->access;
     x->fill = other; /* a register, so far */
-    return windows || find_terms(r, x, i->a);
+    return windows || x->triangle || find_terms(r, x, i->a);
 }
 static bool find_plan(run *r, plan *x) {
     const rp__program *p = r->p;
@@ -198,7 +221,8 @@ static bool find_plan(run *r, plan *x) {
     }
     if (n_still > VALUES || n_column > VALUES) return false;
     /* Rows as they lie are interp_still.c's. */
-    return p->access_windows[x->from] || x->n_column || x->indexed || r->stride[x->from * r->dims + r->n_outer] != 1;
+    return p->access_windows[x->from] || x->triangle || x->n_column || x->indexed ||
+           r->stride[x->from * r->dims + r->n_outer] != 1;
 }
 
 /* ---- columns */
@@ -496,13 +520,14 @@ static uint64_t fill_of(const run *r, const plan *x) {
 
 /* Columns [c0, c0 + n) of elements [first, last). */
 typedef struct block {
-    int64_t c0, n, first, last, length, bound, times;
+    int64_t c0, n, first, last, length, bound, times, diagonal;
     const int64_t *col; /* NULL: an index alone says where */
     bool parted;        /* pieces are all there is */
     unsigned count;
     piece pieces[PIECES];
 } block;
 static void begin_block(run *r, const plan *x, block *b, int64_t *col) {
+    if (x->triangle) return;
     b->col = !x->indexed || x->n_column || r->stride[x->from * r->dims + r->n_outer] ? col : NULL;
     if (b->col) find_columns(r, x, b->c0, b->c0 + b->n, col);
     if (x->indexed) return;
@@ -521,13 +546,29 @@ static void find_still(run *r, const plan *x, int64_t row, int64_t n, int64_t *s
         for (int64_t k = 0; k < n; k++) still[k] += term(r, x->still[t], k);
     }
 }
+/* Columns [lo, hi) of a row: up to the diagonal, or from it on, as they are, and a value else. */
+static void triangle_row(const plan *x, const block *b, char *to, const char *from, int64_t row, int64_t lo,
+                         int64_t hi) {
+    const int64_t size = x->size, at = b->diagonal + row + (x->lower ? 1 : 0) - b->c0;
+    const int64_t cut = at < lo ? lo : at > hi ? hi : at;
+    const int64_t begin = x->lower ? lo : cut, end = x->lower ? cut : hi, beside = x->lower ? cut : lo,
+                  last = x->lower ? hi : cut;
+    from += b->c0 * size;
+    if (to != from) copy_run(to + begin * size, from + begin * size, (end - begin) * size);
+    if (x->fill)
+        some_of[rp__interp_log2(x->size)](x, NULL, to, NULL, beside, last);
+    else
+        memset(to + beside * size, 0, (size_t)((last - beside) * size));
+}
 static void run_row(const run *r, const plan *x, const block *b, int64_t row, char *to, const char *from,
-                    const char *index, bool inside) {
+                    const char *index, int64_t still, bool inside) {
     const int64_t start = row * b->length + b->c0;
     const int64_t lo = b->first > start ? b->first - start : 0, hi = b->last - start < b->n ? b->last - start : b->n;
     const unsigned kind = rp__interp_log2(x->size);
     if (lo >= hi) return;
-    if (x->indexed)
+    if (x->triangle)
+        triangle_row(x, b, to, from, still, lo, hi);
+    else if (x->indexed)
         index_row(r, x, b->col, to, from, index, b->bound, b->times, lo, hi);
     else if (inside && b->parted && lo == 0 && hi == b->n)
         pieces_of[kind](r, x, b->pieces, b->count, b->col, to, from);
@@ -551,8 +592,8 @@ static void run_rows(const run *r, const plan *x, const block *b, int64_t row, i
         for (; row < stop; row++, still++) {
             int64_t at, into, by;
             const bool inside = stretch_next(&w, &at, &into, &by);
-            run_row(r, x, b, row, to + into * size, from + (at + *still) * size,
-                    index ? index + by * (int64_t)x->index_size : NULL, inside);
+            run_row(r, x, b, row, to + into * size, from + (at + (x->triangle ? 0 : *still)) * size,
+                    index ? index + by * (int64_t)x->index_size : NULL, *still, inside);
         }
     }
 }
@@ -574,6 +615,10 @@ bool rp__interp_copies(run *r, int64_t first, int64_t last, char *scratch) {
     block b = {.first = first, .last = last, .length = length, .times = 1};
     if (x.indexed) b.bound = term(r, x.bound, 0);
     if (x.indexed && x.times != RP__NO_VAL) b.times = term(r, x.times, 0);
+    if (x.triangle) { /* no column is as far from its row as 2^61 */
+        const int64_t most = INT64_C(1) << 61, k = term(r, x.diagonal, 0);
+        b.diagonal = (k < -most ? -most : k > most ? most : k) - (int64_t)r->address[x.first_column];
+    }
     const bool one = row1 - row0 == 1;
     const int64_t begin = one ? first - row0 * length : 0, end = one ? last - row0 * length : length;
     for (b.c0 = begin; b.c0 < end; b.c0 += COLUMNS) {
