@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -379,6 +380,144 @@ static void rows_go_on(void **state) {
     rp_compiled_release(f);
 }
 
+/* ---- what only moves memory: rows forwards, backwards, by indices and with borders, of any length and type */
+
+enum { OUTSIDE = -1 };
+typedef int64_t place_fn(int64_t row, int64_t column, const int64_t *size); /* of the source, of `size`; or OUTSIDE */
+static int64_t mirrored(int64_t r, int64_t c, const int64_t *size) { return r * size[1] + size[1] - 1 - c; }
+static int64_t turned(int64_t r, int64_t c, const int64_t *size) {
+    return (size[0] - 1 - r) * size[1] + size[1] - 1 - c;
+}
+static int64_t chosen(int64_t r, int64_t c, int64_t n) { return (r * 7 + c * 5 + 3) % n; }
+static int64_t by_column(int64_t r, int64_t c, const int64_t *size) { return r * size[1] + chosen(r, c, size[1]); }
+static int64_t by_row(int64_t r, int64_t c, const int64_t *size) { return chosen(r, c, size[0]) * size[1] + c; }
+static int64_t columns(int64_t r, int64_t c, const int64_t *size) { return r * size[1] + chosen(0, c, size[1]); }
+static int64_t anywhere(int64_t r, int64_t c, const int64_t *size) { return chosen(r, c, size[0] * size[1]); }
+static int64_t padded(int64_t r, int64_t c, const int64_t *size) { /* by 3, 2, -1 and 1 */
+    r += 1;
+    c -= 3;
+    return r >= size[0] || c < 0 || c >= size[1] ? OUTSIDE : r * size[1] + c;
+}
+static int64_t within(int64_t at, int64_t n, char mode) {
+    if (mode == 'c') return (at + n) % n;
+    if (mode == 'r') return at < 0 ? -at : at >= n ? 2 * (n - 1) - at : at;
+    return at < 0 ? 0 : at >= n ? n - 1 : at;
+}
+static int64_t around(int64_t r, int64_t c, const int64_t *size, char mode) { /* by 2, 1, 1 and 2 */
+    return within(r - 1, size[0], mode) * size[1] + within(c - 2, size[1], mode);
+}
+static int64_t reflected(int64_t r, int64_t c, const int64_t *size) { return around(r, c, size, 'r'); }
+static int64_t extended(int64_t r, int64_t c, const int64_t *size) { return around(r, c, size, 'e'); }
+static int64_t circular(int64_t r, int64_t c, const int64_t *size) { return around(r, c, size, 'c'); }
+
+static int64_t lower(int64_t r, int64_t c, const int64_t *size) { return c - r <= 2 ? r * size[1] + c : OUTSIDE; }
+static int64_t upper(int64_t r, int64_t c, const int64_t *size) { return c - r >= -1 ? r * size[1] + c : OUTSIDE; }
+static int64_t whole(int64_t r, int64_t c, const int64_t *size) { return r * size[1] + c; }
+
+static int64_t value_at(int64_t place) { return place == OUTSIDE ? 9 : place % 127; }
+static void moved(const char *name, rp_tensor *t, place_fn *place, const int64_t *size) {
+    if (rp_failed()) fail_msg("%s: %s", name, rp_error_message());
+    const unsigned ndim = (unsigned)rp_ndim(t);
+    const int64_t rows = rp_size(t, ndim - 2), n = rp_size(t, ndim - 1);
+    float *got = malloc((size_t)(rows * n) * sizeof *got);
+    OK(rp_to_host(rp_to_dtype(t, RP_F32), got, (size_t)(rows * n) * sizeof *got));
+    for (int64_t k = 0; k < rows * n; k++) {
+        const int64_t want = value_at(place(k / n, k % n, size));
+        if (got[k] != (float)want)
+            fail_msg("%s of %s, %lld x %lld: element %lld is %g, not %lld", name, rp_dtype_name(rp_dtype_of(t)),
+                     (long long)size[0], (long long)size[1], (long long)k, (double)got[k], (long long)want);
+    }
+    free(got);
+}
+static rp_tensor *indices(const int64_t *size, int64_t below, bool one_row, bool from_end, rp_dtype dtype) {
+    const int64_t rows = one_row ? 1 : size[0];
+    int64_t *v = malloc((size_t)(rows * size[1]) * sizeof *v);
+    for (int64_t k = 0; k < rows * size[1]; k++) {
+        v[k] = chosen(k / size[1], k % size[1], below);
+        if (from_end && k % 3 == 0) v[k] -= below;
+    }
+    rp_tensor *t = rp_from_data(v, RP_DIMS(rows, size[1]), RP_I64);
+    free(v);
+    t = rp_to_dtype(t, dtype);
+    return one_row ? rp_view(t, RP_DIMS(size[1])) : t;
+}
+static void moves_of(rp_dtype dtype, const int64_t *size) {
+    const int64_t n = size[0] * size[1];
+    rp_tensor *x = rp_remainder_scalar(rp_arange(rp_i64(0), rp_i64(n), rp_i64(1)), rp_i64(127));
+    x = rp_to_dtype(rp_view(x, size, 2), dtype);
+    rp_tensor *deep = rp_view(x, RP_DIMS(1, 1, size[0], size[1]));
+    moved("flip", rp_flip(x, RP_DIMS(1)), mirrored, size);
+    moved("flip of both", rp_flip(x, RP_DIMS(0, 1)), turned, size);
+    moved("gather", rp_gather(x, 1, indices(size, size[1], false, false, RP_I64)), by_column, size);
+    moved("gather of rows", rp_gather(x, 0, indices(size, size[0], false, false, RP_I64)), by_row, size);
+    moved("gather of columns apart",
+          rp_gather(rp_slice(rp_repeat_interleave(x, 2, 1), 1, 0, 2 * size[1], 2), 1,
+                    indices(size, size[1], false, false, RP_I64)),
+          by_column, size);
+    moved("index_select", rp_index_select(x, 1, indices(size, size[1], true, false, RP_I64)), columns, size);
+    moved("index_select by i32", rp_index_select(x, 1, indices(size, size[1], true, false, RP_I32)), columns, size);
+    moved("take", rp_take(x, indices(size, n, false, true, RP_I64)), anywhere, size);
+    moved("constant pad", rp_constant_pad_nd(x, RP_DIMS(3, 2, -1, 1), rp_f64(9)), padded, size);
+    rp_tensor *less = rp_add_scalar(x, rp_i64(-9)); /* with nine where there is nothing */
+    moved("tril", rp_add_scalar(rp_tril(less, 2), rp_i64(9)), lower, size);
+    moved("triu", rp_add_scalar(rp_triu(less, -1), rp_i64(9)), upper, size);
+    moved("tril of all", rp_tril(x, INT64_MAX), whole, size);
+    moved("triu of all", rp_triu(x, -(INT64_C(1) << 62)), whole, size);
+    moved("reflect", rp_pad(deep, RP_DIMS(2, 1, 1, 2), "reflect", rp_none()), reflected, size);
+    moved("replicate", rp_pad(deep, RP_DIMS(2, 1, 1, 2), "replicate", rp_none()), extended, size);
+    moved("circular", rp_pad(deep, RP_DIMS(2, 1, 1, 2), "circular", rp_none()), circular, size);
+}
+static void moves(void **state) {
+    (void)state;
+    static const int64_t sizes[][2] = {{3, 5}, {7, 33}, {300, 37}, {3, 8300}};
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64, RP_U8, RP_I16, RP_I64};
+    for (unsigned d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+        for (unsigned k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            if (k > 1 && (device.type != rp_cpu().type || rp_dtype_size(dtypes[d]) == 8)) continue;
+            rp_scope s = rp_scope_begin();
+            moves_of(dtypes[d], sizes[k]);
+            rp_scope_end(s, NULL, 0);
+        }
+    }
+}
+/* One wrong index among many is told, and the others are used. */
+static void one_is_wrong(void **state) {
+    (void)state;
+    const int64_t size[2] = {40, 37};
+    rp_tensor *x = count(40, 37), *right = indices(size, 37, false, false, RP_I64);
+    rp_tensor *wrong = rp_masked_fill_scalar(
+        right, rp_eq_scalar(rp_view(rp_arange(rp_i64(0), rp_i64(1480), rp_i64(1)), size, 2), rp_i64(777)), rp_i64(37));
+    OK(rp_synchronize(device));
+    rp_tensor *got = rp_gather(x, 1, wrong);
+    refuses(got, "gather", "37");
+    rp_tensor *row = rp_view(wrong, RP_DIMS(1480));
+    refuses(rp_index_select(x, 1, rp_slice(row, 0, 760, 790)), "index_select", "37");
+}
+
+/* A line along dim is combined in rising order, whether lines lie one behind the other or side by side. */
+static void lines_of_scatters(void **state) {
+    (void)state;
+    static const char *const reductions[] = {"sum", "prod", "amax", "amin", "mean"};
+    const bool cpu = device.type == rp_cpu().type;
+    const int64_t size[2] = {37, 61};
+    rp_tensor *x = rp_randn(RP_DIMS(37, 40)), *src = rp_randn(size, 2);
+    if (!cpu) x = rp_round(rp_mul_scalar(x, rp_f64(4))), src = rp_round(rp_mul_scalar(src, rp_f64(2))); /* exact */
+    rp_tensor *index = indices(size, 40, false, false, RP_I64);
+    rp_tensor *across[3] = {rp_contiguous(rp_t(x)), rp_contiguous(rp_t(index)), rp_contiguous(rp_t(src))};
+    same(rp_scatter_add(x, 1, index, src), rp_contiguous(rp_t(rp_scatter_add(across[0], 0, across[1], across[2]))));
+    same(rp_scatter_add(rp_view(x, RP_DIMS(-1)), 0, rp_view(index, RP_DIMS(-1)), rp_view(src, RP_DIMS(-1))),
+         rp_view(rp_scatter_add(rp_view(x, RP_DIMS(1, -1)), 1, rp_view(index, RP_DIMS(1, -1)),
+                                rp_view(src, RP_DIMS(1, -1))),
+                 RP_DIMS(-1)));
+    for (unsigned k = 0; k < sizeof reductions / sizeof *reductions && cpu; k++) {
+        rp_tensor *a = rp_scatter_reduce(x, 1, index, src, reductions[k]);
+        rp_tensor *b = rp_scatter_reduce(across[0], 0, across[1], across[2], reductions[k]);
+        same(a, rp_contiguous(rp_t(b)));
+    }
+    rp_tensor *wrong = rp_masked_fill_scalar(index, rp_eq_scalar(index, rp_i64(39)), rp_i64(40));
+    refuses(rp_scatter_add(x, 1, wrong, src), "scatter_add", "40");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(out_of_range, begin, end),
@@ -394,6 +533,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(draws, begin, end),
         cmocka_unit_test_setup_teardown(rows_of_a_table, begin, end),
         cmocka_unit_test_setup_teardown(rows_go_on, begin, end),
+        cmocka_unit_test_setup_teardown(moves, begin, end),
+        cmocka_unit_test_setup_teardown(one_is_wrong, begin, end),
+        cmocka_unit_test_setup_teardown(lines_of_scatters, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

@@ -364,6 +364,10 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
         rp__interp_long(r, loop, scratch);
         return;
     }
+    if (walk == RP__WALK_ELEMENTS) {
+        rp__interp_begin(r, loop->programs[RP__PLAN_ELEMENTS], words, walk);
+        if (rp__interp_copies(r, first, last, scratch)) return;
+    }
     rp__interp_begin(r, p, words, walk);
     if (walk == RP__WALK_BLOCKS) {
         r->walk = RP__WALK_ACROSS;

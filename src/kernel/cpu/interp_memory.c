@@ -163,8 +163,16 @@ void rp__interp_iota_part(const run *r, unsigned a, int64_t *d, unsigned d0, uns
     segments_begin(&s, r, a, d0, d1, start, n);
     int64_t at, m;
     while ((m = segments_next(&s, &at))) {
-        uint64_t v = (uint64_t)base + (uint64_t)at, step = (uint64_t)s.last;
-        for (int64_t k = 0; k < m; k++) d[k] = (int64_t)(v + (uint64_t)k * step);
+        typedef uint64_t pair __attribute__((vector_size(16), may_alias, aligned(1)));
+        const uint64_t v = (uint64_t)base + (uint64_t)at, step = (uint64_t)s.last;
+        const pair next = {4 * step, 4 * step};
+        pair x = {v, v + step}, y = {v + 2 * step, v + 3 * step};
+        int64_t k = 0;
+        for (; k + 4 <= m; k += 4, x += next, y += next) {
+            *(pair *)(void *)(d + k) = x;
+            *(pair *)(void *)(d + k + 2) = y;
+        }
+        for (; k < m; k++) d[k] = (int64_t)(v + (uint64_t)k * step);
         d += m;
     }
 }

@@ -3,6 +3,7 @@
      interp_memory.c  elements between memory and tiles, wherever an access leads
      interp_tile.c    the instructions of a tile: loads, routines, stores; row values, uniform values
      interp_still.c   elements as rows of the last dim: what stands still along it for many rows at once
+     interp_copies.c  programs that only move memory: rows as copies forwards and backwards, or by indices
      interp_rows.c    the phases of a row or tile of rows: chunks, lanes, the tree of partials
      interp_long.c    long rows, whose chunks run on several threads
    One structure serves all walks. A tile has n = B * W elements: B positions of the inner dims times W rows. ALONG has W = 1
@@ -26,8 +27,15 @@ typedef enum rp__interp_form {
     RP__INTERP_UNIFORM
 } rp__interp_form; /* of an access over the walk of tiles */
 
-/* Of a walk by rows (interp_still.c): instructions of what stands still along the last dim, of all else. */
-typedef enum rp__interp_part { RP__INTERP_ALL, RP__INTERP_STILL, RP__INTERP_MOVING } rp__interp_part;
+/* Of a walk by rows (interp_still.c, interp_copies.c): instructions of what stands still along the last dim, of what is the same in every
+   row, of all else. A mask, since a value may be both of the former. */
+typedef enum rp__interp_part {
+    RP__INTERP_ALL = 0,
+    RP__INTERP_MOVING = 1,
+    RP__INTERP_STILL = 2,
+    RP__INTERP_COLUMN = 4,
+    RP__INTERP_APART = RP__INTERP_STILL | RP__INTERP_COLUMN /* those whose values lie in tiles of their own */
+} rp__interp_part;
 enum { RP__INTERP_PARTED = 512 };     /* instructions of a phase that may be parted */
 enum { RP__INTERP_STILL_ROWS = 256 }; /* whose still values are calculated at once, in tiles of their own */
 
@@ -50,7 +58,7 @@ typedef struct rp__interp {
     int64_t pos;   /* element of the walk at which the tile starts (ACROSS: inner position) */
     bool whole;    /* n is a multiple that permits memory in place */
     uint8_t part;  /* rp__interp_part: the instructions that run */
-    uint8_t moves[RP__INTERP_PARTED]; /* of each instruction of the phase: it is of the moving part */
+    uint8_t moves[RP__INTERP_PARTED]; /* of each instruction of the phase: the parts that it is of */
     char *apart;                      /* the tile of the next still value, which moving ones do not write over */
     char *tiles, *kept, *acc, *stack, *scan, *rowbuf, *blocks, *raw;
     int64_t kept_cap;
@@ -197,6 +205,9 @@ void rp__interp_store_rows(rp__interp *r);
 
 /* Elements [first, last) of a walk of elements; false: nothing was done, the walk does not go by rows. */
 bool rp__interp_by_rows(rp__interp *r, int64_t first, int64_t last, char *scratch);
+
+/* The same for a program that only moves memory (interp_copies.c); it is one without groups. */
+bool rp__interp_copies(rp__interp *r, int64_t first, int64_t last, char *scratch);
 
 /* ---- long rows (interp_long.c) */
 

@@ -77,7 +77,7 @@ static const rp__insn *copy_of(const run *r, const parts *s) {
     const struct rp__segment all = p->element[0];
     for (uint32_t k = all.begin; k < all.end; k++) {
         const rp__insn *i = &p->insns[k];
-        if (!r->moves[k - all.begin]) continue;
+        if (r->moves[k - all.begin] != RP__INTERP_MOVING) continue;
         if (i->kind == RP__INSN_LOAD && !load && i->b == RP__NO_VAL && stands(s, i->a) && last_dense(r, i->access))
             load = i;
         else if (i->kind == RP__INSN_STORE && load && !store)
@@ -111,7 +111,7 @@ static bool part(run *r, parts *s) {
     for (uint32_t k = all.begin; k < all.end; k++) {
         const rp__insn *i = &p->insns[k];
         const bool stays = insn_stands(r, s, i);
-        r->moves[k - all.begin] = !stays;
+        r->moves[k - all.begin] = stays ? RP__INTERP_STILL : RP__INTERP_MOVING;
         const rp__group *g = stays && i->kind == RP__INSN_GROUP ? &p->groups[i->access] : NULL;
         if (!stays) operands_read(r, s, size, i);
         if (stays && !g && !result(s, size, i->d, i->size)) return false;

@@ -173,8 +173,8 @@ static void run_group(run *r, const rp__group *g, int64_t n) {
     for (unsigned i = 0; i < g->n_outputs; i++, k++) {
         const rp__group_output *o = &g->outputs[i];
         char *d = o->home == RP__HOME_KEPT ? r->kept + r->kept_cap * o->at + (across ? r->pos * r->w : r->pos) * o->size
-                  : r->part == RP__INTERP_STILL ? still_tile(r)
-                                                : r->tiles + r->tile * o->at;
+                  : r->part & RP__INTERP_APART ? still_tile(r)
+                                               : r->tiles + r->tile * o->at;
         if (o->direct && r->whole && r->direct[o->direct - 1]) {
             char *memory = direct_memory(r, o->direct - 1u);
             if (memory) d = memory;
@@ -235,9 +235,9 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
     r->whole = (uint64_t)n * p->min_size % p->tiles->vec_bytes == 0;
     const uint8_t *moves = r->part ? r->moves : NULL;
     for (; i < end; i++) {
-        if (RP__UNLIKELY(moves != NULL) && *moves++ != (r->part == RP__INTERP_MOVING)) continue;
+        if (RP__UNLIKELY(moves != NULL) && !(*moves++ & r->part)) continue;
         char *d = r->tiles + r->tile * i->at;
-        if (RP__UNLIKELY(r->part == RP__INTERP_STILL) && i->kind != RP__INSN_GROUP) d = still_tile(r);
+        if (RP__UNLIKELY(r->part & RP__INTERP_APART) && i->kind != RP__INSN_GROUP) d = still_tile(r);
         if (i->home == RP__HOME_KEPT) {
             d = r->kept + r->kept_cap * i->at + (r->walk == RP__WALK_ACROSS ? r->pos * r->w : r->pos) * i->size;
         }

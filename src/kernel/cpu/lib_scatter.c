@@ -1,6 +1,6 @@
 /* scatter on the CPU: src[i] is combined into out[..., index[i], ...] in rising order of i along dim, so the result does not depend on
    threads. An index out of range goes to the device's error record and its element is skipped. An item is a line along dim; a
-   slice walks dim outermost, so that lines side by side share cache lines. */
+   slice walks dim outermost where lines lie side by side, so that they share cache lines, and else line by line. */
 #include <string.h>
 
 #include "core/dtype.h"
@@ -61,7 +61,37 @@ static bool combine_row(rp_dtype dtype, rp__scatter kind, void *out, const void 
     return true;
 }
 
+/* Is a line along dim nearer together than its neighbours? Then a slice goes line by line. */
+static bool goes_along(const int64_t *v) {
+    if (!v[DIMS]) return true;
+    const int64_t own = v[INDEX_DIM], beside = v[WORDS + 4 * (v[DIMS] - 1) + 2];
+    return v[LENGTH] > 1 && (own < 0 ? -own : own) < (beside < 0 ? -beside : beside);
+}
+
 #define RUN(name, T, LOAD, STORE, COMBINE, DTYPE, KIND)                                                                \
+    static void along_##name(const uint64_t *w, int64_t *at, int64_t lines) {                                          \
+        const int64_t *v = (const int64_t *)w, nd = v[DIMS], bound = v[BOUND], length = v[LENGTH];                     \
+        const int64_t out_step = v[OUT_DIM], index_step = v[INDEX_DIM], src_step = v[SRC_DIM];                         \
+        for (; lines > 0; lines--) {                                                                                   \
+            T *o = (T *)(uintptr_t)w[OUT];                                                                             \
+            const int64_t *index = (const int64_t *)(uintptr_t)w[INDEX];                                               \
+            const T *src = (const T *)(uintptr_t)w[SRC];                                                               \
+            for (int64_t d = 0; d < nd; d++) {                                                                         \
+                const int64_t *dim = v + WORDS + 4 * d;                                                                \
+                o += at[d] * dim[1], index += at[d] * dim[2], src += at[d] * dim[3];                                   \
+            }                                                                                                          \
+            for (int64_t i = 0; i < length; i++, index += index_step, src += src_step) {                               \
+                const int64_t k = *index;                                                                              \
+                if (RP__UNLIKELY(k < 0 || k >= bound)) {                                                               \
+                    rp__error_record_put((rp__error_record *)(uintptr_t)w[ERRORS], w[TAG], k, bound);                  \
+                    continue;                                                                                          \
+                }                                                                                                      \
+                T *p = o + k * out_step;                                                                               \
+                *p = (T)STORE(COMBINE(LOAD(*p), LOAD(*src)));                                                          \
+            }                                                                                                          \
+            for (int64_t d = nd - 1; d >= 0 && ++at[d] == v[WORDS + 4 * d]; d--) at[d] = 0;                            \
+        }                                                                                                              \
+    }                                                                                                                  \
     static void run_##name(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {                  \
         (void)kernel;                                                                                                  \
         const int64_t *v = (const int64_t *)w, nd = v[DIMS], bound = v[BOUND];                                         \
@@ -70,6 +100,10 @@ static bool combine_row(rp_dtype dtype, rp__scatter kind, void *out, const void 
         for (int64_t d = nd - 1; d >= 0; d--) {                                                                        \
             start[d] = rest % v[WORDS + 4 * d];                                                                        \
             rest /= v[WORDS + 4 * d];                                                                                  \
+        }                                                                                                              \
+        if (goes_along(v)) {                                                                                           \
+            along_##name(w, start, end - begin);                                                                       \
+            return;                                                                                                    \
         }                                                                                                              \
         for (int64_t i = 0; i < v[LENGTH]; i++) {                                                                      \
             int64_t at[RP_MAX_DIMS];                                                                                   \
