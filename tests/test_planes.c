@@ -49,6 +49,8 @@ static bool run_op(int op, rp_tensor *x, rp_tensor *out[MOST]) {
     case 16: /* a window of more elements than lanes */
         out[0] = rp_max_pool2d(x, RP_DIMS(7, 7), RP_DIMS(1, 1), RP_DIMS(3, 3), RP_DIMS(1), false);
         break;
+    case 17: out[0] = rp_adaptive_avg_pool2d(x, RP_DIMS(4, 7)); break;
+    case 18: out[0] = rp_adaptive_max_pool2d(x, RP_DIMS(6, 2), &out[1]); break;
     default: return false;
     }
     return true;

@@ -16,6 +16,7 @@ enum {
     LEAST_PLANES = 4, /* that share what is calculated */
     LEAST_POINTS = 16,
     LEAST_LANES = 16,
+    PLAIN = 4,   /* phases that may be plain */
     WIDEST = 512 /* points of a tile */
 };
 enum { MOVING, STILL, UNIFORM }; /* of registers */
@@ -39,6 +40,14 @@ typedef struct table {
     const char *plane; /* memory of the plane, or point, under way */
 } table;
 
+/* Of lanes: a phase that does nothing but reduce what it loads, or that and the identity where a value is false. */
+typedef struct plain {
+    rp__window_fn *fn; /* NULL: it is none */
+    const rp__reduction *red;
+    const table *from;
+    unsigned when; /* 1 + number of the value */
+} plain;
+
 typedef struct planes {
     _Alignas(64) char zeros[64];
     _Alignas(64) char block[VALUES][64];
@@ -50,6 +59,7 @@ typedef struct planes {
     uint8_t *pass; /* of each position: it and those of its block are passed over */
     value value[VALUES];
     table table[TABLES];
+    plain plain[PLAIN];
     /* of registers */
     uint8_t of[MOST], size[MOST], truth[MOST], is_row[MOST], slot[MOST],
         known[MOST];                /* slot: 1 + number of the value */
@@ -80,15 +90,23 @@ static int64_t size_of_dims(const int64_t *extent, unsigned from, unsigned to) {
     for (unsigned d = from; d < to; d++) n *= extent[d];
     return n;
 }
-/* No dim counts places: windows that lie side by side. The last dims are points, where their elements lie apart. */
-static unsigned strided_points(const rp__program *p, const rp__dims *x) {
-    unsigned first = x->n_outer;
+/* Windows that lie side by side: no place is computed, but elements of points lie apart. The first dim of these, of which some may be
+   what the last one before them holds (out->split); n_outer: not so. */
+static unsigned strided_points(const rp__program *p, const rp__dims *x, unsigned first, rp__planes *out) {
+    enum { POINTS = 256, SHORT_RUN = 16 }; /* longer ones are read as they lie */
+    const bool counted = first < x->n_outer;
     bool apart = false;
-    for (unsigned a = 0; a < p->n_accesses && x->dims >= x->n_outer + 2; a++) {
+    for (unsigned a = 0; a < p->n_accesses && x->dims >= x->n_outer + 2 && x->extent[x->dims - 1] < SHORT_RUN; a++) {
         const int64_t step = x->stride[a * x->dims + x->n_outer - 1];
         apart = apart || (!p->access_row[a] && (step > 1 || step < 0));
     }
-    while (apart && first > 1 && size_of_dims(x->extent, first, x->n_outer) < LEAST_POINTS) first--;
+    if (!apart || counted) return apart && first ? first : x->n_outer;
+    while (first > 1 && size_of_dims(x->extent, first, x->n_outer) < LEAST_POINTS) first--;
+    const int64_t points = size_of_dims(x->extent, first, x->n_outer), before = first ? x->extent[first - 1] : 1;
+    if (points >= LEAST_POINTS || x->dims == RP__SPACE_MAX_DIMS) return first;
+    for (int64_t part = POINTS / points; part > 1 && out->split == 1; part--) {
+        if (before % part == 0) out->split = part;
+    }
     return first;
 }
 bool rp__interp_planes(const rp__program *p, const rp__dims *x, rp__planes *out) {
@@ -97,13 +115,14 @@ bool rp__interp_planes(const rp__program *p, const rp__dims *x, rp__planes *out)
     if (!last || (!placed && p->plan == RP__PLAN_ELEMENTS)) return false;
     while (first < last && dim_stands(p, x, first)) first++;
     if (first == last && placed) return false;
-    if (!placed && (first < last || (first = strided_points(p, x)) == last)) return false;
+    out->split = 1;
+    if (!placed && (first = strided_points(p, x, first, out)) == last) return false;
     while (placed && dim_stands(p, x, last - 1)) last--;
     if (size_of_dims(x->extent, last, x->n_outer) < LEAST_LANES) last = x->n_outer;
     out->first = first;
     out->lanes = last;
-    out->planes = size_of_dims(x->extent, 0, first);
-    out->points = size_of_dims(x->extent, first, last);
+    out->planes = size_of_dims(x->extent, 0, first) / out->split;
+    out->points = size_of_dims(x->extent, first, last) * out->split;
     out->width = last < x->n_outer ? size_of_dims(x->extent, last, x->n_outer) : 0;
     return out->width || (out->planes >= LEAST_PLANES && out->points >= LEAST_POINTS);
 }
@@ -285,6 +304,44 @@ static uint64_t idle_when(const run *r, planes *s) {
         }
     }
     return when;
+}
+
+/* Is the phase plain? Uniform registers are set. */
+static void find_plain(const run *r, planes *s, unsigned phase) {
+    const rp__program *p = r->p;
+    plain *x = &s->plain[phase];
+    const rp__insn *load = NULL, *where = NULL;
+    x->fn = NULL;
+    x->when = 0;
+    if (!s->width || r->row_len > RP__LANES) return;
+    for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (s->still[k]) continue;
+        if (x->fn || i->home == RP__HOME_KEPT) {
+            x->fn = NULL;
+            return;
+        }
+        if (s->from[k] && !load) {
+            load = i;
+            x->from = &s->table[s->from[k] - 1];
+        } else if (i->kind == RP__INSN_OP && load && !where && i->fn == p->tiles->op[RP__WHERE][i->type] &&
+                   i->b == load->d && s->of[i->a] == STILL && s->slot[i->a] && !s->is_row[i->a]) {
+            where = i;
+            x->when = s->slot[i->a];
+        } else if (i->kind == RP__INSN_REDUCE && load && i->a == (where ? where->d : load->d)) {
+            const unsigned kind = p->access_load[load->access];
+            x->red = &p->reductions[i->access];
+            const uint64_t other =
+                where && s->of[where->c] == UNIFORM ? rp__interp_peek(r->regs[where->c].p, where->size) : 0;
+            if (where && s->of[where->c] != UNIFORM) return;
+            if (kind < 3 && changes_nothing(x->red, other))
+                x->fn = p->tiles->reduce_window[x->red->kind][x->red->type][kind];
+            if (!x->fn) return;
+        } else {
+            x->fn = NULL;
+            return;
+        }
+    }
 }
 
 /* ---- what stands still */
@@ -523,6 +580,24 @@ static bool passes(const run *r, const planes *s) {
     }
     return idle;
 }
+/* A plain phase over the lanes of a point; false: not so here. */
+static bool run_plain(run *r, planes *s, const plain *x) {
+    const void *rows[RP__LANES];
+    const table *t = x->from;
+    const unsigned a = t->load->access, size = r->p->access_size[a];
+    int64_t number = s->row;
+    for (int64_t pos = 0; pos < r->row_len; pos++, number += s->tile) {
+        const bool is = !x->when || s->value[x->when - 1].at[number];
+        rows[pos] =
+            is && t->far[number] != OUTSIDE ? t->plane + (t->place[pos].first + t->far[number]) * (int64_t)size : NULL;
+        /* Zeros that count. */
+        if (is && !rows[pos] && x->when) return false;
+    }
+    const rp__window_call c = {.d = r->acc, .a = rows, .rows = r->row_len, .n = r->w};
+    x->fn(&c);
+    rp__interp_set_result(r, x->red, r->acc);
+    return true;
+}
 static void moving_rows(run *r, const planes *s, struct rp__segment g) {
     for (uint32_t k = g.begin; k < g.end; k++) {
         if (!s->still[k]) rp__interp_row(r, (struct rp__segment){k, k + 1});
@@ -536,6 +611,7 @@ static void run_rest(run *r, planes *s) {
     }
     for (unsigned phase = 0; phase < p->n_phases; phase++) {
         moving_rows(r, s, p->row[phase]);
+        if (phase < PLAIN && s->plain[phase].fn && run_plain(r, s, &s->plain[phase])) continue;
         rp__interp_begin_chunk(r, phase);
         for (r->pos = 0; r->pos < r->row_len; r->pos += r->b) {
             if (passes(r, s)) continue;
@@ -606,6 +682,21 @@ static void take_plane(run *r, planes *s, int64_t number, unsigned dims, int64_t
             (s->width ? rp__interp_offset(r, a, 0, s->first, number / s->points) : r->shift[a] + number * lines) *
                 (int64_t)r->p->access_size[a];
     }
+}
+/* The dim before the points as two, of which the second is points. */
+static void split(run *r, planes *s, int64_t part) {
+    const unsigned d = s->first, dims = r->dims + 1u;
+    for (unsigned e = 0; e < dims; e++) {
+        const unsigned from = e < d ? e : e - 1;
+        s->extent[e] = e + 1 == d ? r->extent[from] / part : e == d ? part : r->extent[from];
+        for (unsigned a = 0; a < r->p->n_accesses; a++)
+            s->stride[a * dims + e] = r->stride[a * r->dims + from] * (e + 1 == d ? part : 1);
+    }
+    r->n_outer++;
+    r->dims = dims;
+    s->lanes++;
+    r->extent = s->extent;
+    r->stride = s->stride;
 }
 /* Lanes and planes first: the points of the first plane are one line. */
 static void turn(const run *r, planes *s) {
@@ -763,6 +854,7 @@ bool rp__interp_by_planes(run *r, int64_t first, int64_t last, char *scratch) {
     const int64_t points = s->points = x.points;
     const int64_t unit = s->width ? s->width : 1;
     if (first % unit || last % unit || (!s->width && last - first < LEAST_PLANES * points)) return false;
+    if (x.split > 1) split(r, s, x.split);
     const rp__walk was = r->walk;
     r->walk = RP__WALK_ACROSS;
     rp__interp_begin_walk(r);
@@ -783,6 +875,7 @@ bool rp__interp_by_planes(run *r, int64_t first, int64_t last, char *scratch) {
     lay_tile(r, 1, scratch);
     rp__interp_uniform(r);
     s->idle = idle_when(r, s);
+    for (unsigned phase = 0; phase < p->n_phases && phase < PLAIN; phase++) find_plain(r, s, phase);
     int64_t step[RP__SPACE_MAX_DIMS];
     const bool apart = !s->width && s->idle && strides_of(r, s, step);
     if (s->width) turn(r, s);

@@ -228,6 +228,7 @@ typedef struct rp__dims {
 typedef struct rp__planes {
     unsigned first, lanes; /* dims: of the first point, of the first lane */
     int64_t planes, points, width;
+    int64_t split; /* of the last dim of planes as many belong to the points: 1, or more */
 } rp__planes;
 bool rp__interp_planes(const rp__program *p, const rp__dims *dims, rp__planes *out);
 extern bool rp__interp_planes_off;                /* tests: all rows go as if it were not so, */
