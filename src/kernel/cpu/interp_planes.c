@@ -630,16 +630,13 @@ static void run_rest(run *r, planes *s) {
 /* ---- walks */
 
 static void lay_tile(run *r, int64_t w, char *scratch) {
-    enum { ELEMENTS = 512, SIDE_BY_SIDE = 64 };
+    enum { ELEMENTS = 512, SIDE_BY_SIDE = 64, BYTES = 20 * 1024 }; /* of tiles and row values, as the walk across has */
+    const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
     int64_t b = 1;
-    while (w < SIDE_BY_SIDE && b < RP__LANES && 2 * b * w <= ELEMENTS) b *= 2;
+    while (w < SIDE_BY_SIDE && b < RP__LANES && 2 * b * w <= ELEMENTS && 2 * b * w * bytes <= BYTES) b *= 2;
     r->w = w;
     r->b = b;
     r->tile = rp__interp_round64(w * b);
-    if (r->tile > rp__interp_tile_for(r->p, 2048) && b > 1) {
-        r->b = 1;
-        r->tile = rp__interp_round64(w);
-    }
     r->kept_cap = rp__interp_round64(r->row_len * w) + 64;
     rp__interp_lay_out(r, scratch);
 }
