@@ -158,7 +158,8 @@ enum {
     SLICE_CYCLES = 1 << 17, /* work of a slice: a few times the cost of handing it to another thread */
     SHORT_ROW = 32,         /* rows shorter than this always go across: a row's fixed cost would dominate */
     SHORT_TILES = 64,
-    MAX_SLICES = 512
+    MAX_SLICES = 512,
+    LONG_WINDOW = 1024 /* rows up to here go across where planes share their places */
 };
 
 /* Rows shorter than this go across, too, where tiles serve them for good: a tile along has one row, and each of its phases a call. A walk that
@@ -262,6 +263,29 @@ static bool served_by_line(const rp__kernel *k, const rp__dag *dag, const rp__sp
     return line && atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed);
 }
 
+static bool planes_of(const rp__program *p, const uint64_t *words, rp__planes *out) {
+    rp__dims x = {.n_outer = (unsigned)(words[0] >> 8 & 0xff)};
+    x.dims = x.n_outer + (unsigned)(words[0] >> 16 & 0xff);
+    x.extent = (const int64_t *)(words + 1 + p->n_accesses);
+    x.stride = x.extent + x.dims;
+    x.windows = x.stride + (size_t)x.dims * p->n_accesses;
+    return !p->serial && rp__interp_planes(p, &x, out);
+}
+static bool in_planes(const rp__program *p, const uint64_t *words) {
+    rp__planes to;
+    return planes_of(p, words, &to);
+}
+/* Slices of whole planes, so many that what planes share counts for little; of whole points, where lanes lie side by side. */
+static int64_t whole_planes(const rp__program *p, const uint64_t *words, int64_t grain) {
+    enum { MANY = 16, PARTS = 8, MANY_POINTS = 64 };
+    rp__planes to;
+    if (!planes_of(p, words, &to)) return grain;
+    if (to.width) return (grain > MANY_POINTS * to.width ? grain : MANY_POINTS * to.width) / to.width * to.width;
+    int64_t planes = to.planes / PARTS < MANY ? to.planes / PARTS : MANY;
+    if (planes < 4) planes = 4;
+    if (grain / to.points > planes) planes = grain / to.points;
+    return planes * to.points;
+}
 /* Points: no reductions, no row stores. */
 static rp_status bind_points(rp__device *d, rp__dag *dag, rp__kernel *k, const rp__space *space,
                              rp__launch_buffer *buffer, rp__launch *out) {
@@ -277,6 +301,7 @@ static rp_status bind_points(rp__device *d, rp__dag *dag, rp__kernel *k, const r
     out->grain = p->serial ? items : slice_for(space, slice_of(items, p->cost, 1, RP__MANY_BLOCK), RP__MANY_BLOCK);
     RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
     buffer->words[0] = rp__cpu_header(RP__WALK_ELEMENTS, dims, 0) | past_bits(space);
+    if (p->places && out->grain < out->items) out->grain = whole_planes(p, buffer->words, out->grain);
     out->kernel = k;
     if (!served_by_line(k, dag, space, RP__WALK_ELEMENTS)) rp__jit_count(dag, k, items);
     return RP_OK;
@@ -315,7 +340,13 @@ static rp_status bind_rows(rp__device *d, rp__dag *dag, rp__kernel *k, const rp_
     }
     RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
     buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner) | past_bits(space);
-    if (walk == RP__WALK_ACROSS && out->grain < out->items) out->grain = whole_stretches(p, buffer->words, out->grain);
+    if (walk == RP__WALK_ALONG && !wish && row_len <= LONG_WINDOW && in_planes(p, buffer->words)) {
+        walk = RP__WALK_ACROSS;
+        buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner) | past_bits(space);
+        out->grain = slice_for(space, slice_of(rows, p->cost, row_len, 64), 64);
+    }
+    if (walk == RP__WALK_ACROSS && out->grain < out->items)
+        out->grain = whole_planes(p, buffer->words, whole_stretches(p, buffer->words, out->grain));
     out->kernel = k;
     if (!served_by_line(k, dag, space, walk)) rp__jit_count(dag, k, rows * row_len);
     return RP_OK;

@@ -166,7 +166,6 @@ int64_t rp__interp_tile_for(const rp__program *p, int64_t n) {
 
 static void run_elements(run *r, int64_t first, int64_t last, char *scratch) {
     r->part = RP__INTERP_ALL;
-    if (rp__interp_by_rows(r, first, last, scratch)) return;
     rp__interp_begin_walk(r);
     r->w = r->b = r->nq = 1;
     r->tile = rp__interp_tile_for(r->p, last - first);
@@ -237,7 +236,7 @@ static void run_lanes(run *r, int64_t first, int64_t last, char *scratch) {
     }
 }
 /* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
-static int64_t across_width(const rp__program *p, int64_t rows, int64_t row_len) {
+int64_t rp__interp_across_width(const rp__program *p, int64_t rows, int64_t row_len) {
     int64_t per_row =
         (int64_t)p->acc_bytes * clamp(row_len, 1, RP__LANES) + p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
     return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
@@ -273,7 +272,7 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
         blocks ? 0 : rp__interp_stretch(r->p, r->n_outer, r->dims, r->extent, r->stride, &r->stretch);
     r->d0 = split;
     if (split) rp__interp_forms(r);
-    const int64_t width = blocks ? BLOCK_ROWS : across_width(r->p, r->rows, r->row_len);
+    const int64_t width = blocks ? BLOCK_ROWS : rp__interp_across_width(r->p, r->rows, r->row_len);
     for (int64_t w0 = first; w0 < last; w0 += r->w) {
         const int64_t before = w0 / r->stretch, end = (before + 1) * r->stretch;
         const int64_t left = (end < last ? end : last) - w0;
@@ -350,6 +349,16 @@ static void run_many(run *r, const rp__cpu_loop *loop, const rp__program *p, con
     }
 }
 
+/* The keeping program, where what it keeps fits. r: its dims are set. */
+static const rp__program *rows_program(const run *r, rp__program *const *programs) {
+    const rp__program *keep = programs[RP__PLAN_KEEP];
+    if (!keep) return programs[RP__PLAN_RECOMPUTE];
+    int64_t row_len = 1, rows = 1;
+    for (unsigned d = 0; d < r->dims; d++) *(d < r->n_outer ? &rows : &row_len) *= r->extent[d];
+    const int64_t width = r->walk == RP__WALK_ACROSS ? rp__interp_across_width(keep, rows, row_len) : 1;
+    return rp__keep_fits(keep, row_len, width) ? keep : programs[RP__PLAN_RECOMPUTE];
+}
+
 static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, const uint64_t *words, int64_t first,
                      int64_t last, run *r, char *scratch) {
     const rp__walk walk = (rp__walk)(words[0] & 0xff);
@@ -366,7 +375,10 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
     }
     if (walk == RP__WALK_ELEMENTS) {
         rp__interp_begin(r, loop->programs[RP__PLAN_ELEMENTS], words, walk);
-        if (rp__interp_copies(r, first, last, scratch)) return;
+        if (rp__interp_copies(r, first, last, scratch) || rp__interp_by_planes(r, first, last, scratch)) return;
+        rp__interp_begin(r, p, words, walk);
+        if (!rp__interp_by_rows(r, first, last, scratch)) run_elements(r, first, last, scratch);
+        return;
     }
     rp__interp_begin(r, p, words, walk);
     if (walk == RP__WALK_BLOCKS) {
@@ -374,16 +386,12 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
         run_across(r, first, last, true, scratch);
         return;
     }
-    if (walk == RP__WALK_ELEMENTS) {
-        run_elements(r, first, last, scratch);
-        return;
+    if (walk == RP__WALK_ACROSS) {
+        rp__interp_begin(r, rows_program(r, loop->programs), words, walk);
+        if (rp__interp_by_planes(r, first, last, scratch)) return;
+        rp__interp_begin(r, p, words, walk);
     }
-    const rp__program *keep = programs[RP__PLAN_KEEP];
-    if (keep && walk != RP__WALK_LONG) {
-        int64_t row_len = 1, rows = 1;
-        for (unsigned d = 0; d < r->dims; d++) *(d < r->n_outer ? &rows : &row_len) *= r->extent[d];
-        if (rp__keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows, row_len) : 1)) r->p = keep;
-    }
+    if (walk != RP__WALK_LONG) r->p = rows_program(r, programs);
     if (walk == RP__WALK_LANES)
         run_lanes(r, first, last, scratch);
     else if (walk == RP__WALK_ALONG)

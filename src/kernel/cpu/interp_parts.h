@@ -5,6 +5,7 @@
      interp_still.c   elements as rows of the last dim: what stands still along it for many rows at once
      interp_copies.c  programs that only move memory: rows as copies forwards and backwards, or by indices
      interp_rows.c    the phases of a row or tile of rows: chunks, lanes, the tree of partials
+     interp_planes.c  rows and elements whose places are the same in many planes: places are found once
      interp_long.c    long rows, whose chunks run on several threads
    One structure serves all walks. A tile has n = B * W elements: B positions of the inner dims times W rows. ALONG has W = 1
    and long tiles; ACROSS has up to 512 rows and few positions; ELEMENTS has no rows. Lane j of a reduction over W rows is
@@ -98,12 +99,15 @@ static inline uint64_t rp__interp_peek(const void *p, unsigned size) {
 
 /* ---- scratch of a thread (interp.c) */
 
-enum { RP__INTERP_BYTES = 512 * 1024 }; /* of a slice, touched as far as a launch needs it: see rp__interp_lay_out */
+enum {
+    RP__INTERP_BYTES = 512 * 1024, /* of a slice, touched as far as a launch needs it: see rp__interp_lay_out */
+    RP__INTERP_PLANES = 320 * 1024 /* of what planes share, after those */
+};
 /* Two: a slice of a long row runs inside its launch. */
 enum { RP__INTERP_LAUNCH, RP__INTERP_SLICE, RP__INTERP_SCRATCHES };
 typedef struct rp__interp_scratch {
     rp__interp r;
-    _Alignas(64) char tiles[RP__INTERP_BYTES];
+    _Alignas(64) char tiles[RP__INTERP_BYTES + RP__INTERP_PLANES];
 } rp__interp_scratch;
 rp__interp_scratch *rp__interp_take(int which);
 void rp__interp_give(const rp__interp_scratch *s);
@@ -186,6 +190,11 @@ static inline void rp__interp_replicate(const rp__interp *r, char *buffer, unsig
     for (int64_t q = 1; q < r->b; q++) memcpy(buffer + q * r->w * size, buffer, (size_t)(r->w * size));
 }
 
+/* One instruction of an element phase, into d: its tile, or where what is kept of it lies. */
+void rp__interp_insn(rp__interp *r, const rp__insn *i, char *d, int64_t n);
+/* Its operation, of n elements. */
+void rp__interp_call(const rp__interp *r, const rp__insn *i, char *d, int64_t n);
+
 /* ---- rows (interp_rows.c) */
 
 /* All phases of the row, or tile of rows, that base (and w0) name. */
@@ -208,6 +217,12 @@ bool rp__interp_by_rows(rp__interp *r, int64_t first, int64_t last, char *scratc
 
 /* The same for a program that only moves memory (interp_copies.c); it is one without groups. */
 bool rp__interp_copies(rp__interp *r, int64_t first, int64_t last, char *scratch);
+/* ---- what planes share (interp_planes.c) */
+
+/* Rows or elements [first, last) of a launch whose header, program and words rp__interp_begin took; false: nothing was done. */
+bool rp__interp_by_planes(rp__interp *r, int64_t first, int64_t last, char *scratch);
+/* Rows of a tile across, as many as accumulators and scratch permit (interp.c). */
+int64_t rp__interp_across_width(const rp__program *p, int64_t rows, int64_t row_len);
 
 /* ---- long rows (interp_long.c) */
 

@@ -9,18 +9,11 @@ typedef rp__interp_reg reg;
 /* ---- reductions ----------------------------------------------------------------------------------------------------- */
 
 static void fill_identity(const rp__reduction *red, char *d, int64_t n) {
-    union {
-        char *c;
-        uint8_t *b;
-        uint32_t *w;
-        uint64_t *l;
-    } to = {.c = d};
-    if (red->size == 1)
-        memset(d, (int)(red->identity & 0xff), (size_t)n);
-    else if (red->size == 4)
-        for (int64_t k = 0; k < n; k++) to.w[k] = (uint32_t)red->identity;
-    else
-        for (int64_t k = 0; k < n; k++) to.l[k] = red->identity;
+    _Alignas(64) char block[64];
+    int64_t bytes = n * red->size;
+    rp__interp_splat(block, red->identity, red->size);
+    for (; bytes >= 64; bytes -= 64, d += 64) memcpy(d, block, 64);
+    memcpy(d, block, (size_t)bytes);
 }
 static char *lanes_of(const run *r, const rp__reduction *red) { return r->acc + (int64_t)red->at * r->lanes * r->w; }
 void rp__interp_begin_chunk(run *r, unsigned phase) {

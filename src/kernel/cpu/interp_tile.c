@@ -142,6 +142,7 @@ static inline void call_fn(const run *r, const rp__insn *i, char *d, int64_t n) 
     t.env = &r->env;
     i->fn(&t);
 }
+void rp__interp_call(const run *r, const rp__insn *i, char *d, int64_t n) { call_fn(r, i, d, n); }
 static char *direct_memory(const run *r, unsigned store) {
     const rp__program_store *st = &r->p->stores[store];
     int64_t at = r->pos;
@@ -229,6 +230,51 @@ static void scan_tile(run *r, const rp__insn *i, char *d, int64_t n) {
 #undef COMBINE
 }
 
+static inline void run_insn(run *r, const rp__insn *i, char *d, int64_t n) {
+    const rp__program *p = r->p;
+    switch (i->kind) {
+    case RP__INSN_OP: {
+        if (i->direct && r->whole && r->direct[i->direct - 1]) {
+            char *memory = direct_memory(r, i->direct - 1u);
+            if (memory) d = memory;
+        }
+        r->regs[i->d] = (reg){d, 1};
+        call_fn(r, i, d, n);
+        break;
+    }
+    case RP__INSN_LOAD: load_tile(r, i, d, n); break;
+    case RP__INSN_IOTA:
+        r->regs[i->d] = (reg){d, 1};
+        iota_tile(r, i, (int64_t *)(void *)d, n);
+        break;
+    case RP__INSN_SCAN:
+        r->regs[i->d] = (reg){d, 1};
+        scan_tile(r, i, d, n);
+        break;
+    case RP__INSN_INSIDE:
+        r->regs[i->d] = (reg){d, 1};
+        rp__interp_windows(r, i, d, n);
+        break;
+    case RP__INSN_KEPT: r->regs[i->d] = (reg){d, 1}; break;
+    case RP__INSN_GROUP: run_group(r, &p->groups[i->access], n); break;
+    case RP__INSN_REDUCE: {
+        const rp__reduction *red = &p->reductions[i->access];
+        const reg *a = &r->regs[i->a];
+        rp__tile_call t = {.a = a->p, .as = a->step, .n = n};
+        if (r->walk == RP__WALK_ACROSS) {
+            t.d = r->acc + (red->at * r->lanes + r->pos % RP__LANES * red->size) * r->w;
+            p->tiles->reduce_block[red->kind][red->type](&t);
+        } else {
+            t.d = r->acc + red->at * RP__LANES;
+            p->tiles->reduce_row[red->kind][red->type](&t);
+        }
+        break;
+    }
+    default: store_tile(r, i->access, n);
+    }
+}
+void rp__interp_insn(run *r, const rp__insn *i, char *d, int64_t n) { run_insn(r, i, d, n); }
+
 void rp__interp_element(run *r, unsigned phase, int64_t n) {
     const rp__program *p = r->p;
     const rp__insn *i = p->insns + p->element[phase].begin, *end = p->insns + p->element[phase].end;
@@ -241,46 +287,7 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
         if (i->home == RP__HOME_KEPT) {
             d = r->kept + r->kept_cap * i->at + (r->walk == RP__WALK_ACROSS ? r->pos * r->w : r->pos) * i->size;
         }
-        switch (i->kind) {
-        case RP__INSN_OP: {
-            if (i->direct && r->whole && r->direct[i->direct - 1]) {
-                char *memory = direct_memory(r, i->direct - 1u);
-                if (memory) d = memory;
-            }
-            r->regs[i->d] = (reg){d, 1};
-            call_fn(r, i, d, n);
-            break;
-        }
-        case RP__INSN_LOAD: load_tile(r, i, d, n); break;
-        case RP__INSN_IOTA:
-            r->regs[i->d] = (reg){d, 1};
-            iota_tile(r, i, (int64_t *)(void *)d, n);
-            break;
-        case RP__INSN_SCAN:
-            r->regs[i->d] = (reg){d, 1};
-            scan_tile(r, i, d, n);
-            break;
-        case RP__INSN_INSIDE:
-            r->regs[i->d] = (reg){d, 1};
-            rp__interp_windows(r, i, d, n);
-            break;
-        case RP__INSN_KEPT: r->regs[i->d] = (reg){d, 1}; break;
-        case RP__INSN_GROUP: run_group(r, &p->groups[i->access], n); break;
-        case RP__INSN_REDUCE: {
-            const rp__reduction *red = &p->reductions[i->access];
-            const reg *a = &r->regs[i->a];
-            rp__tile_call t = {.a = a->p, .as = a->step, .n = n};
-            if (r->walk == RP__WALK_ACROSS) {
-                t.d = r->acc + (red->at * r->lanes + r->pos % RP__LANES * red->size) * r->w;
-                p->tiles->reduce_block[red->kind][red->type](&t);
-            } else {
-                t.d = r->acc + red->at * RP__LANES;
-                p->tiles->reduce_row[red->kind][red->type](&t);
-            }
-            break;
-        }
-        default: store_tile(r, i->access, n);
-        }
+        run_insn(r, i, d, n);
     }
 }
 

@@ -28,6 +28,7 @@ typedef struct compiler {
     uint16_t group_of[RP__DAG_MAX_NODES]; /* 1 + group */
     size_t group_capacity;
     uint8_t class[RP__DAG_MAX_NODES];
+    uint8_t found[RP__DAG_MAX_NODES];  /* depends on what memory holds */
     uint8_t needed[RP__DAG_MAX_NODES]; /* in the phase under way */
     uint8_t made[RP__DAG_MAX_NODES];   /* in an earlier phase */
     uint8_t kept[RP__DAG_MAX_NODES];
@@ -60,6 +61,8 @@ static void classify(compiler *c) {
     for (unsigned i = 0; i < d->n_nodes; i++) {
         const rp__node *n = &d->nodes[i];
         const rp__val operands[3] = {n->a, n->b, n->c};
+        c->found[i] = n->op == RP__LOAD || n->op == RP__REDUCE || n->op == RP__SCAN;
+        for (int k = 0; k < 3; k++) c->found[i] |= operands[k] != RP__NO_VAL && c->found[operands[k]];
         bool uniform =
             n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__INSIDE && n->op != RP__REDUCE && n->op != RP__SCAN;
         for (int k = 0; k < 3; k++)
@@ -107,6 +110,7 @@ static rp__insn *emit_node(compiler *c, unsigned v) {
               : n->op == RP__SCAN   ? RP__INSN_SCAN
               : n->op == RP__INSIDE ? RP__INSN_INSIDE
                                     : RP__INSN_OP;
+    c->p->places = c->p->places || (n->op == RP__LOAD && n->a != RP__NO_VAL && !c->found[n->a]);
     for (unsigned k = 0, s = 0; i->kind == RP__INSN_SCAN && k < v; k++) {
         s += c->dag->nodes[k].op == RP__SCAN;
         i->access = (uint16_t)s;

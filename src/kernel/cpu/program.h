@@ -113,6 +113,7 @@ typedef struct rp__program {
     uint8_t *access_windows; /* number of windows, */
     uint8_t *first_window;   /* and of the first of them */
     uint16_t n_windows;
+    bool places;       /* loads at computed places */
     uint8_t *row_size; /* bytes of each ROW register, and the register that owns it */
     uint16_t *row_reg;
     uint16_t *block_reg; /* register of each UNIFORM block */
@@ -218,7 +219,21 @@ void rp__interp_begin_lane(const rp__program *p, int64_t lane, int64_t n, char *
    place, where rows of all outer dims lie apart. Their first dim, and the rows of a stretch; 0 where it is all of them or too short. */
 unsigned rp__interp_stretch(const rp__program *p, unsigned n_outer, unsigned dims, const int64_t *extent,
                             const int64_t *stride, int64_t *rows);
-rp__cpu_entry rp__interpret;          /* tier 0 */
+/* interp_planes.c: dims of a walk over rows or elements, and how they come in planes, points and lanes of these (0: there are none);
+   false: not so, or too few. */
+typedef struct rp__dims {
+    unsigned n_outer, dims;
+    const int64_t *extent, *stride, *windows;
+} rp__dims;
+typedef struct rp__planes {
+    unsigned first, lanes; /* dims: of the first point, of the first lane */
+    int64_t planes, points, width;
+    int64_t split; /* of the last dim of planes as many belong to the points: 1, or more */
+} rp__planes;
+bool rp__interp_planes(const rp__program *p, const rp__dims *dims, rp__planes *out);
+extern bool rp__interp_planes_off;                /* tests: all rows go as if it were not so, */
+extern _Atomic(uint64_t) rp__interp_planes_taken; /* and how many slices went so */
+rp__cpu_entry rp__interpret;                      /* tier 0 */
 extern bool rp__interpret_in_reserve; /* tests: threads get no scratch of their own, as where the system has no pages */
 rp__cpu_entry rp__run_native;         /* tier 1 */
 

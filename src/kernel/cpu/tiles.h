@@ -47,6 +47,14 @@ typedef struct rp__columns_call {
 } rp__columns_call;
 typedef void rp__columns_fn(const rp__columns_call *c);
 
+/* Rows of n columns anywhere in memory, at most RP__LANES of them; NULL: the identity. d: what the halving tree over them gives. */
+typedef struct rp__window_call {
+    void *d;
+    const void *const *a;
+    int64_t rows, n;
+} rp__window_call;
+typedef void rp__window_fn(const rp__window_call *c);
+
 /* Compute dtypes as table columns. */
 enum { RP__TILE_F32, RP__TILE_F64, RP__TILE_I32, RP__TILE_I64, RP__TILE_U8, RP__TILE_BOOL, RP__TILE_TYPES };
 static inline unsigned rp__tile_type(unsigned dtype) {
@@ -98,6 +106,7 @@ typedef struct rp__tiles {
     rp__tile_fn *reduce_block[6][RP__TILE_TYPES];
     /* ... and what the elements are in memory: of the type, or by rp__load_kind one of two narrow ones. NULL: none */
     rp__columns_fn *reduce_columns[6][RP__TILE_TYPES][3];
+    rp__window_fn *reduce_window[6][RP__TILE_TYPES][3];
     rp__scan_fn *scan[RP__SCAN_KINDS][RP__TILE_TYPES];
     rp__tile_fn *scan_block[RP__SCAN_KINDS][RP__TILE_TYPES]; /* as reduce_block */
 } rp__tiles;

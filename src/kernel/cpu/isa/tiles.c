@@ -562,6 +562,45 @@ COLUMNS(max, f64, f64, double, rp__v_load_f64, rp__v_max_f64)
 COLUMNS(min, f64, f64, double, rp__v_load_f64, rp__v_min_f64)
 COLUMNS(sum, i64, i64, int64_t, rp__v_load_i64, OP_ADD_I64)
 
+/* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. */
+#define WINDOW(name, suffix, t, ST, LOADER, IDENTITY, OP)                                                              \
+    RP__VEC_FN V_##t window_some_##name##_##suffix(const rp__window_call *c, int64_t i, size_t left) {                 \
+        V_##t x[RP__LANES];                                                                                            \
+        int64_t lanes = c->rows;                                                                                       \
+        for (int64_t r = 0; r < lanes; r++) {                                                                          \
+            const ST *from = (const ST *)c->a[r];                                                                      \
+            ST some[L_##t] = {0};                                                                                      \
+            x[r] = rp__v_splat_##t(IDENTITY);                                                                          \
+            if (!from) continue;                                                                                       \
+            from += i;                                                                                                 \
+            if (left < L_##t) from = memcpy(some, from, left * sizeof *some);                                          \
+            x[r] = OP(x[r], LOADER(from));                                                                             \
+        }                                                                                                              \
+        for (int64_t half = RP__LANES / 2; half > 0; half /= 2) {                                                      \
+            for (int64_t r = half; r < lanes; r++) x[r - half] = OP(x[r - half], x[r]);                                \
+            if (lanes > half) lanes = half;                                                                            \
+        }                                                                                                              \
+        return x[0];                                                                                                   \
+    }                                                                                                                  \
+    static void window_##name##_##suffix(const rp__window_call *c) {                                                   \
+        T_##t *const d = (T_##t *)c->d;                                                                                \
+        int64_t i = 0;                                                                                                 \
+        for (; i + (int64_t)L_##t <= c->n; i += L_##t)                                                                 \
+            rp__v_store_##t(d + i, window_some_##name##_##suffix(c, i, L_##t));                                        \
+        if (i == c->n) return;                                                                                         \
+        T_##t last[L_##t];                                                                                             \
+        rp__v_store_##t(last, window_some_##name##_##suffix(c, i, (size_t)(c->n - i)));                                \
+        memcpy(d + i, last, (size_t)(c->n - i) * sizeof *d);                                                           \
+    }
+#define WINDOW_F32(name, IDENTITY, OP)                                                                                 \
+    WINDOW(name, f32, f32, float, rp__v_load_f32, IDENTITY, OP)                                                        \
+    WINDOW(name, f16, f32, uint16_t, FROM_F16, IDENTITY, OP)                                                           \
+    WINDOW(name, bf16, f32, uint16_t, FROM_BF16, IDENTITY, OP)
+WINDOW_F32(sum, 0, OP_ADD)
+WINDOW_F32(max, -INFINITY, rp__v_max_f32)
+WINDOW(sum, f64, f64, double, rp__v_load_f64, 0, OP_ADD)
+WINDOW(max, f64, f64, double, rp__v_load_f64, (double)-INFINITY, rp__v_max_f64)
+
 /* Bytes: a vector may be wider than the lanes; maximum, minimum, or, and do not depend on order. */
 #define REDUCE_U8(name, IDENTITY, EXPR)                                                                                \
     static void block_##name##_u8(const rp__tile_call *c) {                                                            \
@@ -978,6 +1017,10 @@ const rp__tiles
                                                    [RP__TILE_I64] = {columns_sum_i64}},
                                [RP__REDUCE_MAX] = COLUMNS_OF(max),
                                [RP__REDUCE_MIN] = COLUMNS_OF(min)},
+            .reduce_window = {[RP__REDUCE_SUM] = {[RP__TILE_F32] = {window_sum_f32, window_sum_f16, window_sum_bf16},
+                                                  [RP__TILE_F64] = {window_sum_f64}},
+                              [RP__REDUCE_MAX] = {[RP__TILE_F32] = {window_max_f32, window_max_f16, window_max_bf16},
+                                                  [RP__TILE_F64] = {window_max_f64}}},
             .scan = SCANS(scan),
             .scan_block = SCANS(block),
 };

@@ -1,0 +1,893 @@
+/* Rows and elements whose places are the same in many planes (interp_parts.h): pools, their gradients, images at other places. Outer dims
+   come in three parts: planes, along which no window moves and no place is counted; points; and lanes, where the last dims are such dims,
+   too, as channels that lie last. What depends on points alone, places above all, is calculated once for a tile of points and all
+   positions of the row; each plane then runs the rest of the program, points of a tile side by side, or the lanes of a point. A load
+   becomes a table of distances in memory. Positions that give each reduction what changes nothing are passed over: what windows have
+   outside of the memory, and elements that a WHERE replaces by such a value. The same bits as the walk across. */
+#include "kernel/cpu/interp_parts.h"
+
+typedef rp__interp run;
+typedef rp__interp_reg reg;
+
+enum {
+    MOST = 1024, /* registers and instructions of a program */
+    VALUES = 48,
+    TABLES = 15,      /* values and tables together: bits of a mask */
+    LEAST_PLANES = 4, /* that share what is calculated */
+    LEAST_POINTS = 16,
+    LEAST_LANES = 16,
+    PLAIN = 4,   /* phases that may be plain */
+    WIDEST = 512 /* points of a tile */
+};
+enum { MOVING, STILL, UNIFORM }; /* of registers */
+enum { NOWHERE, SOMEWHERE, EVERYWHERE, DENSE };
+#define OUTSIDE UINT32_MAX
+
+typedef struct place { /* of the points of a tile at one position: element `first`, and others from there on */
+    int64_t first;
+    int64_t kind;
+} place;
+typedef struct value { /* that stands still, and that the rest of the program reads */
+    uint16_t reg;
+    uint8_t size;
+    bool row;
+    char *at; /* position by position, point by point; of a row value by point */
+} value;
+typedef struct table {
+    const rp__insn *load;
+    place *place;
+    uint32_t *far;
+    const char *plane; /* memory of the plane, or point, under way */
+} table;
+
+/* Of lanes: a phase that does nothing but reduce what it loads, or that and the identity where a value is false. */
+typedef struct plain {
+    rp__window_fn *fn; /* NULL: it is none */
+    const rp__reduction *red;
+    const table *from;
+    unsigned when; /* 1 + number of the value */
+} plain;
+
+typedef struct planes {
+    _Alignas(64) char zeros[64];
+    _Alignas(64) char block[VALUES][64];
+    unsigned first, lanes; /* dims: of the first point, of the first lane */
+    int64_t points, width; /* of a plane; lanes of a point, 0: points lie side by side */
+    int64_t tile, row;     /* points of a tile; the one under way, where lanes lie side by side */
+    unsigned n_values, n_tables;
+    uint64_t idle; /* values that are false and tables that lead nowhere at positions to pass over; 0: there are none */
+    uint8_t *pass; /* of each position: it and those of its block are passed over */
+    value value[VALUES];
+    table table[TABLES];
+    plain plain[PLAIN];
+    /* of registers */
+    uint8_t of[MOST], size[MOST], truth[MOST], is_row[MOST], slot[MOST],
+        known[MOST];                /* slot: 1 + number of the value */
+    uint64_t bits[MOST], why[MOST]; /* of those known where idle */
+    /* of instructions; from: 1 + number of the table */
+    uint8_t still[MOST], from[MOST];
+    int64_t number[WIDEST + 64];
+    uint8_t inside[WIDEST + 64];
+    /* The space with lanes and planes first, where all points are one line; or of points some steps apart. */
+    int64_t extent[RP__SPACE_MAX_DIMS], stride[RP__DAG_MAX_ACCESSES * RP__SPACE_MAX_DIMS],
+        windows[RP__DAG_WINDOWS * (4 + RP__SPACE_MAX_DIMS)];
+    uint64_t address[RP__DAG_MAX_ACCESSES];
+} planes;
+
+/* ---- parting the dims and the program */
+
+static bool dim_stands(const rp__program *p, const rp__dims *x, unsigned d) {
+    for (unsigned k = 0; k < p->n_windows; k++) {
+        if (x->windows[k * (4 + x->dims) + 4 + d]) return false;
+    }
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        if (p->access_iota[a] && x->stride[a * x->dims + d]) return false;
+    }
+    return true;
+}
+static int64_t size_of_dims(const int64_t *extent, unsigned from, unsigned to) {
+    int64_t n = 1;
+    for (unsigned d = from; d < to; d++) n *= extent[d];
+    return n;
+}
+/* Windows that lie side by side: no place is computed, but elements of points lie apart. The first dim of these, of which some may be
+   what the last one before them holds (out->split); n_outer: not so. */
+static unsigned strided_points(const rp__program *p, const rp__dims *x, unsigned first, rp__planes *out) {
+    enum { POINTS = 256, SHORT_RUN = 16 }; /* longer ones are read as they lie */
+    const bool counted = first < x->n_outer;
+    bool apart = false;
+    for (unsigned a = 0; a < p->n_accesses && x->dims >= x->n_outer + 2 && x->extent[x->dims - 1] < SHORT_RUN; a++) {
+        const int64_t step = x->stride[a * x->dims + x->n_outer - 1];
+        apart = apart || (!p->access_row[a] && (step > 1 || step < 0));
+    }
+    if (!apart || counted) return apart && first ? first : x->n_outer;
+    while (first > 1 && size_of_dims(x->extent, first, x->n_outer) < LEAST_POINTS) first--;
+    const int64_t points = size_of_dims(x->extent, first, x->n_outer), before = first ? x->extent[first - 1] : 1;
+    if (points >= LEAST_POINTS || x->dims == RP__SPACE_MAX_DIMS) return first;
+    for (int64_t part = POINTS / points; part > 1 && out->split == 1; part--) {
+        if (before % part == 0) out->split = part;
+    }
+    return first;
+}
+bool rp__interp_planes(const rp__program *p, const rp__dims *x, rp__planes *out) {
+    const bool placed = p->places || (p->n_windows && p->plan != RP__PLAN_ELEMENTS);
+    unsigned first = 0, last = x->n_outer;
+    if (!last || (!placed && p->plan == RP__PLAN_ELEMENTS)) return false;
+    while (first < last && dim_stands(p, x, first)) first++;
+    if (first == last && placed) return false;
+    out->split = 1;
+    if (!placed && (first = strided_points(p, x, first, out)) == last) return false;
+    while (placed && dim_stands(p, x, last - 1)) last--;
+    if (size_of_dims(x->extent, last, x->n_outer) < LEAST_LANES) last = x->n_outer;
+    out->first = first;
+    out->lanes = last;
+    out->planes = size_of_dims(x->extent, 0, first) / out->split;
+    out->points = size_of_dims(x->extent, first, last) * out->split;
+    out->width = last < x->n_outer ? size_of_dims(x->extent, last, x->n_outer) : 0;
+    return out->width || (out->planes >= LEAST_PLANES && out->points >= LEAST_POINTS);
+}
+
+static bool stands(const planes *s, uint16_t v) { return v == RP__NO_VAL || s->of[v] != MOVING; }
+static void classify(const run *r, planes *s, uint32_t k, bool row) {
+    const rp__insn *i = &r->p->insns[k];
+    bool still = false;
+    switch (i->kind) {
+    case RP__INSN_IOTA:
+    case RP__INSN_INSIDE: still = true; break;
+    case RP__INSN_OP: still = stands(s, i->a) && stands(s, i->b) && stands(s, i->c); break;
+    case RP__INSN_KEPT: still = s->of[i->d] == STILL; break;
+    default: break;
+    }
+    s->still[k] = still;
+    s->from[k] = 0;
+    if (!still) return;
+    s->of[i->d] = STILL;
+    s->size[i->d] = i->size;
+    s->truth[i->d] = i->type == RP__TILE_BOOL;
+    s->is_row[i->d] = row;
+}
+/* A moving instruction reads register v. Row values of points side by side stay where they are. */
+static bool reads(planes *s, uint16_t v) {
+    if (v == RP__NO_VAL || s->of[v] != STILL || s->slot[v] || (s->is_row[v] && !s->width)) return true;
+    if (s->n_values == VALUES) return false;
+    s->value[s->n_values++] = (value){.reg = v, .size = s->size[v], .row = s->is_row[v]};
+    s->slot[v] = (uint8_t)s->n_values;
+    return true;
+}
+static bool dense_lanes(const run *r, const planes *s, unsigned access) {
+    int64_t want = 1;
+    for (unsigned d = r->n_outer; d-- > s->lanes;) {
+        if (r->extent[d] != 1 && r->stride[access * r->dims + d] != want) return false;
+        want *= r->extent[d];
+    }
+    return true;
+}
+/* Loads at places that stand still; -1: the program cannot be parted so. */
+static int take_load(const run *r, planes *s, uint32_t k) {
+    const rp__insn *i = &r->p->insns[k];
+    const bool placed = r->p->access_windows[i->access] || i->a != RP__NO_VAL;
+    if (!stands(s, i->a) || !stands(s, i->b)) return 0;
+    if (!placed && (s->width || r->form[i->access] != RP__INTERP_GENERAL)) return 0;
+    if (s->width && !dense_lanes(r, s, i->access)) return -1;
+    for (unsigned t = 0; t < s->n_tables; t++) {
+        if (s->table[t].load->d == i->d) s->from[k] = (uint8_t)(t + 1);
+    }
+    if (s->from[k]) return 1;
+    if (s->n_tables == TABLES) return -1;
+    s->table[s->n_tables++].load = i;
+    s->from[k] = (uint8_t)s->n_tables;
+    return 1;
+}
+static bool part(const run *r, planes *s) {
+    const rp__program *p = r->p;
+    s->n_values = s->n_tables = 0;
+    memset(s->of, MOVING, p->n_regs);
+    memset(s->slot, 0, p->n_regs);
+    for (uint32_t k = 0; k < p->uniform_end; k++) s->of[p->insns[k].d] = UNIFORM;
+    for (unsigned phase = 0; phase <= p->n_phases; phase++) {
+        for (uint32_t k = p->row[phase].begin; k < p->row[phase].end; k++) classify(r, s, k, true);
+        if (phase == p->n_phases) break;
+        for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) classify(r, s, k, false);
+    }
+    bool placed = false;
+    for (unsigned phase = 0; phase < p->n_phases; phase++) {
+        for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+            const rp__insn *i = &p->insns[k];
+            if (i->kind != RP__INSN_LOAD) continue;
+            const int taken = take_load(r, s, k);
+            if (taken < 0) return false;
+            placed = placed || (taken && (i->a != RP__NO_VAL || p->plan != RP__PLAN_ELEMENTS));
+        }
+    }
+    if (!placed) return false;
+    bool room = true;
+    for (uint32_t k = p->uniform_end; k < p->n_insns; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (s->still[k] || s->from[k] || i->kind == RP__INSN_STORE || i->kind == RP__INSN_KEPT) continue;
+        room = room && reads(s, i->a);
+        if (i->kind != RP__INSN_REDUCE) room = room && reads(s, i->b) && reads(s, i->c);
+    }
+    for (unsigned k = 0; k < p->n_stores; k++)
+        room =
+            room && reads(s, p->stores[k].value) && reads(s, p->stores[k].offset) && reads(s, p->stores[k].predicate);
+    return room;
+}
+
+/* ---- positions to pass over */
+
+static void know(planes *s, uint16_t v, uint64_t bits, uint64_t why) {
+    s->known[v] = true;
+    s->bits[v] = bits;
+    s->why[v] = why;
+}
+static bool checks(const rp__program *p, const rp__insn *i) {
+    static const uint8_t dear[] = {RP__CHECK_INDEX, RP__FLOORDIV, RP__REMAINDER};
+    for (unsigned k = 0; k < sizeof dear; k++) {
+        for (unsigned t = RP__TILE_I32; t < RP__TILE_TYPES; t++) {
+            if (i->fn == p->tiles->op[dear[k]][t]) return true;
+        }
+    }
+    return false;
+}
+/* What operation i gives, if its operands are known. */
+static void know_result(const run *r, planes *s, const rp__insn *i) {
+    const rp__tiles *tiles = r->p->tiles;
+    const uint16_t operand[3] = {i->a, i->b, i->c};
+    if (i->fn == tiles->op[RP__WHERE][i->type]) {
+        if (s->known[i->a] && !(s->bits[i->a] & 1) && s->known[i->c])
+            know(s, i->d, s->bits[i->c], s->why[i->a] | s->why[i->c]);
+        return;
+    }
+    if (i->type == RP__TILE_BOOL && i->fn == tiles->op[RP__AND][RP__TILE_BOOL]) {
+        for (unsigned k = 0; k < 2; k++) {
+            if (s->known[operand[k]] && !(s->bits[operand[k]] & 1)) {
+                know(s, i->d, 0, s->why[operand[k]]);
+                return;
+            }
+        }
+    }
+    _Alignas(64) char at[3][64], d[64];
+    uint64_t why = 0;
+    rp__tile_call t = {.d = d, .n = 1, .imm = i->imm, .env = &r->env};
+    for (unsigned k = 0; k < 3; k++) {
+        if (operand[k] == RP__NO_VAL) continue;
+        if (!s->known[operand[k]]) return;
+        why |= s->why[operand[k]];
+        rp__interp_splat(at[k], s->bits[operand[k]], s->size[operand[k]]);
+    }
+    t.a = at[0];
+    t.b = at[1];
+    t.c = at[2];
+    i->fn(&t);
+    know(s, i->d, rp__interp_peek(d, i->size), why);
+}
+static bool changes_nothing(const rp__reduction *red, uint64_t bits) {
+    const uint64_t all = red->size == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * red->size) - 1, sign = (all >> 1) + 1;
+    if (((bits ^ red->identity) & all) == 0) return true;
+    /* A sum begins with 0, so that it is never -0. */
+    return red->kind == RP__REDUCE_SUM && (red->type == RP__TILE_F32 || red->type == RP__TILE_F64) &&
+           (bits & all) == sign;
+}
+/* Under what condition each phase may pass over a position. */
+static uint64_t idle_when(const run *r, planes *s) {
+    const rp__program *p = r->p;
+    uint64_t when = 0;
+    memset(s->known, 0, p->n_regs);
+    for (uint32_t k = 0; k < p->uniform_end; k++) {
+        const rp__insn *i = &p->insns[k];
+        s->size[i->d] = i->size;
+        know(s, i->d, rp__interp_peek(r->regs[i->d].p, i->size), 0);
+    }
+    for (unsigned v = 0; v < s->n_values; v++) {
+        if (!s->value[v].row && s->truth[s->value[v].reg]) know(s, s->value[v].reg, 0, UINT64_C(1) << v);
+    }
+    for (unsigned phase = 0; phase < p->n_phases; phase++) {
+        for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+            const rp__insn *i = &p->insns[k];
+            if (s->still[k] || i->kind == RP__INSN_KEPT) continue;
+            switch (i->kind) {
+            case RP__INSN_LOAD:
+                s->size[i->d] = i->size;
+                if (s->from[k]) know(s, i->d, 0, UINT64_C(1) << (VALUES + s->from[k] - 1));
+                break;
+            case RP__INSN_OP:
+                s->size[i->d] = i->size;
+                if (checks(p, i)) return 0;
+                know_result(r, s, i);
+                break;
+            case RP__INSN_REDUCE:
+                if (!s->known[i->a] || !changes_nothing(&p->reductions[i->access], s->bits[i->a])) return 0;
+                when |= s->why[i->a];
+                break;
+            default: return 0;
+            }
+        }
+    }
+    return when;
+}
+
+/* Is the phase plain? Uniform registers are set. */
+static void find_plain(const run *r, planes *s, unsigned phase) {
+    const rp__program *p = r->p;
+    plain *x = &s->plain[phase];
+    const rp__insn *load = NULL, *where = NULL;
+    x->fn = NULL;
+    x->when = 0;
+    if (!s->width || r->row_len > RP__LANES) return;
+    for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (s->still[k]) continue;
+        if (x->fn || i->home == RP__HOME_KEPT) {
+            x->fn = NULL;
+            return;
+        }
+        if (s->from[k] && !load) {
+            load = i;
+            x->from = &s->table[s->from[k] - 1];
+        } else if (i->kind == RP__INSN_OP && load && !where && i->fn == p->tiles->op[RP__WHERE][i->type] &&
+                   i->b == load->d && s->of[i->a] == STILL && s->slot[i->a] && !s->is_row[i->a]) {
+            where = i;
+            x->when = s->slot[i->a];
+        } else if (i->kind == RP__INSN_REDUCE && load && i->a == (where ? where->d : load->d)) {
+            const unsigned kind = p->access_load[load->access];
+            x->red = &p->reductions[i->access];
+            const uint64_t other =
+                where && s->of[where->c] == UNIFORM ? rp__interp_peek(r->regs[where->c].p, where->size) : 0;
+            if (where && s->of[where->c] != UNIFORM) return;
+            if (kind < 3 && changes_nothing(x->red, other))
+                x->fn = p->tiles->reduce_window[x->red->kind][x->red->type][kind];
+            if (!x->fn) return;
+        } else {
+            x->fn = NULL;
+            return;
+        }
+    }
+}
+
+/* ---- what stands still */
+
+static void find_places(run *r, planes *s, table *t, int64_t pos, int64_t q) {
+    const rp__insn *i = t->load;
+    const unsigned a = i->access;
+    const int64_t w = r->w;
+    uint32_t *far = t->far + pos * w;
+    place *x = &t->place[pos];
+    if (w < 1 || w > WIDEST) return;
+    if (r->p->access_windows[a]) {
+        rp__insn as = *i;
+        as.kind = RP__INSN_INSIDE;
+        rp__interp_windows_part(r, &as, (char *)s->inside, 0, r->n_outer, r->w0, w, pos);
+        as.kind = RP__INSN_IOTA;
+        rp__interp_windows_part(r, &as, (char *)s->number, 0, r->n_outer, r->w0, w, pos);
+        const int64_t base = (int64_t)(intptr_t)r->base[a];
+        for (int64_t k = 0; k < w; k++) s->number[k] -= base;
+    } else {
+        rp__interp_iota_part(r, a, s->number, 0, r->n_outer, r->w0, w,
+                             rp__interp_offset(r, a, r->n_outer, r->dims, pos));
+        if (i->a != RP__NO_VAL) {
+            const int64_t step = r->regs[i->a].step;
+            const int64_t *at = (const int64_t *)(const void *)r->regs[i->a].p + q * w * step;
+            for (int64_t k = 0; k < w; k++) s->number[k] += at[k * step];
+        }
+        if (i->b != RP__NO_VAL) {
+            const int64_t step = r->regs[i->b].step;
+            const uint8_t *is = (const uint8_t *)r->regs[i->b].p + q * w * step;
+            for (int64_t k = 0; k < w; k++) s->inside[k] = is[k * step] != 0;
+        } else {
+            memset(s->inside, 1, (size_t)w);
+        }
+    }
+    int64_t least = INT64_MAX, most = INT64_MIN, many = 0;
+    for (int64_t k = 0; k < w; k++) {
+        if (!s->inside[k]) continue;
+        least = s->number[k] < least ? s->number[k] : least;
+        most = s->number[k] > most ? s->number[k] : most;
+        many++;
+    }
+    x->kind = many == 0 ? NOWHERE : many < w ? SOMEWHERE : EVERYWHERE;
+    x->first = many ? least : 0;
+    bool dense = many == w;
+    for (int64_t k = 0; k < w; k++) {
+        const int64_t at = s->number[k] - x->first;
+        dense = dense && at == k;
+        far[k] = s->inside[k] ? (uint32_t)at : OUTSIDE;
+    }
+    if (dense) x->kind = DENSE;
+    if (many && (uint64_t)most - (uint64_t)least >= OUTSIDE) x->kind = -1;
+}
+static int64_t block_at(const run *r, int64_t pos) { return r->row_len - pos < r->b ? r->row_len - pos : r->b; }
+/* The tile of points from r->w0 on; false: places lie too far apart for a table. */
+static bool find_still(run *r, planes *s) {
+    const rp__program *p = r->p;
+    for (unsigned phase = 0; phase <= p->n_phases; phase++) {
+        for (uint32_t k = p->row[phase].begin; k < p->row[phase].end; k++) {
+            if (s->still[k]) rp__interp_row(r, (struct rp__segment){k, k + 1});
+        }
+        if (phase == p->n_phases) break;
+        for (int64_t pos = 0; pos < r->row_len; pos += r->b) {
+            r->pos = pos;
+            r->nq = block_at(r, pos);
+            for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+                const rp__insn *i = &p->insns[k];
+                table *t = s->from[k] ? &s->table[s->from[k] - 1] : NULL;
+                if (t && t->load == i) {
+                    for (int64_t q = 0; q < r->nq; q++) find_places(r, s, t, pos + q, q);
+                } else if (s->still[k] && i->kind != RP__INSN_KEPT) {
+                    const unsigned slot = s->slot[i->d];
+                    char *d = slot ? s->value[slot - 1].at + pos * r->w * i->size : r->tiles + r->tile * i->at;
+                    if (i->kind == RP__INSN_OP) { /* never into memory: what stores it may stand elsewhere */
+                        r->regs[i->d] = (reg){d, 1};
+                        rp__interp_call(r, i, d, r->nq * r->w);
+                    } else {
+                        rp__interp_insn(r, i, d, r->nq * r->w);
+                    }
+                }
+            }
+        }
+    }
+    for (unsigned t = 0; t < s->n_tables; t++) {
+        for (int64_t pos = 0; pos < r->row_len; pos++) {
+            if (s->table[t].place[pos].kind < 0) return false;
+        }
+    }
+    return true;
+}
+static bool all_zero(const char *at, int64_t n) {
+    uint64_t any = 0;
+    int64_t k = 0;
+    for (; k + 8 <= n; k += 8) any |= rp__interp_peek(at + k, 8);
+    for (; k < n; k++) any |= (uint8_t)at[k];
+    return !any;
+}
+static void find_idle(run *r, planes *s) {
+    for (int64_t pos = 0; pos < r->row_len; pos += r->b) {
+        const int64_t nq = block_at(r, pos);
+        bool idle = s->idle != 0;
+        for (unsigned v = 0; v < s->n_values && idle; v++) {
+            if (s->idle >> v & 1) idle = all_zero(s->value[v].at + pos * r->w, nq * r->w);
+        }
+        for (unsigned t = 0; t < s->n_tables; t++) {
+            for (int64_t q = 0; q < nq && idle && (s->idle >> (VALUES + t) & 1); q++)
+                idle = s->table[t].place[pos + q].kind == NOWHERE;
+        }
+        s->pass[pos] = idle;
+    }
+}
+
+/* ---- the rest of the program */
+
+#define GATHER(T, VALUE)                                                                                               \
+    {                                                                                                                  \
+        T *to = (T *)(void *)d;                                                                                        \
+        const T *at = (const T *)(const void *)from;                                                                   \
+        for (int64_t k = 0; k < n; k++) to[k] = VALUE;                                                                 \
+    }                                                                                                                  \
+    break
+#define GATHERS(VALUE)                                                                                                 \
+    switch (size) {                                                                                                    \
+    case 1: GATHER(uint8_t, VALUE);                                                                                    \
+    case 2: GATHER(uint16_t, VALUE);                                                                                   \
+    case 4: GATHER(uint32_t, VALUE);                                                                                   \
+    default: GATHER(uint64_t, VALUE);                                                                                  \
+    }
+static void gather(char *d, const char *from, const uint32_t *far, unsigned size, int64_t kind, int64_t n) {
+    if (kind == NOWHERE) {
+        memset(d, 0, (size_t)n * size);
+    } else if (kind == DENSE) {
+        memcpy(d, from, (size_t)n * size);
+    } else if (kind == EVERYWHERE) {
+        GATHERS(at[far[k]])
+    } else {
+        GATHERS(far[k] == OUTSIDE ? 0 : at[far[k]])
+    }
+}
+static void convert_load(const run *r, const rp__insn *i, char *d, const char *from, int64_t n) {
+    rp__tile_call t = {.d = d, .a = from, .n = n};
+    r->p->tiles->load[r->p->access_load[i->access] - 1](&t);
+}
+static reg memory_reg(const char *p) {
+    union {
+        const char *c;
+        char *m;
+    } memory = {.c = p}; /* registers that were loaded are never written */
+    return (reg){memory.m, 1};
+}
+static void load_points(run *r, const rp__insn *i, const table *t, char *d, int64_t n) {
+    const unsigned size = r->p->access_size[i->access], convert = r->p->access_load[i->access];
+    const place *x = &t->place[r->pos];
+    const char *from = t->plane + x->first * (int64_t)size;
+    r->regs[i->d] = (reg){d, 1};
+    if (x->kind == DENSE && r->nq == 1) {
+        if (convert)
+            convert_load(r, i, d, from, n);
+        else if (r->whole)
+            r->regs[i->d] = memory_reg(from);
+        else
+            memcpy(d, from, (size_t)n * size);
+        return;
+    }
+    char *to = convert ? r->raw : d;
+    for (int64_t q = 0; q < r->nq; q++, x++)
+        gather(to + q * r->w * size, t->plane + x->first * (int64_t)size, t->far + (r->pos + q) * r->w, size, x->kind,
+               r->w);
+    if (convert) convert_load(r, i, d, to, n);
+}
+static void load_lanes(run *r, const planes *s, const rp__insn *i, const table *t, char *d, int64_t n) {
+    const unsigned size = r->p->access_size[i->access];
+    const uint32_t far = t->far[r->pos * s->tile + s->row];
+    if (far == OUTSIDE) {
+        r->regs[i->d] = memory_reg(s->zeros);
+        r->regs[i->d].step = 0;
+        return;
+    }
+    const char *from = t->plane + (t->place[r->pos].first + far) * (int64_t)size;
+    r->regs[i->d] = (reg){d, 1};
+    if (r->p->access_load[i->access])
+        convert_load(r, i, d, from, n);
+    else if (r->whole)
+        r->regs[i->d] = memory_reg(from);
+    else
+        memcpy(d, from, (size_t)n * size);
+}
+static reg of_point(planes *s, unsigned v, int64_t number) {
+    const value *x = &s->value[v];
+    char *block = s->block[v];
+    rp__interp_splat(block, rp__interp_peek(x->at + number * x->size, x->size), x->size);
+    return (reg){block, 0};
+}
+/* One of two whole operands, where it need not be copied: a tile may be written again while the result is read. */
+static bool choose(run *r, const rp__insn *i) {
+    if (i->kind != RP__INSN_OP || i->fn != r->p->tiles->op[RP__WHERE][i->type] || i->direct ||
+        i->home == RP__HOME_KEPT || r->regs[i->a].step)
+        return false;
+    const reg *x = &r->regs[*r->regs[i->a].p ? i->b : i->c];
+    if (x->p >= r->tiles && x->p < r->tiles + r->tile * r->p->tile_bytes) return false;
+    r->regs[i->d] = *x;
+    return true;
+}
+static void run_block(run *r, planes *s, unsigned phase) {
+    const rp__program *p = r->p;
+    const int64_t n = r->nq * r->w;
+    r->whole = (uint64_t)n * p->min_size % p->tiles->vec_bytes == 0;
+    for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (s->still[k]) {
+            const unsigned slot = s->slot[i->d];
+            if (slot && s->width)
+                r->regs[i->d] = of_point(s, slot - 1, r->pos * s->tile + s->row);
+            else if (slot)
+                r->regs[i->d] = (reg){s->value[slot - 1].at + r->pos * r->w * i->size, 1};
+            continue;
+        }
+        char *d = i->home == RP__HOME_KEPT ? r->kept + r->kept_cap * i->at + r->pos * r->w * i->size
+                                           : r->tiles + r->tile * i->at;
+        const table *t = s->from[k] ? &s->table[s->from[k] - 1] : NULL;
+        if (t && s->width)
+            load_lanes(r, s, i, t, d, n);
+        else if (t)
+            load_points(r, i, t, d, n);
+        else if (!s->width || !choose(r, i))
+            rp__interp_insn(r, i, d, n);
+    }
+}
+static bool passes(const run *r, const planes *s) {
+    if (!s->width) return s->pass[r->pos];
+    const int64_t number = r->pos * s->tile + s->row;
+    bool idle = s->idle != 0;
+    for (uint64_t left = s->idle; left && idle; left &= left - 1) {
+        const unsigned k = (unsigned)__builtin_ctzll(left);
+        idle = k < VALUES ? !s->value[k].at[number] : s->table[k - VALUES].far[number] == OUTSIDE;
+    }
+    return idle;
+}
+/* A plain phase over the lanes of a point; false: not so here. */
+static bool run_plain(run *r, planes *s, const plain *x) {
+    const void *rows[RP__LANES];
+    const table *t = x->from;
+    const unsigned a = t->load->access, size = r->p->access_size[a];
+    int64_t number = s->row;
+    for (int64_t pos = 0; pos < r->row_len; pos++, number += s->tile) {
+        const bool is = !x->when || s->value[x->when - 1].at[number];
+        rows[pos] =
+            is && t->far[number] != OUTSIDE ? t->plane + (t->place[pos].first + t->far[number]) * (int64_t)size : NULL;
+        /* Zeros that count. */
+        if (is && !rows[pos] && x->when) return false;
+    }
+    const rp__window_call c = {.d = r->acc, .a = rows, .rows = r->row_len, .n = r->w};
+    x->fn(&c);
+    rp__interp_set_result(r, x->red, r->acc);
+    return true;
+}
+static void moving_rows(run *r, const planes *s, struct rp__segment g) {
+    for (uint32_t k = g.begin; k < g.end; k++) {
+        if (!s->still[k]) rp__interp_row(r, (struct rp__segment){k, k + 1});
+    }
+}
+/* The rows of r->w0, with what find_still left. */
+static void run_rest(run *r, planes *s) {
+    const rp__program *p = r->p;
+    for (unsigned v = 0; v < s->n_values && s->width; v++) {
+        if (s->value[v].row) r->regs[s->value[v].reg] = of_point(s, v, s->row);
+    }
+    for (unsigned phase = 0; phase < p->n_phases; phase++) {
+        moving_rows(r, s, p->row[phase]);
+        if (phase < PLAIN && s->plain[phase].fn && run_plain(r, s, &s->plain[phase])) continue;
+        rp__interp_begin_chunk(r, phase);
+        for (r->pos = 0; r->pos < r->row_len; r->pos += r->b) {
+            if (passes(r, s)) continue;
+            r->nq = block_at(r, r->pos);
+            run_block(r, s, phase);
+        }
+        for (unsigned k = 0; k < p->n_reductions; k++) {
+            const rp__reduction *red = &p->reductions[k];
+            if (red->phase == phase) rp__interp_set_result(r, red, rp__interp_finish_chunk(r, red));
+        }
+    }
+    moving_rows(r, s, p->row[p->n_phases]);
+    rp__interp_store_rows(r);
+}
+
+/* ---- walks */
+
+static void lay_tile(run *r, int64_t w, char *scratch) {
+    enum { ELEMENTS = 512, SIDE_BY_SIDE = 64, BYTES = 20 * 1024 }; /* of tiles and row values, as the walk across has */
+    const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
+    int64_t b = 1;
+    while (w < SIDE_BY_SIDE && b < RP__LANES && 2 * b * w <= ELEMENTS && 2 * b * w * bytes <= BYTES) b *= 2;
+    r->w = w;
+    r->b = b;
+    r->tile = rp__interp_round64(w * b);
+    r->kept_cap = rp__interp_round64(r->row_len * w) + 64;
+    rp__interp_lay_out(r, scratch);
+}
+static void lay_values(planes *s, int64_t positions, char *at) {
+    const int64_t w = s->tile;
+    for (unsigned t = 0; t < s->n_tables; t++) {
+        s->table[t].place = (place *)(void *)at;
+        at += rp__interp_round64(positions * (int64_t)sizeof(place));
+        s->table[t].far = (uint32_t *)(void *)at;
+        at += rp__interp_round64(positions * w * 4);
+    }
+    for (unsigned v = 0; v < s->n_values; v++) {
+        s->value[v].at = at;
+        at += rp__interp_round64((s->value[v].row ? 1 : positions) * w * s->value[v].size) + 64 * s->value[v].size;
+    }
+    s->pass = (uint8_t *)at;
+}
+/* Points of a tile, so that what they share fits; 0: too few. */
+static int64_t fitting(const run *r, const planes *s, int64_t room) {
+    int64_t a_point = 1, fixed = 64 + r->row_len;
+    for (unsigned v = 0; v < s->n_values; v++) {
+        a_point += (s->value[v].row ? 1 : r->row_len) * s->value[v].size;
+        fixed += 64 + 64 * s->value[v].size;
+    }
+    a_point += s->n_tables * r->row_len * 4;
+    fixed += s->n_tables * (128 + r->row_len * (int64_t)sizeof(place));
+    int64_t w = room > fixed ? (room - fixed) / a_point : 0;
+    const int64_t most = rp__interp_across_width(r->p, r->rows, r->row_len);
+    if (w > most) w = most;
+    if (w >= s->points) return s->points;
+    return w / 16 * 16;
+}
+static void take_plane(run *r, planes *s, int64_t number, unsigned dims, int64_t lines) {
+    for (unsigned a = 0; a < r->p->n_accesses; a++)
+        r->shift[a] = rp__interp_offset(r, a, 0, dims, number) - number * lines;
+    for (unsigned t = 0; t < s->n_tables; t++) {
+        const unsigned a = s->table[t].load->access;
+        s->table[t].plane =
+            (const char *)(uintptr_t)r->address[a] +
+            (s->width ? rp__interp_offset(r, a, 0, s->first, number / s->points) : r->shift[a] + number * lines) *
+                (int64_t)r->p->access_size[a];
+    }
+}
+/* The dim before the points as two, of which the second is points. */
+static void split(run *r, planes *s, int64_t part) {
+    const unsigned d = s->first, dims = r->dims + 1u;
+    for (unsigned e = 0; e < dims; e++) {
+        const unsigned from = e < d ? e : e - 1;
+        s->extent[e] = e + 1 == d ? r->extent[from] / part : e == d ? part : r->extent[from];
+        for (unsigned a = 0; a < r->p->n_accesses; a++)
+            s->stride[a * dims + e] = r->stride[a * r->dims + from] * (e + 1 == d ? part : 1);
+    }
+    r->n_outer++;
+    r->dims = dims;
+    s->lanes++;
+    r->extent = s->extent;
+    r->stride = s->stride;
+}
+/* Lanes and planes first: the points of the first plane are one line. */
+static void turn(const run *r, planes *s) {
+    unsigned order[RP__SPACE_MAX_DIMS], n = 0;
+    for (unsigned d = s->lanes; d < r->n_outer; d++) order[n++] = d;
+    for (unsigned d = 0; d < s->lanes; d++) order[n++] = d;
+    for (unsigned d = r->n_outer; d < r->dims; d++) order[n++] = d;
+    const int64_t words = 4 + r->dims;
+    for (unsigned d = 0; d < n; d++) {
+        s->extent[d] = r->extent[order[d]];
+        for (unsigned a = 0; a < r->p->n_accesses; a++) s->stride[a * r->dims + d] = r->stride[a * r->dims + order[d]];
+        for (unsigned k = 0; k < r->p->n_windows; k++)
+            s->windows[k * words + 4 + d] = r->windows[k * words + 4 + order[d]];
+    }
+    for (unsigned k = 0; k < r->p->n_windows; k++)
+        memcpy(&s->windows[k * words], &r->windows[k * words], 4 * sizeof(int64_t));
+}
+/* Points [from, to) of planes [first, last). */
+static void run_points(run *r, planes *s, int64_t first, int64_t last, int64_t from, int64_t to, char *scratch) {
+    for (int64_t at = from; at < to; at += s->tile) {
+        const int64_t w = to - at < s->tile ? to - at : s->tile;
+        lay_tile(r, w, scratch);
+        r->w0 = at;
+        const bool good = find_still(r, s);
+        if (good) find_idle(r, s);
+        for (int64_t plane = first; plane < last; plane++) {
+            take_plane(r, s, plane, s->first, s->points);
+            r->w0 = plane * s->points + at;
+            if (good)
+                run_rest(r, s);
+            else
+                rp__interp_phases(r);
+        }
+    }
+}
+/* Windows that move by parts of a place, as those of gradients: of the points those that lie a step apart have the same positions in
+   memory and pass over the same. Points of each dim that count as one; false: nothing moves so, or in too many parts. */
+static bool strides_of(const run *r, const planes *s, int64_t step[RP__SPACE_MAX_DIMS]) {
+    enum { MOST_STEP = 8, PARTS = 27 };
+    int64_t parts = 1;
+    for (unsigned d = 0; d < r->dims; d++) {
+        step[d] = 1;
+        for (unsigned k = 0; k < r->p->n_windows && d >= s->first && d < r->n_outer; k++) {
+            const int64_t *w = r->windows + k * (4 + r->dims), divisor = w[3];
+            while (w[4 + d] * step[d] % divisor && step[d] <= MOST_STEP) step[d]++;
+        }
+        if (step[d] > MOST_STEP || step[d] > r->extent[d]) return false;
+        parts *= step[d];
+        if (parts > PARTS) return false;
+    }
+    return parts > 1 && parts * LEAST_POINTS <= s->points;
+}
+/* The points of which `at` is the first, each `step` from the next. */
+static void take_part(run *r, planes *s, const int64_t *const own[3], const uint64_t *address, const int64_t *step,
+                      const int64_t *at) {
+    const unsigned words = 4u + r->dims;
+    for (unsigned a = 0; a < r->p->n_accesses; a++) s->address[a] = address[a];
+    memcpy(s->windows, own[2], (size_t)r->p->n_windows * words * sizeof *s->windows);
+    for (unsigned d = 0; d < r->dims; d++) {
+        s->extent[d] = (own[0][d] - at[d] + step[d] - 1) / step[d];
+        for (unsigned a = 0; a < r->p->n_accesses; a++) {
+            const int64_t stride = own[1][a * r->dims + d], size = r->p->access_iota[a] ? 1 : r->p->access_size[a];
+            s->stride[a * r->dims + d] = stride * step[d];
+            s->address[a] += (uint64_t)(at[d] * stride * size);
+        }
+        for (unsigned k = 0; k < r->p->n_windows; k++) {
+            int64_t *w = s->windows + k * words;
+            w[2] -= at[d] * w[4 + d];
+            w[4 + d] *= step[d];
+        }
+    }
+    s->points = size_of_dims(s->extent, s->first, r->n_outer);
+    r->extent = s->extent;
+    r->stride = s->stride;
+    r->windows = s->windows;
+    r->address = s->address;
+    rp__interp_begin_walk(r);
+    r->d0 = s->first;
+    rp__interp_forms(r);
+}
+static void run_parts(run *r, planes *s, const int64_t *step, int64_t first, int64_t last, char *scratch) {
+    const int64_t *const own[] = {r->extent, r->stride, r->windows};
+    const uint64_t *const address = r->address;
+    const int64_t points = s->points, tile = s->tile;
+    int64_t at[RP__SPACE_MAX_DIMS] = {0};
+    for (unsigned d = 0; d < r->dims;) {
+        take_part(r, s, own, address, step, at);
+        s->tile = tile < s->points ? tile : s->points;
+        run_points(r, s, first, last, 0, s->points, scratch);
+        for (d = 0; d < r->dims && ++at[d] == step[d]; d++) at[d] = 0;
+    }
+    s->points = points;
+    s->tile = tile;
+    r->extent = own[0];
+    r->stride = own[1];
+    r->windows = own[2];
+    r->address = address;
+    rp__interp_begin_walk(r);
+    r->d0 = s->first;
+    rp__interp_forms(r);
+}
+static void run_lanes(run *r, planes *s, int64_t first, int64_t last, int64_t from, int64_t to, char *scratch) {
+    const int64_t *const own[] = {r->extent, r->stride, r->windows};
+    const int64_t lanes = rp__interp_across_width(r->p, s->width, r->row_len);
+    for (int64_t at = from; at < to; at += s->tile) {
+        const int64_t w = to - at < s->tile ? to - at : s->tile, room = s->tile;
+        lay_tile(r, w, scratch);
+        r->w0 = at;
+        r->extent = s->extent;
+        r->stride = s->stride;
+        r->windows = s->windows;
+        s->tile = w;
+        const bool good = find_still(r, s);
+        for (unsigned v = 0; v < s->n_values; v++) {
+            if (s->value[v].row) memcpy(s->value[v].at, r->regs[s->value[v].reg].p, (size_t)w * s->value[v].size);
+        }
+        r->extent = own[0];
+        r->stride = own[1];
+        r->windows = own[2];
+        lay_tile(r, lanes, scratch);
+        r->b = 1;
+        for (int64_t plane = first; plane < last; plane++) {
+            for (s->row = 0; s->row < w; s->row++) {
+                const int64_t point = plane * s->points + at + s->row;
+                take_plane(r, s, point, s->lanes, s->width);
+                for (int64_t c = 0; c < s->width; c += r->w) {
+                    r->w0 = point * s->width + c;
+                    r->w = s->width - c < lanes ? s->width - c : lanes;
+                    if (good)
+                        run_rest(r, s);
+                    else
+                        rp__interp_phases(r);
+                    for (unsigned t = 0; t < s->n_tables; t++)
+                        s->table[t].plane += r->w * r->p->access_size[s->table[t].load->access];
+                }
+            }
+        }
+        s->tile = room;
+    }
+}
+
+bool rp__interp_planes_off;
+_Atomic(uint64_t) rp__interp_planes_taken;
+bool rp__interp_by_planes(run *r, int64_t first, int64_t last, char *scratch) {
+    const rp__program *p = r->p;
+    planes *s = (planes *)(void *)(scratch + RP__INTERP_BYTES);
+    rp__planes x;
+    const rp__dims dims = {r->n_outer, r->dims, r->extent, r->stride, r->windows};
+    if (p->grouped || p->serial || p->n_scans || !p->n_phases || p->n_regs > MOST || p->n_insns > MOST ||
+        rp__interp_planes_off || !rp__interp_planes(p, &dims, &x) || (x.width && p->plan == RP__PLAN_ELEMENTS))
+        return false;
+    s->first = x.first;
+    s->lanes = x.lanes;
+    s->width = x.width;
+    const int64_t points = s->points = x.points;
+    const int64_t unit = s->width ? s->width : 1;
+    if (first % unit || last % unit || (!s->width && last - first < LEAST_PLANES * points)) return false;
+    if (x.split > 1) split(r, s, x.split);
+    const rp__walk was = r->walk;
+    r->walk = RP__WALK_ACROSS;
+    rp__interp_begin_walk(r);
+    r->d0 = s->width ? s->lanes : s->first;
+    rp__interp_forms(r);
+    bool fits = r->row_len > 0 && r->row_len <= RP__CHUNK && part(r, s);
+    char *const at = (char *)s + (sizeof *s + 63) / 64 * 64;
+    s->tile = fits ? fitting(r, s, scratch + RP__INTERP_BYTES + RP__INTERP_PLANES - at) : 0;
+    if (!s->tile) {
+        r->walk = was;
+        return false;
+    }
+    atomic_fetch_add_explicit(&rp__interp_planes_taken, 1, memory_order_relaxed);
+    lay_values(s, r->row_len, at);
+    memset(s->zeros, 0, sizeof s->zeros);
+    memset(r->flat, 0, sizeof r->flat);
+    r->w = r->b = r->nq = 1;
+    lay_tile(r, 1, scratch);
+    rp__interp_uniform(r);
+    s->idle = idle_when(r, s);
+    for (unsigned phase = 0; phase < p->n_phases && phase < PLAIN; phase++) find_plain(r, s, phase);
+    int64_t step[RP__SPACE_MAX_DIMS];
+    const bool apart = !s->width && s->idle && strides_of(r, s, step);
+    if (s->width) turn(r, s);
+    for (int64_t k = first / unit, end = last / unit; k < end;) {
+        const int64_t plane = k / points, from = k % points;
+        const int64_t whole = from ? 0 : (end - k) / points, to = whole                       ? points
+                                                                  : from + (end - k) < points ? from + (end - k)
+                                                                                              : points;
+        if (s->width)
+            run_lanes(r, s, plane, plane + (whole ? whole : 1), from, to, scratch);
+        else if (whole && apart)
+            run_parts(r, s, step, plane, plane + whole, scratch);
+        else
+            run_points(r, s, plane, plane + (whole ? whole : 1), from, to, scratch);
+        k += whole ? whole * points : to - from;
+    }
+    return true;
+}

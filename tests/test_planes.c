@@ -1,0 +1,167 @@
+/* What planes share of a pool, its gradient or an image at other places (kernel/cpu/interp_planes.c) changes no bit: the walk across
+   gives the same, whatever sizes, layout, type and instruction set, with one thread and with several.
+   ctest: labels=numbers timeout=300 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above */
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <reprise.h>
+
+#include "kernel/cpu/program.h"
+#include "kernel/cpu/tiles.h"
+
+enum { MOST = 2 };
+static const char *const isas[] = {"baseline", "avx2", "avx512"};
+
+/* Results of op `op` of x (N, C, H, W); false: there is no such op. */
+static bool run_op(int op, rp_tensor *x, rp_tensor *out[MOST]) {
+    const int64_t h = rp_size(x, 2), w = rp_size(x, 3);
+    out[1] = NULL;
+    switch (op) {
+    case 0:
+        out[0] = rp_max_pool2d_with_indices(x, RP_DIMS(3, 3), RP_DIMS(2, 2), RP_DIMS(1, 1), RP_DIMS(1), false, &out[1]);
+        break;
+    case 1:
+        out[0] = rp_max_pool2d_with_indices(x, RP_DIMS(2, 3), RP_DIMS(2, 3), RP_DIMS(0), RP_DIMS(2, 1), true, &out[1]);
+        break;
+    case 2: out[0] = rp_max_pool2d(x, RP_DIMS(5, 5), RP_DIMS(1, 1), RP_DIMS(2, 2), RP_DIMS(1), false); break;
+    case 3: out[0] = rp_avg_pool2d(x, RP_DIMS(3, 2), RP_DIMS(2, 1), RP_DIMS(1, 1), false, true, INT64_MIN); break;
+    case 4: out[0] = rp_avg_pool2d(x, RP_DIMS(3, 3), RP_DIMS(2, 2), RP_DIMS(1, 1), true, false, INT64_MIN); break;
+    case 5: out[0] = rp_avg_pool2d(x, RP_DIMS(2, 2), RP_DIMS(3, 3), RP_DIMS(0), false, true, 7); break;
+    case 6: out[0] = rp_adaptive_avg_pool2d(x, RP_DIMS(5, 4)); break;
+    case 7: out[0] = rp_adaptive_max_pool2d(x, RP_DIMS(4, 7), &out[1]); break;
+    case 8: out[0] = rp_adaptive_avg_pool2d(x, RP_DIMS(h * 2, w + 3)); break;
+    case 9: out[0] = rp_lp_pool2d(rp_abs(x), 2, RP_DIMS(3, 3), RP_DIMS(2, 2), false); break;
+    case 10: out[0] = rp_interpolate(x, RP_DIMS(h + 7, w * 2), NULL, 0, "nearest", RP_UNSET, RP_UNSET, false); break;
+    case 11: out[0] = rp_interpolate(x, RP_DIMS(h * 2, w + 5), NULL, 0, "bilinear", RP_UNSET, RP_UNSET, false); break;
+    case 12: out[0] = rp_interpolate(x, RP_DIMS(h - 3, w * 2), NULL, 0, "bicubic", RP_TRUE, RP_UNSET, false); break;
+    case 13: out[0] = rp_im2col(x, RP_DIMS(3, 2), RP_DIMS(1, 2), RP_DIMS(1, 0), RP_DIMS(2, 1)); break;
+    case 14:
+        out[0] = rp_max_pool3d(rp_unsqueeze(x, 0), RP_DIMS(2, 2, 2), RP_DIMS(1, 2, 2), RP_DIMS(0), RP_DIMS(1), false);
+        break;
+    case 15: out[0] = rp_max_pool1d(rp_flatten(x, 2, 3), RP_DIMS(4), RP_DIMS(3), RP_DIMS(2), RP_DIMS(1), false); break;
+    case 16: /* a window of more elements than lanes */
+        out[0] = rp_max_pool2d(x, RP_DIMS(7, 7), RP_DIMS(1, 1), RP_DIMS(3, 3), RP_DIMS(1), false);
+        break;
+    case 17: out[0] = rp_adaptive_avg_pool2d(x, RP_DIMS(4, 7)); break;
+    case 18: out[0] = rp_adaptive_max_pool2d(x, RP_DIMS(6, 2), &out[1]); break;
+    default: return false;
+    }
+    return true;
+}
+
+/* Few numbers, so that the largest is there twice; some are none. */
+static void fill(float *data, int64_t n, unsigned seed) {
+    static const float some[] = {-0.0f, 0.0f, 1.5f, -2.0f, 3.25f, -INFINITY, INFINITY, NAN};
+    for (int64_t k = 0; k < n; k++) {
+        seed = seed * 1664525u + 1013904223u;
+        data[k] = seed >> 24 < 10 ? some[seed >> 21 & 7] : (float)((int)(seed >> 16 & 63) - 32) / 8;
+    }
+}
+static rp_tensor *numbers(const int64_t size[4], rp_dtype dtype, int layout, unsigned seed) {
+    int64_t whole[4];
+    memcpy(whole, size, sizeof whole);
+    if (layout == 2) whole[3] += 3;
+    const int64_t n = whole[0] * whole[1] * whole[2] * whole[3];
+    float *data = malloc((size_t)n * sizeof *data);
+    assert_non_null(data);
+    fill(data, n, seed);
+    rp_tensor *x = rp_to_dtype(rp_from_data(data, whole, 4, RP_F32), dtype);
+    free(data);
+    if (layout == 1) return rp_contiguous(x, RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
+    return layout == 2 ? rp_narrow(x, 3, 2, size[3]) : x;
+}
+/* Results and the gradient; how many there are. */
+static int results(int op, const int64_t size[4], rp_dtype dtype, int layout, rp_tensor *got[MOST + 1]) {
+    rp_tensor *x = numbers(size, dtype, layout, 1), *grad = NULL;
+    rp_set_requires_grad(x, true);
+    if (!run_op(op, x, got)) return 0;
+    int64_t out[8];
+    const size_t ndim = (size_t)rp_ndim(got[0]);
+    int64_t n = 1;
+    for (size_t d = 0; d < ndim; d++) n *= out[d] = rp_size(got[0], (int64_t)d);
+    float *data = malloc((size_t)n * sizeof *data);
+    assert_non_null(data);
+    fill(data, n, 2);
+    rp_tensor *back = rp_to_dtype(rp_from_data(data, out, ndim, RP_F32), dtype);
+    free(data);
+    rp_grad(got, 1, &x, 1, &back, NULL, &grad);
+    got[got[1] ? 2 : 1] = grad;
+    return got[1] && got[1] != grad ? 3 : 2;
+}
+static bool same_bytes(rp_tensor *x, rp_tensor *y) {
+    x = rp_contiguous(x, NULL);
+    y = rp_contiguous(y, NULL);
+    return rp_numel(x) == rp_numel(y) &&
+           !memcmp(rp_data(x), rp_data(y), (size_t)rp_numel(x) * rp_dtype_size(rp_dtype_of(x)));
+}
+/* Which of two NaN a sum of both is, a compiler chooses. */
+static bool same(rp_tensor *a, rp_tensor *b) {
+    if (rp_dtype_of(a) == RP_I64) return same_bytes(a, b);
+    rp_tensor *none[] = {rp_isnan(a), rp_isnan(b)}, *zero = rp_zeros_like(a, NULL);
+    return same_bytes(none[0], none[1]) && same_bytes(rp_where(none[0], zero, a), rp_where(none[1], zero, b));
+}
+
+static void compare(rp_dtype dtype) {
+    static const int64_t sizes[][4] = {{3, 5, 17, 19}, {2, 16, 12, 14}, {1, 37, 23, 9}, {6, 3, 8, 8}, {1, 2, 40, 33}};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        for (int layout = 0; layout < 3; layout++) {
+            for (int op = 0;; op++) {
+                rp_scope scope = rp_scope_begin();
+                rp_tensor *want[MOST + 1] = {NULL}, *got[MOST + 1] = {NULL};
+                rp__tiles_set(rp__tiles_named("baseline"));
+                rp__interp_planes_off = true;
+                const int n = results(op, sizes[s], dtype, layout, want);
+                rp__interp_planes_off = false;
+                for (size_t k = 0; n && k < sizeof isas / sizeof *isas; k++) {
+                    if (!rp__tiles_named(isas[k])) continue;
+                    rp__tiles_set(rp__tiles_named(isas[k]));
+                    assert_int_equal(results(op, sizes[s], dtype, layout, got), n);
+                    if (rp_failed()) fail_msg("op %d, sizes %zu: %s", op, s, rp_error_message());
+                    for (int i = 0; i < n; i++) {
+                        if (!same(want[i], got[i]))
+                            fail_msg("op %d, sizes %zu, layout %d, result %d on %s: other bits", op, s, layout, i,
+                                     isas[k]);
+                    }
+                }
+                rp_scope_end(scope, NULL, 0);
+                if (!n) break;
+            }
+        }
+    }
+    rp__tiles_set(NULL);
+}
+static void same_bits_f32(void **state) {
+    (void)state;
+    const uint64_t before = rp__interp_planes_taken;
+    compare(RP_F32);
+    assert_true(rp__interp_planes_taken - before > 200); /* else nothing was compared */
+}
+static void same_bits_f64(void **state) {
+    (void)state;
+    compare(RP_F64);
+}
+static void same_bits_bf16(void **state) {
+    (void)state;
+    compare(RP_BF16);
+}
+static void same_bits_f16(void **state) {
+    (void)state;
+    compare(RP_F16);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_f32),
+        cmocka_unit_test(same_bits_f64),
+        cmocka_unit_test(same_bits_bf16),
+        cmocka_unit_test(same_bits_f16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
