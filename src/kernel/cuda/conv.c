@@ -239,6 +239,7 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_ASIDE %s\n", !bit(facts, MMA) && results >= 64 ? "volatile" : "");
     rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n#define RP_SLICES %d\n", bit(facts, LONG),
                  bit(facts, LONGER), tile->slices);
+    if (tile->slices > 1) rp__text_write(out, rp__embed_slices_cuh, rp__embed_slices_cuh_len);
     if (bit(facts, DIRECT)) rp__text_add(out, "#define RP_ROWS %d\n", (int)(facts >> ROWS & 15));
 }
 
