@@ -183,6 +183,8 @@ static void common_macros(uint64_t facts, rp__text *out) {
     else
         rp__text_puts(out, "#define RP_CLUSTER\n");
     rp__text_write(out, rp__embed_conv_common_cuh, rp__embed_conv_common_cuh_len);
+    if (bit(facts, MMA) && !is_few(facts) && !is_group(facts))
+        rp__text_write(out, rp__embed_conv_tile_cuh, rp__embed_conv_tile_cuh_len);
 }
 
 static void vector_macros(uint64_t facts, rp__text *out) {
