@@ -138,6 +138,29 @@ static bool names_cudnn(rp_compiled *f) {
     return named;
 }
 
+/* Compiled and captured it gives the same bits. Is what is compiled cuDNN's? */
+static bool played(rp_body *body, const shape *s, rp_tensor *const *in, rp_tensor *const *want, size_t n_out, int n) {
+    rp_tensor *got[3];
+    rp_compiled *f = rp_compile((rp_fn){body, &s, sizeof s, "played"},
+                                RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    for (int call = 0; call < 4; call++) {
+        OK(rp_call(f, in, 3, got, n_out));
+        for (size_t k = 0; k < n_out; k++) same(got[k], want[k], "compiled", n);
+    }
+    const bool named = names_cudnn(f);
+    rp_compiled_release(f);
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, rp_cuda(0), NULL));
+    body(&s, in, 3, got, n_out);
+    OK(rp_graph_end(g));
+    for (int replay = 0; replay < 2; replay++) {
+        OK(rp_graph_replay(g));
+        for (size_t k = 0; k < n_out; k++) same(got[k], want[k], "captured", n);
+    }
+    rp_graph_release(g);
+    return named;
+}
+
 /* Eager, compiled and captured, with the same bits, which are the CPU's. */
 static void test_works(void **state) {
     (void)state;
@@ -152,22 +175,7 @@ static void test_works(void **state) {
         work(&s, on_cpu, 3, want, 3);
         work(&s, in, 3, got, 3);
         for (int k = 0; k < 3; k++) near(got[k], want[k], whats[k], n);
-        rp_compiled *f = rp_compile((rp_fn){work, &s, sizeof s, "work"},
-                                    RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
-        for (int call = 0; call < 4; call++) {
-            OK(rp_call(f, in, 3, again, 3));
-            for (int k = 0; k < 3; k++) same(again[k], got[k], "compiled", n);
-        }
-        if (!names_cudnn(f)) fail_msg("shape %d is not cuDNN's", n);
-        rp_compiled_release(f);
-        rp_graph *g = rp_graph_new();
-        OK(rp_graph_begin(g, rp_cuda(0), NULL));
-        work(&s, in, 3, again, 3);
-        OK(rp_graph_end(g));
-        OK(rp_graph_replay(g));
-        OK(rp_graph_replay(g));
-        for (int k = 0; k < 3; k++) same(again[k], got[k], "captured", n);
-        rp_graph_release(g);
+        if (!played(work, s, in, got, 3, n)) fail_msg("shape %d is not cuDNN's", n);
         rp__cuda_dnn_use = RP__DNN_NEVER; /* ours, of which nothing else is compared with here */
         work(&s, in, 3, again, 3);
         rp__cuda_dnn_use = RP__DNN_ALWAYS;
@@ -382,20 +390,7 @@ static void test_lying(void **state) {
             in[2] = expanded ? wide : lying(tangent, way);
             gradients(&s, in, 3, got, 2);
             for (int k = 0; k < 2; k++) same(got[k], want[k], "eager", 10 * (int)n + way);
-            rp_compiled *f = rp_compile((rp_fn){gradients, &s, sizeof s, "gradients"},
-                                        RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
-            for (int call = 0; call < 3; call++) {
-                OK(rp_call(f, in, 3, got, 2));
-                for (int k = 0; k < 2; k++) same(got[k], want[k], "compiled", 10 * (int)n + way);
-            }
-            rp_compiled_release(f);
-            rp_graph *g = rp_graph_new();
-            OK(rp_graph_begin(g, rp_cuda(0), NULL));
-            gradients(&s, in, 3, got, 2);
-            OK(rp_graph_end(g));
-            OK(rp_graph_replay(g));
-            for (int k = 0; k < 2; k++) same(got[k], want[k], "captured", 10 * (int)n + way);
-            rp_graph_release(g);
+            (void)played(gradients, s, in, want, 2, 10 * (int)n + way);
         }
         OK(rp_set_default_device(rp_cpu()));
         rp_scope_end(scope, NULL, 0);

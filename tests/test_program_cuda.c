@@ -441,6 +441,51 @@ static void test_weights_ahead(void **state) {
     rp_compiled_release(written);
 }
 
+/* Weights in one buffer with what the function writes, beside it or partly in it; the buffer is ours, or its parts are memory of others. */
+static void weights_beside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_matmul(rp_sin(in[0]), in[1]);
+    rp_add_(in[2], rp_mean(out[0]));
+}
+static rp_tensor *rows_of(rp_tensor *t, int64_t from, int64_t to, bool foreign) {
+    const int64_t columns = rp_size(t, 1);
+    if (!foreign) return rp_slice(t, 0, from, to, 1);
+    rp_tensor *blob = rp_from_blob((float *)rp_data(t) + from * columns, RP_DIMS(to - from, columns), NULL, RP_F32,
+                                   rp_cuda(0), NULL, NULL);
+    assert_int_equal(rp_declare_stable(blob), RP_OK);
+    return blob;
+}
+static void test_weights_beside(void **state) {
+    enum { ROWS = 24, SIDE = 512 };
+    (void)state;
+    static const struct {
+        int64_t from, to; /* rows that are written; the weights are the first SIDE */
+        bool foreign;
+    } cases[] = {{SIDE, 2 * SIDE, false},     {SIDE, 2 * SIDE, true}, {SIDE + 1, SIDE + 2, false},
+                 {SIDE - 1, SIDE + 1, false}, {SIDE - 1, SIDE, true}, {0, 1, false}};
+    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++) {
+        rp_scope s = rp_scope_begin();
+        rp_compiled *f = compiled(weights_beside, "weights_beside");
+        rp_tensor *both[2], *in[2][3], *out[2];
+        for (int k = 0; k < 2; k++) { /* eager, compiled */
+            both[k] = filled(3, 2 * SIDE, SIDE, 0);
+            in[k][0] = filled(2, ROWS, SIDE, 0);
+            in[k][1] = rows_of(both[k], 0, SIDE, cases[n].foreign);
+            in[k][2] = rows_of(both[k], cases[n].from, cases[n].to, cases[n].foreign);
+        }
+        for (int call = 0; call < 4; call++) {
+            weights_beside(NULL, in[0], 3, &out[0], 1);
+            (void)rp_call(f, in[1], 3, &out[1], 1);
+            assert_same(out[0], out[1]);
+            assert_same(both[0], both[1]);
+        }
+        const int64_t want = cases[n].from >= SIDE ? 1 : -1, got = fact(f, "graph", "reads-ahead");
+        if (got != want) fail_msg("case %u: %lld", n, (long long)got);
+        rp_compiled_release(f);
+        rp_scope_end(s, NULL, 0);
+    }
+}
+
 static void test_alignment(void **state) {
     (void)state;
     rp_compiled *f = compiled(pointwise, "pointwise");
@@ -776,29 +821,18 @@ static void test_recurrent(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_gathered, start),
-        cmocka_unit_test_setup(test_line, start),
-        cmocka_unit_test_setup(test_wrapping, start),
-        cmocka_unit_test_setup(test_part_read_again, start),
-        cmocka_unit_test_setup(test_ordered, start),
-        cmocka_unit_test_setup(test_layout_told, start),
-        cmocka_unit_test_setup(test_library_moved, start),
-        cmocka_unit_test_setup(test_library_results, start),
-        cmocka_unit_test_setup(test_library_alone, start),
-        cmocka_unit_test_setup(test_library_steady, start),
-        cmocka_unit_test_setup(test_library_written, start),
-        cmocka_unit_test_setup(test_alignment, start),
-        cmocka_unit_test_setup(test_weights_ahead, start),
-        cmocka_unit_test_setup(test_moved_back, start),
-        cmocka_unit_test_setup(test_foreign, start),
-        cmocka_unit_test_setup(test_training, start),
-        cmocka_unit_test_setup(test_relu, start),
-        cmocka_unit_test_setup(test_regions, start),
-        cmocka_unit_test_setup(test_chain, start),
-        cmocka_unit_test_setup(test_chain_training, start),
-        cmocka_unit_test_setup(test_chain_refused, start),
-        cmocka_unit_test_setup(test_joined, start),
-        cmocka_unit_test_setup(test_recurrent, start),
+        cmocka_unit_test_setup(test_gathered, start),        cmocka_unit_test_setup(test_line, start),
+        cmocka_unit_test_setup(test_wrapping, start),        cmocka_unit_test_setup(test_part_read_again, start),
+        cmocka_unit_test_setup(test_ordered, start),         cmocka_unit_test_setup(test_layout_told, start),
+        cmocka_unit_test_setup(test_library_moved, start),   cmocka_unit_test_setup(test_library_results, start),
+        cmocka_unit_test_setup(test_library_alone, start),   cmocka_unit_test_setup(test_library_steady, start),
+        cmocka_unit_test_setup(test_library_written, start), cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_weights_ahead, start),   cmocka_unit_test_setup(test_weights_beside, start),
+        cmocka_unit_test_setup(test_moved_back, start),      cmocka_unit_test_setup(test_foreign, start),
+        cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
+        cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
+        cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
+        cmocka_unit_test_setup(test_joined, start),          cmocka_unit_test_setup(test_recurrent, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

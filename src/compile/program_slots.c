@@ -3,6 +3,7 @@
 #include "compile/explain.h"
 #include "compile/program_parts.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -370,36 +371,105 @@ bool rp__program_is_one_call(const rp__executable *p) {
            p->records[p->body->steps[0].record]->kernel->kind == RP__KERNEL_CUDA_LIBRARY;
 }
 
-/* Does a record write what the launch would read ahead? */
-static bool is_written(const rp__executable *p, const rp__launch *l) {
+/* What the records write, as runs of bytes in rising order that do not touch. A storage has runs of its own, counted from its start; those in
+   the memory of all storages, or of others' (rp__storage_meets), are addresses. */
+enum { EVERYWHERE = 0, IN_FOREIGN = 1 };
+typedef struct run {
+    uintptr_t where; /* a storage, EVERYWHERE, IN_FOREIGN */
+    intptr_t begin, end;
+} run;
+typedef struct runs {
+    run *of;
+    size_t n, capacity;
+} runs;
+
+static int by_begin(const void *a, const void *b) {
+    const run *x = a, *y = b;
+    if (x->where != y->where) return x->where < y->where ? -1 : 1;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static rp_status add_run(runs *w, uintptr_t where, intptr_t from, const rp__slot *s) {
+    if (!RP__GROW(&w->of, &w->capacity, w->n + 1)) return RP__OOM("what a program writes");
+    w->of[w->n++] = (run){where, from + s->begin, from + s->end};
+    return RP_OK;
+}
+
+static rp_status collect_written(const rp__executable *p, runs *w) {
     for (uint32_t r = 0; r < p->n_records; r++) {
-        const rp__launch *other = p->records[r];
-        if (other->barrier) return true;
-        for (uint32_t w = 0; w < other->n_slots; w++) {
-            const rp__slot *to = &other->slots[w];
-            if (!(to->access & RP__WRITE) || !to->storage) continue;
-            for (uint32_t k = 0; k < l->n_slots; k++)
-                if (l->slots[k].access & RP__AHEAD && rp__slots_meet(to, &l->slots[k])) return true;
+        for (uint32_t k = 0; k < p->records[r]->n_slots; k++) {
+            const rp__slot *s = &p->records[r]->slots[k];
+            if (!(s->access & RP__WRITE) || !s->storage || s->begin >= s->end) continue;
+            RP_TRY(add_run(w, (uintptr_t)s->storage, 0, s));
+            const intptr_t data = (intptr_t)s->storage->data;
+            if (data) RP_TRY(add_run(w, EVERYWHERE, data, s));
+            if (data && s->storage->foreign) RP_TRY(add_run(w, IN_FOREIGN, data, s));
         }
+    }
+    if (w->n == 0) return RP_OK;
+    qsort(w->of, w->n, sizeof *w->of, by_begin);
+    size_t kept = 0;
+    for (size_t k = 1; k < w->n; k++) {
+        run *last = &w->of[kept];
+        if (w->of[k].where != last->where || w->of[k].begin > last->end)
+            w->of[++kept] = w->of[k];
+        else if (w->of[k].end > last->end)
+            last->end = w->of[k].end;
+    }
+    w->n = kept + 1;
+    return RP_OK;
+}
+
+static bool is_written(const runs *w, uintptr_t where, intptr_t from, const rp__slot *s) {
+    size_t low = 0, high = w->n; /* the first run that ends behind the beginning of s */
+    while (low < high) {
+        const size_t at = low + (high - low) / 2;
+        const run *r = &w->of[at];
+        if (r->where < where || (r->where == where && r->end <= from + s->begin))
+            low = at + 1;
+        else
+            high = at;
+    }
+    return low < w->n && w->of[low].where == where && w->of[low].begin < from + s->end;
+}
+
+/* Does a record write what the launch would read ahead? */
+static bool reads_written(const runs *w, const rp__launch *l) {
+    for (uint32_t k = 0; k < l->n_slots; k++) {
+        const rp__slot *s = &l->slots[k];
+        if (!(s->access & RP__AHEAD) || !s->storage) continue;
+        const intptr_t data = (intptr_t)s->storage->data;
+        if (is_written(w, (uintptr_t)s->storage, 0, s)) return true;
+        if (data && is_written(w, s->storage->foreign ? EVERYWHERE : IN_FOREIGN, data, s)) return true;
     }
     return false;
 }
 
 /* rp__launch.ahead of the records. */
-static void set_ahead(rp__executable *p) {
+static rp_status set_ahead(rp__executable *p) {
+    bool asked = false, barrier = false; /* behind which nothing is known to stay */
+    runs written = {0};
+    rp_status status = RP_OK;
     p->n_ahead = 0;
     for (uint32_t r = 0; r < p->n_records; r++) {
+        asked = asked || p->records[r]->ahead;
+        barrier = barrier || p->records[r]->barrier;
+    }
+    if (asked && !barrier) status = collect_written(p, &written);
+    for (uint32_t r = 0; asked && status == RP_OK && r < p->n_records; r++) {
         const rp__launch *l = p->records[r];
         if (!l->ahead) continue;
-        const bool ahead = !is_written(p, l);
+        const bool ahead = !barrier && !reads_written(&written, l);
         ((uint64_t *)(uintptr_t)l->words)[l->ahead] = ahead; /* the copy is ours */
         p->n_ahead += ahead;
     }
+    rp__free(written.of);
+    return status;
 }
 
 rp_status rp__program_build_graph(rp__executable *p) {
     rp__program_drop_graph(p);
-    set_ahead(p);
+    RP_TRY(set_ahead(p));
     p->n_edges = 0;
     rp_status status = p->split ? RP_ERROR_UNAVAILABLE : fill_graph(p, p->body, 0, p->body->n_steps, &p->graph);
     bool refused = status == RP_ERROR_UNAVAILABLE || status == RP_ERROR_DRIVER;

@@ -330,22 +330,13 @@ void rp__lower_gelu(rp__lower *lw) {
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.5)), twice));
 }
 
-RP__UNARY(silu, rp__lw_2(lw, RP__MUL, x, rp__lw_1(lw, RP__SIGMOID, x)))
-
-/* min(max(x + 3, 0), 6) */
-static rp__val hard_gate(rp__lower *lw, rp__val x, rp_dtype compute) {
-    x = rp__lw_2(lw, RP__ADD, x, rp__lw_const(lw, compute, 3));
-    x = rp__lw_2(lw, RP__MAX, x, rp__lw_const(lw, compute, 0));
-    return rp__lw_2(lw, RP__MIN, x, rp__lw_const(lw, compute, 6));
-}
-RP__UNARY(hardswish,
-          rp__lw_2(lw, RP__DIV, rp__lw_2(lw, RP__MUL, x, hard_gate(lw, x, compute)), rp__lw_const(lw, compute, 6)))
+RP__UNARY(silu, MUL(x, PRIM(SIGMOID, x)))
+RP__UNARY(hardswish, DIV(MUL(x, MIN(MAX(ADD(x, NUM(3)), NUM(0)), NUM(6))), NUM(6)))
 
 void rp__lower_softplus(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    rp__val x = rp__lw_in(lw, 0), beta = rp__lw_attr(lw, 0, compute), t = rp__lw_2(lw, RP__MUL, x, beta);
-    rp__val soft = rp__lw_2(lw, RP__DIV, rp__lw_1(lw, RP__LOG1P, rp__lw_1(lw, RP__EXP, t)), beta);
-    rp__lw_out(lw, 0, rp__lw_3(lw, RP__WHERE, rp__lw_2(lw, RP__LT, rp__lw_attr(lw, 1, compute), t), x, soft));
+    rp__val x = rp__lw_in(lw, 0), beta = ATTR(0), t = MUL(x, beta);
+    rp__lw_out(lw, 0, WHERE(LT(ATTR(1), t), x, DIV(LOG1P(EXP(t)), beta)));
 }
 
 /* A limit beyond what self's integers can be limits nothing: the type's own. */

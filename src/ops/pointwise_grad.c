@@ -227,12 +227,10 @@ rp_status rp__vjp_copy(const rp__vjp *g) {
 
 RP__SLOPE(silu, rp_mul(rp_sigmoid(x), rp_add_scalar(rp_mul(x, rp_sigmoid(rp_neg(x))), rp_i64(1))))
 
-/* 1 from the limit on, else value, NaN where x is */
-static rp_tensor *below_or_one(rp_tensor *x, int64_t limit, rp_tensor *value) {
-    return rp_where(rp_ge_scalar(x, rp_i64(limit)), rp_fill(rp__zero_like(x), rp_i64(1)), value);
-}
-RP__SLOPE(hardswish, rp_where(rp_le_scalar(x, rp_i64(-3)), rp__zero_like(x),
-                              below_or_one(x, 3, rp_add_scalar(rp_div_scalar(x, rp_i64(3)), rp_f64(0.5)))))
+RP__SLOPE(hardswish, /* NaN where x is */
+          rp_where(rp_le_scalar(x, rp_i64(-3)), rp__zero_like(x),
+                   rp_where(rp_ge_scalar(x, rp_i64(3)), rp_fill(rp__zero_like(x), rp_i64(1)),
+                            rp_add_scalar(rp_div_scalar(x, rp_i64(3)), rp_f64(0.5)))))
 
 static rp_tensor *softplus_slope(rp_tensor *x, const rp_attr *attrs) {
     rp_tensor *t = rp_mul_scalar(x, attrs[0].v.scalar);

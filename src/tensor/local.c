@@ -132,45 +132,33 @@ static bool refill(rp__slot_queue *q, rp__slot_queue *common, size_t bytes, size
 
 #define ROUNDED(type) ((sizeof(type) + 63) / 64 * 64)
 
+/* A slot of `bytes` is used again when `keep` others were released after it. */
+static void *take(rp__slot_queue *q, rp__slot_queue *common, size_t bytes, size_t keep, void **(*link)(void *),
+                  const char *what) {
+    const bool short_of = q->n <= keep && (q->n == 0 || ((rp_tensor *)q->head)->magic == RP__TENSOR_DEAD);
+    if (RP__UNLIKELY((short_of && !refill(q, common, bytes, keep, link)) || rp__alloc_denied())) {
+        RP__OOM(what);
+        return NULL;
+    }
+    return queue_pop(q, link);
+}
+
+static void share(rp__slot_queue *q, rp__slot_queue *common, void **(*link)(void *)) {
+    rp__lock(&shared.lock);
+    queue_move(common, q, RP__SHARE_ABOVE / 2, link);
+    rp__unlock(&shared.lock);
+}
+
 rp_tensor *rp__tensor_slot_take_slow(rp__tensor_local *l) {
-    /* A slot is used again when RP__QUARANTINE others were released after it. */
-    if (RP__UNLIKELY(l->tensors.n <= RP__QUARANTINE) &&
-        (l->tensors.n == 0 || ((rp_tensor *)l->tensors.head)->magic == RP__TENSOR_DEAD) &&
-        !refill(&l->tensors, &shared.tensors, ROUNDED(rp_tensor), RP__QUARANTINE, rp__tensor_link)) {
-        RP__OOM("tensor handles");
-        return NULL;
-    }
-    if (rp__alloc_denied()) {
-        RP__OOM("a tensor handle");
-        return NULL;
-    }
-    return queue_pop(&l->tensors, rp__tensor_link);
+    return take(&l->tensors, &shared.tensors, ROUNDED(rp_tensor), RP__QUARANTINE, rp__tensor_link, "tensor handles");
 }
+void rp__tensor_slots_share(rp__tensor_local *l) { share(&l->tensors, &shared.tensors, rp__tensor_link); }
 
-void rp__tensor_slots_share(rp__tensor_local *l) {
-    rp__lock(&shared.lock);
-    queue_move(&shared.tensors, &l->tensors, RP__SHARE_ABOVE / 2, rp__tensor_link);
-    rp__unlock(&shared.lock);
-}
-
+/* Nobody finds a record after its release: none is kept back. */
 rp__storage *rp__storage_slot_take_slow(rp__tensor_local *l) {
-    if (RP__UNLIKELY(l->storages.n == 0) &&
-        !refill(&l->storages, &shared.storages, ROUNDED(rp__storage), 0, rp__storage_link)) {
-        RP__OOM("storage records");
-        return NULL;
-    }
-    if (rp__alloc_denied()) {
-        RP__OOM("a storage record");
-        return NULL;
-    }
-    return queue_pop(&l->storages, rp__storage_link);
+    return take(&l->storages, &shared.storages, ROUNDED(rp__storage), 0, rp__storage_link, "storage records");
 }
-
-void rp__storage_slots_share(rp__tensor_local *l) {
-    rp__lock(&shared.lock);
-    queue_move(&shared.storages, &l->storages, RP__SHARE_ABOVE / 2, rp__storage_link);
-    rp__unlock(&shared.lock);
-}
+void rp__storage_slots_share(rp__tensor_local *l) { share(&l->storages, &shared.storages, rp__storage_link); }
 
 void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors) {
     rp__tensor_local *mine = rp__local_tls;

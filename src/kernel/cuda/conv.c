@@ -183,6 +183,8 @@ static void common_macros(uint64_t facts, rp__text *out) {
     else
         rp__text_puts(out, "#define RP_CLUSTER\n");
     rp__text_write(out, rp__embed_conv_common_cuh, rp__embed_conv_common_cuh_len);
+    if (bit(facts, MMA) && !is_few(facts) && !is_group(facts))
+        rp__text_write(out, rp__embed_conv_tile_cuh, rp__embed_conv_tile_cuh_len);
 }
 
 static void vector_macros(uint64_t facts, rp__text *out) {
@@ -239,6 +241,7 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_ASIDE %s\n", !bit(facts, MMA) && results >= 64 ? "volatile" : "");
     rp__text_add(out, "#define RP_LONG %d\n#define RP_LONGER %d\n#define RP_SLICES %d\n", bit(facts, LONG),
                  bit(facts, LONGER), tile->slices);
+    if (tile->slices > 1) rp__text_write(out, rp__embed_slices_cuh, rp__embed_slices_cuh_len);
     if (bit(facts, DIRECT)) rp__text_add(out, "#define RP_ROWS %d\n", (int)(facts >> ROWS & 15));
 }
 

@@ -101,19 +101,6 @@ typedef rp_spot rp_found;
 #if RP_MMA
 typedef rp_u16 rp_kept; /* in shared memory */
 #define RP_KEEP(x) (x)
-/* Rows of eight in different banks; along the inner index as the operand was read. */
-#define RP_A_ROW (RP_A_ALONG ? RP_TK + 8 : RP_TM + 8)
-#define RP_B_ROW (RP_B_ALONG ? RP_TK + 8 : RP_TN + 8)
-#define RP_A_SIZE ((RP_A_ALONG ? RP_TM : RP_TK) * RP_A_ROW)
-#define RP_B_SIZE ((RP_B_ALONG ? RP_TN : RP_TK) * RP_B_ROW)
-#define RP_A_AT(m, k) (RP_A_ALONG ? (m)*RP_A_ROW + (k) : (k)*RP_A_ROW + (m))
-#define RP_B_AT(n, k) (RP_B_ALONG ? (n)*RP_B_ROW + (k) : (k)*RP_B_ROW + (n))
-#define RP_WN (8 / RP_WM)
-#define RP_FM (RP_TM / RP_WM / 16) /* fragments of a warp */
-#define RP_FN_ (RP_TN / RP_WN / 8)
-#define RP_PASSES RP_FM
-#define RP_PASS_ROWS (16 * RP_WM)
-#define RP_ROW_OF(pass, r) ((r) / 16 * (RP_TM / RP_WM) + (pass)*16 + (r) % 16)
 #else
 typedef RP_ACC rp_kept;
 #define RP_KEEP(x) RP_LOAD(x)
@@ -646,16 +633,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #endif
 #if RP_SLICES > 1
         rp_barrier();
-        _Pragma("unroll 2") for (int i = 0; i < RP_TM * RP_TN / 4 / RP_THREADS; i++) {
-            const int e = i * RP_THREADS + t, r = e / (RP_TN / 4), at = r * RP_OUT_ROW + e % (RP_TN / 4) * 4;
-            if (m0 + r >= M) continue;
-            rp_f32x4 sum = rp_ld_v4_f32(&st[at]);
-            _Pragma("unroll") for (int other = 1; other < RP_SLICES; other++) {
-                const rp_f32x4 four = rp_ld_v4_f32(&st[other * RP_TM * RP_OUT_ROW + at]);
-                sum.x = sum.x + four.x, sum.y = sum.y + four.y, sum.z = sum.z + four.z, sum.w = sum.w + four.w;
-            }
-            rp_st_v4_f32(&st[at], sum);
-        }
+        rp_add_slices(st, RP_OUT_ROW, t, m0, M);
 #endif
 #endif
 #if RP_SPLIT > 1

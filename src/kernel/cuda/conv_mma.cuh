@@ -66,19 +66,7 @@ typedef rp_spot rp_near;
 #define RP_ROW_OF(pass, r) (r)
 #define RP_COLUMN_OF(pass, j) ((j) / RP_PASS_WGN * RP_WGN + (pass)*RP_PASS_WGN + (j) % RP_PASS_WGN)
 #else
-#define RP_A_ROW (RP_A_ALONG ? RP_TK + 8 : RP_TM + 8)
-#define RP_B_ROW (RP_B_ALONG ? RP_TK + 8 : RP_TN + 8)
-#define RP_A_SIZE ((RP_A_ALONG ? RP_TM : RP_TK) * RP_A_ROW)
-#define RP_B_SIZE ((RP_B_ALONG ? RP_TN : RP_TK) * RP_B_ROW)
-#define RP_A_AT(m, k) (RP_A_ALONG ? (m)*RP_A_ROW + (k) : (k)*RP_A_ROW + (m))
-#define RP_B_AT(n, k) (RP_B_ALONG ? (n)*RP_B_ROW + (k) : (k)*RP_B_ROW + (n))
-#define RP_WN (8 / RP_WM)
-#define RP_FM (RP_TM / RP_WM / 16) /* fragments of a warp */
-#define RP_FN_ (RP_TN / RP_WN / 8)
-#define RP_PASSES RP_FM
-#define RP_PASS_ROWS (16 * RP_WM)
 #define RP_PASS_COLUMNS RP_TN
-#define RP_ROW_OF(pass, r) ((r) / 16 * (RP_TM / RP_WM) + (pass)*16 + (r) % 16)
 #define RP_COLUMN_OF(pass, j) (j)
 #endif
 /* A pass of results, neighbours in memory side by side. */

@@ -189,6 +189,15 @@ static void add_exchange(rp_dtype dtype, rp__scatter kind, rp__text *out) {
         rp__text_puts(out, "#define RP_ANY_ORDER(a, b) RP_COMBINE(a, b)\n");
 }
 
+/* The type of places, and RP_SHARE: a / b of numbers without a sign, those of 32 bits by an inverse of b that a thread finds once. */
+static void index_macros(bool wide, rp__text *out) {
+    rp__text_puts(out,
+                  wide ? "#define RP_INDEX rp_i64\n#define RP_INVERSE(b) 0\n"
+                         "#define RP_SHARE(a, b, inverse) ((RP_INDEX)((rp_u64)(a) / (rp_u64)(b)))\n"
+                       : "#define RP_INDEX rp_i32\n#define RP_INVERSE(b) rp_inverse((rp_u32)(b))\n"
+                         "#define RP_SHARE(a, b, inverse) ((RP_INDEX)rp_share((rp_u32)(a), (rp_u32)(b), inverse))\n");
+}
+
 static void scatter_macros(uint64_t facts, rp__text *out) {
     static const char *const names[RP__SCATTERS] = {
         [RP__SCATTER_ADD] = "add", [RP__SCATTER_MAX] = "max", [RP__SCATTER_MIN] = "min"};
@@ -200,8 +209,7 @@ static void scatter_macros(uint64_t facts, rp__text *out) {
                  (unsigned)(facts >> 16 & 0xff), (unsigned)(facts >> 13 & 1));
     rp__text_add(out, "#define RP_SUMS %d\n#define RP_PARTS %d\n", (int)sums_of(dtype), dtype == RP_I64 ? 2 : 1);
     rp__text_add(out, "#define RP_EACH %u\n", scatter_each((unsigned)(facts >> 8 & 3), facts & SCATTER_MANY));
-    rp__text_puts(out, facts & SCATTER_WIDE ? "#define RP_INDEX rp_i64\n#define RP_SHORT 0\n"
-                                            : "#define RP_INDEX rp_i32\n#define RP_SHORT 1\n");
+    index_macros(facts & SCATTER_WIDE, out);
     if (kind == RP__SCATTER_SET)
         rp__text_puts(out, "#define RP_ATOMIC(p, v) (*(p) = (v))\n#define RP_COMBINE(a, b) (b)\n");
     else if (atomic_of(dtype, kind))
@@ -295,8 +303,7 @@ static void weighted_scatter_macros(uint64_t facts, rp__text *out) {
                  wide ? "f64" : "f32");
     rp__text_add(out, "#define RP_K %u\n#define RP_ORDERED %d\n#define RP_PLACE %s\n", (unsigned)(facts >> 16),
                  facts & WEIGHTED_ORDERED ? 1 : 0, facts & WEIGHTED_SHORT ? "rp_i32" : "rp_i64");
-    rp__text_puts(out, facts & WEIGHTED_WIDE ? "#define RP_INDEX rp_i64\n#define RP_SHORT 0\n"
-                                             : "#define RP_INDEX rp_i32\n#define RP_SHORT 1\n");
+    index_macros(facts & WEIGHTED_WIDE, out);
 }
 
 rp_status rp__cuda_weighted_scatter_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,

@@ -154,6 +154,7 @@ static void macros(uint64_t facts, rp__text *out) {
     else
         rp__text_puts(out, "#define RP_CLUSTER\n");
     rp__text_write(out, rp__embed_mma_cuh, rp__embed_mma_cuh_len);
+    if (m == SLICED) rp__text_write(out, rp__embed_slices_cuh, rp__embed_slices_cuh_len);
     if (m == WGMMA) rp__text_write(out, rp__embed_wgmma_cuh, rp__embed_wgmma_cuh_len);
 }
 

@@ -530,16 +530,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
 #endif
 #if RP_SLICES > 1
     rp_barrier();
-    _Pragma("unroll 2") for (int i = 0; i < RP_TM * RP_TN / 4 / RP_THREADS; i++) {
-        const int e = i * RP_THREADS + t, r = e / (RP_TN / 4), at = r * RP_OUT_ROW + e % (RP_TN / 4) * 4;
-        if (m0 + r >= M) continue;
-        rp_f32x4 sum = rp_ld_v4_f32(&st[at]);
-        _Pragma("unroll") for (int other = 1; other < RP_SLICES; other++) {
-            const rp_f32x4 four = rp_ld_v4_f32(&st[other * RP_TM * RP_OUT_ROW + at]);
-            sum.x = sum.x + four.x, sum.y = sum.y + four.y, sum.z = sum.z + four.z, sum.w = sum.w + four.w;
-        }
-        rp_st_v4_f32(&st[at], sum);
-    }
+    rp_add_slices(st, RP_OUT_ROW, t, m0, M);
 #endif
 #endif
 #if RP_SPLIT > 1

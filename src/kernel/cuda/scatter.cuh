@@ -5,7 +5,8 @@
  *   3 sums of integers of which there are many for each element of out: a block adds its share up in shared memory, RP_SUMS sums of RP_PARTS words
  *     in all, as often as they fit so that lanes of one index seldom meet, then to out
  * RP_ALONG 1: neighbours in a warp are neighbours along dim, of forms 0 and 3; else lines are. RP_DIMS dims other than dim. RP_INDEX: a type
- * for numbers of elements and for offsets: of 32 bits where they fit, since a division of 64 costs as much as all else. Forms 1 and 2 give the bits of the CPU, of integers the others too. A bad index is reported and its element skipped.
+ * for numbers of elements and for offsets: of 32 bits where they fit, since a division of 64 costs as much as all else; RP_SHARE(a, b, RP_INVERSE(b))
+ * divides them. Forms 1 and 2 give the bits of the CPU, of integers the others too. A bad index is reported and its element skipped.
  * Words: out index src, error record, tag, length, bound, strides along dim of (out, index, src), lines, copies of the sums of form 3, where the first and the
  * last element of out lie, counted from its pointer (nowhere if what lies between them is not all its own), then extent and the same strides for each other dim.
  * RP_HALF(p, v): of types of 16 bits, whose RP_ATOMIC writes a whole word, where the other half is no element of out. */
@@ -18,15 +19,6 @@ typedef struct {
     const rp_i64 *index;
     const RP_T *src;
 } rp_line;
-
-/* Of numbers without a sign; those of 32 bits by an inverse that a thread finds once. */
-#if RP_SHORT
-#define RP_INVERSE(b) rp_inverse((rp_u32)(b))
-#define RP_SHARE(a, b, inverse) ((RP_INDEX)rp_share((rp_u32)(a), (rp_u32)(b), inverse))
-#else
-#define RP_INVERSE(b) 0
-#define RP_SHARE(a, b, inverse) ((RP_INDEX)((rp_u64)(a) / (rp_u64)(b)))
-#endif
 
 /* inverse: of the extents of the other dims. */
 RP_FN rp_line rp_line_of(const RP_WORDS *p, RP_INDEX line, const rp_u32 *inverse) {

@@ -1,5 +1,5 @@
 /* weighted_scatter on CUDA (kernel/library.h). Macros (lib_select.c): RP_NAME RP_WORDS, RP_T and RP_LOAD of grad; RP_W, type of weights and of the
- * result, RP_RED(p, v) adds there; RP_K taps; RP_PLACE, type of index; RP_INDEX, RP_SHORT as in scatter.cuh; RP_ORDERED: a plane a thread, along the
+ * result, RP_RED(p, v) adds there; RP_K taps; RP_PLACE, type of index; RP_INDEX, RP_INVERSE and RP_SHARE as in scatter.cuh; RP_ORDERED: a plane a thread, along the
  * places, with the bits of the CPU. Else a thread has a place, whose taps it reads once, and some channels; neighbours in a warp are neighbours
  * among the places.
  * Words: out grad index weight, images, channels, places, places of out, channels a thread, threads for all channels, strides of each operand. */
@@ -7,13 +7,6 @@ typedef struct {
     rp_u64 w[22];
 } RP_WORDS;
 
-#if RP_SHORT
-#define RP_INVERSE(b) rp_inverse((rp_u32)(b))
-#define RP_SHARE(a, b, inverse) ((RP_INDEX)rp_share((rp_u32)(a), (rp_u32)(b), inverse))
-#else
-#define RP_INVERSE(b) 0
-#define RP_SHARE(a, b, inverse) ((RP_INDEX)((rp_u64)(a) / (rp_u64)(b)))
-#endif
 #define RP_STRIDE(operand, dim) ((RP_INDEX)p.w[10 + 3 * (operand) + (dim)])
 
 extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
