@@ -261,7 +261,7 @@ class Lowering:
         self.env[node] = out if isinstance(val, (list, tuple)) else out[0] if isinstance(out, list) else out
 
     def by_schema(self, name, overload, given, defaults, expect):
-        rows = candidates(name, overload)
+        rows = candidates(SECOND.get(name, name), overload)
         if not rows:
             raise Unsupported(f"the library has no {name}")
         why = None
@@ -293,6 +293,16 @@ class Lowering:
 
 
 # ---------------------------------------------------------------- what schemas do not say
+
+# Ops that are others by a second name. AOT autograd resolves what a model calls, but not what decompositions do (means over sizes that change).
+SECOND = dict(pair.split(":") for pair in (
+    "absolute:abs arccos:acos arccosh:acosh arcsin:asin arcsinh:asinh arctan:atan arctan2:atan2 arctanh:atanh clip:clamp concat:cat "
+    "concatenate:cat det:linalg_det divide:div fix:trunc ger:outer greater:gt greater_equal:ge inverse:linalg_inv less:lt less_equal:le "
+    "linalg_matmul:matmul matrix_power:linalg_matrix_power multiply:mul negative:neg not_equal:ne row_stack:vstack subtract:sub "
+    "swapdims:transpose true_divide:div special_digamma:digamma special_erf:erf special_erfc:erfc special_erfinv:erfinv special_exp2:exp2 "
+    "special_expit:sigmoid special_expm1:expm1 special_gammainc:igamma special_gammaincc:igammac special_gammaln:lgamma special_i0:i0 "
+    "special_log1p:log1p special_logit:logit special_logsumexp:logsumexp special_multigammaln:mvlgamma special_polygamma:polygamma "
+    "special_psi:digamma special_round:round special_sinc:sinc special_xlogy:xlogy").split())
 
 SPECIAL = {}
 PRIMS = {"convert_element_type", "fma"}  # of PyTorch's own language of primitives
