@@ -302,7 +302,7 @@ SECOND = dict(pair.split(":") for pair in (
     "swapdims:transpose true_divide:div special_digamma:digamma special_erf:erf special_erfc:erfc special_erfinv:erfinv special_exp2:exp2 "
     "special_expit:sigmoid special_expm1:expm1 special_gammainc:igamma special_gammaincc:igammac special_gammaln:lgamma special_i0:i0 "
     "special_log1p:log1p special_logit:logit special_logsumexp:logsumexp special_multigammaln:mvlgamma special_polygamma:polygamma "
-    "special_psi:digamma special_round:round special_sinc:sinc special_xlogy:xlogy").split())
+    "special_psi:digamma special_round:round special_sinc:sinc special_xlogy:xlogy _cdist_forward:cdist").split())
 
 SPECIAL = {}
 PRIMS = {"convert_element_type", "fma"}  # of PyTorch's own language of primitives

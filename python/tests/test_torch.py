@@ -315,6 +315,24 @@ class Sizes(Door):
                     self.same(torch.autograd.grad(got, x)[0], torch.autograd.grad(want, x)[0])
                 self.assertEqual(dict(reprise.explain().reasons), {})
 
+    def test_distances(self):
+        for p in (0.0, 1.0, 1.5, 2.0, 3.0, math.inf):
+            with self.subTest(p):
+                torch._dynamo.reset()
+                reprise.reset()
+                f = lambda x, y: torch.cdist(x, y, p, "donot_use_mm_for_euclid_dist")
+                run = torch.compile(f, backend="reprise", dynamic=True)
+                for n in (3, 5):
+                    x, y = (torch.randn(*s, 3, dtype=torch.float64, requires_grad=True) for s in ((2, n), (1, n + 1)))
+                    with torch.no_grad():
+                        y[0, 0] = x[0, 0]
+                    got, want = run(x, y), f(x, y)
+                    self.same(got, want)
+                    weights = torch.rand_like(want)
+                    for a, b in zip(torch.autograd.grad(got, (x, y), weights), torch.autograd.grad(want, (x, y), weights)):
+                        self.same(a, b)
+                self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_second_names(self):
         a = torch.ops.aten
         x, y = torch.rand(4, 4, dtype=torch.float64) * 0.5 + 0.25, torch.rand(4, 4, dtype=torch.float64) + 1
