@@ -475,8 +475,8 @@ def _expand(low, node, a, expect):
 def _as_strided_scatter(low, node, a, expect):
     x = node.args[0].meta["val"]
     sizes, strides = list(a["size"]), list(a["stride"])
-    if not x.is_contiguous() or any(not isinstance(v, int) for v in (*sizes, *strides, a["storage_offset"] or 0)) or x.storage_offset():
-        raise Unsupported("as_strided_scatter into other than row-major memory of known sizes")
+    if not x.is_contiguous() or any(not isinstance(v, (int, Reg)) for v in (*sizes, *strides, a["storage_offset"] or 0)) or x.storage_offset():
+        raise Unsupported("as_strided_scatter into other than row-major memory")
     place = low.full(a["storage_offset"] or 0, torch.int64, [1] * len(sizes))
     for d, (size, stride) in enumerate(zip(sizes, strides)):
         along = low.one("mul_scalar", self=low.one("arange", start=0, end=size, step=1, dtype=torch.int64), other=stride)

@@ -315,6 +315,24 @@ class Sizes(Door):
                     self.same(torch.autograd.grad(got, x)[0], torch.autograd.grad(want, x)[0])
                 self.assertEqual(dict(reprise.explain().reasons), {})
 
+    def test_strided_writes_of_a_size_that_changes(self):
+        """What the gradient of a pool of channels_last memory is made of."""
+        for pool in (nn.AdaptiveAvgPool2d(1), nn.AvgPool2d(2)):
+            with self.subTest(str(pool)):
+                torch._dynamo.reset()
+                reprise.reset()
+                model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), pool).double()
+                f = lambda x: model(x.to(memory_format=torch.channels_last))
+                run = torch.compile(f, backend="reprise", dynamic=True)
+                for n in (3, 5, 2):
+                    x = torch.randn(n, 3, 9, 7, dtype=torch.float64)
+                    got, want = run(x), f(x)
+                    self.same(got, want)
+                    weights = torch.rand_like(want)
+                    for a, b in zip(*(torch.autograd.grad(y, tuple(model.parameters()), weights) for y in (got, want))):
+                        self.same(a, b)
+                self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_distances(self):
         for p in (0.0, 1.0, 1.5, 2.0, 3.0, math.inf):
             with self.subTest(p):
