@@ -1,5 +1,6 @@
 """Which ATen ops PyTorch takes apart before the library sees them, and how those are taken apart that it leaves whole."""
 import functools
+import math
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
@@ -86,7 +87,21 @@ def _weight_norm_backward(grad_w, saved_v, saved_g, saved_norms, dim):
     return (saved_g / norms) * (grad_w - saved_v * (along / norms ** 2)), along / norms
 
 
-OWN = {"_weight_norm_interface_backward.default": _weight_norm_backward, "_transformer_encoder_layer_fwd.default": _encoder_layer}
+def _cdist_backward(grad, x1, x2, p, cdist):
+    """Of the rows of x1; 0 where rows are equal."""
+    d, g, whole = x1.unsqueeze(-2) - x2.unsqueeze(-3), grad.unsqueeze(-1), cdist.unsqueeze(-1)
+    if p == 0:
+        return (g * d * 0).sum(-2)
+    if p == 1:
+        return (g * d.sign()).sum(-2)
+    if p == math.inf:
+        return (g * d.sign() * (d.abs() == whole)).sum(-2)
+    part = d if p == 2 else d.sign() * d.abs() ** (p - 1)
+    return torch.where((whole == 0) | (d == 0), 0, g * part / (whole if p == 2 else whole ** (p - 1))).sum(-2)
+
+
+OWN = {"_weight_norm_interface_backward.default": _weight_norm_backward, "_cdist_backward.default": _cdist_backward,
+       "_transformer_encoder_layer_fwd.default": _encoder_layer}
 
 # Ops of lists of tensors, which optimizers are made of: the op of each element.
 LISTS = ("abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy cos cosh div erf erfc exp expm1 floor frac lerp lgamma log log10 "

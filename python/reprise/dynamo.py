@@ -101,6 +101,8 @@ def python_of(low, e):
     if e.is_Integer:
         return str(int(e))
     if e.is_Symbol:
+        if e not in low.sizes:
+            raise Unsupported(f"the size {e}, which no argument has")
         k, d = low.sizes[e]
         return f"a[{k}]" if isinstance(low.placeholders[k].meta["val"], torch.SymInt) else f"a[{k}].shape[{d}]"
     if e.is_number:

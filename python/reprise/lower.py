@@ -261,7 +261,7 @@ class Lowering:
         self.env[node] = out if isinstance(val, (list, tuple)) else out[0] if isinstance(out, list) else out
 
     def by_schema(self, name, overload, given, defaults, expect):
-        rows = candidates(name, overload)
+        rows = candidates(SECOND.get(name, name), overload)
         if not rows:
             raise Unsupported(f"the library has no {name}")
         why = None
@@ -293,6 +293,16 @@ class Lowering:
 
 
 # ---------------------------------------------------------------- what schemas do not say
+
+# Ops that are others by a second name. AOT autograd resolves what a model calls, but not what decompositions do (means over sizes that change).
+SECOND = dict(pair.split(":") for pair in (
+    "absolute:abs arccos:acos arccosh:acosh arcsin:asin arcsinh:asinh arctan:atan arctan2:atan2 arctanh:atanh clip:clamp concat:cat "
+    "concatenate:cat det:linalg_det divide:div fix:trunc ger:outer greater:gt greater_equal:ge inverse:linalg_inv less:lt less_equal:le "
+    "linalg_matmul:matmul matrix_power:linalg_matrix_power multiply:mul negative:neg not_equal:ne row_stack:vstack subtract:sub "
+    "swapdims:transpose true_divide:div special_digamma:digamma special_erf:erf special_erfc:erfc special_erfinv:erfinv special_exp2:exp2 "
+    "special_expit:sigmoid special_expm1:expm1 special_gammainc:igamma special_gammaincc:igammac special_gammaln:lgamma special_i0:i0 "
+    "special_log1p:log1p special_logit:logit special_logsumexp:logsumexp special_multigammaln:mvlgamma special_polygamma:polygamma "
+    "special_psi:digamma special_round:round special_sinc:sinc special_xlogy:xlogy _cdist_forward:cdist").split())
 
 SPECIAL = {}
 PRIMS = {"convert_element_type", "fma"}  # of PyTorch's own language of primitives
@@ -465,8 +475,8 @@ def _expand(low, node, a, expect):
 def _as_strided_scatter(low, node, a, expect):
     x = node.args[0].meta["val"]
     sizes, strides = list(a["size"]), list(a["stride"])
-    if not x.is_contiguous() or any(not isinstance(v, int) for v in (*sizes, *strides, a["storage_offset"] or 0)) or x.storage_offset():
-        raise Unsupported("as_strided_scatter into other than row-major memory of known sizes")
+    if not x.is_contiguous() or any(not isinstance(v, (int, Reg)) for v in (*sizes, *strides, a["storage_offset"] or 0)) or x.storage_offset():
+        raise Unsupported("as_strided_scatter into other than row-major memory")
     place = low.full(a["storage_offset"] or 0, torch.int64, [1] * len(sizes))
     for d, (size, stride) in enumerate(zip(sizes, strides)):
         along = low.one("mul_scalar", self=low.one("arange", start=0, end=size, step=1, dtype=torch.int64), other=stride)

@@ -14,10 +14,11 @@ import weakref
 
 import torch
 from torch import nn
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.nn import functional as F
 
 import reprise
-from reprise.dynamo import bind
+from reprise.dynamo import bind, compile_graph
 
 DEVICE = os.environ.get("REPRISE_TEST_DEVICE", "cpu")
 if DEVICE != "cpu":
@@ -300,6 +301,76 @@ class Sizes(Door):
             self.assertEqual(got[2], want[2])
         self.assertLessEqual(len(reprise.explain().graphs), 2)  # one of numbers, one of symbols
         self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_means_over_a_size_that_changes(self):
+        for loss in (F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss, F.binary_cross_entropy_with_logits):
+            with self.subTest(loss.__name__):
+                torch._dynamo.reset()
+                reprise.reset()
+                run = torch.compile(loss, backend="reprise", dynamic=True)
+                for n in (3, 5, 8):
+                    x, y = torch.randn(n, 4, dtype=torch.float64, requires_grad=True), torch.rand(n, 4, dtype=torch.float64)
+                    got, want = run(x, y), loss(x, y)
+                    self.same(got, want)
+                    self.same(torch.autograd.grad(got, x)[0], torch.autograd.grad(want, x)[0])
+                self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_strided_writes_of_a_size_that_changes(self):
+        """What the gradient of a pool of channels_last memory is made of."""
+        for pool in (nn.AdaptiveAvgPool2d(1), nn.AvgPool2d(2)):
+            with self.subTest(str(pool)):
+                torch._dynamo.reset()
+                reprise.reset()
+                model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), pool).double()
+                f = lambda x: model(x.to(memory_format=torch.channels_last))
+                run = torch.compile(f, backend="reprise", dynamic=True)
+                for n in (3, 5, 2):
+                    x = torch.randn(n, 3, 9, 7, dtype=torch.float64)
+                    got, want = run(x), f(x)
+                    self.same(got, want)
+                    weights = torch.rand_like(want)
+                    for a, b in zip(*(torch.autograd.grad(y, tuple(model.parameters()), weights) for y in (got, want))):
+                        self.same(a, b)
+                self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_distances(self):
+        for p in (0.0, 1.0, 1.5, 2.0, 3.0, math.inf):
+            with self.subTest(p):
+                torch._dynamo.reset()
+                reprise.reset()
+                f = lambda x, y: torch.cdist(x, y, p, "donot_use_mm_for_euclid_dist")
+                run = torch.compile(f, backend="reprise", dynamic=True)
+                for n in (3, 5):
+                    x, y = (torch.randn(*s, 3, dtype=torch.float64, requires_grad=True) for s in ((2, n), (1, n + 1)))
+                    with torch.no_grad():
+                        y[0, 0] = x[0, 0]
+                    got, want = run(x, y), f(x, y)
+                    self.same(got, want)
+                    weights = torch.rand_like(want)
+                    for a, b in zip(torch.autograd.grad(got, (x, y), weights), torch.autograd.grad(want, (x, y), weights)):
+                        self.same(a, b)
+                self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_second_names(self):
+        a = torch.ops.aten
+        x, y = torch.rand(4, 4, dtype=torch.float64) * 0.5 + 0.25, torch.rand(4, 4, dtype=torch.float64) + 1
+        calls = ((a.true_divide.Tensor, (x, y)), (a.divide.Tensor_mode, (y, x), {"rounding_mode": "floor"}), (a.multiply.Scalar, (x, 3)),
+                 (a.subtract.Tensor, (x, y), {"alpha": 2}), (a.clip, (x, 0.3, 0.6)), (a.clip.Tensor, (x, None, y)), (a.greater.Scalar, (x, 0.5)),
+                 (a.not_equal.Tensor, (x, y)), (a.arctan2, (x, y)), (a.concat, ([x, y], 1)), (a.swapdims, (x, 0, 1)), (a.row_stack, ([x, y],)),
+                 (a.special_logsumexp, (x, [1])), (a.special_polygamma, (1, x)), (a.special_xlogy.other_scalar, (x, 2)), (a.special_round, (y,)),
+                 (a.matrix_power, (x, 2)), (a.ger, (x[0], y[0])), (a.fix, (y,)))
+        for name, args, *kwargs in calls:
+            with self.subTest(str(name)):
+                graph = torch.fx.Graph()
+                tensors = [t for t in torch.utils._pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
+                left = iter([graph.placeholder(f"x{i}") for i in range(len(tensors))])
+                op = name if isinstance(name, torch._ops.OpOverload) else name.default
+                graph.output((graph.call_function(op, torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: next(left), args), *kwargs),))
+                module = torch.fx.GraphModule({}, graph)
+                FakeTensorProp(module).propagate(*tensors)
+                reprise.reset()
+                got = compile_graph("forward", {"strict": True}, module, tensors)(list(tensors))
+                self.same(got[0], op(*args, **dict(*kwargs)))
 
     def test_a_number_that_changes(self):
         run = torch.compile(lambda x, n: x.repeat(n, 1) * n, backend="reprise")
