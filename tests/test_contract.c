@@ -387,6 +387,35 @@ static rp_tensor *laid_out(rp_tensor *t, int how) {
     (void)rp_copy_(view, t);
     return view;
 }
+/* Many groups of few channels: what follows has a row a group where places lie side by side, and a row a place where groups do. */
+static void test_many_groups(void **state) {
+    (void)state;
+    /* stride, padding, dilation, groups; channels, rows of the result, height, width, kernel */
+    static const int shapes[][9] = {{1, 1, 1, 24, 24, 24, 9, 7, 3},   {2, 1, 1, 19, 19, 19, 15, 13, 3},
+                                    {1, 2, 1, 16, 16, 48, 8, 40, 5},  {3, 1, 2, 16, 32, 16, 17, 16, 3},
+                                    {1, 0, 1, 20, 20, 20, 1, 300, 1}, {5, 2, 1, 17, 17, 17, 21, 22, 3}};
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64};
+    for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const int *e = shapes[s], reach = e[2] * (e[8] - 1) + 1;
+        const int64_t high = (e[6] + 2 * e[1] - reach) / e[0] + 1, wide = (e[7] + 2 * e[1] - reach) / e[0] + 1;
+        for (int how = 0; how < 3; how++)
+            for (unsigned t = 0; t < 3; t++) {
+                const rp_dtype d = dtypes[t];
+                rp_scope scope = rp_scope_begin();
+                rp_tensor *x = laid_out(FILLED(1, d, 2, e[4], e[6], e[7]), how),
+                          *w = FILLED(2, d, e[5], e[4] / e[3], e[8], e[8]);
+                check("many groups", conv_block, e, 4 * sizeof *e,
+                      (rp_tensor *[]){x, w, FILLED(3, d, e[5], 1, 1), FILLED(4, d, 1, wide),
+                                      laid_out(FILLED(5, d, 2, e[5], high, wide), how)},
+                      5, 1, 1);
+                check("gradients of many groups", conv_step, e, 4 * sizeof *e,
+                      (rp_tensor *[]){x, w, laid_out(FILLED(6, d, 2, e[5], high, wide), how),
+                                      FILLED(7, d, e[4], 1, e[7]), FILLED(8, d, e[5], 1, 1, e[8])},
+                      5, 2, ANY);
+                rp_scope_end(scope, NULL, 0);
+            }
+    }
+}
 static void test_neighbours(void **state) {
     (void)state;
     /* images, channels, height, width, out, kernel, then conv_rest's */
@@ -672,12 +701,19 @@ static void test_node(void **state) {
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_node),       cmocka_unit_test(test_reduced_over_nothing),
-        cmocka_unit_test(test_layout),     cmocka_unit_test(test_everyday),
-        cmocka_unit_test(test_spaces),     cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_gradients),  cmocka_unit_test(test_product_neighbours),
-        cmocka_unit_test(test_neighbours), cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_factors),    cmocka_unit_test(test_factors_of_a_matrix_unit),
+        cmocka_unit_test(test_node),
+        cmocka_unit_test(test_reduced_over_nothing),
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_everyday),
+        cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_many_groups),
+        cmocka_unit_test(test_product_neighbours),
+        cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_factors),
+        cmocka_unit_test(test_factors_of_a_matrix_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

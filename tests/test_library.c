@@ -463,6 +463,14 @@ static const conv_case conv_cases[] = {
     {3, 9, 18, 9, {0, 8, 12}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 2, 2}, 2, true},
     {5, 8, 16, 8, {0, 0, 900}, {0, 0, 5}, {0, 0, 1}, {0, 0, 2}, {0, 0, 1}, 1, false},
     {1, 10, 10, 10, {5, 6, 7}, {2, 3, 1}, {1, 2, 1}, {1, 0, 0}, {2, 1, 1}, 3, false},
+    /* whose lines are longer than are calculated at once; small pictures; strides whose places some taps never meet, and of more places than
+       leave together; several channels and rows a group, of a stride, of lines far apart */
+    {1, 20, 20, 20, {0, 9, 400}, {0, 7, 7}, {0, 1, 1}, {0, 3, 3}, {0, 1, 1}, 2, false},
+    {3, 24, 24, 24, {0, 7, 7}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
+    {2, 17, 17, 17, {0, 11, 13}, {0, 3, 3}, {0, 3, 4}, {0, 1, 1}, {0, 1, 2}, 2, true},
+    {1, 16, 32, 16, {0, 10, 12}, {0, 3, 3}, {0, 2, 5}, {0, 2, 1}, {0, 3, 1}, 2, false},
+    {1, 32, 32, 16, {0, 19, 18}, {0, 3, 5}, {0, 2, 2}, {0, 1, 2}, {0, 4, 1}, 2, true},
+    {1, 33, 33, 33, {4, 6, 5}, {3, 2, 3}, {2, 1, 2}, {1, 0, 1}, {1, 2, 1}, 3, true},
     {1, 2, 3, 1, {4, 5, 6}, {2, 3, 2}, {1, 2, 1}, {1, 1, 1}, {1, 1, 2}, 3, false},
     {1, 40, 30, 1, {0, 14, 15}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
     /* tiles that end within a row; rows of one column; residues of several classes, and of more than a box has; a volume */

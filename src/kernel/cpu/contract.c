@@ -151,7 +151,7 @@ static rp_status bind_product(rp__device *d, const rp__dag *dag, const rp__space
 static rp_status bind_conv(rp__device *d, const rp__dag *dag, const rp__space *space, const rp__contraction *c,
                            rp__launch_buffer *buffer, rp__launch *out) {
     uint8_t dim[6];
-    const bool weight = c->op == RP__LIB_CONV_WEIGHT;
+    const bool weight = c->op == RP__LIB_CONV_WEIGHT, input = c->op == RP__LIB_CONV_INPUT;
     const unsigned spatial = c->call.conv.spatial;
     rp__launch conv = *out;
     conv.n_slots = 0;
@@ -162,13 +162,26 @@ static rp_status bind_conv(rp__device *d, const rp__dag *dag, const rp__space *s
     for (unsigned k = 0; k < conv.n_slots; k++) {
         if (!(buffer->slots[k].access & RP__WRITE)) slots[n_slots++] = buffer->slots[k];
     }
+    const bool lanes = !weight && buffer->words[RP__CONV_FLAGS] & RP__CONV_BY_LANES;
     dim[0] = c->dim[weight ? RP__CONTRACT_GROUP : RP__CONTRACT_ALONE];
-    dim[1] = c->dim[weight ? RP__CONTRACT_ROW : RP__CONTRACT_GROUP];
-    dim[2] = c->dim[weight ? RP__CONTRACT_ALONE : RP__CONTRACT_ROW];
+    dim[1] = c->dim[weight || lanes ? RP__CONTRACT_ROW : RP__CONTRACT_GROUP];
+    dim[2] = c->dim[weight ? RP__CONTRACT_ALONE : lanes ? RP__CONTRACT_GROUP : RP__CONTRACT_ROW];
     for (unsigned i = 0; i < 3; i++)
         dim[3 + i] = i + spatial < 3 ? RP__NO_DIM : c->dim[RP__CONTRACT_SPATIAL + i + spatial - 3];
-    RP_TRY(add_part(d, dag, RP__CONTRACT_REST, space, dim, weight ? 1 : 2, 1, weight ? 4 : 3, RP__CONV_WORDS, buffer,
-                    out));
+    bool along = lanes; /* groups are columns: positions have no steps between them, and groups lie side by side */
+    for (unsigned i = 0; i < 3; i++) along = along && (!input || buffer->words[RP__CONV_STRIDE + i] == 1);
+    along = along && dim[2] != RP__NO_DIM && dim[5] != RP__NO_DIM && lies_along(dag, space, dim[5], dim[2]);
+    if (along) {
+        const uint8_t group = dim[2];
+        memmove(dim + 2, dim + 3, 3);
+        dim[5] = group;
+        buffer->words[RP__CONV_FLAGS] |= RP__CONV_LANES_ALONG;
+    }
+    RP_TRY(add_part(d, dag, RP__CONTRACT_REST, space, dim, weight ? 1 : 2, along ? 3 : 1,
+                    weight  ? 4
+                    : along ? 1
+                            : 3,
+                    RP__CONV_WORDS, buffer, out));
     for (unsigned k = 0; k < n_slots; k++) buffer->slots[out->n_slots++] = slots[k];
     buffer->words[RP__CONV_FLAGS] |= RP__GEMM_REST;
     out->items = conv.items;

@@ -26,9 +26,12 @@ enum {
     RP__GEMM_MAKES_A = 8,
     RP__GEMM_MAKES_B = 16,
     RP__GEMM_MAKES_B_ALONG = 32,
-    RP__GEMM_TURNED = 64,   /* of operands that are made: a is the second factor */
-    RP__GEMM_DOTS = 128,    /* by the matrix unit (dots.h), which reads both operands from memory */
-    RP__CONV_BY_LANES = 256 /* WEIGHT: lanes are groups (isa/gemm_lanes.h); an item has TILE_N channels of x */
+    RP__GEMM_TURNED = 64, /* of operands that are made: a is the second factor */
+    RP__GEMM_DOTS = 128,  /* by the matrix unit (dots.h), which reads both operands from memory */
+    /* Lanes are groups: of WEIGHT (isa/gemm_lanes.h) an item has TILE_N channels of x; of others (isa/gemm_places.h) TILE_N rows of the
+       result. What follows has the group as its row and the places as columns (the dims after image and row), or the reverse. */
+    RP__CONV_BY_LANES = 256,
+    RP__CONV_LANES_ALONG = 512
 };
 
 /* out[m, n] = sum over k of a[m, k] b[k, n], for each index of the batch dims. Strides in elements. */
@@ -85,10 +88,14 @@ enum {
     RP__CONV_FLAGS,
     RP__CONV_WORDS
 };
-/* Lanes of groups, of every instruction set; the most of a group's rows of y, taps, weights an item, places of x at once. */
+/* Lanes of groups, of every instruction set; the most of a group's rows of y, taps, weights an item, places of x at once; of results also
+   of the products of a place, its lines of K times its rows, and of places that leave together. */
 enum {
     RP__CONV_LANES = 16,
     RP__CONV_LANES_ROWS = 12,
+    RP__CONV_LANES_PAIRS = 16,
+    RP__CONV_LANES_PHASES = 4, /* INPUT: of a line of the result that are calculated together */
+    RP__CONV_LANES_PLACES = 256,
     RP__CONV_LANES_TAPS = 128,
     RP__CONV_LANES_SUMS = 4096,
     RP__CONV_LANES_ROOM = 2048

@@ -30,6 +30,28 @@ static int64_t channels_by_lanes(const int64_t *v, int64_t groups, int64_t O, in
     return each < most ? each : most;
 }
 
+/* Rows of the result for an item of FORWARD and INPUT whose lanes are groups, of which there are `phases` times as many for each image; 0: groups
+   are too few, or too large. */
+static int64_t rows_by_lanes(const int64_t *v, rp__conv_kind kind, rp_dtype dtype, int64_t phases) {
+    const int64_t *xs = v + RP__CONV_XS, *ys = v + RP__CONV_YS, *ws = v + RP__CONV_WS, *stride = v + RP__CONV_STRIDE;
+    const int64_t *dilation = v + RP__CONV_DILATION, groups = v[RP__CONV_GROUPS], C = v[RP__CONV_C], O = v[RP__CONV_O];
+    const int64_t deep = kind == RP__CONV_FORWARD ? C : O, rows = kind == RP__CONV_FORWARD ? O : C;
+    const int64_t block = rp_dtype_size(dtype) == 8 ? RP__PRODUCT_BLOCK / 2 : RP__PRODUCT_BLOCK;
+    if (groups < RP__CONV_LANES / 2 || rows > RP__CONV_LANES_ROWS || rows * deep > RP__CONV_LANES_PAIRS ||
+        (double)deep * (double)ws[0] * (double)ws[1] * (double)ws[2] > (double)block)
+        return 0;
+    /* lines of x that are held at once, and places of each for eight columns */
+    const double held = (double)deep * (double)ws[0] * ((double)(ws[1] - 1) * (double)dilation[1] + 1);
+    const double least = 7.0 * (double)stride[2] + (double)(ws[2] - 1) * (double)dilation[2] + 1;
+    if (held * least > RP__CONV_LANES_ROOM) return 0;
+    int64_t lines = 1;
+    for (int d = 0; d < 2; d++) lines *= kind == RP__CONV_FORWARD ? ys[d] : (xs[d] + stride[d] - 1) / stride[d];
+    const int64_t sets = (groups + RP__CONV_LANES - 1) / RP__CONV_LANES * phases * v[RP__CONV_IMAGES];
+    const int64_t wanted = (4 * rp_num_threads() + sets - 1) / sets, most = (lines + 3) / 4;
+    const int64_t parts = rp_num_threads() == 1 ? 1 : wanted < most ? wanted : most;
+    return (lines + parts - 1) / parts;
+}
+
 static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, unsigned flags,
                       rp__launch_buffer *buffer, rp__launch *out) {
     /* where x, w, y stand among the operands; the first operand is the result */
@@ -98,6 +120,21 @@ static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const r
     int64_t tm = O, tn = 0;
     out->kernel = &kernels[kind][x->dtype];
     if (kind == RP__CONV_WEIGHT && !(flags & RP__GEMM_DOTS)) tn = channels_by_lanes((const int64_t *)v, groups, O, C);
+    if (kind != RP__CONV_WEIGHT && !(flags & RP__GEMM_DOTS)) {
+        const int64_t step = kind == RP__CONV_INPUT ? (int64_t)v[RP__CONV_STRIDE + 2] : 1;
+        const int64_t width = (int64_t)v[(kind == RP__CONV_INPUT ? RP__CONV_XS : RP__CONV_YS) + 2];
+        const int64_t apart = step <= RP__CONV_LANES_PHASES ? phases / step : phases;
+        tn = rows_by_lanes((const int64_t *)v, kind, x->dtype, apart);
+        if (tn > 0) {
+            v[RP__CONV_TILE_M] = (uint64_t)rows, v[RP__CONV_TILE_N] = (uint64_t)tn;
+            v[RP__CONV_FLAGS] |= RP__CONV_BY_LANES;
+            const int64_t lines = columns / ((width + step - 1) / step),
+                          sets = (groups + RP__CONV_LANES - 1) / RP__CONV_LANES;
+            out->items = images * sets * apart * ((lines + tn - 1) / tn);
+            out->grain = rp__cpu_grain(out->items, work / (double)out->items / 8 + 300);
+            return RP_OK;
+        }
+    }
     if (tn > 0) {
         v[RP__CONV_TILE_M] = (uint64_t)tm, v[RP__CONV_TILE_N] = (uint64_t)tn;
         v[RP__CONV_FLAGS] |= RP__CONV_BY_LANES;

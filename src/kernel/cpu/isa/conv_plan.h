@@ -95,32 +95,14 @@ static bool conv_bounded(const struct conv_gather *g) {
     return false;
 }
 
-/* The image, group, phase and tile of an item. False: a phase that is smaller than the largest has no such tile. */
-static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, struct conv_plan *p, int64_t *m0,
-                         int64_t *n0) {
+/* One image, group and phase. */
+static void conv_plan_at(rp__conv_kind kind, const int64_t *v, int64_t image, int64_t group, int64_t phase,
+                         struct conv_plan *p) {
     const int64_t *xs = v + RP__CONV_XS, *ys = v + RP__CONV_YS, *ws = v + RP__CONV_WS;
     const int64_t *stride = v + RP__CONV_STRIDE, *padding = v + RP__CONV_PADDING, *dilation = v + RP__CONV_DILATION;
     const int64_t *sx = v + RP__CONV_X_STRIDES, *sw = v + RP__CONV_W_STRIDES, *sy = v + RP__CONV_Y_STRIDES;
-    const int64_t C = v[RP__CONV_C], O = v[RP__CONV_O], tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
-    int64_t phases = 1, columns = 1;
-    for (int d = 0; d < 3; d++) {
-        if (kind == RP__CONV_FORWARD)
-            columns *= ys[d];
-        else if (kind == RP__CONV_INPUT)
-            columns *= (xs[d] + stride[d] - 1) / stride[d], phases *= stride[d];
-        else
-            columns *= ws[d];
-    }
-    if (kind == RP__CONV_WEIGHT) columns *= C;
+    const int64_t C = v[RP__CONV_C], O = v[RP__CONV_O];
     p->m = kind == RP__CONV_INPUT ? C : O;
-    const int64_t tiles_n = (columns + tn - 1) / tn, tiles_m = (p->m + tm - 1) / tm;
-    *n0 = item % tiles_n * tn;
-    item /= tiles_n;
-    *m0 = item % tiles_m * tm;
-    item /= tiles_m;
-    int64_t phase = item % phases;
-    item /= phases;
-    const int64_t group = item % v[RP__CONV_GROUPS], image = item / v[RP__CONV_GROUPS];
     p->bias_at = group * O;
     p->image = image, p->group = group;
     for (int d = 0; d < 3; d++) p->first[d] = 0, p->step[d] = 1;
@@ -199,6 +181,30 @@ static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, str
     p->k = bk->extent[0] * bk->extent[1] * bk->extent[2] * bk->extent[3];
     p->a.bounded = false;
     p->b.bounded = p->k > 0 && p->n > 0 && conv_bounded(&p->b);
+}
+/* The image, group, phase and tile of an item. False: a phase that is smaller than the largest has no such tile. */
+static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, struct conv_plan *p, int64_t *m0,
+                         int64_t *n0) {
+    const int64_t *xs = v + RP__CONV_XS, *ys = v + RP__CONV_YS, *ws = v + RP__CONV_WS, *stride = v + RP__CONV_STRIDE;
+    const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N], groups = v[RP__CONV_GROUPS];
+    int64_t phases = 1, columns = 1;
+    for (int d = 0; d < 3; d++) {
+        if (kind == RP__CONV_FORWARD)
+            columns *= ys[d];
+        else if (kind == RP__CONV_INPUT)
+            columns *= (xs[d] + stride[d] - 1) / stride[d], phases *= stride[d];
+        else
+            columns *= ws[d];
+    }
+    if (kind == RP__CONV_WEIGHT) columns *= v[RP__CONV_C];
+    const int64_t rows = kind == RP__CONV_INPUT ? v[RP__CONV_C] : v[RP__CONV_O];
+    const int64_t tiles_n = (columns + tn - 1) / tn, tiles_m = (rows + tm - 1) / tm;
+    *n0 = item % tiles_n * tn;
+    item /= tiles_n;
+    *m0 = item % tiles_m * tm;
+    item /= tiles_m;
+    const int64_t at = item / phases;
+    conv_plan_at(kind, v, at / groups, at % groups, item % phases, p);
     return *n0 < p->n;
 }
 

@@ -219,5 +219,4 @@ static void N(conv_lanes)(const rp__kernel *kernel, const uint64_t *w, int64_t b
     }
     rp__gemm_scratch_give(memory);
 }
-#undef LANES
 #undef SOME

@@ -981,11 +981,18 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
     rp__gemm_scratch_give(memory);
 }
 #include "kernel/cpu/isa/gemm_lanes.h"
+#include "kernel/cpu/isa/gemm_places.h"
 static void N(conv_forward)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
-    N(conv)(RP__CONV_FORWARD, kernel, w, begin, end);
+    if (w[RP__CONV_FLAGS] & RP__CONV_BY_LANES)
+        N(conv_places)(RP__CONV_FORWARD, kernel, w, begin, end);
+    else
+        N(conv)(RP__CONV_FORWARD, kernel, w, begin, end);
 }
 static void N(conv_input)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
-    N(conv)(RP__CONV_INPUT, kernel, w, begin, end);
+    if (w[RP__CONV_FLAGS] & RP__CONV_BY_LANES)
+        N(conv_places)(RP__CONV_INPUT, kernel, w, begin, end);
+    else
+        N(conv)(RP__CONV_INPUT, kernel, w, begin, end);
 }
 static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
     if (w[RP__CONV_FLAGS] & RP__CONV_BY_LANES)
