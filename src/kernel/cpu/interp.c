@@ -375,7 +375,9 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
     }
     if (walk == RP__WALK_ELEMENTS) {
         rp__interp_begin(r, loop->programs[RP__PLAN_ELEMENTS], words, walk);
-        if (rp__interp_copies(r, first, last, scratch) || rp__interp_by_planes(r, first, last, scratch)) return;
+        if (rp__interp_copies(r, first, last, scratch)) return;
+        rp__interp_begin(r, loop->programs[RP__PLAN_ELEMENTS], words, walk);
+        if (rp__interp_by_planes(r, first, last, scratch)) return;
         rp__interp_begin(r, p, words, walk);
         if (!rp__interp_by_rows(r, first, last, scratch)) run_elements(r, first, last, scratch);
         return;
