@@ -646,7 +646,7 @@ rp_status rp_grad_at(const char *site, rp_tensor *const *outputs, size_t n_outpu
     rp_scope scope = rp__scope_begin();
     rp_status status = edges && tensors ? RP_OK : RP__OOM("rp_grad");
     if (!scope.id) status = rp_error_status();
-    rp_tensor **results = tensors + n_outputs;
+    rp_tensor **results = tensors ? tensors + n_outputs : NULL;
     if (status == RP_OK)
         status = roots_prepare("rp_grad", "rp_grad: an output", outputs, n_outputs, grad_outputs, o.create_graph, edges,
                                tensors);

@@ -171,8 +171,9 @@ static rp_status run_compiled(rp__tape_node *n, rp_tensor *const *grad_out, rp_t
     rp__aot *a = p->aot;
     const rp__aot_plan *made = p->plan;
     uint32_t n_in = made->n_saved + made->n_tangents;
-    rp_tensor **tensors = rp__calloc((size_t)n_in + a->n_leaves + 1, sizeof *tensors), **grads = tensors + n_in;
+    rp_tensor **tensors = rp__calloc((size_t)n_in + a->n_leaves + 1, sizeof *tensors);
     if (!tensors) return RP__OOM("backward of a compiled function");
+    rp_tensor **grads = tensors + n_in;
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < made->n_saved && status == RP_OK; k++) {
         tensors[k] = rp__saved_unpack(&p->saved[k], n);
