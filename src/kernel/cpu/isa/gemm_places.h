@@ -211,6 +211,8 @@ static void N(places_item)(const int64_t *v, const struct conv_plan *p, int n_p,
 }
 
 _Static_assert(RP__CONV_LANES_ROWS *RP__CONV_LANES_PLACES *LANES <= TM * ROOM, "results of a set of groups");
+_Static_assert(RP__CONV_LANES_ROWS *KC *LANES <= TM * (KC + PAD) && RP__CONV_LANES_PAIRS < 2 * RP__CONV_LANES_ROWS,
+               "weights of a set of groups, whose K is a block at most");
 _Static_assert(RP__CONV_LANES_PLACES % 8 == 0 && RP__CONV_LANES_ROOM <= KC * TN / LANES, "lines");
 
 static void N(conv_places)(rp__conv_kind kind, const rp__kernel *kernel, const uint64_t *words, int64_t begin,
