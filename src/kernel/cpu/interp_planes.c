@@ -412,9 +412,11 @@ static bool find_still(run *r, planes *s) {
                 table *t = s->from[k] ? &s->table[s->from[k] - 1] : NULL;
                 if (t && t->load == i) {
                     for (int64_t q = 0; q < r->nq; q++) find_places(r, s, t, pos + q, q);
-                } else if (s->still[k] && i->kind != RP__INSN_KEPT) {
+                } else if (s->still[k]) {
                     const unsigned slot = s->slot[i->d];
-                    char *d = slot ? s->value[slot - 1].at + pos * r->w * i->size : r->tiles + r->tile * i->at;
+                    char *d = slot                       ? s->value[slot - 1].at + pos * r->w * i->size
+                              : i->home == RP__HOME_KEPT ? r->kept + r->kept_cap * i->at + pos * r->w * i->size
+                                                         : r->tiles + r->tile * i->at;
                     if (i->kind == RP__INSN_OP) { /* never into memory: what stores it may stand elsewhere */
                         r->regs[i->d] = (reg){d, 1};
                         rp__interp_call(r, i, d, r->nq * r->w);
