@@ -502,7 +502,7 @@ static void load_points(run *r, const rp__insn *i, const table *t, char *d, int6
     if (x->kind == DENSE && r->nq == 1) {
         if (convert)
             convert_load(r, i, d, from, n);
-        else if (r->whole)
+        else if (r->whole && i->home != RP__HOME_KEPT)
             r->regs[i->d] = memory_reg(from);
         else
             memcpy(d, from, (size_t)n * size);
@@ -517,16 +517,19 @@ static void load_points(run *r, const rp__insn *i, const table *t, char *d, int6
 static void load_lanes(run *r, const planes *s, const rp__insn *i, const table *t, char *d, int64_t n) {
     const unsigned size = r->p->access_size[i->access];
     const uint32_t far = t->far[r->pos * s->tile + s->row];
-    if (far == OUTSIDE) {
+    const bool kept = i->home == RP__HOME_KEPT; /* a later phase reads it from there */
+    if (far == OUTSIDE && !kept) {
         r->regs[i->d] = memory_reg(s->zeros);
         r->regs[i->d].step = 0;
         return;
     }
     const char *from = t->plane + (t->place[r->pos].first + far) * (int64_t)size;
     r->regs[i->d] = (reg){d, 1};
-    if (r->p->access_load[i->access])
+    if (far == OUTSIDE)
+        memset(d, 0, (size_t)n * i->size);
+    else if (r->p->access_load[i->access])
         convert_load(r, i, d, from, n);
-    else if (r->whole)
+    else if (r->whole && !kept)
         r->regs[i->d] = memory_reg(from);
     else
         memcpy(d, from, (size_t)n * size);
