@@ -578,7 +578,7 @@ static void run_row(const run *r, const plan *x, const block *b, int64_t row, ch
 /* Rows [row, end), and what still terms add to each. */
 static void run_rows(const run *r, const plan *x, const block *b, int64_t row, int64_t end, const int64_t *still) {
     const int64_t size = x->size, extent = r->n_outer ? r->extent[r->n_outer - 1] : 1;
-    const char *const from = (const char *)(uintptr_t)r->address[x->from];
+    const uintptr_t from = (uintptr_t)r->address[x->from];
     char *const to = (char *)(uintptr_t)r->address[x->to] + b->c0 * size;
     const char *const index = x->indexed
                                   ? (const char *)(uintptr_t)r->address[x->index] +
@@ -592,7 +592,9 @@ static void run_rows(const run *r, const plan *x, const block *b, int64_t row, i
         for (; row < stop; row++, still++) {
             int64_t at, into, by;
             const bool inside = stretch_next(&w, &at, &into, &by);
-            run_row(r, x, b, row, to + into * size, from + (at + (x->triangle ? 0 : *still)) * size,
+            /* of no memory in particular, where all of the row lies outside */
+            const uintptr_t place = from + (uintptr_t)((at + (x->triangle ? 0 : *still)) * size);
+            run_row(r, x, b, row, to + into * size, (const char *)place,
                     index ? index + by * (int64_t)x->index_size : NULL, *still, inside);
         }
     }
