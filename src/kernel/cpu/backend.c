@@ -263,12 +263,16 @@ static bool served_by_line(const rp__kernel *k, const rp__dag *dag, const rp__sp
     return line && atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed);
 }
 
-static bool planes_of(const rp__program *p, const uint64_t *words, rp__planes *out) {
+static rp__dims dims_of(const rp__program *p, const uint64_t *words) {
     rp__dims x = {.n_outer = (unsigned)(words[0] >> 8 & 0xff)};
     x.dims = x.n_outer + (unsigned)(words[0] >> 16 & 0xff);
     x.extent = (const int64_t *)(words + 1 + p->n_accesses);
     x.stride = x.extent + x.dims;
     x.windows = x.stride + (size_t)x.dims * p->n_accesses;
+    return x;
+}
+static bool planes_of(const rp__program *p, const uint64_t *words, rp__planes *out) {
+    const rp__dims x = dims_of(p, words);
     return !p->serial && rp__interp_planes(p, &x, out);
 }
 static bool in_planes(const rp__program *p, const uint64_t *words) {
@@ -308,10 +312,9 @@ static rp_status bind_points(rp__device *d, rp__dag *dag, rp__kernel *k, const r
 }
 /* Slices across end where stretches of rows do, if they hold one. */
 static int64_t whole_stretches(const rp__program *p, const uint64_t *words, int64_t grain) {
-    const unsigned n_outer = (unsigned)(words[0] >> 8 & 0xff), dims = n_outer + (unsigned)(words[0] >> 16 & 0xff);
-    const int64_t *extent = (const int64_t *)(words + 1 + p->n_accesses);
+    const rp__dims x = dims_of(p, words);
     int64_t rows = 1;
-    (void)rp__interp_stretch(p, n_outer, dims, extent, extent + dims, &rows);
+    (void)rp__interp_stretch(p, x.n_outer, x.dims, x.extent, x.stride, &rows);
     return grain < rows ? grain : grain / rows * rows;
 }
 static rp_status bind_rows(rp__device *d, rp__dag *dag, rp__kernel *k, const rp__space *space,

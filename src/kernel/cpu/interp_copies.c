@@ -13,7 +13,6 @@ typedef rp__interp run;
 typedef rp__interp_reg reg;
 
 enum {
-    VALUES = 60,    /* as interp_still.c's: values of each part */
     TERMS = 8,      /* of each kind */
     SHORT = 4,      /* rows shorter than this are not worth it */
     COLUMNS = 8192, /* at once */
@@ -219,7 +218,7 @@ static bool find_plan(run *r, plan *x) {
         n_still += !!(*part & RP__INTERP_STILL);
         n_column += !!(*part & RP__INTERP_COLUMN);
     }
-    if (n_still > VALUES || n_column > VALUES) return false;
+    if (n_still > RP__INTERP_STILL_VALUES || n_column > RP__INTERP_STILL_VALUES) return false;
     /* Rows as they lie are interp_still.c's. */
     return p->access_windows[x->from] || x->triangle || x->n_column || x->indexed ||
            r->stride[x->from * r->dims + r->n_outer] != 1;
@@ -612,7 +611,7 @@ bool rp__interp_copies(run *r, int64_t first, int64_t last, char *scratch) {
     rp__interp_lay_out(r, scratch);
     rp__interp_uniform(r);
     x.fill = fill_of(r, &x);
-    int64_t *const still = (int64_t *)(void *)(r->kept + (size_t)VALUES * RP__INTERP_STILL_ROWS * 8);
+    int64_t *const still = (int64_t *)(void *)(r->kept + (size_t)RP__INTERP_STILL_VALUES * RP__INTERP_STILL_ROWS * 8);
     int64_t *const col = still + RP__INTERP_STILL_ROWS;
     block b = {.first = first, .last = last, .length = length, .times = 1};
     if (x.indexed) b.bound = term(r, x.bound, 0);

@@ -37,8 +37,11 @@ typedef enum rp__interp_part {
     RP__INTERP_COLUMN = 4,
     RP__INTERP_APART = RP__INTERP_STILL | RP__INTERP_COLUMN /* those whose values lie in tiles of their own */
 } rp__interp_part;
-enum { RP__INTERP_PARTED = 512 };     /* instructions of a phase that may be parted */
-enum { RP__INTERP_STILL_ROWS = 256 }; /* whose still values are calculated at once, in tiles of their own */
+enum { RP__INTERP_PARTED = 512 }; /* instructions of a phase that may be parted */
+enum {
+    RP__INTERP_STILL_ROWS = 256, /* whose still values are calculated at once, in tiles of their own */
+    RP__INTERP_STILL_VALUES = 60 /* of each part: as many tiles, and a block each, fit where rows keep theirs */
+};
 
 typedef struct rp__interp {
     const rp__program *p;
@@ -215,11 +218,14 @@ void rp__interp_store_rows(rp__interp *r);
 /* Elements [first, last) of a walk of elements; false: nothing was done, the walk does not go by rows. */
 bool rp__interp_by_rows(rp__interp *r, int64_t first, int64_t last, char *scratch);
 
-/* The same for a program that only moves memory (interp_copies.c); it is one without groups. */
+/* The same for a program that only moves memory (interp_copies.c); it is one without groups. Where that is false rp__interp_begin comes
+   again before another walk: dims may have been told apart anew. */
 bool rp__interp_copies(rp__interp *r, int64_t first, int64_t last, char *scratch);
+
 /* ---- what planes share (interp_planes.c) */
 
-/* Rows or elements [first, last) of a launch whose header, program and words rp__interp_begin took; false: nothing was done. */
+/* Rows or elements [first, last) of a launch whose header, program and words rp__interp_begin took; false: nothing was done, and
+   rp__interp_begin comes again as above. */
 bool rp__interp_by_planes(rp__interp *r, int64_t first, int64_t last, char *scratch);
 /* Rows of a tile across, as many as accumulators and scratch permit (interp.c). */
 int64_t rp__interp_across_width(const rp__program *p, int64_t rows, int64_t row_len);

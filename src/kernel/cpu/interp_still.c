@@ -7,10 +7,9 @@ typedef rp__interp run;
 typedef rp__interp_reg reg;
 
 enum {
-    VALUES = 60, /* still values: with as many blocks they fit where rows keep theirs */
-    SHORT = 32,  /* rows shorter than this are not worth a tile each, */
-    COPY = 4,    /* nor those shorter than this a copy each */
-    AHEAD = 8    /* rows whose memory is asked for before they are copied: nothing else foresees where they lie */
+    SHORT = 32, /* rows shorter than this are not worth a tile each, */
+    COPY = 4,   /* nor those shorter than this a copy each */
+    AHEAD = 8   /* rows whose memory is asked for before they are copied: nothing else foresees where they lie */
 };
 enum { MOVING, STILL, UNIFORM }; /* of registers */
 
@@ -21,7 +20,7 @@ typedef struct parts {
         uint16_t reg;
         uint8_t size;
         reg at; /* of the rows under way */
-    } value[VALUES];
+    } value[RP__INTERP_STILL_VALUES];
     const rp__insn
         *load; /* all that moves is this load and one store of what it gives as it is; NULL: more than that */
     uint8_t of[RP__DAG_MAX_NODES];
@@ -64,7 +63,7 @@ static void operands_read(const run *r, parts *s, const uint8_t *size, const rp_
     reads(s, size, st ? st->predicate : i->c);
 }
 static bool result(parts *s, uint8_t *sizes, uint16_t v, uint8_t size) {
-    if (s->n_still++ == VALUES) return false;
+    if (s->n_still++ == RP__INTERP_STILL_VALUES) return false;
     s->of[v] = STILL;
     sizes[v] = size;
     return true;
@@ -208,7 +207,7 @@ bool rp__interp_by_rows(run *r, int64_t first, int64_t last, char *scratch) {
     r->tile = rp__interp_tile_for(r->p, length > RP__INTERP_STILL_ROWS ? length : RP__INTERP_STILL_ROWS);
     rp__interp_lay_out(r, scratch);
     rp__interp_uniform(r);
-    char *const blocks = r->kept + (size_t)VALUES * RP__INTERP_STILL_ROWS * 8;
+    char *const blocks = r->kept + (size_t)RP__INTERP_STILL_VALUES * RP__INTERP_STILL_ROWS * 8;
     const int64_t at_once = r->tile < RP__INTERP_STILL_ROWS ? r->tile : RP__INTERP_STILL_ROWS;
     for (int64_t row = first / length; row < rows; row += at_once) {
         const int64_t n = rows - row < at_once ? rows - row : at_once;
