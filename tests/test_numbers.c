@@ -273,9 +273,10 @@ static const struct shape {
     unsigned n_outer, n_inner;
     int64_t extent[MAX_DIMS];
 } shapes[] = {
-    {1, 1, {1, 1}},    {1, 1, {3, 16}},      {1, 1, {5, 1000}},   {2, 1, {3, 5, 31}},    {1, 2, {70, 3, 11}},
-    {1, 1, {600, 40}}, {2, 2, {2, 9, 4, 5}}, {1, 1, {2, 8193}},   {1, 1, {33, 64}},      {1, 1, {1, 40000}},
-    {0, 1, {33000}},   {1, 1, {20, 9000}},   {2, 1, {3, 40, 70}}, {2, 2, {5, 17, 9, 9}},
+    {1, 1, {1, 1}},      {1, 1, {3, 16}},      {1, 1, {5, 1000}},   {2, 1, {3, 5, 31}},    {1, 2, {70, 3, 11}},
+    {1, 1, {600, 40}},   {2, 2, {2, 9, 4, 5}}, {1, 1, {2, 8193}},   {1, 1, {33, 64}},      {1, 1, {1, 40000}},
+    {0, 1, {33000}},     {1, 1, {20, 9000}},   {2, 1, {3, 40, 70}}, {2, 2, {5, 17, 9, 9}}, {1, 1, {300, 20}},
+    {2, 1, {7, 29, 13}}, /* tiles of short rows that are turned, one after the other */
 };
 
 /* ---- named kernels --------------------------------------------------------------------------------------------------- */
@@ -337,6 +338,29 @@ static void reductions(void **state) {
             fill_inputs(&p, &r);
             sweep(&p, true);
             problem_free(&p);
+        }
+    }
+}
+
+/* A phase that only reduces what it loads goes by columns where these lie side by side: whole lines of 32 rows, or a row at a time where a
+   piece takes some columns; rows that fill no line, columns that fill no vector, several chunks. */
+static void columns(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F16, RP_BF16, RP_F64, RP_I64};
+    static const rp__reduce_kind kinds[] = {RP__REDUCE_SUM, RP__REDUCE_MAX, RP__REDUCE_MIN, RP__REDUCE_PROD};
+    static const int64_t sizes[][2] = {{7, 300}, {1, 129}, {33, 64}, {300, 31}, {130, 127}, {70, 257}, {37, 8225}};
+    test_rng r = {7};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
+            for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+                rp__dag_builder *b = rp__dag_new();
+                rp__val v = rp__dag_reduce(b, kinds[k], load_new(b, dtypes[t], false), RP__ALONG_ROW);
+                store_new(b, rp__dag_dtype(b, v), v, true);
+                problem p = problem_of(rp__dag_finish(b), 1, 1, sizes[s]);
+                fill_inputs(&p, &r);
+                sweep(&p, true);
+                problem_free(&p);
+            }
         }
     }
 }
@@ -786,7 +810,7 @@ int main(void) {
         cmocka_unit_test(values_are_right), cmocka_unit_test(corner_cases),  cmocka_unit_test(order_is_as_stated),
         cmocka_unit_test(reductions),       cmocka_unit_test(named_kernels), cmocka_unit_test(random_kernels),
         cmocka_unit_test(transposes),       cmocka_unit_test(scans),         cmocka_unit_test(scan_order_is_as_stated),
-        cmocka_unit_test(windows),
+        cmocka_unit_test(windows),          cmocka_unit_test(columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

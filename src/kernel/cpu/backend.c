@@ -157,7 +157,8 @@ static void destroy(rp__dag *dag) {
 enum {
     SLICE_CYCLES = 1 << 17, /* work of a slice: a few times the cost of handing it to another thread */
     SHORT_ROW = 32,         /* rows shorter than this always go across: a row's fixed cost would dominate */
-    SHORT_TILES = 64,
+    SHORT_TILES = 128,
+    SHORT_SCANS = 64,
     MAX_SLICES = 512,
     LONG_WINDOW = 1024 /* rows up to here go across where planes share their places */
 };
@@ -168,7 +169,7 @@ static int64_t short_tiles(const rp__dag *dag, const rp__kernel *k) {
     const rp__cpu_loop *loop = k->payload;
     const rp__program *p = program_of(k);
     const bool line = atomic_load_explicit(&loop->line[p->plan], memory_order_relaxed) != NULL;
-    return line || (rp__jit_may(loop) && rp__line_fits(dag, p)) ? 0 : SHORT_TILES;
+    return line || (rp__jit_may(loop) && rp__line_fits(dag, p)) ? 0 : dag->scans ? SHORT_SCANS : SHORT_TILES;
 }
 /* Vectors over rows pay when more accesses are contiguous over rows than along them. */
 static rp__walk walk_of(const rp__dag *dag, const rp__space *s, int64_t rows, int64_t row_len, const rp__kernel *k) {

@@ -264,7 +264,32 @@ static int64_t tile_rows(int64_t left, int64_t width) {
     const int64_t most = left < width ? left : width;
     return rows < most ? rows : most;
 }
+enum { SHORT_COLUMN = 8 * RP__LANES, COLUMN_BYTES = 16 * 1024 };
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
+/* Rows that lie along their inner dim, all of them: nothing is used in place, so tiles take as many positions as one line of memory has
+   and turn them in registers, as blocks do. */
+static bool turned(const run *r) {
+    const rp__program *p = r->p;
+    if (r->dims != r->n_outer + 1u || r->row_len < BLOCK_POSITIONS / 2) return false;
+    bool any = false;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        if (p->access_row[a] || p->access_iota[a]) continue;
+        if (p->access_windows[a] || r->form[a] == RP__INTERP_LINEAR) return false;
+        any = any || r->stride[a * r->dims + r->n_outer] == 1;
+    }
+    return any;
+}
+/* A program that only reduces what it loads goes by columns (tiles.h): where rows are short, sums that stay in a first-level cache count for
+   more than wide lines of memory. */
+static bool short_columns(const run *r) {
+    const rp__program *p = r->p;
+    if (p->n_phases != 1 || !p->n_reductions || r->row_len > SHORT_COLUMN) return false;
+    for (uint32_t k = p->element[0].begin; k < p->element[0].end; k++) {
+        if (p->insns[k].kind != RP__INSN_REDUCE && (p->insns[k].kind != RP__INSN_LOAD || k > p->element[0].begin))
+            return false;
+    }
+    return true;
+}
 static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *scratch) {
     rp__interp_begin_walk(r);
     r->stretch = r->rows;
@@ -272,7 +297,11 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
         blocks ? 0 : rp__interp_stretch(r->p, r->n_outer, r->dims, r->extent, r->stride, &r->stretch);
     r->d0 = split;
     if (split) rp__interp_forms(r);
-    const int64_t width = blocks ? BLOCK_ROWS : rp__interp_across_width(r->p, r->rows, r->row_len);
+    const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
+    int64_t width = blocks ? BLOCK_ROWS : rp__interp_across_width(r->p, r->rows, r->row_len);
+    if (!blocks && short_columns(r)) width = clamp(COLUMN_BYTES / (int64_t)(r->p->acc_bytes * r->lanes), 16, width);
+    const bool turn = !blocks && turned(r);
+    if (turn) width = clamp(L1_BYTES / bytes / BLOCK_POSITIONS / 16 * 16, 16, width < BLOCK_ROWS ? width : BLOCK_ROWS);
     for (int64_t w0 = first; w0 < last; w0 += r->w) {
         const int64_t before = w0 / r->stretch, end = (before + 1) * r->stretch;
         const int64_t left = (end < last ? end : last) - w0;
@@ -292,11 +321,13 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
             r->flat[a] = flat;
             in_place = in_place && (flat || r->p->access_row[a] || r->form[a] != RP__INTERP_LINEAR);
         }
-        const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
         /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
         r->b =
             r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
         if (split && !in_place) r->b = 1; /* what lies in stretches is used where it is, a position at a time */
+        if (turn)
+            r->b = clamp(floor_pow2(L1_BYTES / bytes / r->w), 1,
+                         r->row_len < BLOCK_POSITIONS ? r->row_len : BLOCK_POSITIONS);
         if (blocks) r->b = clamp(floor_pow2(L1_BYTES / bytes / r->w), 1, BLOCK_POSITIONS);
         r->tile = rp__interp_round64(r->w * r->b);
         r->kept_cap = rp__interp_round64(r->row_len * r->w) +

@@ -135,6 +135,11 @@ static void load_transposed(const run *r, unsigned a, char *d) {
         d += m * size;
     }
 }
+/* Does a tile across of several positions hold lines of memory of access a, one a row? */
+bool rp__interp_turns(const run *r, unsigned a) {
+    const int64_t *stride = r->stride + a * r->dims;
+    return r->nq > 1 && r->dims == r->n_outer + 1u && stride[r->n_outer] == 1 && stride[r->n_outer - 1] != 1;
+}
 /* The tile of an element load, as raw storage, into d. */
 void rp__interp_load_raw(const run *r, const rp__insn *i, char *d, int64_t n) {
     if (r->p->access_windows[i->access]) {
@@ -146,9 +151,7 @@ void rp__interp_load_raw(const run *r, const rp__insn *i, char *d, int64_t n) {
         return;
     }
     const unsigned size = r->p->access_size[i->access];
-    const int64_t *stride = r->stride + i->access * r->dims;
-    if (r->nq > 1 && r->dims == r->n_outer + 1u && stride[r->n_outer] == 1 && stride[r->n_outer - 1] != 1 &&
-        i->a == RP__NO_VAL && i->b == RP__NO_VAL) {
+    if (i->a == RP__NO_VAL && i->b == RP__NO_VAL && rp__interp_turns(r, i->access)) {
         load_transposed(r, i->access, d);
         return;
     }
@@ -490,5 +493,17 @@ void rp__interp_store_part(const run *r, const rp__program_store *st, const char
             rp__interp_copy_out(r, to, value + k * step * (int64_t)from, step, from, s.last, m);
         }
         k += m;
+    }
+}
+/* The opposite of load_transposed. */
+void rp__interp_store_turned(const run *r, const rp__program_store *st, const char *value) {
+    segments s;
+    segments_begin(&s, r, st->access, 0, r->n_outer, r->w0, r->w);
+    int64_t at, m;
+    while ((m = segments_next(&s, &at))) {
+        char *to = r->base[st->access] + (at + r->pos) * (int64_t)st->size;
+        rp__tile_call t = {.d = to, .as = s.last, .a = value, .n = r->nq, .imm = r->w, .bs = m};
+        r->p->tiles->transpose[rp__interp_log2(st->size)](&t);
+        value += m * st->size;
     }
 }

@@ -174,6 +174,10 @@ void rp__interp_load_part(const rp__interp *r, const rp__insn *i, char *d, unsig
                           int64_t n, int64_t extra, int64_t k0);
 /* The tile of an element load, as raw storage, into d. */
 void rp__interp_load_raw(const rp__interp *r, const rp__insn *i, char *d, int64_t n);
+/* Does a tile across of several positions hold lines of memory of access a, one a row? */
+bool rp__interp_turns(const rp__interp *r, unsigned a);
+/* Such a tile, of elements as they lie in memory, into its rows. */
+void rp__interp_store_turned(const rp__interp *r, const rp__program_store *st, const char *value);
 void rp__interp_iota_part(const rp__interp *r, unsigned a, int64_t *d, unsigned d0, unsigned d1, int64_t start,
                           int64_t n, int64_t base);
 /* value: compute type, `from` bytes an element; a half is converted here when adding, before this when setting. */

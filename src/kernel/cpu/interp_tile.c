@@ -105,6 +105,8 @@ static void store_tile(run *r, unsigned number, int64_t n) {
         if (value != linear) rp__interp_copy_out(r, linear, value, step, st->size, 1, n);
     } else if (r->walk != RP__WALK_ACROSS) {
         rp__interp_store_part(r, st, value, step, from, r->d0, r->d1, r->pos, n, 0, 0);
+    } else if (plain && step && rp__interp_turns(r, a)) {
+        rp__interp_store_turned(r, st, value);
     } else {
         for (int64_t q = 0; q < r->nq; q++) {
             int64_t extra = rp__interp_offset(r, a, r->n_outer, r->dims, r->pos + q);

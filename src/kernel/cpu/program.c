@@ -243,9 +243,27 @@ static bool used_outside(const compiler *c, unsigned v, bool stores) {
     }
     return c->kept[v];
 }
+static bool emit_reduce(compiler *c, unsigned r) {
+    const rp__reduction *red = &c->p->reductions[r];
+    rp__insn *i = emit(c);
+    if (!i) return false;
+    i->kind = RP__INSN_REDUCE;
+    i->a = c->dag->nodes[red->d].a;
+    i->access = (uint16_t)r;
+    i->type = red->type;
+    i->size = red->size;
+    return true;
+}
+/* The open group becomes an instruction. One that only reduces has nothing to keep in registers: routines do that, by columns too. */
 static bool close_group(compiler *c, bool stores) {
     rp__program *p = c->p;
-    if (!c->n_open && !c->n_open_reductions) return true;
+    if (!c->n_open) {
+        for (unsigned k = 0; k < c->n_open_reductions; k++) {
+            if (!emit_reduce(c, c->open_reductions[k])) goto oom;
+        }
+        c->n_open_reductions = c->n_open_inputs = 0;
+        return true;
+    }
     if (!RP__GROW(&p->groups, &c->group_capacity, p->n_groups + 1u)) goto oom;
     rp__group *g = &p->groups[p->n_groups++];
     *g = (rp__group){.n_nodes = c->n_open, .n_reductions = c->n_open_reductions};
@@ -392,15 +410,8 @@ static bool emit_element_phase(compiler *c, unsigned phase, bool stores) {
             }
         }
         for (unsigned r = 0; r < p->n_reductions; r++) {
-            rp__reduction *red = &p->reductions[r];
-            if (red->phase != phase || d->nodes[red->d].a != v) continue;
-            rp__insn *i = emit(c);
-            if (!i) goto oom;
-            i->kind = RP__INSN_REDUCE;
-            i->a = (uint16_t)v;
-            i->access = (uint16_t)r;
-            i->type = red->type;
-            i->size = red->size;
+            if (p->reductions[r].phase != phase || d->nodes[p->reductions[r].d].a != v) continue;
+            if (!emit_reduce(c, r)) goto oom;
         }
         if (held[v] && !c->last_use[v]) { /* only a reduction used it */
             c->slots[c->slot_at[v]].used = 0;

@@ -509,44 +509,72 @@ REDUCE(min, f64, (double)INFINITY, rp__v_min_f64)
 REDUCE(min, i32, INT32_MAX, rp__v_min_i32)
 REDUCE(min, i64, INT64_MAX, rp__v_min_i64)
 
-/* Rows of n columns: row r is added to lane r % RP__LANES of each column. Lane by lane, so that its sums stay in registers over the
-   rows of a call; lines of the rows of later lanes are asked for meanwhile, as no prefetcher follows rows. LOADER: of elements of ST. */
+/* Rows of n columns: row r is added to lane r % RP__LANES of each column. GROUPED rows of one lane at once, in rising order, so that its
+   sums are loaded and stored once for all of them, and each row is read from left to right, as prefetchers like it (measured with
+   2048 x 2048 f32 against sums that stay in registers and rows that jump: a third of the time). Behind the last whole vector lie
+   elements of the next lane, which are written as they were, and of the next row, up to `end`. LOADER: of elements of ST. */
 #define COLUMNS(name, suffix, t, ST, LOADER, OP)                                                                       \
-    RP__VEC_FN void columns_some_##name##_##suffix(const int K, const rp__columns_call *c, int64_t i) {                \
-        enum { AHEAD = 3, MOST = 8 };                                                                                  \
-        const ST *const a = (const ST *)c->a + i;                                                                      \
-        for (int64_t lane = 0; lane < RP__LANES && lane < c->rows; lane++) {                                           \
-            T_##t *const d = (T_##t *)c->d + lane * c->lane + i;                                                       \
-            V_##t x[MOST];                                                                                             \
-            for (int k = 0; k < K; k++) x[k] = rp__v_load_##t(d + k * L_##t);                                          \
-            for (int64_t r = lane; r < c->rows; r += RP__LANES) {                                                      \
-                const ST *const row = a + r * c->row;                                                                  \
-                for (int k = 0; k < K; k++) {                                                                          \
-                    if (k * L_##t * (int)sizeof(ST) % 64 == 0) __builtin_prefetch(row + AHEAD * c->row + k * L_##t);   \
-                    x[k] = OP(x[k], LOADER(row + k * L_##t));                                                          \
-                }                                                                                                      \
+    RP__VEC_FN void columns_of_##name##_##suffix(const int G, const rp__columns_call *c, int64_t r, const ST *end) {   \
+        const ST *const a = (const ST *)c->a + r * c->row;                                                             \
+        T_##t *const d = (T_##t *)c->d + r % RP__LANES * c->lane;                                                      \
+        const int64_t next = RP__LANES * c->row;                                                                       \
+        int64_t i = 0;                                                                                                 \
+        for (; i + 2 * (int64_t)L_##t <= c->n; i += 2 * L_##t) {                                                       \
+            V_##t x = rp__v_load_##t(d + i), y = rp__v_load_##t(d + i + L_##t);                                        \
+            for (int g = 0; g < G; g++) {                                                                              \
+                x = OP(x, LOADER(a + g * next + i));                                                                   \
+                y = OP(y, LOADER(a + g * next + i + L_##t));                                                           \
             }                                                                                                          \
-            for (int k = 0; k < K; k++) rp__v_store_##t(d + k * L_##t, x[k]);                                          \
+            rp__v_store_##t(d + i, x);                                                                                 \
+            rp__v_store_##t(d + i + L_##t, y);                                                                         \
+        }                                                                                                              \
+        for (; i < c->n; i += L_##t) {                                                                                 \
+            const int64_t left = c->n - i;                                                                             \
+            V_##t x = rp__v_load_##t(d + i);                                                                           \
+            const V_##t old = x;                                                                                       \
+            for (int g = 0; g < G; g++) {                                                                              \
+                const ST *from = a + g * next + i;                                                                     \
+                ST some[L_##t] = {0};                                                                                  \
+                if (left < L_##t && end - from < L_##t) from = memcpy(some, from, (size_t)left * sizeof *some);        \
+                x = OP(x, LOADER(from));                                                                               \
+            }                                                                                                          \
+            if (left < L_##t) {                                                                                        \
+                V_##t at = {0};                                                                                        \
+                for (int k = 0; k < (int)L_##t; k++) at[k] = (T_##t)k;                                                 \
+                x = rp__v_sel_##t(at < (T_##t)left, x, old);                                                           \
+            }                                                                                                          \
+            rp__v_store_##t(d + i, x);                                                                                 \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void columns_few_##name##_##suffix(int64_t rows, const rp__columns_call *c, int64_t r, const ST *end) {     \
+        switch (rows) {                                                                                                \
+        case 0: break;                                                                                                 \
+        case 1: columns_of_##name##_##suffix(1, c, r, end); break;                                                     \
+        case 2: columns_of_##name##_##suffix(2, c, r, end); break;                                                     \
+        case 3: columns_of_##name##_##suffix(3, c, r, end); break;                                                     \
+        default: columns_of_##name##_##suffix(4, c, r, end);                                                           \
         }                                                                                                              \
     }                                                                                                                  \
     static void columns_##name##_##suffix(const rp__columns_call *c) {                                                 \
-        int64_t i = 0;                                                                                                 \
-        for (; i + 8 * (int64_t)L_##t <= c->n; i += 8 * L_##t) columns_some_##name##_##suffix(8, c, i);                \
-        for (; i + (int64_t)L_##t <= c->n; i += L_##t) columns_some_##name##_##suffix(1, c, i);                        \
-        const size_t left = (size_t)(c->n - i);                                                                        \
-        T_##t sums[L_##t] = {0};                                                                                       \
-        ST some[L_##t] = {0};                                                                                          \
-        for (int64_t lane = 0; left && lane < RP__LANES && lane < c->rows; lane++) {                                   \
-            T_##t *const d = (T_##t *)c->d + lane * c->lane + i;                                                       \
-            memcpy(sums, d, left * sizeof *d);                                                                         \
-            V_##t x = rp__v_load_##t(sums);                                                                            \
-            for (int64_t r = lane; r < c->rows; r += RP__LANES) {                                                      \
-                memcpy(some, (const ST *)c->a + r * c->row + i, left * sizeof *some);                                  \
-                x = OP(x, LOADER(some));                                                                               \
-            }                                                                                                          \
-            rp__v_store_##t(sums, x);                                                                                  \
-            memcpy(d, sums, left * sizeof *d);                                                                         \
+        enum { GROUPED = 4 };                                                                                          \
+        const ST *const end = (const ST *)c->a + (c->rows - 1) * c->row + c->n;                                        \
+        rp__columns_call wide = *c;                                                                                    \
+        int lanes = RP__LANES;                                                                                         \
+        int64_t r = 0;                                                                                                 \
+        if (c->row == c->n && c->lane == c->n) { /* all lanes are one line, in memory as well */                       \
+            wide.n *= RP__LANES;                                                                                       \
+            lanes = 1;                                                                                                 \
         }                                                                                                              \
+        for (; r + GROUPED * RP__LANES <= c->rows; r += GROUPED * RP__LANES) {                                         \
+            for (int lane = 0; lane < lanes; lane++) columns_of_##name##_##suffix(GROUPED, &wide, r + lane, end);      \
+        }                                                                                                              \
+        const int64_t left = c->rows - r;                                                                              \
+        for (int64_t lane = 0; lanes > 1 && lane < RP__LANES && lane < left; lane++)                                   \
+            columns_few_##name##_##suffix((left - lane + RP__LANES - 1) / RP__LANES, &wide, r + lane, end);            \
+        if (lanes > 1) return;                                                                                         \
+        columns_few_##name##_##suffix(left / RP__LANES, &wide, r, end);                                                \
+        wide.n = left % RP__LANES * c->n; /* the first lanes of a line */                                              \
+        columns_of_##name##_##suffix(1, &wide, c->rows - left % RP__LANES, end);                                       \
     }
 #define FROM_F16(p) rp__v_f32_f16(rp__v_load_u16h(p))
 #define FROM_BF16(p) rp__v_f32_bf16(rp__v_load_u16h(p))
@@ -557,9 +585,11 @@ REDUCE(min, i64, INT64_MAX, rp__v_min_i64)
 COLUMNS_F32(sum, OP_ADD)
 COLUMNS_F32(max, rp__v_max_f32)
 COLUMNS_F32(min, rp__v_min_f32)
+COLUMNS_F32(prod, OP_MUL)
 COLUMNS(sum, f64, f64, double, rp__v_load_f64, OP_ADD)
 COLUMNS(max, f64, f64, double, rp__v_load_f64, rp__v_max_f64)
 COLUMNS(min, f64, f64, double, rp__v_load_f64, rp__v_min_f64)
+COLUMNS(prod, f64, f64, double, rp__v_load_f64, OP_MUL)
 COLUMNS(sum, i64, i64, int64_t, rp__v_load_i64, OP_ADD_I64)
 
 /* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. */
@@ -1016,7 +1046,8 @@ const rp__tiles
                                                    [RP__TILE_F64] = {columns_sum_f64},
                                                    [RP__TILE_I64] = {columns_sum_i64}},
                                [RP__REDUCE_MAX] = COLUMNS_OF(max),
-                               [RP__REDUCE_MIN] = COLUMNS_OF(min)},
+                               [RP__REDUCE_MIN] = COLUMNS_OF(min),
+                               [RP__REDUCE_PROD] = COLUMNS_OF(prod)},
             .reduce_window = {[RP__REDUCE_SUM] = {[RP__TILE_F32] = {window_sum_f32, window_sum_f16, window_sum_bf16},
                                                   [RP__TILE_F64] = {window_sum_f64}},
                               [RP__REDUCE_MAX] = {[RP__TILE_F32] = {window_max_f32, window_max_f16, window_max_bf16},
