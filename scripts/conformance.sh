@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compares a build with PyTorch (tests/conformance): conformance.sh BUILD [arguments of models.py: --large, names of models,
-# --device cuda, --out FOLDER]. The Python of CONFORMANCE_PYTHON has
-# torch, torchvision, timm, transformers, safetensors and tokenizers; without it they are installed below build/.
+# --device cuda, --out FOLDER]. The Python of CONFORMANCE_PYTHON has torch,
+# torchvision, timm, transformers, safetensors and tokenizers; without it they are installed below build/.
 set -eu
 cd "$(dirname "$0")/.."
 build=$1

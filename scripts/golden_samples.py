@@ -68,6 +68,11 @@ def scatter(x, dim, index, src, reduce=None):
     return x.scatter(dim, index, src) if reduce is None else x.scatter(dim, index, src, reduce=reduce)
 
 
+def lyapunov(h, z):
+    l, v = torch.linalg.eigh(h)
+    return v @ (v.mT @ z @ v / (l.unsqueeze(-1) + l.unsqueeze(-2))) @ v.mT
+
+
 def into(f):
     return lambda x, *a, **o: x.copy_(f(x, *a, **o))
 
@@ -477,6 +482,11 @@ ADAPT = {
         (wide if antialias else lambda x, f: f(x))(x, lambda y: F.interpolate(
             y, size, scale_factor or None, mode, align_corners, recompute_scale_factor, antialias)),  # no antialias of halves on a CPU
     "pad": F.pad,
+    "grid_sample": F.grid_sample,
+    "affine_grid": lambda x, *a: wide(x, lambda y: F.affine_grid(y, *a)),
+    "fold": lambda x, *a: F.fold(x, *(v[0] if isinstance(v, (list, tuple)) and len(v) == 1 else v for v in a)),
+    "lyapunov": lyapunov,
+    "linalg_polar": lambda A: tuple(torch.linalg.polar(A)),
     "affine_grid_generator": lambda x, *a: wide(x, lambda y: aten.affine_grid_generator(y, *a)),
     "avg_pool3d": lambda x, *a, **k: wide(x, lambda y: aten.avg_pool3d(y, *a, **k)),  # no half pools of volumes on a CPU
     **{f"conv{n}d_padding": getattr(aten, f"conv{n}d").padding for n in (1, 2, 3)},

@@ -186,6 +186,12 @@ static rp_tensor *by_spectral(rp_tensor *x) { return rp_linalg_matrix_norm(x, rp
 static rp_tensor *by_least(rp_tensor *x) {
     return weighed(rp_linalg_lstsq(rp_slice(x, 1, 0, 3), rp_mul(x, x), rp_none(), NULL, NULL, NULL, NULL), 19);
 }
+static rp_tensor *by_polar(rp_tensor *x) {
+    rp_tensor *h, *u = rp_linalg_polar(x, &h);
+    return rp_add(weighed(u, 20), weighed(h, 21));
+}
+static rp_tensor *by_polar_of_tall(rp_tensor *x) { return by_polar(rp_slice(x, 1, 0, 3)); }
+static rp_tensor *by_root(rp_tensor *x) { return weighed(rp_linalg_matrix_sqrth(positive(x)), 22); }
 static rp_tensor *by_det(rp_tensor *x) { return rp_linalg_det(x); }
 
 static double value_of(function *f, const double *v) {
@@ -220,6 +226,9 @@ static void gradients(void) {
                  {"nuc", by_nuclear},
                  {"norm 2", by_spectral},
                  {"lstsq", by_least},
+                 {"polar", by_polar},
+                 {"polar, tall", by_polar_of_tall},
+                 {"matrix_sqrth", by_root},
                  {"det", by_det}};
     double v[N * N], slope[N * N];
     for (int i = 0; i < N * N; i++) v[i] = sin(0.7 * (i + 3) * (i + 1) + 3) * 1.5;
@@ -247,6 +256,28 @@ static void singular_determinant(void) {
     for (int i = 0; i < N * N; i++) assert_true(slope[i] == 0);
 }
 
+/* U H = A and X X = A have slopes where values are equal, unlike their vectors: at 2 those of U are (dA - dA^T) / 4, those of H and of
+   the root of 4 the halves of dA + dA^T and a quarter of them. */
+static void equal_values(void) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *two = rp_diag_embed(rp_full(RP_DIMS(N), rp_f64(2), RP_OPTIONS(rp_full_options, .dtype = RP_F64))), *h;
+    rp_tensor *four = rp_mul_scalar(two, rp_i64(2)), *to_u = numbers(RP_DIMS(N, N), 20), *grad;
+    rp_tensor *to_h = numbers(RP_DIMS(N, N), 21);
+    rp_set_requires_grad(two, true);
+    rp_set_requires_grad(four, true);
+    rp_tensor *u = rp_linalg_polar(two, &h), *root = rp_linalg_matrix_sqrth(four), *y;
+    NEAR(rp_matmul(u, h), two);
+    NEAR(rp_matmul(root, root), four);
+    y = rp_add(rp_sum(rp_mul(u, to_u)), rp_sum(rp_mul(h, to_h)));
+    rp_grad(&y, 1, &two, 1, NULL, NULL, &grad);
+    NEAR(grad, rp_add(rp_mul_scalar(rp_sub(to_u, turned(to_u)), rp_f64(0.25)), symmetric(to_h)));
+    y = rp_sum(rp_mul(root, to_u));
+    rp_grad(&y, 1, &four, 1, NULL, NULL, &grad);
+    NEAR(grad, rp_mul_scalar(symmetric(to_u), rp_f64(0.25)));
+    rp_scope_end(scope, NULL, 0);
+    OK();
+}
+
 /* ---- what has no answer */
 
 static void refused(int line, rp_tensor *t, rp_status status, const char *part) {
@@ -266,6 +297,9 @@ static void no_answers(void) {
     assert_int_equal((int)rp_item_f64(info), 1);
     assert_true(rp_item_f64(rp_linalg_det(zero)) == 0);
     REFUSED(rp_linalg_inv(one), RP_ERROR_SHAPE, "square");
+    REFUSED(rp_linalg_polar(turned(one), NULL), RP_ERROR_SHAPE, "at least as many rows as columns");
+    REFUSED(rp_linalg_matrix_sqrth(one), RP_ERROR_SHAPE, "square");
+    assert_true(isnan(rp_item_f64(rp_sum(rp_linalg_matrix_sqrth(rp_full(RP_DIMS(1, 1), rp_f64(-1)))))));
     REFUSED(rp_linalg_det(rp_ones(RP_DIMS(3))), RP_ERROR_SHAPE, "2 dimensions");
     REFUSED(rp_linalg_qr(one, "thin", NULL), RP_ERROR_INVALID_ARGUMENT, "thin");
     REFUSED(rp_linalg_eigh(zero, "X", NULL), RP_ERROR_INVALID_ARGUMENT, "UPLO");
@@ -317,6 +351,7 @@ static void all(void) {
     low_ranks();
     norms();
     gradients();
+    equal_values();
     singular_determinant();
     no_answers();
 }
@@ -349,6 +384,7 @@ static void test_cuda(void **state) {
     low_ranks();
     norms();
     gradients();
+    equal_values();
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 

@@ -400,6 +400,37 @@ static void test_randint(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* Whole channels are kept or not: of a batch, and of one image without. */
+static void test_channel_dropouts(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    enum { C = 64, L = 6 };
+    const double p = 0.25;
+    rp_tensor *y[] = {rp_dropout1d(rp_ones(RP_DIMS(C, L)), p),       rp_dropout1d(rp_ones(RP_DIMS(1, C, L)), p),
+                      rp_dropout2d(rp_ones(RP_DIMS(1, C, L)), p),    rp_dropout2d(rp_ones(RP_DIMS(1, C, 2, 3)), p),
+                      rp_dropout3d(rp_ones(RP_DIMS(C, 1, 2, 3)), p), rp_dropout3d(rp_ones(RP_DIMS(1, C, 1, 2, 3)), p)};
+    for (size_t k = 0; k < sizeof y / sizeof *y; k++) {
+        float v[C * L];
+        int kept = 0;
+        assert_int_equal(rp_to_host(y[k], v, sizeof v), RP_OK);
+        for (int c = 0; c < C; c++) {
+            const float first = v[c * L];
+            kept += first != 0;
+            assert_true(first == 0 || fabsf(first - 4.0f / 3) < 1e-6f);
+            for (int i = 0; i < L; i++) assert_true(v[c * L + i] == first);
+        }
+        assert_in_range(kept, 32, 63);
+    }
+    EXPECT(rp_dropout1d(rp_ones(RP_DIMS(1, 2, 3, 4)), p), RP_ERROR_SHAPE, "Expected 2D or 3D input");
+    EXPECT(rp_dropout2d(rp_ones(RP_DIMS(2, 3, 4, 5)), -1), RP_ERROR_INVALID_ARGUMENT, "between 0 and 1");
+    EXPECT(rp_grid_sample(rp_ones(RP_DIMS(1, 1, 2, 2)), rp_ones(RP_DIMS(1, 2, 2, 2)), "cubic"),
+           RP_ERROR_INVALID_ARGUMENT, "'cubic'");
+    EXPECT(rp_grid_sample(rp_ones(RP_DIMS(1, 1, 2, 2)), rp_ones(RP_DIMS(1, 2, 2, 2)), "nearest", "wrap"),
+           RP_ERROR_INVALID_ARGUMENT, "'wrap'");
+    EXPECT(rp_fold(rp_ones(RP_DIMS(1, 4, 4)), RP_DIMS(3, 3, 3), RP_DIMS(2)), RP_ERROR_INVALID_ARGUMENT, "output_size");
+    rp_scope_end(scope, NULL, 0);
+}
+
 static void test_dropout(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
@@ -1275,6 +1306,7 @@ int main(void) {
         TEST(test_rand),
         TEST(test_randint),
         TEST(test_dropout),
+        TEST(test_channel_dropouts),
         TEST(test_histogram_between_edges),
         TEST(test_multinomial),
         TEST(test_incomplete_gamma),

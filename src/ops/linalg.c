@@ -181,6 +181,33 @@ rp_status rp__infer_least_squares(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
+rp_status rp__infer_lyapunov(const rp__call *call, rp__meta *out) {
+    RP_TRY(check_matrix(call, 0, true));
+    RP_TRY(check_matrix(call, 1, true));
+    if (!rp__dim_is(RP__DIM_EQ, rows_of(call, 0), rows_of(call, 1)))
+        return rp__op_error(call, RP_ERROR_SHAPE, "Incompatible shapes of H and Z for the equation HY + YH = Z");
+    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    return RP_OK;
+}
+
+rp_status rp__infer_linalg_polar(const rp__call *call, rp__meta *out) {
+    RP_TRY(check_matrix(call, 0, false));
+    const rp_dim m = rows_of(call, 0), n = columns_of(call, 0);
+    if (rp__dim_is(RP__DIM_LT, m, n))
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "input must have at least as many rows as columns, but got %lld by %lld matrices",
+                            (long long)rp__dim_hint(m), (long long)rp__dim_hint(n));
+    rp__meta_like(&out[0], call->in[0], (rp_dtype)call->in[0]->dtype);
+    meta_of(call, (rp_dtype)call->in[0]->dtype, n, n, false, &out[1]);
+    return RP_OK;
+}
+
+rp_status rp__infer_linalg_matrix_sqrth(const rp__call *call, rp__meta *out) {
+    RP_TRY(check_matrix(call, 0, true));
+    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    return RP_OK;
+}
+
 /* ---- a call on the host */
 
 typedef struct job {
@@ -640,6 +667,46 @@ static rp_status pseudo_inverse_one(job *j, int64_t b) {
 }
 rp_status rp__run_pseudo_inverse(const rp__call *call) { return run(call, true, pseudo_inverse_one); }
 
+/* U H of W S V^T is W V^T and V S V^T. */
+static rp_status polar_one(job *j, int64_t b) {
+    const int64_t m = j->m, n = j->n;
+    double *u = j->out[0] + b * m * n, *h = j->out[1] + b * n * n;
+    if (n == 0) return RP_OK;
+    if (!j->work[0] && (!room(j, 0, m * n + n) || !room(j, 1, n * n))) return out_of_memory(j->call);
+    double *w = j->work[0], *s = w + m * n, *vt = j->work[1];
+    RP_TRY(singular(j, b, false, s, w, vt));
+    for (int64_t r = 0; r < m; r++)
+        for (int64_t c = 0; c < n; c++)
+            for (int64_t i = 0; i < n; i++) u[r * n + c] += w[i * m + r] * vt[c * n + i];
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t c = 0; c <= r; c++) {
+            double sum = 0;
+            for (int64_t i = 0; i < n; i++) sum += vt[r * n + i] * s[i] * vt[c * n + i];
+            h[r * n + c] = h[c * n + r] = sum;
+        }
+    return RP_OK;
+}
+rp_status rp__run_linalg_polar(const rp__call *call) { return run(call, true, polar_one); }
+
+static rp_status sqrth_one(job *j, int64_t b) {
+    const int64_t n = j->n;
+    double *x = j->out[0] + b * n * n;
+    if (n == 0) return RP_OK;
+    if (!j->work[0] && !room(j, 0, n * n + n)) return out_of_memory(j->call);
+    double *v = j->work[0], *values = v + n * n; /* vectors as rows */
+    memcpy(v, j->in[0] + b * n * n, (size_t)(n * n) * sizeof *v);
+    RP_TRY(eigen(j, false, v, values));
+    for (int64_t i = 0; i < n; i++) {
+        const double root = sqrt(values[i]);
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t c = 0; c <= r; c++) x[r * n + c] += v[i * n + r] * v[i * n + c] * root;
+    }
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t c = 0; c < r; c++) x[c * n + r] = x[r * n + c];
+    return RP_OK;
+}
+rp_status rp__run_linalg_matrix_sqrth(const rp__call *call) { return run(call, true, sqrth_one); }
+
 static rp_status least_squares_one(job *j, int64_t b) {
     const rp_tensor *right = j->call->in[1];
     const int64_t m = j->m, n = j->n, columns = right->size[right->ndim - 1], high = m > n ? m : n;
@@ -720,3 +787,23 @@ static rp_status exponential_one(job *j, int64_t b) {
     return RP_OK;
 }
 rp_status rp__run_exponential_of(const rp__call *call) { return run(call, false, exponential_one); }
+
+/* Of H = V diag(l) V^T: V (V^T Z V / (l_i + l_j)) V^T. */
+static rp_status lyapunov_one(job *j, int64_t b) {
+    const int64_t n = j->n, all = n * n;
+    if (n == 0) return RP_OK;
+    if (!j->work[0] && (!room(j, 0, 2 * all + n) || !room(j, 1, all))) return out_of_memory(j->call);
+    double *rows = j->work[0], *v = rows + all, *l = v + all, *t = j->work[1], *y = j->out[0] + b * all;
+    memcpy(rows, j->in[0] + b * all, (size_t)all * sizeof *rows);
+    RP_TRY(eigen(j, false, rows, l));
+    turn(rows, n, n, v);
+    multiply(rows, j->in[1] + b * all, n, y);
+    multiply(y, v, n, t);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < n; c++) t[i * n + c] /= l[i] + l[c];
+    multiply(v, t, n, y);
+    multiply(y, rows, n, t);
+    memcpy(y, t, (size_t)all * sizeof *y);
+    return RP_OK;
+}
+rp_status rp__run_lyapunov(const rp__call *call) { return run(call, true, lyapunov_one); }

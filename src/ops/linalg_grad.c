@@ -260,3 +260,38 @@ rp_status rp__vjp_exponential_of(const rp__vjp *g) {
     g->grad_in[0] = rp_narrow(rp_narrow(both, -2, 0, n), -1, n, n);
     return RP_OK;
 }
+
+/* H Y + Y H = Z: the same equation of gY gives gZ, and -(gZ Y^T + Y^T gZ) is H's. */
+rp_status rp__vjp_lyapunov(const rp__vjp *g) {
+    rp_tensor *y = turned(g->call->out[0]), *of_z = rp_lyapunov(g->call->in[0], g->grad_out[0]);
+    if (g->needed[0]) g->grad_in[0] = rp_neg(rp_add(rp_matmul(of_z, y), rp_matmul(y, of_z)));
+    g->grad_in[1] = of_z;
+    return RP_OK;
+}
+
+/* A = U H. Of X = U^T gU - gH H: U gH + U Y, where H Y + Y H = X - X^T, and what of gU lies outside of U times H^-1. No difference of
+   singular values is divided by, so equal ones are as good as any. */
+rp_status rp__vjp_linalg_polar(const rp__vjp *g) {
+    rp_tensor *u = g->call->out[0], *h = g->call->out[1], *to_u = g->grad_out[0], *to_h = g->grad_out[1];
+    if (!to_u && !to_h) return RP_OK;
+    rp_tensor *x = NULL, *outside = NULL, *own = NULL;
+    if (to_u) {
+        x = rp_matmul(turned(u), to_u);
+        if (!rp__dim_is(RP__DIM_EQ, rows_of(u), columns_of(u)))
+            outside = turned(rp_solve_square(h, turned(rp_sub(to_u, rp_matmul(u, x))), 2, NULL));
+    }
+    if (to_h) {
+        x = plus(x, rp_neg(rp_matmul(to_h, h)));
+        own = to_h;
+    }
+    own = plus(own, rp_lyapunov(h, rp_sub(x, turned(x))));
+    g->grad_in[0] = plus(rp_matmul(u, own), outside);
+    return RP_OK;
+}
+
+/* X X = A */
+rp_status rp__vjp_linalg_matrix_sqrth(const rp__vjp *g) {
+    rp_tensor *grad = g->grad_out[0];
+    g->grad_in[0] = rp_lyapunov(g->call->out[0], rp_mul_scalar(rp_add(grad, turned(grad)), rp_f64(0.5)));
+    return RP_OK;
+}

@@ -46,6 +46,21 @@ rp_status rp__expand_feature_dropout(const rp__call *call) {
     return still ? RP_OK : done(call, rp_mul_at(call->site, call->in[0], mask(call, true)));
 }
 
+/* Without a batch: one image. */
+static rp_status dropout_of(const rp__call *call, bool one) {
+    rp_tensor *x = one ? rp_unsqueeze(call->in[0], 0) : call->in[0];
+    rp_tensor *y = rp_feature_dropout_at(call->site, x, rp__attr_float(call, 0), rp__attr_bool(call, 1));
+    return done(call, one ? rp_squeeze(y, 0) : y);
+}
+rp_status rp__expand_dropout1d(const rp__call *call) {
+    const unsigned dims = call->in[0]->ndim;
+    if (dims != 2 && dims != 3)
+        return rp__op_error(call, RP_ERROR_SHAPE, "Expected 2D or 3D input, but received a %uD input", dims);
+    return dropout_of(call, dims == 2);
+}
+rp_status rp__expand_dropout2d(const rp__call *call) { return dropout_of(call, false); }
+rp_status rp__expand_dropout3d(const rp__call *call) { return dropout_of(call, call->in[0]->ndim != 5); }
+
 /* x a where it is kept, else -alpha' a; then + alpha' a p: mean and variance stay (Klambauer et al., arXiv 1706.02515). */
 static rp_status alpha(const rp__call *call, bool features) {
     static const double least = 1.7580993408473766; /* alpha' = scale * alpha of selu: its limit below */

@@ -737,6 +737,36 @@ rp_status rp__expand_affine_grid_generator(const rp__call *call) {
     return done(call, to_type(y, theta));
 }
 
+/* Which of three names attribute k is, -1: none. */
+static int64_t one_of(const rp__call *call, unsigned k, const char *const names[3]) {
+    for (int64_t i = 0; i < 3; i++)
+        if (strcmp(call->attrs[k].v.string, names[i]) == 0) return i;
+    return -1;
+}
+static bool given_true(const rp_attr *a) { return !rp__attr_is_none(a) && a->v.scalar.v.b; }
+
+rp_status rp__expand_grid_sample(const rp__call *call) {
+    static const char *const mode_names[3] = {"bilinear", "nearest", "bicubic"};
+    static const char *const padding_names[3] = {"zeros", "border", "reflection"};
+    const int64_t mode = one_of(call, 0, mode_names), padding = one_of(call, 1, padding_names);
+    if (mode < 0)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "expected mode to be 'bilinear', 'nearest' or 'bicubic', but got: '%s'",
+                            call->attrs[0].v.string);
+    if (padding < 0)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "expected padding_mode to be 'zeros', 'border', or 'reflection', but got: '%s'",
+                            call->attrs[1].v.string);
+    return done(call,
+                rp_grid_sampler_at(call->site, call->in[0], call->in[1], mode, padding, given_true(&call->attrs[2])));
+}
+
+rp_status rp__expand_affine_grid(const rp__call *call) {
+    const rp_attr *size = &call->attrs[0];
+    return done(
+        call, rp_affine_grid_generator_at(call->site, call->in[0], size->v.ints, size->n, given_true(&call->attrs[1])));
+}
+
 /* ---- windows as columns */
 
 typedef struct columns {
@@ -849,4 +879,14 @@ rp_status rp__expand_col2im(const rp__call *call) {
         y = rp_constant_pad_nd(y, RP_DIMS(-c.padding[1], -c.padding[1], -c.padding[0], -c.padding[0]), rp_i64(0));
     y = to_type(y, x);
     return done(call, alone ? rp_squeeze(y, 0) : y);
+}
+
+rp_status rp__expand_fold(const rp__call *call) {
+    const rp_attr *a = call->attrs; /* output_size, kernel_size, dilation, padding, stride */
+    if (a[0].n != 1 && a[0].n != 2)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "It is expected output_size equals to 2, but got size %zu",
+                            a[0].n);
+    const rp_dim both[2] = {a[0].v.ints[0], a[0].v.ints[a[0].n - 1]};
+    return done(call, rp_col2im_at(call->site, call->in[0], both, 2, a[1].v.ints, a[1].n, a[2].v.ints, a[2].n,
+                                   a[3].v.ints, a[3].n, a[4].v.ints, a[4].n));
 }

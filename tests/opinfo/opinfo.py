@@ -38,7 +38,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "minimum"], "to": ["to_dtype"], "div": ["div", "div_scalar", "div_mode"],
                "nn.functional.pad": ["constant_pad_nd", "pad"], "nn.functional.logsigmoid": ["log_sigmoid"], "squeeze": ["squeeze", "squeeze_dims"],
                "nn.functional.unfold": ["im2col"], "normal": ["normal_tensors"],
-               "nn.functional.grid_sample": ["grid_sampler"], "trace": ["matrix_trace"], "true_divide": ["div", "div_scalar"],
+               "trace": ["matrix_trace"], "true_divide": ["div", "div_scalar"],
                "trapz": ["trapezoid", "trapezoid_x"], "clamp_min": ["clamp", "clamp_tensor"], "clamp_max": ["clamp", "clamp_tensor"],
                **{f"signal.windows.{w}": [f"{w}_window"] for w in ("bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine",
                                                                    "hamming", "hann", "kaiser", "nuttall")},
@@ -52,7 +52,6 @@ OTHER_NAMES = {"max": ["max", "max_dim", "maximum"], "min": ["min", "min_dim", "
                "_upsample_bilinear2d_aa": ["interpolate"], "nn.functional.upsample_bilinear": ["interpolate"],
                "nn.functional.upsample_nearest": ["interpolate"], "lu_solve": ["linalg_lu_solve"], "triangular_solve": ["linalg_solve_triangular"],
                "nn.functional.triplet_margin_with_distance_loss": ["triplet_margin_loss"],
-               "nn.functional.dropout2d": ["feature_dropout"], "nn.functional.dropout3d": ["feature_dropout"],
                "linalg.diagonal": ["diagonal"]}
 TYPES = {"bool": torch.bool, "byte": torch.uint8, "char": torch.int8, "double": torch.float64, "float": torch.float32, "half": torch.float16,
          "bfloat16": torch.bfloat16, "int": torch.int32, "long": torch.int64, "short": torch.int16}
@@ -152,11 +151,11 @@ def training(x, args, kw):
     return x, (), {"p": 0.5, "training": False, **dict(zip(names, args)), **kw}
 
 
-def training_row(x, args, kw):
-    """Of feature_dropout: functions of torch take a sample without a batch, too."""
+def training_told(x, args, kw):
+    """By default these draw."""
     if "training" not in kw:
         raise Unsaid("no training")
-    return x, (kw.get("p", 0.5), kw["training"]), {}
+    return x, args, kw
 
 
 def adapted(x, args, kw):
@@ -179,13 +178,6 @@ def unpooled(x, args, kw):
     stride = kernel if kw["stride"] is None else each(kw["stride"])
     size = torch.nn.functional._unpool_output_size(x, kernel, stride, padding, kw["output_size"])
     return x, (kw["indices"], list(size)[-n:]), {"stride": stride, "padding": padding} if n == 3 else {}
-
-
-def gridded(x, args, kw):
-    kw = {**dict(zip(("grid", "mode", "padding_mode", "align_corners"), args)), **kw}
-    mode, padding = kw.get("mode", "bilinear"), kw.get("padding_mode", "zeros")
-    return x, (kw["grid"], ["bilinear", "nearest", "bicubic"].index(mode), ["zeros", "border", "reflection"].index(padding),
-               bool(kw.get("align_corners"))), {}
 
 
 def looked_up(x, args, kw):
@@ -278,11 +270,10 @@ SAY = {"nn.functional.max_unpool1d": unpooled_row, "gradient": slopes_of, "_upsa
        **{f"nn.functional.adaptive_{kind}_pool{n}d": adapted for kind in ("avg", "max") for n in (1, 2, 3)},
        "nn.functional.max_unpool2d": lambda x, args, kw: unpooled(x, args, {**kw, "places": 2}), "nn.functional.alpha_dropout": training,
        "nn.functional.max_unpool3d": lambda x, args, kw: unpooled(x, args, {**kw, "places": 3}),
-       "nn.functional.grid_sample": gridded,
        "where": first_last, "polygamma": first_last, "special.polygamma": first_last, "special.polygamma_special_polygamma_n_0": first_last,
        "einsum": first_last, "nn.functional.instance_norm": instances, "tensordot": pairs, "cdist": distances,
         "arange": from_zero, "randint": drawn, "randint_like": drawn, "nn.functional.unfold": windows, "nn.functional.embedding": looked_up, "nn.functional.embedding_bag": bagged,
-       "nn.functional.feature_alpha_dropout": training, "nn.functional.dropout2d": training_row, "nn.functional.dropout3d": training_row,
+       "nn.functional.feature_alpha_dropout": training, "nn.functional.dropout2d": training_told, "nn.functional.dropout3d": training_told,
        "clamp_max": upper, "linalg.diagonal": last_dims, "norm": norm, "to": converted, "var": variance, "std": variance,
        "var_mean": variance, "std_mean": variance, "nn.functional.batch_norm": normalised, "nn.functional.pad": padded}
 # Ops whose indices, and where gradients go by these, may be those of any of several equal elements.
