@@ -194,6 +194,7 @@ typedef struct rp_dropout_layer { /* torch.nn.Dropout */
 RP_CALL rp_tensor *rp_dropout_layer_forward(const rp_dropout_layer *l, rp_tensor *x);
 RP_CALL rp_status rp_dropout_add(rp_module *m, const char *name, rp_dropout_layer *l, double p); /* 0 <= p <= 1 */
 
+/* One kernel by height and width; rp_conv_add has all dims, padding='same' and padding modes, rp_conv_transpose_add what grows. */
 typedef struct rp_conv2d_options { /* zero is torch.nn.Conv2d's default */
     size_t struct_size;
     int64_t stride[2]; /* 0: 1 */
