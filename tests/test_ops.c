@@ -421,6 +421,17 @@ static void test_channel_dropouts(void **state) {
         }
         assert_in_range(kept, 32, 63);
     }
+    /* Classes are drawn as often as softmax says; hard ones are whole, and have a gradient. */
+    enum { DRAWS = 4000 };
+    const float logits[2] = {0, 1};
+    rp_tensor *x = rp_expand(rp_from_data(logits, RP_DIMS(2), RP_F32), RP_DIMS(DRAWS, 2)), *leaf = rp_clone(x);
+    rp_set_requires_grad(leaf, true);
+    rp_tensor *hard = rp_gumbel_softmax(leaf, 0.5, true);
+    const double share = rp_item_f64(rp_mean(rp_select(rp_detach(hard), 1, 1)));
+    assert_true(fabs(share - 1 / (1 + exp(-1))) < 0.03);
+    assert_true(rp_item_f64(rp_sum(rp_detach(rp_mul(hard, hard)))) - DRAWS < 1e-2);
+    assert_int_equal(rp_backward(rp_sum(rp_select(hard, 1, 1)), NULL, NULL), RP_OK);
+    assert_true(rp_item_f64(rp_sum(rp_select(rp_grad_of(leaf), 1, 1))) > 1);
     EXPECT(rp_dropout1d(rp_ones(RP_DIMS(1, 2, 3, 4)), p), RP_ERROR_SHAPE, "Expected 2D or 3D input");
     EXPECT(rp_dropout2d(rp_ones(RP_DIMS(2, 3, 4, 5)), -1), RP_ERROR_INVALID_ARGUMENT, "between 0 and 1");
     EXPECT(rp_grid_sample(rp_ones(RP_DIMS(1, 1, 2, 2)), rp_ones(RP_DIMS(1, 2, 2, 2)), "cubic"),

@@ -91,3 +91,16 @@ rp_status rp__expand_rrelu(const rp__call *call) {
     rp_tensor *slope = rp_add_scalar(rp_mul_scalar(u, rp_f64(high - low)), rp_f64(low));
     return done(call, rp_where(rp_le_scalar(x, rp_i64(0)), rp_mul(x, slope), x));
 }
+
+/* -log of exponential numbers is Gumbel's; eps is PyTorch's, which reads it no more. */
+rp_status rp__expand_gumbel_softmax(const rp__call *call) {
+    rp_tensor *x = call->in[0];
+    const double tau = rp__attr_float(call, 0);
+    const int64_t dim = rp__attr_int(call, 3);
+    RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
+    rp_tensor *noise = rp_neg(rp_log(rp_exponential(rp_detach(x))));
+    rp_tensor *soft = rp_softmax_at(call->site, rp_div_scalar(rp_add(x, noise), rp_f64(tau)), dim, RP_DTYPE_NONE);
+    if (!rp__attr_bool(call, 1) || rp__tensor_is_error(soft)) return done(call, soft);
+    rp_tensor *hard = rp_scatter_scalar(rp_zeros_like(soft), dim, rp_argmax(soft, dim, true), rp_i64(1));
+    return done(call, rp_add(rp_sub(hard, rp_detach(soft)), soft));
+}
