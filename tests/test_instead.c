@@ -1,4 +1,4 @@
-/* Functions written out of other ops by a program give what the ops of their names give, eagerly and compiled, with gradients.
+/* Functions written out of other ops by a program (docs/from-pytorch.md, "Not here yet") give what the ops of their names give, eagerly and compiled, with gradients.
    Expected numbers are written out or computed here from the definition. ctest: timeout=60 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,6 +44,15 @@ static void pools(rp_tensor *x, rp_tensor **out) { /* of (1, 1, 2, 4) with windo
 static void attention(rp_tensor *x, rp_tensor **out) { /* q = k = v = x */
     rp_tensor *scores = rp_div_scalar(rp_matmul(x, rp_transpose(x, -2, -1)), rp_f64(sqrt(COLUMNS)));
     out[0] = rp_matmul(rp_softmax(scores, -1), x);
+}
+
+static void masked(rp_tensor *x, rp_tensor **out) { /* torch.masked's sum, mean, amax and softmax where x is above 0 */
+    rp_tensor *mask = rp_gt_scalar(rp_detach(x), rp_i64(0)), *rest = rp_logical_not(mask);
+    rp_tensor *filled = rp_masked_fill_scalar(x, rest, rp_f64(-INFINITY));
+    out[0] = rp_sum(rp_masked_fill_scalar(x, rest, rp_i64(0)), RP_DIMS(1));
+    out[1] = rp_div(out[0], rp_sum(mask, RP_DIMS(1)));
+    out[2] = rp_amax(filled, RP_DIMS(1));
+    out[3] = rp_softmax(filled, 1);
 }
 
 typedef struct recipe {
@@ -150,6 +159,17 @@ static void recipes(void **state) {
         }
     }
     near(v[0], n[0], want, ROWS * COLUMNS);
+
+    run(&(recipe){masked, 4}, v, n); /* 3 4 1 / 9 2 5 3 / 8 9.5 7 */
+    near(v[0], n[0], (double[]){8, 19, 24.5}, ROWS);
+    near(v[1], n[1], (double[]){8.0 / 3, 4.75, 24.5 / 3}, ROWS);
+    near(v[2], n[2], (double[]){4, 9, 9.5}, ROWS);
+    for (int r = 0; r < ROWS; r++) {
+        double sum = 0;
+        for (int c = 0; c < COLUMNS; c++) sum += data[r][c] > 0 ? exp((double)data[r][c]) : 0;
+        for (int c = 0; c < COLUMNS; c++) want[r * COLUMNS + c] = data[r][c] > 0 ? exp((double)data[r][c]) / sum : 0;
+    }
+    near(v[3], n[3], want, ROWS * COLUMNS);
     assert_false(rp_failed());
     rp_scope_end(scope, NULL, 0);
 }
