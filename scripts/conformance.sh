@@ -1,5 +1,6 @@
 #!/bin/sh
-# Compares a build with PyTorch (tests/conformance): conformance.sh BUILD [--large]. The Python of CONFORMANCE_PYTHON has
+# Compares a build with PyTorch (tests/conformance): conformance.sh BUILD [arguments of models.py: --large, names of models,
+# --device cuda, --out FOLDER]. The Python of CONFORMANCE_PYTHON has
 # torch, torchvision, timm, transformers, safetensors and tokenizers; without it they are installed below build/.
 set -eu
 cd "$(dirname "$0")/.."

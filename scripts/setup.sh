@@ -71,6 +71,7 @@ if [ "$purpose" = ci ]; then
     have g++ || need g++
     have clang || need clang
     have clang-query || need clang-tools
+    have ld.lld || want lld
     have nm || need binutils
     have git || need git
     has_header dnnl.h || has_header oneapi/dnnl/dnnl.h || want libdnnl-dev

@@ -3,6 +3,9 @@
 loss, every gradient, and all state after some steps of SGD.
 
     models.py MODEL_RUN [MODEL ...]     without names all small ones; with --large the large ones, too
+        --device cuda   both sides on the first GPU, without TF32
+        --out FOLDER    what is found of MODEL goes to FOLDER/MODEL.txt as soon as it is known
+        --list          the names
 
 A tensor passes if its largest difference is at most 1e-4 of its largest value. Where one fails, float64 decides: all
 tensors in float64, ours and PyTorch's, must differ by 1e-9 at most, each step from the state that PyTorch has before it.
@@ -11,10 +14,12 @@ Several steps on end decide nothing there: with batch norm over a few elements a
 All ways of running must give the same bits.
 Needs torch, torchvision, timm, transformers, safetensors."""
 
+import argparse
+import math
 import os
 import subprocess
-import sys
 import tempfile
+import time
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -216,11 +221,15 @@ LARGE = {
 ALL = {**SMALL, **LARGE}
 
 
-def make(name):
+def make(name, device):
+    """The same numbers on every device: they are drawn on the CPU."""
     torch.manual_seed(1)
     build, inputs, target = ALL[name]
-    model = build()
-    return model, [i() for i in inputs], target() if target else None
+    model = build().to(device)
+    for part in model.modules():
+        if isinstance(part, Rotations):
+            part.frequencies = part.frequencies.to(device)
+    return model, [i().to(device) for i in inputs], target().to(device) if target else None
 
 
 def names_of(model):
@@ -280,8 +289,17 @@ def expected(model, inputs, target, start, momentum, steps):
 
 
 def distance(a, b):
-    a, b = a.double(), b.double()
+    a, b = a.double(), b.to(a.device).double()
     return ((a - b).abs().max() / b.abs().max().clamp(min=1e-7)).item() if b.numel() else 0.0
+
+
+def largest_of(distances):
+    """The largest distance of each kind of tensor, in words."""
+    kinds = {}
+    for n, d in distances.items():
+        kind = n.partition(".")[0]
+        kinds[kind] = max(kinds.get(kind, 0.0), d)
+    return ", ".join(f"{kind} {kinds[kind]:.1e}" for kind in ("output", "loss", "grad", "after") if kind in kinds)
 
 
 def write(path, start, momentum, inputs, target):
@@ -297,14 +315,18 @@ def widened(tensors):
     return [t.double() if t.is_floating_point() else t for t in tensors]
 
 
-def check(program, name, folder):
-    model, inputs, target = make(name)
+def check(program, name, folder, device, say):
+    begin = time.monotonic()
+    model, inputs, target = make(name, device)
     start = {n: t.detach().clone() for n, t in state_of(model).items()}
     path = os.path.join(folder, "in.safetensors")
 
     def run(way, steps=STEPS):
         out = os.path.join(folder, way + ".safetensors")
-        subprocess.run([program, name.partition("@")[0], path, out, way, str(steps)], check=True)
+        arguments = [program, name.partition("@")[0], path, out, way, str(steps)]
+        if (code := subprocess.run(arguments, check=False).returncode) != 0:
+            say(f"{name}: {way} ends with {code}")
+            return {}
         found = load_file(out)
         os.remove(out)
         return found
@@ -314,14 +336,15 @@ def check(program, name, folder):
     one_sided = sorted(set(want) ^ set(have))
     failures = len(one_sided)
     if one_sided:
-        print(f"{name}: only on one side: {one_sided[:5]}")
-    far = {n: d for n in set(want) & set(have) if not (d := distance(have[n], want[n])) <= LIMIT}
+        say(f"{name}: only on one side: {one_sided[:5]}")
+    distances = {n: distance(have[n], want[n]) for n in set(want) & set(have)}
+    far = {n: d for n, d in distances.items() if not d <= LIMIT}
     for way in WAYS:
         other = run(way)
         differ = [n for n in have if n not in other or not torch.equal(have[n], other[n])]
         failures += len(differ)
         if differ:
-            print(f"{name}: {way} differs from eager in {len(differ)} of {len(have)}: {differ[:3]}")
+            say(f"{name}: {way} differs from eager in {len(differ)} of {len(have)}: {differ[:3]}")
     decided = ""
     if far:
         largest = 0.0
@@ -331,27 +354,53 @@ def check(program, name, folder):
             write(path, state, momentum, inputs, target)
             want, have = expected(model, inputs, target, state, momentum, 1), run("float64", 1)
             state = {n: want["after." + n] for n in state}
-            wide = {n: distance(have[n], want[n]) for n in want if n in have}
+            wide = {n: distance(have[n], want[n]) if n in have else math.inf for n in want}
             wrong = {n: d for n, d in wide.items() if not d <= WIDE_LIMIT}
             failures += len(wrong)
             largest = max(largest, *wide.values())
             for n in sorted(wrong)[:5]:
-                print(f"{name}: {n} of step {step}: {wrong[n]:.1e} in float64")
-        decided = f", {len(far)} beyond {LIMIT} (largest {max(far.values()):.1e}), in float64 at most {largest:.1e} a step"
-    print(f"{name}: {len(want)} tensors compared with PyTorch{decided}; eager, {', '.join(WAYS)}; {failures} failures",
-          flush=True)
+                say(f"{name}: {n} of step {step}: {wrong[n]:.1e} in float64")
+        decided = f"; {len(far)} beyond {LIMIT}, in float64 at most {largest:.1e} a step"
+    say(f"{name}: {len(distances)} tensors compared with PyTorch (largest: {largest_of(distances)}{decided}); "
+        f"eager, {', '.join(WAYS)}; {failures} failures; {time.monotonic() - begin:.0f} s")
     return failures
 
 
 def main():
-    names = [n for n in sys.argv[2:] if n != "--large"] or list(SMALL)
-    if "--large" in sys.argv:
-        names += LARGE
-    with tempfile.TemporaryDirectory() as folder:
-        failures = sum(check(sys.argv[1], name, folder) for name in names)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--out")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    names = (options.names or list(SMALL)) + (list(LARGE) if options.large else [])
+    if options.list:
+        print(*names, sep="\n")
+        return 0
+    if unknown := [n for n in names if n not in ALL]:
+        parser.error(f"no model {unknown[0]!r}: {', '.join(ALL)}")
+    if options.device == "cuda":
+        os.environ["MODEL_RUN_DEVICE"] = "cuda"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    failures = 0
+    for name in names:
+        lines = []
+
+        def say(line):
+            print(line, flush=True)
+            lines.append(line + "\n")
+            if options.out:
+                os.makedirs(options.out, exist_ok=True)
+                with open(os.path.join(options.out, name + ".txt"), "w", encoding="utf-8") as file:
+                    file.writelines(lines)
+
+        with tempfile.TemporaryDirectory() as folder:
+            failures += check(options.program, name, folder, options.device, say)
     print(f"{failures} failures")
     return failures != 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -1,4 +1,5 @@
-/* Is this a build in which sanitizers make everything some times slower? Tests of many drawn cases take fewer of them there. */
+/* SLOW_BUILD: a build in which sanitizers make everything some times slower; tests of many drawn cases take fewer of them there.
+ * RACES_ONLY: one of them that looks for races alone; whatever threads share a case is as good as the next one. */
 #ifndef RP_TEST_SLOW_H
 #define RP_TEST_SLOW_H
 
@@ -10,6 +11,11 @@
 enum { SLOW_BUILD = 1 };
 #else
 enum { SLOW_BUILD = 0 };
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+enum { RACES_ONLY = 1 };
+#else
+enum { RACES_ONLY = 0 };
 #endif
 
 #endif
