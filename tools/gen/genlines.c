@@ -161,14 +161,16 @@ static void slopes(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out
     rp_tensor *y = apply(ctx, in);
     (void)!rp_grad(&y, 1, in, n_out, &in[n_in - 1], NULL, out);
 }
-static void norm_form(const form *f, rp_dtype dtype) {
+static void norm_form(const form *f, rp_dtype dtype, bool many) {
     const bool rows = f->kind == LAYER || f->kind == RMS || f->kind >= SOFTMAX;
-    const int64_t size[] = {4, 6, 8, 8}, channels = rows ? 8 : 6, *const from = rows ? size + 1 : size;
+    /* Many rows have their sums over columns beside them (fusion.md). */
+    const int64_t few[] = {4, 8}, some[] = {256, 64}, images[] = {4, 6, 8, 8};
+    const int64_t *const size = !rows ? images : many ? some : few, channels = size[1];
     rp_scope scope = rp_scope_begin();
     rp_tensor *in[8];
     size_t n = 0;
     const rp_empty_options options = {.struct_size = sizeof options, .dtype = dtype};
-    for (unsigned i = 0; i <= f->residual; i++) in[n++] = rp_empty(from, rows ? 2 : 4, &options);
+    for (unsigned i = 0; i <= f->residual; i++) in[n++] = rp_empty(size, rows ? 2 : 4, &options);
     for (unsigned i = 0; i < f->affine; i++) in[n++] = rp_empty(&channels, 1, &options);
     for (unsigned i = 0; i < 2 && (f->kind == BATCH || f->kind == BATCH_STILL); i++)
         in[n++] = rp_empty(&channels, 1, &options);
@@ -196,7 +198,10 @@ static void norms(rp_dtype dtype) {
         {RMS, false, 1},      {RMS, false, 0},      {RMS, true, 1},      {GROUP, false, 2},
         {GROUP, true, 2},     {BATCH, false, 2},    {BATCH, true, 2},    {BATCH_STILL, false, 2},
         {INSTANCE, false, 0}, {INSTANCE, false, 2}, {SOFTMAX, false, 0}, {LOG_SOFTMAX, false, 0}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) norm_form(&all[i], dtype);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        norm_form(&all[i], dtype, false);
+        if (all[i].kind == LAYER || all[i].kind == RMS) norm_form(&all[i], dtype, true);
+    }
 }
 
 static void steps(void) {
