@@ -142,8 +142,23 @@ enum {
 };
 
 typedef rp__line_stretches stretches;
-/* Elements [first, last) between memory and a piece, where they lie one after the other: put together there, which has room for a line
-   more, or taken apart. */
+/* `count` stretches of `bytes` bytes, `step` from each other in memory and one after the other in a piece, which has room for a line more. */
+static void move_each(char *piece, char *lies, int64_t bytes, int64_t step, int64_t count, bool apart) {
+#define MOVE_OF(n)                                                                                                     \
+    for (; count > 0; count--, piece += n, lies += step) memcpy(apart ? lies : piece, apart ? piece : lies, n)
+    switch (bytes) { /* of known length: no call */
+    case 8: MOVE_OF(8); break;
+    case 16: MOVE_OF(16); break;
+    case 32: MOVE_OF(32); break;
+    case 64: MOVE_OF(64); break;
+    case 128: MOVE_OF(128); break;
+    default:
+        for (; count > 0; count--, piece += bytes, lies += step)
+            memcpy(apart ? lies : piece, apart ? piece : lies, (size_t)bytes);
+    }
+#undef MOVE_OF
+}
+/* Elements [first, last) between memory and a piece, where they lie one after the other: put together there, or taken apart. */
 static void move_stretches(const stretches *s, char *piece, char *memory, int64_t first, int64_t last, bool apart) {
     int64_t index[RP_MAX_DIMS], offset = 0, begin = first % s->n, left = first / s->n;
     const int64_t *const extent = s->extent, *const stride = s->stride;
@@ -152,17 +167,24 @@ static void move_stretches(const stretches *s, char *piece, char *memory, int64_
         offset += index[d] * stride[d];
     }
     for (int64_t at = first; at < last; begin = 0) {
-        const int64_t m = s->n - begin < last - at ? s->n - begin : last - at, bytes = m * s->size;
+        int64_t m = s->n - begin < last - at ? s->n - begin : last - at, many = 1, step = 0;
+        if (m == s->n && s->outer) { /* as many whole ones as the next dim has */
+            const unsigned d = s->outer - 1;
+            many = (last - at) / m < extent[d] - index[d] ? (last - at) / m : extent[d] - index[d];
+            step = stride[d] * s->size;
+        }
+        const int64_t bytes = m * s->size;
         char *lies = memory + (offset + (s->still ? 0 : begin)) * s->size;
         if (s->still) {
-            fill_lines(piece, lies, s->size, bytes);
+            for (int64_t k = 0; k < many; k++) fill_lines(piece + k * bytes, lies + k * step, s->size, bytes);
         } else {
-            memcpy(apart ? lies : piece, apart ? piece : lies, (size_t)bytes);
+            move_each(piece, lies, bytes, step, many, apart);
         }
-        piece += bytes, at += m;
-        for (unsigned d = s->outer; d-- > 0;) {
-            offset += stride[d];
-            if (++index[d] < extent[d]) break;
+        piece += many * bytes, at += many * m;
+        for (unsigned d = s->outer; d-- > 0; many = 1) {
+            offset += many * stride[d];
+            index[d] += many;
+            if (index[d] < extent[d]) break;
             offset -= stride[d] * extent[d];
             index[d] = 0;
         }
