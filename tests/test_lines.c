@@ -158,6 +158,121 @@ static void long_rows(void **state) {
     }
 }
 
+/* Norms, their gradients, op by op and compiled: also of rows in stretches, where weights stand still for a while, or a channel lies in many
+   places of a batch. */
+static int in_rows, apart_rows;
+static rp_status look_at_norm(rp__launch_recorder *self, rp_stream *s, const rp__launch *l) {
+    (void)self;
+    const rp__cpu_loop *loop = l->kernel->payload;
+    const rp__walk walk = (rp__walk)(l->words[0] & 0xff);
+    const rp__program *p = loop->programs[RP__PLAN_RECOMPUTE];
+    if (p && (walk == RP__WALK_ALONG || walk == RP__WALK_LONG)) {
+        const unsigned n_outer = (unsigned)(l->words[0] >> 8 & 0xff),
+                       dims = n_outer + (unsigned)(l->words[0] >> 16 & 0xff);
+        const int64_t *extent = (const int64_t *)(l->words + 1 + p->n_accesses);
+        rp__line_pieces pieces;
+        rp__line line;
+        if (atomic_load(&loop->line[RP__PLAN_RECOMPUTE]) &&
+            rp__line_apart(p, n_outer, dims, extent, extent + dims, &pieces, &line)) {
+            in_rows++;
+            apart_rows += line.apart != 0;
+        }
+    }
+    return s->device->ops->launch(s->device, s, l);
+}
+enum {
+    NORM_IN = 6,
+    NORM_OUT = 4
+}; /* x, weight, bias, running mean and variance, gradient; result, gradients of the first three */
+typedef struct norm_call {
+    int op;
+    bool slopes;
+} norm_call;
+static rp_tensor *norm_of(int op, rp_tensor *const *in) {
+    switch (op) {
+    case 0: return rp_group_norm(in[0], 2, in[1], in[2]);
+    case 1: return rp_batch_norm(in[0], in[1], in[2], in[3], in[4], true);
+    case 2: return rp_batch_norm(in[0], in[1], in[2], in[3], in[4], false);
+    case 3: return rp_instance_norm(in[0], in[1], in[2], NULL, NULL, true, 0.1, 1e-5, true);
+    case 4:
+        return rp_layer_norm(in[0], RP_DIMS(rp_size(in[0], 3)),
+                             rp_select(rp_select(rp_select(in[5], 0, 0), 0, 0), 0, 0), NULL, 1e-5);
+    default: return rp_softmax(in[0], -1);
+    }
+}
+static void norm_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const norm_call *c = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = norm_of(c->op, in);
+    if (c->slopes)
+        assert_int_equal(rp_grad(out, 1, in, 3, in + 5, RP_OPTIONS(rp_backward_options, .allow_unused = true), out + 1),
+                         RP_OK);
+}
+static void norms_of(rp_dtype dtype, int64_t n, int64_t h, int64_t w_, int layout) {
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    rp_scope scope = rp_scope_begin();
+    rp_manual_seed((uint64_t)(n + h + w_));
+    rp_tensor *in[NORM_IN];
+    for (int i = 0; i < NORM_IN; i++) {
+        rp_tensor *t = i % 5 ? rp_rand(RP_DIMS(6)) : rp_randn(RP_DIMS(n, 6, h, w_ + 2 * (layout == 1)));
+        in[i] = rp_to_dtype(t, dtype);
+        if (i % 5 == 0 && layout == 1) in[i] = rp_narrow(in[i], 3, 1, w_); /* a border around each row */
+        if (i % 5 == 0 && layout == 2)
+            in[i] = rp_contiguous(in[i], RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
+    }
+    for (norm_call c = {0, false}; c.op < 6; c.op += c.slopes, c.slopes = !c.slopes) {
+        rp_tensor *want[NORM_OUT] = {NULL};
+        for (int how = 0; how < 3; how++) { /* the interpreter, line functions, those of a compiled function */
+            rp__line_table_off = how == 0;
+            for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+                if (!rp__tiles_named(isas[k])) continue;
+                for (int i = 0; i < 3; i++) rp_set_requires_grad(in[i], c.slopes);
+                rp_set_grad_enabled(c.slopes);
+                rp__tiles twin = *rp__tiles_named(isas[k]);
+                rp__tiles_set(&twin);
+                norm_body(&c, in, NORM_IN, (rp_tensor *[NORM_OUT]){NULL}, NORM_OUT);
+                rp__tiles_set(rp__tiles_named(isas[k]));
+                rp_tensor *got[NORM_OUT] = {NULL};
+                if (how < 2) {
+                    rp__launch_recorder recorder = {.record = look_at_norm};
+                    rp__launch_recorder *old = rp__launch_recorder_set(&recorder);
+                    norm_body(&c, in, NORM_IN, got, NORM_OUT);
+                    rp__launch_recorder_set(old);
+                } else {
+                    rp_compiled *f = rp_compile((rp_fn){norm_body, &c, sizeof c, "norm"}, NULL);
+                    for (int call = 0; call < 3; call++)
+                        assert_int_equal(rp_call(f, in, NORM_IN, got, NORM_OUT), RP_OK);
+                    rp_compiled_release(f);
+                }
+                rp_set_grad_enabled(false);
+                if (rp_failed()) fail_msg("norm %d: %s", c.op, rp_error_message());
+                for (int i = 0; i < NORM_OUT; i++) {
+                    if (got[i]) got[i] = rp_contiguous(rp_detach(got[i]));
+                    if (!want[i]) want[i] = got[i];
+                    if (got[i] && memcmp(rp_data(want[i]), rp_data(got[i]),
+                                         (size_t)rp_numel(got[i]) * rp_dtype_size(rp_dtype_of(got[i]))))
+                        fail_msg("norm %d of (%lld, 6, %lld, %lld) %s, layout %d, result %d, way %d on %s: other bits",
+                                 c.op, (long long)n, (long long)h, (long long)w_, rp_dtype_name(dtype), layout, i, how,
+                                 isas[k]);
+                }
+            }
+        }
+    }
+    rp_scope_end(scope, NULL, 0);
+}
+static void norms(void **state) {
+    (void)state;
+    static const int64_t h[] = {1, 3, 5, 16, 33}, w_[] = {7, 3, 33, 64, 67};
+    in_rows = apart_rows = 0;
+    for (int threads = 1; threads < 3; threads++) {
+        rp_set_num_threads(threads);
+        for (int i = threads - 1; i < 15; i += SLOW_BUILD ? 4 : 1) {
+            norms_of(i % 2 ? RP_BF16 : RP_F32, i % 4 == 1 ? 1 : 20, h[i % 5], w_[i % 5], i / 5);
+        }
+    }
+    if (rp__tiles_named("avx2")) assert_true(in_rows > 0 && apart_rows > 0);
+}
+
 /* Reductions of columns have the bits of those of rows: x^T copied, on every instruction set. */
 static rp_tensor *reduced(rp_tensor *t, int op, int64_t dim) {
     switch (op) {
@@ -269,13 +384,10 @@ int main(void) {
     setenv("REPRISE_JIT", "0", 1);
     rp_set_grad_enabled(false);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(same_bits_f32, restore),
-        cmocka_unit_test_teardown(same_bits_bf16, restore),
-        cmocka_unit_test_teardown(tiny, restore),
-        cmocka_unit_test_teardown(shared_rows, restore),
-        cmocka_unit_test_teardown(long_rows, restore),
-        cmocka_unit_test_teardown(columns, restore),
-        cmocka_unit_test_teardown(optimizer_steps, restore),
+        cmocka_unit_test_teardown(same_bits_f32, restore), cmocka_unit_test_teardown(same_bits_bf16, restore),
+        cmocka_unit_test_teardown(tiny, restore),          cmocka_unit_test_teardown(shared_rows, restore),
+        cmocka_unit_test_teardown(long_rows, restore),     cmocka_unit_test_teardown(norms, restore),
+        cmocka_unit_test_teardown(columns, restore),       cmocka_unit_test_teardown(optimizer_steps, restore),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,9 +26,13 @@ static struct {
     rp__hash key;
     int plan;
     unsigned chunks; /* chunk functions */
+    bool wide;       /* see WIDE */
 } entries[MAX_LINES];
 static size_t n_entries;
 static rp__text text;
+/* The many forms of norms are not compiled for the narrow vectors of an instruction set that has a wider one beside it. */
+#define WIDE "#if RP_VEC_BYTES > 16 || defined(RP_ISA_BASELINE_ONLY)\n"
+static bool wide;
 
 static void die(const char *what) {
     fprintf(stderr, "genlines: %s%s%s\n", what, rp_failed() ? ": " : "", rp_failed() ? rp_error_message() : "");
@@ -46,8 +50,10 @@ static void emit(const rp__dag *dag, rp__plan plan) {
         (void)snprintf(prefix, sizeof prefix, "k%zu_", n_entries);
         rp__text_add(&text, "\n/*\n");
         rp__dag_text(dag, &text);
-        rp__text_add(&text, "*/\n");
+        rp__text_puts(&text, wide ? "*/\n" WIDE : "*/\n");
         rp__emit_line(dag, p, prefix, &text);
+        if (wide) rp__text_puts(&text, "#endif\n");
+        entries[n_entries].wide = wide;
         entries[n_entries].key = dag->key;
         entries[n_entries].chunks = rp__line_chunk_phases(p);
         entries[n_entries++].plan = (int)plan;
@@ -119,6 +125,85 @@ static void rows(rp_dtype dtype) {
     rp_amax(x, RP_DIMS(-1), false);
 }
 
+/* ---- norms and softmax as the compiler makes them */
+
+typedef enum norm { LAYER, RMS, GROUP, BATCH, BATCH_STILL, INSTANCE, SOFTMAX, LOG_SOFTMAX } norm;
+typedef struct form {
+    norm kind;
+    bool residual;   /* of x plus another */
+    unsigned affine; /* weight, and bias */
+} form;
+static rp_tensor *apply(const form *f, rp_tensor *const *in) {
+    rp_tensor *x = *in++;
+    if (f->residual) x = rp_add(x, *in++, RP_OPTIONS(rp_add_options, .alpha = rp_i64(1)));
+    rp_tensor *w = f->affine ? in[0] : NULL, *b = f->affine > 1 ? in[1] : NULL;
+    in += f->affine;
+    const int64_t last = rp_size(x, rp_ndim(x) - 1);
+    switch (f->kind) {
+    case LAYER: return rp_layer_norm(x, RP_DIMS(last), w, b, 1e-5);
+    case RMS: return rp_rms_norm(x, RP_DIMS(last), w);
+    case GROUP: return rp_group_norm(x, 2, w, b);
+    case BATCH: return rp_batch_norm(x, w, b, in[0], in[1], true);
+    case BATCH_STILL: return rp_batch_norm(x, w, b, in[0], in[1], false);
+    case INSTANCE: return rp_instance_norm(x, w, b, NULL, NULL, true, 0.1, 1e-5, true);
+    case SOFTMAX: return rp_softmax(x, -1);
+    case LOG_SOFTMAX: return rp_log_softmax(x, -1);
+    default: return NULL;
+    }
+}
+static size_t differentiable(const form *f) { return 1u + f->residual + f->affine; }
+static void value(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = apply(ctx, in);
+}
+/* The last one in is the gradient of the result. */
+static void slopes(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *y = apply(ctx, in);
+    (void)!rp_grad(&y, 1, in, n_out, &in[n_in - 1], NULL, out);
+}
+static void norm_form(const form *f, rp_dtype dtype, bool many) {
+    const bool rows = f->kind == LAYER || f->kind == RMS || f->kind >= SOFTMAX;
+    /* Many rows have their sums over columns beside them (fusion.md). */
+    const int64_t few[] = {4, 8}, some[] = {256, 64}, images[] = {4, 6, 8, 8};
+    const int64_t *const size = !rows ? images : many ? some : few, channels = size[1];
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *in[8];
+    size_t n = 0;
+    const rp_empty_options options = {.struct_size = sizeof options, .dtype = dtype};
+    for (unsigned i = 0; i <= f->residual; i++) in[n++] = rp_empty(size, rows ? 2 : 4, &options);
+    for (unsigned i = 0; i < f->affine; i++) in[n++] = rp_empty(&channels, 1, &options);
+    for (unsigned i = 0; i < 2 && (f->kind == BATCH || f->kind == BATCH_STILL); i++)
+        in[n++] = rp_empty(&channels, 1, &options);
+    rp_tensor *y = apply(f, in);
+    /* for inference; forward and backward of a tape, and both in one */
+    for (int how = 0; how < 3; how++) {
+        for (size_t i = 0; i < differentiable(f); i++) rp_set_requires_grad(in[i], how > 0);
+        rp_set_grad_enabled(how > 0);
+        rp_tensor *out[8] = {NULL};
+        in[n] = rp_empty_like(y);
+        rp_compiled *c = rp_compile((rp_fn){how == 2 ? slopes : value, (void *)(uintptr_t)f, sizeof *f, "norm"}, NULL);
+        for (int call = 0; call < 3; call++) { /* the first one runs op by op */
+            (void)!rp_call(c, in, n + (how == 2), out, how == 2 ? differentiable(f) : 1);
+            if (how == 1) (void)!rp_backward(out[0], in[n], NULL);
+        }
+        rp_compiled_release(c);
+        rp_set_grad_enabled(false);
+        if (rp_failed()) die("a compiled norm");
+    }
+    rp_scope_end(scope, NULL, 0);
+}
+static void norms(rp_dtype dtype) {
+    static const form all[] = {
+        {LAYER, false, 2},    {LAYER, false, 1},    {LAYER, false, 0},   {LAYER, true, 2},
+        {RMS, false, 1},      {RMS, false, 0},      {RMS, true, 1},      {GROUP, false, 2},
+        {GROUP, true, 2},     {BATCH, false, 2},    {BATCH, true, 2},    {BATCH_STILL, false, 2},
+        {INSTANCE, false, 0}, {INSTANCE, false, 2}, {SOFTMAX, false, 0}, {LOG_SOFTMAX, false, 0}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        norm_form(&all[i], dtype, false);
+        if (all[i].kind == LAYER || all[i].kind == RMS) norm_form(&all[i], dtype, true);
+    }
+}
+
 static void steps(void) {
     const int64_t size[] = {4, 8};
     rp_tensor *x = rp_empty(size, 2);
@@ -149,6 +234,10 @@ int main(int argc, char **argv) {
     rows(RP_F32);
     rows(RP_BF16);
     steps();
+    wide = true;
+    norms(RP_F32);
+    norms(RP_BF16);
+    wide = false;
     rp_to_dtype(rp_empty(size, 2), RP_BF16);
     rp_to_dtype(rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = RP_BF16)), RP_F32);
     rp_scope_end(scope, NULL, 0);
@@ -165,10 +254,11 @@ int main(int argc, char **argv) {
           "const rp__line_entry JOIN(rp__lines_, RP_ISA)[] = {\n",
           f);
     for (size_t i = 0; i < n_entries; i++) {
+        if (entries[i].wide) fputs(WIDE, f);
         fprintf(f, "    {{UINT64_C(0x%" PRIx64 "), UINT64_C(0x%" PRIx64 ")}, %d, k%zu_l_%d, {", entries[i].key.lo,
                 entries[i].key.hi, entries[i].plan, i, entries[i].plan);
         for (unsigned k = 0; k < entries[i].chunks; k++) fprintf(f, "k%zu_c_%u, ", i, k);
-        fprintf(f, "%s}},\n", entries[i].chunks ? "" : "NULL");
+        fprintf(f, "%s}},\n%s", entries[i].chunks ? "" : "NULL", entries[i].wide ? "#endif\n" : "");
     }
     fputs("};\nconst size_t JOIN(rp__n_lines_, RP_ISA) = sizeof JOIN(rp__lines_, RP_ISA) / sizeof(rp__line_entry);\n",
           f);

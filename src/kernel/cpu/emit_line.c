@@ -144,6 +144,9 @@ static void emit_hoisted(const emitter *e) {
 
 /* ---- one vector of elements: j is its first element in memory behind `at` (q: the row, b: a padded copy), `kept` in scratch */
 
+/* Rows: what is read and written of elements lies behind p, which is q where it lies in the row (emit_places). */
+static char memory_of(const emitter *e, char at) { return at == 'q' && e->rows ? 'p' : at; }
+
 /* The function for an operation that is faster on the vectors of a whole turn: then the body is cut in two there. NULL: none. */
 static const char *turn_of(const emitter *e, const rp__insn *i) {
     if (i->kind != RP__INSN_OP || e->dag->nodes[i->d].dtype != RP_F32 || e->hoisted[i->d]) return NULL;
@@ -170,6 +173,7 @@ static void emit_cut(const emitter *e, unsigned phase, uint32_t at) {
 static void emit_body(const emitter *e, unsigned phase, char at, const char *kept, bool turn) {
     const rp__program *p = e->p;
     rp__text *t = e->t;
+    const char from = memory_of(e, at);
     for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
         const rp__insn *i = &p->insns[k];
         const char *type = has_value(i) ? type_of(e, i->d) : "";
@@ -177,9 +181,9 @@ static void emit_body(const emitter *e, unsigned phase, char at, const char *kep
         case RP__INSN_LOAD:
             if (may_stand(e, i->access))
                 rp__text_add(t, "const g_%s v%u = s%u ? g_load_%s(%c%u, j, 1) : r%u; ", type, i->d, i->access,
-                             storage_of(e, i->access), at, i->access, i->access);
+                             storage_of(e, i->access), from, i->access, i->access);
             else
-                rp__text_add(t, "const g_%s v%u = g_load_%s(%c%u, j, 1); ", type, i->d, storage_of(e, i->access), at,
+                rp__text_add(t, "const g_%s v%u = g_load_%s(%c%u, j, 1); ", type, i->d, storage_of(e, i->access), from,
                              i->access);
             break;
         case RP__INSN_OP:
@@ -201,11 +205,11 @@ static void emit_body(const emitter *e, unsigned phase, char at, const char *kep
             const char *storage = storage_of(e, st->access);
             if (st->mode == RP__STORE_ADD)
                 rp__text_add(t, "g_store_%s(%c%u, j, g_add_%s(g_load_%s(%c%u, j, 1), v%u)); ", storage,
-                             at == 'q' ? 'q' : 'o', at == 'q' ? st->access : i->access, storage, storage,
-                             at == 'q' ? 'q' : 'o', at == 'q' ? st->access : i->access, st->value);
+                             at == 'q' ? from : 'o', at == 'q' ? st->access : i->access, storage, storage,
+                             at == 'q' ? from : 'o', at == 'q' ? st->access : i->access, st->value);
             else if (at == 'q')
-                rp__text_add(t, "if (past) g_past_%s(q%u, j, v%u); else g_store_%s(q%u, j, v%u); ", storage, st->access,
-                             st->value, storage, st->access, st->value);
+                rp__text_add(t, "if (past) g_past_%s(%c%u, j, v%u); else g_store_%s(%c%u, j, v%u); ", storage, from,
+                             st->access, st->value, storage, from, st->access, st->value);
             else
                 rp__text_add(t, "g_store_%s(o%u, j, v%u); ", storage, i->access, st->value);
             break;
@@ -253,6 +257,7 @@ static void emit_prefetch(const emitter *e, unsigned phase) {
 static void emit_tail(const emitter *e, unsigned phase) {
     const rp__program *p = e->p;
     rp__text *t = e->t;
+    const char from = memory_of(e, 'q');
     rp__text_puts(t, "    if (i < end) { const int64_t m = end - i;\n");
     for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
         const rp__insn *i = &p->insns[k];
@@ -261,12 +266,13 @@ static void emit_tail(const emitter *e, unsigned phase) {
         if (i->kind == RP__INSN_STORE && p->stores[a].mode == RP__STORE_ADD)
             rp__text_add(t,
                          "      __builtin_memset(o%u, 0, sizeof o%u); "
-                         "__builtin_memcpy(o%u, q%u + i * %u, (size_t)m * %u);\n",
-                         a, a, a, p->stores[a].access, p->stores[a].size, p->stores[a].size);
+                         "__builtin_memcpy(o%u, %c%u + i * %u, (size_t)m * %u);\n",
+                         a, a, a, from, p->stores[a].access, p->stores[a].size, p->stores[a].size);
         if (i->kind != RP__INSN_LOAD) continue;
         rp__text_add(t, "      char b%u[%u] = {0}; ", a, 32 * bytes_of(e, a));
         if (may_stand(e, a)) rp__text_add(t, "if (s%u) ", a);
-        rp__text_add(t, "__builtin_memcpy(b%u, q%u + i * %u, (size_t)m * %u);\n", a, a, bytes_of(e, a), bytes_of(e, a));
+        rp__text_add(t, "__builtin_memcpy(b%u, %c%u + i * %u, (size_t)m * %u);\n", a, from, a, bytes_of(e, a),
+                     bytes_of(e, a));
     }
     char name[32];
     for (unsigned r = 0; r < p->n_reductions; r++) {
@@ -294,10 +300,39 @@ static void emit_tail(const emitter *e, unsigned phase) {
         const rp__insn *i = &p->insns[k];
         if (i->kind != RP__INSN_STORE) continue;
         const rp__program_store *st = &p->stores[i->access];
-        rp__text_add(t, "      __builtin_memcpy(q%u + i * %u, o%u, (size_t)m * %u);\n", st->access, st->size, i->access,
-                     st->size);
+        rp__text_add(t, "      __builtin_memcpy(%c%u + i * %u, o%u, (size_t)m * %u);\n", from, st->access, st->size,
+                     i->access, st->size);
     }
     rp__text_puts(t, "    }\n");
+}
+
+/* The accesses of elements of a phase: all, or only what it stores. */
+static uint64_t accesses_of(const rp__program *p, unsigned phase, bool stores) {
+    uint64_t all = 0;
+    for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (i->kind == RP__INSN_STORE) all |= UINT64_C(1) << p->stores[i->access].access;
+        if (i->kind == RP__INSN_LOAD && !stores) all |= UINT64_C(1) << i->access;
+    }
+    return all;
+}
+/* Where elements [at, end) of a row are. */
+static void emit_places(const emitter *e, unsigned phase, const char *row) {
+    const uint64_t all = accesses_of(e->p, phase, false);
+    if (!all) return;
+    rp__text_add(e->t, "    if (l->apart & UINT64_C(%llu)) l->bring(l, %s, UINT64_C(%llu), at, end);\n",
+                 (unsigned long long)all, row, (unsigned long long)all);
+    for (unsigned a = 0; a < e->p->n_accesses; a++) {
+        if (all >> a & 1u)
+            rp__text_add(e->t, "    char *const p%u = l->apart >> %u & 1 ? l->place[%u] - at * %u : q%u;\n", a, a, a,
+                         bytes_of(e, a), a);
+    }
+}
+static void emit_taken(const emitter *e, unsigned phase, const char *row) {
+    const uint64_t stores = accesses_of(e->p, phase, true);
+    if (stores)
+        rp__text_add(e->t, "    if (l->apart & UINT64_C(%llu)) l->take(l, %s, UINT64_C(%llu), at, end);\n",
+                     (unsigned long long)stores, row, (unsigned long long)stores);
 }
 
 /* Elements [i, end) of a phase. */
@@ -355,8 +390,19 @@ static void emit_phase(const emitter *e, unsigned phase) {
     if (p->element[phase].begin == p->element[phase].end) return;
     char name[32];
     if (!reduces(p, phase)) {
-        rp__text_puts(t, "  { const int64_t end = n; int64_t i = 0;\n");
-        emit_loop(e, phase);
+        if (!e->rows) {
+            rp__text_puts(t, "  { const int64_t end = n; int64_t i = 0;\n");
+            emit_loop(e, phase);
+        } else {
+            rp__text_add(t,
+                         "  const int64_t step%u = l->apart & UINT64_C(%llu) ? %d : n;\n"
+                         "  for (int64_t at = 0; at < n; at += step%u) {\n"
+                         "    const int64_t end = n - at < step%u ? n : at + step%u; int64_t i = at;\n",
+                         phase, (unsigned long long)accesses_of(p, phase, false), RP__CHUNK, phase, phase, phase);
+            emit_places(e, phase, "row");
+            emit_loop(e, phase);
+            emit_taken(e, phase, "row");
+        }
         rp__text_puts(t, "  }\n");
         return;
     }
@@ -370,8 +416,10 @@ static void emit_phase(const emitter *e, unsigned phase) {
                  "  uint64_t count%u = 0;\n  for (int64_t at = 0; at < n || !count%u; at += %d, count%u++) {\n"
                  "    const int64_t end = n - at < %d ? n : at + %d; int64_t i = at;\n",
                  phase, phase, RP__CHUNK, phase, RP__CHUNK, RP__CHUNK);
+    emit_places(e, phase, "row");
     emit_identities(e, phase);
     emit_loop(e, phase);
+    emit_taken(e, phase, "row");
     for (unsigned r = 0; r < p->n_reductions; r++) {
         const rp__reduction *red = &p->reductions[r];
         if (red->phase != phase) continue;
@@ -444,11 +492,13 @@ static void emit_chunks(const emitter *e, const char *prefix, unsigned phase) {
                          type_of(e, v), k);
     }
     rp__text_add(t,
-                 "  for (int64_t c = l->first; c < l->last; c++) {\n    int64_t i = c * %d; "
-                 "const int64_t end = n - i < %d ? n : i + %d;\n",
+                 "  for (int64_t c = l->first; c < l->last; c++) {\n    const int64_t at = c * %d, "
+                 "end = n - at < %d ? n : at + %d; int64_t i = at;\n",
                  RP__CHUNK, RP__CHUNK, RP__CHUNK);
+    emit_places(e, phase, "0");
     emit_identities(e, phase);
     emit_loop(e, phase);
+    emit_taken(e, phase, "0");
     for (unsigned r = 0; r < p->n_reductions; r++) {
         const rp__reduction *red = &p->reductions[r];
         char name[32];

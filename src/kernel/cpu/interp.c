@@ -236,10 +236,22 @@ static void run_lanes(run *r, int64_t first, int64_t last, char *scratch) {
     }
 }
 /* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
+/* Rows of a tile across. Few positions: what it needs stays near a first-level cache. Many: each is another line of memory, read the better
+   the longer it is, so that sums may fill much of a second-level cache. What is kept is to fit, if that leaves rows enough. */
 int64_t rp__interp_across_width(const rp__program *p, int64_t rows, int64_t row_len) {
-    int64_t per_row =
-        (int64_t)p->acc_bytes * clamp(row_len, 1, RP__LANES) + p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
-    return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
+    enum { FEW = 2 * RP__LANES, NEAR = 96 * 1024, FAR = 320 * 1024, ENOUGH = 64 };
+    int64_t levels = 0, most = row_len <= FEW ? 512 : 1024;
+    for (int64_t c = (row_len + RP__CHUNK - 1) / RP__CHUNK; c > 1; c >>= 1) levels++;
+    const int64_t per_row = (int64_t)p->acc_bytes * (clamp(row_len, 1, RP__LANES) + (levels ? levels + 1 : 0)) +
+                            p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
+    if (row_len <= FEW) {
+        most = clamp(floor_pow2(NEAR / per_row), 16, most);
+    } else {
+        most = clamp(FAR / per_row / 16 * 16, 16, most);
+        const int64_t kept = p->kept_bytes ? (RP__KEEP_BYTES / p->kept_bytes - 128) / row_len / 16 * 16 : most;
+        if (kept >= ENOUGH && kept < most) most = kept;
+    }
+    return clamp(rows, 16, most);
 }
 unsigned rp__interp_stretch(const rp__program *p, unsigned n_outer, unsigned dims, const int64_t *extent,
                             const int64_t *stride, int64_t *rows) {

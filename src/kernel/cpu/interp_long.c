@@ -16,6 +16,7 @@ typedef struct long_row {
     uint64_t *partials; /* [reduction][chunk] */
     int64_t chunks;
     rp__line line; /* of chunk functions */
+    rp__line_pieces pieces;
     rp__line_fn *fn;
 } long_row;
 
@@ -24,7 +25,15 @@ static void long_line_slice(void *ctx, int64_t first, int64_t last) {
     rp__line line = l->line;
     line.first = first;
     line.last = last;
+    if (!line.apart) {
+        l->fn(&line);
+        return;
+    }
+    workspace *mine = rp__interp_take(RP__INTERP_SLICE);
+    rp__line_pieces pieces = l->pieces;
+    rp__line_room(&pieces, &line, mine->tiles);
     l->fn(&line);
+    rp__interp_give(mine);
 }
 
 static void long_slice(void *ctx, int64_t first, int64_t last) {
@@ -68,6 +77,7 @@ void rp__interp_long(run *r, const rp__cpu_loop *loop, char *scratch) {
     l.line.values = r->rowbuf;
     l.line.partials = l.partials;
     l.line.chunks = l.chunks;
+    if (loop) (void)rp__line_apart(p, r->n_outer, r->dims, r->extent, r->stride, &l.pieces, &l.line);
     int64_t bytes = 0;
     for (unsigned a = 0; a < p->n_accesses; a++) bytes += p->access_row[a] ? 0 : p->access_size[a];
     for (int64_t row = 0; row < r->rows; row++) {

@@ -1,7 +1,8 @@
 /* Runs launches by line functions (line.h): whole programs compiled to one function over rows of contiguous elements, either
    part of the library (tools/gen/genlines.c) or emitted and loaded (jit.c). Called by interp.c before it walks tiles itself;
    says no, and has done nothing, when the program has no such function or the space is not of rows that lie in memory element
-   after element, or of stretches in which operands lie so or stand still. The same bits as the interpreter's. */
+   after element, or of stretches in which operands lie so or stand still. Of rows in stretches a function takes a chunk at a time,
+   put together for it where it is not one stretch. The same bits as the interpreter's. */
 #include <string.h>
 
 #include "kernel/cpu/program.h"
@@ -115,6 +116,7 @@ static int64_t line_bytes(const rp__program *p, unsigned a, int step) {
 }
 /* May stores pass the caches by? Stores of elements only; their rows must be aligned. */
 bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes, unsigned past) {
+    if (l->apart & p->written) return false;
     if (past ? past == 1 : bytes < rp__line_stream_bytes) return false;
     uintptr_t any = 0;
     for (unsigned k = 0; k < p->n_stores; k++) {
@@ -139,24 +141,50 @@ enum {
     TOGETHER = 1024 /* as a piece of so many elements */
 };
 
-/* `rows` rows of n elements from row `row` on, one after the other at `to`, which has room for a line more. still: each is one value. */
-static void put_together(char *to, const char *from, unsigned size, bool still, int64_t n, int64_t row, int64_t rows,
-                         unsigned outer, const int64_t *extent, const int64_t *stride) {
-    int64_t index[RP_MAX_DIMS], offset = 0;
-    for (unsigned d = outer; d-- > 0; row /= extent[d]) {
-        index[d] = row % extent[d];
+typedef rp__line_stretches stretches;
+/* `count` stretches of `bytes` bytes, `step` from each other in memory and one after the other in a piece, which has room for a line more. */
+static void move_each(char *piece, char *lies, int64_t bytes, int64_t step, int64_t count, bool apart) {
+#define MOVE_OF(n)                                                                                                     \
+    for (; count > 0; count--, piece += n, lies += step) memcpy(apart ? lies : piece, apart ? piece : lies, n)
+    switch (bytes) { /* of known length: no call */
+    case 8: MOVE_OF(8); break;
+    case 16: MOVE_OF(16); break;
+    case 32: MOVE_OF(32); break;
+    case 64: MOVE_OF(64); break;
+    case 128: MOVE_OF(128); break;
+    default:
+        for (; count > 0; count--, piece += bytes, lies += step)
+            memcpy(apart ? lies : piece, apart ? piece : lies, (size_t)bytes);
+    }
+#undef MOVE_OF
+}
+/* Elements [first, last) between memory and a piece, where they lie one after the other: put together there, or taken apart. */
+static void move_stretches(const stretches *s, char *piece, char *memory, int64_t first, int64_t last, bool apart) {
+    int64_t index[RP_MAX_DIMS], offset = 0, begin = first % s->n, left = first / s->n;
+    const int64_t *const extent = s->extent, *const stride = s->stride;
+    for (unsigned d = s->outer; d-- > 0; left /= extent[d]) {
+        index[d] = left % extent[d];
         offset += index[d] * stride[d];
     }
-    for (; rows > 0; rows--, to += n * size) {
-        const char *at = from + offset * size;
-        if (still) {
-            fill_lines(to, at, size, n * size);
-        } else {
-            memcpy(to, at, (size_t)(n * size));
+    for (int64_t at = first; at < last; begin = 0) {
+        int64_t m = s->n - begin < last - at ? s->n - begin : last - at, many = 1, step = 0;
+        if (m == s->n && s->outer) { /* as many whole ones as the next dim has */
+            const unsigned d = s->outer - 1;
+            many = (last - at) / m < extent[d] - index[d] ? (last - at) / m : extent[d] - index[d];
+            step = stride[d] * s->size;
         }
-        for (unsigned d = outer; d-- > 0;) {
-            offset += stride[d];
-            if (++index[d] < extent[d]) break;
+        const int64_t bytes = m * s->size;
+        char *lies = memory + (offset + (s->still ? 0 : begin)) * s->size;
+        if (s->still) {
+            for (int64_t k = 0; k < many; k++) fill_lines(piece + k * bytes, lies + k * step, s->size, bytes);
+        } else {
+            move_each(piece, lies, bytes, step, many, apart);
+        }
+        piece += many * bytes, at += many * m;
+        for (unsigned d = s->outer; d-- > 0; many = 1) {
+            offset += many * stride[d];
+            index[d] += many;
+            if (index[d] < extent[d]) break;
             offset -= stride[d] * extent[d];
             index[d] = 0;
         }
@@ -189,9 +217,10 @@ static bool run_short(const rp__cpu_loop *loop, unsigned dims, unsigned inner, i
     const int64_t all = (last + n - 1) / n - first / n, rows = TOGETHER / n < all ? TOGETHER / n : all;
     for (unsigned a = 0; a < p->n_accesses; a++) {
         const int64_t *own = stride + (size_t)a * dims;
-        const char *from = (const char *)(uintptr_t)address[a];
+        char *from = (char *)(uintptr_t)address[a];
+        const stretches s = {n, extent, own, inner, p->access_size[a], false};
         if (way[a] == REPEATED && !(still >> a & 1u)) /* the same rows in each piece */
-            put_together(piece[a], from, p->access_size[a], false, n, 0, rows, inner, extent, own);
+            move_stretches(&s, piece[a], from, 0, rows * n, false);
     }
     rp__line_blocks(p, scalars, scratch);
     rp__line_fn *fn = atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire);
@@ -207,9 +236,8 @@ static bool run_short(const rp__cpu_loop *loop, unsigned dims, unsigned inner, i
                 base[a] = from;
             else
                 base[a] = piece[a] + begin * p->access_size[a];
-            if (way[a] == ROWS)
-                put_together(piece[a], from, p->access_size[a], !step_of(extent, own, inner, dims), n, row,
-                             (end - row * n + n - 1) / n, inner, extent, own);
+            const stretches s = {n, extent, own, inner, p->access_size[a], !step_of(extent, own, inner, dims)};
+            if (way[a] == ROWS) move_stretches(&s, piece[a], from, row * n, end, false);
         }
         l.stream = rp__line_streams(p, &l, bytes * total, past);
         fn(&l);
@@ -321,6 +349,80 @@ static bool run_few(const rp__cpu_loop *loop, const uint64_t *address, int64_t n
     return true;
 }
 
+/* ---- rows along which operands stand still for a while, or lie in stretches */
+
+enum {
+    SHORT_STRETCH = 4, /* below it the interpreter's gathers are as good */
+    PIECES = 32,       /* accesses in pieces */
+    PIECE = 8 * RP__CHUNK + 64
+};
+static void bring(const rp__line *l, int64_t row, uint64_t accesses, int64_t first, int64_t last) {
+    rp__line_pieces *x = l->pieces;
+    for (uint64_t left = l->apart & accesses; left; left &= left - 1) {
+        const int a = __builtin_ctzll(left);
+        const stretches *s = &x->lie[a];
+        x->place[a] = x->piece[a];
+        x->to_take &= ~(UINT64_C(1) << a);
+        if (first >= last) continue;
+        const int64_t begin = first % s->n;
+        const bool one = last - first <= s->n - begin;
+        char *memory = l->base[a] + row * l->row[a];
+        char *lies = memory + offset_of(s->extent, s->stride, s->outer, first / s->n) * s->size;
+        if (one && !s->still) {
+            x->place[a] = lies + begin * s->size;
+        } else if (x->written >> a & 1u) {
+            x->to_take |= UINT64_C(1) << a;
+        } else if (!one || x->filled[a] != lies) {
+            move_stretches(s, x->piece[a], memory, first, last, false);
+            x->filled[a] = NULL;
+            if (one && last - first == RP__CHUNK) x->filled[a] = lies;
+        }
+    }
+}
+static void take(const rp__line *l, int64_t row, uint64_t accesses, int64_t first, int64_t last) {
+    const rp__line_pieces *x = l->pieces;
+    for (uint64_t left = accesses & x->to_take; left && first < last; left &= left - 1) {
+        const int a = __builtin_ctzll(left);
+        move_stretches(&x->lie[a], x->piece[a], l->base[a] + row * l->row[a], first, last, true);
+    }
+}
+bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const int64_t *extent, const int64_t *stride,
+                    rp__line_pieces *x, rp__line *l) {
+    unsigned n = 0;
+    l->apart = 0;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        const int64_t *own = stride + (size_t)a * dims;
+        if (p->access_row[a] || step_of(extent, own, n_outer, dims) == 1) continue;
+        unsigned outer = dims;
+        while (outer > n_outer && step_of(extent, own, outer - 1, dims) >= 0) outer--;
+        stretches s = {1,
+                       extent + n_outer,
+                       own + n_outer,
+                       outer - n_outer,
+                       p->access_size[a],
+                       step_of(extent, own, outer, dims) == 0};
+        for (unsigned d = outer; d < dims; d++) s.n *= extent[d];
+        const bool written = p->written >> a & 1u;
+        if (s.n < SHORT_STRETCH || (p->added >> a & 1u) || (written && s.still) || n++ == PIECES) return false;
+        l->apart |= UINT64_C(1) << a;
+        x->lie[a] = s;
+    }
+    x->written = p->written;
+    l->bring = bring;
+    l->take = take;
+    return true;
+}
+void rp__line_room(rp__line_pieces *x, rp__line *l, char *room) {
+    for (uint64_t left = l->apart; left; left &= left - 1, room += PIECE) {
+        const int a = __builtin_ctzll(left);
+        x->piece[a] = room;
+        x->filled[a] = NULL;
+    }
+    x->to_take = 0;
+    l->pieces = x;
+    l->place = x->place;
+}
+
 /* Rows [first, last), each of n elements; lanes: the rows of these lanes. One call where rows follow each other at equal distances,
    else one a row. */
 static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, const uint64_t *address,
@@ -337,19 +439,18 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
     char *base[RP__DAG_MAX_ACCESSES];
     int64_t row[RP__DAG_MAX_ACCESSES], bytes = 0;
     const int64_t step = lanes ? RP__LANES : 1;
+    rp__line_pieces pieces;
+    rp__line l = {.base = base, .row = row, .blocks = scratch, .n = n};
+    if (!rp__line_apart(p, n_outer, dims, extent, stride, &pieces, &l)) return false;
     for (unsigned a = 0; a < p->n_accesses; a++) {
         const int64_t *own = stride + (size_t)a * dims;
-        if (!p->access_row[a] && step_of(extent, own, n_outer, dims) != 1) return false;
         row[a] = n_outer == 1 ? step * own[0] * p->access_size[a] : 0;
         bytes += p->access_row[a] ? 0 : p->access_size[a];
     }
     rp__line_blocks(p, scalars, scratch);
-    rp__line l = {.base = base,
-                  .row = row,
-                  .blocks = scratch,
-                  .kept = scratch + 64 * (size_t)p->n_blocks,
-                  .kept_cap = (n + 63) & ~INT64_C(63),
-                  .n = n};
+    l.kept = scratch + 64 * (size_t)p->n_blocks;
+    l.kept_cap = (n + 63) & ~INT64_C(63);
+    if (l.apart) rp__line_room(&pieces, &l, l.kept + (size_t)p->kept_bytes * (plan == RP__PLAN_KEEP ? l.kept_cap : 0));
     for (int64_t lane = first, end = lanes ? last : first + 1; lane < end; lane++) {
         char *sums[RP__DAG_MAX_ACCESSES];
         const int64_t stop = lanes ? rows : last;
@@ -374,10 +475,9 @@ bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words) {
     const rp__program *p = loop->programs[RP__PLAN_RECOMPUTE];
     const unsigned n_outer = (unsigned)(words[0] >> 8 & 0xff), dims = n_outer + (unsigned)(words[0] >> 16 & 0xff);
     const int64_t *extent = (const int64_t *)(words + 1 + p->n_accesses), *stride = extent + dims;
-    for (unsigned a = 0; a < p->n_accesses; a++) {
-        if (!p->access_row[a] && step_of(extent, stride + (size_t)a * dims, n_outer, dims) != 1) return false;
-    }
-    return true;
+    rp__line_pieces pieces;
+    rp__line l;
+    return rp__line_apart(p, n_outer, dims, extent, stride, &pieces, &l);
 }
 
 bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first, int64_t last, char *scratch) {

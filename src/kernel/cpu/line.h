@@ -15,6 +15,13 @@ typedef struct rp__line {
     int64_t rows, n;    /* rows, elements of each */
     uint64_t still;     /* bit a: access a is one value for a row (programs of elements only; others: 0) */
     int stream;         /* stores pass the caches by: every stored row is aligned to 64 bytes */
+    /* Rows along which some accesses do not run on, element after element: bit a of `apart`. A phase has its elements [first, last) of those
+       brought to place[a], and taken from there, a chunk at a time. */
+    uint64_t apart;
+    char *const *place;
+    void *pieces; /* what `bring` and `take` go by */
+    void (*bring)(const struct rp__line *l, int64_t row, uint64_t accesses, int64_t first, int64_t last);
+    void (*take)(const struct rp__line *l, int64_t row, uint64_t accesses, int64_t first, int64_t last);
     /* chunk functions, one a phase: chunks [first, last) of one row of n elements */
     int64_t first, last, chunks; /* chunks: of the row */
     const char *values;          /* row values, 64 bytes each */

@@ -560,15 +560,20 @@ static bool compile(compiler *c) {
         const rp__node *n = &d->nodes[v];
         if (n->op != RP__REDUCE) continue;
         unsigned type = rp__tile_type(n->dtype), size = size_of(n->dtype);
-        p->acc_bytes = (p->acc_bytes + size - 1) / size * size; /* every accumulator is aligned */
+        uint32_t at = 0; /* accumulators serve one phase after the other, and each is aligned */
+        for (unsigned r = 0; r < p->n_reductions; r++) {
+            const rp__reduction *other = &p->reductions[r];
+            if (other->phase == n->phase - 1) at = other->at + other->size;
+        }
+        at = (at + size - 1) / size * size;
         p->reductions[p->n_reductions++] = (rp__reduction){.kind = (uint8_t)n->imm.i,
                                                            .type = (uint8_t)type,
                                                            .size = (uint8_t)size,
                                                            .d = (uint16_t)v,
                                                            .phase = (uint16_t)(n->phase - 1),
-                                                           .at = p->acc_bytes,
+                                                           .at = at,
                                                            .identity = identity_of((unsigned)n->imm.i, type)};
-        p->acc_bytes += size;
+        if (p->acc_bytes < at + size) p->acc_bytes = at + size;
         if (n->phase - 1 > last) last = n->phase - 1;
     }
     for (unsigned r = 0; r < p->n_reductions; r++) {

@@ -208,6 +208,24 @@ bool rp__line_flat_fits(const rp__cpu_loop *loop, const rp__dag *dag, const rp__
 void rp__line_flat_blocks(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat, char *blocks);
 /* Uniform values of a program, 64 bytes for each of its n_blocks. */
 void rp__line_blocks(const rp__program *p, const uint64_t *scalars, char *blocks);
+/* How stretches of n elements each lie: those of the same index in `outer` dims. */
+typedef struct rp__line_stretches {
+    int64_t n;
+    const int64_t *extent, *stride;
+    unsigned outer, size; /* bytes of an element */
+    bool still;           /* each is one value */
+} rp__line_stretches;
+typedef struct rp__line_pieces {
+    char *place[RP__DAG_MAX_ACCESSES], *piece[RP__DAG_MAX_ACCESSES];
+    const char *filled[RP__DAG_MAX_ACCESSES]; /* the value that stands in all of a piece, if one does */
+    rp__line_stretches lie[RP__DAG_MAX_ACCESSES];
+    uint64_t written, to_take;
+} rp__line_pieces;
+/* How accesses lie along rows whose elements are in dims [n_outer, dims): sets l->apart and what goes with it; false: as a line function
+   cannot have them. rp__line_room before it runs, for each thread: `room` holds a piece of each. */
+bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const int64_t *extent, const int64_t *stride,
+                    rp__line_pieces *x, rp__line *l);
+void rp__line_room(rp__line_pieces *x, rp__line *l, char *room);
 /* Can all phases of a walk RP__WALK_LONG go by chunk functions? */
 bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
 /* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. past: as its schedule
