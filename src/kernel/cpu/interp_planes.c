@@ -40,13 +40,24 @@ typedef struct table {
     const char *plane; /* memory of the plane, or point, under way */
 } table;
 
-/* Of lanes: a phase that does nothing but reduce what it loads, or that and the identity where a value is false. */
+/* Of lanes: a phase that does nothing but reduce what it loads, or that and the identity where a value is false; or that where a key
+   that it loads is the one of the point, and 0 elsewhere (gradients of the largest); or that finds the place of the largest. */
 typedef struct plain {
-    rp__window_fn *fn; /* NULL: it is none */
+    rp__window_fn *fn;
+    rp__place_fn *place; /* both NULL: it is none of these */
     const rp__reduction *red;
-    const table *from;
-    unsigned when; /* 1 + number of the value */
+    const table *from, *key;
+    unsigned when, number;    /* 1 + number of the value */
+    uint16_t wanted, largest; /* registers */
+    bool all;                 /* 0, which memory outside gives, counts */
 } plain;
+
+/* Of the point under way: its rows, their keys and numbers. */
+typedef struct ready {
+    const void *rows[RP__LANES];
+    const int64_t *keys[RP__LANES];
+    int32_t numbers[RP__LANES];
+} ready;
 
 typedef struct planes {
     _Alignas(64) char zeros[64];
@@ -60,6 +71,7 @@ typedef struct planes {
     value value[VALUES];
     table table[TABLES];
     plain plain[PLAIN];
+    ready ready[PLAIN];
     /* of registers */
     uint8_t of[MOST], size[MOST], truth[MOST], is_row[MOST], slot[MOST],
         known[MOST];                /* slot: 1 + number of the value */
@@ -306,40 +318,153 @@ static uint64_t idle_when(const run *r, planes *s) {
     return when;
 }
 
+/* What makes register v in a phase; NULL: nothing does. moving: counts what moves. */
+static const rp__insn *made_in(const run *r, const planes *s, unsigned phase, uint16_t v, unsigned *moving) {
+    const rp__program *p = r->p;
+    for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+        if (p->insns[k].d != v || p->insns[k].kind == RP__INSN_REDUCE) continue;
+        *moving += !s->still[k];
+        return &p->insns[k];
+    }
+    return NULL;
+}
+static bool is_op(const run *r, const rp__insn *i, rp__prim op, unsigned type) {
+    return i && i->kind == RP__INSN_OP && i->fn == r->p->tiles->op[op][type];
+}
+/* 1 + number of the value of each element that v is; 0: it is none. */
+static unsigned value_of(const planes *s, uint16_t v) {
+    return v != RP__NO_VAL && s->of[v] == STILL && !s->is_row[v] ? s->slot[v] : 0;
+}
+static bool uniform_is(const run *r, const planes *s, uint16_t v, unsigned size, int64_t is) {
+    return v != RP__NO_VAL && s->of[v] == UNIFORM && rp__interp_peek(r->regs[v].p, size) == (uint64_t)is;
+}
+static const table *loaded(const run *r, const planes *s, const rp__insn *i) {
+    const unsigned from = i ? s->from[i - r->p->insns] : 0;
+    return from ? &s->table[from - 1] : NULL;
+}
+/* v is what the phase loads, or that where a value is true; *other: what it is elsewhere. */
+static bool match_loaded(const run *r, const planes *s, unsigned phase, plain *x, uint16_t v, uint64_t *other,
+                         unsigned *moving) {
+    const rp__insn *i = made_in(r, s, phase, v, moving);
+    unsigned before = 0; /* what moves in the phase that keeps it */
+    for (bool kept = i && i->kind == RP__INSN_KEPT; kept && phase > 0; kept = !i || i->kind == RP__INSN_KEPT)
+        i = made_in(r, s, --phase, v, moving = &before);
+    *other = 0;
+    x->when = 0;
+    if (i && is_op(r, i, RP__WHERE, i->type)) {
+        x->when = value_of(s, i->a);
+        if (!x->when || s->of[i->c] != UNIFORM) return false;
+        *other = rp__interp_peek(r->regs[i->c].p, i->size);
+        i = made_in(r, s, phase, i->b, moving);
+    }
+    x->from = loaded(r, s, i);
+    return x->from && r->p->access_load[i->access] < 3;
+}
+static void match_sum(const run *r, const planes *s, unsigned phase, plain *x, uint16_t v, unsigned *moving) {
+    const rp__tiles *tiles = r->p->tiles;
+    uint64_t other;
+    if (!match_loaded(r, s, phase, x, v, &other, moving)) return;
+    rp__window_fn *fn = tiles->reduce_window[x->red->kind][x->red->type][r->p->access_load[x->from->load->access]];
+    if (x->when ? changes_nothing(x->red, other) : true) x->fn = fn;
+    x->all = x->when || !changes_nothing(x->red, 0);
+}
+/* WHERE(inside and key == the point's, what is loaded, 0) */
+static void match_keyed(const run *r, const planes *s, unsigned phase, plain *x, uint16_t v, unsigned *moving) {
+    const rp__tiles *tiles = r->p->tiles;
+    const rp__insn *where = made_in(r, s, phase, v, moving);
+    if (!where || !is_op(r, where, RP__WHERE, x->red->type) || x->red->kind != RP__REDUCE_SUM ||
+        !uniform_is(r, s, where->c, where->size, 0))
+        return;
+    const rp__insn *both = made_in(r, s, phase, where->a, moving);
+    if (!is_op(r, both, RP__AND, RP__TILE_BOOL)) return;
+    x->when = value_of(s, both->a) ? value_of(s, both->a) : value_of(s, both->b);
+    const rp__insn *eq = made_in(r, s, phase, value_of(s, both->a) ? both->b : both->a, moving);
+    if (!x->when || !is_op(r, eq, RP__EQ, RP__TILE_I64)) return;
+    const bool first = s->of[eq->a] == STILL;
+    x->wanted = first ? eq->a : eq->b;
+    if (s->of[x->wanted] != STILL || !s->is_row[x->wanted] || !s->slot[x->wanted]) return;
+    const rp__insn *key = made_in(r, s, phase, first ? eq->b : eq->a, moving),
+                   *load = made_in(r, s, phase, where->b, moving);
+    x->key = loaded(r, s, key);
+    x->from = loaded(r, s, load);
+    if (!x->key || !x->from || r->p->access_load[key->access] || r->p->access_load[load->access] > 2) return;
+    x->fn = tiles->reduce_window[RP__REDUCE_SUM][x->red->type][r->p->access_load[load->access]];
+    x->all = true;
+}
+/* WHERE(isnan(x), -1 - number, WHERE(inside and x == largest, number, far)), where x is what is loaded. */
+static void match_place(const run *r, const planes *s, unsigned phase, plain *x, uint16_t v, unsigned *moving) {
+    const rp__program *p = r->p;
+    const rp__insn *none = made_in(r, s, phase, v, moving);
+    if (x->red->kind != RP__REDUCE_MIN || !is_op(r, none, RP__WHERE, RP__TILE_I64)) return;
+    const rp__insn *nan = made_in(r, s, phase, none->a, moving), *where = made_in(r, s, phase, none->c, moving),
+                   *less = made_in(r, s, phase, none->b, moving);
+    if (!nan || !is_op(r, where, RP__WHERE, RP__TILE_I64) || !uniform_is(r, s, where->c, 8, INT64_MAX) ||
+        !is_op(r, less, RP__SUB, RP__TILE_I64) || less->b != where->b || !uniform_is(r, s, less->a, 8, -1))
+        return;
+    x->number = value_of(s, where->b);
+    const rp__insn *is = made_in(r, s, phase, where->a, moving);
+    unsigned inside = 0;
+    if (is_op(r, is, RP__AND, RP__TILE_BOOL)) {
+        const bool first = value_of(s, is->a) != 0;
+        inside = value_of(s, first ? is->a : is->b);
+        is = made_in(r, s, phase, first ? is->b : is->a, moving);
+        if (!inside) return;
+    }
+    if (!x->number || !is || (is->a == nan->a) == (is->b == nan->a)) return;
+    x->largest = is->a == nan->a ? is->b : is->a;
+    const rp__reduction *red = NULL;
+    for (unsigned k = 0; k < p->n_reductions; k++) {
+        if (p->reductions[k].d == x->largest) red = &p->reductions[k];
+    }
+    uint64_t other;
+    if (!red || !is_op(r, nan, RP__ISNAN, red->type) || !is_op(r, is, RP__EQ, red->type) ||
+        !match_loaded(r, s, phase, x, nan->a, &other, moving) || x->when != inside)
+        return;
+    x->all = true;
+    x->place = p->tiles->place[red->type][p->access_load[x->from->load->access]];
+}
 /* Is the phase plain? Uniform registers are set. */
 static void find_plain(const run *r, planes *s, unsigned phase) {
     const rp__program *p = r->p;
     plain *x = &s->plain[phase];
-    const rp__insn *load = NULL, *where = NULL;
-    x->fn = NULL;
-    x->when = 0;
+    *x = (plain){0};
     if (!s->width || r->row_len > RP__LANES) return;
+    const rp__insn *reduce = NULL;
+    unsigned moving = 0;
     for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
-        const rp__insn *i = &p->insns[k];
-        if (s->still[k]) continue;
-        if (x->fn || i->home == RP__HOME_KEPT) {
-            x->fn = NULL;
-            return;
+        moving += !s->still[k];
+        if (p->insns[k].kind != RP__INSN_REDUCE) continue;
+        if (reduce) return;
+        reduce = &p->insns[k];
+    }
+    static void (*const match[])(const run *, const planes *, unsigned, plain *, uint16_t,
+                                 unsigned *) = {match_sum, match_keyed, match_place};
+    for (unsigned m = 0; m < sizeof match / sizeof *match && reduce; m++) {
+        unsigned seen = 1;
+        *x = (plain){.red = &p->reductions[reduce->access]};
+        match[m](r, s, phase, x, reduce->a, &seen);
+        if ((x->fn || x->place) && seen == moving) return;
+    }
+    *x = (plain){0};
+}
+static bool is_plain(const planes *s, unsigned phase) {
+    return phase < PLAIN && (s->plain[phase].fn || s->plain[phase].place);
+}
+/* Plain phases keep nothing: another that reads what one would keep is plain, too, or that one is not. */
+static void find_plains(const run *r, planes *s) {
+    const rp__program *p = r->p;
+    bool keeps = false;
+    for (unsigned phase = 0; phase < p->n_phases && phase < PLAIN; phase++) find_plain(r, s, phase);
+    for (unsigned phase = 0; phase < p->n_phases; phase++) {
+        for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+            const rp__insn *i = &p->insns[k];
+            keeps = keeps || (i->kind == RP__INSN_KEPT && !s->still[k] && !is_plain(s, phase));
         }
-        if (s->from[k] && !load) {
-            load = i;
-            x->from = &s->table[s->from[k] - 1];
-        } else if (i->kind == RP__INSN_OP && load && !where && i->fn == p->tiles->op[RP__WHERE][i->type] &&
-                   i->b == load->d && s->of[i->a] == STILL && s->slot[i->a] && !s->is_row[i->a]) {
-            where = i;
-            x->when = s->slot[i->a];
-        } else if (i->kind == RP__INSN_REDUCE && load && i->a == (where ? where->d : load->d)) {
-            const unsigned kind = p->access_load[load->access];
-            x->red = &p->reductions[i->access];
-            const uint64_t other =
-                where && s->of[where->c] == UNIFORM ? rp__interp_peek(r->regs[where->c].p, where->size) : 0;
-            if (where && s->of[where->c] != UNIFORM) return;
-            if (kind < 3 && changes_nothing(x->red, other))
-                x->fn = p->tiles->reduce_window[x->red->kind][x->red->type][kind];
-            if (!x->fn) return;
-        } else {
-            x->fn = NULL;
-            return;
+    }
+    for (unsigned phase = 0; keeps && phase < p->n_phases && phase < PLAIN; phase++) {
+        for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+            const rp__insn *i = &p->insns[k];
+            if (i->home == RP__HOME_KEPT && i->kind != RP__INSN_KEPT && !s->still[k]) s->plain[phase] = (plain){0};
         }
     }
 }
@@ -585,23 +710,44 @@ static bool passes(const run *r, const planes *s) {
     }
     return idle;
 }
-/* A plain phase over the lanes of a point; false: not so here. */
-static bool run_plain(run *r, planes *s, const plain *x) {
-    const void *rows[RP__LANES];
-    const table *t = x->from;
-    const unsigned a = t->load->access, size = r->p->access_size[a];
+/* The rows of a plain phase over the lanes of a point; false: not so here. */
+static bool find_rows(const run *r, const planes *s, const plain *x, ready *to) {
+    const table *t = x->from, *k = x->key;
+    const int64_t size = r->p->access_size[t->load->access];
     int64_t number = s->row;
     for (int64_t pos = 0; pos < r->row_len; pos++, number += s->tile) {
-        const bool is = !x->when || s->value[x->when - 1].at[number];
-        rows[pos] =
-            is && t->far[number] != OUTSIDE ? t->plane + (t->place[pos].first + t->far[number]) * (int64_t)size : NULL;
-        /* Zeros that count. */
-        if (is && !rows[pos] && x->when) return false;
+        to->rows[pos] = NULL;
+        if (x->when && !s->value[x->when - 1].at[number]) continue;
+        if (t->far[number] != OUTSIDE)
+            to->rows[pos] = t->plane + (t->place[pos].first + t->far[number]) * size;
+        else if (x->all)
+            return false;
+        if (k && k->far[number] == OUTSIDE) return false;
+        if (k) to->keys[pos] = (const int64_t *)(const void *)(k->plane + (k->place[pos].first + k->far[number]) * 8);
+        if (!x->place) continue;
+        const int64_t n = (int64_t)rp__interp_peek(s->value[x->number - 1].at + number * 8, 8);
+        if (n < 0 || n >= INT32_MAX) return false;
+        to->numbers[pos] = (int32_t)n;
     }
-    const rp__window_call c = {.d = r->acc, .a = rows, .rows = r->row_len, .n = r->w};
-    x->fn(&c);
-    rp__interp_set_result(r, x->red, r->acc);
     return true;
+}
+static void run_plain(run *r, const plain *x, const ready *from) {
+    if (x->place) {
+        x->place(&(rp__place_call){.d = (int64_t *)(void *)r->acc,
+                                   .largest = r->regs[x->largest].p,
+                                   .a = from->rows,
+                                   .number = from->numbers,
+                                   .rows = r->row_len,
+                                   .n = r->w});
+    } else {
+        rp__window_call c = {.d = r->acc, .a = from->rows, .rows = r->row_len, .n = r->w};
+        if (x->key) {
+            c.key = from->keys;
+            c.wanted = (int64_t)rp__interp_peek(r->regs[x->wanted].p, 8);
+        }
+        x->fn(&c);
+    }
+    rp__interp_set_result(r, x->red, r->acc);
 }
 static void moving_rows(run *r, const planes *s, struct rp__segment g) {
     for (uint32_t k = g.begin; k < g.end; k++) {
@@ -614,9 +760,15 @@ static void run_rest(run *r, planes *s) {
     for (unsigned v = 0; v < s->n_values && s->width; v++) {
         if (s->value[v].row) r->regs[s->value[v].reg] = of_point(s, v, s->row);
     }
+    bool all = s->width > 0;
+    for (unsigned phase = 0; phase < p->n_phases && all; phase++)
+        all = !is_plain(s, phase) || find_rows(r, s, &s->plain[phase], &s->ready[phase]);
     for (unsigned phase = 0; phase < p->n_phases; phase++) {
         moving_rows(r, s, p->row[phase]);
-        if (phase < PLAIN && s->plain[phase].fn && run_plain(r, s, &s->plain[phase])) continue;
+        if (all && is_plain(s, phase)) {
+            run_plain(r, &s->plain[phase], &s->ready[phase]);
+            continue;
+        }
         rp__interp_begin_chunk(r, phase);
         for (r->pos = 0; r->pos < r->row_len; r->pos += r->b) {
             if (passes(r, s)) continue;
@@ -877,7 +1029,7 @@ bool rp__interp_by_planes(run *r, int64_t first, int64_t last, char *scratch) {
     lay_tile(r, 1, scratch);
     rp__interp_uniform(r);
     s->idle = idle_when(r, s);
-    for (unsigned phase = 0; phase < p->n_phases && phase < PLAIN; phase++) find_plain(r, s, phase);
+    find_plains(r, s);
     int64_t step[RP__SPACE_MAX_DIMS];
     const bool apart = !s->width && s->idle && strides_of(r, s, step);
     if (s->width) turn(r, s);

@@ -47,13 +47,27 @@ typedef struct rp__columns_call {
 } rp__columns_call;
 typedef void rp__columns_fn(const rp__columns_call *c);
 
-/* Rows of n columns anywhere in memory, at most RP__LANES of them; NULL: the identity. d: what the halving tree over them gives. */
+/* Rows of n columns anywhere in memory, at most RP__LANES of them; NULL: the identity. d: what the halving tree over them gives.
+   key: of each row another of int64; an element whose key is not `wanted` is 0. NULL: there are none. */
 typedef struct rp__window_call {
     void *d;
     const void *const *a;
     int64_t rows, n;
+    const int64_t *const *key;
+    int64_t wanted;
 } rp__window_call;
 typedef void rp__window_fn(const rp__window_call *c);
+
+/* Of such rows the least number of one whose element is the largest of its column; of one that is NaN: -1 less its number. INT64_MAX:
+   there is none. Numbers are below INT32_MAX. */
+typedef struct rp__place_call {
+    int64_t *d;
+    const void *largest;
+    const void *const *a;
+    const int32_t *number;
+    int64_t rows, n;
+} rp__place_call;
+typedef void rp__place_fn(const rp__place_call *c);
 
 /* Compute dtypes as table columns. */
 enum { RP__TILE_F32, RP__TILE_F64, RP__TILE_I32, RP__TILE_I64, RP__TILE_U8, RP__TILE_BOOL, RP__TILE_TYPES };
@@ -107,6 +121,7 @@ typedef struct rp__tiles {
     /* ... and what the elements are in memory: of the type, or by rp__load_kind one of two narrow ones. NULL: none */
     rp__columns_fn *reduce_columns[6][RP__TILE_TYPES][3];
     rp__window_fn *reduce_window[6][RP__TILE_TYPES][3];
+    rp__place_fn *place[RP__TILE_TYPES][3];
     rp__scan_fn *scan[RP__SCAN_KINDS][RP__TILE_TYPES];
     rp__tile_fn *scan_block[RP__SCAN_KINDS][RP__TILE_TYPES]; /* as reduce_block */
 } rp__tiles;

@@ -592,44 +592,129 @@ COLUMNS(min, f64, f64, double, rp__v_load_f64, rp__v_min_f64)
 COLUMNS(prod, f64, f64, double, rp__v_load_f64, OP_MUL)
 COLUMNS(sum, i64, i64, int64_t, rp__v_load_i64, OP_ADD_I64)
 
-/* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. */
-#define WINDOW(name, suffix, t, ST, LOADER, IDENTITY, OP)                                                              \
-    RP__VEC_FN V_##t window_some_##name##_##suffix(const rp__window_call *c, int64_t i, size_t left) {                 \
+/* Are n keys `wanted`? */
+RP__VEC_FN rp__vi64 keys_f64(const int64_t *key, int64_t wanted) {
+    return rp__v_load_i64(key) == rp__v_splat_i64(wanted);
+}
+RP__VEC_FN rp__vi32 keys_f32(const int64_t *key, int64_t wanted) {
+    return rp__v_i32_i64(keys_f64(key, wanted), keys_f64(key + L_i64, wanted));
+}
+/* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. Lanes that have the identity change
+   nothing: what is left of the halving tree is told once for all columns. */
+typedef struct window_tree {
+    int64_t n, pairs, first; /* rows that are there; of these, pairs in order; the one that has the result */
+    uint8_t row[RP__LANES], to[RP__LANES], from[RP__LANES];
+} window_tree;
+static void window_begin(const rp__window_call *c, window_tree *t) {
+    uint8_t slot[RP__LANES]; /* 1 + place among those that are there */
+    int64_t lanes = c->rows;
+    t->n = t->pairs = 0;
+    for (int64_t r = 0; r < lanes; r++) {
+        slot[r] = c->a[r] ? (uint8_t)(t->n + 1) : 0;
+        if (c->a[r]) t->row[t->n++] = (uint8_t)r;
+    }
+    for (int64_t half = RP__LANES / 2; half > 0; half /= 2) {
+        for (int64_t r = half; r < lanes; r++) {
+            if (!slot[r]) continue;
+            if (slot[r - half]) {
+                t->to[t->pairs] = (uint8_t)(slot[r - half] - 1);
+                t->from[t->pairs++] = (uint8_t)(slot[r] - 1);
+            } else {
+                slot[r - half] = slot[r];
+            }
+        }
+        if (lanes > half) lanes = half;
+    }
+    t->first = slot[0] ? slot[0] - 1 : 0;
+}
+#define WINDOW(name, suffix, t, I, ST, LOADER, IDENTITY, OP)                                                           \
+    RP__VEC_FN V_##t window_row_##name##_##suffix(const rp__window_call *c, int64_t r, int64_t i, size_t left,         \
+                                                  bool keyed) {                                                        \
+        const ST *from = (const ST *)c->a[r] + i;                                                                      \
+        ST some[L_##t] = {0};                                                                                          \
+        if (left < L_##t) from = memcpy(some, from, left * sizeof *some);                                              \
+        V_##t y = LOADER(from);                                                                                        \
+        if (keyed) {                                                                                                   \
+            const int64_t *key = c->key[r] + i;                                                                        \
+            int64_t few[L_##t] = {0};                                                                                  \
+            if (left < L_##t) key = memcpy(few, key, left * sizeof *few);                                              \
+            y = (V_##t)((I)y & keys_##t(key, c->wanted));                                                              \
+        }                                                                                                              \
+        return OP(rp__v_splat_##t(IDENTITY), y);                                                                       \
+    }                                                                                                                  \
+    RP__VEC_FN V_##t window_some_##name##_##suffix(const rp__window_call *c, const window_tree *w, int64_t i,          \
+                                                   size_t left, bool keyed) {                                          \
         V_##t x[RP__LANES];                                                                                            \
-        int64_t lanes = c->rows;                                                                                       \
-        for (int64_t r = 0; r < lanes; r++) {                                                                          \
+        x[0] = rp__v_splat_##t(IDENTITY);                                                                              \
+        for (int64_t k = 0; k < w->n; k++) x[k] = window_row_##name##_##suffix(c, w->row[k], i, left, keyed);          \
+        for (int64_t k = 0; k < w->pairs; k++) x[w->to[k]] = OP(x[w->to[k]], x[w->from[k]]);                           \
+        return x[w->first];                                                                                            \
+    }                                                                                                                  \
+    RP__VEC_FN void window_all_##name##_##suffix(const rp__window_call *c, bool keyed) {                               \
+        T_##t *const d = (T_##t *)c->d;                                                                                \
+        window_tree w;                                                                                                 \
+        int64_t i = 0;                                                                                                 \
+        window_begin(c, &w);                                                                                           \
+        for (; i + (int64_t)L_##t <= c->n; i += L_##t)                                                                 \
+            rp__v_store_##t(d + i, window_some_##name##_##suffix(c, &w, i, L_##t, keyed));                             \
+        if (i == c->n) return;                                                                                         \
+        T_##t last[L_##t];                                                                                             \
+        rp__v_store_##t(last, window_some_##name##_##suffix(c, &w, i, (size_t)(c->n - i), keyed));                     \
+        memcpy(d + i, last, (size_t)(c->n - i) * sizeof *d);                                                           \
+    }                                                                                                                  \
+    static void window_##name##_##suffix(const rp__window_call *c) {                                                   \
+        if (c->key)                                                                                                    \
+            window_all_##name##_##suffix(c, true);                                                                     \
+        else                                                                                                           \
+            window_all_##name##_##suffix(c, false);                                                                    \
+    }
+#define WINDOW_F32(name, IDENTITY, OP)                                                                                 \
+    WINDOW(name, f32, f32, rp__vi32, float, rp__v_load_f32, IDENTITY, OP)                                              \
+    WINDOW(name, f16, f32, rp__vi32, uint16_t, FROM_F16, IDENTITY, OP)                                                 \
+    WINDOW(name, bf16, f32, rp__vi32, uint16_t, FROM_BF16, IDENTITY, OP)
+WINDOW_F32(sum, 0, OP_ADD)
+WINDOW_F32(max, -INFINITY, rp__v_max_f32)
+WINDOW(sum, f64, f64, rp__vi64, double, rp__v_load_f64, 0, OP_ADD)
+WINDOW(max, f64, f64, rp__vi64, double, rp__v_load_f64, (double)-INFINITY, rp__v_max_f64)
+
+RP__VEC_FN void place_out_f64(int64_t *d, rp__vi64 x) {
+    rp__v_store_i64(d, rp__v_sel_i64(x == rp__v_splat_i64(INT32_MAX), rp__v_splat_i64(INT64_MAX), x));
+}
+RP__VEC_FN void place_out_f32(int64_t *d, rp__vi32 x) {
+    place_out_f64(d, rp__v_lo_i64_i32(x));
+    place_out_f64(d + L_i64, rp__v_hi_i64_i32(x));
+}
+#define PLACE(suffix, t, i_, ST, LOADER)                                                                               \
+    RP__VEC_FN V_##i_ place_some_##suffix(const rp__place_call *c, int64_t i, size_t left) {                           \
+        T_##t most[L_##t] = {0};                                                                                       \
+        const T_##t *m = (const T_##t *)c->largest + i;                                                                \
+        if (left < L_##t) m = memcpy(most, m, left * sizeof *most);                                                    \
+        const V_##t largest = rp__v_load_##t(m);                                                                       \
+        V_##i_ least = rp__v_splat_##i_(INT32_MAX);                                                                    \
+        for (int64_t r = 0; r < c->rows; r++) {                                                                        \
             const ST *from = (const ST *)c->a[r];                                                                      \
             ST some[L_##t] = {0};                                                                                      \
-            x[r] = rp__v_splat_##t(IDENTITY);                                                                          \
             if (!from) continue;                                                                                       \
             from += i;                                                                                                 \
             if (left < L_##t) from = memcpy(some, from, left * sizeof *some);                                          \
-            x[r] = OP(x[r], LOADER(from));                                                                             \
+            const V_##t x = LOADER(from);                                                                              \
+            const V_##i_ number = rp__v_splat_##i_(c->number[r]), none = x != x, is = x == largest;                    \
+            const V_##i_ at = (number & is) | (~number & none) | (rp__v_splat_##i_(INT32_MAX) & ~(is | none));         \
+            least = rp__v_min_##i_(least, at);                                                                         \
         }                                                                                                              \
-        for (int64_t half = RP__LANES / 2; half > 0; half /= 2) {                                                      \
-            for (int64_t r = half; r < lanes; r++) x[r - half] = OP(x[r - half], x[r]);                                \
-            if (lanes > half) lanes = half;                                                                            \
-        }                                                                                                              \
-        return x[0];                                                                                                   \
+        return least;                                                                                                  \
     }                                                                                                                  \
-    static void window_##name##_##suffix(const rp__window_call *c) {                                                   \
-        T_##t *const d = (T_##t *)c->d;                                                                                \
-        int64_t i = 0;                                                                                                 \
-        for (; i + (int64_t)L_##t <= c->n; i += L_##t)                                                                 \
-            rp__v_store_##t(d + i, window_some_##name##_##suffix(c, i, L_##t));                                        \
+    static void place_##suffix(const rp__place_call *c) {                                                              \
+        int64_t i = 0, last[L_##t];                                                                                    \
+        for (; i + (int64_t)L_##t <= c->n; i += L_##t) place_out_##t(c->d + i, place_some_##suffix(c, i, L_##t));      \
         if (i == c->n) return;                                                                                         \
-        T_##t last[L_##t];                                                                                             \
-        rp__v_store_##t(last, window_some_##name##_##suffix(c, i, (size_t)(c->n - i)));                                \
-        memcpy(d + i, last, (size_t)(c->n - i) * sizeof *d);                                                           \
+        place_out_##t(last, place_some_##suffix(c, i, (size_t)(c->n - i)));                                            \
+        memcpy(c->d + i, last, (size_t)(c->n - i) * sizeof *last);                                                     \
     }
-#define WINDOW_F32(name, IDENTITY, OP)                                                                                 \
-    WINDOW(name, f32, f32, float, rp__v_load_f32, IDENTITY, OP)                                                        \
-    WINDOW(name, f16, f32, uint16_t, FROM_F16, IDENTITY, OP)                                                           \
-    WINDOW(name, bf16, f32, uint16_t, FROM_BF16, IDENTITY, OP)
-WINDOW_F32(sum, 0, OP_ADD)
-WINDOW_F32(max, -INFINITY, rp__v_max_f32)
-WINDOW(sum, f64, f64, double, rp__v_load_f64, 0, OP_ADD)
-WINDOW(max, f64, f64, double, rp__v_load_f64, (double)-INFINITY, rp__v_max_f64)
+PLACE(f32, f32, i32, float, rp__v_load_f32)
+PLACE(f16, f32, i32, uint16_t, FROM_F16)
+PLACE(bf16, f32, i32, uint16_t, FROM_BF16)
+PLACE(f64, f64, i64, double, rp__v_load_f64)
 
 /* Bytes: a vector may be wider than the lanes; maximum, minimum, or, and do not depend on order. */
 #define REDUCE_U8(name, IDENTITY, EXPR)                                                                                \
@@ -1052,6 +1137,7 @@ const rp__tiles
                                                   [RP__TILE_F64] = {window_sum_f64}},
                               [RP__REDUCE_MAX] = {[RP__TILE_F32] = {window_max_f32, window_max_f16, window_max_bf16},
                                                   [RP__TILE_F64] = {window_max_f64}}},
+            .place = {[RP__TILE_F32] = {place_f32, place_f16, place_bf16}, [RP__TILE_F64] = {place_f64}},
             .scan = SCANS(scan),
             .scan_block = SCANS(block),
 };
