@@ -79,6 +79,7 @@ static rp_tensor *f_cholesky(rp_tensor **x) {
     rp_linalg_cholesky_options upper = {.struct_size = sizeof upper, .upper = RP_TRUE};
     return rp_add(rp_linalg_cholesky(halves(x[0])), rp_linalg_cholesky(halves(x[0]), &upper));
 }
+static rp_tensor *f_root(rp_tensor **x) { return rp_linalg_matrix_sqrth(halves(x[0])); }
 static rp_tensor *f_eigen(rp_tensor **x) {
     rp_tensor *v, *w = rp_linalg_eigh(halves(x[0]), "L", &v);
     return rp_add(rp_mul(v, v), w);
@@ -105,6 +106,7 @@ static rp_tensor *f_fake_quantize(rp_tensor **x) {
 static const grad_case functions[] = {
     {NULL, "ctc of three sequences", "f(6,3,4)", f_ctc},
     {NULL, "cholesky_factor", "m(3,3)", f_cholesky},
+    {NULL, "linalg_matrix_sqrth", "m(3,3)", f_root},
     {NULL, "eigen_pairs", "m(3,3)", f_eigen},
     {NULL, "singular_parts", "f(3,2)", f_singular},
     {NULL, "fake_quantize", "p(2,3)", f_fake_quantize},
