@@ -27,6 +27,7 @@
 #include "doors/onnx/part.h"
 #include "samples/samples.h"
 #include "support/check.h"
+#include "support/cuda.h"
 #include "trace/ir_run.h"
 
 /* ---------------------------------------------------------------- an engine of the test's own */
@@ -598,6 +599,98 @@ static void tables_that_are_laid_out_otherwise_are_refused(void **state) {
                  "static struct { unsigned long n[4]; int v[2]; } t = {{48}, {0, 90}};"
                  "void *GetPjrtApi(void) { return &t; }",
                  "has 48 bytes");
+}
+
+/* ---------------------------------------------------------------- a plug-in of CUDA */
+
+static bool close_by(rp_tensor *a, rp_tensor *b) {
+    if (rp_failed()) print_message("%s\n", rp_error_message());
+    return !rp_failed() && rp_item_i64(rp_allclose(a, b, 1e-4, 1e-5, false)) == 1;
+}
+
+/* Arguments where they lie, also where that is no address for XLA, and in another order; weights; results that are arguments again. */
+static bool computes_on_cuda(void) {
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "xla", true);
+    rp_tensor *whole = rp_randn(RP_DIMS(41), NULL), *y = NULL, *z = NULL;
+    rp_tensor *given[] = {rp_randn(RP_DIMS(5, 8), NULL), rp_view(rp_narrow(whole, 0, 1, 40), RP_DIMS(5, 8)),
+                          rp_transpose(rp_randn(RP_DIMS(8, 5), NULL), 0, 1)};
+    bool good = true;
+    for (int k = 0; k < 9 && good; k++) {
+        if (k == 5) (void)rp_mul_scalar_(n.w, rp_f64(0.5));
+        rp_tensor *x = k < 6 || !y ? given[k % 3] : y;
+        chain(&n, &x, 1, &z, 1);
+        good = rp_call(f, &x, 1, &y, 1) == RP_OK && close_by(y, z);
+    }
+    good = good && rp_device_of(y).type == RP_DEVICE_CUDA && explains(f, "engine", "", "part 1 of 1");
+    rp_compiled_release(f);
+    return good;
+}
+
+/* What a step writes lies where it lay. */
+static bool trains_on_cuda(void) {
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *first = rp_randn(RP_DIMS(8, 8), NULL),
+              *second = rp_randn(RP_DIMS(8, 8), NULL), *loss[2][6], *kept[2];
+    bool good = true;
+    for (int run = 0; run < 2; run++) {
+        steps t = {.w = {rp_clone(first), rp_clone(rp_transpose(second, 0, 1)), rp_zeros(RP_DIMS(8))}};
+        for (int k = 0; k < 3; k++) (void)rp_set_requires_grad(t.w[k], true);
+        const void *memory = rp_data(t.w[0]);
+        t.optimizer = an_optimizer(0, t.w);
+        const rp_fn fn = {whole_step, &t, sizeof t, "whole_step"};
+        rp_compiled *f = run ? compiled(fn, "xla", true) : rp_plain(fn);
+        for (int i = 0; i < 6 && good; i++) {
+            good = rp_call(f, &x, 1, &loss[run][i], 1) == RP_OK;
+            if (i == 3) (void)rp_mul_scalar_(rp_detach(t.w[2]), rp_f64(0.5));
+        }
+        good = good && rp_data(t.w[0]) == memory && (!run || explains(f, "engine", "", "part 1 of 1"));
+        kept[run] = rp_clone(rp_detach(t.w[1]));
+        rp_compiled_release(f);
+        rp_optimizer_release(t.optimizer);
+    }
+    for (int i = 0; i < 6 && good; i++) good = close_by(loss[0][i], loss[1][i]);
+    return good && close_by(kept[0], kept[1]);
+}
+
+/* A plug-in that says it is one of CUDA: that of a CPU, to which an emulated GPU's memory is as good as any. */
+static void a_plug_in_of_cuda_shares_its_memory(void **state) {
+    (void)state;
+    char plain[512], path[64], command[256];
+    const char *given = getenv("REPRISE_PJRT_PLUGIN"), *sim = getenv("REPRISE_CUDASIM_DIR");
+    if (given && strlen(given) < sizeof plain)
+        (void)strcpy(plain, given);
+    else if (!rp__door_find("lammps_jax_pjrt_cpu", "pjrt_c_api_cpu_plugin.so", plain, sizeof plain))
+        skip();
+    if (!sim || !*sim || test_cuda_is_real()) skip();
+    (void)snprintf(path, sizeof path, "./engine_%d.so", (int)getpid());
+    (void)snprintf(command, sizeof command, "cc -shared -fPIC -x c -o %s - 2>/dev/null", path);
+    FILE *cc = popen(command, "w");
+    if (!cc) skip();
+    (void)fprintf(
+        cc,
+        "#include <dlfcn.h>\n#include <string.h>\n"
+        "static void *words[512];"
+        "static void *platform(void **a) { a[3] = \"cuda\"; a[4] = (void *)4; return 0; }"
+        "void *GetPjrtApi(void) { void *h = dlopen(\"%s\", RTLD_NOW); void *(*f)(void) = dlsym(h, \"GetPjrtApi\");"
+        "void *t = f(); memcpy(words, t, *(size_t *)t); words[17] = platform; return words; }",
+        plain);
+    if (pclose(cc) != 0) skip();
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)setenv("REPRISE_PJRT_PLUGIN", path, 1);
+        bool good = test_cuda_choose() && rp_set_default_device(rp_cuda(0)) == RP_OK;
+        good = good && computes_on_cuda();
+        good = good && trains_on_cuda();
+        if (!good) print_message("%s\n", rp_failed() ? rp_error_message() : "a result differs");
+        (void)fflush(NULL);
+        _exit(good ? 0 : 1);
+    }
+    int status = 1;
+    (void)waitpid(child, &status, 0);
+    (void)remove(path);
+    assert_int_equal(status, 0);
 }
 
 static void a_child_of_fork_goes_on_in_fused_kernels(void **state) {
@@ -1311,6 +1404,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(engines_that_are_too_new_say_so, fresh, take_error),
         cmocka_unit_test_setup_teardown(engines_that_are_loaded_by_half_say_so, fresh, take_error),
         cmocka_unit_test_setup_teardown(tables_that_are_laid_out_otherwise_are_refused, fresh, take_error),
+        cmocka_unit_test_setup_teardown(a_plug_in_of_cuda_shares_its_memory, fresh, take_error),
         cmocka_unit_test_setup_teardown(a_child_of_fork_goes_on_in_fused_kernels, fresh, take_error),
         cmocka_unit_test_setup_teardown(updates_in_place_keep_their_order, fresh, take_error),
         cmocka_unit_test_setup_teardown(a_whole_training_step_is_one_part_of_xla, fresh, take_error),

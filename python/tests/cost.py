@@ -3,9 +3,10 @@
 makes as many tensors; of compiled models, and of training steps that are one graph, beside eager PyTorch and inductor (default and
 reduce-overhead) in the same run.
 
-usage: python python/tests/cost.py [--device cpu|cuda] [--models mlp,bert] [--peers eager,inductor,reduce-overhead]
+usage: python python/tests/cost.py [--device cpu|cuda] [--models mlp,bert|all] [--peers eager,inductor,reduce-overhead] [--part K/N]
 
-On a GPU a time is that of calls on end, until the last has ended, and that of programs with few tensors what the host takes."""
+On a GPU a time is that of calls on end, until the last has ended; "host" is how long a single call takes to return, before the GPU has
+computed anything that it waits for."""
 import argparse
 import time
 
@@ -42,6 +43,23 @@ def turn(f, n):
     return time.perf_counter() - t
 
 
+def host(f, seconds=0.3):
+    """Seconds until a call returns, the median, with nothing before it on the GPU."""
+    took, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(took) < 5:
+        torch.cuda.synchronize()
+        t = time.perf_counter()
+        f()
+        took.append(time.perf_counter() - t)
+    torch.cuda.synchronize()
+    return sorted(took)[len(took) // 2]
+
+
+def times(f):
+    """(the time of a call, and on a GPU the host's part) in words."""
+    return f"{best(f) * 1e6:9.1f} us" + (f" (host {host(f) * 1e6:7.1f})" if models.DEVICE == "cuda" else "")
+
+
 def tensors(n_in, n_out):
     xs = [torch.randn(4, device=models.DEVICE) for _ in range(n_in)]
     torch._dynamo.reset()
@@ -60,13 +78,12 @@ def model(name, how):
     torch._dynamo.reset()
     m, batch, loss = made(name, torch.float32)
     run = compiled(m, how)
-    times = []
     m.eval()
     with torch.no_grad():
         begin = time.perf_counter()
         call(run, m, batch)
         first = time.perf_counter() - begin
-        times.append(best(lambda: call(run, m, batch)))
+        inference = times(lambda: call(run, m, batch))
     m.train()
     optimizer = torch.optim.SGD(m.parameters(), 0.0)
 
@@ -74,8 +91,7 @@ def model(name, how):
         optimizer.zero_grad()
         loss(call(run, m, batch)).backward()
         optimizer.step()
-    times.append(best(step))
-    print(f"{name:12} {how:16} first call {first:6.1f} s, inference {times[0] * 1e6:9.1f} us, training step {times[1] * 1e6:9.1f} us", flush=True)
+    print(f"{name:18} {how:16} first call {first:6.1f} s, inference {inference}, training step {times(step)}", flush=True)
 
 
 def whole_step(how):
@@ -97,7 +113,7 @@ def whole_step(how):
         return loss.detach()
     with torch._dynamo.config.patch(trace_autograd_ops=True):
         run = compiled(step, how)
-        print(f"mlp b64 Adam {how:16} a step that is one graph {best(run) * 1e6:9.1f} us", flush=True)
+        print(f"mlp b64 Adam {how:16} a step that is one graph {times(run)}", flush=True)
 
 
 def compiled(f, how):
@@ -110,18 +126,20 @@ def main():
     parser.add_argument("--models", default="mlp,encoder,resnet18")
     parser.add_argument("--peers", default="eager,inductor,reduce-overhead")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--part", type=models.share, default="1/1", metavar="K/N", help="of N shares of the models the K-th, from 1")
     o = parser.parse_args()
     models.DEVICE = o.device
     torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(1)
     for n_in, n_out in ((1, 1), (10, 10), (100, 1), (1, 100), (100, 100)):
         tensors(n_in, n_out)
-    for name in ["", *filter(None, o.models.split(","))]:
+    wanted = list(models.ZOO) if o.models == "all" else [*filter(None, o.models.split(","))]
+    for name in ["", *o.part(wanted)]:
         for how in ["reprise", *filter(None, o.peers.split(","))]:
             try:
                 model(name, how) if name else whole_step(how)
             except Exception as e:
-                print(f"{name:12} {how:16} {type(e).__name__}: {str(e).splitlines()[0][:120]}", flush=True)
+                print(f"{name:18} {how:16} {type(e).__name__}: {str(e).splitlines()[0][:120]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 """A table: models of torchvision, timm and transformers through torch.compile(backend="reprise"), inference and five training steps beside
 eager PyTorch.
 
-usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--device cpu|cuda] [--verbose]
+usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--device cpu|cuda] [--part K/N] [--verbose]
 
 "passed": every node ran in the library; "split": some ran in PyTorch (how many, and why, below the table); "refused": none, or an error. A
 difference beyond the tolerance makes the exit status 1. Errors are relative to the largest element; training is measured by the gradients
@@ -127,12 +127,21 @@ def one(name, steps):
     return verdict, wrong, error(got[0], want[0]), error(got[2], want[2]), error(moved[2], want[2]), graphs, time.monotonic() - began
 
 
+def share(text):
+    """K/N: what gives the K-th of N shares of a list."""
+    k, n = map(int, text.split("/"))
+    if not 1 <= k <= n:
+        raise ValueError(text)
+    return lambda all_of: all_of[k - 1::n]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ZOO))
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=min(4, os.cpu_count()))
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--part", type=share, default="1/1", metavar="K/N", help="of N shares of the models the K-th, from 1: processes side by side")
     parser.add_argument("--verbose", action="store_true")
     o = parser.parse_args()
     global DEVICE
@@ -144,7 +153,7 @@ def main():
     bad, reasons, verdicts = [], {}, []
     print(f"PyTorch {torch.__version__}, reprise {reprise.__version__}")
     print(f"{'model':20} {'kind':12} {'verdict':8} {'graphs':>6} {'nodes':>6} {'eager':>6} {'inference':>10} {'gradients':>10} {f'{o.steps} steps':>10} {'strays':>10} {'s':>6}")
-    for name in o.names or ZOO:
+    for name in o.part(o.names or list(ZOO)):
         kind = ZOO[name][0]
         try:
             verdict, wrong, gradients, end, stray, graphs, seconds = one(name, o.steps)

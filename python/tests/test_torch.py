@@ -760,6 +760,47 @@ class Splits(Door):
         self.same(run(torch.ones(3), torch.tensor([1])), torch.tensor([2.0]))
 
 
+@unittest.skipIf(DEVICE == "cpu", "graphs of a GPU")
+class Graphs(Door):
+    """Calls within graphs that the user records."""
+
+    def test_a_call_in_a_graph_is_played_back_over_its_memory(self):
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4), nn.Softmax(-1))
+        run, x = torch.compile(model, backend="reprise"), torch.randn(4, 8)
+        with torch.no_grad():
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    run(x)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = run(x) + 1
+            for _ in range(3):
+                x.copy_(torch.randn(4, 8))
+                graph.replay()
+                self.same(y, model(x) + 1)
+                self.same(run(x), model(x))  # calls beside the graph have memory of their own
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_graphed_callables_train(self):
+        model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+        twin = copy.deepcopy(model)
+        run = torch.cuda.make_graphed_callables(torch.compile(model, backend="reprise"), (torch.randn(4, 8),))
+        for _ in range(3):
+            x = torch.randn(4, 8)
+            for m, call in ((model, run), (twin, twin)):
+                m.zero_grad()
+                call(x).square().mean().backward()
+                with torch.no_grad():
+                    for p in m.parameters():
+                        p -= 0.1 * p.grad
+            for a, b in zip(model.parameters(), twin.parameters()):
+                self.same(a.grad, b.grad)
+                self.same(a, b)
+
+
 class Capsules(Door):
     """The same without torch's table of C functions, which older versions lack."""
 

@@ -169,12 +169,17 @@ static rp_status behind(const made *m, rp__reason reason, const rp__ir_node *n, 
                     site, *site ? ")" : "");
 }
 
+static bool value_on_device(const rp__door *door, const rp_ir *ir, rp__ir_value v) {
+    if (v == RP__IR_NONE) return true;
+    const rp_device device = ir->values[v].meta.device;
+    return door->runs_on ? door->runs_on(device) : device.type == door->device;
+}
+
 static bool on_device(const rp__door *door, const rp_ir *ir, const rp__ir_node *n) {
-    for (uint32_t k = 0; k < n->n_in; k++)
-        if (n->in[k] != RP__IR_NONE && ir->values[n->in[k]].meta.device.type != door->device) return false;
-    for (uint32_t k = 0; k < n->n_out; k++)
-        if (n->out[k] != RP__IR_NONE && ir->values[n->out[k]].meta.device.type != door->device) return false;
-    return true;
+    bool good = true;
+    for (uint32_t k = 0; k < n->n_in && good; k++) good = value_on_device(door, ir, n->in[k]);
+    for (uint32_t k = 0; k < n->n_out && good; k++) good = value_on_device(door, ir, n->out[k]);
+    return good;
 }
 
 /* Views that the engine cannot say make their readers the others'. */

@@ -43,6 +43,7 @@ struct rp__door {
     /* Opens the library, once. False: why says why not, in a line. version and where are filled when it is there. */
     bool (*open)(char version[64], char where[512], char why[512]);
     rp_device_type device;
+    bool (*runs_on)(rp_device device); /* may be NULL: on all of that type; else asked once it is open */
     bool writes;    /* it runs nodes that write in place: what part->writes says has new bytes behind a run */
     bool inference; /* it takes no graph that is about to be differentiated */
     bool shares;    /* fused kernels are meant to have what it leaves: no reason is told, and strict does not mind */

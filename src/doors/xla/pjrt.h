@@ -4,6 +4,7 @@
 #ifndef RP_DOORS_XLA_PJRT_H
 #define RP_DOORS_XLA_PJRT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,6 +34,7 @@ enum {
     RP__PJRT_BUFFER_DESTROY = 63,
     RP__PJRT_TO_HOST = 75,
     RP__PJRT_POINTER = 78,
+    RP__PJRT_VIEW = 98,
     RP__PJRT_WORDS = 99 /* that a table must have */
 };
 enum { RP__PJRT_OLDEST_MINOR = 54 };
@@ -48,9 +50,22 @@ typedef struct rp__pjrt_text {
     const char *text; /* not ended by NUL */
     size_t length;
 } rp__pjrt_text;
+enum { RP__PJRT_OPTION_BOOL = 4 };
+typedef struct rp__pjrt_option {
+    rp__pjrt_head head;
+    const char *name;
+    size_t length;
+    int type;
+    union {
+        const char *text;
+        int64_t number;
+        bool flag;
+    } is;
+    size_t n; /* elements of the value */
+} rp__pjrt_option;
 typedef struct rp__pjrt_client {
     rp__pjrt_head head;
-    const void *options;
+    const rp__pjrt_option *options;
     size_t n_options;
     void *callbacks[4];
     rp__pjrt_object *client; /* out */
@@ -92,6 +107,22 @@ typedef struct rp__pjrt_from_host {
     void *layout;
     rp__pjrt_object *done, *buffer; /* out */
 } rp__pjrt_from_host;
+/* A buffer over memory of the plug-in's device that is another's. */
+typedef struct rp__pjrt_view {
+    rp__pjrt_head head;
+    rp__pjrt_object *client;
+    void *data;
+    const int64_t *size;
+    size_t ndim;
+    int type;
+    void *layout; /* NULL: row-major */
+    rp__pjrt_object *device;
+    void (*gone)(void *data, void *ctx); /* some plug-ins call it without a look */
+    void *ctx;
+    intptr_t stream;
+    rp__pjrt_object *buffer; /* out */
+    rp__pjrt_object *memory;
+} rp__pjrt_view;
 typedef struct rp__pjrt_run_options {
     rp__pjrt_head head;
     void *none[13];

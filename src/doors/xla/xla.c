@@ -1,31 +1,38 @@
-/* XLA as an engine, through any PJRT plug-in: a part becomes StableHLO text of known sizes and that an executable. On a CPU arguments
-   are the plug-in's views of our memory, and results are its memory, which the tensor owns; a plug-in of another device is given copies.
-   An index outside of its bounds is moved inside, as XLA does. */
+/* XLA as an engine, through any PJRT plug-in: a part becomes StableHLO text of known sizes and that an executable. Arguments on the plug-in's
+   device, a CPU or the first GPU, are its views of our memory, and results are its memory, which the tensor owns; a plug-in of another
+   device is given copies. A plug-in of CUDA has streams of its own: the host waits for ours before a run, and for its own behind it. An index outside of its bounds is moved inside, as XLA does. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"
+#include "device/capture.h"
 #include "doors/door.h"
 #include "doors/engines.h"
 #include "doors/library.h"
 #include "doors/xla/pjrt.h"
 #include "doors/xla/text.h"
+#include "ops/private.h"
 
 /* ---- the plug-in */
 
 static struct {
     pthread_once_t once;
     rp__door_found found;
-    bool cpu;
+    bool cpu, cuda;
     rp__pjrt_call *const *table;
     rp__pjrt_object *client, *device;
 } lib = {.once = PTHREAD_ONCE_INIT};
 
 static const char *const names[] = {"pjrt_c_api_cpu_plugin.so", NULL};
-static const char *const wheels[][2] = {{"lammps_jax_pjrt_cpu", "pjrt_c_api_cpu_plugin.so"}, {NULL, NULL}};
+static const char *const wheels[][2] = {{"lammps_jax_pjrt_cpu", "pjrt_c_api_cpu_plugin.so"},
+                                        {"jax_plugins/xla_cuda13", "xla_cuda_plugin.so"},
+                                        {"jax_plugins/xla_cuda12", "xla_cuda_plugin.so"},
+                                        {NULL, NULL}};
 static const rp__door_library where_it_is = {"REPRISE_PJRT_PLUGIN", names, wheels, "GetPjrtApi"};
 
+enum { ALIGNED = 64 }; /* what XLA asks of memory that is not its own */
 #define HEAD(x) ((rp__pjrt_head){.bytes = sizeof(x)})
 
 /* Calls a function of the table; an error becomes text. */
@@ -55,14 +62,30 @@ static bool wait_for(rp__pjrt_object *event, char *why, size_t bytes) {
     return !bad;
 }
 
+/* A plug-in of GPUs takes most of the memory of one for itself when it begins, unless it is told not to; others may know no such option. */
+static bool create(rp__pjrt_client *c) {
+    static const char name[] = "preallocate";
+    const char *file = strrchr(lib.found.where, '/');
+    rp__pjrt_option lean = {
+        .head = HEAD(lean), .name = name, .length = sizeof name - 1, .type = RP__PJRT_OPTION_BOOL, .n = 1};
+    lean.is.flag = false;
+    c->options = &lean;
+    c->n_options = file && (strstr(file, "cuda") || strstr(file, "rocm") || strstr(file, "gpu"));
+    bool bad = failed(RP__PJRT_CLIENT_CREATE, c, lib.found.why, sizeof lib.found.why);
+    if (bad && c->n_options) {
+        *c = (rp__pjrt_client){.head = c->head};
+        bad = failed(RP__PJRT_CLIENT_CREATE, c, lib.found.why, sizeof lib.found.why);
+    }
+    c->options = NULL;
+    return !bad;
+}
+
 static bool open_client(void) {
     rp__pjrt_head begin = HEAD(begin);
     rp__pjrt_client c = {.head = HEAD(c)};
     rp__pjrt_devices d = {.head = HEAD(d)};
     rp__pjrt_text name = {.head = HEAD(name)};
-    if (failed(RP__PJRT_INITIALIZE, &begin, lib.found.why, sizeof lib.found.why) ||
-        failed(RP__PJRT_CLIENT_CREATE, &c, lib.found.why, sizeof lib.found.why))
-        return false;
+    if (failed(RP__PJRT_INITIALIZE, &begin, lib.found.why, sizeof lib.found.why) || !create(&c)) return false;
     lib.client = d.client = c.client;
     name.of = c.client;
     if (failed(RP__PJRT_PLATFORM, &name, lib.found.why, sizeof lib.found.why) ||
@@ -74,6 +97,7 @@ static bool open_client(void) {
     }
     lib.device = d.devices[0];
     lib.cpu = name.length == 3 && memcmp(name.text, "cpu", 3) == 0;
+    lib.cuda = name.length == 4 && memcmp(name.text, "cuda", 4) == 0;
     const size_t at = strlen(lib.found.version);
     (void)snprintf(lib.found.version + at, sizeof lib.found.version - at, " for %.*s",
                    (int)(name.length < 24 ? name.length : 24), name.text);
@@ -119,6 +143,13 @@ static bool open_door(char version[64], char where[512], char why[512]) {
 
 /* ---- what it takes */
 
+static bool runs_on(rp_device device) {
+    return device.type == RP_DEVICE_CPU || (lib.cuda && device.type == RP_DEVICE_CUDA && device.index == 0);
+}
+
+/* Is memory of this device the plug-in's as well? */
+static bool shared(rp_device device) { return device.type == RP_DEVICE_CPU ? lib.cpu : lib.cuda; }
+
 static rp__put_val add_argument(rp__emitter *e, const rp__put_type *type) {
     return rp__hlo_arg((rp__hlo *)e, type, -1);
 }
@@ -162,6 +193,10 @@ static void destroy(void *made) {
     rp__free(x);
 }
 
+static rp_device device_of(const rp__door_part *p, const rp__door_value *v) {
+    return p->ir->values[v->value].meta.device;
+}
+
 static rp_status write_text(const rp__door_part *p, rp__text *text) {
     rp__hlo h;
     uint32_t bad = RP__IR_NONE;
@@ -172,7 +207,9 @@ static rp_status write_text(const rp__door_part *p, rp__text *text) {
     uint32_t writes = 0;
     for (uint32_t k = 0; k < p->n_in; k++) {
         const bool written = writes < p->n_writes && p->writes[writes] == k;
-        values[k] = rp__hlo_arg(&h, &p->in[k].type, written ? (int)(p->n_out + writes) : -1);
+        /* a view of a GPU's memory is not given away: what is written there is copied behind the run */
+        const bool donated = written && device_of(p, &p->in[k]).type == RP_DEVICE_CPU;
+        values[k] = rp__hlo_arg(&h, &p->in[k].type, donated ? (int)(p->n_out + writes) : -1);
         writes += written;
     }
     rp_status status = RP_OK;
@@ -231,14 +268,43 @@ static size_t bytes_of(const rp__door_value *v) {
     return (size_t)rp__numel(v->type.size, v->type.ndim) * rp__dtype_bytes(v->type.dtype);
 }
 
+static void not_ours_to_free(void *data, void *ctx) { (void)data, (void)ctx; }
+
+/* The same of an argument in CUDA's memory: always a view, which is as good for whatever lies at that address later. */
+static rp_status bind_cuda(executable *x, uint32_t k, rp_tensor *t) {
+    const rp__door_value *v = &x->part->in[k];
+    bound *b = &x->in[k];
+    char why[1024];
+    if ((uintptr_t)rp__tensor_data(t) % ALIGNED != 0) t = rp_clone(t); /* of the caller's scope */
+    if (rp__tensor_is_error(t)) return rp_error_status();
+    if (RP__LIKELY(b->buffer && b->data == rp__tensor_data(t))) return RP_OK;
+    drop(RP__PJRT_BUFFER_DESTROY, b->buffer);
+    *b = (bound){0};
+    rp__pjrt_view view = {.head = HEAD(view),
+                          .client = lib.client,
+                          .data = rp__tensor_data(t),
+                          .size = v->type.size,
+                          .ndim = v->type.ndim,
+                          .type = rp__dtypes[v->type.dtype].pjrt,
+                          .device = lib.device,
+                          .gone = not_ours_to_free};
+    if (failed(RP__PJRT_VIEW, &view, why, sizeof why))
+        return rp__fail(RP_ERROR_STATE, "XLA (%s) refuses argument %u: %s", lib.found.version, k, why);
+    x->argument[k] = b->buffer = view.buffer;
+    b->data = view.data;
+    return RP_OK;
+}
+
 /* The buffer of an argument: a view that is there, or a new one. */
-static rp_status bind(executable *x, uint32_t k, const rp_tensor *t, bool stays) {
+static rp_status bind(executable *x, uint32_t k, rp_tensor *t, bool stays) {
     static char nothing[64] __attribute__((aligned(64))); /* the address of no elements */
     const rp__door_value *v = &x->part->in[k];
     bound *b = &x->in[k];
     char why[1024];
+    const bool views = shared(t->device) && !stays;
     const void *data = rp__tensor_data(t);
-    if (!data) data = nothing;
+    if (t->device.type == RP_DEVICE_CUDA && bytes_of(v) > 0) return bind_cuda(x, k, t);
+    if (!data || bytes_of(v) == 0) data = nothing;
     if (RP__LIKELY(b->buffer && (stays || b->data == data))) return RP_OK;
     drop(RP__PJRT_BUFFER_DESTROY, b->buffer);
     *b = (bound){0};
@@ -248,32 +314,61 @@ static rp_status bind(executable *x, uint32_t k, const rp_tensor *t, bool stays)
                             .type = rp__dtypes[v->type.dtype].pjrt,
                             .size = v->type.size,
                             .ndim = v->type.ndim,
-                            .semantics = !lib.cpu || stays ? RP__PJRT_DURING_CALL
-                                         : x->written[k]   ? RP__PJRT_OURS_TO_WRITE
-                                                           : RP__PJRT_ZERO_COPY,
+                            .semantics = !views          ? RP__PJRT_DURING_CALL
+                                         : x->written[k] ? RP__PJRT_OURS_TO_WRITE
+                                                         : RP__PJRT_ZERO_COPY,
                             .device = lib.device};
     if (failed(RP__PJRT_FROM_HOST, &h, why, sizeof why))
         return rp__fail(RP_ERROR_STATE, "XLA (%s) refuses argument %u: %s", lib.found.version, k, why);
     drop(RP__PJRT_EVENT_DESTROY, h.done);
     x->argument[k] = b->buffer = h.buffer;
     rp__pjrt_pointer at = {.head = HEAD(at), .buffer = h.buffer};
-    if (lib.cpu && !stays && !failed(RP__PJRT_POINTER, &at, why, sizeof why) && at.pointer == (uintptr_t)data)
+    if (views && !failed(RP__PJRT_POINTER, &at, why, sizeof why) && at.pointer == (uintptr_t)data)
         b->data = data; /* not a copy of what is there now */
     return RP_OK;
 }
 
 static void drop_buffer(void *buffer) { drop(RP__PJRT_BUFFER_DESTROY, buffer); }
 
-/* A tensor over the plug-in's memory. */
-static rp_tensor *own(const rp__door_part *p, uint32_t k, rp__pjrt_object *buffer) {
-    const rp__door_value *v = &p->out[k];
+/* Buffers of CUDA's memory that nobody holds any more, though our streams may still read them: given back behind the next wait. */
+typedef struct idle {
+    struct idle *next;
+    rp__pjrt_object *buffer;
+} idle;
+static idle *_Atomic idles;
+
+static void put_aside(void *given) {
+    idle *one = given;
+    one->next = atomic_load_explicit(&idles, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&idles, &one->next, one, memory_order_release, memory_order_relaxed))
+        ;
+}
+
+static void give_back(idle *all) {
+    for (idle *next; all; all = next) {
+        next = all->next;
+        drop(RP__PJRT_BUFFER_DESTROY, all->buffer);
+        rp__free(all);
+    }
+}
+
+/* A tensor over the plug-in's memory; NULL: it cannot be one. */
+static rp_tensor *own(const rp__door_part *p, const rp__door_value *v, rp__pjrt_object *buffer) {
     const rp__ir_value_info *info = &p->ir->values[v->value];
     char why[1024];
     const size_t bytes = bytes_of(v);
     rp__pjrt_pointer at = {.head = HEAD(at), .buffer = buffer};
-    if (bytes == 0 || !lib.cpu || failed(RP__PJRT_POINTER, &at, why, sizeof why)) return NULL;
-    rp__storage *s = rp__storage_wrap(info->meta.device, (void *)at.pointer, bytes, NULL, drop_buffer, buffer);
-    if (!s) return NULL;
+    if (bytes == 0 || !shared(info->meta.device) || failed(RP__PJRT_POINTER, &at, why, sizeof why)) return NULL;
+    const bool later = info->meta.device.type == RP_DEVICE_CUDA;
+    idle *one = later ? rp__calloc(1, sizeof *one) : NULL;
+    if (later && !one) return NULL;
+    if (one) one->buffer = buffer;
+    rp__storage *s = rp__storage_wrap(info->meta.device, (void *)at.pointer, bytes, NULL,
+                                      later ? put_aside : drop_buffer, later ? (void *)one : buffer);
+    if (!s) {
+        rp__free(one);
+        return NULL;
+    }
     s->foreign = false; /* made for us: nobody else writes it */
     return rp__tensor_over(info->meta.dtype, info->meta.size, info->stride, info->meta.ndim, 0, s);
 }
@@ -281,6 +376,10 @@ static rp_tensor *own(const rp__door_part *p, uint32_t k, rp__pjrt_object *buffe
 static rp_tensor *copied(const rp__door_part *p, uint32_t k, rp__pjrt_object *buffer) {
     char why[1024];
     rp_tensor *t = rp__door_result(&p->out[k], p->ir);
+    if (!rp__tensor_is_error(t) && t->device.type != RP_DEVICE_CPU && bytes_of(&p->out[k]) > 0) {
+        (void)rp__fail(RP_ERROR_STATE, "XLA (%s) does not say where result %u lies", lib.found.version, k);
+        t = rp__tensor_error();
+    }
     rp__pjrt_to_host h = {.head = HEAD(h), .buffer = buffer, .to = rp__tensor_data(t), .bytes = bytes_of(&p->out[k])};
     if (!rp__tensor_is_error(t) && h.bytes > 0 &&
         (failed(RP__PJRT_TO_HOST, &h, why, sizeof why) || !wait_for(h.done, why, sizeof why))) {
@@ -289,6 +388,19 @@ static rp_tensor *copied(const rp__door_part *p, uint32_t k, rp__pjrt_object *bu
     }
     drop(RP__PJRT_BUFFER_DESTROY, buffer);
     return t;
+}
+
+static rp_status copy_written(const rp__door_part *p, const rp__door_value *v, rp_tensor *t, rp__pjrt_object *result) {
+    if (bytes_of(v) == 0) {
+        drop(RP__PJRT_BUFFER_DESTROY, result);
+        return RP_OK;
+    }
+    rp_tensor *from = own(p, v, result);
+    if (!from) {
+        drop(RP__PJRT_BUFFER_DESTROY, result);
+        return rp__fail(RP_ERROR_STATE, "XLA (%s) does not say where lies what it wrote", lib.found.version);
+    }
+    return rp__tensor_is_error(from) || rp__tensor_is_error(rp_copy_(t, from)) ? rp_error_status() : RP_OK;
 }
 
 /* What a run wrote: into our memory, whose buffer is the next call's argument; or elsewhere, where it could not be given that. */
@@ -301,6 +413,13 @@ static rp_status take_written(executable *x, rp_tensor *const *in) {
         const size_t bytes = bytes_of(&x->part->in[k]);
         void *data = rp__tensor_data(in[k]);
         rp__pjrt_pointer at = {.head = HEAD(at), .buffer = result};
+        if (in[k]->device.type == RP_DEVICE_CUDA) {
+            if (status == RP_OK)
+                status = copy_written(x->part, &x->part->in[k], in[k], result);
+            else
+                drop(RP__PJRT_BUFFER_DESTROY, result);
+            continue;
+        }
         drop(RP__PJRT_BUFFER_DESTROY, x->in[k].buffer); /* it was donated */
         x->in[k] = (bound){0};
         if (lib.cpu && data && !failed(RP__PJRT_POINTER, &at, why, sizeof why) && at.pointer == (uintptr_t)data) {
@@ -324,7 +443,7 @@ static rp_status take_results(executable *x, rp_tensor **out) {
             drop(RP__PJRT_BUFFER_DESTROY, x->result[k]);
             continue;
         }
-        out[k] = own(x->part, k, x->result[k]);
+        out[k] = own(x->part, &x->part->out[k], x->result[k]);
         if (!out[k]) out[k] = copied(x->part, k, x->result[k]);
         if (rp__tensor_is_error(out[k])) status = rp_error_status();
     }
@@ -340,6 +459,21 @@ static void forget_written(executable *x) {
     }
 }
 
+/* What our streams were given is done, also with memory of the plug-in's. */
+static rp_status wait_for_ours(void) {
+    rp__device *d = lib.cuda ? rp__device_get((rp_device){RP_DEVICE_CUDA, 0}) : NULL;
+    if (!d) {
+        (void)rp_error_take(); /* no GPU of ours: nothing of it is in the part */
+        return RP_OK;
+    }
+    if (rp__captures_active())
+        return rp__fail(RP_ERROR_STATE, "a stream is recorded, and XLA (%s) runs on its own", lib.found.version);
+    idle *all = atomic_exchange_explicit(&idles, NULL, memory_order_acquire);
+    const rp_status status = d->ops->synchronize(d);
+    give_back(all);
+    return status;
+}
+
 static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
     static const rp__pjrt_run_options plain = {.head = {.bytes = sizeof plain}};
     executable *x = made;
@@ -347,6 +481,7 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
     if (x->forks != rp__door_forks())
         return rp__fail(RP_ERROR_STATE, "XLA was opened before the process forked, and its threads stayed behind");
     for (uint32_t k = 0; k < x->part->n_in; k++) RP_TRY(bind(x, k, in[k] ? in[k] : x->part->in[k].tensor, !in[k]));
+    RP_TRY(wait_for_ours());
     rp__pjrt_object *done[1] = {NULL}, *const * arguments[1] = {x->argument}, **results[1] = {x->result};
     rp__pjrt_execute e = {.head = HEAD(e),
                           .executable = x->loaded,
@@ -370,4 +505,4 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
 }
 
 static const char *const keys[] = {NULL};
-RP__ENGINE_OF_DOOR(xla, .title = "XLA", .device = RP_DEVICE_CPU, .writes = true)
+RP__ENGINE_OF_DOOR(xla, .title = "XLA", .device = RP_DEVICE_CPU, .runs_on = runs_on, .writes = true)
