@@ -16,6 +16,7 @@
 #include "core/alloc.h"
 #include "device/device.h"
 #include "device/error_record.h"
+#include "kernel/loop.h"
 #include "support/passes.h"
 
 static rp_tensor *filled(const int64_t *size, size_t ndim, int seed) {
@@ -132,6 +133,29 @@ static void test_broadcast(void **state) {
     (void)state;
     rp_tensor *a[] = {FILLED(1, 8, 5, 7), FILLED(2, 7), FILLED(3, 5, 1)};
     compare(broadcast, NULL, a, a, 3, 2, 1);
+}
+
+/* Numbers that are alike are one parameter of the kernel, in one dtype; a size that has the same value is another one. */
+static void alike(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_mul_scalar(in[0], rp_f64(0.3)), *y = rp_mul_scalar(in[1], rp_f64(0.3));
+    rp_tensor *z = rp_sin(rp_add_scalar(rp_sub(x, y), rp_f64(7)));
+    out[0] = rp_sub_scalar(rp_mul_scalar(rp_mul(z, rp_mean(z, RP_DIMS(-1), true)), rp_f64(0.3)), rp_f64(-0.25));
+}
+static void test_alike(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 5, 7), FILLED(2, 5, 7)};
+    compare(alike, NULL, a, a, 2, 1, 1);
+    rp_ir *ir = rp_trace((rp_fn){alike, NULL, 0, "alike"}, a, 2, 1);
+    rp__executable *p = NULL;
+    (void)rp__pipeline_program(ir, a, 2, NULL, &p);
+    show_error();
+    rp__executable_facts facts;
+    rp__executable_facts_of(p, &facts);
+    assert_int_equal(facts.n_kernels, 1);
+    assert_int_equal(facts.kernels[0].dags[0]->n_scalars, 4); /* 0.3, 7 twice, -0.25 */
+    rp__executable_free(p);
+    rp_ir_release(ir);
 }
 
 static void rows(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -594,6 +618,7 @@ int main(void) {
         cmocka_unit_test(test_errors_of_others),
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_alike),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_gathered),
         cmocka_unit_test(test_still_places),

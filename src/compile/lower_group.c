@@ -35,6 +35,10 @@ typedef struct lowering {
     rp__space_window windows[RP__DAG_WINDOWS];
     uint16_t n_windows;
     rp_scalar scalars[RP__DAG_MAX_SCALARS];
+    struct {
+        unsigned kind; /* rp__lower_scalar.kind */
+        rp_dtype compute;
+    } scalar_of[RP__DAG_MAX_SCALARS];
     rp__random_draw draws[MAX_DRAWS];
     uint16_t n_draws;
     uint64_t drawn; /* counters that the member's earlier draws took */
@@ -289,12 +293,10 @@ static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__va
     if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(l->space, v), val);
 }
 
+/* Numbers that are alike are one parameter, so that what members calculate from them is one value. A size and a number are not: only
+   some sizes would make them so, and these would have a kernel of their own. */
 static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
     lowering *l = (lowering *)s;
-    if (l->n_scalars == RP__DAG_MAX_SCALARS) {
-        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many scalars"));
-        return RP__NO_VAL;
-    }
     rp_scalar value;
     if (from->kind == RP__SCALAR_INNER_EXTENT) {
         const rp__fuse_node *n = &l->f->nodes[l->group->members[l->member]];
@@ -304,9 +306,23 @@ static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lo
     } else {
         value = rp__lower_scalar_value(from, call);
     }
-    l->scalars[l->n_scalars++] = value;
-    ask(l, ASKS_SCALAR, 0, compute);
-    return s->builder ? rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute) : 0;
+    uint16_t k = 0;
+    while (k < l->n_scalars && (l->scalar_of[k].kind != (unsigned)from->kind || l->scalar_of[k].compute != compute ||
+                                rp__scalar_word(l->scalars[k], compute) != rp__scalar_word(value, compute)))
+        k++;
+    if (k == RP__DAG_MAX_SCALARS) {
+        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many scalars"));
+        return RP__NO_VAL;
+    }
+    ask(l, ASKS_SCALAR, k, compute);
+    if (k == l->n_scalars) {
+        l->scalars[k] = value;
+        l->scalar_of[k].kind = from->kind;
+        l->scalar_of[k].compute = compute;
+        l->n_scalars++;
+        if (s->builder) (void)rp__dag_scalar(s->builder);
+    }
+    return s->builder ? rp__dag_scalar_value(s->builder, k, compute) : 0;
 }
 
 static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {

@@ -2,40 +2,38 @@
    buffers. Called while it is built, and again when its device graph is. */
 #include "compile/explain.h"
 #include "compile/program_parts.h"
+#include "compile/touched.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
 
-/* Edges: for each buffer the accesses so far; a write waits for all that overlap, a read for writes. */
-typedef struct access {
-    rp__slot slot;
-    uint32_t node;
-} access;
-
+/* Edges: a write waits for all that overlap, a read for writes. */
 typedef struct filler { /* of one device graph */
     rp__executable *p;
-    rp__devgraph *graph; /* NULL: only the edges are looked at */
-    access *log;
-    uint32_t *deps, *mark; /* mark: per node, the last `stamp` that made it a dependency */
-    uint32_t *stack;       /* scratch of reduce, a word a node */
+    rp__devgraph *graph;       /* NULL: only the edges are looked at */
+    rp__touched reads, writes; /* so far, less what a later write covers */
+    uint32_t *deps, *mark;     /* mark: per node, the last `stamp` that made it a dependency */
+    uint32_t *stack;           /* scratch of reduce, a word a node */
     struct past {
         size_t first; /* its edges in `edges`, up to those of the next node */
         uint32_t depth, seen;
         double end; /* when it is done, where only its edges hold it back (node_time) */
     } * past;       /* per node */
     uint32_t *edges;
-    size_t n_log, log_capacity, deps_capacity, mark_capacity, past_capacity, stack_capacity, n_edges, edges_capacity;
+    size_t deps_capacity, mark_capacity, past_capacity, stack_capacity, n_edges, edges_capacity;
     uint32_t n_deps, n_nodes, stamp, depth;
     double time, end; /* ns: of all nodes one behind the other, of the path that takes longest */
-    double busy;      /* ns: of those that have the device for themselves */
-    int64_t bytes;    /* that they touch */
-    bool line;        /* every node waits for the one before it */
+    rp_status failed;
+    double busy;   /* ns: of those that have the device for themselves */
+    int64_t bytes; /* that they touch */
+    bool line;     /* every node waits for the one before it */
 } filler;
 
 static void filler_free(filler *f) {
-    rp__free(f->log);
+    rp__touched_free(&f->reads);
+    rp__touched_free(&f->writes);
     rp__free(f->deps);
     rp__free(f->mark);
     rp__free(f->stack);
@@ -51,16 +49,18 @@ static rp_status depend(filler *f, uint32_t node) {
     return RP_OK;
 }
 
+static bool visit_touching(void *ctx, uint32_t node) {
+    filler *f = ctx;
+    f->failed = f->failed ? f->failed : depend(f, node);
+    return f->failed == RP_OK;
+}
 /* The node being added waits for what the launch conflicts with. */
 static rp_status wait_for(filler *f, const rp__launch *l) {
     for (uint32_t k = 0; k < l->n_slots; k++) {
         const rp__slot *s = &l->slots[k];
-        if (!s->storage) continue;
-        for (size_t a = 0; a < f->n_log; a++) {
-            const rp__slot *before = &f->log[a].slot;
-            if (((before->access | s->access) & RP__WRITE) && rp__slots_meet(before, s))
-                RP_TRY(depend(f, f->log[a].node));
-        }
+        (void)rp__touched_each(&f->writes, s, visit_touching, f);
+        if (s->access & RP__WRITE) (void)rp__touched_each(&f->reads, s, visit_touching, f);
+        RP_TRY(f->failed);
     }
     return RP_OK;
 }
@@ -69,19 +69,12 @@ static rp_status wait_for(filler *f, const rp__launch *l) {
 static rp_status note(filler *f, const rp__launch *l, uint32_t node) {
     for (uint32_t k = 0; k < l->n_slots; k++) {
         const rp__slot *s = &l->slots[k];
-        if (!s->storage) continue;
-        if (s->access & RP__WRITE) { /* what lies wholly inside is ordered through this write from now on */
-            size_t kept = 0;
-            for (size_t a = 0; a < f->n_log; a++) {
-                const rp__slot *before = &f->log[a].slot;
-                bool inside = before->storage == s->storage && before->begin >= s->begin && before->end <= s->end &&
-                              f->log[a].node != node;
-                if (!inside) f->log[kept++] = f->log[a];
-            }
-            f->n_log = kept;
+        const bool write = s->access & RP__WRITE;
+        if (write) { /* what lies wholly inside is ordered through this write from now on */
+            rp__touched_drop(&f->reads, s);
+            rp__touched_drop(&f->writes, s);
         }
-        if (!RP__GROW(&f->log, &f->log_capacity, f->n_log + 1)) return RP__OOM("edges of a program");
-        f->log[f->n_log++] = (access){*s, node};
+        RP_TRY(rp__touched_add(write ? &f->writes : &f->reads, s, node));
     }
     return RP_OK;
 }
@@ -170,10 +163,11 @@ static rp_status settle(filler *f, double time) {
         !RP__GROW(&f->stack, &f->stack_capacity, f->n_nodes + 1u))
         return RP__OOM("edges of a program");
     if (f->n_nodes == 0) f->past[0].first = 0;
-    reduce(f);
+    const bool forks = f->graph && !f->line; /* only then are its edges looked at */
+    if (forks) reduce(f);
     if (!RP__GROW(&f->edges, &f->edges_capacity, f->n_edges + f->n_deps + 1u)) return RP__OOM("edges of a program");
     for (uint32_t k = 0; k < f->n_deps; k++) {
-        f->edges[f->n_edges++] = f->deps[k];
+        if (forks) f->edges[f->n_edges++] = f->deps[k];
         if (f->past[f->deps[k]].depth > depth) depth = f->past[f->deps[k]].depth;
         if (f->past[f->deps[k]].end > begin) begin = f->past[f->deps[k]].end;
     }
@@ -371,84 +365,35 @@ bool rp__program_is_one_call(const rp__executable *p) {
            p->records[p->body->steps[0].record]->kernel->kind == RP__KERNEL_CUDA_LIBRARY;
 }
 
-/* What the records write, as runs of bytes in rising order that do not touch. A storage has runs of its own, counted from its start; those in
-   the memory of all storages, or of others' (rp__storage_meets), are addresses. */
-enum { EVERYWHERE = 0, IN_FOREIGN = 1 };
-typedef struct run {
-    uintptr_t where; /* a storage, EVERYWHERE, IN_FOREIGN */
-    intptr_t begin, end;
-} run;
-typedef struct runs {
-    run *of;
-    size_t n, capacity;
-} runs;
-
-static int by_begin(const void *a, const void *b) {
-    const run *x = a, *y = b;
-    if (x->where != y->where) return x->where < y->where ? -1 : 1;
-    return (x->begin > y->begin) - (x->begin < y->begin);
+static bool visit_none(void *ctx, uint32_t node) {
+    (void)ctx, (void)node;
+    return false;
+}
+/* Does a record write what the launch would read ahead? */
+static bool reads_written(const rp__touched *written, const rp__launch *l) {
+    for (uint32_t k = 0; k < l->n_slots; k++) {
+        const rp__slot *s = &l->slots[k];
+        if ((s->access & RP__AHEAD) && !rp__touched_each(written, s, visit_none, NULL)) return true;
+    }
+    return false;
 }
 
-static rp_status add_run(runs *w, uintptr_t where, intptr_t from, const rp__slot *s) {
-    if (!RP__GROW(&w->of, &w->capacity, w->n + 1)) return RP__OOM("what a program writes");
-    w->of[w->n++] = (run){where, from + s->begin, from + s->end};
-    return RP_OK;
-}
-
-static rp_status collect_written(const rp__executable *p, runs *w) {
+static rp_status collect_written(const rp__executable *p, rp__touched *written) {
     for (uint32_t r = 0; r < p->n_records; r++) {
         for (uint32_t k = 0; k < p->records[r]->n_slots; k++) {
             const rp__slot *s = &p->records[r]->slots[k];
-            if (!(s->access & RP__WRITE) || !s->storage || s->begin >= s->end) continue;
-            RP_TRY(add_run(w, (uintptr_t)s->storage, 0, s));
-            const intptr_t data = (intptr_t)s->storage->data;
-            if (data) RP_TRY(add_run(w, EVERYWHERE, data, s));
-            if (data && s->storage->foreign) RP_TRY(add_run(w, IN_FOREIGN, data, s));
+            if (!(s->access & RP__WRITE)) continue;
+            rp__touched_drop(written, s);
+            RP_TRY(rp__touched_add(written, s, r));
         }
     }
-    if (w->n == 0) return RP_OK;
-    qsort(w->of, w->n, sizeof *w->of, by_begin);
-    size_t kept = 0;
-    for (size_t k = 1; k < w->n; k++) {
-        run *last = &w->of[kept];
-        if (w->of[k].where != last->where || w->of[k].begin > last->end)
-            w->of[++kept] = w->of[k];
-        else if (w->of[k].end > last->end)
-            last->end = w->of[k].end;
-    }
-    w->n = kept + 1;
     return RP_OK;
-}
-
-static bool is_written(const runs *w, uintptr_t where, intptr_t from, const rp__slot *s) {
-    size_t low = 0, high = w->n; /* the first run that ends behind the beginning of s */
-    while (low < high) {
-        const size_t at = low + (high - low) / 2;
-        const run *r = &w->of[at];
-        if (r->where < where || (r->where == where && r->end <= from + s->begin))
-            low = at + 1;
-        else
-            high = at;
-    }
-    return low < w->n && w->of[low].where == where && w->of[low].begin < from + s->end;
-}
-
-/* Does a record write what the launch would read ahead? */
-static bool reads_written(const runs *w, const rp__launch *l) {
-    for (uint32_t k = 0; k < l->n_slots; k++) {
-        const rp__slot *s = &l->slots[k];
-        if (!(s->access & RP__AHEAD) || !s->storage) continue;
-        const intptr_t data = (intptr_t)s->storage->data;
-        if (is_written(w, (uintptr_t)s->storage, 0, s)) return true;
-        if (data && is_written(w, s->storage->foreign ? EVERYWHERE : IN_FOREIGN, data, s)) return true;
-    }
-    return false;
 }
 
 /* rp__launch.ahead of the records. */
 static rp_status set_ahead(rp__executable *p) {
     bool asked = false, barrier = false; /* behind which nothing is known to stay */
-    runs written = {0};
+    rp__touched written = {0};
     rp_status status = RP_OK;
     p->n_ahead = 0;
     for (uint32_t r = 0; r < p->n_records; r++) {
@@ -463,7 +408,7 @@ static rp_status set_ahead(rp__executable *p) {
         ((uint64_t *)(uintptr_t)l->words)[l->ahead] = ahead; /* the copy is ours */
         p->n_ahead += ahead;
     }
-    rp__free(written.of);
+    rp__touched_free(&written);
     return status;
 }
 
@@ -534,8 +479,8 @@ rp_status rp__program_collect_patches(rp__executable *p) {
             if (s->buffer < 0) continue;
             rp__program_buffer *b = &p->buffers[s->buffer];
             bool twice = false;
-            for (uint32_t j = 0; j < b->n_patches && !twice; j++)
-                twice = b->patches[j].record == i && b->patches[j].word == s->word;
+            for (uint32_t j = b->n_patches; j-- > 0 && b->patches[j].record == i && !twice;)
+                twice = b->patches[j].word == s->word;
             if (!twice) b->patches[b->n_patches++] = (rp__program_patch){i, s->word};
         }
     }
