@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/half.h"
+
 const rp__dtype_info rp__dtypes[RP__DTYPE_COUNT] = {
     [RP_DTYPE_NONE] = {.name = "none", .short_name = "none", .title = "None", .cuda = ""},
 #define RP_DTYPE(suffix, name_, short_name_, category_, c_type, ...)                                                   \
@@ -228,45 +230,7 @@ rp_scalar rp__scalar_load(rp_dtype d, const void *src) {
     return rp_i64(0);
 }
 
-static uint32_t bits_of(float f) {
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
-
-static float float_of(uint32_t u) {
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-uint16_t rp__f32_to_f16(float f) {
-    uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
-    if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff)); /* quiet, payload kept */
-    if (magnitude >= 0x477ff000) /* rounds to 65536 or more */
-        return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000) { /* below 2^-14: a multiple of 2^-24; adding 0.5 puts that unit at bit 0 and rounds */
-        float unit = float_of(magnitude) + 0.5f;
-        return (uint16_t)(sign | (bits_of(unit) - 0x3f000000));
-    }
-    uint32_t odd = magnitude >> 13 & 1;
-    return (uint16_t)(sign | (magnitude - 0x38000000 + 0xfff + odd) >> 13);
-}
-
-float rp__f16_to_f32(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
-    if (exponent == 31) return float_of(sign | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0));
-    if (exponent == 0) {
-        float value = (float)mantissa * 0x1p-24f;
-        return sign ? -value : value;
-    }
-    return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
-}
-
-uint16_t rp__f32_to_bf16(float f) {
-    uint32_t u = bits_of(f);
-    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
-float rp__bf16_to_f32(uint16_t h) { return float_of((uint32_t)h << 16); }
+uint16_t rp__f32_to_f16(float f) { return rp__half_of_f32(f); }
+float rp__f16_to_f32(uint16_t h) { return rp__f32_of_half(h); }
+uint16_t rp__f32_to_bf16(float f) { return rp__brain_of_f32(f); }
+float rp__bf16_to_f32(uint16_t h) { return rp__f32_of_brain(h); }

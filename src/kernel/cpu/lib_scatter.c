@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "core/half.h"
 #include "device/error_record.h"
 #include "kernel/cpu/lib.h"
 #include "kernel/cpu/tiles.h"
@@ -145,8 +146,8 @@ static bool goes_along(const int64_t *v) {
 #define WHOLES(name, T, DTYPE) RUNS(name, T, DTYPE, AS_IS, AS_IS, ADD_WHOLE, MUL_WHOLE, MAX_WHOLE, MIN_WHOLE)
 FLOATS(f32, float, RP_F32, AS_IS, AS_IS)
 FLOATS(f64, double, RP_F64, AS_IS, AS_IS)
-FLOATS(f16, uint16_t, RP_F16, rp__f16_to_f32, rp__f32_to_f16)
-FLOATS(bf16, uint16_t, RP_BF16, rp__bf16_to_f32, rp__f32_to_bf16)
+FLOATS(f16, uint16_t, RP_F16, rp__f32_of_half, rp__half_of_f32)
+FLOATS(bf16, uint16_t, RP_BF16, rp__f32_of_brain, rp__brain_of_f32)
 WHOLES(i32, int32_t, RP_I32)
 WHOLES(i8, int8_t, RP_I8)
 WHOLES(i16, int16_t, RP_I16)
