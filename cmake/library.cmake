@@ -104,6 +104,10 @@ add_custom_command(OUTPUT ${RP_LINES}
     COMMAND ${CMAKE_COMMAND} -E copy_if_different ${RP_LINES}.new ${RP_LINES} # compiled again only where it changed
     DEPENDS rp_genlines COMMENT "Generating line functions" VERBATIM)
 add_custom_target(rp_lines_source DEPENDS ${RP_LINES})
+# Minutes for clang's sanitizers, and threads write rows of their own there: gcc's address sanitizer checks them.
+if(REPRISE_SANITIZE AND (CMAKE_C_COMPILER_ID MATCHES "Clang" OR REPRISE_SANITIZE MATCHES "thread"))
+    set_source_files_properties(${RP_LINES} PROPERTIES COMPILE_OPTIONS -fno-sanitize=all)
+endif()
 foreach(isa IN LISTS RP_ISAS)
     rp_object_library(rp_lines_${isa} ${RP_LINES})
     add_dependencies(rp_lines_${isa} rp_lines_source)
