@@ -25,6 +25,7 @@
 #include "compile/pipeline.h"
 #include "doors/door.h"
 #include "doors/onnx/part.h"
+#include "doors/xla/text.h"
 #include "samples/samples.h"
 #include "support/check.h"
 #include "support/cuda.h"
@@ -1375,6 +1376,40 @@ static void onnxrt_computes_every_op(void **state) {
     every_op("onnxrt");
 }
 
+/* A GPU's XLA would round the operands of products, if it were not told. */
+static void xla_is_told_the_precision(void **state) {
+    (void)state;
+    static const char *const wanted[] = {
+        "precision = [HIGHEST, HIGHEST]",
+        "precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]"};
+    static const char graph[] = "graph \"g\" (%0: f32[2, 3, 4, 4]) {\n  return %0\n}\n";
+    for (int tf32 = 0; tf32 < 2; tf32++) {
+        rp_ir *ir = rp_ir_parse(graph, strlen(graph));
+        assert_non_null(ir);
+        rp__hlo h;
+        rp__text text;
+        rp__hlo_begin(&h, ir);
+        h.tf32 = tf32;
+        const rp_dim four[] = {2, 3, 4, 4}, weight[] = {5, 3, 1, 1}, out[] = {2, 5, 4, 4};
+        const rp__put_type x = rp__put_type_from(RP_F32, four, 4), w = rp__put_type_from(RP_F32, weight, 4),
+                           y = rp__put_type_from(RP_F32, out, 4);
+        const rp__put_conv g = {.spatial = 2, .groups = 1, .stride = {1, 1}, .dilation = {1, 1}};
+        const rp__put_val a = rp__hlo_arg(&h, &x, -1), b = rp__hlo_arg(&h, &w, -1),
+                          results[] = {rp__put_new(&h.emitter, &x), rp__put_new(&h.emitter, &y)};
+        rp__hlo_ops.matmul(&h.emitter, results[0], a, a);
+        rp__hlo_ops.conv(&h.emitter, results[1], a, b, &g);
+        assert_true(rp__hlo_module(&h, results, 2, &text));
+        for (int k = 0; k < 2; k++) assert_int_equal(strstr(text.data, wanted[k]) != NULL, !tf32);
+        rp__text_free(&text);
+        rp__hlo_end(&h);
+        rp_ir_release(ir);
+    }
+    net n = make_net(false);
+    static const char *const wrong[][2] = {{"tf32", "yes"}};
+    (void)rp_compile((rp_fn){two_ways, &n, sizeof n, "two_ways"},
+                     RP_OPTIONS(rp_compile_options, .backend = "xla", .engine_options = wrong, .n_engine_options = 1));
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "tf32 is 0 or 1, not \"yes\"");
+}
 static void xla_computes_every_op(void **state) {
     (void)state;
     every_op("xla");
@@ -1420,6 +1455,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(tvm_computes_and_keeps_its_modules, fresh, take_error),
         cmocka_unit_test_setup_teardown(what_tvms_compiler_says_is_told, fresh, take_error),
         cmocka_unit_test_setup_teardown(onnxrt_computes_every_op, fresh, take_error),
+        cmocka_unit_test_setup_teardown(xla_is_told_the_precision, fresh, take_error),
         cmocka_unit_test_setup_teardown(xla_computes_every_op, fresh, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

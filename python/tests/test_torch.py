@@ -216,7 +216,7 @@ class Inference(Door):
 
     def test_constants_of_the_model(self):
         table = torch.arange(6.0)
-        self.check(lambda x: x * torch.tensor([1.0, 2.0, 3.0], device=x.device) + table[:3] + torch.arange(3) + torch.ones(3), torch.randn(3))
+        self.check(lambda x: x * torch.tensor([1.0, 2.0, 3.0], device=x.device) + table[:3] + torch.arange(3, device=x.device) + torch.ones(3, device=x.device), torch.randn(3))
 
     def test_a_tensor_fills(self):
         number = torch.tensor(3.5, device="cpu")  # of the CPU: it goes with every device

@@ -27,6 +27,9 @@ typedef struct rp__engine_options {
 rp_status rp__engine_options_copy(const char *const (*pairs)[2], size_t n, rp__engine_options *out);
 void rp__engine_options_free(rp__engine_options *o);
 const char *rp__engine_option(const rp__engine_options *o, const char *key); /* NULL: not given */
+/* An option that is 0, as if it were not given, or 1. */
+bool rp__engine_switch(const rp__engine_options *o, const char *key);
+rp_status rp__engine_check_switch(const rp__engine_options *o, const char *engine, const char *key);
 
 struct rp__executable_random;
 typedef struct rp__leaf rp__leaf;

@@ -35,3 +35,13 @@ const char *rp__engine_option(const rp__engine_options *o, const char *key) {
         if (strcmp(o->text[2 * k], key) == 0) return o->text[2 * k + 1];
     return NULL;
 }
+bool rp__engine_switch(const rp__engine_options *o, const char *key) {
+    const char *value = rp__engine_option(o, key);
+    return value && strcmp(value, "1") == 0;
+}
+rp_status rp__engine_check_switch(const rp__engine_options *o, const char *engine, const char *key) {
+    const char *value = rp__engine_option(o, key);
+    if (value && strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "backend \"%s\": %s is 0 or 1, not \"%s\"", engine, key, value);
+    return RP_OK;
+}

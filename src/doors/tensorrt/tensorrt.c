@@ -81,13 +81,12 @@ static rp_status make(context *c, bool tf32) {
 }
 
 static rp_status build(const rp__door_part *p, const rp__engine_options *options, void **made) {
-    const char *tf32 = rp__engine_option(options, "tf32");
     context *c = rp__calloc(1, sizeof *c);
     if (!c) return RP__OOM("an engine of TensorRT");
     c->part = p;
     c->forks = rp__door_forks();
     rp_status status = rp__onnx_part_write(p, "TensorRT", OPSET, &c->onnx);
-    if (status == RP_OK) status = make(c, tf32 && strcmp(tf32, "1") == 0);
+    if (status == RP_OK) status = make(c, rp__engine_switch(options, "tf32"));
     rp__text_free(&c->onnx.model);
     if (status != RP_OK) {
         destroy(c);
@@ -126,10 +125,7 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
 }
 
 static rp_status check(const rp__engine_options *options) {
-    const char *tf32 = rp__engine_option(options, "tf32");
-    if (tf32 && strcmp(tf32, "0") != 0 && strcmp(tf32, "1") != 0)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "backend \"tensorrt\": tf32 is 0 or 1, not \"%s\"", tf32);
-    return RP_OK;
+    return rp__engine_check_switch(options, "tensorrt", "tf32");
 }
 
 static const char *const keys[] = {"tf32", NULL};

@@ -573,6 +573,7 @@ static void matmul(rp__emitter *e, rp__put_val out, rp__put_val a, rp__put_val b
         list(e, batch, n - 2);
     }
     LINE(e, ", contracting_dims = [%u] x [%u]", n - 1, n - 2);
+    if (!HLO(e)->tf32) LINE(e, ", precision = [HIGHEST, HIGHEST]");
     const rp__put_val in[] = {a, b};
     signature(e, out, in, 2);
 }
@@ -593,7 +594,8 @@ static void convolution(rp__emitter *e, rp__put_val out, rp__put_val x, rp__put_
     list(e, spread, g->spatial);
     LINE(e, ", rhs_dilate = ");
     list(e, g->dilation, g->spatial);
-    LINE(e, "} {batch_group_count = 1 : i64, feature_group_count = %lld : i64}", (long long)g->groups);
+    LINE(e, "} {batch_group_count = 1 : i64, feature_group_count = %lld : i64%s}", (long long)g->groups,
+         HLO(e)->tf32 ? "" : ", precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]");
     const rp__put_val in[] = {x, w};
     signature(e, out, in, 2);
 }

@@ -9,6 +9,7 @@ typedef struct rp__hlo {
     rp__emitter emitter; /* first */
     rp__text args, body;
     unsigned n_args, n_named; /* names within regions */
+    bool tf32;                /* products of float32 may round their operands, as XLA does on a GPU if it is not told */
 } rp__hlo;
 
 extern const rp__put_ops rp__hlo_ops;

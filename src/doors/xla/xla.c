@@ -1,6 +1,7 @@
 /* XLA as an engine, through any PJRT plug-in: a part becomes StableHLO text of known sizes and that an executable. Arguments on the plug-in's
    device, a CPU or the first GPU, are its views of our memory, and results are its memory, which the tensor owns; a plug-in of another
-   device is given copies. A plug-in of CUDA has streams of its own: the host waits for ours before a run, and for its own behind it. An index outside of its bounds is moved inside, as XLA does. */
+   device is given copies. A plug-in of CUDA has streams of its own: the host waits for ours before a run, and for its own behind it. An index outside of its bounds is moved inside, as XLA does.
+   Options: tf32 (0 or 1: products of float32 may round their operands; 0). */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -197,13 +198,14 @@ static rp_device device_of(const rp__door_part *p, const rp__door_value *v) {
     return p->ir->values[v->value].meta.device;
 }
 
-static rp_status write_text(const rp__door_part *p, rp__text *text) {
+static rp_status write_text(const rp__door_part *p, bool tf32, rp__text *text) {
     rp__hlo h;
     uint32_t bad = RP__IR_NONE;
     rp__put_val *values = rp__calloc((size_t)p->n_in + p->n_out + p->n_writes + 1, sizeof *values),
                 *out = values + p->n_in;
     if (!values) return RP__OOM("a program for XLA");
     rp__hlo_begin(&h, p->ir);
+    h.tf32 = tf32;
     uint32_t writes = 0;
     for (uint32_t k = 0; k < p->n_in; k++) {
         const bool written = writes < p->n_writes && p->writes[writes] == k;
@@ -243,7 +245,6 @@ static rp_status compile_text(const rp__text *text, rp__pjrt_object **out) {
 static rp_status build(const rp__door_part *p, const rp__engine_options *options, void **made) {
     executable *x = rp__calloc(1, sizeof *x);
     rp__text text = {0};
-    (void)options;
     if (!x) return RP__OOM("a program for XLA");
     x->part = p;
     x->forks = rp__door_forks();
@@ -252,8 +253,9 @@ static rp_status build(const rp__door_part *p, const rp__engine_options *options
     x->result = rp__calloc((size_t)p->n_out + p->n_writes + 1u, sizeof *x->result);
     x->written = rp__calloc(p->n_in + 1u, sizeof *x->written);
     for (uint32_t k = 0; k < p->n_writes && x->written; k++) x->written[p->writes[k]] = true;
-    rp_status status =
-        x->in && x->argument && x->result && x->written ? write_text(p, &text) : RP__OOM("a program for XLA");
+    rp_status status = x->in && x->argument && x->result && x->written
+                           ? write_text(p, rp__engine_switch(options, "tf32"), &text)
+                           : RP__OOM("a program for XLA");
     if (status == RP_OK) status = compile_text(&text, &x->loaded);
     rp__text_free(&text);
     if (status != RP_OK) {
@@ -504,5 +506,7 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
     return written == RP_OK ? taken : written;
 }
 
-static const char *const keys[] = {NULL};
-RP__ENGINE_OF_DOOR(xla, .title = "XLA", .device = RP_DEVICE_CPU, .runs_on = runs_on, .writes = true)
+static rp_status check(const rp__engine_options *options) { return rp__engine_check_switch(options, "xla", "tf32"); }
+
+static const char *const keys[] = {"tf32", NULL};
+RP__ENGINE_OF_DOOR(xla, .title = "XLA", .device = RP_DEVICE_CPU, .runs_on = runs_on, .check = check, .writes = true)
