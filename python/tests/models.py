@@ -7,7 +7,9 @@ usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--devi
 "passed": every node ran in the library; "split": some ran in PyTorch (how many, and why, below the table); "refused": none, or an error. A
 difference beyond the tolerance makes the exit status 1. Errors are relative to the largest element; training is measured by the gradients
 of the first step and the parameters behind the last, in float64. "strays" is how far eager PyTorch itself ends from there when the
-parameters it begins with are moved by a unit in the last place: a model that multiplies that by a million does so with our rounding, too."""
+parameters it begins with are moved by a unit in the last place: a model that multiplies that by a million does so with our rounding, too.
+On a GPU eager PyTorch is not exact in float64 everywhere (wav2vec2's gradients: 1e-5): where ours are not its, both are measured by eager
+PyTorch on the CPU, and "strays" is then how far it is from there on the GPU."""
 import argparse
 import contextlib
 import logging
@@ -86,6 +88,20 @@ def exact():
         f.hardsigmoid, f.hardswish = hardsigmoid, hardswish
 
 
+@contextlib.contextmanager
+def on_the_cpu():
+    global DEVICE
+    device, DEVICE = DEVICE, "cpu"
+    try:
+        yield
+    finally:
+        DEVICE = device
+
+
+def on_cpu(found):
+    return [[t.cpu() for t in tensors] for tensors in found]
+
+
 def training(name, backend, steps, dtype=torch.float64, moved=False):
     model, batch, loss_of = made(name, dtype)
     for p in model.parameters() if moved else ():
@@ -120,6 +136,10 @@ def one(name, steps):
     got = training(name, "reprise", steps)
     with exact():
         want, moved = training(name, None, steps), training(name, None, steps, moved=True)
+        if DEVICE != "cpu" and max(error(got[0], want[0]), error(got[2], want[2])) > DOUBLE:
+            with on_the_cpu():
+                exactly = training(name, None, steps)
+            got, want, moved = on_cpu(got), exactly, on_cpu(want)
     reports += reprise.explain().graphs
     graphs = reports
     eager = sum(len(g.eager) for g in graphs)
