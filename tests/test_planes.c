@@ -53,6 +53,14 @@ static bool run_op(int op, rp_tensor *x, rp_tensor *out[MOST]) {
         break;
     case 17: out[0] = rp_adaptive_avg_pool2d(x, RP_DIMS(4, 7)); break;
     case 18: out[0] = rp_adaptive_max_pool2d(x, RP_DIMS(6, 2), &out[1]); break;
+    case 19: /* a window of many elements, a tile of many points */
+        out[0] = rp_avg_pool2d(x, RP_DIMS(9, 8), RP_DIMS(1, 1), RP_DIMS(4, 4), false, false, INT64_MIN);
+        break;
+    case 20: out[0] = rp_avg_pool1d(rp_flatten(x, 2, 3), RP_DIMS(60), RP_DIMS(1), RP_DIMS(30), false, true); break;
+    case 21: /* none of it outside */
+        out[0] =
+            rp_avg_pool2d(x, RP_DIMS(h < 9 ? h : 9, w < 9 ? w : 9), RP_DIMS(1, 1), RP_DIMS(0), false, false, INT64_MIN);
+        break;
     default: return false;
     }
     return true;
@@ -111,7 +119,7 @@ static bool same(rp_tensor *a, rp_tensor *b) {
 }
 
 static void compare(rp_dtype dtype) {
-    static const int64_t sizes[][4] = {{3, 5, 17, 19}, {2, 16, 12, 14}, {1, 37, 23, 9}, {6, 3, 8, 8}, {1, 2, 40, 33}};
+    static const int64_t sizes[][4] = {{3, 5, 17, 19}, {2, 16, 12, 14}, {1, 37, 23, 9}, {6, 3, 8, 8}, {1, 2, 40, 33}, {2, 4, 31, 31}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s += SLOW_BUILD ? 2 : 1) {
         for (int layout = 0; layout < 3; layout++) {
             for (int op = 0;; op++) {

@@ -235,7 +235,6 @@ static void run_lanes(run *r, int64_t first, int64_t last, char *scratch) {
         }
     }
 }
-/* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
 /* Rows of a tile across. Few positions: what it needs stays near a first-level cache. Many: each is another line of memory, read the better
    the longer it is, so that sums may fill much of a second-level cache. What is kept is to fit, if that leaves rows enough. */
 int64_t rp__interp_across_width(const rp__program *p, int64_t rows, int64_t row_len) {

@@ -477,7 +477,7 @@ static void find_places(run *r, planes *s, table *t, int64_t pos, int64_t q) {
     const int64_t w = r->w;
     uint32_t *far = t->far + pos * w;
     place *x = &t->place[pos];
-    if (w < 1 || w > WIDEST) return;
+    assert(w >= 1 && w <= WIDEST);
     if (r->p->access_windows[a]) {
         rp__insn as = *i;
         as.kind = RP__INSN_INSIDE;
@@ -823,6 +823,7 @@ static int64_t fitting(const run *r, const planes *s, int64_t room) {
     int64_t w = room > fixed ? (room - fixed) / a_point : 0;
     const int64_t most = rp__interp_across_width(r->p, r->rows, r->row_len);
     if (w > most) w = most;
+    if (w > WIDEST) w = WIDEST;
     if (w >= s->points) return s->points;
     return w / 16 * 16;
 }

@@ -5,6 +5,7 @@
    put together for it where it is not one stretch. The same bits as the interpreter's. */
 #include <string.h>
 
+#include "kernel/cpu/interp_parts.h"
 #include "kernel/cpu/program.h"
 
 enum { STREAM_ALIGN = 64 };
@@ -353,9 +354,10 @@ static bool run_few(const rp__cpu_loop *loop, const uint64_t *address, int64_t n
 
 enum {
     SHORT_STRETCH = 4, /* below it the interpreter's gathers are as good */
-    PIECES = 32,       /* accesses in pieces */
+    PIECES = 10,       /* accesses in pieces, which lie in scratch behind blocks and kept values */
     PIECE = 8 * RP__CHUNK + 64
 };
+_Static_assert(PIECES *PIECE + 32 * 1024 + RP__KEEP_BYTES <= RP__INTERP_BYTES + RP__INTERP_PLANES, "room for pieces");
 static void bring(const rp__line *l, int64_t row, uint64_t accesses, int64_t first, int64_t last) {
     rp__line_pieces *x = l->pieces;
     for (uint64_t left = l->apart & accesses; left; left &= left - 1) {
