@@ -697,7 +697,7 @@ static rp_status sqrth_one(job *j, int64_t b) {
     memcpy(v, j->in[0] + b * n * n, (size_t)(n * n) * sizeof *v);
     RP_TRY(eigen(j, false, v, values));
     for (int64_t i = 0; i < n; i++) {
-        const double root = sqrt(values[i]);
+        const double root = values[i] < 0 ? 0 : sqrt(values[i]); /* below 0 by rounding, where rank is missing */
         for (int64_t r = 0; r < n; r++)
             for (int64_t c = 0; c <= r; c++) x[r * n + c] += v[i * n + r] * v[i * n + c] * root;
     }

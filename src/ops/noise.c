@@ -98,7 +98,8 @@ rp_status rp__expand_gumbel_softmax(const rp__call *call) {
     const double tau = rp__attr_float(call, 0);
     const int64_t dim = rp__attr_int(call, 3);
     RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
-    rp_tensor *noise = rp_neg(rp_log(rp_exponential(rp_detach(x))));
+    /* drawn in the wide type: the least number of f16 would be 0, and its logarithm no number */
+    rp_tensor *noise = rp_to_dtype(rp_neg(rp_log(rp_exponential(rp__wide(rp_detach(x))))), (rp_dtype)x->dtype);
     rp_tensor *soft = rp_softmax_at(call->site, rp_div_scalar(rp_add(x, noise), rp_f64(tau)), dim, RP_DTYPE_NONE);
     if (!rp__attr_bool(call, 1) || rp__tensor_is_error(soft)) return done(call, soft);
     rp_tensor *hard = rp_scatter_scalar(rp_zeros_like(soft), dim, rp_argmax(soft, dim, true), rp_i64(1));

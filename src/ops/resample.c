@@ -763,6 +763,12 @@ rp_status rp__expand_grid_sample(const rp__call *call) {
 
 rp_status rp__expand_affine_grid(const rp__call *call) {
     const rp_attr *size = &call->attrs[0];
+    char text[RP__SHAPE_TEXT];
+    for (size_t d = 0; d < size->n; d++) {
+        if (rp__dim_is(RP__DIM_LT, size->v.ints[d], 1))
+            return rp__op_error(call, RP_ERROR_SHAPE, "Expected non-zero, positive output size. Got %s",
+                                rp__shape_text(size->v.ints, size->n, text));
+    }
     return done(
         call, rp_affine_grid_generator_at(call->site, call->in[0], size->v.ints, size->n, given_true(&call->attrs[1])));
 }
