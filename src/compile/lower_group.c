@@ -49,6 +49,7 @@ typedef struct lowering {
     rp__device *device;
     rp_status status;
     unsigned freedoms;
+    bool any_size; /* the kernel serves other sizes as well */
     rp__tune_mode tune;
     bool contracts; /* a member is a product: rows are what follows it, also where it adds up one element */
 } lowering;
@@ -293,8 +294,8 @@ static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__va
     if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(l->space, v), val);
 }
 
-/* Numbers that are alike are one parameter, so that what members calculate from them is one value. A size and a number are not: only
-   some sizes would make them so, and these would have a kernel of their own. */
+/* Numbers that are alike are one parameter, so that what members calculate from them is one value. Not where the kernel serves other sizes
+   as well: only some of them would make numbers alike, and these would have a kernel of their own. */
 static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
     lowering *l = (lowering *)s;
     rp_scalar value;
@@ -307,8 +308,9 @@ static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lo
         value = rp__lower_scalar_value(from, call);
     }
     uint16_t k = 0;
-    while (k < l->n_scalars && (l->scalar_of[k].kind != (unsigned)from->kind || l->scalar_of[k].compute != compute ||
-                                rp__scalar_word(l->scalars[k], compute) != rp__scalar_word(value, compute)))
+    while (k < l->n_scalars &&
+           (l->any_size || l->scalar_of[k].kind != (unsigned)from->kind || l->scalar_of[k].compute != compute ||
+            rp__scalar_word(l->scalars[k], compute) != rp__scalar_word(value, compute)))
         k++;
     if (k == RP__DAG_MAX_SCALARS) {
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many scalars"));
@@ -616,6 +618,7 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
                     .device = how->device,
                     .freedoms = how->freedoms,
                     .tune = how->tune,
+                    .any_size = how->kernels != NULL,
                     .draw = how->draw,
                     .draw_ctx = how->draw_ctx};
     for (uint32_t m = 0; m < g->n_members; m++)
