@@ -510,9 +510,10 @@ static rp_status run_part(made *m, part *p, rp_tensor **slots, const rp__executa
             (void)rp__fail_context("backend \"%s\", of memory that it was about to write", m->door->name);
             return rp_error_status();
         }
+        if (status == RP__DOOR_EARLIER) return rp_error_status();
         if (status == RP__RAN_NOT)
             atomic_store_explicit(&p->failed, true, memory_order_release);
-        else
+        else if (status != RP__DOOR_NOT_NOW)
             RP_TRY(engine_failed(m, p));
     }
     return run_fused(m, p, slots, draws, n_draws);

@@ -62,6 +62,10 @@ struct rp__door {
 
 /* Of a run that failed with a sticky error after memory may have been written: nobody can run the part again. */
 #define RP__DOOR_SPOILT ((rp_status)-2)
+/* Of a run that cannot be now, without an error: this call is fused kernels, also where the engine is asked for strictly. */
+#define RP__DOOR_NOT_NOW ((rp_status)-3)
+/* Of a run that did not begin, with the sticky error of work before it, which is the caller's. */
+#define RP__DOOR_EARLIER ((rp_status)-4)
 
 /* Writes part of a graph with an emitter whose values for part->in are given, in memory order, and gives those for part->out, and behind
    them the new values of part->writes. False: *failed

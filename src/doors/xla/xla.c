@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "device/capture.h"
 #include "doors/door.h"
 #include "doors/engines.h"
@@ -144,8 +145,10 @@ static bool open_door(char version[64], char where[512], char why[512]) {
 
 /* ---- what it takes */
 
+/* A plug-in of another device is given copies of the CPU's memory where a user names it; one that was only found there is not. */
 static bool runs_on(rp_device device) {
-    return device.type == RP_DEVICE_CPU || (lib.cuda && device.type == RP_DEVICE_CUDA && device.index == 0);
+    if (device.type == RP_DEVICE_CPU) return lib.cpu || rp__env("REPRISE_PJRT_PLUGIN");
+    return lib.cuda && device.type == RP_DEVICE_CUDA && device.index == 0;
 }
 
 /* Is memory of this device the plug-in's as well? */
@@ -178,6 +181,7 @@ typedef struct executable {
     bound *in;
     rp__pjrt_object **argument, **result; /* results: those of the part, then what it writes */
     bool *written;                        /* per argument: donated, and its memory holds the result */
+    bool on_gpu;                          /* some of its values are CUDA's */
     unsigned forks;
 } executable;
 
@@ -253,6 +257,8 @@ static rp_status build(const rp__door_part *p, const rp__engine_options *options
     x->result = rp__calloc((size_t)p->n_out + p->n_writes + 1u, sizeof *x->result);
     x->written = rp__calloc(p->n_in + 1u, sizeof *x->written);
     for (uint32_t k = 0; k < p->n_writes && x->written; k++) x->written[p->writes[k]] = true;
+    for (uint32_t k = 0; k < p->n_in; k++) x->on_gpu = x->on_gpu || device_of(p, &p->in[k]).type == RP_DEVICE_CUDA;
+    for (uint32_t k = 0; k < p->n_out; k++) x->on_gpu = x->on_gpu || device_of(p, &p->out[k]).type == RP_DEVICE_CUDA;
     rp_status status = x->in && x->argument && x->result && x->written
                            ? write_text(p, rp__engine_switch(options, "tf32"), &text)
                            : RP__OOM("a program for XLA");
@@ -461,19 +467,15 @@ static void forget_written(executable *x) {
     }
 }
 
-/* What our streams were given is done, also with memory of the plug-in's. */
+/* What our streams of the GPU were given is done, also with memory of the plug-in's. While a stream is recorded nobody may wait. */
 static rp_status wait_for_ours(void) {
-    rp__device *d = lib.cuda ? rp__device_get((rp_device){RP_DEVICE_CUDA, 0}) : NULL;
-    if (!d) {
-        (void)rp_error_take(); /* no GPU of ours: nothing of it is in the part */
-        return RP_OK;
-    }
-    if (rp__captures_active())
-        return rp__fail(RP_ERROR_STATE, "a stream is recorded, and XLA (%s) runs on its own", lib.found.version);
+    rp__device *d = rp__device_get((rp_device){RP_DEVICE_CUDA, 0});
+    if (!d) return rp_error_status();
+    if (rp__captures_active()) return RP__DOOR_NOT_NOW;
     idle *all = atomic_exchange_explicit(&idles, NULL, memory_order_acquire);
     const rp_status status = d->ops->synchronize(d);
     give_back(all);
-    return status;
+    return status == RP_OK ? RP_OK : RP__DOOR_EARLIER;
 }
 
 static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
@@ -482,8 +484,9 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
     char why[1024];
     if (x->forks != rp__door_forks())
         return rp__fail(RP_ERROR_STATE, "XLA was opened before the process forked, and its threads stayed behind");
+    if (x->on_gpu && rp__captures_active()) return RP__DOOR_NOT_NOW; /* before anything of it would be recorded */
     for (uint32_t k = 0; k < x->part->n_in; k++) RP_TRY(bind(x, k, in[k] ? in[k] : x->part->in[k].tensor, !in[k]));
-    RP_TRY(wait_for_ours());
+    if (x->on_gpu) RP_TRY(wait_for_ours());
     rp__pjrt_object *done[1] = {NULL}, *const * arguments[1] = {x->argument}, **results[1] = {x->result};
     rp__pjrt_execute e = {.head = HEAD(e),
                           .executable = x->loaded,
