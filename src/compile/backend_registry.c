@@ -70,13 +70,12 @@ enum { MAX_ENGINES = 256 };
 static rp__mutex lock = RP__MUTEX_INIT;
 RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 static const rp__engine *engines[MAX_ENGINES] = {&eager, &aot_eager, &fused, &cudagraphs};
-static size_t n_engines = 4;
+static size_t n_engines;
 
 /* Under the lock: those of floor 8 join behind the built-in ones, before anybody else's. */
 static void join_doors(void) {
-    static bool joined;
-    if (joined) return;
-    joined = true;
+    if (n_engines) return;
+    while (engines[n_engines]) n_engines++;
     for (size_t k = 0; rp__door_engines[k] && n_engines < MAX_ENGINES; k++) engines[n_engines++] = rp__door_engines[k];
 }
 
