@@ -8,7 +8,7 @@ usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--devi
 difference beyond the tolerance makes the exit status 1. Errors are relative to the largest element; training is measured by the gradients
 of the first step and the parameters behind the last, in float64. "strays" is how far eager PyTorch itself ends from there when the
 parameters it begins with are moved by a unit in the last place: a model that multiplies that by a million does so with our rounding, too.
-On a GPU eager PyTorch is not exact in float64 everywhere (wav2vec2's gradients: 1e-5): where ours are not its, both are measured by eager
+On a GPU eager PyTorch is not exact in float64 everywhere (gradients of wav2vec2): where ours are not its, both are measured by eager
 PyTorch on the CPU, and "strays" is then how far it is from there on the GPU."""
 import argparse
 import contextlib

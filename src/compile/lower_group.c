@@ -307,10 +307,9 @@ static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lo
     } else {
         value = rp__lower_scalar_value(from, call);
     }
-    uint16_t k = 0;
-    while (k < l->n_scalars &&
-           (l->any_size || l->scalar_of[k].kind != (unsigned)from->kind || l->scalar_of[k].compute != compute ||
-            rp__scalar_word(l->scalars[k], compute) != rp__scalar_word(value, compute)))
+    uint16_t k = l->any_size ? (uint16_t)l->n_scalars : 0;
+    while (k < l->n_scalars && (l->scalar_of[k].kind != (unsigned)from->kind || l->scalar_of[k].compute != compute ||
+                                rp__scalar_word(l->scalars[k], compute) != rp__scalar_word(value, compute)))
         k++;
     if (k == RP__DAG_MAX_SCALARS) {
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many scalars"));

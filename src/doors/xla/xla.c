@@ -467,11 +467,10 @@ static void forget_written(executable *x) {
     }
 }
 
-/* What our streams of the GPU were given is done, also with memory of the plug-in's. While a stream is recorded nobody may wait. */
+/* What our streams of the GPU were given is done, also with memory of the plug-in's. */
 static rp_status wait_for_ours(void) {
     rp__device *d = rp__device_get((rp_device){RP_DEVICE_CUDA, 0});
     if (!d) return rp_error_status();
-    if (rp__captures_active()) return RP__DOOR_NOT_NOW;
     idle *all = atomic_exchange_explicit(&idles, NULL, memory_order_acquire);
     const rp_status status = d->ops->synchronize(d);
     give_back(all);
@@ -484,7 +483,7 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
     char why[1024];
     if (x->forks != rp__door_forks())
         return rp__fail(RP_ERROR_STATE, "XLA was opened before the process forked, and its threads stayed behind");
-    if (x->on_gpu && rp__captures_active()) return RP__DOOR_NOT_NOW; /* before anything of it would be recorded */
+    if (x->on_gpu && rp__captures_active()) return RP__DOOR_NOT_NOW; /* nobody may wait for a device meanwhile */
     for (uint32_t k = 0; k < x->part->n_in; k++) RP_TRY(bind(x, k, in[k] ? in[k] : x->part->in[k].tensor, !in[k]));
     if (x->on_gpu) RP_TRY(wait_for_ours());
     rp__pjrt_object *done[1] = {NULL}, *const * arguments[1] = {x->argument}, **results[1] = {x->result};

@@ -365,7 +365,7 @@ static void match_sum(const run *r, const planes *s, unsigned phase, plain *x, u
     uint64_t other;
     if (!match_loaded(r, s, phase, x, v, &other, moving)) return;
     rp__window_fn *fn = tiles->reduce_window[x->red->kind][x->red->type][r->p->access_load[x->from->load->access]];
-    if (x->when ? changes_nothing(x->red, other) : true) x->fn = fn;
+    if (!x->when || changes_nothing(x->red, other)) x->fn = fn;
     x->all = x->when || !changes_nothing(x->red, 0);
 }
 /* WHERE(inside and key == the point's, what is loaded, 0) */
