@@ -499,7 +499,7 @@ static void find_places(run *r, planes *s, table *t, int64_t pos, int64_t q) {
             const uint8_t *is = (const uint8_t *)r->regs[i->b].p + q * w * step;
             for (int64_t k = 0; k < w; k++) s->inside[k] = is[k * step] != 0;
         } else {
-            memset(s->inside, 1, (size_t)w);
+            for (int64_t k = 0; k < w; k++) s->inside[k] = 1;
         }
     }
     int64_t least = INT64_MAX, most = INT64_MIN, many = 0;
