@@ -60,7 +60,7 @@ static rp_tensor *wrap(rp_tensor *base, int64_t first, bool stable) {
 }
 
 /* How a pair of arguments lies in memory. */
-enum { APART, SAME, SHIFTED, OWN_AND_WRAPPED, CAPTURED, TOUCHING, LAYOUTS };
+enum { APART, SAME, SHIFTED, OWN_AND_WRAPPED, CAPTURED, TOUCHING, IMPORTED, LAYOUTS };
 
 static struct { rp_tensor *read; /* what CAPTURED calls read, by themselves */ } outside;
 BODY(captured_is_read) {
@@ -77,6 +77,9 @@ static void lay_out(int layout, rp_tensor *base, rp_tensor **in) {
     case SHIFTED: in[1] = wrap(base, N / 2, false); break;
     case OWN_AND_WRAPPED: in[1] = rp_slice(base, 0, 0, N, 1); break;
     case TOUCHING: in[1] = wrap(base, N, true); break;
+    case IMPORTED: /* two handles that another library hands over */
+        for (int64_t k = 0; k < 2; k++) in[k] = rp_from_dlpack(rp_to_dlpack(rp_slice(base, 0, k * 2, k * 2 + N, 1)));
+        break;
     default: in[1] = wrap(base, 2 * N, layout % 2); break;
     }
 }
@@ -84,8 +87,9 @@ static void lay_out(int layout, rp_tensor *base, rp_tensor **in) {
 /* One compiled function sees every layout, in an order in which each follows each. */
 static void wrapped_memory(void **state) {
     (void)state;
-    static const int order[] = {APART,    APART,    SAME, SAME,     APART,    SHIFTED,         OWN_AND_WRAPPED, SHIFTED,
-                                TOUCHING, TOUCHING, SAME, CAPTURED, CAPTURED, OWN_AND_WRAPPED, OWN_AND_WRAPPED, APART};
+    static const int order[] = {
+        APART,    APART,    SAME,     SAME, APART,    SHIFTED,  OWN_AND_WRAPPED, SHIFTED,         IMPORTED, APART,
+        IMPORTED, TOUCHING, TOUCHING, SAME, CAPTURED, CAPTURED, OWN_AND_WRAPPED, OWN_AND_WRAPPED, APART};
     for (int b = 0; b < BACKENDS; b++) {
         rp_scope scope = rp_scope_begin();
         rp_compiled *f[2] = {function(read_then_written, NULL, 0, b), function(read_then_written, NULL, 0, BACKENDS)};

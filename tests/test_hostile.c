@@ -1,6 +1,7 @@
 /* Hostile callers: the public functions of tensors, ops, layers and gradients with arguments that no program should pass.
    Each call must come back with an error and leave nothing behind; only the public header is used. Compiled functions and
    graphs are in test_hostile_graphs.c, sizes in test_hostile_sizes.c. */
+/* ctest: again=REPRISE_CHECK=1 */
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Hostile callers of compiled functions, backends, regions, graphs and streams (test_hostile.c): each call comes back with an
-   error and leaves nothing behind. */
+   error and leaves nothing behind. ctest: again=REPRISE_CHECK=1 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
