@@ -198,6 +198,18 @@ def digamma_p(t):
         return psi(0, t + mpf('1.5')) / (t + mpf('1.5') - PSI_ROOT)
 
 
+def erfinv_near(t):
+    """erfinv(x) / x of w = -log(1 - x^2), t = w - 2.5."""
+    with mp.workprec(400):
+        x = sqrt(1 - exp(-(mpf(t) + mpf('2.5'))))
+        return mp.erfinv(x) / x if x else 1 / sqrt(4 / pi)
+
+
+def erfinv_far(t):
+    """The same of the square root of w, t = sqrt(w) - 3."""
+    return erfinv_near((mpf(t) + 3) ** 2 - mpf('2.5'))
+
+
 ERFC_K = mpf(4)                                  # t = (x - k) / (x + k) for x in [0.468, 28]
 ERFC_LO = (mpf('0.468') - ERFC_K) / (mpf('0.468') + ERFC_K)
 ERFC_HI = (28 - ERFC_K) / (28 + ERFC_K)
@@ -219,6 +231,10 @@ def jobs():
                                       lambda z: sqrt(z) / erf(sqrt(z)))
     yield 'erfg_f32', lambda k: lawson(k, 0.9999, 4, 6, lambda x: -log(erfc(x)) / x - 1,
                                        lambda x: x * erfc(x) / erf(x))
+    yield 'asin_f32', lambda k: lawson(k, 1e-9, 0.25001, 5, odd(asin), lambda z: z * sqrt(z) / asin(sqrt(z)))
+    yield 'atan_f32', lambda k: lawson(k, 1e-9, 1.0001, 9, odd(atan), lambda z: z * sqrt(z) / atan(sqrt(z)))
+    yield 'erfinv_f32', lambda k: lawson(k, -2.5, 2.5, 10, erfinv_near, lambda t: 1 / erfinv_near(t))
+    yield 'erfinvfar_f32', lambda k: lawson(k, -0.8, 1.01, 10, erfinv_far, lambda t: 1 / erfinv_far(t))
     # of src/kernel/cuda/support.cuh: log2(erfc x) / x
     yield 'erfp1', lambda k: lawson(k, 1e-9, 4, 8, lambda x: log(erfc(x)) / LN2 / x, lambda x: x * erfc(x) * LN2)
     # of the same: psi(x) = (x - root) P(x - 1.5) on [1, 2]

@@ -33,11 +33,11 @@
     0x93d939f3823f0787, /* sinh f64 */
     0x93e4810d01077359, /* cosh f32 */
     0x1e7f90f59600e2ce, /* cosh f64 */
-    0x2676d67781ef36ee, /* asin f32 */
+    0xdba63d721b0569e2, /* asin f32 */
     0x15892c4419c33634, /* asin f64 */
-    0xc15ec40f6987e27e, /* acos f32 */
+    0x0599c44e4c967132, /* acos f32 */
     0xbe1125ea9c93ef0a, /* acos f64 */
-    0x1f5f4a02c8e047ca, /* atan f32 */
+    0x0368c8eefb046f21, /* atan f32 */
     0x9d2925e4b0c2ded0, /* atan f64 */
     0x3530ecf13d95090e, /* sqrt f32 */
     0x88a67c9848600fad, /* sqrt f64 */
@@ -53,21 +53,21 @@
     0x482a6c0d9cabad14, /* rint f64 */
     0x91d5ec75ef0fddbf, /* log10 f32 */
     0xdb197fd07da73ed3, /* log10 f64 */
-    0x4a4cb67b9ff224a6, /* asinh f32 */
+    0x4116ca392897b3a8, /* asinh f32 */
     0xab7e398dba48af5a, /* asinh f64 */
-    0xdde075a0f79f4fe9, /* acosh f32 */
+    0x4cb918ff8dedf5a2, /* acosh f32 */
     0x1e7c6eb95e76151e, /* acosh f64 */
-    0x3bf77bc749d7d86c, /* atanh f32 */
+    0x64c322e1936ea345, /* atanh f32 */
     0x8a1934d1238f6296, /* atanh f64 */
-    0x82504285cf6234fc, /* erfinv f32 */
-    0xd4458794e8bd3ba0, /* erfinv f64 */
+    0x60ff560bf75aebfe, /* erfinv f32 */
+    0x965574398de3bcdc, /* erfinv f64 */
     0x03ee702ff58853d6, /* lgamma f32 */
     0x4de0ef9ca472a65e, /* lgamma f64 */
     0x2d051c6987398780, /* digamma f32 */
     0xb8c55140c6db0b32, /* digamma f64 */
     0x5e1f2b97461f798b, /* pow f32 */
     0xb305ce9db67a09c2, /* pow f64 */
-    0x39ed893e3ed703fa, /* atan2 f32 */
+    0x7f64a87c0a6a720e, /* atan2 f32 */
     0x81c0c902d62fa637, /* atan2 f64 */
     0xd0d6655348687c2c, /* fmod f32 */
     0x30c4ab1554821e96, /* fmod f64 */

@@ -24,9 +24,9 @@
     X(erfc, erfcl, 0.501, 2.0)                                                                                         \
     X(sinh, sinhl, 0.501, 1.8)                                                                                         \
     X(cosh, coshl, 0.501, 1.5)                                                                                         \
-    X(asin, asinl, 0.501, 0.8)                                                                                         \
-    X(acos, acosl, 0.501, 0.9)                                                                                         \
-    X(atan, atanl, 0.501, 1.2)                                                                                         \
+    X(asin, asinl, 2.1, 0.8)                                                                                           \
+    X(acos, acosl, 1.5, 0.9)                                                                                           \
+    X(atan, atanl, 1.5, 1.2)                                                                                           \
     X(sqrt, sqrtl, 0.501, 0.501)                                                                                       \
     X(rsqrt, ref_rsqrt, 1.5, 1.5)                                                                                      \
     X(floor, floorl, 0, 0)                                                                                             \
@@ -34,16 +34,16 @@
     X(trunc, truncl, 0, 0)                                                                                             \
     X(rint, rintl, 0, 0)                                                                                               \
     X(log10, log10l, 0.501, 1.5)                                                                                       \
-    X(asinh, asinhl, 0.501, 2)                                                                                         \
-    X(acosh, acoshl, 0.501, 2)                                                                                         \
-    X(atanh, atanhl, 0.501, 2)                                                                                         \
-    X(erfinv, ref_erfinv, 0.501, 3)                                                                                    \
+    X(asinh, asinhl, 2.0, 2)                                                                                           \
+    X(acosh, acoshl, 2.0, 2)                                                                                           \
+    X(atanh, atanhl, 2.0, 2)                                                                                           \
+    X(erfinv, ref_erfinv, 3.0, 3)                                                                                      \
     X(lgamma, lgammal, -0.6, -20)                                                                                      \
     X(digamma, ref_digamma, -0.6, -40)
 
 #define VMATH_BINARY(X)                                                                                                \
     X(pow, powl, 0.501, 1.5)                                                                                           \
-    X(atan2, atan2l, 0.501, 1.5)                                                                                       \
+    X(atan2, atan2l, 2.0, 1.5)                                                                                         \
     X(fmod, fmodl, 0, 0)                                                                                               \
     X(remainder, ref_remainder, 0.501, 0.501)                                                                          \
     X(hypot, hypotl, 0.501, 2)                                                                                         \

@@ -842,7 +842,25 @@ RP__VEC_FN rp__vf64 rp__v_atan_ratio_f64(rp__vf64 n, rp__vf64 d) {
 RP__VMATH_FN rp__vf64 rp__v_atan_f64(rp__vf64 x) {
     return rp__v_copysign_f64(rp__v_atan_ratio_f64(rp__v_abs_f64(x), rp__v_splat_f64(1.0)), x);
 }
-RP__VMATH_HALVES(atan)
+/* f32: of the smaller over the larger, t <= 1, from 0 or from pi/2. */
+RP__VEC_FN rp__vf32 rp__v_atan_of_f32(rp__vf32 t, rp__vi32 steep) {
+    rp__vf32 z = t * t;
+    rp__vf32 p = rp__v_step_f32(z, rp__v_splat_f32(-0x1.d35cd4p-10f), 0x1.6425c8p-7f);
+    p = rp__v_step_f32(p, z, -0x1.fd7e9p-6f);
+    p = rp__v_step_f32(p, z, 0x1.da2a28p-5f);
+    p = rp__v_step_f32(p, z, -0x1.58091ep-4f);
+    p = rp__v_step_f32(p, z, 0x1.c08c4ep-4f);
+    p = rp__v_step_f32(p, z, -0x1.242086p-3f);
+    p = rp__v_step_f32(p, z, 0x1.9991e4p-3f);
+    p = rp__v_step_f32(p, z, -0x1.55553ep-2f);
+    p = rp__v_fma_f32(t * z, p, t);
+    return rp__v_sel_f32(steep, 0x1.921fb6p+0f - (p + 0x1.777a5cp-25f), p);
+}
+RP__VMATH_FN rp__vf32 rp__v_atan_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_abs_f32(x), one = rp__v_splat_f32(1.0f);
+    rp__vi32 steep = a > 1.0f;
+    return rp__v_copysign_f32(rp__v_atan_of_f32(rp__v_sel_f32(steep, one, a) / rp__v_sel_f32(steep, a, one), steep), x);
+}
 /* Large operands are scaled so that n + d stays finite; 0 / 0 counts as 0 / 1, inf / inf as 1 / 1. */
 RP__VMATH_FN rp__vf64 rp__v_atan2_f64(rp__vf64 y, rp__vf64 x) {
     const double inf = __builtin_inf();
@@ -856,7 +874,15 @@ RP__VMATH_FN rp__vf64 rp__v_atan2_f64(rp__vf64 y, rp__vf64 x) {
     r = rp__v_sel_f64((x != x) | (y != y), x + y, r);
     return rp__v_copysign_f64(r, y);
 }
-RP__VMATH_HALVES2(atan2)
+RP__VMATH_FN rp__vf32 rp__v_atan2_f32(rp__vf32 y, rp__vf32 x) {
+    rp__vf32 n = rp__v_abs_f32(y), d = rp__v_abs_f32(x);
+    rp__vi32 steep = n > d;
+    rp__vf32 less = rp__v_sel_f32(steep, d, n), more = rp__v_sel_f32(steep, n, d), t = less / more;
+    t = rp__v_sel_f32(more == 0.0f, less, rp__v_sel_f32(less == __builtin_inff(), rp__v_splat_f32(1.0f), t));
+    rp__vf32 r = rp__v_atan_of_f32(t, steep);
+    r = rp__v_sel_f32((rp__vi32)x < 0, 0x1.921fb6p+1f - (r + 0x1.777a5cp-24f), r);
+    return rp__v_copysign_f32(rp__v_sel_f32((x != x) | (y != y), x + y, r), y);
+}
 
 /* asin and acos above 1/2 by asin a = pi/2 - 2 asin s, s = sqrt((1 - a) / 2), s kept as f + c. */
 RP__VEC_FN rp__vf64 rp__v_asin_parts_f64(rp__vf64 a, rp__vi64 small, rp__vf64 *f, rp__vf64 *c) {
@@ -878,7 +904,23 @@ RP__VMATH_FN rp__vf64 rp__v_asin_f64(rp__vf64 x) {
     rp__vf64 big = (0x1.921fb54442d18p+0 - 2.0 * f) + (0x1.1a62633145c07p-54 - 2.0 * (c + p));
     return rp__v_copysign_f64(rp__v_sel_f64(small, a + p, big), x);
 }
-RP__VMATH_HALVES(asin)
+/* f32: (asin s) / s - 1 of the same s. */
+RP__VEC_FN rp__vf32 rp__v_asin_parts_f32(rp__vf32 a, rp__vi32 small, rp__vf32 *s) {
+    rp__vf32 z = rp__v_sel_f32(small, a * a, 0.5f - 0.5f * a);
+    *s = rp__v_sel_f32(small, a, rp__v_sqrt_f32(z));
+    rp__vf32 p = rp__v_step_f32(z, rp__v_splat_f32(0x1.595d0ap-5f), 0x1.8c3dcep-6f);
+    p = rp__v_step_f32(p, z, 0x1.747bbep-5f);
+    p = rp__v_step_f32(p, z, 0x1.330204p-4f);
+    p = rp__v_step_f32(p, z, 0x1.5555c8p-3f);
+    return z * p;
+}
+RP__VMATH_FN rp__vf32 rp__v_asin_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_abs_f32(x), s;
+    rp__vi32 small = a <= 0.5f;
+    rp__vf32 p = rp__v_asin_parts_f32(a, small, &s);
+    rp__vf32 big = (0x1.921fb6p+0f - (s + s)) - rp__v_fma_f32(s + s, p, rp__v_splat_f32(0x1.777a5cp-25f));
+    return rp__v_copysign_f32(rp__v_sel_f32(small, rp__v_fma_f32(s, p, s), big), x);
+}
 RP__VMATH_FN rp__vf64 rp__v_acos_f64(rp__vf64 x) {
     rp__vf64 a = rp__v_abs_f64(x), f, c;
     rp__vi64 small = a <= 0.5;
@@ -888,7 +930,14 @@ RP__VMATH_FN rp__vf64 rp__v_acos_f64(rp__vf64 x) {
     rp__vf64 neg = (0x1.921fb54442d18p+1 - 2.0 * f) + (0x1.1a62633145c07p-53 - 2.0 * (c + p));
     return rp__v_sel_f64(small, mid, rp__v_sel_f64(x < 0.0, neg, pos));
 }
-RP__VMATH_HALVES(acos)
+RP__VMATH_FN rp__vf32 rp__v_acos_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_abs_f32(x), s;
+    rp__vi32 small = a <= 0.5f;
+    rp__vf32 p = rp__v_asin_parts_f32(a, small, &s), r = rp__v_fma_f32(s, p, s);
+    rp__vf32 mid = 0x1.921fb6p+0f - (x + rp__v_fma_f32(x, p, rp__v_splat_f32(0x1.777a5cp-25f)));
+    rp__vf32 neg = 0x1.921fb6p+1f - (r + r + 0x1.777a5cp-24f);
+    return rp__v_sel_f32(small, mid, rp__v_sel_f32(x < 0.0f, neg, r + r));
+}
 
 /* ---- fmod, remainder: exact ---------------------------------------------------------------------------------------- */
 
@@ -960,7 +1009,12 @@ RP__VMATH_FN rp__vf64 rp__v_asinh_f64(rp__vf64 x) {
     rp__vf64 near = rp__v_log1p_f64(a + z / (1.0 + rp__v_sqrt_f64(1.0 + z)));
     return rp__v_copysign_f64(rp__v_sel_f64(large, rp__v_log_f64(a) + 0x1.62e42fefa39efp-1, near), x);
 }
-RP__VMATH_HALVES(asinh)
+RP__VMATH_FN rp__vf32 rp__v_asinh_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_abs_f32(x), z = a * a;
+    rp__vf32 near = rp__v_log1p_f32(a + z / (1.0f + rp__v_sqrt_f32(1.0f + z)));
+    rp__vf32 far = rp__v_log_f32(a) + 0x1.62e43p-1f;
+    return rp__v_copysign_f32(rp__v_sel_f32(a > 0x1p13f, far, near), x);
+}
 /* log1p(t + sqrt(2 t + t^2)), t = x - 1. */
 RP__VMATH_FN rp__vf64 rp__v_acosh_f64(rp__vf64 x) {
     rp__vf64 t = x - 1.0;
@@ -969,14 +1023,21 @@ RP__VMATH_FN rp__vf64 rp__v_acosh_f64(rp__vf64 x) {
     near = rp__v_sel_f64(large, rp__v_log_f64(x) + 0x1.62e42fefa39efp-1, near);
     return rp__v_sel_f64(x < 1.0, rp__v_splat_f64(__builtin_nan("")), near);
 }
-RP__VMATH_HALVES(acosh)
+RP__VMATH_FN rp__vf32 rp__v_acosh_f32(rp__vf32 x) {
+    rp__vf32 t = x - 1.0f, near = rp__v_log1p_f32(t + rp__v_sqrt_f32(rp__v_fma_f32(t, t, t + t)));
+    near = rp__v_sel_f32(x > 0x1p13f, rp__v_log_f32(x) + 0x1.62e43p-1f, near);
+    return rp__v_sel_f32(x < 1.0f, rp__v_splat_f32(__builtin_nanf("")), near);
+}
 /* log1p(2 a / (1 - a)) / 2. */
 RP__VMATH_FN rp__vf64 rp__v_atanh_f64(rp__vf64 x) {
     rp__vf64 a = rp__v_abs_f64(x);
     rp__vf64 y = 0.5 * rp__v_log1p_f64((a + a) / (1.0 - a));
     return rp__v_copysign_f64(rp__v_sel_f64(a < 0x1p-60, a, rp__v_sel_f64(a > 1.0, (a - a) / (a - a), y)), x);
 }
-RP__VMATH_HALVES(atanh)
+RP__VMATH_FN rp__vf32 rp__v_atanh_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_abs_f32(x), y = 0.5f * rp__v_log1p_f32((a + a) / (1.0f - a));
+    return rp__v_copysign_f32(rp__v_sel_f32(a < 0x1p-24f, a, rp__v_sel_f32(a > 1.0f, (a - a) / (a - a), y)), x);
+}
 
 /* log x / ln 10, the product with the head of log x exact. */
 RP__VMATH_FN rp__vf64 rp__v_log10_f64(rp__vf64 x) {
@@ -1017,7 +1078,7 @@ RP__VMATH_FN rp__vf64 rp__v_nextafter_f64(rp__vf64 x, rp__vf64 y) {
 }
 
 /* ---- inverse error function -----------------------------------------------------------------------------------------
- * A guess within 1/200 (from the logarithm of 1 - y^2) and three steps of Halley's, each of which triples its digits. What the
+ * A guess within 1/200 (from the logarithm of 1 - y^2) and two steps of Halley's, near 1 three, each of which triples its digits. What the
  * guess misses is erf(x) - y, above 1/2 the exact 1 - y minus erfc(x), over the slope. */
 
 RP__VEC_FN rp__vf64 rp__v_erfinv_step_f64(rp__vf64 x, rp__vf64 a) {
@@ -1031,12 +1092,42 @@ RP__VMATH_FN rp__vf64 rp__v_erfinv_f64(rp__vf64 x) {
     rp__vf64 l = -0.5 * rp__v_log_f64((1.0 - inside) * (1.0 + inside)), b = 0x1.152af46b7c65ep+2 - l;
     rp__vf64 c = l * (2.0 * 0x1.b35fc845a8ecdp+2), g = rp__v_sqrt_f64(c / (rp__v_sqrt_f64(b * b + c) + b));
     g = rp__v_sel_f64(inside < 0x1p-20, inside * 0x1.c5bf891b4ef6bp-1, g);
-    for (int k = 0; k < 3; k++) g = rp__v_erfinv_step_f64(g, inside);
+    for (int k = 0; k < 2; k++) g = rp__v_erfinv_step_f64(g, inside);
+    rp__vi64 far = inside > 0.96875;
+    if (__builtin_expect(rp__v_any_i64(far), 0)) g = rp__v_sel_f64(far, rp__v_erfinv_step_f64(g, inside), g);
     g = rp__v_sel_f64(inside < 0x1p-30, inside * 0x1.c5bf891b4ef6bp-1, g);
     g = rp__v_sel_f64(a == 1.0, rp__v_splat_f64(inf), rp__v_sel_f64(a < 1.0, g, (a - a) / (a - a)));
     return rp__v_copysign_f64(g, x);
 }
-RP__VMATH_HALVES(erfinv)
+/* f32: x times a polynomial in w = -log(1 - x^2), from w = 5 on in its square root. */
+RP__VMATH_RARE rp__vf32 rp__v_erfinv_far_f32(rp__vf32 x, rp__vf32 w, rp__vf32 near) {
+    rp__vf32 t = rp__v_sqrt_f32(w) - 3.0f;
+    rp__vf32 p = rp__v_step_f32(t, rp__v_splat_f32(0x1.159fe6p-13f), -0x1.4fbb98p-12f);
+    p = rp__v_step_f32(p, t, -0x1.5b4edep-14f);
+    p = rp__v_step_f32(p, t, 0x1.884dc4p-10f);
+    p = rp__v_step_f32(p, t, -0x1.d588acp-9f);
+    p = rp__v_step_f32(p, t, 0x1.747b42p-8f);
+    p = rp__v_step_f32(p, t, -0x1.f4c246p-8f);
+    p = rp__v_step_f32(p, t, 0x1.35821p-7f);
+    p = rp__v_step_f32(p, t, 0x1.006dcap+0f);
+    p = rp__v_step_f32(p, t, 0x1.6a9efcp+1f);
+    p = rp__v_sel_f32(rp__v_abs_f32(x) == 1.0f, x * __builtin_inff(), x * p);
+    return rp__v_sel_f32(w < 5.0f, near, p);
+}
+RP__VMATH_FN rp__vf32 rp__v_erfinv_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_abs_f32(x), w = -rp__v_log_f32((1.0f - a) * (1.0f + a)), t = w - 2.5f;
+    rp__vf32 p = rp__v_step_f32(t, rp__v_splat_f32(-0x1.1b3112p-27f), 0x1.e39668p-26f);
+    p = rp__v_step_f32(p, t, 0x1.ede988p-22f);
+    p = rp__v_step_f32(p, t, -0x1.d8e44ap-19f);
+    p = rp__v_step_f32(p, t, -0x1.4bc1acp-18f);
+    p = rp__v_step_f32(p, t, 0x1.ca6364p-13f);
+    p = rp__v_step_f32(p, t, -0x1.486702p-10f);
+    p = rp__v_step_f32(p, t, -0x1.11c9a4p-8f);
+    p = rp__v_step_f32(p, t, 0x1.f91e8ap-3f);
+    p = rp__v_step_f32(p, t, 0x1.805c5ep+0f);
+    if (__builtin_expect(!rp__v_all_i32(w < 5.0f), 0)) return rp__v_erfinv_far_f32(x, w, x * p);
+    return x * p;
+}
 
 /* ---- gamma ----------------------------------------------------------------------------------------------------------
  * Below 8, x = y + n with y in [1, 2): log gamma x = (y - 1) (y - 2) P(y - 3/2) + log((x - 1) ... (x - n)), or less log x for
