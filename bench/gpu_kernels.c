@@ -10,6 +10,7 @@
 #include "kernel/cuda/matmul.h"
 #include "measure.h"
 
+#include <math.h>
 #include <reprise_nn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,12 +89,24 @@ static rp_tensor *attention(const struct work *w, rp_tensor *const *in) {
         RP_OPTIONS(rp_scaled_dot_product_attention_options, .enable_gqa = w->n[1] != w->n[2] ? RP_TRUE : RP_UNSET));
 }
 
+/* Steps, batch, features, units: one layer from zeros; the last state is no result. */
+static bool is_recurrent(const struct work *w) {
+    return !strncmp(w->kind, "lstm", 4) || !strncmp(w->kind, "gru", 3) || !strncmp(w->kind, "rnn", 3);
+}
+static rp_tensor *recurrent(const struct work *w, rp_tensor *const *in) {
+    rp_tensor *zero = rp_full(RP_DIMS(1, w->n[1], w->n[3]), rp_f64(0), RP_OPTIONS(rp_full_options, .dtype = w->dtype));
+    rp_tensor *const start[2] = {zero, zero};
+    if (w->kind[0] == 'l') return rp_lstm(in[0], start, 2, in + 1, 4, true, 1, 0, is_gradient(w), false, false);
+    if (w->kind[0] == 'g') return rp_gru(in[0], zero, in + 1, 4, true, 1, 0, is_gradient(w), false, false);
+    return rp_rnn_tanh(in[0], zero, in + 1, 4, true, 1, 0, is_gradient(w), false, false);
+}
+
 static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct work *w = ctx;
     const char *k = w->kind;
     rp_tensor *x = in[0];
     if (is_gradient(w)) {
-        rp_tensor *y = is_pool(w) ? pooled(w, x) : normed(w, in);
+        rp_tensor *y = is_pool(w) ? pooled(w, x) : is_recurrent(w) ? recurrent(w, in) : normed(w, in);
         rp_grad(&y, 1, in, n_in - 1, &in[n_in - 1], NULL, out);
         return;
     }
@@ -120,6 +133,7 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
     if (!strcmp(k, "pick")) out[0] = rp_index_select(x, 0, in[1]);
     if (!strcmp(k, "cumsum")) out[0] = rp_cumsum(x, w->n[2]);
     if (is_pool(w)) out[0] = pooled(w, x);
+    if (is_recurrent(w)) out[0] = recurrent(w, in);
     if (!strcmp(k, "adam")) {
         rp_optimizer_step(w->adam);
         out[0] = x;
@@ -186,6 +200,16 @@ static size_t inputs(struct work *w, rp_tensor **in) {
         if (is_gradient(w)) in[count++] = of(w, RP_DIMS(n[0], n[1], h, v));
         for (size_t i = 0; i < count && n[7]; i++) in[i] = channels_last(in[i]);
         w->bytes = (double)(n[0] * n[1]) * (double)(n[2] * n[3] + h * v) * size * (is_gradient(w) ? 2 : 1);
+    } else if (is_recurrent(w)) {
+        const int64_t rows = n[3] * (k[0] == 'l' ? 4 : k[0] == 'g' ? 3 : 1);
+        rp_tensor *scale =
+            rp_full(RP_DIMS(1), rp_f64(1 / sqrt((double)n[3])), RP_OPTIONS(rp_full_options, .dtype = w->dtype));
+        in[0] = of(w, RP_DIMS(n[0], n[1], n[2]));
+        in[1] = rp_mul(of(w, RP_DIMS(rows, n[2])), scale);
+        in[2] = rp_mul(of(w, RP_DIMS(rows, n[3])), scale);
+        for (count = 3; count < 5; count++) in[count] = rp_mul(of(w, RP_DIMS(rows)), scale);
+        if (is_gradient(w)) in[count++] = of(w, RP_DIMS(n[0], n[1], n[3]));
+        w->flops = (is_gradient(w) ? 6.0 : 2.0) * (double)(n[0] * n[1]) * (double)rows * (double)(n[2] + n[3]);
     } else if (!strcmp(k, "adam")) {
         in[0] = of(w, RP_DIMS(n[0]));
         rp_set_requires_grad(in[0], true);

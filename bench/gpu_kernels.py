@@ -84,6 +84,20 @@ def make(torch, kind, dtype, n, device="cuda"):
         if last:
             x = x.contiguous(memory_format=torch.channels_last)
         return gradient(pools[base], x) if kind != base else (pools[base], (x,))
+    if base in ("lstm", "gru", "rnn"):  # one layer from zeros; the last state is no result
+        rows = n[3] * {"lstm": 4, "gru": 3, "rnn": 1}[base]
+        scale = n[3] ** -0.5
+        weights = [new(rows, n[2]) * scale, new(rows, n[3]) * scale, new(rows) * scale, new(rows) * scale]
+
+        def recurrent(x, *weights):
+            zero = torch.zeros(1, n[1], n[3], dtype=dtype, device=device)
+            at = (True, 1, 0.0, kind != base, False, False)
+            if base == "lstm":
+                return torch.lstm(x, (zero, zero), weights, *at)[0]
+            return (torch.gru if base == "gru" else torch.rnn_tanh)(x, zero, weights, *at)[0]
+
+        args = (new(*n[:3]), *weights)
+        return gradient(recurrent, *args) if kind != base else (recurrent, args)
     if kind == "adam":
         x = torch.nn.Parameter(new(n[0]))
         x.grad = new(n[0])

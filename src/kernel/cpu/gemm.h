@@ -31,7 +31,9 @@ enum {
     /* Lanes are groups: of WEIGHT (isa/gemm_lanes.h) an item has TILE_N channels of x; of others (isa/gemm_places.h) TILE_N rows of the
        result. What follows has the group as its row and the places as columns (the dims after image and row), or the reverse. */
     RP__CONV_BY_LANES = 256,
-    RP__CONV_LANES_ALONG = 512
+    RP__CONV_LANES_ALONG = 512,
+    RP__CONV_BY_TAPS =
+        1024 /* of WEIGHT: vectors are channels of y (isa/gemm_taps.h); an item has TILE_M of them and TILE_N of x */
 };
 
 /* out[m, n] = sum over k of a[m, k] b[k, n], for each index of the batch dims. Strides in elements. */
@@ -100,6 +102,8 @@ enum {
     RP__CONV_LANES_SUMS = 4096,
     RP__CONV_LANES_ROOM = 2048
 };
+/* By taps: the most channels of y an item, sums, and elements of a channel of x at once. */
+enum { RP__CONV_TAPS_ROWS = 128, RP__CONV_TAPS_SUMS = 32768, RP__CONV_TAPS_ROOM = 8192 };
 typedef enum rp__conv_kind { RP__CONV_FORWARD, RP__CONV_INPUT, RP__CONV_WEIGHT, RP__CONV_KINDS } rp__conv_kind;
 
 /* The largest tile; that of few rows may be wider: of products whose second operand is read as it lies, and of convolutions

@@ -13,7 +13,10 @@ rp__library_bind rp__cpu_matmul_bind, rp__cpu_matmul_dots_bind, rp__cpu_conv_bin
     rp__cpu_weighted_scatter_bind, rp__cpu_count_bins_bind, rp__cpu_choose_bind, rp__cpu_ctc_bind,
     rp__cpu_attention_bind, rp__cpu_attention_backward_bind, rp__cpu_attention_place_bind, rp__cpu_attention_keep_bind,
     rp__cpu_recur_bind, rp__cpu_steps_bind;
-rp__library_workspace rp__cpu_topk_workspace, rp__cpu_multinomial_workspace, rp__cpu_attention_workspace;
+rp__library_workspace rp__cpu_topk_workspace, rp__cpu_multinomial_workspace, rp__cpu_attention_workspace,
+    rp__cpu_recur_workspace;
+int64_t rp__cpu_recurs(struct rp__device *d, rp__recurrent_cell cell, rp_dtype dtype,
+                       int64_t units); /* of rp__library */
 
 /* Items a slice, for items of `cost` cycles: a slice is worth handing to another thread. */
 static inline int64_t rp__cpu_grain(int64_t items, double cost) {

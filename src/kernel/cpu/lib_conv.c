@@ -30,6 +30,28 @@ static int64_t channels_by_lanes(const int64_t *v, int64_t groups, int64_t O, in
     return each < most ? each : most;
 }
 
+/* Channels of y and of x for an item of weight gradients by taps; false: no place is met by two taps, or the item would be too large. */
+static bool channels_by_taps(const int64_t *v, int64_t groups, int64_t O, int64_t C, int64_t *tm, int64_t *tn) {
+    enum { ALIGNED = 32 }; /* channels of y: whole panels of every instruction set */
+    const int64_t *ys = v + RP__CONV_YS, *ws = v + RP__CONV_WS, *stride = v + RP__CONV_STRIDE;
+    const int64_t *dilation = v + RP__CONV_DILATION;
+    if (stride[2] >= (ws[2] - 1) * dilation[2] + 1) return false; /* nothing of x is met by two taps */
+    const double taps = (double)ws[0] * (double)ws[1] * (double)ws[2];
+    const double wide = (double)(ys[2] - 1) * (double)stride[2] + (double)(ws[2] - 1) * (double)dilation[2] + 1;
+    const double high = (double)(ws[1] - 1) * (double)dilation[1] + 1;
+    if (taps * ALIGNED > RP__CONV_TAPS_SUMS || wide * high * (double)ws[0] > RP__CONV_TAPS_ROOM) return false;
+    int64_t rows = (O + ALIGNED - 1) / ALIGNED * ALIGNED, most = RP__CONV_TAPS_SUMS / (int64_t)taps / ALIGNED * ALIGNED;
+    most = most < RP__CONV_TAPS_ROWS ? most : RP__CONV_TAPS_ROWS;
+    const int64_t tiles = (rows + most - 1) / most;
+    rows = ((rows + tiles - 1) / tiles + ALIGNED - 1) / ALIGNED * ALIGNED;
+    const int64_t sets = groups * ((O + rows - 1) / rows), fit = RP__CONV_TAPS_SUMS / ((int64_t)taps * rows);
+    const int64_t threads = rp_num_threads(), wanted = threads == 1 ? 1 : (2 * threads + sets - 1) / sets;
+    int64_t parts = (C + fit - 1) / fit;
+    if (parts < wanted) parts = wanted < C ? wanted : C;
+    *tm = rows < O ? rows : O, *tn = (C + parts - 1) / parts;
+    return true;
+}
+
 /* Rows of the result for an item of FORWARD and INPUT whose lanes are groups, of which there are `phases` times as many for each image; 0: groups
    are too few, or too large. */
 static int64_t rows_by_lanes(const int64_t *v, rp__conv_kind kind, rp_dtype dtype, int64_t phases) {
@@ -119,7 +141,20 @@ static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const r
     const double work = (double)images * (double)groups * (double)O * (double)C * (double)points * (double)taps;
     int64_t tm = O, tn = 0;
     out->kernel = &kernels[kind][x->dtype];
-    if (kind == RP__CONV_WEIGHT && !(flags & RP__GEMM_DOTS)) tn = channels_by_lanes((const int64_t *)v, groups, O, C);
+    bool by_taps = false;
+    if (kind == RP__CONV_WEIGHT && !(flags & RP__GEMM_DOTS)) {
+        /* Channels of y that fill a vector are as good as groups that do. */
+        by_taps = O >= RP__CONV_LANES / 2 && channels_by_taps((const int64_t *)v, groups, O, C, &tm, &tn);
+        if (!by_taps) tn = channels_by_lanes((const int64_t *)v, groups, O, C);
+        if (!by_taps && tn == 0) by_taps = channels_by_taps((const int64_t *)v, groups, O, C, &tm, &tn);
+    }
+    if (by_taps) {
+        v[RP__CONV_TILE_M] = (uint64_t)tm, v[RP__CONV_TILE_N] = (uint64_t)tn;
+        v[RP__CONV_FLAGS] |= RP__CONV_BY_TAPS;
+        out->items = groups * ((O + tm - 1) / tm) * ((C + tn - 1) / tn);
+        out->grain = rp__cpu_grain(out->items, work / (double)out->items / 12 + 300);
+        return RP_OK;
+    }
     if (kind != RP__CONV_WEIGHT && !(flags & RP__GEMM_DOTS)) {
         const int64_t step = kind == RP__CONV_INPUT ? (int64_t)v[RP__CONV_STRIDE + 2] : 1;
         const int64_t width = (int64_t)v[(kind == RP__CONV_INPUT ? RP__CONV_XS : RP__CONV_YS) + 2];

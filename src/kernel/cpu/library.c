@@ -20,8 +20,8 @@ static const rp__library_family families[RP__LIB_COUNT] = {
     [RP__LIB_ATTENTION_KEEP] = {rp__cpu_attention_keep_bind, NULL},
     [RP__LIB_CTC_REACH] = {rp__cpu_ctc_bind, NULL},
     [RP__LIB_CTC_CARRY] = {rp__cpu_ctc_bind, NULL},
-    [RP__LIB_RECUR] = {rp__cpu_recur_bind, NULL},
-    [RP__LIB_RECUR_BACK] = {rp__cpu_recur_bind, NULL},
+    [RP__LIB_RECUR] = {rp__cpu_recur_bind, rp__cpu_recur_workspace},
+    [RP__LIB_RECUR_BACK] = {rp__cpu_recur_bind, rp__cpu_recur_workspace},
 };
 
 static inline bool has_templates(rp__library_op op) { return RP__CPU_TEMPLATED >> op & 1u; }
@@ -71,5 +71,6 @@ const rp__library rp__cpu_library = {.workspace = workspace,
                                      .bind = bind,
                                      .order = order,
                                      .factor_cost = rp__cpu_factor_cost,
+                                     .recurs = rp__cpu_recurs,
                                      .chain = chain,
                                      .name = name};

@@ -982,6 +982,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
 }
 #include "kernel/cpu/isa/gemm_lanes.h"
 #include "kernel/cpu/isa/gemm_places.h"
+#include "kernel/cpu/isa/gemm_taps.h"
 static void N(conv_forward)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
     if (w[RP__CONV_FLAGS] & RP__CONV_BY_LANES)
         N(conv_places)(RP__CONV_FORWARD, kernel, w, begin, end);
@@ -997,6 +998,8 @@ static void N(conv_input)(const rp__kernel *kernel, const uint64_t *w, int64_t b
 static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
     if (w[RP__CONV_FLAGS] & RP__CONV_BY_LANES)
         N(conv_lanes)(kernel, w, begin, end);
+    else if (w[RP__CONV_FLAGS] & RP__CONV_BY_TAPS)
+        N(conv_taps)(kernel, w, begin, end);
     else
         N(conv)(RP__CONV_WEIGHT, kernel, w, begin, end);
 }
