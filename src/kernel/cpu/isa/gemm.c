@@ -19,6 +19,7 @@
 #define SLIM (16 / GEMM_BYTES)             /* columns that need no padding */
 #define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)  /* panels that a lone row takes at once: within a tile */
 #define WEIGHT_BYTES (2048 * 1024)         /* of a convolution's weight, for one tile's rows */
+#define NEAR_BYTES (16 << 20)              /* of b, to be in some cache from call to call */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
@@ -147,6 +148,7 @@ static inline void copy_f32(float *dst, const float *src, int64_t n) {
 #define S f16
 #define V rp__vf32
 #define LOAD_VECTOR(p) rp__v_f32_f16(rp__v_load_u16h(p))
+#define JOINED rp__v_f32_f16
 #define FLOATING 1
 #define ST uint16_t
 #define ACC f32
@@ -162,6 +164,7 @@ static inline void copy_f32(float *dst, const float *src, int64_t n) {
 #define S bf16
 #define V rp__vf32
 #define LOAD_VECTOR(p) rp__v_f32_bf16(rp__v_load_u16h(p))
+#define JOINED rp__v_f32_bf16
 #define FLOATING 1
 #define ST uint16_t
 #define ACC f32

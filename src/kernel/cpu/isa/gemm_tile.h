@@ -40,6 +40,7 @@ typedef struct N(job) {
     const rp__gemm_rest *rest;              /* takes the sums; NULL: they are the result */
     const rp__gemm_rest *makes_a, *makes_b; /* in place of memory; NULL: there is some */
     bool dots;
+    bool near; /* all of b is small enough for a cache */
 } N(job);
 
 typedef struct N(scratch) {
@@ -173,82 +174,197 @@ static void N(stream)(const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t
 }
 #endif
 
-#if defined(LOAD_VECTOR) && FLOATING && GEMM_BYTES == 4 && RP_VEC_BYTES >= 32
-/* Rows that fit the registers beside L vectors of a line each. */
+#if defined(LOAD_VECTOR) && (SAME || defined(JOINED)) && RP_VEC_BYTES >= 32
+/* Few rows, and columns of b as lines, the elements of one along k: L lines are read PIECE elements each and turned in registers, so that
+   lanes are lines, as where lines lie across memory. Rows that fit the registers beside them: */
 #define BY_LINES (RP_VEC_BYTES == 64 ? 6 : 3)
-/* r[i][e] becomes r[e][i]: in each step blocks of d elements change places between vectors d apart. */
-#define LOWER(e, d) ((e) & (d) ? (e) - (d) + L : (e))
-#define UPPER(e, d) ((e) & (d) ? (e) + L : (e) + (d))
-#define EIGHT(f, e, d)                                                                                                 \
-    f((e), d), f((e) + 1, d), f((e) + 2, d), f((e) + 3, d), f((e) + 4, d), f((e) + 5, d), f((e) + 6, d), f((e) + 7, d)
-#if RP_VEC_BYTES == 64
-#define ALL(f, d) EIGHT(f, 0, d), EIGHT(f, 8, d)
+/* A chain waits for each of its additions, so that rows this few have two under way: of other lines, or of a later block of k. */
+#define PAIRED (BY_LINES / 2 + 1)
+#define PIECE (16 / GEMM_BYTES)
+
+/* Elements of lines PIECE apart from each other, those of one behind those of the other. */
+RP__VEC_FN V N(line_piece)(const ST *at, int64_t pitch) {
+#if SAME
+    typedef T one __attribute__((vector_size(16)));
+    typedef one one_u __attribute__((aligned(1), may_alias));
+    typedef T two __attribute__((vector_size(32)));
+#define ONE(i) (*(const one_u *)(const void *)(at + (i)*PIECE * pitch))
+#if GEMM_BYTES == 4
+#define TWO(i) __builtin_shufflevector(ONE(i), ONE((i) + 1), 0, 1, 2, 3, 4, 5, 6, 7)
 #else
-#define ALL(f, d) EIGHT(f, 0, d)
+#define TWO(i) __builtin_shufflevector(ONE(i), ONE((i) + 1), 0, 1, 2, 3)
 #endif
-#define EXCHANGE(d)                                                                                                    \
-    UNROLL for (int i = 0; i < L; i++) {                                                                               \
-        if (i & (d)) continue;                                                                                         \
-        const V here = r[i], there = r[i + (d)];                                                                       \
-        r[i] = __builtin_shufflevector(here, there, ALL(LOWER, d));                                                    \
-        r[i + (d)] = __builtin_shufflevector(here, there, ALL(UPPER, d));                                              \
-    }
-/* Few rows, and columns of b as lines: L lines are read L elements at a time and turned in registers; sums as stream_rows leaves them. */
-RP__VEC_FN void N(line_rows)(const int mr, const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t n0, int64_t nc,
-                             int64_t k0, int64_t kc) {
-    enum { AHEAD = 256 / (int)sizeof(ST) };
-    T x[BY_LINES][KC];
-    for (int i = 0; i < mr; i++)
-        for (int64_t k = 0; k < kc; k++) x[i][k] = LOAD(g->a[(m0 - g->a_first + i) * g->am + (k0 + k) * g->ak]);
-    for (int64_t j = 0; j < nc; j += L) {
-        const int64_t last = nc - j < L ? nc - j - 1 : L - 1; /* lanes beyond it read it again */
-        const ST *const b = g->b + (n0 + j) * g->bn + k0;
-        V acc[BY_LINES];
-        for (int i = 0; i < mr; i++) acc[i] = (V){0};
-        int64_t k = 0;
-        for (; k + L <= kc; k += L) {
-            V r[L];
-            UNROLL for (int i = 0; i < L; i++) {
-                const ST *const line = b + (i < last ? i : last) * g->bn + k;
-                __builtin_prefetch(line + AHEAD, 0, 2);
-                r[i] = LOAD_VECTOR(line);
-            }
-            EXCHANGE(1)
-            EXCHANGE(2)
-            EXCHANGE(4)
-#if RP_VEC_BYTES == 64
-            EXCHANGE(8)
+    const two low = TWO(0);
+#if RP_VEC_BYTES == 32
+    return low;
+#else
+    const two high = TWO(2);
+#if GEMM_BYTES == 4
+    return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
 #endif
-            UNROLL for (int q = 0; q < L; q++) {
-                for (int i = 0; i < mr; i++) acc[i] += A(splat)(x[i][k + q]) * r[q];
-            }
-        }
-        for (; k < kc; k++) {
-            T y[L];
-            for (int i = 0; i < L; i++) y[i] = LOAD(b[(i < last ? i : last) * g->bn + k]);
-            for (int i = 0; i < mr; i++) acc[i] += A(splat)(x[i][k]) * A(load)(y);
-        }
-        for (int i = 0; i < mr; i++) A(store)(part + i * ld + j, acc[i]);
-    }
+#endif
+#undef TWO
+#else
+    typedef uint64_t halves __attribute__((aligned(1), may_alias));
+    typedef uint64_t joined __attribute__((vector_size(RP_VEC_BYTES / 2)));
+#define ONE(i) (*(const halves *)(const void *)(at + (i)*PIECE * pitch))
+#if RP_VEC_BYTES == 32
+    const joined h = {ONE(0), ONE(1)};
+#else
+    const joined h = {ONE(0), ONE(1), ONE(2), ONE(3)};
+#endif
+    return JOINED((rp__vu16h)h);
+#endif
+#undef ONE
 }
-static void N(lines)(const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t mc, int64_t n0, int64_t nc, int64_t k0,
-                     int64_t kc) {
-    switch (mc) {
-    case 1: N(line_rows)(1, g, part, ld, m0, n0, nc, k0, kc); break;
-    case 2: N(line_rows)(2, g, part, ld, m0, n0, nc, k0, kc); break;
-    case 3: N(line_rows)(3, g, part, ld, m0, n0, nc, k0, kc); break;
+/* r[k] becomes element k of L lines, for PIECE of them. */
+RP__VEC_FN void N(turn_piece)(const ST *at, int64_t pitch, V *r) {
 #if RP_VEC_BYTES == 64
-    case 4: N(line_rows)(4, g, part, ld, m0, n0, nc, k0, kc); break;
-    case 5: N(line_rows)(5, g, part, ld, m0, n0, nc, k0, kc); break;
-    default: N(line_rows)(6, g, part, ld, m0, n0, nc, k0, kc);
+#define ALL(f) f(0), f(PIECE), f(2 * PIECE), f(3 * PIECE)
+#else
+#define ALL(f) f(0), f(PIECE)
 #endif
-    }
-}
-#undef LOWER
-#undef UPPER
-#undef EIGHT
+    const V x0 = N(line_piece)(at, pitch), x1 = N(line_piece)(at + pitch, pitch);
+#if GEMM_BYTES == 4
+#define LOW(o) (o), L + (o), (o) + 1, L + (o) + 1
+#define HIGH(o) (o) + 2, L + (o) + 2, (o) + 3, L + (o) + 3
+#define FRONT(o) (o), (o) + 1, L + (o), L + (o) + 1
+#define BACK(o) (o) + 2, (o) + 3, L + (o) + 2, L + (o) + 3
+    const V x2 = N(line_piece)(at + 2 * pitch, pitch), x3 = N(line_piece)(at + 3 * pitch, pitch);
+    const V low01 = __builtin_shufflevector(x0, x1, ALL(LOW)), high01 = __builtin_shufflevector(x0, x1, ALL(HIGH));
+    const V low23 = __builtin_shufflevector(x2, x3, ALL(LOW)), high23 = __builtin_shufflevector(x2, x3, ALL(HIGH));
+    r[0] = __builtin_shufflevector(low01, low23, ALL(FRONT));
+    r[1] = __builtin_shufflevector(low01, low23, ALL(BACK));
+    r[2] = __builtin_shufflevector(high01, high23, ALL(FRONT));
+    r[3] = __builtin_shufflevector(high01, high23, ALL(BACK));
+#undef FRONT
+#undef BACK
+#else
+#define LOW(o) (o), L + (o)
+#define HIGH(o) (o) + 1, L + (o) + 1
+    r[0] = __builtin_shufflevector(x0, x1, ALL(LOW));
+    r[1] = __builtin_shufflevector(x0, x1, ALL(HIGH));
+#endif
+#undef LOW
+#undef HIGH
 #undef ALL
-#undef EXCHANGE
+}
+/* The chains of one block of k, kc elements: for each of `chains` L lines from lines[c] on and rows of x from x[c] on. */
+RP__VEC_FN void N(line_chains)(const int mr, const int chains, const ST *const *lines, int64_t pitch, const T *const *x,
+                               int64_t x_row, int64_t kc, V (*sum)[BY_LINES]) {
+    V acc[2][BY_LINES];
+    UNROLL for (int c = 0; c < chains; c++) UNROLL for (int i = 0; i < mr; i++) acc[c][i] = (V){0};
+    int64_t k = 0;
+    for (; k + PIECE <= kc; k += PIECE) {
+        UNROLL for (int c = 0; c < chains; c++) {
+            V r[PIECE];
+            N(turn_piece)(lines[c] + k, pitch, r);
+            UNROLL for (int q = 0; q < PIECE; q++) {
+                UNROLL for (int i = 0; i < mr; i++) acc[c][i] += A(splat)(x[c][i * x_row + k + q]) * r[q];
+            }
+        }
+    }
+    for (; k < kc; k++) {
+        UNROLL for (int c = 0; c < chains; c++) {
+            T y[L];
+            for (int i = 0; i < L; i++) y[i] = LOAD(lines[c][i * pitch + k]);
+            UNROLL for (int i = 0; i < mr; i++) acc[c][i] += A(splat)(x[c][i * x_row + k]) * A(load)(y);
+        }
+    }
+    UNROLL for (int c = 0; c < chains; c++) UNROLL for (int i = 0; i < mr; i++) sum[c][i] = acc[c][i];
+}
+/* A group of blocks of k, `depth` elements from b on, of nc >= L columns; each line is read to its end before the next ones are. Two chains
+   whole pages apart would push each other's lines out of the first-level cache: what is `near` then pairs some blocks only, and main memory
+   keeps one waiting longer than a chain does. */
+RP__VEC_FN void N(line_rows)(const int mr, const T *x, int64_t x_row, const ST *b, int64_t pitch, int64_t nc,
+                             int64_t depth, bool near, T *sums, int64_t ld) {
+    enum { PAGE = 4096 / (int)sizeof(ST) };
+    int64_t half = depth / KC / 2 * KC;
+    if (half % PAGE == 0 && near) half += KC;
+    const bool beside = mr <= PAIRED && pitch % PAGE, behind = mr <= PAIRED && !beside && half % PAGE;
+    const int64_t rest = (depth - half) / KC * KC, both = rest < half ? rest : half;
+    for (int64_t j = 0; j < nc; j += beside ? 2 * L : L) {
+        /* the last lines again, where fewer are left */
+        const int64_t from[2] = {j + L < nc ? j : nc - L, j + 2 * L < nc ? j + L : nc - L};
+        V block[2][GROUP / KC][BY_LINES];
+        for (int i = 0; i < mr; i++) block[0][0][i] = block[1][0][i] = (V){0};
+        for (int64_t k = 0; k < depth;) {
+            const int64_t kc = depth - k < KC ? depth - k : KC;
+            V sum[2][BY_LINES];
+            if (beside || (behind && k < both)) {
+                const int64_t ahead = behind ? half : 0;
+                const ST *const lines[2] = {b + from[0] * pitch + k, b + from[beside ? 1 : 0] * pitch + k + ahead};
+                const T *const rows[2] = {x + k, x + k + ahead};
+                N(line_chains)(mr, 2, lines, pitch, rows, x_row, kc, sum);
+                for (int i = 0; i < mr; i++) {
+                    block[0][k / KC][i] = sum[0][i];
+                    block[beside][(k + ahead) / KC][i] = sum[1][i];
+                }
+            } else {
+                const ST *const lines = b + from[0] * pitch + k;
+                const T *const rows = x + k;
+                N(line_chains)(mr, 1, &lines, pitch, &rows, x_row, kc, sum);
+                for (int i = 0; i < mr; i++) block[0][k / KC][i] = sum[0][i];
+            }
+            k += kc;
+            if (behind && k == half) k += both;
+        }
+        for (int c = 0; c < (beside ? 2 : 1); c++) {
+            for (int i = 0; i < mr; i++) {
+                V total = block[c][0][i];
+                for (int64_t k = KC; k < depth; k += KC) total = total + block[c][k / KC][i];
+                A(store)(sums + i * ld + from[c], total);
+            }
+        }
+    }
+}
+#define LINE_ROWS(mr)                                                                                                  \
+    static __attribute__((noinline)) void N(line_rows##mr)(const T *x, int64_t x_row, const ST *b, int64_t pitch,      \
+                                                           int64_t nc, int64_t depth, bool near, T *sums,              \
+                                                           int64_t ld) {                                               \
+        N(line_rows)(mr, x, x_row, b, pitch, nc, depth, near, sums, ld);                                               \
+    }
+LINE_ROWS(1)
+LINE_ROWS(2)
+LINE_ROWS(3)
+#if RP_VEC_BYTES == 64
+LINE_ROWS(4)
+LINE_ROWS(5)
+LINE_ROWS(6)
+#endif
+#undef LINE_ROWS
+/* Sums of `depth` > 0 elements of k from k0 on, a group at most; `copy` holds rows of a that are not read as they lie. */
+static void N(lines)(const N(job) * g, T *copy, T *sums, int64_t ld, int64_t m0, int64_t mc, int64_t n0, int64_t nc,
+                     int64_t k0, int64_t depth) {
+    const ST *a = g->a + (m0 - g->a_first) * g->am + k0 * g->ak, *b = g->b + n0 * g->bn + k0;
+    const T *x = copy;
+    int64_t x_row = GROUP + PAD;
+    if (SAME && g->ak == 1 && mc == 1) {
+        x = (const T *)(const void *)a, x_row = g->am;
+    } else {
+        for (int64_t i = 0; i < mc; i++) {
+            T *const row = copy + i * x_row;
+            if (g->ak == 1) {
+                WIDEN(row, a + i * g->am, depth);
+            } else {
+                for (int64_t k = 0; k < depth; k++) row[k] = LOAD(a[i * g->am + k * g->ak]);
+            }
+        }
+    }
+    switch (mc) {
+    case 1: N(line_rows1)(x, x_row, b, g->bn, nc, depth, g->near, sums, ld); break;
+    case 2: N(line_rows2)(x, x_row, b, g->bn, nc, depth, g->near, sums, ld); break;
+    case 3: N(line_rows3)(x, x_row, b, g->bn, nc, depth, g->near, sums, ld); break;
+#if RP_VEC_BYTES == 64
+    case 4: N(line_rows4)(x, x_row, b, g->bn, nc, depth, g->near, sums, ld); break;
+    case 5: N(line_rows5)(x, x_row, b, g->bn, nc, depth, g->near, sums, ld); break;
+    default: N(line_rows6)(x, x_row, b, g->bn, nc, depth, g->near, sums, ld);
+#endif
+    }
+}
+_Static_assert(BY_LINES *(GROUP + PAD) <= TM * (KC + PAD), "rows of a group fit the room of packed ones");
 #endif
 
 /* The columns of a box tile lie apart where a row of the result ends: moves them together. */
@@ -527,6 +643,7 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
 #ifdef DOTS
     if (g->dots) depth = N(dots_depth)(g, mc, nc);
 #endif
+    if (by_lines) depth = GROUP;
     if (bias_n) {
         for (int64_t j = 0; j < nc; j++) bias[j] = LOAD(g->bias[(n0 + j) * g->bias_stride]);
         for (int64_t j = nc; j < (nc + NR - 1) / NR * NR; j++) bias[j] = 0;
@@ -546,13 +663,14 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
             N(dots)(g, memory, sums, ld, m0, mc, n0, nc, columns, k0, kc, first);
         } else
 #endif
+#ifdef BY_LINES
+            if (by_lines && kc > 0) {
+            N(lines)(g, pa, sums, ld, m0, mc, n0, nc, k0, kc);
+        } else
+#endif
 #ifdef LOAD_VECTOR
             if (stream) {
-#ifdef BY_LINES
-            (by_lines ? N(lines) : N(stream))(g, first ? sums : pb, ld, m0, mc, n0, nc, k0, kc);
-#else
             N(stream)(g, first ? sums : pb, ld, m0, mc, n0, nc, k0, kc);
-#endif
             if (kc == 0) memset(sums, 0, (size_t)(mc * ld) * sizeof *sums);
             for (int64_t i = 0; !first && i < mc * ld; i++) sums[i] = sums[i] + pb[i];
         } else
@@ -715,7 +833,8 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
          .bn = v[RP__GEMM_BN],
          .bias = (const ST *)(uintptr_t)w[RP__GEMM_BIAS],
          .bias_stride = v[RP__GEMM_BIAS_STRIDE],
-         .flags = (unsigned)w[RP__GEMM_FLAGS]};
+         .flags = (unsigned)w[RP__GEMM_FLAGS],
+         .near = (double)NN * (double)v[RP__GEMM_K] * sizeof(ST) <= NEAR_BYTES};
     rp__gemm_rest rest, makes[2];
     const bool makes_a = g.flags & RP__GEMM_MAKES_A, makes_b = g.flags & RP__GEMM_MAKES_B;
     if (g.flags & RP__GEMM_REST) {
@@ -1017,7 +1136,10 @@ static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t 
 #undef TN
 #undef ROOM
 #undef LOAD_VECTOR
+#undef JOINED
 #undef BY_LINES
+#undef PAIRED
+#undef PIECE
 #undef DOTS
 #undef V
 #undef S
