@@ -439,6 +439,43 @@ static void forms(work w) {
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
+/* On a CPU a query alone goes another way than one among many, and has the same bits. */
+static rp_tensor *attend_some(const work *w, rp_tensor *const *in, int64_t first, int64_t n) {
+    rp_tensor *mask =
+        in[3] ? rp_narrow(in[3], 2, rp_size(in[3], 2) == 1 ? 0 : first, rp_size(in[3], 2) == 1 ? 1 : n) : NULL;
+    return rp_scaled_dot_product_attention(rp_narrow(in[0], 2, first, n), in[1], in[2], mask, 0, false,
+                                           RP_OPTIONS(rp_scaled_dot_product_attention_options,
+                                                      .scale = rp_f64(w->scale),
+                                                      .enable_gqa = w->h == w->kv ? RP_UNSET : RP_TRUE));
+}
+static void test_few_queries(void **state) {
+    (void)state;
+    (void)choose(false);
+    state_of_words = 21;
+    for (int i = 0; i < (SLOW_BUILD ? 20 : 80); i++) {
+        rp_scope scope = rp_scope_begin();
+        work w = any(150);
+        w.l = 17 + below(8), w.causal = false, w.p = 0;
+        if (i % 3 == 0) w.s = 1 + below(20); /* fewer than fill a vector, or hardly */
+        rp_tensor *in[4] = {operand(&w, w.h, w.l, w.e, false), operand(&w, w.kv, w.s, w.e, false),
+                            operand(&w, w.kv, w.s, w.v, false), mask_of(&w)};
+        rp_tensor *all = rp_contiguous(attend_some(&w, in, 0, w.l));
+        for (int64_t n = 1; n < 6; n += n == 1 ? 1 : 3) {
+            for (int64_t first = 0; first + n <= w.l; first += 5) {
+                rp_tensor *some = rp_contiguous(attend_some(&w, in, first, n));
+                rp_tensor *want = rp_contiguous(rp_narrow(all, 2, first, n));
+                if (rp_failed()) fail_msg("%s", rp_error_message());
+                if (memcmp(rp_data(some), rp_data(want), (size_t)rp_numel(want) * rp_dtype_size(w.dtype))) {
+                    char text[200];
+                    describe(&w, text, sizeof text);
+                    fail_msg("%s: %d of them from %d on have other bits", text, (int)n, (int)first);
+                }
+            }
+        }
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+}
+
 static void test_forms(void **state) {
     (void)state;
     static const int some[] = {1, 5, 7, 9, 10, 13, 14};
@@ -509,15 +546,11 @@ static void test_not_numbers(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_family_cpu),
-        cmocka_unit_test(test_family_cuda),
-        cmocka_unit_test(test_decoding),
-        cmocka_unit_test(test_warpgroups),
-        cmocka_unit_test(test_one_warpgroup),
-        cmocka_unit_test(test_warpgroups_any),
-        cmocka_unit_test(test_without_tensor_cores),
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_family_cpu),     cmocka_unit_test(test_few_queries),
+        cmocka_unit_test(test_family_cuda),    cmocka_unit_test(test_decoding),
+        cmocka_unit_test(test_warpgroups),     cmocka_unit_test(test_one_warpgroup),
+        cmocka_unit_test(test_warpgroups_any), cmocka_unit_test(test_without_tensor_cores),
+        cmocka_unit_test(test_forms),          cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_not_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

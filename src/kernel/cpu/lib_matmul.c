@@ -197,7 +197,10 @@ void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flag
     memcpy(w + RP__GEMM_WORDS, p->batch, p->n_batch * sizeof *p->batch);
     out->n_words = RP__GEMM_WORDS + 4 * p->n_batch;
     out->items = problems * tiles_m * tiles_n;
-    out->grain = rp__cpu_grain(out->items, work * (double)problems / (double)out->items / 8 + 100);
+    /* Products of few rows take as long as b takes to come from memory. */
+    const double read = (double)p->n * (double)p->k * (double)rp__dtype_bytes(dtype) / 12;
+    const double cycles = work / 8 > read ? work / 8 : read;
+    out->grain = rp__cpu_grain(out->items, cycles * (double)problems / (double)out->items + 100);
 }
 
 /* An operand is packed once for each tile of the result along the other. What is saved is a pass that stores it and one that reads it back: worth

@@ -1,6 +1,7 @@
 /* Attention on the CPU, compiled once an instruction set (RP_ISA, RP_VEC_BYTES); attention.h has the contract. Scores are computed as keys x
    queries, so that vectors run along queries: maxima and sums of a softmax never cross lanes, and keys and values are read as they lie,
-   an element at a time beside a vector of queries. Lanes behind the last query compute on zeros. */
+   an element at a time beside a vector of queries. Lanes behind the last query compute on zeros. Of so few queries that most lanes would, as where
+   text is decoded, vectors run along keys and then along features. */
 #include "kernel/cpu/attention.h"
 
 #include <string.h>
@@ -93,6 +94,7 @@ static operand mask_at(const uint64_t *w, int64_t batch, int64_t head) {
 }
 
 #define R float
+#define BYTES 4
 #define S f32
 #define V rp__vf32
 #define LANES RP_VEC_F32
@@ -101,6 +103,7 @@ static operand mask_at(const uint64_t *w, int64_t batch, int64_t head) {
     ((dtype) == RP_F16 ? rp__v_f32_f16(rp__v_load_u16h(at)) : rp__v_f32_bf16(rp__v_load_u16h(at)))
 #include "kernel/cpu/isa/attention_core.h"
 #define R double
+#define BYTES 8
 #define S f64
 #define V rp__vf64
 #define LANES RP_VEC_F64

@@ -1,4 +1,4 @@
-/* The kernels of attention in one precision: R float or double, S its suffix, V its vector of LANES, OWN its dtype. Included by attention.c. */
+/* The kernels of attention in one precision: R float or double of BYTES, S its suffix, V its vector of LANES, OWN its dtype. Included by attention.c. */
 #define micro JOIN(micro_, S)
 #define product JOIN(product_, S)
 #define load JOIN(load_, S)
@@ -11,6 +11,12 @@
 #define part JOIN(part_, S)
 #define soften JOIN(soften_, S)
 #define multiply JOIN(multiply_, S)
+#define row_scores JOIN(row_scores_, S)
+#define row_soften JOIN(row_soften_, S)
+#define row_sums JOIN(row_sums_, S)
+#define row_groups JOIN(row_groups_, S)
+#define row_vectors JOIN(row_vectors_, S)
+#define forward_rows JOIN(forward_rows_, S)
 #define forward_block JOIN(forward_block_, S)
 #define forward JOIN(forward_, S)
 #define totals JOIN(totals_, S)
@@ -196,6 +202,143 @@ static void multiply(R *a, const R *b, int64_t n) {
         JOIN(rp__v_store_, S)(a + i, JOIN(rp__v_load_, S)(a + i) * JOIN(rp__v_load_, S)(b + i));
 }
 
+#if RP_VEC_BYTES >= 32
+/* ---- few queries: one after the other, so that lanes are keys and then features; each element by the chain that a block gives it */
+
+#define TURN(name) JOIN(name##_, S)
+#define TURN_FROM R
+#define TURN_V V
+#define TURN_BYTES BYTES
+#define TURN_LANES LANES
+#define TURN_ELEMENT R
+#include "kernel/cpu/isa/turn.h"
+
+/* Scores of one query with groups * LANES keys, `row` elements apart. */
+RP__VEC_FN void row_groups(const int groups, int64_t features, const R *keys, int64_t row, const R *query, R *scores) {
+    enum { PIECE = 16 / BYTES };
+    V sum[4];
+    UNROLL for (int g = 0; g < groups; g++) sum[g] = (V){0};
+    int64_t e = 0;
+    for (; e + PIECE <= features; e += PIECE) {
+        UNROLL for (int g = 0; g < groups; g++) {
+            V turned[PIECE];
+            JOIN(turn_piece_, S)(keys + g * LANES * row + e, row, turned);
+            UNROLL for (int q = 0; q < PIECE; q++) sum[g] =
+                JOIN(FMA_, S)(turned[q], JOIN(rp__v_splat_, S)(query[e + q]), sum[g]);
+        }
+    }
+    for (; e < features; e++) {
+        UNROLL for (int g = 0; g < groups; g++) {
+            R line[LANES];
+            for (int i = 0; i < LANES; i++) line[i] = keys[(g * LANES + i) * row + e];
+            sum[g] = JOIN(FMA_, S)(JOIN(rp__v_load_, S)(line), JOIN(rp__v_splat_, S)(query[e]), sum[g]);
+        }
+    }
+    UNROLL for (int g = 0; g < groups; g++) JOIN(rp__v_store_, S)(scores + g * LANES, sum[g]);
+}
+static void row_scores(int64_t n, int64_t features, const R *keys, int64_t row, const R *query, R *scores) {
+    int64_t j = 0;
+    for (; j + 4 * LANES <= n; j += 4 * LANES) row_groups(4, features, keys + j * row, row, query, scores + j);
+    for (; j + LANES <= n; j += LANES) row_groups(1, features, keys + j * row, row, query, scores + j);
+    if (j < n && n >= LANES) /* some of the keys before them again */
+        row_groups(1, features, keys + (n - LANES) * row, row, query, scores + n - LANES);
+    for (; j < n && n < LANES; j++) {
+        V sum = {0};
+        for (int64_t e = 0; e < features; e++)
+            sum = JOIN(FMA_, S)(JOIN(rp__v_splat_, S)(keys[j * row + e]), JOIN(rp__v_splat_, S)(query[e]), sum);
+        scores[j] = sum[0];
+    }
+}
+
+/* soften, of one row; scores have room for whole vectors. */
+static R row_soften(int64_t n, R *scores, R *most, R *sum) {
+    V m = JOIN(rp__v_splat_, S)(*most);
+    for (int64_t j = n; j % LANES; j++) scores[j] = -INF;
+    for (int64_t j = 0; j < n; j += LANES) m = JOIN(rp__v_greater_, S)(JOIN(rp__v_load_, S)(scores + j), m);
+    R top = m[0], total = 0;
+    for (int i = 1; i < LANES; i++) top = m[i] > top ? m[i] : top;
+    const V from = JOIN(rp__v_splat_, S)(top == -INF ? 0 : top);
+    for (int64_t j = 0; j < n; j += LANES)
+        JOIN(rp__v_store_, S)(scores + j, JOIN(rp__v_exp_, S)(JOIN(rp__v_load_, S)(scores + j) - from));
+    for (int64_t j = 0; j < n; j++) total += scores[j];
+    const R less = JOIN(rp__v_exp_, S)(JOIN(rp__v_splat_, S)(*most) - from)[0];
+    *most = top, *sum = *sum * less + total;
+    return less;
+}
+
+/* Adds weights times values, rows `row` elements apart, to sums times `less`. */
+RP__VEC_FN void row_vectors(const int vectors, int64_t n, const R *values, int64_t row, const R *weights, R less,
+                            R *sums) {
+    V sum[8];
+    UNROLL for (int i = 0; i < vectors; i++) sum[i] =
+        JOIN(rp__v_load_, S)(sums + i * LANES) * JOIN(rp__v_splat_, S)(less);
+    for (int64_t j = 0; j < n; j++, values += row) {
+        const V x = JOIN(rp__v_splat_, S)(weights[j]);
+        UNROLL for (int i = 0; i < vectors; i++) sum[i] =
+            JOIN(FMA_, S)(JOIN(rp__v_load_, S)(values + i * LANES), x, sum[i]);
+    }
+    UNROLL for (int i = 0; i < vectors; i++) JOIN(rp__v_store_, S)(sums + i * LANES, sum[i]);
+}
+static void row_sums(int64_t n, int64_t columns, const R *values, int64_t row, const R *weights, R less, R *sums) {
+    int64_t e = 0;
+    for (; e + 8 * LANES <= columns; e += 8 * LANES) row_vectors(8, n, values + e, row, weights, less, sums + e);
+    for (; e + 2 * LANES <= columns; e += 2 * LANES) row_vectors(2, n, values + e, row, weights, less, sums + e);
+    for (; e + LANES <= columns; e += LANES) row_vectors(1, n, values + e, row, weights, less, sums + e);
+    if (e == columns) return;
+    const int64_t rest = columns - e;
+    V sum = JOIN(rp__v_load_, S)(sums + e) * JOIN(rp__v_splat_, S)(less);
+    for (int64_t j = 0; j < n; j++) {
+        R line[LANES] = {0};
+        for (int64_t i = 0; i < rest; i++) line[i] = values[j * row + e + i];
+        sum = JOIN(FMA_, S)(JOIN(rp__v_load_, S)(line), JOIN(rp__v_splat_, S)(weights[j]), sum);
+    }
+    JOIN(rp__v_store_, S)(sums + e, sum);
+}
+
+/* Rows of `b` one by one; false: keys or values do not lie by rows. */
+static bool forward_rows(block b, const operand *q, const operand *k, const operand *v, R *memory, char *out,
+                         const int64_t *os, R *lse, int64_t lse_step) {
+    const uint64_t *w = b.w;
+    const int64_t features = (int64_t)w[RP__ATTENTION_FEATURES], values = (int64_t)w[RP__ATTENTION_VALUES],
+                  block_keys = (int64_t)w[RP__ATTENTION_BLOCK_KEYS], first = b.row, rows = b.rows;
+    if (b.dtype == OWN && (k->column != 1 || v->column != 1)) return false;
+    const int64_t seen = keys_seen(w, first, rows), wide = rp__attention_padded(features > values ? features : values);
+    R *queries = part(&memory, rows * wide), *sums = part(&memory, rows * wide), *most = part(&memory, rows),
+      *total = part(&memory, rows), *scores = part(&memory, block_keys);
+    R *kept = w[RP__ATTENTION_PLACE] ? part(&memory, block_keys) : NULL;
+    R *of_keys = part(&memory, block_keys * wide), *of_values = part(&memory, block_keys * wide);
+    read_rows(q, b.dtype, first, rows, features, (R)double_of(w[RP__ATTENTION_SCALE]), queries, wide);
+    for (int64_t i = 0; i < rows; i++) most[i] = -INF, total[i] = 0;
+    for (int64_t i = 0; i < rows * wide; i++) sums[i] = 0;
+    b.rows = b.ld = 1;
+    for (b.key = 0; b.key < seen; b.key += block_keys) {
+        int64_t key_row, value_row, column;
+        b.keys = seen - b.key < block_keys ? seen - b.key : block_keys;
+        const R *keys = keys_of(k, b.dtype, b.key, b.keys, features, of_keys, &key_row, &column);
+        const R *given = keys_of(v, b.dtype, b.key, b.keys, values, of_values, &value_row, &column);
+        for (int64_t i = 0; i < rows; i++) {
+            b.row = first + i;
+            row_scores(b.keys, features, keys, key_row, queries + i * wide, scores);
+            mask_scores(&b, scores);
+            const R less = row_soften(b.keys, scores, most + i, total + i);
+            if (kept) {
+                draw(&b, kept);
+                for (int64_t j = 0; j < b.keys; j++) scores[j] *= kept[j];
+            }
+            row_sums(b.keys, values, given, value_row, scores, b.key ? less : 1, sums + i * wide);
+        }
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        const R by = total[i] == 0 ? 0 : 1 / total[i];
+        const V of_total = JOIN(rp__v_log_, S)(JOIN(rp__v_splat_, S)(total[i]));
+        lse[(first + i) * lse_step] = total[i] == 0 ? -INF : most[i] + of_total[0];
+        for (int64_t e = 0; e < values; e++)
+            store(out, (first + i) * os[2] + e * os[3], sums[i * wide + e] * by, b.dtype);
+    }
+    return true;
+}
+#endif
+
 static void forward_block(const uint64_t *w, int64_t item, R *memory) {
     const int64_t heads = (int64_t)w[RP__ATTENTION_HEADS], rows = (int64_t)w[RP__ATTENTION_ROWS],
                   features = (int64_t)w[RP__ATTENTION_FEATURES], values = (int64_t)w[RP__ATTENTION_VALUES],
@@ -211,6 +354,12 @@ static void forward_block(const uint64_t *w, int64_t item, R *memory) {
                   k = operand_at(w, RP__ATTENTION_K, batch, kv, dtype),
                   v = operand_at(w, RP__ATTENTION_V, batch, kv, dtype);
     b.mask = mask_at(w, batch, head);
+    const int64_t *os = strides_of(w, RP__ATTENTION_OUT), *ls = strides_of(w, RP__ATTENTION_LSE);
+    char *out = (char *)(uintptr_t)w[RP__ATTENTION_OUT] + (batch * os[0] + head * os[1]) * (int64_t)bytes;
+    R *lse = (R *)(uintptr_t)w[RP__ATTENTION_LSE] + batch * ls[0] + head * ls[1];
+#if RP_VEC_BYTES >= 32
+    if (b.rows * 8 <= 3 * LANES && forward_rows(b, &q, &k, &v, memory, out, os, lse, ls[2])) return;
+#endif
     R *queries = part(&memory, wide * b.ld), *sums = part(&memory, values * b.ld), *most = part(&memory, b.ld),
       *total = part(&memory, b.ld), *shrink = part(&memory, b.ld), *scores = part(&memory, block_keys * b.ld);
     R *kept = w[RP__ATTENTION_PLACE] ? part(&memory, block_keys * b.ld) : NULL;
@@ -248,9 +397,6 @@ static void forward_block(const uint64_t *w, int64_t item, R *memory) {
         JOIN(rp__v_store_, S)(shrink + i, JOIN(rp__v_sel_, S)(t == 0, (V){0}, 1 / t));
         JOIN(rp__v_store_, S)(most + i, JOIN(rp__v_load_, S)(most + i) + JOIN(rp__v_log_, S)(t));
     }
-    const int64_t *os = strides_of(w, RP__ATTENTION_OUT), *ls = strides_of(w, RP__ATTENTION_LSE);
-    char *out = (char *)(uintptr_t)w[RP__ATTENTION_OUT] + (batch * os[0] + head * os[1]) * (int64_t)bytes;
-    R *lse = (R *)(uintptr_t)w[RP__ATTENTION_LSE] + batch * ls[0] + head * ls[1];
     for (int64_t e = 0; e < values; e++) multiply(sums + e * b.ld, shrink, b.ld);
     for (int64_t i = 0; i < b.rows; i++) {
         lse[(b.row + i) * ls[2]] = total[i] == 0 ? -INF : most[i];
@@ -386,6 +532,12 @@ static void backward(const rp__kernel *kernel, const uint64_t *w, int64_t begin,
 #undef part
 #undef soften
 #undef multiply
+#undef row_scores
+#undef row_soften
+#undef row_sums
+#undef row_groups
+#undef row_vectors
+#undef forward_rows
 #undef forward_block
 #undef forward
 #undef totals
@@ -396,6 +548,7 @@ static void backward(const rp__kernel *kernel, const uint64_t *w, int64_t begin,
 #undef STRIP
 #undef VECTOR_OF_HALVES
 #undef R
+#undef BYTES
 #undef S
 #undef V
 #undef LANES

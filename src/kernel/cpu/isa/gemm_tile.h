@@ -182,75 +182,17 @@ static void N(stream)(const N(job) * g, T *part, int64_t ld, int64_t m0, int64_t
 #define PAIRED (BY_LINES / 2 + 1)
 #define PIECE (16 / GEMM_BYTES)
 
-/* Elements of lines PIECE apart from each other, those of one behind those of the other. */
-RP__VEC_FN V N(line_piece)(const ST *at, int64_t pitch) {
+#define TURN(name) N(name)
+#define TURN_FROM ST
+#define TURN_V V
+#define TURN_BYTES GEMM_BYTES
+#define TURN_LANES L
 #if SAME
-    typedef T one __attribute__((vector_size(16)));
-    typedef one one_u __attribute__((aligned(1), may_alias));
-    typedef T two __attribute__((vector_size(32)));
-#define ONE(i) (*(const one_u *)(const void *)(at + (i)*PIECE * pitch))
-#if GEMM_BYTES == 4
-#define TWO(i) __builtin_shufflevector(ONE(i), ONE((i) + 1), 0, 1, 2, 3, 4, 5, 6, 7)
+#define TURN_ELEMENT T
 #else
-#define TWO(i) __builtin_shufflevector(ONE(i), ONE((i) + 1), 0, 1, 2, 3)
+#define TURN_JOINED JOINED
 #endif
-    const two low = TWO(0);
-#if RP_VEC_BYTES == 32
-    return low;
-#else
-    const two high = TWO(2);
-#if GEMM_BYTES == 4
-    return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-#else
-    return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-#endif
-#endif
-#undef TWO
-#else
-    typedef uint64_t halves __attribute__((aligned(1), may_alias));
-    typedef uint64_t joined __attribute__((vector_size(RP_VEC_BYTES / 2)));
-#define ONE(i) (*(const halves *)(const void *)(at + (i)*PIECE * pitch))
-#if RP_VEC_BYTES == 32
-    const joined h = {ONE(0), ONE(1)};
-#else
-    const joined h = {ONE(0), ONE(1), ONE(2), ONE(3)};
-#endif
-    return JOINED((rp__vu16h)h);
-#endif
-#undef ONE
-}
-/* r[k] becomes element k of L lines, for PIECE of them. */
-RP__VEC_FN void N(turn_piece)(const ST *at, int64_t pitch, V *r) {
-#if RP_VEC_BYTES == 64
-#define ALL(f) f(0), f(PIECE), f(2 * PIECE), f(3 * PIECE)
-#else
-#define ALL(f) f(0), f(PIECE)
-#endif
-    const V x0 = N(line_piece)(at, pitch), x1 = N(line_piece)(at + pitch, pitch);
-#if GEMM_BYTES == 4
-#define LOW(o) (o), L + (o), (o) + 1, L + (o) + 1
-#define HIGH(o) (o) + 2, L + (o) + 2, (o) + 3, L + (o) + 3
-#define FRONT(o) (o), (o) + 1, L + (o), L + (o) + 1
-#define BACK(o) (o) + 2, (o) + 3, L + (o) + 2, L + (o) + 3
-    const V x2 = N(line_piece)(at + 2 * pitch, pitch), x3 = N(line_piece)(at + 3 * pitch, pitch);
-    const V low01 = __builtin_shufflevector(x0, x1, ALL(LOW)), high01 = __builtin_shufflevector(x0, x1, ALL(HIGH));
-    const V low23 = __builtin_shufflevector(x2, x3, ALL(LOW)), high23 = __builtin_shufflevector(x2, x3, ALL(HIGH));
-    r[0] = __builtin_shufflevector(low01, low23, ALL(FRONT));
-    r[1] = __builtin_shufflevector(low01, low23, ALL(BACK));
-    r[2] = __builtin_shufflevector(high01, high23, ALL(FRONT));
-    r[3] = __builtin_shufflevector(high01, high23, ALL(BACK));
-#undef FRONT
-#undef BACK
-#else
-#define LOW(o) (o), L + (o)
-#define HIGH(o) (o) + 1, L + (o) + 1
-    r[0] = __builtin_shufflevector(x0, x1, ALL(LOW));
-    r[1] = __builtin_shufflevector(x0, x1, ALL(HIGH));
-#endif
-#undef LOW
-#undef HIGH
-#undef ALL
-}
+#include "kernel/cpu/isa/turn.h"
 /* The chains of one block of k, kc elements: for each of `chains` L lines from lines[c] on and rows of x from x[c] on. */
 RP__VEC_FN void N(line_chains)(const int mr, const int chains, const ST *const *lines, int64_t pitch, const T *const *x,
                                int64_t x_row, int64_t kc, V (*sum)[BY_LINES]) {
