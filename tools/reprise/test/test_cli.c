@@ -311,12 +311,12 @@ static void test_backends(void **state) {
         const bool here = json_is_true(json_object_get(one, "available"));
         assert_non_null(s);
         found += here && (!strncmp(s, "fused", 5) || !strcmp(s, "eager") || !strcmp(s, "aot_eager") ||
-                          !strcmp(s, "cudagraphs"));
+                          !strcmp(s, "inductor") || !strcmp(s, "cudagraphs"));
         if (strcmp(s, "onnxrt") != 0 && strcmp(s, "xla") != 0) continue;
         others++; /* where it is, or why it is not */
         assert_true(strlen(json_string_value(json_object_get(one, here ? "where" : "why"))) > 0);
     }
-    assert_int_equal(found, 4);
+    assert_int_equal(found, 5);
     assert_int_equal(others, 2);
     json_decref(list);
 }
