@@ -1,15 +1,15 @@
-/* Template: lines of memory as lanes. PIECE elements of each of L lines are read as they lie and turned in registers. Included where vectors hold 32
-   bytes or more, with TURN(name), TURN_FROM the type in memory, TURN_V the vector of TURN_LANES lanes of TURN_BYTES, and either TURN_ELEMENT, the same
-   type as a vector's element, or TURN_JOINED, which widens the 16-bit elements of half a vector. Undefined here again. */
-#define PIECE_OF_TURN (16 / TURN_BYTES)
+/* Template: lines of memory as lanes. Pieces of each of TURN_LANES lines, TURN_PIECE elements, are read as they lie and turned in registers. Included
+   where vectors hold 32 bytes or more, with TURN(name), TURN_FROM the type in memory, TURN_V the vector of TURN_LANES lanes of TURN_BYTES, and either
+   TURN_ELEMENT, the same type as a vector's element, or TURN_JOINED, which widens the 16-bit elements of half a vector. Undefined here again. */
+#define TURN_PIECE (16 / TURN_BYTES)
 
-/* Elements of lines PIECE_OF_TURN apart from each other, those of one behind those of the other. */
+/* Elements of lines TURN_PIECE apart from each other, those of one behind those of the other. */
 RP__VEC_FN TURN_V TURN(line_piece)(const TURN_FROM *at, int64_t pitch) {
 #ifdef TURN_ELEMENT
     typedef TURN_ELEMENT one __attribute__((vector_size(16)));
     typedef one one_u __attribute__((aligned(1), may_alias));
     typedef TURN_ELEMENT two __attribute__((vector_size(32)));
-#define ONE(i) (*(const one_u *)(const void *)(at + (i)*PIECE_OF_TURN * pitch))
+#define ONE(i) (*(const one_u *)(const void *)(at + (i)*TURN_PIECE * pitch))
 #if TURN_BYTES == 4
 #define TWO(i) __builtin_shufflevector(ONE(i), ONE((i) + 1), 0, 1, 2, 3, 4, 5, 6, 7)
 #else
@@ -30,7 +30,7 @@ RP__VEC_FN TURN_V TURN(line_piece)(const TURN_FROM *at, int64_t pitch) {
 #else
     typedef uint64_t halves __attribute__((aligned(1), may_alias));
     typedef uint64_t joined __attribute__((vector_size(RP_VEC_BYTES / 2)));
-#define ONE(i) (*(const halves *)(const void *)(at + (i)*PIECE_OF_TURN * pitch))
+#define ONE(i) (*(const halves *)(const void *)(at + (i)*TURN_PIECE * pitch))
 #if RP_VEC_BYTES == 32
     const joined h = {ONE(0), ONE(1)};
 #else
@@ -40,12 +40,12 @@ RP__VEC_FN TURN_V TURN(line_piece)(const TURN_FROM *at, int64_t pitch) {
 #endif
 #undef ONE
 }
-/* r[k] becomes element k of TURN_LANES lines, for PIECE_OF_TURN of them. */
+/* r[k] becomes element k of TURN_LANES lines, for TURN_PIECE of them. */
 RP__VEC_FN void TURN(turn_piece)(const TURN_FROM *at, int64_t pitch, TURN_V *r) {
 #if RP_VEC_BYTES == 64
-#define ALL(f) f(0), f(PIECE_OF_TURN), f(2 * PIECE_OF_TURN), f(3 * PIECE_OF_TURN)
+#define ALL(f) f(0), f(TURN_PIECE), f(2 * TURN_PIECE), f(3 * TURN_PIECE)
 #else
-#define ALL(f) f(0), f(PIECE_OF_TURN)
+#define ALL(f) f(0), f(TURN_PIECE)
 #endif
     const TURN_V x0 = TURN(line_piece)(at, pitch), x1 = TURN(line_piece)(at + pitch, pitch);
 #if TURN_BYTES == 4
@@ -72,7 +72,7 @@ RP__VEC_FN void TURN(turn_piece)(const TURN_FROM *at, int64_t pitch, TURN_V *r) 
 #undef HIGH
 #undef ALL
 }
-#undef PIECE_OF_TURN
+#undef TURN_PIECE
 #undef TURN
 #undef TURN_FROM
 #undef TURN_V
