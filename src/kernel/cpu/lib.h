@@ -18,6 +18,16 @@ rp__library_workspace rp__cpu_topk_workspace, rp__cpu_multinomial_workspace, rp_
 int64_t rp__cpu_recurs(struct rp__device *d, rp__recurrent_cell cell, rp_dtype dtype,
                        int64_t units); /* of rp__library */
 
+/* That of the tables name_baseline, name_avx2 and name_avx512 whose instruction set is in use (kernel/cpu/tiles.h). */
+#ifdef RP_ISA_BASELINE_ONLY
+#define RP__ISA_TABLE(name) (&name##_baseline)
+#else
+#define RP__ISA_TABLE(name)                                                                                            \
+    (rp__tiles_current() == &rp__tiles_avx512 ? &name##_avx512                                                         \
+     : rp__tiles_current() == &rp__tiles_avx2 ? &name##_avx2                                                           \
+                                              : &name##_baseline)
+#endif
+
 /* Items a slice, for items of `cost` cycles: a slice is worth handing to another thread. */
 static inline int64_t rp__cpu_grain(int64_t items, double cost) {
     double grain = (1 << 17) / (cost > 1 ? cost : 1);

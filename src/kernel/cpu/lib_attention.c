@@ -9,14 +9,7 @@
 #include "kernel/cpu/lib.h"
 #include "kernel/cpu/tiles.h"
 
-static const rp__attention_isa *current(void) {
-#ifndef RP_ISA_BASELINE_ONLY
-    const rp__tiles *tiles = rp__tiles_current();
-    if (tiles == &rp__tiles_avx2) return &rp__attention_avx2;
-    if (tiles == &rp__tiles_avx512) return &rp__attention_avx512;
-#endif
-    return &rp__attention_baseline;
-}
+static const rp__attention_isa *current(void) { return RP__ISA_TABLE(rp__attention); }
 static void run_forward(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
     current()->forward[words[RP__ATTENTION_DTYPE] == RP_F64](kernel, words, begin, end);
 }

@@ -11,14 +11,7 @@
 #include "kernel/cpu/lib.h"
 #include "kernel/cpu/tiles.h"
 
-const rp__gemm *rp__gemm_current(void) {
-#ifndef RP_ISA_BASELINE_ONLY
-    const rp__tiles *tiles = rp__tiles_current();
-    if (tiles == &rp__tiles_avx2) return &rp__gemm_avx2;
-    if (tiles == &rp__tiles_avx512) return &rp__gemm_avx512;
-#endif
-    return &rp__gemm_baseline;
-}
+const rp__gemm *rp__gemm_current(void) { return RP__ISA_TABLE(rp__gemm); }
 
 /* ---- scratch of a thread */
 

@@ -48,14 +48,7 @@ enum {
     MOST_EACH = RP__GEMM_MAX_TILE_M, /* rows of one tile */
 };
 
-static const rp__recur_isa *current(void) {
-#ifndef RP_ISA_BASELINE_ONLY
-    const rp__tiles *tiles = rp__tiles_current();
-    if (tiles == &rp__tiles_avx2) return &rp__recur_avx2;
-    if (tiles == &rp__tiles_avx512) return &rp__recur_avx512;
-#endif
-    return &rp__recur_baseline;
-}
+static const rp__recur_isa *current(void) { return RP__ISA_TABLE(rp__recur); }
 
 int64_t rp__cpu_recurs(rp__device *d, rp__recurrent_cell cell, rp_dtype dtype, int64_t units) {
     (void)d, (void)cell;
