@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Whole models on this machine's GPU, ours beside PyTorch's in one run: forward functions and training steps (forward,
-loss, backward, Adam).
+"""Whole models on this machine, ours beside PyTorch's in one run: forward functions and training steps (forward, loss,
+backward, Adam).
 
-    gpu_models.py REPRISE [--compile] [--seconds N] [MODEL,BATCH,LENGTH,DTYPE,forward|step ...]
+    models.py REPRISE [--device cpu] [--compile] [--seconds N] [MODEL,BATCH,LENGTH,DTYPE,forward|step ...]
 
-REPRISE is the command-line tool. Ours: `reprise bench`, eagerly and as one graph. PyTorch: eagerly, as one CUDA graph
-captured by hand, and with --compile torch.compile(mode="reduce-overhead"), whose compilation takes minutes. Float32 is
-IEEE's on both sides. Medians of periods in us; host: of a call's return; MB: the peak beyond weights and arguments. Last
+REPRISE is the command-line tool. Ours: `reprise bench`, eagerly and as one graph. PyTorch: eagerly, on a GPU as one CUDA
+graph captured by hand, and with --compile torch.compile(mode="reduce-overhead"), whose compilation takes minutes. Float32
+is IEEE's on both sides. On a CPU PyTorch takes as many threads as ours (REPRISE_NUM_THREADS). Medians of periods in us; host: of a call's return; MB: the peak beyond weights and arguments. Last
 the ratio of PyTorch's best to ours, and the geometric mean of all. Needs torch, torchvision, timm and transformers."""
 
 import argparse
@@ -27,9 +27,9 @@ vit_b_16,8,0,bf16,forward bert,1,12,f32,forward bert,8,128,f32,forward bert,8,12
 gpt2,1,64,f32,forward gpt2,4,256,bf16,forward""".split()
 
 
-def ours(program, work, seconds):
+def ours(program, device, work, seconds):
     name, batch, length, dtype, what = work
-    command = [program, "bench", name, "--device=cuda", f"--dtype={dtype}", f"--seconds={seconds}", "--json"]
+    command = [program, "bench", name, f"--device={device}", f"--dtype={dtype}", f"--seconds={seconds}", "--json"]
     command += [f"--batch={batch}"] * (batch > 0) + [f"--length={length}"] * (length > 0) + ["--train"] * (what == "step")
     done = subprocess.run(command, capture_output=True, text=True)
     try:
@@ -67,22 +67,22 @@ def inputs_of(torch, models, name, batch, length, dtype):
     return model.to(dtype), [sized(i) for i in inputs], sized(target)
 
 
-def measure(torch, call, seconds):
+def measure(call, sync, seconds):
     for _ in range(3):
         call()
-    torch.cuda.synchronize()
+    sync()
     host, period, end = [], [], time.perf_counter() + seconds
     while time.perf_counter() < end or len(period) < 3:
         for _ in range(5):
             begin = time.perf_counter()
             call()
             host.append(time.perf_counter() - begin)
-            torch.cuda.synchronize()
+            sync()
         begin = time.perf_counter()
         n = max(1, min(200, int(5e-3 / (host[-1] + 1e-5))))
         for _ in range(n):
             call()
-        torch.cuda.synchronize()
+        sync()
         period.append((time.perf_counter() - begin) / n)
     middle = lambda values: sorted(values)[len(values) // 2] * 1e6
     return middle(host), middle(period)
@@ -101,14 +101,15 @@ def capture(torch, fn):
     return graph.replay
 
 
-def theirs(torch, models, work, seconds, compiles):
+def theirs(torch, models, device, work, seconds, compiles):
     name, batch, length, dtype, what = work
     types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
     model, inputs, target = inputs_of(torch, models, name, batch, length, types[dtype])
-    model, inputs, target = model.cuda(), [t.cuda() for t in inputs], target.cuda()
+    cuda = device == "cuda"
+    model, inputs, target = model.to(device), [t.to(device) for t in inputs], target.to(device)
     if what == "step":
         model.train()
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True, fused=True)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=cuda, fused=True)
 
         def call():
             optimizer.zero_grad(set_to_none=False)
@@ -121,16 +122,19 @@ def theirs(torch, models, work, seconds, compiles):
             with torch.no_grad():
                 return model(*inputs)
     found = {}
-    held = torch.cuda.memory_allocated()
-    ways = {"eager": lambda: call, "graph": lambda: capture(torch, call)}
+    held = torch.cuda.memory_allocated() if cuda else 0
+    ways = {"eager": lambda: call}
+    if cuda:
+        ways["graph"] = lambda: capture(torch, call)
     if compiles:
         ways["compiled"] = lambda: torch.compile(call, mode="reduce-overhead")
     for way, make in ways.items():
-        torch.cuda.reset_peak_memory_stats()
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
         try:
             fn = make()
-            times = measure(torch, fn, seconds)
-            found[way] = (*times, torch.cuda.max_memory_allocated() - held)
+            times = measure(fn, torch.cuda.synchronize if cuda else lambda: None, seconds)
+            found[way] = (*times, torch.cuda.max_memory_allocated() - held if cuda else 0)
         except Exception as e:  # a peer that fails is a line of the table
             found[way] = f"{type(e).__name__}: {e}".split("\n")[0][:150]
     return found
@@ -140,6 +144,7 @@ def main():
     options = argparse.ArgumentParser()
     options.add_argument("program")
     options.add_argument("works", nargs="*")
+    options.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     options.add_argument("--compile", action="store_true")
     options.add_argument("--seconds", type=float, default=0.5)
     o = options.parse_args()
@@ -147,14 +152,17 @@ def main():
 
     import models
 
+    if o.device == "cpu":
+        torch.set_num_threads(int(os.environ.get("REPRISE_NUM_THREADS", os.cpu_count())))
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     ratios = []
     print(f"{'work':44s}{'ours':9s}{'period':>10s}{'host':>9s}{'MB':>8s}   PyTorch's period, host, MB")
     for text in o.works or WORKS:
         name, batch, length, dtype, what = text.split(",")
         work = (name, int(batch), int(length), dtype, what)
-        mine, peer = ours(o.program, work, o.seconds), theirs(torch, models, work, o.seconds, o.compile)
-        torch.cuda.empty_cache()
+        mine, peer = ours(o.program, o.device, work, o.seconds), theirs(torch, models, o.device, work, o.seconds, o.compile)
+        if o.device == "cuda":
+            torch.cuda.empty_cache()
         for k, (own, other) in enumerate(itertools.zip_longest(mine.items(), peer.items())):
             row = " " * 39
             if own:
