@@ -57,10 +57,8 @@ def inputs_of(torch, models, name, batch, length, dtype):
         return torch.randint(0, int(t.max()) + 1, size)
 
     model = build()
-    if name == "resnet18":
-        inputs, target = [lambda: torch.randn(batch, 3, 224, 224)], lambda: torch.randint(0, 1000, (batch,))
-    if name == "resnext101_32x8d":
-        inputs = [lambda: torch.randn(batch, 3, 224, 224)]
+    if name.startswith("resne"):  # as `reprise bench` has them
+        inputs, target = [lambda: torch.randn(batch or 1, 3, 224, 224)], lambda: torch.randint(0, 1000, (batch or 1,))
     inner = getattr(model, "inner", None)
     if hasattr(inner, "set_attn_implementation"):
         inner.set_attn_implementation("sdpa")
