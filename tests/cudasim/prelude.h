@@ -722,7 +722,11 @@ RP_FN void rp_ldmatrix_x4_trans(rp_u32 *r, const void *row) { rp__ldmatrix(r, ro
  * has then. A descriptor counts addresses from the start of dynamic shared memory. ---- */
 
 RP_FN void rp_fence_proxy_async(void) { rp__race(); }
-RP_FN void rp_wgmma_fence(void) { rp__race(); }
+RP_FN void rp_wgmma_fence(void) { /* of the whole warp, as rp_wgmma_wait */
+    int none = 0;
+    cudasim_rt->exchange(RP__SYNC, &none, 0);
+    rp__race();
+}
 RP_FN void rp_wgmma_commit(void) { rp__race(); }
 RP_FN void rp_wgmma_wait(int n) { /* of the whole warp */
     cudasim_rt->exchange(RP__SYNC, &n, 0);

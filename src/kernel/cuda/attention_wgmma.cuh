@@ -79,6 +79,10 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *at, const RP_T *from, rp_i64 row, rp_i
     if (++slot == RP_SLOTS) slot = 0, turn ^= 1;
 #define RP_DONE(empty)                                                                                                 \
     if (lane == 0) rp_mbarrier_arrive(empty);
+/* Without a step before it: nothing else has waited for the lanes, one of which might find two phases gone. */
+#define RP_DONE_AT_ONCE(empty)                                                                                         \
+    rp_warp_sync();                                                                                                    \
+    RP_DONE(empty)
 #if RP_GROUPS > 1 && RP_PART == 0 /* groups begin their products in turn: while one computes, another multiplies */
 #define RP_MY_TURN()                                                                                                   \
     rp_mbarrier_wait(order + group, group == 0 ? order_turn ^ 1 : order_turn);                                         \
@@ -355,7 +359,7 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, rp_u64 *barriers, int which,
         rp_wgmma_hold(dk, RP_D / 2);
         RP_DONE(RP_EMPTY(last))
     }
-    RP_DONE(barriers + 1)
+    RP_DONE_AT_ONCE(barriers + 1)
     *slot_ = slot, *turn_ = turn;
     const float by = (float)rp_bits_f64(p.w[W_SCALE]);
     const int row = key0 + t / 32 * 16;
@@ -557,7 +561,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
             RP_DONE(RP_V_EMPTY(v_slot))
             RP_NEXT(v_slot, v_turn)
         } else {
-            RP_DONE(barriers + 1)
+            RP_DONE_AT_ONCE(barriers + 1)
         }
         _Pragma("unroll") for (int h = 0; h < 2; h++) {
             float *lse = RP_BASE(float, W_LSE, batch, head) + (row + h * 8) * RP_STRIDE(W_LSE, 2);
@@ -637,7 +641,7 @@ extern "C" __global__ void __launch_bounds__(RP_THREADS, RP_BLOCKS) RP_NAME(cons
             rp_wgmma_hold(dq, RP_D / 2);
             RP_DONE(RP_EMPTY(last))
         }
-        RP_DONE(barriers + 1)
+        RP_DONE_AT_ONCE(barriers + 1)
         rp_give(dq, RP_D, by, by, RP_BASE(RP_T, W_DQ, batch, head), RP_STRIDE(W_DQ, 2), RP_STRIDE(W_DQ, 3),
                 row - lane / 4, rows, features);
     }
