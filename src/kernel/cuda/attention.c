@@ -206,6 +206,17 @@ static int64_t mma_bytes(unsigned part, const plan *p, int64_t d, int64_t v) {
     return streamed > result ? streamed : result;
 }
 
+/* Shares of the keys, as a power of two, with which so many blocks at once are done soonest: rounds that are not full are a share long. */
+static unsigned split_of(int64_t blocks, int64_t steps, int64_t at_once) {
+    unsigned split = 0;
+    double least = 0;
+    for (unsigned s = 0; s <= 3 && (s == 0 || steps >= INT64_C(2) << s); s++) {
+        const double time = (double)(((blocks << s) + at_once - 1) / at_once) / (1 << s) * (1 + 0.06 * s);
+        if (s == 0 || time < least) split = s, least = time;
+    }
+    return split;
+}
+
 /* A function of sizes and the device alone: it decides in which order sums are added up. False: not on these tensor cores. */
 static bool plan_of(const rp__device *device, unsigned part, const rp__operand *q, const rp__operand *k, int64_t d,
                     int64_t v, plan *p) {
@@ -215,7 +226,7 @@ static bool plan_of(const rp__device *device, unsigned part, const rp__operand *
     if (part == FORWARD) {
         p->packed = group > 1 && rows <= 16;
         const int64_t all = p->packed ? rows * group : rows, many = q->size[0] * (p->packed ? k->size[1] : heads);
-        if (all <= (most <= 128 ? 32 : 16)) {
+        if (all <= (most <= 128 ? 32 : 16) && keys > 64) { /* keys for each warp */
             p->share = true;
             p->row_tiles = all <= 16 ? 1 : 2;
             p->step = most <= 64 ? 128 : 64;
@@ -227,9 +238,7 @@ static bool plan_of(const rp__device *device, unsigned part, const rp__operand *
         }
         p->keep_a = most <= 64 && p->row_tiles == 1;
         const int64_t m = rows_of(p), blocks = many * ((all + m - 1) / m), steps = (keys + p->step - 1) / p->step;
-        while (device->arch >= 90 && p->split < 3 && steps >= 4 << p->split &&
-               blocks << (p->split + 1) <= 2 * processors)
-            p->split++;
+        p->split = device->arch >= 90 ? split_of(blocks, steps, 2 * processors) : 0;
     } else if (part == KEYS) {
         const int64_t blocks = q->size[0] * k->size[1] * ((keys + 127) / 128);
         if (most <= 64 && blocks >= processors) p->row_tiles = 2, p->step = 32;
