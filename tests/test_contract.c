@@ -235,7 +235,7 @@ static void test_spaces(void **state) {
         check("a residual over time", reshaped, NULL, 0,
               (rp_tensor *[]){FILLED(1, RP_F32, 3, 5, 40), FILLED(2, RP_F32, 40, 9), FILLED(3, RP_F32, 5, 9)}, 3, 1, 1);
         check("a residual by batch", reshaped, NULL, 0,
-              (rp_tensor *[]){FILLED(1, RP_F32, 3, 130, 300), FILLED(2, RP_F32, 300, 70), FILLED(3, RP_F32, 3, 1, 70)},
+              (rp_tensor *[]){FILLED(1, RP_F32, 3, 130, 300), FILLED(2, RP_F32, 300, 72), FILLED(3, RP_F32, 3, 1, 72)},
               3, 1, 1);
         check("one column", reshaped, NULL, 0,
               (rp_tensor *[]){FILLED(1, RP_F32, 77, 40), FILLED(2, RP_F32, 40, 1), FILLED(3, RP_F32, 77, 1)}, 3, 1, 1);
@@ -282,9 +282,10 @@ static void test_spaces(void **state) {
               (rp_tensor *[]){FILLED(1, RP_F32, 2, 3, 11, 20), FILLED(2, RP_F32, 2, 3, 20, 13),
                               FILLED(3, RP_F32, 3, 11, 13), FILLED(4, RP_F32, 13)},
               4, 2, 1);
-        check("long sums", reshaped, NULL, 0,
-              (rp_tensor *[]){FILLED(1, RP_F64, 5, 4500), FILLED(2, RP_F64, 4500, 7), FILLED(3, RP_F64, 5, 7)}, 3, 1,
-              1);
+        check("long sums", reshaped, NULL, 0, /* with gaps: no library takes them */
+              (rp_tensor *[]){rp_slice(FILLED(1, RP_F64, 5, 9000), 1, 0, 9000, 2), FILLED(2, RP_F64, 4500, 7),
+                              FILLED(3, RP_F64, 5, 7)},
+              3, 1, 1);
         rp_tensor *index = rp_to_dtype(rp_zeros(RP_DIMS(6, 7)), RP_I64);
         check("a gather beside it", dropped, NULL, 0,
               (rp_tensor *[]){FILLED(1, RP_F32, 6, 9), FILLED(2, RP_F32, 9, 7), FILLED(3, RP_F32, 6, 4),
@@ -582,7 +583,7 @@ static void test_factors(void **state) {
         check("an expanded factor", made, &ways[6], sizeof(int),
               (rp_tensor *[]){FILLED(1, RP_F32, 9, 20), FILLED(2, RP_F32, 3, 20, 13)}, 2, 1, 1);
         check("long sums", made, &ways[3], sizeof(int),
-              (rp_tensor *[]){FILLED(1, RP_F64, 5, 4500), FILLED(2, RP_F64, 4500, 7), FILLED(3, RP_F64, 7)}, 3, 1, 1);
+              (rp_tensor *[]){FILLED(1, RP_F64, 5, 500), FILLED(2, RP_F64, 500, 7), FILLED(3, RP_F64, 7)}, 3, 1, 1);
         check("one row", made, &ways[0], sizeof(int),
               (rp_tensor *[]){FILLED(1, RP_F32, 1, 300), FILLED(2, RP_F32, 300), FILLED(3, RP_F32, 270, 300),
                               FILLED(4, RP_F32, 270)},

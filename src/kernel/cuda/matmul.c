@@ -253,6 +253,14 @@ static void source(const char *name, uint64_t facts, const rp__text_parts *parts
     rp__text_kernel_source(name, facts, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, parts, out);
 }
 
+/* Each of few blocks walks all of K alone: where that is long, every other row is sooner. */
+static double cost(const rp__problem *p) {
+    enum { LONG = 512 };
+    rp__matmul read;
+    rp__matmul_read(p->o, 3, &read);
+    return rp__problem_work(p) + (read.k >= LONG ? 4 * (double)RP__CUDA_SMALL_PRODUCT : 0);
+}
+
 /* Integers add up in 64 bits here; in whichever order and words, what a result holds of a sum is the same. */
 static rp__order order(const rp__problem *p) {
     if (rp__dtype_is_float(p->o[0].dtype)) return rp__problem_order(p);
@@ -261,7 +269,7 @@ static rp__order order(const rp__problem *p) {
 }
 
 const rp__cuda_product_row rp__cuda_matmul_row = {
-    .row = {.name = "simt", .ops = 1u << RP__LIB_MATMUL, .follows = true, .order = order, .bind = bind},
+    .row = {.name = "simt", .ops = 1u << RP__LIB_MATMUL, .follows = true, .order = order, .cost = cost, .bind = bind},
     .words = words,
     .tiles = tiles,
     .source = source};

@@ -168,33 +168,6 @@ static bool is_small(const rp__matmul *p) {
     return (double)p->m * (double)p->n * (double)p->k * (double)p->batch < (double)RP__CUDA_SMALL_PRODUCT;
 }
 
-/* Shares of K, as a power of two: where few tiles of a fixed size would leave multiprocessors idle, and each share is long enough to pay
- * for adding them up. */
-static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
-    if (m == FMA && is_small(p) && d->arch >= 90)
-        return p->k >= 512 ? 3 : p->k >= LONG_K ? 2 : 0; /* whatever the batch */
-    const bool narrow = p->m <= 16 || p->n <= 16;
-    const int64_t rows = m == WGMMA   ? 64
-                         : p->m <= 16 ? 16
-                         : narrow     ? 64
-                                      : 32,
-                  columns = m == WGMMA           ? 64
-                            : p->n <= 16         ? 16
-                            : narrow || m == FMA ? 64
-                                                 : 32;
-    const int64_t blocks = over(p->m, rows) * over(p->n, columns) * p->batch;
-    const int64_t most = m == FMA ? 2 * (int64_t)d->multiprocessors : d->multiprocessors,
-                  least = m == FMA                        ? 64
-                          : rp__dtype_bytes(p->dtype) > 2 ? (narrow ? 96 : 256)
-                          : narrow                        ? 192
-                                                          : 1024;
-    const unsigned limit = narrow || p->k > 4096 || m == MMA || m == WGMMA || m == INTEGER ? 3 : 1;
-    unsigned split = 0;
-    if (d->arch < 90) return 0;
-    while (split < limit && blocks << (split + 1) <= most && p->k >= least << (split + 1)) split++;
-    return split;
-}
-
 /* Clocks until a block has its first tile, of which each kind has one at least. */
 enum { FIRST_TILE = 1500 };
 
@@ -206,9 +179,9 @@ static double clocks_of(const rp__matmul *p, const rp__device *d, unsigned split
     const int64_t blocks = (over(p->m, t->tm) * over(p->n, t->tn) * p->batch) << split,
                   share = over(p->k, INT64_C(1) << split);
     const unsigned row = (unsigned)(t - shapes);
+    const int64_t room = rp__cuda_in_clusters(d, split);
     const double steps = (double)over(share * (int64_t)rp__dtype_bytes(p->dtype), t->depth),
-                 together =
-                     (double)over(blocks, row < FIRST_SLICED ? d->multiprocessors : rp__cuda_in_clusters(d, split));
+                 together = (double)over(blocks, room);
     if (row >= FIRST_SLICED) /* a thread stores all of its sums and reads as many, four at once */
         return steps * (t->alone + (together - 1) * t->beside) +
                together * (t->tm * t->tn * SLICES / (double)SLICES_RATE + SLICES_MEET);
@@ -217,8 +190,7 @@ static double clocks_of(const rp__matmul *p, const rp__device *d, unsigned split
          * the bytes and without waiting for other warps. Blocks of warps add to each other's steps, those of warpgroups take turns. */
         const double beside = together < t->resident ? together : t->resident,
                      results = t->tm * t->tn / (split || rp__dtype_bytes(p->dtype) != 2 ? 5.0 : 8.0),
-                     rounds = (double)over(blocks, (int64_t)d->multiprocessors * t->resident),
-                     one = steps * t->alone + FIRST_TILE + results,
+                     rounds = (double)over(blocks, room * t->resident), one = steps * t->alone + FIRST_TILE + results,
                      all = row < FIRST_FMA ? one + (beside - 1) * (steps * t->beside + results)
                                            : beside * (steps * t->beside + FIRST_TILE / 2 + results);
         return rounds * (one > all ? one : all) - FIRST_TILE;
@@ -264,11 +236,55 @@ static const rp__order_family families[] = {
 enum { LAUNCH = 3000, ADD_SHARES = 1500, BYTES = 2400 };
 /* Clocks that a launch of ours may take longer: a third of one that what follows would be by itself. */
 enum { JOINS = LAUNCH / 3 };
+/* Operands that are read element by element, of more than FEW rows and columns; steps of 128 bytes of K by cuBLASLt for rows that are no whole
+ * vectors. */
+enum { FEW = 8, RAGGED_STEP = 300 };
+static const double ONE_BY_ONE = 2.5;
+
+/* Whether there are warpgroups, and they have no more idle rows and columns than they compute. */
+static bool has_groups(const rp__matmul *p, const rp__device *d) { return d->arch == 90 && p->m > 16 && p->n > 16; }
+
+/* Of fma, whose clocks say too little of many shares: where few tiles of a fixed size would leave multiprocessors idle. */
+static unsigned fma_split_of(const rp__matmul *p, const rp__device *d) {
+    if (is_small(p)) return p->k >= 512 ? 3 : p->k >= LONG_K ? 2 : 0; /* whatever the batch */
+    const bool narrow = p->m <= 16 || p->n <= 16;
+    const int64_t rows = p->m <= 16 ? 16
+                         : narrow   ? 64
+                                    : 32,
+                  columns = p->n <= 16 ? 16 : 64, least = 64,
+                  blocks = over(p->m, rows) * over(p->n, columns) * p->batch;
+    const unsigned limit = narrow || p->k > 4096 ? 3 : 1;
+    unsigned split = 0;
+    while (split < limit && blocks << (split + 1) <= 2 * (int64_t)d->multiprocessors && p->k >= least << (split + 1))
+        split++;
+    return split;
+}
+
+/* Shares of K, as a power of two: those that take least time, where each is long enough to pay for adding them up. Sums that are cut into
+ * shares have other bits: a function of sizes, dtype and kind of device. */
+static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
+    enum { LEAST = 256 }; /* bytes of K of a share: two steps */
+    unsigned split = 0;
+    double least = 0;
+    if (d->arch < 90) return 0;
+    if (m == FMA) return fma_split_of(p, d);
+    for (unsigned s = 0; s <= 3 && (s == 0 || p->k * (int64_t)rp__dtype_bytes(p->dtype) >= (int64_t)LEAST << s); s++) {
+        double clocks = 0, groups = 0;
+        (void)tile_of(p, d, m, s, &clocks);
+        if (m == MMA && has_groups(p, d)) {
+            (void)tile_of(p, d, WGMMA, s, &groups);
+            if (groups < clocks) clocks = groups;
+        }
+        clocks += s ? ADD_SHARES : 0;
+        if (s == 0 || clocks < 0.95 * least) split = s, least = clocks;
+    }
+    return split;
+}
 
 /* Whether 16-bit floats are multiplied by warpgroups, whose tiles have 64 rows and columns at least. The bits are the same. */
 static bool by_groups(const rp__matmul *p, const rp__device *d, unsigned split) {
     double groups = 0, warps = 0;
-    if (d->arch != 90 || p->m <= 16 || p->n <= 16) return false;
+    if (!has_groups(p, d)) return false;
     if (rp__cuda_product_tile) return rp__cuda_product_tile > FIRST_WGMMA && rp__cuda_product_tile <= FIRST_SLICED;
     (void)tile_of(p, d, WGMMA, split, &groups);
     (void)tile_of(p, d, MMA, split, &warps);
@@ -300,8 +316,7 @@ static unsigned own_split(const rp__matmul *p, const rp__device *d, math m) {
         (void)is_sliced(p, d, &sliced);
         return sliced;
     }
-    const unsigned split = split_of(p, d, m == MMA && d->arch == 90 ? WGMMA : m);
-    return m != MMA || by_groups(p, d, split) ? split : split_of(p, d, m);
+    return split_of(p, d, m);
 }
 
 /* How tensor cores multiply these operands; false: not at all. */
@@ -374,7 +389,7 @@ static bool plain_serves(const rp__problem *p, size_t *workspace) {
 
 /* Below so many multiply-adds the plain kernels are as fast. */
 #define SMALL_TENSOR (INT64_C(1) << 18)
-/* f32 by fma: above so many cuBLASLt is faster, and for fewer than four rows or columns, of which tiles would be nearly empty. */
+/* f32 by fma: above so many cuBLASLt is faster, and of that size for thin ones. */
 #define LARGE_FMA (INT64_C(1) << 27)
 
 /* Of cuBLASLt: clocks of a launch, of 128 bytes of K, multiply-adds a clock and multiprocessor; and so many where rows of the result are no
@@ -399,24 +414,28 @@ static bool strides_fit(const rp__operand *o, int64_t rows, int64_t row, int64_t
     return fit;
 }
 
+/* Bytes of operands and result over what memory moves in a clock. */
+static double moved_of(const rp__matmul *p) {
+    return (double)rp__dtype_bytes(p->dtype) * (double)p->batch *
+           ((double)p->m * (double)p->n + ((double)p->m + (double)p->n) * (double)p->k) / BYTES;
+}
+
 static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
     if (rp__cuda_product_tile) return true;
     const unsigned split = wanted_split(p, read, m);
-    const double bytes = (double)rp__dtype_bytes(read->dtype),
-                 moved = bytes * (double)read->batch *
-                         ((double)read->m * (double)read->n + ((double)read->m + (double)read->n) * (double)read->k) /
-                         BYTES;
+    const double bytes = (double)rp__dtype_bytes(read->dtype), moved = moved_of(read);
     double steps = 0;
     const bool in_vectors = strides_fit(&p->o[1], read->m, read->am, read->ak, read->sa, read) &&
                             strides_fit(&p->o[2], read->n, read->bn, read->bk, read->sb, read),
                ragged = in_vectors && read->m > 1 && read->om * (int64_t)bytes % 16 != 0;
     (void)tile_of(read, p->device, m == MMA && in_vectors && by_groups(read, p->device, split) ? WGMMA : m, split,
                   &steps);
+    if (!in_vectors && read->m > FEW && read->n > FEW) steps *= ONE_BY_ONE;
     const double ours = LAUNCH + (split ? ADD_SHARES : 0) + (steps > moved ? steps : moved);
     const double rate = ragged ? peers[m].ragged : peers[m].rate,
                  work = rp__problem_work(p) / (rate * p->device->multiprocessors);
-    const double theirs =
-        peers[m].launch + (work > moved ? work : moved) + peers[m].step * bytes / 128 * (double)read->k;
+    const double theirs = peers[m].launch + (work > moved ? work : moved) +
+                          (ragged ? RAGGED_STEP : peers[m].step) * bytes / 128 * (double)read->k;
     return ours <= 1.1 * theirs + JOINS;
 }
 
@@ -438,6 +457,26 @@ static bool has_long_sums(const rp__problem *p, const rp__matmul *read) {
     (void)tile_of(read, p->device, FMA, split, &steps);
     return (split ? ADD_SHARES : 0) + steps < (double)SIMT * (double)read->k;
 }
+/* How much longer than clocks_of says: tiles of few rows or columns are nearly empty, and elements read one by one are as many instructions. */
+static double hardship_of(const rp__problem *p, const rp__matmul *read) {
+    const int64_t least = read->m < read->n ? read->m : read->n;
+    if (!strides_fit(&p->o[1], read->m, read->am, read->ak, read->sa, read) ||
+        !strides_fit(&p->o[2], read->n, read->bn, read->bk, read->sb, read))
+        return 2;
+    return least <= FEW ? 1.5 : 1;
+}
+/* Is cuBLASLt no sooner, which reads a matrix at the rate of memory and multiplies so many terms a clock and multiprocessor? */
+static bool is_plain_sooner(const rp__problem *p, const rp__matmul *read, double hardship) {
+    enum { TERMS = 40 };
+    math m = FMA;
+    (void)plain_math(p, &m);
+    const unsigned split = wanted_split(p, read, m);
+    const double moved = moved_of(read), work = rp__problem_work(p) / (TERMS * (double)p->device->multiprocessors);
+    double steps = 0;
+    (void)tile_of(read, p->device, m, split, &steps);
+    return LAUNCH + (split ? ADD_SHARES : 0) + steps * hardship <=
+           1.1 * (peers[MMA].launch + (work > moved ? work : moved)) + JOINS;
+}
 static double plain_cost(const rp__problem *p) {
     rp__matmul read;
     const double work = rp__problem_work(p);
@@ -445,8 +484,12 @@ static double plain_cost(const rp__problem *p) {
     if (p->order == RP__ORDER_ELSEWHERE && p->call->precision != RP__FLOAT32_HIGHEST)
         return work + 2; /* tensor cores, then */
     if (rp__cuda_product_tile) return 1;
-    if (work < (double)RP__CUDA_SMALL_PRODUCT) return has_long_sums(p, &read) ? 1 : work + 1;
-    return work <= (double)LARGE_FMA && read.m >= 4 && read.n >= 4 ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
+    const bool is_large = work >= (double)RP__CUDA_SMALL_PRODUCT, is_thin = read.m < 4 || read.n < 4;
+    if (!is_large && !has_long_sums(p, &read)) return work + 1;
+    const double hardship = hardship_of(p, &read);
+    const bool ours =
+        work <= (double)LARGE_FMA && !(is_large && is_thin) && (hardship == 1 || is_plain_sooner(p, &read, hardship));
+    return ours ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
 }
 
 /* ---- launches */
