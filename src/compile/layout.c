@@ -1,10 +1,10 @@
-/* Layout: operands of convolutions with their channels innermost, where the device's kernel reads them faster so.
+/* Layout: operands of convolutions with their channels innermost, or by rows, where the device's kernel reads them faster so.
    Requires  a functional graph whose sizes are values.
    Keeps     every bit of every result, and its strides: what a copy feeds are values that nobody outside sees.
    A convolution gives the same bits for either layout (kernel/product.h), so this is a choice of speed, and the device's
    (rp__library.turned). The operand gets a copy in that order. A loop that makes the operand takes the copy in and, if nobody
-   else wants the other order, stores nothing else; pointwise readers of the operand read the copy, as their results are mostly read by
-   the next convolution. Copies of arguments are kernels of their own, one for all convolutions that read the argument. */
+   else wants the other order, stores nothing else; pointwise readers of the operand read the copy of innermost channels, as their results
+   are mostly read by the next convolution. Copies of arguments are kernels of their own, one for all convolutions that read the argument. */
 #include <string.h>
 
 #include "compile/passes.h"
@@ -15,15 +15,15 @@
 typedef struct layout {
     const rp_ir *src;
     rp__rewrite w;
-    rp__ir_value *last; /* per src value: its copy in dst */
+    rp__ir_value *last, *rows; /* per src value: its copies in dst */
 } layout;
 
 /* Inputs of a convolution that are to be copied; bit k: input k. */
-static rp_status wanted(const rp_ir *ir, const rp__ir_node *n, uint32_t *out) {
+static rp_status wanted(const rp_ir *ir, const rp__ir_node *n, rp__turned *out) {
     rp__ir_stand_in handles[RP__FEW_OPERANDS + 1];
     rp_tensor *in[RP__FEW_OPERANDS] = {0}, *made[1];
     rp__call call;
-    *out = 0;
+    *out = (rp__turned){0};
     if (n->dead || n->kind != RP__IR_OP || n->op->lowering != RP__PRODUCT || n->n_out != 1 ||
         n->n_in > RP__FEW_OPERANDS)
         return RP_OK;
@@ -33,7 +33,7 @@ static rp_status wanted(const rp_ir *ir, const rp__ir_node *n, uint32_t *out) {
     rp__device *d = rp__device_get(made[0]->device);
     if (!d) return rp_error_status();
     rp__ir_call(n, in, made, &call);
-    return rp__product_channels_last(&call, d, out);
+    return rp__product_turned(&call, d, out);
 }
 
 /* Channels stand before the spatial dims, of which a window has as many as the weight's rank says. */
@@ -55,17 +55,31 @@ static rp_status emit_last(layout *l, rp__ir_value v, unsigned spatial, const ch
     return RP_OK;
 }
 
+static rp_status emit_rows(layout *l, rp__ir_value v, const char *site, rp__ir_value *out) {
+    if (l->rows[v] == RP__IR_NONE) {
+        rp__meta meta = l->src->values[v].meta;
+        const rp_attr format = {.kind = RP_ATTR_INT, .v.i = RP_CONTIGUOUS_FORMAT};
+        meta.order = RP__ROW_MAJOR;
+        RP_TRY(rp__ir_emit(l->w.dst, &l->w.dst->body, RP__OP(clone), &l->w.map[v], 1, &format, 1, &meta, 1, site,
+                           &l->rows[v]));
+    }
+    *out = l->rows[v];
+    return RP_OK;
+}
+
 static rp_status visit(layout *l, uint32_t node) {
     const rp_ir *ir = l->src;
     const rp__ir_node *n = &ir->nodes[node];
     rp__ir_value in[RP__FEW_OPERANDS];
-    uint32_t copied;
+    rp__turned copied;
     if (n->kind != RP__IR_OP || n->n_in > RP__FEW_OPERANDS) return rp__rewrite_copy(&l->w, &l->w.dst->body, node);
     RP_TRY(wanted(ir, n, &copied));
     for (uint32_t k = 0; k < n->n_in; k++) {
         const rp__ir_value v = n->in[k];
         in[k] = v == RP__IR_NONE ? RP__IR_NONE : l->w.map[v];
-        if (copied >> k & 1u)
+        if (copied.rows >> k & 1u)
+            RP_TRY(emit_rows(l, v, n->site, &in[k]));
+        else if (copied.channels >> k & 1u)
             RP_TRY(emit_last(l, v, ir->values[n->in[1]].meta.ndim - 2u, n->site, &in[k]));
         else if (v != RP__IR_NONE && l->last[v] != RP__IR_NONE && n->op->lowering == RP__POINTWISE && n->n_out == 1 &&
                  rp__meta_same_size(&ir->values[v].meta, &ir->values[n->out[0]].meta))
@@ -77,9 +91,9 @@ static rp_status visit(layout *l, uint32_t node) {
 rp_status rp__layout(rp_ir *ir, rp_ir **out) {
     bool any = false;
     for (size_t k = 0; k < ir->body.n_nodes && !any; k++) {
-        uint32_t copied;
+        rp__turned copied;
         RP_TRY(wanted(ir, &ir->nodes[ir->body.nodes[k]], &copied));
-        any = copied != 0;
+        any = (copied.channels | copied.rows) != 0;
     }
     if (!any) {
         *out = rp__ir_retain(ir);
@@ -87,9 +101,10 @@ rp_status rp__layout(rp_ir *ir, rp_ir **out) {
     }
     layout l = {.src = ir};
     *out = NULL;
-    l.last = rp__alloc((ir->n_values + 1) * sizeof *l.last);
+    l.last = rp__alloc(2 * (ir->n_values + 1) * sizeof *l.last);
     if (!l.last) return RP__OOM("layouts of a graph");
-    for (size_t v = 0; v <= ir->n_values; v++) l.last[v] = RP__IR_NONE;
+    l.rows = l.last + ir->n_values + 1;
+    for (size_t v = 0; v <= ir->n_values; v++) l.last[v] = l.rows[v] = RP__IR_NONE;
     rp_status status = rp__rewrite_begin(&l.w, ir);
     for (size_t k = 0; k < ir->body.n_nodes && status == RP_OK; k++)
         if (!ir->nodes[ir->body.nodes[k]].dead) status = visit(&l, ir->body.nodes[k]);

@@ -100,14 +100,16 @@ static rp_status to_turn(const rp__product *p, rp__device *d, rp__turned *out) {
     return d->ops->library->turned(d, p->op, p->o, p->n, &library, out);
 }
 
-rp_status rp__product_channels_last(const rp__call *call, rp__device *d, uint32_t *out) {
+rp_status rp__product_turned(const rp__call *call, rp__device *d, rp__turned *out) {
     rp__product p;
     rp__turned turned;
-    *out = 0;
+    *out = (rp__turned){0};
     RP_TRY(rp__product_of(call, &p));
     RP_TRY(to_turn(&p, d, &turned));
-    for (unsigned k = 1; k < p.n; k++)
-        if (turned.channels >> k & 1u) *out |= 1u << p.in[k];
+    for (unsigned k = 1; k < p.n; k++) {
+        out->channels |= (turned.channels >> k & 1u) << p.in[k];
+        out->rows |= (turned.rows >> k & 1u) << p.in[k];
+    }
     return RP_OK;
 }
 

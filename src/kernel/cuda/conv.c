@@ -651,7 +651,7 @@ static bool takes_few(const rp__conv_extent *e, const rp__operand *const *o, con
     if (e->kind != 0 || e->groups != 1 || e->spatial > 2 || e->cg >= FEW_CHANNELS || e->m < 8) return false;
     for (unsigned k = 0; k < e->spatial; k++)
         if (conv->stride[k] > 64 || conv->dilation[k] > 64) return false;
-    const unsigned tm = e->m <= 16 ? 16 : e->m <= 32 ? 32 : 64;
+    unsigned tm = e->m <= 16 ? 16 : e->m <= 32 ? 32 : 64;
     const bool side_by_side = e->cg > 1 && o[1]->stride[1] == 1 && o[1]->stride[last] == e->cg;
     int64_t least = 0, room = 0;
     unsigned best = FEW_TILES;
@@ -666,6 +666,13 @@ static bool takes_few(const rp__conv_extent *e, const rp__operand *const *o, con
         best = k, least = tiles, room = bytes;
     }
     if (best == FEW_TILES || least > INT32_MAX) return false;
+    while (tm > few_tiles[0].tm &&
+           least * ((e->m + tm - 1) / tm) < d->multiprocessors) { /* fewer rows for more blocks */
+        const unsigned tw = few_tiles[best].tw;
+        tm /= 2;
+        for (best = 0; few_tiles[best].tm != tm || few_tiles[best].tw != tw;) best++;
+        few_size(e, o, conv, &few_tiles[best], side_by_side, &least, &room);
+    }
     bool rows = o[1]->stride[1] == 1 && e->cg > 1, eight = false;
     const bool lines = o[0]->size[last] % 8 == 0; /* eight places are of one line */
     if (result) {
@@ -734,7 +741,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
         const struct tile *t = in_slices ? &sliced[number] : &shapes[number];
         *facts |= (uint64_t)in_slices << SLICED | (uint64_t)number << TILE | (uint64_t)split << SPLIT |
                   (uint64_t)mma << MMA | readings(&e, plain, windowed, mma) |
-                  (uint64_t)(kind != 2 && neighbours(windowed, 1)) << OUT_ROWS;
+                  (uint64_t)(kind != 2 && neighbours(result ? result : windowed, 1)) << OUT_ROWS;
         *facts |= (uint64_t)(e.class_taps <= 32) << MASKS;
         const int64_t share = share_of(e.class_k, shares,
                                        mma         ? MMA_UNIT
@@ -816,7 +823,7 @@ static bool serves_mma(const rp__problem *p, size_t *workspace) {
 /* What a copy takes, and what elements read one by one take, by themselves and beside vectors (an H200, in us and flop/us). */
 static const double COPY_US = 2.5, COPY_RATE = 2e6, PLAIN_US = 5, PLAIN_RATE = 60e6, VECTOR_RATE = 350e6;
 
-/* Of our own rows. */
+/* Operands that our rows read faster with their channels innermost: vectors for tensor cores. */
 static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                               const rp__library_call *call) {
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
@@ -848,11 +855,53 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
     return PLAIN_US + flops / PLAIN_RATE - flops / VECTOR_RATE > copies ? copied : 0;
 }
 
+/* Lines of memory that 32 neighbours so far apart lie in. */
+static int64_t lines_of(int64_t apart) {
+    enum { MOST = 32 };
+    return apart < 0 || apart > MOST ? MOST : apart > 1 ? apart : 1;
+}
+
+/* Does a copy of the operand take less time than `loads` of 32 elements each, apart as they are, beyond those that are next to each other? */
+static bool copy_is_sooner(const rp__device *d, const rp__operand *o, double loads, int64_t lines) {
+    enum { CLOCKS_US = 1700 };
+    double bytes = 2.0 * (double)rp__dtype_bytes(o->dtype);
+    for (unsigned k = 0; k < o->ndim; k++) bytes *= (double)o->size[k];
+    return loads / 32 * (double)lines / ((double)d->multiprocessors * CLOCKS_US) > COPY_US + bytes / COPY_RATE;
+}
+
+/* Operands that our rows of fma read faster by rows: threads read neighbours along the last dim one by one, of weights along the window. */
+static uint32_t by_rows(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                        const rp__library_call *call) {
+    enum { TILE_ROWS = 64 };
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
+    const rp__operand *sorted[3], *windowed = &o[1], *weights = &o[2];
+    const rp__conv_extent e = rp__conv_sort(&p, sorted);
+    const unsigned last = windowed->ndim - 1u;
+    uint32_t turned = 0;
+    if (e.kind == 2 || e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || is_mma(&e, d, o[0].dtype) ||
+        is_direct(&e, d, o[0].dtype) || rp__conv_is_depthwise(&p))
+        return 0;
+    const int64_t step = e.kind == 0 ? call->conv.stride[e.spatial - 1] : 1,
+                  lines = lines_of(step * windowed->stride[last]) - lines_of(step),
+                  taps = lines_of(weights->stride[last]) - 1;
+    const double each = (double)e.groups * (double)e.class_k;
+    if (windowed->size[last] > 1 && lines > 0 &&
+        copy_is_sooner(d, windowed, each * (double)e.n * (double)((e.m + TILE_ROWS - 1) / TILE_ROWS), lines))
+        turned |= 1u << 1;
+    if (e.kind == 0 && weights->size[last] > 1 && taps > 0 &&
+        copy_is_sooner(d, weights, each * (double)e.m * (double)columns_of(&e, TILE_ROWS), taps))
+        turned |= 1u << 2;
+    return turned;
+}
+
 rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                const rp__library_call *call, rp__turned *out) {
     bool elsewhere;
     RP_TRY(rp__cuda_dnn_turned(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, &elsewhere, out));
-    if (!elsewhere) out->channels = channels_last(d, op, o, n, call);
+    if (!elsewhere) {
+        out->channels = channels_last(d, op, o, n, call);
+        out->rows = by_rows(d, op, o, n, call);
+    }
     return RP_OK;
 }
 

@@ -10,7 +10,8 @@
 enum { LEAST_SHARE = 256, MOST_SHARES = 256 };
 
 /* Bits of the facts of conv_sum.cuh, over the dtype. */
-enum { CHANNELS = 8 };
+enum { CHANNELS = 8, GROUPED };
+enum { SUM_THREADS = 256, SUM_GROUPS = 8 };
 
 static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
     const rp__operand *sorted[3];
@@ -48,7 +49,8 @@ static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer 
 
 static void macros(uint64_t facts, rp__text *out) {
     rp__text_kernel_dtype((rp_dtype)(facts & 0xff), out);
-    rp__text_add(out, "#define RP_CHANNELS %d\n", (int)(facts >> CHANNELS & 1));
+    rp__text_add(out, "#define RP_CHANNELS %d\n#define RP_GROUPS %d\n", (int)(facts >> CHANNELS & 1),
+                 facts >> GROUPED & 1 ? SUM_GROUPS : 1);
 }
 
 rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
@@ -63,7 +65,11 @@ rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buff
                                     : parts_of(p, &e),
                   begin = (char *)call->workspace - (char *)call->workspace_storage->data;
     uint64_t *words = buffer->words;
-    key.facts |= (uint64_t)(!grouped && rp__conv_on_tensor_cores(p)) << CHANNELS;
+    const int64_t elements = e.m * e.groups * e.n;
+    /* few threads would wait for one share after the other */
+    const bool in_groups = parts >= 2 * SUM_GROUPS && elements <= SUM_THREADS * 2 * (int64_t)p->device->multiprocessors;
+    const int64_t each = SUM_THREADS / (in_groups ? SUM_GROUPS : 1);
+    key.facts |= (uint64_t)(!grouped && rp__conv_on_tensor_cores(p)) << CHANNELS | (uint64_t)in_groups << GROUPED;
     memset(out, 0, sizeof *out);
     out->op = call->op;
     out->site = call->site;
@@ -87,9 +93,9 @@ rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buff
         words[10 + k] = there ? (uint64_t)dw->stride[d] : 0;
     }
     out->n_words = 13;
-    out->grid[0] = (uint32_t)((e.m * e.groups * e.n + 255) / 256);
+    out->grid[0] = (uint32_t)((elements + each - 1) / each);
     out->grid[1] = out->grid[2] = 1;
-    out->block[0] = 256;
+    out->block[0] = SUM_THREADS;
     out->block[1] = out->block[2] = 1;
     return rp__text_kernel(p->device, &key, macros, rp__embed_conv_sum_cuh, rp__embed_conv_sum_cuh_len, &out->kernel);
 }
