@@ -369,15 +369,22 @@ static void N(fill_box)(const struct conv_plan *p, const struct conv_box *x, con
                     int64_t high = bound[2] > at ? (bound[2] - at + move - 1) / move : 0;
                     high = high < n ? high : n;
                     low = low < high ? low : high;
+                    const bool lines = step == 1 && low == 0 && high == n && pitch[1] == n && x->move[1] == 1;
                     for (int64_t z = 0; z < x->length[0]; z++) {
                         const int64_t cz = x->move[0] * (x->from[0] + z) + x->residue[0][ez];
-                        for (int64_t y = 0; y < x->length[1]; y++, dst += n) {
+                        for (int64_t y = 0, many = 1; y < x->length[1]; y += many, dst += many * n) {
                             const int64_t cy = x->move[1] * (x->from[1] + y) + x->residue[1][ey];
+                            many = 1;
                             if (cz < 0 || cz >= bound[0] || cy < 0 || cy >= bound[1]) {
                                 memset(dst, 0, (size_t)n * sizeof *dst);
                                 continue;
                             }
                             const ST *s = src + c * k->offset[0] + cz * pitch[0] + cy * pitch[1] + at * pitch[2];
+                            if (lines) { /* whole ones, which follow each other */
+                                many = bound[1] - cy < x->length[1] - y ? bound[1] - cy : x->length[1] - y;
+                                WIDEN(dst, s, many * n);
+                                continue;
+                            }
                             for (int64_t i = 0; i < low; i++) dst[i] = 0;
                             if (step == 1) {
                                 if (high > low) WIDEN(dst + low, s + low, high - low);
