@@ -18,8 +18,8 @@
 #define GEMM_MAX_NR (2 * RP_VEC_BYTES / 4) /* columns of a panel of 4-byte elements */
 #define SLIM (16 / GEMM_BYTES)             /* columns that need no padding */
 #define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)  /* panels that a lone row takes at once: within a tile */
-#define WEIGHT_BYTES (2048 * 1024)         /* of a convolution's weight, for one tile's rows */
-#define NEAR_BYTES (16 << 20)              /* of b, to be in some cache from call to call */
+#define WEIGHT_BYTES RP__GEMM_WEIGHT_BYTES
+#define NEAR_BYTES (16 << 20) /* of b, to be in some cache from call to call */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else

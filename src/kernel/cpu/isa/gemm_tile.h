@@ -977,6 +977,7 @@ static void N(scatter)(const struct conv_plan *c, ST *out, int64_t m0, int64_t m
         for (int64_t i = 0; i < mc; i++) o[i * c->out_m] = STORE(src[i * ld + j]);
     }
 }
+#include "kernel/cpu/isa/gemm_points.h"
 RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, const uint64_t *w, int64_t begin,
                         int64_t end) {
     const int64_t *v = (const int64_t *)w;
@@ -988,7 +989,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
     N(scratch) *memory = rp__gemm_scratch_take();
     struct conv_gather ordered; /* what memory->weight holds, of rows from ordered_m on; negative: nothing */
     int64_t ordered_m = -1, ordered_mc = 0;
-    bool dots = false;
+    bool ordered_panels = false, dots = false;
 #ifdef DOTS
     if ((dots = w[RP__CONV_FLAGS] & RP__GEMM_DOTS)) rp__dots_begin(RP__DOTS_ROWS);
 #endif
@@ -1009,8 +1010,26 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
              .flags = (unsigned)w[RP__CONV_FLAGS],
              .bias = (const ST *)(uintptr_t)w[RP__CONV_BIAS],
              .bias_stride = v[RP__CONV_BIAS_STRIDE]};
+        const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
+        const int64_t mc = c.m - m0 < tm ? c.m - m0 : tm, pitch = (c.k + 63) / 64 * 64 + PAD,
+                      stop = c.n - n0 < tn ? c.n : n0 + tn;
+        int64_t nc = stop - n0;
         if (c.bias_at) g.bias += c.bias_at * g.bias_stride;
         g.out += c.out.start.offset;
+        c.out.start.offset = 0;
+        if (follows) conv_rest(&rest, &c, kind), g.rest = &rest;
+        if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
+        const bool same = ordered_m == m0 && ordered_mc == mc && !memcmp(&ordered.line, &c.a.line, sizeof c.a.line) &&
+                          !memcmp(&ordered.k, &c.a.k, sizeof c.a.k);
+        struct N(points) points;
+        if (kind != RP__CONV_WEIGHT && g.flags & RP__CONV_BY_POINTS && N(points_of)(&c, n0, nc, &points) &&
+            (mc + NR - 1) / NR * NR * c.k <= (int64_t)(WEIGHT_BYTES / sizeof(T))) {
+            T *const panels = (T *)(void *)memory->weight;
+            if (!same || !ordered_panels) N(points_weights)(&c, memory, wt, m0, mc, panels);
+            ordered = c.a, ordered_m = m0, ordered_mc = mc, ordered_panels = true;
+            N(points_tile)(&g, &c, &points, memory, panels, m0, mc, n0, nc);
+            continue;
+        }
         if (conv_flat(&c.a.line, &c.a.k, &g.am, &g.ak) && !c.a.bounded)
             g.a += c.a.line.start.offset + c.a.k.start.offset;
         else
@@ -1019,20 +1038,11 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
             g.b += c.b.line.start.offset + c.b.k.start.offset;
         else
             g.gather_b = N(gather_b);
-        c.out.start.offset = 0;
-        if (follows) conv_rest(&rest, &c, kind), g.rest = &rest;
-        if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
-        const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
-        const int64_t mc = c.m - m0 < tm ? c.m - m0 : tm, pitch = (c.k + 63) / 64 * 64 + PAD,
-                      stop = c.n - n0 < tn ? c.n : n0 + tn;
-        int64_t nc = stop - n0;
         if (g.gather_a && kind != RP__CONV_WEIGHT && c.k > 0) {
-            const bool same = ordered_m == m0 && ordered_mc == mc &&
-                              !memcmp(&ordered.line, &c.a.line, sizeof c.a.line) &&
-                              !memcmp(&ordered.k, &c.a.k, sizeof c.a.k);
-            if (!same) ordered_m = -1;
-            if (same || N(order_weight)(&c, memory, g.a, m0, mc, pitch)) {
-                ordered = c.a, ordered_m = m0, ordered_mc = mc;
+            const bool here = same && !ordered_panels;
+            if (!here) ordered_m = -1;
+            if (here || N(order_weight)(&c, memory, g.a, m0, mc, pitch)) {
+                ordered = c.a, ordered_m = m0, ordered_mc = mc, ordered_panels = false;
                 g.gather_a = NULL, g.a = memory->weight, g.a_first = m0, g.am = pitch, g.ak = 1;
             }
         }
