@@ -119,7 +119,7 @@ enum {
     RP__GEMM_STREAM_TILE_M = 4,
     RP__GEMM_DOTS_TILE_M = 16, /* as many for the matrix unit (dots.h) */
     RP__GEMM_STREAM_TILE_N = 2048,
-    RP__GEMM_WEIGHT_BYTES = 2048 * 1024 /* of a convolution's weight, for one tile's rows */
+    RP__GEMM_WEIGHT_BYTES = 2400 * 1024 /* of a convolution's weight, for one tile's rows */
 };
 
 /* What follows a product, or makes an operand: words behind those of the product, for a kernel that rp__gemm_rest runs, over rows "m" of

@@ -106,24 +106,25 @@ static bool by_points(const int64_t *v, rp__conv_kind kind, rp_dtype dtype, int6
     const bool last = pitch[1] == 1 && pitch[4] != 1 && deep > 1;
     if (points > across * (last ? 1.25 : 0.9)) return false;
 
-    int64_t tiles = (rows + RP__GEMM_MAX_TILE_M - 1) / RP__GEMM_MAX_TILE_M;
-    for (*tm = RP__GEMM_MAX_TILE_M;; tiles++) {
-        *tm = ((rows + tiles - 1) / tiles + ALIGNED - 1) / ALIGNED * ALIGNED;
-        if (*tm * k <= weights) break;
-        if (*tm == ALIGNED) return false;
-    }
-    if (*tm > rows) *tm = rows;
     if (row > RP__CONV_POINTS) { /* parts of rows */
         while (part <= PARTS && (row % part || row / part > RP__CONV_POINTS)) part++;
         if (part > PARTS) return false;
     }
     const double plane =
         (double)deep * (double)(reach[0] + 1) * ((double)(row / part - 1) * (double)move[2] + (double)reach[2] + 1);
-    while (lines > 1 && (plane * ((double)(lines - 1) * (double)move[1] + (double)reach[1] + 1) > (double)room ||
-                         (places[0] > 1 && places[1] % lines)))
-        lines--;
+    while (lines > 1 && plane * ((double)(lines - 1) * (double)move[1] + (double)reach[1] + 1) > (double)room) lines--;
     if (plane * (double)(reach[1] + 1) > (double)room) return false;
-    while (lines > 1 && blocks * tiles * ((all + lines - 1) / lines) < 2 * rp_num_threads()) lines = (lines + 1) / 2;
+    /* All channels, if there is room for their weights; fewer places or, of few lines, fewer channels, where threads would have none. */
+    const int64_t items = rp_num_threads() == 1 ? 1 : 2 * rp_num_threads();
+    while (lines > 4 && blocks * ((all + lines - 1) / lines) < items) lines = (lines + 1) / 2;
+    while (places[0] > 1 && places[1] % lines) lines--; /* no box of two planes */
+    const int64_t tiles_n = part * ((all + lines - 1) / lines);
+    for (int64_t tiles = 1;; tiles++) {
+        *tm = ((rows + tiles - 1) / tiles + ALIGNED - 1) / ALIGNED * ALIGNED;
+        if (*tm * k <= weights && (blocks * tiles_n * tiles >= items || *tm == ALIGNED)) break;
+        if (*tm == ALIGNED) return false;
+    }
+    if (*tm > rows) *tm = rows;
     *tn = lines * row / part;
     return true;
 }

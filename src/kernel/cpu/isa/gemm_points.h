@@ -23,16 +23,16 @@ struct N(points) {
 RP__VEC_FN void N(points_block)(const int rows, const int vectors, int64_t n, bool first, const T *x,
                                 const int64_t *places, const int64_t *row_at, const T *w, T *sums, int64_t ld) {
     V acc[MOST_SINGLE][2], b[2];
-    int64_t at[MOST_SINGLE];
+    const T *row[MOST_SINGLE];
     UNROLL for (int i = 0; i < rows; i++) {
-        at[i] = row_at[i];
+        row[i] = x + row_at[i];
         UNROLL for (int j = 0; j < vectors; j++) acc[i][j] = (V){0};
     }
     for (int64_t k = 0; k < n; k++, w += NR) {
-        const T *from = x + places[k];
+        const int64_t at = places[k];
         UNROLL for (int j = 0; j < vectors; j++) b[j] = A(load)(w + j * L);
         UNROLL for (int i = 0; i < rows; i++) {
-            const V e = A(splat)(from[at[i]]);
+            const V e = A(splat)(row[i][at]);
             UNROLL for (int j = 0; j < vectors; j++) acc[i][j] += e * b[j];
         }
     }
@@ -148,6 +148,8 @@ static void N(points_weights)(const struct conv_plan *c, N(scratch) * memory, co
                               T *panels) {
     const struct conv_axis *line = &c->a.line;
     struct conv_cursor k;
+    int64_t step;
+    const bool flat = conv_flat_axis(&c->a.k, &step) && step == 1;
     src += line->start.offset + c->a.k.start.offset + m0 * line->offset[3];
     if (mc % NR) memset(panels + mc / NR * NR * c->k, 0, (size_t)(NR * c->k) * sizeof *panels);
     conv_start(&k, &c->a.k, 0);
@@ -155,33 +157,41 @@ static void N(points_weights)(const struct conv_plan *c, N(scratch) * memory, co
         const int64_t kc = c->k - k0 < KC ? c->k - k0 : KC;
         for (int64_t i = 0; i < kc; i++, conv_next(&k, &c->a.k))
             memory->places[i] = k.here.offset - c->a.k.start.offset;
-        for (int64_t m = 0; m < mc; m += 8) {
-            const int64_t lines = mc - m < 8 ? mc - m : 8;
-            T *const to = panels + m / NR * NR * c->k + k0 * NR + m % NR;
-            for (int64_t i = 0; i < lines; i++) {
-                const ST *const s = src + (m + i) * line->offset[3];
-                T *const d = memory->run + i * (KC + PAD);
-                for (int64_t q = 0; q < kc; q++) d[q] = LOAD(s[memory->places[q]]);
+        for (int64_t m = 0; m < mc; m += NR) {
+            const int64_t lines = mc - m < NR ? mc - m : NR;
+            const ST *const s = src + m * line->offset[3];
+            T *const to = panels + m * c->k + k0 * NR;
+            if (line->offset[3] == 1) {
+                for (int64_t q = 0; q < kc; q++) WIDEN(to + q * NR, s + memory->places[q], lines);
+            } else if (lines == NR && !flat) {
+                for (int64_t q = 0; q < kc; q++) {
+                    const ST *const from = s + memory->places[q];
+                    UNROLL for (int i = 0; i < NR; i++) to[q * NR + i] = LOAD(from[i * line->offset[3]]);
+                }
+            } else {
+                for (int64_t i = 0; i < lines; i += 8) {
+                    const int64_t some = lines - i < 8 ? lines - i : 8;
+                    for (int64_t l = 0; l < some; l++) {
+                        const ST *const from = s + (i + l) * line->offset[3];
+                        T *const d = memory->run + l * (KC + PAD);
+                        if (flat)
+                            WIDEN(d, from + k0, kc);
+                        else
+                            for (int64_t q = 0; q < kc; q++) d[q] = LOAD(from[memory->places[q]]);
+                    }
+                    A(pack_turned)(NR, NULL, memory->run, KC + PAD, some, kc, to + i);
+                }
             }
-            A(pack_turned)(NR, NULL, memory->run, KC + PAD, lines, kc, to);
         }
     }
 }
 
-/* Places [n0, n0 + nc) of channels [m0, m0 + mc), whose weights are in panels. */
-static void N(points_tile)(const N(job) * g, const struct conv_plan *c, const struct N(points) * p,
+/* Places [n0, n0 + nc) of channels [m0, m0 + mc), at most a tile's rows, whose weights are in panels; x: where places read. */
+static void N(points_tile)(const N(job) * g, const struct conv_plan *c, const struct N(points) * p, const T *x,
                            N(scratch) *restrict memory, const T *panels, int64_t m0, int64_t mc, int64_t n0,
                            int64_t nc) {
-    const struct conv_axis *line = &c->b.line;
     const int64_t ld = (mc + L - 1) / L * L, wide = (nc + 7) / 8 * 8;
     T *const sums = memory->kept, *const turned = memory->group;
-    const ST *src = g->b + line->start.offset + c->b.k.start.offset; /* of tap 0 of the first place */
-    const T *x = (const T *)(const void *)src;
-    if (p->copied) {
-        for (int d = 0; d < 3; d++) src -= line->start.c[d] * c->pitch[d];
-        N(points_copy)(c, p, src, memory->pb);
-        x = memory->pb;
-    }
     if (c->k == 0) memset(sums, 0, (size_t)(nc * ld) * sizeof *sums);
     int64_t taps = 1, tap = 0, channel = 0;
     for (int d = 0; d < 3; d++) taps *= c->b.k.extent[d + 1];
@@ -225,6 +235,21 @@ static void N(points_tile)(const N(job) * g, const struct conv_plan *c, const st
         for (int64_t i = 0; i < mc; i++) NARROW(g->out + (m0 + i) * g->om + n0, turned + i * wide, nc);
     }
 }
+/* All channels [m0, m0 + mc) of a tile. */
+static void N(points_run)(const N(job) * g, const struct conv_plan *c, const struct N(points) * p, N(scratch) * memory,
+                          const T *panels, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
+    const struct conv_axis *line = &c->b.line;
+    const ST *src = g->b + line->start.offset + c->b.k.start.offset; /* of tap 0 of the first place */
+    const T *x = (const T *)(const void *)src;
+    if (p->copied) {
+        for (int d = 0; d < 3; d++) src -= line->start.c[d] * c->pitch[d];
+        N(points_copy)(c, p, src, memory->pb);
+        x = memory->pb;
+    }
+    for (int64_t m = 0; m < mc; m += TM)
+        N(points_tile)(g, c, p, x, memory, panels + m * c->k, m0 + m, mc - m < TM ? mc - m : TM, n0, nc);
+}
+_Static_assert(TM % NR == 0, "tiles of whole panels");
 _Static_assert(RP__CONV_POINTS *(TM + L) <= TM * ROOM, "sums of a tile of places");
 #undef MOST_PAIRS
 #undef MOST_SINGLE

@@ -971,10 +971,16 @@ static void N(gather_b)(const struct conv_plan *c, const ST *src, int64_t l0, in
 static void N(scatter)(const struct conv_plan *c, ST *out, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
                        int64_t ld) {
     struct conv_cursor at;
+    const int64_t step = c->out.offset[3];
     conv_start(&at, &c->out, n0);
-    for (int64_t j = 0; j < nc; j++, conv_next(&at, &c->out)) {
-        ST *o = out + at.here.offset + m0 * c->out_m;
-        for (int64_t i = 0; i < mc; i++) o[i * c->out_m] = STORE(src[i * ld + j]);
+    for (int64_t j = 0, run; j < nc; j += run, conv_advance(&at, &c->out, run)) {
+        const int64_t left = c->out.extent[3] - at.index[3];
+        run = left < nc - j ? left : nc - j;
+        for (int64_t i = 0; i < mc; i++) {
+            ST *const o = out + at.here.offset + (m0 + i) * c->out_m;
+            const T *const s = src + i * ld + j;
+            for (int64_t q = 0; q < run; q++) o[q * step] = STORE(s[q]);
+        }
     }
 }
 #include "kernel/cpu/isa/gemm_points.h"
@@ -1027,7 +1033,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
             T *const panels = (T *)(void *)memory->weight;
             if (!same || !ordered_panels) N(points_weights)(&c, memory, wt, m0, mc, panels);
             ordered = c.a, ordered_m = m0, ordered_mc = mc, ordered_panels = true;
-            N(points_tile)(&g, &c, &points, memory, panels, m0, mc, n0, nc);
+            N(points_run)(&g, &c, &points, memory, panels, m0, mc, n0, nc);
             continue;
         }
         if (conv_flat(&c.a.line, &c.a.k, &g.am, &g.ak) && !c.a.bounded)
