@@ -96,7 +96,7 @@ static bool by_points(const int64_t *v, rp__conv_kind kind, rp_dtype dtype, int6
     if (taps > RP__CONV_POINTS_TAPS || (double)deep * taps > RP__PRODUCT_GROUP * RP__PRODUCT_BLOCK * 4.0 / (double)size)
         return false;
     /* Columns that are calculated for each that is wanted: whole vectors of channels, or rows with what windows need between them, and
-       whole panels of these; channels that lie last must be turned for the latter. */
+       whole panels of these; for the latter channels that lie last must be turned, and places some steps apart taken apart. */
     const int64_t k = deep * (int64_t)taps, gap = reach[2] / move[2];
     int64_t lines = row >= RP__CONV_POINTS ? 1 : RP__CONV_POINTS / row, part = 1;
     if (lines > all) lines = all;
@@ -104,7 +104,7 @@ static bool by_points(const int64_t *v, rp__conv_kind kind, rp_dtype dtype, int6
     const double points = (double)((rows + lanes - 1) / lanes * lanes) / (double)rows;
     const double across = (double)((columns + panel - 1) / panel * panel) / (double)(lines * row);
     const bool last = pitch[1] == 1 && pitch[4] != 1 && deep > 1;
-    if (points > across * (last ? 1.25 : 0.9)) return false;
+    if (points > across * (last ? 1.25 : move[2] > 1 ? 1 : 0.9)) return false;
 
     if (row > RP__CONV_POINTS) { /* parts of rows */
         while (part <= PARTS && (row % part || row / part > RP__CONV_POINTS)) part++;
