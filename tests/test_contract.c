@@ -417,6 +417,39 @@ static void test_many_groups(void **state) {
             }
     }
 }
+/* Vectors of channels or of places, elements as they lie or from a box: the same bits wherever channels lie. */
+static void test_channels_of_results(void **state) {
+    (void)state;
+    /* stride, padding, dilation, groups; channels, rows of the result, height, width, kernel */
+    static const int shapes[][9] = {{1, 1, 1, 1, 5, 24, 9, 13, 3},   {2, 1, 1, 1, 8, 33, 15, 13, 3},
+                                    {1, 2, 1, 2, 8, 40, 30, 31, 5},  {3, 1, 2, 1, 16, 200, 17, 16, 3},
+                                    {1, 0, 1, 1, 20, 17, 1, 300, 1}, {2, 0, 1, 1, 40, 16, 14, 14, 2}};
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64};
+    for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const int *e = shapes[s], reach = e[2] * (e[8] - 1) + 1;
+        const int64_t high = (e[6] + 2 * e[1] - reach) / e[0] + 1, wide = (e[7] + 2 * e[1] - reach) / e[0] + 1;
+        for (unsigned t = 0; t < 3; t++) {
+            const rp_dtype d = dtypes[t];
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *want = NULL, *w = FILLED(2, d, e[5], e[4] / e[3], e[8], e[8]);
+            for (int how = 0; how < 3; how++) {
+                rp_tensor *x = laid_out(FILLED(1, d, 2, e[4], e[6], e[7]), how),
+                          *g = laid_out(FILLED(6, d, 2, e[5], high, wide), how);
+                rp_tensor *y = rp_contiguous(rp_conv2d(x, how == 1 ? laid_out(w, 1) : w, NULL, RP_DIMS(e[0], e[0]),
+                                                       RP_DIMS(e[1], e[1]), RP_DIMS(e[2], e[2]), e[3]));
+                if (want) assert_same(want, y, "channels of results");
+                want = y;
+                check("channels of results", conv_block, e, 4 * sizeof *e,
+                      (rp_tensor *[]){x, w, FILLED(3, d, e[5], 1, 1), FILLED(4, d, 1, wide),
+                                      laid_out(FILLED(5, d, 2, e[5], high, wide), how)},
+                      5, 1, ANY);
+                check("gradients of channels of results", conv_step, e, 4 * sizeof *e,
+                      (rp_tensor *[]){x, w, g, FILLED(7, d, e[4], 1, e[7]), FILLED(8, d, e[5], 1, 1, e[8])}, 5, 2, ANY);
+            }
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+}
 static void test_neighbours(void **state) {
     (void)state;
     /* images, channels, height, width, out, kernel, then conv_rest's */
@@ -710,6 +743,7 @@ int main(void) {
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_many_groups),
+        cmocka_unit_test(test_channels_of_results),
         cmocka_unit_test(test_product_neighbours),
         cmocka_unit_test(test_neighbours),
         cmocka_unit_test(test_elsewhere),

@@ -61,6 +61,10 @@ static bool run_op(int op, rp_tensor *x, rp_tensor *out[MOST]) {
         out[0] =
             rp_avg_pool2d(x, RP_DIMS(h < 9 ? h : 9, w < 9 ? w : 9), RP_DIMS(1, 1), RP_DIMS(0), false, false, INT64_MIN);
         break;
+    case 22: out[0] = rp_max_pool2d(x, RP_DIMS(2, 2), RP_DIMS(2, 2), RP_DIMS(0), RP_DIMS(1), false); break;
+    case 23: /* four windows of an element, in the tree's order */
+        out[0] = rp_max_pool2d(x, RP_DIMS(4, 4), RP_DIMS(2, 2), RP_DIMS(2, 2), RP_DIMS(1), false);
+        break;
     default: return false;
     }
     return true;

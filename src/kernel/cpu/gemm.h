@@ -33,7 +33,9 @@ enum {
     RP__CONV_BY_LANES = 256,
     RP__CONV_LANES_ALONG = 512,
     RP__CONV_BY_TAPS =
-        1024 /* of WEIGHT: vectors are channels of y (isa/gemm_taps.h); an item has TILE_M of them and TILE_N of x */
+        1024, /* of WEIGHT: vectors are channels of y (isa/gemm_taps.h); an item has TILE_M of them and TILE_N of x */
+    RP__CONV_BY_POINTS =
+        2048 /* of others: vectors are channels of the result (isa/gemm_points.h), where there is room */
 };
 
 /* out[m, n] = sum over k of a[m, k] b[k, n], for each index of the batch dims. Strides in elements. */
@@ -104,6 +106,8 @@ enum {
 };
 /* By taps: the most channels of y an item, sums, and elements of a channel of x at once. */
 enum { RP__CONV_TAPS_ROWS = 128, RP__CONV_TAPS_SUMS = 32768, RP__CONV_TAPS_ROOM = 8192 };
+/* By points: the most places of the result an item, and taps. */
+enum { RP__CONV_POINTS = 256, RP__CONV_POINTS_TAPS = 256 };
 typedef enum rp__conv_kind { RP__CONV_FORWARD, RP__CONV_INPUT, RP__CONV_WEIGHT, RP__CONV_KINDS } rp__conv_kind;
 
 /* The largest tile; that of few rows may be wider: of products whose second operand is read as it lies, and of convolutions
@@ -114,7 +118,8 @@ enum {
     RP__GEMM_BOX_TILE_N = 1024,
     RP__GEMM_STREAM_TILE_M = 4,
     RP__GEMM_DOTS_TILE_M = 16, /* as many for the matrix unit (dots.h) */
-    RP__GEMM_STREAM_TILE_N = 2048
+    RP__GEMM_STREAM_TILE_N = 2048,
+    RP__GEMM_WEIGHT_BYTES = 2400 * 1024 /* of a convolution's weight, for one tile's rows */
 };
 
 /* What follows a product, or makes an operand: words behind those of the product, for a kernel that rp__gemm_rest runs, over rows "m" of

@@ -16,8 +16,9 @@ enum {
     LEAST_PLANES = 4, /* that share what is calculated */
     LEAST_POINTS = 16,
     LEAST_LANES = 16,
-    PLAIN = 4,   /* phases that may be plain */
-    WIDEST = 512 /* points of a tile */
+    PLAIN = 4,    /* phases that may be plain */
+    WIDEST = 512, /* points of a tile */
+    REACH = 4     /* positions of a point that lead somewhere, where keys are followed */
 };
 enum { MOVING, STILL, UNIFORM }; /* of registers */
 enum { NOWHERE, SOMEWHERE, EVERYWHERE, DENSE };
@@ -40,11 +41,13 @@ typedef struct table {
     const char *plane; /* memory of the plane, or point, under way */
 } table;
 
-/* Of lanes: a phase that does nothing but reduce what it loads, or that and the identity where a value is false; or that where a key
-   that it loads is the one of the point, and 0 elsewhere (gradients of the largest); or that finds the place of the largest. */
+/* A phase that does nothing but reduce what it loads, or that and the identity where a value is false; or that where a key
+   that it loads is the one of the point, and 0 elsewhere (gradients of the largest); or that finds the place of the largest. Of points
+   only the third. */
 typedef struct plain {
     rp__window_fn *fn;
-    rp__place_fn *place; /* both NULL: it is none of these */
+    rp__place_fn *place; /* both NULL: it is none of these, or, of points, keyed */
+    bool keyed;
     const rp__reduction *red;
     const table *from, *key;
     unsigned when, number;    /* 1 + number of the value */
@@ -59,6 +62,19 @@ typedef struct ready {
     int32_t numbers[RP__LANES];
 } ready;
 
+/* Points side by side whose sums take what is loaded where its key is the point's: instead of asking each position of each point, the
+   elements that the tile meets are walked once, and each is added where its key says, if that point has a position that leads there. */
+typedef struct follow {
+    bool is;                       /* of the tile under way */
+    int64_t wanted;                /* of the first point; one more from point to point */
+    int64_t many;                  /* elements of memory, from `from` and `key` of the plane on */
+    int64_t from, key;             /* the first of them */
+    unsigned most;                 /* positions of a point that lead somewhere */
+    uint32_t reach[REACH][WIDEST]; /* of each point: elements that its positions lead to; OUTSIDE: no more */
+    uint8_t met[WIDEST];
+    float wide[2 * WIDEST + 64]; /* elements of narrow types */
+} follow;
+
 typedef struct planes {
     _Alignas(64) char zeros[64];
     _Alignas(64) char block[VALUES][64];
@@ -72,6 +88,7 @@ typedef struct planes {
     table table[TABLES];
     plain plain[PLAIN];
     ready ready[PLAIN];
+    follow follow;
     /* of registers */
     uint8_t of[MOST], size[MOST], truth[MOST], is_row[MOST], slot[MOST],
         known[MOST];                /* slot: 1 + number of the value */
@@ -382,13 +399,14 @@ static void match_keyed(const run *r, const planes *s, unsigned phase, plain *x,
     if (!x->when || !is_op(r, eq, RP__EQ, RP__TILE_I64)) return;
     const bool first = s->of[eq->a] == STILL;
     x->wanted = first ? eq->a : eq->b;
-    if (s->of[x->wanted] != STILL || !s->is_row[x->wanted] || !s->slot[x->wanted]) return;
+    if (s->of[x->wanted] != STILL || !s->is_row[x->wanted] || (s->width && !s->slot[x->wanted])) return;
     const rp__insn *key = made_in(r, s, phase, first ? eq->b : eq->a, moving),
                    *load = made_in(r, s, phase, where->b, moving);
     x->key = loaded(r, s, key);
     x->from = loaded(r, s, load);
     if (!x->key || !x->from || r->p->access_load[key->access] || r->p->access_load[load->access] > 2) return;
     x->fn = tiles->reduce_window[RP__REDUCE_SUM][x->red->type][r->p->access_load[load->access]];
+    x->keyed = x->fn != NULL;
     x->all = true;
 }
 /* WHERE(isnan(x), -1 - number, WHERE(inside and x == largest, number, far)), where x is what is loaded. */
@@ -428,7 +446,7 @@ static void find_plain(const run *r, planes *s, unsigned phase) {
     const rp__program *p = r->p;
     plain *x = &s->plain[phase];
     *x = (plain){0};
-    if (!s->width || r->row_len > RP__LANES) return;
+    if (r->row_len > RP__LANES) return;
     const rp__insn *reduce = NULL;
     unsigned moving = 0;
     for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
@@ -442,6 +460,7 @@ static void find_plain(const run *r, planes *s, unsigned phase) {
     for (unsigned m = 0; m < sizeof match / sizeof *match && reduce; m++) {
         unsigned seen = 1;
         *x = (plain){.red = &p->reductions[reduce->access]};
+        if (!s->width && match[m] != match_keyed) continue;
         match[m](r, s, phase, x, reduce->a, &seen);
         if ((x->fn || x->place) && seen == moving) return;
     }
@@ -579,6 +598,65 @@ static void find_idle(run *r, planes *s) {
         }
         s->pass[pos] = idle;
     }
+}
+
+/* The phase whose keys are followed; NULL: there is none. */
+static const plain *keyed_phase(const run *r, const planes *s) {
+    const plain *found = NULL;
+    for (unsigned phase = 0; phase < r->p->n_phases && phase < PLAIN && !s->width; phase++) {
+        if (!s->plain[phase].keyed) continue;
+        if (found) return NULL;
+        found = &s->plain[phase];
+    }
+    return found;
+}
+/* What the tile of points, whose places are known, needs for it; false: not so here. */
+static bool find_follow(const run *r, planes *s, const plain *x) {
+    follow *f = &s->follow;
+    const reg *wanted = &r->regs[x->wanted];
+    const int64_t w = r->w, *keys = (const int64_t *)(const void *)wanted->p;
+    const char *when = s->value[x->when - 1].at;
+    int64_t least = INT64_MAX, most = INT64_MIN;
+    f->is = false;
+    if (w > 1 && wanted->step != 1) return false;
+    f->wanted = keys[0];
+    for (int64_t k = 0; k < w; k++) {
+        if (keys[k] - keys[0] != k) return false;
+        f->met[k] = 0;
+    }
+    for (int64_t pos = 0; pos < r->row_len; pos++) {
+        const place *p = &x->from->place[pos], *q = &x->key->place[pos];
+        const uint32_t *far = x->from->far + pos * w, *key = x->key->far + pos * w;
+        if (p->kind != NOWHERE) least = p->first < least ? p->first : least;
+        for (int64_t k = 0; k < w; k++) {
+            const bool inside = far[k] != OUTSIDE;
+            if (key[k] != far[k] || inside != (when[pos * w + k] != 0)) return false;
+            if (!inside) continue;
+            most = p->first + far[k] > most ? p->first + far[k] : most;
+            f->from = p->first, f->key = q->first;
+        }
+    }
+    const int64_t apart = f->key - f->from; /* the same at every position */
+    f->many = most < least ? 0 : most - least + 1;
+    if (f->many > (int64_t)(sizeof f->wide / sizeof *f->wide) || f->many > 2 * w + 64) return false;
+    memset(f->reach, 0xff, sizeof f->reach);
+    f->most = 0;
+    for (int64_t pos = 0; pos < r->row_len && f->many; pos++) {
+        const place *p = &x->from->place[pos];
+        const uint32_t *far = x->from->far + pos * w;
+        if (p->kind == NOWHERE) continue;
+        if (x->key->place[pos].first - p->first != apart) return false;
+        for (int64_t k = 0; k < w; k++) {
+            if (far[k] == OUTSIDE) continue;
+            if (f->met[k] == REACH) return false;
+            f->reach[f->met[k]++][k] = (uint32_t)(p->first + far[k] - least);
+            f->most = f->met[k] > f->most ? f->met[k] : f->most;
+        }
+    }
+    f->from = f->many ? least : 0;
+    f->key = f->many ? least + apart : 0;
+    f->is = true;
+    return true;
 }
 
 /* ---- the rest of the program */
@@ -731,6 +809,56 @@ static bool find_rows(const run *r, const planes *s, const plain *x, ready *to) 
     }
     return true;
 }
+/* Sums by their keys. Two terms, in a tree among zeros, are the same in any order; more are added up again as the tree does. */
+#define FOLLOW(name, T)                                                                                                \
+    static void follow_##name(const run *r, planes *s, const plain *x, const T *from, const int64_t *key, T *d) {      \
+        follow *f = &s->follow;                                                                                        \
+        const int64_t w = r->w;                                                                                        \
+        int64_t many = 0; /* points of three terms and more */                                                         \
+        memset(d, 0, (size_t)w * sizeof *d);                                                                           \
+        if (f->most > 2) memset(f->met, 0, (size_t)w);                                                                 \
+        for (int64_t i = 0; i < f->many; i++) {                                                                        \
+            const uint64_t k = (uint64_t)key[i] - (uint64_t)f->wanted;                                                 \
+            if (k >= (uint64_t)w) continue;                                                                            \
+            bool here = f->reach[0][k] == i;                                                                           \
+            for (unsigned j = 1; j < f->most; j++) here |= f->reach[j][k] == i;                                        \
+            if (!here) continue;                                                                                       \
+            d[k] += from[i];                                                                                           \
+            if (f->most > 2) many += ++f->met[k] == 3;                                                                 \
+        }                                                                                                              \
+        for (int64_t k = 0; many; k++) {                                                                               \
+            if (f->met[k] < 3) continue;                                                                               \
+            T lanes[RP__LANES] = {0};                                                                                  \
+            for (int64_t pos = 0; pos < r->row_len; pos++) {                                                           \
+                const uint32_t far = x->from->far[pos * w + k];                                                        \
+                const int64_t i = x->from->place[pos].first - f->from + far;                                           \
+                if (far != OUTSIDE && (uint64_t)key[i] - (uint64_t)f->wanted == (uint64_t)k) lanes[pos] += from[i];    \
+            }                                                                                                          \
+            for (int half = RP__LANES / 2; half > 0; half /= 2) {                                                      \
+                for (int j = 0; j < half; j++) lanes[j] += lanes[j + half];                                            \
+            }                                                                                                          \
+            d[k] = lanes[0];                                                                                           \
+            many--;                                                                                                    \
+        }                                                                                                              \
+    }
+FOLLOW(f32, float)
+FOLLOW(f64, double)
+static void run_follow(run *r, planes *s, const plain *x) {
+    follow *f = &s->follow;
+    const rp__insn *load = x->from->load;
+    const char *from = x->from->plane + f->from * (int64_t)r->p->access_size[load->access];
+    const int64_t *key = (const int64_t *)(const void *)x->key->plane + f->key;
+    char *d = r->regs[x->red->d].p;
+    if (r->p->access_load[load->access]) {
+        convert_load(r, load, (char *)f->wide, from, f->many);
+        from = (const char *)f->wide;
+    }
+    if (x->red->type == RP__TILE_F64)
+        follow_f64(r, s, x, (const double *)(const void *)from, key, (double *)(void *)d);
+    else
+        follow_f32(r, s, x, (const float *)(const void *)from, key, (float *)(void *)d);
+    if (r->b > 1) rp__interp_replicate(r, d, x->red->size);
+}
 static void run_plain(run *r, const plain *x, const ready *from) {
     if (x->place) {
         x->place(&(rp__place_call){.d = (int64_t *)(void *)r->acc,
@@ -767,6 +895,10 @@ static void run_rest(run *r, planes *s) {
         moving_rows(r, s, p->row[phase]);
         if (all && is_plain(s, phase)) {
             run_plain(r, &s->plain[phase], &s->ready[phase]);
+            continue;
+        }
+        if (s->follow.is && is_plain(s, phase)) {
+            run_follow(r, s, &s->plain[phase]);
             continue;
         }
         rp__interp_begin_chunk(r, phase);
@@ -876,7 +1008,9 @@ static void run_points(run *r, planes *s, int64_t first, int64_t last, int64_t f
         lay_tile(r, w, scratch);
         r->w0 = at;
         const bool good = find_still(r, s);
+        const plain *keyed = keyed_phase(r, s);
         if (good) find_idle(r, s);
+        s->follow.is = good && keyed && find_follow(r, s, keyed);
         for (int64_t plane = first; plane < last; plane++) {
             take_plane(r, s, plane, s->first, s->points);
             r->w0 = plane * s->points + at;
@@ -1032,7 +1166,13 @@ bool rp__interp_by_planes(run *r, int64_t first, int64_t last, char *scratch) {
     s->idle = idle_when(r, s);
     find_plains(r, s);
     int64_t step[RP__SPACE_MAX_DIMS];
-    const bool apart = !s->width && s->idle && strides_of(r, s, step);
+    bool apart = !s->width && s->idle && strides_of(r, s, step);
+    if (apart && keyed_phase(r, s)) { /* these need all points side by side */
+        lay_tile(r, s->tile, scratch);
+        r->w0 = 0;
+        apart = !find_still(r, s) || !find_follow(r, s, keyed_phase(r, s));
+    }
+    s->follow.is = false;
     if (s->width) turn(r, s);
     for (int64_t k = first / unit, end = last / unit; k < end;) {
         const int64_t plane = k / points, from = k % points;

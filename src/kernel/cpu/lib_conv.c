@@ -74,6 +74,61 @@ static int64_t rows_by_lanes(const int64_t *v, rp__conv_kind kind, rp_dtype dtyp
     return (lines + parts - 1) / parts;
 }
 
+/* Tiles of FORWARD and INPUT whose vectors are channels of the result; false: vectors of places serve better, or there is no room. */
+static bool by_points(const int64_t *v, rp__conv_kind kind, rp_dtype dtype, int64_t rows, int64_t blocks, int64_t *tm,
+                      int64_t *tn) {
+    enum { ALIGNED = 32, PARTS = 8 }; /* whole panels of every instruction set */
+    const bool forward = kind == RP__CONV_FORWARD;
+    const int64_t *ws = v + RP__CONV_WS, *stride = v + RP__CONV_STRIDE, *dilation = v + RP__CONV_DILATION;
+    const int64_t *pitch = v + (forward ? RP__CONV_X_STRIDES : RP__CONV_Y_STRIDES);
+    const int64_t deep = v[forward ? RP__CONV_C : RP__CONV_O], size = rp_dtype_size(dtype) == 8 ? 8 : 4;
+    const int64_t panel = rp__gemm_current()->panel * 4 / size, lanes = panel / 2;
+    const int64_t room = RP__PRODUCT_BLOCK * 4 / size * RP__GEMM_MAX_TILE_N, weights = RP__GEMM_WEIGHT_BYTES / size;
+    int64_t places[3], move[3], reach[3];
+    double taps = 1;
+    for (int d = 0; d < 3; d++) {
+        places[d] = forward ? v[RP__CONV_YS + d] : (v[RP__CONV_XS + d] + stride[d] - 1) / stride[d];
+        move[d] = forward ? stride[d] : 1;
+        reach[d] = (ws[d] - 1) * dilation[d] / (forward ? 1 : stride[d]);
+        taps *= (double)(forward ? ws[d] : (ws[d] + stride[d] - 1) / stride[d]);
+    }
+    const int64_t row = places[2], all = places[0] * places[1];
+    if (taps > RP__CONV_POINTS_TAPS || (double)deep * taps > RP__PRODUCT_GROUP * RP__PRODUCT_BLOCK * 4.0 / (double)size)
+        return false;
+    /* Columns that are calculated for each that is wanted: whole vectors of channels, or rows with what windows need between them, and
+       whole panels of these; for the latter channels that lie last must be turned, and places some steps apart taken apart. */
+    const int64_t k = deep * (int64_t)taps, gap = reach[2] / move[2];
+    int64_t lines = row >= RP__CONV_POINTS ? 1 : RP__CONV_POINTS / row, part = 1;
+    if (lines > all) lines = all;
+    const int64_t columns = lines * (row + gap) - gap;
+    const double points = (double)((rows + lanes - 1) / lanes * lanes) / (double)rows;
+    const double across = (double)((columns + panel - 1) / panel * panel) / (double)(lines * row);
+    const bool last = pitch[1] == 1 && pitch[4] != 1 && deep > 1;
+    if (points > across * (last ? 1.25 : move[2] > 1 ? 1 : 0.9)) return false;
+
+    if (row > RP__CONV_POINTS) { /* parts of rows */
+        while (part <= PARTS && (row % part || row / part > RP__CONV_POINTS)) part++;
+        if (part > PARTS) return false;
+    }
+    const double plane =
+        (double)deep * (double)(reach[0] + 1) * ((double)(row / part - 1) * (double)move[2] + (double)reach[2] + 1);
+    while (lines > 1 && plane * ((double)(lines - 1) * (double)move[1] + (double)reach[1] + 1) > (double)room) lines--;
+    if (plane * (double)(reach[1] + 1) > (double)room) return false;
+    /* All channels, if there is room for their weights; fewer places or, of few lines, fewer channels, where threads would have none. */
+    const int64_t items = rp_num_threads() == 1 ? 1 : 2 * rp_num_threads();
+    while (lines > 4 && blocks * ((all + lines - 1) / lines) < items) lines = (lines + 1) / 2;
+    while (places[0] > 1 && places[1] % lines) lines--; /* no box of two planes */
+    const int64_t tiles_n = part * ((all + lines - 1) / lines);
+    for (int64_t tiles = 1;; tiles++) {
+        *tm = ((rows + tiles - 1) / tiles + ALIGNED - 1) / ALIGNED * ALIGNED;
+        if (*tm * k <= weights && (blocks * tiles_n * tiles >= items || *tm == ALIGNED)) break;
+        if (*tm == ALIGNED) return false;
+    }
+    if (*tm > rows) *tm = rows;
+    *tn = lines * row / part;
+    return true;
+}
+
 static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, unsigned flags,
                       rp__launch_buffer *buffer, rp__launch *out) {
     /* where x, w, y stand among the operands; the first operand is the result */
@@ -175,6 +230,14 @@ static rp_status bind(rp__library_op op, const rp__operand *o, size_t n, const r
         v[RP__CONV_FLAGS] |= RP__CONV_BY_LANES;
         out->items = (groups + RP__CONV_LANES - 1) / RP__CONV_LANES * ((C + tn - 1) / tn);
         out->grain = rp__cpu_grain(out->items, work / (double)out->items / 12 + 300);
+        return RP_OK;
+    }
+    if (kind != RP__CONV_WEIGHT && !(flags & RP__GEMM_DOTS) &&
+        by_points((const int64_t *)v, kind, x->dtype, rows, blocks, &tm, &tn)) {
+        v[RP__CONV_TILE_M] = (uint64_t)tm, v[RP__CONV_TILE_N] = (uint64_t)tn;
+        v[RP__CONV_FLAGS] |= RP__CONV_BY_POINTS;
+        out->items = blocks * ((rows + tm - 1) / tm) * ((columns + tn - 1) / tn);
+        out->grain = rp__cpu_grain(out->items, work / (double)out->items / 8 + 300);
         return RP_OK;
     }
     rp__cpu_gemm_cut(rows, columns, blocks, work / (double)rows / (double)columns, RP__GEMM_MAX_TILE_M, &tm, &tn);

@@ -18,8 +18,8 @@
 #define GEMM_MAX_NR (2 * RP_VEC_BYTES / 4) /* columns of a panel of 4-byte elements */
 #define SLIM (16 / GEMM_BYTES)             /* columns that need no padding */
 #define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)  /* panels that a lone row takes at once: within a tile */
-#define WEIGHT_BYTES (2048 * 1024)         /* of a convolution's weight, for one tile's rows */
-#define NEAR_BYTES (16 << 20)              /* of b, to be in some cache from call to call */
+#define WEIGHT_BYTES RP__GEMM_WEIGHT_BYTES
+#define NEAR_BYTES (16 << 20) /* of b, to be in some cache from call to call */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
@@ -100,10 +100,22 @@ INT_RUNS(u8, uint8_t)
 INT_RUNS(i8, int8_t)
 INT_RUNS(i16, int16_t)
 #define COPY_RUN(dst, src, n) memcpy((dst), (src), (size_t)(n) * sizeof *(dst))
-/* Runs of a row of an image are short: no call. */
-static inline void copy_f32(float *dst, const float *src, int64_t n) {
+/* Runs of a row of an image are short: no call, and the last vector ends where they do. */
+static inline void copy_f32(float *restrict dst, const float *restrict src, int64_t n) {
+    typedef float quad __attribute__((vector_size(16)));
+    typedef quad quad_u __attribute__((aligned(1), may_alias));
     int64_t i = 0;
     for (; i + RP_VEC_F32 <= n; i += RP_VEC_F32) rp__v_store_f32(dst + i, rp__v_load_f32(src + i));
+    if (i == n) return;
+    if (n >= RP_VEC_F32) {
+        rp__v_store_f32(dst + n - RP_VEC_F32, rp__v_load_f32(src + n - RP_VEC_F32));
+        return;
+    }
+    for (; i + 4 <= n; i += 4) *(quad_u *)(dst + i) = *(const quad_u *)(src + i);
+    if (n >= 4) {
+        *(quad_u *)(dst + n - 4) = *(const quad_u *)(src + n - 4);
+        return;
+    }
     for (; i < n; i++) dst[i] = src[i];
 }
 

@@ -80,7 +80,9 @@ MICRO(12)
 MICRO(8)
 #endif
 MICRO(6)
+MICRO(5)
 MICRO(4)
+MICRO(3)
 MICRO(2)
 MICRO(1)
 #undef MICRO
@@ -122,25 +124,31 @@ static __attribute__((noinline)) void N(micro_wide)(const N(micro_call) * m, int
         N(wide)(false, m, panel_step);
 }
 
+/* Rows of the next block of mr: fewer than four wait for their own additions, so that the last two blocks share what is left. */
+static int N(micro_step)(int64_t mr) {
+#if MICRO_ROWS > 6
+    if (mr == 12 || mr >= 16) return 12;
+    if (mr == 8 || mr >= 12) return 8;
+#endif
+    if (mr == 6 || mr >= 10) return 6;
+    return mr == 9 ? 5 : mr > 6 ? 4 : (int)mr;
+}
 /* mr rows of one panel; the rows of a packed block (am 1) and of a plain operand advance alike through `row_step`. */
 static void N(micro_rows)(N(micro_call) * m, int64_t mr, int64_t row_step) {
     while (mr > 0) {
-        int step;
+        const int step = N(micro_step)(mr);
+        switch (step) {
 #if MICRO_ROWS > 6
-        if (mr >= 12)
-            N(micro12)(m), step = 12;
-        else if (mr >= 8)
-            N(micro8)(m), step = 8;
-        else
+        case 12: N(micro12)(m); break;
+        case 8: N(micro8)(m); break;
 #endif
-            if (mr >= 6)
-            N(micro6)(m), step = 6;
-        else if (mr >= 4)
-            N(micro4)(m), step = 4;
-        else if (mr >= 2)
-            N(micro2)(m), step = 2;
-        else
-            N(micro1)(m), step = 1;
+        case 6: N(micro6)(m); break;
+        case 5: N(micro5)(m); break;
+        case 4: N(micro4)(m); break;
+        case 3: N(micro3)(m); break;
+        case 2: N(micro2)(m); break;
+        default: N(micro1)(m);
+        }
         mr -= step;
         m->a += step * row_step;
         m->c += step * m->ldc;

@@ -369,15 +369,22 @@ static void N(fill_box)(const struct conv_plan *p, const struct conv_box *x, con
                     int64_t high = bound[2] > at ? (bound[2] - at + move - 1) / move : 0;
                     high = high < n ? high : n;
                     low = low < high ? low : high;
+                    const bool lines = step == 1 && low == 0 && high == n && pitch[1] == n && x->move[1] == 1;
                     for (int64_t z = 0; z < x->length[0]; z++) {
                         const int64_t cz = x->move[0] * (x->from[0] + z) + x->residue[0][ez];
-                        for (int64_t y = 0; y < x->length[1]; y++, dst += n) {
+                        for (int64_t y = 0, many = 1; y < x->length[1]; y += many, dst += many * n) {
                             const int64_t cy = x->move[1] * (x->from[1] + y) + x->residue[1][ey];
+                            many = 1;
                             if (cz < 0 || cz >= bound[0] || cy < 0 || cy >= bound[1]) {
                                 memset(dst, 0, (size_t)n * sizeof *dst);
                                 continue;
                             }
                             const ST *s = src + c * k->offset[0] + cz * pitch[0] + cy * pitch[1] + at * pitch[2];
+                            if (lines) { /* whole ones, which follow each other */
+                                many = bound[1] - cy < x->length[1] - y ? bound[1] - cy : x->length[1] - y;
+                                WIDEN(dst, s, many * n);
+                                continue;
+                            }
                             for (int64_t i = 0; i < low; i++) dst[i] = 0;
                             if (step == 1) {
                                 if (high > low) WIDEN(dst + low, s + low, high - low);
@@ -964,12 +971,19 @@ static void N(gather_b)(const struct conv_plan *c, const ST *src, int64_t l0, in
 static void N(scatter)(const struct conv_plan *c, ST *out, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
                        int64_t ld) {
     struct conv_cursor at;
+    const int64_t step = c->out.offset[3];
     conv_start(&at, &c->out, n0);
-    for (int64_t j = 0; j < nc; j++, conv_next(&at, &c->out)) {
-        ST *o = out + at.here.offset + m0 * c->out_m;
-        for (int64_t i = 0; i < mc; i++) o[i * c->out_m] = STORE(src[i * ld + j]);
+    for (int64_t j = 0, run; j < nc; j += run, conv_advance(&at, &c->out, run)) {
+        const int64_t left = c->out.extent[3] - at.index[3];
+        run = left < nc - j ? left : nc - j;
+        for (int64_t i = 0; i < mc; i++) {
+            ST *const o = out + at.here.offset + (m0 + i) * c->out_m;
+            const T *const s = src + i * ld + j;
+            for (int64_t q = 0; q < run; q++) o[q * step] = STORE(s[q]);
+        }
     }
 }
+#include "kernel/cpu/isa/gemm_points.h"
 RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, const uint64_t *w, int64_t begin,
                         int64_t end) {
     const int64_t *v = (const int64_t *)w;
@@ -981,7 +995,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
     N(scratch) *memory = rp__gemm_scratch_take();
     struct conv_gather ordered; /* what memory->weight holds, of rows from ordered_m on; negative: nothing */
     int64_t ordered_m = -1, ordered_mc = 0;
-    bool dots = false;
+    bool ordered_panels = false, dots = false;
 #ifdef DOTS
     if ((dots = w[RP__CONV_FLAGS] & RP__GEMM_DOTS)) rp__dots_begin(RP__DOTS_ROWS);
 #endif
@@ -1002,8 +1016,26 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
              .flags = (unsigned)w[RP__CONV_FLAGS],
              .bias = (const ST *)(uintptr_t)w[RP__CONV_BIAS],
              .bias_stride = v[RP__CONV_BIAS_STRIDE]};
+        const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
+        const int64_t mc = c.m - m0 < tm ? c.m - m0 : tm, pitch = (c.k + 63) / 64 * 64 + PAD,
+                      stop = c.n - n0 < tn ? c.n : n0 + tn;
+        int64_t nc = stop - n0;
         if (c.bias_at) g.bias += c.bias_at * g.bias_stride;
         g.out += c.out.start.offset;
+        c.out.start.offset = 0;
+        if (follows) conv_rest(&rest, &c, kind), g.rest = &rest;
+        if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
+        const bool same = ordered_m == m0 && ordered_mc == mc && !memcmp(&ordered.line, &c.a.line, sizeof c.a.line) &&
+                          !memcmp(&ordered.k, &c.a.k, sizeof c.a.k);
+        struct N(points) points;
+        if (kind != RP__CONV_WEIGHT && g.flags & RP__CONV_BY_POINTS && N(points_of)(&c, n0, nc, &points) &&
+            (mc + NR - 1) / NR * NR * c.k <= (int64_t)(WEIGHT_BYTES / sizeof(T))) {
+            T *const panels = (T *)(void *)memory->weight;
+            if (!same || !ordered_panels) N(points_weights)(&c, memory, wt, m0, mc, panels);
+            ordered = c.a, ordered_m = m0, ordered_mc = mc, ordered_panels = true;
+            N(points_run)(&g, &c, &points, memory, panels, m0, mc, n0, nc);
+            continue;
+        }
         if (conv_flat(&c.a.line, &c.a.k, &g.am, &g.ak) && !c.a.bounded)
             g.a += c.a.line.start.offset + c.a.k.start.offset;
         else
@@ -1012,20 +1044,11 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, cons
             g.b += c.b.line.start.offset + c.b.k.start.offset;
         else
             g.gather_b = N(gather_b);
-        c.out.start.offset = 0;
-        if (follows) conv_rest(&rest, &c, kind), g.rest = &rest;
-        if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
-        const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
-        const int64_t mc = c.m - m0 < tm ? c.m - m0 : tm, pitch = (c.k + 63) / 64 * 64 + PAD,
-                      stop = c.n - n0 < tn ? c.n : n0 + tn;
-        int64_t nc = stop - n0;
         if (g.gather_a && kind != RP__CONV_WEIGHT && c.k > 0) {
-            const bool same = ordered_m == m0 && ordered_mc == mc &&
-                              !memcmp(&ordered.line, &c.a.line, sizeof c.a.line) &&
-                              !memcmp(&ordered.k, &c.a.k, sizeof c.a.k);
-            if (!same) ordered_m = -1;
-            if (same || N(order_weight)(&c, memory, g.a, m0, mc, pitch)) {
-                ordered = c.a, ordered_m = m0, ordered_mc = mc;
+            const bool here = same && !ordered_panels;
+            if (!here) ordered_m = -1;
+            if (here || N(order_weight)(&c, memory, g.a, m0, mc, pitch)) {
+                ordered = c.a, ordered_m = m0, ordered_mc = mc, ordered_panels = false;
                 g.gather_a = NULL, g.a = memory->weight, g.a_first = m0, g.am = pitch, g.ak = 1;
             }
         }
