@@ -62,9 +62,7 @@ static rp__interp_form form_of(const run *r, unsigned access) {
         linear = linear && stride[d] == want;
         want *= r->extent[d];
     }
-    return uniform  ? r->walk == RP__WALK_ACROSS ? RP__INTERP_GENERAL : RP__INTERP_UNIFORM
-           : linear ? RP__INTERP_LINEAR
-                    : RP__INTERP_GENERAL;
+    return uniform ? RP__INTERP_UNIFORM : linear ? RP__INTERP_LINEAR : RP__INTERP_GENERAL;
 }
 static void byte_range(const run *r, unsigned access, intptr_t *lo, intptr_t *hi) {
     const int64_t *stride = r->stride + access * r->dims;

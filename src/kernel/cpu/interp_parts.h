@@ -26,7 +26,7 @@ typedef enum rp__interp_form {
     RP__INTERP_GENERAL,
     RP__INTERP_LINEAR,
     RP__INTERP_UNIFORM
-} rp__interp_form; /* of an access over the walk of tiles */
+} rp__interp_form; /* of an access over the walk of tiles; ACROSS: over the rows at one position */
 
 /* Of a walk by rows (interp_still.c, interp_copies.c): instructions of what stands still along the last dim, of what is the same in every
    row, of all else. A mask, since a value may be both of the former. */
