@@ -518,6 +518,28 @@ static void lines_of_scatters(void **state) {
     refuses(rp_scatter_add(x, 1, wrong, src), "scatter_add", "40");
 }
 
+/* Parts of a few bytes a row, of rows that lie apart: what is joined is what was taken apart. */
+static void narrow_parts(void **state) {
+    (void)state;
+    enum { ROWS = 37, COLUMNS = 80 };
+    static const rp_dtype types[] = {RP_U8, RP_F16, RP_F32, RP_F64};
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+        static char want[ROWS * COLUMNS * 8], got[sizeof want];
+        const size_t bytes = ROWS * COLUMNS * rp_dtype_size(types[k]);
+        rp_tensor *all = rp_to_dtype(rp_remainder_scalar(count(ROWS, COLUMNS), rp_f64(251)), types[k]);
+        OK(rp_to_host(all, want, bytes));
+        for (int64_t n = 1; n < COLUMNS; n++) {
+            rp_tensor *part[2] = {rp_narrow(all, 1, 0, n), rp_narrow(all, 1, n, COLUMNS - n)};
+            rp_tensor *both = rp_cat(part, 2, 1), *apart = rp_contiguous(part[0]);
+            OK(rp_to_host(both, got, bytes));
+            assert_memory_equal(want, got, bytes);
+            both = rp_cat(((rp_tensor *const[]){apart, part[1]}), 2, 1);
+            OK(rp_to_host(both, got, bytes));
+            assert_memory_equal(want, got, bytes);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(out_of_range, begin, end),
@@ -536,6 +558,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(moves, begin, end),
         cmocka_unit_test_setup_teardown(one_is_wrong, begin, end),
         cmocka_unit_test_setup_teardown(lines_of_scatters, begin, end),
+        cmocka_unit_test_setup_teardown(narrow_parts, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

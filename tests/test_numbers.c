@@ -343,12 +343,13 @@ static void reductions(void **state) {
 }
 
 /* A phase that only reduces what it loads goes by columns where these lie side by side: whole lines of 32 rows, or a row at a time where a
-   piece takes some columns; rows that fill no line, columns that fill no vector, several chunks. */
+   piece takes some columns; rows that fill no line, columns that fill no vector, few positions, which need no lanes, several chunks. */
 static void columns(void **state) {
     (void)state;
     static const rp_dtype dtypes[] = {RP_F32, RP_F16, RP_BF16, RP_F64, RP_I64};
     static const rp__reduce_kind kinds[] = {RP__REDUCE_SUM, RP__REDUCE_MAX, RP__REDUCE_MIN, RP__REDUCE_PROD};
-    static const int64_t sizes[][2] = {{7, 300}, {1, 129}, {33, 64}, {300, 31}, {130, 127}, {70, 257}, {37, 8225}};
+    static const int64_t sizes[][2] = {{7, 300}, {1, 129},   {33, 64},  {300, 31}, {75, 96},
+                                       {130, 2}, {130, 127}, {70, 257}, {37, 8225}};
     test_rng r = {7};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {

@@ -62,9 +62,7 @@ static rp__interp_form form_of(const run *r, unsigned access) {
         linear = linear && stride[d] == want;
         want *= r->extent[d];
     }
-    return uniform  ? r->walk == RP__WALK_ACROSS ? RP__INTERP_GENERAL : RP__INTERP_UNIFORM
-           : linear ? RP__INTERP_LINEAR
-                    : RP__INTERP_GENERAL;
+    return uniform ? RP__INTERP_UNIFORM : linear ? RP__INTERP_LINEAR : RP__INTERP_GENERAL;
 }
 static void byte_range(const run *r, unsigned access, intptr_t *lo, intptr_t *hi) {
     const int64_t *stride = r->stride + access * r->dims;
@@ -275,7 +273,7 @@ static int64_t tile_rows(int64_t left, int64_t width) {
     const int64_t most = left < width ? left : width;
     return rows < most ? rows : most;
 }
-enum { SHORT_COLUMN = 8 * RP__LANES, COLUMN_BYTES = 16 * 1024 };
+enum { SHORT_COLUMN = 8 * RP__LANES, COLUMN_BYTES = 16 * 1024, WHOLE_COLUMNS = 512 };
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
 /* Rows that lie along their inner dim, all of them: nothing is used in place, so tiles take as many positions as one line of memory has
    and turn them in registers, as blocks do. */
@@ -310,9 +308,15 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
     if (split) rp__interp_forms(r);
     const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
     int64_t width = blocks ? BLOCK_ROWS : rp__interp_across_width(r->p, r->rows, r->row_len);
-    if (!blocks && short_columns(r)) width = clamp(COLUMN_BYTES / (int64_t)(r->p->acc_bytes * r->lanes), 16, width);
+    const bool whole = !blocks && short_columns(r) && rp__interp_whole_columns(r, 0);
+    if (whole) {
+        r->lanes = 1;
+        width = clamp(COLUMN_BYTES * 4 / ((int64_t)r->p->acc_bytes + 2 * bytes) / 16 * 16, 16, WHOLE_COLUMNS);
+    } else if (!blocks && short_columns(r))
+        width = clamp(COLUMN_BYTES / (int64_t)(r->p->acc_bytes * r->lanes), 16, width);
     const bool turn = !blocks && turned(r);
     if (turn) width = clamp(L1_BYTES / bytes / BLOCK_POSITIONS / 16 * 16, 16, width < BLOCK_ROWS ? width : BLOCK_ROWS);
+    int64_t laid_w = 0, laid_b = 0;
     for (int64_t w0 = first; w0 < last; w0 += r->w) {
         const int64_t before = w0 / r->stretch, end = (before + 1) * r->stretch;
         const int64_t left = (end < last ? end : last) - w0;
@@ -340,11 +344,15 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
             r->b = clamp(floor_pow2(L1_BYTES / bytes / r->w), 1,
                          r->row_len < BLOCK_POSITIONS ? r->row_len : BLOCK_POSITIONS);
         if (blocks) r->b = clamp(floor_pow2(L1_BYTES / bytes / r->w), 1, BLOCK_POSITIONS);
-        r->tile = rp__interp_round64(r->w * r->b);
-        r->kept_cap = rp__interp_round64(r->row_len * r->w) +
-                      64; /* the last tile may start anywhere and is written in full vectors */
-        rp__interp_lay_out(r, scratch);
-        rp__interp_uniform(r);
+        if (r->w != laid_w || r->b != laid_b) {
+            laid_w = r->w;
+            laid_b = r->b;
+            r->tile = rp__interp_round64(r->w * r->b);
+            r->kept_cap = rp__interp_round64(r->row_len * r->w) +
+                          64; /* the last tile may start anywhere and is written in full vectors */
+            rp__interp_lay_out(r, scratch);
+            rp__interp_uniform(r);
+        }
         rp__interp_phases(r);
     }
 }

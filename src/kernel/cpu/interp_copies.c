@@ -2,7 +2,7 @@
    The place is a sum of what stands still along the last dim, of what is the same in every row (columns), and of one index that is
    read from memory at most: flips, pads, rolls, index_select, gather and take. The still terms are calculated for many rows at once,
    as interp_still.c does, those of columns once for all rows, and then each row is a few copies, forwards or backwards, or a loop
-   over indices. Windows of whole places (constant pads) are such columns, too, with a value for what lies outside, and so are
+   over indices. What a plain load gives goes line by line. Windows of whole places (constant pads) are such columns, too, with a value for what lies outside, and so are
    triangles, whose columns end or begin somewhere else in each row. */
 #include <stddef.h>
 
@@ -44,6 +44,91 @@ typedef struct plan {
     uint8_t varies[RP__DAG_MAX_NODES];
     uint16_t maker[RP__DAG_MAX_NODES]; /* instruction of a register */
 } plan;
+
+/* ---- lines: a program that loads and stores, where both run on along the last dims */
+
+/* Short ones as they are most often, without a call. */
+static inline void copy_run(char *d, const char *s, int64_t bytes) {
+    typedef uint64_t vector __attribute__((vector_size(16), may_alias, aligned(1)));
+    if (bytes > 512) {
+        memcpy(d, s, (size_t)bytes);
+    } else if (bytes >= 16) {
+        for (int64_t i = 0; i + 16 <= bytes; i += 16)
+            *(vector *)(void *)(d + i) = *(const vector *)(const void *)(s + i);
+        *(vector *)(void *)(d + bytes - 16) = *(const vector *)(const void *)(s + bytes - 16);
+    } else if (bytes >= 8) {
+        memcpy(d, s, 8);
+        memcpy(d + bytes - 8, s + bytes - 8, 8);
+    } else {
+        for (int64_t i = 0; i < bytes; i++) d[i] = s[i];
+    }
+}
+/* `count` lines. Of the most frequent lengths each is a move or two: two that overlap, where it is no power of two. */
+static void copy_lines(char *d, int64_t d_step, const char *s, int64_t s_step, int64_t bytes, int64_t count) {
+#define LINES(MOVE)                                                                                                    \
+    for (; count > 0; count--, d += d_step, s += s_step) MOVE
+#define ENDS(T)                                                                                                        \
+    do {                                                                                                               \
+        T begin, end; /* both are read before either is written */                                                     \
+        memcpy(&begin, s, sizeof(T));                                                                                  \
+        memcpy(&end, s + bytes - sizeof(T), sizeof(T));                                                                \
+        memcpy(d, &begin, sizeof(T));                                                                                  \
+        memcpy(d + bytes - sizeof(T), &end, sizeof(T));                                                                \
+    } while (0)
+    typedef struct {
+        uint64_t v[2];
+    } two;
+    switch (bytes) {
+    case 1: LINES(memcpy(d, s, 1)); break;
+    case 2: LINES(memcpy(d, s, 2)); break;
+    case 3: LINES(ENDS(uint16_t)); break;
+    case 4: LINES(memcpy(d, s, 4)); break;
+    case 5:
+    case 6:
+    case 7: LINES(ENDS(uint32_t)); break;
+    case 8: LINES(memcpy(d, s, 8)); break;
+    case 16: LINES(memcpy(d, s, 16)); break;
+    case 32: LINES(memcpy(d, s, 32)); break;
+    case 64: LINES(memcpy(d, s, 64)); break;
+    default:
+        if (bytes < 16)
+            LINES(ENDS(uint64_t));
+        else if (bytes < 32)
+            LINES(ENDS(two));
+        else
+            LINES(copy_run(d, s, bytes));
+    }
+#undef ENDS
+#undef LINES
+}
+/* Elements [first, last); false: this is no such program or space, and nothing was done. */
+static bool by_lines(const run *r, int64_t first, int64_t last) {
+    const rp__program *p = r->p;
+    if (!p->moves || !r->dims) return false;
+    const unsigned from = p->insns[p->element[0].begin].access, to = p->stores[0].access;
+    const int64_t *const s_stride = r->stride + (size_t)from * r->dims, *const d_stride =
+                                                                            r->stride + (size_t)to * r->dims;
+    unsigned outer = r->dims;
+    int64_t n = 1;
+    while (outer && (r->extent[outer - 1] == 1 || (s_stride[outer - 1] == n && d_stride[outer - 1] == n)))
+        n *= r->extent[--outer];
+    if (n < 2) return false;
+    const int64_t size = p->access_size[to];
+    const int64_t many = outer ? r->extent[outer - 1] : 1;
+    const int64_t s_step = outer ? s_stride[outer - 1] * size : 0, d_step = outer ? d_stride[outer - 1] * size : 0;
+    for (int64_t at = first; at < last;) {
+        const int64_t line = at / n, begin = at % n;
+        const int64_t whole = begin ? 0 : (last - at) / n, left = many - line % many;
+        const int64_t count = !whole ? 1 : whole < left ? whole : left;
+        const int64_t m = whole ? n : n - begin < last - at ? n - begin : last - at;
+        copy_lines(
+            (char *)(uintptr_t)r->address[to] + (rp__interp_offset(r, to, 0, outer, line) + begin) * size, d_step,
+            (const char *)(uintptr_t)r->address[from] + (rp__interp_offset(r, from, 0, outer, line) + begin) * size,
+            s_step, m * size, count);
+        at += count * m;
+    }
+    return true;
+}
 
 /* ---- which programs */
 
@@ -393,22 +478,6 @@ static inline bool all_inside(const char *index, size_t size, int64_t bound, int
     return true;
 }
 
-/* Short ones as they are most often, without a call. */
-static inline void copy_run(char *d, const char *s, int64_t bytes) {
-    typedef uint64_t vector __attribute__((vector_size(16), may_alias, aligned(1)));
-    if (bytes > 512) {
-        memcpy(d, s, (size_t)bytes);
-    } else if (bytes >= 16) {
-        for (int64_t i = 0; i + 16 <= bytes; i += 16)
-            *(vector *)(void *)(d + i) = *(const vector *)(const void *)(s + i);
-        *(vector *)(void *)(d + bytes - 16) = *(const vector *)(const void *)(s + bytes - 16);
-    } else if (bytes >= 8) {
-        memcpy(d, s, 8);
-        memcpy(d + bytes - 8, s + bytes - 8, 8);
-    } else {
-        for (int64_t i = 0; i < bytes; i++) d[i] = s[i];
-    }
-}
 #define ROWS_OF(bits)                                                                                                  \
     static void pieces_##bits(const run *r, const plan *x, const piece *pieces, unsigned n, const int64_t *col,        \
                               char *to, const char *from) {                                                            \
@@ -601,6 +670,7 @@ static void run_rows(const run *r, const plan *x, const block *b, int64_t row, i
 
 bool rp__interp_copies(run *r, int64_t first, int64_t last, char *scratch) {
     plan x;
+    if (by_lines(r, first, last)) return true;
     if (!find_plan(r, &x)) return false;
     const int64_t length = r->extent[r->n_outer], row0 = first / length, row1 = (last - 1) / length + 1;
     r->walk = RP__WALK_ALONG;

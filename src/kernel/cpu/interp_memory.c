@@ -5,12 +5,13 @@
 typedef rp__interp run;
 typedef rp__interp_reg reg;
 
-/* ---- walking: consecutive elements as segments along the last dim --------------------------------------------------- */
+/* ---- walking: consecutive elements as segments along the last dims that are walked in one step ----------------------- */
 
 typedef struct segments {
     const int64_t *extent, *stride;
     int nd;
-    int64_t left, offset, last; /* offset of the next element, last: stride along a segment */
+    int64_t left, offset, last,
+        length; /* offset of the next element, last: stride along a segment, length: of a whole one */
     int64_t index[RP__SPACE_MAX_DIMS];
 } segments;
 
@@ -22,7 +23,14 @@ static void segments_begin(segments *s, const run *r, unsigned access, unsigned 
     s->left = n;
     s->offset = 0;
     s->last = s->nd ? s->stride[s->nd - 1] : 0;
-    for (int d = s->nd - 1; d >= 0; d--) {
+    s->length = s->nd ? s->extent[s->nd - 1] : 1;
+    for (; s->nd > 1 && s->stride[s->nd - 2] == s->last * s->length; s->nd--) s->length *= s->extent[s->nd - 2];
+    if (s->nd) { /* the dims of a segment are one */
+        s->index[s->nd - 1] = s->nd > 1 ? start % s->length : start;
+        if (s->nd > 1) start /= s->length;
+        s->offset = s->index[s->nd - 1] * s->last;
+    }
+    for (int d = s->nd - 2; d >= 0; d--) {
         if (d) {
             s->index[d] = start % s->extent[d];
             start /= s->extent[d];
@@ -41,25 +49,45 @@ static int64_t segments_next(segments *s, int64_t *offset) {
         return n;
     }
     int d = s->nd - 1;
-    int64_t n = s->extent[d] - s->index[d];
+    int64_t n = s->length - s->index[d];
     if (n > s->left) n = s->left;
     s->left -= n;
     s->index[d] += n;
     s->offset += n * s->last;
-    while (d > 0 && s->index[d] == s->extent[d]) {
-        s->offset -= s->extent[d] * s->stride[d];
-        s->index[d] = 0;
-        d--;
+    if (s->index[d] < s->length) return n;
+    s->index[d] = 0;
+    s->offset -= s->length * s->last;
+    for (d--;; d--) {
         s->index[d]++;
         s->offset += s->stride[d];
+        if (d == 0 || s->index[d] < s->extent[d]) return n;
+        s->offset -= s->extent[d] * s->stride[d];
+        s->index[d] = 0;
     }
-    return n;
 }
 
+#define FILL(T)                                                                                                        \
+    {                                                                                                                  \
+        T v;                                                                                                           \
+        memcpy(&v, from, sizeof v);                                                                                    \
+        for (int64_t k = 0; k < n; k++) ((T *)(void *)d)[k] = v;                                                       \
+    }                                                                                                                  \
+    break
+static void fill(char *d, const char *from, unsigned size, int64_t n) {
+    switch (size) {
+    case 1: FILL(uint8_t);
+    case 2: FILL(uint16_t);
+    case 4: FILL(uint32_t);
+    default: FILL(uint64_t);
+    }
+}
+#undef FILL
 /* One segment of elements of `size` bytes. */
 static void copy_in(const run *r, char *d, const char *from, unsigned size, int64_t stride, int64_t n) {
     if (stride == 1) {
         memcpy(d, from, (size_t)n * size);
+    } else if (stride == 0) {
+        fill(d, from, size, n);
     } else {
         rp__tile_call t = {.d = d, .a = from, .n = n, .imm = stride};
         r->p->tiles->gather[rp__interp_log2(size)](&t);

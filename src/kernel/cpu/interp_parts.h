@@ -26,7 +26,7 @@ typedef enum rp__interp_form {
     RP__INTERP_GENERAL,
     RP__INTERP_LINEAR,
     RP__INTERP_UNIFORM
-} rp__interp_form; /* of an access over the walk of tiles */
+} rp__interp_form; /* of an access over the walk of tiles; ACROSS: over the rows at one position */
 
 /* Of a walk by rows (interp_still.c, interp_copies.c): instructions of what stands still along the last dim, of what is the same in every
    row, of all else. A mask, since a value may be both of the former. */
@@ -216,6 +216,8 @@ void rp__interp_push_chunk(rp__interp *r, const rp__reduction *red, uint64_t cou
 char *rp__interp_finish_chunks(rp__interp *r, const rp__reduction *red, uint64_t count);
 void rp__interp_set_result(rp__interp *r, const rp__reduction *red, const char *v);
 void rp__interp_store_rows(rp__interp *r);
+/* Does the walk across take the rows of a phase, which are short and only reduced, as whole columns of memory? Forms are known. */
+bool rp__interp_whole_columns(const rp__interp *r, unsigned phase);
 
 /* ---- elements by rows (interp_still.c) */
 

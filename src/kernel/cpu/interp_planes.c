@@ -32,7 +32,8 @@ typedef struct value { /* that stands still, and that the rest of the program re
     uint16_t reg;
     uint8_t size;
     bool row;
-    char *at; /* position by position, point by point; of a row value by point */
+    char *at;   /* position by position, point by point; of a row value by point */
+    char *rows; /* of a row value, where lanes of several points lie side by side: of each of these */
 } value;
 typedef struct table {
     const rp__insn *load;
@@ -53,6 +54,7 @@ typedef struct plain {
     unsigned when, number;    /* 1 + number of the value */
     uint16_t wanted, largest; /* registers */
     bool all;                 /* 0, which memory outside gives, counts */
+    bool listed;              /* by planes.there: rows that are not there need not be looked at */
 } plain;
 
 /* Of the point under way: its rows, their keys and numbers. */
@@ -60,6 +62,8 @@ typedef struct ready {
     const void *rows[RP__LANES];
     const int64_t *keys[RP__LANES];
     int32_t numbers[RP__LANES];
+    uint32_t there; /* of which rows the tree is */
+    rp__window_tree tree;
 } ready;
 
 /* Points side by side whose sums take what is loaded where its key is the point's: instead of asking each position of each point, the
@@ -89,6 +93,7 @@ typedef struct planes {
     plain plain[PLAIN];
     ready ready[PLAIN];
     follow follow;
+    uint32_t there[PLAIN][WIDEST]; /* rows of each point of the tile; of phases that are `listed` */
     /* of registers */
     uint8_t of[MOST], size[MOST], truth[MOST], is_row[MOST], slot[MOST],
         known[MOST];                /* slot: 1 + number of the value */
@@ -788,11 +793,67 @@ static bool passes(const run *r, const planes *s) {
     }
     return idle;
 }
+static void make_tree(rp__window_tree *t, const void *const *a, int64_t lanes) {
+    uint8_t slot[RP__LANES]; /* 1 + place among those that are there */
+    t->n = t->pairs = 0;
+    for (int64_t r = 0; r < lanes; r++) {
+        slot[r] = a[r] ? (uint8_t)(t->n + 1) : 0;
+        if (a[r]) t->row[t->n++] = (uint8_t)r;
+    }
+    for (int64_t half = RP__LANES / 2; half > 0; half /= 2) {
+        for (int64_t r = half; r < lanes; r++) {
+            if (!slot[r]) continue;
+            if (slot[r - half]) {
+                t->to[t->pairs] = (uint8_t)(slot[r - half] - 1);
+                t->from[t->pairs++] = (uint8_t)(slot[r] - 1);
+            } else {
+                slot[r - half] = slot[r];
+            }
+        }
+        if (lanes > half) lanes = half;
+    }
+    t->first = slot[0] ? slot[0] - 1 : 0;
+}
+/* The rows of each point of a tile. Phases with keys or numbers of rows look at all of them anyway. */
+static void list_rows(const run *r, planes *s, int64_t points) {
+    for (unsigned phase = 0; phase < PLAIN; phase++) {
+        plain *x = &s->plain[phase];
+        s->ready[phase].there = 0;
+        x->listed = x->fn && !x->key && points <= WIDEST;
+        for (int64_t k = 0; k < points && x->listed; k++) {
+            uint32_t there = 0;
+            for (int64_t pos = 0, number = k; pos < r->row_len; pos++, number += s->tile) {
+                if (x->when && !s->value[x->when - 1].at[number]) continue;
+                const bool in = x->from->far[number] != OUTSIDE;
+                if (!in && x->all) x->listed = false;
+                there |= (uint32_t)in << pos;
+            }
+            s->there[phase][k] = there;
+        }
+    }
+}
+static void tree_for(const run *r, ready *to, uint32_t there) {
+    if (there && there == to->there) return; /* neighbours are most often alike */
+    make_tree(&to->tree, to->rows, r->row_len);
+    to->there = there;
+}
 /* The rows of a plain phase over the lanes of a point; false: not so here. */
-static bool find_rows(const run *r, const planes *s, const plain *x, ready *to) {
+static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) {
+    const plain *x = &s->plain[phase];
     const table *t = x->from, *k = x->key;
     const int64_t size = r->p->access_size[t->load->access];
     int64_t number = s->row;
+    uint32_t there = 0;
+    if (x->listed) {
+        there = s->there[phase][number];
+        if (!there || there != to->there) memset(to->rows, 0, sizeof to->rows);
+        for (uint32_t left = there; left; left &= left - 1) {
+            const int64_t pos = __builtin_ctz(left);
+            to->rows[pos] = t->plane + (t->place[pos].first + t->far[pos * s->tile + number]) * size;
+        }
+        tree_for(r, to, there);
+        return true;
+    }
     for (int64_t pos = 0; pos < r->row_len; pos++, number += s->tile) {
         to->rows[pos] = NULL;
         if (x->when && !s->value[x->when - 1].at[number]) continue;
@@ -800,6 +861,7 @@ static bool find_rows(const run *r, const planes *s, const plain *x, ready *to) 
             to->rows[pos] = t->plane + (t->place[pos].first + t->far[number]) * size;
         else if (x->all)
             return false;
+        there |= (uint32_t)(to->rows[pos] != NULL) << pos;
         if (k && k->far[number] == OUTSIDE) return false;
         if (k) to->keys[pos] = (const int64_t *)(const void *)(k->plane + (k->place[pos].first + k->far[number]) * 8);
         if (!x->place) continue;
@@ -807,6 +869,7 @@ static bool find_rows(const run *r, const planes *s, const plain *x, ready *to) 
         if (n < 0 || n >= INT32_MAX) return false;
         to->numbers[pos] = (int32_t)n;
     }
+    if (x->fn) tree_for(r, to, there);
     return true;
 }
 /* Sums by their keys. Two terms, in a tree among zeros, are the same in any order; more are added up again as the tree does. */
@@ -859,23 +922,24 @@ static void run_follow(run *r, planes *s, const plain *x) {
         follow_f32(r, s, x, (const float *)(const void *)from, key, (float *)(void *)d);
     if (r->b > 1) rp__interp_replicate(r, d, x->red->size);
 }
-static void run_plain(run *r, const plain *x, const ready *from) {
+/* Of n lanes, the first of them number `lane` of those under way. */
+static void run_plain(run *r, const plain *x, const ready *from, int64_t wanted, int64_t lane, int64_t n) {
+    char *d = r->acc + lane * x->red->size;
     if (x->place) {
-        x->place(&(rp__place_call){.d = (int64_t *)(void *)r->acc,
-                                   .largest = r->regs[x->largest].p,
+        const unsigned size = x->from->load->size;
+        x->place(&(rp__place_call){.d = (int64_t *)(void *)d,
+                                   .largest = r->regs[x->largest].p + lane * size,
                                    .a = from->rows,
                                    .number = from->numbers,
                                    .rows = r->row_len,
-                                   .n = r->w});
+                                   .n = n});
     } else {
-        rp__window_call c = {.d = r->acc, .a = from->rows, .rows = r->row_len, .n = r->w};
-        if (x->key) {
-            c.key = from->keys;
-            c.wanted = (int64_t)rp__interp_peek(r->regs[x->wanted].p, 8);
-        }
-        x->fn(&c);
+        x->fn(&(rp__window_call){
+            .d = d, .a = from->rows, .tree = &from->tree, .n = n, .key = x->key ? from->keys : NULL, .wanted = wanted});
     }
-    rp__interp_set_result(r, x->red, r->acc);
+}
+static int64_t wanted_of(const planes *s, const plain *x, int64_t point) {
+    return x->key ? (int64_t)rp__interp_peek(s->value[s->slot[x->wanted] - 1].at + point * 8, 8) : 0;
 }
 static void moving_rows(run *r, const planes *s, struct rp__segment g) {
     for (uint32_t k = g.begin; k < g.end; k++) {
@@ -890,11 +954,13 @@ static void run_rest(run *r, planes *s) {
     }
     bool all = s->width > 0;
     for (unsigned phase = 0; phase < p->n_phases && all; phase++)
-        all = !is_plain(s, phase) || find_rows(r, s, &s->plain[phase], &s->ready[phase]);
+        all = !is_plain(s, phase) || find_rows(r, s, phase, &s->ready[phase]);
     for (unsigned phase = 0; phase < p->n_phases; phase++) {
         moving_rows(r, s, p->row[phase]);
         if (all && is_plain(s, phase)) {
-            run_plain(r, &s->plain[phase], &s->ready[phase]);
+            const plain *x = &s->plain[phase];
+            run_plain(r, x, &s->ready[phase], wanted_of(s, x, s->row), 0, r->w);
+            rp__interp_set_result(r, x->red, r->acc);
             continue;
         }
         if (s->follow.is && is_plain(s, phase)) {
@@ -914,6 +980,48 @@ static void run_rest(run *r, planes *s) {
     }
     moving_rows(r, s, p->row[p->n_phases]);
     rp__interp_store_rows(r);
+}
+
+static bool all_plain(const run *r, const planes *s) {
+    bool all = s->width > 0;
+    for (unsigned phase = 0; phase < r->p->n_phases && all; phase++) all = is_plain(s, phase);
+    return all;
+}
+static void repeat(char *d, const char *from, unsigned size, int64_t n) {
+    _Alignas(64) char block[64];
+    rp__interp_splat(block, rp__interp_peek(from, size), size);
+    int64_t left = n * size;
+    for (; left >= 64; left -= 64, d += 64) memcpy(d, block, 64);
+    memcpy(d, block, (size_t)left);
+}
+/* All lanes of m points from s->row on of the plane under way, side by side, where all phases are plain: what is calculated of rows, and their
+   stores, count once for all of them. false: some point is not so, nothing was stored. */
+static bool run_points_of_lanes(run *r, planes *s, int64_t m) {
+    const rp__program *p = r->p;
+    const int64_t first = s->row;
+    for (unsigned v = 0; v < s->n_values; v++) {
+        const value *x = &s->value[v];
+        if (!x->row) continue;
+        for (int64_t k = 0; k < m; k++)
+            repeat(x->rows + k * s->width * x->size, x->at + (first + k) * x->size, x->size, s->width);
+        r->regs[x->reg] = (reg){x->rows, 1};
+    }
+    bool good = true;
+    for (unsigned phase = 0; phase < p->n_phases && good; phase++) {
+        const plain *x = &s->plain[phase];
+        moving_rows(r, s, p->row[phase]);
+        for (int64_t k = 0; k < m && good; k++) {
+            s->row = first + k;
+            good = find_rows(r, s, phase, &s->ready[phase]);
+            if (good) run_plain(r, x, &s->ready[phase], wanted_of(s, x, s->row), k * s->width, s->width);
+        }
+        if (good) rp__interp_set_result(r, x->red, r->acc);
+    }
+    s->row = first;
+    if (!good) return false;
+    moving_rows(r, s, p->row[p->n_phases]);
+    rp__interp_store_rows(r);
+    return true;
 }
 
 /* ---- walks */
@@ -1089,7 +1197,8 @@ static void run_parts(run *r, planes *s, const int64_t *step, int64_t first, int
 }
 static void run_lanes(run *r, planes *s, int64_t first, int64_t last, int64_t from, int64_t to, char *scratch) {
     const int64_t *const own[] = {r->extent, r->stride, r->windows};
-    const int64_t lanes = rp__interp_across_width(r->p, s->width, r->row_len);
+    const bool plain_all = all_plain(r, s);
+    const int64_t lanes = rp__interp_across_width(r->p, plain_all ? s->width * s->tile : s->width, r->row_len);
     for (int64_t at = from; at < to; at += s->tile) {
         const int64_t w = to - at < s->tile ? to - at : s->tile, room = s->tile;
         lay_tile(r, w, scratch);
@@ -1107,10 +1216,24 @@ static void run_lanes(run *r, planes *s, int64_t first, int64_t last, int64_t fr
         r->windows = own[2];
         lay_tile(r, lanes, scratch);
         r->b = 1;
+        for (unsigned v = 0; v < s->n_values; v++) {
+            if (s->value[v].row) s->value[v].rows = r->regs[s->value[v].reg].p;
+        }
+        list_rows(r, s, w);
+        const int64_t together = plain_all ? lanes / s->width : 0;
         for (int64_t plane = first; plane < last; plane++) {
             for (s->row = 0; s->row < w; s->row++) {
                 const int64_t point = plane * s->points + at + s->row;
+                const int64_t m = together < w - s->row ? together : w - s->row;
                 take_plane(r, s, point, s->lanes, s->width);
+                if (m > 1) {
+                    r->w0 = point * s->width;
+                    r->w = m * s->width;
+                    if (good && run_points_of_lanes(r, s, m)) {
+                        s->row += m - 1;
+                        continue;
+                    }
+                }
                 for (int64_t c = 0; c < s->width; c += r->w) {
                     r->w0 = point * s->width + c;
                     r->w = s->width - c < lanes ? s->width - c : lanes;

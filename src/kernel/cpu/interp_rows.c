@@ -90,35 +90,73 @@ static int64_t position_step(const run *r, unsigned access) {
     }
     return step;
 }
-/* A phase that reduces what it loads, of rows that lie one after the other: by columns (tiles.h). */
-static bool by_columns(run *r, unsigned phase, int64_t begin, int64_t end) {
-    enum { ROWS = 8 * RP__LANES, KINDS = 3 };
+enum {
+    COLUMN_ROWS = 8 * RP__LANES,
+    WHOLE_ROWS =
+        3 *
+        RP__LANES, /* of lanes with more elements than three the sums are worth their memory: rows can be read one by one */
+    COLUMN_KINDS = 3
+};
+typedef rp__columns_fn *columns_table[RP__TILE_TYPES][COLUMN_KINDS];
+static rp__columns_fn *columns_fn(const run *r, const columns_table *of, const rp__insn *load, const rp__insn *i) {
+    const rp__reduction *red = &r->p->reductions[i->access];
+    return of[red->kind][red->type][r->p->access_load[load->access]];
+}
+/* Is it a phase that reduces what it loads, of rows that lie one after the other, and has functions for that? step: of its positions. */
+static bool only_columns(const run *r, unsigned phase, const columns_table *of, int64_t *step) {
     const rp__program *p = r->p;
     const rp__insn *load = p->insns + p->element[phase].begin, *stop = p->insns + p->element[phase].end;
     if (stop - load < 2 || load->kind != RP__INSN_LOAD || load->a != RP__NO_VAL || load->b != RP__NO_VAL ||
         load->home == RP__HOME_KEPT || r->form[load->access] != RP__INTERP_LINEAR ||
-        p->access_load[load->access] >= KINDS)
+        p->access_load[load->access] >= COLUMN_KINDS)
         return false;
-    const int64_t step = position_step(r, load->access);
+    for (const rp__insn *i = load + 1; i < stop; i++) {
+        if (i->kind != RP__INSN_REDUCE || i->a != load->d || !columns_fn(r, of, load, i)) return false;
+    }
+    *step = position_step(r, load->access);
+    return *step >= 0;
+}
+static rp__columns_call columns_call(const run *r, unsigned access, int64_t pos, int64_t end, int64_t step) {
+    const int64_t at = rp__interp_across_at(r, access, pos);
+    return (rp__columns_call){.a = r->base[access] + at * r->p->access_size[access],
+                              .lane = r->w,
+                              .row = step,
+                              .rows = end - pos < COLUMN_ROWS ? end - pos : COLUMN_ROWS,
+                              .n = r->w};
+}
+/* Such a phase by columns (tiles.h). */
+static bool by_columns(run *r, unsigned phase, int64_t begin, int64_t end) {
+    const rp__program *p = r->p;
+    const columns_table *of = p->tiles->reduce_columns;
+    const rp__insn *load = p->insns + p->element[phase].begin, *stop = p->insns + p->element[phase].end;
+    int64_t step;
+    if (!only_columns(r, phase, of, &step)) return false;
+    for (int64_t pos = begin; pos < end; pos += COLUMN_ROWS) {
+        for (const rp__insn *i = load + 1; i < stop; i++) {
+            rp__columns_call c = columns_call(r, load->access, pos, end, step);
+            c.d = lanes_of(r, &p->reductions[i->access]);
+            columns_fn(r, of, load, i)(&c);
+        }
+    }
+    return true;
+}
+bool rp__interp_whole_columns(const run *r, unsigned phase) {
+    int64_t step;
+    return r->row_len > 0 && r->row_len <= WHOLE_ROWS && only_columns(r, phase, r->p->tiles->whole_columns, &step);
+}
+/* The same of columns that end here: they need no lanes in memory. */
+static bool by_whole_columns(run *r, unsigned phase) {
+    const rp__program *p = r->p;
+    const columns_table *of = p->tiles->whole_columns;
+    const rp__insn *load = p->insns + p->element[phase].begin, *stop = p->insns + p->element[phase].end;
+    int64_t step;
+    if (r->row_len == 0 || r->row_len > WHOLE_ROWS || !only_columns(r, phase, of, &step)) return false;
     for (const rp__insn *i = load + 1; i < stop; i++) {
         const rp__reduction *red = &p->reductions[i->access];
-        if (i->kind != RP__INSN_REDUCE || i->a != load->d ||
-            !p->tiles->reduce_columns[red->kind][red->type][p->access_load[load->access]])
-            return false;
-    }
-    if (step < 0) return false;
-    for (int64_t pos = begin; pos < end; pos += ROWS) {
-        for (const rp__insn *i = load + 1; i < stop; i++) {
-            const rp__reduction *red = &p->reductions[i->access];
-            const int64_t at = rp__interp_across_at(r, load->access, pos);
-            const rp__columns_call c = {.d = lanes_of(r, red),
-                                        .a = r->base[load->access] + at * p->access_size[load->access],
-                                        .lane = r->w,
-                                        .row = step,
-                                        .rows = end - pos < ROWS ? end - pos : ROWS,
-                                        .n = r->w};
-            p->tiles->reduce_columns[red->kind][red->type][p->access_load[load->access]](&c);
-        }
+        rp__columns_call c = columns_call(r, load->access, 0, r->row_len, step);
+        c.d = r->regs[red->d].p;
+        columns_fn(r, of, load, i)(&c);
+        if (r->b > 1) rp__interp_replicate(r, c.d, red->size);
     }
     return true;
 }
@@ -162,6 +200,7 @@ void rp__interp_phases(run *r) {
     const rp__program *p = r->p;
     for (unsigned phase = 0; phase < p->n_phases; phase++) {
         rp__interp_row(r, p->row[phase]);
+        if (r->walk == RP__WALK_ACROSS && by_whole_columns(r, phase)) continue;
         uint64_t chunks = 0;
         for (int64_t at = 0; at < r->row_len || !chunks; at += RP__CHUNK, chunks++) {
             rp__interp_begin_chunk(r, phase);

@@ -7,12 +7,22 @@ typedef rp__interp_reg reg;
 
 /* ---- loads and stores of tiles */
 
+/* Where the one value of an access that stands still along the tile lies. */
+static const char *still_at(const run *r, unsigned a) {
+    int64_t at = 0;
+    if (r->walk == RP__WALK_ACROSS) {
+        at = rp__interp_offset(r, a, r->n_outer, r->dims, r->pos);
+        if (r->d0) at += rp__interp_offset(r, a, 0, r->n_outer, r->w0);
+    }
+    return r->base[a] + at * (int64_t)r->p->access_size[a];
+}
 static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
     const unsigned a = i->access, size = r->p->access_size[a], convert = r->p->access_load[a];
     reg *d = &r->regs[i->d];
     const bool plain = i->a == RP__NO_VAL && i->b == RP__NO_VAL;
-    if (plain && r->form[a] == RP__INTERP_UNIFORM && i->home != RP__HOME_KEPT) {
-        uint64_t bits = rp__interp_peek(r->base[a], size);
+    if (plain && r->form[a] == RP__INTERP_UNIFORM && i->home != RP__HOME_KEPT &&
+        (r->walk != RP__WALK_ACROSS || r->nq == 1)) {
+        uint64_t bits = rp__interp_peek(still_at(r, a), size);
         if (convert == RP__LOAD_BOOL) {
             bits = bits != 0;
         } else if (convert) {

@@ -262,7 +262,7 @@ static bool run_stretches(const rp__cpu_loop *loop, unsigned dims, const uint64_
         }
         if (fits) n *= extent[inner - 1];
     }
-    if (n < 2) return false;
+    if (n < 2 || (n < SHORT && p->moves)) return false; /* short lines that only move are interp_copies.c's */
     if (n < SHORT && n % TURN &&
         run_short(loop, dims, inner, n, address, extent, stride, scalars, first, last, total, past, scratch))
         return true;

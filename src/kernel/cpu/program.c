@@ -536,6 +536,18 @@ void rp__program_release(rp__program *p) {
     rp__free(p);
 }
 
+/* Is all of it a load and a store of the same bytes? */
+static bool only_moves(const rp__program *p) {
+    if (p->plan != RP__PLAN_ELEMENTS || p->n_phases != 1 || p->n_stores != 1) return false;
+    const rp__insn *load = p->insns + p->element[0].begin, *store = load + 1;
+    const rp__program_store *st = &p->stores[0];
+    return p->element[0].end - p->element[0].begin == 2 && load->kind == RP__INSN_LOAD && load->a == RP__NO_VAL &&
+           load->b == RP__NO_VAL && !p->access_windows[load->access] && store->kind == RP__INSN_STORE &&
+           st->value == load->d && st->offset == RP__NO_VAL && st->predicate == RP__NO_VAL &&
+           st->mode == RP__STORE_SET && p->access_size[load->access] == st->size &&
+           p->access_load[load->access] == p->access_narrow[st->access];
+}
+
 static bool compile(compiler *c) {
     const rp__dag *d = c->dag;
     rp__program *p = c->p;
@@ -669,6 +681,7 @@ static bool compile(compiler *c) {
         if (p->min_size > 4) p->min_size = 4; /* emitted loops step by vectors of 32-bit lanes */
     }
     find_direct(c);
+    p->moves = only_moves(p);
     if (p->tile_bytes > RP__PROGRAM_TILE_BYTES || p->row_bytes > RP__PROGRAM_ROW_BYTES ||
         p->acc_bytes > RP__PROGRAM_ACC_BYTES || p->scan_bytes > RP__PROGRAM_SCAN_BYTES ||
         p->n_blocks > RP__PROGRAM_BLOCKS || p->n_row_regs > RP__PROGRAM_BLOCKS) {

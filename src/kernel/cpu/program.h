@@ -114,6 +114,7 @@ typedef struct rp__program {
     uint8_t *first_window;   /* and of the first of them */
     uint16_t n_windows;
     bool places;       /* loads at computed places */
+    bool moves;        /* of elements: one load, and a store of it as it lies in memory */
     uint8_t *row_size; /* bytes of each ROW register, and the register that owns it */
     uint16_t *row_reg;
     uint16_t *block_reg; /* register of each UNIFORM block */

@@ -47,12 +47,19 @@ typedef struct rp__columns_call {
 } rp__columns_call;
 typedef void rp__columns_fn(const rp__columns_call *c);
 
-/* Rows of n columns anywhere in memory, at most RP__LANES of them; NULL: the identity. d: what the halving tree over them gives.
+/* What is left of the halving tree over lanes where only some have an element: those that lack one have the identity, which changes
+   nothing. */
+typedef struct rp__window_tree {
+    int64_t n, pairs, first; /* rows that are there; of these, pairs in order; the one that has the result */
+    uint8_t row[RP__LANES], to[RP__LANES], from[RP__LANES];
+} rp__window_tree;
+/* Rows of n columns anywhere in memory, at most RP__LANES of them, of which those of the tree are there. d: what it gives.
    key: of each row another of int64; an element whose key is not `wanted` is 0. NULL: there are none. */
 typedef struct rp__window_call {
     void *d;
     const void *const *a;
-    int64_t rows, n;
+    const rp__window_tree *tree;
+    int64_t n;
     const int64_t *const *key;
     int64_t wanted;
 } rp__window_call;
@@ -120,6 +127,8 @@ typedef struct rp__tiles {
     rp__tile_fn *reduce_block[6][RP__TILE_TYPES];
     /* ... and what the elements are in memory: of the type, or by rp__load_kind one of two narrow ones. NULL: none */
     rp__columns_fn *reduce_columns[6][RP__TILE_TYPES][3];
+    rp__columns_fn
+        *whole_columns[6][RP__TILE_TYPES][3]; /* d[i] = the halving tree over the lanes of column i; lane is not read */
     rp__window_fn *reduce_window[6][RP__TILE_TYPES][3];
     rp__place_fn *place[RP__TILE_TYPES][3];
     rp__scan_fn *scan[RP__SCAN_KINDS][RP__TILE_TYPES];

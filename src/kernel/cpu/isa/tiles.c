@@ -512,8 +512,16 @@ REDUCE(min, i64, INT64_MAX, rp__v_min_i64)
 /* Rows of n columns: row r is added to lane r % RP__LANES of each column. GROUPED rows of one lane at once, in rising order, so that its
    sums are loaded and stored once for all of them, and each row is read from left to right, as prefetchers like it (measured with
    2048 x 2048 f32 against sums that stay in registers and rows that jump: a third of the time). Behind the last whole vector lie
-   elements of the next lane, which are written as they were, and of the next row, up to `end`. LOADER: of elements of ST. */
-#define COLUMNS(name, suffix, t, ST, LOADER, OP)                                                                       \
+   elements of the next lane, which are written as they were, and of the next row, up to `end`. LOADER: of elements of ST.
+   Whole columns of few rows: their lanes in the order in which the halving tree needs them, so that no more than a sum a level waits for
+   its partner, and none of 32 lanes goes through memory. Rows jump, so that the next columns of each are fetched beside. */
+enum { TREE_LEVELS = 5 };
+static const uint8_t tree_lane[RP__LANES] = {0, 16, 8, 24, 4, 20, 12, 28, 2, 18, 10, 26, 6, 22, 14, 30,
+                                             1, 17, 9, 25, 5, 21, 13, 29, 3, 19, 11, 27, 7, 23, 15, 31};
+RP__VEC_FN void fetch_line(const void *from, size_t bytes) {
+    _Pragma("GCC unroll 4") for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch((const char *)from + k);
+}
+#define COLUMNS(name, suffix, t, ST, LOADER, IDENTITY, OP)                                                             \
     RP__VEC_FN void columns_of_##name##_##suffix(const int G, const rp__columns_call *c, int64_t r, const ST *end) {   \
         const ST *const a = (const ST *)c->a + r * c->row;                                                             \
         T_##t *const d = (T_##t *)c->d + r % RP__LANES * c->lane;                                                      \
@@ -575,22 +583,84 @@ REDUCE(min, i64, INT64_MAX, rp__v_min_i64)
         columns_few_##name##_##suffix(left / RP__LANES, &wide, r, end);                                                \
         wide.n = left % RP__LANES * c->n; /* the first lanes of a line */                                              \
         columns_of_##name##_##suffix(1, &wide, c->rows - left % RP__LANES, end);                                       \
+    }                                                                                                                  \
+    /* Four vectors of columns from i on, or one, of which `left` elements count. */                                   \
+    RP__VEC_FN void columns_whole_##name##_##suffix(const bool four, const rp__columns_call *c, int64_t i,             \
+                                                    int64_t left, const ST *end) {                                     \
+        V_##t open[TREE_LEVELS][4], x, y, z, w;                                                                        \
+        bool is[TREE_LEVELS], there = false;                                                                           \
+        for (unsigned k = 0; k < RP__LANES; k++) {                                                                     \
+            const int64_t lane = tree_lane[k], next = RP__LANES * c->row;                                              \
+            const ST *from = (const ST *)c->a + i + lane * c->row;                                                     \
+            there = lane < c->rows;                                                                                    \
+            x = y = z = w = rp__v_splat_##t(IDENTITY);                                                                 \
+            for (int64_t r = lane; r < c->rows; r += RP__LANES, from += next) {                                        \
+                ST some[L_##t] = {0};                                                                                  \
+                const ST *at = from;                                                                                   \
+                if (left < (int64_t)L_##t && end - from < (int64_t)L_##t)                                              \
+                    at = memcpy(some, from, (size_t)left * sizeof *some);                                              \
+                x = OP(x, LOADER(at));                                                                                 \
+                if (!four) continue;                                                                                   \
+                fetch_line(at + 4 * L_##t, 4 * L_##t * sizeof *at);                                                    \
+                y = OP(y, LOADER(at + L_##t));                                                                         \
+                z = OP(z, LOADER(at + 2 * L_##t));                                                                     \
+                w = OP(w, LOADER(at + 3 * L_##t));                                                                     \
+            }                                                                                                          \
+            unsigned level = 0;                                                                                        \
+            for (; k >> level & 1u; level++) {                                                                         \
+                const V_##t *const o = open[level];                                                                    \
+                x = there ? OP(o[0], x) : o[0];                                                                        \
+                if (four) {                                                                                            \
+                    y = there ? OP(o[1], y) : o[1];                                                                    \
+                    z = there ? OP(o[2], z) : o[2];                                                                    \
+                    w = there ? OP(o[3], w) : o[3];                                                                    \
+                }                                                                                                      \
+                there = is[level];                                                                                     \
+            }                                                                                                          \
+            if (level == TREE_LEVELS) break;                                                                           \
+            open[level][0] = x;                                                                                        \
+            if (four) {                                                                                                \
+                open[level][1] = y;                                                                                    \
+                open[level][2] = z;                                                                                    \
+                open[level][3] = w;                                                                                    \
+            }                                                                                                          \
+            is[level] = there;                                                                                         \
+        }                                                                                                              \
+        T_##t *const d = (T_##t *)c->d + i;                                                                            \
+        if (left < (int64_t)L_##t) {                                                                                   \
+            memcpy(d, &x, (size_t)left * sizeof *d);                                                                   \
+            return;                                                                                                    \
+        }                                                                                                              \
+        rp__v_store_##t(d, x);                                                                                         \
+        if (!four) return;                                                                                             \
+        rp__v_store_##t(d + L_##t, y);                                                                                 \
+        rp__v_store_##t(d + 2 * L_##t, z);                                                                             \
+        rp__v_store_##t(d + 3 * L_##t, w);                                                                             \
+    }                                                                                                                  \
+    static void whole_##name##_##suffix(const rp__columns_call *c) {                                                   \
+        const ST *const a = c->a, *const end = a + (c->rows - 1) * c->row + c->n;                                      \
+        int64_t i = 0;                                                                                                 \
+        for (int64_t r = 0; r < c->rows; r++) fetch_line(a + r * c->row, 4 * L_##t * sizeof *a);                       \
+        for (; i + 4 * (int64_t)L_##t <= c->n; i += 4 * (int64_t)L_##t)                                                \
+            columns_whole_##name##_##suffix(true, c, i, L_##t, end);                                                   \
+        for (; i + (int64_t)L_##t <= c->n; i += L_##t) columns_whole_##name##_##suffix(false, c, i, L_##t, end);       \
+        if (i < c->n) columns_whole_##name##_##suffix(false, c, i, c->n - i, end);                                     \
     }
 #define FROM_F16(p) rp__v_f32_f16(rp__v_load_u16h(p))
 #define FROM_BF16(p) rp__v_f32_bf16(rp__v_load_u16h(p))
-#define COLUMNS_F32(name, OP)                                                                                          \
-    COLUMNS(name, f32, f32, float, rp__v_load_f32, OP)                                                                 \
-    COLUMNS(name, f16, f32, uint16_t, FROM_F16, OP)                                                                    \
-    COLUMNS(name, bf16, f32, uint16_t, FROM_BF16, OP)
-COLUMNS_F32(sum, OP_ADD)
-COLUMNS_F32(max, rp__v_max_f32)
-COLUMNS_F32(min, rp__v_min_f32)
-COLUMNS_F32(prod, OP_MUL)
-COLUMNS(sum, f64, f64, double, rp__v_load_f64, OP_ADD)
-COLUMNS(max, f64, f64, double, rp__v_load_f64, rp__v_max_f64)
-COLUMNS(min, f64, f64, double, rp__v_load_f64, rp__v_min_f64)
-COLUMNS(prod, f64, f64, double, rp__v_load_f64, OP_MUL)
-COLUMNS(sum, i64, i64, int64_t, rp__v_load_i64, OP_ADD_I64)
+#define COLUMNS_F32(name, IDENTITY, OP)                                                                                \
+    COLUMNS(name, f32, f32, float, rp__v_load_f32, IDENTITY, OP)                                                       \
+    COLUMNS(name, f16, f32, uint16_t, FROM_F16, IDENTITY, OP)                                                          \
+    COLUMNS(name, bf16, f32, uint16_t, FROM_BF16, IDENTITY, OP)
+COLUMNS_F32(sum, 0, OP_ADD)
+COLUMNS_F32(max, -INFINITY, rp__v_max_f32)
+COLUMNS_F32(min, INFINITY, rp__v_min_f32)
+COLUMNS_F32(prod, 1, OP_MUL)
+COLUMNS(sum, f64, f64, double, rp__v_load_f64, 0, OP_ADD)
+COLUMNS(max, f64, f64, double, rp__v_load_f64, -(double)INFINITY, rp__v_max_f64)
+COLUMNS(min, f64, f64, double, rp__v_load_f64, (double)INFINITY, rp__v_min_f64)
+COLUMNS(prod, f64, f64, double, rp__v_load_f64, 1, OP_MUL)
+COLUMNS(sum, i64, i64, int64_t, rp__v_load_i64, 0, OP_ADD_I64)
 
 /* Are n keys `wanted`? */
 RP__VEC_FN rp__vi64 keys_f64(const int64_t *key, int64_t wanted) {
@@ -599,34 +669,7 @@ RP__VEC_FN rp__vi64 keys_f64(const int64_t *key, int64_t wanted) {
 RP__VEC_FN rp__vi32 keys_f32(const int64_t *key, int64_t wanted) {
     return rp__v_i32_i64(keys_f64(key, wanted), keys_f64(key + L_i64, wanted));
 }
-/* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. Lanes that have the identity change
-   nothing: what is left of the halving tree is told once for all columns. */
-typedef struct window_tree {
-    int64_t n, pairs, first; /* rows that are there; of these, pairs in order; the one that has the result */
-    uint8_t row[RP__LANES], to[RP__LANES], from[RP__LANES];
-} window_tree;
-static void window_begin(const rp__window_call *c, window_tree *t) {
-    uint8_t slot[RP__LANES]; /* 1 + place among those that are there */
-    int64_t lanes = c->rows;
-    t->n = t->pairs = 0;
-    for (int64_t r = 0; r < lanes; r++) {
-        slot[r] = c->a[r] ? (uint8_t)(t->n + 1) : 0;
-        if (c->a[r]) t->row[t->n++] = (uint8_t)r;
-    }
-    for (int64_t half = RP__LANES / 2; half > 0; half /= 2) {
-        for (int64_t r = half; r < lanes; r++) {
-            if (!slot[r]) continue;
-            if (slot[r - half]) {
-                t->to[t->pairs] = (uint8_t)(slot[r - half] - 1);
-                t->from[t->pairs++] = (uint8_t)(slot[r] - 1);
-            } else {
-                slot[r - half] = slot[r];
-            }
-        }
-        if (lanes > half) lanes = half;
-    }
-    t->first = slot[0] ? slot[0] - 1 : 0;
-}
+/* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. */
 #define WINDOW(name, suffix, t, I, ST, LOADER, IDENTITY, OP)                                                           \
     RP__VEC_FN V_##t window_row_##name##_##suffix(const rp__window_call *c, int64_t r, int64_t i, size_t left,         \
                                                   bool keyed) {                                                        \
@@ -642,7 +685,7 @@ static void window_begin(const rp__window_call *c, window_tree *t) {
         }                                                                                                              \
         return OP(rp__v_splat_##t(IDENTITY), y);                                                                       \
     }                                                                                                                  \
-    RP__VEC_FN V_##t window_some_##name##_##suffix(const rp__window_call *c, const window_tree *w, int64_t i,          \
+    RP__VEC_FN V_##t window_some_##name##_##suffix(const rp__window_call *c, const rp__window_tree *w, int64_t i,      \
                                                    size_t left, bool keyed) {                                          \
         V_##t x[RP__LANES];                                                                                            \
         x[0] = rp__v_splat_##t(IDENTITY);                                                                              \
@@ -652,14 +695,12 @@ static void window_begin(const rp__window_call *c, window_tree *t) {
     }                                                                                                                  \
     RP__VEC_FN void window_all_##name##_##suffix(const rp__window_call *c, bool keyed) {                               \
         T_##t *const d = (T_##t *)c->d;                                                                                \
-        window_tree w;                                                                                                 \
         int64_t i = 0;                                                                                                 \
-        window_begin(c, &w);                                                                                           \
         for (; i + (int64_t)L_##t <= c->n; i += L_##t)                                                                 \
-            rp__v_store_##t(d + i, window_some_##name##_##suffix(c, &w, i, L_##t, keyed));                             \
+            rp__v_store_##t(d + i, window_some_##name##_##suffix(c, c->tree, i, L_##t, keyed));                        \
         if (i == c->n) return;                                                                                         \
         T_##t last[L_##t];                                                                                             \
-        rp__v_store_##t(last, window_some_##name##_##suffix(c, &w, i, (size_t)(c->n - i), keyed));                     \
+        rp__v_store_##t(last, window_some_##name##_##suffix(c, c->tree, i, (size_t)(c->n - i), keyed));                \
         memcpy(d + i, last, (size_t)(c->n - i) * sizeof *d);                                                           \
     }                                                                                                                  \
     static void window_##name##_##suffix(const rp__window_call *c) {                                                   \
@@ -1048,11 +1089,17 @@ BLOCK(logaddexp, f64)
         }                                                                                                              \
     }
 
-#define COLUMNS_OF(name)                                                                                               \
+#define COLUMNS_OF(f)                                                                                                  \
     {                                                                                                                  \
-        [RP__TILE_F32] = {columns_##name##_f32, columns_##name##_f16, columns_##name##_bf16}, [RP__TILE_F64] = {       \
-            columns_##name##_f64                                                                                       \
-        }                                                                                                              \
+        [RP__TILE_F32] = {f##_f32, f##_f16, f##_bf16}, [RP__TILE_F64] = { f##_f64 }                                    \
+    }
+#define ALL_COLUMNS(f)                                                                                                 \
+    {                                                                                                                  \
+        [RP__REDUCE_SUM] = {[RP__TILE_F32] = {f##_sum_f32, f##_sum_f16, f##_sum_bf16},                                 \
+                            [RP__TILE_F64] = {f##_sum_f64},                                                            \
+                            [RP__TILE_I64] = {f##_sum_i64}},                                                           \
+        [RP__REDUCE_MAX] = COLUMNS_OF(f##_max), [RP__REDUCE_MIN] = COLUMNS_OF(f##_min),                                \
+        [RP__REDUCE_PROD] = COLUMNS_OF(f##_prod)                                                                       \
     }
 
 #define SCANS(f)                                                                                                       \
@@ -1126,13 +1173,8 @@ const rp__tiles
             .reduce_row = REDUCTIONS(row),
             .finish_row = REDUCTIONS(finish),
             .reduce_block = REDUCTIONS(block),
-            .reduce_columns = {[RP__REDUCE_SUM] = {[RP__TILE_F32] = {columns_sum_f32, columns_sum_f16,
-                                                                     columns_sum_bf16},
-                                                   [RP__TILE_F64] = {columns_sum_f64},
-                                                   [RP__TILE_I64] = {columns_sum_i64}},
-                               [RP__REDUCE_MAX] = COLUMNS_OF(max),
-                               [RP__REDUCE_MIN] = COLUMNS_OF(min),
-                               [RP__REDUCE_PROD] = COLUMNS_OF(prod)},
+            .reduce_columns = ALL_COLUMNS(columns),
+            .whole_columns = ALL_COLUMNS(whole),
             .reduce_window = {[RP__REDUCE_SUM] = {[RP__TILE_F32] = {window_sum_f32, window_sum_f16, window_sum_bf16},
                                                   [RP__TILE_F64] = {window_sum_f64}},
                               [RP__REDUCE_MAX] = {[RP__TILE_F32] = {window_max_f32, window_max_f16, window_max_bf16},
