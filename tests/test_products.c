@@ -399,7 +399,9 @@ static void test_choice(void **state) {
     } cases[] = {{RP_BF16, 64, 256, 256, 256, true},    {RP_F16, 384, 512, 64, 512, false},
                  {RP_BF16, 1, 512, 512, 512, true},     {RP_BF16, 1, 16, 4096, 4096, true},
                  {RP_BF16, 1, 64, 4096, 4096, true},    {RP_BF16, 64, 256, 64, 256, true},
-                 {RP_BF16, 1, 2048, 2048, 2048, false}, {RP_F16, 1, 4096, 4096, 4096, false}};
+                 {RP_BF16, 1, 2048, 2048, 2048, false}, {RP_F16, 1, 4096, 4096, 4096, false},
+                 {RP_BF16, 1, 128, 255, 128, false}, /* element by element: never by the kernel that walks K alone */
+                 {RP_F16, 1, 24, 4000, 32, true}};
     const int multiprocessors = cuda->multiprocessors;
     const rp__library_call call = {.op = "test", .site = "test_products.c"};
     (void)state;
@@ -418,6 +420,10 @@ static void test_choice(void **state) {
         }
         const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
         const bool ours = rp__cuda_tensor_row.row.cost(&p) < rp__cuda_lt_row.row.cost(&p);
+        if (rp__cuda_matmul_row.row.cost(&p) <= rp__cuda_lt_row.row.cost(&p)) {
+            cuda->multiprocessors = multiprocessors;
+            fail_msg("case %u walks K alone", c);
+        }
         if (ours != cases[c].ours) {
             cuda->multiprocessors = multiprocessors;
             fail_msg("case %u is %s", c, ours ? "ours" : "the library's");

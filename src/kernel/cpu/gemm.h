@@ -110,6 +110,16 @@ enum { RP__CONV_TAPS_ROWS = 128, RP__CONV_TAPS_SUMS = 32768, RP__CONV_TAPS_ROOM 
 enum { RP__CONV_POINTS = 256, RP__CONV_POINTS_TAPS = 256 };
 typedef enum rp__conv_kind { RP__CONV_FORWARD, RP__CONV_INPUT, RP__CONV_WEIGHT, RP__CONV_KINDS } rp__conv_kind;
 
+/* Taps of an input gradient that meet the same places stand so many apart. */
+static inline int64_t rp__conv_step(int64_t stride, int64_t dilation) {
+    int64_t common = stride, other = dilation % stride;
+    while (other) {
+        const int64_t rest = common % other;
+        common = other, other = rest;
+    }
+    return stride / common;
+}
+
 /* The largest tile; that of few rows may be wider: of products whose second operand is read as it lies, and of convolutions
    (isa/gemm_tile.h). */
 enum {

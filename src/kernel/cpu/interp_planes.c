@@ -653,8 +653,11 @@ static bool find_follow(const run *r, planes *s, const plain *x) {
         if (x->key->place[pos].first - p->first != apart) return false;
         for (int64_t k = 0; k < w; k++) {
             if (far[k] == OUTSIDE) continue;
+            const uint32_t there = (uint32_t)(p->first + far[k] - least);
             if (f->met[k] == REACH) return false;
-            f->reach[f->met[k]++][k] = (uint32_t)(p->first + far[k] - least);
+            for (unsigned j = 0; j < f->met[k]; j++)
+                if (f->reach[j][k] == there) return false; /* twice the same */
+            f->reach[f->met[k]++][k] = there;
             f->most = f->met[k] > f->most ? f->met[k] : f->most;
         }
     }
@@ -816,7 +819,7 @@ static void make_tree(rp__window_tree *t, const void *const *a, int64_t lanes) {
 }
 /* The rows of each point of a tile. Phases with keys or numbers of rows look at all of them anyway. */
 static void list_rows(const run *r, planes *s, int64_t points) {
-    for (unsigned phase = 0; phase < PLAIN; phase++) {
+    for (unsigned phase = 0; phase < PLAIN && phase < r->p->n_phases; phase++) {
         plain *x = &s->plain[phase];
         s->ready[phase].there = 0;
         x->listed = x->fn && !x->key && points <= WIDEST;
@@ -872,14 +875,15 @@ static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) 
     if (x->fn) tree_for(r, to, there);
     return true;
 }
-/* Sums by their keys. Two terms, in a tree among zeros, are the same in any order; more are added up again as the tree does. */
+/* Sums by their keys. Two terms, in a tree among zeros, are the same in any order; more, and what is no number, are added up again as the tree
+   does. */
 #define FOLLOW(name, T)                                                                                                \
     static void follow_##name(const run *r, planes *s, const plain *x, const T *from, const int64_t *key, T *d) {      \
         follow *f = &s->follow;                                                                                        \
         const int64_t w = r->w;                                                                                        \
-        int64_t many = 0; /* points of three terms and more */                                                         \
+        bool again = false;                                                                                            \
         memset(d, 0, (size_t)w * sizeof *d);                                                                           \
-        if (f->most > 2) memset(f->met, 0, (size_t)w);                                                                 \
+        memset(f->met, 0, (size_t)w);                                                                                  \
         for (int64_t i = 0; i < f->many; i++) {                                                                        \
             const uint64_t k = (uint64_t)key[i] - (uint64_t)f->wanted;                                                 \
             if (k >= (uint64_t)w) continue;                                                                            \
@@ -887,10 +891,11 @@ static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) 
             for (unsigned j = 1; j < f->most; j++) here |= f->reach[j][k] == i;                                        \
             if (!here) continue;                                                                                       \
             d[k] += from[i];                                                                                           \
-            if (f->most > 2) many += ++f->met[k] == 3;                                                                 \
+            again |= f->most > 2 && ++f->met[k] == 3;                                                                  \
         }                                                                                                              \
-        for (int64_t k = 0; many; k++) {                                                                               \
-            if (f->met[k] < 3) continue;                                                                               \
+        for (int64_t k = 0; k < w; k++) again |= d[k] != d[k];                                                         \
+        for (int64_t k = 0; again && k < w; k++) {                                                                     \
+            if (f->met[k] < 3 && d[k] == d[k]) continue;                                                               \
             T lanes[RP__LANES] = {0};                                                                                  \
             for (int64_t pos = 0; pos < r->row_len; pos++) {                                                           \
                 const uint32_t far = x->from->far[pos * w + k];                                                        \
@@ -901,7 +906,6 @@ static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) 
                 for (int j = 0; j < half; j++) lanes[j] += lanes[j + half];                                            \
             }                                                                                                          \
             d[k] = lanes[0];                                                                                           \
-            many--;                                                                                                    \
         }                                                                                                              \
     }
 FOLLOW(f32, float)

@@ -90,7 +90,8 @@ static bool by_points(const int64_t *v, rp__conv_kind kind, rp_dtype dtype, int6
         places[d] = forward ? v[RP__CONV_YS + d] : (v[RP__CONV_XS + d] + stride[d] - 1) / stride[d];
         move[d] = forward ? stride[d] : 1;
         reach[d] = (ws[d] - 1) * dilation[d] / (forward ? 1 : stride[d]);
-        taps *= (double)(forward ? ws[d] : (ws[d] + stride[d] - 1) / stride[d]);
+        const int64_t apart = forward ? 1 : rp__conv_step(stride[d], dilation[d]);
+        taps *= (double)((ws[d] + apart - 1) / apart);
     }
     const int64_t row = places[2], all = places[0] * places[1];
     if (taps > RP__CONV_POINTS_TAPS || (double)deep * taps > RP__PRODUCT_GROUP * RP__PRODUCT_BLOCK * 4.0 / (double)size)
@@ -114,14 +115,17 @@ static bool by_points(const int64_t *v, rp__conv_kind kind, rp_dtype dtype, int6
         (double)deep * (double)(reach[0] + 1) * ((double)(row / part - 1) * (double)move[2] + (double)reach[2] + 1);
     while (lines > 1 && plane * ((double)(lines - 1) * (double)move[1] + (double)reach[1] + 1) > (double)room) lines--;
     if (plane * (double)(reach[1] + 1) > (double)room) return false;
-    /* All channels, if there is room for their weights; fewer places or, of few lines, fewer channels, where threads would have none. */
+    /* All channels, if there is room for their weights, of an input gradient, some of whose phases may have no room for their places, as
+       many as any tile has; fewer places or, of few lines, fewer channels, where threads would have none. */
     const int64_t items = rp_num_threads() == 1 ? 1 : 2 * rp_num_threads();
     while (lines > 4 && blocks * ((all + lines - 1) / lines) < items) lines = (lines + 1) / 2;
     while (places[0] > 1 && places[1] % lines) lines--; /* no box of two planes */
     const int64_t tiles_n = part * ((all + lines - 1) / lines);
     for (int64_t tiles = 1;; tiles++) {
         *tm = ((rows + tiles - 1) / tiles + ALIGNED - 1) / ALIGNED * ALIGNED;
-        if (*tm * k <= weights && (blocks * tiles_n * tiles >= items || *tm == ALIGNED)) break;
+        if (*tm * k <= weights && (forward || *tm <= RP__GEMM_MAX_TILE_M) &&
+            (blocks * tiles_n * tiles >= items || *tm == ALIGNED))
+            break;
         if (*tm == ALIGNED) return false;
     }
     if (*tm > rows) *tm = rows;

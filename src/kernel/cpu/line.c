@@ -255,14 +255,17 @@ static bool run_stretches(const rp__cpu_loop *loop, unsigned dims, const uint64_
     const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
     unsigned inner = dims;
     int64_t n = 1, many = 1, bytes = 0;
+    bool repeats = false;
     for (bool fits = true; inner > 0 && fits; inner -= fits) {
         for (unsigned a = 0; a < p->n_accesses && fits; a++) {
             const int step = line_step(p, a, dims, extent, stride, inner - 1, dims);
             fits = step == 1 || (step == 0 && !(p->written >> a & 1u));
+            repeats = repeats || step == 0;
         }
         if (fits) n *= extent[inner - 1];
     }
-    if (n < 2 || (n < SHORT && p->moves)) return false; /* short lines that only move are interp_copies.c's */
+    if (n < 2 || (n < SHORT && p->moves && !repeats))
+        return false; /* short lines that only move are interp_copies.c's */
     if (n < SHORT && n % TURN &&
         run_short(loop, dims, inner, n, address, extent, stride, scalars, first, last, total, past, scratch))
         return true;

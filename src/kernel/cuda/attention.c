@@ -226,19 +226,20 @@ static bool plan_of(const rp__device *device, unsigned part, const rp__operand *
     if (part == FORWARD) {
         p->packed = group > 1 && rows <= 16;
         const int64_t all = p->packed ? rows * group : rows, many = q->size[0] * (p->packed ? k->size[1] : heads);
-        if (all <= (most <= 128 ? 32 : 16) && keys > 64) { /* keys for each warp */
+        const unsigned step = most <= 64 ? 128 : 64;
+        if (all <= (most <= 128 ? 32 : 16) && (most > 128 || keys > step / 2)) { /* keys for each warp */
             p->share = true;
             p->row_tiles = all <= 16 ? 1 : 2;
-            p->step = most <= 64 ? 128 : 64;
+            p->step = step;
         } else if (most > 128) {
             p->step = 64;
             p->warps = 8;
-        } else if (many * ((all + 127) / 128) * 2 >= processors * 3) {
+        } else if (all > 64 && many * ((all + 127) / 128) * 2 >= processors * 3) {
             p->row_tiles = 2;
         }
         p->keep_a = most <= 64 && p->row_tiles == 1;
         const int64_t m = rows_of(p), blocks = many * ((all + m - 1) / m), steps = (keys + p->step - 1) / p->step;
-        p->split = device->arch >= 90 ? split_of(blocks, steps, 2 * processors) : 0;
+        p->split = device->arch >= 90 ? split_of(blocks, steps, p->blocks * processors) : 0;
     } else if (part == KEYS) {
         const int64_t blocks = q->size[0] * k->size[1] * ((keys + 127) / 128);
         if (most <= 64 && blocks >= processors) p->row_tiles = 2, p->step = 32;

@@ -20,12 +20,13 @@
 /* Piece `chunk` of a row of `width` elements: the eight rows that ldmatrix reads at once lie in other banks. */
 #define RP_AT(width, row, chunk) ((row) * (width) + (((chunk) ^ ((width) % 64 == 0 ? (row)&7 : (row) >> 1 & 3)) * 8))
 
-/* Rows [first, first + n) of a tensor into a tile of `width` elements a row; zeros outside. packed: row r is row r % rows of head r / rows. */
+/* Rows [first, first + n) of a tensor into a tile of `width` elements a row; zeros outside. rows: 0, or of a packed tile, in which row r is row
+ * r % rows of head r / rows, heads `head` apart. */
 RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, int first, int n, int limit, int width,
                     int features, int rows, rp_i64 head) {
     const int pieces = width / 8, t = (int)threadIdx.x;
 #if RP_WIDE
-    if (RP_THREADS % pieces == 0 && !head) { /* a thread's pieces lie below each other */
+    if (RP_THREADS % pieces == 0 && !rows) { /* a thread's pieces lie below each other */
         const int each = RP_THREADS / pieces, r0 = t / pieces, chunk = t % pieces;
         const RP_T *at = from + (first + r0) * row + chunk * 8;
         const rp_i64 next = each * row;
@@ -41,7 +42,7 @@ RP_FN void rp_fetch(RP_T *to, const RP_T *from, rp_i64 row, rp_i64 column, int f
     for (int i = t; i < n * pieces; i += RP_THREADS) {
         const int r = i / pieces, chunk = i % pieces, ok = first + r < limit && chunk * 8 < features;
         const RP_T *at = from;
-        if (ok) at += head ? (first + r) / rows * head + (first + r) % rows * row : (first + r) * row;
+        if (ok) at += rows ? (first + r) / rows * head + (first + r) % rows * row : (first + r) * row;
 #if RP_WIDE
         rp_cp_async_16_zfill(&to[RP_AT(width, r, chunk)], ok ? at + chunk * 8 : from, ok ? 16 : 0);
 #else
@@ -149,9 +150,9 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, rp_i64 
     if (which & 1) RP_ZERO2(dk, RP_MT, RP_D / 8);
     if (which & 2) RP_ZERO2(dv, RP_MT, RP_V / 8);
     rp_fetch(sk, RP_BASE(const RP_T, W_K, batch, kv), RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), key0, RP_M, keys, RP_D,
-             features, 1, 0);
+             features, 0, 0);
     rp_fetch(sv, RP_BASE(const RP_T, W_V, batch, kv), RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), key0, RP_M, keys, RP_V,
-             values, 1, 0);
+             values, 0, 0);
     const int first = RP_CAUSAL ? key0 / RP_N : 0, blocks = (rows + RP_N - 1) / RP_N,
               each = blocks > first ? blocks - first : 0, steps = each * group;
 #define RP_FETCH_QUERIES(step)                                                                                         \
@@ -159,9 +160,9 @@ RP_FN void rp_keys(const RP_WORDS *w, RP_T *memory, int which, int key0, rp_i64 
         const int of = kv * group + (step) / each, at = (first + (step) % each) * RP_N;                                \
         const int slot = (step)&1;                                                                                     \
         rp_fetch(sq + slot * RP_N * RP_D, RP_BASE(const RP_T, W_Q, batch, of), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3),   \
-                 at, RP_N, rows, RP_D, features, 1, 0);                                                                \
+                 at, RP_N, rows, RP_D, features, 0, 0);                                                                \
         rp_fetch(sg + slot * RP_N * RP_V, RP_BASE(const RP_T, W_GRAD, batch, of), RP_STRIDE(W_GRAD, 2),                \
-                 RP_STRIDE(W_GRAD, 3), at, RP_N, rows, RP_V, values, 1, 0);                                            \
+                 RP_STRIDE(W_GRAD, 3), at, RP_N, rows, RP_V, values, 0, 0);                                            \
         if (t < RP_N) {                                                                                                \
             float less, minus;                                                                                         \
             rp_row_sums(&p, batch, of, at + t, rows, &less, &minus);                                                   \
@@ -282,10 +283,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
     }
 #define RP_FETCH_STEP(step)                                                                                            \
     {                                                                                                                  \
-        rp_fetch(sk + ((step)&1) * RP_N * RP_D, k, k_row, k_column, (step)*RP_N, RP_N, keys, RP_D, features, 1, 0);    \
-        rp_fetch(sv + ((step)&1) * RP_N * RP_V, v, v_row, v_column, (step)*RP_N, RP_N, keys, RP_V, values, 1, 0);      \
+        rp_fetch(sk + ((step)&1) * RP_N * RP_D, k, k_row, k_column, (step)*RP_N, RP_N, keys, RP_D, features, 0, 0);    \
+        rp_fetch(sv + ((step)&1) * RP_N * RP_V, v, v_row, v_column, (step)*RP_N, RP_N, keys, RP_V, values, 0, 0);      \
     }
-    rp_fetch(sq, q, RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, all, RP_D, features, rows, next_head);
+    rp_fetch(sq, q, RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, all, RP_D, features, RP_PACKED ? rows : 0,
+             next_head);
     if (begin < end) RP_FETCH_STEP(begin)
     rp_cp_async_commit();
 #if RP_KEEP_A
@@ -482,16 +484,16 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_BLOCKS) R
         rp_row_sums(&p, batch, head, row, rows, &less[mt][h], &minus[mt][h]);
     }
     rp_fetch(sq, RP_BASE(const RP_T, W_Q, batch, head), RP_STRIDE(W_Q, 2), RP_STRIDE(W_Q, 3), row0, RP_M, rows, RP_D,
-             features, 1, 0);
+             features, 0, 0);
     rp_fetch(sg, RP_BASE(const RP_T, W_GRAD, batch, head), RP_STRIDE(W_GRAD, 2), RP_STRIDE(W_GRAD, 3), row0, RP_M, rows,
-             RP_V, values, 1, 0);
+             RP_V, values, 0, 0);
 #define RP_FETCH_KEYS(step)                                                                                            \
     {                                                                                                                  \
         const int slot = (step)&1;                                                                                     \
         rp_fetch(sk + slot * RP_N * RP_D, k, RP_STRIDE(W_K, 2), RP_STRIDE(W_K, 3), (step)*RP_N, RP_N, keys, RP_D,      \
-                 features, 1, 0);                                                                                      \
+                 features, 0, 0);                                                                                      \
         rp_fetch(sv + slot * RP_N * RP_V, v, RP_STRIDE(W_V, 2), RP_STRIDE(W_V, 3), (step)*RP_N, RP_N, keys, RP_V,      \
-                 values, 1, 0);                                                                                        \
+                 values, 0, 0);                                                                                        \
     }
     if (steps > 0) RP_FETCH_KEYS(0)
     rp_cp_async_commit();

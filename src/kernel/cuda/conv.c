@@ -88,7 +88,7 @@ enum {
     PIXELS = 512 /* found at once by a weight gradient */
 };
 
-/* Tiles of conv_few.cuh: rows, and of their 256 columns those along the last dim. */
+/* Tiles of conv_few.cuh: rows, and of their 256 columns those along the last dim, the same ones of all rows. */
 static const struct few_tile {
     uint16_t tm, tw;
 } few_tiles[] = {{16, 8},  {16, 16},  {16, 32}, {16, 256}, {32, 8},  {32, 16},
@@ -739,9 +739,13 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
                                 : dtype == RP_F32 ? float_tile_of(&e, d, shares)
                                                   : tile_of(&e, d, dtype, mma, wide, shares);
         const struct tile *t = in_slices ? &sliced[number] : &shapes[number];
-        *facts |= (uint64_t)in_slices << SLICED | (uint64_t)number << TILE | (uint64_t)split << SPLIT |
-                  (uint64_t)mma << MMA | readings(&e, plain, windowed, mma) |
-                  (uint64_t)(kind != 2 && neighbours(result ? result : windowed, 1)) << OUT_ROWS;
+        *facts |=
+            (uint64_t)in_slices << SLICED | (uint64_t)number << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
+            readings(&e, plain, windowed, mma) |
+            (uint64_t)(kind != 2 && (result                                    ? neighbours(result, 1)
+                                     : call->neighbours != RP__NEIGHBOURS_NONE ? call->neighbours == RP__NEIGHBOURS_ROWS
+                                                                               : neighbours(windowed, 1)))
+                << OUT_ROWS;
         *facts |= (uint64_t)(e.class_taps <= 32) << MASKS;
         const int64_t share = share_of(e.class_k, shares,
                                        mma         ? MMA_UNIT
@@ -858,7 +862,7 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
 /* Lines of memory that 32 neighbours so far apart lie in. */
 static int64_t lines_of(int64_t apart) {
     enum { MOST = 32 };
-    return apart < 0 || apart > MOST ? MOST : apart > 1 ? apart : 1;
+    return apart > MOST ? MOST : apart > 1 ? apart : 1;
 }
 
 /* Does a copy of the operand take less time than `loads` of 32 elements each, apart as they are, beyond those that are next to each other? */
@@ -869,7 +873,8 @@ static bool copy_is_sooner(const rp__device *d, const rp__operand *o, double loa
     return loads / 32 * (double)lines / ((double)d->multiprocessors * CLOCKS_US) > COPY_US + bytes / COPY_RATE;
 }
 
-/* Operands that our rows of fma read faster by rows: threads read neighbours along the last dim one by one, of weights along the window. */
+/* Operands that our rows of fma read faster by rows: threads read neighbours along the last dim one by one, of weights along the window or along
+ * rows (`readings`). */
 static uint32_t by_rows(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                         const rp__library_call *call) {
     enum { TILE_ROWS = 64 };
@@ -882,8 +887,8 @@ static uint32_t by_rows(rp__device *d, rp__library_op op, const rp__operand *o, 
         is_direct(&e, d, o[0].dtype) || rp__conv_is_depthwise(&p))
         return 0;
     const int64_t step = e.kind == 0 ? call->conv.stride[e.spatial - 1] : 1,
-                  lines = lines_of(step * windowed->stride[last]) - lines_of(step),
-                  taps = lines_of(weights->stride[last]) - 1;
+                  lines = lines_of(step * windowed->stride[last]) - lines_of(step), along = weights->stride[last],
+                  row = e.m > 1 ? weights->stride[0] : along, taps = lines_of(along < row ? along : row) - 1;
     const double each = (double)e.groups * (double)e.class_k;
     if (windowed->size[last] > 1 && lines > 0 &&
         copy_is_sooner(d, windowed, each * (double)e.n * (double)((e.m + TILE_ROWS - 1) / TILE_ROWS), lines))

@@ -3,7 +3,7 @@
  *   RP_KIND 0, 1  forward, input gradient: a thread makes RP_P by RP_X results, of RP_V channels, and reads each place that they share once,
  *                 a row after the other. A result is one chain of fma through the window, as conv.cuh's of so short an inner index.
  *   RP_KIND 2     weight gradient: the images' pieces of RP_P rows by RP_X places are cut into shares, a block each; of a channel RP_SLOTS threads take turns
- *                 in a share, each with its sums of the whole window in registers, which are then added up in rising order. So does conv_sum.cuh
+ *                 in a share, each with its sums of the whole window in registers, which are then added up in rising order. So, by and large, does conv_sum.cuh
  *                 with the sums of several shares (RP_PARTS), which stay in memory.
  * Neighbours in a warp are neighbours along a row, or, RP_LAST, RP_LANES of them along channels, of which each thread has a vector of RP_V. The
  * bits depend on neither.

@@ -5,7 +5,7 @@
  *                 once, as a patch with the places around them, and is multiplied where it lies, tap by tap. Places of an input gradient
  *                 with steps come in classes of equal rest, each with its own taps (gridDim.y).
  *   RP_KIND 2     weight gradient: a share of the turns, whose sums of the whole window stay in registers: 16 channels by 16, of which the
- *                 blocks on the diagonal are kept. Two halves of the places are added up, then the shares, in rising order (conv_sum.cuh).
+ *                 blocks on the diagonal are kept. Two halves of the places are added up, then the shares (conv_sum.cuh).
  * A sum takes a tap a step, its channels at once (32: 16 and 16), from left to right in f32; of kind 2, 16 places. So the bits depend on sizes
  * and the kind of device: the shape of a turn and the number of shares are functions of these (conv_groups.c).
  *

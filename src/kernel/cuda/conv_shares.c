@@ -1,5 +1,5 @@
 /* Weight gradients whose sums are long beside the result, images times places: shares of the inner index, as many as fill the device, leave
- * their sums in memory (RP_PARTS of conv.cuh and conv_mma.cuh), and a second launch adds them up in rising order (conv_sum.cuh). Nothing
+ * their sums in memory (RP_PARTS of conv.cuh and conv_mma.cuh), and a second launch adds them up (conv_sum.cuh). Nothing
  * follows such a sum in its kernel. How many shares there are is a function of sizes, dtype and kind of device. */
 #include <string.h>
 

@@ -253,12 +253,13 @@ static void source(const char *name, uint64_t facts, const rp__text_parts *parts
     rp__text_kernel_source(name, facts, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, parts, out);
 }
 
-/* Each of few blocks walks all of K alone: where that is long, every other row is sooner. */
+/* Long sums are another row's, if there is one. */
 static double cost(const rp__problem *p) {
-    enum { LONG = 512 };
     rp__matmul read;
     rp__matmul_read(p->o, 3, &read);
-    return rp__problem_work(p) + (read.k >= LONG ? 4 * (double)RP__CUDA_SMALL_PRODUCT : 0);
+    const bool narrow = rp__dtype_is_float(read.dtype) && rp__dtype_is_narrow(read.dtype) && p->device->arch >= 80;
+    return rp__problem_work(p) +
+           (read.k >= (narrow ? RP__MATMUL_LONG_NARROW : RP__MATMUL_LONG) ? 4 * (double)RP__CUDA_SMALL_PRODUCT : 0);
 }
 
 /* Integers add up in 64 bits here; in whichever order and words, what a result holds of a sum is the same. */

@@ -25,6 +25,8 @@ enum { RP__MATMUL_MAKES = 28 };
 void rp__matmul_start(const rp__problem *p, const rp__matmul *read, rp__launch_buffer *buffer, rp__launch *out);
 /* Addresses and slots of the factors, for what follows. One without memory is made. */
 void rp__matmul_factors(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out);
+/* Sums of so many terms, of 16-bit floats of fewer, are too long for the blocks of matmul.cuh, each of which walks all of K alone. */
+enum { RP__MATMUL_LONG = 320, RP__MATMUL_LONG_NARROW = 128 };
 /* Multiprocessors that clusters of so many blocks, the logarithm of their number, find room in: a part of the device holds several of them, and a
  * rest in which there is none (of the 132 of an H200 120 for clusters of eight). */
 static inline int rp__cuda_in_clusters(const rp__device *d, unsigned split) {

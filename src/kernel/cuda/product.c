@@ -162,8 +162,8 @@ static void macros(uint64_t facts, rp__text *out) {
 
 static int64_t over(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-/* Small products, of which those with sums of LONG_K and more are cut into shares; shorter ones are left to the kernel that makes factors, too. */
-enum { LONG_K = 320 };
+/* Small products, of which those with sums of RP__MATMUL_LONG and more are cut into shares; shorter ones are left to the kernel that makes factors,
+ * too. */
 static bool is_small(const rp__matmul *p) {
     return (double)p->m * (double)p->n * (double)p->k * (double)p->batch < (double)RP__CUDA_SMALL_PRODUCT;
 }
@@ -241,12 +241,12 @@ enum { JOINS = LAUNCH / 3 };
 enum { FEW = 8, RAGGED_STEP = 300 };
 static const double ONE_BY_ONE = 2.5;
 
-/* Whether there are warpgroups, and they have no more idle rows and columns than they compute. */
+/* Whether there are warpgroups, and more rows and columns than the smallest tile of warps has. */
 static bool has_groups(const rp__matmul *p, const rp__device *d) { return d->arch == 90 && p->m > 16 && p->n > 16; }
 
 /* Of fma, whose clocks say too little of many shares: where few tiles of a fixed size would leave multiprocessors idle. */
 static unsigned fma_split_of(const rp__matmul *p, const rp__device *d) {
-    if (is_small(p)) return p->k >= 512 ? 3 : p->k >= LONG_K ? 2 : 0; /* whatever the batch */
+    if (is_small(p)) return p->k >= 512 ? 3 : p->k >= RP__MATMUL_LONG ? 2 : 0; /* whatever the batch */
     const bool narrow = p->m <= 16 || p->n <= 16;
     const int64_t rows = p->m <= 16 ? 16
                          : narrow   ? 64
@@ -264,10 +264,17 @@ static unsigned fma_split_of(const rp__matmul *p, const rp__device *d) {
  * shares have other bits: a function of sizes, dtype and kind of device. */
 static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
     enum { LEAST = 256 }; /* bytes of K of a share: two steps */
+    static _Thread_local struct {
+        int64_t sizes[4], of[5];
+        unsigned split;
+    } kept; /* a call asks several times */
+    const int64_t sizes[4] = {p->m, p->n, p->k, p->batch},
+                  of[5] = {m, p->dtype, d->arch, d->multiprocessors, rp__cuda_product_tile};
     unsigned split = 0;
     double least = 0;
     if (d->arch < 90) return 0;
     if (m == FMA) return fma_split_of(p, d);
+    if (!memcmp(kept.sizes, sizes, sizeof sizes) && !memcmp(kept.of, of, sizeof of)) return kept.split;
     for (unsigned s = 0; s <= 3 && (s == 0 || p->k * (int64_t)rp__dtype_bytes(p->dtype) >= (int64_t)LEAST << s); s++) {
         double clocks = 0, groups = 0;
         (void)tile_of(p, d, m, s, &clocks);
@@ -278,6 +285,9 @@ static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
         clocks += s ? ADD_SHARES : 0;
         if (s == 0 || clocks < 0.95 * least) split = s, least = clocks;
     }
+    memcpy(kept.sizes, sizes, sizeof sizes);
+    memcpy(kept.of, of, sizeof of);
+    kept.split = split;
     return split;
 }
 
@@ -389,7 +399,7 @@ static bool plain_serves(const rp__problem *p, size_t *workspace) {
 
 /* Below so many multiply-adds the plain kernels are as fast. */
 #define SMALL_TENSOR (INT64_C(1) << 18)
-/* f32 by fma: above so many cuBLASLt is faster, and of that size for thin ones. */
+/* f32 by fma: above so many cuBLASLt is faster. */
 #define LARGE_FMA (INT64_C(1) << 27)
 
 /* Of cuBLASLt: clocks of a launch, of 128 bytes of K, multiply-adds a clock and multiprocessor; and so many where rows of the result are no
@@ -420,25 +430,34 @@ static double moved_of(const rp__matmul *p) {
            ((double)p->m * (double)p->n + ((double)p->m + (double)p->n) * (double)p->k) / BYTES;
 }
 
-static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m) {
-    if (rp__cuda_product_tile) return true;
+/* Are both operands read 16 bytes at once, if they begin there? */
+static bool reads_vectors(const rp__problem *p, const rp__matmul *read) {
+    return strides_fit(&p->o[1], read->m, read->am, read->ak, read->sa, read) &&
+           strides_fit(&p->o[2], read->n, read->bn, read->bk, read->sb, read);
+}
+/* Clocks of a launch of tensor cores. */
+static double tensor_clocks(const rp__problem *p, const rp__matmul *read, math m) {
     const unsigned split = wanted_split(p, read, m);
-    const double bytes = (double)rp__dtype_bytes(read->dtype), moved = moved_of(read);
+    const bool in_vectors = reads_vectors(p, read);
     double steps = 0;
-    const bool in_vectors = strides_fit(&p->o[1], read->m, read->am, read->ak, read->sa, read) &&
-                            strides_fit(&p->o[2], read->n, read->bn, read->bk, read->sb, read),
-               ragged = in_vectors && read->m > 1 && read->om * (int64_t)bytes % 16 != 0;
     (void)tile_of(read, p->device, m == MMA && in_vectors && by_groups(read, p->device, split) ? WGMMA : m, split,
                   &steps);
     if (!in_vectors && read->m > FEW && read->n > FEW) steps *= ONE_BY_ONE;
-    const double ours = LAUNCH + (split ? ADD_SHARES : 0) + (steps > moved ? steps : moved);
+    const double moved = moved_of(read);
+    return LAUNCH + (split ? ADD_SHARES : 0) + (steps > moved ? steps : moved);
+}
+static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m, double ours) {
+    const double bytes = (double)rp__dtype_bytes(read->dtype), moved = moved_of(read);
+    const bool ragged = reads_vectors(p, read) && read->m > 1 && read->om * (int64_t)bytes % 16 != 0;
     const double rate = ragged ? peers[m].ragged : peers[m].rate,
                  work = rp__problem_work(p) / (rate * p->device->multiprocessors);
     const double theirs = peers[m].launch + (work > moved ? work : moved) +
                           (ragged ? RAGGED_STEP : peers[m].step) * bytes / 128 * (double)read->k;
-    return ours <= 1.1 * theirs + JOINS;
+    return rp__cuda_product_tile || ours <= 1.1 * theirs + JOINS;
 }
 
+/* Clocks of an element of K of the kernel that walks it alone. */
+enum { SIMT = 55 };
 static double tensor_cost(const rp__problem *p) {
     math m = MMA;
     rp__matmul read;
@@ -446,23 +465,25 @@ static double tensor_cost(const rp__problem *p) {
     rp__matmul_read(p->o, 3, &read);
     if (work < (double)SMALL_TENSOR || read.k < 32 || !tensor_math(p, &m)) return work + 1;
     if (m != MMA && m != TF32) return 1; /* no library has these */
-    return is_sooner(p, &read, m) ? 1 : 2 * (double)RP__CUDA_SMALL_PRODUCT;
+    const double ours = tensor_clocks(p, &read, m);
+    if (is_sooner(p, &read, m, ours)) return 1;
+    if (work < (double)RP__CUDA_SMALL_PRODUCT &&
+        read.k < RP__MATMUL_LONG_NARROW) /* what matmul.c's row costs less for */
+        return ours < LAUNCH + (double)SIMT * (double)read.k ? 1 : work + 1;
+    return 2 * (double)RP__CUDA_SMALL_PRODUCT;
 }
 /* A small product whose sums are long: the kernel of small ones walks K alone in each of its few blocks, SIMT clocks an element. */
 static bool has_long_sums(const rp__problem *p, const rp__matmul *read) {
-    enum { SIMT = 55 };
     const unsigned split = wanted_split(p, read, FMA);
     double steps = 0;
-    if (read->k < LONG_K) return false;
+    if (read->k < RP__MATMUL_LONG) return false;
     (void)tile_of(read, p->device, FMA, split, &steps);
     return (split ? ADD_SHARES : 0) + steps < (double)SIMT * (double)read->k;
 }
 /* How much longer than clocks_of says: tiles of few rows or columns are nearly empty, and elements read one by one are as many instructions. */
 static double hardship_of(const rp__problem *p, const rp__matmul *read) {
     const int64_t least = read->m < read->n ? read->m : read->n;
-    if (!strides_fit(&p->o[1], read->m, read->am, read->ak, read->sa, read) ||
-        !strides_fit(&p->o[2], read->n, read->bn, read->bk, read->sb, read))
-        return 2;
+    if (!reads_vectors(p, read)) return 2;
     return least <= FEW ? 1.5 : 1;
 }
 /* Is cuBLASLt no sooner, which reads a matrix at the rate of memory and multiplies so many terms a clock and multiprocessor? */

@@ -138,12 +138,7 @@ static void conv_plan_at(rp__conv_kind kind, const int64_t *v, int64_t image, in
             const int l = d + 1;
             const int64_t s = stride[d], first = phase % s;
             phase /= s;
-            int64_t gcd = s, other = dilation[d] % s;
-            while (other) {
-                const int64_t t = gcd % other;
-                gcd = other, other = t;
-            }
-            const int64_t step = s / gcd, count = first < xs[d] ? (xs[d] - first + s - 1) / s : 0;
+            const int64_t step = rp__conv_step(s, dilation[d]), count = first < xs[d] ? (xs[d] - first + s - 1) / s : 0;
             int64_t r0 = 0;
             while (r0 < step && (first + padding[d] - r0 * dilation[d]) % s) r0++;
             const int64_t taps = r0 < step && r0 < ws[d] ? (ws[d] - r0 + step - 1) / step : 0;

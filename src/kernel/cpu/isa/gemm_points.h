@@ -151,6 +151,7 @@ static void N(points_weights)(const struct conv_plan *c, N(scratch) * memory, co
     int64_t step;
     const bool flat = conv_flat_axis(&c->a.k, &step) && step == 1;
     src += line->start.offset + c->a.k.start.offset + m0 * line->offset[3];
+    if (c->k == 0) return; /* no tap meets this phase */
     if (mc % NR) memset(panels + mc / NR * NR * c->k, 0, (size_t)(NR * c->k) * sizeof *panels);
     conv_start(&k, &c->a.k, 0);
     for (int64_t k0 = 0; k0 < c->k; k0 += KC) {
