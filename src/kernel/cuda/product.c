@@ -248,10 +248,7 @@ static bool has_groups(const rp__matmul *p, const rp__device *d) { return d->arc
 static unsigned fma_split_of(const rp__matmul *p, const rp__device *d) {
     if (is_small(p)) return p->k >= 512 ? 3 : p->k >= RP__MATMUL_LONG ? 2 : 0; /* whatever the batch */
     const bool narrow = p->m <= 16 || p->n <= 16;
-    const int64_t rows = p->m <= 16 ? 16
-                         : narrow   ? 64
-                                    : 32,
-                  columns = p->n <= 16 ? 16 : 64, least = 64,
+    const int64_t tall = narrow ? 64 : 32, rows = p->m <= 16 ? 16 : tall, columns = p->n <= 16 ? 16 : 64, least = 64,
                   blocks = over(p->m, rows) * over(p->n, columns) * p->batch;
     const unsigned limit = narrow || p->k > 4096 ? 3 : 1;
     unsigned split = 0;
