@@ -248,7 +248,8 @@ static bool takes_turned(unsigned kind, rp_dtype dtype, bool last, int64_t n, in
         for (unsigned d = 4; d-- > 0; stride *= of[d]) o[k].stride[d] = stride;
         if (last) rp__channels_innermost(&o[k], o[k].stride);
     }
-    const rp__problem p = {rp__device_get(rp_cuda(0)), RP__LIB_CONV_FORWARD + kind, o, 3, &call, RP__ORDER_ELSEWHERE};
+    const rp__problem p = {
+        rp__device_get(rp_cuda(0)), RP__LIB_CONV_FORWARD + kind, o, 3, &call, RP__ORDER_ELSEWHERE, NULL};
     size_t workspace;
     *turned = (rp__turned){0};
     OK(p.device->ops->library->turned(p.device, p.op, o, 3, &call, turned));

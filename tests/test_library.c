@@ -1164,7 +1164,7 @@ static void test_templates(void **state) {
                         {.dtype = RP_F32, .ndim = 2, .size = {6, 5}},
                         {.dtype = RP_F32, .ndim = 2, .size = {5, 9}}};
     const rp__library_call call = {.op = "test", .site = "test_library.c"};
-    const rp__problem p = {cpu, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+    const rp__problem p = {cpu, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE, NULL};
     size_t workspace;
 #define PICKED(most, order) rp__template_pick(rows, ROWS, &p, most, order, &workspace)
     assert_true(rp__problem_work(&p) == 6 * 9 * 5);
@@ -1190,7 +1190,7 @@ static void test_templates(void **state) {
     assert_true(never_asked);
     o[0].dtype = RP_I32; /* integers have no order that a kernel follows */
     assert_int_equal(rp__template_order(rows, ROWS, &p), RP__ORDER_ELSEWHERE);
-    const rp__problem none = {cpu, RP__LIB_CONV_WEIGHT, o, 3, &call, RP__ORDER_ELSEWHERE};
+    const rp__problem none = {cpu, RP__LIB_CONV_WEIGHT, o, 3, &call, RP__ORDER_ELSEWHERE, NULL};
     assert_null(rp__template_pick(rows, ROWS, &none, SIZE_MAX, RP__ORDER_ELSEWHERE, &workspace));
 #undef PICKED
 }

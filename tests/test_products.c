@@ -70,7 +70,7 @@ static void run(const rp__cuda_product_row *row, rp_tensor *out, rp_tensor *a, r
     const rp__library_call call = {.op = "test", .site = "test_products.c"};
     const rp__operand o[4] = {rp__operand_of(out), rp__operand_of(a), rp__operand_of(b),
                               bias ? rp__operand_of(bias) : (rp__operand){.ndim = 1}};
-    const rp__problem p = {cuda, RP__LIB_MATMUL, o, bias ? 4 : 3, &call, RP__ORDER_ELSEWHERE};
+    const rp__problem p = {cuda, RP__LIB_MATMUL, o, bias ? 4 : 3, &call, RP__ORDER_ELSEWHERE, NULL};
     rp__launch launch = {.op = "test", .site = call.site};
     rp__launch_buffer *buffer = rp__launch_buffer_get();
     size_t workspace = 0;
@@ -219,7 +219,7 @@ static void test_wanted_order(void **state) {
               *out = empty(RP_BF16, (const int64_t[]){2, 40, 24}, 3);
     const rp__operand o[3] = {rp__operand_of(out), rp__operand_of(a), rp__operand_of(b)};
     const rp__library_call call = {.op = "test", .site = "test_products.c"};
-    rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+    rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE, NULL};
     const rp__order own = rp__cuda_tensor_row.row.order(&p);
     assert_int_equal(rp__order_family_of(own), RP__FAMILY_MMA);
     for (unsigned shares = 0; shares < 4; shares++) {
@@ -270,7 +270,7 @@ static void test_groups(void **state) {
                       *b = laid_out(whole(2, 5, dtype, (const int64_t[]){batch, k, n}, 3), cases[c].how_b),
                       *out = laid_out(empty(dtype, (const int64_t[]){batch, m, n}, 3), turn ? 6 : 0);
             const rp__operand o[3] = {rp__operand_of(out), rp__operand_of(a), rp__operand_of(b)};
-            rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+            rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE, NULL};
             rp__launch launch = {.op = "test", .site = call.site};
             rp__launch_buffer *buffer = rp__launch_buffer_get();
             unsigned long long facts = 0;
@@ -349,7 +349,8 @@ static void test_slices(void **state) {
                     const rp__problem p = {
                         cuda,  RP__LIB_MATMUL,
                         o,     3,
-                        &call, rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), RP__FAMILY_SLICES, shares)};
+                        &call, rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), RP__FAMILY_SLICES, shares),
+                        NULL};
                     rp__launch launch = {.op = "test", .site = call.site};
                     rp__launch_buffer *buffer = rp__launch_buffer_get();
                     rp__cuda_product_tile = 1 + FIRST + tile;
@@ -380,7 +381,7 @@ static void test_slices(void **state) {
         rp_tensor *a = empty(RP_F32, (const int64_t[]){1, m, k}, 3), *b = empty(RP_F32, (const int64_t[]){1, k, n}, 3),
                   *out = empty(RP_F32, (const int64_t[]){1, m, n}, 3);
         const rp__operand o[3] = {rp__operand_of(out), rp__operand_of(a), rp__operand_of(b)};
-        const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+        const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE, NULL};
         const int multiprocessors = cuda->multiprocessors;
         cuda->multiprocessors = 132;
         assert_int_equal(rp__order_family_of(rp__cuda_fma_row.row.order(&p)) == RP__FAMILY_SLICES, sizes[c][3]);
@@ -418,7 +419,7 @@ static void test_choice(void **state) {
             o[k].size[0] = cases[c].batch, o[k].size[1] = rows[k], o[k].size[2] = columns[k];
             o[k].stride[0] = rows[k] * columns[k], o[k].stride[1] = columns[k], o[k].stride[2] = 1;
         }
-        const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+        const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE, NULL};
         const bool ours = rp__cuda_tensor_row.row.cost(&p) < rp__cuda_lt_row.row.cost(&p);
         if (rp__cuda_matmul_row.row.cost(&p) <= rp__cuda_lt_row.row.cost(&p)) {
             cuda->multiprocessors = multiprocessors;
@@ -434,7 +435,7 @@ static void test_choice(void **state) {
     rp_tensor *t[3];
     for (unsigned k = 0; k < 3; k++) t[k] = empty(RP_BF16, (const int64_t[]){64, 256, 256}, 3);
     const rp__operand o[3] = {rp__operand_of(t[0]), rp__operand_of(t[1]), rp__operand_of(t[2])};
-    const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+    const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE, NULL};
     rp__launch launch = {.op = "test", .site = call.site};
     unsigned long long facts = 0;
     const rp_status status = rp__cuda_tensor_row.row.bind(&p, 0, rp__launch_buffer_get(), &launch);
@@ -612,7 +613,7 @@ static void test_precision(void **state) {
                       *right = laid_out(b, how * 7 % 16);
             const rp__operand o[3] = {rp__operand_of(out), rp__operand_of(left), rp__operand_of(right)};
             const rp__library_call call = {.op = "test", .precision = (uint8_t)cases[c].precision};
-            const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE};
+            const rp__problem p = {cuda, RP__LIB_MATMUL, o, 3, &call, RP__ORDER_ELSEWHERE, NULL};
             rp__launch launch = {.op = "test"};
             rp__launch_buffer *buffer = rp__launch_buffer_get();
             if (rp__cuda_tensor_row.row.bind(&p, 0, buffer, &launch) != RP_OK ||

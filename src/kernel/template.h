@@ -10,13 +10,19 @@
 #include "kernel/library.h"
 #include "kernel/product.h"
 
+/* What rows found about a problem and ask again while one is picked and bound. */
+typedef struct rp__problem_notes {
+    uint8_t split[8]; /* of a product by its kind of arithmetic: log2 of the shares of K, and one; 0: not asked */
+} rp__problem_notes;
+
 typedef struct rp__problem { /* as rp__library takes it */
     struct rp__device *device;
     rp__library_op op;
     const rp__operand *o;
     size_t n;
     const rp__library_call *call;
-    rp__order order; /* the one that a CONTRACT wants; RP__ORDER_ELSEWHERE: what the row has by itself */
+    rp__order order;          /* the one that a CONTRACT wants; RP__ORDER_ELSEWHERE: what the row has by itself */
+    rp__problem_notes *notes; /* NULL: nothing is kept */
 } rp__problem;
 
 typedef struct rp__template {

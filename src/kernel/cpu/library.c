@@ -35,14 +35,14 @@ static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, 
                         const rp__library_call *call) {
     size_t bytes = 0;
     if (!has_templates(op)) return rp__family_workspace(families, d, op, o, n, call);
-    return pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, SIZE_MAX, &bytes) ? bytes : 0;
+    return pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL}, SIZE_MAX, &bytes) ? bytes : 0;
 }
 
 static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                       rp__launch_buffer *buffer, rp__launch *out) {
     if (!has_templates(op)) return rp__family_bind(families, d, op, o, n, call, buffer, out);
     *out = (rp__launch){.words = buffer->words, .slots = buffer->slots, .op = call->op, .site = call->site};
-    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL};
     size_t bytes;
     /* A caller without the workspace (out of memory while a plan was made) gets our kernels. */
     return pick(&p, call->workspace_bytes, &bytes)->bind(&p, bytes, buffer, out);
@@ -55,7 +55,7 @@ static const char *name(rp__device *d, rp__library_op op) {
 
 static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
     return rp__template_order(rp__cpu_templates, RP__CPU_TEMPLATES,
-                              &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE});
+                              &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL});
 }
 
 /* A launch costs less than a row of a small product: nothing to win. */

@@ -136,7 +136,7 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     }
     const unsigned n = dims_of(&r);
     rp__cuda_lanes lanes = {0};
-    const rp__problem p = {d, r.op, r.o, 3, &r.call, r.order};
+    const rp__problem p = {d, r.op, r.o, 3, &r.call, r.order, &(rp__problem_notes){{0}}};
     if (r.op == RP__LIB_CONV_FORWARD || r.op == RP__LIB_CONV_INPUT)
         r.call.neighbours = find_lanes(dag, space, &r, true, &lanes)    ? RP__NEIGHBOURS_ROWS
                             : find_lanes(dag, space, &r, false, &lanes) ? RP__NEIGHBOURS_COLUMNS

@@ -830,7 +830,7 @@ static const double COPY_US = 2.5, COPY_RATE = 2e6, PLAIN_US = 5, PLAIN_RATE = 6
 /* Operands that our rows read faster with their channels innermost: vectors for tensor cores. */
 static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                               const rp__library_call *call) {
-    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL};
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
     if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype) || rp__conv_is_grouped(&p))
@@ -878,7 +878,7 @@ static bool copy_is_sooner(const rp__device *d, const rp__operand *o, double loa
 static uint32_t by_rows(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                         const rp__library_call *call) {
     enum { TILE_ROWS = 64 };
-    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE};
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL};
     const rp__operand *sorted[3], *windowed = &o[1], *weights = &o[2];
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
     const unsigned last = windowed->ndim - 1u;
@@ -902,7 +902,7 @@ static uint32_t by_rows(rp__device *d, rp__library_op op, const rp__operand *o, 
 rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                const rp__library_call *call, rp__turned *out) {
     bool elsewhere;
-    RP_TRY(rp__cuda_dnn_turned(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE}, &elsewhere, out));
+    RP_TRY(rp__cuda_dnn_turned(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL}, &elsewhere, out));
     if (!elsewhere) {
         out->channels = channels_last(d, op, o, n, call);
         out->rows = by_rows(d, op, o, n, call);

@@ -261,17 +261,10 @@ static unsigned fma_split_of(const rp__matmul *p, const rp__device *d) {
  * shares have other bits: a function of sizes, dtype and kind of device. */
 static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
     enum { LEAST = 256 }; /* bytes of K of a share: two steps */
-    static _Thread_local struct {
-        int64_t sizes[4], of[5];
-        unsigned split;
-    } kept; /* a call asks several times */
-    const int64_t sizes[4] = {p->m, p->n, p->k, p->batch},
-                  of[5] = {m, p->dtype, d->arch, d->multiprocessors, rp__cuda_product_tile};
     unsigned split = 0;
     double least = 0;
     if (d->arch < 90) return 0;
     if (m == FMA) return fma_split_of(p, d);
-    if (!memcmp(kept.sizes, sizes, sizeof sizes) && !memcmp(kept.of, of, sizeof of)) return kept.split;
     for (unsigned s = 0; s <= 3 && (s == 0 || p->k * (int64_t)rp__dtype_bytes(p->dtype) >= (int64_t)LEAST << s); s++) {
         double clocks = 0, groups = 0;
         (void)tile_of(p, d, m, s, &clocks);
@@ -282,9 +275,6 @@ static unsigned split_of(const rp__matmul *p, const rp__device *d, math m) {
         clocks += s ? ADD_SHARES : 0;
         if (s == 0 || clocks < 0.95 * least) split = s, least = clocks;
     }
-    memcpy(kept.sizes, sizes, sizeof sizes);
-    memcpy(kept.of, of, sizeof of);
-    kept.split = split;
     return split;
 }
 
@@ -359,7 +349,10 @@ static bool plain_math(const rp__problem *p, math *m) {
 static unsigned wanted_split(const rp__problem *p, const rp__matmul *read, math m) {
     const rp__order wanted = p->order;
     if (wanted != RP__ORDER_ELSEWHERE && rp__order_family_of(wanted) == families[m]) return rp__order_shares(wanted);
-    return own_split(read, p->device, m);
+    if (!p->notes) return own_split(read, p->device, m);
+    uint8_t *kept = &p->notes->split[m];
+    if (!*kept) *kept = (uint8_t)(own_split(read, p->device, m) + 1);
+    return *kept - 1u;
 }
 
 static rp__order order_of(const rp__problem *p, math m) {
