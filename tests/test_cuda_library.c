@@ -1,6 +1,6 @@
 /* ctest: labels=cuda timeout=900 cost=90 */
 /* Library ops of selection and scattering on CUDA against the CPU's, whose bits they must give (test_library.c checks those);
-   chains of products in one launch against the same products one by one.
+   small products against the plain kernel.
    Runs on the emulator; with REPRISE_TEST_CUDA=real on a GPU. */
 #include <math.h>
 #include <setjmp.h>
@@ -410,7 +410,7 @@ static void test_counts(void **state) {
     counts_case(RP_I64, 4, 100, 50, false, false);  /* too few for it */
 }
 
-/* ---- chains */
+/* ---- small products, and chains of them (test_program_cuda.c runs these) */
 
 typedef struct on_device {
     array host;
@@ -444,13 +444,6 @@ static double get(const array *a, int64_t i) {
     default: return (double)rp__bf16_to_f32(*(uint16_t *)(void *)p);
     }
 }
-/* In the storage type: NaN stays, -0 does not. */
-static void relu_of(const array *a) {
-    for (int64_t i = 0, n = numel(&a->o); i < n; i++) {
-        double x = get(a, i);
-        if (!(x != x || x > 0)) put(a, i, 0);
-    }
-}
 /* o as a batch of two, the second operand of stride 0 where `apart` is not set: these products are matmul.cuh's. */
 static rp__operand twice(rp__operand o, bool apart) {
     rp__operand b = o;
@@ -470,102 +463,70 @@ static bool is_same(const array *a, const array *b) {
     return true;
 }
 
-/* width[0] features in, width[s + 1] out of product s. bits: two a stage for bias and relu, then stored, turned weight. */
-static void chain_case(rp_dtype dtype, int64_t m, const int64_t *width, unsigned n, unsigned bits, int64_t gap) {
-    rp__library_stage stages[RP__CHAIN_MAX] = {{0}};
-    on_device out[RP__CHAIN_MAX], one[RP__CHAIN_MAX], w[RP__CHAIN_MAX], bias[RP__CHAIN_MAX];
+/* m rows of width[0] by width[1] columns. mode: bias, turned weight, turned rows, NaNs and infinities. */
+static void small_case(rp_dtype dtype, int64_t m, const int64_t *width, unsigned mode, int64_t gap) {
     rp__library_call call = {.op = "test", .site = "test_cuda_library.c"};
-    const bool odd = bits & 1; /* NaNs, infinities, -0 */
-    array first = array_new(dtype, 2, (int64_t[]){m, width[0]}, bits & 2, gap);
-    if (odd)
-        fill(&first);
+    array a = array_new(dtype, 2, (int64_t[]){m, width[0]}, mode & 4, gap),
+          weight = array_new(dtype, 2, width, mode & 2, gap), b = array_new(dtype, 1, &width[1], false, gap);
+    if (mode & 8)
+        fill(&a);
     else
-        fill_numbers(&first);
-    on_device x = upload(first);
-    for (unsigned s = 0; s < n; s++) {
-        const unsigned mine = bits >> (2 + 4 * s) & 15;
-        array weight = array_new(dtype, 2, (int64_t[]){width[s], width[s + 1]}, mine & 8, gap);
-        array b = array_new(dtype, 1, &width[s + 1], false, gap);
-        fill(&b);
-        for (int64_t i = 0; i < width[s] * width[s + 1]; i++)
-            put(&weight, i, (double)(int)(random_word() % 2001 - 1000) / 1000);
-        w[s] = upload(weight), bias[s] = upload(b);
-        out[s] = upload(array_new(dtype, 2, (int64_t[]){m, width[s + 1]}, false, 1));
-        one[s] = upload(array_new(dtype, 2, (int64_t[]){2 * m, width[s + 1]}, false, 1));
-        one[s].o.size[0] = m;
-        rp__library_stage *g = &stages[s];
-        *g = (rp__library_stage){.op = RP__LIB_MATMUL, .n = mine & 1 ? 4 : 3};
-        g->o[0] = out[s].o, g->o[1] = s ? out[s - 1].o : x.o, g->o[2] = w[s].o, g->o[3] = bias[s].o;
-        g->relu = mine & 2;
-        if (s + 1 < n && !(mine & 4)) g->o[0].base = NULL, g->o[0].storage = NULL;
-        rp__operand o[4] = {twice(one[s].o, true), twice(s ? one[s - 1].o : x.o, false), twice(w[s].o, false),
-                            bias[s].o};
-        check(rp__library_run(cuda, rp__current_stream(cuda), RP__LIB_MATMUL, o, g->n, &call));
-        if (mine & 2) {
-            download(&one[s]);
-            relu_of(&one[s].host);
-            check(cuda->ops->copy_in(cuda, rp__current_stream(cuda), one[s].o.base, one[s].host.memory,
-                                     one[s].host.bytes));
-        }
-    }
-    const bool chained = cuda->ops->library->chain(cuda, stages, n) == RP__CHAIN_YES;
-    assert_true(chained || n == 1);
-    if (n > 1 || (stages[0].relu && chained)) {
-        check(rp__library_run_chain(cuda, rp__current_stream(cuda), stages, n, &call));
-    } else {
-        check(rp__library_run(cuda, rp__current_stream(cuda), RP__LIB_MATMUL, stages[0].o, stages[0].n, &call));
-    }
-    for (unsigned s = 0; s < n; s++) {
-        download(&one[s]);
-        if (stages[s].o[0].base) {
-            download(&out[s]);
-            if (stages[s].relu && !chained) relu_of(&out[s].host);
-            if (!is_same(&out[s].host, &one[s].host))
-                fail_msg("%s, %d rows, product %u of %u, bits %x, gap %d: the chain differs", rp_dtype_name(dtype),
-                         (int)m, s, n, bits, (int)gap);
-        }
-    }
-    for (unsigned s = 0; s < n; s++) drop(&out[s]), drop(&one[s]), drop(&w[s]), drop(&bias[s]);
-    drop(&x);
+        fill_numbers(&a);
+    fill(&b);
+    for (int64_t i = 0; i < width[0] * width[1]; i++)
+        put(&weight, i, (double)(int)(random_word() % 2001 - 1000) / 1000);
+    on_device x = upload(a), w = upload(weight), bias = upload(b),
+              out = upload(array_new(dtype, 2, (int64_t[]){m, width[1]}, false, 1)),
+              one = upload(array_new(dtype, 2, (int64_t[]){2 * m, width[1]}, false, 1));
+    const size_t n = mode & 1 ? 4 : 3;
+    one.o.size[0] = m;
+    const rp__operand single[4] = {out.o, x.o, w.o, bias.o},
+                      batch[4] = {twice(one.o, true), twice(x.o, false), twice(w.o, false), bias.o};
+    check(rp__library_run(cuda, rp__current_stream(cuda), RP__LIB_MATMUL, batch, n, &call));
+    check(rp__library_run(cuda, rp__current_stream(cuda), RP__LIB_MATMUL, single, n, &call));
+    download(&one);
+    download(&out);
+    if (!is_same(&out.host, &one.host))
+        fail_msg("%s, %d rows, mode %x, gap %d: the product differs", rp_dtype_name(dtype), (int)m, mode, (int)gap);
+    drop(&x), drop(&w), drop(&bias), drop(&out), drop(&one);
 }
 
-static void test_chain(void **state) {
+static void test_small_product(void **state) {
     (void)state;
     static const rp_dtype floats[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
-    static const int64_t mlp[] = {10, 64, 10}, odd[] = {7, 33, 1, 19}, wide[] = {3, 260, 5},
-                         deep[] = {8, 8, 16, 8, 4, 12, 9};
     for (unsigned d = 0; d < 4; d++) {
-        chain_case(floats[d], 1, mlp, 2, 0x1f << 2 | 1, 1);
-        chain_case(floats[d], 64, mlp, 2, 0x1b << 2, 1);
-        chain_case(floats[d], 5, odd, 3, 0x7a9 << 2 | 3, 1); /* a turned input, turned weights, NaNs */
-        chain_case(floats[d], 3, wide, 2, 0x93 << 2, 2);     /* strides that no copy of several elements takes */
-        chain_case(floats[d], 9, deep, 6, 0x123456 << 2, 1);
-        for (unsigned mode = 0; mode < 16; mode += 3) { /* single products */
-            chain_case(floats[d], 1, mlp, 1, mode << 2 | 1, 1);
-            chain_case(floats[d], 37, odd, 1, mode << 2 | 2, 1 + (mode & 1));
-            chain_case(floats[d], 3, (int64_t[]){290, 70}, 1, mode << 2, 1);
+        for (unsigned mode = 0; mode < 16; mode++) {
+            small_case(floats[d], 1, (int64_t[]){10, 64}, mode, 1);
+            small_case(floats[d], 37, (int64_t[]){7, 33}, mode, 1 + (mode & 1));
+            small_case(floats[d], 3, (int64_t[]){290, 70}, mode, 1);
         }
     }
-    chain_case(RP_F16, 2, (int64_t[]){5000, 2}, 1, 0, 1); /* more than a group of blocks */
-    chain_case(RP_F32, 3000, mlp, 2, 0x1f << 2 | 1, 1);   /* several rows a thread */
-    chain_case(RP_BF16, 40000, (int64_t[]){4, 24, 4}, 2, 0x1b << 2, 1);
+    small_case(RP_F16, 2, (int64_t[]){5000, 2}, 0, 1); /* more than a group of blocks */
 }
 
 static void test_chain_refused(void **state) {
     (void)state;
     const rp__library *library = cuda->ops->library;
-    rp__library_stage s[2] = {{0}};
+    rp__library_stage s[2];
+    memset(s, 0, sizeof s);
     for (unsigned k = 0; k < 2; k++) {
-        s[k] = (rp__library_stage){.op = RP__LIB_MATMUL, .n = 3};
+        s[k].order = rp__order_of(RP__CONTRACT_PRODUCT, 0);
         for (unsigned i = 0; i < 3; i++)
             s[k].o[i] = (rp__operand){.dtype = RP_F32, .ndim = 2, .size = {8, 8}, .stride = {8, 1}};
     }
     assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_YES);
-    assert_int_equal(library->chain(cuda, s, 1), RP__CHAIN_YES); /* with a relu, one launch instead of two */
+    assert_int_equal(library->chain(cuda, s, 1), RP__CHAIN_YES); /* with what follows */
+    assert_int_equal(library->chain(cuda, s, 0), RP__CHAIN_TOO_LARGE);
     assert_int_equal(cpu->ops->library->chain(cpu, s, 2), RP__CHAIN_NOT_HERE);
+    s[0].o[1].stride[0] = 0; /* all rows are one */
+    assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_LAYOUT);
+    s[0].o[1].stride[0] = 8;
     s[1].o[1].size[0] = 4;
     assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_LAYOUT);
     s[1].o[1].size[0] = 8;
+    s[1].order = rp__order_with(s[1].order, RP__FAMILY_TF32, 0);
+    assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_OTHER_SUM);
+    s[1].order = s[0].order;
     s[1].o[2].size[1] = s[1].o[0].size[1] = s[1].o[2].stride[0] = s[1].o[0].stride[0] =
         1600; /* more than a block keeps */
     assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_TOO_LARGE);
@@ -1103,7 +1064,7 @@ int main(void) {
         cmocka_unit_test(test_count_bins),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_scatter_rows),
-        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_small_product),
         cmocka_unit_test(test_chain_refused),
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_conv),

@@ -675,7 +675,99 @@ static void test_chain_training(void **state) { /* the rows that the backward ne
         for (int i = 0; i < LEAVES; i++) assert_same(grad[0][i], grad[1][i]);
     }
     assert_int_equal(launches(f, "linear+relu+linear+relu+linear"), 1);
+    /* and so are the products that the gradients go back through */
+    assert_int_equal(launches(f, "linear+eq_scalar+full+where+linear+eq_scalar+full+where"), 1);
     rp_compiled_release(f);
+}
+
+/* Stages drawn by a seed: weights as they are or turned, in rows that lie apart; what follows a sum; whether it is a result. */
+enum { STAGES_MOST = 5 };
+struct drawn {
+    unsigned n, turned, follows[STAGES_MOST], wanted;
+};
+/* Arguments: x, then a stage's weight, a row, a matrix as large as its result. */
+static void stages(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct drawn *d = ctx;
+    rp_tensor *x = in[0];
+    size_t results = 0;
+    (void)n_in;
+    for (unsigned s = 0; s < d->n; s++) {
+        rp_tensor *const *a = in + 1 + 3 * s;
+        rp_tensor *y = d->turned >> s & 1 ? rp_linear(x, a[0], d->follows[s] & 1 ? a[1] : NULL) : rp_matmul(x, a[0]);
+        if (d->follows[s] & 2) y = rp_add(y, a[2]);
+        switch (d->follows[s] >> 2 & 7) {
+        case 0: break;
+        case 1: y = rp_relu(y); break;
+        case 2: y = rp_tanh(y); break;
+        case 3: y = rp_mul(y, rp_sigmoid(y)); break;
+        case 4: y = rp_clamp(y, rp_f64(-0.25), rp_f64(0.5)); break;
+        case 5: y = rp_mul(y, rp_to_dtype(rp_gt_scalar(a[2], rp_f64(0)), rp_dtype_of(y))); break; /* relu's gradient */
+        case 6: y = rp_sub(rp_mul(y, a[1]), rp_mul_scalar(a[2], rp_f64(0.5))); break;
+        default: y = rp_where(rp_gt(y, a[2]), y, rp_mul_scalar(y, rp_f64(0.125)));
+        }
+        if (d->wanted >> s & 1 && results + 1 < n_out) out[results++] = y;
+        x = y;
+    }
+    while (results < n_out) out[results++] = x;
+}
+
+static uint32_t draw_number(uint64_t *seed, uint32_t below) {
+    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(*seed >> 33) % below;
+}
+
+/* rows x columns of a wider matrix, or turned, whose columns lie apart. */
+static rp_tensor *lies_apart(rp_dtype dtype, uint64_t *seed, int64_t rows, int64_t columns, bool turned) {
+    const int64_t gap = draw_number(seed, 3);
+    rp_tensor *t = rp_mul_scalar(filled((int)draw_number(seed, 1000), turned ? columns : rows,
+                                        (turned ? rows : columns) + gap, draw_number(seed, 2)),
+                                 rp_f64(0.125));
+    t = rp_slice(rp_to_dtype(t, dtype), 1, 0, turned ? rows : columns, 1);
+    return turned ? rp_transpose(t, 0, 1) : t;
+}
+
+static void test_chain_drawn(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+    static const int64_t rows[] = {1, 2, 7, 33, 64, 300};
+    for (uint64_t k = 0; k < 40; k++) {
+        uint64_t seed = k;
+        struct drawn d = {.n = 2 + draw_number(&seed, STAGES_MOST - 1), .turned = draw_number(&seed, 32)};
+        const rp_dtype dtype = dtypes[draw_number(&seed, 4)];
+        const int64_t m = rows[draw_number(&seed, 6)];
+        int64_t width[STAGES_MOST + 1];
+        for (unsigned s = 0; s <= d.n; s++) width[s] = 1 + draw_number(&seed, draw_number(&seed, 2) ? 48 : 8);
+        for (unsigned s = 0; s < d.n; s++) d.follows[s] = draw_number(&seed, 32);
+        d.wanted = draw_number(&seed, 8);
+        rp_compiled *f =
+            rp_compile((rp_fn){stages, &d, sizeof d, "stages"}, RP_OPTIONS(rp_compile_options, .backend = "fused"));
+        const uint64_t layout = seed; /* the same at each call, in other memory */
+        for (int call = 0; call < 3; call++) {
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *in[1 + 3 * STAGES_MOST], *out[3], *expected[3];
+            seed = layout;
+            in[0] = lies_apart(dtype, &seed, m, width[0], false);
+            for (unsigned s = 0; s < d.n; s++) {
+                const bool linear = d.turned >> s & 1;
+                in[1 + 3 * s] = lies_apart(dtype, &seed, width[s + !!linear], width[s + !linear], s & 1);
+                in[2 + 3 * s] = rp_view(uniform(dtype, (int)s + 3, 1, width[s + 1]), RP_DIMS(width[s + 1]));
+                in[3 + 3 * s] = lies_apart(dtype, &seed, m, width[s + 1], s & 2);
+            }
+            stages(&d, in, 1 + 3 * d.n, expected, 3);
+            (void)rp_call(f, in, 1 + 3 * d.n, out, 3);
+            show_error();
+            for (unsigned i = 0; i < 3; i++) assert_same(expected[i], out[i]);
+            rp_scope_end(scope, NULL, 0);
+        }
+        int64_t launched = 0;
+        for (size_t i = 0; i < rp_explain_count(f); i++) {
+            rp_explain_entry e;
+            assert_int_equal(rp_explain_get(f, i, &e), RP_OK);
+            launched += strcmp(e.kind, "library") == 0 || strcmp(e.kind, "kernel") == 0;
+        }
+        if (launched != 1) fail_msg("seed %d: %d launches", (int)k, (int)launched);
+        rp_compiled_release(f);
+    }
 }
 
 static void test_chain_refused(void **state) {
@@ -832,7 +924,8 @@ int main(void) {
         cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
         cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
         cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
-        cmocka_unit_test_setup(test_joined, start),          cmocka_unit_test_setup(test_recurrent, start),
+        cmocka_unit_test_setup(test_chain_drawn, start),     cmocka_unit_test_setup(test_joined, start),
+        cmocka_unit_test_setup(test_recurrent, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -376,6 +376,7 @@ typedef struct edge {
     uint32_t a, b; /* fuse nodes; a before b */
     int64_t gain;  /* bytes of memory traffic that merging saves */
     bool direct;   /* producer and consumer; else readers of one value only */
+    bool factor;   /* a loop and a product that reads what it makes */
 } edge;
 
 static int by_pair(const void *x, const void *y) {
@@ -386,6 +387,7 @@ static int by_pair(const void *x, const void *y) {
 
 static int by_gain(const void *x, const void *y) {
     const edge *p = x, *q = y;
+    if (p->factor != q->factor) return q->factor ? -1 : 1;
     if (p->gain != q->gain) return p->gain > q->gain ? -1 : 1;
     if (p->direct != q->direct) return p->direct ? -1 : 1;
     return by_pair(x, y);
@@ -689,7 +691,7 @@ static uint32_t *join(rp__fusion *f, const rp__fuse_group *x, const rp__fuse_gro
     return members;
 }
 
-static void set_members(rp__fuse_group *g, uint32_t *members, uint32_t n) {
+void rp__fuse_set_members(rp__fuse_group *g, uint32_t *members, uint32_t n) {
     drop_space(g);
     g->members = members;
     g->n_members = n;
@@ -697,8 +699,8 @@ static void set_members(rp__fuse_group *g, uint32_t *members, uint32_t n) {
 }
 
 void rp__fuse_take(rp__fusion *f, uint32_t a, uint32_t b, uint32_t *members, uint32_t n) {
-    set_members(&f->groups[a], members, n);
-    set_members(&f->groups[b], NULL, 0);
+    rp__fuse_set_members(&f->groups[a], members, n);
+    rp__fuse_set_members(&f->groups[b], NULL, 0);
     f->groups[b].dead = true;
     for (uint32_t k = 0; k < n; k++) f->nodes[members[k]].group = a;
 }
@@ -820,7 +822,8 @@ static rp_status try_merge(merger *m, const edge *e) {
 }
 
 /* Producers with consumers, and readers of one value. What merging saves: a consumer's load, the store too if nobody else reads
-   the value, and one of two loads of a value that both read; summed over all values between the two. So a loss and its gradient,
+   the value, and one of two loads of a value that both read; summed over all values between the two. What makes a factor joins its product
+   last: computed again for each tile there, it is better off behind another product, or in the loop that it is part of. So a loss and its gradient,
    which share the logits, find each other before a small sum behind the loss ties it to something that the gradient waits for.
    Of the readers of a value only neighbours are paired: one that is read a thousand times makes no million pairs. */
 
@@ -838,11 +841,14 @@ static rp_status collect_edges(rp__fusion *f, edge **edges, size_t *n_edges) {
         for (uint32_t k = 0; k < f->n_readers[v]; k++) {
             uint32_t reader = f->readers[v][k];
             if (!RP__GROW(edges, &capacity, *n_edges + 2)) return RP__OOM("fusion");
-            if (p != RP__IR_NONE) (*edges)[(*n_edges)++] = (edge){p, reader, alone ? 2 * bytes : bytes, true};
+            if (p != RP__IR_NONE)
+                (*edges)[(*n_edges)++] = (edge){p, reader, alone ? 2 * bytes : bytes, true,
+                                                is_loop(&f->nodes[p]) && f->nodes[reader].kind == RP__FUSE_PRODUCT};
             if (!is_loop(&f->nodes[reader])) continue;
             if (last_loop != RP__IR_NONE && last_loop != reader) {
                 bool before = last_loop < reader;
-                (*edges)[(*n_edges)++] = (edge){before ? last_loop : reader, before ? reader : last_loop, bytes, false};
+                (*edges)[(*n_edges)++] =
+                    (edge){before ? last_loop : reader, before ? reader : last_loop, bytes, false, false};
             }
             last_loop = reader;
         }
@@ -958,66 +964,6 @@ static rp_status merge_all(merger *m) {
     if (status == RP_OK) status = note_copies(f);
     rp__free(edges);
     return status;
-}
-
-/* The one group that must run after the node, as it reads what the node makes; RP__IR_NONE: there is none, or others too. */
-static uint32_t only_after(const rp__fusion *f, uint32_t node) {
-    const rp__ir_node *n = &f->ir->nodes[f->nodes[node].node];
-    uint32_t group = RP__IR_NONE;
-    for (uint32_t k = 0; k < n->n_out; k++) {
-        if (f->result_storage[f->ir->values[n->out[k]].storage]) return RP__IR_NONE;
-    }
-    for (uint32_t k = 0; k < f->n_succ[node]; k++) {
-        const uint32_t g = f->nodes[f->succ[node][k]].group;
-        if (group != RP__IR_NONE && g != group) return RP__IR_NONE;
-        group = g;
-    }
-    return group;
-}
-
-rp_status rp__fuse_leave(rp__fusion *f, uint32_t group, const uint32_t keep[2]) {
-    enum { MOST = 3 };
-    rp__fuse_group *g = &f->groups[group];
-    if (g->n_members == 2 || g->n_members > 2 + MOST) return RP_OK;
-    uint32_t to[MOST] = {0}, *members[MOST] = {0}, leave[MOST], n = 0;
-    rp__group_space *spaces[MOST] = {0};
-    bool all = true;
-    rp_status status = RP_OK;
-    for (uint32_t k = 0; k < g->n_members; k++) {
-        if (g->members[k] != keep[0] && g->members[k] != keep[1]) leave[n++] = g->members[k];
-    }
-    for (uint32_t k = 0; k < n && all && status == RP_OK; k++) {
-        to[k] = f->nodes[leave[k]].kind == RP__FUSE_LOOP ? only_after(f, leave[k]) : RP__IR_NONE;
-        all = to[k] != RP__IR_NONE && to[k] != group;
-        for (uint32_t j = 0; j < k; j++) all = all && to[j] != to[k]; /* one joins at a time */
-        if (!all) break;
-        rp__fuse_group *h = &f->groups[to[k]], alone = {.members = &leave[k], .n_members = 1};
-        all = merges(&f->nodes[h->members[0]]) && !h->chain && h->n_members < MAX_MEMBERS;
-        if (!all) break;
-        members[k] = join(f, h, &alone);
-        spaces[k] = rp__alloc(sizeof *spaces[k]);
-        const char *why = members[k] && spaces[k] ? legal(f, members[k], h->n_members + 1, spaces[k]) : "";
-        if (!why) continue;
-        all = false;
-        rp__free(spaces[k]);
-        spaces[k] = NULL;
-        if (!*why) status = RP__OOM("fusion");
-    }
-    for (uint32_t k = 0; k < n && !all; k++) {
-        if (spaces[k]) rp__group_space_free(spaces[k]);
-        rp__free(spaces[k]);
-    }
-    if (!all || status != RP_OK) return status;
-    for (uint32_t k = 0; k < n; k++) {
-        rp__fuse_group *h = &f->groups[to[k]];
-        f->nodes[leave[k]].group = to[k];
-        set_members(h, members[k], h->n_members + 1);
-        h->space = spaces[k];
-    }
-    g->members[0] = keep[0];
-    g->members[1] = keep[1];
-    set_members(g, g->members, 2);
-    return space_of(g, f) ? RP_OK : RP__OOM("fusion"); /* part of what had one */
 }
 
 bool rp__fuse_runs_slowly(const rp__fusion *f, const rp__fuse_group *g) {

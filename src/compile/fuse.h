@@ -64,8 +64,8 @@ typedef struct rp__fuse_node {
     uint32_t group;
 } rp__fuse_node;
 
-/* A group is members of kind LOOP and COPY, with one PRODUCT at most, before which its factors may be made; or one other node; or a chain: matrix products, each perhaps
-   with a relu, each reading the rows of the one before, that the device runs in one launch. */
+/* A group is members of kind LOOP and COPY, with one PRODUCT at most, before which its factors may be made; or one other node; or a chain (chain.c): matrix
+   products, each with the loops that follow it, each reading the rows of the one before, that the device runs in one launch. */
 typedef struct rp__fuse_group {
     uint32_t *members; /* indices into rp__fusion.nodes, in program order */
     uint32_t n_members;
@@ -73,7 +73,8 @@ typedef struct rp__fuse_group {
     struct rp__group_space *space; /* of the members, if it was asked for */
     uint32_t partial;              /* of a space with column sums: buffer of their lanes */
     bool dead;                     /* merged into another */
-    bool chain; /* products, and relus of them, that the device's library runs as stages of one launch */
+    bool
+        chain; /* products, each before the loops that follow it, that the device's library runs as stages of one launch */
 } rp__fuse_group;
 
 typedef struct rp__unfused_edge {
@@ -150,22 +151,22 @@ bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b);
 /* There is none: group b is about to become part of group a. */
 void rp__fuse_paths_merge(rp__fuse_paths *p, uint32_t a, uint32_t b);
 
+/* Of a group whose space is not theirs. */
+void rp__fuse_set_members(rp__fuse_group *g, uint32_t *members, uint32_t n);
 /* Group a has these members from now on, group b is gone. */
 void rp__fuse_take(rp__fusion *f, uint32_t a, uint32_t b, uint32_t *members, uint32_t n);
-/* Frees two members of a group of the others, a few, where each can as well run with those that read it: they come later, so no
-   cycle can arise. All of them leave, or none. */
-rp_status rp__fuse_leave(rp__fusion *f, uint32_t group, const uint32_t keep[2]);
 
 /* ---- chain.c */
 /* Chains of products that the library of d takes. */
 rp_status rp__fuse_chains(rp__fusion *f, struct rp__device *d);
 /* Is the group still one that the library of d takes, for the sizes of f? */
 rp_status rp__fuse_chain_holds(const rp__fusion *f, struct rp__device *d, const rp__fuse_group *g, bool *holds);
-/* The products of a chain as its library takes them. memory: NULL, all operands without memory, as the library is asked; else
-   it gives operand v with its memory, NULL for rows between two products that are not stored. */
-typedef rp_tensor *rp__chain_memory(void *ctx, rp__ir_value v);
-rp_status rp__chain_stages(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__chain_memory *memory,
-                           void *ctx, rp__library_stage *stages, uint32_t *n_stages);
+
+/* Where the stage of a chain that begins at member `first` ends. */
+uint32_t rp__chain_end(const rp__fusion *f, const uint32_t *members, uint32_t n, uint32_t first);
+/* What product `next` reads, as it lies, of the stage that members [first, n) are, and nothing else of members [0, n); RP__IR_NONE: it reads
+   others. */
+rp__ir_value rp__chain_rows(const rp__fusion *f, const uint32_t *members, uint32_t n, uint32_t first, uint32_t next);
 
 /* The space of a group: axes, which of them are inner, and the map of every value that members touch. */
 typedef struct rp__mapped_value {

@@ -52,6 +52,8 @@ typedef struct lowering {
     bool any_size; /* the kernel serves other sizes as well */
     rp__tune_mode tune;
     bool contracts; /* a member is a product: rows are what follows it, also where it adds up one element */
+    rp__chain_stage *kept;
+    uint16_t rows; /* the access that kept->rows are stored by */
 } lowering;
 
 static const rp__ir_node *node_of(const lowering *l) {
@@ -127,7 +129,7 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
         const rp__executable_place *p = &l->places[info->storage];
         int64_t bytes = (int64_t)rp__dtype_bytes(dtype), low = 0, high = 0;
         a->storage = p->storage;
-        a->base = (char *)p->storage->data + p->base + info->offset * bytes;
+        if (!l->kept || p->storage) a->base = (char *)p->storage->data + p->base + info->offset * bytes;
         for (unsigned k = 0; k < l->space->n_axes; k++) {
             int64_t reach = stride[k] * (l->space->size[k] - 1);
             if (reach < 0)
@@ -254,6 +256,7 @@ static void store(lowering *l, rp__ir_value v, const rp__axis_map *map, rp__val 
     axis_strides(l, map, l->f->ir->values[v].stride, stride);
     uint16_t access =
         add_access(l, RP__ACCESS_WRITE, l->f->ir->values[v].meta.dtype, stride, axes_of_map(l, map), v, false, 0);
+    if (l->kept && l->kept->rows == v) l->rows = access;
     if (l->sink.builder) rp__dag_store(l->sink.builder, access, val);
 }
 
@@ -466,6 +469,26 @@ static rp_status choose(lowering *l, rp__dag *dag, rp__space *space, rp__group_m
     return RP_OK;
 }
 
+/* For who launches the whole chain. */
+static rp_status keep_stage(const lowering *l, rp__dag *dag, const rp__space *space) {
+    rp__chain_stage *kept = l->kept;
+    unsigned k = 0;
+    if (!dag->rest || l->n_windows || l->n_draws)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: a chain takes no such group", space->op);
+    while (k < dag->rest->n_stores && dag->rest_access[dag->rest->stores[k].access] != l->rows) k++;
+    if (kept->rows != RP__IR_NONE && k == dag->rest->n_stores)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: rows of a chain are not stored", space->op);
+    kept->store = k;
+    kept->dag = rp__dag_retain(dag);
+    kept->space = *space;
+    memcpy(kept->accesses, l->accesses, l->n_accesses * sizeof *l->accesses);
+    memcpy(kept->scalars, l->scalars, l->n_scalars * sizeof *l->scalars);
+    kept->space.accesses = kept->accesses;
+    kept->space.scalars = kept->scalars;
+    kept->space.windows = NULL;
+    return RP_OK;
+}
+
 static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag, rp__group_made *out, unsigned number) {
     const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[rp__fuse_named(l->f, l->group)].node];
     rp__space space = {.dims = {(uint8_t)(l->n_order - l->n_inner), l->n_inner},
@@ -485,6 +508,7 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag, rp__group_made 
         space.extent[l->n_order] = RP__LANES;
     }
     rp__space_collapse(dag, &space, l->accesses);
+    if (l->kept) return keep_stage(l, dag, &space);
     if (l->tune == RP__TUNE_MEASURE) return rp__tune_measure(l->device, dag, &space, l->freedoms != 0);
     if (l->tune == RP__TUNE_USE) RP_TRY(choose(l, dag, &space, out, number));
     return rp__loop_launch(l->device, s, dag, &space);
@@ -618,6 +642,7 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
                     .freedoms = how->freedoms,
                     .tune = how->tune,
                     .any_size = how->kernels != NULL,
+                    .kept = how->stage,
                     .draw = how->draw,
                     .draw_ctx = how->draw_ctx};
     for (uint32_t m = 0; m < g->n_members; m++)

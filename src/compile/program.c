@@ -177,29 +177,18 @@ static rp_status record_library(rp__executable *p, const rp__program_part *part,
     return status;
 }
 
-/* Rows between two products have memory only where somebody else wants them. */
-typedef struct chain_part {
-    const rp__executable *p;
-    const rp__program_part *part;
-} chain_part;
-static rp_tensor *chain_memory(void *ctx, rp__ir_value v) {
-    const chain_part *c = ctx;
-    uint32_t buffer = c->part->buffer_of[c->part->ir->values[v].storage];
-    return c->p->buffers[buffer].place.storage ? handle_of(c->p, c->part, v) : NULL;
-}
-static rp_status record_chain(rp__executable *p, const rp__program_part *part, const rp__fuse_group *g) {
-    rp__library_stage stages[RP__CHAIN_MAX];
-    uint32_t n_stages = 0;
-    const rp__fusion *f = &part->fusion;
-    const rp__ir_node *n = &part->ir->nodes[f->nodes[g->members[0]].node];
-    const rp__library_call call = {.op = n->op->name, .site = n->site};
-    chain_part c = {p, part};
-    rp_scope scope = rp__scope_begin();
+static rp_status record_chain(rp__executable *p, const rp__program_part *part, const rp__fuse_group *g,
+                              const rp__executable_place *places) {
+    const rp__group_lowering l = {.places = places,
+                                  .device = p->device,
+                                  .stream = p->build_stream,
+                                  .draw = draw,
+                                  .draw_ctx = p,
+                                  .freedoms = p->freedoms};
+    const rp__ir_node *n = &part->ir->nodes[part->fusion.nodes[g->members[0]].node];
     rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->op->name);
-    rp_status status = rp__chain_stages(f, g->members, g->n_members, chain_memory, &c, stages, &n_stages);
-    if (status == RP_OK) status = rp__library_run_chain(p->device, p->build_stream, stages, n_stages, &call);
+    const rp_status status = rp__chain_launch(&part->fusion, g, &l);
     rp__site_pop(frame);
-    rp__scope_end(scope, NULL, 0);
     return status;
 }
 
@@ -299,7 +288,7 @@ static rp_status record_group(recorder *r, rp__program_part *part, uint32_t grou
     }
     r->group = part->first_group + group;
     if (g->chain) {
-        RP_TRY(record_chain(p, part, g));
+        RP_TRY(record_chain(p, part, g, places));
     } else if (first->kind == RP__FUSE_LIBRARY || (first->kind == RP__FUSE_PRODUCT && g->n_members == 1)) {
         RP_TRY(record_library(p, part, &part->ir->nodes[first->node]));
     } else {

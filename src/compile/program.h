@@ -149,7 +149,17 @@ typedef struct rp__group_lowering {
     rp__tune_mode tune;
     rp__group_kernel *
         kernels; /* two, of the group at other sizes, taken if they are the same, else replaced; NULL: nobody keeps them */
+    struct rp__chain_stage *stage; /* of a chain: what would be launched is kept here; NULL: it is launched */
 } rp__group_lowering;
+/* One product of a chain as its kernel takes it, with what follows, which stores `rows`: these may have no memory. */
+typedef struct rp__chain_stage {
+    rp__ir_value rows; /* RP__IR_NONE: of the last one */
+    rp__dag *dag;      /* counted */
+    rp__space space;
+    rp__space_access accesses[RP__DAG_MAX_ACCESSES];
+    rp_scalar scalars[RP__DAG_MAX_SCALARS];
+    unsigned store; /* of dag->rest: the one of rows */
+} rp__chain_stage;
 /* lower_group.c: one launch for the members, or two where the group has columns. */
 typedef struct rp__group_made {
     rp__dag *dags[2];                  /* the caller's to release; the second may be NULL */
@@ -161,6 +171,8 @@ typedef struct rp__group_made {
 } rp__group_made;
 rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how,
                           rp__group_made *out);
+/* lower_chain.c: one launch for the members of a chain. */
+rp_status rp__chain_launch(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how);
 /* Bytes of `partial`; 0: none. */
 int64_t rp__group_partial_bytes(const rp__fuse_group *g);
 

@@ -103,6 +103,8 @@ rp_status rp__library_run_chain(rp__device *d, rp_stream *s, const rp__library_s
     rp__launch_buffer *buffer = rp__launch_buffer_get();
     if (!buffer) return rp_error_status();
     rp__launch launch = {0};
+    for (size_t k = 0; k < n && RP__UNLIKELY(rp__kernel_log_set); k++)
+        rp__kernel_log_tell(d, stages[k].dag, stages[k].space);
     RP_TRY(d->ops->library->bind_chain(d, stages, n, call, buffer, &launch));
     return rp__launch_on(s, &launch);
 }

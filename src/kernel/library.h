@@ -117,14 +117,18 @@ typedef enum rp__library_op {
 enum { RP__MAX_TAPS = 16 };        /* of RP__LIB_WEIGHTED_SCATTER */
 enum { RP__CHOOSE_PREDICATE = 1 }; /* the word of a RP__LIB_CHOOSE launch that is its predicate's address */
 
-/* One matrix product of a chain of them: RP__LIB_MATMUL's operands. From the second product on, o[1] is the rows that the product
-   before made; o[0] without a base: nobody wants these rows in memory. */
+/* One matrix product of a chain of them, with what follows each of its sums. From the second product on, the first factor is rows that the
+   stage before made. */
 enum { RP__CHAIN_MAX = 6 };
 typedef struct rp__library_stage {
-    rp__library_op op;
-    size_t n; /* operands; 0: no product */
-    rp__operand o[4];
-    bool relu; /* of the rounded result */
+    /* Of a question: RP__LIB_MATMUL's, without memory; the order of its sums. */
+    rp__operand o[3];
+    rp__order order;
+    /* Of a launch: a CONTRACT over a space (kernel/contract.h) whose factors are read; what the stage behind it reads is what store `rows` of
+       dag->rest stores, in memory too if that has some. */
+    rp__dag *dag;
+    const rp__space *space;
+    unsigned rows;
 } rp__library_stage;
 typedef enum rp__chain_answer {
     RP__CHAIN_YES,
@@ -166,8 +170,7 @@ typedef struct rp__library {
        touches what the other one writes; a may be such a launch already. buffer: not that of a or b. NULL: never. */
     rp_status (*join)(struct rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
                       rp__launch *out);
-    /* Is one launch for these products, with the bits that they have one by one, better? Answered by sizes, strides and dtypes:
-       bases are not looked at. */
+    /* Is one launch for these products, with the bits that they have one by one, better? Answered by sizes, strides and dtypes. */
     rp__chain_answer (*chain)(struct rp__device *d, const rp__library_stage *stages, size_t n);
     rp_status (*bind_chain)(struct rp__device *d, const rp__library_stage *stages, size_t n,
                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);

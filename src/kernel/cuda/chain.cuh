@@ -1,23 +1,33 @@
-/* A chain of small matrix products in one kernel on CUDA: v0 = x, v(s+1) = epilogue(v(s) W(s) + bias(s)). A block of 256 threads
+/* A chain of small matrix products in one kernel on CUDA: v0 = x, v(s+1) = rest(s)(v(s) W(s)). A block of 256 threads
  * owns RP_Y * RP_R rows from the first product to the last: rows and all weights lie in shared memory, the copies of every
  * weight are in flight while the first product runs, and a barrier stands between two products. A thread computes RP_R rows of
  * a column, in the order of kernel/product.h as matmul.cuh does, and what lies between two products is rounded to the storage type,
- * so the bits are those of the products one by one. Small chains are latency: one node, one round of loads. A single product is
- * a chain as well, whose blocks take RP_X columns each.
+ * so the bits are those of the products one by one. What follows a sum element by element is text of its own, whose operands are
+ * read before the sum is made. Small chains are latency: one node, one round of loads. A single product is a chain as well, whose
+ * blocks take RP_X columns each; by itself it has no text but perhaps a bias.
  * Parameters (chain.c defines the macros):
  *   RP_NAME kernel name; RP_T storage type, RP_BYTES its size, RP_ACC accumulator, RP_LOAD(x), RP_STORE(x), RP_MULADD(a, b, c);
  *   RP_STAGES products; RP_X threads along columns, RP_Y = 256 / RP_X along rows; RP_R rows a thread; RP_VECTOR elements that one
- *   copy of x takes; RP_FACTS six bits a product from the lowest on: bias, relu, stored (the result is wanted in memory), along_n
- *   (W's unit stride is along n, its rows in shared memory are k), two bits log2 of the elements of one copy of W.
+ *   copy of x takes; RP_FACTS four bits a product from the lowest on: bias, along_n (W's unit stride is along n, its rows in shared
+ *   memory are k), two bits log2 of the elements of one copy of W; RP_REST words of what follows, 0: nothing does.
  * Words: x, M, x's strides (m, k), shared elements of a row of values and the offset of the second row buffer, lanes (log2) that
  * copy a row of x; then for each product: W bias out, N K, W's strides (of a shared row, along it), out's strides (m, n), bias'
- * stride and lanes (log2) of a row, offset and pitch of W in shared memory. Two numbers a word, the first in the low half. */
+ * stride and lanes (log2) of a row, offset and pitch of W in shared memory; then those of what follows, product by product. Two
+ * numbers a word, the first in the low half.
+ * Where something follows: RP_WIDE_HELD stands for statements that read, of product s, what row m, column n0 + n is made of besides the
+ * sum, into held[i], an rp_held; RP_FOLLOW for those that store what it is wanted for, and make `made` of x. */
 #define RP_WIDE (16 / RP_BYTES)
 #define RP_LOW(k) ((int)(rp_u32)p.w[k])
 #define RP_HIGH(k) ((int)(rp_u32)(p.w[k] >> 32))
 typedef struct {
-    rp_u64 w[5 + 8 * RP_STAGES];
+    rp_u64 w[5 + 8 * RP_STAGES + RP_REST];
 } RP_WORDS;
+#if RP_REST
+typedef struct {
+    int none;
+    RP_WIDE_TYPES
+} rp_held;
+#endif
 
 /* 16 bytes of shared memory in the accumulator's type. */
 RP_FN void rp_chain_wide(RP_ACC *v, const RP_T *from) {
@@ -75,17 +85,17 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     rp_chain_copy(room, pitch, (const RP_T *)p.w[0] + m0 * RP_LOW(2), rows, RP_HIGH(8), RP_LOW(2), RP_HIGH(2),
                   RP_VECTOR, RP_LOW(4), t);
     _Pragma("unroll") for (int s = 0; s < RP_STAGES; s++) {
-        const int at = 5 + 8 * s, facts = (int)(RP_FACTS >> (6 * s)) & 63, along_n = facts >> 3 & 1;
+        const int at = 5 + 8 * s, facts = (int)(RP_FACTS >> (4 * s)) & 15, along_n = facts >> 1 & 1;
         const int K = RP_HIGH(at + 3), N = rp_chain_columns(RP_LOW(at + 3), n0);
         rp_chain_copy(room + RP_LOW(at + 7), RP_HIGH(at + 7),
                       (const RP_T *)p.w[at] + n0 * (along_n ? RP_HIGH(at + 4) : RP_LOW(at + 4)), along_n ? K : N,
-                      along_n ? N : K, RP_LOW(at + 4), RP_HIGH(at + 4), 1 << (facts >> 4), RP_HIGH(at + 6), t);
+                      along_n ? N : K, RP_LOW(at + 4), RP_HIGH(at + 4), 1 << (facts >> 2), RP_HIGH(at + 6), t);
         rp_cp_async_commit();
         bias[s] = 0;
         if ((facts & 1) && tx < N) bias[s] = RP_LOAD(((const RP_T *)p.w[at + 1])[(n0 + tx) * RP_LOW(at + 6)]);
     }
     _Pragma("unroll") for (int s = 0; s < RP_STAGES; s++) {
-        const int at = 5 + 8 * s, facts = (int)(RP_FACTS >> (6 * s)) & 63, along_n = facts >> 3 & 1;
+        const int at = 5 + 8 * s, facts = (int)(RP_FACTS >> (4 * s)) & 15, along_n = facts >> 1 & 1;
         const int K = RP_HIGH(at + 3), N = rp_chain_columns(RP_LOW(at + 3), n0), w_pitch = RP_HIGH(at + 7);
         const RP_T *from = room + (s & 1 ? other : 0) + ty * pitch, *w = room + RP_LOW(at + 7);
         RP_T *to = room + (s & 1 ? 0 : other) + ty * pitch;
@@ -96,6 +106,15 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             RP_ACC acc[RP_R], blocks[RP_R], groups[RP_R]; /* of a block of k; of the group under way, of groups */
             const RP_T *y = along_n ? w + n : w + n * w_pitch;
             int k = 0;
+#if RP_REST
+            rp_held held[RP_R];
+            _Pragma("unroll") for (int i = 0; i < RP_R; i++) {
+                const int m = m0 + ty + i * RP_Y;
+                held[i].none = 0;
+                if (ty + i * RP_Y >= rows) continue;
+                RP_WIDE_HELD
+            }
+#endif
             _Pragma("unroll") for (int i = 0; i < RP_R; i++) blocks[i] = groups[i] = 0;
             _Pragma("unroll 1") for (int done = 0; done < K || done == 0;) {
                 done = K - done > RP_BLOCK ? done + RP_BLOCK : K;
@@ -130,20 +149,18 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
                     break;
                 }
             }
-            RP_ACC add = bias[s];
-            if ((facts & 1) && n != tx) add = RP_LOAD(((const RP_T *)p.w[at + 1])[n * RP_LOW(at + 6)]);
             _Pragma("unroll") for (int i = 0; i < RP_R; i++) {
-                const int r = ty + i * RP_Y;
+                const int r = ty + i * RP_Y, m = m0 + r;
                 RP_ACC x = acc[i];
                 if (r >= rows) continue;
-                if (facts & 1) x = x + add;
-                if (facts & 2) { /* of the rounded sum, as the op: NaN stays, -0 does not */
-                    x = RP_LOAD(RP_STORE(x));
-                    x = x != x || x > 0 ? x : (RP_ACC)0;
-                }
-                if (s + 1 < RP_STAGES) to[i * RP_Y * pitch + n] = RP_STORE(x);
-                if (s + 1 == RP_STAGES || (facts & 4))
-                    ((RP_T *)p.w[at + 2])[(m0 + r) * RP_LOW(at + 5) + (n0 + n) * RP_HIGH(at + 5)] = RP_STORE(x);
+#if RP_REST
+                RP_T made = 0;
+                RP_FOLLOW
+                if (s + 1 < RP_STAGES) to[i * RP_Y * pitch + n] = made;
+#else
+                if (facts & 1) x = x + bias[s];
+                ((RP_T *)p.w[at + 2])[m * RP_LOW(at + 5) + (n0 + n) * RP_HIGH(at + 5)] = RP_STORE(x);
+#endif
             }
         }
     }

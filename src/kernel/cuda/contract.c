@@ -13,7 +13,7 @@
  * is, and how many words that has; where eight sums are taken at once (vector), rp__cuda_lanes in across, gathered, staged and staged_unit. */
 enum { BATCH_SHIFT = 0, M_SHIFT = 8, N_SHIFT = 16, OP_SHIFT = 24, ROW_SHIFT = 32, WORDS_SHIFT = 40 };
 
-static bool is_wide(const rp__dag *dag, const rp__space *s) {
+bool rp__cuda_contract_is_wide(const rp__dag *dag, const rp__space *s) {
     const int64_t limit = INT32_MAX / 2;
     for (unsigned a = 0; a < dag->n_accesses; a++) {
         const rp__space_access *x = &s->accesses[a];
@@ -149,7 +149,7 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
         makes ? rp__cuda_template_making(&p, &place) : rp__cuda_template_following(&p, r.order, &place);
     if (!t) return rp__fail(RP_ERROR_INTERNAL, "%s: no kernel takes what surrounds this product", space->op);
     const uint32_t first = t->words(&p);
-    bool wide = is_wide(dag, space);
+    bool wide = rp__cuda_contract_is_wide(dag, space);
     RP_TRY(rp__contract_words(d, dag, RP__CONTRACT_REST, space, r.dim, n, first, buffer, out));
     for (unsigned k = 0; k < 2; k++) {
         if (!dag->before[k]) continue;
@@ -208,11 +208,16 @@ rp_status rp__cuda_contract_emit(const rp__dag *dag, const rp__cuda_class *c, co
         if (!part) continue;
         rp__space_layout at;
         rp__space_layout_of(part, dims[k], first, &at);
-        status = rp__cuda_emit_part(part, k == RP__CONTRACT_REST,
-                                    k            ? factors[k - 1]
-                                    : is_product ? product
-                                                 : conv,
-                                    k || is_product ? 3 : c->n_outer, first, c->wide, &texts[k]);
+        const rp__cuda_part how = {.dag = part,
+                                   .places = k            ? factors[k - 1]
+                                             : is_product ? product
+                                                          : conv,
+                                   .n_places = k || is_product ? 3 : c->n_outer,
+                                   .first = first,
+                                   .wide = c->wide,
+                                   .stores = k == RP__CONTRACT_REST ? UINT64_MAX : 0,
+                                   .to = k == RP__CONTRACT_REST ? NULL : "x"};
+        status = rp__cuda_emit_part(&how, &texts[k]);
         first = at.end;
     }
     const rp__text_parts parts = {texts[0].data,

@@ -164,41 +164,79 @@ static bool new_analysis(rp__emitter *e, rp__arena *arena) {
     return e->stage && e->early && e->still && e->level && e->place && e->array && e->needed;
 }
 
-rp_status rp__cuda_emit_part(const rp__dag *part, bool follows, const rp__cuda_place *places, unsigned n,
-                             uint32_t first, bool wide, rp__text *out) {
+/* Of a part: the class and the words that its nodes are written by. */
+static rp_status begin_part(const rp__cuda_part *part, rp__arena *arena, rp__cuda_class *c, rp__emitter *e,
+                            rp__text *out) {
+    *e = (rp__emitter){.dag = part->dag, .c = c, .out = out, .at = "", .columns = 1, .recompute = true};
+    memset(c, 0, sizeof *c);
+    for (unsigned k = 0; k < part->n_places; k++) e->n_dims += part->places[k].dims;
+    c->template_ = RP__CUDA_POINTWISE;
+    c->n_outer = (uint8_t)e->n_dims;
+    c->vector = c->unroll = 1;
+    c->wide = part->wide;
+    rp__space_layout_of(part->dag, e->n_dims, part->first, &e->words);
+    if (!new_analysis(e, arena)) return RP__OOM("CUDA source of a kernel");
+    find_levels(e);
+    find_places(e);
+    rp__emit_places(e, part->places, part->n_places);
+    return RP_OK;
+}
+
+static bool is_at_own_place(const rp__dag *part, const rp__node *n) {
+    return n->op == RP__LOAD && n->access != 0 && n->a == RP__NO_VAL && n->b == RP__NO_VAL &&
+           part->accesses[n->access].windows == 0;
+}
+
+static void add_part(const rp__emitter *e, const rp__cuda_part *part) {
+    const rp__dag *dag = part->dag;
+    char raw[64];
+    for (unsigned k = 0; k < dag->n_nodes; k++) {
+        const rp__node *node = &dag->nodes[k];
+        const bool held = part->held && is_at_own_place(dag, node), sum = node->op == RP__LOAD && node->access == 0;
+        if (!held && !sum) {
+            rp__emit_node(e, (rp__val)k, NULL);
+            continue;
+        }
+        rp__text_add(e->out, "        const %s v%u = ", rp__emit_type(node->dtype), k);
+        (void)snprintf(raw, sizeof raw, "%s%u", held ? part->held : "", k);
+        if (held)
+            rp__emit_converted(e, node->access, raw);
+        else
+            rp__text_add(e->out, "(%s)x", rp__emit_type(node->dtype));
+        rp__text_puts(e->out, ";\n");
+    }
+    for (unsigned k = 0; k < dag->n_stores; k++)
+        if (part->stores >> k & 1) rp__emit_store(e, &dag->stores[k], NULL);
+    if (!part->to) return;
+    rp__text_add(e->out, "        %s = ", part->to);
+    rp__emit_stored(e, dag->stores[part->made].access, dag->stores[part->made].value);
+    rp__text_puts(e->out, ";\n");
+}
+
+rp_status rp__cuda_emit_part(const rp__cuda_part *part, rp__text *out) {
     rp__arena arena = {0};
     rp__cuda_class c;
-    rp__emitter e = {.dag = part, .c = &c, .out = out, .at = "", .columns = 1, .recompute = true};
-    memset(&c, 0, sizeof c);
-    for (unsigned k = 0; k < n; k++) e.n_dims += places[k].dims;
-    c.template_ = RP__CUDA_POINTWISE;
-    c.n_outer = (uint8_t)e.n_dims;
-    c.vector = c.unroll = 1;
-    c.wide = wide;
-    rp__space_layout_of(part, e.n_dims, first, &e.words);
-    if (!new_analysis(&e, &arena)) {
-        rp__arena_free(&arena);
-        return RP__OOM("CUDA source of a kernel");
-    }
-    find_levels(&e);
-    find_places(&e);
-    rp__emit_places(&e, places, n);
-    for (unsigned k = 0; k < part->n_nodes; k++) {
-        const rp__node *node = &part->nodes[k];
-        if (node->op == RP__LOAD && node->access == 0)
-            rp__text_add(out, "        const %s v%u = (%s)x;\n", rp__emit_type(node->dtype), k,
-                         rp__emit_type(node->dtype));
-        else
-            rp__emit_node(&e, (rp__val)k, NULL);
-    }
-    for (unsigned k = 0; k < part->n_stores && follows; k++) rp__emit_store(&e, &part->stores[k], NULL);
-    if (!follows) {
-        rp__text_puts(out, "        x = ");
-        rp__emit_stored(&e, 0, part->stores[0].value);
-        rp__text_puts(out, ";\n");
+    rp__emitter e;
+    rp_status status = begin_part(part, &arena, &c, &e, out);
+    if (status == RP_OK) add_part(&e, part);
+    rp__arena_free(&arena);
+    return status == RP_OK && out->failed ? RP__OOM("CUDA source of a kernel") : status;
+}
+
+rp_status rp__cuda_emit_held(const rp__cuda_part *part, rp__text *fields, rp__text *fill) {
+    rp__arena arena = {0};
+    rp__cuda_class c;
+    rp__emitter e;
+    rp_status status = begin_part(part, &arena, &c, &e, fill);
+    for (unsigned k = 0; k < part->dag->n_nodes && status == RP_OK; k++) {
+        const rp__node *node = &part->dag->nodes[k];
+        if (!is_at_own_place(part->dag, node)) continue;
+        rp__text_add(fields, "    %s %s%u;\n", rp__emit_type(part->dag->accesses[node->access].dtype),
+                     strrchr(part->held, '.') + 1, k);
+        rp__text_add(fill, "        %s%u = a%u[o%u];\n", part->held, k, node->access, node->access);
     }
     rp__arena_free(&arena);
-    return out->failed ? RP__OOM("CUDA source of a kernel") : RP_OK;
+    return status == RP_OK && (fields->failed || fill->failed) ? RP__OOM("CUDA source of a kernel") : status;
 }
 
 /* Loads at their own place that rp_held or, where all columns share them, rp_line has: as vectors, or one number for all eight. */

@@ -126,14 +126,27 @@ uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out);
 
 /* A part of a product's DAG (rp__dag.rest, before), as statements of a kernel that has parameters p and the places that the dims are read
- * from; x is the sum, or becomes the factor. */
+ * from; x is the sum. */
 typedef struct rp__cuda_place {
     const char *from; /* an expression: the number of the place along `dims` dims, outermost first */
     unsigned dims;
 } rp__cuda_place;
-/* follows: the rest; its words (rp__contract_words) begin at word `first`. */
-rp_status rp__cuda_emit_part(const rp__dag *part, bool follows, const rp__cuda_place *places, unsigned n,
-                             uint32_t first, bool wide, rp__text *out);
+typedef struct rp__cuda_part {
+    const rp__dag *dag;
+    const rp__cuda_place *places;
+    unsigned n_places;
+    uint32_t first;  /* word at which its own begin (rp__contract_words) */
+    bool wide;       /* 64-bit offsets */
+    uint64_t stores; /* those that go to memory */
+    const char *to;  /* what store `made` would store is assigned to this variable; NULL: nothing is */
+    unsigned made;
+    /* What is read at its own place has been read before there was a sum, into fields whose names begin so, "held[i].x"; NULL: it is read
+       with the others. */
+    const char *held;
+} rp__cuda_part;
+rp_status rp__cuda_emit_part(const rp__cuda_part *part, rp__text *out);
+/* Declarations of these fields; statements that fill them. */
+rp_status rp__cuda_emit_held(const rp__cuda_part *part, rp__text *fields, rp__text *fill);
 
 /* The same rest for eight sums at once, sum[0..7], neighbours along dim `along`. Masks of accesses: those that lie there as an aligned vector, those
  * that all eight share, those of either that vary along the rows of the product alone. */

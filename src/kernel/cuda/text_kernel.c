@@ -51,15 +51,31 @@ void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_ma
     add_filled(text, length, name, parts, out);
 }
 
-/* Its name says all. */
+/* Of what the text is made of, the same in each process. */
+static rp__hash text_hash(const rp__text_kernel_key *key) {
+    rp__hash h = rp__hash_bytes(&key->facts, sizeof key->facts, rp__hash_none());
+    if (!key->parts) return h;
+    const char *const parts[] = {key->parts->follow,  key->parts->factor[0], key->parts->factor[1], key->parts->wide[0],
+                                 key->parts->wide[1], key->parts->wide[2],   key->parts->wide[3]};
+    for (unsigned k = 0; k < sizeof parts / sizeof *parts; k++) {
+        const char *part = parts[k] ? parts[k] : "";
+        h = rp__hash_bytes(part, strlen(part) + 1, h);
+    }
+    return h;
+}
+
+/* Without parts it says all. */
 static void write_name(const rp__text_kernel_key *key, char *name, size_t room) {
-    (void)snprintf(name, room, "rp_%s_%llx", key->family, (unsigned long long)key->facts);
+    if (key->parts)
+        (void)snprintf(name, room, "rp_%s_%llx_with", key->family, (unsigned long long)text_hash(key).lo);
+    else
+        (void)snprintf(name, room, "rp_%s_%llx", key->family, (unsigned long long)key->facts);
 }
 bool rp__text_kernel_facts(const rp__kernel *k, const char *family, uint64_t *facts) {
     char name[NAME];
     const char *at = k->kind == RP__KERNEL_CUDA && k->name ? strrchr(k->name, '_') : NULL;
     if (!at) return false;
-    rp__text_kernel_key key = {family, strtoull(at + 1, NULL, 16)};
+    const rp__text_kernel_key key = {family, strtoull(at + 1, NULL, 16), NULL};
     write_name(&key, name, sizeof name);
     *facts = key.facts;
     return strcmp(name, k->name) == 0;
@@ -67,8 +83,8 @@ bool rp__text_kernel_facts(const rp__kernel *k, const char *family, uint64_t *fa
 
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
                           const char *text, size_t length, rp__kernel **out) {
-    uint64_t facts[3] = {(uint64_t)(uintptr_t)key->family, key->facts, d->slot};
-    rp__hash at = rp__hash_bytes(facts, sizeof facts, rp__hash_none());
+    const uint64_t of[2] = {(uint64_t)(uintptr_t)key->family, d->slot};
+    const rp__hash at = rp__hash_bytes(of, sizeof of, text_hash(key));
     rp__lock(&lock);
     rp__kernel *k = rp__map_get(&known, at);
     rp__unlock(&lock);
@@ -79,7 +95,8 @@ rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__tex
     char name[NAME];
     rp__text source = {0};
     write_name(key, name, sizeof name);
-    rp__text_kernel_source(name, key->facts, macros, text, length, &(rp__text_parts){0}, &source);
+    rp__text_kernel_source(name, key->facts, macros, text, length, key->parts ? key->parts : &(rp__text_parts){0},
+                           &source);
     rp_status status = source.failed ? RP__OOM("source of a CUDA kernel")
                                      : rp__nvrtc_kernel(d, source.data, name, RP__KERNEL_CUDA, &k);
     rp__text_free(&source);

@@ -7,17 +7,18 @@
 #include "core/text.h"
 #include "device/device.h"
 
-typedef struct rp__text_kernel_key { /* compared as bytes: zero it first */
-    const char *family;              /* constant string: start of the kernel's name */
-    uint64_t facts;                  /* whatever the macros depend on */
-} rp__text_kernel_key;
-
 /* Statements that stand in a text: what is done with each result x, in place of the line RP_FOLLOW, and what makes x of the first and the second
  * factor, in place of the lines RP_FACTOR_A and RP_FACTOR_B, in a kernel whose macros ask for it; what is done with eight results at once, in
  * place of the lines RP_WIDE_TYPES, _HELD, _LINE and _REST (emit.h). NULL: nothing. */
 typedef struct rp__text_parts {
     const char *follow, *factor[2], *wide[4];
 } rp__text_parts;
+
+typedef struct rp__text_kernel_key {
+    const char *family;          /* constant string: start of the kernel's name */
+    uint64_t facts;              /* whatever the macros depend on */
+    const rp__text_parts *parts; /* NULL: none */
+} rp__text_kernel_key;
 
 /* Adds the macro lines for `facts`, and texts that several kernels share, to `out`; RP_WORDS is defined before. In these and in the
  * kernel's own text RP_NAME( and the lines of parts are replaced. */
@@ -26,7 +27,7 @@ typedef void rp__text_kernel_macros(uint64_t facts, rp__text *out);
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
                           const char *text, size_t length, rp__kernel **out);
 
-/* What a kernel of this family was made of; false: it is none. */
+/* What a kernel of this family, without parts, was made of; false: it is none. */
 bool rp__text_kernel_facts(const rp__kernel *k, const char *family, uint64_t *facts);
 
 /* The source by itself: `name` is the kernel's. */
