@@ -196,14 +196,11 @@ static dnnl_primitive_attr_t attributes(net *n, const rp__onednn_call *c) {
 static dnnl_primitive_desc_t describe(net *n, const rp__onednn_call *c, rp__dnnl_desc d[4]) {
     dnnl_primitive_attr_t attr = attributes(n, c);
     dnnl_primitive_desc_t pd = NULL;
-    const char *who = NULL;
     rp__onednn_problem q = c->problem;
     q.bias = c->in[2] >= 0;
     if (attr && rp__dnnl_describe(&q, d, attr, &pd) != dnnl_success) pd = NULL;
     if (attr) dnnl_primitive_attr_destroy(attr);
-    if (!pd || dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &who) != dnnl_success || !who ||
-        strncmp(who, "ref", 3) != 0)
-        return pd;
+    if (!pd || !rp__dnnl_is_reference(pd)) return pd;
     dnnl_primitive_desc_destroy(pd);
     return NULL;
 }

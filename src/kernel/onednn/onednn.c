@@ -106,6 +106,12 @@ static int weight_desc(rp__dnnl_desc *d, const rp__onednn_problem *q, dnnl_data_
     return rp__dnnl_desc_new(d, n, size, type, stride);
 }
 
+bool rp__dnnl_is_reference(const_dnnl_primitive_desc_t pd) {
+    const char *who = NULL;
+    return dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &who) == dnnl_success && who &&
+           strncmp(who, "ref", 3) == 0;
+}
+
 static void *make_plan(const rp__onednn_problem *q, size_t *scratch) {
     const dnnl_data_type_t type = q->dtype == RP__ONEDNN_F32    ? dnnl_f32
                                   : q->dtype == RP__ONEDNN_BF16 ? dnnl_bf16
@@ -133,7 +139,7 @@ static void *make_plan(const rp__onednn_problem *q, size_t *scratch) {
         }
     }
     ok = ok && (attr = attributes()) != NULL;
-    ok = ok && rp__dnnl_describe(q, d, attr, &pd) == dnnl_success;
+    ok = ok && rp__dnnl_describe(q, d, attr, &pd) == dnnl_success && !rp__dnnl_is_reference(pd);
     ok = ok && dnnl_primitive_create(&p->primitive, pd) == dnnl_success;
     ok = ok && dnnl_stream_create(&p->stream, rp__dnnl_engine, dnnl_stream_default_flags) == dnnl_success;
     static const int matmul_args[4] = {DNNL_ARG_DST, DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS};

@@ -60,6 +60,8 @@ static inline void rp__dnnl_desc_free(rp__dnnl_desc *d) { (void)d; }
 /* A convolution or product of a problem's kind and geometry over such memory: result, operands, bias. */
 dnnl_status_t rp__dnnl_describe(const rp__onednn_problem *q, rp__dnnl_desc d[4], const_dnnl_primitive_attr_t attr,
                                 dnnl_primitive_desc_t *out);
+/* Is it the plain reference, written to be read? Kernels of ours are many times faster. */
+bool rp__dnnl_is_reference(const_dnnl_primitive_desc_t pd);
 
 /* net.c */
 void *rp__dnnl_net_new(const rp__onednn_value *values, int n_values, const rp__onednn_call *calls, int n_calls,
