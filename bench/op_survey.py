@@ -6,6 +6,7 @@ called by its name through tests/opinfo/bridge.py; its gradient is that of all f
 runs the same ATen op eagerly, on a GPU captured as one graph. Periods are medians in us, one after the other on the same memory; below 1: PyTorch is
 faster. Ends with the geometric mean and the rows below 1. Not a proof of results: opinfo.py compares those; here the largest difference is told where it
 is not small, as a survey of other sizes.
+  --threads N  of both, on a CPU; 1: periods are in time of the processor, so that what else the machine does counts less
   --warm I/N   only compiles every N-th work from the I-th on, so that processes side by side fill the cache of kernels first
 """
 
@@ -29,6 +30,7 @@ TYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16
          "bool": "bool"}
 TENSOR = re.compile(r"(f32|f64|f16|bf16|i64|i32|u8|bool)\[([\d,]*)\](?:<(\d+))?(\+?)(cl)?~?")
 SECONDS = 0.04
+clock = time.perf_counter
 
 
 def tensor(word, device):
@@ -185,18 +187,18 @@ def period(call, sync):
     for _ in range(3):
         call()
     sync()
-    begin = time.perf_counter()
+    begin = clock()
     for _ in range(3):
         call()
     sync()
-    burst = max(1, int(SECONDS / 8 / ((time.perf_counter() - begin) / 3)))
-    times, end = [], time.perf_counter() + SECONDS
-    while time.perf_counter() < end or len(times) < 3:
-        begin = time.perf_counter()
+    burst = max(1, int(SECONDS / 8 / ((clock() - begin) / 3)))
+    times, end = [], clock() + SECONDS
+    while clock() < end or len(times) < 3:
+        begin = clock()
         for _ in range(burst):
             call()
         sync()
-        times.append((time.perf_counter() - begin) / burst)
+        times.append((clock() - begin) / burst)
     return statistics.median(times) * 1e6
 
 
@@ -250,8 +252,14 @@ def main():
     options.add_argument("parts", nargs="*")
     options.add_argument("--works", default=os.path.join(HERE, "op_works.txt"))
     options.add_argument("--device", default="cpu")
+    options.add_argument("--threads", type=int)
     options.add_argument("--warm")
     o = options.parse_args()
+    if o.threads:
+        global clock
+        os.environ["REPRISE_NUM_THREADS"] = str(o.threads)
+        torch.set_num_threads(o.threads)
+        clock = time.process_time if o.threads == 1 else time.perf_counter
     cuda = o.device == "cuda"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(1)

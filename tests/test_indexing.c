@@ -414,6 +414,16 @@ static int64_t lower(int64_t r, int64_t c, const int64_t *size) { return c - r <
 static int64_t upper(int64_t r, int64_t c, const int64_t *size) { return c - r >= -1 ? r * size[1] + c : OUTSIDE; }
 static int64_t whole(int64_t r, int64_t c, const int64_t *size) { return r * size[1] + c; }
 
+/* Matrices below each other, each with a row of the source on a diagonal: two above the main one, or one below it. */
+static int64_t above(int64_t r, int64_t c, const int64_t *size) {
+    const int64_t side = size[1] + 2, at = r % side;
+    return c == at + 2 ? r / side * size[1] + at : OUTSIDE;
+}
+static int64_t below(int64_t r, int64_t c, const int64_t *size) {
+    const int64_t side = size[1] + 1, at = r % side;
+    return at == c + 1 ? r / side * size[1] + c : OUTSIDE;
+}
+
 static int64_t value_at(int64_t place) { return place == OUTSIDE ? 9 : place % 127; }
 static void moved(const char *name, rp_tensor *t, place_fn *place, const int64_t *size) {
     if (rp_failed()) fail_msg("%s: %s", name, rp_error_message());
@@ -463,6 +473,14 @@ static void moves_of(rp_dtype dtype, const int64_t *size) {
     moved("triu", rp_add_scalar(rp_triu(less, -1), rp_i64(9)), upper, size);
     moved("tril of all", rp_tril(x, INT64_MAX), whole, size);
     moved("triu of all", rp_triu(x, -(INT64_C(1) << 62)), whole, size);
+    if (size[1] < 100) {
+        rp_tensor *on = rp_view(rp_diag_embed(less, 2, -2, -1), RP_DIMS(-1, size[1] + 2));
+        moved("diag_embed", rp_add_scalar(on, rp_i64(9)), above, size);
+        on = rp_view(rp_diag_embed(less, 1, -1, -2), RP_DIMS(-1, size[1] + 1));
+        moved("diag_embed of turned dims", rp_add_scalar(on, rp_i64(9)), below, size);
+        on = rp_view(rp_diag_embed(less, -1, -2, -1), RP_DIMS(-1, size[1] + 1));
+        moved("diag_embed below", rp_add_scalar(on, rp_i64(9)), below, size);
+    }
     moved("reflect", rp_pad(deep, RP_DIMS(2, 1, 1, 2), "reflect", rp_none()), reflected, size);
     moved("replicate", rp_pad(deep, RP_DIMS(2, 1, 1, 2), "replicate", rp_none()), extended, size);
     moved("circular", rp_pad(deep, RP_DIMS(2, 1, 1, 2), "circular", rp_none()), circular, size);
@@ -481,6 +499,37 @@ static void moves(void **state) {
     }
 }
 /* One wrong index among many is told, and the others are used. */
+/* A diagonal that is written, and the gradients of what is read part by part, where no loop makes the parts: eagerly and compiled. */
+static void parts_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_roll(rp_roll(in[0], RP_DIMS(3, -2), RP_DIMS(1, 2)), RP_DIMS(5), NULL, 0);
+    out[0] = rp_diag_embed(in[1], 1, -2, -1);
+    out[1] = rp_diagonal_scatter(in[2], in[3], 0, 0, 1);
+    out[2] = rp_diagonal_scatter(rp_full_like(in[2], rp_f64(-0.5), NULL), in[3], 0, 1, 0);
+    OK(rp_grad(&x, 1, in, 1, in + 4, NULL, &out[3]));
+}
+static void parts(void **state) {
+    (void)state;
+    rp_compiled *f = rp_compile((rp_fn){parts_body, NULL, 0, "parts"}, NULL);
+    for (int k = 0; k < 4; k++) {
+        const rp_dtype dtype = k % 2 ? RP_BF16 : RP_F32;
+        const int64_t n = k < 2 ? 7 : 40;
+        rp_tensor *const in[] = {rp_to_dtype(rp_randn(RP_DIMS(3, 5, n)), dtype),
+                                 rp_to_dtype(rp_randn(RP_DIMS(3, n)), dtype),
+                                 rp_to_dtype(rp_randn(RP_DIMS(n, n)), dtype), rp_to_dtype(rp_randn(RP_DIMS(n)), dtype),
+                                 rp_mul_scalar(rp_to_dtype(rp_randint(0, 2, RP_DIMS(3, 5, n)), dtype), rp_f64(-1))};
+        rp_tensor *got[4], *want[4];
+        rp_set_requires_grad(in[0], true);
+        OK(rp_call(f, in, 5, got, 4));
+        parts_body(NULL, in, 5, want, 4);
+        for (int i = 0; i < 4; i++) {
+            assert_true(rp_equal(got[i], want[i]));
+            assert_true(rp_equal(rp_signbit(got[i]), rp_signbit(want[i])));
+        }
+    }
+    rp_compiled_release(f);
+}
+
 static void one_is_wrong(void **state) {
     (void)state;
     const int64_t size[2] = {40, 37};
@@ -556,6 +605,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(rows_of_a_table, begin, end),
         cmocka_unit_test_setup_teardown(rows_go_on, begin, end),
         cmocka_unit_test_setup_teardown(moves, begin, end),
+        cmocka_unit_test_setup_teardown(parts, begin, end),
         cmocka_unit_test_setup_teardown(one_is_wrong, begin, end),
         cmocka_unit_test_setup_teardown(lines_of_scatters, begin, end),
         cmocka_unit_test_setup_teardown(narrow_parts, begin, end),

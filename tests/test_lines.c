@@ -262,7 +262,7 @@ static void norms_of(rp_dtype dtype, int64_t n, int64_t h, int64_t w_, int layou
 }
 static void norms(void **state) {
     (void)state;
-    static const int64_t h[] = {1, 3, 5, 16, 33}, w_[] = {7, 3, 33, 64, 67};
+    static const int64_t h[] = {1, 3, 5, 16, 50}, w_[] = {7, 3, 33, 64, 67};
     in_rows = apart_rows = 0;
     for (int threads = 1; threads < 3; threads++) {
         rp_set_num_threads(threads);

@@ -53,18 +53,23 @@ static const rp__ir_node *zeros(const rp_ir *ir, rp__ir_value v) {
     return full && rp__scalar_f64(n->attrs[1].v.scalar) == 0 ? n : NULL;
 }
 
-/* Is it a scatter of what a loop makes into zeros? Then it becomes the next part. */
+/* A part that no loop makes costs a cat a launch of its own, which on a CPU is less than a scatter that every element asks. */
+static bool stores_parts(const rp__ir_node *maker, const rp__meta *whole) {
+    if (whole->device.type == RP_DEVICE_CPU) return true;
+    return maker && maker->kind == RP__IR_OP &&
+           (maker->op->lowering == RP__POINTWISE || maker->op->lowering == RP__ROWS ||
+            maker->op->lowering == RP__INDEXED);
+}
+
+/* Is it a scatter into zeros? Then it becomes the next part. */
 static bool take_scatter(joiner *j, const rp__ir_node *n) {
     const rp_ir *ir = j->ir;
     bool index = rp__ir_is_op(n, RP__OP(select_scatter));
     if (!index && !rp__ir_is_op(n, RP__OP(slice_scatter))) return false;
     const rp__ir_value_info *out = &ir->values[n->out[0]], *from = &ir->values[n->in[1]];
     const rp__ir_node *maker = rp__ir_producer(ir, rp__ir_root(ir, n->in[1]));
-    if (j->n_parts == MAX_PARTS || !zeros(ir, n->in[0]) || from->meta.dtype != out->meta.dtype || !maker ||
-        maker->kind != RP__IR_OP ||
-        (maker->op->lowering != RP__POINTWISE && maker->op->lowering != RP__ROWS &&
-         maker->op->lowering != RP__INDEXED) ||
-        (!index && n->attrs[3].v.i != 1)) {
+    if (j->n_parts == MAX_PARTS || !zeros(ir, n->in[0]) || from->meta.dtype != out->meta.dtype ||
+        !stores_parts(maker, &out->meta) || (!index && n->attrs[3].v.i != 1)) {
         return false;
     }
     int64_t dim = n->attrs[0].v.i;

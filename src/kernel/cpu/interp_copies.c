@@ -3,7 +3,7 @@
    read from memory at most: flips, pads, rolls, index_select, gather and take. The still terms are calculated for many rows at once,
    as interp_still.c does, those of columns once for all rows, and then each row is a few copies, forwards or backwards, or a loop
    over indices. What a plain load gives goes line by line. Windows of whole places (constant pads) are such columns, too, with a value for what lies outside, and so are
-   triangles, whose columns end or begin somewhere else in each row. */
+   triangles, whose columns end or begin somewhere else in each row. Of a diagonal each row has one column at most (spots). */
 #include <stddef.h>
 
 #include "device/error_record.h"
@@ -39,7 +39,10 @@ typedef struct plan {
     bool triangle, lower;       /* stored where the column less the row is at most, or at least, a number */
     uint16_t diagonal;          /* uniform register of that */
     unsigned first_column;      /* the column's access, an iota */
-    uint16_t bound, times;      /* uniform registers; times: RP__NO_VAL is 1 */
+    bool spots; /* stored in one column, that whose number less `lead` is `spot`, where guards are true */
+    uint16_t spot, lead, guard[TERMS], other; /* other: what the rest has, if that is no uniform register */
+    unsigned n_guard;
+    uint16_t bound, times; /* uniform registers; times: RP__NO_VAL is 1 */
     uint8_t used[RP__INTERP_PARTED];
     uint8_t varies[RP__DAG_MAX_NODES];
     uint16_t maker[RP__DAG_MAX_NODES]; /* instruction of a register */
@@ -233,29 +236,70 @@ static bool find_triangle(const run *r, plan *x, const rp__insn *compare) {
     x->triangle = true;
     return take(r, x, compare) && take(r, x, on);
 }
+/* A column that is what stands still, beside conditions that stand still. */
+static bool find_spots(const run *r, plan *x, uint16_t v) {
+    if (!(x->varies[v] & COLUMN)) {
+        if (x->n_guard == TERMS) return false;
+        x->guard[x->n_guard++] = v;
+        return true;
+    }
+    const rp__insn *i = made_by(r, x, v);
+    if (is_op(r, i, RP__AND, RP__TILE_U8)) return take(r, x, i) && find_spots(r, x, i->a) && find_spots(r, x, i->b);
+    if (x->spots || !is_op(r, i, RP__EQ, RP__TILE_I64) || !take(r, x, i)) return false;
+    const bool first = (x->varies[i->a] & COLUMN) != 0;
+    const rp__insn *column = made_by(r, x, first ? i->a : i->b);
+    x->spots = true;
+    x->spot = first ? i->b : i->a;
+    x->lead = RP__NO_VAL;
+    if (is_op(r, column, RP__SUB, RP__TILE_I64)) {
+        if (!uniform(x, column->b) || !take(r, x, column)) return false;
+        x->lead = column->b;
+        column = made_by(r, x, column->a);
+    }
+    if (x->varies[x->spot] & COLUMN || !column || column->kind != RP__INSN_IOTA || x->varies[column->d] != COLUMN)
+        return false;
+    x->first_column = column->access;
+    return r->stride[column->access * r->dims + r->n_outer] == 1;
+}
 /* What the store stores: the load, or it where its windows are inside and a value else. */
 static bool find_load(run *r, plan *x, uint16_t value) {
     const rp__program *p = r->p;
     const rp__insn *i = made_by(r, x, value), *inside = NULL;
-    uint16_t other = RP__NO_VAL;
+    uint16_t other = RP__NO_VAL, where = RP__NO_VAL;
+    x->other = RP__NO_VAL;
     if (i && i->kind == RP__INSN_OP && i->fn == p->tiles->op[RP__WHERE][i->type]) {
         inside = made_by(r, x, i->a);
         other = i->c;
-        if (!inside || !uniform(x, other) || !take(r, x, i)) return false;
-        if (inside->kind == RP__INSN_INSIDE ? !take(r, x, inside) : !find_triangle(r, x, inside)) return false;
+        const bool spots = inside && inside->kind == RP__INSN_OP && !is_op(r, inside, RP__LE, RP__TILE_I64);
+        if (!inside || !take(r, x, i)) return false;
+        if (spots && !uniform(x, other)) {
+            if (x->varies[other]) return false;
+            x->other = other;
+            other = RP__NO_VAL;
+        } else if (!uniform(x, other)) {
+            return false;
+        }
+        if (inside->kind == RP__INSN_INSIDE ? !take(r, x, inside)
+            : spots                         ? !find_spots(r, x, i->a) || !x->spots
+                                            : !find_triangle(r, x, inside))
+            return false;
+        where = i->a;
         i = made_by(r, x, i->b);
     }
-    if (!i || i->kind != RP__INSN_LOAD || i->b != RP__NO_VAL || !take(r, x, i)) return false;
+    if (!i || i->kind != RP__INSN_LOAD || i->b != (x->spots ? where : RP__NO_VAL) || !take(r, x, i)) return false;
     const bool windows = p->access_windows[i->access] > 0;
-    if (x->triangle) {
+    if (x->spots) {
+        if (windows || r->stride[i->access * r->dims + r->n_outer] || (i->a != RP__NO_VAL && x->varies[i->a] & COLUMN))
+            return false;
+    } else if (x->triangle) {
         if (windows || i->a != RP__NO_VAL || r->stride[i->access * r->dims + r->n_outer] != 1) return false;
     } else if (windows ? i->a != RP__NO_VAL || !whole_windows(r, i->access) : i->a == RP__NO_VAL || inside)
         return false;
-    if (inside && !x->triangle && inside->access != i->access) return false;
+    if (inside && !x->triangle && !x->spots && inside->access != i->access) return false;
     x->load = i;
     x->from = i->access;
     x->fill = other; /* a register, so far */
-    return windows || x->triangle || find_terms(r, x, i->a);
+    return windows || x->triangle || i->a == RP__NO_VAL || find_terms(r, x, i->a);
 }
 static bool find_plan(run *r, plan *x) {
     const rp__program *p = r->p;
@@ -305,7 +349,7 @@ static bool find_plan(run *r, plan *x) {
     }
     if (n_still > RP__INTERP_STILL_VALUES || n_column > RP__INTERP_STILL_VALUES) return false;
     /* Rows as they lie are interp_still.c's. */
-    return p->access_windows[x->from] || x->triangle || x->n_column || x->indexed ||
+    return p->access_windows[x->from] || x->triangle || x->spots || x->n_column || x->indexed ||
            r->stride[x->from * r->dims + r->n_outer] != 1;
 }
 
@@ -575,27 +619,29 @@ static void index_row(const run *r, const plan *x, const int64_t *col, char *to,
 }
 
 /* What lies outside, in storage. */
-static uint64_t fill_of(const run *r, const plan *x) {
+static uint64_t stored_bits(const run *r, const plan *x, const char *value) {
     const unsigned narrow = r->p->access_narrow[x->to];
-    if (x->fill == RP__NO_VAL) return 0;
-    const char *value = r->regs[x->fill].p;
     _Alignas(64) char stored[64];
     if (!narrow) return rp__interp_peek(value, x->size);
     rp__tile_call t = {.d = stored, .a = value, .as = 0, .n = 1};
     r->p->tiles->store_narrow[narrow - 1](&t);
     return rp__interp_peek(stored, x->size);
 }
+static uint64_t fill_of(const run *r, const plan *x) {
+    return x->fill == RP__NO_VAL ? 0 : stored_bits(r, x, r->regs[x->fill].p);
+}
 
 /* Columns [c0, c0 + n) of elements [first, last). */
 typedef struct block {
     int64_t c0, n, first, last, length, bound, times, diagonal;
-    const int64_t *col; /* NULL: an index alone says where */
-    bool parted;        /* pieces are all there is */
+    const int64_t *col;  /* NULL: an index alone says where */
+    const int64_t *spot; /* the column of each row that find_still has looked at; -1: none */
+    bool parted;         /* pieces are all there is */
     unsigned count;
     piece pieces[PIECES];
 } block;
 static void begin_block(run *r, const plan *x, block *b, int64_t *col) {
-    if (x->triangle) return;
+    if (x->triangle || x->spots) return;
     b->col = !x->indexed || x->n_column || r->stride[x->from * r->dims + r->n_outer] ? col : NULL;
     if (b->col) find_columns(r, x, b->c0, b->c0 + b->n, col);
     if (x->indexed) return;
@@ -608,11 +654,34 @@ static void begin_block(run *r, const plan *x, block *b, int64_t *col) {
 /* What still terms add to rows [row, row + n). */
 static void find_still(run *r, const plan *x, int64_t row, int64_t n, int64_t *still) {
     memset(still, 0, (size_t)n * sizeof *still);
-    if (!x->n_still) return;
+    if (!x->n_still && !x->spots) return;
     run_part(r, RP__INTERP_STILL, 0, r->n_outer, row, n);
     for (unsigned t = 0; t < x->n_still; t++) {
         for (int64_t k = 0; k < n; k++) still[k] += term(r, x->still[t], k);
     }
+}
+/* The spots of the rows that find_still has looked at. */
+static void find_columns_of_rows(const run *r, plan *x, int64_t n, int64_t *spot) {
+    const int64_t lead = x->lead == RP__NO_VAL ? 0 : term(r, x->lead, 0), first = (int64_t)r->address[x->first_column];
+    for (int64_t k = 0; k < n; k++) {
+        bool there = true;
+        for (unsigned g = 0; g < x->n_guard; g++) {
+            const reg *guard = &r->regs[x->guard[g]];
+            there = there && guard->p[k * guard->step];
+        }
+        const uint64_t at = (uint64_t)term(r, x->spot, k) + (uint64_t)lead - (uint64_t)first;
+        spot[k] = there && (int64_t)at >= 0 ? (int64_t)at : -1;
+    }
+    if (x->other != RP__NO_VAL) x->fill = stored_bits(r, x, r->regs[x->other].p);
+}
+/* Columns [lo, hi) of a row of which one is what lies at `from`. */
+static void spot_row(const plan *x, const block *b, char *to, const char *from, int64_t spot, int64_t lo, int64_t hi) {
+    const int64_t at = spot - b->c0, size = x->size;
+    if (x->fill)
+        some_of[rp__interp_log2(x->size)](x, NULL, to, NULL, lo, hi);
+    else
+        memset(to + lo * size, 0, (size_t)((hi - lo) * size));
+    if (at >= lo && at < hi) memcpy(to + at * size, from, (size_t)size);
 }
 /* Columns [lo, hi) of a row: up to the diagonal, or from it on, as they are, and a value else. */
 static void triangle_row(const plan *x, const block *b, char *to, const char *from, int64_t row, int64_t lo,
@@ -629,12 +698,14 @@ static void triangle_row(const plan *x, const block *b, char *to, const char *fr
         memset(to + beside * size, 0, (size_t)((last - beside) * size));
 }
 static void run_row(const run *r, const plan *x, const block *b, int64_t row, char *to, const char *from,
-                    const char *index, int64_t still, bool inside) {
+                    const char *index, int64_t still, int64_t spot, bool inside) {
     const int64_t start = row * b->length + b->c0;
     const int64_t lo = b->first > start ? b->first - start : 0, hi = b->last - start < b->n ? b->last - start : b->n;
     const unsigned kind = rp__interp_log2(x->size);
     if (lo >= hi) return;
-    if (x->triangle)
+    if (x->spots)
+        spot_row(x, b, to, from, spot, lo, hi);
+    else if (x->triangle)
         triangle_row(x, b, to, from, still, lo, hi);
     else if (x->indexed)
         index_row(r, x, b->col, to, from, index, b->bound, b->times, lo, hi);
@@ -652,6 +723,7 @@ static void run_rows(const run *r, const plan *x, const block *b, int64_t row, i
                                   ? (const char *)(uintptr_t)r->address[x->index] +
                                         b->c0 * r->stride[x->index * r->dims + r->n_outer] * (int64_t)x->index_size
                                   : NULL;
+    const int64_t *spot = b->spot;
     stretch w;
     stretch_begin(&w, r, x);
     while (row < end) {
@@ -663,7 +735,7 @@ static void run_rows(const run *r, const plan *x, const block *b, int64_t row, i
             /* of no memory in particular, where all of the row lies outside */
             const uintptr_t place = from + (uintptr_t)((at + (x->triangle ? 0 : *still)) * size);
             run_row(r, x, b, row, to + into * size, (const char *)place,
-                    index ? index + by * (int64_t)x->index_size : NULL, *still, inside);
+                    index ? index + by * (int64_t)x->index_size : NULL, *still, x->spots ? *spot++ : -1, inside);
         }
     }
 }
@@ -683,7 +755,7 @@ bool rp__interp_copies(run *r, int64_t first, int64_t last, char *scratch) {
     x.fill = fill_of(r, &x);
     int64_t *const still = (int64_t *)(void *)(r->kept + (size_t)RP__INTERP_STILL_VALUES * RP__INTERP_STILL_ROWS * 8);
     int64_t *const col = still + RP__INTERP_STILL_ROWS;
-    block b = {.first = first, .last = last, .length = length, .times = 1};
+    block b = {.first = first, .last = last, .length = length, .times = 1, .spot = col};
     if (x.indexed) b.bound = term(r, x.bound, 0);
     if (x.indexed && x.times != RP__NO_VAL) b.times = term(r, x.times, 0);
     if (x.triangle) { /* no column is as far from its row as 2^61 */
@@ -698,6 +770,7 @@ bool rp__interp_copies(run *r, int64_t first, int64_t last, char *scratch) {
         for (int64_t row = row0; row < row1; row += RP__INTERP_STILL_ROWS) {
             const int64_t n = row1 - row < RP__INTERP_STILL_ROWS ? row1 - row : RP__INTERP_STILL_ROWS;
             find_still(r, &x, row, n, still);
+            if (x.spots) find_columns_of_rows(r, &x, n, col);
             run_rows(r, &x, &b, row, row + n, still);
         }
     }

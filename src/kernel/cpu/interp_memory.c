@@ -83,7 +83,7 @@ static void fill(char *d, const char *from, unsigned size, int64_t n) {
 }
 #undef FILL
 /* One segment of elements of `size` bytes. */
-static void copy_in(const run *r, char *d, const char *from, unsigned size, int64_t stride, int64_t n) {
+void rp__interp_copy_in(const run *r, char *d, const char *from, unsigned size, int64_t stride, int64_t n) {
     if (stride == 1) {
         memcpy(d, from, (size_t)n * size);
     } else if (stride == 0) {
@@ -101,6 +101,7 @@ static void copy_in(const run *r, char *d, const char *from, unsigned size, int6
 void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n, const reg *off,
                           const reg *pred, int64_t k0) {
     static const int64_t none = 0;
+    static const char zeros[8] = {0};
     const int64_t *at = off ? (const int64_t *)(const void *)off->p + k0 * off->step : &none;
     const int64_t step = off ? off->step : 0;
     const uint8_t *const wanted = pred ? (const uint8_t *)pred->p + k0 * pred->step : NULL;
@@ -112,11 +113,9 @@ void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stri
             for (int64_t k = 0; k < n; k++) memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size); \
             break;                                                                                                     \
         }                                                                                                              \
-        for (int64_t k = 0; k < n; k++) {                                                                              \
-            if (wanted[k * next])                                                                                      \
-                memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size);                             \
-            else                                                                                                       \
-                memset(d + k * (size), 0, size);                                                                       \
+        for (int64_t k = 0; k < n; k++) { /* a choice of addresses: no branch to be foreseen */                        \
+            const int64_t place = wanted[k * next] ? k * stride + at[k * step] : 0;                                    \
+            memcpy(d + k * (size), wanted[k * next] ? from + place * (size) : zeros, size);                            \
         }                                                                                                              \
         break
     switch (size) {
@@ -141,11 +140,12 @@ void rp__interp_load_part(const run *r, const rp__insn *i, char *d, unsigned d0,
     while ((m = segments_next(&s, &at))) {
         const char *from = r->base[a] + (at + extra) * (int64_t)size;
         if (off && !off->step && !pred)
-            copy_in(r, d + k * size, from + *(const int64_t *)(const void *)off->p * (int64_t)size, size, s.last, m);
+            rp__interp_copy_in(r, d + k * size, from + *(const int64_t *)(const void *)off->p * (int64_t)size, size,
+                               s.last, m);
         else if (off || pred)
             rp__interp_load_each(d + k * size, from, size, s.last, m, off, pred, k0 + k);
         else
-            copy_in(r, d + k * size, from, size, s.last, m);
+            rp__interp_copy_in(r, d + k * size, from, size, s.last, m);
         k += m;
     }
 }
@@ -235,7 +235,8 @@ static inline void fill_run(const run *r, const rp__insn *i, char *d, int64_t of
         int64_t v = (int64_t)(intptr_t)r->base[i->access] + offset + lo * step;
         for (int64_t k = lo; k < hi; k++, v += step) to[k] = v;
     } else if (lo < hi) {
-        copy_in(r, d + lo * size, r->base[i->access] + (offset + lo * step) * (int64_t)size, size, step, hi - lo);
+        rp__interp_copy_in(r, d + lo * size, r->base[i->access] + (offset + lo * step) * (int64_t)size, size, step,
+                           hi - lo);
     }
 }
 /* A run all of whose windows stay: it is inside or outside as a whole. */

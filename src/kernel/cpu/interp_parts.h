@@ -160,6 +160,8 @@ static inline void rp__interp_copy_out(const rp__interp *r, char *to, const char
         r->p->tiles->scatter[rp__interp_log2(size)](&t);
     }
 }
+/* n elements of `size` bytes, `stride` elements apart, side by side into d. */
+void rp__interp_copy_in(const rp__interp *r, char *d, const char *from, unsigned size, int64_t stride, int64_t n);
 /* Elements through an offset or predicate (NULL: none), numbered from k0: memory behind a false predicate is not touched. */
 void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n,
                           const rp__interp_reg *off, const rp__interp_reg *pred, int64_t k0);

@@ -27,6 +27,8 @@ enum { NOWHERE, SOMEWHERE, EVERYWHERE, DENSE };
 typedef struct place { /* of the points of a tile at one position: element `first`, and others from there on */
     int64_t first;
     int64_t kind;
+    int64_t begin, end,
+        step; /* points [begin, end) lead somewhere, and each `step` on from the one before; end 0: not so */
 } place;
 typedef struct value { /* that stands still, and that the rest of the program reads */
     uint16_t reg;
@@ -492,6 +494,19 @@ static void find_plains(const run *r, planes *s) {
         }
     }
 }
+/* Do the `many` of w points that lead somewhere stand side by side, at equal distances in memory? So in pools of one dim. */
+static void find_steps(const planes *s, place *x, int64_t w, int64_t many) {
+    int64_t begin = 0;
+    x->end = 0;
+    while (begin < w && !s->inside[begin]) begin++;
+    const int64_t end = begin + many;
+    if (many < 2 || end > w) return;
+    const int64_t step = s->number[begin + 1] - s->number[begin];
+    for (int64_t k = begin; k < end; k++) {
+        if (!s->inside[k] || (k > begin && s->number[k] - s->number[k - 1] != step)) return;
+    }
+    x->begin = begin, x->end = end, x->step = step;
+}
 
 /* ---- what stands still */
 
@@ -542,6 +557,7 @@ static void find_places(run *r, planes *s, table *t, int64_t pos, int64_t q) {
         far[k] = s->inside[k] ? (uint32_t)at : OUTSIDE;
     }
     if (dense) x->kind = DENSE;
+    find_steps(s, x, w, many);
     if (many && (uint64_t)most - (uint64_t)least >= OUTSIDE) x->kind = -1;
 }
 static int64_t block_at(const run *r, int64_t pos) { return r->row_len - pos < r->b ? r->row_len - pos : r->b; }
@@ -694,6 +710,18 @@ static void gather(char *d, const char *from, const uint32_t *far, unsigned size
         GATHERS(far[k] == OUTSIDE ? 0 : at[far[k]])
     }
 }
+/* Of the n points of a tile at one position. */
+static void gather_at(const run *r, char *d, const char *memory, const place *x, const uint32_t *far, unsigned size,
+                      int64_t n) {
+    const char *from = memory + x->first * (int64_t)size;
+    if (!x->end || x->kind == DENSE) {
+        gather(d, from, far, size, x->kind, n);
+        return;
+    }
+    memset(d, 0, (size_t)x->begin * size);
+    rp__interp_copy_in(r, d + x->begin * size, from + far[x->begin] * (int64_t)size, size, x->step, x->end - x->begin);
+    memset(d + x->end * size, 0, (size_t)(n - x->end) * size);
+}
 static void convert_load(const run *r, const rp__insn *i, char *d, const char *from, int64_t n) {
     rp__tile_call t = {.d = d, .a = from, .n = n};
     r->p->tiles->load[r->p->access_load[i->access] - 1](&t);
@@ -721,8 +749,7 @@ static void load_points(run *r, const rp__insn *i, const table *t, char *d, int6
     }
     char *to = convert ? r->raw : d;
     for (int64_t q = 0; q < r->nq; q++, x++)
-        gather(to + q * r->w * size, t->plane + x->first * (int64_t)size, t->far + (r->pos + q) * r->w, size, x->kind,
-               r->w);
+        gather_at(r, to + q * r->w * size, t->plane, x, t->far + (r->pos + q) * r->w, size, r->w);
     if (convert) convert_load(r, i, d, to, n);
 }
 static void load_lanes(run *r, const planes *s, const rp__insn *i, const table *t, char *d, int64_t n) {

@@ -159,8 +159,30 @@ static void move_each(char *piece, char *lies, int64_t bytes, int64_t step, int6
     }
 #undef MOVE_OF
 }
+/* Stretches whose elements lie apart, as places do where channels lie last: a few elements of each stretch, so that lines of memory
+   that stretches share are still near for the next. */
+static void move_strided(const stretches *s, char *piece, char *memory, int64_t first, int64_t last, bool apart) {
+    const unsigned log2 = rp__interp_log2(s->size);
+    const int64_t at_once = (last - 1) / s->n - first / s->n > 1 ? TURN : s->n;
+    for (int64_t from = 0; from < s->n; from += at_once) {
+        for (int64_t begin = first - first % s->n; begin + from < last; begin += s->n) {
+            const int64_t whole = begin + (s->n - from < at_once ? s->n : from + at_once);
+            const int64_t lo = begin + from > first ? begin + from : first, hi = whole < last ? whole : last;
+            if (lo >= hi) continue;
+            const int64_t offset = offset_of(s->extent, s->stride, s->outer, begin / s->n) + (lo - begin) * s->step;
+            char *const lies = memory + offset * s->size, *const packed = piece + (lo - first) * s->size;
+            const rp__tile_call t = {
+                .d = apart ? lies : packed, .a = apart ? packed : lies, .as = 1, .n = hi - lo, .imm = s->step};
+            (apart ? s->tiles->scatter : s->tiles->gather)[log2](&t);
+        }
+    }
+}
 /* Elements [first, last) between memory and a piece, where they lie one after the other: put together there, or taken apart. */
 static void move_stretches(const stretches *s, char *piece, char *memory, int64_t first, int64_t last, bool apart) {
+    if (s->step > 1 || s->step < 0) {
+        move_strided(s, piece, memory, first, last, apart);
+        return;
+    }
     int64_t index[RP_MAX_DIMS], offset = 0, begin = first % s->n, left = first / s->n;
     const int64_t *const extent = s->extent, *const stride = s->stride;
     for (unsigned d = s->outer; d-- > 0; left /= extent[d]) {
@@ -219,7 +241,7 @@ static bool run_short(const rp__cpu_loop *loop, unsigned dims, unsigned inner, i
     for (unsigned a = 0; a < p->n_accesses; a++) {
         const int64_t *own = stride + (size_t)a * dims;
         char *from = (char *)(uintptr_t)address[a];
-        const stretches s = {n, extent, own, inner, p->access_size[a], false};
+        const stretches s = {n, 1, extent, own, inner, p->access_size[a], false, p->tiles};
         if (way[a] == REPEATED && !(still >> a & 1u)) /* the same rows in each piece */
             move_stretches(&s, piece[a], from, 0, rows * n, false);
     }
@@ -237,7 +259,8 @@ static bool run_short(const rp__cpu_loop *loop, unsigned dims, unsigned inner, i
                 base[a] = from;
             else
                 base[a] = piece[a] + begin * p->access_size[a];
-            const stretches s = {n, extent, own, inner, p->access_size[a], !step_of(extent, own, inner, dims)};
+            const stretches s = {n,       1, extent, own, inner, p->access_size[a], !step_of(extent, own, inner, dims),
+                                 p->tiles};
             if (way[a] == ROWS) move_stretches(&s, piece[a], from, row * n, end, false);
         }
         l.stream = rp__line_streams(p, &l, bytes * total, past);
@@ -356,7 +379,8 @@ static bool run_few(const rp__cpu_loop *loop, const uint64_t *address, int64_t n
 /* ---- rows along which operands stand still for a while, or lie in stretches */
 
 enum {
-    SHORT_STRETCH = 4, /* below it the interpreter's gathers are as good */
+    SHORT_STRETCH = 4, /* below it the interpreter's gathers are as good, */
+    STRIDED = 16,      /* as they are below this where elements of a stretch lie apart */
     PIECES = 10,       /* accesses in pieces, which lie in scratch behind blocks and kept values */
     PIECE = 8 * RP__CHUNK + 64
 };
@@ -373,14 +397,16 @@ static void bring(const rp__line *l, int64_t row, uint64_t accesses, int64_t fir
         const bool one = last - first <= s->n - begin;
         char *memory = l->base[a] + row * l->row[a];
         char *lies = memory + offset_of(s->extent, s->stride, s->outer, first / s->n) * s->size;
-        if (one && !s->still) {
+        rp__line_filled *const f = &x->filled[a];
+        const int64_t from = one && s->still ? 0 : begin;
+        if (one && !s->still && s->step == 1) {
             x->place[a] = lies + begin * s->size;
         } else if (x->written >> a & 1u) {
             x->to_take |= UINT64_C(1) << a;
-        } else if (!one || x->filled[a] != lies) {
+        } else if (f->lies != lies || f->from != from ||
+                   f->n != last - first) { /* else an earlier phase has asked for it */
             move_stretches(s, x->piece[a], memory, first, last, false);
-            x->filled[a] = NULL;
-            if (one && last - first == RP__CHUNK) x->filled[a] = lies;
+            *f = (rp__line_filled){lies, from, last - first};
         }
     }
 }
@@ -391,6 +417,11 @@ static void take(const rp__line *l, int64_t row, uint64_t accesses, int64_t firs
         move_stretches(&x->lie[a], x->piece[a], l->base[a] + row * l->row[a], first, last, true);
     }
 }
+static int64_t size_of(const int64_t *extent, unsigned d0, unsigned d1) {
+    int64_t n = 1;
+    for (unsigned d = d0; d < d1; d++) n *= extent[d];
+    return n;
+}
 bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const int64_t *extent, const int64_t *stride,
                     rp__line_pieces *x, rp__line *l) {
     unsigned n = 0;
@@ -398,15 +429,21 @@ bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const
     for (unsigned a = 0; a < p->n_accesses; a++) {
         const int64_t *own = stride + (size_t)a * dims;
         if (p->access_row[a] || step_of(extent, own, n_outer, dims) == 1) continue;
+        stretches s = {.step = 1, .size = p->access_size[a], .tiles = p->tiles};
         unsigned outer = dims;
         while (outer > n_outer && step_of(extent, own, outer - 1, dims) >= 0) outer--;
-        stretches s = {1,
-                       extent + n_outer,
-                       own + n_outer,
-                       outer - n_outer,
-                       p->access_size[a],
-                       step_of(extent, own, outer, dims) == 0};
-        for (unsigned d = outer; d < dims; d++) s.n *= extent[d];
+        s.still = step_of(extent, own, outer, dims) == 0;
+        s.n = size_of(extent, outer, dims);
+        if (s.n == 1 && outer > n_outer) {
+            for (s.step = own[outer - 1]; outer > n_outer; outer--) {
+                if (extent[outer - 1] > 1 && own[outer - 1] != s.step * s.n) break;
+                s.n *= extent[outer - 1];
+            }
+            if (s.n < STRIDED) return false;
+        }
+        s.extent = extent + n_outer;
+        s.stride = own + n_outer;
+        s.outer = outer - n_outer;
         const bool written = p->written >> a & 1u;
         if (s.n < SHORT_STRETCH || (p->added >> a & 1u) || (written && s.still) || n++ == PIECES) return false;
         l->apart |= UINT64_C(1) << a;
@@ -421,7 +458,7 @@ void rp__line_room(rp__line_pieces *x, rp__line *l, char *room) {
     for (uint64_t left = l->apart; left; left &= left - 1, room += PIECE) {
         const int a = __builtin_ctzll(left);
         x->piece[a] = room;
-        x->filled[a] = NULL;
+        x->filled[a].lies = NULL;
     }
     x->to_take = 0;
     l->pieces = x;

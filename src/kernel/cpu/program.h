@@ -211,14 +211,20 @@ void rp__line_flat_blocks(const rp__cpu_loop *loop, const rp__dag *dag, const rp
 void rp__line_blocks(const rp__program *p, const uint64_t *scalars, char *blocks);
 /* How stretches of n elements each lie: those of the same index in `outer` dims. */
 typedef struct rp__line_stretches {
-    int64_t n;
+    int64_t n, step; /* elements, and how far these lie apart */
     const int64_t *extent, *stride;
     unsigned outer, size; /* bytes of an element */
     bool still;           /* each is one value */
+    const rp__tiles *tiles;
 } rp__line_stretches;
+typedef struct
+    rp__line_filled { /* what a piece holds: n elements from number `from` of the stretch at `lies` on; NULL: nothing */
+    const char *lies;
+    int64_t from, n;
+} rp__line_filled;
 typedef struct rp__line_pieces {
     char *place[RP__DAG_MAX_ACCESSES], *piece[RP__DAG_MAX_ACCESSES];
-    const char *filled[RP__DAG_MAX_ACCESSES]; /* the value that stands in all of a piece, if one does */
+    rp__line_filled filled[RP__DAG_MAX_ACCESSES];
     rp__line_stretches lie[RP__DAG_MAX_ACCESSES];
     uint64_t written, to_take;
 } rp__line_pieces;
