@@ -67,7 +67,7 @@ static void idx_files(void **state) {
     for (size_t n = 0; n < sizeof images; n++) { /* cut off anywhere */
         put("data.idx", images, n);
         assert_true(rp_is_error(rp_idx_load("data.idx")));
-        FAILED(RP_ERROR_IO, n < 16 ? "no IDX file" : "do not agree");
+        FAILED(RP_ERROR_IO, n < 16 ? "data.idx: byte 0: it is no IDX file" : "data.idx: byte 16: its sizes");
     }
     static const uint8_t vast[] = {0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
     put("data.idx", vast, sizeof vast);
@@ -95,9 +95,9 @@ static void cifar_files(void **state) {
     file[RECORD] = 10;
     put("data.cifar", file, 2 * RECORD);
     assert_int_equal(rp_cifar_load((const char *const[]){"data.cifar"}, 1, 10, &x, &y), RP_ERROR_IO);
-    FAILED(RP_ERROR_IO, "beyond the classes");
+    FAILED(RP_ERROR_IO, "data.cifar: byte 3073: it has a label beyond the classes");
     assert_int_equal(rp_cifar_load((const char *const[]){"data.cifar"}, 1, 100, &x, &y), RP_ERROR_IO);
-    FAILED(RP_ERROR_IO, "records");
+    FAILED(RP_ERROR_IO, "data.cifar: byte 3074: it does not consist of records");
     file[1] = 77;
     put("data.cifar", file, RECORD + 1);
     OK(rp_cifar_load((const char *const[]){"data.cifar"}, 1, 100, &x, &y));
@@ -242,7 +242,7 @@ static void npy_in_place(void **state) {
     memcpy(file + 10, header, sizeof header - 1);
     put("data.npy", file, 10 + sizeof header - 1 + 8);
     assert_true(rp_is_error(rp_npy_map("data.npy")));
-    FAILED(RP_ERROR_IO, "rp_npy_map: data.npy: its elements are in Fortran order");
+    FAILED(RP_ERROR_IO, "rp_npy_map: data.npy: byte 69: its elements are in Fortran order");
     memcpy(strstr((char *)file + 10, "True, "), "False,", 6);
     file[8] = sizeof header; /* a blank more */
     file[10 + sizeof header - 2] = ' ', file[10 + sizeof header - 1] = '\n';

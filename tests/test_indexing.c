@@ -60,11 +60,12 @@ static void out_of_range(void **state) {
     refuses(rp_index_select(x, 0, back), "index_select", "-1");
     refuses(rp_index(x, &far, 1), "index", "3");
     refuses(rp_index(x, &beyond, 1), "index", "-4");
-    refuses(rp_take(x, WHOLE(RP_DIMS(1), 12)), "index", "12");
-    refuses(rp_index_put(x, &far, 1, ones), "index", "3");
-    refuses(rp_index_add(x, 0, far, ones), "scatter_add", "3");
-    refuses(rp_index_copy(x, 0, back, ones), "scatter_set", "-1");
-    refuses(rp_scatter(row, 0, WHOLE(RP_DIMS(2), 1, 12), rp_ones(RP_DIMS(2))), "scatter_set", "12");
+    refuses(rp_take(x, WHOLE(RP_DIMS(1), 12)), "take: ", "12");
+    refuses(rp_index_put(x, &far, 1, ones), "index_put: ", "3");
+    refuses(rp_index_add(x, 0, far, ones), "index_add: ", "3"); /* the op called, not what it is made of */
+    refuses(rp_index_copy(x, 0, back, ones), "index_copy: ", "-1");
+    refuses(rp_scatter(row, 0, WHOLE(RP_DIMS(2), 1, 12), rp_ones(RP_DIMS(2))), "scatter: ", "12");
+    refuses(rp_cross_entropy(x, WHOLE(RP_DIMS(3), 1, 4, 0)), "cross_entropy: ", "4");
     refuses(rp_one_hot(WHOLE(RP_DIMS(2), 1, 5), 5), "one_hot", "5");
     refuses(rp_masked_scatter(row, rp_gt_scalar(row, rp_i64(7)), rp_ones(RP_DIMS(3))), "index", "3");
     /* those that count from the end where PyTorch does */

@@ -2,6 +2,7 @@
 #include "device/error_record.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "core/alloc.h"
 #include "core/fork.h"
@@ -10,6 +11,7 @@ enum { TAG_LIMIT = 1 << 20, RECENT = 64 };
 
 typedef struct tag {
     const char *op, *site;
+    const char *outer; /* the op or layer in force, of which op is a part; NULL: op itself, or none */
 } tag;
 
 static struct {
@@ -36,13 +38,20 @@ static __attribute__((noinline)) memo *recent_make(void) {
     return recent = rp__thread_new(&memos, RECENT * sizeof *recent);
 }
 
-static rp__hash key_of(tag t) { return (rp__hash){(uint64_t)(uintptr_t)t.op, (uint64_t)(uintptr_t)t.site}; }
+static uint64_t of_both(const void *a, const void *b) {
+    return rp__hash_mix((uint64_t)(uintptr_t)a, (uint64_t)(uintptr_t)b);
+}
+static rp__hash key_of(tag t) {
+    return (rp__hash){(uint64_t)(uintptr_t)t.op, (uint64_t)(uintptr_t)t.site ^ of_both(t.outer, NULL)};
+}
 
 uint64_t rp__error_tag(const char *op, const char *site) {
-    tag t = {op, site};
-    size_t at = (size_t)(rp__hash_mix((uint64_t)(uintptr_t)op, (uint64_t)(uintptr_t)site) % RECENT);
+    const char *outer = rp__site_frame_in_force.op;
+    tag t = {op, site, outer && op && *outer && strcmp(outer, op) != 0 ? outer : NULL};
+    size_t at = (size_t)(of_both(op, site) % RECENT);
     memo *m = RP__LIKELY(recent != NULL) ? recent : recent_make();
-    if (m && m[at].number && m[at].key.op == op && m[at].key.site == site) return m[at].number;
+    if (m && m[at].number && m[at].key.op == op && m[at].key.site == site && m[at].key.outer == t.outer)
+        return m[at].number;
     rp__lock(&table.lock);
     uint64_t number = (uint64_t)(uintptr_t)rp__map_get(&table.index, key_of(t));
     if (!number && table.n < TAG_LIMIT && RP__GROW(&table.tags, &table.capacity, table.n + 1) &&
@@ -92,19 +101,20 @@ rp_status rp__error_record_check(rp__device *d) {
     uint64_t written = 2;
     if (!atomic_compare_exchange_strong_explicit(&r->state, &written, 0, memory_order_acq_rel, memory_order_relaxed))
         return RP_OK; /* another thread reports it */
-    tag t = {NULL, NULL};
+    tag t = {NULL, NULL, NULL};
     rp__lock(&table.lock);
     if (found.tag > 0 && found.tag <= table.n) t = table.tags[found.tag - 1];
     rp__unlock(&table.lock);
-    rp__site_frame outer = rp__site_enter((rp__site_frame){t.site, t.op});
+    rp__site_frame outer = rp__site_enter((rp__site_frame){t.site, t.outer ? t.outer : t.op});
+    const char *part = t.outer ? t.op : "", *colon = t.outer ? ": " : "";
     rp_status status;
     if (found.code < RP__ERROR_CODES && texts[found.code])
-        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s", texts[found.code]);
+        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s%s%s", part, colon, texts[found.code]);
     else if (found.code == RP__ERROR_USER)
-        status = rp__fail((rp_status)found.index, RP__USER_FAILED);
+        status = rp__fail((rp_status)found.index, "%s%s" RP__USER_FAILED, part, colon);
     else
-        status = rp__fail(RP_ERROR_INDEX, "index %" PRId64 " is out of bounds for a dimension of size %" PRId64,
-                          found.index, found.bound);
+        status = rp__fail(RP_ERROR_INDEX, "%s%sindex %" PRId64 " is out of bounds for a dimension of size %" PRId64,
+                          part, colon, found.index, found.bound);
     rp__site_pop(outer);
     return status;
 }

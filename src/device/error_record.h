@@ -27,8 +27,8 @@ typedef struct rp__error_record {
     uint64_t reserved;
 } rp__error_record;
 
-/* A small table tag -> (op, site): 64-bit tag to be put into a parameter word of a checking kernel. Constant strings: they are
-   compared and kept as pointers. 0 (no op, no site) when the table is full or out of memory. */
+/* A small table tag -> (op, site) and the op in force, of which op may be a part: 64-bit tag to be put into a parameter word of a
+   checking kernel. Constant strings: they are compared and kept as pointers. 0 (no op, no site) when the table is full or out of memory. */
 uint64_t rp__error_tag(const char *op, const char *site);
 /* CPU kernels call these. */
 void rp__error_record_put(rp__error_record *r, uint64_t tag, int64_t index, int64_t bound);

@@ -12,10 +12,11 @@
 #include "io/file.h"
 #include "tensor/tensor.h"
 
-static rp_status wrong(const char *call, const rp__file *f, const char *why) {
+/* at: the byte from which on the file is not what it should be. */
+static rp_status wrong(const char *call, const rp__file *f, uint64_t at, const char *why) {
     char name[512];
     rp__printable(name, sizeof name, f->name);
-    return rp__fail(RP_ERROR_IO, "%s: %s: %s", call, name, why);
+    return rp__fail(RP_ERROR_IO, "%s: %s: byte %llu: %s", call, name, (unsigned long long)at, why);
 }
 
 static void unmap(void *ctx) { rp__file_release(ctx); }
@@ -73,7 +74,7 @@ static rp_tensor *idx(rp__file *f) {
         for (size_t i = 0; i < sizeof types / sizeof *types; i++)
             if (types[i].code == u[2]) dtype = types[i].dtype;
     if (dtype == RP_DTYPE_NONE || u[3] > RP_MAX_DIMS || f->bytes < 4 + 4 * (uint64_t)u[3]) {
-        (void)wrong("rp_idx_load", f, "it is no IDX file");
+        (void)wrong("rp_idx_load", f, 0, "it is no IDX file");
         return rp__tensor_error();
     }
     const size_t ndim = u[3], begin = 4 + 4 * ndim, element = rp_dtype_size(dtype);
@@ -86,7 +87,7 @@ static rp_tensor *idx(rp__file *f) {
         large = large || __builtin_mul_overflow(count, (uint64_t)size[d], &count);
     }
     if (large || __builtin_mul_overflow(count, element, &bytes) || bytes != f->bytes - begin) {
-        (void)wrong("rp_idx_load", f, "its sizes and the number of its bytes do not agree");
+        (void)wrong("rp_idx_load", f, begin, "its sizes and the number of the bytes from here on do not agree");
         return rp__tensor_error();
     }
     if (element == 1 && dtype == RP_U8) return in_place(f, begin, size, ndim);
@@ -112,7 +113,8 @@ static rp_status cifar_read(rp__file *const *files, size_t n, int64_t classes, r
     size_t all = 0, at = 0;
     for (size_t i = 0; i < n; i++) {
         if (files[i]->bytes == 0 || files[i]->bytes % record != 0)
-            return wrong("rp_cifar_load", files[i], "it does not consist of records of this data set");
+            return wrong("rp_cifar_load", files[i], files[i]->bytes - files[i]->bytes % record,
+                         "it does not consist of records of this data set: there is no whole one");
         all += (size_t)(files[i]->bytes / record);
     }
     uint8_t *pixels = rp__alloc(all * IMAGE + 1);
@@ -122,7 +124,8 @@ static rp_status cifar_read(rp__file *const *files, size_t n, int64_t classes, r
         for (uint64_t r = 0; r < files[i]->bytes / record && status == RP_OK; r++, at++) {
             const uint8_t *u = files[i]->data + r * record;
             names[at] = u[head - 1];
-            if (names[at] >= classes) status = wrong("rp_cifar_load", files[i], "it has a label beyond the classes");
+            if (names[at] >= classes)
+                status = wrong("rp_cifar_load", files[i], r * record + head - 1, "it has a label beyond the classes");
             memcpy(pixels + at * IMAGE, u + head, IMAGE);
         }
     if (status == RP_OK) {

@@ -137,19 +137,21 @@ static void reorder(char *out, const char *in, const struct header *h, size_t co
     }
 }
 
-static rp_status wrong(const rp__npy_source *from, const char *why) {
+/* at: in the file, where it is not what it should be. */
+static rp_status wrong(const rp__npy_source *from, const void *at, const char *why) {
     char name[512];
     rp__printable(name, sizeof name, from->file->name);
-    return rp__fail(RP_ERROR_IO, "%s: %s: %s", from->call, name, why);
+    const uint64_t byte = from->file->data ? (uint64_t)((const uint8_t *)at - from->file->data) : 0;
+    return rp__fail(RP_ERROR_IO, "%s: %s: byte %llu: %s", from->call, name, (unsigned long long)byte, why);
 }
 
 static void unmap(void *ctx) { rp__file_release(ctx); }
 
 static rp_status in_place(const rp__npy_source *from, const struct header *h, const char *data, rp_tensor **out) {
     if (h->fortran && h->ndim > 1)
-        return wrong(from, "its elements are in Fortran order, which rp_npy_load puts in order");
+        return wrong(from, data, "its elements are in Fortran order, which rp_npy_load puts in order");
     if ((uintptr_t)data % rp_dtype_size(h->dtype))
-        return wrong(from, "its elements are not aligned, as those that rp_npy_load reads need not be");
+        return wrong(from, data, "its elements are not aligned, as those that rp_npy_load reads need not be");
     *out = rp_from_blob((void *)(uintptr_t)data, h->size, h->ndim, NULL, h->dtype, rp_cpu(), unmap,
                         rp__file_retain(from->file)); /* which releases it, on failure too */
     return rp__tensor_is_error(*out) ? rp_error_status() : RP_OK;
@@ -168,10 +170,10 @@ static rp_status elements(const rp__npy_source *from, const struct header *h, co
         char why[160];
         snprintf(why, sizeof why, "its shape needs %zu elements of %zu bytes, and %zu bytes are there", count, element,
                  bytes);
-        return wrong(from, large ? "its sizes are too large" : why);
+        return wrong(from, data, large ? "its sizes are too large" : why);
     }
     for (size_t i = 0; h->dtype == RP_BOOL && i < bytes; i++)
-        if ((unsigned char)data[i] > 1) return wrong(from, "it has a bool that is neither 0 nor 1");
+        if ((unsigned char)data[i] > 1) return wrong(from, data + i, "it has a bool that is neither 0 nor 1");
     if (from->mapped) return in_place(from, h, data, out);
     char *ordered = h->fortran && h->ndim > 1 && count ? rp__alloc(bytes) : NULL;
     if (h->fortran && h->ndim > 1 && count && !ordered) return RP__OOM(from->call);
@@ -182,15 +184,15 @@ static rp_status elements(const rp__npy_source *from, const struct header *h, co
 }
 
 rp_status rp__npy_parse(const rp__npy_source *from, const uint8_t *u, uint64_t bytes, rp_tensor **out) {
-    if (bytes < PREFIX || memcmp(u, magic, MAGIC) != 0) return wrong(from, "it is no file of numpy");
+    if (bytes < PREFIX || memcmp(u, magic, MAGIC) != 0) return wrong(from, u, "it is no file of numpy");
     if (u[6] < 1 || u[6] > 3 || u[7] != 0)
-        return wrong(from, "versions 1.0, 2.0 and 3.0 of the format are read, and it has another");
+        return wrong(from, u + MAGIC, "versions 1.0, 2.0 and 3.0 of the format are read, and it has another");
     const size_t prefix = u[6] == 1 ? PREFIX : PREFIX + 2;
     const size_t length = bytes < prefix ? SIZE_MAX
                           : u[6] == 1    ? u[8] | (size_t)u[9] << 8
                                          : u[8] | (size_t)u[9] << 8 | (size_t)u[10] << 16 | (size_t)u[11] << 24;
-    if (bytes < prefix || length > bytes - prefix) return wrong(from, "it ends within its header");
-    if (length > HEADER_LIMIT || memchr(u + prefix, 0, length)) return wrong(from, foreign);
+    if (bytes < prefix || length > bytes - prefix) return wrong(from, u + bytes, "it ends within its header");
+    if (length > HEADER_LIMIT || memchr(u + prefix, 0, length)) return wrong(from, u + prefix, foreign);
     char text[HEADER_LIMIT + 1], descr[16] = "", why[160];
     memcpy(text, u + prefix, length);
     text[length] = 0;
@@ -200,7 +202,7 @@ rp_status rp__npy_parse(const rp__npy_source *from, const uint8_t *u, uint64_t b
         return elements(from, &h, (const char *)u + prefix + length, (size_t)bytes - prefix - length, out);
     snprintf(why, sizeof why, "%s%s%s%s", fault, *descr && fault != foreign ? " (" : "", fault != foreign ? descr : "",
              *descr && fault != foreign ? ")" : "");
-    return wrong(from, why);
+    return wrong(from, u + prefix, why);
 }
 
 static rp_tensor *read(const char *call, const char *path, bool mapped) {

@@ -17,10 +17,11 @@ enum { END = 22, ENTRY = 46, LOCAL = 30, COMMENT_LIMIT = 65535 };
 static uint32_t word16(const uint8_t *u) { return u[0] | (uint32_t)u[1] << 8; }
 static uint32_t word32(const uint8_t *u) { return word16(u) | word16(u + 2) << 16; }
 
-static rp_status wrong(const rp__file *f, const char *why) {
+/* at: the byte from which on the file is not what it should be. */
+static rp_status wrong(const rp__file *f, uint64_t at, const char *why) {
     char name[512];
     rp__printable(name, sizeof name, f->name);
-    return rp__fail(RP_ERROR_IO, "rp_npz_load: %s: %s", name, why);
+    return rp__fail(RP_ERROR_IO, "rp_npz_load: %s: byte %llu: %s", name, (unsigned long long)at, why);
 }
 
 /* ---------------------------------------------------------------- reading */
@@ -34,24 +35,24 @@ static bool is_name(const uint8_t *u, size_t n, const char *name) {
 static rp_status npz(rp__file *f, const char *name, rp_tensor **out) {
     static const char none[] = "it is no archive of numpy";
     const uint8_t *u = f->data;
-    if (f->bytes < END) return wrong(f, none);
+    if (f->bytes < END) return wrong(f, f->bytes, none);
     uint64_t end = f->bytes - END, lowest = f->bytes > END + COMMENT_LIMIT ? f->bytes - END - COMMENT_LIMIT : 0;
     while (end > lowest && memcmp(u + end, "PK\5\6", 4) != 0) end--;
-    if (memcmp(u + end, "PK\5\6", 4) != 0) return wrong(f, none);
+    if (memcmp(u + end, "PK\5\6", 4) != 0) return wrong(f, f->bytes, none);
     uint64_t at = word32(u + end + 16);
     const uint32_t members = word16(u + end + 10);
     for (uint32_t i = 0; i < members; i++) {
-        if (at > end || end - at < ENTRY || memcmp(u + at, "PK\1\2", 4) != 0) return wrong(f, none);
+        if (at > end || end - at < ENTRY || memcmp(u + at, "PK\1\2", 4) != 0) return wrong(f, at, none);
         const uint64_t n = word16(u + at + 28), behind = n + word16(u + at + 30) + word16(u + at + 32);
-        if (end - at - ENTRY < behind) return wrong(f, none);
+        if (end - at - ENTRY < behind) return wrong(f, at, none);
         if (is_name(u + at + ENTRY, n, name)) {
             const uint64_t local = word32(u + at + 42), bytes = word32(u + at + 24);
             if (word16(u + at + 10) != 0 || word32(u + at + 20) != bytes)
-                return wrong(f, "the member is compressed: numpy.savez writes it as it is");
+                return wrong(f, at, "the member is compressed: numpy.savez writes it as it is");
             if (local > f->bytes || f->bytes - local < LOCAL || memcmp(u + local, "PK\3\4", 4) != 0)
-                return wrong(f, none);
+                return wrong(f, local, none);
             const uint64_t begin = local + LOCAL + word16(u + local + 26) + word16(u + local + 28);
-            if (begin > f->bytes || f->bytes - begin < bytes) return wrong(f, none);
+            if (begin > f->bytes || f->bytes - begin < bytes) return wrong(f, begin, none);
             return rp__npy_parse(&(rp__npy_source){"rp_npz_load", f, false}, u + begin, bytes, out);
         }
         at += ENTRY + behind;
@@ -59,7 +60,7 @@ static rp_status npz(rp__file *f, const char *name, rp_tensor **out) {
     char text[160], shown[96];
     rp__printable(shown, sizeof shown, name);
     snprintf(text, sizeof text, "it has no member `%s`", shown);
-    return wrong(f, text);
+    return wrong(f, end, text);
 }
 
 rp_tensor *rp_npz_load_at(const char *site, const char *path, const char *name) {

@@ -104,6 +104,7 @@ static rp_status item_read(item *it, const rp__file *file, const char *name, rp_
     rp__json *shape = rp__json_member(entry, "shape"), *offsets = rp__json_member(entry, "data_offsets");
     size_t n_offsets;
     int64_t begin, end;
+    char why[128];
     if (rp__json_count(entry) != 3 || !dtype || !rp__json_array(shape, &it->ndim) ||
         !rp__json_array(offsets, &n_offsets))
         return wrong(file, name, "it has not dtype, shape and data_offsets alone");
@@ -119,8 +120,16 @@ static rp_status item_read(item *it, const rp__file *file, const char *name, rp_
     if (n_offsets != 2 || !rp__json_integer(rp__json_item(offsets, 0), &begin) ||
         !rp__json_integer(rp__json_item(offsets, 1), &end) || begin < 0 || end < begin)
         return wrong(file, name, "its data_offsets are no range");
-    if ((uint64_t)end > file->bytes - data) return wrong(file, name, "it ends behind the file");
-    if (bits % 8 || (uint64_t)(end - begin) != bits / 8) return wrong(file, name, "its range is not that of its sizes");
+    if ((uint64_t)end > file->bytes - data) {
+        snprintf(why, sizeof why, "it ends behind the file: at byte %llu of %llu",
+                 (unsigned long long)(data + (uint64_t)end), (unsigned long long)file->bytes);
+        return wrong(file, name, why);
+    }
+    if (bits % 8 || (uint64_t)(end - begin) != bits / 8) {
+        snprintf(why, sizeof why, "its range is not that of its sizes: %lld bytes, for %llu bits",
+                 (long long)(end - begin), (unsigned long long)bits);
+        return wrong(file, name, why);
+    }
     it->begin = data + (uint64_t)begin;
     it->end = data + (uint64_t)end;
     return RP_OK;
@@ -171,7 +180,12 @@ static rp_status entries_read(rp_safetensors *f, rp__file *file, rp__json *heade
     uint64_t end = data;
     if (f->n_items > first) qsort(f->items + first, f->n_items - first, sizeof *f->items, by_place);
     for (size_t i = first; i < f->n_items; i++) {
-        if (f->items[i].begin != end) return wrong(file, f->items[i].name, "there is a gap or an overlap before it");
+        if (f->items[i].begin != end) {
+            char why[128];
+            snprintf(why, sizeof why, "there is a gap or an overlap before it: it begins at byte %llu, not %llu",
+                     (unsigned long long)f->items[i].begin, (unsigned long long)end);
+            return wrong(file, f->items[i].name, why);
+        }
         end = f->items[i].end;
     }
     shown path;
@@ -190,10 +204,12 @@ static rp_status shard_read(rp_safetensors *f, const char *path) {
     uint64_t length = 0;
     if (file->bytes >= LENGTH) memcpy(&length, file->data, LENGTH);
     if (file->bytes < LENGTH || length > HEADER_LIMIT || length > file->bytes - LENGTH)
-        return rp__fail(RP_ERROR_IO, "safetensors %s: it is no such file: %s", show(text, path),
+        return rp__fail(RP_ERROR_IO, "safetensors %s: it is no such file: %s (%llu bytes of %llu)", show(text, path),
                         file->bytes < LENGTH    ? "it is shorter than 8 bytes"
                         : length > HEADER_LIMIT ? "its header would have more than 100000000 bytes"
-                                                : "it ends within its header");
+                                                : "it ends within its header",
+                        (unsigned long long)file->bytes,
+                        (unsigned long long)(file->bytes < LENGTH ? LENGTH : LENGTH + length));
     char what[200];
     snprintf(what, sizeof what, "safetensors %s: the header", show(text, path));
     rp__json *header = rp__json_parse((const char *)file->data + LENGTH, (size_t)length, what);

@@ -249,12 +249,13 @@ static rp_status reflected(const rp__call *call, rp_tensor *vectors, rp_tensor *
 }
 
 static rp_status check_reflections(const rp__call *call, const rp_tensor *v, const rp_tensor *tau) {
-    bool fits = tau->ndim + 1u == v->ndim && !rp__dim_is(RP__DIM_LT, size_of(v, 1), tau->size[tau->ndim - 1]);
-    if (rp__dim_is(RP__DIM_LT, size_of(v, 2), size_of(v, 1)))
-        return rp__op_error(call, RP_ERROR_SHAPE, "input.shape[-2] must be greater than or equal to input.shape[-1]");
+    bool fits = tau->ndim + 1u == v->ndim;
+    for (unsigned d = 1; fits && d < 3; d++) fits = !rp__dim_is(RP__DIM_LT, size_of(v, d), tau->size[tau->ndim - 1]);
     for (unsigned d = 0; fits && d + 2u < v->ndim; d++) fits = rp__dim_is(RP__DIM_EQ, tau->size[d], v->size[d]);
     if (!fits)
-        return rp__op_error(call, RP_ERROR_SHAPE, "tau must have the batch of the matrices and at most their columns");
+        return rp__op_error(
+            call, RP_ERROR_SHAPE,
+            "tau must have the batch of the matrices and at most as many elements as they have rows and columns");
     if (tau->dtype != v->dtype)
         return rp__op_error(call, RP_ERROR_DTYPE, "tau dtype %s does not match input dtype %s",
                             rp__dtype_title((rp_dtype)tau->dtype), rp__dtype_title((rp_dtype)v->dtype));
@@ -264,6 +265,8 @@ static rp_status check_reflections(const rp__call *call, const rp_tensor *v, con
 rp_status rp__expand_linalg_householder_product(const rp__call *call) {
     rp_tensor *v = call->in[0], *q;
     RP_TRY(need_matrix(call, 0));
+    if (rp__dim_is(RP__DIM_LT, size_of(v, 2), size_of(v, 1)))
+        return rp__op_error(call, RP_ERROR_SHAPE, "input.shape[-2] must be greater than or equal to input.shape[-1]");
     RP_TRY(check_reflections(call, v, call->in[1]));
     rp_tensor *row = rp_unsqueeze(rp__count_beside(v, size_of(v, 2)), 1);
     rp_tensor *one = rp_to_dtype(rp_eq(row, rp__count_beside(v, size_of(v, 1))), (rp_dtype)v->dtype);
