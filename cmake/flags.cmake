@@ -18,24 +18,34 @@ if(REPRISE_SANITIZE)
     # -O1 keeps sanitizer builds affordable; the flags replace those of the build type.
     set(RP_OPT -O1)
     set(RP_OPT_ISA -O1)
-    set(CMAKE_C_FLAGS_RELEASE "-g1")
+    set(CMAKE_C_FLAGS_RELEASE "")
+    set(RP_DEBUG -g1)
+    set(RP_DEBUG_ISA -g1)
 elseif(CMAKE_BUILD_TYPE STREQUAL "Debug")
     set(RP_OPT -Og)
     set(RP_OPT_ISA -Og)
-    set(CMAKE_C_FLAGS_DEBUG "-g")
+    set(CMAKE_C_FLAGS_DEBUG "")
+    set(RP_DEBUG -g)
+    set(RP_DEBUG_ISA -g)
 else()
     set(RP_OPT -O2)
     set(RP_OPT_ISA -O3)
+    set(CMAKE_C_FLAGS_RELEASE "")
     if(REPRISE_ASSERT)
-        set(CMAKE_C_FLAGS_RELEASE "-g1")
+        set(RP_DEBUG -g1)
     else()
-        set(CMAKE_C_FLAGS_RELEASE "-DNDEBUG")
+        set(RP_DEBUG -DNDEBUG)
     endif()
+    # Kernels of one instruction set assert nothing when they run: their objects are the same in the builds of tests and of releases, so
+    # that tests run what is released and one build can have the objects of another (REPRISE_KERNEL_LAUNCHER).
+    set(RP_DEBUG_ISA -DNDEBUG)
 endif()
 
 add_library(rp_flags INTERFACE)
 target_compile_definitions(rp_flags INTERFACE _GNU_SOURCE)
+# A target whose property RP_KERNELS is set is one of kernels.
 target_compile_options(rp_flags INTERFACE
+    $<IF:$<BOOL:$<TARGET_PROPERTY:RP_KERNELS>>,${RP_DEBUG_ISA},${RP_DEBUG}>
     -ffp-contract=off -fno-math-errno -fno-trapping-math
     -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-qual -Wvla)
 # gcc clears a struct of more than 32 bytes with `rep stos`, which takes some 30 cycles to begin: as long as the rest of a small

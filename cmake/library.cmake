@@ -32,6 +32,16 @@ endfunction()
 rp_object_library(rp_objects ${RP_SOURCES} ${RP_GEN}/reprise_embed.c)
 target_compile_options(rp_objects PRIVATE ${RP_OPT} ${RP_CLEAR} ${RP_HARD})
 
+# Kernels take most of the time of a build, and ccache as their launcher has the objects of one build for the next.
+function(rp_kernel_library name)
+    rp_object_library(${name} ${ARGN})
+    set(RP_OBJECTS ${RP_OBJECTS} PARENT_SCOPE)
+    set_target_properties(${name} PROPERTIES RP_KERNELS ON)
+    if(REPRISE_KERNEL_LAUNCHER)
+        set_target_properties(${name} PROPERTIES C_COMPILER_LAUNCHER "${REPRISE_KERNEL_LAUNCHER}")
+    endif()
+endfunction()
+
 # Vector kernels: one source, one object an instruction set; CPUID chooses at run time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     set(RP_ISAS baseline avx2 avx512)
@@ -70,19 +80,21 @@ if(REPRISE_SANITIZE MATCHES "address" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
     list(APPEND RP_ISA_FLAGS_avx512 --param=asan-use-after-return=0)
     # Checks as calls: gcc takes a minute less for each of the large files.
     set(RP_CHECKS --param=asan-instrumentation-with-call-threshold=0)
-    list(APPEND RP_ISA_FLAGS_avx2 ${RP_CHECKS})
-    list(APPEND RP_ISA_FLAGS_avx512 ${RP_CHECKS})
+    foreach(isa IN LISTS RP_ISAS)
+        list(APPEND RP_ISA_FLAGS_${isa} ${RP_CHECKS})
+    endforeach()
 endif()
-# What is undefined in one set is so in the others: gcc's checks of it double the work on these files. Behind rp_flags, which asks for them.
+# What is undefined in one set is so in the others: gcc's checks of it double the work on these files. Kernels
+# of the everyday set in between have them, lines those of the narrowest. Behind rp_flags, which asks for them.
 add_library(rp_defined INTERFACE)
 if(REPRISE_SANITIZE MATCHES "undefined")
     target_compile_options(rp_defined INTERFACE -fno-sanitize=undefined)
 endif()
 if(RP_ISA_SOURCES)
     foreach(isa IN LISTS RP_ISAS)
-        rp_object_library(rp_isa_${isa} ${RP_ISA_SOURCES})
+        rp_kernel_library(rp_isa_${isa} ${RP_ISA_SOURCES})
         target_compile_options(rp_isa_${isa} PRIVATE ${RP_OPT_ISA} ${RP_ISA_FLAGS_${isa}})
-        if(isa STREQUAL "avx512")
+        if(NOT isa STREQUAL "avx2" AND NOT RP_ISAS STREQUAL "baseline")
             target_link_libraries(rp_isa_${isa} PRIVATE rp_defined)
         endif()
         if(isa STREQUAL "baseline" AND NOT RP_ISAS STREQUAL "baseline") # for machines that have nothing wider
@@ -121,7 +133,7 @@ if(REPRISE_SANITIZE AND (CMAKE_C_COMPILER_ID MATCHES "Clang" OR REPRISE_SANITIZE
     set_source_files_properties(${RP_LINES} PROPERTIES COMPILE_OPTIONS -fno-sanitize=all)
 endif()
 foreach(isa IN LISTS RP_ISAS)
-    rp_object_library(rp_lines_${isa} ${RP_LINES})
+    rp_kernel_library(rp_lines_${isa} ${RP_LINES})
     add_dependencies(rp_lines_${isa} rp_lines_source)
     target_compile_options(rp_lines_${isa} PRIVATE ${RP_OPT} ${RP_ISA_FLAGS_${isa}} -w)
     if(NOT isa STREQUAL "baseline")

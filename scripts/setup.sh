@@ -72,6 +72,7 @@ if [ "$purpose" = ci ]; then
     have clang || need clang
     have clang-query || need clang-tools
     have ld.lld || want lld
+    have ccache || want ccache
     have nm || need binutils
     have git || need git
     has_header dnnl.h || has_header oneapi/dnnl/dnnl.h || want libdnnl-dev

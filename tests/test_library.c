@@ -183,6 +183,26 @@ static float step_of_dots(const float *x, const float *y, int n) {
     for (int i = 0; i < n; i++) part[i % 2] = fmaf(x[i], y[i], part[i % 2]);
     return part[0] + part[1];
 }
+/* Products added up from left to right, onto one another. Where they are fused on x86 the machine has fma, which a call costs more than. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#define WITH_FMA __attribute__((target("fma")))
+#else
+#define WITH_FMA
+#endif
+#define CHAIN(T, name, fma)                                                                                            \
+    WITH_FMA static T name##_fused(const T *x, const T *y, int64_t n) {                                                \
+        T sum = 0;                                                                                                     \
+        for (int64_t i = 0; i < n; i++) sum = fma(x[i], y[i], sum);                                                    \
+        return sum;                                                                                                    \
+    }                                                                                                                  \
+    static T name(const T *x, const T *y, int64_t n) {                                                                 \
+        if (fused) return name##_fused(x, y, n);                                                                       \
+        T sum = 0;                                                                                                     \
+        for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];                                                            \
+        return sum;                                                                                                    \
+    }
+CHAIN(float, chain_f32, __builtin_fmaf)
+CHAIN(double, chain_f64, __builtin_fma)
 static float muladd_f32(float x, float y, float sum) { return fused ? fmaf(x, y, sum) : sum + x * y; }
 static double muladd_f64(double x, double y, double sum) { return fused ? fma(x, y, sum) : sum + x * y; }
 
@@ -190,23 +210,50 @@ static double muladd_f64(double x, double y, double sum) { return fused ? fma(x,
 
 enum { BLOCK = 256, GROUP = 16 * BLOCK }; /* of 4-byte sums; 8-byte ones: half */
 
-/* One element by the contract (kernel/product.h); all types but f64 and i64 go through float or 32-bit integers. */
-static double product(const rp__operand *a, int64_t at, int64_t step_a, const rp__operand *b, int64_t bt,
-                      int64_t step_b, int64_t k, const double *bias) {
-    switch (a->dtype) {
-    case RP_F64: {
-        double s = 0, group = 0;
-        for (int64_t from = 0; from < k; from += BLOCK / 2) {
-            double block = 0;
-            const int64_t to = from + BLOCK / 2 < k ? from + BLOCK / 2 : k;
-            for (int64_t i = from; i < to; i++)
-                block = muladd_f64(get(a, at + i * step_a), get(b, bt + i * step_b), block);
-            group = from % (GROUP / 2) == 0 ? block : group + block;
-            if (to % (GROUP / 2) == 0 || to == k) s = from < GROUP / 2 ? group : s + group;
-        }
-        if (bias) s += *bias;
-        return s;
+/* k numbers of an operand side by side, as sums take them: double for f64, else float. */
+static void line_of(const rp__operand *o, int64_t at, int64_t step, int64_t k, void *line) {
+    if (o->dtype == RP_F64)
+        for (int64_t i = 0; i < k; i++) ((double *)line)[i] = ((const double *)o->base)[at + i * step];
+    else
+        for (int64_t i = 0; i < k; i++) ((float *)line)[i] = (float)get(o, at + i * step);
+}
+
+/* One element by the contract (kernel/product.h): blocks, groups of blocks, groups, each from left to right. */
+static double product_f64(const double *x, const double *y, int64_t k, const double *bias) {
+    double s = 0, group = 0;
+    for (int64_t from = 0; from < k; from += BLOCK / 2) {
+        const int64_t to = from + BLOCK / 2 < k ? from + BLOCK / 2 : k;
+        const double block = chain_f64(x + from, y + from, to - from);
+        group = from % (GROUP / 2) == 0 ? block : group + block;
+        if (to % (GROUP / 2) == 0 || to == k) s = from < GROUP / 2 ? group : s + group;
     }
+    if (bias) s += *bias;
+    return s;
+}
+static double product_f32(const float *x, const float *y, int64_t k, const double *bias) {
+    float s = 0, group = 0;
+    if (dots) {
+        for (int64_t from = 0; from < k; from += 32) {
+            const int n = k - from < 32 ? (int)(k - from) : 32;
+            group = (from % GROUP ? group : 0) + step_of_dots(x + from, y + from, n);
+            if ((from + 32) % GROUP == 0 || from + 32 >= k) s = from < GROUP ? group : s + group;
+        }
+        if (bias) s += (float)*bias;
+        return (double)s;
+    }
+    for (int64_t from = 0; from < k; from += BLOCK) {
+        const int64_t to = from + BLOCK < k ? from + BLOCK : k;
+        const float block = chain_f32(x + from, y + from, to - from);
+        group = from % GROUP == 0 ? block : group + block;
+        if (to % GROUP == 0 || to == k) s = from < GROUP ? group : s + group;
+    }
+    if (bias) s += (float)*bias;
+    return (double)s;
+}
+/* Sums of integers wrap. */
+static double product_whole(const rp__operand *a, int64_t at, int64_t step_a, const rp__operand *b, int64_t bt,
+                            int64_t step_b, int64_t k, const double *bias) {
+    switch (a->dtype) {
     case RP_I64: {
         uint64_t s = 0;
         for (int64_t i = 0; i < k; i++)
@@ -229,40 +276,12 @@ static double product(const rp__operand *a, int64_t at, int64_t step_a, const rp
         for (int64_t i = 0; i < k; i++) s += (int64_t)get(a, at + i * step_a) * (int64_t)get(b, bt + i * step_b);
         return a->dtype == RP_I8 ? (int8_t)(uint64_t)s : (int16_t)(uint64_t)s;
     }
-    case RP_U8: {
+    default: {
         uint8_t s = 0;
         for (int64_t i = 0; i < k; i++)
             s = (uint8_t)(s +
                           ((const uint8_t *)a->base)[at + i * step_a] * ((const uint8_t *)b->base)[bt + i * step_b]);
         return (uint8_t)(s + (bias ? (uint8_t)*bias : 0));
-    }
-    default: {
-        float s = 0, group = 0;
-        if (dots) {
-            for (int64_t from = 0; from < k; from += 32) {
-                float x[32], y[32];
-                const int n = k - from < 32 ? (int)(k - from) : 32;
-                for (int i = 0; i < n; i++) {
-                    x[i] = (float)get(a, at + (from + i) * step_a);
-                    y[i] = (float)get(b, bt + (from + i) * step_b);
-                }
-                group = (from % GROUP ? group : 0) + step_of_dots(x, y, n);
-                if ((from + 32) % GROUP == 0 || from + 32 >= k) s = from < GROUP ? group : s + group;
-            }
-            if (bias) s += (float)*bias;
-            return (double)s;
-        }
-        for (int64_t from = 0; from < k;
-             from += BLOCK) { /* blocks, groups of blocks, groups: each from left to right */
-            float block = 0;
-            const int64_t to = from + BLOCK < k ? from + BLOCK : k;
-            for (int64_t i = from; i < to; i++)
-                block = muladd_f32((float)get(a, at + i * step_a), (float)get(b, bt + i * step_b), block);
-            group = from % GROUP == 0 ? block : group + block;
-            if (to % GROUP == 0 || to == k) s = from < GROUP ? group : s + group;
-        }
-        if (bias) s += (float)*bias;
-        return (double)s;
     }
     }
 }
@@ -273,6 +292,10 @@ static void check_product(const array *a, bool bias) {
     rp__operand expected = a[0].o;
     double one[1];
     expected.base = one;
+    const bool real = rp__dtype_is_float(a[0].o.dtype), f64 = a[0].o.dtype == RP_F64;
+    const int64_t width = f64 ? sizeof(double) : sizeof(float);
+    char *row = malloc((size_t)(K * width) + 1), *columns = malloc((size_t)(K * N * width) + 1);
+    assert_true(row && columns);
     for (int64_t i = 0, n = numel(&a[0].o); i < n; i++) {
         int64_t batch = i / N / M, at = i / N % M * a[1].o.stride[nd - 2], bt = i % N * a[2].o.stride[nd - 1];
         for (unsigned d = nd - 2; d-- > 0;) {
@@ -282,8 +305,15 @@ static void check_product(const array *a, bool bias) {
             bt += j * a[2].o.stride[d];
         }
         double b = bias ? get(&a[3].o, i % N * a[3].o.stride[0]) : 0;
+        const int64_t step_a = a[1].o.stride[nd - 1], step_b = a[2].o.stride[nd - 2];
+        char *column = columns + i % N * K * width;
+        if (real && i % N == 0) line_of(&a[1].o, at, step_a, K, row);
+        if (real && i % (M * N) < N) line_of(&a[2].o, bt, step_b, K, column);
+        const double *add = bias ? &b : NULL;
         put(&expected, 0,
-            product(&a[1].o, at, a[1].o.stride[nd - 1], &a[2].o, bt, a[2].o.stride[nd - 2], K, bias ? &b : NULL));
+            f64    ? product_f64((const double *)(void *)row, (const double *)(void *)column, K, add)
+            : real ? product_f32((const float *)(void *)row, (const float *)(void *)column, K, add)
+                   : product_whole(&a[1].o, at, step_a, &a[2].o, bt, step_b, K, add));
         const size_t bytes = rp__dtype_bytes(a[0].o.dtype);
         const char *got = (const char *)a[0].o.base + offset_of(&a[0].o, i) * (int64_t)bytes;
         if (memcmp(got, one, bytes))
@@ -291,6 +321,8 @@ static void check_product(const array *a, bool bias) {
                      (long long)M, (long long)N, (long long)K, (long long)i, get(&a[0].o, offset_of(&a[0].o, i)),
                      get(&expected, 0));
     }
+    free(row);
+    free(columns);
 }
 
 static void product_case(rp_dtype dtype, int64_t M, int64_t N, int64_t K, unsigned layout, bool bias) {
@@ -583,6 +615,12 @@ static void conv_loops(const conv_case *c, const array a[4], unsigned kind, tree
     const int64_t C = c->c / c->groups, O = c->o / c->groups, taps = W[0] * W[1] * W[2], points = Y[0] * Y[1] * Y[2];
     const bool f64 = a[0].o.dtype == RP_F64;
     const rp__operand *x = &a[0].o, *w = &a[1].o, *y = &a[2].o;
+    typedef int64_t place[3];
+    place *tap = malloc((size_t)taps * sizeof *tap + 1), *point = malloc((size_t)points * sizeof *point + 1);
+    assert_true(tap && point);
+    for (int64_t i = 0; i < taps; i++) tap[i][0] = i / (W[1] * W[2]), tap[i][1] = i / W[2] % W[1], tap[i][2] = i % W[2];
+    for (int64_t i = 0; i < points; i++)
+        point[i][0] = i / (Y[1] * Y[2]), point[i][1] = i / Y[2] % Y[1], point[i][2] = i % Y[2];
     for (int64_t n = 0; n < c->n; n++)
         for (int64_t g = 0; g < c->groups; g++)
             for (int64_t o = g * O; o < g * O + O; o++)
@@ -590,8 +628,7 @@ static void conv_loops(const conv_case *c, const array a[4], unsigned kind, tree
                     for (int64_t outer = 0; outer < (kind == 2 ? points : taps); outer++)
                         for (int64_t inner = 0; inner < (kind == 2 ? taps : points); inner++) {
                             const int64_t ri = kind == 2 ? inner : outer, qi = kind == 2 ? outer : inner;
-                            const int64_t r[3] = {ri / (W[1] * W[2]), ri / W[2] % W[1], ri % W[2]};
-                            const int64_t q[3] = {qi / (Y[1] * Y[2]), qi / Y[2] % Y[1], qi % Y[2]};
+                            const int64_t *r = tap[ri], *q = point[qi];
                             int64_t p[3];
                             bool inside = true;
                             for (unsigned d = 0; d < 3; d++) {
@@ -611,6 +648,8 @@ static void conv_loops(const conv_case *c, const array a[4], unsigned kind, tree
                             *part =
                                 f64 ? muladd_f64(u, v, *part) : (double)muladd_f32((float)u, (float)v, (float)*part);
                         }
+    free(tap);
+    free(point);
 }
 
 static void conv_check(const conv_case *c, rp_dtype dtype, unsigned kind, bool bias, unsigned which) {
@@ -626,7 +665,7 @@ static void conv_check(const conv_case *c, rp_dtype dtype, unsigned kind, bool b
     const bool ran = run_products(ops[kind], used, bias ? 4 : 3, &call, which);
     tree_sum *sums = calloc(used[0].bytes, sizeof *sums);
     assert_non_null(sums);
-    conv_loops(c, a, kind, sums);
+    if (ran) conv_loops(c, a, kind, sums);
     for (int64_t i = 0, n = ran ? numel(&used[0].o) : 0; i < n; i++) {
         const int64_t at = offset_of(&used[0].o, i);
         sum_up(&sums[at], dtype == RP_F64, sums[at].number + GROUP);

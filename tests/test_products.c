@@ -252,7 +252,7 @@ static void test_groups(void **state) {
     const int multiprocessors = cuda->multiprocessors;
     const rp__library_call call = {.op = "test", .site = "test_products.c"};
     unsigned long long tiles = 0;
-    unsigned groups = 0;
+    unsigned groups = 0, runs = 0;
     (void)state;
     if (cuda->arch != 90) {
         print_message("skipped: a device of 9.0 has these instructions\n");
@@ -260,6 +260,8 @@ static void test_groups(void **state) {
     }
     for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
         for (unsigned turn = 0; turn < 2; turn++) {
+            if (!test_cuda_takes(c + turn, 2)) continue; /* either type */
+            runs++;
             const rp_dtype dtype = turn ? RP_F16 : RP_BF16;
             const int64_t batch = cases[c].batch, m = cases[c].m, n = cases[c].n, k = cases[c].k;
             char what[96];
@@ -288,7 +290,8 @@ static void test_groups(void **state) {
             rp_scope_end(scope, NULL, 0);
         }
     }
-    if (__builtin_popcountll(tiles) < 3 || groups < 20) fail_msg("tiles %llx, %u by groups", tiles, groups);
+    if (runs >= sizeof cases / sizeof *cases && (__builtin_popcountll(tiles) < 3 || groups * 34 < runs * 20))
+        fail_msg("tiles %llx, %u by groups of %u", tiles, groups, runs);
 }
 
 /* Each tile of fma, of warps and of warpgroups by itself, with results that lie as vectors, in pairs and one by one, and a bias. */
@@ -312,8 +315,9 @@ static void test_each_tile(void **state) {
     for (unsigned k = 0; k < TILES; k++) {
         rp__cuda_product_tile = 1 + FIRST + k;
         one(&rp__cuda_tensor_row, RP_BF16, 1, 66 + 64 * (k % 2), 102 + 192 * (k % 3 == 0) + k % 2, 200, 0, 1, 0, true);
-        one(&rp__cuda_tensor_row, RP_F16, 1, 130, 104, 704, k % 2, 0, k % 3 ? 0 : 6, k % 2);
-        one(&rp__cuda_tensor_row, RP_F16, 1, 130, 264, 200, 0, k % 2, 0, true);
+        if (test_cuda_takes(k, 2))
+            one(&rp__cuda_tensor_row, RP_F16, 1, 130, 104, 704, k / 2 % 2, 0, k % 3 ? 0 : 6, k / 2 % 2);
+        if (test_cuda_takes(k + 1, 2)) one(&rp__cuda_tensor_row, RP_F16, 1, 130, 264, 200, 0, k / 2 % 2, 0, true);
         rp__cuda_product_tile = 0;
     }
 }
