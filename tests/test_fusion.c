@@ -375,7 +375,7 @@ static void libraries(void **state) {
            "  %5: f32[4, 8] = add(%4, %2) {alpha = 1}\n"
            "  return %5\n"
            "}\n",
-           "neg;linear+relu+add", "neg>add:iteration-spaces-differ;neg>linear:iteration-spaces-differ");
+           "neg;linear+relu+add", "neg>linear:iteration-spaces-differ;neg>add:iteration-spaces-differ");
     summed_by = NULL;
 }
 

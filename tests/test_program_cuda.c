@@ -770,6 +770,82 @@ static void test_chain_drawn(void **state) {
     }
 }
 
+/* Rows and columns that are several dims, in other orders where they are stored; what does not come from the product, before it; in[0] to
+   in[3] have sizes by which each is what it needs. */
+enum { BEFORE, BATCH, COUNTED, TURNED_ROWS, TURNED_COLUMNS, TURNED_FOLDED, PLACES };
+static void places(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int which = *(const int *)ctx;
+    rp_tensor *e, *y;
+    (void)n_in, (void)n_out;
+    switch (which) {
+    case BEFORE:
+        e = rp_exp(in[3]);
+        out[0] = rp_mul(rp_matmul(in[0], in[1]), e);
+        break;
+    case BATCH: out[0] = rp_linear(rp_relu(rp_linear(in[0], in[1], NULL)), in[2], NULL); break;
+    case COUNTED:
+        y = rp_relu(rp_linear(in[0], in[1], NULL));
+        y = rp_add(y, rp_to_dtype(rp_arange(rp_i64(0), rp_i64(16)), RP_F32));
+        out[0] = rp_linear(y, in[2], NULL);
+        break;
+    case TURNED_ROWS: out[0] = rp_add(in[3], rp_transpose(rp_linear(in[0], in[1], NULL), 0, 1)); break;
+    case TURNED_COLUMNS:
+        out[0] = rp_add(in[3], rp_transpose(rp_view(rp_matmul(in[0], in[1]), RP_DIMS(5, 4, 3)), 1, 2));
+        break;
+    default: out[0] = rp_add(in[3], rp_transpose(rp_view(rp_matmul(in[0], in[1]), RP_DIMS(6, 4, 9)), 0, 1));
+    }
+}
+
+static rp_tensor *cube(int seed, int64_t a, int64_t b, int64_t c) {
+    return rp_view(filled(seed, a * b, c, 0), RP_DIMS(a, b, c));
+}
+
+static void test_chain_places(void **state) {
+    (void)state;
+    for (int which = 0; which < PLACES; which++) {
+        rp_compiled *f = rp_compile((rp_fn){places, &which, sizeof which, "places"},
+                                    RP_OPTIONS(rp_compile_options, .backend = "fused"));
+        for (int k = 0; k < 3; k++) {
+            rp_tensor *in[4] = {cube(k, 4, 6, 8), filled(k + 1, 16, 8, 0), filled(k + 2, 8, 16, 0), filled(k, 8, 8, 0)},
+                      *out, *expected;
+            if (which == BEFORE) in[0] = filled(k + 3, 8, 8, 0), in[1] = filled(k + 4, 8, 8, 0);
+            if (which == TURNED_ROWS) in[3] = cube(k, 6, 4, 16);
+            if (which == TURNED_COLUMNS)
+                in[0] = filled(k, 5, 7, 0), in[1] = filled(k, 7, 12, 0), in[3] = cube(k, 5, 3, 4);
+            if (which == TURNED_FOLDED)
+                in[0] = filled(k, 24, 7, 0), in[1] = filled(k, 7, 9, 0), in[3] = cube(k, 4, 6, 9);
+            places(&which, in, 4, &expected, 1);
+            (void)rp_call(f, in, 4, &out, 1);
+            show_error();
+            assert_same(expected, out);
+        }
+        assert_int_equal(fact(f, "kernel", ""),
+                         which == BEFORE ? 1 : -1); /* chains but for the first, whose loop is no stage's */
+        rp_compiled_release(f);
+    }
+}
+
+/* A view that splits the product's columns at one size, and none of its dims at another. */
+static void split(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    const int64_t size[2] = {rp_sym_size(in[2], 0), rp_sym_size(in[2], 1)};
+    out[0] = rp_add(rp_view(rp_linear(in[0], in[1], NULL), size, 2), in[2]);
+}
+static void test_chain_sizes(void **state) {
+    (void)state;
+    static const int64_t size[][2] = {{8, 3}, {3, 8}, {2, 12}, {12, 2}, {4, 6}, {6, 4}};
+    rp_compiled *f = compiled(split, "split");
+    for (size_t k = 0; k < sizeof size / sizeof *size; k++) {
+        rp_tensor *in[3] = {filled((int)k, 4, 5, 0), filled(1, 6, 5, 0), filled(2, size[k][0], size[k][1], 0)}, *out,
+                  *expected;
+        split(NULL, in, 3, &expected, 1);
+        (void)rp_call(f, in, 3, &out, 1);
+        show_error();
+        assert_same(expected, out);
+    }
+    rp_compiled_release(f);
+}
+
 static void test_chain_refused(void **state) {
     (void)state;
     rp_compiled *f = compiled(mlp, "mlp");
@@ -924,7 +1000,8 @@ int main(void) {
         cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
         cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
         cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
-        cmocka_unit_test_setup(test_chain_drawn, start),     cmocka_unit_test_setup(test_joined, start),
+        cmocka_unit_test_setup(test_chain_drawn, start),     cmocka_unit_test_setup(test_chain_places, start),
+        cmocka_unit_test_setup(test_chain_sizes, start),     cmocka_unit_test_setup(test_joined, start),
         cmocka_unit_test_setup(test_recurrent, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,31 +58,39 @@ uint32_t rp__chain_end(const rp__fusion *f, const uint32_t *members, uint32_t n,
 }
 
 /* Is element i of the value, as it lies, computed where element i of the product is? */
-static bool keeps_places(const rp__fusion *f, const uint32_t *stage, uint32_t n, rp__ir_value v) {
-    rp__group_space space = {0};
-    if (v == result_of(f, stage[0])) return true;
-    bool keeps = rp__group_space_make(f, stage, n, &space) == NULL;
-    const rp__axis_map *a = keeps ? rp__group_map(&space, result_of(f, stage[0])) : NULL,
-                       *b = keeps ? rp__group_map(&space, v) : NULL;
-    keeps = a && b && a->begin[a->ndim] == b->begin[b->ndim] && !memcmp(a->axis, b->axis, a->begin[a->ndim]);
-    rp__group_space_free(&space);
-    return keeps;
+static bool keeps_places(const rp__fusion *f, const rp__group_space *space, uint32_t product, rp__ir_value v) {
+    const rp__axis_map *a = rp__group_map(space, result_of(f, product)), *b = rp__group_map(space, v);
+    return a && b && a->begin[a->ndim] == b->begin[b->ndim] && !memcmp(a->axis, b->axis, a->begin[a->ndim]);
 }
 
-rp__ir_value rp__chain_rows(const rp__fusion *f, const uint32_t *members, uint32_t n, uint32_t first, uint32_t next) {
+/* Over the space of stage [first, n). */
+static const char *find_rows(const rp__fusion *f, const rp__group_space *space, const uint32_t *members, uint32_t n,
+                             uint32_t first, uint32_t next, rp__ir_value *rows) {
     const rp_ir *ir = f->ir;
     const rp__ir_node *node = &ir->nodes[f->nodes[next].node];
-    const rp__ir_value rows = rp__ir_root(ir, node->in[0]), product = result_of(f, members[first]);
-    const rp__ir_value_info *made = &ir->values[rows], *read = &ir->values[node->in[0]], *sum = &ir->values[product];
-    if (maker_of(f, members + first, n - first, rows) == n - first || made->meta.dtype != sum->meta.dtype ||
+    const rp__ir_value from = rp__ir_root(ir, node->in[0]);
+    const rp__ir_value_info *made = &ir->values[from], *read = &ir->values[node->in[0]],
+                            *sum = &ir->values[result_of(f, members[first])];
+    if (maker_of(f, members + first, n - first, from) == n - first || made->meta.dtype != sum->meta.dtype ||
         !rp__ir_is_row_major(read) || !rp__ir_is_row_major(made) || !rp__ir_is_row_major(sum) ||
         rp__numel(made->meta.size, made->meta.ndim) != rp__numel(read->meta.size, read->meta.ndim) ||
         rp__numel(made->meta.size, made->meta.ndim) != rp__numel(sum->meta.size, sum->meta.ndim) ||
-        !keeps_places(f, members + first, n - first, rows))
-        return RP__IR_NONE;
+        !keeps_places(f, space, members[first], from))
+        return "product-reads-other-rows";
     for (uint32_t i = 1; i < node->n_in; i++)
-        if (reads(f, next, i, members, n)) return RP__IR_NONE;
-    return rows;
+        if (reads(f, next, i, members, n)) return "product-reads-other-rows";
+    *rows = from;
+    return NULL;
+}
+
+const char *rp__chain_rows(const rp__fusion *f, const uint32_t *members, uint32_t n, uint32_t first, uint32_t next,
+                           rp__ir_value *rows) {
+    rp__group_space space = {0};
+    *rows = RP__IR_NONE;
+    const char *why = rp__group_space_make(f, members + first, n - first, &space);
+    if (!why && next != RP__IR_NONE) why = find_rows(f, &space, members, n, first, next, rows);
+    rp__group_space_free(&space);
+    return why;
 }
 
 static const char *reason_of(rp__chain_answer answer) {
@@ -121,8 +129,9 @@ static const char *check(const rp__fusion *f, rp__device *d, const uint32_t *mem
         for (uint32_t m = first + 1; m < end; m++)
             for (uint32_t k = 0; k < f->ir->nodes[f->nodes[members[m]].node].n_in; k++)
                 if (reads(f, members[m], k, members, first)) return "products-meet";
-        if (end < n && rp__chain_rows(f, members, end, first, members[end]) == RP__IR_NONE)
-            return reason_of(RP__CHAIN_LAYOUT);
+        rp__ir_value rows;
+        const char *why = rp__chain_rows(f, members, end, first, end < n ? members[end] : RP__IR_NONE, &rows);
+        if (why) return why;
     }
     return ask(f, d, members, n);
 }
@@ -136,6 +145,7 @@ rp_status rp__fuse_chain_holds(const rp__fusion *f, rp__device *d, const rp__fus
 
 /* The edge over which product `next` reads what the group makes has this reason. */
 static void explain(rp__fusion *f, const uint32_t *members, uint32_t n, uint32_t next, const char *why) {
+    if (!strcmp(why, "library-op")) return; /* a device that makes no chains: what was found before says more */
     for (uint32_t k = 0; k < f->n_unfused; k++) {
         rp__unfused_edge *e = &f->unfused[k];
         for (uint32_t m = 0; m < n; m++)

@@ -376,7 +376,7 @@ typedef struct edge {
     uint32_t a, b; /* fuse nodes; a before b */
     int64_t gain;  /* bytes of memory traffic that merging saves */
     bool direct;   /* producer and consumer; else readers of one value only */
-    bool factor;   /* a loop and a product that reads what it makes */
+    bool factor;   /* a loop behind a product, and another product that reads what it makes */
 } edge;
 
 static int by_pair(const void *x, const void *y) {
@@ -821,17 +821,34 @@ static rp_status try_merge(merger *m, const edge *e) {
     return e->direct ? note_unfused(f, e->a, e->b, why) : RP_OK;
 }
 
+/* Loops that compute, with others before them or not, from a product. */
+static void find_behind(const rp__fusion *f, bool *behind) {
+    for (uint32_t k = 0; k < f->n_nodes; k++) { /* in program order */
+        const rp__ir_node *n = &f->ir->nodes[f->nodes[k].node];
+        behind[k] = false;
+        for (uint32_t i = 0; i < n->n_in && is_loop(&f->nodes[k]); i++) {
+            const rp__ir_value v = n->in[i] == RP__IR_NONE ? RP__IR_NONE : rp__ir_root(f->ir, n->in[i]);
+            const uint32_t node = v == RP__IR_NONE ? RP__IR_NONE : f->ir->values[v].node,
+                           from = node == RP__IR_NONE ? RP__IR_NONE : f->node_of[node];
+            behind[k] = behind[k] || (from != RP__IR_NONE && (behind[from] || f->nodes[from].kind == RP__FUSE_PRODUCT));
+        }
+    }
+}
+
 /* Producers with consumers, and readers of one value. What merging saves: a consumer's load, the store too if nobody else reads
-   the value, and one of two loads of a value that both read; summed over all values between the two. What makes a factor joins its product
-   last: computed again for each tile there, it is better off behind another product, or in the loop that it is part of. So a loss and its gradient,
+   the value, and one of two loads of a value that both read; summed over all values between the two. What follows a product
+   and makes a factor of another joins the latter last: it would be computed again for each tile there. So a loss and its gradient,
    which share the logits, find each other before a small sum behind the loss ties it to something that the gradient waits for.
    Of the readers of a value only neighbours are paired: one that is read a thousand times makes no million pairs. */
 
 static rp_status collect_edges(rp__fusion *f, edge **edges, size_t *n_edges) {
     const rp_ir *ir = f->ir;
     size_t capacity = 0;
+    bool *behind = RP__NEW(&f->arena, bool, f->n_nodes + 1u);
     *edges = NULL;
     *n_edges = 0;
+    if (!behind) return RP__OOM("fusion");
+    find_behind(f, behind);
     for (rp__ir_value v = 0; v < ir->n_values; v++) {
         if (f->n_readers[v] == 0) continue;
         uint32_t producer = ir->values[v].node, last_loop = RP__IR_NONE;
@@ -843,7 +860,7 @@ static rp_status collect_edges(rp__fusion *f, edge **edges, size_t *n_edges) {
             if (!RP__GROW(edges, &capacity, *n_edges + 2)) return RP__OOM("fusion");
             if (p != RP__IR_NONE)
                 (*edges)[(*n_edges)++] = (edge){p, reader, alone ? 2 * bytes : bytes, true,
-                                                is_loop(&f->nodes[p]) && f->nodes[reader].kind == RP__FUSE_PRODUCT};
+                                                behind[p] && f->nodes[reader].kind == RP__FUSE_PRODUCT};
             if (!is_loop(&f->nodes[reader])) continue;
             if (last_loop != RP__IR_NONE && last_loop != reader) {
                 bool before = last_loop < reader;

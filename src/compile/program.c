@@ -177,21 +177,6 @@ static rp_status record_library(rp__executable *p, const rp__program_part *part,
     return status;
 }
 
-static rp_status record_chain(rp__executable *p, const rp__program_part *part, const rp__fuse_group *g,
-                              const rp__executable_place *places) {
-    const rp__group_lowering l = {.places = places,
-                                  .device = p->device,
-                                  .stream = p->build_stream,
-                                  .draw = draw,
-                                  .draw_ctx = p,
-                                  .freedoms = p->freedoms};
-    const rp__ir_node *n = &part->ir->nodes[part->fusion.nodes[g->members[0]].node];
-    rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->op->name);
-    const rp_status status = rp__chain_launch(&part->fusion, g, &l);
-    rp__site_pop(frame);
-    return status;
-}
-
 /* g: group `group`, or what is launched by itself of it. */
 static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t group, const rp__fuse_group *g,
                        const rp__executable_place *places) {
@@ -206,7 +191,7 @@ static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t
                                   .kernels = part->kernels ? &part->kernels[2 * (size_t)group] : NULL};
     rp__group_made made;
     if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 2)) return RP__OOM("kernels of a program");
-    RP_TRY(rp__group_lower(&part->fusion, g, &l, &made));
+    RP_TRY((g->chain ? rp__chain_lower : rp__group_lower)(&part->fusion, g, &l, &made));
     for (unsigned k = 0; k < 2 && made.dags[k]; k++) {
         struct rp__program_dag *d = &p->dags[p->n_dags++];
         *d = (struct rp__program_dag){
@@ -287,9 +272,8 @@ static rp_status record_group(recorder *r, rp__program_part *part, uint32_t grou
         return add_step(part, RP__IR_NONE, c);
     }
     r->group = part->first_group + group;
-    if (g->chain) {
-        RP_TRY(record_chain(p, part, g, places));
-    } else if (first->kind == RP__FUSE_LIBRARY || (first->kind == RP__FUSE_PRODUCT && g->n_members == 1)) {
+    const bool alone = first->kind == RP__FUSE_LIBRARY || (first->kind == RP__FUSE_PRODUCT && g->n_members == 1);
+    if (alone && !g->chain) {
         RP_TRY(record_library(p, part, &part->ir->nodes[first->node]));
     } else {
         RP_TRY(lower(p, part, group, g, places));

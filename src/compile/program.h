@@ -171,8 +171,9 @@ typedef struct rp__group_made {
 } rp__group_made;
 rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how,
                           rp__group_made *out);
-/* lower_chain.c: one launch for the members of a chain. */
-rp_status rp__chain_launch(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how);
+/* lower_chain.c: the same for a chain, one launch: of made.dags the first is that of its first product. */
+rp_status rp__chain_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how,
+                          rp__group_made *out);
 /* Bytes of `partial`; 0: none. */
 int64_t rp__group_partial_bytes(const rp__fuse_group *g);
 

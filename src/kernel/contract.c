@@ -1,6 +1,7 @@
 /* See contract.h. */
 #include "kernel/contract.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct reader {
@@ -37,19 +38,26 @@ static void set_dim(rp__operand *o, unsigned d, int64_t size, int64_t stride) {
 
 /* ---- products */
 
-/* Of the dims that one factor has alone, the innermost that are one stride of it; the others are taken for batch dims. */
+/* Of the dims that one factor has alone, those that are one stride of it from the smallest on, in whichever order what follows has put them;
+   the others are taken for batch dims. */
 static unsigned run_of(const reader *r, const rp__space_access *x, const rp__space_access *other, uint8_t *dims,
                        bool *taken, int64_t *extent, int64_t *stride) {
     unsigned n = 0;
     *extent = 1;
     *stride = 1;
-    for (unsigned d = r->n_outer; d-- > 0;) {
-        if (x->stride[d] == 0 || other->stride[d] != 0) continue;
-        if (n > 0 && x->stride[d] != *stride * *extent) continue;
-        if (n == 0) *stride = x->stride[d];
-        *extent *= r->s->extent[d];
-        dims[n++] = (uint8_t)d;
-        taken[d] = true;
+    for (unsigned next;; n++) {
+        next = r->n_outer;
+        for (unsigned d = r->n_outer; d-- > 0;) {
+            if (x->stride[d] == 0 || other->stride[d] != 0 || taken[d]) continue;
+            if (n > 0 ? x->stride[d] == *stride * *extent
+                      : next == r->n_outer || llabs(x->stride[d]) < llabs(x->stride[next]))
+                next = d;
+        }
+        if (next == r->n_outer) break;
+        if (n == 0) *stride = x->stride[next];
+        *extent *= r->s->extent[next];
+        dims[n] = (uint8_t)next;
+        taken[next] = true;
     }
     for (unsigned i = 0; i < n / 2; i++) { /* outermost first */
         const uint8_t d = dims[i];

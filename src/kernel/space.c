@@ -76,7 +76,8 @@ void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *acce
         if (s->extent[d] == 1) drop_dim(s, accesses, dag->n_windows, axis, d, n--);
     }
     bool iota = false; /* that counts elements in order; places of windows are numbers wherever the walk stands */
-    for (unsigned a = 0; a < s->n_accesses; a++) iota = iota || (!accesses[a].base && !dag->accesses[a].windows);
+    for (unsigned a = 0; a < s->n_accesses; a++)
+        iota = iota || (dag->accesses[a].kind == RP__ACCESS_IOTA && !dag->accesses[a].windows);
     const unsigned fixed = s->lanes ? UINT8_MAX : dag->ordered | dag->inner;
     for (unsigned i = 1; !iota && i < n; i++) {
         if (fixed >> axis[i] & 1u) continue;
