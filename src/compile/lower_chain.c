@@ -10,7 +10,6 @@ static rp_status lower_stages(const rp__fusion *f, const rp__fuse_group *g, cons
                               rp__chain_stage *kept, rp__library_stage *stages, uint32_t *n, rp__group_made *out) {
     rp__group_lowering mine = *how;
     mine.tune = RP__TUNE_NOT;
-    mine.kernels = NULL;
     for (uint32_t first = 0, end; first < g->n_members; first = end) {
         end = rp__chain_end(f, g->members, g->n_members, first);
         const uint32_t next = end < g->n_members ? g->members[end] : RP__IR_NONE;
@@ -22,6 +21,8 @@ static rp_status lower_stages(const rp__fusion *f, const rp__fuse_group *g, cons
             return *why ? rp__fail(RP_ERROR_INTERNAL, "a chain is none any more: %s", why)
                         : RP__OOM("a chain of products");
         mine.stage = keeper;
+        /* of the group that its product was once: no other has them */
+        if (how->kernels) mine.kernels = &how->kernels[2 * (size_t)g->members[first]];
         RP_TRY(rp__group_lower(f, &stage, &mine, &made));
         rp__dag_release(made.dags[0]); /* kept */
         out->built += made.built;

@@ -188,7 +188,8 @@ static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t
                                   .draw_ctx = p,
                                   .freedoms = p->freedoms,
                                   .tune = p->tune ? RP__TUNE_USE : RP__TUNE_NOT,
-                                  .kernels = part->kernels ? &part->kernels[2 * (size_t)group] : NULL};
+                                  .kernels =
+                                      part->kernels && !g->chain ? &part->kernels[2 * (size_t)group] : part->kernels};
     rp__group_made made;
     if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 2)) return RP__OOM("kernels of a program");
     RP_TRY((g->chain ? rp__chain_lower : rp__group_lower)(&part->fusion, g, &l, &made));

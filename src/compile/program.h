@@ -148,7 +148,8 @@ typedef struct rp__group_lowering {
     unsigned freedoms; /* of the DAGs, see kernel/relax.h */
     rp__tune_mode tune;
     rp__group_kernel *
-        kernels; /* two, of the group at other sizes, taken if they are the same, else replaced; NULL: nobody keeps them */
+        kernels; /* two, of the group at other sizes, taken if they are the same, else replaced; of a chain those of all groups; NULL: nobody keeps
+                    them */
     struct rp__chain_stage *stage; /* of a chain: what would be launched is kept here; NULL: it is launched */
 } rp__group_lowering;
 /* One product of a chain as its kernel takes it, with what follows, which stores `rows`: these may have no memory. */
