@@ -90,6 +90,7 @@ const char *rp__chain_rows(const rp__fusion *f, const uint32_t *members, uint32_
     const char *why = rp__group_space_make(f, members + first, n - first, &space);
     if (!why && next != RP__IR_NONE) why = find_rows(f, &space, members, n, first, next, rows);
     rp__group_space_free(&space);
+    if (why && !*why) (void)RP__OOM("fusion"); /* a space without memory says nothing */
     return why;
 }
 

@@ -165,7 +165,7 @@ rp_status rp__fuse_chain_holds(const rp__fusion *f, struct rp__device *d, const 
 /* Where the stage of a chain that begins at member `first` ends. */
 uint32_t rp__chain_end(const rp__fusion *f, const uint32_t *members, uint32_t n, uint32_t first);
 /* What product `next` reads, as it lies, of the stage that members [first, n) are, and nothing else of members [0, n); RP__IR_NONE, with next so:
-   nothing. Else why not, or why the members are no stage, as rp__group_space_make says it. */
+   nothing. Else why not, or why the members are no stage; "": failed, with a sticky error. */
 const char *rp__chain_rows(const rp__fusion *f, const uint32_t *members, uint32_t n, uint32_t first, uint32_t next,
                            rp__ir_value *rows);
 

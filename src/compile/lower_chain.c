@@ -17,9 +17,7 @@ static rp_status lower_stages(const rp__fusion *f, const rp__fuse_group *g, cons
         rp__group_made made;
         rp__chain_stage *keeper = &kept[*n];
         const char *why = rp__chain_rows(f, g->members, end, first, next, &keeper->rows);
-        if (why)
-            return *why ? rp__fail(RP_ERROR_INTERNAL, "a chain is none any more: %s", why)
-                        : RP__OOM("a chain of products");
+        if (why) return *why ? rp__fail(RP_ERROR_INTERNAL, "a chain is none any more: %s", why) : rp_error_status();
         mine.stage = keeper;
         /* of the group that its product was once: no other has them */
         if (how->kernels) mine.kernels = &how->kernels[2 * (size_t)g->members[first]];
