@@ -394,6 +394,65 @@ static void test_slices(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
+/* Few rows, or few columns: every way in which the operands can lie has the same bits, and so has the product the other way round; batches, biases,
+   sums that end inside of a piece, more lines than there are few. */
+static void test_few(void **state) {
+    static const struct {
+        rp_dtype dtype;
+        int64_t batch, few, many, k;
+    } cases[] = {
+        {RP_F32, 1, 12, 96, 768}, {RP_F32, 1, 1, 52, 1029},   {RP_F32, 2, 3, 40, 260},   {RP_F32, 1, 16, 33, 300},
+        {RP_F32, 3, 5, 24, 515},  {RP_F32, 1, 20, 44, 256},   {RP_F16, 1, 4, 72, 1024},  {RP_BF16, 2, 7, 48, 523},
+        {RP_F16, 1, 1, 130, 700}, {RP_BF16, 1, 12, 40, 1500}, {RP_F32, 1, 2, 1200, 256}, {RP_F16, 1, 8, 1600, 264},
+        {RP_BF16, 1, 3, 40, 640}, {RP_F16, 1, 16, 64, 515},   {RP_F16, 1, 2, 24, 300},   {RP_BF16, 3, 20, 32, 256}};
+    const rp__library_call call = {.op = "test", .site = "test_products.c"};
+    (void)state;
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const int64_t batch = cases[c].batch, k = cases[c].k;
+        const bool by_tensor_cores = cases[c].dtype != RP_F32 && c % 2;
+        const rp__order lanes = rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0),
+                                               by_tensor_cores ? RP__FAMILY_WARPS : RP__FAMILY_LANES, 0);
+        rp_scope scope = rp_scope_begin();
+        for (unsigned turned = 0; turned < 2; turned++) {
+            const int64_t m = turned ? cases[c].many : cases[c].few, n = turned ? cases[c].few : cases[c].many;
+            rp_tensor *a = whole(6, 5, cases[c].dtype, (const int64_t[]){batch, m, k}, 3),
+                      *b = whole(7, 5, cases[c].dtype, (const int64_t[]){batch, k, n}, 3),
+                      *bias = whole(9, 5, cases[c].dtype, (const int64_t[]){n}, 1), *first = NULL,
+                      *odd = rp_to_dtype(
+                          rp_div_scalar(whole(8, 1000, RP_F32, (const int64_t[]){batch, k, n}, 3), rp_f64(900)),
+                          cases[c].dtype);
+            ok();
+            for (unsigned how = 0; how < 16; how++) {
+                if (!test_cuda_takes(c + how, 3)) continue;
+                for (unsigned whole_numbers = 0; whole_numbers < 2; whole_numbers++) {
+                    rp_tensor *factor = whole_numbers ? b : odd, *with = whole_numbers && how % 2 ? bias : NULL,
+                              *out = laid_out(empty(cases[c].dtype, (const int64_t[]){batch, m, n}, 3), how / 2 % 8),
+                              *x = laid_out(a, how), *y = laid_out(factor, how * 7 % 16);
+                    rp__operand o[4] = {rp__operand_of(out), rp__operand_of(x), rp__operand_of(y)};
+                    if (with) o[3] = rp__operand_of(with);
+                    const rp__problem p = {cuda, RP__LIB_MATMUL, o, with ? 4 : 3, &call, lanes, NULL};
+                    rp__launch launch = {.op = "test", .site = call.site};
+                    rp__launch_buffer *buffer = rp__launch_buffer_get();
+                    size_t workspace = 0;
+                    assert_int_equal(rp__cuda_stream_row.row.order(&p), lanes);
+                    assert_true(rp__cuda_stream_row.row.serves(&p, &workspace));
+                    if (rp__cuda_stream_row.row.bind(&p, 0, buffer, &launch) != RP_OK ||
+                        rp__launch_on(rp__current_stream(cuda), &launch) != RP_OK)
+                        ok();
+                    if (whole_numbers)
+                        assert_product("few", out, a, b, with, batch, m, n, k);
+                    else if (!first)
+                        first = out;
+                    else if (!rp_item_i64(rp_all(rp_eq(out, first))))
+                        fail_msg("case %u, layout %u: other bits", c, how);
+                }
+            }
+        }
+        ok();
+        rp_scope_end(scope, NULL, 0);
+    }
+}
+
 /* Who computes a product, by sizes, on a device of 9.0 with 132 multiprocessors: rounds of tiles whose ends take as long as several steps
  * are not one round. */
 static void test_choice(void **state) {
@@ -471,9 +530,9 @@ static void siblings(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
 }
 static void test_siblings(void **state) {
     (void)state;
-    const int64_t m = 96, n = 216;
-    for (unsigned d = 0; d < 2; d++) {
-        const rp_dtype dtype = d ? RP_F32 : RP_BF16;
+    for (unsigned d = 0; d < 4; d++) {
+        const int64_t m = d < 2 ? 96 : 5, n = d < 2 ? 216 : 256; /* few rows: stream.c's */
+        const rp_dtype dtype = d % 2 ? RP_F32 : RP_BF16;
         rp_scope scope = rp_scope_begin();
         rp_tensor *in[7] = {whole(1, 3, dtype, (const int64_t[]){m, n}, 2)}, *want[4], *got[4];
         unsigned most = 0;
@@ -495,9 +554,9 @@ static void test_siblings(void **state) {
             rp_explain_entry e;
             unsigned long long facts;
             assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
-            const char *at = strstr(e.message, "rp_product_");
-            if (!at || sscanf(at, "rp_product_%llx", &facts) != 1) continue;
-            const unsigned problems = (unsigned)(facts >> 30 & 3) + 1; /* product.c */
+            const char *at = strstr(e.message, d < 2 ? "rp_product_" : "rp_stream_");
+            if (!at || sscanf(strchr(at + 3, '_'), "_%llx", &facts) != 1) continue;
+            const unsigned problems = (unsigned)(facts >> (d < 2 ? 30 : 17) & 3) + 1; /* product.c, stream.c */
             if (problems > most) most = problems;
         }
         assert_int_equal(most, 3);
@@ -698,11 +757,21 @@ static int setup(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),      cmocka_unit_test(test_layouts),          cmocka_unit_test(test_far_apart),
-        cmocka_unit_test(test_bits),      cmocka_unit_test(test_wanted_order),     cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_each_tile), cmocka_unit_test(test_slices),           cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_siblings),  cmocka_unit_test(test_follows),          cmocka_unit_test(test_follows_f32),
-        cmocka_unit_test(test_precision), cmocka_unit_test(test_precision_switch),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_far_apart),
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_wanted_order),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_each_tile),
+        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_few),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_siblings),
+        cmocka_unit_test(test_follows),
+        cmocka_unit_test(test_follows_f32),
+        cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_precision_switch),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -9,9 +9,10 @@
 /* Below this many multiply-adds our kernel's one node costs less than a cuBLASLt call (bench/gpu_reprise.c measures it). */
 #define RP__CUDA_SMALL_PRODUCT (INT64_C(1) << 22)
 /* The rows of templates.c, each in the file of its kernel. */
-extern const rp__cuda_product_row rp__cuda_chain_row, rp__cuda_matmul_row, rp__cuda_tensor_row, rp__cuda_fma_row,
-    rp__cuda_lt_row, rp__cuda_conv_row, rp__cuda_conv_mma_row, rp__cuda_conv_depth_row, rp__cuda_conv_shares_row,
-    rp__cuda_conv_depth_shares_row, rp__cuda_conv_groups_row, rp__cuda_conv_group_shares_row, rp__cuda_dnn_row;
+extern const rp__cuda_product_row rp__cuda_chain_row, rp__cuda_stream_row, rp__cuda_matmul_row, rp__cuda_tensor_row,
+    rp__cuda_fma_row, rp__cuda_lt_row, rp__cuda_conv_row, rp__cuda_conv_mma_row, rp__cuda_conv_depth_row,
+    rp__cuda_conv_shares_row, rp__cuda_conv_depth_shares_row, rp__cuda_conv_groups_row, rp__cuda_conv_group_shares_row,
+    rp__cuda_dnn_row;
 
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n);
 rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, size_t n, const rp__library_call *call,
@@ -24,9 +25,12 @@ rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buff
 rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                const rp__library_call *call, rp__turned *out);
 
-/* rp__library.join (product.c). */
+/* rp__library.join (product.c), and of stream.c's. */
 rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
                                 rp__launch *out);
+
+rp_status rp__cuda_stream_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
+                               rp__launch *out);
 
 /* A grid of one dim. */
 rp_status rp__cuda_line_grid(rp__launch *out, const rp__library_call *call, int64_t blocks, unsigned threads);

@@ -166,6 +166,37 @@ void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch
     out->n_words = RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * p->n_batch;
 }
 
+enum { ADDRESSES = 4 };
+
+void rp__matmul_read_words(const uint64_t *words, rp_dtype dtype, unsigned n_batch, rp__matmul *out) {
+    memset(out, 0, sizeof *out);
+    out->dtype = dtype;
+    out->m = (int64_t)words[4], out->n = (int64_t)words[5], out->k = (int64_t)words[6];
+    out->n_batch = n_batch;
+    out->batch = 1;
+    for (unsigned d = 0; d < n_batch; d++) out->batch *= (int64_t)words[RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * d];
+}
+
+bool rp__matmul_is_alike(const rp__launch *a, const rp__launch *b) {
+    return memcmp(a->words + ADDRESSES, b->words + ADDRESSES, (b->n_words - ADDRESSES) * sizeof *b->words) == 0;
+}
+
+void rp__matmul_join(const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer, rp__launch *out) {
+    *out = *a;
+    memmove(buffer->words, a->words, a->n_words * sizeof *a->words);
+    memcpy(buffer->words + a->n_words, b->words, ADDRESSES * sizeof *b->words);
+    memmove(buffer->slots, a->slots, a->n_slots * sizeof *a->slots);
+    for (unsigned k = 0; k < b->n_slots; k++) {
+        buffer->slots[a->n_slots + k] = b->slots[k];
+        buffer->slots[a->n_slots + k].word += a->n_words;
+    }
+    out->words = buffer->words;
+    out->slots = buffer->slots;
+    out->n_words = a->n_words + ADDRESSES;
+    out->n_slots = a->n_slots + b->n_slots;
+    out->kernel = NULL;
+}
+
 void rp__matmul_factors(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
     for (unsigned k = 0; k < 4; k++) buffer->words[k] = 0;
     for (unsigned k = 1; k < 3; k++)

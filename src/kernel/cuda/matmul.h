@@ -19,6 +19,11 @@ bool rp__matmul_is_wide(const rp__operand *o, size_t n);
 /* The words of matmul.cuh and product.cuh but for the addresses, and their number; rp__launch.ahead of product.cuh, for the second factor. */
 enum { RP__MATMUL_AHEAD = 14, RP__MATMUL_WORDS, RP__MATMUL_BATCH_WORDS = 4 };
 void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch *out);
+/* Several products in one launch: the sizes that a launch's words give; have the two launches equal words but for addresses (of a, which may be several
+ * already, the first); a with the addresses of b behind it. */
+void rp__matmul_read_words(const uint64_t *words, rp_dtype dtype, unsigned n_batch, rp__matmul *out);
+bool rp__matmul_is_alike(const rp__launch *a, const rp__launch *b);
+void rp__matmul_join(const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer, rp__launch *out);
 /* Of the facts of matmul.cuh: the first factor is made, the second. */
 enum { RP__MATMUL_MAKES = 28 };
 /* Addresses and slots of a product by itself. */

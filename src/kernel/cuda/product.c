@@ -565,19 +565,9 @@ static rp_status bind(const rp__problem *p, math m, rp__launch_buffer *buffer, r
 }
 /* ---- several at once */
 
-/* The sizes that a launch's words give. */
-static void read_words(const uint64_t *w, uint64_t facts, rp__matmul *p) {
-    memset(p, 0, sizeof *p);
-    p->dtype = (rp_dtype)(facts & 15);
-    p->m = (int64_t)w[4], p->n = (int64_t)w[5], p->k = (int64_t)w[6];
-    p->n_batch = (unsigned)(facts >> BATCH & 15);
-    p->batch = 1;
-    for (unsigned d = 0; d < p->n_batch; d++) p->batch *= (int64_t)w[RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * d];
-}
-
 rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
                                 rp__launch *out) {
-    enum { MOST = 4, ADDRESSES = 4 };
+    enum { MOST = 4 };
     const uint64_t varies = (uint64_t)15 << TILE | (uint64_t)3 << PROBLEMS;
     rp__text_kernel_key key = {.family = "product"};
     uint64_t one;
@@ -586,12 +576,11 @@ rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__la
     *out = (rp__launch){0};
     if (!rp__text_kernel_facts(a->kernel, key.family, &key.facts) ||
         !rp__text_kernel_facts(b->kernel, key.family, &one))
+        return rp__cuda_stream_join(d, a, b, buffer, out);
+    const unsigned n = problems_of(key.facts);
+    if (n == MOST || problems_of(one) > 1 || (key.facts & ~varies) != (one & ~varies) || !rp__matmul_is_alike(a, b))
         return RP_OK;
-    const unsigned n = problems_of(key.facts), words = b->n_words;
-    if (n == MOST || problems_of(one) > 1 || (key.facts & ~varies) != (one & ~varies) ||
-        memcmp(a->words + ADDRESSES, b->words + ADDRESSES, (words - ADDRESSES) * sizeof *b->words) != 0)
-        return RP_OK;
-    read_words(b->words, one, &read);
+    rp__matmul_read_words(b->words, (rp_dtype)(one & 15), (unsigned)(one >> BATCH & 15), &read);
     const unsigned split = (unsigned)(one >> SPLIT & 3);
     const int64_t batch = read.batch;
     read.batch *= n + 1;
@@ -600,20 +589,8 @@ rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__la
     const unsigned tile = tile_of(&read, d, m, split, &clocks);
     read.batch = batch;
     key.facts = (one & ~varies) | (uint64_t)(tile - ranges[m].first) << TILE | (uint64_t)n << PROBLEMS;
-    *out = *a;
-    memmove(buffer->words, a->words, a->n_words * sizeof *a->words);
-    memcpy(buffer->words + a->n_words, b->words, ADDRESSES * sizeof *b->words);
-    memmove(buffer->slots, a->slots, a->n_slots * sizeof *a->slots);
-    for (unsigned k = 0; k < b->n_slots; k++) {
-        buffer->slots[a->n_slots + k] = b->slots[k];
-        buffer->slots[a->n_slots + k].word += a->n_words;
-    }
-    out->words = buffer->words;
-    out->slots = buffer->slots;
-    out->n_words = a->n_words + ADDRESSES;
-    out->n_slots = a->n_slots + b->n_slots;
+    rp__matmul_join(a, b, buffer, out);
     set_grid(&read, &shapes[tile], split, n + 1, key.facts, out);
-    out->kernel = NULL;
     return rp__text_kernel(d, &key, macros, rp__embed_product_cuh, rp__embed_product_cuh_len, &out->kernel);
 }
 

@@ -22,7 +22,7 @@ typedef struct rp__cuda_product_row {
 enum {
     RP__CUDA_CONVOLUTIONS = 1u << RP__LIB_CONV_FORWARD | 1u << RP__LIB_CONV_INPUT | 1u << RP__LIB_CONV_WEIGHT,
     RP__CUDA_TEMPLATED = 1u << RP__LIB_MATMUL | RP__CUDA_CONVOLUTIONS, /* ops that the table has rows for */
-    RP__CUDA_TEMPLATES = 13
+    RP__CUDA_TEMPLATES = 14
 };
 extern const rp__template *const rp__cuda_templates[RP__CUDA_TEMPLATES];
 
