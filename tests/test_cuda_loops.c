@@ -465,7 +465,7 @@ static void same_bits(rp_dtype dtype, int64_t rows, int64_t r, void (*change)(rp
  * blocks have a row, it begins anywhere and so does the next one. */
 static void test_ragged_rows(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16, RP_F64};
-    static const int64_t sizes[] = {129, 255, 1021, 1030, 2047, 3001, 4095, 4096, 6007, 16383, 16387, 33333};
+    static const int64_t sizes[] = {1030, 1411, 2047, 3001, 4095, 4096, 6007, 16383, 16387, 33333};
     static const uint8_t paths[] = {0, 1 + RP__CUDA_ROW_LOOP, 1 + RP__CUDA_SPLIT};
     (void)state;
     for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
@@ -500,6 +500,61 @@ static void test_ragged_rows(void **state) {
                 free_room(&p, ragged);
                 rp__dag_release(p.dag);
             }
+}
+
+/* Such rows of one warp are read element by element, 32 apart: the bits of rows that begin at whole vectors, at sizes at which the elements
+ * of a thread become more; whether the device has one multiprocessor or many. */
+static void test_warp_rows(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16, RP_F64, RP_I32};
+    static const int64_t sizes[] = {129, 130, 147, 159, 161, 191, 255, 257, 319,  322,
+                                    511, 513, 639, 641, 770, 895, 897, 993, 1021, 1023};
+    (void)state;
+    for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            const int64_t r = sizes[n], rows = 11, apart = (r + 3) / 4 * 4;
+            if (!test_cuda_takes(n + t, 2)) continue;
+            problem p = {.dag = dtypes[t] == RP_I32 ? sum_dag(RP_I32) : norm_dag(dtypes[t]),
+                         .n_outer = 1,
+                         .n_inner = 1,
+                         .extent = {rows, r}};
+            assert_non_null(p.dag);
+            unsigned char *out[2][MOST];
+            for (int vectors = 1; vectors >= 0; vectors--) {
+                for (unsigned k = 0; k < p.dag->n_accesses; k++) {
+                    const bool row = rp__dag_is_row(p.dag, p.dag->accesses[k].axes),
+                               weight = dtypes[t] != RP_I32 && k == 1;
+                    set_row_major(&p, k, weight ? 1 : 0, row ? 1 : 2);
+                    if (row || weight) continue;
+                    p.operands[k].elements = rows * apart;
+                    p.operands[k].stride[0] = vectors ? apart : r;
+                }
+                make_room(&p, out[vectors]);
+                wanted_text = vectors ? "const int shift = 0" : "* 32 + t";
+                run(rp_cuda(0), &p, out[vectors]);
+                wanted_text = NULL;
+            }
+            for (unsigned k = 0; k < p.dag->n_accesses; k++) { /* the first row of both is the same */
+                const bool row = rp__dag_is_row(p.dag, p.dag->accesses[k].axes);
+                if (memcmp(out[0][k], out[1][k], (row ? 1 : (size_t)r) * element_bytes(&p, k)) != 0)
+                    fail_msg("rows of %lld, type %u: other bits in vectors", (long long)r, t);
+            }
+            free_room(&p, out[0]);
+            free_room(&p, out[1]);
+            rp__dag_release(p.dag);
+        }
+    for (unsigned n = 0; n < 3; n++) { /* whole groups that begin within a vector */
+        problem p = {.dag = softmax_dag(RP_BF16), .n_outer = 1, .n_inner = 1, .extent = {5, 256 << n}};
+        assert_non_null(p.dag);
+        for (unsigned k = 0; k < 2; k++) {
+            set_row_major(&p, k, 0, 2);
+            p.operands[k].offset = 1;
+            p.operands[k].elements++;
+        }
+        wanted_text = "* 32 + t";
+        compare(&p, 1e-2);
+        wanted_text = NULL;
+        rp__dag_release(p.dag);
+    }
 }
 
 /* Where rows are many a thread takes more of one, in wider vectors: the same bits as where they are few. */
@@ -1438,37 +1493,22 @@ static void test_cats(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pointwise),
-        cmocka_unit_test(test_pointwise_layouts),
-        cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_gather_and_errors),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_ragged_rows),
-        cmocka_unit_test(test_split_rows),
-        cmocka_unit_test(test_clusters),
-        cmocka_unit_test(test_many),
-        cmocka_unit_test(test_scans),
-        cmocka_unit_test(test_scan_order),
-        cmocka_unit_test(test_scan_layouts),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_column_phases),
-        cmocka_unit_test(test_split_phases),
-        cmocka_unit_test(test_column_weights),
-        cmocka_unit_test(test_rows_of_tables),
-        cmocka_unit_test(test_cats),
-        cmocka_unit_test(test_short_windows),
-        cmocka_unit_test(test_short_sums),
-        cmocka_unit_test(test_short_places),
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_ranges_of_floats),
-        cmocka_unit_test(test_rest),
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_empty_rows),
-        cmocka_unit_test(test_planes),
+        cmocka_unit_test(test_pointwise),      cmocka_unit_test(test_pointwise_layouts),
+        cmocka_unit_test(test_functions),      cmocka_unit_test(test_gather_and_errors),
+        cmocka_unit_test(test_random),         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_row_shares),
+        cmocka_unit_test(test_ragged_rows),    cmocka_unit_test(test_warp_rows),
+        cmocka_unit_test(test_split_rows),     cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_many),           cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_scan_order),     cmocka_unit_test(test_scan_layouts),
+        cmocka_unit_test(test_windows),        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_column_phases),  cmocka_unit_test(test_split_phases),
+        cmocka_unit_test(test_column_weights), cmocka_unit_test(test_rows_of_tables),
+        cmocka_unit_test(test_cats),           cmocka_unit_test(test_short_windows),
+        cmocka_unit_test(test_short_sums),     cmocka_unit_test(test_short_places),
+        cmocka_unit_test(test_ranges),         cmocka_unit_test(test_ranges_of_floats),
+        cmocka_unit_test(test_rest),           cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_empty_rows),     cmocka_unit_test(test_planes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

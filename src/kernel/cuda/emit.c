@@ -17,6 +17,9 @@ int rp__cuda_row_threads(int64_t r) {
 
 unsigned rp__cuda_row_block(const rp__cuda_class *c) { return c->threads >= 64 ? c->threads : RP__CUDA_BLOCK; }
 
+/* One in the first octave of lengths, four an octave behind it: few kernels for many lengths. */
+unsigned rp__cuda_slot_step(const rp__cuda_class *c) { return c->groups > 2 ? c->groups / 2u : 1; }
+
 /* Neighbours across lie in different banks: rows are an odd number of words apart. */
 unsigned rp__cuda_tile_pitch(unsigned tile, unsigned bytes) { return tile + (bytes >= 4 ? 1u : 4u / bytes); }
 

@@ -81,7 +81,8 @@ typedef struct rp__cuda_class {
     uint16_t parts; /* PARTIAL_COLUMN, FINISH: blocks, and results, a chunk: a power of two, at most T; others 1 */
     uint16_t tree;  /* ROW: T of the order above, a multiple of threads span / 4 */
     uint16_t
-        tile; /* TILE: places along the last dim; tile * down is a multiple of 256. COLUMN, FINISH: threads side by side; SCAN: rows a block */
+        tile; /* TILE: places along the last dim; tile * down is a multiple of 256. COLUMN, FINISH: threads side by side; SCAN: rows a block; ROW
+                 strided in a warp: elements a thread, or 0 */
     uint8_t across;    /* TILE: the other dim; SCAN: 1 where rows, not elements, are what neighbouring threads have */
     uint8_t phase;     /* SPLIT: which one */
     uint8_t stage;     /* TILE: elements of a vector across */
@@ -93,7 +94,7 @@ typedef struct rp__cuda_class {
     uint64_t staged;    /* TILE: through shared memory */
     uint64_t
         staged_unit; /* TILE: of these, stride 1 across and aligned for vectors of `stage`; COLUMN, SHORT: stride 0 along the last outer dim */
-    uint64_t line;   /* rows of several dims: those of which element i lies i behind the first */
+    uint64_t line; /* rows of several dims, and strided ones of one: those of which element i lies i behind the first */
     uint64_t unmoved;  /* SHORT: stride 0 along the inner dims, whatever windows do */
     uint8_t extent[3]; /* SHORT: of the inner dims */
     uint64_t still
@@ -121,6 +122,8 @@ int rp__cuda_row_threads(int64_t r);                         /* T of the order a
 unsigned rp__cuda_columns(const rp__cuda_class *c);          /* COLUMN: rows side by side in a block */
 unsigned rp__cuda_tile_pitch(unsigned tile, unsigned bytes); /* TILE: elements of a row of the tile in shared memory */
 unsigned rp__cuda_row_block(const rp__cuda_class *c); /* ROW: threads a block; it holds block / c->threads rows */
+unsigned rp__cuda_slot_step(
+    const rp__cuda_class *c); /* ROW strided in a warp: what `tile` is a multiple of; the last ones may be empty */
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups);
 /* Adds the kernel `name` to `out`; prelude.cuh and support.cuh come before it. */
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out);

@@ -96,6 +96,18 @@ static void add_row_vector(const rp__emitter *e) {
     }
 }
 
+/* Which slots of a thread have an element for sure, "u < 2 || ": rows fill more than half of the groups, or, strided in a warp, all but the last step
+ * of the slots. */
+static void sure_slots(const rp__emitter *e, char *out, size_t bytes) {
+    const rp__cuda_class *c = e->c;
+    out[0] = 0;
+    if (c->template_ != RP__CUDA_ROW || c->full || c->ragged || c->groups < 2) return;
+    if (c->tile)
+        (void)snprintf(out, bytes, "u * %u + j < %u || ", c->span, c->tile - rp__cuda_slot_step(c));
+    else
+        (void)snprintf(out, bytes, "u < %u || ", c->groups / 2u);
+}
+
 /* Loads of a phase that come in vectors: those that it keeps for later ones, or the others. */
 static bool is_row_load(const rp__emitter *e, unsigned k, unsigned phase, bool kept) {
     return e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->place[k] == phase &&
@@ -153,7 +165,8 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     const char *index = rp__emit_index_type(e);
     bool stores = phase + 1u == d->n_phases && stores_elements(d), whole = e->c->vector > 1;
     unsigned step = shape->threads * shape->span;
-    char lane[48];
+    char lane[48], sure[48];
+    sure_slots(e, sure, sizeof sure);
     /* many vectors that are not kept would not fit beside those that are */
     const unsigned batch = phase == 0 || e->c->groups <= 8 || e->c->groups % 4 ? e->c->groups : 4;
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int first = 0; first < %u; first += %u) {\n", e->c->groups,
@@ -169,12 +182,13 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
         (whole || e->c->full)) /* R is a multiple of the span: a vector is inside or outside as a whole */
         rp__text_add(e->out,
                      e->c->full ? "    const int in = 1; (void)in;\n"
-                                : "    const int in = %su * %u + t * %u < R; (void)in;\n",
-                     chunk_of(e), step, shape->span);
+                                : "    const int in = %s%su * %u + t * %u < R; (void)in;\n",
+                     sure, chunk_of(e), step, shape->span);
     for (unsigned k = 0; stores && k < d->n_stores; k++)
         if (is_vector_store(e, k)) rp__emit_gathered(e, &d->stores[k], k, shape->span);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", shape->span);
     rp__text_add(e->out, "        const int e = u * %u + j; (void)e;\n", shape->span);
+    if (e->c->tile) rp__text_add(e->out, "        if (e >= %u) break;\n", e->c->tile);
     if (e->c->ragged)
         rp__emit_ragged_element(e, step * e->c->groups, chunk_of(e));
     else if (e->c->strided)
@@ -183,7 +197,7 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     else
         rp__text_add(e->out, "        const %s i = %s(%s)(u * %u + t * %u) + j; (void)i;\n", index, chunk_of(e), index,
                      step, shape->span);
-    if (!whole && !e->c->full) rp__text_puts(e->out, "        const int in = i < R; (void)in;\n");
+    if (!whole && !e->c->full) rp__text_add(e->out, "        const int in = %si < R; (void)in;\n", sure);
     rp__emit_inner_indices(e);
     rp__emit_element_nodes(e, phase, "in");
     (void)snprintf(lane, sizeof lane, "u %% %u * %u + j", shape->strips, shape->span);
@@ -219,9 +233,10 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
     const rp__row_shape shape = {c->threads, c->span, c->tree * 4u / ((unsigned)c->threads * c->span)};
     unsigned threads = c->threads, block = rp__cuda_row_block(c), rows = block / threads, step = threads * c->span;
     const char *index = rp__emit_index_type(e);
-    char size[16], guard[64];
+    char size[16], sure[48], guard[96];
     const bool cluster = c->template_ == RP__CUDA_CLUSTER;
-    (void)snprintf(guard, sizeof guard, c->full ? "1" : "%su * %u + t * %u < R", chunk_of(e), step, c->span);
+    sure_slots(e, sure, sizeof sure);
+    (void)snprintf(guard, sizeof guard, c->full ? "1" : "%s%su * %u + t * %u < R", sure, chunk_of(e), step, c->span);
     if (c->vector > 1) rp__emit_vector_types(e, c->span);
     rp__emit_signature(e, name, rp__cuda_word_count(d, c, 0), block);
     (void)snprintf(size, sizeof size, "[%u]", RP__ROW_SHARED(shape));

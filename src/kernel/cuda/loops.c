@@ -539,6 +539,7 @@ static bool is_light(const rp__dag *dag, const rp__space_access *a, const rp__cu
  * taken eight at a time. */
 static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a, int64_t r,
                       int64_t rows, rp__cuda_class *c) {
+    enum { WARP = 32 };
     unsigned tree = c->threads;
     c->tree = (uint16_t)tree;
     c->span = 4;
@@ -559,12 +560,24 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
     if (c->vector == 1 && tree >= 64) { /* neighbours in a warp read and write neighbours */
         c->strided = 1;
         c->threads = (uint16_t)tree;
+    } else if (tree == WARP && r > 4 * WARP && c->n_inner == 1 && (c->vector == 1 || c->ragged == 2)) {
+        /* lanes that are exchanged through shared memory, and what lies within vectors, would take longer than elements one by one */
+        c->strided = 1;
+        c->unit = 0;
+        c->ragged = 0;
+        c->vector = 1;
     }
+    for (unsigned k = 0; k < dag->n_accesses && c->strided && c->n_inner == 1; k++)
+        if (is_line(dag, s, a, k, c)) c->line |= UINT64_C(1) << k;
     int64_t step = (int64_t)c->threads * c->span, groups = (r + step - 1) / step;
     c->full = r > 0 && r % step == 0 && !c->ragged;
     c->groups = 1;
     while (c->groups < groups && !c->full) c->groups *= 2; /* few kernels for many lengths */
     if (c->full) c->groups = (uint8_t)groups;
+    if (tree == WARP && c->strided && !c->full) {
+        const unsigned by = rp__cuda_slot_step(c);
+        c->tile = (uint16_t)(((unsigned)((r + WARP - 1) / WARP) + by - 1) / by * by);
+    }
 }
 
 /* A block a chunk, 64 elements a thread. */
@@ -1006,7 +1019,7 @@ static void schedule_text(rp__device *d, rp__dag *dag, const rp__space *space, r
     if (c->vector > 1) rp__text_add(out, ", vectors of %u", c->vector);
     if (c->unroll > 1) rp__text_add(out, ", %u a thread", c->unroll);
     if (c->threads > 1) rp__text_add(out, ", %u threads", c->threads);
-    if (c->tile) rp__text_add(out, ", %u by %u", c->down, c->tile);
+    if (c->tile && c->template_ != RP__CUDA_ROW) rp__text_add(out, ", %u by %u", c->down, c->tile);
     if (c->parts > 1) rp__text_add(out, ", %u blocks a chunk", c->parts);
 }
 
