@@ -871,36 +871,59 @@ static void test_scans(void **state) {
     rp__dag_release(p.dag);
 }
 
+/* What lies before on a level of the order: nothing at first. */
+typedef struct level {
+    float sum;
+    bool any;
+} level;
+static void take(level *b, float x) {
+    b->sum = b->any ? b->sum + x : x;
+    b->any = true;
+}
+static float behind(level far, float x, bool any) { return far.any ? any ? far.sum + x : far.sum : x; }
+
 /* The order of docs/developers/loop.md, of a sum: x and out are steps of `step` elements. */
 static void ordered_scan(const float *x, float *out, int64_t n, int64_t step) {
-    enum { WARP = 128, CHUNK = 16384 };
-    float chunks = 0, warps = 0;
+    enum { WARP = 128, SECTION = 2048, CHUNK = 16384, GROUP = 32 * CHUNK };
+    level groups = {0}, chunks = {0}, sections = {0}, warps = {0};
     for (int64_t first = 0; first < n; first += WARP) {
-        const bool opens = first % CHUNK == 0;
-        float own[WARP], total[32], before[32];
-        if (opens && first) chunks = first > CHUNK ? chunks + warps : warps;
+        if (first && first % SECTION == 0) {
+            take(&sections, warps.sum);
+            warps.any = false;
+        }
+        if (first && first % CHUNK == 0) {
+            take(&chunks, sections.sum);
+            sections.any = false;
+        }
+        if (first && first % GROUP == 0) {
+            take(&groups, chunks.sum);
+            chunks.any = false;
+        }
+        float own[WARP], total[32], old[32];
         for (int64_t i = 0; i < WARP; i++) {
             const float value = first + i < n ? x[(first + i) * step] : 0;
             own[i] = i % 4 ? own[i - 1] + value : value;
         }
         for (unsigned lane = 0; lane < 32; lane++) total[lane] = own[4 * lane + 3];
         for (unsigned m = 1; m < 32; m *= 2) {
-            memcpy(before, total, sizeof total);
-            for (unsigned lane = m; lane < 32; lane++) total[lane] = before[lane - m] + before[lane];
+            memcpy(old, total, sizeof total);
+            for (unsigned lane = m; lane < 32; lane++) total[lane] = old[lane - m] + old[lane];
         }
+        level far = {behind(groups, chunks.sum, chunks.any), groups.any || chunks.any};
+        far = (level){behind(far, sections.sum, sections.any), far.any || sections.any};
+        far = (level){behind(far, warps.sum, warps.any), far.any || warps.any};
         for (int64_t i = 0; i < WARP && first + i < n; i++) {
-            float value = own[i];
-            if (i >= 4) value = (opens ? total[i / 4 - 1] : warps + total[i / 4 - 1]) + value;
-            if (i < 4 && !opens) value = warps + value;
-            out[(first + i) * step] = first >= CHUNK ? chunks + value : value;
+            const level all = {i < 4 ? far.sum : behind(far, total[i / 4 - 1], true), far.any || i >= 4};
+            out[(first + i) * step] = behind(all, own[i], true);
         }
-        warps = opens ? total[31] : warps + total[31];
+        take(&warps, total[31]);
     }
 }
 
 /* Along memory and across it, few rows and many, wide and narrow blocks: the bits of the order. */
 static void test_scan_order(void **state) {
-    static const int64_t sizes[] = {1, 3, 8, 33, 127, 130, 500, 640, 1028, 3001, 17000, 33000};
+    static const int64_t sizes[] = {1,   3,   4,   5,    8,    13,   31,   32,    33,    127,
+                                    130, 500, 640, 1028, 2048, 2052, 6001, 17000, 33000, 540000};
     static const unsigned rows_of[] = {1, 3, 8, 45};
     rp__device *d = rp__device_get(rp_cuda(0));
     (void)state;
@@ -915,7 +938,8 @@ static void test_scan_order(void **state) {
             for (int way = 0; way < 3; way++) { /* along memory, across it, across it in narrow blocks */
                 const int64_t rows = rows_of[k], r = sizes[n];
                 unsigned char *out[MOST];
-                if (!test_cuda_takes(n + k + (unsigned)way, r > 2000 ? 3 : 2)) continue;
+                if (r > 40000 && (way || rows > 3)) continue; /* groups of chunks: a block a row, a block a chunk */
+                if (r < 40000 && !test_cuda_takes(n + k + (unsigned)way, r > 2000 ? 3 : 2)) continue;
                 p.extent[0] = rows;
                 p.extent[1] = r;
                 for (unsigned a = 0; a < 2; a++)
@@ -938,9 +962,40 @@ static void test_scan_order(void **state) {
     rp__dag_release(p.dag);
 }
 
+/* log(exp(a) + exp(b)) of infinities, NaN and numbers far apart, as rows of one tile and of several: what the CPU says. */
+static void test_scan_extremes(void **state) {
+    (void)state;
+    for (unsigned t = 0; t < 2; t++)
+        for (unsigned n = 0; n < 3; n++) {
+            const rp_dtype dtype = t ? RP_F64 : RP_F32;
+            const int64_t rows = 8, r = n == 0 ? 7 : n == 1 ? 500 : 20000;
+            rp__dag_builder *b = rp__dag_new();
+            rp__val x = load_new(b, dtype, false); /* between -2 and 2 */
+            rp__val far = op2(b, RP__MUL, x, rp__dag_const(b, dtype, rp_f64(60)));
+            rp__val one = rp__dag_const(b, dtype, rp_f64(1)), none = rp__dag_const(b, dtype, rp_f64(-INFINITY));
+            /* nothing until an element above 1, infinite from one above 1.99 on */
+            rp__val some = rp__dag_op(b, RP__WHERE, op2(b, RP__LT, one, x), far, none);
+            rp__val all = rp__dag_op(b, RP__WHERE, op2(b, RP__LT, rp__dag_const(b, dtype, rp_f64(1.99)), x),
+                                     rp__dag_const(b, dtype, rp_f64(INFINITY)), some);
+            rp__val bad = op2(b, RP__DIV, all, op2(b, RP__SUB, x, x));
+            store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, far, RP__ALONG_ROW), false);
+            store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, some, RP__ALONG_ROW), false);
+            store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, all, RP__ALONG_ROW), false);
+            store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, bad, RP__ALONG_ROW), false);
+            problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .n_inner = 1, .extent = {rows, r}};
+            assert_non_null(p.dag);
+            for (int across = 0; across < 2; across++) {
+                for (unsigned k = 0; k < p.dag->n_accesses; k++)
+                    p.operands[k] = (operand){.elements = rows * r, .stride = {across ? 1 : r, across ? rows : 1}};
+                compare(&p, t ? 1e-13 : 1e-6);
+            }
+            rp__dag_release(p.dag);
+        }
+}
+
 /* Scans of scans and of other types, with what is read backwards: rows side by side give the bits of rows one after the other. */
 static void test_scan_layouts(void **state) {
-    static const int64_t sizes[] = {5, 33, 130, 1100};
+    static const int64_t sizes[] = {1, 5, 11, 16, 20, 32, 33, 130, 1100, 4500};
     (void)state;
     for (unsigned t = 0; t < 3; t++)
         for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
@@ -1493,22 +1548,39 @@ static void test_cats(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pointwise),      cmocka_unit_test(test_pointwise_layouts),
-        cmocka_unit_test(test_functions),      cmocka_unit_test(test_gather_and_errors),
-        cmocka_unit_test(test_random),         cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_order),          cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_ragged_rows),    cmocka_unit_test(test_warp_rows),
-        cmocka_unit_test(test_split_rows),     cmocka_unit_test(test_clusters),
-        cmocka_unit_test(test_many),           cmocka_unit_test(test_scans),
-        cmocka_unit_test(test_scan_order),     cmocka_unit_test(test_scan_layouts),
-        cmocka_unit_test(test_windows),        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_column_phases),  cmocka_unit_test(test_split_phases),
-        cmocka_unit_test(test_column_weights), cmocka_unit_test(test_rows_of_tables),
-        cmocka_unit_test(test_cats),           cmocka_unit_test(test_short_windows),
-        cmocka_unit_test(test_short_sums),     cmocka_unit_test(test_short_places),
-        cmocka_unit_test(test_ranges),         cmocka_unit_test(test_ranges_of_floats),
-        cmocka_unit_test(test_rest),           cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_empty_rows),     cmocka_unit_test(test_planes),
+        cmocka_unit_test(test_pointwise),
+        cmocka_unit_test(test_pointwise_layouts),
+        cmocka_unit_test(test_functions),
+        cmocka_unit_test(test_gather_and_errors),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_row_shares),
+        cmocka_unit_test(test_ragged_rows),
+        cmocka_unit_test(test_warp_rows),
+        cmocka_unit_test(test_split_rows),
+        cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_scan_order),
+        cmocka_unit_test(test_scan_layouts),
+        cmocka_unit_test(test_scan_extremes),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_column_phases),
+        cmocka_unit_test(test_split_phases),
+        cmocka_unit_test(test_column_weights),
+        cmocka_unit_test(test_rows_of_tables),
+        cmocka_unit_test(test_cats),
+        cmocka_unit_test(test_short_windows),
+        cmocka_unit_test(test_short_sums),
+        cmocka_unit_test(test_short_places),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_ranges_of_floats),
+        cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_empty_rows),
+        cmocka_unit_test(test_planes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

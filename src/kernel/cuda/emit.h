@@ -15,6 +15,8 @@
 enum {
     RP__CUDA_CHUNK = 16384,
     RP__CUDA_FOLD = 256,
+    RP__CUDA_SECTION = 2048,          /* of a scan: what a warp has of a chunk */
+    RP__CUDA_SCAN_TOTALS_A_CHUNK = 9, /* partial results: of its sections and its own */
     RP__CUDA_MOST_BLOCKS = 8,
     /* of a cluster */ RP__CUDA_BLOCK = 256,
     RP__CUDA_MAX_VECTOR = 8,
@@ -33,7 +35,7 @@ typedef enum rp__cuda_template {
     RP__CUDA_PARTIAL_ROW,    /* one phase, one chunk of one row a block: writes partial results */
     RP__CUDA_PARTIAL_COLUMN, /* one phase, one of `parts` parts of a chunk a block */
     RP__CUDA_SCAN, /* scans alone: `threads` threads a row, four elements each, tile by tile; `tile` rows a block */
-    RP__CUDA_SCAN_TOTALS, /* scans, one chunk of one row a block: writes their totals */
+    RP__CUDA_SCAN_TOTALS, /* scans, one chunk of one row a block, a section a warp: writes their totals */
     RP__CUDA_SCAN_PARTS,  /* the same, behind the totals of the chunks before */
     RP__CUDA_SPLIT, /* one chunk of one row a block, a launch a phase: folds what those before have left, writes partial results or stores */
     RP__CUDA_FINISH, /* folds partial results and runs the row values and stores; rows side by side, `down` threads down each */
@@ -59,7 +61,9 @@ typedef struct rp__cuda_class {
         vector; /* POINTWISE, TILE, MANY: points a vector; COLUMN, SHORT: rows a thread; rows: the span when some access is loaded in vectors */
     uint8_t
         unroll; /* POINTWISE, MANY: vectors a thread; COLUMN: groups of four elements whose loads are in flight together */
-    uint8_t span; /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
+    uint8_t
+        span; /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1; SCAN: those of a row that is a thread's
+                     alone, or 0 */
     uint8_t
         groups; /* ROW: vectors a thread; COLUMN: elements of a lane where a thread holds its columns in registers, or 0 */
     uint8_t strided; /* ROW, CLUSTER: a thread's elements are T apart, for rows that are not read in vectors */

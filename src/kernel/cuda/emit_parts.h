@@ -153,12 +153,13 @@ const char *rp__emit_shuffle(unsigned dtype); /* of shuffle functions: the type 
 void rp__emit_find_stages(rp__emitter *e);          /* fills e->stage */
 void rp__emit_scan_functions(const rp__emitter *e); /* before the kernel */
 void rp__emit_scan_shared(const rp__emitter *e);
-unsigned rp__emit_scan_threads(const rp__emitter *e); /* a row */
-void rp__emit_scan_carries(const rp__emitter *e,
-                           char name); /* q<node>: what lies before the tile in its chunk; Q<node>: the chunks before */
-void rp__emit_scan_chunk_end(const rp__emitter *e); /* q<node> to Q<node> */
-void rp__emit_scan_totals(const rp__emitter *e);    /* q<node> is the partial result of chunk_ */
-void rp__emit_scan_before(const rp__emitter *e);    /* Q<node> of the partial results before chunk_ */
+unsigned rp__emit_scan_threads(const rp__emitter *e); /* a row, or a section of one */
+unsigned rp__emit_scan_own(const rp__emitter *e);     /* elements of a thread */
+void rp__emit_scan_row(const rp__emitter *e); /* what lies before a row's chunk, and before a section of it: declared */
+void rp__emit_scan_chunk(const rp__emitter *e);
+void rp__emit_scan_chunk_end(const rp__emitter *e); /* the chunk's total to what lies before the next one */
+void rp__emit_scan_totals(const rp__emitter *e);    /* the totals of `section` and of chunk_ to memory */
+void rp__emit_scan_before(const rp__emitter *e);    /* what lies before `section` of chunk_, from there */
 /* All element values of tile u of a chunk. element: the text that opens a loop over them. */
 void rp__emit_scan_tile(const rp__emitter *e, const char *element);
 void rp__emit_scan_vectors(const rp__emitter *e);

@@ -122,7 +122,7 @@ static int64_t product(const int64_t *extent, unsigned n) {
 /* Do offsets or element numbers need 64 bits? */
 static bool is_wide(const rp__dag *dag, const rp__space *s, const rp__space_access *a) {
     unsigned n = rp__space_dims(s);
-    int64_t limit = INT32_MAX - 4096;
+    int64_t limit = INT32_MAX - RP__CUDA_CHUNK; /* blocks begin to count behind the end */
     if (product(s->extent, n) > limit) return true;
     for (unsigned k = 0; k < dag->n_windows; k++) {
         const rp__space_window *w = &s->windows[k];
@@ -721,6 +721,18 @@ static bool rows_lie_across(const rp__dag *dag, const rp__space_access *a, const
     return across > within;
 }
 
+/* A row of few elements, one of those side by side, is a thread's: all of its loads are under way at once, and nothing is told to others. */
+static bool share_scan_alone(const rp__device *d, const rp__dag *dag, int64_t r, int64_t rows, rp__cuda_class *c) {
+    enum { MOST = 32, VALUES = 160, BLOCK = 256, WARP = 32 };
+    if (!c->across || r > MOST || r * dag->n_nodes > VALUES) return false;
+    c->span = (uint8_t)r;
+    c->threads = 1;
+    c->full = 1;
+    c->tile = BLOCK;
+    while (c->tile > WARP && (rows + c->tile - 1) / c->tile < (int64_t)d->multiprocessors) c->tile /= 2;
+    return true;
+}
+
 /* Threads for a row's elements, four each, up to 256; rows for the rest of a block. Rows that lie side by side are read by lines: 32 of
  * them where that leaves every multiprocessor a block, at least 8, and then longer rows have more threads. */
 static void share_scan(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
@@ -730,6 +742,7 @@ static void share_scan(const rp__device *d, const rp__dag *dag, const rp__space 
     while (threads < BLOCK && 4 * (int64_t)threads < r) threads *= 2;
     c->template_ = RP__CUDA_SCAN;
     c->across = rows >= LINE && rows_lie_across(dag, a, c);
+    if (share_scan_alone(d, dag, r, rows, c)) return;
     if (c->across) {
         const unsigned wanted = threads, most = dag->n_nodes > LIGHT ? MOST / 2 : MOST;
         unsigned tile = 32;
@@ -1201,7 +1214,9 @@ static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__spa
     for (unsigned k = 0; k < dag->n_nodes; k++)
         results += dag->nodes[k].op == RP__REDUCE || dag->nodes[k].op == RP__SCAN;
     size_t chunks = (size_t)((w.inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK);
-    rp__storage *partial = rp__storage_new(d, s, results * chunks * w.class_.parts * (size_t)w.rows * sizeof(uint64_t));
+    const size_t parts =
+        w.class_.template_ == RP__CUDA_SCAN_TOTALS ? (size_t)RP__CUDA_SCAN_TOTALS_A_CHUNK : w.class_.parts;
+    rp__storage *partial = rp__storage_new(d, s, results * chunks * parts * (size_t)w.rows * sizeof(uint64_t));
     if (!partial) return RP_ERROR_OUT_OF_MEMORY;
     rp_status status;
     do {
