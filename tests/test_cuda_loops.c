@@ -50,6 +50,7 @@ static void fill_operand(unsigned char *to, rp_dtype dtype, int64_t n, uint64_t 
     }
 }
 
+static bool in_one;             /* launch, where there may be several */
 static const char *wanted_text; /* NULL, or what the source of the next kernels has to have in it */
 
 /* Runs the problem on a device; out[k] gets the bytes of every operand afterwards. */
@@ -99,7 +100,8 @@ static void run(rp_device id, const problem *p, unsigned char **out) {
                      (long long)access[0].stride[0], (long long)access[0].stride[1], (long long)access[0].stride[2]);
         rp__text_free(&text);
     }
-    if (rp__loop_launch(d, s, p->dag, &space) != RP_OK) fail_msg("%s", rp_error_message());
+    if ((in_one ? rp__loop_launch_one : rp__loop_launch)(d, s, p->dag, &space) != RP_OK)
+        fail_msg("%s", rp_error_message());
     for (unsigned k = 0; k < p->dag->n_accesses; k++) {
         if (!storage[k]) continue;
         size_t bytes = (size_t)p->operands[k].elements * element_bytes(p, k);
@@ -800,6 +802,63 @@ static void test_split_phases(void **state) {
         if (one_scan) compare(&p, 1e-3);
         rp__dag_release(p.dag);
     }
+}
+
+/* The place of the largest, by two reductions one after the other. */
+static rp__dag *place_dag(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, dtype, false);
+    rp__val at = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
+    rp__val is = op2(b, RP__EQ, x, rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW));
+    rp__val place = rp__dag_op(b, RP__WHERE, is, at, rp__dag_const(b, RP_I64, rp_i64(INT64_MAX)));
+    store_new(b, RP_I64, rp__dag_reduce(b, RP__REDUCE_MIN, place, RP__ALONG_ROW), true);
+    return rp__dag_finish(b);
+}
+
+/* Columns of several phases, few of them or long ones: parts of a chunk a block, a launch a phase, give the bits of one launch. */
+static void test_split_columns(void **state) {
+    static const int64_t sizes[][2] = {{1025, 8},   {1500, 17},  {4097, 15},   {9000, 64},  {16384, 9}, {16385, 8},
+                                       {20000, 15}, {33000, 12}, {33000, 136}, {2500, 301}, {8192, 40}};
+    (void)state;
+    for (unsigned t = 0; t < 5; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64, RP_F32, RP_BF16};
+            const int64_t r = sizes[n][0], rows = sizes[n][1];
+            if ((t == 2 || r * rows > 1000000) && !test_cuda_takes(n + t, 3)) continue;
+            problem p = {.dag = t < 3 ? norm_dag(dtypes[t]) : place_dag(dtypes[t]),
+                         .n_outer = 1,
+                         .n_inner = 1,
+                         .extent = {rows, r}};
+            assert_non_null(p.dag);
+            for (unsigned k = 0; k < p.dag->n_accesses; k++) {
+                const bool row = rp__dag_is_row(p.dag, p.dag->accesses[k].axes), weight = t < 3 && k == 1,
+                           iota = p.dag->accesses[k].kind == RP__ACCESS_IOTA;
+                p.operands[k] = (operand){.elements = row      ? rows
+                                                      : weight ? r
+                                                               : rows * r,
+                                          .stride = {weight || iota ? 0 : 1, row              ? 0
+                                                                             : weight || iota ? 1
+                                                                                              : rows}};
+            }
+            unsigned char *one[MOST], *several[MOST];
+            make_room(&p, one);
+            make_room(&p, several);
+            wanted_text = r > 2000 ? "rp_split_column_" : NULL;
+            run(rp_cuda(0), &p, several);
+            wanted_text = NULL;
+            in_one = true;
+            run(rp_cuda(0), &p, one);
+            in_one = false;
+            for (unsigned k = 0; k < p.dag->n_accesses; k++)
+                if (p.dag->accesses[k].kind != RP__ACCESS_IOTA &&
+                    memcmp(one[k], several[k], (size_t)p.operands[k].elements * element_bytes(&p, k)) != 0)
+                    fail_msg("operand %u of %lld by %lld, way %u: other bits in several launches", k, (long long)r,
+                             (long long)rows, t);
+            free_room(&p, one);
+            free_room(&p, several);
+            if (t >= 3) compare(&p, 0);
+            rp__dag_release(p.dag);
+        }
 }
 
 /* Rows of a table at computed places: read in vectors where rows hold whole ones, element by element where not. */
@@ -1548,39 +1607,23 @@ static void test_cats(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pointwise),
-        cmocka_unit_test(test_pointwise_layouts),
-        cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_gather_and_errors),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_ragged_rows),
-        cmocka_unit_test(test_warp_rows),
-        cmocka_unit_test(test_split_rows),
-        cmocka_unit_test(test_clusters),
-        cmocka_unit_test(test_many),
-        cmocka_unit_test(test_scans),
-        cmocka_unit_test(test_scan_order),
-        cmocka_unit_test(test_scan_layouts),
-        cmocka_unit_test(test_scan_extremes),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_column_phases),
-        cmocka_unit_test(test_split_phases),
-        cmocka_unit_test(test_column_weights),
-        cmocka_unit_test(test_rows_of_tables),
-        cmocka_unit_test(test_cats),
-        cmocka_unit_test(test_short_windows),
-        cmocka_unit_test(test_short_sums),
-        cmocka_unit_test(test_short_places),
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_ranges_of_floats),
-        cmocka_unit_test(test_rest),
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_empty_rows),
-        cmocka_unit_test(test_planes),
+        cmocka_unit_test(test_pointwise),      cmocka_unit_test(test_pointwise_layouts),
+        cmocka_unit_test(test_functions),      cmocka_unit_test(test_gather_and_errors),
+        cmocka_unit_test(test_random),         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_row_shares),
+        cmocka_unit_test(test_ragged_rows),    cmocka_unit_test(test_warp_rows),
+        cmocka_unit_test(test_split_rows),     cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_many),           cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_split_columns),  cmocka_unit_test(test_scan_order),
+        cmocka_unit_test(test_scan_layouts),   cmocka_unit_test(test_scan_extremes),
+        cmocka_unit_test(test_windows),        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_column_phases),  cmocka_unit_test(test_split_phases),
+        cmocka_unit_test(test_column_weights), cmocka_unit_test(test_rows_of_tables),
+        cmocka_unit_test(test_cats),           cmocka_unit_test(test_short_windows),
+        cmocka_unit_test(test_short_sums),     cmocka_unit_test(test_short_places),
+        cmocka_unit_test(test_ranges),         cmocka_unit_test(test_ranges_of_floats),
+        cmocka_unit_test(test_rest),           cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_empty_rows),     cmocka_unit_test(test_planes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -362,7 +362,8 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
         rp__arena_free(&arena);
         return RP__OOM("CUDA source of a kernel");
     }
-    const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN,
+    const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN ||
+                        c->template_ == RP__CUDA_SPLIT_COLUMN,
                held = column && c->groups; /* in registers */
     e.recompute =
         c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER && c->template_ != RP__CUDA_SHORT && !held;
@@ -393,6 +394,7 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     case RP__CUDA_SCAN_TOTALS: rp__emit_scan_parts(&e, name, true); break;
     case RP__CUDA_SCAN_PARTS: rp__emit_scan_parts(&e, name, false); break;
     case RP__CUDA_SPLIT: rp__emit_split(&e, name); break;
+    case RP__CUDA_SPLIT_COLUMN: rp__emit_split_column(&e, name); break;
     case RP__CUDA_FINISH: rp__emit_finish(&e, name); break;
     case RP__CUDA_MANY: rp__emit_many(&e, name, c->problems); break;
     case RP__CUDA_CONTRACT: break; /* no template of this file */

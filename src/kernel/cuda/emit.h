@@ -38,6 +38,7 @@ typedef enum rp__cuda_template {
     RP__CUDA_SCAN_TOTALS, /* scans, one chunk of one row a block, a section a warp: writes their totals */
     RP__CUDA_SCAN_PARTS,  /* the same, behind the totals of the chunks before */
     RP__CUDA_SPLIT, /* one chunk of one row a block, a launch a phase: folds what those before have left, writes partial results or stores */
+    RP__CUDA_SPLIT_COLUMN, /* the same where outer dims run fastest: one of `parts` parts of a chunk a block */
     RP__CUDA_FINISH, /* folds partial results and runs the row values and stores; rows side by side, `down` threads down each */
     RP__CUDA_MANY,    /* pointwise over groups of equal problems of one dim or two */
     RP__CUDA_CONTRACT /* a product or convolution and what follows: contract.c makes the text */
@@ -72,7 +73,7 @@ typedef struct rp__cuda_class {
                    left behind the last vector */
     uint8_t
         crosses; /* rows of several dims: the last one does not hold whole vectors, which may end in the next place of the others */
-    uint8_t full; /* ROW: R = threads groups span, so that no element needs a guard; FINISH: one
+    uint8_t full; /* ROW: R = threads groups span, so that no element needs a guard; FINISH, SPLIT_COLUMN: one
                         chunk a fold lane at most; SCAN: R <= 4 threads */
     uint8_t late; /* POINTWISE: vectors lie apart, and all of one is computed before it is stored element by element */
     uint8_t wide; /* 64-bit element offsets */
@@ -82,13 +83,14 @@ typedef struct rp__cuda_class {
     uint16_t
         down; /* COLUMN: threads down a column, at most T / parts; FINISH: the same, at most threads * parts; CLUSTER: blocks; TILE:
                           places across */
-    uint16_t parts; /* PARTIAL_COLUMN, FINISH: blocks, and results, a chunk: a power of two, at most T; others 1 */
-    uint16_t tree;  /* ROW: T of the order above, a multiple of threads span / 4 */
+    uint16_t
+        parts; /* PARTIAL_COLUMN, SPLIT_COLUMN, FINISH: blocks, and results, a chunk: a power of two, at most T; others 1 */
+    uint16_t tree; /* ROW: T of the order above, a multiple of threads span / 4; SPLIT_COLUMN: fold lanes */
     uint16_t
         tile; /* TILE: places along the last dim; tile * down is a multiple of 256. COLUMN, FINISH: threads side by side; SCAN: rows a block; ROW
                  strided in a warp: elements a thread, or 0 */
     uint8_t across;    /* TILE: the other dim; SCAN: 1 where rows, not elements, are what neighbouring threads have */
-    uint8_t phase;     /* SPLIT: which one */
+    uint8_t phase;     /* SPLIT, SPLIT_COLUMN: which one */
     uint8_t stage;     /* TILE: elements of a vector across */
     uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
     /* per access, along the fastest dim (POINTWISE), the last outer one (`unit` of COLUMN and SHORT) or the inner dims (rows) */

@@ -218,11 +218,14 @@ void rp__emit_scan(const rp__emitter *e, const char *name);
 void rp__emit_scan_parts(const rp__emitter *e, const char *name, bool totals);
 void rp__emit_partial_row(const rp__emitter *e, const char *name);
 void rp__emit_column(const rp__emitter *e, const char *name, bool partial);
+void rp__emit_split_column(const rp__emitter *e, const char *name);
 /* Partial result `which`, of `node`, of a part of a chunk of the row, as an operand; `chunks` is how many a row has. */
 void rp__emit_partial(const rp__emitter *e, unsigned node, unsigned which, const char *chunk, const char *part);
 void rp__emit_partial_stores(const rp__emitter *e, unsigned phase, const char *guard, const char *chunk,
                              const char *part);
 void rp__emit_partial_fold(const rp__emitter *e, unsigned phase);
+/* The same of rows side by side, `lanes` fold lanes and `down` threads ty a row; column: this thread's in h<node>. */
+void rp__emit_partial_columns(const rp__emitter *e, unsigned phase, unsigned lanes, unsigned down, const char *column);
 void rp__emit_finish(const rp__emitter *e, const char *name);
 
 #endif
