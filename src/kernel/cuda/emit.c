@@ -131,7 +131,8 @@ static void find_places(rp__emitter *e) {
     }
 }
 
-void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
+/* Fills e->needed with what a launch of `phase` computes: its loop, or, rows: the stores of row values, too. */
+static void find_needed(const rp__emitter *e, unsigned phase, bool rows) {
     const rp__dag *d = e->dag;
     bool *needed = e->needed;
     memset(needed, 0, d->n_nodes * sizeof *needed);
@@ -142,7 +143,7 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
     if (phase + 1u == d->n_phases)
         for (unsigned k = 0; k < d->n_stores; k++) {
             const rp__store *s = &d->stores[k];
-            if (rp__dag_is_row(d, s->axes)) continue;
+            if (!rows && rp__dag_is_row(d, s->axes)) continue;
             needed[s->value] = true;
             if (s->offset != RP__NO_VAL) needed[s->offset] = true;
             if (s->predicate != RP__NO_VAL) needed[s->predicate] = true;
@@ -155,6 +156,9 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
         if (n->c != RP__NO_VAL) needed[n->c] = true;
     }
 }
+
+void rp__emit_find_needed(const rp__emitter *e, unsigned phase) { find_needed(e, phase, false); }
+void rp__emit_find_folded(const rp__emitter *e, unsigned phase) { find_needed(e, phase, true); }
 
 static bool new_analysis(rp__emitter *e, rp__arena *arena) {
     e->level = RP__NEW(arena, uint8_t, e->dag->n_nodes + 1u);

@@ -383,6 +383,7 @@ void rp__emit_split_column(const rp__emitter *e, const char *name) {
     char column[32];
     (void)snprintf(column, sizeof column, e->columns > 1 ? "tx * %u + j" : "tx", c->vector);
     add_start(e, name, true);
+    rp__emit_find_folded(e, phase);
     for (unsigned before = 0; before < phase; before++) {
         rp__emit_row_nodes(e, before);
         rp__emit_partial_columns(e, before, c->tree, down, column);

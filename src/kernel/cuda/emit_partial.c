@@ -28,9 +28,25 @@ void rp__emit_partial_stores(const rp__emitter *e, unsigned phase, const char *g
     }
 }
 
+/* The reductions of a phase, if no value that e->needed has is made of them: zeros, since row values may be written of them all the same. */
+static bool add_unneeded(const rp__emitter *e, unsigned phase) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase) && e->needed[k]) return false;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        rp__text_add(e->out, "    const %s r%u", rp__emit_type(e->dag->nodes[k].dtype), k);
+        if (e->columns > 1)
+            rp__text_add(e->out, "[%u] = {0};\n", e->columns);
+        else
+            rp__text_puts(e->out, " = 0;\n");
+    }
+    return true;
+}
+
 /* r<k> of the reductions of a phase, whose partial results a launch before this one has left: thread t is a fold lane. */
 void rp__emit_partial_fold(const rp__emitter *e, unsigned phase) {
     unsigned which = 0;
+    if (add_unneeded(e, phase)) return;
     rp__emit_fold_start(e, phase);
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         if (rp__emit_reduces_in(e, k, phase)) {
@@ -65,6 +81,7 @@ void rp__emit_partial_columns(const rp__emitter *e, unsigned phase, unsigned lan
     const unsigned own = lanes < down ? lanes : down, apart = down / own, visits = lanes / own,
                    pieces = c->parts / apart;
     unsigned which = 0;
+    if (add_unneeded(e, phase)) return;
     for (unsigned k = 0; k < d->n_nodes; k++) {
         const unsigned number = which;
         which += d->nodes[k].op == RP__REDUCE;
@@ -140,6 +157,7 @@ void rp__emit_finish(const rp__emitter *e, const char *name) {
                  rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS), c->tile, c->tile, index, index, c->tile);
     rp__emit_row_start(e, false);
     rp__emit_row_nodes(e, 0);
+    for (unsigned k = 0; k < d->n_nodes; k++) e->needed[k] = true;
     rp__emit_partial_columns(e, 0, c->threads, c->down, "tx");
     for (unsigned phase = 1; phase < d->n_phases; phase++) rp__emit_row_nodes(e, phase);
     rp__emit_row_stores(e, "live && ty == 0");

@@ -45,6 +45,8 @@ typedef struct rp__row_shape {
 /* ---- emit.c */
 /* Fills e->needed with what the loop of `phase` computes when nothing is kept. */
 void rp__emit_find_needed(const rp__emitter *e, unsigned phase);
+/* The same with row values that it stores: of reductions, those that a launch of this phase has to fold. */
+void rp__emit_find_folded(const rp__emitter *e, unsigned phase);
 
 /* ---- emit_value.c */
 bool rp__emit_is_rows(const rp__cuda_class *c); /* a kernel over rows, not over points */
@@ -223,7 +225,7 @@ void rp__emit_split_column(const rp__emitter *e, const char *name);
 void rp__emit_partial(const rp__emitter *e, unsigned node, unsigned which, const char *chunk, const char *part);
 void rp__emit_partial_stores(const rp__emitter *e, unsigned phase, const char *guard, const char *chunk,
                              const char *part);
-void rp__emit_partial_fold(const rp__emitter *e, unsigned phase);
+void rp__emit_partial_fold(const rp__emitter *e, unsigned phase); /* where e->needed has one of them; others are 0 */
 /* The same of rows side by side, `lanes` fold lanes and `down` threads ty a row; column: this thread's in h<node>. */
 void rp__emit_partial_columns(const rp__emitter *e, unsigned phase, unsigned lanes, unsigned down, const char *column);
 void rp__emit_finish(const rp__emitter *e, const char *name);

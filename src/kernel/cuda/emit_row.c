@@ -508,6 +508,7 @@ void rp__emit_split(const rp__emitter *e, const char *name) {
                  "(%s)blockIdx.x / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
                  index, index, index, RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
     add_chunk_start(e, false);
+    rp__emit_find_folded(e, phase);
     for (unsigned before = 0; before < phase; before++) {
         rp__emit_row_nodes(e, before);
         rp__emit_partial_fold(e, before);
