@@ -118,7 +118,8 @@ def moves():
         n, m, k = near(1000, 100000), near(16, 2048), near(64, 32768)
         return f"{r.choice(['embedding', 'pick'])} {dtype()} {n} {m} {k}" if n * m <= MOST and m * k <= MOST else None
     n, m = near(4, 8192), near(64, 100000)
-    return f"cumsum {dtype(0.2)} {n} {m} {r.randint(0, 1)}" if n * m <= MOST else None
+    kind = r.choice(["cumsum", "cumsum", "logcumsumexp", "argmax"])
+    return f"{kind} {dtype(0.2)} {n} {m} {r.randint(0, 1)}" if n * m <= MOST else None
 
 
 def pool():

@@ -132,6 +132,8 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
     if (!strcmp(k, "embedding")) out[0] = rp_embedding(x, in[1]);
     if (!strcmp(k, "pick")) out[0] = rp_index_select(x, 0, in[1]);
     if (!strcmp(k, "cumsum")) out[0] = rp_cumsum(x, w->n[2]);
+    if (!strcmp(k, "logcumsumexp")) out[0] = rp_logcumsumexp(x, w->n[2]);
+    if (!strcmp(k, "argmax")) out[0] = rp_argmax(x, w->n[2], false);
     if (is_pool(w)) out[0] = pooled(w, x);
     if (is_recurrent(w)) out[0] = recurrent(w, in);
     if (!strcmp(k, "adam")) {
@@ -254,10 +256,8 @@ static size_t inputs(struct work *w, rp_tensor **in) {
         if (!strncmp(k, "layernorm", 9)) in[count++] = of(w, RP_DIMS(n[1]));
         if (strstr(k, "norm")) in[count++] = of(w, RP_DIMS(n[1]));
         if (is_gradient(w)) in[count++] = of(w, RP_DIMS(n[0], n[1]));
-        w->bytes = (is_gradient(w)                            ? 3.0
-                    : strstr(k, "sum") && strcmp(k, "cumsum") ? 1.0
-                                                              : 2.0) *
-                   (double)(n[0] * n[1]) * size;
+        const bool reduces = strstr(k, "rowsum") || strstr(k, "colsum") || !strcmp(k, "argmax");
+        w->bytes = (is_gradient(w) ? 3.0 : reduces ? 1.0 : 2.0) * (double)(n[0] * n[1]) * size;
     }
     w->n_out = is_gradient(w) ? count - 1 : 1;
     for (size_t i = 0; i < w->n_out && is_gradient(w); i++) rp_set_requires_grad(in[i], true);

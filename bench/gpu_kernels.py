@@ -72,8 +72,8 @@ def make(torch, kind, dtype, n, device="cuda"):
         if kind == "pick":
             return lambda t, i: t.index_select(0, i), (table, places)
         return lambda t, i: f.embedding(i, t), (table, places)
-    if kind == "cumsum":
-        return lambda x: x.cumsum(n[2]), (new(n[0], n[1]),)
+    if kind in ("cumsum", "logcumsumexp", "argmax"):
+        return lambda x: getattr(x, kind)(n[2]), (new(n[0], n[1]),)
     if "pool" in kind:
         x, last = new(*n[:4]), len(n) > 7 and n[7]
         pools = {

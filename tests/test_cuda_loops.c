@@ -50,6 +50,7 @@ static void fill_operand(unsigned char *to, rp_dtype dtype, int64_t n, uint64_t 
     }
 }
 
+static bool in_one;             /* launch, where there may be several */
 static const char *wanted_text; /* NULL, or what the source of the next kernels has to have in it */
 
 /* Runs the problem on a device; out[k] gets the bytes of every operand afterwards. */
@@ -99,7 +100,8 @@ static void run(rp_device id, const problem *p, unsigned char **out) {
                      (long long)access[0].stride[0], (long long)access[0].stride[1], (long long)access[0].stride[2]);
         rp__text_free(&text);
     }
-    if (rp__loop_launch(d, s, p->dag, &space) != RP_OK) fail_msg("%s", rp_error_message());
+    if ((in_one ? rp__loop_launch_one : rp__loop_launch)(d, s, p->dag, &space) != RP_OK)
+        fail_msg("%s", rp_error_message());
     for (unsigned k = 0; k < p->dag->n_accesses; k++) {
         if (!storage[k]) continue;
         size_t bytes = (size_t)p->operands[k].elements * element_bytes(p, k);
@@ -465,7 +467,7 @@ static void same_bits(rp_dtype dtype, int64_t rows, int64_t r, void (*change)(rp
  * blocks have a row, it begins anywhere and so does the next one. */
 static void test_ragged_rows(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16, RP_F64};
-    static const int64_t sizes[] = {129, 255, 1021, 1030, 2047, 3001, 4095, 4096, 6007, 16383, 16387, 33333};
+    static const int64_t sizes[] = {1030, 1411, 2047, 3001, 4095, 4096, 6007, 16383, 16387, 33333};
     static const uint8_t paths[] = {0, 1 + RP__CUDA_ROW_LOOP, 1 + RP__CUDA_SPLIT};
     (void)state;
     for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
@@ -500,6 +502,61 @@ static void test_ragged_rows(void **state) {
                 free_room(&p, ragged);
                 rp__dag_release(p.dag);
             }
+}
+
+/* Such rows of one warp are read element by element, 32 apart: the bits of rows that begin at whole vectors, at sizes at which the elements
+ * of a thread become more; whether the device has one multiprocessor or many. */
+static void test_warp_rows(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16, RP_F64, RP_I32};
+    static const int64_t sizes[] = {129, 130, 147, 159, 161, 191, 255, 257, 319,  322,
+                                    511, 513, 639, 641, 770, 895, 897, 993, 1021, 1023};
+    (void)state;
+    for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            const int64_t r = sizes[n], rows = 11, apart = (r + 3) / 4 * 4;
+            if (!test_cuda_takes(n + t, 2)) continue;
+            problem p = {.dag = dtypes[t] == RP_I32 ? sum_dag(RP_I32) : norm_dag(dtypes[t]),
+                         .n_outer = 1,
+                         .n_inner = 1,
+                         .extent = {rows, r}};
+            assert_non_null(p.dag);
+            unsigned char *out[2][MOST];
+            for (int vectors = 1; vectors >= 0; vectors--) {
+                for (unsigned k = 0; k < p.dag->n_accesses; k++) {
+                    const bool row = rp__dag_is_row(p.dag, p.dag->accesses[k].axes),
+                               weight = dtypes[t] != RP_I32 && k == 1;
+                    set_row_major(&p, k, weight ? 1 : 0, row ? 1 : 2);
+                    if (row || weight) continue;
+                    p.operands[k].elements = rows * apart;
+                    p.operands[k].stride[0] = vectors ? apart : r;
+                }
+                make_room(&p, out[vectors]);
+                wanted_text = vectors ? "const int shift = 0" : "* 32 + t";
+                run(rp_cuda(0), &p, out[vectors]);
+                wanted_text = NULL;
+            }
+            for (unsigned k = 0; k < p.dag->n_accesses; k++) { /* the first row of both is the same */
+                const bool row = rp__dag_is_row(p.dag, p.dag->accesses[k].axes);
+                if (memcmp(out[0][k], out[1][k], (row ? 1 : (size_t)r) * element_bytes(&p, k)) != 0)
+                    fail_msg("rows of %lld, type %u: other bits in vectors", (long long)r, t);
+            }
+            free_room(&p, out[0]);
+            free_room(&p, out[1]);
+            rp__dag_release(p.dag);
+        }
+    for (unsigned n = 0; n < 3; n++) { /* whole groups that begin within a vector */
+        problem p = {.dag = softmax_dag(RP_BF16), .n_outer = 1, .n_inner = 1, .extent = {5, 256 << n}};
+        assert_non_null(p.dag);
+        for (unsigned k = 0; k < 2; k++) {
+            set_row_major(&p, k, 0, 2);
+            p.operands[k].offset = 1;
+            p.operands[k].elements++;
+        }
+        wanted_text = "* 32 + t";
+        compare(&p, 1e-2);
+        wanted_text = NULL;
+        rp__dag_release(p.dag);
+    }
 }
 
 /* Where rows are many a thread takes more of one, in wider vectors: the same bits as where they are few. */
@@ -747,6 +804,63 @@ static void test_split_phases(void **state) {
     }
 }
 
+/* The place of the largest, by two reductions one after the other. */
+static rp__dag *place_dag(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, dtype, false);
+    rp__val at = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
+    rp__val is = op2(b, RP__EQ, x, rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW));
+    rp__val place = rp__dag_op(b, RP__WHERE, is, at, rp__dag_const(b, RP_I64, rp_i64(INT64_MAX)));
+    store_new(b, RP_I64, rp__dag_reduce(b, RP__REDUCE_MIN, place, RP__ALONG_ROW), true);
+    return rp__dag_finish(b);
+}
+
+/* Columns of several phases, few of them or long ones: parts of a chunk a block, a launch a phase, give the bits of one launch. */
+static void test_split_columns(void **state) {
+    static const int64_t sizes[][2] = {{1025, 8},   {1500, 17},  {4097, 15},   {9000, 64},  {16384, 9}, {16385, 8},
+                                       {20000, 15}, {33000, 12}, {33000, 136}, {2500, 301}, {8192, 40}};
+    (void)state;
+    for (unsigned t = 0; t < 5; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64, RP_F32, RP_BF16};
+            const int64_t r = sizes[n][0], rows = sizes[n][1];
+            if ((t == 2 || r * rows > 1000000) && !test_cuda_takes(n + t, 3)) continue;
+            problem p = {.dag = t < 3 ? norm_dag(dtypes[t]) : place_dag(dtypes[t]),
+                         .n_outer = 1,
+                         .n_inner = 1,
+                         .extent = {rows, r}};
+            assert_non_null(p.dag);
+            for (unsigned k = 0; k < p.dag->n_accesses; k++) {
+                const bool row = rp__dag_is_row(p.dag, p.dag->accesses[k].axes), weight = t < 3 && k == 1,
+                           iota = p.dag->accesses[k].kind == RP__ACCESS_IOTA;
+                p.operands[k] = (operand){.elements = row      ? rows
+                                                      : weight ? r
+                                                               : rows * r,
+                                          .stride = {weight || iota ? 0 : 1, row              ? 0
+                                                                             : weight || iota ? 1
+                                                                                              : rows}};
+            }
+            unsigned char *one[MOST], *several[MOST];
+            make_room(&p, one);
+            make_room(&p, several);
+            wanted_text = r > 2000 ? "rp_split_column_" : NULL;
+            run(rp_cuda(0), &p, several);
+            wanted_text = NULL;
+            in_one = true;
+            run(rp_cuda(0), &p, one);
+            in_one = false;
+            for (unsigned k = 0; k < p.dag->n_accesses; k++)
+                if (p.dag->accesses[k].kind != RP__ACCESS_IOTA &&
+                    memcmp(one[k], several[k], (size_t)p.operands[k].elements * element_bytes(&p, k)) != 0)
+                    fail_msg("operand %u of %lld by %lld, way %u: other bits in several launches", k, (long long)r,
+                             (long long)rows, t);
+            free_room(&p, one);
+            free_room(&p, several);
+            if (t >= 3) compare(&p, 0);
+            rp__dag_release(p.dag);
+        }
+}
+
 /* Rows of a table at computed places: read in vectors where rows hold whole ones, element by element where not. */
 static void test_rows_of_tables(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_U8};
@@ -816,36 +930,59 @@ static void test_scans(void **state) {
     rp__dag_release(p.dag);
 }
 
+/* What lies before on a level of the order: nothing at first. */
+typedef struct level {
+    float sum;
+    bool any;
+} level;
+static void take(level *b, float x) {
+    b->sum = b->any ? b->sum + x : x;
+    b->any = true;
+}
+static float behind(level far, float x, bool any) { return far.any ? any ? far.sum + x : far.sum : x; }
+
 /* The order of docs/developers/loop.md, of a sum: x and out are steps of `step` elements. */
 static void ordered_scan(const float *x, float *out, int64_t n, int64_t step) {
-    enum { WARP = 128, CHUNK = 16384 };
-    float chunks = 0, warps = 0;
+    enum { WARP = 128, SECTION = 2048, CHUNK = 16384, GROUP = 32 * CHUNK };
+    level groups = {0}, chunks = {0}, sections = {0}, warps = {0};
     for (int64_t first = 0; first < n; first += WARP) {
-        const bool opens = first % CHUNK == 0;
-        float own[WARP], total[32], before[32];
-        if (opens && first) chunks = first > CHUNK ? chunks + warps : warps;
+        if (first && first % SECTION == 0) {
+            take(&sections, warps.sum);
+            warps.any = false;
+        }
+        if (first && first % CHUNK == 0) {
+            take(&chunks, sections.sum);
+            sections.any = false;
+        }
+        if (first && first % GROUP == 0) {
+            take(&groups, chunks.sum);
+            chunks.any = false;
+        }
+        float own[WARP], total[32], old[32];
         for (int64_t i = 0; i < WARP; i++) {
             const float value = first + i < n ? x[(first + i) * step] : 0;
             own[i] = i % 4 ? own[i - 1] + value : value;
         }
         for (unsigned lane = 0; lane < 32; lane++) total[lane] = own[4 * lane + 3];
         for (unsigned m = 1; m < 32; m *= 2) {
-            memcpy(before, total, sizeof total);
-            for (unsigned lane = m; lane < 32; lane++) total[lane] = before[lane - m] + before[lane];
+            memcpy(old, total, sizeof total);
+            for (unsigned lane = m; lane < 32; lane++) total[lane] = old[lane - m] + old[lane];
         }
+        level far = {behind(groups, chunks.sum, chunks.any), groups.any || chunks.any};
+        far = (level){behind(far, sections.sum, sections.any), far.any || sections.any};
+        far = (level){behind(far, warps.sum, warps.any), far.any || warps.any};
         for (int64_t i = 0; i < WARP && first + i < n; i++) {
-            float value = own[i];
-            if (i >= 4) value = (opens ? total[i / 4 - 1] : warps + total[i / 4 - 1]) + value;
-            if (i < 4 && !opens) value = warps + value;
-            out[(first + i) * step] = first >= CHUNK ? chunks + value : value;
+            const level all = {i < 4 ? far.sum : behind(far, total[i / 4 - 1], true), far.any || i >= 4};
+            out[(first + i) * step] = behind(all, own[i], true);
         }
-        warps = opens ? total[31] : warps + total[31];
+        take(&warps, total[31]);
     }
 }
 
 /* Along memory and across it, few rows and many, wide and narrow blocks: the bits of the order. */
 static void test_scan_order(void **state) {
-    static const int64_t sizes[] = {1, 3, 8, 33, 127, 130, 500, 640, 1028, 3001, 17000, 33000};
+    static const int64_t sizes[] = {1,   3,   4,   5,    8,    13,   31,   32,    33,    127,
+                                    130, 500, 640, 1028, 2048, 2052, 6001, 17000, 33000, 540000};
     static const unsigned rows_of[] = {1, 3, 8, 45};
     rp__device *d = rp__device_get(rp_cuda(0));
     (void)state;
@@ -860,7 +997,8 @@ static void test_scan_order(void **state) {
             for (int way = 0; way < 3; way++) { /* along memory, across it, across it in narrow blocks */
                 const int64_t rows = rows_of[k], r = sizes[n];
                 unsigned char *out[MOST];
-                if (!test_cuda_takes(n + k + (unsigned)way, r > 2000 ? 3 : 2)) continue;
+                if (r > 40000 && (way || rows > 3)) continue; /* groups of chunks: a block a row, a block a chunk */
+                if (r < 40000 && !test_cuda_takes(n + k + (unsigned)way, r > 2000 ? 3 : 2)) continue;
                 p.extent[0] = rows;
                 p.extent[1] = r;
                 for (unsigned a = 0; a < 2; a++)
@@ -883,9 +1021,40 @@ static void test_scan_order(void **state) {
     rp__dag_release(p.dag);
 }
 
+/* log(exp(a) + exp(b)) of infinities, NaN and numbers far apart, as rows of one tile and of several: what the CPU says. */
+static void test_scan_extremes(void **state) {
+    (void)state;
+    for (unsigned t = 0; t < 2; t++)
+        for (unsigned n = 0; n < 3; n++) {
+            const rp_dtype dtype = t ? RP_F64 : RP_F32;
+            const int64_t rows = 8, r = n == 0 ? 7 : n == 1 ? 500 : 20000;
+            rp__dag_builder *b = rp__dag_new();
+            rp__val x = load_new(b, dtype, false); /* between -2 and 2 */
+            rp__val far = op2(b, RP__MUL, x, rp__dag_const(b, dtype, rp_f64(60)));
+            rp__val one = rp__dag_const(b, dtype, rp_f64(1)), none = rp__dag_const(b, dtype, rp_f64(-INFINITY));
+            /* nothing until an element above 1, infinite from one above 1.99 on */
+            rp__val some = rp__dag_op(b, RP__WHERE, op2(b, RP__LT, one, x), far, none);
+            rp__val all = rp__dag_op(b, RP__WHERE, op2(b, RP__LT, rp__dag_const(b, dtype, rp_f64(1.99)), x),
+                                     rp__dag_const(b, dtype, rp_f64(INFINITY)), some);
+            rp__val bad = op2(b, RP__DIV, all, op2(b, RP__SUB, x, x));
+            store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, far, RP__ALONG_ROW), false);
+            store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, some, RP__ALONG_ROW), false);
+            store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, all, RP__ALONG_ROW), false);
+            store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, bad, RP__ALONG_ROW), false);
+            problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .n_inner = 1, .extent = {rows, r}};
+            assert_non_null(p.dag);
+            for (int across = 0; across < 2; across++) {
+                for (unsigned k = 0; k < p.dag->n_accesses; k++)
+                    p.operands[k] = (operand){.elements = rows * r, .stride = {across ? 1 : r, across ? rows : 1}};
+                compare(&p, t ? 1e-13 : 1e-6);
+            }
+            rp__dag_release(p.dag);
+        }
+}
+
 /* Scans of scans and of other types, with what is read backwards: rows side by side give the bits of rows one after the other. */
 static void test_scan_layouts(void **state) {
-    static const int64_t sizes[] = {5, 33, 130, 1100};
+    static const int64_t sizes[] = {1, 5, 11, 16, 20, 32, 33, 130, 1100, 4500};
     (void)state;
     for (unsigned t = 0; t < 3; t++)
         for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
@@ -1438,37 +1607,23 @@ static void test_cats(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pointwise),
-        cmocka_unit_test(test_pointwise_layouts),
-        cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_gather_and_errors),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_ragged_rows),
-        cmocka_unit_test(test_split_rows),
-        cmocka_unit_test(test_clusters),
-        cmocka_unit_test(test_many),
-        cmocka_unit_test(test_scans),
-        cmocka_unit_test(test_scan_order),
-        cmocka_unit_test(test_scan_layouts),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_column_phases),
-        cmocka_unit_test(test_split_phases),
-        cmocka_unit_test(test_column_weights),
-        cmocka_unit_test(test_rows_of_tables),
-        cmocka_unit_test(test_cats),
-        cmocka_unit_test(test_short_windows),
-        cmocka_unit_test(test_short_sums),
-        cmocka_unit_test(test_short_places),
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_ranges_of_floats),
-        cmocka_unit_test(test_rest),
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_empty_rows),
-        cmocka_unit_test(test_planes),
+        cmocka_unit_test(test_pointwise),      cmocka_unit_test(test_pointwise_layouts),
+        cmocka_unit_test(test_functions),      cmocka_unit_test(test_gather_and_errors),
+        cmocka_unit_test(test_random),         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_row_shares),
+        cmocka_unit_test(test_ragged_rows),    cmocka_unit_test(test_warp_rows),
+        cmocka_unit_test(test_split_rows),     cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_many),           cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_split_columns),  cmocka_unit_test(test_scan_order),
+        cmocka_unit_test(test_scan_layouts),   cmocka_unit_test(test_scan_extremes),
+        cmocka_unit_test(test_windows),        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_column_phases),  cmocka_unit_test(test_split_phases),
+        cmocka_unit_test(test_column_weights), cmocka_unit_test(test_rows_of_tables),
+        cmocka_unit_test(test_cats),           cmocka_unit_test(test_short_windows),
+        cmocka_unit_test(test_short_sums),     cmocka_unit_test(test_short_places),
+        cmocka_unit_test(test_ranges),         cmocka_unit_test(test_ranges_of_floats),
+        cmocka_unit_test(test_rest),           cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_empty_rows),     cmocka_unit_test(test_planes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

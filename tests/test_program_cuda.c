@@ -531,6 +531,66 @@ static void test_foreign(void **state) {
     rp_compiled_release(f);
 }
 
+/* Few long columns, scans of few long rows, short rows side by side, rows of a warp: loops of several launches, and of lanes that differ. */
+static void columns(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_argmax(rp_mul(rp_sin(in[0]), in[1]), 0, false);
+    out[1] = rp_softmax(rp_mul(in[0], in[1]), 0);
+}
+static void long_scans(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_sin(rp_logcumsumexp(rp_mul(in[0], in[1]), 1));
+    out[1] = rp_add(rp_cumsum(rp_sin(in[0]), 1), in[1]);
+}
+static void lines(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_logcumsumexp(rp_add(in[0], in[1]), 0);
+    out[1] = rp_mul(rp_cumsum(rp_sin(in[0]), 0), in[1]);
+}
+static void odd_rows(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_to_dtype(in[0], RP_BF16), *y = rp_to_dtype(in[1], RP_BF16);
+    out[0] = rp_softmax(rp_mul(x, y), 1);
+    out[1] = rp_sum(rp_add(x, y), RP_DIMS(1), false, NULL);
+}
+
+static void test_split_loops(void **state) {
+    static const struct {
+        rp_body *body;
+        const char *name;
+        int64_t rows, along;
+    } works[] = {{columns, "columns", 9000, 15}, {columns, "columns", 17000, 8}, {long_scans, "scans", 2, 70000},
+                 {lines, "lines", 7, 3000},      {lines, "lines", 31, 300},      {lines, "lines", 33, 300},
+                 {odd_rows, "rows", 70, 147},    {odd_rows, "rows", 70, 1023}};
+    (void)state;
+    for (size_t w = 0; w < sizeof works / sizeof *works; w++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f = compiled(works[w].body, works[w].name);
+        for (int k = 0; k < 3; k++) {
+            rp_tensor *in[2] = {filled(k, works[w].rows, works[w].along, 0),
+                                filled(20 + k, works[w].rows, works[w].along, k == 2)},
+                      *out[2];
+            check_call(f, works[w].body, in, out, 2);
+            if (k == 1 || works[w].body == columns) continue;
+            rp_tensor *grad[2][2];
+            for (int i = 0; i < 2; i++) rp_set_requires_grad(in[i], true);
+            for (int i = 0; i < 2; i++) {
+                if (i)
+                    (void)rp_call(f, in, 2, out, 2);
+                else
+                    works[w].body(NULL, in, 2, out, 2);
+                rp_tensor *loss = rp_add(rp_sum(rp_to_dtype(rp_mul(out[0], out[0]), RP_F32)),
+                                         rp_sum(rp_to_dtype(rp_mul(out[1], out[1]), RP_F32)));
+                (void)rp_grad(&loss, 1, in, 2, NULL, NULL, grad[i]);
+                show_error();
+            }
+            for (int i = 0; i < 2; i++) assert_same(grad[0][i], grad[1][i]);
+        }
+        rp_compiled_release(f);
+        rp_scope_end(scope, NULL, 0);
+    }
+}
+
 static void test_training(void **state) { /* forward and backward, gradients kept */
     (void)state;
     rp_compiled *f = compiled(product, "product");
@@ -1002,7 +1062,7 @@ int main(void) {
         cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
         cmocka_unit_test_setup(test_chain_drawn, start),     cmocka_unit_test_setup(test_chain_places, start),
         cmocka_unit_test_setup(test_chain_sizes, start),     cmocka_unit_test_setup(test_joined, start),
-        cmocka_unit_test_setup(test_recurrent, start),
+        cmocka_unit_test_setup(test_recurrent, start),       cmocka_unit_test_setup(test_split_loops, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,9 @@ int rp__cuda_row_threads(int64_t r) {
 
 unsigned rp__cuda_row_block(const rp__cuda_class *c) { return c->threads >= 64 ? c->threads : RP__CUDA_BLOCK; }
 
+/* One in the first octave of lengths, four an octave behind it: few kernels for many lengths. */
+unsigned rp__cuda_slot_step(const rp__cuda_class *c) { return c->groups > 2 ? c->groups / 2u : 1; }
+
 /* Neighbours across lie in different banks: rows are an odd number of words apart. */
 unsigned rp__cuda_tile_pitch(unsigned tile, unsigned bytes) { return tile + (bytes >= 4 ? 1u : 4u / bytes); }
 
@@ -128,7 +131,8 @@ static void find_places(rp__emitter *e) {
     }
 }
 
-void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
+/* Fills e->needed with what a launch of `phase` computes: its loop, or, rows: the stores of row values, too. */
+static void find_needed(const rp__emitter *e, unsigned phase, bool rows) {
     const rp__dag *d = e->dag;
     bool *needed = e->needed;
     memset(needed, 0, d->n_nodes * sizeof *needed);
@@ -139,7 +143,7 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
     if (phase + 1u == d->n_phases)
         for (unsigned k = 0; k < d->n_stores; k++) {
             const rp__store *s = &d->stores[k];
-            if (rp__dag_is_row(d, s->axes)) continue;
+            if (!rows && rp__dag_is_row(d, s->axes)) continue;
             needed[s->value] = true;
             if (s->offset != RP__NO_VAL) needed[s->offset] = true;
             if (s->predicate != RP__NO_VAL) needed[s->predicate] = true;
@@ -152,6 +156,9 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
         if (n->c != RP__NO_VAL) needed[n->c] = true;
     }
 }
+
+void rp__emit_find_needed(const rp__emitter *e, unsigned phase) { find_needed(e, phase, false); }
+void rp__emit_find_folded(const rp__emitter *e, unsigned phase) { find_needed(e, phase, true); }
 
 static bool new_analysis(rp__emitter *e, rp__arena *arena) {
     e->level = RP__NEW(arena, uint8_t, e->dag->n_nodes + 1u);
@@ -359,7 +366,8 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
         rp__arena_free(&arena);
         return RP__OOM("CUDA source of a kernel");
     }
-    const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN,
+    const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN ||
+                        c->template_ == RP__CUDA_SPLIT_COLUMN,
                held = column && c->groups; /* in registers */
     e.recompute =
         c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER && c->template_ != RP__CUDA_SHORT && !held;
@@ -390,6 +398,7 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     case RP__CUDA_SCAN_TOTALS: rp__emit_scan_parts(&e, name, true); break;
     case RP__CUDA_SCAN_PARTS: rp__emit_scan_parts(&e, name, false); break;
     case RP__CUDA_SPLIT: rp__emit_split(&e, name); break;
+    case RP__CUDA_SPLIT_COLUMN: rp__emit_split_column(&e, name); break;
     case RP__CUDA_FINISH: rp__emit_finish(&e, name); break;
     case RP__CUDA_MANY: rp__emit_many(&e, name, c->problems); break;
     case RP__CUDA_CONTRACT: break; /* no template of this file */

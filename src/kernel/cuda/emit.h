@@ -15,6 +15,8 @@
 enum {
     RP__CUDA_CHUNK = 16384,
     RP__CUDA_FOLD = 256,
+    RP__CUDA_SECTION = 2048,          /* of a scan: what a warp has of a chunk */
+    RP__CUDA_SCAN_TOTALS_A_CHUNK = 9, /* partial results: of its sections and its own */
     RP__CUDA_MOST_BLOCKS = 8,
     /* of a cluster */ RP__CUDA_BLOCK = 256,
     RP__CUDA_MAX_VECTOR = 8,
@@ -33,9 +35,10 @@ typedef enum rp__cuda_template {
     RP__CUDA_PARTIAL_ROW,    /* one phase, one chunk of one row a block: writes partial results */
     RP__CUDA_PARTIAL_COLUMN, /* one phase, one of `parts` parts of a chunk a block */
     RP__CUDA_SCAN, /* scans alone: `threads` threads a row, four elements each, tile by tile; `tile` rows a block */
-    RP__CUDA_SCAN_TOTALS, /* scans, one chunk of one row a block: writes their totals */
+    RP__CUDA_SCAN_TOTALS, /* scans, one chunk of one row a block, a section a warp: writes their totals */
     RP__CUDA_SCAN_PARTS,  /* the same, behind the totals of the chunks before */
     RP__CUDA_SPLIT, /* one chunk of one row a block, a launch a phase: folds what those before have left, writes partial results or stores */
+    RP__CUDA_SPLIT_COLUMN, /* the same where outer dims run fastest: one of `parts` parts of a chunk a block */
     RP__CUDA_FINISH, /* folds partial results and runs the row values and stores; rows side by side, `down` threads down each */
     RP__CUDA_MANY,    /* pointwise over groups of equal problems of one dim or two */
     RP__CUDA_CONTRACT /* a product or convolution and what follows: contract.c makes the text */
@@ -59,7 +62,9 @@ typedef struct rp__cuda_class {
         vector; /* POINTWISE, TILE, MANY: points a vector; COLUMN, SHORT: rows a thread; rows: the span when some access is loaded in vectors */
     uint8_t
         unroll; /* POINTWISE, MANY: vectors a thread; COLUMN: groups of four elements whose loads are in flight together */
-    uint8_t span; /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1 */
+    uint8_t
+        span; /* ROW: neighbouring elements that a thread takes at once, 4 or 8; strided also 1; SCAN: those of a row that is a thread's
+                     alone, or 0 */
     uint8_t
         groups; /* ROW: vectors a thread; COLUMN: elements of a lane where a thread holds its columns in registers, or 0 */
     uint8_t strided; /* ROW, CLUSTER: a thread's elements are T apart, for rows that are not read in vectors */
@@ -68,7 +73,7 @@ typedef struct rp__cuda_class {
                    left behind the last vector */
     uint8_t
         crosses; /* rows of several dims: the last one does not hold whole vectors, which may end in the next place of the others */
-    uint8_t full; /* ROW: R = threads groups span, so that no element needs a guard; FINISH: one
+    uint8_t full; /* ROW: R = threads groups span, so that no element needs a guard; FINISH, SPLIT_COLUMN: one
                         chunk a fold lane at most; SCAN: R <= 4 threads */
     uint8_t late; /* POINTWISE: vectors lie apart, and all of one is computed before it is stored element by element */
     uint8_t wide; /* 64-bit element offsets */
@@ -78,12 +83,14 @@ typedef struct rp__cuda_class {
     uint16_t
         down; /* COLUMN: threads down a column, at most T / parts; FINISH: the same, at most threads * parts; CLUSTER: blocks; TILE:
                           places across */
-    uint16_t parts; /* PARTIAL_COLUMN, FINISH: blocks, and results, a chunk: a power of two, at most T; others 1 */
-    uint16_t tree;  /* ROW: T of the order above, a multiple of threads span / 4 */
     uint16_t
-        tile; /* TILE: places along the last dim; tile * down is a multiple of 256. COLUMN, FINISH: threads side by side; SCAN: rows a block */
+        parts; /* PARTIAL_COLUMN, SPLIT_COLUMN, FINISH: blocks, and results, a chunk: a power of two, at most T; others 1 */
+    uint16_t tree; /* ROW: T of the order above, a multiple of threads span / 4; SPLIT_COLUMN: fold lanes */
+    uint16_t
+        tile; /* TILE: places along the last dim; tile * down is a multiple of 256. COLUMN, FINISH: threads side by side; SCAN: rows a block; ROW
+                 strided in a warp: elements a thread, or 0 */
     uint8_t across;    /* TILE: the other dim; SCAN: 1 where rows, not elements, are what neighbouring threads have */
-    uint8_t phase;     /* SPLIT: which one */
+    uint8_t phase;     /* SPLIT, SPLIT_COLUMN: which one */
     uint8_t stage;     /* TILE: elements of a vector across */
     uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
     /* per access, along the fastest dim (POINTWISE), the last outer one (`unit` of COLUMN and SHORT) or the inner dims (rows) */
@@ -93,7 +100,7 @@ typedef struct rp__cuda_class {
     uint64_t staged;    /* TILE: through shared memory */
     uint64_t
         staged_unit; /* TILE: of these, stride 1 across and aligned for vectors of `stage`; COLUMN, SHORT: stride 0 along the last outer dim */
-    uint64_t line;   /* rows of several dims: those of which element i lies i behind the first */
+    uint64_t line; /* rows of several dims, and strided ones of one: those of which element i lies i behind the first */
     uint64_t unmoved;  /* SHORT: stride 0 along the inner dims, whatever windows do */
     uint8_t extent[3]; /* SHORT: of the inner dims */
     uint64_t still
@@ -121,6 +128,8 @@ int rp__cuda_row_threads(int64_t r);                         /* T of the order a
 unsigned rp__cuda_columns(const rp__cuda_class *c);          /* COLUMN: rows side by side in a block */
 unsigned rp__cuda_tile_pitch(unsigned tile, unsigned bytes); /* TILE: elements of a row of the tile in shared memory */
 unsigned rp__cuda_row_block(const rp__cuda_class *c); /* ROW: threads a block; it holds block / c->threads rows */
+unsigned rp__cuda_slot_step(
+    const rp__cuda_class *c); /* ROW strided in a warp: what `tile` is a multiple of; the last ones may be empty */
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups);
 /* Adds the kernel `name` to `out`; prelude.cuh and support.cuh come before it. */
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out);

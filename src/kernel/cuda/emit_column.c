@@ -298,8 +298,8 @@ static void add_held_phase(const rp__emitter *e, unsigned phase, bool stores) {
 }
 
 /* Thread (tx, ty) of block (stripe, part of a chunk, chunk): columns from stripe * columns + tx * vector on, groups of four lanes part +
- * parts * (ty + down * m). Of several phases each walks the columns again, which a cache still has. */
-void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
+ * parts * (ty + down * m). chunks: there may be several, and parts. */
+static void add_start(const rp__emitter *e, const char *name, bool chunks) {
     const rp__dag *d = e->dag;
     const rp__cuda_class *c = e->c;
     const unsigned columns = rp__cuda_columns(c);
@@ -311,7 +311,7 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
     rp__emit_shared(e, extents);
     rp__emit_rows_start(e, true);
     rp__text_add(e->out, "    const int tx = (int)threadIdx.x %% %u, ty = (int)threadIdx.x / %u;\n", c->tile, c->tile);
-    if (partial)
+    if (chunks)
         rp__text_add(
             e->out,
             "    const %s stripes = (rows + %u) / %u, rest_ = (%s)blockIdx.x / stripes, row_ = "
@@ -320,12 +320,33 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
     else
         rp__text_add(e->out, "    const %s row_ = (%s)blockIdx.x * %u + tx * %u, chunk_ = 0, part = 0;\n", index, index,
                      columns, c->vector);
-    if (partial)
+    if (chunks)
         rp__text_add(e->out, "    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
                      rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
     rp__emit_row_start(e, false);
     rp__text_add(e->out, "    const %s chunk = chunk_ * %u, end = R - chunk < %u ? R : chunk + %u;\n", index,
                  RP__CUDA_CHUNK, RP__CUDA_CHUNK, RP__CUDA_CHUNK);
+}
+
+/* The elements of the last phase: `blocks` of them share those from chunk to end. */
+static void add_last_phase(const rp__emitter *e, unsigned phase, unsigned blocks) {
+    const rp__cuda_class *c = e->c;
+    const char *index = rp__emit_index_type(e);
+    const unsigned step = c->down * 4u * c->unroll;
+    rp__text_add(e->out, "    for (%s from = chunk + (%s)(part * %u + ty); from < end; from += %u) {\n", index, index,
+                 step, step * blocks);
+    char place[128];
+    (void)snprintf(place, sizeof place, "        const %s i = from + w * %u; const int in = i < end; (void)in;\n",
+                   index, c->down);
+    add_batch(e, phase, true, 4u * c->unroll, place);
+    rp__text_puts(e->out, "    }\n");
+}
+
+/* Of several phases each walks the columns again, which a cache still has. */
+void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
+    const rp__dag *d = e->dag;
+    const rp__cuda_class *c = e->c;
+    add_start(e, name, partial);
     for (unsigned k = 0; k < d->n_nodes && c->groups; k++)
         if (e->level[k] == RP__LEVEL_ELEMENT && d->nodes[k].op != RP__CONST && e->array[k])
             rp__text_add(e->out, "    %s v%u[%u];\n", rp__emit_type(d->nodes[k].dtype), k,
@@ -339,21 +360,42 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
             continue;
         }
         rp__emit_find_needed(e, phase);
-        if (!last) {
-            add_reductions(e, phase, partial);
-            if (partial) break;
+        if (last) {
+            add_last_phase(e, phase, 1);
             continue;
         }
-        rp__text_add(e->out, "    for (%s from = ty; from < R; from += %u) {\n", index, c->down * 4u * c->unroll);
-        char place[128];
-        (void)snprintf(place, sizeof place, "        const %s i = from + w * %u; const int in = i < R; (void)in;\n",
-                       index, c->down);
-        add_batch(e, phase, true, 4u * c->unroll, place);
-        rp__text_puts(e->out, "    }\n");
+        add_reductions(e, phase, partial);
+        if (partial) break;
     }
     if (partial)
         rp__emit_partial_stores(e, 0, "live && ty == 0", "chunk_", "part");
     else
         rp__emit_row_stores(e, "live && ty == 0");
+    rp__text_puts(e->out, "}\n");
+}
+
+/* A part of a chunk a block, in launch number `phase` of those that columns of several phases take: all of them know the row values of the
+ * phases before. */
+void rp__emit_split_column(const rp__emitter *e, const char *name) {
+    const rp__dag *d = e->dag;
+    const rp__cuda_class *c = e->c;
+    const unsigned phase = c->phase, places = (unsigned)c->tree * c->parts, down = c->down < places ? c->down : places;
+    char column[32];
+    (void)snprintf(column, sizeof column, e->columns > 1 ? "tx * %u + j" : "tx", c->vector);
+    add_start(e, name, true);
+    rp__emit_find_folded(e, phase);
+    for (unsigned before = 0; before < phase; before++) {
+        rp__emit_row_nodes(e, before);
+        rp__emit_partial_columns(e, before, c->tree, down, column);
+    }
+    rp__emit_row_nodes(e, phase);
+    rp__emit_find_needed(e, phase);
+    if (phase + 1u < d->n_phases) {
+        add_reductions(e, phase, true);
+        rp__emit_partial_stores(e, phase, "live && ty == 0", "chunk_", "part");
+    } else {
+        if (stores_elements(d)) add_last_phase(e, phase, c->parts);
+        rp__emit_row_stores(e, "live && ty == 0 && part == 0 && chunk_ == 0");
+    }
     rp__text_puts(e->out, "}\n");
 }

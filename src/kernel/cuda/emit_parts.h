@@ -45,6 +45,8 @@ typedef struct rp__row_shape {
 /* ---- emit.c */
 /* Fills e->needed with what the loop of `phase` computes when nothing is kept. */
 void rp__emit_find_needed(const rp__emitter *e, unsigned phase);
+/* The same with row values that it stores: of reductions, those that a launch of this phase has to fold. */
+void rp__emit_find_folded(const rp__emitter *e, unsigned phase);
 
 /* ---- emit_value.c */
 bool rp__emit_is_rows(const rp__cuda_class *c); /* a kernel over rows, not over points */
@@ -153,12 +155,13 @@ const char *rp__emit_shuffle(unsigned dtype); /* of shuffle functions: the type 
 void rp__emit_find_stages(rp__emitter *e);          /* fills e->stage */
 void rp__emit_scan_functions(const rp__emitter *e); /* before the kernel */
 void rp__emit_scan_shared(const rp__emitter *e);
-unsigned rp__emit_scan_threads(const rp__emitter *e); /* a row */
-void rp__emit_scan_carries(const rp__emitter *e,
-                           char name); /* q<node>: what lies before the tile in its chunk; Q<node>: the chunks before */
-void rp__emit_scan_chunk_end(const rp__emitter *e); /* q<node> to Q<node> */
-void rp__emit_scan_totals(const rp__emitter *e);    /* q<node> is the partial result of chunk_ */
-void rp__emit_scan_before(const rp__emitter *e);    /* Q<node> of the partial results before chunk_ */
+unsigned rp__emit_scan_threads(const rp__emitter *e); /* a row, or a section of one */
+unsigned rp__emit_scan_own(const rp__emitter *e);     /* elements of a thread */
+void rp__emit_scan_row(const rp__emitter *e); /* what lies before a row's chunk, and before a section of it: declared */
+void rp__emit_scan_chunk(const rp__emitter *e);
+void rp__emit_scan_chunk_end(const rp__emitter *e); /* the chunk's total to what lies before the next one */
+void rp__emit_scan_totals(const rp__emitter *e);    /* the totals of `section` and of chunk_ to memory */
+void rp__emit_scan_before(const rp__emitter *e);    /* what lies before `section` of chunk_, from there */
 /* All element values of tile u of a chunk. element: the text that opens a loop over them. */
 void rp__emit_scan_tile(const rp__emitter *e, const char *element);
 void rp__emit_scan_vectors(const rp__emitter *e);
@@ -217,11 +220,14 @@ void rp__emit_scan(const rp__emitter *e, const char *name);
 void rp__emit_scan_parts(const rp__emitter *e, const char *name, bool totals);
 void rp__emit_partial_row(const rp__emitter *e, const char *name);
 void rp__emit_column(const rp__emitter *e, const char *name, bool partial);
+void rp__emit_split_column(const rp__emitter *e, const char *name);
 /* Partial result `which`, of `node`, of a part of a chunk of the row, as an operand; `chunks` is how many a row has. */
 void rp__emit_partial(const rp__emitter *e, unsigned node, unsigned which, const char *chunk, const char *part);
 void rp__emit_partial_stores(const rp__emitter *e, unsigned phase, const char *guard, const char *chunk,
                              const char *part);
-void rp__emit_partial_fold(const rp__emitter *e, unsigned phase);
+void rp__emit_partial_fold(const rp__emitter *e, unsigned phase); /* where e->needed has one of them; others are 0 */
+/* The same of rows side by side, `lanes` fold lanes and `down` threads ty a row; column: this thread's in h<node>. */
+void rp__emit_partial_columns(const rp__emitter *e, unsigned phase, unsigned lanes, unsigned down, const char *column);
 void rp__emit_finish(const rp__emitter *e, const char *name);
 
 #endif

@@ -69,18 +69,21 @@ void rp__emit_halving(const rp__emitter *e, unsigned node, const char *name, uns
     add_halving(e, &e->dag->nodes[node], name, count, 1);
 }
 
-/* s<k> over `width` neighbouring lanes of a warp */
-static void add_shuffles(const rp__emitter *e, unsigned k, unsigned width) {
+/* s<k> and what the lane of a warp `mask` further has of it */
+static void add_shuffle(const rp__emitter *e, unsigned k, unsigned mask) {
     const rp__node *n = &e->dag->nodes[k];
     const char *type = rp__emit_type(n->dtype);
     char a[48];
     (void)snprintf(a, sizeof a, "s%u", k);
-    for (unsigned mask = width / 2; mask > 0; mask /= 2) {
-        rp__text_add(e->out, "    { const %s other = (%s)rp_shfl_xor_%s(s%u, %u, 32); s%u = ", type, type,
-                     rp__emit_shuffle(n->dtype), k, mask, k);
-        rp__emit_combine(e, n, a, "other");
-        rp__text_puts(e->out, "; }\n");
-    }
+    rp__text_add(e->out, "    { const %s other = (%s)rp_shfl_xor_%s(s%u, %u, 32); s%u = ", type, type,
+                 rp__emit_shuffle(n->dtype), k, mask, k);
+    rp__emit_combine(e, n, a, "other");
+    rp__text_puts(e->out, "; }\n");
+}
+
+/* s<k> over `width` neighbouring lanes of a warp */
+static void add_shuffles(const rp__emitter *e, unsigned k, unsigned width) {
+    for (unsigned mask = width / 2; mask > 0; mask /= 2) add_shuffle(e, k, mask);
 }
 
 /* g<k>: the groups of four of a thread, those of the same place in the tree's upper levels combined */
@@ -122,6 +125,29 @@ static void add_strided_groups(const rp__emitter *e, unsigned k) {
     rp__text_add(e->out, "    g%u[m] = y; }\n", k);
 }
 
+/* s<k> of a row that one warp has with its elements 32 apart: c<k>[j] of four neighbours are the group j * 8 + t / 4. They exchange halves, so
+ * that each has one group in the end, and the tree follows: over j, which is t % 4 then, and over t / 4. */
+static void add_strided_warp(const rp__emitter *e, unsigned k) {
+    const rp__node *n = &e->dag->nodes[k];
+    const char *type = rp__emit_type(n->dtype), *shuffle = rp__emit_shuffle(n->dtype);
+    rp__text_add(
+        e->out,
+        "    %s s%u; { %s y[2];\n    _Pragma(\"unroll\") for (int m = 0; m < 2; m++) {\n"
+        "        const %s other = (%s)rp_shfl_xor_%s(t & 2 ? c%u[m] : c%u[m + 2], 2, 32), own = t & 2 ? c%u[m + "
+        "2] : c%u[m];\n        y[m] = ",
+        type, k, type, type, type, shuffle, k, k, k, k);
+    rp__emit_combine(e, n, "own", "other");
+    rp__text_add(e->out,
+                 "; }\n    const %s other = (%s)rp_shfl_xor_%s(t & 1 ? y[0] : y[1], 1, 32), own = t & 1 ? y[1] : "
+                 "y[0];\n    s%u = ",
+                 type, type, shuffle, k);
+    rp__emit_combine(e, n, "own", "other");
+    rp__text_puts(e->out, "; }\n");
+    add_shuffle(e, k, 2);
+    add_shuffle(e, k, 1);
+    for (unsigned mask = 16; mask > 2; mask /= 2) add_shuffle(e, k, mask);
+}
+
 /* One warp folds what the threads of the row left in shared memory, so that the others issue nothing for it; each reduction of
  * a kernel has another warp. `fours` values of g<k> a thread. */
 static void add_block_trees(const rp__emitter *e, unsigned phase, unsigned threads, unsigned groups, const char *turn,
@@ -160,6 +186,10 @@ void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *s
     bool any = false;
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         if (!rp__emit_reduces_in(e, k, phase)) continue;
+        if (e->c->strided && groups == 32) {
+            add_strided_warp(e, k);
+            continue;
+        }
         if (e->c->strided)
             add_strided_groups(e, k);
         else

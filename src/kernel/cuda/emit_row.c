@@ -96,6 +96,18 @@ static void add_row_vector(const rp__emitter *e) {
     }
 }
 
+/* Which slots of a thread have an element for sure, "u < 2 || ": rows fill more than half of the groups, or, strided in a warp, all but the last step
+ * of the slots. */
+static void sure_slots(const rp__emitter *e, char *out, size_t bytes) {
+    const rp__cuda_class *c = e->c;
+    out[0] = 0;
+    if (c->template_ != RP__CUDA_ROW || c->full || c->ragged || c->groups < 2) return;
+    if (c->tile)
+        (void)snprintf(out, bytes, "u * %u + j < %u || ", c->span, c->tile - rp__cuda_slot_step(c));
+    else
+        (void)snprintf(out, bytes, "u < %u || ", c->groups / 2u);
+}
+
 /* Loads of a phase that come in vectors: those that it keeps for later ones, or the others. */
 static bool is_row_load(const rp__emitter *e, unsigned k, unsigned phase, bool kept) {
     return e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->place[k] == phase &&
@@ -153,7 +165,8 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     const char *index = rp__emit_index_type(e);
     bool stores = phase + 1u == d->n_phases && stores_elements(d), whole = e->c->vector > 1;
     unsigned step = shape->threads * shape->span;
-    char lane[48];
+    char lane[48], sure[48];
+    sure_slots(e, sure, sizeof sure);
     /* many vectors that are not kept would not fit beside those that are */
     const unsigned batch = phase == 0 || e->c->groups <= 8 || e->c->groups % 4 ? e->c->groups : 4;
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int first = 0; first < %u; first += %u) {\n", e->c->groups,
@@ -169,12 +182,13 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
         (whole || e->c->full)) /* R is a multiple of the span: a vector is inside or outside as a whole */
         rp__text_add(e->out,
                      e->c->full ? "    const int in = 1; (void)in;\n"
-                                : "    const int in = %su * %u + t * %u < R; (void)in;\n",
-                     chunk_of(e), step, shape->span);
+                                : "    const int in = %s%su * %u + t * %u < R; (void)in;\n",
+                     sure, chunk_of(e), step, shape->span);
     for (unsigned k = 0; stores && k < d->n_stores; k++)
         if (is_vector_store(e, k)) rp__emit_gathered(e, &d->stores[k], k, shape->span);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", shape->span);
     rp__text_add(e->out, "        const int e = u * %u + j; (void)e;\n", shape->span);
+    if (e->c->tile) rp__text_add(e->out, "        if (e >= %u) break;\n", e->c->tile);
     if (e->c->ragged)
         rp__emit_ragged_element(e, step * e->c->groups, chunk_of(e));
     else if (e->c->strided)
@@ -183,7 +197,7 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     else
         rp__text_add(e->out, "        const %s i = %s(%s)(u * %u + t * %u) + j; (void)i;\n", index, chunk_of(e), index,
                      step, shape->span);
-    if (!whole && !e->c->full) rp__text_puts(e->out, "        const int in = i < R; (void)in;\n");
+    if (!whole && !e->c->full) rp__text_add(e->out, "        const int in = %si < R; (void)in;\n", sure);
     rp__emit_inner_indices(e);
     rp__emit_element_nodes(e, phase, "in");
     (void)snprintf(lane, sizeof lane, "u %% %u * %u + j", shape->strips, shape->span);
@@ -219,9 +233,10 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
     const rp__row_shape shape = {c->threads, c->span, c->tree * 4u / ((unsigned)c->threads * c->span)};
     unsigned threads = c->threads, block = rp__cuda_row_block(c), rows = block / threads, step = threads * c->span;
     const char *index = rp__emit_index_type(e);
-    char size[16], guard[64];
+    char size[16], sure[48], guard[96];
     const bool cluster = c->template_ == RP__CUDA_CLUSTER;
-    (void)snprintf(guard, sizeof guard, c->full ? "1" : "%su * %u + t * %u < R", chunk_of(e), step, c->span);
+    sure_slots(e, sure, sizeof sure);
+    (void)snprintf(guard, sizeof guard, c->full ? "1" : "%s%su * %u + t * %u < R", sure, chunk_of(e), step, c->span);
     if (c->vector > 1) rp__emit_vector_types(e, c->span);
     rp__emit_signature(e, name, rp__cuda_word_count(d, c, 0), block);
     (void)snprintf(size, sizeof size, "[%u]", RP__ROW_SHARED(shape));
@@ -282,32 +297,67 @@ void rp__emit_row(const rp__emitter *e, const char *name) {
 /* One chunk of a row in a block of 256 threads. */
 static const rp__row_shape chunk_shape = {RP__CUDA_BLOCK, 4, 1};
 
-static void add_scan_loop(const rp__emitter *e, unsigned phase, bool stores) {
+/* A tile of a scan: its elements begin at i4, and its vectors are loaded. */
+static void add_scan_tile(const rp__emitter *e, unsigned phase, bool stores) {
     const char *index = rp__emit_index_type(e);
-    const unsigned threads = rp__emit_scan_threads(e);
-    if (e->c->full)
-        rp__text_puts(e->out, "    { const int u = 0;\n");
-    else
-        rp__text_add(e->out, "    for (int u = 0; u < %u; u++) {\n    if (chunk + u * %u >= R) break;\n",
-                     RP__CUDA_CHUNK / 4 / threads, threads * 4);
-    rp__text_add(e->out, "    const %s i4 = chunk + (%s)(u * %u + t) * 4;\n", index, index, threads);
-    for (unsigned k = 0; k < e->dag->n_nodes; k++)
-        if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k])
-            rp__emit_vector_load(e, k, 4, " + i4", "i4 < R");
-    if (e->c->vector > 1) rp__text_puts(e->out, "    const int in = i4 < R; (void)in;\n"); /* R is a multiple of 4 */
+    const unsigned own = rp__emit_scan_own(e);
+    const bool alone = own != 4 || (e->c->template_ == RP__CUDA_SCAN && e->c->span);
     char element[96];
+    if (e->c->vector > 1) rp__text_puts(e->out, "    const int in = i4 < R; (void)in;\n"); /* R is a multiple of 4 */
     (void)snprintf(element, sizeof element, "        const %s i = i4 + j; (void)i;\n%s", index,
-                   e->c->vector == 1 ? "        const int in = i < R; (void)in;\n" : "");
+                   alone               ? "        const int in = 1; (void)in;\n"
+                   : e->c->vector == 1 ? "        const int in = i < R; (void)in;\n"
+                                       : "");
     rp__emit_scan_tile(e, element);
     for (unsigned k = 0; stores && k < e->dag->n_stores; k++)
         if (is_vector_store(e, k)) rp__emit_gathered(e, &e->dag->stores[k], k, 4);
-    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) {\n%s", element);
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n%s", own, element);
     rp__emit_inner_indices(e);
     rp__emit_scan_vectors(e);
     rp__emit_accumulation(e, phase, "j", "in");
     if (stores) rp__emit_lane_stores(e, false, "in && live");
     rp__text_puts(e->out, "    }\n");
     if (stores) rp__emit_vector_stores(e, false, 4, "live && in", "a@ + o@ + i4");
+}
+
+/* A warp walks its section: the vectors of four tiles are loaded before the first is used. */
+static void add_section_loop(const rp__emitter *e, unsigned phase, bool stores) {
+    const char *index = rp__emit_index_type(e);
+    const unsigned threads = rp__emit_scan_threads(e), tiles = RP__CUDA_SECTION / 4 / threads,
+                   batch = e->c->vector > 1 && e->dag->n_nodes <= 16 ? 4 : 1;
+    char place[96];
+    (void)snprintf(place, sizeof place, "    const %s i4 = chunk + (%s)((first + w) * %u + t) * 4;\n", index, index,
+                   threads);
+    rp__text_add(e->out,
+                 "    for (int first = 0; first < %u; first += %u) {\n    if (chunk + first * %u >= R) break;\n", tiles,
+                 batch, threads * 4);
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (is_vector_load(e, k)) rp__emit_vectors(e, k, 4, batch);
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n%s", batch, place);
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (is_vector_load(e, k)) rp__emit_vectors_load(e, k, 4, " + i4", "i4 < R");
+    rp__text_add(e->out,
+                 "    (void)i4;\n    }\n    _Pragma(\"unroll\") for (int w = 0; w < %u; w++) {\n%s    const int u = "
+                 "first + w;\n",
+                 batch, place);
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (is_vector_load(e, k)) rp__emit_vectors_use(e, k);
+    add_scan_tile(e, phase, stores);
+    rp__text_puts(e->out, "    }\n    }\n");
+}
+
+static void add_scan_loop(const rp__emitter *e, unsigned phase, bool stores) {
+    const char *index = rp__emit_index_type(e);
+    const unsigned threads = rp__emit_scan_threads(e);
+    if (e->c->full)
+        rp__text_puts(e->out, "    { const int u = 0; (void)u;\n");
+    else
+        rp__text_add(e->out, "    for (int u = 0; u < %u; u++) {\n    if (chunk + u * %u >= R) break;\n",
+                     RP__CUDA_CHUNK / 4 / threads, threads * 4);
+    rp__text_add(e->out, "    const %s i4 = chunk + (%s)(u * %u + t) * 4;\n", index, index, threads);
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (is_vector_load(e, k)) rp__emit_vector_load(e, k, 4, " + i4", "i4 < R");
+    add_scan_tile(e, phase, stores);
     rp__text_puts(e->out, "    }\n");
 }
 
@@ -427,9 +477,9 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
         rp__emit_fold_start(e, phase);
         if (last && !stores_elements(d)) break;
         rp__text_puts(e->out, "    { int turn = 0; (void)turn;\n");
-        rp__emit_scan_carries(e, 'Q');
+        rp__emit_scan_row(e);
         rp__text_add(e->out, "    for (%s chunk = 0; chunk < R; chunk += %u, turn ^= 1) {\n", index, RP__CUDA_CHUNK);
-        rp__emit_scan_carries(e, 'q');
+        rp__emit_scan_chunk(e);
         add_chunk_reductions(e, phase, last, "[turn]");
         rp__emit_fold(e, phase);
         rp__text_puts(e->out, "    }\n");
@@ -458,6 +508,7 @@ void rp__emit_split(const rp__emitter *e, const char *name) {
                  "(%s)blockIdx.x / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
                  index, index, index, RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
     add_chunk_start(e, false);
+    rp__emit_find_folded(e, phase);
     for (unsigned before = 0; before < phase; before++) {
         rp__emit_row_nodes(e, before);
         rp__emit_partial_fold(e, before);
@@ -493,12 +544,12 @@ void rp__emit_scan(const rp__emitter *e, const char *name) {
     rp__emit_row_start(e, false);
     rp__emit_row_nodes(e, 0);
     rp__emit_find_needed(e, 0);
-    rp__emit_scan_carries(e, 'Q');
+    rp__emit_scan_row(e);
     if (c->full)
         rp__text_add(e->out, "    { const %s chunk = 0;\n", index);
     else
         rp__text_add(e->out, "    for (%s chunk = 0; chunk < R; chunk += %u) {\n", index, RP__CUDA_CHUNK);
-    rp__emit_scan_carries(e, 'q');
+    rp__emit_scan_chunk(e);
     add_scan_loop(e, 0, true);
     if (!c->full) rp__emit_scan_chunk_end(e);
     rp__text_puts(e->out, "    }\n");
@@ -506,7 +557,7 @@ void rp__emit_scan(const rp__emitter *e, const char *name) {
     rp__text_puts(e->out, "}\n");
 }
 
-/* A block a chunk of a row with scans: their totals in the chunk, or what they are, from the totals of the chunks before. */
+/* A block a chunk of a row with scans: their totals, or what they are, from the totals of what lies before. */
 void rp__emit_scan_parts(const rp__emitter *e, const char *name, bool totals) {
     const char *index = rp__emit_index_type(e);
     if (e->c->vector > 1) rp__emit_vector_types(e, 4);
@@ -514,21 +565,23 @@ void rp__emit_scan_parts(const rp__emitter *e, const char *name, bool totals) {
     rp__emit_signature(e, name, rp__cuda_word_count(e->dag, e->c, 0), RP__CUDA_BLOCK);
     rp__emit_scan_shared(e);
     rp__emit_rows_start(e, true);
-    rp__text_add(e->out,
-                 "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x %% rows, chunk_ = "
-                 "(%s)blockIdx.x / rows, chunk = chunk_ * %u;\n    const rp_i64 chunks = (rp_i64)p.w[%u];\n",
-                 index, index, index, RP__CUDA_CHUNK, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
+    rp__text_add(
+        e->out,
+        "    const int t = (int)threadIdx.x %% 32, section = (int)threadIdx.x / 32;\n    const %s row_ = (%s)blockIdx.x "
+        "%% rows, chunk_ = (%s)blockIdx.x / rows, chunk = chunk_ * %u + section * %u;\n    const rp_i64 chunks = "
+        "(rp_i64)p.w[%u];\n",
+        index, index, index, RP__CUDA_CHUNK, RP__CUDA_SECTION, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
     add_chunk_start(e, false);
     rp__emit_row_nodes(e, 0);
     rp__emit_find_needed(e, 0);
-    rp__emit_scan_carries(e, 'Q');
-    rp__emit_scan_carries(e, 'q');
+    rp__emit_scan_row(e);
+    rp__emit_scan_chunk(e);
     if (!totals) rp__emit_scan_before(e);
-    add_chunk_loop(e, 0, !totals);
+    add_section_loop(e, 0, !totals);
     if (totals)
         rp__emit_scan_totals(e);
     else
-        rp__emit_row_stores(e, "live && t == 0 && chunk_ == 0");
+        rp__emit_row_stores(e, "live && threadIdx.x == 0 && chunk_ == 0");
     rp__text_puts(e->out, "}\n");
 }
 

@@ -289,7 +289,7 @@ static void add_offset(const rp__emitter *e, unsigned a) {
                      rp__emit_stride_word(e, a, e->c->n_outer - 1u));
     if ((e->c->broadcast | e->c->unmoved) & bit || e->c->n_inner == 0) return;
     if (e->c->n_inner == 1) {
-        if ((e->c->unit & bit) && e->columns == 1 && e->c->template_ != RP__CUDA_SHORT)
+        if (((e->c->unit & bit) && e->columns == 1 && e->c->template_ != RP__CUDA_SHORT) || (e->c->line & bit))
             rp__text_puts(e->out, " + i");
         else
             rp__text_add(e->out, " + i * (%s)p.w[%u]", rp__emit_index_type(e),

@@ -44,6 +44,7 @@ static const char *template_name(unsigned t) {
                                         [RP__CUDA_SCAN_TOTALS] = "scan_totals",
                                         [RP__CUDA_SCAN_PARTS] = "scan_parts",
                                         [RP__CUDA_SPLIT] = "split",
+                                        [RP__CUDA_SPLIT_COLUMN] = "split_column",
                                         [RP__CUDA_FINISH] = "finish",
                                         [RP__CUDA_MANY] = "many",
                                         [RP__CUDA_CONTRACT] = "contract"};
@@ -122,7 +123,7 @@ static int64_t product(const int64_t *extent, unsigned n) {
 /* Do offsets or element numbers need 64 bits? */
 static bool is_wide(const rp__dag *dag, const rp__space *s, const rp__space_access *a) {
     unsigned n = rp__space_dims(s);
-    int64_t limit = INT32_MAX - 4096;
+    int64_t limit = INT32_MAX - RP__CUDA_CHUNK; /* blocks begin to count behind the end */
     if (product(s->extent, n) > limit) return true;
     for (unsigned k = 0; k < dag->n_windows; k++) {
         const rp__space_window *w = &s->windows[k];
@@ -539,6 +540,7 @@ static bool is_light(const rp__dag *dag, const rp__space_access *a, const rp__cu
  * taken eight at a time. */
 static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a, int64_t r,
                       int64_t rows, rp__cuda_class *c) {
+    enum { WARP = 32 };
     unsigned tree = c->threads;
     c->tree = (uint16_t)tree;
     c->span = 4;
@@ -559,12 +561,24 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
     if (c->vector == 1 && tree >= 64) { /* neighbours in a warp read and write neighbours */
         c->strided = 1;
         c->threads = (uint16_t)tree;
+    } else if (tree == WARP && r > 4 * WARP && c->n_inner == 1 && (c->vector == 1 || c->ragged == 2)) {
+        /* lanes that are exchanged through shared memory, and what lies within vectors, would take longer than elements one by one */
+        c->strided = 1;
+        c->unit = 0;
+        c->ragged = 0;
+        c->vector = 1;
     }
+    for (unsigned k = 0; k < dag->n_accesses && c->strided && c->n_inner == 1; k++)
+        if (is_line(dag, s, a, k, c)) c->line |= UINT64_C(1) << k;
     int64_t step = (int64_t)c->threads * c->span, groups = (r + step - 1) / step;
     c->full = r > 0 && r % step == 0 && !c->ragged;
     c->groups = 1;
     while (c->groups < groups && !c->full) c->groups *= 2; /* few kernels for many lengths */
     if (c->full) c->groups = (uint8_t)groups;
+    if (tree == WARP && c->strided && !c->full) {
+        const unsigned by = rp__cuda_slot_step(c);
+        c->tile = (uint16_t)(((unsigned)((r + WARP - 1) / WARP) + by - 1) / by * by);
+    }
 }
 
 /* A block a chunk, 64 elements a thread. */
@@ -579,6 +593,8 @@ static void share_cluster(const rp__dag *dag, const rp__space *s, const rp__spac
     c->full = r % RP__CUDA_CHUNK == 0 && !c->ragged;
     c->strided = c->vector == 1;
 }
+
+enum { COLUMN_BLOCK = 512 }; /* threads */
 
 static int64_t column_blocks(const rp__cuda_class *c, int64_t rows, int64_t chunks) {
     return (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks * c->parts;
@@ -611,14 +627,57 @@ static void hold_column(const rp__dag *dag, const rp__space *s, const rp__space_
     c->unroll = 1;
 }
 
+/* May a block store a value of a row before others have read what is there? Then one block has to walk the row. */
+static bool rows_in_place(const rp__dag *dag, const rp__space_access *a) {
+    for (unsigned k = 0; k < dag->n_stores; k++) {
+        const unsigned to = dag->stores[k].access;
+        if (!rp__dag_is_row(dag, dag->stores[k].axes)) continue;
+        if (dag->accesses[to].kind == RP__ACCESS_READ_WRITE) return true;
+        for (unsigned r = 0; r < dag->n_accesses; r++)
+            if (dag->accesses[r].kind != RP__ACCESS_WRITE && a[r].storage && a[r].storage == a[to].storage &&
+                a[r].begin < a[to].end && a[to].begin < a[r].end)
+                return true;
+    }
+    return false;
+}
+
+/* As many as there are chunks, a power of two. */
+static unsigned fold_lanes(int64_t chunks) {
+    unsigned lanes = 1;
+    while (lanes < chunks && lanes < RP__CUDA_FOLD) lanes *= 2;
+    return lanes;
+}
+
+/* How often a thread of a block waits for loads that it gives together. */
+static int64_t column_rounds(const rp__cuda_class *c, int64_t in_chunk) {
+    unsigned down = 1;
+    while (2 * down * c->parts <= c->threads && 2 * down * c->tile <= COLUMN_BLOCK) down *= 2;
+    return in_chunk / ((int64_t)down * c->parts * 4 * c->unroll);
+}
+
+/* Few columns of a block each: the loads of a thread are all that is under way. */
+static void deepen_column(const rp__device *d, const rp__dag *dag, int64_t rows, int64_t chunks, int64_t in_chunk,
+                          rp__cuda_class *c) {
+    enum { DEEP = 8, LIGHT = 24 };
+    while (dag->n_nodes <= LIGHT && c->unroll * c->vector < DEEP && column_rounds(c, in_chunk) > 1 &&
+           column_blocks(c, rows, chunks) < 2 * (int64_t)d->multiprocessors)
+        c->unroll *= 2;
+}
+
 /* Rows side by side: a thread takes as many as one load of 16 bytes holds, a warp 512 bytes next to each other. Where that leaves
- * multiprocessors without work several blocks share a chunk, if there are one phase and enough to do; else stripes get narrower. */
+ * multiprocessors without work, and enough to do for those that have it, several blocks share a chunk; else stripes get narrower. What blocks have in
+ * common is left to a launch behind them: of several phases there is one for each. */
 static void share_column(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                          int64_t r, int64_t rows, rp__cuda_class *c) {
-    enum { BLOCK = 512, SHARED = 2 << 20 }; /* threads; bytes that are worth a second launch */
+    enum {
+        SHARED = 2 << 20,
+        ROUNDS = 8,
+        HELD = 1024
+    }; /* bytes, and loads after each other, that are worth a second launch */
     const int64_t chunks = (r + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK,
                   in_chunk = r < RP__CUDA_CHUNK ? r : RP__CUDA_CHUNK;
     const unsigned last = c->n_outer - 1u, tree = 4u * c->threads;
+    const bool one = one_phase(dag);
     unsigned widest = 1, reductions = 0, width;
     for (unsigned k = 0; k < dag->n_nodes; k++) reductions += dag->nodes[k].op == RP__REDUCE;
     for (unsigned k = 0; k < dag->n_accesses; k++)
@@ -638,43 +697,39 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     for (unsigned k = 0; k < dag->n_accesses && c->unit; k++)
         if (a[k].stride[last] == 0 && !dag->accesses[k].windows) c->staged_unit |= UINT64_C(1) << k;
     c->unroll = in_chunk > tree && dag->n_nodes <= 24 ? 2 : 1;
-    c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_COLUMN;
     c->tile = (uint16_t)(32u >> (s->how ? s->how->narrow & 3u : 0));
     while (c->tile > 1 && c->tile / 2 * c->vector >= rows) c->tile /= 2;
-    if (s->how && s->how->unroll == 1) c->unroll = 1;
     const int64_t wanted = 7 * (int64_t)d->multiprocessors / 4, least = 3 * (int64_t)d->multiprocessors / 4;
-    const unsigned parts = s->how && one_phase(dag) && in_chunk >= 64 ? s->how->parts : 0;
+    const unsigned narrow = 64 / (c->vector * widest) > 4 ? 64 / (c->vector * widest) : 4;
+    const uint16_t wide = c->tile;
+    while (c->tile > narrow && column_blocks(c, rows, chunks) < least) c->tile /= 2;
+    const bool slow = column_rounds(c, in_chunk) >= ROUNDS && column_blocks(c, rows, chunks) < least;
+    c->tile = wide;
+    const bool worth =
+        chunks > 1 || (one ? slow || in_chunk * rows * widest >= SHARED : slow && r > HELD && !rows_in_place(dag, a));
+    const unsigned parts = s->how && one && in_chunk >= 64 ? s->how->parts : 0;
     while (parts && c->parts < parts && 8 * c->parts <= c->threads) c->parts *= 2;
-    while (!parts && one_phase(dag) && in_chunk * rows * widest >= SHARED && c->parts < 32 &&
-           8 * c->parts <= c->threads && column_blocks(c, rows, chunks) < wanted) {
+    while (!parts && worth && c->parts < 32 && 8 * c->parts <= c->threads && column_blocks(c, rows, chunks) < wanted) {
         if (c->parts >= 8 && c->tile * c->vector * widest > 256) /* what is left to a second launch stays little */
             c->tile /= 2;
         else
             c->parts *= 2;
     }
-    const unsigned narrow = 64 / (c->vector * widest) > 4 ? 64 / (c->vector * widest) : 4;
     while (c->tile > narrow && column_blocks(c, rows, chunks) < least) c->tile /= 2;
-    if (c->parts > 1)
-        c->template_ = RP__CUDA_PARTIAL_COLUMN;
-    else if (c->tile == 32 && one_phase(dag) && column_blocks(c, rows, chunks) < 6 * (int64_t)d->multiprocessors)
+    if (c->parts == 1 && c->tile == 32 && one && column_blocks(c, rows, chunks) < 6 * (int64_t)d->multiprocessors)
         c->tile = 16; /* the last blocks to run are few */
+    c->template_ = chunks == 1 && c->parts == 1 ? RP__CUDA_COLUMN
+                   : one                        ? RP__CUDA_PARTIAL_COLUMN
+                                                : RP__CUDA_SPLIT_COLUMN;
+    if (c->template_ != RP__CUDA_COLUMN) deepen_column(d, dag, rows, chunks, in_chunk, c);
+    if (s->how && s->how->unroll == 1) c->unroll = 1;
     c->down = 1;
-    while (2u * c->down * c->parts <= c->threads && 2u * c->down * c->tile <= BLOCK) c->down *= 2;
-    hold_column(dag, s, a, r, c);
-}
-
-/* May a block store a value of a row before others have read what is there? Then one block has to walk the row. */
-static bool rows_in_place(const rp__dag *dag, const rp__space_access *a) {
-    for (unsigned k = 0; k < dag->n_stores; k++) {
-        const unsigned to = dag->stores[k].access;
-        if (!rp__dag_is_row(dag, dag->stores[k].axes)) continue;
-        if (dag->accesses[to].kind == RP__ACCESS_READ_WRITE) return true;
-        for (unsigned r = 0; r < dag->n_accesses; r++)
-            if (dag->accesses[r].kind != RP__ACCESS_WRITE && a[r].storage && a[r].storage == a[to].storage &&
-                a[r].begin < a[to].end && a[to].begin < a[r].end)
-                return true;
+    while (2u * c->down * c->parts <= c->threads && 2u * c->down * c->tile <= COLUMN_BLOCK) c->down *= 2;
+    if (c->template_ == RP__CUDA_SPLIT_COLUMN) {
+        c->tree = (uint16_t)fold_lanes(chunks);
+        c->full = chunks <= RP__CUDA_FOLD;
     }
-    return false;
+    hold_column(dag, s, a, r, c);
 }
 
 /* Scans of what no scan and no reduction goes into: chunks know each other by one total each. */
@@ -708,6 +763,18 @@ static bool rows_lie_across(const rp__dag *dag, const rp__space_access *a, const
     return across > within;
 }
 
+/* A row of few elements, one of those side by side, is a thread's: all of its loads are under way at once, and nothing is told to others. */
+static bool share_scan_alone(const rp__device *d, const rp__dag *dag, int64_t r, int64_t rows, rp__cuda_class *c) {
+    enum { MOST = 32, VALUES = 160, BLOCK = 256, WARP = 32 };
+    if (!c->across || r > MOST || r * dag->n_nodes > VALUES) return false;
+    c->span = (uint8_t)r;
+    c->threads = 1;
+    c->full = 1;
+    c->tile = BLOCK;
+    while (c->tile > WARP && (rows + c->tile - 1) / c->tile < (int64_t)d->multiprocessors) c->tile /= 2;
+    return true;
+}
+
 /* Threads for a row's elements, four each, up to 256; rows for the rest of a block. Rows that lie side by side are read by lines: 32 of
  * them where that leaves every multiprocessor a block, at least 8, and then longer rows have more threads. */
 static void share_scan(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
@@ -717,6 +784,7 @@ static void share_scan(const rp__device *d, const rp__dag *dag, const rp__space 
     while (threads < BLOCK && 4 * (int64_t)threads < r) threads *= 2;
     c->template_ = RP__CUDA_SCAN;
     c->across = rows >= LINE && rows_lie_across(dag, a, c);
+    if (share_scan_alone(d, dag, r, rows, c)) return;
     if (c->across) {
         const unsigned wanted = threads, most = dag->n_nodes > LIGHT ? MOST / 2 : MOST;
         unsigned tile = 32;
@@ -756,8 +824,8 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         first += dag->accesses[k].windows;
         if (still) c->broadcast |= UINT64_C(1) << k;
     }
-    bool column = (one_phase(dag) || (r <= RP__CUDA_CHUNK && dag->n_phases > 1)) && !dag->scans && rows >= 8 &&
-                  outer_runs_faster(dag, s, a, c);
+    bool column = (one_phase(dag) || (dag->n_phases > 1 && (r <= RP__CUDA_CHUNK || !rows_in_place(dag, a)))) &&
+                  !dag->scans && rows >= 8 && outer_runs_faster(dag, s, a, c);
     const bool few = r > RP__CUDA_CHUNK && rows < 2 * (int64_t)d->multiprocessors && !rows_in_place(dag, a);
     const unsigned wish = s->how ? s->how->path : 0;
     const bool cluster = r > RP__CUDA_CHUNK && r <= RP__CUDA_MOST_BLOCKS * RP__CUDA_CHUNK && d->clusters &&
@@ -969,6 +1037,7 @@ static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, boo
         break;
     case RP__CUDA_COLUMN:
     case RP__CUDA_PARTIAL_COLUMN:
+    case RP__CUDA_SPLIT_COLUMN:
         for (uint8_t narrow = 0; narrow < 3; narrow++) {
             for (uint8_t parts = 1; parts <= 16; parts = (uint8_t)(4 * parts)) OFFER(.narrow = narrow, .parts = parts);
             OFFER(.narrow = narrow);
@@ -1006,7 +1075,7 @@ static void schedule_text(rp__device *d, rp__dag *dag, const rp__space *space, r
     if (c->vector > 1) rp__text_add(out, ", vectors of %u", c->vector);
     if (c->unroll > 1) rp__text_add(out, ", %u a thread", c->unroll);
     if (c->threads > 1) rp__text_add(out, ", %u threads", c->threads);
-    if (c->tile) rp__text_add(out, ", %u by %u", c->down, c->tile);
+    if (c->tile && c->template_ != RP__CUDA_ROW) rp__text_add(out, ", %u by %u", c->down, c->tile);
     if (c->parts > 1) rp__text_add(out, ", %u blocks a chunk", c->parts);
 }
 
@@ -1019,9 +1088,16 @@ static void machine(rp__device *d, rp__text *out) {
 
 /* ---- binding ---- */
 
-static int64_t blocks_of(const work *w) {
+static bool stores_elements(const rp__dag *dag) {
+    for (unsigned k = 0; k < dag->n_stores; k++)
+        if (!rp__dag_is_row(dag, dag->stores[k].axes)) return true;
+    return false;
+}
+
+static int64_t blocks_of(const rp__dag *dag, const work *w) {
     const rp__cuda_class *c = &w->class_;
     int64_t chunks = (w->inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK, per;
+    const bool ends = c->phase + 1u == dag->n_phases && !stores_elements(dag); /* the last launch of a split row */
     switch ((rp__cuda_template)c->template_) {
     case RP__CUDA_POINTWISE: per = (int64_t)RP__CUDA_BLOCK * c->vector * c->unroll; return (w->rows + per - 1) / per;
     case RP__CUDA_TILE: {
@@ -1034,8 +1110,10 @@ static int64_t blocks_of(const work *w) {
     case RP__CUDA_ROW_LOOP: return w->rows;
     case RP__CUDA_SCAN: return (w->rows + c->tile - 1) / c->tile;
     case RP__CUDA_COLUMN: return column_blocks(c, w->rows, 1);
+    case RP__CUDA_SPLIT: return ends ? w->rows : w->rows * chunks;
+    case RP__CUDA_SPLIT_COLUMN:
+        return ends ? column_blocks(c, w->rows, 1) / c->parts : column_blocks(c, w->rows, chunks);
     case RP__CUDA_PARTIAL_ROW:
-    case RP__CUDA_SPLIT:
     case RP__CUDA_SCAN_TOTALS:
     case RP__CUDA_SCAN_PARTS: return w->rows * chunks;
     case RP__CUDA_PARTIAL_COLUMN: return column_blocks(c, w->rows, chunks);
@@ -1051,6 +1129,7 @@ static unsigned threads_of(const rp__cuda_class *c) {
     case RP__CUDA_SCAN: return (unsigned)c->tile * c->threads;
     case RP__CUDA_COLUMN:
     case RP__CUDA_PARTIAL_COLUMN:
+    case RP__CUDA_SPLIT_COLUMN:
     case RP__CUDA_FINISH: return (unsigned)c->tile * c->down;
     default: return RP__CUDA_BLOCK;
     }
@@ -1067,6 +1146,7 @@ static uint32_t partial_access(const rp__dag *dag, const rp__cuda_class *c) {
     case RP__CUDA_FINISH:
     case RP__CUDA_SCAN_PARTS: return RP__READ;
     case RP__CUDA_SPLIT:
+    case RP__CUDA_SPLIT_COLUMN:
         return c->phase == 0 ? RP__WRITE : c->phase + 1u == dag->n_phases ? RP__READ : RP__READ | RP__WRITE;
     default: return RP__WRITE;
     }
@@ -1090,7 +1170,7 @@ static rp_status fill(rp__device *d, rp__dag *dag, const work *w, rp__storage *p
                                                    .begin = 0,
                                                    .end = (int64_t)partial->bytes};
     }
-    int64_t blocks = blocks_of(w);
+    int64_t blocks = blocks_of(dag, w);
     if (blocks > INT32_MAX) return too_many_blocks(w);
     out->grid[0] = (uint32_t)blocks;
     out->grid[1] = out->grid[2] = 1;
@@ -1103,7 +1183,7 @@ static rp_status fill(rp__device *d, rp__dag *dag, const work *w, rp__storage *p
 static bool is_partial(const work *w) {
     const unsigned t = w->class_.template_;
     return t == RP__CUDA_PARTIAL_ROW || t == RP__CUDA_PARTIAL_COLUMN || t == RP__CUDA_SPLIT ||
-           t == RP__CUDA_SCAN_TOTALS;
+           t == RP__CUDA_SPLIT_COLUMN || t == RP__CUDA_SCAN_TOTALS;
 }
 
 /* The second launch of a partial one: as many fold lanes as there are chunks, rows side by side as far as there are, a block of threads
@@ -1116,8 +1196,7 @@ static void set_finish(work *w) {
     c->unit = 0;
     c->ragged = 0;
     c->unroll = 0;
-    c->threads = 1;
-    while (c->threads < chunks && c->threads < RP__CUDA_FOLD) c->threads = (uint16_t)(2 * c->threads);
+    c->threads = (uint16_t)fold_lanes(chunks);
     c->full = chunks <= RP__CUDA_FOLD;
     c->tile = 32;
     while (c->tile > 1 && c->tile / 2 >= w->rows) c->tile /= 2;
@@ -1129,7 +1208,8 @@ static void set_finish(work *w) {
 static bool set_next(const rp__dag *dag, work *w) {
     rp__cuda_class *c = &w->class_;
     switch ((rp__cuda_template)c->template_) {
-    case RP__CUDA_SPLIT: return ++c->phase < dag->n_phases;
+    case RP__CUDA_SPLIT:
+    case RP__CUDA_SPLIT_COLUMN: return ++c->phase < dag->n_phases;
     case RP__CUDA_SCAN_TOTALS: c->template_ = RP__CUDA_SCAN_PARTS; return true;
     case RP__CUDA_PARTIAL_ROW:
     case RP__CUDA_PARTIAL_COLUMN: set_finish(w); return true;
@@ -1140,14 +1220,15 @@ static bool set_next(const rp__dag *dag, work *w) {
 /* One launch was asked for where two are faster: the same bits. */
 static void set_single(const rp__dag *dag, work *w) {
     rp__cuda_class *c = &w->class_;
-    if (c->template_ == RP__CUDA_PARTIAL_COLUMN && w->inner <= RP__CUDA_CHUNK) {
+    c->parts = 1;
+    c->tree = c->full = 0;
+    if ((c->template_ == RP__CUDA_PARTIAL_COLUMN || c->template_ == RP__CUDA_SPLIT_COLUMN) &&
+        w->inner <= RP__CUDA_CHUNK) {
         c->template_ = RP__CUDA_COLUMN;
-        c->parts = 1;
         return;
     }
     c->template_ = RP__CUDA_ROW_LOOP;
-    c->down = c->tile = c->unroll = c->full = 0;
-    c->parts = 1;
+    c->down = c->tile = c->unroll = 0;
     find_row_units(dag, &w->space, w->accesses, 4, c);
 }
 
@@ -1188,7 +1269,9 @@ static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__spa
     for (unsigned k = 0; k < dag->n_nodes; k++)
         results += dag->nodes[k].op == RP__REDUCE || dag->nodes[k].op == RP__SCAN;
     size_t chunks = (size_t)((w.inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK);
-    rp__storage *partial = rp__storage_new(d, s, results * chunks * w.class_.parts * (size_t)w.rows * sizeof(uint64_t));
+    const size_t parts =
+        w.class_.template_ == RP__CUDA_SCAN_TOTALS ? (size_t)RP__CUDA_SCAN_TOTALS_A_CHUNK : w.class_.parts;
+    rp__storage *partial = rp__storage_new(d, s, results * chunks * parts * (size_t)w.rows * sizeof(uint64_t));
     if (!partial) return RP_ERROR_OUT_OF_MEMORY;
     rp_status status;
     do {
