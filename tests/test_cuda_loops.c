@@ -538,7 +538,10 @@ static void test_warp_rows(void **state) {
             for (unsigned k = 0; k < p.dag->n_accesses; k++) { /* the first row of both is the same */
                 const bool row = rp__dag_is_row(p.dag, p.dag->accesses[k].axes);
                 if (memcmp(out[0][k], out[1][k], (row ? 1 : (size_t)r) * element_bytes(&p, k)) != 0)
-                    fail_msg("rows of %lld, type %u: other bits in vectors", (long long)r, t);
+                    fail_msg(
+                        "rows of %lld, type %u: access %u begins with %02x%02x%02x%02x, in vectors with %02x%02x%02x%02x",
+                        (long long)r, t, k, out[0][k][3], out[0][k][2], out[0][k][1], out[0][k][0], out[1][k][3],
+                        out[1][k][2], out[1][k][1], out[1][k][0]);
             }
             free_room(&p, out[0]);
             free_room(&p, out[1]);

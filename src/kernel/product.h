@@ -44,8 +44,7 @@ typedef enum rp__order_family {
     RP__FAMILY_SLOTS,   /* weight gradients of depthwise convolutions: chains of 32 threads, then from left to right */
     RP__FAMILY_SLICES,  /* fma, each 32 of K in four parts, which add up by themselves; then from left to right */
     RP__FAMILY_DOTS,    /* the matrix unit of x86 processors, bf16: steps of 32 (cpu/dots.h), groups as above */
-    RP__FAMILY_LANES,   /* few rows: 64 chains of fma, of every 64th 16 bytes of K each (cuda/stream.cuh) */
-    RP__FAMILY_WARPS /* few rows by tensor cores, 16-bit floats: eight chains of steps of 16, of every eighth 64 of K each */
+    RP__FAMILY_LANES    /* few rows: 64 chains of fma, of every 64th 16 bytes of K each (cuda/stream.cuh) */
 } rp__order_family;
 /* `shares`: the logarithm of their number, at most 3. */
 static inline rp__order rp__order_with(rp__order order, rp__order_family family, unsigned shares) {

@@ -239,7 +239,7 @@ enum { JOINS = LAUNCH / 3 };
 /* Operands that are read element by element, of more than FEW rows and columns; steps of 128 bytes of K by cuBLASLt for rows that are no whole
  * vectors. */
 enum { FEW = 8, RAGGED_STEP = 300 };
-static const double ONE_BY_ONE = 2.5;
+static const double ONE_BY_ONE = 2.5, THIN = 1.8;
 
 /* Whether there are warpgroups, and more rows and columns than the smallest tile of warps has. */
 static bool has_groups(const rp__matmul *p, const rp__device *d) { return d->arch == 90 && p->m > 16 && p->n > 16; }
@@ -433,7 +433,8 @@ static double tensor_clocks(const rp__problem *p, const rp__matmul *read, math m
     (void)tile_of(read, p->device, m == MMA && in_vectors && by_groups(read, p->device, split) ? WGMMA : m, split,
                   &steps);
     if (!in_vectors && read->m > FEW && read->n > FEW) steps *= ONE_BY_ONE;
-    const double moved = moved_of(read);
+    /* tiles of one row of blocks keep less of memory under way */
+    const double moved = moved_of(read) * (read->m <= 16 || read->n <= 16 ? THIN : 1);
     return LAUNCH + (split ? ADD_SHARES : 0) + (steps > moved ? steps : moved);
 }
 static bool is_sooner(const rp__problem *p, const rp__matmul *read, math m, double ours) {

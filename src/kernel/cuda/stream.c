@@ -18,12 +18,13 @@ enum {
     W_WIDE,
     X_WIDE,
     BIAS,
-    WIDE, /* 64-bit offsets */
-    MMA
+    WIDE /* 64-bit offsets */
 };
-/* Most of the few lines, and of 16-bit floats by fma; terms of the sums, and of those that few blocks walk; bytes of the long operand that no block
- * of another kernel keeps whole (chain.c). */
-enum { MOST = 16, MOST_NARROW = 2, LEAST_K = 256, LONG_K = 4096, MOST_K = 1 << 14, LEAST_BYTES = 48 << 10 };
+/* Most of the few lines, of 16-bit floats (the rows of the first factor, the columns of the second) before tensor cores take less; terms of the
+ * sums, and of those that few blocks walk; bytes of the long operand that no block of another kernel keeps whole (chain.c), and where lines are innermost
+ * and cuBLASLt has a kernel for one row. */
+enum { MOST = 16, MOST_NARROW = 4, MOST_TURNED = 8, LEAST_K = 256, LONG_K = 4096, MOST_K = 1 << 14 };
+enum { LEAST_BYTES = 48 << 10, MOST_ACROSS = 16 << 20 };
 /* PIECES of PIECE bytes of K are a warp's in a step, whose lanes are as many times GROUPS; steps in flight take RING bytes. */
 enum { THREADS = 256, WARPS = THREADS / 32, GROUPS = 4, PIECES = 8, PIECE = 16, RING = 72 << 10, MOST_STAGES = 8 };
 
@@ -34,15 +35,10 @@ static unsigned lines_of(uint64_t facts) { return 1u << (facts >> LINES & 3); }
 static unsigned stages_of(uint64_t facts) { return (unsigned)(facts >> STAGES & 7) + 2; }
 static unsigned problems_of(uint64_t facts) { return (unsigned)(facts >> PROBLEMS & 3) + 1; }
 
-/* The many lines of a block; bytes of a step in shared memory, of all warps. */
-static unsigned many_of(unsigned lines, bool mma) { return (mma ? 16u : GROUPS) << lines; }
-static unsigned step_bytes(unsigned few, unsigned lines, bool along, bool mma, unsigned bytes) {
-    const unsigned many = many_of(lines, mma), pad = mma ? PIECE : 0, line = PIECES * PIECE + pad,
-                   rows = PIECES * PIECE / bytes * (many * bytes + pad), gaps = mma ? 0 : PIECES * many * bytes,
-                   x = !mma       ? few
-                       : few <= 8 ? 8
-                                  : 16;
-    return WARPS * (x * line + (along ? many * line : rows + gaps));
+/* Bytes of a step in shared memory, of all warps. */
+static unsigned step_bytes(unsigned few, unsigned lines, bool along, unsigned bytes) {
+    const unsigned many = GROUPS << lines, gaps = along ? 0 : PIECES * many * bytes;
+    return WARPS * (PIECES * PIECE * (few + many) + gaps);
 }
 
 static void macros(uint64_t facts, rp__text *out) {
@@ -54,11 +50,7 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_BATCH %u\n#define RP_BIAS %d\n#define RP_REST %u\n#define RP_INDEX %s\n",
                  (unsigned)(facts >> BATCH & 15), bit(facts, BIAS), (unsigned)(facts >> 32),
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32");
-    rp__text_add(out, "#define RP_PROBLEMS %u\n#define RP_MMA %d\n", problems_of(facts), bit(facts, MMA));
-    if (!bit(facts, MMA)) return;
-    rp__text_add(out, "#define RP_THREADS %d\n#define RP_TK %d\n", THREADS, PIECES * PIECE / 2);
-    rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[facts & 15].short_name);
-    rp__text_write(out, rp__embed_mma_cuh, rp__embed_mma_cuh_len);
+    rp__text_add(out, "#define RP_PROBLEMS %u\n", problems_of(facts));
 }
 
 /* ---- which of them */
@@ -98,36 +90,33 @@ static bool is_w_whole(const rp__matmul *read, const view *v) {
 }
 static bool is_x_whole(const rp__matmul *read, const view *v) { return is_whole(read, v->sx, v->xk, v->xs, v->few); }
 
-/* log2 of the lines of a lane, or of 16 lines: as many as leave a block for each multiprocessor, of eight or four lines two. Eight pay where each is
- * multiplied by many. */
-static unsigned lines_for(const rp__matmul *read, const view *v, const rp__device *d, bool mma, int64_t problems) {
-    const int64_t small = v->many * over(v->few, MOST) * read->batch * problems / many_of(0, mma);
-    const bool wide = rp__dtype_bytes(read->dtype) == 4;
-    unsigned lines = mma ? 1 : wide && v->few > 4 ? 3 : 2;
-    while (lines && small >> lines < (int64_t)d->multiprocessors * (lines >= 2 ? 2 : 1) * 2 / 3) lines--;
-    return lines || mma || v->along || wide ? lines : 1; /* a whole piece */
+/* log2 of the lines of a lane: as many as leave a block for each multiprocessor, of four lines two. */
+static unsigned lines_for(const rp__matmul *read, const view *v, const rp__device *d, int64_t problems) {
+    const int64_t small = v->many * over(v->few, MOST) * read->batch * problems / GROUPS;
+    unsigned lines = 2;
+    while (lines && small >> lines < (int64_t)d->multiprocessors * (lines == 2 ? 2 : 1) * 2 / 3) lines--;
+    return lines || v->along || rp__dtype_bytes(read->dtype) == 4 ? lines : 1; /* a whole piece */
 }
 
-static rp__order tag(bool mma) {
-    return rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), mma ? RP__FAMILY_WARPS : RP__FAMILY_LANES, 0);
-}
+static rp__order tag(void) { return rp__order_with(rp__order_of(RP__CONTRACT_PRODUCT, 0), RP__FAMILY_LANES, 0); }
 
-/* By sizes, strides and dtype alone: the tag, or RP__ORDER_ELSEWHERE. */
-static rp__order find_order(const rp__problem *p) {
+/* By sizes, strides and dtype alone. */
+static bool pays(const rp__problem *p) {
     rp__matmul read;
-    if (p->device->arch < 80) return RP__ORDER_ELSEWHERE; /* without copies into shared memory */
+    if (p->device->arch < 80) return false; /* without copies into shared memory */
     rp__matmul_read(p->o, 3, &read);
-    if (read.dtype != RP_F32 && read.dtype != RP_F16 && read.dtype != RP_BF16) return RP__ORDER_ELSEWHERE;
+    if (read.dtype != RP_F32 && read.dtype != RP_F16 && read.dtype != RP_BF16) return false;
     const view v = view_of(p, &read);
     const int64_t bytes = (int64_t)rp__dtype_bytes(read.dtype), blocks = over(v.many, GROUPS) * read.batch;
-    const bool pays = v.few > 0 && read.batch > 0 && v.few <= MOST && read.k >= LEAST_K && read.k <= MOST_K &&
-                      v.many > LEAST_BYTES / (read.k * bytes) && is_w_whole(&read, &v) && is_x_whole(&read, &v) &&
-                      (read.k <= LONG_K || blocks >= p->device->multiprocessors / 2);
-    return pays ? tag(bytes == 2 && v.few > MOST_NARROW) : RP__ORDER_ELSEWHERE;
+    if (v.few < 1 || read.batch < 1 || v.few > (bytes == 4 ? MOST : v.turned ? MOST_TURNED : MOST_NARROW)) return false;
+    if (read.k < LEAST_K || read.k > MOST_K || v.many <= LEAST_BYTES / (read.k * bytes)) return false;
+    if (read.k > LONG_K && blocks < p->device->multiprocessors / 2) return false;
+    if (v.few == 1 && !v.along && v.many > MOST_ACROSS / (read.k * bytes)) return false;
+    return is_w_whole(&read, &v) && is_x_whole(&read, &v);
 }
-static rp__order order(const rp__problem *p) {
-    return p->order == tag(false) || p->order == tag(true) ? p->order : find_order(p);
-}
+static bool is_wanted(const rp__problem *p) { return p->order == RP__ORDER_ELSEWHERE ? pays(p) : p->order == tag(); }
+
+static rp__order order(const rp__problem *p) { return is_wanted(p) ? tag() : RP__ORDER_ELSEWHERE; }
 
 static bool serves(const rp__problem *p, size_t *workspace) {
     rp__matmul read;
@@ -135,27 +124,26 @@ static bool serves(const rp__problem *p, size_t *workspace) {
     rp__matmul_read(p->o, 3, &read);
     const double blocks = (double)over(read.m < read.n ? read.m : read.n, MOST) *
                           (double)over(read.m < read.n ? read.n : read.m, GROUPS) * (double)read.batch;
-    return order(p) != RP__ORDER_ELSEWHERE && read.m > 0 && read.n > 0 && read.batch > 0 && blocks < INT32_MAX / 4;
+    return is_wanted(p) && read.m > 0 && read.n > 0 && read.batch > 0 && blocks < INT32_MAX / 4;
 }
 
 /* Others cost 1 and more. */
 static double cost(const rp__problem *p) {
-    return order(p) != RP__ORDER_ELSEWHERE ? 0.5 : rp__problem_work(p) + 16 * (double)RP__CUDA_SMALL_PRODUCT;
+    return is_wanted(p) ? 0.5 : rp__problem_work(p) + 16 * (double)RP__CUDA_SMALL_PRODUCT;
 }
 
 /* ---- launches */
 
 static void set_grid(const rp__matmul *read, const view *v, unsigned lines, unsigned problems, uint64_t *facts,
                      rp__launch *out) {
-    const unsigned bytes = (unsigned)rp__dtype_bytes(read->dtype), few = few_of(*facts);
-    const bool mma = bit(*facts, MMA);
-    const unsigned step = step_bytes(few, lines, v->along, mma, bytes);
+    const unsigned bytes = (unsigned)rp__dtype_bytes(read->dtype), few = few_of(*facts),
+                   step = step_bytes(few, lines, v->along, bytes);
     const int64_t steps = over(read->k, (int64_t)WARPS * PIECES * PIECE / bytes);
-    unsigned stages = (mma ? 2 * RING : RING) / step;
+    unsigned stages = RING / step;
     stages = stages < 2 ? 2 : stages > MOST_STAGES ? MOST_STAGES : stages;
     if (stages > steps + 1) stages = steps + 1 < 2 ? 2 : (unsigned)steps + 1;
     *facts |= (uint64_t)lines << LINES | (uint64_t)(stages - 2) << STAGES | (uint64_t)(problems - 1) << PROBLEMS;
-    out->grid[0] = (uint32_t)(over(v->many, many_of(lines, mma)) * over(v->few, few) * read->batch) * problems;
+    out->grid[0] = (uint32_t)(over(v->many, (int64_t)GROUPS << lines) * over(v->few, few) * read->batch) * problems;
     out->grid[1] = out->grid[2] = 1;
     out->block[0] = THREADS;
     out->block[1] = out->block[2] = 1;
@@ -167,17 +155,15 @@ static rp_status set_launch(const rp__problem *p, const rp__matmul *read, bool w
     static const uint8_t counts[] = {1, 2, 3,  4,
                                      6, 8, 12, MOST}; /* a text for each number of lines would be too many */
     const view v = view_of(p, read);
-    const bool mma = rp__order_family_of(order(p)) == RP__FAMILY_WARPS;
     unsigned few = 0;
     while (counts[few] < v.few && counts[few] < MOST) few++;
     *facts = (uint64_t)read->dtype | (uint64_t)read->n_batch << BATCH | (uint64_t)(counts[few] - 1u) << FEW |
              (uint64_t)v.turned << TURNED | (uint64_t)v.along << ALONG | (uint64_t)read->bias << BIAS |
-             (uint64_t)wide << WIDE | (uint64_t)mma << MMA |
-             (uint64_t)(is_w_whole(read, &v) && (uintptr_t)v.w->base % PIECE == 0) << W_WIDE |
+             (uint64_t)wide << WIDE | (uint64_t)(is_w_whole(read, &v) && (uintptr_t)v.w->base % PIECE == 0) << W_WIDE |
              (uint64_t)(is_x_whole(read, &v) && (uintptr_t)v.x->base % PIECE == 0) << X_WIDE;
     rp__matmul_words(read, buffer, out);
     out->ahead = !v.turned && bit(*facts, W_WIDE) ? RP__MATMUL_AHEAD : 0;
-    set_grid(read, &v, lines_for(read, &v, p->device, mma, 1), 1, facts, out);
+    set_grid(read, &v, lines_for(read, &v, p->device, 1), 1, facts, out);
     return RP_OK;
 }
 
@@ -215,7 +201,7 @@ rp_status rp__cuda_stream_join(rp__device *d, const rp__launch *a, const rp__lau
                     .along = bit(one, ALONG)};
     key.facts = one & ~varies;
     rp__matmul_join(a, b, buffer, out);
-    set_grid(&read, &v, lines_for(&read, &v, d, bit(one, MMA), n + 1), n + 1, &key.facts, out);
+    set_grid(&read, &v, lines_for(&read, &v, d, n + 1), n + 1, &key.facts, out);
     return rp__text_kernel(d, &key, macros, rp__embed_stream_cuh, rp__embed_stream_cuh_len, &out->kernel);
 }
 

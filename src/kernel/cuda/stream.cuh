@@ -3,33 +3,26 @@
  * other way round. A block has 4 RP_J of the many lines and RP_F of the few, and all of K: of each step of 256 elements (16 bit: 512) a warp
  * takes an eighth, and eight lanes of it 16 bytes each; the four groups of eight lanes have RP_J lines each. What a warp copies only that
  * warp reads, so nobody waits for another before all of K is there.
- * RP_MMA 0, fma. The order of a sum (RP__FAMILY_LANES): 64 chains, chain c of the pieces of 16 bytes whose number is c modulo 64, zeros behind K;
- * those of a warp are added as a tree (4, 2 and 1 apart), the warps' from left to right. 1, tensor cores (16-bit floats), which multiply 16 of the
- * many lines by 8 of the few (RP__FAMILY_WARPS): a warp's are steps of 16 from left to right, then as before. Functions of K and the dtype,
- * wherever and however the operands lie.
+ * The order of a sum (RP__FAMILY_LANES): 64 chains of fma, chain c of the pieces of 16 bytes whose number is c modulo 64, zeros behind K; those of a
+ * warp are added as a tree (4, 2 and 1 apart), the warps' from left to right. A function of K and the dtype, wherever and however the operands lie.
  *
- * Macros of stream.c: RP_NAME, RP_T, RP_LOAD, RP_STORE; RP_ELEMENT bytes of an element; RP_MMA, RP_MMA_STEP(d, a, b); RP_F of the few, a block's;
- * RP_J a lane's lines, of tensor cores: a warp's, by 16; RP_TURNED; RP_ALONG 1: K is innermost of the long operand, 0: its lines are; RP_W_WIDE, RP_X_WIDE:
- * 16 bytes at once of the long and of the few; RP_STAGES steps in flight; RP_BATCH, RP_BIAS, RP_REST, RP_INDEX as in matmul.cuh; RP_PROBLEMS
- * as in product.cuh. Words: those of product.cuh. */
+ * Macros of stream.c: RP_NAME, RP_T, RP_LOAD, RP_STORE; RP_ELEMENT bytes of an element; RP_F of the few, a block's; RP_J a lane's lines; RP_TURNED;
+ * RP_ALONG 1: K is innermost of the long operand, 0: its lines are; RP_W_WIDE, RP_X_WIDE: 16 bytes at once of the long and of the few; RP_STAGES steps in
+ * flight; RP_BATCH, RP_BIAS, RP_REST, RP_INDEX as in matmul.cuh; RP_PROBLEMS as in product.cuh. Words: those of product.cuh. */
 typedef struct {
     rp_u64 w[15 + 4 * RP_BATCH + RP_REST + 4 * (RP_PROBLEMS - 1)];
 } RP_WORDS;
 
 #define RP_V (16 / RP_ELEMENT) /* elements of a piece */
-#define RP_LINES (RP_MMA ? 16 * RP_J : 4 * RP_J)
+#define RP_LINES (4 * RP_J)    /* of the many, a block's */
 #define RP_WARPS 8
 #define RP_KW (8 * RP_V) /* of K, a warp's in a step */
 #define RP_STEP (RP_WARPS * RP_KW)
 /* In shared memory K is innermost of the few, and of the long operand if it is in memory; else RP_V rows of K are a lane's, and those of the next
- * lane begin where another bank does. Fragments of tensor cores want every line to begin at another bank. */
-#define RP_PITCH (RP_KW + RP_MMA * RP_V)
-#define RP_ROW (RP_LINES + RP_MMA * RP_V)
-#define RP_GAP (RP_MMA ? 0 : RP_LINES)
-#define RP_W_SIZE (RP_ALONG ? RP_LINES * RP_PITCH : 8 * (RP_V * RP_ROW + RP_GAP))
-#define RP_W_AT(line, row) (RP_ALONG ? (line)*RP_PITCH + (row) : (row)*RP_ROW + (row) / RP_V * RP_GAP + (line))
-#define RP_X_LINES (!RP_MMA ? RP_F : RP_F <= 8 ? 8 : 16)
-#define RP_X_SIZE (RP_X_LINES * RP_PITCH)
+ * lane begin where another bank does. */
+#define RP_W_SIZE (RP_ALONG ? RP_LINES * RP_KW : 8 * (RP_V + 1) * RP_LINES)
+#define RP_W_AT(line, row) (RP_ALONG ? (line)*RP_KW + (row) : ((row) + (row) / RP_V) * RP_LINES + (line))
+#define RP_X_SIZE (RP_F * RP_KW)
 #define RP_RING (RP_STAGES * (RP_W_SIZE + RP_X_SIZE) * RP_ELEMENT / 4) /* f32 of a warp */
 #define RP_SUMS ((RP_F * RP_J + 7) / 8 * 8)                            /* of a lane */
 typedef struct __align__(16) {
@@ -115,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         const RP_INDEX f = f0 + line < few ? f0 + line : few - 1, k = (k0) + row;                                      \
         const rp_u32 bytes = RP_BYTES(k);                                                                              \
         if (RP_F % 4 == 0 || line < RP_F)                                                                              \
-            rp_cp_async_16_zfill(RP_SLOT(slot) + RP_W_SIZE + line * RP_PITCH + row, x + (f * xs + (bytes ? k : 0)),    \
+            rp_cp_async_16_zfill(RP_SLOT(slot) + RP_W_SIZE + line * RP_KW + row, x + (f * xs + (bytes ? k : 0)),       \
                                  bytes);                                                                               \
     }
 #else
@@ -123,19 +116,12 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     _Pragma("unroll 1") for (int e = lane; e < RP_F * RP_KW; e += 32) {                                                \
         const int line = e / RP_KW, row = e % RP_KW;                                                                   \
         const RP_INDEX f = f0 + line < few ? f0 + line : few - 1, k = (k0) + row;                                      \
-        RP_SLOT(slot)[RP_W_SIZE + line * RP_PITCH + row] = k < K ? x[f * xs + k * xk] : (RP_T)0;                       \
+        RP_SLOT(slot)[RP_W_SIZE + line * RP_KW + row] = k < K ? x[f * xs + k * xk] : (RP_T)0;                          \
     }
 #endif
 
-#if RP_MMA
-    float acc[RP_J][RP_X_LINES / 8][4];
-#define RP_EACH                                                                                                        \
-    _Pragma("unroll") for (int j = 0; j < RP_J; j++) _Pragma("unroll") for (int i = 0; i < RP_X_LINES / 8; i++)
-    RP_EACH _Pragma("unroll") for (int q = 0; q < 4; q++) acc[j][i][q] = 0;
-#else
     float acc[RP_F][RP_J];
     _Pragma("unroll") for (int i = 0; i < RP_F; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) acc[i][j] = 0;
-#endif
     /* The first turns read alone, as in product.cuh: of the long operand before the launches before this one are complete, where that may be. */
     enum { RP_AHEAD = RP_STAGES - 1 };
     const RP_INDEX first = (RP_INDEX)warp * RP_KW;
@@ -156,20 +142,6 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         if (!alone) rp_cp_async_commit();
         if (turn < 0) continue;
         const RP_T *sw = RP_SLOT(turn % RP_STAGES), *sx = sw + RP_W_SIZE;
-#if RP_MMA
-        _Pragma("unroll") for (int step = 0; step < RP_KW; step += 16) {
-            rp_u32 fw[RP_J][4], fx[4];
-            rp_fragment_b(fx, sx, 0, step, RP_X_LINES == 8 ? lane % 16 : lane, 1, RP_PITCH);
-            _Pragma("unroll") for (int j = 0; j < RP_J; j++)
-                rp_fragment_a(fw[j], sw, j * 16, step, lane, RP_ALONG, RP_ALONG ? RP_PITCH : RP_ROW);
-            RP_EACH RP_MMA_STEP(acc[j][i], fw[j], &fx[2 * i]);
-        }
-    }
-    rp_warp_sync();
-    RP_EACH _Pragma("unroll") for (int q = 0; q < 4; q++)
-        sums[(j * 16 + lane / 4 + q / 2 * 8) * RP_X_LINES + i * 8 + lane % 4 * 2 + q % 2] = acc[j][i][q];
-#define RP_SUM_AT(i, c) ((c)*RP_X_LINES + (i))
-#else
         float v[RP_V][RP_J];
 #if RP_ALONG
         _Pragma("unroll") for (int j = 0; j < RP_J; j++) {
@@ -183,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         }
 #endif
         _Pragma("unroll") for (int i = 0; i < RP_F; i++) {
-            const rp_piece part = *(const rp_piece *)(const void *)&sx[i * RP_PITCH + piece * RP_V];
+            const rp_piece part = *(const rp_piece *)(const void *)&sx[i * RP_KW + piece * RP_V];
             _Pragma("unroll") for (int e = 0; e < RP_V; e++) {
                 const float u = RP_LOAD(part.e[e]);
                 _Pragma("unroll") for (int j = 0; j < RP_J; j++) acc[i][j] = rp_fma_f32(u, v[e][j], acc[i][j]);
@@ -207,7 +179,6 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         sums[group * RP_SUMS + (piece & 4 ? RP_SUMS / 2 : 0) + (piece & 2 ? RP_SUMS / 4 : 0) +
              (piece & 1 ? RP_SUMS / 8 : 0) + i] = s[i];
 #define RP_SUM_AT(i, c) ((c) / RP_J * RP_SUMS + (i)*RP_J + (c) % RP_J)
-#endif
     rp_barrier();
     for (int e = t; e < RP_F * RP_LINES; e += 256) {
         const int i = RP_TURNED ? e % RP_F : e / RP_LINES, c = RP_TURNED ? e / RP_F : e % RP_LINES;
