@@ -585,6 +585,7 @@ RP_FN const void *rp_opaque(const void *p) { return p; }
 RP__CPASYNC(4)
 RP__CPASYNC(8)
 RP__CPASYNC(16)
+RP_FN rp_i32 rp_neg_i32(rp_i32 x) { return (rp_i32)(0u - (rp_u32)x); }
 RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) {
     rp__aligned(shared, 16);
     rp__aligned(global, 16);

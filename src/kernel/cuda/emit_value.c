@@ -200,8 +200,18 @@ static void add_operation(const rp__emitter *e, rp__val v, const char *guard) {
         break;
     case RP__MAX: rp__text_add(e->out, "(%s > %s ? %s : %s)", a, b, a, b); break;
     case RP__MIN: rp__text_add(e->out, "(%s < %s ? %s : %s)", a, b, a, b); break;
-    case RP__NEG: rp__text_add(e->out, "(%s)-%s", type, a); break;
-    case RP__ABS: rp__text_add(e->out, "(%s)(%s < 0 ? -%s : %s)", type, a, a, a); break;
+    case RP__NEG:
+        if (n->dtype == RP_I32)
+            rp__text_add(e->out, "rp_neg_i32(%s)", a);
+        else
+            rp__text_add(e->out, "(%s)-%s", type, a);
+        break;
+    case RP__ABS:
+        if (n->dtype == RP_I32)
+            rp__text_add(e->out, "(%s < 0 ? rp_neg_i32(%s) : %s)", a, a, a);
+        else
+            rp__text_add(e->out, "(%s)(%s < 0 ? -%s : %s)", type, a, a, a);
+        break;
     case RP__SIGN:
         if (real)
             rp__text_add(e->out, "(%s)((%s > 0) - (%s < 0) + (%s != %s ? %s : 0))", type, a, a, a, a, a);

@@ -61,7 +61,7 @@
  *   rp_round_f32_to_f16(x): to the nearest f16, as an f32 rp_round_f32_to_bf16
  *   rp_cvt_f32_to_i32 rp_cvt_f32_to_i64 rp_cvt_f64_to_i32 rp_cvt_f64_to_i64
  * bits (bits_f32: bits to float, f32_bits: float to bits):
- *   rp_bits_f32 rp_f32_bits rp_bits_f64 rp_f64_bits rp_mulhi_u32 rp_mulhi_u64 rp_clz rp_clz_u64 rp_popc rp_popc_u64
+ *   rp_neg_i32 rp_bits_f32 rp_f32_bits rp_bits_f64 rp_f64_bits rp_mulhi_u32 rp_mulhi_u64 rp_clz rp_clz_u64 rp_popc rp_popc_u64
  *   rp_brev_u32
  * math, each for f32 and f64 (min and max propagate NaN; fmin and fmax drop it):
  *   rp_fma_f32 rp_fma_f64 rp_exp_f32 rp_exp_f64 rp_exp2_f32 rp_exp2_f64 rp_expm1_f32 rp_expm1_f64 rp_log_f32 rp_log_f64
@@ -238,6 +238,12 @@ RP_FN void rp_spin_pause(void) { __nanosleep(32); }
 /* ---- Bits and conversions ---- */
 
 RP_FN float rp_bits_f32(rp_u32 b) { return __uint_as_float(b); }
+/* As a complement and one: of the largest of three negated numbers ptxas 13.0 makes one instruction for 9.0 and loses a sign. */
+RP_FN rp_i32 rp_neg_i32(rp_i32 x) {
+    rp_i32 y;
+    asm("{\n.reg .b32 t;\nnot.b32 t, %1;\nadd.s32 %0, t, 1;\n}" : "=r"(y) : "r"(x));
+    return y;
+}
 RP_FN rp_u32 rp_f32_bits(float x) { return __float_as_uint(x); }
 RP_FN double rp_bits_f64(rp_u64 b) { return __longlong_as_double((long long)b); }
 RP_FN rp_u64 rp_f64_bits(double x) { return (rp_u64)__double_as_longlong(x); }
