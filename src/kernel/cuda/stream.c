@@ -21,9 +21,9 @@ enum {
     WIDE /* 64-bit offsets */
 };
 /* Most of the few lines, of 16-bit floats (the rows of the first factor, the columns of the second) before tensor cores take less; terms of the
- * sums, and of those that few blocks walk; bytes of the long operand that no block of another kernel keeps whole (chain.c), and where lines are innermost
+ * sums (shorter ones are left to the kernel that makes factors), and of those that few blocks walk; bytes of the long operand that no block of another kernel keeps whole (chain.c), and where lines are innermost
  * and cuBLASLt has a kernel for one row. */
-enum { MOST = 16, MOST_NARROW = 4, MOST_TURNED = 8, LEAST_K = 256, LONG_K = 4096, MOST_K = 1 << 14 };
+enum { MOST = 16, MOST_NARROW = 4, MOST_TURNED = 8, LEAST_K = RP__MATMUL_LONG, LONG_K = 4096, MOST_K = 1 << 14 };
 enum { LEAST_BYTES = 48 << 10, MOST_ACROSS = 16 << 20 };
 /* PIECES of PIECE bytes of K are a warp's in a step, whose lanes are as many times GROUPS; steps in flight take RING bytes. */
 enum { THREADS = 256, WARPS = THREADS / 32, GROUPS = 4, PIECES = 8, PIECE = 16, RING = 72 << 10, MOST_STAGES = 8 };
