@@ -515,7 +515,7 @@ static void test_small_product(void **state) {
             small_case(floats[d], 3, (int64_t[]){rp__dtype_is_narrow(floats[d]) ? 120 : 290, 70}, mode, 1);
         }
     }
-    small_case(RP_F64, 2, (int64_t[]){5000, 2}, 0, 1); /* more than a group of blocks */
+    small_case(RP_F64, 2, (int64_t[]){5000, 2}, 0, 1); /* cuBLASLt's */
 }
 
 static void test_chain_refused(void **state) {

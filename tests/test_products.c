@@ -411,21 +411,24 @@ static void test_few(void **state) {
     for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
         const int64_t batch = cases[c].batch, k = cases[c].k;
         rp_scope scope = rp_scope_begin();
+        rp_tensor *few = whole(6, 5, cases[c].dtype, (const int64_t[]){batch, cases[c].few, k}, 3),
+                  *many = whole(7, 5, cases[c].dtype, (const int64_t[]){batch, k, cases[c].many}, 3),
+                  *odd = rp_to_dtype(
+                      rp_div_scalar(whole(8, 1000, RP_F32, (const int64_t[]){batch, k, cases[c].many}, 3), rp_f64(900)),
+                      cases[c].dtype),
+                  *first = NULL;
         for (unsigned turned = 0; turned < 2; turned++) {
             const int64_t m = turned ? cases[c].many : cases[c].few, n = turned ? cases[c].few : cases[c].many;
-            rp_tensor *a = whole(6, 5, cases[c].dtype, (const int64_t[]){batch, m, k}, 3),
-                      *b = whole(7, 5, cases[c].dtype, (const int64_t[]){batch, k, n}, 3),
-                      *bias = whole(9, 5, cases[c].dtype, (const int64_t[]){n}, 1), *first = NULL,
-                      *odd = rp_to_dtype(
-                          rp_div_scalar(whole(8, 1000, RP_F32, (const int64_t[]){batch, k, n}, 3), rp_f64(900)),
-                          cases[c].dtype);
+            rp_tensor *bias = whole(9, 5, cases[c].dtype, (const int64_t[]){n}, 1);
             ok();
             for (unsigned how = 0; how < 16; how++) {
                 if (!test_cuda_takes(c + how, 3)) continue;
                 for (unsigned whole_numbers = 0; whole_numbers < 2; whole_numbers++) {
-                    rp_tensor *factor = whole_numbers ? b : odd, *with = whole_numbers && how % 2 ? bias : NULL,
+                    rp_tensor *factor = whole_numbers ? many : odd, *with = whole_numbers && how % 2 ? bias : NULL,
+                              *a = turned ? rp_transpose(factor, 1, 2) : few,
+                              *b = turned ? rp_transpose(few, 1, 2) : factor,
                               *out = laid_out(empty(cases[c].dtype, (const int64_t[]){batch, m, n}, 3), how / 2 % 8),
-                              *x = laid_out(a, how), *y = laid_out(factor, how * 7 % 16);
+                              *x = laid_out(a, how), *y = laid_out(b, how * 7 % 16);
                     rp__operand o[4] = {rp__operand_of(out), rp__operand_of(x), rp__operand_of(y)};
                     if (with) o[3] = rp__operand_of(with);
                     const rp__problem p = {cuda, RP__LIB_MATMUL, o, with ? 4 : 3, &call, lanes, NULL};
@@ -441,8 +444,8 @@ static void test_few(void **state) {
                         assert_product("few", out, a, b, with, batch, m, n, k);
                     else if (!first)
                         first = out;
-                    else if (!rp_item_i64(rp_all(rp_eq(out, first))))
-                        fail_msg("case %u, layout %u: other bits", c, how);
+                    else if (!rp_item_i64(rp_all(rp_eq(turned ? rp_transpose(out, 1, 2) : out, first))))
+                        fail_msg("case %u, layout %u, turned %u: other bits", c, how, turned);
                 }
             }
         }

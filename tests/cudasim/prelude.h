@@ -264,6 +264,7 @@ RP__BITCAST(rp_bits_f32, float, rp_u32)
 RP__BITCAST(rp_f32_bits, rp_u32, float)
 RP__BITCAST(rp_bits_f64, double, rp_u64)
 RP__BITCAST(rp_f64_bits, rp_u64, double)
+RP_FN rp_i32 rp_neg_i32(rp_i32 x) { return (rp_i32)(0u - (rp_u32)x); }
 RP_FN rp_u32 rp_mulhi_u32(rp_u32 a, rp_u32 b) { return (rp_u32)((rp_u64)a * b >> 32); }
 RP_FN rp_u64 rp_mulhi_u64(rp_u64 a, rp_u64 b) {
     const rp_u64 low = (rp_u64)(rp_u32)a * (rp_u32)b, left = (a >> 32) * (rp_u32)b + (low >> 32);
@@ -585,7 +586,6 @@ RP_FN const void *rp_opaque(const void *p) { return p; }
 RP__CPASYNC(4)
 RP__CPASYNC(8)
 RP__CPASYNC(16)
-RP_FN rp_i32 rp_neg_i32(rp_i32 x) { return (rp_i32)(0u - (rp_u32)x); }
 RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) {
     rp__aligned(shared, 16);
     rp__aligned(global, 16);

@@ -206,12 +206,7 @@ static void add_operation(const rp__emitter *e, rp__val v, const char *guard) {
         else
             rp__text_add(e->out, "(%s)-%s", type, a);
         break;
-    case RP__ABS:
-        if (n->dtype == RP_I32)
-            rp__text_add(e->out, "(%s < 0 ? rp_neg_i32(%s) : %s)", a, a, a);
-        else
-            rp__text_add(e->out, "(%s)(%s < 0 ? -%s : %s)", type, a, a, a);
-        break;
+    case RP__ABS: rp__text_add(e->out, "(%s)(%s < 0 ? -%s : %s)", type, a, a, a); break;
     case RP__SIGN:
         if (real)
             rp__text_add(e->out, "(%s)((%s > 0) - (%s < 0) + (%s != %s ? %s : 0))", type, a, a, a, a, a);

@@ -116,7 +116,7 @@ const rp__library rp__cuda_library = {.workspace = workspace,
                                       .factor_cost = factor_cost,
                                       .turned = rp__cuda_conv_turned,
                                       .recurs = rp__cuda_recurs,
-                                      .join = rp__cuda_product_join,
+                                      .join = rp__cuda_join,
                                       .chain = rp__cuda_chain,
                                       .bind_chain = rp__cuda_chain_bind,
                                       .name = name};

@@ -25,13 +25,6 @@ rp_status rp__cuda_conv_add_shares(const rp__problem *p, rp__launch_buffer *buff
 rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                const rp__library_call *call, rp__turned *out);
 
-/* rp__library.join (product.c), and of stream.c's. */
-rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
-                                rp__launch *out);
-
-rp_status rp__cuda_stream_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
-                               rp__launch *out);
-
 /* A grid of one dim. */
 rp_status rp__cuda_line_grid(rp__launch *out, const rp__library_call *call, int64_t blocks, unsigned threads);
 

@@ -166,6 +166,12 @@ void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch
     out->n_words = RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * p->n_batch;
 }
 
+uint32_t rp__matmul_n_words(const rp__problem *p) {
+    rp__matmul read;
+    rp__matmul_read(p->o, 3, &read);
+    return RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * read.n_batch;
+}
+
 enum { ADDRESSES = 4 };
 
 void rp__matmul_read_words(const uint64_t *words, rp_dtype dtype, unsigned n_batch, rp__matmul *out) {
@@ -266,12 +272,6 @@ static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer 
     return rp__text_kernel(p->device, &key, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, &out->kernel);
 }
 
-static uint32_t words(const rp__problem *p) {
-    rp__matmul read;
-    rp__matmul_read(p->o, 3, &read);
-    return RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * read.n_batch;
-}
-
 static rp_status tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
     rp__matmul read;
     rp__matmul_read(p->o, 3, &read);
@@ -302,6 +302,6 @@ static rp__order order(const rp__problem *p) {
 
 const rp__cuda_product_row rp__cuda_matmul_row = {
     .row = {.name = "simt", .ops = 1u << RP__LIB_MATMUL, .follows = true, .order = order, .cost = cost, .bind = bind},
-    .words = words,
+    .words = rp__matmul_n_words,
     .tiles = tiles,
     .source = source};

@@ -18,6 +18,7 @@ void rp__matmul_read(const rp__operand *o, size_t n, rp__matmul *p);
 bool rp__matmul_is_wide(const rp__operand *o, size_t n);
 /* The words of matmul.cuh and product.cuh but for the addresses, and their number; rp__launch.ahead of product.cuh, for the second factor. */
 enum { RP__MATMUL_AHEAD = 14, RP__MATMUL_WORDS, RP__MATMUL_BATCH_WORDS = 4 };
+uint32_t rp__matmul_n_words(const rp__problem *p);
 void rp__matmul_words(const rp__matmul *p, rp__launch_buffer *buffer, rp__launch *out);
 /* Several products in one launch: the sizes that a launch's words give; have the two launches equal words but for addresses (of a, which may be several
  * already, the first); a with the addresses of b behind it. */

@@ -566,18 +566,17 @@ static rp_status bind(const rp__problem *p, math m, rp__launch_buffer *buffer, r
 }
 /* ---- several at once */
 
-rp_status rp__cuda_product_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
-                                rp__launch *out) {
+static rp_status join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
+                      rp__launch *out) {
     enum { MOST = 4 };
     const uint64_t varies = (uint64_t)15 << TILE | (uint64_t)3 << PROBLEMS;
     rp__text_kernel_key key = {.family = "product"};
     uint64_t one;
     rp__matmul read;
     double clocks = 0;
-    *out = (rp__launch){0};
     if (!rp__text_kernel_facts(a->kernel, key.family, &key.facts) ||
         !rp__text_kernel_facts(b->kernel, key.family, &one))
-        return rp__cuda_stream_join(d, a, b, buffer, out);
+        return RP_OK;
     const unsigned n = problems_of(key.facts);
     if (n == MOST || problems_of(one) > 1 || (key.facts & ~varies) != (one & ~varies) || !rp__matmul_is_alike(a, b))
         return RP_OK;
@@ -606,12 +605,6 @@ static rp_status plain_bind(const rp__problem *p, size_t workspace, rp__launch_b
     (void)workspace;
     (void)plain_math(p, &m);
     return bind(p, m, buffer, out);
-}
-
-static uint32_t words(const rp__problem *p) {
-    rp__matmul read;
-    rp__matmul_read(p->o, 3, &read);
-    return RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * read.n_batch;
 }
 
 static rp_status tiles(const rp__problem *p, math m, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
@@ -648,8 +641,9 @@ const rp__cuda_product_row rp__cuda_tensor_row = {.row = {.name = "mma",
                                                           .order = tensor_order,
                                                           .cost = tensor_cost,
                                                           .bind = tensor_bind},
-                                                  .words = words,
+                                                  .words = rp__matmul_n_words,
                                                   .tiles = tensor_tiles,
+                                                  .join = join, /* fma's, too */
                                                   .source = source,
                                                   .takes_eight = takes_eight};
 
@@ -660,7 +654,7 @@ const rp__cuda_product_row rp__cuda_fma_row = {.row = {.name = "fma",
                                                        .order = plain_order,
                                                        .cost = plain_cost,
                                                        .bind = plain_bind},
-                                               .words = words,
+                                               .words = rp__matmul_n_words,
                                                .tiles = plain_tiles,
                                                .source = source,
                                                .takes_eight = takes_eight};

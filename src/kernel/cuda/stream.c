@@ -20,11 +20,11 @@ enum {
     BIAS,
     WIDE /* 64-bit offsets */
 };
-/* Most of the few lines, of 16-bit floats (the rows of the first factor, the columns of the second) before tensor cores take less; terms of the
- * sums (shorter ones are left to the kernel that makes factors), and of those that few blocks walk; bytes of the long operand that no block of another kernel keeps whole (chain.c), and where lines are innermost
- * and cuBLASLt has a kernel for one row. */
+/* Most of the few lines, of 16-bit floats (the rows of the first factor, the columns of the second) before tensor cores take less; terms of
+ * the sums (shorter ones are left to the kernel that makes factors), and of those that few blocks walk; bytes of the long operand that no block
+ * of another kernel keeps whole (chain.c), and, where lines are innermost, of the one that cuBLASLt has a kernel for one row of. */
 enum { MOST = 16, MOST_NARROW = 4, MOST_TURNED = 8, LEAST_K = RP__MATMUL_LONG, LONG_K = 4096, MOST_K = 1 << 14 };
-enum { LEAST_BYTES = 48 << 10, MOST_ACROSS = 16 << 20 };
+enum { LEAST_BYTES = 48 << 10, MOST_ACROSS = 16 << 20, MOST_PROBLEMS = 4 /* in one launch */ };
 /* PIECES of PIECE bytes of K are a warp's in a step, whose lanes are as many times GROUPS; steps in flight take RING bytes. */
 enum { THREADS = 256, WARPS = THREADS / 32, GROUPS = 4, PIECES = 8, PIECE = 16, RING = 72 << 10, MOST_STAGES = 8 };
 
@@ -124,7 +124,7 @@ static bool serves(const rp__problem *p, size_t *workspace) {
     rp__matmul_read(p->o, 3, &read);
     const double blocks = (double)over(read.m < read.n ? read.m : read.n, MOST) *
                           (double)over(read.m < read.n ? read.n : read.m, GROUPS) * (double)read.batch;
-    return is_wanted(p) && read.m > 0 && read.n > 0 && read.batch > 0 && blocks < INT32_MAX / 4;
+    return is_wanted(p) && read.m > 0 && read.n > 0 && read.batch > 0 && blocks < INT32_MAX / MOST_PROBLEMS;
 }
 
 /* Others cost 1 and more. */
@@ -150,10 +150,10 @@ static void set_grid(const rp__matmul *read, const view *v, unsigned lines, unsi
     out->shared_bytes = stages * step;
 }
 
-static rp_status set_launch(const rp__problem *p, const rp__matmul *read, bool wide, rp__launch_buffer *buffer,
-                            rp__launch *out, uint64_t *facts) {
-    static const uint8_t counts[] = {1, 2, 3,  4,
-                                     6, 8, 12, MOST}; /* a text for each number of lines would be too many */
+static void set_launch(const rp__problem *p, const rp__matmul *read, bool wide, rp__launch_buffer *buffer,
+                       rp__launch *out, uint64_t *facts) {
+    /* a text for each number of lines would be too many */
+    static const uint8_t counts[] = {1, 2, 3, 4, 6, 8, 12, MOST};
     const view v = view_of(p, read);
     unsigned few = 0;
     while (counts[few] < v.few && counts[few] < MOST) few++;
@@ -164,7 +164,6 @@ static rp_status set_launch(const rp__problem *p, const rp__matmul *read, bool w
     rp__matmul_words(read, buffer, out);
     out->ahead = !v.turned && bit(*facts, W_WIDE) ? RP__MATMUL_AHEAD : 0;
     set_grid(read, &v, lines_for(read, &v, p->device, 1), 1, facts, out);
-    return RP_OK;
 }
 
 static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer *buffer, rp__launch *out) {
@@ -173,18 +172,16 @@ static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer 
     (void)workspace;
     rp__matmul_read(p->o, p->n, &read);
     rp__matmul_start(p, &read, buffer, out);
-    RP_TRY(set_launch(p, &read, rp__matmul_is_wide(p->o, read.bias ? 4 : 3), buffer, out, &key.facts));
+    set_launch(p, &read, rp__matmul_is_wide(p->o, read.bias ? 4 : 3), buffer, out, &key.facts);
     return rp__text_kernel(p->device, &key, macros, rp__embed_stream_cuh, rp__embed_stream_cuh_len, &out->kernel);
 }
 
-rp_status rp__cuda_stream_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
-                               rp__launch *out) {
-    enum { MOST_PROBLEMS = 4 };
+static rp_status join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
+                      rp__launch *out) {
     const uint64_t varies = (uint64_t)3 << LINES | (uint64_t)7 << STAGES | (uint64_t)3 << PROBLEMS;
     rp__text_kernel_key key = {.family = "stream"};
     uint64_t one;
     rp__matmul read;
-    *out = (rp__launch){0};
     if (!rp__text_kernel_facts(a->kernel, key.family, &key.facts) ||
         !rp__text_kernel_facts(b->kernel, key.family, &one))
         return RP_OK;
@@ -193,11 +190,8 @@ rp_status rp__cuda_stream_join(rp__device *d, const rp__launch *a, const rp__lau
         !rp__matmul_is_alike(a, b))
         return RP_OK;
     rp__matmul_read_words(b->words, (rp_dtype)(one & 15), (unsigned)(one >> BATCH & 15), &read);
-    if ((double)over(read.m, GROUPS) * (double)over(read.n, GROUPS) * (double)read.batch * (n + 1) >= INT32_MAX)
-        return RP_OK;
     const view v = {.few = bit(one, TURNED) ? read.n : read.m,
                     .many = bit(one, TURNED) ? read.m : read.n,
-                    .turned = bit(one, TURNED),
                     .along = bit(one, ALONG)};
     key.facts = one & ~varies;
     rp__matmul_join(a, b, buffer, out);
@@ -205,18 +199,13 @@ rp_status rp__cuda_stream_join(rp__device *d, const rp__launch *a, const rp__lau
     return rp__text_kernel(d, &key, macros, rp__embed_stream_cuh, rp__embed_stream_cuh_len, &out->kernel);
 }
 
-static uint32_t words(const rp__problem *p) {
-    rp__matmul read;
-    rp__matmul_read(p->o, 3, &read);
-    return RP__MATMUL_WORDS + RP__MATMUL_BATCH_WORDS * read.n_batch;
-}
-
 static rp_status tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
     rp__matmul read;
     rp__matmul_read(p->o, 3, &read);
     rp__matmul_factors(p, buffer, out);
     *wide = *wide || rp__matmul_is_wide(p->o + 1, 2);
-    return set_launch(p, &read, *wide, buffer, out, facts);
+    set_launch(p, &read, *wide, buffer, out, facts);
+    return RP_OK;
 }
 
 static void source(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out) {
@@ -230,6 +219,7 @@ const rp__cuda_product_row rp__cuda_stream_row = {.row = {.name = "stream",
                                                           .order = order,
                                                           .cost = cost,
                                                           .bind = bind},
-                                                  .words = words,
+                                                  .words = rp__matmul_n_words,
+                                                  .join = join,
                                                   .tiles = tiles,
                                                   .source = source};

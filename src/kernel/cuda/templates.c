@@ -39,3 +39,13 @@ const rp__cuda_product_row *rp__cuda_template_making(const rp__problem *p, unsig
 const rp__cuda_product_row *rp__cuda_template_at(unsigned place) {
     return (const rp__cuda_product_row *)rp__cuda_templates[place]; /* its first member */
 }
+
+rp_status rp__cuda_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
+                        rp__launch *out) {
+    *out = (rp__launch){0};
+    for (unsigned k = 0; k < RP__CUDA_TEMPLATES && !out->kernel; k++) {
+        const rp__cuda_product_row *row = rp__cuda_template_at(k);
+        if (row->join) RP_TRY(row->join(d, a, b, buffer, out));
+    }
+    return RP_OK;
+}

@@ -15,6 +15,9 @@ typedef struct rp__cuda_product_row {
     uint32_t (*words)(const rp__problem *p);
     rp_status (*tiles)(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts);
     void (*source)(const char *name, uint64_t facts, const rp__text_parts *parts, rp__text *out);
+    /* rp__library.join of the row's kernels, for those of another row with the same text too; both launches may be others'. NULL: none is joined. */
+    rp_status (*join)(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
+                      rp__launch *out);
     /* Does the text with these facts take eight sums at once (rp__library_call.neighbours)? NULL: none does. */
     bool (*takes_eight)(uint64_t facts);
 } rp__cuda_product_row;
@@ -29,6 +32,9 @@ extern const rp__template *const rp__cuda_templates[RP__CUDA_TEMPLATES];
 /* The row that computes the problem with what follows its sums, in this order; its place in the table. */
 const rp__cuda_product_row *rp__cuda_template_following(const rp__problem *p, rp__order order, unsigned *place);
 const rp__cuda_product_row *rp__cuda_template_at(unsigned place);
+/* rp__library.join: that of the row whose kernels both launches are. */
+rp_status rp__cuda_join(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
+                        rp__launch *out);
 /* The row that computes factors where it would read them, if it has the problem's order. */
 const rp__cuda_product_row *rp__cuda_template_making(const rp__problem *p, unsigned *place);
 
