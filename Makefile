@@ -35,7 +35,7 @@ run: all
 
 test:
 	@sh scripts/setup.sh test
-	@$(configure) build/test -DREPRISE_ASSERT=ON -DREPRISE_WERROR=$(WERROR) $(CMAKE_FLAGS)
+	@$(configure) build/test -DREPRISE_ASSERT=ON -DREPRISE_HERE=ON -DREPRISE_WERROR=$(WERROR) $(CMAKE_FLAGS)
 	@$(build) build/test -j $(JOBS)
 	@ctest --test-dir build/test --output-on-failure --no-tests=error -j $(JOBS) $(CTEST_FLAGS)
 

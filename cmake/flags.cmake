@@ -43,9 +43,10 @@ endif()
 
 add_library(rp_flags INTERFACE)
 target_compile_definitions(rp_flags INTERFACE _GNU_SOURCE)
-# A target whose property RP_KERNELS is set is one of kernels.
+# A target whose property RP_KERNELS is set is one of kernels; RP_RELEASED: no sanitizer checks it, it is compiled as in a release.
+set(RP_IF_RELEASED "$<BOOL:$<TARGET_PROPERTY:RP_RELEASED>>")
 target_compile_options(rp_flags INTERFACE
-    $<IF:$<BOOL:$<TARGET_PROPERTY:RP_KERNELS>>,${RP_DEBUG_ISA},${RP_DEBUG}>
+    $<IF:${RP_IF_RELEASED},-DNDEBUG,$<IF:$<BOOL:$<TARGET_PROPERTY:RP_KERNELS>>,${RP_DEBUG_ISA},${RP_DEBUG}>>
     -ffp-contract=off -fno-math-errno -fno-trapping-math
     -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-qual -Wvla)
 # gcc clears a struct of more than 32 bytes with `rep stos`, which takes some 30 cycles to begin: as long as the rest of a small
@@ -67,17 +68,20 @@ endif()
 if(REPRISE_WERROR)
     target_compile_options(rp_flags INTERFACE -Werror)
 endif()
+set(RP_IF_OPTIMISED 1)
 if(REPRISE_SANITIZE)
-    target_compile_options(rp_flags INTERFACE -fsanitize=${REPRISE_SANITIZE} -fno-omit-frame-pointer)
+    set(RP_IF_OPTIMISED ${RP_IF_RELEASED})
+    set(RP_SANITIZERS -fsanitize=${REPRISE_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(rp_flags INTERFACE -fsanitize=${REPRISE_SANITIZE})
     if(REPRISE_SANITIZE MATCHES "undefined")
-        target_compile_options(rp_flags INTERFACE -fno-sanitize-recover=undefined)
+        list(APPEND RP_SANITIZERS -fno-sanitize-recover=undefined)
         # clang counts NULL + 0 with pointers that overflow. Operands that are absent or empty are moved by nothing everywhere, which C
         # allows since N3322; gcc's sanitizer, which .ci/run builds with, tells the two apart.
         if(CMAKE_C_COMPILER_ID MATCHES "Clang")
-            target_compile_options(rp_flags INTERFACE -fno-sanitize=pointer-overflow)
+            list(APPEND RP_SANITIZERS -fno-sanitize=pointer-overflow)
         endif()
     endif()
+    target_compile_options(rp_flags INTERFACE "$<$<NOT:${RP_IF_RELEASED}>:${RP_SANITIZERS}>")
 endif()
 
 # Call sites are "file:line": the same text wherever the tree lies, whether the compiler is given full paths or (by Ninja, for a

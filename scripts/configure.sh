@@ -3,7 +3,7 @@
 # A directory that was configured with the same arguments, compiler and tree is left as it is: the build itself notices
 # changed CMake files and new sources.
 set -eu
-cd "$(dirname "$0")/.."
+cd -P "$(dirname "$0")/.." # a tree that is entered by another name is the same tree
 dir=$1
 shift
 want="CC=${CC:-} in $PWD: $*"

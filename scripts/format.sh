@@ -28,8 +28,8 @@ files() {
     done
 }
 case ${1:-} in
-write) files | xargs -0 -r "$tool" -i ;;
-check) files | xargs -0 -r "$tool" --dry-run -Werror ;;
+write) files | xargs -0 -r -n 40 -P "$(nproc 2>/dev/null || echo 2)" "$tool" -i ;;
+check) files | xargs -0 -r -n 40 -P "$(nproc 2>/dev/null || echo 2)" "$tool" --dry-run -Werror ;;
 *)
     echo "usage: format.sh write | check" >&2
     exit 2

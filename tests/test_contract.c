@@ -1,6 +1,6 @@
 /* Products and convolutions as nodes of a kernel: what is computed of each element of their result is the same launch, on every
    device, with the bits of one op after the other; products that another library serves stay by themselves, and explain says why. */
-/* ctest: timeout=600 cost=80 */
+/* ctest: labels=cuda timeout=900 cost=65 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -484,7 +484,7 @@ static void test_neighbours(void **state) {
         cuda->multiprocessors = s % 3 == 2 ? multiprocessors : 1; /* few want large tiles, many small ones and shares */
         const int64_t high = (e[2] + 2 * e[7] - e[5]) / e[6] + 1, wide = (e[3] + 2 * e[7] - e[5]) / e[6] + 1;
         for (int how = 0; how < 6; how++) { /* of the input, and of what is added */
-            if (!test_cuda_takes(s + (unsigned)how, 3)) continue;
+            if (!test_cuda_takes(s + (unsigned)how, 5)) continue;
             rp_scope scope = rp_scope_begin();
             const rp_dtype d = s % 2 ? RP_BF16 : RP_F16;
             rp_tensor *in[] = {laid_out(FILLED(1, d, e[0], e[1], e[2], e[3]), how % 2),
@@ -528,7 +528,7 @@ static void test_product_neighbours(void **state) {
                                 : s / 4 % 2 ? multiprocessors
                                             : 1; /* few want large tiles, no library's */
         for (int how = 0; how < 5; how++) { /* of what is added: dense, turned, a row for all, f32, between vectors */
-            if (!test_cuda_takes(s / 4 + s + (unsigned)how, 4)) continue;
+            if (!test_cuda_takes(s / 4 + s + (unsigned)how, 5)) continue;
             rp_scope scope = rp_scope_begin();
             rp_tensor *add = how == 1   ? rp_transpose(FILLED(3, d, e[0], e[2], e[1]), 1, 2)
                              : how == 2 ? FILLED(3, d, 1, 1, e[2])

@@ -1,4 +1,4 @@
-/* ctest: labels=cuda timeout=900 cost=90 */
+/* ctest: labels=cuda timeout=900 cost=70 */
 /* Library ops of selection and scattering on CUDA against the CPU's, whose bits they must give (test_library.c checks those);
    small products against the plain kernel.
    Runs on the emulator; with REPRISE_TEST_CUDA=real on a GPU. */
@@ -775,7 +775,7 @@ static void test_conv(void **state) {
         cuda->multiprocessors = cases[n].multiprocessors;
         print_message("convolution %u\n", n);
         for (unsigned op = 0; op < 3; op++) {
-            if (!test_cuda_takes(n + op, 1)) continue;
+            if (!test_cuda_takes(n + op, 3)) continue;
             array *operands = op == 0 ? forward : op == 1 ? input : weight;
             const rp__library_op ops[] = {RP__LIB_CONV_FORWARD, RP__LIB_CONV_INPUT, RP__LIB_CONV_WEIGHT};
             const unsigned count = op == 0 && n % 2 ? 4 : 3;
@@ -783,7 +783,7 @@ static void test_conv(void **state) {
             run_both(ops[op], operands, count, 1, &call);
             if (op < 2 && cases[n].dtype == RP_F32) { /* two of the tiles in slices, whatever the sizes */
                 for (unsigned k = 0; k < 2; k++) {
-                    rp__cuda_conv_tile = 1 + (n + op * 5 + k * 4) % SLICED;
+                    rp__cuda_conv_tile = 1 + (n / 3 + op * 5 + k * 4) % SLICED;
                     for (unsigned i = 0; i < count; i++) fill_small(&operands[i]);
                     run_both(ops[op], operands, count, 1, &call);
                 }

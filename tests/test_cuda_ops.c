@@ -2,7 +2,7 @@
    against the CPU, gradients of each family, errors that kernels find. On the emulator, where every kernel costs a
    run of the C compiler, each op meets few types and layouts; REPRISE_TEST_CUDA=real runs the whole sweep, in parts
    with REPRISE_TEST_SHARD (ref/sweep.h), of which the first runs the other tests too.
-   ctest: labels=cuda timeout=1500 cost=100 */
+   ctest: labels=cuda timeout=1500 cost=75 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,14 +44,16 @@ static unsigned name_number(const char *name) {
 }
 
 /* What the emulator runs: f32 in row-major order over the first cases of the op (all of them where a kernel serves
-   every size; a third of either where sanitizers make everything slow), one case a layout, and the first case of int32 and of
-   two more types, which differ from op to op. */
+   every size): the first and one of two others, or a third of all where sanitizers make everything slow; one case a layout, and the first
+   case of int32 and of two more types. What is taken differs from op to op. */
 static bool emulated(const ref_op *op, rp_dtype dtype, const ref_case *c, int variant) {
     unsigned h = name_number(op->name);
     rp_dtype others[2] = {ref_types[1 + h % 7], ref_types[1 + (h / 7 + 1 + h) % 7]};
     if (dtype == RP_F32)
-        return c->layout == REF_CONTIGUOUS ? variant < (is_library(op->name) ? 12 : 6) / (SLOW_BUILD ? 3 : 1)
-                                           : variant == 0 && (unsigned)c->layout == 1 + h % (REF_LAYOUTS - 1);
+        return c->layout == REF_CONTIGUOUS
+                   ? variant < (is_library(op->name) ? 12 : 6) / (SLOW_BUILD ? 3 : 1) &&
+                         (variant == 0 || SLOW_BUILD || test_cuda_takes((unsigned)variant + h, 2))
+                   : variant == 0 && (unsigned)c->layout == 1 + h % (REF_LAYOUTS - 1);
     bool first = c->layout == REF_CONTIGUOUS && variant == 0;
     return first && (dtype == others[0] || dtype == others[1] || dtype == RP_I32); /* some ops take integers alone */
 }

@@ -1,7 +1,7 @@
 /* The numbers contract: the same DAG gives the same bits from the interpreter on every instruction set, aligned or not, in any
    slicing, with one thread or two, over every layout, and from emitted C. NaNs compare equal to NaNs.
    The order of reductions and the values of the primitives are checked against plain loops written here.
-   ctest: labels=numbers,threads timeout=900 cost=60 */
+   ctest: labels=numbers,threads timeout=900 cost=40 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -200,11 +200,11 @@ static void same_outputs(const problem *p, void **want, void **got, const char *
 }
 static bool have_compiler;
 /* native: emitted C too, for each instruction set. */
-/* Each sweep takes one of five runs, and the next one others: no factor of five is in the count of runs. With REPRISE_TEST_ALL=1 all, and
+/* Each sweep takes one of eleven runs, and the next one others: no factor of eleven is in the count of runs. With REPRISE_TEST_ALL=1 all, and
    one of 25 where sanitizers make everything slow. */
 static unsigned share(void) {
     const char *all = getenv("REPRISE_TEST_ALL");
-    return all && *all ? 1 : SLOW_BUILD ? 25 : 5;
+    return all && *all ? 1 : SLOW_BUILD ? 25 : 11;
 }
 
 static void sweep(problem *p, bool native) {
