@@ -867,45 +867,82 @@ static bool stands_aside_in_a_graph(void) {
     return good;
 }
 
-/* A plug-in that says it is one of CUDA: that of a CPU, to which an emulated GPU's memory is as good as any. */
+/* A run that nobody waited for fails: the next call says so, and the one behind it is as ever. */
+static bool tells_late_failures(int *late) {
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "xla", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y = NULL, *z = NULL;
+    bool good = true;
+    for (int k = 0; k < 3 && good; k++) good = rp_call(f, &x, 1, &y, 1) == RP_OK;
+    *late = 1;
+    good = good && rp_call(f, &x, 1, &y, 1) == RP_OK;
+    *late = 0;
+    good = good && rp_call(f, &x, 1, &y, 1) == RP_ERROR_STATE &&
+           strstr(rp_error_message(), "failed in a run before this one: ");
+    (void)rp_error_take();
+    chain(&n, &x, 1, &z, 1);
+    good = good && rp_call(f, &x, 1, &y, 1) == RP_OK && close_by(y, z) && !explains(f, "skip", "engine-failed", "");
+    rp_compiled_release(f);
+    return good;
+}
+
+typedef struct asked {
+    int *views, *waits, *host, *late;
+} asked;
+
+static bool as_it_orders_runs(int streams, const asked *a) {
+    bool good = computes_on_cuda();
+    good = good && trains_on_cuda();
+    good = good && stands_aside_in_a_graph();
+    if (!good) print_message("%s\n", rp_failed() ? rp_error_message() : "a result differs");
+    print_message("streams %d: %d views, %d waits on streams, %d of the host\n", streams, *a->views, *a->waits,
+                  *a->host);
+    switch (streams) {
+    case 0: good = good && !*a->views && !*a->waits && *a->host; break;
+    case 1: good = good && *a->views > 10 && *a->waits > 10 && !*a->host && tells_late_failures(a->late); break;
+    case 2:
+        good = good && *a->views <= 1 && *a->waits > 10 && !*a->host;
+        break; /* which was to see that it does not look */
+    default: good = good && *a->views > 10 && !*a->waits && *a->host; break;
+    }
+    return good;
+}
+
+/* Runs are ordered with our streams in each of the ways that plug-ins have, and the host waits where there is none. */
 static void a_plug_in_of_cuda_shares_its_memory(void **state) {
     (void)state;
-    char plain[512], path[64], command[256];
-    const char *given = getenv("REPRISE_PJRT_PLUGIN"), *sim = getenv("REPRISE_CUDASIM_DIR");
+    char plain[512], path[64], command[2048];
+    const char *given = getenv("REPRISE_PJRT_PLUGIN"), *sim = getenv("REPRISE_CUDASIM_DIR"),
+               *data = getenv("REPRISE_TEST_DATA");
     if (given && strlen(given) < sizeof plain)
         (void)strcpy(plain, given);
     else if (!rp__door_find("lammps_jax_pjrt_cpu", "pjrt_c_api_cpu_plugin.so", plain, sizeof plain))
         skip();
-    if (!sim || !*sim || test_cuda_is_real()) skip();
+    if (!sim || !*sim || !data || test_cuda_is_real()) skip();
     (void)snprintf(path, sizeof path, "./engine_%d.so", (int)getpid());
-    (void)snprintf(command, sizeof command, "cc -shared -fPIC -x c -o %s - 2>/dev/null", path);
-    FILE *cc = popen(command, "w");
-    if (!cc) skip();
-    (void)fprintf(
-        cc,
-        "#include <dlfcn.h>\n#include <string.h>\n"
-        "static void *words[512];"
-        "static void *platform(void **a) { a[3] = \"cuda\"; a[4] = (void *)4; return 0; }"
-        "void *GetPjrtApi(void) { void *h = dlopen(\"%s\", RTLD_NOW); void *(*f)(void) = dlsym(h, \"GetPjrtApi\");"
-        "void *t = f(); memcpy(words, t, *(size_t *)t); words[17] = platform; return words; }",
-        plain);
-    if (pclose(cc) != 0) skip();
-    (void)fflush(NULL);
-    const pid_t child = fork();
-    if (child == 0) {
-        (void)setenv("REPRISE_PJRT_PLUGIN", path, 1);
-        bool good = test_cuda_choose() && rp_set_default_device(rp_cuda(0)) == RP_OK;
-        good = good && computes_on_cuda();
-        good = good && trains_on_cuda();
-        good = good && stands_aside_in_a_graph();
-        if (!good) print_message("%s\n", rp_failed() ? rp_error_message() : "a result differs");
+    for (int streams = 0; streams < 4; streams++) {
+        (void)snprintf(command, sizeof command,
+                       "cc -w -shared -fPIC -I %s/../../src -DSTREAMS=%d -DPLAIN='\"%s\"' -o %s %s/engines/pjrt_cuda.c",
+                       data, streams, plain, path, data);
+        assert_int_equal(system(command), 0);
         (void)fflush(NULL);
-        _exit(good ? 0 : 1);
+        const pid_t child = fork();
+        if (child == 0) {
+            (void)setenv("REPRISE_PJRT_PLUGIN", path, 1);
+            void *library = dlopen(path, RTLD_NOW);
+            const asked a = {dlsym(library, "pjrt_views_on_streams"), dlsym(library, "pjrt_waits_on_streams"),
+                             dlsym(library, "pjrt_host_waits"), dlsym(library, "pjrt_late")};
+            const bool good = library && test_cuda_choose() && rp_set_default_device(rp_cuda(0)) == RP_OK &&
+                              as_it_orders_runs(streams, &a);
+            (void)fflush(NULL);
+            _exit(good ? 0 : 1);
+        }
+        int status = 1;
+        (void)waitpid(child, &status, 0);
+        (void)remove(path);
+        if (status != 0) fail_msg("a plug-in that orders runs in way %d", streams);
     }
-    int status = 1;
-    (void)waitpid(child, &status, 0);
-    (void)remove(path);
-    assert_int_equal(status, 0);
 }
 
 static void a_child_of_fork_goes_on_in_fused_kernels(void **state) {
