@@ -710,6 +710,18 @@ class Splits(Door):
         self.same(run(torch.tensor(True), torch.ones(3))[0], torch.full((3,), 2.0))
 
     @ON_CPU
+    def test_an_assertion_may_be_all_of_a_part(self):
+        def f(x):
+            c = torch.fft.rfft(x)
+            torch._assert_async(torch.eq(c[0], c[0]), "no number")
+            torch._assert_async((c.abs() >= 0).all(), "no size")
+            return x + 1
+        run = self.check(f, torch.randn(8), whole=False)
+        self.assertFalse(any("assert" in op for op, _ in reprise.explain().reasons))
+        with self.assertRaisesRegex(RuntimeError, "no number|no size"):
+            run(torch.full((8,), math.nan))
+
+    @ON_CPU
     def test_an_assertion_about_what_is_written_comes_before_the_write(self):
         def f(ok, x):
             torch._assert_async(ok, "not so")
