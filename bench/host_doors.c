@@ -1,6 +1,7 @@
 /* What a call costs on the host beyond an engine's own call: a small perceptron through rp_compile, and the engine's own function alone,
    with operands bound once, on the same graph, in turns. Also an engine that does nothing, for what the shared part costs.
-   host_doors [SECONDS]: medians in us; engines that are not here are passed over. */
+   host_doors [SECONDS]: medians in us; engines that are not here are passed over. XLA by a plug-in of CUDA is called with a GPU's memory, and
+   its own call is one that the host waits for, as ours need not. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,11 +75,18 @@ static rp_compiled *compiled(const char *backend) {
     return f;
 }
 
-static bool where_is(const char *backend, char where[512]) {
-    rp_backend_info info = {.struct_size = sizeof info};
-    const bool here = rp_backend_info_get(backend, &info) == RP_OK && info.available;
-    (void)snprintf(where, 512, "%s", here ? info.where : "");
-    return here;
+static bool is_here(const char *backend, rp_backend_info *info) {
+    *info = (rp_backend_info){.struct_size = sizeof *info};
+    return rp_backend_info_get(backend, info) == RP_OK && info->available;
+}
+
+/* The function's tensors on a device, and its graph. */
+static rp_ir *made_on(rp_device device) {
+    (void)rp_set_default_device(device);
+    net.w1 = rp_randn(RP_DIMS(HIDDEN, IN), NULL), net.b1 = rp_randn(RP_DIMS(HIDDEN), NULL);
+    net.w2 = rp_randn(RP_DIMS(OUT, HIDDEN), NULL), net.b2 = rp_randn(RP_DIMS(OUT), NULL);
+    net.x = rp_randn(RP_DIMS(ROWS, IN), NULL);
+    return rp_trace(fn, &net.x, 1, 1);
 }
 
 /* ---- an engine that does nothing */
@@ -195,14 +203,16 @@ static void xla_alone(void *unused) {
     xla_call(RP__PJRT_BUFFER_DESTROY, &one);
 }
 
-static void xla_begin(const char *where, rp_ir *ir) {
+static void xla_begin(const char *where, rp_ir *ir, bool on_gpu) {
     static const char options[] = "\x1a\x0f\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x20\x01\x28\x01";
     void *library = dlopen(where, RTLD_NOW), *entry = library ? dlsym(library, "GetPjrtApi") : NULL;
     const void *(*api)(void);
     if (!entry) exit(1);
     memcpy(&api, &entry, sizeof api);
     xla.table = (rp__pjrt_call *const *)(const void *)api();
-    rp__pjrt_client c = {.head = {.bytes = sizeof c}};
+    rp__pjrt_option lean = {
+        .head = {.bytes = sizeof lean}, .name = "preallocate", .length = 11, .type = RP__PJRT_OPTION_BOOL, .n = 1};
+    rp__pjrt_client c = {.head = {.bytes = sizeof c}, .options = &lean, .n_options = on_gpu};
     xla_call(RP__PJRT_CLIENT_CREATE, &c);
     rp__pjrt_devices d = {.head = {.bytes = sizeof d}, .client = c.client};
     xla_call(RP__PJRT_DEVICES, &d);
@@ -221,9 +231,11 @@ static void xla_begin(const char *where, rp_ir *ir) {
             const rp__ir_node *n = &ir->nodes[ir->body.nodes[i]];
             if (n->kind == RP__IR_CAPTURED && k == ir->body.n_args + n->captured_index) map[n->out[0]] = v;
         }
+        float bytes[HIDDEN * IN + HIDDEN * OUT];
+        if (rp_to_host(tensors[k], bytes, (size_t)rp_numel(tensors[k]) * sizeof *bytes) != RP_OK) exit(1);
         rp__pjrt_from_host f = {.head = {.bytes = sizeof f},
                                 .client = c.client,
-                                .data = rp__tensor_data(tensors[k]),
+                                .data = bytes,
                                 .type = 11,
                                 .size = tensors[k]->size,
                                 .ndim = tensors[k]->ndim,
@@ -254,30 +266,33 @@ static void xla_begin(const char *where, rp_ir *ir) {
 
 int main(int argc, char **argv) {
     const double seconds = argc > 1 ? atof(argv[1]) : 1;
-    char where[512];
+    rp_backend_info info;
     double us[2];
     const rp_scope scope = rp_scope_begin();
     if (rp__engine_register(&idle_engine) != RP_OK) return 1;
-    net.w1 = rp_randn(RP_DIMS(HIDDEN, IN), NULL), net.b1 = rp_randn(RP_DIMS(HIDDEN), NULL);
-    net.w2 = rp_randn(RP_DIMS(OUT, HIDDEN), NULL), net.b2 = rp_randn(RP_DIMS(OUT), NULL);
-    net.x = rp_randn(RP_DIMS(ROWS, IN), NULL);
-    rp_ir *ir = rp_trace(fn, &net.x, 1, 1);
+    rp_ir *ir = made_on(rp_cpu());
     rp_compiled *f = compiled("idle");
     beside(seconds, call_compiled, f, NULL, NULL, us);
     (void)printf("%-10s%10.2f us a call of a function whose engine does nothing\n", "shared", us[0]);
     rp_compiled_release(f);
-    if (where_is("onnxrt", where)) {
-        ort_begin(where, ir);
+    if (is_here("onnxrt", &info)) {
+        ort_begin(info.where, ir);
         f = compiled("onnxrt");
         beside(seconds, call_compiled, f, ort_alone, NULL, us);
         (void)printf("%-10s%10.2f us a call, %.2f of the engine's own: %.2f\n", "onnxrt", us[0], us[1], us[0] - us[1]);
         rp_compiled_release(f);
     }
-    if (where_is("xla", where)) {
-        xla_begin(where, ir);
+    if (is_here("xla", &info)) {
+        const bool on_gpu = strstr(info.version, "for cuda");
+        if (on_gpu) {
+            rp_ir_release(ir);
+            ir = made_on(rp_cuda(0));
+        }
+        xla_begin(info.where, ir, on_gpu);
         f = compiled("xla");
         beside(seconds, call_compiled, f, xla_alone, NULL, us);
-        (void)printf("%-10s%10.2f us a call, %.2f of the engine's own: %.2f\n", "xla", us[0], us[1], us[0] - us[1]);
+        (void)printf("%-10s%10.2f us a call, %.2f of the engine's own: %.2f (%s)\n", "xla", us[0], us[1], us[0] - us[1],
+                     info.version);
         rp_compiled_release(f);
     }
     rp_ir_release(ir);

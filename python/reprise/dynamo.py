@@ -98,6 +98,8 @@ def viewed(node):
 
 def python_of(low, e):
     """Source of a size's expression over the arguments `a` of a call."""
+    if e in (sympy.true, sympy.false):
+        return str(bool(e))
     if e.is_Integer:
         return str(int(e))
     if e.is_Symbol:
@@ -119,6 +121,12 @@ def python_of(low, e):
         return "(" + joined.join(parts) + ")"
     if kind in ("Max", "Min"):
         return f"{kind.lower()}({', '.join(parts)})"
+    said = {"Equality": " == ", "Unequality": " != ", "StrictLessThan": " < ", "LessThan": " <= ", "StrictGreaterThan": " > ", "GreaterThan": " >= ",
+            "And": " and ", "Or": " or "}.get(kind)
+    if said:
+        return "(" + said.join(parts) + ")"
+    if kind == "Not":
+        return f"(not {parts[0]})"
     raise Unsupported(f"the size {e} ({kind}) as a result")
 
 
@@ -149,6 +157,9 @@ class Part:
         whole = {r for r in output.args[0] if isinstance(r, torch.fx.Node)}
         for r in output.args[0]:
             self.results.append(self.result(r, slots, programmed, whole))
+        self.holds, self.asserts = [], []  # (a function of the arguments, what to say): before a run; (op, more of its arguments), of results behind the others
+        for n in low.asserted:
+            self.assertion(n, slots, programmed, whole)
         held = owned_arguments(graph, programmed)
         arguments = low.placeholders
         owned = tuple(k for k, n in enumerate(arguments) if n in held)
@@ -214,6 +225,25 @@ class Part:
         group = lambda words: "(" + "".join(w + ", " for w in words) + ")"
         return ("view", root, eval(f"lambda a: ({group(sizes)}, {group(strides)}, {offset})"))
 
+    def assertion(self, n, slots, programmed, whole):
+        """What a node asserts of sizes is looked at before a run. PyTorch asserts what it says of a tensor, which is a result for that."""
+        of = n.args[0]
+        if n.target is aten._assert_scalar.default:
+            try:
+                expression = of.meta["val"].node.expr if isinstance(of, torch.fx.Node) else sympy.sympify(of)
+                self.holds.append((eval("lambda a: " + python_of(self.low, expression)), n.args[1]))
+            except (Unsupported, KeyError, AttributeError) as e:
+                self.faults.append((n, str(e)))
+            return
+        root = of
+        while (before := viewed(root)) is not None:
+            root = before
+        if any(u.target is aten.copy_.default and u.args[0] is root for u in root.users):
+            self.faults.append((n, "an assertion about what the graph writes"))
+            return
+        self.results.append(self.result(of, slots, programmed, whole))
+        self.asserts.append((n.target, n.args[1:]))
+
     def result(self, r, slots, programmed, whole):
         if r is None:
             return ("none",)
@@ -224,9 +254,9 @@ class Part:
         val = r.meta.get("val")
         if isinstance(val, torch.Tensor) and val.device != self.device:
             self.faults.append((r, f"a result on {val.device}"))
-        if isinstance(val, (torch.SymInt, torch.SymFloat, int, float)):
+        if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)):
             try:
-                source = python_of(self.low, val.node.expr) if isinstance(val, (torch.SymInt, torch.SymFloat)) else repr(val)
+                source = python_of(self.low, val.node.expr) if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)) else repr(val)
             except (Unsupported, KeyError) as e:
                 self.faults.append((r, str(e)))
                 source = "0"
@@ -276,6 +306,9 @@ class Part:
 
     def run(self, args):
         """A list of arguments, emptied, to a list of results."""
+        for holds, said in self.holds:
+            if not holds(args):
+                raise RuntimeError(said)
         if self.arranged:
             out = self.program.call(args)
             args.clear()
@@ -301,12 +334,14 @@ class Part:
         out = [got[r[1]] if r[0] == "program" else args[r[1]] if r[0] == "argument" else r[1](args) if r[0] == "python"
                else view_of(got if r[1] == "program" else args, r[2], r[3](args)) if r[0] == "view" else None for r in self.results]
         args.clear()
+        for op, more in reversed(self.asserts):
+            op(out.pop(), *more)
         return out
 
     def arrange(self):
         """Where calls need nothing of Python's, the program does all of it."""
         places = {"program": lambda k: k, "argument": lambda k: -1 - k, "none": lambda: None}
-        if not (self.constants or self.low.shifts or self.random or self.restride) and all(r[0] in places for r in self.results):
+        if not (self.constants or self.low.shifts or self.random or self.restride or self.asserts) and all(r[0] in places for r in self.results):
             self.program.arrange(tuple(places[r[0]](*r[1:]) for r in self.results))
             self.arranged = True
 

@@ -67,6 +67,7 @@ class Lowering:
         self.n_slots, self.n_regs = 0, 0
         self.sizes, self.words, self.random = {}, {}, False
         self.shifts = {}  # by argument: what a number that may be negative is made larger by
+        self.asserted = []  # nodes that assert something: of a tensor, behind the program; of sizes, before it
         self.placeholders = [n for n in graph.nodes if n.op == "placeholder"]
         self.node = None
         for n in self.placeholders:
@@ -223,8 +224,11 @@ class Lowering:
         if node.op != "call_function":
             raise Unsupported(f"a node of kind {node.op}")
         val = node.meta.get("val")
-        if isinstance(val, (torch.SymInt, torch.SymFloat, int, float)) and not isinstance(val, bool):
+        if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)) and not isinstance(val, bool):
             return  # calculated where it is used
+        if node.target in ASSERTS:
+            self.asserted.append(node)
+            return
         if node.target is operator.getitem:
             whole = self.value(node.args[0])
             self.env[node] = whole[node.args[1]]
@@ -305,6 +309,7 @@ SECOND = dict(pair.split(":") for pair in (
     "special_psi:digamma special_round:round special_sinc:sinc special_xlogy:xlogy _cdist_forward:cdist").split())
 
 SPECIAL = {}
+ASSERTS = {aten._assert_async.default, aten._assert_async.msg, aten._assert_scalar.default}
 PRIMS = {"convert_element_type", "fma"}  # of PyTorch's own language of primitives
 
 
@@ -332,9 +337,9 @@ def _copy_(low, node, a, expect):
     return low.emit("copy_", {"self": a["self"], "src": a["src"]})
 
 
-@special("_assert_tensor_metadata")
+@special("_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
 def _nothing(low, node, a, expect):
-    return None  # the types of the trace hold in every call
+    return None  # the types of the trace hold in every call, and so do the bounds of its sizes: who guards them is the caller
 
 
 @special("lift_fresh_copy")

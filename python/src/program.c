@@ -79,7 +79,8 @@ struct program {
     int32_t *out;
     int32_t *order; /* what call() gives: result k, or -1 - k: argument k, or NOTHING */
     size_t n_order;
-    bool *owned; /* arguments that a result may share the memory of: a handle holds the tensor */
+    bool in_order; /* what call() gives is the results as they are */
+    bool *owned;   /* arguments that a result may share the memory of: a handle holds the tensor */
     seen *seen;
     room room;        /* of a call while no other runs */
     size_t calls;     /* how many run now; they hold what was seen */
@@ -792,6 +793,8 @@ static PyObject *program_arrange(PyObject *self, PyObject *places) {
     }
     p->order = order;
     p->n_order = (size_t)n;
+    p->in_order = p->n_order == p->n_out;
+    for (size_t i = 0; i < p->n_order && p->in_order; i++) p->in_order = order[i] == (int32_t)i;
     Py_RETURN_NONE;
 }
 
@@ -811,11 +814,11 @@ static PyObject *arranged(const program *p, PyObject *results, PyObject *args) {
     return list;
 }
 
-static PyObject *run_torch(program *p, PyObject *args, bool in_order) {
+static PyObject *run_torch(program *p, PyObject *args, bool arrange) {
     call c;
     if (!begin_call(p, args, &c)) return NULL;
     PyObject *results = results_of(p, c.room, read_arguments(p, args, c.room), py_torch_from);
-    if (results && in_order) results = arranged(p, results, args);
+    if (results && arrange && !p->in_order) results = arranged(p, results, args);
     end_call(p, &c);
     return results;
 }

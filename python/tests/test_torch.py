@@ -6,6 +6,7 @@ REPRISE_TEST_DEVICE=cuda runs everything on a GPU."""
 import copy
 import gc
 import math
+import operator
 import os
 import threading
 import time
@@ -14,6 +15,7 @@ import weakref
 
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.nn import functional as F
 
@@ -670,6 +672,100 @@ class Splits(Door):
                 return self.b(torch.fft.rfft(self.a(x).relu()).abs())
         self.trained(Net(), [torch.randn(4, 8)])
         self.assertTrue(reprise.explain().reasons)
+
+    def test_assertions_about_tensors(self):
+        """They split nothing, and say what PyTorch says."""
+        def f(x):
+            y = x.exp()
+            torch._assert_async(torch.isfinite(y).all(), "not finite")
+            torch._assert_async(y.sum() > 0, "nothing is left")
+            return y * 2
+        x = torch.randn(8)
+        run = self.check(f, x)
+        self.assertEqual([g.parts for g in reprise.explain().graphs], [1])
+        if DEVICE == "cpu":  # on a GPU the process could not go on
+            with self.assertRaisesRegex(RuntimeError, "not finite"):
+                run(x + math.inf)
+            self.same(run(x), f(x))
+            with self.assertRaisesRegex(RuntimeError, "nothing is left"):
+                run(x - math.inf)
+        torch._dynamo.reset()
+        reprise.reset()
+        x = torch.randn(8, requires_grad=True)
+        for _ in range(3):
+            (a,), (b,) = (torch.autograd.grad(g(x).sum(), x) for g in (torch.compile(f, backend="reprise", fullgraph=True), f))
+            self.same(a, b)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    @ON_CPU
+    def test_assertions_about_arguments_and_views(self):
+        def f(ok, x):
+            torch._assert_async(ok, "not so")
+            torch._assert_async(x[0] > 0, "below")
+            return x + 1, x[0]
+        run = self.check(f, torch.tensor(True), torch.ones(3))
+        for arguments, said in (((torch.tensor(False), torch.ones(3)), "not so"), ((torch.tensor(True), -torch.ones(3)), "below")):
+            with self.assertRaisesRegex(RuntimeError, said):
+                run(*arguments)
+        self.same(run(torch.tensor(True), torch.ones(3))[0], torch.full((3,), 2.0))
+
+    @ON_CPU
+    def test_an_assertion_may_be_all_of_a_part(self):
+        def f(x):
+            c = torch.fft.rfft(x)
+            torch._assert_async(torch.eq(c[0], c[0]), "no number")
+            torch._assert_async((c.abs() >= 0).all(), "no size")
+            return x + 1
+        run = self.check(f, torch.randn(8), whole=False)
+        self.assertFalse(any("assert" in op for op, _ in reprise.explain().reasons))
+        with self.assertRaisesRegex(RuntimeError, "no number|no size"):
+            run(torch.full((8,), math.nan))
+
+    @ON_CPU
+    def test_an_assertion_about_what_is_written_comes_before_the_write(self):
+        def f(ok, x):
+            torch._assert_async(ok, "not so")
+            ok.logical_not_()
+            return x + 1
+        run = torch.compile(f, backend="reprise")
+        for _ in range(3):
+            ok = torch.tensor(True)
+            self.same(run(ok, torch.ones(3)), torch.full((3,), 2.0))
+            self.assertFalse(ok)
+        with self.assertRaisesRegex(RuntimeError, "not so"):
+            run(torch.tensor(False), torch.ones(3))
+
+    def test_assertions_about_sizes(self):
+        def f(x, n):
+            torch._check(x.shape[0] < 30)
+            torch._check(n * 2 != x.shape[0] and (n > 1 or x.shape[0] > 5))
+            return x.sum(0) * n
+        for n in (3, 4, 7, 11, 5):
+            self.same(torch.compile(f, backend="reprise", dynamic=True)(torch.ones(n, 2), n), f(torch.ones(n, 2), n))
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_nodes_of_assertions(self):
+        """As tracers write them, whatever Dynamo does with them first."""
+        traced = make_fx(lambda a: a * a, tracing_mode="symbolic")(torch.ones(6, 2))
+        x = next(iter(traced.graph.nodes)).meta["val"]
+        graph = torch.fx.Graph()
+        a = graph.placeholder("a")
+        size = graph.call_function(torch.ops.aten.sym_size.int, (a, 0))
+        holds = graph.call_function(operator.lt, (size, 30))
+        graph.call_function(torch.ops.aten._assert_scalar.default, (holds, "as long as a month"))
+        graph.call_function(torch.ops.aten.sym_constrain_range_for_size.default, (size,), {"min": 0, "max": 100})
+        graph.call_function(torch.ops.aten._assert_tensor_metadata.default, (a,), {"dtype": torch.float32})
+        y = graph.call_function(torch.ops.aten.mul.Tensor, (a, a))
+        graph.output((y, holds))
+        for n, val in ((a, x), (size, x.shape[0]), (holds, x.shape[0] < 30), (y, x)):
+            n.meta["val"] = val
+        call = compile_graph("inference", {"strict": True}, torch.fx.GraphModule({}, graph), [x])
+        for n in (6, 29, 9):
+            got = call([torch.full((n, 2), 3.0)])
+            self.same(got[0], torch.full((n, 2), 9.0))
+            self.assertIs(got[1], True)
+        with self.assertRaisesRegex(RuntimeError, "as long as a month"):
+            call([torch.ones(30, 2)])
 
     def test_parts_in_order(self):
         def f(x, b):

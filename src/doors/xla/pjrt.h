@@ -18,12 +18,14 @@ typedef struct rp__pjrt_head {
 /* Words of the table. */
 enum {
     RP__PJRT_BYTES = 0,
-    RP__PJRT_VERSION = 4, /* two ints: major, minor */
+    RP__PJRT_EXTENSIONS = 1, /* a chain of rp__pjrt_extension */
+    RP__PJRT_VERSION = 4,    /* two ints: major, minor */
     RP__PJRT_ERROR_DESTROY = 5,
     RP__PJRT_ERROR_MESSAGE = 6,
     RP__PJRT_INITIALIZE = 8,
     RP__PJRT_EVENT_DESTROY = 10,
     RP__PJRT_EVENT_AWAIT = 13,
+    RP__PJRT_EVENT_ON_READY = 14,
     RP__PJRT_CLIENT_CREATE = 15,
     RP__PJRT_PLATFORM = 17,
     RP__PJRT_DEVICES = 21,
@@ -119,7 +121,7 @@ typedef struct rp__pjrt_view {
     rp__pjrt_object *device;
     void (*gone)(void *data, void *ctx); /* some plug-ins call it without a look */
     void *ctx;
-    intptr_t stream;
+    intptr_t stream;         /* 0: what is there now; else what is there when the stream has come so far */
     rp__pjrt_object *buffer; /* out */
     rp__pjrt_object *memory;
 } rp__pjrt_view;
@@ -150,6 +152,33 @@ typedef struct rp__pjrt_pointer {
     uintptr_t pointer; /* out */
 } rp__pjrt_pointer;
 
+typedef struct rp__pjrt_on_ready {
+    rp__pjrt_head head;
+    rp__pjrt_object *event;
+    void (*call)(rp__pjrt_object *error, void *ctx); /* the error, or NULL, is its own */
+    void *ctx;
+} rp__pjrt_on_ready;
+
 typedef rp__pjrt_object *rp__pjrt_call(void *arguments); /* an error, or NULL */
+
+/* What plug-ins of GPUs have beside the table: order on streams. The arguments' structs begin with their size alone. */
+enum { RP__PJRT_EXTENSION_STREAM = 3 };
+typedef struct rp__pjrt_extension {
+    size_t bytes;
+    int type;
+    const struct rp__pjrt_extension *next;
+    /* of RP__PJRT_EXTENSION_STREAM: a stream that views may be defined on; and one waits until a buffer is computed */
+    rp__pjrt_call *stream_of, *wait_on;
+} rp__pjrt_extension;
+typedef struct rp__pjrt_stream_of {
+    size_t bytes;
+    rp__pjrt_object *device;
+    intptr_t stream; /* out */
+} rp__pjrt_stream_of;
+typedef struct rp__pjrt_wait_on {
+    size_t bytes;
+    intptr_t stream;
+    rp__pjrt_object *buffer;
+} rp__pjrt_wait_on;
 
 #endif

@@ -1,6 +1,7 @@
 /* XLA as an engine, through any PJRT plug-in: a part becomes StableHLO text of known sizes and that an executable. Arguments on the plug-in's
    device, a CPU or the first GPU, are its views of our memory, and results are its memory, which the tensor owns; a plug-in of another
-   device is given copies. A plug-in of CUDA has streams of its own: the host waits for ours before a run, and for its own behind it. An index outside of its bounds is moved inside, as XLA does.
+   device is given copies. A plug-in of CUDA has streams of its own: runs are ordered with ours on the GPU where the plug-in can say so, else the
+   host waits. An index outside of its bounds is moved inside, as XLA does.
    Options: tf32 (0 or 1: products of float32 may round their operands; 0). */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,6 +26,9 @@ static struct {
     bool cpu, cuda;
     rp__pjrt_call *const *table;
     rp__pjrt_object *client, *device;
+    /* of CUDA */
+    rp__pjrt_call *wait_on; /* a stream of ours behind a buffer of the plug-in's; NULL: it cannot say so */
+    rp_stream *before;      /* the stream that its views may be defined on; NULL: it does not look at such */
 } lib = {.once = PTHREAD_ONCE_INIT};
 
 static const char *const names[] = {"pjrt_c_api_cpu_plugin.so", NULL};
@@ -37,9 +41,8 @@ static const rp__door_library where_it_is = {"REPRISE_PJRT_PLUGIN", names, wheel
 enum { ALIGNED = 64 }; /* what XLA asks of memory that is not its own */
 #define HEAD(x) ((rp__pjrt_head){.bytes = sizeof(x)})
 
-/* Calls a function of the table; an error becomes text. */
-static bool failed(unsigned word, void *arguments, char *text, size_t bytes) {
-    rp__pjrt_object *error = lib.table[word](arguments);
+/* The text of an error, which is gone then; false: there is none. */
+static bool told(rp__pjrt_object *error, char *text, size_t bytes) {
     if (!error) return false;
     rp__pjrt_text message = {.head = HEAD(message), .of = error};
     (void)lib.table[RP__PJRT_ERROR_MESSAGE](&message);
@@ -48,6 +51,11 @@ static bool failed(unsigned word, void *arguments, char *text, size_t bytes) {
     rp__pjrt_one gone = {.head = HEAD(gone), .object = error};
     (void)lib.table[RP__PJRT_ERROR_DESTROY](&gone);
     return true;
+}
+
+/* Calls a function of the table; an error becomes text. */
+static bool failed(unsigned word, void *arguments, char *text, size_t bytes) {
+    return told(lib.table[word](arguments), text, bytes);
 }
 
 static void drop(unsigned word, rp__pjrt_object *object) {
@@ -82,6 +90,54 @@ static bool create(rp__pjrt_client *c) {
     return !bad;
 }
 
+static void not_ours_to_free(void *data, void *ctx) { (void)data, (void)ctx; }
+
+/* A view of a GPU's memory, of what is there when `stream` has come as far as it is now (0: of what is there). False: why. */
+static bool view_memory(void *data, const int64_t *size, unsigned ndim, int type, intptr_t stream,
+                        rp__pjrt_object **buffer, char *why, size_t bytes) {
+    rp__pjrt_view view = {.head = HEAD(view),
+                          .client = lib.client,
+                          .data = data,
+                          .size = size,
+                          .ndim = ndim,
+                          .type = type,
+                          .device = lib.device,
+                          .gone = not_ours_to_free,
+                          .stream = stream};
+    if (failed(RP__PJRT_VIEW, &view, why, bytes)) return false;
+    *buffer = view.buffer;
+    return true;
+}
+
+/* How runs are ordered with our streams. Some plug-ins take any stream of a view and do not look at it: one that does refuses a
+   stream that it does not know. */
+static void look_for_streams(void) {
+    const rp__pjrt_extension *e = ((const void *const *)lib.table)[RP__PJRT_EXTENSIONS];
+    while (e && e->type != RP__PJRT_EXTENSION_STREAM) e = e->next;
+    if (!e || e->bytes < sizeof *e || !e->stream_of || !e->wait_on) return;
+    lib.wait_on = e->wait_on;
+    static const int64_t size[] = {1};
+    char why[1024];
+    rp__device *d = rp__device_get((rp_device){RP_DEVICE_CUDA, 0});
+    rp__block *memory = NULL;
+    rp__pjrt_object *buffer = NULL;
+    rp__pjrt_stream_of of = {.bytes = sizeof of, .device = lib.device};
+    rp__error_state before;
+    rp__error_save(&before);
+    if (d && !told(e->stream_of(&of), why, sizeof why) && of.stream &&
+        rp__block_alloc(d, d->default_stream, ALIGNED, &memory) == RP_OK) {
+        const int f32 = rp__dtypes[RP_F32].pjrt;
+        if (!view_memory(memory->data, size, 1, f32, (intptr_t)&lib, &buffer, why, sizeof why) &&
+            view_memory(memory->data, size, 1, f32, of.stream, &buffer, why, sizeof why))
+            lib.before = rp_stream_wrap(d->id, (void *)of.stream);
+        drop(RP__PJRT_BUFFER_DESTROY, buffer);
+        rp__block_free(d, memory);
+    }
+    if (rp_failed()) lib.before = NULL;
+    (void)rp_error_take();
+    rp__error_restore(&before);
+}
+
 static bool open_client(void) {
     rp__pjrt_head begin = HEAD(begin);
     rp__pjrt_client c = {.head = HEAD(c)};
@@ -103,6 +159,7 @@ static bool open_client(void) {
     const size_t at = strlen(lib.found.version);
     (void)snprintf(lib.found.version + at, sizeof lib.found.version - at, " for %.*s",
                    (int)(name.length < 24 ? name.length : 24), name.text);
+    if (lib.cuda) look_for_streams();
     return true;
 }
 
@@ -276,8 +333,6 @@ static size_t bytes_of(const rp__door_value *v) {
     return (size_t)rp__numel(v->type.size, v->type.ndim) * rp__dtype_bytes(v->type.dtype);
 }
 
-static void not_ours_to_free(void *data, void *ctx) { (void)data, (void)ctx; }
-
 /* The same of an argument in CUDA's memory: always a view, which is as good for whatever lies at that address later. */
 static rp_status bind_cuda(executable *x, uint32_t k, rp_tensor *t) {
     const rp__door_value *v = &x->part->in[k];
@@ -288,18 +343,11 @@ static rp_status bind_cuda(executable *x, uint32_t k, rp_tensor *t) {
     if (RP__LIKELY(b->buffer && b->data == rp__tensor_data(t))) return RP_OK;
     drop(RP__PJRT_BUFFER_DESTROY, b->buffer);
     *b = (bound){0};
-    rp__pjrt_view view = {.head = HEAD(view),
-                          .client = lib.client,
-                          .data = rp__tensor_data(t),
-                          .size = v->type.size,
-                          .ndim = v->type.ndim,
-                          .type = rp__dtypes[v->type.dtype].pjrt,
-                          .device = lib.device,
-                          .gone = not_ours_to_free};
-    if (failed(RP__PJRT_VIEW, &view, why, sizeof why))
+    if (!view_memory(rp__tensor_data(t), v->type.size, v->type.ndim, rp__dtypes[v->type.dtype].pjrt, 0, &b->buffer, why,
+                     sizeof why))
         return rp__fail(RP_ERROR_STATE, "XLA (%s) refuses argument %u: %s", lib.found.version, k, why);
-    x->argument[k] = b->buffer = view.buffer;
-    b->data = view.data;
+    x->argument[k] = b->buffer;
+    b->data = rp__tensor_data(t);
     return RP_OK;
 }
 
@@ -338,28 +386,6 @@ static rp_status bind(executable *x, uint32_t k, rp_tensor *t, bool stays) {
 
 static void drop_buffer(void *buffer) { drop(RP__PJRT_BUFFER_DESTROY, buffer); }
 
-/* Buffers of CUDA's memory that nobody holds any more, though our streams may still read them: given back behind the next wait. */
-typedef struct idle {
-    struct idle *next;
-    rp__pjrt_object *buffer;
-} idle;
-static idle *_Atomic idles;
-
-static void put_aside(void *given) {
-    idle *one = given;
-    one->next = atomic_load_explicit(&idles, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(&idles, &one->next, one, memory_order_release, memory_order_relaxed))
-        ;
-}
-
-static void give_back(idle *all) {
-    for (idle *next; all; all = next) {
-        next = all->next;
-        drop(RP__PJRT_BUFFER_DESTROY, all->buffer);
-        rp__free(all);
-    }
-}
-
 /* A tensor over the plug-in's memory; NULL: it cannot be one. */
 static rp_tensor *own(const rp__door_part *p, const rp__door_value *v, rp__pjrt_object *buffer) {
     const rp__ir_value_info *info = &p->ir->values[v->value];
@@ -367,15 +393,15 @@ static rp_tensor *own(const rp__door_part *p, const rp__door_value *v, rp__pjrt_
     const size_t bytes = bytes_of(v);
     rp__pjrt_pointer at = {.head = HEAD(at), .buffer = buffer};
     if (bytes == 0 || !shared(info->meta.device) || failed(RP__PJRT_POINTER, &at, why, sizeof why)) return NULL;
-    const bool later = info->meta.device.type == RP_DEVICE_CUDA;
-    idle *one = later ? rp__calloc(1, sizeof *one) : NULL;
-    if (later && !one) return NULL;
-    if (one) one->buffer = buffer;
-    rp__storage *s = rp__storage_wrap(info->meta.device, (void *)at.pointer, bytes, NULL,
-                                      later ? put_aside : drop_buffer, later ? (void *)one : buffer);
-    if (!s) {
-        rp__free(one);
-        return NULL;
+    const bool cpu = info->meta.device.type == RP_DEVICE_CPU;
+    rp__device *d = rp__device_get(info->meta.device);
+    /* on a GPU it is the plug-in's again when our streams have done what they had by the time that the tensor went */
+    rp__storage *s = cpu ? rp__storage_wrap(info->meta.device, (void *)at.pointer, bytes, NULL, drop_buffer, buffer)
+                         : (d ? rp__storage_foreign(d, (void *)at.pointer, bytes, drop_buffer, buffer) : NULL);
+    if (!s) return NULL;
+    if (!cpu && rp__block_used_by(s->block, rp__current_stream(d)) != RP_OK) {
+        rp__storage_release(s); /* and the buffer */
+        return rp__tensor_error();
     }
     s->foreign = false; /* made for us: nobody else writes it */
     return rp__tensor_over(info->meta.dtype, info->meta.size, info->stride, info->meta.ndim, 0, s);
@@ -467,14 +493,67 @@ static void forget_written(executable *x) {
     }
 }
 
-/* What our streams of the GPU were given is done, also with memory of the plug-in's. */
-static rp_status wait_for_ours(void) {
-    rp__device *d = rp__device_get((rp_device){RP_DEVICE_CUDA, 0});
-    if (!d) return rp_error_status();
-    idle *all = atomic_exchange_explicit(&idles, NULL, memory_order_acquire);
-    const rp_status status = d->ops->synchronize(d);
-    give_back(all);
-    return status == RP_OK ? RP_OK : RP__DOOR_EARLIER;
+/* ---- order with our streams of the GPU */
+
+static struct { /* of a run that nobody waited for, until the next one */
+    pthread_mutex_t lock;
+    atomic_bool failed;
+    char text[1024];
+} late = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void is_done(rp__pjrt_object *error, void *ctx) {
+    char text[1024];
+    (void)ctx;
+    if (!told(error, text, sizeof text)) return;
+    (void)pthread_mutex_lock(&late.lock);
+    memcpy(late.text, text, sizeof text);
+    (void)pthread_mutex_unlock(&late.lock);
+    atomic_store_explicit(&late.failed, true, memory_order_release);
+}
+
+static rp_status tell_late(void) {
+    char text[1024];
+    (void)pthread_mutex_lock(&late.lock);
+    memcpy(text, late.text, sizeof text);
+    (void)pthread_mutex_unlock(&late.lock);
+    atomic_store_explicit(&late.failed, false, memory_order_relaxed);
+    (void)rp__fail(RP_ERROR_STATE, "XLA (%s) failed in a run before this one: %s", lib.found.version, text);
+    return RP__DOOR_EARLIER;
+}
+
+/* A run computes behind what our current stream has been given: one of its arguments is defined there, on a stream of the plug-in's
+   that follows ours. */
+static rp_status order_before(executable *x, rp_stream *ours) {
+    char why[1024];
+    uint32_t k = 0;
+    while (k < x->part->n_in && !(x->in[k].data && device_of(x->part, &x->part->in[k]).type == RP_DEVICE_CUDA &&
+                                  bytes_of(&x->part->in[k]) > 0))
+        k++;
+    if (!lib.before || k == x->part->n_in)
+        return ours->device->ops->stream_synchronize(ours->device, ours) == RP_OK ? RP_OK : RP__DOOR_EARLIER;
+    const rp__door_value *v = &x->part->in[k];
+    rp__pjrt_object *buffer;
+    if (rp__stream_follow(lib.before, ours) != RP_OK) return RP__DOOR_EARLIER;
+    if (!view_memory((void *)(uintptr_t)x->in[k].data, v->type.size, v->type.ndim, rp__dtypes[v->type.dtype].pjrt,
+                     (intptr_t)lib.before->native, &buffer, why, sizeof why))
+        return rp__fail(RP_ERROR_STATE, "XLA (%s) refuses argument %u: %s", lib.found.version, k, why);
+    drop(RP__PJRT_BUFFER_DESTROY, x->in[k].buffer);
+    x->argument[k] = x->in[k].buffer = buffer;
+    return RP_OK;
+}
+
+/* Our current stream goes on behind what the run computes. False: the plug-in cannot say so. */
+static bool order_behind(executable *x, rp_stream *ours, rp__pjrt_object *done) {
+    char why[1024];
+    const uint32_t n = x->part->n_out + x->part->n_writes;
+    for (uint32_t k = 0; k < n && lib.wait_on; k++) {
+        rp__pjrt_wait_on w = {.bytes = sizeof w, .stream = (intptr_t)ours->native, .buffer = x->result[k]};
+        if (told(lib.wait_on(&w), why, sizeof why)) return false;
+    }
+    rp__pjrt_on_ready r = {.head = HEAD(r), .event = done, .call = is_done};
+    if (!lib.wait_on || n == 0 || failed(RP__PJRT_EVENT_ON_READY, &r, why, sizeof why)) return false;
+    drop(RP__PJRT_EVENT_DESTROY, done);
+    return true;
 }
 
 static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
@@ -483,9 +562,16 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
     char why[1024];
     if (x->forks != rp__door_forks())
         return rp__fail(RP_ERROR_STATE, "XLA was opened before the process forked, and its threads stayed behind");
-    if (x->on_gpu && rp__captures_active()) return RP__DOOR_NOT_NOW; /* nobody may wait for a device meanwhile */
+    rp_stream *ours = NULL;
+    if (x->on_gpu) {
+        if (rp__captures_active()) return RP__DOOR_NOT_NOW; /* nobody may wait for a device meanwhile */
+        if (atomic_load_explicit(&late.failed, memory_order_acquire)) return tell_late();
+        rp__device *d = rp__device_get((rp_device){RP_DEVICE_CUDA, 0});
+        if (!d) return rp_error_status();
+        ours = rp__current_stream(d);
+    }
     for (uint32_t k = 0; k < x->part->n_in; k++) RP_TRY(bind(x, k, in[k] ? in[k] : x->part->in[k].tensor, !in[k]));
-    if (x->on_gpu) RP_TRY(wait_for_ours());
+    if (ours) RP_TRY(order_before(x, ours));
     rp__pjrt_object *done[1] = {NULL}, *const * arguments[1] = {x->argument}, **results[1] = {x->result};
     rp__pjrt_execute e = {.head = HEAD(e),
                           .executable = x->loaded,
@@ -496,7 +582,7 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
                           .results = results,
                           .done = done};
     const bool began = !failed(RP__PJRT_EXECUTE, &e, why, sizeof why);
-    if (!began || !wait_for(done[0], why, sizeof why)) {
+    if (!began || !((ours && order_behind(x, ours, done[0])) || wait_for(done[0], why, sizeof why))) {
         for (uint32_t k = 0; k < x->part->n_out + x->part->n_writes && began; k++)
             drop(RP__PJRT_BUFFER_DESTROY, x->result[k]);
         forget_written(x);
