@@ -416,6 +416,9 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
         run_many(r, loop, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
         return;
     }
+    if (loop->programs[RP__PLAN_RECOMPUTE] && loop->programs[RP__PLAN_RECOMPUTE]->largest.phase &&
+        walk != RP__WALK_LONG)
+        programs = loop->programs; /* its search is better than a group */
     const rp__program *p =
         programs[walk == RP__WALK_ELEMENTS || walk == RP__WALK_BLOCKS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
     if (walk == RP__WALK_LONG && rp__line_long_fits(loop, words)) {

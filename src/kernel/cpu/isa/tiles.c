@@ -1062,6 +1062,46 @@ SCAN(logaddexp, f64, ONE_LOGADDEXP_f64, logaddexp_f64)
 BLOCK(logaddexp, f32)
 BLOCK(logaddexp, f64)
 
+/* ---- the first of the largest ---------------------------------------------------------------------------------------- */
+
+#define NAN_OR(x, y) (((x) == (y)) | ((x) != (x)))
+#define IS(x, y) ((x) == (y))
+#define NONE_i32(m) rp__v_all_i32(~(m))
+#define NONE_i64(m) (!rp__v_any_i64(m))
+#define FIRST(t, I, IT, MOST, EQUAL)                                                                                   \
+    static void first_##t(const rp__first_call *c) {                                                                   \
+        IT *best = c->best;                                                                                            \
+        const T_##t *a = c->a, *largest = c->largest;                                                                  \
+        for (int64_t i = 0; i < c->n; i += L_##t) {                                                                    \
+            const V_##t y = rp__v_load_##t(largest + i);                                                               \
+            V_##I at = rp__v_splat_##I(MOST);                                                                          \
+            for (int64_t p = c->positions; p-- > 0;) {                                                                 \
+                const V_##t x = rp__v_load_##t(a + p * c->step + i);                                                   \
+                at = rp__v_sel_##I(EQUAL(x, y), rp__v_splat_##I((IT)(c->number + p)), at);                             \
+            }                                                                                                          \
+            rp__v_store_##I(best + i, rp__v_min_##I(rp__v_load_##I(best + i), at));                                    \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static int64_t find_##t(const void *from, const void *largest, int64_t n) {                                        \
+        const T_##t *a = from;                                                                                         \
+        const V_##t y = rp__v_splat_##t(*(const T_##t *)largest);                                                      \
+        for (int64_t i = 0; i < n; i += L_##t) {                                                                       \
+            const V_##t x = rp__v_load_##t(a + i);                                                                     \
+            const V_##I is = EQUAL(x, y);                                                                              \
+            if (NONE_##I(is)) continue;                                                                                \
+            for (int64_t k = 0; k < (int64_t)L_##t && i + k < n; k++) {                                                \
+                if (is[k]) return i + k;                                                                               \
+            }                                                                                                          \
+        }                                                                                                              \
+        return -1;                                                                                                     \
+    }
+FIRST(f32, i32, int32_t, INT32_MAX, NAN_OR)
+FIRST(f64, i64, int64_t, INT64_MAX, NAN_OR)
+FIRST(i32, i32, int32_t, INT32_MAX, IS)
+FIRST(i64, i64, int64_t, INT64_MAX, IS)
+#define FIRSTS(f)                                                                                                      \
+    { [RP__TILE_F32] = f##_f32, [RP__TILE_F64] = f##_f64, [RP__TILE_I32] = f##_i32, [RP__TILE_I64] = f##_i64 }
+
 /* ---- the table ------------------------------------------------------------------------------------------------------ */
 
 #define FLOATS(f)                                                                                                      \
@@ -1179,6 +1219,8 @@ const rp__tiles
                                                   [RP__TILE_F64] = {window_sum_f64}},
                               [RP__REDUCE_MAX] = {[RP__TILE_F32] = {window_max_f32, window_max_f16, window_max_bf16},
                                                   [RP__TILE_F64] = {window_max_f64}}},
+            .first = FIRSTS(first),
+            .find = FIRSTS(find),
             .place = {[RP__TILE_F32] = {place_f32, place_f16, place_bf16}, [RP__TILE_F64] = {place_f64}},
             .scan = SCANS(scan),
             .scan_block = SCANS(block),
