@@ -515,7 +515,7 @@ REDUCE(min, i64, INT64_MAX, rp__v_min_i64)
    elements of the next lane, which are written as they were, and of the next row, up to `end`. LOADER: of elements of ST.
    Whole columns of few rows: their lanes in the order in which the halving tree needs them, so that no more than a sum a level waits for
    its partner, and none of 32 lanes goes through memory. Rows jump, so that the next columns of each are fetched beside. */
-enum { TREE_LEVELS = 5 };
+enum { TREE_LEVELS = 5, FEW_ROWS = 4 };
 static const uint8_t tree_lane[RP__LANES] = {0, 16, 8, 24, 4, 20, 12, 28, 2, 18, 10, 26, 6, 22, 14, 30,
                                              1, 17, 9, 25, 5, 21, 13, 29, 3, 19, 11, 27, 7, 23, 15, 31};
 RP__VEC_FN void fetch_line(const void *from, size_t bytes) {
@@ -637,9 +637,37 @@ RP__VEC_FN void fetch_line(const void *from, size_t bytes) {
         rp__v_store_##t(d + 2 * L_##t, z);                                                                             \
         rp__v_store_##t(d + 3 * L_##t, w);                                                                             \
     }                                                                                                                  \
+    /* Of so few rows that each is a lane: what the tree leaves of it, without asking which lanes are there. */        \
+    RP__VEC_FN V_##t columns_lanes_##name##_##suffix(const int R, const ST *from, int64_t row) {                       \
+        V_##t x[FEW_ROWS];                                                                                             \
+        for (int r = 0; r < R; r++) x[r] = OP(rp__v_splat_##t(IDENTITY), LOADER(from + r * row));                      \
+        for (int half = FEW_ROWS / 2; half > 0; half /= 2) {                                                           \
+            for (int r = half; r < R && r < 2 * half; r++) x[r - half] = OP(x[r - half], x[r]);                        \
+        }                                                                                                              \
+        return x[0];                                                                                                   \
+    }                                                                                                                  \
+    RP__VEC_FN void columns_by_lanes_##name##_##suffix(const int R, const rp__columns_call *c) {                       \
+        T_##t *const d = c->d;                                                                                         \
+        const ST *const a = c->a;                                                                                      \
+        int64_t i = 0;                                                                                                 \
+        for (; i + (int64_t)L_##t <= c->n; i += L_##t)                                                                 \
+            rp__v_store_##t(d + i, columns_lanes_##name##_##suffix(R, a + i, c->row));                                 \
+        if (i == c->n) return;                                                                                         \
+        ST some[FEW_ROWS][L_##t] = {{0}};                                                                              \
+        for (int r = 0; r < R; r++) memcpy(some[r], a + r * c->row + i, (size_t)(c->n - i) * sizeof *a);               \
+        const V_##t x = columns_lanes_##name##_##suffix(R, some[0], L_##t);                                            \
+        memcpy(d + i, &x, (size_t)(c->n - i) * sizeof *d);                                                             \
+    }                                                                                                                  \
     static void whole_##name##_##suffix(const rp__columns_call *c) {                                                   \
         const ST *const a = c->a, *const end = a + (c->rows - 1) * c->row + c->n;                                      \
         int64_t i = 0;                                                                                                 \
+        switch (c->rows) {                                                                                             \
+        case 1: columns_by_lanes_##name##_##suffix(1, c); return;                                                      \
+        case 2: columns_by_lanes_##name##_##suffix(2, c); return;                                                      \
+        case 3: columns_by_lanes_##name##_##suffix(3, c); return;                                                      \
+        case 4: columns_by_lanes_##name##_##suffix(4, c); return;                                                      \
+        default: break;                                                                                                \
+        }                                                                                                              \
         for (int64_t r = 0; r < c->rows; r++) fetch_line(a + r * c->row, 4 * L_##t * sizeof *a);                       \
         for (; i + 4 * (int64_t)L_##t <= c->n; i += 4 * (int64_t)L_##t)                                                \
             columns_whole_##name##_##suffix(true, c, i, L_##t, end);                                                   \
