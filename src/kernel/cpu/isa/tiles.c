@@ -697,6 +697,7 @@ RP__VEC_FN rp__vi64 keys_f64(const int64_t *key, int64_t wanted) {
 RP__VEC_FN rp__vi32 keys_f32(const int64_t *key, int64_t wanted) {
     return rp__v_i32_i64(keys_f64(key, wanted), keys_f64(key + L_i64, wanted));
 }
+enum { SIDE = 4 };
 /* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. */
 #define WINDOW(name, suffix, t, I, ST, LOADER, IDENTITY, OP)                                                           \
     RP__VEC_FN V_##t window_row_##name##_##suffix(const rp__window_call *c, int64_t r, int64_t i, size_t left,         \
@@ -721,9 +722,25 @@ RP__VEC_FN rp__vi32 keys_f32(const int64_t *key, int64_t wanted) {
         for (int64_t k = 0; k < w->pairs; k++) x[w->to[k]] = OP(x[w->to[k]], x[w->from[k]]);                           \
         return x[w->first];                                                                                            \
     }                                                                                                                  \
+    /* SIDE vectors side by side, so that the sums of one need not wait for those of another. */                       \
+    RP__VEC_FN void window_side_##name##_##suffix(const rp__window_call *c, const rp__window_tree *w, int64_t i,       \
+                                                  bool keyed) {                                                        \
+        V_##t x[RP__LANES][SIDE];                                                                                      \
+        for (int64_t k = 0; k < w->n; k++) {                                                                           \
+            for (int v = 0; v < SIDE; v++)                                                                             \
+                x[k][v] = window_row_##name##_##suffix(c, w->row[k], i + v * (int64_t)L_##t, L_##t, keyed);            \
+        }                                                                                                              \
+        for (int64_t k = 0; k < w->pairs; k++) {                                                                       \
+            V_##t *const to = x[w->to[k]], *const from = x[w->from[k]];                                                \
+            for (int v = 0; v < SIDE; v++) to[v] = OP(to[v], from[v]);                                                 \
+        }                                                                                                              \
+        for (int v = 0; v < SIDE; v++) rp__v_store_##t((T_##t *)c->d + i + v * (int64_t)L_##t, x[w->first][v]);        \
+    }                                                                                                                  \
     RP__VEC_FN void window_all_##name##_##suffix(const rp__window_call *c, bool keyed) {                               \
         T_##t *const d = (T_##t *)c->d;                                                                                \
         int64_t i = 0;                                                                                                 \
+        for (; c->tree->n && i + SIDE * (int64_t)L_##t <= c->n; i += SIDE * (int64_t)L_##t)                            \
+            window_side_##name##_##suffix(c, c->tree, i, keyed);                                                       \
         for (; i + (int64_t)L_##t <= c->n; i += L_##t)                                                                 \
             rp__v_store_##t(d + i, window_some_##name##_##suffix(c, c->tree, i, L_##t, keyed));                        \
         if (i == c->n) return;                                                                                         \
