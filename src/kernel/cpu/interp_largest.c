@@ -74,6 +74,13 @@ static void across(run *r, const rp__insn *i, const rp__reduction *red, int64_t 
         fn(&c);
     }
     char *d = r->regs[red->d].p;
+    if (few == 1 && size == 4) { /* for the compiler's vectors */
+        const int32_t *from = (const int32_t *)(const void *)best;
+        int64_t *to = (int64_t *)(void *)d;
+        for (int64_t k = 0; k < w; k++) to[k] = from[k] == INT32_MAX ? INT64_MAX : base + from[k] * step;
+        if (r->b > 1) rp__interp_replicate(r, d, 8);
+        return;
+    }
     for (int64_t k = 0; k < w; k++) {
         int64_t least = INT64_MAX;
         for (int64_t q = 0; q < few && q < r->row_len; q++) {
