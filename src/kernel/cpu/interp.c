@@ -273,7 +273,7 @@ static int64_t tile_rows(int64_t left, int64_t width) {
     const int64_t most = left < width ? left : width;
     return rows < most ? rows : most;
 }
-enum { SHORT_COLUMN = 8 * RP__LANES, COLUMN_BYTES = 16 * 1024, WHOLE_COLUMNS = 512 };
+enum { SHORT_COLUMN = 8 * RP__LANES, COLUMN_BYTES = 16 * 1024, WHOLE_COLUMNS = 512, SHORTEST_COLUMNS = 4 };
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
 /* Rows that lie along their inner dim, all of them: nothing is used in place, so tiles take as many positions as one line of memory has
    and turn them in registers, as blocks do. */
@@ -311,7 +311,8 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
     const bool whole = !blocks && short_columns(r) && rp__interp_whole_columns(r, 0);
     if (whole) {
         r->lanes = 1;
-        width = clamp(COLUMN_BYTES * 4 / ((int64_t)r->p->acc_bytes + 2 * bytes) / 16 * 16, 16, WHOLE_COLUMNS);
+        width = clamp(COLUMN_BYTES * 4 / ((int64_t)r->p->acc_bytes + 2 * bytes) / 16 * 16, 16,
+                      r->row_len <= SHORTEST_COLUMNS ? 4 * WHOLE_COLUMNS / r->row_len / 16 * 16 : WHOLE_COLUMNS);
     } else if (!blocks && short_columns(r))
         width = clamp(COLUMN_BYTES / (int64_t)(r->p->acc_bytes * r->lanes), 16, width);
     const bool turn = !blocks && turned(r);
@@ -416,6 +417,9 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
         run_many(r, loop, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
         return;
     }
+    if (loop->programs[RP__PLAN_RECOMPUTE] && loop->programs[RP__PLAN_RECOMPUTE]->largest.phase &&
+        walk != RP__WALK_LONG)
+        programs = loop->programs; /* its search is better than a group */
     const rp__program *p =
         programs[walk == RP__WALK_ELEMENTS || walk == RP__WALK_BLOCKS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
     if (walk == RP__WALK_LONG && rp__line_long_fits(loop, words)) {

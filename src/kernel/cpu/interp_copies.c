@@ -683,6 +683,31 @@ static void spot_row(const plan *x, const block *b, char *to, const char *from, 
         memset(to + lo * size, 0, (size_t)((hi - lo) * size));
     if (at >= lo && at < hi) memcpy(to + at * size, from, (size_t)size);
 }
+/* Rows [row, stop) of such, which follow each other in memory: filled at once. */
+static void spot_rows(const plan *x, const block *b, stretch *w, int64_t row, int64_t stop, char *to, uintptr_t from,
+                      const int64_t *still, const int64_t *spot) {
+    const int64_t size = x->size, start = row * b->length, end = stop * b->length;
+    const int64_t lo = (b->first > start ? b->first : start) - start, hi = (b->last < end ? b->last : end) - start;
+    if (lo >= hi) return;
+    to += w->to * size;
+    if (x->fill)
+        some_of[rp__interp_log2(x->size)](x, NULL, to, NULL, lo, hi);
+    else
+        memset(to + lo * size, 0, (size_t)((hi - lo) * size));
+    for (int64_t k = 0; k < stop - row; k++) {
+        int64_t at, into, by;
+        (void)stretch_next(w, &at, &into, &by);
+        const int64_t column = k * b->length + spot[k];
+        if ((uint64_t)spot[k] >= (uint64_t)b->n || column < lo || column >= hi) continue;
+        const char *s = (const char *)(from + (uintptr_t)((at + still[k]) * size));
+        switch (size) { /* of known length: no call */
+        case 1: memcpy(to + column, s, 1); break;
+        case 2: memcpy(to + column * 2, s, 2); break;
+        case 4: memcpy(to + column * 4, s, 4); break;
+        default: memcpy(to + column * 8, s, 8);
+        }
+    }
+}
 /* Columns [lo, hi) of a row: up to the diagonal, or from it on, as they are, and a value else. */
 static void triangle_row(const plan *x, const block *b, char *to, const char *from, int64_t row, int64_t lo,
                          int64_t hi) {
@@ -729,6 +754,11 @@ static void run_rows(const run *r, const plan *x, const block *b, int64_t row, i
     while (row < end) {
         const int64_t left = extent - row % extent, stop = end - row < left ? end : row + left;
         stretch_at(&w, r, x, row);
+        if (x->spots && b->n == b->length && w.to_step == b->length) {
+            spot_rows(x, b, &w, row, stop, to, from, still, spot);
+            still += stop - row, spot += stop - row, row = stop;
+            continue;
+        }
         for (; row < stop; row++, still++) {
             int64_t at, into, by;
             const bool inside = stretch_next(&w, &at, &into, &by);

@@ -6,6 +6,7 @@
      interp_copies.c  programs that only move memory: rows as copies forwards and backwards, or by indices
      interp_rows.c    the phases of a row or tile of rows: chunks, lanes, the tree of partials
      interp_planes.c  rows and elements whose places are the same in many planes: places are found once
+     interp_largest.c the phase of argmax: where in a row its largest value stands
      interp_long.c    long rows, whose chunks run on several threads
    One structure serves all walks. A tile has n = B * W elements: B positions of the inner dims times W rows. ALONG has W = 1
    and long tiles; ACROSS has up to 1024 rows and few positions; ELEMENTS has no rows. Lane j of a reduction over W rows is
@@ -218,6 +219,10 @@ void rp__interp_push_chunk(rp__interp *r, const rp__reduction *red, uint64_t cou
 char *rp__interp_finish_chunks(rp__interp *r, const rp__reduction *red, uint64_t count);
 void rp__interp_set_result(rp__interp *r, const rp__reduction *red, const char *v);
 void rp__interp_store_rows(rp__interp *r);
+/* Runs the phase that finds where the largest stands (interp_largest.c); false: it is another, or its space is not such. */
+bool rp__interp_largest(rp__interp *r, unsigned phase);
+/* Distance of positions in memory, where it is one; -1: it is not. */
+int64_t rp__interp_position_step(const rp__interp *r, unsigned access);
 /* Does the walk across take the rows of a phase, which are short and only reduced, as whole columns of memory? Forms are known. */
 bool rp__interp_whole_columns(const rp__interp *r, unsigned phase);
 

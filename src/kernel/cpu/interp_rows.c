@@ -78,8 +78,7 @@ void rp__interp_set_result(run *r, const rp__reduction *red, const char *v) {
     }
 }
 
-/* Distance of positions in memory, where it is one; -1: it is not. */
-static int64_t position_step(const run *r, unsigned access) {
+int64_t rp__interp_position_step(const run *r, unsigned access) {
     const int64_t *stride = r->stride + access * r->dims;
     int64_t step = 0, many = 1;
     for (unsigned d = r->dims; d-- > r->n_outer;) {
@@ -113,7 +112,7 @@ static bool only_columns(const run *r, unsigned phase, const columns_table *of, 
     for (const rp__insn *i = load + 1; i < stop; i++) {
         if (i->kind != RP__INSN_REDUCE || i->a != load->d || !columns_fn(r, of, load, i)) return false;
     }
-    *step = position_step(r, load->access);
+    *step = rp__interp_position_step(r, load->access);
     return *step >= 0;
 }
 static rp__columns_call columns_call(const run *r, unsigned access, int64_t pos, int64_t end, int64_t step) {
@@ -201,6 +200,7 @@ void rp__interp_phases(run *r) {
     for (unsigned phase = 0; phase < p->n_phases; phase++) {
         rp__interp_row(r, p->row[phase]);
         if (r->walk == RP__WALK_ACROSS && by_whole_columns(r, phase)) continue;
+        if (RP__UNLIKELY(phase + 1 == p->largest.phase) && rp__interp_largest(r, phase)) continue;
         uint64_t chunks = 0;
         for (int64_t at = 0; at < r->row_len || !chunks; at += RP__CHUNK, chunks++) {
             rp__interp_begin_chunk(r, phase);

@@ -548,6 +548,59 @@ static bool only_moves(const rp__program *p) {
            p->access_load[load->access] == p->access_narrow[st->access];
 }
 
+static const rp__insn *maker(const rp__program *p, struct rp__segment s, uint16_t v) {
+    for (uint32_t k = s.begin; k < s.end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (i->d == v && (i->kind == RP__INSN_OP || i->kind == RP__INSN_LOAD || i->kind == RP__INSN_IOTA)) return i;
+    }
+    return NULL;
+}
+static bool is_op(const rp__program *p, const rp__insn *i, rp__prim op, unsigned type) {
+    return i && i->kind == RP__INSN_OP && i->fn == p->tiles->op[op][type];
+}
+/* MIN of WHERE(x == largest or isnan(x), number, INT64_MAX), where x is loaded as it is. */
+static bool find_largest_in(const compiler *c, unsigned phase) {
+    const rp__program *p = c->p;
+    const struct rp__segment s = p->element[phase];
+    const rp__insn *reduce = s.end > s.begin ? &p->insns[s.end - 1] : NULL;
+    if (!reduce || reduce->kind != RP__INSN_REDUCE || p->reductions[reduce->access].kind != RP__REDUCE_MIN ||
+        p->reductions[reduce->access].type != RP__TILE_I64)
+        return false;
+    const rp__insn *where = maker(p, s, reduce->a), *most = NULL;
+    if (!is_op(p, where, RP__WHERE, RP__TILE_I64)) return false;
+    for (uint32_t k = 0; k < p->uniform_end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (i->d == where->c && !i->fn && i->b == RP__NO_VAL && i->imm == INT64_MAX) most = i;
+    }
+    const rp__insn *iota = maker(p, s, where->b), *is = maker(p, s, where->a), *nan = NULL;
+    if (!most || !iota || iota->kind != RP__INSN_IOTA || p->access_windows[iota->access] || !is) return false;
+    if (is_op(p, is, RP__OR, RP__TILE_BOOL)) {
+        const rp__insn *a = maker(p, s, is->a), *b = maker(p, s, is->b);
+        const bool first = is_op(p, a, RP__ISNAN, RP__TILE_F32) || is_op(p, a, RP__ISNAN, RP__TILE_F64);
+        nan = first ? a : b;
+        is = first ? b : a;
+        if (!nan) return false;
+    }
+    const rp__insn *load = is && is->kind == RP__INSN_OP ? maker(p, s, nan ? nan->a : is->a) : NULL;
+    if (!load && is && is->kind == RP__INSN_OP && !nan) load = maker(p, s, is->b);
+    if (!load || load->kind != RP__INSN_LOAD || load->a != RP__NO_VAL || load->b != RP__NO_VAL ||
+        load->home != RP__HOME_TILE || !p->tiles->first[load->type] || !is_op(p, is, RP__EQ, load->type) ||
+        (load->type == RP__TILE_F32 || load->type == RP__TILE_F64) != (nan != NULL) ||
+        (nan && !is_op(p, nan, RP__ISNAN, load->type)) || p->access_windows[load->access])
+        return false;
+    const uint16_t largest = is->a == load->d ? is->b : is->a;
+    if ((is->a != load->d && is->b != load->d) || c->class[largest] != ROW) return false;
+    if (s.end - s.begin != (nan ? 7u : 5u)) return false;
+    c->p->largest = (rp__program_largest){(uint16_t)(phase + 1), largest, iota->access, reduce->access,
+                                          (uint32_t)(load - p->insns)};
+    return true;
+}
+static void find_largest(const compiler *c) {
+    for (unsigned phase = 0; phase < c->p->n_phases && c->p->plan != RP__PLAN_ELEMENTS; phase++) {
+        if (find_largest_in(c, phase)) return;
+    }
+}
+
 static bool compile(compiler *c) {
     const rp__dag *d = c->dag;
     rp__program *p = c->p;
@@ -682,6 +735,7 @@ static bool compile(compiler *c) {
     }
     find_direct(c);
     p->moves = only_moves(p);
+    find_largest(c);
     if (p->tile_bytes > RP__PROGRAM_TILE_BYTES || p->row_bytes > RP__PROGRAM_ROW_BYTES ||
         p->acc_bytes > RP__PROGRAM_ACC_BYTES || p->scan_bytes > RP__PROGRAM_SCAN_BYTES ||
         p->n_blocks > RP__PROGRAM_BLOCKS || p->n_row_regs > RP__PROGRAM_BLOCKS) {

@@ -81,6 +81,14 @@ typedef struct rp__group {
 } rp__group;
 enum { RP__GROUP_POINTERS = 96 }; /* inputs, outputs and accumulators of a group */
 
+/* A phase that does nothing but find the least number of an element of the row that is the row's `largest` value, or NaN: argmax and its
+   like (interp_largest.c). */
+typedef struct rp__program_largest {
+    uint16_t phase;                    /* 1 + number; 0: there is none */
+    uint16_t largest, iota, reduction; /* register, access, number */
+    uint32_t load;                     /* instruction */
+} rp__program_largest;
+
 typedef struct rp__program {
     bool grouped; /* for emitted C: operations lie in groups, tile buffers hold what passes between instructions */
     rp__group *groups;
@@ -113,8 +121,9 @@ typedef struct rp__program {
     uint8_t *access_windows; /* number of windows, */
     uint8_t *first_window;   /* and of the first of them */
     uint16_t n_windows;
-    bool places;       /* loads at computed places */
-    bool moves;        /* of elements: one load, and a store of it as it lies in memory */
+    bool places; /* loads at computed places */
+    bool moves;  /* of elements: one load, and a store of it as it lies in memory */
+    rp__program_largest largest;
     uint8_t *row_size; /* bytes of each ROW register, and the register that owns it */
     uint16_t *row_reg;
     uint16_t *block_reg; /* register of each UNIFORM block */

@@ -76,6 +76,18 @@ typedef struct rp__place_call {
 } rp__place_call;
 typedef void rp__place_fn(const rp__place_call *c);
 
+/* Positions of n columns, those of one `step` elements behind those of the one before: best[i] becomes the least number of a position whose
+   element of column i is largest[i] or NaN, if that is less than it was. best: integers as wide as the elements. It and the operands are
+   read and written in full vectors. */
+typedef struct rp__first_call {
+    void *best;
+    const void *a, *largest;
+    int64_t n, step, positions, number; /* number: of the first position */
+} rp__first_call;
+typedef void rp__first_fn(const rp__first_call *c);
+/* The first of n elements that is *largest or NaN; -1: there is none. Reads full vectors. */
+typedef int64_t rp__find_fn(const void *a, const void *largest, int64_t n);
+
 /* Compute dtypes as table columns. */
 enum { RP__TILE_F32, RP__TILE_F64, RP__TILE_I32, RP__TILE_I64, RP__TILE_U8, RP__TILE_BOOL, RP__TILE_TYPES };
 static inline unsigned rp__tile_type(unsigned dtype) {
@@ -131,6 +143,8 @@ typedef struct rp__tiles {
         *whole_columns[6][RP__TILE_TYPES][3]; /* d[i] = the halving tree over the lanes of column i; lane is not read */
     rp__window_fn *reduce_window[6][RP__TILE_TYPES][3];
     rp__place_fn *place[RP__TILE_TYPES][3];
+    rp__first_fn *first[RP__TILE_TYPES];
+    rp__find_fn *find[RP__TILE_TYPES];
     rp__scan_fn *scan[RP__SCAN_KINDS][RP__TILE_TYPES];
     rp__tile_fn *scan_block[RP__SCAN_KINDS][RP__TILE_TYPES]; /* as reduce_block */
 } rp__tiles;

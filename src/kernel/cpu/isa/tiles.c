@@ -515,7 +515,7 @@ REDUCE(min, i64, INT64_MAX, rp__v_min_i64)
    elements of the next lane, which are written as they were, and of the next row, up to `end`. LOADER: of elements of ST.
    Whole columns of few rows: their lanes in the order in which the halving tree needs them, so that no more than a sum a level waits for
    its partner, and none of 32 lanes goes through memory. Rows jump, so that the next columns of each are fetched beside. */
-enum { TREE_LEVELS = 5 };
+enum { TREE_LEVELS = 5, FEW_ROWS = 4 };
 static const uint8_t tree_lane[RP__LANES] = {0, 16, 8, 24, 4, 20, 12, 28, 2, 18, 10, 26, 6, 22, 14, 30,
                                              1, 17, 9, 25, 5, 21, 13, 29, 3, 19, 11, 27, 7, 23, 15, 31};
 RP__VEC_FN void fetch_line(const void *from, size_t bytes) {
@@ -637,9 +637,37 @@ RP__VEC_FN void fetch_line(const void *from, size_t bytes) {
         rp__v_store_##t(d + 2 * L_##t, z);                                                                             \
         rp__v_store_##t(d + 3 * L_##t, w);                                                                             \
     }                                                                                                                  \
+    /* Of so few rows that each is a lane: what the tree leaves of it, without asking which lanes are there. */        \
+    RP__VEC_FN V_##t columns_lanes_##name##_##suffix(const int R, const ST *from, int64_t row) {                       \
+        V_##t x[FEW_ROWS];                                                                                             \
+        for (int r = 0; r < R; r++) x[r] = OP(rp__v_splat_##t(IDENTITY), LOADER(from + r * row));                      \
+        for (int half = FEW_ROWS / 2; half > 0; half /= 2) {                                                           \
+            for (int r = half; r < R && r < 2 * half; r++) x[r - half] = OP(x[r - half], x[r]);                        \
+        }                                                                                                              \
+        return x[0];                                                                                                   \
+    }                                                                                                                  \
+    RP__VEC_FN void columns_by_lanes_##name##_##suffix(const int R, const rp__columns_call *c) {                       \
+        T_##t *const d = c->d;                                                                                         \
+        const ST *const a = c->a;                                                                                      \
+        int64_t i = 0;                                                                                                 \
+        for (; i + (int64_t)L_##t <= c->n; i += L_##t)                                                                 \
+            rp__v_store_##t(d + i, columns_lanes_##name##_##suffix(R, a + i, c->row));                                 \
+        if (i == c->n) return;                                                                                         \
+        ST some[FEW_ROWS][L_##t] = {{0}};                                                                              \
+        for (int r = 0; r < R; r++) memcpy(some[r], a + r * c->row + i, (size_t)(c->n - i) * sizeof *a);               \
+        const V_##t x = columns_lanes_##name##_##suffix(R, some[0], L_##t);                                            \
+        memcpy(d + i, &x, (size_t)(c->n - i) * sizeof *d);                                                             \
+    }                                                                                                                  \
     static void whole_##name##_##suffix(const rp__columns_call *c) {                                                   \
         const ST *const a = c->a, *const end = a + (c->rows - 1) * c->row + c->n;                                      \
         int64_t i = 0;                                                                                                 \
+        switch (c->rows) {                                                                                             \
+        case 1: columns_by_lanes_##name##_##suffix(1, c); return;                                                      \
+        case 2: columns_by_lanes_##name##_##suffix(2, c); return;                                                      \
+        case 3: columns_by_lanes_##name##_##suffix(3, c); return;                                                      \
+        case 4: columns_by_lanes_##name##_##suffix(4, c); return;                                                      \
+        default: break;                                                                                                \
+        }                                                                                                              \
         for (int64_t r = 0; r < c->rows; r++) fetch_line(a + r * c->row, 4 * L_##t * sizeof *a);                       \
         for (; i + 4 * (int64_t)L_##t <= c->n; i += 4 * (int64_t)L_##t)                                                \
             columns_whole_##name##_##suffix(true, c, i, L_##t, end);                                                   \
@@ -669,6 +697,7 @@ RP__VEC_FN rp__vi64 keys_f64(const int64_t *key, int64_t wanted) {
 RP__VEC_FN rp__vi32 keys_f32(const int64_t *key, int64_t wanted) {
     return rp__v_i32_i64(keys_f64(key, wanted), keys_f64(key + L_i64, wanted));
 }
+enum { SIDE = 4 };
 /* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. */
 #define WINDOW(name, suffix, t, I, ST, LOADER, IDENTITY, OP)                                                           \
     RP__VEC_FN V_##t window_row_##name##_##suffix(const rp__window_call *c, int64_t r, int64_t i, size_t left,         \
@@ -693,9 +722,25 @@ RP__VEC_FN rp__vi32 keys_f32(const int64_t *key, int64_t wanted) {
         for (int64_t k = 0; k < w->pairs; k++) x[w->to[k]] = OP(x[w->to[k]], x[w->from[k]]);                           \
         return x[w->first];                                                                                            \
     }                                                                                                                  \
+    /* SIDE vectors side by side, so that the sums of one need not wait for those of another. */                       \
+    RP__VEC_FN void window_side_##name##_##suffix(const rp__window_call *c, const rp__window_tree *w, int64_t i,       \
+                                                  bool keyed) {                                                        \
+        V_##t x[RP__LANES][SIDE];                                                                                      \
+        for (int64_t k = 0; k < w->n; k++) {                                                                           \
+            for (int v = 0; v < SIDE; v++)                                                                             \
+                x[k][v] = window_row_##name##_##suffix(c, w->row[k], i + v * (int64_t)L_##t, L_##t, keyed);            \
+        }                                                                                                              \
+        for (int64_t k = 0; k < w->pairs; k++) {                                                                       \
+            V_##t *const to = x[w->to[k]], *const from = x[w->from[k]];                                                \
+            for (int v = 0; v < SIDE; v++) to[v] = OP(to[v], from[v]);                                                 \
+        }                                                                                                              \
+        for (int v = 0; v < SIDE; v++) rp__v_store_##t((T_##t *)c->d + i + v * (int64_t)L_##t, x[w->first][v]);        \
+    }                                                                                                                  \
     RP__VEC_FN void window_all_##name##_##suffix(const rp__window_call *c, bool keyed) {                               \
         T_##t *const d = (T_##t *)c->d;                                                                                \
         int64_t i = 0;                                                                                                 \
+        for (; c->tree->n && i + SIDE * (int64_t)L_##t <= c->n; i += SIDE * (int64_t)L_##t)                            \
+            window_side_##name##_##suffix(c, c->tree, i, keyed);                                                       \
         for (; i + (int64_t)L_##t <= c->n; i += L_##t)                                                                 \
             rp__v_store_##t(d + i, window_some_##name##_##suffix(c, c->tree, i, L_##t, keyed));                        \
         if (i == c->n) return;                                                                                         \
@@ -1062,6 +1107,46 @@ SCAN(logaddexp, f64, ONE_LOGADDEXP_f64, logaddexp_f64)
 BLOCK(logaddexp, f32)
 BLOCK(logaddexp, f64)
 
+/* ---- the first of the largest ---------------------------------------------------------------------------------------- */
+
+#define NAN_OR(x, y) (((x) == (y)) | ((x) != (x)))
+#define IS(x, y) ((x) == (y))
+#define NONE_i32(m) rp__v_all_i32(~(m))
+#define NONE_i64(m) (!rp__v_any_i64(m))
+#define FIRST(t, I, IT, MOST, EQUAL)                                                                                   \
+    static void first_##t(const rp__first_call *c) {                                                                   \
+        IT *best = c->best;                                                                                            \
+        const T_##t *a = c->a, *largest = c->largest;                                                                  \
+        for (int64_t i = 0; i < c->n; i += L_##t) {                                                                    \
+            const V_##t y = rp__v_load_##t(largest + i);                                                               \
+            V_##I at = rp__v_splat_##I(MOST);                                                                          \
+            for (int64_t p = c->positions; p-- > 0;) {                                                                 \
+                const V_##t x = rp__v_load_##t(a + p * c->step + i);                                                   \
+                at = rp__v_sel_##I(EQUAL(x, y), rp__v_splat_##I((IT)(c->number + p)), at);                             \
+            }                                                                                                          \
+            rp__v_store_##I(best + i, rp__v_min_##I(rp__v_load_##I(best + i), at));                                    \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static int64_t find_##t(const void *from, const void *largest, int64_t n) {                                        \
+        const T_##t *a = from;                                                                                         \
+        const V_##t y = rp__v_splat_##t(*(const T_##t *)largest);                                                      \
+        for (int64_t i = 0; i < n; i += L_##t) {                                                                       \
+            const V_##t x = rp__v_load_##t(a + i);                                                                     \
+            const V_##I is = EQUAL(x, y);                                                                              \
+            if (NONE_##I(is)) continue;                                                                                \
+            for (int64_t k = 0; k < (int64_t)L_##t && i + k < n; k++) {                                                \
+                if (is[k]) return i + k;                                                                               \
+            }                                                                                                          \
+        }                                                                                                              \
+        return -1;                                                                                                     \
+    }
+FIRST(f32, i32, int32_t, INT32_MAX, NAN_OR)
+FIRST(f64, i64, int64_t, INT64_MAX, NAN_OR)
+FIRST(i32, i32, int32_t, INT32_MAX, IS)
+FIRST(i64, i64, int64_t, INT64_MAX, IS)
+#define FIRSTS(f)                                                                                                      \
+    { [RP__TILE_F32] = f##_f32, [RP__TILE_F64] = f##_f64, [RP__TILE_I32] = f##_i32, [RP__TILE_I64] = f##_i64 }
+
 /* ---- the table ------------------------------------------------------------------------------------------------------ */
 
 #define FLOATS(f)                                                                                                      \
@@ -1179,6 +1264,8 @@ const rp__tiles
                                                   [RP__TILE_F64] = {window_sum_f64}},
                               [RP__REDUCE_MAX] = {[RP__TILE_F32] = {window_max_f32, window_max_f16, window_max_bf16},
                                                   [RP__TILE_F64] = {window_max_f64}}},
+            .first = FIRSTS(first),
+            .find = FIRSTS(find),
             .place = {[RP__TILE_F32] = {place_f32, place_f16, place_bf16}, [RP__TILE_F64] = {place_f64}},
             .scan = SCANS(scan),
             .scan_block = SCANS(block),
