@@ -5,7 +5,10 @@
  *   gpu_kernels --cudnn 0 FILE: convolutions by our own kernels alone; --cudnn 1: by cuDNN, wherever it has one. Rows then end with whose they
  *     were: by these its rates in src/kernel/cuda/conv_dnn.c are measured.
  *   gpu_kernels --cpu FILE: on the CPU, the fastest call of each work (bench/cpu_kernels.py); FILE may be -, then each is answered at once.
- * With one thread that is time of the processor, which what else the machine does changes less. */
+ * With one thread that is time of the processor, which what else the machine does changes less.
+ *   gpu_kernels --groups FILE: the same with the grouped C of loop kernels (src/kernel/cpu/emit_c.c) and without it, where the interpreter does what
+ *     line functions leave: WORK<TAB>period us<TAB>period without<TAB>how many times as long. Ends with the geometric mean. */
+#include "kernel/cpu/program.h"
 #include "kernel/cuda/conv_parts.h"
 #include "kernel/cuda/matmul.h"
 #include "measure.h"
@@ -325,9 +328,28 @@ static rp_status measure_as(struct work *w, struct call *c, rp_device device, rp
     return status;
 }
 
+/* us with grouped C and without, in turns. */
+static rp_status measure_groups(struct work *w, struct call *c, rp_device device, double us[2]) {
+    enum { ROUNDS = 3 };
+    rp_status status = RP_OK;
+    us[0] = us[1] = 1e12;
+    for (int k = 0; k < 2 * ROUNDS && !status; k++) {
+        double took = 0;
+        rp__interp_groups = k % 2 == 0;
+        status = measure_as(w, c, device, RP_NUMBERS_DEFAULT, &took);
+        if (took < us[k % 2]) us[k % 2] = took;
+    }
+    rp__interp_groups = true;
+    return status;
+}
+
+static bool compares_groups;
+static double log_ratios; /* of those compared */
+static long n_ratios;
+
 /* name, us, rate, and us under RP_NUMBERS_FAST */
 static void measure(struct work *w, rp_device device) {
-    double us = 0, fast = 0;
+    double us = 0, fast = 0, groups[2];
     struct call c = {0};
     rp_scope scope = rp_scope_begin();
     c.n_in = inputs(w, c.in);
@@ -336,15 +358,20 @@ static void measure(struct work *w, rp_device device) {
     const bool grad =
         rp_set_grad_enabled(is_gradient(w) || !strcmp(w->kind, "convx") || !strcmp(w->kind, "convw") || attends);
     c.n_out = attends ? 3 : w->n_out;
-    rp_status status = measure_as(w, &c, device, RP_NUMBERS_DEFAULT, &us);
+    rp_status status =
+        compares_groups ? measure_groups(w, &c, device, groups) : measure_as(w, &c, device, RP_NUMBERS_DEFAULT, &us);
     fast = us;
-    if (!status && !w->adam) status = measure_as(w, &c, device, RP_NUMBERS_FAST, &fast);
+    if (!status && !w->adam && !compares_groups) status = measure_as(w, &c, device, RP_NUMBERS_FAST, &fast);
     if (status) {
         char reason[300];
         snprintf(reason, sizeof reason, "%s", rp_error_message());
         reason[strcspn(reason, "\n\t")] = 0;
         rp_error_take();
         printf("%s\t%s\n", w->name, reason);
+    } else if (compares_groups) {
+        printf("%s\t%.3f\t%.3f\t%.2f\n", w->name, groups[0], groups[1], groups[1] / groups[0]);
+        log_ratios += log(groups[1] / groups[0]);
+        n_ratios++;
     } else {
         const double rate = (w->flops > 0 ? w->flops : w->bytes) / us * 1e-3;
         const char *whose = rp__cuda_dnn_use == RP__DNN_BY_FAMILY ? "" : w->cudnn ? "\tcuDNN" : "\tours";
@@ -363,7 +390,8 @@ static void measure(struct work *w, rp_device device) {
 
 int main(int argc, char **argv) {
     rp_device device = rp_cuda(0);
-    if (argc > 1 && !strcmp(argv[1], "--cpu")) {
+    compares_groups = argc > 1 && !strcmp(argv[1], "--groups");
+    if (argc > 1 && (compares_groups || !strcmp(argv[1], "--cpu"))) {
         device = rp_cpu();
         argc--, argv++;
     }
@@ -401,5 +429,6 @@ int main(int argc, char **argv) {
         measure(&w, device);
     }
     fclose(file);
+    if (n_ratios) printf("geometric mean of %ld: %.2f\n", n_ratios, exp(log_ratios / (double)n_ratios));
     return rp_failed();
 }

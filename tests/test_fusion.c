@@ -484,6 +484,112 @@ static void products(void **state) {
     chained_by = NULL;
 }
 
+/* A device that makes no chains is asked about none: an edge between products keeps the reason that it had before. */
+static void products_one_by_one(void **state) {
+    (void)state;
+    const rp__library library = {.order = our_order};
+    const rp__device_ops ops = {.library = &library};
+    rp__device device = {.ops = &ops};
+    rp__device *const devices[] = {&device, rp__device_get((rp_device){RP_DEVICE_CPU, 0})};
+    for (size_t k = 0; k < 2; k++) {
+        chained_by = devices[k];
+        assert_null(chained_by->ops->library->chain);
+        expect("graph \"f\" (%0: f32[10, 10], %1: f32[64, 10], %2: f32[64], %3: f32[10, 64]) {\n"
+               "  %4: f32[10, 64] = linear(%0, %1, %2)\n"
+               "  %5: f32[10, 64] = relu(%4)\n"
+               "  %6: f32[10, 10] = linear(%5, %3, none)\n"
+               "  %7: f32[10, 10] = relu(%6)\n"
+               "  return %7\n"
+               "}\n",
+               "linear+relu;linear+relu", k ? "relu>linear:reduction-dims-differ" : "relu>linear:gathered-operand");
+        expect("graph \"f\" (%0: f32[8, 8], %1: f32[8, 8]) {\n"
+               "  %2: f32[8, 8] = bmm(%0, %1)\n"
+               "  %3: f32[8, 8] = bmm(%2, %2)\n"
+               "  return %3\n"
+               "}\n",
+               "bmm;bmm", k ? "bmm>bmm:iteration-spaces-differ" : "bmm>bmm:gathered-operand");
+    }
+    chained_by = NULL;
+}
+
+/* What follows a product stays with it where another product's kernel could make it as its factor too, whoever else reads the sum. */
+static unsigned any_cost(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                         rp__order order, unsigned k) {
+    (void)d, (void)op, (void)o, (void)n, (void)call, (void)order, (void)k;
+    return 1000;
+}
+static void products_and_factors(void **state) {
+    (void)state;
+    static const char siblings[] = "graph \"f\" (%0: f32[8, 8], %1: f32[8, 8]) {\n"
+                                   "  %2: f32[8, 8] = bmm(%0, %1)\n"
+                                   "  %3: f32[8, 8] = tanh(%2)\n"
+                                   "  %4: f32[8, 8] = bmm(%3, %1)\n"
+                                   "  %5: f32[8, 8] = exp(%2)\n"
+                                   "  return %4, %5\n"
+                                   "}\n";
+    static const char gradients[] = "graph \"f\" (%0: f32[8, 8], %1: f32[8, 8], %2: f32[8, 8]) {\n"
+                                    "  %3: f32[8, 8] = exp(%2)\n"
+                                    "  %4: f32[8, 8] = bmm(%3, %1)\n"
+                                    "  %5: f32[8, 8] = mul(%4, %3)\n"
+                                    "  %6: f32[8, 8] = bmm(%5, %1)\n"
+                                    "  return %6\n"
+                                    "}\n";
+    rp__library library = {.order = our_order, .factor_cost = any_cost};
+    const rp__device_ops ops = {.library = &library};
+    rp__device device = {.ops = &ops};
+    chained_by = &device;
+    /* without chains: the loop behind a product is its, not the next one's factor, and so is its sibling */
+    expect(siblings, "bmm+tanh+exp;bmm", "tanh>bmm:reduction-dims-differ");
+    /* a factor from outside is made where it is read by the product alone; the one that its own rest reads too is stored */
+    expect(gradients, "exp;bmm+mul;bmm", NULL);
+    library.chain = take_chain;
+    expect(siblings, "bmm+tanh+exp+bmm", "");
+    expect(gradients, "exp;bmm+mul+bmm", NULL);
+    chained_by = NULL;
+}
+
+/* Denied memory is a failure of fusion, or changes nothing: never another plan. */
+static void chains_without_memory(void **state) {
+    (void)state;
+    enum { CHAINS = 60 };
+    const rp__library library = {.chain = take_chain, .order = our_order};
+    const rp__device_ops ops = {.library = &library};
+    rp__device device = {.ops = &ops};
+    rp__text t = {0}, results = {0};
+    rp__text_add(&t, "graph \"f\" (%%0: f32[8, 8], %%1: f32[8, 8]) {\n");
+    for (int k = 0; k < CHAINS; k++) {
+        const int v = 2 + 4 * k;
+        rp__text_add(&t, "  %%%d: f32[8, 8] = bmm(%%0, %%1)\n  %%%d: f32[8, 8] = tanh(%%%d)\n", v, v + 1, v);
+        rp__text_add(&t, "  %%%d: f32[8, 8] = bmm(%%%d, %%1)\n  %%%d: f32[8, 8] = exp(%%%d)\n", v + 2, v + 1, v + 3,
+                     v + 2);
+        rp__text_add(&results, "%s%%%d", k ? ", " : "", v + 3);
+    }
+    rp__text_add(&t, "  return %s\n}\n", results.data);
+    rp_ir *ir = test_parse(t.data);
+    unsigned denied = 0;
+    bool done = false;
+    for (uint64_t n = 1; !done; n++) {
+        rp__fusion f;
+        assert_int_equal(rp__fuse(ir, &device, false, &f), RP_OK);
+        const uint64_t before = rp__alloc_fail_at(n);
+        const rp_status status = rp__fuse_chains(&f, &device);
+        done = rp__alloc_fail_at(0) - before < n;
+        assert_int_equal(status, done ? RP_OK : RP_ERROR_OUT_OF_MEMORY);
+        assert_int_equal(rp_error_take(), status);
+        denied += !done;
+        for (uint32_t k = 0; k < f.n_nodes && done; k++) {
+            const rp__fuse_group *g = &f.groups[f.nodes[k].group];
+            assert_true(g->chain);
+            assert_int_equal(g->n_members, 4);
+        }
+        rp__fusion_free(&f);
+    }
+    assert_true(denied > CHAINS); /* the space of a stage, each time */
+    rp_ir_release(ir);
+    rp__text_free(&t);
+    rp__text_free(&results);
+}
+
 static void writes(void **state) {
     (void)state;
     /* the producer stores straight into the argument */
@@ -915,6 +1021,9 @@ int main(void) {
         cmocka_unit_test(stores_are_not_repeated),
         cmocka_unit_test(libraries),
         cmocka_unit_test(products),
+        cmocka_unit_test(products_one_by_one),
+        cmocka_unit_test(products_and_factors),
+        cmocka_unit_test(chains_without_memory),
         cmocka_unit_test(writes),
         cmocka_unit_test(cats),
         cmocka_unit_test(deep_cats),

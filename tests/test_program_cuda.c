@@ -706,6 +706,41 @@ static void test_chain(void **state) {
     check_net(its_own_weight, RP_F32, 64, 1, "linear", 2); /* the second weight is made of the first product */
 }
 
+/* What each stage's kernel does otherwise under FAST is told of the chain, as the sum of its stages. */
+static void curved(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] =
+        rp_sigmoid(rp_linear(rp_tanh(rp_linear(rp_tanh(rp_linear(in[0], in[1], NULL)), in[1], NULL)), in[1], NULL));
+}
+static int64_t told_freedoms(rp_compiled *f, const char *reason, const char *ops) {
+    int64_t n = 0;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_get(f, k, &e), RP_OK);
+        if (strcmp(e.kind, "numbers") == 0 && strcmp(e.reason, reason) == 0 &&
+            strncmp(e.message, ops, strlen(ops)) == 0)
+            n += e.count;
+    }
+    return n;
+}
+static void test_chain_freedoms(void **state) {
+    (void)state;
+    for (int fast = 0; fast < 2; fast++) {
+        rp_compiled *f = rp_compile(
+            (rp_fn){curved, NULL, 0, "curved"},
+            RP_OPTIONS(rp_compile_options, .backend = "fused", .numbers = fast ? RP_NUMBERS_FAST : RP_NUMBERS_DEFAULT));
+        rp_tensor *in[2] = {filled(1, 16, 16, 0), rp_mul_scalar(filled(2, 16, 16, 0), rp_f64(0.125))}, *out;
+        for (int k = 0; k < 2; k++) {
+            (void)rp_call(f, in, 2, &out, 1);
+            show_error();
+        }
+        assert_int_equal(launches(f, "linear+tanh+linear+tanh+linear+sigmoid"), 1);
+        assert_int_equal(told_freedoms(f, "fast-functions", "linear+tanh+linear+tanh+linear+sigmoid: "), fast ? 3 : 0);
+        assert_int_equal(told_freedoms(f, "fast-functions", ""), fast ? 3 : 0);
+        rp_compiled_release(f);
+    }
+}
+
 static void test_chain_training(void **state) { /* the rows that the backward needs are stored by the chain */
     (void)state;
     struct net net;
@@ -1059,10 +1094,11 @@ int main(void) {
         cmocka_unit_test_setup(test_moved_back, start),      cmocka_unit_test_setup(test_foreign, start),
         cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
         cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
-        cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
-        cmocka_unit_test_setup(test_chain_drawn, start),     cmocka_unit_test_setup(test_chain_places, start),
-        cmocka_unit_test_setup(test_chain_sizes, start),     cmocka_unit_test_setup(test_joined, start),
-        cmocka_unit_test_setup(test_recurrent, start),       cmocka_unit_test_setup(test_split_loops, start),
+        cmocka_unit_test_setup(test_chain_freedoms, start),  cmocka_unit_test_setup(test_chain_training, start),
+        cmocka_unit_test_setup(test_chain_refused, start),   cmocka_unit_test_setup(test_chain_drawn, start),
+        cmocka_unit_test_setup(test_chain_places, start),    cmocka_unit_test_setup(test_chain_sizes, start),
+        cmocka_unit_test_setup(test_joined, start),          cmocka_unit_test_setup(test_recurrent, start),
+        cmocka_unit_test_setup(test_split_loops, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

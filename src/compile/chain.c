@@ -35,20 +35,23 @@ static bool is_of_points(const rp__fuse_node *n) {
            n->n_draws == 0 && n->n_windows == 0;
 }
 
-/* The stage that a group is, its product first; NULL: it is none. "Out of memory" is none, too. */
-static uint32_t *stage_of(rp__fusion *f, const rp__fuse_group *g) {
-    uint32_t at = 0, n = 1, *members;
+/* The stage that a group is, its product first; *out NULL: it is none. */
+static rp_status stage_of(rp__fusion *f, const rp__fuse_group *g, uint32_t **out) {
+    uint32_t at = 0, n = 1;
+    *out = NULL;
     while (at < g->n_members && !rp__fuse_is_matmul(f, g->members[at])) at++;
-    if (at == g->n_members || !(members = RP__NEW(&f->arena, uint32_t, g->n_members))) return NULL;
+    if (at == g->n_members) return RP_OK;
+    for (uint32_t m = 0; m < g->n_members; m++)
+        if (m != at && !is_of_points(&f->nodes[g->members[m]])) return RP_OK;
+    uint32_t *members = RP__NEW(&f->arena, uint32_t, g->n_members);
+    if (!members) return RP__OOM("fusion");
     members[0] = g->members[at];
-    for (uint32_t m = 0; m < g->n_members; m++) {
-        if (m == at) continue;
-        if (!is_of_points(&f->nodes[g->members[m]])) return NULL;
-        members[n++] = g->members[m];
-    }
+    for (uint32_t m = 0; m < g->n_members; m++)
+        if (m != at) members[n++] = g->members[m];
     for (uint32_t k = 0; k < f->ir->nodes[f->nodes[members[0]].node].n_in; k++) /* a factor that a member makes */
-        if (reads(f, members[0], k, members + 1, n - 1)) return NULL;
-    return members;
+        if (reads(f, members[0], k, members + 1, n - 1)) return RP_OK;
+    *out = members;
+    return RP_OK;
 }
 
 uint32_t rp__chain_end(const rp__fusion *f, const uint32_t *members, uint32_t n, uint32_t first) {
@@ -96,12 +99,12 @@ const char *rp__chain_rows(const rp__fusion *f, const uint32_t *members, uint32_
 
 static const char *reason_of(rp__chain_answer answer) {
     switch (answer) {
-    case RP__CHAIN_YES: return NULL;
+    case RP__CHAIN_YES: break;
     case RP__CHAIN_TOO_LARGE: return "products-too-large";
     case RP__CHAIN_LAYOUT: return "product-reads-other-rows";
     case RP__CHAIN_OTHER_SUM: return "product-served-elsewhere";
-    default: return "library-op";
     }
+    return NULL;
 }
 
 /* NULL: the library takes the members as one. "": failed, with a sticky error. */
@@ -146,7 +149,6 @@ rp_status rp__fuse_chain_holds(const rp__fusion *f, rp__device *d, const rp__fus
 
 /* The edge over which product `next` reads what the group makes has this reason. */
 static void explain(rp__fusion *f, const uint32_t *members, uint32_t n, uint32_t next, const char *why) {
-    if (!strcmp(why, "library-op")) return; /* a device that makes no chains: what was found before says more */
     for (uint32_t k = 0; k < f->n_unfused; k++) {
         rp__unfused_edge *e = &f->unfused[k];
         for (uint32_t m = 0; m < n; m++)
@@ -154,37 +156,49 @@ static void explain(rp__fusion *f, const uint32_t *members, uint32_t n, uint32_t
     }
 }
 
+/* Adds to the group, whose last stage begins at member `first`, the first product that reads `made` and can follow that stage. */
+static rp_status follow(rp__fusion *f, rp__fuse_paths *paths, rp__device *d, uint32_t group, uint32_t first,
+                        rp__ir_value made, bool *done) {
+    const rp__fuse_group *g = &f->groups[group];
+    for (uint32_t r = 0; r < f->n_readers[made]; r++) {
+        const uint32_t next = f->readers[made][r];
+        if (!rp__fuse_is_matmul(f, next) || f->nodes[next].group == group) continue;
+        const rp__fuse_group *h = &f->groups[f->nodes[next].group];
+        const uint32_t n = g->n_members + h->n_members;
+        uint32_t *stage;
+        RP_TRY(stage_of(f, h, &stage));
+        if (!stage || stage[0] != next) continue;
+        uint32_t *members = RP__NEW(&f->arena, uint32_t, n);
+        if (!members) return RP__OOM("fusion");
+        memcpy(members, g->members, g->n_members * sizeof *members);
+        memcpy(members + g->n_members, stage, h->n_members * sizeof *members);
+        const char *why =
+            rp__fuse_path_around(paths, group, f->nodes[next].group) ? "would-make-a-cycle" : check(f, d, members, n);
+        if (why && !*why) return rp_error_status();
+        if (why) {
+            explain(f, g->members + first, g->n_members - first, next, why);
+            continue;
+        }
+        rp__fuse_paths_merge(paths, group, f->nodes[next].group);
+        rp__fuse_take(f, group, f->nodes[next].group, members, n);
+        f->groups[group].chain = true;
+        *done = false;
+        return RP_OK;
+    }
+    return RP_OK;
+}
+
 /* Adds to the group the first product that can follow its last stage. */
 static rp_status extend(rp__fusion *f, rp__fuse_paths *paths, rp__device *d, uint32_t group, bool *done) {
     const rp__fuse_group *g = &f->groups[group];
+    const uint32_t n = g->n_members;
     uint32_t first = 0;
     *done = true;
-    for (uint32_t end; (end = rp__chain_end(f, g->members, g->n_members, first)) < g->n_members;) first = end;
-    for (uint32_t m = first; m < g->n_members; m++) {
-        const rp__ir_value made = result_of(f, g->members[m]);
-        for (uint32_t r = 0; r < f->n_readers[made]; r++) {
-            const uint32_t next = f->readers[made][r];
-            if (!rp__fuse_is_matmul(f, next) || f->nodes[next].group == group) continue;
-            const rp__fuse_group *h = &f->groups[f->nodes[next].group];
-            const uint32_t *stage = stage_of(f, h), n = g->n_members + h->n_members;
-            if (!stage || stage[0] != next) continue;
-            uint32_t *members = RP__NEW(&f->arena, uint32_t, n);
-            if (!members) return RP__OOM("fusion");
-            memcpy(members, g->members, g->n_members * sizeof *members);
-            memcpy(members + g->n_members, stage, h->n_members * sizeof *members);
-            const char *why = rp__fuse_path_around(paths, group, f->nodes[next].group) ? "would-make-a-cycle"
-                                                                                       : check(f, d, members, n);
-            if (why && !*why) return rp_error_status();
-            if (why) {
-                explain(f, g->members + first, g->n_members - first, next, why);
-                continue;
-            }
-            rp__fuse_paths_merge(paths, group, f->nodes[next].group);
-            rp__fuse_take(f, group, f->nodes[next].group, members, n);
-            f->groups[group].chain = true;
-            *done = false;
-            return RP_OK;
-        }
+    for (uint32_t end; (end = rp__chain_end(f, g->members, n, first)) < n;) first = end;
+    for (uint32_t m = first; m < n && *done; m++) {
+        const rp__ir_node *node = &f->ir->nodes[f->nodes[g->members[m]].node];
+        for (uint32_t k = 0; k < node->n_out && *done; k++)
+            RP_TRY(follow(f, paths, d, group, first, node->out[k], done));
     }
     return RP_OK;
 }
@@ -194,7 +208,8 @@ static rp_status begin(rp__fusion *f, rp__fuse_paths *paths, rp__device *d, uint
     const uint32_t group = f->nodes[product].group;
     rp__fuse_group *g = &f->groups[group];
     if (g->chain) return RP_OK;
-    uint32_t *stage = stage_of(f, g), *before = g->members;
+    uint32_t *stage, *before = g->members;
+    RP_TRY(stage_of(f, g, &stage));
     if (!stage || stage[0] != product) return RP_OK;
     g->members = stage; /* the same ones */
     bool done = false;
@@ -211,6 +226,7 @@ static rp_status begin(rp__fusion *f, rp__fuse_paths *paths, rp__device *d, uint
 
 rp_status rp__fuse_chains(rp__fusion *f, rp__device *d) {
     rp__fuse_paths paths;
+    if (!d->ops->library->chain) return RP_OK;
     rp_status status = rp__fuse_paths_begin(&paths, f);
     for (uint32_t k = 0; k < f->n_nodes && status == RP_OK; k++)
         if (rp__fuse_is_matmul(f, k)) status = begin(f, &paths, d, k);

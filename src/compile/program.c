@@ -195,8 +195,7 @@ static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t
     RP_TRY((g->chain ? rp__chain_lower : rp__group_lower)(&part->fusion, g, &l, &made));
     for (unsigned k = 0; k < 2 && made.dags[k]; k++) {
         struct rp__program_dag *d = &p->dags[p->n_dags++];
-        *d = (struct rp__program_dag){
-            .dag = made.dags[k], .group = part->first_group + group, .tuned = made.tuned[k], .moved = made.moved[k]};
+        *d = (struct rp__program_dag){.dag = made.dags[k], .tuned = made.tuned[k], .moved = made.moved[k]};
         memcpy(d->taken, made.taken[k], sizeof d->taken);
         if (made.schedule[k]) d->schedule = rp__arena_strdup(&p->arena, made.schedule[k]);
         rp__free(made.schedule[k]);
@@ -261,7 +260,8 @@ static rp_status record_group(recorder *r, rp__program_part *part, uint32_t grou
     const rp__fusion *f = &part->fusion;
     const rp__fuse_group *g = &f->groups[group];
     const rp__fuse_node *first = &f->nodes[g->members[0]];
-    uint32_t before = p->n_records;
+    const uint32_t before = p->n_records;
+    const size_t n_dags = p->n_dags;
     if (first->kind == RP__FUSE_NOTHING) return RP_OK;
     r->follows = part->n_steps > 0 && !part->steps[part->n_steps - 1].choice && p->n_records > 0 &&
                  part->steps[part->n_steps - 1].record == p->n_records - 1;
@@ -279,6 +279,8 @@ static rp_status record_group(recorder *r, rp__program_part *part, uint32_t grou
     } else {
         RP_TRY(lower(p, part, group, g, places));
     }
+    p->made[r->group] =
+        (struct rp__program_made){before, p->n_records - before, (uint32_t)n_dags, (uint32_t)(p->n_dags - n_dags)};
     for (uint32_t k = before; k < p->n_records; k++) RP_TRY(add_step(part, k, NULL));
     return RP_OK;
 }
@@ -342,6 +344,8 @@ static rp_status tune_parts(rp__executable *p) {
 rp_status rp__program_record(rp__executable *p) {
     recorder r = {.hook = {record}, .p = p};
     rp_status status = RP_OK;
+    p->made = RP__NEW(&p->arena, struct rp__program_made, p->n_groups + 1u);
+    if (!p->made) return RP__OOM("a program");
     if (p->tune) RP_TRY(tune_parts(p));
     rp_stream *before = rp__stream_retain(rp__current_stream(p->device)); /* the thread may be all that holds it */
     bool grad_mode = rp_set_grad_enabled(false);

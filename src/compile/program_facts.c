@@ -78,8 +78,8 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
     k->server = k->library ? "library" : "loop";
     rp__text schedules = {0};
     bool elsewhere = false; /* another library's kernel names the group, not the copies around it */
-    for (uint32_t r = 0; r < p->n_records; r++) {
-        if (p->record_group[r] != part->first_group + group) continue;
+    const struct rp__program_made *made = &p->made[part->first_group + group];
+    for (uint32_t r = made->first_record; r < made->first_record + made->n_records; r++) {
         if (!elsewhere) k->kernel = p->records[r]->kernel;
         for (uint32_t s = 0; s < p->records[r]->n_slots; s++) {
             k->bytes += p->records[r]->slots[s].end - p->records[r]->slots[s].begin;
@@ -101,14 +101,14 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
     rp__text_free(&schedules);
     if (failed) return RP__OOM("facts of a program");
     k->fault = p->device->ops->loops->fault;
-    for (size_t d = 0, found = 0; d < p->n_dags && found < 2; d++)
-        if (p->dags[d].group == part->first_group + group) {
-            k->tuned[found] = p->dags[d].tuned;
-            k->moved[found] = p->dags[d].moved;
-            k->schedule[found] = p->dags[d].schedule;
-            k->dags[found++] = p->dags[d].dag;
-            for (unsigned i = 0; i < RP__FREE_COUNT; i++) k->taken[i] += p->dags[d].taken[i];
-        }
+    for (uint32_t i = 0; i < made->n_dags; i++) {
+        const struct rp__program_dag *d = &p->dags[made->first_dag + i];
+        k->tuned[i] = d->tuned;
+        k->moved[i] = d->moved;
+        k->schedule[i] = d->schedule;
+        k->dags[i] = d->dag;
+        for (unsigned of = 0; of < RP__FREE_COUNT; of++) k->taken[of] += d->taken[of];
+    }
     return RP_OK;
 }
 

@@ -133,8 +133,11 @@ struct rp__executable {
     rp__launch **records;
     uint32_t n_records;
     size_t records_capacity;
-    uint32_t *record_group;
+    uint32_t *record_group; /* of all parts'; RP__IR_NONE: of none */
     size_t record_group_capacity;
+    struct rp__program_made { /* per group of all parts: its own records and DAGs, which lie side by side */
+        uint32_t first_record, n_records, first_dag, n_dags;
+    } * made;
     struct rp__program_joined { /* groups whose launch is part of another one's record */
         uint32_t group, record;
     } * joined;
@@ -145,8 +148,7 @@ struct rp__executable {
     size_t places_capacity;
     rp__storage **scratch; /* counted */
     struct rp__program_dag {
-        rp__dag *dag;   /* counted */
-        uint32_t group; /* of all parts' */
+        rp__dag *dag; /* counted */
         uint32_t taken[RP__FREE_COUNT];
         rp__tuned tuned;
         int64_t moved;

@@ -1,5 +1,6 @@
 /* What the slots of a program's records say (program_parts.h): which record waits for which, and which words hold addresses of
    buffers. Called while it is built, and again when its device graph is. */
+#include "compile/edges.h"
 #include "compile/explain.h"
 #include "compile/program_parts.h"
 #include "compile/touched.h"
@@ -10,20 +11,19 @@
 #include "core/alloc.h"
 
 /* Edges: a write waits for all that overlap, a read for writes. */
-typedef struct filler { /* of one device graph */
+typedef struct filler { /* of one device graph: its edges are found, then its nodes are made */
     rp__executable *p;
-    rp__devgraph *graph;       /* NULL: only the edges are looked at */
+    rp__devgraph *graph;       /* NULL: edges are being found */
     rp__touched reads, writes; /* so far, less what a later write covers */
-    uint32_t *deps, *mark;     /* mark: per node, the last `stamp` that made it a dependency */
-    uint32_t *stack;           /* scratch of reduce, a word a node */
+    rp__edges edges;
+    uint32_t *deps, *mark; /* of the node being found; per node, the last `stamp` that made it a dependency */
     struct past {
-        size_t first; /* its edges in `edges`, up to those of the next node */
-        uint32_t depth, seen;
+        uint32_t depth;
         double end; /* when it is done, where only its edges hold it back (node_time) */
     } * past;       /* per node */
-    uint32_t *edges;
-    size_t deps_capacity, mark_capacity, past_capacity, stack_capacity, n_edges, edges_capacity;
-    uint32_t n_deps, n_nodes, stamp, depth;
+    size_t deps_capacity, mark_capacity, past_capacity;
+    uint32_t n_deps, stamp, depth;
+    uint32_t n_made;  /* nodes of `graph` */
     double time, end; /* ns: of all nodes one behind the other, of the path that takes longest */
     rp_status failed;
     double busy;   /* ns: of those that have the device for themselves */
@@ -34,11 +34,10 @@ typedef struct filler { /* of one device graph */
 static void filler_free(filler *f) {
     rp__touched_free(&f->reads);
     rp__touched_free(&f->writes);
+    rp__edges_free(&f->edges);
     rp__free(f->deps);
     rp__free(f->mark);
-    rp__free(f->stack);
     rp__free(f->past);
-    rp__free(f->edges);
 }
 
 static rp_status depend(filler *f, uint32_t node) {
@@ -80,35 +79,12 @@ static rp_status note(filler *f, const rp__launch *l, uint32_t node) {
 }
 
 static rp_status begin_node(filler *f) {
+    const uint32_t node = f->edges.n_nodes;
     f->stamp++;
     f->n_deps = 0;
-    if (!RP__GROW(&f->deps, &f->deps_capacity, 1)) return RP__OOM("edges of a program");
-    if (!RP__GROW(&f->mark, &f->mark_capacity, f->n_nodes + 1u)) return RP__OOM("edges of a program");
-    f->mark[f->n_nodes] = 0;
+    if (!RP__GROW(&f->mark, &f->mark_capacity, node + 1u)) return RP__OOM("edges of a program");
+    f->mark[node] = 0;
     return RP_OK;
-}
-
-/* Drops the dependencies that another one has already waited for: a driver launches a graph without forks in a time that does not
- * grow with it. That holds across programmatic edges, since every kernel of ours waits before it ends. */
-static void reduce(filler *f) {
-    uint32_t low = UINT32_MAX, kept = 0;
-    for (uint32_t k = 0; k < f->n_deps; k++) low = f->deps[k] < low ? f->deps[k] : low;
-    for (uint32_t k = 0; k < f->n_deps; k++) {
-        uint32_t n = 0;
-        f->stack[n++] = f->deps[k];
-        while (n > 0) {
-            uint32_t at = f->stack[--n];
-            for (size_t e = f->past[at].first; e < f->past[at + 1].first; e++) {
-                uint32_t from = f->edges[e];
-                if (from < low || f->past[from].seen == f->stamp) continue;
-                f->past[from].seen = f->stamp;
-                f->stack[n++] = from;
-            }
-        }
-    }
-    for (uint32_t k = 0; k < f->n_deps; k++)
-        if (f->past[f->deps[k]].seen != f->stamp) f->deps[kept++] = f->deps[k];
-    f->n_deps = kept;
 }
 
 /* ---- what nodes take, in ns, as measured on an H200: a training step of 10 nodes, 7 of them on the longest path, takes 14.9 us as a line
@@ -122,8 +98,10 @@ enum { NODE_START = 1490, NODE_BESIDE = 1030, FORK_LAUNCH = 55, FORK_LEAST = 550
 
 /* Is it a loop of ours, whose blocks share the bytes that the launch touches? */
 static bool is_loop(const rp__executable *p, uint32_t record) {
-    for (size_t k = 0; k < p->n_dags; k++)
-        if (p->dags[k].group == p->record_group[record] && !p->dags[k].dag->rest) return true;
+    const struct rp__program_made *made =
+        p->record_group[record] == RP__IR_NONE ? NULL : &p->made[p->record_group[record]];
+    for (uint32_t k = 0; made && k < made->n_dags; k++)
+        if (!p->dags[made->first_dag + k].dag->rest) return true;
     return false;
 }
 static int64_t bytes_of(const rp__launch *l) {
@@ -148,46 +126,51 @@ static bool fills_device(const rp__executable *p, const rp__launch *l) {
 /* Forks let the nodes beside the longest path run beside it, no faster than memory serves them all, and not beside one that fills the
    device. Do they save more of the device's time than they cost the host? */
 static bool forks_pay(const filler *f) {
+    const uint32_t n = f->edges.n_nodes;
     const double together = NODE_START + (double)f->bytes / BLOCK_BYTES / f->p->device->multiprocessors;
     double device = f->end > together ? f->end : together;
-    device = (device > f->busy ? device : f->busy) + NODE_BESIDE * (double)(f->n_nodes - f->depth);
-    const double launch = FORK_LAUNCH * (double)f->n_nodes;
+    device = (device > f->busy ? device : f->busy) + NODE_BESIDE * (double)(n - f->depth);
+    const double launch = FORK_LAUNCH * (double)n;
     return device + (launch > FORK_LEAST ? launch : FORK_LEAST) < f->time;
 }
 
-/* The dependencies are known: drops what they imply, and remembers them. time: of the node. */
-static rp_status settle(filler *f, double time) {
+/* The dependencies are known. time: of the node. */
+static rp_status end_node(filler *f, double time) {
+    const uint32_t node = f->edges.n_nodes;
     uint32_t depth = 0;
     double begin = 0;
-    if (!RP__GROW(&f->past, &f->past_capacity, f->n_nodes + 2u) ||
-        !RP__GROW(&f->stack, &f->stack_capacity, f->n_nodes + 1u))
-        return RP__OOM("edges of a program");
-    if (f->n_nodes == 0) f->past[0].first = 0;
-    const bool forks = f->graph && !f->line; /* only then are its edges looked at */
-    if (forks) reduce(f);
-    if (!RP__GROW(&f->edges, &f->edges_capacity, f->n_edges + f->n_deps + 1u)) return RP__OOM("edges of a program");
+    if (!RP__GROW(&f->past, &f->past_capacity, node + 1u)) return RP__OOM("edges of a program");
     for (uint32_t k = 0; k < f->n_deps; k++) {
-        if (forks) f->edges[f->n_edges++] = f->deps[k];
-        if (f->past[f->deps[k]].depth > depth) depth = f->past[f->deps[k]].depth;
-        if (f->past[f->deps[k]].end > begin) begin = f->past[f->deps[k]].end;
+        const struct past *before = &f->past[f->deps[k]];
+        if (before->depth > depth) depth = before->depth;
+        if (before->end > begin) begin = before->end;
     }
-    f->past[f->n_nodes].depth = depth + 1;
-    f->past[f->n_nodes].end = begin + time;
+    f->past[node] = (struct past){depth + 1, begin + time};
     if (begin + time > f->end) f->end = begin + time;
     f->time += time;
-    f->past[f->n_nodes].seen = 0;
-    f->past[f->n_nodes + 1].first = f->n_edges;
     if (depth + 1 > f->depth) f->depth = depth + 1;
-    if (f->line && f->n_nodes > 0) {
-        f->deps[0] = f->n_nodes - 1;
-        f->n_deps = 1;
-    }
-    return RP_OK;
+    return rp__edges_add(&f->edges, f->deps, f->n_deps);
 }
 
-static void end_node(filler *f) {
-    if (f->graph) f->p->n_edges += f->n_deps;
-    f->n_nodes++;
+static rp_status find_record(filler *f, const rp__launch *l, uint32_t record) {
+    const uint32_t node = f->edges.n_nodes;
+    RP_TRY(begin_node(f));
+    RP_TRY(wait_for(f, l));
+    const double time = node_time(f->p, l, record);
+    RP_TRY(end_node(f, time));
+    f->bytes += bytes_of(l);
+    if (fills_device(f->p, l)) f->busy += time;
+    return note(f, l, node);
+}
+
+/* What the node to be made waits for; *before has room for what one of a line does. */
+static const uint32_t *edges_of(filler *f, uint32_t *before, uint32_t *n) {
+    const uint32_t node = f->n_made++;
+    const struct rp__edges_of *e = &f->edges.of[node];
+    *before = node - 1;
+    *n = f->line ? node > 0 : e->n;
+    f->p->n_edges += *n;
+    return f->line ? before : e->n ? &f->edges.from[e->first] : NULL;
 }
 
 /* handle: of the decision that the record makes; 0: it makes none. */
@@ -196,17 +179,8 @@ static rp_status add_record(filler *f, uint32_t record, uint64_t handle) {
     rp__executable *p = f->p;
     rp__launch l = *p->records[record];
     uint64_t words[MAX_WORDS];
-    uint32_t node = f->n_nodes;
-    RP_TRY(begin_node(f));
-    RP_TRY(wait_for(f, &l));
-    const double time = node_time(p, &l, record);
-    RP_TRY(settle(f, time));
-    f->bytes += bytes_of(&l);
-    if (fills_device(p, &l)) f->busy += time;
-    if (!f->graph) {
-        end_node(f);
-        return note(f, &l, node);
-    }
+    uint32_t node, before, n;
+    if (!f->graph) return find_record(f, &l, record);
     if (handle) {
         if (l.n_words > MAX_WORDS) return rp__fail(RP_ERROR_INTERNAL, "a decision of %u words", l.n_words);
         memcpy(words, l.words, l.n_words * sizeof *words);
@@ -214,16 +188,22 @@ static rp_status add_record(filler *f, uint32_t record, uint64_t handle) {
         l.words = words;
     }
     if (!RP__GROW(&p->places, &p->places_capacity, p->n_places + 1u)) return RP__OOM("nodes of a program");
-    RP_TRY(p->device->ops->graph_add(f->graph, &l, f->deps, f->n_deps, &node));
-    end_node(f);
+    const uint32_t *deps = edges_of(f, &before, &n);
+    RP_TRY(p->device->ops->graph_add(f->graph, &l, deps, n, &node));
     p->places[p->n_places] = (rp__program_place){f->graph, node, p->node[record], handle};
     p->node[record] = p->n_places++;
-    return note(f, p->records[record], node);
+    return RP_OK;
 }
 
 static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t first, uint32_t n);
-static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool body,
-                             bool *line);
+typedef struct content { /* of a graph: steps, and behind them what decides whether `loop` goes on */
+    const rp__program_part *part;
+    uint32_t first, n;
+    const rp__program_choice *loop; /* NULL: none */
+    uint64_t handle;
+    bool body; /* of a region */
+} content;
+static rp_status make_graph(rp__executable *p, const content *c, rp__devgraph *graph);
 
 /* visit(f, launch, node) for every launch that the region may make. */
 static rp_status each_launch(filler *f, const rp__program_choice *c, uint32_t node,
@@ -248,39 +228,32 @@ static rp_status visit_wait(filler *f, const rp__launch *l, uint32_t node) {
     return wait_for(f, l);
 }
 
+static rp_status find_choice(filler *f, const rp__program_choice *c) {
+    const uint32_t node = f->edges.n_nodes;
+    RP_TRY(begin_node(f));
+    RP_TRY(depend(f, node - 1));
+    RP_TRY(each_launch(f, c, node, visit_wait));
+    RP_TRY(end_node(f, NODE_START));
+    return each_launch(f, c, node, note);
+}
+
 static rp_status add_choice(filler *f, const rp__program_choice *c) {
     const rp__device_ops *ops = f->p->device->ops;
     bool two = !c->loop && c->body[1]->n_steps > 0;
-    uint64_t handle;
-    uint32_t node;
+    uint64_t handle = 0;
+    uint32_t node, before, n;
     rp__devgraph *bodies[2] = {NULL, NULL};
     if (!ops->graph_choice_new)
         return rp__fail(RP_ERROR_UNAVAILABLE, "graphs of this device have no branches and loops");
     if (c->loop) RP_TRY(add_steps(f, c->test, 0, c->test->n_steps));
-    handle = 0;
     if (f->graph) RP_TRY(ops->graph_choice_new(f->graph, two, &handle));
     RP_TRY(add_record(f, c->set, handle));
-    RP_TRY(begin_node(f));
-    RP_TRY(depend(f, f->n_nodes - 1));
-    RP_TRY(each_launch(f, c, 0, visit_wait));
-    RP_TRY(settle(f, NODE_START));
-    if (!f->graph) {
-        node = f->n_nodes;
-        end_node(f);
-        return each_launch(f, c, node, note);
-    }
-    RP_TRY(ops->graph_choice_add(f->graph, handle, c->loop, two, f->deps, f->n_deps, &node, bodies));
-    end_node(f);
-    RP_TRY(each_launch(f, c, node, note));
-    for (unsigned k = 0; k < 2 && bodies[k]; k++) {
-        filler inner = {.p = f->p, .graph = bodies[k]};
-        RP_TRY(choose_line(f->p, c->body[k], 0, c->body[k]->n_steps, true, &inner.line));
-        rp_status status = add_steps(&inner, c->body[k], 0, c->body[k]->n_steps);
-        if (status == RP_OK && c->loop) status = add_steps(&inner, c->test, 0, c->test->n_steps);
-        if (status == RP_OK && c->loop) status = add_record(&inner, c->again, handle);
-        filler_free(&inner);
-        RP_TRY(status);
-    }
+    if (!f->graph) return find_choice(f, c);
+    const uint32_t *deps = edges_of(f, &before, &n);
+    RP_TRY(ops->graph_choice_add(f->graph, handle, c->loop, two, deps, n, &node, bodies));
+    for (unsigned k = 0; k < 2 && bodies[k]; k++)
+        RP_TRY(make_graph(f->p, &(content){c->body[k], 0, c->body[k]->n_steps, c->loop ? c : NULL, handle, true},
+                          bodies[k]));
     return RP_OK;
 }
 
@@ -292,38 +265,50 @@ static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t fir
     return RP_OK;
 }
 
-static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool body,
-                             bool *line) {
-    filler f = {.p = p};
-    rp_status status = add_steps(&f, part, first, n);
+static rp_status add_again(filler *f, const content *c) {
+    if (!c->loop) return RP_OK;
+    RP_TRY(add_steps(f, c->loop->test, 0, c->loop->test->n_steps));
+    return add_record(f, c->loop->again, c->handle);
+}
+
+/* Of the steps, whose edges are found. */
+static rp_status choose_line(filler *f, bool body) {
+    rp__executable *p = f->p;
     const bool in_order = !p->device->ops->graph_count, asked = p->layout != RP_LAYOUT_AUTO;
-    const bool narrow = !forks_pay(&f);
-    *line = asked ? p->layout == RP_LAYOUT_LINE : !in_order && narrow;
-    if (status == RP_OK && !RP__GROW(&p->layouts, &p->layouts_capacity, p->n_layouts + 1))
-        status = RP__OOM("graphs of a program");
-    if (status == RP_OK) {
-        const rp__reason reason = asked      ? RP__REASON_LAYOUT_ASKED
-                                  : in_order ? RP__REASON_LAYOUT_IN_ORDER
-                                  : narrow   ? RP__REASON_LAYOUT_LONG_PATH
-                                             : RP__REASON_LAYOUT_SHORT_PATH;
-        p->layouts[p->n_layouts++] =
-            (rp__executable_layout){rp__reason_name(reason), f.n_nodes, f.depth, *line || f.depth == f.n_nodes, body};
-    }
+    const bool narrow = !forks_pay(f);
+    f->line = asked ? p->layout == RP_LAYOUT_LINE : !in_order && narrow;
+    if (!RP__GROW(&p->layouts, &p->layouts_capacity, p->n_layouts + 1)) return RP__OOM("graphs of a program");
+    const rp__reason reason = asked      ? RP__REASON_LAYOUT_ASKED
+                              : in_order ? RP__REASON_LAYOUT_IN_ORDER
+                              : narrow   ? RP__REASON_LAYOUT_LONG_PATH
+                                         : RP__REASON_LAYOUT_SHORT_PATH;
+    const uint32_t n = f->edges.n_nodes;
+    p->layouts[p->n_layouts++] =
+        (rp__executable_layout){rp__reason_name(reason), n, f->depth, f->line || f->depth == n, body};
+    return RP_OK;
+}
+
+/* Edges that others imply are left out: a driver launches a graph without forks in a time that does not grow with it. That holds
+   across programmatic edges, since every kernel of ours waits before it ends. */
+static rp_status make_graph(rp__executable *p, const content *c, rp__devgraph *graph) {
+    filler f = {.p = p};
+    rp_status status = add_steps(&f, c->part, c->first, c->n);
+    if (status == RP_OK) status = choose_line(&f, c->body);
+    if (status == RP_OK) status = add_again(&f, c);
+    if (status == RP_OK && !f.line) status = rp__edges_reduce(&f.edges);
+    f.graph = graph;
+    if (status == RP_OK) status = add_steps(&f, c->part, c->first, c->n);
+    if (status == RP_OK) status = add_again(&f, c);
     filler_free(&f);
     return status;
 }
 
 static rp_status fill_graph(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n,
                             rp__devgraph **out) {
-    filler f = {.p = p};
-    RP_TRY(choose_line(p, part, first, n, false, &f.line));
     RP_TRY(p->device->ops->graph_new(p->device, out));
     if (p->device->ops->graph_count) p->device->ops->graph_count(*out, &p->executables);
-    f.graph = *out;
-    rp_status status = add_steps(&f, part, first, n);
-    if (status == RP_OK) status = p->device->ops->graph_instantiate(*out, p->device->default_stream);
-    filler_free(&f);
-    return status;
+    RP_TRY(make_graph(p, &(content){.part = part, .first = first, .n = n}, *out));
+    return p->device->ops->graph_instantiate(*out, p->device->default_stream);
 }
 
 /* Runs of launches as graphs; between them the host decides. */

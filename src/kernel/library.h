@@ -132,7 +132,6 @@ typedef struct rp__library_stage {
 } rp__library_stage;
 typedef enum rp__chain_answer {
     RP__CHAIN_YES,
-    RP__CHAIN_NOT_HERE,  /* the device runs products one by one */
     RP__CHAIN_TOO_LARGE, /* one launch would be slower, or not fit */
     RP__CHAIN_LAYOUT,    /* a product does not read the rows of the one before as they are */
     RP__CHAIN_OTHER_SUM  /* one of them is computed elsewhere, in another order */
@@ -170,7 +169,8 @@ typedef struct rp__library {
        touches what the other one writes; a may be such a launch already. buffer: not that of a or b. NULL: never. */
     rp_status (*join)(struct rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
                       rp__launch *out);
-    /* Is one launch for these products, with the bits that they have one by one, better? Answered by sizes, strides and dtypes. */
+    /* Is one launch for these products, with the bits that they have one by one, better? Answered by sizes, strides and dtypes.
+       NULL: never. */
     rp__chain_answer (*chain)(struct rp__device *d, const rp__library_stage *stages, size_t n);
     rp_status (*bind_chain)(struct rp__device *d, const rp__library_stage *stages, size_t n,
                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);

@@ -468,7 +468,8 @@ void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t firs
     const rp__cpu_loop *loop = kernel->payload;
     run_launch(loop, loop->programs, words, first, last);
 }
+bool rp__interp_groups = true;
 void rp__run_native(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
     const rp__cpu_loop *loop = kernel->payload;
-    run_launch(loop, loop->grouped, words, first, last);
+    run_launch(loop, rp__interp_groups ? loop->grouped : loop->programs, words, first, last);
 }

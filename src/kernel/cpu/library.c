@@ -58,19 +58,10 @@ static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, s
                               &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL});
 }
 
-/* A launch costs less than a row of a small product: nothing to win. */
-static rp__chain_answer chain(rp__device *d, const rp__library_stage *stages, size_t n) {
-    (void)d;
-    (void)stages;
-    (void)n;
-    return RP__CHAIN_NOT_HERE;
-}
-
-extern const rp__library rp__cpu_library;
+extern const rp__library rp__cpu_library; /* without chains: a launch costs less than a row of a small product */
 const rp__library rp__cpu_library = {.workspace = workspace,
                                      .bind = bind,
                                      .order = order,
                                      .factor_cost = rp__cpu_factor_cost,
                                      .recurs = rp__cpu_recurs,
-                                     .chain = chain,
                                      .name = name};

@@ -270,5 +270,7 @@ extern _Atomic(uint64_t) rp__interp_planes_taken; /* and how many slices went so
 rp__cpu_entry rp__interpret;                      /* tier 0 */
 extern bool rp__interpret_in_reserve; /* tests: threads get no scratch of their own, as where the system has no pages */
 rp__cpu_entry rp__run_native;         /* tier 1 */
+extern bool
+    rp__interp_groups; /* bench: false: tier 1 is line functions alone, and the interpreter does what they leave */
 
 #endif

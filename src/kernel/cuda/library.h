@@ -8,12 +8,6 @@
 
 /* Below this many multiply-adds our kernel's one node costs less than a cuBLASLt call (bench/gpu_reprise.c measures it). */
 #define RP__CUDA_SMALL_PRODUCT (INT64_C(1) << 22)
-/* The rows of templates.c, each in the file of its kernel. */
-extern const rp__cuda_product_row rp__cuda_chain_row, rp__cuda_stream_row, rp__cuda_matmul_row, rp__cuda_tensor_row,
-    rp__cuda_fma_row, rp__cuda_lt_row, rp__cuda_conv_row, rp__cuda_conv_mma_row, rp__cuda_conv_depth_row,
-    rp__cuda_conv_shares_row, rp__cuda_conv_depth_shares_row, rp__cuda_conv_groups_row, rp__cuda_conv_group_shares_row,
-    rp__cuda_dnn_row;
-
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n);
 rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, size_t n, const rp__library_call *call,
                               rp__launch_buffer *buffer, rp__launch *out);

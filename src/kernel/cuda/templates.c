@@ -1,22 +1,9 @@
 /* CUDA's table of templates (templates.h). */
 #include "kernel/cuda/templates.h"
 
-#include "kernel/cuda/library.h"
-
-const rp__template *const rp__cuda_templates[RP__CUDA_TEMPLATES] = {&rp__cuda_stream_row.row,
-                                                                    &rp__cuda_chain_row.row,
-                                                                    &rp__cuda_matmul_row.row,
-                                                                    &rp__cuda_tensor_row.row,
-                                                                    &rp__cuda_fma_row.row,
-                                                                    &rp__cuda_lt_row.row,
-                                                                    &rp__cuda_conv_row.row,
-                                                                    &rp__cuda_conv_mma_row.row,
-                                                                    &rp__cuda_conv_depth_row.row,
-                                                                    &rp__cuda_conv_shares_row.row,
-                                                                    &rp__cuda_conv_depth_shares_row.row,
-                                                                    &rp__cuda_conv_groups_row.row,
-                                                                    &rp__cuda_conv_group_shares_row.row,
-                                                                    &rp__cuda_dnn_row.row};
+#define ROW(name) &rp__cuda_##name##_row.row,
+const rp__template *const rp__cuda_templates[RP__CUDA_TEMPLATES] = {RP__CUDA_ROWS(ROW)};
+#undef ROW
 
 const rp__cuda_product_row *rp__cuda_template_following(const rp__problem *p, rp__order order, unsigned *place) {
     size_t unused;

@@ -22,11 +22,32 @@ typedef struct rp__cuda_product_row {
     bool (*takes_eight)(uint64_t facts);
 } rp__cuda_product_row;
 
+/* The table: rp__cuda_NAME_row of each, in the file of its kernel. Of rows that cost the same the first is taken. */
+#define RP__CUDA_ROWS(ROW)                                                                                             \
+    ROW(stream)                                                                                                        \
+    ROW(chain)                                                                                                         \
+    ROW(matmul)                                                                                                        \
+    ROW(tensor)                                                                                                        \
+    ROW(fma)                                                                                                           \
+    ROW(lt)                                                                                                            \
+    ROW(conv)                                                                                                          \
+    ROW(conv_mma)                                                                                                      \
+    ROW(conv_depth)                                                                                                    \
+    ROW(conv_shares)                                                                                                   \
+    ROW(conv_depth_shares)                                                                                             \
+    ROW(conv_groups)                                                                                                   \
+    ROW(conv_group_shares)                                                                                             \
+    ROW(dnn)
+#define RP__CUDA_ROW(name) extern const rp__cuda_product_row rp__cuda_##name##_row;
+RP__CUDA_ROWS(RP__CUDA_ROW)
+#undef RP__CUDA_ROW
+#define RP__CUDA_ROW(name) +1
 enum {
     RP__CUDA_CONVOLUTIONS = 1u << RP__LIB_CONV_FORWARD | 1u << RP__LIB_CONV_INPUT | 1u << RP__LIB_CONV_WEIGHT,
     RP__CUDA_TEMPLATED = 1u << RP__LIB_MATMUL | RP__CUDA_CONVOLUTIONS, /* ops that the table has rows for */
-    RP__CUDA_TEMPLATES = 14
+    RP__CUDA_TEMPLATES = 0 RP__CUDA_ROWS(RP__CUDA_ROW)
 };
+#undef RP__CUDA_ROW
 extern const rp__template *const rp__cuda_templates[RP__CUDA_TEMPLATES];
 
 /* The row that computes the problem with what follows its sums, in this order; its place in the table. */
