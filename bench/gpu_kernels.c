@@ -2,6 +2,7 @@
  * to be moved or calculated<TAB>period under RP_NUMBERS_FAST, or WORK<TAB>reason. bench/gpu_kernels.py measures the same works with PyTorch and prints both.
  *   gpu_kernels FILE [FIRST [COUNT]]: only COUNT works from the FIRST on, which is 0.
  *   gpu_kernels --tile N FILE: products by the Nth tile of the table in src/kernel/cuda/product.c, from 1 on, by which its clocks are measured.
+ *   gpu_kernels --conv-tile N FILE: convolutions of tf32 by the Nth tile of src/kernel/cuda/conv.c, alike.
  *   gpu_kernels --cudnn 0 FILE: convolutions by our own kernels alone; --cudnn 1: by cuDNN, wherever it has one. Rows then end with whose they
  *     were: by these its rates in src/kernel/cuda/conv_dnn.c are measured.
  *   gpu_kernels --cpu FILE: on the CPU, the fastest call of each work (bench/cpu_kernels.py); FILE may be -, then each is answered at once.
@@ -354,6 +355,7 @@ static void measure(struct work *w, rp_device device) {
     rp_scope scope = rp_scope_begin();
     c.n_in = inputs(w, c.in);
     (void)rp_set_float32_matmul_allow_tf32(!strcmp(w->type, "tf32"));
+    (void)rp_set_float32_conv_allow_tf32(!strcmp(w->type, "tf32"));
     const bool attends = !strncmp(w->kind, "attention", 9) && w->kind[9], cpu = device.type == RP_DEVICE_CPU;
     const bool grad =
         rp_set_grad_enabled(is_gradient(w) || !strcmp(w->kind, "convx") || !strcmp(w->kind, "convw") || attends);
@@ -397,6 +399,10 @@ int main(int argc, char **argv) {
     }
     if (argc > 2 && !strcmp(argv[1], "--tile")) {
         rp__cuda_product_tile = (unsigned)strtoul(argv[2], NULL, 10);
+        argc -= 2, argv += 2;
+    }
+    if (argc > 2 && !strcmp(argv[1], "--conv-tile")) {
+        rp__cuda_conv_tile = (unsigned)strtoul(argv[2], NULL, 10);
         argc -= 2, argv += 2;
     }
     if (argc > 2 && !strcmp(argv[1], "--cudnn")) {

@@ -6,7 +6,7 @@ backward, Adam).
 
 REPRISE is the command-line tool. Ours: `reprise bench`, eagerly and as one graph. PyTorch: eagerly, on a GPU as one CUDA
 graph captured by hand, and with --compile torch.compile(mode="reduce-overhead"), whose compilation takes minutes. Float32
-is IEEE's on both sides. On a CPU PyTorch takes as many threads as ours (REPRISE_NUM_THREADS). Medians of periods in us; host: of a call's return; MB: the peak beyond weights and arguments. Last
+is IEEE's on both sides; tf32 is float32 whose products and convolutions may round to it. On a CPU PyTorch takes as many threads as ours (REPRISE_NUM_THREADS). Medians of periods in us; host: of a call's return; MB: the peak beyond weights and arguments. Last
 the ratio of PyTorch's best to ours, and the geometric mean of all. Needs torch, torchvision, timm and transformers."""
 
 import argparse
@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 # Model, rows, tokens (0: no text), type, what.
 WORKS = """mlp,64,0,f32,step cnn,64,0,f32,step rnn,0,0,f32,forward rnn,0,0,f32,step lstm,32,32,f32,forward
-resnet18,1,0,f32,forward resnet18,64,0,f16,forward resnet18,32,0,f32,step resnext101_32x8d,1,0,f32,forward
+resnet18,1,0,f32,forward resnet18,1,0,tf32,forward resnet18,64,0,f16,forward resnet18,32,0,f32,step resnext101_32x8d,1,0,f32,forward
 vit_b_16,8,0,bf16,forward bert,1,12,f32,forward bert,8,128,f32,forward bert,8,128,bf16,forward bert,8,128,f32,step
 gpt2,1,64,f32,forward gpt2,4,256,bf16,forward""".split()
 
@@ -101,7 +101,8 @@ def capture(torch, fn):
 
 def theirs(torch, models, device, work, seconds, compiles):
     name, batch, length, dtype, what = work
-    types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    types = {"f32": torch.float32, "tf32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
     model, inputs, target = inputs_of(torch, models, name, batch, length, types[dtype])
     cuda = device == "cuda"
     model, inputs, target = model.to(device), [t.to(device) for t in inputs], target.to(device)
@@ -152,7 +153,6 @@ def main():
 
     if o.device == "cpu":
         torch.set_num_threads(int(os.environ.get("REPRISE_NUM_THREADS", os.cpu_count())))
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     ratios = []
     print(f"{'work':44s}{'ours':9s}{'period':>10s}{'host':>9s}{'MB':>8s}   PyTorch's period, host, MB")
     for text in o.works or WORKS:

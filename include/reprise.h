@@ -636,6 +636,13 @@ RP_API const char *rp_float32_matmul_precision(void); /* "highest", "high", "med
 RP_API bool rp_set_float32_matmul_allow_tf32(
     bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
 RP_API bool rp_float32_matmul_allow_tf32(void); /* "high" or "medium" */
+/* The same of convolutions and their gradients (torch.backends.cudnn.conv.fp32_precision): "highest", also "ieee", from the start, unlike
+   PyTorch's; "high", also "tf32". Groups of fewer than 16 channels stay "highest". */
+RP_CALL rp_status rp_set_float32_conv_precision(const char *precision);
+RP_API const char *rp_float32_conv_precision(void); /* "highest", "high" */
+RP_API bool
+rp_set_float32_conv_allow_tf32(bool allow); /* torch.backends.cudnn.allow_tf32: "high" or "highest"; the old value */
+RP_API bool rp_float32_conv_allow_tf32(void);
 
 /* ---------------------------------------------------------------- tier 2: ops by name, user ops, introspection */
 

@@ -501,6 +501,84 @@ static void test_neighbours(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* Convolutions of f32 that may round to tf32: what follows them and their gradients joins as ever, results are near and not the same, and a compiled
+ * function goes with the setting. */
+static void test_rounded(void **state) {
+    (void)state;
+    /* images, channels, height, width, out, kernel, then conv_rest's */
+    static const int shapes[][10] = {{2, 64, 16, 16, 64, 3, 1, 1, 1, 0}, {3, 20, 9, 7, 24, 3, 1, 1, 1, 1},
+                                     {1, 256, 7, 7, 64, 3, 1, 1, 1, 0},  {2, 3, 32, 32, 64, 7, 2, 3, 1, 1},
+                                     {2, 32, 8, 8, 40, 3, 1, 1, 2, 0},   {1, 128, 16, 24, 136, 1, 1, 0, 1, 1}};
+    static const int steps[][5] = {{1, 1, 1, 1, 8}, {2, 1, 1, 1, 40}, {3, 2, 2, 1, 8}, {1, 1, 1, 4, 64}};
+    assert_string_equal(rp_float32_conv_precision(), "highest");
+    assert_false(rp_float32_conv_allow_tf32());
+    assert_int_not_equal(rp_set_float32_conv_precision("medium"), RP_OK);
+    assert_non_null(strstr(rp_error_message(), "medium"));
+    (void)rp_error_take();
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    rp__device *const cuda = rp_current_stream(rp_cuda(0))->device;
+    const int multiprocessors = cuda->multiprocessors;
+    assert_int_equal(rp_set_float32_conv_precision("tf32"), RP_OK);
+    assert_string_equal(rp_float32_conv_precision(), "high");
+    for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const int *e = shapes[s];
+        cuda->multiprocessors = s % 2 ? 1 : multiprocessors;
+        const int64_t high = (e[2] + 2 * e[7] - e[5]) / e[6] + 1, wide = (e[3] + 2 * e[7] - e[5]) / e[6] + 1;
+        for (int how = 0; how < 6; how++) {
+            if (!test_cuda_takes(s + (unsigned)how, 2)) continue;
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *in[] = {laid_out(FILLED(1, RP_F32, e[0], e[1], e[2], e[3]), how % 2),
+                               laid_out(FILLED(2, RP_F32, e[4], e[1] / e[8], e[5], e[5]), how % 2),
+                               FILLED(3, RP_F32, e[4], 1, 1),
+                               FILLED(4, how % 2 ? RP_BF16 : RP_F32, e[4], 1, 1),
+                               laid_out(FILLED(5, RP_F32, e[0], e[4], high, wide), how / 2),
+                               laid_out(FILLED(6, RP_F32, e[0], 1, high, wide), 0)};
+            check("what follows a rounded convolution", conv_rest, &e[6], 4 * sizeof(int), in, 6, 1u + (e[9] != 0),
+                  ANY);
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+    for (unsigned s = 0; s < sizeof steps / sizeof *steps; s++) {
+        const int64_t out = (10 + 2 * steps[s][1] - steps[s][2] * 2 - 1) / steps[s][0] + 1, channels = steps[s][3] * 16;
+        for (int last = 0; last < 2; last++) {
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *in[] = {laid_out(FILLED(1, RP_F32, 3, channels, 10, 10), last),
+                               laid_out(FILLED(2, RP_F32, steps[s][4], 16, 3, 3), last),
+                               laid_out(FILLED(3, RP_F32, 3, steps[s][4], out, out), last),
+                               FILLED(4, RP_F32, channels, 1, 10), FILLED(5, RP_F32, steps[s][4], 1, 1, 3)};
+            check("rounded gradients", conv_step, steps[s], sizeof steps[s], in, 5, 2, ANY);
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+    cuda->multiprocessors = multiprocessors;
+    rp_scope scope = rp_scope_begin();
+    static int one[] = {1, 1, 1, 1};
+    rp_tensor *in[] = {FILLED(6, RP_F32, 2, 16, 9, 9), FILLED(7, RP_F32, 24, 16, 3, 3), FILLED(8, RP_F32, 24, 1, 1),
+                       FILLED(9, RP_F32, 24, 1, 1), FILLED(10, RP_F32, 2, 24, 9, 9)};
+    rp_compiled *f = rp_compile((rp_fn){.body = conv_block, .ctx = one, .ctx_bytes = sizeof one, .name = "rounded"},
+                                RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    rp_tensor *plain[2], *seen[2], *got;
+    for (int turn = 0; turn < 4; turn++) {
+        rp_tensor *eager;
+        assert_int_equal(rp_set_float32_conv_allow_tf32(turn % 2), turn % 2 == 0);
+        plain[turn % 2] = rp_conv2d(in[0], in[1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1));
+        conv_block(one, in, 5, &eager, 1);
+        rp_call(f, in, 5, &got, 1);
+        if (!rp_item_i64(rp_all(rp_eq(eager, got)))) fail_msg("turn %d: eager and compiled differ", turn);
+        seen[turn % 2] = got;
+    }
+    assert_true(rp_set_float32_conv_allow_tf32(false));
+    assert_false(rp_item_i64(rp_all(rp_eq(seen[0], seen[1]))));
+    rp_tensor *size = rp_conv2d(rp_abs(in[0]), rp_abs(in[1]), NULL, RP_DIMS(1, 1), RP_DIMS(1, 1)),
+              *away = rp_abs(rp_sub(plain[0], plain[1]));
+    assert_true(rp_item_i64(rp_all(rp_le(away, rp_mul_scalar(size, rp_f64(1.1e-3))))));
+    assert_true(rp_item_i64(rp_any(rp_gt(away, rp_mul_scalar(size, rp_f64(1e-6))))));
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* What follows a product, along whose columns eight are taken at once: sums, numbers of a row and of a column, places, another type. */
 static void product_rest(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in;
@@ -762,6 +840,7 @@ int main(void) {
         cmocka_unit_test(test_channels_of_results),
         cmocka_unit_test(test_product_neighbours),
         cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_rounded),
         cmocka_unit_test(test_elsewhere),
         cmocka_unit_test(test_factors),
         cmocka_unit_test(test_factors_of_a_matrix_unit),

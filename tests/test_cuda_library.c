@@ -747,16 +747,40 @@ static void test_conv(void **state) {
         {RP_F32, 1, 2, 1, 600, 16, 0, 0, 0, {70}, {4}, {1}, {2}, {1}, 4},
         /* weight gradients in shares of few and of more rows */
         {RP_F32, 2, 2, 4, 3, 20, 0, 0, 0, {20, 20}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 16},
+        /* the last ROUNDED ones are rounded to tf32: one by one and in vectors, in every tile, with shares, classes, dilations, groups, one dim and three */
+        {RP_F32, 2, 2, 1, 6, 130, 0, 0, 0, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_F32, 2, 1, 1, 30, 20, 1, 1, 1, {9, 7}, {3, 3}, {2, 1}, {1, 2}, {1, 1}, 1},
+        {RP_F32, 2, 2, 2, 20, 36, 1, 1, 1, {7, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 16},
+        {RP_F32, 1, 3, 1, 12, 20, 1, 1, 1, {41}, {5}, {3}, {2}, {2}, 16},
+        {RP_F32, 3, 1, 1, 16, 16, 1, 1, 1, {4, 5, 6}, {3, 2, 3}, {2, 1, 2}, {1, 0, 1}, {1, 1, 1}, 16},
+        {RP_F32, 2, 2, 1, 32, 128, 1, 1, 1, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 1},
+        {RP_F32, 2, 1, 1, 128, 136, 1, 1, 1, {16, 12}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+        {RP_F32, 2, 1, 1, 256, 68, 1, 1, 1, {5, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
+        {RP_F32, 2, 3, 1, 32, 72, 0, 0, 0, {4, 6}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 132},
+        {RP_F32, 2, 2, 1, 40, 24, 0, 1, 1, {8, 9}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
+        {RP_F32, 2, 1, 1, 8, 200, 1, 0, 2, {12, 25}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
+        {RP_F32, 2, 2, 1, 16, 20, 1, 1, 0, {7, 7}, {7, 5}, {1, 1}, {3, 2}, {1, 1}, 2},
+        {RP_F32, 2, 1, 1, 3, 64, 0, 0, 0, {30, 30}, {7, 7}, {2, 2}, {3, 3}, {1, 1}, 132},
+        {RP_F32, 2, 1, 1, 20, 160, 0, 0, 0, {6, 6}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 132},
+        {RP_F32, 2, 6, 1, 16, 24, 0, 0, 0, {20, 20}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132},
+        {RP_F32, 2, 2, 1, 64, 64, 1, 1, 1, {1, 1}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 132},
     };
-    enum { SMALL_ROOM = 99 << 10, SLICED = 9 /* conv.c */ };
+    enum {
+        SMALL_ROOM = 99 << 10,
+        SLICED = 9,
+        ROUNDED_TILES = 10 /* conv.c */,
+        ROUNDED = 16,
+        CASES = sizeof cases / sizeof *cases
+    };
     const int multiprocessors = cuda->multiprocessors;
     const size_t limit = cuda->shared_limit;
     (void)state;
-    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++) {
+    for (unsigned n = 0; n < CASES; n++) {
         const unsigned spatial = cases[n].spatial;
         const int64_t channels = (int64_t)cases[n].cg * cases[n].groups, out = (int64_t)cases[n].og * cases[n].groups;
         int64_t places[3];
-        rp__library_call call = {.conv = {.spatial = (uint8_t)spatial, .groups = cases[n].groups}};
+        rp__library_call call = {.conv = {.spatial = (uint8_t)spatial, .groups = cases[n].groups},
+                                 .precision = n < CASES - ROUNDED ? RP__FLOAT32_HIGHEST : RP__FLOAT32_HIGH};
         for (unsigned d = 0; d < spatial; d++) {
             call.conv.stride[d] = cases[n].stride[d];
             call.conv.padding[d] = cases[n].padding[d];
@@ -781,9 +805,9 @@ static void test_conv(void **state) {
             const unsigned count = op == 0 && n % 2 ? 4 : 3;
             for (unsigned k = 0; k < count; k++) fill_small(&operands[k]);
             run_both(ops[op], operands, count, 1, &call);
-            if (op < 2 && cases[n].dtype == RP_F32) { /* two of the tiles in slices, whatever the sizes */
+            if (call.precision || (op < 2 && cases[n].dtype == RP_F32)) { /* two of the tiles, whatever the sizes */
                 for (unsigned k = 0; k < 2; k++) {
-                    rp__cuda_conv_tile = 1 + (n / 3 + op * 5 + k * 4) % SLICED;
+                    rp__cuda_conv_tile = 1 + (n / 3 + op * 5 + k * 4) % (call.precision ? ROUNDED_TILES : SLICED);
                     for (unsigned i = 0; i < count; i++) fill_small(&operands[i]);
                     run_both(ops[op], operands, count, 1, &call);
                 }
@@ -923,12 +947,19 @@ static void test_conv_layouts(void **state) {
         {RP_BF16, 1, 1, 24, 40, {9, 8}, {3, 3}, {2, 2}, {1, 1}}, /* classes of places */
         {RP_F16, 1, 1, 40, 72, {20, 19}, {9, 9}, {9, 9}, {0, 0}},
         {RP_F32, 1, 1, 3, 30, {20, 18}, {3, 3}, {2, 2}, {1, 1}},
+        /* the last ROUNDED ones: to tf32 */
+        {RP_F32, 2, 1, 40, 24, {9, 7}, {3, 3}, {1, 1}, {1, 1}},
+        {RP_F32, 1, 1, 192, 64, {7, 9}, {2, 3}, {2, 1}, {1, 1}},
+        {RP_F32, 2, 2, 20, 36, {9, 10}, {3, 3}, {2, 2}, {1, 1}},
+        {RP_F32, 3, 1, 64, 128, {6, 8}, {1, 1}, {1, 1}, {0, 0}},
     };
+    enum { ROUNDED = 4, CASES = sizeof cases / sizeof *cases };
     (void)state;
-    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++) {
+    for (unsigned n = 0; n < CASES; n++) {
         const int64_t channels = (int64_t)cases[n].cg * cases[n].groups, out = (int64_t)cases[n].og * cases[n].groups;
         int64_t places[2];
-        rp__library_call call = {.conv = {.spatial = 2, .groups = cases[n].groups}};
+        rp__library_call call = {.conv = {.spatial = 2, .groups = cases[n].groups},
+                                 .precision = n < CASES - ROUNDED ? RP__FLOAT32_HIGHEST : RP__FLOAT32_HIGH};
         for (unsigned d = 0; d < 2; d++) {
             call.conv.stride[d] = cases[n].stride[d];
             call.conv.padding[d] = cases[n].padding[d];

@@ -566,12 +566,17 @@ def whole_graph_asked():
 
 
 def follow_precision():
-    """Products of float32 are as exact as PyTorch's. Which of its switches were used decides which of them may be asked."""
+    """Products and convolutions of float32 are as exact as PyTorch's, whose convolutions on a GPU round to TF32 from the start. Which of its
+    switches were used decides which of them may be asked."""
     try:
         precision = torch.get_float32_matmul_precision()
     except RuntimeError:
         precision = "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
-    _c.set_precision(precision)
+    try:
+        convolutions = "high" if torch.backends.cudnn.allow_tf32 else "highest"
+    except RuntimeError:
+        convolutions = "high" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "highest"
+    _c.set_precision(precision, convolutions)
 
 
 def engine_pairs(given):

@@ -106,18 +106,19 @@ static PyObject *set_threads(PyObject *module, PyObject *n) {
     Py_RETURN_NONE;
 }
 
-static PyObject *set_precision(PyObject *module, PyObject *text) {
+static PyObject *set_precision(PyObject *module, PyObject *args) {
     (void)module;
-    const char *precision = PyUnicode_AsUTF8AndSize(text, NULL);
-    if (!precision) return NULL;
-    if ((rp_set_float32_matmul_precision)(precision) != RP_OK) return py_fail("set_precision");
+    const char *products, *convolutions;
+    if (!PyArg_ParseTuple(args, "ss", &products, &convolutions)) return NULL;
+    if ((rp_set_float32_matmul_precision)(products) != RP_OK || (rp_set_float32_conv_precision)(convolutions) != RP_OK)
+        return py_fail("set_precision");
     Py_RETURN_NONE;
 }
 
 static PyObject *precision_now(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    return PyUnicode_FromString(rp_float32_matmul_precision());
+    return Py_BuildValue("(ss)", rp_float32_matmul_precision(), rp_float32_conv_precision());
 }
 
 static PyObject *version(PyObject *module, PyObject *unused) {
@@ -143,7 +144,8 @@ static PyMethodDef functions[] = {
     {"set_generator", set_generator, METH_VARARGS, "(device type, index, seed, offset) of a default generator"},
     {"get_generator", get_generator, METH_VARARGS, "(seed, offset) of a default generator"},
     {"set_threads", set_threads, METH_O, "threads of the CPU"},
-    {"set_precision", set_precision, METH_O, "of float32 in products: highest, high, medium"},
+    {"set_precision", set_precision, METH_VARARGS,
+     "of float32 in products: highest, high, medium; in convolutions: highest, high"},
     {"precision", precision_now, METH_NOARGS, "the same, as it is"},
     {"version", version, METH_NOARGS, "of the library"},
     {"reset", reset, METH_NOARGS, "compiled functions forget what they compiled"},

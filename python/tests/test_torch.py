@@ -837,15 +837,17 @@ class Splits(Door):
             self.assertEqual(any(f[0] == "numbers" for f in facts), told, facts)
 
     def test_float32_is_as_exact_as_in_pytorch(self):
-        before = torch.get_float32_matmul_precision()
+        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
         try:
             for precision in ("high", "highest"):
                 torch.set_float32_matmul_precision(precision)
+                torch.backends.cudnn.allow_tf32 = precision == "high"
                 torch._dynamo.reset()
                 torch.compile(lambda x: x @ x, backend="reprise")(torch.randn(4, 4))
-                self.assertEqual(reprise._c.precision(), precision)
+                self.assertEqual(reprise._c.precision(), (precision, precision))
         finally:
-            torch.set_float32_matmul_precision(before)
+            torch.set_float32_matmul_precision(before[0])
+            torch.backends.cudnn.allow_tf32 = before[1]
 
     def test_an_index_out_of_bounds(self):
         run = torch.compile(lambda x, i: x[i] * 2, backend="reprise")

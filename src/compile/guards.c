@@ -26,8 +26,8 @@ static inline uint64_t hooks_of(const rp_tensor *leaf) {
 uint64_t rp__guards_environment(void) {
     rp_device d = rp_default_device();
     return (uint64_t)!rp__flags.grad_disabled | (uint64_t)rp_deterministic() << 1 |
-           (uint64_t)rp__float32_matmul_precision() << 2 | (uint64_t)d.type << 8 | (uint64_t)(uint32_t)d.index << 16 |
-           (uint64_t)rp__autocast_state() << 48;
+           (uint64_t)rp__float32_matmul_precision() << 2 | (uint64_t)rp__float32_conv_precision() << 4 |
+           (uint64_t)d.type << 8 | (uint64_t)(uint32_t)d.index << 16 | (uint64_t)rp__autocast_state() << 48;
 }
 
 /* words of argument k: head, sizes, strides */
@@ -432,6 +432,7 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
                      changed & 1     ? "grad mode"
                      : changed & 2   ? "deterministic"
                      : changed & 12  ? "float32 matmul precision"
+                     : changed & 16  ? "float32 convolution precision"
                      : changed >> 48 ? "autocast"
                                      : "default device",
                      changed & 1   ? (environment & 1 ? "off -> on" : "on -> off")

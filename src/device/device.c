@@ -453,7 +453,7 @@ rp_status rp_stream_wait_stream_at(const char *site, rp_stream *s, rp_stream *be
 /* ---- switches */
 
 static atomic_bool deterministic;
-static atomic_int float32_precision;
+static atomic_int float32_precision, float32_conv_precision;
 
 static const char *const precisions[] = {[RP__FLOAT32_HIGHEST] = "highest",
                                          [RP__FLOAT32_HIGH] = "high",
@@ -488,6 +488,28 @@ bool rp_set_float32_matmul_allow_tf32(bool allow) {
     return allows_tf32(atomic_exchange(&float32_precision, allow ? RP__FLOAT32_HIGH : RP__FLOAT32_HIGHEST));
 }
 bool rp_float32_matmul_allow_tf32(void) { return allows_tf32(rp__float32_matmul_precision()); }
+
+rp_status rp_set_float32_conv_precision_at(const char *site, const char *precision) {
+    int to = -1;
+    RP__CALLED_FROM(site);
+    if (!precision) precision = "(null)";
+    if (is_word(precision, "highest", "ieee")) to = RP__FLOAT32_HIGHEST;
+    if (is_word(precision, "high", "tf32")) to = RP__FLOAT32_HIGH;
+    if (to < 0)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "set_float32_conv_precision: \"%s\" is none of \"highest\" (\"ieee\") and \"high\" (\"tf32\")",
+                        precision);
+    atomic_store_explicit(&float32_conv_precision, to, memory_order_relaxed);
+    return RP_OK;
+}
+rp__float32_precision rp__float32_conv_precision(void) {
+    return (rp__float32_precision)atomic_load_explicit(&float32_conv_precision, memory_order_relaxed);
+}
+const char *rp_float32_conv_precision(void) { return precisions[rp__float32_conv_precision()]; }
+bool rp_set_float32_conv_allow_tf32(bool allow) {
+    return allows_tf32(atomic_exchange(&float32_conv_precision, allow ? RP__FLOAT32_HIGH : RP__FLOAT32_HIGHEST));
+}
+bool rp_float32_conv_allow_tf32(void) { return allows_tf32(rp__float32_conv_precision()); }
 
 bool rp_set_deterministic(bool on) { return atomic_exchange(&deterministic, on); }
 bool rp_deterministic(void) { return atomic_load_explicit(&deterministic, memory_order_relaxed); }

@@ -176,7 +176,7 @@ static inline bool rp__launch_runs_at_once(const rp_stream *s) {
     return RP__LIKELY(!rp__launch_recorder_now) && s->is_default && s->device->id.type == RP_DEVICE_CPU;
 }
 
-/* rp_set_float32_matmul_precision: what products of f32 may do with their factors. */
+/* rp_set_float32_matmul_precision, rp_set_float32_conv_precision: what products and convolutions of f32 may do with their factors. */
 typedef enum rp__float32_precision {
     RP__FLOAT32_HIGHEST,
     RP__FLOAT32_HIGH,
@@ -184,5 +184,6 @@ typedef enum rp__float32_precision {
     RP__FLOAT32_BF16X3
 } rp__float32_precision;
 rp__float32_precision rp__float32_matmul_precision(void);
+rp__float32_precision rp__float32_conv_precision(void); /* HIGHEST or HIGH */
 
 #endif

@@ -222,6 +222,7 @@ rp_status rp__contract_read(const rp__dag *dag, const rp__space *space, rp__cont
     out->call.site = space->site;
     const rp__node *n = contract_of(dag);
     if (!n) return rp__fail(RP_ERROR_INTERNAL, "%s: no product to read", space->op);
+    if (rp__order_family_of((rp__order)n->imm.i) == RP__FAMILY_TF32) out->call.precision = RP__FLOAT32_HIGH;
     const rp__contract_form form = rp__order_form((rp__order)n->imm.i);
     const rp__val factors[2] = {n->a, n->b};
     rp__space_access made[2];

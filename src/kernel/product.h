@@ -6,7 +6,7 @@
    Convolutions on CUDA (kernel/cuda/conv.c): a K that is long beside the result is cut into 2, 4 or 8 shares of at least 128
    elements, each with blocks and groups of its own, whose results are added up from left to right, a function of sizes and the kind of
    device (a share of f32 may be slices, RP__FAMILY_SLICES, of four elements of each step); those of 16-bit floats go through tensor cores, with the channel (of a multiple of 64: 64 of them) innermost along K, in
-   steps of 16 from left to right in f32. */
+   steps of 16 from left to right in f32; f32 that may round to tf32 the same way in steps of 8. */
 #ifndef RP_KERNEL_PRODUCT_H
 #define RP_KERNEL_PRODUCT_H
 

@@ -92,11 +92,16 @@ static rp_status run_turned(const rp__call *call, rp__product *p, rp__library_ca
     return status;
 }
 
+/* What the op may do with factors of f32. */
+static uint8_t precision_of(rp__library_op op) {
+    return (uint8_t)(op == RP__LIB_MATMUL ? rp__float32_matmul_precision() : rp__float32_conv_precision());
+}
+
 /* How the device wants the operands of a convolution. */
 static rp_status to_turn(const rp__product *p, rp__device *d, rp__turned *out) {
     *out = (rp__turned){0};
     if (p->op == RP__LIB_MATMUL || p->n < 3 || !d || !d->ops->library->turned) return RP_OK;
-    const rp__library_call library = {.conv = p->conv};
+    const rp__library_call library = {.conv = p->conv, .precision = precision_of(p->op)};
     return d->ops->library->turned(d, p->op, p->o, p->n, &library, out);
 }
 
@@ -119,7 +124,7 @@ rp_status rp__product_run(const rp__call *call) {
     RP_TRY(rp__product_of(call, &p));
     if (rp__dim_same_word(rp__tensor_numel(call->out[0]), 0)) return RP_OK;
     if (p.n == 0) return rp__run_fill(call->out[0], rp_i64(0));
-    rp__library_call library = {.conv = p.conv, .precision = (uint8_t)rp__float32_matmul_precision()};
+    rp__library_call library = {.conv = p.conv, .precision = precision_of(p.op)};
     RP_TRY(to_turn(&p, rp__device_get(p.o[0].storage->device), &turned));
     if (turned.channels | turned.rows) return run_turned(call, &p, &library, turned);
     return rp__run_library_op(call, p.op, p.o, p.n, &library);
@@ -149,7 +154,7 @@ rp_status rp__product_order(const rp__call *call, rp__device *d, rp__order *orde
     RP_TRY(rp__product_of(call, &p));
     if (p.n == 0 || !varies(&p)) return RP_OK;
     const rp__library_call library = {
-        .op = call->op->name, .site = call->site, .conv = p.conv, .precision = (uint8_t)rp__float32_matmul_precision()};
+        .op = call->op->name, .site = call->site, .conv = p.conv, .precision = precision_of(p.op)};
     *order = d->ops->library->order(d, p.op, p.o, p.n, &library);
     return RP_OK;
 }

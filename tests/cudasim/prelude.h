@@ -359,7 +359,7 @@ RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
         return 0x7fffffffu;
     }
-    return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000) & ~0x1fffu;
+    return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu;
 }
 RP_FN rp_i32 rp_cvt_f64_to_i32(double x) {
     return x != x ? 0 : x >= 2147483647.0 ? 0x7fffffff : x <= -2147483648.0 ? (rp_i32)0x80000000u : (rp_i32)x;

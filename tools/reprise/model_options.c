@@ -22,13 +22,17 @@ static int64_t whole_number(const char *option, const char *text, struct argp_st
 }
 
 bool cli_model_option(struct cli_model_options *o, int key, char *arg, struct argp_state *state) {
+    bool rounded;
     switch (key) {
     case CLI_KEY_WEIGHTS: o->program.weights = arg; break;
     case CLI_KEY_PREFIX: o->program.prefix = arg; break;
     case CLI_KEY_DTYPE:
-        o->program.dtype = float_type(arg);
+        rounded = !strcmp(arg, "tf32");
+        o->program.dtype = rounded ? RP_F32 : float_type(arg);
         if (o->program.dtype == RP_DTYPE_NONE)
-            argp_error(state, "--dtype is f32, f64, f16 or bf16, not '%s'", cli_shown(arg));
+            argp_error(state, "--dtype is f32, tf32, f64, f16 or bf16, not '%s'", cli_shown(arg));
+        rp_set_float32_matmul_allow_tf32(rounded);
+        rp_set_float32_conv_allow_tf32(rounded);
         break;
     case CLI_KEY_BATCH: o->program.batch = whole_number("--batch", arg, state); break;
     case CLI_KEY_LENGTH: o->program.length = whole_number("--length", arg, state); break;

@@ -29,7 +29,12 @@ enum {
      "Of a model: its weights (.safetensors, or an index of several); else random",                                    \
      1},                                                                                                               \
         {"prefix", CLI_KEY_PREFIX, "TEXT", 0, "What the names in that file begin with, to be left out", 1},            \
-        {"dtype", CLI_KEY_DTYPE, "f32|f64|f16|bf16", 0, "The type of a model's weights and arguments (f32)", 1},       \
+        {"dtype",                                                                                                      \
+         CLI_KEY_DTYPE,                                                                                                \
+         "f32|tf32|f64|f16|bf16",                                                                                      \
+         0,                                                                                                            \
+         "The type of a model's weights and arguments (f32); tf32: f32 whose products may round to it",                \
+         1},                                                                                                           \
         {"batch", CLI_KEY_BATCH, "N", 0, "Rows in a model's arguments", 1},                                            \
         {"length", CLI_KEY_LENGTH, "N", 0, "Tokens in a model's texts", 1}, {                                          \
         "device", CLI_KEY_DEVICE, "cpu|cuda", 0, "Where a model computes; a GPU is used where there is one", 1         \

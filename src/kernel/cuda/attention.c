@@ -278,7 +278,10 @@ static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp_
     if (device->arch != 90 || most > 256 || q->size[2] <= 32) return false;
     *p = (plan){.warps = 8, .blocks = 1, .slots = 4, .warpgroups = true};
     if (part == FORWARD) {
-        p->warps = most <= 96 ? 12 : 8;
+        /* rows of the busiest multiprocessor; three warpgroups hide a tenth more than two */
+        const int64_t three = (heads * ((rows + 191) / 192) + device->multiprocessors - 1) / device->multiprocessors,
+                      two = (tiles + device->multiprocessors - 1) / device->multiprocessors;
+        p->warps = most <= 96 && 9 * three * 192 <= 10 * two * 128 ? 12 : 8;
         p->step = most <= 64 ? 128 : most <= 96 ? 96 : most <= 128 ? 128 : most <= 192 ? 96 : 80;
         p->slots = most > 96 && most <= 128 ? 3 : 2;
         if (most > 96 && most <= 128 && k->size[2] >= 4096) p->step = 176, p->slots = 2; /* long: fewer steps */
@@ -299,7 +302,9 @@ static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp_
     } else if ((p->halves ? 2 : 1) * tiles < device->multiprocessors) {
         p->warps = 4; /* twice as many blocks of 64 rows */
     }
-    return 2 * tiles >= device->multiprocessors && warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
+    /* of large heads a multiprocessor computes some four times as much so as by attention_mma.cuh, whose blocks may share out the keys */
+    return (part == FORWARD && most > 128 ? 8 : 2) * tiles >= device->multiprocessors &&
+           warpgroup_bytes(part, p, d, v) <= (int64_t)device->shared_limit;
 }
 
 /* Can rows be read 16 bytes at once? */

@@ -1,5 +1,6 @@
 /* Convolutions on CUDA: forward, input gradient and weight gradient by one text a template: "simt" (conv.cuh), and "mma", tensor cores
- * for 16-bit floats, whose operands conv_mma.cuh reads in vectors where they allow it and conv.cuh one by one elsewhere. Here: which tile,
+ * for 16-bit floats and, where the program lets float32 round to tf32, for these, whose operands conv_mma.cuh reads in vectors where they allow it
+ * and conv.cuh one by one elsewhere. Here: which tile,
  * which way operands are read and into how many shares the inner index is split, all functions of sizes, strides, dtype and kind of
  * device. */
 #include <math.h>
@@ -37,6 +38,7 @@ enum {
     NEAR = DIRECT,    /* conv_mma.cuh alone: RP_MASKS */
     FEW = LONG,       /* of MMA: conv_few.cuh; then TILE is a row of `few_tiles` */
     WHOLE = LONGER,   /* and rows of the picture are whole vectors */
+    A_ONE = LONGER,   /* of VECTORS: weights of f32 come one by one */
     PAIRS = SAME      /* and neighbours of the inner index lie in pairs */
 };
 
@@ -62,7 +64,7 @@ static const struct tile sliced[] = {
     {16, 128, 128, 16, 0, 70, 4}, {16, 128, 256, 16, 0, 70, 8}, {8, 128, 128, 32, 0, 45, 4},
 };
 enum { N_SLICED = sizeof sliced / sizeof *sliced, FMA_SLICE = 4 };
-enum { FIRST_MMA = 10, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, FMA_TK = 16, STAGES = 3 };
+enum { FIRST_MMA = 10, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, TF32_TK = 16, FMA_TK = 16, STAGES = 3 };
 /* Shares of the inner index are made of so many elements. */
 enum { MMA_UNIT = MMA_TK, FMA_UNIT = FMA_TK, DIRECT_ROWS = 4 };
 
@@ -103,9 +105,11 @@ static const struct tile *tile_at(uint64_t facts) {
                                 : &shapes[facts >> TILE & 15];
 }
 
+/* float32 on tensor cores. */
+static bool is_tf32(uint64_t facts) { return bit(facts, MMA) && dtype_of(facts) == RP_F32; }
 static unsigned depth_of(uint64_t facts) {
     if (bit(facts, SLICED)) return tile_at(facts)->slices * FMA_SLICE;
-    return bit(facts, MMA) ? MMA_TK : dtype_of(facts) == RP_F64 ? FMA_TK / 2 : FMA_TK;
+    return is_tf32(facts) ? TF32_TK : bit(facts, MMA) ? MMA_TK : dtype_of(facts) == RP_F64 ? FMA_TK / 2 : FMA_TK;
 }
 /* f32 and f64 go straight into shared memory, far ahead of their use; others wait in registers for a step. */
 static bool is_async(uint64_t facts) { return dtype_of(facts) == RP_F32 || dtype_of(facts) == RP_F64; }
@@ -121,13 +125,12 @@ static unsigned stages_of(uint64_t facts) {
 /* Bytes of conv.cuh's `room`: tiles with their padding, or the rows of results that leave at once. */
 static uint32_t room_of(uint64_t facts) {
     const struct tile *t = tile_at(facts);
-    const unsigned k = depth_of(facts), bytes = bit(facts, MMA) ? 2 : dtype_of(facts) == RP_F64 ? 8 : 4;
-    const unsigned a = !bit(facts, MMA)      ? k * (t->tm + 16 / bytes)
-                       : bit(facts, A_ALONG) ? t->tm * (k + 8)
-                                             : k * (t->tm + 8);
-    const unsigned b = !bit(facts, MMA)      ? k * (t->tn + 16 / bytes)
-                       : bit(facts, B_ALONG) ? t->tn * (k + 8)
-                                             : k * (t->tn + 8);
+    const unsigned k = depth_of(facts),
+                   bytes = (unsigned)rp__dtype_bytes(bit(facts, MMA) || dtype_of(facts) == RP_F64 ? dtype_of(facts)
+                                                                                                  : RP_F32),
+                   pad = 16 / bytes;
+    const unsigned a = !bit(facts, MMA) ? k * (t->tm + pad) : bit(facts, A_ALONG) ? t->tm * (k + pad) : k * (t->tm + 8);
+    const unsigned b = !bit(facts, MMA) ? k * (t->tn + pad) : bit(facts, B_ALONG) ? t->tn * (k + pad) : k * (t->tn + 8);
     const unsigned rows = bit(facts, MMA)      ? 16u * t->wm
                           : bit(facts, SLICED) ? (unsigned)t->tm * t->slices
                                                : t->threads / t->tx,
@@ -137,20 +140,26 @@ static uint32_t room_of(uint64_t facts) {
 
 static bool is_few(uint64_t facts) { return bit(facts, MMA) && bit(facts, FEW); }
 static bool takes_eight(uint64_t facts) { return (bit(facts, VECTORS) || is_few(facts)) && bit(facts, OUT_WIDE); }
+static const struct vector_tile *vector_tile_at(uint64_t facts) { return &vector_tiles[facts >> TILE & 15]; }
 static bool is_group(uint64_t facts) { return bit(facts, VECTORS) && (facts >> TILE & 15) >= FIRST_GROUP_TILE; }
 static unsigned tiles_of(uint64_t facts) {
-    return (facts >> TILE & 15) == SHORT_TILE ? 1 : vector_tiles[facts >> TILE & 15].stages;
+    return (facts >> TILE & 15) == SHORT_TILE ? 1 : vector_tile_at(facts)->stages;
 }
 
-/* Of conv_mma.cuh. */
+/* Of conv_mma.cuh: elements of a step of a tile, which is as many bytes of either type. */
+static unsigned vector_depth(uint64_t facts, const struct vector_tile *t) {
+    return is_tf32(facts) ? t->tk / 2u : t->tk;
+}
+
 static uint32_t vector_room(uint64_t facts) {
-    const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
+    const struct vector_tile *t = vector_tile_at(facts);
     if (is_group(facts)) /* and the spots of columns, taps or pixels, with offsets of 4 bytes, and results */
         return tiles_of(facts) * (t->tm + t->tn) * t->tk * 2u + t->tn * 32u +
                ((facts >> KIND & 3) == 2 ? PIXELS * 20u + 512 : VECTOR_TAPS * 20u);
-    const unsigned a = bit(facts, A_ALONG) ? t->tm * (t->tk + 8u) : t->tk * (t->tm + 8u);
-    const unsigned b = bit(facts, B_ALONG) ? t->tn * (t->tk + 8u) : t->tk * (t->tn + 8u);
-    const unsigned rows = 16u * t->wm, tiled = t->stages * (a + b) * 2u,
+    const unsigned k = vector_depth(facts, t), bytes = (unsigned)rp__dtype_bytes(dtype_of(facts)), pad = 16 / bytes;
+    const unsigned a = bit(facts, A_ALONG) ? t->tm * (k + pad) : k * (t->tm + 8u);
+    const unsigned b = bit(facts, B_ALONG) ? t->tn * (k + pad) : k * (t->tn + 8u);
+    const unsigned rows = 16u * t->wm, tiled = t->stages * (a + b) * bytes,
                    out = (bit(facts, OUT_ROWS) ? t->tn * (rows + 4u) : rows * (t->tn + 4u)) * 4u;
     return tiled > out ? tiled : out;
 }
@@ -173,8 +182,10 @@ static void common_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
                  bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), unit_of(facts));
     rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_CLASSES %d\n", takes_eight(facts), bit(facts, CLASSES));
+    rp__text_add(out, "#define RP_TF32 %d\n", is_tf32(facts));
     if (bit(facts, MMA))
-        rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_m16n8k16_%s(d, a, b)\n", rp__dtypes[dtype].short_name);
+        rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_%s_%s(d, a, b)\n",
+                     is_tf32(facts) ? "m16n8k8" : "m16n8k16", is_tf32(facts) ? "tf32" : rp__dtypes[dtype].short_name);
     if (split > 1)
         rp__text_add(
             out,
@@ -183,17 +194,22 @@ static void common_macros(uint64_t facts, rp__text *out) {
     else
         rp__text_puts(out, "#define RP_CLUSTER\n");
     rp__text_write(out, rp__embed_conv_common_cuh, rp__embed_conv_common_cuh_len);
-    if (bit(facts, MMA) && !is_few(facts) && !is_group(facts))
-        rp__text_write(out, rp__embed_conv_tile_cuh, rp__embed_conv_tile_cuh_len);
+}
+
+/* Behind the macros of the tile. */
+static void add_tile(uint64_t facts, rp__text *out) {
+    rp__text_write(out, rp__embed_mma_cuh, rp__embed_mma_cuh_len);
+    if (!is_group(facts)) rp__text_write(out, rp__embed_conv_tile_cuh, rp__embed_conv_tile_cuh_len);
 }
 
 static void vector_macros(uint64_t facts, rp__text *out) {
-    const struct vector_tile *t = &vector_tiles[facts >> TILE & 15];
+    const struct vector_tile *t = vector_tile_at(facts);
     common_macros(facts, out);
     rp__text_add(out, "#define RP_TM %d\n#define RP_TN %d\n#define RP_TK %d\n#define RP_WM %d\n#define RP_STAGES %d\n",
-                 t->tm, t->tn, t->tk, t->wm, t->stages);
-    rp__text_add(out, "#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n", t->resident, VECTOR_TAPS,
-                 tiles_of(facts));
+                 t->tm, t->tn, vector_depth(facts, t), t->wm, t->stages);
+    rp__text_add(out, "#define RP_THREADS 256\n#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n",
+                 t->resident, VECTOR_TAPS, tiles_of(facts));
+    rp__text_add(out, "#define RP_A_ONE %d\n", bit(facts, A_ONE));
     rp__text_add(out, "#define RP_WG %d\n#define RP_MASKS %d\n", is_group(facts), bit(facts, NEAR));
     if (is_group(facts)) /* nvrtc.c looks for the names */
         rp__text_add(
@@ -201,6 +217,7 @@ static void vector_macros(uint64_t facts, rp__text *out) {
             "#define RP_WG_STEP rp_wgmma_n%d_%s\n#define RP_WG_DESC rp_wgmma_desc\n#define RP_WG_FENCE rp_wgmma_fence\n"
             "#define RP_WG_COMMIT rp_wgmma_commit\n#define RP_WG_WAIT rp_wgmma_wait\n#define RP_WG_HOLD rp_wgmma_hold\n",
             t->tn * t->wm / 2, rp__dtypes[dtype_of(facts)].short_name);
+    add_tile(facts, out);
 }
 
 static void few_macros(uint64_t facts, rp__text *out) {
@@ -243,6 +260,7 @@ static void macros(uint64_t facts, rp__text *out) {
                  bit(facts, LONGER), tile->slices);
     if (tile->slices > 1) rp__text_write(out, rp__embed_slices_cuh, rp__embed_slices_cuh_len);
     if (bit(facts, DIRECT)) rp__text_add(out, "#define RP_ROWS %d\n", (int)(facts >> ROWS & 15));
+    if (bit(facts, MMA)) add_tile(facts, out);
 }
 
 rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const rp__operand *x, const rp__operand *w,
@@ -314,11 +332,15 @@ bool rp__conv_is_wide(const rp__operand *const *o, const rp__conv_geometry *conv
     return false;
 }
 
-/* May eight neighbours along a dim of stride 1 be read at once, wherever the others stand? */
+/* Elements of 16 bytes: of a 16-bit float or of f32. */
+static int64_t vector_of(const rp__operand *o) { return 16 / (int64_t)rp__dtype_bytes(o->dtype); }
+
+/* May as many neighbours along a dim of stride 1 be read at once, wherever the others stand? */
 static bool is_aligned(const rp__operand *o, unsigned along) {
-    if ((uintptr_t)o->base % 16 || o->stride[along] != 1 || rp__dtype_bytes(o->dtype) != 2) return false;
+    if ((uintptr_t)o->base % 16 || o->stride[along] != 1 || !rp__dtype_is_float(o->dtype) || o->dtype == RP_F64)
+        return false;
     for (unsigned d = 0; d < o->ndim; d++)
-        if (d != along && o->size[d] > 1 && o->stride[d] % 8) return false;
+        if (d != along && o->size[d] > 1 && o->stride[d] % vector_of(o)) return false;
     return true;
 }
 
@@ -346,7 +368,7 @@ static uint64_t readings(const rp__conv_extent *e, const rp__operand *a, const r
 
 /* All places of an image as one dim of stride 1. */
 static bool is_flat(const rp__operand *o, int64_t points) {
-    if (points % 8 || !is_dense(o)) return false;
+    if (points % 8 || !is_dense(o)) return false; /* results leave eight at once */
     rp__operand flat = *o;
     flat.ndim = 3;
     flat.size[2] = points;
@@ -361,16 +383,20 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
     uint64_t f = UINT64_C(1) << VECTORS;
     bool plain = e->taps == 1; /* a window of one place, which is the pixel's */
     for (unsigned k = 0; k < e->spatial; k++) plain = plain && conv->stride[k] == 1 && conv->padding[k] == 0;
+    const int64_t each = vector_of(a);
     if (e->kind == 2) {
-        if (e->og % 8 || e->cg % 8 || !is_aligned(a, 1) || !is_aligned(b, 1)) return false;
+        if (e->og % each || e->cg % each || !is_aligned(a, 1) || !is_aligned(b, 1)) return false;
     } else {
         const unsigned inner = e->kind == 0 ? 1 : 0, row = 1 - inner;
         const int64_t channels = e->kind == 0 ? e->cg : e->og;
-        if (channels % 8 || e->taps > VECTOR_TAPS) return false;
-        if (is_aligned(a, inner))
+        if (channels % each || e->taps > VECTOR_TAPS) return false;
+        if (is_aligned(a, inner)) {
             f |= UINT64_C(1) << A_ALONG;
-        else if (e->m % 8 || !is_aligned(a, row))
-            return false;
+        } else if (e->m % each || !is_aligned(a, row)) {
+            if (a->dtype != RP_F32) return false;
+            f |= UINT64_C(1) << A_ONE | (uint64_t)(e->kind == 0)
+                                            << A_ALONG; /* rows of an input gradient are nearer to each other */
+        }
         if (is_aligned(b, 1))
             f |= UINT64_C(1) << B_ALONG;
         else if (!plain || !is_flat(b, e->points))
@@ -407,22 +433,56 @@ static unsigned most_room(const struct vector_tile *t) {
     return tiles + COLUMN * t->tn + SPOTS;
 }
 
+unsigned rp__cuda_conv_tile;
+
+/* What tf32 takes in a tile and so many shares (their logarithm), by the rates that those tiles have of it: what a warp rounds it reads from shared
+ * memory for itself, so large tiles are ahead. One by itself waits for its loads. */
+static double rounded_time(const rp__conv_extent *e, const rp__device *d, unsigned tile, int64_t shares) {
+    static const uint8_t rates[FIRST_GROUP_TILE] = {100, 89, 70, 72, 55, 52, 45, 33, 32, 27};
+    enum { BEGIN = 80, SHARES = 45 };
+    const struct vector_tile *t = &vector_tiles[tile];
+    const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * shares;
+    const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
+                 inner =
+                     (double)(e->k / (shares * e->classes)) + BEGIN + (shares > 1 ? SHARES * log2((double)shares) : 0);
+    return (each < t->resident ? each + 0.4 * (t->resident - 1) : each) * t->tm * t->tn / rates[tile] * inner;
+}
+
+/* Shares, as a power of two, with which tf32 takes least time, whether its operands come in vectors or not. */
+static unsigned rounded_split_of(const rp__conv_extent *e, const rp__device *d) {
+    enum { LEAST = 128 };
+    unsigned split = 0;
+    double best = 0;
+    for (unsigned s = 0; s <= 3 && (s == 0 || e->class_k >= (int64_t)LEAST << s); s++) {
+        double least = 0;
+        for (unsigned k = 0; k < FIRST_GROUP_TILE; k++) {
+            const double time = rounded_time(e, d, k, INT64_C(1) << s);
+            if (k == 0 || time < least) least = time;
+        }
+        if (s == 0 || least < 0.95 * best) split = s, best = least;
+    }
+    return split;
+}
+
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
-static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split, bool wide, bool along) {
+static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split, bool wide, bool along,
+                               bool tf32) {
     unsigned best = 0;
     double least = 0;
     for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
         const struct vector_tile *t = &vector_tiles[k];
+        if (tf32 && rp__cuda_conv_tile && rp__cuda_conv_tile != k % FIRST_GROUP_TILE + 1) continue;
         if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
         if (k < FIRST_GROUP_TILE && most_room(t) > d->shared_limit) continue;
-        if (k >= FIRST_GROUP_TILE && (wide || d->arch != 90)) continue;
+        if (k >= FIRST_GROUP_TILE && (wide || tf32 || d->arch != 90)) continue;
         if ((k == EVEN_TILE && (!along || e->kind == 2)) || (k == SHORT_TILE && e->k > t->tk)) continue;
         const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * split;
         const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
                      inner = (double)(e->k / (split * e->classes)) + 160;
         /* one by itself waits for its loads */
-        const double time = (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
-        if (k == 0 || least == 0 || time < least) best = k, least = time;
+        const double time = tf32 ? rounded_time(e, d, k, split)
+                                 : (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
+        if (least == 0 || time < least) best = k, least = time;
     }
     return best;
 }
@@ -490,10 +550,11 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
 
 /* Shares of the inner index, as a power of two: as many as leave enough of it and blocks enough, counted in tiles of a fixed size, so that
  * the order depends on sizes and the kind of device alone. */
-static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma) {
+static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma, bool tf32) {
     const int64_t least = mma ? 256 : 128, blocks = (e->m + 63) / 64 * columns_of(e, 64) * e->groups, k = e->class_k;
     unsigned split = 0;
     if (!d->clusters || (mma && e->strided)) return 0; /* classes share K already */
+    if (tf32) return rounded_split_of(e, d);
     if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least);
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
         const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
@@ -528,13 +589,11 @@ static double float_clocks(const rp__conv_extent *e, const rp__device *d, const 
            each * ((1 + idle) * results * (double)share / (LANES * 0.01 * t->rate) + ends);
 }
 
-unsigned rp__cuda_conv_tile;
-
 /* f32: the sliced tile and the logarithm of shares of least time, where that is less than whole tiles take; N_SLICED: there is none. Of sizes
  * and the kind of device, since bits depend on both. */
 static unsigned sliced_tile_of(const rp__conv_extent *e, const rp__device *d, unsigned *split) {
     unsigned best = N_SLICED;
-    const unsigned whole = split_of(e, d, false);
+    const unsigned whole = split_of(e, d, false, false);
     double least = 0.9 * float_clocks(e, d, &shapes[float_tile_of(e, d, INT64_C(1) << whole)], whole);
     *split = whole;
     if (d->arch < 90 || !d->clusters || e->kind == 2) return best;
@@ -559,8 +618,15 @@ static bool is_direct(const rp__conv_extent *e, const rp__device *d, rp_dtype dt
     return (!on_tensor_cores || (e->kind == 1 && e->groups == 1)) && e->m <= DIRECT_ROWS &&
            e->n * e->groups >= 256 * (int64_t)d->multiprocessors;
 }
-static bool is_mma(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype) {
-    return !is_direct(e, d, dtype) && rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype) && d->arch >= 80;
+/* f32 on tensor cores, rounded, where the program allows it. Groups of few channels are not worth their tiles. */
+static bool is_rounded(const rp__conv_extent *e, rp_dtype dtype, const rp__library_call *call) {
+    enum { LEAST = 16 };
+    return dtype == RP_F32 && (call->precision == RP__FLOAT32_HIGH || call->precision == RP__FLOAT32_MEDIUM) &&
+           (e->groups == 1 || (e->cg >= LEAST && e->og >= LEAST));
+}
+static bool is_mma(const rp__conv_extent *e, const rp__device *d, rp_dtype dtype, const rp__library_call *call) {
+    return !is_direct(e, d, dtype) && d->arch >= 80 &&
+           ((rp__dtype_is_float(dtype) && rp__dtype_is_narrow(dtype)) || is_rounded(e, dtype, call));
 }
 
 /* Words and slots of the kernel; bias: does it have one? A result without memory has no slot. */
@@ -712,9 +778,10 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     const rp__operand *plain = kind == 2 ? all[0] : all[2], *windowed = kind == 1 ? all[0] : all[1],
                       *result = p->o[0].base && !parts ? &p->o[0] : NULL;
     const int64_t block = (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
-    const bool direct = is_direct(&e, d, dtype), mma = is_mma(&e, d, dtype), wide = rp__conv_is_wide(all, &call->conv);
-    unsigned split = parts ? 0 : split_of(&e, d, mma);
-    const unsigned slices = dtype == RP_F32 && !parts && !direct ? sliced_tile_of(&e, d, &split) : N_SLICED;
+    const bool direct = is_direct(&e, d, dtype), mma = is_mma(&e, d, dtype, call), tf32 = mma && dtype == RP_F32,
+               wide = rp__conv_is_wide(all, &call->conv);
+    unsigned split = parts ? 0 : split_of(&e, d, mma, tf32);
+    const unsigned slices = dtype == RP_F32 && !parts && !direct && !mma ? sliced_tile_of(&e, d, &split) : N_SLICED;
     const int64_t shares = parts ? parts : INT64_C(1) << split;
     int64_t gx, gy;
     out->block[0] = 256;
@@ -724,20 +791,20 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
         *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
         gx = columns_of(&e, 256), gy = 1;
     } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, facts)) {
-        const unsigned tile = vector_tile_of(&e, d, shares, wide, bit(*facts, B_ALONG));
-        const struct vector_tile *t = &vector_tiles[tile];
-        *facts |= (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA |
-                  (uint64_t)(e.taps <= 32) << NEAR |
-                  (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % t->tk == 0) << SAME;
+        const unsigned tile = vector_tile_of(&e, d, shares, wide, bit(*facts, B_ALONG), tf32);
+        *facts |=
+            (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA | (uint64_t)(e.taps <= 32) << NEAR;
+        const struct vector_tile *t = vector_tile_at(*facts);
+        *facts |= (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % vector_depth(*facts, t) == 0) << SAME;
         gx = columns_of(&e, t->tn) * shares, gy = (e.m + t->tm - 1) / t->tm;
         out->shared_bytes = vector_room(*facts);
-    } else if (mma && !wide && !parts && split == 0 && takes_few(&e, all, result, call, d, out, facts)) {
+    } else if (mma && !tf32 && !wide && !parts && split == 0 && takes_few(&e, all, result, call, d, out, facts)) {
         gx = out->grid[0], gy = out->grid[1];
     } else {
         const bool in_slices = slices < N_SLICED;
-        const unsigned number = in_slices         ? slices
-                                : dtype == RP_F32 ? float_tile_of(&e, d, shares)
-                                                  : tile_of(&e, d, dtype, mma, wide, shares);
+        const unsigned number = in_slices                 ? slices
+                                : dtype == RP_F32 && !mma ? float_tile_of(&e, d, shares)
+                                                          : tile_of(&e, d, dtype, mma, wide, shares);
         const struct tile *t = in_slices ? &sliced[number] : &shapes[number];
         *facts |=
             (uint64_t)in_slices << SLICED | (uint64_t)number << TILE | (uint64_t)split << SPLIT | (uint64_t)mma << MMA |
@@ -795,7 +862,7 @@ static rp_status bind(const rp__problem *p, size_t workspace, rp__launch_buffer 
 bool rp__conv_on_tensor_cores(const rp__problem *p) {
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(p, sorted);
-    return is_mma(&e, p->device, p->o[0].dtype);
+    return is_mma(&e, p->device, p->o[0].dtype, p->call);
 }
 
 uint32_t rp__conv_n_words(const rp__problem *p) {
@@ -824,8 +891,12 @@ static bool serves_mma(const rp__problem *p, size_t *workspace) {
     return rp__conv_on_tensor_cores(p);
 }
 
-/* What a copy takes, and what elements read one by one take, by themselves and beside vectors (an H200, in us and flop/us). */
-static const double COPY_US = 2.5, COPY_RATE = 2e6, PLAIN_US = 5, PLAIN_RATE = 60e6, VECTOR_RATE = 350e6;
+/* What a copy takes, and a convolution, in flop/us (an H200): with vectors of both operands, with weights one by one (A_ONE), with elements one by
+ * one, which begins later, too. */
+static const double COPY_US = 2.5, COPY_RATE = 2e6;
+static const struct rates {
+    double late, single, one, vectors;
+} rates[] = {{5, 60e6, 60e6, 350e6}, {3, 75e6, 120e6, 170e6}}; /* 16-bit floats, tf32 */
 
 /* Operands that our rows read faster with their channels innermost: vectors for tensor cores. */
 static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
@@ -833,30 +904,41 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL};
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
-    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype) || rp__conv_is_grouped(&p))
+    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype, call) ||
+        rp__conv_is_grouped(&p))
         return 0;
     /* the operand without windows and the one with them, as bits know them */
     const unsigned plain = op == RP__LIB_CONV_WEIGHT ? 1 : 2, windowed = 3 - plain;
-    rp__operand last[3];
-    uint64_t facts = 0;
-    uint32_t copied = 0;
-    if (reads_vectors(&e, &o[plain], &o[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, &facts)) return 0;
-    double copies = 0;
-    for (unsigned k = 1; k < 3; k++) {
-        last[k] = o[k];
-        if (is_aligned(&o[k], 1) && o[k].size[1] / (k == windowed || op == RP__LIB_CONV_WEIGHT ? e.groups : 1) % 8 == 0)
-            continue;
-        last[k].base = NULL;
-        rp__channels_innermost(&o[k], last[k].stride);
-        double bytes = 4;
-        for (unsigned i = 0; i < o[k].ndim; i++) bytes *= (double)o[k].size[i];
-        copies += COPY_US + bytes / COPY_RATE;
-        copied |= 1u << k;
-    }
-    if (!copied || !reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, &facts))
-        return 0;
+    const struct rates *rate = &rates[o[0].dtype == RP_F32];
     const double flops = 2 * rp__problem_work(&p);
-    return PLAIN_US + flops / PLAIN_RATE - flops / VECTOR_RATE > copies ? copied : 0;
+    uint32_t best = 0, lie = 0; /* lie: with vectors of channels as they are */
+    double least = 0;
+    for (unsigned k = 1; k < 3; k++)
+        if (is_aligned(&o[k], 1) &&
+            o[k].size[1] / (k == windowed || op == RP__LIB_CONV_WEIGHT ? e.groups : 1) % vector_of(&o[k]) == 0)
+            lie |= 1u << k;
+    for (uint32_t copied = 0; copied <= 6; copied += 2) {
+        if (copied & lie) continue;
+        rp__operand last[3];
+        double time = 0;
+        uint64_t facts = 0;
+        for (unsigned k = 1; k < 3; k++) {
+            last[k] = o[k];
+            if (!(copied >> k & 1)) continue;
+            last[k].base = NULL;
+            rp__channels_innermost(&o[k], last[k].stride);
+            double bytes = 2 * (double)rp__dtype_bytes(o[k].dtype);
+            for (unsigned i = 0; i < o[k].ndim; i++) bytes *= (double)o[k].size[i];
+            time += COPY_US + bytes / COPY_RATE;
+        }
+        const bool vectors =
+            reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, &facts);
+        time += !vectors            ? rate->late + flops / rate->single
+                : bit(facts, A_ONE) ? flops / rate->one
+                                    : flops / rate->vectors;
+        if (copied == 0 || time < least) best = copied, least = time;
+    }
+    return best;
 }
 
 /* Lines of memory that 32 neighbours so far apart lie in. */
@@ -883,7 +965,7 @@ static uint32_t by_rows(rp__device *d, rp__library_op op, const rp__operand *o, 
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
     const unsigned last = windowed->ndim - 1u;
     uint32_t turned = 0;
-    if (e.kind == 2 || e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || is_mma(&e, d, o[0].dtype) ||
+    if (e.kind == 2 || e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || is_mma(&e, d, o[0].dtype, call) ||
         is_direct(&e, d, o[0].dtype) || rp__conv_is_depthwise(&p))
         return 0;
     const int64_t step = e.kind == 0 ? call->conv.stride[e.spatial - 1] : 1,
@@ -910,7 +992,9 @@ rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__opera
     return RP_OK;
 }
 
-static rp__order order_mma(const rp__problem *p) { return rp__order_with(rp__problem_order(p), RP__FAMILY_MMA, 0); }
+static rp__order order_mma(const rp__problem *p) {
+    return rp__order_with(rp__problem_order(p), p->o[0].dtype == RP_F32 ? RP__FAMILY_TF32 : RP__FAMILY_MMA, 0);
+}
 
 static double cost_mma(const rp__problem *p) { return rp__problem_work(p) / 16; }
 

@@ -99,7 +99,7 @@ typedef rp_spot rp_found;
 #endif
 
 #if RP_MMA
-typedef rp_u16 rp_kept; /* in shared memory */
+typedef RP_T rp_kept; /* in shared memory */
 #define RP_KEEP(x) (x)
 #else
 typedef RP_ACC rp_kept;
@@ -515,38 +515,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         if (more) RP_READ_SOME(steps + 1, into, 1, 1)
 #endif
 #if RP_MMA
-        const rp_kept *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
-        _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) {
-            rp_u32 fa[RP_FM][4], fb[RP_FN_ < 2 ? 2 : RP_FN_][2];
-            _Pragma("unroll") for (int i = 0; i < RP_FM; i++) {
-                const int m = wm * (RP_TM / RP_WM) + i * 16;
-#if RP_A_ALONG
-                rp_ldmatrix_x4(fa[i], &ta[RP_A_AT(m + lane % 16, k + lane / 16 * 8)]);
-#else
-                rp_ldmatrix_x4_trans(fa[i], &ta[RP_A_AT(m + lane / 8 % 2 * 8, k + lane / 16 * 8 + lane % 8)]);
-#endif
-            }
-#if RP_TN / RP_WN == 8
-#if RP_B_ALONG
-            rp_ldmatrix_x2(fb[0], &tb[RP_B_AT(wn * 8 + lane % 8, k + lane / 8 % 2 * 8)]);
-#else
-            rp_ldmatrix_x2_trans(fb[0], &tb[RP_B_AT(wn * 8, k + lane % 16)]);
-#endif
-#else
-            _Pragma("unroll") for (int j = 0; j < RP_FN_; j += 2) {
-                const int n = wn * (RP_TN / RP_WN) + j * 8;
-                rp_u32 four[4];
-#if RP_B_ALONG
-                rp_ldmatrix_x4(four, &tb[RP_B_AT(n + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8)]);
-#else
-                rp_ldmatrix_x4_trans(four, &tb[RP_B_AT(n + lane / 16 * 8, k + lane % 16)]);
-#endif
-                fb[j][0] = four[0], fb[j][1] = four[1], fb[j + 1][0] = four[2], fb[j + 1][1] = four[3];
-            }
-#endif
-            _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
-                RP_MMA_STEP(acc[i][j], fa[i], fb[j]);
-        }
+        rp_tile_multiply(acc, sa + turn * RP_A_SIZE, sb + turn * RP_B_SIZE, wm, wn, lane);
 #else
         const rp_kept *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
         const int last =

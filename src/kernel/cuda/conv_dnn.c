@@ -581,7 +581,7 @@ static times times_of(const rp__problem *p, const dnn_problem *q) {
                         GROUPS_OURS = 31e6, COPY = 2.5, COPIED = 2e6;
     const double flops = 2 * rp__problem_work(p), read = (double)bytes_of(q, X) + (double)bytes_of(q, Y),
                  turned = (2 * COPY + 2 * read / COPIED) / 2;
-    if (q->kind != 2) return NEVER;
+    if (q->kind != 2 || (q->dtype == RP_F32 && rp__conv_on_tensor_cores(p))) return NEVER;
     if (has_transforms(q)) {
         const double room = (double)transformed_bytes(q), sums = 36 * 4 * (double)q->channels * (double)q->made,
                      moved = read + 2 * room + 2 * sums,

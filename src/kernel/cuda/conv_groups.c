@@ -76,13 +76,18 @@ static int64_t room_of(const plan *p, const struct shape *s) {
     return p->e.taps * SPAN * (deep + 8) * 2 + (patch * 2 > out * 4 ? patch * 2 : out * 4);
 }
 
-/* The shape that wastes least: places, and what a turn takes besides. N_SHAPES: none fits. */
-static unsigned shape_of(const plan *p, int64_t limit) {
+/* The shape that wastes least: places, and what a turn takes besides, of the turns that a multiprocessor has one after the other. N_SHAPES: none
+ * fits. */
+static unsigned shape_of(const plan *p, const rp__device *device) {
+    const int64_t limit = (int64_t)device->shared_limit, side_by_side = p->classes * over(p->e.groups * p->e.cg, SPAN);
     int64_t least = 0;
     unsigned best = N_SHAPES;
     for (unsigned k = 0; k < N_SHAPES; k++) {
         const int64_t room = room_of(p, &shapes[k]),
-                      time = turns_of(p, &shapes[k]) * (shapes[k].th * shapes[k].tw + 24) * (room / 4096 + 24);
+                      /* shares of a weight gradient's turns are another matter */
+            turns = p->e.kind == 2 ? turns_of(p, &shapes[k])
+                                   : over(turns_of(p, &shapes[k]) * side_by_side, device->multiprocessors),
+                      time = turns * (shapes[k].th * shapes[k].tw + 24) * (room / 4096 + 24);
         if (room > MOST_ROOM || room * p->held + FIXED_ROOM > limit || (best < N_SHAPES && time >= least)) continue;
         best = k;
         least = time;
@@ -94,7 +99,7 @@ static bool plan_of(const rp__problem *p, plan *out) {
     const rp__conv_geometry *c = &p->call->conv;
     const rp__conv_extent e = out->e = rp__conv_sort(p, out->sorted);
     if (e.groups < 2 || e.cg != e.og || e.cg < 2 || e.cg > MOST_CHANNELS || (e.cg & (e.cg - 1)) || e.spatial > 2 ||
-        e.m == 0 || e.n == 0 || e.k == 0 || !rp__conv_on_tensor_cores(p))
+        e.m == 0 || e.n == 0 || e.k == 0 || p->o[0].dtype == RP_F32 || !rp__conv_on_tensor_cores(p))
         return false;
     if (e.taps > (e.kind == 2 ? MOST_SUMMED : MOST_TAPS) || (e.kind == 2 && e.cg > MOST_CHANNELS_SUMMED)) return false;
     const rp__operand *made = out->sorted[e.kind == 1 ? 1 : 0];
@@ -115,7 +120,7 @@ static bool plan_of(const rp__problem *p, plan *out) {
     /* A weight gradient's next turn is on its way where there is room for two. */
     out->shape = N_SHAPES;
     for (out->held = e.kind == 2 ? 2 : 1; out->held > 0; out->held--) {
-        out->shape = shape_of(out, (int64_t)p->device->shared_limit);
+        out->shape = shape_of(out, p->device);
         if (out->shape < N_SHAPES) break;
     }
     if (out->shape == N_SHAPES) return false;

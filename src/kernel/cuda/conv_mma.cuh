@@ -12,7 +12,7 @@
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
  * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP and its like; RP_UNIT, steps of which a share of the inner index is made;
- * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_B_ALONG: those of the other one
+ * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_A_ONE: it is f32 and comes one by one, however it lies; RP_B_ALONG: those of the other one
  * along the inner index, else along columns; RP_SAME: a step of the inner index is of one tap; RP_TAPS, the most that a window has.
  * Words as in conv.cuh. */
 #define RP_FAR (-(1 << 29)) /* a place outside of every operand */
@@ -83,12 +83,13 @@ typedef rp_spot rp_near;
     const RP_INDEX m = m0 + RP_ROW_OF(pass, r);                                                                        \
     const int ours = m < M && n0 + j < N && (u) % RP_SPLIT == rank % RP_SPLIT; /* blocks of a cluster share a pass */
 /* Vectors of a thread in a tile; those side by side are along RP_A_ALONG, RP_B_ALONG. */
-#define RP_AV ((RP_A_ALONG ? RP_TK : RP_TM) / 8)
-#define RP_BV ((RP_B_ALONG ? RP_TK : RP_TN) / 8)
-#define RP_NA ((RP_TM * RP_TK / 8 + 255) / 256)
-#define RP_NB ((RP_TN * RP_TK / 8 + 255) / 256)
-#define RP_A_FULL (RP_TM * RP_TK / 8 % 256 == 0)
-#define RP_B_FULL (RP_TN * RP_TK / 8 % 256 == 0)
+#define RP_AW (RP_A_ONE ? 1 : RP_C) /* elements of a copy */
+#define RP_AV ((RP_A_ALONG ? RP_TK : RP_TM) / RP_AW)
+#define RP_BV ((RP_B_ALONG ? RP_TK : RP_TN) / RP_C)
+#define RP_NA ((RP_TM * RP_TK / RP_AW + 255) / 256)
+#define RP_NB ((RP_TN * RP_TK / RP_C + 255) / 256)
+#define RP_A_FULL (RP_TM * RP_TK / RP_AW % 256 == 0)
+#define RP_B_FULL (RP_TN * RP_TK / RP_C % 256 == 0)
 #define RP_BATCH 256 /* pixels found at once by kind 2, one a thread, while those before them are used */
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
@@ -279,7 +280,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     RP_FIND_INNER(0)
     rp_barrier();
     /* A thread's rows and columns are the same in every step. */
-    const int am = t % RP_AV * 8, ak = t / RP_AV, bn = t % RP_BV * 8, bk = t / RP_BV;
+    const int am = t % RP_AV * RP_C, ak = t / RP_AV, bn = t % RP_BV * RP_C, bk = t / RP_BV;
     const rp_near mine = column[bn];
     const RP_T *const a_from = a + (m0 + am) * a_row, *const b_from = b + mine.off;
     const int row_there = m0 + am < M;
@@ -304,7 +305,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     }
 #else
     /* Where this thread stands along the inner index, in both operands: tap and channel. */
-    const int ak = RP_A_ALONG ? t % RP_AV * 8 : t / RP_AV, bk = RP_B_ALONG ? t % RP_BV * 8 : t / RP_BV;
+    const int ak = RP_A_ALONG ? t % RP_AV * RP_AW : t / RP_AV, bk = RP_B_ALONG ? t % RP_BV * RP_C : t / RP_BV;
     const RP_INDEX chunk = RP_CHUNK_OF(channels), some = taps > 0 ? taps : 1;
     RP_INDEX a_k = first + ak, b_k = first + bk, a_in = a_k % chunk, b_in = b_k % chunk, a_tap = a_k / chunk % some,
              b_tap = b_k / chunk % some, a_c = a_k / (chunk * some) * chunk + a_in,
@@ -312,7 +313,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     const RP_INDEX b_inner = RP_STRIDE(RP_WINDOWED, 1);
     rp_near mine[RP_B_ALONG ? RP_NB : 1];
     _Pragma("unroll") for (int i = 0; i < (RP_B_ALONG ? RP_NB : 1); i++) {
-        const int n = RP_B_ALONG ? t / RP_BV + i * (256 / RP_BV) : t % RP_BV * 8;
+        const int n = RP_B_ALONG ? t / RP_BV + i * (256 / RP_BV) : t % RP_BV * RP_C;
         mine[i] = column[n < RP_TN ? n : 0];
     }
 /* Goes `by` on along the inner index. */
@@ -325,24 +326,28 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         if (RP_SAME) break;                                                                                            \
     }
 /* What is not there is not read, wherever its address may be. */
+#if RP_A_ONE
+#define RP_COPY_A(to, from, there) rp_cp_async_4_zfill(to, from, (there) ? 4 : 0)
+#else
+#define RP_COPY_A(to, from, there) rp_cp_async_16_zfill(to, from, (there) ? 16 : 0)
+#endif
 #if RP_A_ALONG
     const RP_T *const a_from = a + (m0 + t / RP_AV) * a_row;
     const RP_INDEX a_step = 256 / RP_AV * a_row;
 #define RP_READ_A(slot)                                                                                                \
     {                                                                                                                  \
         const int live = a_k < end;                                                                                    \
-        const RP_T *const from = a_from + (live ? tap_plain[a_tap] + a_c : 0);                                         \
+        const RP_T *const from = a_from + (live ? tap_plain[a_tap] + (RP_A_ONE ? a_c * a_inner : a_c) : 0);            \
         _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
             const int m = t / RP_AV + i * (256 / RP_AV);                                                               \
             if (!RP_A_FULL && m >= RP_TM) break;                                                                       \
-            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(m, ak)], from + i * a_step,                            \
-                                 live && m0 + m < M ? 16 : 0);                                                         \
+            RP_COPY_A(&sa[(slot)*RP_A_SIZE + RP_A_AT(m, ak)], from + i * a_step, live && m0 + m < M);                  \
         }                                                                                                              \
         a_k += RP_TK;                                                                                                  \
         RP_GO_ON(a_tap, a_c, a_in, RP_TK)                                                                              \
     }
 #else
-    const int a_m = t % RP_AV * 8;
+    const int a_m = t % RP_AV * RP_AW;
     const RP_T *const a_from = a + (m0 + a_m) * a_row;
     const int row_there = m0 + a_m < M;
 #define RP_READ_A(slot)                                                                                                \
@@ -356,7 +361,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             const RP_T *const at = RP_SAME && RP_SPLIT == 1 ? from + i * (256 / RP_AV) * a_inner                       \
                                    : ok                     ? a_from + (tap_plain[tap] + c * a_inner)                  \
                                                             : a;                                                                           \
-            rp_cp_async_16_zfill(&sa[(slot)*RP_A_SIZE + RP_A_AT(a_m, k)], at, ok ? 16 : 0);                            \
+            RP_COPY_A(&sa[(slot)*RP_A_SIZE + RP_A_AT(a_m, k)], at, ok);                                                \
             RP_GO_ON(tap, c, in, 256 / RP_AV)                                                                          \
         }                                                                                                              \
         a_k += RP_TK;                                                                                                  \
@@ -390,7 +395,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
 #define RP_READ_B(slot)                                                                                                \
     {                                                                                                                  \
-        const int n = t % RP_BV * 8;                                                                                   \
+        const int n = t % RP_BV * RP_C;                                                                                \
         _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
             const int k = bk + i * (256 / RP_BV);                                                                      \
             if (!RP_B_FULL && k >= RP_TK) break;                                                                       \
@@ -447,30 +452,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #if RP_WG
         RP_WG_WAIT(1);
 #else
-        const RP_T *ta = sa + turn * RP_A_SIZE, *tb = sb + turn * RP_B_SIZE;
-        _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) {
-            rp_u32 fa[RP_FM][4], fb[RP_FN_][2];
-            _Pragma("unroll") for (int i = 0; i < RP_FM; i++) {
-                const int m = wm * (RP_TM / RP_WM) + i * 16;
-#if RP_A_ALONG
-                rp_ldmatrix_x4(fa[i], &ta[RP_A_AT(m + lane % 16, k + lane / 16 * 8)]);
-#else
-                rp_ldmatrix_x4_trans(fa[i], &ta[RP_A_AT(m + lane / 8 % 2 * 8, k + lane / 16 * 8 + lane % 8)]);
-#endif
-            }
-            _Pragma("unroll") for (int j = 0; j < RP_FN_; j += 2) {
-                const int n = wn * (RP_TN / RP_WN) + j * 8;
-                rp_u32 four[4];
-#if RP_B_ALONG
-                rp_ldmatrix_x4(four, &tb[RP_B_AT(n + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8)]);
-#else
-                rp_ldmatrix_x4_trans(four, &tb[RP_B_AT(n + lane / 16 * 8, k + lane % 16)]);
-#endif
-                fb[j][0] = four[0], fb[j][1] = four[1], fb[j + 1][0] = four[2], fb[j + 1][1] = four[3];
-            }
-            _Pragma("unroll") for (int i = 0; i < RP_FM; i++) _Pragma("unroll") for (int j = 0; j < RP_FN_; j++)
-                RP_MMA_STEP(acc[i][j], fa[i], fb[j]);
-        }
+        rp_tile_multiply(acc, sa + turn * RP_A_SIZE, sb + turn * RP_B_SIZE, wm, wn, lane);
 #endif
         turn = turn + 1 == RP_STAGES ? 0 : turn + 1;
         next = next + 1 == RP_STAGES ? 0 : next + 1;

@@ -105,7 +105,7 @@ RP_FN void rp_fragment_b(rp_u32 *f, const RP_T *tile, int row, int k, int lane, 
     }
 }
 
-/* Fragments of f32 as tf32: rounded, half away from zero. */
+/* Fragments of f32 as tf32. */
 RP_FN void rp_fragment_tf32(rp_u32 *f, int n) {
     _Pragma("unroll") for (int i = 0; i < n; i++) f[i] = rp_cvt_f32_to_tf32(rp_bits_f32(f[i]));
 }

@@ -54,8 +54,8 @@
  *   zero) rp_cp_async_4_zfill rp_cp_async_8_zfill
  *   rp_cp_async_commit() rp_cp_async_wait(n: groups that may still be in flight, a constant 0..7)
  * conversions (round to nearest even; NaN stays NaN; float to integer truncates, saturates, NaN gives 0):
- *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded half
- *   away
+ *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits; before 9.0
+ *   rounded half away
  *   rp_cvt_f32_to_f16x2(low, high): both in a u32 rp_cvt_f32_to_bf16x2
  *   rp_cvt_f16x2_to_f32(two, high: 0 or 1) rp_cvt_bf16x2_to_f32
  *   rp_round_f32_to_f16(x): to the nearest f16, as an f32 rp_round_f32_to_bf16
@@ -294,7 +294,11 @@ RP_FN float rp_round_f32_to_f16(float x) { return rp_cvt_f16_to_f32(rp_cvt_f32_t
 RP_FN float rp_round_f32_to_bf16(float x) { return rp_bits_f32(rp_cvt_f32_to_bf16x2(0, x)); }
 RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
     rp_u32 r;
+#if __CUDA_ARCH__ >= 900
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); /* one instruction; the other one is three */
+#else
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+#endif
     return r;
 }
 RP_FN rp_i32 rp_cvt_f32_to_i32(float x) { return x == x ? __float2int_rz(x) : 0; }

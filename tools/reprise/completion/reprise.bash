@@ -27,7 +27,7 @@ _reprise() {
         return
         ;;
     --dtype)
-        mapfile -t COMPREPLY < <(compgen -W "f32 f64 f16 bf16" -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W "f32 tf32 f64 f16 bf16" -- "$cur")
         return
         ;;
     --text | --output | -o | --expect | -e | --peer | -p | --weights)

@@ -102,7 +102,7 @@ static void test_wrong_use(void **state) {
     expect("run x.ir --compare --backend eager", 2, "two or more");
     expect("bench --backend eager", 2, "for a model or a graph");
     expect("run nothing", 2, "models are simple, trig");
-    expect("run mlp --dtype f8", 2, "f32, f64, f16 or bf16");
+    expect("run mlp --dtype f8", 2, "f32, tf32, f64, f16 or bf16");
     expect("run mlp --batch 0", 2, "no number from 1");
     expect("run rnn --batch 3", 2, "takes no batch");
     expect("run cnn --length 3", 2, "takes no texts");
@@ -435,6 +435,7 @@ static void test_models(void **state) {
     expect("run bert-tiny --device cpu --batch 3 --length 9", 0, "float32[3, 9, 50]");
     expect("run bert-tiny --device cpu --length 17", 1, "17"); /* it has 16 positions */
     expect("run llama-tiny --device cpu --dtype f64 --compare", 0, "fused equals eager");
+    expect("run cnn --device cpu --dtype tf32 --compare", 0, "fused equals eager");
     expect("run mlp --device cpu --input f32[3,10]=0.5", 0, "float32[3, 10]");
     unlink("test_cli_w.safetensors");
     unlink("test_cli_y.npy");
