@@ -846,7 +846,8 @@ static void test_split_columns(void **state) {
             unsigned char *one[MOST], *several[MOST];
             make_room(&p, one);
             make_room(&p, several);
-            wanted_text = r > 2000 ? "rp_split_column_" : NULL;
+            /* many columns fill a large device by themselves */
+            wanted_text = r > 2000 && rows < 200 ? "rp_split_column_" : NULL;
             run(rp_cuda(0), &p, several);
             wanted_text = NULL;
             in_one = true;
