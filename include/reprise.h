@@ -637,11 +637,12 @@ RP_API bool rp_set_float32_matmul_allow_tf32(
     bool allow); /* torch.backends.cuda.matmul.allow_tf32: "high" or "highest"; the old value */
 RP_API bool rp_float32_matmul_allow_tf32(void); /* "high" or "medium" */
 /* The same of convolutions and their gradients (torch.backends.cudnn.conv.fp32_precision): "highest", also "ieee", from the start, unlike
-   PyTorch's; "high", also "tf32". Groups of fewer than 16 channels stay "highest". */
+   PyTorch's; "high", also "tf32", whatever the size. Some stay "highest": several groups of fewer than 16 channels, in or out, and results of
+   up to four channels at many places, as the gradient of a picture. */
 RP_CALL rp_status rp_set_float32_conv_precision(const char *precision);
 RP_API const char *rp_float32_conv_precision(void); /* "highest", "high" */
-RP_API bool
-rp_set_float32_conv_allow_tf32(bool allow); /* torch.backends.cudnn.allow_tf32: "high" or "highest"; the old value */
+RP_API bool rp_set_float32_conv_allow_tf32(
+    bool allow); /* torch.backends.cudnn.allow_tf32, of convolutions alone: "high" or "highest"; the old value */
 RP_API bool rp_float32_conv_allow_tf32(void);
 
 /* ---------------------------------------------------------------- tier 2: ops by name, user ops, introspection */

@@ -1,6 +1,6 @@
 /* Products and convolutions as nodes of a kernel: what is computed of each element of their result is the same launch, on every
    device, with the bits of one op after the other; products that another library serves stay by themselves, and explain says why. */
-/* ctest: labels=cuda timeout=900 cost=65 */
+/* ctest: labels=cuda timeout=900 cost=75 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -501,6 +501,55 @@ static void test_neighbours(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* A function that is no one graph. */
+static void in_segments(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *y = rp_conv2d(in[0], in[1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1));
+    if (rp_item_i64(rp_all(rp_eq(y, y)))) y = rp_relu(y);
+    out[0] = y;
+}
+static void one_conv(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_relu(rp_conv2d(in[0], in[1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1)));
+}
+/* Gradients of x and w under a setting of their own. */
+static void gradients_of(rp_compiled *f, rp_tensor *const *given, bool forward, bool backward, rp_tensor **grad) {
+    rp_tensor *in[2] = {rp_detach(given[0]), rp_detach(given[1])}, *y;
+    for (int k = 0; k < 2; k++) rp_set_requires_grad(in[k], true);
+    rp_set_float32_conv_allow_tf32(forward);
+    if (f)
+        rp_call(f, in, 2, &y, 1);
+    else
+        one_conv(NULL, in, 2, &y, 1);
+    rp_set_float32_conv_allow_tf32(backward);
+    rp_tensor *ones = rp_div_scalar(rp_ones_like(y, NULL), rp_f64(3));
+    rp_grad(&y, 1, in, 2, &ones, NULL, grad);
+    rp_set_float32_conv_allow_tf32(false);
+}
+/* Segments and backwards go by the setting as it is when they run, as eagerly. */
+static void check_settings(rp_tensor *const *in) {
+    rp_compiled *pieces = rp_compile((rp_fn){.body = in_segments, .name = "pieces"},
+                                     RP_OPTIONS(rp_compile_options, .backend = "fused")),
+                *whole = rp_compile((rp_fn){.body = one_conv, .name = "whole"},
+                                    RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    for (int turn = 0; turn < 6; turn++) {
+        rp_tensor *eager, *got, *want[2], *grad[2];
+        rp_set_float32_conv_allow_tf32(turn % 2);
+        in_segments(NULL, in, 2, &eager, 1);
+        rp_call(pieces, in, 2, &got, 1);
+        rp_set_float32_conv_allow_tf32(false);
+        if (!rp_item_i64(rp_all(rp_eq(eager, got)))) fail_msg("turn %d: segments differ from eager", turn);
+        gradients_of(NULL, in, turn % 3 > 0, turn % 3 > 1, want);
+        gradients_of(whole, in, turn % 3 > 0, turn % 3 > 1, grad);
+        for (int k = 0; k < 2; k++)
+            if (!rp_item_i64(rp_all(rp_eq(want[k], grad[k]))))
+                fail_msg("turn %d: gradient %d differs from eager", turn, k);
+    }
+    if (rp_failed()) fail_msg("%s", rp_error_message());
+    rp_compiled_release(pieces);
+    rp_compiled_release(whole);
+}
+
 /* Convolutions of f32 that may round to tf32: what follows them and their gradients joins as ever, results are near and not the same, and a compiled
  * function goes with the setting. */
 static void test_rounded(void **state) {
@@ -526,7 +575,7 @@ static void test_rounded(void **state) {
         cuda->multiprocessors = s % 2 ? 1 : multiprocessors;
         const int64_t high = (e[2] + 2 * e[7] - e[5]) / e[6] + 1, wide = (e[3] + 2 * e[7] - e[5]) / e[6] + 1;
         for (int how = 0; how < 6; how++) {
-            if (!test_cuda_takes(s + (unsigned)how, 2)) continue;
+            if (!test_cuda_takes(s + (unsigned)how, 5)) continue;
             rp_scope scope = rp_scope_begin();
             rp_tensor *in[] = {laid_out(FILLED(1, RP_F32, e[0], e[1], e[2], e[3]), how % 2),
                                laid_out(FILLED(2, RP_F32, e[4], e[1] / e[8], e[5], e[5]), how % 2),
@@ -575,6 +624,7 @@ static void test_rounded(void **state) {
     assert_true(rp_item_i64(rp_all(rp_le(away, rp_mul_scalar(size, rp_f64(1.1e-3))))));
     assert_true(rp_item_i64(rp_any(rp_gt(away, rp_mul_scalar(size, rp_f64(1e-6))))));
     rp_compiled_release(f);
+    check_settings(in);
     rp_scope_end(scope, NULL, 0);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }

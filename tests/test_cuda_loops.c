@@ -1,4 +1,4 @@
-/* ctest: labels=cuda timeout=600 cost=30 */
+/* ctest: labels=cuda timeout=600 cost=80 */
 /* Loop kernels on CUDA against the CPU: every template, the classes of layouts and sizes that choose it, and the rule that the
    order of a reduction is a function of its length alone (contiguous, transposed and split rows give the same bits). Runs on the
    emulator; with REPRISE_TEST_CUDA=real on a GPU. */

@@ -330,12 +330,9 @@ static void test_prelude_functions(void **state) {
     OK(cu->cuLaunchKernel(function_of(library, "integers"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
     OK(cu->cuStreamSynchronize(stream));
     OK(cu->cuMemcpyDtoH(o, p, sizeof o));
-    const int64_t expected[16] = {0xfffffffd, 2,         clz32(0x10000) * 100 + 32,
-                                  6364,       864,       0x80000000,
-                                  2147483647, -2,        INT64_MAX,
-                                  0,          INT32_MIN, 0,
-                                  1,          11,        0x3f802000,
-                                  1};
+    const int64_t expected[16] = {
+        0xfffffffd, 2,  clz32(0x10000) * 100 + 32, 6364, 864, 0x80000000, 2147483647, -2, INT64_MAX, 0, INT32_MIN, 0,
+        1,          11, 0x3f8000003f804000,        1};
     for (int i = 0; i < 16; i++) {
         assert_true(o[i] == expected[i]);
     }

@@ -2,7 +2,7 @@
  * are driven. With REPRISE_TEST_REAL_CUDA=1 the installed ones are, and the tests that need the emulator (poison, failure on
  * demand, deliberately wrong kernels) are skipped with a line each: so the rest shows that the emulator answers as a GPU
  * does. */
-/* ctest: labels=cuda timeout=600 cost=8 */
+/* ctest: labels=cuda timeout=600 cost=16 */
 #include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>

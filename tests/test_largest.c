@@ -11,6 +11,8 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <reprise.h>
 
@@ -97,6 +99,73 @@ static void places_of_the_largest(void **state) {
     each_isa(places_check);
 }
 
+/* Rows that are one row, and ranges of rows that are: nothing moves from row to row. */
+static void expanded_check(void) {
+    static const int64_t sizes[][3] = {{200, 1, 3}, {20, 1, 17}, {1000, 1, 40}, {5, 70, 9}, {33, 33, 2}, {3, 300, 33}};
+    static const rp_dtype types[] = {RP_F32, RP_F64, RP_BF16, RP_I64, RP_U8};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+            const int64_t a = sizes[k][1] == 1 ? 1 : sizes[k][0], b = sizes[k][1] == 1 ? sizes[k][0] : sizes[k][1],
+                          len = sizes[k][2];
+            const rp_scope scope = rp_scope_begin();
+            rp_tensor *x = rp_unsqueeze(make(a, len, types[t], 0), 1);
+            for (int64_t r = a * b; r-- > 0;) memmove(values + r * len, values + r / b * len, (size_t)len * 8);
+            rp_tensor *wide = rp_expand(x, RP_DIMS(a, b, len));
+            for (int most = 0; most < 2; most++) {
+                rp_tensor *place = most ? rp_argmax(wide, 2, false) : rp_argmin(wide, 2, false);
+                assert_int_equal(rp_to_host(place, places, (size_t)(a * b) * 8), RP_OK);
+                for (int64_t r = 0; r < a * b; r++) {
+                    const double *v = values + r * len;
+                    int64_t at = 0;
+                    for (int64_t i = 1; i < len; i++)
+                        if (most ? v[i] > v[at] : v[i] < v[at]) at = i;
+                    if (places[r] != at)
+                        fail_msg("row %d of %d x %d: place %d, not %d", (int)r, (int)b, (int)len, (int)places[r],
+                                 (int)at);
+                }
+            }
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+}
+static void rows_that_are_one(void **state) {
+    (void)state;
+    each_isa(expanded_check);
+}
+
+/* Memory from outside that ends where nothing may be read. */
+static void ends_check(void) {
+    static const int64_t sizes[][2] = {{16, 40}, {8, 36}, {8, 44}, {16, 33}, {5, 3}, {900, 1}};
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(memory, MAP_FAILED);
+    assert_int_equal(mprotect(memory + page, page, PROT_NONE), 0);
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        const int64_t rows = sizes[k][0], len = sizes[k][1];
+        float *x = (float *)(void *)(memory + page) - rows * len;
+        for (int64_t i = 0; i < rows * len; i++) x[i] = (float)draw(50);
+        const rp_scope scope = rp_scope_begin();
+        rp_tensor *t = rp_from_blob(x, (int64_t[]){rows, len}, 2, NULL, RP_F32, rp_cpu(), NULL, NULL);
+        for (int dim = 0; dim < 2; dim++) {
+            const int64_t many = dim ? rows : len, each = dim ? len : rows, step = dim ? 1 : len;
+            assert_int_equal(rp_to_host(rp_argmax(t, dim, false), places, (size_t)many * 8), RP_OK);
+            for (int64_t r = 0; r < many; r++) {
+                const float *v = x + (dim ? r * len : r);
+                int64_t at = 0;
+                for (int64_t i = 1; i < each; i++)
+                    if (v[i * step] > v[at * step]) at = i;
+                assert_int_equal(places[r], at);
+            }
+        }
+        rp_scope_end(scope, NULL, 0);
+    }
+    munmap(memory, 2 * page);
+}
+static void memory_that_ends(void **state) {
+    (void)state;
+    each_isa(ends_check);
+}
+
 /* Over all elements, by their numbers in row-major order, whatever the layout. */
 static void all_check(void) {
     const rp_scope scope = rp_scope_begin();
@@ -175,10 +244,9 @@ static void diagonals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places_of_the_largest),
-        cmocka_unit_test(of_all_elements),
-        cmocka_unit_test(columns_of_few_rows),
-        cmocka_unit_test(diagonals),
+        cmocka_unit_test(places_of_the_largest), cmocka_unit_test(rows_that_are_one),
+        cmocka_unit_test(memory_that_ends),      cmocka_unit_test(of_all_elements),
+        cmocka_unit_test(columns_of_few_rows),   cmocka_unit_test(diagonals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

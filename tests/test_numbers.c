@@ -1,7 +1,7 @@
 /* The numbers contract: the same DAG gives the same bits from the interpreter on every instruction set, aligned or not, in any
    slicing, with one thread or two, over every layout, and from emitted C. NaNs compare equal to NaNs.
    The order of reductions and the values of the primitives are checked against plain loops written here.
-   ctest: labels=numbers,threads timeout=900 cost=40 */
+   ctest: labels=numbers,threads timeout=900 cost=70 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

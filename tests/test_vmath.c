@@ -9,7 +9,7 @@
  *     test_vmath --hashes             the hashes that vmath_hashes.h holds
  *     test_vmath --times              nanoseconds an element, for docs/developers/vmath.md
  *
- * ctest: labels=numbers timeout=300 cost=12 */
+ * ctest: labels=numbers timeout=300 cost=18 */
 #include "vmath_isa.h"
 
 #include "support/slow.h"

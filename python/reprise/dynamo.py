@@ -575,7 +575,7 @@ def follow_precision():
     try:
         convolutions = "high" if torch.backends.cudnn.allow_tf32 else "highest"
     except RuntimeError:
-        convolutions = "high" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "highest"
+        convolutions = "high" if torch.backends.cudnn.conv.fp32_precision != "ieee" else "highest"
     _c.set_precision(precision, convolutions)
 
 

@@ -141,6 +141,8 @@ static const char *check(const rp__fusion *f, rp__device *d, const uint32_t *mem
 }
 
 rp_status rp__fuse_chain_holds(const rp__fusion *f, rp__device *d, const rp__fuse_group *g, bool *holds) {
+    *holds = false;
+    if (!d->ops->library->chain) return RP_OK; /* remembered of another device */
     const char *why = check(f, d, g->members, g->n_members);
     if (why && !*why) return rp_error_status();
     *holds = !why;

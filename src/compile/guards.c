@@ -429,12 +429,12 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
     if (g->environment != environment) {
         uint64_t changed = g->environment ^ environment;
         rp__text_add(out, "%s: %s",
-                     changed & 1     ? "grad mode"
-                     : changed & 2   ? "deterministic"
-                     : changed & 12  ? "float32 matmul precision"
-                     : changed & 16  ? "float32 convolution precision"
-                     : changed >> 48 ? "autocast"
-                                     : "default device",
+                     changed & 1      ? "grad mode"
+                     : changed & 2    ? "deterministic"
+                     : changed & 12   ? "float32 matmul precision"
+                     : changed & 0x30 ? "float32 convolution precision"
+                     : changed >> 48  ? "autocast"
+                                      : "default device",
                      changed & 1   ? (environment & 1 ? "off -> on" : "on -> off")
                      : changed & 2 ? (environment & 2 ? "off -> on" : "on -> off")
                                    : "changed");

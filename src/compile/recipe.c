@@ -104,7 +104,8 @@ static void add_size(domain *d, int64_t size) {
 static void add_value(domain *d, const rp__ir_value_info *v) {
     const bool on_gpu = v->meta.device.type != RP_DEVICE_CPU;
     int64_t n = 1;
-    add(d, (uint64_t)v->meta.dtype | (uint64_t)v->meta.ndim << 8 | (uint64_t)v->storage << 32);
+    add(d, (uint64_t)v->meta.dtype | (uint64_t)v->meta.ndim << 8 | (uint64_t)v->meta.device.type << 16 |
+               (uint64_t)v->storage << 32);
     for (unsigned k = 0; k < v->meta.ndim; k++) {
         const int64_t size = v->meta.size[k];
         add_size(d, size);
@@ -116,6 +117,7 @@ static void add_value(domain *d, const rp__ir_value_info *v) {
 
 static rp_status domain_of(const rp_ir *ir, rp__hash *out) {
     domain d = {0};
+    add(&d, rp__float32_precisions());
     for (size_t v = 0; v < ir->n_values; v++) add_value(&d, &ir->values[v]);
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];

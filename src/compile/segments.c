@@ -72,7 +72,9 @@ static void evict(rp__compiled *c) {
 static rp_status run_segment(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__compiled *c = ctx;
     rp__hash hash;
+    const uint64_t environment = rp__guards_environment();
     RP_TRY(rp__ir_hash(ir, &hash));
+    hash = rp__hash_bytes(&environment, sizeof environment, hash);
     rp__segment *s = rp__map_get(&c->segments, hash);
     if (!s) {
         s = rp__calloc(1, sizeof *s);

@@ -25,6 +25,7 @@ typedef struct variant {
     rp__executable *executable; /* fused */
     void *compiled;             /* another leaf's */
     bool donate;                /* donors are overwritten */
+    uint8_t precisions; /* rp__float32_precisions: a backward is run under the setting of its call, as eagerly */
 } variant;
 
 struct rp__unit {
@@ -303,7 +304,8 @@ static bool is_for(const rp__unit *u, const variant *v, const int64_t *binding) 
 }
 
 static bool serves(const rp__unit *u, const variant *v, const rp__unit_call *call) {
-    return v->donate == (u->donors && call->donate) && is_for(u, v, call->binding);
+    return v->donate == (u->donors && call->donate) && v->precisions == rp__float32_precisions() &&
+           is_for(u, v, call->binding);
 }
 
 /* The variant for these sizes and what may be overwritten, first in the list; counted for the caller. NULL: there is none.
@@ -378,6 +380,7 @@ static rp_status take(rp__unit *u, const rp__unit_call *call, rp_tensor *const *
     variant *v = rp__calloc(1, sizeof *v), *gone = NULL;
     if (!v) return RP__OOM("compiled graph");
     v->unit = u;
+    v->precisions = (uint8_t)rp__float32_precisions();
     v->instance.owner = &u->owner;
     atomic_init(&v->refs, 1);
     rp_status status = build(u, call, in, n_in, v);

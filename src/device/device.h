@@ -185,5 +185,9 @@ typedef enum rp__float32_precision {
 } rp__float32_precision;
 rp__float32_precision rp__float32_matmul_precision(void);
 rp__float32_precision rp__float32_conv_precision(void); /* HIGHEST or HIGH */
+/* Both as one number below 16: what is compiled under one setting is not run under another. */
+static inline uint64_t rp__float32_precisions(void) {
+    return (uint64_t)rp__float32_matmul_precision() | (uint64_t)rp__float32_conv_precision() << 2;
+}
 
 #endif

@@ -49,7 +49,7 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
     rp__neighbours neighbours; /* of a result without memory */
     int64_t k, dim;            /* topk */
     bool largest, sorted, deterministic, replacement;
-    uint8_t precision; /* products of f32: rp__float32_precision */
+    uint8_t precision; /* products and convolutions of f32: rp__float32_precision */
     rp__scatter scatter;
     int64_t limit; /* choose */
     bool first;

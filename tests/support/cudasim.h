@@ -331,7 +331,7 @@ static const char functions[] =
     "    o[11] = rp_max_f32(rp_bits_f32(0x7fc00000u), 1.0f) == 1.0f;\n"
     "    o[12] = rp_fmax_f32(rp_bits_f32(0x7fc00000u), 1.0f) == 1.0f;\n"
     "    o[13] = rp_isinf_f64(-1.0 / 0.0) * 10 + rp_isfinite_f32(3.0f);\n"
-    "    o[14] = rp_cvt_f32_to_tf32(rp_bits_f32(0x3f801000u));\n"
+    "    o[14] = (rp_i64)rp_cvt_f32_to_tf32(rp_bits_f32(0x3f801000u)) << 32 | rp_cvt_f32_to_tf32(rp_bits_f32(0x3f803000u));\n"
     "    float s, c;\n"
     "    rp_sincos_f32(0.0f, &s, &c);\n"
     "    o[15] = (rp_i64)(s * 10 + c);\n"

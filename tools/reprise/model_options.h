@@ -21,23 +21,23 @@ enum {
     CLI_KEY_LENGTH,
     CLI_KEY_DEVICE
 };
-#define CLI_MODEL_OPTIONS                                                                                              \
-    {"weights",                                                                                                        \
-     CLI_KEY_WEIGHTS,                                                                                                  \
-     "FILE",                                                                                                           \
-     0,                                                                                                                \
-     "Of a model: its weights (.safetensors, or an index of several); else random",                                    \
-     1},                                                                                                               \
-        {"prefix", CLI_KEY_PREFIX, "TEXT", 0, "What the names in that file begin with, to be left out", 1},            \
-        {"dtype",                                                                                                      \
-         CLI_KEY_DTYPE,                                                                                                \
-         "f32|tf32|f64|f16|bf16",                                                                                      \
-         0,                                                                                                            \
-         "The type of a model's weights and arguments (f32); tf32: f32 whose products may round to it",                \
-         1},                                                                                                           \
-        {"batch", CLI_KEY_BATCH, "N", 0, "Rows in a model's arguments", 1},                                            \
-        {"length", CLI_KEY_LENGTH, "N", 0, "Tokens in a model's texts", 1}, {                                          \
-        "device", CLI_KEY_DEVICE, "cpu|cuda", 0, "Where a model computes; a GPU is used where there is one", 1         \
+#define CLI_MODEL_OPTIONS                                                                                                         \
+    {"weights",                                                                                                                   \
+     CLI_KEY_WEIGHTS,                                                                                                             \
+     "FILE",                                                                                                                      \
+     0,                                                                                                                           \
+     "Of a model: its weights (.safetensors, or an index of several); else random",                                               \
+     1},                                                                                                                          \
+        {"prefix", CLI_KEY_PREFIX, "TEXT", 0, "What the names in that file begin with, to be left out", 1},                       \
+        {"dtype",                                                                                                                 \
+         CLI_KEY_DTYPE,                                                                                                           \
+         "f32|tf32|f64|f16|bf16",                                                                                                 \
+         0,                                                                                                                       \
+         "The type of a model's weights and arguments (f32); tf32: f32 whose products and convolutions may round to it on a GPU", \
+         1},                                                                                                                      \
+        {"batch", CLI_KEY_BATCH, "N", 0, "Rows in a model's arguments", 1},                                                       \
+        {"length", CLI_KEY_LENGTH, "N", 0, "Tokens in a model's texts", 1}, {                                                     \
+        "device", CLI_KEY_DEVICE, "cpu|cuda", 0, "Where a model computes; a GPU is used where there is one", 1                    \
     }
 
 /* Handles one of these keys; false: it is another. Wrong values end the program as argp does. */

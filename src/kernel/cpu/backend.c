@@ -256,6 +256,8 @@ static __attribute__((noinline)) rp_status bind_blocks(rp__device *d, rp__dag *d
 /* A line function of the library is all that a compiler could add. */
 static bool served_by_line(const rp__kernel *k, const rp__dag *dag, const rp__space *space, rp__walk walk) {
     const rp__cpu_loop *loop = k->payload;
+    if (walk != RP__WALK_LONG && walk != RP__WALK_ELEMENTS && program_of(k)->largest.phase)
+        return true; /* nor has a search, run_walk's, a use for one */
     const unsigned dims = rp__space_dims(space);
     const bool line = rp__space_inner(dag, space) <= 1 && dims <= 2 &&
                       (walk == RP__WALK_ELEMENTS ? dims <= 1

@@ -21,11 +21,11 @@ static int64_t best_of(const char *best, unsigned size, int64_t k) {
     memcpy(&narrow, best + 4 * k, 4);
     return narrow == INT32_MAX ? INT64_MAX : narrow;
 }
-/* A tile of m positions, from r->pos on, as the load gives it. */
-static const char *load(run *r, const rp__insn *i, int64_t m) {
+/* A tile of m positions, from r->pos on, as the load gives it; `line` elements of it are read in whole vectors. */
+static const char *load(run *r, const rp__insn *i, int64_t m, int64_t line) {
     const int64_t n = m * r->w;
     r->nq = m;
-    r->whole = (uint64_t)n * r->p->min_size % r->p->tiles->vec_bytes == 0;
+    r->whole = (uint64_t)line * r->p->min_size % r->p->tiles->vec_bytes == 0;
     rp__interp_insn(r, i, r->tiles + r->tile * i->at, n);
     return r->regs[i->d].p;
 }
@@ -35,7 +35,7 @@ static void along(run *r, const rp__insn *i, const rp__reduction *red, int64_t b
     for (int64_t pos = 0; pos < r->row_len && at < 0; pos += r->b) {
         const int64_t m = r->row_len - pos < r->b ? r->row_len - pos : r->b;
         r->pos = pos;
-        at = r->p->tiles->find[i->type](load(r, i, m), r->regs[x->largest].p, m);
+        at = r->p->tiles->find[i->type](load(r, i, m, m), r->regs[x->largest].p, m);
         if (at >= 0) number = base + (pos + at) * step;
     }
     rp__interp_set_result(r, red, (const char *)&number);
@@ -67,7 +67,7 @@ static void across(run *r, const rp__insn *i, const rp__reduction *red, int64_t 
     for (int64_t pos = 0; pos < r->row_len && !in_place; pos += r->b) {
         const int64_t m = r->row_len - pos < r->b ? r->row_len - pos : r->b;
         r->pos = pos;
-        c.a = load(r, i, m);
+        c.a = load(r, i, m, few > 1 ? m * w : w);
         c.number = few > 1 ? pos / few : pos;
         c.positions = few > 1 ? 1 : m;
         if (few > 1) c.n = m * w;
@@ -102,14 +102,17 @@ bool rp__interp_largest(run *r, unsigned phase) {
     const reg *largest = &r->regs[x->largest];
     assert(phase + 1u == x->phase);
     (void)phase;
-    if (r->row_len > INT32_MAX || (step < 1 && r->row_len > 1)) return false;
+    /* what stands still may lie in one vector, which is no tile */
+    if (r->row_len < 1 || r->row_len > INT32_MAX || (step < 1 && r->row_len > 1) ||
+        r->form[i->access] == RP__INTERP_UNIFORM)
+        return false;
     for (unsigned d = 0; d < r->n_outer; d++) {
         if (stride[d] && r->extent[d] > 1) return false;
     }
     const int64_t base = (int64_t)(intptr_t)r->address[x->iota];
     if (r->walk == RP__WALK_ACROSS && largest->step == 1)
         across(r, i, red, base, step);
-    else if (r->walk == RP__WALK_ALONG && r->form[i->access] != RP__INTERP_UNIFORM)
+    else if (r->walk == RP__WALK_ALONG)
         along(r, i, red, base, step);
     else
         return false;

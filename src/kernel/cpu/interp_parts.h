@@ -9,7 +9,7 @@
      interp_largest.c the phase of argmax: where in a row its largest value stands
      interp_long.c    long rows, whose chunks run on several threads
    One structure serves all walks. A tile has n = B * W elements: B positions of the inner dims times W rows. ALONG has W = 1
-   and long tiles; ACROSS has up to 1024 rows and few positions; ELEMENTS has no rows. Lane j of a reduction over W rows is
+   and long tiles; ACROSS has up to 1024 rows, of the shortest columns 2048 and few positions; ELEMENTS has no rows. Lane j of a reduction over W rows is
    the W accumulators at acc[j * W], so that a whole tile accumulates as one vector operation, and the halving tree over
    lanes is one vector operation a level. Nothing here can fail. */
 #ifndef RP_KERNEL_CPU_INTERP_PARTS_H

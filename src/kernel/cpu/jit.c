@@ -643,6 +643,8 @@ const char *rp__jit_reason(const rp__dag *dag) {
     for (int i = 0; i < RP__PLAN_COUNT; i++) {
         if (atomic_load_explicit(&loop->line[i], memory_order_relaxed)) return "native: part of the library";
     }
+    const rp__program *rows = loop->programs[RP__PLAN_RECOMPUTE];
+    if (rows && rows->largest.phase) return "interpreted: a search that needs no compiler";
     if (mode_of() != MODE_OFF) return "interpreted: not hot yet";
     const char *cc = rp__env("REPRISE_CC");
     if (rp__env_ignored()) return "interpreted: the program has rights that whoever started it may not have";

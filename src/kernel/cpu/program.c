@@ -558,6 +558,20 @@ static const rp__insn *maker(const rp__program *p, struct rp__segment s, uint16_
 static bool is_op(const rp__program *p, const rp__insn *i, rp__prim op, unsigned type) {
     return i && i->kind == RP__INSN_OP && i->fn == p->tiles->op[op][type];
 }
+/* Is the register the largest or the least of what an earlier phase loads from there? */
+static bool is_extreme_of(const rp__program *p, unsigned phase, uint16_t v, uint16_t access) {
+    for (unsigned k = 0; k < phase; k++) {
+        for (uint32_t i = p->element[k].begin; i < p->element[k].end; i++) {
+            const rp__insn *reduce = &p->insns[i];
+            if (reduce->kind != RP__INSN_REDUCE || p->reductions[reduce->access].d != v) continue;
+            const uint8_t kind = p->reductions[reduce->access].kind;
+            const rp__insn *load = maker(p, p->element[k], reduce->a);
+            return (kind == RP__REDUCE_MAX || kind == RP__REDUCE_MIN) && load && load->kind == RP__INSN_LOAD &&
+                   load->a == RP__NO_VAL && load->b == RP__NO_VAL && load->access == access;
+        }
+    }
+    return false;
+}
 /* MIN of WHERE(x == largest or isnan(x), number, INT64_MAX), where x is loaded as it is. */
 static bool find_largest_in(const compiler *c, unsigned phase) {
     const rp__program *p = c->p;
@@ -590,7 +604,9 @@ static bool find_largest_in(const compiler *c, unsigned phase) {
         return false;
     const uint16_t largest = is->a == load->d ? is->b : is->a;
     if ((is->a != load->d && is->b != load->d) || c->class[largest] != ROW) return false;
-    if (s.end - s.begin != (nan ? 7u : 5u)) return false;
+    if (s.end - s.begin != (nan ? 7u : 5u) || !is_extreme_of(p, phase, largest, load->access)) return false;
+    for (uint32_t k = s.begin; k < s.end; k++)
+        if (p->insns[k].home != RP__HOME_TILE) return false; /* a later phase reads it */
     c->p->largest = (rp__program_largest){(uint16_t)(phase + 1), largest, iota->access, reduce->access,
                                           (uint32_t)(load - p->insns)};
     return true;

@@ -270,7 +270,7 @@ static int64_t warpgroup_bytes(unsigned part, const plan *p, int64_t d, int64_t 
            (part == KEYS ? 8 * slots * n : 0) + 192;
 }
 
-/* As plan_of, where tiles of 64 rows a warpgroup fill the device. */
+/* As plan_of, where tiles of 64 rows a warpgroup fill the device, of large heads some of it. */
 static bool warpgroup_plan_of(const rp__device *device, unsigned part, const rp__operand *q, const rp__operand *k,
                               int64_t d, int64_t v, plan *p) {
     const int64_t most = d > v ? d : v, rows = part == KEYS ? k->size[2] : q->size[2],

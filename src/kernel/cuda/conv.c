@@ -38,8 +38,8 @@ enum {
     NEAR = DIRECT,    /* conv_mma.cuh alone: RP_MASKS */
     FEW = LONG,       /* of MMA: conv_few.cuh; then TILE is a row of `few_tiles` */
     WHOLE = LONGER,   /* and rows of the picture are whole vectors */
-    A_ONE = LONGER,   /* of VECTORS: weights of f32 come one by one */
-    PAIRS = SAME      /* and neighbours of the inner index lie in pairs */
+    PAIRS = SAME,     /* and neighbours of the inner index lie in pairs */
+    A_ONE = LONGER    /* of VECTORS: weights of f32 come one by one */
 };
 
 /* tm rows by tn columns; threads, of fma so many of them side by side, of tensor cores warps above each other. */
@@ -362,13 +362,14 @@ static uint64_t readings(const rp__conv_extent *e, const rp__operand *a, const r
     const int64_t row = e->m > 1 ? a->stride[a_row] : INT64_MAX,
                   inner = mma ? a->stride[a_inner] : a->stride[a->ndim - 1];
     const bool along = row < 0 || (inner >= 0 && inner <= row);
-    return (uint64_t)along << A_ALONG | (uint64_t)(mma && (e->kind == 0 ? e->cg : e->og) % MMA_TK == 0) << SAME |
+    const int64_t step = a->dtype == RP_F32 ? TF32_TK : MMA_TK;
+    return (uint64_t)along << A_ALONG | (uint64_t)(mma && (e->kind == 0 ? e->cg : e->og) % step == 0) << SAME |
            (uint64_t)(mma && neighbours(b, 1)) << B_ALONG;
 }
 
-/* All places of an image as one dim of stride 1. */
-static bool is_flat(const rp__operand *o, int64_t points) {
-    if (points % 8 || !is_dense(o)) return false; /* results leave eight at once */
+/* All places of an image as one dim of stride 1, of which so many neighbours are read or written at once. */
+static bool is_flat(const rp__operand *o, int64_t points, int64_t each) {
+    if (points % each || !is_dense(o)) return false;
     rp__operand flat = *o;
     flat.ndim = 3;
     flat.size[2] = points;
@@ -399,7 +400,7 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
         }
         if (is_aligned(b, 1))
             f |= UINT64_C(1) << B_ALONG;
-        else if (!plain || !is_flat(b, e->points))
+        else if (!plain || !is_flat(b, e->points, each))
             return false;
     }
     if (result) {
@@ -408,7 +409,7 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
         f |= (uint64_t)rows << OUT_ROWS;
         if (rows           ? e->m % 8 == 0 && is_aligned(result, row)
             : e->kind == 2 ? e->cg % 8 == 0 && is_aligned(result, 1)
-                           : !e->strided && is_flat(result, e->kind == 0 ? e->points : e->in))
+                           : !e->strided && is_flat(result, e->kind == 0 ? e->points : e->in, 8))
             f |= UINT64_C(1) << OUT_WIDE;
     } else if (eight == RP__NEIGHBOURS_ROWS || (eight == RP__NEIGHBOURS_COLUMNS && !e->strided)) {
         f |= UINT64_C(1) << OUT_WIDE | (uint64_t)(eight == RP__NEIGHBOURS_ROWS) << OUT_ROWS;
@@ -422,21 +423,24 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
 /* Tiles of so many columns. */
 static int64_t columns_of(const rp__conv_extent *e, unsigned tn) { return (e->class_n + tn - 1) / tn * e->classes; }
 
-/* Most bytes of shared memory that a tile without warpgroups takes, however its operands lie (vector_room), with the spots. */
-static unsigned most_room(const struct vector_tile *t) {
-    enum { SPOTS = 12 * 1024, COLUMN = 24 };
+/* Most bytes of shared memory that a tile without warpgroups takes, however its operands lie (vector_room), with the spots: of columns their
+ * spot and result, of kind 2 two batches of pixels, of 32 bytes each with an offset where a place has 64 bits in three dims. */
+static unsigned most_room(const rp__conv_extent *e, const struct vector_tile *t, bool wide) {
+    enum { TAPS = 12 * 1024, PIXELS_HELD = 512 };
+    const unsigned spot = wide ? 32 : 16, column = wide ? 64 : 32,
+                   spots = e->kind == 2 ? PIXELS_HELD * (spot + 8) + 32 * spot : TAPS;
     unsigned tiles = 0;
     for (unsigned k = 0; k < 2; k++) {
         const unsigned rows = k ? t->tn : t->tm, along = rows * (t->tk + 8u), across = t->tk * (rows + 8u);
         tiles += t->stages * (along > across ? along : across) * 2u;
     }
-    return tiles + COLUMN * t->tn + SPOTS;
+    return tiles + column * t->tn + spots;
 }
 
 unsigned rp__cuda_conv_tile;
 
-/* What tf32 takes in a tile and so many shares (their logarithm), by the rates that those tiles have of it: what a warp rounds it reads from shared
- * memory for itself, so large tiles are ahead. One by itself waits for its loads. */
+/* What tf32 takes in a tile and so many shares, by the rates that those tiles have of it (an H200: gpu_kernels --conv-tile N over the works of
+ * tf32 of bench/gpu_works.txt): what a warp rounds it reads from shared memory for itself, so large tiles are ahead. One by itself waits for its loads. */
 static double rounded_time(const rp__conv_extent *e, const rp__device *d, unsigned tile, int64_t shares) {
     static const uint8_t rates[FIRST_GROUP_TILE] = {100, 89, 70, 72, 55, 52, 45, 33, 32, 27};
     enum { BEGIN = 80, SHARES = 45 };
@@ -456,8 +460,9 @@ static unsigned rounded_split_of(const rp__conv_extent *e, const rp__device *d) 
     for (unsigned s = 0; s <= 3 && (s == 0 || e->class_k >= (int64_t)LEAST << s); s++) {
         double least = 0;
         for (unsigned k = 0; k < FIRST_GROUP_TILE; k++) {
+            if (most_room(e, &vector_tiles[k], false) > d->shared_limit) continue;
             const double time = rounded_time(e, d, k, INT64_C(1) << s);
-            if (k == 0 || time < least) least = time;
+            if (least == 0 || time < least) least = time;
         }
         if (s == 0 || least < 0.95 * best) split = s, best = least;
     }
@@ -471,9 +476,8 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, in
     double least = 0;
     for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
         const struct vector_tile *t = &vector_tiles[k];
-        if (tf32 && rp__cuda_conv_tile && rp__cuda_conv_tile != k % FIRST_GROUP_TILE + 1) continue;
         if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
-        if (k < FIRST_GROUP_TILE && most_room(t) > d->shared_limit) continue;
+        if (k < FIRST_GROUP_TILE && most_room(e, t, wide) > d->shared_limit) continue;
         if (k >= FIRST_GROUP_TILE && (wide || tf32 || d->arch != 90)) continue;
         if ((k == EVEN_TILE && (!along || e->kind == 2)) || (k == SHORT_TILE && e->k > t->tk)) continue;
         const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * split;
@@ -482,6 +486,7 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, in
         /* one by itself waits for its loads */
         const double time = tf32 ? rounded_time(e, d, k, split)
                                  : (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
+        if (tf32 && rp__cuda_conv_tile == k + 1) return k;
         if (least == 0 || time < least) best = k, least = time;
     }
     return best;
@@ -743,7 +748,7 @@ static bool takes_few(const rp__conv_extent *e, const rp__operand *const *o, con
     const bool lines = o[0]->size[last] % 8 == 0; /* eight places are of one line */
     if (result) {
         rows = neighbours(result, 1);
-        eight = rows ? e->m % 8 == 0 && is_aligned(result, 1) : lines && is_flat(result, e->points);
+        eight = rows ? e->m % 8 == 0 && is_aligned(result, 1) : lines && is_flat(result, e->points, 8);
     } else if (call->neighbours == RP__NEIGHBOURS_ROWS || (call->neighbours == RP__NEIGHBOURS_COLUMNS && lines)) {
         rows = call->neighbours == RP__NEIGHBOURS_ROWS;
         eight = true;

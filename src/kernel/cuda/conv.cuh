@@ -9,8 +9,8 @@
  * most 32 places (RP_MASKS) a pixel knows in a bit each which of them are inside, so that an element needs no comparison of places either.
  *
  * RP_MMA 0: chains of fma in the order of kernel/product.h, RP_TX threads side by side; RP_SLICES groups of threads take an equal part of each step
- * of a share each, with blocks of their own elements, and what they have is added up in rising order. RP_MMA 1, of 16-bit floats: tensor cores; the
- * inner index runs through the taps with the channel innermost (RP_CHUNK_OF), 16 a step of the sum, from left to right in f32. RP_SPLIT
+ * of a share each, with blocks of their own elements, and what they have is added up in rising order. RP_MMA 1, of 16-bit floats and of f32 rounded to tf32: tensor cores; the
+ * inner index runs through the taps with the channel innermost (RP_CHUNK_OF), 16 (tf32: 8) a step of the sum, from left to right in f32. RP_SPLIT
  * blocks, a cluster, take a share of the inner index each, and their sums are added up in rising order (conv.c says how many of either: a
  * function of the sizes). The bits depend on nothing else: not on tiles, strides or memory format.
  *

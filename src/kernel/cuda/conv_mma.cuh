@@ -1,4 +1,4 @@
-/* Convolution of 16-bit floats on tensor cores, where both operands are read eight elements at once: channels lie side by side, or, of
+/* Convolution of 16-bit floats, and of f32 rounded to tf32 (RP_TF32), on tensor cores, where both operands are read 16 bytes at once: channels lie side by side, or, of
  * a window of one place, pixels do. conv.cuh has the three products (RP_KIND) and their rows, columns and inner index; this text gives the
  * same bits as that one's RP_MMA and differs in how a tile comes into shared memory:
  *   - what depends on a tap (offset, place) is in a table, found once by the block; what depends on a pixel is in a thread's registers
@@ -12,7 +12,7 @@
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
  * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP and its like; RP_UNIT, steps of which a share of the inner index is made;
- * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_A_ONE: it is f32 and comes one by one, however it lies; RP_B_ALONG: those of the other one
+ * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_A_ONE: it is f32 and comes one by one, however it lies, neighbours in a warp along what RP_A_ALONG says; RP_B_ALONG: those of the other one
  * along the inner index, else along columns; RP_SAME: a step of the inner index is of one tap; RP_TAPS, the most that a window has.
  * Words as in conv.cuh. */
 #define RP_FAR (-(1 << 29)) /* a place outside of every operand */
