@@ -37,7 +37,8 @@ else()
         set(RP_DEBUG -DNDEBUG)
     endif()
     # Kernels of one instruction set assert nothing when they run: their objects are the same in the builds of tests and of releases, so
-    # that tests run what is released and one build can have the objects of another (REPRISE_KERNEL_LAUNCHER).
+    # that tests run what is released and one build can have the objects of another (REPRISE_KERNEL_LAUNCHER). Not so with REPRISE_HERE
+    # those of the narrowest set and of sets that the machine lacks.
     set(RP_DEBUG_ISA -DNDEBUG)
 endif()
 

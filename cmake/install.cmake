@@ -1,5 +1,8 @@
 # What `make install` puts where: libraries, headers, pkg-config file, CMake package, man page, docs.
 include(CMakePackageConfigHelpers)
+if(REPRISE_HERE)
+    install(CODE "message(FATAL_ERROR \"this build is for the machine that made it: configure one without REPRISE_HERE to install\")")
+endif()
 set(RP_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/reprise)
 
 install(TARGETS reprise reprise_static EXPORT reprise-targets

@@ -52,7 +52,8 @@ static bool emulated(const ref_op *op, rp_dtype dtype, const ref_case *c, int va
     if (dtype == RP_F32)
         return c->layout == REF_CONTIGUOUS
                    ? variant < (is_library(op->name) ? 12 : 6) / (SLOW_BUILD ? 3 : 1) &&
-                         (variant == 0 || SLOW_BUILD || test_cuda_takes((unsigned)variant + h, 2))
+                         (variant == 0 || SLOW_BUILD ||
+                          test_cuda_takes((unsigned)variant + test_cuda_draws(h, ((unsigned)variant + 1) / 2, 2), 2))
                    : variant == 0 && (unsigned)c->layout == 1 + h % (REF_LAYOUTS - 1);
     bool first = c->layout == REF_CONTIGUOUS && variant == 0;
     return first && (dtype == others[0] || dtype == others[1] || dtype == RP_I32); /* some ops take integers alone */

@@ -202,10 +202,7 @@ static bool have_compiler;
 /* native: emitted C too, for each instruction set. */
 /* Each sweep takes one of eleven runs, and the next one others: no factor of eleven is in the count of runs. With REPRISE_TEST_ALL=1 all, and
    one of 25 where sanitizers make everything slow. */
-static unsigned share(void) {
-    const char *all = getenv("REPRISE_TEST_ALL");
-    return all && *all ? 1 : SLOW_BUILD ? 25 : 11;
-}
+static unsigned share(void) { return test_takes_all() ? 1 : SLOW_BUILD ? 25 : 11; }
 
 static void sweep(problem *p, bool native) {
     static unsigned turn;

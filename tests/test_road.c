@@ -506,8 +506,8 @@ static bool read_results(FILE *f, results *r) {
 /* An op costs several runs of the C compiler: one of nine (of 27 in a build of sanitizers), and all of them in
    `make test-all`. */
 static bool emitted(int i) {
-    const char *every = getenv("REPRISE_TEST_ALL"), *only = getenv("ROAD_OP");
-    return (every && *every) || (only && *only) || i % (SLOW_BUILD ? 27 : 9) == 0;
+    const char *only = getenv("ROAD_OP");
+    return test_takes_all() || (only && *only) || i % (SLOW_BUILD ? 27 : 9) == 0;
 }
 
 /* The second process: eager and fused results of the ops by compiled kernels. */

@@ -199,8 +199,10 @@ static unsigned n_sizes(void) { return device.type == RP_DEVICE_CPU ? 3 : test_c
 static void test_forms(bool gradient) {
     for (unsigned k = 0; k < FORMS * n_sizes() * 2; k++) {
         const unsigned form = k / 2 % FORMS;
-        /* there forms take turns: results alone, or gradients too */
-        if (device.type != RP_DEVICE_CPU && !test_cuda_takes(form + (k % 2 ? 0 : gradient), k % 2 ? 4 : 2)) continue;
+        /* there each form has gradients in one of the types, and results alone in f32 where these are the f64's; one has them in f64 */
+        if (device.type != RP_DEVICE_CPU &&
+            !test_cuda_takes(form + (k % 2 != gradient), k % 2 && !gradient ? FORMS : 2))
+            continue;
         wide w = {.of = forms[form].of, .n = sizes[k / 2 / FORMS], .dtype = k % 2 ? RP_F64 : RP_F32};
         rp_scope scope = rp_scope_begin();
         const int64_t rows[ROWS] = {2, 0, 1};

@@ -55,5 +55,12 @@ bool test_cuda_choose(void) {
 }
 
 bool test_cuda_takes(unsigned k, unsigned n) {
-    return test_cuda_is_real() || getenv("REPRISE_TEST_ALL") || k % (SLOW_BUILD ? 3 * n : n) == 0;
+    return test_cuda_is_real() || test_takes_all() || k % (SLOW_BUILD ? 3 * n : n) == 0;
+}
+
+unsigned test_cuda_draws(unsigned a, unsigned b, unsigned n) {
+    uint32_t h = (uint32_t)a * UINT32_C(0x9e3779b1) + UINT32_C(0x7f4a7c15);
+    h = (h ^ h >> 15 ^ (uint32_t)b) * UINT32_C(0x85ebca6b);
+    h = (h ^ h >> 13) * UINT32_C(0xc2b2ae35);
+    return (h >> 16) % n;
 }

@@ -1,7 +1,11 @@
 /* SLOW_BUILD: a build in which sanitizers make everything some times slower; tests of many drawn cases take fewer of them there.
- * RACES_ONLY: one of them that looks for races alone; whatever threads share a case is as good as the next one. */
+ * RACES_ONLY: one of them that looks for races alone; whatever threads share a case is as good as the next one.
+ * test_takes_all: no case is to be left out, REPRISE_TEST_ALL=1 (empty is as unset). */
 #ifndef RP_TEST_SLOW_H
 #define RP_TEST_SLOW_H
+
+#include <stdbool.h>
+#include <stdlib.h>
 
 #ifndef __has_feature
 #define __has_feature(name) 0
@@ -17,5 +21,9 @@ enum { RACES_ONLY = 1 };
 #else
 enum { RACES_ONLY = 0 };
 #endif
+static inline bool test_takes_all(void) {
+    const char *all = getenv("REPRISE_TEST_ALL");
+    return all && *all;
+}
 
 #endif
