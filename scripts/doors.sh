@@ -18,6 +18,7 @@ if ! "$venv/bin/python" -c "import onnx, onnxruntime, numpy" 2>/dev/null; then
         { echo "skipped: the wheels of other engines cannot be had"; exit 0; }
 fi
 export VIRTUAL_ENV="$venv" REPRISE_MODULE_DIR="$build" REPRISE_TEST_DATA="$root/tests/data"
+export REPRISE_CUDASIM_DIR="${REPRISE_CUDASIM_DIR:-$build/tests/cudasim}" # of the plug-in of CUDA, and of TensorRT
 cd "$work"
 mkdir ops
 # Engines' compilers are one thread for most of the time: every op is beside all else that is not timed.
@@ -26,8 +27,7 @@ REPRISE_TEST_FILTER=$every DOORS_ONNX=$work/ops "$build/tests/test_doors" >every
 ops=$!
 bad=0
 REPRISE_TEST_SKIP=$every "$build/tests/test_doors" || bad=1
-[ ! -x "$build/tests/test_tensorrt" ] ||
-    REPRISE_CUDASIM_DIR="${REPRISE_CUDASIM_DIR:-$build/tests/cudasim}" "$build/tests/test_tensorrt" || bad=1
+[ ! -x "$build/tests/test_tensorrt" ] || "$build/tests/test_tensorrt" || bad=1
 "$venv/bin/python" "$root/scripts/doors.py" "$build" exports || bad=1
 wait "$ops" || bad=1
 cat every_op.log

@@ -867,29 +867,145 @@ static bool stands_aside_in_a_graph(void) {
     return good;
 }
 
-/* A run that nobody waited for fails: the next call says so, and the one behind it is as ever. */
+typedef struct asked {
+    int *views, *waits, *host, *late, *silent, *lacking;
+} asked;
+
+/* Many small ops, of which an emulated GPU has done few before somebody waits. */
+static rp_tensor *busy(void) {
+    rp_tensor *t = rp_ones(RP_DIMS(16));
+    for (int k = 0; k < 100; k++) (void)rp_mul_scalar_(t, rp_f64(0.5));
+    return t;
+}
+
+/* Calls until the engine has it. */
+static bool warms(rp_compiled *f, rp_tensor *x) {
+    rp_tensor *y = NULL;
+    bool good = true;
+    for (int k = 0; k < 3 && good; k++) good = rp_call(f, &x, 1, &y, 1) == RP_OK;
+    return good && rp_synchronize(rp_cuda(0)) == RP_OK;
+}
+
+/* A run that nobody waited for fails: whoever waits next is told, or the next call; and the one behind it is as ever. */
 static bool tells_late_failures(int *late) {
     net n = make_net(false);
     const rp_fn fn = {chain, &n, sizeof n, "chain"};
     rp_compiled *f = compiled(fn, "xla", true);
     rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y = NULL, *z = NULL;
-    bool good = true;
-    for (int k = 0; k < 3 && good; k++) good = rp_call(f, &x, 1, &y, 1) == RP_OK;
-    *late = 1;
-    good = good && rp_call(f, &x, 1, &y, 1) == RP_OK;
-    *late = 0;
-    good = good && rp_call(f, &x, 1, &y, 1) == RP_ERROR_STATE &&
-           strstr(rp_error_message(), "failed in a run before this one: ");
-    (void)rp_error_take();
+    float host[32];
+    bool good = warms(f, x);
+    for (int how = 0; how < 4 && good; how++) {
+        *late = 1;
+        good = rp_call(f, &x, 1, &y, 1) == RP_OK;
+        *late = 0;
+        switch (how) {
+        case 0: (void)rp_call(f, &x, 1, &y, 1); break;
+        case 1: (void)rp_synchronize(rp_cuda(0)); break;
+        case 2: (void)rp_to_host(rp_neg(y), host, sizeof host); break; /* an emulated copy takes no memory of others */
+        default: (void)rp_item_f64(rp_sum(y));
+        }
+        good = good && rp_error_status() == RP_ERROR_STATE && strstr(rp_error_message(), "add") &&
+               strstr(rp_error_message(), "test_doors.c") && strstr(rp_error_message(), "behind the call: ");
+        if (!good) print_message("late failure %d: %s\n", how, rp_failed() ? rp_error_message() : "nobody is told");
+        (void)rp_error_take();
+    }
     chain(&n, &x, 1, &z, 1);
     good = good && rp_call(f, &x, 1, &y, 1) == RP_OK && close_by(y, z) && !explains(f, "skip", "engine-failed", "");
     rp_compiled_release(f);
     return good;
 }
 
-typedef struct asked {
-    int *views, *waits, *host, *late;
-} asked;
+/* What a kernel found in data before the run is the caller's error, and no run begins. */
+static bool tells_what_kernels_found(void) {
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "xla", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y = NULL, *z = NULL;
+    bool good = warms(f, x);
+    (void)rp_index_select(x, 0, rp_full(RP_DIMS(1), rp_i64(9)));
+    while (!rp_stream_query(rp_current_stream(rp_cuda(0))) && !rp_failed()) {}
+    good = good && !rp_failed() && rp_call(f, &x, 1, &y, 1) == RP_ERROR_INDEX;
+    (void)rp_error_take();
+    chain(&n, &x, 1, &z, 1);
+    good = good && rp_call(f, &x, 1, &y, 1) == RP_OK && close_by(y, z);
+    if (!good) print_message("an error that a kernel found\n");
+    rp_compiled_release(f);
+    return good;
+}
+
+/* The host waits for a run that has no event, and is told how it ended. */
+static bool waits_without_events(const asked *a) {
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "xla", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y = NULL, *z = NULL;
+    bool good = warms(f, x);
+    const int before = *a->host;
+    *a->silent = 1;
+    chain(&n, &x, 1, &z, 1);
+    good = good && rp_call(f, &x, 1, &y, 1) == RP_OK && *a->host > before && close_by(y, z);
+    *a->silent = 0;
+    if (!good) print_message("a run without an event\n");
+    rp_compiled_release(f);
+    return good;
+}
+
+/* Results that are gone and wait for our stream are given back to a run that lacks memory. */
+static bool gives_memory_back(const asked *a) {
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "xla", true);
+    rp_tensor *x = rp_randn(RP_DIMS(4, 8), NULL), *y = NULL, *z = NULL;
+    bool good = warms(f, x);
+    const rp_scope scope = rp_scope_begin();
+    good = good && rp_call(f, &x, 1, &y, 1) == RP_OK;
+    (void)busy();
+    good = rp_scope_end(scope, NULL, 0) == RP_OK && good;
+    *a->lacking = 1;
+    good = good && rp_call(f, &x, 1, &y, 1) == RP_OK && !*a->lacking;
+    *a->lacking = 0;
+    chain(&n, &x, 1, &z, 1);
+    good = good && close_by(y, z) && !explains(f, "skip", "engine-failed", "");
+    if (!good) print_message("memory that is given back: %s\n", rp_failed() ? rp_error_message() : "");
+    rp_compiled_release(f);
+    return good;
+}
+
+static const void *memory_of_another(void) {
+    const rp_scope scope = rp_scope_begin();
+    const void *data = rp_data(rp_empty(RP_DIMS(40, 8)));
+    (void)rp_scope_end(scope, NULL, 0);
+    return data;
+}
+
+/* An argument of one stream that a run on another reads: when it is gone its memory is nobody else's before that stream has come so far. */
+static bool keeps_what_runs_read(void) {
+    net n = make_net(false);
+    const rp_fn fn = {chain, &n, sizeof n, "chain"};
+    rp_compiled *f = compiled(fn, "xla", true);
+    rp_stream *here = rp_current_stream(rp_cuda(0)), *there = rp_stream_new(rp_cuda(0));
+    rp_tensor *y = NULL;
+    const void *data[2] = {NULL, NULL}, *next[2] = {NULL, NULL};
+    bool good = warms(f, rp_randn(RP_DIMS(40, 8), NULL));
+    for (int read = 0; read < 2; read++) {
+        const rp_scope scope = rp_scope_begin();
+        rp_tensor *x = rp_randn(RP_DIMS(40, 8), NULL), *kept[2];
+        data[read] = rp_data(x);
+        good = good && rp_synchronize(rp_cuda(0)) == RP_OK && rp_set_current_stream(there) == RP_OK;
+        if (read) good = good && rp_call(f, &x, 1, &y, 1) == RP_OK;
+        kept[0] = busy();
+        kept[1] = read ? y : NULL;
+        good = good && rp_set_current_stream(here) == RP_OK;
+        (void)rp_scope_end(scope, kept, 2);
+        next[read] = memory_of_another();
+        good = good && rp_synchronize(rp_cuda(0)) == RP_OK;
+    }
+    good = good && next[0] == data[0] && next[1] != data[1]; /* the first was read by nobody there */
+    if (!good) print_message("an argument's memory: %p, %p; %p, %p\n", data[0], next[0], data[1], next[1]);
+    rp_compiled_release(f);
+    rp_stream_release(there);
+    return good;
+}
 
 static bool as_it_orders_runs(int streams, const asked *a) {
     bool good = computes_on_cuda();
@@ -900,13 +1016,18 @@ static bool as_it_orders_runs(int streams, const asked *a) {
                   *a->host);
     switch (streams) {
     case 0: good = good && !*a->views && !*a->waits && *a->host; break;
-    case 1: good = good && *a->views > 10 && *a->waits > 10 && !*a->host && tells_late_failures(a->late); break;
+    case 1:
+        good = good && *a->views > 10 && *a->waits > 10 && !*a->host && tells_late_failures(a->late) &&
+               tells_what_kernels_found() && waits_without_events(a);
+        break;
     case 2:
         good = good && *a->views <= 1 && *a->waits > 10 && !*a->host;
         break; /* which was to see that it does not look */
     default: good = good && *a->views > 10 && !*a->waits && *a->host; break;
     }
-    return good;
+    if (rp__several_streams()) print_message("XLA's stream is taken for one of the program's\n");
+    good = good && !rp__several_streams() && gives_memory_back(a);
+    return good && keeps_what_runs_read();
 }
 
 /* On a GPU, with the plug-in of CUDA that is there. */
@@ -948,9 +1069,10 @@ static void a_plug_in_of_cuda_shares_its_memory(void **state) {
     if (!sim || !*sim || !data) skip();
     (void)snprintf(path, sizeof path, "./engine_%d.so", (int)getpid());
     for (int streams = 0; streams < 4; streams++) {
-        (void)snprintf(command, sizeof command,
-                       "cc -w -shared -fPIC -I %s/../../src -DSTREAMS=%d -DPLAIN='\"%s\"' -o %s %s/engines/pjrt_cuda.c",
-                       data, streams, plain, path, data);
+        (void)snprintf(
+            command, sizeof command,
+            "cc -w -shared -fPIC -I '%s/../../src' -DSTREAMS=%d -DPLAIN='\"%s\"' -o %s '%s/engines/pjrt_cuda.c'", data,
+            streams, plain, path, data);
         assert_int_equal(system(command), 0);
         (void)fflush(NULL);
         const pid_t child = fork();
@@ -958,7 +1080,8 @@ static void a_plug_in_of_cuda_shares_its_memory(void **state) {
             (void)setenv("REPRISE_PJRT_PLUGIN", path, 1);
             void *library = dlopen(path, RTLD_NOW);
             const asked a = {dlsym(library, "pjrt_views_on_streams"), dlsym(library, "pjrt_waits_on_streams"),
-                             dlsym(library, "pjrt_host_waits"), dlsym(library, "pjrt_late")};
+                             dlsym(library, "pjrt_host_waits"),       dlsym(library, "pjrt_late"),
+                             dlsym(library, "pjrt_silent"),           dlsym(library, "pjrt_short")};
             const bool good = library && test_cuda_choose() && rp_set_default_device(rp_cuda(0)) == RP_OK &&
                               as_it_orders_runs(streams, &a);
             (void)fflush(NULL);

@@ -158,6 +158,9 @@ class Part:
         for r in output.args[0]:
             self.results.append(self.result(r, slots, programmed, whole))
         self.holds, self.asserts = [], []  # (a function of the arguments, what to say): before a run; (op, more of its arguments), of results behind the others
+        nodes = list(graph.nodes) if low.asserted else []
+        last = max((k for k, n in enumerate(nodes) if n.target is aten.copy_.default), default=0)
+        self.before_writes = set(nodes[:last])
         for n in low.asserted:
             self.assertion(n, slots, programmed, whole)
         held = owned_arguments(graph, programmed)
@@ -235,11 +238,8 @@ class Part:
             except (Unsupported, KeyError, AttributeError) as e:
                 self.faults.append((n, str(e)))
             return
-        root = of
-        while (before := viewed(root)) is not None:
-            root = before
-        if any(u.target is aten.copy_.default and u.args[0] is root for u in root.users):
-            self.faults.append((n, "an assertion about what the graph writes"))
+        if n in self.before_writes:
+            self.faults.append((n, "an assertion before the graph writes"))
             return
         self.results.append(self.result(of, slots, programmed, whole))
         self.asserts.append((n.target, n.args[1:]))
@@ -334,8 +334,10 @@ class Part:
         out = [got[r[1]] if r[0] == "program" else args[r[1]] if r[0] == "argument" else r[1](args) if r[0] == "python"
                else view_of(got if r[1] == "program" else args, r[2], r[3](args)) if r[0] == "view" else None for r in self.results]
         args.clear()
-        for op, more in reversed(self.asserts):
-            op(out.pop(), *more)
+        asserted = out[len(out) - len(self.asserts):]
+        del out[len(out) - len(self.asserts):]
+        for (op, more), t in zip(self.asserts, asserted):
+            op(t, *more)
         return out
 
     def arrange(self):

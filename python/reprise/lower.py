@@ -7,6 +7,7 @@ import operator
 import sympy
 import torch
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from . import _c
 from .schema import NUMBERS, ROWS, Num, Reg, Row, Slot, Unsupported, arguments, candidates, fits
@@ -225,6 +226,8 @@ class Lowering:
             raise Unsupported(f"a node of kind {node.op}")
         val = node.meta.get("val")
         if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)) and not isinstance(val, bool):
+            if free_unbacked_symbols(val):
+                raise Unsupported("a number that depends on data")
             return  # calculated where it is used
         if node.target in ASSERTS:
             self.asserted.append(node)

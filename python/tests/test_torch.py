@@ -15,6 +15,7 @@ import weakref
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.nn import functional as F
@@ -708,6 +709,8 @@ class Splits(Door):
             with self.assertRaisesRegex(RuntimeError, said):
                 run(*arguments)
         self.same(run(torch.tensor(True), torch.ones(3))[0], torch.full((3,), 2.0))
+        with self.assertRaisesRegex(RuntimeError, "not so"):  # the first of those that fail
+            run(torch.tensor(False), -torch.ones(3))
 
     @ON_CPU
     def test_an_assertion_may_be_all_of_a_part(self):
@@ -734,6 +737,67 @@ class Splits(Door):
             self.assertFalse(ok)
         with self.assertRaisesRegex(RuntimeError, "not so"):
             run(torch.tensor(False), torch.ones(3))
+
+    @ON_CPU
+    def test_nothing_is_written_behind_an_assertion_that_fails(self):
+        def f(x, b):
+            y = x.exp()
+            torch._assert_async(torch.isfinite(y).all(), "not finite")
+            b.mul_(3)
+            return y * 2
+        with torch.no_grad():
+            run = torch.compile(f, backend="reprise")
+            for _ in range(2):
+                b, x = torch.ones(3), torch.randn(4)
+                self.same(run(x, b), x.exp() * 2)
+                self.same(b, torch.full((3,), 3.0))
+            with self.assertRaisesRegex(RuntimeError, "not finite"):
+                run(torch.full((4,), math.inf), b)
+            self.same(b, torch.full((3,), 3.0))
+        (graph,) = reprise.explain().graphs
+        self.assertTrue(graph.parts)
+        self.assertTrue(all("assert" in op for _, op, _, _ in graph.eager), graph.eager)
+
+    @ON_CPU
+    def test_an_assertion_behind_a_write_splits_nothing(self):
+        """As tracers write them; the assertion is about what was written."""
+        graph = torch.fx.Graph()
+        a, ok = graph.placeholder("a"), graph.placeholder("ok")
+        y = graph.call_function(torch.ops.aten.mul.Tensor, (a, a))
+        good = graph.call_function(torch.ops.aten.logical_not.default, (ok,))
+        written = graph.call_function(torch.ops.aten.copy_.default, (ok, good))
+        graph.call_function(torch.ops.aten._assert_async.msg, (ok, "not so"))
+        graph.output((y,))
+        with FakeTensorMode() as mode:
+            x, b = torch.ones(3), torch.tensor(False)
+        for n, val in ((a, x), (ok, b), (y, x), (good, b), (written, b)):
+            n.meta["val"] = val
+        call = compile_graph("inference", {"strict": True}, torch.fx.GraphModule({}, graph), [x, b])
+        for _ in range(2):
+            b = torch.tensor(False)
+            self.same(call([torch.full((3,), 3.0), b])[0], torch.full((3,), 9.0))
+            self.assertTrue(b)
+        with self.assertRaisesRegex(RuntimeError, "not so"):
+            call([torch.ones(3), b])
+        self.assertFalse(b)
+
+    def test_numbers_that_depend_on_data(self):
+        """What is said and given of them is PyTorch's, and the rest the library's."""
+        def f(x, n):
+            y = (x * 2).relu()
+            u = n.sum().item()
+            torch._check(u >= 2)
+            torch._check(u < 40)
+            return y.sum(0) + y.amax(0), u, u + 1
+        with torch._dynamo.config.patch(capture_scalar_outputs=True):
+            run = self.check(f, torch.randn(5, 4), torch.tensor([3, 4]), whole=False)
+            for n in (2, 39):
+                self.assertEqual(run(torch.randn(5, 4), torch.tensor([n - 1, 1]))[1:], (n, n + 1))
+            with self.assertRaisesRegex(RuntimeError, "assertion failed"):
+                run(torch.randn(5, 4), torch.tensor([39, 1]))
+        (graph,) = reprise.explain().graphs
+        self.assertTrue(graph.parts)
+        self.assertFalse([op for _, op, _, _ in graph.eager if any(w in op for w in ("mul", "relu", "sum", "amax"))])
 
     def test_assertions_about_sizes(self):
         def f(x, n):

@@ -1,7 +1,9 @@
-/* Errors that kernels find in data: the table of tags, and turning a record into the thread's sticky error. */
+/* Errors that kernels find in data, and those of other libraries' work: the table of tags, and turning a record into the thread's sticky
+   error. */
 #include "device/error_record.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -85,6 +87,28 @@ void rp__error_record_put_code(rp__error_record *r, rp__error_code code, uint64_
 }
 void rp__error_record_put_division(rp__error_record *r, uint64_t number) { put(r, RP__ERROR_DIVISION, number, 0, 0); }
 
+/* Of others' work, by the device's slot. */
+typedef struct report {
+    uint64_t tag;
+    char text[1024];
+} report;
+static _Atomic(report *) reports[RP__DEVICE_SLOTS];
+static report no_memory = {.text = "another library's work failed, and there was no memory to keep the reason"};
+
+void rp__error_record_put_text(rp__device *d, uint64_t number, const char *text) {
+    report *r = rp__alloc(sizeof *r), *none = NULL;
+    if (r) {
+        r->tag = number;
+        (void)snprintf(r->text, sizeof r->text, "%s", text);
+    } else {
+        r = &no_memory;
+    }
+    if (!atomic_compare_exchange_strong_explicit(&reports[d->slot], &none, r, memory_order_release,
+                                                 memory_order_relaxed) &&
+        r != &no_memory)
+        rp__free(r);
+}
+
 /* Codes whose text does not depend on the data. */
 static const char *const texts[RP__ERROR_CODES] = {
     [RP__ERROR_DIVISION] = "integer division by zero",
@@ -94,17 +118,34 @@ static const char *const texts[RP__ERROR_CODES] = {
         "invalid multinomial distribution (with replacement=False, not enough non-negative category to sample)",
 };
 
+static tag tag_of(uint64_t number) {
+    tag t = {NULL, NULL, NULL};
+    rp__lock(&table.lock);
+    if (number > 0 && number <= table.n) t = table.tags[number - 1];
+    rp__unlock(&table.lock);
+    return t;
+}
+
+static rp_status tell_report(rp__device *d) {
+    report *r = atomic_exchange_explicit(&reports[d->slot], NULL, memory_order_acquire);
+    if (!r) return RP_OK; /* another thread tells it */
+    const tag t = tag_of(r->tag);
+    rp__site_frame outer = rp__site_enter((rp__site_frame){t.site, t.outer ? t.outer : t.op});
+    const rp_status status = rp__fail(RP_ERROR_STATE, "%s%s%s", t.outer ? t.op : "", t.outer ? ": " : "", r->text);
+    rp__site_pop(outer);
+    if (r != &no_memory) rp__free(r);
+    return status;
+}
+
 rp_status rp__error_record_check(rp__device *d) {
+    if (RP__UNLIKELY(atomic_load_explicit(&reports[d->slot], memory_order_relaxed) != NULL)) RP_TRY(tell_report(d));
     rp__error_record *r = d->errors;
     if (!r || atomic_load_explicit(&r->state, memory_order_acquire) != 2) return RP_OK;
     rp__error_record found = {.code = r->code, .tag = r->tag, .index = r->index, .bound = r->bound};
     uint64_t written = 2;
     if (!atomic_compare_exchange_strong_explicit(&r->state, &written, 0, memory_order_acq_rel, memory_order_relaxed))
         return RP_OK; /* another thread reports it */
-    tag t = {NULL, NULL, NULL};
-    rp__lock(&table.lock);
-    if (found.tag > 0 && found.tag <= table.n) t = table.tags[found.tag - 1];
-    rp__unlock(&table.lock);
+    const tag t = tag_of(found.tag);
     rp__site_frame outer = rp__site_enter((rp__site_frame){t.site, t.outer ? t.outer : t.op});
     const char *part = t.outer ? t.op : "", *colon = t.outer ? ": " : "";
     rp_status status;

@@ -1,6 +1,6 @@
 /* Errors that kernels find in data. A kernel clamps and writes (code, launch number, index, bound) once; synchronisation,
    host copies, rp_item and the next run of a compiled program of a GPU turn it into the sticky error of the thread with the op and line of
-   the launch. */
+   the launch. What another library fails at when its call is over is told in the same way. */
 #ifndef RP_DEVICE_ERROR_RECORD_H
 #define RP_DEVICE_ERROR_RECORD_H
 
@@ -34,7 +34,9 @@ uint64_t rp__error_tag(const char *op, const char *site);
 void rp__error_record_put(rp__error_record *r, uint64_t tag, int64_t index, int64_t bound);
 void rp__error_record_put_division(rp__error_record *r, uint64_t tag);
 void rp__error_record_put_code(rp__error_record *r, rp__error_code code, uint64_t tag, int64_t index, int64_t bound);
-/* Turns a written record into the sticky error and clears it. RP_OK when empty. */
+/* The same of work that another library does on d: any thread, the text is copied. The first is kept until it is told. */
+void rp__error_record_put_text(rp__device *d, uint64_t tag, const char *text);
+/* Turns a written record, or such a text, into the sticky error and clears it. RP_OK when empty. */
 rp_status rp__error_record_check(rp__device *d);
 
 #endif

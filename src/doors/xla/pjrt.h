@@ -35,6 +35,7 @@ enum {
     RP__PJRT_EXECUTE = 60,
     RP__PJRT_BUFFER_DESTROY = 63,
     RP__PJRT_TO_HOST = 75,
+    RP__PJRT_BUFFER_READY = 77,
     RP__PJRT_POINTER = 78,
     RP__PJRT_VIEW = 98,
     RP__PJRT_WORDS = 99 /* that a table must have */
@@ -152,6 +153,11 @@ typedef struct rp__pjrt_pointer {
     uintptr_t pointer; /* out */
 } rp__pjrt_pointer;
 
+typedef struct rp__pjrt_ready {
+    rp__pjrt_head head;
+    rp__pjrt_object *buffer;
+    rp__pjrt_object *event; /* out */
+} rp__pjrt_ready;
 typedef struct rp__pjrt_on_ready {
     rp__pjrt_head head;
     rp__pjrt_object *event;

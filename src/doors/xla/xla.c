@@ -1,7 +1,7 @@
 /* XLA as an engine, through any PJRT plug-in: a part becomes StableHLO text of known sizes and that an executable. Arguments on the plug-in's
    device, a CPU or the first GPU, are its views of our memory, and results are its memory, which the tensor owns; a plug-in of another
-   device is given copies. A plug-in of CUDA has streams of its own: runs are ordered with ours on the GPU where the plug-in can say so, else the
-   host waits. An index outside of its bounds is moved inside, as XLA does.
+   device is given copies. A plug-in of CUDA has streams of its own: runs are ordered with ours on the GPU where the plug-in can say so, and
+   who waits for the GPU is told of their failures; else the host waits. An index outside of its bounds is moved inside, as XLA does.
    Options: tf32 (0 or 1: products of float32 may round their operands; 0). */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,7 +10,9 @@
 
 #include "core/alloc.h"
 #include "core/env.h"
+#include "device/allocator.h"
 #include "device/capture.h"
+#include "device/error_record.h"
 #include "doors/door.h"
 #include "doors/engines.h"
 #include "doors/library.h"
@@ -28,7 +30,7 @@ static struct {
     rp__pjrt_object *client, *device;
     /* of CUDA */
     rp__pjrt_call *wait_on; /* a stream of ours behind a buffer of the plug-in's; NULL: it cannot say so */
-    rp_stream *before;      /* the stream that its views may be defined on; NULL: it does not look at such */
+    rp_stream before;       /* the stream that its views may be defined on; native NULL: it does not look at such */
 } lib = {.once = PTHREAD_ONCE_INIT};
 
 static const char *const names[] = {"pjrt_c_api_cpu_plugin.so", NULL};
@@ -110,7 +112,7 @@ static bool view_memory(void *data, const int64_t *size, unsigned ndim, int type
 }
 
 /* How runs are ordered with our streams. Some plug-ins take any stream of a view and do not look at it: one that does refuses a
-   stream that it does not know. */
+   stream that it does not know, such as a new one of ours. */
 static void look_for_streams(void) {
     const rp__pjrt_extension *e = ((const void *const *)lib.table)[RP__PJRT_EXTENSIONS];
     while (e && e->type != RP__PJRT_EXTENSION_STREAM) e = e->next;
@@ -124,16 +126,17 @@ static void look_for_streams(void) {
     rp__pjrt_stream_of of = {.bytes = sizeof of, .device = lib.device};
     rp__error_state before;
     rp__error_save(&before);
-    if (d && !told(e->stream_of(&of), why, sizeof why) && of.stream &&
+    rp_stream *stranger = d ? rp__stream_new(d) : NULL;
+    if (stranger && stranger->device && !told(e->stream_of(&of), why, sizeof why) && of.stream &&
         rp__block_alloc(d, d->default_stream, ALIGNED, &memory) == RP_OK) {
         const int f32 = rp__dtypes[RP_F32].pjrt;
-        if (!view_memory(memory->data, size, 1, f32, (intptr_t)&lib, &buffer, why, sizeof why) &&
+        if (!view_memory(memory->data, size, 1, f32, (intptr_t)stranger->native, &buffer, why, sizeof why) &&
             view_memory(memory->data, size, 1, f32, of.stream, &buffer, why, sizeof why))
-            lib.before = rp_stream_wrap(d->id, (void *)of.stream);
+            lib.before = (rp_stream){.device = d, .foreign = true, .native = (void *)of.stream};
         drop(RP__PJRT_BUFFER_DESTROY, buffer);
         rp__block_free(d, memory);
     }
-    if (rp_failed()) lib.before = NULL;
+    rp__stream_drop(stranger);
     (void)rp_error_take();
     rp__error_restore(&before);
 }
@@ -239,6 +242,7 @@ typedef struct executable {
     rp__pjrt_object **argument, **result; /* results: those of the part, then what it writes */
     bool *written;                        /* per argument: donated, and its memory holds the result */
     bool on_gpu;                          /* some of its values are CUDA's */
+    uint64_t tag;                         /* of its last op, for who is told of a failure behind the call */
     unsigned forks;
 } executable;
 
@@ -309,6 +313,10 @@ static rp_status build(const rp__door_part *p, const rp__engine_options *options
     if (!x) return RP__OOM("a program for XLA");
     x->part = p;
     x->forks = rp__door_forks();
+    for (size_t k = 0; k < p->n_nodes; k++) {
+        const rp__ir_node *n = &p->ir->nodes[p->nodes[k]];
+        if (n->kind == RP__IR_OP) x->tag = rp__error_tag(n->op->name, n->site);
+    }
     x->in = rp__calloc(p->n_in + 1u, sizeof *x->in);
     x->argument = rp__calloc(p->n_in + 1u, sizeof *x->argument);
     x->result = rp__calloc((size_t)p->n_out + p->n_writes + 1u, sizeof *x->result);
@@ -334,12 +342,13 @@ static size_t bytes_of(const rp__door_value *v) {
 }
 
 /* The same of an argument in CUDA's memory: always a view, which is as good for whatever lies at that address later. */
-static rp_status bind_cuda(executable *x, uint32_t k, rp_tensor *t) {
+static rp_status bind_cuda(executable *x, uint32_t k, rp_tensor *t, rp_stream *ours) {
     const rp__door_value *v = &x->part->in[k];
     bound *b = &x->in[k];
     char why[1024];
     if ((uintptr_t)rp__tensor_data(t) % ALIGNED != 0) t = rp_clone(t); /* of the caller's scope */
     if (rp__tensor_is_error(t)) return rp_error_status();
+    RP_TRY(rp__storage_used_by(t->storage, ours)); /* which goes on behind the run */
     if (RP__LIKELY(b->buffer && b->data == rp__tensor_data(t))) return RP_OK;
     drop(RP__PJRT_BUFFER_DESTROY, b->buffer);
     *b = (bound){0};
@@ -352,14 +361,14 @@ static rp_status bind_cuda(executable *x, uint32_t k, rp_tensor *t) {
 }
 
 /* The buffer of an argument: a view that is there, or a new one. */
-static rp_status bind(executable *x, uint32_t k, rp_tensor *t, bool stays) {
+static rp_status bind(executable *x, uint32_t k, rp_tensor *t, bool stays, rp_stream *ours) {
     static char nothing[64] __attribute__((aligned(64))); /* the address of no elements */
     const rp__door_value *v = &x->part->in[k];
     bound *b = &x->in[k];
     char why[1024];
     const bool views = shared(t->device) && !stays;
     const void *data = rp__tensor_data(t);
-    if (t->device.type == RP_DEVICE_CUDA && bytes_of(v) > 0) return bind_cuda(x, k, t);
+    if (t->device.type == RP_DEVICE_CUDA && bytes_of(v) > 0) return bind_cuda(x, k, t, ours);
     if (!data || bytes_of(v) == 0) data = nothing;
     if (RP__LIKELY(b->buffer && (stays || b->data == data))) return RP_OK;
     drop(RP__PJRT_BUFFER_DESTROY, b->buffer);
@@ -384,7 +393,12 @@ static rp_status bind(executable *x, uint32_t k, rp_tensor *t, bool stays) {
     return RP_OK;
 }
 
-static void drop_buffer(void *buffer) { drop(RP__PJRT_BUFFER_DESTROY, buffer); }
+static atomic_uint given_back; /* results' memory, so far */
+
+static void drop_buffer(void *buffer) {
+    drop(RP__PJRT_BUFFER_DESTROY, buffer);
+    atomic_fetch_add_explicit(&given_back, 1, memory_order_relaxed);
+}
 
 /* A tensor over the plug-in's memory; NULL: it cannot be one. */
 static rp_tensor *own(const rp__door_part *p, const rp__door_value *v, rp__pjrt_object *buffer) {
@@ -495,47 +509,41 @@ static void forget_written(executable *x) {
 
 /* ---- order with our streams of the GPU */
 
-static struct { /* of a run that nobody waited for, until the next one */
-    pthread_mutex_t lock;
-    atomic_bool failed;
-    char text[1024];
-} late = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static void is_done(rp__pjrt_object *error, void *ctx) {
-    char text[1024];
-    (void)ctx;
+/* Of a run that nobody waits for: its failure is told to who waits for the GPU next. */
+static void is_done(rp__pjrt_object *error, void *tag) {
+    char text[1024], said[1200];
     if (!told(error, text, sizeof text)) return;
-    (void)pthread_mutex_lock(&late.lock);
-    memcpy(late.text, text, sizeof text);
-    (void)pthread_mutex_unlock(&late.lock);
-    atomic_store_explicit(&late.failed, true, memory_order_release);
+    (void)snprintf(said, sizeof said, "XLA (%s) failed in the part that ends here, behind the call: %s",
+                   lib.found.version, text);
+    rp__error_record_put_text(rp__device_get((rp_device){RP_DEVICE_CUDA, 0}), (uint64_t)(uintptr_t)tag, said);
 }
 
-static rp_status tell_late(void) {
-    char text[1024];
-    (void)pthread_mutex_lock(&late.lock);
-    memcpy(text, late.text, sizeof text);
-    (void)pthread_mutex_unlock(&late.lock);
-    atomic_store_explicit(&late.failed, false, memory_order_relaxed);
-    (void)rp__fail(RP_ERROR_STATE, "XLA (%s) failed in a run before this one: %s", lib.found.version, text);
-    return RP__DOOR_EARLIER;
+/* The plug-in's stream goes on behind what ours has been given. */
+static rp_status follow(rp_stream *ours) {
+    rp__device *d = ours->device;
+    rp_event *e = rp_event_new(d->id, false);
+    rp_status status = e->device ? d->ops->event_record(d, e, ours) : rp_error_status();
+    if (status == RP_OK) status = d->ops->stream_wait_event(d, &lib.before, e);
+    rp_event_release(e);
+    return status;
 }
 
 /* A run computes behind what our current stream has been given: one of its arguments is defined there, on a stream of the plug-in's
-   that follows ours. */
+   that follows ours. Without arguments in the GPU's memory it reads nothing of ours. */
 static rp_status order_before(executable *x, rp_stream *ours) {
     char why[1024];
     uint32_t k = 0;
     while (k < x->part->n_in && !(x->in[k].data && device_of(x->part, &x->part->in[k]).type == RP_DEVICE_CUDA &&
                                   bytes_of(&x->part->in[k]) > 0))
         k++;
-    if (!lib.before || k == x->part->n_in)
+    if (k == x->part->n_in) return RP_OK;
+    if (!lib.before.native)
         return ours->device->ops->stream_synchronize(ours->device, ours) == RP_OK ? RP_OK : RP__DOOR_EARLIER;
     const rp__door_value *v = &x->part->in[k];
     rp__pjrt_object *buffer;
-    if (rp__stream_follow(lib.before, ours) != RP_OK) return RP__DOOR_EARLIER;
+    if (follow(ours) != RP_OK) return RP__DOOR_EARLIER;
     if (!view_memory((void *)(uintptr_t)x->in[k].data, v->type.size, v->type.ndim, rp__dtypes[v->type.dtype].pjrt,
-                     (intptr_t)lib.before->native, &buffer, why, sizeof why))
+                     (intptr_t)lib.before.native, &buffer, why, sizeof why))
         return rp__fail(RP_ERROR_STATE, "XLA (%s) refuses argument %u: %s", lib.found.version, k, why);
     drop(RP__PJRT_BUFFER_DESTROY, x->in[k].buffer);
     x->argument[k] = x->in[k].buffer = buffer;
@@ -546,14 +554,34 @@ static rp_status order_before(executable *x, rp_stream *ours) {
 static bool order_behind(executable *x, rp_stream *ours, rp__pjrt_object *done) {
     char why[1024];
     const uint32_t n = x->part->n_out + x->part->n_writes;
-    for (uint32_t k = 0; k < n && lib.wait_on; k++) {
+    if (!lib.wait_on || n == 0 || !done) return false;
+    for (uint32_t k = 0; k < n; k++) {
         rp__pjrt_wait_on w = {.bytes = sizeof w, .stream = (intptr_t)ours->native, .buffer = x->result[k]};
         if (told(lib.wait_on(&w), why, sizeof why)) return false;
     }
-    rp__pjrt_on_ready r = {.head = HEAD(r), .event = done, .call = is_done};
-    if (!lib.wait_on || n == 0 || failed(RP__PJRT_EVENT_ON_READY, &r, why, sizeof why)) return false;
+    rp__pjrt_on_ready r = {.head = HEAD(r), .event = done, .call = is_done, .ctx = (void *)(uintptr_t)x->tag};
+    if (failed(RP__PJRT_EVENT_ON_READY, &r, why, sizeof why)) return false;
     drop(RP__PJRT_EVENT_DESTROY, done);
     return true;
+}
+
+/* The host waits for the run: for all of it, or for its results where the plug-in gives no event. */
+static bool wait_for_run(executable *x, rp__pjrt_object *done, char *why, size_t bytes) {
+    if (done) return wait_for(done, why, bytes);
+    for (uint32_t k = 0; k < x->part->n_out + x->part->n_writes; k++) {
+        rp__pjrt_ready r = {.head = HEAD(r), .buffer = x->result[k]};
+        if (failed(RP__PJRT_BUFFER_READY, &r, why, bytes) || !wait_for(r.event, why, bytes)) return false;
+    }
+    return true;
+}
+
+/* Results that are gone, and that our current stream was still to read, are the plug-in's again: were there such? */
+static rp_status give_back(rp_stream *ours, bool *some) {
+    const unsigned before = atomic_load_explicit(&given_back, memory_order_relaxed);
+    RP_TRY(ours->device->ops->stream_synchronize(ours->device, ours));
+    rp__foreign_collect(ours->device);
+    *some = atomic_load_explicit(&given_back, memory_order_relaxed) != before;
+    return RP_OK;
 }
 
 static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
@@ -565,12 +593,14 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
     rp_stream *ours = NULL;
     if (x->on_gpu) {
         if (rp__captures_active()) return RP__DOOR_NOT_NOW; /* nobody may wait for a device meanwhile */
-        if (atomic_load_explicit(&late.failed, memory_order_acquire)) return tell_late();
         rp__device *d = rp__device_get((rp_device){RP_DEVICE_CUDA, 0});
         if (!d) return rp_error_status();
+        if (rp__error_record_check(d) != RP_OK) return RP__DOOR_EARLIER;
+        rp__foreign_collect(d);
         ours = rp__current_stream(d);
     }
-    for (uint32_t k = 0; k < x->part->n_in; k++) RP_TRY(bind(x, k, in[k] ? in[k] : x->part->in[k].tensor, !in[k]));
+    for (uint32_t k = 0; k < x->part->n_in; k++)
+        RP_TRY(bind(x, k, in[k] ? in[k] : x->part->in[k].tensor, !in[k], ours));
     if (ours) RP_TRY(order_before(x, ours));
     rp__pjrt_object *done[1] = {NULL}, *const * arguments[1] = {x->argument}, **results[1] = {x->result};
     rp__pjrt_execute e = {.head = HEAD(e),
@@ -581,8 +611,16 @@ static rp_status run(void *made, rp_tensor *const *in, rp_tensor **out) {
                           .n_arguments = x->part->n_in,
                           .results = results,
                           .done = done};
-    const bool began = !failed(RP__PJRT_EXECUTE, &e, why, sizeof why);
-    if (!began || !((ours && order_behind(x, ours, done[0])) || wait_for(done[0], why, sizeof why))) {
+    bool began = !failed(RP__PJRT_EXECUTE, &e, why, sizeof why), some = false;
+    if (!began && ours && give_back(ours, &some) != RP_OK) {
+        forget_written(x);
+        return RP__DOOR_EARLIER;
+    }
+    if (some) { /* it may have lacked that memory */
+        done[0] = NULL;
+        began = !failed(RP__PJRT_EXECUTE, &e, why, sizeof why);
+    }
+    if (!began || !((ours && order_behind(x, ours, done[0])) || wait_for_run(x, done[0], why, sizeof why))) {
         for (uint32_t k = 0; k < x->part->n_out + x->part->n_writes && began; k++)
             drop(RP__PJRT_BUFFER_DESTROY, x->result[k]);
         forget_written(x);

@@ -1,6 +1,7 @@
 /* A plug-in that says it is one of CUDA (tests/test_doors.c): PLAIN, that of a CPU, to which the memory of an emulated GPU is as good as
    any. STREAMS is how it orders runs with streams: 0 not at all; 1 as XLA does; 2 it takes a stream of a view and does not look at it;
-   3 it cannot make a stream wait. What it was asked is counted; while pjrt_late is set, runs fail when they are done. */
+   3 it cannot make a stream wait. What it was asked is counted. While pjrt_late is set, runs fail when they are done, and while pjrt_silent is,
+   they have no event; pjrt_short, once set, makes runs fail until a buffer is given back behind such a failure. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -8,9 +9,7 @@
 
 #include "doors/xla/pjrt.h"
 
-enum { READY_EVENT = 77 };
-
-int pjrt_views_on_streams, pjrt_waits_on_streams, pjrt_host_waits, pjrt_late;
+int pjrt_views_on_streams, pjrt_waits_on_streams, pjrt_host_waits, pjrt_late, pjrt_silent, pjrt_short;
 
 static rp__pjrt_call *words[512], *plain[512];
 static void *theirs; /* the one stream that views may be defined on */
@@ -64,17 +63,36 @@ static rp__pjrt_object *stream_of(void *arguments) {
 
 static rp__pjrt_object *wait_on(void *arguments) {
     const rp__pjrt_wait_on *a = arguments;
-    struct {
-        rp__pjrt_head head;
-        rp__pjrt_object *buffer, *event;
-    } ready = {.head = {sizeof ready}, .buffer = a->buffer};
+    rp__pjrt_ready ready = {.head = {sizeof ready}, .buffer = a->buffer};
     if (STREAMS == 3) return an_error();
     pjrt_waits_on_streams++;
-    rp__pjrt_object *error = plain[READY_EVENT](&ready);
+    rp__pjrt_object *error = plain[RP__PJRT_BUFFER_READY](&ready);
     rp__pjrt_one one = {.head = {sizeof one}, .object = ready.event};
     if (!error) error = plain[RP__PJRT_EVENT_AWAIT](&one);
     if (ready.event) (void)plain[RP__PJRT_EVENT_DESTROY](&one);
     return error;
+}
+
+static bool lacks; /* a run failed for want of memory */
+
+static rp__pjrt_object *execute(void *arguments) {
+    rp__pjrt_execute *a = arguments;
+    if (pjrt_short) {
+        lacks = true;
+        return an_error();
+    }
+    rp__pjrt_object *error = plain[RP__PJRT_EXECUTE](a);
+    if (!error && pjrt_silent) {
+        rp__pjrt_one one = {.head = {sizeof one}, .object = a->done[0]};
+        (void)plain[RP__PJRT_EVENT_DESTROY](&one);
+        a->done[0] = NULL;
+    }
+    return error;
+}
+
+static rp__pjrt_object *gone(void *arguments) {
+    if (lacks) pjrt_short = lacks = 0;
+    return plain[RP__PJRT_BUFFER_DESTROY](arguments);
 }
 
 static const rp__pjrt_extension stream = {sizeof stream, RP__PJRT_EXTENSION_STREAM, NULL, stream_of, wait_on},
@@ -92,5 +110,7 @@ void *GetPjrtApi(void) {
     words[RP__PJRT_VIEW] = view;
     words[RP__PJRT_EVENT_AWAIT] = await;
     words[RP__PJRT_EVENT_ON_READY] = on_ready;
+    words[RP__PJRT_EXECUTE] = execute;
+    words[RP__PJRT_BUFFER_DESTROY] = gone;
     return words;
 }
