@@ -25,8 +25,7 @@ static inline uint64_t hooks_of(const rp_tensor *leaf) {
 
 uint64_t rp__guards_environment(void) {
     rp_device d = rp_default_device();
-    return (uint64_t)!rp__flags.grad_disabled | (uint64_t)rp_deterministic() << 1 |
-           (uint64_t)rp__float32_matmul_precision() << 2 | (uint64_t)rp__float32_conv_precision() << 4 |
+    return (uint64_t)!rp__flags.grad_disabled | (uint64_t)rp_deterministic() << 1 | rp__float32_precisions() << 2 |
            (uint64_t)d.type << 8 | (uint64_t)(uint32_t)d.index << 16 | (uint64_t)rp__autocast_state() << 48;
 }
 

@@ -464,20 +464,22 @@ static bool is_word(const char *word, const char *a, const char *b) {
     return strcmp(word, a) == 0 || strcmp(word, b) == 0;
 }
 
-rp_status rp_set_float32_matmul_precision_at(const char *site, const char *precision) {
+/* most: of the settings, in the order of their enum; told: their words. */
+static rp_status set_precision(atomic_int *at, const char *op, const char *precision, int most, const char *told) {
     int to = -1;
-    RP__CALLED_FROM(site);
     if (!precision) precision = "(null)";
     if (is_word(precision, "highest", "ieee")) to = RP__FLOAT32_HIGHEST;
     if (is_word(precision, "high", "tf32")) to = RP__FLOAT32_HIGH;
     if (is_word(precision, "medium", "bf16x3")) to = *precision == 'm' ? RP__FLOAT32_MEDIUM : RP__FLOAT32_BF16X3;
-    if (to < 0)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                        "set_float32_matmul_precision: \"%s\" is none of \"highest\" (\"ieee\"), \"high\" (\"tf32\"), "
-                        "\"medium\" and \"bf16x3\"",
-                        precision);
-    atomic_store_explicit(&float32_precision, to, memory_order_relaxed);
+    if (to < 0 || to > most)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: \"%s\" is none of %s", op, precision, told);
+    atomic_store_explicit(at, to, memory_order_relaxed);
     return RP_OK;
+}
+rp_status rp_set_float32_matmul_precision_at(const char *site, const char *precision) {
+    RP__CALLED_FROM(site);
+    return set_precision(&float32_precision, "set_float32_matmul_precision", precision, RP__FLOAT32_BF16X3,
+                         "\"highest\" (\"ieee\"), \"high\" (\"tf32\"), \"medium\" and \"bf16x3\"");
 }
 rp__float32_precision rp__float32_matmul_precision(void) {
     return (rp__float32_precision)atomic_load_explicit(&float32_precision, memory_order_relaxed);
@@ -490,17 +492,9 @@ bool rp_set_float32_matmul_allow_tf32(bool allow) {
 bool rp_float32_matmul_allow_tf32(void) { return allows_tf32(rp__float32_matmul_precision()); }
 
 rp_status rp_set_float32_conv_precision_at(const char *site, const char *precision) {
-    int to = -1;
     RP__CALLED_FROM(site);
-    if (!precision) precision = "(null)";
-    if (is_word(precision, "highest", "ieee")) to = RP__FLOAT32_HIGHEST;
-    if (is_word(precision, "high", "tf32")) to = RP__FLOAT32_HIGH;
-    if (to < 0)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                        "set_float32_conv_precision: \"%s\" is none of \"highest\" (\"ieee\") and \"high\" (\"tf32\")",
-                        precision);
-    atomic_store_explicit(&float32_conv_precision, to, memory_order_relaxed);
-    return RP_OK;
+    return set_precision(&float32_conv_precision, "set_float32_conv_precision", precision, RP__FLOAT32_HIGH,
+                         "\"highest\" (\"ieee\") and \"high\" (\"tf32\")");
 }
 rp__float32_precision rp__float32_conv_precision(void) {
     return (rp__float32_precision)atomic_load_explicit(&float32_conv_precision, memory_order_relaxed);

@@ -395,8 +395,8 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
             f |= UINT64_C(1) << A_ALONG;
         } else if (e->m % each || !is_aligned(a, row)) {
             if (a->dtype != RP_F32) return false;
-            f |= UINT64_C(1) << A_ONE | (uint64_t)(e->kind == 0)
-                                            << A_ALONG; /* rows of an input gradient are nearer to each other */
+            /* rows of an input gradient are nearer to each other */
+            f |= UINT64_C(1) << A_ONE | (uint64_t)(e->kind == 0) << A_ALONG;
         }
         if (is_aligned(b, 1))
             f |= UINT64_C(1) << B_ALONG;

@@ -84,9 +84,8 @@ static unsigned shape_of(const plan *p, const rp__device *device) {
     unsigned best = N_SHAPES;
     for (unsigned k = 0; k < N_SHAPES; k++) {
         const int64_t room = room_of(p, &shapes[k]),
-                      /* shares of a weight gradient's turns are another matter */
-            turns = p->e.kind == 2 ? turns_of(p, &shapes[k])
-                                   : over(turns_of(p, &shapes[k]) * side_by_side, device->multiprocessors),
+                      turns = p->e.kind == 2 ? turns_of(p, &shapes[k])
+                                             : over(turns_of(p, &shapes[k]) * side_by_side, device->multiprocessors),
                       time = turns * (shapes[k].th * shapes[k].tw + 24) * (room / 4096 + 24);
         if (room > MOST_ROOM || room * p->held + FIXED_ROOM > limit || (best < N_SHAPES && time >= least)) continue;
         best = k;
