@@ -354,13 +354,7 @@ RP_FN float rp_cvt_f16x2_to_f32(rp_u32 two, int high) { return rp_cvt_f16_to_f32
 RP_FN float rp_cvt_bf16x2_to_f32(rp_u32 two, int high) { return rp_cvt_bf16_to_f32((rp_u16)(high ? two >> 16 : two)); }
 RP_FN float rp_round_f32_to_f16(float x) { return rp_cvt_f16_to_f32(rp_cvt_f32_to_f16(x)); }
 RP_FN float rp_round_f32_to_bf16(float x) { return rp_cvt_bf16_to_f32(rp_cvt_f32_to_bf16(x)); }
-RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
-    rp_u32 bits = rp_f32_bits(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return 0x7fffffffu;
-    }
-    return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu;
-}
+RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) { return x == x ? rp_f32_bits(x) + 0x1000u : 0x7fffffffu; }
 RP_FN rp_i32 rp_cvt_f64_to_i32(double x) {
     return x != x ? 0 : x >= 2147483647.0 ? 0x7fffffff : x <= -2147483648.0 ? (rp_i32)0x80000000u : (rp_i32)x;
 }
@@ -809,6 +803,24 @@ static void rp__wgmma(float *d, int n, float (*convert)(rp_u16), const rp_u32 *o
         }
     }
 }
+static float rp__wgmma_tf32_at(rp_u64 desc, rp_u32 row, rp_u32 k) { /* a piece of 16 bytes is four floats */
+    const rp_u32 low = rp__wgmma_at(desc, 0, row, 2 * k), high = rp__wgmma_at(desc, 0, row, 2 * k + 1);
+    return rp_bits_f32((low | high << 16) & ~0x1fffu);
+}
+static void rp__wgmma_tf32(float *d, int n, rp_u64 a, rp_u64 b, int accumulate) {
+    const rp_u32 lane = cudasim_rt->self->lane, warp = cudasim_rt->self->thread_idx.x / 32 % 4;
+    cudasim_rt->exchange(RP__WGMMA_A, &lane, 4);
+    for (int j = 0; j < n / 4; j++) {
+        for (rp_u32 i = 0; i < 2; i++) {
+            float *to = &d[j / 2 * 4 + (int)i * 2 + j % 2], sum = accumulate ? *to : 0;
+            for (rp_u32 k = 0; k < 8; k++) {
+                sum += rp__wgmma_tf32_at(a, 16 * warp + lane / 4 + 8 * i, k) *
+                       rp__wgmma_tf32_at(b, (rp_u32)(j / 2 * 8 + j % 2) + lane % 4 * 2, k);
+            }
+            *to = sum;
+        }
+    }
+}
 static float rp__wgmma_f16(rp_u16 h) { return rp_cvt_f16_to_f32(h); }
 static float rp__wgmma_bf16(rp_u16 h) { return rp_cvt_bf16_to_f32(h); }
 #define RP__WGMMA(n, type)                                                                                             \
@@ -833,3 +845,12 @@ RP__WGMMAS(160)
 RP__WGMMAS(176)
 RP__WGMMAS(192)
 RP__WGMMAS(256)
+#define RP__WGMMA_TF32(n)                                                                                              \
+    RP_FN void rp_wgmma_n##n##_tf32(float *d, rp_u64 a, rp_u64 b, int accumulate) {                                    \
+        rp__wgmma_tf32(d, n, a, b, accumulate);                                                                        \
+    }
+RP__WGMMA_TF32(8)
+RP__WGMMA_TF32(64)
+RP__WGMMA_TF32(128)
+RP__WGMMA_TF32(192)
+RP__WGMMA_TF32(256)

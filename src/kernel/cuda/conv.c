@@ -209,14 +209,14 @@ static void vector_macros(uint64_t facts, rp__text *out) {
                  t->tm, t->tn, vector_depth(facts, t), t->wm, t->stages);
     rp__text_add(out, "#define RP_THREADS 256\n#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n",
                  t->resident, VECTOR_TAPS, tiles_of(facts));
-    rp__text_add(out, "#define RP_A_ONE %d\n", bit(facts, A_ONE));
+    rp__text_add(out, "#define RP_A_ONE %d\n#define RP_ROUNDED %d\n", bit(facts, A_ONE), is_tf32(facts));
     rp__text_add(out, "#define RP_WG %d\n#define RP_MASKS %d\n", is_group(facts), bit(facts, NEAR));
     if (is_group(facts)) /* nvrtc.c looks for the names */
         rp__text_add(
             out,
             "#define RP_WG_STEP rp_wgmma_n%d_%s\n#define RP_WG_DESC rp_wgmma_desc\n#define RP_WG_FENCE rp_wgmma_fence\n"
             "#define RP_WG_COMMIT rp_wgmma_commit\n#define RP_WG_WAIT rp_wgmma_wait\n#define RP_WG_HOLD rp_wgmma_hold\n",
-            t->tn * t->wm / 2, rp__dtypes[dtype_of(facts)].short_name);
+            t->tn * t->wm / 2, is_tf32(facts) ? "tf32" : rp__dtypes[dtype_of(facts)].short_name);
     add_tile(facts, out);
 }
 
@@ -260,6 +260,7 @@ static void macros(uint64_t facts, rp__text *out) {
                  bit(facts, LONGER), tile->slices);
     if (tile->slices > 1) rp__text_write(out, rp__embed_slices_cuh, rp__embed_slices_cuh_len);
     if (bit(facts, DIRECT)) rp__text_add(out, "#define RP_ROWS %d\n", (int)(facts >> ROWS & 15));
+    rp__text_puts(out, "#define RP_ROUNDED 0\n");
     if (bit(facts, MMA)) add_tile(facts, out);
 }
 
@@ -377,9 +378,10 @@ static bool is_flat(const rp__operand *o, int64_t points, int64_t each) {
     return is_aligned(&flat, 2);
 }
 
-/* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums, with `eight` at once. */
+/* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums, with `eight` at once.
+ * groups: of f32, with the inner index fastest in both, warpgroups multiply. */
 static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const rp__operand *b,
-                          const rp__operand *result, rp__neighbours eight, const rp__conv_geometry *conv,
+                          const rp__operand *result, rp__neighbours eight, const rp__conv_geometry *conv, bool groups,
                           uint64_t *facts) {
     uint64_t f = UINT64_C(1) << VECTORS;
     bool plain = e->taps == 1; /* a window of one place, which is the pixel's */
@@ -393,7 +395,8 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
         if (channels % each || e->taps > VECTOR_TAPS) return false;
         if (is_aligned(a, inner)) {
             f |= UINT64_C(1) << A_ALONG;
-        } else if (e->m % each || !is_aligned(a, row)) {
+        } else if (e->m % each || !is_aligned(a, row) ||
+                   (groups && e->kind == 1 && a->dtype == RP_F32 && is_aligned(b, 1))) {
             if (a->dtype != RP_F32) return false;
             /* rows of an input gradient are nearer to each other */
             f |= UINT64_C(1) << A_ONE | (uint64_t)(e->kind == 0) << A_ALONG;
@@ -442,7 +445,8 @@ unsigned rp__cuda_conv_tile;
 /* What tf32 takes in a tile and so many shares, by the rates that those tiles have of it (an H200: gpu_kernels --conv-tile N over the works of
  * tf32 of bench/gpu_works.txt): what a warp rounds it reads from shared memory for itself, so large tiles are ahead. One by itself waits for its loads. */
 static double rounded_time(const rp__conv_extent *e, const rp__device *d, unsigned tile, int64_t shares) {
-    static const uint8_t rates[FIRST_GROUP_TILE] = {100, 89, 70, 72, 55, 52, 45, 33, 32, 27};
+    static const uint8_t rates[N_VECTOR_TILES] = {100, 89, 70,  72,  55,  52,  45,  33,
+                                                  32,  27, 230, 200, 165, 150, 220, 150};
     enum { BEGIN = 80, SHARES = 45 };
     const struct vector_tile *t = &vector_tiles[tile];
     const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * shares;
@@ -459,8 +463,8 @@ static unsigned rounded_split_of(const rp__conv_extent *e, const rp__device *d) 
     double best = 0;
     for (unsigned s = 0; s <= 3 && (s == 0 || e->class_k >= (int64_t)LEAST << s); s++) {
         double least = 0;
-        for (unsigned k = 0; k < FIRST_GROUP_TILE; k++) {
-            if (most_room(e, &vector_tiles[k], false) > d->shared_limit) continue;
+        for (unsigned k = 0; k < (d->arch == 90 && e->kind != 2 ? SHORT_TILE : FIRST_GROUP_TILE); k++) {
+            if (k < FIRST_GROUP_TILE && most_room(e, &vector_tiles[k], false) > d->shared_limit) continue;
             const double time = rounded_time(e, d, k, INT64_C(1) << s);
             if (least == 0 || time < least) least = time;
         }
@@ -471,15 +475,15 @@ static unsigned rounded_split_of(const rp__conv_extent *e, const rp__device *d) 
 
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
 static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split, bool wide, bool along,
-                               bool tf32) {
+                               bool tf32, bool groups) {
     unsigned best = 0;
     double least = 0;
-    for (unsigned k = 0; k < N_VECTOR_TILES; k++) {
+    for (unsigned k = 0; k < (groups ? N_VECTOR_TILES : FIRST_GROUP_TILE); k++) {
         const struct vector_tile *t = &vector_tiles[k];
         if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
         if (k < FIRST_GROUP_TILE && most_room(e, t, wide) > d->shared_limit) continue;
-        if (k >= FIRST_GROUP_TILE && (wide || tf32 || d->arch != 90)) continue;
-        if ((k == EVEN_TILE && (!along || e->kind == 2)) || (k == SHORT_TILE && e->k > t->tk)) continue;
+        if ((k == EVEN_TILE && (!along || e->kind == 2)) || (k == SHORT_TILE && e->k > (tf32 ? t->tk / 2 : t->tk)))
+            continue;
         const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * split;
         const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
                      inner = (double)(e->k / (split * e->classes)) + 160;
@@ -795,8 +799,12 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
         gx = columns_of(&e, 256), gy = 1;
-    } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, facts)) {
-        const unsigned tile = vector_tile_of(&e, d, shares, wide, bit(*facts, B_ALONG), tf32);
+    } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, d->arch == 90 && !wide,
+                                    facts)) {
+        const bool groups =
+            d->arch == 90 && !wide &&
+            (!tf32 || (kind != 2 && bit(*facts, B_ALONG) && (*facts >> A_ONE & 1 || bit(*facts, A_ALONG))));
+        const unsigned tile = vector_tile_of(&e, d, shares, wide, bit(*facts, B_ALONG), tf32, groups);
         *facts |=
             (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA | (uint64_t)(e.taps <= 32) << NEAR;
         const struct vector_tile *t = vector_tile_at(*facts);
@@ -936,8 +944,8 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
             for (unsigned i = 0; i < o[k].ndim; i++) bytes *= (double)o[k].size[i];
             time += COPY_US + bytes / COPY_RATE;
         }
-        const bool vectors =
-            reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, &facts);
+        const bool vectors = reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv,
+                                           d->arch == 90, &facts);
         time += !vectors            ? rate->late + flops / rate->single
                 : bit(facts, A_ONE) ? flops / rate->one
                                     : flops / rate->vectors;

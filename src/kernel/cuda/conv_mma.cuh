@@ -8,7 +8,9 @@
  *     product with a zero in between;
  *   - results leave as vectors of eight (RP_OUT_WIDE) along what is contiguous in memory;
  *   - RP_WG (devices of 9.0): warpgroups multiply, RP_WM of them above each other and 2 / RP_WM side by side, out of tiles in the swizzled
- *     order that they read; a step's products run while the threads fetch the tile after next.
+ *     order that they read; a step's products run while the threads fetch the tile after next;
+ *   - f32 is rounded to tf32 where it lies in shared memory, once, by the thread that copied it, while the tile before is multiplied: each
+ *     warp that reads an element would else round it for itself, and warpgroups could not.
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
  * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP and its like; RP_UNIT, steps of which a share of the inner index is made;
@@ -46,11 +48,12 @@ typedef rp_spot rp_near;
 
 #if RP_WG
 /* Rows of 128 bytes, whose pieces of 16 are in an order of their own: 64 of the inner index, or 64 rows (columns) in panels. */
-#define RP_ALONG_AT(m, k) ((m)*64 + (((k) / 8) ^ (m) % 8) * 8)
+#define RP_ALONG_AT(m, k) ((m) * (8 * RP_C) + (((k) / RP_C) ^ (m) % 8) * RP_C + (RP_A_ONE ? (k) % RP_C : 0))
 #define RP_ACROSS_AT(m, k) ((m) / 64 * (64 * RP_TK) + (k)*64 + (((m) / 8 % 8) ^ (k) % 8) * 8)
 #define RP_A_SIZE (RP_TM * RP_TK)
 #define RP_B_SIZE (RP_TN * RP_TK)
-#define RP_A_AT(m, k) (RP_A_ALONG ? RP_ALONG_AT(m, k) : RP_ACROSS_AT(m, k))
+#define RP_A_DEEP (RP_A_ALONG || RP_TF32) /* the inner index runs fastest, as tf32 has to */
+#define RP_A_AT(m, k) (RP_A_DEEP ? RP_ALONG_AT(m, k) : RP_ACROSS_AT(m, k))
 #define RP_B_AT(n, k) (RP_B_ALONG ? RP_ALONG_AT(n, k) : RP_ACROSS_AT(n, k))
 /* Columns of a warpgroup; a pass of results is of all rows and of columns of both warpgroups: as many as leave each thread eight vectors, of
  * which it reads 16 bytes each ahead, and fit the room of the tiles; else 64. */
@@ -96,7 +99,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     /* RP_TILES tiles of both operands; then rows of results */
 #if RP_WG /* tiles begin at multiples of 1024 bytes: what else is shared lies behind them */
     extern __shared__ __align__(1024) unsigned char room[];
-    rp_near *const column = (rp_near *)(room + RP_TILES * (RP_A_SIZE + RP_B_SIZE) * 2);
+    rp_near *const column = (rp_near *)(room + RP_TILES * (RP_A_SIZE + RP_B_SIZE) * sizeof(RP_T));
 #if RP_KIND == 2
     rp_spot *const tap_spot = (rp_spot *)(column + RP_TN);
     rp_near *const inner = (rp_near *)(tap_spot + 32);
@@ -409,18 +412,42 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_READ(step, slot) {RP_READ_A(slot) RP_READ_B(slot)}
     (void)b_inner, (void)b_c, (void)a_inner;
 #endif
+#if RP_TF32
+/* What this thread has copied of a tile is rounded: it waits for nobody but itself. */
+#define RP_ROUND(slot)                                                                                                 \
+    {                                                                                                                  \
+        _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
+            const int m = RP_A_ALONG ? t / RP_AV + i * (256 / RP_AV) : t % RP_AV * RP_AW,                              \
+                      k = RP_A_ALONG ? t % RP_AV * RP_AW : t / RP_AV + i * (256 / RP_AV);                              \
+            if (!RP_A_FULL && (RP_A_ALONG ? m >= RP_TM : k >= RP_TK)) break;                                           \
+            RP_T *const at = &sa[(slot)*RP_A_SIZE + RP_A_AT(m, k)];                                                    \
+            if (RP_A_ONE)                                                                                              \
+                *at = rp_bits_f32(rp_cvt_f32_to_tf32(*at));                                                            \
+            else                                                                                                       \
+                rp_tf32_at((rp_f32x4 *)at);                                                                            \
+        }                                                                                                              \
+        _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
+            const int n = RP_B_ALONG ? t / RP_BV + i * (256 / RP_BV) : t % RP_BV * RP_C,                               \
+                      k = RP_B_ALONG ? t % RP_BV * RP_C : t / RP_BV + i * (256 / RP_BV);                               \
+            if (!RP_B_FULL && (RP_B_ALONG ? n >= RP_TN : k >= RP_TK)) break;                                           \
+            rp_tf32_at((rp_f32x4 *)&sb[(slot)*RP_B_SIZE + RP_B_AT(n, k)]);                                             \
+        }                                                                                                              \
+    }
+#endif
     const int lane = t % 32;
 #if RP_WG
     const int group = t / 128, wm = RP_WM == 2 ? group : 0, wn = RP_WM == 2 ? 0 : group,
               wrow = t / 32 % 4 * 16 + lane / 4;
     /* The warpgroup's part of a tile, and how far a step of 16 along the inner index is. */
-    const RP_T *const a_part = sa + (RP_A_ALONG ? RP_ALONG_AT(wm * 64, 0) : RP_ACROSS_AT(wm * 64, 0)),
+    const RP_T *const a_part = sa + (RP_A_DEEP ? RP_ALONG_AT(wm * 64, 0) : RP_ACROSS_AT(wm * 64, 0)),
                       *const b_part = sb + (RP_B_ALONG ? RP_ALONG_AT(wn * RP_WGN, 0) : RP_ACROSS_AT(wn * RP_WGN, 0));
-    const rp_u64 a_desc = RP_WG_DESC(a_part, RP_A_ALONG ? 16 : 128 * RP_TK, 1024, 128),
+    const rp_u64 a_desc = RP_WG_DESC(a_part, RP_A_DEEP ? 16 : 128 * RP_TK, 1024, 128),
                  b_desc = RP_WG_DESC(b_part, RP_B_ALONG ? 16 : 128 * RP_TK, 1024, 128);
     float acc[RP_WGN / 2];
     _Pragma("unroll") for (int i = 0; i < RP_WGN / 2; i++) acc[i] = 0;
-#define RP_AHEAD (RP_STAGES - 2) /* the last step's products may still be under way, those before it are not */
+#define RP_LASTING                                                                                                     \
+    (!RP_TF32) /* groups of products that a step leaves under way; what rounds begins the next step early enough */
+#define RP_AHEAD (RP_STAGES - 1 - RP_LASTING)
 #else
     const int wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
     RP_ACC acc[RP_FM][RP_FN_][4];
@@ -434,27 +461,45 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         rp_cp_async_commit();
     }
     int turn = 0, next = RP_AHEAD;
+#if RP_TF32
+    rp_cp_async_wait(RP_AHEAD - 1);
+    if (steps > 0) RP_ROUND(0)
+#endif
     for (int step = 0; step < steps; step++) {
+#if !RP_TF32
         rp_cp_async_wait(RP_AHEAD - 1);
+#endif
 #if RP_WG
         rp_fence_proxy_async();
         rp_barrier();
         RP_WG_FENCE();
+#if RP_TF32
+        _Pragma("unroll") for (int k = 0; k < RP_TK; k += 8)
+            RP_WG_STEP(acc, a_desc + (rp_u32)(turn * (RP_A_SIZE / 4) + k / 4),
+                       b_desc + (rp_u32)(turn * (RP_B_SIZE / 4) + k / 4), 1);
+#else
         _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) RP_WG_STEP(
             acc, a_desc + (rp_u32)(turn * (RP_A_SIZE / 8) + k / 16 * (RP_A_ALONG ? 2 : 128)),
             b_desc + (rp_u32)(turn * (RP_B_SIZE / 8) + k / 16 * (RP_B_ALONG ? 2 : 128)), 1, !RP_A_ALONG, !RP_B_ALONG);
+#endif
         RP_WG_COMMIT();
 #else
         rp_barrier();
 #endif
         if (step + RP_AHEAD < steps) RP_READ(step + RP_AHEAD, next)
         rp_cp_async_commit();
-#if RP_WG
-        RP_WG_WAIT(1);
-#else
+        const int after = turn + 1 == RP_STAGES ? 0 : turn + 1;
+#if !RP_WG
         rp_tile_multiply(acc, sa + turn * RP_A_SIZE, sb + turn * RP_B_SIZE, wm, wn, lane);
 #endif
-        turn = turn + 1 == RP_STAGES ? 0 : turn + 1;
+#if RP_TF32
+        rp_cp_async_wait(RP_AHEAD - 1);
+        if (step + 1 < steps) RP_ROUND(after)
+#endif
+#if RP_WG
+        RP_WG_WAIT(RP_LASTING);
+#endif
+        turn = after;
         next = next + 1 == RP_STAGES ? 0 : next + 1;
     }
 #if RP_WG

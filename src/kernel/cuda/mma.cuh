@@ -109,6 +109,19 @@ RP_FN void rp_fragment_b(rp_u32 *f, const RP_T *tile, int row, int k, int lane, 
 RP_FN void rp_fragment_tf32(rp_u32 *f, int n) {
     _Pragma("unroll") for (int i = 0; i < n; i++) f[i] = rp_cvt_f32_to_tf32(rp_bits_f32(f[i]));
 }
+/* Four f32 as tf32, in place: only where one of them may be NaN is each looked at. */
+RP_FN void rp_tf32_at(rp_f32x4 *at) {
+    rp_f32x4 v = *at;
+    const float sum = (v.x + v.y) + (v.z + v.w);
+    if (sum == sum) {
+        v.x = rp_bits_f32(rp_f32_bits(v.x) + 0x1000u), v.y = rp_bits_f32(rp_f32_bits(v.y) + 0x1000u);
+        v.z = rp_bits_f32(rp_f32_bits(v.z) + 0x1000u), v.w = rp_bits_f32(rp_f32_bits(v.w) + 0x1000u);
+    } else {
+        v.x = rp_bits_f32(rp_cvt_f32_to_tf32(v.x)), v.y = rp_bits_f32(rp_cvt_f32_to_tf32(v.y));
+        v.z = rp_bits_f32(rp_cvt_f32_to_tf32(v.z)), v.w = rp_bits_f32(rp_cvt_f32_to_tf32(v.w));
+    }
+    *at = v;
+}
 /* Two f32 as two bf16 and what these leave, two bf16 again; nothing is left of what is not finite. */
 RP_FN void rp_halve_f32(rp_u32 *high, rp_u32 *low, rp_u32 first, rp_u32 second) {
     const float x = rp_bits_f32(first), y = rp_bits_f32(second);

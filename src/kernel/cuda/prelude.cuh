@@ -54,8 +54,8 @@
  *   zero) rp_cp_async_4_zfill rp_cp_async_8_zfill
  *   rp_cp_async_commit() rp_cp_async_wait(n: groups that may still be in flight, a constant 0..7)
  * conversions (round to nearest even; NaN stays NaN; float to integer truncates, saturates, NaN gives 0):
- *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits; before 9.0
- *   rounded half away
+ *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded
+ *   half away; 13 of them are left that no instruction reads
  *   rp_cvt_f32_to_f16x2(low, high): both in a u32 rp_cvt_f32_to_bf16x2
  *   rp_cvt_f16x2_to_f32(two, high: 0 or 1) rp_cvt_bf16x2_to_f32
  *   rp_round_f32_to_f16(x): to the nearest f16, as an f32 rp_round_f32_to_bf16
@@ -119,6 +119,8 @@
  *   rp_wgmma_n176_f16 rp_wgmma_n176_bf16 rp_wgmma_n176_f16_ra rp_wgmma_n176_bf16_ra
  *   rp_wgmma_n192_f16 rp_wgmma_n192_bf16 rp_wgmma_n192_f16_ra rp_wgmma_n192_bf16_ra
  *   rp_wgmma_n256_f16 rp_wgmma_n256_bf16 rp_wgmma_n256_f16_ra rp_wgmma_n256_bf16_ra
+ * and of f32 as tf32, eight of K, both in shared memory, K fastest in both (a piece is four elements):
+ *   rp_wgmma_n8_tf32(d, a, b, accumulate) rp_wgmma_n64_tf32 rp_wgmma_n128_tf32 rp_wgmma_n192_tf32 rp_wgmma_n256_tf32
  * [end]
  */
 #define RP_FN static __device__ __forceinline__
@@ -292,14 +294,10 @@ RP_FN float rp_cvt_bf16x2_to_f32(rp_u32 two, int high) { return rp_bits_f32(high
 RP_FN rp_u16 rp_cvt_f32_to_bf16(float x) { return (rp_u16)rp_cvt_f32_to_bf16x2(x, 0); }
 RP_FN float rp_round_f32_to_f16(float x) { return rp_cvt_f16_to_f32(rp_cvt_f32_to_f16(x)); }
 RP_FN float rp_round_f32_to_bf16(float x) { return rp_bits_f32(rp_cvt_f32_to_bf16x2(0, x)); }
+/* The instruction of 9.0 (cvt.rn.tf32) runs at a quarter of the rate of these two. */
 RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
-    rp_u32 r;
-#if __CUDA_ARCH__ >= 900
-    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); /* one instruction; the other one is three */
-#else
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
-#endif
-    return r;
+    const rp_u32 bits = __float_as_uint(x);
+    return x == x ? bits + 0x1000u : 0x7fffffffu;
 }
 RP_FN rp_i32 rp_cvt_f32_to_i32(float x) { return x == x ? __float2int_rz(x) : 0; }
 RP_FN rp_i64 rp_cvt_f32_to_i64(float x) { return x == x ? __float2ll_rz(x) : 0; }
@@ -812,6 +810,13 @@ RP_FN void rp_registers_take(int n) {
                  "k16.f32." type "." type " {" RP__WGMMA_R##k "}, " a ", p, 1, 1, " order ";\n}"                       \
                  : RP__WGMMA_D##k                                                                                      \
                  : __VA_ARGS__)
+#define RP__WGMMA_TF32(n, k, k1, k2)                                                                                   \
+    RP_FN void rp_wgmma_n##n##_tf32(float *d, rp_u64 a, rp_u64 b, int accumulate) {                                    \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #k2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n             \
+                     "k8.f32.tf32.tf32 {" RP__WGMMA_R##k "}, %" #k ", %" #k1 ", p, 1, 1;\n}"                           \
+                     : RP__WGMMA_D##k                                                                                  \
+                     : "l"(a), "l"(b), "r"(accumulate));                                                               \
+    }
 /* k: accumulators a thread, the number of the first operand behind them; k1 to k5: the next ones. Constants leave one case. */
 #define RP__WGMMA(n, k, k1, k2, k3, k4, k5, name, type)                                                                \
     RP_FN void rp_wgmma_n##n##_##name(float *d, rp_u64 a, rp_u64 b, int accumulate, int across_a, int across_b) {      \
@@ -846,6 +851,8 @@ RP_FN void rp_registers_take(int) { __trap(); }
 #define RP__WGMMA(n, k, k1, k2, k3, k4, k5, name, type)                                                                \
     RP_FN void rp_wgmma_n##n##_##name(float *, rp_u64, rp_u64, int, int, int) { __trap(); }                            \
     RP_FN void rp_wgmma_n##n##_##name##_ra(float *, const rp_u32 *, rp_u64, int, int) { __trap(); }
+#define RP__WGMMA_TF32(n, k, k1, k2)                                                                                   \
+    RP_FN void rp_wgmma_n##n##_tf32(float *, rp_u64, rp_u64, int) { __trap(); }
 #endif
 #define RP__WGMMAS(n, k, k1, k2, k3, k4, k5)                                                                           \
     RP__WGMMA(n, k, k1, k2, k3, k4, k5, f16, "f16")                                                                    \
@@ -862,4 +869,9 @@ RP__WGMMAS(160, 80, 81, 82, 83, 84, 85)
 RP__WGMMAS(176, 88, 89, 90, 91, 92, 93)
 RP__WGMMAS(192, 96, 97, 98, 99, 100, 101)
 RP__WGMMAS(256, 128, 129, 130, 131, 132, 133)
+RP__WGMMA_TF32(8, 4, 5, 6)
+RP__WGMMA_TF32(64, 32, 33, 34)
+RP__WGMMA_TF32(128, 64, 65, 66)
+RP__WGMMA_TF32(192, 96, 97, 98)
+RP__WGMMA_TF32(256, 128, 129, 130)
 #endif
