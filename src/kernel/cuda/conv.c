@@ -142,9 +142,11 @@ static bool is_few(uint64_t facts) { return bit(facts, MMA) && bit(facts, FEW); 
 static bool takes_eight(uint64_t facts) { return (bit(facts, VECTORS) || is_few(facts)) && bit(facts, OUT_WIDE); }
 static const struct vector_tile *vector_tile_at(uint64_t facts) { return &vector_tiles[facts >> TILE & 15]; }
 static bool is_group(uint64_t facts) { return bit(facts, VECTORS) && (facts >> TILE & 15) >= FIRST_GROUP_TILE; }
-static unsigned tiles_of(uint64_t facts) {
-    return (facts >> TILE & 15) == SHORT_TILE ? 1 : vector_tile_at(facts)->stages;
+/* Of f32 for warpgroups one tile is multiplied, one stored, and one may still be read. */
+static unsigned vector_stages(uint64_t facts) {
+    return is_group(facts) && is_tf32(facts) ? 3 : vector_tile_at(facts)->stages;
 }
+static unsigned tiles_of(uint64_t facts) { return (facts >> TILE & 15) == SHORT_TILE ? 1 : vector_stages(facts); }
 
 /* Of conv_mma.cuh: elements of a step of a tile, which is as many bytes of either type. */
 static unsigned vector_depth(uint64_t facts, const struct vector_tile *t) {
@@ -206,7 +208,7 @@ static void vector_macros(uint64_t facts, rp__text *out) {
     const struct vector_tile *t = vector_tile_at(facts);
     common_macros(facts, out);
     rp__text_add(out, "#define RP_TM %d\n#define RP_TN %d\n#define RP_TK %d\n#define RP_WM %d\n#define RP_STAGES %d\n",
-                 t->tm, t->tn, vector_depth(facts, t), t->wm, t->stages);
+                 t->tm, t->tn, vector_depth(facts, t), t->wm, vector_stages(facts));
     rp__text_add(out, "#define RP_THREADS 256\n#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n",
                  t->resident, VECTOR_TAPS, tiles_of(facts));
     rp__text_add(out, "#define RP_A_ONE %d\n#define RP_ROUNDED %d\n", bit(facts, A_ONE), is_tf32(facts));

@@ -9,8 +9,9 @@
  *   - results leave as vectors of eight (RP_OUT_WIDE) along what is contiguous in memory;
  *   - RP_WG (devices of 9.0): warpgroups multiply, RP_WM of them above each other and 2 / RP_WM side by side, out of tiles in the swizzled
  *     order that they read; a step's products run while the threads fetch the tile after next;
- *   - f32 is rounded to tf32 where it lies in shared memory, once, by the thread that copied it, while the tile before is multiplied: each
- *     warp that reads an element would else round it for itself, and warpgroups could not.
+ *   - f32 is rounded to tf32 once, by the thread that brings it, while the tile before is multiplied: each warp that reads an element would
+ *     else round it for itself, and warpgroups could not. For these it comes by way of registers (RP_HOLD), a step ahead: whatever else passes
+ *     through shared memory takes from what they read there.
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
  * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP and its like; RP_UNIT, steps of which a share of the inner index is made;
@@ -93,6 +94,7 @@ typedef rp_spot rp_near;
 #define RP_NB ((RP_TN * RP_TK / RP_C + 255) / 256)
 #define RP_A_FULL (RP_TM * RP_TK / RP_AW % 256 == 0)
 #define RP_B_FULL (RP_TN * RP_TK / RP_C % 256 == 0)
+#define RP_HOLD (RP_WG && RP_TF32)
 #define RP_BATCH 256 /* pixels found at once by kind 2, one a thread, while those before them are used */
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
@@ -329,7 +331,21 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         if (RP_SAME) break;                                                                                            \
     }
 /* What is not there is not read, wherever its address may be. */
-#if RP_A_ONE
+#if RP_HOLD
+    float ha[RP_NA * RP_AW], hb[RP_NB * RP_C];
+#define RP_HELD_OR_ZERO(v, from, there, each)                                                                          \
+    if (there) {                                                                                                       \
+        rp_floats_get(v, from, each);                                                                                  \
+    } else {                                                                                                           \
+        _Pragma("unroll") for (int q = 0; q < (each); q++)(v)[q] = 0;                                                  \
+    }
+#define RP_COPY_A(to, from, there) RP_HELD_OR_ZERO(&ha[i * RP_AW], from, there, RP_AW)
+#define RP_COPY_B(to, from, there) RP_HELD_OR_ZERO(&hb[i * RP_C], from, there, RP_C)
+#else
+#define RP_COPY_B(to, from, there) rp_cp_async_16_zfill(to, from, (there) ? 16 : 0)
+#endif
+#if RP_HOLD
+#elif RP_A_ONE
 #define RP_COPY_A(to, from, there) rp_cp_async_4_zfill(to, from, (there) ? 4 : 0)
 #else
 #define RP_COPY_A(to, from, there) rp_cp_async_16_zfill(to, from, (there) ? 16 : 0)
@@ -385,7 +401,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
             const int n = t / RP_BV + i * (256 / RP_BV);                                                               \
             if (!RP_B_FULL && n >= RP_TN) break;                                                                       \
-            rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, bk)], from + mine[i].off, RP_MEET_TAP(i) ? 16 : 0); \
+            RP_COPY_B(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, bk)], from + mine[i].off, RP_MEET_TAP(i));                     \
         }                                                                                                              \
         b_k += RP_TK;                                                                                                  \
         RP_GO_ON(b_tap, b_c, b_in, RP_TK)                                                                              \
@@ -403,8 +419,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             const int k = bk + i * (256 / RP_BV);                                                                      \
             if (!RP_B_FULL && k >= RP_TK) break;                                                                       \
             const int ok = b_k + (k - bk) < end && RP_THERE(mine[0]);                                                  \
-            rp_cp_async_16_zfill(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, k)],                                                \
-                                 ok ? b + (mine[0].off + (b_k + (k - bk)) * b_inner) : b, ok ? 16 : 0);                \
+            RP_COPY_B(&sb[(slot)*RP_B_SIZE + RP_B_AT(n, k)], ok ? b + (mine[0].off + (b_k + (k - bk)) * b_inner) : b,  \
+                      ok);                                                                                             \
         }                                                                                                              \
         b_k += RP_TK;                                                                                                  \
     }
@@ -413,26 +429,43 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     (void)b_inner, (void)b_c, (void)a_inner;
 #endif
 #if RP_TF32
-/* What this thread has copied of a tile is rounded: it waits for nobody but itself. */
-#define RP_ROUND(slot)                                                                                                 \
-    {                                                                                                                  \
-        _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
-            const int m = RP_A_ALONG ? t / RP_AV + i * (256 / RP_AV) : t % RP_AV * RP_AW,                              \
-                      k = RP_A_ALONG ? t % RP_AV * RP_AW : t / RP_AV + i * (256 / RP_AV);                              \
-            if (!RP_A_FULL && (RP_A_ALONG ? m >= RP_TM : k >= RP_TK)) break;                                           \
-            RP_T *const at = &sa[(slot)*RP_A_SIZE + RP_A_AT(m, k)];                                                    \
-            if (RP_A_ONE)                                                                                              \
-                *at = rp_bits_f32(rp_cvt_f32_to_tf32(*at));                                                            \
-            else                                                                                                       \
-                rp_tf32_at((rp_f32x4 *)at);                                                                            \
+/* Places of what this thread brings of a tile, turn i. Where threads are left over, none has more than one turn. */
+#define RP_A_TURN(slot, i)                                                                                             \
+    &sa[(slot)*RP_A_SIZE + (RP_A_ALONG ? RP_A_AT(t / RP_AV + (i) * (256 / RP_AV), t % RP_AV * RP_AW)                   \
+                                       : RP_A_AT(t % RP_AV * RP_AW, t / RP_AV + (i) * (256 / RP_AV)))]
+#define RP_B_TURN(slot, i)                                                                                             \
+    &sb[(slot)*RP_B_SIZE + (RP_B_ALONG ? RP_B_AT(t / RP_BV + (i) * (256 / RP_BV), t % RP_BV * RP_C)                    \
+                                       : RP_B_AT(t % RP_BV * RP_C, t / RP_BV + (i) * (256 / RP_BV)))]
+#define RP_A_TAKES (RP_A_FULL || t / RP_AV < (RP_A_ALONG ? RP_TM : RP_TK))
+#define RP_B_TAKES (RP_B_FULL || t / RP_BV < (RP_B_ALONG ? RP_TN : RP_TK))
+/* n turns of `each` elements are rounded, sixteen at a time: got from `from`, put to `to`, both of turn i. */
+#define RP_ROUND_ALL(n, each, from, to)                                                                                \
+    _Pragma("unroll") for (int begin = 0; begin < (n); begin += 16 / (each)) {                                         \
+        float v[16];                                                                                                   \
+        const int count = (n)-begin < 16 / (each) ? (n)-begin : 16 / (each);                                           \
+        _Pragma("unroll") for (int k = 0; k < count; k++) {                                                            \
+            const int i = begin + k;                                                                                   \
+            rp_floats_get(&v[k * (each)], from, each);                                                                 \
         }                                                                                                              \
-        _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
-            const int n = RP_B_ALONG ? t / RP_BV + i * (256 / RP_BV) : t % RP_BV * RP_C,                               \
-                      k = RP_B_ALONG ? t % RP_BV * RP_C : t / RP_BV + i * (256 / RP_BV);                               \
-            if (!RP_B_FULL && (RP_B_ALONG ? n >= RP_TN : k >= RP_TK)) break;                                           \
-            rp_tf32_at((rp_f32x4 *)&sb[(slot)*RP_B_SIZE + RP_B_AT(n, k)]);                                             \
+        rp_tf32_all(v, count *(each));                                                                                 \
+        _Pragma("unroll") for (int k = 0; k < count; k++) {                                                            \
+            const int i = begin + k;                                                                                   \
+            rp_floats_put(to, &v[k * (each)], each);                                                                   \
         }                                                                                                              \
     }
+#if RP_HOLD
+#define RP_ROUND(slot)                                                                                                 \
+    {                                                                                                                  \
+        if (RP_A_TAKES) RP_ROUND_ALL(RP_NA, RP_AW, &ha[i * RP_AW], RP_A_TURN(slot, i))                                 \
+        if (RP_B_TAKES) RP_ROUND_ALL(RP_NB, RP_C, &hb[i * RP_C], RP_B_TURN(slot, i))                                   \
+    }
+#else
+#define RP_ROUND(slot)                                                                                                 \
+    {                                                                                                                  \
+        if (RP_A_TAKES) RP_ROUND_ALL(RP_NA, RP_AW, RP_A_TURN(slot, i), RP_A_TURN(slot, i))                             \
+        if (RP_B_TAKES) RP_ROUND_ALL(RP_NB, RP_C, RP_B_TURN(slot, i), RP_B_TURN(slot, i))                              \
+    }
+#endif
 #endif
     const int lane = t % 32;
 #if RP_WG
@@ -445,9 +478,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
                  b_desc = RP_WG_DESC(b_part, RP_B_ALONG ? 16 : 128 * RP_TK, 1024, 128);
     float acc[RP_WGN / 2];
     _Pragma("unroll") for (int i = 0; i < RP_WGN / 2; i++) acc[i] = 0;
-#define RP_LASTING                                                                                                     \
-    (!RP_TF32) /* groups of products that a step leaves under way; what rounds begins the next step early enough */
-#define RP_AHEAD (RP_STAGES - 1 - RP_LASTING)
+#define RP_AHEAD (RP_STAGES - 2) /* the last step's products may still be under way, those before it are not */
 #else
     const int wm = t / 32 / RP_WN, wn = t / 32 % RP_WN;
     RP_ACC acc[RP_FM][RP_FN_][4];
@@ -456,6 +487,27 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_AHEAD (RP_STAGES - 1)
 #endif
     const int steps = (int)((end - first + RP_TK - 1) / RP_TK);
+#if RP_HOLD
+    if (steps > 0) {
+        RP_READ(0, 0)
+        RP_ROUND(0)
+        if (steps > 1) RP_READ(1, 1)
+    }
+    int turn = 0;
+    for (int step = 0; step < steps; step++) {
+        rp_fence_proxy_async();
+        rp_barrier();
+        RP_WG_FENCE();
+        _Pragma("unroll") for (int k = 0; k < RP_TK; k += 8)
+            RP_WG_STEP(acc, a_desc + (rp_u32)(turn * (RP_A_SIZE / 4) + k / 4),
+                       b_desc + (rp_u32)(turn * (RP_B_SIZE / 4) + k / 4), 1);
+        RP_WG_COMMIT();
+        turn = turn + 1 == RP_STAGES ? 0 : turn + 1;
+        if (step + 1 < steps) RP_ROUND(turn)
+        if (step + 2 < steps) RP_READ(step + 2, 0)
+        RP_WG_WAIT(1); /* the tile after next takes the place of the one before */
+    }
+#else
     _Pragma("unroll") for (int ahead = 0; ahead < RP_AHEAD; ahead++) {
         if (ahead < steps) RP_READ(ahead, ahead)
         rp_cp_async_commit();
@@ -473,35 +525,28 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         rp_fence_proxy_async();
         rp_barrier();
         RP_WG_FENCE();
-#if RP_TF32
-        _Pragma("unroll") for (int k = 0; k < RP_TK; k += 8)
-            RP_WG_STEP(acc, a_desc + (rp_u32)(turn * (RP_A_SIZE / 4) + k / 4),
-                       b_desc + (rp_u32)(turn * (RP_B_SIZE / 4) + k / 4), 1);
-#else
         _Pragma("unroll") for (int k = 0; k < RP_TK; k += 16) RP_WG_STEP(
             acc, a_desc + (rp_u32)(turn * (RP_A_SIZE / 8) + k / 16 * (RP_A_ALONG ? 2 : 128)),
             b_desc + (rp_u32)(turn * (RP_B_SIZE / 8) + k / 16 * (RP_B_ALONG ? 2 : 128)), 1, !RP_A_ALONG, !RP_B_ALONG);
-#endif
         RP_WG_COMMIT();
 #else
         rp_barrier();
 #endif
         if (step + RP_AHEAD < steps) RP_READ(step + RP_AHEAD, next)
         rp_cp_async_commit();
-        const int after = turn + 1 == RP_STAGES ? 0 : turn + 1;
-#if !RP_WG
+#if RP_WG
+        RP_WG_WAIT(1);
+#else
         rp_tile_multiply(acc, sa + turn * RP_A_SIZE, sb + turn * RP_B_SIZE, wm, wn, lane);
 #endif
+        turn = turn + 1 == RP_STAGES ? 0 : turn + 1;
+        next = next + 1 == RP_STAGES ? 0 : next + 1;
 #if RP_TF32
         rp_cp_async_wait(RP_AHEAD - 1);
-        if (step + 1 < steps) RP_ROUND(after)
+        if (step + 1 < steps) RP_ROUND(turn)
 #endif
-#if RP_WG
-        RP_WG_WAIT(RP_LASTING);
-#endif
-        turn = after;
-        next = next + 1 == RP_STAGES ? 0 : next + 1;
     }
+#endif
 #if RP_WG
     RP_WG_WAIT(0);
     RP_WG_HOLD(acc, RP_WGN / 2);

@@ -109,18 +109,33 @@ RP_FN void rp_fragment_b(rp_u32 *f, const RP_T *tile, int row, int k, int lane, 
 RP_FN void rp_fragment_tf32(rp_u32 *f, int n) {
     _Pragma("unroll") for (int i = 0; i < n; i++) f[i] = rp_cvt_f32_to_tf32(rp_bits_f32(f[i]));
 }
-/* Four f32 as tf32, in place: only where one of them may be NaN is each looked at. */
-RP_FN void rp_tf32_at(rp_f32x4 *at) {
-    rp_f32x4 v = *at;
-    const float sum = (v.x + v.y) + (v.z + v.w);
+/* f32 as tf32, at most sixteen: only where one of them may be NaN is each looked at. */
+RP_FN void rp_tf32_all(float *v, int n) {
+    float part[4] = {0, 0, 0, 0};
+    _Pragma("unroll") for (int i = 0; i < n; i++) part[i % 4] = part[i % 4] + v[i];
+    const float sum = (part[0] + part[1]) + (part[2] + part[3]);
     if (sum == sum) {
-        v.x = rp_bits_f32(rp_f32_bits(v.x) + 0x1000u), v.y = rp_bits_f32(rp_f32_bits(v.y) + 0x1000u);
-        v.z = rp_bits_f32(rp_f32_bits(v.z) + 0x1000u), v.w = rp_bits_f32(rp_f32_bits(v.w) + 0x1000u);
+        _Pragma("unroll") for (int i = 0; i < n; i++) v[i] = rp_bits_f32(rp_f32_bits(v[i]) + 0x1000u);
     } else {
-        v.x = rp_bits_f32(rp_cvt_f32_to_tf32(v.x)), v.y = rp_bits_f32(rp_cvt_f32_to_tf32(v.y));
-        v.z = rp_bits_f32(rp_cvt_f32_to_tf32(v.z)), v.w = rp_bits_f32(rp_cvt_f32_to_tf32(v.w));
+        _Pragma("unroll") for (int i = 0; i < n; i++) v[i] = rp_bits_f32(rp_cvt_f32_to_tf32(v[i]));
     }
-    *at = v;
+}
+/* So many floats between memory and registers: 1 or 4. */
+RP_FN void rp_floats_get(float *v, const RP_T *at, int each) {
+    if (each == 4) {
+        const rp_f32x4 four = *(const rp_f32x4 *)at;
+        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+    } else {
+        v[0] = *(const float *)at;
+    }
+}
+RP_FN void rp_floats_put(RP_T *at, const float *v, int each) {
+    if (each == 4) {
+        const rp_f32x4 four = {v[0], v[1], v[2], v[3]};
+        *(rp_f32x4 *)at = four;
+    } else {
+        *(float *)at = v[0];
+    }
 }
 /* Two f32 as two bf16 and what these leave, two bf16 again; nothing is left of what is not finite. */
 RP_FN void rp_halve_f32(rp_u32 *high, rp_u32 *low, rp_u32 first, rp_u32 second) {
