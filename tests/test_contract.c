@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "kernel/cpu/dots.h"
 #include "kernel/cpu/lib_onednn.h"
+#include "kernel/cuda/conv_parts.h"
 #include "kernel/cuda/matmul.h"
 #include "kernel/loop.h"
 #include "kernel/product.h"
@@ -550,6 +551,48 @@ static void check_settings(rp_tensor *const *in) {
     rp_compiled_release(whole);
 }
 
+/* Every tile and every layout give the same bits, forward and of the input's gradient; what is not finite, too great for tf32 or NaN by its last
+ * bits alone is what it is to all of them. */
+static void check_tiles(void) {
+    enum { N = 2, C = 64, O = 72, SIDE = 9, MOST = 16 };
+    static float x[N * C * SIDE * SIDE];
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = 0; i < N * C * SIDE * SIDE; i++) x[i] = (float)(i * 7919 % 2003 - 1001) / 911.0f;
+        const uint32_t rare[] = {0x7f800001u, 0xff800000u, 0x7f7ff001u, 0x7fffffffu};
+        for (unsigned k = 0; turn && k < 4; k++) memcpy(&x[(k / 2 * C + k) * SIDE * SIDE + k * 21], &rare[k], 4);
+        rp_tensor *in = rp_from_data(x, (int64_t[]){N, C, SIDE, SIDE}, 4, RP_F32), *w = FILLED(12, RP_F32, O, C, 3, 3),
+                  *g = FILLED(13, RP_F32, N, O, SIDE, SIDE), *want[2] = {NULL, NULL};
+        for (int how = 0; how < 4; how++) {
+            for (unsigned tile = 0; tile <= MOST; tile++) {
+                if (!test_cuda_takes((unsigned)how * 17 + tile, 6) && (how || tile)) continue;
+                rp__cuda_conv_tile = tile;
+                rp_tensor *leaf = rp_detach(laid_out(in, how % 2)), *weight = laid_out(w, how / 2), *got[2];
+                rp_set_requires_grad(leaf, true);
+                got[0] = rp_conv2d(leaf, weight, NULL, RP_DIMS(1, 1), RP_DIMS(1, 1));
+                rp_tensor *grad_y = laid_out(g, how % 2), *y = got[0];
+                rp_grad(&y, 1, &leaf, 1, &grad_y, NULL, &got[1]);
+                got[0] = rp_detach(got[0]);
+                ok();
+                for (int k = 0; k < 2; k++) {
+                    if (!want[k]) {
+                        want[k] = got[k];
+                        continue;
+                    }
+                    rp_tensor *same =
+                        rp_logical_or(rp_eq(want[k], got[k]), rp_logical_and(rp_isnan(want[k]), rp_isnan(got[k])));
+                    if (!rp_item_i64(rp_all(same)))
+                        fail_msg("turn %d, layout %d, tile %u: %d differs", turn, how, tile, k);
+                }
+            }
+        }
+        rp__cuda_conv_tile = 0;
+        if (turn) {
+            assert_int_equal(rp_item_i64(rp_any(rp_isnan(want[0]))), 1);
+            assert_int_equal(rp_item_i64(rp_any(rp_isinf(want[0]))), 1);
+        }
+    }
+}
+
 /* Convolutions of f32 that may round to tf32: what follows them and their gradients joins as ever, results are near and not the same, and a compiled
  * function goes with the setting. */
 static void test_rounded(void **state) {
@@ -625,6 +668,9 @@ static void test_rounded(void **state) {
     assert_true(rp_item_i64(rp_any(rp_gt(away, rp_mul_scalar(size, rp_f64(1e-6))))));
     rp_compiled_release(f);
     check_settings(in);
+    assert_int_equal(rp_set_float32_conv_precision("tf32"), RP_OK);
+    check_tiles();
+    assert_true(rp_set_float32_conv_allow_tf32(false));
     rp_scope_end(scope, NULL, 0);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }

@@ -445,10 +445,10 @@ static unsigned most_room(const rp__conv_extent *e, const struct vector_tile *t,
 unsigned rp__cuda_conv_tile;
 
 /* What tf32 takes in a tile and so many shares, by the rates that those tiles have of it (an H200: gpu_kernels --conv-tile N over the works of
- * tf32 of bench/gpu_works.txt): what a warp rounds it reads from shared memory for itself, so large tiles are ahead. One by itself waits for its loads. */
+ * tf32 of bench/gpu_works.txt): what passes through shared memory bounds them, so large tiles are ahead. One by itself waits for its loads. */
 static double rounded_time(const rp__conv_extent *e, const rp__device *d, unsigned tile, int64_t shares) {
     static const uint8_t rates[N_VECTOR_TILES] = {100, 89, 70,  72,  55,  52,  45,  33,
-                                                  32,  27, 230, 200, 165, 150, 220, 150};
+                                                  32,  27, 250, 165, 165, 150, 225, 150};
     enum { BEGIN = 80, SHARES = 45 };
     const struct vector_tile *t = &vector_tiles[tile];
     const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * shares;
