@@ -21,7 +21,7 @@ NONE(avx2)
 NONE(avx512)
 #endif
 
-enum { MAX_LINES = 512 };
+enum { MAX_LINES = 1024 };
 static struct {
     rp__hash key;
     int plan;
@@ -30,7 +30,7 @@ static struct {
 } entries[MAX_LINES];
 static size_t n_entries;
 static rp__text text;
-/* The many forms of norms are not compiled for the narrow vectors of an instruction set that has a wider one beside it. */
+/* Norms in many forms, operations of few instructions and those of f16 are not compiled for the narrow vectors of an instruction set that has a wider one beside it. */
 #define WIDE "#if RP_VEC_BYTES > 16 || defined(RP_ISA_BASELINE_ONLY)\n"
 static bool wide;
 
@@ -87,11 +87,44 @@ static rp_status take_many(rp__device *d, rp__dag *dag, const rp__space *shared,
 
 /* ---- everyday programs */
 
-static void pointwise(rp_dtype dtype, bool all) {
+static rp_tensor *relu(rp_tensor *x) { return rp_relu(x); }
+static rp_tensor *hardtanh(rp_tensor *x) { return rp_hardtanh(x, rp_f64(-1), rp_f64(1)); }
+static rp_tensor *leaky_relu(rp_tensor *x) { return rp_leaky_relu(x, rp_f64(0.01)); }
+static rp_tensor *clamp(rp_tensor *x) { return rp_clamp(x, rp_f64(-1), rp_f64(1)); }
+static rp_tensor *clamp_below(rp_tensor *x) { return rp_clamp(x, rp_f64(-1), rp_none()); }
+static rp_tensor *clamp_above(rp_tensor *x) { return rp_clamp(x, rp_none(), rp_f64(1)); }
+static rp_tensor *round_whole(rp_tensor *x) { return rp_round(x); }
+/* An element of these is a few instructions: what moves memory beside them is most of it without a line function. */
+typedef rp_tensor *unary(rp_tensor *x);
+static unary *const cheap[] = {relu,      rp_relu6,    hardtanh,    rp_hardsigmoid, rp_hardswish, leaky_relu,
+                               clamp,     clamp_below, clamp_above, rp_abs,         rp_neg,       rp_sign,
+                               rp_square, rp_sqrt,     round_whole, rp_floor,       rp_ceil,      rp_trunc};
+static void unary_slope(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    unary *const *f = ctx;
+    (void)n_in;
+    rp_tensor *y = (*f)(in[0]);
+    (void)!rp_grad(&y, 1, in, n_out, in + 1, NULL, out);
+}
+/* Its gradient: of a tape, and in one with the value. */
+static void slope_of(unary *const *f, rp_dtype dtype) {
+    const int64_t size[] = {4, 8};
+    rp_tensor *in[2], *out[1];
+    for (int i = 0; i < 2; i++) in[i] = rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = dtype));
+    rp_set_requires_grad(in[0], true);
+    rp_set_grad_enabled(true);
+    unary_slope((void *)(uintptr_t)f, in, 2, out, 1);
+    rp_compiled *c = rp_compile((rp_fn){unary_slope, (void *)(uintptr_t)f, sizeof *f, "slope"}, NULL);
+    for (int call = 0; call < 3; call++) (void)!rp_call(c, in, 2, out, 1);
+    rp_compiled_release(c);
+    rp_set_grad_enabled(false);
+}
+
+static void pointwise(rp_dtype dtype) {
     const int64_t size[] = {4, 8};
     rp_tensor *x = rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = dtype)),
               *y = rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = dtype));
     const rp_scalar two = rp_f64(2), one = rp_i64(1);
+    const bool narrow = !wide;
     rp_add(x, y, RP_OPTIONS(rp_add_options, .alpha = one));
     rp_add_(x, y, RP_OPTIONS(rp_add_options, .alpha = one));
     rp_mul(x, y);
@@ -100,18 +133,37 @@ static void pointwise(rp_dtype dtype, bool all) {
     rp_relu(x);
     rp_gelu(x);
     rp_clone(x);
-    if (!all) return;
+    wide = wide || dtype != RP_F32;
     rp_sub(x, y, RP_OPTIONS(rp_sub_options, .alpha = one));
     rp_div(x, y);
     rp_neg(x);
     rp_exp(x);
-    rp_sin(x);
     rp_tanh(x);
     rp_sigmoid(x);
     rp_sqrt(x);
     rp_fill_(x, one);
+    if (dtype == RP_F32) rp_sin(x);
+    wide = true;
+    rp_maximum(x, y);
+    rp_minimum(x, y);
+    rp_silu(x);
+    for (size_t i = 0; i < sizeof cheap / sizeof *cheap; i++) {
+        cheap[i](x);
+        slope_of(&cheap[i], dtype);
+    }
+    wide = !narrow;
 }
 
+static void reductions(rp_dtype dtype) {
+    const int64_t size[] = {4, 8};
+    rp_tensor *x = rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = dtype));
+    rp_sum(x, RP_DIMS(-1));
+    rp_mean(x, RP_DIMS(-1));
+    rp_prod(x, -1, false);
+    rp_amax(x, RP_DIMS(-1), false);
+    rp_amin(x, RP_DIMS(-1), false);
+    rp_linalg_vector_norm(x, rp_f64(2), RP_DIMS(-1), false);
+}
 static void rows(rp_dtype dtype) {
     const int64_t size[] = {4, 8};
     rp_tensor *x = rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = dtype)),
@@ -120,9 +172,7 @@ static void rows(rp_dtype dtype) {
     rp_log_softmax(x, -1);
     rp_layer_norm(x, RP_DIMS(8), w, w, 1e-5);
     rp_layer_norm(x, RP_DIMS(8), NULL, NULL, 1e-5);
-    rp_sum(x, RP_DIMS(-1));
-    rp_mean(x, RP_DIMS(-1));
-    rp_amax(x, RP_DIMS(-1), false);
+    reductions(dtype);
 }
 
 /* ---- norms and softmax as the compiler makes them */
@@ -229,17 +279,23 @@ int main(int argc, char **argv) {
 
     rp_scope scope = rp_scope_begin();
     const int64_t size[] = {4, 8};
-    pointwise(RP_F32, true);
-    pointwise(RP_BF16, false);
-    rows(RP_F32);
-    rows(RP_BF16);
+    static const rp_dtype all[] = {RP_F32, RP_F16, RP_BF16};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        wide = all[i] == RP_F16; /* whose conversions are many instructions there */
+        pointwise(all[i]);
+        rows(all[i]);
+    }
+    wide = false;
+    reductions(RP_F64);
     steps();
     wide = true;
     norms(RP_F32);
     norms(RP_BF16);
     wide = false;
-    rp_to_dtype(rp_empty(size, 2), RP_BF16);
-    rp_to_dtype(rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = RP_BF16)), RP_F32);
+    for (size_t i = 1; i < sizeof all / sizeof *all; i++) {
+        rp_to_dtype(rp_empty(size, 2), all[i]);
+        rp_to_dtype(rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = all[i])), RP_F32);
+    }
     rp_scope_end(scope, NULL, 0);
     if (rp_failed() || text.failed) die("out of memory, or a call that failed");
 
