@@ -40,7 +40,27 @@
 
 /* ---- rounding ---------------------------------------------------------------------------------------------------- */
 
-/* Ties to even: 2^23 (2^52) pushes the fraction out. Larger values, infinities and NaN pass. -0.3 gives -0. */
+/* To whole numbers: -0.3 gives -0, larger values and infinities pass. The machine's where it has one instruction for it. */
+#if defined(__AVX__) && RP_VEC_BYTES == 32
+#define RP__VMATH_ROUND(name, mode)                                                                                    \
+    RP__VMATH_FN rp__vf32 rp__v_##name##_f32(rp__vf32 x) { return __builtin_ia32_roundps256(x, 8 | (mode)); }          \
+    RP__VMATH_FN rp__vf64 rp__v_##name##_f64(rp__vf64 x) { return __builtin_ia32_roundpd256(x, 8 | (mode)); }
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64
+#define RP__VMATH_ROUND(name, mode)                                                                                    \
+    RP__VMATH_FN rp__vf32 rp__v_##name##_f32(rp__vf32 x) {                                                             \
+        return __builtin_ia32_rndscaleps_mask(x, 8 | (mode), x, -1, 4);                                                \
+    }                                                                                                                  \
+    RP__VMATH_FN rp__vf64 rp__v_##name##_f64(rp__vf64 x) {                                                             \
+        return __builtin_ia32_rndscalepd_mask(x, 8 | (mode), x, -1, 4);                                                \
+    }
+#endif
+#ifdef RP__VMATH_ROUND
+RP__VMATH_ROUND(rint, 0)
+RP__VMATH_ROUND(floor, 1)
+RP__VMATH_ROUND(ceil, 2)
+RP__VMATH_ROUND(trunc, 3)
+#else
+/* Ties to even: 2^23 (2^52) pushes the fraction out. NaN passes too. */
 RP__VMATH_FN rp__vf32 rp__v_rint_f32(rp__vf32 x) {
     rp__vf32 a = rp__v_abs_f32(x);
     return rp__v_sel_f32(a < 0x1p23f, rp__v_copysign_f32((a + 0x1p23f) - 0x1p23f, x), x);
@@ -68,6 +88,7 @@ RP__VMATH_FN rp__vf64 rp__v_ceil_f64(rp__vf64 x) {
 }
 RP__VMATH_FN rp__vf32 rp__v_trunc_f32(rp__vf32 x) { return rp__v_copysign_f32(rp__v_floor_f32(rp__v_abs_f32(x)), x); }
 RP__VMATH_FN rp__vf64 rp__v_trunc_f64(rp__vf64 x) { return rp__v_copysign_f64(rp__v_floor_f64(rp__v_abs_f64(x)), x); }
+#endif
 
 /* 1 / sqrt(x): both steps correctly rounded. */
 RP__VMATH_FN rp__vf32 rp__v_rsqrt_f32(rp__vf32 x) { return 1.0f / rp__v_sqrt_f32(x); }
