@@ -55,9 +55,11 @@ static void repeat(char *block, uint64_t bits, unsigned size) {
     for (int i = 0; i < 8; i++) w[i] = word_of(bits, size);
     memcpy(block, w, sizeof w);
 }
-/* `size` bytes at `from` again and again, up to a line beyond `bytes`. From registers: a line in memory would be read before it is there. */
+/* `size` bytes at `from` again and again, up to a line beyond `bytes`. From registers: a line in memory would be read before it is there.
+   All stores but the first are aligned: short stretches begin anywhere. */
 static void fill_lines(char *to, const char *from, unsigned size, int64_t bytes) {
-    typedef uint64_t line __attribute__((vector_size(16), may_alias, aligned(1)));
+    typedef uint64_t line __attribute__((vector_size(16), may_alias));
+    typedef line anywhere __attribute__((aligned(1)));
     uint64_t bits = 0;
     switch (size) { /* of known length: no call */
     case 1: memcpy(&bits, from, 1); break;
@@ -66,8 +68,10 @@ static void fill_lines(char *to, const char *from, unsigned size, int64_t bytes)
     default: memcpy(&bits, from, 8);
     }
     const line w = {word_of(bits, size), word_of(bits, size)};
-    for (int64_t i = 0; i < bytes; i += 64) {
-        for (int k = 0; k < 64; k += 16) *(line *)(void *)(to + i + k) = w;
+    *(anywhere *)(void *)to = w;
+    char *const end = to + bytes;
+    for (char *at = to + 16 - (uintptr_t)to % 16; at < end; at += 64) {
+        for (int k = 0; k < 64; k += 16) *(line *)(void *)(at + k) = w;
     }
 }
 /* Uniform values: constants, scalars, and what follows from them alone; the k-th instruction makes block k. */
@@ -159,23 +163,41 @@ static void move_each(char *piece, char *lies, int64_t bytes, int64_t step, int6
     }
 #undef MOVE_OF
 }
+/* A part of one stretch whose elements lie apart. */
+static void move_part(const stretches *s, char *piece, char *memory, int64_t first, int64_t last, bool apart) {
+    const int64_t offset = offset_of(s->extent, s->stride, s->outer, first / s->n) + first % s->n * s->step;
+    char *const lies = memory + offset * s->size;
+    const rp__tile_call t = {
+        .d = apart ? lies : piece, .a = apart ? piece : lies, .as = 1, .n = last - first, .imm = s->step};
+    (apart ? s->tiles->scatter : s->tiles->gather)[rp__interp_log2(s->size)](&t);
+}
 /* Stretches whose elements lie apart, as places do where channels lie last: a few elements of each stretch, so that lines of memory
-   that stretches share are still near for the next. */
+   that stretches share are still near for the next. Stretches that lie side by side are turned in registers. */
 static void move_strided(const stretches *s, char *piece, char *memory, int64_t first, int64_t last, bool apart) {
-    const unsigned log2 = rp__interp_log2(s->size);
-    const int64_t at_once = (last - 1) / s->n - first / s->n > 1 ? TURN : s->n;
-    for (int64_t from = 0; from < s->n; from += at_once) {
-        for (int64_t begin = first - first % s->n; begin + from < last; begin += s->n) {
-            const int64_t whole = begin + (s->n - from < at_once ? s->n : from + at_once);
-            const int64_t lo = begin + from > first ? begin + from : first, hi = whole < last ? whole : last;
-            if (lo >= hi) continue;
-            const int64_t offset = offset_of(s->extent, s->stride, s->outer, begin / s->n) + (lo - begin) * s->step;
-            char *const lies = memory + offset * s->size, *const packed = piece + (lo - first) * s->size;
-            const rp__tile_call t = {
-                .d = apart ? lies : packed, .a = apart ? packed : lies, .as = 1, .n = hi - lo, .imm = s->step};
-            (apart ? s->tiles->scatter : s->tiles->gather)[log2](&t);
+    enum { AT_ONCE = 64 };
+    const int64_t size = s->size, head = (s->n - first % s->n) % s->n;
+    if (first / s->n == (last - 1) / s->n) {
+        move_part(s, piece, memory, first, last, apart);
+        return;
+    }
+    if (head) move_part(s, piece, memory, first, first + head, apart);
+    const unsigned d = s->outer - 1; /* there are several stretches */
+    const int64_t end = last / s->n * s->n, side = s->stride[d] == 1 ? s->extent[d] : 1;
+    rp__tile_fn *const turn = s->tiles->transpose[rp__interp_log2(s->size)];
+    for (int64_t from = 0; from < s->n; from += AT_ONCE) {
+        const int64_t m = s->n - from < AT_ONCE ? s->n - from : AT_ONCE;
+        for (int64_t at = first + head, many; at < end; at += many * s->n) {
+            const int64_t number = at / s->n, left = (end - at) / s->n;
+            many = side - number % side < left ? side - number % side : left;
+            char *const packed = piece + (at - first + from) * size;
+            char *const lies = memory + (offset_of(s->extent, s->stride, s->outer, number) + from * s->step) * size;
+            const rp__tile_call t =
+                apart ? (rp__tile_call){.d = lies, .a = packed, .as = s->step, .n = many, .bs = m, .imm = s->n}
+                      : (rp__tile_call){.d = packed, .a = lies, .as = s->n, .n = m, .bs = many, .imm = s->step};
+            turn(&t);
         }
     }
+    if (end < last) move_part(s, piece + (end - first) * size, memory, end, last, apart);
 }
 /* Elements [first, last) between memory and a piece, where they lie one after the other: put together there, or taken apart. */
 static void move_stretches(const stretches *s, char *piece, char *memory, int64_t first, int64_t last, bool apart) {
@@ -382,9 +404,14 @@ enum {
     SHORT_STRETCH = 4, /* below it the interpreter's gathers are as good, */
     STRIDED = 16,      /* as they are below this where elements of a stretch lie apart */
     PIECES = 10,       /* accesses in pieces, which lie in scratch behind blocks and kept values */
-    PIECE = 8 * RP__CHUNK + 64
+    PIECE = 8 * RP__CHUNK + 64,
+    WHOLE_BYTES =
+        92 *
+        1024 /* up to which all pieces of elements that lie apart hold rows, not chunks: a part of a second-level cache */
 };
-_Static_assert(PIECES *PIECE + 32 * 1024 + RP__KEEP_BYTES <= RP__INTERP_BYTES + RP__INTERP_PLANES, "room for pieces");
+_Static_assert((PIECES - 1) * PIECE + WHOLE_BYTES + PIECES * 128 + 32 * 1024 + RP__KEEP_BYTES <=
+                   RP__INTERP_BYTES + RP__INTERP_PLANES,
+               "room for pieces");
 static void bring(const rp__line *l, int64_t row, uint64_t accesses, int64_t first, int64_t last) {
     rp__line_pieces *x = l->pieces;
     for (uint64_t left = l->apart & accesses; left; left &= left - 1) {
@@ -399,9 +426,16 @@ static void bring(const rp__line *l, int64_t row, uint64_t accesses, int64_t fir
         char *lies = memory + offset_of(s->extent, s->stride, s->outer, first / s->n) * s->size;
         rp__line_filled *const f = &x->filled[a];
         const int64_t from = one && s->still ? 0 : begin;
+        const bool written = x->written >> a & 1u;
         if (one && !s->still && s->step == 1) {
             x->place[a] = lies + begin * s->size;
-        } else if (x->written >> a & 1u) {
+        } else if (x->whole >> a & 1u) {
+            x->place[a] = x->piece[a] + first * s->size;
+            x->to_take |= (uint64_t)written << a;
+            if (written || f->lies == memory) continue;
+            move_stretches(s, x->piece[a], memory, 0, l->n, false);
+            *f = (rp__line_filled){memory, 0, l->n};
+        } else if (written) {
             x->to_take |= UINT64_C(1) << a;
         } else if (f->lies != lies || f->from != from ||
                    f->n != last - first) { /* else an earlier phase has asked for it */
@@ -414,7 +448,9 @@ static void take(const rp__line *l, int64_t row, uint64_t accesses, int64_t firs
     const rp__line_pieces *x = l->pieces;
     for (uint64_t left = accesses & x->to_take; left && first < last; left &= left - 1) {
         const int a = __builtin_ctzll(left);
-        move_stretches(&x->lie[a], x->piece[a], l->base[a] + row * l->row[a], first, last, true);
+        const bool whole = x->whole >> a & 1u;
+        if (whole && last < l->n) continue; /* with its last chunk */
+        move_stretches(&x->lie[a], x->piece[a], l->base[a] + row * l->row[a], whole ? 0 : first, last, true);
     }
 }
 static int64_t size_of(const int64_t *extent, unsigned d0, unsigned d1) {
@@ -454,11 +490,21 @@ bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const
     l->take = take;
     return true;
 }
-void rp__line_room(rp__line_pieces *x, rp__line *l, char *room) {
-    for (uint64_t left = l->apart; left; left &= left - 1, room += PIECE) {
+void rp__line_room(rp__line_pieces *x, rp__line *l, char *room, bool rows) {
+    int64_t bytes = 0;
+    x->whole = 0;
+    for (uint64_t left = l->apart; left && rows; left &= left - 1) {
+        const rp__line_stretches *s = &x->lie[__builtin_ctzll(left)];
+        if (s->still || s->step == 1) continue;
+        x->whole |= left & -left;
+        bytes += l->n * s->size;
+    }
+    if (bytes > WHOLE_BYTES) x->whole = 0;
+    for (uint64_t left = l->apart; left; left &= left - 1) {
         const int a = __builtin_ctzll(left);
         x->piece[a] = room;
         x->filled[a].lies = NULL;
+        room += x->whole >> a & 1u ? (l->n * x->lie[a].size + 127) & ~INT64_C(63) : PIECE;
     }
     x->to_take = 0;
     l->pieces = x;
@@ -492,7 +538,8 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
     rp__line_blocks(p, scalars, scratch);
     l.kept = scratch + 64 * (size_t)p->n_blocks;
     l.kept_cap = (n + 63) & ~INT64_C(63);
-    if (l.apart) rp__line_room(&pieces, &l, l.kept + (size_t)p->kept_bytes * (plan == RP__PLAN_KEEP ? l.kept_cap : 0));
+    if (l.apart)
+        rp__line_room(&pieces, &l, l.kept + (size_t)p->kept_bytes * (plan == RP__PLAN_KEEP ? l.kept_cap : 0), true);
     for (int64_t lane = first, end = lanes ? last : first + 1; lane < end; lane++) {
         char *sums[RP__DAG_MAX_ACCESSES];
         const int64_t stop = lanes ? rows : last;
