@@ -65,6 +65,11 @@ static bool run_op(int op, rp_tensor *x, rp_tensor *out[MOST]) {
     case 23: /* four windows of an element, in the tree's order */
         out[0] = rp_max_pool2d(x, RP_DIMS(4, 4), RP_DIMS(2, 2), RP_DIMS(2, 2), RP_DIMS(1), false);
         break;
+    /* pools of one dim, whose points lie side by side or some steps apart, at the edges outside */
+    case 24: out[0] = rp_max_pool1d(rp_flatten(x, 2, 3), RP_DIMS(5), RP_DIMS(1), RP_DIMS(0), RP_DIMS(1), false); break;
+    case 25: out[0] = rp_max_pool1d(rp_flatten(x, 2, 3), RP_DIMS(3), RP_DIMS(2), RP_DIMS(1), RP_DIMS(2), true); break;
+    case 26: out[0] = rp_avg_pool1d(rp_flatten(x, 2, 3), RP_DIMS(3), RP_DIMS(2), RP_DIMS(1), false, false); break;
+    case 27: out[0] = rp_avg_pool1d(rp_flatten(x, 2, 3), RP_DIMS(2), RP_DIMS(1), RP_DIMS(0), false, true); break;
     default: return false;
     }
     return true;
@@ -152,6 +157,35 @@ static void compare(rp_dtype dtype) {
     }
     rp__tiles_set(NULL);
 }
+/* Compiled, a pool of the largest has no place, so that its only phase is plain. */
+static void pool_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *both[MOST];
+    (void)n_in, (void)n_out;
+    run_op(*(const int *)ctx, in[0], both);
+    out[0] = both[0];
+}
+static void largest_alone(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_BF16, RP_F16};
+    static const int64_t sizes[][4] = {{3, 5, 17, 19}, {6, 3, 8, 8}, {2, 4, 31, 31}};
+    for (int k = 0; k < 36; k++) {
+        const rp_dtype dtype = dtypes[k / 9];
+        const int64_t *size = sizes[k / 3 % 3];
+        for (int op = 0; op < 28; op++) {
+            if (op != 2 && op != 15 && op != 22 && op != 24 && op != 25) continue;
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *x = numbers(size, dtype, k % 3, 5), *want[MOST], *got = NULL;
+            rp__interp_planes_off = true;
+            run_op(op, x, want);
+            rp__interp_planes_off = false;
+            rp_compiled *c = rp_compile((rp_fn){pool_body, &op, sizeof op, "pool"}, NULL);
+            for (int call = 0; call < 3; call++) assert_int_equal(rp_call(c, &x, 1, &got, 1), RP_OK);
+            if (!same(want[0], got)) fail_msg("op %d of %s, sizes %d: other bits", op, rp_dtype_name(dtype), k);
+            rp_compiled_release(c);
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+}
 static void same_bits_f32(void **state) {
     (void)state;
     const uint64_t before = rp__interp_planes_taken;
@@ -223,8 +257,8 @@ static void kept_values_stand_still(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_f32), cmocka_unit_test(same_bits_f64),           cmocka_unit_test(same_bits_bf16),
-        cmocka_unit_test(same_bits_f16), cmocka_unit_test(kept_values_stand_still),
+        cmocka_unit_test(largest_alone),  cmocka_unit_test(same_bits_f32), cmocka_unit_test(same_bits_f64),
+        cmocka_unit_test(same_bits_bf16), cmocka_unit_test(same_bits_f16), cmocka_unit_test(kept_values_stand_still),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

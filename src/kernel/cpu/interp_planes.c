@@ -20,7 +20,8 @@ enum {
     WIDEST = 512, /* points of a tile */
     REACH = 4     /* positions of a point that lead somewhere, where keys are followed */
 };
-enum { MOVING, STILL, UNIFORM }; /* of registers */
+enum { MOVING, STILL, UNIFORM };             /* of registers */
+enum { PASSED, IN_PLACE, GATHERED, MASKED }; /* how the points of a tile get what a plain phase reduces at a position */
 enum { NOWHERE, SOMEWHERE, EVERYWHERE, DENSE };
 #define OUTSIDE UINT32_MAX
 
@@ -46,10 +47,10 @@ typedef struct table {
 
 /* A phase that does nothing but reduce what it loads, or that and the identity where a value is false; or that where a key
    that it loads is the one of the point, and 0 elsewhere (gradients of the largest); or that finds the place of the largest. Of points
-   only the third. */
+   the last is not. */
 typedef struct plain {
     rp__window_fn *fn;
-    rp__place_fn *place; /* both NULL: it is none of these, or, of points, keyed */
+    rp__place_fn *place; /* both NULL: it is none of these */
     bool keyed;
     const rp__reduction *red;
     const table *from, *key;
@@ -57,15 +58,19 @@ typedef struct plain {
     uint16_t wanted, largest; /* registers */
     bool all;                 /* 0, which memory outside gives, counts */
     bool listed;              /* by planes.there: rows that are not there need not be looked at */
+    uint8_t way[RP__LANES];   /* of points: of each position of the tile under way */
 } plain;
 
-/* Of the point under way: its rows, their keys and numbers. */
+/* Of the point under way: its rows, their keys and numbers, and a tree over rows that are there. Points of strided windows take turns in
+   which these are. */
+enum { TREES = 8 };
 typedef struct ready {
     const void *rows[RP__LANES];
     const int64_t *keys[RP__LANES];
     int32_t numbers[RP__LANES];
-    uint32_t there; /* of which rows the tree is */
-    rp__window_tree tree;
+    uint32_t there;     /* rows that are not NULL */
+    uint32_t of[TREES]; /* of which rows a tree is; 0: of none yet */
+    rp__window_tree *tree, trees[TREES];
 } ready;
 
 /* Points side by side whose sums take what is loaded where its key is the point's: instead of asking each position of each point, the
@@ -467,7 +472,7 @@ static void find_plain(const run *r, planes *s, unsigned phase) {
     for (unsigned m = 0; m < sizeof match / sizeof *match && reduce; m++) {
         unsigned seen = 1;
         *x = (plain){.red = &p->reductions[reduce->access]};
-        if (!s->width && match[m] != match_keyed) continue;
+        if (!s->width && match[m] == match_place) continue;
         match[m](r, s, phase, x, reduce->a, &seen);
         if ((x->fn || x->place) && seen == moving) return;
     }
@@ -475,6 +480,10 @@ static void find_plain(const run *r, planes *s, unsigned phase) {
 }
 static bool is_plain(const planes *s, unsigned phase) {
     return phase < PLAIN && (s->plain[phase].fn || s->plain[phase].place);
+}
+/* Keys of points are followed where the tile allows it, else the phase goes as those do that are not plain. */
+static bool stays_plain(const planes *s, unsigned phase) {
+    return is_plain(s, phase) && (s->width || !s->plain[phase].keyed);
 }
 /* Plain phases keep nothing: another that reads what one would keep is plain, too, or that one is not. */
 static void find_plains(const run *r, planes *s) {
@@ -484,7 +493,7 @@ static void find_plains(const run *r, planes *s) {
     for (unsigned phase = 0; phase < p->n_phases; phase++) {
         for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
             const rp__insn *i = &p->insns[k];
-            keeps = keeps || (i->kind == RP__INSN_KEPT && !s->still[k] && !is_plain(s, phase));
+            keeps = keeps || (i->kind == RP__INSN_KEPT && !s->still[k] && !stays_plain(s, phase));
         }
     }
     for (unsigned phase = 0; keeps && phase < p->n_phases && phase < PLAIN; phase++) {
@@ -618,6 +627,26 @@ static void find_idle(run *r, planes *s) {
                 idle = s->table[t].place[pos + q].kind == NOWHERE;
         }
         s->pass[pos] = idle;
+    }
+}
+
+/* How the points of the tile, whose places are known, get what plain phases reduce. */
+static void find_ways(const run *r, planes *s) {
+    for (unsigned phase = 0; phase < PLAIN && phase < r->p->n_phases && !s->width; phase++) {
+        plain *x = &s->plain[phase];
+        if (!stays_plain(s, phase)) continue;
+        for (int64_t pos = 0; pos < r->row_len; pos++) {
+            const char *when = x->when ? s->value[x->when - 1].at + pos * r->w : NULL;
+            const int64_t kind = x->from->place[pos].kind;
+            bool every = true;
+            for (int64_t k = 0; when && k < r->w; k++) every &= when[k] != 0;
+            x->way[pos] = when                         ? all_zero(when, r->w) ? PASSED
+                                                         : !every             ? MASKED
+                                                                              : GATHERED
+                          : kind == NOWHERE && !x->all ? PASSED
+                                                       : GATHERED;
+            if (x->way[pos] == GATHERED && kind == DENSE) x->way[pos] = IN_PLACE;
+        }
     }
 }
 
@@ -844,18 +873,19 @@ static void make_tree(rp__window_tree *t, const void *const *a, int64_t lanes) {
     }
     t->first = slot[0] ? slot[0] - 1 : 0;
 }
-/* The rows of each point of a tile. Phases with keys or numbers of rows look at all of them anyway. */
+/* The rows of each point of a tile. Phases with numbers of rows look at all of them anyway. */
 static void list_rows(const run *r, planes *s, int64_t points) {
     for (unsigned phase = 0; phase < PLAIN && phase < r->p->n_phases; phase++) {
         plain *x = &s->plain[phase];
         s->ready[phase].there = 0;
-        x->listed = x->fn && !x->key && points <= WIDEST;
+        memset(s->ready[phase].of, 0, sizeof s->ready[phase].of);
+        x->listed = x->fn && points <= WIDEST;
         for (int64_t k = 0; k < points && x->listed; k++) {
             uint32_t there = 0;
             for (int64_t pos = 0, number = k; pos < r->row_len; pos++, number += s->tile) {
                 if (x->when && !s->value[x->when - 1].at[number]) continue;
                 const bool in = x->from->far[number] != OUTSIDE;
-                if (!in && x->all) x->listed = false;
+                if ((!in && x->all) || (x->key && x->key->far[number] == OUTSIDE)) x->listed = false;
                 there |= (uint32_t)in << pos;
             }
             s->there[phase][k] = there;
@@ -863,9 +893,13 @@ static void list_rows(const run *r, planes *s, int64_t points) {
     }
 }
 static void tree_for(const run *r, ready *to, uint32_t there) {
-    if (there && there == to->there) return; /* neighbours are most often alike */
-    make_tree(&to->tree, to->rows, r->row_len);
+    const uint32_t slot = (there * UINT32_C(0x9e3779b1)) >> 29;
+    _Static_assert(TREES == 8, "as many as the bits of a slot give");
+    to->tree = &to->trees[slot];
     to->there = there;
+    if (there && there == to->of[slot]) return;
+    make_tree(to->tree, to->rows, r->row_len);
+    to->of[slot] = there;
 }
 /* The rows of a plain phase over the lanes of a point; false: not so here. */
 static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) {
@@ -880,6 +914,10 @@ static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) 
         for (uint32_t left = there; left; left &= left - 1) {
             const int64_t pos = __builtin_ctz(left);
             to->rows[pos] = t->plane + (t->place[pos].first + t->far[pos * s->tile + number]) * size;
+            if (k)
+                to->keys[pos] =
+                    (const int64_t *)(const void *)(k->plane +
+                                                    (k->place[pos].first + k->far[pos * s->tile + number]) * 8);
         }
         tree_for(r, to, there);
         return true;
@@ -966,8 +1004,45 @@ static void run_plain(run *r, const plain *x, const ready *from, int64_t wanted,
                                    .n = n});
     } else {
         x->fn(&(rp__window_call){
-            .d = d, .a = from->rows, .tree = &from->tree, .n = n, .key = x->key ? from->keys : NULL, .wanted = wanted});
+            .d = d, .a = from->rows, .tree = from->tree, .n = n, .key = x->key ? from->keys : NULL, .wanted = wanted});
     }
+}
+/* `bits` where `when` is false, which is seldom: at edges. */
+static void mask(char *d, const char *when, const void *bits, unsigned size, int64_t n) {
+    const uint64_t all = UINT64_C(0x0101010101010101);
+    for (int64_t k = 0; k < n; k += 8) {
+        const int64_t m = n - k < 8 ? n - k : 8;
+        if (m == 8 && rp__interp_peek(when + k, 8) == all) continue;
+        for (int64_t j = k; j < k + m; j++) {
+            if (!when[j]) memcpy(d + j * size, bits, size);
+        }
+    }
+}
+/* A plain phase of points side by side: what is not in memory as it is reduced is put together where the lanes would be. */
+static void run_windows(run *r, const planes *s, plain *x, ready *to) {
+    const table *t = x->from;
+    const unsigned a = t->load->access, size = r->p->access_size[a], convert = r->p->access_load[a];
+    _Alignas(64) char identity[64], bits[64];
+    rp__interp_splat(identity, x->red->identity, x->red->size);
+    memcpy(bits, identity, sizeof bits);
+    if (convert) r->p->tiles->store_narrow[convert - 1](&(rp__tile_call){.d = bits, .a = identity, .as = 1, .n = 1});
+    char *const lanes = r->acc + (int64_t)x->red->at * r->lanes * r->w;
+    uint32_t there = 0;
+    for (int64_t pos = 0; pos < r->row_len; pos++) {
+        const place *at = &t->place[pos];
+        char *const d = lanes + pos * r->w * x->red->size;
+        to->rows[pos] = x->way[pos] == PASSED     ? NULL
+                        : x->way[pos] == IN_PLACE ? t->plane + at->first * (int64_t)size
+                                                  : d;
+        there |= (uint32_t)(x->way[pos] != PASSED) << pos;
+        if (x->way[pos] < GATHERED) continue;
+        gather_at(r, d, t->plane, at, t->far + pos * r->w, size, r->w);
+        if (x->way[pos] == MASKED) mask(d, s->value[x->when - 1].at + pos * r->w, bits, size, r->w);
+    }
+    tree_for(r, to, there);
+    char *const d = r->regs[x->red->d].p;
+    x->fn(&(rp__window_call){.d = d, .a = to->rows, .tree = to->tree, .n = r->w});
+    if (r->b > 1) rp__interp_replicate(r, d, x->red->size);
 }
 static int64_t wanted_of(const planes *s, const plain *x, int64_t point) {
     return x->key ? (int64_t)rp__interp_peek(s->value[s->slot[x->wanted] - 1].at + point * 8, 8) : 0;
@@ -994,8 +1069,12 @@ static void run_rest(run *r, planes *s) {
             rp__interp_set_result(r, x->red, r->acc);
             continue;
         }
-        if (s->follow.is && is_plain(s, phase)) {
+        if (s->follow.is && is_plain(s, phase) && s->plain[phase].keyed) {
             run_follow(r, s, &s->plain[phase]);
+            continue;
+        }
+        if (!s->width && stays_plain(s, phase)) {
+            run_windows(r, s, &s->plain[phase], &s->ready[phase]);
             continue;
         }
         rp__interp_begin_chunk(r, phase);
@@ -1149,6 +1228,8 @@ static void run_points(run *r, planes *s, int64_t first, int64_t last, int64_t f
         const bool good = find_still(r, s);
         const plain *keyed = keyed_phase(r, s);
         if (good) find_idle(r, s);
+        if (good) find_ways(r, s);
+        for (unsigned phase = 0; phase < PLAIN; phase++) memset(s->ready[phase].of, 0, sizeof s->ready[phase].of);
         s->follow.is = good && keyed && find_follow(r, s, keyed);
         for (int64_t plane = first; plane < last; plane++) {
             take_plane(r, s, plane, s->first, s->points);
