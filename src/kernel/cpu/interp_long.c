@@ -31,7 +31,7 @@ static void long_line_slice(void *ctx, int64_t first, int64_t last) {
     }
     workspace *mine = rp__interp_take(RP__INTERP_SLICE);
     rp__line_pieces pieces = l->pieces;
-    rp__line_room(&pieces, &line, mine->tiles, false);
+    rp__line_room(&pieces, &line, mine->tiles, 0);
     l->fn(&line);
     rp__interp_give(mine);
 }

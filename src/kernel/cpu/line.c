@@ -142,8 +142,9 @@ static int64_t offset_of(const int64_t *extent, const int64_t *stride, unsigned 
 
 enum {
     TURN = 32, /* elements of a loop turn of a line function: what is left of a stretch costs as much as some turns, */
-    SHORT = 256,    /* so that such stretches below this length are put together */
-    TOGETHER = 1024 /* as a piece of so many elements */
+    SHORT = 256,     /* so that such stretches below this length are put together */
+    TOGETHER = 1024, /* as a piece of so many elements */
+    TURNED = 8       /* stretches turned at once: whatever their length, a first-level cache has a line of each */
 };
 
 typedef rp__line_stretches stretches;
@@ -174,7 +175,7 @@ static void move_part(const stretches *s, char *piece, char *memory, int64_t fir
 /* Stretches whose elements lie apart, as places do where channels lie last: a few elements of each stretch, so that lines of memory
    that stretches share are still near for the next. Stretches that lie side by side are turned in registers. */
 static void move_strided(const stretches *s, char *piece, char *memory, int64_t first, int64_t last, bool apart) {
-    enum { AT_ONCE = 64 };
+    enum { AT_ONCE = 64 }; /* elements of each */
     const int64_t size = s->size, head = (s->n - first % s->n) % s->n;
     if (first / s->n == (last - 1) / s->n) {
         move_part(s, piece, memory, first, last, apart);
@@ -189,6 +190,7 @@ static void move_strided(const stretches *s, char *piece, char *memory, int64_t 
         for (int64_t at = first + head, many; at < end; at += many * s->n) {
             const int64_t number = at / s->n, left = (end - at) / s->n;
             many = side - number % side < left ? side - number % side : left;
+            if (many > TURNED) many = TURNED;
             char *const packed = piece + (at - first + from) * size;
             char *const lies = memory + (offset_of(s->extent, s->stride, s->outer, number) + from * s->step) * size;
             const rp__tile_call t =
@@ -405,13 +407,35 @@ enum {
     STRIDED = 16,      /* as they are below this where elements of a stretch lie apart */
     PIECES = 10,       /* accesses in pieces, which lie in scratch behind blocks and kept values */
     PIECE = 8 * RP__CHUNK + 64,
-    WHOLE_BYTES =
-        92 *
-        1024 /* up to which all pieces of elements that lie apart hold rows, not chunks: a part of a second-level cache */
+    BAND_BYTES =
+        224 * 1024 /* up to which pieces of elements that lie apart hold rows: a part of a second-level cache */
 };
-_Static_assert((PIECES - 1) * PIECE + WHOLE_BYTES + PIECES * 128 + 32 * 1024 + RP__KEEP_BYTES <=
-                   RP__INTERP_BYTES + RP__INTERP_PLANES,
+_Static_assert(PIECES *(PIECE + 128) + 32 * 1024 + RP__KEEP_BYTES <= RP__INTERP_BYTES + RP__INTERP_PLANES,
                "room for pieces");
+/* Bands: rows side by side in memory, whose pieces follow each other, so that a line that they share is read and written once. Rows of the
+   band under way between memory and pieces. */
+static void move_band(const rp__line *l, int a, bool apart) {
+    static const int64_t beside = 1;
+    rp__line_pieces *x = l->pieces;
+    const rp__line_filled *f = &x->filled[a];
+    stretches s = x->lie[a];
+    const int64_t side = f->from * (s.outer ? s.extent[0] : 1);
+    if (f->from > 1) s.outer = 1, s.extent = &side, s.stride = &beside;
+    move_stretches(&s, x->piece[a], x->memory[a], 0, f->from * l->n, apart);
+}
+/* The number in its band of row `row`, which lies at `memory`; where another band begins it is put together. */
+static int64_t band_row(const rp__line *l, int a, int64_t row, char *memory) {
+    rp__line_pieces *x = l->pieces;
+    rp__line_filled *f = &x->filled[a];
+    const int64_t step = x->step[a] * x->lie[a].size, far = f->lies ? memory - f->lies : -1;
+    x->row[a] = step ? far / step : 0;
+    if (far >= 0 && far == x->row[a] * step && x->row[a] < f->from) return x->row[a];
+    const int64_t left = x->rows - row, most = step ? x->band : 1;
+    *f = (rp__line_filled){memory, left < most ? left : most, l->n};
+    x->memory[a] = memory;
+    if (!(x->written >> a & 1u)) move_band(l, a, false);
+    return x->row[a] = 0;
+}
 static void bring(const rp__line *l, int64_t row, uint64_t accesses, int64_t first, int64_t last) {
     rp__line_pieces *x = l->pieces;
     for (uint64_t left = l->apart & accesses; left; left &= left - 1) {
@@ -430,11 +454,9 @@ static void bring(const rp__line *l, int64_t row, uint64_t accesses, int64_t fir
         if (one && !s->still && s->step == 1) {
             x->place[a] = lies + begin * s->size;
         } else if (x->whole >> a & 1u) {
-            x->place[a] = x->piece[a] + first * s->size;
+            const int64_t k = band_row(l, a, row, memory);
+            x->place[a] = x->piece[a] + (k * l->n + first) * s->size;
             x->to_take |= (uint64_t)written << a;
-            if (written || f->lies == memory) continue;
-            move_stretches(s, x->piece[a], memory, 0, l->n, false);
-            *f = (rp__line_filled){memory, 0, l->n};
         } else if (written) {
             x->to_take |= UINT64_C(1) << a;
         } else if (f->lies != lies || f->from != from ||
@@ -445,12 +467,15 @@ static void bring(const rp__line *l, int64_t row, uint64_t accesses, int64_t fir
     }
 }
 static void take(const rp__line *l, int64_t row, uint64_t accesses, int64_t first, int64_t last) {
-    const rp__line_pieces *x = l->pieces;
+    rp__line_pieces *x = l->pieces;
     for (uint64_t left = accesses & x->to_take; left && first < last; left &= left - 1) {
         const int a = __builtin_ctzll(left);
-        const bool whole = x->whole >> a & 1u;
-        if (whole && last < l->n) continue; /* with its last chunk */
-        move_stretches(&x->lie[a], x->piece[a], l->base[a] + row * l->row[a], whole ? 0 : first, last, true);
+        if (!(x->whole >> a & 1u)) {
+            move_stretches(&x->lie[a], x->piece[a], l->base[a] + row * l->row[a], first, last, true);
+        } else if (last == l->n && x->row[a] + 1 == x->filled[a].from) {
+            move_band(l, a, true);
+            x->filled[a].lies = NULL;
+        }
     }
 }
 static int64_t size_of(const int64_t *extent, unsigned d0, unsigned d1) {
@@ -480,6 +505,8 @@ bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const
         s.extent = extent + n_outer;
         s.stride = own + n_outer;
         s.outer = outer - n_outer;
+        const int64_t row = n_outer ? own[n_outer - 1] : 0; /* to the next one */
+        x->step[a] = (s.outer == 0 && row == 1) || (s.outer == 1 && s.stride[0] == 1 && row == s.extent[0]) ? row : 0;
         const bool written = p->written >> a & 1u;
         if (s.n < SHORT_STRETCH || (p->added >> a & 1u) || (written && s.still) || n++ == PIECES) return false;
         l->apart |= UINT64_C(1) << a;
@@ -490,23 +517,37 @@ bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const
     l->take = take;
     return true;
 }
-void rp__line_room(rp__line_pieces *x, rp__line *l, char *room, bool rows) {
-    int64_t bytes = 0;
+void rp__line_room(rp__line_pieces *x, rp__line *l, char *room, int64_t rows) {
+    int64_t bytes = 0, most = PIECES * PIECE;
     x->whole = 0;
-    for (uint64_t left = l->apart; left && rows; left &= left - 1) {
+    for (uint64_t left = l->apart; left; left &= left - 1) {
         const rp__line_stretches *s = &x->lie[__builtin_ctzll(left)];
-        if (s->still || s->step == 1) continue;
-        x->whole |= left & -left;
-        bytes += l->n * s->size;
+        if (!rows || s->still || s->step == 1) {
+            most -= PIECE;
+        } else {
+            x->whole |= left & -left;
+            bytes += l->n * s->size;
+        }
     }
-    if (bytes > WHOLE_BYTES) x->whole = 0;
+    if (most > BAND_BYTES) most = BAND_BYTES;
+    if (bytes > most || !bytes) x->whole = 0;
+    x->band = x->whole ? most / bytes : 1;
+    if (x->whole) { /* no stretches left over, if that does not take half of them */
+        const rp__line_stretches *s = &x->lie[__builtin_ctzll(x->whole)];
+        const int64_t each = s->outer ? s->extent[s->outer - 1] : 1;
+        int64_t band = x->band;
+        while (band > x->band / 2 && band * each % TURNED) band--;
+        if (band > x->band / 2) x->band = band;
+    }
+    if (x->band > rows) x->band = rows;
     for (uint64_t left = l->apart; left; left &= left - 1) {
         const int a = __builtin_ctzll(left);
         x->piece[a] = room;
         x->filled[a].lies = NULL;
-        room += x->whole >> a & 1u ? (l->n * x->lie[a].size + 127) & ~INT64_C(63) : PIECE;
+        room += x->whole >> a & 1u ? (x->band * l->n * x->lie[a].size + 127) & ~INT64_C(63) : PIECE;
     }
     x->to_take = 0;
+    x->rows = 1;
     l->pieces = x;
     l->place = x->place;
 }
@@ -539,7 +580,8 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
     l.kept = scratch + 64 * (size_t)p->n_blocks;
     l.kept_cap = (n + 63) & ~INT64_C(63);
     if (l.apart)
-        rp__line_room(&pieces, &l, l.kept + (size_t)p->kept_bytes * (plan == RP__PLAN_KEEP ? l.kept_cap : 0), true);
+        rp__line_room(&pieces, &l, l.kept + (size_t)p->kept_bytes * (plan == RP__PLAN_KEEP ? l.kept_cap : 0),
+                      lanes ? 1 : rows);
     for (int64_t lane = first, end = lanes ? last : first + 1; lane < end; lane++) {
         char *sums[RP__DAG_MAX_ACCESSES];
         const int64_t stop = lanes ? rows : last;
@@ -552,6 +594,8 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
                           offset_of(extent, stride + (size_t)a * dims, n_outer, at) * p->access_size[a];
                 if (lanes && (p->added >> a & 1)) base[a] = sums[a];
             }
+            const int64_t side = n_outer ? extent[n_outer - 1] : 1, beside = side - at % side;
+            pieces.rows = lanes ? 1 : beside < stop - at ? beside : stop - at;
             if (at == lane || l.rows == 1) l.stream = !lanes && rp__line_streams(p, &l, bytes * n * rows, past);
             fn(&l);
         }

@@ -236,13 +236,17 @@ typedef struct rp__line_pieces {
     rp__line_filled filled[RP__DAG_MAX_ACCESSES];
     rp__line_stretches lie[RP__DAG_MAX_ACCESSES];
     uint64_t written, to_take;
-    uint64_t whole; /* bit a: its piece holds the row, not a chunk */
+    uint64_t whole;     /* bit a: its piece holds rows, not a chunk: a band of up to `band` of them (line.c), */
+    int64_t band, rows; /* of the `rows` that follow each other from the first of the line on; */
+    int64_t step[RP__DAG_MAX_ACCESSES],
+        row[RP__DAG_MAX_ACCESSES];      /* elements to the next, 0: no band; number of the one under way */
+    char *memory[RP__DAG_MAX_ACCESSES]; /* where the first of the band lies */
 } rp__line_pieces;
 /* How accesses lie along rows whose elements are in dims [n_outer, dims): sets l->apart and what goes with it; false: as a line function
-   cannot have them. rp__line_room before it runs, for each thread: `room` holds a piece of each; rows: it runs over whole rows. */
+   cannot have them. rp__line_room before it runs, for each thread: `room` holds a piece of each. rows: that it runs over; 0: chunks of one. */
 bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const int64_t *extent, const int64_t *stride,
                     rp__line_pieces *x, rp__line *l);
-void rp__line_room(rp__line_pieces *x, rp__line *l, char *room, bool rows);
+void rp__line_room(rp__line_pieces *x, rp__line *l, char *room, int64_t rows);
 /* Can all phases of a walk RP__WALK_LONG go by chunk functions? */
 bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
 /* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. past: as its schedule
