@@ -6,11 +6,8 @@
 
 RP__UNARY(leaky_relu, WHERE(LT(NUM(0), x), x, MUL(x, ATTR(0))))
 
-static rp__val elu(rp__lower *lw, rp__val x, rp_dtype compute) {
-    const rp__val alpha = ATTR(0), scale = ATTR(1), input_scale = ATTR(2);
-    return WHERE(LT(NUM(0), x), MUL(x, scale), MUL(PRIM(EXPM1, MUL(x, input_scale)), MUL(alpha, scale)));
-}
-RP__UNARY(elu, elu(lw, x, compute))
+RP__UNARY_WITH(elu, WHERE(LT(NUM(0), x), MUL(x, b), MUL(PRIM(EXPM1, MUL(x, c)), MUL(a, b))), a = ATTR(0), b = ATTR(1),
+               c = ATTR(2))
 
 rp_status rp__infer_hardtanh(const rp__call *call, rp__meta *out) {
     const rp_dtype d = (rp_dtype)call->in[0]->dtype;
@@ -50,16 +47,9 @@ rp_status rp__infer_softshrink(const rp__call *call, rp__meta *out) {
                             "lambda must be greater or equal to 0, but found to be %g.", lambd);
     return rp__infer_float_only(call, out);
 }
-static rp__val softshrink(rp__lower *lw, rp__val x, rp_dtype compute) {
-    const rp__val lambd = ATTR(0), below = WHERE(LT(x, NEG(lambd)), ADD(x, lambd), MUL(x, NUM(0)));
-    return WHERE(LT(lambd, x), SUB(x, lambd), below);
-}
-RP__UNARY(softshrink, softshrink(lw, x, compute))
-static rp__val hardshrink(rp__lower *lw, rp__val x, rp_dtype compute) {
-    const rp__val lambd = ATTR(0);
-    return WHERE(AND(LE(NEG(lambd), x), LE(x, lambd)), NUM(0), x);
-}
-RP__UNARY(hardshrink, hardshrink(lw, x, compute))
+RP__UNARY_WITH(softshrink, WHERE(LT(lambd, x), SUB(x, lambd), WHERE(LT(x, NEG(lambd)), ADD(x, lambd), MUL(x, NUM(0)))),
+               lambd = ATTR(0))
+RP__UNARY_WITH(hardshrink, WHERE(AND(LE(NEG(lambd), x), LE(x, lambd)), NUM(0), x), lambd = ATTR(0))
 RP__UNARY_SAME(threshold, WHERE(LE(x, rp__lw_number(lw, 0, type)), rp__lw_number(lw, 1, type), x))
 
 /* ---- made of other ops */

@@ -5,7 +5,6 @@
 static rp_tensor *where_above(rp_tensor *x, rp_scalar limit, rp_tensor *above, rp_tensor *else_) {
     return rp_where(rp_gt_scalar(x, limit), above, else_);
 }
-#define NUMBER(k) (g->call->attrs[k].v.scalar)
 
 RP__GRAD(leaky_relu, where_above(x, rp_i64(0), grad, rp_mul_scalar(grad, NUMBER(0))))
 
@@ -25,19 +24,10 @@ RP__GRAD(hardtanh, inside(grad, x, NUMBER(0), NUMBER(1)))
 RP__GRAD(hardsigmoid, inside(rp_div_scalar(grad, rp_i64(6)), x, rp_i64(-3), rp_i64(3)))
 RP__SLOPE(log_sigmoid, rp_sigmoid(rp_neg(x)))
 
-static rp_tensor *mish_slope(rp_tensor *x) {
-    rp_tensor *t = rp_tanh(rp_softplus(x)), *bell = rp_add_scalar(rp_neg(rp_mul(t, t)), rp_i64(1));
-    return rp_add(t, rp_mul(rp_mul(x, rp_sigmoid(x)), bell));
-}
-RP__SLOPE(mish, mish_slope(x))
-
-static rp_tensor *softsign_grad(rp_tensor *grad, rp_tensor *x) {
-    rp_tensor *under = rp_add_scalar(rp_abs(x), rp_i64(1));
-    return rp_div(grad, rp_mul(under, under));
-}
-RP__GRAD(softsign, softsign_grad(grad, x))
-static rp_tensor *tanhshrink_slope(rp_tensor *t) { return rp_mul(t, t); }
-RP__SLOPE(tanhshrink, tanhshrink_slope(rp_tanh(x)))
+RP__SLOPE_WITH(mish, rp_add(t, rp_mul(rp_mul(x, rp_sigmoid(x)), bell)), *t = rp_tanh(rp_softplus(x)),
+               *bell = rp_add_scalar(rp_neg(rp_mul(t, t)), rp_i64(1)))
+RP__GRAD_WITH(softsign, rp_div(grad, rp_mul(under, under)), *under = rp_add_scalar(rp_abs(x), rp_i64(1)))
+RP__SLOPE_WITH(tanhshrink, rp_mul(t, t), *t = rp_tanh(x))
 
 static rp_tensor *shrink_grad(rp_tensor *grad, rp_tensor *x, rp_scalar lambd) {
     return where_above(rp_abs(x), lambd, grad, rp__zero_like(grad));

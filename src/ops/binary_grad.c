@@ -4,8 +4,6 @@
 #include "ops/grad.h"
 #include "ops/private.h"
 
-#define NUMBER(k) (g->call->attrs[k].v.scalar)
-
 static rp_tensor *masked(rp_tensor *t, rp_tensor *zero_where) { return rp_where(zero_where, rp__zero_like(t), t); }
 
 /* t / (a^2 + b^2), and 0 at the origin */

@@ -35,17 +35,20 @@ static inline rp__val rp__lw_prim(rp__lower *lw, rp__prim op, const rp__val *v, 
 }
 static inline rp_dtype rp__lw_float(rp_dtype d) { return rp__dtype_is_float(d) ? d : RP_F32; }
 
-/* A unary op from its value for x, in self's type (SAME) or, integers in float32, in a floating one. */
-#define RP__UNARY_AS(name, as, value)                                                                                  \
+/* A unary op from its value for x, in self's type (SAME) or, integers in float32, in a floating one; WITH: what comes in it more than once is
+   given a name behind it, "t = MUL(x, ATTR(0))", one after the other. */
+#define RP__UNARY_AS(name, as, value, ...)                                                                             \
     void rp__lower_##name(rp__lower *lw) {                                                                             \
         const rp_dtype type = as(rp__lw_in_dtype(lw, 0)), compute = rp__lw_compute(type);                              \
-        const rp__val x = rp__lw_in_as(lw, 0, type);                                                                   \
+        const rp__val __VA_ARGS__;                                                                                     \
         (void)compute;                                                                                                 \
         rp__lw_out(lw, 0, value);                                                                                      \
     }
 #define RP__SAME_TYPE(d) (d)
-#define RP__UNARY(name, value) RP__UNARY_AS(name, rp__lw_float, value)
-#define RP__UNARY_SAME(name, value) RP__UNARY_AS(name, RP__SAME_TYPE, value)
+#define RP__UNARY(name, value) RP__UNARY_AS(name, rp__lw_float, value, x = rp__lw_in_as(lw, 0, type))
+#define RP__UNARY_SAME(name, value) RP__UNARY_AS(name, RP__SAME_TYPE, value, x = rp__lw_in_as(lw, 0, type))
+#define RP__UNARY_WITH(name, value, ...)                                                                               \
+    RP__UNARY_AS(name, rp__lw_float, value, x = rp__lw_in_as(lw, 0, type), __VA_ARGS__)
 /* One of two operands a and b in their promoted type, or in a floating one. */
 #define RP__BINARY_AS(name, as, value)                                                                                 \
     void rp__lower_##name(rp__lower *lw) {                                                                             \

@@ -33,17 +33,22 @@ bool rp__grad_switch(bool enabled);
 size_t rp__attr_dim(int64_t dim, size_t ndim); /* of a call that was checked: 0 <= result < max(ndim, 1) */
 
 /* The derivative of a unary op from its slope at x, the operand, or y, the result, of which the row saves what the slope reads; or
-   from the gradient itself, given `grad`. f16 and bf16 come as f32. */
-#define RP__GRAD(name, value)                                                                                          \
+   from the gradient itself, given `grad`. f16 and bf16 come as f32. WITH: what comes in it more than once has a name behind it,
+   "*t = rp_tanh(x)". */
+#define NUMBER(k) (g->call->attrs[k].v.scalar) /* attribute k */
+#define RP__GRAD_AS(name, value, ...)                                                                                  \
     rp_status rp__vjp_##name(const rp__vjp *g) {                                                                       \
-        rp_tensor *grad = g->grad_out[0];                                                                              \
         rp_tensor *x = g->call->in[0] ? rp__wide(g->call->in[0]) : NULL;                                               \
         rp_tensor *y = g->call->out[0] ? rp__wide(g->call->out[0]) : NULL;                                             \
+        rp_tensor __VA_ARGS__;                                                                                         \
         (void)x, (void)y;                                                                                              \
         g->grad_in[0] = value;                                                                                         \
         return RP_OK;                                                                                                  \
     }
+#define RP__GRAD(name, value) RP__GRAD_AS(name, value, *grad = g->grad_out[0])
+#define RP__GRAD_WITH(name, value, ...) RP__GRAD_AS(name, value, *grad = g->grad_out[0], __VA_ARGS__)
 #define RP__SLOPE(name, slope) RP__GRAD(name, rp_mul(grad, slope))
+#define RP__SLOPE_WITH(name, slope, ...) RP__GRAD_WITH(name, rp_mul(grad, slope), __VA_ARGS__)
 /* Of a binary op: the gradients of its operands a and b. */
 #define RP__SLOPES(name, of_a, of_b)                                                                                   \
     rp_status rp__vjp_##name(const rp__vjp *g) {                                                                       \

@@ -332,12 +332,7 @@ void rp__lower_gelu(rp__lower *lw) {
 
 RP__UNARY(silu, MUL(x, PRIM(SIGMOID, x)))
 RP__UNARY(hardswish, DIV(MUL(x, MIN(MAX(ADD(x, NUM(3)), NUM(0)), NUM(6))), NUM(6)))
-
-void rp__lower_softplus(rp__lower *lw) {
-    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    rp__val x = rp__lw_in(lw, 0), beta = ATTR(0), t = MUL(x, beta);
-    rp__lw_out(lw, 0, WHERE(LT(ATTR(1), t), x, DIV(LOG1P(EXP(t)), beta)));
-}
+RP__UNARY_WITH(softplus, WHERE(LT(ATTR(1), t), x, DIV(LOG1P(EXP(t)), beta)), beta = ATTR(0), t = MUL(x, beta))
 
 /* A limit beyond what self's integers can be limits nothing: the type's own. */
 static rp_scalar integer_limit(const rp__call *call, unsigned k) {

@@ -227,17 +227,13 @@ rp_status rp__vjp_copy(const rp__vjp *g) {
 
 RP__SLOPE(silu, rp_mul(rp_sigmoid(x), rp_add_scalar(rp_mul(x, rp_sigmoid(rp_neg(x))), rp_i64(1))))
 
-RP__SLOPE(hardswish, /* NaN where x is */
-          rp_where(rp_le_scalar(x, rp_i64(-3)), rp__zero_like(x),
-                   rp_where(rp_ge_scalar(x, rp_i64(3)), rp_fill(rp__zero_like(x), rp_i64(1)),
-                            rp_add_scalar(rp_div_scalar(x, rp_i64(3)), rp_f64(0.5)))))
-
-static rp_tensor *softplus_slope(rp_tensor *x, const rp_attr *attrs) {
-    rp_tensor *t = rp_mul_scalar(x, attrs[0].v.scalar);
-    rp_tensor *one = rp_fill(rp__zero_like(x), rp_i64(1));
-    return rp_where(rp_gt_scalar(t, attrs[1].v.scalar), one, rp_sigmoid(t));
+static rp_tensor *one_where(rp_tensor *condition, rp_tensor *else_) {
+    return rp_where(condition, rp_fill(rp__zero_like(else_), rp_i64(1)), else_);
 }
-RP__SLOPE(softplus, softplus_slope(x, g->call->attrs))
+/* NaN where x is */
+RP__SLOPE_WITH(hardswish, rp_where(rp_le_scalar(x, rp_i64(-3)), rp__zero_like(x), t),
+               *t = one_where(rp_ge_scalar(x, rp_i64(3)), rp_add_scalar(rp_div_scalar(x, rp_i64(3)), rp_f64(0.5))))
+RP__SLOPE_WITH(softplus, one_where(rp_gt_scalar(t, NUMBER(1)), rp_sigmoid(t)), *t = rp_mul_scalar(x, NUMBER(0)))
 
 rp_status rp__vjp_clamp(const rp__vjp *g) {
     rp_tensor *x = g->call->in[0], *grad = g->grad_out[0], *zero = rp__zero_like(grad);

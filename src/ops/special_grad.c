@@ -5,8 +5,6 @@
 #include "ops/infer.h"
 #include "ops/private.h"
 
-#define NUMBER(k) (g->call->attrs[k].v.scalar)
-
 static rp_tensor *scaled(rp_tensor *t, double by) { return rp_mul_scalar(t, rp_f64(by)); }
 static rp_tensor *plus(rp_tensor *t, double number) { return rp_add_scalar(t, rp_f64(number)); }
 

@@ -310,10 +310,11 @@ static void read_rules(const char *path, char *text) {
         {"vjp", "(const rp__vjp *g)"},
     };
     /* Definitions that a macro makes of its first argument: RP__SLOPE(name, ...) is rp__vjp_name. */
-    static const char *const macros[][2] = {{"RP__SLOPE(", "vjp"},          {"RP__GRAD(", "vjp"},
-                                            {"RP__SLOPES(", "vjp"},         {"RP__UNARY(", "lower"},
-                                            {"RP__UNARY_SAME(", "lower"},   {"RP__BINARY(", "lower"},
-                                            {"RP__BINARY_FLOAT(", "lower"}, {"RP__EXPAND(", "expand"}};
+    static const char *const macros[][2] = {
+        {"RP__SLOPE(", "vjp"},          {"RP__GRAD(", "vjp"},         {"RP__SLOPE_WITH(", "vjp"},
+        {"RP__GRAD_WITH(", "vjp"},      {"RP__UNARY_WITH(", "lower"}, {"RP__SLOPES(", "vjp"},
+        {"RP__UNARY(", "lower"},        {"RP__UNARY_SAME(", "lower"}, {"RP__BINARY(", "lower"},
+        {"RP__BINARY_FLOAT(", "lower"}, {"RP__EXPAND(", "expand"}};
     for (char *line = text; line; line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
         const char *at = strncmp(line, "void rp__", 9) == 0         ? line + 9
                          : strncmp(line, "rp_status rp__", 14) == 0 ? line + 14
