@@ -1,5 +1,5 @@
 /* Recording (trace.h). One rp__trace a running trace; the thread's innermost one is `current`. Everything that a trace changes
-   outside (layers, grad mode, table of symbols, versions, .grad) it puts back. Running a recorded graph is ir_run.c. */
+   outside (layers, grad mode, autocast, table of symbols, versions, .grad) it puts back. Running a recorded graph is ir_run.c. */
 #include "trace/trace.h"
 
 #include "ops/private.h"
@@ -10,6 +10,7 @@
 #include "core/alloc.h"
 #include "core/fork.h"
 #include "core/log.h"
+#include "ops/autocast.h"
 #include "ops/execute.h"
 #include "ops/format.h"
 #include "ops/grad.h"
@@ -987,6 +988,12 @@ static rp_status traced_body(rp__trace *t, rp_tensor **out) {
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
+void rp__modes_leave(uint8_t autocast, rp_device device) {
+    (void)rp_set_autocast(RP_DEVICE_CPU, (rp_dtype)(autocast & 15));
+    (void)rp_set_autocast(RP_DEVICE_CUDA, (rp_dtype)(autocast >> 4));
+    (void)rp_set_default_device(device);
+}
+
 rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_result *result) {
     memset(result, 0, sizeof *result);
     if (!q->fn.body) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the function is NULL");
@@ -1014,6 +1021,8 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__layer *outer_layer = rp__layer_set(RP__LAYER_TRACE, &layer);
     bool grad = q->no_grad ? rp__grad_switch(false) : rp__grad_recording(), tracing = rp__flags.tracing;
     const rp__grad_said said = rp__grad_said_now;
+    const uint8_t autocast = rp__autocast_state();
+    const rp_device device = rp_default_device();
     if (q->no_grad) rp__grad_said_now = (rp__grad_said){true, q->grad_mode};
     rp__flags.tracing = true;
     current = t;
@@ -1040,6 +1049,11 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
         result->switched = rp__grad_recording() != grad;
         if (abstract) (void)rp__grad_switch(grad);
     }
+    result->autocast = rp__autocast_state();
+    result->device = rp_default_device();
+    result->moved =
+        result->autocast != autocast || result->device.type != device.type || result->device.index != device.index;
+    if (abstract && result->moved) rp__modes_leave(autocast, device);
     bool keep = !abstract && status == RP_OK;
     rp__scope_end(t->scope, outs, keep ? q->n_out : 0);
     for (size_t k = 0; k < q->n_out && !abstract; k++) out[k] = keep ? outs[k] : rp__tensor_error();

@@ -82,6 +82,9 @@ typedef struct rp__trace_result {
     bool training;  /* some output carries history: a later backward may enter the graph */
     bool backward;  /* a backward ran inside */
     bool switched;  /* fn leaves another grad mode than it found */
+    bool moved;     /* fn leaves another autocast or default device than it found: these */
+    uint8_t autocast;
+    rp_device device;
     rp_dim random_count; /* counters reserved, of all generators together */
 } rp__trace_result;
 
@@ -89,6 +92,8 @@ typedef struct rp__trace_result {
    freed) also on failure. A failure of the function is the sticky error and the status; nothing pending stays behind usable. */
 rp_status rp__trace_run(const rp__trace_request *request, rp_tensor **out, rp__trace_result *result);
 void rp__trace_result_free(rp__trace_result *r);
+/* What `moved` tells, in the calling thread. */
+void rp__modes_leave(uint8_t autocast, rp_device device);
 
 /* Will x have a value? A tensor of a trace that gave up, or of rp_trace, has none once that is over: an error. */
 rp_status rp__trace_check_alive(const rp_tensor *x);
