@@ -989,6 +989,42 @@ static void history_by_a_write_alone(void **state) {
     }
 }
 
+/* A step that clears .grad where it lies, and adds to it: it writes there without reading, so strides are a guard. */
+static void clears_in_place(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *w = ((rp_tensor **)ctx)[0];
+    (void)n_in, (void)n_out;
+    bool old = rp_set_grad_enabled(false);
+    rp_fill_(rp_grad_of(w), rp_f64(0));
+    rp_set_grad_enabled(old);
+    out[0] = rp_sum(rp_mul(w, in[0]));
+    assert_int_equal(rp_backward(out[0], NULL, NULL), RP_OK);
+    out[0] = rp_detach(out[0]);
+}
+static void strides_of_gradients_at_entry(void **state) {
+    (void)state;
+    static const char *const names[] = {"aot_eager", "cudagraphs", "fused"};
+    for (size_t b = 0; b < 6; b++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *w = rp_zeros(RP_DIMS(2, 3));
+        assert_int_equal(rp_set_requires_grad(w, true), RP_OK);
+        rp_compiled *f = rp_compile((rp_fn){clears_in_place, &w, sizeof w, "clears"},
+                                    RP_OPTIONS(rp_compile_options, .backend = names[b % 3]));
+        for (int call = 0; call < 8; call++) {
+            const float v[] = {10, 11, 12, 13, 14, 15};
+            rp_tensor *x = rp_from_data(v, RP_DIMS(2, 3), RP_F32), *out;
+            float g[6];
+            bool turned = (call / 2 % 2 == 1) == (b < 3);
+            rp_set_grad(w, turned ? rp_t(rp_ones(RP_DIMS(3, 2))) : rp_ones(RP_DIMS(2, 3)));
+            assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
+            assert_int_equal(rp_to_host(rp_grad_of(w), g, sizeof g), RP_OK);
+            assert_memory_equal(g, v, sizeof g);
+            assert_int_equal(rp_stride(rp_grad_of(w), 0), turned ? 1 : 3);
+        }
+        rp_compiled_release(f);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_derivatives_inside, take_error),
@@ -1005,6 +1041,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_layout_of_gradients, take_error),
         cmocka_unit_test_teardown(test_repeated_result, take_error),
         cmocka_unit_test_teardown(history_by_a_write_alone, take_error),
+        cmocka_unit_test_teardown(strides_of_gradients_at_entry, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

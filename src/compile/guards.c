@@ -154,6 +154,7 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
     g->ctx_bytes = fn.ctx ? fn.ctx_bytes : 0;
     g->bytes = result->bytes;
     g->n_bytes = result->n_bytes;
+    g->ir = ir;
     g->grads = result->grads;
     g->n_grads = result->n_grads;
     g->symbols = ir->symbols;
@@ -298,12 +299,30 @@ static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
 
 static inline bool has_grad(const rp_tensor *t) { return t->autograd && t->autograd->grad; }
 
+/* A gradient at entry that is an argument of the graph, which may write it without reading it: it lies as the recorded one did. */
+static bool grad_lies_as_recorded(const rp__guards *g, const rp__trace_grad *recorded, const rp_tensor *leaf) {
+    if (recorded->input == RP__IR_NONE) return true;
+    const rp_tensor *grad = leaf->autograd->grad;
+    const rp__ir_value_info *v = rp__ir_info(g->ir, g->ir->body.args[recorded->input]);
+    if (grad->ndim != v->meta.ndim || grad->dtype != v->meta.dtype) return false;
+    for (unsigned d = 0; d < grad->ndim; d++) {
+        if (!rp__dim_is_symbol(v->meta.size[d]) && grad->size[d] != v->meta.size[d]) return false;
+        if (!rp__dim_is_symbol(v->stride[d]) && grad->size[d] != 1 && grad->stride[d] != v->stride[d]) return false;
+    }
+    return true;
+}
+
+static bool grad_holds(const rp__guards *g, const rp__trace_grad *recorded, const rp_tensor *leaf) {
+    if (has_grad(leaf) != recorded->at_entry) return false;
+    return !recorded->at_entry || grad_lies_as_recorded(g, recorded, leaf);
+}
+
 static bool captured_hold(const rp__guards *g) {
     for (size_t i = 0; i < g->n_captured; i++)
         if (need_of(g->captured[i].tensor) != g->captured[i].need) return false;
     for (size_t i = 0; i < g->n_grads; i++) {
         const rp_tensor *leaf = g->grads[i].leaf;
-        if (leaf && (has_grad(leaf) != g->grads[i].at_entry || hooks_of(leaf) != g->hooks[i])) return false;
+        if (leaf && (!grad_holds(g, &g->grads[i], leaf) || hooks_of(leaf) != g->hooks[i])) return false;
     }
     return true;
 }
@@ -322,7 +341,7 @@ static bool rest_holds(rp__guards *g, rp_fn fn, rp_tensor *const *in) {
     }
     assert(captured_hold(g));
     for (size_t i = 0; g->argument_grads && i < g->n_grads; i++)
-        if (!g->grads[i].leaf && has_grad(in[g->grads[i].arg]) != g->grads[i].at_entry) return false;
+        if (!g->grads[i].leaf && !grad_holds(g, &g->grads[i], in[g->grads[i].arg])) return false;
     return wrapped_hold(g, in) && (!(g->same || g->in_outside || g->only) || aliases_hold(g, in));
 }
 
@@ -472,6 +491,11 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
         if (has_grad(leaf) != g->grads[i].at_entry) {
             rp__text_add(out, ".grad of %s tensor: %s", g->grads[i].leaf ? "a captured" : "an argument",
                          g->grads[i].at_entry ? "there -> absent" : "absent -> there");
+            return RP__REASON_GUARD_GRAD;
+        }
+        if (!grad_holds(g, &g->grads[i], leaf)) {
+            rp__text_add(out, ".grad of %s tensor has other sizes or strides",
+                         g->grads[i].leaf ? "a captured" : "an argument");
             return RP__REASON_GUARD_GRAD;
         }
         if (hooks_of(g->grads[i].leaf) != g->hooks[i]) {

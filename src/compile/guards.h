@@ -45,6 +45,7 @@ typedef struct rp__guards {
         uint64_t need; /* of the head: type, rank and device are the handle's for life */
     } * captured;
     size_t n_captured;
+    const rp_ir *ir;             /* borrowed: sizes and strides of gradients at entry */
     const rp__trace_grad *grads; /* borrowed */
     uint64_t *hooks; /* per entry of grads that is a captured tensor: rp__hooks_key; a backward inside ran them */
     size_t n_grads;
