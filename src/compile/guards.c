@@ -92,12 +92,12 @@ static void range_of(struct rp__guard_range *r, const rp__storage *s) {
     r->storage = s;
 }
 
-/* Which storages of arguments and captured tensors have bytes in common. */
+/* Which storages of arguments, gradients at entry and captured tensors have bytes in common. */
 static uint64_t meets_of(const rp__guards *g, rp_tensor *const *in) {
     const struct rp__guard_range *r = g->ranges;
-    const size_t n = g->n_in + g->n_captured;
+    const size_t n = g->n_sharing + g->n_captured;
     uint64_t meets = 0;
-    for (size_t k = 0; k < g->n_in; k++) range_of(&g->ranges[k], in[k]->storage);
+    for (size_t k = 0; k < g->n_sharing; k++) range_of(&g->ranges[k], in[k]->storage);
     for (size_t i = 1; i < n; i++) {
         uint32_t moved = g->order[i];
         size_t at = i;
@@ -118,19 +118,19 @@ static uint64_t meets_of(const rp__guards *g, rp_tensor *const *in) {
 /* Is wrapped memory shared as it was? */
 static bool wrapped_hold(const rp__guards *g, rp_tensor *const *in) {
     bool wrapped = g->wrapped;
-    for (size_t k = 0; k < g->n_in; k++) wrapped = wrapped || in[k]->storage->foreign;
+    for (size_t k = 0; k < g->n_sharing; k++) wrapped = wrapped || in[k]->storage->foreign;
     return RP__LIKELY(!wrapped) ? g->meets == 0 : meets_of(g, in) == g->meets;
 }
 
 static rp_status build_ranges(rp__guards *g, rp_tensor *const *in) {
-    size_t n = g->n_in + g->n_captured;
+    size_t n = g->n_sharing + g->n_captured;
     g->ranges = rp__calloc(n + 1, sizeof *g->ranges);
     g->order = rp__calloc(n + 1, sizeof *g->order);
     if (!g->ranges || !g->order) return RP__OOM("guards");
     for (size_t k = 0; k < n; k++) g->order[k] = (uint32_t)k;
     for (size_t i = 0; i < g->n_captured; i++) {
         const rp__storage *s = g->captured[i].tensor->storage;
-        range_of(&g->ranges[g->n_in + i], s);
+        range_of(&g->ranges[g->n_sharing + i], s);
         g->wrapped = g->wrapped || s->foreign;
     }
     g->meets = meets_of(g, in);
@@ -142,6 +142,20 @@ rp_status rp__guards_only(rp__guards *g, size_t k, const rp_tensor *t) {
     if (!g->only) return RP__OOM("guards");
     g->only[k] = t->id;
     return RP_OK;
+}
+
+/* What may share memory, as it was when the function began. */
+static rp_status build_sharing(rp__guards *g, const rp_ir *ir, rp_tensor *const *in) {
+    rp_tensor **all = rp__alloc((g->n_in + g->n_grads + 1) * sizeof *all);
+    if (!all) return RP__OOM("guards");
+    if (g->n_in) memcpy(all, in, g->n_in * sizeof *all);
+    g->n_sharing = g->n_in;
+    for (size_t i = 0; i < g->n_grads; i++)
+        if (g->grads[i].at_entry) all[g->n_sharing++] = g->grads[i].entry;
+    rp_status status = build_ranges(g, all);
+    if (status == RP_OK) status = build_aliases(g, ir, all, g->n_sharing);
+    rp__free(all);
+    return status;
 }
 
 rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn fn, rp_tensor *const *in, size_t n_in,
@@ -189,8 +203,7 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
             (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i]), need_of(ir->captured[i])};
     for (size_t k = 0; k < n_in && result->reached; k++)
         if (result->reached[k]) RP_TRY(rp__guards_only(g, k, in[k]));
-    RP_TRY(build_ranges(g, in));
-    return build_aliases(g, ir, in, n_in);
+    return build_sharing(g, ir, in);
 }
 
 void rp__guards_free(rp__guards *g) {
@@ -270,10 +283,11 @@ static bool symbols_hold(const rp__guards *g, rp_tensor *const *in) {
 enum { FEW_ARGUMENTS = 6 }; /* comparing each with each costs less than hashing them */
 
 static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
+    if (!(g->same || g->in_outside || g->only)) return true;
     uint64_t seen[RP__GUARD_BITS / 64];
-    const bool few = g->n_in <= FEW_ARGUMENTS;
+    const bool few = g->n_sharing <= FEW_ARGUMENTS;
     if (!few) memset(seen, 0, sizeof seen);
-    for (size_t k = 0; g->same && k < g->n_in; k++) {
+    for (size_t k = 0; g->same && k < g->n_sharing; k++) {
         const rp__storage *s = in[k]->storage;
         uint32_t first = g->same[k], twin = g->twin[k];
         if (first == k) {
@@ -288,7 +302,7 @@ static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
         for (size_t j = first; j < twin; j++)
             if (in[j] == in[k]) return false;
     }
-    for (size_t k = 0; g->in_outside && k < g->n_in; k++) {
+    for (size_t k = 0; g->in_outside && k < g->n_sharing; k++) {
         if (outside_of(g, in[k]) != g->in_outside[k]) return false;
         if (g->in_outside[k] && in[k]->offset != g->offset[k]) return false;
     }
@@ -317,6 +331,22 @@ static bool grad_holds(const rp__guards *g, const rp__trace_grad *recorded, cons
     return !recorded->at_entry || grad_lies_as_recorded(g, recorded, leaf);
 }
 
+/* Is memory shared as it was? Gradients at entry are there. */
+static bool sharing_holds(const rp__guards *g, rp_tensor *const *in) {
+    enum { FEW_SHARING = 64 };
+    rp_tensor *few[FEW_SHARING], **all = few;
+    size_t n = g->n_in;
+    if (RP__LIKELY(g->n_sharing == n)) return wrapped_hold(g, in) && aliases_hold(g, in);
+    if (g->n_sharing > FEW_SHARING && !(all = rp__alloc(g->n_sharing * sizeof *all))) return false; /* traced again */
+    if (n) memcpy(all, in, n * sizeof *all);
+    for (size_t i = 0; i < g->n_grads; i++)
+        if (g->grads[i].at_entry)
+            all[n++] = (g->grads[i].leaf ? g->grads[i].leaf : in[g->grads[i].arg])->autograd->grad;
+    const bool holds = wrapped_hold(g, all) && aliases_hold(g, all);
+    if (all != few) rp__free(all);
+    return holds;
+}
+
 static bool captured_hold(const rp__guards *g) {
     for (size_t i = 0; i < g->n_captured; i++)
         if (need_of(g->captured[i].tensor) != g->captured[i].need) return false;
@@ -342,7 +372,7 @@ static bool rest_holds(rp__guards *g, rp_fn fn, rp_tensor *const *in) {
     assert(captured_hold(g));
     for (size_t i = 0; g->argument_grads && i < g->n_grads; i++)
         if (!g->grads[i].leaf && !grad_holds(g, &g->grads[i], in[g->grads[i].arg])) return false;
-    return wrapped_hold(g, in) && (!(g->same || g->in_outside || g->only) || aliases_hold(g, in));
+    return sharing_holds(g, in);
 }
 
 bool rp__guards_hold(rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
@@ -503,10 +533,11 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
             return RP__REASON_GUARD_GRAD;
         }
     }
-    if (!wrapped_hold(g, in) || !aliases_hold(g, in)) {
+    if (!sharing_holds(g, in)) {
         rp__text_puts(
-            out, "arguments are, or share memory with, each other or tensors that the function reaches by itself in "
-                 "another way");
+            out,
+            "arguments and gradients are, or share memory with, each other or tensors that the function reaches by itself in "
+            "another way");
         return RP__REASON_GUARD_ALIAS;
     }
     return explain_symbols(g, in, out);

@@ -103,6 +103,10 @@ rp_status rp__specialisation_make(rp__compiled *c, rp__trace_result *trace, uint
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
     if (status == RP_OK) status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
     s->guards.environment = environment;
+    for (size_t i = 0; i < s->trace.n_grads; i++) {
+        rp_release(s->trace.grads[i].entry);
+        s->trace.grads[i].entry = NULL;
+    }
     bool step = !s->trace.training && s->trace.backward;
     s->explain = rp__explain_open(c->base.explain, "specialisation %zu", ++c->n_made);
     const rp__engine_request request = {

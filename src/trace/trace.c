@@ -850,6 +850,7 @@ void rp__trace_result_free(rp__trace_result *r) {
     for (size_t i = 0; i < r->n_grads; i++) {
         rp_release(r->grads[i].leaf);
         rp_release(r->grads[i].tensor);
+        rp_release(r->grads[i].entry);
     }
     for (size_t i = 0; i < r->n_bytes; i++) rp__free(r->bytes[i].copy);
     rp__free(r->operands);

@@ -48,10 +48,11 @@ typedef struct rp__trace_request {
 
 /* What happens to .grad of a tensor (an argument or a captured one) when the graph has run. */
 typedef struct rp__trace_grad {
-    rp_tensor *leaf; /* retained; NULL: argument `arg` */
-    uint32_t arg;    /* RP__IR_NONE: not an argument */
-    bool at_entry;   /* it had a .grad when the function began: a guard */
-    uint32_t input;  /* number of the graph's argument that is this entry gradient, RP__IR_NONE: not read */
+    rp_tensor *leaf;  /* retained; NULL: argument `arg` */
+    uint32_t arg;     /* RP__IR_NONE: not an argument */
+    bool at_entry;    /* it had a .grad when the function began: a guard */
+    rp_tensor *entry; /* that .grad, retained; NULL once guards are built */
+    uint32_t input;   /* number of the graph's argument that is this entry gradient, RP__IR_NONE: not read */
     enum { RP__GRAD_KEPT, RP__GRAD_CLEARED, RP__GRAD_RESULT, RP__GRAD_TENSOR } at_exit;
     uint32_t result;   /* RP__GRAD_RESULT: number of the graph's result that becomes .grad */
     rp_tensor *tensor; /* RP__GRAD_TENSOR: a tensor from outside that becomes .grad; retained */
