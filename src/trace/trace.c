@@ -863,10 +863,13 @@ void rp__trace_result_free(rp__trace_result *r) {
 rp_status rp_guard_bytes_at(const char *site, const void *bytes, size_t n) {
     RP__CALLED_FROM(site);
     if (!bytes && n) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_guard_bytes: the address is NULL");
-    if (!current || current->mode == RP__TRACE_SEGMENTS || n == 0)
-        return RP_OK; /* the function runs at every call anyway */
-    rp__trace_result *r = current->result;
+    rp__trace *t = current;
+    while (t && t->around) t = t->around;                            /* within a block: of the function that has it */
+    if (!t || t->mode == RP__TRACE_SEGMENTS || n == 0) return RP_OK; /* the function runs at every call anyway */
+    rp__trace_result *r = t->result;
     size_t capacity = r->n_bytes;
+    for (size_t i = 0; i < capacity; i++)
+        if (r->bytes[i].address == bytes && r->bytes[i].n == n && memcmp(r->bytes[i].copy, bytes, n) == 0) return RP_OK;
     rp__guard_bytes *grown = rp__realloc(r->bytes, (capacity + 1) * sizeof *grown);
     void *copy = rp__alloc(n);
     if (grown) r->bytes = grown;
