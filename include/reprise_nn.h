@@ -57,7 +57,7 @@ RP_CALL rp_status rp_module_add_parameter(rp_module *m, const char *name,
 /* persistent: is it part of the state? */
 RP_CALL rp_status rp_module_add_buffer(rp_module *m, const char *name, rp_tensor **place, bool persistent);
 
-/* Of m and all below it. Compiled functions of rp_compile_module keep a specialisation a mode. */
+/* Of m and all below it. Compiled functions that call layers of m keep a specialisation a mode. */
 RP_CALL rp_status rp_module_set_training(rp_module *m, bool training); /* train(), eval() */
 RP_API bool rp_module_training(const rp_module *m);                    /* NULL: true */
 RP_CALL rp_status rp_module_set_requires_grad(rp_module *m, bool requires_grad);

@@ -158,7 +158,7 @@ static void nests(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
-/* A parameter is cast once, until it is written; each backward goes through the cast that is kept. */
+/* A parameter is cast once, until it is written; each use has its own way back to the parameter. */
 static void parameters_are_cast_once(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
@@ -210,7 +210,11 @@ static void net_free(net *m) {
     }
 }
 
-static rp_tensor *net_run(const net *m, rp_tensor *x) { return rp_linear(rp_relu(rp_linear(x, m->w, m->b)), m->v); }
+/* v is used twice: its gradients are added up in float32, whether its cast is kept, traced or captured. */
+static rp_tensor *net_run(const net *m, rp_tensor *x) {
+    rp_tensor *h = rp_relu(rp_linear(x, m->w, m->b));
+    return rp_add(rp_linear(h, m->v), rp_linear(rp_tanh(h), m->v));
+}
 
 static void forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const net *m = ctx;
@@ -246,6 +250,56 @@ static void recorded_functions(void **state) {
         }
         rp_compiled_release(f);
         net_free(&m);
+        rp_scope_end(all, NULL, 0);
+    }
+}
+
+static void leaves_on(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_matmul(in[0], in[0]);
+    rp_set_autocast(device(), RP_BF16);
+    out[0] = rp_matmul(out[0], in[0]);
+}
+static void leaves_off(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_matmul(in[0], in[0]);
+    rp_set_autocast(device(), RP_DTYPE_NONE);
+}
+static void in_a_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_fn fn = {leaves_on, NULL, 0, "leaves_on"};
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_cond(rp_gt_scalar(rp_sum(in[0]), rp_i64(0)), fn, fn, in, 1, out, 1);
+    out[0] = rp_add(out[0], rp_matmul(in[0], in[0]));
+}
+
+/* What a function leaves on or off is so behind each call, whether its host code ran or not. */
+static void left_as_it_is(void **state) {
+    (void)state;
+    static const char *const backends[] = {"fused", "cudagraphs", "aot_eager"};
+    static rp_body *const bodies[] = {leaves_on, leaves_off, in_a_branch};
+    for (int k = 0; k < 9; k++) {
+        rp_scope all = rp_scope_begin();
+        rp_fn fn = {bodies[k / 3], NULL, 0, "leaves"};
+        rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[k % 3]));
+        for (int t = 0; t < 8; t++) {
+            rp_tensor *x = WAVE(t, 2 + t / 4, 2 + t / 4), *y[2];
+            rp_dtype left[2];
+            rp_set_requires_grad(x, t % 4 == 3);
+            for (int i = 0; i < 2; i++) {
+                rp_set_autocast(device(), k / 3 == 1 ? RP_BF16 : RP_DTYPE_NONE);
+                if (i)
+                    assert_int_equal(rp_call(f, &x, 1, &y[i], 1), RP_OK);
+                else
+                    fn.body(NULL, &x, 1, &y[i], 1);
+                left[i] = rp_autocast_dtype(device());
+                rp_set_autocast(device(), RP_DTYPE_NONE);
+            }
+            FINE();
+            assert_int_equal(left[0], k / 3 == 1 ? RP_DTYPE_NONE : RP_BF16);
+            assert_int_equal(left[1], left[0]);
+            same_bits(y[0], y[1], backends[k % 3], t);
+        }
+        rp_compiled_release(f);
         rp_scope_end(all, NULL, 0);
     }
 }
@@ -408,6 +462,7 @@ static void on_cuda(void **state) {
     nests(state);
     parameters_are_cast_once(state);
     recorded_functions(state);
+    left_as_it_is(state);
     checkpoints(state);
     scaled(0, "fused");
     scaled(3, "cudagraphs");
@@ -422,6 +477,7 @@ int main(void) {
         cmocka_unit_test_teardown(nests, take_error),
         cmocka_unit_test_teardown(parameters_are_cast_once, take_error),
         cmocka_unit_test_teardown(recorded_functions, take_error),
+        cmocka_unit_test_teardown(left_as_it_is, take_error),
         cmocka_unit_test_teardown(checkpoints, take_error),
         cmocka_unit_test_teardown(scaled_steps, take_error),
         cmocka_unit_test_teardown(scales_cancel, take_error),

@@ -207,6 +207,36 @@ CASE(between_types, RP_F16)
 CASE(computed_places, RP_F32)
 CASE(branch_in_loop, RP_F32)
 
+/* Bytes that a function gives to be compared within a block are compared: by the function that has the block. */
+static void scales(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    assert_int_equal(rp_guard_bytes(ctx, sizeof(double)), RP_OK);
+    out[0] = rp_mul_scalar(in[0], rp_f64(*(const double *)ctx));
+}
+static void scales_in_blocks(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    double *factors = ctx;
+    rp_fn first = {scales, &factors[0], 0, "scales"}, second = {scales, &factors[1], 0, "scales"};
+    (void)n_in, (void)n_out;
+    rp_checkpoint(first, in, 1, out, 1);
+    rp_cond(rp_gt_scalar(rp_sum(in[0]), rp_i64(0)), second, first, out, 1, out, 1);
+}
+static void test_bytes_within_blocks(void **state) {
+    (void)state;
+    double factors[2] = {2, 3};
+    rp_compiled *f =
+        rp_compile((rp_fn){scales_in_blocks, factors, 0, "blocks"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    for (int call = 0; call < 9; call++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = rp_ones(RP_DIMS(3)), *y;
+        if (call % 3 == 0) factors[call / 3 % 2] += 1;
+        assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+        assert_true(rp_item_f64(rp_sum(rp_detach(y))) == 3 * factors[0] * factors[1]);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+    rp_compiled_release(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_drawn, begin, end),
@@ -217,6 +247,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_computed_places, begin, end),
         cmocka_unit_test_setup_teardown(test_branch_in_loop, begin, end),
         cmocka_unit_test_setup_teardown(test_no_value, begin, end),
+        cmocka_unit_test_setup_teardown(test_bytes_within_blocks, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

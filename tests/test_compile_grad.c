@@ -989,6 +989,92 @@ static void history_by_a_write_alone(void **state) {
     }
 }
 
+/* A step that clears .grad where it lies, and adds to it: it writes there without reading, so strides are a guard. */
+static void clears_in_place(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *w = ((rp_tensor **)ctx)[0];
+    (void)n_in, (void)n_out;
+    bool old = rp_set_grad_enabled(false);
+    rp_fill_(rp_grad_of(w), rp_f64(0));
+    rp_set_grad_enabled(old);
+    out[0] = rp_sum(rp_mul(w, in[0]));
+    assert_int_equal(rp_backward(out[0], NULL, NULL), RP_OK);
+    out[0] = rp_detach(out[0]);
+}
+static void strides_of_gradients_at_entry(void **state) {
+    (void)state;
+    static const char *const names[] = {"aot_eager", "cudagraphs", "fused"};
+    for (size_t b = 0; b < 6; b++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *w = rp_zeros(RP_DIMS(2, 3));
+        assert_int_equal(rp_set_requires_grad(w, true), RP_OK);
+        rp_compiled *f = rp_compile((rp_fn){clears_in_place, &w, sizeof w, "clears"},
+                                    RP_OPTIONS(rp_compile_options, .backend = names[b % 3]));
+        for (int call = 0; call < 8; call++) {
+            const float v[] = {10, 11, 12, 13, 14, 15};
+            rp_tensor *x = rp_from_data(v, RP_DIMS(2, 3), RP_F32), *out;
+            float g[6];
+            bool turned = (call / 2 % 2 == 1) == (b < 3);
+            rp_set_grad(w, turned ? rp_t(rp_ones(RP_DIMS(3, 2))) : rp_ones(RP_DIMS(2, 3)));
+            assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
+            assert_int_equal(rp_to_host(rp_grad_of(w), g, sizeof g), RP_OK);
+            assert_memory_equal(g, v, sizeof g);
+            assert_int_equal(rp_stride(rp_grad_of(w), 0), turned ? 1 : 3);
+        }
+        rp_compiled_release(f);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+}
+
+/* Gradients at entry that share memory: with each other, with an argument, with a buffer that the function reaches by itself. */
+typedef struct shared_gradients {
+    rp_tensor *w[2], *flat;
+} shared_gradients;
+
+static void adds_to_gradients(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const shared_gradients *c = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *loss = rp_sum(rp_mul(rp_mul(c->w[0], c->w[1]), in[0]));
+    assert_int_equal(rp_backward(loss, NULL, NULL), RP_OK);
+    out[0] = rp_cat(RP_TENSORS(c->flat, rp_detach(in[0]), rp_grad_of(c->w[1])), 0);
+}
+
+static void lay_gradients(const shared_gradients *c, int how, rp_tensor *x) {
+    rp_tensor *g = rp_ones(RP_DIMS(4)), *h = rp_ones(RP_DIMS(4));
+    if (how == 1) g = rp_narrow(c->flat, 0, 0, 4), h = rp_narrow(c->flat, 0, 4, 4);
+    if (how == 2) h = g;
+    if (how == 3) g = x;
+    if (how == 4) g = rp_narrow(c->flat, 0, 0, 4), h = rp_narrow(c->flat, 0, 2, 4);
+    rp_set_grad(c->w[0], g);
+    rp_set_grad(c->w[1], h);
+}
+
+static void gradients_that_share_memory(void **state) {
+    (void)state;
+    enum { WAYS = 5, CALLS = 2 * WAYS };
+    static const char *const names[] = {"aot_eager", "cudagraphs", "fused"};
+    for (int b = 0; b < 3 * WAYS; b++) {
+        float values[2][CALLS][16];
+        for (int k = 0; k < 2; k++) {
+            rp_scope scope = rp_scope_begin();
+            shared_gradients c = {{rp_full(RP_DIMS(4), rp_f64(2)), rp_full(RP_DIMS(4), rp_f64(3))},
+                                  rp_zeros(RP_DIMS(8))};
+            for (int i = 0; i < 2; i++) assert_int_equal(rp_set_requires_grad(c.w[i], true), RP_OK);
+            rp_fn fn = {adds_to_gradients, &c, sizeof c, "adds"};
+            rp_compiled *f = k ? rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = names[b % 3])) : rp_plain(fn);
+            for (int call = 0; call < CALLS; call++) { /* each way follows each other one in some b */
+                rp_tensor *x = rp_full(RP_DIMS(4), rp_f64(call + 1)), *out;
+                lay_gradients(&c, call < 3 ? b / 3 : (b / 3 + call * call) % WAYS, x);
+                assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
+                assert_int_equal(rp_to_host(out, values[k][call], sizeof values[k][call]), RP_OK);
+            }
+            for (int i = 0; i < 2; i++) rp_set_grad(c.w[i], NULL);
+            rp_compiled_release(f);
+            assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+        }
+        assert_memory_equal(values[0], values[1], sizeof values[0]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_derivatives_inside, take_error),
@@ -1005,6 +1091,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_layout_of_gradients, take_error),
         cmocka_unit_test_teardown(test_repeated_result, take_error),
         cmocka_unit_test_teardown(history_by_a_write_alone, take_error),
+        cmocka_unit_test_teardown(strides_of_gradients_at_entry, take_error),
+        cmocka_unit_test_teardown(gradients_that_share_memory, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,12 +176,13 @@ static void children_before_parents(void **state) {
     rp_module_release(m);
 }
 
-/* Statistics move in training and stay in evaluation; a compiled function keeps a specialisation a mode. */
-static void modes(void **state) {
-    (void)state;
+/* Statistics move in training and stay in evaluation; a compiled function keeps a specialisation a mode, also one of rp_compile that
+   calls layers of a module. */
+static void modes_of(bool whole) {
     struct net net;
     rp_module *m = net_new(&net);
-    rp_compiled *f = rp_compile_module(m, (rp_fn){body, &net, 0, "net"}, NULL);
+    rp_fn fn = {body, &net, 0, "net"};
+    rp_compiled *f = whole ? rp_compile_module(m, fn, NULL) : rp_compile(fn, NULL);
     rp_tensor *x = rp_randn(RP_DIMS(2, 3, 5, 5)), *out = NULL;
     float before[4], after[4];
     OK(rp_module_set_training(m, false));
@@ -206,14 +207,21 @@ static void modes(void **state) {
     OK(rp_module_set_training(m, true));
     OK(rp_call(f, &x, 1, &out, 1));
     assert_int_equal(traced, seen);
-    OK(rp_module_to_dtype(m, RP_F64)); /* other tensors: another specialisation */
-    rp_tensor *wide = rp_to_dtype(x, RP_F64);
-    OK(rp_module_set_training(m, false));
-    OK(rp_call(f, &wide, 1, &out, 1));
-    assert_int_equal(rp_dtype_of(out), RP_F64);
-    same(out, forward(&net, wide));
+    if (whole) {
+        OK(rp_module_to_dtype(m, RP_F64)); /* other tensors: another specialisation */
+        rp_tensor *wide = rp_to_dtype(x, RP_F64);
+        OK(rp_module_set_training(m, false));
+        OK(rp_call(f, &wide, 1, &out, 1));
+        assert_int_equal(rp_dtype_of(out), RP_F64);
+        same(out, forward(&net, wide));
+    }
     rp_compiled_release(f);
     rp_module_release(m);
+}
+static void modes(void **state) {
+    (void)state;
+    modes_of(true);
+    modes_of(false);
 }
 
 /* A training step over a module: compiled and eager give the same parameters. */
@@ -356,13 +364,12 @@ static void hooks_in_their_order(void **state) {
 }
 
 /* A recording holds the hooks that it met; others are another recording. */
-static void hooks_of_compiled_functions(void **state) {
-    (void)state;
+static void hooks_of_compiled(bool whole) {
     struct net net;
     rp_module *m = net_new(&net);
     OK(rp_module_set_training(m, false));
     rp_fn fn = {body, &net, 0, "net"};
-    rp_compiled *f = rp_compile_module(m, fn, NULL);
+    rp_compiled *f = whole ? rp_compile_module(m, fn, NULL) : rp_compile(fn, NULL);
     struct diary diary = {.m = rp_module_find(m, "fc")};
     struct note twice = {&diary, "x", 2, false};
     rp_tensor *x = rp_rand(RP_DIMS(1, 3, 4, 4)), *plain, *hooked = NULL, *y = NULL;
@@ -383,6 +390,11 @@ static void hooks_of_compiled_functions(void **state) {
     same(y, plain);
     rp_compiled_release(f);
     rp_module_release(m);
+}
+static void hooks_of_compiled_functions(void **state) {
+    (void)state;
+    hooks_of_compiled(true);
+    hooks_of_compiled(false);
 }
 
 static void count_in(void *ctx, rp_module *m, rp_tensor **in, size_t n_in) {

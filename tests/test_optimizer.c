@@ -402,6 +402,50 @@ static void recorded_is_eager(void **state) {
     }
 }
 
+/* A group that is added when steps are recorded already is stepped, and its gradients are cleared, from then on. */
+static void zero_grad_alone(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    rp_optimizer_zero_grad(((const model *)ctx)->opt, false);
+    out[0] = rp_clone(in[0]);
+}
+static void groups_behind_a_recording(void **state) {
+    (void)state;
+    static const char *const backends[] = {"fused", "cudagraphs", "aot_eager"};
+    for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
+        model both[2];
+        rp_compiled *step[2], *zero[2];
+        rp_scope all = rp_scope_begin();
+        for (int k = 0; k < 2; k++) {
+            rp_fn steps = {whole_step, &both[k], 0, "step"}, zeroes = {zero_grad_alone, &both[k], 0, "zero"};
+            model_init(&both[k], 3, NULL);
+            both[k].opt = rp_adam(both[k].p, 2, LR, NULL);
+            step[k] = k ? rp_compile(steps, RP_OPTIONS(rp_compile_options, .backend = backends[b])) : rp_plain(steps);
+            zero[k] = k ? rp_compile(zeroes, RP_OPTIONS(rp_compile_options, .backend = backends[b])) : rp_plain(zeroes);
+        }
+        for (int t = 0; t < STEPS; t++) {
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *x = input(t), *out, *ones = rp_ones(RP_DIMS(SIZE));
+            for (int k = 0; k < 2; k++) {
+                if (t == 4) rp_adam_add_group(both[k].opt, &both[k].p[2], 1, LR / 2, NULL);
+                assert_int_equal(rp_call(step[k], &x, 1, &out, 1), RP_OK);
+                for (int i = 0; i < 3; i++) rp_set_grad(both[k].p[i], rp_clone(ones));
+                assert_int_equal(rp_call(zero[k], &x, 1, &out, 1), RP_OK);
+                for (int i = 0; i < 3; i++)
+                    assert_true(rp_item_f64(rp_sum(rp_grad_of(both[k].p[i]))) == (i == 2 && t < 4 ? SIZE : 0));
+                FINE();
+            }
+            same(&both[0], &both[1], backends[b], t);
+            rp_scope_end(scope, NULL, 0);
+        }
+        for (int k = 0; k < 2; k++) {
+            rp_compiled_release(step[k]);
+            rp_compiled_release(zero[k]);
+            model_free(&both[k]);
+        }
+        rp_scope_end(all, NULL, 0);
+    }
+}
+
 /* The very first step is captured; its replays are all the steps that ever run. */
 static void captured_first_step(void **state) {
     (void)state;
@@ -449,10 +493,10 @@ static void on_cuda(void **state) {
 int main(void) {
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_pytorch),        cmocka_unit_test(cycled_momenta),
-        cmocka_unit_test(lbfgs_is_pytorchs), cmocka_unit_test(a_thousand_parameters),
-        cmocka_unit_test(recorded_is_eager), cmocka_unit_test(captured_first_step),
-        cmocka_unit_test(on_cuda),
+        cmocka_unit_test(as_pytorch),          cmocka_unit_test(cycled_momenta),
+        cmocka_unit_test(lbfgs_is_pytorchs),   cmocka_unit_test(a_thousand_parameters),
+        cmocka_unit_test(recorded_is_eager),   cmocka_unit_test(groups_behind_a_recording),
+        cmocka_unit_test(captured_first_step), cmocka_unit_test(on_cuda),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

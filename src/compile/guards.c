@@ -92,12 +92,12 @@ static void range_of(struct rp__guard_range *r, const rp__storage *s) {
     r->storage = s;
 }
 
-/* Which storages of arguments and captured tensors have bytes in common. */
+/* Which storages of arguments, gradients at entry and captured tensors have bytes in common. */
 static uint64_t meets_of(const rp__guards *g, rp_tensor *const *in) {
     const struct rp__guard_range *r = g->ranges;
-    const size_t n = g->n_in + g->n_captured;
+    const size_t n = g->n_sharing + g->n_captured;
     uint64_t meets = 0;
-    for (size_t k = 0; k < g->n_in; k++) range_of(&g->ranges[k], in[k]->storage);
+    for (size_t k = 0; k < g->n_sharing; k++) range_of(&g->ranges[k], in[k]->storage);
     for (size_t i = 1; i < n; i++) {
         uint32_t moved = g->order[i];
         size_t at = i;
@@ -118,19 +118,19 @@ static uint64_t meets_of(const rp__guards *g, rp_tensor *const *in) {
 /* Is wrapped memory shared as it was? */
 static bool wrapped_hold(const rp__guards *g, rp_tensor *const *in) {
     bool wrapped = g->wrapped;
-    for (size_t k = 0; k < g->n_in; k++) wrapped = wrapped || in[k]->storage->foreign;
+    for (size_t k = 0; k < g->n_sharing; k++) wrapped = wrapped || in[k]->storage->foreign;
     return RP__LIKELY(!wrapped) ? g->meets == 0 : meets_of(g, in) == g->meets;
 }
 
 static rp_status build_ranges(rp__guards *g, rp_tensor *const *in) {
-    size_t n = g->n_in + g->n_captured;
+    size_t n = g->n_sharing + g->n_captured;
     g->ranges = rp__calloc(n + 1, sizeof *g->ranges);
     g->order = rp__calloc(n + 1, sizeof *g->order);
     if (!g->ranges || !g->order) return RP__OOM("guards");
     for (size_t k = 0; k < n; k++) g->order[k] = (uint32_t)k;
     for (size_t i = 0; i < g->n_captured; i++) {
         const rp__storage *s = g->captured[i].tensor->storage;
-        range_of(&g->ranges[g->n_in + i], s);
+        range_of(&g->ranges[g->n_sharing + i], s);
         g->wrapped = g->wrapped || s->foreign;
     }
     g->meets = meets_of(g, in);
@@ -144,6 +144,20 @@ rp_status rp__guards_only(rp__guards *g, size_t k, const rp_tensor *t) {
     return RP_OK;
 }
 
+/* What may share memory, as it was when the function began. */
+static rp_status build_sharing(rp__guards *g, const rp_ir *ir, rp_tensor *const *in) {
+    rp_tensor **all = rp__alloc((g->n_in + g->n_grads + 1) * sizeof *all);
+    if (!all) return RP__OOM("guards");
+    if (g->n_in) memcpy(all, in, g->n_in * sizeof *all);
+    g->n_sharing = g->n_in;
+    for (size_t i = 0; i < g->n_grads; i++)
+        if (g->grads[i].at_entry) all[g->n_sharing++] = g->grads[i].entry;
+    rp_status status = build_ranges(g, all);
+    if (status == RP_OK) status = build_aliases(g, ir, all, g->n_sharing);
+    rp__free(all);
+    return status;
+}
+
 rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn fn, rp_tensor *const *in, size_t n_in,
                            const rp_dim *const *sizes, const rp_dim *const *strides) {
     const rp_ir *ir = result->ir;
@@ -154,6 +168,7 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
     g->ctx_bytes = fn.ctx ? fn.ctx_bytes : 0;
     g->bytes = result->bytes;
     g->n_bytes = result->n_bytes;
+    g->ir = ir;
     g->grads = result->grads;
     g->n_grads = result->n_grads;
     g->symbols = ir->symbols;
@@ -188,8 +203,7 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
             (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i]), need_of(ir->captured[i])};
     for (size_t k = 0; k < n_in && result->reached; k++)
         if (result->reached[k]) RP_TRY(rp__guards_only(g, k, in[k]));
-    RP_TRY(build_ranges(g, in));
-    return build_aliases(g, ir, in, n_in);
+    return build_sharing(g, ir, in);
 }
 
 void rp__guards_free(rp__guards *g) {
@@ -269,10 +283,11 @@ static bool symbols_hold(const rp__guards *g, rp_tensor *const *in) {
 enum { FEW_ARGUMENTS = 6 }; /* comparing each with each costs less than hashing them */
 
 static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
+    if (!(g->same || g->in_outside || g->only)) return true;
     uint64_t seen[RP__GUARD_BITS / 64];
-    const bool few = g->n_in <= FEW_ARGUMENTS;
+    const bool few = g->n_sharing <= FEW_ARGUMENTS;
     if (!few) memset(seen, 0, sizeof seen);
-    for (size_t k = 0; g->same && k < g->n_in; k++) {
+    for (size_t k = 0; g->same && k < g->n_sharing; k++) {
         const rp__storage *s = in[k]->storage;
         uint32_t first = g->same[k], twin = g->twin[k];
         if (first == k) {
@@ -287,7 +302,7 @@ static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
         for (size_t j = first; j < twin; j++)
             if (in[j] == in[k]) return false;
     }
-    for (size_t k = 0; g->in_outside && k < g->n_in; k++) {
+    for (size_t k = 0; g->in_outside && k < g->n_sharing; k++) {
         if (outside_of(g, in[k]) != g->in_outside[k]) return false;
         if (g->in_outside[k] && in[k]->offset != g->offset[k]) return false;
     }
@@ -298,12 +313,46 @@ static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
 
 static inline bool has_grad(const rp_tensor *t) { return t->autograd && t->autograd->grad; }
 
+/* A gradient at entry that is an argument of the graph, which may write it without reading it: it lies as the recorded one did. */
+static bool grad_lies_as_recorded(const rp__guards *g, const rp__trace_grad *recorded, const rp_tensor *leaf) {
+    if (recorded->input == RP__IR_NONE) return true;
+    const rp_tensor *grad = leaf->autograd->grad;
+    const rp__ir_value_info *v = rp__ir_info(g->ir, g->ir->body.args[recorded->input]);
+    if (grad->ndim != v->meta.ndim || grad->dtype != v->meta.dtype) return false;
+    for (unsigned d = 0; d < grad->ndim; d++) {
+        if (!rp__dim_is_symbol(v->meta.size[d]) && grad->size[d] != v->meta.size[d]) return false;
+        if (!rp__dim_is_symbol(v->stride[d]) && grad->size[d] != 1 && grad->stride[d] != v->stride[d]) return false;
+    }
+    return true;
+}
+
+static bool grad_holds(const rp__guards *g, const rp__trace_grad *recorded, const rp_tensor *leaf) {
+    if (has_grad(leaf) != recorded->at_entry) return false;
+    return !recorded->at_entry || grad_lies_as_recorded(g, recorded, leaf);
+}
+
+/* Is memory shared as it was? Gradients at entry are there. */
+static bool sharing_holds(const rp__guards *g, rp_tensor *const *in) {
+    enum { FEW_SHARING = 64 };
+    rp_tensor *few[FEW_SHARING], **all = few;
+    size_t n = g->n_in;
+    if (RP__LIKELY(g->n_sharing == n)) return wrapped_hold(g, in) && aliases_hold(g, in);
+    if (g->n_sharing > FEW_SHARING && !(all = rp__alloc(g->n_sharing * sizeof *all))) return false; /* traced again */
+    if (n) memcpy(all, in, n * sizeof *all);
+    for (size_t i = 0; i < g->n_grads; i++)
+        if (g->grads[i].at_entry)
+            all[n++] = (g->grads[i].leaf ? g->grads[i].leaf : in[g->grads[i].arg])->autograd->grad;
+    const bool holds = wrapped_hold(g, all) && aliases_hold(g, all);
+    if (all != few) rp__free(all);
+    return holds;
+}
+
 static bool captured_hold(const rp__guards *g) {
     for (size_t i = 0; i < g->n_captured; i++)
         if (need_of(g->captured[i].tensor) != g->captured[i].need) return false;
     for (size_t i = 0; i < g->n_grads; i++) {
         const rp_tensor *leaf = g->grads[i].leaf;
-        if (leaf && (has_grad(leaf) != g->grads[i].at_entry || hooks_of(leaf) != g->hooks[i])) return false;
+        if (leaf && (!grad_holds(g, &g->grads[i], leaf) || hooks_of(leaf) != g->hooks[i])) return false;
     }
     return true;
 }
@@ -322,8 +371,8 @@ static bool rest_holds(rp__guards *g, rp_fn fn, rp_tensor *const *in) {
     }
     assert(captured_hold(g));
     for (size_t i = 0; g->argument_grads && i < g->n_grads; i++)
-        if (!g->grads[i].leaf && has_grad(in[g->grads[i].arg]) != g->grads[i].at_entry) return false;
-    return wrapped_hold(g, in) && (!(g->same || g->in_outside || g->only) || aliases_hold(g, in));
+        if (!g->grads[i].leaf && !grad_holds(g, &g->grads[i], in[g->grads[i].arg])) return false;
+    return sharing_holds(g, in);
 }
 
 bool rp__guards_hold(rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
@@ -474,15 +523,21 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
                          g->grads[i].at_entry ? "there -> absent" : "absent -> there");
             return RP__REASON_GUARD_GRAD;
         }
+        if (!grad_holds(g, &g->grads[i], leaf)) {
+            rp__text_add(out, ".grad of %s tensor has other sizes or strides",
+                         g->grads[i].leaf ? "a captured" : "an argument");
+            return RP__REASON_GUARD_GRAD;
+        }
         if (hooks_of(g->grads[i].leaf) != g->hooks[i]) {
             rp__text_puts(out, "a captured tensor has other hooks");
             return RP__REASON_GUARD_GRAD;
         }
     }
-    if (!wrapped_hold(g, in) || !aliases_hold(g, in)) {
+    if (!sharing_holds(g, in)) {
         rp__text_puts(
-            out, "arguments are, or share memory with, each other or tensors that the function reaches by itself in "
-                 "another way");
+            out,
+            "arguments and gradients are, or share memory with, each other or tensors that the function reaches by itself in "
+            "another way");
         return RP__REASON_GUARD_ALIAS;
     }
     return explain_symbols(g, in, out);

@@ -14,7 +14,7 @@ typedef struct rp__guards {
     uint64_t *words;      /* per argument: head, then size and stride of each dim */
     const rp_dim *
         *symbolic; /* per argument: its words of the graph (sizes, then strides) where some are symbols; else NULL */
-    size_t n_in;
+    size_t n_in, n_sharing; /* sharing: arguments, and gradients at entry behind them */
     /* Memory that arguments share decides which graph a function gives, even where nothing is written. */
     uint32_t *same,
         *twin; /* per argument the first with its storage, the first that is the same tensor; NULL: one argument */
@@ -45,6 +45,7 @@ typedef struct rp__guards {
         uint64_t need; /* of the head: type, rank and device are the handle's for life */
     } * captured;
     size_t n_captured;
+    const rp_ir *ir;             /* borrowed: sizes and strides of gradients at entry */
     const rp__trace_grad *grads; /* borrowed */
     uint64_t *hooks; /* per entry of grads that is a captured tensor: rp__hooks_key; a backward inside ran them */
     size_t n_grads;

@@ -103,6 +103,10 @@ rp_status rp__specialisation_make(rp__compiled *c, rp__trace_result *trace, uint
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
     if (status == RP_OK) status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
     s->guards.environment = environment;
+    for (size_t i = 0; i < s->trace.n_grads; i++) {
+        rp_release(s->trace.grads[i].entry);
+        s->trace.grads[i].entry = NULL;
+    }
     bool step = !s->trace.training && s->trace.backward;
     s->explain = rp__explain_open(c->base.explain, "specialisation %zu", ++c->n_made);
     const rp__engine_request request = {
@@ -167,7 +171,7 @@ static rp_status run_object(rp__specialisation *s, rp_tensor *const *in, size_t 
     if (s->moves_gradients) return run_with_gradients(s, in, n_in, out, n_out);
     if (!s->object) return rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
     rp_status status = s->engine->run(s->object, in, n_in, out, n_out);
-    if (status == RP_OK && s->engine->settled && !s->repeats && !s->trace.switched)
+    if (status == RP_OK && s->engine->settled && !s->repeats && !s->trace.switched && !s->trace.moved)
         atomic_store_explicit(&s->program, s->engine->settled(s->object), memory_order_release);
     return status;
 }
@@ -196,5 +200,6 @@ rp_status rp__specialisation_run(rp__specialisation *s, rp_tensor *const *in, si
     rp_status status =
         p ? rp__executable_run(p, in, n_in, out, n_out, NULL, 0, NULL) : run_in_scope(s, in, n_in, out, n_out);
     rp__flags.grad_disabled = s->trace.switched != off; /* as the function leaves it */
+    if (RP__UNLIKELY(s->trace.moved)) rp__modes_leave(s->trace.autocast, s->trace.device);
     return status;
 }

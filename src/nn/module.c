@@ -4,7 +4,9 @@
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
+#include "core/flags.h"
 #include "core/handle.h"
+#include "core/hash.h"
 #include "core/text.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -71,6 +73,9 @@ struct rp_module {
     rp_tensor *
         *watched; /* handles of the whole tree, then its modules' modes and versions of hooks: what functions compare */
     size_t watched_bytes;
+    uint64_t
+        modes; /* modes and versions of hooks of the whole tree in a number: what a function of rp_compile compares that calls a
+                       layer; in memory that outlives us */
 };
 
 static rp_module failed_module; /* returned when there is no memory for one */
@@ -395,14 +400,27 @@ static void watch(void *ctx, rp_module *m) {
     t->modules++;
 }
 
-/* Brings the root's bytes up to date, if a function compares them. */
+static void mix_modes(void *ctx, rp_module *m) {
+    uint64_t *modes = ctx;
+    *modes = rp__hash_mix(*modes, m->hooks_version << 1 | m->training);
+}
+
+/* Brings what functions compare up to date. */
 static void watched_update(rp_module *m) {
     rp_module *root = root_of(m);
+    root->modes = 1;
+    walk(root, mix_modes, &root->modes);
     if (!root->watched) return;
     tally count = {0};
     walk(root, watch, &count);
     tally fill = {.handles = root->watched, .modes = (uint64_t *)(void *)(root->watched + count.tensors)};
     walk(root, watch, &fill);
+}
+
+static void modes_guard(const rp_module *m) {
+    rp_module *root = root_of((rp_module *)(uintptr_t)m);
+    if (root->modes == 0) watched_update(root);
+    (void)rp_guard_bytes(&root->modes, sizeof root->modes);
 }
 
 static rp_status watched_make(rp_module *root) {
@@ -540,6 +558,7 @@ rp_status rp_module_remove_hook_at(const char *site, rp_module *m, uint64_t id) 
 
 void rp__hooks_before(const rp_module *m, rp_tensor **in, size_t n_in) {
     hooks *h = m ? m->before : NULL;
+    if (m && RP__UNLIKELY(rp__flags.tracing)) modes_guard(m);
     if (RP__LIKELY(!h)) return;
     atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
     for (size_t i = 0; i < h->n; i++) h->items[i].before(h->items[i].ctx, h->module, in, n_in);
@@ -548,6 +567,7 @@ void rp__hooks_before(const rp_module *m, rp_tensor **in, size_t n_in) {
 
 void rp__hooks_after(const rp_module *m, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     hooks *h = m ? m->after : NULL;
+    if (m && RP__UNLIKELY(rp__flags.tracing)) modes_guard(m);
     if (RP__LIKELY(!h)) return;
     atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
     for (size_t i = 0; i < h->n; i++) h->items[i].after(h->items[i].ctx, h->module, in, n_in, out, n_out);
@@ -590,7 +610,10 @@ rp_status rp_module_set_training_at(const char *site, rp_module *m, bool trainin
     return RP_OK;
 }
 
-bool rp_module_training(const rp_module *m) { return !m || m->training; }
+bool rp_module_training(const rp_module *m) {
+    if (m && RP__UNLIKELY(rp__flags.tracing)) modes_guard(m);
+    return !m || m->training;
+}
 
 rp_status rp_module_set_requires_grad_at(const char *site, rp_module *m, bool requires_grad) {
     RP__CALLED_FROM(site);

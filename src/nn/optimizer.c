@@ -79,7 +79,8 @@ struct rp_optimizer {
     group **groups;
     size_t n, capacity;
     uint64_t
-        classes; /* another number whenever a class was split; compiled steps compare it, in memory that outlives us */
+        classes; /* another number whenever a class was split, a group added or a schedule set; compiled steps compare it, in memory that
+                    outlives us */
 };
 
 static rp_optimizer failed_optimizer; /* returned when there is no memory for one */
@@ -175,6 +176,11 @@ static rp_status params_check(const rp_optimizer *opt, rp_tensor *const *params,
     return RP_OK;
 }
 
+static uint64_t classes_id(void) {
+    static _Atomic uint64_t last;
+    return atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+}
+
 static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr, const settings *s) {
     if (opt == &failed_optimizer) return rp__fail(RP_ERROR_STATE, "optimizer: it could not be made");
     if (!rp__handle_is_live(&opt->handle)) return rp__handle_refuse(&opt->handle, "optimizer", "optimizer");
@@ -207,6 +213,7 @@ static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n
         return status;
     }
     opt->groups[opt->n++] = g;
+    opt->classes = classes_id(); /* recorded steps know nothing of it */
     return RP_OK;
 }
 
@@ -326,11 +333,6 @@ static rp_status read_lamb(kind_id k, const rp_lamb_options *options, settings *
         NUMBERS(rp__option_or(o.beta1, 0.9), rp__option_or(o.beta2, 0.999), rp__option_or(o.eps, 1e-6), decay),
         .flags = usual_flags(decay, o.maximize), .always_adapt = o.always_adapt, .trust_clip = o.trust_clip};
     return RP_OK;
-}
-
-static uint64_t classes_id(void) {
-    static _Atomic uint64_t last;
-    return atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
 }
 
 static rp_optimizer *optimizer_new(kind_id k) {
@@ -575,7 +577,7 @@ rp_status rp_optimizer_zero_grad_at(const char *site, rp_optimizer *opt, bool se
     RP_TRY(optimizer_check(opt, "rp_optimizer_zero_grad"));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = scope.id ? RP_OK : rp_error_status();
+    rp_status status = scope.id ? rp_guard_bytes(&opt->classes, sizeof opt->classes) : rp_error_status();
     for (size_t k = 0; k < opt->n && status == RP_OK; k++)
         for (size_t i = 0; i < opt->groups[k]->n && status == RP_OK; i++) {
             rp_tensor *param = opt->groups[k]->members[i].param, *grad = rp_grad_of(param);

@@ -2,7 +2,8 @@
    PyTorch's lists for CPU and CUDA, by the names of rows. It sees a call before all other layers, casts operands by
    ops, so that gradients go through the casts, and hands the call on with itself out of the way. Casts of parameters
    are kept until autocast ends or the parameter is written; not in a trace, whose graph finds equal casts by itself,
-   and not while a stream captures, whose replays must cast anew. */
+   and not while a stream captures, whose replays must cast anew. What is kept are values: each use has a cast of its own on the
+   tape, as it has in a trace and in a capture, so that the gradients of several uses are added up in the parameter's type by all. */
 #include "ops/private.h"
 
 #include <stdatomic.h>
@@ -13,6 +14,7 @@
 #include "device/capture.h"
 #include "ops/autocast.h"
 #include "ops/execute.h"
+#include "ops/grad.h"
 #include "ops/ops.h"
 
 typedef enum policy { AS_IT_IS, LOWER, FLOAT32, WIDEST } policy;
@@ -164,7 +166,7 @@ static policy policy_of(const rp__op *op, rp_device_type device) {
 /* ---------------------------------------------------------------- casts that are kept */
 
 typedef struct kept {
-    rp_tensor *of, *cast; /* retained */
+    rp_tensor *of, *cast; /* retained; the cast has no history */
     uint64_t version;
 } kept;
 
@@ -197,13 +199,19 @@ static bool is_kept(rp_tensor *t) {
            rp_grad_enabled();
 }
 
-static rp_tensor *cast(rp_tensor *t, rp_dtype dtype) {
-    if ((rp_dtype)t->dtype == dtype) return t;
-    if (!is_kept(t)) return rp_to_dtype(t, dtype);
+static rp_tensor *cast_without_history(rp_tensor *t, rp_dtype dtype) {
+    const bool old = rp__grad_switch(false);
+    rp_tensor *made = rp_to_dtype(t, dtype);
+    (void)rp__grad_switch(old);
+    return made;
+}
+
+/* The value of t in that type: what is kept, or made and kept from now on. */
+static rp_tensor *value_of(rp_tensor *t, rp_dtype dtype) {
     const uint64_t version = rp_version(t);
     kept *k = cache ? rp__map_get(cache, key_of(t, dtype)) : NULL;
     if (k && k->version == version) return k->cast;
-    rp_tensor *made = rp_to_dtype(t, dtype);
+    rp_tensor *made = cast_without_history(t, dtype);
     if (rp__tensor_is_error(made)) return made;
     if (k) {
         rp_release(k->cast);
@@ -217,6 +225,31 @@ static rp_tensor *cast(rp_tensor *t, rp_dtype dtype) {
     *k = (kept){rp_retain(t), rp_retain(made), version};
     if (!rp__map_put(cache, key_of(t, dtype), k)) kept_free(k);
     return made;
+}
+
+/* Below autograd, in place of the work of a cast: the result is there. */
+typedef struct giver {
+    rp__layer layer;
+    rp_tensor *result;
+} giver;
+
+static rp_status give(rp__layer *self, rp__layer_kind at, rp__call *call) {
+    (void)at;
+    call->out[0] = ((giver *)(void *)self)->result;
+    return RP_OK;
+}
+
+static rp_tensor *cast(rp_tensor *t, rp_dtype dtype) {
+    if ((rp_dtype)t->dtype == dtype) return t;
+    if (!is_kept(t)) return rp_to_dtype(t, dtype);
+    rp_tensor *value = value_of(t, dtype);
+    if (rp__tensor_is_error(value)) return value;
+    giver g = {{give}, rp_detach(value)};
+    if (rp__tensor_is_error(g.result)) return g.result;
+    rp__layer *below = rp__layer_set(RP__LAYER_TRACE, &g.layer);
+    rp_tensor *result = rp_to_dtype(t, dtype);
+    (void)rp__layer_set(RP__LAYER_TRACE, below);
+    return result;
 }
 
 /* ---------------------------------------------------------------- the layer */

@@ -194,6 +194,9 @@ rp_status rp__region_trace_closed(rp_fn fn, bool derived, const rp__ir_value_inf
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a region keeps a tensor that it made");
     if (status == RP_OK && result.switched)
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region leaves another grad mode than it found");
+    if (status == RP_OK && result.moved)
+        status = rp__fail(RP_ERROR_GRAPH_BREAK,
+                          "a function of a region leaves another autocast or default device than it found");
     if (status == RP_OK) {
         *out = (rp__region){result.ir, result.operands, result.n_operands, result.random_count};
         result.ir = NULL;

@@ -1,5 +1,5 @@
 /* Recording (trace.h). One rp__trace a running trace; the thread's innermost one is `current`. Everything that a trace changes
-   outside (layers, grad mode, table of symbols, versions, .grad) it puts back. Running a recorded graph is ir_run.c. */
+   outside (layers, grad mode, autocast, table of symbols, versions, .grad) it puts back. Running a recorded graph is ir_run.c. */
 #include "trace/trace.h"
 
 #include "ops/private.h"
@@ -10,6 +10,7 @@
 #include "core/alloc.h"
 #include "core/fork.h"
 #include "core/log.h"
+#include "ops/autocast.h"
 #include "ops/execute.h"
 #include "ops/format.h"
 #include "ops/grad.h"
@@ -849,6 +850,7 @@ void rp__trace_result_free(rp__trace_result *r) {
     for (size_t i = 0; i < r->n_grads; i++) {
         rp_release(r->grads[i].leaf);
         rp_release(r->grads[i].tensor);
+        rp_release(r->grads[i].entry);
     }
     for (size_t i = 0; i < r->n_bytes; i++) rp__free(r->bytes[i].copy);
     rp__free(r->operands);
@@ -861,10 +863,13 @@ void rp__trace_result_free(rp__trace_result *r) {
 rp_status rp_guard_bytes_at(const char *site, const void *bytes, size_t n) {
     RP__CALLED_FROM(site);
     if (!bytes && n) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_guard_bytes: the address is NULL");
-    if (!current || current->mode == RP__TRACE_SEGMENTS || n == 0)
-        return RP_OK; /* the function runs at every call anyway */
-    rp__trace_result *r = current->result;
+    rp__trace *t = current;
+    while (t && t->around) t = t->around;                            /* within a block: of the function that has it */
+    if (!t || t->mode == RP__TRACE_SEGMENTS || n == 0) return RP_OK; /* the function runs at every call anyway */
+    rp__trace_result *r = t->result;
     size_t capacity = r->n_bytes;
+    for (size_t i = 0; i < capacity; i++)
+        if (r->bytes[i].address == bytes && r->bytes[i].n == n && memcmp(r->bytes[i].copy, bytes, n) == 0) return RP_OK;
     rp__guard_bytes *grown = rp__realloc(r->bytes, (capacity + 1) * sizeof *grown);
     void *copy = rp__alloc(n);
     if (grown) r->bytes = grown;
@@ -987,6 +992,12 @@ static rp_status traced_body(rp__trace *t, rp_tensor **out) {
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
+void rp__modes_leave(uint8_t autocast, rp_device device) {
+    (void)rp_set_autocast(RP_DEVICE_CPU, (rp_dtype)(autocast & 15));
+    (void)rp_set_autocast(RP_DEVICE_CUDA, (rp_dtype)(autocast >> 4));
+    (void)rp_set_default_device(device);
+}
+
 rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_result *result) {
     memset(result, 0, sizeof *result);
     if (!q->fn.body) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the function is NULL");
@@ -1014,6 +1025,8 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__layer *outer_layer = rp__layer_set(RP__LAYER_TRACE, &layer);
     bool grad = q->no_grad ? rp__grad_switch(false) : rp__grad_recording(), tracing = rp__flags.tracing;
     const rp__grad_said said = rp__grad_said_now;
+    const uint8_t autocast = rp__autocast_state();
+    const rp_device device = rp_default_device();
     if (q->no_grad) rp__grad_said_now = (rp__grad_said){true, q->grad_mode};
     rp__flags.tracing = true;
     current = t;
@@ -1040,6 +1053,11 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
         result->switched = rp__grad_recording() != grad;
         if (abstract) (void)rp__grad_switch(grad);
     }
+    result->autocast = rp__autocast_state();
+    result->device = rp_default_device();
+    result->moved =
+        result->autocast != autocast || result->device.type != device.type || result->device.index != device.index;
+    if (abstract && result->moved) rp__modes_leave(autocast, device);
     bool keep = !abstract && status == RP_OK;
     rp__scope_end(t->scope, outs, keep ? q->n_out : 0);
     for (size_t k = 0; k < q->n_out && !abstract; k++) out[k] = keep ? outs[k] : rp__tensor_error();

@@ -48,10 +48,11 @@ typedef struct rp__trace_request {
 
 /* What happens to .grad of a tensor (an argument or a captured one) when the graph has run. */
 typedef struct rp__trace_grad {
-    rp_tensor *leaf; /* retained; NULL: argument `arg` */
-    uint32_t arg;    /* RP__IR_NONE: not an argument */
-    bool at_entry;   /* it had a .grad when the function began: a guard */
-    uint32_t input;  /* number of the graph's argument that is this entry gradient, RP__IR_NONE: not read */
+    rp_tensor *leaf;  /* retained; NULL: argument `arg` */
+    uint32_t arg;     /* RP__IR_NONE: not an argument */
+    bool at_entry;    /* it had a .grad when the function began: a guard */
+    rp_tensor *entry; /* that .grad, retained; NULL once guards are built */
+    uint32_t input;   /* number of the graph's argument that is this entry gradient, RP__IR_NONE: not read */
     enum { RP__GRAD_KEPT, RP__GRAD_CLEARED, RP__GRAD_RESULT, RP__GRAD_TENSOR } at_exit;
     uint32_t result;   /* RP__GRAD_RESULT: number of the graph's result that becomes .grad */
     rp_tensor *tensor; /* RP__GRAD_TENSOR: a tensor from outside that becomes .grad; retained */
@@ -82,6 +83,9 @@ typedef struct rp__trace_result {
     bool training;  /* some output carries history: a later backward may enter the graph */
     bool backward;  /* a backward ran inside */
     bool switched;  /* fn leaves another grad mode than it found */
+    bool moved;     /* fn leaves another autocast or default device than it found: these */
+    uint8_t autocast;
+    rp_device device;
     rp_dim random_count; /* counters reserved, of all generators together */
 } rp__trace_result;
 
@@ -89,6 +93,8 @@ typedef struct rp__trace_result {
    freed) also on failure. A failure of the function is the sticky error and the status; nothing pending stays behind usable. */
 rp_status rp__trace_run(const rp__trace_request *request, rp_tensor **out, rp__trace_result *result);
 void rp__trace_result_free(rp__trace_result *r);
+/* What `moved` tells, in the calling thread. */
+void rp__modes_leave(uint8_t autocast, rp_device device);
 
 /* Will x have a value? A tensor of a trace that gave up, or of rp_trace, has none once that is over: an error. */
 rp_status rp__trace_check_alive(const rp_tensor *x);

@@ -255,6 +255,7 @@ rp_status rp__trace_exit_gradients(rp__trace *t, rp__ir_value *results, uint32_t
         g->leaf = w->arg == RP__IR_NONE ? rp_retain(w->tensor) : NULL;
         g->arg = w->arg;
         g->at_entry = w->entry != NULL;
+        g->entry = w->entry ? rp_retain(w->entry) : NULL;
         g->input = w->input;
         g->result = RP__IR_NONE;
         if (now == w->entry) {
