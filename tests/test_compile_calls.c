@@ -194,6 +194,53 @@ static void test_no_value(void **state) {
     OK(rp_scope_end(scope, NULL, 0));
 }
 
+/* A place out of bounds is told by the name of the op that was called, however much of it there is in the graph. */
+BODY(of_classes) {
+    UNUSED;
+    out[0] = rp_nll_loss(in[0], in[1]);
+}
+BODY(of_rows) {
+    UNUSED;
+    out[0] = rp_index_add(in[0], 0, in[1], in[0]);
+}
+BODY(of_places) {
+    UNUSED;
+    out[0] = rp_gather(in[0], 1, rp_unsqueeze(in[1], 1));
+}
+
+static void test_bad_places(void **state) {
+    (void)state;
+    static const struct {
+        rp_body *body;
+        const char *text;
+    } cases[] = {{of_classes, "nll_loss: class_value: index 9 is out of bounds for a dimension of size 4 at "},
+                 {of_rows, "index_add: scatter_add: index 9 is out of bounds for a dimension of size 3 at "},
+                 {of_places, "gather: index 9 is out of bounds for a dimension of size 4 at "}};
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *in[] = {rp_detach(leaf(3, RP_F32)), rp_from_data((int64_t[]){0, 9, 1}, RP_DIMS(3), RP_I64)}, *out;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        for (int b = -1; b < BACKENDS; b++) { /* -1: eagerly */
+            rp_compiled *f = b < 0 ? NULL
+                                   : rp_compile((rp_fn){cases[c].body, NULL, 0, "bad_places"},
+                                                RP_OPTIONS(rp_compile_options, .backend = backends[b]));
+            for (int turn = 0; turn < 3; turn++) {
+                if (f)
+                    (void)rp_call(f, in, 2, &out, 1);
+                else
+                    cases[c].body(NULL, in, 2, &out, 1);
+                (void)rp_synchronize(device);
+                assert_int_equal(rp_error_status(), RP_ERROR_INDEX);
+                if (strncmp(rp_error_message(), cases[c].text, strlen(cases[c].text)) != 0 ||
+                    !strstr(rp_error_message(), "test_compile_calls.c:"))
+                    fail_msg("case %zu, backend %d: %s", c, b, rp_error_message());
+                (void)rp_error_take();
+            }
+            if (f) rp_compiled_release(f);
+        }
+    }
+    OK(rp_scope_end(scope, NULL, 0));
+}
+
 #define CASE(name, second)                                                                                             \
     static void test_##name(void **state) {                                                                            \
         (void)state;                                                                                                   \
@@ -247,6 +294,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_computed_places, begin, end),
         cmocka_unit_test_setup_teardown(test_branch_in_loop, begin, end),
         cmocka_unit_test_setup_teardown(test_no_value, begin, end),
+        cmocka_unit_test_setup_teardown(test_bad_places, begin, end),
         cmocka_unit_test_setup_teardown(test_bytes_within_blocks, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);

@@ -11,6 +11,7 @@
 #include "core/alloc.h"
 #include "core/flags.h"
 #include "core/fork.h"
+#include "core/hash.h"
 
 RP__TLS_FAST rp__site_frame rp__site_frame_in_force;
 RP__TLS_FAST const char *rp__caller_site;
@@ -120,6 +121,53 @@ static size_t append(size_t used, const char *format, ...) {
     return used + (size_t)n < TEXT_BYTES ? used + (size_t)n : TEXT_BYTES - 1;
 }
 
+/* Lines of graphs, by line and op and by their own address. */
+typedef struct kept {
+    const char *op;
+    char site[];
+} kept;
+static struct {
+    rp__mutex lock;
+    rp__map of_pair, of_address;
+} lines = {.lock = RP__MUTEX_INIT};
+RP__LOCKS_SURVIVE_FORK(fork_lines, &lines.lock, 1)
+
+static rp__hash address_of(const void *a, const void *b) {
+    return (rp__hash){(uint64_t)(uintptr_t)a, (uint64_t)(uintptr_t)b};
+}
+
+const char *rp__site_of_part(const char *site, const char *part) {
+    const char *op = rp__site_op();
+    if (!site || !*op || strcmp(op, part) == 0) return site;
+    rp__lock(&lines.lock);
+    kept *k = rp__map_get(&lines.of_pair, address_of(site, op));
+    if (!k) {
+        const size_t bytes = strlen(site) + 1;
+        k = rp__alloc(sizeof *k + bytes);
+        if (k) {
+            k->op = op;
+            memcpy(k->site, site, bytes);
+            if (!rp__map_put(&lines.of_address, address_of(k->site, NULL), k)) {
+                rp__free(k);
+                k = NULL;
+            } else {
+                (void)rp__map_put(&lines.of_pair, address_of(site, op),
+                                  k); /* without memory another one is made next time */
+            }
+        }
+    }
+    rp__unlock(&lines.lock);
+    return k ? k->site : site;
+}
+
+/* The op that a line of a graph remembers; "": none. */
+static const char *op_of_line(const char *site) {
+    rp__lock(&lines.lock);
+    const kept *k = rp__map_get(&lines.of_address, address_of(site, NULL));
+    rp__unlock(&lines.lock);
+    return k ? k->op : "";
+}
+
 rp_status rp__fail(rp_status status, const char *format, ...) {
     if (status == RP_OK) status = RP_ERROR_INTERNAL;
     rp__error_failures++;
@@ -137,6 +185,8 @@ rp_status rp__fail(rp_status status, const char *format, ...) {
     if (n < 0) body[0] = 0;
     size_t op_length = strlen(op), used = 0;
     bool named = op_length && strncmp(body, op, op_length) == 0 && body[op_length] == ':';
+    const char *whole = op_of_line(site); /* of which op is a part */
+    if (*whole && strcmp(whole, op) != 0) used = append(used, "%s: ", whole);
     if (op_length && !named) used = append(used, "%s: ", op);
     used = append(used, "%s", body);
     if (*site) append(used, " at %s", site);

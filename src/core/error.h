@@ -101,6 +101,9 @@ static inline const char *rp__site(void) { /* "" when unknown */
     const char *site = rp__site_frame_in_force.site ? rp__site_frame_in_force.site : rp__caller_site;
     return site ? site : "";
 }
+/* A line as graphs keep it: the same text, which remembers the op or layer in force where it was called. Kept for good, one of a kind; where that
+   op is `part` itself, or without memory, it is `site`. */
+const char *rp__site_of_part(const char *site, const char *part);
 static inline const char *rp__site_op(void) { return rp__site_frame_in_force.op ? rp__site_frame_in_force.op : ""; }
 
 /* So many threads can hold an error before a text takes memory from the heap. */

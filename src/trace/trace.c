@@ -413,7 +413,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
     }
     if (t->request->derived) RP_TRY(rp__trace_cut_operands(t, call, in));
     uint32_t node = rp__ir_add_node(ir, &ir->body, RP__IR_OP, op, in, call->n_in, call->list_begin, call->attrs,
-                                    call->n_attrs, call->n_out, call->site);
+                                    call->n_attrs, call->n_out, rp__site_of_part(call->site, op->name));
     if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
     ir->nodes[node].untaped = !rp__grad_recording();
     rp_status status = record_results(t, call, node, in, carries, meta, &view);
