@@ -284,6 +284,44 @@ static void test_bytes_within_blocks(void **state) {
     rp_compiled_release(f);
 }
 
+/* Switches of the process within a function: what is recorded behind them goes by them, and they are left as the function leaves them. */
+static void switches(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = rp_matmul(in[0], in[0]);
+    if (ctx)
+        (void)rp_set_deterministic(true);
+    else
+        assert_int_equal(rp_set_float32_matmul_precision("high"), RP_OK);
+    out[0] = rp_matmul(out[0], in[0]);
+}
+static void test_switches_inside(void **state) {
+    (void)state;
+    static const char *const names[] = {"aot_eager", "cudagraphs", "fused"};
+    for (int b = 0; b < 6; b++) {
+        int which = 0;
+        rp_compiled *f = rp_compile((rp_fn){switches, b < 3 ? NULL : &which, 0, "switches"},
+                                    RP_OPTIONS(rp_compile_options, .backend = names[b % 3]));
+        for (int call = 0; call < 5; call++) {
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *x = rp_full(RP_DIMS(2, 2), rp_f64(call)), *y;
+            assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+            assert_true(rp_item_f64(rp_sum(y)) == 16.0 * call * call * call);
+            assert_string_equal(rp_float32_matmul_precision(), b < 3 ? "high" : "highest");
+            assert_true(rp_set_deterministic(false) == (b >= 3));
+            assert_int_equal(rp_set_float32_matmul_precision("highest"), RP_OK);
+            assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+        }
+        bool told = false;
+        for (size_t i = 0; i < rp_explain_count(f); i++) {
+            rp_explain_entry e;
+            assert_int_equal(rp_explain_get(f, i, &e), RP_OK);
+            told = told || (strcmp(e.kind, "break") == 0 && strcmp(e.reason, "setting-switched") == 0);
+        }
+        assert_true(told);
+        rp_compiled_release(f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_drawn, begin, end),
@@ -296,6 +334,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_no_value, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_places, begin, end),
         cmocka_unit_test_setup_teardown(test_bytes_within_blocks, begin, end),
+        cmocka_unit_test_setup_teardown(test_switches_inside, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

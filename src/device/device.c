@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/flags.h"
 #include "core/fork.h"
 #include "core/log.h"
 #include "device/allocator.h"
@@ -460,6 +461,12 @@ static const char *const precisions[] = {[RP__FLOAT32_HIGHEST] = "highest",
                                          [RP__FLOAT32_MEDIUM] = "medium",
                                          [RP__FLOAT32_BF16X3] = "bf16x3"};
 
+void (*rp__switch_hook)(void);
+
+static void before_switch(bool changes) {
+    if (RP__UNLIKELY(rp__flags.tracing) && changes && rp__switch_hook) rp__switch_hook();
+}
+
 static bool is_word(const char *word, const char *a, const char *b) {
     return strcmp(word, a) == 0 || strcmp(word, b) == 0;
 }
@@ -473,6 +480,7 @@ static rp_status set_precision(atomic_int *at, const char *op, const char *preci
     if (is_word(precision, "medium", "bf16x3")) to = *precision == 'm' ? RP__FLOAT32_MEDIUM : RP__FLOAT32_BF16X3;
     if (to < 0 || to > most)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: \"%s\" is none of %s", op, precision, told);
+    before_switch(atomic_load_explicit(at, memory_order_relaxed) != to);
     atomic_store_explicit(at, to, memory_order_relaxed);
     return RP_OK;
 }
@@ -486,9 +494,12 @@ rp__float32_precision rp__float32_matmul_precision(void) {
 }
 const char *rp_float32_matmul_precision(void) { return precisions[rp__float32_matmul_precision()]; }
 static bool allows_tf32(int precision) { return precision == RP__FLOAT32_HIGH || precision == RP__FLOAT32_MEDIUM; }
-bool rp_set_float32_matmul_allow_tf32(bool allow) {
-    return allows_tf32(atomic_exchange(&float32_precision, allow ? RP__FLOAT32_HIGH : RP__FLOAT32_HIGHEST));
+static bool set_allowed(atomic_int *at, bool allow) {
+    const int to = allow ? RP__FLOAT32_HIGH : RP__FLOAT32_HIGHEST;
+    before_switch(atomic_load_explicit(at, memory_order_relaxed) != to);
+    return allows_tf32(atomic_exchange(at, to));
 }
+bool rp_set_float32_matmul_allow_tf32(bool allow) { return set_allowed(&float32_precision, allow); }
 bool rp_float32_matmul_allow_tf32(void) { return allows_tf32(rp__float32_matmul_precision()); }
 
 rp_status rp_set_float32_conv_precision_at(const char *site, const char *precision) {
@@ -500,10 +511,11 @@ rp__float32_precision rp__float32_conv_precision(void) {
     return (rp__float32_precision)atomic_load_explicit(&float32_conv_precision, memory_order_relaxed);
 }
 const char *rp_float32_conv_precision(void) { return precisions[rp__float32_conv_precision()]; }
-bool rp_set_float32_conv_allow_tf32(bool allow) {
-    return allows_tf32(atomic_exchange(&float32_conv_precision, allow ? RP__FLOAT32_HIGH : RP__FLOAT32_HIGHEST));
-}
+bool rp_set_float32_conv_allow_tf32(bool allow) { return set_allowed(&float32_conv_precision, allow); }
 bool rp_float32_conv_allow_tf32(void) { return allows_tf32(rp__float32_conv_precision()); }
 
-bool rp_set_deterministic(bool on) { return atomic_exchange(&deterministic, on); }
+bool rp_set_deterministic(bool on) {
+    before_switch(rp_deterministic() != on);
+    return atomic_exchange(&deterministic, on);
+}
 bool rp_deterministic(void) { return atomic_load_explicit(&deterministic, memory_order_relaxed); }

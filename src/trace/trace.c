@@ -762,6 +762,11 @@ static rp_status materialise(rp_tensor *x) {
     return rp__trace_break(t, "host-read", site && *site ? site : x ? x->site : NULL);
 }
 
+static void before_switch(void) {
+    rp__trace *t = current;
+    if (t) (void)rp__trace_break(t, "setting-switched", rp__site());
+}
+
 static void free_hook(struct rp__trace_value *v) { forget(v); }
 
 /* ---- arguments */
@@ -955,6 +960,7 @@ static void install(void) {
     rp__lock(&install_lock);
     rp__symbols_install();
     rp__materialise_hook = materialise;
+    rp__switch_hook = before_switch;
     rp__trace_free_hook = free_hook;
     rp__trace_watch_gradients();
     rp__function_trace_hook = rp__trace_function;
