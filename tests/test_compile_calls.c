@@ -194,6 +194,47 @@ static void test_no_value(void **state) {
     OK(rp_scope_end(scope, NULL, 0));
 }
 
+/* Sums over rows beside what reduces along them, of operands whose elements lie apart in several ways. */
+BODY(norm_gradients) {
+    const int *dims = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *y = dims[1] ? rp_layer_norm(in[0], RP_DIMS(dims[0], dims[1]), in[1], in[2])
+                           : rp_layer_norm(in[0], RP_DIMS(dims[0]), in[1], in[2]);
+    (void)rp_grad(&y, 1, in, 3, &in[3], NULL, out);
+}
+
+static void test_apart_beside_sums(void **state) {
+    (void)state;
+    static const int dims[][2] = {{64, 0}, {16, 16}, {33, 0}, {5, 24}}; /* of a row; 0: one dim */
+    static const int64_t rows[] = {300, 512, 1024, 4100};
+    for (unsigned k = 0; k < 16; k++) {
+        rp_scope scope = rp_scope_begin();
+        const int *d = dims[k / 4];
+        const int64_t n = rows[k % 4], a = d[0], b = d[1] ? d[1] : 1;
+        rp_compiled *f = rp_compile((rp_fn){norm_gradients, (void *)(uintptr_t)d, sizeof *d * 2, "norm_gradients"},
+                                    RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+        rp_tensor *in[4], *want[3], *got[3];
+        for (unsigned how = 0; how < 4; how++) { /* bit 0: of the input, bit 1: of the gradient that comes in */
+            for (unsigned i = 0; i < 4; i++) {
+                const bool small = i == 1 || i == 2, apart = (i == 0 && how & 1) || (i == 3 && how & 2);
+                rp_tensor *t = small   ? rp_randn(RP_DIMS(a, b))
+                               : apart ? rp_permute(rp_randn(RP_DIMS(b, a, n)), RP_DIMS(2, 1, 0))
+                                       : rp_randn(RP_DIMS(n, a, b));
+                if (!d[1]) t = rp_select(t, -1, 0);
+                in[i] = rp_detach(t);
+                OK(rp_set_requires_grad(in[i], i < 3));
+            }
+            norm_gradients((void *)(uintptr_t)d, in, 4, want, 3);
+            for (int turn = 0; turn < 2; turn++) {
+                OK(rp_call(f, in, 4, got, 3));
+                for (int i = 0; i < 3; i++) same(want[i], got[i]);
+            }
+        }
+        rp_compiled_release(f);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
 /* A place out of bounds is told by the name of the op that was called, however much of it there is in the graph. */
 BODY(of_classes) {
     UNUSED;
@@ -333,6 +374,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_branch_in_loop, begin, end),
         cmocka_unit_test_setup_teardown(test_no_value, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_places, begin, end),
+        cmocka_unit_test_setup_teardown(test_apart_beside_sums, begin, end),
         cmocka_unit_test_setup_teardown(test_bytes_within_blocks, begin, end),
         cmocka_unit_test_setup_teardown(test_switches_inside, begin, end),
     };

@@ -218,10 +218,41 @@ static void modes_of(bool whole) {
     rp_compiled_release(f);
     rp_module_release(m);
 }
+/* A body that switches modes and back goes by the modes at entry. */
+struct moded {
+    rp_module *m;
+    rp_dropout_layer drop;
+};
+static void in_both_modes(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    struct moded *of = ctx;
+    (void)n_in, (void)n_out;
+    traced++;
+    rp_tensor *trained = rp_dropout_layer_forward(&of->drop, in[0]);
+    OK(rp_module_set_training(of->m, false));
+    out[0] = rp_sub(trained, rp_dropout_layer_forward(&of->drop, in[0]));
+    OK(rp_module_set_training(of->m, true));
+}
+static void modes_inside(void) {
+    struct moded of = {.m = rp_module_new("moded")};
+    OK(rp_dropout_add(of.m, "drop", &of.drop, 0.5));
+    rp_tensor *x = rp_ones(RP_DIMS(64)), *out = NULL;
+    rp_compiled *f = rp_compile((rp_fn){in_both_modes, &of, 0, "in_both_modes"}, NULL);
+    const unsigned before = traced;
+    for (int i = 0; i < 12; i++) {
+        OK(rp_call(f, &x, 1, &out, 1));
+        assert_int_equal(rp_item_i64(rp_all(rp_eq_scalar(rp_abs(out), rp_f64(1)))), 1); /* 0 or 2, less 1 */
+    }
+    assert_in_range(traced - before, 1, 3);
+    assert_true(rp_module_training(of.m));
+    rp_compiled_release(f);
+    rp_module_release(of.m);
+}
+
 static void modes(void **state) {
     (void)state;
     modes_of(true);
     modes_of(false);
+    modes_inside();
 }
 
 /* A training step over a module: compiled and eager give the same parameters. */

@@ -154,7 +154,10 @@ static rp_status build_sharing(rp__guards *g, const rp_ir *ir, rp_tensor *const 
         if (g->grads[i].at_entry) all[g->n_sharing++] = g->grads[i].entry;
     rp_status status = build_ranges(g, all);
     if (status == RP_OK) status = build_aliases(g, ir, all, g->n_sharing);
-    rp__free(all);
+    if (status == RP_OK && g->n_sharing > g->n_in)
+        g->sharing = all;
+    else
+        rp__free(all);
     return status;
 }
 
@@ -216,6 +219,7 @@ void rp__guards_free(rp__guards *g) {
     rp__free(g->ranges);
     rp__free(g->order);
     rp__free(g->only);
+    rp__free(g->sharing);
     rp__free(g->captured);
     rp__free(g->hooks);
     rp__free(g->ctx_copy);
@@ -333,18 +337,14 @@ static bool grad_holds(const rp__guards *g, const rp__trace_grad *recorded, cons
 
 /* Is memory shared as it was? Gradients at entry are there. */
 static bool sharing_holds(const rp__guards *g, rp_tensor *const *in) {
-    enum { FEW_SHARING = 64 };
-    rp_tensor *few[FEW_SHARING], **all = few;
+    rp_tensor **all = g->sharing;
     size_t n = g->n_in;
-    if (RP__LIKELY(g->n_sharing == n)) return wrapped_hold(g, in) && aliases_hold(g, in);
-    if (g->n_sharing > FEW_SHARING && !(all = rp__alloc(g->n_sharing * sizeof *all))) return false; /* traced again */
+    if (RP__LIKELY(!all)) return wrapped_hold(g, in) && aliases_hold(g, in);
     if (n) memcpy(all, in, n * sizeof *all);
     for (size_t i = 0; i < g->n_grads; i++)
         if (g->grads[i].at_entry)
             all[n++] = (g->grads[i].leaf ? g->grads[i].leaf : in[g->grads[i].arg])->autograd->grad;
-    const bool holds = wrapped_hold(g, all) && aliases_hold(g, all);
-    if (all != few) rp__free(all);
-    return holds;
+    return wrapped_hold(g, all) && aliases_hold(g, all);
 }
 
 static bool captured_hold(const rp__guards *g) {

@@ -15,6 +15,7 @@ typedef struct rp__guards {
     const rp_dim *
         *symbolic; /* per argument: its words of the graph (sizes, then strides) where some are symbols; else NULL */
     size_t n_in, n_sharing; /* sharing: arguments, and gradients at entry behind them */
+    rp_tensor **sharing;    /* room for these, in the call that is looked at; NULL: there are arguments alone */
     /* Memory that arguments share decides which graph a function gives, even where nothing is written. */
     uint32_t *same,
         *twin; /* per argument the first with its storage, the first that is the same tensor; NULL: one argument */

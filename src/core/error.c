@@ -123,7 +123,7 @@ static size_t append(size_t used, const char *format, ...) {
 
 /* Lines of graphs, by line and op and by their own address. */
 typedef struct kept {
-    const char *op;
+    const char *op; /* behind the site */
     char site[];
 } kept;
 static struct {
@@ -141,12 +141,13 @@ const char *rp__site_of_part(const char *site, const char *part) {
     if (!site || !*op || strcmp(op, part) == 0) return site;
     rp__lock(&lines.lock);
     kept *k = rp__map_get(&lines.of_pair, address_of(site, op));
-    if (!k) {
-        const size_t bytes = strlen(site) + 1;
-        k = rp__alloc(sizeof *k + bytes);
+    if (!k || strcmp(k->site, site) != 0 ||
+        strcmp(k->op, op) != 0) { /* texts may have gone, and others come where they were */
+        const size_t bytes = strlen(site) + 1, more = strlen(op) + 1;
+        k = rp__alloc(sizeof *k + bytes + more);
         if (k) {
-            k->op = op;
             memcpy(k->site, site, bytes);
+            k->op = memcpy(k->site + bytes, op, more);
             if (!rp__map_put(&lines.of_address, address_of(k->site, NULL), k)) {
                 rp__free(k);
                 k = NULL;

@@ -461,10 +461,10 @@ static const char *const precisions[] = {[RP__FLOAT32_HIGHEST] = "highest",
                                          [RP__FLOAT32_MEDIUM] = "medium",
                                          [RP__FLOAT32_BF16X3] = "bf16x3"};
 
-void (*rp__switch_hook)(void);
+rp_status (*rp__switch_hook)(void);
 
-static void before_switch(bool changes) {
-    if (RP__UNLIKELY(rp__flags.tracing) && changes && rp__switch_hook) rp__switch_hook();
+static rp_status before_switch(bool changes) {
+    return RP__UNLIKELY(rp__flags.tracing) && changes && rp__switch_hook ? rp__switch_hook() : RP_OK;
 }
 
 static bool is_word(const char *word, const char *a, const char *b) {
@@ -480,7 +480,7 @@ static rp_status set_precision(atomic_int *at, const char *op, const char *preci
     if (is_word(precision, "medium", "bf16x3")) to = *precision == 'm' ? RP__FLOAT32_MEDIUM : RP__FLOAT32_BF16X3;
     if (to < 0 || to > most)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: \"%s\" is none of %s", op, precision, told);
-    before_switch(atomic_load_explicit(at, memory_order_relaxed) != to);
+    RP_TRY(before_switch(atomic_load_explicit(at, memory_order_relaxed) != to));
     atomic_store_explicit(at, to, memory_order_relaxed);
     return RP_OK;
 }
@@ -496,8 +496,8 @@ const char *rp_float32_matmul_precision(void) { return precisions[rp__float32_ma
 static bool allows_tf32(int precision) { return precision == RP__FLOAT32_HIGH || precision == RP__FLOAT32_MEDIUM; }
 static bool set_allowed(atomic_int *at, bool allow) {
     const int to = allow ? RP__FLOAT32_HIGH : RP__FLOAT32_HIGHEST;
-    before_switch(atomic_load_explicit(at, memory_order_relaxed) != to);
-    return allows_tf32(atomic_exchange(at, to));
+    const int now = atomic_load_explicit(at, memory_order_relaxed);
+    return allows_tf32(before_switch(now != to) == RP_OK ? atomic_exchange(at, to) : now);
 }
 bool rp_set_float32_matmul_allow_tf32(bool allow) { return set_allowed(&float32_precision, allow); }
 bool rp_float32_matmul_allow_tf32(void) { return allows_tf32(rp__float32_matmul_precision()); }
@@ -515,7 +515,7 @@ bool rp_set_float32_conv_allow_tf32(bool allow) { return set_allowed(&float32_co
 bool rp_float32_conv_allow_tf32(void) { return allows_tf32(rp__float32_conv_precision()); }
 
 bool rp_set_deterministic(bool on) {
-    before_switch(rp_deterministic() != on);
-    return atomic_exchange(&deterministic, on);
+    const bool now = rp_deterministic();
+    return before_switch(now != on) == RP_OK ? atomic_exchange(&deterministic, on) : now;
 }
 bool rp_deterministic(void) { return atomic_load_explicit(&deterministic, memory_order_relaxed); }

@@ -184,8 +184,8 @@ typedef enum rp__float32_precision {
     RP__FLOAT32_BF16X3
 } rp__float32_precision;
 /* Called before a switch of the process changes while this thread traces; floor 5 installs it: what is recorded already goes by the
-   switch as it was. */
-extern void (*rp__switch_hook)(void);
+   switch as it was. Unless it returns RP_OK the switch stays. */
+extern rp_status (*rp__switch_hook)(void);
 rp__float32_precision rp__float32_matmul_precision(void);
 rp__float32_precision rp__float32_conv_precision(void); /* HIGHEST or HIGH */
 /* Both as one number below 16: what is compiled under one setting is not run under another. */

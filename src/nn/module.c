@@ -501,6 +501,7 @@ static hooks *hooks_new(rp_module *m, size_t n) {
 }
 
 static void hooks_become(rp_module *m, hooks **place, hooks *now) {
+    if (RP__UNLIKELY(rp__flags.tracing)) modes_guard(m); /* as they were when the function began */
     hooks_drop(*place);
     *place = now;
     m->hooks_version++;
@@ -605,6 +606,7 @@ static void mode_set(void *ctx, rp_module *m) { m->training = *(const bool *)ctx
 rp_status rp_module_set_training_at(const char *site, rp_module *m, bool training) {
     RP__CALLED_FROM(site);
     RP_TRY(module_check(m, "rp_module_set_training"));
+    if (RP__UNLIKELY(rp__flags.tracing)) modes_guard(m); /* as it was when the function began */
     walk(m, mode_set, &training);
     watched_update(m);
     return RP_OK;

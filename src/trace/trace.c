@@ -726,9 +726,12 @@ rp_status rp__trace_break(rp__trace *t, const char *reason, const char *site) {
         t->result->reason = reason;
         t->result->site = site;
         (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
-        return rp__fail(RP_ERROR_GRAPH_BREAK,
-                        "%s: the function reads a value on the host (%s), and nothing is computed while it is traced",
-                        t->request->fn.name ? t->request->fn.name : "trace", reason);
+        return rp__fail(
+            RP_ERROR_GRAPH_BREAK,
+            strcmp(reason, "host-read") == 0
+                ? "%s: the function reads a value on the host (%s), and nothing is computed while it is traced"
+                : "%s: the graph would break (%s), and nothing is computed while it is traced",
+            t->request->fn.name ? t->request->fn.name : "trace", reason);
     }
     if (t->mode == RP__TRACE_FUNCTION) {
         t->result->broken = true;
@@ -762,9 +765,9 @@ static rp_status materialise(rp_tensor *x) {
     return rp__trace_break(t, "host-read", site && *site ? site : x ? x->site : NULL);
 }
 
-static void before_switch(void) {
+static rp_status before_switch(void) {
     rp__trace *t = current;
-    if (t) (void)rp__trace_break(t, "setting-switched", rp__site());
+    return t ? rp__trace_break(t, "setting-switched", rp__site()) : RP_OK;
 }
 
 static void free_hook(struct rp__trace_value *v) { forget(v); }
@@ -874,7 +877,8 @@ rp_status rp_guard_bytes_at(const char *site, const void *bytes, size_t n) {
     rp__trace_result *r = t->result;
     size_t capacity = r->n_bytes;
     for (size_t i = 0; i < capacity; i++)
-        if (r->bytes[i].address == bytes && r->bytes[i].n == n && memcmp(r->bytes[i].copy, bytes, n) == 0) return RP_OK;
+        if (r->bytes[i].address == bytes && r->bytes[i].n == n)
+            return RP_OK; /* what they were first is nearest to what they were when the function began */
     rp__guard_bytes *grown = rp__realloc(r->bytes, (capacity + 1) * sizeof *grown);
     void *copy = rp__alloc(n);
     if (grown) r->bytes = grown;

@@ -3,6 +3,7 @@
    says no, and has done nothing, when the program has no such function or the space is not of rows that lie in memory element
    after element, or of stretches in which operands lie so or stand still. Of rows in stretches a function takes a chunk at a time,
    put together for it where it is not one stretch. The same bits as the interpreter's. */
+#include <assert.h>
 #include <string.h>
 
 #include "kernel/cpu/interp_parts.h"
@@ -431,7 +432,8 @@ static int64_t band_row(const rp__line *l, int a, int64_t row, char *memory) {
     x->row[a] = step ? far / step : 0;
     if (far >= 0 && far == x->row[a] * step && x->row[a] < f->from) return x->row[a];
     const int64_t left = x->rows - row, most = step ? x->band : 1;
-    *f = (rp__line_filled){memory, left < most ? left : most, l->n};
+    *f = (rp__line_filled){memory, most > 1 && left < most ? left : most, l->n}; /* of one row there is no `rows` */
+    assert(f->from >= 1);
     x->memory[a] = memory;
     if (!(x->written >> a & 1u)) move_band(l, a, false);
     return x->row[a] = 0;

@@ -460,12 +460,14 @@ static double rounded_time(const rp__conv_extent *e, const rp__device *d, unsign
 
 /* Shares, as a power of two, with which tf32 takes least time, whether its operands come in vectors or not. */
 static unsigned rounded_split_of(const rp__conv_extent *e, const rp__device *d) {
-    enum { LEAST = 128 };
+    enum { LEAST = 128, EACH = 4 };
+    const bool groups = d->arch == 90 && e->kind != 2 && e->taps <= VECTOR_TAPS &&
+                        (e->kind == 0 ? e->cg : e->og) % EACH == 0; /* where operands lie as they should */
     unsigned split = 0;
     double best = 0;
     for (unsigned s = 0; s <= 3 && (s == 0 || e->class_k >= (int64_t)LEAST << s); s++) {
         double least = 0;
-        for (unsigned k = 0; k < (d->arch == 90 && e->kind != 2 ? SHORT_TILE : FIRST_GROUP_TILE); k++) {
+        for (unsigned k = 0; k < (groups ? SHORT_TILE : FIRST_GROUP_TILE); k++) {
             if (k < FIRST_GROUP_TILE && most_room(e, &vector_tiles[k], false) > d->shared_limit) continue;
             const double time = rounded_time(e, d, k, INT64_C(1) << s);
             if (least == 0 || time < least) least = time;
@@ -947,7 +949,7 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
             time += COPY_US + bytes / COPY_RATE;
         }
         const bool vectors = reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv,
-                                           d->arch == 90, &facts);
+                                           d->arch == 90 && !rp__conv_is_wide(sorted, &call->conv), &facts);
         time += !vectors            ? rate->late + flops / rate->single
                 : bit(facts, A_ONE) ? flops / rate->one
                                     : flops / rate->vectors;

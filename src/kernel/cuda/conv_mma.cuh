@@ -3,7 +3,7 @@
  * same bits as that one's RP_MMA and differs in how a tile comes into shared memory:
  *   - what depends on a tap (offset, place) is in a table, found once by the block; what depends on a pixel is in a thread's registers
  *     (kinds 0 and 1), where a thread meets the same columns in every step, or in a table that runs along with the inner index (kind 2);
- *   - everything goes by cp.async, RP_STAGES tiles ahead;
+ *   - everything but what RP_HOLD says goes by cp.async, RP_STAGES tiles ahead;
  *   - an input gradient of a strided convolution takes the columns in classes of equal rest (RP_CLASSES), each with its own taps: no
  *     product with a zero in between;
  *   - results leave as vectors of eight (RP_OUT_WIDE) along what is contiguous in memory;
@@ -48,7 +48,7 @@ typedef rp_spot rp_near;
 #endif
 
 #if RP_WG
-/* Rows of 128 bytes, whose pieces of 16 are in an order of their own: 64 of the inner index, or 64 rows (columns) in panels. */
+/* Rows of 128 bytes, whose pieces of 16 are in an order of their own: 64 of the inner index (of f32 32), or 64 rows (columns) in panels. */
 #define RP_ALONG_AT(m, k) ((m) * (8 * RP_C) + (((k) / RP_C) ^ (m) % 8) * RP_C + (RP_A_ONE ? (k) % RP_C : 0))
 #define RP_ACROSS_AT(m, k) ((m) / 64 * (64 * RP_TK) + (k)*64 + (((m) / 8 % 8) ^ (k) % 8) * 8)
 #define RP_A_SIZE (RP_TM * RP_TK)
@@ -471,7 +471,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #if RP_WG
     const int group = t / 128, wm = RP_WM == 2 ? group : 0, wn = RP_WM == 2 ? 0 : group,
               wrow = t / 32 % 4 * 16 + lane / 4;
-    /* The warpgroup's part of a tile, and how far a step of 16 along the inner index is. */
+    /* The warpgroup's part of a tile, and how far a step of 16 (of f32 8) along the inner index is. */
     const RP_T *const a_part = sa + (RP_A_DEEP ? RP_ALONG_AT(wm * 64, 0) : RP_ACROSS_AT(wm * 64, 0)),
                       *const b_part = sb + (RP_B_ALONG ? RP_ALONG_AT(wn * RP_WGN, 0) : RP_ACROSS_AT(wn * RP_WGN, 0));
     const rp_u64 a_desc = RP_WG_DESC(a_part, RP_A_DEEP ? 16 : 128 * RP_TK, 1024, 128),
