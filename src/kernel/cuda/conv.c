@@ -211,7 +211,7 @@ static void vector_macros(uint64_t facts, rp__text *out) {
                  t->tm, t->tn, vector_depth(facts, t), t->wm, vector_stages(facts));
     rp__text_add(out, "#define RP_THREADS 256\n#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n",
                  t->resident, VECTOR_TAPS, tiles_of(facts));
-    rp__text_add(out, "#define RP_A_ONE %d\n#define RP_ROUNDED %d\n", bit(facts, A_ONE), is_tf32(facts));
+    rp__text_add(out, "#define RP_A_ONE %d\n", bit(facts, A_ONE));
     rp__text_add(out, "#define RP_WG %d\n#define RP_MASKS %d\n", is_group(facts), bit(facts, NEAR));
     if (is_group(facts)) /* nvrtc.c looks for the names */
         rp__text_add(
@@ -262,7 +262,6 @@ static void macros(uint64_t facts, rp__text *out) {
                  bit(facts, LONGER), tile->slices);
     if (tile->slices > 1) rp__text_write(out, rp__embed_slices_cuh, rp__embed_slices_cuh_len);
     if (bit(facts, DIRECT)) rp__text_add(out, "#define RP_ROWS %d\n", (int)(facts >> ROWS & 15));
-    rp__text_puts(out, "#define RP_ROUNDED 0\n");
     if (bit(facts, MMA)) add_tile(facts, out);
 }
 
@@ -447,8 +446,7 @@ unsigned rp__cuda_conv_tile;
 /* What tf32 takes in a tile and so many shares, by the rates that those tiles have of it (an H200: gpu_kernels --conv-tile N over the works of
  * tf32 of bench/gpu_works.txt): what passes through shared memory bounds them, so large tiles are ahead. One by itself waits for its loads. */
 static double rounded_time(const rp__conv_extent *e, const rp__device *d, unsigned tile, int64_t shares) {
-    static const uint8_t rates[N_VECTOR_TILES] = {100, 89, 70,  72,  55,  52,  45,  33,
-                                                  32,  27, 250, 165, 165, 150, 225, 150};
+    static const uint8_t rates[N_VECTOR_TILES] = {100, 89, 70, 72, 55, 52, 45, 33, 32, 27, 148, 97, 97, 89, 133, 89};
     enum { BEGIN = 80, SHARES = 45 };
     const struct vector_tile *t = &vector_tiles[tile];
     const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * shares;
@@ -800,6 +798,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     out->block[0] = 256;
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
              (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS | (uint64_t)e.strided << CLASSES;
+    const uint64_t unread = *facts;
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
         gx = columns_of(&e, 256), gy = 1;
@@ -809,6 +808,10 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
             d->arch == 90 && !wide &&
             (!tf32 || (kind != 2 && bit(*facts, B_ALONG) && (*facts >> A_ONE & 1 || bit(*facts, A_ALONG))));
         const unsigned tile = vector_tile_of(&e, d, shares, wide, bit(*facts, B_ALONG), tf32, groups);
+        if (tf32 && tile < FIRST_GROUP_TILE) { /* read for other warps */
+            *facts = unread;
+            (void)reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, false, facts);
+        }
         *facts |=
             (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA | (uint64_t)(e.taps <= 32) << NEAR;
         const struct vector_tile *t = vector_tile_at(*facts);
@@ -948,8 +951,8 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
             for (unsigned i = 0; i < o[k].ndim; i++) bytes *= (double)o[k].size[i];
             time += COPY_US + bytes / COPY_RATE;
         }
-        const bool vectors = reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv,
-                                           d->arch == 90 && !rp__conv_is_wide(sorted, &call->conv), &facts);
+        const bool vectors =
+            reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, false, &facts);
         time += !vectors            ? rate->late + flops / rate->single
                 : bit(facts, A_ONE) ? flops / rate->one
                                     : flops / rate->vectors;

@@ -9,9 +9,8 @@
  *   - results leave as vectors of eight (RP_OUT_WIDE) along what is contiguous in memory;
  *   - RP_WG (devices of 9.0): warpgroups multiply, RP_WM of them above each other and 2 / RP_WM side by side, out of tiles in the swizzled
  *     order that they read; a step's products run while the threads fetch the tile after next;
- *   - f32 is rounded to tf32 once, by the thread that brings it, while the tile before is multiplied: each warp that reads an element would
- *     else round it for itself, and warpgroups could not. For these it comes by way of registers (RP_HOLD), a step ahead: whatever else passes
- *     through shared memory takes from what they read there.
+ *   - f32 for warpgroups, which do not round to tf32, comes by way of registers (RP_HOLD), a step ahead, and is rounded there, once: what
+ *     passes through shared memory takes from what they read there. Other warps round what they multiply.
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
  * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP and its like; RP_UNIT, steps of which a share of the inner index is made;
@@ -428,16 +427,14 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_READ(step, slot) {RP_READ_A(slot) RP_READ_B(slot)}
     (void)b_inner, (void)b_c, (void)a_inner;
 #endif
-#if RP_TF32
-/* Places of what this thread brings of a tile, turn i. Where threads are left over, none has more than one turn. */
+#if RP_HOLD
+/* Places of what this thread brings of a tile, turn i: the tiles of warpgroups leave no thread over. */
 #define RP_A_TURN(slot, i)                                                                                             \
     &sa[(slot)*RP_A_SIZE + (RP_A_ALONG ? RP_A_AT(t / RP_AV + (i) * (256 / RP_AV), t % RP_AV * RP_AW)                   \
                                        : RP_A_AT(t % RP_AV * RP_AW, t / RP_AV + (i) * (256 / RP_AV)))]
 #define RP_B_TURN(slot, i)                                                                                             \
     &sb[(slot)*RP_B_SIZE + (RP_B_ALONG ? RP_B_AT(t / RP_BV + (i) * (256 / RP_BV), t % RP_BV * RP_C)                    \
                                        : RP_B_AT(t % RP_BV * RP_C, t / RP_BV + (i) * (256 / RP_BV)))]
-#define RP_A_TAKES (RP_A_FULL || t / RP_AV < (RP_A_ALONG ? RP_TM : RP_TK))
-#define RP_B_TAKES (RP_B_FULL || t / RP_BV < (RP_B_ALONG ? RP_TN : RP_TK))
 /* n turns of `each` elements are rounded, sixteen at a time: got from `from`, put to `to`, both of turn i. */
 #define RP_ROUND_ALL(n, each, from, to)                                                                                \
     _Pragma("unroll") for (int begin = 0; begin < (n); begin += 16 / (each)) {                                         \
@@ -453,19 +450,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             rp_floats_put(to, &v[k * (each)], each);                                                                   \
         }                                                                                                              \
     }
-#if RP_HOLD
 #define RP_ROUND(slot)                                                                                                 \
     {                                                                                                                  \
-        if (RP_A_TAKES) RP_ROUND_ALL(RP_NA, RP_AW, &ha[i * RP_AW], RP_A_TURN(slot, i))                                 \
-        if (RP_B_TAKES) RP_ROUND_ALL(RP_NB, RP_C, &hb[i * RP_C], RP_B_TURN(slot, i))                                   \
+        RP_ROUND_ALL(RP_NA, RP_AW, &ha[i * RP_AW], RP_A_TURN(slot, i))                                                 \
+        RP_ROUND_ALL(RP_NB, RP_C, &hb[i * RP_C], RP_B_TURN(slot, i))                                                   \
     }
-#else
-#define RP_ROUND(slot)                                                                                                 \
-    {                                                                                                                  \
-        if (RP_A_TAKES) RP_ROUND_ALL(RP_NA, RP_AW, RP_A_TURN(slot, i), RP_A_TURN(slot, i))                             \
-        if (RP_B_TAKES) RP_ROUND_ALL(RP_NB, RP_C, RP_B_TURN(slot, i), RP_B_TURN(slot, i))                              \
-    }
-#endif
 #endif
     const int lane = t % 32;
 #if RP_WG
@@ -513,14 +502,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         rp_cp_async_commit();
     }
     int turn = 0, next = RP_AHEAD;
-#if RP_TF32
-    rp_cp_async_wait(RP_AHEAD - 1);
-    if (steps > 0) RP_ROUND(0)
-#endif
     for (int step = 0; step < steps; step++) {
-#if !RP_TF32
         rp_cp_async_wait(RP_AHEAD - 1);
-#endif
 #if RP_WG
         rp_fence_proxy_async();
         rp_barrier();
@@ -541,10 +524,6 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
         turn = turn + 1 == RP_STAGES ? 0 : turn + 1;
         next = next + 1 == RP_STAGES ? 0 : next + 1;
-#if RP_TF32
-        rp_cp_async_wait(RP_AHEAD - 1);
-        if (step + 1 < steps) RP_ROUND(turn)
-#endif
     }
 #endif
 #if RP_WG
