@@ -799,14 +799,14 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     *facts = (uint64_t)dtype | (uint64_t)kind << KIND | (uint64_t)s << SPATIAL | (uint64_t)bias << BIAS |
              (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS | (uint64_t)e.strided << CLASSES;
     const uint64_t unread = *facts;
+    const bool warpgroups = d->arch == 90 && !wide;
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
         gx = columns_of(&e, 256), gy = 1;
-    } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, d->arch == 90 && !wide,
-                                    facts)) {
+    } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, warpgroups, facts)) {
         const bool groups =
-            d->arch == 90 && !wide &&
-            (!tf32 || (kind != 2 && bit(*facts, B_ALONG) && (*facts >> A_ONE & 1 || bit(*facts, A_ALONG))));
+            warpgroups &&
+            (!tf32 || (kind != 2 && bit(*facts, B_ALONG) && (bit(*facts, A_ONE) || bit(*facts, A_ALONG))));
         const unsigned tile = vector_tile_of(&e, d, shares, wide, bit(*facts, B_ALONG), tf32, groups);
         if (tf32 && tile < FIRST_GROUP_TILE) { /* read for other warps */
             *facts = unread;

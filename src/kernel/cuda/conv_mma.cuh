@@ -341,13 +341,12 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_COPY_A(to, from, there) RP_HELD_OR_ZERO(&ha[i * RP_AW], from, there, RP_AW)
 #define RP_COPY_B(to, from, there) RP_HELD_OR_ZERO(&hb[i * RP_C], from, there, RP_C)
 #else
+#define RP_COPY_A(to, from, there)                                                                                     \
+    if (RP_A_ONE)                                                                                                      \
+        rp_cp_async_4_zfill(to, from, (there) ? 4 : 0);                                                                \
+    else                                                                                                               \
+        rp_cp_async_16_zfill(to, from, (there) ? 16 : 0)
 #define RP_COPY_B(to, from, there) rp_cp_async_16_zfill(to, from, (there) ? 16 : 0)
-#endif
-#if RP_HOLD
-#elif RP_A_ONE
-#define RP_COPY_A(to, from, there) rp_cp_async_4_zfill(to, from, (there) ? 4 : 0)
-#else
-#define RP_COPY_A(to, from, there) rp_cp_async_16_zfill(to, from, (there) ? 16 : 0)
 #endif
 #if RP_A_ALONG
     const RP_T *const a_from = a + (m0 + t / RP_AV) * a_row;

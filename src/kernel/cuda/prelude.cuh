@@ -294,7 +294,7 @@ RP_FN float rp_cvt_bf16x2_to_f32(rp_u32 two, int high) { return rp_bits_f32(high
 RP_FN rp_u16 rp_cvt_f32_to_bf16(float x) { return (rp_u16)rp_cvt_f32_to_bf16x2(x, 0); }
 RP_FN float rp_round_f32_to_f16(float x) { return rp_cvt_f16_to_f32(rp_cvt_f32_to_f16(x)); }
 RP_FN float rp_round_f32_to_bf16(float x) { return rp_bits_f32(rp_cvt_f32_to_bf16x2(0, x)); }
-/* The instruction of 9.0 (cvt.rn.tf32) runs at a quarter of the rate of these two. */
+/* The instruction of 9.0 (cvt.rn.tf32) runs at a quarter of the rate of a plain one. */
 RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
     const rp_u32 bits = __float_as_uint(x);
     return x == x ? bits + 0x1000u : 0x7fffffffu;
