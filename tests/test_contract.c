@@ -554,7 +554,7 @@ static void check_settings(rp_tensor *const *in) {
 /* Every tile and every layout give the same bits, forward and of the input's gradient; what is not finite, too great for tf32 or NaN by its last
  * bits alone is what it is to all of them. */
 static void check_tiles(void) {
-    enum { N = 2, C = 64, O = 72, SIDE = 9, MOST = 16 };
+    enum { N = 2, C = 64, O = 72, SIDE = 9, MOST = 16, PATCHES = 8 }; /* conv.c's tiles, conv_patch.c's */
     static float x[N * C * SIDE * SIDE];
     for (int turn = 0; turn < 2; turn++) {
         for (int i = 0; i < N * C * SIDE * SIDE; i++) x[i] = (float)(i * 7919 % 2003 - 1001) / 911.0f;
@@ -563,9 +563,9 @@ static void check_tiles(void) {
         rp_tensor *in = rp_from_data(x, (int64_t[]){N, C, SIDE, SIDE}, 4, RP_F32), *w = FILLED(12, RP_F32, O, C, 3, 3),
                   *g = FILLED(13, RP_F32, N, O, SIDE, SIDE), *want[2] = {NULL, NULL};
         for (int how = 0; how < 4; how++) {
-            for (unsigned tile = 0; tile <= MOST; tile++) {
+            for (unsigned tile = 0; tile <= MOST + PATCHES; tile++) {
                 if (!test_cuda_takes((unsigned)how * 17 + tile, 6) && (how || tile)) continue;
-                rp__cuda_conv_tile = tile;
+                rp__cuda_conv_tile = tile <= MOST ? tile : tile - MOST + 32;
                 rp_tensor *leaf = rp_detach(laid_out(in, how % 2)), *weight = laid_out(w, how / 2), *got[2];
                 rp_set_requires_grad(leaf, true);
                 got[0] = rp_conv2d(leaf, weight, NULL, RP_DIMS(1, 1), RP_DIMS(1, 1));

@@ -767,17 +767,26 @@ static void test_conv(void **state) {
         {RP_F32, 2, 1, 1, 20, 160, 0, 0, 0, {6, 6}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 132, INPUT},
         {RP_F32, 2, 6, 1, 16, 24, 0, 0, 0, {20, 20}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132, WEIGHT},
         {RP_F32, 2, 2, 1, 64, 64, 1, 1, 1, {1, 1}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 132, INPUT},
+        /* weights as they are made: rows that end in the middle of a tile, groups, shares with less than others, steps, windows, one dim */
+        {RP_F32, 2, 2, 1, 96, 40, 0, 0, 0, {9, 12}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 132, FORWARD},
+        {RP_F32, 2, 1, 2, 32, 36, 1, 0, 1, {11, 19}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 132, FORWARD},
+        {RP_F32, 2, 1, 1, 64, 72, 2, 0, 0, {8, 16}, {5, 2}, {1, 1}, {2, 0}, {1, 1}, 4, FORWARD},
+        {RP_F32, 2, 3, 1, 160, 24, 0, 0, 1, {7, 7}, {3, 3}, {3, 3}, {0, 2}, {1, 1}, 132, FORWARD},
+        {RP_F32, 1, 2, 1, 64, 20, 0, 0, 0, {150}, {7}, {4}, {3}, {1}, 132, FORWARD},
     };
     enum {
         SMALL_ROOM = 99 << 10,
         SLICED = 9,
-        ROUNDED_TILES = 10 /* conv.c */,
-        ROUNDED = 16,
+        WARP_TILES = 10, /* conv.c's, with those of warpgroups, conv_patch.c's */
+        ROUNDED_TILES = 16,
+        PATCHES = 8,
+        FIRST_PATCH = 32,
+        ROUNDED = 21,
         CASES = sizeof cases / sizeof *cases
     };
     const int multiprocessors = cuda->multiprocessors;
     const size_t limit = cuda->shared_limit;
-    unsigned forced[2][OPS] = {{0}}; /* tiles, of each op those of f32 and of tf32 by turns */
+    unsigned forced[2][OPS] = {{0}}, patches = 0; /* tiles, of each op those of f32 and of tf32 by turns */
     (void)state;
     for (unsigned n = 0; n < CASES; n++) {
         const unsigned spatial = cases[n].spatial;
@@ -810,10 +819,16 @@ static void test_conv(void **state) {
             const unsigned count = op == 0 && n % 2 ? 4 : 3;
             for (unsigned k = 0; k < count; k++) fill_small(&operands[k]);
             run_both(ops[op], operands, count, 1, &call);
-            if (call.precision || (op < 2 && cases[n].dtype == RP_F32)) { /* two of the tiles, whatever the sizes */
-                for (unsigned k = 0; k < 2; k++) {
-                    rp__cuda_conv_tile =
-                        1 + forced[call.precision != 0][op]++ % (call.precision ? ROUNDED_TILES : SLICED);
+            if (call.precision || (op < 2 && cases[n].dtype == RP_F32)) { /* some of the tiles, whatever the sizes */
+                static const unsigned turns[OPS] = {2, 4, 2}, rounded[OPS] = {ROUNDED_TILES, ROUNDED_TILES, WARP_TILES};
+                for (unsigned k = 0; k < (call.precision ? turns[op] + (op == 0) : 2); k++) {
+                    const bool patch = call.precision && k == turns[op];
+                    unsigned *at = patch ? &patches : &forced[call.precision != 0][op];
+                    rp__cuda_conv_tile = 1 +
+                                         (*at)++ % (patch            ? PATCHES
+                                                    : call.precision ? rounded[op]
+                                                                     : SLICED) +
+                                         (patch ? FIRST_PATCH : 0);
                     for (unsigned i = 0; i < count; i++) fill_small(&operands[i]);
                     run_both(ops[op], operands, count, 1, &call);
                 }
@@ -832,9 +847,10 @@ static void test_conv(void **state) {
         free(bias.memory);
     }
     for (unsigned op = 0; op < OPS && !SLOW_BUILD; op++) {
-        assert_true(forced[1][op] >= ROUNDED_TILES);
+        assert_true(forced[1][op] >= (op + FORWARD == WEIGHT ? WARP_TILES : ROUNDED_TILES));
         assert_true(op + FORWARD == WEIGHT || forced[0][op] >= SLICED);
     }
+    assert_true(SLOW_BUILD || patches >= PATCHES);
 }
 
 /* Element i of what lies anyhow, as put counts. */

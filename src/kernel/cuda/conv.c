@@ -66,7 +66,7 @@ static const struct tile sliced[] = {
 enum { N_SLICED = sizeof sliced / sizeof *sliced, FMA_SLICE = 4 };
 enum { FIRST_MMA = 10, N_TILES = sizeof shapes / sizeof *shapes, MMA_TK = 32, TF32_TK = 16, FMA_TK = 16, STAGES = 3 };
 /* Shares of the inner index are made of so many elements. */
-enum { MMA_UNIT = MMA_TK, FMA_UNIT = FMA_TK, DIRECT_ROWS = 4 };
+enum { MMA_UNIT = MMA_TK, MMA_CHUNK = 64, FMA_UNIT = FMA_TK, DIRECT_ROWS = 4 };
 
 /* Tiles of conv_mma.cuh: warps above each other, steps of the inner index, stages, blocks that a multiprocessor holds; and the rate that the
  * tensor cores reach in such a tile where there are enough of them, in percent of the best one without warpgroups (an H200). Of the last ones
@@ -138,8 +138,10 @@ static uint32_t room_of(uint64_t facts) {
     return tiled > out ? tiled : out;
 }
 
-static bool is_few(uint64_t facts) { return bit(facts, MMA) && bit(facts, FEW); }
-static bool takes_eight(uint64_t facts) { return (bit(facts, VECTORS) || is_few(facts)) && bit(facts, OUT_WIDE); }
+static bool is_few(uint64_t facts) { return bit(facts, MMA) && bit(facts, FEW) && !rp__conv_is_patch(facts); }
+static bool takes_eight(uint64_t facts) {
+    return (bit(facts, VECTORS) || is_few(facts) || rp__conv_is_patch(facts)) && bit(facts, OUT_WIDE);
+}
 static const struct vector_tile *vector_tile_at(uint64_t facts) { return &vector_tiles[facts >> TILE & 15]; }
 static bool is_group(uint64_t facts) { return bit(facts, VECTORS) && (facts >> TILE & 15) >= FIRST_GROUP_TILE; }
 /* Of f32 for warpgroups one tile is multiplied, one stored, and one may still be read. */
@@ -184,7 +186,10 @@ static void common_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
                  bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), unit_of(facts));
     rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_CLASSES %d\n", takes_eight(facts), bit(facts, CLASSES));
-    rp__text_add(out, "#define RP_TF32 %d\n", is_tf32(facts));
+    rp__text_add(out, "#define RP_TF32 %d\n#define RP_CHUNK %d\n", is_tf32(facts),
+                 is_tf32(facts)    ? RP__CONV_ROUNDED_CHUNK
+                 : bit(facts, MMA) ? MMA_CHUNK
+                                   : 1);
     if (bit(facts, MMA))
         rp__text_add(out, "#define RP_MMA_STEP(d, a, b) rp_mma_%s_%s(d, a, b)\n",
                      is_tf32(facts) ? "m16n8k8" : "m16n8k16", is_tf32(facts) ? "tf32" : rp__dtypes[dtype].short_name);
@@ -442,6 +447,17 @@ static unsigned most_room(const rp__conv_extent *e, const struct vector_tile *t,
 }
 
 unsigned rp__cuda_conv_tile;
+enum { FIRST_PATCH = 32 }; /* behind it, of which, tiles of conv_patch.c */
+
+/* Elements of the inner index of which shares are made on tensor cores (RP_UNIT_OF of conv_common.cuh), and the longest of `shares` shares. */
+static int64_t share_of(int64_t k, int64_t shares, int64_t unit) {
+    return ((k + unit - 1) / unit + shares - 1) / shares * unit;
+}
+static int64_t mma_unit_of(const rp__conv_extent *e, rp_dtype dtype) {
+    const int64_t channels = e->kind == 0 ? e->cg : e->og;
+    const bool whole = dtype == RP_F32 && e->kind != 2 && channels % RP__CONV_ROUNDED_CHUNK == 0;
+    return whole ? RP__CONV_ROUNDED_CHUNK * e->taps : MMA_UNIT;
+}
 
 /* What tf32 takes in a tile and so many shares, by the rates that those tiles have of it (an H200: gpu_kernels --conv-tile N over the works of
  * tf32 of bench/gpu_works.txt): what passes through shared memory bounds them, so large tiles are ahead. One by itself waits for its loads. */
@@ -450,20 +466,23 @@ static double rounded_time(const rp__conv_extent *e, const rp__device *d, unsign
     enum { BEGIN = 80, SHARES = 45 };
     const struct vector_tile *t = &vector_tiles[tile];
     const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * shares;
-    const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
-                 inner =
-                     (double)(e->k / (shares * e->classes)) + BEGIN + (shares > 1 ? SHARES * log2((double)shares) : 0);
+    const unsigned split = shares > 4 ? 3 : shares > 2 ? 2 : shares > 1;
+    const int room = rp__cuda_in_clusters(d, split);
+    const double each = (double)((blocks + room - 1) / room),
+                 share = (double)(shares > 1 ? share_of(e->k, shares, mma_unit_of(e, RP_F32)) : e->k / e->classes),
+                 inner = share + BEGIN + SHARES * split;
     return (each < t->resident ? each + 0.4 * (t->resident - 1) : each) * t->tm * t->tn / rates[tile] * inner;
 }
 
-/* Shares, as a power of two, with which tf32 takes least time, whether its operands come in vectors or not. */
-static unsigned rounded_split_of(const rp__conv_extent *e, const rp__device *d) {
+/* Shares, as a power of two, with which tiles of vectors take least time, and that. */
+static unsigned vector_split_of(const rp__conv_extent *e, const rp__device *d, double *least_time) {
     enum { LEAST = 128, EACH = 4 };
+    const int64_t units = share_of(e->k, 1, mma_unit_of(e, RP_F32)) / mma_unit_of(e, RP_F32);
     const bool groups = d->arch == 90 && e->kind != 2 && e->taps <= VECTOR_TAPS &&
                         (e->kind == 0 ? e->cg : e->og) % EACH == 0; /* where operands lie as they should */
     unsigned split = 0;
     double best = 0;
-    for (unsigned s = 0; s <= 3 && (s == 0 || e->class_k >= (int64_t)LEAST << s); s++) {
+    for (unsigned s = 0; s <= 3 && (s == 0 || (e->class_k >= (int64_t)LEAST << s && units >= INT64_C(1) << s)); s++) {
         double least = 0;
         for (unsigned k = 0; k < (groups ? SHORT_TILE : FIRST_GROUP_TILE); k++) {
             if (k < FIRST_GROUP_TILE && most_room(e, &vector_tiles[k], false) > d->shared_limit) continue;
@@ -472,7 +491,34 @@ static unsigned rounded_split_of(const rp__conv_extent *e, const rp__device *d) 
         }
         if (s == 0 || least < 0.95 * best) split = s, best = least;
     }
+    *least_time = best;
     return split;
+}
+
+/* What a copy takes, in us and bytes/us (an H200). */
+static const double COPY_US = 2.5, COPY_RATE = 2e6;
+
+/* Shares, as a power of two, of a convolution rounded to tf32, whether its operands come in vectors or not. patch: does conv_patch.cuh take less
+ * time with weights as they are made than other tiles with a copy of them? Functions of sizes and the kind of device alone. */
+static unsigned rounded_split_of(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                                 const rp__device *d, bool *patch) {
+    static const double US = 1.6e-4, ENDS = 7; /* of a unit of rounded_time; what begins and ends a kernel */
+    double units;
+    const unsigned split = vector_split_of(e, d, &units);
+    *patch = false;
+    if (e->kind != 0 || e->taps == 1 || !d->clusters) return split;
+    rp__operand made = *o[2];
+    int64_t stride = 1;
+    for (unsigned k = made.ndim; k-- > 0; stride *= made.size[k]) made.stride[k] = stride;
+    made.base = NULL;
+    double least = ENDS + units * US + COPY_US + 8 * (double)stride / COPY_RATE;
+    unsigned best = split;
+    for (unsigned s = 0; s <= 3 && INT64_C(1) << s <= e->cg / RP__CONV_ROUNDED_CHUNK; s++) {
+        rp__conv_patch of;
+        if (!rp__conv_patch_plan(e, &made, conv, o[0], true, d, s, 0, &of) || of.us >= least) continue;
+        best = s, least = of.us, *patch = true;
+    }
+    return best;
 }
 
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
@@ -499,16 +545,18 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, in
 }
 
 /* Shares, as a power of two, with which warpgroups take least time. */
-static unsigned group_split_of(const rp__conv_extent *e, const rp__device *d, int64_t least) {
+static unsigned group_split_of(const rp__conv_extent *e, const rp__device *d, int64_t least, int64_t unit) {
+    const int64_t units = (e->k + unit - 1) / unit;
     unsigned split = 0;
     double best = 0;
-    for (unsigned s = 0; s <= 3 && (s == 0 || e->k >= least << s); s++) {
+    for (unsigned s = 0; s <= 3 && (s == 0 || (e->k >= least << s && units >= INT64_C(1) << s)); s++) {
         double least_time = 0;
         for (unsigned k = FIRST_GROUP_TILE; k <= EVEN_TILE; k++) {
             const struct vector_tile *t = &vector_tiles[k];
             const int64_t blocks = ((e->m + t->tm - 1) / t->tm * ((e->n + t->tn - 1) / t->tn) * e->groups) << s;
-            const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
-                         inner = (double)(e->k >> s) + 160 + 60 * s;
+            const int room = rp__cuda_in_clusters(d, s);
+            const double each = (double)((blocks + room - 1) / room),
+                         inner = (double)share_of(e->k, INT64_C(1) << s, unit) + 160 + 60 * s;
             const double time = (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
             if (least_time == 0 || time < least_time) least_time = time;
         }
@@ -561,12 +609,16 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
 
 /* Shares of the inner index, as a power of two: as many as leave enough of it and blocks enough, counted in tiles of a fixed size, so that
  * the order depends on sizes and the kind of device alone. */
-static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma, bool tf32) {
-    const int64_t least = mma ? 256 : 128, blocks = (e->m + 63) / 64 * columns_of(e, 64) * e->groups, k = e->class_k;
+static unsigned split_of(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                         const rp__device *d, bool mma) {
+    const bool tf32 = mma && o[0]->dtype == RP_F32;
+    const int64_t least = mma ? 256 : 128, unit = mma ? mma_unit_of(e, o[0]->dtype) : FMA_UNIT,
+                  blocks = (e->m + 63) / 64 * columns_of(e, 64) * e->groups, k = e->class_k;
     unsigned split = 0;
     if (!d->clusters || (mma && e->strided)) return 0; /* classes share K already */
-    if (tf32) return rounded_split_of(e, d);
-    if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least);
+    bool unused;
+    if (tf32) return rounded_split_of(e, o, conv, d, &unused);
+    if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least, unit);
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
         const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
         double least_time = 0;
@@ -577,14 +629,10 @@ static unsigned split_of(const rp__conv_extent *e, const rp__device *d, bool mma
         }
         return split;
     }
-    while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && k >= least << (split + 1))
+    while (split < 3 && (blocks << (split + 1)) <= 2 * (int64_t)d->multiprocessors && k >= least << (split + 1) &&
+           k >= unit << (split + 1))
         split++;
     return split;
-}
-
-/* The longest of `shares` shares. */
-static int64_t share_of(int64_t k, int64_t shares, int64_t unit) {
-    return ((k + unit - 1) / unit + shares - 1) / shares * unit;
 }
 
 /* Clocks of a convolution of f32 by this tile: of a multiprocessor's turns, and of what begins and ends a block. `threads` that it holds. */
@@ -602,9 +650,10 @@ static double float_clocks(const rp__conv_extent *e, const rp__device *d, const 
 
 /* f32: the sliced tile and the logarithm of shares of least time, where that is less than whole tiles take; N_SLICED: there is none. Of sizes
  * and the kind of device, since bits depend on both. */
-static unsigned sliced_tile_of(const rp__conv_extent *e, const rp__device *d, unsigned *split) {
+static unsigned sliced_tile_of(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                               const rp__device *d, unsigned *split) {
     unsigned best = N_SLICED;
-    const unsigned whole = split_of(e, d, false, false);
+    const unsigned whole = split_of(e, o, conv, d, false);
     double least = 0.9 * float_clocks(e, d, &shapes[float_tile_of(e, d, INT64_C(1) << whole)], whole);
     *split = whole;
     if (d->arch < 90 || !d->clusters || e->kind == 2) return best;
@@ -720,6 +769,20 @@ static bool has_whole_rows(const rp__operand *x, unsigned spatial, bool side_by_
     return spatial == 1 || x->size[2] == 1 || x->stride[2] % 8 == 0;
 }
 
+/* Do results of a tile of lines leave along rows, and eight at once? */
+static void leaving(const rp__conv_extent *e, const rp__operand *const *o, const rp__operand *result,
+                    rp__neighbours wanted, bool *rows, bool *eight) {
+    const bool lines = o[0]->size[2 + e->spatial - 1] % 8 == 0; /* eight places are of one line */
+    *rows = o[1]->stride[1] == 1 && e->cg > 1, *eight = false;
+    if (result) {
+        *rows = neighbours(result, 1);
+        *eight = *rows ? e->m % 8 == 0 && is_aligned(result, 1) : lines && is_flat(result, e->points, 8);
+    } else if (wanted == RP__NEIGHBOURS_ROWS || (wanted == RP__NEIGHBOURS_COLUMNS && lines)) {
+        *rows = wanted == RP__NEIGHBOURS_ROWS;
+        *eight = true;
+    }
+}
+
 /* Does conv_few.cuh serve a forward convolution, in one share? The tile that leaves least idle, of these the one that sees least twice. */
 static bool takes_few(const rp__conv_extent *e, const rp__operand *const *o, const rp__operand *result,
                       const rp__library_call *call, const rp__device *d, rp__launch *out, uint64_t *facts) {
@@ -750,15 +813,8 @@ static bool takes_few(const rp__conv_extent *e, const rp__operand *const *o, con
         for (best = 0; few_tiles[best].tm != tm || few_tiles[best].tw != tw;) best++;
         few_size(e, o, conv, &few_tiles[best], side_by_side, &least, &room);
     }
-    bool rows = o[1]->stride[1] == 1 && e->cg > 1, eight = false;
-    const bool lines = o[0]->size[last] % 8 == 0; /* eight places are of one line */
-    if (result) {
-        rows = neighbours(result, 1);
-        eight = rows ? e->m % 8 == 0 && is_aligned(result, 1) : lines && is_flat(result, e->points, 8);
-    } else if (call->neighbours == RP__NEIGHBOURS_ROWS || (call->neighbours == RP__NEIGHBOURS_COLUMNS && lines)) {
-        rows = call->neighbours == RP__NEIGHBOURS_ROWS;
-        eight = true;
-    }
+    bool rows, eight;
+    leaving(e, o, result, call->neighbours, &rows, &eight);
     const int64_t gy = (e->m + tm - 1) / tm, most = FEW_RESIDENT * (int64_t)d->multiprocessors / gy;
     *facts |= UINT64_C(1) << MMA | UINT64_C(1) << FEW | (uint64_t)best << TILE | (uint64_t)side_by_side << B_ALONG |
               (uint64_t)has_whole_rows(o[1], e->spatial, side_by_side) << WHOLE |
@@ -768,6 +824,17 @@ static bool takes_few(const rp__conv_extent *e, const rp__operand *const *o, con
     out->grid[0] = (uint32_t)(least < most ? least : most > 0 ? most : 1);
     out->grid[1] = (uint32_t)gy;
     return true;
+}
+
+/* Does conv_patch.cuh serve, with the weights where they are, and sooner than other tiles? */
+static bool takes_patch(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
+                        const rp__device *d, unsigned split, rp__conv_patch *out) {
+    const unsigned only = rp__cuda_conv_tile > FIRST_PATCH ? rp__cuda_conv_tile - FIRST_PATCH : 0;
+    bool patch;
+    if (o[0]->dtype != RP_F32 || !d->clusters) return false;
+    (void)rounded_split_of(e, o, conv, d, &patch);
+    return (rp__cuda_conv_tile ? only > 0 : patch) &&
+           rp__conv_patch_plan(e, o[2], conv, o[0], is_aligned(o[1], 1), d, split, only, out);
 }
 
 /* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. parts: so many shares leave their sums in the
@@ -791,8 +858,9 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     const int64_t block = (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
     const bool direct = is_direct(&e, d, dtype), mma = is_mma(&e, d, dtype, call), tf32 = mma && dtype == RP_F32,
                wide = rp__conv_is_wide(all, &call->conv);
-    unsigned split = parts ? 0 : split_of(&e, d, mma, tf32);
-    const unsigned slices = dtype == RP_F32 && !parts && !direct && !mma ? sliced_tile_of(&e, d, &split) : N_SLICED;
+    unsigned split = parts ? 0 : split_of(&e, all, &call->conv, d, mma);
+    const unsigned slices =
+        dtype == RP_F32 && !parts && !direct && !mma ? sliced_tile_of(&e, all, &call->conv, d, &split) : N_SLICED;
     const int64_t shares = parts ? parts : INT64_C(1) << split;
     int64_t gx, gy;
     out->block[0] = 256;
@@ -800,9 +868,17 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
              (uint64_t)wide << WIDE | (uint64_t)(parts > 0) << PARTS | (uint64_t)e.strided << CLASSES;
     const uint64_t unread = *facts;
     const bool warpgroups = d->arch == 90 && !wide;
+    rp__conv_patch patch;
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
         gx = columns_of(&e, 256), gy = 1;
+    } else if (mma && !wide && !parts && takes_patch(&e, all, &call->conv, d, split, &patch)) {
+        bool rows, eight;
+        leaving(&e, all, result, call->neighbours, &rows, &eight);
+        out->shared_bytes = rp__conv_patch_leaves(&patch, bias, rows, eight);
+        *facts = patch.facts;
+        gx = patch.columns, gy = patch.rows;
+        out->ahead = rp__conv_n_words(p) - 1;
     } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, warpgroups, facts)) {
         const bool groups =
             warpgroups &&
@@ -866,6 +942,11 @@ rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *
         return rp__text_kernel(p->device, &key, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len,
                                &out->kernel);
     }
+    if (rp__conv_is_patch(key.facts)) {
+        key.family = "conv_patch";
+        return rp__text_kernel(p->device, &key, rp__conv_patch_macros, rp__embed_conv_patch_cuh,
+                               rp__embed_conv_patch_cuh_len, &out->kernel);
+    }
     if (is_few(key.facts)) {
         key.family = "conv_few";
         return rp__text_kernel(p->device, &key, few_macros, rp__embed_conv_few_cuh, rp__embed_conv_few_cuh_len,
@@ -900,6 +981,9 @@ static void source(const char *name, uint64_t facts, const rp__text_parts *parts
     if (bit(facts, VECTORS))
         rp__text_kernel_source(name, facts, vector_macros, rp__embed_conv_mma_cuh, rp__embed_conv_mma_cuh_len, parts,
                                out);
+    else if (rp__conv_is_patch(facts))
+        rp__text_kernel_source(name, facts, rp__conv_patch_macros, rp__embed_conv_patch_cuh,
+                               rp__embed_conv_patch_cuh_len, parts, out);
     else if (is_few(facts))
         rp__text_kernel_source(name, facts, few_macros, rp__embed_conv_few_cuh, rp__embed_conv_few_cuh_len, parts, out);
     else
@@ -911,12 +995,11 @@ static bool serves_mma(const rp__problem *p, size_t *workspace) {
     return rp__conv_on_tensor_cores(p);
 }
 
-/* What a copy takes, and a convolution, in flop/us (an H200): with vectors of both operands, with weights one by one (A_ONE), with elements one by
+/* What a convolution takes, in flop/us (an H200): with vectors of both operands, with weights one by one (A_ONE), with elements one by
  * one, which begins later, too. */
-static const double COPY_US = 2.5, COPY_RATE = 2e6;
 static const struct rates {
-    double late, single, one, vectors;
-} rates[] = {{5, 60e6, 60e6, 350e6}, {3, 75e6, 120e6, 170e6}}; /* 16-bit floats, tf32 */
+    double late, single, wide, one, vectors;
+} rates[] = {{5, 60e6, 60e6, 60e6, 350e6}, {3, 75e6, 50e6, 120e6, 170e6}}; /* 16-bit floats, tf32 */
 
 /* Operands that our rows read faster with their channels innermost: vectors for tensor cores. */
 static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
@@ -937,6 +1020,9 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
         if (is_aligned(&o[k], 1) &&
             o[k].size[1] / (k == windowed || op == RP__LIB_CONV_WEIGHT ? e.groups : 1) % vector_of(&o[k]) == 0)
             lie |= 1u << k;
+    rp__conv_patch patch; /* weights and places as they are */
+    if (e.kind == 0 && !rp__conv_is_wide(sorted, &call->conv) && takes_patch(&e, sorted, &call->conv, d, 0, &patch))
+        return 0;
     for (uint32_t copied = 0; copied <= 6; copied += 2) {
         if (copied & lie) continue;
         rp__operand last[3];
@@ -954,7 +1040,7 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
         const bool vectors =
             reads_vectors(&e, &last[plain], &last[windowed], NULL, RP__NEIGHBOURS_NONE, &call->conv, false, &facts);
         time += !vectors            ? rate->late + flops / rate->single
-                : bit(facts, A_ONE) ? flops / rate->one
+                : bit(facts, A_ONE) ? flops / (e.kind == 0 ? rate->wide : rate->one)
                                     : flops / rate->vectors;
         if (copied == 0 || time < least) best = copied, least = time;
     }

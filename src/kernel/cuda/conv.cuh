@@ -260,7 +260,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(RP_THREADS, RP_RESIDENT)
         (to).key = (live) ? 1u << (r) : 0;                                                                             \
     }
 #endif
-    const RP_INDEX share = ((K + RP_UNIT - 1) / RP_UNIT + shares - 1) / shares * RP_UNIT;
+    const RP_INDEX unit = RP_UNIT_OF((RP_KIND == 0 ? cg : og), own.taps),
+                   share = ((K + unit - 1) / unit + shares - 1) / shares * unit;
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
     _Pragma("unroll 1") for (int e = t; e < RP_TN; e += RP_THREADS) {
         RP_INDEX n = n0 + e;

@@ -143,7 +143,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     const RP_INDEX M = og, N = cg * taps, channels = cg, K = batch * points;
 #endif
     (void)channels;
-    const RP_INDEX share = ((K + RP_UNIT - 1) / RP_UNIT + shares - 1) / shares * RP_UNIT;
+    const RP_INDEX unit = RP_UNIT_OF(channels, taps), share = ((K + unit - 1) / unit + shares - 1) / shares * unit;
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
 #if RP_CLASSES
     if (n0 >= N) return; /* a class with fewer places than the first one */

@@ -28,14 +28,31 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
 void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e,
                          int64_t parts, rp__launch_buffer *buffer, rp__launch *out);
 uint32_t rp__conv_n_words(const rp__problem *p);
-/* Of tests and measurements: 1 + the row of conv.c's tiles, of those in slices and of those of tf32 in vectors, that serves wherever one can;
-   0: the one of least clocks, if any. */
+/* Of tests and measurements: 1 + the row of conv.c's tiles, of those in slices and of those of tf32 in vectors, or 33 + the row of conv_patch.c's,
+   that serves wherever one can; 0: the one of least clocks, if any. */
 extern unsigned rp__cuda_conv_tile;
 
 /* The launch; parts: as many shares leave their sums in the call's workspace, of rp__conv_parts_bytes; 0: none. */
 rp_status rp__conv_bind(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out);
 size_t rp__conv_parts_bytes(const rp__conv_extent *e, rp_dtype dtype, int64_t parts);
 bool rp__conv_on_tensor_cores(const rp__problem *p);
+
+/* Forward convolutions rounded to tf32 whose weights are one run a row (conv_patch.c), of row "mma": is this a kernel of theirs? Channels of a
+   step, and of a chunk of all that are rounded (RP_CHUNK of conv_common.cuh). */
+enum { RP__CONV_ROUNDED_CHUNK = 32 };
+typedef struct rp__conv_patch {
+    uint64_t facts;
+    double us;
+    int64_t columns, rows; /* of blocks */
+} rp__conv_patch;
+bool rp__conv_is_patch(uint64_t facts);
+/* The tile of least time for these weights; `along`: vectors of the other operand run along channels. False: none serves. */
+bool rp__conv_patch_plan(const rp__conv_extent *e, const rp__operand *w, const rp__conv_geometry *conv,
+                         const rp__operand *y, bool along, const rp__device *d, unsigned split, unsigned only,
+                         rp__conv_patch *out);
+/* How results leave: along rows, eight at once. Gives the bytes of shared memory. */
+uint32_t rp__conv_patch_leaves(rp__conv_patch *p, bool bias, bool rows, bool eight);
+void rp__conv_patch_macros(uint64_t facts, rp__text *out);
 
 /* Depthwise convolutions are another template's (conv_depth.c); shares of their weight gradients. */
 bool rp__conv_is_depthwise(const rp__problem *p);
