@@ -473,6 +473,74 @@ static void errors_stay(void **state) {
 }
 
 /* The program goes on with an error of its own: what a compiler tries, and reports to explain, does not take it back. */
+/* Two arguments are parts of one tensor: one is written, the other read. A gradient for some results, which the call runs again for,
+   has the values of a call with tensors apart. */
+static void reads_and_writes(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    rp_tensor *w = *(rp_tensor **)ctx;
+    out[0] = rp_mul(rp_sin(w), in[0]);
+    out[1] = rp_cos(w);
+    rp_add_scalar_(in[1], rp_i64(1));
+}
+
+static void parts_run_again(void **state) {
+    (void)state;
+    for (int b = 0; b < BACKENDS; b++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *w = numbers(2);
+        OK(rp_set_requires_grad(w, true));
+        rp_compiled *f = function(reads_and_writes, &w, sizeof w, b);
+        for (int k = 1; k < 8; k++) {
+            const int given = k / 2 % 2;
+            rp_tensor *base = numbers(5), *out[2];
+            rp_tensor *in[2] = {rp_slice(base, 0, 0, 2, 1), rp_slice(base, 0, 2, 5, 1)};
+            OK(rp_call(f, in, 2, out, 2));
+            if (k == 1) continue; /* op by op: the version of the storage is the other part's, too */
+            OK(rp_backward(rp_sum(out[given]), NULL, NULL));
+            same(rp_grad_of(w), given ? rp_neg(rp_sin(rp_detach(w))) : rp_mul(rp_cos(rp_detach(w)), in[0]));
+            same(in[1], rp_add_scalar(rp_slice(numbers(5), 0, 2, 5, 1), rp_i64(1)));
+            OK(rp_set_grad(w, NULL));
+        }
+        rp_compiled_release(f);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
+/* A write that is refused is refused where it is called, recorded or not: a function may do something else then. */
+static void write_or_copy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_expand(in[0], RP_DIMS(3, 4)), *y = rp_clone(in[1]);
+    if (rp_is_error(rp_add_(x, in[1]))) {
+        assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+        x = rp_add(x, in[1]);
+    }
+    if (rp_is_error(rp_copy_(rp_slice(y, 0, 0, 2, 1), rp_slice(y, 0, 1, 3, 1)))) { /* they overlap */
+        assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+        rp_copy_(rp_slice(y, 0, 0, 2, 1), rp_clone(rp_slice(y, 0, 1, 3, 1)));
+    }
+    out[0] = x;
+    out[1] = y;
+}
+
+static void refused_where_they_are(void **state) {
+    (void)state;
+    for (int b = 0; b < BACKENDS; b++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f = function(write_or_copy, NULL, 0, b);
+        for (int k = 0; k < 5; k++) { /* one column and three are other layouts, more rows another size */
+            const int64_t rows = k == 3 ? 1 : 3;
+            rp_tensor *in[2] = {rp_reshape(numbers(4 * rows), RP_DIMS(rows, 4)), rp_ones(RP_DIMS(3, 4))};
+            if (k % 2 == 0) in[0] = rp_slice(in[0], 0, 0, 1, 1);
+            rp_tensor *out[2], *want[2];
+            write_or_copy(NULL, (rp_tensor *[]){rp_clone(in[0]), rp_clone(in[1])}, 2, want, 2);
+            OK(rp_call(f, in, 2, out, 2));
+            for (int i = 0; i < 2; i++) same(out[i], want[i]);
+        }
+        rp_compiled_release(f);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
 static void errors_of_the_program_stay(void **state) {
     (void)state;
     for (int b = 0; b < BACKENDS; b++) {
@@ -723,6 +791,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(elements_share_memory, begin, end),
         cmocka_unit_test_setup_teardown(views_have_histories, begin, end),
         cmocka_unit_test_setup_teardown(errors_stay, begin, end),
+        cmocka_unit_test_setup_teardown(parts_run_again, begin, end),
+        cmocka_unit_test_setup_teardown(refused_where_they_are, begin, end),
         cmocka_unit_test_setup_teardown(errors_of_the_program_stay, begin, end),
         cmocka_unit_test_setup_teardown(buffers_are_written, begin, end),
         cmocka_unit_test_setup_teardown(whole_steps_write_buffers, begin, end),

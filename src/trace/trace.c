@@ -402,6 +402,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
     } else {
         memset(meta, 0, sizeof meta);
         RP_TRY(rp__op_infer(call, meta));
+        if (op->flags & RP_OP_INPLACE) RP_TRY(rp__op_check_written(call));
     }
     for (uint32_t k = 0; k < call->n_in; k++) {
         in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
