@@ -1,5 +1,5 @@
 /* Threads: handles passed between them, caches that migrate, the pool under several callers, streams and captures side by side.
-   ctest: labels=threads timeout=600 cost=10 */
+   ctest: labels=cuda,threads timeout=600 cost=10 */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -14,9 +14,12 @@
 #include "device/capture.h"
 #include "kernel/cpu/gemm.h"
 #include "kernel/cpu/program.h"
+#include "support/cuda.h"
 #include "tensor/tensor.h"
 
 enum { THREADS = 4, MANY = 8, ROUNDS = 2000 };
+
+static bool have_cuda;
 
 static rp_memory_stats stats(void) {
     rp_memory_stats s = {.struct_size = sizeof s};
@@ -602,7 +605,96 @@ static void everything_at_once(void **state) {
     assert_false(rp_failed());
 }
 
+/* ---- graphs that threads share: each call is whole, whoever replays meanwhile */
+
+static void scaled_sum(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = rp_sum(rp_mul(rp_sin(in[0]), *(rp_tensor **)ctx));
+}
+static void counts(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add_scalar_(in[0], rp_i64(1));
+}
+
+typedef struct shared_graphs {
+    rp_device device;
+    rp_compiled *graphed, *counting, *inner;
+    rp_graph *graph;
+    rp_tensor *count;
+} shared_graphs;
+
+static void *replay_together(void *ctx) {
+    const shared_graphs *s = ctx;
+    char *failed = NULL;
+    if (rp_set_default_device(s->device) != RP_OK) return "no device";
+    for (int i = 0; i < 100 && !failed; i++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = rp_full(RP_DIMS(3, 5), rp_f64(0.01 * i)), *y = NULL, *n = rp_full(RP_DIMS(4), rp_i64(i));
+        rp_set_requires_grad(x, true);
+        if (rp_call(s->graphed, &x, 1, &y, 1) != RP_OK) failed = "a graphed call";
+        rp_status status = failed ? RP_OK : rp_backward(y, NULL, NULL);
+        if (status != RP_OK && rp_error_take() != RP_ERROR_STALE) failed = "a backward";
+        rp_set_grad_enabled(false);
+        if (!failed && rp_call(s->counting, &n, 1, &y, 1) != RP_OK) failed = "a counting call";
+        if (!failed && rp_item_i64(rp_amin(n)) != i + 1) failed = "what a graph wrote into an argument";
+        if (!failed && rp_item_i64(rp_amax(n)) != i + 1) failed = "what a graph wrote into an argument";
+        n = rp_full(RP_DIMS(4), rp_i64(i));
+        if (!failed && rp_call(s->inner, &n, 1, &y, 1) != RP_OK) failed = "a call of copies";
+        if (!failed && rp_item_i64(rp_amin(y)) != i + 1) failed = "a result that is a copy";
+        if (!failed && rp_graph_replay(s->graph) != RP_OK) failed = "a replay";
+        rp_set_grad_enabled(true);
+        rp_scope_end(scope, NULL, 0);
+    }
+    return failed;
+}
+
+static void graphs_are_shared(rp_device device) {
+    assert_int_equal(rp_set_default_device(device), RP_OK);
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *w = rp_full(RP_DIMS(3, 5), rp_f64(2)), *x = rp_ones(RP_DIMS(3, 5)), *y;
+    rp_tensor *n = rp_to_dtype(rp_zeros(RP_DIMS(4)), RP_I64);
+    rp_set_requires_grad(w, true);
+    rp_set_requires_grad(x, true);
+    shared_graphs s = {.device = device, .count = rp_to_dtype(rp_zeros(RP_DIMS(4)), RP_I64)};
+    const rp_graphed_callable a = {{scaled_sum, &w, sizeof w, "scaled_sum"}, &x, 1, &w, 1, 1};
+    const rp_graphed_callable b = {{counts, NULL, 0, "counts"}, &n, 1, NULL, 0, 1};
+    assert_int_equal(rp_make_graphed_callables(&a, 1, NULL, &s.graphed), RP_OK);
+    assert_int_equal(rp_make_graphed_callables(&b, 1, NULL, &s.counting), RP_OK);
+    s.inner = rp_cudagraphs_inner((rp_fn){counts, NULL, 0, "counts"}, &n, 1, 1, true, true);
+    s.graph = rp_graph_new();
+    assert_int_equal(rp_graph_begin(s.graph, device, NULL), RP_OK);
+    rp_add_scalar_(s.count, rp_i64(1));
+    assert_int_equal(rp_graph_end(s.graph), RP_OK);
+    run(replay_together, &s);
+    assert_int_equal(rp_synchronize(device), RP_OK);
+    assert_int_equal(rp_item_i64(rp_amin(s.count)), 100 * THREADS);
+    rp_set_grad(w, NULL);
+    assert_int_equal(rp_call(s.graphed, &x, 1, &y, 1), RP_OK);
+    assert_int_equal(rp_backward(y, NULL, NULL), RP_OK);
+    assert_true(rp_item_f64(rp_amax(rp_abs(rp_sub(rp_grad_of(w), rp_sin(rp_detach(x)))))) == 0);
+    if (device.type == RP_DEVICE_CUDA) { /* the default device is a thread's */
+        rp_set_default_device(rp_cpu());
+        rp_tensor *elsewhere = rp_ones(RP_DIMS(3, 5));
+        assert_int_equal(rp_call(s.graphed, &elsewhere, 1, &y, 1), RP_ERROR_GUARD);
+        assert_non_null(strstr(rp_error_message(), "on cpu; it was captured with float32 (3, 5) on cuda:0"));
+        rp_error_take();
+    }
+    rp_graph_release(s.graph);
+    rp_compiled_release(s.inner);
+    rp_compiled_release(s.counting);
+    rp_compiled_release(s.graphed);
+    rp_scope_end(scope, NULL, 0);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
+static void threads_share_graphs(void **state) {
+    (void)state;
+    graphs_are_shared(rp_cpu());
+    if (have_cuda) graphs_are_shared(rp_cuda(0));
+}
+
 int main(void) {
+    have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_make_tensors),
         cmocka_unit_test(handles_move_between_threads),
@@ -617,6 +709,7 @@ int main(void) {
         cmocka_unit_test(one_function_serves_several_callers),
         cmocka_unit_test(sizes_and_gradients),
         cmocka_unit_test(everything_at_once),
+        cmocka_unit_test(threads_share_graphs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -169,6 +169,25 @@ void rp__recording_free(rp__recording *r) {
 
 /* ---- replay ---- */
 
+enum { TURNS = 16 }; /* a pool has the lock that its address picks */
+static rp__mutex turns[TURNS] = {[0 ... TURNS - 1] = RP__MUTEX_INIT};
+RP__LOCKS_SURVIVE_FORK(fork_turns, turns, TURNS)
+static RP__TLS_FAST struct {
+    rp__mutex *lock;
+    unsigned depth;
+} turn;
+
+/* Whoever has one lock asks for no second: what a call inside does belongs to its turn. */
+void rp__turn_begin(const rp_pool *pool) {
+    if (turn.depth++ > 0) return;
+    turn.lock = &turns[(uintptr_t)pool / 64 % TURNS];
+    rp__lock(turn.lock);
+}
+
+void rp__turn_end(void) {
+    if (--turn.depth == 0) rp__unlock(turn.lock);
+}
+
 /* Graphs of one pool share memory, so a replay on another stream than the last waits for it. */
 static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
     rp_status status = RP_OK;
