@@ -450,16 +450,16 @@ static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const
     graphed *g = (graphed *)f;
     rp_scope scope = rp__scope_begin();
     rp_status status;
+    rp__callable_hold(f);
     if (RP__UNLIKELY(g->training != g->captured_training && n_in == g->n_args && n_out == g->n_out)) {
         rp__explain_add(f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
-        rp__callable_hold(f);
         status = rp__callable_body(f->fn, in, n_in, out, n_out);
-        rp__callable_drop(f);
     } else {
         rp__site_frame frame = rp__site_push(site, "rp_call");
         status = replay_forward(g, rp__site(), in, n_in, out, n_out);
         rp__site_pop(frame);
     }
+    rp__callable_drop(f);
     return rp__callable_end(scope, status, out, n_out);
 }
 
