@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <reprise.h>
+#include <reprise_nn.h>
 
 #include "support/each_device.h"
 
@@ -506,6 +507,77 @@ static void parts_run_again(void **state) {
     }
 }
 
+/* Ops over many tensors write what a graph has made, and copies of parts, in place: other values made of the same memory before and
+   after are those of eager calls. */
+typedef struct gradients {
+    rp_tensor *p[2], *buffer;
+    int way;
+} gradients;
+
+static void gradients_are_written(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const gradients *g = ctx;
+    rp_tensor *const *p = g->p, *s = rp_sin(in[0]), *kept = NULL;
+    (void)n_in, (void)n_out;
+    switch (g->way) {
+    case 0: /* between two writes, of the argument */
+        rp_set_grad(p[0], rp_detach(in[0]));
+        rp_clip_grad_value(p, 1, 0.75);
+        rp_copy_(g->buffer, in[0]);
+        rp_clip_grad_value(p, 1, 0.25);
+        break;
+    case 1: /* what stands for another value before the write */
+        rp_set_grad(p[0], s);
+        kept = rp_mul_scalar(s, rp_f64(1));
+        rp_clip_grad_norm(p, 1, 0.25, 2);
+        kept = rp_add_scalar(kept, rp_i64(1));
+        break;
+    case 2: /* two that are equal */
+        rp_set_grad(p[0], rp_neg(rp_neg(s)));
+        rp_set_grad(p[1], rp_abs(rp_abs(rp_sin(in[0]))));
+        rp_clip_grad_norm(p, 1, 0.25, 2);
+        rp_copy_(g->buffer, s);
+        rp_clip_grad_norm(p, 2, 0.125, 2);
+        kept = rp_clone(rp_grad_of(p[0]));
+        break;
+    default: /* of a detached value */
+        rp_set_grad(p[0], rp_detach(s));
+        rp_clip_grad_norm(p, 1, 0.25, 2);
+        kept = rp_clone(rp_mul_scalar(s, rp_f64(1)));
+        rp_clip_grad_norm(p, 1, 0.125, 2);
+        rp_copy_(g->buffer, rp_mul_scalar(s, rp_f64(1)));
+    }
+    out[0] = rp_detach(kept ? rp_clone(kept) : rp_sum(in[0]));
+}
+
+static void lists_are_written(void **state) {
+    (void)state;
+    for (int n = 0; n < 4 * BACKENDS; n++) {
+        rp_scope scope = rp_scope_begin();
+        gradients g[2];
+        rp_compiled *f[2];
+        for (int i = 0; i < 2; i++) {
+            g[i] = (gradients){{rp_ones(RP_DIMS(6)), rp_ones(RP_DIMS(6))}, rp_zeros(RP_DIMS(6)), n / BACKENDS};
+            for (int k = 0; k < 2; k++) OK(rp_set_requires_grad(g[i].p[k], true));
+            f[i] = function(gradients_are_written, &g[i], 0, i ? n % BACKENDS : BACKENDS);
+        }
+        for (int call = 0; call < 4; call++) {
+            rp_tensor *x[2], *out[2];
+            for (int i = 0; i < 2; i++) {
+                x[i] = numbers(6);
+                for (int k = 0; k < 2; k++) OK(rp_set_grad(g[i].p[k], NULL));
+                OK(rp_call(f[i], &x[i], 1, &out[i], 1));
+            }
+            same(out[0], out[1]);
+            same(x[0], x[1]);
+            same(g[0].buffer, g[1].buffer);
+            same(rp_grad_of(g[0].p[0]), rp_grad_of(g[1].p[0]));
+            if (rp_grad_of(g[0].p[1])) same(rp_grad_of(g[0].p[1]), rp_grad_of(g[1].p[1]));
+        }
+        for (int i = 0; i < 2; i++) rp_compiled_release(f[i]);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
 /* A write that is refused is refused where it is called, recorded or not: a function may do something else then. */
 static void write_or_copy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -791,6 +863,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(elements_share_memory, begin, end),
         cmocka_unit_test_setup_teardown(views_have_histories, begin, end),
         cmocka_unit_test_setup_teardown(errors_stay, begin, end),
+        cmocka_unit_test_setup_teardown(lists_are_written, begin, end),
         cmocka_unit_test_setup_teardown(parts_run_again, begin, end),
         cmocka_unit_test_setup_teardown(refused_where_they_are, begin, end),
         cmocka_unit_test_setup_teardown(errors_of_the_program_stay, begin, end),

@@ -22,10 +22,16 @@ typedef struct simplifier {
     bool *src_escapes; /* per src value: a result, or a view of one's memory */
     bool *unstable;    /* per src storage: an op in the body writes it in place */
     bool any_unstable;
-    bool *is_result; /* per src value */
-    rp__map seen;    /* hash of a dst node -> node index + 1, in the block at hand */
+    uint32_t *last_use;   /* per src storage: the last node of the body that uses it; NEVER_LAST: a result does */
+    bool *written;        /* per dst root value: a storage that it stands for is unstable */
+    uint32_t *last;       /* per dst root value: the latest use of what it stands for */
+    uint32_t at, regions; /* the node of the body that is visited, and how deep within */
+    bool *is_result;      /* per src value */
+    rp__map seen;         /* hash of a dst node -> node index + 1, in the block at hand */
     uint32_t changed;
 } simplifier;
+
+enum { NEVER_LAST = UINT32_MAX };
 
 /* ---- liveness */
 
@@ -44,6 +50,21 @@ static void mark_block(const rp_ir *ir, const rp__ir_block *block, bool *live_no
         }
         for (uint32_t r = 0; r < n->n_regions; r++) mark_block(ir, &n->regions[r], live_node, live_value);
     }
+}
+
+/* The nodes of a block within one of the body count as that one. */
+static void note_uses(simplifier *s, const rp__ir_block *block, uint32_t at, bool body) {
+    const rp_ir *ir = s->w.src;
+    for (size_t k = 0; k < block->n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[block->nodes[k]];
+        const uint32_t here = body ? (uint32_t)k : at;
+        for (uint32_t r = 0; r < n->n_in && !n->dead; r++)
+            if (n->in[r] != RP__IR_NONE) s->last_use[ir->values[n->in[r]].storage] = here;
+        for (uint32_t r = 0; r < n->n_regions && !n->dead; r++) note_uses(s, &n->regions[r], here, false);
+    }
+    for (uint32_t k = 0; k < block->n_results; k++)
+        if (block->results[k] != RP__IR_NONE)
+            s->last_use[ir->values[block->results[k]].storage] = body ? NEVER_LAST : at;
 }
 
 /* ---- rules */
@@ -144,6 +165,10 @@ static bool may_stand_for(const simplifier *s, const rp__ir_node *n, rp__ir_valu
     if (!rp__ir_same_strides(&dst->values[value], &s->w.src->values[v])) return false; /* views of it count on them */
     rp__ir_value root = rp__ir_root(dst, value);
     if (s->any_unstable && rp__ir_is_outer(dst, root)) return false; /* a reader might come to stand behind a write */
+    /* What is written in place is nobody else's: the one that it would be is not used any more. */
+    if (s->any_unstable && (s->written[root] || s->unstable[s->w.src->values[v].storage]) &&
+        (s->regions > 0 || s->last[root] > s->at))
+        return false;
     if (!s->src_escapes[v]) return true;
     return root == value && !rp__ir_is_outer(dst, root) && !s->escapes[root];
 }
@@ -290,8 +315,14 @@ static void leave_zeros_out(const simplifier *s, rp__ir_value *in) {
 
 static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
 
-static void note_escapes(simplifier *s, rp__ir_value v, rp__ir_value made) {
-    if (s->src_escapes[v]) s->escapes[rp__ir_root(s->w.dst, made)] = true;
+/* Value v of src is `made` of dst. */
+static void note_value(simplifier *s, rp__ir_value v, rp__ir_value made) {
+    const rp__ir_value root = rp__ir_root(s->w.dst, made);
+    if (s->src_escapes[v]) s->escapes[root] = true;
+    if (!s->any_unstable) return;
+    const uint32_t storage = s->w.src->values[v].storage;
+    s->written[root] = s->written[root] || s->unstable[storage];
+    if (s->last_use[storage] > s->last[root]) s->last[root] = s->last_use[storage];
 }
 
 static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) {
@@ -308,14 +339,14 @@ static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) 
         rp__ir_value value = find_identity(s, n, in);
         if (value != RP__IR_NONE && may_stand_for(s, n, n->out[0], value)) {
             s->w.map[n->out[0]] = value;
-            note_escapes(s, n->out[0], value);
+            note_value(s, n->out[0], value);
             s->changed++;
             goto done;
         }
         bool replaced = false;
         RP_TRY_GOTO(status, done, replace(s, block, n, in, &replaced));
         if (replaced) {
-            note_escapes(s, n->out[0], s->w.map[n->out[0]]);
+            note_value(s, n->out[0], s->w.map[n->out[0]]);
             goto done;
         }
     }
@@ -326,7 +357,7 @@ static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) 
             rp__ir_value value = s->w.dst->nodes[before - 1].out[0];
             if (may_stand_for(s, n, n->out[0], value)) {
                 s->w.map[n->out[0]] = value;
-                note_escapes(s, n->out[0], value);
+                note_value(s, n->out[0], value);
                 s->changed++;
                 goto done;
             }
@@ -341,12 +372,14 @@ static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) 
     } else {
         rp__map outer = s->seen; /* a region sees only its own expressions */
         memset(&s->seen, 0, sizeof s->seen);
+        s->regions++;
         status = rp__rewrite_copy_regions(&s->w, block, index, in, visit_block, s);
+        s->regions--;
         rp__map_free(&s->seen);
         s->seen = outer;
         if (status != RP_OK) goto done;
     }
-    for (uint32_t k = 0; k < n->n_out; k++) note_escapes(s, n->out[k], s->w.map[n->out[k]]);
+    for (uint32_t k = 0; k < n->n_out; k++) note_value(s, n->out[k], s->w.map[n->out[k]]);
 done:
     if (in != few) rp__free(in);
     return status;
@@ -357,6 +390,7 @@ static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *
     rp__map_free(&s->seen); /* blocks of one node do not see each other either */
     for (size_t k = 0; k < from->n_nodes; k++) {
         uint32_t index = from->nodes[k];
+        if (s->regions == 0) s->at = (uint32_t)k;
         if (s->live[index]) {
             RP_TRY(visit_node(s, to, index));
         } else {
@@ -379,7 +413,11 @@ static rp_status simplify_once(const rp_ir *ir, bool gradients_done, rp_ir **out
     s.src_escapes = rp__calloc(ir->n_values + 1, sizeof *s.src_escapes);
     s.unstable = rp__calloc(ir->n_storages + 1u, sizeof *s.unstable);
     s.is_result = rp__calloc(ir->n_values + 1, sizeof *s.is_result);
-    if (!s.live || !live_value || !s.unstable || !s.is_result || !s.escapes || !s.src_escapes) {
+    s.last_use = rp__calloc(ir->n_storages + 1u, sizeof *s.last_use);
+    s.written = rp__calloc(ir->n_values + 1, sizeof *s.written);
+    s.last = rp__calloc(ir->n_values + 1, sizeof *s.last);
+    if (!s.live || !live_value || !s.unstable || !s.is_result || !s.escapes || !s.src_escapes || !s.last_use ||
+        !s.written || !s.last) {
         status = RP__OOM("tables of simplification");
         goto done;
     }
@@ -390,6 +428,7 @@ static rp_status simplify_once(const rp_ir *ir, bool gradients_done, rp_ir **out
             if (rp__ir_writes(n, r)) s.any_unstable = s.unstable[ir->values[n->in[r]].storage] = true;
         }
     }
+    if (s.any_unstable) note_uses(&s, &ir->body, 0, true);
     for (uint32_t k = 0; k < ir->body.n_results; k++) {
         if (ir->body.results[k] == RP__IR_NONE) continue;
         s.is_result[ir->body.results[k]] = true;
@@ -407,6 +446,9 @@ done:
     rp__free(s.escapes);
     rp__free(s.src_escapes);
     rp__free(s.unstable);
+    rp__free(s.last_use);
+    rp__free(s.written);
+    rp__free(s.last);
     rp__free(s.is_result);
     rp__map_free(&s.seen);
     return rp__rewrite_end(&s.w, status, "simplify", out);
