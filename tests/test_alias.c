@@ -578,6 +578,62 @@ static void lists_are_written(void **state) {
     }
 }
 
+/* What is kept of memory before it is written, and given to other memory afterwards. */
+static void kept_before(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *a = in[0], *b = in[1], *kept = rp_clone(a);
+    (void)n_in, (void)n_out;
+    switch (*(const int *)ctx) {
+    case 0: /* a swap */
+        rp_copy_(a, b);
+        rp_copy_(b, kept);
+        break;
+    case 1:
+        rp_mul_scalar_(a, rp_i64(2));
+        rp_copy_(b, kept);
+        break;
+    case 2: /* by copy_, and what is written last comes first in the graph */
+        (void)rp_neg(a);
+        rp_copy_(b, a);
+        rp_mul_scalar_(a, rp_f64(0.5));
+        break;
+    case 3: /* by rows */
+        rp_sub_(a, rp_sum(a, RP_DIMS(1), true));
+        rp_copy_(b, kept);
+        break;
+    case 4:
+        rp_copy_(a, rp_softmax(a, 1));
+        rp_copy_(b, rp_mul_scalar(kept, rp_i64(1)));
+        break;
+    default: /* from one line to the next */ rp_copy_(a, rp_cumsum(b, 1)); rp_copy_(b, kept);
+    }
+    out[0] = rp_sum(kept);
+}
+
+static void kept_before_a_write(void **state) {
+    (void)state;
+    static const int64_t sizes[][2] = {{4, 4}, {3, 5}, {16, 1}, {1, 16}, {64, 64}, {100, 37}};
+    static const int ways[] = {0, 1, 2, 3, 4, 5};
+    const bool few = device.type == RP_DEVICE_CUDA;
+    for (size_t n = 0; n < 6 * sizeof sizes / sizeof *sizes * BACKENDS; n += few ? 7 : 1) {
+        rp_scope scope = rp_scope_begin();
+        const int64_t *size = sizes[n / BACKENDS / 6];
+        rp_compiled *f = function(kept_before, (void *)(uintptr_t)&ways[n / BACKENDS % 6], sizeof *ways, n % BACKENDS);
+        for (int k = 0; k < 3; k++) {
+            rp_tensor *in[2], *want[2], *out, *sum;
+            for (int i = 0; i < 2; i++) {
+                in[i] = rp_mul_scalar(rp_reshape(numbers(size[0] * size[1]), size, 2), rp_i64(i + 1));
+                want[i] = rp_clone(in[i]);
+            }
+            kept_before((void *)(uintptr_t)&ways[n / BACKENDS % 6], want, 2, &sum, 1);
+            OK(rp_call(f, in, 2, &out, 1));
+            for (int i = 0; i < 2; i++) same(in[i], want[i]);
+            same(out, sum);
+        }
+        rp_compiled_release(f);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
 /* A write that is refused is refused where it is called, recorded or not: a function may do something else then. */
 static void write_or_copy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -864,6 +920,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(views_have_histories, begin, end),
         cmocka_unit_test_setup_teardown(errors_stay, begin, end),
         cmocka_unit_test_setup_teardown(lists_are_written, begin, end),
+        cmocka_unit_test_setup_teardown(kept_before_a_write, begin, end),
         cmocka_unit_test_setup_teardown(parts_run_again, begin, end),
         cmocka_unit_test_setup_teardown(refused_where_they_are, begin, end),
         cmocka_unit_test_setup_teardown(errors_of_the_program_stay, begin, end),

@@ -22,7 +22,10 @@ typedef struct simplifier {
     bool *src_escapes; /* per src value: a result, or a view of one's memory */
     bool *unstable;    /* per src storage: an op in the body writes it in place */
     bool any_unstable;
+    bool any_written;     /* so, or by an ASSIGN */
     uint32_t *last_use;   /* per src storage: the last node of the body that uses it; NEVER_LAST: a result does */
+    uint32_t *assigned;   /* per src storage: the first ASSIGN to it; NEVER_LAST: none */
+    uint32_t *kept_until; /* per dst root value of an argument or captured tensor: when it is assigned */
     bool *written;        /* per dst root value: a storage that it stands for is unstable */
     uint32_t *last;       /* per dst root value: the latest use of what it stands for */
     uint32_t at, regions; /* the node of the body that is visited, and how deep within */
@@ -61,6 +64,9 @@ static void note_uses(simplifier *s, const rp__ir_block *block, uint32_t at, boo
         for (uint32_t r = 0; r < n->n_in && !n->dead; r++)
             if (n->in[r] != RP__IR_NONE) s->last_use[ir->values[n->in[r]].storage] = here;
         for (uint32_t r = 0; r < n->n_regions && !n->dead; r++) note_uses(s, &n->regions[r], here, false);
+        if (!body || n->dead || n->kind != RP__IR_ASSIGN) continue;
+        uint32_t *first = &s->assigned[ir->values[n->in[0]].storage];
+        if (here < *first) *first = here;
     }
     for (uint32_t k = 0; k < block->n_results; k++)
         if (block->results[k] != RP__IR_NONE)
@@ -165,6 +171,8 @@ static bool may_stand_for(const simplifier *s, const rp__ir_node *n, rp__ir_valu
     if (!rp__ir_same_strides(&dst->values[value], &s->w.src->values[v])) return false; /* views of it count on them */
     rp__ir_value root = rp__ir_root(dst, value);
     if (s->any_unstable && rp__ir_is_outer(dst, root)) return false; /* a reader might come to stand behind a write */
+    if (s->any_written && rp__ir_is_outer(dst, root) && s->last_use[s->w.src->values[v].storage] > s->kept_until[root])
+        return false; /* an ASSIGN would read what another one has written */
     /* What is written in place is nobody else's: the one that it would be is not used any more. */
     if (s->any_unstable && (s->written[root] || s->unstable[s->w.src->values[v].storage]) &&
         (s->regions > 0 || s->last[root] > s->at))
@@ -319,8 +327,10 @@ static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *
 static void note_value(simplifier *s, rp__ir_value v, rp__ir_value made) {
     const rp__ir_value root = rp__ir_root(s->w.dst, made);
     if (s->src_escapes[v]) s->escapes[root] = true;
-    if (!s->any_unstable) return;
+    if (!s->any_written) return;
     const uint32_t storage = s->w.src->values[v].storage;
+    if (rp__ir_is_outer(s->w.dst, root) && s->assigned[storage] < s->kept_until[root])
+        s->kept_until[root] = s->assigned[storage];
     s->written[root] = s->written[root] || s->unstable[storage];
     if (s->last_use[storage] > s->last[root]) s->last[root] = s->last_use[storage];
 }
@@ -388,6 +398,8 @@ done:
 static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *to) {
     simplifier *s = ctx;
     rp__map_free(&s->seen); /* blocks of one node do not see each other either */
+    for (uint32_t k = 0; k < from->n_args && s->regions == 0; k++)
+        note_value(s, from->args[k], s->w.map[from->args[k]]);
     for (size_t k = 0; k < from->n_nodes; k++) {
         uint32_t index = from->nodes[k];
         if (s->regions == 0) s->at = (uint32_t)k;
@@ -416,8 +428,10 @@ static rp_status simplify_once(const rp_ir *ir, bool gradients_done, rp_ir **out
     s.last_use = rp__calloc(ir->n_storages + 1u, sizeof *s.last_use);
     s.written = rp__calloc(ir->n_values + 1, sizeof *s.written);
     s.last = rp__calloc(ir->n_values + 1, sizeof *s.last);
+    s.assigned = rp__calloc(ir->n_storages + 1u, sizeof *s.assigned);
+    s.kept_until = rp__calloc(ir->n_values + 1, sizeof *s.kept_until);
     if (!s.live || !live_value || !s.unstable || !s.is_result || !s.escapes || !s.src_escapes || !s.last_use ||
-        !s.written || !s.last) {
+        !s.written || !s.last || !s.assigned || !s.kept_until) {
         status = RP__OOM("tables of simplification");
         goto done;
     }
@@ -428,7 +442,13 @@ static rp_status simplify_once(const rp_ir *ir, bool gradients_done, rp_ir **out
             if (rp__ir_writes(n, r)) s.any_unstable = s.unstable[ir->values[n->in[r]].storage] = true;
         }
     }
-    if (s.any_unstable) note_uses(&s, &ir->body, 0, true);
+    for (size_t k = 0; k < ir->body.n_nodes && !s.any_written; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        s.any_written = s.any_unstable || (n->kind == RP__IR_ASSIGN && !n->dead);
+    }
+    memset(s.assigned, 0xff, (ir->n_storages + 1u) * sizeof *s.assigned);
+    memset(s.kept_until, 0xff, (ir->n_values + 1) * sizeof *s.kept_until);
+    if (s.any_written) note_uses(&s, &ir->body, 0, true);
     for (uint32_t k = 0; k < ir->body.n_results; k++) {
         if (ir->body.results[k] == RP__IR_NONE) continue;
         s.is_result[ir->body.results[k]] = true;
@@ -449,6 +469,8 @@ done:
     rp__free(s.last_use);
     rp__free(s.written);
     rp__free(s.last);
+    rp__free(s.assigned);
+    rp__free(s.kept_until);
     rp__free(s.is_result);
     rp__map_free(&s.seen);
     return rp__rewrite_end(&s.w, status, "simplify", out);
