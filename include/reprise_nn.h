@@ -801,13 +801,14 @@ RP_CALL rp_status rp_average_swap(rp_average *a);                    /* exchange
    the host
 
    Whether a step is taken is decided where the gradients lie: rp_set_autocast, scale, backward, unscale, clip, step
-   and update are one recorded step.
+   and update are one recorded step, or lie in several functions, compiled or not. A raw graph holds all from unscale, or step, to
+   update: its replays tell the host nothing.
 
        rp_backward(rp_grad_scaler_scale(s, loss), NULL, NULL);
        rp_grad_scaler_unscale(s, opt);               only to clip; step does it otherwise
        rp_clip_grad_norm(params, n, 1, 2);
        rp_grad_scaler_step(s, opt);
-       rp_grad_scaler_update(s);                     in the same recorded step */
+       rp_grad_scaler_update(s); */
 
 typedef struct rp_grad_scaler rp_grad_scaler;
 typedef struct rp_grad_scaler_options { /* zero is PyTorch's default */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <reprise.h>
+#include <reprise_nn.h>
 
 #include "support/each_device.h"
 
@@ -473,6 +474,207 @@ static void errors_stay(void **state) {
 }
 
 /* The program goes on with an error of its own: what a compiler tries, and reports to explain, does not take it back. */
+/* Two arguments are parts of one tensor: one is written, the other read. A gradient for some results, which the call runs again for,
+   has the values of a call with tensors apart. */
+static void reads_and_writes(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    rp_tensor *w = *(rp_tensor **)ctx;
+    out[0] = rp_mul(rp_sin(w), in[0]);
+    out[1] = rp_cos(w);
+    rp_add_scalar_(in[1], rp_i64(1));
+}
+
+static void parts_run_again(void **state) {
+    (void)state;
+    for (int b = 0; b < BACKENDS; b++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *w = numbers(2);
+        OK(rp_set_requires_grad(w, true));
+        rp_compiled *f = function(reads_and_writes, &w, sizeof w, b);
+        for (int k = 1; k < 8; k++) {
+            const int given = k / 2 % 2;
+            rp_tensor *base = numbers(5), *out[2];
+            rp_tensor *in[2] = {rp_slice(base, 0, 0, 2, 1), rp_slice(base, 0, 2, 5, 1)};
+            OK(rp_call(f, in, 2, out, 2));
+            if (k == 1) continue; /* op by op: the version of the storage is the other part's, too */
+            OK(rp_backward(rp_sum(out[given]), NULL, NULL));
+            same(rp_grad_of(w), given ? rp_neg(rp_sin(rp_detach(w))) : rp_mul(rp_cos(rp_detach(w)), in[0]));
+            same(in[1], rp_add_scalar(rp_slice(numbers(5), 0, 2, 5, 1), rp_i64(1)));
+            OK(rp_set_grad(w, NULL));
+        }
+        rp_compiled_release(f);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
+/* Ops over many tensors write what a graph has made, and copies of parts, in place: other values made of the same memory before and
+   after are those of eager calls. */
+typedef struct gradients {
+    rp_tensor *p[2], *buffer;
+    int way;
+} gradients;
+
+static void gradients_are_written(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const gradients *g = ctx;
+    rp_tensor *const *p = g->p, *s = rp_sin(in[0]), *kept = NULL;
+    (void)n_in, (void)n_out;
+    switch (g->way) {
+    case 0: /* between two writes, of the argument */
+        rp_set_grad(p[0], rp_detach(in[0]));
+        rp_clip_grad_value(p, 1, 0.75);
+        rp_copy_(g->buffer, in[0]);
+        rp_clip_grad_value(p, 1, 0.25);
+        break;
+    case 1: /* what stands for another value before the write */
+        rp_set_grad(p[0], s);
+        kept = rp_mul_scalar(s, rp_f64(1));
+        rp_clip_grad_norm(p, 1, 0.25, 2);
+        kept = rp_add_scalar(kept, rp_i64(1));
+        break;
+    case 2: /* two that are equal */
+        rp_set_grad(p[0], rp_neg(rp_neg(s)));
+        rp_set_grad(p[1], rp_abs(rp_abs(rp_sin(in[0]))));
+        rp_clip_grad_norm(p, 1, 0.25, 2);
+        rp_copy_(g->buffer, s);
+        rp_clip_grad_norm(p, 2, 0.125, 2);
+        kept = rp_clone(rp_grad_of(p[0]));
+        break;
+    case 3: /* one gradient of two parameters: executed, it is scaled twice */
+        rp_set_grad(p[0], rp_detach(in[0]));
+        rp_set_grad(p[1], rp_detach(in[0]));
+        rp_clip_grad_norm(p, 2, 0.25, 2);
+        break;
+    default: /* of a detached value */
+        rp_set_grad(p[0], rp_detach(s));
+        rp_clip_grad_norm(p, 1, 0.25, 2);
+        kept = rp_clone(rp_mul_scalar(s, rp_f64(1)));
+        rp_clip_grad_norm(p, 1, 0.125, 2);
+        rp_copy_(g->buffer, rp_mul_scalar(s, rp_f64(1)));
+    }
+    out[0] = rp_detach(kept ? rp_clone(kept) : rp_sum(in[0]));
+}
+
+static void lists_are_written(void **state) {
+    (void)state;
+    for (int n = 0; n < 5 * BACKENDS; n++) {
+        if (n / BACKENDS == 3 && device.type == RP_DEVICE_CUDA) continue; /* both at once, there */
+        rp_scope scope = rp_scope_begin();
+        gradients g[2];
+        rp_compiled *f[2];
+        for (int i = 0; i < 2; i++) {
+            g[i] = (gradients){{rp_ones(RP_DIMS(6)), rp_ones(RP_DIMS(6))}, rp_zeros(RP_DIMS(6)), n / BACKENDS};
+            for (int k = 0; k < 2; k++) OK(rp_set_requires_grad(g[i].p[k], true));
+            f[i] = function(gradients_are_written, &g[i], 0, i ? n % BACKENDS : BACKENDS);
+        }
+        for (int call = 0; call < 4; call++) {
+            rp_tensor *x[2], *out[2];
+            for (int i = 0; i < 2; i++) {
+                x[i] = numbers(6);
+                for (int k = 0; k < 2; k++) OK(rp_set_grad(g[i].p[k], NULL));
+                OK(rp_call(f[i], &x[i], 1, &out[i], 1));
+            }
+            same(out[0], out[1]);
+            same(x[0], x[1]);
+            same(g[0].buffer, g[1].buffer);
+            same(rp_grad_of(g[0].p[0]), rp_grad_of(g[1].p[0]));
+            if (rp_grad_of(g[0].p[1])) same(rp_grad_of(g[0].p[1]), rp_grad_of(g[1].p[1]));
+        }
+        for (int i = 0; i < 2; i++) rp_compiled_release(f[i]);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
+/* What is kept of memory before it is written, and given to other memory afterwards. */
+static void kept_before(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *a = in[0], *b = in[1], *kept = rp_clone(a);
+    (void)n_in, (void)n_out;
+    switch (*(const int *)ctx) {
+    case 0: /* a swap */
+        rp_copy_(a, b);
+        rp_copy_(b, kept);
+        break;
+    case 1:
+        rp_mul_scalar_(a, rp_i64(2));
+        rp_copy_(b, kept);
+        break;
+    case 2: /* by copy_, and what is written last comes first in the graph */
+        (void)rp_neg(a);
+        rp_copy_(b, a);
+        rp_mul_scalar_(a, rp_f64(0.5));
+        break;
+    case 3: /* by rows */
+        rp_sub_(a, rp_sum(a, RP_DIMS(1), true));
+        rp_copy_(b, kept);
+        break;
+    case 4:
+        rp_copy_(a, rp_softmax(a, 1));
+        rp_copy_(b, rp_mul_scalar(kept, rp_i64(1)));
+        break;
+    default: /* from one line to the next */ rp_copy_(a, rp_cumsum(b, 1)); rp_copy_(b, kept);
+    }
+    out[0] = rp_sum(kept);
+}
+
+static void kept_before_a_write(void **state) {
+    (void)state;
+    static const int64_t sizes[][2] = {{4, 4}, {3, 5}, {16, 1}, {1, 16}, {64, 64}, {100, 37}};
+    static const int ways[] = {0, 1, 2, 3, 4, 5};
+    const bool few = device.type == RP_DEVICE_CUDA;
+    for (size_t n = 0; n < 6 * sizeof sizes / sizeof *sizes * BACKENDS; n += few ? 7 : 1) {
+        rp_scope scope = rp_scope_begin();
+        const int64_t *size = sizes[n / BACKENDS / 6];
+        rp_compiled *f = function(kept_before, (void *)(uintptr_t)&ways[n / BACKENDS % 6], sizeof *ways, n % BACKENDS);
+        for (int k = 0; k < 3; k++) {
+            rp_tensor *in[2], *want[2], *out, *sum;
+            for (int i = 0; i < 2; i++) {
+                in[i] = rp_mul_scalar(rp_reshape(numbers(size[0] * size[1]), size, 2), rp_i64(i + 1));
+                want[i] = rp_clone(in[i]);
+            }
+            kept_before((void *)(uintptr_t)&ways[n / BACKENDS % 6], want, 2, &sum, 1);
+            OK(rp_call(f, in, 2, &out, 1));
+            for (int i = 0; i < 2; i++) same(in[i], want[i]);
+            same(out, sum);
+        }
+        rp_compiled_release(f);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
+/* A write that is refused is refused where it is called, recorded or not: a function may do something else then. */
+static void write_or_copy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_expand(in[0], RP_DIMS(3, 4)), *y = rp_clone(in[1]);
+    if (rp_is_error(rp_add_(x, in[1]))) {
+        assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+        x = rp_add(x, in[1]);
+    }
+    if (rp_is_error(rp_copy_(rp_slice(y, 0, 0, 2, 1), rp_slice(y, 0, 1, 3, 1)))) { /* they overlap */
+        assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+        rp_copy_(rp_slice(y, 0, 0, 2, 1), rp_clone(rp_slice(y, 0, 1, 3, 1)));
+    }
+    out[0] = x;
+    out[1] = y;
+}
+
+static void refused_where_they_are(void **state) {
+    (void)state;
+    for (int b = 0; b < BACKENDS; b++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f = function(write_or_copy, NULL, 0, b);
+        for (int k = 0; k < 5; k++) { /* one column and three are other layouts, more rows another size */
+            const int64_t rows = k == 3 ? 1 : 3;
+            rp_tensor *in[2] = {rp_reshape(numbers(4 * rows), RP_DIMS(rows, 4)), rp_ones(RP_DIMS(3, 4))};
+            if (k % 2 == 0) in[0] = rp_slice(in[0], 0, 0, 1, 1);
+            rp_tensor *out[2], *want[2];
+            write_or_copy(NULL, (rp_tensor *[]){rp_clone(in[0]), rp_clone(in[1])}, 2, want, 2);
+            OK(rp_call(f, in, 2, out, 2));
+            for (int i = 0; i < 2; i++) same(out[i], want[i]);
+        }
+        rp_compiled_release(f);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
 static void errors_of_the_program_stay(void **state) {
     (void)state;
     for (int b = 0; b < BACKENDS; b++) {
@@ -723,6 +925,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(elements_share_memory, begin, end),
         cmocka_unit_test_setup_teardown(views_have_histories, begin, end),
         cmocka_unit_test_setup_teardown(errors_stay, begin, end),
+        cmocka_unit_test_setup_teardown(lists_are_written, begin, end),
+        cmocka_unit_test_setup_teardown(kept_before_a_write, begin, end),
+        cmocka_unit_test_setup_teardown(parts_run_again, begin, end),
+        cmocka_unit_test_setup_teardown(refused_where_they_are, begin, end),
         cmocka_unit_test_setup_teardown(errors_of_the_program_stay, begin, end),
         cmocka_unit_test_setup_teardown(buffers_are_written, begin, end),
         cmocka_unit_test_setup_teardown(whole_steps_write_buffers, begin, end),

@@ -454,6 +454,142 @@ static void scales_cancel(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
+/* Two optimizers and one scaler; the parts of their step, in order. */
+typedef struct pair {
+    trainer a, b; /* the scaler is a's */
+} pair;
+typedef struct stretch { /* parts from .. to - 1 */
+    const pair *of;
+    int from, to;
+    bool clips; /* else step unscales */
+} stretch;
+enum { PARTS = 5 };
+
+static void part_of_step(const pair *p, int part, bool clips, rp_tensor *x) {
+    rp_grad_scaler *s = p->a.scaler;
+    switch (part) {
+    case 0:
+        rp_backward(rp_grad_scaler_scale(s, rp_sum(rp_sin(net_run(&p->a.m, x)))), NULL, NULL);
+        rp_backward(rp_grad_scaler_scale(s, rp_mean(net_run(&p->b.m, x))), NULL, NULL);
+        break;
+    case 1:
+        if (!clips) break;
+        rp_grad_scaler_unscale(s, p->a.opt);
+        rp_grad_scaler_unscale(s, p->b.opt);
+        break;
+    case 2:
+        if (clips) rp_clip_grad_norm(p->a.p, 3, 0.5, 2);
+        break;
+    case 3:
+        rp_grad_scaler_step(s, p->a.opt);
+        rp_grad_scaler_step(s, p->b.opt);
+        break;
+    default:
+        rp_grad_scaler_update(s);
+        rp_optimizer_zero_grad(p->a.opt, true);
+        rp_optimizer_zero_grad(p->b.opt, true);
+    }
+}
+
+static void stretch_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const stretch *s = ctx;
+    (void)n_in, (void)out, (void)n_out;
+    for (int k = s->from; k < s->to; k++) part_of_step(s->of, k, s->clips, in[0]);
+}
+
+/* cuts: bit k, a function begins before part k + 1; compiled: bit k, that function is. */
+static void split_step(unsigned cuts, unsigned compiled, bool clips) {
+    rp_scope all = rp_scope_begin();
+    pair whole, parts;
+    trainer_init(&whole.a, 1);
+    trainer_init(&whole.b, 0);
+    trainer_init(&parts.a, 1);
+    trainer_init(&parts.b, 0);
+    stretch s[PARTS];
+    rp_compiled *f[PARTS];
+    int n = 0;
+    for (int from = 0, to; from < PARTS; from = to, n++) {
+        for (to = from + 1; to < PARTS && !(cuts >> (to - 1) & 1u);) to++;
+        s[n] = (stretch){&parts, from, to, clips};
+        rp_fn fn = {stretch_body, &s[n], 0, "part"};
+        f[n] = compiled >> n & 1u ? rp_compile(fn, RP_OPTIONS(rp_compile_options, .fullgraph = true)) : rp_plain(fn);
+    }
+    for (int t = 0; t < STEPS; t++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = WAVE(t, 2, 4);
+        if (t == SPOILT) x = rp_mul_scalar(x, rp_f64(1e38));
+        for (int k = 0; k < PARTS; k++) part_of_step(&whole, k, clips, x);
+        FINE();
+        for (int k = 0; k < n; k++) OK(rp_call(f[k], &x, 1, NULL, 0));
+        for (int k = 0; k < 3; k++) {
+            same_bits(whole.a.p[k], parts.a.p[k], "a parameter of the first", t);
+            same_bits(whole.b.p[k], parts.b.p[k], "a parameter of the second", t);
+        }
+        same_bits(rp_grad_scaler_state(whole.a.scaler, "scale"), rp_grad_scaler_state(parts.a.scaler, "scale"),
+                  "the scale", t);
+        rp_scope_end(scope, NULL, 0);
+    }
+    /* out of order, in functions that have run often */
+    if (cuts == 15 && compiled == 31 && clips) {
+        rp_tensor *x = WAVE(0, 2, 4);
+        OK(rp_call(f[0], &x, 1, NULL, 0));
+        OK(rp_call(f[1], &x, 1, NULL, 0));
+        assert_int_equal(rp_call(f[1], &x, 1, NULL, 0), RP_ERROR_STATE);
+        FAILED(RP_ERROR_STATE, "since the last update");
+        OK(rp_call(f[3], &x, 1, NULL, 0));
+        assert_int_equal(rp_call(f[1], &x, 1, NULL, 0), RP_ERROR_STATE);
+        FAILED(RP_ERROR_STATE, "rp_grad_scaler_step was called");
+        assert_int_equal(rp_call(f[3], &x, 1, NULL, 0), RP_ERROR_STATE);
+        FAILED(RP_ERROR_STATE, "since the last update");
+        OK(rp_call(f[4], &x, 1, NULL, 0));
+        assert_int_equal(rp_call(f[4], &x, 1, NULL, 0), RP_ERROR_STATE);
+        FAILED(RP_ERROR_STATE, "no gradients");
+    }
+    for (int k = 0; k < n; k++) rp_compiled_release(f[k]);
+    trainer_free(&whole.a);
+    trainer_free(&whole.b);
+    trainer_free(&parts.a);
+    trainer_free(&parts.b);
+    rp_scope_end(all, NULL, 0);
+}
+
+static void parts_of_a_step(void **state) {
+    (void)state;
+    for (unsigned cuts = 0; cuts < 16; cuts++)
+        for (unsigned compiled = 1; compiled < 32; compiled += 3) split_step(cuts, compiled, compiled % 2 == 1);
+    split_step(15, 31, true);
+}
+
+/* A scaler and an optimizer in the memory of released ones are others for what was compiled. */
+static void released_and_made_again(void **state) {
+    (void)state;
+    rp_scope all = rp_scope_begin();
+    pair p;
+    stretch s = {&p, 0, PARTS, true};
+    rp_compiled *f =
+        rp_compile((rp_fn){stretch_body, &s, 0, "step"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    trainer_init(&p.a, 1);
+    trainer_init(&p.b, 0);
+    rp_tensor *x = WAVE(0, 2, 4);
+    for (int round = 0; round < 3; round++) {
+        for (int t = 0; t < 3; t++) OK(rp_call(f, &x, 1, NULL, 0));
+        rp_grad_scaler_release(p.a.scaler);
+        for (int k = 0; k < 200; k++) rp_grad_scaler_release(rp_grad_scaler_new(NULL)); /* its memory goes round */
+        p.a.scaler = rp_grad_scaler_new(RP_OPTIONS(rp_grad_scaler_options, .init_scale = 8, .growth_interval = 1));
+        OK(rp_call(f, &x, 1, NULL, 0));
+        assert_true(rp_item_f64(rp_grad_scaler_state(p.a.scaler, "scale")) == 16);
+        rp_optimizer_release(p.b.opt);
+        p.b.opt = rp_sgd(p.b.p, 3, 0.5, NULL);
+        rp_tensor *before = rp_clone(rp_detach(p.b.p[1]));
+        OK(rp_call(f, &x, 1, NULL, 0));
+        assert_true(rp_item_f64(rp_amax(rp_abs(rp_sub(before, rp_detach(p.b.p[1]))))) > 0.01);
+    }
+    rp_compiled_release(f);
+    trainer_free(&p.a);
+    trainer_free(&p.b);
+    rp_scope_end(all, NULL, 0);
+}
+
 static void on_cuda(void **state) {
     if (!have_cuda) skip();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
@@ -466,6 +602,8 @@ static void on_cuda(void **state) {
     checkpoints(state);
     scaled(0, "fused");
     scaled(3, "cudagraphs");
+    split_step(15, 31, true);
+    split_step(5, 2, false);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
@@ -481,6 +619,8 @@ int main(void) {
         cmocka_unit_test_teardown(checkpoints, take_error),
         cmocka_unit_test_teardown(scaled_steps, take_error),
         cmocka_unit_test_teardown(scales_cancel, take_error),
+        cmocka_unit_test_teardown(parts_of_a_step, take_error),
+        cmocka_unit_test_teardown(released_and_made_again, take_error),
         cmocka_unit_test_teardown(on_cuda, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

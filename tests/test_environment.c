@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #include <reprise.h>
+#include <reprise_nn.h>
 
 #include "core/env.h"
 #include "core/log.h"
@@ -230,6 +232,65 @@ static void libraries_of_others(void **state) {
     assert_non_null(strstr(text, "others may write"));
 }
 
+/* ---- a program's locale */
+
+/* One with a decimal comma: of the machine, or made in `folder`. */
+static bool comma(void) {
+    static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE.utf8", "ru_RU.UTF-8", "de_DE"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+        if (setlocale(LC_ALL, names[k])) return true;
+    char command[1500];
+    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 '%s/de_DE.UTF-8' >/dev/null 2>&1", folder);
+    setenv("LOCPATH", folder, 1);
+    const bool made = system(command) == 0 && setlocale(LC_ALL, "de_DE.UTF-8");
+    unsetenv("LOCPATH");
+    return made;
+}
+
+static void half(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mul_scalar(in[0], rp_f64(0.5));
+}
+
+/* Numbers in texts have a point. */
+static void a_locale_with_a_comma(void **state) {
+    (void)state;
+    if (!comma()) skip();
+    char text[1000];
+    snprintf(text, sizeof text, "%.1f", 0.5);
+    assert_string_equal(text, "0,5");
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_from_data((const float[]){0.5f, 1.25f}, RP_DIMS(2), RP_F32);
+    rp_format(x, text, sizeof text);
+    assert_string_equal(text, "tensor([0.5000, 1.2500])");
+    rp_format(rp_mul_scalar(x, rp_f64(2)), text, sizeof text);
+    assert_string_equal(text, "tensor([1.0000, 2.5000])");
+    rp_format(rp_mul_scalar(x, rp_f64(4)), text, sizeof text);
+    assert_string_equal(text, "tensor([2., 5.])");
+    rp_format(rp_mul_scalar(x, rp_f64(1e10)), text, sizeof text);
+    assert_string_equal(text, "tensor([5.0000e+09, 1.2500e+10])");
+    rp_op_layer layer;
+    assert_int_equal(rp_op_layer_init(&layer, "leaky_relu(0.25)"), RP_OK);
+    assert_true(rp_item_f64(rp_sum(rp_op_layer_forward(&layer, (rp_tensor *[]){rp_neg(x)}, 1))) == -1.75 / 4);
+    rp_ir *ir = rp_trace((rp_fn){half, NULL, 0, "half"}, &x, 1, 1);
+    const size_t n = rp_ir_text(ir, text, sizeof text);
+    assert_non_null(strstr(text, "0.5"));
+    rp_ir *again = rp_ir_parse(text, n);
+    assert_true(rp_ir_equal(ir, again));
+    rp_ir_release(ir);
+    rp_ir_release(again);
+    rp_compiled *f = rp_compile((rp_fn){half, NULL, 0, "half"}, NULL);
+    for (int k = 0; k < 3; k++) {
+        rp_tensor *y = NULL;
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+        assert_true(rp_item_f64(rp_sum(y)) == 0.875);
+    }
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    assert_false(rp_failed());
+    assert_non_null(setlocale(LC_ALL, "C"));
+}
+
 int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[1], "use")) {
         for (int i = 0; i < 2; i++) rp_release(rp_retain(rp_ones(RP_DIMS(3))));
@@ -255,6 +316,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(a_module_in_the_current_folder_is_not_opened, set_up, tear_down),
         cmocka_unit_test_setup_teardown(more_rights_than_the_caller, set_up, tear_down),
         cmocka_unit_test_setup_teardown(libraries_of_others, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_locale_with_a_comma, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,6 +54,43 @@ static void retained_handles_outlive_scopes(void **state) {
     assert_int_equal(live(), before);
 }
 
+/* What belongs to a tensor that goes with its scope, and is to be kept. */
+static void gradients_are_kept(void **state) {
+    (void)state;
+    enum { N = 40 };
+    rp_scope outer = rp_scope_begin();
+    rp_tensor *kept[N], *before = rp_ones(RP_DIMS(2));
+    for (size_t n = 1; n <= N; n += N - 1) { /* a short list and a long one */
+        rp_scope scope = rp_scope_begin();
+        for (size_t k = 0; k < n; k++) {
+            rp_tensor *x = rp_full(RP_DIMS(2), rp_f64((double)k));
+            rp_set_requires_grad(x, true);
+            rp_backward(rp_sum(rp_mul(x, x)), NULL, NULL);
+            kept[k] = k % 4 == 3 ? x : rp_grad_of(x);
+        }
+        if (n > 1) kept[1] = kept[0];
+        if (n > 2) kept[2] = before;
+        assert_int_equal(rp_scope_end(scope, kept, n), RP_OK);
+        for (size_t k = 0; k < n; k++) {
+            float v[2] = {-1, -1};
+            assert_int_equal(rp_to_host(kept[k], v, sizeof v), RP_OK);
+            assert_true(v[0] == (k == 1 ? 0 : k == 2 ? 1 : k % 4 == 3 ? (float)k : 2 * (float)k));
+        }
+    }
+    /* not a day longer: one that the program holds as well is released by it */
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_retain(rp_ones(RP_DIMS(2)));
+    rp_scope_end(scope, NULL, 0);
+    scope = rp_scope_begin();
+    rp_scope_end(scope, &x, 1);
+    rp_memory_stats a = {.struct_size = sizeof a}, b = a;
+    rp_memory_stats_get(rp_cpu(), &a);
+    rp_release(x);
+    rp_memory_stats_get(rp_cpu(), &b);
+    assert_int_equal(b.live_tensors, a.live_tensors - 1);
+    rp_scope_end(outer, NULL, 0);
+}
+
 static void inner_scopes_end_with_outer_ones(void **state) {
     (void)state;
     uint64_t before = live();
@@ -253,6 +290,7 @@ int main(void) {
         cmocka_unit_test(scopes_release_and_keep),
         cmocka_unit_test(retained_handles_outlive_scopes),
         cmocka_unit_test(many_are_kept),
+        cmocka_unit_test(gradients_are_kept),
         cmocka_unit_test(inner_scopes_end_with_outer_ones),
         cmocka_unit_test(the_root_scope_is_counted),
         cmocka_unit_test(handles_enter_scopes_more_than_once),

@@ -1,5 +1,5 @@
 /* Threads: handles passed between them, caches that migrate, the pool under several callers, streams and captures side by side.
-   ctest: labels=threads timeout=600 cost=10 */
+   ctest: labels=cuda,threads timeout=600 cost=10 */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -7,16 +7,22 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include "core/thread.h"
 #include "device/capture.h"
 #include "kernel/cpu/gemm.h"
 #include "kernel/cpu/program.h"
+#include "support/cuda.h"
+#include "support/slow.h"
 #include "tensor/tensor.h"
 
 enum { THREADS = 4, MANY = 8, ROUNDS = 2000 };
+
+static bool have_cuda;
 
 static rp_memory_stats stats(void) {
     rp_memory_stats s = {.struct_size = sizeof s};
@@ -402,7 +408,7 @@ static void twice_and_one(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
     out[0] = rp_add_scalar(rp_mul_scalar(in[0], rp_f64(2)), rp_f64(1));
 }
 
-static const char *call_once(rp_compiled *f, int64_t n, float value) {
+static const char *slow_call(rp_compiled *f, int64_t n, float value) {
     float got[1024];
     rp_scope scope = rp_scope_begin();
     rp_tensor *x = rp_full(RP_DIMS(n), rp_f64(value)), *y = NULL;
@@ -425,7 +431,7 @@ static void *call_together(void *ctx) {
     while (atomic_load(&s->threads) < THREADS) (void)sched_yield();
     for (int i = 0; i < 24 && !wrong; i++) {
         int64_t n = s->sizes && (i + me) % 12 == 11 ? 1000 : 1024;
-        wrong = call_once(s->f, n, (float)(100 * me + i));
+        wrong = slow_call(s->f, n, (float)(100 * me + i));
     }
     return (void *)(uintptr_t)wrong;
 }
@@ -436,7 +442,7 @@ static void one_function_serves_several_callers(void **state) {
     for (int i = 0; i < 20; i++) {
         struct shared_function s = {.sizes = i % 2};
         s.f = rp_compile((rp_fn){twice_and_one, NULL, 0, "f"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
-        for (int k = 0; k < i % 4; k++) assert_null(call_once(s.f, 1024, 1));
+        for (int k = 0; k < i % 4; k++) assert_null(slow_call(s.f, 1024, 1));
         run(call_together, &s);
         rp_compiled_release(s.f);
     }
@@ -602,7 +608,178 @@ static void everything_at_once(void **state) {
     assert_false(rp_failed());
 }
 
+/* ---- graphs that threads share: each call is whole, whoever replays meanwhile */
+
+static void scaled_sum(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = rp_sum(rp_mul(rp_sin(in[0]), *(rp_tensor **)ctx));
+}
+static void counts(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add_scalar_(in[0], rp_i64(1));
+}
+
+typedef struct shared_graphs {
+    rp_device device;
+    rp_compiled *graphed, *counting, *inner;
+    rp_graph *graph;
+    rp_tensor *count;
+} shared_graphs;
+
+static void *replay_together(void *ctx) {
+    const shared_graphs *s = ctx;
+    char *failed = NULL;
+    if (rp_set_default_device(s->device) != RP_OK) return "no device";
+    for (int i = 0; i < 100 && !failed; i++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = rp_full(RP_DIMS(3, 5), rp_f64(0.01 * i)), *y = NULL, *n = rp_full(RP_DIMS(4), rp_i64(i));
+        rp_set_requires_grad(x, true);
+        if (rp_call(s->graphed, &x, 1, &y, 1) != RP_OK) failed = "a graphed call";
+        /* what is read while another thread writes over it is an error, and no value of that call: a race for all that */
+        float got = 30 * (float)sin(0.01 * i);
+        rp_status read = failed || RACES_ONLY ? RP_OK : rp_to_host(y, &got, sizeof got);
+        if (read != RP_OK && rp_error_take() != RP_ERROR_STALE) failed = "a read";
+        if (!failed && read == RP_OK && fabs(got - 30 * sin(0.01 * i)) > 1e-4) failed = "a result";
+        rp_status status = failed ? RP_OK : rp_backward(y, NULL, NULL);
+        if (status != RP_OK && rp_error_take() != RP_ERROR_STALE) failed = "a backward";
+        rp_set_grad_enabled(false);
+        if (!failed && rp_call(s->counting, &n, 1, &y, 1) != RP_OK) failed = "a counting call";
+        if (!failed && rp_item_i64(rp_amin(n)) != i + 1) failed = "what a graph wrote into an argument";
+        if (!failed && rp_item_i64(rp_amax(n)) != i + 1) failed = "what a graph wrote into an argument";
+        n = rp_full(RP_DIMS(4), rp_i64(i));
+        if (!failed && rp_call(s->inner, &n, 1, &y, 1) != RP_OK) failed = "a call of copies";
+        if (!failed && rp_item_i64(rp_amin(y)) != i + 1) failed = "a result that is a copy";
+        if (!failed && rp_graph_replay(s->graph) != RP_OK) failed = "a replay";
+        rp_set_grad_enabled(true);
+        rp_scope_end(scope, NULL, 0);
+    }
+    return failed;
+}
+
+static void graphs_are_shared(rp_device device) {
+    assert_int_equal(rp_set_default_device(device), RP_OK);
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *w = rp_full(RP_DIMS(3, 5), rp_f64(2)), *x = rp_ones(RP_DIMS(3, 5)), *y;
+    rp_tensor *n = rp_to_dtype(rp_zeros(RP_DIMS(4)), RP_I64);
+    rp_set_requires_grad(w, true);
+    rp_set_requires_grad(x, true);
+    shared_graphs s = {.device = device, .count = rp_to_dtype(rp_zeros(RP_DIMS(4)), RP_I64)};
+    const rp_graphed_callable a = {{scaled_sum, &w, sizeof w, "scaled_sum"}, &x, 1, &w, 1, 1};
+    const rp_graphed_callable b = {{counts, NULL, 0, "counts"}, &n, 1, NULL, 0, 1};
+    assert_int_equal(rp_make_graphed_callables(&a, 1, NULL, &s.graphed), RP_OK);
+    assert_int_equal(rp_make_graphed_callables(&b, 1, NULL, &s.counting), RP_OK);
+    s.inner = rp_cudagraphs_inner((rp_fn){counts, NULL, 0, "counts"}, &n, 1, 1, true, true);
+    s.graph = rp_graph_new();
+    assert_int_equal(rp_graph_begin(s.graph, device, NULL), RP_OK);
+    rp_add_scalar_(s.count, rp_i64(1));
+    assert_int_equal(rp_graph_end(s.graph), RP_OK);
+    run(replay_together, &s);
+    assert_int_equal(rp_synchronize(device), RP_OK);
+    assert_int_equal(rp_item_i64(rp_amin(s.count)), 100 * THREADS);
+    rp_set_grad(w, NULL);
+    assert_int_equal(rp_call(s.graphed, &x, 1, &y, 1), RP_OK);
+    assert_int_equal(rp_backward(y, NULL, NULL), RP_OK);
+    assert_true(rp_item_f64(rp_amax(rp_abs(rp_sub(rp_grad_of(w), rp_sin(rp_detach(x)))))) == 0);
+    if (device.type == RP_DEVICE_CUDA) { /* the default device is a thread's */
+        rp_set_default_device(rp_cpu());
+        rp_tensor *elsewhere = rp_ones(RP_DIMS(3, 5));
+        assert_int_equal(rp_call(s.graphed, &elsewhere, 1, &y, 1), RP_ERROR_GUARD);
+        assert_non_null(strstr(rp_error_message(), "on cpu; it was captured with float32 (3, 5) on cuda:0"));
+        rp_error_take();
+    }
+    rp_graph_release(s.graph);
+    rp_compiled_release(s.inner);
+    rp_compiled_release(s.counting);
+    rp_compiled_release(s.graphed);
+    rp_scope_end(scope, NULL, 0);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
+/* ---- a function is released while calls of it are under way */
+
+static atomic_int under_way;
+static rp_status slow_run(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                          rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs,
+                          size_t n_attrs) {
+    (void)ctx, (void)n_in, (void)n_out, (void)out_tensors, (void)attrs, (void)n_attrs;
+    atomic_fetch_add(&under_way, 1);
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    const float *x = in[0];
+    float *y = out[0];
+    for (int64_t i = 0; i < rp_numel(in_tensors[0]); i++) y[i] = 3 * x[i];
+    return RP_OK;
+}
+static rp_status slow_backward(void *ctx, rp_tensor *const *grad_out, size_t n_out, rp_tensor *const *in, size_t n_in,
+                               rp_tensor *const *out, const rp_attr *attrs, size_t n_attrs, rp_tensor **grad_in) {
+    (void)ctx, (void)n_out, (void)in, (void)n_in, (void)out, (void)attrs, (void)n_attrs;
+    grad_in[0] = rp_mul_scalar(grad_out[0], rp_i64(3));
+    return RP_OK;
+}
+static void slow_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *y = NULL;
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_op_call("threads_slow", (rp_tensor *[]){rp_add_scalar(in[0], rp_i64(1))}, 1, NULL, 0, &y, 1);
+    out[0] = rp_add_scalar(y, rp_i64(1));
+}
+
+typedef struct one_call {
+    rp_compiled *f;
+    bool needed;
+} one_call;
+static void *call_and_check(void *ctx) {
+    const one_call *c = ctx;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_ones(RP_DIMS(100)), *y = NULL;
+    rp_set_requires_grad(x, c->needed);
+    rp_set_grad_enabled(c->needed);
+    bool right = rp_call(c->f, &x, 1, &y, 1) == RP_OK && rp_item_f64(rp_sum(rp_detach(y))) == 700;
+    if (right && c->needed)
+        right = rp_backward(rp_sum(y), NULL, NULL) == RP_OK && rp_item_f64(rp_sum(rp_grad_of(x))) == 300;
+    rp_scope_end(scope, NULL, 0);
+    return right ? NULL : "a call of a function that was released meanwhile";
+}
+
+static void released_under_way(void **state) {
+    (void)state;
+    const rp_op_descriptor slow = {.struct_size = sizeof slow,
+                                   .schema = "threads_slow(Tensor self) -> Tensor",
+                                   .doc = "3 self, after a while",
+                                   .cpu = slow_run,
+                                   .backward = slow_backward};
+    assert_int_equal(rp_op_register(&slow), RP_OK);
+    for (int round = 0; round < 4; round++) { /* compiled, for training too; graphed; of copies */
+        rp_scope scope = rp_scope_begin();
+        const rp_fn fn = {slow_body, NULL, 0, "slow"};
+        one_call c = {.needed = round == 1};
+        rp_tensor *x = rp_ones(RP_DIMS(100));
+        const rp_graphed_callable g = {fn, &x, 1, NULL, 0, 1};
+        if (round == 2)
+            assert_int_equal(rp_make_graphed_callables(&g, 1, NULL, &c.f), RP_OK);
+        else
+            c.f = round == 3 ? rp_cudagraphs_inner(fn, &x, 1, 1, true, true) : rp_compile(fn, NULL);
+        for (int k = 0; k < 4; k++) assert_null(call_and_check(&c));
+        rp_set_grad_enabled(true);
+        atomic_store(&under_way, 0);
+        pthread_t thread;
+        void *failed;
+        assert_int_equal(pthread_create(&thread, NULL, call_and_check, &c), 0);
+        while (!atomic_load(&under_way)) sched_yield();
+        rp_compiled_release(c.f);
+        pthread_join(thread, &failed);
+        assert_null(failed);
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_false(rp_failed());
+}
+
+static void threads_share_graphs(void **state) {
+    (void)state;
+    graphs_are_shared(rp_cpu());
+    if (have_cuda) graphs_are_shared(rp_cuda(0));
+}
+
 int main(void) {
+    have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_make_tensors),
         cmocka_unit_test(handles_move_between_threads),
@@ -617,6 +794,8 @@ int main(void) {
         cmocka_unit_test(one_function_serves_several_callers),
         cmocka_unit_test(sizes_and_gradients),
         cmocka_unit_test(everything_at_once),
+        cmocka_unit_test(threads_share_graphs),
+        cmocka_unit_test(released_under_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

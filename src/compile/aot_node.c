@@ -259,12 +259,28 @@ static rp_status payload_new(rp__aot *a, const rp__aot_plan *made, const int64_t
     return keep_arguments(a, in, p);
 }
 
+/* After the forward: what shares storage with what it wrote, in bytes of its own (functionalise.c), is as it was for all that. */
+static void keep_versions(const rp__aot *a, payload *p, rp_tensor *const *in) {
+    const uint32_t n_args = a->graph->body.n_args;
+    for (size_t k = 0; k < n_arguments(a); k++) {
+        argument *x = &p->arguments[k];
+        const rp__storage *s = x->tensor->storage;
+        const uint64_t now = atomic_load_explicit(&s->version, memory_order_relaxed);
+        if (a->writes[k] != RP__AOT_WRITES_NOT || now == x->version) continue;
+        for (size_t j = 0; j < n_arguments(a); j++) {
+            const rp_tensor *other = j < n_args ? in[j] : a->graph->captured[j - n_args];
+            if (a->writes[j] != RP__AOT_WRITES_NOT && other->storage == s) x->version = now;
+        }
+    }
+}
+
 /* Takes p over. */
 static rp_status attach(rp__aot *a, payload *p, rp_tensor *const *in, rp_tensor **results) {
     const rp__aot_plan *made = p->plan;
     rp_tensor **ends = rp__calloc((size_t)a->n_leaves + a->n_tangents + 1, sizeof *ends);
     rp_status status = ends ? RP_OK : RP__OOM("a compiled function");
     keep_draws(p);
+    keep_versions(a, p, in);
     for (uint32_t k = 0; k < made->n_saved && status == RP_OK; k++) {
         const rp__saved_source *s = &made->saved[k];
         rp_tensor *t = s->kind == RP__SAVED_ARG        ? in[s->index]

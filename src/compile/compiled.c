@@ -286,14 +286,18 @@ static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *cons
         return status;
     }
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    rp__callable_hold(f);
     rp__unlock(&c->lock);
     rp_status status = rp__specialisation_run(s, in, n_in, out, n_out);
     rp__specialisation_release(s);
+    rp__callable_drop(f);
     return status;
 }
 
 static void compiled_destroy(rp_compiled *f) {
     rp__compiled *c = (rp__compiled *)f;
+    rp__lock(&c->lock); /* a call in another thread may be under way that holds it from its begin to its end */
+    rp__unlock(&c->lock);
     while (c->list) {
         rp__specialisation *s = c->list;
         c->list = s->next;

@@ -328,11 +328,27 @@ static rp_status in_place(functionaliser *f, rp__ir_block *block, const rp__ir_n
     return write_value(f, block, n->in[0], value, n->site);
 }
 
+/* Of an op over many tensors: two that it writes have bytes in common, as one gradient of two parameters has. Each is a value of its own
+   in the functional form; executed, the second is written over the first. */
+static rp_status check_list(const functionaliser *f, const rp__ir_node *n, uint32_t k) {
+    const rp_ir *src = f->w.src;
+    const rp__ir_value v = f->places[n->in[k]].same;
+    for (uint32_t j = 0; j < k; j++) {
+        if (!rp__ir_writes(n, j)) continue;
+        const rp__ir_value other = f->places[n->in[j]].same;
+        if (f->places[other].base == f->places[v].base && !are_apart(&src->values[v], &src->values[other]))
+            return rp__fail(RP_ERROR_UNAVAILABLE, "`%s` writes operands %u and %u, which share memory", n->op->name, j,
+                            k);
+    }
+    return RP_OK;
+}
+
 /* An op that writes several operands and has no functional form: it works on memory. Written arguments get their current value
    first; anything else is copied, and the copy is the value afterwards. */
 static rp_status in_place_on_memory(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, rp__ir_value *in) {
     for (uint32_t k = 0; k < n->n_in; k++) {
         if (!rp__ir_writes(n, k)) continue;
+        RP_TRY(check_list(f, n, k));
         rp__ir_value v = f->places[n->in[k]].same;
         memory *m = &f->memories[f->places[v].base];
         if (m->fixed) return rp__fail(RP_ERROR_UNAVAILABLE, "a branch or loop body writes a tensor from outside");

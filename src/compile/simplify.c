@@ -22,10 +22,19 @@ typedef struct simplifier {
     bool *src_escapes; /* per src value: a result, or a view of one's memory */
     bool *unstable;    /* per src storage: an op in the body writes it in place */
     bool any_unstable;
-    bool *is_result; /* per src value */
-    rp__map seen;    /* hash of a dst node -> node index + 1, in the block at hand */
+    bool any_written;     /* so, or by an ASSIGN */
+    uint32_t *last_use;   /* per src storage: the last node of the body that uses it; NEVER_LAST: a result does */
+    uint32_t *assigned;   /* per src storage: the first ASSIGN to it; NEVER_LAST: none */
+    uint32_t *kept_until; /* per dst root value of an argument or captured tensor: when it is assigned */
+    bool *written;        /* per dst root value: a storage that it stands for is unstable */
+    uint32_t *last;       /* per dst root value: the latest use of what it stands for */
+    uint32_t at, regions; /* the node of the body that is visited, and how deep within */
+    bool *is_result;      /* per src value */
+    rp__map seen;         /* hash of a dst node -> node index + 1, in the block at hand */
     uint32_t changed;
 } simplifier;
+
+enum { NEVER_LAST = UINT32_MAX };
 
 /* ---- liveness */
 
@@ -44,6 +53,24 @@ static void mark_block(const rp_ir *ir, const rp__ir_block *block, bool *live_no
         }
         for (uint32_t r = 0; r < n->n_regions; r++) mark_block(ir, &n->regions[r], live_node, live_value);
     }
+}
+
+/* The nodes of a block within one of the body count as that one. */
+static void note_uses(simplifier *s, const rp__ir_block *block, uint32_t at, bool body) {
+    const rp_ir *ir = s->w.src;
+    for (size_t k = 0; k < block->n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[block->nodes[k]];
+        const uint32_t here = body ? (uint32_t)k : at;
+        for (uint32_t r = 0; r < n->n_in && !n->dead; r++)
+            if (n->in[r] != RP__IR_NONE) s->last_use[ir->values[n->in[r]].storage] = here;
+        for (uint32_t r = 0; r < n->n_regions && !n->dead; r++) note_uses(s, &n->regions[r], here, false);
+        if (!body || n->dead || n->kind != RP__IR_ASSIGN) continue;
+        uint32_t *first = &s->assigned[ir->values[n->in[0]].storage];
+        if (here < *first) *first = here;
+    }
+    for (uint32_t k = 0; k < block->n_results; k++)
+        if (block->results[k] != RP__IR_NONE)
+            s->last_use[ir->values[block->results[k]].storage] = body ? NEVER_LAST : at;
 }
 
 /* ---- rules */
@@ -144,6 +171,12 @@ static bool may_stand_for(const simplifier *s, const rp__ir_node *n, rp__ir_valu
     if (!rp__ir_same_strides(&dst->values[value], &s->w.src->values[v])) return false; /* views of it count on them */
     rp__ir_value root = rp__ir_root(dst, value);
     if (s->any_unstable && rp__ir_is_outer(dst, root)) return false; /* a reader might come to stand behind a write */
+    if (s->any_written && rp__ir_is_outer(dst, root) && s->last_use[s->w.src->values[v].storage] > s->kept_until[root])
+        return false; /* an ASSIGN would read what another one has written */
+    /* What is written in place is nobody else's: the one that it would be is not used any more. */
+    if (s->any_unstable && (s->written[root] || s->unstable[s->w.src->values[v].storage]) &&
+        (s->regions > 0 || s->last[root] > s->at))
+        return false;
     if (!s->src_escapes[v]) return true;
     return root == value && !rp__ir_is_outer(dst, root) && !s->escapes[root];
 }
@@ -290,8 +323,16 @@ static void leave_zeros_out(const simplifier *s, rp__ir_value *in) {
 
 static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
 
-static void note_escapes(simplifier *s, rp__ir_value v, rp__ir_value made) {
-    if (s->src_escapes[v]) s->escapes[rp__ir_root(s->w.dst, made)] = true;
+/* Value v of src is `made` of dst. */
+static void note_value(simplifier *s, rp__ir_value v, rp__ir_value made) {
+    const rp__ir_value root = rp__ir_root(s->w.dst, made);
+    if (s->src_escapes[v]) s->escapes[root] = true;
+    if (!s->any_written) return;
+    const uint32_t storage = s->w.src->values[v].storage;
+    if (rp__ir_is_outer(s->w.dst, root) && s->assigned[storage] < s->kept_until[root])
+        s->kept_until[root] = s->assigned[storage];
+    s->written[root] = s->written[root] || s->unstable[storage];
+    if (s->last_use[storage] > s->last[root]) s->last[root] = s->last_use[storage];
 }
 
 static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) {
@@ -308,14 +349,14 @@ static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) 
         rp__ir_value value = find_identity(s, n, in);
         if (value != RP__IR_NONE && may_stand_for(s, n, n->out[0], value)) {
             s->w.map[n->out[0]] = value;
-            note_escapes(s, n->out[0], value);
+            note_value(s, n->out[0], value);
             s->changed++;
             goto done;
         }
         bool replaced = false;
         RP_TRY_GOTO(status, done, replace(s, block, n, in, &replaced));
         if (replaced) {
-            note_escapes(s, n->out[0], s->w.map[n->out[0]]);
+            note_value(s, n->out[0], s->w.map[n->out[0]]);
             goto done;
         }
     }
@@ -326,7 +367,7 @@ static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) 
             rp__ir_value value = s->w.dst->nodes[before - 1].out[0];
             if (may_stand_for(s, n, n->out[0], value)) {
                 s->w.map[n->out[0]] = value;
-                note_escapes(s, n->out[0], value);
+                note_value(s, n->out[0], value);
                 s->changed++;
                 goto done;
             }
@@ -341,12 +382,14 @@ static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) 
     } else {
         rp__map outer = s->seen; /* a region sees only its own expressions */
         memset(&s->seen, 0, sizeof s->seen);
+        s->regions++;
         status = rp__rewrite_copy_regions(&s->w, block, index, in, visit_block, s);
+        s->regions--;
         rp__map_free(&s->seen);
         s->seen = outer;
         if (status != RP_OK) goto done;
     }
-    for (uint32_t k = 0; k < n->n_out; k++) note_escapes(s, n->out[k], s->w.map[n->out[k]]);
+    for (uint32_t k = 0; k < n->n_out; k++) note_value(s, n->out[k], s->w.map[n->out[k]]);
 done:
     if (in != few) rp__free(in);
     return status;
@@ -355,8 +398,11 @@ done:
 static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *to) {
     simplifier *s = ctx;
     rp__map_free(&s->seen); /* blocks of one node do not see each other either */
+    for (uint32_t k = 0; k < from->n_args && s->regions == 0; k++)
+        note_value(s, from->args[k], s->w.map[from->args[k]]);
     for (size_t k = 0; k < from->n_nodes; k++) {
         uint32_t index = from->nodes[k];
+        if (s->regions == 0) s->at = (uint32_t)k;
         if (s->live[index]) {
             RP_TRY(visit_node(s, to, index));
         } else {
@@ -379,7 +425,13 @@ static rp_status simplify_once(const rp_ir *ir, bool gradients_done, rp_ir **out
     s.src_escapes = rp__calloc(ir->n_values + 1, sizeof *s.src_escapes);
     s.unstable = rp__calloc(ir->n_storages + 1u, sizeof *s.unstable);
     s.is_result = rp__calloc(ir->n_values + 1, sizeof *s.is_result);
-    if (!s.live || !live_value || !s.unstable || !s.is_result || !s.escapes || !s.src_escapes) {
+    s.last_use = rp__calloc(ir->n_storages + 1u, sizeof *s.last_use);
+    s.written = rp__calloc(ir->n_values + 1, sizeof *s.written);
+    s.last = rp__calloc(ir->n_values + 1, sizeof *s.last);
+    s.assigned = rp__calloc(ir->n_storages + 1u, sizeof *s.assigned);
+    s.kept_until = rp__calloc(ir->n_values + 1, sizeof *s.kept_until);
+    if (!s.live || !live_value || !s.unstable || !s.is_result || !s.escapes || !s.src_escapes || !s.last_use ||
+        !s.written || !s.last || !s.assigned || !s.kept_until) {
         status = RP__OOM("tables of simplification");
         goto done;
     }
@@ -390,6 +442,13 @@ static rp_status simplify_once(const rp_ir *ir, bool gradients_done, rp_ir **out
             if (rp__ir_writes(n, r)) s.any_unstable = s.unstable[ir->values[n->in[r]].storage] = true;
         }
     }
+    for (size_t k = 0; k < ir->body.n_nodes && !s.any_written; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        s.any_written = s.any_unstable || (n->kind == RP__IR_ASSIGN && !n->dead);
+    }
+    memset(s.assigned, 0xff, (ir->n_storages + 1u) * sizeof *s.assigned);
+    memset(s.kept_until, 0xff, (ir->n_values + 1) * sizeof *s.kept_until);
+    if (s.any_written) note_uses(&s, &ir->body, 0, true);
     for (uint32_t k = 0; k < ir->body.n_results; k++) {
         if (ir->body.results[k] == RP__IR_NONE) continue;
         s.is_result[ir->body.results[k]] = true;
@@ -407,6 +466,11 @@ done:
     rp__free(s.escapes);
     rp__free(s.src_escapes);
     rp__free(s.unstable);
+    rp__free(s.last_use);
+    rp__free(s.written);
+    rp__free(s.last);
+    rp__free(s.assigned);
+    rp__free(s.kept_until);
     rp__free(s.is_result);
     rp__map_free(&s.seen);
     return rp__rewrite_end(&s.w, status, "simplify", out);

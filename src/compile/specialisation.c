@@ -171,7 +171,8 @@ static rp_status run_object(rp__specialisation *s, rp_tensor *const *in, size_t 
     if (s->moves_gradients) return run_with_gradients(s, in, n_in, out, n_out);
     if (!s->object) return rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
     rp_status status = s->engine->run(s->object, in, n_in, out, n_out);
-    if (status == RP_OK && s->engine->settled && !s->repeats && !s->trace.switched && !s->trace.moved)
+    if (status == RP_OK && s->engine->settled && !s->repeats && !s->trace.switched && !s->trace.moved &&
+        !s->trace.n_words)
         atomic_store_explicit(&s->program, s->engine->settled(s->object), memory_order_release);
     return status;
 }
@@ -200,6 +201,8 @@ rp_status rp__specialisation_run(rp__specialisation *s, rp_tensor *const *in, si
     rp_status status =
         p ? rp__executable_run(p, in, n_in, out, n_out, NULL, 0, NULL) : run_in_scope(s, in, n_in, out, n_out);
     rp__flags.grad_disabled = s->trace.switched != off; /* as the function leaves it */
+    for (size_t k = 0; k < s->trace.n_words && status == RP_OK; k++)
+        *s->trace.words[k].address = s->trace.words[k].exit;
     if (RP__UNLIKELY(s->trace.moved)) rp__modes_leave(s->trace.autocast, s->trace.device);
     return status;
 }

@@ -1,9 +1,11 @@
 /* Text builder. Grows by doubling; after one failed allocation it stays failed, so that callers check once. */
 #include "core/text.h"
 
+#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -29,6 +31,24 @@ void rp__text_write(rp__text *t, const char *bytes, size_t n) {
 
 void rp__text_puts(rp__text *t, const char *s) { rp__text_write(t, s, strlen(s)); }
 
+size_t rp__text_point(char *number, size_t n) {
+    size_t to = 0;
+    for (size_t i = 0; i < n; i++) {
+        const bool of_number = strchr("0123456789+-e", number[i]) != NULL;
+        if (of_number || to == 0 || number[to - 1] != '.') number[to++] = of_number ? number[i] : '.';
+    }
+    return to;
+}
+
+const char *rp__text_read_number(const char *text, double *out) {
+    char *end;
+    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!plain) return text;
+    *out = strtod_l(text, &end, plain);
+    freelocale(plain);
+    return end;
+}
+
 void rp__text_number(rp__text *out, double f) {
     char buf[40];
     if (isnan(f)) {
@@ -51,11 +71,9 @@ void rp__text_number(rp__text *out, double f) {
                 break;
             }
         }
-        for (int i = 0; i < length; i++) { /* the locale's decimal point */
-            if (!strchr("0123456789+-e", buf[i])) buf[i] = '.';
-        }
-        rp__text_write(out, buf, (size_t)length);
-        if (!memchr(buf, '.', (size_t)length) && !memchr(buf, 'e', (size_t)length)) rp__text_puts(out, ".0");
+        const size_t n = rp__text_point(buf, (size_t)length);
+        rp__text_write(out, buf, n);
+        if (!memchr(buf, '.', n) && !memchr(buf, 'e', n)) rp__text_puts(out, ".0");
     }
 }
 

@@ -161,7 +161,10 @@ rp_status rp_graph_replay_at(const char *site, rp_graph *g) {
     if (g->check_liveness) RP_TRY(check_liveness(g));
     rp_stream *s = rp__current_stream(g->recording.device);
     if (RP__UNLIKELY(rp__stream_capturing(s))) return rp__capture_forbid(s, "replaying a graph");
-    return rp__recording_replay(&g->recording, s);
+    rp__turn_begin(g->recording.pool);
+    rp_status status = rp__recording_replay(&g->recording, s);
+    rp__turn_end();
+    return status;
 }
 
 rp_status rp_graph_reset_at(const char *site, rp_graph *g) {
@@ -172,6 +175,14 @@ rp_status rp_graph_reset_at(const char *site, rp_graph *g) {
     if (g->capturing) status = end_capture(g, NULL);
     rp__recording_free(&g->recording);
     g->keep_graph = g->check_liveness = false;
+    return status;
+}
+
+/* At another thread's replay as well as before it, nodes go all together. */
+static rp_status repoint(rp__recording *r, rp__external *e, rp__storage *to, char *address) {
+    rp__turn_begin(r->pool);
+    rp_status status = rp__recording_repoint(r, e, to, address);
+    rp__turn_end();
     return status;
 }
 
@@ -195,8 +206,7 @@ rp_status rp_graph_repoint_at(const char *site, rp_graph *g, rp_tensor *from, rp
     if (!e)
         return rp__fail(RP_ERROR_CAPTURE, "graph_repoint: the capture does not use %s from outside",
                         rp__tensor_text(from, b));
-    if (from->storage == to->storage && from->offset == to->offset)
-        return rp__recording_repoint(&g->recording, e, NULL, NULL);
+    if (from->storage == to->storage && from->offset == to->offset) return repoint(&g->recording, e, NULL, NULL);
     /* the graph addresses the whole storage: byte 0 of `from`'s storage goes where `to`'s element 0 asks for it */
     size_t bytes = rp__dtype_bytes((rp_dtype)from->dtype);
     int64_t begin, end;
@@ -210,7 +220,7 @@ rp_status rp_graph_repoint_at(const char *site, rp_graph *g, rp_tensor *from, rp
                 "graph_repoint: %s is a part of a larger memory that the graph uses; the new one must lie in as much",
                 rp__tensor_text(from, b));
     }
-    return rp__recording_repoint(&g->recording, e, to->storage, rp__tensor_data(to) - (size_t)from->offset * bytes);
+    return repoint(&g->recording, e, to->storage, rp__tensor_data(to) - (size_t)from->offset * bytes);
 }
 
 rp_pool *rp_graph_pool_at(const char *site, rp_graph *g) {

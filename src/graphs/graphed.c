@@ -178,7 +178,7 @@ static rp_status set_grad_outputs(graphed *g, rp_tensor *const *grad_out) {
     return RP_OK;
 }
 
-static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in) {
+static rp_status run_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in) {
     call *c = n->payload;
     graphed *g = c->g;
     if (c->stamp != atomic_load(&g->generation->now))
@@ -214,6 +214,13 @@ static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, r
         if (rp__tensor_is_error(grad_in[k])) return rp_error_status();
     }
     return RP_OK;
+}
+
+static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in) {
+    rp__turn_begin(((const call *)n->payload)->g->backward.pool);
+    rp_status status = run_backward(n, grad_out, grad_in);
+    rp__turn_end();
+    return status;
 }
 
 static rp_status call_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
@@ -271,9 +278,10 @@ static rp_status check_argument(const graphed *g, size_t k, const rp_tensor *giv
         given->dtype == fixed->dtype && given->ndim == fixed->ndim && rp__device_equal(given->device, fixed->device);
     for (unsigned d = 0; same && d < fixed->ndim; d++) same = given->size[d] == fixed->size[d];
     if (RP__UNLIKELY(!same)) {
-        char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
-        return rp__fail(RP_ERROR_GUARD, "%s: argument %zu is %s; it was captured with %s", g->base.name, k,
-                        rp__tensor_text(given, a), rp__tensor_text(fixed, b));
+        char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT], on_a[24], on_b[24];
+        return rp__fail(RP_ERROR_GUARD, "%s: argument %zu is %s on %s; it was captured with %s on %s", g->base.name, k,
+                        rp__tensor_text(given, a), rp__device_text(given->device, on_a), rp__tensor_text(fixed, b),
+                        rp__device_text(fixed->device, on_b));
     }
     if (RP__UNLIKELY(rp__grad_recording() && rp_requires_grad(given) != rp_requires_grad(fixed)))
         return rp__fail(RP_ERROR_GUARD, "%s: argument %zu %s a gradient, and the sample argument %s", g->base.name, k,
@@ -390,6 +398,19 @@ static rp_status ctx_changed(const graphed *g) {
                     g->base.name, at, g->base.fn.ctx_bytes);
 }
 
+/* Puts the arguments where the graph reads them, and replays it. */
+static rp_status run_forward(graphed *g, rp_stream *s, rp_tensor *const *in, uint64_t *stamp) {
+    const size_t n_in = g->n_args;
+    for (size_t k = 0; k < n_in; k++)
+        RP_TRY(
+            rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], overwrites(g, in[k]), g->base.explain, k));
+    *stamp = atomic_fetch_add(&g->generation->now, 1) + 1;
+    tell_family(g, true);
+    RP_TRY(rp__recording_replay(&g->forward, s));
+    for (size_t k = 0; k < n_in && g->writes; k++) RP_TRY(rp__static_input_give_back(&g->forward_inputs[k], in[k]));
+    return RP_OK;
+}
+
 static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                 size_t n_out) {
     rp_compiled *f = &g->base;
@@ -411,12 +432,11 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
             RP_TRY(check_sample_memory(g, in, k));
     }
     if (RP__UNLIKELY(g->writes)) RP_TRY(check_apart(g, in));
-    for (size_t k = 0; k < n_in; k++)
-        RP_TRY(rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], overwrites(g, in[k]), f->explain, k));
-    uint64_t stamp = atomic_fetch_add(&g->generation->now, 1) + 1;
-    tell_family(g, true);
-    RP_TRY(rp__recording_replay(&g->forward, s));
-    for (size_t k = 0; k < n_in && g->writes; k++) RP_TRY(rp__static_input_give_back(&g->forward_inputs[k], in[k]));
+    uint64_t stamp = 0;
+    rp__turn_begin(g->forward.pool);
+    rp_status status = run_forward(g, s, in, &stamp);
+    rp__turn_end();
+    RP_TRY(status);
     for (size_t k = 0; k < n_out; k++) {
         out[k] = output_of(g, g->outputs[k], stamp, site);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
@@ -430,16 +450,16 @@ static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const
     graphed *g = (graphed *)f;
     rp_scope scope = rp__scope_begin();
     rp_status status;
+    rp__callable_hold(f);
     if (RP__UNLIKELY(g->training != g->captured_training && n_in == g->n_args && n_out == g->n_out)) {
         rp__explain_add(f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
-        rp__callable_hold(f);
         status = rp__callable_body(f->fn, in, n_in, out, n_out);
-        rp__callable_drop(f);
     } else {
         rp__site_frame frame = rp__site_push(site, "rp_call");
         status = replay_forward(g, rp__site(), in, n_in, out, n_out);
         rp__site_pop(frame);
     }
+    rp__callable_drop(f);
     return rp__callable_end(scope, status, out, n_out);
 }
 

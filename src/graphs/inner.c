@@ -7,6 +7,7 @@
 
 #include "compile/callable.h"
 #include "core/alloc.h"
+#include "graphs/recording.h"
 #include "tensor/tensor.h"
 
 typedef struct inner {
@@ -65,7 +66,11 @@ static rp_status call(rp_compiled *f, const char *site, rp_tensor *const *in, si
                         c->n_in, c->n_out);
     const bool grad = rp_set_grad_enabled(false);
     const rp_scope scope = rp__scope_begin();
+    rp__turn_begin(rp_graph_pool(c->graph)); /* from the arguments' copies to the results' */
+    rp__callable_hold(f);
     rp_status status = replay(c, in, out);
+    rp__turn_end();
+    rp__callable_drop(f);
     (void)rp_set_grad_enabled(grad);
     return rp__callable_end(scope, status, out, n_out);
 }

@@ -13,9 +13,7 @@
 
 enum { SIDE_STREAMS = 8 };
 static rp__mutex side_lock = RP__MUTEX_INIT;
-static rp__mutex replay_lock = RP__MUTEX_INIT;
 RP__LOCKS_SURVIVE_FORK(fork_side, &side_lock, 1)
-RP__LOCKS_SURVIVE_FORK(fork_replay, &replay_lock, 1)
 static rp_stream *side_streams[SIDE_STREAMS]; /* idle */
 
 rp_stream *rp__side_stream_take(rp__device *d) {
@@ -169,10 +167,28 @@ void rp__recording_free(rp__recording *r) {
 
 /* ---- replay ---- */
 
+enum { TURNS = 8 }; /* a pool has the lock that its address picks */
+static rp__mutex turns[TURNS] = {[0 ... TURNS - 1] = RP__MUTEX_INIT};
+RP__LOCKS_SURVIVE_FORK(fork_turns, turns, TURNS)
+static RP__TLS_FAST struct {
+    rp__mutex *lock;
+    unsigned depth;
+} turn;
+
+/* Whoever has one lock asks for no second: what a call inside does belongs to its turn. */
+void rp__turn_begin(const rp_pool *pool) {
+    if (turn.depth++ > 0) return;
+    turn.lock = &turns[(uintptr_t)pool / 64 % TURNS];
+    rp__lock(turn.lock);
+}
+
+void rp__turn_end(void) {
+    if (--turn.depth == 0) rp__unlock(turn.lock);
+}
+
 /* Graphs of one pool share memory, so a replay on another stream than the last waits for it. */
 static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
     rp_status status = RP_OK;
-    rp__lock(&replay_lock);
     rp_stream *last = r->pool->replayed_on;
     if (last && last != s) {
         status = rp__stream_follow(s, last);
@@ -182,7 +198,6 @@ static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
         if (last) rp__stream_drop(last);
         r->pool->replayed_on = rp__stream_retain(s);
     }
-    rp__unlock(&replay_lock);
     return status;
 }
 

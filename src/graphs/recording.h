@@ -56,6 +56,11 @@ bool rp__recorder_is_current(const rp__recorder *c);
 /* On failure the recording is empty. An empty capture is allowed: *nodes = 0. */
 rp_status rp__recorder_end(rp__recorder *c, size_t *nodes);
 
+/* One thread at a time puts arguments in place for a graph and replays it, as do others of its pool, whose memory they share. A
+   thread may enter again before it leaves. */
+void rp__turn_begin(const rp_pool *pool);
+void rp__turn_end(void);
+
 rp_status rp__recording_instantiate(rp__recording *r);
 /* On stream s: orders it behind the pool's last replay, writes random states, launches, advances generators. */
 rp_status rp__recording_replay(rp__recording *r, rp_stream *s);

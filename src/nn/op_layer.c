@@ -2,6 +2,7 @@
 #include <reprise_nn.h>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "nn/layer.h"
 #include "ops/table.h"
 #include "tensor/tensor.h"
@@ -46,12 +47,13 @@ static bool is_word(const reader *r, size_t n, const char *text) {
 }
 
 static rp_status read_number(reader *r, rp_attr *out) {
-    char *end_int = NULL, *end_float = NULL;
+    char *end_int = NULL;
     blanks(r);
     errno = 0;
     const long long i = strtoll(r->at, &end_int, 10);
     const bool too_large = errno == ERANGE;
-    const double f = strtod(r->at, &end_float);
+    double f = 0;
+    const char *end_float = rp__text_read_number(r->at, &f);
     if (end_float == r->at) return refuse(r, "a number is missing");
     if (end_float > end_int) {
         *out = (rp_attr){.kind = RP_ATTR_FLOAT, .v.f = f};

@@ -78,6 +78,7 @@ struct rp_optimizer {
     kind_id kind;
     group **groups;
     size_t n, capacity;
+    uint64_t id; /* that no other optimizer has */
     uint64_t
         classes; /* another number whenever a class was split, a group added or a schedule set; compiled steps compare it, in memory that
                     outlives us */
@@ -342,7 +343,7 @@ static rp_optimizer *optimizer_new(kind_id k) {
         return &failed_optimizer;
     }
     opt->kind = k;
-    opt->classes = classes_id();
+    opt->id = opt->classes = classes_id();
     return opt;
 }
 
@@ -547,12 +548,19 @@ static rp_status optimizer_check(const rp_optimizer *opt, const char *function) 
     return rp__fail(RP_ERROR_STATE, "%s: the optimizer is NULL or could not be made", function);
 }
 
+uint64_t rp__optimizer_id(const rp_optimizer *opt) { return opt && rp__handle_is_live(&opt->handle) ? opt->id : 0; }
+
+rp_status rp__optimizer_guard(const rp_optimizer *opt) {
+    RP_TRY(optimizer_check(opt, "optimizer"));
+    return rp_guard_bytes(&opt->classes, sizeof opt->classes);
+}
+
 rp_status rp__optimizer_step(rp_optimizer *opt, rp_tensor *found_inf) {
     RP_TRY(optimizer_check(opt, "rp_optimizer_step"));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
     /* As they are before a split, whose copy of a count is for this step alone. */
-    rp_status status = scope.id ? rp_guard_bytes(&opt->classes, sizeof opt->classes) : rp_error_status();
+    rp_status status = scope.id ? rp__optimizer_guard(opt) : rp_error_status();
     for (size_t k = 0; k < opt->n && status == RP_OK; k++) {
         group *g = opt->groups[k];
         status = classes_split(opt, g);
@@ -577,7 +585,7 @@ rp_status rp_optimizer_zero_grad_at(const char *site, rp_optimizer *opt, bool se
     RP_TRY(optimizer_check(opt, "rp_optimizer_zero_grad"));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = scope.id ? rp_guard_bytes(&opt->classes, sizeof opt->classes) : rp_error_status();
+    rp_status status = scope.id ? rp__optimizer_guard(opt) : rp_error_status();
     for (size_t k = 0; k < opt->n && status == RP_OK; k++)
         for (size_t i = 0; i < opt->groups[k]->n && status == RP_OK; i++) {
             rp_tensor *param = opt->groups[k]->members[i].param, *grad = rp_grad_of(param);
@@ -659,7 +667,7 @@ rp_status rp_optimizer_schedule_step_at(const char *site, rp_optimizer *opt) {
     RP_TRY(optimizer_check(opt, "rp_optimizer_schedule_step"));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = scope.id ? rp_guard_bytes(&opt->classes, sizeof opt->classes) : rp_error_status();
+    rp_status status = scope.id ? rp__optimizer_guard(opt) : rp_error_status();
     bool any = false;
     for (size_t k = 0; k < opt->n && status == RP_OK; k++) {
         group *g = opt->groups[k];

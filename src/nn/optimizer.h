@@ -6,6 +6,10 @@
 
 /* "adam"; NULL and a sticky error for what is no optimizer. */
 const char *rp__optimizer_kind(const rp_optimizer *opt);
+/* That no other optimizer has, nor had: 0 for what is none, or none any more. */
+uint64_t rp__optimizer_id(const rp_optimizer *opt);
+/* What is recorded holds for the parameters, groups and schedule that the optimizer has now. */
+rp_status rp__optimizer_guard(const rp_optimizer *opt);
 /* What is kept a parameter besides its count of steps: state k, its name in *name; NULL behind the last. Its own,
    even where parameters that are stepped together share one. */
 rp_tensor *rp__optimizer_state(rp_optimizer *opt, size_t group, size_t index, size_t k, const char **name);

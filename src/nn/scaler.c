@@ -1,6 +1,6 @@
-/* Scaling of losses: the scale, and how many steps it has held, lie on the device; so does whether a gradient was not
-   finite, which an optimizer's kernels read. That is a new tensor for each optimizer, kept from unscaling to the
-   update: in a recorded step it is an intermediate. */
+/* Scaling of losses: the scale, and how many steps it has held, lie on the device; so does, for each optimizer, whether a gradient was
+   not finite, which its kernels read. How far an optimizer is in a step is a word on the host, which a trace takes as a guard and
+   as an effect: so the parts of a step may be in any functions, compiled or not. */
 #include "ops/private.h"
 #include <reprise_nn.h>
 
@@ -10,23 +10,31 @@
 #include "core/alloc.h"
 #include "core/handle.h"
 #include "core/options.h"
+#include "device/device.h"
 #include "nn/optimizer.h"
 #include "nn/update.h"
 #include "ops/ops.h"
+#include "trace/trace.h"
 
-typedef struct unscaled {
+enum { READY, UNSCALED, STEPPED, PHASES = 4 };
+
+typedef struct
+    stage { /* of an optimizer, from its first step on; compiled steps compare its words in memory that outlives it */
+    rp__handle handle;
     const rp_optimizer *opt;
+    uint64_t of;      /* rp__optimizer_id of opt */
+    uint64_t phase;   /* PHASES times a number that no other stage has, and the phase since the last update */
     rp_tensor *found; /* 0-d f32: 1 if a gradient was not finite; retained */
-    bool stepped;
-} unscaled;
+    struct stage *next;
+} stage;
 
 struct rp_grad_scaler {
     rp__handle handle;
+    uint64_t id, stages_id; /* that no other scaler has; that no other scaler, nor this one with other stages, has */
     rp_tensor *scale, *tracker; /* 0-d f32, i32; retained */
     double growth, backoff;
     int64_t interval;
-    unscaled *list; /* since the last update */
-    size_t n, capacity;
+    stage *stages;
 };
 
 static rp_grad_scaler failed_scaler; /* returned where one could not be made */
@@ -37,16 +45,19 @@ static rp_status scaler_check(const rp_grad_scaler *s, const char *call) {
     return rp__handle_refuse(s ? &s->handle : NULL, call, "gradient scaler");
 }
 
-static void forget(rp_grad_scaler *s) {
-    for (size_t i = 0; i < s->n; i++) rp_release(s->list[i].found);
-    s->n = 0;
+static void stage_free(stage *g) {
+    if (g->found) rp_release(g->found);
+    rp__handle_free(g);
 }
 
 static void scaler_free(rp_grad_scaler *s) {
-    forget(s);
+    while (s->stages) {
+        stage *g = s->stages;
+        s->stages = g->next;
+        stage_free(g);
+    }
     if (s->scale) rp_release(s->scale);
     if (s->tracker) rp_release(s->tracker);
-    rp__free(s->list);
     rp__handle_free(s);
 }
 
@@ -60,6 +71,7 @@ rp_grad_scaler *rp_grad_scaler_new_at(const char *site, const rp_grad_scaler_opt
         (void)RP__OOM("a gradient scaler");
         return &failed_scaler;
     }
+    s->id = s->stages_id = rp__unique_id();
     s->growth = o.growth_factor != 0 ? o.growth_factor : 2;
     s->backoff = o.backoff_factor != 0 ? o.backoff_factor : 0.5;
     s->interval = o.growth_interval ? o.growth_interval : 2000;
@@ -94,6 +106,7 @@ void rp_grad_scaler_release(rp_grad_scaler *s) {
 rp_tensor *rp_grad_scaler_scale_at(const char *site, rp_grad_scaler *s, rp_tensor *loss) {
     RP__CALLED_FROM(site);
     if (scaler_check(s, "rp_grad_scaler_scale") != RP_OK) return rp__tensor_error();
+    if (rp_guard_bytes(&s->id, sizeof s->id) != RP_OK) return rp__tensor_error();
     return rp_mul(loss, s->scale);
 }
 
@@ -116,25 +129,72 @@ static rp_status gradients(rp_optimizer *opt, rp_tensor ***params, rp_tensor ***
     return RP_OK;
 }
 
-static unscaled *entry_of(const rp_grad_scaler *s, const rp_optimizer *opt) {
-    for (size_t i = 0; i < s->n; i++)
-        if (s->list[i].opt == opt) return &s->list[i];
-    return NULL;
+static int phase_of(const stage *g) { return (int)(g->phase % PHASES); }
+
+static rp_status phase_set(stage *g, int phase) {
+    return rp__trace_word_set(&g->phase, g->phase - g->phase % PHASES + (uint64_t)phase);
+}
+
+static stage *stage_of(const rp_grad_scaler *s, rp_optimizer *opt) {
+    stage *g = s->stages;
+    while (g && g->of != rp__optimizer_id(opt)) g = g->next;
+    return g;
+}
+
+/* Of optimizers that were released, but for what the next update looks at. */
+static void forget_released(rp_grad_scaler *s) {
+    for (stage **link = &s->stages; *link;) {
+        stage *g = *link;
+        if (g->of == rp__optimizer_id(g->opt) || phase_of(g) != READY) {
+            link = &g->next;
+            continue;
+        }
+        *link = g->next;
+        stage_free(g);
+    }
+}
+
+/* The stage of opt, new at its first step. `found` is memory, also while a trace records: what a graph writes into. */
+static rp_status stage_get(rp_grad_scaler *s, rp_optimizer *opt, rp_device device, stage **out) {
+    stage *g = stage_of(s, opt);
+    if (!g) {
+        forget_released(s);
+        g = rp__handle_new("stage of a gradient scaler", sizeof *g);
+        if (!g) return RP__OOM("a gradient scaler");
+        g->opt = opt;
+        g->of = rp__optimizer_id(opt);
+        g->next = s->stages;
+        s->stages = g;
+    }
+    *out = g;
+    if (g->found && rp__device_equal(g->found->device, device)) return RP_OK;
+    rp__device *d = rp__device_get(device);
+    rp_scope scope = rp__scope_begin();
+    rp_tensor *found = d && scope.id ? rp__tensor_empty(d, RP_F32, NULL, 0) : NULL;
+    if (found && !rp__tensor_is_error(found)) {
+        if (g->found) rp_release(g->found);
+        g->found = rp_retain(found);
+        g->phase = rp__unique_id() * PHASES;
+        s->stages_id = rp__unique_id(); /* recorded updates know nothing of it */
+    }
+    rp__scope_end(scope, NULL, 0);
+    return found && !rp__tensor_is_error(found) ? RP_OK : rp_error_status();
 }
 
 static rp_status unscale(rp_grad_scaler *s, rp_optimizer *opt) {
     rp_tensor **params = NULL, **grads = NULL;
+    stage *g = NULL;
     size_t n = 0;
-    if (!RP__GROW(&s->list, &s->capacity, s->n + 1)) return RP__OOM("a gradient scaler");
     rp_status status = gradients(opt, &params, &grads, &n);
     if (status == RP_OK && n == 0)
         status = rp__fail(RP_ERROR_STATE, "rp_grad_scaler_unscale: no parameter has a gradient");
+    if (status == RP_OK) status = stage_get(s, opt, grads[0]->device, &g);
     if (status == RP_OK) {
         rp_tensor *finite = rp_isfinite(rp_grad_norm(params, n, INFINITY));
         rp_tensor *found = rp_to_dtype(rp_logical_not(finite), RP_F32);
         status = rp__update_lists_of("scale", grads, NULL, n, NULL, rp_reciprocal(s->scale), NULL, NULL, 0);
-        if (rp__tensor_is_error(found)) status = rp_error_status();
-        if (status == RP_OK) s->list[s->n++] = (unscaled){opt, rp_retain(found), false};
+        if (rp__tensor_is_error(rp_copy_(g->found, found))) status = rp_error_status();
+        if (status == RP_OK) status = phase_set(g, UNSCALED);
     }
     rp__free(params);
     return status;
@@ -150,22 +210,38 @@ static rp_status guarded(rp_grad_scaler *s, rp_optimizer *opt, rp_status (*work)
     return status;
 }
 
+/* The phase of opt; a trace guards what it depends on. */
+static rp_status phase_ask(rp_grad_scaler *s, rp_optimizer *opt, int *phase) {
+    *phase = READY;
+    RP_TRY(rp__optimizer_guard(opt));
+    RP_TRY(rp_guard_bytes(&s->id, sizeof s->id));
+    stage *g = stage_of(s, opt);
+    if (g) RP_TRY(rp_guard_bytes(&g->phase, sizeof g->phase));
+    if (g) *phase = phase_of(g);
+    return RP_OK;
+}
+
 rp_status rp_grad_scaler_unscale_at(const char *site, rp_grad_scaler *s, rp_optimizer *opt) {
     RP__CALLED_FROM(site);
     RP_TRY(scaler_check(s, "rp_grad_scaler_unscale"));
-    if (entry_of(s, opt))
+    int phase;
+    RP_TRY(phase_ask(s, opt, &phase));
+    if (phase != READY)
         return rp__fail(RP_ERROR_STATE,
-                        "rp_grad_scaler_unscale: it was called for this optimizer since the last update");
+                        "rp_grad_scaler_unscale: %s was called for this optimizer since the last update",
+                        phase == STEPPED ? "rp_grad_scaler_step" : "it");
     return guarded(s, opt, unscale);
 }
 
 static rp_status step(rp_grad_scaler *s, rp_optimizer *opt) {
-    if (!entry_of(s, opt)) RP_TRY(unscale(s, opt));
-    unscaled *u = entry_of(s, opt);
-    if (u->stepped)
+    int phase;
+    RP_TRY(phase_ask(s, opt, &phase));
+    if (phase == STEPPED)
         return rp__fail(RP_ERROR_STATE, "rp_grad_scaler_step: it was called for this optimizer since the last update");
-    u->stepped = true;
-    return rp__optimizer_step(opt, u->found);
+    if (phase == READY) RP_TRY(unscale(s, opt));
+    stage *g = stage_of(s, opt);
+    RP_TRY(rp__optimizer_step(opt, g->found));
+    return phase_set(g, STEPPED);
 }
 
 rp_status rp_grad_scaler_step_at(const char *site, rp_grad_scaler *s, rp_optimizer *opt) {
@@ -181,8 +257,13 @@ rp_status rp_grad_scaler_step_at(const char *site, rp_grad_scaler *s, rp_optimiz
    infinite. */
 static rp_status update(rp_grad_scaler *s, rp_optimizer *opt) {
     (void)opt;
-    rp_tensor *found = s->list[0].found;
-    for (size_t i = 1; i < s->n; i++) found = rp_maximum(found, s->list[i].found);
+    rp_tensor *found = NULL;
+    for (stage *g = s->stages; g; g = g->next) {
+        RP_TRY(rp_guard_bytes(&g->phase, sizeof g->phase));
+        if (phase_of(g) != READY) found = found ? rp_maximum(found, g->found) : g->found;
+    }
+    if (!found)
+        return rp__fail(RP_ERROR_STATE, "rp_grad_scaler_update: no gradients were looked at since the last update");
     rp_tensor *bad = rp_ne_scalar(found, rp_i64(0)), *steps = rp_add_scalar(s->tracker, rp_i64(1));
     rp_tensor *due = rp_ge_scalar(steps, rp_i64(s->interval)), *more = rp_mul_scalar(s->scale, rp_f64(s->growth));
     more = rp_where(rp_logical_and(due, rp_isfinite(more)), more, s->scale);
@@ -190,15 +271,16 @@ static rp_status update(rp_grad_scaler *s, rp_optimizer *opt) {
     steps = rp_where(rp_logical_or(bad, due), rp_zeros_like(steps), steps);
     if (rp__tensor_is_error(rp_copy_(s->scale, scale)) || rp__tensor_is_error(rp_copy_(s->tracker, steps)))
         return rp_error_status();
-    forget(s);
+    for (stage *g = s->stages; g; g = g->next)
+        if (phase_of(g) != READY) RP_TRY(phase_set(g, READY));
     return RP_OK;
 }
 
 rp_status rp_grad_scaler_update_at(const char *site, rp_grad_scaler *s) {
     RP__CALLED_FROM(site);
     RP_TRY(scaler_check(s, "rp_grad_scaler_update"));
-    if (s->n == 0)
-        return rp__fail(RP_ERROR_STATE, "rp_grad_scaler_update: no gradients were looked at since the last update");
+    RP_TRY(rp_guard_bytes(&s->id, sizeof s->id));
+    RP_TRY(rp_guard_bytes(&s->stages_id, sizeof s->stages_id));
     return guarded(s, NULL, update);
 }
 

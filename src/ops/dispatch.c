@@ -405,35 +405,48 @@ rp_status rp__op_infer(const rp__call *call, rp__meta *out) {
 
 typedef enum overlap { OVERLAP_NONE, OVERLAP_FULL, OVERLAP_PARTIAL, OVERLAP_UNKNOWN } overlap;
 
-/* Does the tensor fill its byte range, each element once? */
-static bool is_dense(const rp_tensor *t) {
-    int64_t begin, end;
-    rp__tensor_byte_range(t, &begin, &end);
-    return !rp__tensor_overlaps_itself(t) &&
-           end - begin == rp__tensor_numel(t) * (int64_t)rp__dtype_bytes((rp_dtype)t->dtype);
+/* Where the elements of a tensor lie, in numbers of items; symbols are what they stand for in this call. */
+typedef struct extent {
+    int64_t size[RP_MAX_DIMS], stride[RP_MAX_DIMS], begin, end; /* begin: element 0, as no stride is negative */
+    unsigned ndim;
+    bool empty, dense; /* dense: it fills its range, each element once */
+} extent;
+
+static extent extent_of(const rp_tensor *t) {
+    extent e = {.begin = rp__dim_hint(t->offset), .ndim = t->ndim, .dense = true};
+    int64_t numel = 1;
+    e.end = e.begin + 1;
+    for (unsigned d = 0; d < t->ndim; d++) {
+        const int64_t size = e.size[d] = rp__dim_hint(t->size[d]), stride = e.stride[d] = rp__dim_hint(t->stride[d]);
+        numel *= size;
+        e.end += (size - 1) * stride;
+        e.empty = e.empty || size == 0;
+        e.dense = e.dense && (stride != 0 || size == 1);
+    }
+    e.dense = e.dense && e.end - e.begin == numel;
+    return e;
 }
 
-static bool same_strides(const rp_tensor *a, const rp_tensor *b) {
+static bool same_strides(const extent *a, const extent *b) {
     if (a->ndim != b->ndim) return false;
-    for (unsigned d = 0; d < a->ndim; d++) {
-        if (!rp__dim_same_word(a->size[d], b->size[d]) ||
-            (rp__dim_number(a->size[d]) > 1 && !rp__dim_same_word(a->stride[d], b->stride[d])))
-            return false;
-    }
+    for (unsigned d = 0; d < a->ndim; d++)
+        if (a->size[d] != b->size[d] || (a->size[d] > 1 && a->stride[d] != b->stride[d])) return false;
     return true;
 }
 
 /* PyTorch's get_overlap_status, which decides exactly for dense tensors only. */
 static overlap overlap_of(const rp_tensor *a, const rp_tensor *b) {
     if (a->storage != b->storage && !rp__storage_meets(a->storage, b->storage)) return OVERLAP_NONE;
-    if (rp__dim_same_word(rp__tensor_numel(a), 0) || rp__dim_same_word(rp__tensor_numel(b), 0)) return OVERLAP_NONE;
-    int64_t a0, a1, b0, b1;
-    rp__tensor_byte_range(a, &a0, &a1);
-    rp__tensor_byte_range(b, &b0, &b1);
-    const char *pa = a->storage->data, *pb = b->storage->data;
-    if (pa + a1 <= pb + b0 || pb + b1 <= pa + a0) return OVERLAP_NONE;
-    if (a->dtype == b->dtype && rp__tensor_data(a) == rp__tensor_data(b) && same_strides(a, b)) return OVERLAP_FULL;
-    return is_dense(a) && is_dense(b) ? OVERLAP_PARTIAL : OVERLAP_UNKNOWN;
+    const extent x = extent_of(a), y = extent_of(b);
+    if (x.empty || y.empty) return OVERLAP_NONE;
+    const int64_t item = (int64_t)rp__dtype_bytes((rp_dtype)a->dtype),
+                  other = (int64_t)rp__dtype_bytes((rp_dtype)b->dtype);
+    /* What is recorded has no memory yet. */
+    const int64_t apart =
+        a->storage == b->storage ? 0 : (const char *)b->storage->data - (const char *)a->storage->data;
+    if (x.end * item <= y.begin * other + apart || y.end * other + apart <= x.begin * item) return OVERLAP_NONE;
+    if (a->dtype == b->dtype && x.begin * item == y.begin * other + apart && same_strides(&x, &y)) return OVERLAP_FULL;
+    return x.dense && y.dense ? OVERLAP_PARTIAL : OVERLAP_UNKNOWN;
 }
 
 static rp_status check_written(const rp__call *call, const rp_tensor *t) {
@@ -528,6 +541,37 @@ static rp_status check_all_written(const rp__call *call) {
     return RP_OK;
 }
 
+static rp_status refuse_partial(const rp__call *call) {
+    return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                        "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+                        "single memory location. Please clone() the tensor before performing the operation.");
+}
+
+/* A trace serves calls with these numbers. */
+static void fix_extent(const rp_tensor *t) {
+    (void)rp__dim_value(t->offset);
+    for (unsigned d = 0; d < t->ndim; d++) {
+        (void)rp__dim_value(t->size[d]);
+        (void)rp__dim_value(t->stride[d]);
+    }
+}
+
+rp_status rp__op_check_written(const rp__call *call) {
+    if (call->op->lowering == RP__LIBRARY || call->op->lowering == RP__PRODUCT) return check_all_written(call);
+    if (call->op->lowering != RP__POINTWISE && call->op->lowering != RP__ROWS && call->op->lowering != RP__INDEXED)
+        return RP_OK;
+    const rp_tensor *t = rp__call_written(call, 0);
+    if (call->op->functional_op != RP__OP(fill)) RP_TRY(check_written(call, t));
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        const rp_tensor *x = call->in[k];
+        if (!x || x == t || overlap_of(x, t) != OVERLAP_PARTIAL) continue;
+        fix_extent(x);
+        fix_extent(t);
+        return refuse_partial(call);
+    }
+    return RP_OK;
+}
+
 static void mark_all_written(const rp__call *call) {
     const rp__schema *schema = &call->op->schema;
     for (unsigned i = 0, t = 0; i < schema->n_params; i++) {
@@ -548,11 +592,7 @@ static rp_status settle_overlaps(replaced *r, const rp__call **call, rp__device 
         rp_tensor *t = (*call)->in[k];
         if (!t || t == written) continue;
         overlap o = overlap_of(t, written);
-        if (o == OVERLAP_PARTIAL)
-            return rp__op_error(
-                *call, RP_ERROR_INVALID_ARGUMENT,
-                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
-                "single memory location. Please clone() the tensor before performing the operation.");
+        if (o == OVERLAP_PARTIAL) return refuse_partial(*call);
         if (o == OVERLAP_UNKNOWN) RP_TRY(replace_input(r, call, d, k));
     }
     return RP_OK;

@@ -273,6 +273,9 @@ rp_status rp__execute(rp__call *call);
 rp_status rp__op_infer(const rp__call *call, rp__meta *out);
 rp_status rp__op_view(const rp__call *call, rp__meta *out, rp__view *view); /* of views, with the geometry */
 
+/* For tracing, of an op in place: what executing it would refuse of the memory that it writes. */
+rp_status rp__op_check_written(const rp__call *call);
+
 /* Counters that a call of a random op reserves (generator.h), without running it: call->out are handles of the result's type.
    Sizes may be symbols. */
 rp_status rp__op_counters(const rp__call *call, rp_dim *out);

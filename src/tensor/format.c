@@ -35,9 +35,10 @@ static size_t number_text(const printer *p, rp_scalar s, char buf[64]) {
     if (s.kind == RP_SCALAR_I64) return (size_t)snprintf(buf, 64, "%" PRId64, s.v.i);
     if (isnan(s.v.f)) return (size_t)snprintf(buf, 64, "nan");
     if (isinf(s.v.f)) return (size_t)snprintf(buf, 64, s.v.f < 0 ? "-inf" : "inf");
-    if (p->scientific) return (size_t)snprintf(buf, 64, "%.4e", s.v.f);
-    if (p->integral) return (size_t)snprintf(buf, 64, "%.0f.", s.v.f);
-    return (size_t)snprintf(buf, 64, "%.4f", s.v.f);
+    const int n = p->scientific ? snprintf(buf, 64, "%.4e", s.v.f)
+                  : p->integral ? snprintf(buf, 64, "%.0f.", s.v.f)
+                                : snprintf(buf, 64, "%.4f", s.v.f);
+    return rp__text_point(buf, (size_t)n);
 }
 
 static void look_at_range(printer *p, const char *address) {

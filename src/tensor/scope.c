@@ -143,8 +143,10 @@ static bool keep_take(const keep_table *k, const rp_tensor *t) {
     return true;
 }
 
-/* Moves those of entries [first, n_entries) that are to be kept to the front; returns where they end. */
-static __attribute__((noinline)) size_t close_up(rp__tensor_local *l, size_t first, rp_tensor *const *keep, size_t n) {
+/* Moves those of entries [first, n_entries) that are to be kept to the front; returns where they end. Those to keep that are none of
+   them, as the gradient of a tensor that is, are held: in a list of *n_held, with room for n, if there is one. */
+static __attribute__((noinline)) size_t close_up(rp__tensor_local *l, size_t first, rp_tensor *const *keep, size_t n,
+                                                 rp_tensor **held, size_t *n_held) {
     size_t end = l->n_entries, kept = first;
     keep_table table = keep_table_new(keep, n);
     for (size_t i = first; i < end; i++) {
@@ -156,8 +158,25 @@ static __attribute__((noinline)) size_t close_up(rp__tensor_local *l, size_t fir
         l->entries[i] = l->entries[kept];
         l->entries[kept++] = t;
     }
+    for (size_t i = 0; i < n && held; i++) {
+        rp_tensor *t = keep[i];
+        if (!t || t->magic != RP__TENSOR_MAGIC || rp__tensor_is_error(t)) continue;
+        if (table.places
+                ? !keep_take(&table, t)
+                : is_kept(t, (rp_tensor *const *)l->entries + first, kept - first) || is_kept(t, held, *n_held))
+            continue;
+        atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+        held[(*n_held)++] = t;
+    }
     rp__free(table.places);
     return kept;
+}
+
+/* What nobody else holds, now that its owner went with the scope, belongs to the scope outside. */
+static void place_borrowed(rp__tensor_local *l, rp_tensor *const *held, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (atomic_load_explicit(&held[i]->refs, memory_order_acquire) != 1 || !rp__scope_push(l, held[i]))
+            rp__scope_release(held[i]);
 }
 
 rp_status rp_scope_end_at(const char *site, rp_scope scope, rp_tensor *const *keep, size_t n) {
@@ -170,13 +189,17 @@ rp_status rp_scope_end_at(const char *site, rp_scope scope, rp_tensor *const *ke
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "scope_end: keep is NULL, but %zu tensors are to be kept", n);
     if (RP__UNLIKELY(n > PTRDIFF_MAX / sizeof *keep))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "scope_end: no list has %zu tensors", n);
-    size_t kept = l->scopes[k - 1].first;
+    const size_t first = l->scopes[k - 1].first;
+    size_t kept = first, n_held = 0;
+    rp_tensor *few[FEW_KEPT], **held = few;
     l->n_scopes = k - 1;
     /* Kept entries close up first: releasing may run deleters and hooks, which may open scopes of their own. */
     if (n == 1 && keep[0] && l->n_entries == kept + 1 && l->entries[kept] == keep[0])
         kept++; /* the one result of a call that made nothing else */
-    else if (n)
-        kept = close_up(l, kept, keep, n);
+    else if (n) {
+        if (n > FEW_KEPT) held = rp__alloc(n * sizeof *held);
+        kept = close_up(l, first, keep, n, held, &n_held);
+    }
     while (l->n_entries > kept) {
         rp_tensor *t = l->entries[--l->n_entries];
         if (t)
@@ -184,6 +207,8 @@ rp_status rp_scope_end_at(const char *site, rp_scope scope, rp_tensor *const *ke
         else
             l->holes--;
     }
+    place_borrowed(l, held, n_held);
+    if (held != few) rp__free(held);
     return RP_OK;
 }
 

@@ -516,8 +516,7 @@ static void gather(char *dst, const char *src, const int64_t *size, const int64_
     }
 }
 
-/* Elements in row-major order into dst; t is checked and has values for sizes. */
-static rp_status read_elements(rp_tensor *t, void *dst, size_t bytes) {
+static rp_status copy_elements(rp_tensor *t, void *dst, size_t bytes) {
     RP_TRY(rp__tensor_materialise(t));
     rp__device *d = rp__device_get(t->device);
     if (!d) return rp_error_status();
@@ -543,6 +542,13 @@ static rp_status read_elements(rp_tensor *t, void *dst, size_t bytes) {
     if (status == RP_OK) gather(dst, range, t->size, t->stride, t->ndim, item);
     rp__free(range);
     return status;
+}
+
+/* Elements in row-major order into dst; t is checked and has values for sizes. A replay in another thread may have begun to write over
+   them meanwhile. */
+static rp_status read_elements(rp_tensor *t, void *dst, size_t bytes) {
+    RP_TRY(copy_elements(t, dst, bytes));
+    return RP__LIKELY(!rp__storage_is_stale(t->storage)) ? RP_OK : rp__tensor_check(t, "the tensor");
 }
 
 rp_status rp_to_host_at(const char *site, rp_tensor *t, void *dst, size_t bytes) {

@@ -197,6 +197,8 @@ rp_status rp__region_trace_closed(rp_fn fn, bool derived, const rp__ir_value_inf
     if (status == RP_OK && result.moved)
         status = rp__fail(RP_ERROR_GRAPH_BREAK,
                           "a function of a region leaves another autocast or default device than it found");
+    if (status == RP_OK && result.n_words)
+        status = rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region changes an object that is no tensor");
     if (status == RP_OK) {
         *out = (rp__region){result.ir, result.operands, result.n_operands, result.random_count};
         result.ir = NULL;

@@ -402,6 +402,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
     } else {
         memset(meta, 0, sizeof meta);
         RP_TRY(rp__op_infer(call, meta));
+        if (op->flags & RP_OP_INPLACE) RP_TRY(rp__op_check_written(call));
     }
     for (uint32_t k = 0; k < call->n_in; k++) {
         in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
@@ -743,6 +744,7 @@ rp_status rp__trace_break(rp__trace *t, const char *reason, const char *site) {
     }
     rp_status status = flush(t, false);
     t->mode = RP__TRACE_SEGMENTS;
+    if (status == RP_OK) t->result->n_words = 0; /* what they are now stays */
     return status;
 }
 
@@ -864,6 +866,7 @@ void rp__trace_result_free(rp__trace_result *r) {
     rp__free(r->operands);
     rp__free(r->grads);
     rp__free(r->bytes);
+    rp__free(r->words);
     rp__free(r->reached);
     memset(r, 0, sizeof *r);
 }
@@ -889,6 +892,31 @@ rp_status rp_guard_bytes_at(const char *site, const void *bytes, size_t n) {
     memcpy(copy, bytes, n);
     r->bytes[r->n_bytes++] = (rp__guard_bytes){bytes, n, copy};
     return RP_OK;
+}
+
+rp_status rp__trace_word_set(uint64_t *word, uint64_t value) {
+    RP_TRY(rp_guard_bytes(word, sizeof *word));
+    rp__trace *t = current;
+    rp__trace_result *r = t && t->mode != RP__TRACE_SEGMENTS ? t->result : NULL;
+    size_t k = 0;
+    while (r && k < r->n_words && r->words[k].address != word) k++;
+    if (r && k == r->n_words) {
+        rp__trace_word *grown = rp__realloc(r->words, (k + 1) * sizeof *grown);
+        if (!grown) return RP__OOM("trace");
+        r->words = grown;
+        r->words[r->n_words++] = (rp__trace_word){word, *word, 0};
+    }
+    *word = value;
+    return RP_OK;
+}
+
+/* undo: nothing was computed. */
+static void take_words(rp__trace_result *r, bool undo) {
+    for (size_t k = 0; k < r->n_words; k++) {
+        rp__trace_word *w = &r->words[k];
+        w->exit = *w->address;
+        if (undo) *w->address = w->entry;
+    }
 }
 
 /* Results of the graph: outputs of the function, then gradients. */
@@ -1051,6 +1079,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
         rp__trace_restore_histories(t);
         restore_versions(t);
     }
+    take_words(result, abstract || status != RP_OK);
     rp__trace_forget_histories(t);
     current = t->around;
     rp__flags.tracing = tracing;

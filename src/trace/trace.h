@@ -64,6 +64,12 @@ typedef struct rp__guard_bytes {
     void *copy;
 } rp__guard_bytes;
 
+/* A word of an object that is no tensor, which the function sets: a call that plays the graph back leaves it as the body did. */
+typedef struct rp__trace_word {
+    uint64_t *address;
+    uint64_t entry, exit;
+} rp__trace_word;
+
 typedef struct rp__trace_result {
     rp_ir *ir;   /* caller's; NULL when the trace was broken, or in SEGMENTS mode */
     bool broken; /* FUNCTION: a host read made it go on as SEGMENTS */
@@ -77,6 +83,8 @@ typedef struct rp__trace_result {
     size_t n_grads;
     rp__guard_bytes *bytes;
     size_t n_bytes;
+    rp__trace_word *words;
+    size_t n_words;
     size_t escaped; /* ABSTRACT: pending tensors that outlive the trace: the function stores them somewhere */
     bool left;      /* a backward inside went on through the history that an argument came with */
     bool *reached;  /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
@@ -95,6 +103,9 @@ rp_status rp__trace_run(const rp__trace_request *request, rp_tensor **out, rp__t
 void rp__trace_result_free(rp__trace_result *r);
 /* What `moved` tells, in the calling thread. */
 void rp__modes_leave(uint8_t autocast, rp_device device);
+/* *word = value, in memory that is never unmapped (of a handle). What it was is a guard of the function that is traced, and what it
+   is at the end an effect of every call. */
+rp_status rp__trace_word_set(uint64_t *word, uint64_t value);
 
 /* Will x have a value? A tensor of a trace that gave up, or of rp_trace, has none once that is over: an error. */
 rp_status rp__trace_check_alive(const rp_tensor *x);

@@ -93,6 +93,23 @@ static void find_direct(run *r) {
         }
     }
 }
+/* A swap, or a buffer that is given what was there before: a store writes, and the next one has what was loaded from there. */
+static void find_copied(run *r) {
+    const rp__program *p = r->p;
+    r->copied = 0;
+    for (unsigned k = 0; k < p->n_stores && p->n_stores > 1; k++) {
+        for (unsigned a = 0; a < p->n_accesses && p->stores[k].loaded >> a; a++) {
+            if (!(p->stores[k].loaded >> a & 1)) continue;
+            intptr_t lo, hi, from, to;
+            byte_range(r, a, &from, &to);
+            for (unsigned j = 0; j < p->n_stores; j++) {
+                byte_range(r, p->stores[j].access, &lo, &hi);
+                const bool apart = !p->access_windows[a] && (hi <= from || to <= lo);
+                if (j != k && !apart) r->copied |= UINT64_C(1) << a;
+            }
+        }
+    }
+}
 /* Pointers into scratch for tiles of r->tile elements, r->w rows of r->b positions. At most, in KB, given the limits of a
    program: blocks 32; row values 64, or along 32; tiles 64; accumulators and scans 96; stack of partials 30 levels of 1/32 of that;
    raw halves 16; kept 128. */
@@ -156,6 +173,7 @@ void rp__interp_begin_walk(run *r) {
 void rp__interp_forms(run *r) {
     for (unsigned a = 0; a < r->p->n_accesses; a++) r->form[a] = (uint8_t)form_of(r, a);
     find_direct(r);
+    find_copied(r);
 }
 int64_t rp__interp_tile_for(const rp__program *p, int64_t n) {
     int64_t t = clamp(floor_pow2(L1_BYTES / (p->tile_bytes ? p->tile_bytes : 1)), 64, 2048);

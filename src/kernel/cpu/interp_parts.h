@@ -72,6 +72,8 @@ typedef struct rp__interp {
     uint8_t form[RP__DAG_MAX_ACCESSES],
         flat[RP__DAG_MAX_ACCESSES]; /* flat: ACROSS: rows and positions follow each other in memory */
     bool direct[RP__DAG_MAX_ACCESSES];
+    uint64_t
+        copied; /* accesses whose memory a store writes before another one stores what was loaded: not used in place */
     rp__interp_reg regs[RP__DAG_MAX_NODES];
     /* Operands that do not move, one repeated value each. Not in the tile buffer of the load: the instruction that is its last
        reader may write that buffer while it still reads the block. */

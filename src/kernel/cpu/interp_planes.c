@@ -1384,7 +1384,7 @@ bool rp__interp_by_planes(run *r, int64_t first, int64_t last, char *scratch) {
     rp__interp_begin_walk(r);
     r->d0 = s->width ? s->lanes : s->first;
     rp__interp_forms(r);
-    bool fits = r->row_len > 0 && r->row_len <= RP__CHUNK && part(r, s);
+    bool fits = r->row_len > 0 && r->row_len <= RP__CHUNK && !r->copied && part(r, s);
     char *const at = (char *)s + (sizeof *s + 63) / 64 * 64;
     s->tile = fits ? fitting(r, s, scratch + RP__INTERP_BYTES + RP__INTERP_PLANES - at) : 0;
     if (!s->tile) {

@@ -48,7 +48,7 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
         linear = r->base[a] + (r->pos + *(const int64_t *)(const void *)r->regs[i->a].p) * (int64_t)size;
     }
     d->step = 1;
-    if (linear && !convert && r->whole) {
+    if (linear && !convert && r->whole && !(r->copied >> a & 1)) {
         union {
             const char *c;
             char *m;

@@ -437,6 +437,18 @@ oom:
     return false;
 }
 
+static void find_loaded(compiler *c) {
+    rp__program *p = c->p;
+    for (unsigned k = 0; k < p->n_stores; k++) {
+        rp__program_store *st = &p->stores[k];
+        const uint16_t used[3] = {st->value, st->offset, st->predicate};
+        for (int o = 0; o < 3; o++) {
+            const rp__node *n = used[o] == RP__NO_VAL ? NULL : &c->dag->nodes[used[o]];
+            if (n && n->op == RP__LOAD) st->loaded |= UINT64_C(1) << n->access;
+        }
+    }
+}
+
 /* A store whose producing instruction may write memory itself, and what must not overlap then. */
 static void find_direct(compiler *c) {
     rp__program *p = c->p;
@@ -749,6 +761,7 @@ static bool compile(compiler *c) {
         memcpy(p->classes, c->class, d->n_nodes);
         if (p->min_size > 4) p->min_size = 4; /* emitted loops step by vectors of 32-bit lanes */
     }
+    find_loaded(c);
     find_direct(c);
     p->moves = only_moves(p);
     find_largest(c);

@@ -62,6 +62,7 @@ typedef struct rp__program_store {
     bool direct;                               /* the producing instruction may write memory itself */
     uint32_t producer;                         /* its number in insns, if direct */
     uint64_t late_reads; /* accesses that are read after the producer: direct only if none of them overlaps */
+    uint64_t loaded;     /* accesses whose elements it stores, or is led by, as they were loaded */
 } rp__program_store;
 
 /* Operations that emitted C computes in one loop over the tile: arithmetic between loads, stores and what must go element by
