@@ -1,5 +1,5 @@
 /* Rows in order (kernel/cpu/lib_topk.c), short lines that are turned (interp_copies.c), whole numbers that are divided (tiles.c) and images that are
-   sampled at places which all channels share (interp_still.c): beside plain loops, for sizes around those where the way changes, of every
+   sampled at places which all channels share, or resized where channels lie last (interp_still.c): beside plain loops, for sizes around those where the way changes, of every
    type and instruction set; ties, NaN, both zeros and the ends of the integers included.
    ctest: labels=numbers timeout=300 */
 #include <math.h>
@@ -243,10 +243,40 @@ static void channels_share_places(void **state) {
     each_isa(check_samples);
 }
 
+/* ---- channels that lie last are rows, each with a place and weights of its own */
+
+static void check_resampled(void) {
+    static const int64_t sizes[][4] = {{2, 33, 5, 7}, {1, 64, 3, 4}, {3, 40, 6, 2}, {2, 5, 4, 9}};
+    static const char *const modes[] = {"nearest", "bilinear", "bicubic"};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int mode = 0; mode < 6; mode++) {
+            const rp_scope scope = rp_scope_begin();
+            rp_tensor *x = rp_randn(RP_DIMS(sizes[s][0], sizes[s][1], sizes[s][2], sizes[s][3]));
+            if (mode > 2) x = rp_to_dtype(x, RP_BF16);
+            rp_tensor *last = rp_contiguous(x, RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
+            rp_tensor *y[2], *in[] = {x, last};
+            for (int k = 0; k < 2; k++)
+                y[k] = rp_contiguous(rp_interpolate(in[k], RP_DIMS(9, 12), NULL, 0, modes[mode % 3]));
+            const size_t bytes = (size_t)rp_numel(y[0]) * rp_dtype_size(rp_dtype_of(y[0]));
+            char *got = malloc(bytes), *rows = malloc(bytes);
+            assert_int_equal(rp_to_host(y[0], got, bytes), RP_OK);
+            assert_int_equal(rp_to_host(y[1], rows, bytes), RP_OK);
+            assert_memory_equal(got, rows, bytes);
+            free(got);
+            free(rows);
+            rp_scope_end(scope, NULL, 0);
+        }
+}
+static void channels_that_lie_last(void **state) {
+    (void)state;
+    each_isa(check_resampled);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_in_order),         cmocka_unit_test(middle_of_rows),        cmocka_unit_test(short_lines),
-        cmocka_unit_test(whole_numbers_divided), cmocka_unit_test(channels_share_places),
+        cmocka_unit_test(rows_in_order),         cmocka_unit_test(middle_of_rows),
+        cmocka_unit_test(short_lines),           cmocka_unit_test(whole_numbers_divided),
+        cmocka_unit_test(channels_share_places), cmocka_unit_test(channels_that_lie_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

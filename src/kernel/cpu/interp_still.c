@@ -168,12 +168,23 @@ static void copy_rows(run *r, const rp__insn *load, int64_t row, int64_t end, in
     }
 }
 static void move_rows(run *r, parts *s, char *blocks, int64_t row, int64_t end, int64_t first, int64_t last) {
+    const rp__program *p = r->p;
+    const unsigned outer = r->n_outer - 1;
     const int64_t length = r->extent[r->n_outer], begin = row;
+    const struct rp__segment all = p->element[0];
+    uint16_t list[RP__INTERP_PARTED];
+    int64_t step[RP__DAG_MAX_ACCESSES]; /* from row to row */
+    unsigned count = 0;
+    for (uint32_t k = all.begin; k < all.end; k++) {
+        if (r->moves[k - all.begin] & RP__INTERP_MOVING) list[count++] = (uint16_t)(k - all.begin);
+    }
+    for (unsigned a = 0; a < p->n_accesses; a++)
+        step[a] = r->stride[a * r->dims + outer] * (p->access_iota[a] ? 1 : p->access_size[a]);
     for (unsigned v = 0; v < s->n_values; v++) {
         s->value[v].at = r->regs[s->value[v].reg];
         r->regs[s->value[v].reg] = (reg){blocks + 64 * (size_t)v, 0};
     }
-    for (; row < end; row++) {
+    for (bool placed = false; row < end; row++) {
         const int64_t start = first - row * length, over = last - row * length;
         const int64_t lo = start > 0 ? start : 0, hi = over < length ? over : length;
         for (unsigned v = 0; v < s->n_values; v++) {
@@ -181,10 +192,14 @@ static void move_rows(run *r, parts *s, char *blocks, int64_t row, int64_t end, 
             const char *at = s->value[v].at.p + s->value[v].at.step * (row - begin) * size;
             rp__interp_splat(blocks + 64 * (size_t)v, rp__interp_peek(at, size), size);
         }
-        rp__interp_set_row(r, row);
+        if (!placed || row % r->extent[outer] == 0)
+            rp__interp_set_row(r, row);
+        else
+            for (unsigned a = 0; a < p->n_accesses; a++) r->base[a] += step[a];
+        placed = true;
         for (int64_t pos = lo; pos < hi; pos += r->tile) {
             r->pos = pos;
-            rp__interp_element(r, 0, hi - pos < r->tile ? hi - pos : r->tile);
+            rp__interp_listed(r, list, count, hi - pos < r->tile ? hi - pos : r->tile);
         }
     }
 }
