@@ -27,7 +27,7 @@ enum {
     WORDS
 }; /* then the row dims */
 
-enum { DIGIT = 11, DIGITS = 1 << DIGIT, MANY = 64, SHORT_SORT = 96, LONG_SORT = 2048 };
+enum { DIGIT = 11, DIGITS = 1 << DIGIT, MANY = 64, SHORT_SORT = 48, LONG_SORT = 2048 };
 /* Entries of workspace for a row. */
 static inline int64_t room(int64_t k, int64_t n) { return k == n || k > MANY ? 2 * k : k; }
 
@@ -86,12 +86,9 @@ static void merge_sort(entry *a, entry *b, int64_t n) {
     if (from != a) memcpy(a, from, (size_t)n * sizeof *a);
 }
 
-/* In order; entries come by rising index, and b is as long. A pass a digit in which orders differ, from the last digit on, keeps the order of equal ones. */
-static void sort(entry *a, entry *b, int64_t n) {
-    if (n < SHORT_SORT || n > UINT32_MAX) {
-        merge_sort(a, b, n);
-        return;
-    }
+/* In order; entries come by rising index, and b is as long. A pass a digit in which orders differ, from the last digit on, keeps the order of equal ones.
+   Never inlined: merging, which stands beside it, needs the registers. */
+static __attribute__((noinline)) void digit_sort(entry *a, entry *b, int64_t n) {
     uint64_t differ = 0;
     for (int64_t i = 1; i < n; i++) differ |= a[i].order ^ a[0].order;
     uint32_t at[DIGITS];
@@ -117,6 +114,12 @@ static void sort(entry *a, entry *b, int64_t n) {
     if (from != a) memcpy(a, from, (size_t)n * sizeof *a);
 }
 
+static void sort(entry *a, entry *b, int64_t n) {
+    if (n < SHORT_SORT || n > UINT32_MAX)
+        merge_sort(a, b, n);
+    else
+        digit_sort(a, b, n);
+}
 static void make_heap(entry *heap, int64_t n) {
     for (int64_t i = n / 2 - 1; i >= 0; i--) sift(heap, n, i, heap[i]);
 }
