@@ -133,6 +133,37 @@ static bool by_lines(const run *r, int64_t first, int64_t last) {
     return true;
 }
 
+/* The same where the last dim of the result is short and the one before it runs on in memory (pixel_shuffle, small transposes): those two are turned.
+   Units are all of both; of one that the slice cuts each element is moved alone. */
+static bool by_turns(const run *r, int64_t first, int64_t last) {
+    enum { LONGEST = 16, LEAST = 8 };
+    const rp__program *p = r->p;
+    if (!p->moves || r->dims < 2) return false;
+    const unsigned from = p->insns[p->element[0].begin].access, to = p->stores[0].access, inner = r->dims - 2;
+    const int64_t *const s_stride = r->stride + (size_t)from * r->dims + inner,
+                         *const d_stride = r->stride + (size_t)to * r->dims + inner, *const extent = r->extent + inner;
+    const int64_t size = p->access_size[to], unit = extent[0] * extent[1];
+    if (s_stride[0] != 1 || d_stride[1] != 1 || d_stride[0] != extent[1] || extent[1] > LONGEST || extent[0] < LEAST)
+        return false;
+    for (int64_t at = first; at < last;) {
+        const int64_t number = at / unit, begin = at % unit, left = last - number * unit,
+                      end = left < unit ? left : unit;
+        char *const d = (char *)(uintptr_t)r->address[to] + rp__interp_offset(r, to, 0, inner, number) * size;
+        const char *const s =
+            (const char *)(uintptr_t)r->address[from] + rp__interp_offset(r, from, 0, inner, number) * size;
+        if (end - begin == unit) {
+            const rp__tile_call t = {
+                .d = d, .as = extent[1], .a = s, .n = extent[1], .imm = s_stride[1], .bs = extent[0]};
+            p->tiles->transpose[rp__interp_log2((unsigned)size)](&t);
+        } else {
+            for (int64_t i = begin; i < end; i++)
+                copy_lines(d + i * size, 0, s + (i / extent[1] + i % extent[1] * s_stride[1]) * size, 0, size, 1);
+        }
+        at += end - begin;
+    }
+    return true;
+}
+
 /* ---- which programs */
 
 static const rp__insn *made_by(const run *r, const plan *x, uint16_t v) {
@@ -772,7 +803,7 @@ static void run_rows(const run *r, const plan *x, const block *b, int64_t row, i
 
 bool rp__interp_copies(run *r, int64_t first, int64_t last, char *scratch) {
     plan x;
-    if (by_lines(r, first, last)) return true;
+    if (by_lines(r, first, last) || by_turns(r, first, last)) return true;
     if (!find_plan(r, &x)) return false;
     const int64_t length = r->extent[r->n_outer], row0 = first / length, row1 = (last - 1) / length + 1;
     r->walk = RP__WALK_ALONG;

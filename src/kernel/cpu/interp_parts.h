@@ -194,6 +194,8 @@ void rp__interp_store_part(const rp__interp *r, const rp__program_store *st, con
 
 /* The tile of n elements at r->pos. */
 void rp__interp_element(rp__interp *r, unsigned phase, int64_t n);
+/* The same for these instructions alone, by number in the one phase of elements. */
+void rp__interp_listed(rp__interp *r, const uint16_t *list, unsigned count, int64_t n);
 /* Values of the row, or rows, that base (and w0) name; values of the whole slice. */
 void rp__interp_row(rp__interp *r, struct rp__segment s);
 void rp__interp_uniform(rp__interp *r);

@@ -1,6 +1,8 @@
 /* Elements as rows of the last dim (interp_parts.h): programs with loads at computed places, as embeddings, index_select and gathers of
    whole rows are. What stands still along that dim, the places above all, is calculated for many rows at once, one element a row; then
-   each row runs the rest of the program with it. Where the rest is a copy, it is one of memory, a row a call. */
+   each row runs the rest of the program with it. Where the rest is a copy, it is one of memory, a row a call.
+   The other way round, where it is the dim before the last along which much stands still (channels of an image that is sampled by a grid): that is
+   calculated for a tile of the last dim, and the rest of the program runs with it once a channel. */
 #include "kernel/cpu/interp_parts.h"
 
 typedef rp__interp run;
@@ -14,6 +16,7 @@ enum {
 enum { MOVING, STILL, UNIFORM }; /* of registers */
 
 typedef struct parts {
+    unsigned along;    /* the dim */
     unsigned n_still;  /* values that stand still, */
     unsigned n_values; /* and those of them that moving instructions read */
     struct {
@@ -26,14 +29,14 @@ typedef struct parts {
     uint8_t of[RP__DAG_MAX_NODES];
 } parts;
 
-static bool last_still(const run *r, unsigned access) { return !r->stride[access * r->dims + r->dims - 1]; }
+static bool is_still(const run *r, const parts *s, unsigned access) { return !r->stride[access * r->dims + s->along]; }
 static bool last_dense(const run *r, unsigned access) { return r->stride[access * r->dims + r->dims - 1] == 1; }
 static bool stands(const parts *s, uint16_t v) { return v == RP__NO_VAL || s->of[v] != MOVING; }
 static bool insn_stands(const run *r, const parts *s, const rp__insn *i) {
     bool all = true;
     switch (i->kind) {
-    case RP__INSN_LOAD: return stands(s, i->a) && stands(s, i->b) && last_still(r, i->access);
-    case RP__INSN_IOTA: return last_still(r, i->access);
+    case RP__INSN_LOAD: return stands(s, i->a) && stands(s, i->b) && is_still(r, s, i->access);
+    case RP__INSN_IOTA: return is_still(r, s, i->access);
     case RP__INSN_OP: return stands(s, i->a) && stands(s, i->b) && stands(s, i->c);
     case RP__INSN_GROUP:
         for (unsigned k = 0; k < r->p->groups[i->access].n_inputs; k++)
@@ -92,16 +95,16 @@ static const rp__insn *copy_of(const run *r, const parts *s) {
                ? load
                : NULL;
 }
-/* Parts the program; false: it does not go by rows. */
-static bool part(run *r, parts *s) {
+/* Parts the program by what stands still along a dim; false: that is nothing, or too much. */
+static bool part(run *r, parts *s, unsigned along) {
     const rp__program *p = r->p;
     const struct rp__segment all = p->n_phases == 1 ? p->element[0] : (struct rp__segment){0, 0};
     bool computed = false, still = false;
-    if (r->dims < 2 || r->extent[r->dims - 1] < COPY || p->n_windows || all.end - all.begin > RP__INTERP_PARTED)
-        return false;
+    s->along = along;
+    if (p->n_windows || all.end - all.begin > RP__INTERP_PARTED) return false;
     for (uint32_t k = all.begin; k < all.end; k++)
         computed = computed || (p->insns[k].kind == RP__INSN_LOAD && p->insns[k].a != RP__NO_VAL);
-    for (unsigned a = 0; a < p->n_accesses; a++) still = still || last_still(r, a);
+    for (unsigned a = 0; a < p->n_accesses; a++) still = still || is_still(r, s, a);
     if (!computed || !still) return false;
     uint8_t size[RP__DAG_MAX_NODES];
     s->n_still = s->n_values = 0;
@@ -118,8 +121,7 @@ static bool part(run *r, parts *s) {
             if (!result(s, size, g->outputs[n].d, g->outputs[n].size)) return false;
         }
     }
-    s->load = copy_of(r, s);
-    return s->load || r->extent[r->dims - 1] >= SHORT;
+    return true;
 }
 
 /* What tiles walk over: the rows, one element each, or the elements of one. */
@@ -166,12 +168,23 @@ static void copy_rows(run *r, const rp__insn *load, int64_t row, int64_t end, in
     }
 }
 static void move_rows(run *r, parts *s, char *blocks, int64_t row, int64_t end, int64_t first, int64_t last) {
+    const rp__program *p = r->p;
+    const unsigned outer = r->n_outer - 1;
     const int64_t length = r->extent[r->n_outer], begin = row;
+    const struct rp__segment all = p->element[0];
+    uint16_t list[RP__INTERP_PARTED];
+    int64_t step[RP__DAG_MAX_ACCESSES]; /* from row to row */
+    unsigned count = 0;
+    for (uint32_t k = all.begin; k < all.end; k++) {
+        if (r->moves[k - all.begin] & RP__INTERP_MOVING) list[count++] = (uint16_t)(k - all.begin);
+    }
+    for (unsigned a = 0; a < p->n_accesses; a++)
+        step[a] = r->stride[a * r->dims + outer] * (p->access_iota[a] ? 1 : p->access_size[a]);
     for (unsigned v = 0; v < s->n_values; v++) {
         s->value[v].at = r->regs[s->value[v].reg];
         r->regs[s->value[v].reg] = (reg){blocks + 64 * (size_t)v, 0};
     }
-    for (; row < end; row++) {
+    for (bool placed = false; row < end; row++) {
         const int64_t start = first - row * length, over = last - row * length;
         const int64_t lo = start > 0 ? start : 0, hi = over < length ? over : length;
         for (unsigned v = 0; v < s->n_values; v++) {
@@ -179,17 +192,95 @@ static void move_rows(run *r, parts *s, char *blocks, int64_t row, int64_t end, 
             const char *at = s->value[v].at.p + s->value[v].at.step * (row - begin) * size;
             rp__interp_splat(blocks + 64 * (size_t)v, rp__interp_peek(at, size), size);
         }
-        rp__interp_set_row(r, row);
+        if (!placed || row % r->extent[outer] == 0)
+            rp__interp_set_row(r, row);
+        else
+            for (unsigned a = 0; a < p->n_accesses; a++) r->base[a] += step[a];
+        placed = true;
         for (int64_t pos = lo; pos < hi; pos += r->tile) {
             r->pos = pos;
-            rp__interp_element(r, 0, hi - pos < r->tile ? hi - pos : r->tile);
+            rp__interp_listed(r, list, count, hi - pos < r->tile ? hi - pos : r->tile);
         }
     }
 }
 
+/* ---- the other way round */
+
+/* Are there loads whose places stand still, which are what this is for? */
+static bool places_stand(const run *r, const parts *s) {
+    const struct rp__segment all = r->p->element[0];
+    for (uint32_t k = all.begin; k < all.end; k++) {
+        const rp__insn *i = &r->p->insns[k];
+        if (i->kind == RP__INSN_LOAD && i->a != RP__NO_VAL && s->of[i->a] == STILL &&
+            r->moves[k - all.begin] == RP__INTERP_MOVING)
+            return true;
+    }
+    return false;
+}
+/* Elements [from, to) of the last dim, of rows [row, end). */
+static void run_beside(run *r, const way *none, const way *elements, int64_t row, int64_t end, int64_t from,
+                       int64_t to) {
+    const int64_t at_once = r->tile < RP__INTERP_STILL_ROWS ? r->tile : RP__INTERP_STILL_ROWS;
+    for (int64_t pos = from; pos < to; pos += at_once) {
+        const int64_t n = to - pos < at_once ? to - pos : at_once;
+        r->pos = pos;
+        r->part = RP__INTERP_STILL;
+        memcpy(r->direct, none->direct, sizeof r->direct);
+        r->apart = r->kept;
+        rp__interp_set_row(r, row);
+        rp__interp_element(r, 0, n);
+        r->part = RP__INTERP_MOVING;
+        memcpy(r->direct, elements->direct, sizeof r->direct);
+        for (int64_t k = row; k < end; k++) {
+            rp__interp_set_row(r, k);
+            rp__interp_element(r, 0, n);
+        }
+    }
+}
+static bool by_channels(run *r, int64_t first, int64_t last, char *scratch) {
+    enum { FEW = 3, LEAST = 16 };
+    parts s;
+    way none = {.direct = {0}}, elements;
+    const unsigned dims = r->dims;
+    if (dims < 2 || r->extent[dims - 2] < FEW || r->extent[dims - 1] < LEAST || !part(r, &s, dims - 2) ||
+        !places_stand(r, &s))
+        return false;
+    const int64_t length = r->extent[dims - 1], channels = r->extent[dims - 2];
+    r->walk = RP__WALK_ALONG;
+    r->n_outer = dims - 1;
+    rp__interp_begin_walk(r);
+    memcpy(elements.direct, r->direct, sizeof r->direct);
+    r->w = r->b = r->nq = 1;
+    r->tile = rp__interp_tile_for(r->p, RP__INTERP_STILL_ROWS);
+    rp__interp_lay_out(r, scratch);
+    rp__interp_uniform(r);
+    for (int64_t at = first; at < last;) { /* whole rows up to the last channel, or a part of one */
+        const int64_t row = at / length, begin = at % length, left = last - row * length;
+        const int64_t rows = left / length, channel = channels - row % channels;
+        const bool whole = !begin && rows > 0;
+        const int64_t many = !whole ? 1 : rows < channel ? rows : channel;
+        const int64_t end = whole || left >= length ? length : left;
+        run_beside(r, &none, &elements, row, row + many, begin, end);
+        at = (row + many - 1) * length + end;
+    }
+    r->part = RP__INTERP_ALL;
+    return true;
+}
+
+/* Does the program go by rows? */
+static bool part_rows(run *r, parts *s) {
+    if (r->dims < 2 || r->extent[r->dims - 1] < COPY || !part(r, s, r->dims - 1)) return false;
+    s->load = copy_of(r, s);
+    return s->load || r->extent[r->dims - 1] >= SHORT;
+}
 bool rp__interp_by_rows(run *r, int64_t first, int64_t last, char *scratch) {
     parts s;
-    if (!part(r, &s)) return false;
+    bool fits = part_rows(r, &s);
+    if (!fits || (!s.load && !s.n_still)) { /* rows have little use, if any */
+        if (by_channels(r, first, last, scratch)) return true;
+        fits = fits && part_rows(r, &s);
+    }
+    if (!fits) return false;
     const unsigned dims = r->dims;
     const int64_t length = r->extent[dims - 1], rows = (last + length - 1) / length;
     way elements, over;

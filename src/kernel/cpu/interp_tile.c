@@ -303,6 +303,15 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
     }
 }
 
+void rp__interp_listed(run *r, const uint16_t *list, unsigned count, int64_t n) {
+    const rp__insn *const insns = r->p->insns + r->p->element[0].begin;
+    r->whole = (uint64_t)n * r->p->min_size % r->p->tiles->vec_bytes == 0;
+    for (unsigned k = 0; k < count; k++) {
+        const rp__insn *i = &insns[list[k]];
+        run_insn(r, i, r->tiles + r->tile * i->at, n);
+    }
+}
+
 void rp__interp_row(run *r, struct rp__segment s) {
     const rp__program *p = r->p;
     for (uint32_t k = s.begin; k < s.end; k++) {

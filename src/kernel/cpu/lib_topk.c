@@ -1,5 +1,6 @@
-/* topk on the CPU: a heap of the k best of a row, then that heap sorted; of a whole row, which is a sort, runs that are merged. Equal values: the lower index first; -0 equals 0; NaN is
-   the largest value of all. The result is always sorted. An item is a row. */
+/* topk on the CPU: a heap of the k best of a row, then that heap sorted; many are told from the rest by their leading digit first. A sort, as topk of
+   a whole row is, goes by digits, or merges runs if it is short. Equal values: the lower index first; -0 equals 0; NaN is the largest value of all.
+   The result is always sorted. An item is a row. */
 #include <string.h>
 
 #include "core/dtype.h"
@@ -25,6 +26,10 @@ enum {
     ROWS,
     WORDS
 }; /* then the row dims */
+
+enum { DIGIT = 11, DIGITS = 1 << DIGIT, MANY = 64, SHORT_SORT = 48, LONG_SORT = 2048 };
+/* Entries of workspace for a row. */
+static inline int64_t room(int64_t k, int64_t n) { return k == n || k > MANY ? 2 * k : k; }
 
 static inline bool before(entry a, entry b) { return a.order > b.order || (a.order == b.order && a.index < b.index); }
 
@@ -81,23 +86,107 @@ static void merge_sort(entry *a, entry *b, int64_t n) {
     if (from != a) memcpy(a, from, (size_t)n * sizeof *a);
 }
 
+/* In order; entries come by rising index, and b is as long. A pass a digit in which orders differ, from the last digit on, keeps the order of equal ones.
+   Never inlined: merging, which stands beside it, needs the registers. */
+static __attribute__((noinline)) void digit_sort(entry *a, entry *b, int64_t n) {
+    uint64_t differ = 0;
+    for (int64_t i = 1; i < n; i++) differ |= a[i].order ^ a[0].order;
+    uint32_t at[DIGITS];
+    const unsigned bits = n < LONG_SORT ? 8 : DIGIT; /* few entries are not worth many counts */
+    const uint64_t last = (UINT64_C(1) << bits) - 1;
+    entry *from = a, *to = b;
+    while (differ) {
+        const unsigned shift = (unsigned)__builtin_ctzll(differ);
+        differ &= shift + bits < 64 ? UINT64_MAX << (shift + bits) : 0;
+        memset(at, 0, (last + 1) * sizeof *at);
+        for (int64_t i = 0; i < n; i++) at[from[i].order >> shift & last]++;
+        uint32_t sum = 0;
+        for (uint64_t d = last + 1; d-- > 0;) {
+            const uint32_t many = at[d];
+            at[d] = sum;
+            sum += many;
+        }
+        for (int64_t i = 0; i < n; i++) to[at[from[i].order >> shift & last]++] = from[i];
+        entry *const t = from;
+        from = to;
+        to = t;
+    }
+    if (from != a) memcpy(a, from, (size_t)n * sizeof *a);
+}
+
+static void sort(entry *a, entry *b, int64_t n) {
+    if (n < SHORT_SORT || n > UINT32_MAX)
+        merge_sort(a, b, n);
+    else
+        digit_sort(a, b, n);
+}
+static void make_heap(entry *heap, int64_t n) {
+    for (int64_t i = n / 2 - 1; i >= 0; i--) sift(heap, n, i, heap[i]);
+}
+static void sort_heap(entry *heap, int64_t n) {
+    for (int64_t i = n - 1; i > 0; i--) {
+        const entry last = heap[i];
+        heap[i] = heap[0];
+        sift(heap, i, 0, last);
+    }
+}
+/* Of n elements whose leading digits, from that of `least` on, are so many: which orders compete for the last of k places, all greater ones have theirs.
+   Returns how many those are. */
+static int64_t find_border(const uint32_t *many, uint64_t least, unsigned shift, int64_t k, uint64_t *low,
+                           uint64_t *high) {
+    int64_t above = 0, digit = DIGITS - 1;
+    for (; above + many[digit] < k; digit--) above += many[digit];
+    *low = (least + (uint64_t)digit) << shift;
+    *high = *low + ((UINT64_C(1) << shift) - 1);
+    return above;
+}
+
 #define ROWS_OF(name, T, ORDER)                                                                                        \
+    static void select_many_##name(const T *x, int64_t stride, int64_t n, int64_t k, uint64_t flip, entry *best) {     \
+        uint64_t least = UINT64_MAX, most = 0, low, high;                                                              \
+        uint32_t many[DIGITS] = {0};                                                                                   \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            const uint64_t order = ORDER(x[i * stride]) ^ flip;                                                        \
+            least = order < least ? order : least;                                                                     \
+            most = order > most ? order : most;                                                                        \
+        }                                                                                                              \
+        const unsigned width = 64 - (unsigned)__builtin_clzll((least ^ most) | 1);                                     \
+        const unsigned shift = width > DIGIT ? width - DIGIT : 0;                                                      \
+        least >>= shift;                                                                                               \
+        for (int64_t i = 0; i < n; i++) many[((ORDER(x[i * stride]) ^ flip) >> shift) - least]++;                      \
+        const int64_t above = find_border(many, least, shift, k, &low, &high), left = k - above;                       \
+        entry *const heap = best + above;                                                                              \
+        for (int64_t i = 0, have = 0, in = 0; i < n; i++) {                                                            \
+            const uint64_t order = ORDER(x[i * stride]) ^ flip;                                                        \
+            if (order < low) continue;                                                                                 \
+            if (order > high) {                                                                                        \
+                best[have++] = (entry){order, i};                                                                      \
+            } else if (in < left) {                                                                                    \
+                heap[in++] = (entry){order, i};                                                                        \
+                if (in == left) make_heap(heap, left);                                                                 \
+            } else if (order > heap[0].order) { /* an equal value that comes later never gets in */                    \
+                sift(heap, left, 0, (entry){order, i});                                                                \
+            }                                                                                                          \
+        }                                                                                                              \
+        sort(best, best + k, above);                                                                                   \
+        sort_heap(heap, left);                                                                                         \
+    }                                                                                                                  \
     static void select_##name(const T *x, int64_t stride, int64_t n, int64_t k, uint64_t flip, entry *heap) {          \
-        for (int64_t i = 0; i < k; i++) heap[i] = (entry){ORDER(x[i * stride]) ^ flip, i};                             \
-        if (k == n) {                                                                                                  \
-            merge_sort(heap, heap + n, n);                                                                             \
+        if (k > MANY && k < n && n <= UINT32_MAX) {                                                                    \
+            select_many_##name(x, stride, n, k, flip, heap);                                                           \
             return;                                                                                                    \
         }                                                                                                              \
-        for (int64_t i = k / 2 - 1; i >= 0; i--) sift(heap, k, i, heap[i]);                                            \
-        for (int64_t i = k; i < n; i++) { /* an equal value that comes later never gets in */                          \
+        for (int64_t i = 0; i < k; i++) heap[i] = (entry){ORDER(x[i * stride]) ^ flip, i};                             \
+        if (k == n) {                                                                                                  \
+            sort(heap, heap + n, n);                                                                                   \
+            return;                                                                                                    \
+        }                                                                                                              \
+        make_heap(heap, k);                                                                                            \
+        for (int64_t i = k; i < n; i++) {                                                                              \
             const uint64_t order = ORDER(x[i * stride]) ^ flip;                                                        \
             if (order > heap[0].order) sift(heap, k, 0, (entry){order, i});                                            \
         }                                                                                                              \
-        for (int64_t i = k - 1; i > 0; i--) {                                                                          \
-            const entry last = heap[i];                                                                                \
-            heap[i] = heap[0];                                                                                         \
-            sift(heap, i, 0, last);                                                                                    \
-        }                                                                                                              \
+        sort_heap(heap, k);                                                                                            \
     }                                                                                                                  \
     static void run_##name(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {                  \
         (void)kernel;                                                                                                  \
@@ -112,7 +201,7 @@ static void merge_sort(entry *a, entry *b, int64_t n) {
             const T *x = (const T *)(uintptr_t)w[X] + ox;                                                              \
             T *values = (T *)(uintptr_t)w[VALUES] + ov;                                                                \
             int64_t *indices = (int64_t *)(uintptr_t)w[INDICES] + oi;                                                  \
-            entry *heap = (entry *)(uintptr_t)w[HEAP] + row * k * (k == v[N] ? 2 : 1);                                 \
+            entry *heap = (entry *)(uintptr_t)w[HEAP] + row * room(k, v[N]);                                           \
             select_##name(x, v[STRIDE_X], v[N], k, w[LARGEST] ? 0 : UINT64_MAX, heap);                                 \
             for (int64_t i = 0; i < k; i++) {                                                                          \
                 values[i * v[STRIDE_VALUES]] = x[heap[i].index * v[STRIDE_X]];                                         \
@@ -143,8 +232,8 @@ static rp__kernel kernels[RP__DTYPE_COUNT] = {
 size_t rp__cpu_topk_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                               const rp__library_call *call) {
     (void)d, (void)op;
-    const bool whole = n > 2 && (unsigned)call->dim < o[2].ndim && call->k == o[2].size[call->dim];
-    return (size_t)rp__operand_numel(&o[0]) * sizeof(entry) * (whole ? 2 : 1);
+    if (n < 3 || (unsigned)call->dim >= o[2].ndim || call->k < 1) return 0;
+    return (size_t)(rp__operand_numel(&o[0]) / call->k * room(call->k, o[2].size[call->dim])) * sizeof(entry);
 }
 
 rp_status rp__cpu_topk_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,

@@ -199,10 +199,10 @@ static void where_u8(const rp__tile_call *c) {
 
 /* Integer division: exactly n elements, because a zero divisor is reported. */
 #define INT_DIVIDE(t)                                                                                                  \
-    static void floordiv_##t(const rp__tile_call *c) {                                                                 \
+    static void floordiv_part_##t(const rp__tile_call *c, int64_t begin, int64_t end) {                                \
         T_##t *d = c->d;                                                                                               \
         const T_##t *a = c->a, *b = c->b;                                                                              \
-        for (int64_t i = 0; i < c->n; i++) {                                                                           \
+        for (int64_t i = begin; i < end; i++) {                                                                        \
             T_##t x = a[i * c->as], y = b[i * c->bs];                                                                  \
             if (y == 0) {                                                                                              \
                 rp__error_record_put_division(c->env->errors, c->env->tag);                                            \
@@ -215,10 +215,10 @@ static void where_u8(const rp__tile_call *c) {
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
-    static void remainder_##t(const rp__tile_call *c) {                                                                \
+    static void remainder_part_##t(const rp__tile_call *c, int64_t begin, int64_t end) {                               \
         T_##t *d = c->d;                                                                                               \
         const T_##t *a = c->a, *b = c->b;                                                                              \
-        for (int64_t i = 0; i < c->n; i++) {                                                                           \
+        for (int64_t i = begin; i < end; i++) {                                                                        \
             T_##t x = a[i * c->as], y = b[i * c->bs];                                                                  \
             if (y == 0) {                                                                                              \
                 rp__error_record_put_division(c->env->errors, c->env->tag);                                            \
@@ -241,6 +241,38 @@ INT_DIVIDE(u8)
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop
 #endif
+#define DIVIDE_EACH(name, t)                                                                                           \
+    static void name##_##t(const rp__tile_call *c) { name##_part_##t(c, 0, c->n); }
+DIVIDE_EACH(floordiv, i64)
+DIVIDE_EACH(remainder, i64)
+DIVIDE_EACH(floordiv, u8)
+DIVIDE_EACH(remainder, u8)
+/* The quotient towards the floor, of y != 0. In f64, where it is as far from a whole number that it is not as 1 / y, which is more than rounding moves
+   it. -2^31 / -1 wraps. */
+RP__VEC_FN rp__vi32 floor_quotient(rp__vi32 x, rp__vi32 y) {
+    const rp__vf64 lo = __builtin_convertvector(RP__VEC_LO(x), rp__vf64) /
+                        __builtin_convertvector(RP__VEC_LO(y), rp__vf64),
+                   hi = __builtin_convertvector(RP__VEC_HI(x), rp__vf64) /
+                        __builtin_convertvector(RP__VEC_HI(y), rp__vf64);
+    return rp__v_i32_i64((rp__vi64)(rp__v_floor_f64(lo) + RP__MAGIC_F64),
+                         (rp__vi64)(rp__v_floor_f64(hi) + RP__MAGIC_F64));
+}
+#define DIVIDE_I32(name, EXPR)                                                                                         \
+    static void name##_i32(const rp__tile_call *c) {                                                                   \
+        int32_t *d = c->d;                                                                                             \
+        const int32_t *a = c->a, *b = c->b;                                                                            \
+        const int64_t n = c->n, as = c->as, bs = c->bs, full = n - n % L_i32;                                          \
+        for (int64_t i = 0; i < full; i += L_i32) {                                                                    \
+            const rp__vi32 x = rp__v_load_i32(a + i * as), y = rp__v_load_i32(b + i * bs);                             \
+            if (RP__LIKELY(rp__v_all_i32(y != 0)))                                                                     \
+                rp__v_store_i32(d + i, EXPR);                                                                          \
+            else                                                                                                       \
+                name##_part_i32(c, i, i + L_i32);                                                                      \
+        }                                                                                                              \
+        name##_part_i32(c, full, n);                                                                                   \
+    }
+DIVIDE_I32(floordiv, floor_quotient(x, y))
+DIVIDE_I32(remainder, (rp__vi32)((rp__vu32)x - (rp__vu32)floor_quotient(x, y) * (rp__vu32)y))
 
 static void check_index(const rp__tile_call *c) {
     int64_t *d = c->d;
