@@ -76,10 +76,14 @@ if(REPRISE_SANITIZE)
     target_link_options(rp_flags INTERFACE -fsanitize=${REPRISE_SANITIZE})
     if(REPRISE_SANITIZE MATCHES "undefined")
         list(APPEND RP_SANITIZERS -fno-sanitize-recover=undefined)
-        # clang counts NULL + 0 with pointers that overflow. Operands that are absent or empty are moved by nothing everywhere, which C
-        # allows since N3322; gcc's sanitizer, which .ci/run builds with, tells the two apart.
+        # clang counts null pointers that are moved with pointers that overflow, and gcc does not: operands that are absent or empty are moved
+        # as others are, and not read. Here a function between the check and its report tells the two apart.
         if(CMAKE_C_COMPILER_ID MATCHES "Clang")
-            list(APPEND RP_SANITIZERS -fno-sanitize=pointer-overflow)
+            list(APPEND RP_SANITIZERS -fsanitize-recover=pointer-overflow)
+            add_library(rp_null_moved STATIC ${PROJECT_SOURCE_DIR}/tools/sanitize/null_moved.c)
+            target_compile_options(rp_null_moved PRIVATE -O1 -Wall -Wextra -Werror)
+            target_link_libraries(rp_flags INTERFACE rp_null_moved)
+            target_link_options(rp_flags INTERFACE LINKER:--wrap=__ubsan_handle_pointer_overflow)
         endif()
     endif()
     target_compile_options(rp_flags INTERFACE "$<$<NOT:${RP_IF_RELEASED}>:${RP_SANITIZERS}>")

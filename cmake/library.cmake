@@ -85,8 +85,8 @@ set(RP_CHECKED_LINES ${RP_CHECKED})
 if(REPRISE_SANITIZE MATCHES "thread")
     list(GET RP_CHECKED -1 RP_CHECKED)
 endif()
-# Minutes for clang's sanitizers, and threads write rows of their own there: gcc's address sanitizer checks them.
-if(REPRISE_SANITIZE AND (CMAKE_C_COMPILER_ID MATCHES "Clang" OR REPRISE_SANITIZE MATCHES "thread"))
+# Threads write rows of their own: nothing to find in lines.
+if(REPRISE_SANITIZE MATCHES "thread")
     set(RP_CHECKED_LINES "")
 endif()
 # Products are chains of fma where a machine has it. gcc 13 and later take generic x86 processors for ones on which such chains are
@@ -99,23 +99,29 @@ endif()
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND RP_HAS_AVOID_FMA)
     list(APPEND RP_FMA --param=avoid-fma-max-bits=0)
 endif()
-# A check of clang's sanitizers may come to stand between the two, which then stay apart; gcc's sanitizers check these files.
+# clang makes them of a product and a sum that stand in one block: a check that comes between the two keeps them apart. Within an expression
+# it makes them before any check.
 if(REPRISE_SANITIZE AND CMAKE_C_COMPILER_ID MATCHES "Clang")
-    list(APPEND RP_FMA -fno-sanitize=all)
+    set(RP_FMA "-ffp-contract=$<IF:${RP_IF_RELEASED},fast,on>")
 endif()
 foreach(source IN LISTS RP_ISA_SOURCES)
     if(source MATCHES "/gemm\\.c$")
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${RP_FMA}")
     endif()
 endforeach()
-# In the frames that AddressSanitizer keeps for detect_stack_use_after_return, gcc takes its own temporaries of 64 bytes for
-# aligned, and they are not: without that check in these objects, a build of gcc runs with the option.
-if(REPRISE_SANITIZE MATCHES "address" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
-    if("avx512" IN_LIST RP_CHECKED)
-        list(APPEND RP_ISA_FLAGS_avx512 --param=asan-use-after-return=0)
+# Checks of addresses as calls, not as code in every place: a minute less for each of the large files.
+set(RP_CHECKS "")
+if(REPRISE_SANITIZE MATCHES "address")
+    if(CMAKE_C_COMPILER_ID MATCHES "Clang")
+        set(RP_CHECKS "SHELL:-mllvm -asan-instrumentation-with-call-threshold=0")
+    elseif(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+        set(RP_CHECKS --param=asan-instrumentation-with-call-threshold=0)
+        # In the frames that AddressSanitizer keeps for detect_stack_use_after_return, gcc takes its own temporaries of 64 bytes for
+        # aligned, and they are not: without that check in these objects, a build of gcc runs with the option.
+        if("avx512" IN_LIST RP_CHECKED)
+            list(APPEND RP_ISA_FLAGS_avx512 --param=asan-use-after-return=0)
+        endif()
     endif()
-    # Checks as calls: gcc takes a minute less for each of the large files.
-    set(RP_CHECKS --param=asan-instrumentation-with-call-threshold=0)
     foreach(isa IN LISTS RP_CHECKED)
         list(APPEND RP_ISA_FLAGS_${isa} ${RP_CHECKS})
     endforeach()

@@ -70,6 +70,9 @@ if [ "$purpose" = ci ]; then
     have gcc || need gcc libc6-dev
     have g++ || need g++
     have clang || need clang
+    # Sanitizers' runtime, and what names the lines of their reports.
+    if ! printf 'int main(void) { return 0; }' | clang -fsanitize=address,undefined -x c - -o /dev/null 2>/dev/null; then need libclang-rt-dev; fi
+    have llvm-symbolizer || want llvm
     have clang-query || need clang-tools
     have ld.lld || want lld
     have ccache || want ccache

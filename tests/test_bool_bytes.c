@@ -15,6 +15,7 @@
 #include <reprise.h>
 
 #include "support/cuda.h"
+#include "support/many_locks.h"
 
 enum { ROWS = 5, COLUMNS = 211, N = ROWS * COLUMNS, WAYS = 3, OPS = 16 };
 static uint8_t bytes[N], ones[N];

@@ -21,6 +21,7 @@
 #include "kernel/cpu/jit.h"
 #include "support/cuda.h"
 #include "support/loops.h"
+#include "support/slow.h"
 
 static bool have_cuda;
 static char folder[64];
@@ -94,9 +95,7 @@ static void *busy(void *seed) {
 /* Locks of the sanitizer's own allocator that another thread holds at the fork stay locked in the child: there is no test of forks
    beside threads with it. */
 static void skip_beside_its_allocator(void) {
-#ifdef __SANITIZE_ADDRESS__
-    skip();
-#endif
+    if (ADDRESS_CHECKED) skip();
 }
 
 /* Other threads are anywhere in the library. */

@@ -81,7 +81,7 @@ static void put(const rp__operand *o, int64_t at, double x) {
     case RP_I64: ((int64_t *)o->base)[at] = (int64_t)x; break;
     case RP_I8: ((int8_t *)o->base)[at] = (int8_t)x; break;
     case RP_I16: ((int16_t *)o->base)[at] = (int16_t)x; break;
-    default: ((uint8_t *)o->base)[at] = (uint8_t)x;
+    default: ((uint8_t *)o->base)[at] = (uint8_t)(int64_t)x; /* wraps, where x itself may not */
     }
 }
 static int64_t numel(const rp__operand *o) {

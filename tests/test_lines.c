@@ -1,6 +1,6 @@
 /* Line functions that the library carries compiled: everyday ops use them, on every instruction set they give the bits of the
    interpreter, for lengths around vectors, turns and chunks, and whether stores pass the caches by or not.
-   ctest: labels=numbers,threads */
+   ctest: labels=numbers,threads timeout=600 cost=20 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

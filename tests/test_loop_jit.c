@@ -28,12 +28,7 @@
 #include "kernel/cpu/jit.h"
 #include "kernel/disk_cache.h"
 #include "support/loops.h"
-
-#ifdef __SANITIZE_THREAD__
-/* A fork holds every lock of the library at once; the sanitizer's search for lock cycles ends the program at the 64th. */
-__attribute__((visibility("default"))) const char *__tsan_default_options(void);
-const char *__tsan_default_options(void) { return "detect_deadlocks=0"; }
-#endif
+#include "support/many_locks.h"
 
 static test_device device;
 static char folder[256];

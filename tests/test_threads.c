@@ -294,11 +294,8 @@ static void kernels_in_threads_of_small_stacks(void **state) {
     assert_null(use_kernels(x));
     pthread_attr_t small;
     assert_int_equal(pthread_attr_init(&small), 0);
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    const size_t stack = 512 * 1024; /* frames are larger, and shadow of the thread is in it */
-#else
-    const size_t stack = 128 * 1024; /* a thread's stack with musl */
-#endif
+    /* A thread's stack with musl; with sanitizers frames are larger, and shadow of the thread is in it. */
+    const size_t stack = (SLOW_BUILD ? 512 : 128) * 1024;
     assert_int_equal(pthread_attr_setstacksize(&small, stack), 0);
     for (int in_reserve = 0; in_reserve < 2; in_reserve++) {
         rp__interpret_in_reserve = rp__gemm_scratch_shared = in_reserve;

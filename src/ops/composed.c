@@ -285,14 +285,18 @@ rp_status rp__expand_linalg_cond(const rp__call *call) {
     }
     RP_TRY(need_square(call, a));
     const rp_scalar ord = call->attrs[0].v.scalar;
-    return rp__give(call, rp_mul(rp_linalg_matrix_norm(a, ord), rp_linalg_matrix_norm(rp_linalg_inv(a), ord)));
+    rp_tensor *norm = rp_linalg_matrix_norm(a, ord);
+    if (rp__tensor_is_error(norm)) return rp_error_status(); /* before the inverse, which a trace has not */
+    return rp__give(call, rp_mul(norm, rp_linalg_matrix_norm(rp_linalg_inv(a), ord)));
 }
 
 rp_status rp__expand_linalg_cond_str(const rp__call *call) {
     rp_tensor *a = call->in[0];
     const char *ord = call->attrs[0].v.string;
     RP_TRY(need_square(call, a));
-    return rp__give(call, rp_mul(rp_linalg_matrix_norm_str(a, ord), rp_linalg_matrix_norm_str(rp_linalg_inv(a), ord)));
+    rp_tensor *norm = rp_linalg_matrix_norm_str(a, ord);
+    if (rp__tensor_is_error(norm)) return rp_error_status();
+    return rp__give(call, rp_mul(norm, rp_linalg_matrix_norm_str(rp_linalg_inv(a), ord)));
 }
 
 /* L L^T X = B, or U^T U X = B. */

@@ -194,11 +194,12 @@ static void run_elements(run *r, int64_t first, int64_t last, char *scratch) {
         rp__interp_element(r, 0, n);
     }
 }
-/* IOTA bases are numbers in base[]; others are addresses. */
+/* IOTA bases are numbers in base[]; others are addresses. Added up as numbers, then. */
 void rp__interp_set_row(run *r, int64_t row) {
     for (unsigned a = 0; a < r->p->n_accesses; a++) {
         int64_t off = rp__interp_offset(r, a, 0, r->n_outer, row);
-        r->base[a] = (char *)(uintptr_t)r->address[a] + off * (r->p->access_iota[a] ? 1 : r->p->access_size[a]);
+        const int64_t step = off * (r->p->access_iota[a] ? 1 : r->p->access_size[a]);
+        r->base[a] = (char *)(uintptr_t)((uint64_t)r->address[a] + (uint64_t)step);
     }
     for (unsigned k = 0; k < r->p->n_windows; k++) {
         const int64_t *w = r->windows + k * (4 + r->dims);

@@ -49,7 +49,7 @@ rp_status rp__cpu_weighted_scatter_bind(rp__device *d, rp__library_op op, const 
                                         const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     (void)d, (void)op, (void)call;
     uint64_t *w = buffer->words;
-    if (rp__operand_numel(&o[1]) == 0 || o[2].size[1] == 0) return RP_OK;
+    if (rp__operand_numel(&o[0]) == 0 || rp__operand_numel(&o[1]) == 0 || o[2].size[1] == 0) return RP_OK;
     for (unsigned k = 0; k < n; k++) {
         rp__operand_slot(&o[k], k, k ? RP__READ : RP__READ | RP__WRITE, buffer, out);
         for (unsigned i = 0; i < 3; i++) w[STRIDES + 3 * k + i] = (uint64_t)o[k].stride[i];

@@ -116,6 +116,8 @@ static int line_step(const rp__program *p, unsigned a, unsigned dims, const int6
                      unsigned d0, unsigned d1) {
     return p->access_iota[a] ? 1 : step_of(extent, stride + (size_t)a * dims, d0, d1);
 }
+/* An iota's is a number and not memory, 0 too: added up as numbers. */
+static char *moved(uint64_t address, int64_t bytes) { return (char *)(uintptr_t)(address + (uint64_t)bytes); }
 /* What a turn of elements of step 1 moves. */
 static int64_t line_bytes(const rp__program *p, unsigned a, int step) {
     return step == 1 && !p->access_iota[a] ? p->access_size[a] : 0;
@@ -279,7 +281,7 @@ static bool run_short(const rp__cpu_loop *loop, unsigned dims, unsigned inner, i
             const int64_t *own = stride + (size_t)a * dims;
             char *from = (char *)(uintptr_t)address[a];
             if (way[a] == LINEAR)
-                base[a] = from + at * p->access_size[a];
+                base[a] = moved(address[a], at * p->access_size[a]);
             else if (still >> a & 1u)
                 base[a] = from;
             else
@@ -347,9 +349,9 @@ static bool run_stretches(const rp__cpu_loop *loop, unsigned dims, const uint64_
             if (l.rows > 1) l.row = row;
         }
         for (unsigned a = 0; a < p->n_accesses; a++)
-            base[a] = (char *)(uintptr_t)address[a] +
-                      (offset_of(extent, stride + (size_t)a * dims, inner, stretch) + (still >> a & 1u ? 0 : begin)) *
-                          p->access_size[a];
+            base[a] = moved(address[a], (offset_of(extent, stride + (size_t)a * dims, inner, stretch) +
+                                         (still >> a & 1u ? 0 : begin)) *
+                                            p->access_size[a]);
         l.stream = rp__line_streams(p, &l, bytes * total, past);
         fn(&l);
         at += l.rows * l.n;
@@ -370,7 +372,7 @@ static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t
         if (step < 0)
             return run_stretches(loop, dims, address, extent, stride, scalars, first, last, total, past, scratch);
         if (!step) still |= UINT64_C(1) << a;
-        base[a] = (char *)(uintptr_t)address[a] + (step ? first * p->access_size[a] : 0);
+        base[a] = moved(address[a], step ? first * p->access_size[a] : 0);
         bytes += line_bytes(p, a, step);
     }
     if (still & p->written) return false;
@@ -592,8 +594,8 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
         l.rows = n_outer == 1 ? (stop - lane + step - 1) / step : 1;
         for (int64_t at = lane; at < stop; at += l.rows * step) {
             for (unsigned a = 0; a < p->n_accesses; a++) {
-                base[a] = (char *)(uintptr_t)address[a] +
-                          offset_of(extent, stride + (size_t)a * dims, n_outer, at) * p->access_size[a];
+                base[a] =
+                    moved(address[a], offset_of(extent, stride + (size_t)a * dims, n_outer, at) * p->access_size[a]);
                 if (lanes && (p->added >> a & 1)) base[a] = sums[a];
             }
             const int64_t side = n_outer ? extent[n_outer - 1] : 1, beside = side - at % side;
