@@ -773,6 +773,8 @@ static void test_conv(void **state) {
         {RP_F32, 2, 1, 1, 64, 72, 2, 0, 0, {8, 16}, {5, 2}, {1, 1}, {2, 0}, {1, 1}, 4, FORWARD},
         {RP_F32, 2, 3, 1, 160, 24, 0, 0, 1, {7, 7}, {3, 3}, {3, 3}, {0, 2}, {1, 1}, 132, FORWARD},
         {RP_F32, 1, 2, 1, 64, 20, 0, 0, 0, {150}, {7}, {4}, {3}, {1}, 132, FORWARD},
+        {RP_F32, 2, 1, 1, 32, 40, 1, 0, 0, {29, 36}, {1, 8}, {4, 4}, {0, 2}, {1, 1}, 132, FORWARD},
+        {RP_F32, 2, 2, 1, 32, 64, 0, 0, 0, {8, 7}, {1, 1}, {2, 2}, {0, 0}, {1, 1}, 132, INPUT},
     };
     enum {
         SMALL_ROOM = 99 << 10,
@@ -781,7 +783,7 @@ static void test_conv(void **state) {
         ROUNDED_TILES = 16,
         PATCHES = 8,
         FIRST_PATCH = 32,
-        ROUNDED = 21,
+        ROUNDED = 23,
         CASES = sizeof cases / sizeof *cases
     };
     const int multiprocessors = cuda->multiprocessors;

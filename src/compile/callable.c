@@ -35,16 +35,28 @@ rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn 
     return RP_ERROR_OUT_OF_MEMORY;
 }
 
-void rp__callable_hold(rp_compiled *f) { atomic_fetch_add_explicit(&f->holds, 1, memory_order_relaxed); }
+bool rp__callable_hold(rp_compiled *f) {
+    unsigned holds = atomic_load_explicit(&f->holds, memory_order_relaxed);
+    while (holds > 0) {
+        if (atomic_compare_exchange_weak_explicit(&f->holds, &holds, holds + 1, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            return true;
+    }
+    return false;
+}
 
 void rp__callable_drop(rp_compiled *f) {
-    if (atomic_fetch_sub_explicit(&f->holds, 1, memory_order_acq_rel) != 1) return;
     const rp__callable_ops *ops = f->ops;
+    rp__mutex *const lock = ops->lock ? ops->lock(f) : NULL;
+    if (lock) rp__lock(lock); /* a call that has it, and holds nothing yet, is served */
+    const bool last = atomic_fetch_sub_explicit(&f->holds, 1, memory_order_acq_rel) == 1;
+    if (last) f->ops = NULL; /* what a tape still needs of it may stay */
+    if (lock) rp__unlock(lock);
+    if (!last) return;
     rp__explain_leave(f);
     char *name = f->name;
     rp__explain *explain = f->explain;
     struct rp__argument_names *names = atomic_load(&f->names);
-    f->ops = NULL; /* what a tape still needs of it may stay */
     ops->destroy(f);
     rp__free(names);
     rp__explain_free(explain);
@@ -111,7 +123,8 @@ rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, siz
             for (size_t k = 0; k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
             return status;
         }
-        status = f->ops->call(f, site, in, n_in, out, n_out);
+        const rp__callable_ops *ops = f->ops;
+        status = ops ? ops->call(f, site, in, n_in, out, n_out) : rp__callable_refuse(f, "rp_call");
     }
     if (RP__UNLIKELY(status != RP_OK && status != RP_ERROR_GRAPH_BREAK)) {
         for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
@@ -151,7 +164,7 @@ static void plain_destroy(rp_compiled *f) { rp__handle_free(f); }
 
 rp_compiled *rp_plain_at(const char *site, rp_fn fn) {
     RP__CALLED_FROM(site);
-    static const rp__callable_ops ops = {"plain", rp__callable_plain, plain_destroy};
+    static const rp__callable_ops ops = {"plain", rp__callable_plain, plain_destroy, NULL};
     if (!fn.body) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plain: the function is NULL");
         return rp__callable_failed();

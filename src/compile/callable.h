@@ -6,13 +6,15 @@
 
 #include "compile/explain.h"
 #include "core/handle.h"
+#include "core/thread.h"
 
 typedef struct rp__callable_ops {
     const char *kind; /* "plain", "compiled", "graphed" */
     /* Handles of in[] are checked; out[] is zeroed. Leaves nothing but out[] in the innermost scope (rp__callable_end). */
     rp_status (*call)(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                      size_t n_out); /* site: of rp_call; NULL: unknown. Ops of the function name their own */
-    void (*destroy)(rp_compiled *f); /* frees the whole object but name and explain */
+                      size_t n_out);    /* site: of rp_call; NULL: unknown. Ops of the function name their own */
+    void (*destroy)(rp_compiled *f);    /* frees the whole object but name and explain */
+    rp__mutex *(*lock)(rp_compiled *f); /* under which calls are served without a hold; NULL: they hold f */
 } rp__callable_ops;
 
 /* First member of every callable, whose memory is rp__handle_new's; rp__callable_begin fills it. */
@@ -29,8 +31,8 @@ struct rp_compiled {
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn);
 /* The function itself, with a clean error state, so that its failure can be told from an older one; its results are checked. */
 rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
-/* Around a call that runs the function itself, which may release f: it stays until the call is over. */
-void rp__callable_hold(rp_compiled *f);
+/* Around a call that runs the function itself, which may release f: it stays until the call is over. False: f is released already. */
+bool rp__callable_hold(rp_compiled *f);
 void rp__callable_drop(rp_compiled *f);
 /* Ends the scope in which a call was served: its results move out, unless it failed. */
 rp_status rp__callable_end(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out);

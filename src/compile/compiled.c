@@ -247,12 +247,14 @@ static inline rp_status run_alone(rp__executable *p, rp_tensor *const *in, size_
     return status;
 }
 
-static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                               size_t n_out) {
+/* With the lock, which it gives back. A function that is released meanwhile waits for it, or for the hold. */
+static rp_status compiled_serve(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                size_t n_out) {
     rp__compiled *c = (rp__compiled *)f;
-    if (RP__UNLIKELY(c->engine->tags & RP__ENGINE_RUNS_FUNCTION))
-        return rp__callable_plain(f, site, in, n_in, out, n_out);
-    rp__lock(&c->lock);
+    if (RP__UNLIKELY(!f->ops)) {
+        rp__unlock(&c->lock);
+        return rp__callable_refuse(f, "rp_call");
+    }
     const uint64_t now = atomic_load_explicit(&resets, memory_order_relaxed);
     if (RP__UNLIKELY(c->resets != now)) reset(c, now);
     rp__specialisation *s = find(c, in, n_in, n_out);
@@ -265,7 +267,7 @@ static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *cons
     }
     if (RP__UNLIKELY(!s || is_to_be_checked(c, s))) {
         bool served;
-        rp__callable_hold(f);
+        (void)rp__callable_hold(f); /* it is not released under the lock */
         rp_status status = trace_call(c, s, in, n_in, out, n_out, &served);
         const bool checked = !served && status == RP_OK;
         if (checked) atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
@@ -286,7 +288,7 @@ static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *cons
         return status;
     }
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
-    rp__callable_hold(f);
+    (void)rp__callable_hold(f);
     rp__unlock(&c->lock);
     rp_status status = rp__specialisation_run(s, in, n_in, out, n_out);
     rp__specialisation_release(s);
@@ -294,9 +296,26 @@ static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *cons
     return status;
 }
 
+static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                               size_t n_out) {
+    rp__compiled *c = (rp__compiled *)f;
+    if (RP__UNLIKELY(c->engine->tags & RP__ENGINE_RUNS_FUNCTION))
+        return rp__callable_plain(f, site, in, n_in, out, n_out);
+    if (RP__UNLIKELY(!rp__trylock(&c->lock))) { /* who waits holds the function */
+        if (!rp__callable_hold(f)) return rp__callable_refuse(f, "rp_call");
+        rp__lock(&c->lock);
+        rp_status status = compiled_serve(f, site, in, n_in, out, n_out);
+        rp__callable_drop(f);
+        return status;
+    }
+    return compiled_serve(f, site, in, n_in, out, n_out);
+}
+
+static rp__mutex *compiled_lock(rp_compiled *f) { return &((rp__compiled *)f)->lock; }
+
 static void compiled_destroy(rp_compiled *f) {
     rp__compiled *c = (rp__compiled *)f;
-    rp__lock(&c->lock); /* a call in another thread may be under way that holds it from its begin to its end */
+    rp__lock(&c->lock); /* a call that came too late may be about to give it back */
     rp__unlock(&c->lock);
     while (c->list) {
         rp__specialisation *s = c->list;
@@ -318,7 +337,7 @@ static rp_status check_engine_options(const rp__engine *engine, const rp__engine
 
 rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options *options) {
     RP__CALLED_FROM(site);
-    static const rp__callable_ops ops = {"compiled", compiled_call, compiled_destroy};
+    static const rp__callable_ops ops = {"compiled", compiled_call, compiled_destroy, compiled_lock};
     rp_compile_options o;
     if (!fn.body || (fn.ctx_bytes && !fn.ctx)) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
@@ -347,7 +366,11 @@ rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options 
         rp__handle_free(c);
         return rp__callable_failed();
     }
-    (void)pthread_mutex_init(&c->lock, NULL);
+    pthread_mutexattr_t attributes; /* a body that is traced may release the function */
+    (void)pthread_mutexattr_init(&attributes);
+    (void)pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+    (void)pthread_mutex_init(&c->lock, &attributes);
+    (void)pthread_mutexattr_destroy(&attributes);
     c->engine = engine;
     c->options = o;
     c->alone = true;

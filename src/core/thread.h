@@ -12,6 +12,7 @@
 typedef pthread_mutex_t rp__mutex;
 #define RP__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
 static inline void rp__lock(rp__mutex *m) { (void)pthread_mutex_lock(m); }
+static inline bool rp__trylock(rp__mutex *m) { return pthread_mutex_trylock(m) == 0; }
 static inline void rp__unlock(rp__mutex *m) { (void)pthread_mutex_unlock(m); }
 
 /* Runs body(ctx, begin, end) over [0, n) in slices that start at multiples of grain; the calling thread takes part; returns

@@ -41,6 +41,7 @@ struct rp_pool { /* private memory of graphs; freed with the last graph and the 
     rp__device *device;
     uint64_t id;
     rp_stream *replayed_on; /* floor 7: where a graph of the pool ran last; counted */
+    rp__mutex turn;         /* floor 7: one thread at a time runs a graph of the pool (rp__turn_begin) */
     /* between the calls below, of a hold and of one capture; under the allocator's lock */
     struct rp__pool_ledger *ledger, *capture_ledger;
     rp_pool *given_up_next; /* of the allocator, under its lock: references that it has given up */

@@ -22,6 +22,7 @@ rp_pool *rp_pool_new_at(const char *site, rp_device device) {
         return &error_pool;
     }
     atomic_init(&p->refs, 1);
+    (void)pthread_mutex_init(&p->turn, NULL);
     p->device = d;
     p->id = atomic_fetch_add(&ids, 1) + 1;
     return p;
@@ -56,6 +57,7 @@ void rp__pool_drop(rp_pool *p) {
         rp__allocator_leave(a);
     }
     if (p->replayed_on) rp__stream_drop(p->replayed_on);
+    (void)pthread_mutex_destroy(&p->turn);
     rp__handle_free(p);
 }
 

@@ -360,7 +360,7 @@ static __attribute__((noinline)) rp_status check_sample_memory(const graphed *g,
     return RP_OK;
 }
 
-static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint64_t stamp) {
+static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint64_t stamp, uint64_t lost) {
     call *c = rp__calloc(1, sizeof *c + g->n_args * sizeof *c->in);
     rp_tensor **all = rp__alloc((surface(g) + g->n_out) * sizeof *all);
     if (!c || !all) {
@@ -371,7 +371,7 @@ static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint6
     atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
     c->g = g;
     c->stamp = stamp;
-    c->lost = atomic_load(&g->generation->lost);
+    c->lost = lost;
     c->n_in = g->n_args;
     for (size_t k = 0; k < g->n_args; k++) {
         all[k] = in[k];
@@ -399,12 +399,15 @@ static rp_status ctx_changed(const graphed *g) {
 }
 
 /* Puts the arguments where the graph reads them, and replays it. */
-static rp_status run_forward(graphed *g, rp_stream *s, rp_tensor *const *in, uint64_t *stamp) {
+static rp_status run_forward(graphed *g, rp_stream *s, rp_tensor *const *in, uint64_t *stamp, uint64_t *lost) {
     const size_t n_in = g->n_args;
+    for (size_t k = 0; k < n_in; k++) /* by a call of another thread, whose turn was before this one */
+        if (RP__UNLIKELY(rp__storage_is_stale(in[k]->storage))) return rp__tensor_check(in[k], "an argument");
     for (size_t k = 0; k < n_in; k++)
         RP_TRY(
             rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], overwrites(g, in[k]), g->base.explain, k));
     *stamp = atomic_fetch_add(&g->generation->now, 1) + 1;
+    *lost = atomic_load(&g->generation->lost);
     tell_family(g, true);
     RP_TRY(rp__recording_replay(&g->forward, s));
     for (size_t k = 0; k < n_in && g->writes; k++) RP_TRY(rp__static_input_give_back(&g->forward_inputs[k], in[k]));
@@ -432,9 +435,9 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
             RP_TRY(check_sample_memory(g, in, k));
     }
     if (RP__UNLIKELY(g->writes)) RP_TRY(check_apart(g, in));
-    uint64_t stamp = 0;
+    uint64_t stamp = 0, lost = 0;
     rp__turn_begin(g->forward.pool);
-    rp_status status = run_forward(g, s, in, &stamp);
+    rp_status status = run_forward(g, s, in, &stamp, &lost);
     rp__turn_end();
     RP_TRY(status);
     for (size_t k = 0; k < n_out; k++) {
@@ -442,7 +445,7 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     if (!rp__grad_recording() || !g->backward.graph) return RP_OK;
-    return attach(g, in, out, stamp);
+    return attach(g, in, out, stamp, lost);
 }
 
 static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
@@ -450,7 +453,7 @@ static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const
     graphed *g = (graphed *)f;
     rp_scope scope = rp__scope_begin();
     rp_status status;
-    rp__callable_hold(f);
+    if (!rp__callable_hold(f)) return rp__callable_end(scope, rp__callable_refuse(f, "rp_call"), out, n_out);
     if (RP__UNLIKELY(g->training != g->captured_training && n_in == g->n_args && n_out == g->n_out)) {
         rp__explain_add(f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
         status = rp__callable_body(f->fn, in, n_in, out, n_out);
@@ -468,7 +471,7 @@ static void graphed_destroy(rp_compiled *f) {
     graphed_drop((graphed *)f);
 }
 
-static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_destroy};
+static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_destroy, NULL};
 
 rp_status rp_graphed_set_training_at(const char *site, rp_compiled *f, bool training) {
     RP__CALLED_FROM(site);

@@ -64,10 +64,10 @@ static rp_status call(rp_compiled *f, const char *site, rp_tensor *const *in, si
     if (n_in != c->n_in || n_out != c->n_out)
         return rp__fail(RP_ERROR_GUARD, "%zu arguments and %zu results; %zu and %zu were recorded", n_in, n_out,
                         c->n_in, c->n_out);
+    if (!rp__callable_hold(f)) return rp__callable_refuse(f, "rp_call");
     const bool grad = rp_set_grad_enabled(false);
     const rp_scope scope = rp__scope_begin();
     rp__turn_begin(rp_graph_pool(c->graph)); /* from the arguments' copies to the results' */
-    rp__callable_hold(f);
     rp_status status = replay(c, in, out);
     rp__turn_end();
     rp__callable_drop(f);
@@ -105,7 +105,7 @@ static rp_status record(inner *c) {
 rp_compiled *rp_cudagraphs_inner_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out,
                                     bool copy_inputs, bool copy_outputs) {
     RP__CALLED_FROM(site);
-    static const rp__callable_ops ops = {"graphed", call, destroy};
+    static const rp__callable_ops ops = {"graphed", call, destroy, NULL};
     if (!fn.body || (n_in && !in)) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_cudagraphs_inner: the function or its inputs are NULL");
         return rp__callable_failed();

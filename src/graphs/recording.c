@@ -167,23 +167,24 @@ void rp__recording_free(rp__recording *r) {
 
 /* ---- replay ---- */
 
-enum { TURNS = 8 }; /* a pool has the lock that its address picks */
-static rp__mutex turns[TURNS] = {[0 ... TURNS - 1] = RP__MUTEX_INIT};
-RP__LOCKS_SURVIVE_FORK(fork_turns, turns, TURNS)
 static RP__TLS_FAST struct {
-    rp__mutex *lock;
+    rp_pool *pool;
     unsigned depth;
 } turn;
 
-/* Whoever has one lock asks for no second: what a call inside does belongs to its turn. */
-void rp__turn_begin(const rp_pool *pool) {
+/* Whoever has one pool's turn asks for no second: what a call inside does belongs to its turn. A child of a fork has no use for pools whose
+   turn another thread had. */
+void rp__turn_begin(rp_pool *pool) {
     if (turn.depth++ > 0) return;
-    turn.lock = &turns[(uintptr_t)pool / 64 % TURNS];
-    rp__lock(turn.lock);
+    turn.pool = rp__pool_retain(pool);
+    if (pool) rp__lock(&pool->turn);
 }
 
 void rp__turn_end(void) {
-    if (--turn.depth == 0) rp__unlock(turn.lock);
+    if (--turn.depth > 0 || !turn.pool) return;
+    rp_pool *pool = turn.pool;
+    rp__unlock(&pool->turn);
+    rp__pool_drop(pool);
 }
 
 /* Graphs of one pool share memory, so a replay on another stream than the last waits for it. */

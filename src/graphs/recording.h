@@ -58,7 +58,7 @@ rp_status rp__recorder_end(rp__recorder *c, size_t *nodes);
 
 /* One thread at a time puts arguments in place for a graph and replays it, as do others of its pool, whose memory they share. A
    thread may enter again before it leaves. */
-void rp__turn_begin(const rp_pool *pool);
+void rp__turn_begin(rp_pool *pool);
 void rp__turn_end(void);
 
 rp_status rp__recording_instantiate(rp__recording *r);

@@ -93,6 +93,13 @@ static void find_direct(run *r) {
         }
     }
 }
+/* Is the access read at places that are calculated, which its range does not know? */
+static bool has_places(const rp__program *p, unsigned access) {
+    for (uint32_t k = 0; k < p->n_insns; k++)
+        if (p->insns[k].kind == RP__INSN_LOAD && p->insns[k].access == access && p->insns[k].a != RP__NO_VAL)
+            return true;
+    return false;
+}
 /* A swap, or a buffer that is given what was there before: a store writes, and the next one has what was loaded from there. */
 static void find_copied(run *r) {
     const rp__program *p = r->p;
@@ -104,7 +111,8 @@ static void find_copied(run *r) {
             byte_range(r, a, &from, &to);
             for (unsigned j = 0; j < p->n_stores; j++) {
                 byte_range(r, p->stores[j].access, &lo, &hi);
-                const bool apart = !p->access_windows[a] && (hi <= from || to <= lo);
+                const bool apart = !p->access_windows[a] && !has_places(p, a) && p->stores[j].offset == RP__NO_VAL &&
+                                   (hi <= from || to <= lo);
                 if (j != k && !apart) r->copied |= UINT64_C(1) << a;
             }
         }

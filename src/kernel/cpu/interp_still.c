@@ -195,7 +195,8 @@ static void move_rows(run *r, parts *s, char *blocks, int64_t row, int64_t end, 
         if (!placed || row % r->extent[outer] == 0)
             rp__interp_set_row(r, row);
         else
-            for (unsigned a = 0; a < p->n_accesses; a++) r->base[a] += step[a];
+            for (unsigned a = 0; a < p->n_accesses; a++) /* of an iota a number */
+                r->base[a] = (char *)(uintptr_t)((uint64_t)(uintptr_t)r->base[a] + (uint64_t)step[a]);
         placed = true;
         for (int64_t pos = lo; pos < hi; pos += r->tile) {
             r->pos = pos;
@@ -242,6 +243,8 @@ static bool by_channels(run *r, int64_t first, int64_t last, char *scratch) {
     parts s;
     way none = {.direct = {0}}, elements;
     const unsigned dims = r->dims;
+    for (unsigned k = 0; k < r->p->n_stores; k++) /* who comes last, or in which order, is another one here */
+        if (r->p->stores[k].offset != RP__NO_VAL || r->p->stores[k].mode != RP__STORE_SET) return false;
     if (dims < 2 || r->extent[dims - 2] < FEW || r->extent[dims - 1] < LEAST || !part(r, &s, dims - 2) ||
         !places_stand(r, &s))
         return false;

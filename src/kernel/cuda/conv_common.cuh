@@ -107,8 +107,9 @@ RP_FN rp_places rp_places_of(const RP_WORDS *q, RP_INDEX *number, RP_INDEX colum
 /* On tensor cores the inner index of kinds 0 and 1 runs through the taps with so many channels innermost: RP_CHUNK where they come in such
  * chunks, whose places the taps read again and again, else all. */
 #define RP_CHUNK_OF(channels) ((channels) % RP_CHUNK == 0 ? RP_CHUNK : (channels))
-/* Elements of the inner index of which shares are made: of f32 such chunks with all their taps, else RP_UNIT. */
-#define RP_UNIT_OF(channels, taps) (RP_TF32 && RP_KIND != 2 && (channels) % RP_CHUNK == 0 ? RP_CHUNK * (taps) : RP_UNIT)
+/* Elements of the inner index of which shares are made: of f32 such chunks with all their taps (a class may have none), else RP_UNIT. */
+#define RP_UNIT_OF(channels, taps)                                                                                     \
+    (RP_TF32 && RP_KIND != 2 && (channels) % RP_CHUNK == 0 ? RP_CHUNK * ((taps) > 0 ? (taps) : 1) : RP_UNIT)
 
 /* Of a column of the result: where it lies, if sums are only stored, else its number and place. */
 RP_FN RP_INDEX rp_column(const RP_WORDS *q, RP_INDEX n, const RP_INDEX *at) {

@@ -39,6 +39,7 @@ enum {
     MOST_WINDOW = 8,
     MOST_JUMP = 4,
     MOST_STAGES = 8,
+    MOST_DOWN = 65535,    /* blocks of a grid */
     TWO_ROOM = 113 << 10, /* bytes of a block, where a multiprocessor holds two */
     FIRST_FORCED = 32     /* of rp__cuda_conv_tile, these tiles come behind so many */
 };
@@ -155,7 +156,7 @@ bool rp__conv_patch_plan(const rp__conv_extent *e, const rp__operand *w, const r
         facts |= (uint64_t)(stages & 1) << STAGES_LOW | (uint64_t)(stages >> 1) << STAGES_HIGH;
         if (room_of(facts) > d->shared_limit) continue;
         const int64_t columns = e->batch * over(out_high, COLUMNS / t->tw) * over(out_wide, t->tw);
-        if (columns << split > INT32_MAX) continue;
+        if (columns << split > INT32_MAX || over(e->m, t->tm) > MOST_DOWN) continue;
         const double time = time_of(e, d, facts, columns, steps);
         if (any && time >= out->us) continue;
         any = true;

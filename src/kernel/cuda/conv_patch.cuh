@@ -102,11 +102,11 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         }                                                                                                              \
     }
 #if RP_B_ALONG
-    RP_INDEX off[RP_NB]; /* of this thread's places */
-    rp_u32 inside = 0;   /* a bit each: is it one of the picture's? */
+    RP_INDEX off[RP_NB];                    /* of this thread's places */
+    rp_u32 inside[(RP_NB + 31) / 32] = {0}; /* a bit each: is it one of the picture's? */
     _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {
         const int place = t / 8 + i * 32, at_y = in_y + place / RP_ACROSS, at_x = in_x + place % RP_ACROSS;
-        inside |= (rp_u32)((rp_u32)at_y < (rp_u32)in_high && (rp_u32)at_x < (rp_u32)in_wide) << i;
+        inside[i / 32] |= (rp_u32)((rp_u32)at_y < (rp_u32)in_high && (rp_u32)at_x < (rp_u32)in_wide) << i % 32;
         off[i] = at_y * down + at_x * across + t % 8 * RP_C;
     }
 #define RP_READ_B(step, slot)                                                                                          \
@@ -114,7 +114,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         RP_T *const tb = own_b + (slot)*RP_B_SIZE;                                                                     \
         _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
             RP_B_VECTOR(i);                                                                                            \
-            const int ok = inside >> i & 1;                                                                            \
+            const int ok = inside[i / 32] >> i % 32 & 1;                                                               \
             if (there) rp_cp_async_16_zfill(to, ok ? b + (off[i] + (step)*RP_CHUNK) : x, ok ? 16 : 0);                 \
         }                                                                                                              \
     }
