@@ -13,7 +13,8 @@
 
 typedef struct entry {
     rp_compiled *f;
-    pid_t process; /* a child has its parent's functions, and does not speak of them */
+    const char *kind; /* of f, whose table goes before f does */
+    pid_t process;    /* a child has its parent's functions, and does not speak of them */
     struct entry *next;
 } entry;
 static rp__mutex lock = RP__MUTEX_INIT;
@@ -33,19 +34,20 @@ static void print_entry(void *ctx, const rp_explain_entry *r) {
     rp__text_puts(t, "\n");
 }
 
-static void print(rp_compiled *f) {
+static void print(const entry *e) {
+    const rp_compiled *f = e->f;
     rp__text t = {0};
     char shown[4096];
     rp__explain_each(f->explain, print_entry, &t);
     rp__printable(shown, sizeof shown, f->name);
-    if (t.data && !t.failed) (void)fprintf(stderr, "reprise explain: %s (%s)\n%s", shown, f->ops->kind, t.data);
+    if (t.data && !t.failed) (void)fprintf(stderr, "reprise explain: %s (%s)\n%s", shown, e->kind, t.data);
     rp__text_free(&t);
 }
 
 static void at_exit(void) {
     rp__lock(&lock);
     for (entry *e = first; e; e = e->next)
-        if (e->process == getpid()) print(e->f);
+        if (e->process == getpid()) print(e);
     rp__unlock(&lock);
 }
 
@@ -60,7 +62,7 @@ void rp__explain_enter(rp_compiled *f) {
     entry *e = wanted ? rp__alloc(sizeof *e) : NULL;
     if (!e) return;
     rp__lock(&lock);
-    *e = (entry){f, getpid(), first};
+    *e = (entry){f, f->ops->kind, getpid(), first};
     first = e;
     rp__unlock(&lock);
 }
@@ -71,7 +73,7 @@ void rp__explain_leave(rp_compiled *f) {
     for (entry **at = &first, *e; (e = *at); at = &e->next) {
         if (e->f != f) continue;
         *at = e->next;
-        if (e->process == getpid()) print(f);
+        if (e->process == getpid()) print(e);
         rp__free(e);
         break;
     }
