@@ -18,6 +18,7 @@ typedef struct rp__thread_flags {
     bool muted; /* autograd/checkpoint.c: in a checkpoint inside the one recomputed, whose numbers are not wanted */
     uint8_t autocast; /* ops/autocast.c: the type for the CPU, and in the upper four bits that for CUDA; 0: off */
     bool quiet;       /* trace/symbols.c: relations are decided without a guard */
+    bool has_turn;    /* graphs/recording.c: this thread's graphs run, no others of their pool */
 } rp__thread_flags;
 extern RP__TLS_FAST rp__thread_flags rp__flags;
 

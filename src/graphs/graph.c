@@ -161,9 +161,9 @@ rp_status rp_graph_replay_at(const char *site, rp_graph *g) {
     if (g->check_liveness) RP_TRY(check_liveness(g));
     rp_stream *s = rp__current_stream(g->recording.device);
     if (RP__UNLIKELY(rp__stream_capturing(s))) return rp__capture_forbid(s, "replaying a graph");
-    rp__turn_begin(g->recording.pool);
+    rp_pool *const turn = rp__turn_begin(g->recording.pool);
     rp_status status = rp__recording_replay(&g->recording, s);
-    rp__turn_end();
+    rp__turn_end(turn);
     return status;
 }
 
@@ -180,9 +180,9 @@ rp_status rp_graph_reset_at(const char *site, rp_graph *g) {
 
 /* At another thread's replay as well as before it, nodes go all together. */
 static rp_status repoint(rp__recording *r, rp__external *e, rp__storage *to, char *address) {
-    rp__turn_begin(r->pool);
+    rp_pool *const turn = rp__turn_begin(r->pool);
     rp_status status = rp__recording_repoint(r, e, to, address);
-    rp__turn_end();
+    rp__turn_end(turn);
     return status;
 }
 

@@ -217,9 +217,9 @@ static rp_status run_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_t
 }
 
 static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in) {
-    rp__turn_begin(((const call *)n->payload)->g->backward.pool);
+    rp_pool *const turn = rp__turn_begin(((const call *)n->payload)->g->backward.pool);
     rp_status status = run_backward(n, grad_out, grad_in);
-    rp__turn_end();
+    rp__turn_end(turn);
     return status;
 }
 
@@ -436,9 +436,9 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
     }
     if (RP__UNLIKELY(g->writes)) RP_TRY(check_apart(g, in));
     uint64_t stamp = 0, lost = 0;
-    rp__turn_begin(g->forward.pool);
+    rp_pool *const turn = rp__turn_begin(g->forward.pool);
     rp_status status = run_forward(g, s, in, &stamp, &lost);
-    rp__turn_end();
+    rp__turn_end(turn);
     RP_TRY(status);
     for (size_t k = 0; k < n_out; k++) {
         out[k] = output_of(g, g->outputs[k], stamp, site);

@@ -67,9 +67,9 @@ static rp_status call(rp_compiled *f, const char *site, rp_tensor *const *in, si
     if (!rp__callable_hold(f)) return rp__callable_refuse(f, "rp_call");
     const bool grad = rp_set_grad_enabled(false);
     const rp_scope scope = rp__scope_begin();
-    rp__turn_begin(rp_graph_pool(c->graph)); /* from the arguments' copies to the results' */
+    rp_pool *const turn = rp__turn_begin(rp_graph_pool(c->graph)); /* from the arguments' copies to the results' */
     rp_status status = replay(c, in, out);
-    rp__turn_end();
+    rp__turn_end(turn);
     rp__callable_drop(f);
     (void)rp_set_grad_enabled(grad);
     return rp__callable_end(scope, status, out, n_out);

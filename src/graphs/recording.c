@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/flags.h"
 #include "core/fork.h"
 #include "core/log.h"
 #include "device/error_record.h"
@@ -167,22 +168,19 @@ void rp__recording_free(rp__recording *r) {
 
 /* ---- replay ---- */
 
-static RP__TLS_FAST struct {
-    rp_pool *pool;
-    unsigned depth;
-} turn;
-
 /* Whoever has one pool's turn asks for no second: what a call inside does belongs to its turn. A child of a fork has no use for pools whose
    turn another thread had. */
-void rp__turn_begin(rp_pool *pool) {
-    if (turn.depth++ > 0) return;
-    turn.pool = rp__pool_retain(pool);
-    if (pool) rp__lock(&pool->turn);
+rp_pool *rp__turn_begin(rp_pool *pool) {
+    if (!pool || rp__flags.has_turn) return NULL;
+    rp__flags.has_turn = true;
+    (void)rp__pool_retain(pool);
+    rp__lock(&pool->turn);
+    return pool;
 }
 
-void rp__turn_end(void) {
-    if (--turn.depth > 0 || !turn.pool) return;
-    rp_pool *pool = turn.pool;
+void rp__turn_end(rp_pool *pool) {
+    if (!pool) return;
+    rp__flags.has_turn = false;
     rp__unlock(&pool->turn);
     rp__pool_drop(pool);
 }

@@ -57,9 +57,9 @@ bool rp__recorder_is_current(const rp__recorder *c);
 rp_status rp__recorder_end(rp__recorder *c, size_t *nodes);
 
 /* One thread at a time puts arguments in place for a graph and replays it, as do others of its pool, whose memory they share. A
-   thread may enter again before it leaves. */
-void rp__turn_begin(rp_pool *pool);
-void rp__turn_end(void);
+   thread may enter again before it leaves. end takes what begin gave. */
+rp_pool *rp__turn_begin(rp_pool *pool);
+void rp__turn_end(rp_pool *turn);
 
 rp_status rp__recording_instantiate(rp__recording *r);
 /* On stream s: orders it behind the pool's last replay, writes random states, launches, advances generators. */
