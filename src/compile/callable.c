@@ -46,6 +46,12 @@ bool rp__callable_hold(rp_compiled *f) {
 }
 
 void rp__callable_drop(rp_compiled *f) {
+    unsigned holds = atomic_load_explicit(&f->holds, memory_order_relaxed);
+    while (holds > 1) { /* as where a body releases the function whose lock its thread has */
+        if (atomic_compare_exchange_weak_explicit(&f->holds, &holds, holds - 1, memory_order_release,
+                                                  memory_order_relaxed))
+            return;
+    }
     const rp__callable_ops *ops = f->ops;
     rp__mutex *const lock = ops->lock ? ops->lock(f) : NULL;
     if (lock) rp__lock(lock); /* a call that has it, and holds nothing yet, is served */

@@ -366,11 +366,7 @@ rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options 
         rp__handle_free(c);
         return rp__callable_failed();
     }
-    pthread_mutexattr_t attributes; /* a body that is traced may release the function */
-    (void)pthread_mutexattr_init(&attributes);
-    (void)pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
-    (void)pthread_mutex_init(&c->lock, &attributes);
-    (void)pthread_mutexattr_destroy(&attributes);
+    (void)pthread_mutex_init(&c->lock, NULL);
     c->engine = engine;
     c->options = o;
     c->alone = true;
