@@ -610,14 +610,14 @@ static unsigned tile_of(const rp__conv_extent *e, const rp__device *d, rp_dtype 
 /* Shares of the inner index, as a power of two: as many as leave enough of it and blocks enough, counted in tiles of a fixed size, so that
  * the order depends on sizes and the kind of device alone. */
 static unsigned split_of(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
-                         const rp__device *d, bool mma) {
+                         const rp__device *d, bool mma, bool *patch) {
     const bool tf32 = mma && o[0]->dtype == RP_F32;
+    *patch = false;
     const int64_t least = mma ? 256 : 128, unit = mma ? mma_unit_of(e, o[0]->dtype) : FMA_UNIT,
                   blocks = (e->m + 63) / 64 * columns_of(e, 64) * e->groups, k = e->class_k;
     unsigned split = 0;
     if (!d->clusters || (mma && e->strided)) return 0; /* classes share K already */
-    bool unused;
-    if (tf32) return rounded_split_of(e, o, conv, d, &unused);
+    if (tf32) return rounded_split_of(e, o, conv, d, patch);
     if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least, unit);
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
         const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
@@ -653,7 +653,8 @@ static double float_clocks(const rp__conv_extent *e, const rp__device *d, const 
 static unsigned sliced_tile_of(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
                                const rp__device *d, unsigned *split) {
     unsigned best = N_SLICED;
-    const unsigned whole = split_of(e, o, conv, d, false);
+    bool patch;
+    const unsigned whole = split_of(e, o, conv, d, false, &patch);
     double least = 0.9 * float_clocks(e, d, &shapes[float_tile_of(e, d, INT64_C(1) << whole)], whole);
     *split = whole;
     if (d->arch < 90 || !d->clusters || e->kind == 2) return best;
@@ -826,14 +827,11 @@ static bool takes_few(const rp__conv_extent *e, const rp__operand *const *o, con
     return true;
 }
 
-/* Does conv_patch.cuh serve, with the weights where they are, and sooner than other tiles? */
+/* Does conv_patch.cuh serve, with the weights where they are? small: it is sooner than other tiles (rounded_split_of). */
 static bool takes_patch(const rp__conv_extent *e, const rp__operand *const *o, const rp__conv_geometry *conv,
-                        const rp__device *d, unsigned split, rp__conv_patch *out) {
+                        const rp__device *d, unsigned split, bool small, rp__conv_patch *out) {
     const unsigned only = rp__cuda_conv_tile > FIRST_PATCH ? rp__cuda_conv_tile - FIRST_PATCH : 0;
-    bool patch;
-    if (o[0]->dtype != RP_F32 || !d->clusters) return false;
-    (void)rounded_split_of(e, o, conv, d, &patch);
-    return (rp__cuda_conv_tile ? only > 0 : patch) &&
+    return (rp__cuda_conv_tile ? only > 0 : small) && o[0]->dtype == RP_F32 && d->clusters &&
            rp__conv_patch_plan(e, o[2], conv, o[0], is_aligned(o[1], 1), d, split, only, out);
 }
 
@@ -858,7 +856,8 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     const int64_t block = (int64_t)RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1);
     const bool direct = is_direct(&e, d, dtype), mma = is_mma(&e, d, dtype, call), tf32 = mma && dtype == RP_F32,
                wide = rp__conv_is_wide(all, &call->conv);
-    unsigned split = parts ? 0 : split_of(&e, all, &call->conv, d, mma);
+    bool small = false; /* enough for conv_patch.cuh */
+    unsigned split = parts ? 0 : split_of(&e, all, &call->conv, d, mma, &small);
     const unsigned slices =
         dtype == RP_F32 && !parts && !direct && !mma ? sliced_tile_of(&e, all, &call->conv, d, &split) : N_SLICED;
     const int64_t shares = parts ? parts : INT64_C(1) << split;
@@ -872,7 +871,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     if (direct) {
         *facts |= UINT64_C(1) << DIRECT | (uint64_t)e.m << ROWS;
         gx = columns_of(&e, 256), gy = 1;
-    } else if (mma && !wide && !parts && takes_patch(&e, all, &call->conv, d, split, &patch)) {
+    } else if (mma && !wide && !parts && takes_patch(&e, all, &call->conv, d, split, small, &patch)) {
         bool rows, eight;
         leaving(&e, all, result, call->neighbours, &rows, &eight);
         out->shared_bytes = rp__conv_patch_leaves(&patch, bias, rows, eight);
@@ -1021,7 +1020,10 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
             o[k].size[1] / (k == windowed || op == RP__LIB_CONV_WEIGHT ? e.groups : 1) % vector_of(&o[k]) == 0)
             lie |= 1u << k;
     rp__conv_patch patch; /* weights and places as they are */
-    if (e.kind == 0 && !rp__conv_is_wide(sorted, &call->conv) && takes_patch(&e, sorted, &call->conv, d, 0, &patch))
+    bool small = false;
+    if (e.kind == 0 && o[0].dtype == RP_F32) (void)rounded_split_of(&e, sorted, &call->conv, d, &small);
+    if (e.kind == 0 && !rp__conv_is_wide(sorted, &call->conv) &&
+        takes_patch(&e, sorted, &call->conv, d, 0, small, &patch))
         return 0;
     for (uint32_t copied = 0; copied <= 6; copied += 2) {
         if (copied & lie) continue;
