@@ -155,6 +155,26 @@ RP_FN void rp_line_load(const RP_WORDS *q, rp_line *line, RP_INDEX g, RP_INDEX m
 #endif
 
 #if RP_OUT_WIDE
+/* Eight sums side by side in a pass of results, of all blocks of a cluster in rising order. */
+RP_FN void rp_eight_sums(RP_ACC *sum, const RP_ACC *from) {
+    _Pragma("unroll") for (int i = 0; i < 8; i += 4) {
+#if RP_SPLIT > 1
+        rp_f32x4 part[RP_SPLIT];
+        _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
+            rp_cluster_read_v4_f32(from + i, other, RP_SPLIT);
+        rp_f32x4 four = part[0];
+        _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) {
+            four.x = four.x + part[other].x;
+            four.y = four.y + part[other].y;
+            four.z = four.z + part[other].z;
+            four.w = four.w + part[other].w;
+        }
+#else
+        const rp_f32x4 four = *(const rp_f32x4 *)(from + i);
+#endif
+        sum[i] = four.x, sum[i + 1] = four.y, sum[i + 2] = four.z, sum[i + 3] = four.w;
+    }
+}
 /* What is done with eight sums of rows from m on, or of columns from n and `at` on. */
 RP_FN void rp_finish_wide(const RP_WORDS *q, RP_ACC *sum, const rp_held *held, const rp_line *line, RP_INDEX g,
                           RP_INDEX m, RP_INDEX n, const RP_INDEX *at, RP_INDEX cg, RP_INDEX og) {

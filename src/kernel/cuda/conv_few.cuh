@@ -208,10 +208,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) RP_NAME(const RP_WORDS p) {
                 const RP_INDEX n = rp_column(&p, at.image, spot);
 #if RP_OUT_WIDE
                 RP_ACC sum[8];
-                _Pragma("unroll") for (int i = 0; i < 8; i += 4) {
-                    const rp_f32x4 four = *(const rp_f32x4 *)(sums + i);
-                    sum[i] = four.x, sum[i + 1] = four.y, sum[i + 2] = four.z, sum[i + 3] = four.w;
-                }
+                rp_eight_sums(sum, sums);
                 rp_finish_wide(&p, sum, &held[u], &line, g, m, n, spot, cg, og);
 #else
                 rp_finish(&p, *sums, g, m, n, spot, cg, og);

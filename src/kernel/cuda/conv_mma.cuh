@@ -567,23 +567,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
             RP_ACC sum[RP_EACH];
             const RP_ACC *from = &st[RP_ST_AT(r, in_pass)];
 #if RP_OUT_WIDE
-            _Pragma("unroll") for (int i = 0; i < 8; i += 4) {
-#if RP_SPLIT > 1
-                rp_f32x4 part[RP_SPLIT];
-                _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
-                    rp_cluster_read_v4_f32(from + i, other, RP_SPLIT);
-                rp_f32x4 four = part[0];
-                _Pragma("unroll") for (int other = 1; other < RP_SPLIT; other++) {
-                    four.x = four.x + part[other].x;
-                    four.y = four.y + part[other].y;
-                    four.z = four.z + part[other].z;
-                    four.w = four.w + part[other].w;
-                }
-#else
-                const rp_f32x4 four = *(const rp_f32x4 *)(from + i);
-#endif
-                sum[i] = four.x, sum[i + 1] = four.y, sum[i + 2] = four.z, sum[i + 3] = four.w;
-            }
+            rp_eight_sums(sum, from);
 #elif RP_SPLIT > 1
             RP_ACC part[RP_SPLIT];
             _Pragma("unroll") for (int other = 0; other < RP_SPLIT; other++) part[other] =
