@@ -162,6 +162,81 @@ static void test_layout(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* What follows a convolution of 16-bit floats takes eight neighbours at once, along channels or along places, where accesses allow it. */
+static void conv_rest(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int *shape = ctx; /* stride, padding, groups; does a second result leave? */
+    (void)n_in, (void)n_out;
+    rp_tensor *y = rp_conv2d(in[0], in[1], NULL, RP_DIMS(shape[0], shape[0]), RP_DIMS(shape[1], shape[1]),
+                             RP_DIMS(1, 1), shape[2]);
+    rp_tensor *z = rp_add(rp_add(rp_mul(y, in[2]), in[3]), in[4]);
+    out[0] = rp_relu(z);
+    if (shape[3]) out[1] = rp_to_dtype(rp_mul(z, in[5]), RP_F32);
+}
+/* The same values with channels innermost, or (2) with a gap that leaves no vector aligned. */
+static rp_tensor *laid_out(rp_tensor *t, int how) {
+    int64_t size[4];
+    for (int d = 0; d < 4; d++) size[d] = rp_size(t, d);
+    if (how == 0) return t;
+    if (how == 1) return rp_permute(rp_contiguous(rp_permute(t, RP_DIMS(0, 2, 3, 1))), RP_DIMS(0, 3, 1, 2));
+    rp_tensor *room = rp_zeros(RP_DIMS(size[0], size[1], size[2], size[3] + 1),
+                               RP_OPTIONS(rp_zeros_options, .dtype = rp_dtype_of(t)));
+    rp_tensor *view = rp_slice(room, 3, 1, size[3] + 1, 1);
+    (void)rp_copy_(view, t);
+    return view;
+}
+
+/* A network whose pictures go by channels from the first convolution to the means behind the last one: a pool, shortcuts, a value that two
+   convolutions read, statistics over places; and ends of that family: a result, and what a view reads. */
+static void conv_family(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *stem = rp_relu(rp_conv2d(in[0], in[1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1)));
+    rp_tensor *pooled = rp_max_pool2d(stem, RP_DIMS(3, 3), RP_DIMS(2, 2), RP_DIMS(1, 1));
+    rp_tensor *y = rp_conv2d(pooled, in[2], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1));
+    rp_tensor *mean = rp_mean(y, RP_DIMS(0, 2, 3), true), *off = rp_sub(y, mean),
+              *square = rp_mean(rp_mul(off, off), RP_DIMS(0, 2, 3), true);
+    y = rp_relu(rp_add(rp_mul(off, rp_rsqrt(rp_add_scalar(square, rp_f64(1e-5)))), pooled));
+    rp_tensor *wide = rp_conv2d(y, in[3], NULL, RP_DIMS(2, 2), RP_DIMS(1, 1)),
+              *shortcut = rp_conv2d(y, in[4], NULL, RP_DIMS(2, 2));
+    rp_tensor *end = rp_relu(rp_add(wide, shortcut));
+    out[0] = rp_mean(end, RP_DIMS(-2, -1));
+    out[1] = rp_mul_scalar(end, rp_f64(0.5));
+    out[2] = rp_flatten(rp_neg(shortcut), 1, -1);
+}
+/* The same, and its gradients. */
+static void conv_family_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *with[5], *made[3], *seed[3];
+    (void)n_out;
+    for (size_t k = 0; k < n_in; k++) {
+        with[k] = rp_detach(in[k]);
+        rp_set_requires_grad(with[k], true);
+    }
+    conv_family(ctx, with, n_in, made, 3);
+    for (int k = 0; k < 3; k++) seed[k] = rp_cos(rp_detach(made[k]));
+    rp_grad(made, 3, (rp_tensor *[]){with[0], with[1], with[2], with[3]}, 4, seed, NULL, out);
+}
+
+static void test_layout_families(void **state) {
+    (void)state;
+    for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
+        assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
+        static const rp_dtype dtypes[] = {RP_F16, RP_F32, RP_F32};
+        for (int t = 0; t < (cuda ? 3 : 2); t++) {
+            const rp_dtype d = dtypes[t];
+            assert_int_equal(rp_set_float32_conv_precision(t == 2 ? "tf32" : "highest"), RP_OK);
+            for (int last = 0; last < 2; last++) { /* the network's own memory format */
+                rp_scope scope = rp_scope_begin();
+                rp_tensor *in[] = {laid_out(FILLED(1, d, 4, 3, 16, 16), last), FILLED(2, d, 32, 3, 3, 3),
+                                   FILLED(3, d, 32, 32, 3, 3), FILLED(4, d, 64, 32, 3, 3), FILLED(5, d, 64, 32, 1, 1)};
+                check("a family of pictures", conv_family, NULL, 0, in, 5, 3, ANY);
+                check("a family of pictures and gradients", conv_family_step, NULL, 0, in, 5, 4, ANY);
+                rp_scope_end(scope, NULL, 0);
+            }
+        }
+    }
+    assert_int_equal(rp_set_float32_conv_precision("highest"), RP_OK);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 static void test_everyday(void **state) {
     (void)state;
     for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
@@ -368,28 +443,6 @@ static void test_gradients(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
-/* What follows a convolution of 16-bit floats takes eight neighbours at once, along channels or along places, where accesses allow it. */
-static void conv_rest(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    const int *shape = ctx; /* stride, padding, groups; does a second result leave? */
-    (void)n_in, (void)n_out;
-    rp_tensor *y = rp_conv2d(in[0], in[1], NULL, RP_DIMS(shape[0], shape[0]), RP_DIMS(shape[1], shape[1]),
-                             RP_DIMS(1, 1), shape[2]);
-    rp_tensor *z = rp_add(rp_add(rp_mul(y, in[2]), in[3]), in[4]);
-    out[0] = rp_relu(z);
-    if (shape[3]) out[1] = rp_to_dtype(rp_mul(z, in[5]), RP_F32);
-}
-/* The same values with channels innermost, or (2) with a gap that leaves no vector aligned. */
-static rp_tensor *laid_out(rp_tensor *t, int how) {
-    int64_t size[4];
-    for (int d = 0; d < 4; d++) size[d] = rp_size(t, d);
-    if (how == 0) return t;
-    if (how == 1) return rp_permute(rp_contiguous(rp_permute(t, RP_DIMS(0, 2, 3, 1))), RP_DIMS(0, 3, 1, 2));
-    rp_tensor *room = rp_zeros(RP_DIMS(size[0], size[1], size[2], size[3] + 1),
-                               RP_OPTIONS(rp_zeros_options, .dtype = rp_dtype_of(t)));
-    rp_tensor *view = rp_slice(room, 3, 1, size[3] + 1, 1);
-    (void)rp_copy_(view, t);
-    return view;
-}
 /* Many groups of few channels: what follows has a row a group where places lie side by side, and a row a place where groups do. */
 static void test_many_groups(void **state) {
     (void)state;
@@ -595,6 +648,49 @@ static void check_tiles(void) {
 
 /* Convolutions of f32 that may round to tf32: what follows them and their gradients joins as ever, results are near and not the same, and a compiled
  * function goes with the setting. */
+/* Gradients of convolutions that round have the same bits wherever channels lie: side by side, weights' are turned on their way to warpgroups. */
+static void test_rounded_turned(void **state) {
+    (void)state;
+    /* images, channels, height and width, out, kernel, stride, groups */
+    static const int shapes[][7] = {{3, 32, 14, 64, 3, 1, 1},
+                                    {2, 128, 15, 128, 1, 1, 1},
+                                    {2, 64, 17, 136, 3, 2, 1},
+                                    {5, 60, 9, 68, 2, 1, 1},
+                                    {2, 64, 12, 192, 3, 1, 2}};
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    assert_int_equal(rp_set_float32_conv_precision("tf32"), RP_OK);
+    rp__device *const cuda = rp_current_stream(rp_cuda(0))->device;
+    const int multiprocessors = cuda->multiprocessors;
+    for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const int *e = shapes[s], step[4] = {e[5], 1, 1, e[6]};
+        const int64_t out = (e[2] + 2 - e[4]) / e[5] + 1;
+        for (int count = 0; count < 2; count++) { /* of multiprocessors: shares of long sums, and none */
+            cuda->multiprocessors = count ? 1 : multiprocessors;
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *first[2] = {0}, *made[2];
+            for (int last = 0; last < 2; last++) {
+                rp_tensor *in[] = {laid_out(FILLED(1, RP_F32, e[0], e[1], e[2], e[2]), last),
+                                   laid_out(FILLED(2, RP_F32, e[3], e[1] / e[6], e[4], e[4]), last),
+                                   laid_out(FILLED(3, RP_F32, e[0], e[3], out, out), last),
+                                   FILLED(4, RP_F32, e[1], 1, 1), FILLED(5, RP_F32, e[3], 1, 1, 1)};
+                conv_step((void *)(uintptr_t)step, in, 5, made, 2);
+                ok();
+                for (int k = 0; k < 2; k++) {
+                    if (last)
+                        assert_same(first[k], made[k], "gradients that round, in two layouts");
+                    else
+                        first[k] = made[k];
+                }
+            }
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+    cuda->multiprocessors = multiprocessors;
+    assert_int_equal(rp_set_float32_conv_precision("highest"), RP_OK);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 static void test_rounded(void **state) {
     (void)state;
     /* images, channels, height, width, out, kernel, then conv_rest's */
@@ -931,6 +1027,7 @@ int main(void) {
         cmocka_unit_test(test_node),
         cmocka_unit_test(test_reduced_over_nothing),
         cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_layout_families),
         cmocka_unit_test(test_everyday),
         cmocka_unit_test(test_spaces),
         cmocka_unit_test(test_numbers),
@@ -940,6 +1037,7 @@ int main(void) {
         cmocka_unit_test(test_product_neighbours),
         cmocka_unit_test(test_neighbours),
         cmocka_unit_test(test_rounded),
+        cmocka_unit_test(test_rounded_turned),
         cmocka_unit_test(test_elsewhere),
         cmocka_unit_test(test_factors),
         cmocka_unit_test(test_factors_of_a_matrix_unit),

@@ -1,10 +1,12 @@
-/* Layout: operands of convolutions with their channels innermost, or by rows, where the device's kernel reads them faster so.
+/* Layout: values around convolutions with their channels innermost, or by rows, where the device's kernels read them faster so.
    Requires  a functional graph whose sizes are values.
    Keeps     every bit of every result, and its strides: what a copy feeds are values that nobody outside sees.
-   A convolution gives the same bits for either layout (kernel/product.h), so this is a choice of speed, and the device's
-   (rp__library.turned). The operand gets a copy in that order. A loop that makes the operand takes the copy in and, if nobody
-   else wants the other order, stores nothing else; pointwise readers of the operand read the copy of innermost channels, as their results
-   are mostly read by the next convolution. Copies of arguments are kernels of their own, one for all convolutions that read the argument. */
+   A convolution gives the same bits for either layout (kernel/product.h), as every loop does, so this is a choice of speed, and the device's
+   (rp__library.turned). It is made for families: values of a graph's own with pictures (batch, channels, places) that loops and convolutions
+   connect lie one way, for each edge between two ways costs scattered reads or a second store. A family goes by channels where a
+   convolution would pay for a copy of one of them, or has such an operand; it ends at arguments, at results, and at values that something
+   else reads or makes (a view, a product). What lies so is a copy, made behind the value: the loop that makes the value takes the copy in, and stores
+   nothing else where nobody wants the other order. Copies of arguments are kernels of their own, one for all convolutions that read the argument. */
 #include <string.h>
 
 #include "compile/passes.h"
@@ -12,33 +14,171 @@
 #include "core/alloc.h"
 #include "ops/product.h"
 
+typedef struct picture { /* a value of the source graph */
+    rp__ir_value family; /* another value of it, or itself: of a family there is one such */
+    rp__ir_value last;   /* its copy in dst with its channels innermost */
+    rp__ir_value rows;   /* and by rows */
+    bool alone;          /* belongs to no family */
+    bool wanted; /* with its channels innermost, by a convolution; of a family's own value: by one of the family */
+} picture;
 typedef struct layout {
     const rp_ir *src;
     rp__rewrite w;
-    rp__ir_value *last, *rows; /* per src value: its copies in dst */
+    picture *of; /* per value */
 } layout;
 
-/* Inputs of a convolution that are to be copied; bit k: input k. */
-static rp_status wanted(const rp_ir *ir, const rp__ir_node *n, rp__turned *out) {
+static bool is_convolution(const rp__ir_node *n) {
+    return !n->dead && n->kind == RP__IR_OP && n->op->lowering == RP__PRODUCT && n->n_out == 1 &&
+           n->n_in <= RP__FEW_OPERANDS;
+}
+
+/* Reads and writes through strides, whatever they are, and writes no operand. */
+static bool is_loop(const rp__ir_node *n) {
+    if (n->dead || n->kind != RP__IR_OP || *n->op->functional) return false;
+    const rp__lowering how = n->op->lowering;
+    return how == RP__POINTWISE || how == RP__ROWS || how == RP__INDEXED;
+}
+
+/* Inputs of a convolution that are to be copied, if those of `there` are copied anyhow; *windowed: the input with windows of which the result is
+   a picture, too (RP__FEW_OPERANDS: none, as of a weight gradient). NULL: nobody asks. */
+static rp_status ask(const rp_ir *ir, const rp__ir_node *n, uint32_t there, rp__turned *out, uint32_t *windowed) {
     rp__ir_stand_in handles[RP__FEW_OPERANDS + 1];
     rp_tensor *in[RP__FEW_OPERANDS] = {0}, *made[1];
     rp__call call;
+    rp__product p;
     *out = (rp__turned){0};
-    if (n->dead || n->kind != RP__IR_OP || n->op->lowering != RP__PRODUCT || n->n_out != 1 ||
-        n->n_in > RP__FEW_OPERANDS)
-        return RP_OK;
+    if (windowed) *windowed = RP__FEW_OPERANDS;
+    if (!is_convolution(n)) return RP_OK;
     for (uint32_t k = 0; k < n->n_in; k++)
         if (n->in[k] != RP__IR_NONE) in[k] = rp__ir_stand_in_for(ir, n->in[k], &handles[k]);
     made[0] = rp__ir_stand_in_for(ir, n->out[0], &handles[n->n_in]);
     rp__device *d = rp__device_get(made[0]->device);
     if (!d) return rp_error_status();
     rp__ir_call(n, in, made, &call);
-    return rp__product_turned(&call, d, out);
+    if (windowed) {
+        RP_TRY(rp__product_of(&call, &p));
+        if ((p.op == RP__LIB_CONV_FORWARD || p.op == RP__LIB_CONV_INPUT) && p.n > 1) *windowed = p.in[1];
+    }
+    return rp__product_turned(&call, d, there, out);
 }
+
+/* ---------------------------------------------------------------- families */
+
+static rp__ir_value family_of(layout *l, rp__ir_value v) {
+    while (l->of[v].family != v) v = l->of[v].family = l->of[l->of[v].family].family;
+    return v;
+}
+
+static bool goes_by_channels(layout *l, rp__ir_value v) {
+    return l->of[v].wanted || (!l->of[v].alone && l->of[family_of(l, v)].wanted);
+}
+
+/* Of a picture more than a place, batch and channels as the other one's. */
+static bool are_connected(const rp__meta *a, const rp__meta *b) {
+    if (a->ndim != b->ndim || a->ndim < 3 || memcmp(a->size, b->size, 2 * sizeof a->size[0])) return false;
+    bool places[2] = {false, false};
+    for (unsigned d = 2; d < a->ndim; d++) {
+        places[0] |= !rp__dim_same_word(a->size[d], 1);
+        places[1] |= !rp__dim_same_word(b->size[d], 1);
+    }
+    return places[0] && places[1];
+}
+
+static void join(layout *l, rp__ir_value a, rp__ir_value b) {
+    if (l->of[a].alone || l->of[b].alone || !are_connected(&l->src->values[a].meta, &l->src->values[b].meta)) return;
+    const rp__ir_value to = family_of(l, a), from = family_of(l, b);
+    l->of[from].family = to;
+    l->of[to].wanted |= l->of[from].wanted;
+}
+
+static void want(layout *l, rp__ir_value v) {
+    l->of[v].wanted = true;
+    if (!l->of[v].alone) l->of[family_of(l, v)].wanted = true;
+}
+
+/* Inputs of a node that lie, or will, with their channels innermost. */
+static uint32_t lying(layout *l, const rp__ir_node *n) {
+    uint32_t there = 0;
+    for (uint32_t k = 0; k < n->n_in && k < RP__FEW_OPERANDS; k++)
+        if (n->in[k] != RP__IR_NONE && goes_by_channels(l, n->in[k])) there |= 1u << k;
+    return there;
+}
+
+/* Has an operand or result of a convolution all the dims that a picture of a family has? */
+static bool is_batch(const rp_ir *ir, const rp__ir_node *n, rp__ir_value v) {
+    return ir->values[v].meta.ndim == ir->values[n->in[1]].meta.ndim;
+}
+
+/* Who stands alone: what something else than loops makes or reads, and what a convolution would not read by channels for nothing. */
+static rp_status find_alone(layout *l) {
+    const rp_ir *ir = l->src;
+    for (size_t v = 0; v < ir->n_values; v++) l->of[v].alone = true;
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (is_loop(n) || is_convolution(n))
+            for (uint32_t i = 0; i < n->n_out; i++) l->of[n->out[i]].alone = false;
+    }
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        rp__turned turned = {0};
+        if (n->dead || is_loop(n)) continue;
+        RP_TRY(ask(ir, n, UINT32_MAX, &turned, NULL));
+        for (uint32_t i = 0; i < n->n_in; i++) {
+            const bool takes = is_convolution(n) && turned.channels >> i & 1u && is_batch(ir, n, n->in[i]);
+            if (n->in[i] != RP__IR_NONE && !takes) l->of[n->in[i]].alone = true;
+        }
+        if (is_convolution(n) && !is_batch(ir, n, n->out[0])) l->of[n->out[0]].alone = true;
+    }
+    for (uint32_t k = 0; k < ir->body.n_results; k++)
+        if (ir->body.results[k] != RP__IR_NONE) l->of[ir->body.results[k]].alone = true;
+    return RP_OK;
+}
+
+/* What convolutions want, given what others have wanted, and their results as what they read; *more: something else than before. */
+static rp_status find_wanted(layout *l, bool *more) {
+    const rp_ir *ir = l->src;
+    *more = false;
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        rp__turned turned;
+        uint32_t windowed;
+        RP_TRY(ask(ir, n, lying(l, n), &turned, &windowed));
+        for (uint32_t i = 0; i < RP__FEW_OPERANDS; i++) {
+            if (!(turned.channels >> i & 1u)) continue;
+            if (!goes_by_channels(l, n->in[i])) want(l, n->in[i]), *more = true;
+            if (i == windowed && !l->of[n->out[0]].alone && !goes_by_channels(l, n->out[0]))
+                want(l, n->out[0]), *more = true;
+        }
+    }
+    return RP_OK;
+}
+
+static rp_status find_families(layout *l) {
+    const rp_ir *ir = l->src;
+    bool more = true;
+    RP_TRY(find_alone(l));
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        rp__ir_value first = RP__IR_NONE;
+        if (!is_loop(n)) continue;
+        for (uint32_t i = 0; i < n->n_in + n->n_out; i++) {
+            const rp__ir_value v = i < n->n_in ? n->in[i] : n->out[i - n->n_in];
+            if (v == RP__IR_NONE || l->of[v].alone) continue;
+            if (first == RP__IR_NONE && l->src->values[v].meta.ndim > 2)
+                first = v;
+            else if (first != RP__IR_NONE)
+                join(l, first, v);
+        }
+    }
+    while (more) RP_TRY(find_wanted(l, &more)); /* each turn wants a value that it did not before */
+    return RP_OK;
+}
+
+/* ---------------------------------------------------------------- copies */
 
 /* Channels stand before the spatial dims, of which a window has as many as the weight's rank says. */
 static rp_status emit_last(layout *l, rp__ir_value v, unsigned spatial, const char *site, rp__ir_value *out) {
-    if (l->last[v] == RP__IR_NONE) {
+    if (l->of[v].last == RP__IR_NONE) {
         rp__meta meta = l->src->values[v].meta;
         const unsigned channel = meta.ndim - spatial - 1u;
         unsigned k = 0;
@@ -48,67 +188,92 @@ static rp_status emit_last(layout *l, rp__ir_value v, unsigned spatial, const ch
         rp_attr format = {.kind = RP_ATTR_INT, .v.i = RP_PRESERVE_FORMAT}; /* other ranks have no name for it */
         if (meta.ndim == spatial + 2u && spatial > 1)
             format.v.i = spatial == 2 ? RP_CHANNELS_LAST : RP_CHANNELS_LAST_3D;
-        RP_TRY(rp__ir_emit(l->w.dst, &l->w.dst->body, RP__OP(clone), &l->w.map[v], 1, &format, 1, &meta, 1, site,
-                           &l->last[v]));
+        if (meta.order == l->src->values[v].meta.order)
+            l->of[v].last = l->w.map[v];
+        else
+            RP_TRY(rp__ir_emit(l->w.dst, &l->w.dst->body, RP__OP(clone), &l->w.map[v], 1, &format, 1, &meta, 1, site,
+                               &l->of[v].last));
     }
-    *out = l->last[v];
+    *out = l->of[v].last;
     return RP_OK;
 }
 
 static rp_status emit_rows(layout *l, rp__ir_value v, const char *site, rp__ir_value *out) {
-    if (l->rows[v] == RP__IR_NONE) {
+    if (l->of[v].rows == RP__IR_NONE) {
         rp__meta meta = l->src->values[v].meta;
         const rp_attr format = {.kind = RP_ATTR_INT, .v.i = RP_CONTIGUOUS_FORMAT};
         meta.order = RP__ROW_MAJOR;
         RP_TRY(rp__ir_emit(l->w.dst, &l->w.dst->body, RP__OP(clone), &l->w.map[v], 1, &format, 1, &meta, 1, site,
-                           &l->rows[v]));
+                           &l->of[v].rows));
     }
-    *out = l->rows[v];
+    *out = l->of[v].rows;
     return RP_OK;
+}
+
+/* Does a loop read the copy of its operand? As a member of a family; else where its result has as many elements, which the next convolution mostly
+   reads. */
+static bool reads_last(const layout *l, const rp__ir_node *n, rp__ir_value v) {
+    if (v == RP__IR_NONE || l->of[v].last == RP__IR_NONE || !is_loop(n)) return false;
+    return !l->of[v].alone || (n->op->lowering == RP__POINTWISE && n->n_out == 1 &&
+                               rp__meta_same_size(&l->src->values[v].meta, &l->src->values[n->out[0]].meta));
 }
 
 static rp_status visit(layout *l, uint32_t node) {
     const rp_ir *ir = l->src;
     const rp__ir_node *n = &ir->nodes[node];
-    rp__ir_value in[RP__FEW_OPERANDS];
     rp__turned copied;
-    if (n->kind != RP__IR_OP || n->n_in > RP__FEW_OPERANDS) return rp__rewrite_copy(&l->w, &l->w.dst->body, node);
-    RP_TRY(wanted(ir, n, &copied));
-    for (uint32_t k = 0; k < n->n_in; k++) {
+    if (n->kind != RP__IR_OP) return rp__rewrite_copy(&l->w, &l->w.dst->body, node);
+    rp__ir_value few[RP__FEW_OPERANDS], *in = few;
+    if (n->n_in > RP__FEW_OPERANDS && !(in = rp__alloc(n->n_in * sizeof *in))) return RP__OOM("operands of a node");
+    rp_status status = ask(ir, n, lying(l, n), &copied, NULL);
+    for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) {
         const rp__ir_value v = n->in[k];
         in[k] = v == RP__IR_NONE ? RP__IR_NONE : l->w.map[v];
-        if (copied.rows >> k & 1u)
-            RP_TRY(emit_rows(l, v, n->site, &in[k]));
-        else if (copied.channels >> k & 1u)
-            RP_TRY(emit_last(l, v, ir->values[n->in[1]].meta.ndim - 2u, n->site, &in[k]));
-        else if (v != RP__IR_NONE && l->last[v] != RP__IR_NONE && n->op->lowering == RP__POINTWISE && n->n_out == 1 &&
-                 rp__meta_same_size(&ir->values[v].meta, &ir->values[n->out[0]].meta))
-            in[k] = l->last[v];
+        if (k < RP__FEW_OPERANDS && copied.rows >> k & 1u)
+            status = emit_rows(l, v, n->site, &in[k]);
+        else if (k < RP__FEW_OPERANDS && copied.channels >> k & 1u)
+            status = emit_last(l, v, ir->values[n->in[1]].meta.ndim - 2u, n->site, &in[k]);
+        else if (reads_last(l, n, v))
+            in[k] = l->of[v].last;
     }
-    return rp__rewrite_copy_with(&l->w, &l->w.dst->body, node, in);
+    if (status == RP_OK) status = rp__rewrite_copy_with(&l->w, &l->w.dst->body, node, in);
+    if (in != few) rp__free(in);
+    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
+        const rp__ir_value v = n->out[k];
+        rp__ir_value last;
+        if (!l->of[v].alone && goes_by_channels(l, v))
+            status = emit_last(l, v, ir->values[v].meta.ndim - 2u, n->site, &last);
+    }
+    return status;
+}
+
+static rp_status rewrite(layout *l, rp_ir **out) {
+    const rp_ir *ir = l->src;
+    rp_status status = rp__rewrite_begin(&l->w, ir);
+    for (size_t k = 0; k < ir->body.n_nodes && status == RP_OK; k++)
+        if (!ir->nodes[ir->body.nodes[k]].dead) status = visit(l, ir->body.nodes[k]);
+    if (status == RP_OK) status = rp__rewrite_results(&l->w, &ir->body, &l->w.dst->body);
+    return rp__rewrite_end(&l->w, status, "layout", out);
 }
 
 rp_status rp__layout(rp_ir *ir, rp_ir **out) {
     bool any = false;
+    *out = NULL;
     for (size_t k = 0; k < ir->body.n_nodes && !any; k++) {
         rp__turned copied;
-        RP_TRY(wanted(ir, &ir->nodes[ir->body.nodes[k]], &copied));
+        RP_TRY(ask(ir, &ir->nodes[ir->body.nodes[k]], 0, &copied, NULL));
         any = (copied.channels | copied.rows) != 0;
     }
     if (!any) {
         *out = rp__ir_retain(ir);
         return RP_OK;
     }
-    layout l = {.src = ir};
-    *out = NULL;
-    l.last = rp__alloc(2 * (ir->n_values + 1) * sizeof *l.last);
-    if (!l.last) return RP__OOM("layouts of a graph");
-    l.rows = l.last + ir->n_values + 1;
-    for (size_t v = 0; v <= ir->n_values; v++) l.last[v] = l.rows[v] = RP__IR_NONE;
-    rp_status status = rp__rewrite_begin(&l.w, ir);
-    for (size_t k = 0; k < ir->body.n_nodes && status == RP_OK; k++)
-        if (!ir->nodes[ir->body.nodes[k]].dead) status = visit(&l, ir->body.nodes[k]);
-    if (status == RP_OK) status = rp__rewrite_results(&l.w, &ir->body, &l.w.dst->body);
-    rp__free(l.last);
-    return rp__rewrite_end(&l.w, status, "layout", out);
+    layout l = {.src = ir, .of = rp__alloc((ir->n_values + 1) * sizeof *l.of)};
+    if (!l.of) return RP__OOM("layouts of a graph");
+    for (size_t v = 0; v <= ir->n_values; v++)
+        l.of[v] = (picture){.family = (rp__ir_value)v, .last = RP__IR_NONE, .rows = RP__IR_NONE};
+    rp_status status = find_families(&l);
+    if (status == RP_OK) status = rewrite(&l, out);
+    rp__free(l.of);
+    return status;
 }

@@ -137,9 +137,10 @@ typedef enum rp__chain_answer {
     RP__CHAIN_OTHER_SUM  /* one of them is computed elsewhere, in another order */
 } rp__chain_answer;
 
-/* Bit k: operand k densely, with its channels innermost, or by rows. Zeroed by the caller. */
+/* Bit k: operand k densely, with its channels innermost, or by rows; there: lies elsewhere with its channels innermost, so that no copy need be
+   paid for, says the caller, who zeroes the others. */
 typedef struct rp__turned {
-    uint32_t channels, rows;
+    uint32_t channels, rows, there;
 } rp__turned;
 
 typedef struct rp__library {

@@ -97,20 +97,22 @@ static uint8_t precision_of(rp__library_op op) {
     return (uint8_t)(op == RP__LIB_MATMUL ? rp__float32_matmul_precision() : rp__float32_conv_precision());
 }
 
-/* How the device wants the operands of a convolution. */
-static rp_status to_turn(const rp__product *p, uint8_t precision, rp__device *d, rp__turned *out) {
-    *out = (rp__turned){0};
+/* How the device wants the operands of a convolution, of which those of `there` lie with their channels innermost elsewhere, too. */
+static rp_status to_turn(const rp__product *p, uint8_t precision, rp__device *d, uint32_t there, rp__turned *out) {
+    *out = (rp__turned){.there = there};
     if (p->op == RP__LIB_MATMUL || p->n < 3 || !d || !d->ops->library->turned) return RP_OK;
     const rp__library_call library = {.conv = p->conv, .precision = precision};
     return d->ops->library->turned(d, p->op, p->o, p->n, &library, out);
 }
 
-rp_status rp__product_turned(const rp__call *call, rp__device *d, rp__turned *out) {
+rp_status rp__product_turned(const rp__call *call, rp__device *d, uint32_t there, rp__turned *out) {
     rp__product p;
     rp__turned turned;
-    *out = (rp__turned){0};
+    uint32_t sorted = 0;
+    *out = (rp__turned){.there = there};
     RP_TRY(rp__product_of(call, &p));
-    RP_TRY(to_turn(&p, precision_of(p.op), d, &turned));
+    for (unsigned k = 1; k < p.n; k++) sorted |= (there >> p.in[k] & 1u) << k;
+    RP_TRY(to_turn(&p, precision_of(p.op), d, sorted, &turned));
     for (unsigned k = 1; k < p.n; k++) {
         out->channels |= (turned.channels >> k & 1u) << p.in[k];
         out->rows |= (turned.rows >> k & 1u) << p.in[k];
@@ -125,7 +127,7 @@ rp_status rp__product_run(const rp__call *call) {
     if (rp__dim_same_word(rp__tensor_numel(call->out[0]), 0)) return RP_OK;
     if (p.n == 0) return rp__run_fill(call->out[0], rp_i64(0));
     rp__library_call library = {.conv = p.conv, .precision = precision_of(p.op)};
-    RP_TRY(to_turn(&p, library.precision, rp__device_get(p.o[0].storage->device), &turned));
+    RP_TRY(to_turn(&p, library.precision, rp__device_get(p.o[0].storage->device), 0, &turned));
     if (turned.channels | turned.rows) return run_turned(call, &p, &library, turned);
     return rp__run_library_op(call, p.op, p.o, p.n, &library);
 }

@@ -22,8 +22,8 @@ typedef struct rp__product {
 rp_status rp__product_of(const rp__call *call, rp__product *out);
 /* Computes the result, whose memory is there. */
 rp_status rp__product_run(const rp__call *call);
-/* Inputs of a convolution of which d wants copies (rp__library.turned); bit k: input k. */
-rp_status rp__product_turned(const rp__call *call, rp__device *d, rp__turned *out);
+/* Inputs of a convolution of which d wants copies (rp__library.turned); bit k: input k, here and of `there`. */
+rp_status rp__product_turned(const rp__call *call, rp__device *d, uint32_t there, rp__turned *out);
 /* The order in which the call adds up on its device, by itself and in the CONTRACT that it lowers to; RP__ORDER_ELSEWHERE: it lowers
    to none. */
 rp_status rp__product_order(const rp__call *call, rp__device *d, rp__order *order);

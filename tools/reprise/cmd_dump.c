@@ -3,6 +3,7 @@
  * its own that writes down what it is given, and rp_set_kernel_log. */
 #include "cli.h"
 #include "graph_file.h"
+#include "model_options.h"
 #include "program.h"
 
 #include <stdio.h>
@@ -11,6 +12,7 @@
 
 struct dump_options {
     struct cli_options common;
+    struct cli_model_options model;
     const char *name;
     bool train;
 };
@@ -86,10 +88,10 @@ static rp_status call_with(struct cli_program *p, const char *backend, bool trai
     return status;
 }
 
-static rp_status dump_model(struct dump *d, const struct model_kind *kind, bool train) {
+static rp_status dump_model(struct dump *d, const struct model_kind *kind, const struct cli_program_options *options,
+                            bool train) {
     struct cli_program p;
-    const struct cli_program_options defaults = {0};
-    rp_status status = cli_program_make(&p, kind, &defaults);
+    rp_status status = cli_program_make(&p, kind, options);
     if (status) return status;
     const size_t n_in = cli_program_n_in(&p, train);
     if (!train && p.model.module) status = rp_module_set_training(p.model.module, false);
@@ -107,8 +109,8 @@ static rp_status dump_model(struct dump *d, const struct model_kind *kind, bool 
     if (!status) status = call_with(&p, "dump", train);
     if (!status) {
         /* The first call computes op by op while it records; only what the compiler makes of it is wanted. */
-        const rp_compile_options options = {.struct_size = sizeof options, .wait = true};
-        rp_compiled *f = cli_program_compile(&p, function(&p, train), &options);
+        const rp_compile_options waiting = {.struct_size = sizeof waiting, .wait = true};
+        rp_compiled *f = cli_program_compile(&p, function(&p, train), &waiting);
         rp_tensor *out = NULL;
         status = rp_failed() ? rp_error_status() : rp_call(f, p.in, n_in, &out, 1);
         rp_set_kernel_log(log_kernel, d, NULL);
@@ -149,13 +151,14 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         o->name = arg;
         return 0;
     case ARGP_KEY_NO_ARGS: o->name = "mlp"; return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return cli_model_option(&o->model, key, arg, state) ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 
 static int run(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"train", 't', NULL, 0, "The whole training step instead of the forward function", 0},
+        CLI_MODEL_OPTIONS,
         {0},
     };
     static const struct argp argp = {
@@ -172,13 +175,19 @@ static int run(int argc, char **argv) {
     struct dump d = {.doc = o.common.json ? json_array() : NULL};
     const struct model_kind *kind = model_find(o.name);
     int code = CLI_OK;
-    if (!kind) {
+    if (!kind && o.model.given) {
+        fputs("reprise dump: sizes, types and weights are a model's; a graph has its own\n", stderr);
+        code = CLI_USAGE;
+    } else if (!kind) {
         code = dump_file(&d, o.name);
     } else if (o.train && !cli_program_trains(kind)) {
         fprintf(stderr, "reprise dump: '%s' is not trained\n", o.name);
         code = CLI_USAGE;
+    } else if (!cli_model_fits(&o.model, "dump", kind)) {
+        code = CLI_USAGE;
     } else {
-        d.status = dump_model(&d, kind, o.train);
+        code = cli_model_device(&o.model, "dump");
+        if (!code) d.status = dump_model(&d, kind, &o.model.program, o.train);
     }
     if (d.status) {
         fprintf(stderr, "reprise dump: %s: %s\n", rp_status_name(d.status), rp_error_message());

@@ -1,6 +1,7 @@
 /* `reprise explain`: compiles one of the shared models, or a graph in text form, calls it, and prints what the compiler says of it. */
 #include "cli.h"
 #include "graph_file.h"
+#include "model_options.h"
 #include "program.h"
 
 #include <stdio.h>
@@ -11,6 +12,7 @@ enum { CALLS = 3 }; /* the first traces, the second is compared with it, the thi
 struct explain_options {
     struct cli_options common;
     struct cli_graph graph; /* where the name is a file's */
+    struct cli_model_options model;
     const char *name, *backend;
     bool train;
 };
@@ -29,7 +31,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         o->name = arg;
         return 0;
     case ARGP_KEY_NO_ARGS: o->name = "mlp"; return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return cli_model_option(&o->model, key, arg, state) ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -78,6 +80,7 @@ static int run(int argc, char **argv) {
         {"backend", 'b', "NAME", 0, "The backend; `reprise backends` lists them", 0},
         {"train", 't', NULL, 0, "The whole training step instead of the forward function", 0},
         {"input", 'i', "INPUT", 0, "Of the next argument of a graph, as for `reprise run`", 0},
+        CLI_MODEL_OPTIONS,
         {0},
     };
     static const struct argp argp = {
@@ -105,16 +108,24 @@ static int run(int argc, char **argv) {
         fputs("reprise explain: --input is for graphs; a model has inputs of its own\n", stderr);
         return CLI_USAGE;
     }
+    if (graph && o.model.given) {
+        fputs("reprise explain: sizes, types and weights are a model's; a graph has its own\n", stderr);
+        return CLI_USAGE;
+    }
+    if (kind && !cli_model_fits(&o.model, "explain", kind)) return CLI_USAGE;
     if (graph) {
         const int loaded = cli_graph_load(&o.graph, "explain", o.name);
         if (loaded) return loaded;
     }
-    if (rp_device_available(rp_cuda(0))) rp_set_default_device(rp_cuda(0));
+    const int device = cli_model_device(&o.model, "explain");
+    if (device) {
+        cli_graph_free(&o.graph);
+        return device;
+    }
     struct cli_program program = {.n_params = 0};
-    const struct cli_program_options defaults = {0};
     rp_compiled *f = NULL;
     rp_ir *ir = NULL;
-    rp_status status = graph ? explain_graph(&o, &f, &ir) : cli_program_make(&program, kind, &defaults);
+    rp_status status = graph ? explain_graph(&o, &f, &ir) : cli_program_make(&program, kind, &o.model.program);
     if (!status && !graph) status = explain(&program, &o, &f);
     json_t *list = o.common.json ? json_array() : NULL;
     char of[256] = "";

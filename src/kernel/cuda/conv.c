@@ -879,9 +879,8 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
         gx = patch.columns, gy = patch.rows;
         out->ahead = rp__conv_n_words(p) - 1;
     } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, warpgroups, facts)) {
-        const bool groups =
-            warpgroups &&
-            (!tf32 || (kind != 2 && bit(*facts, B_ALONG) && (bit(*facts, A_ONE) || bit(*facts, A_ALONG))));
+        const bool groups = warpgroups && (!tf32 || kind == 2 ||
+                                           (bit(*facts, B_ALONG) && (bit(*facts, A_ONE) || bit(*facts, A_ALONG))));
         const unsigned tile = vector_tile_of(&e, d, shares, wide, bit(*facts, B_ALONG), tf32, groups);
         if (tf32 && tile < FIRST_GROUP_TILE) { /* read for other warps */
             *facts = unread;
@@ -1000,9 +999,9 @@ static const struct rates {
     double late, single, wide, one, vectors;
 } rates[] = {{5, 60e6, 60e6, 60e6, 350e6}, {3, 75e6, 50e6, 120e6, 170e6}}; /* 16-bit floats, tf32 */
 
-/* Operands that our rows read faster with their channels innermost: vectors for tensor cores. */
+/* Operands that our rows read faster with their channels innermost: vectors for tensor cores. Bits of `there`: copies of them cost nothing. */
 static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                              const rp__library_call *call) {
+                              const rp__library_call *call, uint32_t there) {
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL};
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
@@ -1035,6 +1034,7 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
             if (!(copied >> k & 1)) continue;
             last[k].base = NULL;
             rp__channels_innermost(&o[k], last[k].stride);
+            if (there >> k & 1) continue;
             double bytes = 2 * (double)rp__dtype_bytes(o[k].dtype);
             for (unsigned i = 0; i < o[k].ndim; i++) bytes *= (double)o[k].size[i];
             time += COPY_US + bytes / COPY_RATE;
@@ -1044,7 +1044,10 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
         time += !vectors            ? rate->late + flops / rate->single
                 : bit(facts, A_ONE) ? flops / (e.kind == 0 ? rate->wide : rate->one)
                                     : flops / rate->vectors;
-        if (copied == 0 || time < least) best = copied, least = time;
+        /* rows of a weight gradient come one by one as fast either way */
+        const bool indifferent =
+            op == RP__LIB_CONV_WEIGHT && copied == 1u << plain && there >> plain & 1 && time == least;
+        if (copied == 0 || time < least || indifferent) best = copied, least = time;
     }
     return best;
 }
@@ -1094,7 +1097,7 @@ rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__opera
     bool elsewhere;
     RP_TRY(rp__cuda_dnn_turned(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL}, &elsewhere, out));
     if (!elsewhere) {
-        out->channels = channels_last(d, op, o, n, call);
+        out->channels = channels_last(d, op, o, n, call, out->there);
         out->rows = by_rows(d, op, o, n, call);
     }
     return RP_OK;

@@ -10,7 +10,8 @@
  *   - RP_WG (devices of 9.0): warpgroups multiply, RP_WM of them above each other and 2 / RP_WM side by side, out of tiles in the swizzled
  *     order that they read; a step's products run while the threads fetch the tile after next;
  *   - f32 for warpgroups, which do not round to tf32, comes by way of registers (RP_HOLD), a step ahead, and is rounded there, once: what
- *     passes through shared memory takes from what they read there. Other warps round what they multiply.
+ *     passes through shared memory takes from what they read there. Other warps round what they multiply. Of kind 2 it is turned
+ *     in registers, since warpgroups read f32 with the inner index running fastest (RP_TURNED).
  *
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
  * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP and its like; RP_UNIT, steps of which a share of the inner index is made;
@@ -53,8 +54,9 @@ typedef rp_spot rp_near;
 #define RP_A_SIZE (RP_TM * RP_TK)
 #define RP_B_SIZE (RP_TN * RP_TK)
 #define RP_A_DEEP (RP_A_ALONG || RP_TF32) /* the inner index runs fastest, as tf32 has to */
+#define RP_B_DEEP (RP_B_ALONG || RP_TF32)
 #define RP_A_AT(m, k) (RP_A_DEEP ? RP_ALONG_AT(m, k) : RP_ACROSS_AT(m, k))
-#define RP_B_AT(n, k) (RP_B_ALONG ? RP_ALONG_AT(n, k) : RP_ACROSS_AT(n, k))
+#define RP_B_AT(n, k) (RP_B_DEEP ? RP_ALONG_AT(n, k) : RP_ACROSS_AT(n, k))
 /* Columns of a warpgroup; a pass of results is of all rows and of columns of both warpgroups: as many as leave each thread eight vectors, of
  * which it reads 16 bytes each ahead, and fit the room of the tiles; else 64. */
 #define RP_WGN (RP_TN / (2 / RP_WM))
@@ -94,6 +96,28 @@ typedef rp_spot rp_near;
 #define RP_A_FULL (RP_TM * RP_TK / RP_AW % 256 == 0)
 #define RP_B_FULL (RP_TN * RP_TK / RP_C % 256 == 0)
 #define RP_HOLD (RP_WG && RP_TF32)
+/* What is not there is not read, wherever its address may be. */
+#define RP_HELD_OR_ZERO(v, from, there, each)                                                                          \
+    if (there) {                                                                                                       \
+        rp_floats_get(v, from, each);                                                                                  \
+    } else {                                                                                                           \
+        _Pragma("unroll") for (int q = 0; q < (each); q++)(v)[q] = 0;                                                  \
+    }
+/* Of kind 2 memory has rows side by side, and warpgroups read the inner index side by side: a thread has four rows of each of RP_TURNED elements of
+ * the inner index next to each other, times how many there are, n of them in all. Lanes are numbered so that a warp reads whole lines, and eight
+ * lanes (of pairs sixteen) that store at once meet all banks: two of them side by side are along rows, the next four (eight) along the inner index,
+ * the others along rows again. RP_TURNED_AT: where element i of a thread is along the inner index. */
+#define RP_TURNED(n) ((n) < 4 ? (n) : 4)
+#define RP_TURNED_LANES(n) (RP_TURNED(n) == 4 ? 4 : 8)
+#define RP_TURNED_WARPS(rows, n) ((rows)*RP_TURNED_LANES(n) / 128) /* side by side along rows */
+#define RP_TURNED_ROW(rows, n)                                                                                         \
+    ((t / 32 % RP_TURNED_WARPS(rows, n) * (32 / RP_TURNED_LANES(n)) + t % 2 + t % 32 / 2 / RP_TURNED_LANES(n) * 2) *   \
+     RP_C)
+#define RP_TURNED_AT(rows, n, i)                                                                                       \
+    (((t / 32 / RP_TURNED_WARPS(rows, n) + (i) / RP_TURNED(n) * (8 / RP_TURNED_WARPS(rows, n))) * RP_TURNED_LANES(n) + \
+      t / 2 % RP_TURNED_LANES(n)) *                                                                                    \
+         RP_TURNED(n) +                                                                                                \
+     (i) % RP_TURNED(n))
 #define RP_BATCH 256 /* pixels found at once by kind 2, one a thread, while those before them are used */
 
 extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
@@ -284,10 +308,47 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     RP_FIND_INNER(0)
     rp_barrier();
     /* A thread's rows and columns are the same in every step. */
+#if RP_HOLD
+    const int am = RP_TURNED_ROW(RP_TM, RP_NA), bn = RP_TURNED_ROW(RP_TN, RP_NB);
+    float ha[RP_NA * RP_C], hb[RP_NB * RP_C];
+#else
     const int am = t % RP_AV * RP_C, ak = t / RP_AV, bn = t % RP_BV * RP_C, bk = t / RP_BV;
+#endif
     const rp_near mine = column[bn];
     const RP_T *const a_from = a + (m0 + am) * a_row, *const b_from = b + mine.off;
     const int row_there = m0 + am < M;
+#if RP_HOLD
+#define RP_READ(step, slot)                                                                                            \
+    {                                                                                                                  \
+        const int spot = (step)*RP_TK % (2 * RP_BATCH);                                                                \
+        if ((step) % (RP_BATCH / RP_TK) == 0) RP_FIND_INNER((step) / (RP_BATCH / RP_TK) + 1)                           \
+        _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
+            const RP_INDEX plain = inner_plain[spot + RP_TURNED_AT(RP_TM, RP_NA, i)];                                  \
+            const int ok = row_there && plain != RP_FAR;                                                               \
+            RP_HELD_OR_ZERO(&ha[i * RP_C], a_from + plain, ok, RP_C)                                                   \
+        }                                                                                                              \
+        _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
+            const rp_near two = inner[spot + RP_TURNED_AT(RP_TN, RP_NB, i)];                                           \
+            RP_HELD_OR_ZERO(&hb[i * RP_C], b_from + two.off, RP_MEET(mine, two), RP_C)                                 \
+        }                                                                                                              \
+    }
+/* What was read is turned on its way: of a row (column) as many elements of the inner index as the thread has of it side by side. */
+#define RP_ROUND_TURNED(tile, n, m, held, rows)                                                                        \
+    _Pragma("unroll") for (int begin = 0; begin < (n); begin += RP_TURNED(n)) {                                        \
+        const int k = RP_TURNED_AT(rows, n, begin);                                                                    \
+        float v[RP_C * RP_TURNED(n)];                                                                                  \
+        _Pragma("unroll") for (int c = 0; c < RP_C; c++) _Pragma("unroll") for (int i = 0; i < RP_TURNED(n); i++)      \
+            v[c * RP_TURNED(n) + i] = (held)[(begin + i) * RP_C + c];                                                  \
+        rp_tf32_all(v, RP_C *RP_TURNED(n));                                                                            \
+        _Pragma("unroll") for (int c = 0; c < RP_C; c++)                                                               \
+            rp_floats_put(&(tile)[RP_ALONG_AT((m) + c, k) + k % RP_C], &v[c * RP_TURNED(n)], RP_TURNED(n));            \
+    }
+#define RP_ROUND(slot)                                                                                                 \
+    {                                                                                                                  \
+        RP_ROUND_TURNED(&sa[(slot)*RP_A_SIZE], RP_NA, am, ha, RP_TM)                                                   \
+        RP_ROUND_TURNED(&sb[(slot)*RP_B_SIZE], RP_NB, bn, hb, RP_TN)                                                   \
+    }
+#else
 #define RP_READ(step, slot)                                                                                            \
     {                                                                                                                  \
         const int spot = (step)*RP_TK % (2 * RP_BATCH);                                                                \
@@ -307,6 +368,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
                                  RP_MEET(mine, two) ? 16 : 0);                                                         \
         }                                                                                                              \
     }
+#endif
 #else
     /* Where this thread stands along the inner index, in both operands: tap and channel. */
     const int ak = RP_A_ALONG ? t % RP_AV * RP_AW : t / RP_AV, bk = RP_B_ALONG ? t % RP_BV * RP_C : t / RP_BV;
@@ -329,15 +391,8 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         if (++tap == taps) tap = 0, c += chunk;                                                                        \
         if (RP_SAME) break;                                                                                            \
     }
-/* What is not there is not read, wherever its address may be. */
 #if RP_HOLD
     float ha[RP_NA * RP_AW], hb[RP_NB * RP_C];
-#define RP_HELD_OR_ZERO(v, from, there, each)                                                                          \
-    if (there) {                                                                                                       \
-        rp_floats_get(v, from, each);                                                                                  \
-    } else {                                                                                                           \
-        _Pragma("unroll") for (int q = 0; q < (each); q++)(v)[q] = 0;                                                  \
-    }
 #define RP_COPY_A(to, from, there) RP_HELD_OR_ZERO(&ha[i * RP_AW], from, there, RP_AW)
 #define RP_COPY_B(to, from, there) RP_HELD_OR_ZERO(&hb[i * RP_C], from, there, RP_C)
 #else
@@ -426,7 +481,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_READ(step, slot) {RP_READ_A(slot) RP_READ_B(slot)}
     (void)b_inner, (void)b_c, (void)a_inner;
 #endif
-#if RP_HOLD
+#if RP_HOLD && RP_KIND != 2
 /* Places of what this thread brings of a tile, turn i: the tiles of warpgroups leave no thread over. */
 #define RP_A_TURN(slot, i)                                                                                             \
     &sa[(slot)*RP_A_SIZE + (RP_A_ALONG ? RP_A_AT(t / RP_AV + (i) * (256 / RP_AV), t % RP_AV * RP_AW)                   \
@@ -461,9 +516,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
               wrow = t / 32 % 4 * 16 + lane / 4;
     /* The warpgroup's part of a tile, and how far a step of 16 (of f32 8) along the inner index is. */
     const RP_T *const a_part = sa + (RP_A_DEEP ? RP_ALONG_AT(wm * 64, 0) : RP_ACROSS_AT(wm * 64, 0)),
-                      *const b_part = sb + (RP_B_ALONG ? RP_ALONG_AT(wn * RP_WGN, 0) : RP_ACROSS_AT(wn * RP_WGN, 0));
+                      *const b_part = sb + (RP_B_DEEP ? RP_ALONG_AT(wn * RP_WGN, 0) : RP_ACROSS_AT(wn * RP_WGN, 0));
     const rp_u64 a_desc = RP_WG_DESC(a_part, RP_A_DEEP ? 16 : 128 * RP_TK, 1024, 128),
-                 b_desc = RP_WG_DESC(b_part, RP_B_ALONG ? 16 : 128 * RP_TK, 1024, 128);
+                 b_desc = RP_WG_DESC(b_part, RP_B_DEEP ? 16 : 128 * RP_TK, 1024, 128);
     float acc[RP_WGN / 2];
     _Pragma("unroll") for (int i = 0; i < RP_WGN / 2; i++) acc[i] = 0;
 #define RP_AHEAD (RP_STAGES - 2) /* the last step's products may still be under way, those before it are not */

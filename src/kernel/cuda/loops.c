@@ -627,15 +627,39 @@ static void hold_column(const rp__dag *dag, const rp__space *s, const rp__space_
     c->unroll = 1;
 }
 
-/* May a block store a value of a row before others have read what is there? Then one block has to walk the row. */
-static bool rows_in_place(const rp__dag *dag, const rp__space_access *a) {
+/* Is what a load of access k gives needed for values of rows alone, and those for stores alone? Every block reads it, and one stores. */
+static bool stays_in_row(const rp__dag *dag, unsigned k) {
+    bool made[RP__DAG_MAX_NODES];
+    for (unsigned v = 0; v < dag->n_nodes; v++) {
+        const rp__node *n = &dag->nodes[v];
+        made[v] = (n->op == RP__LOAD && n->access == k) || (n->a != RP__NO_VAL && made[n->a]) ||
+                  (n->b != RP__NO_VAL && made[n->b]) || (n->c != RP__NO_VAL && made[n->c]);
+        if (made[v] && (n->op == RP__REDUCE || n->op == RP__SCAN)) return false;
+    }
+    for (unsigned i = 0; i < dag->n_stores; i++) {
+        const rp__store *to = &dag->stores[i];
+        if (!rp__dag_is_row(dag, to->axes) && (made[to->value] || (to->offset != RP__NO_VAL && made[to->offset]) ||
+                                               (to->predicate != RP__NO_VAL && made[to->predicate])))
+            return false;
+    }
+    return true;
+}
+
+/* The same elements at the same places? */
+static bool lie_alike(const rp__dag *dag, const rp__space_access *a, unsigned k, unsigned m, unsigned dims) {
+    return a[k].begin == a[m].begin && a[k].end == a[m].end && access_bytes(dag, k) == access_bytes(dag, m) &&
+           !dag->accesses[k].windows && memcmp(a[k].stride, a[m].stride, dims * sizeof a->stride[0]) == 0;
+}
+
+/* May a block store a value of a row before others have used what is there? Then one block has to walk the row. */
+static bool rows_in_place(const rp__dag *dag, const rp__space_access *a, const rp__cuda_class *c) {
     for (unsigned k = 0; k < dag->n_stores; k++) {
         const unsigned to = dag->stores[k].access;
         if (!rp__dag_is_row(dag, dag->stores[k].axes)) continue;
-        if (dag->accesses[to].kind == RP__ACCESS_READ_WRITE) return true;
         for (unsigned r = 0; r < dag->n_accesses; r++)
             if (dag->accesses[r].kind != RP__ACCESS_WRITE && a[r].storage && a[r].storage == a[to].storage &&
-                a[r].begin < a[to].end && a[to].begin < a[r].end)
+                a[r].begin < a[to].end && a[to].begin < a[r].end &&
+                !(lie_alike(dag, a, r, to, c->n_outer + c->n_inner) && stays_in_row(dag, r)))
                 return true;
     }
     return false;
@@ -705,8 +729,8 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     while (c->tile > narrow && column_blocks(c, rows, chunks) < least) c->tile /= 2;
     const bool slow = column_rounds(c, in_chunk) >= ROUNDS && column_blocks(c, rows, chunks) < least;
     c->tile = wide;
-    const bool worth =
-        chunks > 1 || (one ? slow || in_chunk * rows * widest >= SHARED : slow && r > HELD && !rows_in_place(dag, a));
+    const bool worth = chunks > 1 || (one ? slow || in_chunk * rows * widest >= SHARED
+                                          : slow && r > HELD && !rows_in_place(dag, a, c));
     const unsigned parts = s->how && one && in_chunk >= 64 ? s->how->parts : 0;
     while (parts && c->parts < parts && 8 * c->parts <= c->threads) c->parts *= 2;
     while (!parts && worth && c->parts < 32 && 8 * c->parts <= c->threads && column_blocks(c, rows, chunks) < wanted) {
@@ -824,9 +848,9 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         first += dag->accesses[k].windows;
         if (still) c->broadcast |= UINT64_C(1) << k;
     }
-    bool column = (one_phase(dag) || (dag->n_phases > 1 && (r <= RP__CUDA_CHUNK || !rows_in_place(dag, a)))) &&
+    bool column = (one_phase(dag) || (dag->n_phases > 1 && (r <= RP__CUDA_CHUNK || !rows_in_place(dag, a, c)))) &&
                   !dag->scans && rows >= 8 && outer_runs_faster(dag, s, a, c);
-    const bool few = r > RP__CUDA_CHUNK && rows < 2 * (int64_t)d->multiprocessors && !rows_in_place(dag, a);
+    const bool few = r > RP__CUDA_CHUNK && rows < 2 * (int64_t)d->multiprocessors && !rows_in_place(dag, a, c);
     const unsigned wish = s->how ? s->how->path : 0;
     const bool cluster = r > RP__CUDA_CHUNK && r <= RP__CUDA_MOST_BLOCKS * RP__CUDA_CHUNK && d->clusters &&
                          rows <= INT32_MAX / RP__CUDA_MOST_BLOCKS;
@@ -843,7 +867,7 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         c->template_ = RP__CUDA_ROW_LOOP;
     else if (wish == 1 + RP__CUDA_PARTIAL_ROW && r > RP__CUDA_CHUNK && one_phase(dag))
         c->template_ = RP__CUDA_PARTIAL_ROW;
-    else if (wish == 1 + RP__CUDA_SPLIT && r > RP__CUDA_CHUNK && dag->n_phases > 1 && !rows_in_place(dag, a))
+    else if (wish == 1 + RP__CUDA_SPLIT && r > RP__CUDA_CHUNK && dag->n_phases > 1 && !rows_in_place(dag, a, c))
         c->template_ = RP__CUDA_SPLIT;
     else if (cluster && wish == 1 + RP__CUDA_CLUSTER)
         share_cluster(dag, s, a, r, c);

@@ -120,7 +120,7 @@ RP_FN void rp_tf32_all(float *v, int n) {
         _Pragma("unroll") for (int i = 0; i < n; i++) v[i] = rp_bits_f32(rp_cvt_f32_to_tf32(v[i]));
     }
 }
-/* So many floats between memory and registers: 1 or 4. */
+/* So many floats between memory and registers: 1 or 4, put also 2. */
 RP_FN void rp_floats_get(float *v, const RP_T *at, int each) {
     if (each == 4) {
         const rp_f32x4 four = *(const rp_f32x4 *)at;
@@ -133,6 +133,9 @@ RP_FN void rp_floats_put(RP_T *at, const float *v, int each) {
     if (each == 4) {
         const rp_f32x4 four = {v[0], v[1], v[2], v[3]};
         *(rp_f32x4 *)at = four;
+    } else if (each == 2) {
+        const rp_f32x2 two = {v[0], v[1]};
+        *(rp_f32x2 *)at = two;
     } else {
         *(float *)at = v[0];
     }

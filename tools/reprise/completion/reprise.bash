@@ -44,8 +44,8 @@ _reprise() {
     bench) options+=" --peer --seconds --calls --backend --input --train$of_models" ;;
     tune) options+=" --train --fast$of_models" ;;
     cache) options+=" --warm --arch" ;;
-    explain) options+=" --backend --train --input" ;;
-    dump) options+=" --train" ;;
+    explain) options+=" --backend --train --input$of_models" ;;
+    dump) options+=" --train$of_models" ;;
     export) options+=" --opset" ;;
     help)
         mapfile -t COMPREPLY < <(compgen -W "$commands" -- "$cur")
