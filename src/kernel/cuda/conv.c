@@ -474,6 +474,42 @@ static double rounded_time(const rp__conv_extent *e, const rp__device *d, unsign
     return (each < t->resident ? each + 0.4 * (t->resident - 1) : each) * t->tm * t->tn / rates[tile] * inner;
 }
 
+/* us that a weight gradient in tf32 takes in a tile of warpgroups and so many parts (an H200: gpu_kernels --conv-tile N over works `convw tf32`):
+ * what a multiprocessor reads bounds a step of 32, of one block and of as many as it holds. */
+static double turned_time(const rp__conv_extent *e, const rp__device *d, unsigned tile, int64_t parts) {
+    static const struct { double alone, all; } us[] = {{1.75, 1.75}, {1.37, 2.4}, {1.42, 1.42}, {0.95, 1.5}};
+    static const double ENDS = 14, SUMS = 3e6; /* us; bytes/us of what parts leave and another launch reads */
+    enum { STEP = 32 };
+    const struct vector_tile *t = &vector_tiles[tile];
+    const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * parts,
+                  room = (int64_t)t->resident * d->multiprocessors, rest = blocks % room,
+                  steps = ((e->k + parts - 1) / parts + STEP - 1) / STEP;
+    const double rounds = (double)(blocks / room) * us[tile - FIRST_GROUP_TILE].all +
+                          (rest > d->multiprocessors ? us[tile - FIRST_GROUP_TILE].all
+                           : rest                    ? us[tile - FIRST_GROUP_TILE].alone
+                                                     : 0);
+    return ENDS + (double)steps * rounds + 8 * (double)e->m * (double)e->groups * (double)e->n * (double)parts / SUMS;
+}
+enum { TURNED_TILES = 4 };
+
+int64_t rp__conv_turned_parts(const rp__conv_extent *e, const rp__device *d, int64_t most) {
+    enum { LEAST_COLUMNS = 128, ROUNDS = 4, EACH = 4 };
+    int64_t best = 0;
+    double least = 0;
+    if (d->arch != 90 || e->n < LEAST_COLUMNS || e->og % EACH || e->cg % EACH) return 0;
+    for (unsigned k = FIRST_GROUP_TILE; k < FIRST_GROUP_TILE + TURNED_TILES; k++) {
+        const struct vector_tile *t = &vector_tiles[k];
+        const int64_t tiles = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups;
+        for (int64_t blocks = d->multiprocessors; blocks <= ROUNDS * (int64_t)d->multiprocessors;
+             blocks += d->multiprocessors) {
+            const int64_t fit = blocks / tiles < most ? blocks / tiles : most;
+            const double time = fit > 1 ? turned_time(e, d, k, fit) : 0;
+            if (fit > 1 && (best == 0 || time < least)) best = fit, least = time;
+        }
+    }
+    return best;
+}
+
 /* Shares, as a power of two, with which tiles of vectors take least time, and that. */
 static unsigned vector_split_of(const rp__conv_extent *e, const rp__device *d, double *least_time) {
     enum { LEAST = 128, EACH = 4 };
@@ -524,6 +560,7 @@ static unsigned rounded_split_of(const rp__conv_extent *e, const rp__operand *co
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
 static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split, bool wide, bool along,
                                bool tf32, bool groups) {
+    enum { SMALL = 64 }; /* columns that leave tiles of warpgroups mostly empty */
     unsigned best = 0;
     double least = 0;
     for (unsigned k = 0; k < (groups ? N_VECTOR_TILES : FIRST_GROUP_TILE); k++) {
@@ -536,9 +573,12 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, in
         const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
                      inner = (double)(e->k / (split * e->classes)) + 160;
         /* one by itself waits for its loads */
-        const double time = tf32 ? rounded_time(e, d, k, split)
-                                 : (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
         if (tf32 && rp__cuda_conv_tile == k + 1) return k;
+        const bool turned = tf32 && e->kind == 2 && groups;
+        if (turned && (k < FIRST_GROUP_TILE || k >= FIRST_GROUP_TILE + TURNED_TILES) && e->n > SMALL) continue;
+        const double time = turned && e->n > SMALL ? turned_time(e, d, k, split)
+                            : tf32                 ? rounded_time(e, d, k, split)
+                                   : (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
         if (least == 0 || time < least) best = k, least = time;
     }
     return best;

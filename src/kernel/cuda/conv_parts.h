@@ -61,6 +61,10 @@ int64_t rp__conv_depth_parts(const rp__problem *p);
 bool rp__conv_is_grouped(const rp__problem *p);
 int64_t rp__conv_group_parts(const rp__problem *p);
 
+/* Of a weight gradient that rounds to tf32: into how many shares, at most so many, its sums are best cut for warpgroups; 0: another rule. A
+ * function of sizes and the kind of device alone. */
+int64_t rp__conv_turned_parts(const rp__conv_extent *e, const rp__device *d, int64_t most);
+
 /* cuDNN's row (conv_dnn.c). Does it serve a convolution, and which operands are then to be copied first? And whose convolutions are, for tests and
    measurements; of tests, too: so many plans are kept, 0: as many as usual. */
 rp_status rp__cuda_dnn_turned(const rp__problem *p, bool *serves, rp__turned *out);

@@ -22,8 +22,12 @@ static int64_t parts_of(const rp__problem *p, rp__conv_extent *e) {
     /* few rows are tiles of few threads */
     const int64_t each = rp__conv_on_tensor_cores(p) || e->m > 32 ? 2 : e->m > 16 ? 4 : 8;
     int64_t parts = each * (int64_t)p->device->multiprocessors / blocks;
-    if (parts > e->k / LEAST_SHARE) parts = e->k / LEAST_SHARE;
-    if (parts > MOST_SHARES) parts = MOST_SHARES;
+    const int64_t most = e->k / LEAST_SHARE < MOST_SHARES ? e->k / LEAST_SHARE : MOST_SHARES;
+    if (parts > most) parts = most;
+    if (parts > 1 && p->o[0].dtype == RP_F32 && rp__conv_on_tensor_cores(p)) {
+        const int64_t turned = rp__conv_turned_parts(e, p->device, most);
+        if (turned > 1) parts = turned;
+    }
     return parts > 1 && e->m * e->groups <= INT32_MAX / 4 / parts / e->n ? parts : 0;
 }
 
