@@ -769,6 +769,89 @@ static void released_under_way(void **state) {
     assert_false(rp_failed());
 }
 
+/* ---- so is a graph, or it is made empty; and a function while its backward runs */
+
+static void *replay_once(void *graph) { return rp_graph_replay(graph) == RP_OK ? NULL : "a replay under way"; }
+
+static void raw_graph_goes_under_way(void **state) {
+    (void)state;
+    for (int round = 0; round < 3; round++) { /* released; reset; reset and used for another capture */
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = rp_ones(RP_DIMS(100)), *y = NULL;
+        rp_graph *g = rp_graph_new();
+        assert_int_equal(rp_graph_begin(g, rp_cpu(), NULL), RP_OK);
+        slow_body(NULL, &x, 1, &y, 1);
+        assert_int_equal(rp_graph_end(g), RP_OK);
+        atomic_store(&under_way, 0);
+        pthread_t thread;
+        void *failed;
+        assert_int_equal(pthread_create(&thread, NULL, replay_once, g), 0);
+        while (!atomic_load(&under_way)) sched_yield();
+        if (round == 0) {
+            rp_graph_release(g);
+        } else {
+            assert_int_equal(rp_graph_reset(g), RP_OK);
+            assert_int_equal(rp_graph_replay(g), RP_ERROR_STATE);
+            rp_error_take();
+        }
+        if (round == 2) {
+            assert_int_equal(rp_graph_begin(g, rp_cpu(), NULL), RP_OK);
+            rp_tensor *z = rp_add_scalar(x, rp_i64(1));
+            assert_int_equal(rp_graph_end(g), RP_OK);
+            assert_int_equal(rp_graph_replay(g), RP_OK);
+            assert_true(rp_item_f64(rp_sum(z)) == 200);
+        }
+        pthread_join(thread, &failed);
+        assert_null(failed);
+        assert_int_equal(rp_synchronize(rp_cpu()), RP_OK);
+        assert_true(rp_item_f64(rp_sum(y)) == 700);
+        if (round > 0) rp_graph_release(g);
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_false(rp_failed());
+}
+
+typedef struct one_backward {
+    rp_compiled *f;
+    atomic_int called, go;
+} one_backward;
+static void *backward_at_release(void *ctx) {
+    one_backward *b = ctx;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_ones(RP_DIMS(3, 5)), *y = NULL;
+    rp_set_requires_grad(x, true);
+    bool right = rp_call(b->f, &x, 1, &y, 1) == RP_OK;
+    rp_tensor *seed = rp_full(RP_NO_DIMS, rp_f64(2)); /* lies elsewhere than the captured one: explain is told */
+    atomic_store(&b->called, 1);
+    while (!atomic_load(&b->go)) sched_yield();
+    right = right && rp_backward(y, seed, NULL) == RP_OK;
+    if (right) right = fabs(rp_item_f64(rp_sum(rp_grad_of(x))) - 60 * cos(1)) < 1e-4;
+    rp_scope_end(scope, NULL, 0);
+    return right ? NULL : "a backward of a function that is released meanwhile";
+}
+
+static void released_in_a_backward(void **state) {
+    (void)state;
+    for (int round = 0; round < 50; round++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *w = rp_full(RP_DIMS(3, 5), rp_f64(2)), *x = rp_ones(RP_DIMS(3, 5));
+        rp_set_requires_grad(x, true);
+        one_backward b = {.f = NULL};
+        const rp_graphed_callable g = {{scaled_sum, &w, sizeof w, "scaled_sum"}, &x, 1, NULL, 0, 1};
+        assert_int_equal(rp_make_graphed_callables(&g, 1, NULL, &b.f), RP_OK);
+        pthread_t thread;
+        void *failed;
+        assert_int_equal(pthread_create(&thread, NULL, backward_at_release, &b), 0);
+        while (!atomic_load(&b.called)) sched_yield();
+        atomic_store(&b.go, 1);
+        rp_compiled_release(b.f);
+        pthread_join(thread, &failed);
+        assert_null(failed);
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_false(rp_failed());
+}
+
 static void threads_share_graphs(void **state) {
     (void)state;
     graphs_are_shared(rp_cpu());
@@ -793,6 +876,8 @@ int main(void) {
         cmocka_unit_test(everything_at_once),
         cmocka_unit_test(threads_share_graphs),
         cmocka_unit_test(released_under_way),
+        cmocka_unit_test(raw_graph_goes_under_way),
+        cmocka_unit_test(released_in_a_backward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,7 +45,8 @@ typedef struct question {
 } question;
 
 struct rp__explain {
-    rp__mutex *lock; /* of the function */
+    rp__mutex *lock;  /* of the function */
+    atomic_uint refs; /* of a function's */
     rp__explain *in, *parts, *next;
     char *name;
     record *records;
@@ -76,6 +77,12 @@ rp__explain *rp__explain_new(void) {
         return NULL;
     }
     (void)pthread_mutex_init(lock, NULL);
+    atomic_init(&e->refs, 1);
+    return e;
+}
+
+rp__explain *rp__explain_retain(rp__explain *e) {
+    atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
     return e;
 }
 
@@ -99,7 +106,7 @@ static void free_parts(rp__explain *e) {
 }
 
 void rp__explain_free(rp__explain *e) {
-    if (!e) return;
+    if (!e || atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1) return;
     rp__mutex *lock = e->lock;
     free_parts(e);
     free_records(e);

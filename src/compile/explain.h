@@ -21,8 +21,9 @@ rp__reason rp__reason_find(const char *name); /* RP__REASON_NONE when unknown */
    for one tuple of sizes. A thing lies in another one; one lock for all of a function. */
 typedef struct rp__explain rp__explain;
 
-rp__explain *rp__explain_new(void); /* of a function; NULL and an error: out of memory */
-void rp__explain_free(rp__explain *e);
+rp__explain *rp__explain_new(void);              /* of a function; NULL and an error: out of memory */
+rp__explain *rp__explain_retain(rp__explain *e); /* by what may speak when the function is gone; of a function */
+void rp__explain_free(rp__explain *e);           /* one count; NULL is allowed */
 /* A part of `in`, called "in's name, text". NULL: without memory, or in NULL; what is said to it is lost. */
 rp__explain *rp__explain_open(rp__explain *in, const char *format, ...) RP__PRINTF(2, 3);
 /* There is no more of the part, and nobody adds to it: what happened is counted on in `in`, what it was like (kernels, memory,

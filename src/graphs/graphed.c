@@ -37,7 +37,8 @@ typedef struct family {
 typedef struct graphed {
     rp_compiled base;
     atomic_uint refs; /* the handle, and tape nodes of calls */
-    char *name;       /* base.name goes with the handle, and a backward may come later */
+    char *name;       /* base.name and base.explain go with the handle, and a backward may come later */
+    rp__explain *explain;
     rp__device *device;
     size_t n_args, n_params, n_out;
     rp_tensor **args; /* n_args, then n_params: the static surface; retained */
@@ -101,6 +102,7 @@ static void graphed_free(graphed *g) {
     rp__free(g->param_storage);
     rp__free(g->leaf);
     rp__free(g->name);
+    rp__explain_free(g->explain);
     rp__free(g->ctx);
     rp__free(g->warm);
     rp__free(g->lent);
@@ -173,7 +175,7 @@ static rp_status set_grad_outputs(graphed *g, rp_tensor *const *grad_out) {
             if (rp__tensor_is_error(zero)) return rp_error_status();
             given = fixed;
         }
-        RP_TRY(rp__static_input_set(&g->backward, &g->backward_grads[k], given, false, g->base.explain, k));
+        RP_TRY(rp__static_input_set(&g->backward, &g->backward_grads[k], given, false, g->explain, k));
     }
     return RP_OK;
 }
@@ -202,8 +204,7 @@ static rp_status run_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_t
     RP_TRY(set_grad_outputs(g, grad_out));
     for (size_t k = 0; k < g->n_args; k++)
         if (c->in[k].tensor)
-            RP_TRY(
-                rp__static_input_set(&g->backward, &g->backward_inputs[k], c->in[k].tensor, false, g->base.explain, k));
+            RP_TRY(rp__static_input_set(&g->backward, &g->backward_inputs[k], c->in[k].tensor, false, g->explain, k));
     c->done = true;
     tell_family(g, false);
     RP_TRY(rp__recording_replay(&g->backward, rp__current_stream(g->device)));
@@ -466,10 +467,7 @@ static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const
     return rp__callable_end(scope, status, out, n_out);
 }
 
-static void graphed_destroy(rp_compiled *f) {
-    f->explain = NULL; /* nobody can read what a later backward would say */
-    graphed_drop((graphed *)f);
-}
+static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }
 
 static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_destroy, NULL};
 
@@ -571,6 +569,7 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
         return NULL;
     }
     atomic_init(&g->refs, 1);
+    g->explain = rp__explain_retain(g->base.explain);
     for (size_t k = 0; k < all; k++) {
         g->args[k] = rp_retain(k < c->n_args ? c->args[k] : c->params[k - c->n_args]);
         g->leaf[k] = rp_is_leaf(g->args[k]);
