@@ -270,6 +270,47 @@ static void test_positions(void **state) {
     assert_ok();
 }
 
+/* ---- words of objects that are no tensors: what stays as it was found is no effect of a call */
+
+static uint64_t words[3] = {5, 6, 7};
+static void sets_words(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    assert_int_equal(rp__trace_word_set(&words[0], 50), RP_OK);
+    assert_int_equal(rp__trace_word_set(&words[1], 60), RP_OK);
+    assert_int_equal(rp__trace_word_set(&words[2], 70), RP_OK);
+    assert_int_equal(rp__trace_word_set(&words[0], 5), RP_OK);
+    assert_int_equal(rp__trace_word_set(&words[2], 7), RP_OK);
+    out[0] = rp_neg(in[0]);
+}
+
+static void test_words(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = filled(1, 1, 7), *y;
+    static const rp__trace_mode modes[] = {RP__TRACE_FUNCTION, RP__TRACE_ABSTRACT};
+    for (int k = 0; k < 2; k++) {
+        const rp__trace_request request = {
+            .mode = modes[k], .fn = {sets_words, NULL, 0, "words"}, .in = &x, .n_in = 1, .n_out = 1};
+        rp__trace_result result;
+        assert_int_equal(rp__trace_run(&request, &y, &result), RP_OK);
+        assert_int_equal(result.n_words, 1);
+        assert_ptr_equal(result.words[0].address, &words[1]);
+        assert_int_equal(result.words[0].entry, 6);
+        assert_int_equal(result.words[0].exit, 60);
+        assert_int_equal(result.n_bytes, 3); /* all of them are guarded */
+        assert_int_equal(words[1], modes[k] == RP__TRACE_ABSTRACT ? 6 : 60);
+        words[1] = 6;
+        rp__trace_result_free(&result);
+    }
+    rp_ir_release(rp_trace((rp_fn){sets_words, NULL, 0, "sets_words"}, &x, 1, 1)); /* an export has no such effects */
+    assert_int_equal(rp_error_status(), RP_ERROR_GRAPH_BREAK);
+    assert_non_null(strstr(rp_error_message(), "`sets_words` changes an object that is no tensor"));
+    rp_error_take();
+    assert_int_equal(words[1], 6);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_counters, take_error),
@@ -278,6 +319,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_memory_of_a_chain, take_error),
         cmocka_unit_test_teardown(test_refusals, take_error),
         cmocka_unit_test_teardown(test_positions, take_error),
+        cmocka_unit_test_teardown(test_words, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -910,13 +910,16 @@ rp_status rp__trace_word_set(uint64_t *word, uint64_t value) {
     return RP_OK;
 }
 
-/* undo: nothing was computed. */
+/* Words that are left as they were found are no effect. undo: nothing was computed. */
 static void take_words(rp__trace_result *r, bool undo) {
+    size_t n = 0;
     for (size_t k = 0; k < r->n_words; k++) {
-        rp__trace_word *w = &r->words[k];
-        w->exit = *w->address;
-        if (undo) *w->address = w->entry;
+        rp__trace_word w = r->words[k];
+        w.exit = *w.address;
+        if (undo) *w.address = w.entry;
+        if (w.exit != w.entry) r->words[n++] = w;
     }
+    r->n_words = n;
 }
 
 /* Results of the graph: outputs of the function, then gradients. */
@@ -1148,6 +1151,11 @@ static rp_ir *trace_whole(const rp__trace_request *request) {
                           "for arguments that need none, its values are exported",
                           fn->name && *fn->name ? fn->name : "a function without a name", result.reason,
                           result.site && *result.site ? result.site : "no call site");
+    if (status == RP_OK && result.n_words)
+        status = rp__fail(RP_ERROR_GRAPH_BREAK,
+                          "rp_trace: `%s` changes an object that is no tensor (a gradient scaler between unscale and "
+                          "update), and a graph of it would not",
+                          fn->name && *fn->name ? fn->name : "a function without a name");
     if (status == RP_OK) {
         /* Gradients that the function leaves on tensors are effects, not outputs: they are not part of what is exported. */
         ir->body.n_results = (uint32_t)request->n_out;
