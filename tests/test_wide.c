@@ -2,6 +2,10 @@
    results, gathers, windows, draws. Whatever it is, the compiler splits where a kernel would hold too much, and what is compiled gives
    what eager calls give, bit for bit; so do gradients. On the CPU, then on CUDA. */
 /* ctest: labels=compile,cuda timeout=400 cost=40 */
+#include <time.h>
+
+#include <reprise_nn.h>
+
 #include "support/each_device.h"
 
 enum { MOST = 130, ROWS = 3, COLUMNS = 40 };
@@ -243,12 +247,97 @@ static void test_expanded(void **state) {
     compare((rp_fn){of_expanded, NULL, 0, "expanded"}, filled(RP_F64), 1, "expanded", 1);
 }
 
+/* ---- programs of very many ops that have nothing to do with each other, and optimizers of as many parameters: what is compiled for them
+   grows as they do. (Compared with each other, four times as many take sixteen times as long, and did.) */
+
+typedef struct many {
+    int n;
+    rp_tensor **of;
+    rp_optimizer *optimizer;
+} many;
+
+static void writes_each(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const many *m = ctx;
+    (void)in, (void)n_in, (void)out, (void)n_out;
+    for (int i = 0; i < m->n; i++) rp_copy_(m->of[i], rp_sin(rp_mul_scalar(m->of[i], rp_f64(0.5))));
+}
+static void meets(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const many *m = ctx;
+    rp_tensor **t = malloc((size_t)m->n * sizeof *t);
+    (void)in, (void)n_in, (void)n_out;
+    for (int i = 0; i < m->n; i++) t[i] = rp_sum(rp_sin(m->of[i]));
+    for (int k = m->n; k > 1; k = (k + 1) / 2)
+        for (int i = 0; i < k / 2; i++) t[i] = rp_add(t[i], t[(k + 1) / 2 + i]);
+    out[0] = t[0];
+    free(t);
+}
+static void steps(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const many *m = ctx;
+    (void)in, (void)n_in, (void)out, (void)n_out;
+    rp_optimizer_step(m->optimizer);
+}
+
+static many make_many(int n, bool trained) {
+    many m = {.n = n, .of = malloc((size_t)n * sizeof *m.of)};
+    for (int i = 0; i < n; i++) {
+        m.of[i] = rp_full(RP_DIMS(3 + i % 5), rp_f64(0.25 + 0.001 * i));
+        if (!trained) continue;
+        rp_set_requires_grad(m.of[i], true);
+        rp_set_grad(m.of[i], rp_full(RP_DIMS(3 + i % 5), rp_f64(1)));
+    }
+    if (trained) m.optimizer = rp_sgd(m.of, (size_t)n, 0.1, NULL);
+    return m;
+}
+
+/* Seconds of this process that three calls take, compiling in the first two. The values are compared with those of eager calls. */
+static double seconds_of(rp_body *of, bool trained, size_t n_out, int n) {
+    rp_scope scope = rp_scope_begin();
+    many a = make_many(n, trained), b = make_many(n, trained);
+    rp_tensor *x = NULL, *y = NULL;
+    rp_set_grad_enabled(false);
+    rp_compiled *f = rp_compile((rp_fn){of, &a, sizeof a, "many"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    double taken = 0;
+    for (int call = 0; call < 3; call++) {
+        const clock_t before = clock();
+        assert_int_equal(rp_call(f, NULL, 0, &x, n_out), RP_OK);
+        taken += (double)(clock() - before) / CLOCKS_PER_SEC;
+        of(&b, NULL, 0, &y, n_out);
+    }
+    if (n_out) same(x, y);
+    for (int i = 0; i < n; i += 97) same(rp_detach(a.of[i]), rp_detach(b.of[i]));
+    rp_compiled_release(f);
+    rp_optimizer_release(a.optimizer);
+    rp_optimizer_release(b.optimizer);
+    free(a.of);
+    free(b.of);
+    rp_set_grad_enabled(true);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    return taken;
+}
+
+static void test_many(void **state) {
+    (void)state;
+    if (device.type != RP_DEVICE_CPU) skip(); /* the compiler is the same */
+    static const struct {
+        rp_body *body;
+        bool trained;
+        size_t n_out;
+    } kinds[] = {{writes_each, false, 0}, {meets, false, 1}, {steps, true, 0}};
+    for (unsigned k = 0; k < 3; k++) {
+        const double few = seconds_of(kinds[k].body, kinds[k].trained, kinds[k].n_out, 2000),
+                     more = seconds_of(kinds[k].body, kinds[k].trained, kinds[k].n_out, 8000);
+        print_message("form %u: %.3f s for 2000, %.3f s for 8000\n", k, few, more);
+        if (more > 12 * few + 0.5) fail_msg("form %u: %.3f s for 2000, %.3f s for 8000", k, few, more);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_forward, begin, end),
         cmocka_unit_test_setup_teardown(test_gradients, begin, end),
         cmocka_unit_test_setup_teardown(test_results, begin, end),
         cmocka_unit_test_setup_teardown(test_expanded, begin, end),
+        cmocka_unit_test_setup_teardown(test_many, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

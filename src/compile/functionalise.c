@@ -12,6 +12,7 @@
    A storage is the memory behind a base value (not a view). It has a version: the base's current functional value. A traced
    value is a path of view ops from its base. Reading a value whose derivation is older than the storage's version replays
    the path on the current base; writing through a path computes the new base by the inverse scatters, innermost first. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "compile/passes.h"
@@ -41,8 +42,10 @@ typedef struct memory {   /* of a base value */
 typedef struct functionaliser {
     rp__rewrite w;
     place *places;
-    memory *memories;     /* indexed by base value */
-    rp__ir_value *path;   /* scratch for replays */
+    memory *memories;   /* indexed by base value */
+    rp__ir_value *path; /* scratch for replays */
+    rp__ir_value *first_outer,
+        *next_outer;      /* arguments, then captured tensors: first of a storage, the next one there */
     uint32_t depth;       /* of regions */
     uint32_t checkpoints; /* opened around the node */
     uint32_t opened;      /* functions around the node: the outermost one's backward is that of all */
@@ -190,13 +193,34 @@ static bool are_apart(const rp__ir_value_info *a, const rp__ir_value_info *b) {
     return bytes_of(a, &a0, &a1) && bytes_of(b, &b0, &b1) && (a1 <= b0 || b1 <= a0);
 }
 
+static rp_status list_outer(functionaliser *f) {
+    const rp_ir *src = f->w.src;
+    f->first_outer = rp__alloc((src->n_storages + 1u) * sizeof *f->first_outer);
+    f->next_outer = rp__alloc((src->n_values + 1) * sizeof *f->next_outer);
+    if (!f->first_outer || !f->next_outer) return RP__OOM("tables of functionalisation");
+    for (uint32_t s = 0; s < src->n_storages; s++) f->first_outer[s] = RP__IR_NONE;
+    for (size_t k = src->body.n_nodes; k-- > 0;) {
+        const rp__ir_node *n = &src->nodes[src->body.nodes[k]];
+        if (n->dead || n->kind != RP__IR_CAPTURED) continue;
+        rp__ir_value *first = &f->first_outer[src->values[n->out[0]].storage];
+        f->next_outer[n->out[0]] = *first;
+        *first = n->out[0];
+    }
+    for (uint32_t k = src->body.n_args; k-- > 0;) {
+        rp__ir_value *first = &f->first_outer[src->values[src->body.args[k]].storage];
+        f->next_outer[src->body.args[k]] = *first;
+        *first = src->body.args[k];
+    }
+    return RP_OK;
+}
+
 /* Does argument v, which shares its storage with others, lie apart from each of them? */
-static bool is_apart_from_others(const rp_ir *ir, rp__ir_value v) {
+static bool is_apart_from_others(const functionaliser *f, rp__ir_value v) {
+    const rp_ir *ir = f->w.src;
     const rp__ir_value_info *own = &ir->values[v];
     bool shares = false;
-    for (uint32_t k = 0; k < ir->body.n_args; k++) {
-        const rp__ir_value other = ir->body.args[k];
-        if (other == v || ir->values[other].storage != own->storage) continue;
+    for (rp__ir_value other = f->first_outer[own->storage]; other != RP__IR_NONE; other = f->next_outer[other]) {
+        if (other == v || rp__ir_producer(ir, other)) continue;
         if (!are_apart(own, &ir->values[other])) return false;
         shares = true;
     }
@@ -205,41 +229,33 @@ static bool is_apart_from_others(const rp_ir *ir, rp__ir_value v) {
 
 /* Arguments of one storage are one buffer of a program (program_place.c), which is written as a whole or not at all: an argument
    that lies apart gets a buffer of its own. (Captured tensors have one each.) */
-static void part_arguments(functionaliser *f) {
+static void part_arguments(const functionaliser *f) {
     const rp_ir *src = f->w.src;
     for (uint32_t k = 0; k < src->body.n_args; k++)
-        if (is_apart_from_others(src, src->body.args[k]))
+        if (is_apart_from_others(f, src->body.args[k]))
             f->w.dst->values[f->w.dst->body.args[k]].storage = f->w.dst->n_storages++;
 }
 
-/* Another argument or captured tensor, `what` number `index`: does it lie in what is written of v, or in one buffer with it? */
-static rp_status check_other(const functionaliser *f, rp__ir_value v, rp__ir_value other, const char *what,
-                             uint32_t index) {
-    const rp_ir *src = f->w.src;
-    const rp__ir_value_info *a = &src->values[v], *b = &src->values[other];
-    if (other == v || a->storage != b->storage) return RP_OK;
-    if (are_apart(a, b) && (rp__ir_producer(src, v) || rp__ir_producer(src, other) || is_apart_from_others(src, v) ||
-                            is_apart_from_others(src, other)))
-        return RP_OK;
-    return rp__fail(RP_ERROR_UNAVAILABLE, "%s %u shares memory with what is written", what, index);
-}
-
-/* The first write to argument or captured tensor v. */
+/* The first write to argument or captured tensor v: no other lies in what is written, or in one buffer with it. */
 static rp_status check_outer(const functionaliser *f, rp__ir_value v) {
     const rp_ir *src = f->w.src;
+    const rp__ir_value_info *own = &src->values[v];
     const rp__ir_node *made = rp__ir_producer(src, v);
     const char *what = made ? "captured tensor" : "argument";
-    uint32_t number = made ? made->captured_index : src->values[v].out_index;
-    if (src->values[v].shared)
+    uint32_t number = made ? made->captured_index : own->out_index;
+    if (own->shared)
         return rp__fail(RP_ERROR_UNAVAILABLE, "%s %u is written, in wrapped memory that another tensor lies in as well",
                         what, number);
-    if (!is_apart_in_itself(&src->values[v]))
+    if (!is_apart_in_itself(own))
         return rp__fail(RP_ERROR_UNAVAILABLE, "%s %u is written, and its elements share memory", what, number);
-    for (uint32_t k = 0; k < src->body.n_args; k++) RP_TRY(check_other(f, v, src->body.args[k], "argument", k));
-    for (size_t k = 0; k < src->body.n_nodes; k++) {
-        const rp__ir_node *n = &src->nodes[src->body.nodes[k]];
-        if (!n->dead && n->kind == RP__IR_CAPTURED)
-            RP_TRY(check_other(f, v, n->out[0], "captured tensor", n->captured_index));
+    for (rp__ir_value other = f->first_outer[own->storage]; other != RP__IR_NONE; other = f->next_outer[other]) {
+        const rp__ir_node *captured = rp__ir_producer(src, other);
+        if (other == v || (are_apart(own, &src->values[other]) &&
+                           (made || captured || is_apart_from_others(f, v) || is_apart_from_others(f, other))))
+            continue;
+        return rp__fail(RP_ERROR_UNAVAILABLE, "%s %u shares memory with what is written",
+                        captured ? "captured tensor" : "argument",
+                        captured ? captured->captured_index : src->values[other].out_index);
     }
     return RP_OK;
 }
@@ -328,6 +344,40 @@ static rp_status in_place(functionaliser *f, rp__ir_block *block, const rp__ir_n
     return write_value(f, block, n->in[0], value, n->site);
 }
 
+/* Operands that an op over many tensors writes, by memory: where it begins and ends in its base. */
+typedef struct extent {
+    rp__ir_value base;
+    int64_t begin, end;
+} extent;
+
+static int by_begin(const void *x, const void *y) {
+    const extent *a = x, *b = y;
+    if (a->base != b->base) return a->base < b->base ? -1 : 1;
+    return a->begin < b->begin ? -1 : a->begin > b->begin;
+}
+
+/* Need the operands that n writes be compared with each other (check_list)? *meet: some may have bytes in common. */
+static rp_status may_meet(const functionaliser *f, const rp__ir_node *n, bool *meet) {
+    extent few[RP__FEW_OPERANDS], *list = n->n_in > RP__FEW_OPERANDS ? rp__alloc(n->n_in * sizeof *list) : few;
+    uint32_t count = 0;
+    if (!list) return RP__OOM("operands of a graph node");
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        if (!rp__ir_writes(n, k)) continue;
+        const rp__ir_value v = f->places[n->in[k]].same;
+        extent *e = &list[count++];
+        e->base = f->places[v].base;
+        if (!bytes_of(&f->w.src->values[v], &e->begin, &e->end)) e->begin = INT64_MIN, e->end = INT64_MAX;
+    }
+    qsort(list, count, sizeof *list, by_begin);
+    *meet = false;
+    for (uint32_t k = 1; k < count && !*meet; k++) {
+        *meet = list[k].base == list[k - 1].base && list[k].begin < list[k - 1].end;
+        if (list[k].base == list[k - 1].base && list[k].end < list[k - 1].end) list[k].end = list[k - 1].end;
+    }
+    if (list != few) rp__free(list);
+    return RP_OK;
+}
+
 /* Of an op over many tensors: two that it writes have bytes in common, as one gradient of two parameters has. Each is a value of its own
    in the functional form; executed, the second is written over the first. */
 static rp_status check_list(const functionaliser *f, const rp__ir_node *n, uint32_t k) {
@@ -346,9 +396,11 @@ static rp_status check_list(const functionaliser *f, const rp__ir_node *n, uint3
 /* An op that writes several operands and has no functional form: it works on memory. Written arguments get their current value
    first; anything else is copied, and the copy is the value afterwards. */
 static rp_status in_place_on_memory(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, rp__ir_value *in) {
+    bool meet = false;
+    RP_TRY(may_meet(f, n, &meet));
     for (uint32_t k = 0; k < n->n_in; k++) {
         if (!rp__ir_writes(n, k)) continue;
-        RP_TRY(check_list(f, n, k));
+        if (meet) RP_TRY(check_list(f, n, k));
         rp__ir_value v = f->places[n->in[k]].same;
         memory *m = &f->memories[f->places[v].base];
         if (m->fixed) return rp__fail(RP_ERROR_UNAVAILABLE, "a branch or loop body writes a tensor from outside");
@@ -605,6 +657,7 @@ rp_status rp__functionalise(const rp_ir *ir, rp_ir **out) {
     size_t n = ir->n_values + 1;
     rp_status status = rp__rewrite_begin(&f.w, ir);
     if (status != RP_OK) goto done;
+    RP_TRY_GOTO(status, done, list_outer(&f));
     part_arguments(&f);
     f.places = rp__calloc(n, sizeof *f.places);
     f.memories = rp__calloc(n, sizeof *f.memories);
@@ -630,5 +683,7 @@ done:
     rp__free(f.places);
     rp__free(f.memories);
     rp__free(f.path);
+    rp__free(f.first_outer);
+    rp__free(f.next_outer);
     return rp__rewrite_end(&f.w, status, "functionalise", out);
 }

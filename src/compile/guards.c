@@ -57,6 +57,16 @@ static inline uint64_t outside_of(const rp__guards *g, const rp_tensor *t) {
     return rp__map_get(&g->outside, key_of(s->id)) ? s->id : 0;
 }
 
+enum { FEW_ARGUMENTS = 6 }; /* comparing each with each costs less than hashing them */
+
+/* The number under which `what` was met first. */
+static bool first_of(rp__map *met, const void *what, size_t k, uint32_t *first) {
+    const rp__hash key = {rp__hash_mix((uint64_t)(uintptr_t)what, 4), (uint64_t)(uintptr_t)what};
+    const size_t known = (size_t)(uintptr_t)rp__map_get(met, key);
+    *first = (uint32_t)(known ? known - 1 : k);
+    return known || rp__map_put(met, key, (void *)(uintptr_t)(k + 1));
+}
+
 static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const *in, size_t n_in) {
     g->offset = rp__calloc(n_in + 1, sizeof *g->offset);
     if (!g->offset) return RP__OOM("guards");
@@ -65,11 +75,21 @@ static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const 
         if (!g->same) return RP__OOM("guards");
         g->twin = g->same + n_in;
     }
-    for (size_t k = 0; k < n_in && g->same; k++) {
-        while (in[g->same[k]]->storage != in[k]->storage) g->same[k]++;
-        while (in[g->twin[k]] != in[k]) g->twin[k]++;
+    rp__map first = {0};
+    bool memory = true;
+    for (size_t k = 0; k < n_in && g->same && memory; k++) {
+        memory = first_of(&first, in[k]->storage, k, &g->same[k]) && first_of(&first, in[k], k, &g->twin[k]);
         g->offset[k] = in[k]->offset - in[g->same[k]]->offset;
     }
+    rp__map_free(&first);
+    if (memory && n_in > FEW_ARGUMENTS) {
+        size_t mask = 7;
+        while (mask < 4 * n_in) mask = 2 * mask + 1;
+        g->seen = rp__calloc(1, sizeof *g->seen + (mask + 1) * sizeof *g->seen->at);
+        memory = g->seen != NULL;
+        if (memory) g->seen->mask = mask;
+    }
+    if (!memory) return RP__OOM("guards");
     for (size_t i = 0; i < ir->n_captured; i++) {
         const rp__storage *s = ir->captured[i]->storage;
         unsigned bit = bit_of(s);
@@ -214,6 +234,7 @@ void rp__guards_free(rp__guards *g) {
     rp__free(g->symbolic);
     rp__free(g->words);
     rp__free(g->same);
+    rp__free(g->seen);
     rp__free(g->offset);
     rp__free(g->in_outside);
     rp__free(g->ranges);
@@ -284,26 +305,32 @@ static bool symbols_hold(const rp__guards *g, rp_tensor *const *in) {
 
 /* ---- the check */
 
-enum { FEW_ARGUMENTS = 6 }; /* comparing each with each costs less than hashing them */
+/* Is it met in this check for the first time? */
+static bool is_new(struct rp__guard_seen *s, const void *what) {
+    size_t at = (size_t)((uint64_t)(uintptr_t)what * UINT64_C(0x9e3779b97f4a7c15) >> 32) & s->mask;
+    for (; s->at[at].check == s->checks; at = (at + 1) & s->mask)
+        if (s->at[at].what == what) return false;
+    s->at[at].what = what;
+    s->at[at].check = s->checks;
+    return true;
+}
 
 static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
     if (!(g->same || g->in_outside || g->only)) return true;
-    uint64_t seen[RP__GUARD_BITS / 64];
-    const bool few = g->n_sharing <= FEW_ARGUMENTS;
-    if (!few) memset(seen, 0, sizeof seen);
+    const bool few = !g->seen;
+    if (!few) g->seen->checks++;
     for (size_t k = 0; g->same && k < g->n_sharing; k++) {
         const rp__storage *s = in[k]->storage;
         uint32_t first = g->same[k], twin = g->twin[k];
+        if (!few && ((first == k && !is_new(g->seen, s)) || (twin == k && !is_new(g->seen, in[k])))) return false;
         if (first == k) {
-            const unsigned bit = few ? 0 : bit_of(s);
-            for (size_t j = 0; j < k && (few || (seen[bit / 64] >> bit % 64 & 1)); j++)
+            for (size_t j = 0; j < k && few; j++)
                 if (in[j]->storage == s) return false;
-            if (!few) seen[bit / 64] |= UINT64_C(1) << bit % 64;
             continue;
         }
         if (in[first]->storage != s || in[twin] != in[k]) return false;
         if (!(g->in_outside && g->in_outside[k]) && in[k]->offset - in[first]->offset != g->offset[k]) return false;
-        for (size_t j = first; j < twin; j++)
+        for (size_t j = first; j < twin && few; j++)
             if (in[j] == in[k]) return false;
     }
     for (size_t k = 0; g->in_outside && k < g->n_sharing; k++) {

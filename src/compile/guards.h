@@ -8,7 +8,7 @@
 
 enum { RP__GUARD_BITS = 1024 };
 
-/* What a call is checked against. Built once, then read only (but for rp__guards_only and `changes`). */
+/* What a call is checked against. Built once, then read only (but for rp__guards_only, `changes` and scratch). */
 typedef struct rp__guards {
     uint64_t environment; /* grad mode, determinism, default device; whoever builds the guards fills it in */
     uint64_t *words;      /* per argument: head, then size and stride of each dim */
@@ -19,6 +19,14 @@ typedef struct rp__guards {
     /* Memory that arguments share decides which graph a function gives, even where nothing is written. */
     uint32_t *same,
         *twin; /* per argument the first with its storage, the first that is the same tensor; NULL: one argument */
+    struct rp__guard_seen { /* what a check has met: a table more than twice as long as that; NULL: few arguments */
+        uint64_t checks;
+        size_t mask;
+        struct {
+            const void *what;
+            uint64_t check;
+        } at[];
+    } * seen;
     rp_dim
         *offset; /* per argument that shares memory: how far behind the first it begins; in a captured storage: where */
     rp__map outside;                            /* storages of captured tensors */

@@ -11,7 +11,8 @@ typedef struct orderer {
     const rp__fusion *f;
     uint32_t *waiting; /* per group: predecessors not done */
     uint32_t *readers; /* per value: reading groups not done */
-    bool *done;
+    uint32_t *ready;   /* a heap: the first in program order at the front */
+    uint32_t n_ready;
 } orderer;
 
 static uint32_t group_of_value(const rp__fusion *f, rp__ir_value v) {
@@ -57,81 +58,102 @@ static void for_each_reading_group(const rp__fusion *f, rp__ir_value v, uint32_t
 /* Longer graphs keep program order among ready groups: the greedy choice is quadratic. */
 enum { MAX_GREEDY_READY = 256 };
 
+static bool comes_first(const orderer *o, uint32_t x, uint32_t y) { /* places in the heap */
+    const rp__fuse_group *g = o->f->groups;
+    return g[o->ready[x]].members[0] < g[o->ready[y]].members[0];
+}
+
+static void swap_ready(orderer *o, uint32_t x, uint32_t y) {
+    uint32_t g = o->ready[x];
+    o->ready[x] = o->ready[y];
+    o->ready[y] = g;
+}
+
+static void move_to_front(orderer *o, uint32_t at) {
+    for (; at > 0 && comes_first(o, at, (at - 1) / 2); at = (at - 1) / 2) swap_ready(o, at, (at - 1) / 2);
+}
+
+static void ready_add(orderer *o, uint32_t g) {
+    o->ready[o->n_ready++] = g;
+    move_to_front(o, o->n_ready - 1);
+}
+
+static uint32_t ready_take(orderer *o, uint32_t at) {
+    const uint32_t g = o->ready[at];
+    o->ready[at] = o->ready[--o->n_ready];
+    if (at == o->n_ready) return g;
+    move_to_front(o, at);
+    for (uint32_t next; (next = 2 * at + 1) < o->n_ready; at = next) {
+        if (next + 1 < o->n_ready && comes_first(o, next + 1, next)) next++;
+        if (!comes_first(o, next, at)) break;
+        swap_ready(o, next, at);
+    }
+    return g;
+}
+
+static uint32_t best_of(const orderer *o) {
+    uint32_t best = 0;
+    int64_t least = INT64_MAX;
+    for (uint32_t k = 0; k < o->n_ready && o->n_ready <= MAX_GREEDY_READY; k++) {
+        int64_t cost = growth(o, o->ready[k]);
+        if (cost < least || (cost == least && comes_first(o, k, best))) {
+            best = k;
+            least = cost;
+        }
+    }
+    return best;
+}
+
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live) {
     orderer o = {.f = f};
-    uint32_t n = f->n_groups, n_ready = 0, done = 0;
-    size_t words = 3 * ((size_t)n + 1) + f->ir->n_values + 1;
+    uint32_t n = f->n_groups, done = 0;
+    size_t words = 4 * ((size_t)n + 1) + 2 * (f->ir->n_values + 1);
     uint32_t *scratch = rp__calloc(words, sizeof *scratch);
-    uint32_t *seen = rp__calloc((size_t)n + 1, sizeof *seen);
-    if (!scratch || !seen) {
-        rp__free(scratch);
-        rp__free(seen);
-        return RP__OOM("order of a program");
-    }
+    if (!scratch) return RP__OOM("order of a program");
     o.waiting = scratch;
-    uint32_t *ready = scratch + n + 1, *stamp = ready + n + 1;
-    o.readers = stamp + n + 1;
+    o.ready = o.waiting + n + 1;
+    uint32_t *stamp = o.ready + n + 1, *seen = stamp + n + 1; /* seen: number of the group that met it last + 1 */
+    o.readers = seen + n + 1;
+    uint32_t *read = o.readers + f->ir->n_values + 1; /* likewise */
     for (rp__ir_value v = 0; v < f->ir->n_values; v++) for_each_reading_group(f, v, stamp, v + 1, &o.readers[v]);
     *n_live = 0;
     for (uint32_t g = 0; g < n; g++) {
         if (f->groups[g].dead) continue;
         (*n_live)++;
-        memset(seen, 0, ((size_t)n + 1) * sizeof *seen);
         for (uint32_t m = 0; m < f->groups[g].n_members; m++) {
             uint32_t node = f->groups[g].members[m];
             for (uint32_t s = 0; s < f->n_succ[node]; s++) {
                 uint32_t to = f->nodes[f->succ[node][s]].group;
-                if (to == g || seen[to]) continue;
-                seen[to] = 1;
+                if (to == g || seen[to] == g + 1) continue;
+                seen[to] = g + 1;
                 o.waiting[to]++;
             }
         }
     }
-    for (uint32_t g = 0; g < n; g++) {
-        if (!f->groups[g].dead && o.waiting[g] == 0) ready[n_ready++] = g;
-    }
-    while (n_ready > 0) {
-        uint32_t best = 0;
-        int64_t least = INT64_MAX;
-        for (uint32_t k = 0; k < n_ready; k++) {
-            int64_t cost = n_ready > MAX_GREEDY_READY ? 0 : growth(&o, ready[k]);
-            uint32_t at = f->groups[ready[k]].members[0], other = f->groups[ready[best]].members[0];
-            if (cost < least || (cost == least && at < other)) {
-                best = k;
-                least = cost;
-            }
-        }
-        uint32_t g = ready[best];
-        ready[best] = ready[--n_ready];
+    memset(seen, 0, ((size_t)n + 1) * sizeof *seen);
+    for (uint32_t g = 0; g < n; g++)
+        if (!f->groups[g].dead && o.waiting[g] == 0) ready_add(&o, g);
+    while (o.n_ready > 0) {
+        uint32_t g = ready_take(&o, best_of(&o));
         order[done++] = g;
-        memset(seen, 0, ((size_t)n + 1) * sizeof *seen);
         for (uint32_t m = 0; m < f->groups[g].n_members; m++) {
             uint32_t node = f->groups[g].members[m];
             const rp__ir_node *ir_node = &f->ir->nodes[f->nodes[node].node];
             for (uint32_t s = 0; s < f->n_succ[node]; s++) {
                 uint32_t to = f->nodes[f->succ[node][s]].group;
-                if (to == g || seen[to]) continue;
-                seen[to] = 1;
-                if (--o.waiting[to] == 0) ready[n_ready++] = to;
+                if (to == g || seen[to] == g + 1) continue;
+                seen[to] = g + 1;
+                if (--o.waiting[to] == 0) ready_add(&o, to);
             }
             for (uint32_t k = 0; k < ir_node->n_in; k++) {
                 if (ir_node->in[k] == RP__IR_NONE) continue;
                 rp__ir_value root = rp__ir_root(f->ir, ir_node->in[k]);
-                bool again = false; /* counted once a group */
-                for (uint32_t e = 0; e < m && !again; e++) {
-                    const rp__ir_node *before = &f->ir->nodes[f->nodes[f->groups[g].members[e]].node];
-                    for (uint32_t i = 0; i < before->n_in && !again; i++) {
-                        again = before->in[i] != RP__IR_NONE && rp__ir_root(f->ir, before->in[i]) == root;
-                    }
-                }
-                for (uint32_t i = 0; i < k && !again; i++) {
-                    again = ir_node->in[i] != RP__IR_NONE && rp__ir_root(f->ir, ir_node->in[i]) == root;
-                }
-                if (!again && o.readers[root] > 0) o.readers[root]--;
+                if (read[root] == g + 1) continue; /* counted once a group */
+                read[root] = g + 1;
+                if (o.readers[root] > 0) o.readers[root]--;
             }
         }
     }
     rp__free(scratch);
-    rp__free(seen);
     return done == *n_live ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "the groups of a program form a cycle");
 }

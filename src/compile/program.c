@@ -18,7 +18,24 @@ typedef struct recorder {
     uint32_t group;
     bool follows; /* the last record is the last step of the part, and the group's first launch may join it */
     rp__launch_buffer *buffer; /* of joint launches; NULL: none yet */
+    rp__map known;             /* storage -> its first buffer (number + 1), or KNOWN_SCRATCH */
 } recorder;
+
+#define KNOWN_SCRATCH UINTPTR_MAX
+static rp__hash storage_key(const rp__storage *s) { return (rp__hash){rp__hash_mix(s->id, 7), s->id}; }
+static bool know(recorder *r, const rp__storage *s, uintptr_t as) {
+    return rp__map_put(&r->known, storage_key(s), (void *)as);
+}
+
+/* A temporary moves with what it lies in. */
+static rp_status know_buffers(recorder *r) {
+    for (uint32_t b = r->p->n_buffers; b-- > 0;) { /* of two in one storage the first one counts */
+        const rp__program_buffer *of = &r->p->buffers[b];
+        if (of->kind == RP__BUFFER_NONE || of->kind == RP__BUFFER_TEMP || !of->place.storage) continue;
+        if (!know(r, of->place.storage, b + 1u)) return RP__OOM("launch records");
+    }
+    return RP_OK;
+}
 
 /* The launch and the last record as one, if the device has such a launch: siblings mostly stand side by side. */
 static rp_status join(recorder *r, const rp__launch *l, bool *joined) {
@@ -70,15 +87,10 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
         rp__storage *storage = slots[k].storage;
         slots[k].buffer = -1;
         if (!storage || storage == p->memory) continue;
-        bool known = false;
-        for (uint32_t b = 0; b < p->n_buffers && !known; b++) {
-            known = p->buffers[b].kind != RP__BUFFER_NONE && p->buffers[b].kind != RP__BUFFER_TEMP &&
-                    p->buffers[b].place.storage == storage; /* a temporary moves with what it lies in */
-            if (known) slots[k].buffer = (int32_t)b;
-        }
-        for (size_t i = 0; i < p->n_scratch && !known; i++) known = p->scratch[i] == storage;
+        const uintptr_t known = (uintptr_t)rp__map_get(&r->known, storage_key(storage));
+        if (known && known != KNOWN_SCRATCH) slots[k].buffer = (int32_t)(known - 1);
         if (known) continue;
-        if (!RP__GROW(&p->scratch, &p->scratch_capacity, p->n_scratch + 1))
+        if (!RP__GROW(&p->scratch, &p->scratch_capacity, p->n_scratch + 1) || !know(r, storage, KNOWN_SCRATCH))
             return RP__OOM("scratch memory of a program");
         rp__program_count(&p->held, storage->bytes);
         p->scratch[p->n_scratch++] = rp__storage_retain(storage);
@@ -355,6 +367,7 @@ rp_status rp__program_record(rp__executable *p) {
     p->build_stream = rp__stream_new(p->device);
     p->pool = rp_pool_new(p->device->id);
     status = rp__status_since(failures);
+    if (status == RP_OK) status = know_buffers(&r);
     if (status == RP_OK) status = rp_set_current_stream(p->build_stream);
     if (status == RP_OK) status = rp__capture_begin(p->build_stream, p->pool, RP_CAPTURE_THREAD_LOCAL);
     if (status == RP_OK) {
@@ -374,6 +387,7 @@ rp_status rp__program_record(rp__executable *p) {
         }
     }
     rp__free(r.buffer);
+    rp__map_free(&r.known);
     rp_status restored = rp_set_current_stream(before);
     rp__stream_drop(before);
     if (status == RP_OK) status = restored;

@@ -417,14 +417,22 @@ rp_status rp__program_build_graph(rp__executable *p) {
     return status;
 }
 
-static void describe_outer(const rp__executable *p, uint32_t buffer, rp__program_outer *o) {
-    const rp__program_buffer *b = &p->buffers[buffer];
-    rp__ir_value v = RP__IR_NONE;
-    if (b->kind == RP__BUFFER_ARG) v = p->ir->body.args[b->index];
-    for (size_t k = 0; k < p->ir->n_nodes && v == RP__IR_NONE; k++) {
-        const rp__ir_node *n = &p->ir->nodes[k];
-        if (n->kind == RP__IR_CAPTURED && n->captured_index == b->index) v = n->out[0];
+/* Of each captured tensor the first value; the caller's to free. */
+static rp__ir_value *captured_values(const rp_ir *ir) {
+    rp__ir_value *values = rp__alloc((ir->n_captured + 1) * sizeof *values);
+    for (size_t k = 0; k < ir->n_captured && values; k++) values[k] = RP__IR_NONE;
+    for (size_t k = 0; k < ir->n_nodes && values; k++) {
+        const rp__ir_node *n = &ir->nodes[k];
+        if (n->kind == RP__IR_CAPTURED && values[n->captured_index] == RP__IR_NONE)
+            values[n->captured_index] = n->out[0];
     }
+    return values;
+}
+
+static void describe_outer(const rp__executable *p, const rp__ir_value *captured, uint32_t buffer,
+                           rp__program_outer *o) {
+    const rp__program_buffer *b = &p->buffers[buffer];
+    const rp__ir_value v = b->kind == RP__BUFFER_ARG ? p->ir->body.args[b->index] : captured[b->index];
     *o = (rp__program_outer){.buffer = buffer,
                              .arg = b->kind == RP__BUFFER_ARG ? b->index : RP__IR_NONE,
                              .captured = b->kind == RP__BUFFER_CAPTURED ? p->ir->captured[b->index] : NULL,
@@ -472,19 +480,24 @@ rp_status rp__program_collect_patches(rp__executable *p) {
     p->touched = RP__NEW(&p->arena, uint8_t, p->n_records + 1u);
     p->touched_list = RP__NEW(&p->arena, uint32_t, p->n_records + 1u);
     p->outers = RP__NEW(&p->arena, rp__program_outer, p->n_buffers + 1u);
-    if (!p->touched || !p->touched_list || !p->outers) return RP__OOM("patches of a program");
+    rp__ir_value *captured = captured_values(p->ir);
+    if (!p->touched || !p->touched_list || !p->outers || !captured) {
+        rp__free(captured);
+        return RP__OOM("patches of a program");
+    }
     for (unsigned place = 0; place < 4; place++) { /* see n_written, first_compared, end_compared */
         for (uint32_t s = 0; s < p->n_buffers; s++) {
             const rp__program_buffer *b = &p->buffers[s];
             bool outside = b->kind == RP__BUFFER_ARG || b->kind == RP__BUFFER_CAPTURED;
             if (!outside || b->written != (place < 2) || (b->n_patches == 0 && !b->written)) continue;
             rp__program_outer *o = &p->outers[p->n_outers];
-            describe_outer(p, s, o);
+            describe_outer(p, captured, s, o);
             if (stays(o) == (place == 0 || place == 3)) p->n_outers++;
         }
         if (place == 0) p->first_compared = p->n_outers;
         if (place == 1) p->n_written = p->n_outers;
         if (place == 2) p->end_compared = p->n_outers;
     }
+    rp__free(captured);
     return RP_OK;
 }

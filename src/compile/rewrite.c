@@ -156,20 +156,32 @@ static void take_layout(rp__rewrite *w, rp__ir_value from, rp__ir_value to) {
     w->map[from] = to;
 }
 
+/* Arguments that share memory go on to. `known`: storage in src -> storage in dst + 1. */
+static rp_status share_storage(rp__rewrite *w, rp__map *known, rp__ir_value v, rp__ir_value made) {
+    const uint32_t storage = w->src->values[v].storage;
+    const rp__hash key = {rp__hash_mix(storage, 6), storage};
+    const uintptr_t first = (uintptr_t)rp__map_get(known, key);
+    if (first) w->dst->values[made].storage = (uint32_t)(first - 1);
+    return first || rp__map_put(known, key, (void *)(uintptr_t)(w->dst->values[made].storage + 1u))
+               ? RP_OK
+               : RP__OOM("arguments of a graph");
+}
+
 static rp_status copy_args(rp__rewrite *w, const rp__ir_block *from, rp__ir_block *to) {
-    for (uint32_t k = 0; k < from->n_args; k++) {
+    rp__map known = {0};
+    rp_status status = RP_OK;
+    for (uint32_t k = 0; k < from->n_args && status == RP_OK; k++) {
         rp__ir_value v = from->args[k];
         rp__ir_value made = rp__ir_add_arg(w->dst, to, &w->src->values[v].meta, w->src->values[v].site);
-        if (made == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
-        take_layout(w, v, made);
-        for (uint32_t j = 0; j < k; j++) { /* arguments that share memory go on to */
-            if (w->src->values[from->args[j]].storage == w->src->values[v].storage) {
-                w->dst->values[made].storage = w->dst->values[to->args[j]].storage;
-                break;
-            }
+        if (made == RP__IR_NONE) {
+            status = RP_ERROR_OUT_OF_MEMORY;
+            break;
         }
+        take_layout(w, v, made);
+        if (from->n_args > 1) status = share_storage(w, &known, v, made);
     }
-    return RP_OK;
+    rp__map_free(&known);
+    return status;
 }
 
 rp_status rp__rewrite_results(rp__rewrite *w, const rp__ir_block *from, rp__ir_block *to) {

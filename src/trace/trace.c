@@ -115,9 +115,9 @@ static rp_status storage_number(rp__trace *t, rp__storage *s, rp_dim base, rp__i
     uint32_t n = t->ir->n_storages;
     if (!RP__GROW(&t->memory, &t->memory_capacity, n + 1u) || !map_put(&t->by_storage, rp__trace_key_of_id(s->id), n))
         return RP__OOM("trace");
-    for (; t->n_memory < n; t->n_memory++) t->memory[t->n_memory] = (memory){.first = RP__IR_NONE};
+    for (; t->n_memory < n; t->n_memory++) t->memory[t->n_memory] = (memory){.first = RP__IR_NONE, .last = RP__IR_NONE};
     t->n_memory = n + 1u;
-    t->memory[n] = (memory){.storage = rp__storage_retain(s), .base = base, .first = first};
+    t->memory[n] = (memory){.storage = rp__storage_retain(s), .base = base, .first = first, .last = RP__IR_NONE};
     t->ir->n_storages++;
     *out = n;
     return RP_OK;
@@ -128,6 +128,9 @@ static rp_status place(rp__trace *t, rp__ir_value v, const rp_tensor *x, bool pe
     uint32_t storage;
     t->ir->n_storages--; /* the one that rp__ir_add_value made up */
     RP_TRY(storage_number(t, x->storage, x->offset, pending ? v : RP__IR_NONE, &storage));
+    if (!RP__GROW(&t->before, &t->before_capacity, v + 1u)) return RP__OOM("trace");
+    t->before[v] = t->memory[storage].last;
+    t->memory[storage].last = v;
     rp__ir_value_info *info = &t->ir->values[v];
     info->storage = storage;
     info->offset = rp__dim_apply(RP__DIM_SUB, x->offset, t->memory[storage].base);
@@ -172,13 +175,6 @@ static rp__ir_value add_constant(rp__trace *t, const rp_tensor *x, const rp__met
     return rp__ir_add_const(t->ir, &t->ir->body, meta, data, bytes, x->site);
 }
 
-static size_t watched_gradient(const rp__trace *t, const rp_tensor *x) {
-    for (size_t i = 0; i < t->n_watches; i++) {
-        if (t->watches[i].entry == x) return i;
-    }
-    return SIZE_MAX;
-}
-
 static rp__ir_value resolve(rp__trace *t, rp_tensor *x) {
     if (x->traced && x->traced->trace == t) return x->traced->value;
     size_t known = rp__trace_index(&t->by_handle, rp__trace_key(x));
@@ -203,7 +199,7 @@ static rp__ir_value resolve(rp__trace *t, rp_tensor *x) {
         v = rp__ir_add_arg(t->ir, &t->ir->body, &meta, site);
         return add_outside(t, x, v) == RP_OK && add_operand(t, x) == RP_OK ? v : RP__IR_NONE;
     }
-    size_t w = watched_gradient(t, x);
+    size_t w = rp__trace_index(&t->by_entry, rp__trace_key(x));
     if (w != SIZE_MAX) {
         t->watches[w].input = t->ir->body.n_args;
         v = rp__ir_add_arg(t->ir, &t->ir->body, &meta, site);
@@ -326,10 +322,9 @@ static bool marks_gradient(bool carries, const rp__meta *meta) { return carries 
 /* Grad mode is off: what has a history keeps it, with other values. A graph knows values only. */
 static void note_untaped(rp__trace *t, const rp__call *call, const rp_tensor *x) {
     size_t number = rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id));
-    for (size_t v = 0; v < t->ir->n_values && number != SIZE_MAX && !t->untaped_site; v++) {
-        const rp__ir_value_info *info = &t->ir->values[v];
-        if (info->storage == number && info->requires_grad) t->untaped_site = call->site ? call->site : "";
-    }
+    rp__ir_value v = number == SIZE_MAX ? RP__IR_NONE : t->memory[number].last;
+    for (; v != RP__IR_NONE && !t->untaped_site; v = t->before[v])
+        if (t->ir->values[v].requires_grad) t->untaped_site = call->site ? call->site : "";
 }
 
 /* From now on the handle x stands for v. */
@@ -1122,6 +1117,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     (void)rp__symbols_enter(symbols);
     rp__free(t->outside);
     rp__free(t->memory);
+    rp__free(t->before);
     rp__free(t->watches);
     rp__free(t->histories);
     rp__free(t->counters);
@@ -1129,6 +1125,8 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__free(t->stand_in);
     rp__map_free(&t->by_handle);
     rp__map_free(&t->by_storage);
+    rp__map_free(&t->by_watched);
+    rp__map_free(&t->by_entry);
     rp__flow_free(&t->flow);
     rp__free(t);
     rp__free(outs);

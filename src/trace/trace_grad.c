@@ -12,20 +12,22 @@
 static void watch_gradient(rp_tensor *x) {
     rp__trace *t = rp__trace_current();
     if (!t || t->mode == RP__TRACE_SEGMENTS) return;
+    if (rp__trace_index(&t->by_watched, rp__trace_key(x)) != SIZE_MAX) return;
     uint32_t arg = RP__IR_NONE;
     rp_tensor *const *args = t->stand_in ? t->stand_in : t->request->in;
     for (size_t i = 0; args && i < t->request->n_in; i++) {
         if (args[i] == x) arg = (uint32_t)i;
     }
     if (x->traced && arg == RP__IR_NONE) return; /* made inside */
-    for (size_t i = 0; i < t->n_watches; i++) {
-        if (t->watches[i].tensor == x) return;
-    }
-    if (!RP__GROW(&t->watches, &t->watches_capacity, t->n_watches + 1)) {
+    rp_tensor *entry = x->autograd ? x->autograd->grad : NULL;
+    void *const index = (void *)(uintptr_t)(t->n_watches + 1);
+    if (!RP__GROW(&t->watches, &t->watches_capacity, t->n_watches + 1) ||
+        (entry && !rp__map_get(&t->by_entry, rp__trace_key(entry)) &&
+         !rp__map_put(&t->by_entry, rp__trace_key(entry), index)) ||
+        !rp__map_put(&t->by_watched, rp__trace_key(x), index)) {
         (void)RP__OOM("trace");
         return;
     }
-    rp_tensor *entry = x->autograd ? x->autograd->grad : NULL;
     t->watches[t->n_watches++] = (rp__trace_watch){rp_retain(x), entry ? rp_retain(entry) : NULL, arg, RP__IR_NONE};
 }
 

@@ -27,6 +27,7 @@ typedef struct rp__trace_memory { /* a storage of the graph */
     rp__storage *storage;         /* retained; NULL: given back early */
     rp_dim base;                  /* offset of the first tensor met in it: the graph counts from there */
     rp__ir_value first;           /* pending memory: the value that covers it; RP__IR_NONE: memory from outside */
+    rp__ir_value last;            /* the latest value in it; RP__IR_NONE: none yet */
     bool written;                 /* from outside: `version` is what it was */
     uint64_t version;
     const char *writer_op, *writer_site;
@@ -64,8 +65,11 @@ struct rp__trace {
     rp__map by_handle, by_storage; /* index + 1 */
     rp__trace_memory *memory;      /* by storage number; those of values inside regions are empty */
     size_t n_memory, memory_capacity;
+    rp__ir_value *before; /* per value in some memory: the one that came before it there */
+    size_t before_capacity;
     rp__trace_watch *watches;
     size_t n_watches, watches_capacity;
+    rp__map by_watched, by_entry; /* tensor and .grad at entry -> watch, index + 1 */
     rp__trace_history *histories; /* since what was recorded last was computed */
     size_t n_histories, histories_capacity;
     rp__trace_counter *counters;
