@@ -31,6 +31,7 @@ typedef struct joiner {
     sum **sums;        /* per node: what becomes a cat */
     bool *gone;        /* per node: its result is not needed any more */
     uint32_t *readers; /* per value; results count */
+    bool *written;     /* per root value: a cat, which stands behind the scatters, might read something else there */
     part parts[MAX_PARTS];
     uint32_t n_parts;
     unsigned dim;
@@ -47,9 +48,10 @@ static bool is_sum(const joiner *j, const rp__ir_node *n) {
 }
 
 /* The node that fills v with zeros; NULL: it is anything else. */
-static const rp__ir_node *zeros(const rp_ir *ir, rp__ir_value v) {
-    const rp__ir_node *n = rp__ir_producer(ir, rp__ir_root(ir, v));
-    bool full = rp__ir_is_op(n, RP__OP(full)) && n->attrs[1].kind == RP_ATTR_SCALAR;
+static const rp__ir_node *zeros(const joiner *j, rp__ir_value v) {
+    const rp__ir_value root = rp__ir_root(j->ir, v);
+    const rp__ir_node *n = j->written[root] ? NULL : rp__ir_producer(j->ir, root);
+    bool full = n && rp__ir_is_op(n, RP__OP(full)) && n->attrs[1].kind == RP_ATTR_SCALAR;
     return full && rp__scalar_f64(n->attrs[1].v.scalar) == 0 ? n : NULL;
 }
 
@@ -68,8 +70,8 @@ static bool take_scatter(joiner *j, const rp__ir_node *n) {
     if (!index && !rp__ir_is_op(n, RP__OP(slice_scatter))) return false;
     const rp__ir_value_info *out = &ir->values[n->out[0]], *from = &ir->values[n->in[1]];
     const rp__ir_node *maker = rp__ir_producer(ir, rp__ir_root(ir, n->in[1]));
-    if (j->n_parts == MAX_PARTS || !zeros(ir, n->in[0]) || from->meta.dtype != out->meta.dtype ||
-        !stores_parts(maker, &out->meta) || (!index && n->attrs[3].v.i != 1)) {
+    if (j->n_parts == MAX_PARTS || !zeros(j, n->in[0]) || j->written[rp__ir_root(ir, n->in[1])] ||
+        from->meta.dtype != out->meta.dtype || !stores_parts(maker, &out->meta) || (!index && n->attrs[3].v.i != 1)) {
         return false;
     }
     int64_t dim = n->attrs[0].v.i;
@@ -207,8 +209,10 @@ static rp_status join_all(joiner *j, bool *any) {
     j->readers = RP__NEW(&j->arena, uint32_t, ir->n_values + 1);
     j->gone = RP__NEW(&j->arena, bool, ir->n_nodes + 1);
     j->sums = RP__NEW(&j->arena, sum *, ir->n_nodes + 1);
-    if (!j->readers || !j->gone || !j->sums) return RP__OOM("sums of a graph");
+    j->written = RP__NEW(&j->arena, bool, ir->n_values + 1);
+    if (!j->readers || !j->gone || !j->sums || !j->written) return RP__OOM("sums of a graph");
     count(j);
+    rp__ir_mark_written(ir, false, j->written);
     for (size_t k = ir->body.n_nodes; k-- > 0;) { /* the last sum of a chain is met first */
         RP_TRY(join(j, ir->body.nodes[k]));
         *any = *any || j->sums[ir->body.nodes[k]];

@@ -18,13 +18,16 @@ typedef struct picture { /* a value of the source graph */
     rp__ir_value family; /* another value of it, or itself: of a family there is one such */
     rp__ir_value last;   /* its copy in dst with its channels innermost */
     rp__ir_value rows;   /* and by rows */
+    uint32_t made;       /* the node of the body, from 1, at which the latest of these was made */
     bool alone;          /* belongs to no family */
     bool wanted; /* with its channels innermost, by a convolution; of a family's own value: by one of the family */
 } picture;
 typedef struct layout {
     const rp_ir *src;
     rp__rewrite w;
-    picture *of; /* per value */
+    picture *of;       /* per value */
+    uint32_t *written; /* per storage: the node of the body, from 1, that wrote it last */
+    uint32_t at;       /* the node that is visited */
 } layout;
 
 static bool is_convolution(const rp__ir_node *n) {
@@ -34,7 +37,7 @@ static bool is_convolution(const rp__ir_node *n) {
 
 /* Reads and writes through strides, whatever they are, and writes no operand. */
 static bool is_loop(const rp__ir_node *n) {
-    if (n->dead || n->kind != RP__IR_OP || *n->op->functional) return false;
+    if (n->dead || n->kind != RP__IR_OP || *n->op->functional || n->op->flags & RP_OP_INPLACE) return false;
     const rp__lowering how = n->op->lowering;
     return how == RP__POINTWISE || how == RP__ROWS || how == RP__INDEXED;
 }
@@ -176,6 +179,12 @@ static rp_status find_families(layout *l) {
 
 /* ---------------------------------------------------------------- copies */
 
+/* Copies of what has been written since, as a weight by an optimizer's step, are copies of something else. */
+static void drop_stale(layout *l, rp__ir_value v) {
+    if (v != RP__IR_NONE && l->of[v].made < l->written[l->src->values[v].storage])
+        l->of[v].last = l->of[v].rows = RP__IR_NONE;
+}
+
 /* Channels stand before the spatial dims, of which a window has as many as the weight's rank says. */
 static rp_status emit_last(layout *l, rp__ir_value v, unsigned spatial, const char *site, rp__ir_value *out) {
     if (l->of[v].last == RP__IR_NONE) {
@@ -193,6 +202,7 @@ static rp_status emit_last(layout *l, rp__ir_value v, unsigned spatial, const ch
         else
             RP_TRY(rp__ir_emit(l->w.dst, &l->w.dst->body, RP__OP(clone), &l->w.map[v], 1, &format, 1, &meta, 1, site,
                                &l->of[v].last));
+        l->of[v].made = l->at;
     }
     *out = l->of[v].last;
     return RP_OK;
@@ -205,6 +215,7 @@ static rp_status emit_rows(layout *l, rp__ir_value v, const char *site, rp__ir_v
         meta.order = RP__ROW_MAJOR;
         RP_TRY(rp__ir_emit(l->w.dst, &l->w.dst->body, RP__OP(clone), &l->w.map[v], 1, &format, 1, &meta, 1, site,
                            &l->of[v].rows));
+        l->of[v].made = l->at;
     }
     *out = l->of[v].rows;
     return RP_OK;
@@ -222,6 +233,11 @@ static rp_status visit(layout *l, uint32_t node) {
     const rp_ir *ir = l->src;
     const rp__ir_node *n = &ir->nodes[node];
     rp__turned copied;
+    l->at++;
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        if (n->in[k] != RP__IR_NONE && rp__ir_writes(n, k)) l->written[ir->values[n->in[k]].storage] = l->at;
+        drop_stale(l, n->in[k]);
+    }
     if (n->kind != RP__IR_OP) return rp__rewrite_copy(&l->w, &l->w.dst->body, node);
     rp__ir_value few[RP__FEW_OPERANDS], *in = few;
     if (n->n_in > RP__FEW_OPERANDS && !(in = rp__alloc(n->n_in * sizeof *in))) return RP__OOM("operands of a node");
@@ -268,12 +284,19 @@ rp_status rp__layout(rp_ir *ir, rp_ir **out) {
         *out = rp__ir_retain(ir);
         return RP_OK;
     }
-    layout l = {.src = ir, .of = rp__alloc((ir->n_values + 1) * sizeof *l.of)};
-    if (!l.of) return RP__OOM("layouts of a graph");
+    layout l = {.src = ir,
+                .of = rp__alloc((ir->n_values + 1) * sizeof *l.of),
+                .written = rp__calloc(ir->n_storages + 1u, sizeof *l.written)};
+    if (!l.of || !l.written) {
+        rp__free(l.of);
+        rp__free(l.written);
+        return RP__OOM("layouts of a graph");
+    }
     for (size_t v = 0; v <= ir->n_values; v++)
         l.of[v] = (picture){.family = (rp__ir_value)v, .last = RP__IR_NONE, .rows = RP__IR_NONE};
     rp_status status = find_families(&l);
     if (status == RP_OK) status = rewrite(&l, out);
     rp__free(l.of);
+    rp__free(l.written);
     return status;
 }

@@ -19,6 +19,15 @@ rp__ir_value rp__ir_root(const rp_ir *ir, rp__ir_value v) {
     return v;
 }
 
+void rp__ir_mark_written(const rp_ir *ir, bool assigned, bool *roots) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->dead || (n->kind == RP__IR_ASSIGN && !assigned)) continue;
+        for (uint32_t i = 0; i < n->n_in; i++)
+            if (n->in[i] != RP__IR_NONE && rp__ir_writes(n, i)) roots[rp__ir_root(ir, n->in[i])] = true;
+    }
+}
+
 bool rp__meta_same_size(const rp__meta *a, const rp__meta *b) {
     return a->ndim == b->ndim && memcmp(a->size, b->size, a->ndim * sizeof a->size[0]) == 0;
 }

@@ -75,6 +75,8 @@ bool rp__cat_is_joined(const rp_ir *ir, const rp__ir_node *n);
 bool rp__ir_is_outer(const rp_ir *ir, rp__ir_value v);
 /* The value that v is a view of, through all views; v itself when it is none. */
 rp__ir_value rp__ir_root(const rp_ir *ir, rp__ir_value v);
+/* Marks the roots whose memory an op of the body writes in place, as an optimizer's step does; assigned: and those of ASSIGN, behind all ops. */
+void rp__ir_mark_written(const rp_ir *ir, bool assigned, bool *roots);
 bool rp__meta_same_size(const rp__meta *a, const rp__meta *b);
 int64_t rp__meta_bytes_hint(const rp__meta *m);
 rp_attr rp__attr_of_ints(const int64_t *ints, size_t n);

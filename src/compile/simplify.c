@@ -94,14 +94,28 @@ static bool takes_back(const rp__view *outer, const rp__view *inner) {
     return true;
 }
 
+/* Does an op write the memory of `value` of dst in place? Then what made it says nothing of what it holds elsewhere in the body. */
+static bool is_written(const simplifier *s, rp__ir_value value) {
+    return s->any_unstable && value != RP__IR_NONE && s->written[rp__ir_root(s->w.dst, value)];
+}
+
+/* What made `value`, which still holds that, of operands that do, too; NULL: anything else. */
+static const rp__ir_node *maker_of(const simplifier *s, rp__ir_value value) {
+    const rp__ir_node *n = value == RP__IR_NONE || is_written(s, value) ? NULL : rp__ir_producer(s->w.dst, value);
+    bool stays = n && n->kind == RP__IR_OP;
+    for (uint32_t k = 0; stays && k < n->n_in; k++) stays = !is_written(s, n->in[k]);
+    return stays ? n : NULL;
+}
+
 /* The value of dst that stands for out 0 of node n (of src) with operands `in`; RP__IR_NONE: no rule. */
 static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp__ir_value *in) {
     const rp_ir *dst = s->w.dst;
     const rp__op *op = n->op;
-    const rp__ir_node *producer = n->n_in > 0 && in[0] != RP__IR_NONE ? rp__ir_producer(dst, in[0]) : NULL;
-    const rp__op *inner = producer && producer->kind == RP__IR_OP ? producer->op : NULL;
+    const rp__ir_node *producer = n->n_in > 0 ? maker_of(s, in[0]) : NULL;
+    const rp__op *inner = producer ? producer->op : NULL;
     const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
     if (op->lowering == RP__VIEW) {
+        producer = rp__ir_producer(dst, in[0]); /* a view of memory, whatever that holds */
         if (op == RP__OP(detach)) return s->gradients_done ? in[0] : RP__IR_NONE;
         const rp__meta *from = &dst->values[in[0]].meta;
         rp__view map, under;
@@ -128,8 +142,8 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
     }
     if (op == RP__OP(mul)) {
         for (unsigned k = 0; k < 2; k++) { /* x * ones */
-            const rp__ir_node *p = rp__ir_producer(dst, in[k]);
-            if (p && p->kind == RP__IR_OP && p->op == RP__OP(full) && scalar_is(&p->attrs[1], 1.0) &&
+            const rp__ir_node *p = maker_of(s, in[k]);
+            if (p && p->op == RP__OP(full) && scalar_is(&p->attrs[1], 1.0) &&
                 rp__meta_same_size(&out->meta, &dst->values[in[1 - k]].meta) &&
                 out->meta.dtype == dst->values[in[1 - k]].meta.dtype) {
                 return in[1 - k];
@@ -183,9 +197,10 @@ static bool may_stand_for(const simplifier *s, const rp__ir_node *n, rp__ir_valu
 
 /* ---- common subexpressions */
 
-static bool cse_able(const simplifier *s, const rp__ir_node *n) {
+static bool cse_able(const simplifier *s, const rp__ir_node *n, const rp__ir_value *in) {
     for (uint32_t k = 0; k < n->n_in && s->any_unstable; k++) {
-        if (n->in[k] != RP__IR_NONE && s->unstable[s->w.src->values[n->in[k]].storage]) return false;
+        if (n->in[k] == RP__IR_NONE) continue;
+        if (s->unstable[s->w.src->values[n->in[k]].storage] || is_written(s, in[k])) return false;
     }
     return n->kind == RP__IR_OP && n->n_regions == 0 && n->op->lowering != RP__HOST && n->op->lowering != RP__USER &&
            !(n->op->flags & RP_OP_INPLACE) && n->n_out == 1;
@@ -257,8 +272,8 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
     const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
     rp_ir *dst = s->w.dst;
     if (op == RP__OP(fill)) return emit_fill_as_full(s, block, n, done);
-    const rp__ir_node *producer = n->n_in > 0 && in[0] != RP__IR_NONE ? rp__ir_producer(dst, in[0]) : NULL;
-    const rp__op *inner = producer && producer->kind == RP__IR_OP ? producer->op : NULL;
+    const rp__ir_node *producer = n->n_in > 0 ? maker_of(s, in[0]) : NULL;
+    const rp__op *inner = producer ? producer->op : NULL;
     if (op == RP__OP(copy) && rp__meta_same_size(&dst->values[in[1]].meta, &out->meta)) {
         /* the old value is not read: only src, converted */
         bool convert = dst->values[in[1]].meta.dtype != out->meta.dtype;
@@ -284,8 +299,9 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
         return RP_OK;
     }
     /* view of view: the outer one alone, where the inner is a plain reshape of a row-major tensor */
-    if (op == RP__OP(view) && inner == op && rp__ir_value_contiguous(&dst->values[producer->in[0]])) {
-        rp__ir_value base = producer->in[0], made;
+    const rp__ir_node *under = op == RP__OP(view) ? rp__ir_producer(dst, in[0]) : NULL;
+    if (rp__ir_is_op(under, op) && rp__ir_value_contiguous(&dst->values[under->in[0]])) {
+        rp__ir_value base = under->in[0], made;
         RP_TRY(rp__ir_emit_view(dst, block, op, base, n->attrs, n->n_attrs, n->site, &made));
         dst->values[made].requires_grad = out->requires_grad;
         s->w.map[n->out[0]] = made;
@@ -311,8 +327,8 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
 /* States before the first step that are zeros need not lie in memory. */
 static void leave_zeros_out(const simplifier *s, rp__ir_value *in) {
     for (unsigned k = 3; k < 5; k++) {
-        const rp__ir_node *p = in[k] != RP__IR_NONE ? rp__ir_producer(s->w.dst, in[k]) : NULL;
-        if (p && p->kind == RP__IR_OP && p->op == RP__OP(full) && scalar_is(&p->attrs[1], 0.0) &&
+        const rp__ir_node *p = maker_of(s, in[k]);
+        if (p && p->op == RP__OP(full) && scalar_is(&p->attrs[1], 0.0) &&
             !signbit(rp__scalar_f64(p->attrs[1].v.scalar)) &&
             (s->gradients_done || !s->w.dst->values[in[k]].requires_grad))
             in[k] = RP__IR_NONE;
@@ -360,12 +376,12 @@ static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) 
             goto done;
         }
     }
-    if (cse_able(s, n)) {
+    if (cse_able(s, n, in)) {
         rp__hash key = hash_node(s, n, in);
         uintptr_t before = (uintptr_t)rp__map_get(&s->seen, key);
         if (before) {
             rp__ir_value value = s->w.dst->nodes[before - 1].out[0];
-            if (may_stand_for(s, n, n->out[0], value)) {
+            if (!is_written(s, value) && may_stand_for(s, n, n->out[0], value)) {
                 s->w.map[n->out[0]] = value;
                 note_value(s, n->out[0], value);
                 s->changed++;

@@ -228,11 +228,7 @@ rp_status rp__spread(rp_ir *ir, rp_ir **out) {
     s.shared = (bool *)(s.depth + n);
     s.drawn = (bool *)(s.depth + 2 * n);
     s.written = (bool *)(s.depth + 3 * n);
-    for (size_t k = 0; k < ir->body.n_nodes; k++) {
-        const rp__ir_node *node = &ir->nodes[ir->body.nodes[k]];
-        for (uint32_t i = 0; i < node->n_in && !node->dead; i++) /* an optimizer's step writes, too */
-            if (node->in[i] != RP__IR_NONE && rp__ir_writes(node, i)) s.written[rp__ir_root(ir, node->in[i])] = true;
-    }
+    rp__ir_mark_written(ir, true, s.written);
     if (!find(&s)) {
         free_all(&s);
         *out = rp__ir_retain(ir);
