@@ -398,6 +398,32 @@ static void uses_word(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     (void)ctx, (void)n_in, (void)n_out;
     out[0] = rp_add(rp_select(in[0], 0, word), rp_view(in[0], RP_DIMS(-1)));
 }
+/* Without elements, sizes may be such that products of them are beyond 64 bits: ops give nothing, or say so. */
+static void nothing_is_huge(void **state) {
+    (void)state;
+    static const int64_t sizes[][4] = {{INT64_C(4160749568), 0, INT64_C(3856990464), 0},
+                                       {INT64_C(1) << 40, INT64_C(1) << 40, INT64_C(1) << 40, 0},
+                                       {0, INT64_C(3982855056), INT64_C(2374400256), INT64_C(4160749568)}};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *t = rp_empty(sizes[k], 4), *results[] = {
+                                                  rp_add(t, t),
+                                                  rp_transpose(t, 0, 3),
+                                                  rp_clone(rp_transpose(t, 1, 2)),
+                                                  rp_slice(t, 0, 0, 1, 1),
+                                                  rp_copy_(t, rp_ones(RP_DIMS(1))),
+                                                  rp_cat(RP_TENSORS(t, t), 1),
+                                                  rp_reshape(t, RP_DIMS(0)),
+                                                  rp_flip(t, RP_DIMS(1)),
+                                              };
+        for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+            assert_true(rp_is_error(results[i]) || rp_numel(results[i]) == 0);
+        const rp_status status = rp_error_take();
+        assert_true(status == RP_OK || status == RP_ERROR_SHAPE || status == RP_ERROR_INVALID_ARGUMENT);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+}
+
 static void symbolic_overflow_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     rp_tensor *x = rp_expand(in[0], RP_DIMS(rp_size(in[1], 0), rp_size(in[1], 0), rp_size(in[1], 0)));
@@ -452,10 +478,8 @@ static int clear(void **state) {
 int main(void) {
     setenv("REPRISE_JIT", "0", 1);
     const struct CMUnitTest tests[] = {
-        CASE(sizes_overflow),
-        CASE(words_below_all_sizes),
-        CASE(words_in_symbolic_traces),
-        CASE(every_attribute),
+        CASE(sizes_overflow),           CASE(nothing_is_huge), CASE(words_below_all_sizes),
+        CASE(words_in_symbolic_traces), CASE(every_attribute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,6 +61,10 @@ int64_t rp__space_step(const rp__dag *dag, const rp__space *s, const rp__space_a
     }
     return step;
 }
+/* Of a space without elements any number may be beyond 64 bits; nothing is walked there. */
+static bool follows(int64_t outer, int64_t inner, int64_t extent) {
+    return (uint64_t)outer == (uint64_t)inner * (uint64_t)extent;
+}
 void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *accesses) {
     uint8_t axis[RP__SPACE_MAX_DIMS + 1];
     unsigned n = 0;
@@ -88,11 +92,11 @@ void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *acce
         if (axis[d] != axis[d - 1]) continue; /* dims of two axes never merge */
         bool merge = true;
         for (unsigned a = 0; a < s->n_accesses && merge; a++) {
-            merge = accesses[a].stride[d - 1] == accesses[a].stride[d] * s->extent[d];
+            merge = follows(accesses[a].stride[d - 1], accesses[a].stride[d], s->extent[d]);
         }
         for (unsigned k = 0; k < dag->n_windows && merge; k++) {
             const int64_t *factor = s->windows[k].factor;
-            merge = factor[d - 1] == factor[d] * s->extent[d];
+            merge = follows(factor[d - 1], factor[d], s->extent[d]);
         }
         int64_t extent;
         if (!merge || __builtin_mul_overflow(s->extent[d - 1], s->extent[d], &extent)) continue;

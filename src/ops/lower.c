@@ -760,11 +760,11 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, lowered
                        .op = call->op->name,
                        .site = call->site};
     fill_space(lw, &space, accesses);
-    int64_t row = 1;
-    for (unsigned i = 0; i < space.dims[1]; i++) row *= space.extent[space.dims[0] + i];
+    uint64_t row = 1; /* beyond 64 bits only where there are no rows */
+    for (unsigned i = 0; i < space.dims[1]; i++) row *= (uint64_t)space.extent[space.dims[0] + i];
     for (unsigned i = 0; i < lw->n_scalars; i++) {
         const rp__lower_scalar *from = &lw->scalars[i].from;
-        scalars[i] = from->kind == RP__SCALAR_INNER_EXTENT ? rp_i64(row) : rp__lower_scalar_value(from, call);
+        scalars[i] = from->kind == RP__SCALAR_INNER_EXTENT ? rp_i64((int64_t)row) : rp__lower_scalar_value(from, call);
     }
 
     const unsigned place = key ? place_of(call->op, key, lw->structural, lw->n_structural) : 0;

@@ -359,9 +359,9 @@ bool rp__tensor_overlaps_itself(const rp_tensor *t) {
 void rp__tensor_byte_range(const rp_tensor *t, int64_t *begin, int64_t *end) {
     int64_t item = (int64_t)rp__dtype_bytes((rp_dtype)t->dtype), last = t->offset;
     *begin = *end = t->offset * item;
-    for (size_t i = 0; i < t->ndim; i++) {
+    for (size_t i = 0; i < t->ndim; i++) { /* with a size of 0 behind it a stride may be as large as it likes */
         if (rp__dim_same_word(t->size[i], 0)) return;
-        last += (t->size[i] - 1) * t->stride[i];
+        last = (int64_t)((uint64_t)last + (uint64_t)(t->size[i] - 1) * (uint64_t)t->stride[i]);
     }
     *end = (last + 1) * item;
 }

@@ -298,8 +298,9 @@ static rp_status bind_points(rp__device *d, rp__dag *dag, rp__kernel *k, const r
                              rp__launch_buffer *buffer, rp__launch *out) {
     const rp__program *p = program_of(k);
     const unsigned dims = rp__space_dims(space);
-    int64_t items = 1;
-    for (unsigned i = 0; i < dims; i++) items *= space->extent[i];
+    uint64_t count = 1; /* beyond 64 bits only where it is 0 in the end */
+    for (unsigned i = 0; i < dims; i++) count *= (uint64_t)space->extent[i];
+    const int64_t items = (int64_t)count;
     if (!items) return RP_OK;
     const bool flat = p->serial || (space->how && space->how->flat);
     const int block = flat ? -1 : block_dim(dag, space, items);
@@ -324,8 +325,9 @@ static rp_status bind_rows(rp__device *d, rp__dag *dag, rp__kernel *k, const rp_
                            rp__launch_buffer *buffer, rp__launch *out) {
     const rp__program *p = program_of(k);
     const unsigned n_outer = rp__space_outer(dag, space), n_inner = rp__space_inner(dag, space);
-    int64_t rows = 1, row_len = 1;
-    for (unsigned i = 0; i < n_outer + n_inner; i++) *(i < n_outer ? &rows : &row_len) *= space->extent[i];
+    uint64_t counts[2] = {1, 1}; /* beyond 64 bits only where one of them is 0 */
+    for (unsigned i = 0; i < n_outer + n_inner; i++) counts[i >= n_outer] *= (uint64_t)space->extent[i];
+    const int64_t rows = (int64_t)counts[0], row_len = (int64_t)counts[1];
     bool row_stores = false;
     for (unsigned i = 0; i < dag->n_stores; i++) row_stores = row_stores || rp__dag_is_row(dag, dag->stores[i].axes);
     if (!rows || (!row_len && !row_stores)) return RP_OK;

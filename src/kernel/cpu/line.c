@@ -561,8 +561,9 @@ void rp__line_room(rp__line_pieces *x, rp__line *l, char *room, int64_t rows) {
 static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, const uint64_t *address,
                      const int64_t *extent, const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last,
                      bool lanes, unsigned past, char *scratch) {
-    int64_t n = 1, rows = 1;
-    for (unsigned d = 0; d < dims; d++) *(d < n_outer ? &rows : &n) *= extent[d];
+    uint64_t counts[2] = {1, 1}; /* beyond 64 bits only where one of them is 0 */
+    for (unsigned d = 0; d < dims; d++) counts[d >= n_outer] *= (uint64_t)extent[d];
+    const int64_t rows = (int64_t)counts[0], n = (int64_t)counts[1];
     rp__plan plan = RP__PLAN_RECOMPUTE;
     const rp__program *p = loop->programs[RP__PLAN_KEEP];
     if (p && rp__keep_fits(p, n, 1)) plan = RP__PLAN_KEEP;
