@@ -123,7 +123,6 @@ static void test_clipped(void **state) {
                 rp_tensor *x, *y;
                 body(&eager, NULL, 0, &x, 1);
                 OK(rp_call(f, NULL, 0, &y, 1));
-                print_message("form %d of %s, call %d\n", form, backends[b], call);
                 same(x, y);
                 for (int k = 0; k < 2; k++) {
                     rp_tensor *want = rp_grad_of(eager.p[k]), *got = rp_grad_of(compiled.p[k]);

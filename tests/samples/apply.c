@@ -31,15 +31,34 @@ static bool is_step(const sample *s, bool in_place) {
     return values;
 }
 
-static const sample *step(uint64_t random, bool in_place) {
-    static const sample **list[2];
-    static size_t n[2];
-    if (!list[in_place]) {
-        list[in_place] = calloc(sample_count(), sizeof **list);
-        for (size_t i = 0; list[in_place] && i < sample_count(); i++)
-            if (is_step(sample_at(i), in_place)) list[in_place][n[in_place]++] = sample_at(i);
+/* Is its gradient the derivative by all that the result is made of? Of what stands for rounding, or for a bound that is set without a tape,
+   PyTorch says something else; a deviation of one number repeated, as operands here may be, is 0 but for rounding, and so is nothing that
+   it is divided by. */
+static bool is_differentiable(const sample *s) {
+    static const char *const others[] = {
+        "detach",  "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine", "gaussian_nll_loss", "std",
+        "std_mean"};
+    bool all = true;
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++) all = all && strcmp(s->op->name, others[k]) != 0;
+    for (int k = 0; k < s->n_in; k++)
+        all = all && !s->in[k].constant && (!sample_is_value(&s->in[k]) || s->in[k].dtype == RP_DTYPE_NONE);
+    return all;
+}
+
+enum { FRESH, IN_PLACE, DIFFERENTIABLE, KINDS };
+
+static const sample *step(uint64_t random, int kind) {
+    static const sample **list[KINDS];
+    static size_t n[KINDS];
+    if (!list[kind]) {
+        list[kind] = calloc(sample_count(), sizeof **list);
+        for (size_t i = 0; list[kind] && i < sample_count(); i++) {
+            const sample *s = sample_at(i);
+            if (is_step(s, kind == IN_PLACE) && (kind != DIFFERENTIABLE || is_differentiable(s)))
+                list[kind][n[kind]++] = s;
+        }
     }
-    return list[in_place][random % n[in_place]];
+    return list[kind][random % n[kind]];
 }
 
 /* ---- operands */
@@ -102,8 +121,7 @@ static void tell(const sample *s, const rp_tensor *first) {
     printf("\n");
 }
 
-rp_tensor *sample_apply(uint64_t random, rp_tensor *first, rp_tensor *const *pool, size_t n_pool) {
-    const sample *s = step(random >> 8, false);
+static rp_tensor *apply(const sample *s, uint64_t random, rp_tensor *first, rp_tensor *const *pool, size_t n_pool) {
     rp_tensor *in[SAMPLE_IN + 1], *out[SAMPLE_OUT] = {NULL};
     uint64_t state = random * 2654435761u + 88172645463325252u;
     tell(s, first);
@@ -141,6 +159,14 @@ rp_tensor *sample_apply(uint64_t random, rp_tensor *first, rp_tensor *const *poo
     return out[below(&state, (unsigned)sample_outs(s))];
 }
 
+rp_tensor *sample_apply(uint64_t random, rp_tensor *first, rp_tensor *const *pool, size_t n_pool) {
+    return apply(step(random >> 8, FRESH), random, first, pool, n_pool);
+}
+
+rp_tensor *sample_apply_differentiable(uint64_t random, rp_tensor *first, rp_tensor *const *pool, size_t n_pool) {
+    return apply(step(random >> 8, DIFFERENTIABLE), random, first, pool, n_pool);
+}
+
 static bool broadcasts_into(const rp_tensor *target, const rp_tensor *t) {
     if (!is_float(t) || rp_ndim(t) > rp_ndim(target)) return false;
     for (size_t k = 1; k <= rp_ndim(t); k++)
@@ -149,7 +175,7 @@ static bool broadcasts_into(const rp_tensor *target, const rp_tensor *t) {
 }
 
 void sample_apply_in_place(uint64_t random, rp_tensor *target, rp_tensor *const *pool, size_t n_pool) {
-    const sample *s = step(random >> 8, true);
+    const sample *s = step(random >> 8, IN_PLACE);
     rp_tensor *in[SAMPLE_IN + 1], *out[SAMPLE_OUT] = {NULL};
     uint64_t state = random * 2654435761u + 88172645463325252u;
     tell(s, target);

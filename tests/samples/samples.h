@@ -104,6 +104,8 @@ rp_status sample_call_on(const sample *s, rp_tensor *const *in, rp_tensor **out)
    elementwise ops, and of ops of one operand of that rank), else repeated or cut off to the sample's sizes; in its ranges. Returns
    one of the results. All is drawn from `random`. */
 rp_tensor *sample_apply(uint64_t random, rp_tensor *first, rp_tensor *const *pool, size_t n_pool);
+/* The same, where the result has a gradient for all that it is made of. */
+rp_tensor *sample_apply_differentiable(uint64_t random, rp_tensor *first, rp_tensor *const *pool, size_t n_pool);
 /* The same of an elementwise op in place, which writes `target`; if nothing in the pool suits the op drawn, nothing. */
 void sample_apply_in_place(uint64_t random, rp_tensor *target, rp_tensor *const *pool, size_t n_pool);
 
