@@ -70,6 +70,13 @@ static bool run_op(int op, rp_tensor *x, rp_tensor *out[MOST]) {
     case 25: out[0] = rp_max_pool1d(rp_flatten(x, 2, 3), RP_DIMS(3), RP_DIMS(2), RP_DIMS(1), RP_DIMS(2), true); break;
     case 26: out[0] = rp_avg_pool1d(rp_flatten(x, 2, 3), RP_DIMS(3), RP_DIMS(2), RP_DIMS(1), false, false); break;
     case 27: out[0] = rp_avg_pool1d(rp_flatten(x, 2, 3), RP_DIMS(2), RP_DIMS(1), RP_DIMS(0), false, true); break;
+    /* windows of more elements than lanes: side by side, one of all, and of any places */
+    case 28: out[0] = rp_adaptive_avg_pool2d(x, RP_DIMS(h % 2 ? 1 : 2, w % 2 ? 1 : 2)); break;
+    case 29: out[0] = rp_adaptive_max_pool2d(x, RP_DIMS(1, 1), &out[1]); break;
+    case 30: out[0] = rp_adaptive_max_pool2d(x, RP_DIMS(h % 2 ? 2 : 5, 2), &out[1]); break;
+    case 31: out[0] = rp_adaptive_avg_pool2d(x, RP_DIMS(1, w % 3 ? 3 : 5)); break;
+    case 32: out[0] = rp_adaptive_avg_pool2d(x, RP_DIMS(h + 3, w % 2 ? w - 1 : 2 * w + 1)); break;
+    case 33: out[0] = rp_amax(x, RP_DIMS(2, 3), false); break;
     default: return false;
     }
     return true;

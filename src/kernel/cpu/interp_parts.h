@@ -241,6 +241,9 @@ bool rp__interp_copies(rp__interp *r, int64_t first, int64_t last, char *scratch
 
 /* ---- what planes share (interp_planes.c) */
 
+/* In which order a reduction over so many rows takes those that are there (not NULL), of RP__WINDOW_ROWS at most. */
+void rp__interp_tree(rp__window_tree *t, const void *const *a, int64_t rows);
+
 /* Rows or elements [first, last) of a launch whose header, program and words rp__interp_begin took; false: nothing was done, and
    rp__interp_begin comes again as above. */
 bool rp__interp_by_planes(rp__interp *r, int64_t first, int64_t last, char *scratch);

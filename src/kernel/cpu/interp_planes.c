@@ -45,7 +45,7 @@ typedef struct table {
     const char *plane; /* memory of the plane, or point, under way */
 } table;
 
-/* A phase that does nothing but reduce what it loads, or that and the identity where a value is false; or that where a key
+/* A phase that does nothing but reduce what it loads, of lanes also divided by what stands still, or that and the identity where a value is false; or that where a key
    that it loads is the one of the point, and 0 elsewhere (gradients of the largest); or that finds the place of the largest. Of points
    the last is not. */
 typedef struct plain {
@@ -54,22 +54,23 @@ typedef struct plain {
     bool keyed;
     const rp__reduction *red;
     const table *from, *key;
-    unsigned when, number;    /* 1 + number of the value */
-    uint16_t wanted, largest; /* registers */
-    bool all;                 /* 0, which memory outside gives, counts */
-    bool listed;              /* by planes.there: rows that are not there need not be looked at */
-    uint8_t way[RP__LANES];   /* of points: of each position of the tile under way */
+    unsigned when, number, over; /* 1 + number of the value; over: what is loaded is divided by it */
+    uint16_t wanted, largest;    /* registers */
+    bool all;                    /* 0, which memory outside gives, counts */
+    bool listed;                 /* by planes.there: rows that are not there need not be looked at */
+    uint8_t way[RP__LANES];      /* of points: of each position of the tile under way */
 } plain;
 
 /* Of the point under way: its rows, their keys and numbers, and a tree over rows that are there. Points of strided windows take turns in
    which these are. */
-enum { TREES = 8 };
+enum { TREES = 8, BITS = 64 };
 typedef struct ready {
-    const void *rows[RP__LANES];
-    const int64_t *keys[RP__LANES];
-    int32_t numbers[RP__LANES];
-    uint32_t there;     /* rows that are not NULL */
-    uint32_t of[TREES]; /* of which rows a tree is; 0: of none yet */
+    const void *rows[RP__WINDOW_ROWS];
+    const int64_t *keys[RP__WINDOW_ROWS];
+    int32_t numbers[RP__WINDOW_ROWS];
+    double over[RP__WINDOW_ROWS]; /* or float */
+    uint64_t there;               /* rows that are not NULL, of BITS rows at most */
+    uint64_t of[TREES];           /* of which rows a tree is; 0: of none yet */
     rp__window_tree *tree, trees[TREES];
 } ready;
 
@@ -91,6 +92,7 @@ typedef struct planes {
     _Alignas(64) char block[VALUES][64];
     unsigned first, lanes; /* dims: of the first point, of the first lane */
     int64_t points, width; /* of a plane; lanes of a point, 0: points lie side by side */
+    bool one;              /* point of a plane */
     int64_t tile, row;     /* points of a tile; the one under way, where lanes lie side by side */
     unsigned n_values, n_tables;
     uint64_t idle; /* values that are false and tables that lead nowhere at positions to pass over; 0: there are none */
@@ -100,7 +102,7 @@ typedef struct planes {
     plain plain[PLAIN];
     ready ready[PLAIN];
     follow follow;
-    uint32_t there[PLAIN][WIDEST]; /* rows of each point of the tile; of phases that are `listed` */
+    uint64_t there[PLAIN][WIDEST]; /* rows of each point of the tile; of phases that are `listed` */
     /* of registers */
     uint8_t of[MOST], size[MOST], truth[MOST], is_row[MOST], slot[MOST],
         known[MOST];                /* slot: 1 + number of the value */
@@ -208,7 +210,7 @@ static int take_load(const run *r, planes *s, uint32_t k) {
     const rp__insn *i = &r->p->insns[k];
     const bool placed = r->p->access_windows[i->access] || i->a != RP__NO_VAL;
     if (!stands(s, i->a) || !stands(s, i->b)) return 0;
-    if (!placed && (s->width || r->form[i->access] != RP__INTERP_GENERAL)) return 0;
+    if (!placed && !s->one && (s->width || r->form[i->access] != RP__INTERP_GENERAL)) return 0;
     if (s->width && !dense_lanes(r, s, i->access)) return -1;
     for (unsigned t = 0; t < s->n_tables; t++) {
         if (s->table[t].load->d == i->d) s->from[k] = (uint8_t)(t + 1);
@@ -386,13 +388,19 @@ static bool match_loaded(const run *r, const planes *s, unsigned phase, plain *x
         *other = rp__interp_peek(r->regs[i->c].p, i->size);
         i = made_in(r, s, phase, i->b, moving);
     }
+    x->over = 0;
+    if (s->width && is_op(r, i, RP__DIV, x->red->type)) {
+        x->over = value_of(s, i->b);
+        if (!x->over) return false;
+        i = made_in(r, s, phase, i->a, moving);
+    }
     x->from = loaded(r, s, i);
     return x->from && r->p->access_load[i->access] < 3;
 }
 static void match_sum(const run *r, const planes *s, unsigned phase, plain *x, uint16_t v, unsigned *moving) {
     const rp__tiles *tiles = r->p->tiles;
     uint64_t other;
-    if (!match_loaded(r, s, phase, x, v, &other, moving)) return;
+    if (!match_loaded(r, s, phase, x, v, &other, moving) || (x->over && x->red->kind != RP__REDUCE_SUM)) return;
     rp__window_fn *fn = tiles->reduce_window[x->red->kind][x->red->type][r->p->access_load[x->from->load->access]];
     if (!x->when || changes_nothing(x->red, other)) x->fn = fn;
     x->all = x->when || !changes_nothing(x->red, 0);
@@ -448,7 +456,7 @@ static void match_place(const run *r, const planes *s, unsigned phase, plain *x,
     }
     uint64_t other;
     if (!red || !is_op(r, nan, RP__ISNAN, red->type) || !is_op(r, is, RP__EQ, red->type) ||
-        !match_loaded(r, s, phase, x, nan->a, &other, moving) || x->when != inside)
+        !match_loaded(r, s, phase, x, nan->a, &other, moving) || x->when != inside || x->over)
         return;
     x->all = true;
     x->place = p->tiles->place[red->type][p->access_load[x->from->load->access]];
@@ -458,7 +466,7 @@ static void find_plain(const run *r, planes *s, unsigned phase) {
     const rp__program *p = r->p;
     plain *x = &s->plain[phase];
     *x = (plain){0};
-    if (r->row_len > RP__LANES) return;
+    if (r->row_len > (s->width ? RP__WINDOW_ROWS : RP__LANES)) return;
     const rp__insn *reduce = NULL;
     unsigned moving = 0;
     for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
@@ -852,13 +860,21 @@ static bool passes(const run *r, const planes *s) {
     }
     return idle;
 }
-static void make_tree(rp__window_tree *t, const void *const *a, int64_t lanes) {
-    uint8_t slot[RP__LANES]; /* 1 + place among those that are there */
-    t->n = t->pairs = 0;
-    for (int64_t r = 0; r < lanes; r++) {
-        slot[r] = a[r] ? (uint8_t)(t->n + 1) : 0;
-        if (a[r]) t->row[t->n++] = (uint8_t)r;
+void rp__interp_tree(rp__window_tree *t, const void *const *a, int64_t rows) {
+    uint8_t slot[RP__LANES] = {0}; /* 1 + place among those that are there */
+    t->n = t->more = t->pairs = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        if (!a[r] || slot[r % RP__LANES]) continue;
+        t->row[t->n++] = (uint8_t)r;
+        slot[r % RP__LANES] = (uint8_t)t->n;
     }
+    for (int64_t r = RP__LANES; r < rows; r++) {
+        const unsigned lane = slot[r % RP__LANES];
+        if (!a[r] || t->row[lane - 1] == r) continue;
+        t->row[t->n + t->more] = (uint8_t)r;
+        t->onto[t->n + t->more++] = (uint8_t)(lane - 1);
+    }
+    int64_t lanes = rows < RP__LANES ? rows : RP__LANES;
     for (int64_t half = RP__LANES / 2; half > 0; half /= 2) {
         for (int64_t r = half; r < lanes; r++) {
             if (!slot[r]) continue;
@@ -879,27 +895,32 @@ static void list_rows(const run *r, planes *s, int64_t points) {
         plain *x = &s->plain[phase];
         s->ready[phase].there = 0;
         memset(s->ready[phase].of, 0, sizeof s->ready[phase].of);
-        x->listed = x->fn && points <= WIDEST;
+        x->listed = x->fn && points <= WIDEST && r->row_len <= BITS;
         for (int64_t k = 0; k < points && x->listed; k++) {
-            uint32_t there = 0;
+            uint64_t there = 0;
             for (int64_t pos = 0, number = k; pos < r->row_len; pos++, number += s->tile) {
                 if (x->when && !s->value[x->when - 1].at[number]) continue;
                 const bool in = x->from->far[number] != OUTSIDE;
                 if ((!in && x->all) || (x->key && x->key->far[number] == OUTSIDE)) x->listed = false;
-                there |= (uint32_t)in << pos;
+                there |= (uint64_t)in << pos;
             }
             s->there[phase][k] = there;
         }
     }
 }
-static void tree_for(const run *r, ready *to, uint32_t there) {
-    const uint32_t slot = (there * UINT32_C(0x9e3779b1)) >> 29;
+static void tree_for(const run *r, ready *to, uint64_t there) {
+    const uint64_t slot = (there * UINT64_C(0x9e3779b97f4a7c15)) >> 61;
     _Static_assert(TREES == 8, "as many as the bits of a slot give");
+    if (r->row_len > BITS) there = 0;
     to->tree = &to->trees[slot];
     to->there = there;
     if (there && there == to->of[slot]) return;
-    make_tree(to->tree, to->rows, r->row_len);
+    rp__interp_tree(to->tree, to->rows, r->row_len);
     to->of[slot] = there;
+}
+static void set_over(ready *to, const plain *x, const planes *s, int64_t pos, int64_t number) {
+    const value *v = &s->value[x->over - 1];
+    memcpy((char *)to->over + pos * v->size, v->at + number * v->size, v->size);
 }
 /* The rows of a plain phase over the lanes of a point; false: not so here. */
 static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) {
@@ -907,12 +928,13 @@ static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) 
     const table *t = x->from, *k = x->key;
     const int64_t size = r->p->access_size[t->load->access];
     int64_t number = s->row;
-    uint32_t there = 0;
+    uint64_t there = 0;
     if (x->listed) {
         there = s->there[phase][number];
         if (!there || there != to->there) memset(to->rows, 0, sizeof to->rows);
-        for (uint32_t left = there; left; left &= left - 1) {
-            const int64_t pos = __builtin_ctz(left);
+        for (uint64_t left = there; left; left &= left - 1) {
+            const int64_t pos = __builtin_ctzll(left);
+            if (x->over) set_over(to, x, s, pos, pos * s->tile + number);
             to->rows[pos] = t->plane + (t->place[pos].first + t->far[pos * s->tile + number]) * size;
             if (k)
                 to->keys[pos] =
@@ -929,7 +951,8 @@ static bool find_rows(const run *r, const planes *s, unsigned phase, ready *to) 
             to->rows[pos] = t->plane + (t->place[pos].first + t->far[number]) * size;
         else if (x->all)
             return false;
-        there |= (uint32_t)(to->rows[pos] != NULL) << pos;
+        if (to->rows[pos]) there |= UINT64_C(1) << (pos & (BITS - 1));
+        if (x->over) set_over(to, x, s, pos, number);
         if (k && k->far[number] == OUTSIDE) return false;
         if (k) to->keys[pos] = (const int64_t *)(const void *)(k->plane + (k->place[pos].first + k->far[number]) * 8);
         if (!x->place) continue;
@@ -1003,8 +1026,13 @@ static void run_plain(run *r, const plain *x, const ready *from, int64_t wanted,
                                    .rows = r->row_len,
                                    .n = n});
     } else {
-        x->fn(&(rp__window_call){
-            .d = d, .a = from->rows, .tree = from->tree, .n = n, .key = x->key ? from->keys : NULL, .wanted = wanted});
+        x->fn(&(rp__window_call){.d = d,
+                                 .a = from->rows,
+                                 .tree = from->tree,
+                                 .n = n,
+                                 .key = x->key ? from->keys : NULL,
+                                 .wanted = wanted,
+                                 .over = x->over ? from->over : NULL});
     }
 }
 /* `bits` where `when` is false, which is seldom: at edges. */
@@ -1027,14 +1055,14 @@ static void run_windows(run *r, const planes *s, plain *x, ready *to) {
     memcpy(bits, identity, sizeof bits);
     if (convert) r->p->tiles->store_narrow[convert - 1](&(rp__tile_call){.d = bits, .a = identity, .as = 1, .n = 1});
     char *const lanes = r->acc + (int64_t)x->red->at * r->lanes * r->w;
-    uint32_t there = 0;
+    uint64_t there = 0;
     for (int64_t pos = 0; pos < r->row_len; pos++) {
         const place *at = &t->place[pos];
         char *const d = lanes + pos * r->w * x->red->size;
         to->rows[pos] = x->way[pos] == PASSED     ? NULL
                         : x->way[pos] == IN_PLACE ? t->plane + at->first * (int64_t)size
                                                   : d;
-        there |= (uint32_t)(x->way[pos] != PASSED) << pos;
+        there |= (uint64_t)(x->way[pos] != PASSED) << pos;
         if (x->way[pos] < GATHERED) continue;
         gather_at(r, d, t->plane, at, t->far + pos * r->w, size, r->w);
         if (x->way[pos] == MASKED) mask(d, s->value[x->when - 1].at + pos * r->w, bits, size, r->w);
@@ -1362,6 +1390,25 @@ static void run_lanes(run *r, planes *s, int64_t first, int64_t last, int64_t fr
     }
 }
 
+/* All dims before the inner ones are planes, and channels are the last: one point, whose places are counted (the place of the largest of all). */
+static bool one_point(const rp__program *p, const rp__dims *x, rp__planes *out) {
+    const unsigned last = x->n_outer - 1;
+    bool counted = false;
+    for (unsigned a = 0; a < p->n_accesses; a++) counted = counted || p->access_iota[a];
+    if (!x->n_outer || !counted || p->largest.phase || p->plan == RP__PLAN_ELEMENTS || x->extent[last] < LEAST_LANES)
+        return false;
+    for (unsigned d = 0; d < x->n_outer; d++) {
+        if (!dim_stands(p, x, d)) return false;
+    }
+    *out = (rp__planes){.first = last,
+                        .lanes = last,
+                        .split = 1,
+                        .planes = size_of_dims(x->extent, 0, last),
+                        .points = 1,
+                        .width = x->extent[last]};
+    return true;
+}
+
 bool rp__interp_planes_off;
 _Atomic(uint64_t) rp__interp_planes_taken;
 bool rp__interp_by_planes(run *r, int64_t first, int64_t last, char *scratch) {
@@ -1370,11 +1417,14 @@ bool rp__interp_by_planes(run *r, int64_t first, int64_t last, char *scratch) {
     rp__planes x;
     const rp__dims dims = {r->n_outer, r->dims, r->extent, r->stride, r->windows};
     if (p->grouped || p->serial || p->n_scans || !p->n_phases || p->n_regs > MOST || p->n_insns > MOST ||
-        rp__interp_planes_off || !rp__interp_planes(p, &dims, &x) || (x.width && p->plan == RP__PLAN_ELEMENTS))
+        rp__interp_planes_off)
         return false;
+    const bool one = one_point(p, &dims, &x);
+    if (!one && (!rp__interp_planes(p, &dims, &x) || (x.width && p->plan == RP__PLAN_ELEMENTS))) return false;
     s->first = x.first;
     s->lanes = x.lanes;
     s->width = x.width;
+    s->one = one;
     const int64_t points = s->points = x.points;
     const int64_t unit = s->width ? s->width : 1;
     if (first % unit || last % unit || (!s->width && last - first < LEAST_PLANES * points)) return false;
@@ -1391,7 +1441,6 @@ bool rp__interp_by_planes(run *r, int64_t first, int64_t last, char *scratch) {
         r->walk = was;
         return false;
     }
-    atomic_fetch_add_explicit(&rp__interp_planes_taken, 1, memory_order_relaxed);
     lay_values(s, r->row_len, at);
     memset(s->zeros, 0, sizeof s->zeros);
     memset(r->flat, 0, sizeof r->flat);
@@ -1400,6 +1449,8 @@ bool rp__interp_by_planes(run *r, int64_t first, int64_t last, char *scratch) {
     rp__interp_uniform(r);
     s->idle = idle_when(r, s);
     find_plains(r, s);
+    if (one && !all_plain(r, s)) return false;
+    atomic_fetch_add_explicit(&rp__interp_planes_taken, 1, memory_order_relaxed);
     int64_t step[RP__SPACE_MAX_DIMS];
     bool apart = !s->width && s->idle && strides_of(r, s, step);
     if (apart && keyed_phase(r, s)) { /* these need all points side by side */

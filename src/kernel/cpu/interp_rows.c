@@ -101,8 +101,8 @@ static rp__columns_fn *columns_fn(const run *r, const columns_table *of, const r
     const rp__reduction *red = &r->p->reductions[i->access];
     return of[red->kind][red->type][r->p->access_load[load->access]];
 }
-/* Is it a phase that reduces what it loads, of rows that lie one after the other, and has functions for that? step: of its positions. */
-static bool only_columns(const run *r, unsigned phase, const columns_table *of, int64_t *step) {
+/* Is it a phase that reduces what it loads, of rows that lie one after the other, and has functions for that? */
+static bool loads_columns(const run *r, unsigned phase, const columns_table *of) {
     const rp__program *p = r->p;
     const rp__insn *load = p->insns + p->element[phase].begin, *stop = p->insns + p->element[phase].end;
     if (stop - load < 2 || load->kind != RP__INSN_LOAD || load->a != RP__NO_VAL || load->b != RP__NO_VAL ||
@@ -112,7 +112,12 @@ static bool only_columns(const run *r, unsigned phase, const columns_table *of, 
     for (const rp__insn *i = load + 1; i < stop; i++) {
         if (i->kind != RP__INSN_REDUCE || i->a != load->d || !columns_fn(r, of, load, i)) return false;
     }
-    *step = rp__interp_position_step(r, load->access);
+    return true;
+}
+/* The same, with one distance in memory from position to position. */
+static bool only_columns(const run *r, unsigned phase, const columns_table *of, int64_t *step) {
+    if (!loads_columns(r, phase, of)) return false;
+    *step = rp__interp_position_step(r, r->p->insns[r->p->element[phase].begin].access);
     return *step >= 0;
 }
 static rp__columns_call columns_call(const run *r, unsigned access, int64_t pos, int64_t end, int64_t step) {
@@ -139,9 +144,43 @@ static bool by_columns(run *r, unsigned phase, int64_t begin, int64_t end) {
     }
     return true;
 }
+static rp__window_fn *window_fn(const run *r, const rp__insn *load, const rp__insn *i) {
+    const rp__reduction *red = &r->p->reductions[i->access];
+    return r->p->tiles->reduce_window[red->kind][red->type][r->p->access_load[load->access]];
+}
+/* Such a phase of few positions, which lie anywhere: windows side by side of channels that lie last. */
+static bool only_windows(const run *r, unsigned phase) {
+    const rp__insn *load = r->p->insns + r->p->element[phase].begin, *stop = r->p->insns + r->p->element[phase].end;
+    if (rp__interp_planes_off || r->row_len > RP__WINDOW_ROWS || !loads_columns(r, phase, r->p->tiles->whole_columns))
+        return false;
+    for (const rp__insn *i = load + 1; i < stop; i++) {
+        if (!window_fn(r, load, i)) return false;
+    }
+    return true;
+}
+static bool by_windows(run *r, unsigned phase) {
+    const rp__program *p = r->p;
+    if (!only_windows(r, phase)) return false;
+    const rp__insn *load = p->insns + p->element[phase].begin, *stop = p->insns + p->element[phase].end;
+    const void *rows[RP__WINDOW_ROWS];
+    rp__window_tree tree;
+    for (int64_t pos = 0; pos < r->row_len; pos++)
+        rows[pos] =
+            r->base[load->access] + rp__interp_across_at(r, load->access, pos) * r->p->access_size[load->access];
+    rp__interp_tree(&tree, rows, r->row_len);
+    for (const rp__insn *i = load + 1; i < stop; i++) {
+        const rp__reduction *red = &p->reductions[i->access];
+        char *const d = r->regs[red->d].p;
+        window_fn(r, load, i)(&(rp__window_call){.d = d, .a = rows, .tree = &tree, .n = r->w});
+        if (r->b > 1) rp__interp_replicate(r, d, red->size);
+    }
+    return true;
+}
 bool rp__interp_whole_columns(const run *r, unsigned phase) {
     int64_t step;
-    return r->row_len > 0 && r->row_len <= WHOLE_ROWS && only_columns(r, phase, r->p->tiles->whole_columns, &step);
+    if (r->row_len == 0) return false;
+    if (r->row_len <= WHOLE_ROWS && only_columns(r, phase, r->p->tiles->whole_columns, &step)) return true;
+    return only_windows(r, phase);
 }
 /* The same of columns that end here: they need no lanes in memory. */
 static bool by_whole_columns(run *r, unsigned phase) {
@@ -149,7 +188,8 @@ static bool by_whole_columns(run *r, unsigned phase) {
     const columns_table *of = p->tiles->whole_columns;
     const rp__insn *load = p->insns + p->element[phase].begin, *stop = p->insns + p->element[phase].end;
     int64_t step;
-    if (r->row_len == 0 || r->row_len > WHOLE_ROWS || !only_columns(r, phase, of, &step)) return false;
+    if (r->row_len == 0) return false;
+    if (r->row_len > WHOLE_ROWS || !only_columns(r, phase, of, &step)) return by_windows(r, phase);
     for (const rp__insn *i = load + 1; i < stop; i++) {
         const rp__reduction *red = &p->reductions[i->access];
         rp__columns_call c = columns_call(r, load->access, 0, r->row_len, step);

@@ -47,14 +47,18 @@ typedef struct rp__columns_call {
 } rp__columns_call;
 typedef void rp__columns_fn(const rp__columns_call *c);
 
-/* What is left of the halving tree over lanes where only some have an element: those that lack one have the identity, which changes
-   nothing. */
+/* What is left of the order of a reduction over so many rows where only some have an element: lanes that lack one have the identity, which
+   changes nothing. */
+enum { RP__WINDOW_ROWS = 256 };
 typedef struct rp__window_tree {
-    int64_t n, pairs, first; /* rows that are there; of these, pairs in order; the one that has the result */
-    uint8_t row[RP__LANES], to[RP__LANES], from[RP__LANES];
+    int64_t n, more, pairs,
+        first; /* lanes that have a row; further rows; pairs of lanes in order; the one that has the result */
+    /* The first row of each lane, then the further ones, each of which is combined with what lane `onto` has by then. */
+    uint8_t row[RP__WINDOW_ROWS], onto[RP__WINDOW_ROWS], to[RP__LANES], from[RP__LANES];
 } rp__window_tree;
-/* Rows of n columns anywhere in memory, at most RP__LANES of them, of which those of the tree are there. d: what it gives.
-   key: of each row another of int64; an element whose key is not `wanted` is 0. NULL: there are none. */
+/* Rows of n columns anywhere in memory, at most RP__WINDOW_ROWS of them, of which those of the tree are there. d: what it gives.
+   key: of each row another of int64; an element whose key is not `wanted` is 0. over: of each row what its elements are divided by,
+   in their type. NULL: there are none. */
 typedef struct rp__window_call {
     void *d;
     const void *const *a;
@@ -62,6 +66,7 @@ typedef struct rp__window_call {
     int64_t n;
     const int64_t *const *key;
     int64_t wanted;
+    const void *over;
 } rp__window_call;
 typedef void rp__window_fn(const rp__window_call *c);
 

@@ -730,15 +730,17 @@ RP__VEC_FN rp__vi32 keys_f32(const int64_t *key, int64_t wanted) {
     return rp__v_i32_i64(keys_f64(key, wanted), keys_f64(key + L_i64, wanted));
 }
 enum { SIDE = 4 };
-/* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. */
+enum { AS_IT_IS, KEYED, DIVIDED };
+/* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. `how` is one of the above. */
 #define WINDOW(name, suffix, t, I, ST, LOADER, IDENTITY, OP)                                                           \
     RP__VEC_FN V_##t window_row_##name##_##suffix(const rp__window_call *c, int64_t r, int64_t i, size_t left,         \
-                                                  bool keyed) {                                                        \
+                                                  int how) {                                                           \
         const ST *from = (const ST *)c->a[r] + i;                                                                      \
         ST some[L_##t] = {0};                                                                                          \
         if (left < L_##t) from = memcpy(some, from, left * sizeof *some);                                              \
         V_##t y = LOADER(from);                                                                                        \
-        if (keyed) {                                                                                                   \
+        if (how == DIVIDED) y = y / rp__v_splat_##t(((const T_##t *)c->over)[r]);                                      \
+        if (how == KEYED) {                                                                                            \
             const int64_t *key = c->key[r] + i;                                                                        \
             int64_t few[L_##t] = {0};                                                                                  \
             if (left < L_##t) key = memcpy(few, key, left * sizeof *few);                                              \
@@ -747,20 +749,27 @@ enum { SIDE = 4 };
         return OP(rp__v_splat_##t(IDENTITY), y);                                                                       \
     }                                                                                                                  \
     RP__VEC_FN V_##t window_some_##name##_##suffix(const rp__window_call *c, const rp__window_tree *w, int64_t i,      \
-                                                   size_t left, bool keyed) {                                          \
+                                                   size_t left, int how) {                                             \
         V_##t x[RP__LANES];                                                                                            \
         x[0] = rp__v_splat_##t(IDENTITY);                                                                              \
-        for (int64_t k = 0; k < w->n; k++) x[k] = window_row_##name##_##suffix(c, w->row[k], i, left, keyed);          \
+        for (int64_t k = 0; k < w->n; k++) x[k] = window_row_##name##_##suffix(c, w->row[k], i, left, how);            \
+        for (int64_t k = w->n; k < w->n + w->more; k++)                                                                \
+            x[w->onto[k]] = OP(x[w->onto[k]], window_row_##name##_##suffix(c, w->row[k], i, left, how));               \
         for (int64_t k = 0; k < w->pairs; k++) x[w->to[k]] = OP(x[w->to[k]], x[w->from[k]]);                           \
         return x[w->first];                                                                                            \
     }                                                                                                                  \
     /* SIDE vectors side by side, so that the sums of one need not wait for those of another. */                       \
     RP__VEC_FN void window_side_##name##_##suffix(const rp__window_call *c, const rp__window_tree *w, int64_t i,       \
-                                                  bool keyed) {                                                        \
+                                                  int how) {                                                           \
         V_##t x[RP__LANES][SIDE];                                                                                      \
         for (int64_t k = 0; k < w->n; k++) {                                                                           \
             for (int v = 0; v < SIDE; v++)                                                                             \
-                x[k][v] = window_row_##name##_##suffix(c, w->row[k], i + v * (int64_t)L_##t, L_##t, keyed);            \
+                x[k][v] = window_row_##name##_##suffix(c, w->row[k], i + v * (int64_t)L_##t, L_##t, how);              \
+        }                                                                                                              \
+        for (int64_t k = w->n; k < w->n + w->more; k++) {                                                              \
+            V_##t *const to = x[w->onto[k]];                                                                           \
+            for (int v = 0; v < SIDE; v++)                                                                             \
+                to[v] = OP(to[v], window_row_##name##_##suffix(c, w->row[k], i + v * (int64_t)L_##t, L_##t, how));     \
         }                                                                                                              \
         for (int64_t k = 0; k < w->pairs; k++) {                                                                       \
             V_##t *const to = x[w->to[k]], *const from = x[w->from[k]];                                                \
@@ -768,23 +777,25 @@ enum { SIDE = 4 };
         }                                                                                                              \
         for (int v = 0; v < SIDE; v++) rp__v_store_##t((T_##t *)c->d + i + v * (int64_t)L_##t, x[w->first][v]);        \
     }                                                                                                                  \
-    RP__VEC_FN void window_all_##name##_##suffix(const rp__window_call *c, bool keyed) {                               \
+    RP__VEC_FN void window_all_##name##_##suffix(const rp__window_call *c, int how) {                                  \
         T_##t *const d = (T_##t *)c->d;                                                                                \
         int64_t i = 0;                                                                                                 \
         for (; c->tree->n && i + SIDE * (int64_t)L_##t <= c->n; i += SIDE * (int64_t)L_##t)                            \
-            window_side_##name##_##suffix(c, c->tree, i, keyed);                                                       \
+            window_side_##name##_##suffix(c, c->tree, i, how);                                                         \
         for (; i + (int64_t)L_##t <= c->n; i += L_##t)                                                                 \
-            rp__v_store_##t(d + i, window_some_##name##_##suffix(c, c->tree, i, L_##t, keyed));                        \
+            rp__v_store_##t(d + i, window_some_##name##_##suffix(c, c->tree, i, L_##t, how));                          \
         if (i == c->n) return;                                                                                         \
         T_##t last[L_##t];                                                                                             \
-        rp__v_store_##t(last, window_some_##name##_##suffix(c, c->tree, i, (size_t)(c->n - i), keyed));                \
+        rp__v_store_##t(last, window_some_##name##_##suffix(c, c->tree, i, (size_t)(c->n - i), how));                  \
         memcpy(d + i, last, (size_t)(c->n - i) * sizeof *d);                                                           \
     }                                                                                                                  \
     static void window_##name##_##suffix(const rp__window_call *c) {                                                   \
         if (c->key)                                                                                                    \
-            window_all_##name##_##suffix(c, true);                                                                     \
+            window_all_##name##_##suffix(c, KEYED);                                                                    \
+        else if (c->over)                                                                                              \
+            window_all_##name##_##suffix(c, DIVIDED);                                                                  \
         else                                                                                                           \
-            window_all_##name##_##suffix(c, false);                                                                    \
+            window_all_##name##_##suffix(c, AS_IT_IS);                                                                 \
     }
 #define WINDOW_F32(name, IDENTITY, OP)                                                                                 \
     WINDOW(name, f32, f32, rp__vi32, float, rp__v_load_f32, IDENTITY, OP)                                              \
