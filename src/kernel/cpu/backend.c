@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "kernel/contract.h"
 #include "kernel/cpu/contract.h"
+#include "kernel/cpu/interp_parts.h"
 #include "kernel/cpu/jit.h"
 #include "kernel/cpu/points.h"
 #include "kernel/cpu/program.h"
@@ -321,6 +322,19 @@ static int64_t whole_stretches(const rp__program *p, const uint64_t *words, int6
     (void)rp__interp_stretch(p, x.n_outer, x.dims, x.extent, x.stride, &rows);
     return grain < rows ? grain : grain / rows * rows;
 }
+/* Are there operands whose elements lie apart along a row, which then is better put together whole, by one thread, than chunk by chunk? */
+static bool lies_apart(const rp__program *p, const uint64_t *words, int64_t row_len) {
+    const rp__dims x = dims_of(p, words);
+    rp__line_pieces pieces;
+    rp__line line;
+    int64_t bytes = 0;
+    if (!rp__line_apart(p, x.n_outer, x.dims, x.extent, x.stride, &pieces, &line)) return false;
+    for (uint64_t left = line.apart; left; left &= left - 1) {
+        const rp__line_stretches *s = &pieces.lie[__builtin_ctzll(left)];
+        bytes += s->still || s->step == 1 ? 0 : row_len * s->size;
+    }
+    return bytes && bytes < RP__INTERP_WIDE / 2;
+}
 static rp_status bind_rows(rp__device *d, rp__dag *dag, rp__kernel *k, const rp__space *space,
                            rp__launch_buffer *buffer, rp__launch *out) {
     const rp__program *p = program_of(k);
@@ -348,6 +362,11 @@ static rp_status bind_rows(rp__device *d, rp__dag *dag, rp__kernel *k, const rp_
     }
     RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
     buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner) | past_bits(space);
+    if (walk == RP__WALK_LONG && !wish && rows > 1 && lies_apart(p, buffer->words, row_len)) {
+        walk = RP__WALK_ALONG;
+        buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner) | past_bits(space);
+        out->items = rows;
+    }
     if (walk == RP__WALK_ALONG && !wish && row_len <= LONG_WINDOW && in_planes(p, buffer->words)) {
         walk = RP__WALK_ACROSS;
         buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner) | past_bits(space);

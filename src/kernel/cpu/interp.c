@@ -49,6 +49,24 @@ void rp__interp_give(const rp__interp_scratch *s) {
 }
 bool rp__interp_in_reserve(const run *r) { return r == &reserve.r; }
 
+/* Rows that are put together whole, where they are longer than a scratch: pages of the thread again, none of which launches without such rows
+   touch. */
+static RP__TLS_FAST char *thread_wide;
+static void wide_unmap(void *p) {
+    munmap(p, RP__INTERP_WIDE);
+    thread_wide = NULL;
+}
+static __attribute__((noinline)) char *wide_map(void) {
+    static rp__thread_end wide = {.end = wide_unmap};
+    void *p = MAP_FAILED;
+    if (!rp__interpret_in_reserve)
+        p = mmap(NULL, RP__INTERP_WIDE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p != MAP_FAILED && rp__thread_keep(&wide, p)) return thread_wide = p;
+    if (p != MAP_FAILED) munmap(p, RP__INTERP_WIDE);
+    return NULL;
+}
+char *rp__interp_wide(void) { return thread_wide ? thread_wide : wide_map(); }
+
 /* ---- setting up a slice --------------------------------------------------------------------------------------------- */
 
 static rp__interp_form form_of(const run *r, unsigned access) {

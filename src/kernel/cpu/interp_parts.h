@@ -106,8 +106,9 @@ static inline uint64_t rp__interp_peek(const void *p, unsigned size) {
 /* ---- scratch of a thread (interp.c) */
 
 enum {
-    RP__INTERP_BYTES = 512 * 1024, /* of a slice, touched as far as a launch needs it: see rp__interp_lay_out */
-    RP__INTERP_PLANES = 320 * 1024 /* of what planes share, after those */
+    RP__INTERP_BYTES = 512 * 1024,  /* of a slice, touched as far as a launch needs it: see rp__interp_lay_out */
+    RP__INTERP_PLANES = 320 * 1024, /* of what planes share, after those */
+    RP__INTERP_WIDE = 32 << 20      /* of whole rows that are put together (rp__interp_wide) */
 };
 /* Two: a slice of a long row runs inside its launch. */
 enum { RP__INTERP_LAUNCH, RP__INTERP_SLICE, RP__INTERP_SCRATCHES };
@@ -117,6 +118,8 @@ typedef struct rp__interp_scratch {
 } rp__interp_scratch;
 rp__interp_scratch *rp__interp_take(int which);
 void rp__interp_give(const rp__interp_scratch *s);
+/* RP__INTERP_WIDE bytes of the thread; NULL: there are none. */
+char *rp__interp_wide(void);
 /* Is r that of the one scratch there is where the system gives no pages? Slices of its launch would wait for it. */
 bool rp__interp_in_reserve(const rp__interp *r);
 

@@ -196,6 +196,14 @@ static void move_strided(const stretches *s, char *piece, char *memory, int64_t 
             if (many > TURNED) many = TURNED;
             char *const packed = piece + (at - first + from) * size;
             char *const lies = memory + (offset_of(s->extent, s->stride, s->outer, number) + from * s->step) * size;
+            /* Of the next elements each is another line, further on than the turn itself asks for. */
+            const int64_t next = s->n - from - AT_ONCE < AT_ONCE ? s->n - from - AT_ONCE : AT_ONCE;
+            for (int64_t k = AT_ONCE; k < AT_ONCE + next; k++) {
+                if (apart)
+                    __builtin_prefetch(lies + k * s->step * size, 1, 2);
+                else
+                    __builtin_prefetch(lies + k * s->step * size, 0, 2);
+            }
             const rp__tile_call t =
                 apart ? (rp__tile_call){.d = lies, .a = packed, .as = s->step, .n = many, .bs = m, .imm = s->n}
                       : (rp__tile_call){.d = packed, .a = lies, .as = s->n, .n = m, .bs = many, .imm = s->step};
@@ -411,7 +419,9 @@ enum {
     PIECES = 10,       /* accesses in pieces, which lie in scratch behind blocks and kept values */
     PIECE = 8 * RP__CHUNK + 64,
     BAND_BYTES =
-        224 * 1024 /* up to which pieces of elements that lie apart hold rows: a part of a second-level cache */
+        640 * 1024, /* up to which pieces of elements that lie apart hold rows: a part of a second-level cache */
+    WIDE = RP__INTERP_WIDE - 128 * PIECES,
+    LINE = 64 /* a band is so wide that none shares lines of memory with the next, if there is room */
 };
 _Static_assert(PIECES *(PIECE + 128) + 32 * 1024 + RP__KEEP_BYTES <= RP__INTERP_BYTES + RP__INTERP_PLANES,
                "room for pieces");
@@ -521,7 +531,16 @@ bool rp__line_apart(const rp__program *p, unsigned n_outer, unsigned dims, const
     l->take = take;
     return true;
 }
+/* Rows of which the stretches fill a line of memory. */
+static int64_t line_rows(const rp__line_pieces *x) {
+    const int a = __builtin_ctzll(x->whole);
+    const stretches *s = &x->lie[a];
+    const int64_t side = s->outer && s->stride[s->outer - 1] == 1 ? s->extent[s->outer - 1] : 1;
+    if (!x->step[a] || side * s->size >= LINE) return 1;
+    return (LINE / s->size + side - 1) / side;
+}
 void rp__line_room(rp__line_pieces *x, rp__line *l, char *room, int64_t rows) {
+    char *wide = NULL;
     int64_t bytes = 0, most = PIECES * PIECE;
     x->whole = 0;
     for (uint64_t left = l->apart; left; left &= left - 1) {
@@ -534,6 +553,9 @@ void rp__line_room(rp__line_pieces *x, rp__line *l, char *room, int64_t rows) {
         }
     }
     if (most > BAND_BYTES) most = BAND_BYTES;
+    const int64_t lines = bytes ? line_rows(x) : 1;
+    if (lines * bytes > most && bytes <= WIDE && (wide = rp__interp_wide()))
+        most = lines * bytes < WIDE ? lines * bytes : WIDE;
     if (bytes > most || !bytes) x->whole = 0;
     x->band = x->whole ? most / bytes : 1;
     if (x->whole) { /* no stretches left over, if that does not take half of them */
@@ -546,9 +568,11 @@ void rp__line_room(rp__line_pieces *x, rp__line *l, char *room, int64_t rows) {
     if (x->band > rows) x->band = rows;
     for (uint64_t left = l->apart; left; left &= left - 1) {
         const int a = __builtin_ctzll(left);
-        x->piece[a] = room;
+        const bool whole = x->whole >> a & 1u;
+        char **const from = whole && wide ? &wide : &room;
+        x->piece[a] = *from;
         x->filled[a].lies = NULL;
-        room += x->whole >> a & 1u ? (x->band * l->n * x->lie[a].size + 127) & ~INT64_C(63) : PIECE;
+        *from += whole ? (x->band * l->n * x->lie[a].size + 127) & ~INT64_C(63) : PIECE;
     }
     x->to_take = 0;
     x->rows = 1;
