@@ -212,6 +212,43 @@ static void same_bits_f16(void **state) {
     compare(RP_F16);
 }
 
+/* Loads at computed places, some of them outside, are the same by vectors and one by one, whatever the count and the distance of elements. */
+static rp_tensor *by_places(int op, rp_tensor *x, rp_tensor *grid, rp_tensor *index) {
+    switch (op) {
+    case 0: return rp_grid_sampler(x, grid, 0, 0, false);
+    case 1: return rp_grid_sampler(x, grid, 1, 1, true);
+    case 2: return rp_gather(x, 2, index, false);
+    case 3: return rp_gather(x, 3, rp_remainder_scalar(index, rp_i64(rp_size(x, 3))), false);
+    default: return rp_take(x, index);
+    }
+}
+static void places_by_vectors(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_BF16};
+    static const int64_t sizes[][4] = {{2, 3, 9, 11}, {1, 5, 16, 7}, {3, 2, 5, 40}};
+    for (int k = 0; k < 27; k++) {
+        const int64_t *size = sizes[k / 9];
+        rp_scope scope = rp_scope_begin();
+        rp_manual_seed((uint64_t)k);
+        rp_tensor *x = numbers(size, dtypes[k % 3], k / 3 % 3, 7);
+        rp_tensor *grid = rp_to_dtype(rp_randn(RP_DIMS(size[0], 13, 9, 2)), dtypes[k % 3]);
+        rp_tensor *index = rp_randint(0, size[2], RP_DIMS(size[0], size[1], 5, size[3]));
+        for (int op = 0; op < 5; op++) {
+            rp_tensor *want = NULL;
+            for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+                if (!rp__tiles_named(isas[i])) continue;
+                rp__tiles_set(rp__tiles_named(isas[i]));
+                rp_tensor *got = by_places(op, x, grid, index);
+                if (rp_failed()) fail_msg("op %d: %s", op, rp_error_message());
+                if (!want) want = got;
+                if (!same(want, got)) fail_msg("op %d, sizes %d, on %s: other bits", op, k, isas[i]);
+            }
+        }
+        rp_scope_end(scope, NULL, 0);
+    }
+    rp__tiles_set(NULL);
+}
+
 /* What stands still is dear, kept from phase to phase and read by something else that stands still. */
 static void run_kept(rp_tensor *x, rp_tensor *to) {
     enum { PLANES = 8, POINTS = 40, ROW = 40, PLANE = POINTS + ROW };
@@ -264,8 +301,9 @@ static void kept_values_stand_still(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(largest_alone),  cmocka_unit_test(same_bits_f32), cmocka_unit_test(same_bits_f64),
-        cmocka_unit_test(same_bits_bf16), cmocka_unit_test(same_bits_f16), cmocka_unit_test(kept_values_stand_still),
+        cmocka_unit_test(largest_alone),     cmocka_unit_test(same_bits_f32), cmocka_unit_test(same_bits_f64),
+        cmocka_unit_test(same_bits_bf16),    cmocka_unit_test(same_bits_f16), cmocka_unit_test(kept_values_stand_still),
+        cmocka_unit_test(places_by_vectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

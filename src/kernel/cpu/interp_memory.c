@@ -98,22 +98,29 @@ void rp__interp_copy_in(const run *r, char *d, const char *from, unsigned size, 
 
 /* Elements through an offset or predicate: the address of each is computed, and memory behind a false predicate is not
    touched. */
-void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n, const reg *off,
-                          const reg *pred, int64_t k0) {
+void rp__interp_load_each(const run *r, char *d, const char *from, unsigned size, int64_t stride, int64_t n,
+                          const reg *off, const reg *pred, int64_t k0) {
     static const int64_t none = 0;
     static const char zeros[8] = {0};
     const int64_t *at = off ? (const int64_t *)(const void *)off->p + k0 * off->step : &none;
     const int64_t step = off ? off->step : 0;
     const uint8_t *const wanted = pred ? (const uint8_t *)pred->p + k0 * pred->step : NULL;
     const int64_t next = pred ? pred->step : 0;
+    rp__tile_fn *const vectors = r->p->tiles->load_at[rp__interp_log2(size)];
+    int64_t begin = 0;
+    if (vectors && step == 1 && (!pred || next == 1) && n >= 8) {
+        begin = n / 8 * 8;
+        vectors(&(rp__tile_call){.d = d, .a = from, .b = at, .c = wanted, .n = begin, .imm = stride});
+    }
     /* Of known length: no call. */
 #define EACH(size)                                                                                                     \
     case size:                                                                                                         \
         if (!wanted) {                                                                                                 \
-            for (int64_t k = 0; k < n; k++) memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size); \
+            for (int64_t k = begin; k < n; k++)                                                                        \
+                memcpy(d + k * (size), from + (k * stride + at[k * step]) * (size), size);                             \
             break;                                                                                                     \
         }                                                                                                              \
-        for (int64_t k = 0; k < n; k++) { /* a choice of addresses: no branch to be foreseen */                        \
+        for (int64_t k = begin; k < n; k++) { /* a choice of addresses: no branch to be foreseen */                    \
             const int64_t place = wanted[k * next] ? k * stride + at[k * step] : 0;                                    \
             memcpy(d + k * (size), wanted[k * next] ? from + place * (size) : zeros, size);                            \
         }                                                                                                              \
@@ -143,7 +150,7 @@ void rp__interp_load_part(const run *r, const rp__insn *i, char *d, unsigned d0,
             rp__interp_copy_in(r, d + k * size, from + *(const int64_t *)(const void *)off->p * (int64_t)size, size,
                                s.last, m);
         else if (off || pred)
-            rp__interp_load_each(d + k * size, from, size, s.last, m, off, pred, k0 + k);
+            rp__interp_load_each(r, d + k * size, from, size, s.last, m, off, pred, k0 + k);
         else
             rp__interp_copy_in(r, d + k * size, from, size, s.last, m);
         k += m;

@@ -169,7 +169,7 @@ static inline void rp__interp_copy_out(const rp__interp *r, char *to, const char
 /* n elements of `size` bytes, `stride` elements apart, side by side into d. */
 void rp__interp_copy_in(const rp__interp *r, char *d, const char *from, unsigned size, int64_t stride, int64_t n);
 /* Elements through an offset or predicate (NULL: none), numbered from k0: memory behind a false predicate is not touched. */
-void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n,
+void rp__interp_load_each(const rp__interp *r, char *d, const char *from, unsigned size, int64_t stride, int64_t n,
                           const rp__interp_reg *off, const rp__interp_reg *pred, int64_t k0);
 /* n elements of an access with windows, from element `start` of dims d0 to d1 on: as raw storage, as numbers (IOTA), as bools
    (INSIDE). q: inner position that the walk across stands at, or -1 for none. */

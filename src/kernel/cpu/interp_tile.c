@@ -334,7 +334,7 @@ void rp__interp_row(run *r, struct rp__segment s) {
                 if (p->access_windows[a])
                     rp__interp_windows_part(r, i, one, 0, 0, 0, 1, -1);
                 else
-                    rp__interp_load_each(one, r->base[a], size, 0, 1, off, pred, 0);
+                    rp__interp_load_each(r, one, r->base[a], size, 0, 1, off, pred, 0);
                 if (convert) {
                     rp__tile_call t = {.d = d->p, .a = one, .n = 1};
                     p->tiles->load[convert - 1](&t);

@@ -29,23 +29,35 @@ static inline bool is_set(const char *p, unsigned bytes, bool floating) {
     return x != 0;
 }
 
-static void walk(const uint64_t *w, unsigned bytes, bool floating) {
+/* Indices of a row's elements that are not zero, of `nd` dims, from *out on, which moves behind them. Each element is written, and stays if it
+   counts: no branch to be foreseen, and what is written in vain lies where a later one may stand, so that there is room. */
+static inline __attribute__((always_inline)) int64_t walk_row(const int64_t *v, int64_t nd, const int64_t *at,
+                                                              const char *p, int64_t step, unsigned bytes,
+                                                              bool floating, int64_t *out, int64_t found) {
+    const int64_t run = nd ? v[WORDS + nd - 1] : 1, row = v[STRIDE_ROW], column = v[STRIDE_COLUMN];
+    for (int64_t i = 0; i < run; i++, p += step) {
+        int64_t *const o = out + found * row;
+        for (int64_t d = 0; d + 1 < nd; d++) o[d * column] = at[d];
+        if (nd) o[(nd - 1) * column] = i;
+        found += is_set(p, bytes, floating);
+    }
+    return found;
+}
+static inline __attribute__((always_inline)) void walk(const uint64_t *w, unsigned bytes, bool floating) {
     const int64_t *v = (const int64_t *)w, nd = v[DIMS];
     const int64_t *extent = v + WORDS, *stride = v + WORDS + nd;
     int64_t *out = (int64_t *)(uintptr_t)w[INDICES], found = 0, at[RP_MAX_DIMS] = {0};
     const char *x = (const char *)(uintptr_t)w[X];
-    const int64_t run = nd ? extent[nd - 1] : 1, step = nd ? stride[nd - 1] * bytes : 0;
+    const int64_t step = nd ? stride[nd - 1] * bytes : 0;
     int64_t rows = 1;
     for (int64_t d = 0; d + 1 < nd; d++) rows *= extent[d];
     for (int64_t row = 0; row < rows; row++) {
         const char *p = x;
         for (int64_t d = 0; d + 1 < nd; d++) p += at[d] * stride[d] * bytes;
-        for (int64_t i = 0; i < run; i++, p += step) {
-            if (!is_set(p, bytes, floating)) continue;
-            int64_t *o = out + found * v[STRIDE_ROW];
-            for (int64_t d = 0; d + 1 < nd; d++) o[d * v[STRIDE_COLUMN]] = at[d];
-            if (nd) o[(nd - 1) * v[STRIDE_COLUMN]] = i;
-            found++;
+        switch (nd) {
+        case 1: found = walk_row(v, 1, at, p, step, bytes, floating, out, found); break;
+        case 2: found = walk_row(v, 2, at, p, step, bytes, floating, out, found); break;
+        default: found = walk_row(v, nd, at, p, step, bytes, floating, out, found);
         }
         for (int64_t d = nd - 2; d >= 0 && ++at[d] == extent[d]; d--) at[d] = 0;
     }

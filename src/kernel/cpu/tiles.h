@@ -134,7 +134,10 @@ typedef struct rp__tiles {
     rp__tile_fn *cast[RP__TILE_TYPES][RP__TILE_TYPES]; /* from, to */
     rp__tile_fn *round[RP__NARROW_KINDS]; /* through the narrow type; this and what follows by rp__load_kind - 1 */
     rp__tile_fn *load[RP__LOAD_BOOL], *store_narrow[RP__NARROW_KINDS]; /* n exact: contiguous */
-    rp__tile_fn *gather[4];    /* n exact, element size 1 << k: d[i] = a[i * imm] */
+    rp__tile_fn *gather[4]; /* n exact, element size 1 << k: d[i] = a[i * imm] */
+    rp__tile_fn *load_at
+        [4]; /* n a multiple of 8: d[i] = a[b[i] + i * imm], b of int64; 0 where bytes c (NULL: none) are 0: a is not read there.
+                                  NULL: the instruction set has no such loads */
     rp__tile_fn *scatter[4];   /* n exact: d[i * imm] = a[i * as] */
     rp__tile_fn *transpose[4]; /* n exact: d[q * as + i] = a[i * imm + q] for q < bs */
     /* d: 32 lane accumulators; a: n elements (n exact), element i goes to lane i % 32 */

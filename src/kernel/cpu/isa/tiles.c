@@ -8,6 +8,9 @@
 #include "kernel/cpu/vmath.h"
 
 #include "kernel/cpu/tiles.h"
+#if defined(__AVX512F__) && RP_VEC_BYTES == 64
+#include <immintrin.h> /* loads at places, which nothing else says */
+#endif
 
 typedef uint8_t vu8 __attribute__((vector_size(RP_VEC_BYTES)));
 typedef vu8 vu8u __attribute__((aligned(1), may_alias));
@@ -430,6 +433,39 @@ STRIDED(8)
 STRIDED(16)
 STRIDED(32)
 STRIDED(64)
+
+#if defined(__AVX512F__) && RP_VEC_BYTES == 64
+/* Eight places at a time. */
+static inline __m512i places_of(const rp__tile_call *c, int64_t i) {
+    const __m512i step = _mm512_mullo_epi64(_mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi64(c->imm));
+    const __m512i at = _mm512_loadu_si512((const int64_t *)c->b + i);
+    return _mm512_add_epi64(at, _mm512_add_epi64(step, _mm512_set1_epi64(i * c->imm)));
+}
+static inline __mmask8 wanted_of(const rp__tile_call *c, int64_t i) {
+    if (!c->c) return 0xff;
+    const __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)((const uint8_t *)c->c + i));
+    return (__mmask8)_mm_test_epi8_mask(bytes, bytes);
+}
+static void load_at_32(const rp__tile_call *c) {
+    for (int64_t i = 0; i < c->n; i += 8) {
+        const __m256i x =
+            _mm512_mask_i64gather_epi32(_mm256_setzero_si256(), wanted_of(c, i), places_of(c, i), c->a, 4);
+        _mm256_storeu_si256((__m256i *)(void *)((uint32_t *)c->d + i), x);
+    }
+}
+static void load_at_64(const rp__tile_call *c) {
+    for (int64_t i = 0; i < c->n; i += 8) {
+        const __m512i x =
+            _mm512_mask_i64gather_epi64(_mm512_setzero_si512(), wanted_of(c, i), places_of(c, i), c->a, 8);
+        _mm512_storeu_si512((uint64_t *)c->d + i, x);
+    }
+}
+#define LOAD_AT_32 load_at_32
+#define LOAD_AT_64 load_at_64
+#else
+#define LOAD_AT_32 NULL
+#define LOAD_AT_64 NULL
+#endif
 
 /* Blocks in registers; what is left over at both ends an element at a time. TURN has rows in r[0..B) and makes them columns. Rows further
    on are asked for: each is another line, and no hardware prefetcher sees so many streams. */
@@ -1296,6 +1332,7 @@ const rp__tiles
             .load = {load_f16, load_bf16, load_i8, load_i16, load_bool},
             .store_narrow = {store_f16, store_bf16, store_i8, store_i16},
             .gather = {gather_8, gather_16, gather_32, gather_64},
+            .load_at = {NULL, NULL, LOAD_AT_32, LOAD_AT_64},
             .transpose = {transpose_8, transpose_16, transpose_32, transpose_64},
             .scatter = {scatter_8, scatter_16, scatter_32, scatter_64},
             .reduce_row = REDUCTIONS(row),
