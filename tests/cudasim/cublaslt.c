@@ -57,6 +57,13 @@ static float half_to_float(uint16_t h) {
     return x;
 }
 
+static float bfloat_to_float(uint16_t h) {
+    uint32_t bits = (uint32_t)h << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 static uint16_t float_to_half(float x) {
     uint32_t bits, sign, magnitude;
     memcpy(&bits, &x, sizeof bits);
@@ -89,16 +96,11 @@ static size_t type_bytes(uint32_t type) {
 }
 
 static double load(const void *p, uint32_t type, int64_t i) {
-    uint32_t bits;
-    float f;
     switch (type) {
     case CUDA_R_64F: return ((const double *)p)[i];
     case CUDA_R_32F: return (double)((const float *)p)[i];
     case CUDA_R_16F: return (double)half_to_float(((const uint16_t *)p)[i]);
-    default:
-        bits = (uint32_t)((const uint16_t *)p)[i] << 16;
-        memcpy(&f, &bits, sizeof f);
-        return (double)f;
+    default: return (double)bfloat_to_float(((const uint16_t *)p)[i]);
     }
 }
 
@@ -141,6 +143,56 @@ static double gelu(double x, bool wide) {
     return (double)(0.5f * f * (1.0f + tanhf(0.79788456f * (f + 0.044715f * f * f * f))));
 }
 
+/* Sums of one row of A and COLUMNS columns of B, `step` elements apart from one k to the next, columns `next` apart. A sum
+ * waits for each of its own additions, so several are under way. */
+enum { COLUMNS = 8 };
+#define SUMS(name, type, accumulator, VALUE)                                                                           \
+    static void name(double *sums, const type *a, int64_t a_step, const type *b, int64_t b_step, int64_t next,         \
+                     int64_t columns, int64_t k) {                                                                     \
+        int64_t c = 0;                                                                                                 \
+        for (; c + COLUMNS <= columns; c += COLUMNS) {                                                                 \
+            accumulator sum[COLUMNS] = {0};                                                                            \
+            for (int64_t i = 0; i < k; i++) {                                                                          \
+                accumulator x = VALUE(a[i * a_step]);                                                                  \
+                const type *y = b + i * b_step + c * next;                                                             \
+                for (int q = 0; q < COLUMNS; q++) sum[q] += x * VALUE(y[q * next]);                                    \
+            }                                                                                                          \
+            for (int q = 0; q < COLUMNS; q++) sums[c + q] = (double)sum[q];                                            \
+        }                                                                                                              \
+        for (; c < columns; c++) {                                                                                     \
+            accumulator sum = 0;                                                                                       \
+            for (int64_t i = 0; i < k; i++) sum += VALUE(a[i * a_step]) * VALUE(b[i * b_step + c * next]);             \
+            sums[c] = (double)sum;                                                                                     \
+        }                                                                                                              \
+    }
+#define AS_IT_IS(x) (x)
+SUMS(sums_f64, double, double, AS_IT_IS)
+SUMS(sums_f32, float, float, AS_IT_IS)
+SUMS(sums_f16, uint16_t, float, half_to_float)
+SUMS(sums_bf16, uint16_t, float, bfloat_to_float)
+
+enum { RUN = 64 }; /* columns whose sums are held at once: a multiple of COLUMNS */
+
+/* The sums of `row` and `columns` columns from col on. */
+static void sums_of(const job *j, double sums[RUN], int64_t row, int64_t col, int64_t columns, int64_t batch,
+                    int64_t k) {
+    bool ta = j->desc.trans_a, tb = j->desc.trans_b;
+    int64_t a_at = ta ? at(&j->a, 0, row, batch) : at(&j->a, row, 0, batch);
+    int64_t a_step = (ta ? at(&j->a, 1, row, batch) : at(&j->a, row, 1, batch)) - a_at;
+    int64_t b_at = tb ? at(&j->b, col, 0, batch) : at(&j->b, 0, col, batch);
+    int64_t b_step = (tb ? at(&j->b, col, 1, batch) : at(&j->b, 1, col, batch)) - b_at;
+    int64_t next = (tb ? at(&j->b, col + 1, 0, batch) : at(&j->b, 0, col + 1, batch)) - b_at;
+#define TAKE(name, type)                                                                                               \
+    name(sums, (const type *)j->a_data + a_at, a_step, (const type *)j->b_data + b_at, b_step, next, columns, k)
+    switch (j->a.type) { /* that of B as well */
+    case CUDA_R_64F: TAKE(sums_f64, double); break;
+    case CUDA_R_32F: TAKE(sums_f32, float); break;
+    case CUDA_R_16F: TAKE(sums_f16, uint16_t); break;
+    default: TAKE(sums_bf16, uint16_t); break;
+    }
+#undef TAKE
+}
+
 static void run(void *params) {
     const job *j = params;
     bool wide = j->desc.compute == CUBLAS_COMPUTE_64F || j->desc.compute == CUBLAS_COMPUTE_64F_PEDANTIC;
@@ -148,23 +200,15 @@ static void run(void *params) {
     double alpha = j->device_scalars ? load(j->alpha_p, j->desc.scale, 0) : j->alpha;
     double beta = j->device_scalars ? load(j->beta_p, j->desc.scale, 0) : j->beta;
     uint32_t bias_type = j->desc.bias_type >= 0 ? (uint32_t)j->desc.bias_type : j->d.type;
+    double sums[RUN];
     for (int64_t batch = 0; batch < j->d.batch; batch++) {
         for (int64_t row = 0; row < m; row++) {
             for (int64_t col = 0; col < n; col++) {
-                double sum = 0;
-                float narrow = 0;
-                for (int64_t i = 0; i < k; i++) {
-                    double x = load(j->a_data, j->a.type,
-                                    j->desc.trans_a ? at(&j->a, i, row, batch) : at(&j->a, row, i, batch));
-                    double y = load(j->b_data, j->b.type,
-                                    j->desc.trans_b ? at(&j->b, col, i, batch) : at(&j->b, i, col, batch));
-                    if (wide) {
-                        sum += x * y;
-                    } else {
-                        narrow += (float)x * (float)y;
-                    }
+                if (col % RUN == 0) {
+                    sums_of(j, sums, row, col, n - col < RUN ? n - col : RUN, batch, k);
                 }
-                double v = wide ? alpha * sum : (double)((float)alpha * narrow);
+                double sum = sums[col % RUN];
+                double v = wide ? alpha * sum : (double)((float)alpha * (float)sum);
                 if (beta != 0) { /* C may be garbage when beta is zero */
                     double c = load(j->c_data, j->c.type, at(&j->c, row, col, batch));
                     v = wide ? v + beta * c : (double)((float)v + (float)beta * (float)c);
