@@ -237,6 +237,35 @@ static void test_layout_families(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* What leaves as it is made and is read with its channels innermost is turned by a kernel of its own, once it is large. */
+static void conv_two_ways(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_relu(rp_conv2d(in[0], in[1], NULL));
+    out[1] = rp_conv2d(out[0], in[2], NULL, RP_DIMS(4, 4));
+}
+static bool tells(rp_compiled *f, const char *reason) {
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        if (rp_explain_get(f, k, &e) == RP_OK && strcmp(e.reason, reason) == 0) return true;
+    }
+    return false;
+}
+static void test_stored_two_ways(void **state) {
+    (void)state;
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    for (int large = 0; large < 2; large++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *in[] = {FILLED(1, RP_F16, large ? 8 : 1, 16, 64, 64), FILLED(2, RP_F16, 32, 16, 1, 1),
+                           laid_out(FILLED(3, RP_F16, 32, 32, 3, 3), 1)};
+        rp_compiled *f = compiled("a result in two orders", conv_two_ways, NULL, 0, in, 3, 2, ANY);
+        assert_int_equal(tells(f, "stored-two-ways"), large);
+        rp_compiled_release(f);
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 static void test_everyday(void **state) {
     (void)state;
     for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
@@ -1028,6 +1057,7 @@ int main(void) {
         cmocka_unit_test(test_reduced_over_nothing),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_layout_families),
+        cmocka_unit_test(test_stored_two_ways),
         cmocka_unit_test(test_everyday),
         cmocka_unit_test(test_spaces),
         cmocka_unit_test(test_numbers),

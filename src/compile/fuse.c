@@ -14,6 +14,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "device/device.h"
+#include "ops/format.h"
 #include "ops/lower.h"
 #include "ops/product.h"
 
@@ -748,6 +749,30 @@ static const char *why_apart(const rp__fusion *f, const rp__fuse_node *a, const 
     return "library-op";
 }
 
+/* Would a product's kernel store large results in two orders of dims on a GPU? One of them element by element, each a line of memory; from so many
+   elements on another kernel, which turns tiles, takes less. */
+static bool stores_two_ways(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+    const rp_ir *ir = f->ir;
+    bool product = false, two = false, any = false;
+    rp__dim_order first = 0;
+    unsigned ndim = 0;
+    for (uint32_t k = 0; k < n && f->on_gpu; k++) {
+        const rp__fuse_node *fn = &f->nodes[members[k]];
+        const rp__ir_node *node = &ir->nodes[fn->node];
+        product = product || fn->kind == RP__FUSE_PRODUCT;
+        for (uint32_t r = 0; r < node->n_out; r++) {
+            const rp__ir_value_info *v = &ir->values[node->out[r]];
+            int64_t elements = 1;
+            for (unsigned d = 0; d < v->meta.ndim; d++) elements *= rp__dim_hint(v->meta.size[d]);
+            if (elements <= MANY_ELEMENTS || !rp__fuse_stored(f, members, n, node->out[r])) continue;
+            const rp__dim_order order = rp__strides_order(v->meta.size, v->stride, v->meta.ndim);
+            two = two || (any && ndim == v->meta.ndim && first != order);
+            if (!any) any = true, first = order, ndim = v->meta.ndim;
+        }
+    }
+    return product && two;
+}
+
 /* Pairs of groups that were found apart: the answer stands until one of the two changes. */
 typedef struct apart {
     uint32_t a, b, version_a, version_b;
@@ -788,6 +813,10 @@ static const char *merge(merger *m, uint32_t a, uint32_t b) {
         !runs_slowly(f, y->members, y->n_members, space_of(y, f))) {
         rp__group_space_free(space);
         why = "slow-rows";
+    }
+    if (!why && stores_two_ways(f, members, n)) {
+        rp__group_space_free(space);
+        why = "stored-two-ways";
     }
     if (why) {
         rp__free(space);

@@ -12,6 +12,7 @@
 #include "compile/passes.h"
 #include "compile/rewrite.h"
 #include "core/alloc.h"
+#include "ops/format.h"
 #include "ops/product.h"
 
 typedef struct picture { /* a value of the source graph */
@@ -197,8 +198,9 @@ static rp_status emit_last(layout *l, rp__ir_value v, unsigned spatial, const ch
         rp_attr format = {.kind = RP_ATTR_INT, .v.i = RP_PRESERVE_FORMAT}; /* other ranks have no name for it */
         if (meta.ndim == spatial + 2u && spatial > 1)
             format.v.i = spatial == 2 ? RP_CHANNELS_LAST : RP_CHANNELS_LAST_3D;
-        if (meta.order == l->src->values[v].meta.order)
-            l->of[v].last = l->w.map[v];
+        const rp__ir_value_info *from = &l->src->values[v];
+        if (!l->of[v].alone && meta.order == rp__strides_order(from->meta.size, from->stride, meta.ndim))
+            l->of[v].last = l->w.map[v]; /* as it is made */
         else
             RP_TRY(rp__ir_emit(l->w.dst, &l->w.dst->body, RP__OP(clone), &l->w.map[v], 1, &format, 1, &meta, 1, site,
                                &l->of[v].last));
