@@ -675,8 +675,6 @@ static void check_tiles(void) {
     }
 }
 
-/* Convolutions of f32 that may round to tf32: what follows them and their gradients joins as ever, results are near and not the same, and a compiled
- * function goes with the setting. */
 /* Gradients of convolutions that round have the same bits wherever channels lie: side by side, weights' are turned on their way to warpgroups. */
 static void test_rounded_turned(void **state) {
     (void)state;
@@ -720,6 +718,8 @@ static void test_rounded_turned(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* Convolutions of f32 that may round to tf32: what follows them and their gradients joins as ever, results are near and not the same, and a compiled
+ * function goes with the setting. */
 static void test_rounded(void **state) {
     (void)state;
     /* images, channels, height, width, out, kernel, then conv_rest's */

@@ -34,25 +34,21 @@ rp_status rp__aot_find_written(rp__aot *a, const rp_ir *functional) {
     a->writes = rp__calloc(n + 1, sizeof *a->writes);
     bool *reached = rp__calloc(functional->n_values + 1, sizeof *reached);
     rp_status status = a->writes && reached ? RP_OK : RP__OOM("compiled graph");
+    for (size_t v = 0; v < functional->n_values && status == RP_OK; v++)
+        reached[v] = functional->values[v].requires_grad;
+    for (size_t i = body->n_nodes; i-- > 0 && status == RP_OK;) {
+        const rp__ir_node *m = &functional->nodes[body->nodes[i]];
+        bool leads = false;
+        for (uint32_t r = 0; r < m->n_out && !m->dead; r++) leads = leads || reached[m->out[r]];
+        for (uint32_t r = 0; r < m->n_in && leads; r++)
+            if (m->in[r] != RP__IR_NONE) reached[m->in[r]] = true;
+    }
     for (size_t k = 0; k < body->n_nodes && status == RP_OK; k++) {
         const rp__ir_node *w = &functional->nodes[body->nodes[k]];
         if (w->dead || w->kind != RP__IR_ASSIGN) continue;
         const rp__ir_node *made = rp__ir_producer(functional, w->in[0]);
         size_t leaf = made ? body->n_args + made->captured_index : functional->values[w->in[0]].out_index;
-        bool differentiated = functional->values[w->in[0]].requires_grad;
-        memset(reached, 0, functional->n_values * sizeof *reached);
-        reached[w->in[0]] = true;
-        for (size_t i = 0; i < body->n_nodes && !differentiated; i++) {
-            const rp__ir_node *m = &functional->nodes[body->nodes[i]];
-            bool in = false;
-            for (uint32_t r = 0; r < m->n_in && !m->dead; r++)
-                in = in || (m->in[r] != RP__IR_NONE && reached[m->in[r]]);
-            for (uint32_t r = 0; r < m->n_out && in; r++) {
-                reached[m->out[r]] = true;
-                differentiated = differentiated || functional->values[m->out[r]].requires_grad;
-            }
-        }
-        a->writes[leaf] = differentiated ? RP__AOT_KEEPS_OLD : RP__AOT_NEEDS_NONE;
+        a->writes[leaf] = reached[w->in[0]] ? RP__AOT_KEEPS_OLD : RP__AOT_NEEDS_NONE;
     }
     rp__free(reached);
     return status;

@@ -248,10 +248,11 @@ static rp_status check_outer(const functionaliser *f, rp__ir_value v) {
                         what, number);
     if (!is_apart_in_itself(own))
         return rp__fail(RP_ERROR_UNAVAILABLE, "%s %u is written, and its elements share memory", what, number);
+    const bool apart = made || is_apart_from_others(f, v);
     for (rp__ir_value other = f->first_outer[own->storage]; other != RP__IR_NONE; other = f->next_outer[other]) {
         const rp__ir_node *captured = rp__ir_producer(src, other);
-        if (other == v || (are_apart(own, &src->values[other]) &&
-                           (made || captured || is_apart_from_others(f, v) || is_apart_from_others(f, other))))
+        if (other == v ||
+            (are_apart(own, &src->values[other]) && (apart || captured || is_apart_from_others(f, other))))
             continue;
         return rp__fail(RP_ERROR_UNAVAILABLE, "%s %u shares memory with what is written",
                         captured ? "captured tensor" : "argument",

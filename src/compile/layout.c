@@ -5,19 +5,19 @@
    (rp__library.turned). It is made for families: values of a graph's own with pictures (batch, channels, places) that loops and convolutions
    connect lie one way, for each edge between two ways costs scattered reads or a second store. A family goes by channels where a
    convolution would pay for a copy of one of them, or has such an operand; it ends at arguments, at results, and at values that something
-   else reads or makes (a view, a product). What lies so is a copy, made behind the value: the loop that makes the value takes the copy in, and stores
-   nothing else where nobody wants the other order. Copies of arguments are kernels of their own, one for all convolutions that read the argument. */
+   else reads or makes (a view, a product). Members are made so, as nobody outside sees their strides; other operands that a convolution wants
+   otherwise are copied: the loop that makes one takes the copy in. Copies of arguments are kernels of their own, one for all
+   convolutions that read the argument. */
 #include <string.h>
 
 #include "compile/passes.h"
 #include "compile/rewrite.h"
 #include "core/alloc.h"
-#include "ops/format.h"
 #include "ops/product.h"
 
 typedef struct picture { /* a value of the source graph */
     rp__ir_value family; /* another value of it, or itself: of a family there is one such */
-    rp__ir_value last;   /* its copy in dst with its channels innermost */
+    rp__ir_value last;   /* what dst has with its channels innermost: its copy, or itself */
     rp__ir_value rows;   /* and by rows */
     uint32_t made;       /* the node of the body, from 1, at which the latest of these was made */
     bool alone;          /* belongs to no family */
@@ -44,7 +44,7 @@ static bool is_loop(const rp__ir_node *n) {
 }
 
 /* Inputs of a convolution that are to be copied, if those of `there` are copied anyhow; *windowed: the input with windows of which the result is
-   a picture, too (RP__FEW_OPERANDS: none, as of a weight gradient). NULL: nobody asks. */
+   a picture, too (RP__FEW_OPERANDS: none, as of a weight gradient), or NULL. */
 static rp_status ask(const rp_ir *ir, const rp__ir_node *n, uint32_t there, rp__turned *out, uint32_t *windowed) {
     rp__ir_stand_in handles[RP__FEW_OPERANDS + 1];
     rp_tensor *in[RP__FEW_OPERANDS] = {0}, *made[1];
@@ -113,25 +113,25 @@ static bool is_batch(const rp_ir *ir, const rp__ir_node *n, rp__ir_value v) {
     return ir->values[v].meta.ndim == ir->values[n->in[1]].meta.ndim;
 }
 
-/* Who stands alone: what something else than loops makes or reads, and what a convolution would not read by channels for nothing. */
+/* Who stands alone: what something else than loops and convolutions makes or reads, and what a convolution would not read by channels for
+   nothing. */
 static rp_status find_alone(layout *l) {
     const rp_ir *ir = l->src;
     for (size_t v = 0; v < ir->n_values; v++) l->of[v].alone = true;
-    for (size_t k = 0; k < ir->body.n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        if (is_loop(n) || is_convolution(n))
-            for (uint32_t i = 0; i < n->n_out; i++) l->of[n->out[i]].alone = false;
-    }
-    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) { /* who is read stands before who reads */
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
         rp__turned turned = {0};
-        if (n->dead || is_loop(n)) continue;
-        RP_TRY(ask(ir, n, UINT32_MAX, &turned, NULL));
-        for (uint32_t i = 0; i < n->n_in; i++) {
-            const bool takes = is_convolution(n) && turned.channels >> i & 1u && is_batch(ir, n, n->in[i]);
+        uint32_t windowed = RP__FEW_OPERANDS;
+        const bool loop = is_loop(n);
+        if (n->dead) continue;
+        if (!loop) RP_TRY(ask(ir, n, UINT32_MAX, &turned, &windowed));
+        const bool convolution = windowed < RP__FEW_OPERANDS;
+        for (uint32_t i = 0; i < n->n_out; i++)
+            l->of[n->out[i]].alone = !loop && !(convolution && is_batch(ir, n, n->out[i]));
+        for (uint32_t i = 0; i < n->n_in && !loop; i++) {
+            const bool takes = i < RP__FEW_OPERANDS && turned.channels >> i & 1u && is_batch(ir, n, n->in[i]);
             if (n->in[i] != RP__IR_NONE && !takes) l->of[n->in[i]].alone = true;
         }
-        if (is_convolution(n) && !is_batch(ir, n, n->out[0])) l->of[n->out[0]].alone = true;
     }
     for (uint32_t k = 0; k < ir->body.n_results; k++)
         if (ir->body.results[k] != RP__IR_NONE) l->of[ir->body.results[k]].alone = true;
@@ -163,15 +163,14 @@ static rp_status find_families(layout *l) {
     RP_TRY(find_alone(l));
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        rp__ir_value first = RP__IR_NONE;
+        rp__ir_value last = RP__IR_NONE;
         if (!is_loop(n)) continue;
         for (uint32_t i = 0; i < n->n_in + n->n_out; i++) {
             const rp__ir_value v = i < n->n_in ? n->in[i] : n->out[i - n->n_in];
-            if (v == RP__IR_NONE || l->of[v].alone) continue;
-            if (first == RP__IR_NONE && l->src->values[v].meta.ndim > 2)
-                first = v;
-            else if (first != RP__IR_NONE)
-                join(l, first, v);
+            if (v == RP__IR_NONE || l->of[v].alone || !are_connected(&ir->values[v].meta, &ir->values[v].meta))
+                continue;
+            if (last != RP__IR_NONE) join(l, last, v);
+            last = v;
         }
     }
     while (more) RP_TRY(find_wanted(l, &more)); /* each turn wants a value that it did not before */
@@ -198,16 +197,25 @@ static rp_status emit_last(layout *l, rp__ir_value v, unsigned spatial, const ch
         rp_attr format = {.kind = RP_ATTR_INT, .v.i = RP_PRESERVE_FORMAT}; /* other ranks have no name for it */
         if (meta.ndim == spatial + 2u && spatial > 1)
             format.v.i = spatial == 2 ? RP_CHANNELS_LAST : RP_CHANNELS_LAST_3D;
-        const rp__ir_value_info *from = &l->src->values[v];
-        if (!l->of[v].alone && meta.order == rp__strides_order(from->meta.size, from->stride, meta.ndim))
-            l->of[v].last = l->w.map[v]; /* as it is made */
-        else
-            RP_TRY(rp__ir_emit(l->w.dst, &l->w.dst->body, RP__OP(clone), &l->w.map[v], 1, &format, 1, &meta, 1, site,
-                               &l->of[v].last));
+        RP_TRY(rp__ir_emit(l->w.dst, &l->w.dst->body, RP__OP(clone), &l->w.map[v], 1, &format, 1, &meta, 1, site,
+                           &l->of[v].last));
         l->of[v].made = l->at;
     }
     *out = l->of[v].last;
     return RP_OK;
+}
+
+/* What a node has made lies with its channels innermost, without a copy. */
+static void make_last(layout *l, rp__ir_value v) {
+    rp__ir_value_info *made = &l->w.dst->values[l->w.map[v]];
+    rp_dim run = 1;
+    for (unsigned k = 0; k < made->meta.ndim; k++) { /* channels, places from the last one on, images */
+        const unsigned d = k == 0 ? 1 : k + 1u < made->meta.ndim ? made->meta.ndim - k : 0;
+        made->stride[d] = run;
+        run *= made->meta.size[d];
+    }
+    l->of[v].last = l->w.map[v];
+    l->of[v].made = l->at;
 }
 
 static rp_status emit_rows(layout *l, rp__ir_value v, const char *site, rp__ir_value *out) {
@@ -256,12 +264,8 @@ static rp_status visit(layout *l, uint32_t node) {
     }
     if (status == RP_OK) status = rp__rewrite_copy_with(&l->w, &l->w.dst->body, node, in);
     if (in != few) rp__free(in);
-    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
-        const rp__ir_value v = n->out[k];
-        rp__ir_value last;
-        if (!l->of[v].alone && goes_by_channels(l, v))
-            status = emit_last(l, v, ir->values[v].meta.ndim - 2u, n->site, &last);
-    }
+    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++)
+        if (!l->of[n->out[k]].alone && goes_by_channels(l, n->out[k])) make_last(l, n->out[k]);
     return status;
 }
 

@@ -63,18 +63,22 @@ static rp_status take(rp_graph *g, const char *call, captured **out) {
 }
 
 static captured *leave(rp_graph *g) {
+    if (!hold(g)) return NULL;
     rp__lock(&g->lock);
     captured *c = g->captured;
     g->captured = NULL;
     g->capturing = false;
     rp__unlock(&g->lock);
+    drop(g);
     return c;
 }
 
 static bool is_capturing(rp_graph *g) {
+    if (!hold(g)) return false;
     rp__lock(&g->lock);
     bool capturing = g->capturing;
     rp__unlock(&g->lock);
+    drop(g);
     return capturing;
 }
 
@@ -124,7 +128,7 @@ rp_graph *rp_graph_new_at(const char *site) {
 
 void rp_graph_release_at(const char *site, rp_graph *g) {
     RP__CALLED_FROM(site);
-    if (!g || g == &error_graph || check_owner(g, "graph_release") != RP_OK ||
+    if (!g || g == &error_graph || usable(g, "graph_release") != RP_OK || check_owner(g, "graph_release") != RP_OK ||
         !rp__handle_give_up(&g->handle, "graph_release"))
         return;
     if (is_capturing(g)) { /* abandoned: ended like any other, so that stream and pool come free */
@@ -217,9 +221,11 @@ rp_status rp_graph_instantiate_at(const char *site, rp_graph *g) {
     RP__CALLED_FROM(site);
     captured *c;
     RP_TRY(usable(g, "graph_instantiate"));
+    if (!hold(g)) return rp__handle_refuse(&g->handle, "graph_instantiate", "graph");
     rp__lock(&g->lock);
     const bool keep_graph = g->captured && g->captured->keep_graph, capturing = g->capturing;
     rp__unlock(&g->lock);
+    drop(g);
     if (!keep_graph)
         return rp__fail(RP_ERROR_STATE,
                         "graph_instantiate: only graphs captured with keep_graph are instantiated by their user");

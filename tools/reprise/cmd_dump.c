@@ -176,7 +176,7 @@ static int run(int argc, char **argv) {
     const struct model_kind *kind = model_find(o.name);
     int code = CLI_OK;
     if (!kind && o.model.given) {
-        fputs("reprise dump: sizes, types and weights are a model's; a graph has its own\n", stderr);
+        fputs("reprise dump: --weights, --prefix, --dtype, --batch, --length and --device are for models\n", stderr);
         code = CLI_USAGE;
     } else if (!kind) {
         code = dump_file(&d, o.name);

@@ -109,7 +109,7 @@ static int run(int argc, char **argv) {
         return CLI_USAGE;
     }
     if (graph && o.model.given) {
-        fputs("reprise explain: sizes, types and weights are a model's; a graph has its own\n", stderr);
+        fputs("reprise explain: --weights, --prefix, --dtype, --batch, --length and --device are for models\n", stderr);
         return CLI_USAGE;
     }
     if (kind && !cli_model_fits(&o.model, "explain", kind)) return CLI_USAGE;

@@ -362,7 +362,9 @@ static rp_status bind_rows(rp__device *d, rp__dag *dag, rp__kernel *k, const rp_
     }
     RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
     buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner) | past_bits(space);
-    if (walk == RP__WALK_LONG && !wish && rows > 1 && lies_apart(p, buffer->words, row_len)) {
+    /* a row walked so is some four times as fast, by one thread */
+    if (walk == RP__WALK_LONG && !wish && rows > 1 && 4 * rows >= rp_num_threads() &&
+        lies_apart(p, buffer->words, row_len)) {
         walk = RP__WALK_ALONG;
         buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner) | past_bits(space);
         out->items = rows;

@@ -151,7 +151,8 @@ static rp__window_fn *window_fn(const run *r, const rp__insn *load, const rp__in
 /* Such a phase of few positions, which lie anywhere: windows side by side of channels that lie last. */
 static bool only_windows(const run *r, unsigned phase) {
     const rp__insn *load = r->p->insns + r->p->element[phase].begin, *stop = r->p->insns + r->p->element[phase].end;
-    if (rp__interp_planes_off || r->row_len > RP__WINDOW_ROWS || !loads_columns(r, phase, r->p->tiles->whole_columns))
+    if (rp__interp_planes_off || r->row_len > RP__WINDOW_ROWS || !loads_columns(r, phase, r->p->tiles->whole_columns) ||
+        rp__interp_position_step(r, load->access) >= 0)
         return false;
     for (const rp__insn *i = load + 1; i < stop; i++) {
         if (!window_fn(r, load, i)) return false;

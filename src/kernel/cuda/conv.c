@@ -491,6 +491,7 @@ static double turned_time(const rp__conv_extent *e, const rp__device *d, unsigne
     return ENDS + (double)steps * rounds + 8 * (double)e->m * (double)e->groups * (double)e->n * (double)parts / SUMS;
 }
 enum { TURNED_TILES = 4 };
+_Static_assert(FIRST_GROUP_TILE + TURNED_TILES <= EVEN_TILE, "tiles that turned_time knows");
 
 int64_t rp__conv_turned_parts(const rp__conv_extent *e, const rp__device *d, int64_t most) {
     enum { LEAST_COLUMNS = 128, ROUNDS = 4, EACH = 4 };

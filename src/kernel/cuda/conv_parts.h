@@ -62,7 +62,7 @@ bool rp__conv_is_grouped(const rp__problem *p);
 int64_t rp__conv_group_parts(const rp__problem *p);
 
 /* Of a weight gradient that rounds to tf32: into how many shares, at most so many, its sums are best cut for warpgroups; 0: another rule. A
- * function of sizes and the kind of device alone. */
+ * function of sizes and the kind of device alone, since bits depend on it: also where operands lie so that other tiles serve. */
 int64_t rp__conv_turned_parts(const rp__conv_extent *e, const rp__device *d, int64_t most);
 
 /* cuDNN's row (conv_dnn.c). Does it serve a convolution, and which operands are then to be copied first? And whose convolutions are, for tests and

@@ -406,8 +406,8 @@ static void test_dump(void **state) {
     expect("explain mlp --dtype bf16 --batch 3 --device cpu", 0, "kernel");
     expect("explain trig --batch 3", 2, "takes no batch");
     expect("dump trig --length 3", 2, "takes no texts");
-    expect("explain test_cli.ir --batch 3", 2, "a graph has its own");
-    expect("dump test_cli.ir --dtype f16", 2, "a graph has its own");
+    expect("explain test_cli.ir --batch 3", 2, "are for models");
+    expect("dump test_cli.ir --dtype f16", 2, "are for models");
 }
 
 /* A model's weights go into a file and come back, and its backends agree; types, batches and arguments are those that
