@@ -78,7 +78,7 @@ typedef enum rp__library_op {
     RP__LIB_CONV_INPUT,   /* dx, dy, w */
     RP__LIB_CONV_WEIGHT,  /* dw, dy, x */
     RP__LIB_TOPK,         /* values (..., k), indices i64 (..., k), x; along dim */
-    RP__LIB_NONZERO,      /* indices i64 (numel, ndim) upper bound, count i64 (), x */
+    RP__LIB_NONZERO,      /* indices i64 (numel, ndim), of which the first `count` rows are defined, count i64 (), x */
     RP__LIB_MULTINOMIAL,  /* out i64 (rows, samples), weights f32 or f64 (rows, n) */
     RP__LIB_SCATTER, /* out (already holding the input), index i64, src; along dim: deterministic form in index order */
     /* out (N, C, S), zeros: of each place p and each k, weight[n, k, p] grad[n, c, p] is added at index[n, k, p], below 0 nowhere. The deterministic
