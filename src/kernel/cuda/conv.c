@@ -1085,9 +1085,9 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
         time += !vectors            ? rate->late + flops / rate->single
                 : bit(facts, A_ONE) ? flops / (e.kind == 0 ? rate->wide : rate->one)
                                     : flops / rate->vectors;
-        /* rows of a weight gradient come one by one as fast either way */
-        const bool indifferent =
-            op == RP__LIB_CONV_WEIGHT && copied == 1u << plain && there >> plain & 1 && time == least;
+        /* as fast either way: vectors along pixels, and rows of a weight gradient that come one by one */
+        const bool indifferent = time == least && (copied & ~there) == 0 &&
+                                 (vectors || (op == RP__LIB_CONV_WEIGHT && copied == 1u << plain));
         if (copied == 0 || time < least || indifferent) best = copied, least = time;
     }
     return best;
