@@ -224,6 +224,7 @@ static void test_layout_families(void **state) {
             const rp_dtype d = dtypes[t];
             assert_int_equal(rp_set_float32_conv_precision(t == 2 ? "tf32" : "highest"), RP_OK);
             for (int last = 0; last < 2; last++) { /* the network's own memory format */
+                if (cuda && !test_cuda_takes((unsigned)(t + last), 2)) continue;
                 rp_scope scope = rp_scope_begin();
                 rp_tensor *in[] = {laid_out(FILLED(1, d, 4, 3, 16, 16), last), FILLED(2, d, 32, 3, 3, 3),
                                    FILLED(3, d, 32, 32, 3, 3), FILLED(4, d, 64, 32, 3, 3), FILLED(5, d, 64, 32, 1, 1)};
@@ -693,6 +694,7 @@ static void test_rounded_turned(void **state) {
         const int *e = shapes[s], step[4] = {e[5], 1, 1, e[6]};
         const int64_t out = (e[2] + 2 - e[4]) / e[5] + 1;
         for (int count = 0; count < 2; count++) { /* of multiprocessors: shares of long sums, and none */
+            if (!test_cuda_takes(s + (unsigned)count, 2)) continue;
             cuda->multiprocessors = count ? 1 : multiprocessors;
             rp_scope scope = rp_scope_begin();
             rp_tensor *first[2] = {0}, *made[2];
