@@ -26,46 +26,46 @@ static rp__mutex reserve_lock = RP__MUTEX_INIT;
 RP__LOCKS_SURVIVE_FORK(fork_reserve, &reserve_lock, 1)
 bool rp__interpret_in_reserve;
 
+/* Behind the scratches: where rows that are put together whole lie, if they are longer than one; pages of the thread again, none of which launches
+   without such rows touch. NULL: not mapped yet. */
+#define SCRATCH_BYTES (RP__INTERP_SCRATCHES * sizeof(workspace) + sizeof(char *))
+static char **wide_of(workspace *scratches) { return (char **)(void *)(scratches + RP__INTERP_SCRATCHES); }
 static void scratch_unmap(void *p) {
-    munmap(p, RP__INTERP_SCRATCHES * sizeof(workspace));
+    char *const wide = *wide_of(p);
+    if (wide) munmap(wide, RP__INTERP_WIDE);
+    munmap(p, SCRATCH_BYTES);
     thread_scratch = NULL;
 }
-static __attribute__((noinline)) workspace *scratch_map(int which) {
+static workspace *scratch_map(void) {
     static rp__thread_end scratches = {.end = scratch_unmap};
-    const size_t bytes = RP__INTERP_SCRATCHES * sizeof(workspace);
     void *p = MAP_FAILED;
     if (!rp__interpret_in_reserve)
-        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p != MAP_FAILED && rp__thread_keep(&scratches, p)) return (thread_scratch = p) + which;
-    if (p != MAP_FAILED) munmap(p, bytes);
+        p = mmap(NULL, SCRATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    if (rp__thread_keep(&scratches, p)) return thread_scratch = p;
+    munmap(p, SCRATCH_BYTES);
+    return NULL;
+}
+static __attribute__((noinline)) workspace *first_scratch(int which) {
+    if (scratch_map()) return thread_scratch + which;
     rp__lock(&reserve_lock);
     return &reserve;
 }
 rp__interp_scratch *rp__interp_take(int which) {
-    return RP__LIKELY(thread_scratch != NULL) ? thread_scratch + which : scratch_map(which);
+    return RP__LIKELY(thread_scratch != NULL) ? thread_scratch + which : first_scratch(which);
 }
 void rp__interp_give(const rp__interp_scratch *s) {
     if (RP__UNLIKELY(s == &reserve)) rp__unlock(&reserve_lock);
 }
 bool rp__interp_in_reserve(const run *r) { return r == &reserve.r; }
 
-/* Rows that are put together whole, where they are longer than a scratch: pages of the thread again, none of which launches without such rows
-   touch. */
-static RP__TLS_FAST char *thread_wide;
-static void wide_unmap(void *p) {
-    munmap(p, RP__INTERP_WIDE);
-    thread_wide = NULL;
+char *rp__interp_wide(void) {
+    if (!thread_scratch && !scratch_map()) return NULL;
+    char **const at = wide_of(thread_scratch);
+    if (*at) return *at;
+    void *p = mmap(NULL, RP__INTERP_WIDE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : (*at = p);
 }
-static __attribute__((noinline)) char *wide_map(void) {
-    static rp__thread_end wide = {.end = wide_unmap};
-    void *p = MAP_FAILED;
-    if (!rp__interpret_in_reserve)
-        p = mmap(NULL, RP__INTERP_WIDE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p != MAP_FAILED && rp__thread_keep(&wide, p)) return thread_wide = p;
-    if (p != MAP_FAILED) munmap(p, RP__INTERP_WIDE);
-    return NULL;
-}
-char *rp__interp_wide(void) { return thread_wide ? thread_wide : wide_map(); }
 
 /* ---- setting up a slice --------------------------------------------------------------------------------------------- */
 
