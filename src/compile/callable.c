@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/holds.h"
 #include "trace/trace.h"
 
 rp_compiled *rp__callable_failed(void) {
@@ -35,15 +36,7 @@ rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn 
     return RP_ERROR_OUT_OF_MEMORY;
 }
 
-bool rp__callable_hold(rp_compiled *f) {
-    unsigned holds = atomic_load_explicit(&f->holds, memory_order_relaxed);
-    while (holds > 0) {
-        if (atomic_compare_exchange_weak_explicit(&f->holds, &holds, holds + 1, memory_order_relaxed,
-                                                  memory_order_relaxed))
-            return true;
-    }
-    return false;
-}
+bool rp__callable_hold(rp_compiled *f) { return rp__holds_take(&f->holds); }
 
 void rp__callable_drop(rp_compiled *f) {
     unsigned holds = atomic_load_explicit(&f->holds, memory_order_relaxed);

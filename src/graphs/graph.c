@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/holds.h"
 #include "core/log.h"
 #include "core/options.h"
 #include "graphs/recording.h"
@@ -33,15 +34,7 @@ static void captured_drop(captured *c) {
     rp__free(c);
 }
 
-static bool hold(rp_graph *g) {
-    unsigned holds = atomic_load_explicit(&g->holds, memory_order_relaxed);
-    while (holds > 0) {
-        if (atomic_compare_exchange_weak_explicit(&g->holds, &holds, holds + 1, memory_order_relaxed,
-                                                  memory_order_relaxed))
-            return true;
-    }
-    return false;
-}
+static bool hold(rp_graph *g) { return rp__holds_take(&g->holds); }
 
 static void drop(rp_graph *g) {
     if (atomic_fetch_sub_explicit(&g->holds, 1, memory_order_acq_rel) != 1) return;
