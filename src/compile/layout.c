@@ -231,12 +231,10 @@ static rp_status emit_rows(layout *l, rp__ir_value v, const char *site, rp__ir_v
     return RP_OK;
 }
 
-/* Does a loop read the copy of its operand? As a member of a family; else where its result has as many elements, which the next convolution mostly
-   reads. */
+/* Does a loop read the copy of its operand? Where its result has as many elements, which the next convolution mostly reads. */
 static bool reads_last(const layout *l, const rp__ir_node *n, rp__ir_value v) {
-    if (v == RP__IR_NONE || l->of[v].last == RP__IR_NONE || !is_loop(n)) return false;
-    return !l->of[v].alone || (n->op->lowering == RP__POINTWISE && n->n_out == 1 &&
-                               rp__meta_same_size(&l->src->values[v].meta, &l->src->values[n->out[0]].meta));
+    return v != RP__IR_NONE && l->of[v].last != RP__IR_NONE && is_loop(n) && n->op->lowering == RP__POINTWISE &&
+           n->n_out == 1 && rp__meta_same_size(&l->src->values[v].meta, &l->src->values[n->out[0]].meta);
 }
 
 static rp_status visit(layout *l, uint32_t node) {

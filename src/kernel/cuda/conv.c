@@ -575,10 +575,10 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, in
                      inner = (double)(e->k / (split * e->classes)) + 160;
         /* one by itself waits for its loads */
         if (tf32 && rp__cuda_conv_tile == k + 1) return k;
-        const bool turned = tf32 && e->kind == 2 && groups;
-        if (turned && (k < FIRST_GROUP_TILE || k >= FIRST_GROUP_TILE + TURNED_TILES) && e->n > SMALL) continue;
-        const double time = turned && e->n > SMALL ? turned_time(e, d, k, split)
-                            : tf32                 ? rounded_time(e, d, k, split)
+        const bool turned = tf32 && e->kind == 2 && groups && e->n > SMALL;
+        if (turned && (k < FIRST_GROUP_TILE || k >= FIRST_GROUP_TILE + TURNED_TILES)) continue;
+        const double time = turned ? turned_time(e, d, k, split)
+                            : tf32 ? rounded_time(e, d, k, split)
                                    : (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
         if (least == 0 || time < least) best = k, least = time;
     }
