@@ -850,6 +850,36 @@ static void test_product_neighbours(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* Results that lie along rows of the first factor, as the gradient of a weight does that is stored by its inputs: the factors change
+   places, and the bits stay. */
+static void across(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(rp_transpose(rp_matmul(rp_transpose(in[0], -1, -2), in[1]), -1, -2), in[2]);
+}
+static void test_results_across(void **state) {
+    (void)state;
+    /* batch, rows, columns, K */
+    static const int shapes[][4] = {
+        {1, 72, 136, 64}, {2, 40, 72, 128}, {1, 130, 264, 40}, {1, 16, 64, 300}, {1, 33, 17, 50}};
+    static const rp_dtype dtypes[] = {RP_BF16, RP_F16, RP_F32};
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    rp__device *const cuda = rp_current_stream(rp_cuda(0))->device;
+    const int multiprocessors = cuda->multiprocessors;
+    for (unsigned s = 0; s < 3 * sizeof shapes / sizeof *shapes; s++) {
+        const int *e = shapes[s / 3];
+        const rp_dtype d = dtypes[s % 3];
+        rp_scope scope = rp_scope_begin();
+        cuda->multiprocessors = s % 2 ? multiprocessors : 132;
+        rp_tensor *in[] = {FILLED(1, d, e[0], e[3], e[1]), FILLED(2, d, e[0], e[3], e[2]),
+                           FILLED(3, d, e[0], e[2], e[1])};
+        check("a result across", across, NULL, 0, in, 3, 1, ANY);
+        rp_scope_end(scope, NULL, 0);
+    }
+    cuda->multiprocessors = multiprocessors;
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* Factors that the product's own kernel makes: of 0 numbers a column, of 1 a weight in bytes with a scale a row, of 2 another type, of 3 both
    factors, 4 a transposed one, 5 with numbers for all, 6 of an expanded one. */
 static void made(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -1067,6 +1097,7 @@ int main(void) {
         cmocka_unit_test(test_many_groups),
         cmocka_unit_test(test_channels_of_results),
         cmocka_unit_test(test_product_neighbours),
+        cmocka_unit_test(test_results_across),
         cmocka_unit_test(test_neighbours),
         cmocka_unit_test(test_rounded),
         cmocka_unit_test(test_rounded_turned),

@@ -818,6 +818,61 @@ static rp__dag *place_dag(rp_dtype dtype) {
     return rp__dag_finish(b);
 }
 
+/* A gradient that is stored and added up, as a bias behind an activation has it, and a second sum of it times a factor a place. */
+static rp__dag *gradient_dag(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    const rp_dtype sums = dtype == RP_F64 ? RP_F64 : RP_F32;
+    rp__val x = load_new(b, dtype, false), factor = load_new(b, sums, false);
+    rp__val y = op2(b, RP__MUL, x, op1(b, RP__COS, x));
+    store_new(b, dtype, y, false);
+    store_new(b, dtype, rp__dag_reduce(b, RP__REDUCE_SUM, y, RP__ALONG_ROW), true);
+    store_new(b, sums, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, y, factor), RP__ALONG_ROW), true);
+    return rp__dag_finish(b);
+}
+
+/* A problem over columns that lie side by side; access `weight` is a number a place of a column. */
+static problem columns_problem(rp__dag *dag, int weight, int64_t rows, int64_t r) {
+    problem p = {.dag = dag, .n_outer = 1, .n_inner = 1, .extent = {rows, r}};
+    assert_non_null(dag);
+    for (unsigned k = 0; k < dag->n_accesses; k++) {
+        const bool row = rp__dag_is_row(dag, dag->accesses[k].axes),
+                   still = (int)k == weight || dag->accesses[k].kind == RP__ACCESS_IOTA;
+        p.operands[k] = (operand){.elements = row                ? rows
+                                              : (int)k == weight ? r
+                                                                 : rows * r,
+                                  .stride = {still ? 0 : 1, row     ? 0
+                                                            : still ? 1
+                                                                    : rows}};
+    }
+    return p;
+}
+
+/* As the device does it, and by one block a stripe in one launch: the same bits. */
+static void columns_alike(const problem *p, const char *wanted, bool clusters) {
+    rp__device *d = rp__device_get(rp_cuda(0));
+    assert_non_null(d);
+    const bool had = d->clusters;
+    unsigned char *one[MOST], *several[MOST];
+    make_room(p, one);
+    make_room(p, several);
+    d->clusters = clusters;
+    wanted_text = wanted;
+    run(rp_cuda(0), p, several);
+    wanted_text = NULL;
+    d->clusters = false;
+    in_one = true;
+    run(rp_cuda(0), p, one);
+    in_one = false;
+    d->clusters = had;
+    for (unsigned k = 0; k < p->dag->n_accesses; k++)
+        if (p->dag->accesses[k].kind != RP__ACCESS_IOTA &&
+            memcmp(one[k], several[k], (size_t)p->operands[k].elements * element_bytes(p, k)) != 0)
+            fail_msg("operand %u of %lld by %lld: other bits than of one block", k, (long long)p->extent[1],
+                     (long long)p->extent[0]);
+    free_room(p, one);
+    free_room(p, several);
+}
+
 /* Columns of several phases, few of them or long ones: parts of a chunk a block, a launch a phase, give the bits of one launch. */
 static void test_split_columns(void **state) {
     static const int64_t sizes[][2] = {{1025, 8},   {1500, 17},  {4097, 15},   {9000, 64},  {16384, 9}, {16385, 8},
@@ -828,41 +883,39 @@ static void test_split_columns(void **state) {
             static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64, RP_F32, RP_BF16};
             const int64_t r = sizes[n][0], rows = sizes[n][1];
             if ((t == 2 || r * rows > 1000000) && !test_cuda_takes(n + t, 3)) continue;
-            problem p = {.dag = t < 3 ? norm_dag(dtypes[t]) : place_dag(dtypes[t]),
-                         .n_outer = 1,
-                         .n_inner = 1,
-                         .extent = {rows, r}};
-            assert_non_null(p.dag);
-            for (unsigned k = 0; k < p.dag->n_accesses; k++) {
-                const bool row = rp__dag_is_row(p.dag, p.dag->accesses[k].axes), weight = t < 3 && k == 1,
-                           iota = p.dag->accesses[k].kind == RP__ACCESS_IOTA;
-                p.operands[k] = (operand){.elements = row      ? rows
-                                                      : weight ? r
-                                                               : rows * r,
-                                          .stride = {weight || iota ? 0 : 1, row              ? 0
-                                                                             : weight || iota ? 1
-                                                                                              : rows}};
-            }
-            unsigned char *one[MOST], *several[MOST];
-            make_room(&p, one);
-            make_room(&p, several);
+            const problem p =
+                columns_problem(t < 3 ? norm_dag(dtypes[t]) : place_dag(dtypes[t]), t < 3 ? 1 : -1, rows, r);
             /* many columns fill a large device by themselves */
-            wanted_text = r > 2000 && rows < 200 ? "rp_split_column_" : NULL;
-            run(rp_cuda(0), &p, several);
-            wanted_text = NULL;
-            in_one = true;
-            run(rp_cuda(0), &p, one);
-            in_one = false;
-            for (unsigned k = 0; k < p.dag->n_accesses; k++)
-                if (p.dag->accesses[k].kind != RP__ACCESS_IOTA &&
-                    memcmp(one[k], several[k], (size_t)p.operands[k].elements * element_bytes(&p, k)) != 0)
-                    fail_msg("operand %u of %lld by %lld, way %u: other bits in several launches", k, (long long)r,
-                             (long long)rows, t);
-            free_room(&p, one);
-            free_room(&p, several);
+            columns_alike(&p, r > 2000 && rows < 200 ? "rp_split_column_" : NULL, false);
             if (t >= 3) compare(&p, 0);
             rp__dag_release(p.dag);
         }
+}
+
+/* Parts of a column by the blocks of a cluster, walked or held in registers, and what is stored in the walk that adds up, by one block, a
+ * cluster, and several of a chunk. */
+static void test_cluster_columns(void **state) {
+    static const int64_t sizes[][2] = {{300, 16},  {1024, 40},  {1025, 17},   {1500, 1030}, {3000, 64},
+                                       {9000, 24}, {16384, 48}, {20000, 136}, {40000, 9},   {1024, 3072}};
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F64};
+    unsigned clusters = 0;
+    (void)state;
+    for (unsigned t = 0; t < 9; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            const int64_t r = sizes[n][0], rows = sizes[n][1];
+            if ((t % 3 == 2 || r * rows > 1000000) && !test_cuda_takes(n + t, 4)) continue;
+            const rp_dtype dtype = dtypes[t % 3];
+            const problem p = columns_problem(t < 3   ? gradient_dag(dtype)
+                                              : t < 6 ? norm_dag(dtype)
+                                                      : place_dag(dtype),
+                                              t < 6 ? 1 : -1, rows, r);
+            const bool cluster = r > 1024 && r <= 4096 && rows <= 64;
+            clusters += cluster;
+            columns_alike(&p, cluster ? "rp_cluster_column_" : NULL, true);
+            if (t < 3 || t >= 6) compare(&p, t >= 6 ? 0 : dtype == RP_BF16 ? 2e-2 : 1e-5 * sqrt((double)r));
+            rp__dag_release(p.dag);
+        }
+    assert_true(clusters > 10);
 }
 
 /* Rows of a table at computed places: read in vectors where rows hold whole ones, element by element where not. */
@@ -1611,23 +1664,41 @@ static void test_cats(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pointwise),      cmocka_unit_test(test_pointwise_layouts),
-        cmocka_unit_test(test_functions),      cmocka_unit_test(test_gather_and_errors),
-        cmocka_unit_test(test_random),         cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_order),          cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_ragged_rows),    cmocka_unit_test(test_warp_rows),
-        cmocka_unit_test(test_split_rows),     cmocka_unit_test(test_clusters),
-        cmocka_unit_test(test_many),           cmocka_unit_test(test_scans),
-        cmocka_unit_test(test_split_columns),  cmocka_unit_test(test_scan_order),
-        cmocka_unit_test(test_scan_layouts),   cmocka_unit_test(test_scan_extremes),
-        cmocka_unit_test(test_windows),        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_column_phases),  cmocka_unit_test(test_split_phases),
-        cmocka_unit_test(test_column_weights), cmocka_unit_test(test_rows_of_tables),
-        cmocka_unit_test(test_cats),           cmocka_unit_test(test_short_windows),
-        cmocka_unit_test(test_short_sums),     cmocka_unit_test(test_short_places),
-        cmocka_unit_test(test_ranges),         cmocka_unit_test(test_ranges_of_floats),
-        cmocka_unit_test(test_rest),           cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_empty_rows),     cmocka_unit_test(test_planes),
+        cmocka_unit_test(test_pointwise),
+        cmocka_unit_test(test_pointwise_layouts),
+        cmocka_unit_test(test_functions),
+        cmocka_unit_test(test_gather_and_errors),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_row_shares),
+        cmocka_unit_test(test_ragged_rows),
+        cmocka_unit_test(test_warp_rows),
+        cmocka_unit_test(test_split_rows),
+        cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_split_columns),
+        cmocka_unit_test(test_cluster_columns),
+        cmocka_unit_test(test_scan_order),
+        cmocka_unit_test(test_scan_layouts),
+        cmocka_unit_test(test_scan_extremes),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_column_phases),
+        cmocka_unit_test(test_split_phases),
+        cmocka_unit_test(test_column_weights),
+        cmocka_unit_test(test_rows_of_tables),
+        cmocka_unit_test(test_cats),
+        cmocka_unit_test(test_short_windows),
+        cmocka_unit_test(test_short_sums),
+        cmocka_unit_test(test_short_places),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_ranges_of_floats),
+        cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_empty_rows),
+        cmocka_unit_test(test_planes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

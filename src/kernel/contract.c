@@ -257,6 +257,43 @@ rp_status rp__contract_read(const rp__dag *dag, const rp__space *space, rp__cont
     return rp__fail(RP_ERROR_INTERNAL, "%s: a space that no product of ours makes", space->op);
 }
 
+/* Is some dim of these one of neighbours in memory? */
+static bool runs_along(const rp__space *space, const rp__space_access *x, const uint8_t *dims, unsigned n) {
+    for (unsigned k = 0; k < n; k++)
+        if (x->stride[dims[k]] == 1 && space->extent[dims[k]] > 1) return true;
+    return false;
+}
+
+/* The operand with its last two dims exchanged. */
+static rp__operand turned(rp__operand o) {
+    const unsigned m = o.ndim - 2u, n = o.ndim - 1u;
+    const int64_t size = o.size[m], stride = o.stride[m];
+    set_dim(&o, m, o.size[n], o.stride[n]);
+    set_dim(&o, n, size, stride);
+    return o;
+}
+
+void rp__contract_turn(const rp__dag *dag, const rp__space *space, rp__contraction *c) {
+    const uint8_t *m = c->dim + c->n_batch, *n = m + c->n_m;
+    uint8_t dims[RP__SPACE_MAX_DIMS];
+    const rp__dag *rest = dag->rest;
+    enum { FEW = 16 };
+    if (c->op != RP__LIB_MATMUL || !rest || rest->n_stores == 0 || dag->before[0] || dag->before[1] ||
+        c->o[0].size[c->n_batch] <= FEW)
+        return;
+    for (unsigned k = 0; k < rest->n_stores; k++) {
+        const rp__space_access *x = &space->accesses[dag->rest_access[rest->stores[k].access]];
+        if (!runs_along(space, x, m, c->n_m) || runs_along(space, x, n, c->n_n)) return;
+    }
+    memcpy(dims, n, c->n_n);
+    memcpy(dims + c->n_n, m, c->n_m);
+    memcpy(c->dim + c->n_batch, dims, c->n_n + c->n_m);
+    const rp__operand first = turned(c->o[1]);
+    c->o[0] = turned(c->o[0]), c->o[1] = turned(c->o[2]), c->o[2] = first;
+    const uint8_t lines = c->n_m;
+    c->n_m = c->n_n, c->n_n = lines;
+}
+
 rp_status rp__contract_words(rp__device *d, const rp__dag *dag, unsigned part, const rp__space *space,
                              const uint8_t *dim, unsigned n, uint32_t first, rp__launch_buffer *buffer,
                              rp__launch *out) {

@@ -131,6 +131,7 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     memset(c, 0, sizeof *c);
     memset(out, 0, sizeof *out);
     RP_TRY(rp__contract_read(dag, space, &r));
+    rp__contract_turn(dag, space, &r);
     for (unsigned k = 0; k < r.o[0].ndim; k++) {
         if (r.o[0].size[k] == 0) return RP_OK;
     }

@@ -140,7 +140,7 @@ static void find_needed(const rp__emitter *e, unsigned phase, bool rows) {
         const rp__node *n = &d->nodes[k];
         if (n->op == RP__REDUCE && n->phase == phase + 1u) needed[n->a] = true;
     }
-    if (phase + 1u == d->n_phases)
+    if (e->c->once ? phase == 0 : phase + 1u == d->n_phases)
         for (unsigned k = 0; k < d->n_stores; k++) {
             const rp__store *s = &d->stores[k];
             if (!rows && rp__dag_is_row(d, s->axes)) continue;
@@ -366,8 +366,8 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
         rp__arena_free(&arena);
         return RP__OOM("CUDA source of a kernel");
     }
-    const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN ||
-                        c->template_ == RP__CUDA_SPLIT_COLUMN,
+    const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_CLUSTER_COLUMN ||
+                        c->template_ == RP__CUDA_PARTIAL_COLUMN || c->template_ == RP__CUDA_SPLIT_COLUMN,
                held = column && c->groups; /* in registers */
     e.recompute =
         c->template_ != RP__CUDA_ROW && c->template_ != RP__CUDA_CLUSTER && c->template_ != RP__CUDA_SHORT && !held;
@@ -391,7 +391,8 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     case RP__CUDA_CLUSTER: rp__emit_row(&e, name); break;
     case RP__CUDA_SHORT: rp__emit_short(&e, name); break;
     case RP__CUDA_ROW_LOOP: rp__emit_row_loop(&e, name); break;
-    case RP__CUDA_COLUMN: rp__emit_column(&e, name, false); break;
+    case RP__CUDA_COLUMN:
+    case RP__CUDA_CLUSTER_COLUMN: rp__emit_column(&e, name, false); break;
     case RP__CUDA_PARTIAL_ROW: rp__emit_partial_row(&e, name); break;
     case RP__CUDA_PARTIAL_COLUMN: rp__emit_column(&e, name, true); break;
     case RP__CUDA_SCAN: rp__emit_scan(&e, name); break;

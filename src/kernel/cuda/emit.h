@@ -32,8 +32,9 @@ typedef enum rp__cuda_template {
     RP__CUDA_CLUSTER, /* the same for a row of up to 8 chunks: a cluster of `down` blocks, a chunk each */
     RP__CUDA_ROW_LOOP, /* a block of 256 threads a row, chunk by chunk, values recomputed in every phase; R > RP__CUDA_CHUNK */
     RP__CUDA_COLUMN, /* outer dims run fastest: rows side by side in a block, `down` threads down each; R <= RP__CUDA_CHUNK */
+    RP__CUDA_CLUSTER_COLUMN, /* the same by a cluster of `parts` blocks, at most 8 and `down`, each one part of the column */
     RP__CUDA_PARTIAL_ROW,    /* one phase, one chunk of one row a block: writes partial results */
-    RP__CUDA_PARTIAL_COLUMN, /* one phase, one of `parts` parts of a chunk a block */
+    RP__CUDA_PARTIAL_COLUMN, /* one walk, one of `parts` parts of a chunk a block */
     RP__CUDA_SCAN, /* scans alone: `threads` threads a row, four elements each, tile by tile; `tile` rows a block */
     RP__CUDA_SCAN_TOTALS, /* scans, one chunk of one row a block, a section a warp: writes their totals */
     RP__CUDA_SCAN_PARTS,  /* the same, behind the totals of the chunks before */
@@ -67,6 +68,9 @@ typedef struct rp__cuda_class {
                      alone, or 0 */
     uint8_t
         groups; /* ROW: vectors a thread; COLUMN: elements of a lane where a thread holds its columns in registers, or 0 */
+    uint8_t
+        once; /* columns: no element that is stored is made of a sum, so that those are stored in the walk that adds up; nothing is walked
+                     again */
     uint8_t strided; /* ROW, CLUSTER: a thread's elements are T apart, for rows that are not read in vectors */
     uint8_t
         ragged; /* rows: vectors lie where memory is aligned: 1 a row ends within one, 2 it may begin within one too; POINTWISE: points are
@@ -84,7 +88,7 @@ typedef struct rp__cuda_class {
         down; /* COLUMN: threads down a column, at most T / parts; FINISH: the same, at most threads * parts; CLUSTER: blocks; TILE:
                           places across */
     uint16_t
-        parts; /* PARTIAL_COLUMN, SPLIT_COLUMN, FINISH: blocks, and results, a chunk: a power of two, at most T; others 1 */
+        parts; /* CLUSTER_COLUMN, PARTIAL_COLUMN, SPLIT_COLUMN, FINISH: blocks, and results, a chunk: a power of two, at most T; others 1 */
     uint16_t tree; /* ROW: T of the order above, a multiple of threads span / 4; SPLIT_COLUMN: fold lanes */
     uint16_t
         tile; /* TILE: places along the last dim; tile * down is a multiple of 256. COLUMN, FINISH: threads side by side; SCAN: rows a block; ROW

@@ -156,6 +156,29 @@ static void add_batch(const rp__emitter *e, unsigned phase, bool stores, unsigne
     for (unsigned k = 0; k < d->n_nodes; k++) e->early[k] = false;
 }
 
+/* h<k>[0] of a block's part: of all parts of the cluster. Rows 0 to parts - 1 of a block's threads have a part each. */
+static void add_cluster_exchange(const rp__emitter *e, unsigned phase, const char *column) {
+    const rp__dag *d = e->dag;
+    const unsigned parts = e->c->parts, n = e->columns;
+    char each[64] = "";
+    if (n > 1) (void)snprintf(each, sizeof each, "_Pragma(\"unroll\") for (int j = 0; j < %u; j++) ", n);
+    rp__text_add(e->out, "    rp_cluster_barrier(%u);\n", parts);
+    for (unsigned k = 0; k < d->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase)) {
+            const unsigned dtype = d->nodes[k].dtype;
+            rp__text_add(e->out,
+                         "    %s q%u[%u];\n    if (ty < %u) %sq%u[%s] = rp_cluster_read_%s(&h%u[0][%s], ty, %u);\n",
+                         rp__emit_type(dtype), k, n, parts, each, k, n > 1 ? "j" : "0", rp__emit_shuffle(dtype), k,
+                         column, parts);
+        }
+    rp__text_add(e->out, "    rp_cluster_done(%u);\n", parts);
+    for (unsigned k = 0; k < d->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase))
+            rp__text_add(e->out, "    if (ty < %u) %sh%u[ty][%s] = q%u[%s];\n", parts, each, k, column, k,
+                         n > 1 ? "j" : "0");
+    rp__emit_down(e, phase, parts, "ty", column);
+}
+
 /* k<k> of the threads down a column: r<k>, or s<k> of a chunk's part. */
 static void add_columns_trees(const rp__emitter *e, unsigned phase, bool partial) {
     const rp__dag *d = e->dag;
@@ -168,6 +191,7 @@ static void add_columns_trees(const rp__emitter *e, unsigned phase, bool partial
     char column[32];
     (void)snprintf(column, sizeof column, e->columns > 1 ? "tx * %u + j" : "tx", c->vector);
     rp__emit_down(e, phase, c->down, "ty", column);
+    if (c->template_ == RP__CUDA_CLUSTER_COLUMN) add_cluster_exchange(e, phase, column);
     for (unsigned k = 0; k < d->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase)) {
             rp__text_add(e->out, "    %s %c%u", rp__emit_type(d->nodes[k].dtype), partial ? 's' : 'r', k);
@@ -199,7 +223,7 @@ static void add_reductions(const rp__emitter *e, unsigned phase, bool partial) {
     (void)snprintf(place, sizeof place,
                    "        const %s i = from + (w >> 2) * %u + (w & 3); const int in = i < end; (void)in;\n", index,
                    tree);
-    add_batch(e, phase, false, 4u * c->unroll, place);
+    add_batch(e, phase, c->once && phase == 0, 4u * c->unroll, place);
     rp__text_puts(e->out, "    }\n");
     add_group(e, phase, groups);
     rp__text_puts(e->out, "    }\n");
@@ -219,10 +243,10 @@ static void add_held_place(const rp__emitter *e) {
     const char *index = rp__emit_index_type(e);
     char n[32];
     (void)snprintf(n, sizeof n, "(w / %u)", 4u * c->groups);
-    rp__text_add(e->out, "        const %s i = (%s)(w / 4 %% %u * %u + (ty + %u * ", index, index, c->groups,
-                 4u * c->threads, c->down);
-    rp__emit_reversed(e, n, (unsigned)c->threads / c->down);
-    rp__text_puts(e->out, ") * 4 + w % 4); const int in = i < R; (void)in;\n");
+    rp__text_add(e->out, "        const %s i = (%s)(w / 4 %% %u * %u + (part + %u * (ty + %u * ", index, index,
+                 c->groups, 4u * c->threads, c->parts, c->down);
+    rp__emit_reversed(e, n, (unsigned)c->threads / c->parts / c->down);
+    rp__text_puts(e->out, ")) * 4 + w % 4); const int in = i < R; (void)in;\n");
 }
 
 static void add_held_loads(const rp__emitter *e, unsigned phase, unsigned slots) {
@@ -272,7 +296,7 @@ static void add_held_slot(const rp__emitter *e, unsigned phase, bool stores) {
 static void add_held_phase(const rp__emitter *e, unsigned phase, bool stores) {
     const rp__dag *d = e->dag;
     const rp__cuda_class *c = e->c;
-    const unsigned groups = (unsigned)c->threads / c->down, each = 4u * c->groups, slots = groups * each;
+    const unsigned groups = (unsigned)c->threads / c->parts / c->down, each = 4u * c->groups, slots = groups * each;
     char size[16];
     add_held_loads(e, phase, slots);
     if (phase + 1u == d->n_phases) {
@@ -317,6 +341,11 @@ static void add_start(const rp__emitter *e, const char *name, bool chunks) {
             "    const %s stripes = (rows + %u) / %u, rest_ = (%s)blockIdx.x / stripes, row_ = "
             "((%s)blockIdx.x %% stripes) * %u + tx * %u;\n    const %s part = rest_ %% %u, chunk_ = rest_ / %u;\n",
             index, columns - 1, columns, index, index, columns, c->vector, index, c->parts, c->parts);
+    else if (c->template_ == RP__CUDA_CLUSTER_COLUMN)
+        rp__text_add(
+            e->out,
+            "    const %s row_ = (%s)(blockIdx.x / %u) * %u + tx * %u, chunk_ = 0, part = (%s)blockIdx.x %% %u;\n",
+            index, index, c->parts, columns, c->vector, index, c->parts);
     else
         rp__text_add(e->out, "    const %s row_ = (%s)blockIdx.x * %u + tx * %u, chunk_ = 0, part = 0;\n", index, index,
                      columns, c->vector);
@@ -350,18 +379,18 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
     for (unsigned k = 0; k < d->n_nodes && c->groups; k++)
         if (e->level[k] == RP__LEVEL_ELEMENT && d->nodes[k].op != RP__CONST && e->array[k])
             rp__text_add(e->out, "    %s v%u[%u];\n", rp__emit_type(d->nodes[k].dtype), k,
-                         4u * c->groups * c->threads / c->down * c->vector);
+                         4u * c->groups * c->threads / c->parts / c->down * c->vector);
     for (unsigned phase = 0; phase < d->n_phases; phase++) {
         const bool last = phase + 1u == d->n_phases;
         rp__emit_row_nodes(e, phase);
-        if (last && !stores_elements(d)) break;
+        if (last && (c->once || !stores_elements(d))) break;
         if (c->groups) {
             add_held_phase(e, phase, last);
             continue;
         }
         rp__emit_find_needed(e, phase);
         if (last) {
-            add_last_phase(e, phase, 1);
+            add_last_phase(e, phase, c->parts);
             continue;
         }
         add_reductions(e, phase, partial);
@@ -370,7 +399,7 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
     if (partial)
         rp__emit_partial_stores(e, 0, "live && ty == 0", "chunk_", "part");
     else
-        rp__emit_row_stores(e, "live && ty == 0");
+        rp__emit_row_stores(e, c->parts > 1 ? "live && ty == 0 && part == 0" : "live && ty == 0");
     rp__text_puts(e->out, "}\n");
 }
 

@@ -9,10 +9,12 @@
 
 void rp__emit_signature(const rp__emitter *e, const char *name, uint32_t n_words, unsigned threads) {
     rp__text_add(e->out, "typedef struct { rp_u64 w[%u]; } rp_words_%s;\n", n_words, name);
-    if (e->c->template_ == RP__CUDA_CLUSTER)
-        rp__text_add(e->out, "#define RP_CLUSTER_%s __cluster_dims__(%u, 1, 1)\n", name, e->c->down);
+    const unsigned cluster = e->c->template_ == RP__CUDA_CLUSTER          ? e->c->down
+                             : e->c->template_ == RP__CUDA_CLUSTER_COLUMN ? e->c->parts
+                                                                          : 0;
+    if (cluster) rp__text_add(e->out, "#define RP_CLUSTER_%s __cluster_dims__(%u, 1, 1)\n", name, cluster);
     rp__text_puts(e->out, "extern \"C\" __global__ void ");
-    if (e->c->template_ == RP__CUDA_CLUSTER) rp__text_add(e->out, "RP_CLUSTER_%s ", name);
+    if (cluster) rp__text_add(e->out, "RP_CLUSTER_%s ", name);
     unsigned blocks = 0; /* of a multiprocessor, at least */
     if (e->c->template_ == RP__CUDA_CLUSTER && threads == RP__CUDA_BLOCK)
         blocks = 2; /* hides what a cluster waits for */

@@ -38,6 +38,7 @@ static const char *template_name(unsigned t) {
                                         [RP__CUDA_CLUSTER] = "cluster",
                                         [RP__CUDA_ROW_LOOP] = "row_loop",
                                         [RP__CUDA_COLUMN] = "column",
+                                        [RP__CUDA_CLUSTER_COLUMN] = "cluster_column",
                                         [RP__CUDA_PARTIAL_ROW] = "partial_row",
                                         [RP__CUDA_PARTIAL_COLUMN] = "partial_column",
                                         [RP__CUDA_SCAN] = "scan",
@@ -605,15 +606,16 @@ static int64_t column_blocks(const rp__cuda_class *c, int64_t rows, int64_t chun
 static void hold_column(const rp__dag *dag, const rp__space *s, const rp__space_access *a, int64_t r,
                         rp__cuda_class *c) {
     enum { BLOCK = 256, MOST = 16, LINE = 128 };
-    const unsigned tree = 4u * c->threads, rounds = (unsigned)((r + tree - 1) / tree);
-    unsigned down = c->threads < 32 ? c->threads : 32, vector = c->vector, widest = 1;
+    const unsigned tree = 4u * c->threads, rounds = (unsigned)((r + tree - 1) / tree), own = c->threads / c->parts;
+    unsigned down = own < 32 ? own : 32, vector = c->vector, widest = 1;
     const unsigned tile = c->tile < BLOCK / down ? c->tile : BLOCK / down;
-    if (c->template_ != RP__CUDA_COLUMN || one_phase(dag) || r > 1024 || !is_light(dag, a, c) || dag->n_nodes > 40 ||
-        (s->how && s->how->flat))
+    const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_CLUSTER_COLUMN;
+    if (!column || c->once || one_phase(dag) || r > 1024 * (int64_t)c->parts || !is_light(dag, a, c) ||
+        dag->n_nodes > 40 || (s->how && s->how->flat))
         return;
     for (unsigned k = 0; k < dag->n_accesses; k++)
         if ((c->unit >> k & 1) && access_bytes(dag, k) > widest) widest = access_bytes(dag, k);
-    const unsigned slots = c->threads / down * rounds * 4;
+    const unsigned slots = own / down * rounds * 4;
     while (vector > 1 && slots * vector > MOST && (slots * vector > 2 * MOST || vector / 2 * tile * widest >= LINE))
         vector /= 2;
     if (slots * vector > 2 * MOST) return;
@@ -665,6 +667,31 @@ static bool rows_in_place(const rp__dag *dag, const rp__space_access *a, const r
     return false;
 }
 
+/* Is every element that is stored made without a sum, and read by nobody but for what is stored in its place? Then one walk is enough. */
+static bool walks_once(const rp__dag *dag, const rp__space_access *a, const rp__cuda_class *c) {
+    if (dag->n_phases != 2 || dag->scans) return false;
+    for (unsigned k = 0; k < dag->n_stores; k++) {
+        const rp__store *to = &dag->stores[k];
+        if (rp__dag_is_row(dag, to->axes)) continue;
+        if (to->mode != RP__STORE_SET || to->offset != RP__NO_VAL || to->predicate != RP__NO_VAL ||
+            dag->nodes[to->value].phase > 0)
+            return false;
+        for (unsigned r = 0; r < dag->n_accesses; r++)
+            if (dag->accesses[r].kind == RP__ACCESS_READ && a[r].storage && a[r].storage == a[to->access].storage &&
+                a[r].begin < a[to->access].end && a[to->access].begin < a[r].end &&
+                !lie_alike(dag, a, r, to->access, c->n_outer + c->n_inner))
+                return false;
+    }
+    return true;
+}
+
+/* Are all sums of types that blocks of a cluster exchange? */
+static bool exchanges_sums(const rp__dag *dag) {
+    for (unsigned k = 0; k < dag->n_nodes; k++)
+        if (dag->nodes[k].op == RP__REDUCE && rp__dtype_bytes((rp_dtype)dag->nodes[k].dtype) < 4) return false;
+    return true;
+}
+
 /* As many as there are chunks, a power of two. */
 static unsigned fold_lanes(int64_t chunks) {
     unsigned lanes = 1;
@@ -679,18 +706,55 @@ static int64_t column_rounds(const rp__cuda_class *c, int64_t in_chunk) {
     return in_chunk / ((int64_t)down * c->parts * 4 * c->unroll);
 }
 
+/* Registers that wait for one group of four elements of a thread's columns. */
+static unsigned group_words(const rp__dag *dag, const rp__cuda_class *c) {
+    unsigned words = 0;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if (dag->accesses[k].kind == RP__ACCESS_READ && !rp__dag_is_row(dag, dag->accesses[k].axes)) {
+            const unsigned bytes = access_bytes(dag, k) * ((c->unit >> k & 1) ? c->vector : 1u);
+            words += 4 * ((bytes + 3) / 4);
+        }
+    return words;
+}
+
 /* Few columns of a block each: the loads of a thread are all that is under way. */
 static void deepen_column(const rp__device *d, const rp__dag *dag, int64_t rows, int64_t chunks, int64_t in_chunk,
                           rp__cuda_class *c) {
-    enum { DEEP = 8, LIGHT = 24 };
-    while (dag->n_nodes <= LIGHT && c->unroll * c->vector < DEEP && column_rounds(c, in_chunk) > 1 &&
-           column_blocks(c, rows, chunks) < 2 * (int64_t)d->multiprocessors)
+    enum { DEEP = 8, LIGHT = 24, WORDS = 32 };
+    while (dag->n_nodes <= LIGHT && (c->unroll * c->vector < DEEP || c->unroll * group_words(dag, c) < WORDS) &&
+           column_rounds(c, in_chunk) > 1 && column_blocks(c, rows, chunks) < 2 * (int64_t)d->multiprocessors)
         c->unroll *= 2;
+}
+
+/* One part of the column for each block of a cluster, in one launch, unless what c has already is no slower: a launch and what ends it take
+ * about as long as a few rounds of loads. */
+static void share_among_cluster(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
+                                int64_t r, int64_t rows, unsigned narrow, rp__cuda_class *c) {
+    enum { LAUNCH = 3, LEAST = 8 }; /* rounds; groups of lanes for each part */
+    const int64_t wanted = 7 * (int64_t)d->multiprocessors / 4, least = 3 * (int64_t)d->multiprocessors / 4;
+    rp__cuda_class own = *c;
+    const unsigned walks = c->once || one_phase(dag) ? 1 : dag->n_phases;
+    const unsigned launches = c->template_ == RP__CUDA_PARTIAL_COLUMN ? 2
+                              : c->template_ == RP__CUDA_SPLIT_COLUMN ? dag->n_phases
+                                                                      : 1;
+    if (!d->clusters || r > RP__CUDA_CHUNK || (s->how && (s->how->parts || s->how->flat)) || !exchanges_sums(dag) ||
+        rows > INT32_MAX / RP__CUDA_MOST_BLOCKS || (walks > 1 && rows_in_place(dag, a, c)))
+        return;
+    own.template_ = RP__CUDA_CLUSTER_COLUMN;
+    own.parts = 1;
+    own.tile = (uint16_t)(32u >> (s->how ? s->how->narrow & 3u : 0));
+    while (own.tile > 1 && own.tile / 2 * own.vector >= rows) own.tile /= 2;
+    while (own.parts < RP__CUDA_MOST_BLOCKS && 2u * LEAST * own.parts <= own.threads && column_rounds(&own, r) > 1 &&
+           column_blocks(&own, rows, 1) < wanted)
+        own.parts *= 2;
+    while (own.tile > narrow && column_blocks(&own, rows, 1) < least) own.tile /= 2;
+    if (own.parts > 1 && walks * column_rounds(&own, r) + 1 <= walks * column_rounds(c, r) + LAUNCH * (launches - 1))
+        *c = own;
 }
 
 /* Rows side by side: a thread takes as many as one load of 16 bytes holds, a warp 512 bytes next to each other. Where that leaves
  * multiprocessors without work, and enough to do for those that have it, several blocks share a chunk; else stripes get narrower. What blocks have in
- * common is left to a launch behind them: of several phases there is one for each. */
+ * common a cluster exchanges, or it is left to a launch behind them: of several phases there is one for each. */
 static void share_column(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                          int64_t r, int64_t rows, rp__cuda_class *c) {
     enum {
@@ -701,7 +765,8 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     const int64_t chunks = (r + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK,
                   in_chunk = r < RP__CUDA_CHUNK ? r : RP__CUDA_CHUNK;
     const unsigned last = c->n_outer - 1u, tree = 4u * c->threads;
-    const bool one = one_phase(dag);
+    c->once = walks_once(dag, a, c);
+    const bool one = one_phase(dag) || c->once;
     unsigned widest = 1, reductions = 0, width;
     for (unsigned k = 0; k < dag->n_nodes; k++) reductions += dag->nodes[k].op == RP__REDUCE;
     for (unsigned k = 0; k < dag->n_accesses; k++)
@@ -712,6 +777,8 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     while (width > 1 && (s->extent[last] % width || dag->n_windows || (width > 2 && reductions > 2) ||
                          (width > 4 && (reductions > 1 || dag->n_nodes > 24))))
         width /= 2;
+    while (chunks == 1 && width > 2 && rows / width * c->threads < RP__CUDA_BLOCK * (int64_t)d->multiprocessors)
+        width /= 2; /* threads for all multiprocessors rather than wide loads of some */
     c->unit = 0;
     for (unsigned k = 0; k < dag->n_accesses && width > 1; k++)
         if (!rp__dag_is_row(dag, dag->accesses[k].axes) && !(c->broadcast >> k & 1) &&
@@ -745,7 +812,8 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     c->template_ = chunks == 1 && c->parts == 1 ? RP__CUDA_COLUMN
                    : one                        ? RP__CUDA_PARTIAL_COLUMN
                                                 : RP__CUDA_SPLIT_COLUMN;
-    if (c->template_ != RP__CUDA_COLUMN) deepen_column(d, dag, rows, chunks, in_chunk, c);
+    share_among_cluster(d, dag, s, a, r, rows, narrow, c);
+    deepen_column(d, dag, rows, chunks, in_chunk, c);
     if (s->how && s->how->unroll == 1) c->unroll = 1;
     c->down = 1;
     while (2u * c->down * c->parts <= c->threads && 2u * c->down * c->tile <= COLUMN_BLOCK) c->down *= 2;
@@ -1060,6 +1128,7 @@ static size_t schedules(rp__device *d, rp__dag *dag, const rp__space *space, boo
         }
         break;
     case RP__CUDA_COLUMN:
+    case RP__CUDA_CLUSTER_COLUMN:
     case RP__CUDA_PARTIAL_COLUMN:
     case RP__CUDA_SPLIT_COLUMN:
         for (uint8_t narrow = 0; narrow < 3; narrow++) {
@@ -1133,7 +1202,8 @@ static int64_t blocks_of(const rp__dag *dag, const work *w) {
     case RP__CUDA_CLUSTER: return w->rows * c->down;
     case RP__CUDA_ROW_LOOP: return w->rows;
     case RP__CUDA_SCAN: return (w->rows + c->tile - 1) / c->tile;
-    case RP__CUDA_COLUMN: return column_blocks(c, w->rows, 1);
+    case RP__CUDA_COLUMN:
+    case RP__CUDA_CLUSTER_COLUMN: return column_blocks(c, w->rows, 1);
     case RP__CUDA_SPLIT: return ends ? w->rows : w->rows * chunks;
     case RP__CUDA_SPLIT_COLUMN:
         return ends ? column_blocks(c, w->rows, 1) / c->parts : column_blocks(c, w->rows, chunks);
@@ -1152,6 +1222,7 @@ static unsigned threads_of(const rp__cuda_class *c) {
     case RP__CUDA_CLUSTER: return rp__cuda_row_block(c);
     case RP__CUDA_SCAN: return (unsigned)c->tile * c->threads;
     case RP__CUDA_COLUMN:
+    case RP__CUDA_CLUSTER_COLUMN:
     case RP__CUDA_PARTIAL_COLUMN:
     case RP__CUDA_SPLIT_COLUMN:
     case RP__CUDA_FINISH: return (unsigned)c->tile * c->down;
@@ -1252,7 +1323,7 @@ static void set_single(const rp__dag *dag, work *w) {
         return;
     }
     c->template_ = RP__CUDA_ROW_LOOP;
-    c->down = c->tile = c->unroll = 0;
+    c->down = c->tile = c->unroll = c->once = 0;
     find_row_units(dag, &w->space, w->accesses, 4, c);
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/alloc.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/offline.h"
 #include "kernel/cuda/libcublaslt.h"
 #include "kernel/cuda/library.h"
 
@@ -111,6 +112,10 @@ static rp_status search(rp__device *d, const rp__lt_problem *q, plan *p) {
     uint32_t alignment = (uint32_t)q->alignment;
     int found = 0;
     memset(&best, 0, sizeof best);
+    if (rp__cuda_offline()) { /* the heuristic asks a device; nothing is computed without one, and kernels around it are the same */
+        p->usable = true;
+        return RP_OK;
+    }
     RP_TRY(handle_of(d, &handle));
     RP_TRY(lt_status(lt->cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"));
     rp_status status = lt_status(lt->cublasLtMatmulPreferenceSetAttribute(
@@ -164,6 +169,7 @@ static rp_status enqueue(const rp__kernel *k, rp_stream *s, const rp__launch *l)
     rp__lt_problem q;
     cublasLtHandle_t handle = NULL;
     (void)k;
+    if (rp__cuda_offline()) return RP_OK;
     memcpy(&q, &l->words[6], sizeof q);
     const plan *p = plan_of(s->device, &q);
     if (!p) return rp_error_status();
