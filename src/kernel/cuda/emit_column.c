@@ -156,27 +156,29 @@ static void add_batch(const rp__emitter *e, unsigned phase, bool stores, unsigne
     for (unsigned k = 0; k < d->n_nodes; k++) e->early[k] = false;
 }
 
-/* h<k>[0] of a block's part: of all parts of the cluster. Rows 0 to parts - 1 of a block's threads have a part each. */
+/* h<k>[0] of a block's part becomes that of all parts of the cluster. Threads 0 to parts - 1 down a column read a part each, into rows behind
+ * those that others read: a value is used before its reader says that it has been read (rp_cluster_done). */
 static void add_cluster_exchange(const rp__emitter *e, unsigned phase, const char *column) {
     const rp__dag *d = e->dag;
-    const unsigned parts = e->c->parts, n = e->columns;
+    const unsigned parts = e->c->parts, down = e->c->down;
     char each[64] = "";
-    if (n > 1) (void)snprintf(each, sizeof each, "_Pragma(\"unroll\") for (int j = 0; j < %u; j++) ", n);
+    if (e->columns > 1)
+        (void)snprintf(each, sizeof each, "_Pragma(\"unroll\") for (int j = 0; j < %u; j++) ", e->columns);
     rp__text_add(e->out, "    rp_cluster_barrier(%u);\n", parts);
     for (unsigned k = 0; k < d->n_nodes; k++)
-        if (rp__emit_reduces_in(e, k, phase)) {
-            const unsigned dtype = d->nodes[k].dtype;
-            rp__text_add(e->out,
-                         "    %s q%u[%u];\n    if (ty < %u) %sq%u[%s] = rp_cluster_read_%s(&h%u[0][%s], ty, %u);\n",
-                         rp__emit_type(dtype), k, n, parts, each, k, n > 1 ? "j" : "0", rp__emit_shuffle(dtype), k,
-                         column, parts);
-        }
-    rp__text_add(e->out, "    rp_cluster_done(%u);\n", parts);
-    for (unsigned k = 0; k < d->n_nodes; k++)
         if (rp__emit_reduces_in(e, k, phase))
-            rp__text_add(e->out, "    if (ty < %u) %sh%u[ty][%s] = q%u[%s];\n", parts, each, k, column, k,
-                         n > 1 ? "j" : "0");
-    rp__emit_down(e, phase, parts, "ty", column);
+            rp__text_add(e->out, "    if (ty < %u) %sh%u[%u + ty][%s] = rp_cluster_read_%s(&h%u[0][%s], ty, %u);\n",
+                         parts, each, k, down, column, rp__emit_shuffle(d->nodes[k].dtype), k, column, parts);
+    rp__text_add(e->out, "    rp_cluster_done(%u);\n    rp_barrier();\n", parts);
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        rp__text_add(e->out, "    if (ty == 0) %s{ %s q[%u];\n", each, rp__emit_type(d->nodes[k].dtype), parts);
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) q[m] = h%u[%u + m][%s];\n", parts, k,
+                     down, column);
+        rp__emit_halving(e, k, "q", parts);
+        rp__text_add(e->out, "    h%u[0][%s] = q[0]; }\n", k, column);
+    }
+    rp__text_puts(e->out, "    rp_barrier();\n");
 }
 
 /* k<k> of the threads down a column: r<k>, or s<k> of a chunk's part. */
@@ -331,7 +333,8 @@ static void add_start(const rp__emitter *e, const char *name, bool chunks) {
     if (c->vector > 1) rp__emit_vector_types(e, c->vector);
     rp__emit_signature(e, name, rp__cuda_word_count(d, c, 0), (unsigned)c->tile * c->down);
     char extents[32];
-    (void)snprintf(extents, sizeof extents, "[%u][%u]", c->down, columns + 1); /* rows in different banks */
+    const unsigned exchanged = c->template_ == RP__CUDA_CLUSTER_COLUMN ? c->parts : 0;
+    (void)snprintf(extents, sizeof extents, "[%u][%u]", c->down + exchanged, columns + 1); /* rows in different banks */
     rp__emit_shared(e, extents);
     rp__emit_rows_start(e, true);
     rp__text_add(e->out, "    const int tx = (int)threadIdx.x %% %u, ty = (int)threadIdx.x / %u;\n", c->tile, c->tile);
