@@ -745,7 +745,7 @@ static void cheap_values_are_made_again(void **state) {
         const char *type, *device, *end, *groups;
     } cases[] = {
         {"f32", " cuda:0", "", "amax+sub+mul+sum;sub+mul+sum"},
-        {"bf16", " cuda:0", "", "amax+to_dtype+to_dtype+sub+mul+sum;to_dtype+sub+mul+sum"},
+        {"bf16", " cuda:0", "", "amax+to_dtype+to_dtype+sub+mul+sum;to_dtype+to_dtype+sub+mul+sum"},
         {"f32", "", "", "amax+sub+mul+sum+sum"},
         {"f32", " cuda:0", "  %8: f32[512, 256] cuda:0 = neg(%4)\n  assign(%0, %8)\n",
          "amax+sub+mul+sum;neg+assign;sum"},
@@ -768,6 +768,39 @@ static void cheap_values_are_made_again(void **state) {
             "  %%6: f32[512]%s = sum(%%5) {dim = [1], keepdim = false, dtype = none}\n"
             "  %%7: f32[256]%s = sum(%%5) {dim = [0], keepdim = false, dtype = none}\n%s  return %%6, %%7\n}\n",
             d, narrow ? 2 : 0, narrow ? 3 : 1, d, d, d, cases[k].end);
+        expect(t.data, cases[k].groups, NULL);
+        rp__text_free(&t);
+    }
+}
+
+/* The same of what a node makes: of fewer bytes, as a gradient in bfloat16 that a norm reads twice, or of as many where both have several
+ * readers; else each reader would read two tensors for one. */
+static void narrow_values_cross(void **state) {
+    (void)state;
+    static const struct {
+        const char *type, *device, *also, *groups;
+    } cases[] = {
+        {"bf16", " cuda:0", "", "exp+to_dtype+mul+sum;to_dtype+mul+sum"},
+        {"bf16", "", "", "exp+to_dtype+mul+sum+sum"},
+        {"f32", " cuda:0", "", "exp+mul+sum;sum"},
+        {"f32", " cuda:0",
+         "  %8: f32[4096] cuda:0 = sum(%2) {dim = [1], keepdim = false, dtype = none}\n"
+         "  %9: f32[512] cuda:0 = sum(%2) {dim = [0], keepdim = false, dtype = none}\n",
+         "exp+mul+sum+sum;mul+sum;sum"},
+    };
+    for (unsigned k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const char *d = cases[k].device, *type = cases[k].type;
+        const bool narrow = type[0] == 'b', also = cases[k].also[0] != 0;
+        rp__text t = {0};
+        rp__text_add(&t, "graph \"f\" (%%0: %s[4096, 512]%s, %%1: f32[512]%s) {\n  %%2: %s[4096, 512]%s = exp(%%0)\n",
+                     type, d, d, type, d);
+        if (narrow) rp__text_add(&t, "  %%3: f32[4096, 512]%s = to_dtype(%%2) {dtype = f32}\n", d);
+        rp__text_add(
+            &t,
+            "  %%4: f32[4096, 512]%s = mul(%%%d, %%1)\n"
+            "  %%6: f32[4096]%s = sum(%%4) {dim = [1], keepdim = false, dtype = none}\n"
+            "  %%7: f32[512]%s = sum(%%4) {dim = [0], keepdim = false, dtype = none}\n%s  return %%6, %%7%s\n}\n",
+            d, narrow ? 3 : 2, d, d, cases[k].also, also ? ", %8, %9" : "");
         expect(t.data, cases[k].groups, NULL);
         rp__text_free(&t);
     }
@@ -1006,6 +1039,7 @@ int main(void) {
         cmocka_unit_test(what_follows_joins_the_product),
         cmocka_unit_test(slow_rows),
         cmocka_unit_test(cheap_values_are_made_again),
+        cmocka_unit_test(narrow_values_cross),
         cmocka_unit_test(chains),
         cmocka_unit_test(rows),
         cmocka_unit_test(scans),

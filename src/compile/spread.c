@@ -6,9 +6,10 @@
    makes them in registers saves a load, and together all readers save the store. As one shared node they would tie readers to each
    other that have nothing else in common, for instance a forward and its backward. Fusion merges a copy with its only reader;
    copies that meet in one kernel are one value again, because a kernel hash-conses.
-   On a GPU so are a few additions, products and casts of what is in memory anyway - arguments, and numbers of a row - where a reader that
-   makes them reads no more bytes than the value has: the normalised rows of a norm, once for their gradient and once for that of the
-   weight. (On a CPU sums over the rows are in the kernel of the rows.) */
+   On a GPU so are a few additions, products and casts of numbers of a row and one tensor, where a reader that makes them reads no more bytes
+   than the value has: the normalised rows of a norm, once for their gradient and once for that of the weight. The tensor is an argument; or
+   one that a node makes and that has fewer bytes - a gradient in bfloat16 beside what a norm computes of it in float32 -, or as many where
+   several read both, so that one of the two need not be in memory. (On a CPU sums over the rows are in the kernel of the rows.) */
 #include <string.h>
 
 #include "compile/passes.h"
@@ -26,7 +27,7 @@ typedef struct spreader {
     bool *drawn;       /* per src value: random numbers are in it */
     bool *written;     /* per src value that is no view: its memory changes */
     uint32_t *readers; /* per src value that is no view: loops that read it, through views */
-    int64_t *reads;    /* per src value with a depth: bytes of arguments that it is made from */
+    int64_t *reads;    /* per src value with a depth: bytes of tensors that it is made from */
     uint32_t *turn;    /* per src value: 1 + the node that its last copy was made for */
     rp__ir_value *copy;
 } spreader;
@@ -42,9 +43,9 @@ static int64_t elements_of(const rp__meta *m) {
     return n;
 }
 
-/* Bytes of an operand that is in memory anyway and that many elements are made from: all of an argument, next to nothing for fewer numbers.
- * -1: it may not be there. */
-static int64_t at_hand(const spreader *s, rp__ir_value v, int64_t elements) {
+/* Bytes of an operand that many elements are made from: next to nothing for fewer numbers. -1: what is there may change, or is too large.
+ * inside: a node makes it. */
+static int64_t at_hand(const spreader *s, rp__ir_value v, int64_t elements, bool *inside) {
     enum { FEW = 16 };
     const rp__ir_value root = rp__ir_root(s->src, v);
     const rp__meta *m = &s->src->values[root].meta;
@@ -52,7 +53,7 @@ static int64_t at_hand(const spreader *s, rp__ir_value v, int64_t elements) {
     const int64_t own = elements_of(m);
     if (s->written[root]) return -1;
     if (own <= elements / FEW) return 0;
-    if (node != RP__IR_NONE && s->src->nodes[node].kind != RP__IR_CAPTURED) return -1;
+    *inside = node != RP__IR_NONE && s->src->nodes[node].kind != RP__IR_CAPTURED;
     return own > elements ? -1 : own * (int64_t)rp__dtype_bytes(m->dtype);
 }
 
@@ -61,7 +62,7 @@ static bool is_cheap(const rp__ir_node *n) {
            rp__ir_is_op(n, RP__OP(mul));
 }
 
-/* Of a node all of whose operands are made: the bytes of arguments below it, each operand once. Few enough, and cheap, or none at all? */
+/* Of a node all of whose operands are made: the bytes of tensors below it, each operand once. Few enough, and cheap, or none at all? */
 static bool stays_cheap(spreader *s, const rp__ir_node *n) {
     const rp__meta *m = &s->src->values[n->out[0]].meta;
     int64_t reads = 0;
@@ -77,19 +78,25 @@ static bool stays_cheap(spreader *s, const rp__ir_node *n) {
 /* Is the node a float that is cheaply made of what is at hand? Then how many nodes in a row, or 0. */
 static unsigned find_cheap(spreader *s, const rp__ir_node *n) {
     const rp__meta *m = &s->src->values[n->out[0]].meta;
-    const int64_t elements = elements_of(m);
+    const int64_t elements = elements_of(m), bytes_of_it = elements * (int64_t)rp__dtype_bytes(m->dtype);
     int64_t reads = 0;
     unsigned depth = 1;
+    bool as_many = false;
     if (m->device.type != RP_DEVICE_CUDA || !rp__dtype_is_float(m->dtype) || !is_cheap(n)) return 0;
     for (uint32_t i = 0; i < n->n_in; i++) {
         if (n->in[i] == RP__IR_NONE) continue;
         const unsigned below = s->depth[n->in[i]];
-        const int64_t bytes = below ? s->reads[n->in[i]] : at_hand(s, n->in[i], elements);
+        bool inside = false;
+        const int64_t bytes = below ? s->reads[n->in[i]] : at_hand(s, n->in[i], elements, &inside);
         if (bytes < 0 || s->drawn[n->in[i]]) return 0;
         reads += bytes;
+        if (inside && bytes >= bytes_of_it) {
+            if (s->readers[rp__ir_root(s->src, n->in[i])] < 2 || s->readers[n->out[0]] < 2) return 0;
+            as_many = true;
+        }
         if (below + 1 > depth) depth = below + 1;
     }
-    if (reads > elements * (int64_t)rp__dtype_bytes(m->dtype)) return 0;
+    if (reads > bytes_of_it || (as_many && depth > 1)) return 0;
     s->reads[n->out[0]] = reads;
     return depth;
 }
@@ -138,8 +145,7 @@ static bool is_dear(const spreader *s, rp__ir_value v) {
            (s->readers[root] - 1) * rp__draw_bytes(m->device) > s->readers[root] * rp__dtype_bytes(m->dtype);
 }
 
-/* Marks whose originals stay: results, what anything but a loop reads, and what is dear to make. */
-static void mark_shared(spreader *s) {
+static void count_readers(spreader *s) {
     const rp_ir *ir = s->src;
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
@@ -147,6 +153,11 @@ static void mark_shared(spreader *s) {
             if (n->in[i] != RP__IR_NONE) s->readers[rp__ir_root(ir, n->in[i])]++;
         }
     }
+}
+
+/* Marks whose originals stay: results, what anything but a loop reads, and what is dear to make. */
+static void mark_shared(spreader *s) {
+    const rp_ir *ir = s->src;
     for (uint32_t k = 0; k < ir->body.n_results; k++) {
         if (ir->body.results[k] != RP__IR_NONE) s->shared[ir->body.results[k]] = true;
     }
@@ -229,6 +240,7 @@ rp_status rp__spread(rp_ir *ir, rp_ir **out) {
     s.drawn = (bool *)(s.depth + 2 * n);
     s.written = (bool *)(s.depth + 3 * n);
     rp__ir_mark_written(ir, true, s.written);
+    count_readers(&s);
     if (!find(&s)) {
         free_all(&s);
         *out = rp__ir_retain(ir);

@@ -219,14 +219,19 @@ static void add_reductions(const rp__emitter *e, unsigned phase, bool partial) {
         }
     rp__text_add(e->out, "    for (int n = 0; n < %u; n++) {\n", groups);
     rp__emit_accumulators(e, phase, 4u * c->vector);
-    rp__text_add(e->out, "    for (%s from = chunk + ((%s)part + %u * (ty + %u * ", index, index, c->parts, c->down);
+    rp__text_add(e->out, "    %s from = chunk + ((%s)part + %u * (ty + %u * ", index, index, c->parts, c->down);
     rp__emit_reversed(e, "n", groups);
-    rp__text_add(e->out, ")) * 4; from < end; from += %u) {\n", tree * c->unroll);
-    (void)snprintf(place, sizeof place,
-                   "        const %s i = from + (w >> 2) * %u + (w & 3); const int in = i < end; (void)in;\n", index,
-                   tree);
-    add_batch(e, phase, c->once && phase == 0, 4u * c->unroll, place);
-    rp__text_puts(e->out, "    }\n");
+    rp__text_puts(e->out, ")) * 4;\n");
+    for (int whole = 1; whole >= 0; whole--) { /* what is inside asks nothing; then what may end */
+        const unsigned deep = whole ? c->unroll : 1;
+        rp__text_add(e->out, "    for (; from + %u < end; from += %u) {\n", whole ? tree * (deep - 1) + 3 : 0,
+                     tree * deep);
+        (void)snprintf(place, sizeof place,
+                       "        const %s i = from + (w >> 2) * %u + (w & 3); const int in = %s; (void)in;\n", index,
+                       tree, whole ? "1" : "i < end");
+        add_batch(e, phase, c->once && phase == 0, 4u * deep, place);
+        rp__text_puts(e->out, "    }\n");
+    }
     add_group(e, phase, groups);
     rp__text_puts(e->out, "    }\n");
     add_columns_trees(e, phase, partial);
@@ -364,14 +369,17 @@ static void add_start(const rp__emitter *e, const char *name, bool chunks) {
 static void add_last_phase(const rp__emitter *e, unsigned phase, unsigned blocks) {
     const rp__cuda_class *c = e->c;
     const char *index = rp__emit_index_type(e);
-    const unsigned step = c->down * 4u * c->unroll;
-    rp__text_add(e->out, "    for (%s from = chunk + (%s)(part * %u + ty); from < end; from += %u) {\n", index, index,
-                 step, step * blocks);
+    const unsigned deep = 4u * c->unroll, step = c->down * deep;
     char place[128];
-    (void)snprintf(place, sizeof place, "        const %s i = from + w * %u; const int in = i < end; (void)in;\n",
-                   index, c->down);
-    add_batch(e, phase, true, 4u * c->unroll, place);
-    rp__text_puts(e->out, "    }\n");
+    rp__text_add(e->out, "    %s from = chunk + (%s)(part * %u + ty);\n", index, index, step);
+    for (int whole = 1; whole >= 0; whole--) { /* what is inside asks nothing; then elements to the end, one by one */
+        rp__text_add(e->out, "    for (; from + %u < end; from += %u) {\n", whole ? c->down * (deep - 1) : 0,
+                     whole ? step * blocks : c->down);
+        (void)snprintf(place, sizeof place, "        const %s i = from + w * %u; const int in = 1; (void)in;\n", index,
+                       c->down);
+        add_batch(e, phase, true, whole ? deep : 1, place);
+        rp__text_puts(e->out, "    }\n");
+    }
 }
 
 /* Of several phases each walks the columns again, which a cache still has. */

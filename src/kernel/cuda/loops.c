@@ -726,30 +726,39 @@ static void deepen_column(const rp__device *d, const rp__dag *dag, int64_t rows,
         c->unroll *= 2;
 }
 
-/* One part of the column for each block of a cluster, in one launch, unless what c has already is no slower: a launch and what ends it take
- * about as long as a few rounds of loads. */
+/* Microseconds, about: launches, loads of a thread that wait for those before them, and what multiprocessors with a block issue. */
+static double column_time(const rp__device *d, const rp__dag *dag, int64_t r, int64_t rows, const rp__cuda_class *c) {
+    static const double launch = 2.2, round = 0.5, issued = 217600 /* by lanes of a multiprocessor */;
+    const bool one = c->once || one_phase(dag);
+    unsigned elements = 0;
+    for (unsigned k = 0; k < dag->n_nodes; k++) elements += !rp__dag_is_row(dag, dag->nodes[k].axes);
+    const unsigned walks = one ? 1 : dag->n_phases, launches = c->template_ == RP__CUDA_PARTIAL_COLUMN ? 2
+                                                               : c->template_ == RP__CUDA_SPLIT_COLUMN ? dag->n_phases
+                                                                                                       : 1;
+    const int64_t blocks = column_blocks(c, rows, 1), busy = blocks < d->multiprocessors ? blocks : d->multiprocessors;
+    const double each = 12 + 1.2 * dag->n_nodes; /* instructions for an element */
+    return launches * launch +
+           walks * ((double)column_rounds(c, r) * round + (double)rows * (double)r * each / ((double)busy * issued));
+}
+
+/* One part of the column for each block of a cluster, in one launch, unless what c has already is no slower. */
 static void share_among_cluster(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                                 int64_t r, int64_t rows, unsigned narrow, rp__cuda_class *c) {
-    enum { LAUNCH = 3, LEAST = 8 }; /* rounds; groups of lanes for each part */
+    enum { LEAST = 8 }; /* groups of lanes for each part */
     const int64_t wanted = 7 * (int64_t)d->multiprocessors / 4, least = 3 * (int64_t)d->multiprocessors / 4;
     rp__cuda_class own = *c;
-    const unsigned walks = c->once || one_phase(dag) ? 1 : dag->n_phases;
-    const unsigned launches = c->template_ == RP__CUDA_PARTIAL_COLUMN ? 2
-                              : c->template_ == RP__CUDA_SPLIT_COLUMN ? dag->n_phases
-                                                                      : 1;
     if (!d->clusters || r > RP__CUDA_CHUNK || (s->how && (s->how->parts || s->how->flat)) || !exchanges_sums(dag) ||
-        rows > INT32_MAX / RP__CUDA_MOST_BLOCKS || (walks > 1 && rows_in_place(dag, a, c)))
+        rows > INT32_MAX / RP__CUDA_MOST_BLOCKS || (!c->once && !one_phase(dag) && rows_in_place(dag, a, c)))
         return;
     own.template_ = RP__CUDA_CLUSTER_COLUMN;
     own.parts = 1;
     own.tile = (uint16_t)(32u >> (s->how ? s->how->narrow & 3u : 0));
     while (own.tile > 1 && own.tile / 2 * own.vector >= rows) own.tile /= 2;
-    while (own.parts < RP__CUDA_MOST_BLOCKS && 2u * LEAST * own.parts <= own.threads && column_rounds(&own, r) > 1 &&
+    while (own.parts < RP__CUDA_MOST_BLOCKS && 2u * LEAST * own.parts <= own.threads &&
            column_blocks(&own, rows, 1) < wanted)
         own.parts *= 2;
     while (own.tile > narrow && column_blocks(&own, rows, 1) < least) own.tile /= 2;
-    if (own.parts > 1 && walks * column_rounds(&own, r) + 1 <= walks * column_rounds(c, r) + LAUNCH * (launches - 1))
-        *c = own;
+    if (own.parts > 1 && column_time(d, dag, r, rows, &own) < column_time(d, dag, r, rows, c)) *c = own;
 }
 
 /* Rows side by side: a thread takes as many as one load of 16 bytes holds, a warp 512 bytes next to each other. Where that leaves
