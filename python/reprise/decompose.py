@@ -58,14 +58,17 @@ def table():
 
 def _encoder_layer(src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, use_gelu, norm_first, eps, norm_weight_1, norm_bias_1,
                    norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2, mask=None, mask_type=None):
-    """The fast path of nn.TransformerEncoderLayer, an op of inference."""
-    if mask is not None:
-        return NotImplemented
+    """The fast path of nn.TransformerEncoderLayer, an op of inference. mask_type 1: keys that are hidden, (batch, keys); else of whole scores.
+    Whatever is not 0 in it hides, also where it is of floats."""
     F = torch.nn.functional
+    if mask is not None and mask_type == 1:
+        mask = mask[:, None, None, :]
 
     def attention(x):
         q, k, v = (t.unflatten(-1, (num_heads, -1)).transpose(1, 2) for t in F.linear(x, qkv_weight, qkv_bias).chunk(3, -1))
-        y = ((q * (q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)).softmax(-1) @ v
+        scores = (q * (q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)
+        scores = scores if mask is None else scores.masked_fill(mask.to(torch.bool), -math.inf)
+        y = scores.softmax(-1) @ v
         return F.linear(y.transpose(1, 2).flatten(2), proj_weight, proj_bias)
 
     def feed(x):

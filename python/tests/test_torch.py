@@ -233,6 +233,17 @@ class Inference(Door):
         q = torch.randn(2, 4, 6, 8)
         self.check(lambda q: (F.scaled_dot_product_attention(q, q, q), F.scaled_dot_product_attention(q, q, q, is_causal=True)), q)
 
+    def test_encoder_layers_with_masks(self):
+        hidden = torch.zeros(2, 5, dtype=torch.bool)
+        hidden[0, 3:] = True
+        model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 24, batch_first=True), 2, enable_nested_tensor=False).eval()
+        later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        for masks in ({"src_key_padding_mask": hidden}, {"mask": later}, {"mask": nn.Transformer.generate_square_subsequent_mask(5)}, {"mask": later, "src_key_padding_mask": hidden}):
+            with self.subTest(masks=list(masks)), torch.no_grad():
+                torch._dynamo.reset()
+                reprise.reset()
+                self.check(lambda x: model(x, is_causal=False, **masks), torch.randn(2, 5, 16), calls=1)
+
     def test_threads_share_a_function(self):
         run = torch.compile(lambda x: (x @ x).relu().sum(1), backend="reprise")
         run(torch.randn(32, 32))
