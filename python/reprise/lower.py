@@ -650,6 +650,22 @@ def _embedding_backward(low, node, a, expect):
     return low.gradient("embedding", given, [grad], ["weight"], expect)
 
 
+@special("fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask", "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
+def _fake_quantize(low, node, a, expect):
+    """The numbers, and which of them have a gradient."""
+    name = node.target._schema.name.split("::")[1].lstrip("_").replace("_cachemask", "")
+    names = ("self", "scale", "zero_point", "axis", "quant_min", "quant_max")
+    given = {n: a[n] for n in names if n in a}
+    y = low.one(name, expect[0], **given)
+    if "fake_quant_enabled" in a:
+        off = low.one("logical_not", self=a["fake_quant_enabled"])
+        y = low.one("where", expect[0], condition=off, self=a["self"], other=y)
+    x = node.args[0].meta["val"]
+    (there,) = low.gradient(name, given, [low.one("ones_like", self=a["self"])], ["self"], [type_of(x)])
+    mask = low.one("ne_scalar", self=there, other=0)
+    return [y, low.one("logical_or", self=mask, other=off) if "fake_quant_enabled" in a else mask]
+
+
 @special("embedding_renorm")
 def _embedding_renorm(low, node, a, expect):
     return low.emit("embedding_renorm_", {**a, "self": low.one("clone", self=a["self"])}, expect)

@@ -401,6 +401,21 @@ class Sizes(Door):
                     self.same(a, b)
                 self.assertEqual(dict(reprise.explain().reasons), {})
 
+    def test_fake_quantization(self):
+        x, scale = torch.randn(5, 6) * 2, torch.tensor([0.1, 0.2, 0.3, 0.1, 0.5])
+        one, zero = torch.tensor([0.2]), torch.tensor([1], dtype=torch.int32)
+        fs = [lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 1, -8, 7), lambda x: torch.fake_quantize_per_tensor_affine(x, one, zero, -8, 7),
+              lambda x: torch.fake_quantize_per_channel_affine(x, scale, torch.zeros(5, dtype=torch.int32), 0, -8, 7)]
+        fs += [lambda x, on=on: torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(x, one, zero, torch.tensor([on]), -8, 7)[0] for on in (0, 1)]
+        for f in fs:
+            torch._dynamo.reset()
+            reprise.reset()
+            y, z = x.clone().requires_grad_(), x.clone().requires_grad_()
+            got, want = torch.compile(f, backend="reprise")(y), f(z)
+            self.same(got, want)
+            self.same(torch.autograd.grad(got.sum(), y)[0], torch.autograd.grad(want.sum(), z)[0])
+            self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_largest_rows_of_bags_are_pytorchs(self):
         w = torch.randn(10, 4, requires_grad=True)
         f = lambda w: F.embedding_bag(torch.tensor([1, 2, 3, 4, 1]), w, torch.tensor([0, 2, 2]), mode="max")
