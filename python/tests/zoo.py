@@ -240,7 +240,8 @@ language("switch", "mixture", "SwitchTransformersForConditionalGeneration", "Swi
          dropout_rate=0.0, router_jitter_noise=0.0,
          batch=lambda: {"input_ids": torch.randint(0, 60, (2, 8)), "decoder_input_ids": torch.randint(0, 60, (2, 6))})
 language("clip", "transformer", "CLIPModel", "CLIPConfig", loss=square,
-         text_config=dict(small, eos_token_id=2), vision_config=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8),
+         text_config=dict(small, eos_token_id=2), vision_config=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32,
+                                                                     patch_size=8),
          projection_dim=16, batch=lambda: {"input_ids": torch.randint(3, 60, (2, 8)), "pixel_values": picture(2, 32)})
 language("segformer", "segmentation", "SegformerForSemanticSegmentation", "SegformerConfig", loss=square, num_labels=4, depths=[1, 1, 1, 1],
          hidden_sizes=[8, 16, 24, 32], num_attention_heads=[1, 2, 3, 4], decoder_hidden_size=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
@@ -345,11 +346,15 @@ for _name, _label, _options in (
 for _name, _label, _size, _options in (
         ("test_vit", "vit_test", 160, {}), ("test_vit4", "vit_rope", 160, {}), ("test_vit_relpos", "vit_relpos", 160, {}),
         ("deit_tiny_distilled_patch16_224", "deit", 64, dict(img_size=64, depth=2)), ("deit3_small_patch16_224", "deit3", 64, dict(img_size=64, depth=2)),
-        ("cait_xxs24_224", "cait", 64, dict(img_size=64, depth=2, depth_token_only=1)), ("beit_base_patch16_224", "beit", 64, dict(img_size=64, depth=2, embed_dim=96, num_heads=3)),
-        ("eva02_tiny_patch14_224", "eva02", 56, dict(img_size=56, depth=2)), ("swinv2_cr_tiny_224", "swin_v2_cr", 64, dict(img_size=64, window_size=2, depths=(1, 1, 1, 1), embed_dim=24, num_heads=(1, 2, 3, 4))),
+        ("cait_xxs24_224", "cait", 64, dict(img_size=64, depth=2, depth_token_only=1)), ("beit_base_patch16_224", "beit", 64,
+                                                                                         dict(img_size=64, depth=2, embed_dim=96, num_heads=3)),
+        ("eva02_tiny_patch14_224", "eva02", 56, dict(img_size=56, depth=2)), ("swinv2_cr_tiny_224", "swin_v2_cr", 64,
+                                                                              dict(img_size=64, window_size=2, depths=(1, 1, 1, 1), embed_dim=24,
+                                                                                   num_heads=(1, 2, 3, 4))),
         ("swin_tiny_patch4_window7_224", "swin_timm", 64, dict(img_size=64, window_size=4, depths=(2, 1, 1, 1), embed_dim=24, num_heads=(1, 2, 3, 4))),
         ("swinv2_tiny_window8_256", "swin_v2_timm", 64, dict(img_size=64, window_size=4, depths=(2, 1, 1, 1), embed_dim=24, num_heads=(1, 2, 3, 4))),
-        ("coat_lite_tiny", "coat", 64, dict(img_size=64, serial_depths=(1, 1, 1, 1))), ("convit_tiny", "convit", 64, dict(img_size=64, depth=3, local_up_to_layer=2)),
+        ("coat_lite_tiny", "coat", 64, dict(img_size=64, serial_depths=(1, 1, 1, 1))), ("convit_tiny", "convit", 64,
+                                                                                        dict(img_size=64, depth=3, local_up_to_layer=2)),
         ("crossvit_9_240", "crossvit", 240, {}), ("twins_svt_small", "twins", 64, dict(img_size=64, depths=(1, 1, 2, 1))),
         ("pvt_v2_b0", "pvt", 64, {}), ("edgenext_xx_small", "edgenext", 64, {}), ("efficientformerv2_s0", "efficientformer", 224, {}),
         ("efficientvit_b0", "efficientvit", 64, {}), ("fastvit_t8", "fastvit", 64, {}), 
@@ -359,7 +364,8 @@ for _name, _label, _size, _options in (
         ("davit_tiny", "davit", 64, dict(depths=(1, 1, 1, 1))), ("tiny_vit_5m_224", "tiny_vit", 224, dict(depths=(1, 1, 1, 1))),
         ("hiera_tiny_224", "hiera", 64, dict(img_size=64, stages=(1, 1, 1, 1))),
         ("swiftformer_xs", "swiftformer", 64, {}), ("shvit_s1", "shvit", 64, {}), ("test_mambaout", "mambaout", 64, {}), ("mobilevitv2_050", "mobilevitv2", 64, {}),
-        ("halonet26t", "halonet", 256, {}), ("samvit_base_patch16", "samvit", 64, dict(img_size=64, depth=2, embed_dim=96, num_heads=3, global_attn_indexes=(1,), window_size=2)),
+        ("halonet26t", "halonet", 256, {}), ("samvit_base_patch16", "samvit", 64, dict(img_size=64, depth=2, embed_dim=96, num_heads=3, global_attn_indexes=(1,),
+                                                                                       window_size=2)),
         ("naflexvit_base_patch16_gap", "naflexvit", 64, dict(depth=2, embed_dim=96, num_heads=3))):
     timm_model(_name, "transformer", _label, size=_size, **_options)
 
@@ -373,8 +379,10 @@ def timm_class(label, module, cls, kind="transformer", size=64, parts=None, **op
 
 
 timm_class("resmlp", "mlp_mixer", "MlpMixer", "mlp", 32, {"block_layer": "ResBlock"}, img_size=32, patch_size=8, num_blocks=2, embed_dim=32, mlp_ratio=4)
-timm_class("gmlp", "mlp_mixer", "MlpMixer", "mlp", 32, {"block_layer": "SpatialGatingBlock", "mlp_layer": "GatedMlp"}, img_size=32, patch_size=8, num_blocks=2, embed_dim=32, mlp_ratio=4)
-timm_class("volo", "volo", "VOLO", img_size=64, layers=(1, 1), embed_dims=(32, 48), num_heads=(2, 4), downsamples=(True, False), outlook_attention=(True, False), mlp_ratio=2.0, use_aux_head=False)
+timm_class("gmlp", "mlp_mixer", "MlpMixer", "mlp", 32, {"block_layer": "SpatialGatingBlock", "mlp_layer": "GatedMlp"}, img_size=32, patch_size=8, num_blocks=2,
+           embed_dim=32, mlp_ratio=4)
+timm_class("volo", "volo", "VOLO", img_size=64, layers=(1, 1), embed_dims=(32, 48), num_heads=(2, 4), downsamples=(True, False), outlook_attention=(True, False),
+           mlp_ratio=2.0, use_aux_head=False)
 timm_class("focalnet", "focalnet", "FocalNet", embed_dim=16, depths=(1, 1, 1, 1))
 timm_class("caformer", "metaformer", "MetaFormer", depths=(1, 1, 1, 1), dims=(16, 24, 32, 48))
 timm_class("gcvit", "gcvit", "GlobalContextVit", size=128, img_size=128, window_ratio=(32, 32, 16, 32), depths=(1, 1, 1, 1), embed_dim=16, num_heads=(1, 2, 2, 4))
@@ -387,7 +395,8 @@ language("albert", "transformer", "AlbertForMaskedLM", "AlbertConfig", **small, 
 language("electra", "transformer", "ElectraForMaskedLM", "ElectraConfig", loss=classes, **small, **still, embedding_size=16)
 language("mobilebert", "transformer", "MobileBertForMaskedLM", "MobileBertConfig", vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
          intermediate_size=48, intra_bottleneck_size=16, embedding_size=16, max_position_embeddings=32, attention_probs_dropout_prob=0.0)
-language("modernbert", "transformer", "ModernBertForMaskedLM", "ModernBertConfig", **small, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+language("modernbert", "transformer", "ModernBertForMaskedLM", "ModernBertConfig", **small, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1,
+         sep_token_id=2)
 language("gpt_neo", "transformer", "GPTNeoForCausalLM", "GPTNeoConfig", vocab_size=64, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48,
          attention_types=[[["global", "local"], 1]], window_size=4, max_position_embeddings=32, use_cache=False)
 language("gpt_neox", "transformer", "GPTNeoXForCausalLM", "GPTNeoXConfig", **small, use_cache=False)
@@ -424,21 +433,25 @@ language("longformer", "transformer", "LongformerForMaskedLM", "LongformerConfig
          batch=lambda: {"input_ids": torch.randint(3, 60, (2, 8))})
 language("bigbird", "transformer", "BigBirdForMaskedLM", "BigBirdConfig", **{**small, **still}, attention_type="original_full")
 language("fnet", "transformer", "FNetForMaskedLM", "FNetConfig", vocab_size=64, hidden_size=32, num_hidden_layers=2, intermediate_size=48, hidden_dropout_prob=0.0)
-language("reformer", "transformer", "ReformerModelWithLMHead", "ReformerConfig", loss=classes, vocab_size=64, hidden_size=32, attention_head_size=8, attn_layers=["local", "local"],
+language("reformer", "transformer", "ReformerModelWithLMHead", "ReformerConfig", loss=classes, vocab_size=64, hidden_size=32, attention_head_size=8,
+         attn_layers=["local", "local"],
          axial_pos_embds=False, feed_forward_size=48, num_attention_heads=4, is_decoder=True, local_attn_chunk_length=4, max_position_embeddings=32, hidden_dropout_prob=0.0,
          local_attention_probs_dropout_prob=0.0, use_cache=False)
 language("layoutlm", "transformer", "LayoutLMModel", "LayoutLMConfig", **small, **still, batch=lambda: {
     "input_ids": torch.randint(0, 60, (2, 8)), "bbox": torch.arange(64).reshape(2, 8, 4) % 32})
 language("tapas", "transformer", "TapasModel", "TapasConfig", **small, **still, type_vocab_sizes=[3, 8, 8, 2, 8, 8, 4], batch=lambda: {
     "input_ids": torch.randint(0, 60, (2, 8)), "token_type_ids": torch.randint(0, 2, (2, 8, 7))})
-language("vit_mae", "transformer", "ViTMAEModel", "ViTMAEConfig", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8,
+language("vit_mae", "transformer", "ViTMAEModel", "ViTMAEConfig", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32,
+         patch_size=8,
          **still, batch=lambda: {"pixel_values": picture(2, 32), "noise": torch.rand(2, 16)})
 language("dinov2", "transformer", "Dinov2Model", "Dinov2Config", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=28, patch_size=7, **still,
          batch=lambda: {"pixel_values": picture(2, 28)})
 language("siglip", "transformer", "SiglipModel", "SiglipConfig", loss=square,
-         text_config=dict(small, projection_size=32), vision_config=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8),
+         text_config=dict(small, projection_size=32), vision_config=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+                                                                         image_size=32, patch_size=8),
          batch=lambda: {"input_ids": torch.randint(3, 60, (2, 8)), "pixel_values": picture(2, 32)})
-language("convnextv2", "convolution", "ConvNextV2Model", "ConvNextV2Config", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], batch=lambda: {"pixel_values": picture(2, 64)})
+language("convnextv2", "convolution", "ConvNextV2Model", "ConvNextV2Config", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1],
+         batch=lambda: {"pixel_values": picture(2, 64)})
 language("hubert", "audio", "HubertModel", "HubertConfig", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
          conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4, hidden_dropout=0.0,
          attention_dropout=0.0, feat_proj_dropout=0.0, activation_dropout=0.0, layerdrop=0.0, mask_time_prob=0.0, apply_spec_augment=False,
@@ -447,13 +460,17 @@ language("conformer", "audio", "Wav2Vec2ConformerModel", "Wav2Vec2ConformerConfi
          conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4, hidden_dropout=0.0,
          attention_dropout=0.0, feat_proj_dropout=0.0, activation_dropout=0.0, layerdrop=0.0, mask_time_prob=0.0, apply_spec_augment=False, conv_depthwise_kernel_size=7,
          conformer_conv_dropout=0.0, batch=lambda: {"input_values": torch.randn(2, 400)})
-language("detr", "detection", "DetrForObjectDetection", "DetrConfig", loss=lambda y: square(y[0]) + square(y[1]), use_timm_backbone=False, use_pretrained_backbone=False, backbone=None,
-         backbone_config={"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "out_features": ["stage4"], "layer_type": "basic"},
+language("detr", "detection", "DetrForObjectDetection", "DetrConfig", loss=lambda y: square(y[0]) + square(y[1]), use_timm_backbone=False,
+         use_pretrained_backbone=False, backbone=None,
+         backbone_config={"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "out_features": ["stage4"],
+                          "layer_type": "basic"},
          d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, num_queries=5,
          dropout=0.0, batch=lambda: {"pixel_values": picture(2, 64)})
-language("time_series", "transformer", "PatchTSTModel", "PatchTSTConfig", num_input_channels=2, context_length=32, patch_length=8, patch_stride=8, num_hidden_layers=2, d_model=32,
+language("time_series", "transformer", "PatchTSTModel", "PatchTSTConfig", num_input_channels=2, context_length=32, patch_length=8, patch_stride=8,
+         num_hidden_layers=2, d_model=32,
          num_attention_heads=4, ffn_dim=48, scaling="std", batch=lambda: {"past_values": torch.randn(2, 32, 2)})
-language("encodec", "audio", "EncodecModel", "EncodecConfig", loss=lambda y: square(y[-1]), num_filters=4, hidden_size=8, codebook_size=16, codebook_dim=8, upsampling_ratios=[4, 2],
+language("encodec", "audio", "EncodecModel", "EncodecConfig", loss=lambda y: square(y[-1]), num_filters=4, hidden_size=8, codebook_size=16, codebook_dim=8,
+         upsampling_ratios=[4, 2],
          num_lstm_layers=1, target_bandwidths=[6.0], sampling_rate=800, batch=lambda: {"input_values": torch.randn(1, 1, 160)})
 
 
@@ -475,7 +492,9 @@ class Packed(nn.Module):
 
 
 for _kind in (nn.LSTM, nn.GRU):
-    ZOO[_kind.__name__.lower() + "_packed"] = ("recurrent", lambda kind=_kind: (Packed(kind), {"tokens": torch.randint(0, 50, (3, 7)), "lengths": torch.tensor([5, 7, 2])}, classes))
+    ZOO[_kind.__name__.lower() + "_packed"] = ("recurrent", lambda kind=_kind: (Packed(kind),
+                                                                                {"tokens": torch.randint(0, 50, (3, 7)),
+                                                                                 "lengths": torch.tensor([5, 7, 2])}, classes))
 
 
 @entry("seq2seq", "transformer")
@@ -501,7 +520,8 @@ def _():
         def __init__(self):
             super().__init__()
             self.down = nn.Sequential(nn.Conv2d(1, 8, 4, 2, 1), nn.ELU(), nn.Conv2d(8, 16, 4, 2, 1), nn.ELU(), nn.Flatten(), nn.Linear(16 * 49, 20))
-            self.up = nn.Sequential(nn.Linear(10, 16 * 49), nn.Unflatten(1, (16, 7, 7)), nn.ConvTranspose2d(16, 8, 4, 2, 1), nn.ELU(), nn.ConvTranspose2d(8, 1, 4, 2, 1))
+            self.up = nn.Sequential(nn.Linear(10, 16 * 49), nn.Unflatten(1, (16, 7, 7)), nn.ConvTranspose2d(16, 8, 4, 2, 1), nn.ELU(),
+                                    nn.ConvTranspose2d(8, 1, 4, 2, 1))
 
         def forward(self, x, noise):
             mean, log = self.down(x).chunk(2, 1)
@@ -544,7 +564,8 @@ def _():
             clipped = torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain)
             return -clipped.mean() + 0.5 * F.smooth_l1_loss(self.value(y).squeeze(-1), returns) - 0.01 * (a.entropy() + b.entropy()).mean()
     n = 16
-    return Actor(), {"state": torch.randn(n, 6), "choice": torch.randint(0, 4, (n,)), "move": torch.randn(n, 2), "before": torch.randn(n) - 3, "gain": torch.randn(n),
+    return Actor(), {"state": torch.randn(n, 6), "choice": torch.randint(0, 4, (n,)), "move": torch.randn(n, 2), "before": torch.randn(n) - 3,
+                     "gain": torch.randn(n),
                      "returns": torch.randn(n)}, lambda y: y
 
 
@@ -559,10 +580,14 @@ def _():
             import torch.distributions as d
             a, b, c = (F.softplus(t) + 0.1 for t in self.w(x).chunk(3, -1))
             u = torch.sigmoid(self.w(x))[..., :4] * 0.98 + 0.01
-            found = [d.Beta(a, b).log_prob(u), d.Gamma(a, b).log_prob(c), d.Dirichlet(a).log_prob(b / b.sum(-1, keepdim=True)), d.Laplace(a, b).log_prob(c), d.StudentT(a + 2).log_prob(b),
-                     d.Poisson(a).log_prob(torch.full_like(a, 3)), d.LogNormal(a, b).log_prob(c), d.Gumbel(a, b).log_prob(c), d.Bernoulli(u).entropy(), d.Cauchy(a, b).log_prob(c),
-                     d.kl_divergence(d.Normal(a, b), d.Normal(b, c)), d.kl_divergence(d.Beta(a, b), d.Beta(b, c)), d.MultivariateNormal(a, torch.diag_embed(b)).log_prob(c),
-                     d.VonMises(a, b).log_prob(c), d.Weibull(a, b).log_prob(c), d.ContinuousBernoulli(u).log_prob(u), d.Binomial(5, u).log_prob(torch.full_like(a, 2)),
+            found = [d.Beta(a, b).log_prob(u), d.Gamma(a, b).log_prob(c), d.Dirichlet(a).log_prob(b / b.sum(-1, keepdim=True)), d.Laplace(a, b).log_prob(c),
+                     d.StudentT(a + 2).log_prob(b),
+                     d.Poisson(a).log_prob(torch.full_like(a, 3)), d.LogNormal(a, b).log_prob(c), d.Gumbel(a, b).log_prob(c), d.Bernoulli(u).entropy(), d.Cauchy(a,
+                                                                                                                                                                 b).log_prob(c),
+                     d.kl_divergence(d.Normal(a, b), d.Normal(b, c)), d.kl_divergence(d.Beta(a, b), d.Beta(b, c)), d.MultivariateNormal(a,
+                                                                                                                                        torch.diag_embed(b)).log_prob(c),
+                     d.VonMises(a, b).log_prob(c), d.Weibull(a, b).log_prob(c), d.ContinuousBernoulli(u).log_prob(u), d.Binomial(5,
+                                                                                                                                 u).log_prob(torch.full_like(a, 2)),
                      d.TransformedDistribution(d.Normal(a, b), [d.TanhTransform()]).log_prob(u * 0.9)]
             return sum(t.sum() for t in found)
     return Many(), {"x": torch.randn(3, 5)}, lambda y: y / 100
@@ -648,10 +673,16 @@ def _():
         def forward(self, x, t):
             y, z = self.w(x), self.w(x.flip(0))
             sign = (t % 2 * 2 - 1).to(x.dtype)
-            return sum((F.cross_entropy(y, t, label_smoothing=0.1), F.cross_entropy(y, y.detach().softmax(-1)), F.multi_margin_loss(y, t), F.kl_div(y.log_softmax(-1), z.softmax(-1), reduction="batchmean"),
-                        F.huber_loss(y, z), F.smooth_l1_loss(y, z), F.cosine_embedding_loss(y, z, sign), F.triplet_margin_loss(y, z, x), F.margin_ranking_loss(y[:, 0], z[:, 0], sign),
-                        F.hinge_embedding_loss(y, sign[:, None].expand_as(y)), F.soft_margin_loss(y, sign[:, None].expand_as(y)), F.poisson_nll_loss(y, z.abs()), F.gaussian_nll_loss(y, z, x.abs() + 0.1),
-                        F.multilabel_soft_margin_loss(y, (x > 0).to(x.dtype)), F.multilabel_margin_loss(y, t[:, None].expand(-1, 8).contiguous()), F.pairwise_distance(y, z).mean(), torch.cdist(y, z).mean(),
+            return sum((F.cross_entropy(y, t, label_smoothing=0.1), F.cross_entropy(y, y.detach().softmax(-1)), F.multi_margin_loss(y, t),
+                        F.kl_div(y.log_softmax(-1), z.softmax(-1), reduction="batchmean"),
+                        F.huber_loss(y, z), F.smooth_l1_loss(y, z), F.cosine_embedding_loss(y, z, sign), F.triplet_margin_loss(y, z,
+                                                                                                                               x), F.margin_ranking_loss(y[:,
+                                                                                                                                                           0], z[:, 0], sign),
+                        F.hinge_embedding_loss(y, sign[:, None].expand_as(y)), F.soft_margin_loss(y, sign[:, None].expand_as(y)), F.poisson_nll_loss(y,
+                                                                                                                                                     z.abs()), F.gaussian_nll_loss(y, z, x.abs() + 0.1),
+                        F.multilabel_soft_margin_loss(y, (x > 0).to(x.dtype)), F.multilabel_margin_loss(y,
+                                                                                                        t[:, None].expand(-1,
+                                                                                                                          8).contiguous()), F.pairwise_distance(y, z).mean(), torch.cdist(y, z).mean(),
                         F.logsigmoid(y).mean(), F.gumbel_softmax(y, hard=False).detach().sum() * 0))
     return Losses(), {"x": torch.randn(6, 8), "t": torch.randint(0, 8, (6,))}, lambda y: y
 
@@ -663,9 +694,12 @@ def _():
 
         def __init__(self):
             super().__init__()
-            self.body = nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(3, 8, 3), nn.CELU(), nn.LocalResponseNorm(3), nn.ReplicationPad2d(2), nn.LPPool2d(2, 2), nn.Softshrink(0.1), nn.ZeroPad2d(1),
-                                      nn.FractionalMaxPool2d(2, output_ratio=0.8, _random_samples=torch.full((2, 8, 2), 0.3)), nn.PixelShuffle(2), nn.Hardshrink(0.05), nn.ChannelShuffle(2), nn.CircularPad2d(1),
-                                      nn.Conv2d(2, 8, 3, padding_mode="circular", padding=1), nn.Softplus(), nn.AdaptiveMaxPool2d((5, 7)), nn.GroupNorm(2, 8), nn.Upsample(scale_factor=1.5, mode="bicubic"), nn.Softsign(),
+            self.body = nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(3, 8, 3), nn.CELU(), nn.LocalResponseNorm(3), nn.ReplicationPad2d(2), nn.LPPool2d(2, 2),
+                                      nn.Softshrink(0.1), nn.ZeroPad2d(1),
+                                      nn.FractionalMaxPool2d(2, output_ratio=0.8, _random_samples=torch.full((2, 8, 2),
+                                                                                                             0.3)), nn.PixelShuffle(2), nn.Hardshrink(0.05), nn.ChannelShuffle(2), nn.CircularPad2d(1),
+                                      nn.Conv2d(2, 8, 3, padding_mode="circular", padding=1), nn.Softplus(), nn.AdaptiveMaxPool2d((5, 7)), nn.GroupNorm(2,
+                                                                                                                                                        8), nn.Upsample(scale_factor=1.5, mode="bicubic"), nn.Softsign(),
                                       nn.AdaptiveAvgPool2d((4, 3)), nn.Flatten(), nn.Linear(96, 6), nn.Tanhshrink(), nn.Softmin(-1))
             self.pair, self.unpool = nn.Bilinear(6, 6, 5), nn.MaxUnpool2d(2)
             self.shift = nn.Parameter(torch.tensor([[1.0, 0.1, 0.0], [-0.1, 0.9, 0.2]]))
