@@ -20,8 +20,8 @@ MORE = ["threshold_backward", "native_layer_norm_backward", "_softmax_backward_d
         "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_bicubic2d", "_upsample_nearest_exact2d",
         "_fused_rms_norm", "_fused_rms_norm_backward", "rms_norm", "select_backward", "slice_backward",
         "diagonal_backward", "unfold_backward", "_euclidean_dist", "reflection_pad1d_backward", "reflection_pad2d_backward",
-        "replication_pad2d_backward", "rrelu_with_noise_functional", "std.correction", "lstm.input", "gru.input", "rnn_tanh.input",
-        "rnn_relu.input", "_weight_norm_interface", "unsafe_split", "unsafe_chunk", "_trilinear"]
+        "replication_pad2d_backward", "std.correction", "lstm.input", "gru.input", "rnn_tanh.input",
+        "rnn_relu.input", "_weight_norm_interface", "unsafe_split", "unsafe_chunk"]
 WHOLE = ["embedding", "lerp", "logsumexp", "mv", "dot", "vdot", "roll", "tril", "triu", "xlogy", "renorm", "baddbmm", "addmv", "addr", "fill", "masked_fill",
          "std_mean.correction", "index_copy", "index_add", "im2col", "col2im", "bucketize", "native_layer_norm", "linalg_vector_norm", "rot90", "_safe_softmax",
          "embedding_dense_backward", "expand_copy", "pixel_shuffle", "pixel_unshuffle", "split_with_sizes"]
@@ -58,14 +58,17 @@ def table():
 
 def _encoder_layer(src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, use_gelu, norm_first, eps, norm_weight_1, norm_bias_1,
                    norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2, mask=None, mask_type=None):
-    """The fast path of nn.TransformerEncoderLayer, an op of inference."""
-    if mask is not None:
-        return NotImplemented
+    """The fast path of nn.TransformerEncoderLayer, an op of inference. mask_type 1: keys that are hidden, (batch, keys); else of whole scores.
+    Whatever is not 0 in it hides, also where it is of floats."""
     F = torch.nn.functional
+    if mask is not None and mask_type == 1:
+        mask = mask[:, None, None, :]
 
     def attention(x):
         q, k, v = (t.unflatten(-1, (num_heads, -1)).transpose(1, 2) for t in F.linear(x, qkv_weight, qkv_bias).chunk(3, -1))
-        y = ((q * (q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)).softmax(-1) @ v
+        scores = (q * (q.shape[-1] ** -0.5)) @ k.transpose(-1, -2)
+        scores = scores if mask is None else scores.masked_fill(mask.to(torch.bool), -math.inf)
+        y = scores.softmax(-1) @ v
         return F.linear(y.transpose(1, 2).flatten(2), proj_weight, proj_bias)
 
     def feed(x):
@@ -100,8 +103,82 @@ def _cdist_backward(grad, x1, x2, p, cdist):
     return torch.where((whole == 0) | (d == 0), 0, g * part / (whole if p == 2 else whole ** (p - 1))).sum(-2)
 
 
+def _trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
+    """Sums over some dims of a product of three, each of which lacks some: what nn.Bilinear and its gradients are."""
+    whole = i1.dim() + len(expand1)
+    places = ["".join(chr(97 + d) for d in range(whole) if d not in {e % whole for e in expand}) for expand in (expand1, expand2, expand3)]
+    left = "".join(chr(97 + d) for d in range(whole) if d not in {s % whole for s in sumdim})
+    return torch.einsum(",".join(places) + "->" + left, i1, i2, i3)
+
+
+def _bags(offsets, n, bags):
+    """The bag of each of n indices; offsets may tell where the last one ends, too."""
+    return torch.searchsorted(offsets[:bags], torch.arange(n, dtype=offsets.dtype, device=offsets.device), right=True) - 1
+
+
+def _embedding_bag_backward(grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, sparse,
+                            per_sample_weights, padding_idx=-1):
+    if sparse or mode == 2 and scale_grad_by_freq:
+        return NotImplemented
+    if mode == 2:
+        whole = torch.where((bag_size > 0).unsqueeze(-1), grad, 0)
+        return grad.new_zeros(num_weights, grad.shape[1]).scatter_add(0, maximum_indices.long(), whole)
+    bag = _bags(offsets, indices.shape[0], grad.shape[0])
+    rows = grad[bag]
+    kept = (indices != padding_idx).to(grad.dtype)
+    if mode == 1:
+        rows = rows / grad.new_zeros(grad.shape[0]).index_add(0, bag, kept).clamp(min=1)[bag].unsqueeze(-1)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    if padding_idx >= 0:
+        rows = torch.where((indices == padding_idx).unsqueeze(-1), 0, rows)
+    return aten.embedding_dense_backward.default(rows, indices, num_weights, -1, scale_grad_by_freq)
+
+
+def _per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
+    along = (grad[_bags(offsets, indices.shape[0], grad.shape[0])] * weight[indices]).sum(-1)
+    return torch.where(indices == padding_idx, 0, along) if padding_idx >= 0 else along
+
+
+def _fractional_backward(grad_output, x, kernel_size, output_size, indices):
+    n = len(kernel_size)
+    flat = torch.zeros_like(x.flatten(-n)).scatter_add(-1, indices.flatten(-n), grad_output.flatten(-n))
+    return flat.view(x.shape)
+
+
+def _masked_scatter_backward(grad_output, mask, sizes):
+    """Of the source: its first elements are those that went where the mask is true, in order."""
+    n = math.prod(sizes)
+    if isinstance(n, int) and n == 0:
+        return grad_output.new_zeros(sizes)
+    mask = mask.expand_as(grad_output).flatten()
+    place = (mask.cumsum(0) - 1).clamp(min=0)
+    return grad_output.new_zeros(n).index_add(0, place, torch.where(mask, grad_output.flatten(), 0)).view(sizes)
+
+
+def _rrelu(x, noise, lower=0.125, upper=1 / 3, training=False, generator=None):
+    if not training:
+        return torch.where(x <= 0, x * ((lower + upper) / 2), x), noise.clone()
+    slope = torch.where(x <= 0, aten.uniform.default(x, lower, upper), 1)
+    return x * slope, slope
+
+
+def _rrelu_backward(grad_output, x, noise, lower, upper, training, self_is_result):
+    if training and upper - lower > 1e-6:
+        return grad_output * noise
+    return torch.where(x <= 0, grad_output * ((lower + upper) / 2), grad_output)
+
+
+def _conv_tbc(x, weight, bias, pad=0):
+    return torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
+
+
 OWN = {"_weight_norm_interface_backward.default": _weight_norm_backward, "_cdist_backward.default": _cdist_backward,
-       "_transformer_encoder_layer_fwd.default": _encoder_layer}
+       "_transformer_encoder_layer_fwd.default": _encoder_layer, "_trilinear.default": _trilinear, "conv_tbc.default": _conv_tbc,
+       "_embedding_bag_backward.default": _embedding_bag_backward, "_embedding_bag_per_sample_weights_backward.default": _per_sample_weights_backward,
+       "fractional_max_pool2d_backward.default": _fractional_backward, "fractional_max_pool3d_backward.default": _fractional_backward,
+       "masked_scatter_backward.default": _masked_scatter_backward, "rrelu_with_noise_functional.default": _rrelu,
+       "rrelu_with_noise_backward.default": _rrelu_backward}
 
 # Ops of lists of tensors, which optimizers are made of: the op of each element.
 LISTS = ("abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy cos cosh div erf erfc exp expm1 floor frac lerp lgamma log log10 "

@@ -268,6 +268,7 @@ class Lowering:
         self.env[node] = out if isinstance(val, (list, tuple)) else out[0] if isinstance(out, list) else out
 
     def by_schema(self, name, overload, given, defaults, expect):
+        given = {k: v for k, v in given.items() if k != "device"}  # results on another one are refused
         rows = candidates(SECOND.get(name, name), overload)
         if not rows:
             raise Unsupported(f"the library has no {name}")
@@ -278,7 +279,7 @@ class Lowering:
             except Unsupported as e:
                 why = why or e
         for row in rows:  # a number where a tensor belongs
-            wrapped, numbers = dict(given), [p.name for p in row.params if p.tensor and not p.many and isinstance(given.get(p.name), (bool, int, float))]
+            wrapped, numbers = dict(given), [p.name for p in row.params if p.tensor and not p.many and isinstance(given.get(p.name), (bool, int, float, Reg, Num))]
             if not numbers:
                 continue
             try:
@@ -289,14 +290,14 @@ class Lowering:
                 continue
         raise why
 
-
     def type_of_number(self, v):
         """A number decides no result's type but by its kind: it is of the result's type where that holds it."""
         val = self.node.meta["val"]
         dtype = val.dtype if isinstance(val, torch.Tensor) else torch.bool
         if isinstance(v, bool):
             return torch.bool
-        return dtype if dtype.is_floating_point or isinstance(v, int) and dtype != torch.bool else torch.int64 if isinstance(v, int) else torch.float64
+        whole = isinstance(v, (int, Reg))
+        return dtype if dtype.is_floating_point or whole and dtype != torch.bool else torch.int64 if whole else torch.float64
 
 
 # ---------------------------------------------------------------- what schemas do not say
@@ -309,7 +310,9 @@ SECOND = dict(pair.split(":") for pair in (
     "swapdims:transpose true_divide:div special_digamma:digamma special_erf:erf special_erfc:erfc special_erfinv:erfinv special_exp2:exp2 "
     "special_expit:sigmoid special_expm1:expm1 special_gammainc:igamma special_gammaincc:igammac special_gammaln:lgamma special_i0:i0 "
     "special_log1p:log1p special_logit:logit special_logsumexp:logsumexp special_multigammaln:mvlgamma special_polygamma:polygamma "
-    "special_psi:digamma special_round:round special_sinc:sinc special_xlogy:xlogy _cdist_forward:cdist").split())
+    "special_psi:digamma special_round:round special_sinc:sinc special_xlogy:xlogy _cdist_forward:cdist "
+    "__lshift__:bitwise_left_shift __rshift__:bitwise_right_shift linalg_matrix_exp:matrix_exp _pdist_forward:pdist _sample_dirichlet:sample_dirichlet "
+    "_standard_gamma:standard_gamma _standard_gamma_grad:standard_gamma_grad").split())
 
 SPECIAL = {}
 ASSERTS = {aten._assert_async.default, aten._assert_async.msg, aten._assert_scalar.default}
@@ -532,10 +535,10 @@ def _convolution_backward(low, node, a, expect):
 
 # ---- pools and resampling
 
-@special("max_pool2d_with_indices_backward")
+@special("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
 def _max_pool_backward(low, node, a, expect):
     names = ("self", "kernel_size", "stride", "padding", "dilation", "ceil_mode")
-    return low.gradient("max_pool2d", {n: a[n] for n in names}, [a["grad_output"]], ["self"], expect)
+    return low.gradient(node.target._schema.name.split("::")[1][:10], {n: a[n] for n in names}, [a["grad_output"]], ["self"], expect)
 
 
 @special("avg_pool2d_backward", "avg_pool3d_backward")
@@ -551,9 +554,9 @@ def _adaptive(low, node, a, expect):
     return low.emit(name, {"self": a["self"], "output_size": a["output_size"]}, expect)
 
 
-@special("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+@special("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward")
 def _adaptive_backward(low, node, a, expect):
-    name = node.target._schema.name.split("::")[1][1:-9]
+    name = node.target._schema.name.split("::")[1][:-9].lstrip("_")
     n = 3 if name.endswith("3d") else 2
     size = [low.size(s) for s in node.args[0].meta["val"].shape[-n:]]
     return low.gradient(name, {"self": a["self"], "output_size": size}, [a["grad_output"]], ["self"], expect)
@@ -564,7 +567,7 @@ def _grid(low, node, a, expect):
     return low.emit("grid_sampler", a, expect)
 
 
-@special("grid_sampler_2d_backward")
+@special("grid_sampler_2d_backward", "grid_sampler_3d_backward")
 def _grid_backward(low, node, a, expect):
     wrt = [n for n, wanted in zip(("input", "grid"), a["output_mask"]) if wanted]
     given = {n: a[n] for n in ("input", "grid", "interpolation_mode", "padding_mode", "align_corners")}
@@ -576,6 +579,40 @@ def _grid_backward(low, node, a, expect):
 def _pad(low, node, a, expect):
     mode = "reflect" if "reflection" in node.target._schema.name else "replicate"
     return low.emit("pad", {"self": a["self"], "pad": a["padding"], "mode": mode}, expect)
+
+
+@special("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
+def _pad_backward(low, node, a, expect):
+    return low.gradient("pad", {"self": a["self"], "pad": a["padding"], "mode": "replicate"}, [a["grad_output"]], ["self"], expect)
+
+
+def _antialiased(node, a):
+    """What `interpolate` takes: the scales where they were given, from which it finds the sizes that PyTorch found."""
+    scales = [a["scales_h"], a["scales_w"]]
+    there = {"size": a["output_size"]} if None in scales else {"scale_factor": scales}
+    return {**there, "mode": "bicubic" if "bicubic" in node.target._schema.name else "bilinear", "align_corners": a["align_corners"], "antialias": True}
+
+
+@special("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+def _upsample_aa(low, node, a, expect):
+    return low.emit("interpolate", {"input": a["self"], **_antialiased(node, a)}, expect)
+
+
+@special("_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward")
+def _upsample_aa_backward(low, node, a, expect):
+    x = low.full(0, node.args[0].meta["val"].dtype, a["input_size"])
+    return low.gradient("interpolate", {"input": x, **_antialiased(node, a)}, [a["grad_output"]], ["input"], expect)
+
+
+@special("_pdist_backward")
+def _pdist_backward(low, node, a, expect):
+    return low.gradient("pdist", {"self": a["self"], "p": a["p"]}, [a["grad_output"]], ["self"], expect)
+
+
+@special("_segment_reduce_backward")
+def _segment_reduce_backward(low, node, a, expect):
+    names = ("data", "reduce", "lengths", "offsets", "axis", "initial")
+    return low.gradient("segment_reduce", {**{n: a[n] for n in names}, "indices": None, "unsafe": True}, [a["grad"]], ["data"], expect)
 
 
 @special("native_layer_norm")
@@ -604,14 +641,73 @@ def _embedding(low, node, a, expect):
 @special("embedding_dense_backward")
 def _embedding_backward(low, node, a, expect):
     g = node.args[0].meta["val"]
-    if a["scale_grad_by_freq"]:
-        raise Unsupported("a gradient of rows that are counted")
     grad = a["grad_output"]
     if a["padding_idx"] >= 0:  # what looked up the padding counts nothing
         padding = low.one("eq_scalar", self=a["indices"], other=a["padding_idx"])
         grad = low.one("masked_fill_scalar", self=grad, mask=low.one("unsqueeze", self=padding, dim=-1), value=0)
     weight = low.full(0, g.dtype, [a["num_weights"], low.size(g.shape[-1])])
-    return low.gradient("embedding", {"weight": weight, "indices": a["indices"]}, [grad], ["weight"], expect)
+    given = {"weight": weight, "indices": a["indices"], "scale_grad_by_freq": a["scale_grad_by_freq"]}
+    return low.gradient("embedding", given, [grad], ["weight"], expect)
+
+
+@special("fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask", "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
+def _fake_quantize(low, node, a, expect):
+    """The numbers, and which of them have a gradient."""
+    name = node.target._schema.name.split("::")[1].lstrip("_").replace("_cachemask", "")
+    names = ("self", "scale", "zero_point", "axis", "quant_min", "quant_max")
+    given = {n: a[n] for n in names if n in a}
+    y = low.one(name, expect[0], **given)
+    if "fake_quant_enabled" in a:
+        off = low.one("logical_not", self=a["fake_quant_enabled"])
+        y = low.one("where", expect[0], condition=off, self=a["self"], other=y)
+    x = node.args[0].meta["val"]
+    (there,) = low.gradient(name, given, [low.one("ones_like", self=a["self"])], ["self"], [type_of(x)])
+    mask = low.one("ne_scalar", self=there, other=0)
+    return [y, low.one("logical_or", self=mask, other=off) if "fake_quant_enabled" in a else mask]
+
+
+@special("embedding_renorm")
+def _embedding_renorm(low, node, a, expect):
+    return low.emit("embedding_renorm_", {**a, "self": low.one("clone", self=a["self"])}, expect)
+
+
+@special("_embedding_bag", "_embedding_bag_forward_only")
+def _embedding_bag(low, node, a, expect):
+    """The bags; and, where somebody looks at them, what PyTorch's derivative reads: the bag of each index, how many a bag has, and zeros for
+    the rows that are largest, which the row does not say."""
+    if a["sparse"]:
+        raise Unsupported("a sparse gradient")
+    read = {u.args[1] for u in node.users if u.target is operator.getitem}
+    if a["mode"] == 2 and 3 in read:
+        raise Unsupported("which rows of a bag are the largest")
+    padding = a["padding_idx"]
+    given = {n: a[n] for n in ("weight", "indices", "offsets", "mode", "per_sample_weights", "include_last_offset")}
+    bags = low.one("embedding_bag", expect[0], **given, scale_grad_by_freq=False, padding_idx=padding if padding >= 0 else None)
+    out = [bags, None, None, None]
+    vals = node.meta["val"]
+    if read & {1, 2}:
+        n = low.size(node.args[1].meta["val"].shape[0])
+        place = low.one("arange", start=0, end=n, step=1, dtype=vals[1].dtype)
+        of = low.one("sub_scalar", self=low.one("searchsorted", sorted_sequence=a["offsets"], self=place, right=True), other=1)
+        out[1] = low.one("to_dtype", self=of, dtype=vals[1].dtype) if vals[1].dtype != torch.int64 else of
+        if vals[1].shape[0] == 0:
+            out[1] = low.full(0, vals[1].dtype, [0])
+        counts = low.one("ones_like", self=of) if padding < 0 else low.one("to_dtype", self=low.one("ne_scalar", self=a["indices"], other=padding), dtype=torch.int64)
+        out[2] = low.one("index_add", self=low.full(0, torch.int64, [low.size(s) for s in vals[2].shape]), dim=0, index=of, source=counts)
+        if vals[2].dtype != torch.int64:
+            out[2] = low.one("to_dtype", self=out[2], dtype=vals[2].dtype)
+    if 3 in read:
+        out[3] = low.full(0, vals[3].dtype, [low.size(s) for s in vals[3].shape])
+    return out
+
+
+@special("normal")
+def _normal(low, node, a, expect):
+    if "size" in a:
+        raise Unsupported("normal of a size")
+    dtype = node.meta["val"].dtype
+    mean, std = (v if isinstance(v, Slot) else low.full(v, dtype) for v in (a["mean"], a["std"]))
+    return low.emit("normal_tensors", {"mean": mean, "std": std, "generator": a["generator"]}, expect)
 
 
 @special("rand", "randn", "randint")

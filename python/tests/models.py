@@ -2,12 +2,14 @@
 """A table: models of torchvision, timm and transformers through torch.compile(backend="reprise"), inference and five training steps beside
 eager PyTorch.
 
-usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--device cpu|cuda] [--part K/N] [--verbose]
+usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--device cpu|cuda] [--part K/N] [--verbose] [--ways]
 
 "passed": every node ran in the library; "split": some ran in PyTorch (how many, and why, below the table); "refused": none, or an error. A
 difference beyond the tolerance makes the exit status 1. Errors are relative to the largest element; training is measured by the gradients
 of the first step and the parameters behind the last, in float64. "strays" is how far eager PyTorch itself ends from there when the
 parameters it begins with are moved by a unit in the last place: a model that multiplies that by a million does so with our rounding, too.
+--ways measures inference in other ways instead, beside eager PyTorch in the same way: batches of other sizes, a model in channels_last memory,
+one that was trained between two evaluations, and autocast to bfloat16, where both are measured by how far they are from float32.
 On a GPU eager PyTorch is not exact in float64 everywhere (gradients of wav2vec2): where ours are not its, both are measured by eager
 PyTorch on the CPU, and "strays" is then how far it is from there on the GPU."""
 import argparse
@@ -32,7 +34,8 @@ torch._dynamo.config.allow_rnn = True  # a recurrent layer is part of the graph
 # measured as float32.
 SINGLE, DOUBLE = 2e-4, 1e-8
 STRAY = 8  # times what eager strays by itself
-SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5", "mamba", "switch", "xcit"}
+SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5", "mamba", "switch", "xcit", "bloom", "mpt", "mistral", "gemma", "gemma2", "phi", "qwen3_moe", "deepseek",
+                 "gpt_oss", "mamba2", "longformer", "evonorm", "efficientvit", "naflexvit"}
 DEVICE = "cpu"  # --device
 
 
@@ -115,7 +118,7 @@ def training(name, backend, steps, dtype=torch.float64, moved=False):
         loss = loss_of(call(run, model, batch))
         loss.backward()
         if k == 0:
-            gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]  # AOT autograd gives zeros
         optimizer.step()
         losses.append(loss.detach())
     return gradients, losses, [t.detach() for t in model.state_dict().values()]
@@ -147,6 +150,98 @@ def one(name, steps):
     return verdict, wrong, error(got[0], want[0]), error(got[2], want[2]), error(moved[2], want[2]), graphs, time.monotonic() - began
 
 
+def larger(batch, more):
+    """The batch with its first `more` entries once more behind it."""
+    return {k: torch.cat([v, v[:more]]) if isinstance(v, torch.Tensor) and v.dim() else v for k, v in batch.items()}
+
+
+def evaluated(model, run, batch):
+    model.eval()
+    with torch.no_grad():
+        return flat(call(run, model, batch))
+
+
+def ways(name):
+    """(what is measured, its error, what it may be): "-" where eager PyTorch itself refuses the way."""
+    found = []
+
+    def fresh():
+        torch._dynamo.reset()
+        model, batch, loss = made(name, torch.float32)
+        return model, batch, loss, torch.compile(model, backend="reprise")
+
+    def way(what, f):
+        try:
+            found.append((what, *f()))
+        except EagerRefuses:
+            found.append((what, None, 0))
+
+    def eager(f):
+        try:
+            return f()
+        except Exception as e:
+            raise EagerRefuses from e
+
+    def batches():
+        model, batch, _, run = fresh()
+        worst = 0
+        for more in (0, 1, 2, 1):
+            batch_of = larger(batch, more)
+            want = eager(lambda: evaluated(model, model, batch_of))
+            worst = max(worst, error(evaluated(model, run, batch_of), want))
+        return worst, SINGLE
+
+    def channels_last():
+        model, batch, _, run = fresh()
+        if not any(isinstance(t, torch.Tensor) and t.dim() == 4 for t in batch.values()):
+            raise EagerRefuses
+        model.to(memory_format=torch.channels_last)
+        batch = {k: v.to(memory_format=torch.channels_last) if isinstance(v, torch.Tensor) and v.dim() == 4 else v for k, v in batch.items()}
+        return error(evaluated(model, run, batch), evaluated(model, model, batch)), SINGLE
+
+    def switched():
+        model, batch, loss, run = fresh()
+        evaluated(model, run, batch)
+        model.train()
+        loss(call(run, model, batch)).backward()
+        return error(evaluated(model, run, batch), evaluated(model, model, batch)), SINGLE
+
+    def autocast():
+        model, batch, _, run = fresh()
+        exactly = evaluated(model, model, batch)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            want, got = eager(lambda: evaluated(model, model, batch)), evaluated(model, run, batch)
+        if any(a.dtype != b.dtype for a, b in zip(got, want, strict=True)):
+            return float("inf"), 0
+        strays = error([t.float() for t in want], exactly)
+        return error([t.float() for t in got], exactly), 2 * strays + SINGLE
+    for what, f in (("batches", batches), ("channels_last", channels_last), ("switched", switched), ("bfloat16", autocast)):
+        way(what, f)
+    return found
+
+
+class EagerRefuses(Exception):
+    """The model does not run so in PyTorch either."""
+
+
+def table_of_ways(names):
+    bad = []
+    for name in names:
+        reprise.reset()
+        try:
+            found = ways(name)
+            split = sum(len(g.eager) for g in reprise.explain().graphs)
+            wrong = [what for what, e, limit in found if e is not None and not e <= limit]
+            print(f"{name:20} " + ", ".join(f"{what} {'-' if e is None else f'{e:.1e}'}" for what, e, _ in found) + (f"; {split} nodes in PyTorch" if split else "")
+                  + (f"  DIFFERS: {' '.join(wrong)}" if wrong else ""), flush=True)
+        except Exception as e:
+            wrong = [type(e).__name__]
+            print(f"{name:20} refused  {type(e).__name__}: {str(e).splitlines()[0][:150]}", flush=True)
+        bad += [name] * bool(wrong)
+    print(f"{len(names)} models; {len(bad)} wrong: {' '.join(bad)}")
+    return 1 if bad else 0
+
+
 def share(text):
     """K/N: what gives the K-th of N shares of a list."""
     k, n = map(int, text.split("/"))
@@ -163,6 +258,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--part", type=share, default="1/1", metavar="K/N", help="of N shares of the models the K-th, from 1: processes side by side")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--ways", action="store_true")
     o = parser.parse_args()
     global DEVICE
     DEVICE = o.device
@@ -170,6 +266,8 @@ def main():
     for name in set(o.names) - ZOO.keys():
         parser.error(f"no model {name}; there are {', '.join(ZOO)}")
     torch.set_num_threads(o.threads)
+    if o.ways:
+        return table_of_ways(o.part(o.names or list(ZOO)))
     bad, reasons, verdicts = [], {}, []
     print(f"PyTorch {torch.__version__}, reprise {reprise.__version__}")
     print(f"{'model':20} {'kind':12} {'verdict':8} {'graphs':>6} {'nodes':>6} {'eager':>6} {'inference':>10} {'gradients':>10} {f'{o.steps} steps':>10} {'strays':>10} {'s':>6}")

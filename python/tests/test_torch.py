@@ -233,6 +233,17 @@ class Inference(Door):
         q = torch.randn(2, 4, 6, 8)
         self.check(lambda q: (F.scaled_dot_product_attention(q, q, q), F.scaled_dot_product_attention(q, q, q, is_causal=True)), q)
 
+    def test_encoder_layers_with_masks(self):
+        hidden = torch.zeros(2, 5, dtype=torch.bool)
+        hidden[0, 3:] = True
+        model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 24, batch_first=True), 2, enable_nested_tensor=False).eval()
+        later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        for masks in ({"src_key_padding_mask": hidden}, {"mask": later}, {"mask": nn.Transformer.generate_square_subsequent_mask(5)}, {"mask": later, "src_key_padding_mask": hidden}):
+            with self.subTest(masks=list(masks)), torch.no_grad():
+                torch._dynamo.reset()
+                reprise.reset()
+                self.check(lambda x: model(x, is_causal=False, **masks), torch.randn(2, 5, 16), calls=1)
+
     def test_threads_share_a_function(self):
         run = torch.compile(lambda x: (x @ x).relu().sum(1), backend="reprise")
         run(torch.randn(32, 32))
@@ -354,6 +365,76 @@ class Sizes(Door):
                         self.same(a, b)
                 self.assertEqual(dict(reprise.explain().reasons), {})
 
+    def test_gradients_that_are_ops_of_their_own(self):
+        of = lambda *size: torch.randn(*size, dtype=torch.float64)
+        rows, planes, volumes, weight = of(2, 4, 12), of(2, 4, 8, 6), of(2, 3, 4, 6, 5), of(10, 4)
+        ids, starts = torch.randint(0, 10, (9,)), torch.tensor([0, 3, 3, 7])
+        noise = lambda *size: torch.rand(*size, dtype=torch.float64)
+        cases = {
+            "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 5), rows), "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, 4)), planes),
+            "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, 3), volumes), "max_pool3d": (lambda x: F.max_pool3d(x, 3, 2, 1), volumes),
+            "fractional_max_pool2d": (lambda x, u: F.fractional_max_pool2d(x, 2, output_size=(4, 3), _random_samples=u.detach()), planes, noise(2, 4, 2)),
+            "fractional_max_pool3d": (lambda x, u: F.fractional_max_pool3d(x, 2, output_size=(2, 3, 3), _random_samples=u.detach()), volumes, noise(2, 3, 3)),
+            "antialiased": (lambda x: F.interpolate(x, size=(5, 4), mode="bilinear", antialias=True), planes),
+            "antialiased by a scale": (lambda x: F.interpolate(x, scale_factor=(0.7, 1.3), mode="bicubic", antialias=True), planes),
+            "grid_sample": (lambda x, g: F.grid_sample(x, g.tanh(), padding_mode="border", align_corners=False), volumes, of(2, 3, 4, 5, 3)),
+            "pdist": (lambda x: F.pdist(x), rows[0]), "masked_scatter": (lambda x, y: x.masked_scatter(x > 0, y), rows[0], of(48)),
+            "bilinear": (lambda x, y, w, b: F.bilinear(x, y, w, b), of(5, 3), of(5, 4), of(2, 3, 4), of(2)),
+            "segments": (lambda x: torch.segment_reduce(x, "mean", lengths=torch.tensor([2, 1, 1]), unsafe=True), rows[0]),
+            "rrelu": (lambda x: F.rrelu(x, 0.1, 0.3, training=False), planes), "conv_tbc": (lambda x, w, b: torch.conv_tbc(x, w, b, 1), of(7, 2, 3), of(3, 3, 4), of(4)),
+            "bags": (lambda w: F.embedding_bag(ids.view(3, 3), w), weight), "bags of sums": (lambda w: F.embedding_bag(ids, w, starts, mode="sum", padding_idx=2), weight),
+            "bags with an end": (lambda w: F.embedding_bag(ids, w, torch.tensor([0, 3, 3, 9]), include_last_offset=True, padding_idx=2), weight),
+            "bags of weighted sums": (lambda w, u: F.embedding_bag(ids.view(3, 3), w, mode="sum", per_sample_weights=u), weight, noise(3, 3)),
+            "counted bags": (lambda w: F.embedding_bag(ids, w, starts, scale_grad_by_freq=True), weight),
+            "counted rows": (lambda w: F.embedding(ids, w, scale_grad_by_freq=True), weight), "shortened rows": (lambda w: F.embedding(ids, w * 1, max_norm=1.0), weight)}
+        cases.update({f"replicate {x.dim() - 2}": (lambda x: F.pad(x, [1, 2] * (x.dim() - 2), mode="replicate"), x) for x in (rows, planes, volumes)})
+        for name, (f, *args) in cases.items():
+            with self.subTest(name):
+                torch._dynamo.reset()
+                reprise.reset()
+                args = [t.clone().requires_grad_() for t in args]
+                got, want = torch.compile(f, backend="reprise")(*args), f(*args)
+                self.same(got, want)
+                weights = torch.rand_like(want)
+                wrt = [t for t in args if t.shape != (2, 4, 2) and t.shape != (2, 3, 3)]
+                for a, b in zip(torch.autograd.grad(got, wrt, weights), torch.autograd.grad(want, wrt, weights)):
+                    self.same(a, b)
+                self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_fake_quantization(self):
+        x, scale = torch.randn(5, 6) * 2, torch.tensor([0.1, 0.2, 0.3, 0.1, 0.5])
+        one, zero = torch.tensor([0.2]), torch.tensor([1], dtype=torch.int32)
+        fs = [lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 1, -8, 7), lambda x: torch.fake_quantize_per_tensor_affine(x, one, zero, -8, 7),
+              lambda x: torch.fake_quantize_per_channel_affine(x, scale, torch.zeros(5, dtype=torch.int32), 0, -8, 7)]
+        fs += [lambda x, on=on: torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(x, one, zero, torch.tensor([on]), -8, 7)[0] for on in (0, 1)]
+        for f in fs:
+            torch._dynamo.reset()
+            reprise.reset()
+            y, z = x.clone().requires_grad_(), x.clone().requires_grad_()
+            got, want = torch.compile(f, backend="reprise")(y), f(z)
+            self.same(got, want)
+            self.same(torch.autograd.grad(got.sum(), y)[0], torch.autograd.grad(want.sum(), z)[0])
+            self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_largest_rows_of_bags_are_pytorchs(self):
+        w = torch.randn(10, 4, requires_grad=True)
+        f = lambda w: F.embedding_bag(torch.tensor([1, 2, 3, 4, 1]), w, torch.tensor([0, 2, 2]), mode="max")
+        got, want = torch.compile(f, backend="reprise")(w), f(w)
+        self.same(got, want)
+        self.same(torch.autograd.grad(got.sum(), w)[0], torch.autograd.grad(want.sum(), w)[0])
+        self.assertEqual([op for op, _ in reprise.explain().reasons], ["aten._embedding_bag.default"])
+
+    def test_a_device_is_given(self):
+        self.check(lambda x: (x[tuple(torch.tril_indices(4, 3, device=x.device))], torch.randperm(4, device=x.device).sort()[0] * x[:, 0]), torch.randn(4, 3))
+
+    def test_a_size_beside_a_tensor(self):
+        run = torch.compile(lambda x, n: (x.shape[0] - n, x.shape[0] - x, (x.shape[0] / 3) / n), backend="reprise", dynamic=True)
+        for size in (3, 5):
+            x, n = torch.randn(size, 2), torch.tensor([2, 7])
+            for a, b in zip(run(x, n), (size - n, size - x, (size / 3) / n)):
+                self.same(a, b)
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_second_names(self):
         a = torch.ops.aten
         x, y = torch.rand(4, 4, dtype=torch.float64) * 0.5 + 0.25, torch.rand(4, 4, dtype=torch.float64) + 1
@@ -361,7 +442,7 @@ class Sizes(Door):
                  (a.subtract.Tensor, (x, y), {"alpha": 2}), (a.clip, (x, 0.3, 0.6)), (a.clip.Tensor, (x, None, y)), (a.greater.Scalar, (x, 0.5)),
                  (a.not_equal.Tensor, (x, y)), (a.arctan2, (x, y)), (a.concat, ([x, y], 1)), (a.swapdims, (x, 0, 1)), (a.row_stack, ([x, y],)),
                  (a.special_logsumexp, (x, [1])), (a.special_polygamma, (1, x)), (a.special_xlogy.other_scalar, (x, 2)), (a.special_round, (y,)),
-                 (a.matrix_power, (x, 2)), (a.ger, (x[0], y[0])), (a.fix, (y,)))
+                 (a.matrix_power, (x, 2)), (a.__lshift__.Scalar, (torch.arange(4), 2)), (a.__rshift__.Tensor, (torch.arange(4), torch.arange(4))), (a.ger, (x[0], y[0])), (a.fix, (y,)))
         for name, args, *kwargs in calls:
             with self.subTest(str(name)):
                 graph = torch.fx.Graph()
@@ -645,6 +726,12 @@ class Random(Door):
     def test_random_factories(self):
         run = torch.compile(lambda x: (torch.rand_like(x), torch.randn(4000), torch.bernoulli(torch.full((4000,), 0.25))), backend="reprise")
         u, n, b = run(torch.ones(4000))
+        more = torch.compile(lambda x: (torch.normal(x, 2.0), torch.normal(1.0, x), torch.normal(x, x), torch._standard_gamma(x * 3), torch._sample_dirichlet(x.view(-1, 2)),
+                                        F.rrelu(-x, 0.2, 0.4, training=True)), backend="reprise")(torch.ones(4000))
+        self.assertEqual(dict(reprise.explain().reasons), {})
+        for y, mean, std in zip(more, (1, 1, 1, 3, 0.5, -0.3), (2, 1, 1, 3 ** 0.5, 12 ** -0.5, 0.2 / 12 ** 0.5)):
+            self.assertAlmostEqual(y.mean().item(), mean, delta=0.15)
+            self.assertAlmostEqual(y.std().item(), std, delta=0.15)
         self.assertTrue(0 <= u.min() and u.max() < 1)
         self.assertAlmostEqual(u.mean().item(), 0.5, delta=0.05)
         self.assertAlmostEqual(n.std().item(), 1, delta=0.1)
