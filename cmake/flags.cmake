@@ -86,6 +86,13 @@ if(REPRISE_SANITIZE)
             target_link_options(rp_flags INTERFACE LINKER:--wrap=__ubsan_handle_pointer_overflow)
         endif()
     endif()
+    # Where checks of addresses are calls, those of wide vectors have a way that is short.
+    if(REPRISE_SANITIZE MATCHES "address")
+        add_library(rp_wide_access STATIC ${PROJECT_SOURCE_DIR}/tools/sanitize/wide_access.c)
+        target_compile_options(rp_wide_access PRIVATE -O2 -Wall -Wextra -Werror)
+        target_link_libraries(rp_flags INTERFACE rp_wide_access)
+        target_link_options(rp_flags INTERFACE LINKER:--wrap=__asan_loadN LINKER:--wrap=__asan_storeN)
+    endif()
     target_compile_options(rp_flags INTERFACE "$<$<NOT:${RP_IF_RELEASED}>:${RP_SANITIZERS}>")
 endif()
 

@@ -712,6 +712,33 @@ static void test_wrong_kernels(void **state) {
     OK(cu->cuLibraryUnload(library));
 }
 
+/* What a function returns lies where it belongs, and nothing of what lies beside it changes, whatever compiled the text. */
+static void test_returned_structs(void **state) {
+    (void)state;
+    static const char returning[] =
+        "typedef struct { int v[3]; } three;\n"
+        "RP_FN three three_from(int n) { three t; for (int i = 0; i < 3; i++) { t.v[i] = n + i; } return t; }\n"
+        "extern \"C\" __global__ void around(int *p) {\n"
+        "    int before[2] = { 5, 6 };\n"
+        "    three t;\n"
+        "    int behind[2] = { 7, 8 };\n"
+        "    t = three_from(10);\n"
+        "    p[0] = before[0], p[1] = before[1], p[2] = behind[0], p[3] = behind[1];\n"
+        "    for (int i = 0; i < 3; i++) { p[4 + i] = t.v[i]; }\n"
+        "}\n";
+    static const int want[] = {5, 6, 7, 8, 10, 11, 12};
+    int got[7];
+    CUlibrary library = load(returning);
+    CUdeviceptr p = device_alloc(sizeof got);
+    void *params[] = {&p};
+    OK(cu->cuLaunchKernel(function_of(library, "around"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    OK(cu->cuStreamSynchronize(stream));
+    OK(cu->cuMemcpyDtoH(got, p, sizeof got));
+    assert_memory_equal(got, want, sizeof got);
+    OK(cu->cuLibraryUnload(library));
+    OK(cu->cuMemFree(p));
+}
+
 static void test_modules(void **state) {
     (void)state;
     CUdeviceptr p = device_alloc(4), global;
@@ -823,6 +850,7 @@ int main(void) {
         cmocka_unit_test(test_warpgroups),
         cmocka_unit_test(test_rings),
         cmocka_unit_test(test_wrong_kernels),
+        cmocka_unit_test(test_returned_structs),
         cmocka_unit_test(test_modules),
         cmocka_unit_test(test_streams),
     };
