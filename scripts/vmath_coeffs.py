@@ -210,6 +210,29 @@ def erfinv_far(t):
     return erfinv_near((mpf(t) + 3) ** 2 - mpf('2.5'))
 
 
+def erfinv_of(centre):
+    """The same of the root of w, around the root `centre`."""
+    return lambda t: erfinv_near((mpf(t) + centre) ** 2 - mpf('2.5'))
+
+
+def log_over(base):
+    """log(1 + f) / f to a base."""
+    def p(f):
+        with mp.workprec(400):
+            return log(1 + f) / (f * log(mpf(base)))
+    return p
+
+
+def ratio(p):
+    """The weight of an error relative to what p is a factor of."""
+    return lambda x: 1 / p(x)
+
+
+def erfc_short(t):
+    """e^(x^2) erfc(x) of t = (x - 2.5) / (x + 2.5)."""
+    return erfcx(mpf('2.5') * (1 + t) / (1 - t))
+
+
 ERFC_K = mpf(4)                                  # t = (x - k) / (x + k) for x in [0.468, 28]
 ERFC_LO = (mpf('0.468') - ERFC_K) / (mpf('0.468') + ERFC_K)
 ERFC_HI = (28 - ERFC_K) / (28 + ERFC_K)
@@ -223,6 +246,8 @@ def erfc_t(t):
 def jobs():
     yield 'exp_f32', lambda k: fit(k, 24, -H, H, 5, expq, lambda r: r * r / exp(r))
     yield 'exp2_f32', lambda k: fit(k, 24, -0.5005, 0.5005, 6, exp2q, lambda r: abs(r) / mpf(2) ** r)
+    # of src/kernel/cpu/isa/attention_dots.h
+    yield 'exp2_dots', lambda k: fit(k, 24, -0.5005, 0.5005, 5, exp2q, lambda r: abs(r) / mpf(2) ** r)
     yield 'log_f32', lambda k: lawson(k, -1.0001 / 3, 1.0001 / 3, 8, log_p, lambda f: f ** 3 / log(1 + f))
     yield 'sin_f32', lambda k: lawson(k, 1e-9, Z, 3, odd(sin), lambda z: z * sqrt(z) / sin(sqrt(z)))
     yield 'cos_f32', lambda k: lawson(k, 1e-9, Z, 3, cos_c, lambda z: z * z / cos(sqrt(z)))
@@ -243,6 +268,16 @@ def jobs():
     yield 'sin_short', lambda k: fit(k, 53, EPS, Q * Q, 3, lambda z: (sin(sqrt(z)) / sqrt(z) - 1) / z,
                                      lambda z: z * sqrt(z) / sin(sqrt(z)))
     yield 'cos_short', lambda k: fit(k, 53, EPS, Q * Q, 4, lambda z: (cos(sqrt(z)) - 1) / z, lambda z: z / cos(sqrt(z)))
+    # of f32 functions that are computed in f64
+    third = mpf('1.0001') / 3
+    yield 'exp_short', lambda k: fit(k, 53, -H, H, 7, expq, lambda r: r * r / exp(r))
+    yield 'exp2_short', lambda k: fit(k, 53, -0.5005, 0.5005, 8, exp2q, lambda r: abs(r) / mpf(2) ** r)
+    yield 'log2_short', lambda k: fit(k, 53, -third, third, 14, log_over(2), ratio(log_over(2)), once=True)
+    yield 'log10_short', lambda k: fit(k, 53, -third, third, 14, log_over(10), ratio(log_over(10)), once=True)
+    yield 'pow_short', lambda k: fit(k, 53, -third, third, 17, log_over(2), ratio(log_over(2)), once=True)
+    yield 'erfc_short', lambda k: fit(k, 53, mpf(-1), mpf('7.7') / mpf('12.7'), 14, erfc_short, ratio(erfc_short), once=True)
+    yield 'sinh_short', lambda k: fit(k, 53, EPS, mpf(1), 5, lambda z: (sinh(sqrt(z)) / sqrt(z) - 1) / z,
+                                      lambda z: z * sqrt(z) / sinh(sqrt(z)))
     yield 'exp_f64', lambda k: fit(k, 53, -H, H, 10, expq, lambda r: r * r / exp(r))
     yield 'exp2_f64', lambda k: fit(k, 53, -0.5005, 0.5005, 12, exp2q, lambda r: abs(r) / mpf(2) ** r)
     yield 'log_f64', lambda k: fit(k, 53, EPS, ZL, 7, log_r, lambda z: z / 2)
@@ -261,6 +296,11 @@ def jobs():
                                     lambda z: z * sqrt(z) / asin(sqrt(z)))
     yield 'erf_f64', lambda k: fit(k, 53, EPS, mpf('0.7225'), 13, lambda z: erf(sqrt(z)) / sqrt(z) - 1,
                                    lambda z: sqrt(z) / erf(sqrt(z)))
+    yield 'erfg_f64', lambda k: fit(k, 53, mpf('0.8499'), mpf(6), 19, lambda x: -log(erfc(x)) / x - 1,
+                                    lambda x: x * erfc(x) / erf(x), once=True)
+    yield 'erfinv_f64', lambda k: fit(k, 53, mpf('-2.5'), mpf('2.5'), 22, erfinv_near, ratio(erfinv_near), once=True)
+    for name, centre, half, n in ('erfinvmid_f64', '3.125', '0.9', 20), ('erfinvfar_f64', '5.0625', '1.06', 18):
+        yield name, lambda k, f=erfinv_of(mpf(centre)), h=mpf(half), n=n: fit(k, 53, -h, h, n, f, ratio(f), once=True)
     # log gamma(x) = (x - 1) (x - 2) P(x - 1.5)
     yield 'lgamma_f64', lambda k: fit(k, 53, mpf(-0.5), mpf(0.5), 21, gamma_p, lambda t: 1 / gamma_p(t), once=True)
     yield 'erfc_f64', lambda k: fit(k, 53, ERFC_LO, ERFC_HI, 23, erfc_t, lambda t: 1 / erfc_t(t), once=True)

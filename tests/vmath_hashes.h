@@ -1,44 +1,44 @@
 /* vmath_hashes.h: what test_vmath --hashes prints; a changed line is a change of the numbers contract. */
 0xe93c9a727b975168,     /* exp f32 */
-    0x566fdf3d7c3b374a, /* exp f64 */
+    0xd3ca541ed84a40d5, /* exp f64 */
     0x8ddf264e0f025ce4, /* exp2 f32 */
-    0x5ae7cc408d05bc32, /* exp2 f64 */
+    0xd660c03b976d1142, /* exp2 f64 */
     0xba5bd8893e91c3a2, /* expm1 f32 */
-    0x02f0fc36bcb4764e, /* expm1 f64 */
+    0x1400354542ea6ff2, /* expm1 f64 */
     0x5249e28b8771cb3f, /* log f32 */
-    0x23d51ec45710bb0e, /* log f64 */
+    0x2e0a53c96bb8f712, /* log f64 */
     0x67deb6a722ec7a83, /* log2 f32 */
-    0x9a70fe8f73b4d381, /* log2 f64 */
+    0x05c5e0ef6686860b, /* log2 f64 */
     0xfd40c191ad23f96e, /* log1p f32 */
-    0xf7ef47dd044bf0c0, /* log1p f64 */
+    0x80fcd758ae95d7fa, /* log1p f64 */
     0x6dc17ebf302cd819, /* sin f32 */
-    0x36cc8bcc66e5f73e, /* sin f64 */
+    0x1bfaa2ccd841b1ba, /* sin f64 */
     0xfb09a3dc2b81b432, /* cos f32 */
-    0x0a8ba3db3afa84cf, /* cos f64 */
+    0x160ec720dacf8363, /* cos f64 */
     0xda42514815f19077, /* tan f32 */
-    0x02cadd5619be8129, /* tan f64 */
+    0xdbf22c8d97adecad, /* tan f64 */
     0x6dc17ebf302cd819, /* sincos_s f32 */
-    0x36cc8bcc66e5f73e, /* sincos_s f64 */
+    0x1bfaa2ccd841b1ba, /* sincos_s f64 */
     0xfb09a3dc2b81b432, /* sincos_c f32 */
-    0x0a8ba3db3afa84cf, /* sincos_c f64 */
+    0x160ec720dacf8363, /* sincos_c f64 */
     0x3c0755fe0f3ed23b, /* tanh f32 */
-    0x7f39781287e1b572, /* tanh f64 */
+    0x179b64da0da1c142, /* tanh f64 */
     0x543b7c4144da93e4, /* sigmoid f32 */
-    0x42b49f7733699a4c, /* sigmoid f64 */
+    0xdcf8e104219c94a5, /* sigmoid f64 */
     0x6efef6a868f96b8f, /* erf f32 */
-    0xbf9c6b7a6b5c9125, /* erf f64 */
-    0x8aefcdb1679d3cce, /* erfc f32 */
-    0xc64232fc5fc615fb, /* erfc f64 */
-    0x80e2b7c281dc88cf, /* sinh f32 */
-    0x93d939f3823f0787, /* sinh f64 */
-    0x93e4810d01077359, /* cosh f32 */
-    0x1e7f90f59600e2ce, /* cosh f64 */
+    0x16d5d3e9d3b46aa3, /* erf f64 */
+    0xb65550f26e4a8f86, /* erfc f32 */
+    0xb27327625a550226, /* erfc f64 */
+    0x949ff41aa98d87e0, /* sinh f32 */
+    0xd5b522ec3a1fe8c6, /* sinh f64 */
+    0xf1c81380ec0b750b, /* cosh f32 */
+    0xe1ada052e4b4ae09, /* cosh f64 */
     0xdba63d721b0569e2, /* asin f32 */
-    0x15892c4419c33634, /* asin f64 */
+    0x9c305bfff04c7ba5, /* asin f64 */
     0x0599c44e4c967132, /* acos f32 */
-    0xbe1125ea9c93ef0a, /* acos f64 */
+    0x83d7d746266be77d, /* acos f64 */
     0x0368c8eefb046f21, /* atan f32 */
-    0x9d2925e4b0c2ded0, /* atan f64 */
+    0xd061f74d682bf4bd, /* atan f64 */
     0x3530ecf13d95090e, /* sqrt f32 */
     0x88a67c9848600fad, /* sqrt f64 */
     0x46b0cfe30e5ca4ee, /* rsqrt f32 */
@@ -51,32 +51,32 @@
     0x14538b404743d067, /* trunc f64 */
     0x2ca528fc41cbb80f, /* rint f32 */
     0x482a6c0d9cabad14, /* rint f64 */
-    0x91d5ec75ef0fddbf, /* log10 f32 */
-    0xdb197fd07da73ed3, /* log10 f64 */
+    0x3d7b2805d03dbb71, /* log10 f32 */
+    0xd091c5c29a17e8e5, /* log10 f64 */
     0x4116ca392897b3a8, /* asinh f32 */
-    0xab7e398dba48af5a, /* asinh f64 */
+    0x5fe4d05e46fdb839, /* asinh f64 */
     0x4cb918ff8dedf5a2, /* acosh f32 */
-    0x1e7c6eb95e76151e, /* acosh f64 */
+    0xe8f6a89cc0e894d6, /* acosh f64 */
     0x64c322e1936ea345, /* atanh f32 */
-    0x8a1934d1238f6296, /* atanh f64 */
+    0x697219681be1766d, /* atanh f64 */
     0x60ff560bf75aebfe, /* erfinv f32 */
-    0x965574398de3bcdc, /* erfinv f64 */
+    0xd9af5f122d7a53b3, /* erfinv f64 */
     0x03ee702ff58853d6, /* lgamma f32 */
-    0x4de0ef9ca472a65e, /* lgamma f64 */
+    0x9f8ddce1b3505a8a, /* lgamma f64 */
     0x2d051c6987398780, /* digamma f32 */
-    0xb8c55140c6db0b32, /* digamma f64 */
-    0x5e1f2b97461f798b, /* pow f32 */
-    0xb305ce9db67a09c2, /* pow f64 */
+    0x4655834051e7d86d, /* digamma f64 */
+    0xa36bda8b8198eac0, /* pow f32 */
+    0x13d57b679c25ce77, /* pow f64 */
     0x7f64a87c0a6a720e, /* atan2 f32 */
-    0x81c0c902d62fa637, /* atan2 f64 */
+    0x4aa48e1fc7cb9f77, /* atan2 f64 */
     0xd0d6655348687c2c, /* fmod f32 */
     0x30c4ab1554821e96, /* fmod f64 */
     0xfca8957b1ad62ec4, /* remainder f32 */
     0xa085cf8511394af7, /* remainder f64 */
     0x8dc94a8817124ca2, /* hypot f32 */
-    0x8f30623d4f11d7c3, /* hypot f64 */
+    0x37d85d8a9cea934f, /* hypot f64 */
     0x086118bfa9f45e9a, /* zeta f32 */
-    0xf1d7f01853b02698, /* zeta f64 */
+    0xe794d2857803d060, /* zeta f64 */
     0x82e82ae2bc5af03c, /* nextafter f32 */
     0x569df980c3672634, /* nextafter f64 */
     0xaa375051ecb86e61, /* copysign f32 */

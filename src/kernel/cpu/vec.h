@@ -118,6 +118,18 @@ RP__VEC_FN int rp__v_any_i64(rp__vi64 m) {
     return any != 0;
 #endif
 }
+RP__VEC_FN int rp__v_all_i64(rp__vi64 m) {
+#if defined(__SSE2__) && RP_VEC_BYTES == 16
+    return __builtin_ia32_movmskpd((rp__vf64)m) == 3;
+#elif defined(__AVX__) && RP_VEC_BYTES == 32
+    return __builtin_ia32_movmskpd256((rp__vf64)m) == 0xf;
+#elif defined(__AVX512DQ__) && RP_VEC_BYTES == 64
+    typedef long long wide __attribute__((vector_size(64)));
+    return (unsigned char)__builtin_ia32_cvtq2mask512((wide)m) == 0xff;
+#else
+    return !rp__v_any_i64(~m);
+#endif
+}
 RP__VEC_FN int rp__v_all_i32(rp__vi32 m) {
 #if defined(__SSE2__) && RP_VEC_BYTES == 16
     return __builtin_ia32_movmskps((rp__vf32)m) == 0xf;
@@ -421,9 +433,24 @@ RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) {
 }
 #endif
 
+/* f64: the hardware's as well; elsewhere libm's, which is exact, and slow. */
+#if defined(RP__VEC_ELEMENTWISE_FMA) && (defined(__FMA__) || defined(__AVX512F__) || defined(__FP_FAST_FMA))
+RP__VEC_FN rp__vf64 rp__v_fma_f64(rp__vf64 a, rp__vf64 b, rp__vf64 c) { return __builtin_elementwise_fma(a, b, c); }
+#elif defined(__FMA__) && RP_VEC_BYTES == 16
+RP__VEC_FN rp__vf64 rp__v_fma_f64(rp__vf64 a, rp__vf64 b, rp__vf64 c) { return __builtin_ia32_vfmaddpd(a, b, c); }
+#elif defined(__FMA__) && RP_VEC_BYTES == 32
+RP__VEC_FN rp__vf64 rp__v_fma_f64(rp__vf64 a, rp__vf64 b, rp__vf64 c) { return __builtin_ia32_vfmaddpd256(a, b, c); }
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64
+RP__VEC_FN rp__vf64 rp__v_fma_f64(rp__vf64 a, rp__vf64 b, rp__vf64 c) {
+    return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+}
+#elif defined(__aarch64__) && RP_VEC_BYTES == 16 && !defined(__clang__)
+RP__VEC_FN rp__vf64 rp__v_fma_f64(rp__vf64 a, rp__vf64 b, rp__vf64 c) { return __builtin_aarch64_fmav2df(a, b, c); }
+#else
 RP__VEC_FN rp__vf64 rp__v_fma_f64(rp__vf64 a, rp__vf64 b, rp__vf64 c) {
     for (size_t i = 0; i < RP_VEC_F64; i++) a[i] = __builtin_fma(a[i], b[i], c[i]);
     return a;
 }
+#endif
 
 #endif /* RP_KERNEL_CPU_VEC_H */

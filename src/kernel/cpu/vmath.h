@@ -2,8 +2,8 @@
  *
  * Called by the CPU tile interpreter (compiled once an ISA) and by emitted C, into which this text is pasted after vec.h.
  * Each rp__v_NAME_f32/f64 maps full vectors; its error bound in ulp stands in docs/developers/vmath.md and is asserted by
- * tests/test_vmath.c. Only IEEE add, subtract, multiply, divide, square root, comparisons, integer operations and, in f32
- * where written, fma occur, in one fixed order: so every ISA, width, compiler and optimisation level gives the same bits.
+ * tests/test_vmath.c. Only IEEE add, subtract, multiply, divide, square root, comparisons, integer operations and, where
+ * written, fma occur, in one fixed order: so every ISA, width, compiler and optimisation level gives the same bits.
  * A branch is taken by whole vectors, so each side gives a lane that both can see the same bits. NaN results are quiet;
  * their sign and payload are not part of the contract.
  * Must not include anything besides vec.h (nor call libm), nor be compiled with contraction or -ffast-math.
@@ -117,8 +117,17 @@ RP__VEC_FN rp__vf64 rp__v_scale_f64(rp__vf64 p, rp__vf64 t) {
 }
 /* p 2^n for a normal result: t = n + RP__MAGIC. */
 RP__VEC_FN rp__vf32 rp__v_shift_f32(rp__vf32 p, rp__vf32 t) { return (rp__vf32)((rp__vu32)p + ((rp__vu32)t << 23)); }
-/* Horner's step p x + c. */
+/* p 2^n for a normal result: t = n + RP__MAGIC. */
+RP__VEC_FN rp__vf64 rp__v_shift_f64(rp__vf64 p, rp__vf64 t) { return (rp__vf64)((rp__vu64)p + ((rp__vu64)t << 52)); }
+/* Horner's step p x + c; two and three of them. */
 RP__VEC_FN rp__vf32 rp__v_step_f32(rp__vf32 p, rp__vf32 x, float c) { return rp__v_fma_f32(p, x, rp__v_splat_f32(c)); }
+RP__VEC_FN rp__vf64 rp__v_step_f64(rp__vf64 p, rp__vf64 x, double c) { return rp__v_fma_f64(p, x, rp__v_splat_f64(c)); }
+RP__VEC_FN rp__vf64 rp__v_step2_f64(rp__vf64 p, rp__vf64 x, double c, double d) {
+    return rp__v_step_f64(rp__v_step_f64(p, x, c), x, d);
+}
+RP__VEC_FN rp__vf64 rp__v_step3_f64(rp__vf64 p, rp__vf64 x, double c, double d, double e) {
+    return rp__v_step_f64(rp__v_step2_f64(p, x, c, d), x, e);
+}
 
 /* x - n ln2 for n = rint(x / ln2), |n| < 2^21; *t = n + magic. */
 RP__VEC_FN rp__vf32 rp__v_ln2_f32(rp__vf32 x, float magic, rp__vf32 *t) {
@@ -133,10 +142,18 @@ RP__VEC_FN rp__vf32 rp__v_expq_f32(rp__vf32 r, rp__vf32 z, float c) {
     return rp__v_fma_f32(p, z, rp__v_step_f32(r, rp__v_splat_f32(c * 0x1.55548cp-3f), 0x1.fffffcp-2f));
 }
 RP__VMATH_FN rp__vf64 rp__v_expq_f64(rp__vf64 r) {
-    rp__vf64 p = (0x1.add018bfcd6e8p-26 * r + 0x1.28af1781d23d1p-22) * r + 0x1.71defd6bb4821p-19;
-    p = ((p * r + 0x1.a0199868292f3p-16) * r + 0x1.a01a013849c06p-13) * r + 0x1.6c16c184bc227p-10;
-    p = ((p * r + 0x1.1111111125a84p-7) * r + 0x1.55555555505f3p-5) * r + 0x1.55555555555p-3;
-    return p * r + 0x1.000000000000ap-1;
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(0x1.add018bfcd6e8p-26), r, 0x1.28af1781d23d1p-22, 0x1.71defd6bb4821p-19);
+    p = rp__v_step3_f64(p, r, 0x1.a0199868292f3p-16, 0x1.a01a013849c06p-13, 0x1.6c16c184bc227p-10);
+    p = rp__v_step3_f64(p, r, 0x1.1111111125a84p-7, 0x1.55555555505f3p-5, 0x1.55555555555p-3);
+    return rp__v_step_f64(p, r, 0x1.000000000000ap-1);
+}
+
+/* The same to 2^-39, for what f32 is made of. */
+RP__VEC_FN rp__vf64 rp__v_expq_short_f64(rp__vf64 r) {
+    rp__vf64 p = rp__v_step3_f64(rp__v_splat_f64(0x1.9e883aa16916dp-16), r, 0x1.a186049d215b3p-13,
+                                 0x1.6c18d5587ed28p-10, 0x1.1110a1fb2a74ep-7);
+    return rp__v_step3_f64(p, r, 0x1.5555541c7cb68p-5, 0x1.5555557e0a1abp-3, 0x1.000000005ea95p-1);
 }
 
 /* e^x before scaling. */
@@ -166,14 +183,33 @@ RP__VEC_FN rp__vf32 rp__v_expneg_f32(rp__vf32 x, rp__vf32 *r) {
     *r = rp__v_fma_f32(n, rp__v_splat_f32(RP__LN2_LO_F32), *r);
     return (rp__vf32)((rp__vu32)t << 23);
 }
+/* x - n ln2 for n = rint(x / ln2); *t = n + magic. */
+RP__VEC_FN rp__vf64 rp__v_ln2_f64(rp__vf64 x, double magic, rp__vf64 *t) {
+    *t = rp__v_step_f64(x, rp__v_splat_f64(0x1.71547652b82fep+0), magic);
+    rp__vf64 n = *t - magic, r = rp__v_fma_f64(n, rp__v_splat_f64(-RP__LN2_HI_F64), x);
+    return rp__v_fma_f64(n, rp__v_splat_f64(-RP__LN2_LO_F64), r);
+}
+/* e^x before scaling. */
+RP__VEC_FN rp__vf64 rp__v_expr_f64(rp__vf64 x, double magic, rp__vf64 *t) {
+    rp__vf64 r = rp__v_ln2_f64(x, magic, t);
+    return rp__v_fma_f64(r * r, rp__v_expq_f64(r), r) + 1.0;
+}
+/* e^x / 2^k of |x| < 200, and to 2^-38. */
+RP__VEC_FN rp__vf64 rp__v_exp_short_f64(rp__vf64 x, int k) {
+    rp__vf64 t = rp__v_step_f64(x, rp__v_splat_f64(0x1.71547652b82fep+0), RP__MAGIC_F64);
+    rp__vf64 r = rp__v_fma_f64(t - RP__MAGIC_F64, rp__v_splat_f64(-0x1.62e42fefa39efp-1), x);
+    return rp__v_shift_f64(rp__v_step_f64(rp__v_step_f64(rp__v_expq_short_f64(r), r, 1.0), r, 1.0), t - (double)k);
+}
 /* 2^k e^x; |k| <= 1 (sinh and cosh take e^x / 2 where e^x overflows). */
-RP__VEC_FN rp__vf64 rp__v_exp2k_f64(rp__vf64 x, int k) {
-    const double magic = RP__MAGIC_F64 + 2046;
+RP__VMATH_RARE rp__vf64 rp__v_exp2k_far_f64(rp__vf64 x, int k) {
     x = rp__v_greater_f64(rp__v_splat_f64(-746.0), rp__v_lesser_f64(rp__v_splat_f64(711.0), x));
-    rp__vf64 t = x * 0x1.71547652b82fep+0 + magic;
-    rp__vf64 n = t - magic;
-    rp__vf64 r = x - n * RP__LN2_HI_F64 - n * RP__LN2_LO_F64;
-    return rp__v_scale_f64(1.0 + (r + r * r * rp__v_expq_f64(r)), t + (double)k);
+    rp__vf64 t, p = rp__v_expr_f64(x, RP__MAGIC_F64 + 2046, &t);
+    return rp__v_scale_f64(p, t + (double)k);
+}
+RP__VEC_FN rp__vf64 rp__v_exp2k_f64(rp__vf64 x, int k) {
+    if (__builtin_expect(!rp__v_all_i64(rp__v_abs_f64(x) < 707.0), 0)) return rp__v_exp2k_far_f64(x, k);
+    rp__vf64 t, p = rp__v_expr_f64(x, RP__MAGIC_F64, &t);
+    return rp__v_shift_f64(p, t + (double)k);
 }
 RP__VMATH_FN rp__vf64 rp__v_exp_f64(rp__vf64 x) { return rp__v_exp2k_f64(x, 0); }
 
@@ -199,17 +235,24 @@ RP__VMATH_FN rp__vf32 rp__v_exp2_f32(rp__vf32 x) {
     return rp__v_shift_f32(p, t);
 }
 RP__VEC_FN rp__vf64 rp__v_exp2q_f64(rp__vf64 r) {
-    rp__vf64 p = (0x1.f5b18eb3ca2cp-35 * r + 0x1.ed0d942a6ceb5p-32) * r + 0x1.e3395588508dap-28;
-    p = ((p * r + 0x1.b522ca1ae014bp-24) * r + 0x1.62c091491eeb4p-20) * r + 0x1.ffcbfd79ecb7ap-17;
-    p = ((p * r + 0x1.430912dce3389p-13) * r + 0x1.5d87fe786af9dp-10) * r + 0x1.3b2ab6fbaada8p-7;
-    return ((p * r + 0x1.c6b08d704a1fap-5) * r + 0x1.ebfbdff82c574p-3) * r + 0x1.62e42fefa39efp-1;
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(0x1.f5b18eb3ca2cp-35), r, 0x1.ed0d942a6ceb5p-32, 0x1.e3395588508dap-28);
+    p = rp__v_step3_f64(p, r, 0x1.b522ca1ae014bp-24, 0x1.62c091491eeb4p-20, 0x1.ffcbfd79ecb7ap-17);
+    p = rp__v_step3_f64(p, r, 0x1.430912dce3389p-13, 0x1.5d87fe786af9dp-10, 0x1.3b2ab6fbaada8p-7);
+    return rp__v_step3_f64(p, r, 0x1.c6b08d704a1fap-5, 0x1.ebfbdff82c574p-3, 0x1.62e42fefa39efp-1);
 }
-RP__VMATH_FN rp__vf64 rp__v_exp2_f64(rp__vf64 x) {
+/* 2^r */
+RP__VEC_FN rp__vf64 rp__v_exp2p_f64(rp__vf64 r) { return rp__v_fma_f64(rp__v_exp2q_f64(r), r, rp__v_splat_f64(1.0)); }
+RP__VMATH_RARE rp__vf64 rp__v_exp2_far_f64(rp__vf64 x) {
     const double magic = RP__MAGIC_F64 + 2046;
     x = rp__v_greater_f64(rp__v_splat_f64(-1076.0), rp__v_lesser_f64(rp__v_splat_f64(1025.0), x));
     rp__vf64 t = x + magic;
-    rp__vf64 r = x - (t - magic);
-    return rp__v_scale_f64(1.0 + rp__v_exp2q_f64(r) * r, t);
+    return rp__v_scale_f64(rp__v_exp2p_f64(x - (t - magic)), t);
+}
+RP__VMATH_FN rp__vf64 rp__v_exp2_f64(rp__vf64 x) {
+    if (__builtin_expect(!rp__v_all_i64(rp__v_abs_f64(x) < 1022.0), 0)) return rp__v_exp2_far_f64(x);
+    rp__vf64 t = x + RP__MAGIC_F64;
+    return rp__v_shift_f64(rp__v_exp2p_f64(x - (t - RP__MAGIC_F64)), t);
 }
 
 /* e^x - 1 = s e + (s - 1), e = e^r - 1, s = 2^n. The rounding error of e and of r is carried in a low part, and s / 2 is
@@ -228,15 +271,14 @@ RP__VMATH_FN rp__vf32 rp__v_expm1_f32(rp__vf32 x) {
 /* e^x - 1 as result + *lo, for tanh. */
 RP__VEC_FN rp__vf64 rp__v_expm1_pair_f64(rp__vf64 x, rp__vf64 *lo) {
     rp__vf64 y = rp__v_greater_f64(rp__v_splat_f64(-38.0), rp__v_lesser_f64(rp__v_splat_f64(710.0), x));
-    rp__vf64 t = y * 0x1.71547652b82fep+0 + RP__MAGIC_F64;
-    rp__vf64 n = t - RP__MAGIC_F64;
-    rp__vf64 a = y - n * RP__LN2_HI_F64, b = n * RP__LN2_LO_F64;
-    rp__vf64 r = a - b, c = (a - r) - b;
+    rp__vf64 t = rp__v_step_f64(y, rp__v_splat_f64(0x1.71547652b82fep+0), RP__MAGIC_F64), n = t - RP__MAGIC_F64;
+    rp__vf64 nlo = rp__v_splat_f64(-RP__LN2_LO_F64), a = rp__v_fma_f64(n, rp__v_splat_f64(-RP__LN2_HI_F64), y);
+    rp__vf64 r = rp__v_fma_f64(n, nlo, a), c = rp__v_fma_f64(n, nlo, a - r);
     rp__vf64 q = r * r * rp__v_expq_f64(r);
     rp__vf64 e = r + q, l = (r - e) + q + c;
     rp__vf64 s = (rp__vf64)(((rp__vu64)t + 1022) << 52);
     rp__vf64 u = s - 0.5, v = s * e, w = u + v, d = w - u;
-    *lo = (((u - (w - d)) + (v - d)) + s * l) * 2.0;
+    *lo = rp__v_fma_f64(s, l, (u - (w - d)) + (v - d)) * 2.0;
     return w * 2.0;
 }
 RP__VMATH_FN rp__vf64 rp__v_expm1_f64(rp__vf64 x) {
@@ -294,8 +336,8 @@ RP__VMATH_FN rp__vf64 rp__v_tanh_f64(rp__vf64 x) {
     rp__vf64 a = rp__v_lesser_f64(rp__v_splat_f64(22.0), rp__v_abs_f64(x));
     rp__vf64 lo, t = rp__v_expm1_pair_f64(a + a, &lo);
     rp__vf64 d = t + 2.0, b = d - 2.0, dl = (2.0 - (d - b)) + (t - b);
-    rp__vf64 y = t / d;
-    y += (lo - y * (dl + lo)) / d;
+    rp__vf64 i = 1.0 / d, y = t * i;
+    y = rp__v_fma_f64(rp__v_fma_f64(rp__v_neg_f64(y), d, t) + rp__v_fma_f64(rp__v_neg_f64(y), dl + lo, lo), i, y);
     return rp__v_copysign_f64(rp__v_sel_f64(a < 0x1p-28, a, y), x);
 }
 
@@ -330,6 +372,12 @@ RP__VEC_FN rp__vf32 rp__v_lognormal_f32(rp__vf32 x, rp__vf32 shift) {
     return rp__v_logsum_f32((rp__vf32)((rp__vu32)x + (rp__vu32)k) - 1.0f, rp__v_splat_f32(-0.0f),
                             rp__v_f32_i32(k) + shift);
 }
+/* a b = *lo + result. */
+RP__VEC_FN rp__vf64 rp__v_mul2_f64(rp__vf64 a, rp__vf64 b, rp__vf64 *lo) {
+    rp__vf64 p = a * b;
+    *lo = rp__v_fma_f64(a, b, rp__v_neg_f64(p));
+    return p;
+}
 /* Is every lane in [2^-126, inf)? One signed comparison of the bits, moved to the bottom of the range. */
 RP__VEC_FN int rp__v_lognear_f32(rp__vf32 x) {
     return rp__v_all_i32((rp__vi32)((rp__vu32)x + 0x7f800000) < (int32_t)(0x7f000000 - 0x80000000));
@@ -352,15 +400,16 @@ RP__VEC_FN rp__vf64 rp__v_logfix_f64(rp__vf64 x, rp__vf64 y) {
     return rp__v_sel_f64((x > 0.0) & (x < __builtin_inf()), y, rp__v_sel_f64(x <= 0.0, low, x));
 }
 RP__VEC_FN rp__vf64 rp__v_logr_f64(rp__vf64 z) {
-    rp__vf64 p = (0x1.2f0452a4f61d4p-3 * z + 0x1.39a1dae523681p-3) * z + 0x1.74663d6938785p-3;
-    p = ((p * z + 0x1.c71c52124744fp-3) * z + 0x1.24924941e3564p-2) * z + 0x1.999999997ff02p-2;
-    return z * (p * z + 0x1.5555555555592p-1);
+    rp__vf64 p = rp__v_step2_f64(rp__v_splat_f64(0x1.2f0452a4f61d4p-3), z, 0x1.39a1dae523681p-3, 0x1.74663d6938785p-3);
+    p = rp__v_step3_f64(p, z, 0x1.c71c52124744fp-3, 0x1.24924941e3564p-2, 0x1.999999997ff02p-2);
+    return z * rp__v_step_f64(p, z, 0x1.5555555555592p-1);
 }
 /* k ln2 + log(1 + f) + c, where |c| is a correction far below one ulp of f. */
 RP__VEC_FN rp__vf64 rp__v_logsum_f64(rp__vf64 f, rp__vf64 k, rp__vf64 c) {
     rp__vf64 s = f / (f + 2.0), h = 0.5 * f * f;
     rp__vf64 r = rp__v_logr_f64(s * s);
-    return k * RP__LN2_HI_F64 + (f - (h - (s * (h + r) + (k * RP__LN2_LO_F64 + c))));
+    c = rp__v_fma_f64(s, h + r, rp__v_fma_f64(k, rp__v_splat_f64(RP__LN2_LO_F64), c));
+    return rp__v_fma_f64(k, rp__v_splat_f64(RP__LN2_HI_F64), f - (h - c));
 }
 RP__VMATH_RARE rp__vf32 rp__v_log_far_f32(rp__vf32 x) {
     rp__vi32 sub = x < 0x1p-126f;
@@ -403,28 +452,45 @@ RP__VEC_FN rp__vf64 rp__v_log2_raw_f64(rp__vf64 x) {
     rp__vf64 k, f = rp__v_frexp_f64(x, &k) - 1.0;
     rp__vf64 s = f / (f + 2.0), h = 0.5 * f * f;
     rp__vf64 d = s * (h + rp__v_logr_f64(s * s));
-    /* f - h as hi + lo, hi of 21 bits so that hi times the 32-bit part of 1 / ln2 is exact */
-    rp__vf64 hi = (rp__vf64)((rp__vi64)(f - h) & ~(int64_t)0xffffffff);
-    rp__vf64 lo = ((f - hi) - h) + d;
-    rp__vf64 a = hi * 0x1.71547652p+0, b = lo * 0x1.71547652p+0 + (hi + lo) * 0x1.705fc2eefa2p-33;
+    /* f - h as hi + lo; hi / ln2 exactly */
+    rp__vf64 hi = f - h, lo = ((f - hi) - h) + d, b, a = rp__v_mul2_f64(hi, rp__v_splat_f64(0x1.71547652b82fep+0), &b);
+    b = rp__v_fma_f64(lo, rp__v_splat_f64(0x1.71547652b82fep+0), b);
+    b = rp__v_fma_f64(hi + lo, rp__v_splat_f64(0x1.777d0ffda0d24p-56), b);
     rp__vf64 w = k + a;
     return w + (((k - w) + a) + b);
 }
 RP__VMATH_FN rp__vf64 rp__v_log2_f64(rp__vf64 x) { return rp__v_logfix_f64(x, rp__v_log2_raw_f64(x)); }
-RP__VMATH_HALVES(log2)
+
+/* f32: k times the unit and f P(f), in f64; unit: log 2 of the base. */
+#define RP__VMATH_LOGARITHM(name, unit)                                                                                \
+    RP__VEC_FN rp__vf32 rp__v_##name##normal_f32(rp__vf32 x, rp__vf32 shift) {                                         \
+        rp__vi32 k = rp__v_logk_f32(x);                                                                                \
+        rp__vf32 f = (rp__vf32)((rp__vu32)x + (rp__vu32)k) - 1.0f, minus_k = rp__v_f32_i32(k) + shift;                 \
+        rp__vf64 u = rp__v_splat_f64(-0x1p-23 * (unit)), f0 = rp__v_lo_f64_f32(f), f1 = rp__v_hi_f64_f32(f);           \
+        return rp__v_f32_f64(rp__v_fma_f64(rp__v_lo_f64_f32(minus_k), u, f0 * rp__v_##name##p_f64(f0)),                \
+                             rp__v_fma_f64(rp__v_hi_f64_f32(minus_k), u, f1 * rp__v_##name##p_f64(f1)));               \
+    }                                                                                                                  \
+    RP__VMATH_RARE rp__vf32 rp__v_##name##_far_f32(rp__vf32 x) {                                                       \
+        rp__vi32 sub = x < 0x1p-126f;                                                                                  \
+        rp__vf32 shift = (rp__vf32)(sub & (rp__vi32)rp__v_splat_f32(24.0f * 0x1p23f));                                 \
+        return rp__v_logfix_f32(x, rp__v_##name##normal_f32(rp__v_sel_f32(sub, x * 0x1p24f, x), shift));               \
+    }                                                                                                                  \
+    RP__VMATH_FN rp__vf32 rp__v_##name##_f32(rp__vf32 x) {                                                             \
+        if (__builtin_expect(!rp__v_lognear_f32(x), 0)) return rp__v_##name##_far_f32(x);                              \
+        return rp__v_##name##normal_f32(x, (rp__vf32){0});                                                             \
+    }
+RP__VEC_FN rp__vf64 rp__v_log2p_f64(rp__vf64 f) {
+    rp__vf64 p = rp__v_step_f64(rp__v_splat_f64(-0x1.3466905bdcc17p-3), f, 0x1.43320bbf14485p-3);
+    p = rp__v_step3_f64(p, f, -0x1.c99f5f9f51e33p-4, 0x1.f9bf5a3a7b364p-4, -0x1.28fd589973609p-3);
+    p = rp__v_step3_f64(p, f, 0x1.49872e80a1a8p-3, -0x1.71426bcee781ap-3, 0x1.a60ad2ed229ebp-3);
+    p = rp__v_step3_f64(p, f, -0x1.ec710a4ab6374p-3, 0x1.2776e345ee5b2p-2, -0x1.715475c3bbe11p-2);
+    return rp__v_step3_f64(p, f, 0x1.ec709d8d555aep-2, -0x1.71547652ee591p-1, 0x1.71547652bc28dp+0);
+}
+RP__VMATH_LOGARITHM(log2, 1.0)
 
 /* ---- sine, cosine, tangent ---------------------------------------------------------------------------------------
  * x = n pi/2 + r, |r| <= pi/4, by Cody-Waite for |x| < 2^20 (pi/2 in three parts, n times the first two exact) and by
  * Payne-Hanek in integers, lane by lane, beyond. Large f32 values, and the tangent, take f64 halves. */
-
-/* a b = *lo + result, exactly but for the last bits of *lo: a and b are cut after 26 bits. */
-RP__VEC_FN rp__vf64 rp__v_mul2_f64(rp__vf64 a, rp__vf64 b, rp__vf64 *lo) {
-    rp__vf64 ah = (rp__vf64)((rp__vi64)a & ~(int64_t)0x7ffffff), al = a - ah;
-    rp__vf64 bh = (rp__vf64)((rp__vi64)b & ~(int64_t)0x7ffffff), bl = b - bh;
-    rp__vf64 p = a * b;
-    *lo = ((ah * bh - p) + ah * bl + al * bh) + al * bl;
-    return p;
-}
 
 /* Product of the 64-bit a and b, upper half, from 32-bit parts: no 128-bit type on every target. */
 RP__VEC_FN uint64_t rp__v_mulhi_u64(uint64_t a, uint64_t b) {
@@ -505,10 +571,10 @@ static __attribute__((unused, noinline)) int rp__v_payne_hanek(double x, double 
 
 /* n mod 4 in the low bits of the result, r = *hi + *lo. */
 RP__VMATH_FN rp__vi64 rp__v_pio2_f64(rp__vf64 x, rp__vf64 *hi, rp__vf64 *lo) {
-    rp__vf64 t = x * 0x1.45f306dc9c883p-1 + RP__MAGIC_F64, n = t - RP__MAGIC_F64;
-    rp__vf64 a = x - n * 0x1.921fb544p+0, b = n * 0x1.0b4611a6p-34;
+    rp__vf64 t = rp__v_step_f64(x, rp__v_splat_f64(0x1.45f306dc9c883p-1), RP__MAGIC_F64), n = t - RP__MAGIC_F64;
+    rp__vf64 a = rp__v_fma_f64(n, rp__v_splat_f64(-0x1.921fb544p+0), x), b = n * 0x1.0b4611a6p-34;
     rp__vf64 r = a - b, v = r - a;
-    rp__vf64 e = ((a - (r - v)) - (b + v)) - n * 0x1.3198a2e037073p-69;
+    rp__vf64 e = rp__v_fma_f64(n, rp__v_splat_f64(-0x1.3198a2e037073p-69), (a - (r - v)) - (b + v));
     rp__vi64 q = (rp__vi64)t;
     *hi = r + e;
     *lo = (r - *hi) + e;
@@ -526,9 +592,10 @@ RP__VMATH_FN rp__vi64 rp__v_pio2_f64(rp__vf64 x, rp__vf64 *hi, rp__vf64 *lo) {
 }
 /* The same for values that were f32: r to f64's precision in one part. */
 RP__VMATH_FN rp__vi64 rp__v_pio2_short_f64(rp__vf64 x, rp__vf64 *r) {
-    rp__vf64 t = x * 0x1.45f306dc9c883p-1 + RP__MAGIC_F64, n = t - RP__MAGIC_F64;
+    rp__vf64 t = rp__v_step_f64(x, rp__v_splat_f64(0x1.45f306dc9c883p-1), RP__MAGIC_F64), n = t - RP__MAGIC_F64;
     rp__vi64 q = (rp__vi64)t;
-    *r = (x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a626331p-34;
+    *r = rp__v_fma_f64(n, rp__v_splat_f64(-0x1.921fb544p+0), x);
+    *r = rp__v_fma_f64(n, rp__v_splat_f64(-0x1.0b4611a626331p-34), *r);
     rp__vi64 slow = ~(rp__v_abs_f64(x) < 0x1p20);
     if (__builtin_expect(rp__v_any_i64(slow), 0)) {
         for (size_t i = 0; i < RP_VEC_F64; i++) {
@@ -543,28 +610,33 @@ RP__VMATH_FN rp__vi64 rp__v_pio2_short_f64(rp__vf64 x, rp__vf64 *r) {
 /* sin r and cos r for |r| <= pi/4, r = r + lo; *low is what the last addition lost (tan uses it). */
 RP__VEC_FN rp__vf64 rp__v_sink_f64(rp__vf64 r, rp__vf64 lo, rp__vf64 *low) {
     rp__vf64 z = r * r;
-    rp__vf64 p = (0x1.5d8b760b8cf9cp-33 * z - 0x1.ae5e4bda31086p-26) * z + 0x1.71de35557c41dp-19;
-    p = ((p * z - 0x1.a01a019be95fbp-13) * z + 0x1.111111110f731p-7) * z - 0x1.5555555555548p-3;
-    rp__vf64 t = r * z * p + lo * (1.0 - 0.5 * z), s = r + t;
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(0x1.5d8b760b8cf9cp-33), z, -0x1.ae5e4bda31086p-26, 0x1.71de35557c41dp-19);
+    p = rp__v_step3_f64(p, z, -0x1.a01a019be95fbp-13, 0x1.111111110f731p-7, -0x1.5555555555548p-3);
+    rp__vf64 t = rp__v_fma_f64(r * z, p, lo * rp__v_step_f64(z, rp__v_splat_f64(-0.5), 1.0)), s = r + t;
     *low = (r - s) + t;
     return s;
 }
 RP__VEC_FN rp__vf64 rp__v_cosk_f64(rp__vf64 r, rp__vf64 lo, rp__vf64 *low) {
     rp__vf64 z = r * r, h = 0.5 * z, w = 1.0 - h;
-    rp__vf64 p = (-0x1.8fa65e9962e4fp-37 * z + 0x1.1ee9db8e1be4dp-29) * z - 0x1.27e4f7f140d63p-22;
-    p = ((p * z + 0x1.a01a019c8ed03p-16) * z - 0x1.6c16c16c15013p-10) * z + 0x1.555555555554bp-5;
-    rp__vf64 t = ((1.0 - w) - h) + (z * z * p - r * lo), c = w + t;
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(-0x1.8fa65e9962e4fp-37), z, 0x1.1ee9db8e1be4dp-29, -0x1.27e4f7f140d63p-22);
+    p = rp__v_step3_f64(p, z, 0x1.a01a019c8ed03p-16, -0x1.6c16c16c15013p-10, 0x1.555555555554bp-5);
+    rp__vf64 t = rp__v_fma_f64(z * z, p, rp__v_fma_f64(rp__v_neg_f64(r), lo, (1.0 - w) - h)), c = w + t;
     *low = (w - c) + t;
     return c;
 }
 RP__VEC_FN rp__vf64 rp__v_sink_short_f64(rp__vf64 r) {
     rp__vf64 z = r * r;
-    return r * (1.0 + z * ((-0x1.99439d24ca295p-13 * z + 0x1.11073a4d5444bp-7) * z - 0x1.5555452553987p-3));
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(-0x1.99439d24ca295p-13), z, 0x1.11073a4d5444bp-7, -0x1.5555452553987p-3);
+    return r * rp__v_step_f64(p, z, 1.0);
 }
 RP__VEC_FN rp__vf64 rp__v_cosk_short_f64(rp__vf64 r) {
     rp__vf64 z = r * r;
-    rp__vf64 p = (0x1.99164a32adfb1p-16 * z - 0x1.6c07f00155868p-10) * z + 0x1.55553c75201ap-5;
-    return 1.0 + z * (p * z - 0x1.ffffffcb79b03p-2);
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(0x1.99164a32adfb1p-16), z, -0x1.6c07f00155868p-10, 0x1.55553c75201ap-5);
+    return rp__v_step2_f64(p, z, -0x1.ffffffcb79b03p-2, 1.0);
 }
 /* Of s = sin r and c = cos r the sine in quadrant q (the cosine is the sine in quadrant q + 1, s and c exchanged there). */
 RP__VEC_FN rp__vf64 rp__v_quadrant_f64(rp__vi64 q, rp__vf64 s, rp__vf64 c) {
@@ -595,8 +667,8 @@ RP__VMATH_FN rp__vf64 rp__v_tan_f64(rp__vf64 x) {
     rp__vi64 odd = (q & 1) != 0;
     rp__vf64 n = rp__v_sel_f64(odd, c, s), nl = rp__v_sel_f64(odd, cl, sl);
     rp__vf64 d = rp__v_sel_f64(odd, rp__v_neg_f64(s), c), dl = rp__v_sel_f64(odd, rp__v_neg_f64(sl), cl);
-    rp__vf64 y = n / d;
-    y += (nl - y * dl) / d;
+    rp__vf64 i = 1.0 / d, y = n * i;
+    y = rp__v_fma_f64(rp__v_fma_f64(rp__v_neg_f64(y), d, n) + rp__v_fma_f64(rp__v_neg_f64(y), dl, nl), i, y);
     return rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-27, x, y);
 }
 
@@ -666,15 +738,26 @@ RP__VMATH_FN rp__vf32 rp__v_cos_f32(rp__vf32 x) {
     rp__v_sincos_f32(x, &s, &c);
     return c;
 }
-/* The tangent of values that were f32. */
-RP__VEC_FN rp__vf64 rp__v_tan_short_f64(rp__vf64 x) {
+/* 1 / (the f64 vectors a and b side by side) to about 2^-47, where 1 / a is no subnormal f32: f32's and a step of Newton's. */
+RP__VEC_FN void rp__v_invert_f64(rp__vf64 *a, rp__vf64 *b) {
+    rp__vf32 i = 1.0f / rp__v_f32_f64(*a, *b);
+    rp__vf64 x = rp__v_lo_f64_f32(i), y = rp__v_hi_f64_f32(i);
+    *a = rp__v_fma_f64(rp__v_step_f64(rp__v_neg_f64(x), *a, 1.0), x, x);
+    *b = rp__v_fma_f64(rp__v_step_f64(rp__v_neg_f64(y), *b, 1.0), y, y);
+}
+/* Sine and cosine of values that were f32. */
+RP__VEC_FN rp__vf64 rp__v_sincos_short_f64(rp__vf64 x, rp__vf64 *cosine) {
     rp__vf64 r;
     rp__vi64 q = rp__v_pio2_short_f64(x, &r);
     rp__vf64 s = rp__v_sink_short_f64(r), c = rp__v_cosk_short_f64(r);
-    return rp__v_quadrant_f64(q, s, c) / rp__v_quadrant_f64(q + 1, s, c);
+    *cosine = rp__v_quadrant_f64(q + 1, s, c);
+    return rp__v_quadrant_f64(q, s, c);
 }
 RP__VMATH_FN rp__vf32 rp__v_tan_f32(rp__vf32 x) {
-    return rp__v_f32_f64(rp__v_tan_short_f64(rp__v_lo_f64_f32(x)), rp__v_tan_short_f64(rp__v_hi_f64_f32(x)));
+    rp__vf64 c, d, s = rp__v_sincos_short_f64(rp__v_lo_f64_f32(x), &c),
+                   t = rp__v_sincos_short_f64(rp__v_hi_f64_f32(x), &d);
+    rp__v_invert_f64(&c, &d);
+    return rp__v_f32_f64(s * c, t * d);
 }
 
 /* ---- error function ----------------------------------------------------------------------------------------------
@@ -724,34 +807,35 @@ rp__vf32 rp__v_erf_f32(rp__vf32 x) {
 /* erf of |x| < 0.85. */
 RP__VEC_FN rp__vf64 rp__v_erf_small_f64(rp__vf64 x) {
     rp__vf64 z = x * x;
-    rp__vf64 p = (0x1.34a5934f630a1p-28 * z - 0x1.604480459f12dp-26) * z + 0x1.bc27e271f85d1p-25;
-    p = ((p * z - 0x1.b6972b69ca90fp-23) * z + 0x1.c17ff93d9131cp-20) * z - 0x1.f54275517efd3p-17;
-    p = ((p * z + 0x1.f9a776fa74339p-14) * z - 0x1.c02dcffbf643p-11) * z + 0x1.565bcd81a6656p-8;
-    p = ((p * z - 0x1.b82ce314b96fep-6) * z + 0x1.ce2f21a048423p-4) * z - 0x1.812746b037a3ep-2;
-    return x + x * (p * z + 0x1.06eba8214db69p-3);
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(0x1.34a5934f630a1p-28), z, -0x1.604480459f12dp-26, 0x1.bc27e271f85d1p-25);
+    p = rp__v_step3_f64(p, z, -0x1.b6972b69ca90fp-23, 0x1.c17ff93d9131cp-20, -0x1.f54275517efd3p-17);
+    p = rp__v_step3_f64(p, z, 0x1.f9a776fa74339p-14, -0x1.c02dcffbf643p-11, 0x1.565bcd81a6656p-8);
+    p = rp__v_step3_f64(p, z, -0x1.b82ce314b96fep-6, 0x1.ce2f21a048423p-4, -0x1.812746b037a3ep-2);
+    return rp__v_fma_f64(x, rp__v_step_f64(p, z, 0x1.06eba8214db69p-3), x);
 }
 /* erfc of 0.468 <= a <= 27.5: e^(-a^2) P(t) / (1 + 2 a), t = (a - 4) / (a + 4) (Shepherd and Laframboise). The parts lost
  * from a^2, P and 1 + 2 a go into the exponent; P is 1.13 to 1.29, so its inverse there is about 0.83. */
 RP__VEC_FN rp__vf64 rp__v_erfc_big_f64(rp__vf64 a) {
-    rp__vf64 t = (a - 4.0) / (a + 4.0);
-    rp__vf64 p = (0x1.cdce223be134p-30 * t - 0x1.4c7c18d77b9f8p-27) * t - 0x1.2c714a8f6374ap-26;
-    p = ((p * t + 0x1.bbc1af5e8ac14p-24) * t + 0x1.3e80509c8f133p-24) * t - 0x1.b801ebe7de9fbp-21;
-    p = ((p * t + 0x1.3bc66fa53f856p-22) * t + 0x1.7ef58a7e8e26cp-18) * t - 0x1.788d4ed660dddp-17;
-    p = ((p * t - 0x1.9954eb9fa9bf6p-16) * t + 0x1.3be0680e57815p-13) * t - 0x1.a1df446699b49p-13;
-    p = ((p * t - 0x1.8d4a9c016530dp-11) * t + 0x1.49c672a9a30dbp-8) * t - 0x1.096238830981ep-6;
-    p = ((p * t + 0x1.3079edf61f379p-5) * t - 0x1.0fb06dfe52629p-4) * t + 0x1.7fee004e14c1fp-4;
-    p = ((p * t - 0x1.9ddb23c3e8ba7p-4) * t + 0x1.16ecefcfa52b4p-4) * t + 0x1.f7f5df66fd729p-7;
-    rp__vf64 u = (p * t - 0x1.1df1ad154a28ep-3) * t, pl;
+    rp__vf64 b = a + a, d = 1.0 + b, v = d - b, dl = (b - (d - v)) + (1.0 - v);
+    rp__vf64 f = a + 4.0, i = 1.0 / (f * d), t = (a - 4.0) * (i * d);
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(0x1.cdce223be134p-30), t, -0x1.4c7c18d77b9f8p-27, -0x1.2c714a8f6374ap-26);
+    p = rp__v_step3_f64(p, t, 0x1.bbc1af5e8ac14p-24, 0x1.3e80509c8f133p-24, -0x1.b801ebe7de9fbp-21);
+    p = rp__v_step3_f64(p, t, 0x1.3bc66fa53f856p-22, 0x1.7ef58a7e8e26cp-18, -0x1.788d4ed660dddp-17);
+    p = rp__v_step3_f64(p, t, -0x1.9954eb9fa9bf6p-16, 0x1.3be0680e57815p-13, -0x1.a1df446699b49p-13);
+    p = rp__v_step3_f64(p, t, -0x1.8d4a9c016530dp-11, 0x1.49c672a9a30dbp-8, -0x1.096238830981ep-6);
+    p = rp__v_step3_f64(p, t, 0x1.3079edf61f379p-5, -0x1.0fb06dfe52629p-4, 0x1.7fee004e14c1fp-4);
+    p = rp__v_step3_f64(p, t, -0x1.9ddb23c3e8ba7p-4, 0x1.16ecefcfa52b4p-4, 0x1.f7f5df66fd729p-7);
+    rp__vf64 u = rp__v_step_f64(p, t, -0x1.1df1ad154a28ep-3) * t, pl;
     p = u + 0x1.3ba5916e9fd7fp+0;
     pl = ((0x1.3ba5916e9fd7fp+0 - p) + u) - 0x1.a54f94b17660ap-55;
-    rp__vf64 b = a + a, d = 1.0 + b, v = d - b, dl = (b - (d - v)) + (1.0 - v);
-    rp__vf64 q = p / d;
-    rp__vf64 zl, z = rp__v_mul2_f64(a, a, &zl);
-    const double magic = RP__MAGIC_F64 + 2046;
-    t = magic - z * 0x1.71547652b82fep+0;
-    rp__vf64 n = t - magic;
-    rp__vf64 r = ((rp__v_neg_f64(z) - n * RP__LN2_HI_F64) - n * RP__LN2_LO_F64) - (zl + (dl * q - pl) * 0.83);
-    return rp__v_scale_f64(q + q * (r + r * r * rp__v_expq_f64(r)), t);
+    i = f * i; /* 1 / d */
+    rp__vf64 q = p * i;
+    q = rp__v_fma_f64(rp__v_fma_f64(rp__v_neg_f64(q), d, p), i, q);
+    rp__vf64 zl, z = rp__v_mul2_f64(a, a, &zl), r = rp__v_ln2_f64(rp__v_neg_f64(z), RP__MAGIC_F64 + 2046, &t);
+    r = r - rp__v_fma_f64(rp__v_fma_f64(dl, q, rp__v_neg_f64(pl)), rp__v_splat_f64(0.83), zl);
+    return rp__v_scale_f64(rp__v_fma_f64(q, rp__v_fma_f64(r * r, rp__v_expq_f64(r), r), q), t);
 }
 /* Below 0.8 from erf: the subtraction is exact for erf >= 1/2. */
 RP__VMATH_FN rp__vf64 rp__v_erfc_f64(rp__vf64 x) {
@@ -760,16 +844,43 @@ RP__VMATH_FN rp__vf64 rp__v_erfc_f64(rp__vf64 x) {
     big = rp__v_sel_f64(x < 0.0, 2.0 - big, big);
     return rp__v_sel_f64(a < 0.8, 1.0 - rp__v_erf_small_f64(x), big);
 }
-RP__VMATH_HALVES(erfc)
+/* f32, in f64: e^(-a^2) P(t), t = (a - 2.5) / (a + 2.5); i = 1 / (a + 2.5), and a <= 11. */
+RP__VEC_FN rp__vf64 rp__v_erfc_short_f64(rp__vf64 a, rp__vf64 i) {
+    rp__vf64 t = (a - 2.5) * i;
+    rp__vf64 p = rp__v_step_f64(rp__v_splat_f64(0x1.24ef00ae5ec1ep-22), t, 0x1.bf27a0b0e1e6cp-18);
+    p = rp__v_step3_f64(p, t, 0x1.029dc15583e58p-16, -0x1.21fa7b0db3b4ap-15, -0x1.0adabd95b398p-13);
+    p = rp__v_step3_f64(p, t, 0x1.dfbff85247fbdp-13, 0x1.cb022ccce6ddfp-11, -0x1.5a5a6f3613c76p-9);
+    p = rp__v_step3_f64(p, t, -0x1.05ba34c564a82p-8, 0x1.470ba75ec14a8p-5, -0x1.001154b662a75p-3);
+    p = rp__v_step3_f64(p, t, 0x1.01c11a6dcfbb9p-2, -0x1.7ca88deaeba74p-2, 0x1.afbb3f3b7e6e8p-3);
+    return p * rp__v_exp_short_f64(rp__v_neg_f64(a * a), 0);
+}
+RP__VMATH_FN rp__vf32 rp__v_erfc_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(11.0f), rp__v_abs_f32(x));
+    rp__vf64 a0 = rp__v_lo_f64_f32(a), a1 = rp__v_hi_f64_f32(a), i0 = a0 + 2.5, i1 = a1 + 2.5;
+    rp__v_invert_f64(&i0, &i1);
+    a0 = rp__v_erfc_short_f64(a0, i0);
+    a1 = rp__v_erfc_short_f64(a1, i1);
+    return rp__v_f32_f64(rp__v_sel_f64(rp__v_lo_f64_f32(x) < 0.0, 2.0 - a0, a0),
+                         rp__v_sel_f64(rp__v_hi_f64_f32(x) < 0.0, 2.0 - a1, a1));
+}
+/* As f32: above 0.85, 1 - e^-v, v = x + x G(x). */
 RP__VMATH_FN rp__vf64 rp__v_erf_f64(rp__vf64 x) {
     rp__vf64 a = rp__v_lesser_f64(rp__v_splat_f64(6.0), rp__v_abs_f64(x));
-    rp__vf64 big = 1.0 - rp__v_erfc_big_f64(rp__v_greater_f64(rp__v_splat_f64(0.468), a));
+    rp__vf64 p = rp__v_step3_f64(rp__v_splat_f64(0x1.8152c5c71ca64p-43), a, -0x1.33704f8f85843p-37,
+                                 0x1.cc0ff476217dbp-33, -0x1.ad5f869d354c3p-29);
+    p = rp__v_step3_f64(p, a, 0x1.18353fdfc99ffp-25, -0x1.0f663842d0ac4p-22, 0x1.932c2b690ece5p-20);
+    p = rp__v_step3_f64(p, a, -0x1.d221d927412bbp-18, 0x1.a1a7e312cb38p-16, -0x1.1736931c26d7bp-14);
+    p = rp__v_step3_f64(p, a, 0x1.e23e38ef2782ap-14, -0x1.f2505fb1c8edbp-16, -0x1.1bbbf2cead03p-11);
+    p = rp__v_step3_f64(p, a, 0x1.b3baa65330c94p-10, -0x1.9068520929db7p-13, -0x1.3985203a8235dp-6);
+    p = rp__v_step3_f64(p, a, 0x1.a4f7068a03f77p-4, 0x1.45f2fae671302p-1, 0x1.06ebac0db1a84p-3);
+    rp__vf64 t, v = rp__v_expr_f64(rp__v_neg_f64(rp__v_fma_f64(a, p, a)), RP__MAGIC_F64 + 1023, &t);
+    rp__vf64 big = 1.0 - v * (rp__vf64)((rp__vu64)t << 52);
     return rp__v_copysign_f64(rp__v_sel_f64(a < 0.85, rp__v_erf_small_f64(a), big), x);
 }
 
 /* ---- power -------------------------------------------------------------------------------------------------------
  * x^y = 2^(y log2 |x|) with log2 |x| as hi + lo to about 2^-65 (double-double with Dekker's products), then signs and
- * special values of C's Annex F. f32 takes log2 to f64's precision only. */
+ * special values of C's Annex F. f32 takes both from shorter polynomials in f64. */
 
 /* 2^(hi + lo) with the special values of pow(x, y); the exponent is replaced where |x| is 0 or infinite, y infinite. */
 RP__VEC_FN rp__vf64 rp__v_powexp_f64(rp__vf64 x, rp__vf64 y, rp__vf64 hi, rp__vf64 lo) {
@@ -783,7 +894,7 @@ RP__VEC_FN rp__vf64 rp__v_powexp_f64(rp__vf64 x, rp__vf64 y, rp__vf64 hi, rp__vf
     lo = (rp__vf64)((rp__vi64)lo & (rp__v_abs_f64(hi) < 2000.0));
     rp__vf64 t = hi + magic;
     rp__vf64 r = (hi - (t - magic)) + lo;
-    rp__vf64 v = rp__v_scale_f64(1.0 + rp__v_exp2q_f64(r) * r, t);
+    rp__vf64 v = rp__v_scale_f64(rp__v_exp2p_f64(r), t);
     rp__vf64 half = 0.5 * y;
     rp__vi64 whole = rp__v_rint_f64(y) == y;
     rp__vi64 odd = whole & (b < 0x1p53) & (rp__v_rint_f64(half) != half);
@@ -796,50 +907,105 @@ RP__VMATH_FN rp__vf64 rp__v_pow_f64(rp__vf64 x, rp__vf64 y) {
     rp__vf64 k, m = rp__v_frexp_f64(rp__v_abs_f64(x), &k);
     rp__vf64 f = m - 1.0, g = m + 1.0, gb = g - m, gl = (m - (g - gb)) + (1.0 - gb);
     /* s = f / g as s + sl */
-    rp__vf64 s = f / g, pl, ph = rp__v_mul2_f64(s, g, &pl);
-    rp__vf64 sl = ((f - ph) - pl - s * gl) / g;
+    rp__vf64 i = 1.0 / g, s = f * i;
+    rp__vf64 sl = rp__v_fma_f64(rp__v_neg_f64(s), gl, rp__v_fma_f64(rp__v_neg_f64(s), g, f)) * i;
     /* z = s^2 as z + zl; 1 + z / 3 + z^2 P(z) as q + ql */
     rp__vf64 zl, z = rp__v_mul2_f64(s, s, &zl);
-    zl += 2.0 * s * sl;
-    rp__vf64 p = (0x1.eac64a5818e99p-5 * z + 0x1.de3d61d8b4d29p-5) * z + 0x1.11206f7bad568p-4;
-    p = ((p * z + 0x1.3b1364c7ba9abp-4) * z + 0x1.745d18295a67dp-4) * z + 0x1.c71c71c5968bdp-4;
-    p = ((p * z + 0x1.2492492492f51p-3) * z + 0x1.9999999999996p-3) * z * z;
+    zl = rp__v_fma_f64(s + s, sl, zl);
+    rp__vf64 p = rp__v_step2_f64(rp__v_splat_f64(0x1.eac64a5818e99p-5), z, 0x1.de3d61d8b4d29p-5, 0x1.11206f7bad568p-4);
+    p = rp__v_step3_f64(p, z, 0x1.3b1364c7ba9abp-4, 0x1.745d18295a67dp-4, 0x1.c71c71c5968bdp-4);
+    p = rp__v_step2_f64(p, z, 0x1.2492492492f51p-3, 0x1.9999999999996p-3) * z * z;
     rp__vf64 ul, u = rp__v_mul2_f64(z, rp__v_splat_f64(0x1.5555555555555p-2), &ul);
-    ul += z * 0x1.5555555555555p-56 + zl * 0x1.5555555555555p-2;
+    ul = rp__v_fma_f64(z, rp__v_splat_f64(0x1.5555555555555p-56), ul);
+    ul = rp__v_fma_f64(zl, rp__v_splat_f64(0x1.5555555555555p-2), ul);
     rp__vf64 w = u + p, wl = ((u - w) + p) + ul;
     rp__vf64 q = 1.0 + w, ql = ((1.0 - q) + w) + wl;
     /* log2 m = (2 / ln2) s q, then k and the product with y */
     rp__vf64 al, a = rp__v_mul2_f64(s, rp__v_splat_f64(0x1.71547652b82fep+1), &al);
-    al += s * 0x1.777d0ffda0d24p-55 + sl * 0x1.71547652b82fep+1;
+    al = rp__v_fma_f64(s, rp__v_splat_f64(0x1.777d0ffda0d24p-55), al);
+    al = rp__v_fma_f64(sl, rp__v_splat_f64(0x1.71547652b82fep+1), al);
     rp__vf64 ll, l = rp__v_mul2_f64(a, q, &ll);
-    ll += a * ql + al * q;
+    ll = rp__v_fma_f64(a, ql, rp__v_fma_f64(al, q, ll));
     rp__vf64 h = k + l, hl = ((k - h) + l) + ll;
     rp__vf64 el, e = rp__v_mul2_f64(y, h, &el);
-    return rp__v_powexp_f64(x, y, e, el + y * hl);
+    return rp__v_powexp_f64(x, y, e, rp__v_fma_f64(y, hl, el));
 }
-RP__VEC_FN rp__vf64 rp__v_pow_short_f64(rp__vf64 x, rp__vf64 y) {
-    return rp__v_powexp_f64(x, y, y * rp__v_log2_raw_f64(rp__v_abs_f64(x)), (rp__vf64){0});
+/* a^y of values that were f32, a > 0; what f32 does not hold ends beyond 2^300. */
+RP__VEC_FN rp__vf64 rp__v_pow_short_f64(rp__vf64 a, rp__vf64 y) {
+    rp__vu64 u = (rp__vu64)a + (0x3ff0000000000000 - 0x3fe5555555555555); /* a = 2^k (1 + f), 1 + f in [2/3, 4/3) */
+    rp__vf64 k = (rp__vf64)(u >> 52 | 0x4330000000000000) - (0x1p52 + 1023);
+    rp__vf64 f = (rp__vf64)((u & 0xfffffffffffff) + 0x3fe5555555555555) - 1.0;
+    rp__vf64 p = rp__v_step_f64(rp__v_splat_f64(0x1.14feb908cbb7fp-3), f, -0x1.1e4cf2885796fp-3);
+    p = rp__v_step3_f64(p, f, 0x1.5b21bb1aba57bp-4, -0x1.7b194a801d42bp-4, 0x1.cc09b3c1ca3bep-4);
+    p = rp__v_step3_f64(p, f, -0x1.f110faefd609cp-4, 0x1.0c6b8e174be8cp-3, -0x1.27531273bcc5ep-3);
+    p = rp__v_step3_f64(p, f, 0x1.484ce86897159p-3, -0x1.7155ac41eec55p-3, 0x1.a6175875291f7p-3);
+    p = rp__v_step3_f64(p, f, -0x1.ec70983759761p-3, 0x1.2776c51d24579p-2, -0x1.7154765868f92p-2);
+    p = rp__v_step3_f64(p, f, 0x1.ec709dc39127bp-2, -0x1.71547652b67cep-1, 0x1.71547652b8309p+0);
+    rp__vf64 e = rp__v_fma_f64(f, p, k) * y;
+    e = rp__v_greater_f64(rp__v_splat_f64(-300.0), rp__v_lesser_f64(rp__v_splat_f64(300.0), e));
+    rp__vf64 t = e + RP__MAGIC_F64, r = e - (t - RP__MAGIC_F64);
+    p = rp__v_step_f64(rp__v_splat_f64(0x1.66c17c1ba62bbp-20), r, 0x1.00e5d9e934bfbp-16);
+    p = rp__v_step3_f64(p, r, 0x1.4308362a05745p-13, 0x1.5d873e4c23ebep-10, 0x1.3b2ab55cde4d7p-7);
+    p = rp__v_step3_f64(p, r, 0x1.c6b08dd39ffd5p-5, 0x1.ebfbdffb703bcp-3, 0x1.62e42fef89a08p-1);
+    return rp__v_shift_f64(rp__v_step_f64(p, r, 1.0), t);
+}
+RP__VMATH_RARE rp__vf32 rp__v_pow_far_f32(rp__vf32 x, rp__vf32 y, rp__vf32 v) {
+    const float inf = __builtin_inff();
+    rp__vf32 a = rp__v_abs_f32(x), b = rp__v_abs_f32(y), half = 0.5f * y;
+    rp__vi32 edge = (a == 0.0f) | (a == inf) | (b == inf);
+    rp__vi32 down = ((rp__vi32)(a - 1.0f) ^ (rp__vi32)y) < 0; /* the sign of log |x| is not that of y */
+    v = rp__v_sel_f32(edge, rp__v_sel_f32(down, (rp__vf32){0}, rp__v_splat_f32(inf)), v);
+    rp__vi32 whole = rp__v_rint_f32(y) == y, odd = whole & (b < 0x1p24f) & (rp__v_rint_f32(half) != half);
+    v = (rp__vf32)((rp__vi32)v ^ ((rp__vi32)x & odd & INT32_MIN));
+    v = rp__v_sel_f32((x < 0.0f) & (a < inf) & ~whole, rp__v_splat_f32(__builtin_nanf("")), v);
+    v = rp__v_sel_f32((x != x) | (y != y), x + y, v);
+    return rp__v_sel_f32((x == 1.0f) | (y == 0.0f) | ((a == 1.0f) & (b == inf)), rp__v_splat_f32(1.0f), v);
 }
 RP__VMATH_FN rp__vf32 rp__v_pow_f32(rp__vf32 x, rp__vf32 y) {
-    return rp__v_f32_f64(rp__v_pow_short_f64(rp__v_lo_f64_f32(x), rp__v_lo_f64_f32(y)),
-                         rp__v_pow_short_f64(rp__v_hi_f64_f32(x), rp__v_hi_f64_f32(y)));
+    const float inf = __builtin_inff();
+    rp__vf32 a = rp__v_abs_f32(x);
+    rp__vf32 v = rp__v_f32_f64(rp__v_pow_short_f64(rp__v_lo_f64_f32(a), rp__v_lo_f64_f32(y)),
+                               rp__v_pow_short_f64(rp__v_hi_f64_f32(a), rp__v_hi_f64_f32(y)));
+    rp__vi32 plain = (x > 0.0f) & (x < inf) & (rp__v_abs_f32(y) < inf);
+    if (__builtin_expect(!rp__v_all_i32(plain), 0)) return rp__v_pow_far_f32(x, y, v);
+    return v;
 }
 
 /* ---- hyperbolic sine and cosine: E = e^|x| / 2, E -+ 1 / (4 E); an odd polynomial for the sine below 1 --------------- */
 
 RP__VMATH_FN rp__vf64 rp__v_sinh_f64(rp__vf64 x) {
     rp__vf64 a = rp__v_abs_f64(x), z = a * a, e = rp__v_exp2k_f64(a, -1);
-    rp__vf64 p = (0x1.d27eab782f5b4p-48 * z + 0x1.a6661a44c05f3p-41) * z + 0x1.61314c562f561p-33;
-    p = ((p * z + 0x1.ae644123cd848p-26) * z + 0x1.71de3a68cf7cdp-19) * z + 0x1.a01a01a00736p-13;
-    p = (p * z + 0x1.111111111119bp-7) * z + 0x1.5555555555555p-3;
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(0x1.d27eab782f5b4p-48), z, 0x1.a6661a44c05f3p-41, 0x1.61314c562f561p-33);
+    p = rp__v_step3_f64(p, z, 0x1.ae644123cd848p-26, 0x1.71de3a68cf7cdp-19, 0x1.a01a01a00736p-13);
+    p = rp__v_step2_f64(p, z, 0x1.111111111119bp-7, 0x1.5555555555555p-3);
     return rp__v_copysign_f64(rp__v_sel_f64(a < 1.0, a + a * (z * p), e - 0.25 / e), x);
 }
-RP__VMATH_HALVES(sinh)
+/* f32: e = e^a / 2, i = 1 / e. */
+RP__VEC_FN rp__vf64 rp__v_sinh_short_f64(rp__vf64 a, rp__vf64 e, rp__vf64 i) {
+    rp__vf64 z = a * a;
+    rp__vf64 p = rp__v_step_f64(rp__v_splat_f64(0x1.b68b4bc1eb1dfp-26), z, 0x1.71cc701d763c1p-19);
+    p = rp__v_step3_f64(p, z, 0x1.a01a24bf20416p-13, 0x1.111110f2ea05cp-7, 0x1.5555555576cc7p-3);
+    return rp__v_sel_f64(a < 1.0, a * rp__v_step_f64(p, z, 1.0), e - 0.25 * i);
+}
+RP__VMATH_FN rp__vf32 rp__v_sinh_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(100.0f), rp__v_abs_f32(x));
+    rp__vf64 a0 = rp__v_lo_f64_f32(a), a1 = rp__v_hi_f64_f32(a);
+    rp__vf64 e0 = rp__v_exp_short_f64(a0, 1), e1 = rp__v_exp_short_f64(a1, 1), i0 = e0, i1 = e1;
+    rp__v_invert_f64(&i0, &i1);
+    return rp__v_copysign_f32(rp__v_f32_f64(rp__v_sinh_short_f64(a0, e0, i0), rp__v_sinh_short_f64(a1, e1, i1)), x);
+}
 RP__VMATH_FN rp__vf64 rp__v_cosh_f64(rp__vf64 x) {
     rp__vf64 e = rp__v_exp2k_f64(rp__v_abs_f64(x), -1);
     return e + 0.25 / e;
 }
-RP__VMATH_HALVES(cosh)
+RP__VMATH_FN rp__vf32 rp__v_cosh_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(100.0f), rp__v_abs_f32(x));
+    rp__vf64 e0 = rp__v_exp_short_f64(rp__v_lo_f64_f32(a), 1), e1 = rp__v_exp_short_f64(rp__v_hi_f64_f32(a), 1);
+    rp__vf64 i0 = e0, i1 = e1;
+    rp__v_invert_f64(&i0, &i1);
+    return rp__v_f32_f64(e0 + 0.25 * i0, e1 + 0.25 * i1);
+}
 
 /* ---- inverse trigonometry ----------------------------------------------------------------------------------------- */
 
@@ -851,14 +1017,14 @@ RP__VEC_FN rp__vf64 rp__v_atan_ratio_f64(rp__vf64 n, rp__vf64 d) {
     /* what n - d and n + d lost */
     rp__vf64 v = top - n, w = low - n, tl = (n - (top - v)) - (d + v), ll = (n - (low - w)) + (d - w);
     tl = (rp__vf64)((rp__vi64)((tl - t * ll) / low) & mid);
-    rp__vf64 p = (-0x1.2ad466d1d9585p-7 * z + 0x1.9edb3cd66d2fp-6) * z - 0x1.3aeef5ca45bdbp-5;
-    p = ((p * z + 0x1.7c8de87f2a41fp-5) * z - 0x1.ada132cb56d12p-5) * z + 0x1.e1b5ec6e8f033p-5;
-    p = ((p * z - 0x1.110f55641a655p-4) * z + 0x1.3b1398fd8c39bp-4) * z - 0x1.745d16616e41fp-4;
-    p = ((p * z + 0x1.c71c71c1b942ap-4) * z - 0x1.2492492488b68p-3) * z + 0x1.9999999999888p-3;
-    p = t * (z * (p * z - 0x1.5555555555555p-2));
+    rp__vf64 p = rp__v_step2_f64(rp__v_splat_f64(-0x1.2ad466d1d9585p-7), z, 0x1.9edb3cd66d2fp-6, -0x1.3aeef5ca45bdbp-5);
+    p = rp__v_step3_f64(p, z, 0x1.7c8de87f2a41fp-5, -0x1.ada132cb56d12p-5, 0x1.e1b5ec6e8f033p-5);
+    p = rp__v_step3_f64(p, z, -0x1.110f55641a655p-4, 0x1.3b1398fd8c39bp-4, -0x1.745d16616e41fp-4);
+    p = rp__v_step3_f64(p, z, 0x1.c71c71c1b942ap-4, -0x1.2492492488b68p-3, 0x1.9999999999888p-3);
+    p = t * (z * rp__v_step_f64(p, z, -0x1.5555555555555p-2));
     rp__vf64 hi = (rp__vf64)((steep & (rp__vi64)rp__v_splat_f64(0x1.921fb54442d18p+0)) |
                              (mid & (rp__vi64)rp__v_splat_f64(0x1.921fb54442d18p-1)));
-    return hi + (t + (p + tl + hi * 0x1.678afae35cdd1p-55));
+    return hi + (t + rp__v_fma_f64(hi, rp__v_splat_f64(0x1.678afae35cdd1p-55), p + tl));
 }
 RP__VMATH_FN rp__vf64 rp__v_atan_f64(rp__vf64 x) {
     return rp__v_copysign_f64(rp__v_atan_ratio_f64(rp__v_abs_f64(x), rp__v_splat_f64(1.0)), x);
@@ -909,20 +1075,22 @@ RP__VMATH_FN rp__vf32 rp__v_atan2_f32(rp__vf32 y, rp__vf32 x) {
 RP__VEC_FN rp__vf64 rp__v_asin_parts_f64(rp__vf64 a, rp__vi64 small, rp__vf64 *f, rp__vf64 *c) {
     rp__vf64 z = rp__v_sel_f64(small, a * a, 0.5 - 0.5 * a);
     rp__vf64 s = rp__v_sel_f64(small, a, rp__v_sqrt_f64(z));
-    rp__vf64 p = (0x1.134f34b4e258ap-5 * z - 0x1.ab56a29d45156p-6) * z + 0x1.95dd1056b257fp-6;
-    p = ((p * z + 0x1.7360a229b6af4p-11) * z + 0x1.47bacd28519c7p-7) * z + 0x1.36d401915a10fp-7;
-    p = ((p * z + 0x1.7ba19b113a0f9p-7) * z + 0x1.c98128f04c58bp-7) * z + 0x1.1c4f82ba21a61p-6;
-    p = ((p * z + 0x1.6e8b9b169486cp-6) * z + 0x1.f1c71ca6f43dp-6) * z + 0x1.6db6db6d4c2c3p-5;
-    p = (p * z + 0x1.33333333339eap-4) * z + 0x1.5555555555553p-3;
-    *f = (rp__vf64)((rp__vi64)s & ~(int64_t)0xffffffff);
-    *c = (z - *f * *f) / (s + *f + 0x1p-200); /* the last term only keeps 0 / 0 away */
+    rp__vf64 p = rp__v_step2_f64(rp__v_splat_f64(0x1.134f34b4e258ap-5), z, -0x1.ab56a29d45156p-6, 0x1.95dd1056b257fp-6);
+    p = rp__v_step3_f64(p, z, 0x1.7360a229b6af4p-11, 0x1.47bacd28519c7p-7, 0x1.36d401915a10fp-7);
+    p = rp__v_step3_f64(p, z, 0x1.7ba19b113a0f9p-7, 0x1.c98128f04c58bp-7, 0x1.1c4f82ba21a61p-6);
+    p = rp__v_step3_f64(p, z, 0x1.6e8b9b169486cp-6, 0x1.f1c71ca6f43dp-6, 0x1.6db6db6d4c2c3p-5);
+    p = rp__v_step2_f64(p, z, 0x1.33333333339eap-4, 0x1.5555555555553p-3);
+    /* what the root lost, by 1 / s within an eighth, from the bits */
+    *f = s;
+    *c = rp__v_fma_f64(rp__v_neg_f64(s), s, z) * (0.5 * (rp__vf64)(0x7fde5f73aabb2400 - (rp__vu64)s));
     return s * (z * p);
 }
 RP__VMATH_FN rp__vf64 rp__v_asin_f64(rp__vf64 x) {
     rp__vf64 a = rp__v_abs_f64(x), f, c;
     rp__vi64 small = a <= 0.5;
     rp__vf64 p = rp__v_asin_parts_f64(a, small, &f, &c);
-    rp__vf64 big = (0x1.921fb54442d18p+0 - 2.0 * f) + (0x1.1a62633145c07p-54 - 2.0 * (c + p));
+    rp__vf64 h = 0x1.921fb54442d18p+0 - 2.0 * f, lost = (0x1.921fb54442d18p+0 - h) - 2.0 * f;
+    rp__vf64 big = h + ((lost + 0x1.1a62633145c07p-54) - 2.0 * (c + p));
     return rp__v_copysign_f64(rp__v_sel_f64(small, a + p, big), x);
 }
 /* f32: (asin s) / s - 1 of the same s. */
@@ -948,7 +1116,8 @@ RP__VMATH_FN rp__vf64 rp__v_acos_f64(rp__vf64 x) {
     rp__vf64 p = rp__v_asin_parts_f64(a, small, &f, &c);
     rp__vf64 mid = 0x1.921fb54442d18p+0 - (x - (0x1.1a62633145c07p-54 - rp__v_copysign_f64(p, x)));
     rp__vf64 pos = 2.0 * f + 2.0 * (c + p);
-    rp__vf64 neg = (0x1.921fb54442d18p+1 - 2.0 * f) + (0x1.1a62633145c07p-53 - 2.0 * (c + p));
+    rp__vf64 h = 0x1.921fb54442d18p+1 - 2.0 * f, lost = (0x1.921fb54442d18p+1 - h) - 2.0 * f;
+    rp__vf64 neg = h + ((lost + 0x1.1a62633145c07p-53) - 2.0 * (c + p));
     return rp__v_sel_f64(small, mid, rp__v_sel_f64(x < 0.0, neg, pos));
 }
 RP__VMATH_FN rp__vf32 rp__v_acos_f32(rp__vf32 x) {
@@ -988,13 +1157,21 @@ static __attribute__((unused, noinline)) double rp__v_fmod_lane(double x, double
     a.u |= sign;
     return a.f;
 }
-/* C's fmod and torch.fmod: the sign of x. */
+/* C's fmod and torch.fmod: the sign of x. Of a quotient below 2^52 the whole part is at most one too large, since the division may
+ * round up, and then what is left is exact, with fma. */
 RP__VMATH_FN rp__vf64 rp__v_fmod_f64(rp__vf64 x, rp__vf64 y) {
-    for (size_t i = 0; i < RP_VEC_F64; i++) x[i] = rp__v_fmod_lane(x[i], y[i]);
-    return x;
+    rp__vf64 a = rp__v_abs_f64(x), b = rp__v_abs_f64(y), q = a / b;
+    rp__vi64 slow = ~((q < 0x1p52) & (b < __builtin_inf()));
+    rp__vf64 r = rp__v_fma_f64(rp__v_neg_f64(rp__v_floor_f64(q)), b, a);
+    r = rp__v_copysign_f64(rp__v_sel_f64(r < 0.0, r + b, r), x);
+    if (__builtin_expect(rp__v_any_i64(slow), 0)) {
+        for (size_t i = 0; i < RP_VEC_F64; i++) {
+            if (slow[i]) r[i] = rp__v_fmod_lane(x[i], y[i]);
+        }
+    }
+    return r;
 }
-/* Values that were f32: with a quotient below 2^28 the product q y and the difference are exact; q is at most one too
- * large, since the division may round up. */
+/* Values that were f32: with a quotient below 2^28 the product q y is exact without it. */
 RP__VEC_FN rp__vf64 rp__v_fmod_short_f64(rp__vf64 x, rp__vf64 y) {
     rp__vf64 a = rp__v_abs_f64(x), b = rp__v_abs_f64(y), q = a / b;
     rp__vi64 slow = ~((q < 0x1p28) & (b < __builtin_inf()));
@@ -1062,18 +1239,32 @@ RP__VMATH_FN rp__vf32 rp__v_atanh_f32(rp__vf32 x) {
 
 /* log x / ln 10, the product with the head of log x exact. */
 RP__VMATH_FN rp__vf64 rp__v_log10_f64(rp__vf64 x) {
-    rp__vf64 y = rp__v_log2_raw_f64(x), hi = (rp__vf64)((rp__vi64)y & ~(int64_t)0x7ffffff), lo = y - hi;
-    return rp__v_logfix_f64(x, hi * 0x1.344135p-2 + (lo * 0x1.344135p-2 + y * 0x1.3ef3fde623e25p-31));
+    rp__vf64 lo, y = rp__v_log2_raw_f64(x), hi = rp__v_mul2_f64(y, rp__v_splat_f64(0x1.34413509f79ffp-2), &lo);
+    return rp__v_logfix_f64(x, hi + rp__v_fma_f64(y, rp__v_splat_f64(-0x1.9dc1da994fd21p-59), lo));
 }
-RP__VMATH_HALVES(log10)
+RP__VEC_FN rp__vf64 rp__v_log10p_f64(rp__vf64 f) {
+    rp__vf64 p = rp__v_step_f64(rp__v_splat_f64(-0x1.7359f39e6ab98p-5), f, 0x1.852a88ccd1bb5p-5);
+    p = rp__v_step3_f64(p, f, -0x1.138427a963031p-5, 0x1.307d857649d93p-5, -0x1.659c7474214c5p-5);
+    p = rp__v_step3_f64(p, f, 0x1.8cca938b6247bp-5, -0x1.bca1f8136ee62p-5, 0x1.fc3085f588256p-5);
+    p = rp__v_step3_f64(p, f, -0x1.287ab78e09d12p-4, 0x1.63c64bd6f58eep-4, -0x1.bcb7b0a642565p-4);
+    return rp__v_step3_f64(p, f, 0x1.287a7616443e1p-3, -0x1.bcb7b152af883p-3, 0x1.bcb7b15273196p-2);
+}
+RP__VMATH_LOGARITHM(log10, 0x1.34413509f79ffp-2)
 
-/* sqrt(a^2 + b^2); infinite where one of them is, whatever the other. */
-RP__VMATH_FN rp__vf64 rp__v_hypot_f64(rp__vf64 x, rp__vf64 y) {
+/* sqrt(a^2 + b^2); infinite where one of them is, whatever the other. Squares that would leave the range: of scaled operands. */
+RP__VMATH_RARE rp__vf64 rp__v_hypot_far_f64(rp__vf64 a, rp__vf64 b, rp__vf64 m) {
     const double inf = __builtin_inf();
-    rp__vf64 a = rp__v_abs_f64(x), b = rp__v_abs_f64(y), m = rp__v_greater_f64(a, b), n = rp__v_lesser_f64(a, b);
-    rp__vf64 r = n / rp__v_sel_f64(m == 0.0, rp__v_splat_f64(1.0), m), s = m * rp__v_sqrt_f64(1.0 + r * r);
-    s = rp__v_sel_f64((x != x) | (y != y), x + y, s);
+    rp__vf64 by = rp__v_sel_f64(m < 0x1p500, rp__v_splat_f64(0x1p600), rp__v_splat_f64(0x1p-600));
+    by = rp__v_sel_f64((m < 0x1p500) & (m > 0x1p-450), rp__v_splat_f64(1.0), by);
+    rp__vf64 x = a * by, y = b * by, s = rp__v_sqrt_f64(rp__v_fma_f64(x, x, y * y)) / by;
+    s = rp__v_sel_f64((a != a) | (b != b), a + b, s);
     return rp__v_sel_f64((a == inf) | (b == inf), rp__v_splat_f64(inf), s);
+}
+RP__VMATH_FN rp__vf64 rp__v_hypot_f64(rp__vf64 x, rp__vf64 y) {
+    rp__vf64 a = rp__v_abs_f64(x), b = rp__v_abs_f64(y), m = rp__v_greater_f64(a, b);
+    rp__vi64 near = (a < 0x1p500) & (b < 0x1p500) & (m > 0x1p-450);
+    if (__builtin_expect(!rp__v_all_i64(near), 0)) return rp__v_hypot_far_f64(a, b, m);
+    return rp__v_sqrt_f64(rp__v_fma_f64(a, a, b * b));
 }
 /* Squares of f32 are exact in f64, and neither overflow nor underflow. */
 RP__VEC_FN rp__vf64 rp__v_hypot_short_f64(rp__vf64 x, rp__vf64 y) { return rp__v_sqrt_f64(x * x + y * y); }
@@ -1098,29 +1289,41 @@ RP__VMATH_FN rp__vf64 rp__v_nextafter_f64(rp__vf64 x, rp__vf64 y) {
     return rp__v_sel_f64((x != x) | (y != y), x + y, rp__v_sel_f64(x == y, y, r));
 }
 
-/* ---- inverse error function -----------------------------------------------------------------------------------------
- * A guess within 1/200 (from the logarithm of 1 - y^2) and two steps of Halley's, near 1 three, each of which triples its digits. What the
- * guess misses is erf(x) - y, above 1/2 the exact 1 - y minus erfc(x), over the slope. */
+/* ---- inverse error function: x times a polynomial in w = -log(1 - x^2), from w = 5 on in its square root ------------- */
 
-RP__VEC_FN rp__vf64 rp__v_erfinv_step_f64(rp__vf64 x, rp__vf64 a) {
-    rp__vf64 big = (1.0 - a) - rp__v_erfc_f64(x), f = rp__v_sel_f64(a > 0.5, big, rp__v_erf_f64(x) - a);
-    rp__vf64 u = f * (0x1.c5bf891b4ef6bp-1 * rp__v_exp_f64(x * x));
-    return x - u / (1.0 + x * u);
+RP__VMATH_RARE rp__vf64 rp__v_erfinv_far_f64(rp__vf64 x, rp__vf64 w, rp__vf64 near) {
+    rp__vf64 r = rp__v_sqrt_f64(w), t = r - 3.125, u = r - 5.0625;
+    rp__vf64 p = rp__v_step_f64(rp__v_splat_f64(-0x1.fea768f31581p-26), t, 0x1.186067001d5cep-24);
+    p = rp__v_step3_f64(p, t, 0x1.c35a6c26f6b83p-24, -0x1.360b855fb22a4p-21, 0x1.a23ec7a275a1cp-21);
+    p = rp__v_step3_f64(p, t, 0x1.ef979563c7f9cp-21, -0x1.a6235e03da712p-18, 0x1.7e1f678eb900bp-17);
+    p = rp__v_step3_f64(p, t, 0x1.262b62eb7b0a1p-19, -0x1.eda722492e97fp-15, 0x1.1d6dc5f92434p-13);
+    p = rp__v_step3_f64(p, t, -0x1.779e1fcfbe4c4p-14, -0x1.58a081c545daep-12, 0x1.4a7a21a4252b6p-10);
+    p = rp__v_step3_f64(p, t, -0x1.4a493bb166307p-9, 0x1.f1579baf8758ap-9, -0x1.5b6833321502p-8);
+    p = rp__v_step3_f64(p, t, 0x1.cde3e114c75ecp-8, 0x1.00f3b54ba7ec8p+0, 0x1.7aaa3c1430b72p+1);
+    rp__vf64 q =
+        rp__v_step2_f64(rp__v_splat_f64(0x1.ff43744a41a8ap-36), u, 0x1.98b9b352c46e8p-38, -0x1.aa79568198181p-32);
+    q = rp__v_step3_f64(q, u, 0x1.391514adf6c98p-30, -0x1.4caffe58b1e44p-29, 0x1.66168b27e8e77p-28);
+    q = rp__v_step3_f64(q, u, -0x1.656b4b81785c2p-27, 0x1.5f79de481af73p-26, -0x1.c1105d2e6582p-25);
+    q = rp__v_step3_f64(q, u, 0x1.a3ecfe533d82cp-23, -0x1.dc549ffbe0e78p-21, 0x1.142d76b64de66p-18);
+    q = rp__v_step3_f64(q, u, -0x1.2f0bc801693f7p-16, 0x1.2607194a7df24p-14, -0x1.9cacac59eb15ep-13);
+    q = rp__v_step3_f64(q, u, -0x1.73d5046ade6ffp-13, 0x1.02a1c126f26fdp+0, 0x1.3a6f678932e7fp+2);
+    p = rp__v_sel_f64(w < 16.0, p, q);
+    p = rp__v_sel_f64(rp__v_abs_f64(x) == 1.0, x * __builtin_inf(), x * p);
+    return rp__v_sel_f64(w < 5.0, near, p);
 }
 RP__VMATH_FN rp__vf64 rp__v_erfinv_f64(rp__vf64 x) {
-    const double inf = __builtin_inf();
-    rp__vf64 a = rp__v_abs_f64(x), inside = rp__v_lesser_f64(a, rp__v_splat_f64(0x1.fffffffffffffp-1));
-    rp__vf64 l = -0.5 * rp__v_log_f64((1.0 - inside) * (1.0 + inside)), b = 0x1.152af46b7c65ep+2 - l;
-    rp__vf64 c = l * (2.0 * 0x1.b35fc845a8ecdp+2), g = rp__v_sqrt_f64(c / (rp__v_sqrt_f64(b * b + c) + b));
-    g = rp__v_sel_f64(inside < 0x1p-20, inside * 0x1.c5bf891b4ef6bp-1, g);
-    for (int k = 0; k < 2; k++) g = rp__v_erfinv_step_f64(g, inside);
-    rp__vi64 far = inside > 0.96875;
-    if (__builtin_expect(rp__v_any_i64(far), 0)) g = rp__v_sel_f64(far, rp__v_erfinv_step_f64(g, inside), g);
-    g = rp__v_sel_f64(inside < 0x1p-30, inside * 0x1.c5bf891b4ef6bp-1, g);
-    g = rp__v_sel_f64(a == 1.0, rp__v_splat_f64(inf), rp__v_sel_f64(a < 1.0, g, (a - a) / (a - a)));
-    return rp__v_copysign_f64(g, x);
+    rp__vf64 a = rp__v_abs_f64(x), w = rp__v_neg_f64(rp__v_log_f64((1.0 - a) * (1.0 + a))), t = w - 2.5;
+    rp__vf64 p = rp__v_step3_f64(rp__v_splat_f64(0x1.efbafdf8f225bp-63), t, 0x1.7851f1349ebc7p-59,
+                                 -0x1.03814c849c125p-55, -0x1.d53e3ba7e734dp-54);
+    p = rp__v_step3_f64(p, t, 0x1.13fe7da71f31fp-49, -0x1.c92829db98d3p-49, -0x1.577e96f8e303bp-44);
+    p = rp__v_step3_f64(p, t, 0x1.2e624e330498ap-41, 0x1.00c76aa345821p-40, -0x1.11a0894ea072ep-35);
+    p = rp__v_step3_f64(p, t, 0x1.07038e45bcfccp-33, 0x1.f2cd2444b52ddp-31, -0x1.752fd117c0677p-27);
+    p = rp__v_step3_f64(p, t, 0x1.ccff54364a381p-27, 0x1.01037e0dcbdfbp-21, -0x1.ca9227b23a598p-19);
+    p = rp__v_step3_f64(p, t, -0x1.4f47fe6fa3973p-18, 0x1.c9b437ed03a1ap-13, -0x1.4863cdfb62687p-10);
+    p = rp__v_step3_f64(p, t, -0x1.11c3c302dfb3cp-8, 0x1.f91e8993f0d17p-3, 0x1.805c5cfcedef5p+0);
+    if (__builtin_expect(!rp__v_all_i64(w < 5.0), 0)) return rp__v_erfinv_far_f64(x, w, x * p);
+    return x * p;
 }
-/* f32: x times a polynomial in w = -log(1 - x^2), from w = 5 on in its square root. */
 RP__VMATH_RARE rp__vf32 rp__v_erfinv_far_f32(rp__vf32 x, rp__vf32 w, rp__vf32 near) {
     rp__vf32 t = rp__v_sqrt_f32(w) - 3.0f;
     rp__vf32 p = rp__v_step_f32(t, rp__v_splat_f32(0x1.159fe6p-13f), -0x1.4fbb98p-12f);
@@ -1166,21 +1369,23 @@ RP__VEC_FN rp__vf64 rp__v_lgamma_near_f64(rp__vf64 x) {
     rp__vf64 l = rp__v_log_f64(product);
     rp__vf64 one = rp__v_sel_f64(below, y, y - 1.0), two = rp__v_sel_f64(below, y - 1.0, y - 2.0);
     rp__vf64 t = rp__v_sel_f64(below, y - 0.5, y - 1.5);
-    rp__vf64 p = (0x1.9858464a84d77p-17 * t - 0x1.3717b09ad8fbbp-16) * t + 0x1.b93584a2f1b71p-17;
-    p = ((p * t - 0x1.6835d130778b9p-16) * t + 0x1.691b57db5ebafp-15) * t - 0x1.1cfc88c661791p-14;
-    p = ((p * t + 0x1.b9de062d4a11ep-14) * t - 0x1.6184033baff8p-13) * t + 0x1.1c7e804c78775p-12;
-    p = ((p * t - 0x1.cb5045a89197bp-12) * t + 0x1.750a752779435p-11) * t - 0x1.313e527c62449p-10;
-    p = ((p * t + 0x1.f814bad58739bp-10) * t - 0x1.a503537a78254p-9) * t + 0x1.64f0664bfec29p-8;
-    p = ((p * t - 0x1.34dbda12855fdp-7) * t + 0x1.133423527f83ep-6) * t - 0x1.007aa83cefa35p-5;
-    p = ((p * t + 0x1.01af62a2929bdp-4) * t - 0x1.2aed059bd6085p-3) * t + 0x1.eeb95b094c191p-2;
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(0x1.9858464a84d77p-17), t, -0x1.3717b09ad8fbbp-16, 0x1.b93584a2f1b71p-17);
+    p = rp__v_step3_f64(p, t, -0x1.6835d130778b9p-16, 0x1.691b57db5ebafp-15, -0x1.1cfc88c661791p-14);
+    p = rp__v_step3_f64(p, t, 0x1.b9de062d4a11ep-14, -0x1.6184033baff8p-13, 0x1.1c7e804c78775p-12);
+    p = rp__v_step3_f64(p, t, -0x1.cb5045a89197bp-12, 0x1.750a752779435p-11, -0x1.313e527c62449p-10);
+    p = rp__v_step3_f64(p, t, 0x1.f814bad58739bp-10, -0x1.a503537a78254p-9, 0x1.64f0664bfec29p-8);
+    p = rp__v_step3_f64(p, t, -0x1.34dbda12855fdp-7, 0x1.133423527f83ep-6, -0x1.007aa83cefa35p-5);
+    p = rp__v_step3_f64(p, t, 0x1.01af62a2929bdp-4, -0x1.2aed059bd6085p-3, 0x1.eeb95b094c191p-2);
     return one * two * p + rp__v_sel_f64(below, rp__v_neg_f64(l), l);
 }
 /* x >= 8 */
 RP__VEC_FN rp__vf64 rp__v_lgamma_far_f64(rp__vf64 x) {
     rp__vf64 i = 1.0 / x, z = i * i;
-    rp__vf64 p = (-0x1.e4286cb0f5398p-6 * z + 0x1.a41a41a41a41ap-8) * z - 0x1.f6ab0d9993c7dp-10;
-    p = ((p * z + 0x1.b951e2b18ff23p-11) * z - 0x1.3813813813814p-11) * z + 0x1.a01a01a01a01ap-11;
-    p = (p * z - 0x1.6c16c16c16c17p-9) * z + 0x1.5555555555555p-4;
+    rp__vf64 p =
+        rp__v_step2_f64(rp__v_splat_f64(-0x1.e4286cb0f5398p-6), z, 0x1.a41a41a41a41ap-8, -0x1.f6ab0d9993c7dp-10);
+    p = rp__v_step3_f64(p, z, 0x1.b951e2b18ff23p-11, -0x1.3813813813814p-11, 0x1.a01a01a01a01ap-11);
+    p = rp__v_step2_f64(p, z, -0x1.6c16c16c16c17p-9, 0x1.5555555555555p-4);
     rp__vf64 l = rp__v_log_f64(x);
     return (x - 0.5) * (l - 1.0) + (0x1.acfe390c97d69p-2 + p * i);
 }
@@ -1209,15 +1414,17 @@ RP__VMATH_HALVES(lgamma)
 RP__VMATH_FN rp__vf64 rp__v_digamma_f64(rp__vf64 x) {
     const double inf = __builtin_inf();
     rp__vi64 low = x < 0.0;
-    rp__vf64 a = rp__v_sel_f64(low, 1.0 - x, x), sum = {0};
-    for (int k = 0; k < 10; k++) {
+    rp__vf64 a = rp__v_sel_f64(low, 1.0 - x, x), over = {0}, under = rp__v_splat_f64(1.0);
+    for (int k = 0; k < 10; k++) { /* the sum of 1 / a as a fraction */
         rp__vi64 below = a < 10.0;
-        sum = rp__v_sel_f64(below, sum + 1.0 / a, sum);
+        over = rp__v_sel_f64(below, rp__v_fma_f64(over, a, under), over);
+        under = rp__v_sel_f64(below, under * a, under);
         a = rp__v_sel_f64(below, a + 1.0, a);
     }
+    rp__vf64 sum = over / under;
     rp__vf64 i = 1.0 / a, z = i * i;
-    rp__vf64 p = (0x1.5555555555555p-4 * z - 0x1.5995995995996p-6) * z + 0x1.f07c1f07c1f08p-8;
-    p = ((p * z - 0x1.1111111111111p-8) * z + 0x1.0410410410410p-8) * z - 0x1.1111111111111p-7;
+    rp__vf64 p = rp__v_step2_f64(rp__v_splat_f64(0x1.5555555555555p-4), z, -0x1.5995995995996p-6, 0x1.f07c1f07c1f08p-8);
+    p = rp__v_step3_f64(p, z, -0x1.1111111111111p-8, 0x1.0410410410410p-8, -0x1.1111111111111p-7);
     p = z * (p * z + 0x1.5555555555555p-4);
     rp__vf64 y = ((rp__v_log_f64(a) - 0.5 * i) - p) - sum;
     if (__builtin_expect(rp__v_any_i64(low), 0)) {
