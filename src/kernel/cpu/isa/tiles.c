@@ -38,7 +38,18 @@ RP__VEC_FN void rp__v_store_u8(void *p, vu8 x) { *(vu8u *)p = x; }
 RP__VEC_FN vu8 rp__v_splat_u8(uint8_t x) { return x - (vu8){0}; }
 /* Bytes 0 or 1 to a mask and back. */
 RP__VEC_FN rp__vi32 mask_load32(const uint8_t *p) { return -rp__v_load_i32_u8(p); }
-RP__VEC_FN rp__vi64 mask_load64(const uint8_t *p) { return -__builtin_convertvector(*(const vb64u *)p, rp__vi64); }
+RP__VEC_FN rp__vi64 mask_load64(const uint8_t *p) {
+#if defined(__AVX512F__) && RP_VEC_BYTES == 64 && !defined(__clang__) /* as rp__v_load_i32_u8 */
+    return -(rp__vi64)_mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(const void *)p));
+#elif defined(__AVX2__) && RP_VEC_BYTES == 32 && !defined(__clang__)
+    typedef long long pair __attribute__((vector_size(16)));
+    typedef int word __attribute__((aligned(1), may_alias));
+    return -(rp__vi64)__builtin_ia32_pmovzxbq256(
+        (char __attribute__((vector_size(16))))(pair){*(const word *)(const void *)p, 0});
+#else
+    return -__builtin_convertvector(*(const vb64u *)p, rp__vi64);
+#endif
+}
 RP__VEC_FN void mask_store32(uint8_t *p, rp__vi32 m) { rp__v_store_u8_i32(p, m & 1); }
 RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_convertvector(m & 1, vb64); }
 #define MASK_f32 32
