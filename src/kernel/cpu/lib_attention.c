@@ -10,11 +10,16 @@
 #include "kernel/cpu/tiles.h"
 
 static const rp__attention_isa *current(void) { return RP__ISA_TABLE(rp__attention); }
+static int kind_of(const uint64_t *words) {
+    return words[RP__ATTENTION_DOTS]              ? RP__ATTENTION_IN_DOTS
+           : words[RP__ATTENTION_DTYPE] == RP_F64 ? RP__ATTENTION_IN_F64
+                                                  : RP__ATTENTION_IN_F32;
+}
 static void run_forward(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
-    current()->forward[words[RP__ATTENTION_DTYPE] == RP_F64](kernel, words, begin, end);
+    current()->forward[kind_of(words)](kernel, words, begin, end);
 }
 static void run_backward(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
-    current()->backward[words[RP__ATTENTION_DTYPE] == RP_F64](kernel, words, begin, end);
+    current()->backward[kind_of(words)](kernel, words, begin, end);
 }
 static rp__kernel forward_kernel = {
     .kind = RP__KERNEL_CPU, .name = "attention", .key = {1, 0x617474656e74}, .cpu = run_forward};
@@ -64,6 +69,11 @@ static rp_status put_problem(const rp__operand *q, const rp__operand *k, const r
     const int64_t most = q->size[3] > v->size[3] ? q->size[3] : v->size[3];
     w[RP__ATTENTION_BLOCK_ROWS] = (most <= 64 ? 96 : most <= 128 ? 48 : 32) / (q->dtype == RP_F64 ? 2 : 1);
     w[RP__ATTENTION_BLOCK_KEYS] = (most <= 128 ? 64 : 32) / (q->dtype == RP_F64 ? 2 : 1);
+    if (rp__cpu_dots(q->dtype) && most <= 256) {
+        w[RP__ATTENTION_DOTS] = 1;
+        w[RP__ATTENTION_BLOCK_ROWS] = most <= 128 ? 128 : 64;
+        w[RP__ATTENTION_BLOCK_KEYS] = most <= 128 ? 128 : 64;
+    }
     out->n_words = RP__ATTENTION_WORDS;
     return RP_OK;
 }
@@ -91,7 +101,7 @@ size_t rp__cpu_attention_workspace(rp__device *d, rp__library_op op, const rp__o
     (void)d, (void)n, (void)call;
     if (op != RP__LIB_ATTENTION_KEYS) return 0;
     const rp__operand *k = &o[5], *v = &o[6];
-    return (size_t)(k->size[0] * k->size[1] * k->size[2] *
+    return (size_t)(k->size[0] * k->size[1] * rp__attention_sums(k->size[2]) *
                     (rp__attention_padded(k->size[3]) + rp__attention_padded(v->size[3]))) *
            (k->dtype == RP_F64 ? sizeof(double) : sizeof(float));
 }

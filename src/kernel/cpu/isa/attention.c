@@ -1,7 +1,7 @@
 /* Attention on the CPU, compiled once an instruction set (RP_ISA, RP_VEC_BYTES); attention.h has the contract. Scores are computed as keys x
    queries, so that vectors run along queries: maxima and sums of a softmax never cross lanes, and keys and values are read as they lie,
    an element at a time beside a vector of queries. Lanes behind the last query compute on zeros. Of so few queries that most lanes would, as where
-   text is decoded, vectors run along keys and then along features. */
+   text is decoded, vectors run along keys and then along features. attention_dots.h: bf16 by the matrix unit. */
 #include "kernel/cpu/attention.h"
 
 #include <string.h>
@@ -111,7 +111,15 @@ static operand mask_at(const uint64_t *w, int64_t batch, int64_t head) {
 #define VECTOR_OF_HALVES(at, dtype) ((rp__vf64){0}) /* there are none */
 #include "kernel/cpu/isa/attention_core.h"
 
+#if defined(__AVX512F__) && RP_VEC_BYTES == 64
+#include "kernel/cpu/dots.h"
+#include "kernel/cpu/isa/attention_dots.h"
+#define DOTS(name) name##_dots
+#else
+#define DOTS(name) NULL
+#endif
+
 #define ISA_NAME_(isa) rp__attention_##isa
 #define ISA_NAME(isa) ISA_NAME_(isa)
-const rp__attention_isa ISA_NAME(RP_ISA) = {.forward = {forward_f32, forward_f64},
-                                            .backward = {backward_f32, backward_f64}};
+const rp__attention_isa ISA_NAME(RP_ISA) = {.forward = {forward_f32, forward_f64, DOTS(forward)},
+                                            .backward = {backward_f32, backward_f64, DOTS(backward)}};
