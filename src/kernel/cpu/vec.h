@@ -247,25 +247,46 @@ RP__VEC_FN rp__vf64 rp__v_sqrt_f64(rp__vf64 x) {
 #define RP__VEC_CAT(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 #endif
 
-/* The lower or upper lanes of an f32 vector, exactly; and back, rounded to nearest even. */
-RP__VEC_FN rp__vf64 rp__v_lo_f64_f32(rp__vf32 x) { return __builtin_convertvector(RP__VEC_LO(x), rp__vf64); }
+/* The lower or upper lanes of an f32 vector, exactly; and back, rounded to nearest even. i32 <-> i64: sign extension of halves; truncation
+   (wraps). Some compilers convert half a vector in two parts, or lane by lane. */
+#if defined(__AVX512F__) && RP_VEC_BYTES == 64 && !defined(__clang__)
+#define RP__VEC_WIDEN(h) __builtin_ia32_cvtps2pd512_mask(h, (rp__vf64){0}, -1, 4)
+#define RP__VEC_NARROW(x) __builtin_ia32_cvtpd2ps512_mask(x, (rp__vf32h){0}, -1, 4)
+#define RP__VEC_EXTEND(h)                                                                                              \
+    (rp__vi64) __builtin_ia32_pmovsxdq512_mask(h, (long long __attribute__((vector_size(64)))){0}, -1)
+#elif defined(__AVX2__) && RP_VEC_BYTES == 32 && !defined(__clang__)
+#define RP__VEC_WIDEN(h) __builtin_ia32_cvtps2pd256(h)
+#define RP__VEC_NARROW(x) __builtin_ia32_cvtpd2ps256(x)
+#define RP__VEC_EXTEND(h) (rp__vi64) __builtin_ia32_pmovsxdq256(h)
+#else
+#define RP__VEC_WIDEN(h) __builtin_convertvector(h, rp__vf64)
+#define RP__VEC_NARROW(x) __builtin_convertvector(x, rp__vf32h)
+#define RP__VEC_EXTEND(h) __builtin_convertvector(h, rp__vi64)
+#endif
+RP__VEC_FN rp__vf64 rp__v_lo_f64_f32(rp__vf32 x) { return RP__VEC_WIDEN(RP__VEC_LO(x)); }
 RP__VEC_FN rp__vf64 rp__v_hi_f64_f32(rp__vf32 x) {
 #if defined(__SSE2__) && RP_VEC_BYTES == 16 && !defined(__clang__)
     return __builtin_ia32_cvtps2pd(__builtin_shufflevector(x, x, 2, 3, 2, 3)); /* gcc 12 converts these lanes singly */
 #else
-    return __builtin_convertvector(RP__VEC_HI(x), rp__vf64);
+    return RP__VEC_WIDEN(RP__VEC_HI(x));
 #endif
 }
 RP__VEC_FN rp__vf32 rp__v_f32_f64(rp__vf64 lo, rp__vf64 hi) {
-    rp__vf32h a = __builtin_convertvector(lo, rp__vf32h), b = __builtin_convertvector(hi, rp__vf32h);
+    rp__vf32h a = RP__VEC_NARROW(lo), b = RP__VEC_NARROW(hi);
     return RP__VEC_CAT(a, b);
 }
-/* i32 <-> i64: sign extension of halves; truncation (wraps). */
-RP__VEC_FN rp__vi64 rp__v_lo_i64_i32(rp__vi32 x) { return __builtin_convertvector(RP__VEC_LO(x), rp__vi64); }
-RP__VEC_FN rp__vi64 rp__v_hi_i64_i32(rp__vi32 x) { return __builtin_convertvector(RP__VEC_HI(x), rp__vi64); }
+RP__VEC_FN rp__vi64 rp__v_lo_i64_i32(rp__vi32 x) { return RP__VEC_EXTEND(RP__VEC_LO(x)); }
+RP__VEC_FN rp__vi64 rp__v_hi_i64_i32(rp__vi32 x) { return RP__VEC_EXTEND(RP__VEC_HI(x)); }
 RP__VEC_FN rp__vi32 rp__v_i32_i64(rp__vi64 lo, rp__vi64 hi) {
+#if defined(__AVX512F__) && RP_VEC_BYTES == 64
+    return __builtin_shufflevector((rp__vi32)lo, (rp__vi32)hi, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
+                                   30);
+#elif defined(__AVX2__) && RP_VEC_BYTES == 32
+    return __builtin_shufflevector((rp__vi32)lo, (rp__vi32)hi, 0, 2, 4, 6, 8, 10, 12, 14);
+#else
     rp__vi32h a = __builtin_convertvector(lo, rp__vi32h), b = __builtin_convertvector(hi, rp__vi32h);
     return RP__VEC_CAT(a, b);
+#endif
 }
 
 /* Integer to floating point, rounded to nearest even. */
