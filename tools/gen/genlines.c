@@ -94,11 +94,15 @@ static rp_tensor *clamp(rp_tensor *x) { return rp_clamp(x, rp_f64(-1), rp_f64(1)
 static rp_tensor *clamp_below(rp_tensor *x) { return rp_clamp(x, rp_f64(-1), rp_none()); }
 static rp_tensor *clamp_above(rp_tensor *x) { return rp_clamp(x, rp_none(), rp_f64(1)); }
 static rp_tensor *round_whole(rp_tensor *x) { return rp_round(x); }
+static rp_tensor *softshrink(rp_tensor *x) { return rp_softshrink(x, rp_f64(0.5)); }
+static rp_tensor *hardshrink(rp_tensor *x) { return rp_hardshrink(x, rp_f64(0.5)); }
+static rp_tensor *nan_to_num(rp_tensor *x) { return rp_nan_to_num(x, rp_none(), rp_none(), rp_none()); }
 /* An element of these is a few instructions: what moves memory beside them is most of it without a line function. */
 typedef rp_tensor *unary(rp_tensor *x);
-static unary *const cheap[] = {relu,      rp_relu6,    hardtanh,    rp_hardsigmoid, rp_hardswish, leaky_relu,
-                               clamp,     clamp_below, clamp_above, rp_abs,         rp_neg,       rp_sign,
-                               rp_square, rp_sqrt,     round_whole, rp_floor,       rp_ceil,      rp_trunc};
+static unary *const cheap[] = {relu,       rp_relu6,    hardtanh,    rp_hardsigmoid, rp_hardswish, leaky_relu,
+                               clamp,      clamp_below, clamp_above, rp_abs,         rp_neg,       rp_sign,
+                               rp_square,  rp_sqrt,     round_whole, rp_floor,       rp_ceil,      rp_trunc,
+                               softshrink, hardshrink,  nan_to_num,  rp_reciprocal,  rp_rsqrt,     rp_deg2rad};
 static void unary_slope(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     unary *const *f = ctx;
     (void)n_in;
@@ -175,9 +179,9 @@ static void rows(rp_dtype dtype) {
     reductions(dtype);
 }
 
-/* ---- norms and softmax as the compiler makes them */
+/* ---- norms, softmax and prelu as the compiler makes them */
 
-typedef enum norm { LAYER, RMS, GROUP, BATCH, BATCH_STILL, INSTANCE, SOFTMAX, LOG_SOFTMAX } norm;
+typedef enum norm { LAYER, RMS, GROUP, BATCH, BATCH_STILL, INSTANCE, PRELU, SOFTMAX, LOG_SOFTMAX } norm;
 typedef struct form {
     norm kind;
     bool residual;   /* of x plus another */
@@ -196,6 +200,7 @@ static rp_tensor *apply(const form *f, rp_tensor *const *in) {
     case BATCH: return rp_batch_norm(x, w, b, in[0], in[1], true);
     case BATCH_STILL: return rp_batch_norm(x, w, b, in[0], in[1], false);
     case INSTANCE: return rp_instance_norm(x, w, b, NULL, NULL, true, 0.1, 1e-5, true);
+    case PRELU: return rp_prelu(x, w);
     case SOFTMAX: return rp_softmax(x, -1);
     case LOG_SOFTMAX: return rp_log_softmax(x, -1);
     default: return NULL;
@@ -243,11 +248,11 @@ static void norm_form(const form *f, rp_dtype dtype, bool many) {
     rp_scope_end(scope, NULL, 0);
 }
 static void norms(rp_dtype dtype) {
-    static const form all[] = {
-        {LAYER, false, 2},    {LAYER, false, 1},    {LAYER, false, 0},   {LAYER, true, 2},
-        {RMS, false, 1},      {RMS, false, 0},      {RMS, true, 1},      {GROUP, false, 2},
-        {GROUP, true, 2},     {BATCH, false, 2},    {BATCH, true, 2},    {BATCH_STILL, false, 2},
-        {INSTANCE, false, 0}, {INSTANCE, false, 2}, {SOFTMAX, false, 0}, {LOG_SOFTMAX, false, 0}};
+    static const form all[] = {{LAYER, false, 2},      {LAYER, false, 1},    {LAYER, false, 0}, {LAYER, true, 2},
+                               {RMS, false, 1},        {RMS, false, 0},      {RMS, true, 1},    {GROUP, false, 2},
+                               {GROUP, true, 2},       {BATCH, false, 2},    {BATCH, true, 2},  {BATCH_STILL, false, 2},
+                               {INSTANCE, false, 0},   {INSTANCE, false, 2}, {PRELU, false, 1}, {SOFTMAX, false, 0},
+                               {LOG_SOFTMAX, false, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         norm_form(&all[i], dtype, false);
         if (all[i].kind == LAYER || all[i].kind == RMS) norm_form(&all[i], dtype, true);
