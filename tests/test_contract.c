@@ -14,6 +14,7 @@
 #include <reprise.h>
 
 #include "device/device.h"
+#include "kernel/contract.h"
 #include "kernel/cpu/dots.h"
 #include "kernel/cpu/lib_onednn.h"
 #include "kernel/cuda/conv_parts.h"
@@ -854,28 +855,40 @@ static void test_product_neighbours(void **state) {
    places, and the bits stay. */
 static void across(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_add(rp_transpose(rp_matmul(rp_transpose(in[0], -1, -2), in[1]), -1, -2), in[2]);
+    out[0] = rp_add(in[2], rp_transpose(rp_matmul(rp_transpose(in[0], -1, -2), in[1]), -1, -2));
 }
 static void test_results_across(void **state) {
     (void)state;
     /* batch, rows, columns, K */
-    static const int shapes[][4] = {
-        {1, 72, 136, 64}, {2, 40, 72, 128}, {1, 130, 264, 40}, {1, 16, 64, 300}, {1, 33, 17, 50}};
-    static const rp_dtype dtypes[] = {RP_BF16, RP_F16, RP_F32};
+    static const int shapes[][4] = {{1, 72, 136, 64}, {2, 40, 72, 128}, {1, 130, 264, 40},
+                                    {1, 16, 64, 300}, {1, 33, 17, 50},  {1, 264, 136, 512}};
+    static const struct {
+        rp_dtype dtype;
+        const char *precision;
+    } ways[] = {{RP_BF16, "highest"}, {RP_F16, "highest"}, {RP_F32, "highest"},
+                {RP_F32, "high"},     {RP_F32, "bf16x3"},  {RP_I8, "highest"}};
+    enum { WAYS = sizeof ways / sizeof *ways };
+    unsigned turns[WAYS] = {0};
     if (!have_cuda) skip();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
     rp__device *const cuda = rp_current_stream(rp_cuda(0))->device;
     const int multiprocessors = cuda->multiprocessors;
-    for (unsigned s = 0; s < 3 * sizeof shapes / sizeof *shapes; s++) {
-        const int *e = shapes[s / 3];
-        const rp_dtype d = dtypes[s % 3];
+    for (unsigned s = 0; s < WAYS * sizeof shapes / sizeof *shapes; s++) {
+        const int *e = shapes[s / WAYS];
+        const rp_dtype d = ways[s % WAYS].dtype;
+        const unsigned before = rp__contract_turns;
+        assert_int_equal(rp_set_float32_matmul_precision(ways[s % WAYS].precision), RP_OK);
         rp_scope scope = rp_scope_begin();
         cuda->multiprocessors = s % 2 ? multiprocessors : 132;
         rp_tensor *in[] = {FILLED(1, d, e[0], e[3], e[1]), FILLED(2, d, e[0], e[3], e[2]),
                            FILLED(3, d, e[0], e[2], e[1])};
         check("a result across", across, NULL, 0, in, 3, 1, ANY);
         rp_scope_end(scope, NULL, 0);
+        turns[s % WAYS] += rp__contract_turns - before;
     }
+    for (unsigned w = 0; w < WAYS; w++) /* the parts of a factor in bf16x3 are added up in an order of its own */
+        if ((turns[w] > 0) == (strcmp(ways[w].precision, "bf16x3") == 0)) fail_msg("way %u: %u turns", w, turns[w]);
+    assert_int_equal(rp_set_float32_matmul_precision("highest"), RP_OK);
     cuda->multiprocessors = multiprocessors;
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }

@@ -918,6 +918,59 @@ static void test_cluster_columns(void **state) {
     assert_true(clusters > 10);
 }
 
+/* Columns whose elements are made and not read, and sums that leave little shared memory to a block: texts that can be built. */
+static void test_texts_of_columns(void **state) {
+    static const int64_t sizes[][2] = {{65536, 8192}, {16384, 16384}, {16384, 4096},
+                                       {16384, 1024}, {2048, 1024},   {3000, 3072}};
+    rp__device *d = rp__device_get(rp_cuda(0));
+    assert_non_null(d);
+    const int multiprocessors = d->multiprocessors;
+    (void)state;
+    for (unsigned n = 0; n < 2 * sizeof sizes / sizeof *sizes; n++) {
+        const int64_t r = sizes[n / 2][0], rows = sizes[n / 2][1];
+        rp__dag_builder *b = rp__dag_new();
+        if (n % 2) { /* four sums of eight bytes */
+            rp__val x = load_new(b, RP_F64, false);
+            store_new(b, RP_F64, rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW), true);
+            store_new(b, RP_F64, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, x, x), RP__ALONG_ROW), true);
+            store_new(b, RP_F64, rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW), true);
+            store_new(b, RP_F64, rp__dag_reduce(b, RP__REDUCE_MIN, x, RP__ALONG_ROW), true);
+        } else {
+            rp__val at = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
+            store_new(b, RP_I64, op2(b, RP__SUB, at, rp__dag_reduce(b, RP__REDUCE_SUM, at, RP__ALONG_ROW)), false);
+        }
+        const problem p = columns_problem(rp__dag_finish(b), -1, rows, r);
+        rp__space_access access[MOST];
+        memset(access, 0, sizeof access);
+        for (unsigned k = 0; k < p.dag->n_accesses; k++)
+            memcpy(access[k].stride, p.operands[k].stride, sizeof access[k].stride);
+        const rp__space space = {.dims = {1, 1},
+                                 .extent = {rows, r},
+                                 .n_accesses = p.dag->n_accesses,
+                                 .accesses = access,
+                                 .op = "test",
+                                 .site = "test_cuda_loops.c"};
+        rp__text text = {0};
+        d->multiprocessors = 132;
+        assert_int_equal(d->ops->loops->source(d, p.dag, &space, &text), RP_OK);
+        d->multiprocessors = multiprocessors;
+        const char *kernel = strstr(text.data, "__global__");
+        assert_non_null(kernel);
+        assert_true(strstr(kernel, "column_") && strlen(kernel) < 60000);
+        size_t shared = 0;
+        for (const char *at = kernel; (at = strstr(at, "__shared__ ")) != NULL; at++) {
+            unsigned node = 0, down = 0, columns = 0;
+            char type[16];
+            if (sscanf(at, "__shared__ %15s h%u[%u][%u]", type, &node, &down, &columns) == 4)
+                shared += (size_t)down * columns * (strcmp(type, "float") == 0 ? 4 : 8);
+        }
+        if (shared == 0 || shared > 48 << 10)
+            fail_msg("%lld by %lld: %zu bytes of shared memory", (long long)r, (long long)rows, shared);
+        rp__text_free(&text);
+        rp__dag_release(p.dag);
+    }
+}
+
 /* Rows of a table at computed places: read in vectors where rows hold whole ones, element by element where not. */
 static void test_rows_of_tables(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_U8};
@@ -1680,6 +1733,7 @@ int main(void) {
         cmocka_unit_test(test_scans),
         cmocka_unit_test(test_split_columns),
         cmocka_unit_test(test_cluster_columns),
+        cmocka_unit_test(test_texts_of_columns),
         cmocka_unit_test(test_scan_order),
         cmocka_unit_test(test_scan_layouts),
         cmocka_unit_test(test_scan_extremes),

@@ -1,6 +1,7 @@
 /* See contract.h. */
 #include "kernel/contract.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -273,13 +274,16 @@ static rp__operand turned(rp__operand o) {
     return o;
 }
 
+_Atomic unsigned rp__contract_turns;
+
 void rp__contract_turn(const rp__dag *dag, const rp__space *space, rp__contraction *c) {
     const uint8_t *m = c->dim + c->n_batch, *n = m + c->n_m;
     uint8_t dims[RP__SPACE_MAX_DIMS];
     const rp__dag *rest = dag->rest;
-    enum { FEW = 16 };
+    enum { FEW = 16, MOST = 65535 * 16 /* rows of blocks */ };
     if (c->op != RP__LIB_MATMUL || !rest || rest->n_stores == 0 || dag->before[0] || dag->before[1] ||
-        c->o[0].size[c->n_batch] <= FEW)
+        c->o[0].size[c->n_batch] <= FEW || c->o[0].size[c->n_batch + 1] > MOST ||
+        rp__order_family_of(c->order) == RP__FAMILY_BF16X3) /* adds up high parts of the first factor last */
         return;
     for (unsigned k = 0; k < rest->n_stores; k++) {
         const rp__space_access *x = &space->accesses[dag->rest_access[rest->stores[k].access]];
@@ -292,6 +296,7 @@ void rp__contract_turn(const rp__dag *dag, const rp__space *space, rp__contracti
     c->o[0] = turned(c->o[0]), c->o[1] = turned(c->o[2]), c->o[2] = first;
     const uint8_t lines = c->n_m;
     c->n_m = c->n_n, c->n_n = lines;
+    (void)atomic_fetch_add_explicit(&rp__contract_turns, 1, memory_order_relaxed);
 }
 
 rp_status rp__contract_words(rp__device *d, const rp__dag *dag, unsigned part, const rp__space *space,

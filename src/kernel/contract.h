@@ -30,9 +30,10 @@ enum { RP__CONTRACT_ALONE, RP__CONTRACT_GROUP, RP__CONTRACT_ROW, RP__CONTRACT_SP
 rp_status rp__contract_read(const rp__dag *dag, const rp__space *space, rp__contraction *out);
 
 /* Of a product whose results are stored along rows of the first factor, not along those of the second: the factors change places, so
-   that a template of a GPU writes lines. Sums are the same bits: terms and their order are. Nothing where a factor is made, or rows are so few
-   that the factor with columns is what takes the time. */
+   that a template of a GPU writes lines. Sums are the same bits: a term and their order are the same from both sides. Nothing where that is not so
+   (bf16x3), a factor is made, or rows are so few that the factor with columns is what takes the time. */
 void rp__contract_turn(const rp__dag *dag, const rp__space *space, rp__contraction *c);
+extern _Atomic unsigned rp__contract_turns; /* how many have, for tests */
 
 /* The parts of the DAG: what follows, what makes the first and the second factor. NULL: there is no such part. */
 enum { RP__CONTRACT_REST, RP__CONTRACT_FIRST, RP__CONTRACT_SECOND, RP__CONTRACT_PARTS };

@@ -223,13 +223,12 @@ static void add_reductions(const rp__emitter *e, unsigned phase, bool partial) {
     rp__emit_reversed(e, "n", groups);
     rp__text_puts(e->out, ")) * 4;\n");
     for (int whole = 1; whole >= 0; whole--) { /* what is inside asks nothing; then what may end */
-        const unsigned deep = whole ? c->unroll : 1;
-        rp__text_add(e->out, "    for (; from + %u < end; from += %u) {\n", whole ? tree * (deep - 1) + 3 : 0,
-                     tree * deep);
+        rp__text_add(e->out, "    for (; from + %u < end; from += %u) {\n", whole ? tree * (c->unroll - 1u) + 3 : 0,
+                     tree * c->unroll);
         (void)snprintf(place, sizeof place,
                        "        const %s i = from + (w >> 2) * %u + (w & 3); const int in = %s; (void)in;\n", index,
                        tree, whole ? "1" : "i < end");
-        add_batch(e, phase, c->once && phase == 0, 4u * deep, place);
+        add_batch(e, phase, c->once && phase == 0, 4u * c->unroll, place);
         rp__text_puts(e->out, "    }\n");
     }
     add_group(e, phase, groups);
@@ -372,12 +371,12 @@ static void add_last_phase(const rp__emitter *e, unsigned phase, unsigned blocks
     const unsigned deep = 4u * c->unroll, step = c->down * deep;
     char place[128];
     rp__text_add(e->out, "    %s from = chunk + (%s)(part * %u + ty);\n", index, index, step);
-    for (int whole = 1; whole >= 0; whole--) { /* what is inside asks nothing; then elements to the end, one by one */
+    for (int whole = 1; whole >= 0; whole--) { /* what is inside asks nothing; then what may end */
         rp__text_add(e->out, "    for (; from + %u < end; from += %u) {\n", whole ? c->down * (deep - 1) : 0,
-                     whole ? step * blocks : c->down);
-        (void)snprintf(place, sizeof place, "        const %s i = from + w * %u; const int in = 1; (void)in;\n", index,
-                       c->down);
-        add_batch(e, phase, true, whole ? deep : 1, place);
+                     step * blocks);
+        (void)snprintf(place, sizeof place, "        const %s i = from + w * %u; const int in = %s; (void)in;\n", index,
+                       c->down, whole ? "1" : "i < end");
+        add_batch(e, phase, true, deep, place);
         rp__text_puts(e->out, "    }\n");
     }
 }

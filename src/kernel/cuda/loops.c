@@ -595,7 +595,7 @@ static void share_cluster(const rp__dag *dag, const rp__space *s, const rp__spac
     c->strided = c->vector == 1;
 }
 
-enum { COLUMN_BLOCK = 512 }; /* threads */
+enum { COLUMN_BLOCK = 512, COLUMN_SHARED = 48 << 10 }; /* threads; bytes */
 
 static int64_t column_blocks(const rp__cuda_class *c, int64_t rows, int64_t chunks) {
     return (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks * c->parts;
@@ -667,7 +667,8 @@ static bool rows_in_place(const rp__dag *dag, const rp__space_access *a, const r
     return false;
 }
 
-/* Is every element that is stored made without a sum, and read by nobody but for what is stored in its place? Then one walk is enough. */
+/* Is every element that is stored, if any is, made without a sum, and read by nobody but for what is stored in its place? Then one walk is
+ * enough. */
 static bool walks_once(const rp__dag *dag, const rp__space_access *a, const rp__cuda_class *c) {
     if (dag->n_phases != 2 || dag->scans) return false;
     for (unsigned k = 0; k < dag->n_stores; k++) {
@@ -677,9 +678,9 @@ static bool walks_once(const rp__dag *dag, const rp__space_access *a, const rp__
             dag->nodes[to->value].phase > 0)
             return false;
         for (unsigned r = 0; r < dag->n_accesses; r++)
-            if (dag->accesses[r].kind == RP__ACCESS_READ && a[r].storage && a[r].storage == a[to->access].storage &&
-                a[r].begin < a[to->access].end && a[to->access].begin < a[r].end &&
-                !lie_alike(dag, a, r, to->access, c->n_outer + c->n_inner))
+            if (r != to->access && dag->accesses[r].kind != RP__ACCESS_WRITE && a[r].storage &&
+                a[r].storage == a[to->access].storage && a[r].begin < a[to->access].end &&
+                a[to->access].begin < a[r].end && !lie_alike(dag, a, r, to->access, c->n_outer + c->n_inner))
                 return false;
     }
     return true;
@@ -721,8 +722,10 @@ static unsigned group_words(const rp__dag *dag, const rp__cuda_class *c) {
 static void deepen_column(const rp__device *d, const rp__dag *dag, int64_t rows, int64_t chunks, int64_t in_chunk,
                           rp__cuda_class *c) {
     enum { DEEP = 8, LIGHT = 24, WORDS = 32 };
-    while (dag->n_nodes <= LIGHT && (c->unroll * c->vector < DEEP || c->unroll * group_words(dag, c) < WORDS) &&
-           column_rounds(c, in_chunk) > 1 && column_blocks(c, rows, chunks) < 2 * (int64_t)d->multiprocessors)
+    const unsigned words = group_words(dag, c);
+    while (dag->n_nodes <= LIGHT && c->unroll < DEEP &&
+           (c->unroll * c->vector < DEEP || (words && c->unroll * words < WORDS)) && column_rounds(c, in_chunk) > 1 &&
+           column_blocks(c, rows, chunks) < 2 * (int64_t)d->multiprocessors)
         c->unroll *= 2;
 }
 
@@ -736,9 +739,19 @@ static double column_time(const rp__device *d, const rp__dag *dag, int64_t r, in
                                                                : c->template_ == RP__CUDA_SPLIT_COLUMN ? dag->n_phases
                                                                                                        : 1;
     const int64_t blocks = column_blocks(c, rows, 1), busy = blocks < d->multiprocessors ? blocks : d->multiprocessors;
-    const double each = 12 + 1.2 * dag->n_nodes; /* instructions for an element */
-    return launches * launch +
-           walks * ((double)column_rounds(c, r) * round + (double)rows * (double)r * each / ((double)busy * issued));
+    const double each = 10 * walks + 1.5 * elements; /* instructions */
+    return launches * launch + walks * (double)column_rounds(c, r) * round +
+           (double)rows * (double)r * each / ((double)busy * issued);
+}
+
+/* Shared memory of a block of columns. */
+static unsigned column_bytes(const rp__dag *dag, const rp__cuda_class *c) {
+    const unsigned exchanged = c->template_ == RP__CUDA_CLUSTER_COLUMN ? c->parts : 0;
+    unsigned bytes = 0, down = 1;
+    while (2 * down * c->parts <= c->threads && 2 * down * c->tile <= COLUMN_BLOCK) down *= 2;
+    for (unsigned k = 0; k < dag->n_nodes; k++)
+        if (dag->nodes[k].op == RP__REDUCE) bytes += (unsigned)rp__dtype_bytes((rp_dtype)dag->nodes[k].dtype);
+    return bytes * (down + exchanged) * (rp__cuda_columns(c) + 1);
 }
 
 /* One part of the column for each block of a cluster, in one launch, unless what c has already is no slower. */
@@ -758,6 +771,8 @@ static void share_among_cluster(const rp__device *d, const rp__dag *dag, const r
            column_blocks(&own, rows, 1) < wanted)
         own.parts *= 2;
     while (own.tile > narrow && column_blocks(&own, rows, 1) < least) own.tile /= 2;
+    while (own.tile > 1 && column_bytes(dag, &own) > COLUMN_SHARED) own.tile /= 2;
+    if (column_bytes(dag, &own) > COLUMN_SHARED) return;
     if (own.parts > 1 && column_time(d, dag, r, rows, &own) < column_time(d, dag, r, rows, c)) *c = own;
 }
 
