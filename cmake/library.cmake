@@ -139,8 +139,8 @@ if(REPRISE_SANITIZE MATCHES "undefined")
         set_source_files_properties("${PROJECT_SOURCE_DIR}/src/ops/calls.c" PROPERTIES COMPILE_OPTIONS -fno-sanitize=null,object-size)
     endif()
 endif()
-# With checks of addresses a file takes five times as long to optimise as to compile. What runs for each call or each element is optimised,
-# and the rest, in which tests spend a tenth of their time, is not.
+# With checks of addresses a file takes several times as long to optimise as to compile. What runs for each call or each element is optimised,
+# and the rest is not; clang leaves out the check of object-size there, whose finds AddressSanitizer sees as well.
 if(REPRISE_SANITIZE MATCHES "address")
     set(RP_SELDOM ${RP_SOURCES})
     list(FILTER RP_SELDOM INCLUDE REGEX "/src/(autograd|compile|doors|graphs|io|nn|ops|kernel/cuda)/|/src/kernel/cpu/lib_(nonzero|scatter|topk)\\.c$")

@@ -15,6 +15,7 @@
 
 #include "device/device.h"
 #include "device/generator.h"
+#include "kernel/cpu/dots.h"
 #include "support/cuda.h"
 #include "support/slow.h"
 
@@ -579,6 +580,91 @@ static void test_not_numbers(void **state) {
     }
 }
 
+/* The matrix unit or not, where there is one: what a mask of large numbers, and keys that nobody sees, leave of results and gradients. */
+static rp_tensor *numbers(rp_dtype dtype, int64_t rows, int64_t columns) {
+    const work w = {.dtype = dtype, .b = 1, .layout = ROWS};
+    return operand(&w, 1, rows, columns, true);
+}
+static void test_far_masks(void **state) {
+    enum { L = 33, S = 64, E = 64, ALL = 3, HALF = 5, HIDDEN = 7 };
+    static const double far[] = {-3.4028234663852886e38, -1e9, -2e10, -5e9, -1e12};
+    static const rp_dtype dtypes[] = {RP_BF16, RP_F16, RP_F32};
+    (void)state;
+    (void)choose(false);
+    for (unsigned n = 0; n < 2 * 3 * sizeof far / sizeof *far; n++) {
+        rp_scope scope = rp_scope_begin();
+        const rp_dtype d = dtypes[n / 2 % 3];
+        double mask[L * S] = {0};
+        rp__dots_set((int)(n % 2));
+        for (int j = 0; j < S; j++) {
+            mask[ALL * S + j] = far[n / 6];
+            mask[HALF * S + j] = j < S / 2 ? far[n / 6] : 0;
+        }
+        rp_tensor *q = numbers(d, L, E), *k = numbers(d, S, E), *v = numbers(d, S, E), *got[4], *plain[2];
+        rp_tensor *bias = rp_to_dtype(rp_from_data(mask, RP_DIMS(1, 1, L, S), RP_F64), RP_F32),
+                  *grad = numbers(d, L, E);
+        got[0] = rp_scaled_dot_product_attention(q, k, v, bias, 0, false, NULL);
+        assert_int_equal(rp_grad(&got[0], 1, (rp_tensor *[]){q, k, v}, 3, &grad, NULL, &got[1]), RP_OK);
+        /* a row that all keys are equally far from has their mean; one whose first half is far, what the second half gives */
+        plain[0] = rp_mean(rp_to_dtype(v, RP_F32), RP_DIMS(2), false, NULL);
+        plain[1] = rp_scaled_dot_product_attention(rp_slice(q, 2, HALF, HALF + 1, 1), rp_slice(k, 2, S / 2, S, 1),
+                                                   rp_slice(v, 2, S / 2, S, 1), NULL, 0, false, NULL);
+        for (int i = 0; i < 2; i++) {
+            double *have = host(rp_slice(got[0], 2, i ? HALF : ALL, (i ? HALF : ALL) + 1, 1)), *want = host(plain[i]);
+            for (int c = 0; c < E; c++)
+                if (!(fabs(have[c] - want[c]) <= allowed(d) * 2))
+                    fail_msg("%s, unit %u, %g: %.9g, not %.9g", rp_dtype_name(d), n % 2, far[n / 6], have[c], want[c]);
+            free(have);
+            free(want);
+        }
+        for (int i = 1; i < 4; i++) {
+            double *have = host(got[i]);
+            for (int c = 0; c < (i == 1 ? L : S) * E;
+                 c++) /* a weight of the row in all is 1 at the most, rounded as it is */
+                if (!(fabs(have[c]) < 500))
+                    fail_msg("%s, unit %u, %g: gradient %d is %g", rp_dtype_name(d), n % 2, far[n / 6], i, have[c]);
+            free(have);
+        }
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+    for (int unit = 0; unit < 2;
+         unit++) { /* hidden keys that are no numbers, and rows of a length that fills no tile */
+        rp_scope scope = rp_scope_begin();
+        rp__dots_set(unit);
+        double seen[L * S], apart[S] = {0};
+        for (int i = 0; i < L * S; i++) seen[i] = i % S != HIDDEN;
+        apart[HIDDEN] = INFINITY;
+        rp_tensor *q = numbers(RP_BF16, L, E), *v = numbers(RP_BF16, S, E), *grad = numbers(RP_BF16, L, E), *y, *g[2];
+        rp_tensor *k =
+            rp_detach(rp_add(numbers(RP_BF16, S, E), rp_to_dtype(rp_from_data(apart, RP_DIMS(S, 1), RP_F64), RP_BF16)));
+        assert_int_equal(rp_set_requires_grad(k, true), RP_OK);
+        y = rp_scaled_dot_product_attention(
+            q, k, v, rp_to_dtype(rp_from_data(seen, RP_DIMS(1, 1, L, S), RP_F64), RP_BOOL), 0, false, NULL);
+        assert_int_equal(rp_grad(&y, 1, (rp_tensor *[]){k, v}, 2, &grad, NULL, g), RP_OK);
+        for (int i = 0; i < 2; i++) {
+            double *have = host(rp_slice(g[i], 2, HIDDEN, HIDDEN + 1, 1));
+            for (int c = 0; c < E; c++)
+                if (have[c] != 0) fail_msg("unit %d: gradient %d of a hidden key is %g", unit, i, have[c]);
+            free(have);
+        }
+        /* what follows a query does not show in its bits */
+        rp_tensor *q2 = numbers(RP_BF16, 130, 80), *k2 = numbers(RP_BF16, 130, 80), *v2 = numbers(RP_BF16, 130, 80);
+        const rp_scaled_dot_product_attention_options *scale =
+            RP_OPTIONS(rp_scaled_dot_product_attention_options, .scale = rp_f64(0.1));
+        rp_tensor *whole = rp_scaled_dot_product_attention(q2, k2, v2, NULL, 0, true, scale);
+        rp_tensor *less = rp_scaled_dot_product_attention(rp_slice(q2, 2, 0, 129, 1), rp_slice(k2, 2, 0, 129, 1),
+                                                          rp_slice(v2, 2, 0, 129, 1), NULL, 0, true, scale);
+        double *more = host(rp_slice(whole, 2, 0, 129, 1)), *own = host(less);
+        for (int c = 0; c < 129 * 80; c++)
+            if (more[c] != own[c])
+                fail_msg("unit %d: row %d is %g with a row behind it, not %g", unit, c / 80, more[c], own[c]);
+        free(more);
+        free(own);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+    rp__dots_set(-1);
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
@@ -587,7 +673,7 @@ int main(void) {
         cmocka_unit_test(test_warpgroups),     cmocka_unit_test(test_one_warpgroup),
         cmocka_unit_test(test_warpgroups_any), cmocka_unit_test(test_without_tensor_cores),
         cmocka_unit_test(test_forms),          cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_not_numbers),
+        cmocka_unit_test(test_not_numbers),    cmocka_unit_test(test_far_masks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -304,7 +304,9 @@ static void test_functions(void **state) {
             problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .extent = {700}};
             set_row_major(&p, 0, 0, 1);
             set_row_major(&p, 1, 0, 1);
-            compare(&p, t ? 1e-15 : 5e-7);
+            /* of these, what docs/developers/vmath.md bounds: 20 and 40 units */
+            const double bound = !t ? 5e-7 : ops[k] == RP__LGAMMA ? 4.5e-15 : ops[k] == RP__DIGAMMA ? 9e-15 : 1e-15;
+            compare(&p, bound);
             rp__dag_release(p.dag);
         }
 }

@@ -716,7 +716,7 @@ static void test_wrong_kernels(void **state) {
 static void test_returned_structs(void **state) {
     (void)state;
     static const char returning[] =
-        "typedef struct { int v[3]; } three;\n"
+        "typedef struct { int v[2 * 1 + 1]; /* not *a pointer */ } three;\n"
         "RP_FN three three_from(int n) { three t; for (int i = 0; i < 3; i++) { t.v[i] = n + i; } return t; }\n"
         "extern \"C\" __global__ void around(int *p) {\n"
         "    int before[2] = { 5, 6 };\n"

@@ -120,14 +120,14 @@ def _embedding_bag_backward(grad, indices, offsets, offset2bag, bag_size, maximu
                             per_sample_weights, padding_idx=-1):
     if sparse or mode == 2 and scale_grad_by_freq:
         return NotImplemented
-    if mode == 2:
-        whole = torch.where((bag_size > 0).unsqueeze(-1), grad, 0)
-        return grad.new_zeros(num_weights, grad.shape[1]).scatter_add(0, maximum_indices.long(), whole)
+    counts = bag_size[:grad.shape[0]]  # without padding; on a GPU of one bag more where offsets tell where the last one ends
+    if mode == 2:  # the index of an empty bag is -1 there
+        whole = torch.where((counts > 0).unsqueeze(-1), grad, 0)
+        return grad.new_zeros(num_weights, grad.shape[1]).scatter_add(0, maximum_indices.long().clamp(min=0), whole)
     bag = _bags(offsets, indices.shape[0], grad.shape[0])
     rows = grad[bag]
-    kept = (indices != padding_idx).to(grad.dtype)
     if mode == 1:
-        rows = rows / grad.new_zeros(grad.shape[0]).index_add(0, bag, kept).clamp(min=1)[bag].unsqueeze(-1)
+        rows = (rows / counts.clamp(min=1)[bag].unsqueeze(-1).to(torch.promote_types(grad.dtype, torch.float32))).to(grad.dtype)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
     if padding_idx >= 0:
@@ -157,6 +157,8 @@ def _masked_scatter_backward(grad_output, mask, sizes):
 
 
 def _rrelu(x, noise, lower=0.125, upper=1 / 3, training=False, generator=None):
+    if generator is not None:
+        return NotImplemented
     if not training:
         return torch.where(x <= 0, x * ((lower + upper) / 2), x), noise.clone()
     slope = torch.where(x <= 0, aten.uniform.default(x, lower, upper), 1)

@@ -1,4 +1,4 @@
-"""Models of different kinds, small, with random weights: what tests and the table of models.py run. A maker gives (model, keyword arguments,
+"""Models of different kinds, small, with random weights: what models.py runs. A maker gives (model, keyword arguments,
 loss): the loss is a function of the model's result."""
 import math
 
@@ -346,26 +346,25 @@ for _name, _label, _options in (
 for _name, _label, _size, _options in (
         ("test_vit", "vit_test", 160, {}), ("test_vit4", "vit_rope", 160, {}), ("test_vit_relpos", "vit_relpos", 160, {}),
         ("deit_tiny_distilled_patch16_224", "deit", 64, dict(img_size=64, depth=2)), ("deit3_small_patch16_224", "deit3", 64, dict(img_size=64, depth=2)),
-        ("cait_xxs24_224", "cait", 64, dict(img_size=64, depth=2, depth_token_only=1)), ("beit_base_patch16_224", "beit", 64,
-                                                                                         dict(img_size=64, depth=2, embed_dim=96, num_heads=3)),
-        ("eva02_tiny_patch14_224", "eva02", 56, dict(img_size=56, depth=2)), ("swinv2_cr_tiny_224", "swin_v2_cr", 64,
-                                                                              dict(img_size=64, window_size=2, depths=(1, 1, 1, 1), embed_dim=24,
-                                                                                   num_heads=(1, 2, 3, 4))),
+        ("cait_xxs24_224", "cait", 64, dict(img_size=64, depth=2, depth_token_only=1)),
+        ("beit_base_patch16_224", "beit", 64, dict(img_size=64, depth=2, embed_dim=96, num_heads=3)),
+        ("eva02_tiny_patch14_224", "eva02", 56, dict(img_size=56, depth=2)),
+        ("swinv2_cr_tiny_224", "swin_v2_cr", 64, dict(img_size=64, window_size=2, depths=(1, 1, 1, 1), embed_dim=24, num_heads=(1, 2, 3, 4))),
         ("swin_tiny_patch4_window7_224", "swin_timm", 64, dict(img_size=64, window_size=4, depths=(2, 1, 1, 1), embed_dim=24, num_heads=(1, 2, 3, 4))),
         ("swinv2_tiny_window8_256", "swin_v2_timm", 64, dict(img_size=64, window_size=4, depths=(2, 1, 1, 1), embed_dim=24, num_heads=(1, 2, 3, 4))),
-        ("coat_lite_tiny", "coat", 64, dict(img_size=64, serial_depths=(1, 1, 1, 1))), ("convit_tiny", "convit", 64,
-                                                                                        dict(img_size=64, depth=3, local_up_to_layer=2)),
+        ("coat_lite_tiny", "coat", 64, dict(img_size=64, serial_depths=(1, 1, 1, 1))),
+        ("convit_tiny", "convit", 64, dict(img_size=64, depth=3, local_up_to_layer=2)),
         ("crossvit_9_240", "crossvit", 240, {}), ("twins_svt_small", "twins", 64, dict(img_size=64, depths=(1, 1, 2, 1))),
         ("pvt_v2_b0", "pvt", 64, {}), ("edgenext_xx_small", "edgenext", 64, {}), ("efficientformerv2_s0", "efficientformer", 224, {}),
-        ("efficientvit_b0", "efficientvit", 64, {}), ("fastvit_t8", "fastvit", 64, {}), 
-        ("pit_ti_224", "pit", 224, dict(depth=(1, 1, 1))), 
-         ("sequencer2d_s", "sequencer", 64, dict(layers=(1, 1, 1, 1))),
+        ("efficientvit_b0", "efficientvit", 64, {}), ("fastvit_t8", "fastvit", 64, {}),
+        ("pit_ti_224", "pit", 224, dict(depth=(1, 1, 1))),
+        ("sequencer2d_s", "sequencer", 64, dict(layers=(1, 1, 1, 1))),
         ("tnt_s_patch16_224", "tnt", 64, dict(img_size=64, depth=2)), ("visformer_tiny", "visformer", 64, dict(img_size=64, depth=(1, 1, 1))),
         ("davit_tiny", "davit", 64, dict(depths=(1, 1, 1, 1))), ("tiny_vit_5m_224", "tiny_vit", 224, dict(depths=(1, 1, 1, 1))),
         ("hiera_tiny_224", "hiera", 64, dict(img_size=64, stages=(1, 1, 1, 1))),
         ("swiftformer_xs", "swiftformer", 64, {}), ("shvit_s1", "shvit", 64, {}), ("test_mambaout", "mambaout", 64, {}), ("mobilevitv2_050", "mobilevitv2", 64, {}),
-        ("halonet26t", "halonet", 256, {}), ("samvit_base_patch16", "samvit", 64, dict(img_size=64, depth=2, embed_dim=96, num_heads=3, global_attn_indexes=(1,),
-                                                                                       window_size=2)),
+        ("halonet26t", "halonet", 256, {}),
+        ("samvit_base_patch16", "samvit", 64, dict(img_size=64, depth=2, embed_dim=96, num_heads=3, global_attn_indexes=(1,), window_size=2)),
         ("naflexvit_base_patch16_gap", "naflexvit", 64, dict(depth=2, embed_dim=96, num_heads=3))):
     timm_model(_name, "transformer", _label, size=_size, **_options)
 
@@ -435,7 +434,8 @@ language("bigbird", "transformer", "BigBirdForMaskedLM", "BigBirdConfig", **{**s
 language("fnet", "transformer", "FNetForMaskedLM", "FNetConfig", vocab_size=64, hidden_size=32, num_hidden_layers=2, intermediate_size=48, hidden_dropout_prob=0.0)
 language("reformer", "transformer", "ReformerModelWithLMHead", "ReformerConfig", loss=classes, vocab_size=64, hidden_size=32, attention_head_size=8,
          attn_layers=["local", "local"],
-         axial_pos_embds=False, feed_forward_size=48, num_attention_heads=4, is_decoder=True, local_attn_chunk_length=4, max_position_embeddings=32, hidden_dropout_prob=0.0,
+         axial_pos_embds=False, feed_forward_size=48, num_attention_heads=4, is_decoder=True, local_attn_chunk_length=4, max_position_embeddings=32,
+         hidden_dropout_prob=0.0,
          local_attention_probs_dropout_prob=0.0, use_cache=False)
 language("layoutlm", "transformer", "LayoutLMModel", "LayoutLMConfig", **small, **still, batch=lambda: {
     "input_ids": torch.randint(0, 60, (2, 8)), "bbox": torch.arange(64).reshape(2, 8, 4) % 32})
@@ -447,8 +447,8 @@ language("vit_mae", "transformer", "ViTMAEModel", "ViTMAEConfig", hidden_size=32
 language("dinov2", "transformer", "Dinov2Model", "Dinov2Config", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=28, patch_size=7, **still,
          batch=lambda: {"pixel_values": picture(2, 28)})
 language("siglip", "transformer", "SiglipModel", "SiglipConfig", loss=square,
-         text_config=dict(small, projection_size=32), vision_config=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-                                                                         image_size=32, patch_size=8),
+         text_config=dict(small, projection_size=32),
+         vision_config=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8),
          batch=lambda: {"input_ids": torch.randint(3, 60, (2, 8)), "pixel_values": picture(2, 32)})
 language("convnextv2", "convolution", "ConvNextV2Model", "ConvNextV2Config", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1],
          batch=lambda: {"pixel_values": picture(2, 64)})
@@ -458,7 +458,8 @@ language("hubert", "audio", "HubertModel", "HubertConfig", hidden_size=32, num_h
          batch=lambda: {"input_values": torch.randn(2, 400)})
 language("conformer", "audio", "Wav2Vec2ConformerModel", "Wav2Vec2ConformerConfig", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
          conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4, hidden_dropout=0.0,
-         attention_dropout=0.0, feat_proj_dropout=0.0, activation_dropout=0.0, layerdrop=0.0, mask_time_prob=0.0, apply_spec_augment=False, conv_depthwise_kernel_size=7,
+         attention_dropout=0.0, feat_proj_dropout=0.0, activation_dropout=0.0, layerdrop=0.0, mask_time_prob=0.0, apply_spec_augment=False,
+         conv_depthwise_kernel_size=7,
          conformer_conv_dropout=0.0, batch=lambda: {"input_values": torch.randn(2, 400)})
 language("detr", "detection", "DetrForObjectDetection", "DetrConfig", loss=lambda y: square(y[0]) + square(y[1]), use_timm_backbone=False,
          use_pretrained_backbone=False, backbone=None,
@@ -492,9 +493,8 @@ class Packed(nn.Module):
 
 
 for _kind in (nn.LSTM, nn.GRU):
-    ZOO[_kind.__name__.lower() + "_packed"] = ("recurrent", lambda kind=_kind: (Packed(kind),
-                                                                                {"tokens": torch.randint(0, 50, (3, 7)),
-                                                                                 "lengths": torch.tensor([5, 7, 2])}, classes))
+    ZOO[_kind.__name__.lower() + "_packed"] = ("recurrent",
+        lambda kind=_kind: (Packed(kind), {"tokens": torch.randint(0, 50, (3, 7)), "lengths": torch.tensor([5, 7, 2])}, classes))
 
 
 @entry("seq2seq", "transformer")
@@ -582,12 +582,12 @@ def _():
             u = torch.sigmoid(self.w(x))[..., :4] * 0.98 + 0.01
             found = [d.Beta(a, b).log_prob(u), d.Gamma(a, b).log_prob(c), d.Dirichlet(a).log_prob(b / b.sum(-1, keepdim=True)), d.Laplace(a, b).log_prob(c),
                      d.StudentT(a + 2).log_prob(b),
-                     d.Poisson(a).log_prob(torch.full_like(a, 3)), d.LogNormal(a, b).log_prob(c), d.Gumbel(a, b).log_prob(c), d.Bernoulli(u).entropy(), d.Cauchy(a,
-                                                                                                                                                                 b).log_prob(c),
-                     d.kl_divergence(d.Normal(a, b), d.Normal(b, c)), d.kl_divergence(d.Beta(a, b), d.Beta(b, c)), d.MultivariateNormal(a,
-                                                                                                                                        torch.diag_embed(b)).log_prob(c),
-                     d.VonMises(a, b).log_prob(c), d.Weibull(a, b).log_prob(c), d.ContinuousBernoulli(u).log_prob(u), d.Binomial(5,
-                                                                                                                                 u).log_prob(torch.full_like(a, 2)),
+                     d.Poisson(a).log_prob(torch.full_like(a, 3)), d.LogNormal(a, b).log_prob(c), d.Gumbel(a, b).log_prob(c), d.Bernoulli(u).entropy(),
+                     d.Cauchy(a, b).log_prob(c),
+                     d.kl_divergence(d.Normal(a, b), d.Normal(b, c)), d.kl_divergence(d.Beta(a, b), d.Beta(b, c)),
+                     d.MultivariateNormal(a, torch.diag_embed(b)).log_prob(c),
+                     d.VonMises(a, b).log_prob(c), d.Weibull(a, b).log_prob(c), d.ContinuousBernoulli(u).log_prob(u),
+                     d.Binomial(5, u).log_prob(torch.full_like(a, 2)),
                      d.TransformedDistribution(d.Normal(a, b), [d.TanhTransform()]).log_prob(u * 0.9)]
             return sum(t.sum() for t in found)
     return Many(), {"x": torch.randn(3, 5)}, lambda y: y / 100
@@ -675,14 +675,12 @@ def _():
             sign = (t % 2 * 2 - 1).to(x.dtype)
             return sum((F.cross_entropy(y, t, label_smoothing=0.1), F.cross_entropy(y, y.detach().softmax(-1)), F.multi_margin_loss(y, t),
                         F.kl_div(y.log_softmax(-1), z.softmax(-1), reduction="batchmean"),
-                        F.huber_loss(y, z), F.smooth_l1_loss(y, z), F.cosine_embedding_loss(y, z, sign), F.triplet_margin_loss(y, z,
-                                                                                                                               x), F.margin_ranking_loss(y[:,
-                                                                                                                                                           0], z[:, 0], sign),
-                        F.hinge_embedding_loss(y, sign[:, None].expand_as(y)), F.soft_margin_loss(y, sign[:, None].expand_as(y)), F.poisson_nll_loss(y,
-                                                                                                                                                     z.abs()), F.gaussian_nll_loss(y, z, x.abs() + 0.1),
-                        F.multilabel_soft_margin_loss(y, (x > 0).to(x.dtype)), F.multilabel_margin_loss(y,
-                                                                                                        t[:, None].expand(-1,
-                                                                                                                          8).contiguous()), F.pairwise_distance(y, z).mean(), torch.cdist(y, z).mean(),
+                        F.huber_loss(y, z), F.smooth_l1_loss(y, z), F.cosine_embedding_loss(y, z, sign), F.triplet_margin_loss(y, z, x),
+                        F.margin_ranking_loss(y[:, 0], z[:, 0], sign),
+                        F.hinge_embedding_loss(y, sign[:, None].expand_as(y)), F.soft_margin_loss(y, sign[:, None].expand_as(y)),
+                        F.poisson_nll_loss(y, z.abs()), F.gaussian_nll_loss(y, z, x.abs() + 0.1),
+                        F.multilabel_soft_margin_loss(y, (x > 0).to(x.dtype)), F.multilabel_margin_loss(y, t[:, None].expand(-1, 8).contiguous()),
+                        F.pairwise_distance(y, z).mean(), torch.cdist(y, z).mean(),
                         F.logsigmoid(y).mean(), F.gumbel_softmax(y, hard=False).detach().sum() * 0))
     return Losses(), {"x": torch.randn(6, 8), "t": torch.randint(0, 8, (6,))}, lambda y: y
 
@@ -696,10 +694,10 @@ def _():
             super().__init__()
             self.body = nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(3, 8, 3), nn.CELU(), nn.LocalResponseNorm(3), nn.ReplicationPad2d(2), nn.LPPool2d(2, 2),
                                       nn.Softshrink(0.1), nn.ZeroPad2d(1),
-                                      nn.FractionalMaxPool2d(2, output_ratio=0.8, _random_samples=torch.full((2, 8, 2),
-                                                                                                             0.3)), nn.PixelShuffle(2), nn.Hardshrink(0.05), nn.ChannelShuffle(2), nn.CircularPad2d(1),
-                                      nn.Conv2d(2, 8, 3, padding_mode="circular", padding=1), nn.Softplus(), nn.AdaptiveMaxPool2d((5, 7)), nn.GroupNorm(2,
-                                                                                                                                                        8), nn.Upsample(scale_factor=1.5, mode="bicubic"), nn.Softsign(),
+                                      nn.FractionalMaxPool2d(2, output_ratio=0.8, _random_samples=torch.full((2, 8, 2), 0.3)), nn.PixelShuffle(2),
+                                      nn.Hardshrink(0.05), nn.ChannelShuffle(2), nn.CircularPad2d(1),
+                                      nn.Conv2d(2, 8, 3, padding_mode="circular", padding=1), nn.Softplus(), nn.AdaptiveMaxPool2d((5, 7)), nn.GroupNorm(2, 8),
+                                      nn.Upsample(scale_factor=1.5, mode="bicubic"), nn.Softsign(),
                                       nn.AdaptiveAvgPool2d((4, 3)), nn.Flatten(), nn.Linear(96, 6), nn.Tanhshrink(), nn.Softmin(-1))
             self.pair, self.unpool = nn.Bilinear(6, 6, 5), nn.MaxUnpool2d(2)
             self.shift = nn.Parameter(torch.tensor([[1.0, 0.1, 0.0], [-0.1, 0.9, 0.2]]))

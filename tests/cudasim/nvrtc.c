@@ -523,8 +523,21 @@ static const char *compiler(void) {
  * they compile. */
 enum { SHORT_TEXT = 40000 };
 
+/* A pointer among these members, outside of comments: '*' before a name. */
+static bool has_pointer(const char *at, const char *end) {
+    for (; at < end; at++) {
+        if (at[0] == '/' && at[1] == '*') {
+            const char *close = strstr(at + 2, "*/");
+            at = close && close < end ? close + 1 : end;
+        } else if (at[0] == '*' && (isalpha((unsigned char)at[1]) || at[1] == '_')) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* tcc 0.9.27 stores a returned struct of 12 bytes as 16, over what lies beside it. Is there a function that returns a
- * struct which is neither aligned by itself nor has a pointer, by either of which its size is a multiple of 8? */
+ * struct without a pointer, which would make its size a multiple of 8? Those aligned by themselves have a power of 2. */
 static bool returns_odd_struct(const char *body) {
     static const char begin[] = "typedef struct {", function[] = "RP_FN ";
     for (const char *at = strstr(body, begin); at; at = strstr(at, begin)) {
@@ -532,7 +545,7 @@ static bool returns_odd_struct(const char *body) {
         for (int depth = 1; *at && depth; at++) {
             depth += (*at == '{') - (*at == '}');
         }
-        if (memchr(members, '*', (size_t)(at - members))) {
+        if (has_pointer(members, at)) {
             continue;
         }
         at += strspn(at, " \n");

@@ -31,7 +31,7 @@
      .own_types  results have other types than PyTorch's (docs/deviations.md says why); private rows may
      .flags    SAMPLE_UNWRITTEN: the result is memory as it was found; SAMPLE_RANDOM: of an op that calls a random one.
                SAMPLE_TENSOR_CORES: on a CUDA device 16-bit floats are results of two products, and what the first one leaves is rounded for
-               the second, as tensor cores take no other operand: half a unit of the stored type, of what is added up. PyTorch's flash
+               the second, as tensor cores take no other operand, nor does the matrix unit of a CPU for bfloat16 (kernel/cpu/dots.h): half a unit of the stored type, of what is added up. PyTorch's flash
                attention rounds there as well, also on a CPU: of 400 random samples of such sizes (2.15, f16 and bf16, against float64)
                350 and more lie beyond the bound of one rounding of the result, by up to 0.16 units of the largest one; on the emulator
                these samples need 0.1 */

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernel/cpu/dots.h"
 #include "samples/samples.h"
 
 /* ---- expected values */
@@ -213,8 +214,9 @@ static void run(const sample *s, rp_dtype d, ref_layout layout, golden *g) {
         with_magnitudes(s, &want);
         ref_case c = {.ulps = s->row->ulps > 0 ? s->row->ulps : 16, .narrow = s->row->narrow};
         c.exact = !ref_is_float(want.dtype);
-        c.factors = s->row->flags & SAMPLE_TENSOR_CORES && rp_default_device().type == RP_DEVICE_CUDA &&
-                    (want.dtype == RP_F16 || want.dtype == RP_BF16);
+        c.factors = s->row->flags & SAMPLE_TENSOR_CORES &&
+                    (rp_default_device().type == RP_DEVICE_CUDA ? want.dtype == RP_F16 || want.dtype == RP_BF16
+                                                                : want.dtype == RP_BF16 && rp__dots_here());
         ref_compare(what, out[k], &want, &c);
     }
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);

@@ -1,7 +1,7 @@
 /* What kernels of one instruction set call before each vector that is wider than 16 bytes, by the linker's --wrap in builds with
    AddressSanitizer, whose checks are calls there (cmake/flags.cmake). Its own function for any size takes longer than all of a kernel: it asks
    for the ends, then byte by byte. Here words of its map say that all of a vector may be read or written, as nearly always; all else is asked
-   as before, and reported as before. */
+   as before. (An address that is no program's at all ends in its map, as one of few bytes does.) */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

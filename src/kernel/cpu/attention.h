@@ -3,8 +3,8 @@
 
    Numbers: a row of the result depends on its query, the keys, values and mask alone: keys in blocks, each by the machine's fma, of which the
    length is a function of the sizes of a head. Neither threads, strides nor the width of vectors show in the bits. Where the matrix unit
-   multiplies bf16 (dots.h), it does so here for all heads of more than a few queries, and weights and slopes are bf16 before they are
-   multiplied. */
+   multiplies bf16 (dots.h), it does so here for all heads of up to 256 features and values, whatever the number of queries, in blocks of its
+   own: other bits, and weights and slopes are bf16 before they are multiplied. */
 #ifndef RP_KERNEL_CPU_ATTENTION_H
 #define RP_KERNEL_CPU_ATTENTION_H
 

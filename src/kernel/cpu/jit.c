@@ -321,6 +321,7 @@ static char *compile(const char *folder, const rp__text *text, const rp__tiles *
     argv[n++] = strdup("-o");
     argv[n++] = strdup(object);
     argv[n++] = strdup(source);
+    argv[n++] = strdup("-lm"); /* fma of the baseline: libm may be nobody else's */
     argv[n] = NULL;
     bool ok = true;
     for (int i = 0; i < n; i++) ok = ok && argv[i];

@@ -89,11 +89,12 @@ static void dots(halves a, int64_t rows, const uint32_t *b, int64_t columns, int
 
 /* ---- weights */
 
-#define LOG2E 0x1.715476p+0f
-#define LN2 0x1.62e43p-1f
-/* 2^x of x that is hardly above 0, within 2^-22 (vmath_coeffs.py, "exp2_dots"); 0 below 2^-126. */
-RP__VEC_FN rp__vf32 weight_of(rp__vf32 x) {
-    const float magic = RP__MAGIC_F32 + 127;
+/* e^x of x that is hardly above 0: 2^(x log2 e) within 2^-22 (vmath_coeffs.py, "exp2_dots"); 0 below 2^-126, 2^126 above that. Differences
+   of scores come here, not scores times log2 e, whose rounding error is a power of 2 where they are large: masks of -1e9 and less. */
+RP__VEC_FN rp__vf32 weight_of(rp__vf32 difference) {
+    const float magic = RP__MAGIC_F32 + 127, most = 126;
+    rp__vf32 x = difference * 0x1.715476p+0f;
+    x = rp__v_sel_f32(x > most, rp__v_splat_f32(most), x);
     const rp__vf32 t = x + magic, r = x - (t - magic);
     rp__vf32 p = rp__v_step_f32(rp__v_splat_f32(0x1.5ccc56p-10f), r, 0x1.3cf5b2p-7f);
     p = rp__v_step_f32(rp__v_step_f32(p, r, 0x1.c6b586p-5f), r, 0x1.ebf9ap-3f);
@@ -101,19 +102,18 @@ RP__VEC_FN rp__vf32 weight_of(rp__vf32 x) {
     return rp__v_sel_f32(x < -126.0f, (rp__vf32){0}, p);
 }
 
-/* Scores times the scale, masked; returns what makes exponents of 2 of them. Blocks without a mask are scaled by the caller. */
+/* Scores times the scale, masked; returns what is left to multiply them by: blocks without a mask are scaled by the caller, to the same bits. */
 static float prepare_scores(const block *b, float *scores) {
     const float scale = (float)double_of(b->w[RP__ATTENTION_SCALE]);
-    if (!b->w[RP__ATTENTION_MASK_KIND] && !(b->w[RP__ATTENTION_CAUSAL] && b->key + b->keys - 1 > b->row))
-        return scale * LOG2E;
+    if (!b->w[RP__ATTENTION_MASK_KIND] && !(b->w[RP__ATTENTION_CAUSAL] && b->key + b->keys - 1 > b->row)) return scale;
     for (int64_t i = 0; i < b->keys * b->ld; i += RP_VEC_F32)
         rp__v_store_f32(scores + i, rp__v_load_f32(scores + i) * scale);
     mask_scores_f32(b, scores);
-    return LOG2E;
+    return 1;
 }
 
 /* The weights of one more block, rounded, in pairs of keys (strip of queries, keys / 2, PAIRS), zeros behind the last key; by what the sums
-   before it shrink. `most` is in powers of 2. */
+   before it shrink. */
 static void soften_dots(const block *b, int64_t columns, const float *scores, const float *kept, float factor,
                         uint32_t *pairs, float *most, float *sum, float *shrink) {
     const int64_t padded = up_to(b->keys, STEP);
@@ -130,7 +130,7 @@ static void soften_dots(const block *b, int64_t columns, const float *scores, co
                     bits[q] = (rp__vu32){0};
                     continue;
                 }
-                rp__vf32 x = weight_of(rp__v_fma_f32(rp__v_load_f32(scores + (j + q) * b->ld + i), by, -from));
+                rp__vf32 x = weight_of(rp__v_load_f32(scores + (j + q) * b->ld + i) * by - from);
                 total += x;
                 if (kept) x = x * rp__v_load_f32(kept + (j + q) * b->ld + i);
                 bits[q] = (rp__vu32)x + 0x8000; /* to the nearest, halves upwards */
@@ -255,7 +255,7 @@ static void forward_dots_block(const uint64_t *w, int64_t item, char *memory) {
     for (int64_t i = 0; i < n; i += RP_VEC_F32) { /* what they are divided by; the logarithm of the sum */
         const rp__vf32 t = rp__v_load_f32(total + i);
         rp__v_store_f32(shrink + i, rp__v_sel_f32(t == 0, (rp__vf32){0}, 1 / t));
-        rp__v_store_f32(most + i, rp__v_load_f32(most + i) * LN2 + rp__v_log_f32(t));
+        rp__v_store_f32(most + i, rp__v_load_f32(most + i) + rp__v_log_f32(t));
     }
     for (int64_t i = 0; i < b.rows; i++) lse[(b.row + i) * ls[2]] = total[i] == 0 ? -__builtin_inff() : most[i];
     if (few) {
@@ -314,7 +314,7 @@ static void backward_dots_block(const uint64_t *w, const totals_f32 *to, int64_t
     for (int64_t i = 0; i < n; i++) {
         /* a row that sees nothing, or is none, has weights of 0 */
         const float l = i < b.rows ? load_f32(lse.base, (first + i) * lse.row, RP_F32) : -__builtin_inff();
-        sum[i] = l == -__builtin_inff() ? __builtin_inff() : l * LOG2E;
+        sum[i] = l == -__builtin_inff() ? __builtin_inff() : l;
         less[i] = i < b.rows ? load_f32(delta.base, (first + i) * delta.row, RP_F32) : 0;
     }
     const int64_t seen = keys_seen(w, first, b.rows);
@@ -331,7 +331,10 @@ static void backward_dots_block(const uint64_t *w, const totals_f32 *to, int64_t
         for (int64_t j = 0; j < b.keys; j++) {
             for (int64_t i = 0; i < n; i += RP_VEC_F32) {
                 const int64_t at = j * b.ld + i;
-                const rp__vf32 p = weight_of(rp__v_fma_f32(rp__v_load_f32(scores + at), by, -rp__v_load_f32(sum + i)));
+                const rp__vf32 l = rp__v_load_f32(sum + i), none = {0},
+                               p = rp__v_sel_f32(l == __builtin_inff(),
+                                                 none, /* whatever a key that it does not see is */
+                                                 weight_of(rp__v_load_f32(scores + at) * by - l));
                 rp__vf32 slope = rp__v_load_f32(slopes + at), weight = p;
                 if (kept) {
                     const rp__vf32 m = rp__v_load_f32(kept + at);
@@ -393,5 +396,3 @@ static void backward_dots(const rp__kernel *kernel, const uint64_t *w, int64_t b
     rp__dots_end();
     rp__gemm_scratch_give(scratch);
 }
-#undef LOG2E
-#undef LN2
