@@ -597,6 +597,13 @@ static void share_cluster(const rp__dag *dag, const rp__space *s, const rp__spac
 
 enum { COLUMN_BLOCK = 512, COLUMN_SHARED = 48 << 10 }; /* threads; bytes */
 
+/* Threads down a column: as many as it has groups of lanes in a part, and a block room. */
+static unsigned column_down(const rp__cuda_class *c) {
+    unsigned down = 1;
+    while (2 * down * c->parts <= c->threads && 2 * down * c->tile <= COLUMN_BLOCK) down *= 2;
+    return down;
+}
+
 static int64_t column_blocks(const rp__cuda_class *c, int64_t rows, int64_t chunks) {
     return (rows + rp__cuda_columns(c) - 1) / rp__cuda_columns(c) * chunks * c->parts;
 }
@@ -610,8 +617,8 @@ static void hold_column(const rp__dag *dag, const rp__space *s, const rp__space_
     unsigned down = own < 32 ? own : 32, vector = c->vector, widest = 1;
     const unsigned tile = c->tile < BLOCK / down ? c->tile : BLOCK / down;
     const bool column = c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_CLUSTER_COLUMN;
-    if (!column || c->once || one_phase(dag) || r > 1024 * (int64_t)c->parts || !is_light(dag, a, c) ||
-        dag->n_nodes > 40 || (s->how && s->how->flat))
+    if (!column || c->once || r > 1024 * (int64_t)c->parts || !is_light(dag, a, c) || dag->n_nodes > 40 ||
+        (s->how && s->how->flat))
         return;
     for (unsigned k = 0; k < dag->n_accesses; k++)
         if ((c->unit >> k & 1) && access_bytes(dag, k) > widest) widest = access_bytes(dag, k);
@@ -702,9 +709,7 @@ static unsigned fold_lanes(int64_t chunks) {
 
 /* How often a thread of a block waits for loads that it gives together. */
 static int64_t column_rounds(const rp__cuda_class *c, int64_t in_chunk) {
-    unsigned down = 1;
-    while (2 * down * c->parts <= c->threads && 2 * down * c->tile <= COLUMN_BLOCK) down *= 2;
-    return in_chunk / ((int64_t)down * c->parts * 4 * c->unroll);
+    return in_chunk / ((int64_t)column_down(c) * c->parts * 4 * c->unroll);
 }
 
 /* Registers that wait for one group of four elements of a thread's columns. */
@@ -732,12 +737,12 @@ static void deepen_column(const rp__device *d, const rp__dag *dag, int64_t rows,
 /* Microseconds, about: launches, loads of a thread that wait for those before them, and what multiprocessors with a block issue. */
 static double column_time(const rp__device *d, const rp__dag *dag, int64_t r, int64_t rows, const rp__cuda_class *c) {
     static const double launch = 2.2, round = 0.5, issued = 217600 /* by lanes of a multiprocessor */;
-    const bool one = c->once || one_phase(dag);
     unsigned elements = 0;
     for (unsigned k = 0; k < dag->n_nodes; k++) elements += !rp__dag_is_row(dag, dag->nodes[k].axes);
-    const unsigned walks = one ? 1 : dag->n_phases, launches = c->template_ == RP__CUDA_PARTIAL_COLUMN ? 2
-                                                               : c->template_ == RP__CUDA_SPLIT_COLUMN ? dag->n_phases
-                                                                                                       : 1;
+    const unsigned walks = c->once ? 1 : dag->n_phases, launches = c->template_ == RP__CUDA_PARTIAL_COLUMN ? 2
+                                                                   : c->template_ == RP__CUDA_SPLIT_COLUMN
+                                                                       ? dag->n_phases
+                                                                       : 1;
     const int64_t blocks = column_blocks(c, rows, 1), busy = blocks < d->multiprocessors ? blocks : d->multiprocessors;
     const double each = 10 * walks + 1.5 * elements; /* instructions */
     return launches * launch + walks * (double)column_rounds(c, r) * round +
@@ -747,11 +752,10 @@ static double column_time(const rp__device *d, const rp__dag *dag, int64_t r, in
 /* Shared memory of a block of columns. */
 static unsigned column_bytes(const rp__dag *dag, const rp__cuda_class *c) {
     const unsigned exchanged = c->template_ == RP__CUDA_CLUSTER_COLUMN ? c->parts : 0;
-    unsigned bytes = 0, down = 1;
-    while (2 * down * c->parts <= c->threads && 2 * down * c->tile <= COLUMN_BLOCK) down *= 2;
+    unsigned bytes = 0;
     for (unsigned k = 0; k < dag->n_nodes; k++)
         if (dag->nodes[k].op == RP__REDUCE) bytes += (unsigned)rp__dtype_bytes((rp_dtype)dag->nodes[k].dtype);
-    return bytes * (down + exchanged) * (rp__cuda_columns(c) + 1);
+    return bytes * (column_down(c) + exchanged) * (rp__cuda_columns(c) + 1);
 }
 
 /* One part of the column for each block of a cluster, in one launch, unless what c has already is no slower. */
@@ -761,7 +765,7 @@ static void share_among_cluster(const rp__device *d, const rp__dag *dag, const r
     const int64_t wanted = 7 * (int64_t)d->multiprocessors / 4, least = 3 * (int64_t)d->multiprocessors / 4;
     rp__cuda_class own = *c;
     if (!d->clusters || r > RP__CUDA_CHUNK || (s->how && (s->how->parts || s->how->flat)) || !exchanges_sums(dag) ||
-        rows > INT32_MAX / RP__CUDA_MOST_BLOCKS || (!c->once && !one_phase(dag) && rows_in_place(dag, a, c)))
+        rows > INT32_MAX / RP__CUDA_MOST_BLOCKS || (!c->once && rows_in_place(dag, a, c)))
         return;
     own.template_ = RP__CUDA_CLUSTER_COLUMN;
     own.parts = 1;
@@ -790,7 +794,7 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
                   in_chunk = r < RP__CUDA_CHUNK ? r : RP__CUDA_CHUNK;
     const unsigned last = c->n_outer - 1u, tree = 4u * c->threads;
     c->once = walks_once(dag, a, c);
-    const bool one = one_phase(dag) || c->once;
+    const bool one = c->once;
     unsigned widest = 1, reductions = 0, width;
     for (unsigned k = 0; k < dag->n_nodes; k++) reductions += dag->nodes[k].op == RP__REDUCE;
     for (unsigned k = 0; k < dag->n_accesses; k++)
@@ -839,8 +843,7 @@ static void share_column(const rp__device *d, const rp__dag *dag, const rp__spac
     share_among_cluster(d, dag, s, a, r, rows, narrow, c);
     deepen_column(d, dag, rows, chunks, in_chunk, c);
     if (s->how && s->how->unroll == 1) c->unroll = 1;
-    c->down = 1;
-    while (2u * c->down * c->parts <= c->threads && 2u * c->down * c->tile <= COLUMN_BLOCK) c->down *= 2;
+    c->down = (uint16_t)column_down(c);
     if (c->template_ == RP__CUDA_SPLIT_COLUMN) {
         c->tree = (uint16_t)fold_lanes(chunks);
         c->full = chunks <= RP__CUDA_FOLD;

@@ -188,15 +188,17 @@ static void add_few(const block *b, halves values, int64_t wide, const uint32_t 
                 rp__v_store_f32(sums + i * wide + e, rp__v_load_f32(sums + i * wide + e) * shrink[i]);
     dots((halves){rows, padded}, UNIT, pairs, wide, padded, sums, wide, b->key == 0);
 }
+/* Elements of a result that lie `column` apart. */
+static void give_line(const float *from, int64_t columns, float factor, uint16_t *at, int64_t column) {
+    for (int64_t e = 0; e < columns; e += RP_VEC_F32, at += RP_VEC_F32 * column) {
+        uint16_t line[RP_VEC_F32];
+        rp__v_store_u16h(line, rp__v_bf16_f32(rp__v_load_f32(from + e) * factor));
+        for (int64_t c = 0; c < RP_VEC_F32 && e + c < columns; c++) at[c * column] = line[c];
+    }
+}
 static void give_few(const float *sums, int64_t wide, int64_t n, int64_t values, const float *factor, uint16_t *to,
                      int64_t row, int64_t column) {
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t e = 0; e < values; e += RP_VEC_F32) {
-            uint16_t line[RP_VEC_F32], *at = to + i * row + e * column;
-            rp__v_store_u16h(line, rp__v_bf16_f32(rp__v_load_f32(sums + i * wide + e) * factor[i]));
-            for (int64_t c = 0; c < RP_VEC_F32 && e + c < values; c++) at[c * column] = line[c];
-        }
-    }
+    for (int64_t i = 0; i < n; i++) give_line(sums + i * wide, values, factor[i], to + i * row, column);
 }
 
 static void *take(char **next, int64_t bytes) {
@@ -364,13 +366,7 @@ static void give_dots(const uint64_t *w, unsigned which, int64_t batch, int64_t 
                       int64_t columns, float factor) {
     const int64_t *s = strides_of(w, which), keys = (int64_t)w[RP__ATTENTION_KEYS];
     uint16_t *out = (uint16_t *)(uintptr_t)w[which] + batch * s[0] + head * s[1];
-    for (int64_t i = 0; i < keys; i++) {
-        for (int64_t e = 0; e < columns; e += RP_VEC_F32) {
-            uint16_t line[RP_VEC_F32], *at = out + i * s[2] + e * s[3];
-            rp__v_store_u16h(line, rp__v_bf16_f32(rp__v_load_f32(from + i * ld + e) * factor));
-            for (int64_t c = 0; c < RP_VEC_F32 && e + c < columns; c++) at[c * s[3]] = line[c];
-        }
-    }
+    for (int64_t i = 0; i < keys; i++) give_line(from + i * ld, columns, factor, out + i * s[2], s[3]);
 }
 
 static void backward_dots(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
