@@ -2,7 +2,7 @@
  * to be moved or calculated<TAB>period under RP_NUMBERS_FAST, or WORK<TAB>reason. bench/gpu_kernels.py measures the same works with PyTorch and prints both.
  *   gpu_kernels FILE [FIRST [COUNT]]: only COUNT works from the FIRST on, which is 0.
  *   gpu_kernels --tile N FILE: products by the Nth tile of the table in src/kernel/cuda/product.c, from 1 on, by which its clocks are measured.
- *   gpu_kernels --conv-tile N FILE: convolutions of tf32 by the Nth tile of src/kernel/cuda/conv.c, from 33 on of conv_patch.c, alike.
+ *   gpu_kernels --conv-tile N FILE: convolutions by the Nth tile of src/kernel/cuda/conv.c, from 33 on of conv_patch.c, alike.
  *   gpu_kernels --cudnn 0 FILE: convolutions by our own kernels alone; --cudnn 1: by cuDNN, wherever it has one. Rows then end with whose they
  *     were: by these its rates in src/kernel/cuda/conv_dnn.c are measured.
  *   gpu_kernels --cpu FILE: on the CPU, the fastest call of each work (bench/cpu_kernels.py); FILE may be -, then each is answered at once.

@@ -239,6 +239,68 @@ static void test_layout_families(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* Pictures go by channels through depthwise convolutions, too, and what follows these, or a window of one place, takes channels at once: a norm by
+   running statistics, whose root is found once a channel, a gate an image, a residual. */
+typedef struct inverted {
+    int window, step, gate;
+} inverted;
+static rp_tensor *normed(rp_tensor *x, rp_tensor *channels) { /* rows: mean, variance, scale, offset */
+    rp_tensor *of[4];
+    for (int k = 0; k < 4; k++) of[k] = rp_reshape(rp_select(channels, 0, k), RP_DIMS(-1, 1, 1));
+    rp_tensor *wide = rp_to_dtype(x, RP_F32), *off = rp_sub(wide, rp_to_dtype(of[0], RP_F32)),
+              *root = rp_rsqrt(rp_add_scalar(rp_abs(rp_to_dtype(of[1], RP_F32)), rp_f64(1e-3)));
+    return rp_to_dtype(rp_add(rp_mul(rp_mul(off, root), of[2]), of[3]), rp_dtype_of(x));
+}
+static void conv_inverted(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const inverted *o = ctx;
+    const int64_t around = o->window / 2;
+    (void)n_in, (void)n_out;
+    rp_tensor *x = rp_relu(rp_conv2d(in[0], in[1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1)));
+    rp_tensor *y = rp_silu(normed(rp_conv2d(x, in[2], NULL), in[3]));
+    rp_tensor *z = rp_conv2d(y, in[4], NULL, RP_DIMS(o->step, o->step), RP_DIMS(around, around), RP_DIMS(1, 1),
+                             (int)rp_size(in[4], 0));
+    z = rp_silu(normed(z, in[3]));
+    if (o->gate) z = rp_mul(z, rp_sigmoid(rp_mean(z, RP_DIMS(2, 3), true)));
+    z = rp_conv2d(z, in[5], in[6]);
+    out[0] = rp_mean(o->step == 1 ? rp_add(z, x) : rp_mul(z, rp_mean(z, RP_DIMS(2, 3), true)), RP_DIMS(2, 3));
+}
+static void conv_inverted_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_out;
+    rp_tensor *wrt[7], *y;
+    for (size_t k = 0; k < n_in; k++) wrt[k] = rp_detach(in[k]), (void)rp_set_requires_grad(wrt[k], true);
+    conv_inverted(ctx, wrt, n_in, &y, 1);
+    rp_tensor *seed = rp_cos(rp_detach(y));
+    rp_grad(&y, 1, (rp_tensor *[]){wrt[0], wrt[2], wrt[4], wrt[5]}, 4, &seed, NULL, out);
+}
+static void test_layout_depthwise(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F16, RP_BF16, RP_F32, RP_F32};
+    static const inverted kinds[] = {{3, 1, 0}, {3, 2, 1}, {5, 1, 1}, {7, 2, 0}};
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    for (unsigned t = 0; t < 4; t++) {
+        assert_int_equal(rp_set_float32_conv_precision(t == 3 ? "tf32" : "highest"), RP_OK);
+        for (unsigned k = 0; k < 4; k++) {
+            const int64_t wide = k == 2 ? 42 : 48; /* channels that make no vectors of eight, too */
+            if (!test_cuda_takes(t * 4 + k, 3)) continue;
+            rp_scope scope = rp_scope_begin();
+            inverted o = kinds[k];
+            rp_tensor *in[] = {FILLED(1, dtypes[t], k == 3 ? 1 : 2, 3, 12, 13),
+                               FILLED(2, dtypes[t], 16, 3, 3, 3),
+                               FILLED(3, dtypes[t], wide, 16, 1, 1),
+                               FILLED(4, dtypes[t], 4, wide),
+                               FILLED(5, dtypes[t], wide, 1, o.window, o.window),
+                               FILLED(6, dtypes[t], 16, wide, 1, 1),
+                               FILLED(7, dtypes[t], 16)};
+            check("an inverted bottleneck", conv_inverted, &o, sizeof o, in, 7, 1, ANY);
+            if (k < 2) check("its gradients", conv_inverted_step, &o, sizeof o, in, 7, 4, ANY);
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+    assert_int_equal(rp_set_float32_conv_precision("highest"), RP_OK);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* What leaves as it is made and is read with its channels innermost is turned by a kernel of its own, once it is large. */
 static void conv_two_ways(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -1102,6 +1164,7 @@ int main(void) {
         cmocka_unit_test(test_reduced_over_nothing),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_layout_families),
+        cmocka_unit_test(test_layout_depthwise),
         cmocka_unit_test(test_stored_two_ways),
         cmocka_unit_test(test_everyday),
         cmocka_unit_test(test_spaces),

@@ -4,7 +4,7 @@
    A convolution gives the same bits for either layout (kernel/product.h), as every loop does, so this is a choice of speed, and the device's
    (rp__library.turned). It is made for families: values of a graph's own with pictures (batch, channels, places) that loops and convolutions
    connect lie one way, for each edge between two ways costs scattered reads or a second store. A family goes by channels where a
-   convolution would pay for a copy of one of them, or has such an operand; it ends at arguments, at results, and at values that something
+   convolution would pay for a copy of one of them, or likes them so, or has such an operand; it ends at arguments, at results, and at values that something
    else reads or makes (a view, a product). Members are made so, as nobody outside sees their strides; other operands that a convolution wants
    otherwise are copied: the loop that makes one takes the copy in. Copies of arguments are kernels of their own, one for all
    convolutions that read the argument. */
@@ -148,7 +148,8 @@ static rp_status find_wanted(layout *l, bool *more) {
         uint32_t windowed;
         RP_TRY(ask(ir, n, lying(l, n), &turned, &windowed));
         for (uint32_t i = 0; i < RP__FEW_OPERANDS; i++) {
-            if (!(turned.channels >> i & 1u)) continue;
+            const bool likes = (turned.likes >> i & 1u) && !l->of[n->in[i]].alone;
+            if (!(turned.channels >> i & 1u) && !likes) continue;
             if (!goes_by_channels(l, n->in[i])) want(l, n->in[i]), *more = true;
             if (i == windowed && !l->of[n->out[0]].alone && !goes_by_channels(l, n->out[0]))
                 want(l, n->out[0]), *more = true;

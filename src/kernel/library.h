@@ -33,8 +33,8 @@ typedef enum rp__scatter {
     RP__SCATTERS
 } rp__scatter;
 
-/* Sums that what follows a convolution takes eight at once, where its accesses are aligned vectors: rows of the product (channels of the result),
-   or columns (places). */
+/* Sums that what follows a convolution takes several at once, where its accesses are aligned vectors: rows of the product (channels of the
+   result), or columns (places). */
 typedef enum rp__neighbours { RP__NEIGHBOURS_NONE, RP__NEIGHBOURS_ROWS, RP__NEIGHBOURS_COLUMNS } rp__neighbours;
 
 /* What a step of a recurrent layer computes of the sums that its gates have. */
@@ -138,9 +138,9 @@ typedef enum rp__chain_answer {
 } rp__chain_answer;
 
 /* Bit k: operand k densely, with its channels innermost, or by rows; there: lies elsewhere with its channels innermost, so that no copy need be
-   paid for, says the caller, who zeroes the others. */
+   paid for, says the caller, who zeroes the others; likes: it would be read faster with its channels innermost, if not for a copy. */
 typedef struct rp__turned {
-    uint32_t channels, rows, there;
+    uint32_t channels, rows, there, likes;
 } rp__turned;
 
 typedef struct rp__library {

@@ -13,6 +13,7 @@
 /* What rows found about a problem and ask again while one is picked and bound. */
 typedef struct rp__problem_notes {
     uint8_t split[8]; /* of a product by its kind of arithmetic: log2 of the shares of K, and one; 0: not asked */
+    bool even;        /* what follows a convolution finds the places of all images one step apart, in rising order */
 } rp__problem_notes;
 
 typedef struct rp__problem { /* as rp__library takes it */

@@ -116,6 +116,7 @@ rp_status rp__product_turned(const rp__call *call, rp__device *d, uint32_t there
     for (unsigned k = 1; k < p.n; k++) {
         out->channels |= (turned.channels >> k & 1u) << p.in[k];
         out->rows |= (turned.rows >> k & 1u) << p.in[k];
+        out->likes |= (turned.likes >> k & 1u) << p.in[k];
     }
     return RP_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernel/cuda/contract.h"
+#include "kernel/cuda/conv_parts.h"
 #include "kernel/cuda/emit.h"
 #include "kernel/cuda/library.h"
 #include "kernel/cuda/matmul.h"
@@ -28,7 +29,7 @@ bool rp__cuda_contract_is_wide(const rp__dag *dag, const rp__space *s) {
     return false;
 }
 
-/* ---- convolutions: eight sums at once */
+/* ---- convolutions: eight sums at once, of depthwise ones as many as rp__conv_depth_lanes says */
 
 /* The spatial dims as one: the stride of its last one, if the others follow from it. */
 static bool is_flat(const rp__space *s, const rp__space_access *x, const rp__contraction *r, int64_t *step) {
@@ -45,6 +46,20 @@ static bool is_flat(const rp__space *s, const rp__space_access *x, const rp__con
     return any;
 }
 
+/* Do the places of all images, in rising order, lie one step apart in all that follows? */
+static bool is_even(const rp__dag *dag, const rp__space *s, const rp__contraction *r) {
+    const rp__dag *rest = dag->rest;
+    const uint8_t images = r->dim[0];
+    for (unsigned a = 1; r->op != RP__LIB_MATMUL && rest && a < rest->n_accesses; a++) {
+        const rp__space_access *x = &s->accesses[dag->rest_access[a]];
+        int64_t step = 0, points = 1;
+        if (rest->accesses[a].windows || !is_flat(s, x, r, &step)) return false;
+        for (unsigned k = 0; k < r->call.conv.spatial; k++) points *= r->o[0].size[2 + k];
+        if (images != RP__NO_DIM && s->extent[images] > 1 && x->stride[images] != step * points) return false;
+    }
+    return r->op != RP__LIB_MATMUL;
+}
+
 /* The dims of the result. */
 static unsigned dims_of(const rp__contraction *r) {
     return r->op == RP__LIB_MATMUL ? (unsigned)r->n_batch + r->n_m + r->n_n
@@ -53,31 +68,32 @@ static unsigned dims_of(const rp__contraction *r) {
 
 /* Are aligned neighbours along `along` (NO_DIM: along all spatial dims) a vector? What other dims are away is a multiple of it. */
 static bool is_aligned(const rp__space *s, const rp__space_access *x, const rp__contraction *r, uint8_t along,
-                       unsigned bytes) {
-    if ((uintptr_t)x->base % (bytes * RP__CUDA_MAX_VECTOR > 16 ? 16 : bytes * RP__CUDA_MAX_VECTOR)) return false;
+                       unsigned vector, unsigned bytes) {
+    if ((uintptr_t)x->base % (bytes * vector > 16 ? 16 : bytes * vector)) return false;
     for (unsigned k = 0; k < dims_of(r); k++) {
         const uint8_t d = r->dim[k];
         if (d == RP__NO_DIM || d == along || s->extent[d] == 1 || (along == RP__NO_DIM && k >= RP__CONTRACT_SPATIAL))
             continue;
-        if (x->stride[d] % RP__CUDA_MAX_VECTOR) return false;
+        if (x->stride[d] % vector) return false;
     }
     return true;
 }
 
-/* Of what follows: do eight neighbours along rows, or columns, leave as a vector, and which accesses are vectors, or the same number? */
-static bool find_lanes(const rp__dag *dag, const rp__space *s, const rp__contraction *r, bool rows,
-                       rp__cuda_lanes *out) {
+/* Of what follows: do so many neighbours along rows (of channels: of depthwise convolutions the groups), or columns, leave as a vector, and which
+   accesses are vectors, or the same number? */
+static bool find_lanes(const rp__dag *dag, const rp__space *s, const rp__contraction *r, bool rows, unsigned channels,
+                       unsigned vector, rp__cuda_lanes *out) {
     const rp__dag *rest = dag->rest;
-    const uint8_t row = r->dim[RP__CONTRACT_ROW], last = (uint8_t)(RP__CONTRACT_SPATIAL + r->call.conv.spatial - 1);
+    const uint8_t row = r->dim[channels], last = (uint8_t)(RP__CONTRACT_SPATIAL + r->call.conv.spatial - 1);
     const unsigned n = RP__CONTRACT_SPATIAL + (unsigned)r->call.conv.spatial;
     int64_t points = 1;
     for (unsigned k = 0; k < r->call.conv.spatial; k++) points *= r->o[0].size[2 + k];
-    memset(out, 0, sizeof *out);
-    /* a vector begins at a multiple of eight and ends within its group of channels, or its picture; along the last dim its step is read */
-    if (rest->n_stores == 0 || (rows ? row == RP__NO_DIM || s->extent[row] % RP__CUDA_MAX_VECTOR
-                                     : points % RP__CUDA_MAX_VECTOR || r->o[0].size[last - 1] == 1))
+    *out = (rp__cuda_lanes){.vector = vector};
+    /* a vector begins at a multiple of it and ends within its group of channels, or its picture; along the last dim its step is read */
+    if (rest->n_stores == 0 ||
+        (rows ? row == RP__NO_DIM || s->extent[row] % vector : points % vector || r->o[0].size[last - 1] == 1))
         return false;
-    out->along = rows ? RP__CONTRACT_ROW : last;
+    out->along = rows ? channels : last;
     for (unsigned a = 1; a < rest->n_accesses; a++) {
         const rp__space_access *x = &s->accesses[dag->rest_access[a]];
         const bool iota = rest->accesses[a].kind == RP__ACCESS_IOTA;
@@ -92,7 +108,8 @@ static bool find_lanes(const rp__dag *dag, const rp__space *s, const rp__contrac
         if (step == 0)
             out->same |= UINT64_C(1) << a;
         else if (step == 1 && !iota &&
-                 is_aligned(s, x, r, rows ? row : RP__NO_DIM, (unsigned)rp__dtype_bytes(rest->accesses[a].dtype)))
+                 is_aligned(s, x, r, rows ? row : RP__NO_DIM, vector,
+                            (unsigned)rp__dtype_bytes(rest->accesses[a].dtype)))
             out->unit |= UINT64_C(1) << a;
         if (line) out->line |= UINT64_C(1) << a;
     }
@@ -105,7 +122,7 @@ static bool find_lanes(const rp__dag *dag, const rp__space *s, const rp__contrac
 static bool find_columns(const rp__dag *dag, const rp__space *s, const rp__contraction *r, rp__cuda_lanes *out) {
     const rp__dag *rest = dag->rest;
     const uint8_t last = r->n_n ? r->dim[dims_of(r) - 1] : RP__NO_DIM;
-    memset(out, 0, sizeof *out);
+    *out = (rp__cuda_lanes){.vector = RP__CUDA_MAX_VECTOR};
     if (!rest || rest->n_stores == 0 || last == RP__NO_DIM || s->extent[last] % RP__CUDA_MAX_VECTOR) return false;
     out->along = dims_of(r) - 1;
     for (unsigned a = 1; a < rest->n_accesses; a++) {
@@ -114,12 +131,22 @@ static bool find_columns(const rp__dag *dag, const rp__space *s, const rp__contr
         if (x->stride[last] == 0)
             out->same |= UINT64_C(1) << a;
         else if (x->stride[last] == 1 && rest->accesses[a].kind != RP__ACCESS_IOTA &&
-                 is_aligned(s, x, r, last, (unsigned)rp__dtype_bytes(rest->accesses[a].dtype)))
+                 is_aligned(s, x, r, last, RP__CUDA_MAX_VECTOR, (unsigned)rp__dtype_bytes(rest->accesses[a].dtype)))
             out->unit |= UINT64_C(1) << a;
     }
     for (unsigned k = 0; k < rest->n_stores; k++)
         if (!(out->unit >> rest->stores[k].access & 1)) return false;
     return true;
+}
+
+static rp__neighbours neighbours_of(const rp__problem *p, const rp__dag *dag, const rp__space *s,
+                                    const rp__contraction *r, rp__cuda_lanes *out) {
+    const unsigned few = rp__conv_depth_lanes(p);
+    if (few)
+        return find_lanes(dag, s, r, true, RP__CONTRACT_GROUP, few, out) ? RP__NEIGHBOURS_ROWS : RP__NEIGHBOURS_NONE;
+    return find_lanes(dag, s, r, true, RP__CONTRACT_ROW, RP__CUDA_MAX_VECTOR, out)    ? RP__NEIGHBOURS_ROWS
+           : find_lanes(dag, s, r, false, RP__CONTRACT_ROW, RP__CUDA_MAX_VECTOR, out) ? RP__NEIGHBOURS_COLUMNS
+                                                                                      : RP__NEIGHBOURS_NONE;
 }
 
 static rp__library_op op_of(const rp__cuda_class *c) { return (rp__library_op)(c->broadcast >> OP_SHIFT & 0xff); }
@@ -137,11 +164,10 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     }
     const unsigned n = dims_of(&r);
     rp__cuda_lanes lanes = {0};
-    const rp__problem p = {d, r.op, r.o, 3, &r.call, r.order, &(rp__problem_notes){{0}}};
+    rp__problem_notes notes = {.even = is_even(dag, space, &r)};
+    const rp__problem p = {d, r.op, r.o, 3, &r.call, r.order, &notes};
     if (r.op == RP__LIB_CONV_FORWARD || r.op == RP__LIB_CONV_INPUT)
-        r.call.neighbours = find_lanes(dag, space, &r, true, &lanes)    ? RP__NEIGHBOURS_ROWS
-                            : find_lanes(dag, space, &r, false, &lanes) ? RP__NEIGHBOURS_COLUMNS
-                                                                        : RP__NEIGHBOURS_NONE;
+        r.call.neighbours = neighbours_of(&p, dag, space, &r, &lanes);
     else if (r.op == RP__LIB_MATMUL && find_columns(dag, space, &r, &lanes))
         r.call.neighbours = RP__NEIGHBOURS_COLUMNS;
     const bool makes = dag->before[0] || dag->before[1];
@@ -171,8 +197,8 @@ rp_status rp__cuda_contract_class(rp__device *d, const rp__dag *dag, const rp__s
     c->n_outer = (uint8_t)n;
     c->wide = wide;
     c->unit = facts | (uint64_t)(words - first) << 32;
-    if (t->takes_eight && t->takes_eight(facts)) {
-        c->vector = RP__CUDA_MAX_VECTOR;
+    if (t->takes_lanes && t->takes_lanes(facts)) {
+        c->vector = (uint8_t)lanes.vector;
         c->across = (uint8_t)lanes.along;
         c->gathered = lanes.unit;
         c->staged = lanes.same;
@@ -197,7 +223,7 @@ rp_status rp__cuda_contract_emit(const rp__dag *dag, const rp__cuda_class *c, co
     const bool is_product = op_of(c) == RP__LIB_MATMUL;
     const unsigned dims[RP__CONTRACT_PARTS] = {is_product ? batch + m + n : c->n_outer, batch + m + 1, batch + n + 1};
     uint32_t first = (uint32_t)(c->broadcast >> WORDS_SHIFT & 0xff);
-    const rp__cuda_lanes lanes = {c->across, c->gathered, c->staged, c->staged_unit};
+    const rp__cuda_lanes lanes = {c->across, c->vector, c->gathered, c->staged, c->staged_unit};
     rp__text wide[RP__CUDA_WIDE_TEXTS] = {{0}};
     rp__text texts[RP__CONTRACT_PARTS] = {{0}};
     rp_status status = RP_OK;

@@ -39,7 +39,8 @@ enum {
     FEW = LONG,       /* of MMA: conv_few.cuh; then TILE is a row of `few_tiles` */
     WHOLE = LONGER,   /* and rows of the picture are whole vectors */
     PAIRS = SAME,     /* and neighbours of the inner index lie in pairs */
-    A_ONE = LONGER    /* of VECTORS: weights of f32 come one by one */
+    A_ONE = LONGER,   /* of VECTORS: weights of f32 come one by one */
+    POINT = SLICED    /* and the window is the pixel itself: RP_POINT */
 };
 
 /* tm rows by tn columns; threads, of fma so many of them side by side, of tensor cores warps above each other. */
@@ -139,7 +140,7 @@ static uint32_t room_of(uint64_t facts) {
 }
 
 static bool is_few(uint64_t facts) { return bit(facts, MMA) && bit(facts, FEW) && !rp__conv_is_patch(facts); }
-static bool takes_eight(uint64_t facts) {
+static bool takes_lanes(uint64_t facts) {
     return (bit(facts, VECTORS) || is_few(facts) || rp__conv_is_patch(facts)) && bit(facts, OUT_WIDE);
 }
 static const struct vector_tile *vector_tile_at(uint64_t facts) { return &vector_tiles[facts >> TILE & 15]; }
@@ -185,7 +186,7 @@ static void common_macros(uint64_t facts, rp__text *out) {
                  bit(facts, WIDE) ? "rp_i64" : "rp_i32", split, bit(facts, A_ALONG), bit(facts, B_ALONG));
     rp__text_add(out, "#define RP_SAME %d\n#define RP_OUT_ROWS %d\n#define RP_PARTS %d\n#define RP_UNIT %d\n",
                  bit(facts, SAME), bit(facts, OUT_ROWS), bit(facts, PARTS), unit_of(facts));
-    rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_CLASSES %d\n", takes_eight(facts), bit(facts, CLASSES));
+    rp__text_add(out, "#define RP_OUT_WIDE %d\n#define RP_CLASSES %d\n", takes_lanes(facts), bit(facts, CLASSES));
     rp__text_add(out, "#define RP_TF32 %d\n#define RP_CHUNK %d\n", is_tf32(facts),
                  is_tf32(facts)    ? RP__CONV_ROUNDED_CHUNK
                  : bit(facts, MMA) ? MMA_CHUNK
@@ -217,7 +218,8 @@ static void vector_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_THREADS 256\n#define RP_RESIDENT %d\n#define RP_TAPS %d\n#define RP_TILES %u\n",
                  t->resident, VECTOR_TAPS, tiles_of(facts));
     rp__text_add(out, "#define RP_A_ONE %d\n", bit(facts, A_ONE));
-    rp__text_add(out, "#define RP_WG %d\n#define RP_MASKS %d\n", is_group(facts), bit(facts, NEAR));
+    rp__text_add(out, "#define RP_WG %d\n#define RP_MASKS %d\n#define RP_POINT %d\n", is_group(facts), bit(facts, NEAR),
+                 bit(facts, POINT));
     if (is_group(facts)) /* nvrtc.c looks for the names */
         rp__text_add(
             out,
@@ -558,6 +560,16 @@ static unsigned rounded_split_of(const rp__conv_extent *e, const rp__operand *co
     return best;
 }
 
+/* What a tile of 16-bit floats takes of a multiprocessor before its first product and behind its last one, in us: where its columns lie, and what
+ * its threads store; a block by itself waits for both. Of an H200, by windows of one place with 16 to 96 channels (`gpu_kernels --conv-tile`). */
+static const double STEP = 1.28e-4; /* us of a product of all of a tile, at rate 1 */
+static double ends_of(unsigned tile) {
+    static const double BLOCK = 0.45, COLUMN = 2.2e-3, RESULT = 1.6e-5, ALONE = 1.7, GROUPS = 1.15, SHORT = 0.83;
+    const struct vector_tile *t = &vector_tiles[tile];
+    return (BLOCK + COLUMN * t->tn + RESULT * t->tm * t->tn) * (t->resident == 1 ? ALONE : 1) *
+           (tile >= FIRST_GROUP_TILE ? GROUPS : 1) * (tile == SHORT_TILE ? SHORT : 1);
+}
+
 /* The tile that takes least time: each multiprocessor computes its share of tiles, several at once as far as they fit. */
 static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split, bool wide, bool along,
                                bool tf32, bool groups) {
@@ -572,14 +584,15 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, in
             continue;
         const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * split;
         const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
-                     inner = (double)(e->k / (split * e->classes)) + 160;
+                     inner = (double)(e->k / (split * e->classes));
         /* one by itself waits for its loads */
-        if (tf32 && rp__cuda_conv_tile == k + 1) return k;
+        if (rp__cuda_conv_tile == k + 1) return k;
         const bool turned = tf32 && e->kind == 2 && groups && e->n > SMALL;
         if (turned && (k < FIRST_GROUP_TILE || k >= FIRST_GROUP_TILE + TURNED_TILES)) continue;
-        const double time = turned ? turned_time(e, d, k, split)
-                            : tf32 ? rounded_time(e, d, k, split)
-                                   : (each < t->resident ? each + 0.4 : each) * t->tm * t->tn / t->rate * inner;
+        const double time =
+            turned ? turned_time(e, d, k, split)
+            : tf32 ? rounded_time(e, d, k, split)
+                   : (each < t->resident ? each + 0.4 : each) * (t->tm * t->tn * inner / t->rate * STEP + ends_of(k));
         if (least == 0 || time < least) best = k, least = time;
     }
     return best;
@@ -876,6 +889,26 @@ static bool takes_patch(const rp__conv_extent *e, const rp__operand *const *o, c
            rp__conv_patch_plan(e, o[2], conv, o[0], is_aligned(o[1], 1), d, split, only, out);
 }
 
+/* Do the places of all images, in rising order, lie one step apart? */
+static bool is_even(const rp__operand *o) {
+    const unsigned last = o->ndim - 1u;
+    int64_t step = o->stride[last];
+    for (unsigned k = last; k >= 2; k--) {
+        if (o->size[k] > 1 && o->stride[k] != step) return false;
+        step *= o->size[k];
+    }
+    return o->size[last] > 1 && (o->size[0] == 1 || o->stride[0] == step);
+}
+
+/* Is a convolution a product of channels at each place, whose places are numbers in all that is read and written? */
+static bool is_point(const rp__problem *p, const rp__conv_extent *e, const rp__operand *windowed,
+                     const rp__operand *result) {
+    bool plain = e->kind != 2 && e->taps == 1 && is_even(windowed);
+    for (unsigned k = 0; k < e->spatial; k++)
+        plain = plain && p->call->conv.stride[k] == 1 && p->call->conv.padding[k] == 0;
+    return plain && (result ? is_even(result) : p->notes && p->notes->even);
+}
+
 /* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. parts: so many shares leave their sums in the
  * call's workspace; 0: none. */
 static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffer *buffer, rp__launch *out,
@@ -930,6 +963,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
         *facts |=
             (uint64_t)tile << TILE | (uint64_t)split << SPLIT | UINT64_C(1) << MMA | (uint64_t)(e.taps <= 32) << NEAR;
         const struct vector_tile *t = vector_tile_at(*facts);
+        *facts |= (uint64_t)(!parts && is_point(p, &e, windowed, result)) << POINT;
         *facts |= (uint64_t)(kind != 2 && (kind == 0 ? e.cg : e.og) % vector_depth(*facts, t) == 0) << SAME;
         gx = columns_of(&e, t->tn) * shares, gy = (e.m + t->tm - 1) / t->tm;
         out->shared_bytes = vector_room(*facts);
@@ -1046,9 +1080,8 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL};
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
-    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype, call) ||
-        rp__conv_is_grouped(&p))
-        return 0;
+    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0) return 0;
+    if (!is_mma(&e, d, o[0].dtype, call) || rp__conv_is_grouped(&p)) return 0;
     /* the operand without windows and the one with them, as bits know them */
     const unsigned plain = op == RP__LIB_CONV_WEIGHT ? 1 : 2, windowed = 3 - plain;
     const struct rates *rate = &rates[o[0].dtype == RP_F32];
@@ -1136,8 +1169,12 @@ static uint32_t by_rows(rp__device *d, rp__library_op op, const rp__operand *o, 
 rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                const rp__library_call *call, rp__turned *out) {
     bool elsewhere;
-    RP_TRY(rp__cuda_dnn_turned(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL}, &elsewhere, out));
-    if (!elsewhere) {
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL};
+    RP_TRY(rp__cuda_dnn_turned(&p, &elsewhere, out));
+    if (!elsewhere && rp__conv_is_depthwise(&p)) {
+        /* around convolutions by fma, which read rows, it stays as it is */
+        if (rp__dtype_is_narrow(o[0].dtype) || call->precision != RP__FLOAT32_HIGHEST) rp__conv_depth_turned(&p, out);
+    } else if (!elsewhere) {
         out->channels = channels_last(d, op, o, n, call, out->there);
         out->rows = by_rows(d, op, o, n, call);
     }
@@ -1165,4 +1202,4 @@ const rp__cuda_product_row rp__cuda_conv_mma_row = {.row = {.name = "mma",
                                                     .words = rp__conv_n_words,
                                                     .tiles = bind_tiles,
                                                     .source = source,
-                                                    .takes_eight = takes_eight};
+                                                    .takes_lanes = takes_lanes};

@@ -22,7 +22,8 @@ enum {
     DX = 27,
     ACROSS = 29,    /* a thread makes results side by side */
     PARTS = ACROSS, /* of weight gradients */
-    FEW = 30        /* channels */
+    FEW = 30,       /* channels */
+    OUT_WIDE = 31   /* what follows takes the sums of a thread's channels at once */
 };
 /* SLOTS: of conv_depth.cuh. A share of a weight gradient is worth so many turns of the slots. */
 enum { MOST_WINDOW = 7, MOST_STEP = 4, SLOTS = 32, SPAN = 32, LEAST_TURNS = 4, MOST_PARTS = 256 };
@@ -63,13 +64,16 @@ static geometry geometry_of(uint64_t facts) {
     return g;
 }
 
+static bool takes_lanes(uint64_t facts) { return field(facts, OUT_WIDE, 1); }
+
 static void macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 0xff);
     const geometry g = geometry_of(facts);
     rp__text_kernel_dtype(dtype, out);
     rp__text_add(out, "#define RP_KIND %u\n#define RP_SPATIAL %u\n#define RP_BIAS %u\n#define RP_REST %u\n",
                  field(facts, KIND, 2), field(facts, SPATIAL, 2), field(facts, BIAS, 1), (unsigned)(facts >> 32));
-    rp__text_add(out, "#define RP_PARTS %u\n", field(facts, KIND, 2) == 2 && field(facts, PARTS, 1));
+    rp__text_add(out, "#define RP_PARTS %u\n#define RP_OUT_WIDE %u\n",
+                 field(facts, KIND, 2) == 2 && field(facts, PARTS, 1), takes_lanes(facts));
     rp__text_add(out,
                  "#define RP_INDEX %s\n#define RP_LAST %u\n#define RP_P %u\n#define RP_V %u\n#define RP_X %u\n"
                  "#define RP_LANES %u\n",
@@ -91,12 +95,36 @@ bool rp__conv_is_depthwise(const rp__problem *p) {
     return e.taps > 0;
 }
 
+/* Channels of a vector. */
+static unsigned vector_of(const rp__conv_extent *e, rp_dtype dtype) {
+    return geometry_of((uint64_t)dtype | (uint64_t)e->kind << KIND | UINT64_C(1) << LAST).vector;
+}
+
+unsigned rp__conv_depth_lanes(const rp__problem *p) {
+    const rp__operand *sorted[3];
+    const rp__conv_extent e = rp__conv_sort(p, sorted);
+    return !rp__conv_is_depthwise(p) || e.kind == 2 || p->o[0].dtype == RP_F64 ? 0 : vector_of(&e, p->o[0].dtype);
+}
+
 /* Can vectors of so many channels be read, and stored? */
 static bool is_last(const rp__operand *o, unsigned vector) {
-    if (!o->base || (uintptr_t)o->base % (vector * rp__dtype_bytes(o->dtype)) || o->stride[1] != 1) return false;
+    if ((uintptr_t)o->base % (vector * rp__dtype_bytes(o->dtype)) || o->stride[1] != 1) return false;
     for (unsigned d = 0; d < o->ndim; d++)
         if (d != 1 && o->size[d] > 1 && o->stride[d] % vector) return false;
     return true;
+}
+
+/* A family of pictures may go by channels through it. A weight gradient reads two, that lie alike. */
+void rp__conv_depth_turned(const rp__problem *p, rp__turned *out) {
+    const rp__operand *sorted[3];
+    const rp__conv_extent e = rp__conv_sort(p, sorted);
+    const uint32_t pictures = e.kind == 2 ? 6 : 2;
+    uint32_t lie = 0;
+    if (e.groups % 8) return;
+    for (unsigned k = 1; k < 3; k++)
+        if (pictures >> k & 1u && is_last(&p->o[k], 1)) lie |= 1u << k;
+    out->likes = pictures & ~lie;
+    if ((out->there | lie) & pictures) out->channels = out->likes;
 }
 
 /* Shares of the images' pieces: as many as fill the device and have work for all slots. A function of sizes and kind of device. */
@@ -135,9 +163,10 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
                         : UINT64_C(1) << KH;
     geometry g = geometry_of(f | UINT64_C(1) << LAST);
     const rp__operand *images[2] = {e.kind == 1 ? sorted[0] : sorted[1], e.kind == 2 ? sorted[0] : result};
-    bool along = e.groups % g.vector == 0 && is_last(images[0], g.vector);
+    bool along = e.groups % g.vector == 0 && images[0]->base && is_last(images[0], g.vector);
     along = along && (images[1]->base ? is_last(images[1], g.vector) : true);
     f |= (uint64_t)along << LAST;
+    if (along && e.kind != 2 && p->call->neighbours == RP__NEIGHBOURS_ROWS) f |= UINT64_C(1) << OUT_WIDE;
     const int64_t threads = 1024 * (int64_t)p->device->multiprocessors;
     int64_t blocks;
     if (e.kind == 2) {
@@ -191,7 +220,7 @@ static rp_status bind_weight(const rp__problem *p, size_t workspace, rp__launch_
 
 static rp_status bind_tiles(const rp__problem *p, bool *wide, rp__launch_buffer *buffer, rp__launch *out,
                             uint64_t *facts) {
-    *wide = true;
+    (void)wide; /* places of results are RP_INDEX, whatever follows them */
     return set_tiles(p, 0, buffer, out, facts);
 }
 
@@ -229,7 +258,8 @@ const rp__cuda_product_row rp__cuda_conv_depth_row = {.row = {.name = "depthwise
                                                               .bind = bind},
                                                       .words = rp__conv_n_words,
                                                       .tiles = bind_tiles,
-                                                      .source = source};
+                                                      .source = source,
+                                                      .takes_lanes = takes_lanes};
 const rp__cuda_product_row rp__cuda_conv_depth_shares_row = {.row = {.name = "depthwise shares",
                                                                      .ops = 1u << RP__LIB_CONV_WEIGHT,
                                                                      .serves = serves_weight,

@@ -9,7 +9,7 @@
  * bits depend on neither.
  *
  * Macros: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND, RP_SPATIAL, RP_BIAS, RP_INDEX, RP_REST as in
- * conv.cuh; RP_KH, RP_KW, RP_SY, RP_SX, RP_DY, RP_DX: window, step, dilation; RP_P, RP_X, RP_V, RP_LAST, RP_LANES, RP_PARTS. Words as in conv.cuh; of
+ * conv.cuh; RP_OUT_WIDE: what follows takes RP_V sums at once; RP_KH, RP_KW, RP_SY, RP_SX, RP_DY, RP_DX: window, step, dilation; RP_P, RP_X, RP_V, RP_LAST, RP_LANES, RP_PARTS. Words as in conv.cuh; of
  * RP_PARTS word 3 is the memory of the shares' sums, and the last one their number. */
 #define RP_S RP_SPATIAL
 #define RP_W_SPACE 8
@@ -61,6 +61,30 @@ RP_FN void rp_finish(const RP_WORDS *q, RP_ACC x, RP_INDEX g, RP_INDEX n, RP_IND
 #endif
 }
 
+#if RP_OUT_WIDE
+RP_WIDE_TYPES
+/* What follows the sums of a thread's channels: what it reads of them alone, and of one place; what it makes of them. */
+RP_FN void rp_line_load(const RP_WORDS *q, rp_line *held, RP_INDEX g) {
+    const RP_WORDS p = *q;
+    const RP_INDEX m = 0, n = 0, at[2] = {0};
+    (void)p, (void)held, (void)g, (void)m, (void)n, (void)at;
+    RP_WIDE_LINE
+}
+RP_FN void rp_held_load(const RP_WORDS *q, rp_held *held, RP_INDEX g, RP_INDEX n, RP_INDEX ay, RP_INDEX ax) {
+    const RP_WORDS p = *q;
+    const RP_INDEX m = 0, at[2] = {RP_S == 2 ? ay : ax, ax};
+    (void)p, (void)held, (void)m, (void)at;
+    RP_WIDE_HELD
+}
+RP_FN void rp_finish_wide(const RP_WORDS *q, const RP_ACC *sum, const rp_held *held, const rp_line *line, RP_INDEX g,
+                          RP_INDEX n, RP_INDEX ay, RP_INDEX ax) {
+    const RP_WORDS p = *q;
+    const RP_INDEX m = 0, at[2] = {RP_S == 2 ? ay : ax, ax};
+    (void)held, (void)line, (void)m, (void)at;
+    RP_WIDE_REST
+}
+#endif
+
 #if RP_KIND != 2
 typedef struct __align__(RP_V * sizeof(RP_ACC)) {
     RP_ACC e[RP_V];
@@ -106,8 +130,11 @@ RP_FN void rp_add_piece(RP_ACC (*sum)[RP_V], const RP_T *g, const RP_T *from, RP
 }
 #endif
 #define RP_SOURCE (RP_KIND == 0 ? 1 : 0)
+/* Rows whose loads are under way before the first one is used: as many as registers hold beside few weights. */
+#define RP_AHEAD_ROWS (160 / (RP_COLUMNS * RP_V * (int)sizeof(RP_T)))
+#define RP_AHEAD (RP_TAPS > 9 ? 0 : RP_AHEAD_ROWS < RP_ROWS ? RP_AHEAD_ROWS : RP_ROWS)
 /* Blocks of a multiprocessor: as many as the registers allow that the sums, weights and a row of places take. */
-#define RP_RESIDENT (RP_KIND == 2 ? (RP_TAPS > 9 ? 1 : 2) : RP_TAPS <= 9 && RP_SX == 1 ? 3 : 2)
+#define RP_RESIDENT (RP_KIND == 2 ? (RP_TAPS > 9 ? 1 : 2) : RP_TAPS <= 9 && RP_SX == 1 && sizeof(RP_T) == 2 ? 3 : 2)
 extern "C" __global__ void __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
 #if RP_KIND != 2
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[7];
@@ -175,15 +202,28 @@ extern "C" __global__ void __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_
 #else
     const RP_INDEX top = y0 + pad_y - (RP_KH - 1) * RP_DY, left = ax + pad_x - (RP_KW - 1) * RP_DX;
 #endif
-    _Pragma("unroll") for (int s = 0; s < RP_ROWS; s++) {
-        const int r = RP_KIND == 0 ? s : RP_ROWS - 1 - s; /* upwards is down the window of an input gradient */
-        const RP_INDEX y = top + r;
-        const int there = y >= 0 && y < from_rows;
+    rp_u32 columns_there = 0; /* a bit each */
+    _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++) columns_there |=
+        (rp_u32)(left + k >= 0 && left + k < from_width) << k;
+    const RP_T *const corner = from + (top * row + left * column);
+    rp_channels raw[RP_ROWS][RP_COLUMNS];
+/* Row s of those that the thread meets: upwards is down the window of an input gradient. */
+#define RP_ROW_AT(s) (RP_KIND == 0 ? (s) : RP_ROWS - 1 - (s))
+#define RP_FETCH(s)                                                                                                    \
+    {                                                                                                                  \
+        const rp_u32 there = top + RP_ROW_AT(s) >= 0 && top + RP_ROW_AT(s) < from_rows ? columns_there : 0;            \
+        _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++) {                                                       \
+            _Pragma("unroll") for (int e = 0; e < RP_V; e++) raw[s][k].e[e] = 0;                                       \
+            if (there >> k & 1) raw[s][k] = *(const rp_channels *)(corner + (RP_ROW_AT(s) * row + k * column));        \
+        }                                                                                                              \
+    }
+    _Pragma("unroll") for (int s = 0; s < RP_AHEAD; s++) RP_FETCH(s)
+        _Pragma("unroll") for (int s = 0; s < RP_ROWS; s++) {
+        const int r = RP_ROW_AT(s);
+        if (s + RP_AHEAD < RP_ROWS) RP_FETCH(s + RP_AHEAD)
         RP_ACC v[RP_COLUMNS][RP_V];
-        _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++) {
-            const RP_INDEX x = left + k;
-            rp_read(from + (y * row + x * column), there && x >= 0 && x < from_width, v[k]);
-        }
+        _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++) _Pragma("unroll") for (int e = 0; e < RP_V; e++)
+            v[k][e] = RP_LOAD(raw[s][k].e[e]);
         _Pragma("unroll") for (int j = 0; j < RP_P; j++) {
             const int down = RP_KIND == 0 ? r - j * RP_SY : (RP_KH - 1) * RP_DY + j - r;
             if (down < 0 || down % RP_DY != 0 || down / RP_DY >= RP_KH) continue;
@@ -208,11 +248,22 @@ extern "C" __global__ void __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_
         }
     }
 #endif
+#if RP_OUT_WIDE
+    rp_line line;
+    rp_line_load(&p, &line, c);
+#endif
     _Pragma("unroll") for (int j = 0; j < RP_P; j++) {
         if (y0 + j >= rows) break;
+#if RP_OUT_WIDE
+        rp_held held[RP_X];
+        _Pragma("unroll") for (int u = 0; u < RP_X; u++) if (ax + u < width)
+            rp_held_load(&p, &held[u], c, n, y0 + j, ax + u);
+#endif
         _Pragma("unroll") for (int u = 0; u < RP_X; u++) {
             if (ax + u >= width) break;
-#if !RP_REST && RP_V > 1
+#if RP_OUT_WIDE
+            rp_finish_wide(&p, sum[j][u], &held[u], &line, c, n, y0 + j, ax + u);
+#elif !RP_REST && RP_V > 1
             rp_channels all;
             _Pragma("unroll") for (int e = 0; e < RP_V; e++) {
 #if RP_BIAS

@@ -16,7 +16,7 @@
  * Macros as in conv.cuh: RP_NAME, RP_T, RP_ACC, RP_LOAD, RP_STORE, RP_MMA_STEP, RP_KIND, RP_SPATIAL, RP_BIAS, RP_TM, RP_TN, RP_TK, RP_WM,
  * RP_STAGES, RP_SPLIT, RP_PARTS, RP_INDEX, RP_OUT_ROWS, RP_REST, RP_RESIDENT; RP_TILES, of them in memory (fewer where there are fewer steps); RP_MASKS: a window of at most 32 places; RP_WG and, with it, RP_WG_STEP and its like; RP_UNIT, steps of which a share of the inner index is made;
  * RP_A_ALONG: vectors of the operand without windows run along the inner index, else along rows; RP_A_ONE: it is f32 and comes one by one, however it lies, neighbours in a warp along what RP_A_ALONG says; RP_B_ALONG: those of the other one
- * along the inner index, else along columns; RP_SAME: a step of the inner index is of one tap; RP_TAPS, the most that a window has.
+ * along the inner index, else along columns; RP_SAME: a step of the inner index is of one tap; RP_POINT: the window is the pixel itself, and pixel n of all images lies n steps from the first one in all that is read and written; RP_TAPS, the most that a window has.
  * Words as in conv.cuh. */
 #define RP_FAR (-(1 << 29)) /* a place outside of every operand */
 
@@ -152,13 +152,13 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     RP_ACC *st = (RP_ACC *)room;
     const int t = (int)threadIdx.x;
     const RP_INDEX batch = (RP_INDEX)p.w[4], C = (RP_INDEX)p.w[5], O = (RP_INDEX)p.w[6], G = (RP_INDEX)p.w[7];
-    const RP_INDEX cg = C / G, og = O / G, g = (RP_INDEX)blockIdx.z;
+    const RP_INDEX cg = G == 1 ? C : C / G, og = G == 1 ? O : O / G, g = (RP_INDEX)blockIdx.z;
     RP_SHARE_OF_BLOCK
     const RP_INDEX m0 = (RP_INDEX)blockIdx.y * RP_TM;
     const rp_places own = rp_places_of(&p, &number, RP_TN);
     RP_INDEX bound[RP_S];
     _Pragma("unroll") for (int d = 0; d < RP_S; d++) bound[d] = RP_SIZE(RP_BOUND, d);
-    const RP_INDEX n0 = number * RP_TN, taps = own.taps, points = own.points;
+    const RP_INDEX n0 = number * RP_TN, taps = RP_POINT ? 1 : own.taps, points = own.points;
 #if RP_KIND == 0
     const RP_INDEX M = og, N = batch * points, channels = cg, K = cg * taps;
 #elif RP_KIND == 1
@@ -167,12 +167,19 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
     const RP_INDEX M = og, N = cg * taps, channels = cg, K = batch * points;
 #endif
     (void)channels;
+#if RP_SPLIT == 1 && !RP_PARTS
+    const RP_INDEX first = 0, end = K;
+    (void)shares;
+#else
     const RP_INDEX unit = RP_UNIT_OF(channels, taps), share = ((K + unit - 1) / unit + shares - 1) / shares * unit;
     const RP_INDEX first = rank * share < K ? rank * share : K, end = K - first < share ? K : first + share;
+#endif
 #if RP_CLASSES
     if (n0 >= N) return; /* a class with fewer places than the first one */
 #endif
-#if RP_KIND != 2
+#if RP_POINT
+    (void)tap_spot, (void)tap_plain, (void)bound;
+#elif RP_KIND != 2
     for (int e = t; e < (int)taps; e += 256) {
         RP_INDEX k = e, r[RP_S], plain = 0;
         rp_spot s;
@@ -206,14 +213,18 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #else
     (void)tap_spot;
 #endif
-#if RP_MASKS
+#if RP_MASKS && !RP_POINT
     rp_barrier();
 #endif
     for (int e = t; e < RP_TN; e += 256) {
         RP_INDEX n = n0 + e;
         rp_spot s;
         rp_result r;
-#if RP_KIND == 2
+#if RP_POINT
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) r.at[d] = d + 1 < RP_S ? 0 : n;
+        r.n = 0;
+        s.off = n * RP_STRIDE(RP_WINDOWED, 1 + RP_S);
+#elif RP_KIND == 2
         const RP_INDEX c = n % channels;
         n /= channels;
         rp_split(own.kernel, &n, r.at);
@@ -242,7 +253,9 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #if RP_MASKS
         rp_near found;
         found.off = s.off;
-#if RP_KIND == 2
+#if RP_POINT
+        found.key = n0 + e < N;
+#elif RP_KIND == 2
         found.key = n0 + e < N ? 1u << (n0 + e) / channels : 0;
 #else
         found.key = n0 + e < N ? rp_inside_all(&s, tap_spot, (int)taps, bound) : 0;
@@ -372,17 +385,32 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #else
     /* Where this thread stands along the inner index, in both operands: tap and channel. */
     const int ak = RP_A_ALONG ? t % RP_AV * RP_AW : t / RP_AV, bk = RP_B_ALONG ? t % RP_BV * RP_C : t / RP_BV;
+#if RP_POINT
+    RP_INDEX a_k = first + ak, b_k = first + bk, a_in = 0, b_in = 0, a_tap = 0, b_tap = 0, a_c = a_k, b_c = b_k;
+    (void)a_in, (void)b_in, (void)a_tap, (void)b_tap;
+#else
     const RP_INDEX chunk = RP_CHUNK_OF(channels), some = taps > 0 ? taps : 1;
     RP_INDEX a_k = first + ak, b_k = first + bk, a_in = a_k % chunk, b_in = b_k % chunk, a_tap = a_k / chunk % some,
              b_tap = b_k / chunk % some, a_c = a_k / (chunk * some) * chunk + a_in,
              b_c = b_k / (chunk * some) * chunk + b_in;
+#endif
     const RP_INDEX b_inner = RP_STRIDE(RP_WINDOWED, 1);
     rp_near mine[RP_B_ALONG ? RP_NB : 1];
     _Pragma("unroll") for (int i = 0; i < (RP_B_ALONG ? RP_NB : 1); i++) {
         const int n = RP_B_ALONG ? t / RP_BV + i * (256 / RP_BV) : t % RP_BV * RP_C;
         mine[i] = column[n < RP_TN ? n : 0];
     }
-/* Goes `by` on along the inner index. */
+/* Goes `by` on along the inner index; where tap `tap` lies. */
+#if RP_POINT
+#define RP_GO_ON(tap, c, in, by) c += (by);
+#define RP_PLAIN_OF(tap) 0
+#define RP_SPOT_OF(tap)                                                                                                \
+    rp_spot two;                                                                                                       \
+    two.off = 0;                                                                                                       \
+    (void)(tap);
+#else
+#define RP_PLAIN_OF(tap) tap_plain[tap]
+#define RP_SPOT_OF(tap) const rp_spot two = tap_spot[tap];
 #define RP_GO_ON(tap, c, in, by)                                                                                       \
     c += (by);                                                                                                         \
     in += (by);                                                                                                        \
@@ -391,6 +419,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
         if (++tap == taps) tap = 0, c += chunk;                                                                        \
         if (RP_SAME) break;                                                                                            \
     }
+#endif
 #if RP_HOLD
     float ha[RP_NA * RP_AW], hb[RP_NB * RP_C];
 #define RP_COPY_A(to, from, there) RP_HELD_OR_ZERO(&ha[i * RP_AW], from, there, RP_AW)
@@ -409,7 +438,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_READ_A(slot)                                                                                                \
     {                                                                                                                  \
         const int live = a_k < end;                                                                                    \
-        const RP_T *const from = a_from + (live ? tap_plain[a_tap] + (RP_A_ONE ? a_c * a_inner : a_c) : 0);            \
+        const RP_T *const from = a_from + (live ? RP_PLAIN_OF(a_tap) + (RP_A_ONE ? a_c * a_inner : a_c) : 0);          \
         _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
             const int m = t / RP_AV + i * (256 / RP_AV);                                                               \
             if (!RP_A_FULL && m >= RP_TM) break;                                                                       \
@@ -425,13 +454,14 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_READ_A(slot)                                                                                                \
     {                                                                                                                  \
         RP_INDEX tap = a_tap, c = a_c, in = a_in;                                                                      \
-        const RP_T *const from = a_from + (a_k < end ? tap_plain[tap] + c * a_inner : 0);                              \
+        (void)tap, (void)in;                                                                                           \
+        const RP_T *const from = a_from + (a_k < end ? RP_PLAIN_OF(tap) + c * a_inner : 0);                            \
         _Pragma("unroll") for (int i = 0; i < RP_NA; i++) {                                                            \
             const int k = ak + i * (256 / RP_AV);                                                                      \
             if (!RP_A_FULL && k >= RP_TK) break;                                                                       \
             const int ok = row_there && a_k + (k - ak) < end;                                                          \
             const RP_T *const at = RP_SAME && RP_SPLIT == 1 ? from + i * (256 / RP_AV) * a_inner                       \
-                                   : ok                     ? a_from + (tap_plain[tap] + c * a_inner)                  \
+                                   : ok                     ? a_from + (RP_PLAIN_OF(tap) + c * a_inner)                \
                                                             : a;                                                                           \
             RP_COPY_A(&sa[(slot)*RP_A_SIZE + RP_A_AT(a_m, k)], at, ok);                                                \
             RP_GO_ON(tap, c, in, 256 / RP_AV)                                                                          \
@@ -449,7 +479,7 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #define RP_READ_B(slot)                                                                                                \
     {                                                                                                                  \
         const int live = b_k < end, tap = live ? (int)b_tap : 0;                                                       \
-        const rp_spot two = tap_spot[tap];                                                                             \
+        RP_SPOT_OF(tap)                                                                                                \
         const RP_T *const from = b + (two.off + b_c);                                                                  \
         _Pragma("unroll") for (int i = 0; i < RP_NB; i++) {                                                            \
             const int n = t / RP_BV + i * (256 / RP_BV);                                                               \
@@ -586,14 +616,17 @@ extern "C" __global__ void RP_CLUSTER __launch_bounds__(256, RP_RESIDENT) RP_NAM
 #endif
     rp_cp_async_wait(0);
     rp_barrier();
+#if RP_OUT_WIDE
+    rp_line line;
+#endif
     /* A pass at a time goes through shared memory, so that neighbours in a warp store neighbours. */
     _Pragma("unroll") for (int pass = 0; pass < RP_PASSES; pass++) {
 #if RP_OUT_WIDE /* what follows reads ahead */
         rp_held held[RP_TURNS];
-        rp_line line;
         _Pragma("unroll") for (int u = 0; u < RP_TURNS; u++) {
             RP_PLACE_OF_TURN(u)
-            if (u == 0 && m < M) rp_line_load(&p, &line, g, m); /* a thread's rows are the same in all turns */
+            /* a thread's rows are the same in all turns, and where a pass has all rows of the tile */
+            if (u == 0 && m < M && (pass == 0 || RP_PASS_ROWS != RP_TM)) rp_line_load(&p, &line, g, m);
             if (ours) rp_held_load(&p, &held[u], g, m, result[j].n, result[j].at);
         }
 #endif

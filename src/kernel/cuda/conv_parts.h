@@ -56,6 +56,10 @@ void rp__conv_patch_macros(uint64_t facts, rp__text *out);
 
 /* Depthwise convolutions are another template's (conv_depth.c); shares of their weight gradients. */
 bool rp__conv_is_depthwise(const rp__problem *p);
+/* Channels that a thread of it has where they are innermost: so many of its sums leave as a vector. 0: it is no depthwise convolution. */
+unsigned rp__conv_depth_lanes(const rp__problem *p);
+/* Pictures that it reads, or would rather read, with their channels innermost. */
+void rp__conv_depth_turned(const rp__problem *p, rp__turned *out);
 int64_t rp__conv_depth_parts(const rp__problem *p);
 /* And those of 16-bit floats whose groups have few channels (conv_groups.c). */
 bool rp__conv_is_grouped(const rp__problem *p);

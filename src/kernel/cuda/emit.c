@@ -167,8 +167,9 @@ static bool new_analysis(rp__emitter *e, rp__arena *arena) {
     e->needed = RP__NEW(arena, bool, e->dag->n_nodes + 1u);
     e->early = RP__NEW(arena, bool, e->dag->n_nodes + 1u);
     e->still = RP__NEW(arena, bool, e->dag->n_nodes + 1u);
+    e->lined = RP__NEW(arena, uint8_t, e->dag->n_nodes + 1u);
     e->stage = RP__NEW(arena, uint8_t, e->dag->n_nodes + 1u);
-    return e->stage && e->early && e->still && e->level && e->place && e->array && e->needed;
+    return e->stage && e->lined && e->early && e->still && e->level && e->place && e->array && e->needed;
 }
 
 /* Of a part: the class and the words that its nodes are written by. */
@@ -246,13 +247,55 @@ rp_status rp__cuda_emit_held(const rp__cuda_part *part, rp__text *fields, rp__te
     return status == RP_OK && (fields->failed || fill->failed) ? RP__OOM("CUDA source of a kernel") : status;
 }
 
-/* Loads at their own place that rp_held or, where all columns share them, rp_line has: as vectors, or one number for all eight. */
+/* Loads at their own place that rp_held or, where all columns share them, rp_line has: as vectors, or one number for all sums. */
 static bool is_held(const rp__emitter *e, const rp__node *n) {
     return n->op == RP__LOAD && n->access != 0 && n->a == RP__NO_VAL && n->b == RP__NO_VAL &&
            ((e->c->unit | e->c->broadcast) >> n->access & 1);
 }
 static bool is_vector(const rp__emitter *e, unsigned k) { return rp__emit_in_vectors(e, &e->dag->nodes[k]); }
 static bool is_of_line(const rp__emitter *e, unsigned k) { return e->c->staged_unit >> e->dag->nodes[k].access & 1; }
+
+static bool divides(unsigned op) { return op == RP__DIV || op == RP__SQRT || op == RP__RSQRT || op == RP__RECIP; }
+
+/* What is made of rp_line alone is computed there, once for all columns of a thread, where it costs more than reading it: of batch norm the root
+   of a variance. What is kept is what something else needs. */
+static void find_lined(const rp__emitter *e, rp__arena *arena, bool *failed) {
+    enum { LEAST = 4, DIVISION = 8 }; /* rp__node_cost, for which a division is no more than others */
+    const rp__dag *d = e->dag;
+    unsigned *cost = RP__NEW(arena, unsigned, d->n_nodes + 1u);
+    bool *wanted = RP__NEW(arena, bool, d->n_nodes + 1u);
+    if (!cost || !wanted) {
+        *failed = true;
+        return;
+    }
+    memset(wanted, 0, d->n_nodes * sizeof *wanted);
+    memset(cost, 0, d->n_nodes * sizeof *cost);
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        const rp__node *n = &d->nodes[k];
+        const rp__val operands[3] = {n->a, n->b, n->c};
+        bool alone = e->level[k] == RP__LEVEL_ELEMENT;
+        if (n->op == RP__LOAD)
+            alone = alone && is_held(e, n) && is_of_line(e, k);
+        else
+            alone = alone && n->op < RP__PRIM_COUNT;
+        if (alone && n->op != RP__LOAD) cost[k] = divides(n->op) ? DIVISION : rp__node_cost(n);
+        for (unsigned i = 0; i < 3 && alone && n->op != RP__LOAD; i++) {
+            if (operands[i] == RP__NO_VAL || e->level[operands[i]] != RP__LEVEL_ELEMENT) continue;
+            alone = e->lined[operands[i]] != RP__LINED_NOT;
+            cost[k] += cost[operands[i]];
+        }
+        e->lined[k] = alone ? RP__LINED_ALONE : RP__LINED_NOT;
+    }
+    for (unsigned k = 0; k < d->n_stores; k++) wanted[d->stores[k].value] = true;
+    for (unsigned k = d->n_nodes; k-- > 0;) { /* by something else */
+        const rp__node *n = &d->nodes[k];
+        const rp__val operands[3] = {n->a, n->b, n->c};
+        if (wanted[k] && e->lined[k] && n->op != RP__LOAD && cost[k] >= LEAST) e->lined[k] = RP__LINED_KEPT;
+        for (unsigned i = 0; i < 3; i++)
+            if (operands[i] != RP__NO_VAL && (!e->lined[k] || (wanted[k] && e->lined[k] == RP__LINED_ALONE)))
+                wanted[operands[i]] = true;
+    }
+}
 
 static void add_held_types(const rp__emitter *e) {
     const unsigned width = e->c->vector;
@@ -261,8 +304,11 @@ static void add_held_types(const rp__emitter *e) {
     for (unsigned line = 0; line < 2; line++) {
         rp__text_puts(e->out, "typedef struct {\n    int none;\n");
         for (unsigned k = 0; k < e->dag->n_nodes; k++) {
-            if (!is_held(e, &e->dag->nodes[k]) || is_of_line(e, k) != (line > 0)) continue;
-            const unsigned dtype = e->dag->accesses[e->dag->nodes[k].access].dtype;
+            const rp__node *n = &e->dag->nodes[k];
+            if (line && e->lined[k] == RP__LINED_KEPT)
+                rp__text_add(e->out, "    %s v%u[%u];\n", rp__emit_type(n->dtype), k, width);
+            if (!is_held(e, n) || is_of_line(e, k) != (line > 0)) continue;
+            const unsigned dtype = e->dag->accesses[n->access].dtype;
             if (is_vector(e, k))
                 rp__text_add(e->out, "    rp_vec_%s_%u x%u;\n", rp__emit_word_type(dtype), rp__emit_words(dtype, width),
                              k);
@@ -275,8 +321,32 @@ static void add_held_types(const rp__emitter *e) {
     rp__text_add(e->out, "#define RP_HELD_BYTES %u\n", bytes);
 }
 
+/* What nodes read that lies in *held or *line: names of vectors, and of numbers in the form of rp__emit_early_load. */
+static void add_held_names(const rp__emitter *e, const char *line, bool all) {
+    const rp__dag *d = e->dag;
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        const rp__node *n = &d->nodes[k];
+        if (e->level[k] != RP__LEVEL_ELEMENT || !is_held(e, n) || (!all && !is_of_line(e, k))) continue;
+        const char *from = is_of_line(e, k) ? line : "held";
+        const unsigned dtype = d->accesses[n->access].dtype;
+        e->early[k] = !is_vector(e, k);
+        if (e->early[k])
+            rp__text_add(e->out, "        const %s x%u[1] = {%s->x%u};\n", rp__emit_type(dtype), k, from, k);
+        else
+            rp__text_add(e->out, "        const %s *l%u = %s->x%u.e;\n", rp__emit_word_type(dtype), k, from, k);
+    }
+}
+
+static void add_uniform(const rp__emitter *e) {
+    rp__text_puts(e->out, "        const int w = 0;\n        (void)w;\n");
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (e->level[k] != RP__LEVEL_ELEMENT) rp__emit_node(e, (rp__val)k, NULL);
+}
+
 static void add_held_loads(const rp__emitter *e, bool line) {
+    bool keeps = false;
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        keeps = keeps || (line && e->lined[k] == RP__LINED_KEPT);
         if (!is_held(e, &e->dag->nodes[k]) || is_of_line(e, k) != line) continue;
         const unsigned access = e->dag->nodes[k].access, dtype = e->dag->accesses[access].dtype;
         if (is_vector(e, k))
@@ -285,25 +355,22 @@ static void add_held_loads(const rp__emitter *e, bool line) {
         else
             rp__text_add(e->out, "        held->x%u = a%u[o%u];\n", k, access, access);
     }
+    if (!keeps) return;
+    add_uniform(e);
+    add_held_names(e, "held", false);
+    rp__text_add(e->out, "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", e->c->vector);
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (e->lined[k] == RP__LINED_NOT) continue;
+        rp__emit_node(e, (rp__val)k, NULL);
+        if (e->lined[k] == RP__LINED_KEPT) rp__text_add(e->out, "        held->v%u[j] = v%u;\n", k, k);
+    }
+    rp__text_puts(e->out, "        }\n");
 }
 
 static void add_wide_rest(const rp__emitter *e) {
     const rp__dag *d = e->dag;
-    rp__text_puts(e->out, "        const int w = 0;\n        (void)w;\n");
-    for (unsigned k = 0; k < d->n_nodes; k++) {
-        const rp__node *n = &d->nodes[k];
-        if (e->level[k] != RP__LEVEL_ELEMENT) {
-            rp__emit_node(e, (rp__val)k, NULL);
-        } else if (is_held(e, n)) {
-            const char *from = is_of_line(e, k) ? "line" : "held";
-            const unsigned dtype = d->accesses[n->access].dtype;
-            e->early[k] = !is_vector(e, k);
-            if (e->early[k])
-                rp__text_add(e->out, "        const %s x%u[1] = {%s->x%u};\n", rp__emit_type(dtype), k, from, k);
-            else
-                rp__text_add(e->out, "        const %s *l%u = %s->x%u.e;\n", rp__emit_word_type(dtype), k, from, k);
-        }
-    }
+    add_uniform(e);
+    add_held_names(e, "line", true);
     for (unsigned k = 0; k < d->n_stores; k++)
         if (rp__emit_vector_store(e, &d->stores[k])) rp__emit_gathered(e, &d->stores[k], k, e->c->vector);
     rp__text_add(e->out, "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", e->c->vector);
@@ -312,6 +379,8 @@ static void add_wide_rest(const rp__emitter *e) {
         if (n->op == RP__LOAD && n->access == 0)
             rp__text_add(e->out, "        const %s v%u = (%s)sum[j];\n", rp__emit_type(n->dtype), k,
                          rp__emit_type(n->dtype));
+        else if (e->lined[k] == RP__LINED_KEPT)
+            rp__text_add(e->out, "        const %s v%u = line->v%u[j];\n", rp__emit_type(n->dtype), k, k);
         else if (e->level[k] == RP__LEVEL_ELEMENT)
             rp__emit_node(e, (rp__val)k, NULL);
     }
@@ -329,7 +398,7 @@ rp_status rp__cuda_emit_wide(const rp__dag *rest, const rp__cuda_place *places, 
     for (unsigned k = 0; k < n; k++) e.n_dims += places[k].dims;
     c.template_ = RP__CUDA_POINTWISE;
     c.n_outer = (uint8_t)e.n_dims;
-    c.vector = RP__CUDA_MAX_VECTOR;
+    c.vector = (uint8_t)lanes->vector;
     c.unroll = 1;
     c.wide = wide;
     c.unit = lanes->unit;
@@ -343,7 +412,8 @@ rp_status rp__cuda_emit_wide(const rp__dag *rest, const rp__cuda_place *places, 
     find_levels(&e);
     find_places(&e);
     bool failed = false;
-    for (unsigned k = 0; k < RP__CUDA_WIDE_TEXTS; k++) {
+    find_lined(&e, &arena, &failed);
+    for (unsigned k = 0; k < RP__CUDA_WIDE_TEXTS && !failed; k++) {
         e.out = &out[k];
         if (k != RP__CUDA_WIDE_TYPES) rp__emit_places(&e, places, n);
         switch (k) {

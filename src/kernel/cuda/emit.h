@@ -161,14 +161,15 @@ rp_status rp__cuda_emit_part(const rp__cuda_part *part, rp__text *out);
 /* Declarations of these fields; statements that fill them. */
 rp_status rp__cuda_emit_held(const rp__cuda_part *part, rp__text *fields, rp__text *fill);
 
-/* The same rest for eight sums at once, sum[0..7], neighbours along dim `along`. Masks of accesses: those that lie there as an aligned vector, those
- * that all eight share, those of either that vary along the rows of the product alone. */
+/* The same rest for several sums at once, sum[0..vector - 1], neighbours along dim `along`. Masks of accesses: those that lie there as an aligned
+ * vector, those that all of them share, those of either that vary along the rows of the product alone. */
 typedef struct rp__cuda_lanes {
-    unsigned along;
+    unsigned along, vector;
     uint64_t unit, same, line;
 } rp__cuda_lanes;
 /* Four texts: the types rp_held and rp_line of what is read ahead of the sums, and RP_HELD_BYTES, what the former has; statements that fill
- * *held; those that fill *held, an rp_line; those that follow the sums, with `held` and `line` in hand. */
+ * *held; those that fill *held, an rp_line, and compute there what costs more than a load and is made of nothing else; those that follow the sums,
+ * with `held` and `line` in hand. */
 enum { RP__CUDA_WIDE_TYPES, RP__CUDA_WIDE_HELD, RP__CUDA_WIDE_LINE, RP__CUDA_WIDE_REST, RP__CUDA_WIDE_TEXTS };
 rp_status rp__cuda_emit_wide(const rp__dag *rest, const rp__cuda_place *places, unsigned n, uint32_t first, bool wide,
                              const rp__cuda_lanes *lanes, rp__text out[RP__CUDA_WIDE_TEXTS]);

@@ -14,6 +14,9 @@
 
 enum { RP__LEVEL_UNIFORM, RP__LEVEL_ROW, RP__LEVEL_ELEMENT };
 
+/* What follows several sums at once: is a value made of what rp_line has read, of that alone, and kept there? */
+enum { RP__LINED_NOT, RP__LINED_ALONE, RP__LINED_KEPT };
+
 typedef struct rp__emitter {
     const rp__dag *dag;
     const rp__cuda_class *c;
@@ -27,6 +30,7 @@ typedef struct rp__emitter {
     bool *needed;   /* per node: scratch of rp__emit_find_needed */
     uint8_t *stage; /* per node: scans on the longest path to it */
     bool *early;    /* per node: a load that lies in x<node>[w] already */
+    uint8_t *lined; /* per node, of eight sums at once: RP__LINED_* */
     bool *still;    /* per node: of points, an element value that is the same for all of a vector */
     /* rows that a thread has side by side: row values are arrays r<node>[j] where there are several */
     unsigned columns;

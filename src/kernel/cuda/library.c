@@ -49,7 +49,9 @@ static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, 
                         const rp__library_call *call) {
     size_t bytes = 0;
     if (!has_templates(op)) return rp__family_workspace(families, d, op, o, n, call);
-    return pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, &(rp__problem_notes){{0}}}, &bytes) ? bytes : 0;
+    return pick(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, &(rp__problem_notes){.even = false}}, &bytes)
+               ? bytes
+               : 0;
 }
 
 static rp_status bind_template(const rp__problem *p, rp__launch_buffer *buffer, rp__launch *out) {
@@ -65,13 +67,13 @@ static rp_status bind_template(const rp__problem *p, rp__launch_buffer *buffer, 
 static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                       rp__launch_buffer *buffer, rp__launch *out) {
     if (!has_templates(op)) return rp__family_bind(families, d, op, o, n, call, buffer, out);
-    return bind_template(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, &(rp__problem_notes){{0}}}, buffer,
-                         out);
+    return bind_template(&(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, &(rp__problem_notes){.even = false}},
+                         buffer, out);
 }
 
 static rp_status finish(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                         unsigned step, rp__launch_buffer *buffer, rp__launch *out) {
-    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, &(rp__problem_notes){{0}}};
+    const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, &(rp__problem_notes){.even = false}};
     size_t bytes;
     *out = (rp__launch){0};
     if (op == RP__LIB_TOPK) return rp__cuda_topk_step(d, o, call, step, buffer, out);
@@ -90,8 +92,9 @@ static const char *name(rp__device *d, rp__library_op op) {
 }
 
 static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
-    return rp__template_order(rp__cuda_templates, RP__CUDA_TEMPLATES,
-                              &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, &(rp__problem_notes){{0}}});
+    return rp__template_order(
+        rp__cuda_templates, RP__CUDA_TEMPLATES,
+        &(rp__problem){d, op, o, n, call, RP__ORDER_ELSEWHERE, &(rp__problem_notes){.even = false}});
 }
 
 /* Of the plain kernel, which is for products that take no longer than a launch: a block computes what it would read, and the launch that is
@@ -99,7 +102,7 @@ static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, s
 static unsigned factor_cost(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                             const rp__library_call *call, rp__order order, unsigned k) {
     enum { WORTH = 128, MOST = 64, TILE = 16 };
-    const rp__problem p = {d, op, o, n, call, order, &(rp__problem_notes){{0}}};
+    const rp__problem p = {d, op, o, n, call, order, &(rp__problem_notes){.even = false}};
     const int64_t other = o->size[o->ndim - (k ? 2u : 1u)], tiles = (other + TILE - 1) / TILE;
     unsigned place;
     if (op != RP__LIB_MATMUL || !rp__dtype_is_float((rp_dtype)o->dtype) ||

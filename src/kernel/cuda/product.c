@@ -109,14 +109,14 @@ static uint32_t room_of(uint64_t facts) {
 }
 
 /* Of a text that something follows. */
-static bool takes_eight(uint64_t facts) { return bit(facts, OUT_WIDE); }
+static bool takes_lanes(uint64_t facts) { return bit(facts, OUT_WIDE); }
 
 static void macros(uint64_t facts, rp__text *out) {
     const rp_dtype dtype = (rp_dtype)(facts & 15);
     const math m = math_of(facts);
     const struct tile *t = tile_at(facts);
     const unsigned split = 1u << (facts >> SPLIT & 3);
-    const bool eight = facts >> 32 && takes_eight(facts);
+    const bool eight = facts >> 32 && takes_lanes(facts);
     rp__text_kernel_dtype(dtype, out);
     const bool fma = m == FMA || m == SLICED;
     rp__text_add(out, "#define RP_MATH %u\n#define RP_SUM %s\n#define RP_ELEMENT %u\n#define RP_SLICES %u\n",
@@ -645,7 +645,7 @@ const rp__cuda_product_row rp__cuda_tensor_row = {.row = {.name = "mma",
                                                   .tiles = tensor_tiles,
                                                   .join = join, /* fma's, too */
                                                   .source = source,
-                                                  .takes_eight = takes_eight};
+                                                  .takes_lanes = takes_lanes};
 
 const rp__cuda_product_row rp__cuda_fma_row = {.row = {.name = "fma",
                                                        .ops = 1u << RP__LIB_MATMUL,
@@ -657,4 +657,4 @@ const rp__cuda_product_row rp__cuda_fma_row = {.row = {.name = "fma",
                                                .words = rp__matmul_n_words,
                                                .tiles = plain_tiles,
                                                .source = source,
-                                               .takes_eight = takes_eight};
+                                               .takes_lanes = takes_lanes};

@@ -19,7 +19,7 @@ typedef struct rp__cuda_product_row {
     rp_status (*join)(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
                       rp__launch *out);
     /* Does the text with these facts take eight sums at once (rp__library_call.neighbours)? NULL: none does. */
-    bool (*takes_eight)(uint64_t facts);
+    bool (*takes_lanes)(uint64_t facts);
 } rp__cuda_product_row;
 
 /* The table: rp__cuda_NAME_row of each, in the file of its kernel. Of rows that cost the same the first is taken. */
