@@ -14,7 +14,7 @@ struct dump_options {
     struct cli_options common;
     struct cli_model_options model;
     const char *name;
-    bool train;
+    bool train, kernels;
 };
 
 /* Parts are printed as they come, or collected. */
@@ -122,23 +122,39 @@ static rp_status dump_model(struct dump *d, const struct model_kind *kind, const
     return status;
 }
 
-/* A graph in text form: parsed, checked and printed again. */
-static int dump_file(struct dump *d, const char *path) {
-    char why[256];
-    size_t n;
-    char *text = cli_read(path, CLI_GRAPH_BYTES, &n, why, sizeof why);
-    if (!text) {
-        if (cli_is_graph(path))
-            fprintf(stderr, "reprise dump: %s: %s\n", cli_shown(path), why);
-        else
-            cli_no_model("dump", path);
+/* The kernels of a graph, on random arguments. */
+static rp_status dump_kernels(struct dump *d, const struct cli_graph *g) {
+    rp_tensor *in[CLI_MAX_GRAPH_INPUTS] = {NULL}, *out[CLI_MAX_GRAPH_INPUTS] = {NULL};
+    rp_ir *ir = NULL;
+    rp_set_grad_enabled(false);
+    rp_scope scope = rp_scope_begin();
+    rp_status status = cli_graph_inputs(g, "dump", in);
+    rp_compiled *f = status ? NULL : cli_graph_compile(g, "fused", &ir);
+    /* The first call computes op by op while it records; only what the compiler makes of it is wanted. */
+    if (!status) status = rp_failed() ? rp_error_status() : rp_call(f, in, g->n_in, out, g->n_out);
+    rp_set_kernel_log(log_kernel, d, NULL);
+    if (!status) status = rp_call(f, in, g->n_in, out, g->n_out);
+    rp_set_kernel_log(NULL, NULL, NULL);
+    rp_scope_end(scope, NULL, 0);
+    rp_compiled_release(f);
+    rp_ir_release(ir);
+    return status;
+}
+
+/* A graph in text form: parsed, checked and printed again; its kernels, where they are asked for. */
+static int dump_file(struct dump *d, const char *path, bool kernels) {
+    if (!cli_is_graph(path)) {
+        cli_no_model("dump", path);
         return CLI_FAILED;
     }
-    rp_ir *ir = rp_ir_parse(text, n);
-    free(text);
-    d->status = rp_failed() ? rp_error_status() : rp_ir_check(ir);
-    if (!d->status) d->status = add_graph(d, "graph", ir);
+    struct cli_graph g = {.path = NULL};
+    const int code = cli_graph_load(&g, "dump", path);
+    if (code) return code;
+    rp_ir *ir = rp_ir_parse(g.text, g.bytes);
+    d->status = rp_failed() ? rp_error_status() : add_graph(d, "graph", ir);
     rp_ir_release(ir);
+    if (!d->status && kernels) d->status = dump_kernels(d, &g);
+    cli_graph_free(&g);
     return CLI_OK;
 }
 
@@ -146,6 +162,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     struct dump_options *o = state->input;
     switch (key) {
     case 't': o->train = true; return 0;
+    case 'k': o->kernels = true; return 0;
     case ARGP_KEY_ARG:
         if (o->name) argp_error(state, "one model or file at a time");
         o->name = arg;
@@ -158,6 +175,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 static int run(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"train", 't', NULL, 0, "The whole training step instead of the forward function", 0},
+        {"kernels", 'k', NULL, 0, "Of a graph in text form: its kernels, too", 0},
         CLI_MODEL_OPTIONS,
         {0},
     };
@@ -168,7 +186,7 @@ static int run(int argc, char **argv) {
         .doc =
             "Prints a model (`reprise run -l` names them; by default mlp) as a graph in text form, as the functional "
             "graphs that backends get, and as kernels with their loops and emitted sources; or reads a graph in text form "
-            "from FILE (- is standard input), checks it and prints it again.",
+            "from FILE (- is standard input), checks it and prints it again, with --kernels followed by its kernels.",
     };
     struct dump_options o = {0};
     if (cli_parse(&argp, argc, argv, &o.common)) return CLI_USAGE;
@@ -179,7 +197,7 @@ static int run(int argc, char **argv) {
         fputs("reprise dump: --weights, --prefix, --dtype, --batch, --length and --device are for models\n", stderr);
         code = CLI_USAGE;
     } else if (!kind) {
-        code = dump_file(&d, o.name);
+        code = dump_file(&d, o.name, o.kernels);
     } else if (o.train && !cli_program_trains(kind)) {
         fprintf(stderr, "reprise dump: '%s' is not trained\n", o.name);
         code = CLI_USAGE;

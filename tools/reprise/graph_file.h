@@ -7,7 +7,7 @@
 
 #include <reprise_io.h>
 
-enum { CLI_GRAPH_BYTES = 64 << 20, CLI_MAX_GRAPH_INPUTS = 512 };
+enum { CLI_GRAPH_BYTES = 64 << 20, CLI_MAX_GRAPH_INPUTS = 2048 };
 
 /* What --input says of one argument; what it leaves out is the graph's. */
 struct cli_input {
