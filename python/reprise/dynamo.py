@@ -271,22 +271,31 @@ class Part:
             programmed.append(r)
         return ("program", slots[r])
 
+    def types(self):
+        """What the library is told of each argument; Unsupported where it has no such thing."""
+        types = []
+        for n in self.low.placeholders:
+            val = n.meta.get("val")
+            if isinstance(val, torch.Tensor):
+                dtype, sizes = type_of(val)
+                types.append((dtype, *library_device(val.device), sizes, tuple(isinstance(s, torch.SymInt) for s in val.shape)))
+            elif isinstance(val, (torch.SymInt, int)):
+                number = hint(val) + self.low.shifts.get(len(types), 0)
+                types.append((_c.dtypes()["int64"], 0, 0, (0, number), (False, isinstance(val, torch.SymInt))))
+            else:
+                raise Unsupported(f"an argument of type {type(val).__name__}")
+        for t in self.constants:
+            types.append((type_of(t)[0], *self.place, tuple(t.shape), (False,) * t.dim()))
+        return types
+
+    def text(self):
+        """The program as the library traces it, in its text form: what `reprise explain|bench|dump FILE` take."""
+        return self.program.text(self.types())
+
     def check(self):
         """What the library refuses of it, by a trace without data: [(node, reason)]."""
-        types = []
         try:
-            for n in self.low.placeholders:
-                val = n.meta.get("val")
-                if isinstance(val, torch.Tensor):
-                    dtype, sizes = type_of(val)
-                    types.append((dtype, *library_device(val.device), sizes, tuple(isinstance(s, torch.SymInt) for s in val.shape)))
-                elif isinstance(val, (torch.SymInt, int)):
-                    number = hint(val) + self.low.shifts.get(len(types), 0)
-                    types.append((_c.dtypes()["int64"], 0, 0, (0, number), (False, isinstance(val, torch.SymInt))))
-                else:
-                    raise Unsupported(f"an argument of type {type(val).__name__}")
-            for t in self.constants:
-                types.append((type_of(t)[0], *self.place, tuple(t.shape), (False,) * t.dim()))
+            types = self.types()
         except Unsupported as e:
             return [(None, str(e))]
         return [(self.low.nodes[k] if k >= 0 else None, reason) for k, reason in self.program.check(types)]

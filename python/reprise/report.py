@@ -25,6 +25,10 @@ class Graph:
         """Those of them that are still there."""
         return [p.program for p in (ref() for ref in self._parts) if p is not None]
 
+    def texts(self):
+        """Each of them in the library's text form, which `reprise explain`, `bench` and `dump` read."""
+        return [p.text() for p in (ref() for ref in self._parts) if p is not None]
+
     @property
     def copied(self):
         """Results that are copied at every call into the strides that PyTorch expects."""

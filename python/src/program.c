@@ -892,16 +892,24 @@ static bool read_type(PyObject *o, rp_ir_type *type) {
     return true;
 }
 
+/* The types of the arguments, or NULL with an exception. Freed by the caller. */
+static rp_ir_type *read_types(const program *p, PyObject *types) {
+    if (!PyList_Check(types) || (size_t)PyList_Size(types) != p->n_in)
+        return PyErr_Format(PyExc_TypeError, "a type an argument"), NULL;
+    rp_ir_type *list = calloc(p->n_in + 1, sizeof *list);
+    bool good = list || (PyErr_NoMemory(), false);
+    for (size_t k = 0; good && k < p->n_in; k++) good = read_type(PyList_GetItem(types, (Py_ssize_t)k), &list[k]);
+    if (!good) free(list), list = NULL;
+    return list;
+}
+
 /* check([(dtype, device type, index, sizes, which of them change) an argument]) -> [(step, what is wrong)]; step -1: with the whole. */
 static PyObject *program_check(PyObject *self, PyObject *types) {
     program *p = (program *)self;
-    if (!PyList_Check(types) || (size_t)PyList_Size(types) != p->n_in)
-        return PyErr_Format(PyExc_TypeError, "a type an argument");
-    rp_ir_type *list = calloc(p->n_in + 1, sizeof *list);
+    rp_ir_type *list = read_types(p, types);
+    if (!list) return NULL;
     context c = {.p = p, .faults = calloc(p->n_steps + 1, sizeof *c.faults)};
-    bool good = (list && c.faults) || (PyErr_NoMemory(), false);
-    for (size_t k = 0; good && k < p->n_in; k++) good = read_type(PyList_GetItem(types, (Py_ssize_t)k), &list[k]);
-    PyObject *found = good ? PyList_New(0) : NULL;
+    PyObject *found = c.faults ? PyList_New(0) : PyErr_NoMemory();
     if (found) {
         rp_scope scope = (rp_scope_begin)();
         rp_ir *ir;
@@ -930,6 +938,32 @@ static PyObject *program_check(PyObject *self, PyObject *types) {
     free(c.faults);
     free(list);
     return found;
+}
+
+/* text([type an argument]) -> what is traced for arguments of these types, in the library's text form */
+static PyObject *program_text(PyObject *self, PyObject *types) {
+    program *p = (program *)self;
+    rp_ir_type *list = read_types(p, types);
+    if (!list) return NULL;
+    context c = {.p = p};
+    PyObject *text = NULL;
+    rp_scope scope = (rp_scope_begin)();
+    rp_ir *ir = (rp_trace_types)((rp_fn){replay, &c, 0, p->name}, list, p->n_in, p->n_out);
+    const size_t bytes = ir ? (rp_ir_text)(ir, NULL, 0) : 0;
+    char *buffer = ir ? malloc(bytes + 1) : NULL;
+    if (!ir)
+        py_fail(p->name);
+    else if (!buffer)
+        PyErr_NoMemory();
+    else {
+        (void)(rp_ir_text)(ir, buffer, bytes + 1);
+        text = PyUnicode_FromStringAndSize(buffer, (Py_ssize_t)bytes);
+    }
+    free(buffer);
+    rp_ir_release(ir);
+    (rp_scope_end)(scope, NULL, 0);
+    free(list);
+    return text;
 }
 
 static PyObject *program_explain(PyObject *self, PyObject *unused) {
@@ -971,6 +1005,7 @@ static PyMethodDef methods[] = {
     {"bare", program_bare, METH_VARARGS, "seconds a call of the library takes alone"},
     {"arrays", program_arrays, METH_O, "calls it with a list of arrays"},
     {"check", program_check, METH_O, "what of it the library refuses for arguments of these types"},
+    {"text", program_text, METH_O, "what is traced for arguments of these types, as text"},
     {"explain", program_explain, METH_NOARGS, "what became of it, a tuple a fact"},
     {"read", program_read, METH_VARARGS | METH_CLASS, "a program of a graph in text form"},
     {NULL, NULL, 0, NULL}};
