@@ -74,7 +74,8 @@ typedef struct rp__interp {
     bool direct[RP__DAG_MAX_ACCESSES];
     uint64_t
         copied; /* accesses whose memory a store writes before another one stores what was loaded: not used in place */
-    uint64_t repeats, repeated_yet; /* ACROSS: accesses that stand still along the positions of tiles of several, which are repeated for these
+    uint64_t repeats,
+        repeated_yet; /* ACROSS: accesses that stand still along the positions of tiles of several, which are repeated for these
                                        once a tile of rows, at repeats_at + n * 8 * tile; those that have been */
     char *repeats_at;
     rp__interp_reg regs[RP__DAG_MAX_NODES];

@@ -10,11 +10,11 @@ typedef rp__interp run;
 typedef rp__interp_reg reg;
 
 enum {
-    SHORT = 32, /* rows shorter than this are not worth a tile each, */
-    COPY = 4,   /* nor those shorter than this a copy each, */
+    SHORT = 32,  /* rows shorter than this are not worth a tile each, */
+    COPY = 4,    /* nor those shorter than this a copy each, */
     WEIGHED = 8, /* or a sum; */
-    TERMS = 16, /* of a sum at most */
-    AHEAD = 8   /* rows whose memory is asked for before they are copied: nothing else foresees where they lie */
+    TERMS = 16,  /* of a sum at most */
+    AHEAD = 8    /* rows whose memory is asked for before they are copied: nothing else foresees where they lie */
 };
 enum { MOVING, STILL, UNIFORM }; /* of registers */
 
@@ -120,8 +120,10 @@ static bool take_term(sum *t, summed *of, const rp__insn *i, sum *in) {
     const unsigned k = of->term[i->b] ? of->term[i->b] : of->term[i->a];
     const uint16_t before = of->term[i->b] ? i->a : i->b;
     if (!k) return false;
-    if (in->n == 0 && of->term[before]) in->term[in->n++] = t->term[of->term[before] - 1];
-    else if (!of->sum[before]) return false;
+    if (in->n == 0 && of->term[before])
+        in->term[in->n++] = t->term[of->term[before] - 1];
+    else if (!of->sum[before])
+        return false;
     if (in->n == TERMS) return false;
     of->sum[before] = 0;
     in->term[in->n++] = t->term[k - 1];
@@ -135,6 +137,7 @@ static bool sum_of(const run *r, const parts *s, sum *found) {
     unsigned loads = 0;
     sum rows = {.n = 0};
     summed of;
+    if (rp__interp_planes_off) return false;
     memset(&of, 0, sizeof of);
     found->n = 0;
     for (uint32_t k = all.begin; k < all.end; k++) {
@@ -164,8 +167,7 @@ static bool sum_of(const run *r, const parts *s, sum *found) {
         }
     }
     if (!st || found->n != loads || st->offset != RP__NO_VAL || st->predicate != RP__NO_VAL ||
-        st->mode != RP__STORE_SET || !last_dense(r, st->access) ||
-        r->extent[r->dims - 1] * 8 > RP__INTERP_PLANES)
+        st->mode != RP__STORE_SET || !last_dense(r, st->access) || r->extent[r->dims - 1] * 8 > RP__INTERP_PLANES)
         return false;
     found->fn = p->tiles->weigh[p->access_load[found->term[0].load->access]];
     return true;

@@ -58,7 +58,7 @@ typedef struct rp__window_tree {
 } rp__window_tree;
 /* Rows of n columns anywhere in memory, at most RP__WINDOW_ROWS of them, of which those of the tree are there. d: what it gives.
    key: of each row another of int64; an element whose key is not `wanted` is 0. over: of each row what its elements are divided by,
-   in their type. NULL: there are none. */
+   or multiplied if `times`, in their type. NULL: there are none. */
 typedef struct rp__window_call {
     void *d;
     const void *const *a;
@@ -67,6 +67,7 @@ typedef struct rp__window_call {
     const int64_t *const *key;
     int64_t wanted;
     const void *over;
+    bool times;
 } rp__window_call;
 typedef void rp__window_fn(const rp__window_call *c);
 

@@ -777,7 +777,7 @@ RP__VEC_FN rp__vi32 keys_f32(const int64_t *key, int64_t wanted) {
     return rp__v_i32_i64(keys_f64(key, wanted), keys_f64(key + L_i64, wanted));
 }
 enum { SIDE = 4 };
-enum { AS_IT_IS, KEYED, DIVIDED };
+enum { AS_IT_IS, KEYED, DIVIDED, MULTIPLIED };
 /* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. `how` is one of the above. */
 #define WINDOW(name, suffix, t, I, ST, LOADER, IDENTITY, OP)                                                           \
     RP__VEC_FN V_##t window_row_##name##_##suffix(const rp__window_call *c, int64_t r, int64_t i, size_t left,         \
@@ -787,6 +787,7 @@ enum { AS_IT_IS, KEYED, DIVIDED };
         if (left < L_##t) from = memcpy(some, from, left * sizeof *some);                                              \
         V_##t y = LOADER(from);                                                                                        \
         if (how == DIVIDED) y = y / rp__v_splat_##t(((const T_##t *)c->over)[r]);                                      \
+        if (how == MULTIPLIED) y = y * rp__v_splat_##t(((const T_##t *)c->over)[r]);                                   \
         if (how == KEYED) {                                                                                            \
             const int64_t *key = c->key[r] + i;                                                                        \
             int64_t few[L_##t] = {0};                                                                                  \
@@ -839,6 +840,8 @@ enum { AS_IT_IS, KEYED, DIVIDED };
     static void window_##name##_##suffix(const rp__window_call *c) {                                                   \
         if (c->key)                                                                                                    \
             window_all_##name##_##suffix(c, KEYED);                                                                    \
+        else if (c->over && c->times)                                                                                  \
+            window_all_##name##_##suffix(c, MULTIPLIED);                                                               \
         else if (c->over)                                                                                              \
             window_all_##name##_##suffix(c, DIVIDED);                                                                  \
         else                                                                                                           \
