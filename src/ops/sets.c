@@ -420,7 +420,8 @@ rp_status rp__expand_embedding_bag(const rp__call *call) {
         rp_tensor *one = rp_add_scalar_at(site, zeros(weight, RP_I64, NULL, 0), rp_i64(1), rp_i64(1));
         bag = rp_index_add_at(site, zeros(weight, RP_I64, &behind, 1), 0, as(call, offsets, RP_I64),
                               rp_expand_at(site, one, offsets->size, 1, NULL), NULL);
-        bag = rp_sub_scalar_at(site, rp_slice_at(site, rp_cumsum_at(site, bag, 0, NULL), 0, 0, n, 1), rp_i64(1), rp_i64(1));
+        bag = rp_sub_scalar_at(site, rp_slice_at(site, rp_cumsum_at(site, bag, 0, NULL), 0, 0, n, 1), rp_i64(1),
+                               rp_i64(1));
     } else {
         bags = indices->size[0];
         bag = is_empty(indices) ? number : rp_floor_divide_scalar_at(site, number, rp_i64(indices->size[1]));

@@ -499,8 +499,10 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
         if (rp__interp_copies(r, first, last, scratch)) return;
         rp__interp_begin(r, loop->programs[RP__PLAN_ELEMENTS], words, walk);
         if (rp__interp_by_planes(r, first, last, scratch)) return;
+        rp__interp_begin(r, loop->programs[RP__PLAN_ELEMENTS], words, walk);
+        if (programs != loop->programs && rp__interp_by_rows(r, first, last, true, scratch)) return;
         rp__interp_begin(r, p, words, walk);
-        if (!rp__interp_by_rows(r, first, last, scratch)) run_elements(r, first, last, scratch);
+        if (!rp__interp_by_rows(r, first, last, false, scratch)) run_elements(r, first, last, scratch);
         return;
     }
     rp__interp_begin(r, p, words, walk);

@@ -239,8 +239,9 @@ bool rp__interp_whole_columns(const rp__interp *r, unsigned phase);
 
 /* ---- elements by rows (interp_still.c) */
 
-/* Elements [first, last) of a walk of elements; false: nothing was done, the walk does not go by rows. */
-bool rp__interp_by_rows(rp__interp *r, int64_t first, int64_t last, char *scratch);
+/* Elements [first, last) of a walk of elements; false: nothing was done, the walk does not go by rows. routines: only where a row is one routine,
+   which a program without groups tells. */
+bool rp__interp_by_rows(rp__interp *r, int64_t first, int64_t last, bool routines, char *scratch);
 
 /* The same for a program that only moves memory (interp_copies.c); it is one without groups. Where that is false rp__interp_begin comes
    again before another walk: dims may have been told apart anew. */

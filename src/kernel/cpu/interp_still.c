@@ -1,7 +1,8 @@
 /* Elements as rows of the last dim (interp_parts.h): programs with loads at computed places, as embeddings, index_select and gathers of
    whole rows are. What stands still along that dim, the places above all, is calculated for many rows at once, one element a row; then
    each row runs the rest of the program with it. Where the rest is a copy, it is one of memory, a row a call; where it is a sum of rows at
-   such places, each times what stands still (an image at other places whose channels lie last), it is one routine a row.
+   such places, each times what stands still (an image at other places whose channels lie last), it is one routine a row; where it is one value but for
+   one place, which is compared with a number that stands still (gradients of a choice, one_hot), it is a fill and an element.
    The other way round, where it is the dim before the last along which much stands still (channels of an image that is sampled by a grid): that is
    calculated for a tile of the last dim, and the rest of the program runs with it once a channel. */
 #include "kernel/cpu/interp_parts.h"
@@ -28,8 +29,9 @@ typedef struct parts {
         reg at; /* of the rows under way */
     } value[RP__INTERP_STILL_VALUES];
     const rp__insn
-        *load; /* all that moves is this load and one store of what it gives as it is; NULL: more than that */
-    bool sums; /* it is a sum of rows, and its store */
+        *load;     /* all that moves is this load and one store of what it gives as it is; NULL: more than that */
+    bool sums;     /* it is a sum of rows, and its store */
+    bool computed; /* there are loads at computed places */
     uint8_t of[RP__DAG_MAX_NODES];
 } parts;
 
@@ -172,17 +174,91 @@ static bool sum_of(const run *r, const parts *s, sum *found) {
     found->fn = p->tiles->weigh[p->access_load[found->term[0].load->access]];
     return true;
 }
+/* The rest of a program that is WHERE(factor * index + offset == number, one, other), or that comparison as a number, and its store. */
+typedef struct choice {
+    int64_t factor, offset; /* of the index of the last dim; what it counts along other dims is in the iota's base */
+    unsigned iota;
+    uint16_t number, one, other;
+    uint8_t size;
+    char truth[2][64]; /* of a comparison: 0 and 1 as the store has them; one and other are not values then */
+} choice;
+static bool uniform_i64(const run *r, const parts *s, uint16_t v, int64_t *is) {
+    if (v == RP__NO_VAL || s->of[v] != UNIFORM) return false;
+    memcpy(is, r->regs[v].p, 8);
+    return true;
+}
+static bool is_i64(const run *r, const rp__insn *i, rp__prim op) {
+    return i->kind == RP__INSN_OP && i->fn == r->p->tiles->op[op][RP__TILE_I64];
+}
+/* Uniform registers are set. */
+static bool choice_of(const run *r, const parts *s, choice *c) {
+    const rp__program *p = r->p;
+    const struct rp__segment all = p->element[0];
+    uint16_t counted = RP__NO_VAL, equal = RP__NO_VAL, chosen = RP__NO_VAL;
+    const rp__program_store *st = NULL;
+    if (rp__interp_planes_off || p->n_stores != 1) return false;
+    for (uint32_t k = all.begin; k < all.end; k++) {
+        const rp__insn *i = &p->insns[k];
+        int64_t by;
+        if (r->moves[k - all.begin] != RP__INTERP_MOVING) continue;
+        if (st) return false;
+        if (i->kind == RP__INSN_IOTA && counted == RP__NO_VAL) {
+            c->iota = i->access;
+            c->factor = 1, c->offset = 0;
+            counted = i->d;
+        } else if (is_i64(r, i, RP__MUL) && counted != RP__NO_VAL && (i->a == counted || i->b == counted) &&
+                   uniform_i64(r, s, i->a == counted ? i->b : i->a, &by)) {
+            c->factor = (int64_t)((uint64_t)c->factor * (uint64_t)by);
+            c->offset = (int64_t)((uint64_t)c->offset * (uint64_t)by);
+            counted = i->d;
+        } else if (is_i64(r, i, RP__ADD) && counted != RP__NO_VAL && (i->a == counted || i->b == counted) &&
+                   uniform_i64(r, s, i->a == counted ? i->b : i->a, &by)) {
+            c->offset = (int64_t)((uint64_t)c->offset + (uint64_t)by);
+            counted = i->d;
+        } else if (is_i64(r, i, RP__EQ) && counted != RP__NO_VAL && (i->a == counted || i->b == counted)) {
+            c->number = i->a == counted ? i->b : i->a;
+            equal = i->d;
+            if (c->number == counted || s->of[c->number] == MOVING) return false;
+        } else if (equal != RP__NO_VAL && i->kind == RP__INSN_OP && i->a == equal &&
+                   i->fn == p->tiles->op[RP__WHERE][i->type] && s->of[i->b] != MOVING && s->of[i->c] != MOVING) {
+            c->one = i->b, c->other = i->c;
+            c->size = i->size;
+            chosen = i->d;
+        } else if (equal != RP__NO_VAL && chosen == RP__NO_VAL && i->kind == RP__INSN_OP && i->a == equal &&
+                   i->fn == p->tiles->cast[RP__TILE_BOOL][i->type]) {
+            _Alignas(64) char wide[2][64 * 8], is[64];
+            for (int truth = 0; truth < 2; truth++) {
+                memset(is, truth, sizeof is);
+                i->fn(&(rp__tile_call){.d = wide[truth], .a = is, .n = 1});
+                memcpy(c->truth[truth], wide[truth], sizeof c->truth[truth]);
+            }
+            c->one = c->other = RP__NO_VAL;
+            c->size = i->size;
+            chosen = i->d;
+        } else if (i->kind == RP__INSN_STORE && chosen != RP__NO_VAL) {
+            st = &p->stores[i->access];
+        } else {
+            return false;
+        }
+    }
+    return st && st->value == chosen && st->offset == RP__NO_VAL && st->predicate == RP__NO_VAL &&
+           st->mode == RP__STORE_SET && last_dense(r, st->access) && !p->access_narrow[st->access] &&
+           r->stride[c->iota * r->dims + r->dims - 1] == 1 && (c->factor == 1 || c->factor == -1);
+}
 /* Parts the program by what stands still along a dim; false: that is nothing, or too much. */
 static bool part(run *r, parts *s, unsigned along) {
     const rp__program *p = r->p;
     const struct rp__segment all = p->n_phases == 1 ? p->element[0] : (struct rp__segment){0, 0};
-    bool computed = false, still = false;
+    bool computed = false, counted = false, still = false;
     s->along = along;
     if (p->n_windows || all.end - all.begin > RP__INTERP_PARTED) return false;
     for (uint32_t k = all.begin; k < all.end; k++)
         computed = computed || (p->insns[k].kind == RP__INSN_LOAD && p->insns[k].a != RP__NO_VAL);
+    for (uint32_t k = all.begin; k < all.end; k++)
+        counted = counted || (along + 1 == r->dims && p->insns[k].kind == RP__INSN_IOTA);
     for (unsigned a = 0; a < p->n_accesses; a++) still = still || is_still(r, s, a);
-    if (!computed || !still) return false;
+    s->computed = computed;
+    if ((!computed && !counted) || !still) return false;
     uint8_t size[RP__DAG_MAX_NODES];
     s->n_still = s->n_values = 0;
     memset(s->of, MOVING, p->n_regs);
@@ -279,6 +355,33 @@ static void weigh_rows(run *r, sum *t, char *room, int64_t row, int64_t end, int
             if (narrow)
                 p->tiles->store_narrow[narrow - 1](&(rp__tile_call){.d = target, .a = wide, .as = 1, .n = hi - lo});
         }
+    }
+}
+/* Elements [first, last) of the choice, of rows [row, end), whose numbers and values the registers hold. */
+static void choose_rows(run *r, const choice *c, int64_t row, int64_t end, int64_t first, int64_t last) {
+    const rp__program_store *st = &r->p->stores[0];
+    const bool truth = c->one == RP__NO_VAL;
+    char stands[2][64];
+    memcpy(stands, c->truth, sizeof stands);
+    const reg number = r->regs[c->number], one = truth ? (reg){stands[1], 0} : r->regs[c->one],
+              other = truth ? (reg){stands[0], 0} : r->regs[c->other];
+    const int64_t length = r->extent[r->n_outer], begin = row;
+    for (; row < end; row++) {
+        const int64_t start = first - row * length, over = last - row * length, k = row - begin;
+        const int64_t lo = start > 0 ? start : 0, hi = over < length ? over : length;
+        uint64_t wanted;
+        _Alignas(64) char block[64];
+        rp__interp_set_row(r, row);
+        char *const to = r->base[st->access];
+        rp__interp_splat(block, rp__interp_peek(other.p + k * other.step * c->size, c->size), c->size);
+        const int64_t bytes = hi * c->size;
+        int64_t at = lo * c->size;
+        for (; at + 64 <= bytes; at += 64) memcpy(to + at, block, 64);
+        memcpy(to + at, block, (size_t)(bytes - at));
+        memcpy(&wanted, number.p + k * number.step * 8, 8);
+        wanted = (wanted - (uint64_t)c->offset) * (uint64_t)c->factor - (uint64_t)(uintptr_t)r->base[c->iota];
+        if (wanted >= (uint64_t)lo && wanted < (uint64_t)hi)
+            memcpy(to + (int64_t)wanted * c->size, one.p + k * one.step * c->size, c->size);
     }
 }
 static void move_rows(run *r, parts *s, char *blocks, int64_t row, int64_t end, int64_t first, int64_t last) {
@@ -391,11 +494,11 @@ static bool part_rows(run *r, parts *s, sum *of) {
     s->sums = !s->load && r->extent[r->dims - 1] >= WEIGHED && sum_of(r, s, of);
     return s->load || s->sums || r->extent[r->dims - 1] >= SHORT;
 }
-bool rp__interp_by_rows(run *r, int64_t first, int64_t last, char *scratch) {
+bool rp__interp_by_rows(run *r, int64_t first, int64_t last, bool routines, char *scratch) {
     parts s;
     sum of;
     bool fits = part_rows(r, &s, &of);
-    if (!fits || (!s.load && !s.n_still)) { /* rows have little use, if any */
+    if (!routines && (!fits || (!s.load && !s.n_still))) { /* rows have little use, if any */
         if (by_channels(r, first, last, scratch)) return true;
         fits = fits && part_rows(r, &s, &of);
     }
@@ -417,6 +520,13 @@ bool rp__interp_by_rows(run *r, int64_t first, int64_t last, char *scratch) {
     r->tile = rp__interp_tile_for(r->p, length > RP__INTERP_STILL_ROWS ? length : RP__INTERP_STILL_ROWS);
     rp__interp_lay_out(r, scratch);
     rp__interp_uniform(r);
+    choice one = {0};
+    const bool chooses = !s.load && !s.sums && choice_of(r, &s, &one);
+    if (!chooses && (!s.computed || (routines && !s.sums))) {
+        r->walk = RP__WALK_ELEMENTS;
+        r->n_outer = dims;
+        return false;
+    }
     if (s.sums) memset(scratch + RP__INTERP_BYTES, 0, (size_t)length * 4);
     char *const blocks = r->kept + (size_t)RP__INTERP_STILL_VALUES * RP__INTERP_STILL_ROWS * 8;
     const int64_t at_once = r->tile < RP__INTERP_STILL_ROWS ? r->tile : RP__INTERP_STILL_ROWS;
@@ -433,6 +543,10 @@ bool rp__interp_by_rows(run *r, int64_t first, int64_t last, char *scratch) {
         }
         if (s.sums) {
             weigh_rows(r, &of, scratch + RP__INTERP_BYTES, row, row + n, first, last);
+            continue;
+        }
+        if (chooses) {
+            choose_rows(r, &one, row, row + n, first, last);
             continue;
         }
         take_way(r, &elements, false);
