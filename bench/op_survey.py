@@ -26,9 +26,9 @@ sys.path.insert(0, os.path.join(HERE, "..", "tests", "opinfo"))
 import bridge  # noqa: E402
 import torch  # noqa: E402
 
-TYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "u8": "uint8",
+TYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "u8": "uint8", "i8": "int8", "i16": "int16",
          "bool": "bool"}
-TENSOR = re.compile(r"(f32|f64|f16|bf16|i64|i32|u8|bool)\[([\d,]*)\](?:<(\d+))?(\+?)(cl)?~?")
+TENSOR = re.compile(r"(f32|f64|f16|bf16|i64|i32|i16|i8|u8|bool)\[([\d,]*)\](?:<(\d+))?(\+?)(cl)?~?")
 SECONDS = 0.04
 clock = time.perf_counter
 

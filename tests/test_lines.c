@@ -290,6 +290,7 @@ static rp_tensor *norm_of(int op, rp_tensor *const *in) {
     case 4:
         return rp_layer_norm(in[0], RP_DIMS(rp_size(in[0], 3)),
                              rp_select(rp_select(rp_select(in[5], 0, 0), 0, 0), 0, 0), NULL, 1e-5);
+    case 5: return rp_normalize(in[0], 2, -1, 1e-12);
     default: return rp_softmax(in[0], -1);
     }
 }
@@ -313,7 +314,7 @@ static void norms_of(rp_dtype dtype, int64_t n, int64_t h, int64_t w_, int layou
         if (i % 5 == 0 && layout == 2)
             in[i] = rp_contiguous(in[i], RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
     }
-    for (norm_call c = {0, false}; c.op < 6; c.op += c.slopes, c.slopes = !c.slopes) {
+    for (norm_call c = {0, false}; c.op < 7; c.op += c.slopes, c.slopes = !c.slopes) {
         rp_tensor *want[NORM_OUT] = {NULL};
         for (int how = 0; how < 3; how++) { /* the interpreter, line functions, those of a compiled function */
             rp__line_table_off = how == 0;
@@ -439,7 +440,7 @@ static void optimizer_steps(void **state) {
     static const char *const isas[] = {"baseline", "avx2", "avx512"};
     const int64_t sizes[] = {1, 37, 64, 5000};
     float want[4][5000], got[5000];
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < 4; which++) {
         for (size_t k = 0, first = 1; k < 2 * (sizeof isas / sizeof *isas); k++) {
             const rp__tiles *tiles = rp__tiles_named(isas[k / 2]);
             if (!tiles) continue;
@@ -452,8 +453,10 @@ static void optimizer_steps(void **state) {
                 rp_set_requires_grad(p[i], true);
                 rp_set_grad(p[i], rp_randn(&sizes[i], 1));
             }
-            rp_optimizer *o =
-                which ? rp_sgd(p, 4, 0.1, RP_OPTIONS(rp_sgd_options, .momentum = 0.9)) : rp_adam(p, 4, 1e-2, NULL);
+            rp_optimizer *o = which == 0   ? rp_adam(p, 4, 1e-2, NULL)
+                              : which == 1 ? rp_sgd(p, 4, 0.1, RP_OPTIONS(rp_sgd_options, .momentum = 0.9))
+                              : which == 2 ? rp_rmsprop(p, 4, 1e-2, NULL)
+                                           : rp_adagrad(p, 4, 1e-2, NULL);
             rp__tiles twin = *tiles;
             rp__tiles_set(&twin);
             rp_optimizer_step(o);

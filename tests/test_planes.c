@@ -193,6 +193,53 @@ static void largest_alone(void **state) {
         }
     }
 }
+/* Rows of one value but for the place that a number names, which is outside of some: a routine fills them. */
+static void choice_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int what = *(const int *)ctx;
+    (void)n_in, (void)n_out;
+    if (what == 0) {
+        rp_tensor *loss = rp_nll_loss(in[0], in[1], NULL, 0, 2);
+        rp_grad(&loss, 1, in, 1, &in[2], NULL, out);
+        return;
+    }
+    rp_tensor *number = rp_unsqueeze(in[1], 1), *at = rp_arange(rp_i64(0), rp_i64(rp_size(in[0], 1)), rp_i64(1), NULL);
+    if (what == 2) at = rp_sub(rp_full(RP_NO_DIMS, rp_i64(7), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), at);
+    rp_tensor *equal = rp_eq(at, number);
+    if (what < 3)
+        out[0] = rp_where(equal, rp_unsqueeze(in[2], 1), rp_neg(rp_unsqueeze(in[2], 1)));
+    else
+        out[0] = rp_to_dtype(equal, rp_dtype_of(in[0]));
+}
+static void choices(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_BF16};
+    static const int64_t sizes[][2] = {{5, 8}, {300, 9}, {7, 100}, {3, 5000}, {1, 64}};
+    (void)state;
+    for (int k = 0; k < 15 * 4; k++) {
+        int what = k / 15;
+        const int64_t *size = sizes[k / 3 % 5];
+        rp_scope scope = rp_scope_begin();
+        int64_t *index = calloc((size_t)size[0], sizeof *index);
+        assert_non_null(index);
+        for (int64_t i = 0; i < size[0]; i++) index[i] = what ? i * 7 % (size[1] + 4) - 2 : i * 7 % size[1];
+        index[size[0] / 2] = 2;
+        rp_tensor *in[] = {rp_rand(size, 2, RP_OPTIONS(rp_rand_options, .dtype = RP_F32)),
+                           rp_from_data(index, size, 1, RP_I64), rp_rand(size, 1, NULL)},
+                  *want = NULL, *got = NULL;
+        free(index);
+        in[0] = rp_to_dtype(in[0], dtypes[k % 3]);
+        in[2] = rp_to_dtype(in[2], dtypes[k % 3]);
+        if (!what) rp_set_requires_grad(in[0], true);
+        for (int on = 0; on < 2; on++) {
+            rp__interp_planes_off = !on;
+            rp_compiled *c = rp_compile((rp_fn){choice_body, &what, sizeof what, "choice"}, NULL);
+            for (int call = 0; call < 3; call++)
+                if (rp_call(c, in, 3, on ? &got : &want, 1)) fail_msg("choice %d, %d: %s", what, k, rp_error_message());
+            rp_compiled_release(c);
+        }
+        if (!same_bytes(want, got)) fail_msg("choice %d, %d: other bits", what, k);
+        rp_scope_end(scope, NULL, 0);
+    }
+}
 static void same_bits_f32(void **state) {
     (void)state;
     const uint64_t before = rp__interp_planes_taken;
@@ -303,7 +350,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(largest_alone),     cmocka_unit_test(same_bits_f32), cmocka_unit_test(same_bits_f64),
         cmocka_unit_test(same_bits_bf16),    cmocka_unit_test(same_bits_f16), cmocka_unit_test(kept_values_stand_still),
-        cmocka_unit_test(places_by_vectors),
+        cmocka_unit_test(places_by_vectors), cmocka_unit_test(choices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -415,8 +415,13 @@ rp_status rp__expand_embedding_bag(const rp__call *call) {
         bags = with_last ? rp__dim_apply(RP__DIM_SUB, offsets->size[0], 1) : offsets->size[0];
         if (rp__dim_is(RP__DIM_LT, bags, 0))
             return rp__op_error(call, RP_ERROR_SHAPE, "include_last_offset: number of offsets should be at least 1");
-        bag = rp_search_rows_at(site, as(call, offsets, RP_I64), number, NULL, false, true);
-        bag = rp_sub_scalar_at(site, bag, rp_i64(1), rp_i64(1));
+        /* As many bags have begun, the first of them number 0; one that is empty and the last begins behind all elements. */
+        const rp_dim behind = rp__dim_apply(RP__DIM_ADD, n, 1);
+        rp_tensor *one = rp_add_scalar_at(site, zeros(weight, RP_I64, NULL, 0), rp_i64(1), rp_i64(1));
+        bag = rp_index_add_at(site, zeros(weight, RP_I64, &behind, 1), 0, as(call, offsets, RP_I64),
+                              rp_expand_at(site, one, offsets->size, 1, NULL), NULL);
+        bag = rp_sub_scalar_at(site, rp_slice_at(site, rp_cumsum_at(site, bag, 0, NULL), 0, 0, n, 1), rp_i64(1),
+                               rp_i64(1));
     } else {
         bags = indices->size[0];
         bag = is_empty(indices) ? number : rp_floor_divide_scalar_at(site, number, rp_i64(indices->size[1]));

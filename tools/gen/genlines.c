@@ -181,7 +181,7 @@ static void rows(rp_dtype dtype) {
 
 /* ---- norms, softmax and prelu as the compiler makes them */
 
-typedef enum norm { LAYER, RMS, GROUP, BATCH, BATCH_STILL, INSTANCE, PRELU, SOFTMAX, LOG_SOFTMAX } norm;
+typedef enum norm { LAYER, RMS, GROUP, BATCH, BATCH_STILL, INSTANCE, PRELU, SOFTMAX, LOG_SOFTMAX, UNIT } norm;
 typedef struct form {
     norm kind;
     bool residual;   /* of x plus another */
@@ -203,6 +203,7 @@ static rp_tensor *apply(const form *f, rp_tensor *const *in) {
     case PRELU: return rp_prelu(x, w);
     case SOFTMAX: return rp_softmax(x, -1);
     case LOG_SOFTMAX: return rp_log_softmax(x, -1);
+    case UNIT: return rp_normalize(x, 2, -1, 1e-12);
     default: return NULL;
     }
 }
@@ -248,11 +249,11 @@ static void norm_form(const form *f, rp_dtype dtype, bool many) {
     rp_scope_end(scope, NULL, 0);
 }
 static void norms(rp_dtype dtype) {
-    static const form all[] = {{LAYER, false, 2},      {LAYER, false, 1},    {LAYER, false, 0}, {LAYER, true, 2},
-                               {RMS, false, 1},        {RMS, false, 0},      {RMS, true, 1},    {GROUP, false, 2},
-                               {GROUP, true, 2},       {BATCH, false, 2},    {BATCH, true, 2},  {BATCH_STILL, false, 2},
-                               {INSTANCE, false, 0},   {INSTANCE, false, 2}, {PRELU, false, 1}, {SOFTMAX, false, 0},
-                               {LOG_SOFTMAX, false, 0}};
+    static const form all[] = {
+        {LAYER, false, 2},   {LAYER, false, 1},       {LAYER, false, 0},    {LAYER, true, 2},     {RMS, false, 1},
+        {RMS, false, 0},     {RMS, true, 1},          {GROUP, false, 2},    {GROUP, true, 2},     {BATCH, false, 2},
+        {BATCH, true, 2},    {BATCH_STILL, false, 2}, {INSTANCE, false, 0}, {INSTANCE, false, 2}, {PRELU, false, 1},
+        {SOFTMAX, false, 0}, {LOG_SOFTMAX, false, 0}, {UNIT, false, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         norm_form(&all[i], dtype, false);
         if (all[i].kind == LAYER || all[i].kind == RMS) norm_form(&all[i], dtype, true);
@@ -264,8 +265,10 @@ static void steps(void) {
     rp_tensor *x = rp_empty(size, 2);
     rp_set_requires_grad(x, true);
     rp_set_grad(x, rp_empty(size, 2));
-    rp_optimizer *const all[] = {rp_adam(&x, 1, 1e-3, NULL), rp_adamw(&x, 1, 1e-3, NULL), rp_sgd(&x, 1, 0.1, NULL),
-                                 rp_sgd(&x, 1, 0.1, RP_OPTIONS(rp_sgd_options, .momentum = 0.9))};
+    rp_optimizer *const all[] = {
+        rp_adam(&x, 1, 1e-3, NULL),    rp_adamw(&x, 1, 1e-3, NULL),
+        rp_sgd(&x, 1, 0.1, NULL),      rp_sgd(&x, 1, 0.1, RP_OPTIONS(rp_sgd_options, .momentum = 0.9)),
+        rp_rmsprop(&x, 1, 1e-2, NULL), rp_adagrad(&x, 1, 1e-2, NULL)};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         for (int k = 0; k < 2; k++) rp_optimizer_step(all[i]);
         rp_optimizer_release(all[i]);

@@ -171,6 +171,7 @@ void rp__interp_begin(run *r, const rp__program *p, const uint64_t *words, rp__w
     const unsigned n_outer = (unsigned)(words[0] >> 8 & 0xff), dims = n_outer + (unsigned)(words[0] >> 16 & 0xff);
     r->p = p;
     r->part = RP__INTERP_ALL;
+    r->repeats = 0;
     r->walk = walk;
     r->n_outer = n_outer;
     r->dims = dims;
@@ -320,6 +321,24 @@ static int64_t tile_rows(int64_t left, int64_t width) {
 }
 enum { SHORT_COLUMN = 8 * RP__LANES, COLUMN_BYTES = 16 * 1024, WHOLE_COLUMNS = 512, SHORTEST_COLUMNS = 4 };
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
+/* Is it one of those that tiles of several positions repeat (weights of a norm whose channels lie last)? */
+static bool repeats(const run *r, unsigned a) {
+    if (r->form[a] != RP__INTERP_LINEAR || r->copied >> a & 1 || r->p->written >> a & 1) return false;
+    for (unsigned d = r->n_outer; d < r->dims; d++)
+        if (r->stride[a * r->dims + d] != 0 && r->extent[d] != 1) return false;
+    return true;
+}
+/* As many as have room. */
+static uint64_t repeating(const run *r) {
+    uint64_t found = 0;
+    int64_t left = RP__INTERP_PLANES / (8 * r->tile);
+    for (unsigned a = 0; a < r->p->n_accesses && left > 0; a++) {
+        const bool is = repeats(r, a);
+        found |= (uint64_t)is << a;
+        left -= is;
+    }
+    return found;
+}
 /* Rows that lie along their inner dim, all of them: nothing is used in place, so tiles take as many positions as one line of memory has
    and turn them in registers, as blocks do. */
 static bool turned(const run *r) {
@@ -380,7 +399,7 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
                 want *= r->extent[d];
             }
             r->flat[a] = flat;
-            in_place = in_place && (flat || r->p->access_row[a] || r->form[a] != RP__INTERP_LINEAR);
+            in_place = in_place && (flat || r->p->access_row[a] || r->form[a] != RP__INTERP_LINEAR || repeats(r, a));
         }
         /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
         r->b =
@@ -398,7 +417,10 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
                           64; /* the last tile may start anywhere and is written in full vectors */
             rp__interp_lay_out(r, scratch);
             rp__interp_uniform(r);
+            r->repeats = r->b > 1 ? repeating(r) : 0;
+            r->repeats_at = scratch + RP__INTERP_BYTES;
         }
+        r->repeated_yet = 0;
         rp__interp_phases(r);
     }
 }
@@ -477,8 +499,10 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
         if (rp__interp_copies(r, first, last, scratch)) return;
         rp__interp_begin(r, loop->programs[RP__PLAN_ELEMENTS], words, walk);
         if (rp__interp_by_planes(r, first, last, scratch)) return;
+        rp__interp_begin(r, loop->programs[RP__PLAN_ELEMENTS], words, walk);
+        if (programs != loop->programs && rp__interp_by_rows(r, first, last, true, scratch)) return;
         rp__interp_begin(r, p, words, walk);
-        if (!rp__interp_by_rows(r, first, last, scratch)) run_elements(r, first, last, scratch);
+        if (!rp__interp_by_rows(r, first, last, false, scratch)) run_elements(r, first, last, scratch);
         return;
     }
     rp__interp_begin(r, p, words, walk);

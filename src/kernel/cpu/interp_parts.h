@@ -74,6 +74,10 @@ typedef struct rp__interp {
     bool direct[RP__DAG_MAX_ACCESSES];
     uint64_t
         copied; /* accesses whose memory a store writes before another one stores what was loaded: not used in place */
+    uint64_t repeats,
+        repeated_yet; /* ACROSS: accesses that stand still along the positions of tiles of several, which are repeated for these
+                                       once a tile of rows, at repeats_at + n * 8 * tile; those that have been */
+    char *repeats_at;
     rp__interp_reg regs[RP__DAG_MAX_NODES];
     /* Operands that do not move, one repeated value each. Not in the tile buffer of the load: the instruction that is its last
        reader may write that buffer while it still reads the block. */
@@ -235,8 +239,9 @@ bool rp__interp_whole_columns(const rp__interp *r, unsigned phase);
 
 /* ---- elements by rows (interp_still.c) */
 
-/* Elements [first, last) of a walk of elements; false: nothing was done, the walk does not go by rows. */
-bool rp__interp_by_rows(rp__interp *r, int64_t first, int64_t last, char *scratch);
+/* Elements [first, last) of a walk of elements; false: nothing was done, the walk does not go by rows. routines: only where a row is one routine,
+   which a program without groups tells. */
+bool rp__interp_by_rows(rp__interp *r, int64_t first, int64_t last, bool routines, char *scratch);
 
 /* The same for a program that only moves memory (interp_copies.c); it is one without groups. Where that is false rp__interp_begin comes
    again before another walk: dims may have been told apart anew. */

@@ -54,7 +54,8 @@ typedef struct plain {
     bool keyed;
     const rp__reduction *red;
     const table *from, *key;
-    unsigned when, number, over; /* 1 + number of the value; over: what is loaded is divided by it */
+    unsigned when, number, over; /* 1 + number of the value; over: what is loaded is divided by it, */
+    bool times;                  /* or multiplied */
     uint16_t wanted, largest;    /* registers */
     bool all;                    /* 0, which memory outside gives, counts */
     bool listed;                 /* by planes.there: rows that are not there need not be looked at */
@@ -389,10 +390,17 @@ static bool match_loaded(const run *r, const planes *s, unsigned phase, plain *x
         i = made_in(r, s, phase, i->b, moving);
     }
     x->over = 0;
+    x->times = false;
     if (s->width && is_op(r, i, RP__DIV, x->red->type)) {
         x->over = value_of(s, i->b);
         if (!x->over) return false;
         i = made_in(r, s, phase, i->a, moving);
+    } else if (s->width && is_op(r, i, RP__MUL, x->red->type)) {
+        const bool second = value_of(s, i->b) != 0;
+        x->over = value_of(s, second ? i->b : i->a);
+        if (!x->over) return false;
+        x->times = true;
+        i = made_in(r, s, phase, second ? i->a : i->b, moving);
     }
     x->from = loaded(r, s, i);
     return x->from && r->p->access_load[i->access] < 3;
@@ -403,7 +411,7 @@ static void match_sum(const run *r, const planes *s, unsigned phase, plain *x, u
     if (!match_loaded(r, s, phase, x, v, &other, moving) || (x->over && x->red->kind != RP__REDUCE_SUM)) return;
     rp__window_fn *fn = tiles->reduce_window[x->red->kind][x->red->type][r->p->access_load[x->from->load->access]];
     if (!x->when || changes_nothing(x->red, other)) x->fn = fn;
-    x->all = x->when || !changes_nothing(x->red, 0);
+    x->all = x->when || x->times || !changes_nothing(x->red, 0); /* 0 times what is no number is none */
 }
 /* WHERE(inside and key == the point's, what is loaded, 0) */
 static void match_keyed(const run *r, const planes *s, unsigned phase, plain *x, uint16_t v, unsigned *moving) {
@@ -1032,7 +1040,8 @@ static void run_plain(run *r, const plain *x, const ready *from, int64_t wanted,
                                  .n = n,
                                  .key = x->key ? from->keys : NULL,
                                  .wanted = wanted,
-                                 .over = x->over ? from->over : NULL});
+                                 .over = x->over ? from->over : NULL,
+                                 .times = x->times});
     }
 }
 /* `bits` where `when` is false, which is seldom: at edges. */

@@ -1,6 +1,8 @@
 /* Elements as rows of the last dim (interp_parts.h): programs with loads at computed places, as embeddings, index_select and gathers of
    whole rows are. What stands still along that dim, the places above all, is calculated for many rows at once, one element a row; then
-   each row runs the rest of the program with it. Where the rest is a copy, it is one of memory, a row a call.
+   each row runs the rest of the program with it. Where the rest is a copy, it is one of memory, a row a call; where it is a sum of rows at
+   such places, each times what stands still (an image at other places whose channels lie last), it is one routine a row; where it is one value but for
+   one place, which is compared with a number that stands still (gradients of a choice, one_hot), it is a fill and an element.
    The other way round, where it is the dim before the last along which much stands still (channels of an image that is sampled by a grid): that is
    calculated for a tile of the last dim, and the rest of the program runs with it once a channel. */
 #include "kernel/cpu/interp_parts.h"
@@ -9,9 +11,11 @@ typedef rp__interp run;
 typedef rp__interp_reg reg;
 
 enum {
-    SHORT = 32, /* rows shorter than this are not worth a tile each, */
-    COPY = 4,   /* nor those shorter than this a copy each */
-    AHEAD = 8   /* rows whose memory is asked for before they are copied: nothing else foresees where they lie */
+    SHORT = 32,  /* rows shorter than this are not worth a tile each, */
+    COPY = 4,    /* nor those shorter than this a copy each, */
+    WEIGHED = 8, /* or a sum; */
+    TERMS = 16,  /* of a sum at most */
+    AHEAD = 8    /* rows whose memory is asked for before they are copied: nothing else foresees where they lie */
 };
 enum { MOVING, STILL, UNIFORM }; /* of registers */
 
@@ -25,7 +29,9 @@ typedef struct parts {
         reg at; /* of the rows under way */
     } value[RP__INTERP_STILL_VALUES];
     const rp__insn
-        *load; /* all that moves is this load and one store of what it gives as it is; NULL: more than that */
+        *load;     /* all that moves is this load and one store of what it gives as it is; NULL: more than that */
+    bool sums;     /* it is a sum of rows, and its store */
+    bool computed; /* there are loads at computed places */
     uint8_t of[RP__DAG_MAX_NODES];
 } parts;
 
@@ -95,17 +101,164 @@ static const rp__insn *copy_of(const run *r, const parts *s) {
                ? load
                : NULL;
 }
+/* The rest of a program that is ((row 0 * weight 0 + row 1 * weight 1) + row 2 * weight 2) + ..., and its store. */
+typedef struct sum {
+    unsigned n;
+    struct {
+        const rp__insn *load;
+        uint16_t weight;
+        reg at, places, is; /* weights, places and predicates of the rows under way */
+    } term[TERMS];
+    rp__weigh_fn *fn;
+} sum;
+static bool is_f32(const run *r, const rp__insn *i, rp__prim op) {
+    return i->kind == RP__INSN_OP && i->fn == r->p->tiles->op[op][RP__TILE_F32];
+}
+/* of: 1 + number of a load's row, of a row times its weight, or 1 of the sum as far as it goes. */
+typedef struct summed {
+    uint8_t row[RP__DAG_MAX_NODES], term[RP__DAG_MAX_NODES], sum[RP__DAG_MAX_NODES];
+} summed;
+static bool take_term(sum *t, summed *of, const rp__insn *i, sum *in) {
+    const unsigned k = of->term[i->b] ? of->term[i->b] : of->term[i->a];
+    const uint16_t before = of->term[i->b] ? i->a : i->b;
+    if (!k) return false;
+    if (in->n == 0 && of->term[before])
+        in->term[in->n++] = t->term[of->term[before] - 1];
+    else if (!of->sum[before])
+        return false;
+    if (in->n == TERMS) return false;
+    of->sum[before] = 0;
+    in->term[in->n++] = t->term[k - 1];
+    of->sum[i->d] = 1;
+    return true;
+}
+static bool sum_of(const run *r, const parts *s, sum *found) {
+    const rp__program *p = r->p;
+    const struct rp__segment all = p->element[0];
+    const rp__program_store *st = NULL;
+    unsigned loads = 0;
+    sum rows = {.n = 0};
+    summed of;
+    if (rp__interp_planes_off) return false;
+    memset(&of, 0, sizeof of);
+    found->n = 0;
+    for (uint32_t k = all.begin; k < all.end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (r->moves[k - all.begin] != RP__INTERP_MOVING) continue;
+        if (st) return false;
+        if (i->kind == RP__INSN_LOAD) {
+            if (i->a == RP__NO_VAL || !stands(s, i->a) || !stands(s, i->b) || !last_dense(r, i->access) ||
+                i->type != RP__TILE_F32 || p->access_load[i->access] > RP__LOAD_BF16 || loads == TERMS ||
+                (loads && p->access_load[i->access] != p->access_load[rows.term[0].load->access]))
+                return false;
+            rows.term[loads++].load = i;
+            of.row[i->d] = (uint8_t)loads;
+        } else if (is_f32(r, i, RP__MUL)) {
+            const uint16_t row = of.row[i->a] ? i->a : i->b, weight = of.row[i->a] ? i->b : i->a;
+            if (!of.row[row] || s->of[weight] == MOVING) return false;
+            rows.term[of.row[row] - 1].weight = weight;
+            of.term[i->d] = of.row[row];
+            of.row[row] = 0; /* a row is one term */
+        } else if (is_f32(r, i, RP__ADD)) {
+            if (!take_term(&rows, &of, i, found)) return false;
+        } else if (i->kind == RP__INSN_STORE) {
+            st = &p->stores[i->access];
+            if (!of.sum[st->value]) return false;
+        } else {
+            return false;
+        }
+    }
+    if (!st || found->n != loads || st->offset != RP__NO_VAL || st->predicate != RP__NO_VAL ||
+        st->mode != RP__STORE_SET || !last_dense(r, st->access) || r->extent[r->dims - 1] * 8 > RP__INTERP_PLANES)
+        return false;
+    found->fn = p->tiles->weigh[p->access_load[found->term[0].load->access]];
+    return true;
+}
+/* The rest of a program that is WHERE(factor * index + offset == number, one, other), or that comparison as a number, and its store. */
+typedef struct choice {
+    int64_t factor, offset; /* of the index of the last dim; what it counts along other dims is in the iota's base */
+    unsigned iota;
+    uint16_t number, one, other;
+    uint8_t size;
+    char truth[2][64]; /* of a comparison: 0 and 1 as the store has them; one and other are not values then */
+} choice;
+static bool uniform_i64(const run *r, const parts *s, uint16_t v, int64_t *is) {
+    if (v == RP__NO_VAL || s->of[v] != UNIFORM) return false;
+    memcpy(is, r->regs[v].p, 8);
+    return true;
+}
+static bool is_i64(const run *r, const rp__insn *i, rp__prim op) {
+    return i->kind == RP__INSN_OP && i->fn == r->p->tiles->op[op][RP__TILE_I64];
+}
+/* Uniform registers are set. */
+static bool choice_of(const run *r, const parts *s, choice *c) {
+    const rp__program *p = r->p;
+    const struct rp__segment all = p->element[0];
+    uint16_t counted = RP__NO_VAL, equal = RP__NO_VAL, chosen = RP__NO_VAL;
+    const rp__program_store *st = NULL;
+    if (rp__interp_planes_off || p->n_stores != 1) return false;
+    for (uint32_t k = all.begin; k < all.end; k++) {
+        const rp__insn *i = &p->insns[k];
+        int64_t by;
+        if (r->moves[k - all.begin] != RP__INTERP_MOVING) continue;
+        if (st) return false;
+        if (i->kind == RP__INSN_IOTA && counted == RP__NO_VAL) {
+            c->iota = i->access;
+            c->factor = 1, c->offset = 0;
+            counted = i->d;
+        } else if (is_i64(r, i, RP__MUL) && counted != RP__NO_VAL && (i->a == counted || i->b == counted) &&
+                   uniform_i64(r, s, i->a == counted ? i->b : i->a, &by)) {
+            c->factor = (int64_t)((uint64_t)c->factor * (uint64_t)by);
+            c->offset = (int64_t)((uint64_t)c->offset * (uint64_t)by);
+            counted = i->d;
+        } else if (is_i64(r, i, RP__ADD) && counted != RP__NO_VAL && (i->a == counted || i->b == counted) &&
+                   uniform_i64(r, s, i->a == counted ? i->b : i->a, &by)) {
+            c->offset = (int64_t)((uint64_t)c->offset + (uint64_t)by);
+            counted = i->d;
+        } else if (is_i64(r, i, RP__EQ) && counted != RP__NO_VAL && (i->a == counted || i->b == counted)) {
+            c->number = i->a == counted ? i->b : i->a;
+            equal = i->d;
+            if (c->number == counted || s->of[c->number] == MOVING) return false;
+        } else if (equal != RP__NO_VAL && i->kind == RP__INSN_OP && i->a == equal &&
+                   i->fn == p->tiles->op[RP__WHERE][i->type] && s->of[i->b] != MOVING && s->of[i->c] != MOVING) {
+            c->one = i->b, c->other = i->c;
+            c->size = i->size;
+            chosen = i->d;
+        } else if (equal != RP__NO_VAL && chosen == RP__NO_VAL && i->kind == RP__INSN_OP && i->a == equal &&
+                   i->fn == p->tiles->cast[RP__TILE_BOOL][i->type]) {
+            _Alignas(64) char wide[2][64 * 8], is[64];
+            for (int truth = 0; truth < 2; truth++) {
+                memset(is, truth, sizeof is);
+                i->fn(&(rp__tile_call){.d = wide[truth], .a = is, .n = 1});
+                memcpy(c->truth[truth], wide[truth], sizeof c->truth[truth]);
+            }
+            c->one = c->other = RP__NO_VAL;
+            c->size = i->size;
+            chosen = i->d;
+        } else if (i->kind == RP__INSN_STORE && chosen != RP__NO_VAL) {
+            st = &p->stores[i->access];
+        } else {
+            return false;
+        }
+    }
+    return st && st->value == chosen && st->offset == RP__NO_VAL && st->predicate == RP__NO_VAL &&
+           st->mode == RP__STORE_SET && last_dense(r, st->access) && !p->access_narrow[st->access] &&
+           r->stride[c->iota * r->dims + r->dims - 1] == 1 && (c->factor == 1 || c->factor == -1);
+}
 /* Parts the program by what stands still along a dim; false: that is nothing, or too much. */
 static bool part(run *r, parts *s, unsigned along) {
     const rp__program *p = r->p;
     const struct rp__segment all = p->n_phases == 1 ? p->element[0] : (struct rp__segment){0, 0};
-    bool computed = false, still = false;
+    bool computed = false, counted = false, still = false;
     s->along = along;
     if (p->n_windows || all.end - all.begin > RP__INTERP_PARTED) return false;
     for (uint32_t k = all.begin; k < all.end; k++)
         computed = computed || (p->insns[k].kind == RP__INSN_LOAD && p->insns[k].a != RP__NO_VAL);
+    for (uint32_t k = all.begin; k < all.end; k++)
+        counted = counted || (along + 1 == r->dims && p->insns[k].kind == RP__INSN_IOTA);
     for (unsigned a = 0; a < p->n_accesses; a++) still = still || is_still(r, s, a);
-    if (!computed || !still) return false;
+    s->computed = computed;
+    if ((!computed && !counted) || !still) return false;
     uint8_t size[RP__DAG_MAX_NODES];
     s->n_still = s->n_values = 0;
     memset(s->of, MOVING, p->n_regs);
@@ -165,6 +318,70 @@ static void copy_rows(run *r, const rp__insn *load, int64_t row, int64_t end, in
             }
             memcpy(target + lo * size, source + (place[(row - begin) * step] + lo) * size, (size_t)((hi - lo) * size));
         }
+    }
+}
+/* Elements [first, last) of the sum, of rows [row, end), whose places and weights the registers hold. room: a row of zeros and one of float. */
+static void weigh_rows(run *r, sum *t, char *room, int64_t row, int64_t end, int64_t first, int64_t last) {
+    const rp__program *p = r->p;
+    const rp__program_store *st = &p->stores[0];
+    const unsigned load = t->term[0].load->access, to = st->access, d = r->n_outer - 1, narrow = p->access_narrow[to];
+    const int64_t length = r->extent[r->n_outer], from_size = p->access_size[load], begin = row;
+    const int64_t to_step = r->stride[to * r->dims + d] * st->size;
+    float *const wide = (float *)(void *)(room + length * 4);
+    for (unsigned k = 0; k < t->n; k++) {
+        const rp__insn *i = t->term[k].load;
+        t->term[k].at = r->regs[t->term[k].weight];
+        t->term[k].places = r->regs[i->a];
+        if (i->b != RP__NO_VAL) t->term[k].is = r->regs[i->b];
+    }
+    while (row < end) { /* a stretch of rows along their last dim */
+        const int64_t left = r->extent[d] - row % r->extent[d], stop = end - row < left ? end : row + left;
+        rp__interp_set_row(r, row);
+        for (int64_t k = 0; row < stop; row++, k++) {
+            const int64_t start = first - row * length, over = last - row * length, number = row - begin;
+            const int64_t lo = start > 0 ? start : 0, hi = over < length ? over : length;
+            const void *rows[TERMS];
+            float weights[TERMS];
+            for (unsigned n = 0; n < t->n; n++) {
+                const rp__insn *i = t->term[n].load;
+                const reg at = t->term[n].places, is = t->term[n].is;
+                const int64_t place = ((const int64_t *)(const void *)at.p)[number * at.step];
+                const char *source = r->base[i->access] + (k * r->stride[i->access * r->dims + d] + place) * from_size;
+                rows[n] = i->b == RP__NO_VAL || is.p[number * is.step] ? source + lo * from_size : room;
+                weights[n] = ((const float *)(const void *)t->term[n].at.p)[number * t->term[n].at.step];
+            }
+            char *target = r->base[to] + k * to_step + lo * st->size;
+            t->fn(&(rp__weigh_call){narrow ? wide : (void *)target, rows, weights, t->n, hi - lo});
+            if (narrow)
+                p->tiles->store_narrow[narrow - 1](&(rp__tile_call){.d = target, .a = wide, .as = 1, .n = hi - lo});
+        }
+    }
+}
+/* Elements [first, last) of the choice, of rows [row, end), whose numbers and values the registers hold. */
+static void choose_rows(run *r, const choice *c, int64_t row, int64_t end, int64_t first, int64_t last) {
+    const rp__program_store *st = &r->p->stores[0];
+    const bool truth = c->one == RP__NO_VAL;
+    char stands[2][64];
+    memcpy(stands, c->truth, sizeof stands);
+    const reg number = r->regs[c->number], one = truth ? (reg){stands[1], 0} : r->regs[c->one],
+              other = truth ? (reg){stands[0], 0} : r->regs[c->other];
+    const int64_t length = r->extent[r->n_outer], begin = row;
+    for (; row < end; row++) {
+        const int64_t start = first - row * length, over = last - row * length, k = row - begin;
+        const int64_t lo = start > 0 ? start : 0, hi = over < length ? over : length;
+        uint64_t wanted;
+        _Alignas(64) char block[64];
+        rp__interp_set_row(r, row);
+        char *const to = r->base[st->access];
+        rp__interp_splat(block, rp__interp_peek(other.p + k * other.step * c->size, c->size), c->size);
+        const int64_t bytes = hi * c->size;
+        int64_t at = lo * c->size;
+        for (; at + 64 <= bytes; at += 64) memcpy(to + at, block, 64);
+        memcpy(to + at, block, (size_t)(bytes - at));
+        memcpy(&wanted, number.p + k * number.step * 8, 8);
+        wanted = (wanted - (uint64_t)c->offset) * (uint64_t)c->factor - (uint64_t)(uintptr_t)r->base[c->iota];
+        if (wanted >= (uint64_t)lo && wanted < (uint64_t)hi)
+            memcpy(to + (int64_t)wanted * c->size, one.p + k * one.step * c->size, c->size);
     }
 }
 static void move_rows(run *r, parts *s, char *blocks, int64_t row, int64_t end, int64_t first, int64_t last) {
@@ -271,17 +488,19 @@ static bool by_channels(run *r, int64_t first, int64_t last, char *scratch) {
 }
 
 /* Does the program go by rows? */
-static bool part_rows(run *r, parts *s) {
+static bool part_rows(run *r, parts *s, sum *of) {
     if (r->dims < 2 || r->extent[r->dims - 1] < COPY || !part(r, s, r->dims - 1)) return false;
     s->load = copy_of(r, s);
-    return s->load || r->extent[r->dims - 1] >= SHORT;
+    s->sums = !s->load && r->extent[r->dims - 1] >= WEIGHED && sum_of(r, s, of);
+    return s->load || s->sums || r->extent[r->dims - 1] >= SHORT;
 }
-bool rp__interp_by_rows(run *r, int64_t first, int64_t last, char *scratch) {
+bool rp__interp_by_rows(run *r, int64_t first, int64_t last, bool routines, char *scratch) {
     parts s;
-    bool fits = part_rows(r, &s);
-    if (!fits || (!s.load && !s.n_still)) { /* rows have little use, if any */
+    sum of;
+    bool fits = part_rows(r, &s, &of);
+    if (!routines && (!fits || (!s.load && !s.n_still))) { /* rows have little use, if any */
         if (by_channels(r, first, last, scratch)) return true;
-        fits = fits && part_rows(r, &s);
+        fits = fits && part_rows(r, &s, &of);
     }
     if (!fits) return false;
     const unsigned dims = r->dims;
@@ -301,6 +520,14 @@ bool rp__interp_by_rows(run *r, int64_t first, int64_t last, char *scratch) {
     r->tile = rp__interp_tile_for(r->p, length > RP__INTERP_STILL_ROWS ? length : RP__INTERP_STILL_ROWS);
     rp__interp_lay_out(r, scratch);
     rp__interp_uniform(r);
+    choice one = {0};
+    const bool chooses = !s.load && !s.sums && choice_of(r, &s, &one);
+    if (!chooses && (!s.computed || (routines && !s.sums))) {
+        r->walk = RP__WALK_ELEMENTS;
+        r->n_outer = dims;
+        return false;
+    }
+    if (s.sums) memset(scratch + RP__INTERP_BYTES, 0, (size_t)length * 4);
     char *const blocks = r->kept + (size_t)RP__INTERP_STILL_VALUES * RP__INTERP_STILL_ROWS * 8;
     const int64_t at_once = r->tile < RP__INTERP_STILL_ROWS ? r->tile : RP__INTERP_STILL_ROWS;
     for (int64_t row = first / length; row < rows; row += at_once) {
@@ -312,6 +539,14 @@ bool rp__interp_by_rows(run *r, int64_t first, int64_t last, char *scratch) {
         rp__interp_element(r, 0, n);
         if (s.load) {
             copy_rows(r, s.load, row, row + n, first, last);
+            continue;
+        }
+        if (s.sums) {
+            weigh_rows(r, &of, scratch + RP__INTERP_BYTES, row, row + n, first, last);
+            continue;
+        }
+        if (chooses) {
+            choose_rows(r, &one, row, row + n, first, last);
             continue;
         }
         take_way(r, &elements, false);

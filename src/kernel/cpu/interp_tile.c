@@ -16,6 +16,22 @@ static const char *still_at(const run *r, unsigned a) {
     }
     return r->base[a] + at * (int64_t)r->p->access_size[a];
 }
+/* What stands still along the positions, for all that a tile has; rows may be of a stretch. */
+static char *repeated_tile(run *r, const rp__insn *i) {
+    const unsigned a = i->access, convert = r->p->access_load[a];
+    char *const d = r->repeats_at + 8 * r->tile * __builtin_popcountll(r->repeats & ((UINT64_C(1) << a) - 1));
+    if (r->repeated_yet >> a & 1) return d;
+    r->repeated_yet |= UINT64_C(1) << a;
+    const char *row = r->base[a] + rp__interp_across_at(r, a, 0) * (int64_t)r->p->access_size[a];
+    if (convert) {
+        rp__tile_call t = {.d = d, .a = row, .n = r->w};
+        r->p->tiles->load[convert - 1](&t);
+    } else {
+        memcpy(d, row, (size_t)r->w * i->size);
+    }
+    rp__interp_replicate(r, d, i->size);
+    return d;
+}
 static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
     const unsigned a = i->access, size = r->p->access_size[a], convert = r->p->access_load[a];
     reg *d = &r->regs[i->d];
@@ -33,6 +49,10 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
         }
         rp__interp_splat(r->repeated[a], bits, i->size);
         *d = (reg){r->repeated[a], 0};
+        return;
+    }
+    if (plain && r->repeats >> a & 1 && i->home != RP__HOME_KEPT) {
+        *d = (reg){repeated_tile(r, i), 1};
         return;
     }
     const char *linear = NULL;

@@ -58,7 +58,7 @@ typedef struct rp__window_tree {
 } rp__window_tree;
 /* Rows of n columns anywhere in memory, at most RP__WINDOW_ROWS of them, of which those of the tree are there. d: what it gives.
    key: of each row another of int64; an element whose key is not `wanted` is 0. over: of each row what its elements are divided by,
-   in their type. NULL: there are none. */
+   or multiplied if `times`, in their type. NULL: there are none. */
 typedef struct rp__window_call {
     void *d;
     const void *const *a;
@@ -67,8 +67,18 @@ typedef struct rp__window_call {
     const int64_t *const *key;
     int64_t wanted;
     const void *over;
+    bool times;
 } rp__window_call;
 typedef void rp__window_fn(const rp__window_call *c);
+
+/* Rows of n columns anywhere in memory: d[i] = ((a[0][i] * weight[0]) + a[1][i] * weight[1]) + ..., each operation rounded. */
+typedef struct rp__weigh_call {
+    float *d;
+    const void *const *a;
+    const float *weight;
+    int64_t rows, n;
+} rp__weigh_call;
+typedef void rp__weigh_fn(const rp__weigh_call *c);
 
 /* Of such rows the least number of one whose element is the largest of its column; of one that is NaN: -1 less its number. INT64_MAX:
    there is none. Numbers are below INT32_MAX. */
@@ -150,6 +160,7 @@ typedef struct rp__tiles {
     rp__columns_fn
         *whole_columns[6][RP__TILE_TYPES][3]; /* d[i] = the halving tree over the lanes of column i; lane is not read */
     rp__window_fn *reduce_window[6][RP__TILE_TYPES][3];
+    rp__weigh_fn *weigh[3]; /* of float, or by rp__load_kind one of two narrow types */
     rp__place_fn *place[RP__TILE_TYPES][3];
     rp__first_fn *first[RP__TILE_TYPES];
     rp__find_fn *find[RP__TILE_TYPES];

@@ -777,7 +777,7 @@ RP__VEC_FN rp__vi32 keys_f32(const int64_t *key, int64_t wanted) {
     return rp__v_i32_i64(keys_f64(key, wanted), keys_f64(key + L_i64, wanted));
 }
 enum { SIDE = 4 };
-enum { AS_IT_IS, KEYED, DIVIDED };
+enum { AS_IT_IS, KEYED, DIVIDED, MULTIPLIED };
 /* The rows of a window: each is combined with the identity, as a lane begins with it, then the lanes. `how` is one of the above. */
 #define WINDOW(name, suffix, t, I, ST, LOADER, IDENTITY, OP)                                                           \
     RP__VEC_FN V_##t window_row_##name##_##suffix(const rp__window_call *c, int64_t r, int64_t i, size_t left,         \
@@ -787,6 +787,7 @@ enum { AS_IT_IS, KEYED, DIVIDED };
         if (left < L_##t) from = memcpy(some, from, left * sizeof *some);                                              \
         V_##t y = LOADER(from);                                                                                        \
         if (how == DIVIDED) y = y / rp__v_splat_##t(((const T_##t *)c->over)[r]);                                      \
+        if (how == MULTIPLIED) y = y * rp__v_splat_##t(((const T_##t *)c->over)[r]);                                   \
         if (how == KEYED) {                                                                                            \
             const int64_t *key = c->key[r] + i;                                                                        \
             int64_t few[L_##t] = {0};                                                                                  \
@@ -839,6 +840,8 @@ enum { AS_IT_IS, KEYED, DIVIDED };
     static void window_##name##_##suffix(const rp__window_call *c) {                                                   \
         if (c->key)                                                                                                    \
             window_all_##name##_##suffix(c, KEYED);                                                                    \
+        else if (c->over && c->times)                                                                                  \
+            window_all_##name##_##suffix(c, MULTIPLIED);                                                               \
         else if (c->over)                                                                                              \
             window_all_##name##_##suffix(c, DIVIDED);                                                                  \
         else                                                                                                           \
@@ -852,6 +855,38 @@ WINDOW_F32(sum, 0, OP_ADD)
 WINDOW_F32(max, -INFINITY, rp__v_max_f32)
 WINDOW(sum, f64, f64, rp__vi64, double, rp__v_load_f64, 0, OP_ADD)
 WINDOW(max, f64, f64, rp__vi64, double, rp__v_load_f64, (double)-INFINITY, rp__v_max_f64)
+
+/* The usual numbers of rows are constants. Columns behind the last whole vector come from memory of our own. */
+#define WEIGH(suffix, ST, LOADER)                                                                                      \
+    RP__VEC_FN void weigh_rows_##suffix(const rp__weigh_call *c, const int64_t rows) {                                 \
+        const ST *const *const a = (const ST *const *)(const void *)c->a;                                              \
+        int64_t i = 0;                                                                                                 \
+        for (; i + (int64_t)L_f32 <= c->n; i += L_f32) {                                                               \
+            rp__vf32 x = LOADER(a[0] + i) * rp__v_splat_f32(c->weight[0]);                                             \
+            for (int64_t k = 1; k < rows; k++) x = x + LOADER(a[k] + i) * rp__v_splat_f32(c->weight[k]);               \
+            rp__v_store_f32(c->d + i, x);                                                                              \
+        }                                                                                                              \
+        if (i == c->n) return;                                                                                         \
+        const size_t left = (size_t)(c->n - i);                                                                        \
+        rp__vf32 x = rp__v_splat_f32(0);                                                                               \
+        for (int64_t k = 0; k < rows; k++) {                                                                           \
+            ST some[L_f32] = {0};                                                                                      \
+            memcpy(some, a[k] + i, left * sizeof *some);                                                               \
+            const rp__vf32 y = LOADER(some) * rp__v_splat_f32(c->weight[k]);                                           \
+            x = k ? x + y : y;                                                                                         \
+        }                                                                                                              \
+        memcpy(c->d + i, &x, left * sizeof *c->d);                                                                     \
+    }                                                                                                                  \
+    static void weigh_##suffix(const rp__weigh_call *c) {                                                              \
+        switch (c->rows) {                                                                                             \
+        case 2: weigh_rows_##suffix(c, 2); break;                                                                      \
+        case 4: weigh_rows_##suffix(c, 4); break;                                                                      \
+        default: weigh_rows_##suffix(c, c->rows);                                                                      \
+        }                                                                                                              \
+    }
+WEIGH(f32, float, rp__v_load_f32)
+WEIGH(f16, uint16_t, FROM_F16)
+WEIGH(bf16, uint16_t, FROM_BF16)
 
 RP__VEC_FN void place_out_f64(int64_t *d, rp__vi64 x) {
     rp__v_store_i64(d, rp__v_sel_i64(x == rp__v_splat_i64(INT32_MAX), rp__v_splat_i64(INT64_MAX), x));
@@ -1351,6 +1386,7 @@ const rp__tiles
             .reduce_block = REDUCTIONS(block),
             .reduce_columns = ALL_COLUMNS(columns),
             .whole_columns = ALL_COLUMNS(whole),
+            .weigh = {weigh_f32, weigh_f16, weigh_bf16},
             .reduce_window = {[RP__REDUCE_SUM] = {[RP__TILE_F32] = {window_sum_f32, window_sum_f16, window_sum_bf16},
                                                   [RP__TILE_F64] = {window_sum_f64}},
                               [RP__REDUCE_MAX] = {[RP__TILE_F32] = {window_max_f32, window_max_f16, window_max_bf16},
