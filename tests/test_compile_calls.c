@@ -1,6 +1,6 @@
 /* Calls of a compiled function after its first, with other sizes, other gradients and other memory: each is compared, bit for
    bit, with the function run eagerly, on every backend that compiles and on each device. */
-/* ctest: labels=compile timeout=300 */
+/* ctest: labels=compile timeout=300 cost=50 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
