@@ -1,4 +1,4 @@
-/* ctest: labels=cuda timeout=900 cost=80 */
+/* ctest: labels=cuda timeout=900 cost=105 */
 /* Attention by one kernel, beside a plain loop in double: results and gradients over a family of sizes, masks, layouts and element types, on the
    CPU and on the CUDA device (the emulator, or a real one with REPRISE_TEST_CUDA=real); the random numbers of dropout, bit for bit those of
    docs/random.md; the same bits eagerly, compiled and captured. */

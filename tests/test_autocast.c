@@ -1,7 +1,7 @@
 /* Autocast: PyTorch's lists by the types of results, casts as ops, nests, casts of parameters that are kept, recorded
    functions, checkpoints; and the scaling of losses, whose skipped steps are decided on the device: recorded steps
    must give the bits of eager ones. On the CPU and on the emulator of CUDA. */
-/* ctest: labels=cuda timeout=300 cost=10 */
+/* ctest: labels=cuda timeout=300 cost=16 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

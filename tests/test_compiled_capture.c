@@ -1,7 +1,7 @@
 /* Compiled functions that are called while a raw graph is captured: what a replay computes and draws is what the function,
    run eagerly in the replay's place, does, and calls outside go on between replays. On the CPU, then on CUDA (the emulator,
    or a GPU with REPRISE_TEST_CUDA=real). */
-/* ctest: labels=compile timeout=300 */
+/* ctest: labels=compile timeout=300 cost=8 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -174,6 +174,84 @@ static void windows_of_other_types(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
+/* Powers of two that no float holds, of results that one does; rounded once. Exponents of 64 bits count by their low 32. */
+static void scaled(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_ldexp(in[0], in[1]);
+}
+static void far_powers(void **state) {
+    (void)state;
+    static const struct {
+        rp_dtype type;
+        double x;
+        int64_t exponent;
+        double want;
+    } cases[] = {
+        {RP_F32, 0x1p-100, 200, 0x1p100},
+        {RP_F32, 0x1p100, -200, 0x1p-100},
+        {RP_F32, 0x1p-140, 200, 0x1p60},
+        {RP_F32, 0, 2000, 0},
+        {RP_F32, 1.5, 127, 0x1.8p127},
+        {RP_F32, 1.5, 128, INFINITY},
+        {RP_F32, 3, -1100, 0},
+        {RP_F32, 0x1.8p0, -150, 0x1p-149},
+        {RP_F32, 1, -150, 0},
+        {RP_F32, 0x1.000002p0, -148, 0x1p-148},
+        {RP_F32, INFINITY, -500, INFINITY},
+        {RP_F32, NAN, 3, NAN},
+        {RP_F64, 0x1p-100, 200, 0x1p100},
+        {RP_F64, 0x1p-1000, 2000, 0x1p1000},
+        {RP_F64, 0x1p1000, -2000, 0x1p-1000},
+        {RP_F64, 0x1p-1074, 2097, 0x1p1023},
+        {RP_F64, 0x1p1023, -2097, 0x1p-1074},
+        {RP_F64, 0x1.8p1023, -2098, 0x1p-1074},
+        {RP_F64, 0x1p-1074, 100000, INFINITY},
+        {RP_F64, 0x1p1023, -100000, 0},
+        {RP_F64, 1.5, -1075, 0x1p-1074},
+        {RP_F64, 3, -1075, 0x1p-1073},
+        {RP_F64, 0x1.0000000000001p0, -1023, 0x1p-1023},
+        {RP_F64, INFINITY, -3000, INFINITY},
+        {RP_F16, 0x1p-10, 20, 1024},
+        {RP_F16, 0x1p-24, 30, 64},
+        {RP_F16, 1.5, 16, INFINITY},
+        {RP_F16, 1, -25, 0},
+        {RP_BF16, 0x1p-100, 200, 0x1p100},
+        {RP_BF16, 3, -26, 0x1.8p-25},
+        {RP_I64, 5, 200, INFINITY},
+        {RP_I32, 5, -200, 0},
+        {RP_F64, 1, INT64_C(1) << 32, 1},
+        {RP_F32, 1, (INT64_C(1) << 32) + 1, 2},
+        {RP_F64, 1, INT64_MAX, 0.5},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int narrow = 0; narrow < 2; narrow++) {
+            if (narrow && cases[i].exponent != (int32_t)cases[i].exponent) continue;
+            rp_scope scope = rp_scope_begin();
+            double x[3] = {cases[i].x, -cases[i].x, cases[i].x}, got[2][3];
+            const int64_t exponents[] = {cases[i].exponent, cases[i].exponent, 0};
+            rp_tensor *in[] = {rp_to_dtype(rp_from_data(x, RP_DIMS(3), RP_F64), cases[i].type),
+                               rp_to_dtype(ints(exponents, 3), narrow ? RP_I32 : RP_I64)};
+            rp_compiled *f = rp_compile((rp_fn){.body = scaled, .name = "ldexp"}, NULL);
+            for (int how = 0; how < 2; how++) {
+                rp_tensor *y = rp_ldexp(in[0], in[1]);
+                for (int call = 0; how && call < 2; call++) assert_int_equal(rp_call(f, in, 2, &y, 1), RP_OK);
+                no_errors(__LINE__);
+                assert_int_equal(rp_dtype_of(y),
+                                 cases[i].type == RP_I64 || cases[i].type == RP_I32 ? RP_F32 : cases[i].type);
+                assert_int_equal(rp_to_host(rp_to_dtype(y, RP_F64), got[how], sizeof got[how]), RP_OK);
+                for (int k = 0; k < 2; k++) {
+                    const double want = k ? -cases[i].want : cases[i].want;
+                    if (isnan(want) ? !isnan(got[how][k]) : got[how][k] != want)
+                        fail_msg("%g * 2^%lld of %s: %a, not %a", x[k], (long long)cases[i].exponent,
+                                 rp_dtype_name(cases[i].type), got[how][k], want);
+                }
+            }
+            rp_compiled_release(f);
+            assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+        }
+    }
+}
+
 /* Sizes that are large only on the way. */
 static void most_that_fits(void **state) {
     (void)state;
@@ -194,9 +272,13 @@ static void most_that_fits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(segments_at_nan),        cmocka_unit_test(slopes_of_whole_numbers),
-        cmocka_unit_test(nothing_has_a_gradient), cmocka_unit_test(probabilities_ignore_nothing),
-        cmocka_unit_test(spectra_of_infinities),  cmocka_unit_test(windows_of_other_types),
+        cmocka_unit_test(far_powers),
+        cmocka_unit_test(segments_at_nan),
+        cmocka_unit_test(slopes_of_whole_numbers),
+        cmocka_unit_test(nothing_has_a_gradient),
+        cmocka_unit_test(probabilities_ignore_nothing),
+        cmocka_unit_test(spectra_of_infinities),
+        cmocka_unit_test(windows_of_other_types),
         cmocka_unit_test(most_that_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* Products and convolutions as nodes of a kernel: what is computed of each element of their result is the same launch, on every
    device, with the bits of one op after the other; products that another library serves stay by themselves, and explain says why. */
-/* ctest: labels=cuda timeout=900 cost=75 */
+/* ctest: labels=cuda timeout=900 cost=160 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* ctest: labels=cuda timeout=900 cost=85 */
+/* ctest: labels=cuda timeout=900 cost=110 */
 /* Library ops of selection and scattering on CUDA against the CPU's, whose bits they must give (test_library.c checks those);
    small products against the plain kernel.
    Runs on the emulator; with REPRISE_TEST_CUDA=real on a GPU. */

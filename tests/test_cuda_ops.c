@@ -2,7 +2,7 @@
    against the CPU, gradients of each family, errors that kernels find. On the emulator, where every kernel costs a
    run of the C compiler, each op meets few types and layouts; REPRISE_TEST_CUDA=real runs the whole sweep, in parts
    with REPRISE_TEST_SHARD (ref/sweep.h), of which the first runs the other tests too.
-   ctest: labels=cuda timeout=1500 cost=68 */
+   ctest: labels=cuda timeout=1500 cost=75 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -4,6 +4,8 @@
  * (poison, failure on demand, deliberately wrong kernels) are skipped with a line each: so the rest shows that the emulator
  * answers as a GPU does. */
 /* ctest: labels=cuda timeout=600 cost=12 */
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -739,6 +741,43 @@ static void test_returned_structs(void **state) {
     OK(cu->cuMemFree(p));
 }
 
+/* What the emulator calls, too. Names of temporary files that are gone come again, by chance: here they do every time. */
+static bool same_names;
+__attribute__((visibility("default"))) int mkstemp(char *template);
+int mkstemp(char *template) {
+    if (same_names) {
+        memcpy(template + strlen(template) - 6, "Sameun", 6);
+        return open(template, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    }
+    void *next = dlsym(RTLD_NEXT, "mkstemp");
+    int (*call)(char *);
+    memcpy(&call, &next, sizeof call);
+    return call(template);
+}
+
+/* Each image that is loaded is its own, whatever its file was called for that while. */
+static void test_many_images(void **state) {
+    (void)state;
+    if (real) {
+        skip();
+    }
+    same_names = true;
+    CUlibrary one = load("extern \"C\" __global__ void first(int *p) { *p = 1; }\n"),
+              other = load("extern \"C\" __global__ void second(int *p) { *p = 2; }\n");
+    same_names = false;
+    CUdeviceptr p = device_alloc(4);
+    void *params[] = {&p};
+    OK(cu->cuLaunchKernel(function_of(one, "first"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    OK(cu->cuStreamSynchronize(stream));
+    assert_int_equal(read_int(p), 1);
+    OK(cu->cuLaunchKernel(function_of(other, "second"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    OK(cu->cuStreamSynchronize(stream));
+    assert_int_equal(read_int(p), 2);
+    OK(cu->cuLibraryUnload(one));
+    OK(cu->cuLibraryUnload(other));
+    OK(cu->cuMemFree(p));
+}
+
 static void test_modules(void **state) {
     (void)state;
     CUdeviceptr p = device_alloc(4), global;
@@ -851,6 +890,7 @@ int main(void) {
         cmocka_unit_test(test_rings),
         cmocka_unit_test(test_wrong_kernels),
         cmocka_unit_test(test_returned_structs),
+        cmocka_unit_test(test_many_images),
         cmocka_unit_test(test_modules),
         cmocka_unit_test(test_streams),
     };

@@ -3,7 +3,7 @@
    tensor, overlapping views of one, wrapped handles of one buffer, or expanded; buffers that the function reaches by itself are
    written in training, too. So does a graphed callable, wherever its arguments lie. What a function does is drawn from its seed
    alone, never from sizes. support/fuzz.h says which seeds run.
-   ctest: labels=compile timeout=300 cost=30 */
+   ctest: labels=compile timeout=300 cost=55 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
    every gradient must have the same bits, and so must the arguments and buffers that a program writes. Some take arguments that
    share memory, write buffers from outside, or give views of buffers that they wrote. A seed is one program;
    support/fuzz.h says which run.
-   ctest: timeout=300 cost=18 */
+   ctest: timeout=300 cost=22 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
    called in turn with grad mode on and off, with tensors that have no value among its arguments, and with an allocation that
    fails: compiled it gives the bits, the histories, the grad mode and the state of tensors from outside of eager execution.
    support/fuzz.h says which seeds run.
-   ctest: labels=compile timeout=900 cost=10 */
+   ctest: labels=compile timeout=900 cost=35 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* ctest: timeout=240 */
+/* ctest: timeout=240 cost=10 */
 /* Hostile attributes: every op of the table with the tensors of its first sample (tests/samples) and, one after the other and mixed, attributes that no program
    should pass: extremes of 64 bits, words that could be taken for symbols, NaN, lists of any length. Eager, traced and compiled
    calls agree on what is refused and on what is computed; nothing crashes, hangs, leaks or allocates absurdly. Then sizes that

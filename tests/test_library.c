@@ -1,4 +1,4 @@
-/* ctest: labels=numbers,threads timeout=600 cost=20 */
+/* ctest: labels=numbers,threads timeout=600 cost=44 */
 /* Library ops on the CPU against plain loops. Products and convolutions are compared bit for bit: their order of summation is
    part of the contract (kernel/cpu/gemm.h), so every instruction set with fma and each without, every thread count and layout
    must give what the loops here give. */

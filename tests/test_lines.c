@@ -1,6 +1,6 @@
 /* Line functions that the library carries compiled: everyday ops use them, on every instruction set they give the bits of the
    interpreter, for lengths around vectors, turns and chunks, and whether stores pass the caches by or not.
-   ctest: labels=numbers,threads timeout=600 cost=20 */
+   ctest: labels=numbers,threads timeout=600 cost=60 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -162,7 +162,8 @@ static void compare(rp_dtype dtype, int64_t rows, int64_t n, bool special) {
 static void lengths(rp_dtype dtype) {
     static const int64_t n[] = {8, 31, 32, 33, 48, 64, 95, 1000, 1024, 8192, 8193, 20000};
     for (size_t i = RACES_ONLY && dtype == RP_F32; i < sizeof n / sizeof *n; i += RACES_ONLY ? 3 : 1) {
-        compare(dtype, n[i] > 8000 ? 17 : 40, n[i], i % 2);
+        /* Lines are rows': shared_rows has many of them. */
+        compare(dtype, (n[i] > 8000 ? 17 : 40) / (SLOW_BUILD ? 5 : 1), n[i], i % 2);
     }
 }
 static void same_bits_f32(void **state) {
@@ -371,7 +372,7 @@ static void norms(void **state) {
 static void wide_norms(void **state) {
     (void)state;
     in_rows = apart_rows = 0;
-    for (int threads = 1; threads < 3; threads++) {
+    for (int threads = SLOW_BUILD ? 2 : 1; threads < 3; threads++) {
         rp_set_num_threads(threads);
         norms_of(RP_F32, 1, 130, 131, 2);
         if (RACES_ONLY) continue;

@@ -1,5 +1,5 @@
 /* Tier 1: what is compiled, cached, compiled again, or given up with a reason; results never depend on it.
-   ctest: labels=threads timeout=300 */
+   ctest: labels=threads timeout=300 cost=13 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* The op sweep: the ops that have a reference in tests/ref against it, over element types and memory layouts
    (on the CPU; test_cuda_ops.c: on CUDA); error messages; in-place rules; overlap; random and optimizer ops; calls by
    name; user ops.
-   ctest: labels=numbers timeout=300 */
+   ctest: labels=numbers timeout=300 cost=20 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

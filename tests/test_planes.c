@@ -1,6 +1,6 @@
 /* What planes share of a pool, its gradient or an image at other places (kernel/cpu/interp_planes.c) changes no bit: the walk across
    gives the same, whatever sizes, layout, type and instruction set, with one thread and with several.
-   ctest: labels=numbers timeout=300 */
+   ctest: labels=numbers timeout=300 cost=30 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* ctest: labels=cuda timeout=600 cost=85 */
+/* ctest: labels=cuda timeout=600 cost=95 */
 /* Products of matrices on CUDA through tiles (kernel/cuda/product.cuh), each row of the table by itself: against sums of whole numbers,
    which no order of adding up changes; the same bits for all strides, alignments and tiles; with what follows, eager against compiled.
    Runs on the emulator; with REPRISE_TEST_CUDA=real on a GPU. */

@@ -1,6 +1,6 @@
 /* Compiled functions whose arguments move and whose results are kept, on the CUDA device: bits against eager on the same device.
    Products of more than 2^22 multiply-adds are cuBLASLt's, whose graph nodes cannot be re-pointed.
-   ctest: labels=cuda timeout=600 cost=70 */
+   ctest: labels=cuda timeout=600 cost=50 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

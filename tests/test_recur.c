@@ -1,4 +1,4 @@
-/* ctest: labels=numbers,threads */
+/* ctest: labels=numbers,threads cost=8 */
 /* Recurrent layers on the CPU, whose steps are one launch (kernel/cpu/recur.h), beside the same steps one by one: states have the same bits,
    gradients are those of autograd through the steps. Every instruction set; sequences that are alone, few, and of several items; units that fill
    no vector, and more than a block of a product. */

@@ -4,7 +4,7 @@
    nine, with REPRISE_TEST_ALL=1 all of them). On the
    CUDA device (the emulator, or a real one): eager within a tolerance of the CPU; captured, re-pointed and the backend
    "cudagraphs" bit for bit with eager there; "fused" within the tolerance. test_samples fails where a row has no sample.
-   ctest: labels=cuda,slow timeout=1500 cost=100 */
+   ctest: labels=cuda,slow timeout=1500 cost=110 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* Memory that several streams use: it is not used again before the last of them is done with it, whoever wrote or read it: an
    op, a graph, a compiled function. Streams are ordered by events only where a program has to, by reading what another stream
    wrote. */
-/* ctest: labels=threads timeout=300 */
+/* ctest: labels=threads timeout=300 cost=16 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

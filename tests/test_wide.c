@@ -1,7 +1,7 @@
 /* Programs that are wide in one thing: a kernel holds only so many sums, scans, values of a row, live values, constants, operands,
    results, gathers, windows, draws. Whatever it is, the compiler splits where a kernel would hold too much, and what is compiled gives
    what eager calls give, bit for bit; so do gradients. On the CPU, then on CUDA. */
-/* ctest: labels=compile,cuda timeout=400 cost=40 */
+/* ctest: labels=compile,cuda timeout=400 cost=20 */
 #include <time.h>
 
 #include <reprise_nn.h>

@@ -283,10 +283,27 @@ rp_status rp__expand_float_power_scalar(const rp__call *call) {
     rp_tensor *base = rp_to_dtype_at(call->site, call->in[0], RP_F64, NULL);
     return rp__give(call, rp_pow_scalar_at(call->site, base, call->attrs[0].v.scalar));
 }
+/* The power of a whole number may lie beyond what floats hold where the result does not: for float64 it goes in three steps, the last of which
+   takes most of it. All are exact but that one, or what they lose is lost by then. Narrower floats go by float64, which holds enough. */
+static rp_tensor *scaled(const char *site, rp_tensor *x, rp_tensor *exponent) {
+    const rp_scalar low = rp_f64(-1022), high = rp_f64(1023);
+    rp_tensor *last = rp_clamp_at(site, exponent, low, high), *rest = rp_sub_at(site, exponent, last, NULL),
+              *middle = rp_clamp_at(site, rest, low, high), *first = rp_sub_at(site, rest, middle, NULL);
+    x = rp_mul_at(site, x, rp_exp2_at(site, first));
+    x = rp_mul_at(site, x, rp_exp2_at(site, middle));
+    return rp_mul_at(site, x, rp_exp2_at(site, last));
+}
 rp_status rp__expand_ldexp(const rp__call *call) {
     rp_tensor *self = call->in[0], *other = call->in[1];
-    if (rp__dtype_is_float((rp_dtype)self->dtype) && !rp__dtype_is_float((rp_dtype)other->dtype))
-        other =
-            rp_to_dtype_at(call->site, other, (rp_dtype)self->dtype, NULL); /* else the power would widen the result */
-    return rp__give(call, rp_mul_at(call->site, self, rp_exp2_at(call->site, other)));
+    if (rp__dtype_is_float((rp_dtype)other->dtype))
+        return rp__give(call, rp_mul_at(call->site, self, rp_exp2_at(call->site, other)));
+    const rp_dtype type = rp__dtype_is_float((rp_dtype)self->dtype) ? (rp_dtype)self->dtype : RP_F32;
+    const double enough = type == RP_F64 ? 2100 : 600; /* any value becomes zero, or none stays finite */
+    rp_tensor *x = rp_to_dtype_at(call->site, rp_to_dtype_at(call->site, self, type, NULL), RP_F64, NULL),
+              *number =
+                  rp_to_dtype_at(call->site, other, RP_I32, NULL), /* the low 32 bits of longer ones, as for PyTorch */
+                  *exponent = rp_clamp_at(call->site, rp_to_dtype_at(call->site, number, RP_F64, NULL), rp_f64(-enough),
+                                          rp_f64(enough));
+    x = type == RP_F64 ? scaled(call->site, x, exponent) : rp_mul_at(call->site, x, rp_exp2_at(call->site, exponent));
+    return rp__give(call, rp_to_dtype_at(call->site, x, type, NULL));
 }

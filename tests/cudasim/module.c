@@ -40,7 +40,10 @@ CUresult sim_function_check(CUfunction f) {
 static void *open_image(const struct cudasim_image *image) {
     const char *folder = getenv("TMPDIR");
     char path[512];
-    snprintf(path, sizeof path, "%.400s/cudasim-XXXXXX", folder && *folder ? folder : "/tmp");
+    /* The loader takes a name that it has met for the same file: among thousands of names drawn by mkstemp two may be alike. */
+    static unsigned int serial;
+    snprintf(path, sizeof path, "%.400s/cudasim-%u-XXXXXX", folder && *folder ? folder : "/tmp",
+             __atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED));
     int file = mkstemp(path);
     if (file < 0) {
         sim_complain("cannot write %s", path);

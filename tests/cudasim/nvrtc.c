@@ -7,7 +7,7 @@
  * Compiled objects are kept in CUDASIM_CACHE (by default a folder of this process, removed at exit) under the hash of
  * source, options and compiler. REPRISE_REAL_NVRTC names NVIDIA's library: what is compiled here is given to it as it
  * came, once a hash, and what it refuses is refused; REPRISE_REAL_NVRTC_EVERY=n gives it one text of n, told by the hash,
- * and the first of each family, whose kernels have the same name up to its last number. */
+ * and the first of each family, whose kernels have the same name up to a hash or else to its last number. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -643,6 +643,18 @@ static void mark(const char *path) {
     }
 }
 
+/* How much of a kernel's name is that of its family: a hash ends it, wherever that stands. */
+static int family_length(const char *name) {
+    for (const char *p = strchr(name, '_'); p; p = strchr(p + 1, '_')) {
+        size_t digits = strspn(p + 1, "0123456789abcdef");
+        if (digits >= 12 && (p[1 + digits] == '_' || p[1 + digits] == '\0')) {
+            return (int)(p - name);
+        }
+    }
+    const char *number = strrchr(name, '_');
+    return number ? (int)(number - name) : 0;
+}
+
 /* What its family leaves in the cache is `family`. */
 static bool real_wanted(const char *family, uint64_t hash) {
     const char *path = getenv("REPRISE_REAL_NVRTC"), *every = getenv("REPRISE_REAL_NVRTC_EVERY");
@@ -709,8 +721,7 @@ static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash
     }
     snprintf(object, sizeof object, "%s/%016llx.so", path, (unsigned long long)hash);
     snprintf(accepted, sizeof accepted, "%s/%016llx.real", path, (unsigned long long)hash);
-    const char *number = strrchr(kernel_name, '_');
-    snprintf(family, sizeof family, "%s/family-%.*s", path, (int)(number ? number - kernel_name : 0), kernel_name);
+    snprintf(family, sizeof family, "%s/family-%.*s", path, family_length(kernel_name), kernel_name);
     size_t bytes = 0;
     char *data = read_file(object, &bytes);
     if (!data) {
