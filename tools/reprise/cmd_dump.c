@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct dump_options {
     struct cli_options common;
@@ -143,7 +144,7 @@ static rp_status dump_kernels(struct dump *d, const struct cli_graph *g) {
 
 /* A graph in text form: parsed, checked and printed again; its kernels, where they are asked for. */
 static int dump_file(struct dump *d, const char *path, bool kernels) {
-    if (!cli_is_graph(path)) {
+    if (!cli_is_graph(path) && access(path, R_OK) != 0) {
         cli_no_model("dump", path);
         return CLI_FAILED;
     }

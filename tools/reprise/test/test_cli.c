@@ -397,7 +397,14 @@ static void test_dump(void **state) {
     json_decref(again);
     assert_int_equal(ftruncate(fd, (off_t)strlen(graph) / 2), 0);
     snprintf(arguments, sizeof arguments, "dump %s", path);
-    expect(arguments, 1, "reprise dump: RP_ERROR");
+    expect(arguments, 1, path);
+    assert_int_equal(pwrite(fd, graph, strlen(graph), 0), (ssize_t)strlen(graph));
+    snprintf(arguments, sizeof arguments, "dump --kernels --json %s", path);
+    again = run_json(arguments);
+    kernels = 0;
+    json_array_foreach(again, i, part) kernels += !strncmp(string_of(part, "part"), "kernel ", 7);
+    assert_int_equal(kernels, 1);
+    json_decref(again);
     close(fd);
     unlink(path);
     json_decref(list);
