@@ -968,6 +968,57 @@ class Splits(Door):
         finally:
             torch._dynamo.config.capture_dynamic_output_shape_ops = False
 
+    @ON_CPU  # on a GPU matrices travel to the host, and the graph is split
+    def test_linear_algebra_is_in_the_graph(self):
+        spd = lambda a: a @ a.mT + torch.eye(4)
+        ops = {"cholesky": lambda a: torch.linalg.cholesky(spd(a)), "solve": lambda a: torch.linalg.solve(a, a @ a), "right": lambda a: torch.linalg.solve(a, a @ a, left=False),
+               "det": lambda a: torch.linalg.det(a), "slogdet": lambda a: torch.linalg.slogdet(a)[1], "inv": lambda a: torch.linalg.inv(a), "values": lambda a: torch.linalg.eigvalsh(spd(a)),
+               "singular": lambda a: torch.linalg.svdvals(a), "pinv": lambda a: torch.linalg.pinv(a), "lu": lambda a: torch.linalg.lu(a), "qr": lambda a: torch.linalg.qr(a),
+               "exp": lambda a: torch.matrix_exp(a),
+               "lu_solve": lambda a: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), a @ a), "power": lambda a: torch.linalg.matrix_power(a, -2),
+               "triangular": lambda a: torch.linalg.solve_triangular(a, a, upper=True), "cholesky_solve": lambda a: torch.cholesky_solve(a, torch.linalg.cholesky(spd(a))),
+               "vectors": lambda a: (lambda l, v: (v * l.sqrt().unsqueeze(-2)) @ v.mT)(*torch.linalg.eigh(spd(a))), "nuclear": lambda a: torch.linalg.norm(a, "nuc"),
+               "likelihood": lambda a: torch.distributions.MultivariateNormal(torch.zeros(4), spd(a), validate_args=False).log_prob(a[0])}
+        for name, f in ops.items():
+            for shape in ((4, 4), (2, 4, 4)) if name not in ("nuclear", "likelihood") else ((4, 4),):
+                for turned in (False, True):
+                    with self.subTest(name, shape=shape, turned=turned):
+                        self.setUp()
+                        a = (torch.randn(shape, dtype=torch.float64) + 3 * torch.eye(4)).requires_grad_()
+                        b = a.detach().clone().requires_grad_()
+                        run = torch.compile(f, backend="reprise")
+                        for g, x in ((run, a), (f, b)):
+                            out = g(x.mT if turned else x)
+                            sum(t.cos().sum() for t in ([out] if isinstance(out, torch.Tensor) else out) if t.requires_grad).backward()
+                        self.same(a.grad, b.grad)
+                        with torch.no_grad():
+                            for got, want in zip(torch.utils._pytree.tree_leaves(run(a)), torch.utils._pytree.tree_leaves(f(b)), strict=True):
+                                self.same(got, want)
+                        self.assertEqual(dict(reprise.explain().reasons), {})
+                        self.assertTrue(reprise.explain().graphs)
+
+    @ON_CPU
+    def test_matrices_without_an_answer_are_pytorchs_errors(self):
+        for f, said in ((lambda a: torch.linalg.cholesky(a) + 1, "not positive-definite"), (lambda a: torch.linalg.inv(a) + 1, "singular"),
+                        (lambda a: torch.linalg.solve(a, a) + 1, "singular")):
+            self.setUp()
+            run = torch.compile(f, backend="reprise")
+            self.same(run(torch.eye(3)), f(torch.eye(3)))
+            for g in (run, f):
+                with self.assertRaisesRegex(torch.linalg.LinAlgError, said):
+                    g(torch.zeros(3, 3))
+            self.same(run(torch.eye(3)), f(torch.eye(3)))
+            self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_dropout_in_a_checkpoint(self):
+        """What was drawn is kept: the backward has the forward's mask, and no generator's state is saved and set in between."""
+        f = lambda x: torch.utils.checkpoint.checkpoint(lambda y: F.dropout(y, 0.5) * y, x, use_reentrant=False)
+        x = torch.randn(1000, requires_grad=True)
+        y = torch.compile(f, backend="reprise")(x)
+        y.sum().backward()
+        self.same(x.grad, torch.where(y.detach() != 0, 4 * x.detach(), 0))
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_complex_numbers(self):
         x = torch.randn(4, dtype=torch.complex64)
         self.check(lambda x: (x * x).abs() + 1, x, whole=False)
