@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from . import _c, check_numbers
 from .decompose import table
 from .lower import Lowering, checks, hint, type_of, where
+from .real import as_real
 from .report import REPORT, Graph
 from .schema import Slot, Unsupported
 
@@ -425,6 +426,7 @@ class Compiled:
     """A graph of AOT autograd as it runs."""
 
     def __init__(self, gm, kind, options):
+        gm, around = as_real(gm) or (gm, None)
         nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
         self.report = Graph(kind, len(nodes))
         strict = bool(options.get("strict"))
@@ -452,6 +454,8 @@ class Compiled:
         if all(n in refused for n in nodes):
             self.report._parts.clear()
             self.call = lambda args: self.eager(gm, args)
+        if around:
+            self.call = around(self.call)
         for n, reason in refused.items():
             self.report.eager.append((n.name, str(n.target), reason, where(n) or ""))
         REPORT.add(self.report)

@@ -8,7 +8,7 @@ from zoo import classes, entry, language, picture, small, square, still, timm_mo
 # Those that compute norms, softmax or positions in float32 whatever they are given.
 SINGLE_INSIDE = {"cohere", "olmo", "olmo2", "starcoder2", "stablelm", "persimmon", "nemotron", "granite", "glm", "phi3", "qwen3", "gemma3", "smollm3", "exaone4",
                  "ernie45", "helium", "falcon_mamba", "recurrent_gemma", "diffllama", "lfm2", "apertus", "arcee", "olmoe", "phimoe", "granite_moe", "qwen2_moe",
-                 "minimax", "jetmoe", "qwen3_next", "jamba", "bamba", "led", "longt5", "umt5", "llava", "esm"}
+                 "minimax", "jetmoe", "qwen3_next", "jamba", "bamba", "led", "prophetnet", "xlm", "umt5", "llava", "esm"}
 
 
 def all_of(y):
@@ -139,15 +139,13 @@ for _label, _cls, _options in (
 
 for _label, _cls, _options in (
         ("roformer", "RoFormer", dict(embedding_size=32)), ("convbert", "ConvBert", dict(embedding_size=32, head_ratio=2)), ("squeezebert", "SqueezeBert", dict(embedding_size=32)),
-        ("megatron_bert", "MegatronBert", {}), ("nystromformer", "Nystromformer", dict(num_landmarks=4, segment_means_seq_len=8, conv_kernel_size=3)),
+        ("megatron_bert", "MegatronBert", {}),
         ("yoso", "Yoso", dict(use_expectation=True, use_fast_hash=False)), ("rembert", "RemBert", dict(input_embedding_size=16, output_embedding_size=32)), ("ernie", "Ernie", {}),
         ("mpnet", "MPNet", {}), ("camembert", "Camembert", {}), ("esm", "Esm", dict(mask_token_id=4, pad_token_id=1, position_embedding_type="rotary")),
         ("roc_bert", "RoCBert", dict(enable_pronunciation=False, enable_shape=False)), ("data2vec_text", "Data2VecText", {})):
     language(_label, "transformer", _cls + "ForMaskedLM", _cls + "Config", loss=all_of, **{**small, **still, **_options},
              batch=lambda: {"input_ids": torch.randint(5, 60, (2, 8))})
 
-language("bigbird_sparse", "transformer", "BigBirdModel", "BigBirdConfig", **{**small, **still, "max_position_embeddings": 128}, attention_type="block_sparse", block_size=4,
-         num_random_blocks=1, batch=lambda: {"input_ids": torch.randint(3, 60, (1, 48))})
 language("codegen", "transformer", "CodeGenForCausalLM", "CodeGenConfig", vocab_size=64, n_positions=32, n_ctx=32, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, use_cache=False)
 language("gpt_bigcode", "transformer", "GPTBigCodeForCausalLM", "GPTBigCodeConfig", vocab_size=64, n_positions=32, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0,
          embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
@@ -158,8 +156,6 @@ language("openai_gpt", "transformer", "OpenAIGPTLMHeadModel", "OpenAIGPTConfig",
          attn_pdrop=0.0)
 language("xlm", "transformer", "XLMWithLMHeadModel", "XLMConfig", loss=classes, vocab_size=64, emb_dim=32, n_layers=2, n_heads=4, dropout=0.0, attention_dropout=0.0,
          max_position_embeddings=32, n_langs=1, gelu_activation=True)
-language("canine", "transformer", "CanineModel", "CanineConfig", **{**small, **still, "max_position_embeddings": 64}, downsampling_rate=4, num_hash_buckets=64,
-         local_transformer_stride=8, batch=lambda: {"input_ids": torch.randint(5, 60, (2, 16))})
 language("marian", "transformer", "MarianMTModel", "MarianConfig", loss=classes, **coder, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, batch=both)
 language("blenderbot", "transformer", "BlenderbotForConditionalGeneration", "BlenderbotConfig", loss=classes, **coder, batch=both)
 language("led", "transformer", "LEDForConditionalGeneration", "LEDConfig", loss=classes, vocab_size=64, d_model=32, encoder_layers=2, decoder_layers=2,
@@ -169,7 +165,7 @@ language("m2m100", "transformer", "M2M100ForConditionalGeneration", "M2M100Confi
 language("prophetnet", "transformer", "ProphetNetForConditionalGeneration", "ProphetNetConfig", loss=classes, vocab_size=64, hidden_size=32, encoder_ffn_dim=48,
          decoder_ffn_dim=48, num_encoder_layers=2, num_decoder_layers=2, num_encoder_attention_heads=4, num_decoder_attention_heads=4, max_position_embeddings=32, ngram=2,
          num_buckets=8, relative_max_distance=16, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, use_cache=False, batch=both)
-for _label, _cls, _options in (("longt5", "LongT5", dict(local_radius=3, encoder_attention_type="transient-global", global_block_size=4)), ("umt5", "UMT5", {})):
+for _label, _cls, _options in (("umt5", "UMT5", {}),):
     language(_label, "transformer", _cls + "ForConditionalGeneration", _cls + "Config", loss=classes, vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
              use_cache=False, dropout_rate=0.0, batch=both, **_options)
 

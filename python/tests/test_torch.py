@@ -756,7 +756,7 @@ class Splits(Door):
             y = (x * 2).relu()
             z = torch.fft.rfft(y).abs()
             return z.sum(-1) + y.mean(-1)
-        self.check(f, torch.randn(3, 8), whole=False)
+        self.check(f, torch.randn(3, 97), whole=False)
         (graph,) = reprise.explain().graphs
         self.assertTrue(graph.parts)
         self.assertTrue(any("fft" in op for _, op, _, _ in graph.eager))
@@ -766,11 +766,11 @@ class Splits(Door):
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.a, self.b = nn.Linear(8, 8), nn.Linear(5, 3)
+                self.a, self.b = nn.Linear(8, 97), nn.Linear(49, 3)
 
             def forward(self, x):
                 return self.b(torch.fft.rfft(self.a(x).relu()).abs())
-        self.trained(Net(), [torch.randn(4, 8)])
+        self.trained(Net().double(), [torch.randn(4, 8, dtype=torch.float64)])
         self.assertTrue(reprise.explain().reasons)
 
     def test_assertions_about_tensors(self):
@@ -948,14 +948,14 @@ class Splits(Door):
     def test_strict_names_the_node(self):
         run = torch.compile(lambda x: torch.fft.rfft(x).abs(), backend="reprise", options={"strict": True})
         with self.assertRaisesRegex(Exception, "fft.*" + SITE):
-            run(torch.randn(8))
+            run(torch.randn(97))
 
     def test_fullgraph_names_the_node(self):
         f = lambda x: torch.fft.rfft(x * 2).abs()
         with self.assertRaisesRegex(Exception, "fft.*" + SITE):
-            torch.compile(f, backend="reprise", fullgraph=True)(torch.randn(8))
+            torch.compile(f, backend="reprise", fullgraph=True)(torch.randn(97))
         torch._dynamo.reset()
-        x = torch.randn(8)
+        x = torch.randn(97)
         self.same(torch.compile(f, backend="reprise", fullgraph=True, options={"strict": False})(x), f(x))
         torch._dynamo.reset()
         reprise.reset()
@@ -1020,9 +1020,41 @@ class Splits(Door):
         self.assertEqual(dict(reprise.explain().reasons), {})
 
     def test_complex_numbers(self):
-        x = torch.randn(4, dtype=torch.complex64)
-        self.check(lambda x: (x * x).abs() + 1, x, whole=False)
+        """Pairs of real tensors inside of a graph, and what they are outside of it; transforms are products."""
+        c = lambda *size: torch.randn(*size, dtype=torch.complex64)
+        rotary = lambda x, f: torch.view_as_real(torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * f).flatten(3)
+        for name, f, *args in (
+                ("arithmetic", lambda a, b: ((a * b + 1j * a - 2).exp() @ b.conj(), 1j * a.abs() + a, (a / 2).angle(), a.sgn()), c(3, 3), c(3, 3)),
+                ("results", lambda a: (a * 2, a.T + 0, a.real + 1, a.conj() * a), c(3, 4)), ("rotary", rotary, torch.randn(2, 6, 3, 8), c(6, 1, 4)),
+                ("two dims", lambda x: torch.fft.fft2(x).real, torch.randn(2, 8, 40)), ("large", lambda x: torch.fft.rfft(x).abs(), torch.randn(3, 400)),
+                ("odd", lambda x: torch.fft.irfft(torch.fft.rfft(x), n=9), torch.randn(2, 9)),
+                ("scaled", lambda x: (torch.fft.fft(x, norm="ortho").abs(), torch.fft.ifft(x, norm="forward").imag), torch.randn(2, 30)),
+                ("filter", lambda x, w: torch.fft.irfft(torch.fft.rfft(x, dim=1) * w, n=x.shape[1], dim=1), torch.randn(2, 24, 4), c(13, 4)),
+                ("windows", lambda x: torch.stft(x, 64, 16, window=torch.hann_window(64), return_complex=True).abs(), torch.randn(2, 256)),
+                ("convolution", lambda x, w: torch.fft.irfftn(torch.fft.rfftn(x, dim=(-2, -1)) * torch.fft.rfftn(w, s=x.shape[-2:], dim=(-2, -1))),
+                 torch.randn(2, 8, 12), torch.randn(2, 3, 3))):
+            with self.subTest(name):
+                self.setUp()
+                self.check(f, *args, fullgraph=True)
+                mine, theirs = ([x.clone().requires_grad_() for x in args] for _ in range(2))
+                for g, xs in ((torch.compile(f, backend="reprise"), mine), (f, theirs)):
+                    sum((t.abs() if t.is_complex() else t).cos().sum() for t in torch.utils._pytree.tree_leaves(g(*xs))).backward()
+                for a, b in zip(mine, theirs):
+                    self.same(a.grad, b.grad, 1e-4)
+                self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_complex_numbers_that_stay(self):
+        """A size with a large prime factor, one that changes, and an op that is not written down."""
+        self.check(lambda x: torch.fft.rfft(x).abs() + 1, torch.randn(97), whole=False)
         self.assertIn("complex64", str(reprise.explain()))
+        self.setUp()
+        run = torch.compile(lambda x: torch.fft.rfft(x).abs() + 1, backend="reprise", dynamic=True)
+        for n in (8, 12):
+            x = torch.randn(n)
+            self.same(run(x), torch.fft.rfft(x).abs() + 1)
+        self.setUp()
+        x = torch.randn(4, 4)
+        self.check(lambda x: torch.linalg.eigvals(x).abs().sum() + 1, x, whole=False)
 
     def test_unknown_options(self):
         for options, message in (({"speed": 1}, "no option 'speed'"), ({"engine": "steam"}, "no engine 'steam'"), ({"engine_options": 3}, "dict"),
