@@ -46,8 +46,8 @@ static bool wanted(const sample *s) {
     return !only || !*only || strcmp(only, s->op->name) == 0;
 }
 
-/* Needs values on the host: neither traced nor captured. */
-static bool reads_host(const sample *s) { return s->op->flags & RP_OP_SYNC; }
+/* Needs values on the host, where operands are on the default device: neither traced nor captured. */
+static bool reads_host(const sample *s) { return rp__op_syncs(s->op, rp_default_device()); }
 
 typedef struct context {
     const sample *sample;

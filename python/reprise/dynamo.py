@@ -18,7 +18,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from . import _c, check_numbers
 from .decompose import table
-from .lower import Lowering, hint, type_of, where
+from .lower import Lowering, checks, hint, type_of, where
+from .real import as_real
 from .report import REPORT, Graph
 from .schema import Slot, Unsupported
 
@@ -35,6 +36,7 @@ bind()
 aten = torch.ops.aten
 OPTIONS = {"engine", "engine_options", "numbers", "tune", "strict", "wait", "no_graph"}
 DRAWING = threading.Lock()  # the library's default generators are set, drawn from and read in one go
+NOTHING = torch.empty(0)
 MOST_ROUNDS = 8  # a graph is split again where a part of it turns out to be refused
 
 
@@ -157,6 +159,8 @@ class Part:
         whole = {r for r in output.args[0] if isinstance(r, torch.fx.Node)}
         for r in output.args[0]:
             self.results.append(self.result(r, slots, programmed, whole))
+        tokens = {n.args[0] for n in low.asserted if checks(n)}
+        self.tokens = [k for k, n in enumerate(low.placeholders) if n in tokens]  # arguments that are None in a call
         self.holds, self.asserts = [], []  # (a function of the arguments, what to say): before a run; (op, more of its arguments), of results behind the others
         nodes = list(graph.nodes) if low.asserted else []
         last = max((k for k, n in enumerate(nodes) if n.target is aten.copy_.default), default=0)
@@ -241,14 +245,19 @@ class Part:
         if n in self.before_writes:
             self.faults.append((n, "an assertion before the graph writes"))
             return
+        op, more = n.target, n.args[1:]
+        if checks(n):
+            op, of, more = functools.partial(n.args[1], **n.kwargs), n.args[2], n.args[3:]
         self.results.append(self.result(of, slots, programmed, whole))
-        self.asserts.append((n.target, n.args[1:]))
+        self.asserts.append((op, more))
 
     def result(self, r, slots, programmed, whole):
         if r is None:
             return ("none",)
         if not isinstance(r, torch.fx.Node):
             return ("python", lambda a: r)
+        while r.target is operator.getitem and checks(r.args[0]):
+            r = r.args[0].args[0]  # the token that the check was given
         if r.op == "placeholder":
             return ("argument", self.low.placeholders.index(r))
         val = r.meta.get("val")
@@ -323,10 +332,12 @@ class Part:
             args.clear()
             return out
         given = args
-        if self.constants or self.low.shifts:
+        if self.constants or self.low.shifts or self.tokens:
             given = [*args, *self.constants]
             for k, shift in self.low.shifts.items():
                 given[k] += shift
+            for k in self.tokens:
+                given[k] = NOTHING
         if self.random:
             with DRAWING:
                 advance = self.draw()
@@ -424,6 +435,7 @@ class Compiled:
     """A graph of AOT autograd as it runs."""
 
     def __init__(self, gm, kind, options):
+        gm, around = as_real(gm) or (gm, None)
         nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
         self.report = Graph(kind, len(nodes))
         strict = bool(options.get("strict"))
@@ -451,6 +463,8 @@ class Compiled:
         if all(n in refused for n in nodes):
             self.report._parts.clear()
             self.call = lambda args: self.eager(gm, args)
+        if around:
+            self.call = around(self.call)
         for n, reason in refused.items():
             self.report.eager.append((n.name, str(n.target), reason, where(n) or ""))
         REPORT.add(self.report)
@@ -522,8 +536,13 @@ class Caller(torch.nn.Module):
 
 def partition(joint, inputs, **keywords):
     """Forward and backward of a joint graph. What the forward writes is not what the backward may read: an argument's first value is kept as
-    a copy where the backward needs it."""
+    a copy where the backward needs it. Random numbers of a checkpointed part are kept, not drawn again: PyTorch would have the state of
+    its own generator saved and set around each of its ops."""
     graph, kept = joint.graph, []
+    for n in graph.nodes:
+        if "recompute" in n.meta and torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()):
+            for m in (n, *(u for u in n.users if u.target is operator.getitem)):
+                m.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     first = next(n for n in graph.nodes if n.op != "placeholder")
     for n in [n for n in graph.nodes if n.op == "call_function" and n.target is aten.copy_.default and n.args[0].op == "placeholder"]:
         users = [u for u in n.args[0].users if not (u.target is aten.copy_.default and u.args[0] is n.args[0])]

@@ -2,10 +2,12 @@
 
 What an op's schema does not say by itself (another name, several rows, a gradient that PyTorch has as an op) stands in SPECIAL. A node that
 has no place raises Unsupported with the reason."""
+import functools
 import operator
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -55,6 +57,11 @@ def where(node):
             path, rest = part[6:].split('", line ', 1)
             place = f"{path}:{rest.split(',')[0].strip()}"
     return place
+
+
+def checks(node):
+    """Is the node an op that only raises, in the chain of effects whose token it hands on?"""
+    return getattr(node.target, "__name__", "") == "with_effects" and node.args[1] in CHECKS
 
 
 SHIFT = 2**40  # programs take a number as a size: those that may be negative are that much larger on the way in
@@ -229,10 +236,12 @@ class Lowering:
             if free_unbacked_symbols(val):
                 raise Unsupported("a number that depends on data")
             return  # calculated where it is used
-        if node.target in ASSERTS:
+        if node.target in ASSERTS or checks(node):
             self.asserted.append(node)
             return
         if node.target is operator.getitem:
+            if checks(node.args[0]):
+                return  # a token, which is what it was before
             whole = self.value(node.args[0])
             self.env[node] = whole[node.args[1]]
             return
@@ -316,6 +325,7 @@ SECOND = dict(pair.split(":") for pair in (
 
 SPECIAL = {}
 ASSERTS = {aten._assert_async.default, aten._assert_async.msg, aten._assert_scalar.default}
+CHECKS = {aten._linalg_check_errors.default}
 PRIMS = {"convert_element_type", "fma"}  # of PyTorch's own language of primitives
 
 
@@ -664,6 +674,59 @@ def _fake_quantize(low, node, a, expect):
     (there,) = low.gradient(name, given, [low.one("ones_like", self=a["self"])], ["self"], [type_of(x)])
     mask = low.one("ne_scalar", self=there, other=0)
     return [y, low.one("logical_or", self=mask, other=off) if "fake_quant_enabled" in a else mask]
+
+
+# ---- linear algebra: several results, of which the library's rows have the first ones
+
+@functools.cache
+def factors_of_transpose(name):
+    """Does PyTorch give, of a row-major matrix, the LU factors of its transpose?"""
+    with unset_fake_temporarily():
+        a = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        lu = aten._linalg_solve_ex(a, a)[1] if name == "_linalg_solve_ex" else aten._linalg_slogdet(a)[2]
+        return not torch.equal(lu, torch.linalg.lu_factor(a).LU)
+
+
+def _with_factors(low, node, a, out, at):
+    """Results from `at` on are LU factors, pivots and where they are 0, as far as somebody looks at them."""
+    name, vals = node.target._schema.name.split("::")[1], node.meta["val"]
+    read = {u.args[1] for u in node.users if u.target is operator.getitem}
+    if read & {at, at + 1}:
+        turned = factors_of_transpose(name) and node.args[0].meta["val"].is_contiguous()
+        x = low.one("transpose", self=a["A"], dim0=-2, dim1=-1) if turned else a["A"]
+        out += low.emit("linalg_lu_factor_ex", {"A": x}, [expected(v) for v in vals[at:at + 2]])[:2]
+    return out + [None] * (at + 2 - len(out))
+
+
+@special("_linalg_solve_ex")
+def _solve(low, node, a, expect):
+    given = {k: a[k] for k in ("A", "B", "left", "check_errors")}
+    x, info = low.emit("linalg_solve_ex", given, [expect[0], expect[3]])
+    return [*_with_factors(low, node, a, [x], 1), info]
+
+
+@special("_linalg_slogdet")
+def _slogdet(low, node, a, expect):
+    return _with_factors(low, node, a, low.emit("linalg_slogdet", {"A": a["A"]}, expect[:2]), 2)
+
+
+@special("_linalg_det")
+def _det(low, node, a, expect):
+    return _with_factors(low, node, a, low.emit("linalg_det", {"A": a["A"]}, expect[:1]), 1)
+
+
+@special("_linalg_eigh")
+def _eigh(low, node, a, expect):
+    if not a["compute_v"]:
+        return [low.one("linalg_eigvalsh", expect[0], self=a["A"], UPLO=a["UPLO"]), None]
+    return low.emit("linalg_eigh", {"self": a["A"], "UPLO": a["UPLO"]}, expect)
+
+
+@special("_linalg_svd")
+def _svd(low, node, a, expect):
+    if not a["compute_uv"]:
+        return [None, low.one("linalg_svdvals", expect[1], A=a["A"], driver=a["driver"]), None]
+    return low.emit("linalg_svd", {k: a[k] for k in ("A", "full_matrices", "driver")}, expect)
 
 
 @special("embedding_renorm")

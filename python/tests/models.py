@@ -2,7 +2,7 @@
 """A table: models of torchvision, timm and transformers through torch.compile(backend="reprise"), inference and five training steps beside
 eager PyTorch.
 
-usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--device cpu|cuda] [--part K/N] [--verbose] [--ways]
+usage: python python/tests/models.py [NAME...] [--steps 5] [--threads 4] [--device cpu|cuda] [--part K/N] [--verbose] [--ways | --times]
 
 "passed": every node ran in the library; "split": some ran in PyTorch (how many, and why, below the table); "refused": none, or an error. A
 difference beyond the tolerance makes the exit status 1. Errors are relative to the largest element; training is measured by the gradients
@@ -10,12 +10,15 @@ of the first step and the parameters behind the last, in float64. "strays" is ho
 parameters it begins with are moved by a unit in the last place: a model that multiplies that by a million does so with our rounding, too.
 --ways measures inference in other ways instead, beside eager PyTorch in the same way: batches of other sizes, a model in channels_last memory,
 one that was trained between two evaluations, and autocast to bfloat16, where both are measured by how far they are from float32.
+--times measures instead what a call and a training step (forward and backward) of float32 take in eager PyTorch, compiled by inductor, and
+compiled by us: medians of turns that follow each other, and how long the first calls took. The fourth number is inductor's time by ours.
 On a GPU eager PyTorch is not exact in float64 everywhere (gradients of wav2vec2): where ours are not its, both are measured by eager
 PyTorch on the CPU, and "strays" is then how far it is from there on the GPU."""
 import argparse
 import contextlib
 import logging
 import os
+import statistics
 import sys
 import time
 import traceback
@@ -26,6 +29,7 @@ warnings.simplefilter("ignore")
 import torch  # noqa: E402
 
 import reprise  # noqa: E402
+import families  # noqa: E402, F401: fills the zoo, too
 from zoo import ZOO  # noqa: E402
 
 logging.getLogger("torch").setLevel(logging.CRITICAL)
@@ -35,7 +39,7 @@ torch._dynamo.config.allow_rnn = True  # a recurrent layer is part of the graph
 SINGLE, DOUBLE, INSIDE = 2e-4, 1e-8, 1e-5
 STRAY = 8  # times what eager strays by itself
 SINGLE_INSIDE = {"llama", "qwen2", "mixtral", "t5", "mamba", "switch", "xcit", "bloom", "mpt", "mistral", "gemma", "gemma2", "phi", "qwen3_moe", "deepseek",
-                 "gpt_oss", "mamba2", "longformer", "evonorm", "efficientvit", "naflexvit"}
+                 "gpt_oss", "mamba2", "longformer", "evonorm", "efficientvit", "naflexvit", *families.SINGLE_INSIDE}
 DEVICE = "cpu"  # --device
 
 
@@ -242,6 +246,75 @@ def table_of_ways(names):
     return 1 if bad else 0
 
 
+# As inductor, with all kernels compiled before the first call.
+WAYS_TO_RUN = {"eager": lambda m: m, "inductor": torch.compile, "reprise": lambda m: torch.compile(m, backend="reprise", options={"wait": True})}
+
+
+def medians(runs, seconds):
+    """Seconds a call of each, by name: the median of turns that follow each other, so that what else runs here slows all of them."""
+    wait = torch.cuda.synchronize if DEVICE == "cuda" else lambda: None
+    took, many = {how: [] for how in runs}, {}
+    for how, f in runs.items():
+        f(), f()
+        wait()
+        t = time.perf_counter()
+        f()
+        wait()
+        many[how] = max(1, int(2e-3 / (time.perf_counter() - t)))
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or len(took["eager"]) < 5:
+        for how, f in runs.items():
+            t = time.perf_counter()
+            for _ in range(many[how]):
+                f()
+            wait()
+            took[how].append((time.perf_counter() - t) / many[how])
+    return {how: statistics.median(t) for how, t in took.items()}
+
+
+def timed(name, seconds):
+    """(first calls, seconds of a call, seconds of a training step), by the way to run"""
+    torch._dynamo.reset()
+    calls, steps, first = {}, {}, {}
+    for how, compiled in WAYS_TO_RUN.items():
+        began = time.monotonic()
+        still, batch, _ = made(name, torch.float32)
+        moving, _, loss = made(name, torch.float32)
+        still.eval()
+        moving.train()
+
+        def call_of(run=compiled(still), m=still, batch=batch):
+            with torch.no_grad():
+                return call(run, m, batch)
+
+        def step_of(run=compiled(moving), m=moving, batch=batch, loss=loss):
+            for p in m.parameters():
+                p.grad = None
+            loss(call(run, m, batch)).backward()
+        calls[how], steps[how] = call_of, step_of
+        call_of(), step_of()
+        first[how] = time.monotonic() - began
+    return first, medians(calls, seconds), medians(steps, seconds)
+
+
+def table_of_times(names, seconds):
+    print(f"PyTorch {torch.__version__}, reprise {reprise.__version__}, {torch.get_num_threads()} threads, us")
+    head = lambda what: f"{what + ': eager':>18} {'inductor':>9} {'reprise':>9} {'ratio':>6}"
+    print(f"{'model':20} {head('call')} {head('step')}  first calls, s")
+    slower = []
+    for name in names:
+        try:
+            first, *found = timed(name, seconds)
+        except Exception as e:
+            print(f"{name:20} {type(e).__name__}: {str(e).splitlines()[0][:150]}", flush=True)
+            continue
+        print(f"{name:20} " + " ".join(f"{t['eager'] * 1e6:18.1f} {t['inductor'] * 1e6:9.1f} {t['reprise'] * 1e6:9.1f} {t['inductor'] / t['reprise']:6.2f}" for t in found)
+              + "  " + " ".join(f"{first[how]:.1f}" for how in WAYS_TO_RUN), flush=True)
+        slower += [name] * any(t["reprise"] > t["inductor"] for t in found)
+    print(f"slower than inductor: {' '.join(slower) or 'none'}")
+    return 0
+
+
 def share(text):
     """K/N: what gives the K-th of N shares of a list."""
     k, n = map(int, text.split("/"))
@@ -259,6 +332,8 @@ def main():
     parser.add_argument("--part", type=share, default="1/1", metavar="K/N", help="of N shares of the models the K-th, from 1: processes side by side")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--ways", action="store_true")
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of --times, for each of calls and steps")
     o = parser.parse_args()
     global DEVICE
     DEVICE = o.device
@@ -266,6 +341,8 @@ def main():
     for name in set(o.names) - ZOO.keys():
         parser.error(f"no model {name}; there are {', '.join(ZOO)}")
     torch.set_num_threads(o.threads)
+    if o.times:
+        return table_of_times(o.part(o.names or list(ZOO)), o.seconds)
     if o.ways:
         return table_of_ways(o.part(o.names or list(ZOO)))
     bad, reasons, verdicts = [], {}, []

@@ -756,7 +756,7 @@ class Splits(Door):
             y = (x * 2).relu()
             z = torch.fft.rfft(y).abs()
             return z.sum(-1) + y.mean(-1)
-        self.check(f, torch.randn(3, 8), whole=False)
+        self.check(f, torch.randn(3, 97), whole=False)
         (graph,) = reprise.explain().graphs
         self.assertTrue(graph.parts)
         self.assertTrue(any("fft" in op for _, op, _, _ in graph.eager))
@@ -766,11 +766,11 @@ class Splits(Door):
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.a, self.b = nn.Linear(8, 8), nn.Linear(5, 3)
+                self.a, self.b = nn.Linear(8, 97), nn.Linear(49, 3)
 
             def forward(self, x):
                 return self.b(torch.fft.rfft(self.a(x).relu()).abs())
-        self.trained(Net(), [torch.randn(4, 8)])
+        self.trained(Net().double(), [torch.randn(4, 8, dtype=torch.float64)])
         self.assertTrue(reprise.explain().reasons)
 
     def test_assertions_about_tensors(self):
@@ -948,14 +948,14 @@ class Splits(Door):
     def test_strict_names_the_node(self):
         run = torch.compile(lambda x: torch.fft.rfft(x).abs(), backend="reprise", options={"strict": True})
         with self.assertRaisesRegex(Exception, "fft.*" + SITE):
-            run(torch.randn(8))
+            run(torch.randn(97))
 
     def test_fullgraph_names_the_node(self):
         f = lambda x: torch.fft.rfft(x * 2).abs()
         with self.assertRaisesRegex(Exception, "fft.*" + SITE):
-            torch.compile(f, backend="reprise", fullgraph=True)(torch.randn(8))
+            torch.compile(f, backend="reprise", fullgraph=True)(torch.randn(97))
         torch._dynamo.reset()
-        x = torch.randn(8)
+        x = torch.randn(97)
         self.same(torch.compile(f, backend="reprise", fullgraph=True, options={"strict": False})(x), f(x))
         torch._dynamo.reset()
         reprise.reset()
@@ -968,10 +968,93 @@ class Splits(Door):
         finally:
             torch._dynamo.config.capture_dynamic_output_shape_ops = False
 
+    @ON_CPU  # on a GPU matrices travel to the host, and the graph is split
+    def test_linear_algebra_is_in_the_graph(self):
+        spd = lambda a: a @ a.mT + torch.eye(4)
+        ops = {"cholesky": lambda a: torch.linalg.cholesky(spd(a)), "solve": lambda a: torch.linalg.solve(a, a @ a), "right": lambda a: torch.linalg.solve(a, a @ a, left=False),
+               "det": lambda a: torch.linalg.det(a), "slogdet": lambda a: torch.linalg.slogdet(a)[1], "inv": lambda a: torch.linalg.inv(a), "values": lambda a: torch.linalg.eigvalsh(spd(a)),
+               "singular": lambda a: torch.linalg.svdvals(a), "pinv": lambda a: torch.linalg.pinv(a), "lu": lambda a: torch.linalg.lu(a), "qr": lambda a: torch.linalg.qr(a),
+               "exp": lambda a: torch.matrix_exp(a),
+               "lu_solve": lambda a: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), a @ a), "power": lambda a: torch.linalg.matrix_power(a, -2),
+               "triangular": lambda a: torch.linalg.solve_triangular(a, a, upper=True), "cholesky_solve": lambda a: torch.cholesky_solve(a, torch.linalg.cholesky(spd(a))),
+               "vectors": lambda a: (lambda l, v: (v * l.sqrt().unsqueeze(-2)) @ v.mT)(*torch.linalg.eigh(spd(a))), "nuclear": lambda a: torch.linalg.norm(a, "nuc"),
+               "likelihood": lambda a: torch.distributions.MultivariateNormal(torch.zeros(4), spd(a), validate_args=False).log_prob(a[0])}
+        for name, f in ops.items():
+            for shape in ((4, 4), (2, 4, 4)) if name not in ("nuclear", "likelihood") else ((4, 4),):
+                for turned in (False, True):
+                    with self.subTest(name, shape=shape, turned=turned):
+                        self.setUp()
+                        a = (torch.randn(shape, dtype=torch.float64) + 3 * torch.eye(4)).requires_grad_()
+                        b = a.detach().clone().requires_grad_()
+                        run = torch.compile(f, backend="reprise")
+                        for g, x in ((run, a), (f, b)):
+                            out = g(x.mT if turned else x)
+                            sum(t.cos().sum() for t in ([out] if isinstance(out, torch.Tensor) else out) if t.requires_grad).backward()
+                        self.same(a.grad, b.grad)
+                        with torch.no_grad():
+                            for got, want in zip(torch.utils._pytree.tree_leaves(run(a)), torch.utils._pytree.tree_leaves(f(b)), strict=True):
+                                self.same(got, want)
+                        self.assertEqual(dict(reprise.explain().reasons), {})
+                        self.assertTrue(reprise.explain().graphs)
+
+    @ON_CPU
+    def test_matrices_without_an_answer_are_pytorchs_errors(self):
+        for f, said in ((lambda a: torch.linalg.cholesky(a) + 1, "not positive-definite"), (lambda a: torch.linalg.inv(a) + 1, "singular"),
+                        (lambda a: torch.linalg.solve(a, a) + 1, "singular")):
+            self.setUp()
+            run = torch.compile(f, backend="reprise")
+            self.same(run(torch.eye(3)), f(torch.eye(3)))
+            for g in (run, f):
+                with self.assertRaisesRegex(torch.linalg.LinAlgError, said):
+                    g(torch.zeros(3, 3))
+            self.same(run(torch.eye(3)), f(torch.eye(3)))
+            self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_dropout_in_a_checkpoint(self):
+        """What was drawn is kept: the backward has the forward's mask, and no generator's state is saved and set in between."""
+        f = lambda x: torch.utils.checkpoint.checkpoint(lambda y: F.dropout(y, 0.5) * y, x, use_reentrant=False)
+        x = torch.randn(1000, requires_grad=True)
+        y = torch.compile(f, backend="reprise")(x)
+        y.sum().backward()
+        self.same(x.grad, torch.where(y.detach() != 0, 4 * x.detach(), 0))
+        self.assertEqual(dict(reprise.explain().reasons), {})
+
     def test_complex_numbers(self):
-        x = torch.randn(4, dtype=torch.complex64)
-        self.check(lambda x: (x * x).abs() + 1, x, whole=False)
+        """Pairs of real tensors inside of a graph, and what they are outside of it; transforms are products."""
+        c = lambda *size: torch.randn(*size, dtype=torch.complex64)
+        rotary = lambda x, f: torch.view_as_real(torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * f).flatten(3)
+        for name, f, *args in (
+                ("arithmetic", lambda a, b: ((a * b + 1j * a - 2).exp() @ b.conj(), 1j * a.abs() + a, (a / 2).angle(), a.sgn()), c(3, 3), c(3, 3)),
+                ("results", lambda a: (a * 2, a.T + 0, a.real + 1, a.conj() * a), c(3, 4)), ("rotary", rotary, torch.randn(2, 6, 3, 8), c(6, 1, 4)),
+                ("two dims", lambda x: torch.fft.fft2(x).real, torch.randn(2, 8, 40)), ("large", lambda x: torch.fft.rfft(x).abs(), torch.randn(3, 400)),
+                ("odd", lambda x: torch.fft.irfft(torch.fft.rfft(x), n=9), torch.randn(2, 9)),
+                ("scaled", lambda x: (torch.fft.fft(x, norm="ortho").abs(), torch.fft.ifft(x, norm="forward").imag), torch.randn(2, 30)),
+                ("filter", lambda x, w: torch.fft.irfft(torch.fft.rfft(x, dim=1) * w, n=x.shape[1], dim=1), torch.randn(2, 24, 4), c(13, 4)),
+                ("windows", lambda x: torch.stft(x, 64, 16, window=torch.hann_window(64), return_complex=True).abs(), torch.randn(2, 256)),
+                ("convolution", lambda x, w: torch.fft.irfftn(torch.fft.rfftn(x, dim=(-2, -1)) * torch.fft.rfftn(w, s=x.shape[-2:], dim=(-2, -1))),
+                 torch.randn(2, 8, 12), torch.randn(2, 3, 3))):
+            with self.subTest(name):
+                self.setUp()
+                self.check(f, *args, fullgraph=True)
+                mine, theirs = ([x.clone().requires_grad_() for x in args] for _ in range(2))
+                for g, xs in ((torch.compile(f, backend="reprise"), mine), (f, theirs)):
+                    sum((t.abs() if t.is_complex() else t).cos().sum() for t in torch.utils._pytree.tree_leaves(g(*xs))).backward()
+                for a, b in zip(mine, theirs):
+                    self.same(a.grad, b.grad, 1e-4)
+                self.assertEqual(dict(reprise.explain().reasons), {})
+
+    def test_complex_numbers_that_stay(self):
+        """A size with a large prime factor, one that changes, and an op that is not written down."""
+        self.check(lambda x: torch.fft.rfft(x).abs() + 1, torch.randn(97), whole=False)
         self.assertIn("complex64", str(reprise.explain()))
+        self.setUp()
+        run = torch.compile(lambda x: torch.fft.rfft(x).abs() + 1, backend="reprise", dynamic=True)
+        for n in (8, 12):
+            x = torch.randn(n)
+            self.same(run(x), torch.fft.rfft(x).abs() + 1)
+        self.setUp()
+        x = torch.randn(4, 4)
+        self.check(lambda x: torch.linalg.eigvals(x).abs().sum() + 1, x, whole=False)
 
     def test_unknown_options(self):
         for options, message in (({"speed": 1}, "no option 'speed'"), ({"engine": "steam"}, "no engine 'steam'"), ({"engine_options": 3}, "dict"),

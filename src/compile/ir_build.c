@@ -153,7 +153,8 @@ static rp_tensor *handle_of(recorder *r, rp__ir_value v) {
 }
 
 static rp_status record(recorder *r, rp__call *call, rp__ir_value *in) {
-    if (call->op->flags & (RP_OP_INPLACE | RP_OP_SYNC | RP_OP_RANDOM)) {
+    const rp_device place = call->n_in && call->in[0] ? call->in[0]->device : rp_cpu();
+    if ((call->op->flags & (RP_OP_INPLACE | RP_OP_RANDOM)) || rp__op_syncs(call->op, place)) {
         return rp__op_error(call, RP_ERROR_UNAVAILABLE,
                             "an op that writes, draws or reads on the host cannot be recorded here");
     }

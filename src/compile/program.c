@@ -144,10 +144,10 @@ static rp_status run_rule(rp__executable *p, const rp__program_part *part, const
         if (in[k] && rp__tensor_is_error(in[k])) return rp_error_status();
     }
     rp__ir_call(n, in, out, &call);
-    if (n->op->lowering == RP__USER) { /* allocates its own results */
+    if (n->op->lowering == RP__USER || n->op->lowering == RP__HOST) { /* allocates its own results */
         rp_tensor *made[RP__MAX_OUTS] = {0};
         call.out = made;
-        RP_TRY(rp__user_run(&call));
+        RP_TRY(n->op->lowering == RP__USER ? rp__user_run(&call) : n->op->rule.run(&call));
         for (uint32_t k = 0; k < n->n_out; k++) {
             out[k] = handle_of(p, part, n->out[k]);
             if (rp__tensor_is_error(out[k])) return rp_error_status();

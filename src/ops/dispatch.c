@@ -777,6 +777,7 @@ static rp_status run_host(rp__call *call) {
 static __attribute__((noinline)) rp_status check_sync(const rp__call *call) {
     rp_device id;
     RP_TRY(call_device(call, &id));
+    if (!rp__op_syncs(call->op, id)) return RP_OK;
     rp__device *d = rp__device_get(id);
     if (!d) return rp_error_status();
     return rp__capture_forbid(rp__current_stream(d), "an op that reads values on the host");

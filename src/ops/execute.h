@@ -46,6 +46,13 @@ static inline void rp__scope_guard_end(rp__scope_guard guard, rp_tensor **keep, 
 
 /* User ops. user.c */
 rp_status rp__user_run(rp__call *call);
+/* Work on the host over row-major tensors of the CPU as one launch, which captures and programs record. The handles of `call` have sizes
+   and no memory, absent tensors are NULL; what fails says so to the error record, by the tag. user.c */
+typedef rp_status rp__host_work(const rp__call *call, const void *const *in, void *const *out, uint64_t tag);
+/* Results are allocated; `in` are the call's operands, row-major. */
+rp_status rp__host_launch(const rp__call *call, rp__device *d, rp_tensor *const *in, rp__host_work *work);
+/* Are launches of this thread on s recorded, not run? */
+bool rp__host_recorded(const rp_stream *s);
 
 /* Operand of a library op over all of t. library_ops.c */
 rp__operand rp__operand_of(const rp_tensor *t);

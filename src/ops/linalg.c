@@ -1,11 +1,13 @@
 /* What LAPACK computes: matrices are copied to the host as float64, worked on one after the other, and copied back in their type, of
-   tensors on whatever device. Operands of one call have one batch (linalg_forms.c sees to that). */
+   tensors on whatever device. Where launches of a CPU are recorded, the work on one call is one. Operands of one call have one batch
+   (linalg_forms.c sees to that). */
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "core/alloc.h"
 #include "device/device.h"
+#include "device/error_record.h"
 #include "kernel/lapack.h"
 #include "ops/execute.h"
 #include "ops/infer.h"
@@ -240,11 +242,11 @@ static rp_status fetch(job *j, unsigned k) {
     return bytes ? j->device->ops->copy_out(j->device, j->stream, j->in[k], rp__tensor_data(t), bytes) : RP_OK;
 }
 
-static rp_status job_begin(const rp__call *call, bool lapack, job *j) {
-    *j = (job){.call = call};
-    RP_TRY(rp__op_infer(call, j->meta));
+/* What a call is by its sizes, and room for its results. */
+static rp_status job_sizes(const rp__call *call, bool lapack, job *j) {
     const rp_tensor *a = call->in[0];
     const int64_t rows = a->size[a->ndim - 2], columns = a->size[a->ndim - 1];
+    j->call = call;
     if (lapack && !(j->lapack = rp__lapack_get()))
         return rp__op_error(call, RP_ERROR_UNAVAILABLE,
                             "needs LAPACK, which was not found: install liblapack3 or OpenBLAS, or name a file in "
@@ -255,20 +257,26 @@ static rp_status job_begin(const rp__call *call, bool lapack, job *j) {
     for (unsigned i = 0; i < call->n_out; i++) /* a result's size may be an argument */
         for (unsigned d = 0; d < j->meta[i].ndim; d++) large |= rp__dim_number(j->meta[i].size[d]) > 1 << 20;
     if (large) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "matrices are at most 2^20 large");
-    if (!(j->device = rp__device_get(j->meta[0].device))) return rp_error_status();
-    j->stream = rp__current_stream(j->device);
     j->m = (int)rows;
     j->n = (int)columns;
     j->k = j->m < j->n ? j->m : j->n;
     j->batch = 1;
     for (unsigned d = 0; d + 2u < a->ndim; d++) j->batch *= a->size[d];
-    for (unsigned i = 0; i < call->n_in; i++) RP_TRY(fetch(j, i));
-    for (unsigned i = 0; i < call->n_out; i++) {
+    return RP_OK;
+}
+
+static rp_status job_room(job *j) {
+    for (unsigned i = 0; i < j->call->n_out; i++) {
         j->numel[i] = 1;
         for (unsigned d = 0; d < j->meta[i].ndim; d++) j->numel[i] *= j->meta[i].size[d];
-        if (!(j->out[i] = rp__calloc((size_t)j->numel[i] + 1, sizeof(double)))) return out_of_memory(call);
+        if (!(j->out[i] = rp__calloc((size_t)j->numel[i] + 1, sizeof(double)))) return out_of_memory(j->call);
     }
     return RP_OK;
+}
+
+static rp_status job_fetch(job *j) {
+    for (unsigned i = 0; i < j->call->n_in; i++) RP_TRY(fetch(j, i));
+    return job_room(j);
 }
 
 static rp_status job_give(job *j) {
@@ -289,16 +297,119 @@ static bool room(job *j, unsigned which, int64_t numbers) {
     return (j->work[which] = rp__calloc((size_t)(numbers > 0 ? numbers : 1), sizeof(double))) != NULL;
 }
 
-/* A runs for one matrix of the batch. */
+/* A run for one matrix of the batch. */
 typedef rp_status each(job *j, int64_t b);
-static rp_status run(const rp__call *call, bool lapack, each *one) {
-    job j;
-    rp_status status = job_begin(call, lapack, &j);
-    for (int64_t b = 0; status == RP_OK && b < j.batch; b++) status = one(&j, b);
+static rp_status run_each(job *j, each *one) {
+    rp_status status = RP_OK;
+    for (int64_t b = 0; status == RP_OK && b < j->batch; b++) status = one(j, b);
+    return status;
+}
+
+/* ---- recorded calls: operands and results are memory of the CPU */
+
+static rp_status read_in(job *j, unsigned k, const void *from) {
+    const rp_tensor *t = j->call->in[k];
+    const int64_t n = rp__tensor_numel(t);
+    double *to = j->in[k] = rp__alloc((size_t)(n + 1) * sizeof(double));
+    if (!to) return out_of_memory(j->call);
+    switch (t->dtype) {
+    case RP_F64: memcpy(to, from, (size_t)n * sizeof *to); return RP_OK;
+    case RP_F32:
+        for (int64_t i = 0; i < n; i++) to[i] = ((const float *)from)[i];
+        return RP_OK;
+    case RP_I32:
+        for (int64_t i = 0; i < n; i++) to[i] = ((const int32_t *)from)[i];
+        return RP_OK;
+    default: return rp__op_error(j->call, RP_ERROR_INTERNAL, "an operand of dtype %d", (int)t->dtype);
+    }
+}
+
+static rp_status write_out(const job *j, unsigned k, void *to) {
+    const double *from = j->out[k];
+    const int64_t n = j->numel[k];
+    switch (j->meta[k].dtype) {
+    case RP_F64: memcpy(to, from, (size_t)n * sizeof *from); return RP_OK;
+    case RP_F32:
+        for (int64_t i = 0; i < n; i++) ((float *)to)[i] = (float)from[i];
+        return RP_OK;
+    case RP_I32:
+        for (int64_t i = 0; i < n; i++) ((int32_t *)to)[i] = (int32_t)from[i];
+        return RP_OK;
+    case RP_I64:
+        for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = (int64_t)from[i];
+        return RP_OK;
+    default: return rp__op_error(j->call, RP_ERROR_INTERNAL, "a result of dtype %d", (int)j->meta[k].dtype);
+    }
+}
+
+/* What fails is told where whoever called looks next, and results are NaN and zeros then: nobody waits here. */
+static rp_status work(const rp__call *call, const void *const *in, void *const *out, uint64_t tag, bool lapack,
+                      each *one) {
+    job j = {.call = call};
+    rp__error_state before, found;
+    rp__error_save(&before);
+    for (unsigned k = 0; k < call->n_out; k++) {
+        const rp_tensor *t = call->out[k];
+        j.meta[k] = (rp__meta){.dtype = (rp_dtype)t->dtype, .device = t->device, .ndim = t->ndim};
+        memcpy(j.meta[k].size, t->size, t->ndim * sizeof *t->size);
+    }
+    rp_status status = job_sizes(call, lapack, &j);
+    for (unsigned k = 0; k < call->n_in && status == RP_OK; k++) status = read_in(&j, k, in[k]);
+    if (status == RP_OK) status = job_room(&j);
+    if (status == RP_OK) status = run_each(&j, one);
+    if (status != RP_OK)
+        for (unsigned k = 0; k < call->n_out; k++)
+            for (int64_t i = 0; j.out[k] && i < j.numel[k]; i++)
+                j.out[k][i] = rp__dtype_is_float(j.meta[k].dtype) ? NAN : 0;
+    for (unsigned k = 0; k < call->n_out; k++)
+        if (j.out[k]) (void)write_out(&j, k, out[k]);
+    job_end(&j);
+    rp__error_save(&found);
+    if (status != RP_OK) rp__error_record_put_text(&rp__cpu_device, tag, found.text);
+    rp__error_restore(&before);
+    return status;
+}
+
+static rp_status run_recorded(const rp__call *call, job *j, rp__host_work *recorded) {
+    rp_tensor *in[3];
+    for (unsigned k = 0; k < call->n_in; k++) {
+        in[k] = rp__run_contiguous(call->in[k], (rp_dtype)call->in[k]->dtype);
+        if (rp__tensor_is_error(in[k])) return rp_error_status();
+    }
+    for (unsigned k = 0; k < call->n_out; k++) {
+        call->out[k] = rp__tensor_empty(j->device, j->meta[k].dtype, j->meta[k].size, j->meta[k].ndim);
+        if (rp__tensor_is_error(call->out[k])) return rp_error_status();
+    }
+    return rp__host_launch(call, j->device, in, recorded);
+}
+
+typedef struct lapack_rule {
+    bool lapack;
+    each *one;
+    rp__host_work *work;
+} lapack_rule;
+
+static rp_status run(const rp__call *call, const lapack_rule *r) {
+    job j = {.call = call};
+    RP_TRY(rp__op_infer(call, j.meta));
+    if (!(j.device = rp__device_get(j.meta[0].device))) return rp_error_status();
+    j.stream = rp__current_stream(j.device);
+    rp_status status = job_sizes(call, r->lapack, &j);
+    if (status == RP_OK && j.device == &rp__cpu_device && rp__host_recorded(j.stream))
+        return run_recorded(call, &j, r->work);
+    if (status == RP_OK) status = job_fetch(&j);
+    if (status == RP_OK) status = run_each(&j, r->one);
     if (status == RP_OK) status = job_give(&j);
     job_end(&j);
     return status;
 }
+
+/* What the rule of a row is given: of `one`, and whether that calls LAPACK. */
+#define ROUTINE(name, lapack, one)                                                                                     \
+    static rp_status name##_work(const rp__call *call, const void *const *in, void *const *out, uint64_t tag) {        \
+        return work(call, in, out, tag, lapack, one);                                                                  \
+    }                                                                                                                  \
+    static const lapack_rule name = {lapack, one, name##_work}
 
 static int at_least_one(int n) { return n > 1 ? n : 1; }
 /* Row-major (m, n) as columns, and back. */
@@ -336,7 +447,8 @@ static rp_status cholesky_one(job *j, int64_t b) {
     j->out[1][b] = info;
     return RP_OK;
 }
-rp_status rp__run_cholesky_factor(const rp__call *call) { return run(call, true, cholesky_one); }
+ROUTINE(cholesky_factor, true, cholesky_one);
+rp_status rp__run_cholesky_factor(const rp__call *call) { return run(call, &cholesky_factor); }
 
 /* The LU factors of matrix b in work[0], its pivots in work[1]; what the determinant's sign is. */
 static rp_status factor(job *j, int64_t b, int **pivots, int *info) {
@@ -375,7 +487,8 @@ static rp_status solve_one(job *j, int64_t b) {
     j->out[1][b] = zero_at;
     return RP_OK;
 }
-rp_status rp__run_solve_square(const rp__call *call) { return run(call, true, solve_one); }
+ROUTINE(solve_square, true, solve_one);
+rp_status rp__run_solve_square(const rp__call *call) { return run(call, &solve_square); }
 
 static rp_status determinant_one(job *j, int64_t b) {
     const int64_t n = j->n;
@@ -393,7 +506,8 @@ static rp_status determinant_one(job *j, int64_t b) {
     j->out[2][b] = log_size;
     return RP_OK;
 }
-rp_status rp__run_lu_determinant(const rp__call *call) { return run(call, true, determinant_one); }
+ROUTINE(lu_determinant, true, determinant_one);
+rp_status rp__run_lu_determinant(const rp__call *call) { return run(call, &lu_determinant); }
 
 /* Substitution, a row of the result after the other; X A = B is A^T X^T = B^T. */
 static rp_status triangle_one(job *j, int64_t b) {
@@ -417,7 +531,8 @@ static rp_status triangle_one(job *j, int64_t b) {
     }
     return RP_OK;
 }
-rp_status rp__run_solve_triangle(const rp__call *call) { return run(call, false, triangle_one); }
+ROUTINE(solve_triangle, false, triangle_one);
+rp_status rp__run_solve_triangle(const rp__call *call) { return run(call, &solve_triangle); }
 
 static rp_status lu_one(job *j, int64_t b) {
     const int64_t m = j->m, n = j->n, k = j->k;
@@ -439,7 +554,8 @@ static rp_status lu_one(job *j, int64_t b) {
     j->out[2][b] = info;
     return RP_OK;
 }
-rp_status rp__run_lu_factors(const rp__call *call) { return run(call, true, lu_one); }
+ROUTINE(lu_factors, true, lu_one);
+rp_status rp__run_lu_factors(const rp__call *call) { return run(call, &lu_factors); }
 
 /* The exchanges of vector b, one after the other. */
 static rp_status order_one(job *j, int64_t b) {
@@ -457,7 +573,8 @@ static rp_status order_one(job *j, int64_t b) {
     }
     return RP_OK;
 }
-rp_status rp__run_pivots_order(const rp__call *call) { return run(call, false, order_one); }
+ROUTINE(pivots_order, false, order_one);
+rp_status rp__run_pivots_order(const rp__call *call) { return run(call, &pivots_order); }
 
 /* ---- symmetric matrices, by the lower triangle */
 
@@ -489,7 +606,8 @@ static rp_status ldl_one(job *j, int64_t b) {
     j->out[2][b] = info;
     return RP_OK;
 }
-rp_status rp__run_linalg_ldl_factor_ex(const rp__call *call) { return run(call, true, ldl_one); }
+ROUTINE(linalg_ldl_factor_ex, true, ldl_one);
+rp_status rp__run_linalg_ldl_factor_ex(const rp__call *call) { return run(call, &linalg_ldl_factor_ex); }
 
 static rp_status ldl_solution_one(job *j, int64_t b) {
     const rp_tensor *right = j->call->in[1];
@@ -518,7 +636,8 @@ static rp_status ldl_solution_one(job *j, int64_t b) {
     turn(j->work[2], columns, n, j->out[0] + b * n * columns);
     return RP_OK;
 }
-rp_status rp__run_ldl_solution(const rp__call *call) { return run(call, true, ldl_solution_one); }
+ROUTINE(ldl_solution, true, ldl_solution_one);
+rp_status rp__run_ldl_solution(const rp__call *call) { return run(call, &ldl_solution); }
 
 /* Numbers of workspace that a routine asks for. */
 static int asked(double best) { return best >= 1 && best < 0x1p30 ? (int)best : 1; }
@@ -554,7 +673,8 @@ static rp_status qr_one(job *j, int64_t b) {
     turn(a, wide, m, j->out[0] + b * m * wide);
     return RP_OK;
 }
-rp_status rp__run_qr_factors(const rp__call *call) { return run(call, true, qr_one); }
+ROUTINE(qr_factors, true, qr_one);
+rp_status rp__run_qr_factors(const rp__call *call) { return run(call, &qr_factors); }
 
 static rp_status reflections_one(job *j, int64_t b) {
     const int64_t m = j->m, n = j->n, k = j->k;
@@ -573,7 +693,8 @@ static rp_status reflections_one(job *j, int64_t b) {
     turn(j->work[0], n, m, j->out[0] + b * m * n);
     return RP_OK;
 }
-rp_status rp__run_geqrf(const rp__call *call) { return run(call, true, reflections_one); }
+ROUTINE(geqrf, true, reflections_one);
+rp_status rp__run_geqrf(const rp__call *call) { return run(call, &geqrf); }
 
 /* Rising values into w, vectors into the columns of a, which is symmetric and so is its own transpose. */
 static rp_status eigen(job *j, bool upper, double *a, double *w) {
@@ -596,7 +717,8 @@ static rp_status eigen_one(job *j, int64_t b) {
     turn(j->work[0], n, n, j->out[1] + b * n * n);
     return RP_OK;
 }
-rp_status rp__run_eigen_pairs(const rp__call *call) { return run(call, true, eigen_one); }
+ROUTINE(eigen_pairs, true, eigen_one);
+rp_status rp__run_eigen_pairs(const rp__call *call) { return run(call, &eigen_pairs); }
 
 /* Of matrix b: values into s; by columns u (m, full ? m : k) and vt (full ? n : k, n). */
 static rp_status singular(job *j, int64_t b, bool full, double *s, double *u, double *vt) {
@@ -634,7 +756,8 @@ static rp_status singular_one(job *j, int64_t b) {
     turn(j->work[1], n, high, j->out[2] + b * high * n);
     return RP_OK;
 }
-rp_status rp__run_singular_parts(const rp__call *call) { return run(call, true, singular_one); }
+ROUTINE(singular_parts, true, singular_one);
+rp_status rp__run_singular_parts(const rp__call *call) { return run(call, &singular_parts); }
 
 /* V diag(1 / s) U^T over the values that count. Of a symmetric matrix |s| are its eigenvalues' sizes, and U = V up to signs: one
    triangle (the lower) is read. */
@@ -665,7 +788,8 @@ static rp_status pseudo_inverse_one(job *j, int64_t b) {
     }
     return RP_OK;
 }
-rp_status rp__run_pseudo_inverse(const rp__call *call) { return run(call, true, pseudo_inverse_one); }
+ROUTINE(pseudo_inverse, true, pseudo_inverse_one);
+rp_status rp__run_pseudo_inverse(const rp__call *call) { return run(call, &pseudo_inverse); }
 
 /* U H of W S V^T is W V^T and V S V^T. */
 static rp_status polar_one(job *j, int64_t b) {
@@ -686,7 +810,8 @@ static rp_status polar_one(job *j, int64_t b) {
         }
     return RP_OK;
 }
-rp_status rp__run_linalg_polar(const rp__call *call) { return run(call, true, polar_one); }
+ROUTINE(linalg_polar, true, polar_one);
+rp_status rp__run_linalg_polar(const rp__call *call) { return run(call, &linalg_polar); }
 
 static rp_status sqrth_one(job *j, int64_t b) {
     const int64_t n = j->n;
@@ -705,7 +830,8 @@ static rp_status sqrth_one(job *j, int64_t b) {
         for (int64_t c = 0; c < r; c++) x[c * n + r] = x[r * n + c];
     return RP_OK;
 }
-rp_status rp__run_linalg_matrix_sqrth(const rp__call *call) { return run(call, true, sqrth_one); }
+ROUTINE(linalg_matrix_sqrth, true, sqrth_one);
+rp_status rp__run_linalg_matrix_sqrth(const rp__call *call) { return run(call, &linalg_matrix_sqrth); }
 
 static rp_status least_squares_one(job *j, int64_t b) {
     const rp_tensor *right = j->call->in[1];
@@ -736,7 +862,8 @@ static rp_status least_squares_one(job *j, int64_t b) {
     j->out[1][b] = rank;
     return RP_OK;
 }
-rp_status rp__run_least_squares(const rp__call *call) { return run(call, true, least_squares_one); }
+ROUTINE(least_squares, true, least_squares_one);
+rp_status rp__run_least_squares(const rp__call *call) { return run(call, &least_squares); }
 
 /* ---- exponentials need no LAPACK */
 
@@ -786,7 +913,8 @@ static rp_status exponential_one(job *j, int64_t b) {
     }
     return RP_OK;
 }
-rp_status rp__run_exponential_of(const rp__call *call) { return run(call, false, exponential_one); }
+ROUTINE(exponential_of, false, exponential_one);
+rp_status rp__run_exponential_of(const rp__call *call) { return run(call, &exponential_of); }
 
 /* Of H = V diag(l) V^T: V (V^T Z V / (l_i + l_j)) V^T. */
 static rp_status lyapunov_one(job *j, int64_t b) {
@@ -806,4 +934,5 @@ static rp_status lyapunov_one(job *j, int64_t b) {
     memcpy(y, t, (size_t)all * sizeof *y);
     return RP_OK;
 }
-rp_status rp__run_lyapunov(const rp__call *call) { return run(call, true, lyapunov_one); }
+ROUTINE(lyapunov, true, lyapunov_one);
+rp_status rp__run_lyapunov(const rp__call *call) { return run(call, &lyapunov); }

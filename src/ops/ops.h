@@ -19,7 +19,8 @@
                 `name_scalar_`): type rule and lowering are the same and get operand 1, tensor or number; the derivative is
                 rp__vjp_NAME_scalar
      .scalar    the schema of the Scalar form, where more than the operand differs; .scalar_saves: what its derivative reads
-     .flags     RANDOM | SYNC | NONDETERMINISTIC | DATA_SIZE | PRIVATE: parts of derivatives and of other ops, not exported
+     .flags     RANDOM | SYNC | NONDETERMINISTIC | DATA_SIZE | LAUNCHED: what is SYNC is one launch on the CPU, or made of such |
+                PRIVATE: parts of derivatives and of other ops, not exported
 
    Rules are found by the op's name among the definitions in src/ops. The build ends where one is missing, where a row says NONE
    and there is one, and where no row uses one. */
@@ -176,7 +177,8 @@ typedef enum rp__lowering {
 enum {
     RP__OP_DATA_SIZE = 1u << 16, /* output size depends on data: symbol with an upper bound in traces */
     RP__OP_RANDOM_STATE = 1u << 17,
-    RP__OP_PRIVATE = 1u << 18 /* not exported and not listed; graphs name it */
+    RP__OP_PRIVATE = 1u << 18, /* not exported and not listed; graphs name it */
+    RP__OP_LAUNCHED = 1u << 19 /* SYNC on a GPU alone: on the CPU it is recorded as launches */
 };
 /* What a derivative needs kept. */
 #define RP__SAVE_NONE 0u
@@ -219,6 +221,10 @@ struct rp__op {
     void *user;        /* RP__USER: the descriptor */
     uint32_t index;    /* position in the table: for side tables of a floor, never for switches */
 };
+/* Does the op read values on the host, of operands on that device? Such ops are neither captured nor parts of programs. */
+static inline bool rp__op_syncs(const rp__op *op, rp_device device) {
+    return (op->flags & RP_OP_SYNC) && !((op->flags & RP__OP_LAUNCHED) && device.type == RP_DEVICE_CPU);
+}
 /* Attribute k as the rules of the row count them: without the number that stands for an operand in a Scalar form. */
 static inline const rp_attr *rp__call_attr(const rp__call *c, unsigned k) {
     return &c->attrs[k + (c->op->scalar_operand != 0)];

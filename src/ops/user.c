@@ -5,6 +5,7 @@
 
 #include "core/alloc.h"
 #include "core/options.h"
+#include "device/capture.h"
 #include "device/error_record.h"
 #include "ops/execute.h"
 #include "ops/grad.h"
@@ -65,7 +66,9 @@ static rp_status vjp(const rp__vjp *g) {
 
 /* What one launch needs beside addresses: handles that carry sizes and no memory, and the attributes. */
 typedef struct payload {
-    const rp_op_descriptor *descriptor;
+    const rp__op *op;
+    const char *site;
+    rp__host_work *work; /* NULL: the descriptor's function */
     uint32_t n_in, n_out, n_attrs;
     _Atomic(rp_status) status; /* of the last run that failed */
     atomic_bool watched;       /* the call that made the launch will look at `status` */
@@ -84,8 +87,21 @@ static void run_cpu(const rp__kernel *kernel, const uint64_t *words, int64_t beg
     void *out[RP__MAX_OUTS];
     for (uint32_t k = 0; k < p->n_in; k++) in[k] = (const void *)(uintptr_t)words[k];
     for (uint32_t k = 0; k < p->n_out; k++) out[k] = (void *)(uintptr_t)words[p->n_in + k];
-    rp_status status = p->descriptor->cpu(p->descriptor->ctx, in, p->n_in, out, p->n_out, p->handles,
-                                          p->handles + p->n_in, p->attrs, p->n_attrs);
+    if (p->work) {
+        const rp__call call = {.op = p->op,
+                               .in = p->handles,
+                               .out = p->handles + p->n_in,
+                               .n_in = p->n_in,
+                               .n_out = p->n_out,
+                               .attrs = p->attrs,
+                               .n_attrs = p->n_attrs,
+                               .site = p->site};
+        (void)p->work(&call, in, out, p->tag);
+        return;
+    }
+    const rp_op_descriptor *d = descriptor_of(p->op);
+    rp_status status =
+        d->cpu(d->ctx, in, p->n_in, out, p->n_out, p->handles, p->handles + p->n_in, p->attrs, p->n_attrs);
     if (status == RP_OK) return;
     atomic_store(&p->status, status);
     if (!atomic_load(&p->watched)) rp__error_record_put_code(p->errors, RP__ERROR_USER, p->tag, status, 0);
@@ -144,7 +160,7 @@ static bool fill_payload(payload *p, const rp__call *call, rp_tensor *const *in)
     return true;
 }
 
-static rp__kernel *make_kernel(const rp__call *call, const rp__device *d, rp_tensor *const *in) {
+static rp__kernel *make_kernel(const rp__call *call, const rp__device *d, rp_tensor *const *in, rp__host_work *work) {
     rp__kernel *k = rp__calloc(1, sizeof *k);
     payload *p = rp__calloc(1, sizeof *p);
     if (!k || !p) {
@@ -152,7 +168,9 @@ static rp__kernel *make_kernel(const rp__call *call, const rp__device *d, rp_ten
         rp__free(p);
         return NULL;
     }
-    p->descriptor = descriptor_of(call->op);
+    p->op = call->op;
+    p->site = call->site;
+    p->work = work;
     p->errors = d->errors;
     p->tag = rp__error_tag(call->op->name, call->site);
     atomic_init(&p->watched, true);
@@ -190,13 +208,12 @@ static rp_status begin_launch(const rp__call *call, rp_tensor *const *in, rp__la
     return RP_OK;
 }
 
-static rp_status launch_cpu(const rp__call *call, rp__device *d, rp_tensor *const *in) {
+rp_status rp__host_launch(const rp__call *call, rp__device *d, rp_tensor *const *in, rp__host_work *work) {
     rp__launch launch;
-    if (!descriptor_of(call->op)->cpu) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "the op has no CPU function");
     RP_TRY(begin_launch(call, in, &launch));
     launch.items = launch.grain = 1;
-    launch.kernel = make_kernel(call, d, in);
-    if (!launch.kernel) return RP__OOM("the launch of a user op");
+    launch.kernel = make_kernel(call, d, in, work);
+    if (!launch.kernel) return RP__OOM("the launch of an op on the host");
     rp_status status = rp__launch_on(rp__current_stream(d), &launch);
     payload *p = launch.kernel->payload;
     atomic_store(&p->watched, false); /* before the status is read: what fails later goes to the record */
@@ -204,6 +221,13 @@ static rp_status launch_cpu(const rp__call *call, rp__device *d, rp_tensor *cons
     if (status == RP_OK && own != RP_OK) status = rp__op_error(call, own, RP__USER_FAILED);
     rp__kernel_release(launch.kernel);
     return status;
+}
+
+bool rp__host_recorded(const rp_stream *s) { return rp__launch_recorder_get() || rp__stream_capturing(s); }
+
+static rp_status launch_cpu(const rp__call *call, rp__device *d, rp_tensor *const *in) {
+    if (!descriptor_of(call->op)->cpu) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "the op has no CPU function");
+    return rp__host_launch(call, d, in, NULL);
 }
 
 /* An attribute as a kernel's parameter; check_schema lets no other kinds through. Returns its bytes, the low ones of the word. */

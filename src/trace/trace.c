@@ -465,7 +465,9 @@ static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
     (void)self;
     if (!t || t->busy) return rp__dispatch_below(at, call);
     const rp__op *op = call->op;
-    bool needs_values = (op->flags & (RP_OP_SYNC | RP__OP_DATA_SIZE)) || (op->lowering != RP__VIEW && !op->infer);
+    const rp_device place = call->n_in && call->in[0] ? call->in[0]->device : rp_default_device();
+    bool needs_values =
+        rp__op_syncs(op, place) || (op->flags & RP__OP_DATA_SIZE) || (op->lowering != RP__VIEW && !op->infer);
     if (!needs_values) return record(t, call);
     RP_TRY(rp__trace_break(t, "op-needs-values", call->site));
     for (uint32_t k = 0; k < call->n_in; k++)

@@ -223,6 +223,7 @@ static uint32_t flag_bit(const char *name, unsigned long k) {
     if (strcmp(name, "SYNC") == 0) return RP_OP_SYNC;
     if (strcmp(name, "NONDETERMINISTIC") == 0) return RP_OP_NONDETERMINISTIC;
     if (strcmp(name, "PRIVATE") == 0) return RP__OP_PRIVATE;
+    if (strcmp(name, "LAUNCHED") == 0) return RP__OP_LAUNCHED;
     return strcmp(name, "DATA_SIZE") == 0 ? RP__OP_DATA_SIZE : 0;
 }
 
