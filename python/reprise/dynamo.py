@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import _c, check_numbers
+from .attention import keep_whole
 from .decompose import table
 from .lower import Lowering, checks, hint, type_of, where
 from .real import as_real
@@ -644,5 +645,6 @@ def backend(gm, example_inputs, *, options=None, mode=None, **unknown):
 
     wrapped = aot_autograd(fw_compiler=compiler("forward"), bw_compiler=compiler("backward"), inference_compiler=compiler("inference"),
                            decompositions=table(), partition_fn=partition, keep_inference_input_mutations=True)
+    keep_whole(gm)
     with portable():
         return wrapped(gm, example_inputs)

@@ -445,6 +445,20 @@ def _fma(low, node, a, expect):
     return low.emit("addcmul", {"self": z, "tensor1": x, "tensor2": y}, expect)
 
 
+ATTENTION = ("query", "key", "value", "attn_mask", "is_causal", "scale", "enable_gqa")
+
+
+@special("attention")
+def _attention(low, node, a, expect):
+    return low.emit("scaled_dot_product_attention", {"dropout_p": 0.0, **{k: a[k] for k in ATTENTION}}, expect)
+
+
+@special("attention_backward")
+def _attention_backward(low, node, a, expect):
+    given = {"dropout_p": 0.0, **{k: a[k] for k in ATTENTION}}
+    return low.gradient("scaled_dot_product_attention", given, [a["grad"]], ["query", "key", "value"], expect)
+
+
 @special("_softmax", "_log_softmax", "_safe_softmax")
 def _softmax(low, node, a, expect):
     name = node.target._schema.name.split("::")[1]

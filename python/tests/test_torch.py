@@ -233,6 +233,23 @@ class Inference(Door):
         q = torch.randn(2, 4, 6, 8)
         self.check(lambda q: (F.scaled_dot_product_attention(q, q, q), F.scaled_dot_product_attention(q, q, q, is_causal=True)), q)
 
+    def test_attention_stays_one_op(self):
+        q, k, v = (torch.randn(2, 4, n, 8) for n in (6, 7, 7))
+        hidden = torch.rand(2, 1, 6, 7) > 0.3
+        hidden[..., 0] = True
+        functions = [lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3).transpose(1, 2).reshape(2, 6, -1),
+                     lambda q, k, v: F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True),
+                     lambda q, k, v: F.scaled_dot_product_attention(q, k, v, hidden)]
+        for f in functions:
+            given, same = ([t.clone().requires_grad_() for t in (q, k, v)] for _ in range(2))
+            reprise.reset()
+            y, want = torch.compile(f, backend="reprise")(*given), f(*same)
+            self.same(y, want)
+            seed = torch.randn_like(want)
+            for got, expected in zip(torch.autograd.grad(y, given, seed), torch.autograd.grad(want, same, seed)):
+                self.same(got, expected)
+            self.assertLess(max(g.nodes for g in reprise.explain().graphs), 10)
+
     def test_encoder_layers_with_masks(self):
         hidden = torch.zeros(2, 5, dtype=torch.bool)
         hidden[0, 3:] = True
