@@ -26,6 +26,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #if defined(REPRISE_STATIC)
 #define RP_API
@@ -98,6 +99,9 @@ RP_API rp_status rp_error_status(void);              /* its code, RP_OK without 
 /* op, shapes, call site and hint; "" without one; valid until the thread's next failing call or rp_error_take */
 RP_API const char *rp_error_message(void);
 RP_API rp_status rp_error_take(void); /* returns the code and clears the error */
+/* With a sticky error: writes "what: message" and a newline to `file`, clears the error and returns 1, which main may return; else
+   0. `what` may be NULL. */
+RP_API int rp_report(FILE *file, const char *what);
 
 /* ---------------------------------------------------------------- tier 1: element types, devices, scalars */
 
@@ -193,6 +197,22 @@ RP_CALL rp_scope rp_scope_begin(void);
 /* Releases the scope's reference to every tensor made since rp_scope_begin, except keep[0..n), which move to the next
    scope out. Scopes opened inside and not ended end with it. RP_ERROR_STATE if `scope` is not open in this thread. */
 RP_CALL rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n);
+/* RP_SCOPE { ... } is a scope, and RP_NO_GRAD { ... } is without gradients, until the block is left, be it by return, goto, break or
+   continue, which leave this block and no loop around it. With GCC and Clang; elsewhere the calls at beginning and end. */
+#if defined(__GNUC__)
+#define RP_BLOCK_NAME_(a, b) a##b
+#define RP_BLOCK_NAME(a, b) RP_BLOCK_NAME_(a, b)
+#define RP_BLOCK_(type, begin, end, was, once)                                                                         \
+    for (type was __attribute__((cleanup(end))) = (begin), *once = &was; once; once = NULL)
+#define RP_SCOPE                                                                                                       \
+    RP_BLOCK_(rp_scope, rp_scope_begin(), rp_scope_leave, RP_BLOCK_NAME(rp_scope_, __LINE__),                          \
+              RP_BLOCK_NAME(rp_once_, __LINE__))
+#define RP_NO_GRAD                                                                                                     \
+    RP_BLOCK_(bool, rp_set_grad_enabled(false), rp_grad_leave, RP_BLOCK_NAME(rp_grad_, __LINE__),                      \
+              RP_BLOCK_NAME(rp_on_, __LINE__))
+#endif
+RP_API void rp_scope_leave(rp_scope *scope); /* what the blocks above end with */
+RP_API void rp_grad_leave(bool *was);
 
 RP_CALL rp_tensor *rp_retain(rp_tensor *t); /* one more reference, owned by the caller; returns t */
 /* gives back a reference of rp_retain; NULL and the error tensor are ignored */

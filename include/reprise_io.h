@@ -108,10 +108,11 @@ typedef struct rp_save_options {
     bool random;             /* the default generators of all devices in use */
     const char *const (*metadata)[2];
     size_t n_metadata;
-    const rp_grad_scaler *scaler; /* NULL: none; so with the next three */
+    const rp_grad_scaler *scaler; /* NULL: none; so with the next four */
     const rp_average *average;
     const rp_loader *loader;
     const rp_lbfgs *lbfgs;
+    const rp_plateau *plateau;
 } rp_save_options;
 RP_CALL rp_status rp_save(const char *path, rp_module *m, const rp_save_options *options);
 
@@ -128,10 +129,11 @@ typedef struct rp_load_options {
     char *
         report; /* for report_bytes: missing, unexpected and misfitting names, a line each; NULL: the error alone has the first */
     size_t report_bytes;
-    rp_grad_scaler *scaler; /* as the optimizer; so are the next three */
+    rp_grad_scaler *scaler; /* as the optimizer; so are the next four */
     rp_average *average;
     rp_loader *loader;
     rp_lbfgs *lbfgs;
+    rp_plateau *plateau; /* its counts and its best; its options are the program's */
 } rp_load_options;
 /* Copies into the module's tensors, converting types as copy_ does; sizes must be equal. All or, on failure, nothing. */
 RP_CALL rp_status rp_load(const char *path, rp_module *m, const rp_load_options *options);

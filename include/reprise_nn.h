@@ -25,6 +25,19 @@ RP_CALL rp_status rp_init_kaiming_uniform(rp_tensor *t, double a);
 typedef enum rp_fan { RP_FAN_IN = 0, RP_FAN_OUT = 1 } rp_fan;
 /* Normal with deviation sqrt(2 / fan) (nonlinearity relu). */
 RP_CALL rp_status rp_init_kaiming_normal(rp_tensor *t, rp_fan fan);
+/* torch.nn.init.calculate_gain: "linear", "sigmoid", the names of convolutions: 1; "tanh": 5/3; "relu": sqrt(2); "leaky_relu":
+   sqrt(2 / (1 + param^2)), whose slope PyTorch takes for 0.01 where none is given; "selu": 3/4. Another name: 0 and an error. */
+RP_CALL double rp_init_gain(const char *nonlinearity, double param);
+typedef struct rp_kaiming_options { /* zero is PyTorch's default */
+    size_t struct_size;
+    double a; /* slope of a leaky_relu */
+    rp_fan fan;
+    const char *nonlinearity;       /* of rp_init_gain; NULL: "leaky_relu" */
+    struct rp_generator *generator; /* NULL: the default one of t's device */
+} rp_kaiming_options;
+/* Uniform in +-gain sqrt(3 / fan); normal with deviation gain / sqrt(fan). */
+RP_CALL rp_status rp_init_kaiming_uniform_with(rp_tensor *t, const rp_kaiming_options *options);
+RP_CALL rp_status rp_init_kaiming_normal_with(rp_tensor *t, const rp_kaiming_options *options);
 /* Uniform in +-gain sqrt(6 / (fan-in + fan-out)); normal with deviation gain sqrt(2 / (fan-in + fan-out)). */
 RP_CALL rp_status rp_init_xavier_uniform(rp_tensor *t, double gain);
 RP_CALL rp_status rp_init_xavier_normal(rp_tensor *t, double gain);
@@ -164,13 +177,22 @@ RP_CALL rp_tensor *rp_layer_norm_layer_forward(const rp_layer_norm_layer *l, rp_
 RP_CALL rp_status rp_layer_norm_add(rp_module *m, const char *name, rp_layer_norm_layer *l,
                                     const int64_t *normalized_shape, size_t n_dims, double eps,
                                     bool elementwise_affine);
+typedef struct rp_layer_norm_options { /* zero is torch.nn.LayerNorm's default */
+    size_t struct_size;
+    double eps;              /* 0: 1e-5; negative: 0 */
+    bool no_affine, no_bias; /* elementwise_affine=False; bias=False: a weight alone */
+} rp_layer_norm_options;
+RP_CALL rp_status rp_layer_norm_add_with(rp_module *m, const char *name, rp_layer_norm_layer *l,
+                                         const int64_t *normalized_shape, size_t n_dims,
+                                         const rp_layer_norm_options *options);
 
 typedef struct rp_batch_norm_options { /* zero is torch.nn.BatchNorm2d's default */
     size_t struct_size;
     double eps;      /* 0: 1e-5; negative: 0 */
     double momentum; /* 0: 0.1; negative: 0 */
     bool no_affine, no_running_stats;
-    rp_dtype dtype; /* RP_DTYPE_NONE: float32 */
+    rp_dtype dtype;  /* RP_DTYPE_NONE: float32 */
+    bool cumulative; /* momentum=None: running statistics are the means of those of all batches; momentum is unused */
 } rp_batch_norm_options;
 typedef struct rp_batch_norm_layer {       /* torch.nn.BatchNorm1d, 2d, 3d: channels are dim 1 */
     rp_tensor *weight, *bias;              /* (num_features), ones and zeros; NULL with no_affine */
@@ -179,6 +201,7 @@ typedef struct rp_batch_norm_layer {       /* torch.nn.BatchNorm1d, 2d, 3d: chan
     double eps, momentum;
     const rp_module *module; /* whose mode it has; NULL: training, unless evaluating */
     bool evaluating;         /* of a layer without a module */
+    bool cumulative;
 } rp_batch_norm_layer;
 RP_CALL rp_status rp_batch_norm_layer_init(rp_batch_norm_layer *l, int64_t num_features,
                                            const rp_batch_norm_options *options);
@@ -247,12 +270,14 @@ typedef struct rp_instance_norm_options { /* zero is torch.nn.InstanceNorm2d's d
     double eps;      /* 0: 1e-5; negative: 0 */
     double momentum; /* 0: 0.1; negative: 0 */
     bool affine, track_running_stats;
+    int spatial; /* 1, 2 or 3: InstanceNorm1d, 2d or 3d, which takes (C, ...) without a batch, too; 0: any, (C, L) of two dims */
 } rp_instance_norm_options;
 typedef struct rp_instance_norm_layer {    /* torch.nn.InstanceNorm1d, 2d, 3d */
     rp_tensor *weight, *bias;              /* (num_features), ones and zeros; NULL without affine */
     rp_tensor *running_mean, *running_var; /* (num_features), zeros and ones; NULL without track_running_stats */
     rp_tensor *num_batches_tracked;        /* 0-d int64, which stays 0 as PyTorch's does */
     double eps, momentum;
+    int spatial;
     const rp_module *module;
 } rp_instance_norm_layer;
 RP_CALL rp_tensor *rp_instance_norm_layer_forward(const rp_instance_norm_layer *l, rp_tensor *x); /* (N, C, ...) */
@@ -371,6 +396,22 @@ RP_CALL rp_tensor *rp_recurrent_forward(const rp_recurrent_layer *l, rp_tensor *
 RP_CALL rp_tensor *rp_recurrent_forward_packed(const rp_recurrent_layer *l, rp_tensor *data, rp_tensor *batch_sizes,
                                                rp_tensor *hx, rp_tensor *cx, rp_tensor **hy, rp_tensor **cy);
 
+/* torch.nn.utils.rnn: sequences of any order of lengths (enforce_sorted=False). Tensors of the scope, as all results are. */
+typedef struct rp_packed_sequence {
+    rp_tensor *data, *batch_sizes; /* as rp_pack_padded_sequence gives them, the longest sequence first */
+    rp_tensor *sorted_indices, *unsorted_indices; /* which sequence is the k-th packed; where the k-th sequence is */
+} rp_packed_sequence;
+/* x: (L, N, ...), batch_first (N, L, ...); lengths: (N) int64, 1 to L each. */
+RP_CALL rp_status rp_packed_sequence_make(rp_packed_sequence *p, rp_tensor *x, rp_tensor *lengths, bool batch_first);
+/* Padded again to total_length (0: the longest), in the order of before; *lengths: (N) int64. */
+RP_CALL rp_tensor *rp_packed_sequence_pad(const rp_packed_sequence *p, bool batch_first, double padding_value,
+                                          int64_t total_length, rp_tensor **lengths);
+/* States are in the order of before. y: the data of the sequence that comes out, whose other tensors are p's. */
+RP_CALL rp_tensor *rp_recurrent_forward_sequence(const rp_recurrent_layer *l, const rp_packed_sequence *p,
+                                                 rp_tensor *hx, rp_tensor *cx, rp_tensor **hy, rp_tensor **cy);
+/* n sequences (L_k, ...) as one tensor (L, n, ...), batch_first (n, L, ...). */
+RP_CALL rp_tensor *rp_pad_sequence(rp_tensor *const *sequences, size_t n, bool batch_first, double padding_value);
+
 typedef struct rp_recurrent_cell { /* torch.nn.RNNCell, GRUCell, LSTMCell */
     rp_recurrent_kind kind;
     rp_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* uniform in +-1/sqrt(hidden_size) */
@@ -418,6 +459,21 @@ RP_CALL rp_status rp_conv_transpose_add(rp_module *m, const char *name, rp_conv_
                                         int64_t out_channels, const int64_t *kernel, size_t spatial,
                                         const rp_conv_options *options);
 RP_CALL rp_tensor *rp_conv_layer_forward(const rp_conv_layer *l, rp_tensor *x);
+/* Of a transposed one: the result has these sizes (the spatial ones, or all), whose rest stands for output_padding. */
+RP_CALL rp_tensor *rp_conv_transpose_forward(const rp_conv_layer *l, rp_tensor *x, const int64_t *output_size,
+                                             size_t n_dims);
+
+typedef struct rp_max_unpool_layer { /* torch.nn.MaxUnpool1d, 2d, 3d */
+    int64_t kernel[3], stride[3], padding[3];
+    unsigned spatial;
+    const rp_module *module; /* whose hooks it has; NULL: none */
+} rp_max_unpool_layer;
+/* kernel, stride, padding: `spatial` numbers, 1 to 3; stride NULL: kernel; padding NULL: 0. */
+RP_CALL rp_status rp_max_unpool_add(rp_module *m, const char *name, rp_max_unpool_layer *l, const int64_t *kernel,
+                                    const int64_t *stride, const int64_t *padding, size_t spatial);
+/* output_size: the spatial sizes, or all, which lie within a stride of what kernel and stride give; NULL: those. */
+RP_CALL rp_tensor *rp_max_unpool_forward(const rp_max_unpool_layer *l, rp_tensor *x, rp_tensor *indices,
+                                         const int64_t *output_size, size_t n_dims);
 
 /* Of a layer of rp_dropout_add: torch.nn.Dropout1d, 2d, 3d; AlphaDropout; FeatureAlphaDropout. */
 RP_CALL rp_tensor *rp_channel_dropout_forward(const rp_dropout_layer *l, rp_tensor *x);
@@ -480,13 +536,16 @@ RP_CALL rp_tensor *rp_transformer_forward(const rp_transformer *t, rp_tensor *sr
 /* A layer without parameters is an op of the table and its arguments, written as a call: "gelu", "max_pool2d(2)",
    "pad([1, 1], mode='reflect')", "interpolate(scale_factor=[2, 2])", "cross_entropy(label_smoothing=0.1)". Activations,
    pools, paddings, Upsample, PixelShuffle, Fold and Unfold, Flatten, losses of torch.nn are such layers. Arguments are
-   those of the op's schema without its tensors, in order or by name; one number stands for a list of fixed length.
+   those of the op's schema without its tensors, in order or by name; one number stands for a list of fixed length. As in
+   torch.nn, reduction is 'none', 'mean' or 'sum', sizes of adaptive pools may be None (the input's), windows of im2col and
+   col2im have dilation 1, padding 0 and stride 1, and "identity" is a layer that does nothing.
    `train` and `training`, unless given, are the mode of the layer's module. */
 typedef struct rp_op_layer {
     const char *op; /* the row's name */
     rp_attr attrs[16];
     size_t n_attrs;
-    int mode; /* which of them is the mode; -1: none */
+    int mode;       /* which of them is the mode; -1: none */
+    int from_input; /* which of them is a list with sizes that the input has; -1: none */
     const rp_module *module;
     int64_t ints[32];
     double floats[8];

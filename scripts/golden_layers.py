@@ -103,6 +103,39 @@ CASES |= {
 }
 
 
+def sequence(l, x, lengths, *h):
+    """Of lengths in any order, padded again."""
+    y, s = l(nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), l.batch_first, enforce_sorted=False), h or None)
+    return [nn.utils.rnn.pad_packed_sequence(y, l.batch_first, -0.5, 5)[0], *s]
+
+
+def unpooled(size, **k):
+    def run(l, x):
+        pooled, at = nn.functional.max_pool2d(x, l.kernel_size, l.stride, l.padding, return_indices=True)
+        return [l(pooled, at, size)]
+    return run
+
+
+CASES |= {
+    "batch_norm_cumulative": (nn.BatchNorm1d(3, momentum=None), lambda l, x, y, z: [l(x), l(y), l(z)], [(4, 3), (3, 3), (5, 3)]),
+    "layer_norm_no_bias": (nn.LayerNorm((3, 4), bias=False), plain, [(2, 3, 4)]),
+    "instance_norm_alone": (nn.InstanceNorm1d(3, **tracked), plain, [(3, 5)]),
+    "instance_norm_alone2": (nn.InstanceNorm2d(3, affine=True), plain, [(3, 2, 4)]),
+    "conv_transpose_sized": (nn.ConvTranspose2d(2, 3, 3, 2, 1), one(lambda l, x: l(x, output_size=(8, 7))), [(1, 2, 4, 4)]),
+    "unpool": (nn.MaxUnpool2d((2, 3)), unpooled(None), [(1, 2, 4, 6)]),
+    "unpool_sized": (nn.MaxUnpool2d(2, 2), unpooled((1, 2, 5, 5)), [(1, 2, 5, 5)]),
+    "adaptive_none": (nn.AdaptiveAvgPool2d((None, 2)), plain, [(1, 2, 3, 4)]),
+    "loss_by_name": (nn.MSELoss(reduction="sum"), plain, [(2, 3), (2, 3)]),
+    "unfold_layer": (nn.Unfold(2), plain, [(1, 2, 3, 4)]),
+    "fold_layer": (nn.Fold((3, 4), 2), plain, [(1, 8, 6)]),
+    "identity": (nn.Identity(), plain, [(2, 3)]),
+    "lstm_sequence": (nn.LSTM(2, 3, bidirectional=True), lambda l, x, h, c: sequence(l, x, [2, 4, 1], h, c),
+                      [(4, 3, 2), (2, 3, 3), (2, 3, 3)]),
+    "lstm_sequence_first": (nn.LSTM(2, 3, batch_first=True), lambda l, x: sequence(l, x, [1, 3, 3]), [(3, 3, 2)]),
+    "padded": (nn.Identity(), lambda l, *x: [nn.utils.rnn.pad_sequence(x, True, 0.25)], [(2, 3), (4, 3), (1, 3)]),
+}
+
+
 def write(f, kind, name, t, values=True):
     t = t.detach()
     numbers = " ".join(repr(v) for v in t.reshape(-1).tolist()) if values else ""

@@ -5,11 +5,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-#include "reprise.h"
+#include "reprise_io.h"
+#include "reprise_ir.h"
+#include "reprise_text.h"
 #include "support/hostile.h"
 
 static void leaves_out(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -646,11 +650,276 @@ static void graphed_callables_refuse(void **state) {
     assert_true(s.reserved <= reserved);
 }
 
+/* ---------------------------------------------------------------- handles of another kind */
+
+/* Every public call that takes a handle q of a kind, in the order of the kinds. */
+#define HANDLE_CALLS(X)                                                                                                \
+    X(TENSOR, sin, rp_sin(q))                                                                                          \
+    X(TENSOR, requires_grad, rp_set_requires_grad(q, true))                                                            \
+    X(TENSOR, release, rp_release(q))                                                                                  \
+    X(FUNCTION, call, rp_call(q, &a, 1, &out, 1))                                                                      \
+    X(FUNCTION, call_named, rp_call_named(q, names, &a, 1, &out, 1))                                                   \
+    X(FUNCTION, set_training, rp_graphed_set_training(q, true))                                                        \
+    X(FUNCTION, explain_count, rp_explain_count(q))                                                                    \
+    X(FUNCTION, explain_get, rp_explain_get(q, 0, &entry))                                                             \
+    X(FUNCTION, compiled_release, rp_compiled_release(q))                                                              \
+    X(GRAPH, graph_begin, rp_graph_begin(q, rp_cpu(), NULL))                                                           \
+    X(GRAPH, graph_end, rp_graph_end(q))                                                                               \
+    X(GRAPH, graph_instantiate, rp_graph_instantiate(q))                                                               \
+    X(GRAPH, graph_replay, rp_graph_replay(q))                                                                         \
+    X(GRAPH, graph_reset, rp_graph_reset(q))                                                                           \
+    X(GRAPH, graph_repoint, rp_graph_repoint(q, a, a))                                                                 \
+    X(GRAPH, graph_pool, rp_graph_pool(q))                                                                             \
+    X(GRAPH, graph_release, rp_graph_release(q))                                                                       \
+    X(STREAM, set_current, rp_set_current_stream(q))                                                                   \
+    X(STREAM, synchronize, rp_stream_synchronize(q))                                                                   \
+    X(STREAM, query, rp_stream_query(q))                                                                               \
+    X(STREAM, wait_event, rp_stream_wait_event(q, h[EVENT]))                                                           \
+    X(STREAM, wait_stream, rp_stream_wait_stream(q, h[STREAM]))                                                        \
+    X(STREAM, wait_for, rp_stream_wait_stream(h[STREAM], q))                                                           \
+    X(STREAM, record_on, rp_event_record(h[EVENT], q))                                                                 \
+    X(STREAM, begin_on, rp_graph_begin(h[GRAPH], rp_cpu(), RP_OPTIONS(rp_graph_options, .stream = q)))                 \
+    X(STREAM, stream_release, rp_stream_release(q))                                                                    \
+    X(EVENT, record, rp_event_record(q, h[STREAM]))                                                                    \
+    X(EVENT, event_synchronize, rp_event_synchronize(q))                                                               \
+    X(EVENT, event_query, rp_event_query(q))                                                                           \
+    X(EVENT, elapsed_from, rp_event_elapsed_ms(q, h[EVENT]))                                                           \
+    X(EVENT, elapsed_to, rp_event_elapsed_ms(h[EVENT], q))                                                             \
+    X(EVENT, wait_for_event, rp_stream_wait_event(h[STREAM], q))                                                       \
+    X(EVENT, event_release, rp_event_release(q))                                                                       \
+    X(POOL, begin_in, rp_graph_begin(h[GRAPH], rp_cpu(), RP_OPTIONS(rp_graph_options, .pool = q)))                     \
+    X(POOL, graphed_in, rp_make_graphed_callables(&callable, 1, RP_OPTIONS(rp_graphed_options, .pool = q), &made))     \
+    X(POOL, pool_release, rp_pool_release(q))                                                                          \
+    X(GENERATOR, seed, rp_generator_seed(q, 1))                                                                        \
+    X(GENERATOR, get, rp_generator_get(q, NULL, NULL))                                                                 \
+    X(GENERATOR, set, rp_generator_set(q, 1, 1))                                                                       \
+    X(GENERATOR, randn, rp_randn(RP_DIMS(9), RP_OPTIONS(rp_randn_options, .generator = q)))                            \
+    X(GENERATOR, generator_release, rp_generator_release(q))                                                           \
+    X(IR, text, rp_ir_text(q, text, sizeof text))                                                                      \
+    X(IR, check, rp_ir_check(q))                                                                                       \
+    X(IR, equal, rp_ir_equal(h[IR], q))                                                                                \
+    X(IR, run, rp_ir_run(q, &a, 1, &out, 1))                                                                           \
+    X(IR, node_get, rp_ir_node_get(q, 0, &node))                                                                       \
+    X(IR, add_arg, rp_ir_add_captured(q, a))                                                                           \
+    X(IR, onnx, rp_onnx_save("none.onnx", q, NULL))                                                                    \
+    X(IR, retain, rp_ir_retain(q))                                                                                     \
+    X(IR, ir_release, rp_ir_release(q))                                                                                \
+    X(MODULE, child, rp_module_child(q, "child"))                                                                      \
+    X(MODULE, parameters, rp_module_parameters(q, &n))                                                                 \
+    X(MODULE, module_training, rp_module_set_training(q, true))                                                        \
+    X(MODULE, to_dtype, rp_module_to_dtype(q, RP_F32))                                                                 \
+    X(MODULE, summary, rp_module_summary(q, text, sizeof text))                                                        \
+    X(MODULE, find, rp_module_find(q, "a.b"))                                                                          \
+    X(MODULE, linear_add, rp_linear_add(q, "l", &linear, 2, 2, true))                                                  \
+    X(MODULE, sequential_add, rp_sequential_add(q, "s"))                                                               \
+    X(MODULE, compile_module, rp_compile_module(q, fn, NULL))                                                          \
+    X(MODULE, adam_module, rp_adam_module(q, 1, NULL))                                                                 \
+    X(MODULE, save, rp_save("none.safetensors", q, NULL))                                                              \
+    X(MODULE, module_release, rp_module_release(q))                                                                    \
+    X(SEQUENTIAL, sequential_op, rp_sequential_op(q, "relu"))                                                          \
+    X(SEQUENTIAL, sequential_module, rp_sequential_module(q))                                                          \
+    X(SEQUENTIAL, sequential_forward, rp_sequential_forward(q, a))                                                     \
+    X(OPTIMIZER, step, rp_optimizer_step(q))                                                                           \
+    X(OPTIMIZER, zero_grad, rp_optimizer_zero_grad(q, true))                                                           \
+    X(OPTIMIZER, set_lr, rp_optimizer_set_lr(q, 0, 1))                                                                 \
+    X(OPTIMIZER, lr, rp_optimizer_lr(q, 0))                                                                            \
+    X(OPTIMIZER, param_count, rp_optimizer_param_count(q, 0))                                                          \
+    X(OPTIMIZER, add_group, rp_adam_add_group(q, &b, 1, 1, NULL))                                                      \
+    X(OPTIMIZER, state, rp_optimizer_state(q, 0, 0, "exp_avg"))                                                        \
+    X(OPTIMIZER, set_schedule, rp_optimizer_set_schedule(q, h[SCHEDULE]))                                              \
+    X(OPTIMIZER, schedule_step, rp_optimizer_schedule_step(q))                                                         \
+    X(OPTIMIZER, unscale, rp_grad_scaler_unscale(h[SCALER], q))                                                        \
+    X(OPTIMIZER, scaled_step, rp_grad_scaler_step(h[SCALER], q))                                                       \
+    X(OPTIMIZER, plateau, rp_plateau_step(&plateau, q, 1))                                                             \
+    X(OPTIMIZER, save_it, rp_save("none.safetensors", h[MODULE], RP_OPTIONS(rp_save_options, .optimizer = q)))         \
+    X(OPTIMIZER, optimizer_release, rp_optimizer_release(q))                                                           \
+    X(LBFGS, lbfgs_step, rp_lbfgs_step(q, NULL, NULL))                                                                 \
+    X(LBFGS, save_lbfgs, rp_save("none.safetensors", h[MODULE], RP_OPTIONS(rp_save_options, .lbfgs = q)))              \
+    X(LBFGS, lbfgs_release, rp_lbfgs_release(q))                                                                       \
+    X(SCHEDULE, rate, rp_schedule_rate(q, a, 1))                                                                       \
+    X(SCHEDULE, set_for, rp_optimizer_set_schedule(h[OPTIMIZER], q))                                                   \
+    X(SCHEDULE, chained, rp_schedule_chained((rp_schedule *const[]){q}, 1))                                            \
+    X(SCHEDULE, schedule_release, rp_schedule_release(q))                                                              \
+    X(SCALER, scale, rp_grad_scaler_scale(q, a))                                                                       \
+    X(SCALER, scaler_update, rp_grad_scaler_update(q))                                                                 \
+    X(SCALER, scaler_state, rp_grad_scaler_state(q, "scale"))                                                          \
+    X(SCALER, scaler_release, rp_grad_scaler_release(q))                                                               \
+    X(AVERAGE, average_update, rp_average_update(q))                                                                   \
+    X(AVERAGE, average_tensor, rp_average_tensor(q, 0))                                                                \
+    X(AVERAGE, average_swap, rp_average_swap(q))                                                                       \
+    X(AVERAGE, average_release, rp_average_release(q))                                                                 \
+    X(LOADER, next, rp_loader_next(q, two, 1))                                                                         \
+    X(LOADER, position, rp_loader_position(q, NULL, NULL, NULL))                                                       \
+    X(LOADER, seek, rp_loader_seek(q, 0, 0, 0))                                                                        \
+    X(LOADER, save_loader, rp_save("none.safetensors", h[MODULE], RP_OPTIONS(rp_save_options, .loader = q)))           \
+    X(LOADER, loader_release, rp_loader_release(q))                                                                    \
+    X(SAFETENSORS, info, rp_safetensors_info(q, 0, &info))                                                             \
+    X(SAFETENSORS, has, rp_safetensors_has(q, "a"))                                                                    \
+    X(SAFETENSORS, tensor, rp_safetensors_tensor(q, "a"))                                                              \
+    X(SAFETENSORS, safetensors_release, rp_safetensors_release(q))                                                     \
+    X(TOKENIZER, count, rp_tokenizer_count(q))                                                                         \
+    X(TOKENIZER, id, rp_tokenizer_id(q, "a"))                                                                          \
+    X(TOKENIZER, tokenizer_release, rp_tokenizer_release(q))
+
+enum {
+    TENSOR,
+    FUNCTION,
+    GRAPH,
+    STREAM,
+    EVENT,
+    POOL,
+    GENERATOR,
+    IR,
+    MODULE,
+    SEQUENTIAL,
+    OPTIMIZER,
+    LBFGS,
+    SCHEDULE,
+    SCALER,
+    AVERAGE,
+    LOADER,
+    SAFETENSORS,
+    TOKENIZER,
+    HANDLES
+};
+enum {
+#define X(KIND, NAME, CALL) CALL_##NAME,
+    HANDLE_CALLS(X)
+#undef X
+        CALLS
+};
+static const struct {
+    int kind;
+    const char *text;
+} handle_calls[] = {
+#define X(KIND, NAME, CALL) {KIND, #CALL},
+    HANDLE_CALLS(X)
+#undef X
+};
+
+/* h: a live handle of each kind. */
+static void call_with(int which, void *q, void *const *h) {
+    static const char *const names[] = {"x"};
+    rp_tensor *a = h[TENSOR], *b = ones(2), *out = NULL, *two[2];
+    rp_fn fn = {doubles, NULL, 0, "doubles"};
+    rp_graphed_callable callable = {.fn = fn, .args = &a, .n_args = 1, .n_out = 1};
+    rp_compiled *made;
+    rp_explain_entry entry;
+    rp_ir_node node;
+    rp_linear_layer linear;
+    rp_file_tensor info;
+    rp_plateau plateau = {.best = 0};
+    char text[64];
+    size_t n;
+    rp_set_requires_grad(b, true);
+    switch (which) {
+#define X(KIND, NAME, CALL)                                                                                            \
+    case CALL_##NAME: (void)(CALL); break;
+        HANDLE_CALLS(X)
+#undef X
+    default: break;
+    }
+}
+
+static void make_handles(void **h, const char *folder) {
+    rp_tensor *a = ones(2), *b = ones(2);
+    rp_fn fn = {doubles, NULL, 0, "doubles"};
+    char path[128];
+    rp_set_requires_grad(b, true);
+    h[TENSOR] = rp_retain(a);
+    h[FUNCTION] = rp_compile(fn, NULL);
+    h[GRAPH] = rp_graph_new();
+    h[STREAM] = rp_stream_new(rp_cpu());
+    h[EVENT] = rp_event_new(rp_cpu(), true);
+    h[POOL] = rp_pool_new(rp_cpu());
+    h[GENERATOR] = rp_generator_new(rp_cpu(), 1);
+    h[IR] = rp_trace(fn, &a, 1, 1);
+    h[MODULE] = rp_module_new("m");
+    h[SEQUENTIAL] = rp_sequential_add(h[MODULE], "s");
+    h[OPTIMIZER] = rp_adam(&b, 1, 0.1, NULL);
+    h[LBFGS] = rp_lbfgs_new(&b, 1, 1, NULL);
+    h[SCHEDULE] = rp_schedule_step(2, 0.1);
+    h[SCALER] = rp_grad_scaler_new(NULL);
+    h[AVERAGE] = rp_average_new(&b, 1, 0.9);
+    h[LOADER] = rp_loader_new(&a, 1, 1, NULL);
+    (void)snprintf(path, sizeof path, "%s/a.safetensors", folder);
+    const rp_named_tensor item = {"a", a};
+    assert_int_equal(rp_safetensors_save(path, &item, 1, NULL, 0), RP_OK);
+    h[SAFETENSORS] = rp_safetensors_open(path);
+    (void)snprintf(path, sizeof path, "%s/vocab.txt", folder);
+    FILE *vocab = fopen(path, "w");
+    assert_non_null(vocab);
+    fputs("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", vocab);
+    fclose(vocab);
+    h[TOKENIZER] = rp_tokenizer_wordpiece(path, NULL);
+    if (rp_failed()) fail_msg("%s", rp_error_message());
+}
+
+/* Whose call is a release? They come last of their kind. */
+static bool releases(int which) {
+    return which == CALLS - 1 || handle_calls[which + 1].kind != handle_calls[which].kind;
+}
+
+static void release_handles(void *const *h) {
+    for (int k = 0; k < CALLS; k++) {
+        const int kind = handle_calls[k].kind;
+        if (releases(k) && kind != SEQUENTIAL) call_with(k, h[kind], h);
+    }
+    if (rp_failed()) fail_msg("%s", rp_error_message());
+}
+
+/* Each call with each handle of another kind, and with released ones of every kind: an error that names both, and nothing is
+   lost or half-done. The released ones were made first, so that memory used again would be seen. */
+static void handles_of_another_kind(void **state) {
+    (void)state;
+    static const char *const kinds[HANDLES] = {
+        "tensor",    "function",         "graph",    "stream",          "event",
+        "pool",      "generator",        "rp_ir",    "module",          "sequence of layers",
+        "optimizer", "L-BFGS optimizer", "schedule", "gradient scaler", "average",
+        "loader",    "safetensors file", "tokenizer"};
+    char folder[] = "/tmp/reprise-handles-XXXXXX", path[64], wanted[64];
+    assert_non_null(mkdtemp(folder));
+    void *gone[HANDLES], *h[HANDLES];
+    make_handles(gone, folder);
+    release_handles(gone);
+    make_handles(h, folder);
+    const uint64_t before = live();
+    for (int k = 0; k < CALLS; k++) {
+        for (int of = 0; of < 2 * HANDLES; of++) {
+            const int kind = of % HANDLES;
+            const bool own = kind == handle_calls[k].kind;
+            if (own && (of < HANDLES || kind == TENSOR)) continue; /* test_hostile has those */
+            rp_scope scope = rp_scope_begin();
+            call_with(k, of < HANDLES ? h[kind] : gone[kind], h);
+            rp_scope_end(scope, NULL, 0);
+            const char *const m = rp_error_message();
+            (void)snprintf(wanted, sizeof wanted,
+                           handle_calls[k].kind == TENSOR ? "%s, not a tensor" : " %s was given, not a", kinds[kind]);
+            if (!rp_failed() || !strstr(m, own ? "was released already" : wanted))
+                fail_msg("%s of a %s%s: '%s'", handle_calls[k].text, of < HANDLES ? "" : "released ", kinds[kind], m);
+            rp_error_take();
+        }
+    }
+    assert_int_equal(live(), before);
+    assert_int_equal(rp_optimizer_group_count(h[MODULE]) + rp_sequential_count(h[STREAM]) + rp_safetensors_count(h[IR]),
+                     0);
+    assert_int_equal(rp_ir_value_count(h[POOL]) + rp_ir_symbol_count(h[POOL]), 0);
+    assert_false(rp_module_training(h[EVENT]));
+    assert_int_equal(rp_loader_batches(h[GRAPH]), 0);
+    rp_error_take();
+    release_handles(h);
+    (void)snprintf(path, sizeof path, "%s/a.safetensors", folder);
+    (void)unlink(path);
+    (void)snprintf(path, sizeof path, "%s/vocab.txt", folder);
+    (void)unlink(path);
+    (void)rmdir(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(compiled_functions_refuse),    CASE(released_while_it_runs),   CASE(backends_refuse),
         CASE(strict_tells_of_skips),        CASE(regions_refuse),           CASE(graphs_as_text_refuse),
-        CASE(streams_events_graphs_refuse), CASE(graphed_callables_refuse),
+        CASE(streams_events_graphs_refuse), CASE(graphed_callables_refuse), CASE(handles_of_another_kind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

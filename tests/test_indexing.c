@@ -590,8 +590,81 @@ static void narrow_parts(void **state) {
     }
 }
 
+static void sized(rp_tensor *t, size_t ndim, int64_t a, int64_t b, int64_t c) {
+    const int64_t size[3] = {a, b, c};
+    assert_int_equal(rp_ndim(t), ndim);
+    for (size_t d = 0; d < ndim; d++) assert_int_equal(rp_size(t, (int64_t)d), size[d]);
+}
+
+/* A mask without dims adds one, of one place or none. */
+static void masks_without_dims(void **state) {
+    (void)state;
+    const bool on = true, off = false;
+    rp_tensor *yes = rp_from_data(&on, RP_NO_DIMS, RP_BOOL), *no = rp_from_data(&off, RP_NO_DIMS, RP_BOOL);
+    rp_tensor *x = count(2, 3), *turned = WHOLE(RP_DIMS(2), 1, 0), *y = rp_index(x, RP_TENSORS(yes));
+    sized(y, 3, 1, 2, 3);
+    HAS(y, 0, 1, 2, 3, 4, 5);
+    sized(rp_index(x, RP_TENSORS(no)), 3, 0, 2, 3);
+    y = rp_index(x, RP_TENSORS(NULL, yes));
+    sized(y, 3, 2, 1, 3);
+    HAS(y, 0, 1, 2, 3, 4, 5);
+    y = rp_index(x, RP_TENSORS(yes, turned));
+    sized(y, 2, 2, 3, 0);
+    HAS(y, 3, 4, 5, 0, 1, 2);
+    y = rp_index(x, RP_TENSORS(turned, yes));
+    sized(y, 2, 2, 3, 0);
+    HAS(y, 3, 4, 5, 0, 1, 2);
+    REFUSED(RP_ERROR_SHAPE, "do not broadcast", rp_index(x, RP_TENSORS(turned, no)));
+    HAS(rp_index(rp_sum(x), RP_TENSORS(yes)), 15);
+    assert_int_equal(rp_numel(rp_index(rp_sum(x), RP_TENSORS(no))), 0);
+    rp_tensor *row = NUMBERS(RP_DIMS(1, 3), 7, 8, 9);
+    y = rp_index_put(x, RP_TENSORS(yes, WHOLE(RP_DIMS(1), 1)), row);
+    sized(y, 2, 2, 3, 0);
+    HAS(y, 0, 1, 2, 7, 8, 9);
+    HAS(rp_index_put(x, RP_TENSORS(yes), rp_sum(row)), 24, 24, 24, 24, 24, 24);
+    HAS(rp_index_put(x, RP_TENSORS(no), rp_sum(row)), 0, 1, 2, 3, 4, 5);
+    y = rp_index_put_(x, RP_TENSORS(NULL, yes), row);
+    sized(y, 2, 2, 3, 0);
+    HAS(x, 7, 8, 9, 7, 8, 9);
+    rp_tensor *leaf = count(2, 3);
+    OK(rp_set_requires_grad(leaf, true));
+    OK(rp_backward(rp_sum(rp_mul(rp_index(leaf, RP_TENSORS(NULL, yes)), rp_view(count(2, 3), RP_DIMS(2, 1, 3)))), NULL,
+                   NULL));
+    HAS(rp_grad_of(leaf), 0, 1, 2, 3, 4, 5);
+}
+
+/* The gradient of a bag's largest element goes to the first of equal ones; NaN is the largest, and an empty bag is 0. */
+static void first_of_a_bag(void **state) {
+    (void)state;
+    rp_tensor *w = NUMBERS(RP_DIMS(4, 2), 1, 2, 1, 0, 3, 2, NAN, 5);
+    OK(rp_set_requires_grad(w, true));
+    rp_tensor *y = rp_embedding_bag(w, WHOLE(RP_DIMS(5), 0, 1, 2, 2, 1), WHOLE(RP_DIMS(3), 0, 2, 2), false, 2);
+    HAS(y, 1, 2, 0, 0, 3, 2);
+    OK(rp_backward(rp_sum(rp_mul(y, NUMBERS(RP_DIMS(3, 2), 1, 2, 3, 4, 5, 6))), NULL, NULL));
+    HAS(rp_grad_of(w), 1, 2, 0, 0, 5, 6, 0, 0);
+    y = rp_embedding_bag(w, WHOLE(RP_DIMS(3), 0, 3, 2), WHOLE(RP_DIMS(1), 0), false, 2);
+    HAS(rp_isnan(y), 1, 0);
+}
+
+/* Ranks of float32 are float64: k / 5 of six elements are their neighbours' where k / 5 rounds up, or down. */
+static void ranks_of_quantiles(void **state) {
+    (void)state;
+    rp_tensor *x = rp_mul_scalar(rp_view(count(1, 6), RP_DIMS(6)), rp_i64(10));
+    rp_tensor *q = NUMBERS(RP_DIMS(6), 0.0f, 0.2f, 0.4f, 0.6f, 0.8f, 1.0f);
+#define QUANTILE(name, way) name(x, q, INT64_MIN, false, RP_OPTIONS(name##_options, .interpolation = way))
+    HAS(QUANTILE(rp_quantile, "higher"), 0, 20, 30, 40, 50, 50);
+    HAS(QUANTILE(rp_quantile, "lower"), 0, 10, 20, 30, 40, 50);
+    HAS(QUANTILE(rp_quantile, "midpoint"), 0, 15, 25, 35, 45, 50);
+    HAS(QUANTILE(rp_nanquantile, "higher"), 0, 20, 30, 40, 50, 50);
+    x = rp_to_dtype(x, RP_F64), q = rp_div_scalar(rp_to_dtype(rp_view(count(1, 6), RP_DIMS(6)), RP_F64), rp_i64(5));
+    HAS(QUANTILE(rp_quantile, "higher"), 0, 10, 20, 30, 40, 50);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(masks_without_dims, begin, end),
+        cmocka_unit_test_setup_teardown(first_of_a_bag, begin, end),
+        cmocka_unit_test_setup_teardown(ranks_of_quantiles, begin, end),
         cmocka_unit_test_setup_teardown(out_of_range, begin, end),
         cmocka_unit_test_setup_teardown(in_order, begin, end),
         cmocka_unit_test_setup_teardown(in_place, begin, end),

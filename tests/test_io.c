@@ -589,6 +589,34 @@ static void loads_without_memory(void **state) {
     unlink("io2.safetensors");
 }
 
+/* What a plateau has seen goes with the state, to the bit; its options stay the program's. */
+static void plateau_is_kept(void **state) {
+    (void)state;
+    NEEDS_JANSSON;
+    struct net a;
+    rp_plateau p, q;
+    net_make(&a, 3);
+    step(&a, false);
+    OK(rp_plateau_init(&p, RP_OPTIONS(rp_plateau_options, .patience = 3, .cooldown = 4)));
+    OK(rp_plateau_step(&p, a.opt, 1.0 / 3));
+    for (int k = 0; k < 6; k++) OK(rp_plateau_step(&p, a.opt, 2));
+    assert_true(p.best == 1.0 / 3 && p.cooldown_left > 0);
+    OK(rp_save("io2.safetensors", a.m, RP_OPTIONS(rp_save_options, .plateau = &p)));
+    OK(rp_plateau_init(&q, RP_OPTIONS(rp_plateau_options, .patience = 7)));
+    const rp_plateau fresh = q;
+    OK(rp_load("io2.safetensors", a.m, RP_OPTIONS(rp_load_options, .plateau = &q)));
+    assert_true(q.best == p.best && q.options.patience == 7);
+    assert_int_equal(q.bad_epochs, p.bad_epochs);
+    assert_int_equal(q.cooldown_left, p.cooldown_left);
+    OK(rp_save("io2.safetensors", a.m, NULL)); /* a file without one: as it was */
+    q = fresh;
+    assert_int_equal(rp_load("io2.safetensors", a.m, RP_OPTIONS(rp_load_options, .plateau = &q)), RP_ERROR_IO);
+    rp_error_take();
+    assert_memory_equal(&q, &fresh, sizeof q);
+    net_end(&a);
+    unlink("io2.safetensors");
+}
+
 static int files_here(void) {
     DIR *d = opendir(".");
     int n = 0;
@@ -654,6 +682,7 @@ int main(void) {
         TEST(a_resumed_program_goes_on),
         TEST(loads_that_fail_change_nothing),
         TEST(loads_without_memory),
+        TEST(plateau_is_kept),
         TEST(a_torn_file_is_never_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -332,7 +332,178 @@ CASE(prelu, rp_prelu_layer, rp_prelu_add(m, "l", l, 3, 0.25), out[0] = rp_prelu_
 CASE(bilinear, rp_bilinear_layer, rp_bilinear_add(m, "l", l, 2, 3, 4, true), rp_tensor *x = X(5, 2);
      out[0] = rp_bilinear_layer_forward(l, x, X(5, 3)))
 
+/* ---- what torch.nn has beside the ops */
+
+static const rp_batch_norm_options cumulative = {.struct_size = sizeof cumulative, .cumulative = true};
+CASE(batch_norm_cumulative, rp_batch_norm_layer, rp_batch_norm_add(m, "l", l, 3, &cumulative),
+     out[0] = rp_batch_norm_layer_forward(l, X(4, 3));
+     out[1] = rp_batch_norm_layer_forward(l, X(3, 3)); out[2] = rp_batch_norm_layer_forward(l, X(5, 3)))
+static const rp_layer_norm_options no_bias = {.struct_size = sizeof no_bias, .no_bias = true};
+CASE(layer_norm_no_bias, rp_layer_norm_layer, rp_layer_norm_add_with(m, "l", l, RP_DIMS(3, 4), &no_bias),
+     out[0] = rp_layer_norm_layer_forward(l, X(2, 3, 4)))
+CASE(instance_norm_alone, rp_instance_norm_layer, rp_instance_norm_add(m, "l", l, 3, &tracked),
+     out[0] = rp_instance_norm_layer_forward(l, X(3, 5)))
+static const rp_instance_norm_options of_planes = {.struct_size = sizeof of_planes, .affine = true, .spatial = 2};
+CASE(instance_norm_alone2, rp_instance_norm_layer, rp_instance_norm_add(m, "l", l, 3, &of_planes),
+     out[0] = rp_instance_norm_layer_forward(l, X(3, 2, 4)))
+CASE(conv_transpose_sized, CONV,
+     rp_conv_transpose_add(m, "l", l, 2, 3, KERNEL(3, 3), CONV_OF(.stride = {2, 2}, .padding = {1, 1})),
+     out[0] = rp_conv_transpose_forward(l, X(1, 2, 4, 4), RP_DIMS(8, 7)))
+#define UNPOOL(stride, ...)                                                                                            \
+    rp_tensor *at, *pooled = rp_max_pool2d_with_indices(X(__VA_ARGS__), l->kernel, 2, stride, 2, RP_DIMS(0, 0),        \
+                                                        RP_DIMS(1, 1), false, &at)
+CASE(unpool, rp_max_unpool_layer, rp_max_unpool_add(m, "l", l, (const int64_t[]){2, 3}, NULL, NULL, 2),
+     UNPOOL(l->kernel, 1, 2, 4, 6);
+     out[0] = rp_max_unpool_forward(l, pooled, at, NULL, 0))
+CASE(unpool_sized, rp_max_unpool_layer,
+     rp_max_unpool_add(m, "l", l, (const int64_t[]){2, 2}, (const int64_t[]){2, 2}, (const int64_t[]){0, 0}, 2),
+     UNPOOL(l->stride, 1, 2, 5, 5);
+     out[0] = rp_max_unpool_forward(l, pooled, at, RP_DIMS(1, 2, 5, 5)))
+CASE(adaptive_none, rp_op_layer, rp_op_layer_add(m, "l", l, "adaptive_avg_pool2d([None, 2])"),
+     out[0] = rp_op_layer_forward(l, RP_TENSORS(X(1, 2, 3, 4))))
+CASE(loss_by_name, rp_op_layer, rp_op_layer_add(m, "l", l, "mse_loss(reduction='sum')"), rp_tensor *x = X(2, 3);
+     out[0] = rp_op_layer_forward(l, RP_TENSORS(x, X(2, 3))))
+CASE(unfold_layer, rp_op_layer, rp_op_layer_add(m, "l", l, "im2col(2)"),
+     out[0] = rp_op_layer_forward(l, RP_TENSORS(X(1, 2, 3, 4))))
+CASE(fold_layer, rp_op_layer, rp_op_layer_add(m, "l", l, "col2im([3, 4], 2)"),
+     out[0] = rp_op_layer_forward(l, RP_TENSORS(X(1, 8, 6))))
+CASE(identity, rp_op_layer, rp_op_layer_add(m, "l", l, "identity"),
+     out[0] = rp_op_layer_forward(l, RP_TENSORS(X(2, 3))))
+
+static rp_tensor *lengths_of(int64_t a, int64_t b, int64_t c) {
+    return rp_from_data((const int64_t[]){a, b, c}, RP_DIMS(3), RP_I64);
+}
+static rp_tensor *in_sequence(rp_recurrent_layer *l, rp_tensor *x, rp_tensor *lengths, rp_tensor *h, rp_tensor *c,
+                              rp_tensor **out) {
+    rp_packed_sequence p;
+    rp_tensor *again;
+    OK(rp_packed_sequence_make(&p, x, lengths, l->batch_first));
+    p.data = rp_recurrent_forward_sequence(l, &p, h, c, &out[0], &out[1]);
+    rp_tensor *y = rp_packed_sequence_pad(&p, l->batch_first, -0.5, 5, &again);
+    assert_true(rp_item_i64(rp_all(rp_eq(again, lengths))));
+    return y;
+}
+CASE(lstm_sequence, RECURRENT, rp_recurrent_add(m, "l", l, RP_LSTM, 2, 3, RECURRENT_OF(.bidirectional = true)),
+     rp_tensor *x = X(4, 3, 2), *h = X(2, 3, 3), *c = X(2, 3, 3);
+     out[0] = in_sequence(l, x, lengths_of(2, 4, 1), h, c, out + 1))
+CASE(lstm_sequence_first, RECURRENT, rp_recurrent_add(m, "l", l, RP_LSTM, 2, 3, RECURRENT_OF(.batch_first = true)),
+     out[0] = in_sequence(l, X(3, 3, 2), lengths_of(1, 3, 3), NULL, NULL, out + 1))
+CASE(padded, rp_op_layer, rp_op_layer_add(m, "l", l, "identity"), rp_tensor *x = X(2, 3), *y = X(4, 3);
+     out[0] = rp_pad_sequence(RP_TENSORS(x, y, X(1, 3)), true, 0.25))
+
 /* ---------------------------------------------------------------- beyond the goldens */
+
+/* What these layers refuse. */
+static void refusals(void **state) {
+    (void)state;
+    rp_module *m = module = rp_module_new("");
+    rp_conv_layer conv, transposed;
+    rp_max_unpool_layer unpool;
+    rp_op_layer op;
+    rp_instance_norm_layer norm;
+    rp_packed_sequence p;
+    rp_tensor *x = rp_zeros(RP_DIMS(1, 2, 4, 4));
+#define REFUSED(action)                                                                                                \
+    do {                                                                                                               \
+        (void)(action);                                                                                                \
+        if (!rp_failed()) fail_msg("%s: no error", #action);                                                           \
+        rp_error_take();                                                                                               \
+    } while (0)
+    OK(rp_conv_add(m, "a", &conv, 2, 3, KERNEL(3, 3), NULL));
+    OK(rp_conv_transpose_add(m, "b", &transposed, 2, 3, KERNEL(3, 3), CONV_OF(.stride = {2, 2})));
+    OK(rp_max_unpool_add(m, "c", &unpool, (const int64_t[]){2}, NULL, NULL, 1));
+    REFUSED(rp_conv_transpose_forward(&conv, x, RP_DIMS(4, 4)));
+    REFUSED(rp_conv_transpose_forward(&transposed, x, RP_DIMS(9, 11)));
+    REFUSED(rp_conv_transpose_forward(&transposed, x, RP_DIMS(9)));
+    REFUSED(rp_conv_transpose_forward(&transposed, x, NULL, 0));
+    REFUSED(rp_conv_transpose_forward(NULL, x, RP_DIMS(9, 9)));
+    REFUSED(rp_max_unpool_forward(&unpool, x, rp_zeros(RP_DIMS(1, 2, 4, 4)), NULL, 0)); /* indices of floats */
+    REFUSED(rp_max_unpool_forward(&unpool, rp_zeros(RP_DIMS(3)), rp_zeros(RP_DIMS(3)), NULL, 0));
+    REFUSED(rp_max_unpool_forward(&unpool, rp_zeros(RP_DIMS(1, 3)),
+                                  rp_zeros(RP_DIMS(1, 3), RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)), RP_DIMS(8)));
+    REFUSED(rp_max_unpool_add(m, "d", &unpool, NULL, NULL, NULL, 2));
+    REFUSED(rp_op_layer_init(&op, "mse_loss(reduction='most')"));
+    REFUSED(rp_op_layer_init(&op, "max_pool2d([None, 2])"));
+    REFUSED(rp_op_layer_init(&op, "im2col()"));
+    OK(rp_op_layer_init(&op, "identity"));
+    REFUSED(rp_op_layer_forward(&op, RP_TENSORS(x, x)));
+    OK(rp_op_layer_init(&op, "adaptive_avg_pool2d([None, 2])"));
+    REFUSED(rp_op_layer_forward(&op, RP_TENSORS(NULL)));
+    REFUSED(rp_op_layer_forward(&op, RP_TENSORS(rp_zeros(RP_DIMS(3)))));
+    OK(rp_instance_norm_add(m, "e", &norm, 2, &of_planes));
+    REFUSED(rp_instance_norm_layer_forward(&norm, rp_zeros(RP_DIMS(2, 2))));
+    REFUSED(rp_packed_sequence_make(NULL, x, lengths_of(1, 1, 1), false));
+    REFUSED(rp_packed_sequence_make(&p, rp_zeros(RP_DIMS(3, 3, 2)), lengths_of(0, 1, 1), false));
+    REFUSED(rp_packed_sequence_make(&p, rp_zeros(RP_DIMS(3, 3, 2)), lengths_of(4, 1, 1), false));
+    REFUSED(rp_packed_sequence_pad(NULL, false, 0, 0, NULL));
+    REFUSED(rp_pad_sequence(NULL, 1, false, 0));
+    REFUSED(rp_pad_sequence(RP_TENSORS(rp_zeros(RP_NO_DIMS)), false, 0));
+    REFUSED(rp_pad_sequence(RP_TENSORS(rp_zeros(RP_DIMS(2, 3)), rp_zeros(RP_DIMS(2, 4))), false, 0));
+}
+
+/* A cumulative batch norm counts on the device: eager, compiled and again, the same bits. */
+static void normalise(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = rp_batch_norm_layer_forward(ctx, in[0]);
+}
+static void cumulative_is_compiled(void **state) {
+    (void)state;
+    float mean[2][3], var[2][3], y[2][12];
+    module = rp_module_new("");
+    rp_batch_norm_layer l;
+    OK(rp_batch_norm_add(module, "l", &l, 3, &cumulative));
+    for (int k = 0; k < 2; k++) {
+        OK(rp_manual_seed(5));
+        (void)rp_fill_(l.num_batches_tracked, rp_i64(0));
+        rp_compiled *f = rp_compile_module(module, (rp_fn){.body = normalise, .ctx = &l, .name = "normalise"},
+                                           RP_OPTIONS(rp_compile_options, .backend = k ? "fused" : "eager"));
+        rp_tensor *out = NULL;
+        for (int i = 0; i < 4; i++) {
+            rp_tensor *x = rp_randn(RP_DIMS(4, 3));
+            OK(rp_call(f, &x, 1, &out, 1));
+        }
+        OK(rp_to_host(out, y[k], sizeof y[k]));
+        OK(rp_to_host(l.running_mean, mean[k], sizeof mean[k]));
+        OK(rp_to_host(l.running_var, var[k], sizeof var[k]));
+    }
+    assert_memory_equal(y[0], y[1], sizeof y[0]);
+    assert_memory_equal(mean[0], mean[1], sizeof mean[0]);
+    assert_memory_equal(var[0], var[1], sizeof var[0]);
+}
+
+/* torch.nn.init: gains, bounds and deviations of either fan, and a generator that alone is drawn from. */
+static void kaiming(void **state) {
+    (void)state;
+    assert_true(rp_init_gain("conv_transpose2d", 0) == 1 && rp_init_gain("tanh", 0) == 5.0 / 3);
+    assert_true(rp_init_gain("leaky_relu", 0.2) == sqrt(2 / 1.04) && rp_init_gain("selu", 0) == 0.75);
+    assert_true(rp_init_gain("gelu", 0) == 0 && rp_failed());
+    rp_error_take();
+    static float a[2][100 * 900];
+    rp_tensor *t = rp_zeros(RP_DIMS(100, 900));
+    const rp_kaiming_options o = {.struct_size = sizeof o, .fan = RP_FAN_OUT, .nonlinearity = "tanh"};
+    OK(rp_init_kaiming_uniform_with(t, &o));
+    OK(rp_to_host(t, a[0], sizeof a[0]));
+    const double bound = 5.0 / 3 * sqrt(3.0 / 100);
+    double most = 0, sum = 0;
+    for (int i = 0; i < 90000; i++) most = fmax(most, fabs(a[0][i]));
+    assert_true(most <= bound * (1 + 1e-6) && most > 0.999 * bound);
+    for (int k = 0; k < 2; k++) {
+        rp_generator *g = rp_generator_new(rp_cpu(), 77);
+        uint64_t before[2], after[2];
+        OK(rp_generator_get(rp_default_generator(rp_cpu()), &before[0], &before[1]));
+        OK(rp_init_kaiming_normal_with(t, RP_OPTIONS(rp_kaiming_options, .a = 0.5, .generator = g)));
+        OK(rp_generator_get(rp_default_generator(rp_cpu()), &after[0], &after[1]));
+        assert_memory_equal(before, after, sizeof before);
+        OK(rp_to_host(t, a[k], sizeof a[k]));
+        rp_generator_release(g);
+    }
+    assert_memory_equal(a[0], a[1], sizeof a[0]);
+    for (int i = 0; i < 90000; i++) sum += (double)a[0][i] * a[0][i];
+    assert_true(fabs(sqrt(sum / 90000) / (sqrt(2 / 1.25) / 30) - 1) < 0.02);
+    REFUSED(rp_init_kaiming_uniform_with(t, RP_OPTIONS(rp_kaiming_options, .nonlinearity = "none")));
+    REFUSED(rp_init_kaiming_uniform_with(t, RP_OPTIONS(rp_kaiming_options, .fan = (rp_fan)7)));
+    REFUSED(rp_init_kaiming_normal_with(rp_zeros(RP_DIMS(4)), NULL));
+}
 
 /* Dropouts of channels take all of a channel or nothing, and none in evaluation; alpha dropout keeps mean and variance. */
 static void noise(void **state) {
@@ -454,6 +625,24 @@ int main(int argc, char **argv) {
     text = all;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
+        TEST(batch_norm_cumulative),
+        TEST(layer_norm_no_bias),
+        TEST(instance_norm_alone),
+        TEST(instance_norm_alone2),
+        TEST(conv_transpose_sized),
+        TEST(unpool),
+        TEST(unpool_sized),
+        TEST(adaptive_none),
+        TEST(loss_by_name),
+        TEST(unfold_layer),
+        TEST(fold_layer),
+        TEST(identity),
+        TEST(lstm_sequence),
+        TEST(lstm_sequence_first),
+        TEST(padded),
+        TEST(refusals),
+        TEST(cumulative_is_compiled),
+        TEST(kaiming),
         TEST(rms_norm),
         TEST(rms_norm_plain),
         TEST(group_norm),

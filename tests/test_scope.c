@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -285,6 +286,60 @@ static void many_are_kept(void **state) {
     assert_false(rp_failed());
 }
 
+/* RP_SCOPE and RP_NO_GRAD end with their block, however it is left, and break leaves no loop around them. */
+static int leave_by(int how) {
+    for (int turn = 0; turn < 2; turn++) {
+        RP_SCOPE {
+            (void)one(1);
+            RP_NO_GRAD {
+                assert_false(rp_grad_enabled());
+                (void)one(2);
+                if (how == 1) return turn;
+                if (how == 2) break;
+                if (how == 3) continue;
+                if (how == 4) goto out;
+                RP_SCOPE RP_NO_GRAD(void) one(3);
+            }
+            assert_true(rp_grad_enabled());
+        }
+    }
+    return 2;
+out:
+    return 3;
+}
+
+static void blocks_end(void **state) {
+    (void)state;
+    static const int gives[] = {2, 0, 2, 2, 3};
+    const uint64_t before = live();
+    for (int how = 0; how < 5; how++) {
+        assert_int_equal(leave_by(how), gives[how]);
+        assert_int_equal(live(), before);
+        assert_true(rp_grad_enabled());
+    }
+    (void)rp_set_grad_enabled(false);
+    RP_NO_GRAD(void) one(4);
+    assert_false(rp_grad_enabled()); /* what it was */
+    (void)rp_set_grad_enabled(true);
+    assert_false(rp_failed());
+}
+
+/* rp_report tells of an error, and clears it. */
+static void reports(void **state) {
+    (void)state;
+    char text[512] = "";
+    FILE *f = fmemopen(text, sizeof text, "w");
+    assert_non_null(f);
+    assert_int_equal(rp_report(f, "before"), 0);
+    (void)rp_item(NULL);
+    char wanted[512];
+    (void)snprintf(wanted, sizeof wanted, "evaluate: %s\n", rp_error_message());
+    assert_int_equal(rp_report(f, "evaluate"), 1);
+    assert_false(rp_failed());
+    (void)fclose(f);
+    assert_string_equal(text, wanted);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scopes_release_and_keep),
@@ -298,6 +353,8 @@ int main(void) {
         cmocka_unit_test(a_slot_is_not_reused_at_once),
         cmocka_unit_test(a_thread_ends_its_scopes),
         cmocka_unit_test(a_scope_that_cannot_begin),
+        cmocka_unit_test(blocks_end),
+        cmocka_unit_test(reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,8 @@ bool rp__grad_switch(bool enabled) {
 
 _Thread_local rp__grad_said rp__grad_said_now;
 
+void rp_grad_leave(bool *was) { (void)rp_set_grad_enabled(*was); }
+
 bool rp_set_grad_enabled(bool enabled) {
     if (!RP__UNLIKELY(rp__grad_said_now.apart)) return rp__grad_switch(enabled);
     bool old = rp__grad_said_now.on;

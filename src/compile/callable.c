@@ -16,7 +16,7 @@ rp_compiled *rp__callable_failed(void) {
 rp_status rp__callable_refuse(const rp_compiled *f, const char *call) {
     if (f == rp__callable_failed())
         return rp__fail(RP_ERROR_STATE, "%s: the function was not made (see the error of its constructor)", call);
-    return rp__handle_refuse(&f->handle, call, "function");
+    return rp__handle_refuse(f, RP__HANDLE_FUNCTION, call);
 }
 
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn) {
@@ -63,7 +63,8 @@ void rp__callable_drop(rp_compiled *f) {
 }
 
 void rp_compiled_release(rp_compiled *f) {
-    if (f && f != rp__callable_failed() && rp__handle_give_up(&f->handle, "rp_compiled_release")) rp__callable_drop(f);
+    if (f && f != rp__callable_failed() && rp__handle_give_up(f, RP__HANDLE_FUNCTION, "rp_compiled_release"))
+        rp__callable_drop(f);
 }
 
 static bool is_tensor(const rp_tensor *t) {
@@ -78,7 +79,7 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
                                                        size_t n_in) {
     rp_status status = RP_OK;
     rp__site_frame frame = rp__site_push(site, NULL);
-    if (!f->ops) status = rp__callable_refuse(f, "rp_call");
+    if (!rp__callable_is_live(f)) status = rp__callable_refuse(f, "rp_call");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
         if (is_tensor(in[k])) {
             /* In a trace it may be one of its values. Outside it is one of another thread's, or has outlived its trace. */
@@ -99,7 +100,7 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
 
 /* Is the call one that a function can be given? */
 static inline rp_status check_call(const char *site, const rp_compiled *f, rp_tensor *const *in, size_t n_in) {
-    bool sound = f->ops != NULL;
+    bool sound = rp__callable_is_live(f);
     for (size_t k = 0; k < n_in; k++) sound = sound && is_tensor(in[k]) && has_value(in[k]);
     return RP__LIKELY(sound) ? RP_OK : refuse_call(site, f, in, n_in);
 }
@@ -168,7 +169,7 @@ rp_compiled *rp_plain_at(const char *site, rp_fn fn) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plain: the function is NULL");
         return rp__callable_failed();
     }
-    rp_compiled *f = rp__handle_new("function", sizeof *f);
+    rp_compiled *f = rp__handle_new(RP__HANDLE_FUNCTION, sizeof *f);
     if (!f || rp__callable_begin(f, &ops, fn) != RP_OK) {
         (void)RP__OOM("function");
         rp__handle_free(f);
@@ -179,21 +180,15 @@ rp_compiled *rp_plain_at(const char *site, rp_fn fn) {
 
 size_t rp_explain_count_at(const char *site, rp_compiled *f) {
     RP__CALLED_FROM(site);
-    if (f && !f->ops && f != rp__callable_failed()) {
-        (void)rp__callable_refuse(f, "rp_explain_count");
-        return 0;
-    }
-    if (!f || !f->ops) {
-        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_count: the function is NULL or was not made");
-        return 0;
-    }
-    return rp__explain_count(f->explain);
+    if (f && rp__callable_is_live(f)) return rp__explain_count(f->explain);
+    (void)rp__callable_refuse(f, "rp_explain_count");
+    return 0;
 }
 
 rp_status rp_explain_get_at(const char *site, rp_compiled *f, size_t index, rp_explain_entry *entry) {
     RP__CALLED_FROM(site);
-    if (f && !f->ops && f != rp__callable_failed()) return rp__callable_refuse(f, "rp_explain_get");
-    if (!f || !f->ops || !entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_get: an argument is NULL");
+    if (!f || !rp__callable_is_live(f)) return rp__callable_refuse(f, "rp_explain_get");
+    if (!entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_get: an argument is NULL");
     if (rp__explain_at(f->explain, index, entry)) return RP_OK;
     return rp__fail(RP_ERROR_INDEX, "rp_explain_get: there is no entry %zu", index);
 }

@@ -39,7 +39,10 @@ rp_status rp__callable_end(rp_scope scope, rp_status status, rp_tensor **out, si
 /* explain_print.c: a function lives from enter to leave, which tells what explain knows of it where REPRISE_EXPLAIN asks. */
 void rp__explain_enter(rp_compiled *f);
 void rp__explain_leave(rp_compiled *f);
-/* Why f, which has no ops, cannot be called: a failed constructor's, or released. */
+static inline bool rp__callable_is_live(const rp_compiled *f) {
+    return rp__handle_is(f, RP__HANDLE_FUNCTION) && f->ops;
+}
+/* Why f, which is not live, cannot be called: NULL, of another kind, a failed constructor's, or released. */
 rp_status rp__callable_refuse(const rp_compiled *f, const char *call);
 rp_compiled *rp__callable_failed(void); /* what constructors return on failure */
 /* rp__callable_ops.call of a plain function, and of a backend that runs the function itself. */

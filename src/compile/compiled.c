@@ -360,7 +360,7 @@ rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options 
     const rp__engine *engine = rp__engine_find(o.backend);
     if (!engine) return rp__callable_failed();
     o.backend = engine->name;
-    rp__compiled *c = rp__handle_new("function", sizeof *c);
+    rp__compiled *c = rp__handle_new(RP__HANDLE_FUNCTION, sizeof *c);
     if (!c || rp__callable_begin(&c->base, &ops, fn) != RP_OK) {
         (void)RP__OOM("compiled function");
         rp__handle_free(c);

@@ -83,7 +83,7 @@ static rp_status compare(const rp_compiled *f, const argument_names *known, cons
 /* *made: names that this call may fix; NULL when they are known. */
 static rp_status check(rp_compiled *f, const char *const *names, size_t n, argument_names **made) {
     if (!f || (n && !names)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "an argument is NULL");
-    if (!f->ops) return rp__callable_refuse(f, "call_named");
+    if (!rp__callable_is_live(f)) return rp__callable_refuse(f, "call_named");
     const argument_names *known = atomic_load_explicit(&f->names, memory_order_acquire);
     return RP__LIKELY(known != NULL) ? compare(f, known, names, n) : make(f, names, n, made);
 }

@@ -110,6 +110,13 @@ rp_status rp_error_take(void) {
     return status;
 }
 
+int rp_report(FILE *file, const char *what) {
+    if (!rp_failed()) return 0;
+    (void)fprintf(file, "%s%s%s\n", what ? what : "", what ? ": " : "", rp_error_message());
+    rp_error_take();
+    return 1;
+}
+
 /* Appends at `used`, cutting what does not fit; returns the new length. */
 static size_t append(size_t used, const char *format, ...) RP__PRINTF(2, 3);
 static size_t append(size_t used, const char *format, ...) {

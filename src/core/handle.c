@@ -10,7 +10,14 @@
 #include "core/env.h"
 #include "core/fork.h"
 
-enum { LIVE = 0x52504831, DEAD = 0x52504830, STEP = 64, SIZES = 64 };
+enum { STEP = 64, SIZES = 64 };
+
+static const char *const kinds[] = {
+#define X(NAME, text) text,
+    RP__HANDLE_KINDS(X)
+#undef X
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static struct {
     rp__mutex lock;
@@ -32,7 +39,7 @@ static bool reused(void) {
     return known == 2;
 }
 
-void *rp__handle_new(const char *kind, size_t bytes) {
+void *rp__handle_new(rp__handle_kind kind, size_t bytes) {
     size_t k = (bytes - 1) / STEP;
     if (bytes < sizeof(rp__handle) || k >= SIZES || rp__alloc_inject()) return NULL;
     rp__handle *h = NULL;
@@ -47,13 +54,12 @@ void *rp__handle_new(const char *kind, size_t bytes) {
     if (!h) return NULL;
     rp__alloc_counted(1);
     atomic_init(&h->held, 1);
-    h->kind = kind;
     h->op = rp__site_op();
     h->site = rp__site();
     h->name[0] = 0;
     h->next = NULL;
     h->steps = (uint32_t)k;
-    atomic_store_explicit(&h->state, LIVE, memory_order_relaxed);
+    atomic_store_explicit(&h->state, RP__HANDLE_STATE(kind, true), memory_order_relaxed);
     return h;
 }
 
@@ -62,7 +68,7 @@ void rp__handle_free(void *object) {
     if (!h) return;
     size_t k = h->steps;
     memset(h + 1, 0, (k + 1) * STEP - sizeof *h);
-    atomic_store_explicit(&h->state, DEAD, memory_order_relaxed);
+    (void)atomic_fetch_and_explicit(&h->state, ~1u, memory_order_relaxed); /* its kind stays */
     rp__alloc_counted(-1);
     rp__lock(&slots.lock);
     h->next = NULL;
@@ -74,38 +80,43 @@ void rp__handle_free(void *object) {
     rp__unlock(&slots.lock);
 }
 
-static rp_status released(const rp__handle *h, const char *call) {
+const char *rp__handle_kind_of(const void *object) {
+    const uint32_t word = atomic_load_explicit(&((const rp__handle *)object)->state, memory_order_relaxed);
+    if (word == RP__TENSOR_MAGIC || word == RP__TENSOR_DEAD) return "tensor";
+    const uint32_t kind = (word - RP__HANDLE_STATE(0, false)) >> 1;
+    return kind < KINDS ? kinds[kind] : NULL;
+}
+
+static const char *article(const char *name) { return strchr("aeioL", *name) ? "an" : "a"; }
+
+static rp_status released(const rp__handle *h, const char *kind, const char *call) {
     bool made = *h->op || *h->site;
-    return rp__fail(RP_ERROR_STATE, "%s: the %s%s%s%s was released already%s%s%s%s%s%s", call, h->kind,
+    return rp__fail(RP_ERROR_STATE, "%s: the %s%s%s%s was released already%s%s%s%s%s%s", call, kind,
                     *h->name ? " `" : "", h->name, *h->name ? "`" : "", made ? " (made" : "", *h->op ? " by " : "",
                     h->op, *h->site ? " at " : "", h->site, made ? ")" : "");
 }
 
-bool rp__handle_is_live(const rp__handle *h) {
-    return h && atomic_load_explicit(&h->state, memory_order_relaxed) == LIVE;
+rp_status rp__handle_refuse(const void *object, rp__handle_kind kind, const char *call) {
+    const rp__handle *const h = object;
+    const char *const wanted = kinds[kind];
+    if (!h) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", call, wanted);
+    const char *const given = rp__handle_kind_of(h);
+    if (given && given != wanted)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: %s %s was given, not %s %s", call, article(given), given,
+                        article(wanted), wanted);
+    if (given) return released(h, wanted, call);
+    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the %s was not made (see the error of its constructor)", call,
+                    wanted);
 }
 
-bool rp__handle_give_up(rp__handle *h, const char *call) {
-    uint32_t state = atomic_load_explicit(&h->state, memory_order_relaxed);
-    unsigned held = state == LIVE ? atomic_load_explicit(&h->held, memory_order_relaxed) : 0;
+bool rp__handle_give_up(void *object, rp__handle_kind kind, const char *call) {
+    rp__handle *const h = object;
+    unsigned held = rp__handle_is(h, kind) ? atomic_load_explicit(&h->held, memory_order_relaxed) : 0;
     while (held > 0) {
         if (atomic_compare_exchange_weak_explicit(&h->held, &held, held - 1, memory_order_relaxed,
                                                   memory_order_relaxed))
             return true;
     }
-    if (state == LIVE || state == DEAD)
-        (void)released(h, call);
-    else
-        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the argument is no handle of that kind", call);
+    (void)rp__handle_refuse(h, kind, call);
     return false;
-}
-
-rp_status rp__handle_refuse(const rp__handle *h, const char *call, const char *kind) {
-    if (!h) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", call, kind);
-    uint32_t state = atomic_load_explicit(&h->state, memory_order_relaxed);
-    if (state == LIVE && strcmp(h->kind, kind) != 0)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a %s was given, not a %s", call, h->kind, kind);
-    if (state == DEAD || state == LIVE) return released(h, call);
-    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the %s was not made (see the error of its constructor)", call,
-                    kind);
 }

@@ -37,7 +37,7 @@ const char *rp__device_text(rp_device id, char buf[24]) {
 }
 
 rp_status rp__device_open(rp__device *d) {
-    d->default_stream = rp__calloc(1, sizeof *d->default_stream);
+    d->default_stream = rp__handle_new(RP__HANDLE_STREAM, sizeof *d->default_stream);
     if (!d->default_stream) return RP__OOM("a device's default stream");
     rp_stream *s = d->default_stream;
     atomic_init(&s->refs, 1);
@@ -45,7 +45,7 @@ rp_status rp__device_open(rp__device *d) {
     s->is_default = true;
     rp_status status = d->ops->stream_create(d, s);
     if (status != RP_OK) {
-        rp__free(s);
+        rp__handle_free(s);
         d->default_stream = NULL;
         return status;
     }
@@ -57,7 +57,7 @@ undo:
     rp__allocator_free(d->allocator);
     d->allocator = NULL;
     d->ops->stream_destroy(d, s);
-    rp__free(s);
+    rp__handle_free(s);
     d->default_stream = NULL;
     return status;
 }
@@ -178,11 +178,11 @@ static rp_stream error_stream; /* what rp_stream_new returns on failure: no devi
 static rp_event error_event;
 
 static rp_status stream_check(const rp_stream *s, const char *call) {
-    return RP__LIKELY(s && s->device) ? RP_OK : rp__handle_refuse(s ? &s->handle : NULL, call, "stream");
+    return rp__handle_check(s, RP__HANDLE_STREAM, call);
 }
 
 static rp_status event_check(const rp_event *e, const char *call) {
-    return RP__LIKELY(e && e->device) ? RP_OK : rp__handle_refuse(e ? &e->handle : NULL, call, "event");
+    return rp__handle_check(e, RP__HANDLE_EVENT, call);
 }
 
 static rp_status same_device(const rp__device *a, const rp__device *b, const char *what) {
@@ -204,7 +204,7 @@ rp_stream *rp_stream_new_at(const char *site, rp_device device) {
 
 static rp_stream *stream_handle(rp__device *d) {
     static _Atomic uint64_t ids;
-    rp_stream *s = rp__handle_new("stream", sizeof *s);
+    rp_stream *s = rp__handle_new(RP__HANDLE_STREAM, sizeof *s);
     if (!s) {
         RP__OOM("a stream");
         return NULL;
@@ -281,8 +281,8 @@ rp_stream *rp__stream_retain(rp_stream *s) {
 }
 
 void rp_stream_release(rp_stream *s) {
-    if (!s || s == &error_stream || s->is_default) return;
-    if (rp__handle_give_up(&s->handle, "stream_release")) rp__stream_drop(s);
+    if (!s || s == &error_stream || (rp__handle_is(s, RP__HANDLE_STREAM) && s->is_default)) return;
+    if (rp__handle_give_up(s, RP__HANDLE_STREAM, "stream_release")) rp__stream_drop(s);
 }
 
 void rp__stream_drop(rp_stream *s) {
@@ -358,7 +358,7 @@ rp_event *rp_event_new_at(const char *site, rp_device device, bool timing) {
     RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return &error_event;
-    rp_event *e = rp__handle_new("event", sizeof *e);
+    rp_event *e = rp__handle_new(RP__HANDLE_EVENT, sizeof *e);
     if (!e) {
         RP__OOM("an event");
         return &error_event;
@@ -373,7 +373,7 @@ rp_event *rp_event_new_at(const char *site, rp_device device, bool timing) {
 }
 
 void rp_event_release(rp_event *e) {
-    if (!e || e == &error_event || !rp__handle_give_up(&e->handle, "event_release")) return;
+    if (!e || e == &error_event || !rp__handle_give_up(e, RP__HANDLE_EVENT, "event_release")) return;
     e->device->ops->event_destroy(e->device, e);
     rp__handle_free(e);
 }

@@ -28,13 +28,13 @@ void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]) { rp__philox_a
 static rp_generator error_generator; /* what constructors return on failure: no device */
 
 static rp_status generator_check(const rp_generator *g) {
-    return RP__LIKELY(g && g->device) ? RP_OK : rp__handle_refuse(g ? &g->handle : NULL, "generator", "generator");
+    return rp__handle_check(g, RP__HANDLE_GENERATOR, "generator");
 }
 
 static _Atomic uint64_t seed_of_new_devices = DEFAULT_SEED;
 
 rp_status rp__generator_open(rp__device *d, rp_generator **out) {
-    rp_generator *g = *out = rp__handle_new("generator", sizeof *g);
+    rp_generator *g = *out = rp__handle_new(RP__HANDLE_GENERATOR, sizeof *g);
     if (!g) return RP__OOM("a generator");
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
@@ -64,8 +64,9 @@ rp_generator *rp__generator_retain(rp_generator *g) {
 }
 
 void rp_generator_release(rp_generator *g) {
-    if (!g || g == &error_generator || (g->device && g == g->device->generator)) return;
-    if (rp__handle_give_up(&g->handle, "generator_release")) rp__generator_drop(g);
+    if (!g || g == &error_generator) return;
+    if (rp__handle_is(g, RP__HANDLE_GENERATOR) && g == g->device->generator) return;
+    if (rp__handle_give_up(g, RP__HANDLE_GENERATOR, "generator_release")) rp__generator_drop(g);
 }
 
 void rp__generator_drop(rp_generator *g) {

@@ -16,7 +16,7 @@ rp_pool *rp_pool_new_at(const char *site, rp_device device) {
     static _Atomic uint64_t ids;
     rp__device *d = rp__device_get(device);
     if (!d) return &error_pool;
-    rp_pool *p = rp__handle_new("pool", sizeof *p);
+    rp_pool *p = rp__handle_new(RP__HANDLE_POOL, sizeof *p);
     if (!p) {
         RP__OOM("a memory pool");
         return &error_pool;
@@ -35,7 +35,7 @@ rp_pool *rp__pool_retain(rp_pool *p) {
 
 void rp_pool_release(rp_pool *p) {
     if (!p || p == &error_pool) return;
-    if (rp__handle_give_up(&p->handle, "pool_release")) rp__pool_drop(p);
+    if (rp__handle_give_up(p, RP__HANDLE_POOL, "pool_release")) rp__pool_drop(p);
 }
 
 void rp__pool_drop(rp_pool *p) {

@@ -45,7 +45,7 @@ static void drop(rp_graph *g) {
 
 /* What was captured, counted. */
 static rp_status take(rp_graph *g, const char *call, captured **out) {
-    if (!hold(g)) return rp__handle_refuse(&g->handle, call, "graph");
+    if (!hold(g)) return rp__handle_refuse(g, RP__HANDLE_GRAPH, call);
     rp__lock(&g->lock);
     captured *c = g->capturing ? NULL : g->captured;
     if (c) atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
@@ -104,12 +104,12 @@ static rp_status usable(const rp_graph *g, const char *call) {
     if (g == &error_graph)
         return rp_failed() ? rp_error_status()
                            : rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph was never made", call);
-    return RP__LIKELY(rp__handle_is_live(&g->handle)) ? RP_OK : rp__handle_refuse(&g->handle, call, "graph");
+    return rp__handle_check(g, RP__HANDLE_GRAPH, call);
 }
 
 rp_graph *rp_graph_new_at(const char *site) {
     RP__CALLED_FROM(site);
-    rp_graph *g = rp__handle_new("graph", sizeof *g);
+    rp_graph *g = rp__handle_new(RP__HANDLE_GRAPH, sizeof *g);
     if (!g) {
         RP__OOM("a graph");
         return &error_graph;
@@ -122,7 +122,7 @@ rp_graph *rp_graph_new_at(const char *site) {
 void rp_graph_release_at(const char *site, rp_graph *g) {
     RP__CALLED_FROM(site);
     if (!g || g == &error_graph || usable(g, "graph_release") != RP_OK || check_owner(g, "graph_release") != RP_OK ||
-        !rp__handle_give_up(&g->handle, "graph_release"))
+        !rp__handle_give_up(g, RP__HANDLE_GRAPH, "graph_release"))
         return;
     if (is_capturing(g)) { /* abandoned: ended like any other, so that stream and pool come free */
         rp__error_state kept;
@@ -140,8 +140,8 @@ static rp_status begin(rp_graph *g, rp_device device, const rp_graph_options *o)
     RP_TRY(rp__recorder_check_outermost("graph_begin"));
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
-    if (o->stream && !o->stream->device) return rp__handle_refuse(&o->stream->handle, "graph_begin", "stream");
-    if (o->pool && !o->pool->device) return rp__handle_refuse(&o->pool->handle, "graph_begin", "pool");
+    if (o->stream) RP_TRY(rp__handle_check(o->stream, RP__HANDLE_STREAM, "graph_begin"));
+    if (o->pool) RP_TRY(rp__handle_check(o->pool, RP__HANDLE_POOL, "graph_begin"));
     if (o->stream && o->stream->device != d)
         return rp__fail(RP_ERROR_DEVICE, "graph_begin: the stream belongs to another device than the capture");
     if (o->pool && o->pool->device != d)
@@ -214,7 +214,7 @@ rp_status rp_graph_instantiate_at(const char *site, rp_graph *g) {
     RP__CALLED_FROM(site);
     captured *c;
     RP_TRY(usable(g, "graph_instantiate"));
-    if (!hold(g)) return rp__handle_refuse(&g->handle, "graph_instantiate", "graph");
+    if (!hold(g)) return rp__handle_refuse(g, RP__HANDLE_GRAPH, "graph_instantiate");
     rp__lock(&g->lock);
     const bool keep_graph = g->captured && g->captured->keep_graph, capturing = g->capturing;
     rp__unlock(&g->lock);

@@ -473,7 +473,8 @@ static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_de
 
 rp_status rp_graphed_set_training_at(const char *site, rp_compiled *f, bool training) {
     RP__CALLED_FROM(site);
-    if (!f || f->ops != &graphed_ops)
+    if (!f || !rp__callable_is_live(f)) return rp__callable_refuse(f, "graphed_set_training");
+    if (f->ops != &graphed_ops)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graphed_set_training: the function is not a graphed callable");
     ((graphed *)f)->training = training;
     return RP_OK;
@@ -540,7 +541,7 @@ typedef struct maker { /* what the steps of rp_make_graphed_callables share */
 } maker;
 
 static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
-    graphed *g = rp__handle_new("function", sizeof *g);
+    graphed *g = rp__handle_new(RP__HANDLE_FUNCTION, sizeof *g);
     size_t all = c->n_args + c->n_params;
     if (!g) return NULL;
     g->n_args = c->n_args;
@@ -1005,6 +1006,7 @@ static rp_status make_callables(const rp_graphed_callable *callables, size_t n, 
     RP_TRY(check_callables(callables, n, &device));
     m.device = rp__device_get(device);
     if (!m.device) return rp_error_status();
+    if (m.options.pool) RP_TRY(rp__handle_check(m.options.pool, RP__HANDLE_POOL, "make_graphed_callables"));
     if (m.options.pool && m.options.pool->device != m.device)
         return rp__fail(RP_ERROR_DEVICE, "make_graphed_callables: the pool belongs to another device");
     m.pool = m.options.pool ? rp__pool_retain(m.options.pool) : rp_pool_new(device);

@@ -113,7 +113,7 @@ rp_compiled *rp_cudagraphs_inner_at(const char *site, rp_fn fn, rp_tensor *const
     for (size_t k = 0; k < n_in; k++)
         if (rp__tensor_check(in[k], "an input of rp_cudagraphs_inner") != RP_OK || rp__tensor_is_error(in[k]))
             return rp__callable_failed();
-    inner *c = rp__handle_new("function", sizeof *c);
+    inner *c = rp__handle_new(RP__HANDLE_FUNCTION, sizeof *c);
     if (!c || rp__callable_begin(&c->base, &ops, fn) != RP_OK) {
         (void)RP__OOM("a graphed function");
         rp__handle_free(c);

@@ -2,8 +2,8 @@
    "reprise/optimizer/GROUP/PARAMETER/NAME", "reprise/optimizer/GROUP/lr", "reprise/optimizer/GROUP/schedule" (the step of
    its schedule), "reprise/optimizer/GROUP/momentum" (which it cycles) and "reprise/optimizer/GROUP/steps" (of each
    parameter); "reprise/scaler/NAME"; "reprise/average/count" and
-   "reprise/average/K"; "reprise/lbfgs/NAME"; generators and the loader as metadata "reprise/random/DEVICE" = "SEED OFFSET" and "reprise/loader" =
-   "SEED EPOCH BATCH". A load looks at everything and makes every tensor before it writes to one. */
+   "reprise/average/K"; "reprise/lbfgs/NAME"; as metadata the generators, "reprise/random/DEVICE" = "SEED OFFSET", the loader, "reprise/loader" =
+   "SEED EPOCH BATCH", and a plateau, "reprise/plateau" = "BITS_OF_THE_BEST BAD_EPOCHS COOLDOWN_LEFT". A load looks at everything and makes every tensor before it writes to one. */
 #include "ops/private.h"
 #include <reprise_io.h>
 
@@ -23,7 +23,7 @@
 #include "tensor/tensor.h"
 
 #define OURS "reprise/"
-enum { NAME = 96, MAX_NOTES = 3 + RP__DEVICE_SLOTS };
+enum { NAME = 96, MAX_NOTES = 4 + RP__DEVICE_SLOTS };
 
 /* ---------------------------------------------------------------- lists that grow */
 
@@ -161,6 +161,14 @@ static rp_status note_loader(notes *all, const rp_loader *l) {
     return RP_OK;
 }
 
+static void note_plateau(notes *all, const rp_plateau *p) {
+    uint64_t bits;
+    char text[80];
+    memcpy(&bits, &p->best, sizeof bits);
+    snprintf(text, sizeof text, "%" PRIu64 " %" PRId64 " %" PRId64, bits, p->bad_epochs, p->cooldown_left);
+    note(all, "plateau", text);
+}
+
 static rp_status save(const char *path, rp_module *m, const rp_save_options *o) {
     size_t n;
     const uint64_t failures = rp__error_count();
@@ -192,6 +200,7 @@ static rp_status save(const char *path, rp_module *m, const rp_save_options *o) 
     if (status == RP_OK && o->lbfgs) status = add_lbfgs(&t, o->lbfgs);
     if (status == RP_OK && o->random) status = note_random(&extra);
     if (status == RP_OK && o->loader) status = note_loader(&extra, o->loader);
+    if (status == RP_OK && o->plateau) note_plateau(&extra, o->plateau);
     if (status == RP_OK)
         status = rp_safetensors_save(path, t.items, t.n, (const char *const(*)[2])extra.pairs, extra.n);
     rp__free(extra.pairs);
@@ -395,6 +404,18 @@ static rp_status take_loader(load *l, place *out) {
     return RP_OK;
 }
 
+static void take_plateau(load *l, rp_plateau *out) {
+    const char *text = rp_safetensors_metadata(l->file, OURS "plateau");
+    uint64_t bits = 0;
+    *out = *l->o->plateau;
+    if (!text)
+        tell(l, "%s: %s", "plateau", "the file has none");
+    else if (sscanf(text, "%" SCNu64 " %" SCNd64 " %" SCNd64, &bits, &out->bad_epochs, &out->cooldown_left) != 3 ||
+             out->bad_epochs < 0 || out->cooldown_left < 0)
+        tell(l, "%s: %s", "plateau", "it is not a best and two counts");
+    memcpy(&out->best, &bits, sizeof bits);
+}
+
 typedef struct generator {
     rp_generator *g;
     uint64_t seed, offset;
@@ -465,6 +486,7 @@ static rp_status load_file(load *l, const char *path, rp_module *m) {
     RP_TRY(rp__status_since(failures));
     tensors optimizer = {0}; /* and scaler, average */
     place at = {0};
+    rp_plateau plateau;
     generator random[RP__DEVICE_SLOTS + 1];
     size_t all = rp_safetensors_count(l->file);
     bool *taken = rp__calloc(n + 1, sizeof *taken);
@@ -476,6 +498,7 @@ static rp_status load_file(load *l, const char *path, rp_module *m) {
     if (status == RP_OK && l->o->average) status = take_average(l, &optimizer);
     if (status == RP_OK && l->o->lbfgs) status = take_lbfgs(l, &optimizer);
     if (status == RP_OK && l->o->loader) status = take_loader(l, &at);
+    if (status == RP_OK && l->o->plateau) take_plateau(l, &plateau);
     if (status == RP_OK && l->o->random) status = take_random(l, random, &n_random);
     if (status == RP_OK && l->faults)
         status = rp__fail(RP_ERROR_IO, "rp_load: %s: %s%s", path, l->first, l->faults > 1 ? " (and more)" : "");
@@ -488,6 +511,7 @@ static rp_status load_file(load *l, const char *path, rp_module *m) {
     if (status == RP_OK && l->o->loader) status = rp_loader_seek(l->o->loader, at.seed, at.epoch, at.batch);
     for (size_t i = 0; i < n_random && status == RP_OK; i++)
         status = rp_generator_set(random[i].g, random[i].seed, random[i].offset);
+    if (status == RP_OK && l->o->plateau) *l->o->plateau = plateau;
     for (size_t g = 0; counts && g < groups; g++) rp__free(counts[g]);
     rp__free(counts);
     tensors_free(&optimizer);

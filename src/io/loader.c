@@ -59,8 +59,7 @@ static rp_loader failed_loader; /* returned where one could not be made */
 
 static rp_status loader_check(const rp_loader *l, const char *call) {
     if (l == &failed_loader) return rp__fail(RP_ERROR_STATE, "%s: the loader could not be made", call);
-    if (l && rp__handle_is_live(&l->handle)) return RP_OK;
-    return rp__handle_refuse(l ? &l->handle : NULL, call, "loader");
+    return rp__handle_check(l, RP__HANDLE_LOADER, call);
 }
 
 /* ---------------------------------------------------------------- order */
@@ -227,7 +226,7 @@ rp_loader *rp_loader_new_at(const char *site, rp_tensor *const *arrays, size_t n
     RP__CALLED_FROM(site);
     rp_loader_options o;
     if (rp__options_read("rp_loader_new", options, sizeof o, &o) != RP_OK) return &failed_loader;
-    rp_loader *l = rp__handle_new("loader", sizeof *l);
+    rp_loader *l = rp__handle_new(RP__HANDLE_LOADER, sizeof *l);
     if (!l) {
         (void)RP__OOM("a loader");
         return &failed_loader;
@@ -243,7 +242,7 @@ rp_loader *rp_loader_new_at(const char *site, rp_tensor *const *arrays, size_t n
 }
 
 void rp_loader_release(rp_loader *l) {
-    if (l && l != &failed_loader && rp__handle_give_up(&l->handle, "rp_loader_release")) loader_free(l);
+    if (l && l != &failed_loader && rp__handle_give_up(l, RP__HANDLE_LOADER, "rp_loader_release")) loader_free(l);
 }
 
 /* ---------------------------------------------------------------- batches */
@@ -320,7 +319,7 @@ bool rp_loader_next_at(const char *site, rp_loader *l, rp_tensor **out, size_t n
     return aside || copies_end(l) == RP_OK;
 }
 
-int64_t rp_loader_batches(const rp_loader *l) { return l ? l->batches : 0; }
+int64_t rp_loader_batches(const rp_loader *l) { return rp__handle_is(l, RP__HANDLE_LOADER) ? l->batches : 0; }
 
 rp_status rp_loader_position_at(const char *site, const rp_loader *l, uint64_t *seed, int64_t *epoch, int64_t *batch) {
     RP__CALLED_FROM(site);

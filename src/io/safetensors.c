@@ -65,8 +65,7 @@ struct rp_safetensors {
 static rp_safetensors failed_file; /* returned when there is no memory for one */
 
 static rp_status file_check(const rp_safetensors *f, const char *call) {
-    if (f && f != &failed_file && rp__handle_is_live(&f->handle)) return RP_OK;
-    return rp__handle_refuse(f ? &f->handle : NULL, call, "safetensors file");
+    return rp__handle_check(f, RP__HANDLE_SAFETENSORS, call);
 }
 
 static void file_clear(rp_safetensors *f) {
@@ -309,7 +308,7 @@ static bool ends_with(const char *s, const char *end) {
 
 rp_safetensors *rp_safetensors_open_at(const char *site, const char *path) {
     RP__CALLED_FROM(site);
-    rp_safetensors *f = rp__handle_new("safetensors", sizeof *f);
+    rp_safetensors *f = rp__handle_new(RP__HANDLE_SAFETENSORS, sizeof *f);
     if (!f) {
         (void)RP__OOM("a safetensors file");
         return &failed_file;
@@ -327,13 +326,13 @@ rp_safetensors *rp_safetensors_open_at(const char *site, const char *path) {
 }
 
 void rp_safetensors_release(rp_safetensors *f) {
-    if (!f || f == &failed_file || !rp__handle_give_up(&f->handle, "rp_safetensors_release")) return;
+    if (!f || f == &failed_file || !rp__handle_give_up(f, RP__HANDLE_SAFETENSORS, "rp_safetensors_release")) return;
     file_clear(f);
     rp__handle_free(f);
 }
 
 size_t rp_safetensors_count(const rp_safetensors *f) {
-    return f && f != &failed_file && rp__handle_is_live(&f->handle) ? f->n_items : 0;
+    return rp__handle_is(f, RP__HANDLE_SAFETENSORS) ? f->n_items : 0;
 }
 
 rp_status rp_safetensors_info_at(const char *site, const rp_safetensors *f, size_t index, rp_file_tensor *info) {

@@ -12,8 +12,7 @@
 static rp_tokenizer failed_tokenizer; /* returned when there is none */
 
 static rp_status check(const rp_tokenizer *t, const char *call) {
-    if (t && t != &failed_tokenizer && rp__handle_is_live(&t->handle)) return RP_OK;
-    return rp__handle_refuse(t ? &t->handle : NULL, call, "tokenizer");
+    return rp__handle_check(t, RP__HANDLE_TOKENIZER, call);
 }
 
 static void clear(rp_tokenizer *t) {
@@ -28,7 +27,7 @@ static void clear(rp_tokenizer *t) {
 }
 
 static rp_tokenizer *new_tokenizer(void) {
-    rp_tokenizer *t = rp__handle_new("tokenizer", sizeof *t);
+    rp_tokenizer *t = rp__handle_new(RP__HANDLE_TOKENIZER, sizeof *t);
     if (!t) (void)RP__OOM("a tokenizer");
     return t;
 }
@@ -61,7 +60,7 @@ rp_tokenizer *rp_tokenizer_open_at(const char *site, const char *tokenizer_json)
 }
 
 void rp_tokenizer_release(rp_tokenizer *t) {
-    if (!t || t == &failed_tokenizer || !rp__handle_give_up(&t->handle, "rp_tokenizer_release")) return;
+    if (!t || t == &failed_tokenizer || !rp__handle_give_up(t, RP__HANDLE_TOKENIZER, "rp_tokenizer_release")) return;
     clear(t);
     rp__handle_free(t);
 }

@@ -164,8 +164,7 @@ static rp_average failed_average; /* returned where one could not be made */
 
 static rp_status average_check(const rp_average *a, const char *call) {
     if (a == &failed_average) return rp__fail(RP_ERROR_STATE, "%s: the average could not be made", call);
-    if (a && rp__handle_is_live(&a->handle)) return RP_OK;
-    return rp__handle_refuse(a ? &a->handle : NULL, call, "average");
+    return rp__handle_check(a, RP__HANDLE_AVERAGE, call);
 }
 
 static void average_free(rp_average *a) {
@@ -207,7 +206,7 @@ rp_average *rp_average_new_at(const char *site, rp_tensor *const *tensors, size_
                        n && !tensors ? "the list of tensors is NULL" : "the decay must be from 0 to 1");
         return &failed_average;
     }
-    rp_average *a = rp__handle_new("average", sizeof *a);
+    rp_average *a = rp__handle_new(RP__HANDLE_AVERAGE, sizeof *a);
     if (!a) {
         (void)RP__OOM("an average");
         return &failed_average;
@@ -228,7 +227,7 @@ rp_average *rp_average_new_at(const char *site, rp_tensor *const *tensors, size_
 }
 
 void rp_average_release(rp_average *a) {
-    if (a && a != &failed_average && rp__handle_give_up(&a->handle, "rp_average_release")) average_free(a);
+    if (a && a != &failed_average && rp__handle_give_up(a, RP__HANDLE_AVERAGE, "rp_average_release")) average_free(a);
 }
 
 rp_status rp_average_update_at(const char *site, rp_average *a) {

@@ -103,12 +103,13 @@ static rp_tensor *around(const rp_conv_layer *l, rp_tensor *x) {
     return rp_pad(x, pad, 2 * (size_t)l->spatial, names[o->padding_mode], rp_none());
 }
 
-static rp_tensor *conv_forward(const rp_conv_layer *l, rp_tensor *x) {
+/* rest: what transposed ones add behind. */
+static rp_tensor *conv_forward(const rp_conv_layer *l, rp_tensor *x, const int64_t *rest) {
     static const int64_t none[3] = {0, 0, 0};
     const rp_conv_options *o = &l->options;
     const size_t s = l->spatial;
     if (l->transposed) {
-#define TRANSPOSED x, l->weight, l->bias, o->stride, s, o->padding, s, o->output_padding, s, o->groups, o->dilation, s
+#define TRANSPOSED x, l->weight, l->bias, o->stride, s, o->padding, s, rest, s, o->groups, o->dilation, s
         return s == 1   ? rp_conv_transpose1d(TRANSPOSED)
                : s == 2 ? rp_conv_transpose2d(TRANSPOSED)
                         : rp_conv_transpose3d(TRANSPOSED);
@@ -126,12 +127,120 @@ static rp_tensor *conv_forward(const rp_conv_layer *l, rp_tensor *x) {
 #undef PLAIN
 }
 
-rp_tensor *rp_conv_layer_forward_at(const char *site, const rp_conv_layer *l, rp_tensor *x) {
+/* The spatial sizes among n sizes of a result, of which all may be given; NULL: neither. */
+static const int64_t *spatial_sizes(const char *layer, const rp_tensor *x, unsigned spatial, const int64_t *size,
+                                    size_t n) {
+    if (size && n == spatial) return size;
+    if (size && n == x->ndim && n > spatial) return size + (n - spatial);
+    (void)rp__fail(RP_ERROR_SHAPE, "%s: output_size must have %u or %u elements (got %zu)", layer, spatial, x->ndim, n);
+    return NULL;
+}
+
+/* output_padding, so that the result has these sizes. */
+static rp_status rest_of(const rp_conv_layer *l, rp_tensor *x, const int64_t *size, size_t n, int64_t rest[3]) {
+    const rp_conv_options *o = &l->options;
+    RP_TRY(rp__tensor_check(x, "convolution layer: the input"));
+    if (!l->transposed || (x->ndim != l->spatial + 1 && x->ndim != l->spatial + 2))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "convolution layer: %s",
+                        l->transposed ? "the input has not the rank of the layer"
+                                      : "output_size is of transposed ones");
+    if (!(size = spatial_sizes("convolution layer", x, l->spatial, size, n))) return rp_error_status();
+    for (unsigned d = 0; d < l->spatial; d++) {
+        const int64_t in = rp_size(x, (int64_t)(x->ndim - l->spatial + d)), kernel = rp_size(l->weight, 2 + (int64_t)d);
+        const int64_t least = (in - 1) * o->stride[d] - 2 * o->padding[d] + o->dilation[d] * (kernel - 1) + 1;
+        if (size[d] < least || size[d] > least + o->stride[d] - 1)
+            return rp__fail(RP_ERROR_SHAPE,
+                            "convolution layer: output_size %lld of spatial dim %u is not from %lld to %lld",
+                            (long long)size[d], d, (long long)least, (long long)(least + o->stride[d] - 1));
+        rest[d] = size[d] - least;
+    }
+    return RP_OK;
+}
+
+/* size NULL: by the layer's own output_padding. */
+static rp_tensor *forward(const char *site, const rp_conv_layer *l, rp_tensor *x, bool sized, const int64_t *size,
+                          size_t n) {
     if (!l) return rp__no_layer(site, "convolution layer");
     rp__site_frame frame = rp__site_push(site, "conv");
     rp_scope scope = rp__scope_begin();
     rp__hooks_before(l->module, &x, 1);
-    rp_tensor *y = scope.id ? rp__hooks_result(l->module, &x, 1, conv_forward(l, x)) : rp__tensor_error();
+    rp_tensor *y = rp__tensor_error();
+    int64_t rest[3] = {l->options.output_padding[0], l->options.output_padding[1], l->options.output_padding[2]};
+    if (scope.id && (!sized || rest_of(l, x, size, n, rest) == RP_OK)) y = conv_forward(l, x, rest);
+    y = rp__hooks_result(l->module, &x, 1, y);
+    rp__scope_end(scope, &y, 1);
+    rp__site_pop(frame);
+    return y;
+}
+
+rp_tensor *rp_conv_layer_forward_at(const char *site, const rp_conv_layer *l, rp_tensor *x) {
+    return forward(site, l, x, false, NULL, 0);
+}
+
+rp_tensor *rp_conv_transpose_forward_at(const char *site, const rp_conv_layer *l, rp_tensor *x,
+                                        const int64_t *output_size, size_t n_dims) {
+    return forward(site, l, x, true, output_size, n_dims);
+}
+
+/* ---------------------------------------------------------------- unpooling */
+
+rp_status rp_max_unpool_add_at(const char *site, rp_module *m, const char *name, rp_max_unpool_layer *l,
+                               const int64_t *kernel, const int64_t *stride, const int64_t *padding, size_t spatial) {
+    RP__CALLED_FROM(site);
+    static const char what[] = "max unpool layer";
+    RP_TRY(rp__layer_need(l, what));
+    *l = (rp_max_unpool_layer){.spatial = 0};
+    if (spatial < 1 || spatial > 3 || !kernel)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a kernel has 1 to 3 dims", what);
+    l->spatial = (unsigned)spatial;
+    for (size_t d = 0; d < spatial; d++) {
+        l->kernel[d] = kernel[d];
+        l->stride[d] = stride ? stride[d] : kernel[d];
+        l->padding[d] = padding ? padding[d] : 0;
+        RP_TRY(rp__layer_positive(what, "kernel", l->kernel[d]));
+        RP_TRY(rp__layer_positive(what, "stride", l->stride[d]));
+        if (l->padding[d] < 0) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a padding is 0 or more", what);
+    }
+    return rp__module_adopt_layer(m, name, NULL, 0, &l->module);
+}
+
+static rp_tensor *unpool(const rp_max_unpool_layer *l, rp_tensor *x, rp_tensor *indices, const int64_t *given,
+                         size_t n) {
+    static const char what[] = "max unpool layer";
+    int64_t size[3];
+    if (rp__tensor_check(x, "max unpool layer: the input") != RP_OK) return rp__tensor_error();
+    if (x->ndim < l->spatial + 1) {
+        (void)rp__fail(RP_ERROR_SHAPE, "%s: the input has %u dims, not %u or %u", what, x->ndim, l->spatial + 1,
+                       l->spatial + 2);
+        return rp__tensor_error();
+    }
+    if (given && !(given = spatial_sizes(what, x, l->spatial, given, n))) return rp__tensor_error();
+    for (unsigned d = 0; d < l->spatial; d++) {
+        const int64_t in = rp_size(x, (int64_t)(x->ndim - l->spatial + d));
+        size[d] = (in - 1) * l->stride[d] + l->kernel[d] - 2 * l->padding[d];
+        if (given && (given[d] <= size[d] - l->stride[d] || given[d] >= size[d] + l->stride[d])) {
+            (void)rp__fail(RP_ERROR_SHAPE, "%s: output_size %lld of spatial dim %u is not between %lld and %lld", what,
+                           (long long)given[d], d, (long long)(size[d] - l->stride[d]),
+                           (long long)(size[d] + l->stride[d]));
+            return rp__tensor_error();
+        }
+        if (given) size[d] = given[d];
+    }
+    const size_t s = l->spatial;
+    return s == 1   ? rp_max_unpool1d(x, indices, size, s)
+           : s == 2 ? rp_max_unpool2d(x, indices, size, s)
+                    : rp_max_unpool3d(x, indices, size, s, l->stride, s, l->padding, s);
+}
+
+rp_tensor *rp_max_unpool_forward_at(const char *site, const rp_max_unpool_layer *l, rp_tensor *x, rp_tensor *indices,
+                                    const int64_t *output_size, size_t n_dims) {
+    if (!l) return rp__no_layer(site, "max unpool layer");
+    rp__site_frame frame = rp__site_push(site, "max_unpool");
+    rp_scope scope = rp__scope_begin();
+    rp_tensor *in[] = {x, indices};
+    rp__hooks_before(l->module, in, 2);
+    rp_tensor *y = scope.id ? unpool(l, in[0], in[1], output_size, n_dims) : rp__tensor_error();
+    y = rp__hooks_result(l->module, in, 2, y);
     rp__scope_end(scope, &y, 1);
     rp__site_pop(frame);
     return y;

@@ -3,9 +3,11 @@
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
+#include "core/options.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
+#include <string.h>
 
 /* t = value, then forgets what was made on the way. */
 static rp_status write(rp_tensor *t, rp_tensor *value) {
@@ -15,20 +17,22 @@ static rp_status write(rp_tensor *t, rp_tensor *value) {
 /* Draws in float32 at least, so that half types are rounded once. */
 static rp_dtype draw_dtype(const rp_tensor *t) { return t->dtype == RP_F64 ? RP_F64 : RP_F32; }
 
-typedef rp_tensor *draw_fn(const int64_t *size, size_t ndim, rp_dtype dtype, double a, double b);
+/* g NULL: the default generator. */
+typedef rp_tensor *draw_fn(const int64_t *size, size_t ndim, rp_dtype dtype, double a, double b, rp_generator *g);
 
-static rp_tensor *draw_uniform(const int64_t *size, size_t ndim, rp_dtype dtype, double low, double high) {
-    return rp_add_scalar(
-        rp_mul_scalar(rp_rand(size, ndim, RP_OPTIONS(rp_rand_options, .dtype = dtype)), rp_f64(high - low)),
-        rp_f64(low));
+static rp_tensor *draw_uniform(const int64_t *size, size_t ndim, rp_dtype dtype, double low, double high,
+                               rp_generator *g) {
+    rp_tensor *t = rp_rand(size, ndim, RP_OPTIONS(rp_rand_options, .dtype = dtype, .generator = g));
+    return rp_add_scalar(rp_mul_scalar(t, rp_f64(high - low)), rp_f64(low));
 }
 
-static rp_tensor *draw_normal(const int64_t *size, size_t ndim, rp_dtype dtype, double mean, double std) {
-    return rp_add_scalar(rp_mul_scalar(rp_randn(size, ndim, RP_OPTIONS(rp_randn_options, .dtype = dtype)), rp_f64(std)),
-                         rp_f64(mean));
+static rp_tensor *draw_normal(const int64_t *size, size_t ndim, rp_dtype dtype, double mean, double std,
+                              rp_generator *g) {
+    rp_tensor *t = rp_randn(size, ndim, RP_OPTIONS(rp_randn_options, .dtype = dtype, .generator = g));
+    return rp_add_scalar(rp_mul_scalar(t, rp_f64(std)), rp_f64(mean));
 }
 
-static rp_status fill_drawn(rp_tensor *t, draw_fn *draw, double a, double b) {
+static rp_status fill_drawn(rp_tensor *t, draw_fn *draw, double a, double b, rp_generator *g) {
     RP_TRY(rp__tensor_check(t, "initialiser: the tensor"));
     if (!rp__dtype_is_float((rp_dtype)t->dtype))
         return rp__fail(RP_ERROR_DTYPE, "initialiser: %s is not a floating type", rp_dtype_name((rp_dtype)t->dtype));
@@ -36,7 +40,7 @@ static rp_status fill_drawn(rp_tensor *t, draw_fn *draw, double a, double b) {
     RP_TRY(rp_set_default_device(t->device));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = !scope.id ? rp_error_status() : write(t, draw(t->size, t->ndim, draw_dtype(t), a, b));
+    rp_status status = !scope.id ? rp_error_status() : write(t, draw(t->size, t->ndim, draw_dtype(t), a, b, g));
     rp__scope_end(scope, NULL, 0);
     (void)rp_set_grad_enabled(grad_mode);
     rp_status restored = rp_set_default_device(device);
@@ -48,13 +52,13 @@ rp_status rp_init_uniform_at(const char *site, rp_tensor *t, double low, double 
     if (!(low <= high))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "init_uniform: expects low <= high, but found low=%g > high=%g", low,
                         high);
-    return fill_drawn(t, draw_uniform, low, high);
+    return fill_drawn(t, draw_uniform, low, high, NULL);
 }
 
 rp_status rp_init_normal_at(const char *site, rp_tensor *t, double mean, double std) {
     RP__CALLED_FROM(site);
     if (!(std >= 0)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "init_normal: expects std >= 0, but found std %g", std);
-    return fill_drawn(t, draw_normal, mean, std);
+    return fill_drawn(t, draw_normal, mean, std, NULL);
 }
 
 rp_status rp_init_constant_at(const char *site, rp_tensor *t, double value) {
@@ -99,6 +103,52 @@ rp_status rp_init_kaiming_normal_at(const char *site, rp_tensor *t, rp_fan which
     return fan[which] == 0 ? RP_OK : rp_init_normal(t, 0, sqrt(2.0 / fan[which]));
 }
 
+double rp_init_gain_at(const char *site, const char *nonlinearity, double param) {
+    RP__CALLED_FROM(site);
+    static const char *const ones[] = {"linear", "sigmoid",          "conv1d",           "conv2d",
+                                       "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"};
+    const char *name = nonlinearity ? nonlinearity : "(null)";
+    for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
+        if (strcmp(name, ones[i]) == 0) return 1;
+    if (strcmp(name, "tanh") == 0) return 5.0 / 3;
+    if (strcmp(name, "relu") == 0) return sqrt(2.0);
+    if (strcmp(name, "leaky_relu") == 0) return sqrt(2 / (1 + param * param));
+    if (strcmp(name, "selu") == 0) return 0.75;
+    (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "init_gain: there is no nonlinearity \"%s\"", name);
+    return 0;
+}
+
+/* gain / sqrt(fan); 0: t has no elements. */
+static rp_status kaiming_read(const char *what, rp_tensor *t, const rp_kaiming_options *options, rp_kaiming_options *o,
+                              double *deviation) {
+    double fan[2];
+    RP_TRY(rp__options_read(what, options, sizeof *o, o));
+    RP_TRY(fans(t, what, fan));
+    if (o->fan != RP_FAN_IN && o->fan != RP_FAN_OUT)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: there is no fan %d", what, (int)o->fan);
+    const double gain = rp_init_gain(o->nonlinearity ? o->nonlinearity : "leaky_relu", o->a);
+    if (gain == 0) return rp_error_status();
+    *deviation = fan[o->fan] == 0 ? 0 : gain / sqrt(fan[o->fan]);
+    return RP_OK;
+}
+
+rp_status rp_init_kaiming_uniform_with_at(const char *site, rp_tensor *t, const rp_kaiming_options *options) {
+    RP__CALLED_FROM(site);
+    rp_kaiming_options o;
+    double deviation;
+    RP_TRY(kaiming_read("kaiming_uniform", t, options, &o, &deviation));
+    const double bound = sqrt(3.0) * deviation;
+    return deviation == 0 ? RP_OK : fill_drawn(t, draw_uniform, -bound, bound, o.generator);
+}
+
+rp_status rp_init_kaiming_normal_with_at(const char *site, rp_tensor *t, const rp_kaiming_options *options) {
+    RP__CALLED_FROM(site);
+    rp_kaiming_options o;
+    double deviation;
+    RP_TRY(kaiming_read("kaiming_normal", t, options, &o, &deviation));
+    return deviation == 0 ? RP_OK : fill_drawn(t, draw_normal, 0, deviation, o.generator);
+}
+
 rp_status rp_init_xavier_uniform_at(const char *site, rp_tensor *t, double gain) {
     RP__CALLED_FROM(site);
     double fan[2];
@@ -131,7 +181,7 @@ rp_status rp_init_trunc_normal_at(const char *site, rp_tensor *t, double mean, d
     rp_scope scope = rp__scope_begin();
     rp_status status = rp_error_status();
     if (scope.id) {
-        rp_tensor *value = rp_erfinv(draw_uniform(t->size, t->ndim, draw_dtype(t), from, to));
+        rp_tensor *value = rp_erfinv(draw_uniform(t->size, t->ndim, draw_dtype(t), from, to, NULL));
         value = rp_add_scalar(rp_mul_scalar(value, rp_f64(std * sqrt(2))), rp_f64(mean));
         status = write(t, rp_clamp(value, rp_f64(low), rp_f64(high)));
     }
@@ -160,7 +210,7 @@ static void orthonormalise(double *a, int64_t n, int64_t m) {
 /* a: (rows, rest) drawn; the shorter side is made orthonormal. */
 static rp_status orthogonal(rp_tensor *t, double *a, int64_t rows, int64_t rest, double gain) {
     const bool tall = rows > rest;
-    rp_tensor *drawn = draw_normal(RP_DIMS(tall ? rest : rows, tall ? rows : rest), RP_F64, 0, 1);
+    rp_tensor *drawn = draw_normal(RP_DIMS(tall ? rest : rows, tall ? rows : rest), RP_F64, 0, 1, NULL);
     RP_TRY(rp_to_host(drawn, a, (size_t)(rows * rest) * sizeof *a));
     orthonormalise(a, tall ? rest : rows, tall ? rows : rest);
     rp_tensor *q = rp_from_data(a, RP_DIMS(tall ? rest : rows, tall ? rows : rest), RP_F64);

@@ -147,6 +147,18 @@ rp_tensor *rp_layer_norm_layer_forward_at(const char *site, const rp_layer_norm_
         l->module, &x, 1, rp_layer_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, l->bias, l->eps, true));
 }
 
+rp_status rp_layer_norm_add_with_at(const char *site, rp_module *m, const char *name, rp_layer_norm_layer *l,
+                                    const int64_t *normalized_shape, size_t n_dims,
+                                    const rp_layer_norm_options *options) {
+    RP__CALLED_FROM(site);
+    rp_layer_norm_options o;
+    RP_TRY(rp__options_read("layer norm layer", options, sizeof o, &o));
+    RP_TRY(
+        rp_layer_norm_layer_init(l, normalized_shape, n_dims, rp__option_or(o.eps, 1e-5), !o.no_affine, RP_DTYPE_NONE));
+    if (o.no_bias) rp__parameter_release(&l->bias);
+    return RP__ADOPT_LAYER(m, name, l, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+}
+
 rp_status rp_layer_norm_add_at(const char *site, rp_module *m, const char *name, rp_layer_norm_layer *l,
                                const int64_t *normalized_shape, size_t n_dims, double eps, bool elementwise_affine) {
     RP__CALLED_FROM(site);
@@ -161,6 +173,7 @@ static rp_status batch_norm_fill(rp_batch_norm_layer *l, int64_t n, const rp_bat
     RP_TRY(rp__layer_positive("batch norm layer", "num_features", n));
     l->eps = rp__option_or(o->eps, 1e-5);
     l->momentum = rp__option_or(o->momentum, 0.1);
+    l->cumulative = o->cumulative;
     if (!o->no_affine) RP_TRY(rp__affine_new(&l->weight, &l->bias, RP_DIMS(n), dtype));
     if (o->no_running_stats) return RP_OK;
     l->running_mean = rp__buffer_new(RP_DIMS(n), dtype, 0);
@@ -190,25 +203,48 @@ void rp_batch_norm_layer_release(rp_batch_norm_layer *l) {
     rp__parameter_release(&l->num_batches_tracked);
 }
 
-static rp_status count_batch(rp_tensor *tracked) {
-    bool grad_mode = rp_set_grad_enabled(false);
-    rp_status status = rp__tensor_is_error(rp_add_scalar_(tracked, rp_i64(1))) ? rp_error_status() : RP_OK;
+/* running = (1 - 1/n) running + 1/n batch, where n counts the batch: on the device, as the count is. */
+static void cumulate(rp_tensor *running, rp_tensor *batch, rp_tensor *factor) {
+    (void)rp_mul_(running, rp_rsub_scalar(factor, rp_i64(1)));
+    (void)rp_add_(running, rp_mul(batch, factor));
+}
+
+/* mean, var: of this batch, of a cumulative layer; else NULL. */
+static rp_status count_batch(const rp_batch_norm_layer *l, rp_tensor *mean, rp_tensor *var) {
+    const uint64_t failures = rp__error_count();
+    const bool grad_mode = rp_set_grad_enabled(false);
+    rp_scope scope = rp__scope_begin();
+    (void)rp_add_scalar_(l->num_batches_tracked, rp_i64(1));
+    if (mean) {
+        rp_tensor *factor = rp_reciprocal(rp_to_dtype(l->num_batches_tracked, RP_F64));
+        cumulate(l->running_mean, mean, factor);
+        cumulate(l->running_var, var, factor);
+    }
+    rp__scope_end(scope, NULL, 0);
     (void)rp_set_grad_enabled(grad_mode);
-    return status;
+    return rp__status_since(failures);
+}
+
+static rp_tensor *batch_norm_forward(const rp_batch_norm_layer *l, rp_tensor *x) {
+    const bool training = l->module ? rp_module_training(l->module) : !l->evaluating;
+    const bool cumulative = training && l->cumulative && l->num_batches_tracked;
+    rp_tensor *mean = cumulative ? rp_zeros_like(l->running_mean) : l->running_mean;
+    rp_tensor *var = cumulative ? rp_zeros_like(l->running_var) : l->running_var;
+    rp_tensor *y = rp_batch_norm(x, l->weight, l->bias, mean, var, training || !l->running_mean,
+                                 cumulative ? 1 : l->momentum, l->eps, true);
+    if (!training || !l->num_batches_tracked || rp__tensor_is_error(y)) return y; /* what is refused does not count */
+    return count_batch(l, cumulative ? mean : NULL, var) == RP_OK ? y : rp__tensor_error();
 }
 
 rp_tensor *rp_batch_norm_layer_forward_at(const char *site, const rp_batch_norm_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "batch norm layer");
+    rp__site_frame frame = rp__site_push(site, "batch_norm");
+    rp_scope scope = rp__scope_begin();
     rp__hooks_before(l->module, &x, 1);
-    bool training = l->module ? rp_module_training(l->module) : !l->evaluating;
-    rp_tensor *y = rp_batch_norm_at(site, x, l->weight, l->bias, l->running_mean, l->running_var,
-                                    training || !l->running_mean, l->momentum, l->eps, true);
-    if (training && l->num_batches_tracked && !rp__tensor_is_error(y)) { /* what is refused does not count */
-        rp__site_frame outer = rp__site_push(site, "batch_norm");
-        if (count_batch(l->num_batches_tracked) != RP_OK) y = rp__tensor_error();
-        rp__site_pop(outer);
-    }
-    return rp__hooks_result(l->module, &x, 1, y);
+    rp_tensor *y = scope.id ? rp__hooks_result(l->module, &x, 1, batch_norm_forward(l, x)) : rp__tensor_error();
+    rp__scope_end(scope, &y, 1);
+    rp__site_pop(frame);
+    return y;
 }
 
 rp_status rp_batch_norm_add_at(const char *site, rp_module *m, const char *name, rp_batch_norm_layer *l,

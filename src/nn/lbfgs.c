@@ -44,8 +44,7 @@ static rp_lbfgs failed_lbfgs; /* returned where one could not be made */
 
 static rp_status lbfgs_check(const rp_lbfgs *l, const char *call) {
     if (l == &failed_lbfgs) return rp__fail(RP_ERROR_STATE, "%s: the optimizer could not be made", call);
-    if (l && rp__handle_is_live(&l->handle)) return RP_OK;
-    return rp__handle_refuse(l ? &l->handle : NULL, call, "optimizer");
+    return rp__handle_check(l, RP__HANDLE_LBFGS, call);
 }
 
 /* ---------------------------------------------------------------- construction */
@@ -104,7 +103,7 @@ rp_lbfgs *rp_lbfgs_new_at(const char *site, rp_tensor *const *params, size_t n, 
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_lbfgs_new: learning rate and counts must not be negative");
         return &failed_lbfgs;
     }
-    rp_lbfgs *l = rp__handle_new("optimizer", sizeof *l);
+    rp_lbfgs *l = rp__handle_new(RP__HANDLE_LBFGS, sizeof *l);
     if (!l) {
         (void)RP__OOM("rp_lbfgs_new");
         return &failed_lbfgs;
@@ -129,7 +128,7 @@ rp_lbfgs *rp_lbfgs_new_at(const char *site, rp_tensor *const *params, size_t n, 
 }
 
 void rp_lbfgs_release(rp_lbfgs *l) {
-    if (l && l != &failed_lbfgs && rp__handle_give_up(&l->handle, "rp_lbfgs_release")) lbfgs_free(l);
+    if (l && l != &failed_lbfgs && rp__handle_give_up(l, RP__HANDLE_LBFGS, "rp_lbfgs_release")) lbfgs_free(l);
 }
 
 /* ---------------------------------------------------------------- vectors and numbers */

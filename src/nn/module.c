@@ -81,8 +81,7 @@ struct rp_module {
 static rp_module failed_module; /* returned when there is no memory for one */
 
 static rp_status module_check(const rp_module *m, const char *call) {
-    if (RP__LIKELY(m && m != &failed_module && rp__handle_is_live(&m->handle))) return RP_OK;
-    return rp__handle_refuse(m ? &m->handle : NULL, call, "module");
+    return rp__handle_check(m, RP__HANDLE_MODULE, call);
 }
 
 static rp_module *root_of(rp_module *m) {
@@ -140,7 +139,7 @@ static void module_free(rp_module *m) {
 }
 
 static rp_module *module_make(const char *name) {
-    rp_module *m = rp__handle_new("module", sizeof *m);
+    rp_module *m = rp__handle_new(RP__HANDLE_MODULE, sizeof *m);
     if (!m) return NULL;
     m->training = true;
     m->name = rp__strdup(name ? name : "");
@@ -159,11 +158,11 @@ rp_module *rp_module_new_at(const char *site, const char *name) {
 
 void rp_module_release(rp_module *m) {
     if (!m || m == &failed_module) return;
-    if (rp__handle_is_live(&m->handle) && m->parent) {
+    if (rp__handle_is(m, RP__HANDLE_MODULE) && m->parent) {
         (void)rp__fail(RP_ERROR_STATE, "rp_module_release: `%s` is a child, which goes with its root", m->name);
         return;
     }
-    if (rp__handle_give_up(&m->handle, "rp_module_release")) module_free(m);
+    if (rp__handle_give_up(m, RP__HANDLE_MODULE, "rp_module_release")) module_free(m);
 }
 
 /* May `name` be given below m? */
@@ -613,8 +612,9 @@ rp_status rp_module_set_training_at(const char *site, rp_module *m, bool trainin
 }
 
 bool rp_module_training(const rp_module *m) {
-    if (m && RP__UNLIKELY(rp__flags.tracing)) modes_guard(m);
-    return !m || m->training;
+    if (!rp__handle_is(m, RP__HANDLE_MODULE)) return !m; /* what was not made, or is none, has no mode */
+    if (RP__UNLIKELY(rp__flags.tracing)) modes_guard(m);
+    return m->training;
 }
 
 rp_status rp_module_set_requires_grad_at(const char *site, rp_module *m, bool requires_grad) {

@@ -63,6 +63,10 @@ static rp_status instance_norm_fill(rp_instance_norm_layer *l, int64_t n, const 
     RP_TRY(rp__layer_positive("instance norm layer", "num_features", n));
     l->eps = rp__option_or(o->eps, 1e-5);
     l->momentum = rp__option_or(o->momentum, 0.1);
+    if (o->spatial < 0 || o->spatial > 3)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "instance norm layer: there are 1 to 3 spatial dims, not %d",
+                        o->spatial);
+    l->spatial = o->spatial;
     if (o->affine) RP_TRY(rp__affine_new(&l->weight, &l->bias, &n, 1, RP_DTYPE_NONE));
     if (!o->track_running_stats) return RP_OK;
     l->running_mean = rp__buffer_new(RP_DIMS(n), RP_F32, 0);
@@ -91,11 +95,28 @@ rp_status rp_instance_norm_add_at(const char *site, rp_module *m, const char *na
     return status;
 }
 
+static rp_tensor *instance_norm_forward(const rp_instance_norm_layer *l, rp_tensor *x) {
+    if (rp__tensor_check(x, "instance norm layer: the input") != RP_OK) return rp__tensor_error();
+    const bool training = rp_module_training(l->module) || !l->running_mean;
+    const unsigned batched = l->spatial ? (unsigned)l->spatial + 2 : x->ndim < 3 ? 3u : (unsigned)x->ndim;
+    const bool alone = x->ndim + 1u == batched;
+    if ((unsigned)x->ndim != batched && !alone) {
+        (void)rp__fail(RP_ERROR_SHAPE, "instance norm layer: expected %uD or %uD input (got %uD input)", batched - 1,
+                       batched, x->ndim);
+        return rp__tensor_error();
+    }
+    rp_tensor *y = rp_instance_norm(alone ? rp_unsqueeze(x, 0) : x, l->weight, l->bias, l->running_mean, l->running_var,
+                                    training, l->momentum, l->eps, true);
+    return alone ? rp_squeeze(y, 0) : y;
+}
+
 rp_tensor *rp_instance_norm_layer_forward_at(const char *site, const rp_instance_norm_layer *l, rp_tensor *x) {
     if (!l) return rp__no_layer(site, "instance norm layer");
+    rp__site_frame frame = rp__site_push(site, "instance_norm");
+    rp_scope scope = rp__scope_begin();
     rp__hooks_before(l->module, &x, 1);
-    const bool training = rp_module_training(l->module) || !l->running_mean;
-    return rp__hooks_result(l->module, &x, 1,
-                            rp_instance_norm_at(site, x, l->weight, l->bias, l->running_mean, l->running_var, training,
-                                                l->momentum, l->eps, true));
+    rp_tensor *y = scope.id ? rp__hooks_result(l->module, &x, 1, instance_norm_forward(l, x)) : rp__tensor_error();
+    rp__scope_end(scope, &y, 1);
+    rp__site_pop(frame);
+    return y;
 }

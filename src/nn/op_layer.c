@@ -66,6 +66,9 @@ static rp_status read_number(reader *r, rp_attr *out) {
     return RP_OK;
 }
 
+/* An adaptive pool, whose sizes may be the input's. */
+static bool is_adaptive(const reader *r) { return strncmp(r->call, "adaptive_", 9) == 0; }
+
 /* A list of numbers, or one number for all of a list of that length. */
 static rp_status read_list(reader *r, const rp__param *p, rp_attr *out) {
     const bool many = accept(r, '[') || accept(r, '(');
@@ -74,8 +77,10 @@ static rp_status read_list(reader *r, const rp__param *p, rp_attr *out) {
     const size_t room = ints ? sizeof r->to->ints / sizeof *r->to->ints : sizeof r->to->floats / sizeof *r->to->floats;
     size_t n = first;
     while (!many || (!accept(r, ']') && !accept(r, ')'))) {
-        rp_attr number;
-        RP_TRY(read_number(r, &number));
+        rp_attr number = {.kind = RP_ATTR_INT, .v.i = INT64_MIN}; /* None: the input's size */
+        const size_t none = many && ints && is_adaptive(r) && is_word(r, word(r), "None") ? 4 : 0;
+        r->at += none;
+        if (!none) RP_TRY(read_number(r, &number));
         if (ints && number.kind != RP_ATTR_INT) return refuse(r, "a list of integers ends");
         for (size_t times = !many && p->fixed ? p->fixed : 1; times > 0; times--, n++) {
             if (n == room) return refuse(r, "there are too many numbers");
@@ -109,8 +114,23 @@ static rp_status read_string(reader *r, rp_attr *out) {
     return RP_OK;
 }
 
+/* 'none', 'mean' or 'sum', which the op counts. */
+static rp_status read_reduction(reader *r, rp_attr *out) {
+    static const char *const names[] = {"none", "mean", "sum"};
+    const reader before = *r;
+    rp_attr text;
+    RP_TRY(read_string(r, &text));
+    for (int k = 0; k < 3; k++) {
+        if (strcmp(text.v.string, names[k]) != 0) continue;
+        *out = (rp_attr){.kind = RP_ATTR_INT, .v.i = k};
+        return RP_OK;
+    }
+    return refuse(&before, "no reduction ('none', 'mean', 'sum')");
+}
+
 static rp_status read_value(reader *r, const rp__param *p, rp_attr *out) {
     const size_t n = word(r);
+    if (!n && (*r->at == '\'' || *r->at == '"') && strcmp(p->name, "reduction") == 0) return read_reduction(r, out);
     if (is_word(r, n, "None") || is_word(r, n, "none")) {
         *out = (rp_attr){.kind = RP_ATTR_NONE};
     } else if (is_word(r, n, "True") || is_word(r, n, "true") || is_word(r, n, "False") || is_word(r, n, "false")) {
@@ -162,12 +182,27 @@ static bool is_mode(const rp__param *p) {
     return p->attr_kind == RP_ATTR_BOOL && (strcmp(p->name, "train") == 0 || strcmp(p->name, "training") == 0);
 }
 
+/* What torch.nn.Unfold and Fold have for what their ops need. */
+static bool nn_default(const rp__op *op, const rp__param *p, rp_attr *out) {
+    static const int64_t ones[] = {1, 1}, zeros[] = {0, 0};
+    if (strcmp(op->name, "im2col") != 0 && strcmp(op->name, "col2im") != 0) return false;
+    if (p->attr_kind != RP_ATTR_INTS || strcmp(p->name, "kernel_size") == 0 || strcmp(p->name, "output_size") == 0)
+        return false;
+    *out = (rp_attr){.kind = RP_ATTR_INTS, .n = 2, .v.ints = strcmp(p->name, "padding") == 0 ? zeros : ones};
+    return true;
+}
+
 static rp_status read_call(reader *r) {
     rp_op_layer *l = r->to;
     bool given[RP__MAX_PARAMS] = {false};
     const size_t n = word(r);
     char name[64];
     if (n == 0 || n >= sizeof name) return refuse(r, "the name of an op is missing");
+    l->mode = l->from_input = -1;
+    if (strcmp(r->at, "identity") == 0) {
+        l->op = "identity";
+        return RP_OK;
+    }
     memcpy(name, r->at, n);
     name[n] = 0;
     const rp__op *op = rp__op_find(name);
@@ -192,17 +227,20 @@ static rp_status read_call(reader *r) {
     }
     blanks(r);
     if (*r->at) return refuse(r, "the call goes on");
-    l->mode = -1;
     for (unsigned k = 0; k < op->schema.n_attrs; k++) {
         const rp__param *p = attribute_at(op, k);
-        if (given[k]) continue;
+        if (given[k]) {
+            for (size_t i = 0; l->attrs[k].kind == RP_ATTR_INTS && i < l->attrs[k].n; i++)
+                if (l->attrs[k].v.ints[i] == INT64_MIN) l->from_input = (int)k;
+            continue;
+        }
         if (is_mode(p)) {
             l->mode = (int)k;
             l->attrs[k] = (rp_attr){.kind = RP_ATTR_BOOL, .v.b = true};
         } else if (p->has_default) {
             l->attrs[k] = rp__param_default(p);
             if (p->optional && rp__attr_is_none(&l->attrs[k])) l->attrs[k] = (rp_attr){.kind = RP_ATTR_NONE};
-        } else {
+        } else if (!nn_default(op, p, &l->attrs[k])) {
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "op layer: %s needs '%s' (%s)", name, p->name, op->schema_text);
         }
     }
@@ -231,6 +269,15 @@ rp_status rp_op_layer_add_at(const char *site, rp_module *m, const char *name, r
     return rp__module_adopt_layer(m, name, NULL, 0, &l->module);
 }
 
+/* Sizes that are None become those of the input's last dims. */
+static void sizes_of_input(rp_attr *list, rp_tensor *x, int64_t sizes[8]) {
+    const size_t n = list->n;
+    if (n > 8 || !x || x->magic != RP__TENSOR_MAGIC || x->ndim < n) return; /* the op refuses the input */
+    for (size_t i = 0; i < n; i++)
+        sizes[i] = list->v.ints[i] == INT64_MIN ? rp_size(x, (int64_t)(x->ndim - n + i)) : list->v.ints[i];
+    list->v.ints = sizes;
+}
+
 rp_tensor *rp_op_layer_forward_at(const char *site, const rp_op_layer *l, rp_tensor *const *in, size_t n_in) {
     rp_tensor *out = rp__tensor_error();
     rp_attr attrs[RP__MAX_PARAMS];
@@ -238,12 +285,23 @@ rp_tensor *rp_op_layer_forward_at(const char *site, const rp_op_layer *l, rp_ten
     memcpy(attrs, l->attrs, l->n_attrs * sizeof *attrs);
     if (l->mode >= 0) attrs[l->mode].v.b = rp_module_training(l->module);
     rp_tensor *own[RP__MAX_IN];
+    int64_t sizes[8];
     const bool hooked = n_in <= RP__MAX_IN && in; /* else the op says what is wrong */
     if (hooked) {
         memcpy(own, in, n_in * sizeof *own);
         rp__hooks_before(l->module, own, n_in);
         in = own;
     }
-    (void)rp_op_call_at(site, l->op, in, n_in, attrs, l->n_attrs, &out, 1);
+    if (!l->n_attrs && strcmp(l->op, "identity") == 0) {
+        rp__site_frame frame = rp__site_push(site, "identity");
+        if (n_in == 1 && in && rp__tensor_check(in[0], "identity: the input") == RP_OK)
+            out = rp__tensor_enter_scope(in[0]);
+        else if (n_in != 1 || !in)
+            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "identity: one tensor, not %zu", n_in);
+        rp__site_pop(frame);
+    } else {
+        if (l->from_input >= 0 && n_in && in) sizes_of_input(&attrs[l->from_input], in[0], sizes);
+        (void)rp_op_call_at(site, l->op, in, n_in, attrs, l->n_attrs, &out, 1);
+    }
     return hooked ? rp__hooks_result(l->module, in, n_in, out) : out;
 }

@@ -184,7 +184,7 @@ static uint64_t classes_id(void) {
 
 static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr, const settings *s) {
     if (opt == &failed_optimizer) return rp__fail(RP_ERROR_STATE, "optimizer: it could not be made");
-    if (!rp__handle_is_live(&opt->handle)) return rp__handle_refuse(&opt->handle, "optimizer", "optimizer");
+    RP_TRY(rp__handle_check(opt, RP__HANDLE_OPTIMIZER, "optimizer"));
     const rp__update_rule *rule = rule_of(opt->kind);
     const char *wrong = rule->check(s->numbers, s->flags);
     if (wrong) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: %s", kinds[opt->kind].name, wrong);
@@ -337,7 +337,7 @@ static rp_status read_lamb(kind_id k, const rp_lamb_options *options, settings *
 }
 
 static rp_optimizer *optimizer_new(kind_id k) {
-    rp_optimizer *opt = rp__handle_new("optimizer", sizeof *opt);
+    rp_optimizer *opt = rp__handle_new(RP__HANDLE_OPTIMIZER, sizeof *opt);
     if (!opt) {
         (void)RP__OOM("optimizer");
         return &failed_optimizer;
@@ -347,10 +347,9 @@ static rp_optimizer *optimizer_new(kind_id k) {
     return opt;
 }
 
-static rp_status kind_check(const rp_optimizer *opt, bool fits, const char *wanted) {
-    if (opt && opt != &failed_optimizer && !rp__handle_is_live(&opt->handle))
-        return rp__handle_refuse(&opt->handle, "add_group", "optimizer");
-    if (fits) return RP_OK;
+static rp_status kind_check(const rp_optimizer *opt, kind_id first, kind_id last, const char *wanted) {
+    if (opt && opt != &failed_optimizer) RP_TRY(rp__handle_check(opt, RP__HANDLE_OPTIMIZER, "add_group"));
+    if (opt && opt != &failed_optimizer && (opt->kind == first || opt->kind == last)) return RP_OK;
     return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_%s_add_group: the optimizer is %s", wanted,
                     !opt                       ? "NULL"
                     : opt == &failed_optimizer ? "one that could not be made"
@@ -363,7 +362,7 @@ static rp_status kind_check(const rp_optimizer *opt, bool fits, const char *want
                                        double lr, const rp_##NAME##_options *options) {                                \
         RP__CALLED_FROM(site);                                                                                         \
         settings s;                                                                                                    \
-        RP_TRY(kind_check(opt, opt && (opt->kind == (FIRST_KIND) || opt->kind == (LAST_KIND)), #NAME));                \
+        RP_TRY(kind_check(opt, FIRST_KIND, LAST_KIND, #NAME));                                                         \
         RP_TRY(read_##NAME(opt->kind, options, &s));                                                                   \
         return group_add(opt, params, n, lr, &s);                                                                      \
     }
@@ -408,7 +407,8 @@ CONSTRUCTORS(lion, LION, lion)
 CONSTRUCTORS(lamb, LAMB, lamb)
 
 void rp_optimizer_release(rp_optimizer *opt) {
-    if (!opt || opt == &failed_optimizer || !rp__handle_give_up(&opt->handle, "rp_optimizer_release")) return;
+    if (!opt || opt == &failed_optimizer || !rp__handle_give_up(opt, RP__HANDLE_OPTIMIZER, "rp_optimizer_release"))
+        return;
     for (size_t i = 0; i < opt->n; i++) group_free(opt->groups[i]);
     rp__free(opt->groups);
     rp__handle_free(opt);
@@ -542,13 +542,12 @@ static rp_status class_step(const rp_optimizer *opt, group *g, size_t lead, rp_t
 }
 
 static rp_status optimizer_check(const rp_optimizer *opt, const char *function) {
+    if (opt && opt != &failed_optimizer) RP_TRY(rp__handle_check(opt, RP__HANDLE_OPTIMIZER, function));
     if (opt && opt->n > 0) return RP_OK;
-    if (opt && opt != &failed_optimizer && !rp__handle_is_live(&opt->handle))
-        return rp__handle_refuse(&opt->handle, function, "optimizer");
     return rp__fail(RP_ERROR_STATE, "%s: the optimizer is NULL or could not be made", function);
 }
 
-uint64_t rp__optimizer_id(const rp_optimizer *opt) { return opt && rp__handle_is_live(&opt->handle) ? opt->id : 0; }
+uint64_t rp__optimizer_id(const rp_optimizer *opt) { return rp__handle_is(opt, RP__HANDLE_OPTIMIZER) ? opt->id : 0; }
 
 rp_status rp__optimizer_guard(const rp_optimizer *opt) {
     RP_TRY(optimizer_check(opt, "optimizer"));
@@ -687,14 +686,13 @@ rp_status rp_optimizer_schedule_step_at(const char *site, rp_optimizer *opt) {
 
 /* ---------------------------------------------------------------- what a program reads and sets */
 
-size_t rp_optimizer_group_count(const rp_optimizer *opt) { return opt ? opt->n : 0; }
+size_t rp_optimizer_group_count(const rp_optimizer *opt) {
+    return rp__handle_is(opt, RP__HANDLE_OPTIMIZER) ? opt->n : 0;
+}
 
 static group *group_at(const rp_optimizer *opt, size_t index, const char *function) {
+    if (opt && opt != &failed_optimizer && rp__handle_check(opt, RP__HANDLE_OPTIMIZER, function) != RP_OK) return NULL;
     if (opt && index < opt->n) return opt->groups[index];
-    if (opt && opt != &failed_optimizer && !rp__handle_is_live(&opt->handle)) {
-        (void)rp__handle_refuse(&opt->handle, function, "optimizer");
-        return NULL;
-    }
     (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: there is no group %zu", function, index);
     return NULL;
 }

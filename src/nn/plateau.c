@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/options.h"
+#include "nn/optimizer.h"
 
 rp_status rp_plateau_init_at(const char *site, rp_plateau *p, const rp_plateau_options *options) {
     RP__CALLED_FROM(site);
@@ -31,6 +32,7 @@ rp_status rp_plateau_step_at(const char *site, rp_plateau *p, rp_optimizer *opt,
     const uint64_t failures = rp__error_count();
     RP__CALLED_FROM(site);
     if (!p || !opt) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plateau_step: an argument is NULL");
+    if (!rp__optimizer_kind(opt)) return rp_error_status();
     if (is_better(p, metric)) {
         p->best = metric;
         p->bad_epochs = 0;

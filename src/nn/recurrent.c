@@ -2,6 +2,7 @@
 #include "ops/private.h"
 #include <reprise_nn.h>
 
+#include "core/alloc.h"
 #include "core/options.h"
 #include "nn/layer.h"
 #include "tensor/tensor.h"
@@ -202,6 +203,105 @@ rp_tensor *rp_recurrent_forward_packed_at(const char *site, const rp_recurrent_l
                                           rp_tensor **cy) {
     /* what is not given is an error of the op, not a padded sequence */
     return run(site, l, data, batch_sizes ? batch_sizes : rp__tensor_error(), hx, cx, hy, cy);
+}
+
+/* ---------------------------------------------------------------- sequences of any order of lengths */
+
+static rp_tensor *in_order(rp_tensor *state, rp_tensor *indices) {
+    return state ? rp_index_select(state, 1, indices) : NULL;
+}
+
+rp_status rp_packed_sequence_make_at(const char *site, rp_packed_sequence *p, rp_tensor *x, rp_tensor *lengths,
+                                     bool batch_first) {
+    RP__CALLED_FROM(site);
+    if (!p) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_packed_sequence_make: nowhere to write to");
+    const uint64_t failures = rp__error_count();
+    rp_scope scope = rp__scope_begin();
+    rp_tensor *order, *made[4];
+    rp_tensor *sorted = rp_sort(rp_to_device(lengths, rp_cpu(), false), 0, true, NULL, &order);
+    made[2] = rp_to_device(order, rp_device_of(x), false);
+    made[3] = rp_argsort(made[2], 0);
+    rp_tensor *rows = rp_index_select(x, batch_first ? 0 : 1, made[2]);
+    made[0] = rp_pack_padded_sequence(rows, sorted, batch_first, &made[1]);
+    const rp_status status = rp__status_since(failures);
+    rp__scope_end(scope, made, 4);
+    *p = (rp_packed_sequence){made[0], made[1], made[2], made[3]};
+    return status;
+}
+
+static rp_status packed_check(const rp_packed_sequence *p, const char *call) {
+    return p ? RP_OK : rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the sequence is NULL", call);
+}
+
+rp_tensor *rp_packed_sequence_pad_at(const char *site, const rp_packed_sequence *p, bool batch_first,
+                                     double padding_value, int64_t total_length, rp_tensor **lengths) {
+    RP__CALLED_FROM(site);
+    rp_tensor *made[2] = {rp__tensor_error(), rp__tensor_error()};
+    if (packed_check(p, "rp_packed_sequence_pad") == RP_OK) {
+        rp_scope scope = rp__scope_begin();
+        rp_tensor *n,
+            *y = rp_pad_packed_sequence(p->data, p->batch_sizes, batch_first, rp_f64(padding_value), total_length, &n);
+        made[0] = rp_index_select(y, batch_first ? 0 : 1, p->unsorted_indices);
+        made[1] = rp_index_select(n, 0, rp_to_device(p->unsorted_indices, rp_cpu(), false));
+        rp__scope_end(scope, made, 2);
+    }
+    if (lengths) *lengths = made[1];
+    return made[0];
+}
+
+rp_tensor *rp_recurrent_forward_sequence_at(const char *site, const rp_recurrent_layer *l, const rp_packed_sequence *p,
+                                            rp_tensor *hx, rp_tensor *cx, rp_tensor **hy, rp_tensor **cy) {
+    RP__CALLED_FROM(site);
+    rp_tensor *made[3] = {rp__tensor_error(), rp__tensor_error(), rp__tensor_error()};
+    if (packed_check(p, "rp_recurrent_forward_sequence") == RP_OK) {
+        rp_scope scope = rp__scope_begin();
+        hx = in_order(hx, p->sorted_indices);
+        cx = in_order(cx, p->sorted_indices);
+        made[0] =
+            run(site, l, p->data, p->batch_sizes ? p->batch_sizes : rp__tensor_error(), hx, cx, &made[1], &made[2]);
+        made[1] = in_order(made[1], p->unsorted_indices);
+        made[2] = in_order(made[2], p->unsorted_indices);
+        rp__scope_end(scope, made, made[2] ? 3 : 2);
+    }
+    if (hy) *hy = made[1];
+    if (cy) *cy = made[2];
+    return made[0];
+}
+
+rp_tensor *rp_pad_sequence_at(const char *site, rp_tensor *const *sequences, size_t n, bool batch_first,
+                              double padding_value) {
+    RP__CALLED_FROM(site);
+    rp_tensor *y = rp__tensor_error();
+    int64_t longest = 0;
+    if (n == 0 || !sequences) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_pad_sequence: there are no sequences");
+        return y;
+    }
+    for (size_t k = 0; k < n; k++) {
+        if (rp__tensor_check(sequences[k], "rp_pad_sequence: a sequence") != RP_OK) return y;
+        if (sequences[k]->ndim == 0) {
+            (void)rp__fail(RP_ERROR_SHAPE, "rp_pad_sequence: sequence %zu has no dims", k);
+            return y;
+        }
+        const int64_t length = rp_size(sequences[k], 0);
+        if (length > longest) longest = length;
+    }
+    rp_tensor **padded = rp__calloc(n, sizeof *padded);
+    if (!padded) {
+        (void)RP__OOM("rp_pad_sequence");
+        return y;
+    }
+    rp_scope scope = rp__scope_begin();
+    for (size_t k = 0; k < n; k++) {
+        int64_t pad[2 * RP_MAX_DIMS] = {0};
+        const size_t dims = sequences[k]->ndim;
+        pad[2 * dims - 1] = longest - rp_size(sequences[k], 0);
+        padded[k] = rp_pad(sequences[k], pad, 2 * dims, "constant", rp_f64(padding_value));
+    }
+    y = rp_stack(padded, n, batch_first ? 0 : 1);
+    rp__scope_end(scope, &y, 1);
+    rp__free(padded);
+    return y;
 }
 
 /* ---------------------------------------------------------------- cells */

@@ -41,8 +41,7 @@ static rp_grad_scaler failed_scaler; /* returned where one could not be made */
 
 static rp_status scaler_check(const rp_grad_scaler *s, const char *call) {
     if (s == &failed_scaler) return rp__fail(RP_ERROR_STATE, "%s: the scaler could not be made", call);
-    if (s && rp__handle_is_live(&s->handle)) return RP_OK;
-    return rp__handle_refuse(s ? &s->handle : NULL, call, "gradient scaler");
+    return rp__handle_check(s, RP__HANDLE_SCALER, call);
 }
 
 static void stage_free(stage *g) {
@@ -66,7 +65,7 @@ rp_grad_scaler *rp_grad_scaler_new_at(const char *site, const rp_grad_scaler_opt
     rp_grad_scaler_options o;
     if (rp__options_read("rp_grad_scaler_new", options, sizeof o, &o) != RP_OK) return &failed_scaler;
     const double scale = o.init_scale != 0 ? o.init_scale : 65536;
-    rp_grad_scaler *s = rp__handle_new("gradient scaler", sizeof *s);
+    rp_grad_scaler *s = rp__handle_new(RP__HANDLE_SCALER, sizeof *s);
     if (!s) {
         (void)RP__OOM("a gradient scaler");
         return &failed_scaler;
@@ -100,7 +99,7 @@ rp_grad_scaler *rp_grad_scaler_new_at(const char *site, const rp_grad_scaler_opt
 }
 
 void rp_grad_scaler_release(rp_grad_scaler *s) {
-    if (s && s != &failed_scaler && rp__handle_give_up(&s->handle, "rp_grad_scaler_release")) scaler_free(s);
+    if (s && s != &failed_scaler && rp__handle_give_up(s, RP__HANDLE_SCALER, "rp_grad_scaler_release")) scaler_free(s);
 }
 
 rp_tensor *rp_grad_scaler_scale_at(const char *site, rp_grad_scaler *s, rp_tensor *loss) {
@@ -159,7 +158,7 @@ static rp_status stage_get(rp_grad_scaler *s, rp_optimizer *opt, rp_device devic
     stage *g = stage_of(s, opt);
     if (!g) {
         forget_released(s);
-        g = rp__handle_new("stage of a gradient scaler", sizeof *g);
+        g = rp__handle_new(RP__HANDLE_SCALER_STAGE, sizeof *g);
         if (!g) return RP__OOM("a gradient scaler");
         g->opt = opt;
         g->of = rp__optimizer_id(opt);

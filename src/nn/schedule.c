@@ -81,9 +81,7 @@ static const rp__schedule *tree_of(const rp_schedule *s, const char *call) {
         (void)rp__fail(RP_ERROR_STATE, "%s: the schedule could not be made", call);
         return NULL;
     }
-    if (s && rp__handle_is_live(&s->handle)) return s->s;
-    (void)rp__handle_refuse(s ? &s->handle : NULL, call, "schedule");
-    return NULL;
+    return rp__handle_check(s, RP__HANDLE_SCHEDULE, call) == RP_OK ? s->s : NULL;
 }
 
 rp__schedule *rp__schedule_copy(const rp_schedule *s) {
@@ -94,7 +92,7 @@ rp__schedule *rp__schedule_copy(const rp_schedule *s) {
 }
 
 void rp_schedule_release(rp_schedule *s) {
-    if (!s || s == &failed_schedule || !rp__handle_give_up(&s->handle, "rp_schedule_release")) return;
+    if (!s || s == &failed_schedule || !rp__handle_give_up(s, RP__HANDLE_SCHEDULE, "rp_schedule_release")) return;
     rp__schedule_free(s->s);
     rp__handle_free(s);
 }
@@ -105,7 +103,7 @@ static rp_schedule *make(const char *call, const rp__schedule *tree, const char 
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: %s", call, wrong);
         return &failed_schedule;
     }
-    rp_schedule *s = rp__handle_new("schedule", sizeof *s);
+    rp_schedule *s = rp__handle_new(RP__HANDLE_SCHEDULE, sizeof *s);
     if (s && (s->s = copy(tree))) return s;
     (void)RP__OOM("a schedule");
     if (s) rp__handle_free(s);
@@ -269,9 +267,7 @@ static bool cycles(const rp__schedule *s) {
     return any;
 }
 
-bool rp__schedule_cycles(const rp_schedule *s) {
-    return s && s != &failed_schedule && rp__handle_is_live(&s->handle) && cycles(s->s);
-}
+bool rp__schedule_cycles(const rp_schedule *s) { return rp__handle_is(s, RP__HANDLE_SCHEDULE) && cycles(s->s); }
 
 rp_tensor *rp__schedule_momentum(const rp__schedule *s, rp_tensor *step, double own) {
     const arguments a = {s, step, own};

@@ -2,13 +2,14 @@
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
-#include "core/error.h"
+#include "core/handle.h"
 #include "nn/layer.h"
 #include "tensor/tensor.h"
 
 #include <stdio.h>
 
 struct rp_sequential {
+    rp__handle handle;
     rp_module *module;
     struct part {
         rp_forward_fn *forward;
@@ -18,24 +19,22 @@ struct rp_sequential {
     size_t n, capacity;
 };
 
-static rp_sequential failed_sequential; /* without a module: every call fails */
+static rp_sequential failed_sequential; /* every call fails */
 
 static void sequential_free(void *memory) {
     rp_sequential *s = memory;
     for (size_t i = 0; i < s->n; i++) rp__free(s->parts[i].own);
     rp__free(s->parts);
-    rp__free(s);
+    rp__handle_free(s);
 }
 
-static rp_status check(const rp_sequential *s) {
-    return s && s->module ? RP_OK : rp__fail(RP_ERROR_INVALID_ARGUMENT, "sequential: there is none");
-}
+static rp_status check(const rp_sequential *s) { return rp__handle_check(s, RP__HANDLE_SEQUENTIAL, "sequential"); }
 
 rp_sequential *rp_sequential_add_at(const char *site, rp_module *m, const char *name) {
     RP__CALLED_FROM(site);
     rp_module *child = NULL;
     if (rp__module_adopt(m, name, NULL, 0, &child) != RP_OK) return &failed_sequential;
-    rp_sequential *s = rp__calloc(1, sizeof *s);
+    rp_sequential *s = rp__handle_new(RP__HANDLE_SEQUENTIAL, sizeof *s);
     if (!s) {
         rp__module_undo(child);
         (void)RP__OOM("a sequence of layers");
@@ -51,7 +50,7 @@ rp_module *rp_sequential_module_at(const char *site, rp_sequential *s) {
     return check(s) == RP_OK ? s->module : NULL;
 }
 
-size_t rp_sequential_count(const rp_sequential *s) { return s ? s->n : 0; }
+size_t rp_sequential_count(const rp_sequential *s) { return rp__handle_is(s, RP__HANDLE_SEQUENTIAL) ? s->n : 0; }
 
 /* Room for one part, which counts when part_end finds that its layer was made. */
 static rp_status part_begin(rp_sequential *s, size_t bytes, rp_forward_fn *forward, char number[24]) {
@@ -124,8 +123,11 @@ rp_status rp_sequential_function_at(const char *site, rp_sequential *s, rp_forwa
 }
 
 rp_tensor *rp_sequential_forward_at(const char *site, const rp_sequential *s, rp_tensor *x) {
-    if (!s || !s->module) return rp__no_layer(site, "sequential");
     rp__site_frame frame = rp__site_push(site, "sequential");
+    if (check(s) != RP_OK) {
+        rp__site_pop(frame);
+        return rp__tensor_error();
+    }
     rp_scope scope = rp__scope_begin();
     rp__hooks_before(s->module, &x, 1);
     rp_tensor *y = scope.id ? x : rp__tensor_error();

@@ -210,6 +210,8 @@ static inline bool words_are_values(const rp_attr *a) {
 enum { MAX_LIST = 1 << 16 }; /* numbers in an attribute: more is a count that went wrong */
 
 static __attribute__((noinline)) rp_status bad_attr(const rp__call *call, uint32_t k) {
+    if (call->attrs[k].kind == RP_ATTR_GENERATOR)
+        return rp__handle_refuse(call->attrs[k].v.generator, RP__HANDLE_GENERATOR, "generator");
     const rp__param *p = attr_param(call, k);
     if (rp__attr_is_none(&call->attrs[k]) && call->attrs[k].kind != RP_ATTR_INTS) {
         if (p && p->optional) return RP_OK;
@@ -256,7 +258,9 @@ rp_status rp__dispatch(rp__call *call) {
         const rp_attr *a = &call->attrs[k];
         if (RP__UNLIKELY((a->kind == RP_ATTR_INTS && a->n && (!a->v.ints || a->n > MAX_LIST)) ||
                          (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind - 1u > RP_SCALAR_SYM_F64 - 1u) ||
-                         (a->kind == RP_ATTR_STRING && !a->v.string)))
+                         (a->kind == RP_ATTR_STRING && !a->v.string) ||
+                         (a->kind == RP_ATTR_GENERATOR && a->v.generator &&
+                          !rp__handle_is(a->v.generator, RP__HANDLE_GENERATOR))))
             status = bad_attr(call, k);
         else if (RP__UNLIKELY(!words_are_values(a))) {
             status = check_words(call, k);

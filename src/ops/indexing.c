@@ -156,8 +156,6 @@ void rp__lower_index_select(rp__lower *lw) {
 /* A mask for the dims of self from `first` on. */
 static rp_status check_mask(const rp__call *call, const rp_tensor *self, const rp_tensor *mask, unsigned first) {
     char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
-    if (mask->ndim == 0)
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "a mask without dimensions is not supported as an index");
     if (first + mask->ndim > self->ndim)
         return rp__op_error(call, RP_ERROR_INDEX, "too many indices for tensor of dimension %u (got %u)", self->ndim,
                             first + mask->ndim);
@@ -179,9 +177,11 @@ static rp_status check_values(const rp__call *call, const rp_tensor *self, const
                         rp__dtype_title((rp_dtype)self->dtype), rp__dtype_title((rp_dtype)values->dtype));
 }
 
-/* Indices of a call as integers: a mask becomes one for each of its dims, of what is true. */
-static rp_status plain_indices(const rp__call *call, const rp_tensor *self, rp_tensor *const *given, unsigned n,
+/* Indices of a call as integers: a mask becomes one for each of its dims, of what is true; for one without dims self gets a dim of
+   one place. */
+static rp_status plain_indices(const rp__call *call, rp_tensor **whole, rp_tensor *const *given, unsigned n,
                                rp_tensor **index, unsigned *n_index) {
+    const rp_tensor *self = *whole;
     *n_index = 0;
     for (unsigned k = 0; k < n; k++) {
         rp_tensor *t = given[k];
@@ -196,6 +196,11 @@ static rp_status plain_indices(const rp__call *call, const rp_tensor *self, rp_t
             index[(*n_index)++] = t;
             continue;
         }
+        if (t->ndim == 0) {
+            t = rp_unsqueeze_at(call->site, t, 0);
+            self = *whole = rp_unsqueeze_at(call->site, *whole, *n_index);
+            if (rp__tensor_is_error(t) || rp__tensor_is_error(self)) return rp_error_status();
+        }
         RP_TRY(check_mask(call, self, t, *n_index));
         rp_tensor *true_at = rp_nonzero_at(call->site, t);
         for (unsigned d = 0; d < t->ndim; d++) index[(*n_index)++] = rp_select_at(call->site, true_at, 1, d);
@@ -205,10 +210,10 @@ static rp_status plain_indices(const rp__call *call, const rp_tensor *self, rp_t
 }
 
 rp_status rp__expand_index(const rp__call *call) {
-    rp_tensor *index[RP_MAX_DIMS];
+    rp_tensor *index[RP_MAX_DIMS], *self = call->in[0];
     unsigned n;
-    RP_TRY(plain_indices(call, call->in[0], call->in + 1, call->n_in - 1, index, &n));
-    return rp__give(call, rp_index_load_at(call->site, call->in[0], index, n));
+    RP_TRY(plain_indices(call, &self, call->in + 1, call->n_in - 1, index, &n));
+    return rp__give(call, rp_index_load_at(call->site, self, index, n));
 }
 
 /* ---- index_put: a scatter along one dim, into which the indexed dims of self are folded */
@@ -344,8 +349,13 @@ static rp_status expand_index_put(const rp__call *call, bool in_place) {
     unsigned n;
     if (call->n_in == 3 && call->in[1] && call->in[1]->dtype == RP_BOOL && values->ndim == 0 && !add)
         return expand_masked_put(call, in_place);
-    RP_TRY(plain_indices(call, call->in[0], call->in + 1, call->n_in - 2, index, &n));
-    return rp__give(call, (in_place ? put_in : put_at)(call, call->in[0], index, n, values, add));
+    rp_tensor *const given = call->in[0];
+    rp_tensor *self = given;
+    RP_TRY(plain_indices(call, &self, call->in + 1, call->n_in - 2, index, &n));
+    rp_tensor *t = (in_place ? put_in : put_at)(call, self, index, n, values, add);
+    if (self != given && !rp__tensor_is_error(t))
+        t = in_place ? rp__tensor_enter_scope(given) : rp_view_at(call->site, t, given->size, given->ndim);
+    return rp__give(call, t);
 }
 rp_status rp__expand_index_put(const rp__call *call) { return expand_index_put(call, false); }
 rp_status rp__expand_index_put_(const rp__call *call) { return expand_index_put(call, true); }
@@ -495,7 +505,7 @@ rp_status rp__expand_masked_select(const rp__call *call) {
     self = rp_expand_at(call->site, self, both.size, both.ndim, NULL);
     mask = rp_expand_at(call->site, mask, both.size, both.ndim, NULL);
     if (rp__tensor_is_error(self) || rp__tensor_is_error(mask)) return rp_error_status();
-    RP_TRY(plain_indices(call, self, &mask, 1, index, &n));
+    RP_TRY(plain_indices(call, &self, &mask, 1, index, &n));
     return rp__give(call, rp_index_load_at(call->site, self, index, n));
 }
 

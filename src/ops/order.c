@@ -142,10 +142,11 @@ static rp_status quantile(const rp__call *call, rp_tensor *q, bool ignore_nan) {
     rows = rp_sort(rows, -1, false, NULL, &places);
     const rp_dim n = rows->ndim ? rows->size[rows->ndim - 1] : 1, last = rp__dim_apply(RP__DIM_SUB, n, 1);
     if (single) q = rp_unsqueeze(q, 0);
+    q = rp_to_dtype(q, RP_F64); /* ranks are float64, as PyTorch's: 0.2f of six is above the second */
     rp_tensor *rank;
     if (ignore_nan) {
         rp_tensor *there = rp_sum(rp_logical_not(rp_isnan(rows)), &end, 1, true);
-        rank = rp_mul(q, rp_to_dtype(rp_sub_scalar(there, rp_i64(1)), dtype));
+        rank = rp_mul(q, rp_to_dtype(rp_sub_scalar(there, rp_i64(1)), RP_F64));
         rank = rp_where(rp_lt_scalar(rank, rp_i64(0)), rp__zero_like(rank), rank); /* of nothing but NaNs */
     } else {
         rp_tensor *nan = rp_isnan(rp_slice(rows, -1, last, n));
@@ -158,7 +159,7 @@ static rp_status quantile(const rp__call *call, rp_tensor *q, bool ignore_nan) {
     if (way == LINEAR || way == MIDPOINT) {
         rp_tensor *above = rp_gather(rows, -1, rp_to_dtype(rp_ceil(rank), RP_I64));
         y = way == MIDPOINT ? rp_lerp_scalar(y, above, rp_f64(0.5))
-                            : rp_lerp(y, above, rp_sub(rank, rp_to_dtype(below, dtype)));
+                            : rp_lerp(y, above, rp_to_dtype(rp_sub(rank, rp_to_dtype(below, RP_F64)), dtype));
     }
     const int64_t start = 0;
     y = single ? rp_squeeze(y, -1) : rp_movedim(y, &end, 1, &start, 1);

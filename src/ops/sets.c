@@ -382,6 +382,22 @@ rp_status rp__expand_nonzero_static(const rp__call *call) {
 
 /* ---- embedding_bag: elements that do not count go to a bag behind the last */
 
+/* The largest of each bag's rows, of equal ones the first, which alone has the gradient; an empty bag has the zeros behind the rows.
+   bag: whose each of n rows is; size: of the result. */
+static rp_tensor *largest_of_bags(rp_tensor *weight, rp_tensor *rows, rp_tensor *bag, rp_dim n, const rp_dim size[2]) {
+    const rp_dim each[2] = {n, size[1]}, lone[2] = {1, size[1]};
+    const rp_dtype dtype = (rp_dtype)weight->dtype;
+    rp_tensor *place = rp_expand(rp_unsqueeze(bag, 1), each, 2, NULL), *values = rp_detach(rows);
+    rp_tensor *best = rp_scatter_reduce(zeros(weight, dtype, size, 2), 0, place, values, "amax",
+                                        RP_OPTIONS(rp_scatter_reduce_options, .include_self = RP_FALSE));
+    rp_tensor *is = rp_logical_or(rp_eq(values, rp_gather(best, 0, place, NULL)), rp_isnan(values));
+    rp_tensor *number = rp_expand(rp_unsqueeze(rp__count_beside(weight, n), 1), each, 2, NULL);
+    number = rp_masked_fill_scalar(number, rp_logical_not(is), rp__scalar_dim(n));
+    rp_tensor *first = rp_fill(zeros(weight, RP_I64, size, 2), rp__scalar_dim(n));
+    first = rp_scatter_reduce(first, 0, place, number, "amin", NULL);
+    return rp_gather(rp_cat(RP_TENSORS(rows, zeros(weight, dtype, lone, 2)), 0), 0, first, NULL);
+}
+
 rp_status rp__expand_embedding_bag(const rp__call *call) {
     rp_tensor *weight = call->in[0], *indices = call->in[1], *offsets = call->in[2], *sample = call->in[3], *bag;
     const char *site = call->site;
@@ -435,10 +451,7 @@ rp_status rp__expand_embedding_bag(const rp__call *call) {
     const rp_dim size[2] = {rp__dim_apply(RP__DIM_ADD, bags, 1), width};
     rp_tensor *out;
     if (mode == 2) {
-        out = zeros(weight, (rp_dtype)weight->dtype, size, 2);
-        rp_tensor *place = rp_expand_at(site, rp_unsqueeze_at(site, bag, 1), (const rp_dim[]){n, width}, 2, NULL);
-        out = rp_scatter_reduce_at(site, out, 0, place, rows, "amax",
-                                   RP_OPTIONS(rp_scatter_reduce_options, .include_self = RP_FALSE));
+        out = largest_of_bags(weight, rows, bag, n, size);
     } else {
         rows = rp__tensor_is_error(rows) ? rows : rp__wide(rows);
         if (sample) rows = rp_mul_at(site, rows, rp_unsqueeze_at(site, row_of(call, sample), 1));

@@ -179,6 +179,10 @@ static void place_borrowed(rp__tensor_local *l, rp_tensor *const *held, size_t n
             rp__scope_release(held[i]);
 }
 
+void rp_scope_leave(rp_scope *scope) {
+    if (scope->id) (void)rp_scope_end(*scope, NULL, 0); /* 0: it could not begin, as the sticky error says */
+}
+
 rp_status rp_scope_end_at(const char *site, rp_scope scope, rp_tensor *const *keep, size_t n) {
     RP__CALLED_FROM(site);
     rp__tensor_local *l = rp__local_tls;

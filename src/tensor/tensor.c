@@ -243,8 +243,11 @@ rp_status rp__tensor_check(const rp_tensor *t, const char *what) {
                         "%s is the error tensor of an earlier failure", what);
     if (RP__UNLIKELY(t->magic == RP__TENSOR_DEAD))
         return rp__fail(RP_ERROR_STATE, "%s was released already: a tensor %s", what, made_by(t, made));
-    if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is not a tensor", what);
+    if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC)) {
+        const char *given = rp__handle_kind_of(t);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is %s%snot a tensor", what, given ? given : "",
+                        given ? ", " : "");
+    }
     if (rp__storage_is_stale(t->storage)) {
         const char *site = t->storage->replay_site;
         return rp__fail(RP_ERROR_STALE,

@@ -67,10 +67,9 @@ enum {                          /* rp_tensor.flags */
        RP__T_ERROR = 8,
        RP__T_DETACHED = 16 /* a view that autograd takes for a tensor of its own: result of detach */
 };
-enum { RP__TENSOR_MAGIC = 0x52505431, RP__TENSOR_DEAD = 0x52505430 };
-
 struct rp_tensor {
-    uint32_t magic; /* RP__TENSOR_MAGIC, or RP__TENSOR_DEAD after release: the slot keeps op and site for a while */
+    uint32_t
+        magic; /* RP__TENSOR_MAGIC, or RP__TENSOR_DEAD after release: the slot keeps op and site for a while; handle.h has both */
     atomic_uint refs;
     atomic_uint retained; /* how many of refs belong to no scope: releasing more than was retained is an error */
     uint8_t dtype, ndim, flags;

@@ -56,22 +56,20 @@ const char *rp__ir_counts_fault(rp__ir_kind kind, uint32_t n_in, uint32_t n_out)
 
 /* ---- life */
 
-static const char handle_kind[] = "rp_ir";
-
 rp_ir *rp__ir_failed(void) {
     static rp_ir failed = {.name = ""};
     return &failed;
 }
 
 rp_status rp__ir_usable(const rp_ir *ir, const char *call) {
-    if (RP__LIKELY(ir && rp__handle_is_live(&ir->handle))) return RP_OK;
+    if (RP__LIKELY(ir && rp__handle_is(ir, RP__HANDLE_IR))) return RP_OK;
     if (!ir) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph is NULL", call);
     if (ir == rp__ir_failed()) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph could not be made", call);
-    return rp__handle_refuse(&ir->handle, call, handle_kind);
+    return rp__handle_refuse(ir, RP__HANDLE_IR, call);
 }
 
 rp_ir *rp__ir_new(const char *name) {
-    rp_ir *ir = rp__handle_new(handle_kind, sizeof *ir);
+    rp_ir *ir = rp__handle_new(RP__HANDLE_IR, sizeof *ir);
     if (ir) {
         atomic_init(&ir->refs, 1);
         ir->failures = rp__error_count();
@@ -110,7 +108,7 @@ rp_ir *rp_ir_retain(const rp_ir *ir) {
 
 void rp_ir_release(rp_ir *ir) {
     if (!ir || ir == rp__ir_failed()) return;
-    if (rp__handle_give_up(&ir->handle, "rp_ir_release")) rp__ir_release(ir);
+    if (rp__handle_give_up(ir, RP__HANDLE_IR, "rp_ir_release")) rp__ir_release(ir);
 }
 
 void rp__ir_lend(rp_ir *ir) {

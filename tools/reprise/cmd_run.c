@@ -4,6 +4,7 @@
 #include "cli.h"
 #include "graph_file.h"
 #include "model_options.h"
+#include "texts.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ struct run_options {
     struct cli_graph graph;        /* of a model: its name as the path, and --input */
     const struct model_kind *kind; /* NULL: a graph */
     struct cli_model_options model;
+    struct cli_texts texts;
     bool list;
     char *backends; /* with commas between them; NULL: not given */
     const char *outputs[CLI_MAX_GRAPH_INPUTS];
@@ -88,14 +90,17 @@ static rp_status make_model(const struct run_options *o, const char *backend, st
     if (status) return status;
     if (s->program.model.module) status = rp_module_set_training(s->program.model.module, false);
     s->n_in = cli_program_n_in(&s->program, false);
+    rp_tensor *own[MODEL_MAX_INPUTS + 1];
+    memcpy(own, s->program.in, sizeof own);
+    if (!status && o->texts.n) status = cli_texts_inputs(&o->texts, o->kind, o->model.program.dtype, own);
     if (o->graph.n_inputs > s->n_in) {
         fprintf(stderr, "reprise run: %zu inputs are given, and %s has %zu arguments\n", o->graph.n_inputs,
                 o->kind->name, s->n_in);
         return RP_ERROR_INVALID_ARGUMENT;
     }
     for (size_t k = 0; k < s->n_in && !status; k++) {
-        rp_tensor *given = cli_given_input(&o->graph, k, s->program.in[k], why, sizeof why);
-        s->in[k] = given ? given : s->program.in[k];
+        rp_tensor *given = cli_given_input(&o->graph, k, own[k], why, sizeof why);
+        s->in[k] = given ? given : own[k];
         if (!*why) continue;
         fprintf(stderr, "reprise run: input %zu (%s): %s\n", k, o->kind->inputs[k].name, cli_shown(why));
         status = RP_ERROR_INVALID_ARGUMENT;
@@ -272,6 +277,13 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'b': o->backends = arg; return 0;
     case 'c': o->compare = true; return 0;
     case 'l': o->list = true; return 0;
+    case 'k': o->texts.tokenizer = arg; return 0;
+    case 't':
+        if (o->texts.n == CLI_MAX_TEXTS)
+            argp_error(state, "at most %d texts", CLI_MAX_TEXTS);
+        else
+            o->texts.text[o->texts.n++] = arg;
+        return 0;
     case 'A': o->atol = bound("atol", arg, state); return 0;
     case 'R': o->rtol = bound("rtol", arg, state); return 0;
     case 's':
@@ -318,6 +330,11 @@ static int run(int argc, char **argv) {
         {"rtol", 'R', "X", 0, "What difference beside the first backend's value is none, in addition (0)", 0},
         {"seed", 's', "N", 0, "Of random inputs, weights and nodes (0)", 0},
         {"list", 'l', NULL, 0, "Lists the models", 0},
+        {"tokenizer", 'k', "FILE", 0, "Of --text: tokenizer.json, or the vocab.txt of a BERT", 0},
+        {"text", 't', "TEXT", 0,
+         "What a model of texts is given, once for each row; told are its likeliest tokens at each [MASK], or, of a model that goes "
+         "on, those that come next",
+         0},
         CLI_MODEL_OPTIONS,
         {0},
     };
@@ -343,6 +360,7 @@ static int run(int argc, char **argv) {
         return CLI_USAGE;
     }
     if (o.kind && !cli_model_fits(&o.model, "run", o.kind)) return CLI_USAGE;
+    if (!cli_texts_fit(&o.texts, o.kind)) return CLI_USAGE;
     o.model.program.seed = o.graph.seed;
     char names[512], *backends[MAX_BACKENDS];
     size_t n = 0;
@@ -380,10 +398,14 @@ static int run(int argc, char **argv) {
         if (status) code = cli_graph_failed(&o.graph, "run", status);
     }
     json_t *list = o.common.json ? json_array() : NULL, *differences = o.common.json ? json_array() : NULL;
+    json_t *texts = o.common.json && o.texts.n ? json_array() : NULL;
+    const bool told = o.texts.n && !status && results->ndim == 3 && results->real && (list || !o.compare);
+    if (told) status = cli_texts_tell(&o.texts, o.kind, results->real, results->size, texts);
+    if (told && status) code = cli_graph_failed(&o.graph, "run", status);
     for (size_t k = 0; k < n_out && !status; k++) {
         if (list)
             json_array_append_new(list, result_to_json(results + k));
-        else if (!o.compare)
+        else if (!o.compare && !told)
             print_result(k, results + k);
         for (size_t b = 0; b < n && k < o.n_expected && expected[k].text; b++) {
             if (tell_difference(&o, differences, "the file", backends[b], k, expected + k, results + b * n_out + k))
@@ -395,11 +417,14 @@ static int run(int argc, char **argv) {
         }
     }
     if (list && !status) {
-        const int printed = cli_print_json(json_pack("{s:o, s:o}", "results", list, "differences", differences));
+        json_t *doc = json_pack("{s:o, s:o}", "results", list, "differences", differences);
+        if (texts) json_object_set_new(doc, "texts", texts);
+        const int printed = cli_print_json(doc);
         if (!code) code = printed;
     } else {
         json_decref(list);
         json_decref(differences);
+        json_decref(texts);
     }
     if (results) free_results(results, (MAX_BACKENDS + 1) * n_out);
     free(results);

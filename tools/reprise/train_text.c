@@ -21,15 +21,37 @@ static const double TEMPERATURE = 0.5, DROPOUT = 0.4;
 
 /* ---------------------------------------------------------------- the text */
 
+/* The file's bytes, retained: by cli_read, which knows standard input and waits for no pipe. */
 static bool read_text(struct cli_text *text, const char *path, char *why, size_t why_bytes) {
-    text->codes = (uint8_t *)cli_read(path, MAX_BYTES, &text->size, why, why_bytes);
-    if (text->codes && text->size >= MIN_BYTES) {
+    size_t n;
+    char *data = cli_read(path, MAX_BYTES, &n, why, why_bytes);
+    if (data && n < MIN_BYTES) snprintf(why, why_bytes, "a text of at least %d bytes is needed", MIN_BYTES);
+    if (data && n >= MIN_BYTES) {
+        rp_scope scope = rp_scope_begin();
+        text->codes = rp_retain(rp_from_data(data, RP_DIMS((int64_t)n), RP_U8));
+        text->size = n;
         snprintf(text->path, sizeof text->path, "%s", path);
-        return true;
+        rp_scope_end(scope, NULL, 0);
     }
-    if (text->codes) snprintf(why, why_bytes, "a text of at least %d bytes is needed", MIN_BYTES);
-    cli_text_free(text);
-    return false;
+    free(data);
+    return text->codes != NULL;
+}
+
+/* Bytes become their places among those that the text has; the codes are int64, on the default device. */
+static rp_status encode(struct cli_text *text) {
+    int64_t counts[256], code[256];
+    rp_scope scope = rp_scope_begin();
+    rp_status status = rp_to_host(rp_bincount(text->codes, NULL, 256), counts, sizeof counts);
+    for (int byte = 0; byte < 256 && !status; byte++) {
+        code[byte] = text->vocabulary;
+        if (counts[byte]) text->bytes[text->vocabulary++] = (uint8_t)byte;
+    }
+    rp_tensor *bytes = text->codes;
+    if (!status) text->codes = rp_retain(rp_take(rp_from_data(code, RP_DIMS(256), RP_I64), rp_to_dtype(bytes, RP_I64)));
+    rp_release(bytes);
+    if (!status && rp_failed()) status = rp_error_status();
+    rp_scope_end(scope, NULL, 0);
+    return status;
 }
 
 int cli_text_load(struct cli_text *text, const char *path) {
@@ -54,62 +76,45 @@ int cli_text_load(struct cli_text *text, const char *path) {
             return CLI_FAILED;
         }
     }
-    bool seen[256] = {false};
-    uint8_t code[256];
-    for (size_t i = 0; i < text->size; i++) {
-        seen[text->codes[i]] = true;
-    }
-    for (int byte = 0; byte < 256; byte++) {
-        if (!seen[byte]) continue;
-        code[byte] = (uint8_t)text->vocabulary;
-        text->bytes[text->vocabulary++] = (uint8_t)byte;
-    }
-    for (size_t i = 0; i < text->size; i++) {
-        text->codes[i] = code[text->codes[i]];
-    }
-    return CLI_OK;
+    if (encode(text) == RP_OK) return CLI_OK;
+    fprintf(stderr, "reprise demo: %s\n", rp_error_message());
+    rp_error_take();
+    cli_text_free(text);
+    return CLI_FAILED;
 }
 
 void cli_text_free(struct cli_text *text) {
-    free(text->codes);
+    rp_release(text->codes);
     *text = (struct cli_text){0};
 }
 
 /* ---------------------------------------------------------------- batches */
 
-/* Place k of the held-out blocks, or of the others: contexts and their next characters do not cross a block's end. */
-static size_t place_count(const struct cli_text *text, bool held_out) {
-    size_t blocks = text->size / BLOCK, out = blocks / 10;
-    return (held_out ? out : blocks - out) * (BLOCK - CONTEXT);
+/* All places of the held-out blocks, or of the others: contexts and their next characters do not cross a block's end. (N) int64 on
+   the CPU. */
+static rp_tensor *places_of(const struct cli_text *text, bool held_out) {
+    const rp_scalar ten = rp_i64(10), nine = rp_i64(9);
+    rp_tensor *block = rp_arange(rp_i64(0), rp_i64((int64_t)text->size / BLOCK), rp_i64(1), NULL);
+    rp_tensor *last = rp_eq_scalar(rp_remainder_scalar(block, ten), nine);
+    rp_tensor *first = rp_masked_select(rp_mul_scalar(block, rp_i64(BLOCK)), held_out ? last : rp_logical_not(last));
+    rp_tensor *within = rp_arange(rp_i64(0), rp_i64(BLOCK - CONTEXT), rp_i64(1), NULL);
+    return rp_to_device(rp_flatten(rp_add(rp_unsqueeze(first, 1), within)), rp_cpu(), false);
 }
 
-static size_t place_of(size_t k, bool held_out) {
-    size_t block = k / (BLOCK - CONTEXT), offset = k % (BLOCK - CONTEXT);
-    return (held_out ? 10 * block + 9 : block + block / 9) * BLOCK + offset;
-}
-
-/* Contexts and what follows them, from `n` places. */
-static rp_status make_batch(const struct cli_text *text, const size_t *places, int64_t n, rp_tensor *in[2]) {
-    static int64_t contexts[HELD_OUT * CONTEXT], next[HELD_OUT];
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t j = 0; j < CONTEXT; j++) {
-            contexts[i * CONTEXT + j] = text->codes[places[i] + (size_t)j];
-        }
-        next[i] = text->codes[places[i] + CONTEXT];
-    }
-    in[0] = rp_from_data(contexts, RP_DIMS(n, CONTEXT), RP_I64);
-    in[1] = rp_from_data(next, RP_DIMS(n), RP_I64);
+/* Contexts and what follows them, from n places. */
+static rp_status make_batch(const struct cli_text *text, rp_tensor *places, rp_tensor *in[2]) {
+    rp_tensor *within = rp_arange(rp_i64(0), rp_i64(CONTEXT + 1), rp_i64(1), NULL);
+    rp_tensor *windows = rp_take(text->codes, rp_add(rp_unsqueeze(places, 1), within));
+    in[0] = rp_narrow(windows, 1, 0, CONTEXT);
+    in[1] = rp_select(windows, 1, CONTEXT);
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
-static rp_status random_batch(const struct cli_text *text, uint64_t *random, rp_tensor *in[2]) {
-    size_t places[BATCH];
-    for (size_t i = 0; i < BATCH; i++) {
-        /* Knuth's linear congruential generator (MMIX); its high bits choose the place. */
-        *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        places[i] = place_of((size_t)(*random >> 33) % place_count(text, false), false);
-    }
-    return make_batch(text, places, BATCH, in);
+/* The loader's next batch; an epoch that is over is followed by another. */
+static rp_status next_batch(const struct cli_text *text, rp_loader *loader, rp_tensor *in[2]) {
+    rp_tensor *places;
+    if (!rp_loader_next(loader, &places, 1) && !rp_failed()) (void)rp_loader_next(loader, &places, 1);
+    return rp_failed() ? rp_error_status() : make_batch(text, places, in);
 }
 
 /* ---------------------------------------------------------------- functions: step (program.c), held-out loss, next
@@ -130,15 +135,14 @@ static void sample_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
 
 /* Without dropout, as sampling is. */
 static rp_status held_out_loss(const struct cli_text *text, rp_module *m, rp_compiled *f, double *loss) {
-    size_t places[HELD_OUT], n = place_count(text, true);
-    for (size_t i = 0; i < HELD_OUT; i++) {
-        places[i] = place_of(i * n / HELD_OUT, true);
-    }
     rp_tensor *in[2], *out = NULL;
     rp_scope scope = rp_scope_begin();
     bool grad = rp_set_grad_enabled(false);
     rp_status status = rp_module_set_training(m, false);
-    if (!status) status = make_batch(text, places, HELD_OUT, in);
+    rp_tensor *all = places_of(text, true), *some = rp_arange(rp_i64(0), rp_i64(HELD_OUT), rp_i64(1), NULL);
+    const rp_device here = rp_default_device();
+    some = rp_floor_divide_scalar(rp_mul_scalar(some, rp_i64(rp_numel(all))), rp_i64(HELD_OUT));
+    if (!status) status = make_batch(text, rp_take(rp_to_device(all, here, false), some), in);
     if (!status) status = rp_call(f, in, 2, &out, 1);
     *loss = status ? NAN : rp_item_f64(out);
     if (!status && rp_failed()) status = rp_error_status();
@@ -149,11 +153,8 @@ static rp_status held_out_loss(const struct cli_text *text, rp_module *m, rp_com
 
 static rp_status write_sample(const struct cli_text *text, rp_compiled *f, char *sample) {
     int64_t context[CONTEXT];
-    for (size_t i = 0; i < CONTEXT; i++) {
-        context[i] = text->codes[place_of(0, true) + i];
-    }
     bool grad = rp_set_grad_enabled(false);
-    rp_status status = RP_OK;
+    rp_status status = rp_to_host(rp_slice(text->codes, 0, 9 * BLOCK, 9 * BLOCK + CONTEXT), context, sizeof context);
     for (size_t i = 0; !status && i < CLI_TEXT_SAMPLE; i++) {
         rp_scope scope = rp_scope_begin();
         rp_tensor *in = rp_from_data(context, RP_DIMS(1, CONTEXT), RP_I64), *out = NULL;
@@ -201,11 +202,11 @@ static void show_progress(struct progress *p, double done, const struct cli_text
 
 /* ---------------------------------------------------------------- training */
 
-/* What a training goes on with; the place in the sequence of batches is kept beside what rp_save writes. */
+/* What a training goes on with, all of which rp_save keeps. */
 struct training {
     struct cli_program program;
     rp_compiled *step;
-    uint64_t random;
+    rp_loader *loader; /* of places */
 };
 
 static rp_status train(const struct cli_text *text, struct training *t, rp_compiled *held_out, rp_device device,
@@ -217,7 +218,7 @@ static rp_status train(const struct cli_text *text, struct training *t, rp_compi
     for (r->steps = 0; !status && r->steps < steps && now - begin < seconds;) {
         rp_scope scope = rp_scope_begin();
         rp_tensor *in[2], *loss = NULL;
-        status = random_batch(text, &t->random, in);
+        status = next_batch(text, t->loader, in);
         if (!status) status = rp_call(t->step, in, 2, &loss, 1);
         r->steps++;
         /* Reading the loss waits for the device: not at every step. */
@@ -247,18 +248,22 @@ static rp_status train(const struct cli_text *text, struct training *t, rp_compi
 
 /* ---------------------------------------------------------------- checkpoint */
 
-static rp_status training_make(struct training *t, const struct model_kind *kind, uint64_t seed) {
+static rp_status training_make(const struct cli_text *text, struct training *t, const struct model_kind *kind,
+                               uint64_t seed) {
     const struct cli_program_options options = {.batch = BATCH, .seed = seed};
     const rp_compile_options whole = {.struct_size = sizeof whole};
     rp_status status = cli_program_make(&t->program, kind, &options);
     if (status) return status;
     t->step = cli_program_compile(&t->program, cli_program_step(&t->program), &whole);
-    t->random = 1;
+    rp_tensor *places = places_of(text, false);
+    t->loader = rp_loader_new(&places, 1, BATCH,
+                              RP_OPTIONS(rp_loader_options, .shuffle = true, .drop_last = true, .seed = seed));
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
 static void training_release(struct training *t) {
     rp_compiled_release(t->step);
+    rp_loader_release(t->loader);
     cli_program_release(&t->program);
 }
 
@@ -268,7 +273,7 @@ static rp_status go_on(const struct cli_text *text, struct training *t, float **
     rp_scope scope = rp_scope_begin();
     rp_tensor *in[2], *loss = NULL;
     for (int i = 0; i < RESUMED && !status; i++) {
-        status = random_batch(text, &t->random, in);
+        status = next_batch(text, t->loader, in);
         if (!status) status = rp_call(t->step, in, 2, &loss, 1);
     }
     *n = 1;
@@ -290,7 +295,7 @@ static rp_status go_on(const struct cli_text *text, struct training *t, float **
    weights. */
 static rp_status resume(const struct cli_text *text, struct training *t, const struct model_kind *kind,
                         struct cli_text_result *r) {
-    struct training other = {.random = 0};
+    struct training other = {.loader = NULL};
     float *values[2] = {NULL, NULL};
     size_t n[2] = {0, 0};
     const char *folder = getenv("TMPDIR");
@@ -299,17 +304,17 @@ static rp_status resume(const struct cli_text *text, struct training *t, const s
     const int fd = mkstemp(path);
     if (fd < 0) return RP_ERROR_IO;
     close(fd);
-    const uint64_t random = t->random;
-    rp_status status = rp_save(path, t->program.model.module,
-                               RP_OPTIONS(rp_save_options, .optimizer = t->program.optimizer, .random = true));
+    rp_status status =
+        rp_save(path, t->program.model.module,
+                RP_OPTIONS(rp_save_options, .optimizer = t->program.optimizer, .random = true, .loader = t->loader));
     struct stat st;
     r->checkpoint_bytes = status || stat(path, &st) ? 0 : (uint64_t)st.st_size;
     if (!status) status = go_on(text, t, &values[0], &n[0]);
-    if (!status) status = training_make(&other, kind, 2);
+    if (!status) status = training_make(text, &other, kind, 2);
     if (!status)
-        status = rp_load(path, other.program.model.module,
-                         RP_OPTIONS(rp_load_options, .optimizer = other.program.optimizer, .random = true));
-    other.random = random;
+        status = rp_load(
+            path, other.program.model.module,
+            RP_OPTIONS(rp_load_options, .optimizer = other.program.optimizer, .random = true, .loader = other.loader));
     if (!status) status = go_on(text, &other, &values[1], &n[1]);
     r->resumed_equal = !status && n[0] == n[1] && memcmp(values[0], values[1], n[0] * sizeof **values) == 0;
     training_release(&other);
@@ -329,7 +334,7 @@ rp_status cli_text_train(const struct cli_text *text, rp_device device, double s
     kind.options = &sizes;
     struct training t;
     struct cli_program *program = &t.program;
-    rp_status status = training_make(&t, &kind, 1);
+    rp_status status = training_make(text, &t, &kind, 1);
     if (status) return status;
     rp_module *m = program->model.module;
     const rp_compile_options options = {.struct_size = sizeof options};

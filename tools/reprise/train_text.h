@@ -9,7 +9,7 @@
 
 struct cli_text {
     char path[512];
-    uint8_t *codes; /* one a byte of the file, below vocabulary */
+    rp_tensor *codes; /* one a byte of the file, below vocabulary: int64 */
     size_t size;
     int64_t vocabulary;
     uint8_t bytes[256]; /* of a code */

@@ -1,5 +1,5 @@
-/* Names and symbols of NVTX for dynlib.c, and the ranges of the public interface. Override: REPRISE_LIBNVTX names a
-   file. */
+/* Names and symbols of NVTX for dynlib.c, and the ranges of the public interface: libnvtx3interop is CUDA 13's, libnvToolsExt that
+   of before. Override: REPRISE_LIBNVTX names a file. */
 #include "libnvtx.h"
 
 #include <reprise.h>
@@ -17,7 +17,8 @@ static const rp__dynlib_symbol symbols[] = {
 #undef RP__NVTX_FN
 };
 
-static const char *const sonames[] = {"libnvToolsExt.so.1", "libnvToolsExt.so", NULL};
+static const char *const sonames[] = {"libnvtx3interop.so.1", "libnvtx3interop.so", "libnvToolsExt.so.1",
+                                      "libnvToolsExt.so", NULL};
 
 static const rp__dynlib_spec spec = {.title = "NVTX",
                                      .variable = "REPRISE_LIBNVTX",

@@ -39,7 +39,7 @@ _reprise() {
     local options="--help --usage --version --json" words=
     case $command in
     demo) options+=" --text --device --seconds --steps" ;;
-    run) options+=" --input --output --backend --expect --compare --atol --rtol --seed --list$of_models" ;;
+    run) options+=" --input --output --backend --expect --compare --atol --rtol --seed --list --tokenizer --text$of_models" ;;
     train) options+=" --steps --rate --backend --compare --output --seed$of_models" ;;
     bench) options+=" --peer --seconds --calls --backend --input --train$of_models" ;;
     tune) options+=" --train --fast$of_models" ;;

@@ -31,6 +31,8 @@ complete -c reprise -n "__fish_seen_subcommand_from run" -l atol -x -d "absolute
 complete -c reprise -n "__fish_seen_subcommand_from run" -l rtol -x -d "relative bound"
 complete -c reprise -n "__fish_seen_subcommand_from run train" -l seed -x -d "of random numbers"
 complete -c reprise -n "__fish_seen_subcommand_from run" -l list -d "the models"
+complete -c reprise -n "__fish_seen_subcommand_from run" -l tokenizer -r -F -d "tokenizer.json or vocab.txt"
+complete -c reprise -n "__fish_seen_subcommand_from run" -l text -x -d "what goes in"
 complete -c reprise -n "__fish_seen_subcommand_from train" -l rate -x -d "learning rate"
 complete -c reprise -n "__fish_seen_subcommand_from run train bench tune explain dump" -l weights -r -F -d "weights of a model"
 complete -c reprise -n "__fish_seen_subcommand_from run train bench tune explain dump" -l prefix -x -d "of names in that file"

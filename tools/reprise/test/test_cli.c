@@ -112,6 +112,9 @@ static void test_wrong_use(void **state) {
     expect("run x.ir --batch 2", 2, "for models");
     expect("run mlp --input f32 --input f32", 1, "has 1 arguments");
     expect("run mlp --input f32[4,10]=1,2", 1, "2 values for 40 elements");
+    expect("run bert-tiny --text x", 2, "belong together");
+    expect("run mlp --tokenizer v --text x", 2, "mlp takes no texts");
+    expect("run bert-tiny --tokenizer /nonexistent/vocab.txt --text x", 1, "/nonexistent/vocab.txt");
     expect("train", 2, "Usage");
     expect("train nothing", 2, "no model 'nothing'");
     expect("train rows", 2, "not trained");
@@ -447,6 +450,36 @@ static void test_models(void **state) {
     expect("run bert-tiny --device cpu --dtype f16 --batch 3", 0, "float16[3, 6, 50]");
     expect("run bert-tiny --device cpu --batch 3 --length 9", 0, "float32[3, 9, 50]");
     expect("run bert-tiny --device cpu --length 17", 1, "17"); /* it has 16 positions */
+    FILE *vocab = fopen("test_cli_vocab.txt", "w");
+    assert_non_null(vocab);
+    fputs("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\nsat\n##s\n", vocab);
+    fclose(vocab);
+    /* the same numbers, given by hand */
+    const char *text = "run bert-tiny --device cpu --tokenizer test_cli_vocab.txt --text 'The cats [MASK]'";
+    char line[256];
+    snprintf(line, sizeof line, "%s --output test_cli_y.npy", text);
+    expect(line, 0, "tokens: [CLS] the cat ##s [MASK] [SEP]\ntoken 4: ");
+    expect("run bert-tiny --device cpu --input 'i64[1,6]=2,5,6,8,4,3' --input 'i64[1,6]=0' --input 'f32[1,6]=1' "
+           "--expect test_cli_y.npy",
+           0, "equals the file");
+    snprintf(line, sizeof line, "%s --text cat --json", text); /* a shorter one, padded */
+    json_t *doc = run_json(line), *texts = json_object_get(doc, "texts");
+    assert_int_equal(json_array_size(texts), 2);
+    json_t *places = json_object_get(json_array_get(texts, 0), "places"),
+           *guesses = json_object_get(json_array_get(places, 0), "guesses");
+    assert_int_equal(json_array_size(json_object_get(json_array_get(texts, 1), "tokens")), 3);
+    assert_int_equal(json_array_size(json_object_get(json_array_get(texts, 1), "places")), 0);
+    assert_int_equal(json_array_size(guesses), 5);
+    double before = 1, sum = 0;
+    json_array_foreach(guesses, i, entry) {
+        const double p = json_real_value(json_object_get(entry, "probability"));
+        assert_true(p <= before && p > 1.0 / 50 / 4);
+        sum += before = p;
+    }
+    assert_true(sum > 5.0 / 50 && sum < 1);
+    json_decref(doc);
+    expect("run gpt2-tiny --device cpu --tokenizer test_cli_vocab.txt --text 'the cat'", 0, "next: ");
+    unlink("test_cli_vocab.txt");
     expect("run llama-tiny --device cpu --dtype f64 --compare", 0, "fused equals eager");
     expect("run cnn --device cpu --dtype tf32 --compare", 0, "fused equals eager");
     expect("run mlp --device cpu --input f32[3,10]=0.5", 0, "float32[3, 10]");
