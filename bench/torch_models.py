@@ -87,7 +87,7 @@ def work_of(torch, model, image, what):
             p.grad = None
         y = first(model(image))
         y.float().square().mean().backward()
-        return y
+        return y.detach()  # a graph that is kept holds gradients to the stream it was made on
 
     return call
 

@@ -272,6 +272,29 @@ static void conv_inverted_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_
     rp_tensor *seed = rp_cos(rp_detach(y));
     rp_grad(&y, 1, (rp_tensor *[]){wrt[0], wrt[2], wrt[4], wrt[5]}, 4, &seed, NULL, out);
 }
+/* A window of one place whose stride nobody sees in the result, which has one place along that dim, where the picture has more. */
+static void conv_unseen_stride(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int64_t *step = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = rp_relu(rp_conv2d(in[0], in[1], NULL, RP_DIMS(step[0], step[1])));
+}
+static void test_unseen_stride(void **state) {
+    (void)state;
+    static const struct {
+        int64_t n, h, w, step[2];
+        int last;
+    } kinds[] = {{2, 2, 16, {2, 1}, 1}, {2, 8, 2, {1, 2}, 1}, {1, 8, 2, {1, 2}, 0}, {1, 2, 8, {3, 1}, 0}};
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    for (unsigned k = 0; k < 4; k++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *in[] = {laid_out(FILLED(1, RP_F16, kinds[k].n, 64, kinds[k].h, kinds[k].w), kinds[k].last),
+                           FILLED(2, RP_F16, 64, 64, 1, 1)};
+        check("a stride that is not seen", conv_unseen_stride, kinds[k].step, sizeof kinds[k].step, in, 2, 1, ANY);
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
 static void test_layout_depthwise(void **state) {
     (void)state;
     static const rp_dtype dtypes[] = {RP_F16, RP_BF16, RP_F32, RP_F32};
@@ -1165,6 +1188,7 @@ int main(void) {
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_layout_families),
         cmocka_unit_test(test_layout_depthwise),
+        cmocka_unit_test(test_unseen_stride),
         cmocka_unit_test(test_stored_two_ways),
         cmocka_unit_test(test_everyday),
         cmocka_unit_test(test_spaces),

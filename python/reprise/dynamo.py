@@ -299,8 +299,11 @@ class Part:
         return types
 
     def text(self):
-        """The program as the library traces it, in its text form: what `reprise explain|bench|dump FILE` take."""
-        return self.program.text(self.types())
+        """The program as the library traces it, in its text form: what `reprise explain|bench|dump FILE` take. Why not, as a comment."""
+        try:
+            return self.program.text(self.types())
+        except (Unsupported, _c.Error) as e:
+            return "".join(f"# {line}\n" for line in str(e).splitlines())
 
     def check(self):
         """What the library refuses of it, by a trace without data: [(node, reason)]."""

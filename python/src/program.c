@@ -948,19 +948,23 @@ static PyObject *program_text(PyObject *self, PyObject *types) {
     context c = {.p = p};
     PyObject *text = NULL;
     rp_scope scope = (rp_scope_begin)();
-    rp_ir *ir = (rp_trace_types)((rp_fn){replay, &c, 0, p->name}, list, p->n_in, p->n_out);
-    const size_t bytes = ir ? (rp_ir_text)(ir, NULL, 0) : 0;
-    char *buffer = ir ? malloc(bytes + 1) : NULL;
-    if (!ir)
+    rp_ir *ir;
+    size_t bytes = 0;
+    char *buffer = NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    ir = (rp_trace_types)((rp_fn){replay, &c, 0, p->name}, list, p->n_in, p->n_out);
+    if (!rp_failed()) bytes = (rp_ir_text)(ir, NULL, 0);
+    if (!rp_failed()) buffer = malloc(bytes + 1);
+    if (buffer) (void)(rp_ir_text)(ir, buffer, bytes + 1);
+    rp_ir_release(ir);
+    Py_END_ALLOW_THREADS;
+    if (rp_failed())
         py_fail(p->name);
     else if (!buffer)
         PyErr_NoMemory();
-    else {
-        (void)(rp_ir_text)(ir, buffer, bytes + 1);
+    else
         text = PyUnicode_FromStringAndSize(buffer, (Py_ssize_t)bytes);
-    }
     free(buffer);
-    rp_ir_release(ir);
     (rp_scope_end)(scope, NULL, 0);
     free(list);
     return text;

@@ -283,7 +283,7 @@ rp_status rp__layout(rp_ir *ir, rp_ir **out) {
     for (size_t k = 0; k < ir->body.n_nodes && !any; k++) {
         rp__turned copied;
         RP_TRY(ask(ir, &ir->nodes[ir->body.nodes[k]], 0, &copied, NULL));
-        any = (copied.channels | copied.rows) != 0;
+        any = (copied.channels | copied.rows | copied.likes) != 0;
     }
     if (!any) {
         *out = rp__ir_retain(ir);

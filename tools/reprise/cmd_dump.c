@@ -148,7 +148,7 @@ static int dump_file(struct dump *d, const char *path, bool kernels) {
         cli_no_model("dump", path);
         return CLI_FAILED;
     }
-    struct cli_graph g = {.path = NULL};
+    struct cli_graph g = {.uncalled = !kernels};
     const int code = cli_graph_load(&g, "dump", path);
     if (code) return code;
     rp_ir *ir = rp_ir_parse(g.text, g.bytes);
@@ -194,7 +194,10 @@ static int run(int argc, char **argv) {
     struct dump d = {.doc = o.common.json ? json_array() : NULL};
     const struct model_kind *kind = model_find(o.name);
     int code = CLI_OK;
-    if (!kind && o.model.given) {
+    if (kind && o.kernels) {
+        fputs("reprise dump: --kernels is for graphs in text form; of a model they are printed anyhow\n", stderr);
+        code = CLI_USAGE;
+    } else if (!kind && o.model.given) {
         fputs("reprise dump: --weights, --prefix, --dtype, --batch, --length and --device are for models\n", stderr);
         code = CLI_USAGE;
     } else if (!kind) {

@@ -79,7 +79,7 @@ int cli_graph_load(struct cli_graph *g, const char *command, const char *path) {
     if (rp_failed()) {
         fprintf(stderr, "reprise %s: %s: %s\n", command, cli_shown(path), rp_error_message());
         code = CLI_FAILED;
-    } else if (g->n_in > CLI_MAX_GRAPH_INPUTS || g->n_out > CLI_MAX_GRAPH_INPUTS) {
+    } else if (!g->uncalled && (g->n_in > CLI_MAX_GRAPH_INPUTS || g->n_out > CLI_MAX_GRAPH_INPUTS)) {
         fprintf(stderr, "reprise %s: %s: a graph of %zu arguments and %zu results; at most %d are served\n", command,
                 cli_shown(path), g->n_in, g->n_out, CLI_MAX_GRAPH_INPUTS);
         code = CLI_FAILED;

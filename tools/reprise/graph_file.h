@@ -1,5 +1,5 @@
-/* Graphs in text form (docs/ir.md) as functions: read from a file, given inputs, compiled by a backend. `run`, `bench`
- * and `explain` share it. */
+/* Graphs in text form (docs/ir.md) as functions: read from a file, given inputs, compiled by a backend. `run`, `bench`,
+ * `explain` and `dump` share it. */
 #ifndef REPRISE_GRAPH_FILE_H
 #define REPRISE_GRAPH_FILE_H
 
@@ -27,6 +27,7 @@ struct cli_graph {
     struct cli_input inputs[CLI_MAX_GRAPH_INPUTS];
     size_t n_inputs; /* that were given, for the first arguments */
     uint64_t seed;
+    bool uncalled; /* it is read alone, whatever it takes and gives */
 };
 
 /* Is the argument of a command a file, by a dot or slash or as -, rather than the name of a model or row? */

@@ -11,11 +11,16 @@
 #include "kernel/cuda/matmul.h"
 
 /* What of the class the text depends on: the template's facts in `unit`, in `broadcast` how the dims divide, which row of the table it
- * is, and how many words that has; where eight sums are taken at once (vector), rp__cuda_lanes in across, gathered, staged and staged_unit. */
+ * is, and how many words that has; where several sums are taken at once (vector), rp__cuda_lanes in across, gathered, staged and staged_unit. */
 enum { BATCH_SHIFT = 0, M_SHIFT = 8, N_SHIFT = 16, OP_SHIFT = 24, ROW_SHIFT = 32, WORDS_SHIFT = 40 };
 
 bool rp__cuda_contract_is_wide(const rp__dag *dag, const rp__space *s) {
     const int64_t limit = INT32_MAX / 2;
+    for (unsigned k = 0; k < dag->n_windows; k++) {
+        const rp__space_window *w = &s->windows[k];
+        const int64_t step = w->stride < 0 ? -w->stride : w->stride;
+        if (step && w->size > limit / step) return true;
+    }
     for (unsigned a = 0; a < dag->n_accesses; a++) {
         const rp__space_access *x = &s->accesses[a];
         int64_t reach = 0;

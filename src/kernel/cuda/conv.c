@@ -31,7 +31,7 @@ enum {
     LONG,
     LONGER,
     DIRECT,
-    VECTORS,          /* conv_mma.cuh, which with conv_few.cuh alone has OUT_WIDE */
+    VECTORS,          /* conv_mma.cuh, which with conv_few.cuh and conv_patch.cuh has OUT_WIDE */
     PARTS,            /* sums of shares stay in memory (conv_shares.c) */
     ROWS = TILE,      /* of DIRECT */
     MASKS = OUT_WIDE, /* conv.cuh alone */
@@ -392,7 +392,8 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
                           const rp__operand *result, rp__neighbours eight, const rp__conv_geometry *conv, bool groups,
                           uint64_t *facts) {
     uint64_t f = UINT64_C(1) << VECTORS;
-    bool plain = e->taps == 1; /* a window of one place, which is the pixel's */
+    /* a window of one place, which is the pixel's; a stride along a dim with one result is not known */
+    bool plain = e->taps == 1 && e->in == e->points;
     for (unsigned k = 0; k < e->spatial; k++) plain = plain && conv->stride[k] == 1 && conv->padding[k] == 0;
     const int64_t each = vector_of(a);
     if (e->kind == 2) {
@@ -903,7 +904,7 @@ static bool is_even(const rp__operand *o) {
 /* Is a convolution a product of channels at each place, whose places are numbers in all that is read and written? */
 static bool is_point(const rp__problem *p, const rp__conv_extent *e, const rp__operand *windowed,
                      const rp__operand *result) {
-    bool plain = e->kind != 2 && e->taps == 1 && is_even(windowed);
+    bool plain = e->kind != 2 && e->taps == 1 && e->in == e->points && is_even(windowed);
     for (unsigned k = 0; k < e->spatial; k++)
         plain = plain && p->call->conv.stride[k] == 1 && p->call->conv.padding[k] == 0;
     return plain && (result ? is_even(result) : p->notes && p->notes->even);
@@ -1173,7 +1174,8 @@ rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__opera
     RP_TRY(rp__cuda_dnn_turned(&p, &elsewhere, out));
     if (!elsewhere && rp__conv_is_depthwise(&p)) {
         /* around convolutions by fma, which read rows, it stays as it is */
-        if (rp__dtype_is_narrow(o[0].dtype) || call->precision != RP__FLOAT32_HIGHEST) rp__conv_depth_turned(&p, out);
+        if (rp__dtype_is_narrow(o[0].dtype) || (o[0].dtype == RP_F32 && call->precision != RP__FLOAT32_HIGHEST))
+            rp__conv_depth_turned(&p, out);
     } else if (!elsewhere) {
         out->channels = channels_last(d, op, o, n, call, out->there);
         out->rows = by_rows(d, op, o, n, call);

@@ -130,9 +130,13 @@ RP_FN void rp_add_piece(RP_ACC (*sum)[RP_V], const RP_T *g, const RP_T *from, RP
 }
 #endif
 #define RP_SOURCE (RP_KIND == 0 ? 1 : 0)
-/* Rows whose loads are under way before the first one is used: as many as registers hold beside few weights. */
+/* Where steps are wider than a place, which leaves few results a thread, loads of so many rows are under way before the first one is used: as many as
+ * registers hold beside few weights. Elsewhere blocks hide each other's loads. */
+#define RP_EARLY (RP_SX > 1 && RP_TAPS <= 9)
 #define RP_AHEAD_ROWS (160 / (RP_COLUMNS * RP_V * (int)sizeof(RP_T)))
-#define RP_AHEAD (RP_TAPS > 9 ? 0 : RP_AHEAD_ROWS < RP_ROWS ? RP_AHEAD_ROWS : RP_ROWS)
+#define RP_AHEAD (RP_AHEAD_ROWS < 1 ? 1 : RP_AHEAD_ROWS < RP_ROWS ? RP_AHEAD_ROWS : RP_ROWS)
+/* Row s of those that a thread meets: upwards is down the window of an input gradient. */
+#define RP_ROW_AT(s) (RP_KIND == 0 ? (s) : RP_ROWS - 1 - (s))
 /* Blocks of a multiprocessor: as many as the registers allow that the sums, weights and a row of places take. */
 #define RP_RESIDENT (RP_KIND == 2 ? (RP_TAPS > 9 ? 1 : 2) : RP_TAPS <= 9 && RP_SX == 1 && sizeof(RP_T) == 2 ? 3 : 2)
 extern "C" __global__ void __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_WORDS p) {
@@ -202,13 +206,12 @@ extern "C" __global__ void __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_
 #else
     const RP_INDEX top = y0 + pad_y - (RP_KH - 1) * RP_DY, left = ax + pad_x - (RP_KW - 1) * RP_DX;
 #endif
+#if RP_EARLY
     rp_u32 columns_there = 0; /* a bit each */
     _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++) columns_there |=
         (rp_u32)(left + k >= 0 && left + k < from_width) << k;
     const RP_T *const corner = from + (top * row + left * column);
     rp_channels raw[RP_ROWS][RP_COLUMNS];
-/* Row s of those that the thread meets: upwards is down the window of an input gradient. */
-#define RP_ROW_AT(s) (RP_KIND == 0 ? (s) : RP_ROWS - 1 - (s))
 #define RP_FETCH(s)                                                                                                    \
     {                                                                                                                  \
         const rp_u32 there = top + RP_ROW_AT(s) >= 0 && top + RP_ROW_AT(s) < from_rows ? columns_there : 0;            \
@@ -218,12 +221,22 @@ extern "C" __global__ void __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_
         }                                                                                                              \
     }
     _Pragma("unroll") for (int s = 0; s < RP_AHEAD; s++) RP_FETCH(s)
+#endif
         _Pragma("unroll") for (int s = 0; s < RP_ROWS; s++) {
         const int r = RP_ROW_AT(s);
-        if (s + RP_AHEAD < RP_ROWS) RP_FETCH(s + RP_AHEAD)
         RP_ACC v[RP_COLUMNS][RP_V];
+#if RP_EARLY
+        if (s + RP_AHEAD < RP_ROWS) RP_FETCH(s + RP_AHEAD)
         _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++) _Pragma("unroll") for (int e = 0; e < RP_V; e++)
             v[k][e] = RP_LOAD(raw[s][k].e[e]);
+#else
+        const RP_INDEX y = top + r;
+        const int there = y >= 0 && y < from_rows;
+        _Pragma("unroll") for (int k = 0; k < RP_COLUMNS; k++) {
+            const RP_INDEX x = left + k;
+            rp_read(from + (y * row + x * column), there && x >= 0 && x < from_width, v[k]);
+        }
+#endif
         _Pragma("unroll") for (int j = 0; j < RP_P; j++) {
             const int down = RP_KIND == 0 ? r - j * RP_SY : (RP_KH - 1) * RP_DY + j - r;
             if (down < 0 || down % RP_DY != 0 || down / RP_DY >= RP_KH) continue;

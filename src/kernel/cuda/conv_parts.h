@@ -28,7 +28,7 @@ void rp__conv_words(const rp__problem *p, const rp__operand *const *sorted, cons
 void rp__conv_part_words(const rp__problem *p, const rp__operand *const *sorted, const rp__conv_extent *e,
                          int64_t parts, rp__launch_buffer *buffer, rp__launch *out);
 uint32_t rp__conv_n_words(const rp__problem *p);
-/* Of tests and measurements: 1 + the row of conv.c's tiles, of those in slices and of those of tf32 in vectors, or 33 + the row of conv_patch.c's,
+/* Of tests and measurements: 1 + the row of conv.c's tiles, of those in slices and of those in vectors, or 33 + the row of conv_patch.c's,
    that serves wherever one can; 0: the one of least clocks, if any. */
 extern unsigned rp__cuda_conv_tile;
 

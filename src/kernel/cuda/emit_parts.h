@@ -30,7 +30,7 @@ typedef struct rp__emitter {
     bool *needed;   /* per node: scratch of rp__emit_find_needed */
     uint8_t *stage; /* per node: scans on the longest path to it */
     bool *early;    /* per node: a load that lies in x<node>[w] already */
-    uint8_t *lined; /* per node, of eight sums at once: RP__LINED_* */
+    uint8_t *lined; /* per node, of several sums at once: RP__LINED_* */
     bool *still;    /* per node: of points, an element value that is the same for all of a vector */
     /* rows that a thread has side by side: row values are arrays r<node>[j] where there are several */
     unsigned columns;

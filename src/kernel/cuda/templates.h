@@ -18,7 +18,7 @@ typedef struct rp__cuda_product_row {
     /* rp__library.join of the row's kernels, for those of another row with the same text too; both launches may be others'. NULL: none is joined. */
     rp_status (*join)(rp__device *d, const rp__launch *a, const rp__launch *b, rp__launch_buffer *buffer,
                       rp__launch *out);
-    /* Does the text with these facts take eight sums at once (rp__library_call.neighbours)? NULL: none does. */
+    /* Does the text with these facts take several sums at once, eight but of depthwise convolutions (rp__library_call.neighbours)? NULL: none does. */
     bool (*takes_lanes)(uint64_t facts);
 } rp__cuda_product_row;
 
