@@ -311,11 +311,11 @@ static void named_kernels(void **state) {
         for (int t = 0; t < 3; t++) {
             problem p = problem_of(softmax(dtypes[t]), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
             fill_inputs(&p, &r);
-            sweep(&p, t);
+            sweep(&p, t + (int)s);
             problem_free(&p);
             p = problem_of(layer_norm(dtypes[t]), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
             fill_inputs(&p, &r);
-            sweep(&p, t + 1);
+            sweep(&p, t + 1 + (int)s);
             problem_free(&p);
         }
     }
@@ -338,7 +338,7 @@ static void reductions(void **state) {
             }
             problem p = problem_of(rp__dag_finish(b), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
             fill_inputs(&p, &r);
-            sweep(&p, (int)t);
+            sweep(&p, (int)(t + s));
             problem_free(&p);
         }
     }
@@ -361,7 +361,7 @@ static void columns(void **state) {
                 store_new(b, rp__dag_dtype(b, v), v, true);
                 problem p = problem_of(rp__dag_finish(b), 1, 1, sizes[s]);
                 fill_inputs(&p, &r);
-                sweep(&p, (int)(t + k));
+                sweep(&p, (int)(t + k + s));
                 problem_free(&p);
             }
         }
@@ -468,7 +468,7 @@ static void scans(void **state) {
             }
             problem p = problem_of(rp__dag_finish(b), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
             fill_inputs(&p, &r);
-            sweep(&p, (int)t);
+            sweep(&p, (int)(t + s));
             problem_free(&p);
         }
     }

@@ -518,7 +518,8 @@ static bool as_first(size_t t, size_t f) {
     return false;
 }
 static void test_same_bits(void **arg) {
-    int bad = 0;
+    int bad = 0, others = 0; /* tables to compare with the first one */
+    for (size_t t = 1; t < TABLES; t++) others += table_runs(t);
     (void)arg;
     for (size_t t = 0; t < TABLES; t++) {
         if (!table_runs(t)) {
@@ -527,8 +528,8 @@ static void test_same_bits(void **arg) {
         }
         for (size_t f = 0; f < 2 * FUNCTIONS; f++) {
             uint64_t h;
-            if (ADDRESS_CHECKED) {
-                bad += !as_first(t, f);
+            if (ADDRESS_CHECKED && others) {
+                if (t > 0) bad += !as_first(t, f);
                 continue;
             }
             if (f & 1) {

@@ -433,8 +433,9 @@ rp_status rp__expand_embedding_bag(const rp__call *call) {
             return rp__op_error(call, RP_ERROR_SHAPE, "include_last_offset: number of offsets should be at least 1");
         /* As many bags have begun, the first of them number 0; one that is empty and the last begins behind all elements. */
         const rp_dim behind = rp__dim_apply(RP__DIM_ADD, n, 1);
+        rp_tensor *begins = rp_clamp_at(site, as(call, offsets, RP_I64), rp_i64(0), rp_i64(n));
         rp_tensor *one = rp_add_scalar_at(site, zeros(weight, RP_I64, NULL, 0), rp_i64(1), rp_i64(1));
-        bag = rp_index_add_at(site, zeros(weight, RP_I64, &behind, 1), 0, as(call, offsets, RP_I64),
+        bag = rp_index_add_at(site, zeros(weight, RP_I64, &behind, 1), 0, begins,
                               rp_expand_at(site, one, offsets->size, 1, NULL), NULL);
         bag = rp_sub_scalar_at(site, rp_slice_at(site, rp_cumsum_at(site, bag, 0, NULL), 0, 0, n, 1), rp_i64(1),
                                rp_i64(1));

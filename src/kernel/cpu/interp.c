@@ -323,7 +323,9 @@ enum { SHORT_COLUMN = 8 * RP__LANES, COLUMN_BYTES = 16 * 1024, WHOLE_COLUMNS = 5
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
 /* Is it one of those that tiles of several positions repeat (weights of a norm whose channels lie last)? */
 static bool repeats(const run *r, unsigned a) {
-    if (r->form[a] != RP__INTERP_LINEAR || r->copied >> a & 1 || r->p->written >> a & 1) return false;
+    if (r->form[a] != RP__INTERP_LINEAR || r->copied >> a & 1 || r->p->written >> a & 1 || r->p->access_iota[a] ||
+        r->p->access_row[a])
+        return false;
     for (unsigned d = r->n_outer; d < r->dims; d++)
         if (r->stride[a * r->dims + d] != 0 && r->extent[d] != 1) return false;
     return true;
@@ -423,6 +425,7 @@ static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *s
         r->repeated_yet = 0;
         rp__interp_phases(r);
     }
+    r->repeats = 0;
 }
 
 /* ---- many element spaces -------------------------------------------------------------------------------------------- */
@@ -437,6 +440,8 @@ static void run_many(run *r, const rp__cpu_loop *loop, const rp__program *p, con
     const int64_t *strides = (const int64_t *)(address + groups * p->n_accesses);
     r->p = p;
     r->walk = RP__WALK_ELEMENTS;
+    r->part = RP__INTERP_ALL;
+    r->repeats = 0; /* what another walk of this thread repeated is not this one's */
     r->n_outer = r->dims = 1;
     r->scalars = (const uint64_t *)(strides + groups * p->n_accesses);
     r->env.draws = r->scalars + p->n_scalars;

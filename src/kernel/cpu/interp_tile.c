@@ -51,7 +51,7 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
         *d = (reg){r->repeated[a], 0};
         return;
     }
-    if (plain && r->repeats >> a & 1 && i->home != RP__HOME_KEPT) {
+    if (plain && r->walk == RP__WALK_ACROSS && r->repeats >> a & 1 && i->home != RP__HOME_KEPT) {
         *d = (reg){repeated_tile(r, i), 1};
         return;
     }

@@ -271,7 +271,7 @@ typedef struct rp__planes {
     int64_t split; /* of the last dim of planes as many belong to the points: 1, or more */
 } rp__planes;
 bool rp__interp_planes(const rp__program *p, const rp__dims *dims, rp__planes *out);
-extern bool rp__interp_planes_off;                /* tests: all rows go as if it were not so, */
+extern bool rp__interp_planes_off; /* tests: neither do rows go so nor by routines of a row (interp_still.c), */
 extern _Atomic(uint64_t) rp__interp_planes_taken; /* and how many slices went so */
 rp__cpu_entry rp__interpret;                      /* tier 0 */
 extern bool rp__interpret_in_reserve; /* tests: threads get no scratch of their own, as where the system has no pages */

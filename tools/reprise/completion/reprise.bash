@@ -45,7 +45,7 @@ _reprise() {
     tune) options+=" --train --fast$of_models" ;;
     cache) options+=" --warm --arch" ;;
     explain) options+=" --backend --train --input$of_models" ;;
-    dump) options+=" --train$of_models" ;;
+    dump) options+=" --train --kernels$of_models" ;;
     export) options+=" --opset" ;;
     help)
         mapfile -t COMPREPLY < <(compgen -W "$commands" -- "$cur")

@@ -21,6 +21,7 @@ complete -c reprise -n "__fish_seen_subcommand_from $commands" -l json -d "print
 complete -c reprise -n "__fish_seen_subcommand_from demo" -l text -r -F -d "the text to learn from"
 complete -c reprise -n "__fish_seen_subcommand_from demo run train bench tune explain dump" -l device -x -a "cpu cuda" -d "where to compute"
 complete -c reprise -n "__fish_seen_subcommand_from demo bench" -l seconds -x -d "time"
+complete -c reprise -n "__fish_seen_subcommand_from dump" -l kernels -d "of a graph in text form"
 complete -c reprise -n "__fish_seen_subcommand_from demo train" -l steps -x -d "steps of training"
 complete -c reprise -n "__fish_seen_subcommand_from run bench explain" -l input -x -d "of the next argument"
 complete -c reprise -n "__fish_seen_subcommand_from run train bench explain" -l backend -x -a "(reprise backends | cut -d ' ' -f 1)" -d "what computes"
