@@ -249,6 +249,8 @@ static void weighted_columns(void *ctx, rp_tensor *const *in, size_t n_in, rp_te
 }
 static void many_after_columns(void **state) {
     (void)state;
+    const int threads = rp_num_threads();
+    assert_int_equal(rp_set_num_threads(1), RP_OK); /* so that it is one thread */
     rp_scope scope = rp_scope_begin();
     rp_tensor *in[] = {rp_rand(RP_DIMS(200, 32)), rp_rand(RP_DIMS(32))}, *sums = NULL, *p[2];
     rp_compiled *f = rp_compile((rp_fn){weighted_columns, NULL, 0, "columns"}, NULL);
@@ -270,6 +272,7 @@ static void many_after_columns(void **state) {
     rp_optimizer_release(sgd);
     rp_compiled_release(f);
     rp_scope_end(scope, NULL, 0);
+    assert_int_equal(rp_set_num_threads(threads), RP_OK);
 }
 static void same_bits_f32(void **state) {
     (void)state;
