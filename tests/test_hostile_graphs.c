@@ -713,7 +713,7 @@ static void graphed_callables_refuse(void **state) {
     X(MODULE, linear_add, rp_linear_add(q, "l", &linear, 2, 2, true))                                                  \
     X(MODULE, sequential_add, rp_sequential_add(q, "s"))                                                               \
     X(MODULE, compile_module, rp_compile_module(q, fn, NULL))                                                          \
-    X(MODULE, adam_module, rp_adam_module(q, 1, NULL))                                                                 \
+    X(MODULE, adam_module, rp_optimizer_release(rp_adam_module(q, 1, NULL)))                                           \
     X(MODULE, save, rp_save("none.safetensors", q, NULL))                                                              \
     X(MODULE, module_release, rp_module_release(q))                                                                    \
     X(SEQUENTIAL, sequential_op, rp_sequential_op(q, "relu"))                                                          \

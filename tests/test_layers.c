@@ -465,6 +465,7 @@ static void cumulative_is_compiled(void **state) {
         OK(rp_to_host(out, y[k], sizeof y[k]));
         OK(rp_to_host(l.running_mean, mean[k], sizeof mean[k]));
         OK(rp_to_host(l.running_var, var[k], sizeof var[k]));
+        rp_compiled_release(f);
     }
     assert_memory_equal(y[0], y[1], sizeof y[0]);
     assert_memory_equal(mean[0], mean[1], sizeof mean[0]);
