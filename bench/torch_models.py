@@ -16,6 +16,8 @@ import sys
 import time
 import warnings
 
+from models import capture
+
 WORKS = """mobilenetv3_large_100,32,f16,forward efficientnet_b0,32,f16,forward convnext_tiny,16,bf16,forward regnety_032,32,f16,forward
 densenet121,16,f16,forward swin_tiny_patch4_window7_224,16,bf16,forward mixer_b16_224,16,bf16,forward inception_v3,16,tf32,forward
 vgg16_bn,16,f16,forward resnet50,1,tf32,forward efficientnet_b0,16,tf32,step convnext_tiny,8,bf16,step""".split()
@@ -34,19 +36,6 @@ def period(torch, call, seconds):
         times.append(begin.elapsed_time(end) * 1e3 / n)
         n = max(1, min(100, int(4e3 / times[-1])))
     return statistics.median(times[1:])
-
-
-def graph_of(torch, call):
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
 
 
 def made(torch, name, batch, kind, what, last):
@@ -115,7 +104,7 @@ def one(o, work):
             torch.cuda.synchronize()
             if backend:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            replay = graph_of(torch, call)
+            replay = capture(torch, call)
             return period(torch, replay, o.seconds), period(torch, call, o.seconds / 4), y.detach().float()
 
     begin = time.perf_counter()
