@@ -233,6 +233,14 @@ class Inference(Door):
         q = torch.randn(2, 4, 6, 8)
         self.check(lambda q: (F.scaled_dot_product_attention(q, q, q), F.scaled_dot_product_attention(q, q, q, is_causal=True)), q)
 
+    def test_graphs_as_text(self):
+        x = torch.randn(4, 6)
+        f = torch.compile(lambda x: (x @ x.t()).softmax(-1), backend="reprise")
+        want = f(x)
+        (text,), = [g.texts() for g in reprise.explain().graphs]
+        self.assertIn("softmax", text)
+        self.same(torch.from_dlpack(reprise.compile_ir(text)(x)), want)
+
     def test_attention_stays_one_op(self):
         q, k, v = (torch.randn(2, 4, n, 8) for n in (6, 7, 7))
         hidden = torch.rand(2, 1, 6, 7) > 0.3

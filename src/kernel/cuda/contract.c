@@ -54,15 +54,17 @@ static bool is_flat(const rp__space *s, const rp__space_access *x, const rp__con
 /* Do the places of all images, in rising order, lie one step apart in all that follows? */
 static bool is_even(const rp__dag *dag, const rp__space *s, const rp__contraction *r) {
     const rp__dag *rest = dag->rest;
-    const uint8_t images = r->dim[0];
-    for (unsigned a = 1; r->op != RP__LIB_MATMUL && rest && a < rest->n_accesses; a++) {
+    const uint8_t images = r->dim[RP__CONTRACT_ALONE];
+    int64_t points = 1;
+    if (r->op == RP__LIB_MATMUL || !rest) return false;
+    for (unsigned k = 0; k < r->call.conv.spatial; k++) points *= r->o[0].size[2 + k];
+    for (unsigned a = 1; a < rest->n_accesses; a++) {
         const rp__space_access *x = &s->accesses[dag->rest_access[a]];
-        int64_t step = 0, points = 1;
+        int64_t step = 0;
         if (rest->accesses[a].windows || !is_flat(s, x, r, &step)) return false;
-        for (unsigned k = 0; k < r->call.conv.spatial; k++) points *= r->o[0].size[2 + k];
         if (images != RP__NO_DIM && s->extent[images] > 1 && x->stride[images] != step * points) return false;
     }
-    return r->op != RP__LIB_MATMUL;
+    return true;
 }
 
 /* The dims of the result. */

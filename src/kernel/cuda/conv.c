@@ -386,15 +386,19 @@ static bool is_flat(const rp__operand *o, int64_t points, int64_t each) {
     return is_aligned(&flat, 2);
 }
 
+/* Is the window one place, which is the pixel's? A stride along a dim with one result is not known: there are as many places as results. */
+static bool is_pixel(const rp__conv_extent *e, const rp__conv_geometry *conv) {
+    bool is = e->taps == 1 && e->in == e->points;
+    for (unsigned k = 0; k < e->spatial; k++) is = is && conv->stride[k] == 1 && conv->padding[k] == 0;
+    return is;
+}
+
 /* Can conv_mma.cuh read the operands, and how? result: with memory, or NULL where something else is done with the sums, with `eight` at once.
  * groups: of f32, with the inner index fastest in both, warpgroups multiply. */
 static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const rp__operand *b,
                           const rp__operand *result, rp__neighbours eight, const rp__conv_geometry *conv, bool groups,
                           uint64_t *facts) {
     uint64_t f = UINT64_C(1) << VECTORS;
-    /* a window of one place, which is the pixel's; a stride along a dim with one result is not known */
-    bool plain = e->taps == 1 && e->in == e->points;
-    for (unsigned k = 0; k < e->spatial; k++) plain = plain && conv->stride[k] == 1 && conv->padding[k] == 0;
     const int64_t each = vector_of(a);
     if (e->kind == 2) {
         if (e->og % each || e->cg % each || !is_aligned(a, 1) || !is_aligned(b, 1)) return false;
@@ -412,7 +416,7 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
         }
         if (is_aligned(b, 1))
             f |= UINT64_C(1) << B_ALONG;
-        else if (!plain || !is_flat(b, e->points, each))
+        else if (!is_pixel(e, conv) || !is_flat(b, e->points, each))
             return false;
     }
     if (result) {
@@ -904,10 +908,8 @@ static bool is_even(const rp__operand *o) {
 /* Is a convolution a product of channels at each place, whose places are numbers in all that is read and written? */
 static bool is_point(const rp__problem *p, const rp__conv_extent *e, const rp__operand *windowed,
                      const rp__operand *result) {
-    bool plain = e->kind != 2 && e->taps == 1 && e->in == e->points && is_even(windowed);
-    for (unsigned k = 0; k < e->spatial; k++)
-        plain = plain && p->call->conv.stride[k] == 1 && p->call->conv.padding[k] == 0;
-    return plain && (result ? is_even(result) : p->notes && p->notes->even);
+    return e->kind != 2 && is_pixel(e, &p->call->conv) && is_even(windowed) &&
+           (result ? is_even(result) : p->notes && p->notes->even);
 }
 
 /* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. parts: so many shares leave their sums in the
@@ -1081,8 +1083,9 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL};
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
-    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0) return 0;
-    if (!is_mma(&e, d, o[0].dtype, call) || rp__conv_is_grouped(&p)) return 0;
+    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype, call) ||
+        rp__conv_is_grouped(&p))
+        return 0;
     /* the operand without windows and the one with them, as bits know them */
     const unsigned plain = op == RP__LIB_CONV_WEIGHT ? 1 : 2, windowed = 3 - plain;
     const struct rates *rate = &rates[o[0].dtype == RP_F32];

@@ -220,9 +220,9 @@ extern "C" __global__ void __launch_bounds__(256, RP_RESIDENT) RP_NAME(const RP_
             if (there >> k & 1) raw[s][k] = *(const rp_channels *)(corner + (RP_ROW_AT(s) * row + k * column));        \
         }                                                                                                              \
     }
-    _Pragma("unroll") for (int s = 0; s < RP_AHEAD; s++) RP_FETCH(s)
+    _Pragma("unroll") for (int s = 0; s < RP_AHEAD; s++){RP_FETCH(s)}
 #endif
-        _Pragma("unroll") for (int s = 0; s < RP_ROWS; s++) {
+    _Pragma("unroll") for (int s = 0; s < RP_ROWS; s++) {
         const int r = RP_ROW_AT(s);
         RP_ACC v[RP_COLUMNS][RP_V];
 #if RP_EARLY
