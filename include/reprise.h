@@ -411,6 +411,11 @@ typedef struct rp_compile_options {
     /* "fused": schedules of kernels are measured on the device when the function is compiled for new sizes, and the best are kept
        in the cache on disk (REPRISE_TUNE=1: of every function). The bits of results are the same, but under RP_NUMBERS_FAST. */
     bool tune;
+    /* "fused": numbers of results that may lie in memory as is fastest to make and to read, not with the strides of the eager function:
+       what only another compiled function reads, as a backward what its forward saved (torch._inductor.config.keep_output_stride = False,
+       a result at a time). Copied. */
+    const size_t *free_strides;
+    size_t n_free_strides;
 } rp_compile_options;
 
 RP_CALL rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);

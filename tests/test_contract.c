@@ -239,6 +239,58 @@ static void test_layout_families(void **state) {
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
 
+/* What a forward saves for its backward alone lies as both like it, and so does a result of free strides; the other one does not. */
+static void conv_pair_results(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    conv_pair(ctx, in, n_in, &out[0], 1);
+    out[1] = rp_mul_scalar(out[0], rp_f64(2));
+    (void)n_out;
+}
+static void pair_gradients(rp_compiled *f, rp_tensor *const *given, rp_tensor **grad) {
+    rp_tensor *in[3], *y;
+    for (int k = 0; k < 3; k++) in[k] = rp_detach(given[k]), (void)rp_set_requires_grad(in[k], true);
+    if (f)
+        rp_call(f, in, 3, &y, 1);
+    else
+        conv_pair(NULL, in, 3, &y, 1);
+    rp_tensor *seed = rp_cos(rp_detach(y));
+    rp_grad(&y, 1, in, 3, &seed, NULL, grad);
+    ok();
+}
+static void test_layout_across(void **state) {
+    (void)state;
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    for (int b = 8; b <= 16; b += 8) { /* sizes as values, then as symbols */
+        static rp_compiled *pair, *free;
+        if (b == 8) {
+            pair = rp_compile((rp_fn){.body = conv_pair, .name = "pair"},
+                              RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+            free = rp_compile((rp_fn){.body = conv_pair_results, .name = "results"},
+                              RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true,
+                                         .free_strides = (const size_t[]){1, 7}, .n_free_strides = 2));
+        }
+        for (int turn = 0; turn < 2; turn++) {
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *in[] = {FILLED(1, RP_F16, b, 16, 8, 8), FILLED(2, RP_F16, 32, 16, 3, 3),
+                               FILLED(3, RP_F16, 32, 32, 3, 3)},
+                      *want[3], *got[3];
+            pair_gradients(NULL, in, want);
+            pair_gradients(pair, in, got);
+            for (int k = 0; k < 3; k++) assert_same(want[k], got[k], "gradients of two convolutions");
+            conv_pair_results(NULL, in, 3, want, 2);
+            rp_call(free, in, 3, got, 2);
+            ok();
+            for (int k = 0; k < 2; k++) assert_same(want[k], got[k], "a result of free strides");
+            assert_int_equal(rp_stride(got[0], 1), 64);
+            assert_int_equal(rp_stride(got[1], 1), 1);
+            rp_scope_end(scope, NULL, 0);
+        }
+        if (b == 8) print_message("launches %lld\n", (long long)launches(pair));
+        if (b == 16) rp_compiled_release(pair), rp_compiled_release(free);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
 /* Pictures go by channels through depthwise convolutions, too, and what follows these, or a window of one place, takes channels at once: a norm by
    running statistics, whose root is found once a channel, a gate an image, a residual. */
 typedef struct inverted {
@@ -1187,6 +1239,7 @@ int main(void) {
         cmocka_unit_test(test_reduced_over_nothing),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_layout_families),
+        cmocka_unit_test(test_layout_across),
         cmocka_unit_test(test_layout_depthwise),
         cmocka_unit_test(test_unseen_stride),
         cmocka_unit_test(test_stored_two_ways),

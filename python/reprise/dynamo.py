@@ -38,6 +38,7 @@ aten = torch.ops.aten
 OPTIONS = {"engine", "engine_options", "numbers", "tune", "strict", "wait", "no_graph"}
 DRAWING = threading.Lock()  # the library's default generators are set, drawn from and read in one go
 NOTHING = torch.empty(0)
+SAVED = "reprise_saved"  # in a node's meta: a value of the forward that the backward alone reads, of any strides
 MOST_ROUNDS = 8  # a graph is split again where a part of it turns out to be refused
 
 
@@ -175,7 +176,9 @@ class Part:
         self.expect = [n.meta["val"] for n in programmed]
         self.restride = None
         self.arranged = False  # the program's call() gives what run() gives
-        options = {**{k: v for k, v in options.items() if k != "strict"}, "static_sizes": not self.symbolic, "device": self.place}
+        self.free = tuple(k for k, n in enumerate(programmed) if SAVED in n.meta and not any(r[0] == "view" and r[1:3] == ("program", k) for r in self.results))
+        options = {**{k: v for k, v in options.items() if k != "strict"}, "static_sizes": not self.symbolic, "device": self.place,
+                   "free_strides": self.free}
         self.program = _c.Program(name, len(arguments) + len(self.constants), low.steps, tuple(low.env[n].index for n in programmed), owned, options)
         self.random = low.random
 
@@ -375,6 +378,8 @@ class Part:
         """Results whose memory PyTorch expects to lie otherwise are copied at every call."""
         found = []
         for k, (t, want) in enumerate(zip(got, self.expect)):
+            if k in self.free:
+                continue
             try:
                 strides = [hint(s) for s in want.stride()]
             except Unsupported:  # they depend on data: nobody can rely on them
@@ -385,6 +390,21 @@ class Part:
             if t.numel() and (any(s != w for s, w in numbers) or order(t.stride()) != order(strides)):
                 found.append((k, sorted(range(t.dim()), key=lambda d: strides[d], reverse=True)))
         self.restride = found
+
+
+def as_traced(gm, call):
+    """A graph whose ops are in part PyTorch's: they read what a forward has saved with the strides that they were traced with."""
+    saved = [(k, n.meta["val"]) for k, n in enumerate(n for n in gm.graph.nodes if n.op == "placeholder") if SAVED in n.meta]
+
+    def around(args):
+        for k, val in saved:
+            order = sorted(range(val.dim()), key=lambda d: hint(val.stride(d)), reverse=True)
+            strides = strides_in_order(order, args[k])
+            if any(args[k].stride(d) != strides[d] for d in order if args[k].shape[d] > 1):
+                args[k] = torch.empty_strided(args[k].shape, strides, dtype=args[k].dtype, device=args[k].device).copy_(args[k])
+        return call(args)
+
+    return around if saved else call
 
 
 def view_of(tensors, k, place):
@@ -467,6 +487,8 @@ class Compiled:
         if all(n in refused for n in nodes):
             self.report._parts.clear()
             self.call = lambda args: self.eager(gm, args)
+        if refused:
+            self.call = as_traced(gm, self.call)
         if around:
             self.call = around(self.call)
         for n, reason in refused.items():
@@ -492,6 +514,9 @@ class Compiled:
         return part, found
 
     def split(self, gm, name, options, refused):
+        for n in gm.graph.nodes:
+            if n.op != "placeholder":
+                n.meta.pop(SAVED, None)  # ops of PyTorch's may read it, which were traced with its strides
         level = levels(gm.graph, refused)
         output = next(n for n in gm.graph.nodes if n.op == "output")
         for n in sorted(level, key=level.get):  # parts are called in the order of their first nodes
@@ -564,7 +589,19 @@ def partition(joint, inputs, **keywords):
         n.replace_all_uses_with(n.args[0])
         forward.graph.erase_node(n)
     forward.recompile()
+    mark_saved(forward, backward, keywords["num_fwd_outputs"])
     return forward, backward
+
+
+def mark_saved(forward, backward, n_outputs):
+    """What the backward alone reads may lie in memory as the library likes it, in both graphs: an op that goes by memory's order keeps it."""
+    if any(n.target in (aten.as_strided.default, aten.as_strided_scatter.default) for n in backward.graph.nodes):
+        return
+    given = next(n for n in forward.graph.nodes if n.op == "output").args[0]
+    read = {n.name: n for n in backward.graph.nodes if n.op == "placeholder"}
+    for n in set(given[n_outputs:]) - set(given[:n_outputs]):
+        if n.op == "call_function" and isinstance(n.meta.get("val"), torch.Tensor) and n.name in read:
+            n.meta[SAVED] = read[n.name].meta[SAVED] = True
 
 
 def compile_graph(kind, options, gm, example_inputs):

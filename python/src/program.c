@@ -538,9 +538,21 @@ static bool read_pairs(PyObject *o, text_pair **out, size_t *n) {
     return true;
 }
 
+/* Numbers of a tuple; *out is the caller's to free. */
+static bool read_numbers(PyObject *o, size_t **out, size_t *n) {
+    Py_ssize_t size = PyTuple_Size(o);
+    if (size < 0) return false;
+    *out = calloc((size_t)size + 1, sizeof **out);
+    if (!*out) return PyErr_NoMemory(), false;
+    *n = (size_t)size;
+    for (Py_ssize_t i = 0; i < size; i++) (*out)[i] = PyLong_AsSize_t(PyTuple_GetItem(o, i));
+    return !PyErr_Occurred();
+}
+
 static bool make_compiled(program *p, PyObject *options) {
     rp_compile_options o = {.struct_size = sizeof o, .fullgraph = true};
     text_pair *pairs = NULL;
+    size_t *free_strides = NULL;
     PyObject *value;
     if (options && options != Py_None) {
         if ((value = PyDict_GetItemString(options, "engine")) && value != Py_None && !(o.backend = py_keep_text(value)))
@@ -558,7 +570,11 @@ static bool make_compiled(program *p, PyObject *options) {
         if ((value = PyDict_GetItemString(options, "engine_options")) && !PyErr_Occurred())
             (void)read_pairs(value, &pairs, &o.n_engine_options);
         o.engine_options = (const char *const(*)[2])pairs;
+        if ((value = PyDict_GetItemString(options, "free_strides")) && !PyErr_Occurred())
+            (void)read_numbers(value, &free_strides, &o.n_free_strides);
+        o.free_strides = free_strides;
         if (PyErr_Occurred()) {
+            free(free_strides);
             free(pairs);
             return false;
         }
@@ -566,6 +582,7 @@ static bool make_compiled(program *p, PyObject *options) {
     p->context.p = p;
     p->compiled = (rp_compile)((rp_fn){replay, &p->context, 0, p->name}, &o);
     free(pairs); /* the function has copies */
+    free(free_strides);
     return !rp_failed() || (py_fail("compile"), false);
 }
 

@@ -37,6 +37,7 @@ void rp__aot_release(rp__aot *a) {
     rp__engine_options_free(&a->engine_options);
     rp__free(a->tangent_of);
     rp__free(a->leaves);
+    rp__free(a->free_results);
     rp__free(a->writes);
     rp__free(a->random);
     rp__ir_release(a->graph);
@@ -76,9 +77,11 @@ static rp_status random_for(const rp__aot *a, const int64_t *binding, rp__execut
     return RP_OK;
 }
 
-/* A unit of the plan, called so. */
-static rp_status make_unit(rp__aot *a, rp_ir *graph, const rp__aot_plan *p, const char *name, const bool *donors,
-                           rp__unit **out) {
+typedef struct part { /* of a plan */
+    const char *name;
+    const bool *donors, *free_args, *free_results; /* as rp__unit_request */
+} part;
+static rp_status make_unit(rp__aot *a, rp_ir *graph, const rp__aot_plan *p, const part *of, rp__unit **out) {
     rp__executable_random *sized;
     rp_status status = random_for(a, p->binding, &sized);
     const rp__unit_request unit = {.graph = graph,
@@ -93,10 +96,12 @@ static rp_status make_unit(rp__aot *a, rp_ir *graph, const rp__aot_plan *p, cons
                                    .arena = &a->arena,
                                    .random = sized ? sized : a->random,
                                    .n_random = a->n_random,
-                                   .donors = donors,
+                                   .donors = of->donors,
+                                   .free_args = of->free_args,
+                                   .free_results = of->free_results,
                                    .instances = a->instances,
                                    .explain = p->explain,
-                                   .name = name};
+                                   .name = of->name};
     if (status == RP_OK) status = rp__unit_new(&unit, out);
     rp__free(sized);
     return status;
@@ -105,7 +110,8 @@ static rp_status make_unit(rp__aot *a, rp_ir *graph, const rp__aot_plan *p, cons
 static rp_status compile_inference(rp__aot *a, rp__aot_plan *p) {
     rp_ir *graph;
     RP_TRY(rp__pipeline_inference(a->graph, a->leaf->kind, &graph, &a->random, &a->n_random));
-    rp_status status = make_unit(a, graph, p, a->step ? "step" : a->segment ? "graph" : "forward", NULL, &p->forward);
+    const part of = {.name = a->step ? "step" : a->segment ? "graph" : "forward", .free_results = a->free_results};
+    rp_status status = make_unit(a, graph, p, &of, &p->forward);
     rp__ir_release(graph);
     return status;
 }
@@ -113,23 +119,33 @@ static rp_status compile_inference(rp__aot *a, rp__aot_plan *p) {
 /* Forward and backward for gradients of p->given, for the sizes of the plan. */
 static rp_status compile_pair(rp__aot *a, rp__aot_plan *p) {
     rp__pipeline_pair pair;
-    bool *donors = NULL;
+    bool *flags = NULL;
     RP_TRY(rp__pipeline_training(a->graph, p->binding, a->leaf->kind, a->leaves, a->n_leaves, p->given, a->numbers,
                                  &pair));
     rp__partitioned *parts = &pair.parts;
     const rp__joint *joint = &pair.joint;
     rp_status status;
-    donors = rp__calloc(parts->backward->body.n_args + 1u, sizeof *donors);
-    if (!donors) {
+    const uint32_t n_args = parts->backward->body.n_args, n_results = parts->forward->body.n_results;
+    flags = rp__calloc(2u * n_args + n_results + 1u, sizeof *flags);
+    if (!flags) {
         status = RP__OOM("backward of a compiled function");
         goto done;
     }
+    bool *donors = flags, *free_args = flags + n_args, *free_results = flags + 2u * n_args;
+    if (a->free_results) memcpy(free_results, a->free_results, a->n_results * sizeof *free_results);
     for (uint32_t k = 0; k < parts->n_saved; k++) {
-        donors[k] = rp__aot_is_tapes_own(parts, &parts->saved[k], a->n_results);
+        const rp__saved_source *s = &parts->saved[k];
+        donors[k] = rp__aot_is_tapes_own(parts, s, a->n_results);
         p->donates = p->donates || donors[k];
+        if (s->kind != RP__SAVED_RESULT) continue;
+        if (s->index >= a->n_results) free_results[s->index] = rp__layout_is_free(parts->backward, k);
+        free_args[k] = free_results[s->index];
     }
-    RP_TRY_GOTO(status, done, make_unit(a, parts->forward, p, "forward", NULL, &p->forward));
-    RP_TRY_GOTO(status, done, make_unit(a, parts->backward, p, "backward", donors, &p->backward));
+    RP_TRY_GOTO(status, done,
+                make_unit(a, parts->forward, p, &(part){.name = "forward", .free_results = free_results}, &p->forward));
+    RP_TRY_GOTO(status, done,
+                make_unit(a, parts->backward, p, &(part){.name = "backward", .donors = donors, .free_args = free_args},
+                          &p->backward));
     p->tangents = rp__calloc(joint->n_tangents + 1u, sizeof *p->tangents);
     if (!p->tangents) {
         status = RP__OOM("compiled graph");
@@ -149,7 +165,7 @@ static rp_status compile_pair(rp__aot *a, rp__aot_plan *p) {
     }
 done:
     rp__pipeline_pair_free(&pair);
-    rp__free(donors);
+    rp__free(flags);
     return status;
 }
 
@@ -248,6 +264,13 @@ static rp_status remember(rp__aot *a, const rp__leaf *leaf, const rp__engine_req
     a->training = request->training && !request->segment;
     a->step = request->step;
     a->segment = request->segment;
+    const rp_compile_options *from = request->options;
+    if (from && from->n_free_strides && !a->segment) {
+        a->free_results = rp__calloc(a->n_results + 1u, sizeof *a->free_results);
+        if (!a->free_results) return RP__OOM("compiled graph");
+        for (size_t k = 0; k < from->n_free_strides; k++)
+            if (from->free_strides[k] < a->n_results) a->free_results[from->free_strides[k]] = true;
+    }
     const rp__engine_options *o = request->engine_options;
     if (!o || o->n == 0) return RP_OK;
     return rp__engine_options_copy((const char *const(*)[2])o->text, o->n, &a->engine_options);

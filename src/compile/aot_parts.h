@@ -41,6 +41,7 @@ struct rp__aot {
     rp__instances *instances; /* counted */
     size_t n_symbols;
     uint32_t n_results;  /* of the function */
+    bool *free_results;  /* per result: its strides are the compiler's choice; NULL: none */
     rp__mutex lock;      /* plans, n_plans, explain */
     rp__aot_plan *plans; /* never changed once in the list */
     uint32_t n_plans;

@@ -324,9 +324,23 @@ static void compiled_destroy(rp_compiled *f) {
     }
     rp__segments_clear(c);
     rp__engine_options_free(&c->engine_options);
+    rp__free(c->free_strides);
     rp__instances_release(c->instances);
     (void)pthread_mutex_destroy(&c->lock);
     rp__handle_free(c);
+}
+
+static rp_status copy_free_strides(rp__compiled *c, const rp_compile_options *o) {
+    c->options.free_strides = NULL;
+    c->options.n_free_strides = 0;
+    if (o->n_free_strides == 0) return RP_OK;
+    if (!o->free_strides) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: free_strides is NULL");
+    c->free_strides = rp__calloc(o->n_free_strides, sizeof *c->free_strides);
+    if (!c->free_strides) return RP__OOM("compiled function");
+    memcpy(c->free_strides, o->free_strides, o->n_free_strides * sizeof *c->free_strides);
+    c->options.free_strides = c->free_strides;
+    c->options.n_free_strides = o->n_free_strides;
+    return RP_OK;
 }
 
 static rp_status check_engine_options(const rp__engine *engine, const rp__engine_options *o) {
@@ -375,6 +389,10 @@ rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options 
     c->options.n_engine_options = 0;
     if (rp__engine_options_copy(o.engine_options, o.n_engine_options, &c->engine_options) != RP_OK ||
         check_engine_options(engine, &c->engine_options) != RP_OK) {
+        rp_compiled_release(&c->base);
+        return rp__callable_failed();
+    }
+    if (copy_free_strides(c, &o) != RP_OK) {
         rp_compiled_release(&c->base);
         return rp__callable_failed();
     }

@@ -47,6 +47,7 @@ typedef struct rp__compiled {
     size_t n;
     size_t n_made, n_segments; /* so far; they are numbered */
     rp__engine_options engine_options;
+    size_t *free_strides; /* options.free_strides */
     rp__instances *instances;
     /* There never were two specialisations at a time: a call may keep the lock and take no other, as calls of one program
        take turns anyway. */

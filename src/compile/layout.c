@@ -1,6 +1,6 @@
 /* Layout: values around convolutions with their channels innermost, or by rows, where the device's kernels read them faster so.
    Requires  a functional graph whose sizes are values.
-   Keeps     every bit of every result, and its strides: what a copy feeds are values that nobody outside sees.
+   Keeps     every bit of every result, and its strides but where they are free: what a copy feeds are values that nobody outside sees.
    A convolution gives the same bits for either layout (kernel/product.h), as every loop does, so this is a choice of speed, and the device's
    (rp__library.turned). It is made for families: values of a graph's own with pictures (batch, channels, places) that loops and convolutions
    connect lie one way, for each edge between two ways costs scattered reads or a second store. A family goes by channels where a
@@ -25,6 +25,7 @@ typedef struct picture { /* a value of the source graph */
 } picture;
 typedef struct layout {
     const rp_ir *src;
+    const bool *free_results; /* NULL: none */
     rp__rewrite w;
     picture *of;       /* per value */
     uint32_t *written; /* per storage: the node of the body, from 1, that wrote it last */
@@ -133,8 +134,10 @@ static rp_status find_alone(layout *l) {
             if (n->in[i] != RP__IR_NONE && !takes) l->of[n->in[i]].alone = true;
         }
     }
-    for (uint32_t k = 0; k < ir->body.n_results; k++)
-        if (ir->body.results[k] != RP__IR_NONE) l->of[ir->body.results[k]].alone = true;
+    for (uint32_t k = 0; k < ir->body.n_results; k++) {
+        const bool is_free = l->free_results && l->free_results[k];
+        if (ir->body.results[k] != RP__IR_NONE && !is_free) l->of[ir->body.results[k]].alone = true;
+    }
     return RP_OK;
 }
 
@@ -277,7 +280,7 @@ static rp_status rewrite(layout *l, rp_ir **out) {
     return rp__rewrite_end(&l->w, status, "layout", out);
 }
 
-rp_status rp__layout(rp_ir *ir, rp_ir **out) {
+rp_status rp__layout(rp_ir *ir, const bool *free_results, rp_ir **out) {
     bool any = false;
     *out = NULL;
     for (size_t k = 0; k < ir->body.n_nodes && !any; k++) {
@@ -290,6 +293,7 @@ rp_status rp__layout(rp_ir *ir, rp_ir **out) {
         return RP_OK;
     }
     layout l = {.src = ir,
+                .free_results = free_results,
                 .of = rp__alloc((ir->n_values + 1) * sizeof *l.of),
                 .written = rp__calloc(ir->n_storages + 1u, sizeof *l.written)};
     if (!l.of || !l.written) {
@@ -304,4 +308,16 @@ rp_status rp__layout(rp_ir *ir, rp_ir **out) {
     rp__free(l.of);
     rp__free(l.written);
     return status;
+}
+
+bool rp__layout_is_free(const rp_ir *ir, uint32_t k) {
+    const rp__ir_value v = ir->body.args[k];
+    for (size_t i = 0; i < ir->body.n_nodes; i++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[i]];
+        for (uint32_t j = 0; j < n->n_in; j++)
+            if (n->in[j] == v && !is_loop(n) && !is_convolution(n)) return false;
+    }
+    for (uint32_t i = 0; i < ir->body.n_results; i++)
+        if (ir->body.results[i] == v) return false;
+    return true;
 }

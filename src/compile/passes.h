@@ -84,8 +84,13 @@ rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out);
    own. *out may be ir itself, counted. Nothing after it may merge equal expressions. */
 rp_status rp__spread(rp_ir *ir, rp_ir **out);
 
-/* layout.c: copies of convolutions' operands with their channels innermost, where the device reads them faster. *out may be ir, counted. */
-rp_status rp__layout(rp_ir *ir, rp_ir **out);
+/* layout.c: values around convolutions with their channels innermost, where the device reads them faster. free_results: per result, may it
+   lie otherwise than ir says; NULL: none. *out may be ir, counted. */
+rp_status rp__layout(rp_ir *ir, const bool *free_results, rp_ir **out);
+/* Do nothing but kernels that take any strides read argument k? */
+bool rp__layout_is_free(const rp_ir *ir, uint32_t k);
+/* restride.c: arguments k with moved[k] lie as in[k] does. *out may be ir, counted. */
+rp_status rp__restride(rp_ir *ir, const bool *moved, rp_tensor *const *in, rp_ir **out);
 
 /* join_scatters.c: a sum of scatters into zeros that fill a tensor, the gradient of a split, is a cat. *out may be ir, counted. */
 rp_status rp__join_scatters(rp_ir *ir, rp_ir **out);

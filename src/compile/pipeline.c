@@ -70,14 +70,14 @@ rp_status rp__pipeline_sized(const rp_ir *ir, const int64_t *binding, rp_ir **ou
 }
 
 /* The passes that none may follow but those that keep every node. */
-static rp_status widen(rp_ir *ir, bool fuses, rp_ir **out) {
+static rp_status widen(rp_ir *ir, bool fuses, const bool *free_results, rp_ir **out) {
     if (!fuses) {
         *out = rp__ir_retain(ir);
         return RP_OK;
     }
     rp_ir *joined, *laid = NULL, *wide = NULL;
     RP_TRY(rp__join_scatters(ir, &joined));
-    rp_status status = rp__layout(joined, &laid);
+    rp_status status = rp__layout(joined, free_results, &laid);
     if (status == RP_OK) status = rp__spread(laid, &wide);
     if (status == RP_OK) status = rp__cats_part(wide, out);
     rp__ir_release(joined);
@@ -87,9 +87,9 @@ static rp_status widen(rp_ir *ir, bool fuses, rp_ir **out) {
 }
 
 /* What a loop writes is marked in the storages of a settled graph, which no other pass keeps: spreading comes first. */
-static rp_status prepare_body(rp_ir *ir, bool fuses, rp_ir **out) {
+static rp_status prepare_body(rp_ir *ir, bool fuses, const bool *free_results, rp_ir **out) {
     rp_ir *wide;
-    RP_TRY(widen(ir, fuses, &wide));
+    RP_TRY(widen(ir, fuses, free_results, &wide));
     rp_status status = rp__blocks_settle(wide, out);
     rp__ir_release(wide);
     return status;
@@ -99,7 +99,7 @@ static rp_status prepare_body(rp_ir *ir, bool fuses, rp_ir **out) {
 static rp_status prepare_block(const rp_ir *ir, uint32_t node, uint32_t region, bool fuses, rp_ir **out) {
     rp_ir *open, *wide;
     RP_TRY(rp__block_open(ir, node, region, &open));
-    rp_status status = widen(open, fuses, &wide);
+    rp_status status = widen(open, fuses, NULL, &wide);
     rp__ir_release(open);
     RP_TRY(status);
     status = rp__block_settle(wide, ir, node, region, out);
@@ -110,6 +110,7 @@ static rp_status prepare_block(const rp_ir *ir, uint32_t node, uint32_t region, 
 typedef struct maker {
     rp__executable *p;
     bool fuses;
+    const bool *free_results;
     rp__recipes *recipes; /* NULL: none */
 } maker;
 
@@ -167,7 +168,7 @@ static rp_status add_part(const maker *m, rp_ir *ir, rp__program_part **out) {
 static rp_status make_parts(const maker *m) {
     rp__executable *p = m->p;
     rp_ir *ir;
-    RP_TRY(prepare_body(p->ir, m->fuses, &ir));
+    RP_TRY(prepare_body(p->ir, m->fuses, m->free_results, &ir));
     rp__ir_release(p->ir);
     p->ir = ir;
     return add_part(m, rp__ir_retain(ir), &p->body);
@@ -181,7 +182,7 @@ rp_status rp__pipeline_program(const rp_ir *ir, rp_tensor *const *in, size_t n_i
     rp_status status = o.random ? RP_OK : rp__random_totals(ir, &own, &o.n_random);
     if (own) o.random = own;
     if (status == RP_OK) status = rp__program_begin(ir, n_in, &o, &p);
-    if (status == RP_OK) status = make_parts(&(maker){p, !o.no_fusion, o.recipes});
+    if (status == RP_OK) status = make_parts(&(maker){p, !o.no_fusion, o.free_results, o.recipes});
     if (status == RP_OK) status = rp__program_place_buffers(p, in, &o); /* rp__plan */
     if (status == RP_OK) status = rp__program_record(p);                /* rp__group_lower, once a group */
     if (status == RP_OK) status = rp__program_collect_patches(p);

@@ -37,6 +37,7 @@ typedef struct rp__executable_options {
     const rp__executable_random *random;
     size_t n_random;
     const bool *donors;          /* per argument: its memory may be overwritten behind its last reader; NULL: of none */
+    const bool *free_results;    /* per result: its strides may be others than the graph's; NULL: of none */
     struct rp__recipes *recipes; /* of programs of this graph for other sizes (recipe.h); NULL: there will be none */
     /* Told of `kinds` of moves that happened for the first time (bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed),
        behind the run, outside the program's lock; NULL: nobody wants to know. */

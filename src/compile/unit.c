@@ -43,7 +43,8 @@ struct rp__unit {
     rp__recipes *recipes; /* with symbols; under the lock of building */
     rp__executable_random *random;
     size_t n_random, n_symbols;
-    bool *donors; /* per argument; NULL: none */
+    bool *donors, *free_args; /* per argument; NULL: none */
+    bool *free_results;       /* per result; NULL: none */
     const rp__engine_options *engine_options;
     rp__explain *explain;
     _Atomic(variant *) variants; /* last used first */
@@ -62,14 +63,14 @@ static inline bool makes_program(const rp__unit *u) {
     return u->leaf->kind == RP__LEAF_PROGRAM || u->leaf->kind == RP__LEAF_FUSED;
 }
 
-static rp_status take_donors(rp__unit *u, const bool *donors) {
-    uint32_t n = u->graph->body.n_args;
+/* A copy of what programs are told of each of n; NULL: nothing. */
+static rp_status take_flags(const rp__unit *u, const bool *flags, uint32_t n, bool **out) {
     bool any = false;
-    for (uint32_t k = 0; k < n && donors && makes_program(u); k++) any = any || donors[k];
+    for (uint32_t k = 0; k < n && flags && makes_program(u); k++) any = any || flags[k];
     if (!any) return RP_OK;
-    u->donors = rp__alloc(n * sizeof *u->donors);
-    if (!u->donors) return RP__OOM("compiled graph");
-    memcpy(u->donors, donors, n * sizeof *donors);
+    *out = rp__alloc(n * sizeof **out);
+    if (!*out) return RP__OOM("compiled graph");
+    memcpy(*out, flags, n * sizeof *flags);
     return RP_OK;
 }
 
@@ -118,7 +119,10 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
             (void)rp__generator_retain(request->random[k].generator);
         }
     }
-    if (take_donors(u, request->donors) != RP_OK) {
+    const uint32_t n_args = u->graph->body.n_args, n_results = u->graph->body.n_results;
+    if (take_flags(u, request->donors, n_args, &u->donors) != RP_OK ||
+        take_flags(u, request->free_args, n_args, &u->free_args) != RP_OK ||
+        take_flags(u, request->free_results, n_results, &u->free_results) != RP_OK) {
         rp__unit_free(u);
         *out = NULL;
         return RP_ERROR_OUT_OF_MEMORY;
@@ -171,6 +175,8 @@ static void release(rp__unit *u) {
     for (size_t k = 0; k < u->n_random; k++) rp__generator_drop(u->random[k].generator);
     rp__free(u->random);
     rp__free(u->donors);
+    rp__free(u->free_args);
+    rp__free(u->free_results);
     rp__recipes_free(u->recipes);
     rp__instances_release(u->instances);
     rp__ir_release(u->graph);
@@ -270,6 +276,13 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     } else {
         v->graph = rp__ir_retain(u->graph);
     }
+    if (u->free_args) {
+        rp_ir *sized = v->graph;
+        v->graph = NULL;
+        const rp_status status = rp__restride(sized, u->free_args, in, &v->graph);
+        rp__ir_release(sized);
+        RP_TRY(status);
+    }
     if (u->leaf->kind == RP__LEAF_USERS) return rp__unit_leaf_compile(&u->leaf->users, v->graph, &v->compiled);
     if (u->leaf->kind == RP__LEAF_DOOR) return build_door(u, v);
     rp__executable_random *random = rp__alloc((u->n_random + 1) * sizeof *random);
@@ -291,6 +304,7 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
                                             .random = u->random ? random : NULL,
                                             .n_random = u->n_random,
                                             .donors = v->donate ? u->donors : NULL,
+                                            .free_results = u->free_results,
                                             .tell = explain_moves,
                                             .tell_ctx = u};
     if (status == RP_OK) status = rp__pipeline_program(v->graph, in, n_in, &options, &v->executable);
@@ -303,17 +317,24 @@ static bool is_for(const rp__unit *u, const variant *v, const int64_t *binding) 
     return u->n_symbols == 0 || memcmp(v->binding, binding, u->n_symbols * sizeof *binding) == 0;
 }
 
-static bool serves(const rp__unit *u, const variant *v, const rp__unit_call *call) {
-    return v->donate == (u->donors && call->donate) && v->precisions == rp__float32_precisions() &&
-           is_for(u, v, call->binding);
+static bool lies_so(const rp__unit *u, const variant *v, rp_tensor *const *in) {
+    const rp__ir_block *body = &v->graph->body;
+    for (uint32_t k = 0; k < body->n_args; k++)
+        if (u->free_args[k] && !rp__ir_lies_as(v->graph, body->args[k], in[k])) return false;
+    return true;
 }
 
-/* The variant for these sizes and what may be overwritten, first in the list; counted for the caller. NULL: there is none.
+static bool serves(const rp__unit *u, const variant *v, const rp__unit_call *call, rp_tensor *const *in) {
+    return v->donate == (u->donors && call->donate) && v->precisions == rp__float32_precisions() &&
+           is_for(u, v, call->binding) && (!u->free_args || lies_so(u, v, in));
+}
+
+/* The variant for these sizes and strides and what may be overwritten, first in the list; counted for the caller. NULL: there is none.
    Under the lock. */
-static variant *search(rp__unit *u, const rp__unit_call *call) {
+static variant *search(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in) {
     variant *before = NULL;
     for (variant *v = u->variants; v; before = v, v = v->next) {
-        if (!serves(u, v, call)) continue;
+        if (!serves(u, v, call, in)) continue;
         if (is_limited(u)) rp__instances_use(u->instances, &v->instance);
         if (before) {
             before->next = v->next;
@@ -374,7 +395,7 @@ static rp_status enter(rp__unit *u, variant *v, variant **gone) {
 /* As search; made if missing. */
 static rp_status take(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant **out) {
     rp__lock(&u->instances->lock);
-    *out = search(u, call);
+    *out = search(u, call, in);
     rp__unlock(&u->instances->lock);
     if (*out) return RP_OK;
     variant *v = rp__calloc(1, sizeof *v), *gone = NULL;
@@ -500,7 +521,7 @@ static __attribute__((noinline)) rp_status run_other(rp__unit *u, const rp__unit
         if (in[k]->traced && !in[k]->storage->data) RP_TRY(rp__tensor_materialise(in[k]));
     }
     rp__lock(&u->instances->lock);
-    variant *v = search(u, call);
+    variant *v = search(u, call, in);
     rp__unlock(&u->instances->lock);
     if (!v) {
         rp__error_state before;
@@ -520,7 +541,8 @@ static __attribute__((noinline)) rp_status run_other(rp__unit *u, const rp__unit
 rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out) {
     const variant *v = is_limited(u) ? NULL : atomic_load_explicit(&u->variants, memory_order_acquire);
-    if (RP__LIKELY(v && !is_interpreted(u) && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
+    if (RP__LIKELY(v && !is_interpreted(u) && serves(u, v, call, in)))
+        return run_variant(u, v, call, in, n_in, out, n_out);
     return run_other(u, call, in, n_in, out, n_out);
 }
 

@@ -21,6 +21,8 @@ typedef struct rp__unit_request {
     size_t n_random;
     const rp__engine_options *engine_options; /* outlive the unit */
     const bool *donors;       /* copied; per argument: who runs the graph may give its memory away; NULL: none */
+    const bool *free_results; /* copied; per result: its strides may be others than the graph's; NULL: of none */
+    const bool *free_args;    /* copied; per argument: it lies as calls bring it, not as the graph says; NULL: none */
     rp__instances *instances; /* of the function; NULL: its own */
     rp__explain *explain;     /* of what the unit is a part of; NULL: nobody wants to know */
     const char *name;         /* of the unit, for explain: "forward" */

@@ -179,6 +179,8 @@ static inline const rp__ir_value_info *rp__ir_info(const rp_ir *ir, rp__ir_value
 bool rp__ir_value_contiguous(const rp__ir_value_info *v);
 /* The same of two values of one size; dims of one element do not count. */
 bool rp__ir_same_strides(const rp__ir_value_info *a, const rp__ir_value_info *b);
+/* Has a tensor of v's sizes v's strides? Without symbols. */
+bool rp__ir_lies_as(const rp_ir *ir, rp__ir_value v, const rp_tensor *t);
 /* Does it fill its memory, its dims in any order? What a node makes does. */
 bool rp__ir_value_dense(const rp__ir_value_info *v);
 /* Values of the node that a part of its regions' arguments or results has the types of. */
