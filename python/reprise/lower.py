@@ -286,7 +286,7 @@ class Lowering:
             try:
                 return self.emit(row, fits(row, given, defaults), expect)[:max(len(expect), 1)]
             except Unsupported as e:
-                why = why or e
+                why = why or str(e)  # an exception that is kept keeps all frames below it, and what is to be differentiated
         for row in rows:  # a number where a tensor belongs
             wrapped, numbers = dict(given), [p.name for p in row.params if p.tensor and not p.many and isinstance(given.get(p.name), (bool, int, float, Reg, Num))]
             if not numbers:
@@ -297,7 +297,7 @@ class Lowering:
                 return self.emit(row, fits(row, wrapped, defaults), expect)[:max(len(expect), 1)]
             except Unsupported:
                 continue
-        raise why
+        raise Unsupported(why)
 
     def type_of_number(self, v):
         """A number decides no result's type but by its kind: it is of the result's type where that holds it."""

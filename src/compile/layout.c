@@ -62,7 +62,7 @@ static rp_status ask(const rp_ir *ir, const rp__ir_node *n, uint32_t there, rp__
     rp__ir_call(n, in, made, &call);
     if (windowed) {
         RP_TRY(rp__product_of(&call, &p));
-        if ((p.op == RP__LIB_CONV_FORWARD || p.op == RP__LIB_CONV_INPUT) && p.n > 1) *windowed = p.in[1];
+        if ((p.op == RP__LIB_CONV_FORWARD || p.op == RP__LIB_CONV_INPUT) && p.n > 1 && !p.covers) *windowed = p.in[1];
     }
     return rp__product_turned(&call, d, there, out);
 }

@@ -11,7 +11,7 @@
 static rp_status look(const rp__call *call, rp__product *out) {
     out->n = 0; /* operands are written by who counts them */
     out->added = 0;
-    out->rows = false;
+    out->rows = out->covers = false;
     memset(out->in, 0, sizeof out->in);
     memset(&out->conv, 0, sizeof out->conv);
     return call->op->rule.product(call, out);
@@ -48,9 +48,54 @@ static void fold(rp__product *p) {
     a->stride[0] = a_stride;
 }
 
+/* Which operands of a convolution are the window, and the picture that it moves over. */
+static unsigned window_of(rp__library_op op) { return op == RP__LIB_CONV_WEIGHT ? 0 : 2; }
+static unsigned picture_of(rp__library_op op) {
+    return op == RP__LIB_CONV_FORWARD ? 1 : op == RP__LIB_CONV_INPUT ? 0 : 2;
+}
+
+static bool covers(const rp__product *p) {
+    if (p->op == RP__LIB_MATMUL || p->n < 3 || p->conv.groups != 1) return false;
+    const rp__operand *w = &p->o[window_of(p->op)], *x = &p->o[picture_of(p->op)];
+    int64_t all = w->size[1], places = 1;
+    for (unsigned d = 0; d < p->conv.spatial; d++) {
+        const int64_t size = w->size[2 + d];
+        if (rp__dim_is_symbol(size) || size != x->size[2 + d] || p->conv.padding[d] != 0 ||
+            (size > 1 && p->conv.dilation[d] != 1) || !rp__mul_i64(all, size, &all))
+            return false;
+        places *= size;
+    }
+    if (rp__dim_is_symbol(w->size[1]) || places < 2 || all >= INT32_MAX) return false;
+    const rp__device *d = rp__device_get(p->o[0].storage->device);
+    return d && d->ops->library->turned;
+}
+
+/* Do channels and places lie by rows, without gaps? */
+static bool lies_by_rows(const rp__operand *o) {
+    int64_t run = 1;
+    for (unsigned d = o->ndim; d-- > 1; run *= o->size[d])
+        if (o->size[d] != 1 && o->stride[d] != run) return false;
+    return true;
+}
+
+/* Channels and places are channels. */
+static void cover(rp__product *p) {
+    rp__operand *const both[2] = {&p->o[window_of(p->op)], &p->o[picture_of(p->op)]};
+    if (!lies_by_rows(both[0]) || !lies_by_rows(both[1])) return;
+    for (unsigned k = 0; k < 2; k++) {
+        for (unsigned d = 2; d < both[k]->ndim; d++) {
+            both[k]->size[1] *= both[k]->size[d];
+            both[k]->size[d] = both[k]->stride[d] = 1;
+        }
+        both[k]->stride[1] = 1;
+    }
+}
+
 rp_status rp__product_of(const rp__call *call, rp__product *out) {
     RP_TRY(look(call, out));
     if (out->rows) fold(out);
+    out->covers = covers(out);
+    if (out->covers) cover(out);
     return RP_OK;
 }
 
@@ -86,6 +131,7 @@ static rp_status run_turned(const rp__call *call, rp__product *p, rp__library_ca
         p->o[k] = rp__operand_of(to);
         if (k == 0) made = to;
     }
+    if (status == RP_OK && p->covers) cover(p);
     if (status == RP_OK) status = rp__run_library_op(call, p->op, p->o, p->n, library);
     if (status == RP_OK && result) status = rp__run_copy(result, made);
     rp__scope_guard_end(guard, NULL, 0);
@@ -101,6 +147,12 @@ static uint8_t precision_of(rp__library_op op) {
 static rp_status to_turn(const rp__product *p, uint8_t precision, rp__device *d, uint32_t there, rp__turned *out) {
     *out = (rp__turned){.there = there};
     if (p->op == RP__LIB_MATMUL || p->n < 3 || !d || !d->ops->library->turned) return RP_OK;
+    if (p->covers) {
+        const unsigned both[2] = {window_of(p->op), picture_of(p->op)};
+        for (unsigned k = 0; k < 2; k++)
+            if (!lies_by_rows(&p->o[both[k]])) out->rows |= 1u << both[k];
+        if (out->rows) return RP_OK;
+    }
     const rp__library_call library = {.conv = p->conv, .precision = precision};
     return d->ops->library->turned(d, p->op, p->o, p->n, &library, out);
 }
@@ -156,6 +208,8 @@ rp_status rp__product_order(const rp__call *call, rp__device *d, rp__order *orde
     *order = RP__ORDER_ELSEWHERE;
     RP_TRY(rp__product_of(call, &p));
     if (p.n == 0 || !varies(&p)) return RP_OK;
+    /* The space of a result that is the window or the picture is not the one of its channels. */
+    if (p.covers && (p.op != RP__LIB_CONV_FORWARD || !lies_by_rows(&p.o[1]) || !lies_by_rows(&p.o[2]))) return RP_OK;
     const rp__library_call library = {
         .op = call->op->name, .site = call->site, .conv = p.conv, .precision = precision_of(p.op)};
     *order = d->ops->library->order(d, p.op, p.o, p.n, &library);
@@ -292,6 +346,7 @@ void rp__product_lower(rp__lower *lw) {
     rp__order order;
     if (!d || rp__product_order(call, d, &order) != RP_OK || order == RP__ORDER_ELSEWHERE || look(call, &p) != RP_OK)
         return; /* asked before */
+    if (covers(&p)) cover(&p);
     const rp__contract_form form = form_of(p.op);
     const bool weight = form == RP__CONTRACT_CONV_WEIGHT;
     if (form == RP__CONTRACT_PRODUCT)

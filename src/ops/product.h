@@ -16,9 +16,12 @@ typedef struct rp__product {
     uint32_t added;    /* bit d: dim d of o[0], of size 1, is none of the result's */
     bool rows;         /* the second factor is a matrix: leading dims of the first are rows, as far as strides allow */
     rp__conv_geometry conv;
+    /* A convolution whose window covers the picture, on a device that reads operands turned: it is one of windows of one place, of as many
+       channels as the window has elements, where operands lie by rows, and wants them so. */
+    bool covers;
 } rp__product;
 
-/* What the row says, leading dims that are rows folded. */
+/* What the row says, leading dims that are rows folded, windows that cover pictures as channels. */
 rp_status rp__product_of(const rp__call *call, rp__product *out);
 /* Computes the result, whose memory is there. */
 rp_status rp__product_run(const rp__call *call);
