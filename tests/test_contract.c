@@ -310,7 +310,7 @@ static void conv_inverted(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
     rp_tensor *x = rp_relu(rp_conv2d(in[0], in[1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1)));
     rp_tensor *y = rp_silu(normed(rp_conv2d(x, in[2], NULL), in[3]));
     rp_tensor *z = rp_conv2d(y, in[4], NULL, RP_DIMS(o->step, o->step), RP_DIMS(around, around), RP_DIMS(1, 1),
-                             (int)rp_size(in[4], 0));
+                             (int)(rp_size(in[4], 0) / rp_size(in[4], 1)));
     z = rp_silu(normed(z, in[3]));
     if (o->gate) z = rp_mul(z, rp_sigmoid(rp_mean(z, RP_DIMS(2, 3), true)));
     z = rp_conv2d(z, in[5], in[6]);
@@ -350,25 +350,26 @@ static void test_unseen_stride(void **state) {
 static void test_layout_depthwise(void **state) {
     (void)state;
     static const rp_dtype dtypes[] = {RP_F16, RP_BF16, RP_F32, RP_F32};
-    static const inverted kinds[] = {{3, 1, 0}, {3, 2, 1}, {5, 1, 1}, {7, 2, 0}};
+    static const inverted kinds[] = {{3, 1, 0}, {3, 2, 1}, {5, 1, 1}, {7, 2, 0}, {3, 1, 0}, {3, 2, 1}};
+    static const int64_t each[] = {1, 1, 1, 1, 4, 16}; /* channels of a group */
     if (!have_cuda) skip();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
     for (unsigned t = 0; t < 4; t++) {
         assert_int_equal(rp_set_float32_conv_precision(t == 3 ? "tf32" : "highest"), RP_OK);
-        for (unsigned k = 0; k < 4; k++) {
+        for (unsigned k = 0; k < 6; k++) {
             const int64_t wide = k == 2 ? 42 : 48; /* channels that make no vectors of eight, too */
-            if (!test_cuda_takes(t * 4 + k, 3)) continue;
+            if (!test_cuda_takes(t * 6 + k, 3)) continue;
             rp_scope scope = rp_scope_begin();
             inverted o = kinds[k];
             rp_tensor *in[] = {FILLED(1, dtypes[t], k == 3 ? 1 : 2, 3, 12, 13),
                                FILLED(2, dtypes[t], 16, 3, 3, 3),
                                FILLED(3, dtypes[t], wide, 16, 1, 1),
                                FILLED(4, dtypes[t], 4, wide),
-                               FILLED(5, dtypes[t], wide, 1, o.window, o.window),
+                               FILLED(5, dtypes[t], wide, each[k], o.window, o.window),
                                FILLED(6, dtypes[t], 16, wide, 1, 1),
                                FILLED(7, dtypes[t], 16)};
             check("an inverted bottleneck", conv_inverted, &o, sizeof o, in, 7, 1, ANY);
-            if (k < 2) check("its gradients", conv_inverted_step, &o, sizeof o, in, 7, 4, ANY);
+            if (k < 2 || k > 3) check("its gradients", conv_inverted_step, &o, sizeof o, in, 7, 4, ANY);
             rp_scope_end(scope, NULL, 0);
         }
     }

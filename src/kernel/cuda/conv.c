@@ -1083,9 +1083,7 @@ static uint32_t channels_last(rp__device *d, rp__library_op op, const rp__operan
     const rp__problem p = {d, op, o, n, call, RP__ORDER_ELSEWHERE, NULL};
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(&p, sorted);
-    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype, call) ||
-        rp__conv_is_grouped(&p))
-        return 0;
+    if (e.m == 0 || e.n == 0 || e.k == 0 || e.groups == 0 || !is_mma(&e, d, o[0].dtype, call)) return 0;
     /* the operand without windows and the one with them, as bits know them */
     const unsigned plain = op == RP__LIB_CONV_WEIGHT ? 1 : 2, windowed = 3 - plain;
     const struct rates *rate = &rates[o[0].dtype == RP_F32];
@@ -1178,7 +1176,9 @@ rp_status rp__cuda_conv_turned(rp__device *d, rp__library_op op, const rp__opera
     if (!elsewhere && rp__conv_is_depthwise(&p)) {
         /* around convolutions by fma, which read rows, it stays as it is */
         if (rp__dtype_is_narrow(o[0].dtype) || (o[0].dtype == RP_F32 && call->precision != RP__FLOAT32_HIGHEST))
-            rp__conv_depth_turned(&p, out);
+            rp__conv_pictures_turned(&p, out);
+    } else if (!elsewhere && rp__conv_is_grouped(&p)) {
+        rp__conv_pictures_turned(&p, out);
     } else if (!elsewhere) {
         out->channels = channels_last(d, op, o, n, call, out->there);
         out->rows = by_rows(d, op, o, n, call);

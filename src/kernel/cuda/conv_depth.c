@@ -115,12 +115,12 @@ static bool is_last(const rp__operand *o, unsigned vector) {
 }
 
 /* A family of pictures may go by channels through it. A weight gradient reads two, that lie alike. */
-void rp__conv_depth_turned(const rp__problem *p, rp__turned *out) {
+void rp__conv_pictures_turned(const rp__problem *p, rp__turned *out) {
     const rp__operand *sorted[3];
     const rp__conv_extent e = rp__conv_sort(p, sorted);
     const uint32_t pictures = e.kind == 2 ? 6 : 2;
     uint32_t lie = 0;
-    if (e.groups % 8) return;
+    if (e.groups * e.cg % 8) return;
     for (unsigned k = 1; k < 3; k++)
         if (pictures >> k & 1u && is_last(&p->o[k], 1)) lie |= 1u << k;
     out->likes = pictures & ~lie;

@@ -59,7 +59,7 @@ bool rp__conv_is_depthwise(const rp__problem *p);
 /* Channels that a thread of it has where they are innermost: so many of its sums leave as a vector. 0: it is no depthwise convolution. */
 unsigned rp__conv_depth_lanes(const rp__problem *p);
 /* Pictures that it reads, or would rather read, with their channels innermost. */
-void rp__conv_depth_turned(const rp__problem *p, rp__turned *out);
+void rp__conv_pictures_turned(const rp__problem *p, rp__turned *out);
 int64_t rp__conv_depth_parts(const rp__problem *p);
 /* And those of 16-bit floats whose groups have few channels (conv_groups.c). */
 bool rp__conv_is_grouped(const rp__problem *p);
