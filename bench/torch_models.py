@@ -93,6 +93,7 @@ def one(o, work):
     torch._dynamo.config.cache_size_limit = 64
 
     def measured(backend, last):
+        print(f"{backend or 'PyTorch'}{', channels last' * last}", file=sys.stderr)
         model, image = made(torch, name, int(batch), kind, what, last)
         run = torch.compile(model, backend=backend) if backend else model
         call = work_of(torch, run, image, what)
@@ -146,7 +147,8 @@ def main():
             out, err = job[1].communicate()
             if job[1].returncode:
                 said = [line for line in err.splitlines() if "Error" in line or "error:" in line] or [str(job[1].returncode)]
-                print(f"{job[0]:46} failed: {said[0][:200]}", flush=True)
+                who = [line for line in err.splitlines() if line.split(",")[0] in ("reprise", "PyTorch", "inductor")]
+                print(f"{job[0]:46} failed: {who[-1] if who else ''}: {said[0][:200]}", flush=True)
                 continue
             print(out, end="", flush=True)
             ratios.append(float(out.split()[5 + o.inductor]))

@@ -728,6 +728,38 @@ static void test_covered(void **state) {
     assert_int_equal(rp_set_float32_conv_precision("highest"), RP_OK);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
 }
+/* Input gradients of strided convolutions: classes of places, of which those with taps are cut into shares, and the others are zeros. */
+static void test_strided_shares(void **state) {
+    (void)state;
+    /* images, channels, height, width, out, kernel, stride, padding */
+    static const int shapes[][8] = {{2, 64, 9, 8, 1024, 1, 2, 0}, {2, 72, 8, 9, 512, 3, 2, 1}, {1, 64, 7, 10, 1024, 2, 3, 0}};
+    if (!have_cuda) skip();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    for (unsigned t = 0; t < 4; t++) {
+        const rp_dtype d = t % 2 ? RP_F32 : RP_F16;
+        assert_int_equal(rp_set_float32_conv_precision(t % 2 ? "tf32" : "highest"), RP_OK);
+        for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            const int *e = shapes[s], geometry[4] = {e[6], e[7], 1, 1};
+            const int64_t high = (e[2] + 2 * e[7] - e[5]) / e[6] + 1, wide = (e[3] + 2 * e[7] - e[5]) / e[6] + 1;
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *in[] = {laid_out(FILLED(1, d, e[0], e[1], e[2], e[3]), t / 2),
+                               laid_out(FILLED(2, d, e[4], e[1], e[5], e[5]), t / 2),
+                               laid_out(FILLED(6, d, e[0], e[4], high, wide), t / 2), FILLED(7, d, e[1], 1, e[3]),
+                               FILLED(8, d, e[4], 1, 1, e[5])},
+                      *made[2][2];
+            for (unsigned k = 0; k < 2; k++) {
+                for (unsigned i = 0; i < 5 && k; i++) in[i] = rp_to_dtype(in[i], RP_F64);
+                conv_step((void *)(uintptr_t)geometry, in, 5, made[k], 2);
+            }
+            rp_tensor *off = rp_abs(rp_sub(rp_to_dtype(made[0][0], RP_F64), made[1][0]));
+            ok();
+            assert_true(rp_item_f64(rp_amax(off, NULL, 0)) < 2e-3 * rp_item_f64(rp_amax(rp_abs(made[1][0]), NULL, 0)));
+            rp_scope_end(scope, NULL, 0);
+        }
+    }
+    assert_int_equal(rp_set_float32_conv_precision("highest"), RP_OK);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
 static void test_neighbours(void **state) {
     (void)state;
     /* images, channels, height, width, out, kernel, then conv_rest's */
@@ -1290,6 +1322,7 @@ int main(void) {
         cmocka_unit_test(test_many_groups),
         cmocka_unit_test(test_channels_of_results),
         cmocka_unit_test(test_covered),
+        cmocka_unit_test(test_strided_shares),
         cmocka_unit_test(test_product_neighbours),
         cmocka_unit_test(test_results_across),
         cmocka_unit_test(test_neighbours),

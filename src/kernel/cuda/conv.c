@@ -293,7 +293,7 @@ rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const 
     e.m = e.kind == 1 ? e.cg : e.og;
     e.n = e.kind == 0 ? e.batch * e.points : e.kind == 1 ? e.batch * e.in : e.cg * e.taps;
     e.k = e.kind == 0 ? e.cg * e.taps : e.kind == 1 ? e.og * e.taps : e.batch * e.points;
-    e.classes = 1, e.class_n = e.n, e.class_taps = e.taps;
+    e.classes = e.busy = 1, e.class_n = e.n, e.class_taps = e.taps;
     if (e.kind == 1 && e.m && e.n) { /* places that a step apart have taps in common, which are a period apart */
         e.class_n = e.batch, e.class_taps = 1;
         for (unsigned d = 0; d < e.spatial; d++) {
@@ -304,7 +304,9 @@ rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const 
                 common = rest, rest = left;
             }
             e.strided = e.strided || step > 1;
-            e.classes *= step < in ? step : in;
+            const int64_t classes = step < in ? step : in;
+            e.classes *= classes;
+            e.busy *= classes < w->size[2 + d] ? classes : w->size[2 + d];
             e.class_n *= (in + step - 1) / step;
             e.class_taps *= (w->size[2 + d] + step / common - 1) / (step / common);
         }
@@ -434,6 +436,18 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
     }
     *facts |= f;
     return true;
+}
+
+/* Of a strided input gradient what there is to add up: the classes that have taps, as columns of one problem. */
+static rp__conv_extent busy_of(const rp__conv_extent *e) {
+    rp__conv_extent b = *e;
+    if (!e->strided) return b;
+    b.strided = false;
+    b.classes = b.busy = 1;
+    b.n = b.class_n = e->class_n * e->busy;
+    b.taps = e->class_taps;
+    b.k = e->class_k;
+    return b;
 }
 
 /* Tiles of so many columns. */
@@ -579,8 +593,10 @@ static double ends_of(unsigned tile) {
 static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, int64_t split, bool wide, bool along,
                                bool tf32, bool groups) {
     enum { SMALL = 64 }; /* columns that leave tiles of warpgroups mostly empty */
-    unsigned best = 0;
+    unsigned best = 0, clusters = 0;
     double least = 0;
+    while (e->kind != 2 && INT64_C(1) << clusters < split) clusters++;
+    const int64_t room = rp__cuda_in_clusters(d, clusters);
     for (unsigned k = 0; k < (groups ? N_VECTOR_TILES : FIRST_GROUP_TILE); k++) {
         const struct vector_tile *t = &vector_tiles[k];
         if (wide && t->tn > 128) continue; /* spots of columns have 48 KB */
@@ -588,8 +604,7 @@ static unsigned vector_tile_of(const rp__conv_extent *e, const rp__device *d, in
         if ((k == EVEN_TILE && (!along || e->kind == 2)) || (k == SHORT_TILE && e->k > (tf32 ? t->tk / 2 : t->tk)))
             continue;
         const int64_t blocks = (e->m + t->tm - 1) / t->tm * columns_of(e, t->tn) * e->groups * split;
-        const double each = (double)((blocks + d->multiprocessors - 1) / d->multiprocessors),
-                     inner = (double)(e->k / (split * e->classes));
+        const double each = (double)((blocks + room - 1) / room), inner = (double)(e->k / (split * e->classes));
         /* one by itself waits for its loads */
         if (rp__cuda_conv_tile == k + 1) return k;
         const bool turned = tf32 && e->kind == 2 && groups && e->n > SMALL;
@@ -675,9 +690,11 @@ static unsigned split_of(const rp__conv_extent *e, const rp__operand *const *o, 
     const int64_t least = mma ? 256 : 128, unit = mma ? mma_unit_of(e, o[0]->dtype) : FMA_UNIT,
                   blocks = (e->m + 63) / 64 * columns_of(e, 64) * e->groups, k = e->class_k;
     unsigned split = 0;
-    if (!d->clusters || (mma && e->strided)) return 0; /* classes share K already */
-    if (tf32) return rounded_split_of(e, o, conv, d, patch);
-    if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least, unit);
+    if (!d->clusters) return 0;
+    const rp__conv_extent busy = busy_of(e);
+    if (tf32) return rounded_split_of(&busy, o, conv, d, patch);
+    if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(&busy, d, least, unit);
+    if (mma && e->strided) return 0; /* classes share K already */
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
         const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
         double least_time = 0;
@@ -958,7 +975,8 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, warpgroups, facts)) {
         const bool groups = warpgroups && (!tf32 || kind == 2 ||
                                            (bit(*facts, B_ALONG) && (bit(*facts, A_ONE) || bit(*facts, A_ALONG))));
-        const unsigned tile = vector_tile_of(&e, d, shares, wide, bit(*facts, B_ALONG), tf32, groups);
+        const rp__conv_extent busy = busy_of(&e);
+        const unsigned tile = vector_tile_of(&busy, d, shares, wide, bit(*facts, B_ALONG), tf32, groups);
         if (tf32 && tile < FIRST_GROUP_TILE) { /* read for other warps */
             *facts = unread;
             (void)reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, false, facts);

@@ -12,6 +12,7 @@ typedef struct rp__conv_extent {
        no second one. */
     bool strided;
     int64_t classes, class_n, class_taps, class_k;
+    int64_t busy; /* classes that have taps; the others' results are zeros */
 } rp__conv_extent;
 
 rp__conv_extent rp__conv_extents(rp__library_op op, const rp__operand *y, const rp__operand *x, const rp__operand *w,
