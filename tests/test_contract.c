@@ -732,7 +732,8 @@ static void test_covered(void **state) {
 static void test_strided_shares(void **state) {
     (void)state;
     /* images, channels, height, width, out, kernel, stride, padding */
-    static const int shapes[][8] = {{2, 64, 9, 8, 1024, 1, 2, 0}, {2, 72, 8, 9, 512, 3, 2, 1}, {1, 64, 7, 10, 1024, 2, 3, 0}};
+    static const int shapes[][8] = {
+        {2, 64, 9, 8, 1024, 1, 2, 0}, {2, 72, 8, 9, 512, 3, 2, 1}, {1, 64, 7, 10, 1024, 2, 3, 0}};
     if (!have_cuda) skip();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
     for (unsigned t = 0; t < 4; t++) {

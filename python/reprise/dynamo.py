@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from . import _c, check_numbers
 from .attention import keep_whole
+from .constructors import move
 from .decompose import table
 from .lower import Lowering, checks, hint, type_of, where
 from .real import as_real
@@ -459,7 +460,7 @@ class Compiled:
     """A graph of AOT autograd as it runs."""
 
     def __init__(self, gm, kind, options):
-        gm, around = as_real(gm) or (gm, None)
+        gm, around = as_real(move(gm, device_of(gm.graph))) or (gm, None)
         nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
         self.report = Graph(kind, len(nodes))
         strict = bool(options.get("strict"))

@@ -10,6 +10,7 @@ import operator
 import os
 import threading
 import time
+import types
 import unittest
 import weakref
 
@@ -21,7 +22,8 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.nn import functional as F
 
 import reprise
-from reprise.dynamo import bind, compile_graph
+from reprise.constructors import move
+from reprise.dynamo import SAVED, as_traced, bind, compile_graph, mark_saved
 
 DEVICE = os.environ.get("REPRISE_TEST_DEVICE", "cpu")
 if DEVICE != "cpu":
@@ -1168,6 +1170,71 @@ class Graphs(Door):
             for a, b in zip(model.parameters(), twin.parameters()):
                 self.same(a.grad, b.grad)
                 self.same(a, b)
+
+
+class Around(Door):
+    """What the door does to graphs, and what it leaves behind."""
+
+    @ON_CPU
+    def test_what_is_made_for_the_device_is_made_there(self):
+        def f(x):
+            mask = (~torch.zeros(4, dtype=torch.bool)).to("cuda")
+            kept = torch.ones(3)  # is a result, too
+            drawn = torch.rand(4)  # of the CPU's generator
+            return x * mask + torch.arange(4.0).cumsum(0).to("cuda") + drawn.to("cuda"), kept, kept.to("cuda")
+
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            gm = move(make_fx(f, tracing_mode="fake")(torch.empty(4, device="cuda")), torch.device("cuda", 0))
+        where = {str(n.target).split(".")[1]: n.meta["val"].device.type for n in gm.graph.nodes if n.op == "call_function" and n.target is not torch.ops.aten._to_copy.default}
+        self.assertEqual({k: where[k] for k in ("zeros", "bitwise_not", "arange", "cumsum", "ones", "rand")},
+                         {"zeros": "cuda", "bitwise_not": "cuda", "arange": "cuda", "cumsum": "cuda", "ones": "cpu", "rand": "cpu"})
+        self.assertEqual(next(n for n in gm.graph.nodes if "zeros" in n.name).kwargs["device"].type, "cuda")
+
+    def test_a_step_leaves_no_cycle_that_holds_its_graph(self):
+        run = torch.compile(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 2)), backend="reprise")
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(2):
+                y = run(torch.randn(4, 8))
+                held = weakref.ref(y.grad_fn)
+                y.square().mean().backward()
+                del y
+                self.assertIsNone(held())
+        finally:
+            gc.enable()
+
+    def test_ops_of_pytorch_read_what_is_saved_as_it_was_traced(self):
+        graph = torch.fx.Graph()
+        saved, other = graph.placeholder("saved"), graph.placeholder("other")
+        graph.output((saved, other))
+        for n in (saved, other):
+            n.meta["val"] = torch.empty(2, 3, 4, 1)
+        saved.meta[SAVED] = True
+        given = [torch.randn(2, 3, 4, 1).to(memory_format=torch.channels_last) for _ in range(2)]
+        got = as_traced(torch.fx.GraphModule({}, graph), list)(list(given))
+        self.assertEqual([t.is_contiguous() for t in got], [True, False])
+        for a, b in zip(got, given):
+            self.same(a, b)
+
+    def test_what_is_saved_may_lie_otherwise(self):
+        forward, backward = torch.fx.Graph(), torch.fx.Graph()
+        x = forward.placeholder("x")
+        y = forward.call_function(torch.sin, (x,))
+        z = forward.call_function(torch.cos, (y,))
+        for n in (x, y, z):
+            n.meta["val"] = torch.empty(2)
+            backward.placeholder(n.name)
+        forward.output((z, x, y, z))  # z is a result of the user's, x an argument
+        graphs = [types.SimpleNamespace(graph=g) for g in (forward, backward)]
+        mark_saved(*graphs, 1)
+        for g in (forward, backward):
+            self.assertEqual([n.name for n in g.nodes if SAVED in n.meta], ["sin"])
+        for n in (*forward.nodes, *backward.nodes):
+            n.meta.pop(SAVED, None)
+        backward.call_function(torch.ops.aten.as_strided.default, (next(iter(backward.nodes)), (2,), (1,)))
+        mark_saved(*graphs, 1)  # which goes by what lies in memory
+        self.assertEqual([n for n in forward.nodes if SAVED in n.meta], [])
 
 
 class Capsules(Door):

@@ -694,7 +694,7 @@ static unsigned split_of(const rp__conv_extent *e, const rp__operand *const *o, 
     const rp__conv_extent busy = busy_of(e);
     if (tf32) return rounded_split_of(&busy, o, conv, d, patch);
     if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(&busy, d, least, unit);
-    if (mma && e->strided) return 0; /* classes share K already */
+    if (mma && e->strided) return 0;                /* classes share K already */
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
         const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
         double least_time = 0;
