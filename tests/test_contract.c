@@ -216,6 +216,30 @@ static void conv_family_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_te
     rp_grad(made, 3, (rp_tensor *[]){with[0], with[1], with[2], with[3]}, 4, seed, NULL, out);
 }
 
+/* Families go on through cats and parts of them: what expands into two, a part that a convolution reads, one that a view reads, one of an odd place. */
+static void conv_cats(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int *by_view = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *x = rp_relu(rp_conv2d(in[0], in[1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1)));
+    rp_tensor *both[] = {rp_relu(rp_conv2d(x, in[2], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1))),
+                         rp_relu(rp_conv2d(x, in[4], NULL))};
+    rp_tensor *all = rp_cat(both, 2, 1), *low = rp_slice(all, 1, 0, 32, 1), *high = rp_slice(all, 1, 29, 93, 1);
+    rp_tensor *y = rp_conv2d(low, in[2], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1));
+    out[0] = rp_mean(rp_relu(rp_add(y, low)), RP_DIMS(-2, -1));
+    out[1] = *by_view ? rp_flatten(rp_slice(all, 1, 3, 7, 2), 1, -1) : rp_mean(all, RP_DIMS(0, 2, 3));
+    out[2] = rp_mean(rp_mul(rp_conv2d(rp_slice(high, 1, 0, 32, 1), in[2], NULL),
+                            rp_slice(rp_slice(y, 2, 2, INT64_MAX, 1), 3, 1, 15, 1)),
+                     RP_DIMS(-1));
+}
+static void conv_cats_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *with[5], *made[3], *seed[3];
+    (void)n_out;
+    for (size_t k = 0; k < n_in; k++) with[k] = rp_detach(in[k]), (void)rp_set_requires_grad(with[k], true);
+    conv_cats(ctx, with, n_in, made, 3);
+    for (int k = 0; k < 3; k++) seed[k] = rp_cos(rp_detach(made[k]));
+    rp_grad(made, 3, (rp_tensor *[]){with[0], with[1], with[2], with[4]}, 4, seed, NULL, out);
+}
+
 static void test_layout_families(void **state) {
     (void)state;
     for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
@@ -231,6 +255,10 @@ static void test_layout_families(void **state) {
                                    FILLED(3, d, 32, 32, 3, 3), FILLED(4, d, 64, 32, 3, 3), FILLED(5, d, 64, 32, 1, 1)};
                 check("a family of pictures", conv_family, NULL, 0, in, 5, 3, ANY);
                 check("a family of pictures and gradients", conv_family_step, NULL, 0, in, 5, 4, ANY);
+                for (int by_view = 0; by_view < 2; by_view++) {
+                    check("cats of pictures", conv_cats, &by_view, sizeof by_view, in, 5, 3, ANY);
+                    check("cats of pictures and gradients", conv_cats_step, &by_view, sizeof by_view, in, 5, 4, ANY);
+                }
                 rp_scope_end(scope, NULL, 0);
             }
         }

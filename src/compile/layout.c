@@ -44,6 +44,10 @@ static bool is_loop(const rp__ir_node *n) {
     return how == RP__POINTWISE || how == RP__ROWS || how == RP__INDEXED;
 }
 
+/* Puts pictures together, or takes a part of one, along one dim, whatever their strides. */
+static bool is_cat(const rp__ir_node *n) { return !n->dead && rp__ir_is_op(n, RP__OP(cat)); }
+static bool is_part(const rp__ir_node *n) { return !n->dead && rp__ir_is_op(n, RP__OP(slice)); }
+
 /* Inputs of a convolution that are to be copied, if those of `there` are copied anyhow; *windowed: the input with windows of which the result is
    a picture, too (RP__FEW_OPERANDS: none, as of a weight gradient), or NULL. */
 static rp_status ask(const rp_ir *ir, const rp__ir_node *n, uint32_t there, rp__turned *out, uint32_t *windowed) {
@@ -78,19 +82,19 @@ static bool goes_by_channels(layout *l, rp__ir_value v) {
     return l->of[v].wanted || (!l->of[v].alone && l->of[family_of(l, v)].wanted);
 }
 
-/* Of a picture more than a place, batch and channels as the other one's. */
-static bool are_connected(const rp__meta *a, const rp__meta *b) {
-    if (a->ndim != b->ndim || a->ndim < 3 || memcmp(a->size, b->size, 2 * sizeof a->size[0])) return false;
-    bool places[2] = {false, false};
-    for (unsigned d = 2; d < a->ndim; d++) {
-        places[0] |= !rp__dim_same_word(a->size[d], 1);
-        places[1] |= !rp__dim_same_word(b->size[d], 1);
-    }
-    return places[0] && places[1];
+/* Has it more than a place? */
+static bool is_picture(const rp__meta *m) {
+    for (unsigned d = 2; d < m->ndim; d++)
+        if (!rp__dim_same_word(m->size[d], 1)) return true;
+    return false;
 }
 
-static void join(layout *l, rp__ir_value a, rp__ir_value b) {
-    if (l->of[a].alone || l->of[b].alone || !are_connected(&l->src->values[a].meta, &l->src->values[b].meta)) return;
+/* parts: one is a part of the other, or both of a third; else they have as many images and channels. */
+static void join(layout *l, rp__ir_value a, rp__ir_value b, bool parts) {
+    const rp__meta *one = &l->src->values[a].meta, *two = &l->src->values[b].meta;
+    if (l->of[a].alone || l->of[b].alone || !is_picture(one) || !is_picture(two) || one->ndim != two->ndim ||
+        (!parts && memcmp(one->size, two->size, 2 * sizeof one->size[0]) != 0))
+        return;
     const rp__ir_value to = family_of(l, a), from = family_of(l, b);
     l->of[from].family = to;
     l->of[to].wanted |= l->of[from].wanted;
@@ -123,7 +127,7 @@ static rp_status find_alone(layout *l) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
         rp__turned turned = {0};
         uint32_t windowed = RP__FEW_OPERANDS;
-        const bool loop = is_loop(n);
+        const bool loop = is_loop(n) || is_cat(n) || is_part(n);
         if (n->dead) continue;
         if (!loop) RP_TRY(ask(ir, n, UINT32_MAX, &turned, &windowed));
         const bool convolution = windowed < RP__FEW_OPERANDS;
@@ -137,6 +141,15 @@ static rp_status find_alone(layout *l) {
     for (uint32_t k = 0; k < ir->body.n_results; k++) {
         const bool is_free = l->free_results && l->free_results[k];
         if (ir->body.results[k] != RP__IR_NONE && !is_free) l->of[ir->body.results[k]].alone = true;
+    }
+    for (bool more = true;
+         more;) { /* a part lies as what it is a part of, and a part of what is free is none of a graph's own */
+        more = false;
+        for (size_t k = ir->body.n_nodes; k-- > 0;) {
+            const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+            if (!is_part(n) || l->of[n->in[0]].alone == l->of[n->out[0]].alone) continue;
+            l->of[n->in[0]].alone = l->of[n->out[0]].alone = more = true;
+        }
     }
     return RP_OK;
 }
@@ -168,12 +181,12 @@ static rp_status find_families(layout *l) {
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
         rp__ir_value last = RP__IR_NONE;
-        if (!is_loop(n)) continue;
+        const bool parts = is_cat(n) || is_part(n);
+        if (!is_loop(n) && !parts) continue;
         for (uint32_t i = 0; i < n->n_in + n->n_out; i++) {
             const rp__ir_value v = i < n->n_in ? n->in[i] : n->out[i - n->n_in];
-            if (v == RP__IR_NONE || l->of[v].alone || !are_connected(&ir->values[v].meta, &ir->values[v].meta))
-                continue;
-            if (last != RP__IR_NONE) join(l, last, v);
+            if (v == RP__IR_NONE || l->of[v].alone || !is_picture(&ir->values[v].meta)) continue;
+            if (last != RP__IR_NONE) join(l, last, v, parts);
             last = v;
         }
     }
@@ -209,11 +222,11 @@ static rp_status emit_last(layout *l, rp__ir_value v, unsigned spatial, const ch
     return RP_OK;
 }
 
-/* What a node has made lies with its channels innermost, without a copy. */
-static void make_last(layout *l, rp__ir_value v) {
+/* What a node has made lies with its channels innermost, without a copy; part: as what it is a part of does. */
+static void make_last(layout *l, rp__ir_value v, bool part) {
     rp__ir_value_info *made = &l->w.dst->values[l->w.map[v]];
     rp_dim run = 1;
-    for (unsigned k = 0; k < made->meta.ndim; k++) { /* channels, places from the last one on, images */
+    for (unsigned k = 0; k < made->meta.ndim && !part; k++) { /* channels, places from the last one on, images */
         const unsigned d = k == 0 ? 1 : k + 1u < made->meta.ndim ? made->meta.ndim - k : 0;
         made->stride[d] = run;
         run *= made->meta.size[d];
@@ -267,7 +280,7 @@ static rp_status visit(layout *l, uint32_t node) {
     if (status == RP_OK) status = rp__rewrite_copy_with(&l->w, &l->w.dst->body, node, in);
     if (in != few) rp__free(in);
     for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++)
-        if (!l->of[n->out[k]].alone && goes_by_channels(l, n->out[k])) make_last(l, n->out[k]);
+        if (!l->of[n->out[k]].alone && goes_by_channels(l, n->out[k])) make_last(l, n->out[k], is_part(n));
     return status;
 }
 

@@ -438,10 +438,10 @@ static bool reads_vectors(const rp__conv_extent *e, const rp__operand *a, const 
     return true;
 }
 
-/* Of a strided input gradient what there is to add up: the classes that have taps, as columns of one problem. */
+/* Of a strided input gradient of which classes have no taps, what there is to add up: the others, as columns of one problem. */
 static rp__conv_extent busy_of(const rp__conv_extent *e) {
     rp__conv_extent b = *e;
-    if (!e->strided) return b;
+    if (e->busy == e->classes) return b;
     b.strided = false;
     b.classes = b.busy = 1;
     b.n = b.class_n = e->class_n * e->busy;
@@ -692,9 +692,9 @@ static unsigned split_of(const rp__conv_extent *e, const rp__operand *const *o, 
     unsigned split = 0;
     if (!d->clusters) return 0;
     const rp__conv_extent busy = busy_of(e);
+    if (mma && e->strided && !(tf32 && e->busy < e->classes)) return 0; /* classes share K already */
     if (tf32) return rounded_split_of(&busy, o, conv, d, patch);
-    if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(&busy, d, least, unit);
-    if (mma && e->strided) return 0;                /* classes share K already */
+    if (mma && d->arch == 90 && e->m >= 64 && e->kind != 2) return group_split_of(e, d, least, unit);
     if (!mma && blocks >= d->multiprocessors / 4) { /* no multiprocessor idle while others have a tile more */
         const int64_t tiles = (e->m + 63) / 64 * columns_of(e, 128) * e->groups;
         double least_time = 0;
