@@ -975,7 +975,7 @@ static rp_status set_tiles(const rp__problem *p, int64_t parts, rp__launch_buffe
     } else if (mma && reads_vectors(&e, plain, windowed, result, call->neighbours, &call->conv, warpgroups, facts)) {
         const bool groups = warpgroups && (!tf32 || kind == 2 ||
                                            (bit(*facts, B_ALONG) && (bit(*facts, A_ONE) || bit(*facts, A_ALONG))));
-        const rp__conv_extent busy = busy_of(&e);
+        const rp__conv_extent busy = tf32 ? busy_of(&e) : e;
         const unsigned tile = vector_tile_of(&busy, d, shares, wide, bit(*facts, B_ALONG), tf32, groups);
         if (tf32 && tile < FIRST_GROUP_TILE) { /* read for other warps */
             *facts = unread;
