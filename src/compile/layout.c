@@ -2,12 +2,12 @@
    Requires  a functional graph whose sizes are values.
    Keeps     every bit of every result, and its strides but where they are free: what a copy feeds are values that nobody outside sees.
    A convolution gives the same bits for either layout (kernel/product.h), as every loop does, so this is a choice of speed, and the device's
-   (rp__library.turned). It is made for families: values of a graph's own with pictures (batch, channels, places) that loops and convolutions
-   connect lie one way, for each edge between two ways costs scattered reads or a second store. A family goes by channels where a
-   convolution would pay for a copy of one of them, or likes them so, or has such an operand; it ends at arguments, at results, and at values that something
-   else reads or makes (a view, a product). Members are made so, as nobody outside sees their strides; other operands that a convolution wants
-   otherwise are copied: the loop that makes one takes the copy in. Copies of arguments are kernels of their own, one for all
-   convolutions that read the argument. */
+   (rp__library.turned). It is made for families: values of a graph's own with pictures (batch, channels, places) that loops, convolutions, cats
+   and parts of dims connect lie one way, for each edge between two ways costs scattered reads or a second store. A family goes by channels where a
+   convolution would pay for a copy of one of them, or likes them so, or has such an operand; it ends at arguments, at results that have
+   strides of their own, and at values that something else reads or makes (another view, a product). Members are made so, as nobody outside
+   sees their strides; other operands that a convolution wants otherwise are copied: the loop that makes one takes the copy in. Copies of
+   arguments are kernels of their own, one for all convolutions that read the argument. */
 #include <string.h>
 
 #include "compile/passes.h"
