@@ -436,6 +436,8 @@ static void refusals(void **state) {
     REFUSED(rp_op_layer_init(&op, "mse_loss(reduction='most')"));
     REFUSED(rp_op_layer_init(&op, "max_pool2d([None, 2])"));
     REFUSED(rp_op_layer_init(&op, "im2col()"));
+    REFUSED(rp_op_layer_init(&op, "identity(1)"));
+    OK(rp_op_layer_init(&op, " identity () "));
     OK(rp_op_layer_init(&op, "identity"));
     REFUSED(rp_op_layer_forward(&op, RP_TENSORS(x, x)));
     OK(rp_op_layer_init(&op, "adaptive_avg_pool2d([None, 2])"));
@@ -448,6 +450,11 @@ static void refusals(void **state) {
     REFUSED(rp_packed_sequence_make(&p, rp_zeros(RP_DIMS(3, 3, 2)), lengths_of(4, 1, 1), false));
     REFUSED(rp_packed_sequence_pad(NULL, false, 0, 0, NULL));
     REFUSED(rp_pad_sequence(NULL, 1, false, 0));
+    REFUSED(rp_pad_sequence(RP_TENSORS(lengths_of(1, 2, 3), rp_slice(lengths_of(1, 2, 3), 0, 0, 2, 1)), false, 1e300));
+    rp_layer_norm_layer rows;
+    memset(&rows, 0xaa, sizeof rows); /* holds no tensors behind a failure */
+    REFUSED(rp_layer_norm_add_with(m, "h", &rows, RP_DIMS(4), &(const rp_layer_norm_options){.struct_size = 9999}));
+    assert_null(rows.weight);
     REFUSED(rp_pad_sequence(RP_TENSORS(rp_zeros(RP_NO_DIMS)), false, 0));
     REFUSED(rp_pad_sequence(RP_TENSORS(rp_zeros(RP_DIMS(2, 3)), rp_zeros(RP_DIMS(2, 4))), false, 0));
 }

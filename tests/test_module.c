@@ -339,6 +339,11 @@ static void failing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
     out[0] = rp_linear_layer_forward(ctx, in[0]);
 }
 
+static void giving_nothing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)in, (void)n_in, (void)n_out;
+    out[0] = NULL;
+}
+
 static void summing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)n_in, (void)n_out;
     char text[64] = "x";
@@ -408,6 +413,8 @@ static void summary_of_a_forward(void **state) {
     assert_string_equal(text, "");
     refused("linear");
     assert_true(rp_module_training(m) && !rp_module_training(rp_module_find(m, "fc")));
+    assert_int_equal(rp_module_summary_with(m, (rp_fn){giving_nothing, NULL, 0, "g"}, &x, 1, 1, text, sizeof text), 0);
+    refused("NULL");
     assert_int_equal(rp_module_summary_with(m, (rp_fn){0}, &x, 1, 1, text, sizeof text), 0);
     refused("has no body");
     assert_int_equal(rp_module_summary_with(m, fn, &x, 1, 65, text, sizeof text), 0);

@@ -1126,6 +1126,9 @@ static void test_convolutions_of_integers(void **state) {
     rp_tensor *x = Z(RP_I32, 1, 2, 5, 5), *w = Z(RP_I32, 2, 2, 3, 3);
     EXPECT(rp_conv2d(x, w, NULL, RP_DIMS(1), RP_DIMS(0), RP_DIMS(1, 2)), RP_ERROR_DTYPE, "not defined for 'Int'");
     EXPECT(rp_conv_transpose2d(x, w), RP_ERROR_DTYPE, "not defined for 'Int'");
+    EXPECT(rp_constant_pad_nd(x, RP_DIMS(1, 0), rp_f64(1e300)), RP_ERROR_INVALID_ARGUMENT, "without overflow");
+    EXPECT(rp_pad(Z(RP_U8, 3), RP_DIMS(0, 1), "constant", rp_f64(300)), RP_ERROR_INVALID_ARGUMENT, "without overflow");
+    assert_false(rp_is_error(rp_constant_pad_nd(x, RP_DIMS(-1, 0), rp_f64(1e300)))); /* nothing is added */
     EXPECT(rp_conv2d(Z(RP_BOOL, 1, 2, 5, 5), Z(RP_BOOL, 2, 2, 3, 3)), RP_ERROR_DTYPE, "not defined for 'Bool'");
     EXPECT(rp_conv_weight(Z(RP_I64, 1, 2, 3, 3), Z(RP_I64, 1, 2, 5, 5), RP_DIMS(2, 2, 3, 3), RP_DIMS(1), RP_DIMS(0),
                           RP_DIMS(1), 1),

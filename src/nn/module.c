@@ -800,13 +800,15 @@ typedef struct watcher { /* what one of our hooks gets */
     size_t row;
 } watcher;
 
+static bool is_value(const rp_tensor *t) { return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t); }
+
 static void sizes_text(rp_tensor *const *t, size_t n, char *out) {
     size_t at = 0;
     out[0] = 0;
     for (size_t k = 0; k < n; k++) {
         if (!t[k]) continue;
         char one[SIZES_TEXT] = "error";
-        if (!rp__tensor_is_error(t[k])) size_text(t[k], one, sizeof one);
+        if (is_value(t[k])) size_text(t[k], one, sizeof one);
         const bool fits = at + strlen(one) + 5 < SIZES_TEXT;
         at += (size_t)snprintf(out + at, SIZES_TEXT - at, "%s%s", at ? " " : "", fits ? one : "...");
         if (!fits) return;
@@ -818,8 +820,7 @@ static void show(void *ctx, rp_module *m, rp_tensor *const *in, size_t n_in, rp_
     shown *row = &w->all->rows[w->row];
     (void)m;
     for (size_t k = 0; k < n_out; k++)
-        if (!rp__tensor_is_error(out[k]))
-            w->all->made += (double)rp_numel(out[k]) * (double)rp_dtype_size((rp_dtype)out[k]->dtype);
+        if (is_value(out[k])) w->all->made += (double)rp_numel(out[k]) * (double)rp_dtype_size((rp_dtype)out[k]->dtype);
     if (row->calls++) return;
     sizes_text(in, n_in, row->in);
     sizes_text(out, n_out, row->out);
@@ -890,7 +891,8 @@ static rp_status showing_run(showing *s, const char *site, rp_fn fn, rp_tensor *
     rp_status status = scope.id ? RP_OK : rp_error_status();
     if (status == RP_OK) {
         (void)rp_module_call_at(site, s->rows[0].module, fn, in, n_in, out, n_out);
-        for (size_t k = 0; k < n_out && status == RP_OK; k++) status = rp__tensor_check(out[k], "rp_module_summary");
+        for (size_t k = 0; k < n_out && status == RP_OK; k++)
+            status = rp__tensor_check(out[k], "rp_module_summary_with: a result");
     }
     rp__scope_end(scope, NULL, 0);
     (void)rp_set_grad_enabled(grad_mode);
