@@ -1136,6 +1136,34 @@ static void test_convolutions_of_integers(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* Of images on a CPU as many results as places, or twice as many, go by these numbers whatever the factor is, and so does the gradient; of
+   rows, and of the nearest exact place, by the factor. */
+static void test_nearest_by_sizes(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    const double by[2] = {1.2, 2.3}, exact[2] = {1, 2.3};
+    rp_tensor *x = rp_reshape(rp_to_dtype(rp_arange(rp_i64(0), rp_i64(12)), RP_F32), RP_DIMS(1, 1, 4, 3)), *grad;
+    float v[24], want[24];
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    rp_tensor *y = rp_interpolate(x, NULL, 0, by, 2, "nearest", RP_UNSET, RP_UNSET, false), *sum = rp_sum(y);
+    assert_int_equal(rp_to_host(y, v, sizeof v), RP_OK);
+    for (int i = 0; i < 24; i++) want[i] = (float)(i / 6 * 3 + i % 6 / 2);
+    assert_memory_equal(v, want, sizeof v);
+    assert_int_equal(rp_grad(&sum, 1, &x, 1, NULL, NULL, &grad), RP_OK);
+    assert_int_equal(rp_to_host(grad, v, 12 * sizeof *v), RP_OK);
+    for (int i = 0; i < 12; i++) assert_true(v[i] == 2);
+    x = rp_reshape(rp_to_dtype(rp_arange(rp_i64(0), rp_i64(3)), RP_U8), RP_DIMS(1, 1, 3));
+    uint8_t bytes[6];
+    y = rp_interpolate(x, NULL, 0, by + 1, 1, "nearest", RP_UNSET, RP_UNSET, false);
+    assert_int_equal(rp_to_host(y, bytes, 6), RP_OK);
+    assert_memory_equal(bytes, ((const uint8_t[]){0, 0, 0, 1, 1, 2}), 6);
+    y = rp_interpolate(rp_reshape(x, RP_DIMS(1, 1, 1, 3)), NULL, 0, exact, 2, "nearest-exact", RP_UNSET, RP_UNSET,
+                       false);
+    assert_int_equal(rp_to_host(y, bytes, 6), RP_OK);
+    assert_memory_equal(bytes, ((const uint8_t[]){0, 0, 1, 1, 1, 2}), 6);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 /* Coordinates of many results are rounded: an element's gradient is from those that read it, and not from those that would. */
 static void test_nearest_of_many(void **state) {
     (void)state;
@@ -1359,6 +1387,7 @@ int main(void) {
         TEST(test_errors_index),
         TEST(test_errors_matrices),
         TEST(test_convolutions_of_integers),
+        TEST(test_nearest_by_sizes),
         TEST(test_errors_random),
         TEST(test_errors_from_kernels),
         TEST(test_overlap),
